@@ -1,0 +1,134 @@
+/* cupola/base.h: the context, errors, scopes and logging that every other header stands on.
+ *
+ * Ownership, once for the whole library:
+ *   1. A tensor belongs to the innermost open scope; closing the scope frees it.
+ *   2. cup_keep takes a tensor out of its scope; it is then yours, until cup_tensor_free.
+ *   3. Anything else made by a call ending in _new or _load is yours, until the matching _free.
+ *   4. Inputs are only borrowed; a call never frees what you pass in.
+ *   5. cup_context_free frees all that is left of a context, kept tensors included.
+ *
+ * Errors, once for the whole library:
+ *   A call that makes a tensor returns it, or NULL; a NULL tensor as input gives NULL as output.
+ *   Other calls that can fail return a cup_status. The context keeps the first error, with a
+ *   sentence, until cup_error_clear; while it is set, calls that make tensors do nothing and
+ *   return NULL, so a whole block can be checked once at its end.
+ *
+ * Threads: a context is used by one thread at a time. Contexts are independent of each other.
+ */
+#ifndef CUPOLA_BASE_H
+#define CUPOLA_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CUP_VERSION_MAJOR 0
+#define CUP_VERSION_MINOR 1
+#define CUP_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define CUP_API __attribute__((visibility("default")))
+#else
+#define CUP_API
+#endif
+
+/* One row a status: name, value that never changes, words. */
+#define CUP_STATUS_LIST(X)                                                                         \
+    X(OK, 0, "ok")                                                                                 \
+    X(ARGUMENT, 1, "invalid argument")                                                             \
+    X(SHAPE, 2, "shapes do not fit")                                                               \
+    X(DTYPE, 3, "dtypes do not fit")                                                               \
+    X(MEMORY, 4, "out of memory")                                                                  \
+    X(NO_DEVICE, 5, "no usable device")                                                            \
+    X(DRIVER, 6, "the device or its driver failed")                                                \
+    X(COMPILE, 7, "a kernel did not compile")                                                      \
+    X(IO, 8, "a file could not be read or written")                                                \
+    X(FORMAT, 9, "a file's content is not valid")                                                  \
+    X(UNSUPPORTED, 10, "not supported")                                                            \
+    X(STATE, 11, "not possible now")                                                               \
+    X(INTERRUPTED, 12, "interrupted")                                                              \
+    X(INTERNAL, 13, "a fault inside the library")
+
+typedef enum cup_status {
+#define CUP_STATUS_ENUM(name, value, words) CUP_##name = value,
+    CUP_STATUS_LIST(CUP_STATUS_ENUM)
+#undef CUP_STATUS_ENUM
+} cup_status;
+
+typedef struct cup_context cup_context;
+typedef struct cup_tensor cup_tensor;
+
+/* The words of a status, for example "out of memory". Never NULL. */
+CUP_API const char *cup_status_text(cup_status status);
+
+/* The library's version, "major.minor.patch". */
+CUP_API const char *cup_version(void);
+
+/* How a context is made. All zero means the default of each field. */
+typedef struct cup_options {
+    const char *device;    /* "auto" (the default), "cpu", "cuda" or "cuda:N" */
+    uint64_t seed;         /* of the random numbers; 0 is a seed like any other */
+    int threads;           /* of the CPU implementations; 0: all that the process may use */
+    int64_t memory_limit;  /* bytes of device memory the context may hold; 0: no limit */
+    bool deterministic;    /* the same bits run after run, or an error where that cannot be */
+} cup_options;
+
+/* Makes a context on one device; NULL options mean all defaults.
+ * Returns NULL only when there is no host memory. Any other failure is the new context's first
+ * error: ask cup_error, then free the context as usual. "auto" takes the first usable GPU, else
+ * the CPU; cup_device_text says which one and why. */
+CUP_API cup_context *cup_context_new(const cup_options *options);
+
+/* Waits for the device and frees the context and every tensor of it. NULL is allowed. */
+CUP_API void cup_context_free(cup_context *c);
+
+/* One line for people: the device in use and why, for example
+ * "cuda:0, NVIDIA H200, 139.7 GiB" or "cpu, 2 threads (no GPU: libcuda.so.1 was not found)". */
+CUP_API const char *cup_device_text(const cup_context *c);
+
+/* True when the context computes on a GPU. */
+CUP_API bool cup_device_is_cuda(const cup_context *c);
+
+/* Waits until all work given to the device is done; reports what went wrong meanwhile. */
+CUP_API cup_status cup_synchronize(cup_context *c);
+
+/* The first error since the context was made or cleared; a NULL context gives CUP_MEMORY. */
+CUP_API cup_status cup_error(const cup_context *c);
+
+/* The first error's sentence: the op, the shapes and the cure. "" when there is none. It lives
+ * until the next call on the context. */
+CUP_API const char *cup_error_text(const cup_context *c);
+
+/* Forgets the error, so that the context can be used again. */
+CUP_API void cup_error_clear(cup_context *c);
+
+/* Opens a scope inside the current one; tensors made from now on belong to it. */
+CUP_API void cup_scope_open(cup_context *c);
+
+/* Closes the innermost scope and frees its tensors. Closing the outermost scope also drops what
+ * the tape recorded. Without an open scope it does nothing. */
+CUP_API void cup_scope_close(cup_context *c);
+
+/* Takes the tensor out of its scope and returns it; free it with cup_tensor_free. */
+CUP_API cup_tensor *cup_keep(cup_tensor *t);
+
+/* Sets the seed of the context's random numbers and starts their sequence again. */
+CUP_API void cup_seed(cup_context *c, uint64_t seed);
+
+/* Starts step `step` of the random sequence: the numbers that follow depend on the seed, the
+ * step and their order within the step only, so that a resumed run draws the same ones. */
+CUP_API void cup_random_step(cup_context *c, uint64_t step);
+
+/* What the library has to say goes to this hook instead of stderr; NULL restores stderr. What is
+ * said is set by CUP_LOG. May be called from any thread. */
+typedef void (*cup_log_hook)(void *user, const char *line);
+CUP_API void cup_log_to(cup_log_hook hook, void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

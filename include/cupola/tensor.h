@@ -1,0 +1,85 @@
+/* cupola/tensor.h: arrays of up to 8 dimensions on the context's device, and views of them. */
+#ifndef CUPOLA_TENSOR_H
+#define CUPOLA_TENSOR_H
+
+#include <stdio.h>
+
+#include "cupola/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CUP_MAX_DIMS 8
+
+/* One row an element type: name, bytes, value that never changes. */
+#define CUP_DTYPE_LIST(X)                                                                          \
+    X(F32, 4, 0, "f32")                                                                            \
+    X(F64, 8, 1, "f64")                                                                            \
+    X(F16, 2, 2, "f16")                                                                            \
+    X(BF16, 2, 3, "bf16")                                                                          \
+    X(I64, 8, 4, "i64")                                                                            \
+    X(I32, 4, 5, "i32")                                                                            \
+    X(U8, 1, 6, "u8")                                                                              \
+    X(BOOL, 1, 7, "bool")                                                                          \
+    X(I8, 1, 8, "i8")                                                                              \
+    X(F8E4M3, 1, 9, "f8e4m3")                                                                      \
+    X(F8E5M2, 1, 10, "f8e5m2")
+
+typedef enum cup_dtype {
+#define CUP_DTYPE_ENUM(name, bytes, value, text) CUP_##name = value,
+    CUP_DTYPE_LIST(CUP_DTYPE_ENUM)
+#undef CUP_DTYPE_ENUM
+} cup_dtype;
+
+/* The type's name ("bf16") and its size in bytes; "?" and 0 for a value that is no dtype. */
+CUP_API const char *cup_dtype_name(cup_dtype dtype);
+CUP_API int64_t cup_dtype_size(cup_dtype dtype);
+
+/* Finds a type by name; CUP_ARGUMENT when there is none. */
+CUP_API cup_status cup_dtype_find(const char *name, cup_dtype *out);
+
+/* A tensor of the given sizes [shape[0],..,shape[ndim-1]] whose elements are not set.
+ * ndim 0 makes a scalar; a size of 0 makes an empty tensor. */
+CUP_API cup_tensor *cup_tensor_new(cup_context *c, cup_dtype dtype, int ndim,
+                                   const int64_t *shape);
+
+/* The same, with elements copied from host memory in row-major order. */
+CUP_API cup_tensor *cup_tensor_from(cup_context *c, cup_dtype dtype, int ndim,
+                                    const int64_t *shape, const void *data);
+
+/* Frees a tensor that was kept; NULL is allowed. Its memory lives on while views or the tape use
+ * it. */
+CUP_API void cup_tensor_free(cup_tensor *t);
+
+/* Copies all elements, in row-major order, to or from host memory of exactly `bytes` bytes.
+ * Reading waits for the device. */
+CUP_API cup_status cup_tensor_read(cup_tensor *t, void *data, size_t bytes);
+CUP_API cup_status cup_tensor_write(cup_tensor *t, const void *data, size_t bytes);
+
+/* The one element of a tensor of one element, as double; NAN and an error in the context when it
+ * has more. Waits for the device. */
+CUP_API double cup_tensor_item(cup_tensor *t);
+
+/* A copy of the tensor in another context, which may be on another device. */
+CUP_API cup_tensor *cup_tensor_to(cup_context *c, cup_tensor *t);
+
+/* What a tensor is. A negative dimension counts from the end; out of range gives 0. */
+CUP_API cup_context *cup_tensor_context(const cup_tensor *t);
+CUP_API cup_dtype cup_tensor_dtype(const cup_tensor *t);
+CUP_API int cup_tensor_ndim(const cup_tensor *t);
+CUP_API int64_t cup_tensor_size(const cup_tensor *t, int dimension);
+CUP_API int64_t cup_tensor_stride(const cup_tensor *t, int dimension); /* in elements */
+CUP_API int64_t cup_tensor_count(const cup_tensor *t);                 /* of elements */
+CUP_API bool cup_tensor_is_contiguous(const cup_tensor *t);            /* in row-major order */
+
+/* The address of the first element, in the device's memory. */
+CUP_API void *cup_tensor_data(cup_tensor *t);
+
+/* Prints the shape, the dtype and the elements, long dimensions shortened. */
+CUP_API cup_status cup_tensor_print(cup_tensor *t, FILE *file);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

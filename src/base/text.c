@@ -1,0 +1,72 @@
+#include "base/text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+static bool reserve(cup__text *text, size_t more)
+{
+    if (text->failed || more > SIZE_MAX / 2 - text->length)
+        return !(text->failed = true);
+    size_t wanted = text->length + more + 1;
+    if (wanted <= text->capacity)
+        return true;
+    size_t capacity = text->capacity ? text->capacity : 64;
+    while (capacity < wanted)
+        capacity *= 2;
+    char *grown = cup__realloc(text->bytes, capacity, 1);
+    if (!grown)
+        return !(text->failed = true);
+    text->bytes = grown;
+    text->capacity = capacity;
+    return true;
+}
+
+void cup__text_append(cup__text *text, const void *bytes, size_t count)
+{
+    if (!reserve(text, count))
+        return;
+    if (count)
+        memcpy(text->bytes + text->length, bytes, count);
+    text->length += count;
+    text->bytes[text->length] = 0;
+}
+
+void cup__text_add(cup__text *text, const char *format, ...)
+{
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int count = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    if (count >= 0 && reserve(text, (size_t)count)) {
+        vsnprintf(text->bytes + text->length, (size_t)count + 1, format, again);
+        text->length += (size_t)count;
+    }
+    va_end(again);
+}
+
+void cup__text_free(cup__text *text)
+{
+    cup__free(text->bytes);
+    *text = (cup__text){0};
+}
+
+const char *cup__text_string(const cup__text *text)
+{
+    return text->bytes ? text->bytes : "";
+}
+
+const char *cup__text_bytes(double bytes, char out[32])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    size_t unit = 0;
+    while (bytes >= 1024 && unit + 1 < sizeof units / sizeof *units) {
+        bytes /= 1024;
+        unit++;
+    }
+    snprintf(out, 32, unit == 0 || bytes >= 100 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
+    return out;
+}

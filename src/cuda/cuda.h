@@ -1,0 +1,88 @@
+/* One GPU as a context uses it: the device table of base/device.h, plus kernels and launches. */
+#ifndef CUP_CUDA_CUDA_H
+#define CUP_CUDA_CUDA_H
+
+#include "base/device.h"
+#include "cuda/api.h"
+
+typedef struct cup__cuda cup__cuda;
+typedef struct cup__kernel cup__kernel;
+
+/* Opens GPU `index`; the error says what is missing and how to mend it. The returned device can
+ * be passed to cup__cuda_of. */
+cup_status cup__cuda_open(cup__error *error, int index, int64_t memory_limit, cup__device **out);
+
+/* How many GPUs can be used; 0 with the reason in `why` (of at least 512 bytes). */
+int cup__cuda_count(char why[512]);
+
+/* The GPU behind a device whose is_cuda is true. */
+cup__cuda *cup__cuda_of(cup__device *device);
+
+/* What the kernels are chosen by. */
+typedef struct cup__gpu_facts {
+    int index, major, minor, multiprocessors, clock_khz, memory_clock_khz, memory_bus_bits;
+    int64_t memory_bytes, l2_bytes;
+    int shared_per_block; /* bytes of dynamic shared memory a block may ask for */
+    char name[128], arch[16]; /* arch as NVRTC names it: sm_90a */
+} cup__gpu_facts;
+const cup__gpu_facts *cup__cuda_facts(const cup__cuda *gpu);
+CUstream cup__cuda_stream(const cup__cuda *gpu);
+
+/* A knob becomes -Dname=value when the kernel is compiled. */
+typedef struct cup__knob {
+    const char *name; /* a literal */
+    int64_t value;
+} cup__knob;
+
+/* The kernel `entry` of the embedded source `file` ("gelu.cu") compiled with these knobs for this
+ * GPU: from memory, else from the cache folder, else by NVRTC. Calling again with equal arguments
+ * is a short look-up; the pointer stays valid as long as the device. NULL on failure, with the
+ * compiler's words in the device's error. */
+cup__kernel *cup__kernel_get(cup__cuda *gpu, const char *file, const char *entry,
+                             const cup__knob *knobs, int knob_count);
+
+typedef struct cup__grid {
+    int64_t x, y, z;  /* blocks; y and z of 0 mean 1. A grid with x 0 launches nothing. */
+    int threads;      /* a block */
+    int shared;       /* bytes of dynamic shared memory */
+    int cluster;      /* blocks a cluster along x; 0 or 1: none */
+    bool dependent;   /* launch as a programmatic dependent of the kernel before it */
+} cup__grid;
+
+/* One kernel argument with its size, so that a launch can be checked against the kernel's own
+ * parameters. CUP__ARG takes a variable or another lvalue. */
+typedef struct cup__argument {
+    const void *value;
+    size_t size;
+} cup__argument;
+#define CUP__ARG(lvalue) ((cup__argument){&(lvalue), sizeof(lvalue)})
+
+/* Launches on the context's stream. Counts and sizes of the arguments are checked against what
+ * the driver knows of the kernel where it can tell. */
+cup_status cup__launch_arguments(cup__cuda *gpu, cup__kernel *kernel, cup__grid grid,
+                                 const cup__argument *arguments, int count);
+#define cup__launch(gpu, kernel, grid, ...)                                                        \
+    cup__launch_arguments(gpu, kernel, grid, (const cup__argument[]){__VA_ARGS__},                 \
+                          (int)(sizeof((const cup__argument[]){__VA_ARGS__}) /                     \
+                                sizeof(cup__argument)))
+
+/* Names the op on whose behalf the next launches happen, for logs and for the text of errors
+ * that surface later. `op` is a literal. */
+void cup__cuda_op(cup__cuda *gpu, const char *op);
+
+/* Measures: records events on the stream and gives the milliseconds between them. */
+typedef struct cup__timer cup__timer;
+cup_status cup__timer_new(cup__cuda *gpu, cup__timer **out);
+cup_status cup__timer_start(cup__timer *timer);
+cup_status cup__timer_stop(cup__timer *timer, double *milliseconds); /* waits */
+void cup__timer_free(cup__timer *timer);
+
+/* Captures what is launched between begin and end into a graph that can be launched again.
+ * Memory allocated meanwhile stays with the graph. */
+typedef struct cup__graph cup__graph;
+cup_status cup__graph_begin(cup__cuda *gpu);
+cup_status cup__graph_end(cup__cuda *gpu, cup__graph **out);
+cup_status cup__graph_launch(cup__graph *graph);
+void cup__graph_free(cup__graph *graph);
+
+#endif

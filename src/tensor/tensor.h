@@ -1,0 +1,78 @@
+/* The inside of a tensor: a strided view of reference-counted device memory. */
+#ifndef CUP_TENSOR_TENSOR_H
+#define CUP_TENSOR_TENSOR_H
+
+#include "cupola/tensor.h"
+#include "tensor/context.h"
+
+typedef struct cup__storage {
+    cup_context *context;
+    void *data;
+    size_t bytes;
+    int refs;
+    uint32_t version; /* counts changes in place, so that backward sees a saved value was lost */
+} cup__storage;
+
+struct cup__node;
+
+struct cup_tensor {
+    cup_context *context;
+    cup__storage *storage;
+    void *data; /* of the first element */
+    int64_t shape[CUP_MAX_DIMS];
+    int64_t stride[CUP_MAX_DIMS]; /* in elements; 0 where a dimension is broadcast */
+    int64_t count;
+    cup_dtype dtype;
+    int ndim;
+    bool contiguous;
+    bool is_parameter;
+    int refs;              /* the scope or its keeper, the tape, views in the making */
+    int scope;             /* index of the scope that owns it, -1 when kept */
+    int output;            /* which result of `node` it is */
+    struct cup__node *node; /* what recorded it, NULL for a leaf */
+    cup_tensor *grad;
+    cup_tensor *previous, *next; /* in the list of its scope, or of the kept ones */
+};
+
+/* A shape and a type, before there is memory. */
+typedef struct cup__shape {
+    cup_dtype dtype;
+    int ndim;
+    int64_t size[CUP_MAX_DIMS];
+} cup__shape;
+
+/* A new tensor in the innermost scope, elements not set. The tag is a literal. */
+cup_tensor *cup__tensor_make(cup_context *c, const cup__shape *shape, const char *tag);
+
+/* A view of `base`'s memory: `offset` elements from its first one, strides in elements. */
+cup_tensor *cup__tensor_view(cup_tensor *base, const cup__shape *shape, const int64_t *stride,
+                             int64_t offset);
+
+void cup__tensor_retain(cup_tensor *t);
+void cup__tensor_release(cup_tensor *t);
+
+cup__shape cup__shape_of(const cup_tensor *t);
+bool cup__shape_equal(const cup__shape *a, const cup__shape *b); /* sizes, not dtypes */
+bool cup__dtype_is_float(cup_dtype dtype);
+
+/* Checks a shape from outside: ndim, negative sizes, overflow of count and bytes. */
+cup_status cup__shape_check(cup__error *error, const cup__shape *shape, int64_t *count);
+
+/* "[32,64] bf16", for messages. Returns `out`. */
+#define CUP__SHAPE_TEXT 208
+const char *cup__shape_text(const cup__shape *shape, char out[CUP__SHAPE_TEXT]);
+const char *cup__tensor_text(const cup_tensor *t, char out[CUP__SHAPE_TEXT]);
+
+/* One element as double, and back, for any dtype, at an offset in elements from t->data. CPU
+ * contexts only. Rounds to nearest even. */
+double cup__load(const cup_tensor *t, int64_t offset);
+void cup__store(cup_tensor *t, int64_t offset, double value);
+
+/* Converts `count` contiguous elements between a dtype and f32 or f64, vectorised for f32. */
+void cup__load_f32(float *to, const void *from, cup_dtype dtype, int64_t count);
+void cup__store_f32(void *to, const float *from, cup_dtype dtype, int64_t count);
+
+/* The offset in elements of a flat row-major index. */
+int64_t cup__offset_of(const cup_tensor *t, int64_t index);
+
+#endif

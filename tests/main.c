@@ -1,0 +1,210 @@
+/* Runs the tests with Check: each in its own process, with a time limit. Arguments are words; a
+ * test runs when its name contains one of them. */
+#include "test.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MOST_TESTS 4096
+#define USUAL_SECONDS 60
+
+typedef struct test_entry {
+    char name[96];
+    TTest check;
+    test_function run;
+    void *user;
+    double seconds;
+} test_entry;
+
+static test_entry entries[MOST_TESTS];
+static int entry_count;
+static char (*skipped)[160]; /* shared with the processes of the tests */
+static int current;
+static uint64_t random_state = 0x243f6a8885a308d3u;
+
+static void run_entry(int index)
+{
+    current = index;
+    entries[index].run(entries[index].user);
+}
+
+void test_add(const char *name, const char *file, int line, test_function run, void *user,
+              double seconds)
+{
+    if (entry_count == MOST_TESTS) {
+        fprintf(stderr, "tests: more than %d; raise MOST_TESTS\n", MOST_TESTS);
+        exit(1);
+    }
+    test_entry *entry = &entries[entry_count++];
+    snprintf(entry->name, sizeof entry->name, "%s", name);
+    entry->check = (TTest){entry->name, run_entry, file, line};
+    entry->run = run;
+    entry->user = user;
+    entry->seconds = seconds > 0 ? seconds : USUAL_SECONDS;
+}
+
+void test_fail(const char *file, int line, const char *format, ...)
+{
+    char text[4096];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    _ck_assert_failed(file, line, "%s", text);
+    abort();
+}
+
+void test_skip(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(skipped[current], sizeof skipped[current], format, args);
+    va_end(args);
+    exit(0);
+}
+
+void test_expect_int(const char *file, int line, const char *what, int64_t got, int64_t want)
+{
+    if (got != want)
+        test_fail(file, line, "%s is %lld, expected %lld", what, (long long)got, (long long)want);
+}
+
+void test_expect_text(const char *file, int line, const char *what, const char *got,
+                      const char *want)
+{
+    if (!got || strcmp(got, want))
+        test_fail(file, line, "%s is \"%s\", expected \"%s\"", what, got ? got : "(null)", want);
+}
+
+void test_expect_contains(const char *file, int line, const char *what, const char *got,
+                          const char *part)
+{
+    if (!got || !strstr(got, part))
+        test_fail(file, line, "%s is \"%s\", without \"%s\"", what, got ? got : "(null)", part);
+}
+
+void test_expect_near(const char *file, int line, const char *what, double got, double want,
+                      double tolerance)
+{
+    if (!(fabs(got - want) <= tolerance))
+        test_fail(file, line, "%s is %.17g, expected %.17g within %g", what, got, want, tolerance);
+}
+
+uint64_t test_random(void)
+{
+    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+double test_uniform(double low, double high)
+{
+    return low + (high - low) * (double)(test_random() >> 11) * 0x1p-53;
+}
+
+static char scratch[4096];
+
+const char *test_folder(void)
+{
+    static char folder[4200];
+    snprintf(folder, sizeof folder, "%s/%s", scratch, entries[current].name);
+    if (mkdir(folder, 0777))
+        test_fail(__FILE__, __LINE__, "the folder %s cannot be made", folder);
+    return folder;
+}
+
+int test_command(char *out, size_t size, const char *format, ...)
+{
+    char command[8192];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(command, sizeof command - 16, format, args);
+    va_end(args);
+    char whole[8300];
+    snprintf(whole, sizeof whole, "{ %s\n} 2>&1", command);
+    fflush(NULL);
+    FILE *pipe = popen(whole, "r");
+    if (!pipe)
+        test_fail(__FILE__, __LINE__, "cannot run: %s", command);
+    size_t used = size ? fread(out, 1, size - 1, pipe) : 0;
+    if (size)
+        out[used] = 0;
+    char rest[4096];
+    while (fread(rest, 1, sizeof rest, pipe) > 0)
+        ;
+    int status = pclose(pipe);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+const char *test_build(void)
+{
+    const char *build = getenv("BUILD");
+    return build && *build ? build : "build";
+}
+
+static bool wanted(const char *name, int words, char **word)
+{
+    for (int i = 0; i < words; i++)
+        if (strstr(name, word[i]))
+            return true;
+    return words == 0;
+}
+
+static int count_failures(SRunner *runner, int *ran)
+{
+    int failed = srunner_ntests_failed(runner);
+    *ran = srunner_ntests_run(runner);
+    TestResult **results = srunner_failures(runner);
+    for (int i = 0; i < failed; i++)
+        fprintf(stderr, "FAILED %s: %s\n", tr_tcname(results[i]), tr_msg(results[i]));
+    free(results);
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    const char *seed = getenv("TEST_SEED");
+    if (seed)
+        random_state = strtoull(seed, NULL, 0);
+    printf("seed %llu\n", (unsigned long long)random_state);
+    const char *tmp = getenv("TMPDIR");
+    snprintf(scratch, sizeof scratch, "%s/cupola-test-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    skipped = mmap(NULL, sizeof *skipped * MOST_TESTS, PROT_READ | PROT_WRITE,
+                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (skipped == MAP_FAILED || !mkdtemp(scratch)) {
+        fprintf(stderr, "tests: no memory or no temporary folder\n");
+        return 1;
+    }
+    Suite *suite = suite_create("cupola");
+    for (int i = 0; i < entry_count; i++) {
+        if (!wanted(entries[i].name, argc - 1, argv + 1))
+            continue;
+        TCase *one = tcase_create(entries[i].name);
+        tcase_set_timeout(one, entries[i].seconds);
+        tcase_add_loop_test(one, &entries[i].check, i, i + 1);
+        suite_add_tcase(suite, one);
+    }
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_SILENT);
+    int ran, failed = count_failures(runner, &ran), skips = 0;
+    for (int i = 0; i < entry_count; i++)
+        if (skipped[i][0]) {
+            printf("skipped %s: %s\n", entries[i].name, skipped[i]);
+            skips++;
+        }
+    srunner_free(runner);
+    char out[1];
+    test_command(out, sizeof out, "rm -rf '%s'", scratch);
+    printf("%d passed, %d failed, %d skipped\n", ran - failed - skips, failed, skips);
+    return failed || ran == 0 ? 1 : 0;
+}

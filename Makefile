@@ -18,9 +18,10 @@ CLI_O := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cli/*.c))
 TEST_O := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/*.c tests/*/*.c))
 DEVICE := $(wildcard src/kernels/*.cuh src/ops/*.cu src/optim/*.cu)
 LIB := $(BUILD)/libcupola.a
+COMMAND := $(if $(CLI_O),$(BUILD)/cupola)
 
 .PHONY: all
-all: $(BUILD)/cupola $(BUILD)/libcupola.so ## the library and the command (default)
+all: $(COMMAND) $(BUILD)/libcupola.so ## the library and the command (default)
 
 $(LIB): $(LIB_O)
 	@rm -f $@
@@ -40,6 +41,8 @@ $(BUILD)/%.o: %.c
 $(BUILD)/gen/%.o: $(BUILD)/gen/%.c
 	$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
+$(BUILD)/tests/%.o: CPPFLAGS += -Itests
+
 # Tools that run while building.
 $(BUILD)/tools/%: tools/%.c
 	@mkdir -p $(@D)
@@ -54,10 +57,10 @@ gen: $(BUILD)/tools/gen_ops ## ops.h and its companions from src/ops/ops.def
 	$(BUILD)/tools/gen_ops src/ops/ops.def
 
 $(BUILD)/test: $(TEST_O) $(LIB)
-	$(CC) $(SANITIZE) -o $@ $(TEST_O) $(LIB) $(LDLIBS) -lcheck -lsubunit -lrt
+	$(CC) $(SANITIZE) -o $@ $(TEST_O) $(LIB) -lcheck -lsubunit -lrt $(LDLIBS)
 
 .PHONY: test
-test: $(BUILD)/test $(BUILD)/cupola ## all tests; K=word runs those with the word in their name
+test: $(BUILD)/test $(COMMAND) ## all tests; K=word runs those with the word in their name
 	BUILD=$(BUILD) $(BUILD)/test $(K)
 
 .PHONY: asan ubsan tsan

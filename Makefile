@@ -10,6 +10,8 @@ CFLAGS := -std=c11 $(OPT) -g $(WARN) -fPIC -fvisibility=hidden -fopenmp -ffp-con
 LDLIBS := -lcjson -lpcre2-8 -lm -ldl -lpthread -fopenmp
 PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^.define CUP_VERSION_[A-Z]* //p' include/cupola/base.h | paste -sd.)
+# V=1 shows the commands whole.
+Q := $(if $(V),,@)
 MAJOR := $(firstword $(subst ., ,$(VERSION)))
 
 LIB_C := $(wildcard src/*/*.c)
@@ -25,28 +27,28 @@ all: $(COMMAND) $(BUILD)/libcupola.so ## the library and the command (default)
 
 $(LIB): $(LIB_O)
 	@rm -f $@
-	ar rcs $@ $^
+	$(Q)ar rcs $@ $^
 
 $(BUILD)/libcupola.so: $(LIB_O) src/cupola.map
-	$(CC) $(SANITIZE) -shared -Wl,-soname,libcupola.so.$(MAJOR) -Wl,--version-script=src/cupola.map \
+	$(Q)$(CC) $(SANITIZE) -shared -Wl,-soname,libcupola.so.$(MAJOR) -Wl,--version-script=src/cupola.map \
 	    -Wl,-z,defs -o $@ $(LIB_O) $(LDLIBS)
 
 $(BUILD)/cupola: $(CLI_O) $(LIB)
-	$(CC) $(SANITIZE) -o $@ $(CLI_O) $(LIB) $(LDLIBS)
+	$(Q)$(CC) $(SANITIZE) -o $@ $(CLI_O) $(LIB) $(LDLIBS)
 
 $(BUILD)/%.o: %.c
-	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+	@mkdir -p $(@D) && echo "  CC $<"
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 $(BUILD)/gen/%.o: $(BUILD)/gen/%.c
-	$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
 $(BUILD)/tests/%.o: CPPFLAGS += -Itests
 
 # Tools that run while building.
 $(BUILD)/tools/%: tools/%.c
 	@mkdir -p $(@D)
-	$(CC) -std=c11 -O1 -Wall -Wextra -D_GNU_SOURCE -Iinclude -Isrc -o $@ $<
+	$(Q)$(CC) -std=c11 -O1 -Wall -Wextra -D_GNU_SOURCE -Iinclude -Isrc -o $@ $<
 
 $(BUILD)/gen/kernels.c: $(BUILD)/tools/embed $(DEVICE)
 	@mkdir -p $(@D)
@@ -57,7 +59,7 @@ gen: $(BUILD)/tools/gen_ops ## ops.h and its companions from src/ops/ops.def
 	$(BUILD)/tools/gen_ops src/ops/ops.def
 
 $(BUILD)/test: $(TEST_O) $(LIB)
-	$(CC) $(SANITIZE) -o $@ $(TEST_O) $(LIB) -lcheck -lsubunit -lrt $(LDLIBS)
+	$(Q)$(CC) $(SANITIZE) -o $@ $(TEST_O) $(LIB) -lcheck -lsubunit -lrt $(LDLIBS)
 
 .PHONY: test
 test: $(BUILD)/test $(COMMAND) ## all tests; K=word runs those with the word in their name

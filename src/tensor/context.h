@@ -7,6 +7,15 @@
 
 struct cup__tape;
 
+/* What the layers below ask of a tape whose inside only the grad layer knows. */
+struct cup__call;
+typedef struct cup__tape_calls {
+    bool (*wants)(cup_context *c, cup_tensor *const *in, int in_count);
+    cup_status (*record)(struct cup__call *call);
+    void (*clear)(cup_context *c);
+    void (*free)(cup_context *c);
+} cup__tape_calls;
+
 typedef struct cup__scope {
     cup_tensor *tensors; /* head of a doubly linked list */
 } cup__scope;
@@ -28,11 +37,15 @@ struct cup_context {
     size_t depth, scope_capacity;
     cup_tensor *kept;
     cup_tensor *spare; /* tensor structs to use again */
-    struct cup__tape *tape;
+    struct cup__tape *tape;            /* made by the grad layer for the first parameter */
+    const cup__tape_calls *tape_calls; /* NULL until then */
     bool recording;
     cup__random random;
     void *cuda_ops; /* what CUDA implementations keep for the context (cuBLASLt handle, ...) */
     void (*cuda_ops_free)(void *);
 };
+
+/* Closes the innermost scope and leaves the tape alone. */
+void cup__scope_pop(cup_context *c);
 
 #endif

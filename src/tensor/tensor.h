@@ -13,8 +13,6 @@ typedef struct cup__storage {
     uint32_t version; /* counts changes in place, so that backward sees a saved value was lost */
 } cup__storage;
 
-struct cup__node;
-
 struct cup_tensor {
     cup_context *context;
     cup__storage *storage;
@@ -28,8 +26,10 @@ struct cup_tensor {
     bool is_parameter;
     int refs;              /* the scope or its keeper, the tape, views in the making */
     int scope;             /* index of the scope that owns it, -1 when kept */
-    int output;            /* which result of `node` it is */
-    struct cup__node *node; /* what recorded it, NULL for a leaf */
+    /* What recorded it: the number of a node, which is 0 for a leaf, the tape's generation the
+     * number is good for, and which result of the node this is. */
+    uint32_t node, generation;
+    int output;
     cup_tensor *grad;
     cup_tensor *previous, *next; /* in the list of its scope, or of the kept ones */
 };

@@ -1,0 +1,54 @@
+/* cupola/ops.h: every op, generated from src/ops/ops.def by `make gen`.
+ *
+ * Inputs are borrowed; the result belongs to the innermost scope. An input marked with ?
+ * may be NULL. Axes count from 0, or from the end when negative. Floating-point inputs of
+ * one call have one dtype; arithmetic is done in at least single precision and rounded
+ * once. A failure returns NULL (or a status) and leaves its sentence in the context. */
+#ifndef CUPOLA_OPS_H
+#define CUPOLA_OPS_H
+
+#include "cupola/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Elementwise arithmetic */
+
+/* (a, b) -> y: a + b, broadcast */
+CUP_API cup_tensor *cup_add(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (a, b) -> y: a * b, broadcast */
+CUP_API cup_tensor *cup_mul(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* Activations */
+
+/* (x) -> y: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+CUP_API cup_tensor *cup_gelu(cup_context *c, cup_tensor *x);
+
+/* Making tensors */
+
+/* () -> y: a tensor whose elements all have one value */
+CUP_API cup_tensor *cup_full(cup_context *c, cup_dtype dtype, const int64_t *shape, int shape_count, double value);
+
+/* (x) -> y: the same elements, in row-major order in new memory */
+CUP_API cup_tensor *cup_copy(cup_context *c, cup_tensor *x);
+
+/* Shape */
+
+/* (x): the same elements in another shape, one size of which may be -1; a view where the
+ * strides allow, else a copy */
+CUP_API cup_tensor *cup_reshape(cup_context *c, cup_tensor *x, const int64_t *shape, int shape_count);
+
+/* (x) -> y: a view in which dimensions of size 1, or missing in front, are repeated */
+CUP_API cup_tensor *cup_broadcast(cup_context *c, cup_tensor *x, const int64_t *shape, int shape_count);
+
+/* Reductions */
+
+/* (x): sum over the axes, over all when none is given; keep leaves them with size 1 */
+CUP_API cup_tensor *cup_sum(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,74 @@
+/* The usual functions for single precision as branch-free code that the compiler vectorises:
+ * range reduction and a polynomial, a few units in the last place off. */
+#ifndef CUP_BASE_WIDE_MATH_H
+#define CUP_BASE_WIDE_MATH_H
+
+#include "base/half.h"
+
+/* e^x; 0 below -104, infinity above 88.73, NaN for NaN. The polynomial is Taylor's for
+ * |r| <= ln(2)/2, and the power of two is applied in two steps so that subnormals come out. */
+static inline float cup__exp_f32(float x)
+{
+    float clamped = x < -104.0f ? -104.0f : x > 89.0f ? 89.0f : x;
+    float n = clamped * 1.44269504f + 12582912.0f;
+    int32_t exponent = (int32_t)(cup__bits(n) - cup__bits(12582912.0f));
+    n -= 12582912.0f;
+    float r = clamped - n * 0.693145752f - n * 1.42860677e-6f;
+    float p = 1.9841270e-4f;
+    p = p * r + 1.3888889e-3f;
+    p = p * r + 8.3333333e-3f;
+    p = p * r + 4.1666667e-2f;
+    p = p * r + 1.6666667e-1f;
+    p = p * r + 0.5f;
+    p = p * r * r + r + 1.0f;
+    int32_t half = exponent >> 1;
+    float first = cup__float((uint32_t)(half + 127) << 23);
+    float second = cup__float((uint32_t)(exponent - half + 127) << 23);
+    float y = p * first * second;
+    return x != x ? x : y;
+}
+
+/* Natural logarithm; -infinity at 0, NaN below. log(m) for m in [sqrt(1/2), sqrt(2)) is an odd
+ * series in s = (m-1)/(m+1). */
+static inline float cup__log_f32(float x)
+{
+    float normal = x < 1.17549435e-38f ? x * 8388608.0f : x;
+    float shift = x < 1.17549435e-38f ? -23.0f : 0.0f;
+    uint32_t bits = cup__bits(normal) - 0x3f3504f3;
+    float exponent = (float)((int32_t)bits >> 23) + shift;
+    float m = cup__float((bits & 0x7fffff) + 0x3f3504f3);
+    float s = (m - 1.0f) / (m + 1.0f), z = s * s;
+    float p = 0.24279078841f;
+    p = p * z + 0.28498786688f;
+    p = p * z + 0.40000972152f;
+    p = p * z + 0.66666662693f;
+    float y = exponent * 0.693359375f + (2.0f * s + (s * z * p + exponent * -2.12194440e-4f));
+    y = x == 0.0f ? -__builtin_inff() : y;
+    y = x > 3.40282347e38f ? x : y;
+    return x < 0.0f || x != x ? __builtin_nanf("") : y;
+}
+
+/* tanh x, from e^2|x| for large |x| and from an odd polynomial fraction near 0, where the other
+ * form would cancel. */
+static inline float cup__tanh_f32(float x)
+{
+    float magnitude = cup__float(cup__bits(x) & 0x7fffffff);
+    float e = cup__exp_f32(2.0f * (magnitude > 10.0f ? 10.0f : magnitude));
+    float large = 1.0f - 2.0f / (e + 1.0f);
+    float z = x * x;
+    /* The continued fraction of tanh, cut after seven terms. */
+    float top = ((z + 378.0f) * z + 17325.0f) * z + 135135.0f;
+    float bottom = ((28.0f * z + 3150.0f) * z + 62370.0f) * z + 135135.0f;
+    float small = magnitude * top / bottom;
+    float y = magnitude < 0.6f ? small : large;
+    y = cup__float(cup__bits(y) | (cup__bits(x) & 0x80000000));
+    return x != x ? x : y;
+}
+
+/* 1 / (1 + e^-x) */
+static inline float cup__sigmoid_f32(float x)
+{
+    return 1.0f / (1.0f + cup__exp_f32(-x));
+}
+
+#endif

@@ -1,0 +1,79 @@
+/* Blocks whose inside is not kept for backward but computed again. */
+#include "base/memory.h"
+#include "grad/tape.h"
+
+cup_tensor *cup_recompute(cup_context *c, cup_block block, cup_tensor *const *inputs, int count,
+                          void *user)
+{
+    if (!c || c->error.status != CUP_OK)
+        return NULL;
+    if (!c->tape || !c->recording)
+        return block(c, inputs, count, user);
+    uint32_t sequence = c->random.sequence;
+    cup_grad_recording(c, false);
+    cup_tensor *out = block(c, inputs, count, user);
+    cup_grad_recording(c, true);
+    if (!out)
+        return NULL;
+    cup__node *node = cup__tape_node(c, count, 1, 0);
+    if (!node)
+        return NULL;
+    node->block = block;
+    node->block_user = user;
+    node->sequence = sequence;
+    for (int i = 0; i < count; i++) {
+        if (!inputs[i])
+            continue;
+        cup__tensor_retain(inputs[i]);
+        node->in[i] = (cup__saved){cup__shape_of(inputs[i]), inputs[i],
+                                   inputs[i]->storage->version};
+        cup__tape_link(c, node, i, inputs[i]);
+    }
+    node->out[0].shape = cup__shape_of(out);
+    cup__tape_mark(c, out, 0);
+    return out;
+}
+
+/* Stands in for an input: the same memory, but a leaf whose gradient can be read off. */
+static cup_tensor *stand_in(cup_tensor *t, bool wanted)
+{
+    cup__shape shape = cup__shape_of(t);
+    cup_tensor *leaf = cup__tensor_view(t, &shape, t->stride, 0);
+    if (leaf)
+        leaf->is_parameter = wanted;
+    return leaf;
+}
+
+static cup_status run_again(cup_context *c, cup__node *node, cup_tensor **leaves)
+{
+    for (int i = 0; i < node->in_count; i++) {
+        cup_tensor *in = node->in[i].tensor;
+        bool wanted = node->edges[i].parameter || node->edges[i].node;
+        leaves[i] = in ? stand_in(in, wanted) : NULL;
+    }
+    size_t first = c->tape->count;
+    uint32_t sequence = c->random.sequence;
+    c->random.sequence = node->sequence;
+    cup_grad_recording(c, true);
+    cup_tensor *out = node->block(c, leaves, node->in_count, node->block_user);
+    cup_grad_recording(c, false);
+    c->random.sequence = sequence;
+    if (!out || c->error.status != CUP_OK)
+        return c->error.status;
+    if (c->tape->count == first || !cup__leads_to_parameter(c, out))
+        return CUP_OK;
+    CUP_TRY(cup__grad_add(c, &c->tape->nodes[out->node - 1]->d_out[out->output], node->d_out[0]));
+    return cup__tape_walk(c, first);
+}
+
+cup_status cup__recompute_backward(cup_context *c, cup__node *node, cup_tensor **d_in)
+{
+    cup_tensor **leaves = cup__calloc((size_t)node->in_count, sizeof *leaves);
+    if (!leaves)
+        return cup__fail(&c->error, CUP_MEMORY, "out of host memory in backward");
+    cup_status status = run_again(c, node, leaves);
+    for (int i = 0; i < node->in_count && status == CUP_OK; i++)
+        d_in[i] = leaves[i] ? leaves[i]->grad : NULL;
+    cup__free(leaves);
+    return status;
+}

@@ -1,0 +1,200 @@
+/* The tape: what was computed, in order, as nodes that backward walks from the end. */
+#include "grad/tape.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+
+/* Where the gradient of a node's input goes. */
+static cup__edge edge_to(cup_context *c, cup_tensor *t)
+{
+    cup__edge edge = {0};
+    if (!t || !cup__leads_to_parameter(c, t))
+        return edge;
+    if (t->is_parameter) {
+        cup__tensor_retain(t);
+        edge.parameter = t;
+    } else {
+        edge.node = t->node;
+        edge.output = t->output;
+    }
+    return edge;
+}
+
+bool cup__leads_to_parameter(cup_context *c, const cup_tensor *t)
+{
+    return t->is_parameter || (t->node && c->tape && t->generation == c->tape->generation);
+}
+
+bool cup__tape_wants(cup_context *c, cup_tensor *const *in, int in_count)
+{
+    if (!c->recording)
+        return false;
+    for (int i = 0; i < in_count; i++)
+        if (in[i] && cup__leads_to_parameter(c, in[i]))
+            return true;
+    return false;
+}
+
+static void keep_value(cup__saved *saved, cup_tensor *t, bool wanted)
+{
+    if (!t)
+        return;
+    saved->shape = cup__shape_of(t);
+    if (!wanted)
+        return;
+    cup__tensor_retain(t);
+    saved->tensor = t;
+    saved->version = t->storage->version;
+}
+
+cup__node *cup__tape_node(cup_context *c, int in_count, int out_count, size_t attributes_size)
+{
+    cup__tape *tape = c->tape;
+    if (!cup__grow(&tape->nodes, &tape->capacity, tape->count, sizeof *tape->nodes))
+        goto no_memory;
+    size_t values = (size_t)(in_count + out_count);
+    size_t size = sizeof(cup__node) + values * sizeof(cup__saved) +
+                  (size_t)in_count * sizeof(cup__edge) + (size_t)out_count * sizeof(cup_tensor *) +
+                  attributes_size;
+    cup__node *node = cup__calloc(1, size);
+    if (!node)
+        goto no_memory;
+    node->in = (cup__saved *)(node + 1);
+    node->out = node->in + in_count;
+    node->edges = (cup__edge *)(node->out + out_count);
+    node->d_out = (cup_tensor **)(node->edges + in_count);
+    node->attributes = node->d_out + out_count;
+    node->in_count = in_count;
+    node->out_count = out_count;
+    tape->nodes[tape->count++] = node;
+    return node;
+no_memory:
+    cup__fail(&c->error, CUP_MEMORY, "out of host memory for the tape");
+    return NULL;
+}
+
+void cup__tape_link(cup_context *c, cup__node *node, int i, cup_tensor *t)
+{
+    node->edges[i] = edge_to(c, t);
+}
+
+void cup__tape_mark(cup_context *c, cup_tensor *t, int output)
+{
+    t->node = (uint32_t)c->tape->count;
+    t->generation = c->tape->generation;
+    t->output = output;
+}
+
+static cup_status record(cup__call *call)
+{
+    size_t size = call->row->attributes_size;
+    cup__node *node = cup__tape_node(call->c, call->in_count, call->out_count, size);
+    if (!node)
+        return CUP_MEMORY;
+    node->row = call->row;
+    node->sequence = call->sequence;
+    if (size)
+        memcpy(node->attributes, call->attributes, size);
+    uint32_t saves = call->op->saves;
+    for (int i = 0; i < call->in_count; i++) {
+        keep_value(&node->in[i], call->in[i], i < 16 && (saves & CUP__SAVE_IN(i)));
+        cup__tape_link(call->c, node, i, call->in[i]);
+    }
+    for (int i = 0; i < call->out_count; i++) {
+        keep_value(&node->out[i], call->out[i], saves & CUP__SAVE_OUT(i));
+        cup__tape_mark(call->c, call->out[i], i);
+    }
+    return CUP_OK;
+}
+
+static void node_free(cup__node *node)
+{
+    for (int i = 0; i < node->in_count; i++) {
+        cup__tensor_release(node->in[i].tensor);
+        cup__tensor_release(node->edges[i].parameter);
+    }
+    for (int i = 0; i < node->out_count; i++) {
+        cup__tensor_release(node->out[i].tensor);
+        cup__tensor_release(node->d_out[i]);
+    }
+    cup__free(node);
+}
+
+void cup__tape_truncate(cup_context *c, size_t count)
+{
+    while (c->tape->count > count)
+        node_free(c->tape->nodes[--c->tape->count]);
+}
+
+void cup_tape_clear(cup_context *c)
+{
+    if (!c || !c->tape)
+        return;
+    cup__tape_truncate(c, 0);
+    c->tape->generation++;
+}
+
+static void tape_free(cup_context *c)
+{
+    cup__tape_truncate(c, 0);
+    cup__free(c->tape->nodes);
+    cup__free(c->tape);
+    c->tape = NULL;
+}
+
+static const cup__tape_calls calls = {
+    .wants = cup__tape_wants,
+    .record = record,
+    .clear = cup_tape_clear,
+    .free = tape_free,
+};
+
+cup_tensor *cup_require_grad(cup_tensor *t)
+{
+    if (!t)
+        return NULL;
+    cup_context *c = t->context;
+    char text[CUP__SHAPE_TEXT];
+    if (!c->tape) {
+        c->tape = cup__calloc(1, sizeof *c->tape);
+        if (!c->tape) {
+            cup__fail(&c->error, CUP_MEMORY, "out of host memory for the tape");
+            return NULL;
+        }
+        c->tape->generation = 1;
+        c->tape_calls = &calls;
+    }
+    bool bad_dtype = !cup__dtype_is_float(t->dtype);
+    if (bad_dtype || (t->node && t->generation == c->tape->generation)) {
+        cup__fail(&c->error, bad_dtype ? CUP_DTYPE : CUP_STATE,
+                  "%s cannot be a parameter: %s", cup__tensor_text(t, text),
+                  bad_dtype ? "only floating-point tensors have gradients"
+                            : "it is a recorded result; its gradient follows from its inputs");
+        return NULL;
+    }
+    t->is_parameter = true;
+    return t;
+}
+
+cup_tensor *cup_grad(cup_tensor *parameter)
+{
+    return parameter ? parameter->grad : NULL;
+}
+
+void cup_grad_clear(cup_tensor *parameter)
+{
+    if (!parameter)
+        return;
+    cup_tensor_free(parameter->grad);
+    parameter->grad = NULL;
+}
+
+bool cup_grad_recording(cup_context *c, bool on)
+{
+    if (!c)
+        return false;
+    bool was = c->recording;
+    c->recording = on;
+    return was;
+}

@@ -1,0 +1,14 @@
+/* What the generated functions of table.c need beside op.h. */
+#ifndef CUP_OPS_CALL_H
+#define CUP_OPS_CALL_H
+
+#include "ops/op.h"
+
+/* Copies a list of numbers into an attribute; returns the count, or -1 when there are more than 8
+ * or fewer than none, which inference then refuses. */
+int cup__take_ints(int64_t to[8], const int64_t *from, int count);
+
+/* The context's status after a failed call; CUP_ARGUMENT when a NULL tensor came in. */
+cup_status cup__call_status(cup_context *c);
+
+#endif

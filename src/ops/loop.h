@@ -1,0 +1,28 @@
+/* A loop nest over a result and the inputs broadcast to it, with neighbouring dimensions merged
+ * where the strides of all allow, so that most calls become one or two plain loops. */
+#ifndef CUP_OPS_LOOP_H
+#define CUP_OPS_LOOP_H
+
+#include "tensor/tensor.h"
+
+#define CUP__LOOP_MOST 6 /* tensors in one nest, the result first */
+
+typedef struct cup__loop {
+    int ndim;                                       /* at least 1; the last is the innermost */
+    int tensors;
+    int64_t count;
+    int64_t size[CUP_MAX_DIMS];
+    int64_t stride[CUP__LOOP_MOST][CUP_MAX_DIMS];   /* in elements; 0 where broadcast */
+} cup__loop;
+
+/* The nest over `result` (a strided tensor) and `in`, whose shapes broadcast to it. */
+void cup__loop_make(cup__loop *loop, const cup_tensor *result, cup_tensor *const *in, int in_count);
+
+/* The offset of tensor k at a flat index of all dimensions but the innermost. */
+int64_t cup__loop_offset(const cup__loop *loop, int k, int64_t row);
+
+/* The shape two or more inputs broadcast to, NumPy's rule; fails naming the inputs. */
+struct cup__call;
+cup_status cup__broadcast_shape(struct cup__call *call, int first, int count, cup__shape *out);
+
+#endif

@@ -1,0 +1,174 @@
+/* How an op is described and called.
+ *
+ * An op is one row in ops.def and one pair of files, NAME.c and NAME.cu. The row gives the name,
+ * the inputs, the attributes and the results; from it tools/gen_ops makes the public prototype,
+ * the attribute struct and the table entry. NAME.c ends in the descriptor below. */
+#ifndef CUP_OPS_OP_H
+#define CUP_OPS_OP_H
+
+#include "tensor/tensor.h"
+
+#define CUP__MAX_OUT 6
+
+typedef struct cup__op cup__op;
+typedef struct cup__row cup__row;
+
+/* One call of an op, from inference to the run. */
+typedef struct cup__call {
+    cup_context *c;
+    const cup__row *row;
+    const cup__op *op;
+    const void *attributes;  /* the op's own struct, of ops/attributes.h */
+    cup_tensor **in;         /* an optional input that was left out is NULL */
+    int in_count;
+    cup_tensor *out[CUP__MAX_OUT];
+    int out_count;           /* with the hidden ones when `saving` */
+    cup__shape result[CUP__MAX_OUT]; /* what inference says the results are */
+    bool saving;             /* hidden results, which only backward needs, are wanted */
+    uint32_t sequence;       /* of the random numbers, for an op that draws some */
+    const uint64_t *random;  /* device memory: seed and step */
+} cup__call;
+
+typedef enum cup__place { CUP__CPU, CUP__CUDA } cup__place;
+
+/* One way to compute an op. They stand in order, best first. */
+typedef struct cup__impl {
+    const char *name; /* "blas", "flash", "plain" */
+    cup__place place;
+    bool strided;     /* takes inputs of any strides; otherwise they are packed before */
+    /* Why it cannot do this call, in words; NULL when it can. No function means it always can. */
+    const char *(*refuses)(const cup__call *call);
+    cup_status (*run)(cup__call *call);
+    double tolerance; /* in place of the op's, when not 0 */
+} cup__impl;
+
+/* What backward works on: the recorded call and the gradients of its results. Values that the
+ * op's `saves` does not name are NULL; shapes are always there. */
+typedef struct cup__grad {
+    cup_context *c;
+    const cup__row *row;
+    const void *attributes;
+    int in_count, out_count;
+    cup_tensor *const *in, *const *out;
+    const cup__shape *in_shape, *out_shape;
+    const bool *wanted;        /* which inputs need a gradient */
+    cup_tensor *const *d_out;  /* NULL where nothing flowed back */
+    cup_tensor **d_in;         /* to be set; may stay NULL: no gradient */
+    uint32_t sequence;         /* of the recorded call */
+} cup__grad;
+
+/* Bits of `saves`: the value of input or result i is needed by the gradient. */
+#define CUP__SAVE_IN(i) (1u << (i))
+#define CUP__SAVE_OUT(i) (1u << (16 + (i)))
+
+/* A call that the tests, `cupola check` and the benchmark make. Shapes as text, one for each
+ * input: "2x3 3", "0x5", "()" for a scalar, "-" for an optional input left out. */
+typedef struct cup__sample {
+    const char *shapes;
+    const void *attributes;
+} cup__sample;
+
+/* Values an input is tested with: uniform in [low, high), whole numbers for an integer dtype. */
+typedef struct cup__domain {
+    double low, high;
+} cup__domain;
+
+struct cup__pointwise;
+
+struct cup__op {
+    const struct cup__pointwise *pointwise; /* of an elementwise op, see ops/pointwise.h */
+    /* Checks the inputs and fills call->result for every result, hidden ones included. */
+    cup_status (*infer)(cup__call *call);
+    /* A view op makes call->out[0] here instead of running an implementation. */
+    cup_status (*view)(cup__call *call);
+    /* The specification: plain, in double through cup__load and cup__store, any strides. */
+    cup_status (*specification)(cup__call *call);
+    cup_status (*gradient)(cup__grad *g);
+    const cup__impl *impls; /* ends with a NULL name */
+    uint32_t saves;
+    bool random;            /* draws random numbers */
+    bool strided_out;       /* implementations can write to a result of any strides */
+    uint32_t in_place;      /* bit i: input i is changed by the call (only updates do this) */
+
+    /* For tests and benchmark. */
+    const cup__sample *samples; /* each ends with NULL shapes */
+    const cup__sample *bench;
+    cup__domain domain[8];      /* all zero means [-2, 2) */
+    uint32_t in_dtypes[8];      /* bits 1 << cup_dtype; 0: the floats, all inputs the same */
+    double tolerance;           /* in units of the dtype's epsilon; 0 means 4 */
+    /* Bytes that must move and operations that must be done; NULL: inputs and results once, one
+     * operation an element of the first result. */
+    void (*cost)(const cup__call *call, double *bytes, double *flops);
+};
+
+#define CUP__DTYPE(name) (1u << CUP_##name)
+#define CUP__DTYPES_FLOAT                                                                          \
+    (CUP__DTYPE(F32) | CUP__DTYPE(F64) | CUP__DTYPE(F16) | CUP__DTYPE(BF16))
+#define CUP__DTYPES_INDEX (CUP__DTYPE(I32) | CUP__DTYPE(I64))
+
+/* An attribute as the row describes it, to print, to parse and to bind. */
+typedef enum cup__kind {
+    CUP__KIND_INT,
+    CUP__KIND_INT64,
+    CUP__KIND_FLOAT,
+    CUP__KIND_BOOL,
+    CUP__KIND_DTYPE,
+    CUP__KIND_INTS /* int64_t name[8] followed by int name_count */
+} cup__kind;
+
+typedef struct cup__attribute {
+    const char *name;
+    cup__kind kind;
+    size_t offset;
+} cup__attribute;
+
+struct cup__row {
+    const char *name;
+    const cup__op *op;
+    const char *inputs, *attributes_text, *results, *words;
+    int in_least, in_most;       /* in_most is INT_MAX for a list */
+    int visible, results_count;  /* results a caller sees, and all of them */
+    bool is_public;
+    size_t attributes_size;
+    const cup__attribute *attributes; /* ends with a NULL name */
+};
+
+extern const cup__row cup__rows[]; /* ends with a NULL name; the order is that of cup__op_id */
+const cup__row *cup__row_find(const char *name);
+
+/* Runs an op: infers, allocates, picks an implementation, runs, records. Returns the first
+ * result, or NULL. `out` may be NULL; else it takes all visible results, and those that are
+ * already set in it are written to instead of new ones (nothing is recorded then). */
+cup_tensor *cup__op_call(cup_context *c, const cup__row *row, cup_tensor *const *in, int in_count,
+                         const void *attributes, cup_tensor **out);
+
+/* The steps of a call, for tests and benchmark: checks and inference; memory for the results that
+ * are not set; one implementation, or the specification when `impl` is NULL. */
+cup_status cup__call_begin(cup__call *call, cup_context *c, const cup__row *row,
+                           cup_tensor *const *in, int in_count, const void *attributes);
+cup_status cup__call_allocate(cup__call *call);
+cup_status cup__call_run(cup__call *call, const cup__impl *impl);
+/* The implementation that would run; NULL: none, or on a CPU the specification. */
+const cup__impl *cup__call_choose(cup__call *call);
+
+/* Fails with the op's name and the shapes of its inputs in front of the words. */
+cup_status cup__call_fail(cup__call *call, cup_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Checks an inference makes; `i` is the number of an input. */
+cup_status cup__need_float(cup__call *call, int i);
+cup_status cup__need_index(cup__call *call, int i);
+cup_status cup__need_same_dtype(cup__call *call, int i, int j);
+cup_status cup__need_ndim(cup__call *call, int i, int least, int most);
+/* Makes a dimension that may count from the end into a plain one. */
+cup_status cup__need_axis(cup__call *call, int i, int axis, int *out);
+
+/* The same elements in row-major order: the tensor itself when it is so already. */
+cup_tensor *cup__contiguous(cup_context *c, cup_tensor *t);
+
+/* A tensor of `like`'s dtype and shape filled with one value; sums `t` to the shape it was
+ * broadcast from. For gradients. */
+cup_tensor *cup__full(cup_context *c, const cup__shape *shape, double value);
+cup_tensor *cup__sum_to(cup_context *c, cup_tensor *t, const cup__shape *shape);
+
+#endif

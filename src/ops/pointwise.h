@@ -1,0 +1,50 @@
+/* What all elementwise ops share. Such an op gives three short functions of one element, in
+ * NAME.c, and one, apply(), in NAME.cu; strides, broadcasting, dtypes, threads and vectors are
+ * taken care of here and in kernels/pointwise.cuh.
+ *
+ * Arithmetic is in one of three types: float for floats of up to 32 bits (with bool, u8 and i8),
+ * double as soon as an f64 is involved or an index type meets a float, int64_t for integers. */
+#ifndef CUP_OPS_POINTWISE_H
+#define CUP_OPS_POINTWISE_H
+
+#include "ops/op.h"
+
+#define CUP__POINTWISE_MOST 4 /* inputs */
+
+typedef enum cup__real { CUP__REAL_F32, CUP__REAL_F64, CUP__REAL_I64 } cup__real;
+
+typedef struct cup__pointwise {
+    const char *source; /* "gelu.cu" */
+    const char *knob;   /* defined as 1 for the kernel, or NULL: lets one file serve two ops */
+    /* One element, in double: the specification. `a` are the attributes, all of them float. */
+    double (*f64)(const double *x, const double *a);
+    /* `count` elements in row-major order; vectorised by CUP__WIDE. */
+    void (*f32)(float *y, const float *const *x, int64_t count, const double *a);
+    /* One element of an integer dtype; NULL: integers are refused. */
+    int64_t (*i64)(const int64_t *x, const double *a);
+    /* The dtype of the result when it is not that of the inputs: see cup__pointwise_infer. */
+    enum { CUP__LIKE_INPUTS, CUP__GIVES_BOOL } gives;
+} cup__pointwise;
+
+/* Compiles a loop for several instruction sets and picks at load time. */
+#define CUP__WIDE                                                                                  \
+    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), optimize("O3")))
+
+cup_status cup__pointwise_infer(cup__call *call);
+cup_status cup__pointwise_specification(cup__call *call);
+extern const cup__impl cup__pointwise_impls[];
+extern const cup__sample cup__unary_samples[], cup__unary_bench[];
+extern const cup__sample cup__binary_samples[], cup__binary_bench[];
+
+/* The fields of a descriptor that every elementwise op has. */
+#define CUP__POINTWISE(kind)                                                                       \
+    .pointwise = (kind), .infer = cup__pointwise_infer,                                            \
+    .specification = cup__pointwise_specification, .impls = cup__pointwise_impls
+
+cup__real cup__pointwise_real(const cup__call *call);
+
+/* Runs any elementwise function over the call's inputs on all cores; also for ops whose inference
+ * is their own, such as cast. */
+cup_status cup__pointwise_cpu(cup__call *call);
+
+#endif

@@ -1,0 +1,314 @@
+#include "prof/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+#define MOST_INPUTS 64
+#define GUARD 64 /* elements before and behind each result */
+#define SEED 20240229u
+#define USUAL_TOLERANCE 4.0
+
+static const double epsilon[] = {[CUP_F32] = 0x1p-23,   [CUP_F64] = 0x1p-52,
+                                 [CUP_F16] = 0x1p-10,   [CUP_BF16] = 0x1p-7,
+                                 [CUP_F8E4M3] = 0x1p-3, [CUP_F8E5M2] = 0x1p-2};
+
+const char *cup__layout_name(cup__layout layout)
+{
+    static const char *const names[] = {"row-major", "padded", "transposed"};
+    return names[layout];
+}
+
+/* What the specification says, in double, on the CPU. */
+typedef struct reference {
+    cup_context *c;
+    cup_tensor *in[MOST_INPUTS];
+    cup__call call;
+} reference;
+
+typedef struct check {
+    cup_context *c;
+    const cup__row *row;
+    const cup__sample *sample;
+    cup_dtype dtype;
+    cup__layout layout;
+    cup__check_report report;
+    void *user;
+    reference want;
+} check;
+
+static cup_status run_reference(check *k)
+{
+    reference *w = &k->want;
+    int count = cup__sample_inputs(w->c, k->row, k->sample, k->dtype, CUP_F64, CUP__ROW_MAJOR, SEED,
+                                   w->in, MOST_INPUTS);
+    if (count < 0)
+        return w->c->error.status;
+    CUP_TRY(cup__call_begin(&w->call, w->c, k->row, w->in, count, k->sample->attributes));
+    w->call.saving = true;
+    w->call.out_count = k->row->results_count;
+    CUP_TRY(cup__call_allocate(&w->call));
+    return cup__call_run(&w->call, NULL);
+}
+
+/* Memory for a result with guard bytes around it, all of it poisoned; the middle as a tensor. */
+static cup_tensor *guarded(cup_context *c, const cup__shape *shape)
+{
+    int64_t count;
+    if (cup__shape_check(&c->error, shape, &count) != CUP_OK)
+        return NULL;
+    cup__shape flat = {.dtype = shape->dtype, .ndim = 1, .size = {count + 2 * GUARD}};
+    cup_tensor *base = cup__tensor_make(c, &flat, "guarded");
+    int64_t stride[CUP_MAX_DIMS], step = 1;
+    for (int i = shape->ndim; i-- > 0; step *= shape->size[i])
+        stride[i] = step;
+    size_t bytes = base ? base->storage->bytes : 0;
+    if (!base || c->device->calls->fill(c->device, base->data, 0xff, bytes) != CUP_OK)
+        return NULL;
+    cup_tensor *middle = cup__tensor_view(base, shape, stride, GUARD);
+    cup_tensor_free(base);
+    return middle;
+}
+
+static bool guards_hold(cup_tensor *t)
+{
+    size_t size = (size_t)cup_dtype_size(t->dtype), bytes = t->storage->bytes;
+    unsigned char *all = cup__malloc(bytes);
+    bool hold = all && t->context->device->calls->read(t->context->device, all, t->storage->data,
+                                                       bytes) == CUP_OK;
+    for (size_t i = 0; hold && i < GUARD * size; i++)
+        hold = all[i] == 0xff && all[bytes - 1 - i] == 0xff;
+    cup__free(all);
+    return hold;
+}
+
+static bool both_special(double got, double want)
+{
+    return (isnan(got) && isnan(want)) || (isinf(want) && got == want);
+}
+
+/* The largest difference in units of the dtype's epsilon, relative to the size of the element
+ * and of the whole. */
+static double compare(const cup_tensor *want, const cup_tensor *got, cup_dtype dtype, char *note,
+                      size_t note_size)
+{
+    double squares = 0, worst = 0;
+    for (int64_t i = 0; i < want->count; i++) {
+        double v = cup__load(want, i);
+        squares += isfinite(v) ? v * v : 0;
+    }
+    double rms = sqrt(squares / (double)(want->count ? want->count : 1));
+    bool exact = !cup__dtype_is_float(dtype);
+    for (int64_t i = 0; i < want->count; i++) {
+        double w = cup__load(want, i), g = cup__load(got, i);
+        if (both_special(g, w) || g == w)
+            continue;
+        double scale = exact ? 0.125 : epsilon[dtype] * (fabs(w) + rms) + 1e-300;
+        double error = fabs(g - w) / scale;
+        if (!(error <= worst)) {
+            worst = isnan(error) ? INFINITY : error;
+            snprintf(note, note_size, "element %lld is %.9g, expected %.9g", (long long)i, g, w);
+        }
+    }
+    return worst;
+}
+
+/* The tensor's values on the host, as a tensor that only cup__load may use. */
+static bool on_host(cup_tensor *t, cup_tensor *host, void **memory)
+{
+    size_t bytes = (size_t)(t->count * cup_dtype_size(t->dtype));
+    *memory = cup__malloc(bytes);
+    if (!*memory || cup_tensor_read(t, *memory, bytes) != CUP_OK)
+        return false;
+    *host = (cup_tensor){.data = *memory, .dtype = t->dtype, .count = t->count};
+    return true;
+}
+
+static void compare_with_reference(check *k, cup__check_result *r, cup_tensor *want,
+                                   cup_tensor *got)
+{
+    cup_tensor host;
+    void *memory = NULL;
+    char note[200] = "";
+    cup__shape a = cup__shape_of(want), b = cup__shape_of(got);
+    if (!cup__shape_equal(&a, &b)) {
+        r->error = INFINITY;
+        snprintf(r->note, sizeof r->note, "the shape differs from the specification's");
+    } else if (!on_host(got, &host, &memory)) {
+        r->error = INFINITY;
+        snprintf(r->note, sizeof r->note, "%.300s", k->c->error.text);
+    } else {
+        double error = compare(want, &host, got->dtype, note, sizeof note);
+        if (error > r->error) {
+            r->error = error;
+            snprintf(r->note, sizeof r->note, "%s", note);
+        }
+    }
+    cup__free(memory);
+}
+
+/* Results and, for updates, the inputs that were changed. */
+static void compare_all(check *k, cup__check_result *r, cup__call *call)
+{
+    for (int i = 0; i < call->out_count; i++)
+        compare_with_reference(k, r, k->want.call.out[i], call->out[i]);
+    for (int i = 0; i < call->in_count; i++)
+        if (call->in[i] && i < 32 && call->op->in_place & (1u << i))
+            compare_with_reference(k, r, k->want.in[i], call->in[i]);
+}
+
+static bool same_bits(cup_tensor *a, cup_tensor *b)
+{
+    cup_tensor x, y;
+    void *mx = NULL, *my = NULL;
+    bool same = on_host(a, &x, &mx) && on_host(b, &y, &my) &&
+                !memcmp(mx, my, (size_t)(a->count * cup_dtype_size(a->dtype)));
+    cup__free(mx);
+    cup__free(my);
+    return same;
+}
+
+static cup_status begin(check *k, cup__call *call, cup_tensor **in)
+{
+    int count = cup__sample_inputs(k->c, k->row, k->sample, k->dtype, k->dtype, k->layout, SEED, in,
+                                   MOST_INPUTS);
+    if (count < 0)
+        return k->c->error.status;
+    return cup__call_begin(call, k->c, k->row, in, count, k->sample->attributes);
+}
+
+static cup_status run_once(check *k, const cup__impl *impl, cup__call *call, cup_tensor **in)
+{
+    CUP_TRY(begin(k, call, in));
+    call->saving = true;
+    call->out_count = k->row->results_count;
+    for (int i = 0; i < call->out_count; i++) {
+        call->out[i] = guarded(k->c, &call->result[i]);
+        if (!call->out[i])
+            return k->c->error.status;
+    }
+    CUP_TRY(cup__call_run(call, impl));
+    return k->c->device->calls->synchronize(k->c->device);
+}
+
+static void finish(check *k, cup__check_result *r, cup_status status)
+{
+    if (status != CUP_OK || k->c->error.status != CUP_OK) {
+        r->error = INFINITY;
+        snprintf(r->note, sizeof r->note, "%.390s", k->c->error.text);
+        cup__error_clear(&k->c->error);
+    }
+    r->passed = r->error <= r->tolerance;
+    k->report(r, k->user);
+}
+
+static cup__check_result result_of(check *k, const char *impl, double tolerance)
+{
+    cup__check_result r = {.row = k->row, .impl = impl, .dtype = k->dtype, .layout = k->layout,
+                           .sample = k->sample};
+    r.tolerance = tolerance ? tolerance : k->row->op->tolerance;
+    if (r.tolerance == 0)
+        r.tolerance = USUAL_TOLERANCE;
+    return r;
+}
+
+static void check_impl(check *k, const cup__impl *impl)
+{
+    cup__check_result r = result_of(k, impl ? impl->name : "specification",
+                                    impl ? impl->tolerance : 0);
+    cup__call first, second;
+    cup_tensor *in[MOST_INPUTS], *again[MOST_INPUTS];
+    cup_scope_open(k->c);
+    cup_status status = begin(k, &first, in);
+    if (status == CUP_OK && impl && impl->refuses && impl->refuses(&first)) {
+        cup__scope_pop(k->c);
+        return;
+    }
+    if (status == CUP_OK)
+        status = run_once(k, impl, &first, in);
+    if (status == CUP_OK)
+        status = run_once(k, impl, &second, again);
+    if (status == CUP_OK)
+        compare_all(k, &r, &first);
+    for (int i = 0; status == CUP_OK && i < first.out_count; i++) {
+        const char *wrong = NULL;
+        if (!guards_hold(first.out[i]))
+            wrong = "it wrote outside its result";
+        else if (!same_bits(first.out[i], second.out[i]))
+            wrong = "a second run gave other bits";
+        if (wrong) {
+            r.error = INFINITY;
+            snprintf(r.note, sizeof r.note, "result %d: %s", i, wrong);
+        }
+    }
+    finish(k, &r, status);
+    cup__scope_pop(k->c);
+}
+
+static void check_view(check *k)
+{
+    cup__check_result r = result_of(k, "view", 0);
+    cup__call call;
+    cup_tensor *in[MOST_INPUTS];
+    cup_scope_open(k->c);
+    cup_status status = begin(k, &call, in);
+    if (status == CUP_OK)
+        status = k->row->op->view(&call);
+    if (status == CUP_OK)
+        compare_all(k, &r, &call);
+    finish(k, &r, status);
+    cup__scope_pop(k->c);
+}
+
+static cup_status check_sample(check *k)
+{
+    cup_scope_open(k->want.c);
+    cup_status status = run_reference(k);
+    if (status != CUP_OK) {
+        cup__fail(&k->c->error, status, "the specification of %s: %s", k->row->name,
+                  k->want.c->error.text);
+    } else if (k->row->op->view) {
+        check_view(k);
+    } else {
+        cup__place place = k->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
+        for (const cup__impl *impl = k->row->op->impls; impl && impl->name; impl++)
+            if (impl->place == place)
+                check_impl(k, impl);
+        if (place == CUP__CPU)
+            check_impl(k, NULL);
+    }
+    cup__scope_pop(k->want.c);
+    return status;
+}
+
+static uint32_t dtypes_of(const cup__row *row)
+{
+    uint32_t dtypes = row->op->in_dtypes[0] ? row->op->in_dtypes[0] : CUP__DTYPES_FLOAT;
+    return row->in_most == 0 ? CUP__DTYPE(F32) : dtypes;
+}
+
+cup_status cup__check_op(cup_context *c, const cup__row *row, cup__check_report report, void *user)
+{
+    check k = {.c = c, .row = row, .report = report, .user = user};
+    k.want.c = cup_context_new(&(cup_options){.device = "cpu"});
+    if (cup_error(k.want.c) != CUP_OK) {
+        cup_context_free(k.want.c);
+        return cup__fail(&c->error, CUP_MEMORY, "no context for the specification");
+    }
+    cup_seed(k.want.c, SEED);
+    cup_seed(c, SEED);
+    cup_status status = CUP_OK;
+    for (k.sample = row->op->samples; k.sample && k.sample->shapes; k.sample++)
+        for (int dtype = 0; dtype < 11; dtype++)
+            for (int layout = 0; layout < 3 && status == CUP_OK; layout++) {
+                if (!(dtypes_of(row) & (1u << dtype)) || (layout && row->in_most == 0))
+                    continue;
+                k.dtype = (cup_dtype)dtype;
+                k.layout = (cup__layout)layout;
+                status = check_sample(&k);
+            }
+    cup_context_free(k.want.c);
+    return status;
+}

@@ -1,0 +1,96 @@
+#include <math.h>
+
+#include "cupola/grad.h"
+#include "ops/attributes.h"
+#include "prof/check.h"
+
+#define MOST_INPUTS 64
+#define PROBES 12 /* elements of an input that are moved */
+#define STEP 1e-5
+
+typedef struct probe {
+    cup_context *c;
+    const cup__row *row;
+    const cup__sample *sample;
+    cup_tensor *in[MOST_INPUTS];
+    int count;
+    cup_tensor *weights[CUP__MAX_OUT];
+} probe;
+
+/* sum over the visible results of weights * result: a loss that no gradient can hide from. */
+static cup_tensor *loss_of(probe *p)
+{
+    cup_tensor *out[CUP__MAX_OUT] = {NULL}, *loss = NULL;
+    if (p->row->op->random)
+        cup_random_step(p->c, 1);
+    if (!cup__op_call(p->c, p->row, p->in, p->count, p->sample->attributes, out))
+        return NULL;
+    for (int i = 0; i < p->row->visible; i++) {
+        if (!cup__dtype_is_float(out[i]->dtype))
+            continue;
+        cup__shape shape = cup__shape_of(out[i]);
+        if (!p->weights[i]) {
+            p->weights[i] = cup__full(p->c, &shape, 0);
+            double *w = p->weights[i] ? p->weights[i]->data : NULL;
+            for (int64_t k = 0; w && k < out[i]->count; k++)
+                w[k] = sin(1.0 + (double)k * 0.7 + i);
+        }
+        cup_tensor *part = cup_sum(p->c, cup_mul(p->c, out[i], p->weights[i]), NULL, 0, false);
+        loss = loss ? cup_add(p->c, loss, part) : part;
+    }
+    return loss;
+}
+
+static double loss_at(probe *p, double *element, double value)
+{
+    double before = *element;
+    cup_scope_open(p->c);
+    *element = value;
+    double loss = cup_tensor_item(loss_of(p));
+    *element = before;
+    cup__scope_pop(p->c);
+    return loss;
+}
+
+static double worst_of_input(probe *p, cup_tensor *in)
+{
+    cup_tensor *d = cup_grad(in);
+    double worst = 0;
+    for (int k = 0; k < PROBES && k < in->count; k++) {
+        int64_t at = in->count <= PROBES ? k : (int64_t)((uint64_t)k * 2654435761u % (uint64_t)in->count);
+        double *element = (double *)in->data + at;
+        double step = STEP * (1 + fabs(*element));
+        double up = loss_at(p, element, *element + step);
+        double down = loss_at(p, element, *element - step);
+        double numeric = (up - down) / (2 * step);
+        double analytic = d ? cup__load(d, at) : 0;
+        double error = fabs(numeric - analytic) / (1 + fabs(numeric));
+        if (!(error <= worst))
+            worst = error;
+    }
+    return worst;
+}
+
+double cup__check_gradient(cup_context *c, const cup__row *row, const cup__sample *sample)
+{
+    probe p = {.c = c, .row = row, .sample = sample};
+    double worst = 0;
+    p.count = cup__sample_inputs(c, row, sample, CUP_F64, CUP_F64, CUP__ROW_MAJOR, 7, p.in,
+                                 MOST_INPUTS);
+    if (p.count < 0)
+        return NAN;
+    for (int i = 0; i < p.count; i++)
+        if (p.in[i] && p.in[i]->dtype == CUP_F64)
+            cup_require_grad(p.in[i]);
+    cup_tensor *loss = loss_of(&p);
+    if (!loss)
+        return NAN;
+    if (cup_backward(c, loss) != CUP_OK)
+        return NAN;
+    bool was = cup_grad_recording(c, false);
+    for (int i = 0; i < p.count && c->error.status == CUP_OK; i++)
+        if (p.in[i] && p.in[i]->is_parameter)
+            worst = fmax(worst, worst_of_input(&p, p.in[i]));
+    cup_grad_recording(c, was);
+    return c->error.status == CUP_OK ? worst : NAN;
+}

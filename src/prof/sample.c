@@ -1,0 +1,117 @@
+/* The inputs of a sample call. */
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "prof/check.h"
+
+/* A small generator of its own, so that a sample depends on its seed only. */
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Reads one shape, "2x3" or "()" or "-" (ndim -1); moves on to the next. */
+static bool parse_shape(const char **text, cup__shape *shape)
+{
+    const char *at = *text + strspn(*text, " ");
+    if (!*at)
+        return false;
+    shape->ndim = 0;
+    if (*at == '-') {
+        shape->ndim = -1;
+        at++;
+    } else if (at[0] == '(' && at[1] == ')') {
+        at += 2;
+    } else {
+        while (*at >= '0' && *at <= '9' && shape->ndim < CUP_MAX_DIMS) {
+            char *end;
+            shape->size[shape->ndim++] = strtoll(at, &end, 10);
+            at = *end == 'x' ? end + 1 : end;
+        }
+    }
+    *text = at;
+    return *at == ' ' || *at == 0;
+}
+
+/* The dtype of input i when the op is tested with `dtype`. */
+static cup_dtype dtype_of_input(const cup__op *op, int i, cup_dtype dtype)
+{
+    uint32_t allowed = op->in_dtypes[i < 8 ? i : 7];
+    if (!allowed || allowed & (1u << dtype))
+        return dtype;
+    return (cup_dtype)__builtin_ctz(allowed);
+}
+
+/* A tensor of the shape whose elements lie as the layout says: padded rows that start one
+ * element in, or the dimensions stored in reverse order with gaps. */
+static cup_tensor *lay_out(cup_context *c, const cup__shape *shape, cup__layout layout)
+{
+    if (layout == CUP__ROW_MAJOR || shape->ndim < 1)
+        return cup__tensor_make(c, shape, "sample");
+    cup__shape flat = {.dtype = shape->dtype, .ndim = 1, .size = {1}};
+    int64_t stride[CUP_MAX_DIMS], total = 1;
+    for (int i = 0; i < shape->ndim; i++) {
+        int d = layout == CUP__TRANSPOSED ? i : shape->ndim - 1 - i;
+        stride[d] = total;
+        total *= shape->size[d] + (i == 0 ? 3 : 0);
+    }
+    flat.size[0] = total + 1;
+    cup_tensor *base = cup__tensor_make(c, &flat, "sample");
+    cup_tensor *view = base ? cup__tensor_view(base, shape, stride, 1) : NULL;
+    cup_tensor_free(base);
+    return view;
+}
+
+static cup_status fill(cup_tensor *t, cup_dtype rounded, cup__domain domain, uint64_t *state)
+{
+    if (domain.low == 0 && domain.high == 0)
+        domain = (cup__domain){-2, 2};
+    size_t size = (size_t)cup_dtype_size(t->dtype);
+    char *values = cup__malloc((size_t)t->count * size);
+    if (!values)
+        return cup__fail(&t->context->error, CUP_MEMORY, "out of host memory for a sample");
+    cup_tensor view = {.data = values, .dtype = t->dtype};
+    uint64_t word;
+    cup_tensor one = {.data = &word, .dtype = rounded};
+    for (int64_t i = 0; i < t->count; i++) {
+        double unit = (double)(next_random(state) >> 11) * 0x1p-53;
+        double value = domain.low + (domain.high - domain.low) * unit;
+        cup__store(&one, 0, cup__dtype_is_float(rounded) ? value : floor(value));
+        cup__store(&view, i, cup__load(&one, 0));
+    }
+    cup_status status = cup_tensor_write(t, values, (size_t)t->count * size);
+    cup__free(values);
+    return status;
+}
+
+int cup__sample_inputs(cup_context *c, const cup__row *row, const cup__sample *sample,
+                       cup_dtype dtype, cup_dtype hold, cup__layout layout, uint64_t seed,
+                       cup_tensor **in, int most)
+{
+    int count = 0;
+    const char *text = sample->shapes;
+    cup__shape shape = {0};
+    while (parse_shape(&text, &shape)) {
+        if (count == most) {
+            cup__fail(&c->error, CUP_INTERNAL, "%s: a sample has over %d inputs", row->name, most);
+            return -1;
+        }
+        int i = count++;
+        in[i] = NULL;
+        if (shape.ndim < 0)
+            continue;
+        cup_dtype own = dtype_of_input(row->op, i, dtype);
+        shape.dtype = cup__dtype_is_float(own) && hold == CUP_F64 ? CUP_F64 : own;
+        in[i] = lay_out(c, &shape, layout);
+        uint64_t state = seed + (uint64_t)i * 7919;
+        if (!in[i] || fill(in[i], own, row->op->domain[i < 8 ? i : 7], &state) != CUP_OK)
+            return -1;
+    }
+    return count;
+}

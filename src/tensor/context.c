@@ -1,0 +1,207 @@
+#include "tensor/context.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/parallel.h"
+#include "cuda/cuda.h"
+#include "tensor/tensor.h"
+
+#define TEXT(x) #x
+#define VERSION_TEXT(major, minor, patch) TEXT(major) "." TEXT(minor) "." TEXT(patch)
+
+const char *cup_version(void)
+{
+    return VERSION_TEXT(CUP_VERSION_MAJOR, CUP_VERSION_MINOR, CUP_VERSION_PATCH);
+}
+
+static cup_status open_auto(cup_context *c)
+{
+    char why[512], text[600];
+    if (cup__cuda_count(why) > 0) {
+        cup_status status =
+            cup__cuda_open(&c->error, 0, c->options.memory_limit, &c->device);
+        if (status == CUP_OK)
+            return CUP_OK;
+        snprintf(why, sizeof why, "%.500s", c->error.text);
+        cup__error_clear(&c->error);
+    }
+    snprintf(text, sizeof text, "no GPU: %s", why);
+    return cup__cpu_open(&c->error, c->options.memory_limit, text, &c->device);
+}
+
+static cup_status open_device(cup_context *c, const char *name)
+{
+    if (!strcmp(name, "auto"))
+        return open_auto(c);
+    if (!strcmp(name, "cpu"))
+        return cup__cpu_open(&c->error, c->options.memory_limit, NULL, &c->device);
+    if (!strcmp(name, "cuda"))
+        return cup__cuda_open(&c->error, 0, c->options.memory_limit, &c->device);
+    if (!strncmp(name, "cuda:", 5) && name[5] >= '0' && name[5] <= '9') {
+        char *end;
+        long index = strtol(name + 5, &end, 10);
+        if (!*end && index < 1 << 20)
+            return cup__cuda_open(&c->error, (int)index, c->options.memory_limit, &c->device);
+    }
+    return cup__fail(&c->error, CUP_ARGUMENT,
+                     "device \"%.100s\" is unknown; use auto, cpu, cuda or cuda:N", name);
+}
+
+static cup_status open_context(cup_context *c)
+{
+    if (c->options.memory_limit < 0 || c->options.threads < 0)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "memory_limit and threads must not be negative; 0 means the default");
+    int64_t threads = c->options.threads;
+    if (!threads)
+        CUP_TRY(cup__env_integer(&c->error, CUP__ENV_THREADS, 0, 4096, &threads));
+    cup__threads_set((int)threads);
+    CUP_TRY(open_device(c, c->options.device ? c->options.device : cup__env_get(CUP__ENV_DEVICE)));
+    c->device->error = &c->error;
+    void *state;
+    CUP_TRY(c->device->calls->allocate(c->device, 2 * sizeof(uint64_t), "random state", &state));
+    c->random.state = state;
+    cup_seed(c, c->options.seed);
+    return c->error.status;
+}
+
+cup_context *cup_context_new(const cup_options *options)
+{
+    cup_context *c = cup__calloc(1, sizeof *c);
+    if (!c)
+        return NULL;
+    if (options)
+        c->options = *options;
+    c->recording = true;
+    c->scopes = cup__calloc(8, sizeof *c->scopes);
+    c->scope_capacity = 8;
+    c->depth = 1;
+    if (!c->scopes) {
+        cup__free(c);
+        return NULL;
+    }
+    if (open_context(c) == CUP_OK)
+        cup__log(CUP__INFO, "device: %s", c->device->text);
+    return c;
+}
+
+static void free_list(cup_tensor **list)
+{
+    while (*list) {
+        cup_tensor *t = *list;
+        *list = t->next;
+        t->previous = t->next = NULL;
+        t->scope = -2; /* in no list any more */
+        cup__tensor_release(t);
+    }
+}
+
+void cup_context_free(cup_context *c)
+{
+    if (!c)
+        return;
+    if (c->device)
+        c->device->calls->synchronize(c->device);
+    if (c->tape)
+        c->tape_calls->free(c);
+    while (c->depth > 0)
+        free_list(&c->scopes[--c->depth].tensors);
+    free_list(&c->kept);
+    if (c->cuda_ops_free)
+        c->cuda_ops_free(c->cuda_ops);
+    if (c->random.state)
+        c->device->calls->release(c->device, c->random.state);
+    if (c->device)
+        c->device->calls->close(c->device);
+    while (c->spare) {
+        cup_tensor *t = c->spare;
+        c->spare = t->next;
+        cup__free(t);
+    }
+    cup__free(c->scopes);
+    cup__free(c);
+}
+
+const char *cup_device_text(const cup_context *c)
+{
+    return c && c->device ? c->device->text : "none";
+}
+
+bool cup_device_is_cuda(const cup_context *c)
+{
+    return c && c->device && c->device->is_cuda;
+}
+
+cup_status cup_synchronize(cup_context *c)
+{
+    if (!c)
+        return CUP_MEMORY;
+    if (c->device)
+        CUP_TRY(c->device->calls->synchronize(c->device));
+    return c->error.status;
+}
+
+cup_status cup_error(const cup_context *c)
+{
+    return c ? c->error.status : CUP_MEMORY;
+}
+
+const char *cup_error_text(const cup_context *c)
+{
+    return c ? c->error.text : "there is no host memory for a context";
+}
+
+void cup_error_clear(cup_context *c)
+{
+    if (c && c->device)
+        cup__error_clear(&c->error);
+}
+
+void cup_scope_open(cup_context *c)
+{
+    if (!c)
+        return;
+    if (!cup__grow(&c->scopes, &c->scope_capacity, c->depth, sizeof *c->scopes)) {
+        cup__fail(&c->error, CUP_MEMORY, "out of host memory while opening a scope");
+        return;
+    }
+    c->scopes[c->depth++] = (cup__scope){0};
+}
+
+void cup__scope_pop(cup_context *c)
+{
+    if (c->depth > 1)
+        free_list(&c->scopes[--c->depth].tensors);
+}
+
+void cup_scope_close(cup_context *c)
+{
+    if (!c)
+        return;
+    if (c->depth == 2 && c->tape)
+        c->tape_calls->clear(c);
+    cup__scope_pop(c);
+}
+
+void cup_seed(cup_context *c, uint64_t seed)
+{
+    if (!c)
+        return;
+    c->random.seed = seed;
+    cup_random_step(c, 0);
+}
+
+void cup_random_step(cup_context *c, uint64_t step)
+{
+    if (!c || !c->random.state)
+        return;
+    c->random.step = step;
+    c->random.sequence = 0;
+    uint64_t state[2] = {c->random.seed, step};
+    c->device->calls->write(c->device, c->random.state, state, sizeof state);
+}

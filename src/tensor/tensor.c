@@ -1,0 +1,310 @@
+#include "tensor/tensor.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+cup__shape cup__shape_of(const cup_tensor *t)
+{
+    cup__shape shape = {.dtype = t->dtype, .ndim = t->ndim};
+    memcpy(shape.size, t->shape, sizeof shape.size);
+    return shape;
+}
+
+bool cup__shape_equal(const cup__shape *a, const cup__shape *b)
+{
+    return a->ndim == b->ndim && !memcmp(a->size, b->size, sizeof *a->size * (size_t)a->ndim);
+}
+
+const char *cup__shape_text(const cup__shape *shape, char out[CUP__SHAPE_TEXT])
+{
+    int used = snprintf(out, CUP__SHAPE_TEXT, "[");
+    for (int i = 0; i < shape->ndim && i < CUP_MAX_DIMS; i++)
+        used += snprintf(out + used, (size_t)(CUP__SHAPE_TEXT - used), "%s%lld", i ? "," : "",
+                         (long long)shape->size[i]);
+    snprintf(out + used, (size_t)(CUP__SHAPE_TEXT - used), "] %s", cup_dtype_name(shape->dtype));
+    return out;
+}
+
+const char *cup__tensor_text(const cup_tensor *t, char out[CUP__SHAPE_TEXT])
+{
+    cup__shape shape = cup__shape_of(t);
+    return cup__shape_text(&shape, out);
+}
+
+cup_status cup__shape_check(cup__error *error, const cup__shape *shape, int64_t *count)
+{
+    if (shape->ndim < 0 || shape->ndim > CUP_MAX_DIMS)
+        return cup__fail(error, CUP_SHAPE, "a tensor of %d dimensions: 0 to %d are possible",
+                         shape->ndim, CUP_MAX_DIMS);
+    int64_t size = cup_dtype_size(shape->dtype);
+    if (!size)
+        return cup__fail(error, CUP_DTYPE, "%d is no dtype", (int)shape->dtype);
+    int64_t nonzero = size;
+    *count = 1;
+    for (int i = 0; i < shape->ndim; i++) {
+        if (shape->size[i] < 0)
+            return cup__fail(error, CUP_SHAPE, "dimension %d has the negative size %lld", i,
+                             (long long)shape->size[i]);
+        *count *= shape->size[i] ? 1 : 0;
+        if (shape->size[i] &&
+            (!cup__multiply_i64(nonzero, shape->size[i], &nonzero) || nonzero > INT64_MAX / 4)) {
+            char text[CUP__SHAPE_TEXT];
+            return cup__fail(error, CUP_SHAPE, "%s is too large to address",
+                             cup__shape_text(shape, text));
+        }
+    }
+    *count *= nonzero / size;
+    return CUP_OK;
+}
+
+static void list_add(cup_tensor **list, cup_tensor *t)
+{
+    t->previous = NULL;
+    t->next = *list;
+    if (*list)
+        (*list)->previous = t;
+    *list = t;
+}
+
+static cup_tensor **list_of(cup_tensor *t)
+{
+    return t->scope < 0 ? &t->context->kept : &t->context->scopes[t->scope].tensors;
+}
+
+static void list_remove(cup_tensor *t)
+{
+    if (t->scope == -2)
+        return;
+    if (t->previous)
+        t->previous->next = t->next;
+    else
+        *list_of(t) = t->next;
+    if (t->next)
+        t->next->previous = t->previous;
+    t->previous = t->next = NULL;
+    t->scope = -2;
+}
+
+static cup_tensor *tensor_struct(cup_context *c)
+{
+    cup_tensor *t = c->spare;
+    if (t)
+        c->spare = t->next;
+    else
+        t = cup__malloc(sizeof *t);
+    if (!t) {
+        cup__fail(&c->error, CUP_MEMORY, "out of host memory for a tensor");
+        return NULL;
+    }
+    t->context = c;
+    t->storage = NULL;
+    t->data = NULL;
+    t->is_parameter = false;
+    t->refs = 1;
+    t->output = 0;
+    t->node = 0;
+    t->grad = NULL;
+    t->scope = (int)c->depth - 1;
+    list_add(list_of(t), t);
+    return t;
+}
+
+static void storage_release(cup__storage *storage)
+{
+    if (!storage || --storage->refs > 0)
+        return;
+    cup__device *device = storage->context->device;
+    device->calls->release(device, storage->data);
+    cup__free(storage);
+}
+
+void cup__tensor_retain(cup_tensor *t)
+{
+    t->refs++;
+}
+
+void cup__tensor_release(cup_tensor *t)
+{
+    if (!t || --t->refs > 0)
+        return;
+    list_remove(t);
+    storage_release(t->storage);
+    if (t->grad)
+        cup_tensor_free(t->grad);
+    t->next = t->context->spare;
+    t->context->spare = t;
+}
+
+static cup__storage *storage_make(cup_context *c, size_t bytes, const char *tag)
+{
+    cup__storage *storage = cup__malloc(sizeof *storage);
+    if (!storage) {
+        cup__fail(&c->error, CUP_MEMORY, "out of host memory for a tensor");
+        return NULL;
+    }
+    *storage = (cup__storage){.context = c, .bytes = bytes, .refs = 1};
+    if (c->device->calls->allocate(c->device, bytes ? bytes : 1, tag, &storage->data) != CUP_OK) {
+        cup__free(storage);
+        return NULL;
+    }
+    return storage;
+}
+
+cup_tensor *cup__tensor_make(cup_context *c, const cup__shape *shape, const char *tag)
+{
+    int64_t count;
+    if (!c || c->error.status != CUP_OK || cup__shape_check(&c->error, shape, &count) != CUP_OK)
+        return NULL;
+    cup_tensor *t = tensor_struct(c);
+    if (!t)
+        return NULL;
+    t->storage = storage_make(c, (size_t)(count * cup_dtype_size(shape->dtype)), tag);
+    if (!t->storage) {
+        cup__tensor_release(t);
+        return NULL;
+    }
+    t->data = t->storage->data;
+    t->dtype = shape->dtype;
+    t->ndim = shape->ndim;
+    t->count = count;
+    t->contiguous = true;
+    int64_t stride = 1;
+    for (int i = shape->ndim; i-- > 0;) {
+        t->shape[i] = shape->size[i];
+        t->stride[i] = stride;
+        stride *= shape->size[i] ? shape->size[i] : 1;
+    }
+    return t;
+}
+
+static bool is_contiguous(const cup_tensor *t)
+{
+    int64_t stride = 1;
+    for (int i = t->ndim; i-- > 0;) {
+        if (t->shape[i] == 0)
+            return true;
+        if (t->shape[i] != 1 && t->stride[i] != stride)
+            return false;
+        stride *= t->shape[i];
+    }
+    return true;
+}
+
+cup_tensor *cup__tensor_view(cup_tensor *base, const cup__shape *shape, const int64_t *stride,
+                             int64_t offset)
+{
+    cup_context *c = base->context;
+    int64_t count;
+    if (c->error.status != CUP_OK || cup__shape_check(&c->error, shape, &count) != CUP_OK)
+        return NULL;
+    cup_tensor *t = tensor_struct(c);
+    if (!t)
+        return NULL;
+    t->storage = base->storage;
+    t->storage->refs++;
+    t->data = (char *)base->data + offset * cup_dtype_size(base->dtype);
+    t->dtype = shape->dtype;
+    t->ndim = shape->ndim;
+    t->count = count;
+    memcpy(t->shape, shape->size, sizeof t->shape);
+    memcpy(t->stride, stride, sizeof *stride * (size_t)shape->ndim);
+    t->contiguous = is_contiguous(t);
+    return t;
+}
+
+cup_tensor *cup_tensor_new(cup_context *c, cup_dtype dtype, int ndim, const int64_t *shape)
+{
+    cup__shape wanted = {.dtype = dtype, .ndim = ndim};
+    if (ndim > 0 && ndim <= CUP_MAX_DIMS)
+        memcpy(wanted.size, shape, sizeof *shape * (size_t)ndim);
+    return cup__tensor_make(c, &wanted, "tensor");
+}
+
+cup_tensor *cup_tensor_from(cup_context *c, cup_dtype dtype, int ndim, const int64_t *shape,
+                            const void *data)
+{
+    cup_tensor *t = cup_tensor_new(c, dtype, ndim, shape);
+    if (!t || cup_tensor_write(t, data, (size_t)(t->count * cup_dtype_size(dtype))) != CUP_OK)
+        return NULL;
+    return t;
+}
+
+cup_tensor *cup_keep(cup_tensor *t)
+{
+    if (!t || t->scope < 0)
+        return t;
+    list_remove(t);
+    t->scope = -1;
+    list_add(list_of(t), t);
+    return t;
+}
+
+void cup_tensor_free(cup_tensor *t)
+{
+    if (!t)
+        return;
+    list_remove(t);
+    cup__tensor_release(t);
+}
+
+cup_context *cup_tensor_context(const cup_tensor *t)
+{
+    return t ? t->context : NULL;
+}
+
+cup_dtype cup_tensor_dtype(const cup_tensor *t)
+{
+    return t ? t->dtype : CUP_F32;
+}
+
+int cup_tensor_ndim(const cup_tensor *t)
+{
+    return t ? t->ndim : 0;
+}
+
+static bool find_dimension(const cup_tensor *t, int *dimension)
+{
+    if (t && *dimension < 0)
+        *dimension += t->ndim;
+    return t && *dimension >= 0 && *dimension < t->ndim;
+}
+
+int64_t cup_tensor_size(const cup_tensor *t, int dimension)
+{
+    return find_dimension(t, &dimension) ? t->shape[dimension] : 0;
+}
+
+int64_t cup_tensor_stride(const cup_tensor *t, int dimension)
+{
+    return find_dimension(t, &dimension) ? t->stride[dimension] : 0;
+}
+
+int64_t cup_tensor_count(const cup_tensor *t)
+{
+    return t ? t->count : 0;
+}
+
+bool cup_tensor_is_contiguous(const cup_tensor *t)
+{
+    return t && t->contiguous;
+}
+
+void *cup_tensor_data(cup_tensor *t)
+{
+    return t ? t->data : NULL;
+}
+
+int64_t cup__offset_of(const cup_tensor *t, int64_t index)
+{
+    if (t->contiguous)
+        return index;
+    int64_t offset = 0;
+    for (int i = t->ndim; i-- > 0;) {
+        offset += index % t->shape[i] * t->stride[i];
+        index /= t->shape[i];
+    }
+    return offset;
+}

@@ -7,7 +7,7 @@ WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -W
 SANITIZE ?=
 CPPFLAGS := -D_GNU_SOURCE -Iinclude -Isrc -I$(BUILD)/gen
 CFLAGS := -std=c11 $(OPT) -g $(WARN) -fPIC -fvisibility=hidden -fopenmp -ffp-contract=off $(SANITIZE)
-LDLIBS := -lcjson -lpcre2-8 -lm -ldl -lpthread -fopenmp
+LDLIBS := -lpcre2-8 -lm -ldl -lpthread -fopenmp
 PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^.define CUP_VERSION_[A-Z]* //p' include/cupola/base.h | paste -sd.)
 # V=1 shows the commands whole.

@@ -104,6 +104,8 @@ cup_status cup__call_allocate(cup__call *call)
             call->out[i] = cup__tensor_make(call->c, &call->result[i], call->row->name);
             if (!call->out[i])
                 return call->c->error.status;
+            if (call->order[i])
+                cup__tensor_order(call->out[i], call->order[i]);
             continue;
         }
         cup__shape shape = cup__shape_of(out);

@@ -23,6 +23,9 @@ typedef struct cup__call {
     int in_count;
     cup_tensor *out[CUP__MAX_OUT];
     int out_count;           /* with the hidden ones when `saving` */
+    /* Set by inference where a new result shall not lie row-major: its dimensions, outermost in
+     * memory first, as digits ("0213"). Implementations follow the strides of call->out. */
+    const char *order[CUP__MAX_OUT];
     cup__shape result[CUP__MAX_OUT]; /* what inference says the results are */
     bool saving;             /* hidden results, which only backward needs, are wanted */
     uint32_t sequence;       /* of the random numbers, for an op that draws some */

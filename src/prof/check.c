@@ -96,13 +96,13 @@ static double compare(const cup_tensor *want, const cup_tensor *got, cup_dtype d
 {
     double squares = 0, worst = 0;
     for (int64_t i = 0; i < want->count; i++) {
-        double v = cup__load(want, i);
+        double v = cup__load(want, cup__offset_of(want, i));
         squares += isfinite(v) ? v * v : 0;
     }
     double rms = sqrt(squares / (double)(want->count ? want->count : 1));
     bool exact = !cup__dtype_is_float(dtype);
     for (int64_t i = 0; i < want->count; i++) {
-        double w = cup__load(want, i), g = cup__load(got, i);
+        double w = cup__load(want, cup__offset_of(want, i)), g = cup__load(got, i);
         if (both_special(g, w) || g == w)
             continue;
         double scale = exact ? 0.125 : epsilon[dtype] * (fabs(w) + rms) + 1e-300;

@@ -215,6 +215,17 @@ cup_tensor *cup__tensor_view(cup_tensor *base, const cup__shape *shape, const in
     return t;
 }
 
+void cup__tensor_order(cup_tensor *t, const char *order)
+{
+    int64_t stride = 1;
+    for (int i = t->ndim; i-- > 0;) {
+        int d = order[i] - '0';
+        t->stride[d] = stride;
+        stride *= t->shape[d] ? t->shape[d] : 1;
+    }
+    t->contiguous = is_contiguous(t);
+}
+
 cup_tensor *cup_tensor_new(cup_context *c, cup_dtype dtype, int ndim, const int64_t *shape)
 {
     cup__shape wanted = {.dtype = dtype, .ndim = ndim};

@@ -48,6 +48,10 @@ cup_tensor *cup__tensor_make(cup_context *c, const cup__shape *shape, const char
 cup_tensor *cup__tensor_view(cup_tensor *base, const cup__shape *shape, const int64_t *stride,
                              int64_t offset);
 
+/* Makes a new row-major tensor lie in memory in another order of its dimensions, which is given
+ * as digits, outermost first. */
+void cup__tensor_order(cup_tensor *t, const char *order);
+
 void cup__tensor_retain(cup_tensor *t);
 void cup__tensor_release(cup_tensor *t);
 

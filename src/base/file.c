@@ -241,6 +241,8 @@ cup_status cup__writer_open(cup__error *error, const char *path, cup__writer *ou
 cup_status cup__writer_add(cup__error *error, cup__writer *writer, const void *bytes, size_t count)
 {
     const char *from = bytes;
+    if (writer->hash)
+        cup__hash_add(writer->hash, bytes, count);
     while (count) {
         ssize_t put = write(writer->handle, from, count);
         if (put < 0 && errno == EINTR)

@@ -4,6 +4,7 @@
 #define CUP_BASE_FILE_H
 
 #include "base/error.h"
+#include "base/hash.h"
 
 /* Reads a whole file. *out is the caller's, to be freed with cup__free, and has a 0 behind its
  * *size bytes; `size` may be NULL. A file of more than `most` bytes is refused unread. */
@@ -29,6 +30,7 @@ typedef struct cup__writer {
     int handle;
     uint64_t written;
     char *path, *temporary; /* both NULL when closed */
+    cup__hash *hash;        /* sees every byte; NULL, or set by the caller after opening */
 } cup__writer;
 
 cup_status cup__writer_open(cup__error *error, const char *path, cup__writer *out);

@@ -1,0 +1,46 @@
+/* cupola/io.h: tensors in files, by name. */
+#ifndef CUPOLA_IO_H
+#define CUPOLA_IO_H
+
+#include "cupola/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A tensor and its name, both borrowed. */
+typedef struct cup_named {
+    const char *name;
+    cup_tensor *tensor;
+} cup_named;
+
+/* Named tensors read from a file. It owns its tensors; free it before the context. */
+typedef struct cup_tensors cup_tensors;
+
+/* Reads all tensors of a safetensors file, or of a model that is split over several: name the
+ * model.safetensors.index.json or the folder it is in. Refuses dtypes that Cupola has not. */
+CUP_API cup_tensors *cup_safetensors_load(cup_context *c, const char *path);
+CUP_API void cup_tensors_free(cup_tensors *tensors);
+
+/* Their number, and each one's name and tensor, in the order of the names' bytes; NULL when the
+ * index is out of range or there is no such name. */
+CUP_API int64_t cup_tensors_count(const cup_tensors *tensors);
+CUP_API const char *cup_tensors_name(const cup_tensors *tensors, int64_t index);
+CUP_API cup_tensor *cup_tensors_at(const cup_tensors *tensors, int64_t index);
+CUP_API cup_tensor *cup_tensors_find(const cup_tensors *tensors, const char *name);
+
+/* Reads the elements of existing tensors, without a second copy of them on the device. Each must
+ * be in the file with the same shape and dtype; the file may hold others. After a failure some
+ * may have been read. */
+CUP_API cup_status cup_safetensors_fill(cup_context *c, const char *path, const cup_named *tensors,
+                                        int64_t count);
+
+/* Writes a safetensors file. Until it is complete and on the disk, an older file of that name
+ * stays in its place; a failure leaves it there. */
+CUP_API cup_status cup_safetensors_save(cup_context *c, const char *path, const cup_named *tensors,
+                                        int64_t count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

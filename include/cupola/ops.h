@@ -45,8 +45,28 @@ CUP_API cup_tensor *cup_broadcast(cup_context *c, cup_tensor *x, const int64_t *
 
 /* Reductions */
 
-/* (x): sum over the axes, over all when none is given; keep leaves them with size 1 */
+/* (x): sum over the axes, over all when none is given; keep leaves them with size 1. Integers
+ * are summed as i64 */
 CUP_API cup_tensor *cup_sum(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
+
+/* (x) -> y: mean over the axes, over all when none is given */
+CUP_API cup_tensor *cup_mean(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
+
+/* (x): largest element over the axes; NaN when there is one. Equal ones share the gradient */
+CUP_API cup_tensor *cup_max(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
+
+/* (x): smallest element over the axes; NaN when there is one. Equal ones share the gradient */
+CUP_API cup_tensor *cup_min(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
+
+/* (x) -> y: root of the sum of squares over the axes */
+CUP_API cup_tensor *cup_norm(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
+
+/* (x) -> y: variance over the axes: squared distances from the mean, summed, over their number
+ * less the correction */
+CUP_API cup_tensor *cup_var(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep, int correction);
+
+/* (x) -> y: log of the sum of exponentials over the axes, without overflow */
+CUP_API cup_tensor *cup_logsumexp(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
 
 #ifdef __cplusplus
 }

@@ -16,6 +16,17 @@ typedef enum cup__op_id {
     CUP__OP_reshape,
     CUP__OP_broadcast,
     CUP__OP_sum,
+    CUP__OP_mean,
+    CUP__OP_max,
+    CUP__OP_min,
+    CUP__OP_norm,
+    CUP__OP_var,
+    CUP__OP_logsumexp,
+    CUP__OP_extreme_mask,
+    CUP__OP_extreme_grad,
+    CUP__OP_norm_grad,
+    CUP__OP_var_grad,
+    CUP__OP_logsumexp_grad,
     CUP__OP_COUNT
 } cup__op_id;
 
@@ -56,5 +67,66 @@ typedef struct cup__sum_attributes {
     int axes_count;
     bool keep;
 } cup__sum_attributes;
+
+extern const cup__op cup__op_mean;
+typedef struct cup__mean_attributes {
+    int64_t axes[8];
+    int axes_count;
+    bool keep;
+} cup__mean_attributes;
+
+extern const cup__op cup__op_max;
+typedef struct cup__max_attributes {
+    int64_t axes[8];
+    int axes_count;
+    bool keep;
+} cup__max_attributes;
+
+extern const cup__op cup__op_min;
+typedef struct cup__min_attributes {
+    int64_t axes[8];
+    int axes_count;
+    bool keep;
+} cup__min_attributes;
+
+extern const cup__op cup__op_norm;
+typedef struct cup__norm_attributes {
+    int64_t axes[8];
+    int axes_count;
+    bool keep;
+} cup__norm_attributes;
+
+extern const cup__op cup__op_var;
+typedef struct cup__var_attributes {
+    int64_t axes[8];
+    int axes_count;
+    bool keep;
+    int correction;
+} cup__var_attributes;
+
+extern const cup__op cup__op_logsumexp;
+typedef struct cup__logsumexp_attributes {
+    int64_t axes[8];
+    int axes_count;
+    bool keep;
+} cup__logsumexp_attributes;
+
+extern const cup__op cup__op_extreme_mask;
+cup_tensor *cup__extreme_mask(cup_context *c, cup_tensor *x, cup_tensor *y);
+
+extern const cup__op cup__op_extreme_grad;
+cup_tensor *cup__extreme_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cup_tensor *dy, cup_tensor *n);
+
+extern const cup__op cup__op_norm_grad;
+cup_tensor *cup__norm_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cup_tensor *dy);
+
+extern const cup__op cup__op_var_grad;
+typedef struct cup__var_grad_attributes {
+    double scale;
+} cup__var_grad_attributes;
+cup_tensor *cup__var_grad(cup_context *c, cup_tensor *x, cup_tensor *mean, cup_tensor *dy, double scale);
+
+extern const cup__op cup__op_logsumexp_grad;
+cup_tensor *cup__logsumexp_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cup_tensor *dy);
 
 #endif

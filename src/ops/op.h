@@ -80,6 +80,7 @@ struct cup__pointwise;
 
 struct cup__op {
     const struct cup__pointwise *pointwise; /* of an elementwise op, see ops/pointwise.h */
+    int kind; /* which of several ops this is, for functions that serve them all */
     /* Checks the inputs and fills call->result for every result, hidden ones included. */
     cup_status (*infer)(cup__call *call);
     /* A view op makes call->out[0] here instead of running an implementation. */

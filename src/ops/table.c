@@ -19,6 +19,34 @@ static const cup__attribute sum_attributes[] = {
     {"axes", CUP__KIND_INTS, offsetof(cup__sum_attributes, axes)},
     {"keep", CUP__KIND_BOOL, offsetof(cup__sum_attributes, keep)},
     {NULL, 0, 0}};
+static const cup__attribute mean_attributes[] = {
+    {"axes", CUP__KIND_INTS, offsetof(cup__mean_attributes, axes)},
+    {"keep", CUP__KIND_BOOL, offsetof(cup__mean_attributes, keep)},
+    {NULL, 0, 0}};
+static const cup__attribute max_attributes[] = {
+    {"axes", CUP__KIND_INTS, offsetof(cup__max_attributes, axes)},
+    {"keep", CUP__KIND_BOOL, offsetof(cup__max_attributes, keep)},
+    {NULL, 0, 0}};
+static const cup__attribute min_attributes[] = {
+    {"axes", CUP__KIND_INTS, offsetof(cup__min_attributes, axes)},
+    {"keep", CUP__KIND_BOOL, offsetof(cup__min_attributes, keep)},
+    {NULL, 0, 0}};
+static const cup__attribute norm_attributes[] = {
+    {"axes", CUP__KIND_INTS, offsetof(cup__norm_attributes, axes)},
+    {"keep", CUP__KIND_BOOL, offsetof(cup__norm_attributes, keep)},
+    {NULL, 0, 0}};
+static const cup__attribute var_attributes[] = {
+    {"axes", CUP__KIND_INTS, offsetof(cup__var_attributes, axes)},
+    {"keep", CUP__KIND_BOOL, offsetof(cup__var_attributes, keep)},
+    {"correction", CUP__KIND_INT, offsetof(cup__var_attributes, correction)},
+    {NULL, 0, 0}};
+static const cup__attribute logsumexp_attributes[] = {
+    {"axes", CUP__KIND_INTS, offsetof(cup__logsumexp_attributes, axes)},
+    {"keep", CUP__KIND_BOOL, offsetof(cup__logsumexp_attributes, keep)},
+    {NULL, 0, 0}};
+static const cup__attribute var_grad_attributes[] = {
+    {"scale", CUP__KIND_FLOAT, offsetof(cup__var_grad_attributes, scale)},
+    {NULL, 0, 0}};
 
 const cup__row cup__rows[] = {
     {"add", &cup__op_add, "a, b", "",
@@ -47,7 +75,40 @@ const cup__row cup__rows[] = {
      "a view in which dimensions of size 1, or missing in front, are repeated", 1, 1, 1, 1, true, sizeof(cup__broadcast_attributes), broadcast_attributes},
     {"sum", &cup__op_sum, "x", "ints axes, bool keep",
      "y",
-     "sum over the axes, over all when none is given; keep leaves them with size 1", 1, 1, 1, 1, true, sizeof(cup__sum_attributes), sum_attributes},
+     "sum over the axes, over all when none is given; keep leaves them with size 1. Integers are summed as i64", 1, 1, 1, 1, true, sizeof(cup__sum_attributes), sum_attributes},
+    {"mean", &cup__op_mean, "x", "ints axes, bool keep",
+     "y",
+     "mean over the axes, over all when none is given", 1, 1, 1, 1, true, sizeof(cup__mean_attributes), mean_attributes},
+    {"max", &cup__op_max, "x", "ints axes, bool keep",
+     "y",
+     "largest element over the axes; NaN when there is one. Equal ones share the gradient", 1, 1, 1, 1, true, sizeof(cup__max_attributes), max_attributes},
+    {"min", &cup__op_min, "x", "ints axes, bool keep",
+     "y",
+     "smallest element over the axes; NaN when there is one. Equal ones share the gradient", 1, 1, 1, 1, true, sizeof(cup__min_attributes), min_attributes},
+    {"norm", &cup__op_norm, "x", "ints axes, bool keep",
+     "y",
+     "root of the sum of squares over the axes", 1, 1, 1, 1, true, sizeof(cup__norm_attributes), norm_attributes},
+    {"var", &cup__op_var, "x", "ints axes, bool keep, int correction",
+     "y",
+     "variance over the axes: squared distances from the mean, summed, over their number less the correction", 1, 1, 1, 1, true, sizeof(cup__var_attributes), var_attributes},
+    {"logsumexp", &cup__op_logsumexp, "x", "ints axes, bool keep",
+     "y",
+     "log of the sum of exponentials over the axes, without overflow", 1, 1, 1, 1, true, sizeof(cup__logsumexp_attributes), logsumexp_attributes},
+    {"extreme_mask", &cup__op_extreme_mask, "x, y", "",
+     "mask",
+     "1 where x equals y, else 0", 2, 2, 1, 1, false, 0, NULL},
+    {"extreme_grad", &cup__op_extreme_grad, "x, y, dy, n", "",
+     "dx",
+     "dy / n where x equals y, else 0", 4, 4, 1, 1, false, 0, NULL},
+    {"norm_grad", &cup__op_norm_grad, "x, y, dy", "",
+     "dx",
+     "dy x / y, and 0 where y is 0", 3, 3, 1, 1, false, 0, NULL},
+    {"var_grad", &cup__op_var_grad, "x, mean, dy", "float scale",
+     "dx",
+     "scale (x - mean) dy", 3, 3, 1, 1, false, sizeof(cup__var_grad_attributes), var_grad_attributes},
+    {"logsumexp_grad", &cup__op_logsumexp_grad, "x, y, dy", "",
+     "dx",
+     "dy exp(x - y)", 3, 3, 1, 1, false, 0, NULL},
     {0}};
 
 cup_tensor *cup_add(cup_context *c, cup_tensor *a, cup_tensor *b)
@@ -113,4 +174,91 @@ cup_tensor *cup_sum(cup_context *c, cup_tensor *x, const int64_t *axes, int axes
     attributes.keep = keep;
     cup_tensor *const in[] = {x};
     return cup__op_call(c, &cup__rows[CUP__OP_sum], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_mean(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep)
+{
+    cup__mean_attributes attributes = {0};
+    attributes.axes_count = cup__take_ints(attributes.axes, axes, axes_count);
+    attributes.keep = keep;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_mean], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_max(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep)
+{
+    cup__max_attributes attributes = {0};
+    attributes.axes_count = cup__take_ints(attributes.axes, axes, axes_count);
+    attributes.keep = keep;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_max], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_min(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep)
+{
+    cup__min_attributes attributes = {0};
+    attributes.axes_count = cup__take_ints(attributes.axes, axes, axes_count);
+    attributes.keep = keep;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_min], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_norm(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep)
+{
+    cup__norm_attributes attributes = {0};
+    attributes.axes_count = cup__take_ints(attributes.axes, axes, axes_count);
+    attributes.keep = keep;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_norm], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_var(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep, int correction)
+{
+    cup__var_attributes attributes = {0};
+    attributes.axes_count = cup__take_ints(attributes.axes, axes, axes_count);
+    attributes.keep = keep;
+    attributes.correction = correction;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_var], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_logsumexp(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep)
+{
+    cup__logsumexp_attributes attributes = {0};
+    attributes.axes_count = cup__take_ints(attributes.axes, axes, axes_count);
+    attributes.keep = keep;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_logsumexp], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup__extreme_mask(cup_context *c, cup_tensor *x, cup_tensor *y)
+{
+    cup_tensor *const in[] = {x, y};
+    return cup__op_call(c, &cup__rows[CUP__OP_extreme_mask], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup__extreme_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cup_tensor *dy, cup_tensor *n)
+{
+    cup_tensor *const in[] = {x, y, dy, n};
+    return cup__op_call(c, &cup__rows[CUP__OP_extreme_grad], in, 4, NULL, NULL);
+}
+
+cup_tensor *cup__norm_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {x, y, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_norm_grad], in, 3, NULL, NULL);
+}
+
+cup_tensor *cup__var_grad(cup_context *c, cup_tensor *x, cup_tensor *mean, cup_tensor *dy, double scale)
+{
+    cup__var_grad_attributes attributes = {0};
+    attributes.scale = scale;
+    cup_tensor *const in[] = {x, mean, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_var_grad], in, 3, &attributes, NULL);
+}
+
+cup_tensor *cup__logsumexp_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {x, y, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_logsumexp_grad], in, 3, NULL, NULL);
 }

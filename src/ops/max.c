@@ -1,0 +1,8 @@
+#include "ops/attributes.h"
+#include "ops/extreme.h"
+
+const cup__op cup__op_max = {
+    CUP__REDUCE(CUP__FOLD_MAX),
+    .gradient = cup__extreme_gradient,
+    .saves = CUP__SAVE_IN(0) | CUP__SAVE_OUT(0),
+};

@@ -6,7 +6,7 @@ OPT ?= -O2
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror=implicit
 SANITIZE ?=
 CPPFLAGS := -D_GNU_SOURCE -Iinclude -Isrc -I$(BUILD)/gen
-CFLAGS := -std=c11 $(OPT) -g $(WARN) -fPIC -fvisibility=hidden -fopenmp -ffp-contract=off $(SANITIZE)
+CFLAGS := -std=c11 $(OPT) -g $(WARN) -fPIC -fvisibility=hidden -fopenmp -ffp-contract=off -fno-math-errno $(SANITIZE)
 LDLIBS := -lpcre2-8 -lm -ldl -lpthread -fopenmp
 PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^.define CUP_VERSION_[A-Z]* //p' include/cupola/base.h | paste -sd.)

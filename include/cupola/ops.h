@@ -68,6 +68,11 @@ CUP_API cup_tensor *cup_var(cup_context *c, cup_tensor *x, const int64_t *axes, 
 /* (x) -> y: log of the sum of exponentials over the axes, without overflow */
 CUP_API cup_tensor *cup_logsumexp(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
 
+/* Training */
+
+/* (x...) -> y: square root of the sum of the squares of all elements of all tensors */
+CUP_API cup_tensor *cup_global_norm(cup_context *c, cup_tensor *const *x, int x_count);
+
 #ifdef __cplusplus
 }
 #endif

@@ -27,6 +27,11 @@ typedef enum cup__op_id {
     CUP__OP_norm_grad,
     CUP__OP_var_grad,
     CUP__OP_logsumexp_grad,
+    CUP__OP_global_norm,
+    CUP__OP_step_factors,
+    CUP__OP_adamw,
+    CUP__OP_sgd,
+    CUP__OP_lion,
     CUP__OP_COUNT
 } cup__op_id;
 
@@ -128,5 +133,36 @@ cup_tensor *cup__var_grad(cup_context *c, cup_tensor *x, cup_tensor *mean, cup_t
 
 extern const cup__op cup__op_logsumexp_grad;
 cup_tensor *cup__logsumexp_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cup_tensor *dy);
+
+extern const cup__op cup__op_global_norm;
+
+extern const cup__op cup__op_step_factors;
+typedef struct cup__step_factors_attributes {
+    double beta1;
+    double beta2;
+} cup__step_factors_attributes;
+cup_tensor *cup__step_factors(cup_context *c, cup_tensor *hyper, cup_tensor *state, cup_tensor *norm, double beta1, double beta2);
+
+extern const cup__op cup__op_adamw;
+typedef struct cup__adamw_attributes {
+    double beta1;
+    double beta2;
+    double epsilon;
+} cup__adamw_attributes;
+cup_status cup__adamw(cup_context *c, cup_tensor *const *x, int x_count, double beta1, double beta2, double epsilon);
+
+extern const cup__op cup__op_sgd;
+typedef struct cup__sgd_attributes {
+    double momentum;
+    bool nesterov;
+} cup__sgd_attributes;
+cup_status cup__sgd(cup_context *c, cup_tensor *const *x, int x_count, double momentum, bool nesterov);
+
+extern const cup__op cup__op_lion;
+typedef struct cup__lion_attributes {
+    double beta1;
+    double beta2;
+} cup__lion_attributes;
+cup_status cup__lion(cup_context *c, cup_tensor *const *x, int x_count, double beta1, double beta2);
 
 #endif

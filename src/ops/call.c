@@ -122,7 +122,8 @@ static void log_choice(const cup__call *call, const cup__impl *taken)
     char text[CUP__SHAPE_TEXT];
     cup__place place = call->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
     cup__log(CUP__DISPATCH, "%s %s: %s", call->row->name,
-             cup__shape_text(&call->result[0], text), taken ? taken->name : "specification");
+             call->out_count ? cup__shape_text(&call->result[0], text) : "",
+             taken ? taken->name : "specification");
     for (const cup__impl *impl = call->op->impls; impl && impl->name && impl != taken; impl++) {
         const char *why = impl->refuses ? impl->refuses(call) : NULL;
         if (impl->place == place)
@@ -186,6 +187,11 @@ static cup_status run_packed(cup__call *call, const cup__impl *impl)
     if (call->in_count > PACKED_MOST)
         return cup__call_fail(call, CUP_UNSUPPORTED, "its inputs must be in row-major order");
     for (int i = 0; i < call->in_count; i++)
+        if (given[i] && !given[i]->contiguous && cup__input_changes(call->op, i))
+            return cup__call_fail(call, CUP_UNSUPPORTED,
+                                  "input %d is changed in place and must be in row-major order",
+                                  i + 1);
+    for (int i = 0; i < call->in_count; i++)
         packed[i] = given[i] ? cup__contiguous(call->c, given[i]) : NULL;
     call->in = packed;
     cup_status status = call->c->error.status;
@@ -200,11 +206,14 @@ static cup_status run_packed(cup__call *call, const cup__impl *impl)
 
 cup_status cup__call_run(cup__call *call, const cup__impl *impl)
 {
-    int64_t count = 0;
+    int64_t count = call->out_count ? 0 : 1;
     for (int i = 0; i < call->out_count; i++)
         count += call->out[i]->count;
     if (count == 0)
         return CUP_OK;
+    for (int i = 0; call->op->in_place && i < call->in_count; i++)
+        if (call->in[i] && cup__input_changes(call->op, i))
+            call->in[i]->storage->version++;
     if (!impl)
         return call->op->specification(call);
     if (!impl->strided)
@@ -270,5 +279,5 @@ cup_tensor *cup__op_call(cup_context *c, const cup__row *row, cup_tensor *const 
         cup_tensor_free(call.out[i]);
     for (int i = 0; out && i < row->visible; i++)
         out[i] = call.out[i];
-    return call.out[0];
+    return row->visible ? call.out[0] : in[0];
 }

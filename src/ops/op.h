@@ -93,6 +93,9 @@ struct cup__op {
     bool random;            /* draws random numbers */
     bool strided_out;       /* implementations can write to a result of any strides */
     uint32_t in_place;      /* bit i: input i is changed by the call (only updates do this) */
+    /* Inputs from list_from on come in records of list_step, and what is said of an input by its
+     * number (in_place, domain, in_dtypes) is said of its place in the record. */
+    int list_from, list_step;
 
     /* For tests and benchmark. */
     const cup__sample *samples; /* each ends with NULL shapes */
@@ -137,11 +140,25 @@ struct cup__row {
     const cup__attribute *attributes; /* ends with a NULL name */
 };
 
+/* The number by which in_place, domain and in_dtypes speak of input i. */
+static inline int cup__input_slot(const cup__op *op, int i)
+{
+    int slot = op->list_step && i >= op->list_from
+                   ? op->list_from + (i - op->list_from) % op->list_step
+                   : i;
+    return slot < 8 ? slot : 7;
+}
+
+static inline bool cup__input_changes(const cup__op *op, int i)
+{
+    return op->in_place >> cup__input_slot(op, i) & 1;
+}
+
 extern const cup__row cup__rows[]; /* ends with a NULL name; the order is that of cup__op_id */
 const cup__row *cup__row_find(const char *name);
 
 /* Runs an op: infers, allocates, picks an implementation, runs, records. Returns the first
- * result, or NULL. `out` may be NULL; else it takes all visible results, and those that are
+ * result (of an update without results its first input), or NULL. `out` may be NULL; else it takes all visible results, and those that are
  * already set in it are written to instead of new ones (nothing is recorded then). */
 cup_tensor *cup__op_call(cup_context *c, const cup__row *row, cup_tensor *const *in, int in_count,
                          const void *attributes, cup_tensor **out);

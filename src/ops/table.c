@@ -47,6 +47,23 @@ static const cup__attribute logsumexp_attributes[] = {
 static const cup__attribute var_grad_attributes[] = {
     {"scale", CUP__KIND_FLOAT, offsetof(cup__var_grad_attributes, scale)},
     {NULL, 0, 0}};
+static const cup__attribute step_factors_attributes[] = {
+    {"beta1", CUP__KIND_FLOAT, offsetof(cup__step_factors_attributes, beta1)},
+    {"beta2", CUP__KIND_FLOAT, offsetof(cup__step_factors_attributes, beta2)},
+    {NULL, 0, 0}};
+static const cup__attribute adamw_attributes[] = {
+    {"beta1", CUP__KIND_FLOAT, offsetof(cup__adamw_attributes, beta1)},
+    {"beta2", CUP__KIND_FLOAT, offsetof(cup__adamw_attributes, beta2)},
+    {"epsilon", CUP__KIND_FLOAT, offsetof(cup__adamw_attributes, epsilon)},
+    {NULL, 0, 0}};
+static const cup__attribute sgd_attributes[] = {
+    {"momentum", CUP__KIND_FLOAT, offsetof(cup__sgd_attributes, momentum)},
+    {"nesterov", CUP__KIND_BOOL, offsetof(cup__sgd_attributes, nesterov)},
+    {NULL, 0, 0}};
+static const cup__attribute lion_attributes[] = {
+    {"beta1", CUP__KIND_FLOAT, offsetof(cup__lion_attributes, beta1)},
+    {"beta2", CUP__KIND_FLOAT, offsetof(cup__lion_attributes, beta2)},
+    {NULL, 0, 0}};
 
 const cup__row cup__rows[] = {
     {"add", &cup__op_add, "a, b", "",
@@ -109,6 +126,21 @@ const cup__row cup__rows[] = {
     {"logsumexp_grad", &cup__op_logsumexp_grad, "x, y, dy", "",
      "dx",
      "dy exp(x - y)", 3, 3, 1, 1, false, 0, NULL},
+    {"global_norm", &cup__op_global_norm, "x...", "",
+     "y",
+     "square root of the sum of the squares of all elements of all tensors", 1, INT_MAX, 1, 1, true, 0, NULL},
+    {"step_factors", &cup__op_step_factors, "hyper, state, norm?", "float beta1, float beta2",
+     "factors",
+     "what one optimizer step multiplies with, from learning rate, clip limit, gradient scale and norm; counts the step", 2, 3, 1, 1, false, sizeof(cup__step_factors_attributes), step_factors_attributes},
+    {"adamw", &cup__op_adamw, "x...", "float beta1, float beta2, float epsilon",
+     "",
+     "one AdamW step of many parameters", 1, INT_MAX, 0, 0, false, sizeof(cup__adamw_attributes), adamw_attributes},
+    {"sgd", &cup__op_sgd, "x...", "float momentum, bool nesterov",
+     "",
+     "one step of gradient descent of many parameters, with momentum", 1, INT_MAX, 0, 0, false, sizeof(cup__sgd_attributes), sgd_attributes},
+    {"lion", &cup__op_lion, "x...", "float beta1, float beta2",
+     "",
+     "one Lion step of many parameters", 1, INT_MAX, 0, 0, false, sizeof(cup__lion_attributes), lion_attributes},
     {0}};
 
 cup_tensor *cup_add(cup_context *c, cup_tensor *a, cup_tensor *b)
@@ -261,4 +293,49 @@ cup_tensor *cup__logsumexp_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cu
 {
     cup_tensor *const in[] = {x, y, dy};
     return cup__op_call(c, &cup__rows[CUP__OP_logsumexp_grad], in, 3, NULL, NULL);
+}
+
+cup_tensor *cup_global_norm(cup_context *c, cup_tensor *const *x, int x_count)
+{
+    return cup__op_call(c, &cup__rows[CUP__OP_global_norm], x, x_count, NULL, NULL);
+}
+
+cup_tensor *cup__step_factors(cup_context *c, cup_tensor *hyper, cup_tensor *state, cup_tensor *norm, double beta1, double beta2)
+{
+    cup__step_factors_attributes attributes = {0};
+    attributes.beta1 = beta1;
+    attributes.beta2 = beta2;
+    cup_tensor *const in[] = {hyper, state, norm};
+    return cup__op_call(c, &cup__rows[CUP__OP_step_factors], in, 3, &attributes, NULL);
+}
+
+cup_status cup__adamw(cup_context *c, cup_tensor *const *x, int x_count, double beta1, double beta2, double epsilon)
+{
+    cup__adamw_attributes attributes = {0};
+    attributes.beta1 = beta1;
+    attributes.beta2 = beta2;
+    attributes.epsilon = epsilon;
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_adamw], x, x_count, &attributes, out) != NULL;
+    return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_status cup__sgd(cup_context *c, cup_tensor *const *x, int x_count, double momentum, bool nesterov)
+{
+    cup__sgd_attributes attributes = {0};
+    attributes.momentum = momentum;
+    attributes.nesterov = nesterov;
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_sgd], x, x_count, &attributes, out) != NULL;
+    return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_status cup__lion(cup_context *c, cup_tensor *const *x, int x_count, double beta1, double beta2)
+{
+    cup__lion_attributes attributes = {0};
+    attributes.beta1 = beta1;
+    attributes.beta2 = beta2;
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_lion], x, x_count, &attributes, out) != NULL;
+    return done ? CUP_OK : cup__call_status(c);
 }

@@ -155,7 +155,7 @@ static void compare_all(check *k, cup__check_result *r, cup__call *call)
     for (int i = 0; i < call->out_count; i++)
         compare_with_reference(k, r, k->want.call.out[i], call->out[i]);
     for (int i = 0; i < call->in_count; i++)
-        if (call->in[i] && i < 32 && call->op->in_place & (1u << i))
+        if (call->in[i] && cup__input_changes(call->op, i))
             compare_with_reference(k, r, k->want.in[i], call->in[i]);
 }
 
@@ -179,9 +179,28 @@ static cup_status begin(check *k, cup__call *call, cup_tensor **in)
     return cup__call_begin(call, k->c, k->row, in, count, k->sample->attributes);
 }
 
+/* Puts guard bytes around the inputs that the call will change. */
+static cup_status guard_changed(check *k, cup__call *call)
+{
+    cup__device *device = k->c->device;
+    for (int i = 0; i < call->in_count; i++) {
+        cup_tensor *in = call->in[i];
+        if (!in || !cup__input_changes(call->op, i))
+            continue;
+        cup__shape shape = cup__shape_of(in);
+        call->in[i] = guarded(k->c, &shape);
+        if (!call->in[i])
+            return k->c->error.status;
+        CUP_TRY(device->calls->copy(device, call->in[i]->data, in->data,
+                                    (size_t)(in->count * cup_dtype_size(in->dtype))));
+    }
+    return CUP_OK;
+}
+
 static cup_status run_once(check *k, const cup__impl *impl, cup__call *call, cup_tensor **in)
 {
     CUP_TRY(begin(k, call, in));
+    CUP_TRY(guard_changed(k, call));
     call->saving = true;
     call->out_count = k->row->results_count;
     for (int i = 0; i < call->out_count; i++) {
@@ -214,6 +233,20 @@ static cup__check_result result_of(check *k, const char *impl, double tolerance)
     return r;
 }
 
+/* What two runs wrote: inside its bounds, and the same bits. */
+static void check_written(check *k, cup__check_result *r, cup_tensor *t, cup_tensor *again,
+                          const char *what, int i)
+{
+    (void)k;
+    const char *wrong = !guards_hold(t)        ? "it wrote outside its bounds"
+                        : !same_bits(t, again) ? "a second run gave other bits"
+                                               : NULL;
+    if (!wrong)
+        return;
+    r->error = INFINITY;
+    snprintf(r->note, sizeof r->note, "%s %d: %s", what, i + 1, wrong);
+}
+
 static void check_impl(check *k, const cup__impl *impl)
 {
     cup__check_result r = result_of(k, impl ? impl->name : "specification",
@@ -232,17 +265,11 @@ static void check_impl(check *k, const cup__impl *impl)
         status = run_once(k, impl, &second, again);
     if (status == CUP_OK)
         compare_all(k, &r, &first);
-    for (int i = 0; status == CUP_OK && i < first.out_count; i++) {
-        const char *wrong = NULL;
-        if (!guards_hold(first.out[i]))
-            wrong = "it wrote outside its result";
-        else if (!same_bits(first.out[i], second.out[i]))
-            wrong = "a second run gave other bits";
-        if (wrong) {
-            r.error = INFINITY;
-            snprintf(r.note, sizeof r.note, "result %d: %s", i, wrong);
-        }
-    }
+    for (int i = 0; status == CUP_OK && i < first.out_count; i++)
+        check_written(k, &r, first.out[i], second.out[i], "result", i);
+    for (int i = 0; status == CUP_OK && i < first.in_count; i++)
+        if (first.in[i] && cup__input_changes(first.op, i))
+            check_written(k, &r, first.in[i], second.in[i], "input", i);
     finish(k, &r, status);
     cup__scope_pop(k->c);
 }
@@ -285,7 +312,8 @@ static cup_status check_sample(check *k)
 
 static uint32_t dtypes_of(const cup__row *row)
 {
-    uint32_t dtypes = row->op->in_dtypes[0] ? row->op->in_dtypes[0] : CUP__DTYPES_FLOAT;
+    uint32_t dtypes = row->op->in_dtypes[row->op->list_from];
+    dtypes = dtypes ? dtypes : CUP__DTYPES_FLOAT;
     return row->in_most == 0 ? CUP__DTYPE(F32) : dtypes;
 }
 
@@ -303,7 +331,8 @@ cup_status cup__check_op(cup_context *c, const cup__row *row, cup__check_report 
     for (k.sample = row->op->samples; k.sample && k.sample->shapes; k.sample++)
         for (int dtype = 0; dtype < 11; dtype++)
             for (int layout = 0; layout < 3 && status == CUP_OK; layout++) {
-                if (!(dtypes_of(row) & (1u << dtype)) || (layout && row->in_most == 0))
+                bool one_layout = row->in_most == 0 || row->op->in_place;
+                if (!(dtypes_of(row) & (1u << dtype)) || (layout && one_layout))
                     continue;
                 k.dtype = (cup_dtype)dtype;
                 k.layout = (cup__layout)layout;

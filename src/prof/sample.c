@@ -42,7 +42,7 @@ static bool parse_shape(const char **text, cup__shape *shape)
 /* The dtype of input i when the op is tested with `dtype`. */
 static cup_dtype dtype_of_input(const cup__op *op, int i, cup_dtype dtype)
 {
-    uint32_t allowed = op->in_dtypes[i < 8 ? i : 7];
+    uint32_t allowed = op->in_dtypes[cup__input_slot(op, i)];
     if (!allowed || allowed & (1u << dtype))
         return dtype;
     return (cup_dtype)__builtin_ctz(allowed);
@@ -102,7 +102,7 @@ int cup__sample_inputs(cup_context *c, const cup__row *row, const cup__sample *s
             cup__fail(&c->error, CUP_INTERNAL, "%s: a sample has over %d inputs", row->name, most);
             return -1;
         }
-        int i = count++;
+        int i = count++, slot = cup__input_slot(row->op, i);
         in[i] = NULL;
         if (shape.ndim < 0)
             continue;
@@ -110,7 +110,7 @@ int cup__sample_inputs(cup_context *c, const cup__row *row, const cup__sample *s
         shape.dtype = cup__dtype_is_float(own) && hold == CUP_F64 ? CUP_F64 : own;
         in[i] = lay_out(c, &shape, layout);
         uint64_t state = seed + (uint64_t)i * 7919;
-        if (!in[i] || fill(in[i], own, row->op->domain[i < 8 ? i : 7], &state) != CUP_OK)
+        if (!in[i] || fill(in[i], own, row->op->domain[slot], &state) != CUP_OK)
             return -1;
     }
     return count;

@@ -1,0 +1,83 @@
+#include <math.h>
+
+#include "ops/attributes.h"
+#include "ops/pointwise.h"
+#include "optim/update.h"
+
+/* Weight decay pulls at the parameter itself and does not enter the states. */
+static double adamw(double value, double gradient, double *first, double *second,
+                    const cup__step *s)
+{
+    double g = gradient * s->gradient, beta1 = s->a[0], beta2 = s->a[1];
+    *first = beta1 * *first + (1 - beta1) * g;
+    *second = beta2 * *second + (1 - beta2) * g * g;
+    double step = s->corrected * *first / (sqrt(*second) * s->root + s->a[2]);
+    return value - s->rate * s->decay * value - step;
+}
+
+CUP__WIDE static void adamw_f32(float *value, const float *gradient, float *first, float *second,
+                                int64_t count, const cup__step *s)
+{
+    float scale = (float)s->gradient, corrected = (float)s->corrected, root = (float)s->root;
+    float decay = (float)(s->rate * s->decay), epsilon = (float)s->a[2];
+    float beta1 = (float)s->a[0], rest1 = (float)(1 - s->a[0]);
+    float beta2 = (float)s->a[1], rest2 = (float)(1 - s->a[1]);
+    for (int64_t i = 0; i < count; i++) {
+        float g = gradient[i] * scale;
+        float m = beta1 * first[i] + rest1 * g;
+        float v = beta2 * second[i] + rest2 * g * g;
+        first[i] = m;
+        second[i] = v;
+        value[i] -= decay * value[i] + corrected * m / (sqrtf(v) * root + epsilon);
+    }
+}
+
+static void read(const void *attributes, double *a)
+{
+    const cup__adamw_attributes *from = attributes;
+    a[0] = from->beta1;
+    a[1] = from->beta2;
+    a[2] = from->epsilon;
+}
+
+static const cup__update update = {"adamw.cu", 3, read, adamw, adamw_f32};
+
+static cup_status infer(cup__call *call)
+{
+    return cup__update_infer(call, 2);
+}
+
+static cup_status specification(cup__call *call)
+{
+    return cup__update_specification(call, &update);
+}
+
+static cup_status run_cpu(cup__call *call)
+{
+    return cup__update_cpu(call, &update);
+}
+
+static const cup__impl impls[] = {
+    {.name = "chunks", .place = CUP__CPU, .refuses = cup__update_refuses, .run = run_cpu},
+    {0},
+};
+
+#define USUAL &(const cup__adamw_attributes){0.9, 0.999, 1e-8}
+static const cup__sample samples[] = {
+    {"5 1x2 7 7 - 7 7", USUAL},
+    {"5 3x2 3x5 3x5 3x5 3x5 3x5 1 1 1 1 1 0x4 0x4 0x4 0x4 0x4", USUAL},
+    {"5 3x2 4099 4099 - 4099 4099 () () - () () 20001 20001 - 20001 20001",
+     &(const cup__adamw_attributes){0.8, 0.95, 1e-3}},
+    {"5 1x2 65x257 65x257 65x257 65x257 65x257", USUAL},
+    {NULL, NULL}};
+static const cup__sample bench[] = {{"5 1x2 124354560 124354560 - 124354560 124354560", USUAL},
+                                    {NULL, NULL}};
+
+const cup__op cup__op_adamw = {
+    CUP__UPDATE,
+    .infer = infer,
+    .specification = specification,
+    .impls = impls,
+    .samples = samples,
+    .bench = bench,
+};

@@ -1,0 +1,207 @@
+#include "optim/update.h"
+
+#include "base/memory.h"
+#include "base/parallel.h"
+
+#define CHUNK 8192 /* elements a core takes at a time */
+#define PIECE 1024 /* elements converted at a time, which fit the first-level cache */
+
+static int record_count(const cup__call *call)
+{
+    return (call->in_count - CUP__RECORDS_AT) / CUP__RECORD;
+}
+
+static cup_tensor *const *record_of(const cup__call *call, int i)
+{
+    return call->in + CUP__RECORDS_AT + i * CUP__RECORD;
+}
+
+static bool is_wide(const cup_tensor *t)
+{
+    return t->dtype == CUP_F32 || t->dtype == CUP_F64;
+}
+
+static cup_status check_record(cup__call *call, int i, int states)
+{
+    static const char *const names[] = {"parameter", "gradient", "master copy", "first state",
+                                        "second state"};
+    cup_tensor *const *r = record_of(call, i);
+    int at = CUP__RECORDS_AT + i * CUP__RECORD;
+    for (int k = 0; k < CUP__RECORD; k++) {
+        bool needed = k < CUP__MASTER || (k >= CUP__FIRST && k - CUP__FIRST < states);
+        if (!r[k] && needed)
+            return cup__call_fail(call, CUP_ARGUMENT, "the %s of parameter %d is NULL", names[k],
+                                  i);
+        if (!r[k])
+            continue;
+        cup__shape shape = cup__shape_of(r[k]), want = cup__shape_of(r[CUP__VALUE]);
+        if (!cup__shape_equal(&shape, &want))
+            return cup__call_fail(call, CUP_SHAPE, "the %s of parameter %d has another shape",
+                                  names[k], i);
+        if (k >= CUP__MASTER && !is_wide(r[k]))
+            return cup__call_fail(call, CUP_DTYPE, "the %s of parameter %d must be f32 or f64",
+                                  names[k], i);
+    }
+    CUP_TRY(cup__need_float(call, at));
+    return cup__need_same_dtype(call, at, at + CUP__GRADIENT);
+}
+
+cup_status cup__update_infer(cup__call *call, int states)
+{
+    int records = record_count(call);
+    if (call->in_count < CUP__RECORDS_AT ||
+        (call->in_count - CUP__RECORDS_AT) % CUP__RECORD != 0 || !call->in[1])
+        return cup__call_fail(call, CUP_ARGUMENT,
+                              "inputs are factors, settings and five for each parameter");
+    const cup_tensor *factors = call->in[0], *settings = call->in[1];
+    if (!is_wide(factors) || factors->count != CUP__FACTOR_COUNT || !is_wide(settings) ||
+        settings->ndim != 2 || settings->shape[0] != records ||
+        settings->shape[1] != CUP__SETTING_COUNT)
+        return cup__call_fail(call, CUP_SHAPE, "factors must be [%d], settings [%d,%d]",
+                              CUP__FACTOR_COUNT, records, CUP__SETTING_COUNT);
+    for (int i = 0; i < records; i++)
+        CUP_TRY(check_record(call, i, states));
+    return CUP_OK;
+}
+
+/* The numbers for parameter i; false when the step is to be skipped. */
+static bool step_of(const cup__call *call, const cup__update *update, int i, cup__step *step)
+{
+    const cup_tensor *factors = call->in[0], *settings = call->in[1];
+    double factor[CUP__FACTOR_COUNT], setting[CUP__SETTING_COUNT];
+    for (int k = 0; k < CUP__FACTOR_COUNT; k++)
+        factor[k] = cup__load(factors, cup__offset_of(factors, k));
+    for (int k = 0; k < CUP__SETTING_COUNT; k++)
+        setting[k] = cup__load(settings, cup__offset_of(settings, i * CUP__SETTING_COUNT + k));
+    step->corrected = factor[CUP__FACTOR_CORRECTED] * setting[CUP__SETTING_RATE];
+    step->rate = factor[CUP__FACTOR_RATE] * setting[CUP__SETTING_RATE];
+    step->root = factor[CUP__FACTOR_ROOT];
+    step->gradient = factor[CUP__FACTOR_GRADIENT];
+    step->decay = setting[CUP__SETTING_DECAY];
+    update->read(call->attributes, step->a);
+    return factor[CUP__FACTOR_SKIP] == 0;
+}
+
+static void update_element(cup_tensor *const *r, int64_t index, const cup__update *update,
+                           const cup__step *step)
+{
+    cup_tensor *truth = r[CUP__MASTER] ? r[CUP__MASTER] : r[CUP__VALUE];
+    double state[2] = {0, 0};
+    for (int k = 0; k < 2; k++)
+        if (r[CUP__FIRST + k])
+            state[k] = cup__load(r[CUP__FIRST + k], cup__offset_of(r[CUP__FIRST + k], index));
+    double gradient = cup__load(r[CUP__GRADIENT], cup__offset_of(r[CUP__GRADIENT], index));
+    double value = update->f64(cup__load(truth, cup__offset_of(truth, index)), gradient, &state[0],
+                               &state[1], step);
+    for (int k = 0; k < 2; k++)
+        if (r[CUP__FIRST + k])
+            cup__store(r[CUP__FIRST + k], cup__offset_of(r[CUP__FIRST + k], index), state[k]);
+    cup__store(truth, cup__offset_of(truth, index), value);
+    if (truth != r[CUP__VALUE])
+        cup__store(r[CUP__VALUE], cup__offset_of(r[CUP__VALUE], index), value);
+}
+
+cup_status cup__update_specification(cup__call *call, const cup__update *update)
+{
+    for (int i = 0; i < record_count(call); i++) {
+        cup_tensor *const *r = record_of(call, i);
+        cup__step step;
+        if (!step_of(call, update, i, &step))
+            return CUP_OK;
+        for (int64_t k = 0; k < r[CUP__VALUE]->count; k++)
+            update_element(r, k, update, &step);
+    }
+    return CUP_OK;
+}
+
+const char *cup__update_refuses(const cup__call *call)
+{
+    for (int i = CUP__RECORDS_AT; i < call->in_count; i++)
+        if (call->in[i] && call->in[i]->dtype == CUP_F64)
+            return "it computes in single precision and a parameter or state is f64";
+    return NULL;
+}
+
+typedef struct job {
+    cup__call *call;
+    const cup__update *update;
+    int64_t *first; /* chunk of each parameter, and behind the last their number */
+} job;
+
+static float *floats_at(cup_tensor *t, int64_t offset)
+{
+    return t ? (float *)t->data + offset : NULL;
+}
+
+static void update_piece(const job *j, cup_tensor *const *r, const cup__step *step, int64_t offset,
+                         int64_t count)
+{
+    float value_buffer[PIECE], gradient_buffer[PIECE];
+    cup_tensor *p = r[CUP__VALUE], *g = r[CUP__GRADIENT];
+    char *at = (char *)p->data + offset * cup_dtype_size(p->dtype);
+    const float *gradient = gradient_buffer;
+    if (g->dtype == CUP_F32)
+        gradient = floats_at(g, offset);
+    else
+        cup__load_f32(gradient_buffer, (char *)g->data + offset * cup_dtype_size(g->dtype),
+                      g->dtype, count);
+    float *value = r[CUP__MASTER]        ? floats_at(r[CUP__MASTER], offset)
+                   : p->dtype == CUP_F32 ? floats_at(p, offset)
+                                         : value_buffer;
+    if (value == value_buffer)
+        cup__load_f32(value, at, p->dtype, count);
+    j->update->f32(value, gradient, floats_at(r[CUP__FIRST], offset),
+                   floats_at(r[CUP__SECOND], offset), count, step);
+    if ((char *)value != at)
+        cup__store_f32(at, value, p->dtype, count);
+}
+
+static void update_chunks(int64_t begin, int64_t end, void *user)
+{
+    const job *j = user;
+    int i = 0;
+    for (int64_t chunk = begin; chunk < end; chunk++) {
+        while (j->first[i + 1] <= chunk)
+            i++;
+        cup__step step;
+        cup_tensor *const *r = record_of(j->call, i);
+        if (!step_of(j->call, j->update, i, &step))
+            return;
+        int64_t from = (chunk - j->first[i]) * CHUNK, to = from + CHUNK;
+        if (to > r[CUP__VALUE]->count)
+            to = r[CUP__VALUE]->count;
+        for (int64_t at = from; at < to; at += PIECE)
+            update_piece(j, r, &step, at, to - at < PIECE ? to - at : PIECE);
+    }
+}
+
+cup_status cup__update_cpu(cup__call *call, const cup__update *update)
+{
+    int records = record_count(call);
+    job j = {call, update, cup__malloc((size_t)(records + 1) * sizeof *j.first)};
+    if (!j.first)
+        return cup__call_fail(call, CUP_MEMORY, "out of host memory");
+    j.first[0] = 0;
+    for (int i = 0; i < records; i++)
+        j.first[i + 1] = j.first[i] + (record_of(call, i)[CUP__VALUE]->count + CHUNK - 1) / CHUNK;
+    cup__parallel_for(j.first[records], 4, update_chunks, &j);
+    cup__free(j.first);
+    return CUP_OK;
+}
+
+void cup__update_cost(const cup__call *call, double *bytes, double *flops)
+{
+    *bytes = *flops = 0;
+    for (int i = 0; i < record_count(call); i++) {
+        cup_tensor *const *r = record_of(call, i);
+        for (int k = 0; k < CUP__RECORD; k++) {
+            if (!r[k])
+                continue;
+            /* All is read and written, but the gradient is only read, and a parameter with a
+             * master only written. */
+            bool once = k == CUP__GRADIENT || (k == CUP__VALUE && r[CUP__MASTER]);
+            *bytes += (double)(r[k]->count * cup_dtype_size(r[k]->dtype)) * (once ? 1 : 2);
+        }
+        *flops += 16.0 * (double)r[CUP__VALUE]->count;
+    }
+}

@@ -1,0 +1,63 @@
+/* What the updates of all optimizers share: the record of a parameter, the walk over many
+ * parameters on all cores, and the launch of one kernel for all of them.
+ *
+ * Inputs of an update: factors [5], from step_factors; settings [n,2], a row for each parameter;
+ * then a record for each parameter: the parameter, its gradient, its master copy in higher
+ * precision or NULL, and up to two states, all of one shape. Where there is a master, it is what
+ * the step changes, and the parameter becomes its rounding. */
+#ifndef CUP_OPTIM_UPDATE_H
+#define CUP_OPTIM_UPDATE_H
+
+#include "ops/op.h"
+
+enum {
+    CUP__FACTOR_CORRECTED, /* learning rate / (1 - beta1^t) */
+    CUP__FACTOR_ROOT,      /* 1 / sqrt(1 - beta2^t) */
+    CUP__FACTOR_GRADIENT,  /* what gradients are multiplied with: their scale, and the clip */
+    CUP__FACTOR_RATE,      /* learning rate */
+    CUP__FACTOR_SKIP,      /* not 0: the gradients are not finite and the step changes nothing */
+    CUP__FACTOR_COUNT
+};
+
+enum { CUP__SETTING_RATE, CUP__SETTING_DECAY, CUP__SETTING_COUNT }; /* columns of the settings */
+
+enum { CUP__VALUE, CUP__GRADIENT, CUP__MASTER, CUP__FIRST, CUP__SECOND, CUP__RECORD };
+#define CUP__RECORDS_AT 2
+
+/* The numbers of one step of one parameter: the factors, with the rates multiplied by the
+ * parameter's own, its weight decay, and the attributes. */
+typedef struct cup__step {
+    double corrected, root, gradient, rate, decay, a[3];
+} cup__step;
+
+typedef struct cup__update {
+    const char *source; /* "adamw.cu" */
+    int attributes;
+    void (*read)(const void *attributes, double *a);
+    /* One element; returns the new value. */
+    double (*f64)(double value, double gradient, double *first, double *second,
+                  const cup__step *step);
+    /* `count` elements in place; vectorised. States that are not there are NULL. */
+    void (*f32)(float *value, const float *gradient, float *first, float *second, int64_t count,
+                const cup__step *step);
+} cup__update;
+
+/* Checks the records; `states` of them must be there. */
+cup_status cup__update_infer(cup__call *call, int states);
+cup_status cup__update_specification(cup__call *call, const cup__update *update);
+cup_status cup__update_cpu(cup__call *call, const cup__update *update);
+const char *cup__update_refuses(const cup__call *call);
+void cup__update_cost(const cup__call *call, double *bytes, double *flops);
+
+/* The fields of a descriptor that every update has. */
+#define CUP__STATE_DTYPES (CUP__DTYPE(F32) | CUP__DTYPE(F64))
+#define CUP__UPDATE                                                                                \
+    .list_from = CUP__RECORDS_AT, .list_step = CUP__RECORD,                                        \
+    .in_place = (1u << CUP__VALUE | 1u << CUP__MASTER | 1u << CUP__FIRST | 1u << CUP__SECOND)      \
+                << CUP__RECORDS_AT,                                                                \
+    .in_dtypes = {CUP__DTYPE(F32), CUP__DTYPE(F32), 0, 0, CUP__STATE_DTYPES, CUP__STATE_DTYPES,    \
+                  CUP__STATE_DTYPES},                                                              \
+    .domain = {{0, 0.9}, {0, 0.9}, {-2, 2}, {-2, 2}, {-2, 2}, {-2, 2}, {0.01, 2}},                 \
+    .cost = cup__update_cost
+
+#endif

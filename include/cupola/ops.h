@@ -73,6 +73,14 @@ CUP_API cup_tensor *cup_logsumexp(cup_context *c, cup_tensor *x, const int64_t *
 /* (x...) -> y: square root of the sum of the squares of all elements of all tensors */
 CUP_API cup_tensor *cup_global_norm(cup_context *c, cup_tensor *const *x, int x_count);
 
+/* Attention */
+
+/* (q, k, v): softmax over the keys of scale q k^T, times v, in each head; q and o are
+ * [B,H,T,D], k and v [B,G,S,D] where G divides H; causal lets the last query see all keys, each
+ * one before it one less; scale 0 means 1/sqrt[D]; dropout drops probabilities; a query that
+ * sees nothing gives 0 */
+CUP_API cup_tensor *cup_attention(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v, bool causal, double scale, double dropout);
+
 #ifdef __cplusplus
 }
 #endif

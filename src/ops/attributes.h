@@ -32,6 +32,8 @@ typedef enum cup__op_id {
     CUP__OP_adamw,
     CUP__OP_sgd,
     CUP__OP_lion,
+    CUP__OP_attention,
+    CUP__OP_attention_grad,
     CUP__OP_COUNT
 } cup__op_id;
 
@@ -164,5 +166,21 @@ typedef struct cup__lion_attributes {
     double beta2;
 } cup__lion_attributes;
 cup_status cup__lion(cup_context *c, cup_tensor *const *x, int x_count, double beta1, double beta2);
+
+extern const cup__op cup__op_attention;
+typedef struct cup__attention_attributes {
+    bool causal;
+    double scale;
+    double dropout;
+} cup__attention_attributes;
+
+extern const cup__op cup__op_attention_grad;
+typedef struct cup__attention_grad_attributes {
+    bool causal;
+    double scale;
+    double dropout;
+    int64_t sequence;
+} cup__attention_grad_attributes;
+cup_status cup__attention_grad(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v, cup_tensor *o, cup_tensor *lse, cup_tensor *d_o, bool causal, double scale, double dropout, int64_t sequence, cup_tensor **dq, cup_tensor **dk, cup_tensor **dv);
 
 #endif

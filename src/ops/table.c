@@ -64,6 +64,17 @@ static const cup__attribute lion_attributes[] = {
     {"beta1", CUP__KIND_FLOAT, offsetof(cup__lion_attributes, beta1)},
     {"beta2", CUP__KIND_FLOAT, offsetof(cup__lion_attributes, beta2)},
     {NULL, 0, 0}};
+static const cup__attribute attention_attributes[] = {
+    {"causal", CUP__KIND_BOOL, offsetof(cup__attention_attributes, causal)},
+    {"scale", CUP__KIND_FLOAT, offsetof(cup__attention_attributes, scale)},
+    {"dropout", CUP__KIND_FLOAT, offsetof(cup__attention_attributes, dropout)},
+    {NULL, 0, 0}};
+static const cup__attribute attention_grad_attributes[] = {
+    {"causal", CUP__KIND_BOOL, offsetof(cup__attention_grad_attributes, causal)},
+    {"scale", CUP__KIND_FLOAT, offsetof(cup__attention_grad_attributes, scale)},
+    {"dropout", CUP__KIND_FLOAT, offsetof(cup__attention_grad_attributes, dropout)},
+    {"sequence", CUP__KIND_INT64, offsetof(cup__attention_grad_attributes, sequence)},
+    {NULL, 0, 0}};
 
 const cup__row cup__rows[] = {
     {"add", &cup__op_add, "a, b", "",
@@ -141,6 +152,12 @@ const cup__row cup__rows[] = {
     {"lion", &cup__op_lion, "x...", "float beta1, float beta2",
      "",
      "one Lion step of many parameters", 1, INT_MAX, 0, 0, false, sizeof(cup__lion_attributes), lion_attributes},
+    {"attention", &cup__op_attention, "q, k, v", "bool causal, float scale, float dropout",
+     "o; lse",
+     "softmax over the keys of scale q k^T, times v, in each head; q and o are [B,H,T,D], k and v [B,G,S,D] where G divides H; causal lets the last query see all keys, each one before it one less; scale 0 means 1/sqrt[D]; dropout drops probabilities; a query that sees nothing gives 0", 3, 3, 1, 2, true, sizeof(cup__attention_attributes), attention_attributes},
+    {"attention_grad", &cup__op_attention_grad, "q, k, v, o, lse, d_o", "bool causal, float scale, float dropout, int64 sequence",
+     "dq, dk, dv",
+     "the gradients of attention; sequence is that of the forward call's random numbers", 6, 6, 3, 3, false, sizeof(cup__attention_grad_attributes), attention_grad_attributes},
     {0}};
 
 cup_tensor *cup_add(cup_context *c, cup_tensor *a, cup_tensor *b)
@@ -337,5 +354,31 @@ cup_status cup__lion(cup_context *c, cup_tensor *const *x, int x_count, double b
     attributes.beta2 = beta2;
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_lion], x, x_count, &attributes, out) != NULL;
+    return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_tensor *cup_attention(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v, bool causal, double scale, double dropout)
+{
+    cup__attention_attributes attributes = {0};
+    attributes.causal = causal;
+    attributes.scale = scale;
+    attributes.dropout = dropout;
+    cup_tensor *const in[] = {q, k, v};
+    return cup__op_call(c, &cup__rows[CUP__OP_attention], in, 3, &attributes, NULL);
+}
+
+cup_status cup__attention_grad(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v, cup_tensor *o, cup_tensor *lse, cup_tensor *d_o, bool causal, double scale, double dropout, int64_t sequence, cup_tensor **dq, cup_tensor **dk, cup_tensor **dv)
+{
+    cup__attention_grad_attributes attributes = {0};
+    attributes.causal = causal;
+    attributes.scale = scale;
+    attributes.dropout = dropout;
+    attributes.sequence = sequence;
+    cup_tensor *const in[] = {q, k, v, o, lse, d_o};
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_attention_grad], in, 6, &attributes, out) != NULL;
+    *dq = out[0];
+    *dk = out[1];
+    *dv = out[2];
     return done ? CUP_OK : cup__call_status(c);
 }

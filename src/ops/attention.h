@@ -1,0 +1,59 @@
+/* What the two rows of attention share: a call seen as heads over strided memory, whether q, k and
+ * v came as three tensors or as one. */
+#ifndef CUP_OPS_ATTENTION_H
+#define CUP_OPS_ATTENTION_H
+
+#include "base/philox.h"
+#include "ops/op.h"
+
+/* A tensor, or a part of one, as [batch, heads, positions, size]. */
+typedef struct cup__heads {
+    cup_tensor *tensor;
+    int64_t offset;    /* of the first element, from tensor->data */
+    int64_t stride[4]; /* in elements */
+} cup__heads;
+
+typedef struct cup__attention {
+    cup_context *c;
+    const uint64_t *random; /* device memory: seed and step */
+    uint32_t sequence;
+    cup_dtype dtype;
+    int64_t batch, heads, kv_heads, queries, keys, size;
+    bool causal;
+    double scale, dropout;
+    cup__heads q, k, v, o;       /* forward writes o, backward reads it */
+    cup_tensor *lse;             /* [batch, heads, queries]; NULL: not wanted */
+    cup__heads d_o, dq, dk, dv;  /* of backward only */
+} cup__attention;
+
+/* Dropout draws numbers of 16 bits: a probability is dropped when its number is below the
+ * threshold, and the others are multiplied by the factor, so that the mean stays exact.
+ * One block of Philox serves the 8 scores that one thread of a matrix instruction holds of a
+ * tile of 16 queries and 16 keys: queries r and r + 8; keys 2 n, 2 n + 1, 2 n + 8 and 2 n + 9. */
+uint32_t cup__attention_threshold(double dropout);
+double cup__attention_factor(double dropout);
+uint64_t cup__attention_random_block(const cup__attention *a, int64_t head, int64_t query,
+                                     int64_t key);
+/* The number of a score among the eight of its block. */
+static inline uint32_t cup__attention_number(const cup__philox_words *block, int64_t query,
+                                             int64_t key)
+{
+    uint32_t word = block->at[(key & 1) * 2 + (query >> 3 & 1)];
+    return key >> 3 & 1 ? word >> 16 : word & 0xffff;
+}
+
+/* How many keys the query sees, counted from the first. The last query sees all. */
+static inline int64_t cup__attention_visible(const cup__attention *a, int64_t query)
+{
+    int64_t seen = a->causal ? query + 1 + a->keys - a->queries : a->keys;
+    return seen < 0 ? 0 : seen;
+}
+
+cup_status cup__attention_check(cup__call *call, double scale, double dropout, int64_t size);
+
+cup_status cup__attention_plain(cup__attention *a);
+cup_status cup__attention_plain_grad(cup__attention *a);
+cup_status cup__attention_cpu(cup__attention *a);
+cup_status cup__attention_cpu_grad(cup__attention *a);
+
+#endif

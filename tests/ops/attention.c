@@ -1,0 +1,122 @@
+#include <math.h>
+#include <string.h>
+
+#include "../test.h"
+#include "cupola/grad.h"
+#include "cupola/ops.h"
+#include "tensor/tensor.h"
+
+static cup_tensor *filled(cup_context *c, const int64_t *shape, int seed, double size)
+{
+    cup_tensor *t = cup_tensor_new(c, CUP_F32, 4, shape);
+    for (int64_t i = 0; t && i < t->count; i++)
+        ((float *)t->data)[i] = (float)(size * sin(seed + 1.7 * (double)i * (double)(i % 13)));
+    return t;
+}
+
+TEST(attention_result_joins_heads_as_a_view)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    int64_t shape[] = {2, 3, 5, 4}, joined[] = {2, 5, 12};
+    cup_tensor *q = filled(c, shape, 1, 1);
+    cup_tensor *o = cup_attention(c, q, q, q, true, 0, 0);
+    EXPECT(o && o->stride[0] == 60 && o->stride[1] == 4 && o->stride[2] == 12 && o->stride[3] == 1);
+    EXPECT(o && !o->contiguous);
+    cup_tensor *turned = o ? cup__tensor_view(o, &(cup__shape){CUP_F32, 4, {2, 5, 3, 4}},
+                                              (int64_t[]){60, 12, 4, 1}, 0)
+                           : NULL;
+    cup_tensor *y = turned ? cup_reshape(c, turned, joined, 3) : NULL;
+    EXPECT(y && o && y->data == o->data);
+    cup_context_free(c);
+}
+
+TEST(attention_of_extreme_scores_is_finite)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    int64_t shape[] = {1, 2, 70, 8};
+    cup_tensor *q = filled(c, shape, 1, 300), *k = filled(c, shape, 2, 300);
+    cup_tensor *v = filled(c, shape, 3, 1);
+    cup_require_grad(q);
+    cup_require_grad(v);
+    cup_tensor *o = cup_attention(c, q, k, v, true, 1, 0);
+    cup_backward(c, cup_sum(c, o, NULL, 0, false));
+    EXPECT(cup_error(c) == CUP_OK);
+    for (int64_t i = 0; o && i < o->count; i++) {
+        EXPECT(fabs(cup__load(o, i)) <= 1.0001);
+        EXPECT(isfinite(cup__load(cup_grad(q), i)) && isfinite(cup__load(cup_grad(v), i)));
+    }
+    cup_context_free(c);
+}
+
+TEST(attention_of_a_query_that_sees_nothing_is_0)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    int64_t more[] = {1, 1, 40, 8}, less[] = {1, 1, 3, 8};
+    cup_tensor *q = filled(c, more, 1, 1), *k = filled(c, less, 2, 1);
+    cup_require_grad(q);
+    cup_tensor *o = cup_attention(c, q, k, k, true, 0, 0);
+    cup_backward(c, cup_sum(c, o, NULL, 0, false));
+    EXPECT(cup_error(c) == CUP_OK);
+    for (int64_t i = 0; o && i < 37 * 8; i++)
+        EXPECT(cup__load(o, i) == 0 && cup__load(cup_grad(q), i) == 0);
+    EXPECT(o && cup__load(o, 37 * 8) != 0);
+    cup_context_free(c);
+}
+
+TEST(attention_drops_the_share_it_is_asked_to)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .seed = 5});
+    int64_t shape[] = {1, 1, 512, 1};
+    cup_tensor *zero = filled(c, shape, 1, 0);
+    float *one = zero ? zero->data : NULL;
+    cup_tensor *v = filled(c, shape, 1, 0);
+    for (int i = 0; one && v && i < 512; i++)
+        ((float *)v->data)[i] = 1;
+    double mean[2] = {0};
+    for (int k = 0; k < 2; k++) {
+        cup_tensor *o = cup_attention(c, zero, zero, v, false, 0, 0.25);
+        for (int i = 0; o && i < 512; i++)
+            mean[k] += cup__load(o, i) / 512;
+    }
+    /* 262,144 draws: the standard deviation of the mean is 0.0011. */
+    EXPECT(fabs(mean[0] - 1) < 0.006 && fabs(mean[1] - 1) < 0.006 && mean[0] != mean[1]);
+    cup_context_free(c);
+}
+
+TEST(attention_does_not_depend_on_the_threads)
+{
+    int64_t shape[] = {1, 2, 200, 24};
+    float result[2][2 * 200 * 24];
+    for (int k = 0; k < 2; k++) {
+        cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .threads = k ? 2 : 1});
+        cup_tensor *q = filled(c, shape, 1, 1), *v = filled(c, shape, 3, 1);
+        cup_tensor *o = cup_attention(c, q, v, v, true, 0, 0.1);
+        EXPECT(cup_tensor_read(o, result[k], sizeof result[k]) == CUP_OK);
+        cup_context_free(c);
+    }
+    EXPECT(!memcmp(result[0], result[1], sizeof result[0]));
+}
+
+static void expect_words(const int64_t *q, const int64_t *k, double scale, double dropout,
+                         const char *words)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_tensor *x = filled(c, q, 1, 1), *y = filled(c, k, 1, 1);
+    EXPECT(!cup_attention(c, x, y, y, true, scale, dropout));
+    if (!strstr(cup_error_text(c), words))
+        test_fail(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", cup_error_text(c), words);
+    cup_context_free(c);
+}
+
+TEST(attention_says_what_does_not_fit)
+{
+    const int64_t good[] = {2, 6, 5, 8}, batch[] = {3, 6, 5, 8}, size[] = {2, 6, 5, 4};
+    const int64_t heads[] = {2, 4, 5, 8}, none[] = {2, 6, 5, 0};
+    expect_words(good, batch, 0, 0, "agree in the batch");
+    expect_words(good, size, 0, 0, "size of a head");
+    expect_words(good, heads, 0, 0, "no multiple of the 4 heads");
+    expect_words(none, none, 0, 0, "a size of at least 1");
+    expect_words(good, good, INFINITY, 0, "scale must be finite");
+    expect_words(good, good, 0, 1, "below 1");
+    expect_words(good, good, 0, NAN, "below 1");
+}

@@ -15,3 +15,30 @@ cup_status cup__cuda_open(cup__error *error, int index, int64_t memory_limit, cu
     *out = NULL;
     return cup__fail(error, CUP_NO_DEVICE, "cuda:%d: this build has no CUDA layer; use cpu", index);
 }
+
+cup__cuda *cup__cuda_of(cup__device *device)
+{
+    (void)device;
+    return NULL;
+}
+
+const cup__gpu_facts *cup__cuda_facts(const cup__cuda *gpu)
+{
+    static const cup__gpu_facts none;
+    (void)gpu;
+    return &none;
+}
+
+cup__kernel *cup__kernel_get(cup__cuda *gpu, const char *file, const char *entry,
+                             const cup__knob *knobs, int knob_count)
+{
+    (void)gpu, (void)file, (void)entry, (void)knobs, (void)knob_count;
+    return NULL;
+}
+
+cup_status cup__launch_arguments(cup__cuda *gpu, cup__kernel *kernel, cup__grid grid,
+                                 const cup__argument *arguments, int count)
+{
+    (void)gpu, (void)kernel, (void)grid, (void)arguments, (void)count;
+    return CUP_NO_DEVICE;
+}

@@ -28,7 +28,8 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__pointwise kind = {"add.cu", NULL, add, add_f32, add_i64, CUP__LIKE_INPUTS};
+static const cup__pointwise kind = {"add.cu", NULL, add, add_f32, add_i64, CUP__LIKE_INPUTS,
+                                    "add_fwd"};
 
 const cup__op cup__op_add = {
     CUP__POINTWISE(&kind),

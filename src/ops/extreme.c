@@ -43,9 +43,9 @@ cup_status cup__extreme_gradient(cup__grad *g)
 }
 
 static const cup__pointwise mask_kind = {"extreme.cu", NULL, is_equal, is_equal_f32, NULL,
-                                         CUP__LIKE_INPUTS};
+                                         CUP__LIKE_INPUTS, "extreme_mask"};
 static const cup__pointwise grad_kind = {"extreme.cu", "GRAD", share, share_f32, NULL,
-                                         CUP__LIKE_INPUTS};
+                                         CUP__LIKE_INPUTS, "extreme_bwd"};
 static const cup__sample grad_samples[] = {
     {"7 7 7 7", NULL}, {"3x5 3x1 3x1 3x1", NULL}, {"2x1025 2x1 2x1 2x1", NULL}, {NULL, NULL}};
 

@@ -5,7 +5,7 @@
 
 #include "tensor/tensor.h"
 
-#define CUP__LOOP_MOST 6 /* tensors in one nest, the result first */
+#define CUP__LOOP_MOST 9 /* tensors in one nest, the result first */
 
 typedef struct cup__loop {
     int ndim;                                       /* at least 1; the last is the innermost */

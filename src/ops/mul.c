@@ -30,7 +30,8 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__pointwise kind = {"mul.cu", NULL, mul, mul_f32, mul_i64, CUP__LIKE_INPUTS};
+static const cup__pointwise kind = {"mul.cu", NULL, mul, mul_f32, mul_i64, CUP__LIKE_INPUTS,
+                                    "mul_fwd"};
 
 const cup__op cup__op_mul = {
     CUP__POINTWISE(&kind),

@@ -3,20 +3,21 @@
  * taken care of here and in kernels/pointwise.cuh.
  *
  * Arithmetic is in one of three types: float for floats of up to 32 bits (with bool, u8 and i8),
- * double as soon as an f64 is involved or an index type meets a float, int64_t for integers. */
+ * double as soon as an f64 is involved or an index type meets a float, int64_t for integers, of
+ * which a result of fewer bits keeps the low ones. */
 #ifndef CUP_OPS_POINTWISE_H
 #define CUP_OPS_POINTWISE_H
 
 #include "ops/op.h"
 
-#define CUP__POINTWISE_MOST 4 /* inputs */
+#define CUP__POINTWISE_MOST 8 /* inputs */
 
 typedef enum cup__real { CUP__REAL_F32, CUP__REAL_F64, CUP__REAL_I64 } cup__real;
 
 typedef struct cup__pointwise {
     const char *source; /* "gelu.cu" */
-    const char *knob;   /* defined as 1 for the kernel, or NULL: lets one file serve two ops */
-    /* One element, in double: the specification. `a` are the attributes, all of them float. */
+    const char *knob;   /* defined as 1 for the kernel, or NULL: lets one file serve several ops */
+    /* One element, in double: the specification. `a` are the attributes, when all are float. */
     double (*f64)(const double *x, const double *a);
     /* `count` elements in row-major order; vectorised by CUP__WIDE. */
     void (*f32)(float *y, const float *const *x, int64_t count, const double *a);
@@ -24,6 +25,7 @@ typedef struct cup__pointwise {
     int64_t (*i64)(const int64_t *x, const double *a);
     /* The dtype of the result when it is not that of the inputs: see cup__pointwise_infer. */
     enum { CUP__LIKE_INPUTS, CUP__GIVES_BOOL } gives;
+    const char *entry; /* of the kernel: POINTWISE(gelu_fwd) makes "gelu_fwd" */
 } cup__pointwise;
 
 /* Compiles a loop for several instruction sets and picks at load time. */
@@ -43,8 +45,8 @@ extern const cup__sample cup__binary_samples[], cup__binary_bench[];
 
 cup__real cup__pointwise_real(const cup__call *call);
 
-/* Runs any elementwise function over the call's inputs on all cores; also for ops whose inference
- * is their own, such as cast. */
+/* The implementations; also for ops whose inference is their own, such as cast. */
 cup_status cup__pointwise_cpu(cup__call *call);
+cup_status cup__pointwise_cuda(cup__call *call);
 
 #endif

@@ -1,0 +1,35 @@
+/* The one argument of an elementwise kernel, as the host fills it and the kernel reads it. Plain C,
+ * included by both. Dimensions stand innermost first, those that could be merged are merged, and
+ * offsets fit 32 bits: a larger call is split by the host. */
+#ifndef CUP_KERNELS_POINTWISE_CALL_CUH
+#define CUP_KERNELS_POINTWISE_CALL_CUH
+
+#define POINTWISE_INPUTS 8
+#define POINTWISE_ATTRIBUTES 8
+#define POINTWISE_DIMS 8
+#define POINTWISE_THREADS 256
+
+/* How the elements of an input are found; `first` is the first of a unit of VEC neighbours in the
+ * result, all in one row where ROW or COLUMN is used. */
+#define POINTWISE_FLAT 0   /* in the order of the result: neighbours, from `first` on */
+#define POINTWISE_SCALAR 1 /* one element for all */
+#define POINTWISE_ROW 2    /* neighbours, from the offset of `first` on */
+#define POINTWISE_COLUMN 3 /* one element for the unit, at the offset of `first` */
+#define POINTWISE_GATHER 4 /* each at an offset of its own */
+
+/* Division by `size` of a number below 2^31: (high half of n * multiplier + n) >> shift. */
+typedef struct pointwise_divisor {
+    unsigned size, multiplier, shift;
+} pointwise_divisor;
+
+typedef struct pointwise_call {
+    void *y;
+    const void *x[POINTWISE_INPUTS];
+    double attributes[POINTWISE_ATTRIBUTES];
+    float attributes_f32[POINTWISE_ATTRIBUTES];
+    unsigned count; /* elements of the result */
+    pointwise_divisor dim[POINTWISE_DIMS];
+    int stride[POINTWISE_INPUTS][POINTWISE_DIMS]; /* in elements */
+} pointwise_call;
+
+#endif

@@ -81,6 +81,18 @@ CUP_API cup_tensor *cup_global_norm(cup_context *c, cup_tensor *const *x, int x_
  * sees nothing gives 0 */
 CUP_API cup_tensor *cup_attention(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v, bool causal, double scale, double dropout);
 
+/* Matrix products */
+
+/* (a, b): the product of the last two dimensions, [..,M,K] by [..,K,N], each first transposed
+ * where asked; leading dimensions broadcast */
+CUP_API cup_tensor *cup_matmul(cup_context *c, cup_tensor *a, cup_tensor *b, bool transpose_a, bool transpose_b);
+
+/* (x, weight, bias?) -> y: x weight^T + bias for x [..,K], weight [N,K], bias [N] */
+CUP_API cup_tensor *cup_linear(cup_context *c, cup_tensor *x, cup_tensor *weight, cup_tensor *bias);
+
+/* (x, weight, bias?): gelu(linear(x, weight, bias)) in one pass */
+CUP_API cup_tensor *cup_linear_gelu(cup_context *c, cup_tensor *x, cup_tensor *weight, cup_tensor *bias);
+
 #ifdef __cplusplus
 }
 #endif

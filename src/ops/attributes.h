@@ -34,6 +34,10 @@ typedef enum cup__op_id {
     CUP__OP_lion,
     CUP__OP_attention,
     CUP__OP_attention_grad,
+    CUP__OP_matmul,
+    CUP__OP_linear,
+    CUP__OP_linear_gelu,
+    CUP__OP_linear_weight_grad,
     CUP__OP_COUNT
 } cup__op_id;
 
@@ -182,5 +186,18 @@ typedef struct cup__attention_grad_attributes {
     int64_t sequence;
 } cup__attention_grad_attributes;
 cup_status cup__attention_grad(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v, cup_tensor *o, cup_tensor *lse, cup_tensor *d_o, bool causal, double scale, double dropout, int64_t sequence, cup_tensor **dq, cup_tensor **dk, cup_tensor **dv);
+
+extern const cup__op cup__op_matmul;
+typedef struct cup__matmul_attributes {
+    bool transpose_a;
+    bool transpose_b;
+} cup__matmul_attributes;
+
+extern const cup__op cup__op_linear;
+
+extern const cup__op cup__op_linear_gelu;
+
+extern const cup__op cup__op_linear_weight_grad;
+cup_status cup__linear_weight_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cup_tensor **dweight, cup_tensor **dbias);
 
 #endif

@@ -75,6 +75,10 @@ static const cup__attribute attention_grad_attributes[] = {
     {"dropout", CUP__KIND_FLOAT, offsetof(cup__attention_grad_attributes, dropout)},
     {"sequence", CUP__KIND_INT64, offsetof(cup__attention_grad_attributes, sequence)},
     {NULL, 0, 0}};
+static const cup__attribute matmul_attributes[] = {
+    {"transpose_a", CUP__KIND_BOOL, offsetof(cup__matmul_attributes, transpose_a)},
+    {"transpose_b", CUP__KIND_BOOL, offsetof(cup__matmul_attributes, transpose_b)},
+    {NULL, 0, 0}};
 
 const cup__row cup__rows[] = {
     {"add", &cup__op_add, "a, b", "",
@@ -158,6 +162,18 @@ const cup__row cup__rows[] = {
     {"attention_grad", &cup__op_attention_grad, "q, k, v, o, lse, d_o", "bool causal, float scale, float dropout, int64 sequence",
      "dq, dk, dv",
      "the gradients of attention; sequence is that of the forward call's random numbers", 6, 6, 3, 3, false, sizeof(cup__attention_grad_attributes), attention_grad_attributes},
+    {"matmul", &cup__op_matmul, "a, b", "bool transpose_a, bool transpose_b",
+     "y",
+     "the product of the last two dimensions, [..,M,K] by [..,K,N], each first transposed where asked; leading dimensions broadcast", 2, 2, 1, 1, true, sizeof(cup__matmul_attributes), matmul_attributes},
+    {"linear", &cup__op_linear, "x, weight, bias?", "",
+     "y",
+     "x weight^T + bias for x [..,K], weight [N,K], bias [N]", 2, 3, 1, 1, true, 0, NULL},
+    {"linear_gelu", &cup__op_linear_gelu, "x, weight, bias?", "",
+     "y; pre",
+     "gelu(linear(x, weight, bias)) in one pass", 2, 3, 1, 2, true, 0, NULL},
+    {"linear_weight_grad", &cup__op_linear_weight_grad, "dy, x", "",
+     "dweight, dbias",
+     "dy^T x and the sum of dy over all but its last dimension", 2, 2, 2, 2, false, 0, NULL},
     {0}};
 
 cup_tensor *cup_add(cup_context *c, cup_tensor *a, cup_tensor *b)
@@ -380,5 +396,36 @@ cup_status cup__attention_grad(cup_context *c, cup_tensor *q, cup_tensor *k, cup
     *dq = out[0];
     *dk = out[1];
     *dv = out[2];
+    return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_tensor *cup_matmul(cup_context *c, cup_tensor *a, cup_tensor *b, bool transpose_a, bool transpose_b)
+{
+    cup__matmul_attributes attributes = {0};
+    attributes.transpose_a = transpose_a;
+    attributes.transpose_b = transpose_b;
+    cup_tensor *const in[] = {a, b};
+    return cup__op_call(c, &cup__rows[CUP__OP_matmul], in, 2, &attributes, NULL);
+}
+
+cup_tensor *cup_linear(cup_context *c, cup_tensor *x, cup_tensor *weight, cup_tensor *bias)
+{
+    cup_tensor *const in[] = {x, weight, bias};
+    return cup__op_call(c, &cup__rows[CUP__OP_linear], in, 3, NULL, NULL);
+}
+
+cup_tensor *cup_linear_gelu(cup_context *c, cup_tensor *x, cup_tensor *weight, cup_tensor *bias)
+{
+    cup_tensor *const in[] = {x, weight, bias};
+    return cup__op_call(c, &cup__rows[CUP__OP_linear_gelu], in, 3, NULL, NULL);
+}
+
+cup_status cup__linear_weight_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cup_tensor **dweight, cup_tensor **dbias)
+{
+    cup_tensor *const in[] = {dy, x};
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_linear_weight_grad], in, 2, NULL, out) != NULL;
+    *dweight = out[0];
+    *dbias = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }

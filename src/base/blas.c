@@ -1,0 +1,101 @@
+#include "base/blas.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "base/log.h"
+
+static const char *const candidates[] = {"libopenblas.so.0", "libopenblas.so", "libmkl_rt.so.2",
+                                         "libblis.so.4", "libblas.so.3"};
+
+static cup__blas blas;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* dlsym gives an object pointer; C has no cast from it to a function pointer. */
+static void symbol(void *library, const char *name, void *out)
+{
+    void *address = dlsym(library, name);
+    memcpy(out, &address, sizeof address);
+}
+
+static void path_of(void *function, char *out, size_t size)
+{
+    Dl_info info;
+    snprintf(out, size, "%s", dladdr(function, &info) && info.dli_fname ? info.dli_fname : "?");
+}
+
+/* One thread a call, by whichever of the known calls the library has. False for a library that
+ * has none of them, which is the plain reference BLAS. */
+static bool set_single_thread(void *library)
+{
+    static const char *const setters[] = {"openblas_set_num_threads", "MKL_Set_Num_Threads",
+                                          "bli_thread_set_num_threads"};
+    for (int i = 0; i < 3; i++) {
+        void (*set)(int);
+        symbol(library, setters[i], &set);
+        if (set) {
+            set(1);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Why the library cannot be used; NULL when it can, and then `blas` is filled. */
+static const char *take(void *library, bool named_by_user)
+{
+    const char *(*config)(void);
+    symbol(library, "cblas_sgemm", &blas.sgemm);
+    symbol(library, "cblas_dgemm", &blas.dgemm);
+    if (!blas.sgemm || !blas.dgemm)
+        return "it has no cblas interface";
+    symbol(library, "openblas_get_config", &config);
+    if (config && strstr(config(), "USE64BITINT"))
+        return "it takes 64-bit integers";
+    if (!set_single_thread(library) && !named_by_user)
+        return "it is the reference BLAS, which is slower than our own code";
+    return NULL;
+}
+
+static void try_library(const char *name, bool named_by_user)
+{
+    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    const char *why = library ? take(library, named_by_user) : dlerror();
+    if (!why) {
+        char path[240];
+        path_of(*(void **)(void *)&blas.sgemm, path, sizeof path);
+        snprintf(blas.text, sizeof blas.text, "%.240s", path);
+        blas.found = true;
+        return;
+    }
+    if (library || named_by_user)
+        snprintf(blas.text, sizeof blas.text, "%s%.100s: %.120s; our own code is used",
+                 named_by_user ? "CUP_BLAS=" : "", name, why);
+    if (library)
+        dlclose(library);
+}
+
+static void find(void)
+{
+    const char *wanted = cup__env_get(CUP__ENV_BLAS);
+    snprintf(blas.text, sizeof blas.text,
+             "none found (libopenblas.so.0, ...); our own code is used; install libopenblas0");
+    if (!strcmp(wanted, "off")) {
+        snprintf(blas.text, sizeof blas.text, "turned off by CUP_BLAS=off; our own code is used");
+    } else if (*wanted) {
+        try_library(wanted, true);
+    } else {
+        for (size_t i = 0; i < sizeof candidates / sizeof *candidates && !blas.found; i++)
+            try_library(candidates[i], false);
+    }
+    cup__log(CUP__INFO, "BLAS: %s", blas.text);
+}
+
+const cup__blas *cup__blas_get(void)
+{
+    pthread_once(&once, find);
+    return &blas;
+}

@@ -1,0 +1,60 @@
+/* A batch of matrix products as all implementations take it: y = activation(a b + bias), where
+ * a, b and y are strided views of whatever the op's inputs were. */
+#ifndef CUP_OPS_PRODUCT_H
+#define CUP_OPS_PRODUCT_H
+
+#include "ops/op.h"
+
+#define CUP__PRODUCT_BATCH 6 /* dimensions */
+
+typedef enum cup__activation { CUP__NO_ACTIVATION, CUP__GELU } cup__activation;
+
+/* Element (i, j) of matrix number t is at data + i row + j column + batch offset, in elements. */
+typedef struct cup__matrix {
+    char *data;
+    int64_t row, column;
+    int64_t batch[CUP__PRODUCT_BATCH]; /* 0 where the matrix is used again */
+} cup__matrix;
+
+typedef struct cup__product {
+    cup_dtype dtype;    /* of all matrices */
+    int64_t m, n, k;    /* y is m by n */
+    int batch_ndim;
+    int64_t batch_size[CUP__PRODUCT_BATCH], batch_count;
+    cup__matrix a, b, y; /* m by k, k by n, m by n; y is row-major */
+    const void *bias;    /* n elements, or NULL */
+    cup__activation activation;
+    void *pre;           /* as y, takes the value before the activation; or NULL */
+} cup__product;
+
+/* Describes op(a) op(b) -> y; leading dimensions are batches, broadcast. A one-dimensional `a` is
+ * one row. Batch dimensions are merged with each other and with the rows where strides allow. */
+void cup__product_make(cup__product *p, const cup_tensor *a, bool transpose_a, const cup_tensor *b,
+                       bool transpose_b, const cup_tensor *y);
+
+/* Where matrix `t` of the batch starts, in elements. */
+int64_t cup__product_offset(const cup__product *p, const cup__matrix *m, int64_t t);
+
+/* The tensor as a matrix: all dimensions but the last in one. A view where strides allow. */
+cup_tensor *cup__rows_of(cup_context *c, cup_tensor *t);
+
+/* The implementations on a CPU: through a BLAS, or by our own kernels. */
+const char *cup__product_blas_refuses(const cup__call *call);
+cup_status cup__product_blas(cup__call *call, const cup__product *p);
+cup_status cup__product_blocked(cup__call *call, const cup__product *p);
+
+/* A place where products of m, n, k have their tiles: [row, row + rows) x [column, ...). */
+typedef struct cup__tile {
+    int64_t row, rows, column, columns;
+} cup__tile;
+
+/* Puts sums, row-major with the given distance of rows, into y at the tile: bias and activation
+ * are applied and the values converted. `sums` is f64 when y is f64, else f32, and is changed. */
+void cup__product_finish(const cup__product *p, int64_t batch, const cup__tile *tile, void *sums,
+                         int64_t distance);
+
+/* Copies part of a matrix, row-major and without gaps, as f64 when it is f64, else as f32. */
+void cup__product_gather(const cup__product *p, const cup__matrix *m, int64_t batch,
+                         const cup__tile *part, void *to);
+
+#endif

@@ -1,0 +1,137 @@
+/* Matrix products: sentences for wrong shapes, special values, layouts, and our own code against
+ * a BLAS. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "../test.h"
+#include "cupola/grad.h"
+#include "cupola/ops.h"
+
+static cup_context *cpu(void)
+{
+    return cup_context_new(&(cup_options){.device = "cpu"});
+}
+
+static cup_tensor *zeros(cup_context *c, int64_t rows, int64_t columns)
+{
+    return cup_full(c, CUP_F32, (int64_t[]){rows, columns}, 2, 0);
+}
+
+static void expect_error(cup_context *c, const char *text)
+{
+    EXPECT_CONTAINS(cup_error_text(c), text);
+    cup_error_clear(c);
+}
+
+TEST(matmul_sentences)
+{
+    cup_context *c = cpu();
+    EXPECT(!cup_matmul(c, zeros(c, 8, 64), zeros(c, 32, 64), false, false));
+    expect_error(c, "matmul: [8,64] f32, [32,64] f32: inner sizes 64 and 32 differ; transpose b?");
+    EXPECT(!cup_matmul(c, zeros(c, 64, 8), zeros(c, 64, 32), false, false));
+    expect_error(c, "inner sizes 8 and 64 differ; transpose a?");
+    cup_tensor *three = cup_full(c, CUP_F32, (int64_t[]){3, 4, 5}, 3, 0);
+    cup_tensor *two = cup_full(c, CUP_F32, (int64_t[]){2, 5, 4}, 3, 0);
+    EXPECT(!cup_matmul(c, three, two, false, false));
+    expect_error(c, "batch sizes 3 and 2 do not broadcast");
+    cup_tensor *vector = cup_full(c, CUP_F32, (int64_t[]){5}, 1, 0);
+    EXPECT(!cup_matmul(c, three, vector, false, false));
+    expect_error(c, "input 2 must have 2 to 8 dimensions");
+    EXPECT(!cup_matmul(c, three, cup_full(c, CUP_F64, (int64_t[]){5, 4}, 2, 0), false, false));
+    expect_error(c, "different dtypes");
+    EXPECT(!cup_linear(c, three, zeros(c, 5, 7), NULL));
+    expect_error(c, "x has 5 features and weight [N,K] takes 7; transpose weight?");
+    EXPECT(!cup_linear(c, three, zeros(c, 7, 5), vector));
+    expect_error(c, "bias must have the shape [7]");
+    cup_context_free(c);
+}
+
+/* No value of an operand may be lost, and none that is not there may leak in. */
+TEST(matmul_special_values)
+{
+    cup_context *c = cpu();
+    for (int64_t n = 1; n <= 130; n += 43) {
+        cup_tensor *a = cup_full(c, CUP_F32, (int64_t[]){n, n}, 2, 1);
+        cup_tensor *b = cup_full(c, CUP_F32, (int64_t[]){n, n}, 2, 0);
+        float *va = cup_tensor_data(a);
+        va[n * n - 1] = INFINITY;
+        va[0] = n > 1 ? NAN : INFINITY;
+        float *y = cup_tensor_data(cup_matmul(c, a, b, false, false));
+        for (int64_t i = 0; i < n * n; i++)
+            EXPECT(isnan(y[i]) == (i < n || i >= n * (n - 1)));
+    }
+    cup_context_free(c);
+}
+
+/* Without terms the result is 0, or the bias, whatever was in memory before. */
+TEST(matmul_no_terms)
+{
+    cup_context *c = cpu();
+    cup_tensor *full = cup_full(c, CUP_F32, (int64_t[]){4, 6}, 2, NAN);
+    cup_tensor_free(full);
+    cup_tensor *y = cup_matmul(c, zeros(c, 4, 0), zeros(c, 0, 6), false, false);
+    float values[24];
+    EXPECT_INT(cup_tensor_read(y, values, sizeof values), CUP_OK);
+    for (int i = 0; i < 24; i++)
+        EXPECT(values[i] == 0);
+    cup_tensor *bias = cup_full(c, CUP_F32, (int64_t[]){6}, 1, 3);
+    y = cup_linear(c, zeros(c, 4, 0), zeros(c, 6, 0), bias);
+    EXPECT_INT(cup_tensor_read(y, values, sizeof values), CUP_OK);
+    for (int i = 0; i < 24; i++)
+        EXPECT(values[i] == 3);
+    cup_context_free(c);
+}
+
+static cup_tensor *random_matrix(cup_context *c, int64_t rows, int64_t columns)
+{
+    cup_tensor *t = zeros(c, rows, columns);
+    float *v = cup_tensor_data(t);
+    for (int64_t i = 0; i < rows * columns; i++)
+        v[i] = (float)test_uniform(-1, 1);
+    return t;
+}
+
+/* The result must not depend on the number of threads. */
+TEST(matmul_threads_same_bits)
+{
+    float *first = NULL;
+    for (int threads = 1; threads <= 3; threads++) {
+        cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .threads = threads});
+        cup_tensor *a = zeros(c, 300, 200), *b = zeros(c, 200, 500);
+        float *va = cup_tensor_data(a), *vb = cup_tensor_data(b);
+        for (int i = 0; i < 300 * 200; i++)
+            va[i] = sinf((float)i);
+        for (int i = 0; i < 200 * 500; i++)
+            vb[i] = cosf((float)i * 0.3f);
+        float *y = malloc(300 * 500 * sizeof *y);
+        cup_tensor *product = cup_matmul(c, a, b, false, false);
+        EXPECT_INT(cup_tensor_read(product, y, 300 * 500 * sizeof *y), CUP_OK);
+        for (int i = 0; first && i < 300 * 500; i++)
+            EXPECT(y[i] == first[i]);
+        if (first)
+            free(y);
+        else
+            first = y;
+        cup_context_free(c);
+    }
+    free(first);
+}
+
+/* The gradient of a weight that a whole batch shares is one product, not a batch and a sum. */
+TEST(matmul_gradient_of_shared_b)
+{
+    cup_context *c = cpu();
+    cup_tensor *x = cup_reshape(c, random_matrix(c, 6, 5), (int64_t[]){2, 3, 5}, 3);
+    cup_tensor *w = cup_require_grad(random_matrix(c, 5, 4));
+    cup_tensor *loss = cup_sum(c, cup_matmul(c, x, w, false, false), NULL, 0, false);
+    EXPECT_INT(cup_backward(c, loss), CUP_OK);
+    const float *d = cup_tensor_data(cup_grad(w)), *vx = cup_tensor_data(x);
+    for (int k = 0; k < 5; k++) {
+        double sum = 0;
+        for (int r = 0; r < 6; r++)
+            sum += (double)vx[r * 5 + k];
+        for (int j = 0; j < 4; j++)
+            EXPECT_NEAR((double)d[k * 4 + j], sum, 1e-5);
+    }
+    cup_context_free(c);
+}

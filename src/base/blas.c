@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/env.h"
 #include "base/log.h"
@@ -44,6 +45,22 @@ static bool set_single_thread(void *library)
     return false;
 }
 
+/* An OpenBLAS that does not know this CPU falls back to kernels of half its width. */
+static bool is_too_narrow(void *library)
+{
+    const char *(*core)(void);
+    symbol(library, "openblas_get_corename", &core);
+#if defined(__x86_64__)
+    static const char *const wide[] = {"SkylakeX", "Cooperlake", "SapphireRapids", "Zen5"};
+    for (size_t i = 0; core && i < sizeof wide / sizeof *wide; i++)
+        if (!strcasecmp(core(), wide[i]))
+            return false;
+    return core && __builtin_cpu_supports("avx512f");
+#else
+    return false;
+#endif
+}
+
 /* Why the library cannot be used; NULL when it can, and then `blas` is filled. */
 static const char *take(void *library, bool named_by_user)
 {
@@ -57,6 +74,8 @@ static const char *take(void *library, bool named_by_user)
         return "it takes 64-bit integers";
     if (!set_single_thread(library) && !named_by_user)
         return "it is the reference BLAS, which is slower than our own code";
+    if (!named_by_user && is_too_narrow(library))
+        return "it does not use this CPU's AVX-512, as our own code does";
     return NULL;
 }
 
@@ -71,7 +90,7 @@ static void try_library(const char *name, bool named_by_user)
         blas.found = true;
         return;
     }
-    if (library || named_by_user)
+    if ((library || named_by_user) && !blas.text[0])
         snprintf(blas.text, sizeof blas.text, "%s%.100s: %.120s; our own code is used",
                  named_by_user ? "CUP_BLAS=" : "", name, why);
     if (library)
@@ -81,8 +100,6 @@ static void try_library(const char *name, bool named_by_user)
 static void find(void)
 {
     const char *wanted = cup__env_get(CUP__ENV_BLAS);
-    snprintf(blas.text, sizeof blas.text,
-             "none found (libopenblas.so.0, ...); our own code is used; install libopenblas0");
     if (!strcmp(wanted, "off")) {
         snprintf(blas.text, sizeof blas.text, "turned off by CUP_BLAS=off; our own code is used");
     } else if (*wanted) {
@@ -91,6 +108,9 @@ static void find(void)
         for (size_t i = 0; i < sizeof candidates / sizeof *candidates && !blas.found; i++)
             try_library(candidates[i], false);
     }
+    if (!blas.text[0])
+        snprintf(blas.text, sizeof blas.text,
+                 "none found (libopenblas.so.0, ...); our own code is used; install libopenblas0");
     cup__log(CUP__INFO, "BLAS: %s", blas.text);
 }
 

@@ -4,11 +4,15 @@
 
 #include <string.h>
 
+#include "ops/pointwise.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-#define DEPTH 256 /* of k in one panel */
+#define DEPTH 256   /* of k in one panel */
+#define FEW_ROWS 4
+#define RUN 2048    /* of k or n at a time, where there are few rows */
 
 /* Adds a panel of a times a panel of b to `sums`: ROWS rows by VECTORS vectors of columns. */
 #define KERNEL(name, attribute, real, vector, ROWS, VECTORS, load, store, splat, multiply_add)     \
@@ -154,8 +158,72 @@ static void multiply(const kernels *by, const cup__product *p, const cup__tile *
                 distance);
 }
 
+#define LANES 32 /* partial sums of a dot product, so that it vectorises */
+
+CUP__WIDE static float dot(const float *a, const float *b, int64_t count)
+{
+    float sum[LANES] = {0}, total = 0;
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            sum[l] += a[i + l] * b[i + l];
+    for (; i < count; i++)
+        sum[0] += a[i] * b[i];
+    for (int l = 0; l < LANES; l++)
+        total += sum[l];
+    return total;
+}
+
+CUP__WIDE static void add_scaled(float *y, const float *x, float factor, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        y[i] += factor * x[i];
+}
+
+/* For a handful of rows every element of b is used so seldom that packing it would cost more than
+ * the product; b is read once, in the order it lies in memory. */
+static const float *run_of_b(const cup__product *p, int64_t batch, cup__tile part, float *space)
+{
+    const cup__matrix *b = &p->b;
+    if (p->dtype == CUP_F32 && (part.rows == 1 ? b->column == 1 : b->row == 1))
+        return (const float *)(const void *)b->data + cup__product_offset(p, b, batch) +
+               part.row * b->row + part.column * b->column;
+    cup__product_gather(p, b, batch, &part, space);
+    return space;
+}
+
+static void few_rows(const cup__product *p, int64_t batch, const cup__tile *tile, void *space)
+{
+    float left[FEW_ROWS * RUN], line[RUN], *sums = space;
+    int64_t columns = tile->columns;
+    memset(sums, 0, (size_t)(tile->rows * columns) * sizeof *sums);
+    for (int64_t k = 0; k < p->k; k += RUN) {
+        int64_t now = p->k - k < RUN ? p->k - k : RUN;
+        cup__product_gather(p, &p->a, batch, &(cup__tile){tile->row, tile->rows, k, now}, left);
+        for (int64_t j = 0; p->b.row == 1 && j < columns; j++) {
+            cup__tile part = {k, now, tile->column + j, 1};
+            const float *b = run_of_b(p, batch, part, line);
+            for (int64_t i = 0; i < tile->rows; i++)
+                sums[i * columns + j] += dot(left + i * now, b, now);
+        }
+        for (int64_t l = 0; p->b.row != 1 && l < now; l++)
+            for (int64_t j = 0; j < columns; j += RUN) {
+                int64_t wide = columns - j < RUN ? columns - j : RUN;
+                cup__tile part = {k + l, 1, tile->column + j, wide};
+                const float *b = run_of_b(p, batch, part, line);
+                for (int64_t i = 0; i < tile->rows; i++)
+                    add_scaled(sums + i * columns + j, b, left[i * now + l], wide);
+            }
+    }
+    cup__product_finish(p, batch, tile, sums, columns);
+}
+
 void cup__kernel_tile(const cup__product *p, int64_t batch, const cup__tile *tile, void *space)
 {
+    if (p->m <= FEW_ROWS && p->dtype != CUP_F64) {
+        few_rows(p, batch, tile, space);
+        return;
+    }
     kernels by = best();
     int64_t size = p->dtype == CUP_F64 ? 8 : 4, wide = by.bytes / size;
     size_t block = largest_block(tile->rows, tile->columns);

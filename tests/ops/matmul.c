@@ -2,10 +2,14 @@
  * a BLAS. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "../test.h"
+#include "base/blas.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
+#include "ops/op.h"
+#include "prof/check.h"
 
 static cup_context *cpu(void)
 {
@@ -134,4 +138,40 @@ TEST(matmul_gradient_of_shared_b)
             EXPECT_NEAR((double)d[k * 4 + j], sum, 1e-5);
     }
     cup_context_free(c);
+}
+
+static void report(const cup__check_result *r, void *user)
+{
+    *(int *)user += r->passed && !strcmp(r->impl, "blas");
+    if (!r->passed)
+        test_fail(__FILE__, __LINE__, "%s by %s, \"%s\": %s", r->row->name, r->impl,
+                  r->sample->shapes, r->note);
+}
+
+/* A library that the user names is used even where our own code would be preferred. */
+TEST(matmul_by_named_blas)
+{
+    setenv("CUP_BLAS", "libopenblas.so.0", 1);
+    if (!cup__blas_get()->found)
+        test_skip("no libopenblas.so.0: %s", cup__blas_get()->text);
+    cup_context *c = cpu();
+    int count = 0;
+    EXPECT_INT(cup__check_op(c, cup__row_find("matmul"), report, &count), CUP_OK);
+    EXPECT_INT(cup__check_op(c, cup__row_find("linear_gelu"), report, &count), CUP_OK);
+    EXPECT(count > 50);
+    cup_context_free(c);
+}
+
+TEST(matmul_blas_turned_off)
+{
+    setenv("CUP_BLAS", "off", 1);
+    EXPECT(!cup__blas_get()->found);
+    EXPECT_CONTAINS(cup__blas_get()->text, "CUP_BLAS=off");
+}
+
+TEST(matmul_blas_not_there)
+{
+    setenv("CUP_BLAS", "/nowhere/libblas.so", 1);
+    EXPECT(!cup__blas_get()->found);
+    EXPECT_CONTAINS(cup__blas_get()->text, "CUP_BLAS=/nowhere/libblas.so");
 }

@@ -81,6 +81,16 @@ CUP_API cup_tensor *cup_global_norm(cup_context *c, cup_tensor *const *x, int x_
  * sees nothing gives 0 */
 CUP_API cup_tensor *cup_attention(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v, bool causal, double scale, double dropout);
 
+/* (qkv): attention over [B,T,W], where W holds the heads of q, then kv_heads of k, then as many
+ * of v; o is [B,T,heads D]; kv_heads 0 means heads; the rest as in attention */
+CUP_API cup_tensor *cup_qkv_attention(cup_context *c, cup_tensor *qkv, int heads, int kv_heads, bool causal, double scale, double dropout);
+
+/* (x): x, [B,H,T,D], with pairs of the first `size` features of each row turned by an angle:
+ * pair i by base^[-2 i / size] times its position, which is offset + t; pairs are i and i +
+ * size/2, or 2 i and 2 i + 1 when interleaved; base 0 means 10000, size 0 all features; heads,
+ * when not 0, says how many of the first heads are turned; inverse turns back */
+CUP_API cup_tensor *cup_rope(cup_context *c, cup_tensor *x, double base, int64_t offset, int size, int heads, bool interleaved, bool inverse);
+
 /* Matrix products */
 
 /* (a, b): the product of the last two dimensions, [..,M,K] by [..,K,N], each first transposed

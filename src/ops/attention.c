@@ -207,34 +207,16 @@ static const cup__sample bench_grad[] = {
      GRAD(.causal = true)},
     {NULL, NULL}};
 
-/* Products of queries and keys that causality leaves, times two: forward does two matrix products
- * over them, backward five. */
-static double pairs_of(const cup__attention *a)
-{
-    double pairs = 0;
-    for (int64_t query = 0; query < a->queries; query++)
-        pairs += (double)cup__attention_visible(a, query);
-    return pairs * (double)(a->batch * a->heads * a->size) * 2;
-}
-
-static double bytes_of(const cup__attention *a)
-{
-    double rows = (double)(a->queries * a->heads + a->keys * a->kv_heads);
-    return 2 * rows * (double)(a->batch * a->size * cup_dtype_size(a->dtype));
-}
-
 static void cost(const cup__call *call, double *bytes, double *flops)
 {
     cup__attention a = forward_of(call);
-    *bytes = bytes_of(&a);
-    *flops = 2 * pairs_of(&a);
+    cup__attention_cost(&a, false, bytes, flops);
 }
 
 static void cost_grad(const cup__call *call, double *bytes, double *flops)
 {
     cup__attention a = backward_of(call);
-    *bytes = 2 * bytes_of(&a);
-    *flops = 5 * pairs_of(&a);
+    cup__attention_cost(&a, true, bytes, flops);
 }
 
 static const char *refuses_cpu(const cup__call *call)

@@ -51,6 +51,9 @@ static inline int64_t cup__attention_visible(const cup__attention *a, int64_t qu
 
 cup_status cup__attention_check(cup__call *call, double scale, double dropout, int64_t size);
 
+/* Forward does two matrix products over the scores that causality leaves, backward five. */
+void cup__attention_cost(const cup__attention *a, bool backward, double *bytes, double *flops);
+
 cup_status cup__attention_plain(cup__attention *a);
 cup_status cup__attention_plain_grad(cup__attention *a);
 cup_status cup__attention_cpu(cup__attention *a);

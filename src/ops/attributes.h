@@ -34,6 +34,9 @@ typedef enum cup__op_id {
     CUP__OP_lion,
     CUP__OP_attention,
     CUP__OP_attention_grad,
+    CUP__OP_qkv_attention,
+    CUP__OP_qkv_attention_grad,
+    CUP__OP_rope,
     CUP__OP_matmul,
     CUP__OP_linear,
     CUP__OP_linear_gelu,
@@ -186,6 +189,36 @@ typedef struct cup__attention_grad_attributes {
     int64_t sequence;
 } cup__attention_grad_attributes;
 cup_status cup__attention_grad(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v, cup_tensor *o, cup_tensor *lse, cup_tensor *d_o, bool causal, double scale, double dropout, int64_t sequence, cup_tensor **dq, cup_tensor **dk, cup_tensor **dv);
+
+extern const cup__op cup__op_qkv_attention;
+typedef struct cup__qkv_attention_attributes {
+    int heads;
+    int kv_heads;
+    bool causal;
+    double scale;
+    double dropout;
+} cup__qkv_attention_attributes;
+
+extern const cup__op cup__op_qkv_attention_grad;
+typedef struct cup__qkv_attention_grad_attributes {
+    int heads;
+    int kv_heads;
+    bool causal;
+    double scale;
+    double dropout;
+    int64_t sequence;
+} cup__qkv_attention_grad_attributes;
+cup_tensor *cup__qkv_attention_grad(cup_context *c, cup_tensor *qkv, cup_tensor *o, cup_tensor *lse, cup_tensor *d_o, int heads, int kv_heads, bool causal, double scale, double dropout, int64_t sequence);
+
+extern const cup__op cup__op_rope;
+typedef struct cup__rope_attributes {
+    double base;
+    int64_t offset;
+    int size;
+    int heads;
+    bool interleaved;
+    bool inverse;
+} cup__rope_attributes;
 
 extern const cup__op cup__op_matmul;
 typedef struct cup__matmul_attributes {

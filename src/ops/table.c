@@ -75,6 +75,29 @@ static const cup__attribute attention_grad_attributes[] = {
     {"dropout", CUP__KIND_FLOAT, offsetof(cup__attention_grad_attributes, dropout)},
     {"sequence", CUP__KIND_INT64, offsetof(cup__attention_grad_attributes, sequence)},
     {NULL, 0, 0}};
+static const cup__attribute qkv_attention_attributes[] = {
+    {"heads", CUP__KIND_INT, offsetof(cup__qkv_attention_attributes, heads)},
+    {"kv_heads", CUP__KIND_INT, offsetof(cup__qkv_attention_attributes, kv_heads)},
+    {"causal", CUP__KIND_BOOL, offsetof(cup__qkv_attention_attributes, causal)},
+    {"scale", CUP__KIND_FLOAT, offsetof(cup__qkv_attention_attributes, scale)},
+    {"dropout", CUP__KIND_FLOAT, offsetof(cup__qkv_attention_attributes, dropout)},
+    {NULL, 0, 0}};
+static const cup__attribute qkv_attention_grad_attributes[] = {
+    {"heads", CUP__KIND_INT, offsetof(cup__qkv_attention_grad_attributes, heads)},
+    {"kv_heads", CUP__KIND_INT, offsetof(cup__qkv_attention_grad_attributes, kv_heads)},
+    {"causal", CUP__KIND_BOOL, offsetof(cup__qkv_attention_grad_attributes, causal)},
+    {"scale", CUP__KIND_FLOAT, offsetof(cup__qkv_attention_grad_attributes, scale)},
+    {"dropout", CUP__KIND_FLOAT, offsetof(cup__qkv_attention_grad_attributes, dropout)},
+    {"sequence", CUP__KIND_INT64, offsetof(cup__qkv_attention_grad_attributes, sequence)},
+    {NULL, 0, 0}};
+static const cup__attribute rope_attributes[] = {
+    {"base", CUP__KIND_FLOAT, offsetof(cup__rope_attributes, base)},
+    {"offset", CUP__KIND_INT64, offsetof(cup__rope_attributes, offset)},
+    {"size", CUP__KIND_INT, offsetof(cup__rope_attributes, size)},
+    {"heads", CUP__KIND_INT, offsetof(cup__rope_attributes, heads)},
+    {"interleaved", CUP__KIND_BOOL, offsetof(cup__rope_attributes, interleaved)},
+    {"inverse", CUP__KIND_BOOL, offsetof(cup__rope_attributes, inverse)},
+    {NULL, 0, 0}};
 static const cup__attribute matmul_attributes[] = {
     {"transpose_a", CUP__KIND_BOOL, offsetof(cup__matmul_attributes, transpose_a)},
     {"transpose_b", CUP__KIND_BOOL, offsetof(cup__matmul_attributes, transpose_b)},
@@ -162,6 +185,15 @@ const cup__row cup__rows[] = {
     {"attention_grad", &cup__op_attention_grad, "q, k, v, o, lse, d_o", "bool causal, float scale, float dropout, int64 sequence",
      "dq, dk, dv",
      "the gradients of attention; sequence is that of the forward call's random numbers", 6, 6, 3, 3, false, sizeof(cup__attention_grad_attributes), attention_grad_attributes},
+    {"qkv_attention", &cup__op_qkv_attention, "qkv", "int heads, int kv_heads, bool causal, float scale, float dropout",
+     "o; lse",
+     "attention over [B,T,W], where W holds the heads of q, then kv_heads of k, then as many of v; o is [B,T,heads D]; kv_heads 0 means heads; the rest as in attention", 1, 1, 1, 2, true, sizeof(cup__qkv_attention_attributes), qkv_attention_attributes},
+    {"qkv_attention_grad", &cup__op_qkv_attention_grad, "qkv, o, lse, d_o", "int heads, int kv_heads, bool causal, float scale, float dropout, int64 sequence",
+     "dqkv",
+     "the gradient of qkv_attention", 4, 4, 1, 1, false, sizeof(cup__qkv_attention_grad_attributes), qkv_attention_grad_attributes},
+    {"rope", &cup__op_rope, "x", "float base, int64 offset, int size, int heads, bool interleaved, bool inverse",
+     "y",
+     "x, [B,H,T,D], with pairs of the first `size` features of each row turned by an angle: pair i by base^[-2 i / size] times its position, which is offset + t; pairs are i and i + size/2, or 2 i and 2 i + 1 when interleaved; base 0 means 10000, size 0 all features; heads, when not 0, says how many of the first heads are turned; inverse turns back", 1, 1, 1, 1, true, sizeof(cup__rope_attributes), rope_attributes},
     {"matmul", &cup__op_matmul, "a, b", "bool transpose_a, bool transpose_b",
      "y",
      "the product of the last two dimensions, [..,M,K] by [..,K,N], each first transposed where asked; leading dimensions broadcast", 2, 2, 1, 1, true, sizeof(cup__matmul_attributes), matmul_attributes},
@@ -397,6 +429,44 @@ cup_status cup__attention_grad(cup_context *c, cup_tensor *q, cup_tensor *k, cup
     *dk = out[1];
     *dv = out[2];
     return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_tensor *cup_qkv_attention(cup_context *c, cup_tensor *qkv, int heads, int kv_heads, bool causal, double scale, double dropout)
+{
+    cup__qkv_attention_attributes attributes = {0};
+    attributes.heads = heads;
+    attributes.kv_heads = kv_heads;
+    attributes.causal = causal;
+    attributes.scale = scale;
+    attributes.dropout = dropout;
+    cup_tensor *const in[] = {qkv};
+    return cup__op_call(c, &cup__rows[CUP__OP_qkv_attention], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup__qkv_attention_grad(cup_context *c, cup_tensor *qkv, cup_tensor *o, cup_tensor *lse, cup_tensor *d_o, int heads, int kv_heads, bool causal, double scale, double dropout, int64_t sequence)
+{
+    cup__qkv_attention_grad_attributes attributes = {0};
+    attributes.heads = heads;
+    attributes.kv_heads = kv_heads;
+    attributes.causal = causal;
+    attributes.scale = scale;
+    attributes.dropout = dropout;
+    attributes.sequence = sequence;
+    cup_tensor *const in[] = {qkv, o, lse, d_o};
+    return cup__op_call(c, &cup__rows[CUP__OP_qkv_attention_grad], in, 4, &attributes, NULL);
+}
+
+cup_tensor *cup_rope(cup_context *c, cup_tensor *x, double base, int64_t offset, int size, int heads, bool interleaved, bool inverse)
+{
+    cup__rope_attributes attributes = {0};
+    attributes.base = base;
+    attributes.offset = offset;
+    attributes.size = size;
+    attributes.heads = heads;
+    attributes.interleaved = interleaved;
+    attributes.inverse = inverse;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_rope], in, 1, &attributes, NULL);
 }
 
 cup_tensor *cup_matmul(cup_context *c, cup_tensor *a, cup_tensor *b, bool transpose_a, bool transpose_b)

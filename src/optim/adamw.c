@@ -40,7 +40,7 @@ static void read(const void *attributes, double *a)
     a[2] = from->epsilon;
 }
 
-static const cup__update update = {"adamw.cu", 3, read, adamw, adamw_f32};
+static const cup__update update = {"adamw.cu", read, adamw, adamw_f32};
 
 static cup_status infer(cup__call *call)
 {
@@ -57,8 +57,14 @@ static cup_status run_cpu(cup__call *call)
     return cup__update_cpu(call, &update);
 }
 
+static cup_status run_cuda(cup__call *call)
+{
+    return cup__update_cuda(call, &update);
+}
+
 static const cup__impl impls[] = {
-    {.name = "chunks", .place = CUP__CPU, .refuses = cup__update_refuses, .run = run_cpu},
+    {.name = "chunks", .place = CUP__CPU, .refuses = cup__update_refuses_cpu, .run = run_cpu},
+    {.name = "chunks", .place = CUP__CUDA, .refuses = cup__update_refuses_cuda, .run = run_cuda},
     {0},
 };
 

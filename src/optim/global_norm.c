@@ -2,11 +2,13 @@
 
 #include "base/memory.h"
 #include "base/parallel.h"
+#include "cuda/cuda.h"
 #include "ops/attributes.h"
 #include "ops/pointwise.h"
 
-#define BLOCK 16384 /* elements of one partial sum, whatever the number of cores */
+#define BLOCK 16384 /* elements of one partial sum, on any device */
 #define PIECE 1024
+#define MOST_AT_ONCE 1024 /* tensors that fit a kernel's arguments, which are 32764 bytes */
 
 static cup_status infer(cup__call *call)
 {
@@ -33,14 +35,11 @@ static cup_status specification(cup__call *call)
     return CUP_OK;
 }
 
-static const char *refuses(const cup__call *call)
+static const char *refuses_cpu(const cup__call *call)
 {
-    for (int i = 0; i < call->in_count; i++) {
+    for (int i = 0; i < call->in_count; i++)
         if (call->in[i]->dtype == CUP_F64)
             return "it reads in single precision and a tensor is f64";
-        if (!call->in[i]->contiguous)
-            return "a tensor is not in row-major order";
-    }
     return NULL;
 }
 
@@ -116,8 +115,102 @@ static cup_status run_cpu(cup__call *call)
     return status;
 }
 
+/* norm_entry of global_norm.cu. */
+typedef struct entry {
+    const void *data;
+    int64_t count, chunk;
+} entry;
+
+typedef struct launch {
+    cup__call *call;
+    cup_tensor *partial;
+    cup_dtype dtype;
+    bool aligned;
+    int count;
+    int64_t sent, chunks; /* of earlier launches, and of this one */
+    entry entries[MOST_AT_ONCE];
+} launch;
+
+static const char *refuses_cuda(const cup__call *call)
+{
+    for (int i = 1; i < call->in_count; i++)
+        if ((call->in[i]->dtype == CUP_F64) != (call->in[0]->dtype == CUP_F64))
+            return "some tensors are f64 and others not";
+    return NULL;
+}
+
+static cup_status send(launch *l)
+{
+    if (l->count == 0)
+        return CUP_OK;
+    cup__cuda *gpu = cup__cuda_of(l->call->c->device);
+    int64_t most = l->count <= 64 ? 64 : l->count <= 256 ? 256 : MOST_AT_ONCE;
+    const cup__knob knobs[] = {{"CUP_T", l->dtype},
+                               {"MOST", most},
+                               {"VEC", l->aligned ? 16 / cup_dtype_size(l->dtype) : 1}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "global_norm.cu", "global_norm_squares", knobs, 3);
+    if (!kernel)
+        return l->call->c->error.status;
+    char *partial = (char *)l->partial->data + l->sent * cup_dtype_size(l->partial->dtype);
+    cup__argument table = {l->entries, (size_t)most * sizeof *l->entries};
+    cup_status status = cup__launch(gpu, kernel, ((cup__grid){.x = l->chunks, .threads = 256}),
+                                    table, CUP__ARG(l->count), CUP__ARG(partial));
+    l->sent += l->chunks;
+    l->chunks = l->count = 0;
+    l->aligned = true;
+    return status;
+}
+
+/* All tensors of one dtype. */
+static cup_status send_dtype(launch *l, cup_dtype dtype)
+{
+    l->dtype = dtype;
+    for (int i = 0; i < l->call->in_count; i++) {
+        const cup_tensor *t = l->call->in[i];
+        if (t->dtype != dtype || t->count == 0)
+            continue;
+        l->entries[l->count++] = (entry){t->data, t->count, l->chunks};
+        l->chunks += (t->count + BLOCK - 1) / BLOCK;
+        l->aligned &= (uintptr_t)t->data % 16 == 0;
+        if (l->count == MOST_AT_ONCE)
+            CUP_TRY(send(l));
+    }
+    return send(l);
+}
+
+static cup_status finish(launch *l)
+{
+    cup__cuda *gpu = cup__cuda_of(l->call->c->device);
+    const cup__knob knobs[] = {{"CUP_T", l->partial->dtype}, {"MOST", 1}, {"VEC", 1}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "global_norm.cu", "global_norm_finish", knobs, 3);
+    if (!kernel)
+        return l->call->c->error.status;
+    const void *partial = l->partial->data;
+    void *norm = l->call->out[0]->data;
+    return cup__launch(gpu, kernel, ((cup__grid){.x = 1, .threads = 1024}), CUP__ARG(partial),
+                       CUP__ARG(l->sent), CUP__ARG(norm));
+}
+
+static cup_status run_cuda(cup__call *call)
+{
+    cup__shape sums = {.dtype = call->result[0].dtype, .ndim = 1};
+    for (int i = 0; i < call->in_count; i++)
+        sums.size[0] += (call->in[i]->count + BLOCK - 1) / BLOCK;
+    launch l = {.call = call, .partial = cup__tensor_make(call->c, &sums, "global_norm"),
+                .aligned = true};
+    static const cup_dtype dtypes[] = {CUP_F32, CUP_BF16, CUP_F16, CUP_F64};
+    cup_status status = l.partial ? CUP_OK : call->c->error.status;
+    for (int i = 0; i < 4 && status == CUP_OK; i++)
+        status = send_dtype(&l, dtypes[i]);
+    if (status == CUP_OK)
+        status = finish(&l);
+    cup_tensor_free(l.partial);
+    return status;
+}
+
 static const cup__impl impls[] = {
-    {.name = "blocks", .place = CUP__CPU, .strided = true, .refuses = refuses, .run = run_cpu},
+    {.name = "blocks", .place = CUP__CPU, .refuses = refuses_cpu, .run = run_cpu},
+    {.name = "blocks", .place = CUP__CUDA, .refuses = refuses_cuda, .run = run_cuda},
     {0},
 };
 static const cup__sample samples[] = {{"7", NULL},

@@ -37,7 +37,7 @@ static void read(const void *attributes, double *a)
     a[2] = 0;
 }
 
-static const cup__update update = {"lion.cu", 2, read, lion, lion_f32};
+static const cup__update update = {"lion.cu", read, lion, lion_f32};
 
 static cup_status infer(cup__call *call)
 {
@@ -54,8 +54,14 @@ static cup_status run_cpu(cup__call *call)
     return cup__update_cpu(call, &update);
 }
 
+static cup_status run_cuda(cup__call *call)
+{
+    return cup__update_cuda(call, &update);
+}
+
 static const cup__impl impls[] = {
-    {.name = "chunks", .place = CUP__CPU, .refuses = cup__update_refuses, .run = run_cpu},
+    {.name = "chunks", .place = CUP__CPU, .refuses = cup__update_refuses_cpu, .run = run_cpu},
+    {.name = "chunks", .place = CUP__CUDA, .refuses = cup__update_refuses_cuda, .run = run_cuda},
     {0},
 };
 

@@ -1,5 +1,6 @@
 #include <math.h>
 
+#include "cuda/cuda.h"
 #include "ops/attributes.h"
 #include "optim/update.h"
 
@@ -59,6 +60,33 @@ static cup_status specification(cup__call *call)
     return CUP_OK;
 }
 
+static const char *refuses(const cup__call *call)
+{
+    bool other_norm = call->in_count > 2 && call->in[2] && call->in[2]->dtype != CUP_F32;
+    return call->in[0]->dtype != CUP_F32 || call->in[1]->dtype != CUP_F64 || other_norm
+               ? "hyper and norm must be f32 and state f64"
+               : NULL;
+}
+
+static cup_status run_cuda(cup__call *call)
+{
+    const cup__step_factors_attributes *a = call->attributes;
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    cup__kernel *kernel = cup__kernel_get(gpu, "step_factors.cu", "step_factors_fwd", NULL, 0);
+    if (!kernel)
+        return call->c->error.status;
+    const void *hyper = call->in[0]->data;
+    const void *norm = call->in_count > 2 && call->in[2] ? call->in[2]->data : NULL;
+    void *state = call->in[1]->data, *factors = call->out[0]->data;
+    return cup__launch(gpu, kernel, ((cup__grid){.x = 1, .threads = 1}), CUP__ARG(hyper),
+                       CUP__ARG(state), CUP__ARG(norm), CUP__ARG(a->beta1), CUP__ARG(a->beta2),
+                       CUP__ARG(factors));
+}
+
+/* On a CPU the specification is as fast as anything. */
+static const cup__impl impls[] = {
+    {.name = "one thread", .place = CUP__CUDA, .refuses = refuses, .run = run_cuda}, {0}};
+
 #define BETAS(a, b) &(const cup__step_factors_attributes){a, b}
 static const cup__sample samples[] = {{"3 4 ()", BETAS(0.9, 0.999)},
                                       {"3 4", BETAS(0.9, 0.95)},
@@ -69,6 +97,7 @@ const cup__op cup__op_step_factors = {
     .infer = infer,
     .specification = specification,
     .in_place = 1u << 1,
+    .impls = impls,
     .samples = samples,
     .domain = {{0.1, 2}, {0.1, 0.9}, {0.1, 4}},
     .in_dtypes = {CUP__DTYPE(F32), CUP__DTYPE(F64), CUP__DTYPE(F32)},

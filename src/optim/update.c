@@ -6,12 +6,12 @@
 #define CHUNK 8192 /* elements a core takes at a time */
 #define PIECE 1024 /* elements converted at a time, which fit the first-level cache */
 
-static int record_count(const cup__call *call)
+int cup__update_records(const cup__call *call)
 {
     return (call->in_count - CUP__RECORDS_AT) / CUP__RECORD;
 }
 
-static cup_tensor *const *record_of(const cup__call *call, int i)
+cup_tensor *const *cup__update_record(const cup__call *call, int i)
 {
     return call->in + CUP__RECORDS_AT + i * CUP__RECORD;
 }
@@ -25,7 +25,7 @@ static cup_status check_record(cup__call *call, int i, int states)
 {
     static const char *const names[] = {"parameter", "gradient", "master copy", "first state",
                                         "second state"};
-    cup_tensor *const *r = record_of(call, i);
+    cup_tensor *const *r = cup__update_record(call, i);
     int at = CUP__RECORDS_AT + i * CUP__RECORD;
     for (int k = 0; k < CUP__RECORD; k++) {
         bool needed = k < CUP__MASTER || (k >= CUP__FIRST && k - CUP__FIRST < states);
@@ -48,7 +48,7 @@ static cup_status check_record(cup__call *call, int i, int states)
 
 cup_status cup__update_infer(cup__call *call, int states)
 {
-    int records = record_count(call);
+    int records = cup__update_records(call);
     if (call->in_count < CUP__RECORDS_AT ||
         (call->in_count - CUP__RECORDS_AT) % CUP__RECORD != 0 || !call->in[1])
         return cup__call_fail(call, CUP_ARGUMENT,
@@ -103,8 +103,8 @@ static void update_element(cup_tensor *const *r, int64_t index, const cup__updat
 
 cup_status cup__update_specification(cup__call *call, const cup__update *update)
 {
-    for (int i = 0; i < record_count(call); i++) {
-        cup_tensor *const *r = record_of(call, i);
+    for (int i = 0; i < cup__update_records(call); i++) {
+        cup_tensor *const *r = cup__update_record(call, i);
         cup__step step;
         if (!step_of(call, update, i, &step))
             return CUP_OK;
@@ -114,7 +114,7 @@ cup_status cup__update_specification(cup__call *call, const cup__update *update)
     return CUP_OK;
 }
 
-const char *cup__update_refuses(const cup__call *call)
+const char *cup__update_refuses_cpu(const cup__call *call)
 {
     for (int i = CUP__RECORDS_AT; i < call->in_count; i++)
         if (call->in[i] && call->in[i]->dtype == CUP_F64)
@@ -164,7 +164,7 @@ static void update_chunks(int64_t begin, int64_t end, void *user)
         while (j->first[i + 1] <= chunk)
             i++;
         cup__step step;
-        cup_tensor *const *r = record_of(j->call, i);
+        cup_tensor *const *r = cup__update_record(j->call, i);
         if (!step_of(j->call, j->update, i, &step))
             return;
         int64_t from = (chunk - j->first[i]) * CHUNK, to = from + CHUNK;
@@ -177,13 +177,13 @@ static void update_chunks(int64_t begin, int64_t end, void *user)
 
 cup_status cup__update_cpu(cup__call *call, const cup__update *update)
 {
-    int records = record_count(call);
+    int records = cup__update_records(call);
     job j = {call, update, cup__malloc((size_t)(records + 1) * sizeof *j.first)};
     if (!j.first)
         return cup__call_fail(call, CUP_MEMORY, "out of host memory");
     j.first[0] = 0;
     for (int i = 0; i < records; i++)
-        j.first[i + 1] = j.first[i] + (record_of(call, i)[CUP__VALUE]->count + CHUNK - 1) / CHUNK;
+        j.first[i + 1] = j.first[i] + (cup__update_record(call, i)[CUP__VALUE]->count + CHUNK - 1) / CHUNK;
     cup__parallel_for(j.first[records], 4, update_chunks, &j);
     cup__free(j.first);
     return CUP_OK;
@@ -192,8 +192,8 @@ cup_status cup__update_cpu(cup__call *call, const cup__update *update)
 void cup__update_cost(const cup__call *call, double *bytes, double *flops)
 {
     *bytes = *flops = 0;
-    for (int i = 0; i < record_count(call); i++) {
-        cup_tensor *const *r = record_of(call, i);
+    for (int i = 0; i < cup__update_records(call); i++) {
+        cup_tensor *const *r = cup__update_record(call, i);
         for (int k = 0; k < CUP__RECORD; k++) {
             if (!r[k])
                 continue;

@@ -31,8 +31,7 @@ typedef struct cup__step {
 } cup__step;
 
 typedef struct cup__update {
-    const char *source; /* "adamw.cu" */
-    int attributes;
+    const char *source; /* "adamw.cu", whose kernel is adamw_step */
     void (*read)(const void *attributes, double *a);
     /* One element; returns the new value. */
     double (*f64)(double value, double gradient, double *first, double *second,
@@ -42,11 +41,17 @@ typedef struct cup__update {
                 const cup__step *step);
 } cup__update;
 
+/* How many records there are, and each one's five tensors. */
+int cup__update_records(const cup__call *call);
+cup_tensor *const *cup__update_record(const cup__call *call, int i);
+
 /* Checks the records; `states` of them must be there. */
 cup_status cup__update_infer(cup__call *call, int states);
 cup_status cup__update_specification(cup__call *call, const cup__update *update);
 cup_status cup__update_cpu(cup__call *call, const cup__update *update);
-const char *cup__update_refuses(const cup__call *call);
+cup_status cup__update_cuda(cup__call *call, const cup__update *update);
+const char *cup__update_refuses_cpu(const cup__call *call);
+const char *cup__update_refuses_cuda(const cup__call *call);
 void cup__update_cost(const cup__call *call, double *bytes, double *flops);
 
 /* The fields of a descriptor that every update has. */

@@ -1,0 +1,165 @@
+/* One optimizer step of many parameters in one launch. A rule, in adamw.cu for example, says what
+ * happens to one element; the walk is here.
+ *
+ * Grid: a block for each chunk of CHUNK elements of some parameter, which it finds by halving in
+ * the table, which lies in the kernel's arguments. 256 threads, VEC elements each at a time, all
+ * loads of an iteration issued before the first use. AdamW moves 28 bytes a parameter in f32 (p, g,
+ * m, v read, p, m, v written) and 28 in bf16 with a master copy (p not read). */
+#ifndef CUP_UPDATE_CUH
+#define CUP_UPDATE_CUH
+
+#include "dtype.cuh"
+
+#ifndef MOST
+#define MOST 64 /* parameters the table has room for */
+#endif
+#ifndef MASTER
+#define MASTER 0 /* 1: the step changes a master copy, and the parameter becomes its rounding */
+#endif
+#ifndef STATES
+#define STATES 2 /* 0 to 2 states for each parameter */
+#endif
+#ifndef VEC
+#define VEC 4 /* elements of one access; 1 where something is not aligned to 16 bytes */
+#endif
+#define THREADS 256
+#define CHUNK 4096
+#define UNROLL (CHUNK / THREADS / VEC < 2 || VEC > 4 ? 1 : 2)
+
+/* Masters and states are in what is computed in. */
+struct update_entry {
+    T *value;
+    const T *gradient;
+    real *master, *first, *second;
+    int64_t count;
+    uint32_t chunk, row; /* the number of its first chunk; its row in the settings */
+};
+
+struct update_table {
+    update_entry entry[MOST];
+};
+
+struct update_numbers {
+    real corrected, root, gradient, rate, decay;
+    real a[3], rest[3]; /* the attributes, and 1 - them */
+};
+
+struct update_attributes {
+    double a[3];
+};
+
+/* A piece of VEC elements of one parameter on its way through a thread. */
+struct update_piece {
+    vec<T, VEC> value, gradient;
+    vec<real, VEC> master, first, second;
+};
+
+/* The entry whose chunks contain `chunk`. */
+DEVICE const update_entry &update_find(const update_table &table, int count, uint32_t chunk)
+{
+    int low = 0, high = count;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (table.entry[middle].chunk <= chunk)
+            low = middle;
+        else
+            high = middle;
+    }
+    return table.entry[low];
+}
+
+DEVICE void update_load(const update_entry &e, int64_t i, update_piece &piece)
+{
+    piece.gradient = load_once<VEC>(e.gradient + i);
+    if (MASTER)
+        piece.master = load_once<VEC>(e.master + i);
+    else
+        piece.value = load_once<VEC>(e.value + i);
+    if (STATES > 0)
+        piece.first = load_once<VEC>(e.first + i);
+    if (STATES > 1)
+        piece.second = load_once<VEC>(e.second + i);
+}
+
+template <typename Rule>
+DEVICE void update_store(const update_entry &e, int64_t i, update_piece &piece,
+                         const update_numbers &n)
+{
+    real value[VEC];
+#pragma unroll
+    for (int k = 0; k < VEC; k++) {
+        value[k] = MASTER ? piece.master.at[k] : to_real(piece.value.at[k]);
+        real g = to_real(piece.gradient.at[k]) * n.gradient;
+        value[k] = Rule::step(value[k], g, piece.first.at[k], piece.second.at[k], n);
+        if (MASTER)
+            piece.master.at[k] = value[k];
+    }
+    store(e.value + i, from_reals<T, VEC>(value));
+    if (MASTER)
+        store_once(e.master + i, piece.master);
+    if (STATES > 0)
+        store_once(e.first + i, piece.first);
+    if (STATES > 1)
+        store_once(e.second + i, piece.second);
+}
+
+/* What is left behind the last whole vector of a parameter. */
+template <typename Rule>
+DEVICE void update_rest(const update_entry &e, int64_t i, const update_numbers &n)
+{
+    real none = 0;
+    real &first = STATES > 0 ? e.first[i] : none, &second = STATES > 1 ? e.second[i] : none;
+    real value = MASTER ? e.master[i] : to_real(e.value[i]);
+    value = Rule::step(value, to_real(e.gradient[i]) * n.gradient, first, second, n);
+    e.value[i] = from_real<T>(value);
+    if (MASTER)
+        e.master[i] = value;
+}
+
+DEVICE update_numbers update_read(const update_entry &e, const float *factors,
+                                  const float *settings, const update_attributes &attributes)
+{
+    const float *own = settings + e.row * 2;
+    update_numbers n;
+    n.corrected = (real)__ldg(factors) * (real)__ldg(own);
+    n.root = __ldg(factors + 1);
+    n.gradient = __ldg(factors + 2);
+    n.rate = (real)__ldg(factors + 3) * (real)__ldg(own);
+    n.decay = __ldg(own + 1);
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        n.a[i] = (real)attributes.a[i];
+        n.rest[i] = (real)(1 - attributes.a[i]);
+    }
+    return n;
+}
+
+/* Factors as step_factors gives them; settings have a row for each parameter. */
+template <typename Rule>
+DEVICE void update_chunk(const update_table &table, int count, const float *factors,
+                         const float *settings, const update_attributes &attributes)
+{
+    const int hop = THREADS * VEC;
+    if (__ldg(factors + 4) != 0)
+        return;
+    const update_entry &e = update_find(table, count, blockIdx.x);
+    update_numbers n = update_read(e, factors, settings, attributes);
+    int64_t from = (int64_t)(blockIdx.x - e.chunk) * CHUNK;
+    int64_t to = e.count - from < CHUNK ? e.count : from + CHUNK;
+    int64_t whole = from + (to - from) / VEC * VEC;
+    for (int64_t i = from + threadIdx.x * VEC; i < whole; i += hop * UNROLL) {
+        update_piece piece[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            if (i + u * hop < whole)
+                update_load(e, i + u * hop, piece[u]);
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            if (i + u * hop < whole)
+                update_store<Rule>(e, i + u * hop, piece[u], n);
+    }
+    if (whole + threadIdx.x < to)
+        update_rest<Rule>(e, whole + threadIdx.x, n);
+}
+
+#endif

@@ -1,0 +1,87 @@
+/* Square root of the sum of the squares of all elements of many tensors, always added in the same
+ * order. `squares`: a block for each CHUNK elements of some tensor, found by halving in the table
+ * that lies in the kernel's arguments; 256 threads, four 16-byte loads each in flight; one partial
+ * sum a block. `finish`: one block adds the partial sums in double. Moves the tensors once. */
+#include "dtype.cuh"
+#include "reduce.cuh"
+
+#ifndef MOST
+#define MOST 64 /* tensors the table has room for */
+#endif
+#ifndef VEC
+#define VEC 4 /* elements of one access; 1 where a tensor is not aligned to 16 bytes */
+#endif
+#define THREADS 256
+#define CHUNK 16384
+#define UNROLL 4
+
+struct norm_entry {
+    const T *data;
+    int64_t count, chunk;
+};
+
+struct norm_table {
+    norm_entry entry[MOST];
+};
+
+DEVICE const norm_entry &norm_find(const norm_table &table, int count, int64_t chunk)
+{
+    int low = 0, high = count;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (table.entry[middle].chunk <= chunk)
+            low = middle;
+        else
+            high = middle;
+    }
+    return table.entry[low];
+}
+
+DEVICE real square(const vec<T, VEC> &v)
+{
+    real sum = 0;
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        sum += to_real(v.at[k]) * to_real(v.at[k]);
+    return sum;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+global_norm_squares(const __grid_constant__ norm_table table, int count, real *partial)
+{
+    const norm_entry &e = norm_find(table, count, blockIdx.x);
+    int64_t from = ((int64_t)blockIdx.x - e.chunk) * CHUNK;
+    int64_t to = e.count - from < CHUNK ? e.count : from + CHUNK;
+    int64_t whole = from + (to - from) / VEC * VEC;
+    const int hop = THREADS * VEC;
+    real sum[UNROLL] = {0};
+    for (int64_t i = from + threadIdx.x * VEC; i < whole; i += hop * UNROLL) {
+        vec<T, VEC> v[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            if (i + u * hop < whole)
+                v[u] = load<VEC>(e.data + i + u * hop);
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            if (i + u * hop < whole)
+                sum[u] += square(v[u]);
+    }
+    if (whole + threadIdx.x < to) {
+        real x = to_real(e.data[whole + threadIdx.x]);
+        sum[0] += x * x;
+    }
+    real all = block_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    if (threadIdx.x == 0)
+        partial[blockIdx.x] = all;
+}
+
+extern "C" __global__ void __launch_bounds__(1024)
+global_norm_finish(const real *partial, int64_t count, real *norm)
+{
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < count; i += blockDim.x)
+        sum += (double)partial[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        *norm = (real)sqrt(sum);
+}

@@ -68,6 +68,22 @@ CUP_API cup_tensor *cup_var(cup_context *c, cup_tensor *x, const int64_t *axes, 
 /* (x) -> y: log of the sum of exponentials over the axes, without overflow */
 CUP_API cup_tensor *cup_logsumexp(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
 
+/* Normalisation */
+
+/* (x, gamma?, beta?): (x - mean) / sqrt(variance + eps) gamma + beta over the last dimension;
+ * gamma and beta in the dtype of x or in f32 */
+CUP_API cup_tensor *cup_layernorm(cup_context *c, cup_tensor *x, cup_tensor *gamma, cup_tensor *beta, double eps);
+
+/* (x, gamma?): x / sqrt(mean of squares + eps) gamma over the last dimension; gamma in the
+ * dtype of x or in f32 */
+CUP_API cup_tensor *cup_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *gamma, double eps);
+
+/* (x, residual, gamma?, beta?): sum is x + residual, y is layernorm of sum, in one pass */
+CUP_API cup_status cup_add_layernorm(cup_context *c, cup_tensor *x, cup_tensor *residual, cup_tensor *gamma, cup_tensor *beta, double eps, cup_tensor **y, cup_tensor **sum);
+
+/* (x, residual, gamma?): sum is x + residual, y is rmsnorm of sum, in one pass */
+CUP_API cup_status cup_add_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *residual, cup_tensor *gamma, double eps, cup_tensor **y, cup_tensor **sum);
+
 /* Training */
 
 /* (x...) -> y: square root of the sum of the squares of all elements of all tensors */

@@ -27,6 +27,11 @@ typedef enum cup__op_id {
     CUP__OP_norm_grad,
     CUP__OP_var_grad,
     CUP__OP_logsumexp_grad,
+    CUP__OP_layernorm,
+    CUP__OP_rmsnorm,
+    CUP__OP_add_layernorm,
+    CUP__OP_add_rmsnorm,
+    CUP__OP_layernorm_grad,
     CUP__OP_global_norm,
     CUP__OP_step_factors,
     CUP__OP_adamw,
@@ -142,6 +147,34 @@ cup_tensor *cup__var_grad(cup_context *c, cup_tensor *x, cup_tensor *mean, cup_t
 
 extern const cup__op cup__op_logsumexp_grad;
 cup_tensor *cup__logsumexp_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cup_tensor *dy);
+
+extern const cup__op cup__op_layernorm;
+typedef struct cup__layernorm_attributes {
+    double eps;
+} cup__layernorm_attributes;
+
+extern const cup__op cup__op_rmsnorm;
+typedef struct cup__rmsnorm_attributes {
+    double eps;
+} cup__rmsnorm_attributes;
+
+extern const cup__op cup__op_add_layernorm;
+typedef struct cup__add_layernorm_attributes {
+    double eps;
+} cup__add_layernorm_attributes;
+
+extern const cup__op cup__op_add_rmsnorm;
+typedef struct cup__add_rmsnorm_attributes {
+    double eps;
+} cup__add_rmsnorm_attributes;
+
+extern const cup__op cup__op_layernorm_grad;
+typedef struct cup__layernorm_grad_attributes {
+    cup_dtype dtype;
+    bool want_gamma;
+    bool want_beta;
+} cup__layernorm_grad_attributes;
+cup_status cup__layernorm_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cup_tensor *rstd, cup_tensor *mean, cup_tensor *gamma, cup_tensor *dsum, cup_dtype dtype, bool want_gamma, bool want_beta, cup_tensor **dx, cup_tensor **dgamma, cup_tensor **dbeta);
 
 extern const cup__op cup__op_global_norm;
 

@@ -210,9 +210,11 @@ static void join(int64_t begin, int64_t end, void *user)
 static void finish(int64_t begin, int64_t end, void *user)
 {
     const job *j = user;
-    for (int64_t i = begin; i < end; i++)
+    for (int64_t i = begin; i < end; i++) {
+        double shift = j->shift ? j->shift[i] : 0;
         cup__store(j->call->out[0], i,
-                   cup__fold_finish(j->call, j->r.length, j->folded[i], j->shift ? j->shift[i] : 0));
+                   cup__fold_finish(j->call, j->r.length, j->folded[i], shift));
+    }
 }
 
 /* Whether to fold along the elements of a result or across many results at once. */

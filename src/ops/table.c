@@ -47,6 +47,23 @@ static const cup__attribute logsumexp_attributes[] = {
 static const cup__attribute var_grad_attributes[] = {
     {"scale", CUP__KIND_FLOAT, offsetof(cup__var_grad_attributes, scale)},
     {NULL, 0, 0}};
+static const cup__attribute layernorm_attributes[] = {
+    {"eps", CUP__KIND_FLOAT, offsetof(cup__layernorm_attributes, eps)},
+    {NULL, 0, 0}};
+static const cup__attribute rmsnorm_attributes[] = {
+    {"eps", CUP__KIND_FLOAT, offsetof(cup__rmsnorm_attributes, eps)},
+    {NULL, 0, 0}};
+static const cup__attribute add_layernorm_attributes[] = {
+    {"eps", CUP__KIND_FLOAT, offsetof(cup__add_layernorm_attributes, eps)},
+    {NULL, 0, 0}};
+static const cup__attribute add_rmsnorm_attributes[] = {
+    {"eps", CUP__KIND_FLOAT, offsetof(cup__add_rmsnorm_attributes, eps)},
+    {NULL, 0, 0}};
+static const cup__attribute layernorm_grad_attributes[] = {
+    {"dtype", CUP__KIND_DTYPE, offsetof(cup__layernorm_grad_attributes, dtype)},
+    {"want_gamma", CUP__KIND_BOOL, offsetof(cup__layernorm_grad_attributes, want_gamma)},
+    {"want_beta", CUP__KIND_BOOL, offsetof(cup__layernorm_grad_attributes, want_beta)},
+    {NULL, 0, 0}};
 static const cup__attribute step_factors_attributes[] = {
     {"beta1", CUP__KIND_FLOAT, offsetof(cup__step_factors_attributes, beta1)},
     {"beta2", CUP__KIND_FLOAT, offsetof(cup__step_factors_attributes, beta2)},
@@ -164,6 +181,21 @@ const cup__row cup__rows[] = {
     {"logsumexp_grad", &cup__op_logsumexp_grad, "x, y, dy", "",
      "dx",
      "dy exp(x - y)", 3, 3, 1, 1, false, 0, NULL},
+    {"layernorm", &cup__op_layernorm, "x, gamma?, beta?", "float eps",
+     "y; mean, rstd",
+     "(x - mean) / sqrt(variance + eps) gamma + beta over the last dimension; gamma and beta in the dtype of x or in f32", 1, 3, 1, 3, true, sizeof(cup__layernorm_attributes), layernorm_attributes},
+    {"rmsnorm", &cup__op_rmsnorm, "x, gamma?", "float eps",
+     "y; rstd",
+     "x / sqrt(mean of squares + eps) gamma over the last dimension; gamma in the dtype of x or in f32", 1, 2, 1, 2, true, sizeof(cup__rmsnorm_attributes), rmsnorm_attributes},
+    {"add_layernorm", &cup__op_add_layernorm, "x, residual, gamma?, beta?", "float eps",
+     "y, sum; mean, rstd",
+     "sum is x + residual, y is layernorm of sum, in one pass", 2, 4, 2, 4, true, sizeof(cup__add_layernorm_attributes), add_layernorm_attributes},
+    {"add_rmsnorm", &cup__op_add_rmsnorm, "x, residual, gamma?", "float eps",
+     "y, sum; rstd",
+     "sum is x + residual, y is rmsnorm of sum, in one pass", 2, 3, 2, 3, true, sizeof(cup__add_rmsnorm_attributes), add_rmsnorm_attributes},
+    {"layernorm_grad", &cup__op_layernorm_grad, "dy, x, rstd, mean?, gamma?, dsum?", "dtype dtype, bool want_gamma, bool want_beta",
+     "dx, dgamma, dbeta",
+     "gradients of layernorm, or without mean of rmsnorm; dgamma and dbeta have the dtype, and no elements when not asked for; dsum is added to dx", 3, 6, 3, 3, false, sizeof(cup__layernorm_grad_attributes), layernorm_grad_attributes},
     {"global_norm", &cup__op_global_norm, "x...", "",
      "y",
      "square root of the sum of the squares of all elements of all tensors", 1, INT_MAX, 1, 1, true, 0, NULL},
@@ -358,6 +390,61 @@ cup_tensor *cup__logsumexp_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cu
 {
     cup_tensor *const in[] = {x, y, dy};
     return cup__op_call(c, &cup__rows[CUP__OP_logsumexp_grad], in, 3, NULL, NULL);
+}
+
+cup_tensor *cup_layernorm(cup_context *c, cup_tensor *x, cup_tensor *gamma, cup_tensor *beta, double eps)
+{
+    cup__layernorm_attributes attributes = {0};
+    attributes.eps = eps;
+    cup_tensor *const in[] = {x, gamma, beta};
+    return cup__op_call(c, &cup__rows[CUP__OP_layernorm], in, 3, &attributes, NULL);
+}
+
+cup_tensor *cup_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *gamma, double eps)
+{
+    cup__rmsnorm_attributes attributes = {0};
+    attributes.eps = eps;
+    cup_tensor *const in[] = {x, gamma};
+    return cup__op_call(c, &cup__rows[CUP__OP_rmsnorm], in, 2, &attributes, NULL);
+}
+
+cup_status cup_add_layernorm(cup_context *c, cup_tensor *x, cup_tensor *residual, cup_tensor *gamma, cup_tensor *beta, double eps, cup_tensor **y, cup_tensor **sum)
+{
+    cup__add_layernorm_attributes attributes = {0};
+    attributes.eps = eps;
+    cup_tensor *const in[] = {x, residual, gamma, beta};
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_add_layernorm], in, 4, &attributes, out) != NULL;
+    *y = out[0];
+    *sum = out[1];
+    return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_status cup_add_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *residual, cup_tensor *gamma, double eps, cup_tensor **y, cup_tensor **sum)
+{
+    cup__add_rmsnorm_attributes attributes = {0};
+    attributes.eps = eps;
+    cup_tensor *const in[] = {x, residual, gamma};
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_add_rmsnorm], in, 3, &attributes, out) != NULL;
+    *y = out[0];
+    *sum = out[1];
+    return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_status cup__layernorm_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cup_tensor *rstd, cup_tensor *mean, cup_tensor *gamma, cup_tensor *dsum, cup_dtype dtype, bool want_gamma, bool want_beta, cup_tensor **dx, cup_tensor **dgamma, cup_tensor **dbeta)
+{
+    cup__layernorm_grad_attributes attributes = {0};
+    attributes.dtype = dtype;
+    attributes.want_gamma = want_gamma;
+    attributes.want_beta = want_beta;
+    cup_tensor *const in[] = {dy, x, rstd, mean, gamma, dsum};
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_layernorm_grad], in, 6, &attributes, out) != NULL;
+    *dx = out[0];
+    *dgamma = out[1];
+    *dbeta = out[2];
+    return done ? CUP_OK : cup__call_status(c);
 }
 
 cup_tensor *cup_global_norm(cup_context *c, cup_tensor *const *x, int x_count)

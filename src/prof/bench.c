@@ -1,0 +1,245 @@
+#include "prof/bench.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/memory.h"
+#include "base/parallel.h"
+#include "cuda/cuda.h"
+#include "prof/check.h"
+
+#define MOST_INPUTS 64
+#define MOST_RUNS 400
+#define LEAST_RUNS 5
+#define FLUSH_BYTES ((size_t)256 << 20)
+#define COPY_BYTES ((size_t)1 << 30)
+#define SEED 99u
+
+typedef struct stopwatch {
+    cup_context *c;
+    cup__timer *timer; /* of the GPU, NULL on a CPU */
+    struct timespec start;
+    void *flush;
+} stopwatch;
+
+static cup_status stopwatch_open(stopwatch *w, cup_context *c, size_t flush_bytes)
+{
+    *w = (stopwatch){.c = c};
+    CUP_TRY(c->device->calls->allocate(c->device, flush_bytes, "cache flush", &w->flush));
+    return c->device->is_cuda ? cup__timer_new(cup__cuda_of(c->device), &w->timer) : CUP_OK;
+}
+
+static void stopwatch_close(stopwatch *w)
+{
+    if (w->flush)
+        w->c->device->calls->release(w->c->device, w->flush);
+    if (w->timer)
+        cup__timer_free(w->timer);
+}
+
+static cup_status stopwatch_start(stopwatch *w)
+{
+    if (w->timer)
+        return cup__timer_start(w->timer);
+    clock_gettime(CLOCK_MONOTONIC, &w->start);
+    return CUP_OK;
+}
+
+static cup_status stopwatch_stop(stopwatch *w, double *us)
+{
+    if (w->timer) {
+        double ms = 0;
+        CUP_TRY(cup__timer_stop(w->timer, &ms));
+        *us = ms * 1e3;
+        return CUP_OK;
+    }
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    *us = (double)(now.tv_sec - w->start.tv_sec) * 1e6 +
+          (double)(now.tv_nsec - w->start.tv_nsec) * 1e-3;
+    return CUP_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Dense tensor-core and FMA rates by compute capability, from the vendor's data sheets scaled to
+ * what large products reach under the power limit. */
+static void known_flops(cup_context *c, cup__ceiling *ceiling)
+{
+    if (!c->device->is_cuda)
+        return;
+    const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(c->device));
+    if (facts->major != 9)
+        return;
+    ceiling->flops[CUP_F32] = 60e12;
+    ceiling->flops[CUP_F64] = 60e12;
+    ceiling->flops[CUP_F16] = ceiling->flops[CUP_BF16] = 795e12;
+    ceiling->flops[CUP_I8] = ceiling->flops[CUP_F8E4M3] = ceiling->flops[CUP_F8E5M2] = 1450e12;
+}
+
+typedef struct copy_job {
+    char *to;
+    const char *from;
+} copy_job;
+
+static void copy_part(int64_t begin, int64_t end, void *user)
+{
+    copy_job *job = user;
+    memcpy(job->to + begin, job->from + begin, (size_t)(end - begin));
+}
+
+static cup_status copy_once(cup_context *c, void *to, void *from, size_t bytes)
+{
+    if (c->device->is_cuda)
+        return c->device->calls->copy(c->device, to, from, bytes);
+    cup__parallel_for((int64_t)bytes, 1 << 20, copy_part, &(copy_job){to, from});
+    return CUP_OK;
+}
+
+cup_status cup__bench_ceiling(cup_context *c, cup__ceiling *ceiling)
+{
+    memset(ceiling, 0, sizeof *ceiling);
+    known_flops(c, ceiling);
+    size_t bytes = c->device->is_cuda ? COPY_BYTES : COPY_BYTES / 4;
+    stopwatch w;
+    void *to = NULL;
+    cup_status status = stopwatch_open(&w, c, bytes);
+    if (status == CUP_OK)
+        status = c->device->calls->allocate(c->device, bytes, "copy", &to);
+    if (status == CUP_OK)
+        status = c->device->calls->fill(c->device, w.flush, 0x55, bytes);
+    double best = INFINITY;
+    for (int i = 0; i < 8 && status == CUP_OK; i++) {
+        double us = 0;
+        status = stopwatch_start(&w);
+        if (status == CUP_OK)
+            status = copy_once(c, to, w.flush, bytes);
+        if (status == CUP_OK)
+            status = stopwatch_stop(&w, &us);
+        best = fmin(best, us);
+    }
+    ceiling->copy_bytes = 2.0 * (double)bytes / (best * 1e-6);
+    if (to)
+        c->device->calls->release(c->device, to);
+    stopwatch_close(&w);
+    return status;
+}
+
+void cup__call_cost(const cup__call *call, double *bytes, double *flops)
+{
+    if (call->op->cost) {
+        call->op->cost(call, bytes, flops);
+        return;
+    }
+    *bytes = 0;
+    for (int i = 0; i < call->in_count; i++)
+        if (call->in[i])
+            *bytes += (double)(call->in[i]->count * cup_dtype_size(call->in[i]->dtype));
+    for (int i = 0; i < call->out_count; i++)
+        *bytes += (double)(call->out[i]->count * cup_dtype_size(call->out[i]->dtype));
+    *flops = (double)call->out[0]->count;
+}
+
+typedef struct bench {
+    cup_context *c;
+    const cup__row *row;
+    double seconds;
+    const cup__ceiling *ceiling;
+    cup__bench_report report;
+    void *user;
+    stopwatch watch;
+    cup__call call;
+    cup__bench_result result;
+} bench;
+
+static cup_status time_once(bench *b, const cup__impl *impl, double *us)
+{
+    cup__device *device = b->c->device;
+    CUP_TRY(device->calls->fill(device, b->watch.flush, 0x33, FLUSH_BYTES));
+    CUP_TRY(stopwatch_start(&b->watch));
+    CUP_TRY(cup__call_run(&b->call, impl));
+    return stopwatch_stop(&b->watch, us);
+}
+
+static cup_status time_runs(bench *b, const cup__impl *impl)
+{
+    double us[MOST_RUNS], spent = 0;
+    int runs = 0;
+    for (int i = 0; i < 3; i++)
+        CUP_TRY(time_once(b, impl, &us[0]));
+    while (runs < MOST_RUNS && (runs < LEAST_RUNS || spent < b->seconds * 1e6)) {
+        CUP_TRY(time_once(b, impl, &us[runs]));
+        spent += us[runs++] + 100;
+    }
+    qsort(us, (size_t)runs, sizeof *us, by_value);
+    b->result.runs = runs;
+    b->result.median_us = us[runs / 2];
+    b->result.low_us = us[runs / 4];
+    b->result.high_us = us[runs * 3 / 4];
+    return CUP_OK;
+}
+
+static void set_floor(bench *b)
+{
+    cup__bench_result *r = &b->result;
+    cup__call_cost(&b->call, &r->bytes, &r->flops);
+    r->floor_us = r->bytes / b->ceiling->copy_bytes * 1e6;
+    double rate = b->ceiling->flops[r->dtype];
+    if (rate > 0)
+        r->floor_us = fmax(r->floor_us, r->flops / rate * 1e6);
+}
+
+static cup_status bench_impls(bench *b)
+{
+    cup__place place = b->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
+    for (const cup__impl *impl = b->row->op->impls; impl && impl->name; impl++) {
+        if (impl->place != place || (impl->refuses && impl->refuses(&b->call)))
+            continue;
+        b->result.impl = impl->name;
+        CUP_TRY(time_runs(b, impl));
+        set_floor(b);
+        b->report(&b->result, b->user);
+    }
+    return CUP_OK;
+}
+
+static cup_status bench_sample(bench *b, const cup__sample *sample, cup_dtype dtype)
+{
+    cup_tensor *in[MOST_INPUTS];
+    int count = cup__sample_inputs(b->c, b->row, sample, dtype, dtype, CUP__ROW_MAJOR, SEED, in,
+                                   MOST_INPUTS);
+    if (count < 0)
+        return b->c->error.status;
+    CUP_TRY(cup__call_begin(&b->call, b->c, b->row, in, count, sample->attributes));
+    CUP_TRY(cup__call_allocate(&b->call));
+    b->result = (cup__bench_result){.row = b->row, .shapes = sample->shapes, .dtype = dtype};
+    b->result.error = NAN;
+    return bench_impls(b);
+}
+
+cup_status cup__bench_op(cup_context *c, const cup__row *row, const cup__sample *only,
+                         cup_dtype dtype, double seconds, const cup__ceiling *ceiling,
+                         cup__bench_report report, void *user)
+{
+    bench b = {.c = c, .row = row, .seconds = seconds, .ceiling = ceiling, .report = report,
+               .user = user};
+    if (row->op->view)
+        return CUP_OK;
+    cup_status status = stopwatch_open(&b.watch, c, FLUSH_BYTES);
+    const cup__sample one[] = {only ? *only : (cup__sample){0}, {0}};
+    for (const cup__sample *s = only ? one : row->op->bench; s && s->shapes; s++) {
+        if (status != CUP_OK)
+            break;
+        cup_scope_open(c);
+        status = bench_sample(&b, s, dtype);
+        cup__scope_pop(c);
+    }
+    stopwatch_close(&b.watch);
+    return status;
+}

@@ -65,6 +65,10 @@ $(BUILD)/test: $(TEST_O) $(LIB)
 test: $(BUILD)/test $(COMMAND) ## all tests; K=word runs those with the word in their name
 	BUILD=$(BUILD) $(BUILD)/test $(K)
 
+# Programs of bench/ may look inside the library.
+$(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIB)
+	$(Q)$(CC) $(SANITIZE) -o $@ $^ $(LDLIBS)
+
 .PHONY: asan ubsan tsan
 asan: ## the tests under AddressSanitizer
 	$(MAKE) BUILD=build/asan OPT=-O1 SANITIZE="-fsanitize=address -fno-omit-frame-pointer" test

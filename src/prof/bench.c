@@ -1,5 +1,4 @@
-#include "prof/bench.h"
-
+/* Times ops on random data, with the caches flushed before each run. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "base/parallel.h"
 #include "cuda/cuda.h"
 #include "prof/check.h"
+#include "prof/cost.h"
 
 #define MOST_INPUTS 64
 #define MOST_RUNS 400
@@ -70,7 +70,7 @@ static int by_value(const void *a, const void *b)
 
 /* Dense tensor-core and FMA rates by compute capability, from the vendor's data sheets scaled to
  * what large products reach under the power limit. */
-static void known_flops(cup_context *c, cup__ceiling *ceiling)
+static void known_flops(cup_context *c, cup_ceiling *ceiling)
 {
     if (!c->device->is_cuda)
         return;
@@ -102,8 +102,10 @@ static cup_status copy_once(cup_context *c, void *to, void *from, size_t bytes)
     return CUP_OK;
 }
 
-cup_status cup__bench_ceiling(cup_context *c, cup__ceiling *ceiling)
+cup_status cup_ceiling_measure(cup_context *c, cup_ceiling *ceiling)
 {
+    if (!c || c->error.status != CUP_OK)
+        return cup_error(c);
     memset(ceiling, 0, sizeof *ceiling);
     known_flops(c, ceiling);
     size_t bytes = c->device->is_cuda ? COPY_BYTES : COPY_BYTES / 4;
@@ -149,13 +151,14 @@ void cup__call_cost(const cup__call *call, double *bytes, double *flops)
 typedef struct bench {
     cup_context *c;
     const cup__row *row;
+    const char *only_impl;
     double seconds;
-    const cup__ceiling *ceiling;
-    cup__bench_report report;
+    const cup_ceiling *ceiling;
+    void (*report)(const cup_bench_result *result, void *user);
     void *user;
     stopwatch watch;
     cup__call call;
-    cup__bench_result result;
+    cup_bench_result result;
 } bench;
 
 static cup_status time_once(bench *b, const cup__impl *impl, double *us)
@@ -187,7 +190,7 @@ static cup_status time_runs(bench *b, const cup__impl *impl)
 
 static void set_floor(bench *b)
 {
-    cup__bench_result *r = &b->result;
+    cup_bench_result *r = &b->result;
     cup__call_cost(&b->call, &r->bytes, &r->flops);
     r->floor_us = r->bytes / b->ceiling->copy_bytes * 1e6;
     double rate = b->ceiling->flops[r->dtype];
@@ -199,7 +202,8 @@ static cup_status bench_impls(bench *b)
 {
     cup__place place = b->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
     for (const cup__impl *impl = b->row->op->impls; impl && impl->name; impl++) {
-        if (impl->place != place || (impl->refuses && impl->refuses(&b->call)))
+        if (impl->place != place || (b->only_impl && strcmp(b->only_impl, impl->name)) ||
+            (impl->refuses && impl->refuses(&b->call)))
             continue;
         b->result.impl = impl->name;
         CUP_TRY(time_runs(b, impl));
@@ -218,28 +222,45 @@ static cup_status bench_sample(bench *b, const cup__sample *sample, cup_dtype dt
         return b->c->error.status;
     CUP_TRY(cup__call_begin(&b->call, b->c, b->row, in, count, sample->attributes));
     CUP_TRY(cup__call_allocate(&b->call));
-    b->result = (cup__bench_result){.row = b->row, .shapes = sample->shapes, .dtype = dtype};
-    b->result.error = NAN;
+    b->result = (cup_bench_result){.op = b->row->name, .shapes = sample->shapes, .dtype = dtype};
     return bench_impls(b);
 }
 
-cup_status cup__bench_op(cup_context *c, const cup__row *row, const cup__sample *only,
-                         cup_dtype dtype, double seconds, const cup__ceiling *ceiling,
-                         cup__bench_report report, void *user)
+static cup_status bench_samples(bench *b, const cup_bench_options *options)
 {
-    bench b = {.c = c, .row = row, .seconds = seconds, .ceiling = ceiling, .report = report,
-               .user = user};
-    if (row->op->view)
-        return CUP_OK;
-    cup_status status = stopwatch_open(&b.watch, c, FLUSH_BYTES);
-    const cup__sample one[] = {only ? *only : (cup__sample){0}, {0}};
-    for (const cup__sample *s = only ? one : row->op->bench; s && s->shapes; s++) {
+    const cup__sample *own = b->row->op->bench ? b->row->op->bench : b->row->op->samples;
+    const cup__sample given[] = {{options->shapes, own ? own->attributes : NULL}, {0}};
+    cup_status status = CUP_OK;
+    for (const cup__sample *s = options->shapes ? given : own; s && s->shapes; s++) {
         if (status != CUP_OK)
             break;
-        cup_scope_open(c);
-        status = bench_sample(&b, s, dtype);
-        cup__scope_pop(c);
+        cup_scope_open(b->c);
+        status = bench_sample(b, s, options->dtype);
+        cup__scope_pop(b->c);
     }
+    return status;
+}
+
+cup_status cup_bench(cup_context *c, const char *op, const cup_bench_options *options,
+                     const cup_ceiling *ceiling,
+                     void (*report)(const cup_bench_result *result, void *user), void *user)
+{
+    if (!c || c->error.status != CUP_OK)
+        return cup_error(c);
+    cup_bench_options defaults = {0};
+    if (!options)
+        options = &defaults;
+    bench b = {.c = c, .row = cup__row_find(op), .ceiling = ceiling, .report = report, .user = user};
+    if (!b.row)
+        return cup__fail(&c->error, CUP_ARGUMENT, "there is no op \"%.60s\"; cupola ops lists them",
+                         op);
+    if (b.row->op->view)
+        return CUP_OK;
+    b.only_impl = options->impl;
+    b.seconds = options->seconds > 0 ? options->seconds : 0.2;
+    cup_status status = stopwatch_open(&b.watch, c, FLUSH_BYTES);
+    if (status == CUP_OK)
+        status = bench_samples(&b, options);
     stopwatch_close(&b.watch);
     return status;
 }

@@ -15,11 +15,7 @@ static const double epsilon[] = {[CUP_F32] = 0x1p-23,   [CUP_F64] = 0x1p-52,
                                  [CUP_F16] = 0x1p-10,   [CUP_BF16] = 0x1p-7,
                                  [CUP_F8E4M3] = 0x1p-3, [CUP_F8E5M2] = 0x1p-2};
 
-const char *cup__layout_name(cup__layout layout)
-{
-    static const char *const names[] = {"row-major", "padded", "transposed"};
-    return names[layout];
-}
+static const char *const layout_names[] = {"row-major", "padded", "transposed"};
 
 /* What the specification says, in double, on the CPU. */
 typedef struct reference {
@@ -34,9 +30,10 @@ typedef struct check {
     const cup__sample *sample;
     cup_dtype dtype;
     cup__layout layout;
-    cup__check_report report;
+    void (*report)(const cup_check_result *result, void *user);
     void *user;
     reference want;
+    char note[400];
 } check;
 
 static cup_status run_reference(check *k)
@@ -126,7 +123,7 @@ static bool on_host(cup_tensor *t, cup_tensor *host, void **memory)
     return true;
 }
 
-static void compare_with_reference(check *k, cup__check_result *r, cup_tensor *want,
+static void compare_with_reference(check *k, cup_check_result *r, cup_tensor *want,
                                    cup_tensor *got)
 {
     cup_tensor host;
@@ -135,22 +132,22 @@ static void compare_with_reference(check *k, cup__check_result *r, cup_tensor *w
     cup__shape a = cup__shape_of(want), b = cup__shape_of(got);
     if (!cup__shape_equal(&a, &b)) {
         r->error = INFINITY;
-        snprintf(r->note, sizeof r->note, "the shape differs from the specification's");
+        snprintf(k->note, sizeof k->note, "the shape differs from the specification's");
     } else if (!on_host(got, &host, &memory)) {
         r->error = INFINITY;
-        snprintf(r->note, sizeof r->note, "%.300s", k->c->error.text);
+        snprintf(k->note, sizeof k->note, "%.300s", k->c->error.text);
     } else {
         double error = compare(want, &host, got->dtype, note, sizeof note);
         if (error > r->error) {
             r->error = error;
-            snprintf(r->note, sizeof r->note, "%s", note);
+            snprintf(k->note, sizeof k->note, "%s", note);
         }
     }
     cup__free(memory);
 }
 
 /* Results and, for updates, the inputs that were changed. */
-static void compare_all(check *k, cup__check_result *r, cup__call *call)
+static void compare_all(check *k, cup_check_result *r, cup__call *call)
 {
     for (int i = 0; i < call->out_count; i++)
         compare_with_reference(k, r, k->want.call.out[i], call->out[i]);
@@ -212,21 +209,26 @@ static cup_status run_once(check *k, const cup__impl *impl, cup__call *call, cup
     return k->c->device->calls->synchronize(k->c->device);
 }
 
-static void finish(check *k, cup__check_result *r, cup_status status)
+static void finish(check *k, cup_check_result *r, cup_status status)
 {
     if (status != CUP_OK || k->c->error.status != CUP_OK) {
         r->error = INFINITY;
-        snprintf(r->note, sizeof r->note, "%.390s", k->c->error.text);
+        snprintf(k->note, sizeof k->note, "%.390s", k->c->error.text);
         cup__error_clear(&k->c->error);
     }
     r->passed = r->error <= r->tolerance;
     k->report(r, k->user);
 }
 
-static cup__check_result result_of(check *k, const char *impl, double tolerance)
+static cup_check_result result_of(check *k, const char *impl, double tolerance)
 {
-    cup__check_result r = {.row = k->row, .impl = impl, .dtype = k->dtype, .layout = k->layout,
-                           .sample = k->sample};
+    cup_check_result r = {.op = k->row->name,
+                          .impl = impl,
+                          .dtype = k->dtype,
+                          .layout = layout_names[k->layout],
+                          .shapes = k->sample->shapes,
+                          .note = k->note};
+    k->note[0] = 0;
     r.tolerance = tolerance ? tolerance : k->row->op->tolerance;
     if (r.tolerance == 0)
         r.tolerance = USUAL_TOLERANCE;
@@ -234,7 +236,7 @@ static cup__check_result result_of(check *k, const char *impl, double tolerance)
 }
 
 /* What two runs wrote: inside its bounds, and the same bits. */
-static void check_written(check *k, cup__check_result *r, cup_tensor *t, cup_tensor *again,
+static void check_written(check *k, cup_check_result *r, cup_tensor *t, cup_tensor *again,
                           const char *what, int i)
 {
     (void)k;
@@ -244,12 +246,12 @@ static void check_written(check *k, cup__check_result *r, cup_tensor *t, cup_ten
     if (!wrong)
         return;
     r->error = INFINITY;
-    snprintf(r->note, sizeof r->note, "%s %d: %s", what, i + 1, wrong);
+    snprintf(k->note, sizeof k->note, "%s %d: %s", what, i + 1, wrong);
 }
 
 static void check_impl(check *k, const cup__impl *impl)
 {
-    cup__check_result r = result_of(k, impl ? impl->name : "specification",
+    cup_check_result r = result_of(k, impl ? impl->name : "specification",
                                     impl ? impl->tolerance : 0);
     cup__call first, second;
     cup_tensor *in[MOST_INPUTS], *again[MOST_INPUTS];
@@ -276,7 +278,7 @@ static void check_impl(check *k, const cup__impl *impl)
 
 static void check_view(check *k)
 {
-    cup__check_result r = result_of(k, "view", 0);
+    cup_check_result r = result_of(k, "view", 0);
     cup__call call;
     cup_tensor *in[MOST_INPUTS];
     cup_scope_open(k->c);
@@ -317,7 +319,8 @@ static uint32_t dtypes_of(const cup__row *row)
     return row->in_most == 0 ? CUP__DTYPE(F32) : dtypes;
 }
 
-cup_status cup__check_op(cup_context *c, const cup__row *row, cup__check_report report, void *user)
+static cup_status check_row(cup_context *c, const cup__row *row,
+                            void (*report)(const cup_check_result *result, void *user), void *user)
 {
     check k = {.c = c, .row = row, .report = report, .user = user};
     k.want.c = cup_context_new(&(cup_options){.device = "cpu"});
@@ -340,4 +343,18 @@ cup_status cup__check_op(cup_context *c, const cup__row *row, cup__check_report 
             }
     cup_context_free(k.want.c);
     return status;
+}
+
+cup_status cup_check(cup_context *c, const char *op,
+                     void (*report)(const cup_check_result *result, void *user), void *user)
+{
+    if (!c)
+        return CUP_MEMORY;
+    if (op && !cup__row_find(op))
+        return cup__fail(&c->error, CUP_ARGUMENT, "there is no op \"%.60s\"; cupola ops lists them",
+                         op);
+    for (const cup__row *row = cup__rows; row->name; row++)
+        if (!op || !strcmp(op, row->name))
+            CUP_TRY(check_row(c, row, report, user));
+    return CUP_OK;
 }

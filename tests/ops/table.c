@@ -9,21 +9,21 @@
 
 #define GRADIENT_TOLERANCE 2e-6
 
-static void report(const cup__check_result *r, void *user)
+static void report(const cup_check_result *r, void *user)
 {
     int *count = user;
     (*count)++;
     if (!r->passed)
         test_fail(__FILE__, __LINE__, "%s by %s, %s, %s, \"%s\": error %.3g > %.3g: %s",
-                  r->row->name, r->impl, cup_dtype_name(r->dtype), cup__layout_name(r->layout),
-                  r->sample->shapes, r->error, r->tolerance, r->note);
+                  r->op, r->impl, cup_dtype_name(r->dtype), r->layout, r->shapes, r->error,
+                  r->tolerance, r->note);
 }
 
 static void check_on(const char *device, const cup__row *row)
 {
     cup_context *c = cup_context_new(&(cup_options){.device = device});
     int count = 0;
-    if (cup__check_op(c, row, report, &count) != CUP_OK || cup_error(c) != CUP_OK)
+    if (cup_check(c, row->name, report, &count) != CUP_OK || cup_error(c) != CUP_OK)
         test_fail(__FILE__, __LINE__, "%s", cup_error_text(c));
     EXPECT(count > 0);
     cup_context_free(c);

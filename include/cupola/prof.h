@@ -1,0 +1,77 @@
+/* cupola/prof.h: is it right, how fast is it, what does it hold. */
+#ifndef CUPOLA_PROF_H
+#define CUPOLA_PROF_H
+
+#include "cupola/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Device memory of one context, in bytes. */
+typedef struct cup_memory {
+    int64_t allocated, peak_allocated; /* in use by tensors */
+    int64_t reserved, peak_reserved;   /* held from the driver or the system */
+    int64_t largest_free;              /* biggest block that is reserved and not in use */
+    int64_t limit;                     /* 0: none */
+    int64_t device_free, device_total; /* of the whole device */
+    int64_t allocations, cached;       /* calls, and those that were served from what is held */
+} cup_memory;
+CUP_API cup_status cup_memory_use(cup_context *c, cup_memory *out);
+
+/* One implementation of one op, held against the specification at one sample call. Errors are in
+ * units of the dtype's epsilon, relative to the element and to the size of the whole. */
+typedef struct cup_check_result {
+    const char *op, *impl; /* "specification" and "view" are implementations too */
+    cup_dtype dtype;
+    const char *layout;    /* of the inputs: "row-major", "padded" or "transposed" */
+    const char *shapes;
+    double error, tolerance;
+    bool passed;
+    const char *note;      /* what is wrong when not passed; lives during the report */
+} cup_check_result;
+
+/* Checks one op, or all when `op` is NULL, on the context's device: every implementation, every
+ * dtype, odd shapes, strided inputs, guard bytes, equal bits in a second run. Each result is
+ * reported; the status tells only whether the check itself could run. */
+CUP_API cup_status cup_check(cup_context *c, const char *op,
+                             void (*report)(const cup_check_result *result, void *user),
+                             void *user);
+
+/* What the device can do at best: bytes a second of a large copy, read plus written, measured;
+ * and operations a second by dtype, 0 where not known. */
+typedef struct cup_ceiling {
+    double copy_bytes;
+    double flops[16];
+} cup_ceiling;
+CUP_API cup_status cup_ceiling_measure(cup_context *c, cup_ceiling *out);
+
+/* One implementation timed at one shape, caches flushed before each run. */
+typedef struct cup_bench_result {
+    const char *op, *impl, *shapes;
+    cup_dtype dtype;
+    int runs;
+    double median_us, low_us, high_us; /* the middle and the quartiles */
+    double bytes, flops;               /* that the call must move and do */
+    double floor_us;                   /* what the ceiling allows at best */
+} cup_bench_result;
+
+/* How to time. All zero means the defaults. */
+typedef struct cup_bench_options {
+    cup_dtype dtype;    /* of floating-point inputs */
+    const char *shapes; /* one for each input, "32x768 768"; NULL: the op's own bench shapes */
+    const char *impl;   /* only this implementation; NULL: all that accept */
+    double seconds;     /* for each implementation and shape; 0 means 0.2 */
+} cup_bench_options;
+
+/* Times one op and reports each implementation at each shape. Attributes are those of the op's
+ * own bench calls. */
+CUP_API cup_status cup_bench(cup_context *c, const char *op, const cup_bench_options *options,
+                             const cup_ceiling *ceiling,
+                             void (*report)(const cup_bench_result *result, void *user),
+                             void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,24 @@
+#include "cupola/prof.h"
+#include "tensor/context.h"
+
+cup_status cup_memory_use(cup_context *c, cup_memory *out)
+{
+    *out = (cup_memory){0};
+    if (!c || !c->device)
+        return cup_error(c);
+    cup__memory_use use = {0};
+    c->device->calls->memory_use(c->device, &use);
+    *out = (cup_memory){
+        .allocated = use.allocated,
+        .peak_allocated = use.peak_allocated,
+        .reserved = use.reserved,
+        .peak_reserved = use.peak_reserved,
+        .largest_free = use.largest_free,
+        .limit = use.limit,
+        .device_free = use.free,
+        .device_total = use.total,
+        .allocations = use.allocations,
+        .cached = use.cached,
+    };
+    return CUP_OK;
+}

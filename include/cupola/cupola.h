@@ -1,0 +1,31 @@
+/* cupola.h: everything of Cupola. A whole program:
+ *
+ *     #include <cupola/cupola.h>
+ *     #include <stdio.h>
+ *
+ *     int main(void)
+ *     {
+ *         cup_context *c = cup_context_new(NULL);
+ *         float x[] = {1, 2, 3, 4, 5, 6}, y[] = {10, 20, 30};
+ *         cup_tensor *a = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){2, 3}, x);
+ *         cup_tensor *b = cup_tensor_from(c, CUP_F32, 1, (int64_t[]){3}, y);
+ *         cup_tensor_print(cup_add(c, a, b), stdout);
+ *         if (cup_error(c))
+ *             fprintf(stderr, "%s\n", cup_error_text(c));
+ *         cup_context_free(c);
+ *     }
+ *
+ * Compile with: cc program.c $(pkg-config --cflags --libs cupola)
+ *
+ * base.h has the context, errors and ownership; tensor.h the arrays; ops.h every op; grad.h
+ * gradients; prof.h checks, timings and memory. */
+#ifndef CUPOLA_CUPOLA_H
+#define CUPOLA_CUPOLA_H
+
+#include "cupola/base.h"
+#include "cupola/grad.h"
+#include "cupola/ops.h"
+#include "cupola/prof.h"
+#include "cupola/tensor.h"
+
+#endif

@@ -1,0 +1,131 @@
+/* The tape: accumulation, sharing, views, recompute and misuse. */
+#include <math.h>
+
+#include "../test.h"
+#include "cupola/cupola.h"
+
+static cup_context *cpu(void)
+{
+    return cup_context_new(&(cup_options){.device = "cpu"});
+}
+
+static cup_tensor *numbers(cup_context *c, int count)
+{
+    double values[64];
+    for (int i = 0; i < count; i++)
+        values[i] = 0.25 * i - 1;
+    return cup_require_grad(cup_tensor_from(c, CUP_F64, 1, (int64_t[]){count}, values));
+}
+
+static cup_tensor *total(cup_context *c, cup_tensor *x)
+{
+    return cup_sum(c, x, NULL, 0, false);
+}
+
+static double at(cup_tensor *t, int i)
+{
+    double values[64];
+    EXPECT_INT(cup_tensor_read(t, values, (size_t)cup_tensor_count(t) * 8), CUP_OK);
+    return values[i];
+}
+
+TEST(grad_adds_over_uses_and_backwards)
+{
+    cup_context *c = cpu();
+    cup_tensor *x = numbers(c, 5);
+    for (int round = 1; round <= 3; round++) {
+        cup_scope_open(c);
+        EXPECT_INT(cup_backward(c, total(c, cup_add(c, cup_mul(c, x, x), x))), CUP_OK);
+        cup_scope_close(c);
+        EXPECT_NEAR(at(cup_grad(x), 4), round * (2 * 0.0 + 1), 1e-12);
+        EXPECT_NEAR(at(cup_grad(x), 0), round * (2 * -1.0 + 1), 1e-12);
+    }
+    cup_grad_clear(x);
+    EXPECT(cup_grad(x) == NULL);
+    cup_context_free(c);
+}
+
+TEST(grad_of_two_parameters_do_not_share_memory)
+{
+    cup_context *c = cpu();
+    cup_tensor *x = numbers(c, 4), *y = numbers(c, 4);
+    EXPECT_INT(cup_backward(c, total(c, cup_add(c, x, y))), CUP_OK);
+    EXPECT(cup_tensor_data(cup_grad(x)) != cup_tensor_data(cup_grad(y)));
+    EXPECT_INT(cup_backward(c, total(c, x)), CUP_OK);
+    EXPECT_NEAR(at(cup_grad(x), 0), 2, 0);
+    EXPECT_NEAR(at(cup_grad(y), 0), 1, 0);
+    cup_context_free(c);
+}
+
+TEST(grad_flows_through_views)
+{
+    cup_context *c = cpu();
+    cup_tensor *x = numbers(c, 6);
+    cup_tensor *m = cup_reshape(c, x, (int64_t[]){2, 3}, 2);
+    cup_tensor *wide = cup_broadcast(c, cup_reshape(c, m, (int64_t[]){1, 6}, 2),
+                                     (int64_t[]){4, 6}, 2);
+    EXPECT_INT(cup_backward(c, total(c, cup_mul(c, wide, wide))), CUP_OK);
+    EXPECT_NEAR(at(cup_grad(x), 0), 4 * 2 * -1.0, 1e-12);
+    cup_context_free(c);
+}
+
+static cup_tensor *block(cup_context *c, cup_tensor *const *in, int count, void *user)
+{
+    (void)count;
+    return cup_mul(c, cup_gelu(c, in[0]), (cup_tensor *)user);
+}
+
+TEST(grad_recompute_equals_keeping)
+{
+    cup_context *c = cpu();
+    cup_tensor *x = numbers(c, 8), *w = numbers(c, 8);
+    double plain[2][8];
+    for (int recompute = 0; recompute < 2; recompute++) {
+        cup_scope_open(c);
+        cup_tensor *h = cup_mul(c, x, x);
+        h = recompute ? cup_recompute(c, block, &h, 1, w) : block(c, &h, 1, w);
+        EXPECT_INT(cup_backward(c, total(c, cup_mul(c, h, h))), CUP_OK);
+        cup_scope_close(c);
+        for (int i = 0; i < 8; i++) {
+            double dx = at(cup_grad(x), i), dw = at(cup_grad(w), i);
+            if (recompute)
+                EXPECT(dx == plain[0][i] && dw == plain[1][i]);
+            plain[0][i] = dx;
+            plain[1][i] = dw;
+        }
+        cup_grad_clear(x);
+        cup_grad_clear(w);
+    }
+    cup_context_free(c);
+}
+
+TEST(grad_misuse_has_a_sentence)
+{
+    cup_context *c = cpu();
+    cup_tensor *x = numbers(c, 3);
+    EXPECT_INT(cup_backward(c, cup_mul(c, x, x)), CUP_SHAPE);
+    EXPECT_CONTAINS(cup_error_text(c), "one element");
+    cup_error_clear(c);
+    EXPECT_INT(cup_backward(c, cup_full(c, CUP_F64, NULL, 0, 1)), CUP_STATE);
+    cup_error_clear(c);
+    cup_tensor *loss = total(c, cup_mul(c, x, x));
+    double values[3] = {1, 2, 3};
+    EXPECT_INT(cup_tensor_write(x, values, sizeof values), CUP_OK);
+    EXPECT_INT(cup_backward(c, loss), CUP_STATE);
+    EXPECT_CONTAINS(cup_error_text(c), "changed in place");
+    cup_error_clear(c);
+    EXPECT(cup_require_grad(cup_full(c, CUP_I32, NULL, 0, 1)) == NULL);
+    EXPECT_INT(cup_error(c), CUP_DTYPE);
+    cup_context_free(c);
+}
+
+TEST(grad_off_records_nothing)
+{
+    cup_context *c = cpu();
+    cup_tensor *x = numbers(c, 3);
+    EXPECT(cup_grad_recording(c, false));
+    cup_tensor *loss = total(c, cup_mul(c, x, x));
+    EXPECT(!cup_grad_recording(c, true));
+    EXPECT_INT(cup_backward(c, loss), CUP_STATE);
+    cup_context_free(c);
+}

@@ -123,6 +123,11 @@ void cup_context_free(cup_context *c)
         c->spare = t->next;
         cup__free(t);
     }
+    while (c->spare_storage) {
+        cup__storage *storage = c->spare_storage;
+        c->spare_storage = storage->next;
+        cup__free(storage);
+    }
     cup__free(c->scopes);
     cup__free(c);
 }

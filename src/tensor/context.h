@@ -36,7 +36,8 @@ struct cup_context {
     cup__scope *scopes; /* scopes[0] is the context's own and is never closed */
     size_t depth, scope_capacity;
     cup_tensor *kept;
-    cup_tensor *spare; /* tensor structs to use again */
+    cup_tensor *spare; /* structs to use again */
+    struct cup__storage *spare_storage;
     struct cup__tape *tape;            /* made by the grad layer for the first parameter */
     const cup__tape_calls *tape_calls; /* NULL until then */
     bool recording;

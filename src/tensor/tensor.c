@@ -118,7 +118,8 @@ static void storage_release(cup__storage *storage)
         return;
     cup__device *device = storage->context->device;
     device->calls->release(device, storage->data);
-    cup__free(storage);
+    storage->next = storage->context->spare_storage;
+    storage->context->spare_storage = storage;
 }
 
 void cup__tensor_retain(cup_tensor *t)
@@ -140,14 +141,19 @@ void cup__tensor_release(cup_tensor *t)
 
 static cup__storage *storage_make(cup_context *c, size_t bytes, const char *tag)
 {
-    cup__storage *storage = cup__malloc(sizeof *storage);
+    cup__storage *storage = c->spare_storage;
+    if (storage)
+        c->spare_storage = storage->next;
+    else
+        storage = cup__malloc(sizeof *storage);
     if (!storage) {
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for a tensor");
         return NULL;
     }
     *storage = (cup__storage){.context = c, .bytes = bytes, .refs = 1};
     if (c->device->calls->allocate(c->device, bytes ? bytes : 1, tag, &storage->data) != CUP_OK) {
-        cup__free(storage);
+        storage->next = c->spare_storage;
+        c->spare_storage = storage;
         return NULL;
     }
     return storage;

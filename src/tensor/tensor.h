@@ -10,6 +10,7 @@ typedef struct cup__storage {
     void *data;
     size_t bytes;
     int refs;
+    struct cup__storage *next; /* among the context's spare ones */
     uint32_t version; /* counts changes in place, so that backward sees a saved value was lost */
 } cup__storage;
 

@@ -24,6 +24,7 @@
 
 #include "cupola/base.h"
 #include "cupola/grad.h"
+#include "cupola/graph.h"
 #include "cupola/ops.h"
 #include "cupola/prof.h"
 #include "cupola/tensor.h"

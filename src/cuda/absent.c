@@ -42,3 +42,49 @@ cup_status cup__launch_arguments(cup__cuda *gpu, cup__kernel *kernel, cup__grid 
     (void)gpu, (void)kernel, (void)grid, (void)arguments, (void)count;
     return CUP_NO_DEVICE;
 }
+
+cup_status cup__timer_new(cup__cuda *gpu, cup__timer **out)
+{
+    (void)gpu, (void)out;
+    return CUP_NO_DEVICE;
+}
+
+cup_status cup__timer_start(cup__timer *timer)
+{
+    (void)timer;
+    return CUP_NO_DEVICE;
+}
+
+cup_status cup__timer_stop(cup__timer *timer, double *milliseconds)
+{
+    (void)timer, (void)milliseconds;
+    return CUP_NO_DEVICE;
+}
+
+void cup__timer_free(cup__timer *timer)
+{
+    (void)timer;
+}
+
+cup_status cup__graph_begin(cup__cuda *gpu)
+{
+    (void)gpu;
+    return CUP_NO_DEVICE;
+}
+
+cup_status cup__graph_end(cup__cuda *gpu, cup__graph **out)
+{
+    (void)gpu, (void)out;
+    return CUP_NO_DEVICE;
+}
+
+cup_status cup__graph_launch(cup__graph *graph)
+{
+    (void)graph;
+    return CUP_NO_DEVICE;
+}
+
+void cup__graph_free(cup__graph *graph)
+{
+    (void)graph;
+}

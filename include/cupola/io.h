@@ -8,12 +8,6 @@
 extern "C" {
 #endif
 
-/* A tensor and its name, both borrowed. */
-typedef struct cup_named {
-    const char *name;
-    cup_tensor *tensor;
-} cup_named;
-
 /* Named tensors read from a file. It owns its tensors; free it before the context. */
 typedef struct cup_tensors cup_tensors;
 

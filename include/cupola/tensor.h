@@ -76,6 +76,12 @@ CUP_API bool cup_tensor_is_contiguous(const cup_tensor *t);            /* in row
 /* The address of the first element, in the device's memory. */
 CUP_API void *cup_tensor_data(cup_tensor *t);
 
+/* A tensor and its name, both borrowed: what files and models speak in. */
+typedef struct cup_named {
+    const char *name;
+    cup_tensor *tensor;
+} cup_named;
+
 /* Prints the shape, the dtype and the elements, long dimensions shortened. */
 CUP_API cup_status cup_tensor_print(cup_tensor *t, FILE *file);
 

@@ -5,7 +5,7 @@ BUILD ?= build
 OPT ?= -O2
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror=implicit
 SANITIZE ?=
-CPPFLAGS := -D_GNU_SOURCE -Iinclude -Isrc -I$(BUILD)/gen
+CPPFLAGS := -D_GNU_SOURCE -Iinclude -Isrc -I. -I$(BUILD)/gen
 CFLAGS := -std=c11 $(OPT) -g $(WARN) -fPIC -fvisibility=hidden -fopenmp -ffp-contract=off -fno-math-errno $(SANITIZE)
 LDLIBS := -lpcre2-8 -lm -ldl -lpthread -fopenmp
 PREFIX ?= /usr/local
@@ -55,9 +55,13 @@ $(BUILD)/gen/kernels.c: $(BUILD)/tools/embed $(DEVICE)
 	$(BUILD)/tools/embed $(DEVICE) > $@.tmp && mv $@.tmp $@
 
 .PHONY: gen
-gen: $(BUILD)/tools/gen_ops ## ops.h and its companions from src/ops/ops.def
+gen: $(BUILD)/tools/gen_ops ## what is written from tables: ops.h and its companions, man pages, completions
 	$(BUILD)/tools/gen_ops src/ops/ops.def
+	$(Q)$(MAKE) --no-print-directory $(BUILD)/cupola
+	$(BUILD)/cupola write-pages docs
 
+# The command's parts are tested inside the test program too, all but its main.
+TEST_O += $(filter-out $(BUILD)/cli/cupola.o,$(CLI_O))
 $(BUILD)/test: $(TEST_O) $(LIB)
 	$(Q)$(CC) $(SANITIZE) -o $@ $(TEST_O) $(LIB) -lcheck -lsubunit -lrt $(LDLIBS)
 

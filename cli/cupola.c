@@ -1,0 +1,77 @@
+/* The command: finds the verb, reads its options, runs it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/exit.h"
+#include "cli/help.h"
+#include "cli/nearest.h"
+#include "cli/options.h"
+#include "cli/pages.h"
+#include "cli/terminal.h"
+#include "cupola/base.h"
+
+#define MOST_VERBS 32
+
+static int unknown_verb(const char *name)
+{
+    const char *names[MOST_VERBS + 2];
+    int count = 0;
+    for (; verbs[count] && count < MOST_VERBS; count++)
+        names[count] = verbs[count]->name;
+    names[count++] = "help";
+    names[count] = NULL;
+    return cli_unknown("verb", "", name, names);
+}
+
+static int run_verb(const cli_verb *verb, int count, char **words)
+{
+    cli_call call;
+    cli_name_verb(verb->name);
+    int code = call_parse(&call, verb, count, words);
+    if (call.color)
+        color_mode(call.color);
+    if (!code && call.help)
+        help_verb(verb);
+    else if (!code)
+        code = verb->run(&call);
+    call_free(&call);
+    return code;
+}
+
+static int run_help(int count, char **words)
+{
+    if (!count) {
+        help_all(stdout);
+        return CLI_OK;
+    }
+    const cli_verb *verb = verb_find(words[0]);
+    if (!verb)
+        return unknown_verb(words[0]);
+    help_verb(verb);
+    return CLI_OK;
+}
+
+static int run(int count, char **words)
+{
+    if (!count) {
+        help_all(stderr);
+        return CLI_USAGE;
+    }
+    const char *first = words[0];
+    if (!strcmp(first, "help") || !strcmp(first, "--help") || !strcmp(first, "-h"))
+        return run_help(count - 1, words + 1);
+    if (!strcmp(first, "--version")) {
+        printf("cupola %s\n", cup_version());
+        return CLI_OK;
+    }
+    /* Not for users: `make gen` writes the man pages and completions with it. */
+    if (!strcmp(first, "write-pages"))
+        return pages_write(count > 1 ? words[1] : "docs");
+    const cli_verb *verb = verb_find(first);
+    return verb ? run_verb(verb, count - 1, words + 1) : unknown_verb(first);
+}
+
+int main(int argc, char **argv)
+{
+    return cli_close_output(run(argc - 1, argv + 1));
+}

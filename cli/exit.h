@@ -1,0 +1,45 @@
+/* How the command ends: its exit codes, and the sentences it leaves on stderr. */
+#ifndef CLI_EXIT_H
+#define CLI_EXIT_H
+
+#include "cupola/base.h"
+
+/* One row an exit code: name, value that never changes, words. */
+#define CLI_EXIT_LIST(X)                                                                           \
+    X(OK, 0, "The work is done.")                                                                  \
+    X(FAILED, 1, "The work failed, or a check was not met.")                                       \
+    X(USAGE, 2, "The command line or an environment variable is wrong; nothing was done.")         \
+    X(NO_GPU, 3, "A GPU was asked for and none can be used.")                                      \
+    X(MEMORY, 4, "Host or device memory ran out.")                                                 \
+    X(FILE, 5, "A file could not be read or written, or its content is not valid.")                \
+    X(TIMEOUT, 6, "A wait took too long, or another process of the run ended.")
+
+typedef enum cli_exit {
+#define CLI_EXIT_ENUM(name, value, words) CLI_##name = value,
+    CLI_EXIT_LIST(CLI_EXIT_ENUM)
+#undef CLI_EXIT_ENUM
+} cli_exit;
+
+/* What a process that a signal ended adds the signal's number to. */
+#define CLI_SIGNAL 128
+
+/* The exit code of a status of the library. */
+int cli_exit_of(cup_status status);
+
+/* Names the verb that messages begin with. */
+void cli_name_verb(const char *verb);
+
+/* Says on stderr what went wrong and returns `code`. */
+int cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The same for a wrong command line; adds where help is. Returns CLI_USAGE. */
+int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Says a context's error, NULL being no memory, and returns its exit code; 0 when it has none. */
+int cli_report(const cup_context *c);
+
+/* Writes what is left of stdout. A result that did not get out makes a success a failure, except
+ * that a reader who has left is not worth a word. */
+int cli_close_output(int code);
+
+#endif

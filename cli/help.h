@@ -1,0 +1,19 @@
+/* What --help and the other uses of the tables share. */
+#ifndef CLI_HELP_H
+#define CLI_HELP_H
+
+#include <stdio.h>
+
+#include "cli/options.h"
+
+extern const cli_verb *const verbs[]; /* ends with NULL; in the order of verbs.def */
+
+const cli_verb *verb_find(const char *name);
+
+/* What --help shows for an option besides its words: "1 to 64; default 4", or "". */
+const char *option_range(const cli_option *row, char *out, size_t size);
+
+void help_verb(const cli_verb *verb);
+void help_all(FILE *to);
+
+#endif

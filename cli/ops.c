@@ -1,0 +1,114 @@
+/* cupola ops: the table of ops. */
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/exit.h"
+#include "cli/json.h"
+#include "cli/nearest.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "ops/op.h"
+
+#define MOST_OPS 1000
+
+static const char *const place_names[] = {[CUP__CPU] = "cpu", [CUP__CUDA] = "cuda"};
+
+static int unknown_op(const char *name)
+{
+    const char *names[MOST_OPS + 1];
+    int count = 0;
+    for (const cup__row *row = cup__rows; row->name && count < MOST_OPS; row++)
+        names[count++] = row->name;
+    names[count] = NULL;
+    return cli_unknown("op", "", name, names);
+}
+
+static bool is_wanted(const cli_call *call, const cup__row *row)
+{
+    for (int i = 0; i < call->operand_count; i++)
+        if (!strcmp(call->operands[i], row->name))
+            return true;
+    return !call->operand_count && row->is_public;
+}
+
+static void write_row(cup__json_writer *writer, const cup__row *row)
+{
+    cup__json_open(writer, NULL, CUP__JSON_OBJECT);
+    cup__json_add_string(writer, "name", row->name);
+    cup__json_add_string(writer, "inputs", row->inputs);
+    cup__json_add_string(writer, "attributes", row->attributes_text);
+    cup__json_add_string(writer, "results", row->results);
+    cup__json_add_string(writer, "computes", row->words);
+    cup__json_add_boolean(writer, "gradient", row->op->gradient != NULL);
+    cup__json_add_boolean(writer, "public", row->is_public);
+    cup__json_open(writer, "implementations", CUP__JSON_ARRAY);
+    for (const cup__impl *impl = row->op->impls; impl && impl->name; impl++) {
+        cup__json_open(writer, NULL, CUP__JSON_OBJECT);
+        cup__json_add_string(writer, "name", impl->name);
+        cup__json_add_string(writer, "place", place_names[impl->place]);
+        cup__json_close(writer);
+    }
+    cup__json_close(writer);
+    cup__json_close(writer);
+}
+
+static int write_document(const cli_call *call)
+{
+    cup__json_writer writer;
+    json_begin(&writer, call->verb->name);
+    cup__json_open(&writer, "ops", CUP__JSON_ARRAY);
+    for (const cup__row *row = cup__rows; row->name; row++)
+        if (is_wanted(call, row))
+            write_row(&writer, row);
+    cup__json_close(&writer);
+    return json_end(&writer);
+}
+
+static void print_details(const cup__row *row)
+{
+    printf("%s%s%s(%s)", color(stdout, COLOR_BOLD), row->name, color(stdout, COLOR_OFF),
+           row->inputs);
+    printf("%s%s -> %s\n", *row->attributes_text ? "; " : "", row->attributes_text, row->results);
+    printf("    %s\n    gradient: %s\n    implementations, best first:", row->words,
+           row->op->gradient ? "yes" : "no");
+    for (const cup__impl *impl = row->op->impls; impl && impl->name; impl++)
+        printf(" %s on %s,", impl->name, place_names[impl->place]);
+    puts(row->op->view ? " view" : " specification");
+}
+
+static void print_line(const cup__row *row)
+{
+    int used = printf("%s%s%s", color(stdout, COLOR_BOLD), row->name, color(stdout, COLOR_OFF));
+    used -= (int)(strlen(color(stdout, COLOR_BOLD)) + strlen(color(stdout, COLOR_OFF)));
+    used +=
+        printf("(%s%s%s)", row->inputs, *row->attributes_text ? "; " : "", row->attributes_text);
+    printf("%*s%s\n", used < 38 ? 38 - used : 1, "", row->words);
+}
+
+static int run(cli_call *call)
+{
+    for (int i = 0; i < call->operand_count; i++)
+        if (!cup__row_find(call->operands[i]))
+            return unknown_op(call->operands[i]);
+    if (call->json)
+        return write_document(call);
+    for (const cup__row *row = cup__rows; row->name; row++)
+        if (is_wanted(call, row))
+            (call->operand_count ? print_details : print_line)(row);
+    return CLI_OK;
+}
+
+const cli_verb verb_ops = {
+    .name = "ops",
+    .synopsis = "[NAME]... [OPTION]...",
+    .words = "the table of ops",
+    .text = "Prints every op with its inputs, its attributes and what it computes. With names, "
+            "prints these ops alone, with their implementations in the order in which they are "
+            "tried.\n\n"
+            "An op's C call is cup_NAME(context, inputs, attributes); see cupola/ops.h.",
+    .examples = "How gelu can be computed:\ncupola ops gelu\n"
+                "The names alone:\ncupola ops --json | jq -r '.ops[].name'\n",
+    .operand_most = INT_MAX,
+    .run = run,
+};

@@ -1,0 +1,15 @@
+/* The man pages and completions, written from the tables of verbs and options. */
+#ifndef CLI_PAGES_H
+#define CLI_PAGES_H
+
+#include "base/text.h"
+
+/* Writes man/cupola.1, man/cupola-VERB.1, completion/cupola.bash and completion/_cupola into a
+ * folder. Returns an exit code. */
+int pages_write(const char *folder);
+
+/* The two completions. */
+void completion_bash(cup__text *page);
+void completion_zsh(cup__text *page);
+
+#endif

@@ -1,0 +1,45 @@
+/* How far a long piece of work is: a bar on a terminal, otherwise a line every few seconds. */
+#ifndef CLI_PROGRESS_H
+#define CLI_PROGRESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef struct progress_mark {
+    double time;
+    int64_t units;
+} progress_mark;
+
+typedef struct cli_progress {
+    FILE *to;
+    const char *unit;
+    int64_t total, first, done, units;
+    double loss;            /* NaN: not known yet */
+    double began, shown;    /* seconds */
+    progress_mark marks[2]; /* the rate is that since the older one */
+    bool redraws, is_drawn;
+} cli_progress;
+
+/* Begins `total` steps of which `done` were done before, by an earlier run. `unit` is what the
+ * rate counts, "tokens", or NULL for no rate; a literal. Shown on `to`, usually stderr. */
+void progress_begin(cli_progress *p, FILE *to, const char *unit, int64_t total, int64_t done);
+
+/* After every step: the steps done in all, the units of this run so far, and the loss, NaN when
+ * there is no new one. Cheap; draws at most ten times a second. */
+void progress_step(cli_progress *p, int64_t done, int64_t units, double loss);
+
+/* Writes a line that stays, above the bar. */
+void progress_note(cli_progress *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Shows the last state and ends its line. */
+void progress_end(cli_progress *p);
+
+/* The units a second of the whole run so far; 0 when no time has passed. */
+double progress_rate(const cli_progress *p);
+
+/* "4.56k", "12.3M": a number for people. "0:42", "1:02:03": seconds. Both return `out`. */
+const char *progress_number(double value, char out[32]);
+const char *progress_time(double seconds, char out[32]);
+
+#endif

@@ -1,0 +1,18 @@
+# bash completion for cupola, written by make gen from the tables in cli/
+_cupola()
+{
+    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]} words=
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        words='info ops help --version'
+    else
+    case $verb:$before in
+    *:--color) words='auto always never' ;;
+    *) [[ $word == -* ]] && case $verb in
+        info) words=' --json --color --help' ;;
+        ops) words=' --json --color --help' ;;
+        esac ;;
+    esac
+    fi
+    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
+}
+complete -o default -F _cupola cupola

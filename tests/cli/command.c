@@ -1,0 +1,127 @@
+/* The command as a whole: verbs, words, exit codes, streams. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "cli/help.h"
+#include "test.h"
+
+static char out[200000];
+
+/* Runs the command with stdout and stderr together in `out`; returns the exit code. */
+static int cupola(const char *words)
+{
+    return test_command(out, sizeof out, "%s/cupola %s", test_build(), words);
+}
+
+TEST(command_help)
+{
+    EXPECT_INT(cupola("help"), 0);
+    EXPECT_CONTAINS(out, "Exit codes:");
+    EXPECT_CONTAINS(out, "CUP_LOG");
+    EXPECT_INT(cupola("--help 2>/dev/null"), 0);
+    EXPECT_CONTAINS(out, "Usage: cupola VERB");
+    EXPECT_INT(cupola(">/dev/null"), 2);
+    EXPECT_CONTAINS(out, "Usage: cupola VERB");
+    EXPECT_INT(cupola("--version"), 0);
+    EXPECT_CONTAINS(out, "cupola 0.");
+    for (int i = 0; verbs[i]; i++) {
+        char words[100];
+        snprintf(words, sizeof words, "%s --help", verbs[i]->name);
+        EXPECT_INT(cupola(words), 0);
+        EXPECT_CONTAINS(out, "--json");
+    }
+}
+
+TEST(command_usage_errors)
+{
+    EXPECT_INT(cupola("inof"), 2);
+    EXPECT_CONTAINS(out, "did you mean info?");
+    EXPECT_INT(cupola("ops --jsno"), 2);
+    EXPECT_CONTAINS(out, "did you mean --json?");
+    EXPECT_INT(cupola("ops gleu"), 2);
+    EXPECT_CONTAINS(out, "did you mean gelu?");
+    EXPECT_INT(cupola("help nothing-like-it"), 2);
+    EXPECT(!strstr(out, "did you mean"));
+    EXPECT_INT(cupola("info there"), 2);
+    EXPECT_INT(test_command(out, sizeof out, "CUP_THREADS=many %s/cupola info", test_build()), 2);
+    EXPECT_CONTAINS(out, "CUP_THREADS=many");
+}
+
+TEST(command_json)
+{
+    static const char *const lines[] = {"info", "ops", "ops gelu"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        char words[64];
+        snprintf(words, sizeof words, "%s --json", lines[i]);
+        EXPECT_INT(cupola(words), 0);
+        cup__error error = {0};
+        cup__json json;
+        EXPECT_INT(cup__json_parse(&error, words, out, strlen(out), &json), CUP_OK);
+        int64_t schema = 0;
+        EXPECT_INT(cup__json_get_integer(&error, &json, json.root, "schema", 1, 1, &schema),
+                   CUP_OK);
+        cup__json_free(&json);
+    }
+}
+
+TEST(command_colors)
+{
+    EXPECT_INT(cupola("ops gelu"), 0);
+    EXPECT(!strchr(out, '\033'));
+    EXPECT_INT(cupola("ops gelu --color=always"), 0);
+    EXPECT(strchr(out, '\033'));
+}
+
+TEST(command_says_when_stdout_is_full)
+{
+    EXPECT_INT(cupola("ops >/dev/full"), 5);
+    EXPECT_CONTAINS(out, "stdout could not be written");
+    /* A reader that leaves early is not worth a word. */
+    EXPECT_INT(cupola("ops | true"), 0);
+    EXPECT_TEXT(out, "");
+}
+
+TEST(command_info_is_fast)
+{
+    EXPECT_INT(test_command(out, sizeof out,
+                            "s=$(date +%%s%%N); CUP_DEVICE=cpu %s/cupola info >/dev/null; "
+                            "echo $(( ($(date +%%s%%N) - s) / 1000000 ))",
+                            test_build()),
+               0);
+    /* The promise is 50 ms; a busy machine may take longer to start two processes. */
+    EXPECT(atoi(out) < 500);
+}
+
+TEST(man_pages_are_right)
+{
+    if (test_command(out, sizeof out, "command -v mandoc"))
+        test_skip("mandoc is not installed");
+    const char *folder = test_folder();
+    EXPECT_INT(test_command(out, sizeof out, "%s/cupola write-pages '%s'", test_build(), folder),
+               0);
+    test_command(out, sizeof out,
+                 "mandoc -Tlint '%s'/man/*.1 | grep -v 'referenced manual not found'", folder);
+    EXPECT_TEXT(out, "");
+    EXPECT_INT(test_command(out, sizeof out, "diff -r '%s/man' docs/man", folder), 0);
+}
+
+TEST(completions_are_right)
+{
+    const char *folder = test_folder();
+    EXPECT_INT(test_command(out, sizeof out, "%s/cupola write-pages '%s'", test_build(), folder),
+               0);
+    if (test_command(out, sizeof out, "command -v bash"))
+        test_skip("bash is not installed");
+    EXPECT_INT(
+        test_command(out, sizeof out,
+                     "bash -c '. \"%s/completion/cupola.bash\"; COMP_WORDS=(cupola ops --j); "
+                     "COMP_CWORD=2; _cupola; echo \"${COMPREPLY[@]}\"'",
+                     folder),
+        0);
+    EXPECT_TEXT(out, "--json\n");
+    EXPECT_INT(
+        test_command(out, sizeof out, "! command -v zsh || zsh -n '%s/completion/_cupola'", folder),
+        0);
+}

@@ -84,6 +84,27 @@ CUP_API cup_status cup_add_layernorm(cup_context *c, cup_tensor *x, cup_tensor *
 /* (x, residual, gamma?): sum is x + residual, y is rmsnorm of sum, in one pass */
 CUP_API cup_status cup_add_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *residual, cup_tensor *gamma, double eps, cup_tensor **y, cup_tensor **sum);
 
+/* Softmax and losses */
+
+/* (x) -> y: exp(x - max x) / sum of these, along the axis */
+CUP_API cup_tensor *cup_softmax(cup_context *c, cup_tensor *x, int axis);
+
+/* (x) -> y: log of softmax along the axis, without the loss of small values */
+CUP_API cup_tensor *cup_log_softmax(cup_context *c, cup_tensor *x, int axis);
+
+/* (logits, targets): mean over the rows of -log softmax of logits at the target, without rows
+ * whose target is ignore_index; f32 for 16-bit logits. label_smoothing spreads that part of the
+ * target over all classes; z_loss adds so much of logsumexp squared; when not 0, only the first
+ * columns are classes. in_place gives the logits up: they become their gradient. A bad target
+ * is an error, on a GPU NaN */
+CUP_API cup_tensor *cup_cross_entropy(cup_context *c, cup_tensor *logits, cup_tensor *targets, int64_t ignore_index, double label_smoothing, double z_loss, int64_t columns, bool in_place);
+
+/* Tables */
+
+/* (table, ids) -> y: row ids[..] of the table [V,C] for each id: [..,C]. An id that is no row
+ * is an error on the CPU and a row of NaN on a GPU */
+CUP_API cup_tensor *cup_embedding(cup_context *c, cup_tensor *table, cup_tensor *ids);
+
 /* Training */
 
 /* (x...) -> y: square root of the sum of the squares of all elements of all tensors */

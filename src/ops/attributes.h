@@ -32,6 +32,15 @@ typedef enum cup__op_id {
     CUP__OP_add_layernorm,
     CUP__OP_add_rmsnorm,
     CUP__OP_layernorm_grad,
+    CUP__OP_softmax,
+    CUP__OP_log_softmax,
+    CUP__OP_softmax_grad,
+    CUP__OP_log_softmax_grad,
+    CUP__OP_cross_entropy,
+    CUP__OP_cross_entropy_grad,
+    CUP__OP_scale_by,
+    CUP__OP_embedding,
+    CUP__OP_embedding_grad,
     CUP__OP_global_norm,
     CUP__OP_step_factors,
     CUP__OP_adamw,
@@ -175,6 +184,57 @@ typedef struct cup__layernorm_grad_attributes {
     bool want_beta;
 } cup__layernorm_grad_attributes;
 cup_status cup__layernorm_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cup_tensor *rstd, cup_tensor *mean, cup_tensor *gamma, cup_tensor *dsum, cup_dtype dtype, bool want_gamma, bool want_beta, cup_tensor **dx, cup_tensor **dgamma, cup_tensor **dbeta);
+
+extern const cup__op cup__op_softmax;
+typedef struct cup__softmax_attributes {
+    int axis;
+} cup__softmax_attributes;
+
+extern const cup__op cup__op_log_softmax;
+typedef struct cup__log_softmax_attributes {
+    int axis;
+} cup__log_softmax_attributes;
+
+extern const cup__op cup__op_softmax_grad;
+typedef struct cup__softmax_grad_attributes {
+    int axis;
+} cup__softmax_grad_attributes;
+cup_tensor *cup__softmax_grad(cup_context *c, cup_tensor *y, cup_tensor *dy, int axis);
+
+extern const cup__op cup__op_log_softmax_grad;
+typedef struct cup__log_softmax_grad_attributes {
+    int axis;
+} cup__log_softmax_grad_attributes;
+cup_tensor *cup__log_softmax_grad(cup_context *c, cup_tensor *y, cup_tensor *dy, int axis);
+
+extern const cup__op cup__op_cross_entropy;
+typedef struct cup__cross_entropy_attributes {
+    int64_t ignore_index;
+    double label_smoothing;
+    double z_loss;
+    int64_t columns;
+    bool in_place;
+} cup__cross_entropy_attributes;
+
+extern const cup__op cup__op_cross_entropy_grad;
+typedef struct cup__cross_entropy_grad_attributes {
+    int64_t ignore_index;
+    double label_smoothing;
+    double z_loss;
+    int64_t columns;
+} cup__cross_entropy_grad_attributes;
+cup_tensor *cup__cross_entropy_grad(cup_context *c, cup_tensor *logits, cup_tensor *targets, cup_tensor *lse, cup_tensor *share, cup_tensor *dloss, int64_t ignore_index, double label_smoothing, double z_loss, int64_t columns);
+
+extern const cup__op cup__op_scale_by;
+cup_status cup__scale_by(cup_context *c, cup_tensor *x, cup_tensor *factor);
+
+extern const cup__op cup__op_embedding;
+
+extern const cup__op cup__op_embedding_grad;
+typedef struct cup__embedding_grad_attributes {
+    int64_t rows;
+} cup__embedding_grad_attributes;
+cup_tensor *cup__embedding_grad(cup_context *c, cup_tensor *dy, cup_tensor *ids, int64_t rows);
 
 extern const cup__op cup__op_global_norm;
 

@@ -64,6 +64,34 @@ static const cup__attribute layernorm_grad_attributes[] = {
     {"want_gamma", CUP__KIND_BOOL, offsetof(cup__layernorm_grad_attributes, want_gamma)},
     {"want_beta", CUP__KIND_BOOL, offsetof(cup__layernorm_grad_attributes, want_beta)},
     {NULL, 0, 0}};
+static const cup__attribute softmax_attributes[] = {
+    {"axis", CUP__KIND_INT, offsetof(cup__softmax_attributes, axis)},
+    {NULL, 0, 0}};
+static const cup__attribute log_softmax_attributes[] = {
+    {"axis", CUP__KIND_INT, offsetof(cup__log_softmax_attributes, axis)},
+    {NULL, 0, 0}};
+static const cup__attribute softmax_grad_attributes[] = {
+    {"axis", CUP__KIND_INT, offsetof(cup__softmax_grad_attributes, axis)},
+    {NULL, 0, 0}};
+static const cup__attribute log_softmax_grad_attributes[] = {
+    {"axis", CUP__KIND_INT, offsetof(cup__log_softmax_grad_attributes, axis)},
+    {NULL, 0, 0}};
+static const cup__attribute cross_entropy_attributes[] = {
+    {"ignore_index", CUP__KIND_INT64, offsetof(cup__cross_entropy_attributes, ignore_index)},
+    {"label_smoothing", CUP__KIND_FLOAT, offsetof(cup__cross_entropy_attributes, label_smoothing)},
+    {"z_loss", CUP__KIND_FLOAT, offsetof(cup__cross_entropy_attributes, z_loss)},
+    {"columns", CUP__KIND_INT64, offsetof(cup__cross_entropy_attributes, columns)},
+    {"in_place", CUP__KIND_BOOL, offsetof(cup__cross_entropy_attributes, in_place)},
+    {NULL, 0, 0}};
+static const cup__attribute cross_entropy_grad_attributes[] = {
+    {"ignore_index", CUP__KIND_INT64, offsetof(cup__cross_entropy_grad_attributes, ignore_index)},
+    {"label_smoothing", CUP__KIND_FLOAT, offsetof(cup__cross_entropy_grad_attributes, label_smoothing)},
+    {"z_loss", CUP__KIND_FLOAT, offsetof(cup__cross_entropy_grad_attributes, z_loss)},
+    {"columns", CUP__KIND_INT64, offsetof(cup__cross_entropy_grad_attributes, columns)},
+    {NULL, 0, 0}};
+static const cup__attribute embedding_grad_attributes[] = {
+    {"rows", CUP__KIND_INT64, offsetof(cup__embedding_grad_attributes, rows)},
+    {NULL, 0, 0}};
 static const cup__attribute step_factors_attributes[] = {
     {"beta1", CUP__KIND_FLOAT, offsetof(cup__step_factors_attributes, beta1)},
     {"beta2", CUP__KIND_FLOAT, offsetof(cup__step_factors_attributes, beta2)},
@@ -196,6 +224,33 @@ const cup__row cup__rows[] = {
     {"layernorm_grad", &cup__op_layernorm_grad, "dy, x, rstd, mean?, gamma?, dsum?", "dtype dtype, bool want_gamma, bool want_beta",
      "dx, dgamma, dbeta",
      "gradients of layernorm, or without mean of rmsnorm; dgamma and dbeta have the dtype, and no elements when not asked for; dsum is added to dx", 3, 6, 3, 3, false, sizeof(cup__layernorm_grad_attributes), layernorm_grad_attributes},
+    {"softmax", &cup__op_softmax, "x", "int axis",
+     "y",
+     "exp(x - max x) / sum of these, along the axis", 1, 1, 1, 1, true, sizeof(cup__softmax_attributes), softmax_attributes},
+    {"log_softmax", &cup__op_log_softmax, "x", "int axis",
+     "y",
+     "log of softmax along the axis, without the loss of small values", 1, 1, 1, 1, true, sizeof(cup__log_softmax_attributes), log_softmax_attributes},
+    {"softmax_grad", &cup__op_softmax_grad, "y, dy", "int axis",
+     "dx",
+     "y (dy - sum of y dy) along the axis", 2, 2, 1, 1, false, sizeof(cup__softmax_grad_attributes), softmax_grad_attributes},
+    {"log_softmax_grad", &cup__op_log_softmax_grad, "y, dy", "int axis",
+     "dx",
+     "dy - exp(y) sum of dy along the axis", 2, 2, 1, 1, false, sizeof(cup__log_softmax_grad_attributes), log_softmax_grad_attributes},
+    {"cross_entropy", &cup__op_cross_entropy, "logits, targets", "int64 ignore_index, float label_smoothing, float z_loss, int64 columns, bool in_place",
+     "loss; lse, share",
+     "mean over the rows of -log softmax of logits at the target, without rows whose target is ignore_index; f32 for 16-bit logits. label_smoothing spreads that part of the target over all classes; z_loss adds so much of logsumexp squared; when not 0, only the first columns are classes. in_place gives the logits up: they become their gradient. A bad target is an error, on a GPU NaN", 2, 2, 1, 3, true, sizeof(cup__cross_entropy_attributes), cross_entropy_attributes},
+    {"cross_entropy_grad", &cup__op_cross_entropy_grad, "logits, targets, lse, share, dloss", "int64 ignore_index, float label_smoothing, float z_loss, int64 columns",
+     "dlogits",
+     "gradient of cross_entropy; 0 in columns that do not count", 5, 5, 1, 1, false, sizeof(cup__cross_entropy_grad_attributes), cross_entropy_grad_attributes},
+    {"scale_by", &cup__op_scale_by, "x, factor", "",
+     "",
+     "x times the one element of factor, in place; nothing is touched when that is 1", 2, 2, 0, 0, false, 0, NULL},
+    {"embedding", &cup__op_embedding, "table, ids", "",
+     "y",
+     "row ids[..] of the table [V,C] for each id: [..,C]. An id that is no row is an error on the CPU and a row of NaN on a GPU", 2, 2, 1, 1, true, 0, NULL},
+    {"embedding_grad", &cup__op_embedding_grad, "dy, ids", "int64 rows",
+     "dtable",
+     "sum of the rows of dy that have the same id, 0 for an id that is not there", 2, 2, 1, 1, false, sizeof(cup__embedding_grad_attributes), embedding_grad_attributes},
     {"global_norm", &cup__op_global_norm, "x...", "",
      "y",
      "square root of the sum of the squares of all elements of all tensors", 1, INT_MAX, 1, 1, true, 0, NULL},
@@ -445,6 +500,83 @@ cup_status cup__layernorm_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cu
     *dgamma = out[1];
     *dbeta = out[2];
     return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_tensor *cup_softmax(cup_context *c, cup_tensor *x, int axis)
+{
+    cup__softmax_attributes attributes = {0};
+    attributes.axis = axis;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_softmax], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_log_softmax(cup_context *c, cup_tensor *x, int axis)
+{
+    cup__log_softmax_attributes attributes = {0};
+    attributes.axis = axis;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_log_softmax], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup__softmax_grad(cup_context *c, cup_tensor *y, cup_tensor *dy, int axis)
+{
+    cup__softmax_grad_attributes attributes = {0};
+    attributes.axis = axis;
+    cup_tensor *const in[] = {y, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_softmax_grad], in, 2, &attributes, NULL);
+}
+
+cup_tensor *cup__log_softmax_grad(cup_context *c, cup_tensor *y, cup_tensor *dy, int axis)
+{
+    cup__log_softmax_grad_attributes attributes = {0};
+    attributes.axis = axis;
+    cup_tensor *const in[] = {y, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_log_softmax_grad], in, 2, &attributes, NULL);
+}
+
+cup_tensor *cup_cross_entropy(cup_context *c, cup_tensor *logits, cup_tensor *targets, int64_t ignore_index, double label_smoothing, double z_loss, int64_t columns, bool in_place)
+{
+    cup__cross_entropy_attributes attributes = {0};
+    attributes.ignore_index = ignore_index;
+    attributes.label_smoothing = label_smoothing;
+    attributes.z_loss = z_loss;
+    attributes.columns = columns;
+    attributes.in_place = in_place;
+    cup_tensor *const in[] = {logits, targets};
+    return cup__op_call(c, &cup__rows[CUP__OP_cross_entropy], in, 2, &attributes, NULL);
+}
+
+cup_tensor *cup__cross_entropy_grad(cup_context *c, cup_tensor *logits, cup_tensor *targets, cup_tensor *lse, cup_tensor *share, cup_tensor *dloss, int64_t ignore_index, double label_smoothing, double z_loss, int64_t columns)
+{
+    cup__cross_entropy_grad_attributes attributes = {0};
+    attributes.ignore_index = ignore_index;
+    attributes.label_smoothing = label_smoothing;
+    attributes.z_loss = z_loss;
+    attributes.columns = columns;
+    cup_tensor *const in[] = {logits, targets, lse, share, dloss};
+    return cup__op_call(c, &cup__rows[CUP__OP_cross_entropy_grad], in, 5, &attributes, NULL);
+}
+
+cup_status cup__scale_by(cup_context *c, cup_tensor *x, cup_tensor *factor)
+{
+    cup_tensor *const in[] = {x, factor};
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_scale_by], in, 2, NULL, out) != NULL;
+    return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_tensor *cup_embedding(cup_context *c, cup_tensor *table, cup_tensor *ids)
+{
+    cup_tensor *const in[] = {table, ids};
+    return cup__op_call(c, &cup__rows[CUP__OP_embedding], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup__embedding_grad(cup_context *c, cup_tensor *dy, cup_tensor *ids, int64_t rows)
+{
+    cup__embedding_grad_attributes attributes = {0};
+    attributes.rows = rows;
+    cup_tensor *const in[] = {dy, ids};
+    return cup__op_call(c, &cup__rows[CUP__OP_embedding_grad], in, 2, &attributes, NULL);
 }
 
 cup_tensor *cup_global_norm(cup_context *c, cup_tensor *const *x, int x_count)

@@ -1,0 +1,32 @@
+/* What cross_entropy and its gradient share.
+ *
+ * A row x of C classes with target t, smoothing s and z-loss factor z costs
+ *     lse - (1 - s) x[t] - s mean(x) + z lse^2,   lse = log sum exp x,
+ * and its gradient is p (1 + 2 z lse) - s / C - (1 - s) at t, with p the softmax. */
+#ifndef CUP_OPS_CROSS_ENTROPY_H
+#define CUP_OPS_CROSS_ENTROPY_H
+
+#include "ops/op.h"
+
+typedef struct cup__cross_entropy {
+    cup_tensor *logits, *targets;
+    int64_t rows, width, classes; /* width is that of the logits' rows */
+    int64_t ignore_index;
+    double smoothing, z_loss;
+    bool in_place; /* the gradient is written where the logits are */
+} cup__cross_entropy;
+
+/* For either op. */
+cup__cross_entropy cup__cross_entropy_of(const cup__call *call);
+
+/* The target of a row of a row-major tensor on the CPU. */
+int64_t cup__target_of(const cup__cross_entropy *e, int64_t row);
+bool cup__target_counts(const cup__cross_entropy *e, int64_t row);
+/* Fails with the row whose target is no class; gives 1 / (the number of rows that count). */
+cup_status cup__cross_entropy_share(cup__call *call, const cup__cross_entropy *e, double *share);
+
+const char *cup__cross_entropy_cpu_refuses(const cup__call *call);
+cup_status cup__cross_entropy_cpu(cup__call *call);
+cup_status cup__cross_entropy_grad_cpu(cup__call *call);
+
+#endif

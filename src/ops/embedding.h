@@ -1,0 +1,12 @@
+/* What embedding and its gradient share. */
+#ifndef CUP_OPS_EMBEDDING_H
+#define CUP_OPS_EMBEDDING_H
+
+#include "ops/op.h"
+
+/* An id of an i32 or i64 tensor on the CPU. */
+int64_t cup__id_of(const cup_tensor *ids, int64_t index);
+/* Fails with the first id that is none of the rows. */
+cup_status cup__ids_check(cup__call *call, const cup_tensor *ids, int64_t rows);
+
+#endif

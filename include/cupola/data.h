@@ -1,0 +1,112 @@
+/* cupola/data.h: text, tokenizers, and the batches that training reads.
+ *
+ * A corpus is the text of files; a tokenizer turns text into tokens, numbers from 0 up to its
+ * size; data is a corpus in tokens, from which batches are drawn. */
+#ifndef CUPOLA_DATA_H
+#define CUPOLA_DATA_H
+
+#include "cupola/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct cup_corpus cup_corpus;
+typedef struct cup_tokenizer cup_tokenizer;
+typedef struct cup_decoder cup_decoder;
+typedef struct cup_data cup_data;
+
+/* Reads files, and folders with all that is below them in the order of the paths' bytes. In a
+ * folder, hidden files, symbolic links, folders of builds (build, out, dist, target,
+ * node_modules, __pycache__, venv) and files that are empty or not UTF-8 text are left out; a file
+ * named in `paths` must be text and not empty. More than `most_bytes` in all is a failure;
+ * 0 means 1 GiB. */
+CUP_API cup_corpus *cup_corpus_load(cup_context *c, const char *const *paths, int count,
+                                    int64_t most_bytes);
+/* The same for one text in memory, which is copied. */
+CUP_API cup_corpus *cup_corpus_new(cup_context *c, const char *text, size_t bytes);
+CUP_API void cup_corpus_free(cup_corpus *corpus);
+
+/* The number of files, of files that were left out, and of bytes. */
+CUP_API int64_t cup_corpus_files(const cup_corpus *corpus);
+CUP_API int64_t cup_corpus_skipped(const cup_corpus *corpus);
+CUP_API int64_t cup_corpus_bytes(const cup_corpus *corpus);
+
+/* All the text, one file behind the other; ends in a 0. */
+CUP_API const char *cup_corpus_text(const cup_corpus *corpus);
+
+/* A tokenizer with one token for each character (Unicode code point) of the corpus, in the order of
+ * the code points. Text that is not UTF-8 is refused. */
+CUP_API cup_tokenizer *cup_tokenizer_char_new(cup_context *c, const cup_corpus *corpus);
+
+/* A byte-level BPE tokenizer with `size` tokens: the 256 bytes, then the most frequent pairs of
+ * tokens in the corpus, then "<|endoftext|>". It has fewer when no pair is left that occurs twice.
+ * Any bytes can be encoded. */
+CUP_API cup_tokenizer *cup_tokenizer_bpe_new(cup_context *c, const cup_corpus *corpus,
+                                             int64_t size);
+
+/* Reads a tokenizer that cup_tokenizer_save wrote, or GPT-2's vocab.json with the merges.txt beside
+ * it, or a folder with either. */
+CUP_API cup_tokenizer *cup_tokenizer_load(cup_context *c, const char *path);
+CUP_API cup_status cup_tokenizer_save(cup_context *c, const cup_tokenizer *t, const char *path);
+CUP_API void cup_tokenizer_free(cup_tokenizer *t);
+
+/* "char" or "bpe"; and the number of tokens. */
+CUP_API const char *cup_tokenizer_kind(const cup_tokenizer *t);
+CUP_API int64_t cup_tokenizer_size(const cup_tokenizer *t);
+
+/* The bytes of a token, which need not be whole characters; NULL when there is no such token. */
+CUP_API const char *cup_tokenizer_token(const cup_tokenizer *t, int32_t token, size_t *bytes);
+
+/* The token of a special text such as "<|endoftext|>", -1 when there is none. */
+CUP_API int32_t cup_tokenizer_special(const cup_tokenizer *t, const char *text);
+
+/* Encodes text into `tokens`, which must have room for as many as the text has bytes, and returns
+ * their number; -1 when a character tokenizer does not know a character. Special texts become their
+ * tokens. Several threads may use one tokenizer, each with a context of its own. */
+CUP_API int64_t cup_tokenizer_encode(cup_context *c, const cup_tokenizer *t, const char *text,
+                                     size_t bytes, int32_t *tokens);
+
+/* Turns tokens into text one by one. */
+CUP_API cup_decoder *cup_decoder_new(cup_context *c, const cup_tokenizer *t);
+CUP_API void cup_decoder_free(cup_decoder *d);
+
+/* The text that the token completes, of *bytes bytes, possibly none: always whole characters, so
+ * that it can be shown at once. Bytes that cannot become UTF-8 come out as U+FFFD. It lives until
+ * the next call on the decoder. NULL when there is no such token. */
+CUP_API const char *cup_decoder_add(cup_decoder *d, int32_t token, size_t *bytes);
+
+/* What is left when no more tokens come: "" or U+FFFD. */
+CUP_API const char *cup_decoder_end(cup_decoder *d, size_t *bytes);
+
+typedef enum cup_split { CUP_TRAIN, CUP_VALIDATION } cup_split;
+
+/* Encodes a corpus. The first 90 % of the tokens are for training, the rest for validation;
+ * `<|endoftext|>`, where the tokenizer has it, stands behind each file. Both parts must have more
+ * than `context` tokens. */
+CUP_API cup_data *cup_data_new(cup_context *c, const cup_corpus *corpus, const cup_tokenizer *t,
+                               int64_t context);
+CUP_API void cup_data_free(cup_data *d);
+
+/* The number of tokens in a part. */
+CUP_API int64_t cup_data_count(const cup_data *d, cup_split split);
+
+/* Fills inputs and targets [rows, context] with random places of a part; targets are the inputs one
+ * token later. What a row holds depends on the seed, the step and the row's number only, which is
+ * first_row for the first one: so several processes can share a batch, and a resumed run reads what
+ * the uninterrupted one would have. */
+CUP_API cup_status cup_data_batch(cup_context *c, const cup_data *d, cup_split split, uint64_t seed,
+                                  uint64_t step, int64_t first_row, int64_t rows, int64_t context,
+                                  int32_t *inputs, int32_t *targets);
+
+/* The same with the windows that follow each other from the beginning of the part; there are
+ * cup_data_windows of them. */
+CUP_API cup_status cup_data_window(cup_context *c, const cup_data *d, cup_split split,
+                                   int64_t first_row, int64_t rows, int64_t context,
+                                   int32_t *inputs, int32_t *targets);
+CUP_API int64_t cup_data_windows(const cup_data *d, cup_split split, int64_t context);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

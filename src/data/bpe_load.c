@@ -1,0 +1,81 @@
+/* Reading a BPE tokenizer's file. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "data/tokenizer.h"
+
+static cup_status no_memory(cup__error *error, const cup__json *json)
+{
+    return cup__fail(error, CUP_MEMORY, "%s: out of host memory", json->name);
+}
+
+/* Reads an array of `count` tokens. */
+static cup_status get_tokens(cup__error *error, const cup__json *json, const cup__json_node *array,
+                             const char *what, size_t count, int32_t *out)
+{
+    bool good = array->kind == CUP__JSON_ARRAY && array->count == count;
+    if (good)
+        CUP__JSON_EACH(node, array)
+        {
+            int64_t token = 0;
+            good &= cup__json_integer(node, &token) && token >= 0 && token < CUP__MOST_TOKENS;
+            *out++ = (int32_t)token;
+        }
+    if (!good)
+        return cup__fail(error, CUP_FORMAT, "%s: %s must be %zu tokens", json->name, what, count);
+    return CUP_OK;
+}
+
+static cup_status get_merges(cup__error *error, const cup__json *json, cup_tokenizer *t)
+{
+    const cup__json_node *merges;
+    CUP_TRY(cup__json_get(error, json, json->root, "merges", CUP__JSON_ARRAY, &merges));
+    t->merges = cup__malloc(merges->count * sizeof *t->merges);
+    if (!t->merges)
+        return no_memory(error, json);
+    CUP__JSON_EACH(node, merges)
+    {
+        int32_t merge[3];
+        CUP_TRY(get_tokens(error, json, node, "each of \"merges\"", 3, merge));
+        t->merges[t->merge_count++] = (cup__merge){merge[0], merge[1], merge[2]};
+    }
+    return CUP_OK;
+}
+
+static cup_status complete(cup__error *error, const cup__json *json, const cup__json_node *object,
+                           cup_tokenizer *t)
+{
+    cup__special *special = cup__malloc(object->count * sizeof *special);
+    if (!special)
+        return no_memory(error, json);
+    size_t count = 0;
+    cup_status status = CUP_OK;
+    CUP__JSON_EACH(node, object)
+    {
+        int64_t token = -1;
+        if (!cup__json_integer(node, &token) || token < 0 || token >= t->size)
+            status = cup__fail(error, CUP_FORMAT, "%s: \"special\" must give tokens below \"size\"",
+                               json->name);
+        special[count++] = (cup__special){node->key, node->key_length, (int32_t)token};
+    }
+    if (status == CUP_OK)
+        status = cup__bpe_complete(error, t, json->name, special, count);
+    cup__free(special);
+    return status;
+}
+
+cup_status cup__bpe_load(cup__error *error, const cup__json *json, cup_tokenizer *t)
+{
+    const cup__json_node *bytes, *special;
+    const char *pattern;
+    int64_t size;
+    CUP_TRY(cup__json_get_string(error, json, json->root, "pattern", &pattern));
+    CUP_TRY(cup__json_get_integer(error, json, json->root, "size", 256, CUP__MOST_TOKENS, &size));
+    CUP_TRY(cup__json_get(error, json, json->root, "bytes", CUP__JSON_ARRAY, &bytes));
+    CUP_TRY(cup__json_get(error, json, json->root, "special", CUP__JSON_OBJECT, &special));
+    t->size = (int32_t)size;
+    CUP_TRY(get_tokens(error, json, bytes, "\"bytes\"", 256, t->byte_token));
+    CUP_TRY(get_merges(error, json, t));
+    CUP_TRY(cup__splitter_new(error, pattern, &t->splitter));
+    return complete(error, json, special, t);
+}

@@ -1,0 +1,215 @@
+#include <string.h>
+
+#include "base/memory.h"
+#include "data/corpus.h"
+#include "data/tokenizer.h"
+#include "tensor/context.h"
+
+struct cup_data {
+    bool wide; /* 32 bits a token, where 16 are not enough */
+    void *tokens;
+    int64_t count, capacity;
+    int64_t train; /* the first of them are for training */
+};
+
+static cup_status no_memory(cup__error *error)
+{
+    return cup__fail(error, CUP_MEMORY, "out of host memory for the tokens of the data");
+}
+
+static bool reserve(cup_data *d, int64_t more)
+{
+    if (more <= d->capacity - d->count)
+        return true;
+    int64_t capacity = d->capacity + d->capacity / 2 + more;
+    void *grown = cup__realloc(d->tokens, (size_t)capacity, d->wide ? 4 : 2);
+    if (!grown)
+        return false;
+    d->tokens = grown;
+    d->capacity = capacity;
+    return true;
+}
+
+typedef struct filler {
+    cup__error *error;
+    cup_data *data;
+} filler;
+
+static cup_status put(void *user, const int32_t *tokens, size_t count)
+{
+    filler *f = user;
+    cup_data *d = f->data;
+    if (!reserve(d, (int64_t)count))
+        return no_memory(f->error);
+    if (d->wide) {
+        memcpy((int32_t *)d->tokens + d->count, tokens, count * sizeof *tokens);
+    } else {
+        uint16_t *to = (uint16_t *)d->tokens + d->count;
+        for (size_t i = 0; i < count; i++)
+            to[i] = (uint16_t)tokens[i];
+    }
+    d->count += (int64_t)count;
+    return CUP_OK;
+}
+
+static cup_status encode(cup__error *error, cup_data *d, const cup_corpus *corpus,
+                         const cup_tokenizer *t)
+{
+    filler f = {error, d};
+    cup__tokens out = {put, &f};
+    int32_t end = cup_tokenizer_special(t, "<|endoftext|>");
+    size_t from = 0;
+    /* A first guess that suits either kind saves most of the growing. */
+    if (!reserve(d, (int64_t)corpus->text.length / (t->codes ? 1 : 4) + 1))
+        return no_memory(error);
+    for (size_t i = 0; i < corpus->count; i++) {
+        CUP_TRY(cup__tokenizer_encode(error, t, corpus->text.bytes + from, corpus->ends[i] - from,
+                                      out));
+        if (end >= 0)
+            CUP_TRY(put(&f, &end, 1));
+        from = corpus->ends[i];
+    }
+    return CUP_OK;
+}
+
+/* The cut is nanoGPT's, so that losses can be compared. */
+static cup_status split(cup__error *error, cup_data *d, int64_t context)
+{
+    d->train = (int64_t)(0.9 * (double)d->count);
+    int64_t fewest = d->count - d->train < d->train ? d->count - d->train : d->train;
+    if (context < 1)
+        return cup__fail(error, CUP_ARGUMENT,
+                         "a context of %lld tokens is not possible; give 1 or more",
+                         (long long)context);
+    if (fewest <= context)
+        return cup__fail(error, CUP_ARGUMENT,
+                         "the data has %lld tokens, %lld for training and %lld for validation, and "
+                         "each part must have more than the context of %lld; give more text or a "
+                         "smaller context",
+                         (long long)d->count, (long long)d->train, (long long)(d->count - d->train),
+                         (long long)context);
+    return CUP_OK;
+}
+
+cup_data *cup_data_new(cup_context *c, const cup_corpus *corpus, const cup_tokenizer *t,
+                       int64_t context)
+{
+    if (!c || cup_error(c) != CUP_OK || !corpus || !t)
+        return NULL;
+    cup_data *d = cup__calloc(1, sizeof *d);
+    if (!d) {
+        no_memory(&c->error);
+        return NULL;
+    }
+    d->wide = t->size > 65536;
+    cup_status status = encode(&c->error, d, corpus, t);
+    if (status == CUP_OK)
+        status = split(&c->error, d, context);
+    if (status == CUP_OK)
+        return d;
+    cup_data_free(d);
+    return NULL;
+}
+
+void cup_data_free(cup_data *d)
+{
+    if (!d)
+        return;
+    cup__free(d->tokens);
+    cup__free(d);
+}
+
+static int64_t begin_of(const cup_data *d, cup_split part)
+{
+    return part == CUP_TRAIN ? 0 : d->train;
+}
+
+int64_t cup_data_count(const cup_data *d, cup_split part)
+{
+    if (!d)
+        return 0;
+    return part == CUP_TRAIN ? d->train : d->count - d->train;
+}
+
+static int32_t token_at(const cup_data *d, int64_t place)
+{
+    return d->wide ? ((const int32_t *)d->tokens)[place] : ((const uint16_t *)d->tokens)[place];
+}
+
+static void copy_row(const cup_data *d, int64_t place, int64_t context, int32_t *inputs,
+                     int32_t *targets)
+{
+    for (int64_t i = 0; i < context; i++) {
+        inputs[i] = token_at(d, place + i);
+        targets[i] = token_at(d, place + i + 1);
+    }
+}
+
+static cup_status check_rows(cup_context *c, const cup_data *d, cup_split part, int64_t first_row,
+                             int64_t rows, int64_t context, const int32_t *inputs,
+                             const int32_t *targets)
+{
+    if (!c)
+        return CUP_ARGUMENT;
+    if (!d || first_row < 0 || rows < 0 || first_row > INT64_MAX - rows || context < 1 || !inputs ||
+        !targets)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "a batch of %lld rows from row %lld with %lld tokens is not possible",
+                         (long long)rows, (long long)first_row, (long long)context);
+    if (context >= cup_data_count(d, part))
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "a context of %lld tokens is more than this part of the data has, %lld",
+                         (long long)context, (long long)cup_data_count(d, part));
+    return CUP_OK;
+}
+
+/* Mixes its inputs into 64 bits that look random (the finalizer of SplitMix64 in a chain). */
+static uint64_t mix(uint64_t seed, uint64_t step, uint64_t row)
+{
+    const uint64_t parts[3] = {seed, step, row};
+    uint64_t z = 0;
+    for (int i = 0; i < 3; i++) {
+        z = (z + parts[i]) * 0xd1342543de82ef95u + 0x9e3779b97f4a7c15u;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        z ^= z >> 31;
+    }
+    return z;
+}
+
+cup_status cup_data_batch(cup_context *c, const cup_data *d, cup_split part, uint64_t seed,
+                          uint64_t step, int64_t first_row, int64_t rows, int64_t context,
+                          int32_t *inputs, int32_t *targets)
+{
+    CUP_TRY(check_rows(c, d, part, first_row, rows, context, inputs, targets));
+    uint64_t places = (uint64_t)(cup_data_count(d, part) - context);
+    for (int64_t r = 0; r < rows; r++) {
+        uint64_t draw = mix(seed, step, (uint64_t)(first_row + r));
+        int64_t place = (int64_t)((unsigned __int128)draw * places >> 64);
+        copy_row(d, begin_of(d, part) + place, context, inputs + r * context,
+                 targets + r * context);
+    }
+    return CUP_OK;
+}
+
+int64_t cup_data_windows(const cup_data *d, cup_split part, int64_t context)
+{
+    return d && context > 0 ? (cup_data_count(d, part) - 1) / context : 0;
+}
+
+cup_status cup_data_window(cup_context *c, const cup_data *d, cup_split part, int64_t first_row,
+                           int64_t rows, int64_t context, int32_t *inputs, int32_t *targets)
+{
+    CUP_TRY(check_rows(c, d, part, first_row, rows, context, inputs, targets));
+    int64_t windows = cup_data_windows(d, part, context);
+    if (first_row + rows > windows)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "rows %lld to %lld were asked for; this part of the data has %lld windows "
+                         "of %lld tokens",
+                         (long long)first_row, (long long)(first_row + rows), (long long)windows,
+                         (long long)context);
+    for (int64_t r = 0; r < rows; r++)
+        copy_row(d, begin_of(d, part) + (first_row + r) * context, context, inputs + r * context,
+                 targets + r * context);
+    return CUP_OK;
+}

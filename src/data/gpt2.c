@@ -1,0 +1,220 @@
+/* GPT-2's vocab.json, from texts to tokens, and merges.txt, a pair of texts a line. In both each
+ * byte of a token is written as a character that can be printed. */
+#include <string.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "base/utf8.h"
+#include "data/tokenizer.h"
+
+#define MOST_FILE ((uint64_t)256 << 20)
+
+typedef struct reader {
+    cup__error *error;
+    const char *name;
+    cup_tokenizer *tokenizer;
+    int16_t byte_of[512]; /* the byte that a code point stands for, or -1 */
+    char *bytes;          /* of the texts below */
+    size_t used;
+    cup__strings texts;
+    int32_t *tokens; /* of the texts */
+    uint8_t *made;   /* whether bytes or merges make a text */
+    cup__special *special;
+    size_t special_count;
+} reader;
+
+static cup_status no_memory(reader *r)
+{
+    return cup__fail(r->error, CUP_MEMORY, "%s: out of host memory", r->name);
+}
+
+/* Bytes that can be printed stand for themselves, the others for 256 and so on in their order. */
+static void make_table(reader *r)
+{
+    int next = 256;
+    memset(r->byte_of, -1, sizeof r->byte_of);
+    for (int b = 0; b < 256; b++) {
+        bool printed = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+        r->byte_of[printed ? b : next++] = (int16_t)b;
+    }
+}
+
+/* Turns characters into the bytes they stand for, which are never more; SIZE_MAX when one stands
+ * for none. */
+static size_t to_bytes(const reader *r, const char *text, size_t length, char *out)
+{
+    size_t count = 0;
+    for (size_t at = 0; at < length;) {
+        uint32_t code;
+        int used = cup__utf8_decode(text + at, length - at, &code);
+        if (used <= 0 || code >= 512 || r->byte_of[code] < 0)
+            return SIZE_MAX;
+        out[count++] = (char)r->byte_of[code];
+        at += (size_t)used;
+    }
+    return count;
+}
+
+static cup_status add_text(reader *r, const cup__json_node *node)
+{
+    int64_t token;
+    if (!cup__json_integer(node, &token) || token < 0 || token >= r->tokenizer->size)
+        return cup__fail(r->error, CUP_FORMAT,
+                         "%s: \"%.100s\" must have a token from 0 to %d, one less than there are",
+                         r->name, node->key, (int)r->tokenizer->size - 1);
+    char *to = r->bytes + r->used;
+    size_t length = to_bytes(r, node->key, node->key_length, to);
+    if (length == SIZE_MAX) {
+        r->special[r->special_count++] =
+            (cup__special){node->key, node->key_length, (int32_t)token};
+        return CUP_OK;
+    }
+    size_t known = r->texts.count;
+    uint32_t index = cup__strings_add(&r->texts, to, length);
+    if (index == CUP__NOT_THERE)
+        return no_memory(r);
+    if (index < known)
+        return cup__fail(r->error, CUP_FORMAT, "%s: \"%.100s\" is there twice", r->name, node->key);
+    r->tokens[index] = (int32_t)token;
+    r->used += length;
+    return CUP_OK;
+}
+
+static cup_status read_vocabulary(reader *r, const cup__json *json)
+{
+    if (json->root->kind != CUP__JSON_OBJECT || json->root->count < 256 ||
+        json->root->count > CUP__MOST_TOKENS)
+        return cup__fail(r->error, CUP_FORMAT,
+                         "%s must be an object with 256 texts or more and their tokens", r->name);
+    size_t count = json->root->count, bytes = 0;
+    CUP__JSON_EACH(node, json->root)
+    bytes += node->key_length;
+    r->tokenizer->size = (int32_t)count;
+    r->bytes = cup__malloc(bytes);
+    r->tokens = cup__malloc(count * sizeof *r->tokens);
+    r->made = cup__calloc(count, 1);
+    r->special = cup__malloc(count * sizeof *r->special);
+    if (!r->bytes || !r->tokens || !r->made || !r->special)
+        return no_memory(r);
+    CUP__JSON_EACH(node, json->root)
+    CUP_TRY(add_text(r, node));
+    for (int b = 0; b < 256; b++) {
+        uint32_t index = cup__strings_find(&r->texts, (char[]){(char)b}, 1);
+        if (index == CUP__NOT_THERE)
+            return cup__fail(r->error, CUP_FORMAT,
+                             "%s has no token for the byte 0x%02x; it is no byte-level vocabulary",
+                             r->name, (unsigned)b);
+        r->tokenizer->byte_token[b] = r->tokens[index];
+        r->made[index] = 1;
+    }
+    return CUP_OK;
+}
+
+/* A line's two texts, joined in `out` with the first `*left` bytes from the left one. */
+static size_t join(const reader *r, const char *line, size_t length, char *out, size_t *left)
+{
+    const char *space = memchr(line, ' ', length);
+    if (!space || length > 4 * CUP__LONGEST_TOKEN)
+        return SIZE_MAX;
+    size_t first = (size_t)(space - line);
+    *left = to_bytes(r, line, first, out);
+    if (*left == SIZE_MAX)
+        return SIZE_MAX;
+    size_t right = to_bytes(r, space + 1, length - first - 1, out + *left);
+    return right == SIZE_MAX ? SIZE_MAX : *left + right;
+}
+
+static cup_status add_merge(reader *r, const char *file, size_t number, const char *line,
+                            size_t length)
+{
+    cup_tokenizer *t = r->tokenizer;
+    char bytes[4 * CUP__LONGEST_TOKEN];
+    size_t left = 0, whole = join(r, line, length, bytes, &left);
+    uint32_t parts[3] = {CUP__NOT_THERE, CUP__NOT_THERE, CUP__NOT_THERE};
+    if (whole != SIZE_MAX) {
+        parts[0] = cup__strings_find(&r->texts, bytes, left);
+        parts[1] = cup__strings_find(&r->texts, bytes + left, whole - left);
+        parts[2] = cup__strings_find(&r->texts, bytes, whole);
+    }
+    for (int i = 0; i < 3; i++)
+        if (parts[i] == CUP__NOT_THERE)
+            return cup__fail(r->error, CUP_FORMAT,
+                             "%s, line %zu: not two texts of %s that make a third; are the two "
+                             "files of one model?",
+                             file, number, r->name);
+    if (!cup__grow(&t->merges, &t->merge_capacity, t->merge_count, sizeof *t->merges))
+        return no_memory(r);
+    t->merges[t->merge_count++] =
+        (cup__merge){r->tokens[parts[0]], r->tokens[parts[1]], r->tokens[parts[2]]};
+    r->made[parts[2]] = 1;
+    return CUP_OK;
+}
+
+static cup_status read_merges(reader *r, const char *file, const char *text, size_t length)
+{
+    const char *end = text + length;
+    for (size_t number = 1; text < end; number++) {
+        const char *stop = memchr(text, '\n', (size_t)(end - text));
+        const char *next = stop ? stop + 1 : end;
+        size_t count = (size_t)((stop ? stop : end) - text);
+        count -= count && text[count - 1] == '\r';
+        bool comment = number == 1 && count >= 8 && memcmp(text, "#version", 8) == 0;
+        if (count && !comment)
+            CUP_TRY(add_merge(r, file, number, text, count));
+        text = next;
+    }
+    return CUP_OK;
+}
+
+/* What neither bytes nor merges make can only be special, and stands in texts as it is written. */
+static cup_status complete(reader *r, const cup__json *json)
+{
+    CUP__JSON_EACH(node, json->root)
+    {
+        char bytes[CUP__LONGEST_TOKEN];
+        if (node->key_length > CUP__LONGEST_TOKEN)
+            continue;
+        size_t length = to_bytes(r, node->key, node->key_length, bytes);
+        if (length == SIZE_MAX)
+            continue;
+        uint32_t index = cup__strings_find(&r->texts, bytes, length);
+        if (!r->made[index])
+            r->special[r->special_count++] =
+                (cup__special){node->key, node->key_length, r->tokens[index]};
+    }
+    return cup__bpe_complete(r->error, r->tokenizer, r->name, r->special, r->special_count);
+}
+
+static cup_status read_both(reader *r, const char *merges)
+{
+    char *text = NULL;
+    size_t length;
+    cup__json json;
+    CUP_TRY(cup__json_read(r->error, r->name, MOST_FILE, &json));
+    cup_status status = read_vocabulary(r, &json);
+    if (status == CUP_OK)
+        status = cup__file_read(r->error, merges, MOST_FILE, &text, &length);
+    if (status == CUP_OK)
+        status = read_merges(r, merges, text, length);
+    if (status == CUP_OK)
+        status = complete(r, &json);
+    cup__free(text);
+    cup__json_free(&json);
+    return status;
+}
+
+cup_status cup__gpt2_load(cup__error *error, const char *vocabulary, const char *merges,
+                          cup_tokenizer *t)
+{
+    reader r = {.error = error, .name = vocabulary, .tokenizer = t};
+    make_table(&r);
+    cup_status status = cup__splitter_new(error, "gpt2", &t->splitter);
+    if (status == CUP_OK)
+        status = read_both(&r, merges);
+    cup__free(r.bytes);
+    cup__free(r.tokens);
+    cup__free(r.made);
+    cup__free(r.special);
+    cup__strings_free(&r.texts);
+    return status;
+}

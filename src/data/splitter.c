@@ -1,0 +1,175 @@
+#include "data/splitter.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/utf8.h"
+
+/* White space as Unicode has it. PCRE2's own \s also takes U+180E, which the program that GPT-2's
+ * vocabulary was made with does not. */
+#define SPACES                                                                                     \
+    "\\t-\\r\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"                   \
+    "\\x{202f}\\x{205f}\\x{3000}"
+
+static const struct {
+    const char *name, *pattern;
+} patterns[] = {{"gpt2", "'s|'t|'re|'ve|'m|'ll|'d"
+                         "| ?\\p{L}+| ?\\p{N}+| ?[^" SPACES "\\p{L}\\p{N}]+"
+                         "|[" SPACES "]+(?![^" SPACES "])|[" SPACES "]+"}};
+
+struct cup__splitter {
+    pcre2_general_context *memory;
+    pcre2_code *code;
+    const char *name;
+};
+
+static void *take(PCRE2_SIZE size, void *user)
+{
+    (void)user;
+    return cup__malloc(size);
+}
+
+static void give(void *block, void *user)
+{
+    (void)user;
+    cup__free(block);
+}
+
+static cup_status no_memory(cup__error *error)
+{
+    return cup__fail(error, CUP_MEMORY, "out of host memory for splitting text into words");
+}
+
+static cup_status compile(cup__error *error, const char *name, const char *pattern,
+                          cup__splitter *splitter)
+{
+    int number;
+    PCRE2_SIZE place;
+    splitter->name = name;
+    splitter->memory = pcre2_general_context_create(take, give, NULL);
+    if (!splitter->memory)
+        return no_memory(error);
+    pcre2_compile_context *context = pcre2_compile_context_create(splitter->memory);
+    if (!context)
+        return no_memory(error);
+    splitter->code =
+        pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
+                      PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &number, &place, context);
+    pcre2_compile_context_free(context);
+    if (!splitter->code && number == PCRE2_ERROR_HEAP_FAILED)
+        return no_memory(error);
+    if (!splitter->code)
+        return cup__fail(error, CUP_UNSUPPORTED,
+                         "the pattern \"%s\" does not compile (PCRE2 error %d at %zu); PCRE2 with "
+                         "Unicode is needed",
+                         name, number, (size_t)place);
+    /* Without the compiler for machine code it only takes longer. */
+    pcre2_jit_compile(splitter->code, PCRE2_JIT_COMPLETE);
+    return CUP_OK;
+}
+
+cup_status cup__splitter_new(cup__error *error, const char *pattern, cup__splitter **out)
+{
+    *out = NULL;
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        if (strcmp(pattern, patterns[i].name) != 0)
+            continue;
+        cup__splitter *splitter = cup__calloc(1, sizeof *splitter);
+        if (!splitter)
+            return no_memory(error);
+        cup_status status = compile(error, patterns[i].name, patterns[i].pattern, splitter);
+        if (status == CUP_OK)
+            *out = splitter;
+        else
+            cup__splitter_free(splitter);
+        return status;
+    }
+    return cup__fail(error, CUP_FORMAT, "the pattern \"%.100s\" is unknown; \"gpt2\" is there",
+                     pattern);
+}
+
+void cup__splitter_free(cup__splitter *splitter)
+{
+    if (!splitter)
+        return;
+    pcre2_code_free(splitter->code);
+    pcre2_general_context_free(splitter->memory);
+    cup__free(splitter);
+}
+
+const char *cup__splitter_pattern(const cup__splitter *splitter)
+{
+    return splitter->name;
+}
+
+/* Passes a word on, in pieces of whole characters when it is too long. */
+static cup_status pass_on(const char *text, size_t length, cup__word word, void *user)
+{
+    while (length > CUP__LONGEST_WORD) {
+        size_t piece = CUP__LONGEST_WORD;
+        while (piece > CUP__LONGEST_WORD - 4 && ((unsigned char)text[piece] & 0xc0) == 0x80)
+            piece--;
+        CUP_TRY(word(user, text, piece));
+        text += piece;
+        length -= piece;
+    }
+    return word(user, text, length);
+}
+
+/* Text that is UTF-8. */
+static cup_status split_valid(cup__error *error, const cup__splitter *splitter,
+                              pcre2_match_data *match, pcre2_match_context *limits,
+                              const char *text, size_t length, cup__word word, void *user)
+{
+    const PCRE2_SIZE *found = pcre2_get_ovector_pointer(match);
+    for (size_t at = 0; at < length;) {
+        int result = pcre2_match(splitter->code, (PCRE2_SPTR)text, length, at, PCRE2_NO_UTF_CHECK,
+                                 match, limits);
+        if (result == PCRE2_ERROR_NOMEMORY || result == PCRE2_ERROR_HEAPLIMIT)
+            return no_memory(error);
+        /* The patterns take any text, so that only a limit of PCRE2 can be what failed. */
+        if (result < 0 || found[1] <= at)
+            return cup__fail(error, CUP_UNSUPPORTED,
+                             "the text cannot be split into words at byte %zu (PCRE2 error %d)", at,
+                             result);
+        CUP_TRY(pass_on(text + at, found[1] - at, word, user));
+        at = found[1];
+    }
+    return CUP_OK;
+}
+
+static size_t count_invalid(const char *text, size_t length)
+{
+    size_t count = 0;
+    while (count < length && cup__utf8_decode(text + count, length - count, NULL) <= 0)
+        count++;
+    return count;
+}
+
+cup_status cup__split(cup__error *error, const cup__splitter *splitter, const char *text,
+                      size_t length, cup__word word, void *user)
+{
+    pcre2_match_data *match = pcre2_match_data_create(1, splitter->memory);
+    pcre2_match_context *limits = pcre2_match_context_create(splitter->memory);
+    cup_status status = match && limits ? CUP_OK : no_memory(error);
+    if (limits) {
+        pcre2_set_match_limit(limits, 10000000);
+        pcre2_set_heap_limit(limits, 1 << 20);
+    }
+    while (length && status == CUP_OK) {
+        size_t count = cup__utf8_check(text, length);
+        if (count) {
+            status = split_valid(error, splitter, match, limits, text, count, word, user);
+        } else {
+            count = count_invalid(text, length);
+            status = pass_on(text, count, word, user);
+        }
+        text += count;
+        length -= count;
+    }
+    pcre2_match_context_free(limits);
+    pcre2_match_data_free(match);
+    return status;
+}

@@ -1,0 +1,23 @@
+/* Cuts text into the words that BPE works on, by a pattern such as GPT-2's. */
+#ifndef CUP_DATA_SPLITTER_H
+#define CUP_DATA_SPLITTER_H
+
+#include "base/error.h"
+
+/* A word longer than this is cut. No real one is; it bounds the work on absurd input. */
+#define CUP__LONGEST_WORD ((size_t)1 << 16)
+
+typedef struct cup__splitter cup__splitter;
+
+/* The splitter of a pattern that has a name; the only one so far is "gpt2". */
+cup_status cup__splitter_new(cup__error *error, const char *pattern, cup__splitter **out);
+void cup__splitter_free(cup__splitter *splitter);
+const char *cup__splitter_pattern(const cup__splitter *splitter);
+
+/* Calls `word` for each word in turn, until one fails. Together they are the text. Bytes that are
+ * not UTF-8 are words of their own. Threads may share a splitter. */
+typedef cup_status (*cup__word)(void *user, const char *word, size_t length);
+cup_status cup__split(cup__error *error, const cup__splitter *splitter, const char *text,
+                      size_t length, cup__word word, void *user);
+
+#endif

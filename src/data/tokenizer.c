@@ -1,0 +1,272 @@
+#include "data/tokenizer.h"
+
+#include <string.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "data/corpus.h"
+#include "tensor/context.h"
+
+#define MOST_FILE ((uint64_t)256 << 20)
+
+static cup_tokenizer *make(cup__error *error, const cup__tokenizer_calls *calls)
+{
+    cup_tokenizer *t = cup__calloc(1, sizeof *t);
+    if (t)
+        t->calls = calls;
+    else
+        cup__fail(error, CUP_MEMORY, "out of host memory for a tokenizer");
+    return t;
+}
+
+/* The tokenizer when all went well, else NULL. */
+static cup_tokenizer *keep_if(cup_status status, cup_tokenizer *t)
+{
+    if (status == CUP_OK)
+        return t;
+    cup_tokenizer_free(t);
+    return NULL;
+}
+
+cup_tokenizer *cup_tokenizer_char_new(cup_context *c, const cup_corpus *corpus)
+{
+    if (!c || cup_error(c) != CUP_OK || !corpus)
+        return NULL;
+    cup_tokenizer *t = make(&c->error, &cup__tokenizer_char);
+    return t ? keep_if(cup__char_train(&c->error, t, corpus->text.bytes, corpus->text.length), t)
+             : NULL;
+}
+
+static cup_status train_bpe(cup__error *error, cup_tokenizer *t, const cup_corpus *corpus,
+                            int64_t size)
+{
+    if (size < 257 || size > CUP__MOST_TOKENS)
+        return cup__fail(
+            error, CUP_ARGUMENT,
+            "a BPE vocabulary of %lld tokens is not possible; give from 257 (the bytes "
+            "and <|endoftext|>) to %d",
+            (long long)size, CUP__MOST_TOKENS);
+    CUP_TRY(cup__splitter_new(error, "gpt2", &t->splitter));
+    for (int i = 0; i < 256; i++)
+        t->byte_token[i] = i;
+    CUP_TRY(cup__bpe_train(error, t, corpus->text.bytes, corpus->text.length, size - 257));
+    int32_t end = 256 + (int32_t)t->merge_count;
+    cup__special special = {"<|endoftext|>", 13, end};
+    t->size = end + 1;
+    return cup__bpe_complete(error, t, "the tokenizer", &special, 1);
+}
+
+cup_tokenizer *cup_tokenizer_bpe_new(cup_context *c, const cup_corpus *corpus, int64_t size)
+{
+    if (!c || cup_error(c) != CUP_OK || !corpus)
+        return NULL;
+    cup_tokenizer *t = make(&c->error, &cup__tokenizer_bpe);
+    return t ? keep_if(train_bpe(&c->error, t, corpus, size), t) : NULL;
+}
+
+cup_status cup__tokenizer_parse(cup__error *error, const cup__json *json, cup_tokenizer **out)
+{
+    const char *kind;
+    int64_t schema;
+    *out = NULL;
+    if (cup__json_find(json->root, "model") && !cup__json_find(json->root, "schema"))
+        return cup__fail(error, CUP_UNSUPPORTED,
+                         "%s was written by another program and is not read here; GPT-2's "
+                         "vocab.json and merges.txt are",
+                         json->name);
+    CUP_TRY(cup__json_get_integer(error, json, json->root, "schema", 1, 1, &schema));
+    CUP_TRY(cup__json_get_string(error, json, json->root, "kind", &kind));
+    bool is_char = strcmp(kind, "char") == 0;
+    if (!is_char && strcmp(kind, "bpe") != 0)
+        return cup__fail(error, CUP_FORMAT, "%s: \"kind\" must be \"char\" or \"bpe\"", json->name);
+    cup_tokenizer *t = make(error, is_char ? &cup__tokenizer_char : &cup__tokenizer_bpe);
+    if (!t)
+        return CUP_MEMORY;
+    cup_status status = t->calls->load(error, json, t);
+    *out = keep_if(status, t);
+    return status;
+}
+
+static cup_status load_own(cup__error *error, const char *path, cup_tokenizer **out)
+{
+    cup__json json;
+    CUP_TRY(cup__json_read(error, path, MOST_FILE, &json));
+    cup_status status = cup__tokenizer_parse(error, &json, out);
+    cup__json_free(&json);
+    return status;
+}
+
+/* `path` is that of vocab.json, possibly with something in front of the name. */
+static cup_status load_gpt2(cup__error *error, const char *path, cup_tokenizer **out)
+{
+    char *merges = cup__strdup(path);
+    cup_tokenizer *t = make(error, &cup__tokenizer_bpe);
+    cup_status status = CUP_OK;
+    if (!merges || !t) {
+        status = cup__fail(error, CUP_MEMORY, "%s: out of host memory", path);
+    } else {
+        memcpy(merges + strlen(path) - 10, "merges.txt", 10);
+        status = cup__gpt2_load(error, path, merges, t);
+    }
+    cup__free(merges);
+    *out = keep_if(status, t);
+    return status;
+}
+
+static cup_status load_file(cup__error *error, const char *path, cup_tokenizer **out)
+{
+    size_t length = strlen(path);
+    bool gpt2 = length >= 10 && strcmp(path + length - 10, "vocab.json") == 0;
+    return gpt2 ? load_gpt2(error, path, out) : load_own(error, path, out);
+}
+
+cup_tokenizer *cup_tokenizer_load(cup_context *c, const char *path)
+{
+    if (!c || cup_error(c) != CUP_OK || !path)
+        return NULL;
+    cup_tokenizer *t = NULL;
+    if (!cup__folder_exists(path)) {
+        load_file(&c->error, path, &t);
+        return t;
+    }
+    char *vocabulary = cup__path_join(path, "vocab.json");
+    char *own = cup__path_join(path, "tokenizer.json");
+    if (!vocabulary || !own)
+        cup__fail(&c->error, CUP_MEMORY, "%s: out of host memory", path);
+    else
+        load_file(&c->error, cup__file_exists(vocabulary) ? vocabulary : own, &t);
+    cup__free(vocabulary);
+    cup__free(own);
+    return t;
+}
+
+cup_status cup__tokenizer_text(cup__error *error, const cup_tokenizer *t, cup__text *out)
+{
+    cup__json_writer writer = {.lines = 1};
+    cup__json_open(&writer, NULL, CUP__JSON_OBJECT);
+    cup__json_add_integer(&writer, "schema", 1);
+    cup__json_add_string(&writer, "kind", t->calls->kind);
+    t->calls->save(t, &writer);
+    cup__json_close(&writer);
+    *out = writer.text;
+    if (!out->failed)
+        return CUP_OK;
+    cup__text_free(out);
+    return cup__fail(error, CUP_MEMORY, "out of host memory for saving a tokenizer");
+}
+
+cup_status cup_tokenizer_save(cup_context *c, const cup_tokenizer *t, const char *path)
+{
+    if (!c || !t || !path)
+        return CUP_ARGUMENT;
+    cup__text text;
+    CUP_TRY(cup__tokenizer_text(&c->error, t, &text));
+    cup_status status = cup__file_write(&c->error, path, text.bytes, text.length);
+    cup__text_free(&text);
+    return status;
+}
+
+void cup_tokenizer_free(cup_tokenizer *t)
+{
+    if (!t)
+        return;
+    cup__text_free(&t->bytes);
+    cup__free(t->begins);
+    cup__free(t->special);
+    cup__free(t->codes);
+    cup__free(t->merges);
+    cup__map_free(&t->ranks);
+    cup__splitter_free(t->splitter);
+    cup__free(t);
+}
+
+const char *cup_tokenizer_kind(const cup_tokenizer *t)
+{
+    return t ? t->calls->kind : "";
+}
+
+int64_t cup_tokenizer_size(const cup_tokenizer *t)
+{
+    return t ? t->size : 0;
+}
+
+const char *cup_tokenizer_token(const cup_tokenizer *t, int32_t token, size_t *bytes)
+{
+    if (!t || token < 0 || token >= t->size)
+        return NULL;
+    *bytes = t->begins[token + 1] - t->begins[token];
+    return t->bytes.bytes + t->begins[token];
+}
+
+int32_t cup_tokenizer_special(const cup_tokenizer *t, const char *text)
+{
+    size_t wanted = text ? strlen(text) : 0, length;
+    for (size_t i = 0; t && text && i < t->special_count; i++) {
+        const char *bytes = cup_tokenizer_token(t, t->special[i], &length);
+        if (length == wanted && memcmp(bytes, text, length) == 0)
+            return t->special[i];
+    }
+    return -1;
+}
+
+/* The longest special text that `text` begins with, -1 for none. */
+static int32_t special_at(const cup_tokenizer *t, const char *text, size_t length, size_t *used)
+{
+    int32_t best = -1;
+    size_t bytes;
+    *used = 0;
+    for (size_t i = 0; i < t->special_count; i++) {
+        const char *special = cup_tokenizer_token(t, t->special[i], &bytes);
+        if (bytes > *used && bytes <= length && memcmp(special, text, bytes) == 0) {
+            best = t->special[i];
+            *used = bytes;
+        }
+    }
+    return best;
+}
+
+cup_status cup__tokenizer_encode(cup__error *error, const cup_tokenizer *t, const char *text,
+                                 size_t length, cup__tokens out)
+{
+    bool begins_special[256] = {false};
+    size_t from = 0, used;
+    for (size_t i = 0; i < t->special_count; i++)
+        begins_special[(unsigned char)*cup_tokenizer_token(t, t->special[i], &used)] = true;
+    for (size_t at = 0; at < length; at++) {
+        if (!begins_special[(unsigned char)text[at]])
+            continue;
+        int32_t special = special_at(t, text + at, length - at, &used);
+        if (special < 0)
+            continue;
+        if (at > from)
+            CUP_TRY(t->calls->encode(error, t, text + from, at - from, out));
+        CUP_TRY(out.put(out.user, &special, 1));
+        from = at + used;
+        at = from - 1;
+    }
+    return from < length ? t->calls->encode(error, t, text + from, length - from, out) : CUP_OK;
+}
+
+typedef struct buffer {
+    int32_t *tokens;
+    size_t count;
+} buffer;
+
+static cup_status put_into_buffer(void *user, const int32_t *tokens, size_t count)
+{
+    buffer *b = user;
+    memcpy(b->tokens + b->count, tokens, count * sizeof *tokens);
+    b->count += count;
+    return CUP_OK;
+}
+
+int64_t cup_tokenizer_encode(cup_context *c, const cup_tokenizer *t, const char *text, size_t bytes,
+                             int32_t *tokens)
+{
+    if (!c || !t || (bytes && (!text || !tokens)))
+        return -1;
+    buffer b = {tokens, 0};
+    cup__tokens out = {put_into_buffer, &b};
+    cup_status status = cup__tokenizer_encode(&c->error, t, text, bytes, out);
+    return status == CUP_OK ? (int64_t)b.count : -1;
+}

@@ -1,0 +1,90 @@
+/* The inside of a tokenizer. */
+#ifndef CUP_DATA_TOKENIZER_H
+#define CUP_DATA_TOKENIZER_H
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/map.h"
+#include "base/text.h"
+#include "cupola/data.h"
+#include "data/splitter.h"
+
+#define CUP__MOST_TOKENS (1 << 24)
+#define CUP__LONGEST_TOKEN 4096
+
+/* Where encoded tokens go, some at a time. */
+typedef struct cup__tokens {
+    cup_status (*put)(void *user, const int32_t *tokens, size_t count);
+    void *user;
+} cup__tokens;
+
+typedef struct cup__merge {
+    int32_t left, right, token;
+} cup__merge;
+
+typedef struct cup__tokenizer_calls {
+    const char *kind;
+    cup_status (*encode)(cup__error *error, const cup_tokenizer *t, const char *text, size_t length,
+                         cup__tokens out);
+    void (*save)(const cup_tokenizer *t, cup__json_writer *writer);
+    cup_status (*load)(cup__error *error, const cup__json *json, cup_tokenizer *t);
+} cup__tokenizer_calls;
+
+struct cup_tokenizer {
+    const cup__tokenizer_calls *calls;
+    int32_t size;
+    cup__text bytes;  /* of all tokens, in their order */
+    uint32_t *begins; /* where each token's bytes begin, and the end of the last */
+    int32_t *special;
+    size_t special_count;
+    /* Of a character tokenizer. */
+    uint32_t *codes; /* of the tokens, rising */
+    /* Of a BPE tokenizer. */
+    int32_t byte_token[256];
+    cup__merge *merges; /* the first has the highest rank */
+    size_t merge_count, merge_capacity;
+    cup__map ranks; /* from a pair of tokens to a merge */
+    cup__splitter *splitter;
+};
+
+extern const cup__tokenizer_calls cup__tokenizer_char, cup__tokenizer_bpe;
+
+/* Encodes any text; special texts become their tokens. */
+cup_status cup__tokenizer_encode(cup__error *error, const cup_tokenizer *t, const char *text,
+                                 size_t length, cup__tokens out);
+
+static inline uint64_t cup__pair(int32_t left, int32_t right)
+{
+    return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+}
+
+/* Sets the vocabulary of a character tokenizer. */
+cup_status cup__char_train(cup__error *error, cup_tokenizer *t, const char *text, size_t length);
+
+/* A text that is one token whatever stands round it. */
+typedef struct cup__special {
+    const char *text;
+    size_t length;
+    int32_t token;
+} cup__special;
+
+/* Makes a BPE tokenizer complete, whose size, byte_token, merges and splitter are set: checks that
+ * they make every token, and derives the rest. `name` is for messages. */
+cup_status cup__bpe_complete(cup__error *error, cup_tokenizer *t, const char *name,
+                             const cup__special *special, size_t special_count);
+
+cup_status cup__bpe_load(cup__error *error, const cup__json *json, cup_tokenizer *t);
+
+/* Appends up to `most` merges, of the pairs that are the most frequent in the words of the text. */
+cup_status cup__bpe_train(cup__error *error, cup_tokenizer *t, const char *text, size_t length,
+                          int64_t most);
+
+/* Reads GPT-2's two files. */
+cup_status cup__gpt2_load(cup__error *error, const char *vocabulary, const char *merges,
+                          cup_tokenizer *t);
+
+/* A tokenizer from and to the text of its file. */
+cup_status cup__tokenizer_parse(cup__error *error, const cup__json *json, cup_tokenizer **out);
+cup_status cup__tokenizer_text(cup__error *error, const cup_tokenizer *t, cup__text *out);
+
+#endif

@@ -125,33 +125,6 @@ static cup_status gradient_gelu(cup__grad *g)
     return pass_back(g, cup__gelu_grad(g->c, g->out[1], g->d_out[0]));
 }
 
-static cup_status run_linear(cup__call *call,
-                             cup_status (*run)(cup__call *call, const cup__product *p))
-{
-    cup__product p;
-    cup_tensor *bias = call->in[2], *packed = cup__contiguous(call->c, bias);
-    if (bias && !packed)
-        return call->c->error.status;
-    cup__product_make(&p, call->in[0], false, call->in[1], true, call->out[0]);
-    p.bias = packed ? packed->data : NULL;
-    p.activation = call->row == &cup__rows[CUP__OP_linear_gelu] ? CUP__GELU : CUP__NO_ACTIVATION;
-    p.pre = call->out_count > 1 ? call->out[1]->data : NULL;
-    cup_status status = run(call, &p);
-    if (packed != bias)
-        cup_tensor_free(packed);
-    return status;
-}
-
-static cup_status run_blas(cup__call *call)
-{
-    return run_linear(call, cup__product_blas);
-}
-
-static cup_status run_blocked(cup__call *call)
-{
-    return run_linear(call, cup__product_blocked);
-}
-
 /* Composed: the product of the flattened matrices into the first result, the sum into the other. */
 static cup_status run_weight_grad(cup__call *call)
 {
@@ -184,12 +157,6 @@ static void cost_weight_grad(const cup__call *call, double *bytes, double *flops
     *bytes = (double)((dy->count + x->count + call->out[0]->count) * cup_dtype_size(x->dtype));
 }
 
-static const cup__impl impls[] = {
-    {.name = "blas", .place = CUP__CPU, .strided = true, .refuses = cup__product_blas_refuses,
-     .run = run_blas},
-    {.name = "blocked", .place = CUP__CPU, .strided = true, .run = run_blocked},
-    {0},
-};
 static const cup__impl weight_grad_impls[] = {
     {.name = "composed", .place = CUP__CPU, .strided = true, .run = run_weight_grad},
     {.name = "composed", .place = CUP__CUDA, .strided = true, .run = run_weight_grad},
@@ -215,7 +182,7 @@ const cup__op cup__op_linear = {
     .specification = specification,
     .gradient = gradient,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),
-    .impls = impls,
+    .impls = cup__product_impls,
     .samples = samples,
     .bench = bench,
     .tolerance = 8, /* sums of up to 70 products */
@@ -227,7 +194,7 @@ const cup__op cup__op_linear_gelu = {
     .specification = specification_gelu,
     .gradient = gradient_gelu,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_OUT(1),
-    .impls = impls,
+    .impls = cup__product_impls,
     .samples = samples,
     .bench = bench,
     .tolerance = 16, /* as linear, and for -6 the tail of gelu carries a rounding 24-fold */

@@ -54,16 +54,12 @@ static cup_status infer(cup__call *call)
     return CUP_OK;
 }
 
-static void product_of(cup__call *call, cup__product *p)
-{
-    const attributes *t = call->attributes;
-    cup__product_make(p, call->in[0], t->transpose_a, call->in[1], t->transpose_b, call->out[0]);
-}
-
 static cup_status specification(cup__call *call)
 {
+    const attributes *turned = call->attributes;
     cup__product p;
-    product_of(call, &p);
+    cup__product_make(&p, call->in[0], turned->transpose_a, call->in[1], turned->transpose_b,
+                      &call->result[0]);
     for (int64_t t = 0; t < p.batch_count; t++) {
         int64_t a = cup__product_offset(&p, &p.a, t), b = cup__product_offset(&p, &p.b, t);
         int64_t y = cup__product_offset(&p, &p.y, t);
@@ -109,20 +105,6 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static cup_status run_blas(cup__call *call)
-{
-    cup__product p;
-    product_of(call, &p);
-    return cup__product_blas(call, &p);
-}
-
-static cup_status run_blocked(cup__call *call)
-{
-    cup__product p;
-    product_of(call, &p);
-    return cup__product_blocked(call, &p);
-}
-
 static void cost(const cup__call *call, double *bytes, double *flops)
 {
     const attributes *t = call->attributes;
@@ -131,13 +113,6 @@ static void cost(const cup__call *call, double *bytes, double *flops)
     *flops = 2.0 * (double)y->count * (double)k;
     *bytes = (double)((a->count + call->in[1]->count + y->count) * cup_dtype_size(y->dtype));
 }
-
-static const cup__impl impls[] = {
-    {.name = "blas", .place = CUP__CPU, .strided = true, .refuses = cup__product_blas_refuses,
-     .run = run_blas},
-    {.name = "blocked", .place = CUP__CPU, .strided = true, .run = run_blocked},
-    {0},
-};
 
 static const attributes nn = {false, false}, nt = {false, true}, tn = {true, false},
                         tt = {true, true};
@@ -160,7 +135,7 @@ const cup__op cup__op_matmul = {
     .specification = specification,
     .gradient = gradient,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),
-    .impls = impls,
+    .impls = cup__product_impls,
     .samples = samples,
     .bench = bench,
     .tolerance = 16, /* sums of up to 520 products, whose roundings add up as a random walk */

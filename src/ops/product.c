@@ -60,20 +60,33 @@ static void merge_batches(cup__product *p)
     }
 }
 
+static void take_result(cup__matrix *m, const cup__shape *y)
+{
+    int64_t stride = 1;
+    for (int i = y->ndim; i-- > 0; stride *= y->size[i]) {
+        if (i == y->ndim - 1)
+            m->column = stride;
+        else if (i == y->ndim - 2)
+            m->row = stride;
+        else
+            m->batch[i] = stride;
+    }
+}
+
 void cup__product_make(cup__product *p, const cup_tensor *a, bool transpose_a, const cup_tensor *b,
-                       bool transpose_b, const cup_tensor *y)
+                       bool transpose_b, const cup__shape *y)
 {
     memset(p, 0, sizeof *p);
     p->dtype = y->dtype;
-    p->m = y->ndim == 1 ? 1 : y->shape[y->ndim - 2];
-    p->n = y->shape[y->ndim - 1];
+    p->m = y->ndim == 1 ? 1 : y->size[y->ndim - 2];
+    p->n = y->size[y->ndim - 1];
     p->k = transpose_a ? a->shape[a->ndim - 2] : a->shape[a->ndim - 1];
     p->batch_ndim = y->ndim > 2 ? y->ndim - 2 : 0;
     for (int i = 0; i < p->batch_ndim; i++)
-        p->batch_size[i] = y->shape[i];
+        p->batch_size[i] = y->size[i];
     take_matrix(&p->a, a, transpose_a, p->batch_ndim);
     take_matrix(&p->b, b, transpose_b, p->batch_ndim);
-    take_matrix(&p->y, y, false, p->batch_ndim);
+    take_result(&p->y, y);
     merge_batches(p);
     p->batch_count = 1;
     for (int i = 0; i < p->batch_ndim; i++)

@@ -25,12 +25,17 @@ typedef struct cup__product {
     const void *bias;    /* n elements, or NULL */
     cup__activation activation;
     void *pre;           /* as y, takes the value before the activation; or NULL */
+    bool saving;         /* whether `pre` is wanted, also while there is no memory for it yet */
 } cup__product;
 
-/* Describes op(a) op(b) -> y; leading dimensions are batches, broadcast. A one-dimensional `a` is
- * one row. Batch dimensions are merged with each other and with the rows where strides allow. */
+/* Describes op(a) op(b) -> y, which is row-major; leading dimensions are batches, broadcast. A
+ * one-dimensional `a` is one row. Batch dimensions are merged with each other and with the rows
+ * where strides allow. y.data stays to be set. */
 void cup__product_make(cup__product *p, const cup_tensor *a, bool transpose_a, const cup_tensor *b,
-                       bool transpose_b, const cup_tensor *y);
+                       bool transpose_b, const cup__shape *y);
+
+/* The implementations, best first, of matmul, linear and linear_gelu. */
+extern const cup__impl cup__product_impls[];
 
 /* Where matrix `t` of the batch starts, in elements. */
 int64_t cup__product_offset(const cup__product *p, const cup__matrix *m, int64_t t);

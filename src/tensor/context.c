@@ -210,3 +210,19 @@ void cup_random_step(cup_context *c, uint64_t step)
     uint64_t state[2] = {c->random.seed, step};
     c->device->calls->write(c->device, c->random.state, state, sizeof state);
 }
+
+cup_status cup_precision(cup_context *c, const char *precision)
+{
+    static const char *const names[] = {
+        [CUP__HIGHEST] = "highest", [CUP__HIGH] = "high", [CUP__MEDIUM] = "medium"};
+    if (!c)
+        return CUP_MEMORY;
+    for (int i = 0; precision && i < 3; i++)
+        if (!strcmp(precision, names[i])) {
+            c->precision = (cup__precision)i;
+            return CUP_OK;
+        }
+    return cup__fail(&c->error, CUP_ARGUMENT,
+                     "precision \"%.100s\" is unknown; use highest, high or medium",
+                     precision ? precision : "NULL");
+}

@@ -29,6 +29,9 @@ typedef struct cup__random {
     uint32_t sequence;
 } cup__random;
 
+/* How far f32 matrix products may round on a GPU, see cup_precision. */
+typedef enum cup__precision { CUP__HIGHEST, CUP__HIGH, CUP__MEDIUM } cup__precision;
+
 struct cup_context {
     cup__error error;
     cup__device *device;
@@ -42,6 +45,7 @@ struct cup_context {
     const cup__tape_calls *tape_calls; /* NULL until then */
     bool recording;
     cup__random random;
+    cup__precision precision;
     void *cuda_ops; /* what CUDA implementations keep for the context (cuBLASLt handle, ...) */
     void (*cuda_ops_free)(void *);
 };

@@ -175,3 +175,14 @@ TEST(matmul_blas_not_there)
     EXPECT(!cup__blas_get()->found);
     EXPECT_CONTAINS(cup__blas_get()->text, "CUP_BLAS=/nowhere/libblas.so");
 }
+
+/* The precision of f32 products is a setting of the context. */
+TEST(matmul_precision_setting)
+{
+    cup_context *c = cpu();
+    EXPECT_INT(cup_precision(c, "high"), CUP_OK);
+    EXPECT_INT(cup_precision(c, "highest"), CUP_OK);
+    EXPECT_INT(cup_precision(c, "fast"), CUP_ARGUMENT);
+    EXPECT_CONTAINS(cup_error_text(c), "use highest, high or medium");
+    cup_context_free(c);
+}

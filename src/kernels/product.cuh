@@ -1,0 +1,62 @@
+/* What the matrix product kernels share: where a tile is, and what is done with its sums. */
+#ifndef CUP_PRODUCT_CUH
+#define CUP_PRODUCT_CUH
+
+#include "product_call.cuh"
+#include "vec.cuh"
+
+#ifndef ACTIVATION
+#define ACTIVATION 0
+#endif
+
+DEVICE long long batch_offset(const product_call &c, const long long *stride, long long index)
+{
+    long long offset = 0;
+    for (int d = c.batch_ndim; d-- > 0; index /= c.batch_size[d])
+        offset += index % c.batch_size[d] * stride[d];
+    return offset;
+}
+
+/* Tile number `index` of a grid of tiles, in groups of 8 rows of tiles walked column by column, so
+ * that what runs at the same time shares rows of a and columns of b in the L2 cache. */
+DEVICE void tile_place(long long index, long long tiles_m, long long tiles_n, long long *tile_m,
+                       long long *tile_n)
+{
+    long long group = index / (8 * tiles_n), inside = index % (8 * tiles_n);
+    long long height = tiles_m - group * 8 < 8 ? tiles_m - group * 8 : 8;
+    *tile_m = group * 8 + inside % height;
+    *tile_n = inside / height;
+}
+
+/* gelu by its tanh form. The short form is for results of 16 bits: tanh.approx is good to 2^-11. */
+DEVICE float gelu_short(float x)
+{
+    float t, u = x * (0.79788456f + 0.035677408f * x * x);
+    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(u));
+    return 0.5f * x + 0.5f * x * t;
+}
+
+DEVICE float gelu_exact(float x)
+{
+    float u = 0.79788456f * (x + 0.044715f * x * x * x);
+    return x / (1.0f + expf(-2.0f * u));
+}
+
+DEVICE double gelu_exact(double x)
+{
+    return 0.5 * x * (1.0 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+}
+
+/* What a sum becomes before it is rounded into y; `pre` is what it was before the activation. */
+template <typename Element, typename Real> DEVICE Real activated(Real x)
+{
+#if ACTIVATION == PRODUCT_GELU
+    if (sizeof(Element) == 2)
+        return (Real)gelu_short((float)x);
+    return gelu_exact(x);
+#else
+    return x;
+#endif
+}
+
+#endif

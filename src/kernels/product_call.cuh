@@ -1,0 +1,27 @@
+/* The argument of the matrix product kernels, as the host fills it and the kernels read it. Plain
+ * C, included by both. All strides are in elements; y and pre are row-major. */
+#ifndef CUP_KERNELS_PRODUCT_CALL_CUH
+#define CUP_KERNELS_PRODUCT_CALL_CUH
+
+#define PRODUCT_BATCH 6
+#define PRODUCT_THREADS 256
+
+/* Along what an operand's elements are neighbours in memory. */
+#define PRODUCT_ALONG_K 0
+#define PRODUCT_ALONG_MN 1
+
+/* The activations, as cup__activation counts them. */
+#define PRODUCT_GELU 1
+
+typedef struct product_call {
+    const void *a, *b, *bias; /* bias may be null */
+    void *y, *pre;            /* pre may be null */
+    long long m, n, k;
+    long long a_mn, a_k, b_mn, b_k, y_row; /* distances of neighbours along m or n, and along k */
+    long long batch_count;
+    int batch_ndim;
+    long long batch_size[PRODUCT_BATCH];
+    long long a_batch[PRODUCT_BATCH], b_batch[PRODUCT_BATCH], y_batch[PRODUCT_BATCH];
+} product_call;
+
+#endif

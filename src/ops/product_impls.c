@@ -1,0 +1,77 @@
+/* The ordered implementations that all products share, and the way from a call to a product. */
+#include <string.h>
+
+#include "ops/attributes.h"
+#include "ops/product.h"
+#include "ops/product_cuda.h"
+
+/* Whether matrix kernels can read the last two dimensions where they are: neighbours in one
+ * direction, lines that do not overlap in the other. */
+static bool lies_well(const cup_tensor *t)
+{
+    if (t->ndim < 2)
+        return t->stride[0] == 1 || t->shape[0] <= 1;
+    const int64_t *size = t->shape + t->ndim - 2, *stride = t->stride + t->ndim - 2;
+    bool rows = stride[1] == 1 || size[1] == 1, columns = stride[0] == 1 || size[0] == 1;
+    return (rows && (stride[0] >= size[1] || size[0] == 1)) ||
+           (columns && (stride[1] >= size[0] || size[1] == 1));
+}
+
+static void product_of(const cup__call *call, cup_tensor *const *in, cup__product *p)
+{
+    const cup__row *row = call->row;
+    cup_tensor *y = call->out[0];
+    if (row == &cup__rows[CUP__OP_matmul]) {
+        const cup__matmul_attributes *t = call->attributes;
+        cup__product_make(p, in[0], t->transpose_a, in[1], t->transpose_b, &call->result[0]);
+    } else {
+        cup__product_make(p, in[0], false, in[1], true, &call->result[0]);
+        p->bias = in[2] ? in[2]->data : NULL;
+        p->activation =
+            row == &cup__rows[CUP__OP_linear_gelu] ? CUP__GELU : CUP__NO_ACTIVATION;
+        p->pre = call->out_count > 1 && call->out[1] ? call->out[1]->data : NULL;
+        p->saving = call->out_count > 1;
+    }
+    p->y.data = y ? y->data : NULL;
+}
+
+typedef cup_status (*runner)(cup__call *call, const cup__product *p);
+
+/* Runs with a packed bias and, on a GPU, with packed matrices where theirs lie badly. */
+static cup_status run(cup__call *call, runner how)
+{
+    cup_tensor *in[3] = {NULL};
+    bool is_cuda = call->c->device->is_cuda;
+    for (int i = 0; i < call->in_count; i++) {
+        bool keep = i < 2 ? !is_cuda || lies_well(call->in[i])
+                          : !call->in[i] || call->in[i]->contiguous;
+        in[i] = keep ? call->in[i] : cup_copy(call->c, call->in[i]);
+    }
+    cup_status status = call->c->error.status;
+    if (status == CUP_OK) {
+        cup__product p;
+        product_of(call, in, &p);
+        status = how(call, &p);
+    }
+    for (int i = 0; i < call->in_count; i++)
+        if (in[i] != call->in[i])
+            cup_tensor_free(in[i]);
+    return status;
+}
+
+#define IMPLEMENTATION(name)                                                                       \
+    static cup_status run_##name(cup__call *call)                                                  \
+    {                                                                                              \
+        return run(call, cup__product_##name);                                                     \
+    }
+IMPLEMENTATION(blas)
+IMPLEMENTATION(blocked)
+IMPLEMENTATION(plain)
+
+const cup__impl cup__product_impls[] = {
+    {.name = "blas", .place = CUP__CPU, .strided = true, .refuses = cup__product_blas_refuses,
+     .run = run_blas},
+    {.name = "blocked", .place = CUP__CPU, .strided = true, .run = run_blocked},
+    {.name = "plain", .place = CUP__CUDA, .strided = true, .run = run_plain},
+    {0},
+};

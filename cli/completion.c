@@ -71,8 +71,7 @@ static void zsh_options(cup__text *page, const cli_option *rows)
     for (; rows && !option_ends(rows); rows++) {
         if (!rows->name)
             continue;
-        cup__text_add(page, "            '%s--%s[", rows->type == OPTION_FILES ? "*" : "",
-                      rows->name);
+        cup__text_add(page, "            '%s--%s[", option_is_list(rows) ? "*" : "", rows->name);
         add_zsh_words(page, rows->words);
         cup__text_add(page, "]");
         if (rows->type == OPTION_CHOICE) {
@@ -82,8 +81,8 @@ static void zsh_options(cup__text *page, const cli_option *rows)
         } else if (rows->type != OPTION_FLAG) {
             cup__text_add(page, ":");
             add_zsh_words(page, rows->hint);
-            cup__text_add(
-                page, rows->type == OPTION_INTEGER || rows->type == OPTION_REAL ? ":" : ":_files");
+            bool file = rows->type == OPTION_FILES || rows->type == OPTION_TEXT;
+            cup__text_add(page, "%s", file ? ":_files" : ":");
         }
         cup__text_add(page, "' \\\n");
     }

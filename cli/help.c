@@ -7,7 +7,7 @@
 #include "cli/exit.h"
 #include "cli/terminal.h"
 
-#define WORDS_COLUMN 30
+#define WORDS_COLUMN 28
 
 #define VERB(name) extern const cli_verb verb_##name;
 #include "cli/verbs.def"
@@ -78,8 +78,7 @@ static void wrap_paragraphs(FILE *to, const char *text)
     }
 }
 
-/* One line of a list: a name, then words beside it or, when it is long, below. */
-static void list_row(FILE *to, const char *name, const char *words)
+void help_row(FILE *to, const char *name, const char *words)
 {
     int used = fprintf(to, "  %s%s%s", color(to, COLOR_BOLD), name, color(to, COLOR_OFF));
     used -= (int)(strlen(color(to, COLOR_BOLD)) + strlen(color(to, COLOR_OFF)));
@@ -102,11 +101,11 @@ static void list_options(FILE *to, const cli_option *rows)
         }
         char name[160], range[160], words[600];
         snprintf(name, sizeof name, "--%s%s%s%s", rows->name, rows->hint ? " " : "",
-                 rows->hint ? rows->hint : "", rows->type == OPTION_FILES ? "..." : "");
+                 rows->hint ? rows->hint : "", option_is_list(rows) ? "..." : "");
         option_range(rows, range, sizeof range);
         snprintf(words, sizeof words, "%s%s%s%s", rows->words, range[0] ? " (" : "", range,
                  range[0] ? ")" : "");
-        list_row(to, name, words);
+        help_row(to, name, words);
     }
 }
 
@@ -136,14 +135,14 @@ void help_all(FILE *to)
     fprintf(to, "Usage: cupola VERB [OPTION]...\n\n"
                 "Trains and runs neural networks, on an NVIDIA GPU or on a CPU.\n\nVerbs:\n");
     for (int i = 0; verbs[i]; i++)
-        list_row(to, verbs[i]->name, verbs[i]->words);
-    list_row(to, "help [VERB]", "this, or what a verb does and takes");
+        help_row(to, verbs[i]->name, verbs[i]->words);
+    help_row(to, "help [VERB]", "this, or what a verb does and takes");
     fprintf(to, "\nExit codes:\n");
-#define HELP_EXIT(name, value, words) list_row(to, #value, words);
+#define HELP_EXIT(name, value, words) help_row(to, #value, words);
     CLI_EXIT_LIST(HELP_EXIT)
 #undef HELP_EXIT
-    list_row(to, "128+N", "Signal N ended it.");
+    help_row(to, "128+N", "Signal N ended it.");
     fprintf(to, "\nEnvironment:\n");
     for (int i = 0; i < CUP__ENV_COUNT; i++)
-        list_row(to, cup__env_name((cup__env)i), cup__env_words((cup__env)i));
+        help_row(to, cup__env_name((cup__env)i), cup__env_words((cup__env)i));
 }

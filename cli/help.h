@@ -13,6 +13,9 @@ const cli_verb *verb_find(const char *name);
 /* What --help shows for an option besides its words: "1 to 64; default 4", or "". */
 const char *option_range(const cli_option *row, char *out, size_t size);
 
+/* One line of a list: a name, then words beside it or, when it is long, below. */
+void help_row(FILE *to, const char *name, const char *words);
+
 void help_verb(const cli_verb *verb);
 void help_all(FILE *to);
 

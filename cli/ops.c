@@ -4,32 +4,17 @@
 #include <string.h>
 
 #include "cli/exit.h"
+#include "cli/help.h"
 #include "cli/json.h"
-#include "cli/nearest.h"
+#include "cli/op_names.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
-#include "ops/op.h"
-
-#define MOST_OPS 1000
 
 static const char *const place_names[] = {[CUP__CPU] = "cpu", [CUP__CUDA] = "cuda"};
 
-static int unknown_op(const char *name)
-{
-    const char *names[MOST_OPS + 1];
-    int count = 0;
-    for (const cup__row *row = cup__rows; row->name && count < MOST_OPS; row++)
-        names[count++] = row->name;
-    names[count] = NULL;
-    return cli_unknown("op", "", name, names);
-}
-
 static bool is_wanted(const cli_call *call, const cup__row *row)
 {
-    for (int i = 0; i < call->operand_count; i++)
-        if (!strcmp(call->operands[i], row->name))
-            return true;
-    return !call->operand_count && row->is_public;
+    return op_is_named(row, call->operands, call->operand_count, false);
 }
 
 static void write_row(cup__json_writer *writer, const cup__row *row)
@@ -79,18 +64,17 @@ static void print_details(const cup__row *row)
 
 static void print_line(const cup__row *row)
 {
-    int used = printf("%s%s%s", color(stdout, COLOR_BOLD), row->name, color(stdout, COLOR_OFF));
-    used -= (int)(strlen(color(stdout, COLOR_BOLD)) + strlen(color(stdout, COLOR_OFF)));
-    used +=
-        printf("(%s%s%s)", row->inputs, *row->attributes_text ? "; " : "", row->attributes_text);
-    printf("%*s%s\n", used < 38 ? 38 - used : 1, "", row->words);
+    char words[1024];
+    snprintf(words, sizeof words, "(%s%s%s): %s", row->inputs, *row->attributes_text ? "; " : "",
+             row->attributes_text, row->words);
+    help_row(stdout, row->name, words);
 }
 
 static int run(cli_call *call)
 {
-    for (int i = 0; i < call->operand_count; i++)
-        if (!cup__row_find(call->operands[i]))
-            return unknown_op(call->operands[i]);
+    int code = op_names_check(call->operands, call->operand_count);
+    if (code)
+        return code;
     if (call->json)
         return write_document(call);
     for (const cup__row *row = cup__rows; row->name; row++)

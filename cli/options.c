@@ -32,6 +32,11 @@ bool option_ends(const cli_option *row)
     return !row->name && !row->words;
 }
 
+bool option_is_list(const cli_option *row)
+{
+    return row->type == OPTION_FILES || row->type == OPTION_NAMES;
+}
+
 static bool find_in(const cli_option *rows, const char *name, size_t length, int *index)
 {
     for (int i = 0; rows && !option_ends(&rows[i]); i++)
@@ -149,8 +154,9 @@ static int set(const slot *at, const char *text)
     case OPTION_CHOICE:
         return set_choice(row, text, at->value);
     case OPTION_FILES:
+    case OPTION_NAMES:
         if (!*text)
-            return cli_usage("--%s: the name of a file must not be empty", row->name);
+            return cli_usage("--%s: a name must not be empty", row->name);
         return add_file(text, at->value);
     }
     return CLI_OK;
@@ -195,7 +201,7 @@ static int parse_option(cli_call *call, int count, char **words, int *taken)
         return cli_usage("--%s needs a value: --%s=%s", at.row->name, at.row->name, at.row->hint);
     int code = set(&at, words[1]);
     *taken = 2;
-    if (at.row->type != OPTION_FILES)
+    if (!option_is_list(at.row))
         return code;
     while (!code && *taken < count && (words[*taken][0] != '-' || !words[*taken][1]))
         code = set(&at, words[(*taken)++]);
@@ -249,7 +255,7 @@ int call_parse(cli_call *call, const cli_verb *verb, int count, char **words)
 void call_free(cli_call *call)
 {
     for (const cli_option *o = call->verb->options; o && !option_ends(o); o++)
-        if (o->type == OPTION_FILES && call->given)
+        if (option_is_list(o) && call->given)
             cup__free(((cli_files *)((char *)call->given + o->offset))->name);
     cup__free(call->given);
     cup__free(call->operands);

@@ -13,11 +13,12 @@ typedef enum cli_option_type {
     OPTION_REAL,    /* double, never NaN or infinite */
     OPTION_TEXT,    /* const char *, NULL when not given and without default */
     OPTION_CHOICE,  /* const char *, one of the hint's words */
-    OPTION_FILES    /* cli_files */
+    OPTION_FILES,   /* cli_files */
+    OPTION_NAMES    /* the same, of things that are no files */
 } cli_option_type;
 
-/* Names of files and folders; "-" is stdin. The option takes all words up to the next option, and
- * may come more than once. */
+/* A list of names; of files and folders, "-" is stdin. The option takes all words up to the next
+ * option, and may come more than once. */
 typedef struct cli_files {
     const char **name;
     int count;
@@ -33,6 +34,9 @@ typedef struct cli_option {
     const char *standard; /* the default, as it would be typed; NULL: false, 0 or none */
     const char *words;    /* a phrase, in lower case and without a period */
 } cli_option;
+
+/* Whether an option takes a list. */
+bool option_is_list(const cli_option *row);
 
 /* Whether a table of options ends at this row. */
 bool option_ends(const cli_option *row);
@@ -52,6 +56,7 @@ bool option_ends(const cli_option *row);
 #define TEXT(given, field) OPTION_TEXT, OPTION_AT(given, field, const char *), 0, 0, 0, 0
 #define CHOICE(given, field) OPTION_CHOICE, OPTION_AT(given, field, const char *), 0, 0, 0, 0
 #define FILES(given, field) OPTION_FILES, OPTION_AT(given, field, cli_files), 0, 0, 0, 0
+#define NAMES(given, field) OPTION_NAMES, OPTION_AT(given, field, cli_files), 0, 0, 0, 0
 
 /* One verb of the command, `cupola NAME`. Its file defines `const cli_verb verb_NAME`. */
 typedef struct cli_call cli_call;

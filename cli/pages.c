@@ -91,7 +91,7 @@ static void add_options(cup__text *page, const cli_option *rows)
         char range[160];
         option_range(rows, range, sizeof range);
         cup__text_add(page, ".It Fl \\-%s%s%s%s\n", rows->name, rows->hint ? " Ar " : "",
-                      rows->hint ? rows->hint : "", rows->type == OPTION_FILES ? " ..." : "");
+                      rows->hint ? rows->hint : "", option_is_list(rows) ? " ..." : "");
         add_sentence(page, rows->words);
         if (range[0]) {
             range[0] = (char)toupper((unsigned char)range[0]);

@@ -3,13 +3,16 @@ _cupola()
 {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]} words=
     if [ "$COMP_CWORD" -eq 1 ]; then
-        words='info ops help --version'
+        words='info ops check bench help --version'
     else
     case $verb:$before in
+    bench:--dtype) words='f32 f64 f16 bf16' ;;
     *:--color) words='auto always never' ;;
     *) [[ $word == -* ]] && case $verb in
         info) words=' --json --color --help' ;;
         ops) words=' --json --color --help' ;;
+        check) words=' --op --device --json --color --help' ;;
+        bench) words=' --op --device --dtype --shapes --impl --seconds --json --color --help' ;;
         esac ;;
     esac
     fi

@@ -32,11 +32,13 @@ static bool parse_shape(const char **text, cup__shape *shape)
         while (*at >= '0' && *at <= '9' && shape->ndim < CUP_MAX_DIMS) {
             char *end;
             shape->size[shape->ndim++] = strtoll(at, &end, 10);
-            at = *end == 'x' ? end + 1 : end;
+            at = *end == 'x' && end[1] >= '0' && end[1] <= '9' ? end + 1 : end;
         }
     }
+    if (*at && *at != ' ')
+        return false;
     *text = at;
-    return *at == ' ' || *at == 0;
+    return true;
 }
 
 /* The dtype of input i when the op is tested with `dtype`. */
@@ -113,5 +115,14 @@ int cup__sample_inputs(cup_context *c, const cup__row *row, const cup__sample *s
         if (!in[i] || fill(in[i], own, row->op->domain[slot], &state) != CUP_OK)
             return -1;
     }
+    if (text[strspn(text, " ")] || count < row->in_least || count > row->in_most) {
+        cup__fail(&c->error, CUP_ARGUMENT,
+                  "%s: shapes \"%.100s\" do not name its inputs (%s); write them as 2x3 3, a scalar "
+                  "as (), and - for an input left out",
+                  row->name, sample->shapes, row->inputs);
+        return -1;
+    }
+    for (; row->in_most != INT_MAX && count < row->in_most; count++)
+        in[count] = NULL;
     return count;
 }

@@ -51,7 +51,8 @@ TEST(command_usage_errors)
 
 TEST(command_json)
 {
-    static const char *const lines[] = {"info", "ops", "ops gelu"};
+    static const char *const lines[] = {"info", "ops", "ops gelu", "check --op gelu --device cpu",
+                                        "bench --op add --device cpu --seconds 0.001"};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         char words[64];
         snprintf(words, sizeof words, "%s --json", lines[i]);
@@ -64,6 +65,19 @@ TEST(command_json)
                    CUP_OK);
         cup__json_free(&json);
     }
+}
+
+TEST(command_check_and_bench)
+{
+    EXPECT_INT(cupola("check --op add gelu --device cpu"), 0);
+    EXPECT_CONTAINS(out, "ok     add              vector");
+    EXPECT_CONTAINS(out, " 0 failed, on cpu");
+    EXPECT_INT(cupola("bench --op add --shapes '64x64 64x64' --device cpu --seconds 0.001"), 0);
+    EXPECT_CONTAINS(out, "64x64 64x64");
+    EXPECT_INT(cupola("bench --shapes 3"), 2);
+    EXPECT_INT(cupola("bench --op add --shapes 3x --device cpu"), 2);
+    EXPECT_INT(cupola("check --op add --device nothing"), 2);
+    EXPECT_INT(cupola("check --op add --device cuda:4095"), 3);
 }
 
 TEST(command_colors)

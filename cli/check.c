@@ -1,0 +1,189 @@
+/* cupola check: every implementation of every op held against its specification. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/exit.h"
+#include "cli/json.h"
+#include "cli/op_names.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "cupola/prof.h"
+
+#define MOST_IMPLS 16
+#define MOST_NOTES 3 /* of one implementation, that are printed */
+
+typedef struct check_given {
+    const char *device;
+    cli_files ops;
+} check_given;
+
+static const cli_option options[] = {
+    {"op", NAMES(check_given, ops), "NAME", NULL, "check these ops alone"},
+    {"device", TEXT(check_given, device), "auto|cpu|cuda[:N]", NULL,
+     "where to run; without it CUP_DEVICE, else the first usable GPU, else the CPU"},
+    {0}};
+
+/* What was found of one implementation of the op at hand. */
+typedef struct tally {
+    const char *impl;
+    cup_check_result worst; /* the largest error as a share of its tolerance */
+    int64_t calls, failed;
+} tally;
+
+typedef struct check_run {
+    cli_call *call;
+    cup__json_writer writer;
+    tally tallies[MOST_IMPLS];
+    int count;
+    int64_t calls, failed;
+} check_run;
+
+static tally *tally_of(check_run *run, const char *impl)
+{
+    for (int i = 0; i < run->count; i++)
+        if (!strcmp(run->tallies[i].impl, impl))
+            return &run->tallies[i];
+    tally *t = &run->tallies[run->count < MOST_IMPLS ? run->count++ : MOST_IMPLS - 1];
+    *t = (tally){.impl = impl};
+    return t;
+}
+
+static void write_result(cup__json_writer *writer, const cup_check_result *r)
+{
+    cup__json_open(writer, NULL, CUP__JSON_OBJECT);
+    cup__json_add_string(writer, "op", r->op);
+    cup__json_add_string(writer, "implementation", r->impl);
+    cup__json_add_string(writer, "dtype", cup_dtype_name(r->dtype));
+    cup__json_add_string(writer, "layout", r->layout);
+    cup__json_add_string(writer, "shapes", r->shapes);
+    cup__json_add_number(writer, "error", r->error); /* null: there was no value to compare */
+    cup__json_add_number(writer, "tolerance", r->tolerance);
+    cup__json_add_boolean(writer, "passed", r->passed);
+    if (!r->passed)
+        cup__json_add_string(writer, "note", r->note);
+    cup__json_close(writer);
+}
+
+static void print_failure(const cup_check_result *r)
+{
+    printf("%sFAILED%s %s %s, %s, %s, shapes %s: ", color(stdout, COLOR_RED),
+           color(stdout, COLOR_OFF), r->op, r->impl, cup_dtype_name(r->dtype), r->layout,
+           r->shapes);
+    if (*r->note)
+        printf("%s\n", r->note);
+    else
+        printf("error %.3g epsilons, at most %.3g allowed\n", r->error, r->tolerance);
+}
+
+static void on_result(const cup_check_result *r, void *user)
+{
+    check_run *run = user;
+    tally *t = tally_of(run, r->impl);
+    if (!t->calls || !(r->error / r->tolerance <= t->worst.error / t->worst.tolerance))
+        t->worst = *r;
+    t->calls++;
+    t->failed += !r->passed;
+    if (run->call->json)
+        write_result(&run->writer, r);
+    else if (!r->passed && t->failed <= MOST_NOTES)
+        print_failure(r);
+}
+
+static void print_tally(const char *op, const tally *t)
+{
+    const cup_check_result *w = &t->worst;
+    printf("%s%-6s%s %-16s %-14s", color(stdout, t->failed ? COLOR_RED : COLOR_GREEN),
+           t->failed ? "FAILED" : "ok", color(stdout, COLOR_OFF), op, t->impl);
+    if (t->failed)
+        printf(" %lld of %lld calls\n", (long long)t->failed, (long long)t->calls);
+    else
+        printf(" %5lld calls, worst %.2g of %g epsilons (%s, %s, %s)\n", (long long)t->calls,
+               w->error, w->tolerance, cup_dtype_name(w->dtype), w->layout, w->shapes);
+}
+
+/* Checks one op. What keeps the check itself from running counts as a failure. */
+static int check_op(check_run *run, cup_context *c, const char *op)
+{
+    run->count = 0;
+    cup_status status = cup_check(c, op, on_result, run);
+    for (int i = 0; i < run->count; i++) {
+        run->calls += run->tallies[i].calls;
+        run->failed += run->tallies[i].failed;
+        if (!run->call->json)
+            print_tally(op, &run->tallies[i]);
+    }
+    if (!run->count && status == CUP_OK && !run->call->json)
+        printf("%-6s %-16s has nothing to check on this device\n", "-", op);
+    fflush(stdout);
+    if (status == CUP_OK)
+        return CLI_OK;
+    run->failed++;
+    int code = cli_fail(cli_exit_of(status), "%s: %s", op, cup_error_text(c));
+    cup_error_clear(c);
+    return code;
+}
+
+static int check_all(check_run *run, cup_context *c)
+{
+    const check_given *given = run->call->given;
+    int code = CLI_OK;
+    for (const cup__row *row = cup__rows; row->name; row++)
+        if (op_is_named(row, given->ops.name, given->ops.count, true)) {
+            int one = check_op(run, c, row->name);
+            code = code ? code : one;
+        }
+    return code ? code : run->failed ? CLI_FAILED : CLI_OK;
+}
+
+static int finish(check_run *run, cup_context *c, int code)
+{
+    if (!run->call->json) {
+        printf("%lld calls, %lld failed, on %s\n", (long long)run->calls, (long long)run->failed,
+               cup_device_text(c));
+        return code;
+    }
+    cup__json_close(&run->writer);
+    cup__json_add_integer(&run->writer, "calls", run->calls);
+    cup__json_add_integer(&run->writer, "failed", run->failed);
+    int written = json_end(&run->writer);
+    return code ? code : written;
+}
+
+static int run(cli_call *call)
+{
+    const check_given *given = call->given;
+    int code = op_names_check(given->ops.name, given->ops.count);
+    if (code)
+        return code;
+    cup_context *c = cup_context_new(&(cup_options){.device = given->device});
+    code = cli_report(c);
+    if (!code) {
+        check_run run = {.call = call};
+        json_begin(&run.writer, "check");
+        cup__json_add_string(&run.writer, "device", cup_device_text(c));
+        cup__json_open(&run.writer, "results", CUP__JSON_ARRAY);
+        code = check_all(&run, c);
+        code = finish(&run, c, code);
+        cup__text_free(&run.writer.text);
+    }
+    cup_context_free(c);
+    return code;
+}
+
+const cli_verb verb_check = {
+    .name = "check",
+    .synopsis = "[OPTION]...",
+    .words = "every implementation of every op against its specification",
+    .text = "Runs each implementation of each op on this machine, over dtypes, odd shapes and "
+            "layouts, and compares with the plain specification, which is computed in double on "
+            "the CPU. Also looks for writes outside a result and for a second run that gives "
+            "other bits.\n\n"
+            "An error is given in epsilons of the dtype, next to what the op allows. The exit "
+            "code is 1 when one is larger.",
+    .examples = "Whether this GPU computes right:\ncupola check --device cuda\n"
+                "Two ops on the CPU:\ncupola check --op softmax matmul --device cpu\n",
+    .options = options,
+    .size = sizeof(check_given),
+    .run = run,
+};

@@ -113,6 +113,10 @@ CUP_API void cup_scope_open(cup_context *c);
  * the tape recorded. Without an open scope it does nothing. */
 CUP_API void cup_scope_close(cup_context *c);
 
+/* Closes the innermost scope, but hands one tensor of it to the scope outside, and returns that
+ * tensor. What the tape recorded stays. For functions that make their result in many steps. */
+CUP_API cup_tensor *cup_scope_return(cup_context *c, cup_tensor *t);
+
 /* Takes the tensor out of its scope and returns it; free it with cup_tensor_free. */
 CUP_API cup_tensor *cup_keep(cup_tensor *t);
 

@@ -173,6 +173,7 @@ void cup_scope_open(cup_context *c)
         return;
     if (!cup__grow(&c->scopes, &c->scope_capacity, c->depth, sizeof *c->scopes)) {
         cup__fail(&c->error, CUP_MEMORY, "out of host memory while opening a scope");
+        c->unopened++;
         return;
     }
     c->scopes[c->depth++] = (cup__scope){0};
@@ -180,15 +181,26 @@ void cup_scope_open(cup_context *c)
 
 void cup__scope_pop(cup_context *c)
 {
-    if (c->depth > 1)
+    if (c->unopened > 0)
+        c->unopened--;
+    else if (c->depth > 1)
         free_list(&c->scopes[--c->depth].tensors);
+}
+
+cup_tensor *cup_scope_return(cup_context *c, cup_tensor *t)
+{
+    if (!c)
+        return NULL;
+    cup__tensor_hand_out(t);
+    cup__scope_pop(c);
+    return t;
 }
 
 void cup_scope_close(cup_context *c)
 {
     if (!c)
         return;
-    if (c->depth == 2 && c->tape)
+    if (c->depth == 2 && !c->unopened && c->tape)
         c->tape_calls->clear(c);
     cup__scope_pop(c);
 }

@@ -38,6 +38,7 @@ struct cup_context {
     cup_options options;
     cup__scope *scopes; /* scopes[0] is the context's own and is never closed */
     size_t depth, scope_capacity;
+    size_t unopened; /* scopes inside the innermost that there was no memory for */
     cup_tensor *kept;
     cup_tensor *spare; /* structs to use again */
     struct cup__storage *spare_storage;

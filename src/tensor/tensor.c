@@ -259,6 +259,16 @@ cup_tensor *cup_keep(cup_tensor *t)
     return t;
 }
 
+void cup__tensor_hand_out(cup_tensor *t)
+{
+    cup_context *c = t ? t->context : NULL;
+    if (!t || c->unopened || c->depth < 2 || t->scope != (int)c->depth - 1)
+        return;
+    list_remove(t);
+    t->scope = (int)c->depth - 2;
+    list_add(list_of(t), t);
+}
+
 void cup_tensor_free(cup_tensor *t)
 {
     if (!t)

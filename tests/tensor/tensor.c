@@ -40,6 +40,43 @@ TEST(tensor_scopes_free_what_is_not_kept)
     cup_context_free(c);
 }
 
+TEST(tensor_scope_hands_its_result_out)
+{
+    cup_context *c = cpu();
+    int64_t before = held(c);
+    cup_scope_open(c);
+    cup_scope_open(c);
+    cup_tensor *a = cup_full(c, CUP_F32, (int64_t[]){100}, 1, 2);
+    cup_tensor *sum = cup_scope_return(c, cup_add(c, a, a));
+    float values[100];
+    EXPECT_INT(cup_tensor_read(sum, values, sizeof values), CUP_OK);
+    EXPECT_NEAR(values[99], 4, 0);
+    EXPECT(held(c) - before < 2 * (int64_t)sizeof values); /* that is, not both */
+    cup_scope_close(c);
+    EXPECT_INT(held(c), before);
+    EXPECT(cup_scope_return(c, NULL) == NULL);
+    cup_context_free(c);
+}
+
+TEST(tensor_scope_that_found_no_memory_closes_nothing_else)
+{
+    cup_context *c = cpu();
+    cup_scope_open(c);
+    cup_tensor *a = cup_full(c, CUP_F32, (int64_t[]){100}, 1, 2);
+    cup__memory_fail_at(1, true);
+    int opened = 0;
+    for (; cup_error(c) == CUP_OK; opened++)
+        cup_scope_open(c);
+    cup__memory_fail_at(0, false);
+    cup_error_clear(c);
+    for (; opened > 0; opened--)
+        cup_scope_close(c);
+    float values[100];
+    EXPECT_INT(cup_tensor_read(a, values, sizeof values), CUP_OK);
+    EXPECT_NEAR(values[99], 2, 0);
+    cup_context_free(c);
+}
+
 TEST(tensor_view_outlives_its_base)
 {
     cup_context *c = cpu();

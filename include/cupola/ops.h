@@ -18,13 +18,49 @@ extern "C" {
 /* (a, b) -> y: a + b, broadcast */
 CUP_API cup_tensor *cup_add(cup_context *c, cup_tensor *a, cup_tensor *b);
 
+/* (a, b) -> y: a - b, broadcast */
+CUP_API cup_tensor *cup_sub(cup_context *c, cup_tensor *a, cup_tensor *b);
+
 /* (a, b) -> y: a * b, broadcast */
 CUP_API cup_tensor *cup_mul(cup_context *c, cup_tensor *a, cup_tensor *b);
 
+/* (a, b) -> y: a / b, broadcast */
+CUP_API cup_tensor *cup_div(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (x) -> y: factor x */
+CUP_API cup_tensor *cup_scale(cup_context *c, cup_tensor *x, double factor);
+
+/* (x) -> y: -x */
+CUP_API cup_tensor *cup_neg(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: e to the power x */
+CUP_API cup_tensor *cup_exp(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: natural logarithm of x */
+CUP_API cup_tensor *cup_log(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: square root of x */
+CUP_API cup_tensor *cup_sqrt(cup_context *c, cup_tensor *x);
+
 /* Activations */
+
+/* (x) -> y: hyperbolic tangent of x */
+CUP_API cup_tensor *cup_tanh(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: 1 / (1 + exp(-x)) */
+CUP_API cup_tensor *cup_sigmoid(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: x where it is not below 0, else 0 */
+CUP_API cup_tensor *cup_relu(cup_context *c, cup_tensor *x);
 
 /* (x) -> y: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
 CUP_API cup_tensor *cup_gelu(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: 0.5 x (1 + erf(x / sqrt(2))) */
+CUP_API cup_tensor *cup_gelu_erf(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: x / (1 + exp(-x)) */
+CUP_API cup_tensor *cup_silu(cup_context *c, cup_tensor *x);
 
 /* Making tensors */
 

@@ -1,5 +1,6 @@
 /* Functions that elementwise ops share, for float and double. With SHORT_MATH, which goes with
- * results of 16 bits or less, float takes the hardware's short forms, good to 2^-20 or so. */
+ * results of 16 bits or less, float takes short forms: of the hardware, good to 2^-20 or so except
+ * where said. */
 #ifndef CUP_REAL_MATH_CUH
 #define CUP_REAL_MATH_CUH
 
@@ -9,6 +10,14 @@
 #define SHORT_MATH 0
 #endif
 
+/* e^(x ln 2) in one instruction; subnormals count as 0. */
+DEVICE float exp2_short(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* 1 / x, to one unit in the last place; subnormals count as 0. */
 DEVICE float reciprocal_of(float x)
 {
@@ -17,26 +26,83 @@ DEVICE float reciprocal_of(float x)
     return y;
 }
 
-DEVICE double reciprocal_of(double x)
+DEVICE float quotient_of(float x, float y)
 {
-    return 1.0 / x;
+#if SHORT_MATH
+    float q;
+    asm("div.full.f32 %0, %1, %2;" : "=f"(q) : "f"(x), "f"(y));
+    return q;
+#else
+    return x / y;
+#endif
 }
 
 DEVICE float exp_of(float x)
 {
 #if SHORT_MATH
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
-    return y;
+    return exp2_short(x * 1.44269504f);
 #else
     return expf(x);
 #endif
 }
 
-DEVICE double exp_of(double x)
+DEVICE float log_of(float x)
 {
-    return exp(x);
+#if SHORT_MATH
+    return __logf(x);
+#else
+    return logf(x);
+#endif
 }
+
+DEVICE float sqrt_of(float x)
+{
+#if SHORT_MATH
+    float y;
+    asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return sqrtf(x);
+#endif
+}
+
+/* The short form is good to 2^-11. */
+DEVICE float tanh_of(float x)
+{
+#if SHORT_MATH
+    float y;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return tanhf(x);
+#endif
+}
+
+/* The part of the normal distribution below x. The short form is a sigmoid of an odd polynomial
+ * that was fitted to the logarithm of the odds, good to 2^-10. */
+DEVICE float normal_below(float x)
+{
+#if SHORT_MATH
+    float z = x * x, p = -3.35285e-10f;
+    p = p * z + 4.582327e-8f;
+    p = p * z - 2.277966e-6f;
+    p = p * z + 3.949333e-5f;
+    p = p * z + 8.497256e-4f;
+    p = p * z - 1.06779655e-1f;
+    p = p * z - 2.300928e+0f;
+    return reciprocal_of(1.0f + exp2_short(p * x));
+#else
+    return 0.5f * erfcf(-0.707106781f * x);
+#endif
+}
+
+DEVICE double quotient_of(double x, double y) { return x / y; }
+DEVICE double exp_of(double x) { return exp(x); }
+DEVICE double log_of(double x) { return log(x); }
+DEVICE double sqrt_of(double x) { return sqrt(x); }
+DEVICE double tanh_of(double x) { return tanh(x); }
+DEVICE double reciprocal_of(double x) { return 1.0 / x; }
+DEVICE double normal_below(double x) { return 0.5 * erfc(-0.70710678118654752440 * x); }
 
 /* 1 / (1 + e^-x), right for an e^-x that is infinite. */
 template <typename Real> DEVICE Real sigmoid_of(Real x)

@@ -8,9 +8,28 @@
 
 typedef enum cup__op_id {
     CUP__OP_add,
+    CUP__OP_sub,
     CUP__OP_mul,
+    CUP__OP_div,
+    CUP__OP_scale,
+    CUP__OP_neg,
+    CUP__OP_exp,
+    CUP__OP_log,
+    CUP__OP_sqrt,
+    CUP__OP_div_grad,
+    CUP__OP_sqrt_grad,
+    CUP__OP_tanh,
+    CUP__OP_sigmoid,
+    CUP__OP_relu,
     CUP__OP_gelu,
+    CUP__OP_gelu_erf,
+    CUP__OP_silu,
+    CUP__OP_tanh_grad,
+    CUP__OP_sigmoid_grad,
+    CUP__OP_relu_grad,
     CUP__OP_gelu_grad,
+    CUP__OP_gelu_erf_grad,
+    CUP__OP_silu_grad,
     CUP__OP_full,
     CUP__OP_copy,
     CUP__OP_reshape,
@@ -60,12 +79,60 @@ typedef enum cup__op_id {
 
 extern const cup__op cup__op_add;
 
+extern const cup__op cup__op_sub;
+
 extern const cup__op cup__op_mul;
+
+extern const cup__op cup__op_div;
+
+extern const cup__op cup__op_scale;
+typedef struct cup__scale_attributes {
+    double factor;
+} cup__scale_attributes;
+
+extern const cup__op cup__op_neg;
+
+extern const cup__op cup__op_exp;
+
+extern const cup__op cup__op_log;
+
+extern const cup__op cup__op_sqrt;
+
+extern const cup__op cup__op_div_grad;
+cup_tensor *cup__div_grad(cup_context *c, cup_tensor *b, cup_tensor *y, cup_tensor *dy);
+
+extern const cup__op cup__op_sqrt_grad;
+cup_tensor *cup__sqrt_grad(cup_context *c, cup_tensor *y, cup_tensor *dy);
+
+extern const cup__op cup__op_tanh;
+
+extern const cup__op cup__op_sigmoid;
+
+extern const cup__op cup__op_relu;
 
 extern const cup__op cup__op_gelu;
 
+extern const cup__op cup__op_gelu_erf;
+
+extern const cup__op cup__op_silu;
+
+extern const cup__op cup__op_tanh_grad;
+cup_tensor *cup__tanh_grad(cup_context *c, cup_tensor *y, cup_tensor *dy);
+
+extern const cup__op cup__op_sigmoid_grad;
+cup_tensor *cup__sigmoid_grad(cup_context *c, cup_tensor *y, cup_tensor *dy);
+
+extern const cup__op cup__op_relu_grad;
+cup_tensor *cup__relu_grad(cup_context *c, cup_tensor *y, cup_tensor *dy);
+
 extern const cup__op cup__op_gelu_grad;
 cup_tensor *cup__gelu_grad(cup_context *c, cup_tensor *x, cup_tensor *dy);
+
+extern const cup__op cup__op_gelu_erf_grad;
+cup_tensor *cup__gelu_erf_grad(cup_context *c, cup_tensor *x, cup_tensor *dy);
+
+extern const cup__op cup__op_silu_grad;
+cup_tensor *cup__silu_grad(cup_context *c, cup_tensor *x, cup_tensor *dy);
 
 extern const cup__op cup__op_full;
 typedef struct cup__full_attributes {

@@ -10,7 +10,8 @@
 static double gelu(const double *x, const double *a)
 {
     (void)a;
-    return 0.5 * x[0] * (1 + tanh(SQRT_2_PI * (x[0] + CUBIC * x[0] * x[0] * x[0])));
+    /* 0.5 (1 + tanh u) is the sigmoid of 2u, which does not cancel for negative u. */
+    return x[0] / (1 + exp(-2 * SQRT_2_PI * (x[0] + CUBIC * x[0] * x[0] * x[0])));
 }
 
 CUP__WIDE static void gelu_f32(float *y, const float *const *x, int64_t count, const double *a)
@@ -19,7 +20,6 @@ CUP__WIDE static void gelu_f32(float *y, const float *const *x, int64_t count, c
     const float *in = x[0];
     for (int64_t i = 0; i < count; i++) {
         float v = in[i];
-        /* 0.5 (1 + tanh u) is the sigmoid of 2u, which does not cancel for negative u. */
         float u = (float)SQRT_2_PI * (v + (float)CUBIC * v * v * v);
         y[i] = v * cup__sigmoid_f32(2.0f * u);
     }
@@ -29,8 +29,8 @@ CUP__WIDE static void gelu_f32(float *y, const float *const *x, int64_t count, c
 static double slope(const double *x, const double *a)
 {
     (void)a;
-    double v = x[0], t = tanh(SQRT_2_PI * (v + CUBIC * v * v * v));
-    return x[1] * (0.5 * (1 + t) + 0.5 * v * (1 - t * t) * SQRT_2_PI * (1 + 3 * CUBIC * v * v));
+    double v = x[0], s = 1 / (1 + exp(-2 * SQRT_2_PI * (v + CUBIC * v * v * v)));
+    return x[1] * (s + 2 * v * s * (1 - s) * SQRT_2_PI * (1 + 3 * CUBIC * v * v));
 }
 
 CUP__WIDE static void slope_f32(float *y, const float *const *x, int64_t count, const double *a)

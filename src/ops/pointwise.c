@@ -18,6 +18,11 @@ const cup__sample cup__binary_bench[] = {{"1048576 1048576", NULL},
                                          {"32768x3072 3072", NULL},
                                          {NULL, NULL}};
 
+const cup__sample cup__grad_samples[] = {
+    {"7 7", NULL}, {"3x5 3x5", NULL}, {"2x1025 2x1025", NULL}, {NULL, NULL}};
+const cup__sample cup__grad_bench[] = {
+    {"4096x1024 4096x1024", NULL}, {"32768x3072 32768x3072", NULL}, {NULL, NULL}};
+
 static bool is_small(cup_dtype dtype)
 {
     return dtype == CUP_BOOL || dtype == CUP_U8 || dtype == CUP_I8;

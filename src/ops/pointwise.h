@@ -32,11 +32,57 @@ typedef struct cup__pointwise {
 #define CUP__WIDE                                                                                  \
     __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), optimize("O3")))
 
+/* Functions of one expression: of x[0], x[1], .. in double and in int64_t; and of the floats p, q
+ * and r, the first three inputs. a[0], .. are the attributes. */
+#define CUP__ELEMENT(name, expression)                                                             \
+    static double name(const double *x, const double *a)                                           \
+    {                                                                                              \
+        (void)x, (void)a;                                                                          \
+        return expression;                                                                         \
+    }
+#define CUP__ELEMENT_I64(name, expression)                                                         \
+    static int64_t name(const int64_t *x, const double *a)                                         \
+    {                                                                                              \
+        (void)x, (void)a;                                                                          \
+        return expression;                                                                         \
+    }
+#define CUP__FLOATS_1(name, expression)                                                            \
+    CUP__WIDE static void name(float *y, const float *const *x, int64_t count, const double *a)    \
+    {                                                                                              \
+        const float *x0 = x[0];                                                                    \
+        (void)a;                                                                                   \
+        for (int64_t i = 0; i < count; i++) {                                                      \
+            float p = x0[i];                                                                       \
+            y[i] = expression;                                                                     \
+        }                                                                                          \
+    }
+#define CUP__FLOATS_2(name, expression)                                                            \
+    CUP__WIDE static void name(float *y, const float *const *x, int64_t count, const double *a)    \
+    {                                                                                              \
+        const float *x0 = x[0], *x1 = x[1];                                                        \
+        (void)a;                                                                                   \
+        for (int64_t i = 0; i < count; i++) {                                                      \
+            float p = x0[i], q = x1[i];                                                            \
+            y[i] = expression;                                                                     \
+        }                                                                                          \
+    }
+#define CUP__FLOATS_3(name, expression)                                                            \
+    CUP__WIDE static void name(float *y, const float *const *x, int64_t count, const double *a)    \
+    {                                                                                              \
+        const float *x0 = x[0], *x1 = x[1], *x2 = x[2];                                            \
+        (void)a;                                                                                   \
+        for (int64_t i = 0; i < count; i++) {                                                      \
+            float p = x0[i], q = x1[i], r = x2[i];                                                 \
+            y[i] = expression;                                                                     \
+        }                                                                                          \
+    }
+
 cup_status cup__pointwise_infer(cup__call *call);
 cup_status cup__pointwise_specification(cup__call *call);
 extern const cup__impl cup__pointwise_impls[];
 extern const cup__sample cup__unary_samples[], cup__unary_bench[];
 extern const cup__sample cup__binary_samples[], cup__binary_bench[];
+extern const cup__sample cup__grad_samples[], cup__grad_bench[]; /* of two equal shapes */
 
 /* The fields of a descriptor that every elementwise op has. */
 #define CUP__POINTWISE(kind)                                                                       \

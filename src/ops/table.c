@@ -4,6 +4,9 @@
 #include "ops/attributes.h"
 #include "ops/call.h"
 
+static const cup__attribute scale_attributes[] = {
+    {"factor", CUP__KIND_FLOAT, offsetof(cup__scale_attributes, factor)},
+    {NULL, 0, 0}};
 static const cup__attribute full_attributes[] = {
     {"dtype", CUP__KIND_DTYPE, offsetof(cup__full_attributes, dtype)},
     {"shape", CUP__KIND_INTS, offsetof(cup__full_attributes, shape)},
@@ -152,15 +155,72 @@ const cup__row cup__rows[] = {
     {"add", &cup__op_add, "a, b", "",
      "y",
      "a + b, broadcast", 2, 2, 1, 1, true, 0, NULL},
+    {"sub", &cup__op_sub, "a, b", "",
+     "y",
+     "a - b, broadcast", 2, 2, 1, 1, true, 0, NULL},
     {"mul", &cup__op_mul, "a, b", "",
      "y",
      "a * b, broadcast", 2, 2, 1, 1, true, 0, NULL},
+    {"div", &cup__op_div, "a, b", "",
+     "y",
+     "a / b, broadcast", 2, 2, 1, 1, true, 0, NULL},
+    {"scale", &cup__op_scale, "x", "float factor",
+     "y",
+     "factor x", 1, 1, 1, 1, true, sizeof(cup__scale_attributes), scale_attributes},
+    {"neg", &cup__op_neg, "x", "",
+     "y",
+     "-x", 1, 1, 1, 1, true, 0, NULL},
+    {"exp", &cup__op_exp, "x", "",
+     "y",
+     "e to the power x", 1, 1, 1, 1, true, 0, NULL},
+    {"log", &cup__op_log, "x", "",
+     "y",
+     "natural logarithm of x", 1, 1, 1, 1, true, 0, NULL},
+    {"sqrt", &cup__op_sqrt, "x", "",
+     "y",
+     "square root of x", 1, 1, 1, 1, true, 0, NULL},
+    {"div_grad", &cup__op_div_grad, "b, y, dy", "",
+     "db",
+     "-dy y / b", 3, 3, 1, 1, false, 0, NULL},
+    {"sqrt_grad", &cup__op_sqrt_grad, "y, dy", "",
+     "dx",
+     "dy / 2 y", 2, 2, 1, 1, false, 0, NULL},
+    {"tanh", &cup__op_tanh, "x", "",
+     "y",
+     "hyperbolic tangent of x", 1, 1, 1, 1, true, 0, NULL},
+    {"sigmoid", &cup__op_sigmoid, "x", "",
+     "y",
+     "1 / (1 + exp(-x))", 1, 1, 1, 1, true, 0, NULL},
+    {"relu", &cup__op_relu, "x", "",
+     "y",
+     "x where it is not below 0, else 0", 1, 1, 1, 1, true, 0, NULL},
     {"gelu", &cup__op_gelu, "x", "",
      "y",
      "0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))", 1, 1, 1, 1, true, 0, NULL},
+    {"gelu_erf", &cup__op_gelu_erf, "x", "",
+     "y",
+     "0.5 x (1 + erf(x / sqrt(2)))", 1, 1, 1, 1, true, 0, NULL},
+    {"silu", &cup__op_silu, "x", "",
+     "y",
+     "x / (1 + exp(-x))", 1, 1, 1, 1, true, 0, NULL},
+    {"tanh_grad", &cup__op_tanh_grad, "y, dy", "",
+     "dx",
+     "dy (1 - y^2)", 2, 2, 1, 1, false, 0, NULL},
+    {"sigmoid_grad", &cup__op_sigmoid_grad, "y, dy", "",
+     "dx",
+     "dy y (1 - y)", 2, 2, 1, 1, false, 0, NULL},
+    {"relu_grad", &cup__op_relu_grad, "y, dy", "",
+     "dx",
+     "dy where y is above 0, else 0", 2, 2, 1, 1, false, 0, NULL},
     {"gelu_grad", &cup__op_gelu_grad, "x, dy", "",
      "dx",
      "dy times the derivative of gelu at x", 2, 2, 1, 1, false, 0, NULL},
+    {"gelu_erf_grad", &cup__op_gelu_erf_grad, "x, dy", "",
+     "dx",
+     "dy times the derivative of gelu_erf at x", 2, 2, 1, 1, false, 0, NULL},
+    {"silu_grad", &cup__op_silu_grad, "x, dy", "",
+     "dx",
+     "dy times the derivative of silu at x", 2, 2, 1, 1, false, 0, NULL},
     {"full", &cup__op_full, "", "dtype dtype, ints shape, float value",
      "y",
      "a tensor whose elements all have one value", 0, 0, 1, 1, true, sizeof(cup__full_attributes), full_attributes},
@@ -301,10 +361,84 @@ cup_tensor *cup_add(cup_context *c, cup_tensor *a, cup_tensor *b)
     return cup__op_call(c, &cup__rows[CUP__OP_add], in, 2, NULL, NULL);
 }
 
+cup_tensor *cup_sub(cup_context *c, cup_tensor *a, cup_tensor *b)
+{
+    cup_tensor *const in[] = {a, b};
+    return cup__op_call(c, &cup__rows[CUP__OP_sub], in, 2, NULL, NULL);
+}
+
 cup_tensor *cup_mul(cup_context *c, cup_tensor *a, cup_tensor *b)
 {
     cup_tensor *const in[] = {a, b};
     return cup__op_call(c, &cup__rows[CUP__OP_mul], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup_div(cup_context *c, cup_tensor *a, cup_tensor *b)
+{
+    cup_tensor *const in[] = {a, b};
+    return cup__op_call(c, &cup__rows[CUP__OP_div], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup_scale(cup_context *c, cup_tensor *x, double factor)
+{
+    cup__scale_attributes attributes = {0};
+    attributes.factor = factor;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_scale], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_neg(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_neg], in, 1, NULL, NULL);
+}
+
+cup_tensor *cup_exp(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_exp], in, 1, NULL, NULL);
+}
+
+cup_tensor *cup_log(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_log], in, 1, NULL, NULL);
+}
+
+cup_tensor *cup_sqrt(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_sqrt], in, 1, NULL, NULL);
+}
+
+cup_tensor *cup__div_grad(cup_context *c, cup_tensor *b, cup_tensor *y, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {b, y, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_div_grad], in, 3, NULL, NULL);
+}
+
+cup_tensor *cup__sqrt_grad(cup_context *c, cup_tensor *y, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {y, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_sqrt_grad], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup_tanh(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_tanh], in, 1, NULL, NULL);
+}
+
+cup_tensor *cup_sigmoid(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_sigmoid], in, 1, NULL, NULL);
+}
+
+cup_tensor *cup_relu(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_relu], in, 1, NULL, NULL);
 }
 
 cup_tensor *cup_gelu(cup_context *c, cup_tensor *x)
@@ -313,10 +447,52 @@ cup_tensor *cup_gelu(cup_context *c, cup_tensor *x)
     return cup__op_call(c, &cup__rows[CUP__OP_gelu], in, 1, NULL, NULL);
 }
 
+cup_tensor *cup_gelu_erf(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_gelu_erf], in, 1, NULL, NULL);
+}
+
+cup_tensor *cup_silu(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_silu], in, 1, NULL, NULL);
+}
+
+cup_tensor *cup__tanh_grad(cup_context *c, cup_tensor *y, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {y, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_tanh_grad], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup__sigmoid_grad(cup_context *c, cup_tensor *y, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {y, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_sigmoid_grad], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup__relu_grad(cup_context *c, cup_tensor *y, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {y, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_relu_grad], in, 2, NULL, NULL);
+}
+
 cup_tensor *cup__gelu_grad(cup_context *c, cup_tensor *x, cup_tensor *dy)
 {
     cup_tensor *const in[] = {x, dy};
     return cup__op_call(c, &cup__rows[CUP__OP_gelu_grad], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup__gelu_erf_grad(cup_context *c, cup_tensor *x, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {x, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_gelu_erf_grad], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup__silu_grad(cup_context *c, cup_tensor *x, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {x, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_silu_grad], in, 2, NULL, NULL);
 }
 
 cup_tensor *cup_full(cup_context *c, cup_dtype dtype, const int64_t *shape, int shape_count, double value)

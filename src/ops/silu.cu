@@ -1,0 +1,19 @@
+/* y = x / (1 + e^-x); with GRAD, x and dy give dy times the derivative. Elementwise: grid and
+ * block as kernels/pointwise.cuh says. */
+#include "pointwise.cuh"
+
+DEVICE real apply(const real *x, const attribute *)
+{
+#ifdef GRAD
+    real s = sigmoid_of(x[0]);
+    return x[1] * s * (1 + x[0] * (1 - s));
+#else
+    return x[0] * sigmoid_of(x[0]);
+#endif
+}
+
+#ifdef GRAD
+POINTWISE(silu_bwd)
+#else
+POINTWISE(silu_fwd)
+#endif

@@ -1,0 +1,263 @@
+/* Reading a checkpoint: which of the files are the ones that state.json means. */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "io/checkpoint.h"
+#include "io/named.h"
+#include "tensor/context.h"
+
+#define MOST_STATE ((uint64_t)64 << 20)
+#define PIECE ((size_t)1 << 20)
+#define TRIES 20
+
+static cup_status no_memory(cup__error *error, const char *path)
+{
+    return cup__fail(error, CUP_MEMORY, "%s: out of host memory", path);
+}
+
+static cup_status hash_file(cup__error *error, const cup__file *file, char out[CUP__HASH_TEXT])
+{
+    char *piece = cup__malloc(PIECE);
+    if (!piece)
+        return no_memory(error, file->path);
+    cup__hash hash;
+    cup__hash_begin(&hash);
+    cup_status status = CUP_OK;
+    for (uint64_t at = 0; at < file->size && status == CUP_OK;) {
+        size_t count = file->size - at < PIECE ? (size_t)(file->size - at) : PIECE;
+        status = cup__file_read_at(error, file, at, piece, count);
+        if (status == CUP_OK)
+            cup__hash_add(&hash, piece, count);
+        at += count;
+    }
+    cup__hash_text(&hash, out);
+    cup__free(piece);
+    return status;
+}
+
+/* Opens the file if it is the one that was saved; *found says so. */
+static cup_status try_file(cup__error *error, const char *path, uint64_t bytes, const char *hash,
+                           cup__file *out, bool *found)
+{
+    char got[CUP__HASH_TEXT];
+    *found = false;
+    cup__error local = {0};
+    cup_status status = cup__file_open(&local, path, out);
+    if (status == CUP_IO && !cup__file_exists(path))
+        return CUP_OK;
+    if (status != CUP_OK)
+        return cup__fail(error, status, "%s", local.text);
+    if (out->size == bytes) {
+        status = hash_file(error, out, got);
+        *found = status == CUP_OK && strcmp(got, hash) == 0;
+    }
+    if (!*found)
+        cup__file_close(out);
+    return status;
+}
+
+static bool is_plain_name(const char *name)
+{
+    return *name && *name != '.' && !strchr(name, '/') && strcmp(name, "state.json") != 0;
+}
+
+/* Finds the saved file under its name or, when the writer did not get to renaming it, under the
+ * one it was written with; and once more under its name, in case it was renamed in between. */
+static cup_status find_file(cup__error *error, const cup__checkpoint *checkpoint,
+                            const cup__json_node *node, cup__file *out, bool *found)
+{
+    static const char *const endings[] = {"", ".new", ""};
+    const char *hash;
+    uint64_t bytes;
+    *found = false;
+    if (!is_plain_name(node->key))
+        return cup__fail(error, CUP_FORMAT, "%s: \"%.100s\" is no name of a file beside it",
+                         checkpoint->json.name, node->key);
+    CUP_TRY(cup__json_get_unsigned(error, &checkpoint->json, node, "bytes", &bytes));
+    CUP_TRY(cup__json_get_string(error, &checkpoint->json, node, "hash", &hash));
+    char *path = cup__path_join(checkpoint->folder, node->key);
+    cup__text named = {0};
+    cup_status status = path ? CUP_OK : no_memory(error, node->key);
+    for (int i = 0; i < 3 && status == CUP_OK && !*found; i++) {
+        named.length = 0;
+        cup__text_add(&named, "%s%s", path, endings[i]);
+        if (named.failed)
+            status = no_memory(error, path);
+        else
+            status = try_file(error, named.bytes, bytes, hash, out, found);
+    }
+    cup__text_free(&named);
+    cup__free(path);
+    return status;
+}
+
+static cup_status find_all(cup__error *error, cup__checkpoint *out)
+{
+    const cup__json_node *files;
+    bool found;
+    CUP_TRY(cup__json_get(error, &out->json, out->json.root, "files", CUP__JSON_OBJECT, &files));
+    out->files = cup__calloc(files->count, sizeof *out->files);
+    if (!out->files)
+        return no_memory(error, out->folder);
+    CUP__JSON_EACH(node, files)
+    {
+        CUP_TRY(find_file(error, out, node, &out->files[out->count], &found));
+        if (!found)
+            return cup__fail(error, CUP_FORMAT,
+                             "%s/%s is missing, damaged or from another save than state.json; copy "
+                             "the folder again as a whole, or go back to an older one",
+                             out->folder, node->key);
+        out->count++;
+    }
+    return CUP_OK;
+}
+
+static cup_status read_state(cup__error *error, const char *folder, cup__json *out)
+{
+    char *path = cup__path_join(folder, "state.json");
+    if (!path)
+        return no_memory(error, folder);
+    cup_status status;
+    int64_t schema;
+    if (!cup__folder_exists(folder))
+        status = cup__fail(error, CUP_IO, "%s is no folder; name that of a checkpoint", folder);
+    else if (!cup__file_exists(path))
+        status = cup__fail(error, CUP_FORMAT,
+                           "%s holds no finished checkpoint: it has no state.json; no save was "
+                           "completed there",
+                           folder);
+    else
+        status = cup__json_read(error, path, MOST_STATE, out);
+    cup__free(path);
+    CUP_TRY(status);
+    status = cup__json_get_integer(error, out, out->root, "schema", 1, 1, &schema);
+    if (status != CUP_OK)
+        cup__json_free(out);
+    return status;
+}
+
+static cup_status open_once(cup__error *error, const char *folder, cup__checkpoint *out)
+{
+    *out = (cup__checkpoint){0};
+    CUP_TRY(read_state(error, folder, &out->json));
+    out->folder = cup__strdup(folder);
+    cup_status status = out->folder ? CUP_OK : no_memory(error, folder);
+    if (status == CUP_OK)
+        status = cup__json_get(error, &out->json, out->json.root, "state", CUP__JSON_OBJECT,
+                               &out->state);
+    if (status == CUP_OK)
+        status = find_all(error, out);
+    return status;
+}
+
+/* Whether state.json is that of another save by now. */
+static bool was_replaced(const cup__checkpoint *checkpoint)
+{
+    cup__json now;
+    if (!checkpoint->folder || read_state(NULL, checkpoint->folder, &now) != CUP_OK)
+        return false;
+    uint64_t before = 0, after = 0;
+    cup__json_get_unsigned(NULL, &checkpoint->json, checkpoint->json.root, "save", &before);
+    cup__json_get_unsigned(NULL, &now, now.root, "save", &after);
+    cup__json_free(&now);
+    return before != after;
+}
+
+cup_status cup__checkpoint_open(cup__error *error, const char *folder, cup__checkpoint *out)
+{
+    cup_status status;
+    for (int i = 0;; i++) {
+        cup__error attempt = {0};
+        status = open_once(&attempt, folder, out);
+        /* A newer checkpoint may have come in between: then its files are the right ones. */
+        bool again = status == CUP_FORMAT && i < TRIES && was_replaced(out);
+        if (status != CUP_OK)
+            cup__checkpoint_close(out);
+        if (status != CUP_OK && !again)
+            cup__fail(error, status, "%s", attempt.text);
+        if (!again)
+            return status;
+    }
+}
+
+void cup__checkpoint_close(cup__checkpoint *checkpoint)
+{
+    for (size_t i = 0; i < checkpoint->count; i++)
+        cup__file_close(&checkpoint->files[i]);
+    cup__free(checkpoint->files);
+    cup__free(checkpoint->folder);
+    cup__json_free(&checkpoint->json);
+    *checkpoint = (cup__checkpoint){0};
+}
+
+static cup_status part_of(cup__error *error, const cup__checkpoint *checkpoint, const char *name,
+                          const cup__file **out)
+{
+    size_t i = 0;
+    CUP__JSON_EACH(node, cup__json_find(checkpoint->json.root, "files"))
+    {
+        *out = &checkpoint->files[i++];
+        if (strcmp(node->key, name) == 0)
+            return CUP_OK;
+    }
+    return cup__fail(error, CUP_FORMAT, "the checkpoint %s has no %s", checkpoint->folder, name);
+}
+
+cup_status cup__checkpoint_fill(cup_context *c, const cup__checkpoint *checkpoint, const char *name,
+                                const cup_named *tensors, int64_t count)
+{
+    const cup__file *file;
+    cup__safetensors open;
+    CUP_TRY(part_of(&c->error, checkpoint, name, &file));
+    cup__file own = {.handle = dup(file->handle), .size = file->size};
+    if (own.handle < 0)
+        return cup__file_fail(&c->error, file->path, "opened", errno);
+    own.path = cup__strdup(file->path);
+    if (!own.path) {
+        close(own.handle);
+        return no_memory(&c->error, file->path);
+    }
+    CUP_TRY(cup__safetensors_take(&c->error, &own, &open));
+    cup_status status = CUP_OK;
+    if ((int64_t)open.count != count)
+        status = cup__fail(&c->error, CUP_SHAPE,
+                           "%s holds %zu tensors, but %lld are needed; it is of another model",
+                           open.path, open.count, (long long)count);
+    if (status == CUP_OK)
+        status = cup__named_fill(c, &open, tensors, count);
+    cup__safetensors_close(&open);
+    return status;
+}
+
+cup_status cup__checkpoint_read(cup__error *error, const cup__checkpoint *checkpoint,
+                                const char *name, char **out, size_t *size)
+{
+    const cup__file *file;
+    *out = NULL;
+    CUP_TRY(part_of(error, checkpoint, name, &file));
+    *out = cup__malloc((size_t)file->size + 1);
+    if (!*out)
+        return no_memory(error, file->path);
+    cup_status status = cup__file_read_at(error, file, 0, *out, (size_t)file->size);
+    if (status != CUP_OK) {
+        cup__free(*out);
+        *out = NULL;
+        return status;
+    }
+    (*out)[file->size] = 0;
+    *size = (size_t)file->size;
+    return CUP_OK;
+}
+
+uint64_t cup__checkpoint_number(const char *folder)
+{
+    cup__json json;
+    uint64_t number = 0;
+    if (read_state(NULL, folder, &json) != CUP_OK)
+        return 0;
+    cup__json_get_unsigned(NULL, &json, json.root, "save", &number);
+    cup__json_free(&json);
+    return number;
+}

@@ -67,7 +67,7 @@ $(BUILD)/test: $(TEST_O) $(LIB)
 
 .PHONY: test
 test: $(BUILD)/test $(COMMAND) ## all tests; K=word runs those with the word in their name
-	BUILD=$(BUILD) $(BUILD)/test $(K)
+	BUILD=$(BUILD) SANITIZE="$(SANITIZE)" $(BUILD)/test $(K)
 
 # Programs of bench/ may look inside the library.
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIB)
@@ -78,6 +78,62 @@ asan: ## the tests under AddressSanitizer
 	$(MAKE) BUILD=build/asan OPT=-O1 SANITIZE="-fsanitize=address -fno-omit-frame-pointer" test
 ubsan: ## the tests under UndefinedBehaviorSanitizer
 	$(MAKE) BUILD=build/ubsan OPT=-O1 SANITIZE="-fsanitize=undefined -fno-sanitize-recover" test
+
+tsan: ## the tests under ThreadSanitizer; OpenMP's own locks are unknown to it, so one thread a loop
+	$(MAKE) BUILD=build/tsan OPT=-O1 SANITIZE=-fsanitize=thread test
+
+# Where make install puts things; a packager sets DESTDIR, PREFIX and LIBDIR.
+DESTDIR ?=
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+BINDIR ?= $(PREFIX)/bin
+MANDIR ?= $(PREFIX)/share/man
+BASH_COMPLETIONS ?= $(PREFIX)/share/bash-completion/completions
+ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
+CMAKEDIR = $(LIBDIR)/cmake/Cupola
+FILL = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@VERSION@|$(VERSION)|g' \
+    -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|g' -e 's|@MAJOR@|$(MAJOR)|g' -e 's|@MINOR@|$(MINOR)|g' \
+    -e "s|@INCLUDE_FROM_LIB@|$$(realpath -m --relative-to='$(LIBDIR)' '$(INCLUDEDIR)')|g"
+MINOR := $(word 2,$(subst ., ,$(VERSION)))
+AT = $(DESTDIR)
+SO = libcupola.so
+
+.PHONY: install uninstall
+install: all ## library, headers, command, pages; DESTDIR= PREFIX= LIBDIR=
+	$(Q)install -d '$(AT)$(LIBDIR)/pkgconfig' '$(AT)$(CMAKEDIR)' '$(AT)$(INCLUDEDIR)/cupola' '$(AT)$(BINDIR)' \
+	    '$(AT)$(MANDIR)/man1' '$(AT)$(BASH_COMPLETIONS)' '$(AT)$(ZSH_COMPLETIONS)'
+	$(Q)install -m 644 include/cupola/*.h '$(AT)$(INCLUDEDIR)/cupola'
+	$(Q)install -m 644 $(LIB) '$(AT)$(LIBDIR)'
+	$(Q)install -m 755 $(BUILD)/$(SO) '$(AT)$(LIBDIR)/$(SO).$(VERSION)'
+	$(Q)ln -sf $(SO).$(VERSION) '$(AT)$(LIBDIR)/$(SO).$(MAJOR)'
+	$(Q)ln -sf $(SO).$(MAJOR) '$(AT)$(LIBDIR)/$(SO)'
+	$(Q)install -m 755 $(BUILD)/cupola '$(AT)$(BINDIR)'
+	$(Q)install -m 644 docs/man/*.1 '$(AT)$(MANDIR)/man1'
+	$(Q)install -m 644 docs/completion/cupola.bash '$(AT)$(BASH_COMPLETIONS)/cupola'
+	$(Q)install -m 644 docs/completion/_cupola '$(AT)$(ZSH_COMPLETIONS)'
+	$(Q)$(FILL) tools/package/cupola.pc.in >'$(AT)$(LIBDIR)/pkgconfig/cupola.pc'
+	$(Q)for f in CupolaConfig CupolaConfigVersion; do \
+	    $(FILL) tools/package/$$f.cmake.in >'$(AT)$(CMAKEDIR)'/$$f.cmake || exit 1; done
+
+uninstall: ## removes what make install put there
+	$(Q)rm -f '$(AT)$(LIBDIR)/$(notdir $(LIB))' '$(AT)$(LIBDIR)/$(SO)' '$(AT)$(LIBDIR)/$(SO).$(MAJOR)' \
+	    '$(AT)$(LIBDIR)/$(SO).$(VERSION)' '$(AT)$(LIBDIR)/pkgconfig/cupola.pc' '$(AT)$(BINDIR)/cupola' \
+	    '$(AT)$(BASH_COMPLETIONS)/cupola' '$(AT)$(ZSH_COMPLETIONS)/_cupola' \
+	    '$(AT)$(MANDIR)'/man1/cupola.1 '$(AT)$(MANDIR)'/man1/cupola-*.1
+	$(Q)rm -rf '$(AT)$(CMAKEDIR)' '$(AT)$(INCLUDEDIR)/cupola'
+
+.PHONY: lint size analyze
+lint: $(BUILD)/$(SO) ## the rules of docs/RULES.md that a machine can check
+	tools/lint
+
+MOST_BYTES := 3000000
+size: all ## what is shipped, stripped, against its budget
+	$(Q)strip -o $(BUILD)/stripped.so $(BUILD)/$(SO)
+	$(Q)size=$$(stat -c %s $(BUILD)/stripped.so); \
+	    echo "$(SO): $$size bytes stripped, at most $(MOST_BYTES)"; test $$size -le $(MOST_BYTES)
+
+analyze: ## gcc's static analyzer over the library and the command
+	$(MAKE) BUILD=build/analyze WARN="$(WARN) -fanalyzer" all
 
 .PHONY: clean
 clean: ## removes build/

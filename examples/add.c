@@ -1,0 +1,14 @@
+#include <cupola/cupola.h>
+#include <stdio.h>
+
+int main(void)
+{
+    cup_context *c = cup_context_new(NULL);
+    float x[] = {1, 2, 3, 4, 5, 6}, y[] = {10, 20, 30};
+    cup_tensor *a = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){2, 3}, x);
+    cup_tensor *b = cup_tensor_from(c, CUP_F32, 1, (int64_t[]){3}, y);
+    cup_tensor_print(cup_add(c, a, b), stdout);
+    if (cup_error(c))
+        fprintf(stderr, "%s\n", cup_error_text(c));
+    cup_context_free(c);
+}

@@ -247,8 +247,10 @@ static void put_prototype(const row *r, const char *prefix)
 static void write_header(void)
 {
     put("/* cupola/ops.h: every op, generated from src/ops/ops.def by `make gen`.\n *\n"
-        " * Inputs are borrowed; the result belongs to the innermost scope. An input marked with ?\n"
-        " * may be NULL. Axes count from 0, or from the end when negative. Floating-point inputs of\n"
+        " * Inputs are borrowed; the result belongs to the innermost scope. An input marked with "
+        "?\n"
+        " * may be NULL. Axes count from 0, or from the end when negative. Floating-point inputs "
+        "of\n"
         " * one call have one dtype; arithmetic is done in at least single precision and rounded\n"
         " * once. A failure returns NULL (or a status) and leaves its sentence in the context. */\n"
         "#ifndef CUPOLA_OPS_H\n#define CUPOLA_OPS_H\n\n#include \"cupola/tensor.h\"\n\n"
@@ -352,8 +354,8 @@ static void put_function(const row *r)
         snprintf(inputs, sizeof inputs, "in, %d", r->input_count);
     }
     if (r->visible == 1) {
-        put("    return cup__op_call(c, &cup__rows[CUP__OP_%s], %s, %s, NULL);\n}\n", r->name, inputs,
-            given);
+        put("    return cup__op_call(c, &cup__rows[CUP__OP_%s], %s, %s, NULL);\n}\n", r->name,
+            inputs, given);
         return;
     }
     put("    cup_tensor *out[CUP__MAX_OUT] = {NULL};\n"

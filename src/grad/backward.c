@@ -32,7 +32,7 @@ cup_status cup__grad_add(cup_context *c, cup_tensor **sum, cup_tensor *d)
     return c->error.status;
 }
 
-/* A parameter's gradient is the caller's to read and to change, so it shares memory with nothing. */
+/* A parameter's gradient is the caller's, to read and to change: it shares memory with nothing. */
 static cup_status add_to_parameter(cup_context *c, cup_tensor *parameter, cup_tensor *d)
 {
     if (!parameter->grad && !(is_ours_alone(d) && d->scope >= 0))

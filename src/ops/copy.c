@@ -42,7 +42,8 @@ static void copy_rows(int64_t begin, int64_t end, void *user)
     const job *j = user;
     int last = j->loop.ndim - 1;
     for (int64_t row = begin; row < end; row++)
-        move(j->to + cup__loop_offset(&j->loop, 0, row) * j->size, j->loop.stride[0][last] * j->size,
+        move(j->to + cup__loop_offset(&j->loop, 0, row) * j->size,
+             j->loop.stride[0][last] * j->size,
              j->from + cup__loop_offset(&j->loop, 1, row) * j->size,
              j->loop.stride[1][last] * j->size, j->loop.size[last], j->size);
 }

@@ -9,8 +9,8 @@ cup_status cup__need_float(cup__call *call, int i)
     cup_dtype dtype = call->in[i]->dtype;
     if (dtype == CUP_F32 || dtype == CUP_F64 || dtype == CUP_F16 || dtype == CUP_BF16)
         return CUP_OK;
-    return cup__call_fail(call, CUP_DTYPE,
-                          "input %d must be f32, f64, f16 or bf16; convert it with cup_cast", i + 1);
+    return cup__call_fail(
+        call, CUP_DTYPE, "input %d must be f32, f64, f16 or bf16; convert it with cup_cast", i + 1);
 }
 
 cup_status cup__need_index(cup__call *call, int i)
@@ -26,8 +26,8 @@ cup_status cup__need_same_dtype(cup__call *call, int i, int j)
     if (!call->in[i] || !call->in[j] || call->in[i]->dtype == call->in[j]->dtype)
         return CUP_OK;
     return cup__call_fail(call, CUP_DTYPE,
-                          "inputs %d and %d have different dtypes; convert one with cup_cast", i + 1,
-                          j + 1);
+                          "inputs %d and %d have different dtypes; convert one with cup_cast",
+                          i + 1, j + 1);
 }
 
 cup_status cup__need_ndim(cup__call *call, int i, int least, int most)

@@ -158,8 +158,9 @@ extern const cup__row cup__rows[]; /* ends with a NULL name; the order is that o
 const cup__row *cup__row_find(const char *name);
 
 /* Runs an op: infers, allocates, picks an implementation, runs, records. Returns the first
- * result (of an update without results its first input), or NULL. `out` may be NULL; else it takes all visible results, and those that are
- * already set in it are written to instead of new ones (nothing is recorded then). */
+ * result (of an update without results its first input), or NULL. `out` may be NULL; else it takes
+ * all visible results, and those that are already set in it are written to instead of new ones
+ * (nothing is recorded then). */
 cup_tensor *cup__op_call(cup_context *c, const cup__row *row, cup_tensor *const *in, int in_count,
                          const void *attributes, cup_tensor **out);
 

@@ -51,7 +51,8 @@ static void merge_batches(cup__product *p)
     }
     /* One b for many a that lie behind each other is one taller a. */
     int last = p->batch_ndim - 1;
-    while (last >= 0 && p->b.batch[last] == 0 && (p->m == 1 || p->a.batch[last] == p->m * p->a.row) &&
+    while (last >= 0 && p->b.batch[last] == 0 &&
+           (p->m == 1 || p->a.batch[last] == p->m * p->a.row) &&
            (p->m == 1 || p->y.batch[last] == p->m * p->y.row)) {
         p->a.row = p->m == 1 ? p->a.batch[last] : p->a.row;
         p->y.row = p->m == 1 ? p->y.batch[last] : p->y.row;

@@ -3,7 +3,8 @@
 #include "update.cuh"
 
 struct adamw {
-    static __device__ __forceinline__ real step(real value, real g, real &first, real &second, const update_numbers &n)
+    static __device__ __forceinline__ real step(real value, real g, real &first, real &second,
+                                                const update_numbers &n)
     {
         first = n.a[0] * first + n.rest[0] * g;
         second = n.a[1] * second + n.rest[1] * g * g;

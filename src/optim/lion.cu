@@ -2,7 +2,8 @@
 #include "update.cuh"
 
 struct lion {
-    static __device__ __forceinline__ real step(real value, real g, real &first, real &, const update_numbers &n)
+    static __device__ __forceinline__ real step(real value, real g, real &first, real &,
+                                                const update_numbers &n)
     {
         real mix = n.a[0] * first + n.rest[0] * g;
         real sign = (mix > 0 ? 1 : 0) - (mix < 0 ? 1 : 0);

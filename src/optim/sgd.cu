@@ -2,7 +2,8 @@
 #include "update.cuh"
 
 struct sgd {
-    static __device__ __forceinline__ real step(real value, real g, real &velocity, real &, const update_numbers &n)
+    static __device__ __forceinline__ real step(real value, real g, real &velocity, real &,
+                                                const update_numbers &n)
     {
         g += n.decay * value;
         if (STATES > 0) {

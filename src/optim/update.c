@@ -183,7 +183,8 @@ cup_status cup__update_cpu(cup__call *call, const cup__update *update)
         return cup__call_fail(call, CUP_MEMORY, "out of host memory");
     j.first[0] = 0;
     for (int i = 0; i < records; i++)
-        j.first[i + 1] = j.first[i] + (cup__update_record(call, i)[CUP__VALUE]->count + CHUNK - 1) / CHUNK;
+        j.first[i + 1] =
+            j.first[i] + (cup__update_record(call, i)[CUP__VALUE]->count + CHUNK - 1) / CHUNK;
     cup__parallel_for(j.first[records], 4, update_chunks, &j);
     cup__free(j.first);
     return CUP_OK;

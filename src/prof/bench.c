@@ -250,7 +250,8 @@ cup_status cup_bench(cup_context *c, const char *op, const cup_bench_options *op
     cup_bench_options defaults = {0};
     if (!options)
         options = &defaults;
-    bench b = {.c = c, .row = cup__row_find(op), .ceiling = ceiling, .report = report, .user = user};
+    bench b = {
+        .c = c, .row = cup__row_find(op), .ceiling = ceiling, .report = report, .user = user};
     if (!b.row)
         return cup__fail(&c->error, CUP_ARGUMENT, "there is no op \"%.60s\"; cupola ops lists them",
                          op);

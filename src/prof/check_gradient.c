@@ -57,7 +57,8 @@ static double worst_of_input(probe *p, cup_tensor *in)
     cup_tensor *d = cup_grad(in);
     double worst = 0;
     for (int k = 0; k < PROBES && k < in->count; k++) {
-        int64_t at = in->count <= PROBES ? k : (int64_t)((uint64_t)k * 2654435761u % (uint64_t)in->count);
+        int64_t at =
+            in->count <= PROBES ? k : (int64_t)((uint64_t)k * 2654435761u % (uint64_t)in->count);
         double *element = (double *)in->data + at;
         double step = STEP * (1 + fabs(*element));
         double up = loss_at(p, element, *element + step);

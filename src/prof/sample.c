@@ -116,10 +116,11 @@ int cup__sample_inputs(cup_context *c, const cup__row *row, const cup__sample *s
             return -1;
     }
     if (text[strspn(text, " ")] || count < row->in_least || count > row->in_most) {
-        cup__fail(&c->error, CUP_ARGUMENT,
-                  "%s: shapes \"%.100s\" do not name its inputs (%s); write them as 2x3 3, a scalar "
-                  "as (), and - for an input left out",
-                  row->name, sample->shapes, row->inputs);
+        cup__fail(
+            &c->error, CUP_ARGUMENT,
+            "%s: shapes \"%.100s\" do not name its inputs (%s); write them as 2x3 3, a scalar "
+            "as (), and - for an input left out",
+            row->name, sample->shapes, row->inputs);
         return -1;
     }
     for (; row->in_most != INT_MAX && count < row->in_most; count++)

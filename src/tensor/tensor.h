@@ -53,7 +53,7 @@ cup_tensor *cup__tensor_view(cup_tensor *base, const cup__shape *shape, const in
  * as digits, outermost first. */
 void cup__tensor_order(cup_tensor *t, const char *order);
 
-/* Moves a tensor of the innermost scope to the scope outside of it; leaves others where they are. */
+/* Moves a tensor of the innermost scope to the scope outside of it; leaves others alone. */
 void cup__tensor_hand_out(cup_tensor *t);
 
 void cup__tensor_retain(cup_tensor *t);

@@ -93,7 +93,8 @@ TEST_LIMITED(install_static_library, 300)
                             folder, folder, folder, folder));
 }
 
-/* The tree is moved after installing, and the library's folder is a deeper one, as Debian has it. */
+/* The tree is moved after installing, and the library's folder is a deeper one, as Debian has it.
+ */
 TEST_LIMITED(install_cmake, 300)
 {
     skip_without("cmake");
@@ -143,10 +144,11 @@ TEST(first_program_is_one)
 {
     char *example = read_text("examples/add.c"), *readme = read_text("README.md");
     EXPECT_CONTAINS(readme, example);
-    EXPECT_INT(test_command(out, sizeof out,
-                            "sed -n '/#include <cup/,/^ \\*     }$/s/^ \\*\\( \\{5\\}\\)\\{0,1\\}//p' "
-                            "include/cupola/cupola.h"),
-               0);
+    EXPECT_INT(
+        test_command(out, sizeof out,
+                     "sed -n '/#include <cup/,/^ \\*     }$/s/^ \\*\\( \\{5\\}\\)\\{0,1\\}//p' "
+                     "include/cupola/cupola.h"),
+        0);
     EXPECT_TEXT(out, example);
     cup__free(example);
     cup__free(readme);

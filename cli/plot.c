@@ -167,7 +167,7 @@ static void add_legend(cup__text *out, const cli_plot *plot)
         int y = TOP + 22 + 20 * k;
         snprintf(words, sizeof words, "%.100s", curve->name);
         if (last)
-            snprintf(words, sizeof words, "%.100s %.4g", curve->name, curve->y[last - 1]);
+            snprintf(words, sizeof words, "%.100s %#.4g", curve->name, curve->y[last - 1]);
         cup__text_add(out, "<path class=\"curve c%d\" d=\"M%d %dh24\"/>\n", k, WIDTH - RIGHT - 40,
                       y);
         snprintf(attributes, sizeof attributes, "x=\"%d\" y=\"%d\" text-anchor=\"end\"",

@@ -36,8 +36,8 @@ TEST(plot_of_two_curves)
     plot.curves[0] = (cli_curve){"train", x, y, STEPS};
     plot.curves[1] = (cli_curve){"validation", vx, vy, 3};
     char *text = write_plot(&plot);
-    EXPECT_CONTAINS(text, "train 1.5");
-    EXPECT_CONTAINS(text, "validation 1.6");
+    EXPECT_CONTAINS(text, "train 1.500");
+    EXPECT_CONTAINS(text, "validation 1.600");
     EXPECT_CONTAINS(text, ">5000</text>");
     EXPECT(!strstr(text, "nan") && strlen(text) < 20000);
     cup__free(text);
@@ -51,7 +51,7 @@ TEST(plot_of_nothing_and_of_one_point)
     plot.curves[1] = (cli_curve){"one", &x, &y, 1};
     char *text = write_plot(&plot);
     EXPECT_CONTAINS(text, "&#60;&#38;&#34;\xef\xbf\xbd\xef\xbf\xbd");
-    EXPECT_CONTAINS(text, "one 2");
+    EXPECT_CONTAINS(text, "one 2.000");
     cup__free(text);
 }
 

@@ -4,6 +4,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "base/blas.h"
 #include "base/env.h"
 #include "base/file.h"
 #include "base/memory.h"
@@ -17,11 +18,13 @@
 /* What is known of this machine, gathered once and then printed in either form. */
 typedef struct facts {
     char cpu[128];
+    const char *vectors;
     long cores;
     int threads;
     int64_t memory;
     struct utsname system;
     char *cache; /* NULL: the environment names no place */
+    const cup__blas *blas;
     char gpu_why[512];
     int gpus;
 } facts;
@@ -41,10 +44,27 @@ static void read_cpu_name(char *out, size_t size)
         fclose(file);
 }
 
+/* The widest vectors the CPU has. */
+static const char *vector_words(void)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512f") ? "AVX-512"
+           : __builtin_cpu_supports("avx2")  ? "AVX2"
+                                             : "SSE2";
+#elif defined(__aarch64__)
+    return "NEON";
+#else
+    return "unknown vectors";
+#endif
+}
+
 static int gather(facts *f)
 {
     cup__error error = {0};
     read_cpu_name(f->cpu, sizeof f->cpu);
+    f->vectors = vector_words();
+    f->blas = cup__blas_get();
     f->cores = sysconf(_SC_NPROCESSORS_ONLN);
     f->memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     uname(&f->system);
@@ -77,9 +97,14 @@ static int write_document(const facts *f)
     cup__json_add_string(&writer, "version", cup_version());
     cup__json_open(&writer, "cpu", CUP__JSON_OBJECT);
     cup__json_add_string(&writer, "name", f->cpu);
+    cup__json_add_string(&writer, "vectors", f->vectors);
     cup__json_add_integer(&writer, "cores", f->cores);
     cup__json_add_integer(&writer, "threads", f->threads);
     cup__json_add_integer(&writer, "memory_bytes", f->memory);
+    cup__json_close(&writer);
+    cup__json_open(&writer, "blas", CUP__JSON_OBJECT);
+    cup__json_add_boolean(&writer, "used", f->blas->found);
+    cup__json_add_string(&writer, "text", f->blas->text);
     cup__json_close(&writer);
     cup__json_add_string(&writer, "system", f->system.sysname);
     cup__json_add_string(&writer, "release", f->system.release);
@@ -118,8 +143,10 @@ static void print_text(const facts *f)
     printf("%s, %s %s %s\n", cup_version(), f->system.sysname, f->system.release,
            f->system.machine);
     headline("cpu");
-    printf("%s, %ld cores, %d threads used, %s\n", f->cpu, f->cores, f->threads,
+    printf("%s, %s, %ld cores, %d threads used, %s\n", f->cpu, f->vectors, f->cores, f->threads,
            cup__text_bytes((double)f->memory, memory));
+    headline("blas");
+    printf("%s\n", f->blas->text);
     headline("gpu");
     if (f->gpus)
         printf("%d\n", f->gpus);

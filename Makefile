@@ -17,7 +17,8 @@ MAJOR := $(firstword $(subst ., ,$(VERSION)))
 LIB_C := $(wildcard src/*/*.c)
 LIB_O := $(LIB_C:%.c=$(BUILD)/%.o) $(BUILD)/gen/kernels.o
 CLI_O := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cli/*.c))
-TEST_O := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/*.c tests/*/*.c))
+TEST_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/fake/%,$(wildcard tests/*.c tests/*/*.c)))
+FAKE := $(BUILD)/fake/libcuda.so.1 $(BUILD)/fake/libnvrtc.so
 DEVICE := $(wildcard src/kernels/*.cuh src/ops/*.cu src/optim/*.cu)
 LIB := $(BUILD)/libcupola.a
 COMMAND := $(if $(CLI_O),$(BUILD)/cupola)
@@ -65,8 +66,17 @@ TEST_O += $(filter-out $(BUILD)/cli/cupola.o,$(CLI_O))
 $(BUILD)/test: $(TEST_O) $(LIB)
 	$(Q)$(CC) $(SANITIZE) -o $@ $(TEST_O) $(LIB) -lcheck -lsubunit -lrt $(LDLIBS)
 
+# Stand-ins for the driver and NVRTC, for tests without a GPU.
+$(BUILD)/fake/libcuda.so.1: $(wildcard tests/fake/cuda*.c) tests/fake/fake.h src/cuda/api.h src/cuda/driver.def
+	@mkdir -p $(@D) && echo "  CC $@"
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -shared -o $@ $(filter %.c,$^) -lpthread
+
+$(BUILD)/fake/libnvrtc.so: tests/fake/nvrtc.c src/cuda/api.h src/cuda/nvrtc.def
+	@mkdir -p $(@D) && echo "  CC $@"
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -shared -o $@ $(filter %.c,$^)
+
 .PHONY: test
-test: $(BUILD)/test $(COMMAND) ## all tests; K=word runs those with the word in their name
+test: $(BUILD)/test $(COMMAND) $(FAKE) ## all tests; K=word runs those with the word in their name
 	BUILD=$(BUILD) SANITIZE="$(SANITIZE)" $(BUILD)/test $(K)
 
 # Programs of bench/ may look inside the library.

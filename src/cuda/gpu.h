@@ -1,0 +1,62 @@
+/* The inside of a GPU as a context uses it, for the files of this folder. */
+#ifndef CUP_CUDA_GPU_H
+#define CUP_CUDA_GPU_H
+
+#include "cuda/cuda.h"
+#include "cuda/kernel.h"
+#include "cuda/loader.h"
+#include "cuda/pool.h"
+#include "cuda/staging.h"
+
+#define CUP__RECENT 8 /* launches remembered for error texts */
+
+struct cup__cuda {
+    cup__device device; /* first, so that a pointer to one is a pointer to the other */
+    cup__gpu_facts facts;
+    CUdevice handle;
+    CUcontext context;
+    CUstream stream;
+    bool virtual_memory; /* the driver and the card can map memory into reserved addresses */
+    bool clusters;
+    unsigned forks;      /* value of cup__forks when it was opened */
+    bool lost;           /* the driver refuses everything after what lost_text says */
+    char lost_text[1024];
+    const char *op;
+    cup__pool *pool;
+    cup__staging staging;
+    cup__kernels kernels;
+    cup__graph *capturing; /* the one being captured, else NULL */
+    cup__graph *graphs;    /* all others */
+    uint64_t launches;
+    struct {
+        const cup__kernel *kernel;
+        const char *op;
+    } recent[CUP__RECENT]; /* launch i is at i % CUP__RECENT */
+};
+
+/* Counts the forks between this process and the one that loaded the driver. */
+extern unsigned cup__forks;
+
+/* Makes the GPU current on this thread. Every call that reaches the driver begins with it. */
+cup_status cup__cuda_enter(cup__cuda *gpu);
+
+/* Makes the GPU current for calls that free, which are made even after a failure; false when this
+ * process is a forked child, in which the driver must not be called. */
+bool cup__cuda_enter_to_free(cup__cuda *gpu);
+
+/* Makes a failed call into a status and a sentence that begins with the op: "gelu: launching ...".
+ * `doing` is what was being done. CUDA_SUCCESS gives CUP_OK. */
+cup_status cup__cuda_check(cup__cuda *gpu, CUresult result, const char *doing);
+
+/* Captures a copy of these bytes, which the graph keeps. */
+cup_status cup__graph_write(cup__cuda *gpu, void *to, const void *host, size_t bytes);
+void cup__graphs_close(cup__cuda *gpu, bool driver);
+
+/* "CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)" */
+#define CUP__RESULT_TEXT 256
+const char *cup__cuda_result_text(CUresult result, char out[CUP__RESULT_TEXT]);
+
+/* Why CUDA could not be started on this machine, and the cure, as far as can be seen from here. */
+void cup__cuda_explain(CUresult result, char *out, size_t size);
+
+#endif

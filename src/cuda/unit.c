@@ -1,0 +1,210 @@
+#include "cuda/unit.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "base/env.h"
+#include "base/file.h"
+#include "base/memory.h"
+#include "cuda/sources.h"
+
+#define MOST_BYTES (16 << 20)
+
+/* Where a file may lie below the folder of CUP_KERNELS. */
+static const char *const places[] = {"src/ops/", "src/kernels/", "src/optim/", "ops/",
+                                     "kernels/", "optim/", ""};
+
+static char *path_in(const char *folder, const char *place, const char *name)
+{
+    cup__text path = {0};
+    cup__text_add(&path, "%s/%s%s", folder, place, name);
+    if (path.failed)
+        cup__text_free(&path);
+    return path.bytes;
+}
+
+/* Sets *found when the folder has the file. */
+static cup_status read_from_folder(cup__error *error, const char *folder, cup__part *part,
+                                   bool *found)
+{
+    *found = false;
+    for (size_t i = 0; i < sizeof places / sizeof *places && !*found; i++) {
+        char *path = path_in(folder, places[i], part->name);
+        if (!path)
+            return cup__fail(error, CUP_MEMORY, "out of host memory for %s", part->name);
+        cup_status status = CUP_OK;
+        if (cup__file_exists(path)) {
+            *found = true;
+            status = cup__file_read(error, path, MOST_BYTES, &part->owned, &part->size);
+            part->text = part->owned;
+        }
+        cup__free(path);
+        CUP_TRY(status);
+    }
+    return CUP_OK;
+}
+
+static bool find_embedded(cup__part *part)
+{
+    for (const cup__source *source = cup__sources; source->name; source++)
+        if (!strcmp(source->name, part->name)) {
+            part->name = source->name;
+            part->text = source->text;
+            part->size = source->size;
+            return true;
+        }
+    return false;
+}
+
+static cup_status read_part(cup__error *error, cup__part *part, bool *found)
+{
+    const char *folder = cup__env_get(CUP__ENV_KERNELS);
+    *found = false;
+    if (*folder) {
+        if (!cup__folder_exists(folder))
+            return cup__fail(error, CUP_IO, "CUP_KERNELS=%s is not a folder; give the one that "
+                                            "holds src/ops and src/kernels",
+                             folder);
+        CUP_TRY(read_from_folder(error, folder, part, found));
+    }
+    if (!*found)
+        *found = find_embedded(part);
+    return CUP_OK;
+}
+
+/* The next `#include "name"` at or after `at`; NULL when there is none. */
+static const char *next_include(const char *at, char *name, size_t size)
+{
+    while (at) {
+        const char *line = at + strspn(at, " \t\n");
+        at = strchr(line, '\n');
+        if (*line != '#')
+            continue;
+        line += 1 + strspn(line + 1, " \t");
+        if (strncmp(line, "include", 7))
+            continue;
+        line += 7 + strspn(line + 7, " \t");
+        size_t length = *line == '"' ? strcspn(line + 1, "\"\n") : 0;
+        if (!length || length >= size || line[1 + length] != '"')
+            continue;
+        memcpy(name, line + 1, length);
+        name[length] = 0;
+        return at ? at : line + strlen(line);
+    }
+    return NULL;
+}
+
+static bool has_part(const cup__unit *unit, const char *name)
+{
+    for (int i = 0; i < unit->count; i++)
+        if (!strcmp(unit->parts[i].name, name))
+            return true;
+    return false;
+}
+
+/* A name that is nowhere is left to the compiler, which knows the line that wants it. */
+static cup_status add_includes(cup__error *error, cup__unit *unit, const char *text)
+{
+    char name[128];
+    for (const char *at = text; (at = next_include(at, name, sizeof name));) {
+        if (has_part(unit, name))
+            continue;
+        if (unit->count == CUP__MOST_PARTS)
+            return cup__fail(error, CUP_COMPILE, "%s includes more than %d files",
+                             unit->parts[0].name, CUP__MOST_PARTS);
+        cup__part part = {.name = name};
+        bool found;
+        CUP_TRY(read_part(error, &part, &found));
+        if (found && part.name == name) {
+            part.name = cup__strdup(name);
+            if (!part.name) {
+                cup__free(part.owned);
+                return cup__fail(error, CUP_MEMORY, "out of host memory for %s", name);
+            }
+        }
+        if (found)
+            unit->parts[unit->count++] = part;
+    }
+    return CUP_OK;
+}
+
+cup_status cup__unit_open(cup__error *error, const char *file, cup__unit *out)
+{
+    bool found;
+    out->count = 0;
+    cup__part *first = &out->parts[0];
+    *first = (cup__part){.name = file};
+    CUP_TRY(read_part(error, first, &found));
+    if (!found)
+        return cup__fail(error, CUP_COMPILE, "there is no kernel source %s", file);
+    if (first->owned && !(first->name = cup__strdup(file))) {
+        cup__free(first->owned);
+        return cup__fail(error, CUP_MEMORY, "out of host memory for %s", file);
+    }
+    out->count = 1;
+    for (int i = 0; i < out->count; i++) {
+        cup_status status = add_includes(error, out, out->parts[i].text);
+        if (status != CUP_OK) {
+            cup__unit_close(out);
+            return status;
+        }
+    }
+    return CUP_OK;
+}
+
+void cup__unit_close(cup__unit *unit)
+{
+    for (int i = 0; i < unit->count; i++) {
+        if (!unit->parts[i].owned)
+            continue;
+        cup__free((char *)(uintptr_t)unit->parts[i].name);
+        cup__free(unit->parts[i].owned);
+    }
+    unit->count = 0;
+}
+
+void cup__knobs_sort(cup__knob *sorted, const cup__knob *knobs, int count)
+{
+    for (int i = 0; i < count; i++) {
+        int at = i;
+        for (; at > 0 && strcmp(sorted[at - 1].name, knobs[i].name) > 0; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = knobs[i];
+    }
+}
+
+void cup__knobs_text(cup__text *text, const cup__knob *knobs, int count)
+{
+    for (int i = 0; i < count; i++)
+        cup__text_add(text, "%s%s=%lld", i ? " " : "", knobs[i].name, (long long)knobs[i].value);
+}
+
+static void hash_text(XXH3_state_t *state, const char *text, size_t size)
+{
+    uint64_t length = size;
+    XXH3_128bits_update(state, &length, sizeof length);
+    XXH3_128bits_update(state, text, size);
+}
+
+cup__key cup__unit_key(const cup__unit *unit, const char *arch, const cup__knob *knobs,
+                       int knob_count)
+{
+    static const int version[] = {CUP_VERSION_MAJOR, CUP_VERSION_MINOR, CUP_VERSION_PATCH};
+    XXH3_state_t state;
+    XXH3_128bits_reset(&state);
+    hash_text(&state, (const char *)version, sizeof version);
+    hash_text(&state, arch, strlen(arch));
+    for (int i = 0; i < unit->count; i++) {
+        hash_text(&state, unit->parts[i].name, strlen(unit->parts[i].name));
+        hash_text(&state, unit->parts[i].text, unit->parts[i].size);
+    }
+    for (int i = 0; i < knob_count; i++) {
+        hash_text(&state, knobs[i].name, strlen(knobs[i].name));
+        XXH3_128bits_update(&state, &knobs[i].value, sizeof knobs[i].value);
+    }
+    XXH128_hash_t hash = XXH3_128bits_digest(&state);
+    return (cup__key){hash.low64, hash.high64};
+}

@@ -1,0 +1,75 @@
+#include "support.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "test.h"
+
+fake_fail_function *fake_fail;
+fake_calls_function *fake_calls;
+fake_live_function *fake_live;
+fake_queued_function *fake_queued;
+
+static void *symbol(void *library, const char *name)
+{
+    void *found = dlsym(library, name);
+    if (!found)
+        test_fail(__FILE__, __LINE__, "the fake driver lacks %s", name);
+    return found;
+}
+
+const char *fake_begin(void)
+{
+    char path[4400];
+    const char *folder = test_folder();
+    snprintf(path, sizeof path, "%s/fake/libnvrtc.so", test_build());
+    setenv("CUP_LIBNVRTC", path, 1);
+    snprintf(path, sizeof path, "%s/fake/libcuda.so.1", test_build());
+    setenv("CUP_LIBCUDA", path, 1);
+    void *library = dlopen(path, RTLD_NOW);
+    if (!library)
+        test_fail(__FILE__, __LINE__, "%s", dlerror());
+    *(void **)&fake_fail = symbol(library, "fake_cuda_fail");
+    *(void **)&fake_calls = symbol(library, "fake_cuda_calls");
+    *(void **)&fake_live = symbol(library, "fake_cuda_live");
+    *(void **)&fake_queued = symbol(library, "fake_cuda_queued");
+    setenv("CUP_KERNELS", folder, 1);
+    snprintf(path, sizeof path, "%s/cache", folder);
+    setenv("CUP_CACHE", path, 1);
+    fake_source(folder, "add.cu", FAKE_ADD);
+    return folder;
+}
+
+void fake_source(const char *folder, const char *name, const char *text)
+{
+    char path[4400];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "wb");
+    if (!file || fputs(text, file) < 0 || fclose(file))
+        test_fail(__FILE__, __LINE__, "%s cannot be written", path);
+}
+
+cup__cuda *fake_open(cup__error *error)
+{
+    cup__device *device;
+    EXPECT_OK(error, cup__cuda_open(error, 0, 0, &device));
+    return cup__cuda_of(device);
+}
+
+void fake_expect_nothing_left(void)
+{
+    char words[512];
+    if (fake_live(words))
+        test_fail(__FILE__, __LINE__, "left in the driver: %s", words);
+}
+
+cup__cuda *gpu_open(cup__error *error)
+{
+    char why[512];
+    cup__device *device;
+    if (cup__cuda_count(why) == 0)
+        test_skip("no GPU: %.120s", why);
+    EXPECT_OK(error, cup__cuda_open(error, 0, 0, &device));
+    return cup__cuda_of(device);
+}

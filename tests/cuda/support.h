@@ -1,0 +1,34 @@
+/* A GPU for tests: the fake driver's, or the machine's. */
+#ifndef CUDA_SUPPORT_H
+#define CUDA_SUPPORT_H
+
+#include "cuda/gpu.h"
+#include "fake/fake.h"
+
+/* Makes the library take the fake driver and the fake NVRTC; call it before anything else. The
+ * cache and the kernel sources are in the test's folder, whose path is returned. */
+const char *fake_begin(void);
+/* Writes a kernel source there. */
+void fake_source(const char *folder, const char *name, const char *text);
+#define FAKE_ADD "extern \"C\" __global__ void fake_add(uint32_t *p, uint32_t n, uint32_t v) {}\n"
+
+extern fake_fail_function *fake_fail;
+extern fake_calls_function *fake_calls;
+extern fake_live_function *fake_live;
+extern fake_queued_function *fake_queued;
+
+/* Opens cuda:0 of it; the test fails when that does. */
+cup__cuda *fake_open(cup__error *error);
+/* Fails the test when the driver still holds anything. */
+void fake_expect_nothing_left(void);
+
+/* The machine's own GPU; the test is skipped where there is none. */
+cup__cuda *gpu_open(cup__error *error);
+
+#define EXPECT_OK(error, call)                                                                     \
+    do {                                                                                           \
+        if ((call) != CUP_OK)                                                                      \
+            test_fail(__FILE__, __LINE__, "%s: %s", #call, (error)->text);                         \
+    } while (0)
+
+#endif

@@ -1,0 +1,316 @@
+/* Streams, events, copies, kernels and graphs of the fake driver. */
+#define FAKE_INSIDE
+#include "fake.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define NEED(result, name, exported, arguments) EXPORT result name arguments __asm__(exported);
+#define MAY NEED
+#include "cuda/driver.def"
+#undef NEED
+#undef MAY
+
+struct CUstream_st {
+    bool capturing;
+    CUgraph captured;
+};
+struct CUevent_st {
+    int queued; /* recordings not yet reached */
+    bool recorded;
+};
+struct CUgraph_st {
+    fake_work *first, **end;
+};
+struct CUgraphExec_st {
+    fake_work *first;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static fake_work *queue, **queue_end = &queue;
+static long queued;
+
+EXPORT fake_queued_function fake_cuda_queued;
+
+long fake_cuda_queued(void)
+{
+    return queued;
+}
+
+static void do_work(const fake_work *work)
+{
+    if (work->what == FAKE_COPY)
+        memcpy(work->to, work->from, work->bytes);
+    else if (work->what == FAKE_FILL)
+        memset(work->to, work->byte, work->bytes);
+    else if (work->what == FAKE_LAUNCH)
+        fake_launch(work);
+    else
+        work->event->queued--;
+}
+
+/* Does the queued work up to the recording of `until`, or all of it. */
+static void finish(CUevent until)
+{
+    pthread_mutex_lock(&lock);
+    for (bool found = false; queue && !found;) {
+        fake_work *work = queue;
+        do_work(work);
+        found = until && until->queued == 0;
+        queue = work->next;
+        if (!queue)
+            queue_end = &queue;
+        free(work);
+        queued--;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void fake_finish(void)
+{
+    finish(NULL);
+}
+
+static fake_work *copy_of(const fake_work *work)
+{
+    fake_work *copy = malloc(sizeof *copy);
+    *copy = *work;
+    copy->next = NULL;
+    return copy;
+}
+
+CUresult fake_queue(CUstream stream, const fake_work *work)
+{
+    CUcontext context;
+    cuCtxGetCurrent(&context);
+    if (!context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    fake_work *copy = copy_of(work);
+    pthread_mutex_lock(&lock);
+    if (stream->capturing) {
+        *stream->captured->end = copy;
+        stream->captured->end = &copy->next;
+    } else {
+        *queue_end = copy;
+        queue_end = &copy->next;
+        queued++;
+    }
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
+{
+    ENTER;
+    (void)flags;
+    *stream = calloc(1, sizeof **stream);
+    fake_count(FAKE_STREAM, 1);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamDestroy(CUstream stream)
+{
+    LEAVE;
+    fake_finish();
+    free(stream);
+    fake_count(FAKE_STREAM, -1);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+    ENTER;
+    if (stream->capturing)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    fake_finish();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamQuery(CUstream stream)
+{
+    ENTER;
+    (void)stream;
+    return queue ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
+{
+    ENTER;
+    (void)stream, (void)event, (void)flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventCreate(CUevent *event, unsigned int flags)
+{
+    ENTER;
+    (void)flags;
+    *event = calloc(1, sizeof **event);
+    fake_count(FAKE_EVENT, 1);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy(CUevent event)
+{
+    LEAVE;
+    fake_finish();
+    free(event);
+    fake_count(FAKE_EVENT, -1);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+    ENTER;
+    event->recorded = true;
+    event->queued += !stream->capturing;
+    return fake_queue(stream, &(fake_work){.what = FAKE_RECORD, .event = event});
+}
+
+CUresult cuEventQuery(CUevent event)
+{
+    ENTER;
+    return event->queued ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+CUresult cuEventSynchronize(CUevent event)
+{
+    ENTER;
+    if (event->queued)
+        finish(event);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent stop)
+{
+    ENTER;
+    *milliseconds = 0.25f;
+    if (!start->recorded || !stop->recorded)
+        return CUDA_ERROR_INVALID_HANDLE;
+    return start->queued || stop->queued ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+static CUresult queue_copy(CUstream stream, void *to, const void *from, size_t bytes)
+{
+    return fake_queue(stream, &(fake_work){.what = FAKE_COPY, .to = to, .from = from,
+                                           .bytes = bytes});
+}
+
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+    ENTER;
+    return queue_copy(stream, (void *)(uintptr_t)to, from, bytes);
+}
+
+CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    ENTER;
+    return queue_copy(stream, to, (const void *)(uintptr_t)from, bytes);
+}
+
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    ENTER;
+    return queue_copy(stream, (void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char byte, size_t count, CUstream stream)
+{
+    ENTER;
+    return fake_queue(stream, &(fake_work){.what = FAKE_FILL, .to = (void *)(uintptr_t)to,
+                                           .byte = byte, .bytes = count});
+}
+
+CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode)
+{
+    ENTER;
+    (void)mode;
+    stream->captured = calloc(1, sizeof *stream->captured);
+    stream->captured->end = &stream->captured->first;
+    stream->capturing = true;
+    fake_count(FAKE_GRAPH, 1);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+    *graph = NULL;
+    if (!stream->capturing)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUgraph captured = stream->captured;
+    stream->capturing = false;
+    stream->captured = NULL;
+    CUresult refused = fake_enter(__func__);
+    if (refused != CUDA_SUCCESS)
+        cuGraphDestroy(captured);
+    else
+        *graph = captured;
+    return refused;
+}
+
+static fake_work *copy_list(const fake_work *from)
+{
+    fake_work *first = NULL, **end = &first;
+    for (; from; from = from->next, end = &(*end)->next)
+        *end = copy_of(from);
+    return first;
+}
+
+static void free_list(fake_work *first)
+{
+    while (first) {
+        fake_work *next = first->next;
+        free(first);
+        first = next;
+    }
+}
+
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
+{
+    ENTER;
+    (void)nodes;
+    *count = 0;
+    for (const fake_work *work = graph->first; work; work = work->next)
+        ++*count;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *runnable, CUgraph graph,
+                                     unsigned long long flags)
+{
+    ENTER;
+    (void)flags;
+    *runnable = calloc(1, sizeof **runnable);
+    (*runnable)->first = copy_list(graph->first);
+    fake_count(FAKE_RUNNABLE, 1);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphLaunch(CUgraphExec runnable, CUstream stream)
+{
+    ENTER;
+    for (const fake_work *work = runnable->first; work; work = work->next)
+        fake_queue(stream, work);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec runnable)
+{
+    LEAVE;
+    free_list(runnable->first);
+    free(runnable);
+    fake_count(FAKE_RUNNABLE, -1);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphDestroy(CUgraph graph)
+{
+    LEAVE;
+    free_list(graph->first);
+    free(graph);
+    fake_count(FAKE_GRAPH, -1);
+    return CUDA_SUCCESS;
+}

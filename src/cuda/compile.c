@@ -22,7 +22,8 @@ static cup_status choose_target(cup__error *error, const char *arch, char target
     int count = 0, archs[128] = {0}, wanted = atoi(arch + 3), best = 0;
     if (strncmp(arch, "sm_", 3) || wanted <= 0)
         return cup__fail(error, CUP_ARGUMENT,
-                         "architecture \"%.40s\" is unknown; give one such as sm_80 or sm_90a", arch);
+                         "architecture \"%.40s\" is unknown; give one such as sm_80 or sm_90a",
+                         arch);
     if (cup__nvrtc.nvrtcGetNumSupportedArchs(&count) != NVRTC_SUCCESS || count > 128 ||
         cup__nvrtc.nvrtcGetSupportedArchs(archs) != NVRTC_SUCCESS)
         count = 0;

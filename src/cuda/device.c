@@ -50,7 +50,7 @@ static cup_status start(cup__error *error)
     int version = cup__library_report_of(CUP__LIBCUDA)->version;
     if (version < LEAST_DRIVER)
         return cup__fail(error, CUP_NO_DEVICE,
-                         "the driver is for CUDA %d.%d, and %d.%d is needed: update NVIDIA's driver",
+                         "the driver is for CUDA %d.%d, and %d.%d is needed: update it",
                          version / 1000, version % 1000 / 10, LEAST_DRIVER / 1000,
                          LEAST_DRIVER % 1000 / 10);
     CUresult result = cup__driver.cuInit(0);
@@ -140,8 +140,8 @@ static cup_status read_facts(cup__cuda *gpu)
         "asking for the GPU's name"));
     facts->memory_bytes = (int64_t)bytes;
     facts->l2_bytes = l2;
-    gpu->virtual_memory = mapping && cup__driver.cuMemAddressReserve && cup__driver.cuMemSetAccess &&
-                          cup__driver.cuMemCreate && cup__driver.cuMemMap;
+    gpu->virtual_memory = mapping && cup__driver.cuMemAddressReserve && cup__driver.cuMemCreate &&
+                          cup__driver.cuMemMap && cup__driver.cuMemSetAccess;
     gpu->clusters = clusters && cup__driver.cuLaunchKernelEx;
     /* The cards with instructions of their own that no later card keeps. */
     bool own = facts->major == 9 || facts->major == 10;

@@ -96,7 +96,8 @@ struct cup__pool_private {
 cup__heap *cup__heap_new(cup__pool *pool, bool small, bool private);
 void cup__heap_free(cup__heap *heap, bool driver);
 
-/* A free block of at least `bytes`, a multiple of heap->round, made used; NULL when there is none. */
+/* A free block of at least `bytes`, a multiple of heap->round, made used; NULL when there is
+ * none. */
 cup__block *cup__heap_take(cup__heap *heap, size_t bytes);
 void cup__heap_give(cup__block *block);
 

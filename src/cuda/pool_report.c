@@ -87,8 +87,8 @@ cup_status cup__pool_fail(cup__pool *pool, size_t bytes, const char *tag, bool l
         idle += heap->private ? 0 : cup__heap_free_bytes(heap);
     double pieces = idle ? 100.0 * (double)(idle - use.largest_free) / (double)idle : 0;
     cup__text_add(&text,
-                  "out of memory on cuda:%d: %s for %s; %s of %s are free on the card; this context "
-                  "holds %s, of which %s are in use, the largest free block is %s and "
+                  "out of memory on cuda:%d: %s for %s; %s of %s are free on the card; this "
+                  "context holds %s, of which %s are in use, the largest free block is %s and "
                   "fragmentation %.0f %%",
                   pool->gpu->facts.index, cup__text_bytes((double)bytes, asked), tag,
                   cup__text_bytes((double)use.free, free),

@@ -102,6 +102,19 @@ DEVICE void copy_async16(uint32_t to, const void *from, bool valid)
 #endif
 }
 
+/* The same for 4 bytes. */
+DEVICE void copy_async4(uint32_t to, const void *from, bool valid)
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+                 "r"(valid ? 4 : 0)
+                 : "memory");
+#else
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(valid ? *(const uint32_t *)from : 0)
+                 : "memory");
+#endif
+}
+
 /* Ends a group of copies; waits until at most `Left` of the groups ended last are on their way. */
 DEVICE void copies_end()
 {
@@ -137,6 +150,13 @@ DEVICE uint4 load_shared16(uint32_t from)
 DEVICE void store_shared4(uint32_t to, uint32_t v)
 {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
+}
+
+DEVICE float2 load_shared_pair(uint32_t from)
+{
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
+    return v;
 }
 
 /* 2^x to two units in the last place; 0 for -infinity. Subnormal results are 0. */

@@ -5,12 +5,11 @@
  * SIDE x SIDE elements in groups of four, held in registers; the next DEPTH of k is on its way
  * from memory while the last one is multiplied out of shared memory. 2 m n k operations; a is
  * read n / TILE times, b m / TILE times, mostly from L2. */
-#include "product.cuh"
-
 #ifndef CUP_T
 #define CUP_T 0
-#include "dtype.cuh"
 #endif
+#include "product.cuh"
+
 #ifndef TILE
 #define TILE 128
 #endif

@@ -5,13 +5,33 @@
 #include "cuda/cuda.h"
 #include "ops/product.h"
 
+/* Why an implementation cannot do a product, in words; NULL when it can. */
+typedef const char *(*cup__product_refuses)(cup_context *c, const cup__product *p);
+
+/* NVIDIA's library, with its bias and GELU epilogues. */
+const char *cup__product_cublaslt_refuses(cup_context *c, const cup__product *p);
+cup_status cup__product_cublaslt(cup__call *call, const cup__product *p);
+
 /* Our kernel without tensor cores, for everything. */
 cup_status cup__product_plain(cup__call *call, const cup__product *p);
+
+/* Our kernel for the tensor cores of cards from Turing on. */
+const char *cup__product_mma_refuses(cup_context *c, const cup__product *p);
+cup_status cup__product_mma(cup__call *call, const cup__product *p);
+
+/* The argument of the last two. */
+struct product_call;
+void cup__product_fill(struct product_call *to, const cup__product *p);
 
 /* How many elements that are neighbours in memory can be read at once, a power of two up to
  * `most`: limited by the address, by the distance of lines and batches, and by `extent`, how many
  * there are, of which it must be a divisor. */
 int cup__product_vector(const cup__product *p, const cup__matrix *m, int64_t line, int64_t extent,
                         int most);
+
+/* What the implementations keep for a context, made when first needed; NULL with an error in the
+ * context. */
+typedef struct cup__product_state cup__product_state;
+cup__product_state *cup__product_state_of(cup_context *c);
 
 #endif

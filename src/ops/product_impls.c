@@ -4,6 +4,7 @@
 #include "ops/attributes.h"
 #include "ops/product.h"
 #include "ops/product_cuda.h"
+#include "ops/product_wgmma.h"
 
 /* Whether matrix kernels can read the last two dimensions where they are: neighbours in one
  * direction, lines that do not overlap in the other. */
@@ -15,6 +16,19 @@ static bool lies_well(const cup_tensor *t)
     bool rows = stride[1] == 1 || size[1] == 1, columns = stride[0] == 1 || size[0] == 1;
     return (rows && (stride[0] >= size[1] || size[0] == 1)) ||
            (columns && (stride[1] >= size[0] || size[1] == 1));
+}
+
+/* The tensor as it will be when the GPU reads it: packed first where it lies badly. */
+static cup_tensor as_packed(const cup_tensor *t)
+{
+    cup_tensor packed = *t;
+    if (lies_well(t))
+        return packed;
+    packed.data = NULL;
+    int64_t stride = 1;
+    for (int i = t->ndim; i-- > 0; stride *= t->shape[i])
+        packed.stride[i] = stride;
+    return packed;
 }
 
 static void product_of(const cup__call *call, cup_tensor *const *in, cup__product *p)
@@ -59,19 +73,44 @@ static cup_status run(cup__call *call, runner how)
     return status;
 }
 
+static const char *refusal(const cup__call *call, cup__product_refuses refuses)
+{
+    if (!call->c->device->is_cuda)
+        return "it is for GPUs";
+    cup_tensor a = as_packed(call->in[0]), b = as_packed(call->in[1]);
+    cup_tensor *in[3] = {&a, &b, call->in_count > 2 ? call->in[2] : NULL};
+    cup__product p;
+    product_of(call, in, &p);
+    return refuses(call->c, &p);
+}
+
 #define IMPLEMENTATION(name)                                                                       \
     static cup_status run_##name(cup__call *call)                                                  \
     {                                                                                              \
         return run(call, cup__product_##name);                                                     \
     }
+#define CUDA_IMPLEMENTATION(name)                                                                  \
+    IMPLEMENTATION(name)                                                                           \
+    static const char *refuses_##name(const cup__call *call)                                       \
+    {                                                                                              \
+        return refusal(call, cup__product_##name##_refuses);                                       \
+    }
 IMPLEMENTATION(blas)
 IMPLEMENTATION(blocked)
 IMPLEMENTATION(plain)
+CUDA_IMPLEMENTATION(cublaslt)
+CUDA_IMPLEMENTATION(wgmma)
+CUDA_IMPLEMENTATION(mma)
 
 const cup__impl cup__product_impls[] = {
     {.name = "blas", .place = CUP__CPU, .strided = true, .refuses = cup__product_blas_refuses,
      .run = run_blas},
     {.name = "blocked", .place = CUP__CPU, .strided = true, .run = run_blocked},
+    {.name = "cublaslt", .place = CUP__CUDA, .strided = true, .refuses = refuses_cublaslt,
+     .run = run_cublaslt},
+    {.name = "wgmma", .place = CUP__CUDA, .strided = true, .refuses = refuses_wgmma,
+     .run = run_wgmma},
+    {.name = "mma", .place = CUP__CUDA, .strided = true, .refuses = refuses_mma, .run = run_mma},
     {.name = "plain", .place = CUP__CUDA, .strided = true, .run = run_plain},
     {0},
 };

@@ -24,7 +24,7 @@ int cup__product_vector(const cup__product *p, const cup__matrix *m, int64_t lin
     return vector;
 }
 
-static void fill_call(product_call *to, const cup__product *p)
+void cup__product_fill(product_call *to, const cup__product *p)
 {
     memset(to, 0, sizeof *to);
     to->a = p->a.data;
@@ -83,7 +83,7 @@ cup_status cup__product_plain(cup__call *call, const cup__product *p)
     if (!kernel)
         return call->c->error.status;
     product_call argument;
-    fill_call(&argument, p);
+    cup__product_fill(&argument, p);
     cup__grid grid = {
         .x = tiles_of(p, tile),
         .y = p->batch_count < GRID_Y_MOST ? p->batch_count : GRID_Y_MOST,

@@ -1,0 +1,22 @@
+/* The argument of matmul_sm90.cu beside its tensor maps, as the host fills it and the kernel reads
+ * it. Plain C, included by both. */
+#ifndef CUP_KERNELS_WGMMA_CALL_CUH
+#define CUP_KERNELS_WGMMA_CALL_CUH
+
+typedef struct wgmma_call {
+    const void *bias;      /* n elements, at a multiple of 4 bytes; or null */
+    void *y, *pre;         /* for results that a tensor map cannot describe */
+    long long y_row, y_batch[2];
+    int m, n;
+    int k_tiles;           /* of TILE_K */
+    int tiles_m, tiles_n;  /* of one matrix, in tiles of a cluster */
+    int units;             /* of work: tiles of all matrices, each times `parts` */
+    int group;             /* tiles along one side that are walked before the other side moves on */
+    int parts, part_tiles; /* into how many parts k is cut, and of how many tiles */
+    int batch_inner;       /* matrices of the innermost batch dimension */
+    int a_batch[2], b_batch[2]; /* 1 where the operand moves with the batch dimension */
+    float *partial;        /* sums of parts, and how many have come for each tile; zero between */
+    unsigned *arrived;     /* calls */
+} wgmma_call;
+
+#endif

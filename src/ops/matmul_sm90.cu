@@ -1,0 +1,310 @@
+/* Matrix products on Hopper: y = activation(a b + bias), 16-bit elements, sums in f32.
+ *
+ * A persistent grid, one block an SM. One warp orders copies by TMA into a ring of STAGES tiles of
+ * TILE_M x 64 of a and 64 x TILE_N of b; CONSUMERS warpgroups multiply out of shared memory into
+ * registers. Cooperative: they share a tile, TILE_M / CONSUMERS rows each. PINGPONG: they take
+ * tiles in turn, and while one multiplies the other finishes its tile. Blocks of a cluster lie
+ * side by side along m (or n); each copies its share of the common b (or a) into both. Results go
+ * through swizzled shared memory and TMA, 16 rows a warp. k may be cut into parts: the part that
+ * comes last adds them all, in order, so that the bits stay the same.
+ *
+ * 2 m n k operations; a tile brings 128 (TILE_M + TILE_N) bytes for each 64 of k. */
+#ifndef CUP_T
+#define CUP_T 3
+#endif
+#include "product.cuh"
+
+#ifndef Y_T
+#define Y_T CUP_T
+#endif
+#ifndef TILE_M
+#define TILE_M 128
+#endif
+#ifndef TILE_N
+#define TILE_N 256
+#endif
+#ifndef CONSUMERS
+#define CONSUMERS 2
+#endif
+#ifndef PINGPONG
+#define PINGPONG 0
+#endif
+#ifndef STAGES
+#define STAGES 4
+#endif
+#ifndef CLUSTER_M
+#define CLUSTER_M 1
+#endif
+#ifndef CLUSTER_N
+#define CLUSTER_N 1
+#endif
+#ifndef A_ALONG
+#define A_ALONG PRODUCT_ALONG_K
+#endif
+#ifndef B_ALONG
+#define B_ALONG PRODUCT_ALONG_K
+#endif
+#ifndef BATCH /* dimensions, at most 2 */
+#define BATCH 0
+#endif
+#ifndef HAS_BIAS
+#define HAS_BIAS 0
+#endif
+#ifndef HAS_PRE
+#define HAS_PRE 0
+#endif
+#ifndef PARTS /* whether k may be cut */
+#define PARTS 0
+#endif
+#ifndef Y_DIRECT /* y's rows do not start at multiples of 16 bytes */
+#define Y_DIRECT 0
+#endif
+
+#include "pipe.cuh"
+#include "tma.cuh"
+#include "wgmma.cuh"
+#include "wgmma_call.cuh"
+
+#define TILE_K 64
+#define PANEL (TILE_K * 128) /* bytes of 64 lines of 128 */
+#define CLUSTER (CLUSTER_M * CLUSTER_N)
+#define ROWS (PINGPONG ? TILE_M : TILE_M / CONSUMERS) /* of a tile that a warpgroup owns */
+#define BLOCKS_M (ROWS / 64)
+#define A_BYTES (TILE_M * 128)
+#define B_BYTES (TILE_N * 128)
+#define STAGE_BYTES (A_BYTES + B_BYTES)
+#define CONSUMER_WARPS (PINGPONG ? 4 : 4 * CONSUMERS) /* that use one stage */
+#define THREADS (128 * (CONSUMERS + 1))
+#define SUMS (TILE_N / 2) /* registers for 64 rows */
+/* A warp stages 16 rows of 128 bytes at a time, and has two such buffers. */
+#define STAGING_BYTES (CONSUMERS * 4 * 2 * 2048)
+#define STAGE_COLUMNS (128 / (int)sizeof(result))
+#define BIAS_BYTES (HAS_BIAS ? CONSUMERS * 2 * TILE_N * 2 : 0)
+
+typedef dtype_of<Y_T>::type result;
+
+#if CUP_HAS_WGMMA
+
+#include "wgmma_finish.cuh"
+
+DEVICE layout lay_out()
+{
+    extern __shared__ __align__(1024) char shared[];
+    layout at;
+    at.stages = shared_address(shared);
+    at.staging = at.stages + STAGES * STAGE_BYTES;
+    at.bias = shared + STAGES * STAGE_BYTES + STAGING_BYTES;
+    at.barriers = at.staging + STAGING_BYTES + BIAS_BYTES;
+    at.last = (unsigned *)(at.bias + BIAS_BYTES + 16 * STAGES);
+    return at;
+}
+
+/* Which tile, in groups of rows of tiles that are walked column by column, so that what runs at
+ * the same time shares rows of a and columns of b in the L2 cache. */
+DEVICE unit unit_at(const wgmma_call &c, int index)
+{
+    unit u;
+    u.part = 0;
+    u.k = 0;
+    u.k_tiles = c.k_tiles;
+    if (PARTS) {
+        u.part = index % c.parts;
+        index /= c.parts;
+        u.k = u.part * c.part_tiles;
+        u.k_tiles = min(c.part_tiles, c.k_tiles - u.k);
+    }
+    u.tile = index * CLUSTER + (CLUSTER > 1 ? (int)cluster_rank() : 0);
+    int matrix = 0;
+    if (BATCH) {
+        matrix = index / (c.tiles_m * c.tiles_n);
+        index %= c.tiles_m * c.tiles_n;
+    }
+    u.batch[0] = BATCH > 1 ? matrix % c.batch_inner : matrix;
+    u.batch[1] = BATCH > 1 ? matrix / c.batch_inner : 0;
+    int strip = c.group * c.tiles_n, first = index / strip * c.group, inside = index % strip;
+    int height = min(c.tiles_m - first, c.group);
+    int tile_m = first + inside % height, tile_n = inside / height;
+    u.row = (tile_m * CLUSTER_M + (CLUSTER_M > 1 ? (int)cluster_rank() : 0)) * TILE_M;
+    u.column = (tile_n * CLUSTER_N + (CLUSTER_N > 1 ? (int)cluster_rank() : 0)) * TILE_N;
+    return u;
+}
+
+/* Copies one operand's part of a stage. `Shared` blocks of the cluster need the same: each brings
+ * its share to all. */
+template <int Along, int Lines, int Shared>
+DEVICE void bring(const tensor_map &map, uint32_t to, uint32_t full, int mn, int k, int batch0,
+                  int batch1, uint64_t hint)
+{
+    int rank = Shared > 1 ? (int)cluster_rank() : 0;
+    if (Along == PRODUCT_ALONG_K) {
+        const int lines = Lines / Shared;
+        box b = {{k, mn + rank * lines, batch0, batch1}};
+        to += rank * lines * 128;
+        if (Shared > 1)
+            tma_load_shared<2 + BATCH>(map, to, b, full, (1 << Shared) - 1, hint);
+        else
+            tma_load<2 + BATCH>(map, to, b, full, hint);
+        return;
+    }
+    const int depth = TILE_K / Shared;
+#pragma unroll
+    for (int i = 0; i < Lines / 64; i++) {
+        box b = {{mn + 64 * i, k + rank * depth, batch0, batch1}};
+        uint32_t there = to + i * PANEL + rank * depth * 128;
+        if (Shared > 1)
+            tma_load_shared<2 + BATCH>(map, there, b, full, (1 << Shared) - 1, hint);
+        else
+            tma_load<2 + BATCH>(map, there, b, full, hint);
+    }
+}
+
+/* The one thread that orders all copies of the block. */
+DEVICE void produce(const wgmma_call &c, const tensor_map &a, const tensor_map &b,
+                    const layout &at, const ring<STAGES> &pipe)
+{
+    ring_place<STAGES> place = {0, 0};
+    for (int i = blockIdx.x / CLUSTER; i < c.units; i += gridDim.x / CLUSTER) {
+        unit u = unit_at(c, i);
+        for (int t = u.k; t < u.k + u.k_tiles; t++, place.next()) {
+            pipe.claim(place, STAGE_BYTES);
+            uint32_t stage = at.stages + place.stage * STAGE_BYTES, full = pipe.full(place.stage);
+            bring<A_ALONG, TILE_M, CLUSTER_N>(a, stage, full, u.row, t * TILE_K,
+                                              u.batch[0] * c.a_batch[0], u.batch[1] * c.a_batch[1],
+                                              TMA_EVICT_NORMAL);
+            bring<B_ALONG, TILE_N, CLUSTER_M>(b, stage + A_BYTES, full, u.column, t * TILE_K,
+                                              u.batch[0] * c.b_batch[0], u.batch[1] * c.b_batch[1],
+                                              TMA_EVICT_NORMAL);
+        }
+    }
+}
+
+/* One k-tile: 64 of k, for all rows that the warpgroup owns. */
+DEVICE void multiply(sums &sum, uint64_t a, uint64_t b, bool add)
+{
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < WGMMA_K_STEPS; i++)
+#pragma unroll
+        for (int m = 0; m < BLOCKS_M; m++) {
+            uint64_t down = (uint64_t)((A_ALONG == PRODUCT_ALONG_K ? 64 * 128 : PANEL) >> 4) * m;
+            wgmma<TILE_N>::run<A_ALONG, B_ALONG>(sum[m], a + down + wgmma_step(A_ALONG, i),
+                                                 b + wgmma_step(B_ALONG, i), add || i > 0);
+        }
+    wgmma_commit();
+}
+
+/* All of a unit's k. One group of products stays under way while the next stage is waited for;
+ * when it is done its stage is let go. */
+DEVICE void main_loop(sums &sum, int k_tiles, uint64_t a, uint64_t b, const ring<STAGES> &pipe,
+                      ring_place<STAGES> &place)
+{
+    int before = place.stage;
+#pragma unroll 1
+    for (int t = 0; t < k_tiles; t++) {
+        pipe.wait_full(place);
+        uint64_t stage = (uint64_t)(place.stage * (STAGE_BYTES >> 4));
+        multiply(sum, a + stage, b + stage, t > 0);
+        wgmma_wait<1>();
+        if (t > 0)
+            pipe.release<CLUSTER>(before);
+        before = place.stage;
+        place.next();
+    }
+    wgmma_wait<0>();
+#pragma unroll
+    for (int m = 0; m < BLOCKS_M; m++)
+        wgmma_hold(sum[m]);
+    pipe.release<CLUSTER>(before);
+}
+
+#define ORDER 4 /* numbers of the barriers that hand the tensor cores on */
+
+DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &pre,
+                    const layout &at, const ring<STAGES> &pipe)
+{
+    crew w = {(int)threadIdx.x / 128 - 1, (int)threadIdx.x % 128, (int)threadIdx.x % 128 / 32};
+    w.group = __shfl_sync(0xffffffff, w.group, 0);
+    w.warp = __shfl_sync(0xffffffff, w.warp, 0);
+    uint32_t mine = PINGPONG ? 0 : w.group * (ROWS / 64) * PANEL;
+    uint64_t a = wgmma_describe(at.stages + mine, A_ALONG, PANEL);
+    uint64_t b = wgmma_describe(at.stages + A_BYTES, B_ALONG, PANEL);
+    ring_place<STAGES> place = {0, 0};
+    int turn = 0, bias_turn = 0;
+    if (PINGPONG && w.group == 1)
+        pass(ORDER, 256);
+    int step = gridDim.x / CLUSTER, index = blockIdx.x / CLUSTER, count = 0;
+    for (; index < c.units; index += step, count++) {
+        unit u = unit_at(c, index);
+        if (PINGPONG && (count & 1) != w.group) {
+            place.skip(u.k_tiles);
+            continue;
+        }
+        T *bias = (T *)at.bias + (w.group * 2 + bias_turn) * TILE_N;
+        vec<T, 2> two = {};
+        int column = u.column + 2 * w.thread;
+        if (HAS_BIAS && 2 * w.thread < TILE_N && column + 1 < c.n)
+            two = load<2>((const T *)c.bias + column);
+        else if (HAS_BIAS && 2 * w.thread < TILE_N && column < c.n)
+            two.at[0] = ((const T *)c.bias)[column];
+        sums sum;
+        if (PINGPONG)
+            meet(ORDER + w.group, 256);
+        main_loop(sum, u.k_tiles, a, b, pipe, place);
+        if (PINGPONG)
+            pass(ORDER + 1 - w.group, 256);
+        if (HAS_BIAS) {
+            if (2 * w.thread < TILE_N)
+                store(bias + 2 * w.thread, two);
+            meet(1 + w.group, 128);
+            bias_turn ^= 1;
+        }
+        if (PARTS && c.parts > 1 && !add_parts(c, u, w, at, sum))
+            continue;
+        finish(c, y, pre, u, at, w, bias, &turn, sum);
+    }
+    if (lane() == 0)
+        tma_store_wait<0>();
+}
+
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    matmul_sm90(const __grid_constant__ tensor_map a, const __grid_constant__ tensor_map b,
+                const __grid_constant__ tensor_map y, const __grid_constant__ tensor_map pre,
+                const __grid_constant__ wgmma_call c)
+{
+#if CUP_HAS_WGMMA
+    layout at = lay_out();
+    if (at.stages % 1024)
+        __trap();
+    ring<STAGES> pipe = {at.barriers};
+    if (threadIdx.x == 0) {
+        tma_prefetch_map(a);
+        tma_prefetch_map(b);
+        if (!Y_DIRECT)
+            tma_prefetch_map(y);
+        if (HAS_PRE && !Y_DIRECT)
+            tma_prefetch_map(pre);
+        pipe.init(CONSUMER_WARPS * CLUSTER);
+    }
+    if (CLUSTER > 1)
+        cluster_meet();
+    else
+        __syncthreads();
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    if (threadIdx.x < 128) {
+        if (CONSUMERS > 1)
+            registers_give<24>();
+        if (threadIdx.x < 32 && elected())
+            produce(c, a, b, at, pipe);
+        __syncwarp();
+    } else {
+        if (CONSUMERS > 1)
+            registers_take<240>();
+        consume(c, y, pre, at, pipe);
+    }
+    if (CLUSTER > 1)
+        cluster_meet();
+#endif
+}

@@ -1,0 +1,25 @@
+/* What matrix products keep for a context on a GPU. */
+#ifndef CUP_OPS_PRODUCT_STATE_H
+#define CUP_OPS_PRODUCT_STATE_H
+
+#include "cuda/cublaslt.h"
+#include "ops/product_cuda.h"
+
+#define CUP__PLAN_SLOTS 256
+#define CUP__WORKSPACE_BYTES ((size_t)32 << 20) /* what NVIDIA recommends for Hopper */
+#define CUP__COUNTERS 16384
+
+typedef struct cup__plan cup__plan;
+
+struct cup__product_state {
+    cup__device *device;
+    void *workspace;    /* CUP__WORKSPACE_BYTES of device memory for the sums of parts of k */
+    unsigned *counters; /* CUP__COUNTERS in device memory, zero between kernels */
+    cublasLtHandle_t cublaslt;
+    bool cublaslt_failed;
+    cup__plan *plans[CUP__PLAN_SLOTS]; /* of cuBLASLt, by the hash of their key */
+};
+
+void cup__product_cublaslt_close(cup__product_state *state);
+
+#endif

@@ -1,0 +1,290 @@
+#include "ops/product_wgmma.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "cuda/loader.h"
+#include "kernels/product_call.cuh"
+#include "kernels/wgmma_call.cuh"
+#include "ops/product_state.h"
+
+#define TILE_K 64
+#define LINE 64       /* elements in the 128 bytes of a swizzled line */
+#define SHARED_MOST 232448
+#define BATCH_MOST 2
+
+/* An operand as a tensor map sees it: lines of elements that are neighbours. */
+typedef struct operand {
+    int along;
+    int64_t length, lines, distance; /* of lines, in elements */
+    int64_t batch[BATCH_MOST];       /* innermost first; 0 where it does not move */
+} operand;
+
+static bool is_sixteen(int64_t elements)
+{
+    return elements * 2 % 16 == 0;
+}
+
+/* Takes the direction in which the elements of a matrix lie side by side, k when both would do.
+ * False when TMA cannot read it. */
+static bool take_operand(const cup__product *p, const cup__matrix *m, int64_t mn, int64_t step_mn,
+                         int64_t step_k, operand *out)
+{
+    bool along_k = (step_k == 1 || p->k == 1) && (mn == 1 || is_sixteen(step_mn));
+    bool along_mn = (step_mn == 1 || mn == 1) && (p->k == 1 || is_sixteen(step_k));
+    out->along = along_k ? PRODUCT_ALONG_K : PRODUCT_ALONG_MN;
+    out->length = along_k ? p->k : mn;
+    out->lines = along_k ? mn : p->k;
+    out->distance = along_k ? step_mn : step_k;
+    if (out->lines == 1)
+        out->distance = (out->length + 7) / 8 * 8;
+    bool good = (along_k || along_mn) && (uintptr_t)m->data % 16 == 0 &&
+                out->length <= INT32_MAX && out->lines <= INT32_MAX &&
+                out->distance >= out->length && out->distance * out->lines < INT64_C(1) << 38;
+    for (int i = 0; i < BATCH_MOST; i++) {
+        out->batch[i] = i < p->batch_ndim ? m->batch[p->batch_ndim - 1 - i] : 0;
+        good = good && is_sixteen(out->batch[i]) && out->batch[i] < INT64_C(1) << 38;
+    }
+    return good;
+}
+
+static bool take_operands(const cup__product *p, operand *a, operand *b)
+{
+    return take_operand(p, &p->a, p->m, p->a.row, p->a.column, a) &&
+           take_operand(p, &p->b, p->n, p->b.column, p->b.row, b);
+}
+
+/* Whether TMA can write y: rows that start at multiples of 16 bytes. */
+static bool can_store(const cup__product *p)
+{
+    bool good = is_sixteen(p->y.row) && (uintptr_t)p->y.data % 16 == 0 &&
+                (uintptr_t)p->pre % 16 == 0;
+    for (int i = 0; i < p->batch_ndim; i++)
+        good = good && is_sixteen(p->y.batch[i]);
+    return good || (p->m == 1 && p->batch_ndim == 0 && (uintptr_t)p->y.data % 16 == 0 &&
+                    (uintptr_t)p->pre % 16 == 0);
+}
+
+const char *cup__product_wgmma_refuses(cup_context *c, const cup__product *p)
+{
+    const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(c->device));
+    operand a, b;
+    if (facts->major != 9)
+        return "it is for Hopper (sm_90)";
+    if (!cup__driver.cuTensorMapEncodeTiled || !cup__driver.cuLaunchKernelEx)
+        return "the driver is too old for tensor maps";
+    if (p->dtype != CUP_BF16 && p->dtype != CUP_F16)
+        return "it multiplies bf16 and f16 only";
+    if (p->k == 0)
+        return "there is nothing to sum";
+    if (p->batch_ndim > BATCH_MOST)
+        return "the batch has more than two dimensions that do not merge";
+    if (p->m > INT32_MAX || p->n > INT32_MAX)
+        return "a side is longer than 2^31";
+    if ((uintptr_t)p->bias % 4)
+        return "the bias starts between multiples of 4 bytes";
+    if (!take_operands(p, &a, &b))
+        return "the lines of an input do not start at multiples of 16 bytes";
+    return NULL;
+}
+
+static int64_t divide_up(int64_t value, int64_t by)
+{
+    return (value + by - 1) / by;
+}
+
+static int shared_bytes(const cup__wgmma_plan *plan, bool bias)
+{
+    int stage = (plan->tile_m + plan->tile_n) * 128;
+    return plan->stages * stage + plan->consumers * 4 * 2 * 2048 +
+           (bias ? plan->consumers * 2 * plan->tile_n * 2 : 0) + 16 * plan->stages + 16;
+}
+
+/* How the work is cut. */
+typedef struct cut {
+    int64_t k_tiles, tiles_m, tiles_n, tiles; /* tiles of clusters; of all matrices */
+    int64_t part_tiles, parts;
+} cut;
+
+static cut cut_of(const cup__product *p, const cup__wgmma_plan *plan)
+{
+    cut w = {.k_tiles = divide_up(p->k, TILE_K),
+             .tiles_m = divide_up(p->m, (int64_t)plan->tile_m * plan->cluster_m),
+             .tiles_n = divide_up(p->n, (int64_t)plan->tile_n * plan->cluster_n)};
+    w.tiles = w.tiles_m * w.tiles_n * p->batch_count;
+    w.part_tiles = divide_up(w.k_tiles, plan->parts);
+    w.parts = divide_up(w.k_tiles, w.part_tiles);
+    return w;
+}
+
+/* Rows of tiles walked together, so that what runs at a time covers about a square of y. */
+static int group_of(const cup__wgmma_plan *plan, int multiprocessors)
+{
+    double rows = sqrt((double)multiprocessors * plan->tile_n / plan->tile_m);
+    int group = (int)(rows / plan->cluster_m + 0.5);
+    return plan->group ? plan->group : group < 1 ? 1 : group;
+}
+
+static int64_t partial_bytes(const cup__wgmma_plan *plan, const cut *w)
+{
+    return w->tiles * plan->cluster_m * plan->cluster_n * w->parts * plan->tile_m * plan->tile_n *
+           (int64_t)sizeof(float);
+}
+
+const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan *plan)
+{
+    cut w = cut_of(p, plan);
+    int64_t blocks = (int64_t)plan->cluster_m * plan->cluster_n;
+    if (shared_bytes(plan, p->bias != NULL) > SHARED_MOST)
+        return "it needs more shared memory than a block can have";
+    if (w.tiles * w.parts * blocks > INT32_MAX)
+        return "there are more than 2^31 tiles";
+    if (w.parts > 1 && (partial_bytes(plan, &w) > (int64_t)CUP__WORKSPACE_BYTES ||
+                        w.tiles * blocks * plan->consumers > CUP__COUNTERS))
+        return "the sums of its parts do not fit the workspace";
+    return NULL;
+}
+
+/* A tensor map over lines of elements. */
+static cup_status encode(cup_context *c, CUtensorMap *map, const cup__product *p, const void *data,
+                         const operand *o, int64_t box_length, int64_t box_lines)
+{
+    uint64_t sizes[4] = {(uint64_t)o->length, (uint64_t)o->lines, 1, 1};
+    uint64_t whole = (uint64_t)o->distance * 2 * (uint64_t)o->lines;
+    uint64_t strides[3] = {(uint64_t)o->distance * 2, whole, whole};
+    uint32_t box[4] = {(uint32_t)box_length, (uint32_t)box_lines, 1, 1}, steps[4] = {1, 1, 1, 1};
+    for (int i = 0; i < p->batch_ndim; i++)
+        if (o->batch[i]) {
+            sizes[2 + i] = (uint64_t)p->batch_size[p->batch_ndim - 1 - i];
+            strides[1 + i] = (uint64_t)o->batch[i] * 2;
+        }
+    CUresult result = cup__driver.cuTensorMapEncodeTiled(
+        map,
+        p->dtype == CUP_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        2 + (uint32_t)p->batch_ndim, (void *)(uintptr_t)data, sizes, strides, box, steps,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result == CUDA_SUCCESS)
+        return CUP_OK;
+    return cup__fail(&c->error, CUP_INTERNAL,
+                     "matrix product: the driver refused a tensor map of %lld x %lld elements, "
+                     "lines %lld apart, with error %d",
+                     (long long)o->lines, (long long)o->length, (long long)o->distance,
+                     (int)result);
+}
+
+typedef struct maps {
+    CUtensorMap a, b, y, pre;
+} maps;
+
+static cup_status encode_all(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan,
+                             const operand *a, const operand *b, bool store, maps *to)
+{
+    bool a_k = a->along == PRODUCT_ALONG_K, b_k = b->along == PRODUCT_ALONG_K;
+    int shared_a = plan->cluster_n, shared_b = plan->cluster_m;
+    CUP_TRY(encode(c, &to->a, p, p->a.data, a, LINE, (a_k ? plan->tile_m : TILE_K) / shared_a));
+    CUP_TRY(encode(c, &to->b, p, p->b.data, b, LINE, (b_k ? plan->tile_n : TILE_K) / shared_b));
+    to->y = to->pre = to->a;
+    if (!store)
+        return CUP_OK;
+    operand y = {.length = p->n,
+                 .lines = p->m,
+                 .distance = p->m == 1 ? (p->n + 7) / 8 * 8 : p->y.row};
+    for (int i = 0; i < p->batch_ndim; i++)
+        y.batch[i] = p->y.batch[p->batch_ndim - 1 - i];
+    CUP_TRY(encode(c, &to->y, p, p->y.data, &y, LINE, 16));
+    return p->pre ? encode(c, &to->pre, p, p->pre, &y, LINE, 16) : CUP_OK;
+}
+
+static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__wgmma_plan *plan,
+                              const operand *a, const operand *b, bool store, bool parts)
+{
+    cup__knob knobs[] = {
+        {"CUP_T", p->dtype},
+        {"TILE_M", plan->tile_m},
+        {"TILE_N", plan->tile_n},
+        {"CONSUMERS", plan->consumers},
+        {"PINGPONG", plan->pingpong},
+        {"STAGES", plan->stages},
+        {"CLUSTER_M", plan->cluster_m},
+        {"CLUSTER_N", plan->cluster_n},
+        {"A_ALONG", a->along},
+        {"B_ALONG", b->along},
+        {"BATCH", p->batch_ndim},
+        {"HAS_BIAS", p->bias != NULL},
+        {"HAS_PRE", p->pre != NULL},
+        {"ACTIVATION", p->activation},
+        {"PARTS", parts},
+        {"Y_DIRECT", !store},
+        {"WATCHDOG", plan->watchdog},
+    };
+    return cup__kernel_get(gpu, "matmul_sm90.cu", "matmul_sm90", knobs,
+                           sizeof knobs / sizeof *knobs);
+}
+
+static void fill_call(wgmma_call *to, const cup__product *p, const operand *a, const operand *b,
+                      const cut *w)
+{
+    memset(to, 0, sizeof *to);
+    to->bias = p->bias;
+    to->y = p->y.data;
+    to->pre = p->pre;
+    to->y_row = p->y.row;
+    to->m = (int)p->m;
+    to->n = (int)p->n;
+    to->k_tiles = (int)w->k_tiles;
+    to->tiles_m = (int)w->tiles_m;
+    to->tiles_n = (int)w->tiles_n;
+    to->units = (int)(w->tiles * w->parts);
+    to->parts = (int)w->parts;
+    to->part_tiles = (int)w->part_tiles;
+    to->batch_inner = p->batch_ndim ? (int)p->batch_size[p->batch_ndim - 1] : 1;
+    for (int i = 0; i < p->batch_ndim; i++) {
+        to->a_batch[i] = a->batch[i] != 0;
+        to->b_batch[i] = b->batch[i] != 0;
+        to->y_batch[i] = p->y.batch[p->batch_ndim - 1 - i];
+    }
+}
+
+cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p,
+                                 const cup__wgmma_plan *plan)
+{
+    cup__cuda *gpu = cup__cuda_of(c->device);
+    operand a, b;
+    take_operands(p, &a, &b);
+    cut w = cut_of(p, plan);
+    bool store = can_store(p);
+    maps map;
+    CUP_TRY(encode_all(c, p, plan, &a, &b, store, &map));
+    wgmma_call argument;
+    fill_call(&argument, p, &a, &b, &w);
+    argument.group = group_of(plan, cup__cuda_facts(gpu)->multiprocessors);
+    if (w.parts > 1) {
+        cup__product_state *state = cup__product_state_of(c);
+        if (!state)
+            return c->error.status;
+        argument.partial = state->workspace;
+        argument.arrived = state->counters;
+    }
+    cup__kernel *kernel = kernel_of(gpu, p, plan, &a, &b, store, w.parts > 1);
+    if (!kernel)
+        return c->error.status;
+    int64_t blocks = (int64_t)plan->cluster_m * plan->cluster_n;
+    int64_t most = cup__cuda_facts(gpu)->multiprocessors / blocks, units = argument.units;
+    cup__grid grid = {
+        .x = (units < most ? units : most) * blocks,
+        .threads = 128 * (plan->consumers + 1),
+        .shared = shared_bytes(plan, p->bias != NULL),
+        .cluster = (int)blocks,
+    };
+    return cup__launch(gpu, kernel, grid, CUP__ARG(map.a), CUP__ARG(map.b), CUP__ARG(map.y),
+                       CUP__ARG(map.pre), CUP__ARG(argument));
+}
+
+cup_status cup__product_wgmma(cup__call *call, const cup__product *p)
+{
+    cup__wgmma_plan plan;
+    int count = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
+    cup__wgmma_choose(p, count, &plan);
+    return cup__product_wgmma_by(call->c, p, &plan);
+}

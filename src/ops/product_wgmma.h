@@ -1,0 +1,29 @@
+/* The host side of matmul_sm90.cu, with its choices open to the benchmark and the tuner. */
+#ifndef CUP_OPS_PRODUCT_WGMMA_H
+#define CUP_OPS_PRODUCT_WGMMA_H
+
+#include "ops/product_cuda.h"
+
+/* How the kernel is built and laid over y. */
+typedef struct cup__wgmma_plan {
+    int tile_m, tile_n, consumers;
+    bool pingpong;
+    int stages;
+    int cluster_m, cluster_n; /* one of them is 1 */
+    int parts;                /* into which k is cut */
+    int group;                /* rows of tiles that are walked together; 0: a good number */
+    int64_t watchdog;         /* nanoseconds after which a wait ends in a trap; 0: never */
+} cup__wgmma_plan;
+
+const char *cup__product_wgmma_refuses(cup_context *c, const cup__product *p);
+cup_status cup__product_wgmma(cup__call *call, const cup__product *p);
+
+/* The plan by the shape alone; and the product by a given plan. */
+void cup__wgmma_choose(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan);
+cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p,
+                                 const cup__wgmma_plan *plan);
+
+/* Why this plan cannot be used for the product; NULL when it can. */
+const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan *plan);
+
+#endif

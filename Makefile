@@ -17,7 +17,8 @@ MAJOR := $(firstword $(subst ., ,$(VERSION)))
 LIB_C := $(wildcard src/*/*.c)
 LIB_O := $(LIB_C:%.c=$(BUILD)/%.o) $(BUILD)/gen/kernels.o
 CLI_O := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cli/*.c))
-TEST_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/fake/%,$(wildcard tests/*.c tests/*/*.c)))
+TEST_C := $(filter-out tests/fake/% tests/fuzz/%,$(wildcard tests/*.c tests/*/*.c))
+TEST_O := $(TEST_C:%.c=$(BUILD)/%.o)
 FAKE := $(BUILD)/fake/libcuda.so.1 $(BUILD)/fake/libnvrtc.so
 DEVICE := $(wildcard src/kernels/*.cuh src/ops/*.cu src/optim/*.cu)
 LIB := $(BUILD)/libcupola.a
@@ -144,6 +145,20 @@ size: all ## what is shipped, stripped, against its budget
 
 analyze: ## gcc's static analyzer over the library and the command
 	$(MAKE) BUILD=build/analyze WARN="$(WARN) -fanalyzer" all
+
+# Fuzzers need clang; what they are built with is set by tests/fuzz/run.
+SECONDS ?= 10
+.PHONY: fuzz
+fuzz: ## every fuzzer of tests/fuzz for SECONDS=10; K=word runs those with the word in their name
+	tests/fuzz/run $(SECONDS) $(K)
+
+$(BUILD)/fuzz/seeds: $(BUILD)/tests/fuzz/seeds.o $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(SANITIZE) -fsanitize=address -o $@ $^ $(LDLIBS)
+
+$(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(SANITIZE) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
 .PHONY: clean
 clean: ## removes build/

@@ -1,6 +1,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/philox.h"
 #include "data/corpus.h"
 #include "data/tokenizer.h"
 #include "tensor/context.h"
@@ -163,18 +164,13 @@ static cup_status check_rows(cup_context *c, const cup_data *d, cup_split part, 
     return CUP_OK;
 }
 
-/* Mixes its inputs into 64 bits that look random (the finalizer of SplitMix64 in a chain). */
-static uint64_t mix(uint64_t seed, uint64_t step, uint64_t row)
+/* 64 random bits for a row. Turning the seed round keeps them apart from the numbers that ops draw
+ * with the same seed. */
+static uint64_t draw(uint64_t seed, uint64_t step, uint64_t row)
 {
-    const uint64_t parts[3] = {seed, step, row};
-    uint64_t z = 0;
-    for (int i = 0; i < 3; i++) {
-        z = (z + parts[i]) * 0xd1342543de82ef95u + 0x9e3779b97f4a7c15u;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        z ^= z >> 31;
-    }
-    return z;
+    cup__philox_words words = cup__philox(~seed, (uint32_t)row, (uint32_t)(row >> 32),
+                                          (uint32_t)step, (uint32_t)(step >> 32));
+    return (uint64_t)words.at[1] << 32 | words.at[0];
 }
 
 cup_status cup_data_batch(cup_context *c, const cup_data *d, cup_split part, uint64_t seed,
@@ -184,8 +180,8 @@ cup_status cup_data_batch(cup_context *c, const cup_data *d, cup_split part, uin
     CUP_TRY(check_rows(c, d, part, first_row, rows, context, inputs, targets));
     uint64_t places = (uint64_t)(cup_data_count(d, part) - context);
     for (int64_t r = 0; r < rows; r++) {
-        uint64_t draw = mix(seed, step, (uint64_t)(first_row + r));
-        int64_t place = (int64_t)((unsigned __int128)draw * places >> 64);
+        uint64_t bits = draw(seed, step, (uint64_t)(first_row + r));
+        int64_t place = (int64_t)((unsigned __int128)bits * places >> 64);
         copy_row(d, begin_of(d, part) + place, context, inputs + r * context,
                  targets + r * context);
     }

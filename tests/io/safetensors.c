@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "cupola/io.h"
 #include "io/safetensors.h"
+#include "tensor/tensor.h"
 
 static const char *path_in(const char *folder, const char *name)
 {
@@ -101,6 +102,29 @@ TEST(safetensors_every_dtype_round_trips)
     EXPECT(!cup_tensors_find(back, "none") && !cup_tensors_at(back, count));
     EXPECT(!cup_tensors_name(back, -1) && cup_tensors_at(back, 0));
     cup_tensors_free(back);
+    cup_context_free(c);
+}
+
+/* A transposed view is saved as what it shows, and filled in its own order. */
+TEST(safetensors_of_views)
+{
+    const char *path = path_in(test_folder(), "a.safetensors");
+    cup_context *c = cpu();
+    float data[6] = {1, 2, 3, 4, 5, 6}, got[6];
+    const float turned[6] = {1, 4, 2, 5, 3, 6};
+    cup_tensor *base = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){2, 3}, data);
+    cup__shape shape = {CUP_F32, 2, {3, 2}};
+    cup_named view = {"x", cup__tensor_view(base, &shape, (int64_t[]){1, 3}, 0)};
+    EXPECT(!cup_tensor_is_contiguous(view.tensor));
+    EXPECT_INT(cup_safetensors_save(c, path, &view, 1), CUP_OK);
+    cup_tensors *back = cup_safetensors_load(c, path);
+    EXPECT_INT(cup_tensor_read(cup_tensors_find(back, "x"), got, sizeof got), CUP_OK);
+    EXPECT(memcmp(got, turned, sizeof got) == 0);
+    cup_tensors_free(back);
+    EXPECT_INT(cup_tensor_write(base, turned, sizeof turned), CUP_OK);
+    EXPECT_INT(cup_safetensors_fill(c, path, &view, 1), CUP_OK);
+    EXPECT_INT(cup_tensor_read(base, got, sizeof got), CUP_OK);
+    EXPECT(memcmp(got, data, sizeof got) == 0);
     cup_context_free(c);
 }
 

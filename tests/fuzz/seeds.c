@@ -1,0 +1,103 @@
+/* Writes what the fuzzers begin with, into a folder for each: seeds FOLDER. */
+#include "fuzz.h"
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/text.h"
+#include "cupola/data.h"
+#include "cupola/io.h"
+
+static const char sample[] =
+    "the cat, the hat's end <|endoftext|>\n\xc3\xa9\xe6\x97\xa5 12 \xff the cat";
+
+static const char *path_of(const char *folder, const char *fuzzer, const char *name)
+{
+    static char path[4400];
+    snprintf(path, sizeof path, "%s/%s", folder, fuzzer);
+    MUST(cup__folder_make(NULL, path) == CUP_OK);
+    snprintf(path, sizeof path, "%s/%s/%s", folder, fuzzer, name);
+    return path;
+}
+
+static void put(const char *folder, const char *fuzzer, const char *name, const char *text,
+                size_t length)
+{
+    MUST(cup__file_write(NULL, path_of(folder, fuzzer, name), text, length) == CUP_OK);
+}
+
+static void write_tensors(cup_context *c, const char *folder)
+{
+    float data[6] = {1, 2, 3, 4, 5, 6};
+    cup_named list[] = {{"a", cup_tensor_from(c, CUP_F32, 2, (int64_t[]){2, 3}, data)},
+                        {"b.c", cup_tensor_from(c, CUP_BOOL, 0, NULL, "\1")},
+                        {"empty", cup_tensor_from(c, CUP_BF16, 2, (int64_t[]){0, 4}, NULL)}};
+    MUST(cup_safetensors_save(c, path_of(folder, "safetensors", "three"), list, 3) == CUP_OK);
+    MUST(cup_safetensors_save(c, path_of(folder, "safetensors", "none"), list, 0) == CUP_OK);
+}
+
+static void write_tokenizers(cup_context *c, const char *folder)
+{
+    cup_corpus *corpus = cup_corpus_new(c, sample, sizeof sample - 1);
+    cup_corpus *valid = cup_corpus_new(c, sample, 36);
+    cup_tokenizer *bpe = cup_tokenizer_bpe_new(c, corpus, 270);
+    cup_tokenizer *characters = cup_tokenizer_char_new(c, valid);
+    MUST(cup_tokenizer_save(c, bpe, path_of(folder, "tokenizer", "bpe")) == CUP_OK);
+    MUST(cup_tokenizer_save(c, characters, path_of(folder, "tokenizer", "char")) == CUP_OK);
+    MUST(cup_tokenizer_save(c, bpe, path_of(folder, "json", "tokenizer")) == CUP_OK);
+    cup_tokenizer_free(bpe);
+    cup_tokenizer_free(characters);
+    cup_corpus_free(corpus);
+    cup_corpus_free(valid);
+}
+
+/* The 256 bytes in GPT-2's writing, two merged tokens and a special one. */
+static void write_gpt2(const char *folder)
+{
+    cup__text text = {0};
+    int next = 256;
+    for (int b = 0; b < 256; b++) {
+        bool printed = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+        int code = printed ? b : next++;
+        cup__text_add(&text, "%s\"\\u%04x\":%d", b ? "," : "{", code, b);
+    }
+    cup__text_add(&text, ",\"th\":256,\"the\":257,\"<|endoftext|>\":258}");
+    cup__text_append(&text, "\0#version: 0.2\nt h\nth e\n", 24);
+    put(folder, "gpt2", "small", text.bytes, text.length);
+    cup__text_free(&text);
+}
+
+static void write_state(const char *folder)
+{
+    char hash[CUP__HASH_TEXT];
+    cup__hash state;
+    cup__hash_begin(&state);
+    cup__hash_add(&state, "text", 4);
+    cup__hash_text(&state, hash);
+    cup__text text = {0};
+    cup__text_add(
+        &text,
+        "{\"schema\": 1, \"save\": 7, \"files\": {\"a\": {\"bytes\": 4, \"hash\": \"%s\"}, "
+        "\"b\": {\"bytes\": 4, \"hash\": \"%s\"}}, \"state\": {\"step\": 3}}",
+        hash, hash);
+    put(folder, "checkpoint", "state", text.bytes, text.length);
+    cup__text_free(&text);
+}
+
+int main(int count, char **arguments)
+{
+    MUST(count == 2);
+    const char *folder = arguments[1];
+    cup_options options = {.device = "cpu"};
+    cup_context *c = cup_context_new(&options);
+    static const char json[] =
+        "{\"a\": [1, -2.5e3, true, null, \"\\u00e9\\ud83d\\ude00\\n\"], \"b\": {}}";
+    put(folder, "json", "small", json, sizeof json - 1);
+    put(folder, "utf8", "text", sample, sizeof sample - 1);
+    put(folder, "bpe", "text", sample, sizeof sample - 1);
+    write_tensors(c, folder);
+    write_tokenizers(c, folder);
+    write_gpt2(folder);
+    write_state(folder);
+    cup_context_free(c);
+    return 0;
+}

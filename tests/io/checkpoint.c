@@ -166,9 +166,8 @@ TEST(checkpoint_every_interruption)
     cup_context_free(c);
 }
 
-static void save_until_killed(const char *folder, int pipe, int32_t value)
+static void save_until_killed(cup_context *c, const char *folder, int pipe, int32_t value)
 {
-    cup_context *c = cpu();
     for (;; value++) {
         if (save_value(c, folder, value) != CUP_OK)
             _exit(1);
@@ -184,15 +183,17 @@ TEST_LIMITED(checkpoint_survives_kill, 60)
     const char *folder = test_folder();
     cup_context *c = cpu();
     int32_t saved = 0, value;
+    double longest = 1000;
     EXPECT_INT(save_value(c, folder, 0), CUP_OK);
-    for (int round = 0; round < 40; round++) {
+    for (int round = 0; round < 40 || saved < 20; round++) {
+        int32_t before = saved;
         int ends[2];
         EXPECT_INT(pipe(ends), 0);
         pid_t child = fork();
         if (child == 0)
-            save_until_killed(folder, ends[1], saved + 1);
+            save_until_killed(c, folder, ends[1], saved + 1);
         close(ends[1]);
-        usleep((useconds_t)(test_random() % 40000));
+        usleep((useconds_t)test_uniform(0, longest));
         kill(child, SIGKILL);
         while (read(ends[0], &value, sizeof value) == sizeof value)
             saved = value;
@@ -202,9 +203,10 @@ TEST_LIMITED(checkpoint_survives_kill, 60)
         EXPECT(WIFSIGNALED(status));
         int32_t found = read_value(c, folder);
         EXPECT(found == saved || found == saved + 1);
+        /* The disk may be slow, or busy: wait longer until saves are completed. */
+        longest *= found > before ? 0.9 : 1.3;
         saved = found;
     }
-    EXPECT(saved > 20);
     EXPECT_INT(save_value(c, folder, saved), CUP_OK);
     EXPECT_INT(count_files(folder), 4);
     cup_context_free(c);
@@ -220,9 +222,9 @@ TEST_LIMITED(checkpoint_can_be_read_while_saving, 60)
     EXPECT_INT(pipe(ends), 0);
     pid_t child = fork();
     if (child == 0)
-        save_until_killed(folder, ends[1], 1);
+        save_until_killed(c, folder, ends[1], 1);
     int32_t last = 0;
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < 100 || last < 3; i++) {
         int32_t found = read_value(c, folder);
         EXPECT(found >= last);
         last = found;
@@ -231,7 +233,6 @@ TEST_LIMITED(checkpoint_can_be_read_while_saving, 60)
     EXPECT_INT(waitpid(child, NULL, 0), child);
     close(ends[0]);
     close(ends[1]);
-    EXPECT(last > 0);
     cup_context_free(c);
 }
 

@@ -102,19 +102,29 @@ DEVICE void copy_async16(uint32_t to, const void *from, bool valid)
 #endif
 }
 
-/* The same for 4 or 8 bytes. */
-template <int Bytes> DEVICE void copy_async_small(uint32_t to, const void *from, bool valid)
+/* The same for 4 bytes. */
+DEVICE void copy_async4(uint32_t to, const void *from, bool valid)
 {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(Bytes),
-                 "r"(valid ? Bytes : 0)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+                 "r"(valid ? 4 : 0)
                  : "memory");
 #else
-#pragma unroll
-    for (int i = 0; i < Bytes / 4; i++)
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(to + 4 * i),
-                     "r"(valid ? ((const uint32_t *)from)[i] : 0)
-                     : "memory");
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(valid ? *(const uint32_t *)from : 0)
+                 : "memory");
+#endif
+}
+
+/* The same for 8 bytes. */
+DEVICE void copy_async8(uint32_t to, const void *from, bool valid)
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from),
+                 "r"(valid ? 8 : 0)
+                 : "memory");
+#else
+    uint2 v = valid ? *(const uint2 *)from : make_uint2(0, 0);
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(v.x), "r"(v.y) : "memory");
 #endif
 }
 
@@ -153,6 +163,13 @@ DEVICE uint4 load_shared16(uint32_t from)
 DEVICE void store_shared4(uint32_t to, uint32_t v)
 {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
+}
+
+DEVICE float2 load_shared_pair(uint32_t from)
+{
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
+    return v;
 }
 
 /* 2^x to two units in the last place; 0 for -infinity. Subnormal results are 0. */

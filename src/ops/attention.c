@@ -63,7 +63,7 @@ static cup_status infer_grad(cup__call *call)
 static cup__heads heads_of(cup_tensor *t)
 {
     cup__heads h = {.tensor = t};
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; t && i < 4; i++)
         h.stride[i] = t->stride[i];
     return h;
 }
@@ -91,7 +91,7 @@ static cup__attention attention_of(const cup__call *call, bool causal, double sc
     };
 }
 
-static cup__attention forward_of(const cup__call *call)
+cup__attention cup__attention_of_three(const cup__call *call)
 {
     const cup__attention_attributes *attributes = call->attributes;
     cup__attention a = attention_of(call, attributes->causal, attributes->scale,
@@ -101,7 +101,7 @@ static cup__attention forward_of(const cup__call *call)
     return a;
 }
 
-static cup__attention backward_of(const cup__call *call)
+cup__attention cup__attention_of_three_grad(const cup__call *call)
 {
     const cup__attention_grad_attributes *attributes = call->attributes;
     cup__attention a = attention_of(call, attributes->causal, attributes->scale,
@@ -114,30 +114,6 @@ static cup__attention backward_of(const cup__call *call)
     a.dk = heads_of(call->out[1]);
     a.dv = heads_of(call->out[2]);
     return a;
-}
-
-static cup_status specification(cup__call *call)
-{
-    cup__attention a = forward_of(call);
-    return cup__attention_plain(&a);
-}
-
-static cup_status specification_grad(cup__call *call)
-{
-    cup__attention a = backward_of(call);
-    return cup__attention_plain_grad(&a);
-}
-
-static cup_status run_cpu(cup__call *call)
-{
-    cup__attention a = forward_of(call);
-    return cup__attention_cpu(&a);
-}
-
-static cup_status run_cpu_grad(cup__call *call)
-{
-    cup__attention a = backward_of(call);
-    return cup__attention_cpu_grad(&a);
 }
 
 static cup_status gradient(cup__grad *g)
@@ -207,38 +183,12 @@ static const cup__sample bench_grad[] = {
      GRAD(.causal = true)},
     {NULL, NULL}};
 
-static void cost(const cup__call *call, double *bytes, double *flops)
-{
-    cup__attention a = forward_of(call);
-    cup__attention_cost(&a, false, bytes, flops);
-}
-
-static void cost_grad(const cup__call *call, double *bytes, double *flops)
-{
-    cup__attention a = backward_of(call);
-    cup__attention_cost(&a, true, bytes, flops);
-}
-
-static const char *refuses_cpu(const cup__call *call)
-{
-    return call->in[0]->dtype == CUP_F64 ? "it computes in single precision" : NULL;
-}
-
-static const cup__impl impls[] = {
-    {.name = "blocks", .place = CUP__CPU, .strided = true, .refuses = refuses_cpu, .run = run_cpu},
-    {0},
-};
-static const cup__impl impls_grad[] = {
-    {.name = "blocks", .place = CUP__CPU, .strided = true, .refuses = refuses_cpu,
-     .run = run_cpu_grad},
-    {0},
-};
-
 const cup__op cup__op_attention = {
+    .kind = CUP__ATTENTION,
     .infer = infer,
-    .specification = specification,
+    .specification = cup__attention_specification,
     .gradient = gradient,
-    .impls = impls,
+    .impls = cup__attention_impls,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_IN(2) | CUP__SAVE_OUT(0) |
              CUP__SAVE_OUT(1),
     .random = true,
@@ -246,18 +196,19 @@ const cup__op cup__op_attention = {
     .samples = samples,
     .bench = bench,
     .tolerance = 32, /* a score sums up to 256 products and goes through an exponential */
-    .cost = cost,
+    .cost = cup__attention_cost,
 };
 
 const cup__op cup__op_attention_grad = {
+    .kind = CUP__ATTENTION_GRAD,
     .infer = infer_grad,
-    .specification = specification_grad,
-    .impls = impls_grad,
+    .specification = cup__attention_specification_grad,
+    .impls = cup__attention_grad_impls,
     .strided_out = true,
     .samples = samples_grad,
     .bench = bench_grad,
     .domain = {{0}, {0}, {0}, {0}, {4, 6}, {0}},
     .in_dtypes = {[4] = CUP__DTYPE(F32) | CUP__DTYPE(F64)},
     .tolerance = 64, /* as attention, with a difference of two sums behind it */
-    .cost = cost_grad,
+    .cost = cup__attention_cost,
 };

@@ -51,12 +51,33 @@ static inline int64_t cup__attention_visible(const cup__attention *a, int64_t qu
 
 cup_status cup__attention_check(cup__call *call, double scale, double dropout, int64_t size);
 
-/* Forward does two matrix products over the scores that causality leaves, backward five. */
-void cup__attention_cost(const cup__attention *a, bool backward, double *bytes, double *flops);
+/* The rows that share all this: op->kind of each. */
+enum { CUP__ATTENTION, CUP__ATTENTION_GRAD, CUP__QKV_ATTENTION, CUP__QKV_ATTENTION_GRAD };
+
+/* A call of any of these rows. Its results may not be there yet. */
+cup__attention cup__attention_of(const cup__call *call);
+cup__attention cup__attention_of_three(const cup__call *call);
+cup__attention cup__attention_of_three_grad(const cup__call *call);
+cup__attention cup__attention_of_one(const cup__call *call);
+cup__attention cup__attention_of_one_grad(const cup__call *call);
+
+cup_status cup__attention_specification(cup__call *call);
+cup_status cup__attention_specification_grad(cup__call *call);
+extern const cup__impl cup__attention_impls[], cup__attention_grad_impls[];
+void cup__attention_cost(const cup__call *call, double *bytes, double *flops);
 
 cup_status cup__attention_plain(cup__attention *a);
 cup_status cup__attention_plain_grad(cup__attention *a);
 cup_status cup__attention_cpu(cup__attention *a);
 cup_status cup__attention_cpu_grad(cup__attention *a);
+
+/* On a GPU: tensor cores, few queries over many keys, and plain arithmetic. */
+const char *cup__attention_decode_refuses(const cup__call *call);
+const char *cup__attention_flash_refuses(const cup__call *call);
+cup_status cup__attention_flash(cup__attention *a);
+cup_status cup__attention_flash_grad(cup__attention *a);
+cup_status cup__attention_decode(cup__attention *a);
+cup_status cup__attention_simple(cup__attention *a);
+cup_status cup__attention_simple_grad(cup__attention *a);
 
 #endif

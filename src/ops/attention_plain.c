@@ -142,14 +142,3 @@ cup_status cup__attention_plain_grad(cup__attention *a)
     }
     return CUP_OK;
 }
-
-void cup__attention_cost(const cup__attention *a, bool backward, double *bytes, double *flops)
-{
-    double pairs = 0;
-    for (int64_t query = 0; query < a->queries; query++)
-        pairs += (double)cup__attention_visible(a, query);
-    double rows = (double)(a->queries * a->heads + a->keys * a->kv_heads);
-    double size = (double)(a->batch * a->size);
-    *bytes = (backward ? 4 : 2) * rows * size * (double)cup_dtype_size(a->dtype);
-    *flops = (backward ? 5 : 2) * 2 * pairs * (double)a->heads * size;
-}

@@ -78,8 +78,10 @@ template <int Tile, int Along, int Vec> struct operand {
         else if (Count == 1)
             asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(valid ? at->bits : (uint16_t)0)
                          : "memory");
+        else if (Count == 4)
+            copy_async8(to, at, valid);
         else
-            copy_async_small<Count * 2>(to, at, valid);
+            copy_async4(to, at, valid);
     }
 
     /* Four blocks of 8 by 8: `mn` and `k` begin them, the second and fourth lie 8 further along

@@ -55,6 +55,8 @@ static cup_status infer_grad(cup__call *call)
 /* The heads that begin at head `first` of a tensor [B,T,heads size]. */
 static cup__heads heads_of(cup_tensor *t, int64_t first, int64_t size)
 {
+    if (!t)
+        return (cup__heads){0};
     return (cup__heads){.tensor = t,
                         .offset = first * size * t->stride[2],
                         .stride = {t->stride[0], size * t->stride[2], t->stride[1], t->stride[2]}};
@@ -85,7 +87,7 @@ static cup__attention attention_of(const cup__call *call, int heads, int kv_head
     };
 }
 
-static cup__attention forward_of(const cup__call *call)
+cup__attention cup__attention_of_one(const cup__call *call)
 {
     const cup__qkv_attention_attributes *t = call->attributes;
     cup__attention a = attention_of(call, t->heads, t->kv_heads, t->causal, t->scale, t->dropout);
@@ -94,7 +96,7 @@ static cup__attention forward_of(const cup__call *call)
     return a;
 }
 
-static cup__attention backward_of(const cup__call *call)
+cup__attention cup__attention_of_one_grad(const cup__call *call)
 {
     const cup__qkv_attention_grad_attributes *t = call->attributes;
     cup__attention a = attention_of(call, t->heads, t->kv_heads, t->causal, t->scale, t->dropout);
@@ -108,30 +110,6 @@ static cup__attention backward_of(const cup__call *call)
     return a;
 }
 
-static cup_status specification(cup__call *call)
-{
-    cup__attention a = forward_of(call);
-    return cup__attention_plain(&a);
-}
-
-static cup_status specification_grad(cup__call *call)
-{
-    cup__attention a = backward_of(call);
-    return cup__attention_plain_grad(&a);
-}
-
-static cup_status run_cpu(cup__call *call)
-{
-    cup__attention a = forward_of(call);
-    return cup__attention_cpu(&a);
-}
-
-static cup_status run_cpu_grad(cup__call *call)
-{
-    cup__attention a = backward_of(call);
-    return cup__attention_cpu_grad(&a);
-}
-
 static cup_status gradient(cup__grad *g)
 {
     const cup__qkv_attention_attributes *a = g->attributes;
@@ -139,23 +117,6 @@ static cup_status gradient(cup__grad *g)
                                          a->heads, a->kv_heads, a->causal, a->scale, a->dropout,
                                          g->sequence);
     return CUP_OK;
-}
-
-static const char *refuses_cpu(const cup__call *call)
-{
-    return call->in[0]->dtype == CUP_F64 ? "it computes in single precision" : NULL;
-}
-
-static void cost(const cup__call *call, double *bytes, double *flops)
-{
-    cup__attention a = forward_of(call);
-    cup__attention_cost(&a, false, bytes, flops);
-}
-
-static void cost_grad(const cup__call *call, double *bytes, double *flops)
-{
-    cup__attention a = backward_of(call);
-    cup__attention_cost(&a, true, bytes, flops);
 }
 
 #define WITH(...) &(const cup__qkv_attention_attributes){__VA_ARGS__}
@@ -186,39 +147,31 @@ static const cup__sample bench_grad[] = {
     {"4x4096x6144 4x4096x2048 4x16x4096 4x4096x2048", GRAD(.heads = 16, .causal = true)},
     {NULL, NULL}};
 
-static const cup__impl impls[] = {
-    {.name = "blocks", .place = CUP__CPU, .strided = true, .refuses = refuses_cpu, .run = run_cpu},
-    {0},
-};
-static const cup__impl impls_grad[] = {
-    {.name = "blocks", .place = CUP__CPU, .strided = true, .refuses = refuses_cpu,
-     .run = run_cpu_grad},
-    {0},
-};
-
 const cup__op cup__op_qkv_attention = {
+    .kind = CUP__QKV_ATTENTION,
     .infer = infer,
-    .specification = specification,
+    .specification = cup__attention_specification,
     .gradient = gradient,
-    .impls = impls,
+    .impls = cup__attention_impls,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_OUT(0) | CUP__SAVE_OUT(1),
     .random = true,
     .strided_out = true,
     .samples = samples,
     .bench = bench,
     .tolerance = 32, /* as attention */
-    .cost = cost,
+    .cost = cup__attention_cost,
 };
 
 const cup__op cup__op_qkv_attention_grad = {
+    .kind = CUP__QKV_ATTENTION_GRAD,
     .infer = infer_grad,
-    .specification = specification_grad,
-    .impls = impls_grad,
+    .specification = cup__attention_specification_grad,
+    .impls = cup__attention_grad_impls,
     .strided_out = true,
     .samples = samples_grad,
     .bench = bench_grad,
     .domain = {{0}, {0}, {4, 6}, {0}},
     .in_dtypes = {[2] = CUP__DTYPE(F32) | CUP__DTYPE(F64)},
     .tolerance = 64, /* as attention_grad */
-    .cost = cost_grad,
+    .cost = cup__attention_cost,
 };

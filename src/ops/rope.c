@@ -3,6 +3,8 @@
 
 #include "base/memory.h"
 #include "base/parallel.h"
+#include "cuda/cuda.h"
+#include "kernels/rope_call.cuh"
 #include "ops/attributes.h"
 #include "ops/pointwise.h"
 
@@ -200,8 +202,81 @@ static cup_status run_cpu(cup__call *call)
     return CUP_OK;
 }
 
+static const char *refuses_cuda(const cup__call *call)
+{
+    return pairs_of(call) > ROPE_PAIRS ? "over 512 features are turned" : NULL;
+}
+
+/* Elements of an access: as many as 16 bytes hold, while all rows and units begin at multiples. */
+static int vector_of(const cup__call *call)
+{
+    const cup_tensor *x = call->in[0], *y = call->out[0];
+    int64_t steps = pairs_of(call) | (x->shape[3] - 2 * pairs_of(call));
+    for (int i = 0; i < 3; i++)
+        steps |= (x->shape[i] > 1 ? x->stride[i] : 0) | (y->shape[i] > 1 ? y->stride[i] : 0);
+    int64_t size = cup_dtype_size(x->dtype), vector = 16 / size;
+    uintptr_t begin = (uintptr_t)x->data | (uintptr_t)y->data;
+    while (vector > 1 && (steps % vector || begin % (uintptr_t)(vector * size) ||
+                          x->stride[3] != 1 || y->stride[3] != 1))
+        vector /= 2;
+    return (int)vector;
+}
+
+static void fill_call(rope_call *to, const cup__call *call)
+{
+    const cup__rope_attributes *a = call->attributes;
+    const cup_tensor *x = call->in[0], *y = call->out[0];
+    int64_t pairs = pairs_of(call);
+    *to = (rope_call){
+        .x = x->data,
+        .y = y->data,
+        .rows = x->shape[0] * x->shape[2],
+        .heads = (int)x->shape[1],
+        .positions = (int)x->shape[2],
+        .size = (int)x->shape[3],
+        .pairs = (int)pairs,
+        .heads_turned = (int)heads_turned(call),
+        .inverse = a->inverse,
+        .offset = a->offset,
+    };
+    for (int i = 0; i < 4; i++) {
+        to->x_stride[i] = x->stride[i];
+        to->y_stride[i] = y->stride[i];
+    }
+    for (int64_t i = 0; i < pairs; i++)
+        to->frequency[i] = frequency_of(a, i, pairs) / (x->dtype == CUP_F64 ? 1 : 2 * M_PI);
+}
+
+static cup_status run_cuda(cup__call *call)
+{
+    const cup__rope_attributes *a = call->attributes;
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    int vector = vector_of(call);
+    cup__knob knobs[] = {
+        {"CUP_T", call->in[0]->dtype}, {"VEC", vector}, {"INTERLEAVED", a->interleaved}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "rope.cu", "rope_fwd", knobs, 3);
+    if (!kernel)
+        return call->c->error.status;
+    rope_call argument;
+    fill_call(&argument, call);
+    int64_t units = (argument.size - argument.pairs) / vector;
+    int64_t blocks = (argument.rows * units + ROPE_THREADS - 1) / ROPE_THREADS;
+    /* The angles are worth more heads the more blocks there are without dividing these up. */
+    int64_t parts = 16 * (int64_t)cup__cuda_facts(gpu)->multiprocessors / blocks + 1;
+    parts = parts < argument.heads ? parts : argument.heads;
+    argument.heads_each = (int)((argument.heads + parts - 1) / parts);
+    cup__grid grid = {
+        .x = blocks,
+        .y = (argument.heads + argument.heads_each - 1) / argument.heads_each,
+        .threads = ROPE_THREADS,
+    };
+    return cup__launch(gpu, kernel, grid, CUP__ARG(argument));
+}
+
 static const cup__impl impls[] = {
     {.name = "rows", .place = CUP__CPU, .strided = true, .refuses = refuses_cpu, .run = run_cpu},
+    {.name = "units", .place = CUP__CUDA, .strided = true, .refuses = refuses_cuda,
+     .run = run_cuda},
     {0},
 };
 #define WITH(...) &(const cup__rope_attributes){__VA_ARGS__}

@@ -1,0 +1,245 @@
+/* What the attention kernels for tensor cores share: tiles of heads in shared memory, fragments of
+ * them, and the random numbers of dropout.
+ *
+ * A tile has rows of SIZE elements of 16 bits, one position of one head each, and 16 bytes between
+ * rows, so that eight rows at one column lie in eight different banks of 16 bytes. The file that
+ * includes this one says with A_IN_REGISTERS whether a warp keeps the fragments of its rows. */
+#ifndef CUP_ATTENTION_CUH
+#define CUP_ATTENTION_CUH
+
+#include "attention_call.cuh"
+#include "philox.cuh"
+#include "ptx.cuh"
+
+#define PITCH (SIZE * 2 + 16)
+#define LOG2_E 1.4426950408889634f
+#define LN_2 0.6931471805599453f
+#define INFINITE __int_as_float(0x7f800000)
+
+DEVICE int lane_id()
+{
+    return (int)threadIdx.x % 32;
+}
+
+DEVICE T *head_of(const attention_heads &h, int batch, int head)
+{
+    return (T *)h.data + batch * h.batch + head * h.head;
+}
+
+/* How many keys the query sees, counted from the first. */
+DEVICE int seen_by(const attention_call &c, int query)
+{
+    int seen = CAUSAL ? query + 1 + c.keys - c.queries : c.keys;
+    return seen < c.keys ? seen : c.keys;
+}
+
+/* Begins to copy, by `Threads` threads of which this is one, `Rows` rows from position `first` on;
+ * rows past `limit` and features past the head's size are 0. */
+template <int Rows, int Threads>
+DEVICE void load_tile(int thread, uint32_t to, const T *head, long long stride, int first,
+                      int limit, int size)
+{
+    const int chunks = SIZE / 8;
+#pragma unroll 4
+    for (int i = thread; i < Rows * chunks; i += Threads) {
+        int row = i / chunks, chunk = i % chunks;
+        bool valid = first + row < limit && chunk * 8 < size;
+        const T *from = head + (valid ? (first + row) * stride + chunk * 8 : 0);
+        copy_async16(to + row * PITCH + chunk * 16, from, valid);
+    }
+}
+
+/* Where this lane reads the fragments of a tile: of 16 rows as A, or 16 rows turned as two B; and
+ * of 16 rows as two B. The next 16 features are 32 bytes on. */
+DEVICE uint32_t lane_of_a(uint32_t tile)
+{
+    return tile + lane_id() % 16 * PITCH + lane_id() / 16 * 16;
+}
+
+DEVICE uint32_t lane_of_b(uint32_t tile)
+{
+    return tile + (lane_id() / 16 * 8 + lane_id() % 8) * PITCH + lane_id() / 8 % 2 * 16;
+}
+
+/* Two neighbouring C, packed as an A. */
+DEVICE void pack_a(uint32_t (&a)[4], const float (&left)[4], const float (&right)[4])
+{
+    a[0] = pack(left[0], left[1], T());
+    a[1] = pack(left[2], left[3], T());
+    a[2] = pack(right[0], right[1], T());
+    a[3] = pack(right[2], right[3], T());
+}
+
+/* The fragments of this warp's 16 rows, when they stay in registers. */
+DEVICE void load_fragments(uint32_t (&a)[SIZE / 16][4], uint32_t tile)
+{
+#if A_IN_REGISTERS
+#pragma unroll
+    for (int k = 0; k < SIZE / 16; k++)
+        load_matrices(a[k], lane_of_a(tile) + k * 32);
+#endif
+}
+
+/* c[16, 8 Columns] += a[16, SIZE] times rows of a tile: c (i, j) sums a (i, d) tile (j, d). The A
+ * is in registers, or else read from its tile. */
+template <int Columns>
+DEVICE void multiply_rows(float (&c)[Columns][4], const uint32_t (&a)[SIZE / 16][4],
+                          uint32_t a_tile, uint32_t b_tile)
+{
+    uint32_t a_from = lane_of_a(a_tile), b_from = lane_of_b(b_tile);
+    const int steps_at_once = A_IN_REGISTERS ? SIZE / 16 : 2;
+#pragma unroll steps_at_once
+    for (int k = 0; k < SIZE / 16; k++) {
+        uint32_t fragment[4];
+#if A_IN_REGISTERS
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            fragment[i] = a[k][i];
+#else
+        load_matrices(fragment, a_from + k * 32);
+#endif
+#pragma unroll
+        for (int j = 0; j < Columns / 2; j++) {
+            uint32_t b[4];
+            load_matrices(b, b_from + j * 16 * PITCH + k * 32);
+            multiply_add(c[2 * j], fragment, b[0], b[1], T());
+            multiply_add(c[2 * j + 1], fragment, b[2], b[3], T());
+        }
+    }
+}
+
+/* c[16, 8 Columns] += a[16, 8 Depth] tile[8 Depth, 8 Columns], the A being packed from C. */
+template <int Columns, int Depth>
+DEVICE void multiply_columns(float (&c)[Columns][4], const float (&a)[Depth][4], uint32_t b_from)
+{
+#pragma unroll
+    for (int k = 0; k < Depth / 2; k++) {
+        uint32_t fragment[4];
+        pack_a(fragment, a[2 * k], a[2 * k + 1]);
+#pragma unroll
+        for (int j = 0; j < Columns / 2; j++) {
+            uint32_t b[4];
+            load_matrices_turned(b, b_from + k * 16 * PITCH + j * 32);
+            multiply_add(c[2 * j], fragment, b[0], b[1], T());
+            multiply_add(c[2 * j + 1], fragment, b[2], b[3], T());
+        }
+    }
+}
+
+template <int Columns> DEVICE void clear(float (&c)[Columns][4])
+{
+#pragma unroll
+    for (int j = 0; j < Columns; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            c[j][i] = 0;
+}
+
+struct softmax_state {
+    float base[2], sum[2]; /* of rows g and g + 8: scaled maximum so far, and this lane's sum */
+};
+
+/* Scores from `seen` on, of row g and of row g + 8, become -infinity. */
+template <int Columns> DEVICE void mask_scores(float (&s)[Columns][4], int seen_g, int seen_g8)
+{
+    int t = lane_id() % 4;
+#pragma unroll
+    for (int j = 0; j < Columns; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (8 * j + 2 * t + i % 2 >= (i < 2 ? seen_g : seen_g8))
+                s[j][i] = -INFINITE;
+}
+
+/* Scores become probabilities relative to the row's maximum; `fade` is what the row's sums so far
+ * must be multiplied by. */
+template <int Columns>
+DEVICE void soften(float (&s)[Columns][4], softmax_state &state, float (&fade)[2], float scale_log2)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float most = s[0][2 * r];
+#pragma unroll
+        for (int j = 0; j < Columns; j++)
+            most = fmaxf(most, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+        float before = state.base[r], base = fmaxf(before, most * scale_log2);
+        state.base[r] = base;
+        base = base == -INFINITE ? 0 : base;
+        fade[r] = exp2_fast(before - base);
+        float sum = state.sum[r] * fade[r];
+#pragma unroll
+        for (int j = 0; j < Columns; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                s[j][2 * r + e] = exp2_fast(s[j][2 * r + e] * scale_log2 - base);
+                sum += s[j][2 * r + e];
+            }
+        state.sum[r] = sum;
+    }
+}
+
+template <int Columns> DEVICE void fade_rows(float (&c)[Columns][4], const float (&fade)[2])
+{
+#pragma unroll
+    for (int j = 0; j < Columns; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            c[j][i] *= fade[i / 2];
+}
+
+/* Writes 16 rows of results through a tile of shared memory that is this warp's own. */
+template <int Columns>
+DEVICE void store_rows(T *head, long long stride, int first, int limit, int column, int size,
+                       uint32_t tile, const float (&c)[Columns][4], float low, float high)
+{
+    int g = lane_id() / 4, t = lane_id() % 4;
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < Columns; j++) {
+        uint32_t at = tile + g * PITCH + j * 16 + t * 4;
+        store_shared4(at, pack(c[j][0] * low, c[j][1] * low, T()));
+        store_shared4(at + 8 * PITCH, pack(c[j][2] * high, c[j][3] * high, T()));
+    }
+    __syncwarp();
+#pragma unroll 4
+    for (int i = lane_id(); i < 16 * Columns; i += 32) {
+        int row = i / Columns, chunk = i % Columns;
+        if (first + row < limit && column + chunk * 8 < size)
+            *(uint4 *)(head + (first + row) * stride + column + chunk * 8) =
+                load_shared16(tile + row * PITCH + chunk * 16);
+    }
+}
+
+/* The numbers of a lane for the tile of 16 queries and 16 keys that holds these: the word of
+ * e = key % 2 and r = query / 8 % 2 is 2 e + r, its upper half that of key / 8 % 2. */
+DEVICE uint64_t random_tile(const attention_call &c, int head, int query, int key)
+{
+    uint64_t down = (uint64_t)(c.queries + 15) / 16, across = (uint64_t)(c.keys + 15) / 16;
+    return ((head * down + query / 16) * across + key / 16) * 32;
+}
+
+/* Sixteen queries against this warp's sixteen keys: of `words`, which are those of query
+ * 2 t + g % 2 and the keys g and g ^ 1, neighbouring lanes swap what the other needs. Then word
+ * [e][r] holds the numbers of query 2 t + e + 8 r, for key g in its lower half, for key g + 8 in
+ * its upper. */
+DEVICE void swap_numbers(uint32_t (&to)[2][2], const struct philox_words &words)
+{
+    bool odd = lane_id() & 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        uint32_t mine = odd ? words.at[2 + r] : words.at[r];
+        uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? words.at[r] : words.at[2 + r], 4);
+        to[0][r] = odd ? other : mine;
+        to[1][r] = odd ? mine : other;
+    }
+}
+
+/* Whether dropout keeps the score whose number is the upper or the lower half of a word. */
+DEVICE bool keeps(uint32_t word, int upper, uint32_t threshold)
+{
+    return (upper ? word >> 16 : word & 0xffff) >= threshold;
+}
+
+#endif

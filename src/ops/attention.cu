@@ -1,0 +1,131 @@
+/* Flash attention, forward, for 16-bit floats on tensor cores fed from registers (mma.sync).
+ *
+ * Block x computes ROWS queries of one head; each of its warps has 16 of them, Q in registers, and
+ * walks over tiles of KEYS keys that all share, copied asynchronously one tile ahead. Scores stay
+ * in registers: running maximum and sum a row, probabilities packed into the A of the second
+ * product. The last rows of a head, which see the most keys, are started first. 4 B H T S D flops,
+ * halved by causality; Q, K, V, O once, K and V mostly from the L2 cache. */
+#ifndef CUP_T
+#define CUP_T 3
+#endif
+#ifndef SIZE
+#define SIZE 64 /* of a head, up to a multiple of 16 */
+#endif
+#ifndef WARPS
+#define WARPS 4
+#endif
+#ifndef KEYS
+#define KEYS 64
+#endif
+#ifndef STAGES
+#define STAGES 2 /* tiles of keys and of values in shared memory */
+#endif
+#ifndef CAUSAL
+#define CAUSAL 0
+#endif
+#ifndef DROPOUT
+#define DROPOUT 0
+#endif
+
+#define A_IN_REGISTERS (SIZE <= 128)
+#include "attention.cuh"
+
+#define ROWS (16 * WARPS)
+
+DEVICE void drop(const attention_call &c, float (&s)[KEYS / 8][4], int head, int query, int key)
+{
+#pragma unroll
+    for (int j = 0; j < KEYS / 16; j++) {
+        struct philox_words words =
+            philox_block((const uint64_t *)c.random, c.sequence,
+                         random_tile(c, head, query, key + 16 * j) + lane_id());
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int upper = i / 4, r = i / 2 % 2, e = i % 2;
+            if (!keeps(words.at[2 * e + r], upper, c.threshold))
+                s[2 * j + upper][2 * r + e] = 0;
+        }
+    }
+}
+
+DEVICE void finish(const attention_call &c, softmax_state &state, float (&o)[SIZE / 8][4],
+                   int batch, int head, int query, uint32_t tile)
+{
+    float scale[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float sum = state.sum[r];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        scale[r] = sum == 0 ? 0 : (DROPOUT ? c.factor : 1.0f) / sum;
+        int row = query + lane_id() / 4 + 8 * r;
+        if (c.lse && lane_id() % 4 == 0 && row < c.queries)
+            ((float *)c.lse)[((long long)batch * c.heads + head) * c.queries + row] =
+                sum == 0 ? -INFINITE : (state.base[r] + log2f(sum)) * LN_2;
+    }
+    store_rows(head_of(c.o, batch, head), c.o.position, query, c.queries, 0, c.size, tile, o,
+               scale[0], scale[1]);
+}
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    attention_fwd(const __grid_constant__ attention_call c)
+{
+    extern __shared__ uint4 memory[];
+    const int tile_bytes = KEYS * PITCH;
+    uint32_t q_tile = shared_address(memory), k_tiles = q_tile + ROWS * PITCH;
+    uint32_t v_tiles = k_tiles + STAGES * tile_bytes;
+    int blocks = (c.queries + ROWS - 1) / ROWS, row = (int)(blockIdx.x / (unsigned)blocks);
+    int first = (blocks - 1 - (int)(blockIdx.x % (unsigned)blocks)) * ROWS;
+    int batch = row / c.heads, head = row % c.heads, kv = head / (c.heads / c.kv_heads);
+    const T *keys = head_of(c.k, batch, kv), *values = head_of(c.v, batch, kv);
+    int last = first + ROWS < c.queries ? first + ROWS : c.queries;
+    int end = seen_by(c, last - 1), tiles = end > 0 ? (end + KEYS - 1) / KEYS : 0;
+    int query = first + (int)threadIdx.x / 32 * 16;
+    uint32_t own_tile = q_tile + (int)threadIdx.x / 32 * 16 * PITCH;
+
+    load_tile<ROWS, WARPS * 32>(threadIdx.x, q_tile, head_of(c.q, batch, head), c.q.position, first,
+                                c.queries, c.size);
+    copies_end();
+    if (STAGES == 2 && tiles) {
+        load_tile<KEYS, WARPS * 32>(threadIdx.x, k_tiles, keys, c.k.position, 0, c.keys, c.size);
+        load_tile<KEYS, WARPS * 32>(threadIdx.x, v_tiles, values, c.v.position, 0, c.keys, c.size);
+    }
+    copies_end();
+    copies_wait<1>();
+    __syncthreads();
+    uint32_t q[SIZE / 16][4];
+    load_fragments(q, own_tile);
+    float o[SIZE / 8][4], scale_log2 = c.scale * LOG2_E;
+    clear(o);
+    softmax_state state = {{-INFINITE, -INFINITE}, {0, 0}};
+
+    for (int n = 0; n < tiles; n++) {
+        int next = STAGES == 2 ? n + 1 : n;
+        if (next < tiles) {
+            int to = next % STAGES * tile_bytes;
+            load_tile<KEYS, WARPS * 32>(threadIdx.x, k_tiles + to, keys, c.k.position, next * KEYS,
+                                        c.keys, c.size);
+            load_tile<KEYS, WARPS * 32>(threadIdx.x, v_tiles + to, values, c.v.position,
+                                        next * KEYS, c.keys, c.size);
+        }
+        copies_end();
+        copies_wait<STAGES - 1>();
+        __syncthreads();
+        int at = n % STAGES * tile_bytes;
+        if (n * KEYS < seen_by(c, query + 15)) {
+            float s[KEYS / 8][4], fade[2];
+            clear(s);
+            multiply_rows(s, q, own_tile, k_tiles + at);
+            if ((n + 1) * KEYS > seen_by(c, query))
+                mask_scores(s, seen_by(c, query + lane_id() / 4) - n * KEYS,
+                            seen_by(c, query + lane_id() / 4 + 8) - n * KEYS);
+            soften(s, state, fade, scale_log2);
+            fade_rows(o, fade);
+            if (DROPOUT)
+                drop(c, s, row, query, n * KEYS);
+            multiply_columns(o, s, lane_of_a(v_tiles + at));
+        }
+        __syncthreads();
+    }
+    finish(c, state, o, batch, head, query, own_tile);
+}

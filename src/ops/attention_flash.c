@@ -1,0 +1,121 @@
+/* The host side of attention.cu and attention_grad.cu. */
+#include "ops/attention_launch.h"
+
+#define POSITIONS_MOST (1 << 30)
+
+const char *cup__attention_flash_refuses(const cup__call *call)
+{
+    cup__attention a = cup__attention_of(call);
+    const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(call->c->device));
+    if (a.dtype != CUP_F16 && a.dtype != CUP_BF16)
+        return "it takes f16 and bf16";
+    if (facts->major * 10 + facts->minor < (a.dtype == CUP_F16 ? 75 : 80))
+        return "the GPU's tensor cores do not take this dtype";
+    if (a.size % 8 || a.size > 256)
+        return "the size of a head must be a multiple of 8 up to 256";
+    if (a.scale < 0)
+        return "the scale is negative";
+    return a.queries > POSITIONS_MOST || a.keys > POSITIONS_MOST ? "there are over 2^30 positions"
+                                                                 : NULL;
+}
+
+int64_t cup__attention_padded(const cup__attention *a)
+{
+    int64_t step = a->size > 128 ? 32 : 16;
+    return (a->size + step - 1) / step * step;
+}
+
+int64_t cup__attention_pitch(int64_t size)
+{
+    return size * 2 + 16;
+}
+
+/* The knobs of a walk over tiles: the first of the list whose tiles fit in shared memory. */
+typedef struct plan {
+    int warps, step, stages;
+} plan;
+
+static int64_t bytes_of(const plan *p, int64_t size, bool backward)
+{
+    int64_t rows = (backward ? 2 : 1) * 16 * p->warps + 2 * p->stages * p->step;
+    return rows * cup__attention_pitch(size) + (backward ? p->stages * p->step * 8 : 0);
+}
+
+static plan choose(const cup__attention *a, int64_t size, bool backward)
+{
+    static const plan forward_plans[] = {
+        {4, 64, 2}, {4, 32, 2}, {4, 32, 1}, {2, 32, 1}, {2, 16, 1}};
+    static const plan backward_plans[] = {
+        {4, 64, 2}, {4, 32, 2}, {4, 16, 2}, {2, 16, 2}, {2, 16, 1}};
+    const plan *plans = backward ? backward_plans : forward_plans;
+    const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(a->c->device));
+    /* Wider heads leave fewer registers for scores. */
+    int most = backward ? (size > 128 ? 16 : size > 64 ? 32 : 64) : (size > 128 ? 32 : 64);
+    for (int i = 0; i < 5; i++)
+        if (plans[i].step <= most && bytes_of(&plans[i], size, backward) <= facts->shared_per_block)
+            return plans[i];
+    return plans[4];
+}
+
+static cup__attention_kernel kernel_of(const char *file, const char *entry, const cup__attention *a,
+                                       int64_t size, const plan *p, const char *step)
+{
+    return (cup__attention_kernel){
+        .file = file,
+        .entry = entry,
+        .knobs = {{"CUP_T", a->dtype},
+                  {"SIZE", size},
+                  {"WARPS", p->warps},
+                  {step, p->step},
+                  {"STAGES", p->stages},
+                  {"CAUSAL", a->causal},
+                  {"DROPOUT", a->dropout > 0}},
+        .knob_count = 7,
+        .grid.threads = p->warps * 32,
+    };
+}
+
+static cup_status flash(cup__attention *a)
+{
+    attention_call argument = cup__attention_call_of(a);
+    int64_t size = cup__attention_padded(a);
+    plan p = choose(a, size, false);
+    cup__attention_kernel l = kernel_of("attention.cu", "attention_fwd", a, size, &p, "KEYS");
+    l.grid.x = cup__attention_tiles(a->queries, 16 * p.warps) * a->batch * a->heads;
+    l.grid.shared = (int)bytes_of(&p, size, false);
+    return cup__attention_launch(a, &l, &argument);
+}
+
+cup_status cup__attention_flash(cup__attention *a)
+{
+    return cup__attention_with_copies(a, flash);
+}
+
+static cup_status flash_grad(cup__attention *a)
+{
+    int64_t rows = a->batch * a->heads * a->queries, size = cup__attention_padded(a);
+    cup_tensor *space = cup__attention_numbers(a, CUP_F32, 2 * rows);
+    if (!space)
+        return a->c->error.status;
+    attention_call argument = cup__attention_call_of(a);
+    argument.delta = space->data;
+    argument.lse_log2 = (float *)space->data + rows;
+    plan p = choose(a, size, true);
+    cup__attention_kernel l =
+        kernel_of("attention_grad.cu", "attention_grad_queries", a, size, &p, "STEP");
+    l.grid.x = cup__attention_tiles(a->queries, 16 * p.warps) * a->batch * a->heads;
+    l.grid.shared = (int)bytes_of(&p, size, true);
+    cup_status status = cup__attention_launch(a, &l, &argument);
+    l.entry = "attention_grad_keys";
+    l.grid.x = cup__attention_tiles(a->keys, 16 * p.warps) * a->batch * a->kv_heads;
+    l.grid.y = size > 128 ? 2 : 1;
+    if (status == CUP_OK)
+        status = cup__attention_launch(a, &l, &argument);
+    cup_tensor_free(space);
+    return status;
+}
+
+cup_status cup__attention_flash_grad(cup__attention *a)
+{
+    return cup__attention_with_copies(a, flash_grad);
+}

@@ -1,0 +1,298 @@
+/* Flash attention, backward, for 16-bit floats on tensor cores fed from registers (mma.sync).
+ *
+ * Two kernels that each compute the scores again, so that every result is summed in one place and
+ * in one order; one kernel would do five products instead of seven, but has to add up dq across
+ * blocks. attention_grad_queries   block x: ROWS queries of a head; walks over keys; dq. It also
+ * writes the sums of o times d_o and the scaled lse that the other needs. attention_grad_keys block
+ * x: ROWS keys of a head; walks over the queries that see them, of all heads of the group; dk and
+ * dv, of PART features in block y. The rows of a block stay in one warp each 16; the tiles walked
+ * over are shared, one copied ahead. 14 B H T S D flops, halved by causality. */
+#ifndef CUP_T
+#define CUP_T 3
+#endif
+#ifndef SIZE
+#define SIZE 64 /* of a head, up to a multiple of 16, or 32 above 128 */
+#endif
+#ifndef PART
+#define PART (SIZE > 128 ? SIZE / 2 : SIZE) /* features of dk and dv that a block computes */
+#endif
+#ifndef WARPS
+#define WARPS 4
+#endif
+#ifndef STEP
+#define STEP (SIZE > 128 ? 16 : SIZE > 64 ? 32 : 64) /* positions walked over at a time */
+#endif
+#ifndef STAGES
+#define STAGES 2
+#endif
+#ifndef CAUSAL
+#define CAUSAL 0
+#endif
+#ifndef DROPOUT
+#define DROPOUT 0
+#endif
+
+#define A_IN_REGISTERS (SIZE <= 64)
+#include "attention.cuh"
+
+#define THREADS (WARPS * 32)
+#define ROWS (16 * WARPS)
+#define TILE (STEP * PITCH)
+
+DEVICE float product_of_pairs(uint32_t x, uint32_t y)
+{
+    union {
+        uint32_t word;
+        T at[2];
+    } a, b;
+    a.word = x;
+    b.word = y;
+    return to_real(a.at[0]) * to_real(b.at[0]) + to_real(a.at[1]) * to_real(b.at[1]);
+}
+
+/* Sums of o times d_o of the rows g and g + 8, from the tiles of both. */
+DEVICE void sum_delta(float (&delta)[2], uint32_t o_tile, uint32_t d_o_tile)
+{
+    delta[0] = delta[1] = 0;
+#pragma unroll
+    for (int k = 0; k < SIZE / 16; k++) {
+        uint32_t o[4], d[4];
+        load_matrices(o, lane_of_a(o_tile) + k * 32);
+        load_matrices(d, lane_of_a(d_o_tile) + k * 32);
+        delta[0] += product_of_pairs(o[0], d[0]) + product_of_pairs(o[2], d[2]);
+        delta[1] += product_of_pairs(o[1], d[1]) + product_of_pairs(o[3], d[3]);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        delta[r] += __shfl_xor_sync(0xffffffffu, delta[r], 1);
+        delta[r] += __shfl_xor_sync(0xffffffffu, delta[r], 2);
+    }
+}
+
+/* Scores s become gradients of the scores but for the scale; dp are those of the probabilities. */
+DEVICE void queries_back(const attention_call &c, float (&s)[STEP / 8][4],
+                         const float (&dp)[STEP / 8][4], const float (&lse)[2],
+                         const float (&delta)[2], int row, int query, int key, bool masked)
+{
+    int g = lane_id() / 4, t = lane_id() % 4;
+    float scale_log2 = c.scale * LOG2_E;
+    int seen[2] = {seen_by(c, query + g) - key - 2 * t, seen_by(c, query + g + 8) - key - 2 * t};
+#pragma unroll
+    for (int j = 0; j < STEP / 16; j++) {
+        struct philox_words words;
+        if (DROPOUT)
+            words = philox_block((const uint64_t *)c.random, c.sequence,
+                                 random_tile(c, row, query, key + 16 * j) + lane_id());
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int upper = i / 4, r = i / 2 % 2, e = i % 2, at = 2 * j + upper;
+            float p = exp2_fast(s[at][2 * r + e] * scale_log2 - lse[r]);
+            if (masked && 8 * at + e >= seen[r])
+                p = 0;
+            float d = dp[at][2 * r + e];
+            if (DROPOUT)
+                d = keeps(words.at[2 * e + r], upper, c.threshold) ? d * c.factor : 0;
+            s[at][2 * r + e] = p * (d - delta[r]);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    attention_grad_queries(const __grid_constant__ attention_call c)
+{
+    extern __shared__ uint4 memory[];
+    uint32_t q_tile = shared_address(memory), d_o_tile = q_tile + ROWS * PITCH;
+    uint32_t k_tiles = d_o_tile + ROWS * PITCH, v_tiles = k_tiles + STAGES * TILE;
+    int blocks = (c.queries + ROWS - 1) / ROWS, row = (int)(blockIdx.x / (unsigned)blocks);
+    int first = (blocks - 1 - (int)(blockIdx.x % (unsigned)blocks)) * ROWS;
+    int batch = row / c.heads, head = row % c.heads, kv = head / (c.heads / c.kv_heads);
+    const T *keys = head_of(c.k, batch, kv), *values = head_of(c.v, batch, kv);
+    int last = first + ROWS < c.queries ? first + ROWS : c.queries;
+    int end = seen_by(c, last - 1), tiles = end > 0 ? (end + STEP - 1) / STEP : 0;
+    int query = first + (int)threadIdx.x / 32 * 16, own = (int)threadIdx.x / 32 * 16 * PITCH;
+
+    load_tile<ROWS, THREADS>(threadIdx.x, q_tile, head_of(c.q, batch, head), c.q.position, first,
+                             c.queries, c.size);
+    load_tile<ROWS, THREADS>(threadIdx.x, d_o_tile, head_of(c.d_o, batch, head), c.d_o.position,
+                             first, c.queries, c.size);
+    /* O passes through the place of the keys and values. */
+    load_tile<ROWS, THREADS>(threadIdx.x, k_tiles, head_of(c.o, batch, head), c.o.position, first,
+                             c.queries, c.size);
+    copies_end();
+    copies_wait<0>();
+    __syncthreads();
+    uint32_t q[SIZE / 16][4], d_o[SIZE / 16][4];
+    load_fragments(q, q_tile + own);
+    load_fragments(d_o, d_o_tile + own);
+    float delta[2], lse[2];
+    sum_delta(delta, k_tiles + own, d_o_tile + own);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int at = query + lane_id() / 4 + 8 * r;
+        long long place = ((long long)batch * c.heads + head) * c.queries + at;
+        float natural = at < c.queries ? ((const float *)c.lse)[place] : 0;
+        lse[r] = natural == -INFINITE ? INFINITE : natural * LOG2_E;
+        if (at < c.queries && lane_id() % 4 == 0) {
+            ((float *)c.delta)[place] = delta[r];
+            ((float *)c.lse_log2)[place] = lse[r];
+        }
+    }
+    __syncthreads();
+
+    float dq[SIZE / 8][4];
+    clear(dq);
+    for (int n = STAGES == 2 ? -1 : 0; n < tiles; n++) {
+        int next = STAGES == 2 ? n + 1 : n, to = next % STAGES * TILE;
+        if (next < tiles) {
+            load_tile<STEP, THREADS>(threadIdx.x, k_tiles + to, keys, c.k.position, next * STEP,
+                                     c.keys, c.size);
+            load_tile<STEP, THREADS>(threadIdx.x, v_tiles + to, values, c.v.position, next * STEP,
+                                     c.keys, c.size);
+        }
+        copies_end();
+        if (n < 0)
+            continue;
+        copies_wait<STAGES - 1>();
+        __syncthreads();
+        int at = n % STAGES * TILE;
+        if (n * STEP < seen_by(c, query + 15)) {
+            float s[STEP / 8][4], dp[STEP / 8][4];
+            clear(s);
+            clear(dp);
+            multiply_rows(s, q, q_tile + own, k_tiles + at);
+            multiply_rows(dp, d_o, d_o_tile + own, v_tiles + at);
+            queries_back(c, s, dp, lse, delta, row, query, n * STEP,
+                         (n + 1) * STEP > seen_by(c, query));
+            multiply_columns(dq, s, lane_of_a(k_tiles + at));
+        }
+        __syncthreads();
+    }
+    store_rows(head_of(c.dq, batch, head), c.dq.position, query, c.queries, 0, c.size, q_tile + own,
+               dq, c.scale, c.scale);
+}
+
+/* As queries_back with keys as rows: s becomes the probabilities that dropout keeps, dp the
+ * gradients of the scores but for the scale. */
+DEVICE void keys_back(const attention_call &c, float (&s)[STEP / 8][4], float (&dp)[STEP / 8][4],
+                      uint32_t lse, uint32_t delta, int row, int query, int key, bool masked)
+{
+    int g = lane_id() / 4, t = lane_id() % 4;
+    float scale_log2 = c.scale * LOG2_E;
+#pragma unroll
+    for (int j = 0; j < STEP / 16; j++) {
+        uint32_t word[2][2];
+        if (DROPOUT) {
+            uint64_t tile = random_tile(c, row, query + 16 * j, key);
+            swap_numbers(word, philox_block((const uint64_t *)c.random, c.sequence,
+                                            tile + (2 * t + g % 2) * 4 + g / 2));
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int at = 2 * j + r;
+            float2 lse_of = load_shared_pair(lse + (at * 8 + 2 * t) * 4);
+            float2 delta_of = load_shared_pair(delta + (at * 8 + 2 * t) * 4);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int upper = i / 2, e = i % 2;
+                float p = exp2_fast(s[at][i] * scale_log2 - (e ? lse_of.y : lse_of.x));
+                if (masked && key + g + 8 * upper >= seen_by(c, query + at * 8 + 2 * t + e))
+                    p = 0;
+                bool kept = !DROPOUT || keeps(word[e][r], upper, c.threshold);
+                float d = kept ? dp[at][i] * (DROPOUT ? c.factor : 1.0f) : 0;
+                s[at][i] = kept ? p : 0;
+                dp[at][i] = p * (d - (e ? delta_of.y : delta_of.x));
+            }
+        }
+    }
+}
+
+/* What a block of keys walks over: tile `n` counts the tiles of queries from the first that sees
+ * any of the keys, through all heads of the group. */
+struct walk {
+    int first, tiles; /* of each head */
+};
+
+DEVICE void load_queries(const attention_call &c, const walk &w, int n, int batch, int kv,
+                         uint32_t q_tile, uint32_t d_o_tile, uint32_t numbers)
+{
+    int head = kv * (c.heads / c.kv_heads) + n / w.tiles, query = (w.first + n % w.tiles) * STEP;
+    load_tile<STEP, THREADS>(threadIdx.x, q_tile, head_of(c.q, batch, head), c.q.position, query,
+                             c.queries, c.size);
+    load_tile<STEP, THREADS>(threadIdx.x, d_o_tile, head_of(c.d_o, batch, head), c.d_o.position,
+                             query, c.queries, c.size);
+    int i = (int)threadIdx.x;
+    if (i < 2 * STEP) {
+        int at = query + i % STEP;
+        bool valid = at < c.queries;
+        const float *from = (const float *)(i < STEP ? c.lse_log2 : c.delta);
+        from += valid ? ((long long)batch * c.heads + head) * c.queries + at : 0;
+        copy_async4(numbers + i * 4, from, valid);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    attention_grad_keys(const __grid_constant__ attention_call c)
+{
+    extern __shared__ uint4 memory[];
+    uint32_t k_tile = shared_address(memory), v_tile = k_tile + ROWS * PITCH;
+    uint32_t q_tiles = v_tile + ROWS * PITCH, d_o_tiles = q_tiles + STAGES * TILE;
+    uint32_t numbers = d_o_tiles + STAGES * TILE;
+    int blocks = (c.keys + ROWS - 1) / ROWS, pair = (int)(blockIdx.x / (unsigned)blocks);
+    int first = (int)(blockIdx.x % (unsigned)blocks) * ROWS;
+    int batch = pair / c.kv_heads, kv = pair % c.kv_heads;
+    int key = first + (int)threadIdx.x / 32 * 16, own = (int)threadIdx.x / 32 * 16 * PITCH;
+    int unseen = CAUSAL ? first - (c.keys - c.queries) : 0; /* the queries before it see no key */
+    walk w;
+    w.first = (unseen < 0 ? 0 : unseen) / STEP;
+    w.tiles = (c.queries + STEP - 1) / STEP - w.first;
+    int tiles = w.tiles > 0 ? w.tiles * (c.heads / c.kv_heads) : 0;
+
+    load_tile<ROWS, THREADS>(threadIdx.x, k_tile, head_of(c.k, batch, kv), c.k.position, first,
+                             c.keys, c.size);
+    load_tile<ROWS, THREADS>(threadIdx.x, v_tile, head_of(c.v, batch, kv), c.v.position, first,
+                             c.keys, c.size);
+    if (STAGES == 2 && tiles)
+        load_queries(c, w, 0, batch, kv, q_tiles, d_o_tiles, numbers);
+    copies_end();
+    uint32_t k[SIZE / 16][4], v[SIZE / 16][4];
+    copies_wait<0>();
+    __syncthreads();
+    load_fragments(k, k_tile + own);
+    load_fragments(v, v_tile + own);
+    float dk[PART / 8][4], dv[PART / 8][4];
+    clear(dk);
+    clear(dv);
+    for (int n = 0; n < tiles; n++) {
+        int next = STAGES == 2 ? n + 1 : n, to = next % STAGES * TILE;
+        if (next < tiles)
+            load_queries(c, w, next, batch, kv, q_tiles + to, d_o_tiles + to,
+                         numbers + next % STAGES * STEP * 8);
+        copies_end();
+        copies_wait<STAGES - 1>();
+        __syncthreads();
+        int at = n % STAGES * TILE, query = (w.first + n % w.tiles) * STEP;
+        uint32_t lse = numbers + n % STAGES * STEP * 8;
+        if (key < seen_by(c, query + STEP - 1)) {
+            float s[STEP / 8][4], dp[STEP / 8][4];
+            clear(s);
+            clear(dp);
+            multiply_rows(s, k, k_tile + own, q_tiles + at);
+            multiply_rows(dp, v, v_tile + own, d_o_tiles + at);
+            int row = batch * c.heads + kv * (c.heads / c.kv_heads) + n / w.tiles;
+            keys_back(c, s, dp, lse, lse + STEP * 4, row, query, key,
+                      CAUSAL && key + 16 > seen_by(c, query));
+            int column = (int)blockIdx.y * PART * 2;
+            multiply_columns(dv, s, lane_of_a(d_o_tiles + at) + column);
+            multiply_columns(dk, dp, lane_of_a(q_tiles + at) + column);
+        }
+        __syncthreads();
+    }
+    copies_wait<0>();
+    __syncthreads();
+    int column = (int)blockIdx.y * PART;
+    float factor = DROPOUT ? c.factor : 1.0f;
+    store_rows(head_of(c.dk, batch, kv), c.dk.position, key, c.keys, column, c.size, k_tile + own,
+               dk, c.scale, c.scale);
+    store_rows(head_of(c.dv, batch, kv), c.dv.position, key, c.keys, column, c.size, v_tile + own,
+               dv, factor, factor);
+}

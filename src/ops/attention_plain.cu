@@ -1,0 +1,235 @@
+/* Attention, forward and backward, for any element type, size and strides: a warp for each row of
+ * the result, on plain arithmetic. The last resort, and what the fast kernels are held against.
+ *
+ * Each lane computes the score of one key (or query) of 32; then all lanes add up the 32 rows, each
+ * its own features: CHUNK of them in block y, so that a head may have any size.
+ * The sums of o times d_o come first, by attention_plain_delta. */
+#ifndef CUP_T
+#define CUP_T 0
+#endif
+#ifndef DROPOUT
+#define DROPOUT 0
+#endif
+
+#include "attention_call.cuh"
+#include "philox.cuh"
+#include "real_math.cuh"
+
+#define WARPS 4
+#define CHUNK 256
+#define EACH (CHUNK / 32)
+#define EVERYONE 0xffffffffu
+
+DEVICE real infinite()
+{
+    return (real)__int_as_float(0x7f800000);
+}
+
+/* A row of the result, and the features of this block. */
+struct place {
+    int batch, head, position, first, count;
+    long long row; /* in lse and delta */
+};
+
+DEVICE bool find_place(const attention_call &c, int heads, int positions, place *p)
+{
+    long long at = (long long)blockIdx.x * WARPS + threadIdx.x / 32;
+    if (at >= (long long)c.batch * heads * positions)
+        return false;
+    p->row = at;
+    p->position = (int)(at % positions);
+    p->head = (int)(at / positions % heads);
+    p->batch = (int)(at / positions / heads);
+    p->first = (int)blockIdx.y * CHUNK;
+    p->count = c.size - p->first < CHUNK ? c.size - p->first : CHUNK;
+    return true;
+}
+
+DEVICE T *row_of(const attention_heads &h, int batch, int head, int position)
+{
+    return (T *)h.data + batch * h.batch + head * h.head + position * h.position;
+}
+
+DEVICE real product_of(const attention_call &c, const T *x, long long x_step, const T *y,
+                       long long y_step)
+{
+    real sum = 0;
+    for (int d = 0; d < c.size; d++)
+        sum += to_real(x[d * x_step]) * to_real(y[d * y_step]);
+    return sum;
+}
+
+/* What dropout multiplies the probability of a score by. */
+DEVICE real keep_factor(const attention_call &c, int row, int query, int key)
+{
+#if DROPOUT
+    uint64_t down = (uint64_t)(c.queries + 15) / 16, across = (uint64_t)(c.keys + 15) / 16;
+    uint64_t block =
+        ((row * down + query / 16) * across + key / 16) * 32 + query % 8 * 4 + key % 8 / 2;
+    struct philox_words words = philox_block((const uint64_t *)c.random, c.sequence, block);
+    uint32_t e = key & 1, r = query >> 3 & 1;
+    uint32_t word = e ? (r ? words.at[3] : words.at[2]) : (r ? words.at[1] : words.at[0]);
+    uint32_t number = key >> 3 & 1 ? word >> 16 : word & 0xffff;
+    return number < c.threshold ? 0 : (real)c.factor_f64;
+#else
+    return 1;
+#endif
+}
+
+DEVICE int seen_by(const attention_call &c, int query)
+{
+    int seen = c.causal ? query + 1 + c.keys - c.queries : c.keys;
+    return seen < c.keys ? seen : c.keys;
+}
+
+DEVICE real warp_most(real x)
+{
+    for (int mask = 16; mask > 0; mask /= 2) {
+        real other = __shfl_xor_sync(EVERYONE, x, mask);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+
+DEVICE real warp_total(real x)
+{
+    for (int mask = 16; mask > 0; mask /= 2)
+        x += __shfl_xor_sync(EVERYONE, x, mask);
+    return x;
+}
+
+/* sum[i] += weight of lane k times feature i of row k, for the `count` first lanes. */
+DEVICE void add_rows(real (&sum)[EACH], const place &p, real weight, const T *first,
+                     long long position, long long feature, int count)
+{
+    for (int k = 0; k < count; k++) {
+        real w = __shfl_sync(EVERYONE, weight, k);
+        const T *row = first + k * position + p.first * feature;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            int d = (int)threadIdx.x % 32 + 32 * i;
+            if (d < p.count)
+                sum[i] += w * to_real(row[d * feature]);
+        }
+    }
+}
+
+DEVICE void store_row(const attention_heads &h, const place &p, const real (&sum)[EACH], real scale)
+{
+    T *row = row_of(h, p.batch, p.head, p.position) + p.first * h.feature;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int d = (int)threadIdx.x % 32 + 32 * i;
+        if (d < p.count)
+            row[d * h.feature] = from_real<T>(sum[i] * scale);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    attention_plain_fwd(const __grid_constant__ attention_call c)
+{
+    place p;
+    if (!find_place(c, c.heads, c.queries, &p))
+        return;
+    int lane = (int)threadIdx.x % 32, kv = p.head / (c.heads / c.kv_heads);
+    int seen = seen_by(c, p.position), row = p.batch * c.heads + p.head;
+    const T *q = row_of(c.q, p.batch, p.head, p.position);
+    real o[EACH] = {0}, most = -infinite(), sum = 0;
+    for (int first = 0; first < seen; first += 32) {
+        int key = first + lane, count = seen - first < 32 ? seen - first : 32;
+        real score = -infinite();
+        if (lane < count)
+            score = (real)c.scale_f64 *
+                    product_of(c, q, c.q.feature, row_of(c.k, p.batch, kv, key), c.k.feature);
+        real before = most, chunk_most = warp_most(score);
+        most = chunk_most > most ? chunk_most : most;
+        real base = most == -infinite() ? 0 : most, fade = exp_of(before - base);
+        real weight = exp_of(score - base);
+        sum = sum * fade + warp_total(weight);
+        if (lane < count)
+            weight *= keep_factor(c, row, p.position, key);
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            o[i] *= fade;
+        add_rows(o, p, weight, row_of(c.v, p.batch, kv, first), c.v.position, c.v.feature, count);
+    }
+    store_row(c.o, p, o, sum == 0 ? 0 : 1 / sum);
+    if (c.lse && lane == 0 && p.first == 0)
+        ((real *)c.lse)[p.row] = sum == 0 ? -infinite() : most + log_of(sum);
+}
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    attention_plain_delta(const __grid_constant__ attention_call c)
+{
+    place p;
+    if (!find_place(c, c.heads, c.queries, &p))
+        return;
+    const T *o = row_of(c.o, p.batch, p.head, p.position);
+    const T *d_o = row_of(c.d_o, p.batch, p.head, p.position);
+    real sum = 0;
+    for (int d = (int)threadIdx.x % 32; d < c.size; d += 32)
+        sum += to_real(o[d * c.o.feature]) * to_real(d_o[d * c.d_o.feature]);
+    sum = warp_total(sum);
+    if (threadIdx.x % 32 == 0)
+        ((real *)c.delta)[p.row] = sum;
+}
+
+/* The gradient of one score but for the scale, and in *kept the probability that dropout keeps. */
+DEVICE real score_back(const attention_call &c, int batch, int head, int kv, int query, int key,
+                       real *kept)
+{
+    long long at = ((long long)batch * c.heads + head) * c.queries + query;
+    real lse = ((const real *)c.lse)[at];
+    *kept = 0;
+    if (key >= seen_by(c, query) || lse == -infinite())
+        return 0;
+    real score = (real)c.scale_f64 * product_of(c, row_of(c.q, batch, head, query), c.q.feature,
+                                                row_of(c.k, batch, kv, key), c.k.feature);
+    real dp = product_of(c, row_of(c.d_o, batch, head, query), c.d_o.feature,
+                         row_of(c.v, batch, kv, key), c.v.feature);
+    real p = exp_of(score - lse), keep = keep_factor(c, batch * c.heads + head, query, key);
+    *kept = p * keep;
+    return p * (dp * keep - ((const real *)c.delta)[at]);
+}
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    attention_plain_queries(const __grid_constant__ attention_call c)
+{
+    place p;
+    if (!find_place(c, c.heads, c.queries, &p))
+        return;
+    int lane = (int)threadIdx.x % 32, kv = p.head / (c.heads / c.kv_heads);
+    int seen = seen_by(c, p.position);
+    real dq[EACH] = {0}, kept;
+    for (int first = 0; first < seen; first += 32) {
+        int count = seen - first < 32 ? seen - first : 32;
+        real ds =
+            lane < count ? score_back(c, p.batch, p.head, kv, p.position, first + lane, &kept) : 0;
+        add_rows(dq, p, ds, row_of(c.k, p.batch, kv, first), c.k.position, c.k.feature, count);
+    }
+    store_row(c.dq, p, dq, (real)c.scale_f64);
+}
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    attention_plain_keys(const __grid_constant__ attention_call c)
+{
+    place p;
+    if (!find_place(c, c.kv_heads, c.keys, &p))
+        return;
+    int lane = (int)threadIdx.x % 32, group = c.heads / c.kv_heads;
+    int unseen = c.causal ? p.position - (c.keys - c.queries) : 0;
+    real dk[EACH] = {0}, dv[EACH] = {0};
+    for (int head = p.head * group; head < (p.head + 1) * group; head++)
+        for (int first = unseen > 0 ? unseen : 0; first < c.queries; first += 32) {
+            int count = c.queries - first < 32 ? c.queries - first : 32;
+            real ds = 0, kept = 0;
+            if (lane < count)
+                ds = score_back(c, p.batch, head, p.head, first + lane, p.position, &kept);
+            add_rows(dk, p, ds, row_of(c.q, p.batch, head, first), c.q.position, c.q.feature,
+                     count);
+            add_rows(dv, p, kept, row_of(c.d_o, p.batch, head, first), c.d_o.position,
+                     c.d_o.feature, count);
+        }
+    store_row(c.dk, p, dk, (real)c.scale_f64);
+    store_row(c.dv, p, dv, 1);
+}

@@ -1,0 +1,113 @@
+/* Turns pairs of features by an angle that grows with the position.
+ *
+ * A thread takes VEC pairs of one position, works out their angles once, and goes through
+ * `heads_each` heads, the block's part of them in y; behind the pairs follow units of VEC features
+ * that are only copied. Whole turns are taken off before single precision could lose them.
+ * Reads and writes each element once. */
+#ifndef CUP_T
+#define CUP_T 3
+#endif
+#ifndef VEC
+#define VEC 1 /* elements of an access */
+#endif
+#ifndef INTERLEAVED
+#define INTERLEAVED 0
+#endif
+
+#include "rope_call.cuh"
+#include "vec.cuh"
+
+/* The cosine and sine of `position` times the frequency. */
+#if CUP_T == CUP_F64
+DEVICE void turn_of(double frequency, long long position, double *cosine, double *sine)
+{
+    sincos((double)position * frequency, sine, cosine);
+}
+#else
+DEVICE void turn_of(double frequency, long long position, float *cosine, float *sine)
+{
+    float high = (float)frequency, low = (float)(frequency - high), p = (float)position;
+    float product = p * high, rest = __fmaf_rn(p, high, -product) + p * low;
+    sincospif(2 * ((product - rintf(product)) + rest), sine, cosine);
+}
+#endif
+
+DEVICE void load_unit(const T *from, real (&to)[VEC])
+{
+    if (VEC > 1) {
+        to_reals(load<VEC>(from), to);
+    } else {
+        to[0] = to_real(*from);
+    }
+}
+
+DEVICE void store_unit(T *to, const real (&from)[VEC])
+{
+    if (VEC > 1)
+        store(to, from_reals<T, VEC>(from));
+    else
+        *to = from_real<T>(from[0]);
+}
+
+/* Pair j of the two units a thread holds. */
+DEVICE void turn(real (&low)[VEC], real (&high)[VEC], const real (&cosine)[VEC],
+                 const real (&sine)[VEC])
+{
+    real both[2 * VEC];
+#pragma unroll
+    for (int j = 0; j < VEC; j++) {
+        both[j] = low[j];
+        both[VEC + j] = high[j];
+    }
+#pragma unroll
+    for (int j = 0; j < VEC; j++) {
+        int first = INTERLEAVED ? 2 * j : j, second = INTERLEAVED ? 2 * j + 1 : VEC + j;
+        real u = both[first], v = both[second];
+        both[first] = u * cosine[j] - v * sine[j];
+        both[second] = u * sine[j] + v * cosine[j];
+    }
+#pragma unroll
+    for (int j = 0; j < VEC; j++) {
+        low[j] = both[j];
+        high[j] = both[VEC + j];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(ROPE_THREADS)
+    rope_fwd(const __grid_constant__ rope_call c)
+{
+    int turned_units = c.pairs / VEC, units = turned_units + (c.size - 2 * c.pairs) / VEC;
+    long long at = (long long)blockIdx.x * ROPE_THREADS + threadIdx.x, row = at / units;
+    int unit = (int)(at % units);
+    if (row >= c.rows)
+        return;
+    int position = (int)(row % c.positions), batch = (int)(row / c.positions);
+    const T *x = (const T *)c.x + batch * c.x_stride[0] + position * c.x_stride[2];
+    T *y = (T *)c.y + batch * c.y_stride[0] + position * c.y_stride[2];
+    bool in_pairs = unit < turned_units;
+    int low_at = !in_pairs ? unit * VEC + c.pairs : INTERLEAVED ? unit * 2 * VEC : unit * VEC;
+    int high_at = low_at + (INTERLEAVED ? VEC : c.pairs);
+    real cosine[VEC], sine[VEC];
+#pragma unroll
+    for (int j = 0; j < VEC; j++) {
+        cosine[j] = 1;
+        sine[j] = 0;
+        if (in_pairs)
+            turn_of(c.frequency[unit * VEC + j], c.offset + position, &cosine[j], &sine[j]);
+        sine[j] = c.inverse ? -sine[j] : sine[j];
+    }
+    int first = (int)blockIdx.y * c.heads_each, end = first + c.heads_each;
+    for (int head = first; head < (end < c.heads ? end : c.heads); head++) {
+        const T *from = x + head * c.x_stride[1];
+        T *to = y + head * c.y_stride[1];
+        real low[VEC], high[VEC];
+        load_unit(from + low_at * c.x_stride[3], low);
+        if (in_pairs) {
+            load_unit(from + high_at * c.x_stride[3], high);
+            if (head < c.heads_turned)
+                turn(low, high, cosine, sine);
+            store_unit(to + high_at * c.y_stride[3], high);
+        }
+        store_unit(to + low_at * c.y_stride[3], low);
+    }
+}

@@ -1,8 +1,11 @@
 #include "cli/progress.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "test.h"
 
@@ -64,4 +67,58 @@ TEST(progress_without_steps)
     progress_end(&p);
     EXPECT_NEAR(progress_rate(&p), 0, 0);
     fclose(file);
+}
+
+/* What a run draws on a terminal of that many columns. */
+static void draw_run(int columns, char *out, size_t size)
+{
+    setenv("TERM", "xterm", 1);
+    setenv("NO_COLOR", "1", 1);
+    int master = posix_openpt(O_RDWR | O_NOCTTY);
+    if (master < 0 || grantpt(master) || unlockpt(master))
+        test_skip("there are no pseudo-terminals here");
+    FILE *terminal = fopen(ptsname(master), "w");
+    EXPECT(terminal);
+    struct winsize window = {.ws_col = (unsigned short)columns, .ws_row = 24};
+    EXPECT_INT(ioctl(master, TIOCSWINSZ, &window), 0);
+    cli_progress p;
+    progress_begin(&p, terminal, "tokens", 2000, 1000);
+    for (int i = 1001; i <= 1500; i++)
+        progress_step(&p, i, (i - 1000) * 64, 2.25);
+    progress_note(&p, "validation loss %.2f", 2.5);
+    progress_end(&p);
+    size_t used = 0;
+    fcntl(master, F_SETFL, O_NONBLOCK);
+    for (ssize_t got; used < size - 1 && (got = read(master, out + used, size - 1 - used)) > 0;)
+        used += (size_t)got;
+    out[used] = 0;
+    fclose(terminal);
+    close(master);
+}
+
+TEST(progress_draws_a_bar)
+{
+    char text[4096];
+    draw_run(100, text, sizeof text);
+    EXPECT_CONTAINS(text,
+                    "\rstep 1001/2000 [====================>                   ]  loss 2.2500");
+    EXPECT_CONTAINS(text, "\r\033[Kvalidation loss 2.50\r\n\rstep 1500/2000 [");
+    EXPECT_CONTAINS(text, " left\033[K\r\n");
+    int draws = 0;
+    for (char *c = text; (c = strstr(c, "\rstep")); c++)
+        draws++;
+    EXPECT(draws <= 5);
+}
+
+TEST(progress_fits_a_narrow_terminal)
+{
+    for (int columns = 20; columns <= 80; columns += 12) {
+        char text[4096];
+        draw_run(columns, text, sizeof text);
+        for (char *line = strtok(text, "\r\n"); line; line = strtok(NULL, "\r\n")) {
+            char *end = strstr(line, "\033[K");
+            if (!strncmp(line, "step", 4) && end)
+                EXPECT(end - line < columns);
+        }
+    }
 }

@@ -47,8 +47,7 @@ static int help_width(FILE *to)
     return width < 60 ? 60 : width > 100 ? 100 : width;
 }
 
-/* Writes words from `column` on, and the lines that follow under it. */
-static void wrap(FILE *to, const char *words, int column)
+void help_wrap(FILE *to, const char *words, int column)
 {
     int width = help_width(to), at = column;
     while (*words) {
@@ -71,7 +70,7 @@ static void wrap_paragraphs(FILE *to, const char *text)
         const char *end = strstr(text, "\n\n");
         size_t length = end ? (size_t)(end - text) : strlen(text);
         snprintf(paragraph, sizeof paragraph, "%.*s", (int)length, text);
-        wrap(to, paragraph, 0);
+        help_wrap(to, paragraph, 0);
         text += length + (end ? 2 : 0);
         if (*text)
             fputc('\n', to);
@@ -85,7 +84,7 @@ void help_row(FILE *to, const char *name, const char *words)
     if (used + 1 >= WORDS_COLUMN)
         used = fprintf(to, "\n") - 1;
     fprintf(to, "%*s", WORDS_COLUMN - used, "");
-    wrap(to, words, WORDS_COLUMN);
+    help_wrap(to, words, WORDS_COLUMN);
 }
 
 static void list_options(FILE *to, const cli_option *rows)

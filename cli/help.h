@@ -16,6 +16,9 @@ const char *option_range(const cli_option *row, char *out, size_t size);
 /* One line of a list: a name, then words beside it or, when it is long, below. */
 void help_row(FILE *to, const char *name, const char *words);
 
+/* Writes words from `column` on, where the cursor is, and the lines that follow under it. */
+void help_wrap(FILE *to, const char *words, int column);
+
 void help_verb(const cli_verb *verb);
 void help_all(FILE *to);
 

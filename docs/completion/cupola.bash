@@ -9,7 +9,7 @@ _cupola()
     bench:--dtype) words='f32 f64 f16 bf16' ;;
     *:--color) words='auto always never' ;;
     *) [[ $word == -* ]] && case $verb in
-        info) words=' --json --color --help' ;;
+        info) words=' --searched --json --color --help' ;;
         ops) words=' --json --color --help' ;;
         check) words=' --op --device --json --color --help' ;;
         bench) words=' --op --device --dtype --shapes --impl --seconds --json --color --help' ;;

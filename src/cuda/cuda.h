@@ -26,6 +26,11 @@ typedef struct cup__gpu_facts {
     char name[128], arch[16]; /* arch as NVRTC names it: sm_90a */
 } cup__gpu_facts;
 const cup__gpu_facts *cup__cuda_facts(const cup__cuda *gpu);
+
+/* The facts of GPU `index` without opening it, which is much quicker; they are set also when the
+ * failure is that the card is too old. */
+cup_status cup__cuda_look(cup__error *error, int index, cup__gpu_facts *out);
+
 CUstream cup__cuda_stream(const cup__cuda *gpu);
 
 /* A knob becomes -Dname=value when the kernel is compiled. */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/env.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "cuda/gpu.h"
@@ -45,7 +46,9 @@ static cup_status start(cup__error *error)
     if (!cup__library_open(CUP__LIBCUDA)) {
         const cup__library_report *report = cup__library_report_of(CUP__LIBCUDA);
         cup__cuda_explain(CUDA_ERROR_NO_DEVICE, why, sizeof why);
-        return cup__fail(error, CUP_NO_DEVICE, "no CUDA driver: %s (%s)", why, report->reason);
+        bool named = *cup__env_get(CUP__ENV_LIBCUDA);
+        return cup__fail(error, CUP_NO_DEVICE, "no CUDA driver: %s%s%s", why, named ? "; " : "",
+                         named ? report->reason : "");
     }
     int version = cup__library_report_of(CUP__LIBCUDA)->version;
     if (version < LEAST_DRIVER)
@@ -307,6 +310,19 @@ cup_status cup__cuda_open(cup__error *error, int index, int64_t memory_limit, cu
     }
     *out = &gpu->device;
     return CUP_OK;
+}
+
+cup_status cup__cuda_look(cup__error *error, int index, cup__gpu_facts *out)
+{
+    int count;
+    CUP_TRY(count_devices(error, &count));
+    if (index < 0 || index >= count)
+        return fail_index(error, index, count);
+    cup__cuda gpu = {.device.error = error, .facts.index = index};
+    CUP_TRY(cup__cuda_check(&gpu, cup__driver.cuDeviceGet(&gpu.handle, index), "finding the GPU"));
+    CUP_TRY(read_facts(&gpu));
+    *out = gpu.facts;
+    return check_facts(&gpu);
 }
 
 cup__cuda *cup__cuda_of(cup__device *device)

@@ -32,6 +32,9 @@ cup_status cup__layernorm_gradient(cup__grad *g);
 const char *cup__layernorm_cpu_refuses(const cup__call *call);
 cup_status cup__layernorm_cpu(cup__call *call);
 cup_status cup__layernorm_back_cpu(cup__call *call);
+const char *cup__layernorm_cuda_refuses(const cup__call *call);
+cup_status cup__layernorm_cuda(cup__call *call);
+cup_status cup__layernorm_back_cuda(cup__call *call);
 
 extern const cup__impl cup__layernorm_impls[];
 

@@ -94,6 +94,8 @@ static cup_status specification(cup__call *call)
 static const cup__impl impls[] = {
     {.name = "rows", .place = CUP__CPU, .refuses = cup__layernorm_cpu_refuses,
      .run = cup__layernorm_back_cpu},
+    {.name = "rows", .place = CUP__CUDA, .refuses = cup__layernorm_cuda_refuses,
+     .run = cup__layernorm_back_cuda},
     {0},
 };
 static const cup__layernorm_grad_attributes both = {CUP_F32, true, true},
@@ -108,6 +110,7 @@ static const cup__sample samples[] = {
     {"65x768 65x768 65 65 768 -", &both},
     {"2x66x1025 2x66x1025 2x66 - 1025 -", &gamma_only},
     {"3x5120 3x5120 3 3 5120 3x5120", &both},
+    {"9x20000 9x20000 9 9 20000 -", &both},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"1024x768 1024x768 1024 1024 768 -", &both},
                                     {"32768x768 32768x768 32768 32768 768 -", &both},

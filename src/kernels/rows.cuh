@@ -1,0 +1,76 @@
+/* Rows shared out among groups of threads. The knob GROUP is the threads of one group, a power of
+ * two; a block of THREADS has THREADS / GROUP of them. A thread takes PIECES vectors of VEC
+ * elements of a row, GROUP vectors apart, SPAN elements a group in all; a row longer than that is
+ * taken in several spans.
+ *
+ *     group_reduce<Slot>(x, op)    all threads of the block must call; calls that follow each
+ *                                  other without a barrier between must alternate Slot 0 and 1 */
+#ifndef CUP_ROWS_CUH
+#define CUP_ROWS_CUH
+
+#include "reduce.cuh"
+
+#ifndef GROUP
+#define GROUP 32
+#endif
+#ifndef THREADS
+#define THREADS 256
+#endif
+#ifndef VEC
+#define VEC 4
+#endif
+#ifndef PIECES
+#define PIECES 2
+#endif
+#define GROUPS (THREADS / GROUP)
+#define SPAN (GROUP * PIECES * VEC)
+
+/* A barrier for some of the block's warps. */
+DEVICE void group_barrier(int id, int threads)
+{
+    asm volatile("bar.sync %0, %1;" : : "r"(id), "r"(threads) : "memory");
+}
+
+template <int Slot, typename Value, typename Op> DEVICE Value group_reduce(Value value, Op op)
+{
+#pragma unroll
+    for (int mask = (GROUP < 32 ? GROUP : 32) / 2; mask > 0; mask /= 2)
+        value = op(value, shuffle_xor(value, mask));
+    if (GROUP <= 32)
+        return value;
+    const int warps = GROUP < 32 ? 1 : GROUP / 32;
+    __shared__ alignas(alignof(Value)) unsigned char memory[THREADS / 32 * sizeof(Value)];
+    Value *partial = (Value *)memory;
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    if (lane == 0)
+        partial[warp] = value;
+    if (GROUPS == 1)
+        __syncthreads();
+    else
+        group_barrier(1 + warp / warps, GROUP);
+    value = partial[warp / warps * warps + lane % warps];
+#pragma unroll
+    for (int mask = warps / 2; mask > 0; mask /= 2)
+        value = op(value, shuffle_xor(value, mask));
+    return value;
+}
+
+/* Two sums at once. */
+template <typename Value> struct two {
+    Value a, b;
+};
+struct two_sums {
+    template <typename Value>
+    __device__ __forceinline__ two<Value> operator()(two<Value> x, two<Value> y) const
+    {
+        return {x.a + y.a, x.b + y.b};
+    }
+};
+
+/* Where piece `p` of this thread begins in a span. */
+DEVICE int piece_at(int p)
+{
+    return (p * GROUP + (int)threadIdx.x % GROUP) * VEC;
+}
+
+#endif

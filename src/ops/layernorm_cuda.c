@@ -1,0 +1,223 @@
+/* Layernorm and its kin on the GPU: knobs and launches of layernorm.cu. */
+#include "base/parallel.h"
+#include "ops/attributes.h"
+#include "ops/layernorm.h"
+#include "ops/rows.h"
+
+#define BLOCK 128     /* threads of a forward block whose rows take a warp or less */
+#define FINISH 32     /* columns a block of layernorm_finish adds up */
+#define SLICES_MOST 64
+
+static int widest(cup_dtype dtype)
+{
+    return 16 / (int)cup_dtype_size(dtype);
+}
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+const char *cup__layernorm_cuda_refuses(const cup__call *call)
+{
+    int x = call->op == &cup__op_layernorm_grad ? 1 : 0;
+    int64_t width = call->in[x]->ndim ? call->in[x]->shape[call->in[x]->ndim - 1] : 1;
+    return width > INT32_MAX ? "a row has more than 2^31 - 1 elements" : NULL;
+}
+
+static cup_dtype param_dtype(const cup_tensor *gamma, const cup_tensor *beta, cup_dtype otherwise)
+{
+    return gamma ? gamma->dtype : beta ? beta->dtype : otherwise;
+}
+
+/* An eps in the type the kernel computes in. */
+typedef union number {
+    float f32;
+    double f64;
+} number;
+
+static cup__argument number_of(number *n, double value, bool is_f64)
+{
+    if (is_f64)
+        n->f64 = value;
+    else
+        n->f32 = (float)value;
+    return (cup__argument){n, is_f64 ? sizeof n->f64 : sizeof n->f32};
+}
+
+static int forward_vec(const cup__layernorm *n)
+{
+    int vec = widest(n->x->dtype);
+    const cup_tensor *all[] = {n->x, n->residual, n->y, n->sum, n->gamma, n->beta};
+    for (int i = 0; i < 6; i++)
+        vec = least(vec, cup__row_vec(all[i], n->width, vec));
+    return vec;
+}
+
+cup_status cup__layernorm_cuda(cup__call *call)
+{
+    cup__layernorm n = cup__layernorm_of(call);
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    bool is_f64 = n.x->dtype == CUP_F64;
+    cup__row_plan plan = cup__plan_rows(n.width, forward_vec(&n), is_f64 ? 16 : 32,
+                                        is_f64 ? 8 : 16);
+    if (plan.threads < BLOCK)
+        plan.threads = BLOCK;
+    const cup__knob knobs[] = {{"CUP_T", n.x->dtype},
+                               {"PARAM", param_dtype(n.gamma, n.beta, n.x->dtype)},
+                               {"CENTRED", n.centred},
+                               {"ADD", n.residual != NULL},
+                               {"LONG", !plan.fits},
+                               {"VEC", plan.vec},
+                               {"GROUP", plan.group},
+                               {"PIECES", plan.pieces},
+                               {"THREADS", plan.threads}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "layernorm.cu", "layernorm_fwd", knobs, 9);
+    if (!kernel)
+        return call->c->error.status;
+    int64_t groups = plan.threads / plan.group;
+    cup__grid grid = {.x = (n.rows + groups - 1) / groups, .threads = plan.threads};
+    int width = (int)n.width;
+    number eps;
+    void *x = n.x->data, *residual = cup__data_of(n.residual), *gamma = cup__data_of(n.gamma);
+    void *beta = cup__data_of(n.beta), *y = n.y->data, *sum = cup__data_of(n.sum);
+    void *mean = cup__data_of(n.mean), *rstd = cup__data_of(n.rstd);
+    return cup__launch(gpu, kernel, grid, CUP__ARG(x), CUP__ARG(residual), CUP__ARG(gamma),
+                       CUP__ARG(beta), CUP__ARG(y), CUP__ARG(sum), CUP__ARG(mean), CUP__ARG(rstd),
+                       CUP__ARG(n.rows), CUP__ARG(width), number_of(&eps, n.eps, is_f64));
+}
+
+/* The launches of one backward call: what they have in common. */
+typedef struct backward {
+    cup__layernorm_back b;
+    cup__cuda *gpu;
+    cup__row_plan plan;
+    cup__knob knobs[12];
+    int parts;         /* partial rows of a block: dgamma, dbeta */
+    int64_t blocks;    /* that write them */
+    int64_t shared;    /* bytes they need */
+    cup_tensor *partial;
+    int width;
+} backward;
+
+static void plan_backward(backward *w, const cup__call *call)
+{
+    const cup__layernorm_back *b = &w->b;
+    bool is_f64 = b->x->dtype == CUP_F64;
+    int vec = widest(b->x->dtype);
+    const cup_tensor *all[] = {b->dy, b->x, b->dsum, b->dx, b->gamma};
+    for (int i = 0; i < 5; i++)
+        vec = least(vec, cup__row_vec(all[i], b->width, vec));
+    int each_wide = is_f64 ? 4 : 16;
+    w->plan = cup__plan_rows(b->width, vec, is_f64 ? 8 : 24, each_wide);
+    w->parts = b->dbeta ? 2 : b->dgamma ? 1 : 0;
+    int each = w->plan.pieces * vec;
+    int threads = w->plan.group <= 32 && each > each_wide ? 256 : 512;
+    if (w->plan.threads < threads)
+        w->plan.threads = threads;
+    w->shared = w->parts * b->width * (is_f64 ? 8 : 4);
+    const cup__gpu_facts *facts = cup__cuda_facts(w->gpu);
+    /* A thousand threads have too few registers each to keep the sums of their columns. */
+    w->plan.fits &= w->plan.group <= 512 && w->shared <= facts->shared_per_block;
+    if (!w->plan.fits)
+        w->plan = (cup__row_plan){vec, 512, each_wide / vec ? each_wide / vec : 1, 512, false};
+    /* A 16-bit element by itself takes a whole register. */
+    int size = (int)cup_dtype_size(b->x->dtype), raw = vec * size < 4 ? 4 : size;
+    bool prefetch = w->plan.group <= 32 || w->plan.pieces * vec * raw <= 32 ||
+                    (!b->dsum && vec > 1);
+    const cup__layernorm_grad_attributes *a = call->attributes;
+    const cup__knob knobs[12] = {
+        {"CUP_T", b->x->dtype},          {"PARAM", param_dtype(b->gamma, NULL, a->dtype)},
+        {"CENTRED", b->mean != NULL},    {"DSUM", b->dsum != NULL},
+        {"PARTS", w->parts},             {"VEC", vec},
+        {"GROUP", w->plan.group},        {"PIECES", w->plan.pieces},
+        {"THREADS", w->plan.threads},    {"LONG", !w->plan.fits},
+        {"PREFETCH", prefetch},          {"RESULT", a->dtype}};
+    for (int i = 0; i < 12; i++)
+        w->knobs[i] = knobs[i];
+    int64_t groups = w->plan.threads / w->plan.group;
+    w->blocks = (b->rows + groups - 1) / groups;
+    if (w->blocks > facts->multiprocessors)
+        w->blocks = facts->multiprocessors;
+}
+
+static cup__kernel *kernel_of(backward *w, const char *entry)
+{
+    return cup__kernel_get(w->gpu, "layernorm.cu", entry, w->knobs, 12);
+}
+
+static cup_status launch_whole(backward *w)
+{
+    const cup__layernorm_back *b = &w->b;
+    cup__kernel *kernel = kernel_of(w, "layernorm_bwd");
+    if (!kernel)
+        return b->x->context->error.status;
+    cup__grid grid = {.x = w->blocks, .threads = w->plan.threads, .shared = (int)w->shared};
+    void *mean = cup__data_of(b->mean), *gamma = cup__data_of(b->gamma);
+    void *dsum = cup__data_of(b->dsum), *partial = cup__data_of(w->partial);
+    return cup__launch(w->gpu, kernel, grid, CUP__ARG(b->dy->data), CUP__ARG(b->x->data),
+                       CUP__ARG(mean), CUP__ARG(b->rstd->data), CUP__ARG(gamma), CUP__ARG(dsum),
+                       CUP__ARG(b->dx->data), CUP__ARG(partial), CUP__ARG(b->rows),
+                       CUP__ARG(w->width));
+}
+
+/* Long rows: dx by itself, then the sums over columns in slices of rows. */
+static cup_status launch_long(backward *w)
+{
+    const cup__layernorm_back *b = &w->b;
+    cup__kernel *kernel = kernel_of(w, "layernorm_bwd_long");
+    if (!kernel)
+        return b->x->context->error.status;
+    cup__grid grid = {.x = b->rows, .threads = w->plan.threads};
+    void *mean = cup__data_of(b->mean), *gamma = cup__data_of(b->gamma);
+    void *dsum = cup__data_of(b->dsum), *partial = cup__data_of(w->partial);
+    CUP_TRY(cup__launch(w->gpu, kernel, grid, CUP__ARG(b->dy->data), CUP__ARG(b->x->data),
+                        CUP__ARG(mean), CUP__ARG(b->rstd->data), CUP__ARG(gamma), CUP__ARG(dsum),
+                        CUP__ARG(b->dx->data), CUP__ARG(b->rows), CUP__ARG(w->width)));
+    if (!w->parts)
+        return CUP_OK;
+    kernel = kernel_of(w, "layernorm_bwd_columns");
+    if (!kernel)
+        return b->x->context->error.status;
+    int64_t slice = (b->rows + w->blocks - 1) / w->blocks, tile = 32 * w->plan.vec;
+    grid = (cup__grid){.x = (b->width + tile - 1) / tile, .y = w->blocks, .threads = 256};
+    return cup__launch(w->gpu, kernel, grid, CUP__ARG(b->dy->data), CUP__ARG(b->x->data),
+                       CUP__ARG(mean), CUP__ARG(b->rstd->data), CUP__ARG(partial),
+                       CUP__ARG(b->rows), CUP__ARG(slice), CUP__ARG(w->width));
+}
+
+static cup_status launch_finish(backward *w)
+{
+    const cup__layernorm_back *b = &w->b;
+    cup__kernel *kernel = kernel_of(w, "layernorm_finish");
+    if (!kernel)
+        return b->x->context->error.status;
+    int columns = w->parts * w->width, count = (int)w->blocks;
+    cup__grid grid = {.x = (columns + FINISH - 1) / FINISH, .threads = 256};
+    void *dgamma = cup__data_of(b->dgamma), *dbeta = cup__data_of(b->dbeta);
+    return cup__launch(w->gpu, kernel, grid, CUP__ARG(w->partial->data), CUP__ARG(dgamma),
+                       CUP__ARG(dbeta), CUP__ARG(count), CUP__ARG(w->width), CUP__ARG(columns));
+}
+
+cup_status cup__layernorm_back_cuda(cup__call *call)
+{
+    backward w = {.b = cup__layernorm_back_of(call), .gpu = cup__cuda_of(call->c->device)};
+    w.width = (int)w.b.width;
+    plan_backward(&w, call);
+    if (!w.plan.fits && w.blocks > SLICES_MOST)
+        w.blocks = SLICES_MOST;
+    if (w.parts) {
+        cup__shape shape = {w.b.x->dtype == CUP_F64 ? CUP_F64 : CUP_F32, 3,
+                            {w.blocks, w.parts, w.b.width}};
+        w.partial = cup__tensor_make(call->c, &shape, "partial sums");
+        if (!w.partial)
+            return call->c->error.status;
+    }
+    cup_status status = w.b.rows == 0 ? CUP_OK
+                        : w.plan.fits ? launch_whole(&w)
+                                      : launch_long(&w);
+    if (status == CUP_OK && w.parts)
+        status = launch_finish(&w);
+    cup_tensor_free(w.partial);
+    return status;
+}

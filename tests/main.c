@@ -59,7 +59,7 @@ void test_fail(const char *file, int line, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    _ck_assert_failed(file, line, "%s", text);
+    _ck_assert_failed(file, line, "", "%s", text);
     abort();
 }
 

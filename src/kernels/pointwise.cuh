@@ -50,11 +50,6 @@ typedef double attribute;
 
 DEVICE real apply(const real *x, const attribute *a);
 
-DEVICE unsigned divided(unsigned n, const pointwise_divisor &d)
-{
-    return (__umulhi(n, d.multiplier) + n) >> d.shift;
-}
-
 /* Where the element of input K for element `index` of the result is. */
 template <int K> DEVICE int offset_of(const pointwise_call &c, unsigned index)
 {

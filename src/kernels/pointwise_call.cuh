@@ -4,6 +4,8 @@
 #ifndef CUP_KERNELS_POINTWISE_CALL_CUH
 #define CUP_KERNELS_POINTWISE_CALL_CUH
 
+#include "divide.cuh"
+
 #define POINTWISE_INPUTS 8
 #define POINTWISE_ATTRIBUTES 8
 #define POINTWISE_DIMS 8
@@ -17,18 +19,13 @@
 #define POINTWISE_COLUMN 3 /* one element for the unit, at the offset of `first` */
 #define POINTWISE_GATHER 4 /* each at an offset of its own */
 
-/* Division by `size` of a number below 2^31: (high half of n * multiplier + n) >> shift. */
-typedef struct pointwise_divisor {
-    unsigned size, multiplier, shift;
-} pointwise_divisor;
-
 typedef struct pointwise_call {
     void *y;
     const void *x[POINTWISE_INPUTS];
     double attributes[POINTWISE_ATTRIBUTES];
     float attributes_f32[POINTWISE_ATTRIBUTES];
     unsigned count; /* elements of the result */
-    pointwise_divisor dim[POINTWISE_DIMS];
+    divisor dim[POINTWISE_DIMS];
     int stride[POINTWISE_INPUTS][POINTWISE_DIMS]; /* in elements */
 } pointwise_call;
 

@@ -2,6 +2,7 @@
 
 #include "base/parallel.h"
 #include "ops/attributes.h"
+#include "ops/copy.h"
 #include "ops/loop.h"
 
 static cup_status infer(cup__call *call)
@@ -75,12 +76,21 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
+cup_status cup__copy_to(cup_context *c, cup_tensor *to, cup_tensor *from)
+{
+    if (to && from)
+        cup__op_call(c, &cup__rows[CUP__OP_copy], &from, 1, NULL, &to);
+    return c->error.status;
+}
+
 static const cup__impl impls[] = {
+    {.name = "words", .place = CUP__CUDA, .strided = true, .run = cup__copy_cuda},
     {.name = "rows", .place = CUP__CPU, .strided = true, .run = run},
     {0},
 };
 static const cup__sample samples[] = {
-    {"0x5", NULL}, {"()", NULL}, {"7", NULL}, {"3x5x2", NULL}, {"65x33", NULL}, {NULL, NULL}};
+    {"0x5", NULL}, {"()", NULL}, {"7", NULL}, {"3x5x2", NULL}, {"65x33", NULL},
+    {"3x70x130", NULL}, {"200x300", NULL}, {"33x2x17x8", NULL}, {NULL, NULL}};
 static const cup__sample bench[] = {{"67108864", NULL}, {"8192x8192", NULL}, {NULL, NULL}};
 
 const cup__op cup__op_copy = {
@@ -89,6 +99,7 @@ const cup__op cup__op_copy = {
     .gradient = gradient,
     .impls = impls,
     .strided_out = true,
+    .in_dtypes = {CUP__DTYPES_FLOAT | CUP__DTYPES_INDEX | CUP__DTYPE(U8) | CUP__DTYPE(BOOL)},
     .samples = samples,
     .bench = bench,
 };

@@ -49,6 +49,70 @@ void cup__loop_make(cup__loop *loop, const cup_tensor *result, cup_tensor *const
     merge(loop);
 }
 
+static void swap_dimensions(cup__loop *loop, int i, int j)
+{
+    int64_t size = loop->size[i];
+    loop->size[i] = loop->size[j];
+    loop->size[j] = size;
+    for (int k = 0; k < loop->tensors; k++) {
+        int64_t stride = loop->stride[k][i];
+        loop->stride[k][i] = loop->stride[k][j];
+        loop->stride[k][j] = stride;
+    }
+}
+
+void cup__loop_sort(cup__loop *loop)
+{
+    for (int i = 1; i < loop->ndim; i++)
+        for (int j = i; j > 0 && loop->stride[0][j - 1] < loop->stride[0][j]; j--)
+            swap_dimensions(loop, j - 1, j);
+    merge(loop);
+}
+
+static bool fits(const cup__loop *loop)
+{
+    for (int k = 0; k < loop->tensors; k++) {
+        int64_t span = 1;
+        for (int d = 0; d < loop->ndim; d++) {
+            int64_t stride = loop->stride[k][d];
+            span += (loop->size[d] - 1) * (stride < 0 ? -stride : stride);
+        }
+        if (span > INT32_MAX)
+            return false;
+    }
+    return loop->count <= INT32_MAX;
+}
+
+/* Halves the outermost dimension until the parts fit. */
+static cup_status parts(const cup__loop *loop, const int64_t *offset, cup__loop_body body,
+                        void *user)
+{
+    if (fits(loop))
+        return body(loop, offset, user);
+    int d = 0;
+    while (d < loop->ndim - 1 && loop->size[d] == 1)
+        d++;
+    int64_t half = (loop->size[d] + 1) / 2;
+    if (half > 4096)
+        half = (half + 4095) / 4096 * 4096; /* leaves both halves aligned */
+    cup__loop part = *loop;
+    part.size[d] = half;
+    part.count = loop->count / loop->size[d] * half;
+    CUP_TRY(parts(&part, offset, body, user));
+    int64_t begin[CUP__LOOP_MOST];
+    for (int k = 0; k < loop->tensors; k++)
+        begin[k] = offset[k] + half * loop->stride[k][d];
+    part.size[d] = loop->size[d] - half;
+    part.count = loop->count - part.count;
+    return parts(&part, begin, body, user);
+}
+
+cup_status cup__loop_parts(const cup__loop *loop, cup__loop_body body, void *user)
+{
+    const int64_t offset[CUP__LOOP_MOST] = {0};
+    return parts(loop, offset, body, user);
+}
+
 int64_t cup__loop_offset(const cup__loop *loop, int k, int64_t row)
 {
     int64_t offset = 0;

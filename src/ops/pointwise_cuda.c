@@ -11,7 +11,6 @@
 #define UNIT_MOST 64      /* bytes of one tensor in a unit */
 #define BYTES_AT_ONCE 64  /* that a thread should have on their way */
 #define PACK_FROM 65536   /* elements from which a transposed input is worth a copy */
-#define SPAN_MOST INT32_MAX
 
 /* A part of the call: its nest and where its tensors begin. Tensor 0 is the result. */
 typedef struct piece {
@@ -130,17 +129,6 @@ static access_plan make_plan(const piece *p, const cup__gpu_facts *facts)
     return plan;
 }
 
-static pointwise_divisor divisor_of(int64_t size)
-{
-    pointwise_divisor d = {.size = (unsigned)size};
-    while ((INT64_C(1) << d.shift) < size)
-        d.shift++;
-    d.multiplier = (unsigned)(((UINT64_C(1) << 32) * ((UINT64_C(1) << d.shift) - (uint64_t)size)) /
-                                  (uint64_t)size +
-                              1);
-    return d;
-}
-
 static void fill_call(pointwise_call *to, const piece *p, const access_plan *plan)
 {
     const cup__loop *loop = &p->loop;
@@ -201,41 +189,13 @@ static cup_status launch_piece(const piece *p)
     return cup__launch(gpu, kernel, grid, CUP__ARG(argument));
 }
 
-static bool fits(const cup__loop *loop)
+static cup_status run_part(const cup__loop *part, const int64_t *offset, void *user)
 {
-    for (int k = 0; k < loop->tensors; k++) {
-        int64_t span = 1;
-        for (int d = 0; d < loop->ndim; d++) {
-            int64_t stride = loop->stride[k][d] < 0 ? -loop->stride[k][d] : loop->stride[k][d];
-            span += (loop->size[d] - 1) * stride;
-        }
-        if (span > SPAN_MOST)
-            return false;
-    }
-    return loop->count <= SPAN_MOST;
-}
-
-/* Halves the outermost dimension until every piece fits 32 bits. */
-static cup_status launch_all(const piece *whole)
-{
-    const cup__loop *loop = &whole->loop;
-    if (fits(loop))
-        return launch_piece(whole);
-    int d = 0;
-    while (d < loop->ndim - 1 && loop->size[d] == 1)
-        d++;
-    int64_t half = (loop->size[d] + 1) / 2;
-    if (half > 4096)
-        half = (half + 4095) / 4096 * 4096; /* leaves both halves aligned */
-    piece part = *whole;
-    part.loop.size[d] = half;
-    part.loop.count = loop->count / loop->size[d] * half;
-    CUP_TRY(launch_all(&part));
-    part.loop.size[d] = loop->size[d] - half;
-    part.loop.count = loop->count - part.loop.count;
-    for (int k = 0; k < loop->tensors; k++)
-        part.data[k] += half * loop->stride[k][d] * size_of(whole, k);
-    return launch_all(&part);
+    piece p = *(const piece *)user;
+    p.loop = *part;
+    for (int k = 0; k <= p.inputs; k++)
+        p.data[k] += offset[k] * size_of(&p, k);
+    return launch_piece(&p);
 }
 
 /* Whether reading the input where it lies would touch far more memory than it holds: it is as
@@ -266,7 +226,7 @@ cup_status cup__pointwise_cuda(cup__call *call)
             p.data[k + 1] = in[k]->data;
             p.dtype[k + 1] = in[k]->dtype;
         }
-        status = launch_all(&p);
+        status = cup__loop_parts(&p.loop, run_part, &p);
     }
     for (int k = 0; k < call->in_count; k++)
         if (in[k] != call->in[k])

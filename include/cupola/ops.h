@@ -62,6 +62,14 @@ CUP_API cup_tensor *cup_gelu_erf(cup_context *c, cup_tensor *x);
 /* (x) -> y: x / (1 + exp(-x)) */
 CUP_API cup_tensor *cup_silu(cup_context *c, cup_tensor *x);
 
+/* Dropout */
+
+/* (x): 0 with probability p, to within 2^-17, else x / (1 - p) */
+CUP_API cup_tensor *cup_dropout(cup_context *c, cup_tensor *x, double p);
+
+/* (residual, x): residual + dropout(x), in one pass */
+CUP_API cup_tensor *cup_dropout_add(cup_context *c, cup_tensor *residual, cup_tensor *x, double p);
+
 /* Making tensors */
 
 /* () -> y: a tensor whose elements all have one value */
@@ -69,6 +77,16 @@ CUP_API cup_tensor *cup_full(cup_context *c, cup_dtype dtype, const int64_t *sha
 
 /* (x) -> y: the same elements, in row-major order in new memory */
 CUP_API cup_tensor *cup_copy(cup_context *c, cup_tensor *x);
+
+/* (x): the same elements in another dtype: to nearest even; to integers towards zero, at most
+ * to the ends of their range */
+CUP_API cup_tensor *cup_cast(cup_context *c, cup_tensor *x, cup_dtype dtype);
+
+/* () -> y: random numbers, equally likely from low up to, before rounding, not including high */
+CUP_API cup_tensor *cup_uniform(cup_context *c, cup_dtype dtype, const int64_t *shape, int shape_count, double low, double high);
+
+/* () -> y: normal random numbers */
+CUP_API cup_tensor *cup_normal(cup_context *c, cup_dtype dtype, const int64_t *shape, int shape_count, double mean, double deviation);
 
 /* Shape */
 
@@ -78,6 +96,17 @@ CUP_API cup_tensor *cup_reshape(cup_context *c, cup_tensor *x, const int64_t *sh
 
 /* (x) -> y: a view in which dimensions of size 1, or missing in front, are repeated */
 CUP_API cup_tensor *cup_broadcast(cup_context *c, cup_tensor *x, const int64_t *shape, int shape_count);
+
+/* (x) -> y: a view with the dimensions in another order: dimension i of it is dimension axes[i]
+ * of x */
+CUP_API cup_tensor *cup_permute(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count);
+
+/* (x): a view of sizes[i] elements from starts[i] on along each dimension i; a size of -1 means
+ * all that follow */
+CUP_API cup_tensor *cup_slice(cup_context *c, cup_tensor *x, const int64_t *starts, int starts_count, const int64_t *sizes, int sizes_count);
+
+/* (x...) -> y: the inputs one after another along an axis */
+CUP_API cup_tensor *cup_concat(cup_context *c, cup_tensor *const *x, int x_count, int axis);
 
 /* Reductions */
 

@@ -111,6 +111,33 @@ static inline float cup__normal_below_f32(float x)
     return x != x ? x : y;
 }
 
+/* Sine and cosine of `quarter` right angles plus x, for |x| <= pi/4: Taylor's polynomials. */
+static inline void cup__sincos_quarter(float x, int32_t quarter, float *sine, float *cosine)
+{
+    float z = x * x;
+    float s = 2.7557319e-6f;
+    s = s * z - 1.9841270e-4f;
+    s = s * z + 8.3333333e-3f;
+    s = s * z - 1.6666667e-1f;
+    s = s * z * x + x;
+    float c = -2.7557319e-7f;
+    c = c * z + 2.4801587e-5f;
+    c = c * z - 1.3888889e-3f;
+    c = c * z + 4.1666667e-2f;
+    c = c * z - 0.5f;
+    c = c * z + 1.0f;
+    float a = quarter & 1 ? c : s, b = quarter & 1 ? s : c;
+    *sine = quarter & 2 ? -a : a;
+    *cosine = (quarter + 1) & 2 ? -b : b;
+}
+
+/* Sine and cosine of a number of whole turns in [0, 1]. */
+static inline void cup__sincos_turns(float turns, float *sine, float *cosine)
+{
+    int32_t quarter = (int32_t)(turns * 4.0f + 0.5f);
+    cup__sincos_quarter((turns - 0.25f * (float)quarter) * 6.28318531f, quarter, sine, cosine);
+}
+
 /* 1 / (1 + e^-x) */
 static inline float cup__sigmoid_f32(float x)
 {

@@ -235,10 +235,33 @@ DEVICE float to_odd_float(int64_t x)
 }
 
 /* Every pair of types. Floats to integers are cut towards zero; what does not fit gives the
- * nearest integer that does, NaN gives 0. */
+ * nearest integer that does, NaN gives 0. Integers keep the low bits. */
 template <typename To, typename From> struct converter {
     static __device__ __forceinline__ To run(From x) { return (To)to_real(x); }
 };
+template <typename To, typename From> struct to_integer {
+    /* The hardware saturates, but knows bytes only as the low bits of larger numbers. */
+    template <typename Float> static __device__ __forceinline__ To cut(Float x)
+    {
+        if (x != x)
+            return 0;
+        if (sizeof(To) > 1)
+            return (To)x;
+        const int least = (To)-1 < (To)0 ? -128 : 0, most = least + 255;
+        return x < least ? (To)least : x > most ? (To)most : (To)(int)x;
+    }
+    static __device__ __forceinline__ To fit(float x) { return cut(x); }
+    static __device__ __forceinline__ To fit(double x) { return cut(x); }
+    template <typename Integer> static __device__ __forceinline__ To fit(Integer x)
+    {
+        return (To)x;
+    }
+    static __device__ __forceinline__ To run(From x) { return fit(to_real(x)); }
+};
+template <typename From> struct converter<int64_t, From> : to_integer<int64_t, From> {};
+template <typename From> struct converter<int32_t, From> : to_integer<int32_t, From> {};
+template <typename From> struct converter<uint8_t, From> : to_integer<uint8_t, From> {};
+template <typename From> struct converter<int8_t, From> : to_integer<int8_t, From> {};
 template <typename From> struct converter<bool, From> {
     static __device__ __forceinline__ bool run(From x) { return to_real(x) != 0; }
 };

@@ -30,10 +30,19 @@ typedef enum cup__op_id {
     CUP__OP_gelu_grad,
     CUP__OP_gelu_erf_grad,
     CUP__OP_silu_grad,
+    CUP__OP_dropout,
+    CUP__OP_dropout_add,
+    CUP__OP_dropout_grad,
     CUP__OP_full,
     CUP__OP_copy,
+    CUP__OP_cast,
+    CUP__OP_uniform,
+    CUP__OP_normal,
     CUP__OP_reshape,
     CUP__OP_broadcast,
+    CUP__OP_permute,
+    CUP__OP_slice,
+    CUP__OP_concat,
     CUP__OP_sum,
     CUP__OP_mean,
     CUP__OP_max,
@@ -134,6 +143,22 @@ cup_tensor *cup__gelu_erf_grad(cup_context *c, cup_tensor *x, cup_tensor *dy);
 extern const cup__op cup__op_silu_grad;
 cup_tensor *cup__silu_grad(cup_context *c, cup_tensor *x, cup_tensor *dy);
 
+extern const cup__op cup__op_dropout;
+typedef struct cup__dropout_attributes {
+    double p;
+} cup__dropout_attributes;
+
+extern const cup__op cup__op_dropout_add;
+typedef struct cup__dropout_add_attributes {
+    double p;
+} cup__dropout_add_attributes;
+
+extern const cup__op cup__op_dropout_grad;
+typedef struct cup__dropout_grad_attributes {
+    double p;
+} cup__dropout_grad_attributes;
+cup_tensor *cup__dropout_grad(cup_context *c, cup_tensor *dy, cup_tensor *mask, double p);
+
 extern const cup__op cup__op_full;
 typedef struct cup__full_attributes {
     cup_dtype dtype;
@@ -143,6 +168,29 @@ typedef struct cup__full_attributes {
 } cup__full_attributes;
 
 extern const cup__op cup__op_copy;
+
+extern const cup__op cup__op_cast;
+typedef struct cup__cast_attributes {
+    cup_dtype dtype;
+} cup__cast_attributes;
+
+extern const cup__op cup__op_uniform;
+typedef struct cup__uniform_attributes {
+    cup_dtype dtype;
+    int64_t shape[8];
+    int shape_count;
+    double low;
+    double high;
+} cup__uniform_attributes;
+
+extern const cup__op cup__op_normal;
+typedef struct cup__normal_attributes {
+    cup_dtype dtype;
+    int64_t shape[8];
+    int shape_count;
+    double mean;
+    double deviation;
+} cup__normal_attributes;
 
 extern const cup__op cup__op_reshape;
 typedef struct cup__reshape_attributes {
@@ -155,6 +203,25 @@ typedef struct cup__broadcast_attributes {
     int64_t shape[8];
     int shape_count;
 } cup__broadcast_attributes;
+
+extern const cup__op cup__op_permute;
+typedef struct cup__permute_attributes {
+    int64_t axes[8];
+    int axes_count;
+} cup__permute_attributes;
+
+extern const cup__op cup__op_slice;
+typedef struct cup__slice_attributes {
+    int64_t starts[8];
+    int starts_count;
+    int64_t sizes[8];
+    int sizes_count;
+} cup__slice_attributes;
+
+extern const cup__op cup__op_concat;
+typedef struct cup__concat_attributes {
+    int axis;
+} cup__concat_attributes;
 
 extern const cup__op cup__op_sum;
 typedef struct cup__sum_attributes {

@@ -7,16 +7,50 @@
 static const cup__attribute scale_attributes[] = {
     {"factor", CUP__KIND_FLOAT, offsetof(cup__scale_attributes, factor)},
     {NULL, 0, 0}};
+static const cup__attribute dropout_attributes[] = {
+    {"p", CUP__KIND_FLOAT, offsetof(cup__dropout_attributes, p)},
+    {NULL, 0, 0}};
+static const cup__attribute dropout_add_attributes[] = {
+    {"p", CUP__KIND_FLOAT, offsetof(cup__dropout_add_attributes, p)},
+    {NULL, 0, 0}};
+static const cup__attribute dropout_grad_attributes[] = {
+    {"p", CUP__KIND_FLOAT, offsetof(cup__dropout_grad_attributes, p)},
+    {NULL, 0, 0}};
 static const cup__attribute full_attributes[] = {
     {"dtype", CUP__KIND_DTYPE, offsetof(cup__full_attributes, dtype)},
     {"shape", CUP__KIND_INTS, offsetof(cup__full_attributes, shape)},
     {"value", CUP__KIND_FLOAT, offsetof(cup__full_attributes, value)},
+    {NULL, 0, 0}};
+static const cup__attribute cast_attributes[] = {
+    {"dtype", CUP__KIND_DTYPE, offsetof(cup__cast_attributes, dtype)},
+    {NULL, 0, 0}};
+static const cup__attribute uniform_attributes[] = {
+    {"dtype", CUP__KIND_DTYPE, offsetof(cup__uniform_attributes, dtype)},
+    {"shape", CUP__KIND_INTS, offsetof(cup__uniform_attributes, shape)},
+    {"low", CUP__KIND_FLOAT, offsetof(cup__uniform_attributes, low)},
+    {"high", CUP__KIND_FLOAT, offsetof(cup__uniform_attributes, high)},
+    {NULL, 0, 0}};
+static const cup__attribute normal_attributes[] = {
+    {"dtype", CUP__KIND_DTYPE, offsetof(cup__normal_attributes, dtype)},
+    {"shape", CUP__KIND_INTS, offsetof(cup__normal_attributes, shape)},
+    {"mean", CUP__KIND_FLOAT, offsetof(cup__normal_attributes, mean)},
+    {"deviation", CUP__KIND_FLOAT, offsetof(cup__normal_attributes, deviation)},
     {NULL, 0, 0}};
 static const cup__attribute reshape_attributes[] = {
     {"shape", CUP__KIND_INTS, offsetof(cup__reshape_attributes, shape)},
     {NULL, 0, 0}};
 static const cup__attribute broadcast_attributes[] = {
     {"shape", CUP__KIND_INTS, offsetof(cup__broadcast_attributes, shape)},
+    {NULL, 0, 0}};
+static const cup__attribute permute_attributes[] = {
+    {"axes", CUP__KIND_INTS, offsetof(cup__permute_attributes, axes)},
+    {NULL, 0, 0}};
+static const cup__attribute slice_attributes[] = {
+    {"starts", CUP__KIND_INTS, offsetof(cup__slice_attributes, starts)},
+    {"sizes", CUP__KIND_INTS, offsetof(cup__slice_attributes, sizes)},
+    {NULL, 0, 0}};
+static const cup__attribute concat_attributes[] = {
+    {"axis", CUP__KIND_INT, offsetof(cup__concat_attributes, axis)},
     {NULL, 0, 0}};
 static const cup__attribute sum_attributes[] = {
     {"axes", CUP__KIND_INTS, offsetof(cup__sum_attributes, axes)},
@@ -221,18 +255,45 @@ const cup__row cup__rows[] = {
     {"silu_grad", &cup__op_silu_grad, "x, dy", "",
      "dx",
      "dy times the derivative of silu at x", 2, 2, 1, 1, false, 0, NULL},
+    {"dropout", &cup__op_dropout, "x", "float p",
+     "y; mask",
+     "0 with probability p, to within 2^-17, else x / (1 - p)", 1, 1, 1, 2, true, sizeof(cup__dropout_attributes), dropout_attributes},
+    {"dropout_add", &cup__op_dropout_add, "residual, x", "float p",
+     "y; mask",
+     "residual + dropout(x), in one pass", 2, 2, 1, 2, true, sizeof(cup__dropout_add_attributes), dropout_add_attributes},
+    {"dropout_grad", &cup__op_dropout_grad, "dy, mask", "float p",
+     "dx",
+     "dy / (1 - p) where the bit of the mask is set, else 0", 2, 2, 1, 1, false, sizeof(cup__dropout_grad_attributes), dropout_grad_attributes},
     {"full", &cup__op_full, "", "dtype dtype, ints shape, float value",
      "y",
      "a tensor whose elements all have one value", 0, 0, 1, 1, true, sizeof(cup__full_attributes), full_attributes},
     {"copy", &cup__op_copy, "x", "",
      "y",
      "the same elements, in row-major order in new memory", 1, 1, 1, 1, true, 0, NULL},
+    {"cast", &cup__op_cast, "x", "dtype dtype",
+     "y",
+     "the same elements in another dtype: to nearest even; to integers towards zero, at most to the ends of their range", 1, 1, 1, 1, true, sizeof(cup__cast_attributes), cast_attributes},
+    {"uniform", &cup__op_uniform, "", "dtype dtype, ints shape, float low, float high",
+     "y",
+     "random numbers, equally likely from low up to, before rounding, not including high", 0, 0, 1, 1, true, sizeof(cup__uniform_attributes), uniform_attributes},
+    {"normal", &cup__op_normal, "", "dtype dtype, ints shape, float mean, float deviation",
+     "y",
+     "normal random numbers", 0, 0, 1, 1, true, sizeof(cup__normal_attributes), normal_attributes},
     {"reshape", &cup__op_reshape, "x", "ints shape",
      "y",
      "the same elements in another shape, one size of which may be -1; a view where the strides allow, else a copy", 1, 1, 1, 1, true, sizeof(cup__reshape_attributes), reshape_attributes},
     {"broadcast", &cup__op_broadcast, "x", "ints shape",
      "y",
      "a view in which dimensions of size 1, or missing in front, are repeated", 1, 1, 1, 1, true, sizeof(cup__broadcast_attributes), broadcast_attributes},
+    {"permute", &cup__op_permute, "x", "ints axes",
+     "y",
+     "a view with the dimensions in another order: dimension i of it is dimension axes[i] of x", 1, 1, 1, 1, true, sizeof(cup__permute_attributes), permute_attributes},
+    {"slice", &cup__op_slice, "x", "ints starts, ints sizes",
+     "y",
+     "a view of sizes[i] elements from starts[i] on along each dimension i; a size of -1 means all that follow", 1, 1, 1, 1, true, sizeof(cup__slice_attributes), slice_attributes},
+    {"concat", &cup__op_concat, "x...", "int axis",
+     "y",
+     "the inputs one after another along an axis", 1, INT_MAX, 1, 1, true, sizeof(cup__concat_attributes), concat_attributes},
     {"sum", &cup__op_sum, "x", "ints axes, bool keep",
      "y",
      "sum over the axes, over all when none is given; keep leaves them with size 1. Integers are summed as i64", 1, 1, 1, 1, true, sizeof(cup__sum_attributes), sum_attributes},
@@ -495,6 +556,30 @@ cup_tensor *cup__silu_grad(cup_context *c, cup_tensor *x, cup_tensor *dy)
     return cup__op_call(c, &cup__rows[CUP__OP_silu_grad], in, 2, NULL, NULL);
 }
 
+cup_tensor *cup_dropout(cup_context *c, cup_tensor *x, double p)
+{
+    cup__dropout_attributes attributes = {0};
+    attributes.p = p;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_dropout], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_dropout_add(cup_context *c, cup_tensor *residual, cup_tensor *x, double p)
+{
+    cup__dropout_add_attributes attributes = {0};
+    attributes.p = p;
+    cup_tensor *const in[] = {residual, x};
+    return cup__op_call(c, &cup__rows[CUP__OP_dropout_add], in, 2, &attributes, NULL);
+}
+
+cup_tensor *cup__dropout_grad(cup_context *c, cup_tensor *dy, cup_tensor *mask, double p)
+{
+    cup__dropout_grad_attributes attributes = {0};
+    attributes.p = p;
+    cup_tensor *const in[] = {dy, mask};
+    return cup__op_call(c, &cup__rows[CUP__OP_dropout_grad], in, 2, &attributes, NULL);
+}
+
 cup_tensor *cup_full(cup_context *c, cup_dtype dtype, const int64_t *shape, int shape_count, double value)
 {
     cup__full_attributes attributes = {0};
@@ -511,6 +596,36 @@ cup_tensor *cup_copy(cup_context *c, cup_tensor *x)
     return cup__op_call(c, &cup__rows[CUP__OP_copy], in, 1, NULL, NULL);
 }
 
+cup_tensor *cup_cast(cup_context *c, cup_tensor *x, cup_dtype dtype)
+{
+    cup__cast_attributes attributes = {0};
+    attributes.dtype = dtype;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_cast], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_uniform(cup_context *c, cup_dtype dtype, const int64_t *shape, int shape_count, double low, double high)
+{
+    cup__uniform_attributes attributes = {0};
+    attributes.dtype = dtype;
+    attributes.shape_count = cup__take_ints(attributes.shape, shape, shape_count);
+    attributes.low = low;
+    attributes.high = high;
+    cup_tensor *const in[] = {NULL};
+    return cup__op_call(c, &cup__rows[CUP__OP_uniform], in, 0, &attributes, NULL);
+}
+
+cup_tensor *cup_normal(cup_context *c, cup_dtype dtype, const int64_t *shape, int shape_count, double mean, double deviation)
+{
+    cup__normal_attributes attributes = {0};
+    attributes.dtype = dtype;
+    attributes.shape_count = cup__take_ints(attributes.shape, shape, shape_count);
+    attributes.mean = mean;
+    attributes.deviation = deviation;
+    cup_tensor *const in[] = {NULL};
+    return cup__op_call(c, &cup__rows[CUP__OP_normal], in, 0, &attributes, NULL);
+}
+
 cup_tensor *cup_reshape(cup_context *c, cup_tensor *x, const int64_t *shape, int shape_count)
 {
     cup__reshape_attributes attributes = {0};
@@ -525,6 +640,30 @@ cup_tensor *cup_broadcast(cup_context *c, cup_tensor *x, const int64_t *shape, i
     attributes.shape_count = cup__take_ints(attributes.shape, shape, shape_count);
     cup_tensor *const in[] = {x};
     return cup__op_call(c, &cup__rows[CUP__OP_broadcast], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_permute(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count)
+{
+    cup__permute_attributes attributes = {0};
+    attributes.axes_count = cup__take_ints(attributes.axes, axes, axes_count);
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_permute], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_slice(cup_context *c, cup_tensor *x, const int64_t *starts, int starts_count, const int64_t *sizes, int sizes_count)
+{
+    cup__slice_attributes attributes = {0};
+    attributes.starts_count = cup__take_ints(attributes.starts, starts, starts_count);
+    attributes.sizes_count = cup__take_ints(attributes.sizes, sizes, sizes_count);
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_slice], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_concat(cup_context *c, cup_tensor *const *x, int x_count, int axis)
+{
+    cup__concat_attributes attributes = {0};
+    attributes.axis = axis;
+    return cup__op_call(c, &cup__rows[CUP__OP_concat], x, x_count, &attributes, NULL);
 }
 
 cup_tensor *cup_sum(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep)

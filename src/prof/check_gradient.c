@@ -26,8 +26,8 @@ static cup_tensor *loss_of(probe *p)
     if (!cup__op_call(p->c, p->row, p->in, p->count, p->sample->attributes, out))
         return NULL;
     for (int i = 0; i < p->row->visible; i++) {
-        if (!cup__dtype_is_float(out[i]->dtype))
-            continue;
+        if (out[i]->dtype != CUP_F64)
+            continue; /* rounding would hide the differences */
         cup__shape shape = cup__shape_of(out[i]);
         if (!p->weights[i]) {
             p->weights[i] = cup__full(p->c, &shape, 0);
@@ -85,7 +85,7 @@ double cup__check_gradient(cup_context *c, const cup__row *row, const cup__sampl
             cup_require_grad(p.in[i]);
     cup_tensor *loss = loss_of(&p);
     if (!loss)
-        return NAN;
+        return c->error.status == CUP_OK ? 0 : NAN;
     if (cup_backward(c, loss) != CUP_OK)
         return NAN;
     bool was = cup_grad_recording(c, false);

@@ -47,6 +47,13 @@ $(BUILD)/gen/%.o: $(BUILD)/gen/%.c
 
 $(BUILD)/tests/%.o: CPPFLAGS += -Itests
 
+$(BUILD)/all_kernels: tools/all_kernels.c $(LIB)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -o $@ $^ $(LDLIBS)
+
+.PHONY: kernels
+kernels: $(BUILD)/all_kernels ## compiles every kernel for every architecture, no GPU needed; ARCH="sm_90a sm_80" for some
+	CUP_CACHE=$(CURDIR)/$(BUILD)/kernels $(BUILD)/all_kernels $(ARCH)
+
 # Tools that run while building.
 $(BUILD)/tools/%: tools/%.c
 	@mkdir -p $(@D)

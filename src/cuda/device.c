@@ -89,6 +89,8 @@ int cup__cuda_count(char why[512])
 
 cup_status cup__cuda_enter(cup__cuda *gpu)
 {
+    if (gpu->dry)
+        return CUP_OK;
     if (gpu->lost)
         return cup__fail(gpu->device.error, CUP_DRIVER, "%s", gpu->lost_text);
     if (gpu->forks != cup__forks)

@@ -27,6 +27,7 @@ struct cup__cuda {
     cup__kernels kernels;
     cup__graph *capturing; /* the one being captured, else NULL */
     cup__graph *graphs;    /* all others */
+    struct cup__dry *dry;  /* NULL, but for a GPU that is not there: see dry.h */
     uint64_t launches;
     struct {
         const cup__kernel *kernel;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "cuda/dry.h"
 #include "cuda/gpu.h"
 #include "cuda/kernels.h"
 
@@ -208,6 +209,12 @@ static cup__kernel *get_slowly(cup__cuda *gpu, const char *file, const char *ent
     const cup__code *code;
     cup__module *module;
     cup__kernel *kernel = NULL;
+    if (gpu->dry) {
+        kernel = cup__dry_kernel(gpu, file, entry, knobs, count);
+        if (kernel)
+            alias_add(&gpu->kernels, file, entry, knobs, count, kernel);
+        return kernel;
+    }
     if (cup__cuda_enter(gpu) != CUP_OK ||
         cup__code_get(gpu->device.error, gpu->facts.arch, &request, &code) != CUP_OK ||
         load_module(gpu, file, code, &module) != CUP_OK ||

@@ -123,6 +123,8 @@ static cup_status launch_now(cup__cuda *gpu, const cup__kernel *kernel, const cu
     uint64_t at = gpu->launches++ % CUP__RECENT;
     gpu->recent[at].kernel = kernel;
     gpu->recent[at].op = gpu->op;
+    if (gpu->dry)
+        return CUP_OK;
     /* Cards before Hopper have neither; there a dependent launch is a plain one. */
     bool extended = gpu->clusters && (grid->cluster > 1 || grid->dependent);
     CUresult result = extended ? launch_extended(gpu, kernel, grid, values)

@@ -312,7 +312,7 @@ static cup_status check_sample(check *k)
     return status;
 }
 
-static uint32_t dtypes_of(const cup__row *row)
+uint32_t cup__check_dtypes(const cup__row *row)
 {
     uint32_t dtypes = row->op->in_dtypes[row->op->list_from];
     dtypes = dtypes ? dtypes : CUP__DTYPES_FLOAT;
@@ -335,7 +335,7 @@ static cup_status check_row(cup_context *c, const cup__row *row,
         for (int dtype = 0; dtype < 11; dtype++)
             for (int layout = 0; layout < 3 && status == CUP_OK; layout++) {
                 bool one_layout = row->in_most == 0 || row->op->in_place;
-                if (!(dtypes_of(row) & (1u << dtype)) || (layout && one_layout))
+                if (!(cup__check_dtypes(row) & (1u << dtype)) || (layout && one_layout))
                     continue;
                 k.dtype = (cup_dtype)dtype;
                 k.layout = (cup__layout)layout;

@@ -112,7 +112,7 @@ int cup__sample_inputs(cup_context *c, const cup__row *row, const cup__sample *s
         shape.dtype = cup__dtype_is_float(own) && hold == CUP_F64 ? CUP_F64 : own;
         in[i] = lay_out(c, &shape, layout);
         uint64_t state = seed + (uint64_t)i * 7919;
-        if (!in[i] || fill(in[i], own, row->op->domain[slot], &state) != CUP_OK)
+        if (!in[i] || (seed && fill(in[i], own, row->op->domain[slot], &state) != CUP_OK))
             return -1;
     }
     if (text[strspn(text, " ")] || count < row->in_least || count > row->in_most) {

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/parallel.h"
-#include "cuda/cuda.h"
+#include "cuda/dry.h"
 #include "tensor/tensor.h"
 
 #define TEXT(x) #x
@@ -52,6 +52,17 @@ static cup_status open_device(cup_context *c, const char *name)
                      "device \"%.100s\" is unknown; use auto, cpu, cuda or cuda:N", name);
 }
 
+/* What a context needs beside its device. */
+static cup_status open_random(cup_context *c)
+{
+    c->device->error = &c->error;
+    void *state;
+    CUP_TRY(c->device->calls->allocate(c->device, 2 * sizeof(uint64_t), "random state", &state));
+    c->random.state = state;
+    cup_seed(c, c->options.seed);
+    return c->error.status;
+}
+
 static cup_status open_context(cup_context *c)
 {
     if (c->options.memory_limit < 0 || c->options.threads < 0)
@@ -62,21 +73,14 @@ static cup_status open_context(cup_context *c)
         CUP_TRY(cup__env_integer(&c->error, CUP__ENV_THREADS, 0, 4096, &threads));
     cup__threads_set((int)threads);
     CUP_TRY(open_device(c, c->options.device ? c->options.device : cup__env_get(CUP__ENV_DEVICE)));
-    c->device->error = &c->error;
-    void *state;
-    CUP_TRY(c->device->calls->allocate(c->device, 2 * sizeof(uint64_t), "random state", &state));
-    c->random.state = state;
-    cup_seed(c, c->options.seed);
-    return c->error.status;
+    return open_random(c);
 }
 
-cup_context *cup_context_new(const cup_options *options)
+static cup_context *context_struct(void)
 {
     cup_context *c = cup__calloc(1, sizeof *c);
     if (!c)
         return NULL;
-    if (options)
-        c->options = *options;
     c->recording = true;
     c->scopes = cup__calloc(8, sizeof *c->scopes);
     c->scope_capacity = 8;
@@ -85,8 +89,26 @@ cup_context *cup_context_new(const cup_options *options)
         cup__free(c);
         return NULL;
     }
+    return c;
+}
+
+cup_context *cup_context_new(const cup_options *options)
+{
+    cup_context *c = context_struct();
+    if (!c)
+        return NULL;
+    if (options)
+        c->options = *options;
     if (open_context(c) == CUP_OK)
         cup__log(CUP__INFO, "device: %s", c->device->text);
+    return c;
+}
+
+cup_context *cup__context_dry(const char *arch)
+{
+    cup_context *c = context_struct();
+    if (c && cup__dry_open(&c->error, arch, &c->device) == CUP_OK)
+        open_random(c);
     return c;
 }
 

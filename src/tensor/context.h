@@ -51,6 +51,9 @@ struct cup_context {
     void (*cuda_ops_free)(void *);
 };
 
+/* A context on a dry GPU (cuda/dry.h), to learn which kernels an architecture needs. */
+cup_context *cup__context_dry(const char *arch);
+
 /* Closes the innermost scope and leaves the tape alone. */
 void cup__scope_pop(cup_context *c);
 

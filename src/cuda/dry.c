@@ -1,0 +1,178 @@
+#include "cuda/dry.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "cuda/gpu.h"
+
+/* What dispatch asks about a card. The figures are those of a common card of each architecture. */
+static const struct {
+    const char *arch;
+    int major, minor, multiprocessors, shared_per_block;
+    int64_t l2_bytes;
+} cards[] = {
+    {"sm_75", 7, 5, 40, 65536, 4 << 20},        {"sm_80", 8, 0, 108, 166912, 40 << 20},
+    {"sm_86", 8, 6, 84, 101376, 6 << 20},       {"sm_89", 8, 9, 128, 101376, 72 << 20},
+    {"sm_90a", 9, 0, 132, 232448, 60 << 20},    {"sm_100a", 10, 0, 148, 232448, 126 << 20},
+    {"sm_120", 12, 0, 170, 101376, 96 << 20},
+};
+#define CARDS (sizeof cards / sizeof *cards)
+
+const char *const cup__architectures[] = {"sm_75",  "sm_80",   "sm_86",  "sm_89",
+                                          "sm_90a", "sm_100a", "sm_120", NULL};
+
+struct cup__dry {
+    cup__kernel_request *requests;
+    size_t count, capacity;
+    cup__kernel kernel; /* stands for all */
+};
+
+static cup_status allocate(cup__device *device, size_t bytes, const char *tag, void **out)
+{
+    *out = cup__aligned(256, bytes);
+    if (*out)
+        return CUP_OK;
+    return cup__fail(device->error, CUP_MEMORY, "out of host memory: %zu bytes for %s", bytes, tag);
+}
+
+static void release(cup__device *device, void *memory)
+{
+    (void)device;
+    cup__free(memory);
+}
+
+static cup_status write(cup__device *device, void *to, const void *host, size_t bytes)
+{
+    (void)device, (void)to, (void)host, (void)bytes;
+    return CUP_OK;
+}
+
+static cup_status read(cup__device *device, void *host, const void *from, size_t bytes)
+{
+    (void)device, (void)from;
+    if (bytes)
+        memset(host, 0, bytes);
+    return CUP_OK;
+}
+
+static cup_status fill(cup__device *device, void *to, int byte, size_t bytes)
+{
+    (void)device, (void)to, (void)byte, (void)bytes;
+    return CUP_OK;
+}
+
+static cup_status synchronize(cup__device *device)
+{
+    (void)device;
+    return CUP_OK;
+}
+
+static void memory_use(cup__device *device, cup__memory_use *use)
+{
+    (void)device;
+    memset(use, 0, sizeof *use);
+}
+
+void cup__dry_close(cup__cuda *gpu)
+{
+    for (size_t i = 0; i < gpu->dry->count; i++)
+        cup__free((void *)(uintptr_t)gpu->dry->requests[i].knobs);
+    cup__free(gpu->dry->requests);
+    cup__free(gpu->dry);
+    cup__free(gpu);
+}
+
+static void close_dry(cup__device *device)
+{
+    cup__cuda *gpu = cup__cuda_of(device);
+    cup__kernels_close(gpu, false);
+    cup__dry_close(gpu);
+}
+
+static const cup__device_calls calls = {
+    .close = close_dry,
+    .allocate = allocate,
+    .release = release,
+    .write = write,
+    .read = read,
+    .copy = write,
+    .fill = fill,
+    .synchronize = synchronize,
+    .memory_use = memory_use,
+};
+
+cup_status cup__dry_open(cup__error *error, const char *arch, cup__device **out)
+{
+    size_t card = 0;
+    while (card < CARDS && strcmp(cards[card].arch, arch))
+        card++;
+    if (card == CARDS)
+        return cup__fail(error, CUP_ARGUMENT,
+                         "architecture \"%.40s\" is unknown; use sm_75, sm_80, sm_86, sm_89, "
+                         "sm_90a, sm_100a or sm_120",
+                         arch);
+    cup__cuda *gpu = cup__calloc(1, sizeof *gpu);
+    struct cup__dry *dry = cup__calloc(1, sizeof *dry);
+    if (!gpu || !dry) {
+        cup__free(gpu);
+        cup__free(dry);
+        return cup__fail(error, CUP_MEMORY, "out of host memory for a dry GPU");
+    }
+    dry->kernel = (cup__kernel){.name = "dry", .threads_most = 1024, .argument_count = -1,
+                                .shared_allowed = INT_MAX};
+    gpu->dry = dry;
+    gpu->clusters = cards[card].major >= 9;
+    gpu->device = (cup__device){.calls = &calls, .error = error, .is_cuda = true};
+    gpu->facts = (cup__gpu_facts){.major = cards[card].major,
+                                  .minor = cards[card].minor,
+                                  .multiprocessors = cards[card].multiprocessors,
+                                  .shared_per_block = cards[card].shared_per_block,
+                                  .l2_bytes = cards[card].l2_bytes,
+                                  .memory_bytes = (int64_t)64 << 30};
+    snprintf(gpu->facts.arch, sizeof gpu->facts.arch, "%s", arch);
+    snprintf(gpu->facts.name, sizeof gpu->facts.name, "dry %s", arch);
+    snprintf(gpu->device.text, sizeof gpu->device.text, "dry %s", arch);
+    *out = &gpu->device;
+    return CUP_OK;
+}
+
+const cup__kernel_request *cup__dry_requests(const cup__cuda *gpu, int *count)
+{
+    *count = (int)gpu->dry->count;
+    return gpu->dry->requests;
+}
+
+static bool same(const cup__kernel_request *request, const char *file, const cup__knob *knobs,
+                 int count)
+{
+    if (request->knob_count != count || strcmp(request->file, file))
+        return false;
+    for (int i = 0; i < count; i++)
+        if (strcmp(request->knobs[i].name, knobs[i].name) ||
+            request->knobs[i].value != knobs[i].value)
+            return false;
+    return true;
+}
+
+cup__kernel *cup__dry_kernel(cup__cuda *gpu, const char *file, const char *entry,
+                             const cup__knob *knobs, int knob_count)
+{
+    struct cup__dry *dry = gpu->dry;
+    (void)entry;
+    for (size_t i = 0; i < dry->count; i++)
+        if (same(&dry->requests[i], file, knobs, knob_count))
+            return &dry->kernel;
+    cup__knob *copy = cup__calloc((size_t)knob_count, sizeof *copy);
+    if (!copy ||
+        !cup__grow(&dry->requests, &dry->capacity, dry->count, sizeof *dry->requests)) {
+        cup__free(copy);
+        cup__fail(gpu->device.error, CUP_MEMORY, "out of host memory for a list of kernels");
+        return NULL;
+    }
+    if (knob_count)
+        memcpy(copy, knobs, (size_t)knob_count * sizeof *copy);
+    dry->requests[dry->count++] = (cup__kernel_request){file, copy, knob_count};
+    return &dry->kernel;
+}

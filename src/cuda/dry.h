@@ -1,0 +1,24 @@
+/* A GPU that is not there: ops run on it as on a real one, up to the kernels, which are noted
+ * instead of compiled and launched. So a machine without a GPU learns which kernels an
+ * architecture needs, and can compile them. */
+#ifndef CUP_CUDA_DRY_H
+#define CUP_CUDA_DRY_H
+
+#include "cuda/cuda.h"
+#include "cuda/kernels.h"
+
+/* Opens a dry GPU of an architecture, "sm_90a". Its memory is host memory of any content. */
+cup_status cup__dry_open(cup__error *error, const char *arch, cup__device **out);
+
+/* What has been asked of it so far, each compilation once; borrowed until it is closed. */
+const cup__kernel_request *cup__dry_requests(const cup__cuda *gpu, int *count);
+
+/* The architectures kernels are made for, ending with NULL. */
+extern const char *const cup__architectures[];
+
+/* For kernel.c: notes the request and gives a kernel that a launch takes and does nothing with. */
+cup__kernel *cup__dry_kernel(cup__cuda *gpu, const char *file, const char *entry,
+                             const cup__knob *knobs, int knob_count);
+void cup__dry_close(cup__cuda *gpu);
+
+#endif

@@ -1,0 +1,14 @@
+/* Which kernels the ops need on an architecture, and getting them compiled, without a GPU. */
+#ifndef CUP_PROF_KERNELS_H
+#define CUP_PROF_KERNELS_H
+
+#include "cuda/kernels.h"
+
+/* Makes every call that the check and the benchmark know on a dry GPU of the architecture, and
+ * compiles what was asked for, on `threads` threads (0: one a core), into the cache folder.
+ * `count` takes the number of compilations. The first failure is returned, the others are worked
+ * on all the same. `progress` may be NULL. */
+cup_status cup__kernels_build(cup__error *error, const char *arch, int threads,
+                              cup__kernel_progress progress, void *user, int *count);
+
+#endif

@@ -21,6 +21,7 @@ int main(int argc, char **argv)
 {
     /* A library of products would answer for our own kernels, and needs a GPU. */
     setenv("CUP_LIBCUBLASLT", "off", 1);
+    cup__compile_strictly();
     int failed = 0;
     const char *const *archs = argc > 1 ? (const char *const *)argv + 1 : cup__architectures;
     for (; *archs; archs++) {

@@ -43,8 +43,11 @@ typedef struct cup__code {
     size_t size;
 } cup__code;
 
-/* Compiles with NVRTC, in any thread. Spilled registers, an ignored setmaxnreg and serialized
- * wgmma are failures like errors of the language. */
+/* Makes spilled registers, an ignored setmaxnreg and serialized wgmma failures like errors of the
+ * language: for those who build kernels. A user's run goes on with such code, and logs it. */
+void cup__compile_strictly(void);
+
+/* Compiles with NVRTC, in any thread. */
 cup_status cup__unit_compile(cup__error *error, const cup__unit *unit, const char *arch,
                              const cup__knob *knobs, int knob_count, cup__code *out);
 

@@ -24,33 +24,31 @@ static cup_status run_impls(cup_context *c, const cup__row *row, const cup__samp
     return CUP_OK;
 }
 
-static cup_status run_sample(cup_context *c, const cup__row *row, const cup__sample *sample,
-                             cup_dtype dtype, cup__layout layout)
+/* A call that this architecture has no implementation for needs no kernel; other failures are
+ * kept for the end, so that one does not hide the rest. */
+static void run_sample(cup_context *c, const cup__row *row, const cup__sample *sample,
+                       cup_dtype dtype, cup__layout layout, cup__error *first)
 {
     cup_tensor *in[MOST_INPUTS];
     cup_scope_open(c);
     int count = cup__sample_inputs(c, row, sample, dtype, dtype, layout, 0, in, MOST_INPUTS);
-    cup_status status = c->error.status;
     if (count >= 0 && !row->op->view)
-        status = run_impls(c, row, sample, in, count);
+        run_impls(c, row, sample, in, count);
     cup__scope_pop(c);
-    /* A call that this architecture has no implementation for needs no kernel. */
-    if (status == CUP_UNSUPPORTED) {
-        cup__error_clear(&c->error);
-        status = CUP_OK;
-    }
-    return status;
+    if (c->error.status != CUP_OK && c->error.status != CUP_UNSUPPORTED)
+        cup__fail(first, c->error.status, "%s", c->error.text);
+    cup__error_clear(&c->error);
 }
 
-static cup_status run_samples(cup_context *c, const cup__row *row, const cup__sample *samples)
+static void run_samples(cup_context *c, const cup__row *row, const cup__sample *samples,
+                        cup__error *first)
 {
     uint32_t dtypes = cup__check_dtypes(row);
     for (const cup__sample *s = samples; s && s->shapes; s++)
         for (int dtype = 0; dtype < 32; dtype++)
             for (int layout = CUP__ROW_MAJOR; layout <= CUP__TRANSPOSED; layout++)
                 if (dtypes >> dtype & 1)
-                    CUP_TRY(run_sample(c, row, s, (cup_dtype)dtype, (cup__layout)layout));
-    return CUP_OK;
+                    run_sample(c, row, s, (cup_dtype)dtype, (cup__layout)layout, first);
 }
 
 cup_status cup__kernels_build(cup__error *error, const char *arch, int threads,
@@ -58,19 +56,17 @@ cup_status cup__kernels_build(cup__error *error, const char *arch, int threads,
 {
     *count = 0;
     cup_context *c = cup__context_dry(arch);
-    cup_status status = cup_error(c);
-    for (const cup__row *row = cup__rows; row->name && status == CUP_OK; row++) {
-        status = run_samples(c, row, row->op->samples);
-        if (status == CUP_OK)
-            status = run_samples(c, row, row->op->bench);
+    if (cup_error(c) != CUP_OK) {
+        cup__fail(error, cup_error(c), "%s", cup_error_text(c));
+        cup_context_free(c);
+        return error->status;
     }
-    if (status != CUP_OK) {
-        cup__fail(error, status, "%s", cup_error_text(c));
-    } else {
-        const cup__kernel_request *requests =
-            cup__dry_requests(cup__cuda_of(c->device), count);
-        status = cup__kernels_prepare(error, arch, requests, *count, threads, progress, user);
+    for (const cup__row *row = cup__rows; row->name; row++) {
+        run_samples(c, row, row->op->samples, error);
+        run_samples(c, row, row->op->bench, error);
     }
+    const cup__kernel_request *requests = cup__dry_requests(cup__cuda_of(c->device), count);
+    cup_status status = cup__kernels_prepare(error, arch, requests, *count, threads, progress, user);
     cup_context_free(c);
-    return status;
+    return error->status != CUP_OK ? error->status : status;
 }

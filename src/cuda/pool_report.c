@@ -53,11 +53,11 @@ static void add_users(cup__pool *pool, cup__text *text)
 }
 
 /* Only what would have made this allocation work. */
-static void add_advice(const cup__pool *pool, const cup__memory_use *use, int64_t bytes,
-                       bool limited, cup__text *text)
+static void add_advice(const cup__pool *pool, const cup__memory_use *use, int64_t idle,
+                       int64_t bytes, bool limited, cup__text *text)
 {
     char words[32];
-    int64_t idle = use->reserved - use->allocated;
+    int64_t graphs = use->reserved - use->allocated - idle;
     int64_t missing = bytes - use->largest_free;
     int64_t others = use->total - use->free - use->reserved;
     if (limited && use->free >= missing)
@@ -70,6 +70,9 @@ static void add_advice(const cup__pool *pool, const cup__memory_use *use, int64_
     if (idle >= bytes)
         cup__text_add(text, "; %s are free here but in pieces: allocate the largest tensors first",
                       cup__text_bytes((double)idle, words));
+    if (graphs >= missing)
+        cup__text_add(text, "; captured graphs hold %s: free those that are done with",
+                      cup__text_bytes((double)graphs, words));
     if (use->allocated >= missing && pool->used.count)
         cup__text_add(text, "; a smaller batch, or cup_recompute for the blocks of the model, "
                             "needs less");
@@ -101,7 +104,7 @@ cup_status cup__pool_fail(cup__pool *pool, size_t bytes, const char *tag, bool l
                       cup__text_bytes((double)pool->limit, limit));
     add_users(pool, &text);
     if (bytes <= (size_t)use.total)
-        add_advice(pool, &use, (int64_t)bytes, limited, &text);
+        add_advice(pool, &use, idle, (int64_t)bytes, limited, &text);
     else
         cup__text_add(&text, "; the card has less than that in all: use smaller sizes");
     const char *op = pool->gpu->op;

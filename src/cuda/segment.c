@@ -3,7 +3,9 @@
 #include "base/memory.h"
 #include "cuda/heap.h"
 
-#define PIECE_MOST ((size_t)128 << 20)
+/* A card's memory in at most about so many pieces. More of them would take long to map; larger
+ * ones could less often be given back, since a piece with one block in use stays. */
+#define PIECES_MOST 4096
 
 static size_t round_up(size_t bytes, size_t unit)
 {
@@ -129,8 +131,11 @@ static CUresult map_piece(cup__block **hole, size_t bytes)
 /* Maps `bytes` of a hole in pieces; what was mapped before a failure stays as free memory. */
 static CUresult map_pieces(cup__block *hole, size_t bytes)
 {
+    const cup__pool *pool = hole->heap->pool;
+    size_t most = round_up((size_t)pool->gpu->facts.memory_bytes / PIECES_MOST + 1,
+                           pool->granularity);
     while (bytes) {
-        size_t piece = bytes < PIECE_MOST ? bytes : PIECE_MOST;
+        size_t piece = bytes < most ? bytes : most;
         CUresult result = map_piece(&hole, piece);
         if (result != CUDA_SUCCESS)
             return result;
@@ -153,7 +158,7 @@ static cup__block *find_hole(const cup__heap *heap, size_t bytes, size_t *need)
             if (block->state != CUP__BLOCK_HOLE)
                 continue;
             size_t before = free_bytes(block->before), after = free_bytes(block->after);
-            *need = before < bytes ? round_up(bytes - before, unit) : unit;
+            *need = before < bytes ? round_up(bytes - before, unit) : 0;
             if (*need <= block->bytes)
                 return block;
             *need = block->bytes;
@@ -182,24 +187,38 @@ static CUresult reserve(cup__heap *heap, size_t bytes)
     return CUDA_SUCCESS;
 }
 
+/* The hole to map, in newly reserved addresses if need be. */
+static CUresult get_hole(cup__heap *heap, size_t bytes, cup__block **hole, size_t *need)
+{
+    *hole = find_hole(heap, bytes, need);
+    if (*hole)
+        return CUDA_SUCCESS;
+    CUresult result = reserve(heap, bytes);
+    *hole = find_hole(heap, bytes, need);
+    return result;
+}
+
 static CUresult grow_mapped(cup__heap *heap, size_t bytes, bool *limited)
 {
     cup__pool *pool = heap->pool;
-    size_t need;
-    cup__block *hole = find_hole(heap, bytes, &need);
-    if (!hole) {
-        CUresult result = reserve(heap, bytes);
-        if (result != CUDA_SUCCESS)
-            return result;
-        hole = find_hole(heap, bytes, &need);
-    }
+    size_t need, wish = round_up(heap->piece, pool->granularity);
+    cup__block *hole;
+    CUresult result = get_hole(heap, bytes, &hole, &need);
+    if (result != CUDA_SUCCESS)
+        return result;
     *limited = over_limit(pool, need);
     if (*limited)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    size_t wish = round_up(heap->piece, pool->granularity);
-    if (need < wish && wish <= hole->bytes && !over_limit(pool, wish) &&
-        map_pieces(hole, wish) == CUDA_SUCCESS)
-        return CUDA_SUCCESS;
+    if (need < wish && wish <= hole->bytes && !over_limit(pool, wish)) {
+        if (map_pieces(hole, wish) == CUDA_SUCCESS)
+            return CUDA_SUCCESS;
+        /* A part of the wish may have come true, and may be enough. */
+        result = get_hole(heap, bytes, &hole, &need);
+        if (result != CUDA_SUCCESS)
+            return result;
+        if (over_limit(pool, need))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     return map_pieces(hole, need);
 }
 

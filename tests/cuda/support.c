@@ -3,7 +3,9 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
+#include "cuda/kernels.h"
 #include "test.h"
 
 fake_fail_function *fake_fail;
@@ -72,4 +74,31 @@ cup__cuda *gpu_open(cup__error *error)
         test_skip("no GPU: %.120s", why);
     EXPECT_OK(error, cup__cuda_open(error, 0, 0, &device));
     return cup__cuda_of(device);
+}
+
+const char *kernel_folder;
+
+void kernel_begin(void)
+{
+    char path[4400];
+    kernel_folder = fake_begin();
+    snprintf(path, sizeof path, "%s/compiled", kernel_folder);
+    setenv("FAKE_NVRTC_COUNT", path, 1);
+}
+
+/* Compilations of all processes so far. */
+int kernels_compiled(void)
+{
+    char path[4400];
+    struct stat status;
+    snprintf(path, sizeof path, "%s/compiled", kernel_folder);
+    return stat(path, &status) ? 0 : (int)status.st_size;
+}
+
+cup_status kernel_code(cup__error *error, const char *file, int64_t knob)
+{
+    cup__knob knobs[] = {{"CUP_T", knob}};
+    cup__kernel_request request = {file, knobs, 1};
+    const cup__code *code;
+    return cup__code_get(error, "sm_90a", &request, &code);
 }

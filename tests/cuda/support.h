@@ -25,6 +25,13 @@ void fake_expect_nothing_left(void);
 /* The machine's own GPU; the test is skipped where there is none. */
 cup__cuda *gpu_open(cup__error *error);
 
+/* For tests of the compiler: fake_begin, with a count of compilations by all processes. */
+extern const char *kernel_folder;
+void kernel_begin(void);
+int kernels_compiled(void);
+/* Gets the code of a file with one knob, for sm_90a. */
+cup_status kernel_code(cup__error *error, const char *file, int64_t knob);
+
 #define EXPECT_OK(error, call)                                                                     \
     do {                                                                                           \
         if ((call) != CUP_OK)                                                                      \

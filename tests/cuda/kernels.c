@@ -66,7 +66,7 @@ TEST(kernels_failures_are_told)
     gpu->device.calls->close(&gpu->device);
     setenv("CUP_KERNELS", "/nowhere", 1);
     EXPECT(kernel_code(&error, "bad.cu", 0) != CUP_OK);
-    EXPECT_CONTAINS(error.text, "CUP_KERNELS=/nowhere is not a kernel_folder");
+    EXPECT_CONTAINS(error.text, "CUP_KERNELS=/nowhere is not a folder");
 }
 
 static void expect_unfit(const char *report, const char *part)

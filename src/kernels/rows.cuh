@@ -73,4 +73,22 @@ DEVICE int piece_at(int p)
     return (p * GROUP + (int)threadIdx.x % GROUP) * VEC;
 }
 
+/* Multiplies by gamma and adds beta, from `at` on, where there are such. */
+template <typename Param>
+DEVICE void scale_by(real (&v)[VEC], const Param *gamma, const Param *beta, int at)
+{
+    if (gamma) {
+        vec<Param, VEC> g = load<VEC>(gamma + at);
+#pragma unroll
+        for (int k = 0; k < VEC; k++)
+            v[k] *= convert<real>(g.at[k]);
+    }
+    if (beta) {
+        vec<Param, VEC> b = load<VEC>(beta + at);
+#pragma unroll
+        for (int k = 0; k < VEC; k++)
+            v[k] += convert<real>(b.at[k]);
+    }
+}
+
 #endif

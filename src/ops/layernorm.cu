@@ -1,19 +1,11 @@
 /* y = (s - mean) rstd gamma + beta over rows, s = x + residual when ADD; without CENTRED the mean
  * is not subtracted. A group of GROUP threads holds a row in registers, so x is read once and y
  * written once; with LONG the row does not fit and is read in each of the three passes.
- * Grid: GROUPS rows a block. The mean has a second part, `rest`, that repairs its own rounding.
- *
- * layernorm_bwd: dx = rstd (g - mean g - n mean(g n)) + dsum with g = gamma dy and n the normalised
- * s. Blocks stay and take rows GROUPS * gridDim apart, so that each thread adds up dgamma and dbeta
- * of its columns in registers; the next row is read while one is worked on. A block writes one
- * partial row of each, and layernorm_finish adds those up in order. */
+ * Grid: GROUPS rows a block. The mean has a second part, `rest`, that repairs its own rounding. */
 #include "rows.cuh"
 
 #ifndef PARAM
 #define PARAM CUP_T /* dtype of gamma and beta */
-#endif
-#ifndef RESULT
-#define RESULT PARAM /* of dgamma and dbeta */
 #endif
 #ifndef CENTRED
 #define CENTRED 1
@@ -23,15 +15,6 @@
 #endif
 #ifndef LONG
 #define LONG 0
-#endif
-#ifndef PREFETCH
-#define PREFETCH 1 /* 0 where registers are too few for two rows */
-#endif
-#ifndef DSUM
-#define DSUM 0
-#endif
-#ifndef PARTS
-#define PARTS 2 /* partial rows a block: dgamma, then dbeta */
 #endif
 
 typedef dtype_of<PARAM>::type P;
@@ -66,24 +49,7 @@ struct row_of_x {
     }
 };
 
-/* gamma and beta where there are some. */
-DEVICE void scale(real (&v)[VEC], const P *gamma, const P *beta, int at)
-{
-    if (gamma) {
-        vec<P, VEC> g = load<VEC>(gamma + at);
-#pragma unroll
-        for (int k = 0; k < VEC; k++)
-            v[k] *= convert<real>(g.at[k]);
-    }
-    if (beta) {
-        vec<P, VEC> b = load<VEC>(beta + at);
-#pragma unroll
-        for (int k = 0; k < VEC; k++)
-            v[k] += convert<real>(b.at[k]);
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 layernorm_fwd(const T *x, const T *residual, const P *gamma, const P *beta, T *y, T *sum,
               real *means, real *rstds, int64_t rows, int width, real eps)
 {
@@ -134,7 +100,7 @@ layernorm_fwd(const T *x, const T *residual, const P *gamma, const P *beta, T *y
 #pragma unroll
                 for (int k = 0; k < VEC; k++)
                     out[k] = ((LONG ? r.v[p][k] - mean : r.v[p][k]) - rest) * rstd;
-                scale(out, gamma, beta, from + piece_at(p));
+                scale_by(out, gamma, beta, from + piece_at(p));
                 store(y + first + from + piece_at(p), from_reals<T, VEC>(out));
             }
     }
@@ -143,255 +109,5 @@ layernorm_fwd(const T *x, const T *residual, const P *gamma, const P *beta, T *y
             means[row] = mean + rest;
         if (rstds)
             rstds[row] = rstd;
-    }
-}
-
-struct row_of_dsum {
-    unit at[DSUM ? PIECES : 1];
-
-    __device__ __forceinline__ void read(const T *dsum, int64_t row, int from, int width)
-    {
-#pragma unroll
-        for (int p = 0; p < (DSUM ? PIECES : 0); p++)
-            if (from + piece_at(p) < width)
-                at[p] = load<VEC>(dsum + row * width + from + piece_at(p));
-    }
-};
-
-/* One row of x and dy on its way, and what is made of it. */
-struct row_of_dy {
-    unit x[PIECES], dy[PIECES];
-    real mean, rstd;
-
-    __device__ __forceinline__ void read(const T *xs, const T *dys, const real *means,
-                                         const real *rstds, int64_t row, int from, int width)
-    {
-#pragma unroll
-        for (int p = 0; p < PIECES; p++)
-            if (from + piece_at(p) < width) {
-                int64_t at = row * width + from + piece_at(p);
-                x[p] = load<VEC>(xs + at);
-                dy[p] = load<VEC>(dys + at);
-            }
-        mean = CENTRED ? means[row] : 0;
-        rstd = rstds[row];
-    }
-
-    __device__ __forceinline__ real normal(int p, int k) const
-    {
-        return (to_real(x[p].at[k]) - mean) * rstd;
-    }
-
-    __device__ __forceinline__ void scaled(int p, const P *gamma, int at, real (&g)[VEC]) const
-    {
-        to_reals(dy[p], g);
-        scale(g, gamma, nullptr, at);
-    }
-
-    __device__ __forceinline__ pair dots(const P *gamma, int from, int width) const
-    {
-        pair s = {0, 0};
-#pragma unroll
-        for (int p = 0; p < PIECES; p++)
-            if (from + piece_at(p) < width) {
-                real g[VEC];
-                scaled(p, gamma, from + piece_at(p), g);
-#pragma unroll
-                for (int k = 0; k < VEC; k++) {
-                    s.a += g[k];
-                    s.b += g[k] * normal(p, k);
-                }
-            }
-        return s;
-    }
-
-    __device__ __forceinline__ void write(T *dx, const P *gamma, const row_of_dsum &more,
-                                          pair means, int64_t row, int from, int width) const
-    {
-#pragma unroll
-        for (int p = 0; p < PIECES; p++)
-            if (from + piece_at(p) < width) {
-                real g[VEC];
-                scaled(p, gamma, from + piece_at(p), g);
-#pragma unroll
-                for (int k = 0; k < VEC; k++) {
-                    g[k] = rstd * (g[k] - means.a - normal(p, k) * means.b);
-                    if (DSUM)
-                        g[k] += to_real(more.at[DSUM ? p : 0].at[k]);
-                }
-                store(dx + row * width + from + piece_at(p), from_reals<T, VEC>(g));
-            }
-    }
-};
-
-DEVICE pair means_of(pair sums, int width)
-{
-    return {CENTRED ? sums.a / (real)width : 0, sums.b / (real)width};
-}
-
-/* With LONG, dx alone, a row a block. */
-extern "C" __global__ void __launch_bounds__(THREADS)
-layernorm_bwd_long(const T *dy, const T *x, const real *means, const real *rstds, const P *gamma,
-                   const T *dsum, T *dx, int64_t rows, int width)
-{
-    int64_t row = blockIdx.x;
-    row_of_dy r;
-    pair sums = {0, 0};
-    for (int from = 0; from < width; from += SPAN) {
-        r.read(x, dy, means, rstds, row, from, width);
-        sums = two_sums()(sums, r.dots(gamma, from, width));
-    }
-    pair mean = means_of(group_reduce<0>(sums, two_sums()), width);
-    for (int from = 0; from < width; from += SPAN) {
-        row_of_dsum more;
-        more.read(dsum, row, from, width);
-        r.read(x, dy, means, rstds, row, from, width);
-        r.write(dx, gamma, more, mean, row, from, width);
-    }
-}
-
-/* dgamma and dbeta of this thread's columns. */
-struct column_sums {
-    real at[PARTS ? PARTS : 1][PIECES][VEC];
-
-    __device__ __forceinline__ void add(const row_of_dy &r, int width)
-    {
-#pragma unroll
-        for (int p = 0; p < PIECES; p++)
-            if (piece_at(p) < width)
-#pragma unroll
-                for (int k = 0; k < VEC; k++) {
-                    real dy = to_real(r.dy[p].at[k]);
-                    at[0][p][k] += dy * r.normal(p, k);
-                    if (PARTS > 1)
-                        at[PARTS - 1][p][k] += dy;
-                }
-    }
-
-    /* Adds up the groups of the block, one after the other, in shared memory. */
-    __device__ __forceinline__ void write(real *partial, real *shared, int width) const
-    {
-        for (int group = 0; group < GROUPS; group++) {
-            __syncthreads();
-            if ((int)threadIdx.x / GROUP != group)
-                continue;
-#pragma unroll
-            for (int part = 0; part < PARTS; part++)
-#pragma unroll
-                for (int p = 0; p < PIECES; p++)
-                    if (piece_at(p) < width)
-#pragma unroll
-                        for (int k = 0; k < VEC; k++) {
-                            real *to = shared + part * width + piece_at(p) + k;
-                            *to = at[part][p][k] + (group ? *to : 0);
-                        }
-        }
-        __syncthreads();
-        for (int i = threadIdx.x; i < PARTS * width; i += THREADS)
-            partial[(int64_t)blockIdx.x * PARTS * width + i] = shared[i];
-    }
-};
-
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-layernorm_bwd(const T *dy, const T *x, const real *means, const real *rstds, const P *gamma,
-              const T *dsum, T *dx, real *partial, int64_t rows, int width)
-{
-    extern __shared__ real shared[];
-    int64_t step = (int64_t)gridDim.x * GROUPS;
-    int64_t row = (int64_t)blockIdx.x * GROUPS + threadIdx.x / GROUP;
-    /* All groups of a block go round equally often, as their warps shuffle together. */
-    int64_t rounds = (rows + step - 1) / step;
-    column_sums columns = {};
-    row_of_dy now, next = {};
-    if (PREFETCH && row < rows)
-        next.read(x, dy, means, rstds, row, 0, width);
-#pragma unroll 1
-    for (int64_t round = 0; round < rounds; round++, row += step) {
-        int span = row < rows ? width : 0;
-        if (PREFETCH)
-            now = next;
-        else if (row < rows)
-            now.read(x, dy, means, rstds, row, 0, width);
-        if (PREFETCH && row + step < rows)
-            next.read(x, dy, means, rstds, row + step, 0, width);
-        row_of_dsum more;
-        more.read(dsum, row, 0, span);
-        pair sums = now.dots(gamma, 0, span), mean;
-        mean = means_of(round & 1 ? group_reduce<1>(sums, two_sums())
-                                  : group_reduce<0>(sums, two_sums()),
-                        width);
-        now.write(dx, gamma, more, mean, row, 0, span);
-        if (PARTS)
-            columns.add(now, span);
-    }
-    if (PARTS)
-        columns.write(partial, shared, width);
-}
-
-/* The partial rows of `layernorm_bwd_long`: 32 lanes side by side, 8 warps with rows of their own.
- * Grid: columns / (32 VEC), slices of rows. */
-extern "C" __global__ void __launch_bounds__(256)
-layernorm_bwd_columns(const T *dy, const T *x, const real *means, const real *rstds, real *partial,
-                      int64_t rows, int64_t slice, int width)
-{
-    __shared__ real shared[8][PARTS ? PARTS : 1][32 * VEC];
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int column = ((int)blockIdx.x * 32 + lane) * VEC;
-    real sums[2][VEC] = {};
-    int64_t end = (blockIdx.y + 1) * slice < rows ? (blockIdx.y + 1) * slice : rows;
-#pragma unroll 4
-    for (int64_t row = blockIdx.y * slice + warp; row < end; row += 8)
-        if (column < width) {
-            unit a = load<VEC>(x + row * width + column), b = load<VEC>(dy + row * width + column);
-            real mean = CENTRED ? means[row] : 0, rstd = rstds[row];
-#pragma unroll
-            for (int k = 0; k < VEC; k++) {
-                sums[0][k] += to_real(b.at[k]) * ((to_real(a.at[k]) - mean) * rstd);
-                sums[1][k] += to_real(b.at[k]);
-            }
-        }
-#pragma unroll
-    for (int part = 0; part < PARTS; part++)
-#pragma unroll
-        for (int k = 0; k < VEC; k++)
-            shared[warp][part][lane * VEC + k] = sums[part][k];
-    __syncthreads();
-    for (int i = threadIdx.x; i < PARTS * 32 * VEC; i += 256) {
-        int part = i / (32 * VEC), at = i % (32 * VEC), to = (int)blockIdx.x * 32 * VEC + at;
-        real sum = 0;
-        for (int w = 0; w < 8; w++)
-            sum += shared[w][part][at];
-        if (to < width)
-            partial[((int64_t)blockIdx.y * PARTS + part) * width + to] = sum;
-    }
-}
-
-/* Adds `count` partial rows of `width` columns; the first `half` columns are dgamma, where there
- * is one. 32 columns a block, 8 warps with rows of their own. */
-extern "C" __global__ void __launch_bounds__(256)
-layernorm_finish(const real *partial, dtype_of<RESULT>::type *dgamma,
-                 dtype_of<RESULT>::type *dbeta, int count, int half, int width)
-{
-    __shared__ real shared[8][33];
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int64_t column = (int64_t)blockIdx.x * 32 + lane;
-    real sum = 0;
-    if (column < width)
-#pragma unroll 4
-        for (int row = warp; row < count; row += 8)
-            sum += partial[(int64_t)row * width + column];
-    shared[warp][lane] = sum;
-    __syncthreads();
-    if (warp || column >= width)
-        return;
-#pragma unroll
-    for (int w = 1; w < 8; w++)
-        sum += shared[w][lane];
-    dtype_of<RESULT>::type out = convert<dtype_of<RESULT>::type>(sum);
-    if (column < half) {
-        if (dgamma)
-            dgamma[column] = out;
-    } else if (dbeta) {
-        dbeta[column - half] = out;
     }
 }

@@ -1,5 +1,6 @@
 /* Layernorm and its kin on the GPU: knobs and launches of layernorm.cu. */
-#include "base/parallel.h"
+#include <string.h>
+
 #include "ops/attributes.h"
 #include "ops/layernorm.h"
 #include "ops/rows.h"
@@ -7,6 +8,7 @@
 #define BLOCK 128     /* threads of a forward block whose rows take a warp or less */
 #define FINISH 32     /* columns a block of layernorm_finish adds up */
 #define SLICES_MOST 64
+#define KNOBS 12
 
 static int widest(cup_dtype dtype)
 {
@@ -59,8 +61,8 @@ cup_status cup__layernorm_cuda(cup__call *call)
     cup__layernorm n = cup__layernorm_of(call);
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     bool is_f64 = n.x->dtype == CUP_F64;
-    cup__row_plan plan = cup__plan_rows(n.width, forward_vec(&n), is_f64 ? 16 : 32,
-                                        is_f64 ? 8 : 16);
+    int vec = forward_vec(&n), wide = is_f64 || vec == 1 ? 8 : 16;
+    cup__row_plan plan = cup__plan_rows(n.width, vec, wide * (n.residual ? 3 : 4) / 2, wide);
     if (plan.threads < BLOCK)
         plan.threads = BLOCK;
     const cup__knob knobs[] = {{"CUP_T", n.x->dtype},
@@ -92,7 +94,8 @@ typedef struct backward {
     cup__layernorm_back b;
     cup__cuda *gpu;
     cup__row_plan plan;
-    cup__knob knobs[12];
+    cup__knob knobs[KNOBS];
+    bool prefetch;
     int parts;         /* partial rows of a block: dgamma, dbeta */
     int64_t blocks;    /* that write them */
     int64_t shared;    /* bytes they need */
@@ -100,50 +103,67 @@ typedef struct backward {
     int width;
 } backward;
 
-static void plan_backward(backward *w, const cup__call *call)
+/* How many rows and elements a thread holds, by its registers: a row of x and dy as they lie in
+ * memory, the next one of each unless `prefetch` is off, and two sums an element. */
+static void plan_groups(backward *w)
 {
     const cup__layernorm_back *b = &w->b;
-    bool is_f64 = b->x->dtype == CUP_F64;
-    int vec = widest(b->x->dtype);
+    int size = (int)cup_dtype_size(b->x->dtype), vec = 16 / size;
     const cup_tensor *all[] = {b->dy, b->x, b->dsum, b->dx, b->gamma};
     for (int i = 0; i < 5; i++)
         vec = least(vec, cup__row_vec(all[i], b->width, vec));
-    int each_wide = is_f64 ? 4 : 16;
-    w->plan = cup__plan_rows(b->width, vec, is_f64 ? 8 : 24, each_wide);
-    w->parts = b->dbeta ? 2 : b->dgamma ? 1 : 0;
-    int each = w->plan.pieces * vec;
-    int threads = w->plan.group <= 32 && each > each_wide ? 256 : 512;
+    /* A 16-bit element by itself takes a whole register. */
+    int held = vec * size < 4 ? 4 : size, wide = 32 / held;
+    int narrow = size == 8 ? 8 : vec == 1 ? 16 : 24;
+    w->plan = cup__plan_rows(b->width, vec, narrow, wide);
+    w->prefetch = w->plan.group <= 512;
+    if (!w->prefetch || !w->plan.fits) {
+        wide = wide > 8 ? 16 : 2 * wide;
+        w->plan = cup__plan_rows(b->width, vec, narrow, wide);
+    }
+    int threads = w->plan.group <= 32 && w->plan.pieces * vec > wide ? 256 : 512;
     if (w->plan.threads < threads)
         w->plan.threads = threads;
-    w->shared = w->parts * b->width * (is_f64 ? 8 : 4);
-    const cup__gpu_facts *facts = cup__cuda_facts(w->gpu);
+    w->shared = w->parts * b->width * (size == 8 ? 8 : 4);
     /* A thousand threads have too few registers each to keep the sums of their columns. */
-    w->plan.fits &= w->plan.group <= 512 && w->shared <= facts->shared_per_block;
+    w->plan.fits &= w->plan.group <= 512 &&
+                    w->shared <= cup__cuda_facts(w->gpu)->shared_per_block;
     if (!w->plan.fits)
-        w->plan = (cup__row_plan){vec, 512, each_wide / vec ? each_wide / vec : 1, 512, false};
-    /* A 16-bit element by itself takes a whole register. */
-    int size = (int)cup_dtype_size(b->x->dtype), raw = vec * size < 4 ? 4 : size;
-    bool prefetch = w->plan.group <= 32 || w->plan.pieces * vec * raw <= 32 ||
-                    (!b->dsum && vec > 1);
+        w->plan = (cup__row_plan){vec, 512, wide / vec ? wide / vec : 1, 512, false};
+}
+
+static void plan_backward(backward *w, const cup__call *call)
+{
+    const cup__layernorm_back *b = &w->b;
     const cup__layernorm_grad_attributes *a = call->attributes;
-    const cup__knob knobs[12] = {
-        {"CUP_T", b->x->dtype},          {"PARAM", param_dtype(b->gamma, NULL, a->dtype)},
-        {"CENTRED", b->mean != NULL},    {"DSUM", b->dsum != NULL},
-        {"PARTS", w->parts},             {"VEC", vec},
-        {"GROUP", w->plan.group},        {"PIECES", w->plan.pieces},
-        {"THREADS", w->plan.threads},    {"LONG", !w->plan.fits},
-        {"PREFETCH", prefetch},          {"RESULT", a->dtype}};
-    for (int i = 0; i < 12; i++)
-        w->knobs[i] = knobs[i];
+    w->width = (int)b->width;
+    w->parts = b->dbeta ? 2 : b->dgamma ? 1 : 0;
+    plan_groups(w);
+    const cup__knob knobs[KNOBS] = {{"CUP_T", b->x->dtype},
+                                    {"PARAM", param_dtype(b->gamma, NULL, a->dtype)},
+                                    {"RESULT", a->dtype},
+                                    {"CENTRED", b->mean != NULL},
+                                    {"DSUM", b->dsum != NULL},
+                                    {"PARTS", w->parts},
+                                    {"VEC", w->plan.vec},
+                                    {"GROUP", w->plan.group},
+                                    {"PIECES", w->plan.pieces},
+                                    {"THREADS", w->plan.threads},
+                                    {"LONG", !w->plan.fits},
+                                    {"PREFETCH", w->prefetch}};
+    memcpy(w->knobs, knobs, sizeof knobs);
     int64_t groups = w->plan.threads / w->plan.group;
+    int64_t most = cup__cuda_facts(w->gpu)->multiprocessors;
     w->blocks = (b->rows + groups - 1) / groups;
-    if (w->blocks > facts->multiprocessors)
-        w->blocks = facts->multiprocessors;
+    if (!w->plan.fits && most > SLICES_MOST)
+        most = SLICES_MOST;
+    if (w->blocks > most)
+        w->blocks = most;
 }
 
 static cup__kernel *kernel_of(backward *w, const char *entry)
 {
-    return cup__kernel_get(w->gpu, "layernorm.cu", entry, w->knobs, 12);
+    return cup__kernel_get(w->gpu, "layernorm_grad.cu", entry, w->knobs, KNOBS);
 }
 
 static cup_status launch_whole(backward *w)
@@ -202,10 +222,7 @@ static cup_status launch_finish(backward *w)
 cup_status cup__layernorm_back_cuda(cup__call *call)
 {
     backward w = {.b = cup__layernorm_back_of(call), .gpu = cup__cuda_of(call->c->device)};
-    w.width = (int)w.b.width;
     plan_backward(&w, call);
-    if (!w.plan.fits && w.blocks > SLICES_MOST)
-        w.blocks = SLICES_MOST;
     if (w.parts) {
         cup__shape shape = {w.b.x->dtype == CUP_F64 ? CUP_F64 : CUP_F32, 3,
                             {w.blocks, w.parts, w.b.width}};

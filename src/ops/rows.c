@@ -1,6 +1,7 @@
 #include "ops/rows.h"
 
 #define MOST_THREADS 1024
+#define LONG_THREADS 512 /* for a row that does not fit, so that they have registers enough */
 
 int cup__row_vec(const cup_tensor *t, int64_t width, int most)
 {
@@ -30,11 +31,12 @@ cup__row_plan cup__plan_rows(int64_t width, int vec, int each, int each_wide)
         while (plan.group < MOST_THREADS && vectors > plan.group * wide_vec)
             plan.group *= 2;
     int64_t pieces = (vectors + plan.group - 1) / plan.group;
-    int64_t most = plan.group == MOST_THREADS && each_vec > wide_vec ? each_vec : wide_vec;
-    if (plan.group <= 32)
-        most = each_vec;
-    plan.fits = pieces <= most;
-    plan.pieces = (int)(plan.fits ? pieces : wide_vec);
+    plan.fits = pieces <= (plan.group <= 32 ? each_vec : wide_vec);
+    if (!plan.fits) {
+        plan.group = LONG_THREADS;
+        pieces = wide_vec;
+    }
+    plan.pieces = (int)pieces;
     plan.threads = plan.group;
     return plan;
 }

@@ -172,7 +172,7 @@ CUP_API cup_tensor *cup_embedding(cup_context *c, cup_tensor *table, cup_tensor 
 
 /* Training */
 
-/* (x...) -> y: square root of the sum of the squares of all elements of all tensors */
+/* (x...) -> y: square root of the sum of the squares of all elements of all tensors, in f32 */
 CUP_API cup_tensor *cup_global_norm(cup_context *c, cup_tensor *const *x, int x_count);
 
 /* Attention */

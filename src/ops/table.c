@@ -374,7 +374,7 @@ const cup__row cup__rows[] = {
      "sum of the rows of dy that have the same id, 0 for an id that is not there", 2, 2, 1, 1, false, sizeof(cup__embedding_grad_attributes), embedding_grad_attributes},
     {"global_norm", &cup__op_global_norm, "x...", "",
      "y",
-     "square root of the sum of the squares of all elements of all tensors", 1, INT_MAX, 1, 1, true, 0, NULL},
+     "square root of the sum of the squares of all elements of all tensors, in f32", 1, INT_MAX, 1, 1, true, 0, NULL},
     {"step_factors", &cup__op_step_factors, "hyper, state, norm?", "float beta1, float beta2",
      "factors",
      "what one optimizer step multiplies with, from learning rate, clip limit, gradient scale and norm; counts the step", 2, 3, 1, 1, false, sizeof(cup__step_factors_attributes), step_factors_attributes},

@@ -68,22 +68,22 @@ static const cup__impl impls[] = {
     {0},
 };
 
-#define USUAL &(const cup__adamw_attributes){0.9, 0.999, 1e-8}
+#define USUAL                                                                                      \
+    &(const cup__adamw_attributes)                                                                 \
+    {                                                                                              \
+        0.9, 0.999, 1e-8                                                                           \
+    }
 static const cup__sample samples[] = {
     {"5 1x2 7 7 - 7 7", USUAL},
     {"5 3x2 3x5 3x5 3x5 3x5 3x5 1 1 1 1 1 0x4 0x4 0x4 0x4 0x4", USUAL},
     {"5 3x2 4099 4099 - 4099 4099 () () - () () 20001 20001 - 20001 20001",
      &(const cup__adamw_attributes){0.8, 0.95, 1e-3}},
-    {"5 1x2 65x257 65x257 65x257 65x257 65x257", USUAL},
+    {"5 2x2 9 - - 9 9 65x257 65x257 65x257 65x257 65x257", USUAL},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"5 1x2 124354560 124354560 - 124354560 124354560", USUAL},
                                     {NULL, NULL}};
 
 const cup__op cup__op_adamw = {
-    CUP__UPDATE,
-    .infer = infer,
-    .specification = specification,
-    .impls = impls,
-    .samples = samples,
-    .bench = bench,
+    CUP__UPDATE,    .infer = infer,     .specification = specification,
+    .impls = impls, .samples = samples, .bench = bench,
 };

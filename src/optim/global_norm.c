@@ -12,14 +12,12 @@
 
 static cup_status infer(cup__call *call)
 {
-    bool any_f64 = false;
     for (int i = 0; i < call->in_count; i++) {
         if (!call->in[i])
             return cup__call_fail(call, CUP_ARGUMENT, "tensor %d is NULL", i);
         CUP_TRY(cup__need_float(call, i));
-        any_f64 |= call->in[i]->dtype == CUP_F64;
     }
-    call->result[0] = (cup__shape){.dtype = any_f64 ? CUP_F64 : CUP_F32, .ndim = 0};
+    call->result[0] = (cup__shape){.dtype = CUP_F32, .ndim = 0};
     return CUP_OK;
 }
 
@@ -193,11 +191,11 @@ static cup_status finish(launch *l)
 
 static cup_status run_cuda(cup__call *call)
 {
-    cup__shape sums = {.dtype = call->result[0].dtype, .ndim = 1};
+    cup__shape sums = {.dtype = call->in[0]->dtype == CUP_F64 ? CUP_F64 : CUP_F32, .ndim = 1};
     for (int i = 0; i < call->in_count; i++)
         sums.size[0] += (call->in[i]->count + BLOCK - 1) / BLOCK;
-    launch l = {.call = call, .partial = cup__tensor_make(call->c, &sums, "global_norm"),
-                .aligned = true};
+    launch l = {
+        .call = call, .partial = cup__tensor_make(call->c, &sums, "global_norm"), .aligned = true};
     static const cup_dtype dtypes[] = {CUP_F32, CUP_BF16, CUP_F16, CUP_F64};
     cup_status status = l.partial ? CUP_OK : call->c->error.status;
     for (int i = 0; i < 4 && status == CUP_OK; i++)
@@ -213,10 +211,8 @@ static const cup__impl impls[] = {
     {.name = "blocks", .place = CUP__CUDA, .refuses = refuses_cuda, .run = run_cuda},
     {0},
 };
-static const cup__sample samples[] = {{"7", NULL},
-                                      {"3x5 () 0x4 1025", NULL},
-                                      {"40001 1 65x33", NULL},
-                                      {NULL, NULL}};
+static const cup__sample samples[] = {
+    {"7", NULL}, {"3x5 () 0x4 1025", NULL}, {"40001 1 65x33", NULL}, {NULL, NULL}};
 static const cup__sample bench[] = {{"124354560", NULL}, {NULL, NULL}};
 
 const cup__op cup__op_global_norm = {

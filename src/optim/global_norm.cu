@@ -76,12 +76,12 @@ global_norm_squares(const __grid_constant__ norm_table table, int count, real *p
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
-global_norm_finish(const real *partial, int64_t count, real *norm)
+global_norm_finish(const real *partial, int64_t count, float *norm)
 {
     double sum = 0;
     for (int64_t i = threadIdx.x; i < count; i += blockDim.x)
         sum += (double)partial[i];
     sum = block_sum(sum);
     if (threadIdx.x == 0)
-        *norm = (real)sqrt(sum);
+        *norm = (float)sqrt(sum);
 }

@@ -3,8 +3,7 @@
 #include "optim/update.h"
 
 /* Steps by the sign of a mixture of momentum and gradient, so that every element moves equally. */
-static double lion(double value, double gradient, double *first, double *second,
-                   const cup__step *s)
+static double lion(double value, double gradient, double *first, double *second, const cup__step *s)
 {
     (void)second;
     double g = gradient * s->gradient, beta1 = s->a[0], beta2 = s->a[1];
@@ -65,7 +64,11 @@ static const cup__impl impls[] = {
     {0},
 };
 
-#define USUAL &(const cup__lion_attributes){0.9, 0.99}
+#define USUAL                                                                                      \
+    &(const cup__lion_attributes)                                                                  \
+    {                                                                                              \
+        0.9, 0.99                                                                                  \
+    }
 static const cup__sample samples[] = {
     {"5 2x2 3x5 3x5 3x5 3x5 - 1025 1025 1025 1025 -", USUAL},
     {"5 3x2 () () - () - 0x4 0x4 - 0x4 - 20001 20001 - 20001 -", USUAL},
@@ -74,10 +77,6 @@ static const cup__sample bench[] = {{"5 1x2 124354560 124354560 - 124354560 -", 
                                     {NULL, NULL}};
 
 const cup__op cup__op_lion = {
-    CUP__UPDATE,
-    .infer = infer,
-    .specification = specification,
-    .impls = impls,
-    .samples = samples,
-    .bench = bench,
+    CUP__UPDATE,    .infer = infer,     .specification = specification,
+    .impls = impls, .samples = samples, .bench = bench,
 };

@@ -82,10 +82,6 @@ static const cup__sample bench[] = {{"5 1x2 124354560 124354560 - 124354560 -", 
                                     {NULL, NULL}};
 
 const cup__op cup__op_sgd = {
-    CUP__UPDATE,
-    .infer = infer,
-    .specification = specification,
-    .impls = impls,
-    .samples = samples,
-    .bench = bench,
+    CUP__UPDATE,    .infer = infer,     .specification = specification,
+    .impls = impls, .samples = samples, .bench = bench,
 };

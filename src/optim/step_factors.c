@@ -87,11 +87,13 @@ static cup_status run_cuda(cup__call *call)
 static const cup__impl impls[] = {
     {.name = "one thread", .place = CUP__CUDA, .refuses = refuses, .run = run_cuda}, {0}};
 
-#define BETAS(a, b) &(const cup__step_factors_attributes){a, b}
-static const cup__sample samples[] = {{"3 4 ()", BETAS(0.9, 0.999)},
-                                      {"3 4", BETAS(0.9, 0.95)},
-                                      {"3 4 1", BETAS(0, 0)},
-                                      {NULL, NULL}};
+#define BETAS(a, b)                                                                                \
+    &(const cup__step_factors_attributes)                                                          \
+    {                                                                                              \
+        a, b                                                                                       \
+    }
+static const cup__sample samples[] = {
+    {"3 4 ()", BETAS(0.9, 0.999)}, {"3 4", BETAS(0.9, 0.95)}, {"3 4 1", BETAS(0, 0)}, {NULL, NULL}};
 
 const cup__op cup__op_step_factors = {
     .infer = infer,

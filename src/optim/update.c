@@ -16,6 +16,12 @@ cup_tensor *const *cup__update_record(const cup__call *call, int i)
     return call->in + CUP__RECORDS_AT + i * CUP__RECORD;
 }
 
+int64_t cup__update_elements(const cup__call *call, int i)
+{
+    cup_tensor *const *r = cup__update_record(call, i);
+    return r[CUP__GRADIENT] ? r[CUP__VALUE]->count : 0;
+}
+
 static bool is_wide(const cup_tensor *t)
 {
     return t->dtype == CUP_F32 || t->dtype == CUP_F64;
@@ -28,7 +34,7 @@ static cup_status check_record(cup__call *call, int i, int states)
     cup_tensor *const *r = cup__update_record(call, i);
     int at = CUP__RECORDS_AT + i * CUP__RECORD;
     for (int k = 0; k < CUP__RECORD; k++) {
-        bool needed = k < CUP__MASTER || (k >= CUP__FIRST && k - CUP__FIRST < states);
+        bool needed = k == CUP__VALUE || (k >= CUP__FIRST && k - CUP__FIRST < states);
         if (!r[k] && needed)
             return cup__call_fail(call, CUP_ARGUMENT, "the %s of parameter %d is NULL", names[k],
                                   i);
@@ -49,8 +55,8 @@ static cup_status check_record(cup__call *call, int i, int states)
 cup_status cup__update_infer(cup__call *call, int states)
 {
     int records = cup__update_records(call);
-    if (call->in_count < CUP__RECORDS_AT ||
-        (call->in_count - CUP__RECORDS_AT) % CUP__RECORD != 0 || !call->in[1])
+    if (call->in_count < CUP__RECORDS_AT || (call->in_count - CUP__RECORDS_AT) % CUP__RECORD != 0 ||
+        !call->in[1])
         return cup__call_fail(call, CUP_ARGUMENT,
                               "inputs are factors, settings and five for each parameter");
     const cup_tensor *factors = call->in[0], *settings = call->in[1];
@@ -108,7 +114,7 @@ cup_status cup__update_specification(cup__call *call, const cup__update *update)
         cup__step step;
         if (!step_of(call, update, i, &step))
             return CUP_OK;
-        for (int64_t k = 0; k < r[CUP__VALUE]->count; k++)
+        for (int64_t k = 0; k < cup__update_elements(call, i); k++)
             update_element(r, k, update, &step);
     }
     return CUP_OK;
@@ -183,8 +189,7 @@ cup_status cup__update_cpu(cup__call *call, const cup__update *update)
         return cup__call_fail(call, CUP_MEMORY, "out of host memory");
     j.first[0] = 0;
     for (int i = 0; i < records; i++)
-        j.first[i + 1] =
-            j.first[i] + (cup__update_record(call, i)[CUP__VALUE]->count + CHUNK - 1) / CHUNK;
+        j.first[i + 1] = j.first[i] + (cup__update_elements(call, i) + CHUNK - 1) / CHUNK;
     cup__parallel_for(j.first[records], 4, update_chunks, &j);
     cup__free(j.first);
     return CUP_OK;
@@ -203,6 +208,6 @@ void cup__update_cost(const cup__call *call, double *bytes, double *flops)
             bool once = k == CUP__GRADIENT || (k == CUP__VALUE && r[CUP__MASTER]);
             *bytes += (double)(r[k]->count * cup_dtype_size(r[k]->dtype)) * (once ? 1 : 2);
         }
-        *flops += 16.0 * (double)r[CUP__VALUE]->count;
+        *flops += 16.0 * (double)cup__update_elements(call, i);
     }
 }

@@ -2,9 +2,9 @@
  * parameters on all cores, and the launch of one kernel for all of them.
  *
  * Inputs of an update: factors [5], from step_factors; settings [n,2], a row for each parameter;
- * then a record for each parameter: the parameter, its gradient, its master copy in higher
- * precision or NULL, and up to two states, all of one shape. Where there is a master, it is what
- * the step changes, and the parameter becomes its rounding. */
+ * then a record for each parameter: the parameter, its gradient or NULL, when it is left alone, its
+ * master copy in higher precision or NULL, and up to two states, all of one shape. Where there is a
+ * master, it is what the step changes, and the parameter becomes its rounding. */
 #ifndef CUP_OPTIM_UPDATE_H
 #define CUP_OPTIM_UPDATE_H
 
@@ -44,6 +44,8 @@ typedef struct cup__update {
 /* How many records there are, and each one's five tensors. */
 int cup__update_records(const cup__call *call);
 cup_tensor *const *cup__update_record(const cup__call *call, int i);
+/* How many elements the step changes: none when there is no gradient. */
+int64_t cup__update_elements(const cup__call *call, int i);
 
 /* Checks the records; `states` of them must be there. */
 cup_status cup__update_infer(cup__call *call, int states);
@@ -60,8 +62,8 @@ void cup__update_cost(const cup__call *call, double *bytes, double *flops);
     .list_from = CUP__RECORDS_AT, .list_step = CUP__RECORD,                                        \
     .in_place = (1u << CUP__VALUE | 1u << CUP__MASTER | 1u << CUP__FIRST | 1u << CUP__SECOND)      \
                 << CUP__RECORDS_AT,                                                                \
-    .in_dtypes = {CUP__DTYPE(F32), CUP__DTYPE(F32), 0, 0, CUP__STATE_DTYPES, CUP__STATE_DTYPES,    \
-                  CUP__STATE_DTYPES},                                                              \
+    .in_dtypes = {CUP__DTYPE(F32),   CUP__DTYPE(F32),  0, 0, CUP__STATE_DTYPES,                    \
+                  CUP__STATE_DTYPES, CUP__STATE_DTYPES},                                           \
     .domain = {{0, 0.9}, {0, 0.9}, {-2, 2}, {-2, 2}, {-2, 2}, {-2, 2}, {0.01, 2}},                 \
     .cost = cup__update_cost
 

@@ -37,7 +37,9 @@ typedef struct launch {
 static kind kind_of(cup_tensor *const *r)
 {
     return (kind){r[CUP__VALUE]->dtype, r[CUP__MASTER] != NULL,
-                  r[CUP__SECOND] ? 2 : r[CUP__FIRST] ? 1 : 0};
+                  r[CUP__SECOND]  ? 2
+                  : r[CUP__FIRST] ? 1
+                                  : 0};
 }
 
 static bool same_kind(kind a, kind b)
@@ -101,7 +103,7 @@ static void add(launch *l, int row)
         data[k] = r[k] ? r[k]->data : NULL;
         l->aligned &= (uintptr_t)data[k] % 16 == 0;
     }
-    int64_t count = r[CUP__VALUE]->count;
+    int64_t count = cup__update_elements(l->call, row);
     l->entries[l->count++] = (entry){.value = data[CUP__VALUE],
                                      .gradient = data[CUP__GRADIENT],
                                      .master = data[CUP__MASTER],
@@ -132,8 +134,8 @@ cup_status cup__update_cuda(cup__call *call, const cup__update *update)
             continue;
         l.kind = kind_of(cup__update_record(call, start));
         for (int i = start; i < records; i++) {
-            cup_tensor *const *r = cup__update_record(call, i);
-            if (r[CUP__VALUE]->count == 0 || !same_kind(l.kind, kind_of(r)))
+            if (cup__update_elements(call, i) == 0 ||
+                !same_kind(l.kind, kind_of(cup__update_record(call, i))))
                 continue;
             add(&l, i);
             if (l.count == MOST_AT_ONCE)

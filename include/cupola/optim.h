@@ -1,0 +1,86 @@
+/* cupola/optim.h: optimizers over many parameters at once, and learning-rate schedules. */
+#ifndef CUPOLA_OPTIM_H
+#define CUPOLA_OPTIM_H
+
+#include "cupola/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum cup_method {
+    CUP_ADAMW,
+    CUP_SGD, /* with momentum, plain or in Nesterov's form */
+    CUP_LION
+} cup_method;
+
+/* How to optimize. All zero means AdamW with the defaults. */
+typedef struct cup_optimizer_options {
+    cup_method method;
+    double beta1, beta2; /* 0 means 0.9 and 0.999, for Lion 0.9 and 0.99 */
+    double epsilon;      /* of AdamW; 0 means 1e-8 */
+    double momentum;     /* of SGD; 0 means none */
+    bool nesterov;       /* of SGD */
+    double weight_decay; /* of the parameters whose `decay` is set; 0 means none */
+    double clip;         /* gradients whose common norm is larger are scaled down to it; 0: never */
+} cup_optimizer_options;
+
+/* A tensor to be trained, borrowed for as long as the optimizer lives. The name is copied. */
+typedef struct cup_parameter {
+    const char *name;
+    cup_tensor *tensor; /* f32, f64, f16 or bf16, in row-major order */
+    bool decay;         /* weight decay pulls at it */
+    double rate;        /* multiplies the learning rate for it; 0 means 1 */
+} cup_parameter;
+
+typedef struct cup_optimizer cup_optimizer;
+
+/* An optimizer of the parameters, each of which it marks with cup_require_grad. For parameters of
+ * 16 bits it keeps a master copy in f32, which is what the steps change. NULL options mean the
+ * defaults. Free it before the context. */
+CUP_API cup_optimizer *cup_optimizer_new(cup_context *c, const cup_parameter *parameters, int count,
+                                         const cup_optimizer_options *options);
+CUP_API void cup_optimizer_free(cup_optimizer *o);
+
+/* Sets the learning rate of the next steps, and what their gradients are multiplied with first: 1,
+ * or 1/n where cup_backward has added up n batches. A captured step takes what is set when it is
+ * replayed. */
+CUP_API cup_status cup_optimizer_set(cup_optimizer *o, double rate, double scale);
+
+/* Changes every parameter that has a gradient, in one pass over all. Where the norm of the
+ * gradients is infinite or no number nothing changes, and cup_optimizer_skipped counts it. Nothing
+ * is read back from the device. */
+CUP_API cup_status cup_optimizer_step(cup_optimizer *o);
+
+/* Forgets the gradients of all parameters. */
+CUP_API void cup_optimizer_clear(cup_optimizer *o);
+
+/* The common norm of the gradients in the last step, before scale and clip: one f32 number, which
+ * is the optimizer's and stays where it is. */
+CUP_API cup_tensor *cup_optimizer_norm(const cup_optimizer *o);
+
+/* Steps taken and steps skipped so far; -1 on failure. Waits for the device. */
+CUP_API int64_t cup_optimizer_taken(cup_optimizer *o);
+CUP_API int64_t cup_optimizer_skipped(cup_optimizer *o);
+
+/* All that the optimizer remembers, as tensors to save and to fill again: "NAME.first",
+ * "NAME.second" and "NAME.master" for each parameter, and "steps". Borrowed. */
+CUP_API const cup_named *cup_optimizer_state(const cup_optimizer *o, int64_t *count);
+
+typedef enum cup_decline { CUP_COSINE, CUP_LINEAR, CUP_CONSTANT } cup_decline;
+
+/* A learning rate over the steps of a run: it rises in a line over `warmup` steps to `high`, and
+ * then declines to `low`, which it has from step `steps` on. */
+typedef struct cup_schedule {
+    double high, low;
+    int64_t warmup, steps;
+    cup_decline decline; /* CUP_CONSTANT stays at `high` */
+} cup_schedule;
+
+/* The rate of a step, counted from 0. */
+CUP_API double cup_schedule_rate(const cup_schedule *s, int64_t step);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,304 @@
+/* The optimizer as users see it: the states of many parameters and the calls of one step. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "cupola/grad.h"
+#include "cupola/optim.h"
+#include "ops/attributes.h"
+#include "optim/update.h"
+
+#define STATES_MOST 3 /* tensors kept for a parameter: master, first, second */
+
+struct cup_optimizer {
+    cup_context *c;
+    cup_optimizer_options options;
+    int count;
+    cup_tensor **inputs;    /* of the update: factors, settings, the records */
+    cup_tensor **gradients; /* of a step */
+    cup_tensor *hyper, *steps, *norm;
+    cup_named *state;
+    int64_t state_count;
+};
+
+static cup_tensor *const *record_of(const cup_optimizer *o, int i)
+{
+    return o->inputs + CUP__RECORDS_AT + i * CUP__RECORD;
+}
+
+static cup_status check_options(cup_context *c, const cup_optimizer_options *o)
+{
+    const struct {
+        const char *name;
+        double value, below;
+    } numbers[] = {{"beta1", o->beta1, 1},
+                   {"beta2", o->beta2, 1},
+                   {"epsilon", o->epsilon, INFINITY},
+                   {"momentum", o->momentum, 1},
+                   {"weight_decay", o->weight_decay, INFINITY},
+                   {"clip", o->clip, INFINITY}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!(numbers[i].value >= 0 && numbers[i].value < numbers[i].below))
+            return cup__fail(&c->error, CUP_ARGUMENT,
+                             "optimizer: %s must be at least 0 and below %g, not %g",
+                             numbers[i].name, numbers[i].below, numbers[i].value);
+    if (o->method > CUP_LION)
+        return cup__fail(&c->error, CUP_ARGUMENT, "optimizer: method %d is none", (int)o->method);
+    return CUP_OK;
+}
+
+static void fill_defaults(cup_optimizer_options *o)
+{
+    if (o->beta1 == 0)
+        o->beta1 = 0.9;
+    if (o->beta2 == 0)
+        o->beta2 = o->method == CUP_LION ? 0.99 : 0.999;
+    if (o->epsilon == 0)
+        o->epsilon = 1e-8;
+    /* Only AdamW corrects its states for their start at 0. */
+    if (o->method == CUP_SGD)
+        o->beta1 = o->beta2 = 0;
+}
+
+static cup_status check_parameter(cup_context *c, const cup_parameter *p, int i)
+{
+    char text[CUP__SHAPE_TEXT];
+    if (!p->tensor || !p->name)
+        return cup__fail(&c->error, CUP_ARGUMENT, "optimizer: parameter %d has no %s", i,
+                         p->tensor ? "name" : "tensor");
+    if (p->tensor->context != c || !p->tensor->contiguous)
+        return cup__fail(&c->error, CUP_ARGUMENT, "optimizer: parameter %s, %s, %s", p->name,
+                         cup__tensor_text(p->tensor, text),
+                         p->tensor->context != c ? "belongs to another context"
+                                                 : "must be in row-major order");
+    if (!(p->rate >= 0 && p->rate < INFINITY))
+        return cup__fail(&c->error, CUP_ARGUMENT, "optimizer: the rate of %s must be at least 0",
+                         p->name);
+    return cup_require_grad(p->tensor) ? CUP_OK : c->error.status;
+}
+
+/* A kept tensor of the optimizer under "NAME.part" in the list of states. */
+static cup_tensor *add_state(cup_optimizer *o, const char *name, const char *part, cup_tensor *t)
+{
+    size_t size = strlen(name) + strlen(part) + 2;
+    char *full = cup__malloc(size);
+    if (!t || !full) {
+        if (t)
+            cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
+        cup__free(full);
+        return NULL;
+    }
+    snprintf(full, size, *part ? "%s.%s" : "%s%s", name, part);
+    o->state[o->state_count++] = (cup_named){full, cup_keep(t)};
+    return t;
+}
+
+static cup_status add_parameter(cup_optimizer *o, const cup_parameter *p, int i)
+{
+    cup_tensor **r = o->inputs + CUP__RECORDS_AT + i * CUP__RECORD;
+    cup_dtype dtype = p->tensor->dtype;
+    bool narrow = dtype == CUP_F16 || dtype == CUP_BF16;
+    cup__shape shape = cup__shape_of(p->tensor);
+    shape.dtype = dtype == CUP_F64 ? CUP_F64 : CUP_F32;
+    r[CUP__VALUE] = p->tensor;
+    if (narrow) {
+        r[CUP__MASTER] = add_state(o, p->name, "master", cup_cast(o->c, p->tensor, CUP_F32));
+        if (!r[CUP__MASTER])
+            return o->c->error.status;
+    }
+    bool has_first = o->options.method != CUP_SGD || o->options.momentum > 0;
+    bool has[] = {has_first, o->options.method == CUP_ADAMW};
+    static const char *const names[] = {"first", "second"};
+    for (int k = 0; k < 2; k++) {
+        if (!has[k])
+            continue;
+        r[CUP__FIRST + k] = add_state(o, p->name, names[k], cup__full(o->c, &shape, 0));
+        if (!r[CUP__FIRST + k])
+            return o->c->error.status;
+    }
+    return CUP_OK;
+}
+
+static cup_status make_settings(cup_optimizer *o, const cup_parameter *parameters)
+{
+    size_t bytes = (size_t)o->count * CUP__SETTING_COUNT * sizeof(float);
+    float *values = cup__malloc(bytes);
+    if (!values)
+        return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
+    for (int i = 0; i < o->count; i++) {
+        float *row = values + i * CUP__SETTING_COUNT;
+        row[CUP__SETTING_RATE] = parameters[i].rate > 0 ? (float)parameters[i].rate : 1.0f;
+        row[CUP__SETTING_DECAY] = parameters[i].decay ? (float)o->options.weight_decay : 0.0f;
+    }
+    o->inputs[1] = cup_keep(
+        cup_tensor_from(o->c, CUP_F32, 2, (int64_t[]){o->count, CUP__SETTING_COUNT}, values));
+    cup__free(values);
+    return o->c->error.status;
+}
+
+static cup_status make(cup_optimizer *o, const cup_parameter *parameters)
+{
+    size_t count = (size_t)o->count;
+    o->inputs = cup__calloc(CUP__RECORDS_AT + count * CUP__RECORD, sizeof *o->inputs);
+    o->gradients = cup__calloc(count, sizeof *o->gradients);
+    o->state = cup__calloc(count * STATES_MOST + 1, sizeof *o->state);
+    if (!o->inputs || !o->gradients || !o->state)
+        return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
+    CUP_TRY(make_settings(o, parameters));
+    o->hyper = cup_keep(cup_tensor_new(o->c, CUP_F32, 1, (int64_t[]){3}));
+    o->norm = cup_keep(cup_full(o->c, CUP_F32, NULL, 0, 0));
+    o->inputs[0] = cup_keep(cup_tensor_new(o->c, CUP_F32, 1, (int64_t[]){CUP__FACTOR_COUNT}));
+    /* Steps taken, beta1 and beta2 to that power, steps skipped: see step_factors. */
+    const double start[] = {0, 1, 1, 0};
+    o->steps = add_state(o, "steps", "", cup_tensor_from(o->c, CUP_F64, 1, (int64_t[]){4}, start));
+    for (int i = 0; i < o->count; i++) {
+        CUP_TRY(check_parameter(o->c, &parameters[i], i));
+        CUP_TRY(add_parameter(o, &parameters[i], i));
+    }
+    return o->c->error.status;
+}
+
+cup_optimizer *cup_optimizer_new(cup_context *c, const cup_parameter *parameters, int count,
+                                 const cup_optimizer_options *options)
+{
+    if (!c || c->error.status != CUP_OK)
+        return NULL;
+    if (count < 1 || !parameters) {
+        cup__fail(&c->error, CUP_ARGUMENT, "optimizer: it needs at least one parameter");
+        return NULL;
+    }
+    cup_optimizer *o = cup__calloc(1, sizeof *o);
+    if (!o) {
+        cup__fail(&c->error, CUP_MEMORY, "out of host memory for an optimizer");
+        return NULL;
+    }
+    o->c = c;
+    o->count = count;
+    if (options)
+        o->options = *options;
+    if (check_options(c, &o->options) != CUP_OK) {
+        cup__free(o);
+        return NULL;
+    }
+    fill_defaults(&o->options);
+    bool was = cup_grad_recording(c, false);
+    cup_status status = make(o, parameters);
+    cup_grad_recording(c, was);
+    if (status == CUP_OK)
+        return o;
+    cup_optimizer_free(o);
+    return NULL;
+}
+
+void cup_optimizer_free(cup_optimizer *o)
+{
+    if (!o)
+        return;
+    for (int64_t i = 0; i < o->state_count; i++) {
+        cup_tensor_free(o->state[i].tensor);
+        cup__free((char *)(uintptr_t)o->state[i].name);
+    }
+    cup_tensor_free(o->hyper);
+    cup_tensor_free(o->norm);
+    for (int i = 0; o->inputs && i < CUP__RECORDS_AT; i++)
+        cup_tensor_free(o->inputs[i]);
+    cup__free(o->inputs);
+    cup__free(o->gradients);
+    cup__free(o->state);
+    cup__free(o);
+}
+
+cup_status cup_optimizer_set(cup_optimizer *o, double rate, double scale)
+{
+    if (!o)
+        return CUP_ARGUMENT;
+    if (o->c->error.status != CUP_OK)
+        return o->c->error.status;
+    if (!(rate >= 0 && rate < INFINITY) || !(scale > 0 && scale < INFINITY))
+        return cup__fail(&o->c->error, CUP_ARGUMENT,
+                         "optimizer: a learning rate of %g and a gradient scale of %g make no "
+                         "step; both must be finite, the scale positive",
+                         rate, scale);
+    const float hyper[] = {(float)rate, (float)o->options.clip, (float)scale};
+    return cup_tensor_write(o->hyper, hyper, sizeof hyper);
+}
+
+/* Gathers the gradients into the records; returns how many there are. */
+static int gather(cup_optimizer *o)
+{
+    int count = 0;
+    for (int i = 0; i < o->count; i++) {
+        cup_tensor *gradient = cup_grad(record_of(o, i)[CUP__VALUE]);
+        o->inputs[CUP__RECORDS_AT + i * CUP__RECORD + CUP__GRADIENT] = gradient;
+        if (gradient)
+            o->gradients[count++] = gradient;
+    }
+    return count;
+}
+
+static cup_status run_update(cup_optimizer *o)
+{
+    const cup_optimizer_options *a = &o->options;
+    int count = CUP__RECORDS_AT + o->count * CUP__RECORD;
+    if (a->method == CUP_SGD)
+        return cup__sgd(o->c, o->inputs, count, a->momentum, a->nesterov);
+    if (a->method == CUP_LION)
+        return cup__lion(o->c, o->inputs, count, a->beta1, a->beta2);
+    return cup__adamw(o->c, o->inputs, count, a->beta1, a->beta2, a->epsilon);
+}
+
+cup_status cup_optimizer_step(cup_optimizer *o)
+{
+    if (!o)
+        return CUP_ARGUMENT;
+    if (o->c->error.status != CUP_OK)
+        return o->c->error.status;
+    int count = gather(o);
+    if (count == 0)
+        return cup__fail(&o->c->error, CUP_STATE,
+                         "optimizer: no parameter has a gradient; call cup_backward first");
+    /* Into tensors of the optimizer's own, so that nothing is allocated and a captured step finds
+     * them again. */
+    const cup__step_factors_attributes betas = {o->options.beta1, o->options.beta2};
+    cup_tensor *const in[] = {o->hyper, o->steps, o->norm};
+    if (!cup__op_call(o->c, &cup__rows[CUP__OP_global_norm], o->gradients, count, NULL, &o->norm) ||
+        !cup__op_call(o->c, &cup__rows[CUP__OP_step_factors], in, 3, &betas, &o->inputs[0]))
+        return o->c->error.status;
+    return run_update(o);
+}
+
+void cup_optimizer_clear(cup_optimizer *o)
+{
+    for (int i = 0; o && i < o->count; i++)
+        cup_grad_clear(record_of(o, i)[CUP__VALUE]);
+}
+
+cup_tensor *cup_optimizer_norm(const cup_optimizer *o)
+{
+    return o ? o->norm : NULL;
+}
+
+static int64_t read_steps(cup_optimizer *o, int which)
+{
+    double steps[4];
+    if (!o || cup_tensor_read(o->steps, steps, sizeof steps) != CUP_OK)
+        return -1;
+    return (int64_t)steps[which];
+}
+
+int64_t cup_optimizer_taken(cup_optimizer *o)
+{
+    return read_steps(o, 0);
+}
+
+int64_t cup_optimizer_skipped(cup_optimizer *o)
+{
+    return read_steps(o, 3);
+}
+
+const cup_named *cup_optimizer_state(const cup_optimizer *o, int64_t *count)
+{
+    *count = o ? o->state_count : 0;
+    return o ? o->state : NULL;
+}

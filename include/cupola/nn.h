@@ -1,0 +1,121 @@
+/* cupola/nn.h: the GPT family as plain structs and functions. */
+#ifndef CUPOLA_NN_H
+#define CUPOLA_NN_H
+
+#include "cupola/grad.h"
+#include "cupola/optim.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum cup_positions { CUP_LEARNED, CUP_ROTARY } cup_positions;
+typedef enum cup_norm_kind { CUP_LAYERNORM, CUP_RMSNORM } cup_norm_kind;
+typedef enum cup_mlp_kind { CUP_GELU, CUP_SWIGLU } cup_mlp_kind;
+
+/* What a GPT looks like. All zero in a field but the first five means its default. */
+typedef struct cup_gpt_config {
+    int64_t layers, heads, width; /* width is a multiple of heads */
+    int64_t context;              /* tokens it sees at once */
+    int64_t vocabulary;           /* tokens it knows */
+    int64_t kv_heads;             /* heads of keys and values, which divide heads; 0: heads */
+    int64_t hidden;               /* width inside an MLP; 0: 4 width, with SwiGLU 8/3 width */
+    cup_positions positions;
+    cup_norm_kind norm;
+    cup_mlp_kind mlp;
+    bool bias;        /* biases in linear layers and layer norms */
+    bool untied;      /* output weights of its own, not those of the embedding */
+    double dropout;   /* part of the activations that training drops */
+    double rope_base; /* of rotary positions; 0: 10000 */
+    double epsilon;   /* inside norms; 0: 1e-5 */
+} cup_gpt_config;
+
+/* Fills in the defaults and checks that such a GPT can be; the sentence names the field. */
+CUP_API cup_status cup_gpt_config_check(cup_context *c, cup_gpt_config *config);
+
+/* How many numbers it learns; with the input embeddings or without. -1 when it cannot be. */
+CUP_API int64_t cup_gpt_parameter_count(const cup_gpt_config *config, bool embeddings);
+
+/* One block: attention and an MLP, each behind a norm and added to what comes in. What the config
+ * has not is NULL. Weights are [outputs, inputs]. */
+typedef struct cup_gpt_block {
+    cup_tensor *norm1, *norm1_bias; /* [width] */
+    cup_tensor *qkv, *qkv_bias;     /* queries of all heads, then keys, then values */
+    cup_tensor *join, *join_bias;   /* [width, width] */
+    cup_tensor *norm2, *norm2_bias;
+    cup_tensor *up, *up_bias;     /* [hidden, width]; SwiGLU: the gates, then the values */
+    cup_tensor *down, *down_bias; /* [width, hidden] */
+} cup_gpt_block;
+
+/* A model: its tensors, which are its own, and the lists that optimizers and files take. */
+typedef struct cup_gpt {
+    cup_context *context;
+    cup_gpt_config config; /* checked, defaults filled in */
+    cup_dtype dtype;       /* of the parameters and of what is computed: f32, bf16, f16 or f64 */
+    cup_tensor *embedding; /* [rows, width], where rows is the vocabulary rounded up */
+    cup_tensor *positions; /* [context, width]; NULL with rotary positions */
+    cup_gpt_block *blocks;
+    cup_tensor *norm, *norm_bias;
+    cup_tensor *head;          /* [rows, width]; the embedding itself unless untied */
+    cup_parameter *parameters; /* for cup_optimizer_new; weight decay on matrices only */
+    int parameter_count;
+    cup_named *weights; /* the same tensors for files, without rows that stand for no token */
+    int64_t weight_count;
+    struct cup__gpt_pass *passes; /* the library's own */
+    bool recompute;               /* keep only what enters each block and compute the rest again in
+                                     backward: less memory, a third more time */
+} cup_gpt;
+
+/* A new model: weights normal with deviation 0.02, those that lead back to the residual stream
+ * smaller by sqrt(2 layers), biases 0, norms 1. They depend on the context's seed only. Names are
+ * GPT-2's: "wte.weight", "h.0.attn.c_attn.weight". Free it before the context. */
+CUP_API cup_gpt *cup_gpt_new(cup_context *c, const cup_gpt_config *config, cup_dtype dtype);
+CUP_API void cup_gpt_free(cup_gpt *m);
+
+/* tokens [B,T], i32 or i64, T at most the context, to logits [B,T,vocabulary]. */
+CUP_API cup_tensor *cup_gpt_logits(cup_gpt *m, cup_tensor *tokens);
+
+/* The mean cross-entropy of the targets [B,T], without those that are -1; one number. `training`
+ * applies dropout. */
+CUP_API cup_tensor *cup_gpt_loss(cup_gpt *m, cup_tensor *tokens, cup_tensor *targets,
+                                 bool training);
+
+/* What a model has read so far, so that the next token costs one row of each product. */
+typedef struct cup_gpt_cache cup_gpt_cache;
+
+/* Room for `length` tokens of each of `batch` texts; 0 means the model's context. */
+CUP_API cup_gpt_cache *cup_gpt_cache_new(cup_gpt *m, int64_t batch, int64_t length);
+CUP_API void cup_gpt_cache_free(cup_gpt_cache *cache);
+
+/* Reads tokens [B,T] behind those read before; gives the logits [B,vocabulary] that follow the
+ * last one. Fails with CUP_STATE when there is no room for T more. */
+CUP_API cup_tensor *cup_gpt_read(cup_gpt_cache *cache, cup_tensor *tokens);
+CUP_API int64_t cup_gpt_cache_used(const cup_gpt_cache *cache);
+/* Forgets all but the first `used` tokens. */
+CUP_API void cup_gpt_cache_cut(cup_gpt_cache *cache, int64_t used);
+
+/* How the next token is drawn. All zero: from all tokens, as likely as the model says. */
+typedef struct cup_sampling {
+    double temperature; /* below 1 bolder guesses become likelier; 0: 1; below 0: always the best */
+    int64_t top_k;      /* only the k likeliest; 0: all */
+    double top_p;       /* only the likeliest that make up p together; 0: all */
+    uint64_t seed;
+} cup_sampling;
+
+/* Draws a token from `count` logits; number `draw` of the seed's sequence. NaN is never drawn. */
+CUP_API int64_t cup_sample(const float *logits, int64_t count, const cup_sampling *sampling,
+                           uint64_t draw);
+
+/* Writes text: reads a beginning, then gives token after token. When the context is full it goes
+ * on from the latter half of it. */
+typedef struct cup_generator cup_generator;
+CUP_API cup_generator *cup_generator_new(cup_gpt *m, const cup_sampling *sampling);
+CUP_API void cup_generator_free(cup_generator *g);
+CUP_API cup_status cup_generator_feed(cup_generator *g, const int32_t *tokens, int64_t count);
+/* The next token; -1 on failure, also before anything was fed. */
+CUP_API int32_t cup_generator_next(cup_generator *g);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,281 @@
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "nn/gpt.h"
+#include "tensor/tensor.h"
+
+#define MOST_LAYERS 4096
+#define MOST_SIZE ((int64_t)1 << 24) /* with this no count of parameters overflows */
+
+int64_t cup__gpt_head_size(const cup_gpt_config *config)
+{
+    return config->width / config->heads;
+}
+
+int64_t cup__gpt_parts(const cup_gpt_config *config)
+{
+    return config->heads + 2 * config->kv_heads;
+}
+
+int64_t cup__gpt_rows(const cup_gpt_config *config)
+{
+    /* Rows of logits then start at multiples of 16 bytes, and large products have whole tiles. */
+    int64_t step = config->vocabulary < 4096 ? 8 : 128;
+    return (config->vocabulary + step - 1) / step * step;
+}
+
+int64_t cup__gpt_extent(const cup_gpt_config *config, cup__extent extent)
+{
+    switch (extent) {
+    case CUP__EXTENT_ROWS:
+        return cup__gpt_rows(config);
+    case CUP__EXTENT_CONTEXT:
+        return config->context;
+    case CUP__EXTENT_WIDTH:
+        return config->width;
+    case CUP__EXTENT_QKV:
+        return cup__gpt_parts(config) * cup__gpt_head_size(config);
+    case CUP__EXTENT_UP:
+        return config->hidden * (config->mlp == CUP_SWIGLU ? 2 : 1);
+    case CUP__EXTENT_HIDDEN:
+        return config->hidden;
+    case CUP__EXTENT_NONE:
+        break;
+    }
+    return 1;
+}
+
+static bool has_no_bias(const cup_gpt_config *config)
+{
+    return !config->bias;
+}
+
+static bool has_no_norm_bias(const cup_gpt_config *config)
+{
+    return !config->bias || config->norm == CUP_RMSNORM;
+}
+
+static bool is_rotary(const cup_gpt_config *config)
+{
+    return config->positions == CUP_ROTARY;
+}
+
+static bool is_tied(const cup_gpt_config *config)
+{
+    return !config->untied;
+}
+
+#define MODEL(field) false, offsetof(cup_gpt, field)
+#define BLOCK(field) true, offsetof(cup_gpt_block, field)
+#define VECTOR(extent)                                                                             \
+    {                                                                                              \
+        CUP__EXTENT_##extent, CUP__EXTENT_NONE                                                     \
+    }
+#define MATRIX(rows, columns)                                                                      \
+    {                                                                                              \
+        CUP__EXTENT_##rows, CUP__EXTENT_##columns                                                  \
+    }
+
+const cup__gpt_tensor cup__gpt_tensors[] = {
+    {"wte.weight", MODEL(embedding), MATRIX(ROWS, WIDTH), CUP__START_NORMAL, NULL},
+    {"wpe.weight", MODEL(positions), MATRIX(CONTEXT, WIDTH), CUP__START_NORMAL, is_rotary},
+    {"h.%d.ln_1.weight", BLOCK(norm1), VECTOR(WIDTH), CUP__START_1, NULL},
+    {"h.%d.ln_1.bias", BLOCK(norm1_bias), VECTOR(WIDTH), CUP__START_0, has_no_norm_bias},
+    {"h.%d.attn.c_attn.weight", BLOCK(qkv), MATRIX(QKV, WIDTH), CUP__START_NORMAL, NULL},
+    {"h.%d.attn.c_attn.bias", BLOCK(qkv_bias), VECTOR(QKV), CUP__START_0, has_no_bias},
+    {"h.%d.attn.c_proj.weight", BLOCK(join), MATRIX(WIDTH, WIDTH), CUP__START_RESIDUAL, NULL},
+    {"h.%d.attn.c_proj.bias", BLOCK(join_bias), VECTOR(WIDTH), CUP__START_0, has_no_bias},
+    {"h.%d.ln_2.weight", BLOCK(norm2), VECTOR(WIDTH), CUP__START_1, NULL},
+    {"h.%d.ln_2.bias", BLOCK(norm2_bias), VECTOR(WIDTH), CUP__START_0, has_no_norm_bias},
+    {"h.%d.mlp.c_fc.weight", BLOCK(up), MATRIX(UP, WIDTH), CUP__START_NORMAL, NULL},
+    {"h.%d.mlp.c_fc.bias", BLOCK(up_bias), VECTOR(UP), CUP__START_0, has_no_bias},
+    {"h.%d.mlp.c_proj.weight", BLOCK(down), MATRIX(WIDTH, HIDDEN), CUP__START_RESIDUAL, NULL},
+    {"h.%d.mlp.c_proj.bias", BLOCK(down_bias), VECTOR(WIDTH), CUP__START_0, has_no_bias},
+    {"ln_f.weight", MODEL(norm), VECTOR(WIDTH), CUP__START_1, NULL},
+    {"ln_f.bias", MODEL(norm_bias), VECTOR(WIDTH), CUP__START_0, has_no_norm_bias},
+    {"lm_head.weight", MODEL(head), MATRIX(ROWS, WIDTH), CUP__START_NORMAL, is_tied},
+    {0}};
+
+static cup_status check_range(cup__error *error, const char *name, int64_t value, int64_t most)
+{
+    if (value >= 1 && value <= most)
+        return CUP_OK;
+    return cup__fail(error, CUP_ARGUMENT, "gpt: %s must be from 1 to %lld, not %lld", name,
+                     (long long)most, (long long)value);
+}
+
+static cup_status check_heads(cup__error *error, const cup_gpt_config *g)
+{
+    long long width = g->width, heads = g->heads, kv_heads = g->kv_heads;
+    if (width % heads != 0)
+        return cup__fail(error, CUP_ARGUMENT,
+                         "gpt: the width %lld is not a multiple of the %lld heads; %lld would be",
+                         width, heads, (width / heads + 1) * heads);
+    if (heads % kv_heads != 0)
+        return cup__fail(error, CUP_ARGUMENT,
+                         "gpt: %lld heads do not share %lld heads of keys and values evenly", heads,
+                         kv_heads);
+    if (g->positions == CUP_ROTARY && width / heads % 2 != 0)
+        return cup__fail(error, CUP_ARGUMENT,
+                         "gpt: rotary positions need heads of an even size, not %lld",
+                         width / heads);
+    return CUP_OK;
+}
+
+static cup_status check_numbers(cup__error *error, const cup_gpt_config *g)
+{
+    if (!(g->dropout >= 0 && g->dropout < 1))
+        return cup__fail(error, CUP_ARGUMENT, "gpt: dropout must be at least 0 and below 1, not %g",
+                         g->dropout);
+    if (!(g->epsilon > 0 && g->epsilon < 1) || !(g->rope_base > 1 && isfinite(g->rope_base)))
+        return cup__fail(
+            error, CUP_ARGUMENT,
+            "gpt: epsilon must be between 0 and 1 and rope_base above 1, not %g and %g", g->epsilon,
+            g->rope_base);
+    if (g->positions > CUP_ROTARY || g->norm > CUP_RMSNORM || g->mlp > CUP_SWIGLU)
+        return cup__fail(error, CUP_ARGUMENT, "gpt: positions, norm or mlp is none of its kinds");
+    return CUP_OK;
+}
+
+static cup_status check(cup__error *error, cup_gpt_config *g)
+{
+    CUP_TRY(check_range(error, "layers", g->layers, MOST_LAYERS));
+    CUP_TRY(check_range(error, "width", g->width, 1 << 20));
+    CUP_TRY(check_range(error, "heads", g->heads, 1 << 16));
+    CUP_TRY(check_range(error, "context", g->context, MOST_SIZE));
+    CUP_TRY(check_range(error, "vocabulary", g->vocabulary, MOST_SIZE));
+    if (g->kv_heads == 0)
+        g->kv_heads = g->heads;
+    /* Three matrices instead of two: two thirds of the usual width give as many weights. */
+    if (g->hidden == 0)
+        g->hidden = g->mlp == CUP_SWIGLU ? (g->width * 8 / 3 + 63) / 64 * 64 : 4 * g->width;
+    if (g->rope_base == 0)
+        g->rope_base = 10000;
+    if (g->epsilon == 0)
+        g->epsilon = 1e-5;
+    CUP_TRY(check_range(error, "kv_heads", g->kv_heads, g->heads));
+    CUP_TRY(check_range(error, "hidden", g->hidden, 1 << 22));
+    CUP_TRY(check_heads(error, g));
+    return check_numbers(error, g);
+}
+
+cup_status cup_gpt_config_check(cup_context *c, cup_gpt_config *config)
+{
+    if (!c || !config)
+        return c ? CUP_ARGUMENT : CUP_MEMORY;
+    return c->error.status != CUP_OK ? c->error.status : check(&c->error, config);
+}
+
+int64_t cup_gpt_parameter_count(const cup_gpt_config *config, bool embeddings)
+{
+    cup_gpt_config g = *config;
+    if (check(NULL, &g) != CUP_OK)
+        return -1;
+    int64_t count = 0;
+    for (const cup__gpt_tensor *t = cup__gpt_tensors; t->name; t++) {
+        if (t->absent && t->absent(&g))
+            continue;
+        bool is_embedding = t->shape[0] == CUP__EXTENT_ROWS || t->shape[0] == CUP__EXTENT_CONTEXT;
+        int64_t rows =
+            t->shape[0] == CUP__EXTENT_ROWS ? g.vocabulary : cup__gpt_extent(&g, t->shape[0]);
+        if (embeddings || !is_embedding)
+            count += rows * cup__gpt_extent(&g, t->shape[1]) * (t->in_block ? g.layers : 1);
+    }
+    return count;
+}
+
+typedef enum field_kind { WHOLE, REAL, FLAG, CHOICE } field_kind;
+
+/* A field of the config as it stands in a file; the words of a choice in the order of its enum. */
+typedef struct field {
+    const char *name;
+    field_kind kind;
+    size_t offset;
+    const char *words[2];
+} field;
+
+#define AT(name) offsetof(cup_gpt_config, name)
+static const field fields[] = {
+    {"layers", WHOLE, AT(layers), {0}},
+    {"heads", WHOLE, AT(heads), {0}},
+    {"width", WHOLE, AT(width), {0}},
+    {"context", WHOLE, AT(context), {0}},
+    {"vocabulary", WHOLE, AT(vocabulary), {0}},
+    {"kv_heads", WHOLE, AT(kv_heads), {0}},
+    {"hidden", WHOLE, AT(hidden), {0}},
+    {"positions", CHOICE, AT(positions), {"learned", "rotary"}},
+    {"norm", CHOICE, AT(norm), {"layernorm", "rmsnorm"}},
+    {"mlp", CHOICE, AT(mlp), {"gelu", "swiglu"}},
+    {"bias", FLAG, AT(bias), {0}},
+    {"untied", FLAG, AT(untied), {0}},
+    {"dropout", REAL, AT(dropout), {0}},
+    {"rope_base", REAL, AT(rope_base), {0}},
+    {"epsilon", REAL, AT(epsilon), {0}},
+};
+#define FIELDS (sizeof fields / sizeof *fields)
+
+void cup__gpt_config_write(cup__json_writer *writer, const char *key, const cup_gpt_config *config)
+{
+    cup__json_open(writer, key, CUP__JSON_OBJECT);
+    for (const field *f = fields; f < fields + FIELDS; f++) {
+        const char *at = (const char *)config + f->offset;
+        int choice;
+        if (f->kind == WHOLE) {
+            cup__json_add_integer(writer, f->name, *(const int64_t *)(const void *)at);
+        } else if (f->kind == REAL) {
+            cup__json_add_number(writer, f->name, *(const double *)(const void *)at);
+        } else if (f->kind == FLAG) {
+            cup__json_add_boolean(writer, f->name, *(const bool *)at);
+        } else {
+            memcpy(&choice, at, sizeof choice);
+            cup__json_add_string(writer, f->name, f->words[choice]);
+        }
+    }
+    cup__json_close(writer);
+}
+
+static cup_status read_choice(cup_context *c, const cup__json *json, const cup__json_node *object,
+                              const field *f, char *at)
+{
+    const char *word;
+    CUP_TRY(cup__json_get_string(&c->error, json, object, f->name, &word));
+    for (int choice = 0; choice < 2; choice++)
+        if (!strcmp(word, f->words[choice])) {
+            memcpy(at, &choice, sizeof choice);
+            return CUP_OK;
+        }
+    return cup__fail(&c->error, CUP_FORMAT, "%s: %s is \"%.40s\", not %s or %s", json->name,
+                     f->name, word, f->words[0], f->words[1]);
+}
+
+cup_status cup__gpt_config_read(cup_context *c, const cup__json *json, const cup__json_node *object,
+                                cup_gpt_config *config)
+{
+    for (const field *f = fields; f < fields + FIELDS; f++) {
+        char *at = (char *)config + f->offset;
+        if (f->kind == WHOLE)
+            CUP_TRY(cup__json_get_integer(&c->error, json, object, f->name, 0, INT64_MAX,
+                                          (int64_t *)(void *)at));
+        else if (f->kind == REAL)
+            CUP_TRY(cup__json_get_number(&c->error, json, object, f->name, (double *)(void *)at));
+        else if (f->kind == FLAG)
+            CUP_TRY(cup__json_get_boolean(&c->error, json, object, f->name, (bool *)at));
+        else
+            CUP_TRY(read_choice(c, json, object, f, at));
+    }
+    if (cup_gpt_config_check(c, config) == CUP_OK)
+        return CUP_OK;
+    cup__error_prefix(&c->error, "%s: ", json->name);
+    return c->error.status;
+}
+
+const char *cup__gpt_config_differs(const cup_gpt_config *a, const cup_gpt_config *b)
+{
+    static const size_t sizes[] = {
+        [WHOLE] = 8, [REAL] = 8, [FLAG] = sizeof(bool), [CHOICE] = sizeof(int)};
+    for (const field *f = fields; f < fields + FIELDS; f++)
+        if (memcmp((const char *)a + f->offset, (const char *)b + f->offset, sizes[f->kind]))
+            return f->name;
+    return NULL;
+}

@@ -1,0 +1,66 @@
+/* The inside of the GPT, shared by its making, its passes and its cache. */
+#ifndef CUP_NN_GPT_H
+#define CUP_NN_GPT_H
+
+#include "base/json.h"
+#include "cupola/nn.h"
+
+/* Sizes that follow from a checked config. */
+int64_t cup__gpt_rows(const cup_gpt_config *config);  /* of the embedding */
+int64_t cup__gpt_parts(const cup_gpt_config *config); /* heads of queries, keys and values */
+int64_t cup__gpt_head_size(const cup_gpt_config *config);
+
+/* A tensor of the model as a row: its name with %d for the block, where it stands in the model or
+ * the block, and its shape. */
+typedef enum cup__extent {
+    CUP__EXTENT_NONE, /* a vector has no second one */
+    CUP__EXTENT_ROWS,
+    CUP__EXTENT_CONTEXT,
+    CUP__EXTENT_WIDTH,
+    CUP__EXTENT_QKV,
+    CUP__EXTENT_UP,
+    CUP__EXTENT_HIDDEN
+} cup__extent;
+
+typedef enum cup__start {
+    CUP__START_NORMAL,
+    CUP__START_RESIDUAL,
+    CUP__START_0,
+    CUP__START_1
+} cup__start;
+
+typedef struct cup__gpt_tensor {
+    const char *name;
+    bool in_block;
+    size_t offset; /* in the block or the model */
+    cup__extent shape[2];
+    cup__start start;
+    bool (*absent)(const cup_gpt_config *config); /* NULL: always there */
+} cup__gpt_tensor;
+
+extern const cup__gpt_tensor cup__gpt_tensors[]; /* ends with a NULL name */
+int64_t cup__gpt_extent(const cup_gpt_config *config, cup__extent extent);
+
+/* What a recomputed block is told: two for each block, without dropout and with it. */
+typedef struct cup__gpt_pass {
+    const cup_gpt *model;
+    const cup_gpt_block *block;
+    bool training;
+} cup__gpt_pass;
+
+/* The config as a JSON object under the key, and back. */
+void cup__gpt_config_write(cup__json_writer *writer, const char *key, const cup_gpt_config *config);
+cup_status cup__gpt_config_read(cup_context *c, const cup__json *json, const cup__json_node *object,
+                                cup_gpt_config *config);
+
+/* The name of a field in which two checked configs differ; NULL: none. */
+const char *cup__gpt_config_differs(const cup_gpt_config *a, const cup_gpt_config *b);
+
+/* Norm of x + delta, where delta, dropped out in training, may be NULL; *sum becomes x + delta. */
+cup_tensor *cup__gpt_add_norm(const cup_gpt *m, cup_tensor *x, cup_tensor *delta, cup_tensor *gamma,
+                              cup_tensor *beta, bool training, cup_tensor **sum);
+/* The elements [from, to) along an axis, as a view. */
+cup_tensor *cup__gpt_part(cup_tensor *x, int axis, int64_t from, int64_t to);
+cup_tensor *cup__gpt_mlp(const cup_gpt *m, const cup_gpt_block *b, cup_tensor *x);
+
+#endif

@@ -1,0 +1,169 @@
+/* The passes through a GPT. */
+#include <string.h>
+
+#include "cupola/ops.h"
+#include "nn/gpt.h"
+#include "tensor/tensor.h"
+
+static double dropout_of(const cup_gpt *m, bool training)
+{
+    return training ? m->config.dropout : 0;
+}
+
+cup_tensor *cup__gpt_part(cup_tensor *x, int axis, int64_t from, int64_t to)
+{
+    if (!x)
+        return NULL;
+    int64_t starts[CUP_MAX_DIMS] = {0}, sizes[CUP_MAX_DIMS];
+    for (int i = 0; i < x->ndim; i++)
+        sizes[i] = -1;
+    axis += axis < 0 ? x->ndim : 0;
+    starts[axis] = from;
+    sizes[axis] = to - from;
+    return cup_slice(x->context, x, starts, x->ndim, sizes, x->ndim);
+}
+
+static cup_tensor *norm(const cup_gpt *m, cup_tensor *x, cup_tensor *gamma, cup_tensor *beta)
+{
+    double epsilon = m->config.epsilon;
+    return m->config.norm == CUP_RMSNORM ? cup_rmsnorm(m->context, x, gamma, epsilon)
+                                         : cup_layernorm(m->context, x, gamma, beta, epsilon);
+}
+
+cup_tensor *cup__gpt_add_norm(const cup_gpt *m, cup_tensor *x, cup_tensor *delta, cup_tensor *gamma,
+                              cup_tensor *beta, bool training, cup_tensor **sum)
+{
+    cup_context *c = m->context;
+    double dropout = dropout_of(m, training), epsilon = m->config.epsilon;
+    cup_tensor *y = NULL;
+    *sum = x;
+    if (delta && dropout > 0)
+        *sum = cup_dropout_add(c, x, delta, dropout);
+    if (!delta || dropout > 0)
+        return norm(m, *sum, gamma, beta);
+    if (m->config.norm == CUP_RMSNORM)
+        cup_add_rmsnorm(c, delta, x, gamma, epsilon, &y, sum);
+    else
+        cup_add_layernorm(c, delta, x, gamma, beta, epsilon, &y, sum);
+    return y;
+}
+
+/* Turns the heads of queries and keys by their positions. */
+static cup_tensor *turn(const cup_gpt *m, cup_tensor *qkv)
+{
+    cup_context *c = m->context;
+    const cup_gpt_config *g = &m->config;
+    int64_t batch = cup_tensor_size(qkv, 0), length = cup_tensor_size(qkv, 1);
+    const int64_t apart[] = {batch, length, cup__gpt_parts(g), cup__gpt_head_size(g)};
+    const int64_t swap[] = {0, 2, 1, 3};
+    const int64_t together[] = {batch, length, -1};
+    cup_tensor *heads = cup_permute(c, cup_reshape(c, qkv, apart, 4), swap, 4);
+    heads = cup_rope(c, heads, g->rope_base, 0, 0, (int)(g->heads + g->kv_heads), false, false);
+    return cup_reshape(c, cup_permute(c, heads, swap, 4), together, 3);
+}
+
+static cup_tensor *attend(const cup_gpt *m, const cup_gpt_block *b, cup_tensor *x, bool training)
+{
+    cup_context *c = m->context;
+    const cup_gpt_config *g = &m->config;
+    cup_tensor *qkv = cup_linear(c, x, b->qkv, b->qkv_bias);
+    if (g->positions == CUP_ROTARY)
+        qkv = turn(m, qkv);
+    cup_tensor *o = cup_qkv_attention(c, qkv, (int)g->heads, (int)g->kv_heads, true, 0,
+                                      dropout_of(m, training));
+    return cup_linear(c, o, b->join, b->join_bias);
+}
+
+cup_tensor *cup__gpt_mlp(const cup_gpt *m, const cup_gpt_block *b, cup_tensor *x)
+{
+    cup_context *c = m->context;
+    if (m->config.mlp == CUP_GELU)
+        return cup_linear(c, cup_linear_gelu(c, x, b->up, b->up_bias), b->down, b->down_bias);
+    int64_t hidden = m->config.hidden;
+    cup_tensor *both = cup_linear(c, x, b->up, b->up_bias);
+    cup_tensor *gate = cup__gpt_part(both, -1, 0, hidden);
+    cup_tensor *value = cup__gpt_part(both, -1, hidden, 2 * hidden);
+    return cup_linear(c, cup_mul(c, cup_silu(c, gate), value), b->down, b->down_bias);
+}
+
+/* One block. What it adds last stays apart in *delta, for the next norm to add. Nothing else of it
+ * is kept but by the tape. */
+static cup_tensor *pass_block(const cup_gpt *m, const cup_gpt_block *b, cup_tensor *x,
+                              cup_tensor **delta, bool training)
+{
+    cup_scope_open(m->context);
+    cup_tensor *y = cup__gpt_add_norm(m, x, *delta, b->norm1, b->norm1_bias, training, &x);
+    *delta = attend(m, b, y, training);
+    y = cup__gpt_add_norm(m, x, *delta, b->norm2, b->norm2_bias, training, &x);
+    *delta = cup__gpt_mlp(m, b, y);
+    cup__tensor_hand_out(*delta);
+    return cup_scope_return(m->context, x);
+}
+
+static cup_tensor *add_delta(const cup_gpt *m, cup_tensor *x, cup_tensor *delta, bool training)
+{
+    double dropout = dropout_of(m, training);
+    return dropout > 0 ? cup_dropout_add(m->context, x, delta, dropout)
+                       : cup_add(m->context, delta, x);
+}
+
+static cup_tensor *run_recomputed(cup_context *c, cup_tensor *const *inputs, int count, void *user)
+{
+    (void)c;
+    (void)count;
+    const cup__gpt_pass *pass = user;
+    cup_tensor *delta = NULL;
+    cup_tensor *x = pass_block(pass->model, pass->block, inputs[0], &delta, pass->training);
+    return add_delta(pass->model, x, delta, pass->training);
+}
+
+static cup_tensor *embed(const cup_gpt *m, cup_tensor *tokens, bool training)
+{
+    cup_context *c = m->context;
+    cup_tensor *x = cup_embedding(c, m->embedding, tokens);
+    if (m->positions)
+        x = cup_add(c, x, cup__gpt_part(m->positions, 0, 0, cup_tensor_size(tokens, 1)));
+    double dropout = dropout_of(m, training);
+    return dropout > 0 ? cup_dropout(c, x, dropout) : x;
+}
+
+static cup_status check_tokens(const cup_gpt *m, cup_tensor *tokens)
+{
+    char text[CUP__SHAPE_TEXT];
+    cup_context *c = m->context;
+    if (!tokens)
+        return c->error.status != CUP_OK ? c->error.status : CUP_ARGUMENT;
+    if (tokens->ndim != 2 || tokens->shape[1] < 1 || tokens->shape[1] > m->config.context)
+        return cup__fail(&c->error, CUP_SHAPE,
+                         "gpt: tokens are %s; they must be [B,T] with T from 1 to the context %lld",
+                         cup__tensor_text(tokens, text), (long long)m->config.context);
+    return c->error.status;
+}
+
+/* All of the model but the head: [B,T] to [B,T,width]. */
+static cup_tensor *pass(const cup_gpt *m, cup_tensor *tokens, bool training)
+{
+    if (check_tokens(m, tokens) != CUP_OK)
+        return NULL;
+    cup_tensor *x = embed(m, tokens, training), *delta = NULL;
+    for (int64_t i = 0; i < m->config.layers; i++) {
+        if (m->recompute)
+            x = cup_recompute(m->context, run_recomputed, &x, 1, &m->passes[2 * i + training]);
+        else
+            x = pass_block(m, &m->blocks[i], x, &delta, training);
+    }
+    return cup__gpt_add_norm(m, x, delta, m->norm, m->norm_bias, training, &x);
+}
+
+cup_tensor *cup_gpt_logits(cup_gpt *m, cup_tensor *tokens)
+{
+    cup_tensor *logits = cup_linear(m->context, pass(m, tokens, false), m->head, NULL);
+    return cup__gpt_part(logits, -1, 0, m->config.vocabulary);
+}
+
+cup_tensor *cup_gpt_loss(cup_gpt *m, cup_tensor *tokens, cup_tensor *targets, bool training)
+{
+    cup_tensor *logits = cup_linear(m->context, pass(m, tokens, training), m->head, NULL);
+    /* The logits are used up: in training their gradient takes their place. */
+    return cup_cross_entropy(m->context, logits, targets, -1, 0, 0, m->config.vocabulary, training);
+}

@@ -1,0 +1,210 @@
+/* Reading with a cache, and drawing tokens. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "cupola/cupola.h"
+#include "test.h"
+
+static const cup_gpt_config configs[] = {
+    {.layers = 2, .heads = 2, .width = 16, .context = 24, .vocabulary = 29, .bias = true},
+    {.layers = 2,
+     .heads = 4,
+     .kv_heads = 2,
+     .width = 16,
+     .context = 24,
+     .vocabulary = 29,
+     .positions = CUP_ROTARY,
+     .norm = CUP_RMSNORM,
+     .mlp = CUP_SWIGLU,
+     .untied = true},
+};
+
+static cup_context *cpu(void)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .seed = 3});
+    EXPECT_INT(cup_error(c), CUP_OK);
+    return c;
+}
+
+static int32_t token(int64_t i)
+{
+    return (int32_t)((5 * i + i * i) % 29);
+}
+
+static cup_tensor *tokens(cup_context *c, int64_t from, int64_t to)
+{
+    int32_t values[2][24];
+    for (int64_t row = 0; row < 2; row++)
+        for (int64_t i = from; i < to; i++)
+            values[0][row * (to - from) + i - from] = token(i + 3 * row);
+    return cup_tensor_from(c, CUP_I32, 2, (int64_t[]){2, to - from}, values);
+}
+
+TEST(cache_gives_the_logits_of_the_whole_text)
+{
+    static const int64_t ends[] = {7, 8, 9, 13, 14, 24};
+    for (int which = 0; which < 2; which++) {
+        cup_context *c = cpu();
+        cup_gpt *m = cup_gpt_new(c, &configs[which], CUP_F32);
+        for (int64_t i = 0; i < m->weight_count; i++) {
+            /* Weights so large that every token leaves its trace. */
+            cup_tensor *t = m->weights[i].tensor;
+            float *w = cup_tensor_data(t);
+            for (int64_t k = 0; cup_tensor_ndim(t) == 2 && k < cup_tensor_count(t); k++)
+                w[k] *= 15;
+        }
+        static float all[2 * 24 * 29];
+        cup_tensor *logits = cup_gpt_logits(m, tokens(c, 0, 24));
+        EXPECT_INT(cup_tensor_read(logits, all, sizeof all), CUP_OK);
+        cup_gpt_cache *cache = cup_gpt_cache_new(m, 2, 0);
+        int64_t from = 0;
+        for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+            float last[2][29];
+            cup_tensor *next = cup_gpt_read(cache, tokens(c, from, ends[i]));
+            EXPECT_INT(cup_tensor_read(next, last, sizeof last), CUP_OK);
+            for (int row = 0; row < 2; row++)
+                for (int k = 0; k < 29; k++)
+                    EXPECT_NEAR(last[row][k], all[(row * 24 + ends[i] - 1) * 29 + k], 2e-5);
+            from = ends[i];
+            EXPECT_INT(cup_gpt_cache_used(cache), from);
+        }
+        EXPECT(cup_gpt_read(cache, tokens(c, 0, 1)) == NULL);
+        EXPECT_INT(cup_error(c), CUP_STATE);
+        EXPECT_CONTAINS(cup_error_text(c), "cut it first");
+        cup_error_clear(c);
+        cup_gpt_cache_cut(cache, 20);
+        EXPECT(cup_gpt_read(cache, tokens(c, 20, 24)) != NULL);
+        cup_gpt_cache_free(cache);
+        cup_gpt_free(m);
+        cup_context_free(c);
+    }
+}
+
+TEST(cache_refuses_what_cannot_be)
+{
+    cup_context *c = cpu();
+    cup_gpt *m = cup_gpt_new(c, &configs[0], CUP_F32);
+    EXPECT(cup_gpt_cache_new(m, 0, 0) == NULL);
+    cup_error_clear(c);
+    EXPECT(cup_gpt_cache_new(m, 1, 25) == NULL);
+    EXPECT_CONTAINS(cup_error_text(c), "context is 24");
+    cup_error_clear(c);
+    cup_gpt_cache *cache = cup_gpt_cache_new(m, 1, 0);
+    EXPECT(cup_gpt_read(cache, tokens(c, 0, 2)) == NULL);
+    EXPECT_INT(cup_error(c), CUP_SHAPE);
+    cup_error_clear(c);
+    cup_gpt_cache_free(cache);
+    cup_gpt_free(m);
+    cup_context_free(c);
+}
+
+TEST(sample_follows_the_odds)
+{
+    static const float logits[] = {0, 1.0986123f, NAN, -INFINITY, 0}; /* 1 : 3 : - : 0 : 1 */
+    int count[5] = {0};
+    cup_sampling s = {.seed = 7};
+    for (uint64_t i = 0; i < 20000; i++)
+        count[cup_sample(logits, 5, &s, i)]++;
+    EXPECT_NEAR(count[0] / 20000.0, 0.2, 0.015);
+    EXPECT_NEAR(count[1] / 20000.0, 0.6, 0.015);
+    EXPECT_INT(count[2] + count[3], 0);
+    int again = 0, other = 0;
+    for (uint64_t i = 0; i < 1000; i++) {
+        int64_t drawn = cup_sample(logits, 5, &s, i);
+        again += drawn == cup_sample(logits, 5, &s, i);
+        other += drawn == cup_sample(logits, 5, &(cup_sampling){.seed = 8}, i);
+    }
+    EXPECT_INT(again, 1000);
+    EXPECT(other < 600);
+}
+
+TEST(sample_keeps_to_the_likeliest)
+{
+    static const float logits[] = {0, 2, 1, -1, 1.5f};
+    for (uint64_t i = 0; i < 300; i++) {
+        EXPECT_INT(cup_sample(logits, 5, &(cup_sampling){.temperature = -1}, i), 1);
+        EXPECT_INT(cup_sample(logits, 5, &(cup_sampling){.top_k = 1}, i), 1);
+        EXPECT_INT(cup_sample(logits, 5, &(cup_sampling){.top_p = 0.01}, i), 1);
+        EXPECT_INT(cup_sample(logits, 5, &(cup_sampling){.temperature = 0.001}, i), 1);
+        int64_t drawn = cup_sample(logits, 5, &(cup_sampling){.top_k = 2}, i);
+        EXPECT(drawn == 1 || drawn == 4);
+        /* The two likeliest make up 0.71 of all, the three likeliest 0.87. */
+        drawn = cup_sample(logits, 5, &(cup_sampling){.top_p = 0.8}, i);
+        EXPECT(drawn == 1 || drawn == 4 || drawn == 2);
+    }
+    EXPECT_INT(cup_sample((const float[]){NAN, NAN}, 2, NULL, 0), -1);
+    EXPECT_INT(cup_sample(logits, 0, NULL, 0), -1);
+    EXPECT_INT(cup_sample((const float[]){0, INFINITY}, 2, NULL, 0), 1);
+}
+
+static void write_some(int32_t *out, uint64_t seed, int64_t feed, int64_t count)
+{
+    cup_context *c = cpu();
+    cup_gpt *m = cup_gpt_new(c, &configs[1], CUP_F32);
+    cup_generator *g = cup_generator_new(m, &(cup_sampling){.seed = seed});
+    int32_t *prompt = cup__malloc((size_t)feed * sizeof *prompt);
+    for (int64_t i = 0; i < feed; i++)
+        prompt[i] = token(i);
+    EXPECT_INT(cup_generator_feed(g, prompt, feed), CUP_OK);
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = cup_generator_next(g);
+        EXPECT(out[i] >= 0 && out[i] < 29);
+    }
+    cup__free(prompt);
+    cup_generator_free(g);
+    cup_gpt_free(m);
+    cup_context_free(c);
+}
+
+TEST(generator_writes_the_same_from_the_same_seed)
+{
+    int32_t first[60], second[60];
+    write_some(first, 1, 3, 60); /* more than the context of 24 */
+    write_some(second, 1, 3, 60);
+    EXPECT(!memcmp(first, second, sizeof first));
+    write_some(second, 2, 3, 60);
+    EXPECT(memcmp(first, second, sizeof first) != 0);
+    write_some(first, 1, 100, 5); /* a prompt that is longer than the context */
+}
+
+TEST(generator_refuses_what_cannot_be)
+{
+    cup_context *c = cpu();
+    cup_gpt *m = cup_gpt_new(c, &configs[0], CUP_F32);
+    cup_generator *g = cup_generator_new(m, NULL);
+    EXPECT_INT(cup_generator_next(g), -1);
+    EXPECT_CONTAINS(cup_error_text(c), "fed nothing");
+    cup_error_clear(c);
+    EXPECT_INT(cup_generator_feed(g, (int32_t[]){29}, 1), CUP_ARGUMENT);
+    EXPECT_CONTAINS(cup_error_text(c), "token 29 is none of the model's 29");
+    cup_error_clear(c);
+    ((float *)cup_tensor_data(m->norm))[0] = NAN;
+    cup_generator_feed(g, (int32_t[]){3}, 1);
+    EXPECT_INT(cup_generator_next(g), -1);
+    EXPECT_CONTAINS(cup_error_text(c), "not a number");
+    cup_generator_free(g);
+    cup_gpt_free(m);
+    cup_context_free(c);
+}
+
+TEST(generator_survives_every_failed_allocation)
+{
+    for (long n = 1;; n += n < 40 ? 1 : 5) {
+        cup_context *c = cpu();
+        cup_gpt *m = cup_gpt_new(c, &configs[1], CUP_F32);
+        cup__memory_fail_at(n, false);
+        cup_generator *g = cup_generator_new(m, NULL);
+        cup_generator_feed(g, (int32_t[]){3, 4}, 2);
+        int32_t got = cup_generator_next(g);
+        cup__memory_fail_at(0, false);
+        EXPECT(got >= 0 || cup_error(c) == CUP_MEMORY || cup_error(c) == CUP_STATE);
+        cup_generator_free(g);
+        cup_gpt_free(m);
+        cup_context_free(c);
+        if (got >= 0)
+            break;
+        EXPECT(n < 2000);
+    }
+}

@@ -1,0 +1,296 @@
+/* The GPT: its losses against another framework's, its sizes, its variants, what it refuses. */
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "cupola/cupola.h"
+#include "test.h"
+
+static cup_context *cpu(void)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .seed = 5});
+    EXPECT_INT(cup_error(c), CUP_OK);
+    return c;
+}
+
+/* Two small models that differ in everything that can differ. */
+static const cup_gpt_config gpt2 = {
+    .layers = 2, .heads = 2, .width = 16, .context = 12, .vocabulary = 29, .bias = true};
+static const cup_gpt_config llama = {.layers = 2,
+                                     .heads = 4,
+                                     .kv_heads = 2,
+                                     .width = 16,
+                                     .context = 12,
+                                     .vocabulary = 31,
+                                     .positions = CUP_ROTARY,
+                                     .norm = CUP_RMSNORM,
+                                     .mlp = CUP_SWIGLU,
+                                     .untied = true};
+
+/* Weights that any program can make again. */
+static void set_weights(cup_gpt *m)
+{
+    for (int64_t j = 0; j < m->weight_count; j++) {
+        cup_tensor *t = m->weights[j].tensor;
+        int64_t count = cup_tensor_count(t);
+        double *w = cup__malloc((size_t)count * sizeof *w);
+        bool is_gain = strstr(m->weights[j].name, "ln_") && strstr(m->weights[j].name, ".weight");
+        for (int64_t k = 0; k < count; k++) {
+            double wave = sin(1 + 0.37 * (double)k + 1.7 * (double)j);
+            w[k] = cup_tensor_ndim(t) == 2 ? 0.3 * wave : is_gain ? 1 + 0.1 * wave : 0.05 * wave;
+        }
+        cup_tensor *wide = cup_tensor_from(m->context, CUP_F64, 1, &count, w);
+        cup_tensor *cast = cup_cast(m->context, wide, m->dtype);
+        size_t bytes = (size_t)(count * cup_dtype_size(m->dtype));
+        EXPECT_INT(cup_tensor_write(t, cup_tensor_data(cast), bytes), CUP_OK);
+        cup__free(w);
+    }
+}
+
+static cup_tensor *text(cup_context *c, int64_t vocabulary, int64_t rows, int64_t length, int shift)
+{
+    int32_t tokens[512];
+    for (int64_t b = 0; b < rows; b++)
+        for (int64_t i = 0; i < length; i++) {
+            int64_t t = i + shift;
+            tokens[b * length + i] = (int32_t)((7 * b + 5 * t + t * t) % vocabulary);
+        }
+    if (shift)
+        tokens[0] = -1; /* a target that does not count */
+    return cup_tensor_from(c, CUP_I32, 2, (int64_t[]){rows, length}, tokens);
+}
+
+/* Trains eight steps and compares each loss with the recorded one. */
+static void expect_losses(const cup_gpt_config *config, cup_dtype dtype, bool recompute,
+                          const double *want, double tolerance)
+{
+    cup_context *c = cpu();
+    cup_gpt *m = cup_gpt_new(c, config, dtype);
+    EXPECT(m != NULL);
+    m->recompute = recompute;
+    set_weights(m);
+    cup_optimizer *o =
+        cup_optimizer_new(c, m->parameters, m->parameter_count,
+                          &(cup_optimizer_options){.beta2 = 0.95, .weight_decay = 0.1, .clip = 1});
+    cup_optimizer_set(o, 0.01, 1);
+    for (int step = 0; step < 8; step++) {
+        cup_scope_open(c);
+        cup_tensor *loss = cup_gpt_loss(m, text(c, config->vocabulary, 3, 12, 0),
+                                        text(c, config->vocabulary, 3, 12, 1), true);
+        EXPECT_NEAR(cup_tensor_item(loss), want[step], tolerance);
+        EXPECT_INT(cup_backward(c, loss), CUP_OK);
+        EXPECT_INT(cup_optimizer_step(o), CUP_OK);
+        cup_optimizer_clear(o);
+        cup_scope_close(c);
+    }
+    cup_optimizer_free(o);
+    cup_gpt_free(m);
+    cup_context_free(c);
+}
+
+/* Computed once by a model written in another framework, in double. */
+static const double gpt2_losses[] = {4.41140362153801, 3.67786569162247, 3.31822317192204,
+                                     3.18611760031574, 3.10730125039608, 3.03103707584754,
+                                     2.94961311919989, 2.87244040529625};
+static const double llama_losses[] = {3.65595708976954, 3.30816689497087, 3.14258939543394,
+                                      3.02440494480733, 2.90423553005716, 2.77896996247077,
+                                      2.6779686760421,  2.59487259453602};
+
+TEST(gpt_losses_are_those_of_another_framework)
+{
+    expect_losses(&gpt2, CUP_F64, false, gpt2_losses, 1e-6);
+    expect_losses(&llama, CUP_F64, false, llama_losses, 1e-6);
+    expect_losses(&gpt2, CUP_F32, false, gpt2_losses, 2e-5);
+    expect_losses(&llama, CUP_F32, false, llama_losses, 2e-5);
+    expect_losses(&gpt2, CUP_BF16, false, gpt2_losses, 0.05);
+    expect_losses(&llama, CUP_BF16, false, llama_losses, 0.05);
+}
+
+TEST(gpt_recomputed_blocks_give_the_same_losses)
+{
+    expect_losses(&gpt2, CUP_F32, true, gpt2_losses, 2e-5);
+    expect_losses(&llama, CUP_F32, true, llama_losses, 2e-5);
+}
+
+/* All gradients of one batch, one behind the other. */
+static float *gradients(cup_context *c, const cup_gpt_config *config, bool recompute,
+                        int64_t *count)
+{
+    cup_gpt *m = cup_gpt_new(c, config, CUP_F32);
+    m->recompute = recompute;
+    cup_random_step(c, 9);
+    for (int i = 0; i < m->parameter_count; i++)
+        cup_require_grad(m->parameters[i].tensor);
+    cup_tensor *loss = cup_gpt_loss(m, text(c, config->vocabulary, 3, 12, 0),
+                                    text(c, config->vocabulary, 3, 12, 1), true);
+    EXPECT_INT(cup_backward(c, loss), CUP_OK);
+    *count = 0;
+    for (int i = 0; i < m->parameter_count; i++)
+        *count += cup_tensor_count(m->parameters[i].tensor);
+    float *all = cup__malloc((size_t)*count * sizeof *all), *at = all;
+    for (int i = 0; i < m->parameter_count; i++) {
+        cup_tensor *g = cup_grad(m->parameters[i].tensor);
+        EXPECT(g != NULL);
+        EXPECT_INT(cup_tensor_read(g, at, (size_t)cup_tensor_count(g) * sizeof *at), CUP_OK);
+        at += cup_tensor_count(g);
+    }
+    cup_gpt_free(m);
+    return all;
+}
+
+TEST(gpt_recompute_draws_the_same_dropout)
+{
+    cup_context *c = cpu();
+    cup_gpt_config dropped = gpt2;
+    dropped.dropout = 0.3;
+    int64_t count, again;
+    float *kept = gradients(c, &dropped, false, &count);
+    float *recomputed = gradients(c, &dropped, true, &again);
+    EXPECT_INT(again, count);
+    double worst = 0, largest = 0;
+    for (int64_t i = 0; i < count; i++) {
+        worst = fmax(worst, fabs((double)kept[i] - (double)recomputed[i]));
+        largest = fmax(largest, fabs((double)kept[i]));
+    }
+    EXPECT(largest > 1e-3);
+    EXPECT(worst < 1e-6 * largest);
+    cup__free(kept);
+    cup__free(recomputed);
+    cup_context_free(c);
+}
+
+TEST(gpt_counts_its_parameters)
+{
+    cup_gpt_config small = {
+        .layers = 6, .heads = 6, .width = 384, .context = 256, .vocabulary = 65};
+    EXPECT_INT(cup_gpt_parameter_count(&small, true), 10745088);
+    cup_gpt_config large = {.layers = 12,
+                            .heads = 12,
+                            .width = 768,
+                            .context = 1024,
+                            .vocabulary = 50257,
+                            .bias = true};
+    EXPECT_INT(cup_gpt_parameter_count(&large, true), 124439808);
+    EXPECT_INT(cup_gpt_parameter_count(&large, false), 124439808 - (50257 + 1024) * 768);
+    cup_gpt_config none = {0};
+    EXPECT_INT(cup_gpt_parameter_count(&none, true), -1);
+    cup_context *c = cpu();
+    for (int i = 0; i < 2; i++) {
+        const cup_gpt_config *config = i ? &llama : &gpt2;
+        cup_gpt *m = cup_gpt_new(c, config, CUP_F32);
+        int64_t count = 0;
+        for (int64_t k = 0; k < m->weight_count; k++)
+            count += cup_tensor_count(m->weights[k].tensor);
+        EXPECT_INT(count, cup_gpt_parameter_count(config, true));
+        cup_gpt_free(m);
+    }
+    cup_context_free(c);
+}
+
+TEST(gpt_begins_as_it_should)
+{
+    cup_context *c = cpu();
+    cup_gpt_config config = {
+        .layers = 8, .heads = 4, .width = 64, .context = 32, .vocabulary = 203, .bias = true};
+    cup_gpt *m = cup_gpt_new(c, &config, CUP_F32);
+    EXPECT_TEXT(m->weights[0].name, "wte.weight");
+    EXPECT_INT(cup_tensor_size(m->weights[0].tensor, 0), 203);
+    EXPECT_INT(cup_tensor_size(m->embedding, 0) % 8, 0);
+    for (int64_t i = 0; i < m->weight_count; i++) {
+        cup_tensor *t = m->weights[i].tensor;
+        const char *name = m->weights[i].name;
+        double mean = cup_tensor_item(cup_mean(c, t, NULL, 0, false));
+        double deviation = sqrt(cup_tensor_item(cup_var(c, t, NULL, 0, false, 0)));
+        double want = strstr(name, "ln_") || strstr(name, ".bias") ? 0
+                      : strstr(name, "c_proj.weight")              ? 0.02 / 4
+                                                                   : 0.02;
+        EXPECT_NEAR(mean, strstr(name, "ln_") && strstr(name, ".weight") ? 1 : 0, 0.002);
+        EXPECT_NEAR(deviation, want, 0.1 * want + 1e-9);
+    }
+    /* As good as guessing, and the spare rows of the embedding count for nothing. */
+    cup_tensor *loss = cup_gpt_loss(m, text(c, 203, 3, 12, 0), text(c, 203, 3, 12, 1), false);
+    EXPECT_NEAR(cup_tensor_item(loss), log(203), 0.1);
+    EXPECT_INT(cup_tensor_size(cup_gpt_logits(m, text(c, 203, 3, 12, 0)), 2), 203);
+    cup_gpt_free(m);
+    cup_context_free(c);
+}
+
+TEST(gpt_refuses_what_cannot_be)
+{
+    static const struct {
+        cup_gpt_config change; /* fields that are not 0 replace those of a good one */
+        const char *words;
+    } bad[] = {
+        {{.layers = -1}, "layers must be from 1"},
+        {{.layers = 5000}, "layers must be from 1"},
+        {{.heads = -3}, "heads must be from 1"},
+        {{.heads = 3}, "the width 16 is not a multiple of the 3 heads; 18 would be"},
+        {{.width = INT64_MAX}, "width must be from 1"},
+        {{.context = -5}, "context must be from 1"},
+        {{.vocabulary = 1 << 30}, "vocabulary must be from 1"},
+        {{.kv_heads = 3}, "kv_heads"},
+        {{.hidden = -1}, "hidden must be from 1"},
+        {{.heads = 16, .positions = CUP_ROTARY}, "even size"},
+        {{.dropout = 1}, "dropout must be at least 0 and below 1"},
+        {{.dropout = NAN}, "dropout"},
+        {{.epsilon = 2}, "epsilon"},
+        {{.rope_base = -1}, "rope_base"},
+        {{.mlp = 9}, "none of its kinds"},
+    };
+    cup_context *c = cpu();
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        cup_gpt_config config = gpt2;
+        const cup_gpt_config *change = &bad[i].change;
+#define CHANGE(field)                                                                              \
+    if (change->field != 0)                                                                        \
+    config.field = change->field
+        CHANGE(layers);
+        CHANGE(heads);
+        CHANGE(width);
+        CHANGE(context);
+        CHANGE(vocabulary);
+        CHANGE(kv_heads);
+        CHANGE(hidden);
+        CHANGE(positions);
+        CHANGE(mlp);
+        CHANGE(dropout);
+        CHANGE(epsilon);
+        CHANGE(rope_base);
+        EXPECT(cup_gpt_new(c, &config, CUP_F32) == NULL);
+        EXPECT_INT(cup_error(c), CUP_ARGUMENT);
+        EXPECT_CONTAINS(cup_error_text(c), bad[i].words);
+        EXPECT_INT(cup_gpt_parameter_count(&config, true), -1);
+        cup_error_clear(c);
+    }
+    EXPECT(cup_gpt_new(c, &gpt2, CUP_I32) == NULL);
+    EXPECT_INT(cup_error(c), CUP_DTYPE);
+    cup_error_clear(c);
+    cup_gpt *m = cup_gpt_new(c, &gpt2, CUP_F32);
+    EXPECT(cup_gpt_logits(m, text(c, 29, 1, 13, 0)) == NULL);
+    EXPECT_CONTAINS(cup_error_text(c), "T from 1 to the context 12");
+    cup_error_clear(c);
+    cup_gpt_free(m);
+    cup_context_free(c);
+}
+
+TEST(gpt_survives_every_failed_allocation)
+{
+    for (long n = 1;; n += n < 60 ? 1 : 7) {
+        cup_context *c = cpu();
+        cup__memory_fail_at(n, false);
+        cup_gpt *m = cup_gpt_new(c, &gpt2, CUP_F32);
+        for (int i = 0; m && i < m->parameter_count; i++)
+            cup_require_grad(m->parameters[i].tensor);
+        cup_tensor *loss = NULL;
+        if (m)
+            loss = cup_gpt_loss(m, text(c, 29, 2, 12, 0), text(c, 29, 2, 12, 1), true);
+        cup_status status = cup_backward(c, loss);
+        cup__memory_fail_at(0, false);
+        EXPECT(status == CUP_OK || cup_error(c) == CUP_MEMORY);
+        cup_gpt_free(m);
+        cup_context_free(c);
+        if (status == CUP_OK)
+            break;
+        EXPECT(n < 5000);
+    }
+}

@@ -23,10 +23,15 @@
 #define CUPOLA_CUPOLA_H
 
 #include "cupola/base.h"
+#include "cupola/data.h"
 #include "cupola/grad.h"
 #include "cupola/graph.h"
+#include "cupola/io.h"
+#include "cupola/nn.h"
 #include "cupola/ops.h"
+#include "cupola/optim.h"
 #include "cupola/prof.h"
 #include "cupola/tensor.h"
+#include "cupola/train.h"
 
 #endif

@@ -91,6 +91,9 @@ CUP_API void cup_data_free(cup_data *d);
 /* The number of tokens in a part. */
 CUP_API int64_t cup_data_count(const cup_data *d, cup_split split);
 
+/* A number that is another one, but for one chance in 2^64, when the tokens are others. */
+CUP_API uint64_t cup_data_hash(const cup_data *d);
+
 /* Fills inputs and targets [rows, context] with random places of a part; targets are the inputs one
  * token later. What a row holds depends on the seed, the step and the row's number only, which is
  * first_row for the first one: so several processes can share a batch, and a resumed run reads what

@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "base/philox.h"
 #include "data/corpus.h"
@@ -130,6 +131,11 @@ int64_t cup_data_count(const cup_data *d, cup_split part)
     if (!d)
         return 0;
     return part == CUP_TRAIN ? d->train : d->count - d->train;
+}
+
+uint64_t cup_data_hash(const cup_data *d)
+{
+    return d ? cup__hash_bytes(d->tokens, (size_t)d->count * (d->wide ? 4 : 2)) : 0;
 }
 
 static int32_t token_at(const cup_data *d, int64_t place)

@@ -1,0 +1,101 @@
+/* cupola/train.h: a training run of a GPT: batches, steps, evaluation and checkpoints. */
+#ifndef CUPOLA_TRAIN_H
+#define CUPOLA_TRAIN_H
+
+#include "cupola/data.h"
+#include "cupola/nn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* All that says what a run computes. Start from a preset. */
+typedef struct cup_training {
+    cup_gpt_config model;
+    cup_dtype dtype;    /* f32 or bf16, the latter with a master copy of the weights in f32 */
+    int64_t batch;      /* texts of the model's context that are computed at once */
+    int64_t accumulate; /* such batches that make one step; 0: 1 */
+    int64_t steps;
+    int64_t warmup;        /* steps in which the learning rate rises to `rate` */
+    double rate, rate_end; /* from there it falls along a cosine to rate_end at the last step */
+    cup_optimizer_options optimizer;
+    int64_t evaluate_every; /* steps between evaluations; 0: only before and behind all steps */
+    int64_t evaluate_texts; /* texts of the validation part that are evaluated; 0: all of it */
+    int64_t save_every;     /* steps between checkpoints; 0: only behind all steps */
+    uint64_t seed;          /* of the first weights, the batches and dropout */
+    bool recompute;         /* see cup_gpt */
+} cup_training;
+
+/* A run that is known to work, under a name. */
+typedef struct cup_preset {
+    const char *name, *words;
+    cup_training training;
+} cup_preset;
+
+/* The presets, ending with a NULL name; the one of a name, or NULL. The model's vocabulary is not
+ * set: it is that of the tokenizer. */
+CUP_API const cup_preset *cup_presets(void);
+CUP_API const cup_preset *cup_preset_find(const char *name);
+
+/* One step of a run, or the evaluation before it. */
+typedef struct cup_training_point {
+    int64_t step;      /* steps that were done before */
+    double loss;       /* of the step's batch; NaN where no step followed, as behind the last */
+    double norm, rate; /* of the gradients before they were clipped; the learning rate */
+    double validation; /* the loss of the validation part; NaN where it was not evaluated */
+} cup_training_point;
+
+typedef struct cup_trainer cup_trainer;
+
+/* What a run tells while it goes on. All may be NULL. */
+typedef struct cup_training_hooks {
+    /* A step is done, or an evaluation (then loss is NaN). On a GPU a few steps come at once. */
+    void (*point)(const cup_training_point *point, void *user);
+    /* A checkpoint of so many steps is on the disk. */
+    void (*saved)(int64_t steps, void *user);
+    /* Asked after every step: true ends the run with a checkpoint and CUP_INTERRUPTED. */
+    bool (*stop)(void *user);
+    void *user;
+} cup_training_hooks;
+
+/* A run with new weights. Data and tokenizer are borrowed; checkpoints go to the folder, NULL for
+ * none. The model's vocabulary may be 0: that of the tokenizer. */
+CUP_API cup_trainer *cup_trainer_new(cup_context *c, const cup_training *training,
+                                     const cup_data *data, const cup_tokenizer *tokenizer,
+                                     const char *folder);
+CUP_API void cup_trainer_free(cup_trainer *t);
+
+/* What a folder's checkpoint was made with, to make the same trainer again; the steps it has
+ * done. The tokenizer is read with cup_tokenizer_load. */
+CUP_API cup_status cup_training_load(cup_context *c, const char *folder, cup_training *training,
+                                     int64_t *steps);
+
+/* Goes on from the folder's checkpoint, with the same losses, bit for bit, as if the run had never
+ * stopped. Number of steps, evaluations and saves may differ from the checkpoint's; what else
+ * differs is refused. */
+CUP_API cup_status cup_trainer_resume(cup_trainer *t);
+
+/* Runs the steps that are left. CUP_INTERRUPTED when a hook said stop; CUP_STATE when the loss is
+ * no longer a number. */
+CUP_API cup_status cup_trainer_run(cup_trainer *t, const cup_training_hooks *hooks);
+
+/* Writes a checkpoint now. */
+CUP_API cup_status cup_trainer_save(cup_trainer *t);
+
+/* The model, the steps done, and every point so far, those before a resume included. Borrowed. */
+CUP_API cup_gpt *cup_trainer_model(cup_trainer *t);
+CUP_API int64_t cup_trainer_steps(const cup_trainer *t);
+CUP_API const cup_training_point *cup_trainer_points(const cup_trainer *t, int64_t *count);
+
+/* The mean loss of the model over a part of the data: over all its texts of the model's context
+ * that follow each other, or `texts` of them, evenly spread. */
+CUP_API cup_status cup_gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split,
+                                    int64_t batch, int64_t texts, double *loss);
+
+/* The model of a folder's checkpoint, to be used; its tokenizer is read with cup_tokenizer_load. */
+CUP_API cup_gpt *cup_gpt_load(cup_context *c, const char *folder);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,80 @@
+#include <math.h>
+
+#include "base/memory.h"
+#include "tensor/tensor.h"
+#include "train/trainer.h"
+
+typedef struct evaluation {
+    cup_gpt *model;
+    const cup_data *data;
+    cup_split split;
+    int64_t windows; /* texts that follow each other in the part */
+    int64_t texts;   /* how many of them are taken */
+    int32_t *tokens, *targets;
+} evaluation;
+
+/* The mean loss of the texts [first, first + rows). */
+static cup_status evaluate_rows(const evaluation *e, int64_t first, int64_t rows, double *loss)
+{
+    cup_context *c = e->model->context;
+    int64_t context = e->model->config.context;
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t window = (int64_t)((__int128)(first + i) * e->windows / e->texts);
+        CUP_TRY(cup_data_window(c, e->data, e->split, window, 1, context, e->tokens + i * context,
+                                e->targets + i * context));
+    }
+    const int64_t shape[] = {rows, context};
+    cup_scope_open(c);
+    cup_tensor *tokens = cup_tensor_from(c, CUP_I32, 2, shape, e->tokens);
+    cup_tensor *targets = cup_tensor_from(c, CUP_I32, 2, shape, e->targets);
+    cup_tensor *mean = cup_gpt_loss(e->model, tokens, targets, false);
+    *loss = mean ? cup_tensor_item(mean) : NAN;
+    cup_scope_return(c, NULL);
+    return c->error.status;
+}
+
+static cup_status evaluate(evaluation *e, int64_t batch, double *loss)
+{
+    cup_context *c = e->model->context;
+    int64_t context = e->model->config.context;
+    size_t bytes = (size_t)(batch * context) * sizeof *e->tokens;
+    e->tokens = cup__malloc(bytes);
+    e->targets = cup__malloc(bytes);
+    cup_status status = CUP_OK;
+    if (!e->tokens || !e->targets)
+        status = cup__fail(&c->error, CUP_MEMORY, "out of host memory for an evaluation");
+    double sum = 0;
+    for (int64_t first = 0; first < e->texts && status == CUP_OK; first += batch) {
+        int64_t rows = e->texts - first < batch ? e->texts - first : batch;
+        double mean = NAN;
+        status = evaluate_rows(e, first, rows, &mean);
+        sum += mean * (double)rows;
+    }
+    *loss = sum / (double)e->texts;
+    cup__free(e->tokens);
+    cup__free(e->targets);
+    return status;
+}
+
+cup_status cup_gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, int64_t batch,
+                            int64_t texts, double *loss)
+{
+    if (!m || !data || !loss)
+        return CUP_ARGUMENT;
+    cup_context *c = m->context;
+    evaluation e = {.model = m, .data = data, .split = split};
+    e.windows = cup_data_windows(data, split, m->config.context);
+    e.texts = texts > 0 && texts < e.windows ? texts : e.windows;
+    *loss = NAN;
+    if (c->error.status != CUP_OK)
+        return c->error.status;
+    if (batch < 1 || e.texts < 1)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "evaluation: batches of %lld texts from a part of the data that has %lld "
+                         "of the model's context",
+                         (long long)batch, (long long)e.windows);
+    bool was = cup_grad_recording(c, false);
+    cup_status status = evaluate(&e, batch < e.texts ? batch : e.texts, loss);
+    cup_grad_recording(c, was);
+    return status;
+}

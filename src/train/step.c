@@ -1,0 +1,158 @@
+/* One step: batches go to the device, the device computes, and losses come back some steps later,
+ * so that the host never waits for the device in between. */
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "ops/op.h"
+#include "train/trainer.h"
+
+#define READ_SECONDS 0.1 /* a reading waits for the device, so it is not done more often */
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* All that varies from step to step goes into device memory before the step is computed. */
+static cup_status prepare(cup_trainer *t)
+{
+    const cup_training *a = &t->training;
+    int64_t rows = a->batch * a->accumulate;
+    size_t bytes = (size_t)(rows * a->model.context) * sizeof *t->host_tokens;
+    CUP_TRY(cup_data_batch(t->c, t->data, CUP_TRAIN, a->seed, (uint64_t)t->steps, 0, rows,
+                           a->model.context, t->host_tokens, t->host_targets));
+    CUP_TRY(cup_tensor_write(t->tokens, t->host_tokens, bytes));
+    CUP_TRY(cup_tensor_write(t->targets, t->host_targets, bytes));
+    /* Number 0 is that of the first weights. */
+    cup_random_step(t->c, (uint64_t)t->steps + 1);
+    return cup_optimizer_set(t->optimizer, cup_schedule_rate(&t->schedule, t->steps),
+                             1 / (double)a->accumulate);
+}
+
+/* One of the step's batches. */
+static cup_tensor *part(cup_tensor *all, int64_t i)
+{
+    cup__shape shape = {.dtype = all->dtype, .ndim = 2, .size = {all->shape[1], all->shape[2]}};
+    return cup__tensor_view(all, &shape, all->stride + 1, i * all->stride[0]);
+}
+
+static cup_status compute_batch(cup_trainer *t, int64_t i)
+{
+    cup_context *c = t->c;
+    cup__device *device = c->device;
+    cup_tensor *loss = cup_gpt_loss(t->model, part(t->tokens, i), part(t->targets, i), true);
+    if (!loss)
+        return c->error.status;
+    float *place = (float *)t->losses->data + i;
+    CUP_TRY(device->calls->copy(device, place, loss->data, sizeof *place));
+    return cup_backward(c, loss);
+}
+
+/* The device's part of a step: nothing in it depends on the step's number but what prepare wrote.
+ */
+static cup_status compute(cup_trainer *t)
+{
+    cup_status status = CUP_OK;
+    cup_scope_open(t->c);
+    for (int64_t i = 0; i < t->training.accumulate && status == CUP_OK; i++)
+        status = compute_batch(t, i);
+    if (status == CUP_OK)
+        status = cup_optimizer_step(t->optimizer);
+    cup_optimizer_clear(t->optimizer);
+    cup_tape_clear(t->c);
+    cup_scope_return(t->c, NULL);
+    return status;
+}
+
+/* Captures the step and replays it. Where that is not possible the calls do. */
+static cup_status capture(cup_trainer *t)
+{
+    cup_status status = cup_capture_begin(t->c);
+    if (status == CUP_OK) {
+        status = compute(t);
+        t->graph = cup_capture_end(t->c);
+    }
+    if (t->graph && status == CUP_OK) {
+        t->replay = CUP__REPLAY_ON;
+        return cup_graph_launch(t->graph);
+    }
+    cup__log(CUP__INFO, "training: the step is not captured: %s", cup_error_text(t->c));
+    cup_error_clear(t->c);
+    cup_graph_free(t->graph);
+    t->graph = NULL;
+    t->replay = CUP__REPLAY_OFF;
+    cup_random_step(t->c, (uint64_t)t->steps + 1);
+    return compute(t);
+}
+
+static cup_status run(cup_trainer *t)
+{
+    if (t->replay == CUP__REPLAY_ON)
+        return cup_graph_launch(t->graph);
+    if (t->replay == CUP__REPLAY_NEXT)
+        return capture(t);
+    if (t->replay == CUP__REPLAY_NOT_YET)
+        t->replay = cup_device_is_cuda(t->c) ? CUP__REPLAY_NEXT : CUP__REPLAY_OFF;
+    return compute(t);
+}
+
+cup_status cup__trainer_step(cup_trainer *t)
+{
+    CUP_TRY(prepare(t));
+    CUP_TRY(run(t));
+    cup__device *device = t->c->device;
+    int64_t width = t->training.accumulate + 1;
+    float *row = (float *)t->pending->data + t->steps % CUP__PENDING_MOST * width;
+    CUP_TRY(device->calls->copy(device, row, t->losses->data, (size_t)(width - 1) * sizeof *row));
+    CUP_TRY(device->calls->copy(device, row + width - 1, cup_optimizer_norm(t->optimizer)->data,
+                                sizeof *row));
+    t->steps++;
+    return CUP_OK;
+}
+
+bool cup__trainer_should_read(const cup_trainer *t)
+{
+    return t->steps - t->read >= CUP__PENDING_MOST || !cup_device_is_cuda(t->c) ||
+           now() - t->read_at >= READ_SECONDS;
+}
+
+static cup_status add_step(cup_trainer *t, const cup_training_hooks *hooks)
+{
+    int64_t width = t->training.accumulate + 1;
+    const float *row = t->host_pending + t->read % CUP__PENDING_MOST * width;
+    double loss = 0;
+    for (int64_t i = 0; i < width - 1; i++)
+        loss += (double)row[i];
+    loss /= (double)(width - 1);
+    if (!isfinite(loss))
+        return cup__fail(&t->c->error, CUP_STATE,
+                         "training: the loss of step %lld is not a number, so the run has come "
+                         "apart; lower the learning rate or lengthen the warm-up, and start again "
+                         "or from the last checkpoint",
+                         (long long)t->read);
+    cup_training_point *point = cup__trainer_point(t, t->read);
+    if (!point)
+        return t->c->error.status;
+    point->loss = loss;
+    point->norm = (double)row[width - 1] / (double)(width - 1);
+    t->read++;
+    if (hooks && hooks->point)
+        hooks->point(point, hooks->user);
+    return CUP_OK;
+}
+
+cup_status cup__trainer_read(cup_trainer *t, const cup_training_hooks *hooks)
+{
+    if (t->read == t->steps)
+        return CUP_OK;
+    size_t bytes = (size_t)t->pending->count * sizeof *t->host_pending;
+    CUP_TRY(cup_tensor_read(t->pending, t->host_pending, bytes));
+    t->read_at = now();
+    while (t->read < t->steps)
+        CUP_TRY(add_step(t, hooks));
+    return CUP_OK;
+}

@@ -1,0 +1,69 @@
+/* The inside of a training run. */
+#ifndef CUP_TRAIN_TRAINER_H
+#define CUP_TRAIN_TRAINER_H
+
+#include "base/json.h"
+#include "cupola/graph.h"
+#include "cupola/train.h"
+
+#define CUP__PENDING_MOST 64 /* steps whose loss may still be on the device */
+
+/* How the step is run on a GPU: as calls at first, which compiles the kernels, then captured once
+ * and replayed. */
+typedef enum cup__replay {
+    CUP__REPLAY_NOT_YET,
+    CUP__REPLAY_NEXT,
+    CUP__REPLAY_ON,
+    CUP__REPLAY_OFF
+} cup__replay;
+
+struct cup_trainer {
+    cup_context *c;
+    cup_training training; /* checked, defaults filled in */
+    cup_schedule schedule;
+    const cup_data *data;
+    const cup_tokenizer *tokenizer;
+    char *folder;
+    cup_gpt *model;
+    cup_optimizer *optimizer;
+    int64_t steps; /* done, or at least given to the device */
+
+    int32_t *host_tokens, *host_targets; /* of one step: [accumulate, batch, context] */
+    cup_tensor *tokens, *targets;        /* the same on the device */
+    cup_tensor *losses;                  /* of the batches of one step, [accumulate] */
+
+    cup_tensor *pending; /* [CUP__PENDING_MOST, accumulate + 1]: losses, then the norm */
+    float *host_pending;
+    int64_t read; /* steps whose loss is known */
+    double read_at;
+
+    cup_training_point *points;
+    size_t point_count, point_capacity;
+
+    cup__replay replay;
+    cup_graph *graph;
+};
+
+/* The training as a JSON object, and back. */
+void cup__training_write(cup__json_writer *writer, const char *key, const cup_training *training);
+cup_status cup__training_read(cup_context *c, const cup__json *json, const cup__json_node *object,
+                              cup_training *training);
+/* Fills in defaults and refuses what cannot be. */
+cup_status cup__training_check(cup_context *c, cup_training *training);
+
+/* What differs between two checked trainings that must be alike for one to go on from the other's
+ * checkpoint; NULL: nothing. */
+const char *cup__training_differs(const cup_training *a, const cup_training *b);
+
+/* Gives the device one more step. */
+cup_status cup__trainer_step(cup_trainer *t);
+/* Waits for the losses of all steps given, adds their points and reports them. CUP_STATE where a
+ * loss is not finite. */
+cup_status cup__trainer_read(cup_trainer *t, const cup_training_hooks *hooks);
+/* Whether it is time for that. */
+bool cup__trainer_should_read(const cup_trainer *t);
+
+/* A new point at the end, everything but the step not known; NULL with an error. */
+cup_training_point *cup__trainer_point(cup_trainer *t, int64_t step);
+
+#endif

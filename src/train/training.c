@@ -1,0 +1,191 @@
+/* What a run computes: presets, checks, and the form in files. */
+#include <math.h>
+#include <string.h>
+
+#include "nn/gpt.h"
+#include "tensor/context.h"
+#include "train/trainer.h"
+
+#define GPT2(n_layers, n_heads, n_width)                                                           \
+    .layers = (n_layers), .heads = (n_heads), .width = (n_width), .context = 1024, .bias = true
+#define GPT2_RUN(n_batch, n_accumulate, peak)                                                      \
+    .dtype = CUP_BF16, .batch = (n_batch), .accumulate = (n_accumulate), .steps = 600000,          \
+    .warmup = 2000, .rate = (peak), .rate_end = (peak) / 10,                                       \
+    .optimizer = {.beta2 = 0.95, .weight_decay = 0.1, .clip = 1}, .evaluate_every = 1000,          \
+    .evaluate_texts = 4096, .save_every = 1000
+
+static const cup_preset presets[] = {
+    {"char",
+     "nanoGPT's character model: 10.7 million parameters, minutes on a GPU",
+     {.model = {.layers = 6, .heads = 6, .width = 384, .context = 256, .dropout = 0.2},
+      .batch = 64,
+      .steps = 5000,
+      .warmup = 100,
+      .rate = 1e-3,
+      .rate_end = 1e-4,
+      .optimizer = {.beta2 = 0.99, .weight_decay = 0.1, .clip = 1},
+      .evaluate_every = 250,
+      .save_every = 500}},
+    {"demo",
+     "a small character model that learns in two minutes on two CPU cores",
+     {.model = {.layers = 4, .heads = 4, .width = 128, .context = 64},
+      .batch = 16,
+      .steps = 1500,
+      .warmup = 100,
+      .rate = 2e-3,
+      .rate_end = 2e-4,
+      .optimizer = {.beta2 = 0.99, .weight_decay = 0.1, .clip = 1},
+      .evaluate_every = 250,
+      .evaluate_texts = 256,
+      .save_every = 500}},
+    {"gpt2-124m", "the smallest GPT-2", {.model = {GPT2(12, 12, 768)}, GPT2_RUN(32, 15, 6e-4)}},
+    {"gpt2-350m", "GPT-2 medium", {.model = {GPT2(24, 16, 1024)}, GPT2_RUN(16, 30, 3e-4)}},
+    {"gpt2-774m", "GPT-2 large", {.model = {GPT2(36, 20, 1280)}, GPT2_RUN(8, 60, 2.5e-4)}},
+    {"gpt2-1558m", "the largest GPT-2", {.model = {GPT2(48, 25, 1600)}, GPT2_RUN(4, 120, 2e-4)}},
+    {0}};
+
+const cup_preset *cup_presets(void)
+{
+    return presets;
+}
+
+const cup_preset *cup_preset_find(const char *name)
+{
+    for (const cup_preset *p = presets; name && p->name; p++)
+        if (!strcmp(p->name, name))
+            return p;
+    return NULL;
+}
+
+typedef enum field_kind { WHOLE, REAL, FLAG } field_kind;
+
+/* A number of a training: its name in files and sentences, where it stands, its range, and whether
+ * a run that goes on from a checkpoint must have the same. */
+typedef struct field {
+    const char *name;
+    field_kind kind;
+    size_t offset;
+    double least, most;
+    bool fixed;
+} field;
+
+#define AT(name) offsetof(cup_training, name)
+static const field fields[] = {
+    {"batch", WHOLE, AT(batch), 1, 1 << 24, true},
+    {"accumulate", WHOLE, AT(accumulate), 0, 1 << 20, true},
+    {"steps", WHOLE, AT(steps), 1, 1e15, false},
+    {"warmup", WHOLE, AT(warmup), 0, 1e15, false},
+    {"rate", REAL, AT(rate), 0, 1e6, false},
+    {"rate_end", REAL, AT(rate_end), 0, 1e6, false},
+    {"beta1", REAL, AT(optimizer.beta1), 0, 1, true},
+    {"beta2", REAL, AT(optimizer.beta2), 0, 1, true},
+    {"epsilon", REAL, AT(optimizer.epsilon), 0, 1, true},
+    {"momentum", REAL, AT(optimizer.momentum), 0, 1, true},
+    {"nesterov", FLAG, AT(optimizer.nesterov), 0, 1, true},
+    {"weight_decay", REAL, AT(optimizer.weight_decay), 0, 1e6, false},
+    {"clip", REAL, AT(optimizer.clip), 0, 1e30, false},
+    {"evaluate_every", WHOLE, AT(evaluate_every), 0, 1e15, false},
+    {"evaluate_texts", WHOLE, AT(evaluate_texts), 0, 1e15, false},
+    {"save_every", WHOLE, AT(save_every), 0, 1e15, false},
+    {"recompute", FLAG, AT(recompute), 0, 1, false},
+};
+#define FIELDS (sizeof fields / sizeof *fields)
+
+/* A field as a number; those of a checked training are all exact. */
+static double number_at(const cup_training *training, const field *f)
+{
+    const char *at = (const char *)training + f->offset;
+    return f->kind == WHOLE  ? (double)*(const int64_t *)(const void *)at
+           : f->kind == REAL ? *(const double *)(const void *)at
+                             : *(const bool *)at;
+}
+
+static const char *const methods[] = {"adamw", "sgd", "lion"};
+
+cup_status cup__training_check(cup_context *c, cup_training *training)
+{
+    for (const field *f = fields; f < fields + FIELDS; f++) {
+        double value = number_at(training, f);
+        if (!(value >= f->least && value <= f->most))
+            return cup__fail(&c->error, CUP_ARGUMENT, "training: %s must be from %g to %g, not %g",
+                             f->name, f->least, f->most, value);
+    }
+    if (training->dtype != CUP_F32 && training->dtype != CUP_BF16)
+        return cup__fail(&c->error, CUP_DTYPE, "training: the dtype must be f32 or bf16, not %s",
+                         cup_dtype_name(training->dtype));
+    if (training->accumulate == 0)
+        training->accumulate = 1;
+    int64_t rows;
+    if (__builtin_mul_overflow(training->batch, training->accumulate, &rows) ||
+        __builtin_mul_overflow(rows, training->model.context, &rows) || rows > (int64_t)1 << 40)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "training: batch, accumulate and context make too many tokens a step");
+    return cup_gpt_config_check(c, &training->model);
+}
+
+const char *cup__training_differs(const cup_training *a, const cup_training *b)
+{
+    for (const field *f = fields; f < fields + FIELDS; f++)
+        if (f->fixed && number_at(a, f) != number_at(b, f))
+            return f->name;
+    return a->dtype != b->dtype ? "dtype"
+           : a->seed != b->seed ? "seed"
+           : a->optimizer.method != b->optimizer.method
+               ? "method"
+               : cup__gpt_config_differs(&a->model, &b->model);
+}
+
+void cup__training_write(cup__json_writer *writer, const char *key, const cup_training *training)
+{
+    cup__json_open(writer, key, CUP__JSON_OBJECT);
+    cup__json_add_string(writer, "dtype", cup_dtype_name(training->dtype));
+    cup__json_add_unsigned(writer, "seed", training->seed);
+    cup__json_add_string(writer, "method", methods[training->optimizer.method]);
+    for (const field *f = fields; f < fields + FIELDS; f++) {
+        const char *at = (const char *)training + f->offset;
+        if (f->kind == WHOLE)
+            cup__json_add_integer(writer, f->name, *(const int64_t *)(const void *)at);
+        else if (f->kind == REAL)
+            cup__json_add_number(writer, f->name, *(const double *)(const void *)at);
+        else
+            cup__json_add_boolean(writer, f->name, *(const bool *)at);
+    }
+    cup__json_close(writer);
+}
+
+static cup_status read_method(cup_context *c, const cup__json *json, const cup__json_node *object,
+                              cup_method *out)
+{
+    const char *word;
+    CUP_TRY(cup__json_get_string(&c->error, json, object, "method", &word));
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(word, methods[i])) {
+            *out = (cup_method)i;
+            return CUP_OK;
+        }
+    return cup__fail(&c->error, CUP_FORMAT, "%s: method is \"%.40s\", not adamw, sgd or lion",
+                     json->name, word);
+}
+
+cup_status cup__training_read(cup_context *c, const cup__json *json, const cup__json_node *object,
+                              cup_training *training)
+{
+    cup__error *error = &c->error;
+    const char *dtype;
+    CUP_TRY(cup__json_get_string(error, json, object, "dtype", &dtype));
+    if (cup_dtype_find(dtype, &training->dtype) != CUP_OK)
+        return cup__fail(error, CUP_FORMAT, "%s: dtype is \"%.40s\"", json->name, dtype);
+    CUP_TRY(cup__json_get_unsigned(error, json, object, "seed", &training->seed));
+    CUP_TRY(read_method(c, json, object, &training->optimizer.method));
+    for (const field *f = fields; f < fields + FIELDS; f++) {
+        char *at = (char *)training + f->offset;
+        if (f->kind == WHOLE)
+            CUP_TRY(cup__json_get_integer(error, json, object, f->name, 0, INT64_MAX,
+                                          (int64_t *)(void *)at));
+        else if (f->kind == REAL)
+            CUP_TRY(cup__json_get_number(error, json, object, f->name, (double *)(void *)at));
+        else
+            CUP_TRY(cup__json_get_boolean(error, json, object, f->name, (bool *)at));
+    }
+    return CUP_OK;
+}

@@ -1,0 +1,402 @@
+/* Training runs: they learn, they go on exactly where they stopped, they refuse what cannot be. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "cupola/cupola.h"
+#include "test.h"
+
+#define MOST_POINTS 64
+
+static const cup_training tiny = {
+    .model = {.layers = 2, .heads = 2, .width = 16, .context = 16, .dropout = 0.1},
+    .batch = 3,
+    .accumulate = 2,
+    .steps = 12,
+    .warmup = 2,
+    .rate = 3e-3,
+    .rate_end = 3e-4,
+    .optimizer = {.beta2 = 0.99, .weight_decay = 0.1, .clip = 1},
+    .evaluate_every = 5,
+    .seed = 11,
+};
+
+/* One run with all that it needs. */
+typedef struct session {
+    cup_context *c;
+    cup_corpus *corpus;
+    cup_tokenizer *tokenizer;
+    cup_data *data;
+    cup_trainer *trainer;
+    int64_t stop_at;
+} session;
+
+static const char *sample_text(void)
+{
+    static char text[6000];
+    static const char *const words[] = {"the ", "cat ", "sat ", "on ", "a ", "mat, ", "and "};
+    uint32_t state = 1;
+    for (size_t used = 0; used < sizeof text - 8;) {
+        state = state * 1664525u + 1013904223u;
+        used +=
+            (size_t)snprintf(text + used, 8, "%s", words[state >> 24 & 7 ? (state >> 24) % 7 : 0]);
+    }
+    return text;
+}
+
+static void begin(session *s, const cup_training *training, const char *text, const char *folder)
+{
+    *s = (session){.c = cup_context_new(&(cup_options){.device = "cpu"}), .stop_at = -1};
+    s->corpus = cup_corpus_new(s->c, text, strlen(text));
+    s->tokenizer = cup_tokenizer_char_new(s->c, s->corpus);
+    s->data = cup_data_new(s->c, s->corpus, s->tokenizer, training->model.context);
+    s->trainer = cup_trainer_new(s->c, training, s->data, s->tokenizer, folder);
+}
+
+static void end(session *s)
+{
+    cup_trainer_free(s->trainer);
+    cup_data_free(s->data);
+    cup_tokenizer_free(s->tokenizer);
+    cup_corpus_free(s->corpus);
+    cup_context_free(s->c);
+}
+
+static bool stops(void *user)
+{
+    session *s = user;
+    return cup_trainer_steps(s->trainer) == s->stop_at;
+}
+
+static cup_status go(session *s)
+{
+    return cup_trainer_run(s->trainer, &(cup_training_hooks){.stop = stops, .user = s});
+}
+
+static int64_t points_of(const session *s, cup_training_point *out)
+{
+    int64_t count;
+    const cup_training_point *points = cup_trainer_points(s->trainer, &count);
+    EXPECT(count <= MOST_POINTS);
+    memcpy(out, points, (size_t)count * sizeof *out);
+    return count;
+}
+
+static bool same(double a, double b)
+{
+    return a == b || (isnan(a) && isnan(b));
+}
+
+static void expect_same_points(const cup_training_point *a, const cup_training_point *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        EXPECT_INT(a[i].step, b[i].step);
+        EXPECT(same(a[i].loss, b[i].loss));
+        EXPECT(same(a[i].norm, b[i].norm));
+        EXPECT(same(a[i].rate, b[i].rate));
+        EXPECT(same(a[i].validation, b[i].validation));
+    }
+}
+
+/* Runs the training in one go, and with a stop and a resume; expects the same bits. */
+static void expect_exact_resume(const cup_training *training, int64_t stop_at, const char *folder)
+{
+    cup_training_point whole[MOST_POINTS], parts[MOST_POINTS];
+    session s;
+    begin(&s, training, sample_text(), NULL);
+    EXPECT_INT(go(&s), CUP_OK);
+    int64_t count = points_of(&s, whole);
+    end(&s);
+    begin(&s, training, sample_text(), folder);
+    s.stop_at = stop_at;
+    EXPECT_INT(go(&s), CUP_INTERRUPTED);
+    EXPECT_INT(cup_trainer_steps(s.trainer), stop_at);
+    end(&s);
+    begin(&s, training, sample_text(), folder);
+    EXPECT_INT(cup_trainer_resume(s.trainer), CUP_OK);
+    EXPECT_INT(cup_trainer_steps(s.trainer), stop_at);
+    EXPECT_INT(go(&s), CUP_OK);
+    EXPECT_INT(points_of(&s, parts), count);
+    expect_same_points(whole, parts, count);
+    end(&s);
+}
+
+TEST(trainer_resumes_bit_for_bit)
+{
+    const char *folder = test_folder();
+    expect_exact_resume(&tiny, 1, folder);
+    expect_exact_resume(&tiny, 5, folder);
+    expect_exact_resume(&tiny, 7, folder);
+    expect_exact_resume(&tiny, 11, folder);
+}
+
+TEST(trainer_resumes_bit_for_bit_with_other_kinds)
+{
+    const char *folder = test_folder();
+    cup_training other = tiny;
+    other.dtype = CUP_BF16;
+    other.model.positions = CUP_ROTARY;
+    other.model.norm = CUP_RMSNORM;
+    other.model.mlp = CUP_SWIGLU;
+    other.model.kv_heads = 1;
+    other.model.untied = true;
+    expect_exact_resume(&other, 6, folder);
+    other.optimizer.method = CUP_LION;
+    other.recompute = true;
+    expect_exact_resume(&other, 3, folder);
+    other.optimizer = (cup_optimizer_options){.method = CUP_SGD, .momentum = 0.9};
+    other.dtype = CUP_F32;
+    expect_exact_resume(&other, 4, folder);
+}
+
+TEST(trainer_gives_the_same_losses_with_any_number_of_threads)
+{
+    cup_training_point one[MOST_POINTS], many[MOST_POINTS];
+    session s;
+    int64_t count = 0;
+    for (int threads = 1; threads <= 4; threads += 3) {
+        begin(&s, &tiny, sample_text(), NULL);
+        cup_context *other = cup_context_new(&(cup_options){.device = "cpu", .threads = threads});
+        EXPECT_INT(go(&s), CUP_OK);
+        count = points_of(&s, threads == 1 ? one : many);
+        cup_context_free(other);
+        end(&s);
+    }
+    expect_same_points(one, many, count);
+}
+
+static double last_validation(session *s)
+{
+    cup_training_point points[MOST_POINTS];
+    int64_t count = points_of(s, points);
+    return points[count - 1].validation;
+}
+
+TEST(trainer_learns)
+{
+    cup_training training = tiny;
+    training.model.dropout = 0;
+    training.steps = 50;
+    training.rate = 1e-2;
+    training.evaluate_every = 0;
+    session s;
+    begin(&s, &training, sample_text(), NULL);
+    EXPECT_INT(go(&s), CUP_OK);
+    cup_training_point points[MOST_POINTS];
+    points_of(&s, points);
+    EXPECT_NEAR(points[0].validation, log((double)cup_tokenizer_size(s.tokenizer)), 0.2);
+    EXPECT(last_validation(&s) < 0.6 * points[0].validation);
+    end(&s);
+}
+
+TEST(trainer_accumulates_what_a_large_batch_has)
+{
+    cup_training training = tiny;
+    training.model.dropout = 0;
+    training.batch = 6;
+    training.accumulate = 1;
+    cup_training_point large[MOST_POINTS], small[MOST_POINTS];
+    session s;
+    begin(&s, &training, sample_text(), NULL);
+    EXPECT_INT(go(&s), CUP_OK);
+    int64_t count = points_of(&s, large);
+    end(&s);
+    training.batch = 2;
+    training.accumulate = 3;
+    begin(&s, &training, sample_text(), NULL);
+    EXPECT_INT(go(&s), CUP_OK);
+    EXPECT_INT(points_of(&s, small), count);
+    end(&s);
+    for (int64_t i = 0; i < count; i++) {
+        EXPECT_INT(large[i].step, small[i].step);
+        EXPECT(same(large[i].loss, small[i].loss) || fabs(large[i].loss - small[i].loss) < 1e-5);
+        EXPECT(same(large[i].norm, small[i].norm) ||
+               fabs(large[i].norm - small[i].norm) < 1e-4 * large[i].norm);
+    }
+}
+
+TEST(trainer_stops_when_the_loss_is_no_number)
+{
+    const char *folder = test_folder();
+    session s;
+    begin(&s, &tiny, sample_text(), folder);
+    s.stop_at = 3;
+    EXPECT_INT(go(&s), CUP_INTERRUPTED);
+    ((float *)cup_tensor_data(cup_trainer_model(s.trainer)->norm))[0] = NAN;
+    EXPECT_INT(go(&s), CUP_STATE);
+    EXPECT_CONTAINS(cup_error_text(s.c), "the loss of step 3 is not a number");
+    end(&s);
+    /* The checkpoint is that of the healthy model. */
+    begin(&s, &tiny, sample_text(), folder);
+    EXPECT_INT(cup_trainer_resume(s.trainer), CUP_OK);
+    EXPECT_INT(cup_trainer_steps(s.trainer), 3);
+    EXPECT_INT(go(&s), CUP_OK);
+    end(&s);
+}
+
+TEST(trainer_checkpoint_can_be_used_alone)
+{
+    const char *folder = test_folder();
+    session s;
+    begin(&s, &tiny, sample_text(), folder);
+    EXPECT_INT(go(&s), CUP_OK);
+    double want = last_validation(&s);
+    cup_training training;
+    int64_t steps;
+    EXPECT_INT(cup_training_load(s.c, folder, &training, &steps), CUP_OK);
+    EXPECT_INT(steps, 12);
+    EXPECT_INT(training.model.vocabulary, cup_tokenizer_size(s.tokenizer));
+    EXPECT_NEAR(training.rate, tiny.rate, 0);
+    cup_gpt *m = cup_gpt_load(s.c, folder);
+    EXPECT(m != NULL);
+    double loss;
+    EXPECT_INT(cup_gpt_evaluate(m, s.data, CUP_VALIDATION, 3, 0, &loss), CUP_OK);
+    EXPECT_NEAR(loss, want, 0);
+    /* Batches of another size only change the rounding; fewer texts change the loss a little. */
+    EXPECT_INT(cup_gpt_evaluate(m, s.data, CUP_VALIDATION, 1000, 0, &loss), CUP_OK);
+    EXPECT_NEAR(loss, want, 1e-5);
+    EXPECT_INT(cup_gpt_evaluate(m, s.data, CUP_VALIDATION, 2, 5, &loss), CUP_OK);
+    EXPECT_NEAR(loss, want, 0.5);
+    EXPECT_INT(cup_gpt_evaluate(m, s.data, CUP_VALIDATION, 0, 0, &loss), CUP_ARGUMENT);
+    cup_gpt_free(m);
+    end(&s);
+}
+
+/* Resumes with something changed; gives the sentence. */
+static void expect_refused(const char *folder, const cup_training *training, const char *text,
+                           const char *words)
+{
+    session s;
+    begin(&s, training, text, folder);
+    EXPECT_INT(cup_error(s.c), CUP_OK);
+    EXPECT_INT(cup_trainer_resume(s.trainer), CUP_ARGUMENT);
+    EXPECT_CONTAINS(cup_error_text(s.c), words);
+    end(&s);
+}
+
+TEST(trainer_resume_refuses_what_differs)
+{
+    const char *folder = test_folder();
+    session s;
+    begin(&s, &tiny, sample_text(), folder);
+    s.stop_at = 4;
+    EXPECT_INT(go(&s), CUP_INTERRUPTED);
+    end(&s);
+    static const struct {
+        size_t offset;
+        const char *words;
+    } fields[] = {{offsetof(cup_training, batch), "batch is not what"},
+                  {offsetof(cup_training, accumulate), "accumulate is not what"},
+                  {offsetof(cup_training, seed), "seed is not what"},
+                  {offsetof(cup_training, model.layers), "layers is not what"}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        cup_training other = tiny;
+        int64_t *field = (int64_t *)(void *)((char *)&other + fields[i].offset);
+        *field += 1;
+        expect_refused(folder, &other, sample_text(), fields[i].words);
+    }
+    cup_training other = tiny;
+    other.model.dropout = 0.2;
+    expect_refused(folder, &other, sample_text(), "dropout is not what");
+    other = tiny;
+    other.dtype = CUP_BF16;
+    expect_refused(folder, &other, sample_text(), "dtype is not what");
+    other = tiny;
+    other.steps = 3;
+    expect_refused(folder, &other, sample_text(), "has done 4 steps already");
+    expect_refused(folder, &tiny, sample_text() + 4, "the data are not those");
+    /* The length of the run and its rates may change. */
+    other = tiny;
+    other.steps = 20;
+    other.rate = 1e-4;
+    begin(&s, &other, sample_text(), folder);
+    EXPECT_INT(cup_trainer_resume(s.trainer), CUP_OK);
+    EXPECT_INT(go(&s), CUP_OK);
+    EXPECT_INT(cup_trainer_steps(s.trainer), 20);
+    end(&s);
+    begin(&s, &tiny, sample_text(), "/nonexistent/run");
+    EXPECT_INT(cup_trainer_resume(s.trainer), CUP_IO);
+    end(&s);
+}
+
+TEST(trainer_refuses_what_cannot_be)
+{
+    static const struct {
+        size_t offset;
+        int64_t value;
+        const char *words;
+    } whole[] = {{offsetof(cup_training, batch), 0, "batch must be from 1"},
+                 {offsetof(cup_training, batch), 1 << 25, "batch must be from 1"},
+                 {offsetof(cup_training, accumulate), -1, "accumulate must be"},
+                 {offsetof(cup_training, steps), 0, "steps must be from 1"},
+                 {offsetof(cup_training, warmup), -1, "warmup must be"},
+                 {offsetof(cup_training, model.heads), 3, "not a multiple"},
+                 {offsetof(cup_training, model.vocabulary), 2, "the tokenizer has"}};
+    session s;
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
+        cup_training bad = tiny;
+        *(int64_t *)(void *)((char *)&bad + whole[i].offset) = whole[i].value;
+        begin(&s, &bad, sample_text(), NULL);
+        EXPECT(s.trainer == NULL);
+        EXPECT_INT(cup_error(s.c), CUP_ARGUMENT);
+        EXPECT_CONTAINS(cup_error_text(s.c), whole[i].words);
+        end(&s);
+    }
+    cup_training bad = tiny;
+    bad.rate = NAN;
+    begin(&s, &bad, sample_text(), NULL);
+    EXPECT_CONTAINS(cup_error_text(s.c), "rate must be");
+    end(&s);
+    bad = tiny;
+    bad.dtype = CUP_F16;
+    begin(&s, &bad, sample_text(), NULL);
+    EXPECT_CONTAINS(cup_error_text(s.c), "f32 or bf16, not f16");
+    end(&s);
+}
+
+TEST(presets_can_be)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    int count = 0;
+    for (const cup_preset *p = cup_presets(); p->name; p++, count++) {
+        EXPECT(cup_preset_find(p->name) == p);
+        cup_gpt_config config = p->training.model;
+        config.vocabulary = 50257;
+        EXPECT_INT(cup_gpt_config_check(c, &config), CUP_OK);
+        EXPECT(p->training.steps > p->training.warmup);
+    }
+    EXPECT(count >= 3);
+    EXPECT(cup_preset_find("nothing") == NULL);
+    EXPECT(cup_preset_find(NULL) == NULL);
+    cup_context_free(c);
+}
+
+TEST(trainer_survives_failed_allocations)
+{
+    const char *folder = test_folder();
+    cup_training training = tiny;
+    training.steps = 1;
+    training.accumulate = 1;
+    for (long n = 1;; n += 1 + n / 12) {
+        cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+        const char *text = sample_text();
+        cup_corpus *corpus = cup_corpus_new(c, text, strlen(text));
+        cup_tokenizer *tokenizer = cup_tokenizer_char_new(c, corpus);
+        cup_data *data = cup_data_new(c, corpus, tokenizer, 16);
+        cup__memory_fail_at(n, false);
+        cup_trainer *t = cup_trainer_new(c, &training, data, tokenizer, folder);
+        cup_status status = cup_trainer_run(t, NULL);
+        cup__memory_fail_at(0, false);
+        EXPECT(status == CUP_OK || cup_error(c) == CUP_MEMORY);
+        cup_trainer_free(t);
+        cup_data_free(data);
+        cup_tokenizer_free(tokenizer);
+        cup_corpus_free(corpus);
+        cup_context_free(c);
+        if (status == CUP_OK)
+            break;
+        EXPECT(n < 100000);
+    }
+}

@@ -3,12 +3,22 @@ _cupola()
 {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]} words=
     if [ "$COMP_CWORD" -eq 1 ]; then
-        words='info ops check bench help --version'
+        words='train generate info ops check bench help --version'
     else
     case $verb:$before in
+    train:--preset) words='char demo gpt2-124m gpt2-350m gpt2-774m gpt2-1558m' ;;
+    train:--dtype) words='f32 bf16' ;;
+    train:--precision) words='highest high medium' ;;
+    train:--positions) words='learned rotary' ;;
+    train:--norm) words='layernorm rmsnorm' ;;
+    train:--mlp) words='gelu swiglu' ;;
+    train:--bias) words='yes no' ;;
+    train:--optimizer) words='adamw sgd lion' ;;
     bench:--dtype) words='f32 f64 f16 bf16' ;;
     *:--color) words='auto always never' ;;
     *) [[ $word == -* ]] && case $verb in
+        train) words=' --data --out --resume --preset --device --dtype --precision --threads --seed --sample --tokenizer --vocabulary --layers --heads --kv-heads --width --hidden --context --positions --norm --mlp --bias --untied --dropout --steps --batch --accumulate --lr --lr-end --warmup --optimizer --beta1 --beta2 --momentum --weight-decay --clip --recompute --evaluate-every --evaluate-texts --save-every --json --color --help' ;;
+        generate) words=' --from --prompt --no-echo --tokens --temperature --top-k --top-p --seed --device --threads --json --color --help' ;;
         info) words=' --searched --json --color --help' ;;
         ops) words=' --json --color --help' ;;
         check) words=' --op --device --json --color --help' ;;

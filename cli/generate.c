@@ -1,0 +1,157 @@
+/* cupola generate: text from a trained model. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/utf8.h"
+#include "cli/exit.h"
+#include "cli/json.h"
+#include "cli/options.h"
+#include "cli/signals.h"
+#include "cli/terminal.h"
+#include "cli/write.h"
+#include "cupola/train.h"
+
+#define MOST_PROMPT ((size_t)64 << 20)
+
+typedef struct generate_given {
+    const char *from, *prompt, *device;
+    int64_t tokens, top_k, seed, threads;
+    double temperature, top_p;
+    bool no_echo;
+} generate_given;
+
+static const cli_option options[] = {
+    {"from", TEXT(generate_given, from), "DIR", "run", "folder of a checkpoint"},
+    {"prompt", TEXT(generate_given, prompt), "TEXT", NULL,
+     "how the text begins; - reads it from stdin; without it, stdin when that is no terminal, "
+     "else a new line"},
+    {"no-echo", FLAG(generate_given, no_echo), NULL, NULL, "do not print the prompt"},
+    {"tokens", INTEGER(generate_given, tokens, 1, 1000000000), "N", "500", "tokens to write"},
+    {"temperature", REAL(generate_given, temperature, 0, 100), "T", "0.8",
+     "below 1 likelier tokens gain; 0: always the likeliest"},
+    {"top-k", INTEGER(generate_given, top_k, 0, 1 << 24), "K", "0",
+     "draw from the K likeliest tokens only; 0: from all"},
+    {"top-p", REAL(generate_given, top_p, 0, 1), "P", "1",
+     "draw from the likeliest tokens that make up P only"},
+    {"seed", INTEGER(generate_given, seed, 0, INT64_MAX), "N", "1337",
+     "of the draws: the same seed, the same text"},
+    {"device", TEXT(generate_given, device), "auto|cpu|cuda[:N]", NULL,
+     "where to run; without it CUP_DEVICE, else the first usable GPU, else the CPU"},
+    {"threads", INTEGER(generate_given, threads, 0, 4096), "N", "0",
+     "threads on a CPU; 0: all that the process may use"},
+    {0}};
+
+static int read_stdin(cup__text *prompt)
+{
+    char buffer[65536];
+    size_t count;
+    while ((count = fread(buffer, 1, sizeof buffer, stdin)) > 0) {
+        cup__text_append(prompt, buffer, count);
+        if (prompt->length > MOST_PROMPT)
+            return cli_usage("the prompt has over %zu bytes", MOST_PROMPT);
+    }
+    if (ferror(stdin))
+        return cli_fail(CLI_FILE, "stdin could not be read: %s", strerror(errno));
+    return CLI_OK;
+}
+
+static int read_prompt(const generate_given *given, cup__text *prompt)
+{
+    bool from_stdin = given->prompt ? !strcmp(given->prompt, "-") : !isatty(STDIN_FILENO);
+    int code = CLI_OK;
+    if (from_stdin)
+        code = read_stdin(prompt);
+    else if (given->prompt)
+        cup__text_append(prompt, given->prompt, strlen(given->prompt));
+    /* A model must read something before it can write. */
+    if (!code && prompt->length == 0)
+        cup__text_append(prompt, "\n", 1);
+    if (!code && prompt->failed)
+        code = cli_fail(CLI_MEMORY, "no host memory for the prompt");
+    if (!code && cup__utf8_check(prompt->bytes, prompt->length) < prompt->length)
+        code = cli_usage("the prompt is not UTF-8 from byte %zu on",
+                         cup__utf8_check(prompt->bytes, prompt->length));
+    return code;
+}
+
+static int write_document(cup_context *c, const cli_writing *w, const cup__text *prompt)
+{
+    cup__json_writer writer;
+    json_begin(&writer, "generate");
+    cup__json_add_string(&writer, "device", cup_device_text(c));
+    cup__json_add_bytes(&writer, "prompt", prompt->bytes, prompt->length);
+    cup__json_add_bytes(&writer, "text", cup__text_string(w->text), w->text->length);
+    cup__json_add_integer(&writer, "tokens", w->written);
+    cup__json_add_number(&writer, "seconds", w->seconds);
+    return json_end(&writer);
+}
+
+static int generate(const cli_call *call, cup_context *c, const cup__text *prompt)
+{
+    const generate_given *given = call->given;
+    cup__text text = {0};
+    cup_tokenizer *tokenizer = cup_tokenizer_load(c, given->from);
+    cli_writing writing = {
+        .model = tokenizer ? cup_gpt_load(c, given->from) : NULL,
+        .tokenizer = tokenizer,
+        .prompt = prompt->bytes,
+        .prompt_bytes = prompt->length,
+        .tokens = given->tokens,
+        .sampling = {.temperature = given->temperature > 0 ? given->temperature : -1,
+                     .top_k = given->top_k,
+                     .top_p = given->top_p,
+                     .seed = (uint64_t)given->seed},
+        .text = call->json ? &text : NULL,
+    };
+    int code = cli_report(c);
+    if (!code && !call->json && !given->no_echo && given->prompt)
+        fwrite(prompt->bytes, 1, prompt->length, stdout);
+    if (!code)
+        code = write_text(c, &writing);
+    if (call->json && (!code || code > CLI_SIGNAL)) {
+        int written = write_document(c, &writing, prompt);
+        code = code ? code : written;
+    }
+    cup__text_free(&text);
+    cup_gpt_free(writing.model);
+    cup_tokenizer_free(tokenizer);
+    return code;
+}
+
+static int run(cli_call *call)
+{
+    const generate_given *given = call->given;
+    cup__text prompt = {0};
+    int code = read_prompt(given, &prompt);
+    cup_context *c = NULL;
+    if (!code) {
+        signals_catch();
+        c = cup_context_new(
+            &(cup_options){.device = given->device, .threads = (int)given->threads});
+        code = cli_report(c);
+    }
+    if (!code)
+        code = generate(call, c, &prompt);
+    cup_context_free(c);
+    cup__text_free(&prompt);
+    return code;
+}
+
+const cli_verb verb_generate = {
+    .name = "generate",
+    .synopsis = "[--from DIR] [OPTION]...",
+    .words = "write text with a trained model",
+    .text = "Reads the model and the tokenizer of a checkpoint and writes what follows the prompt, "
+            "token by token as they come, always in whole characters. The same seed gives the same "
+            "text on the same device. When the model's context is full it goes on from the latter "
+            "half of it.\n\n"
+            "The writing ends after --tokens tokens, at the token <|endoftext|>, or at a signal.",
+    .examples = "A story:\ncupola generate --from book --prompt 'Once upon a time'\n"
+                "The likeliest continuation of a file:\n"
+                "cupola generate --from book --temperature 0 < begin.txt\n",
+    .options = options,
+    .size = sizeof(generate_given),
+    .run = run,
+};

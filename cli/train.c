@@ -1,0 +1,336 @@
+/* cupola train: from text to a model. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "cli/exit.h"
+#include "cli/json.h"
+#include "cli/plot.h"
+#include "cli/progress.h"
+#include "cli/signals.h"
+#include "cli/train.h"
+#include "cli/write.h"
+#include "cuda/cuda.h"
+#include "cupola/cupola.h"
+#include "io/checkpoint.h"
+#include "tensor/context.h"
+
+#define SMALL_VOCABULARY 1024
+#define GPT2_VOCABULARY 50257
+
+typedef struct train_run {
+    const cli_call *call;
+    const train_given *given;
+    cup_context *c;
+    cup_training training;
+    cup_corpus *corpus;
+    cup_tokenizer *tokenizer;
+    cup_data *data;
+    cup_trainer *trainer;
+    cli_progress progress;
+    int64_t first, done; /* steps before this run, and now */
+    double rate;         /* tokens a second */
+} train_run;
+
+static int64_t tokens_of(const cup_training *t, int64_t steps)
+{
+    return t->batch * t->accumulate * t->model.context * steps;
+}
+
+static bool is_large(const train_given *given)
+{
+    return given->preset && !strncmp(given->preset, "gpt2", 4);
+}
+
+/* The preset, or the checkpoint's training, changed by the options. */
+static int choose_training(train_run *r)
+{
+    const train_given *given = r->given;
+    if (given->resume) {
+        if (cup_training_load(r->c, given->out, &r->training, &r->first) != CUP_OK)
+            return cli_report(r->c);
+        return train_apply(r->call, &r->training);
+    }
+    uint64_t saves = cup__checkpoint_number(given->out);
+    if (saves > 0)
+        return cli_usage("%s holds the checkpoint of a run; --resume goes on with it, and another "
+                         "--out begins a new one",
+                         given->out);
+    bool is_cuda = cup_device_is_cuda(r->c);
+    bool has_bf16 = is_cuda && cup__cuda_facts(cup__cuda_of(r->c->device))->major >= 8;
+    const char *name = given->preset ? given->preset : is_cuda ? "char" : "demo";
+    r->training = cup_preset_find(name)->training;
+    r->training.dtype = has_bf16 ? CUP_BF16 : CUP_F32;
+    return train_apply(r->call, &r->training);
+}
+
+static int load_tokenizer(train_run *r)
+{
+    const train_given *given = r->given;
+    const char *wanted = given->tokenizer ? given->tokenizer : is_large(given) ? "bpe" : "char";
+    int64_t size = given->vocabulary ? given->vocabulary
+                   : is_large(given) ? GPT2_VOCABULARY
+                                     : SMALL_VOCABULARY;
+    if (given->resume)
+        r->tokenizer = cup_tokenizer_load(r->c, given->out);
+    else if (!strcmp(wanted, "char"))
+        r->tokenizer = cup_tokenizer_char_new(r->c, r->corpus);
+    else if (!strcmp(wanted, "bpe"))
+        r->tokenizer = cup_tokenizer_bpe_new(r->c, r->corpus, size);
+    else
+        r->tokenizer = cup_tokenizer_load(r->c, wanted);
+    return cli_report(r->c);
+}
+
+static int load_data(train_run *r)
+{
+    const train_given *given = r->given;
+    r->corpus = cup_corpus_load(r->c, given->data.name, given->data.count, 0);
+    if (!r->corpus)
+        return cli_report(r->c);
+    int code = load_tokenizer(r);
+    if (code)
+        return code;
+    r->data = cup_data_new(r->c, r->corpus, r->tokenizer, r->training.model.context);
+    return cli_report(r->c);
+}
+
+static int make_trainer(train_run *r)
+{
+    r->trainer = cup_trainer_new(r->c, &r->training, r->data, r->tokenizer, r->given->out);
+    if (r->trainer && r->given->resume)
+        cup_trainer_resume(r->trainer);
+    return cli_report(r->c);
+}
+
+static void announce(const train_run *r)
+{
+    char count[32], text[32];
+    const cup_gpt *m = cup_trainer_model(r->trainer);
+    fprintf(stderr, "device   %s, %s\n", cup_device_text(r->c), cup_dtype_name(m->dtype));
+    fprintf(stderr, "text     %lld files, %s tokens of %lld kinds (%s)\n",
+            (long long)cup_corpus_files(r->corpus),
+            progress_number((double)(cup_data_count(r->data, CUP_TRAIN) +
+                                     cup_data_count(r->data, CUP_VALIDATION)),
+                            count),
+            (long long)cup_tokenizer_size(r->tokenizer), cup_tokenizer_kind(r->tokenizer));
+    fprintf(stderr, "model    %lld layers, %lld heads, %lld wide, context %lld: %s parameters\n",
+            (long long)m->config.layers, (long long)m->config.heads, (long long)m->config.width,
+            (long long)m->config.context,
+            progress_number((double)cup_gpt_parameter_count(&m->config, true), text));
+    if (r->first)
+        fprintf(stderr, "resumed  behind step %lld of %s\n", (long long)r->first, r->given->out);
+}
+
+static void on_point(const cup_training_point *p, void *user)
+{
+    train_run *r = user;
+    if (isfinite(p->validation)) {
+        progress_note(&r->progress, "step %lld: validation loss %.4f", (long long)p->step,
+                      p->validation);
+        return;
+    }
+    r->done = p->step + 1;
+    progress_step(&r->progress, r->done, tokens_of(&r->training, r->done - r->first), p->loss);
+}
+
+static bool on_stop(void *user)
+{
+    (void)user;
+    return signals_caught() != 0;
+}
+
+/* The curves of the whole run, steps before a resume included. */
+static cup_status draw(train_run *r)
+{
+    int64_t count, steps = 0, evaluations = 0;
+    const cup_training_point *points = cup_trainer_points(r->trainer, &count);
+    double *memory = cup__malloc((size_t)count * 4 * sizeof *memory);
+    char *path = cup__path_join(r->given->out, "loss.svg");
+    if (!memory || !path) {
+        cup__free(memory);
+        cup__free(path);
+        return cup__fail(&r->c->error, CUP_MEMORY, "out of host memory for the curves");
+    }
+    double *x = memory, *y = x + count, *at = y + count, *validation = at + count;
+    for (int64_t i = 0; i < count; i++) {
+        if (isfinite(points[i].loss)) {
+            x[steps] = (double)points[i].step;
+            y[steps++] = points[i].loss;
+        }
+        if (isfinite(points[i].validation)) {
+            at[evaluations] = (double)points[i].step;
+            validation[evaluations++] = points[i].validation;
+        }
+    }
+    cli_plot plot = {.title = "Loss", .x_words = "step", .y_words = "cross-entropy"};
+    plot.curves[plot.curve_count++] = (cli_curve){"training", x, y, (size_t)steps};
+    plot.curves[plot.curve_count++] =
+        (cli_curve){"validation", at, validation, (size_t)evaluations};
+    cup_status status = plot_write(&r->c->error, &plot, path);
+    cup__free(memory);
+    cup__free(path);
+    return status;
+}
+
+/* The validation loss of the first or the last evaluation; NaN when there was none. */
+static double validation_of(train_run *r, bool last)
+{
+    int64_t count;
+    const cup_training_point *points = cup_trainer_points(r->trainer, &count);
+    double found = NAN;
+    for (int64_t i = 0; i < count; i++)
+        if (isfinite(points[i].validation) && (last || isnan(found)))
+            found = points[i].validation;
+    return found;
+}
+
+static void summarize(train_run *r)
+{
+    char time[32], rate[32];
+    double seconds = r->rate > 0 ? (double)r->progress.units / r->rate : 0;
+    fprintf(stderr, "%s at step %lld of %lld after %s, %s tokens/s\n",
+            signals_caught() ? "stopped" : "done", (long long)cup_trainer_steps(r->trainer),
+            (long long)r->training.steps, progress_time(seconds, time),
+            progress_number(r->rate, rate));
+    double first = validation_of(r, false), last = validation_of(r, true);
+    if (isfinite(last))
+        fprintf(stderr, "validation loss %.4f, before training %.4f\n", last, first);
+    fprintf(stderr, "%s: checkpoint, losses.csv and loss.svg\n", r->given->out);
+}
+
+static void add_loss(cup__json_writer *writer, const char *key, double loss)
+{
+    if (isfinite(loss))
+        cup__json_add_number(writer, key, loss);
+    else
+        cup__json_add_null(writer, key);
+}
+
+static int write_document(train_run *r, const cup__text *sample)
+{
+    cup__json_writer w;
+    int64_t count, steps = cup_trainer_steps(r->trainer);
+    const cup_training_point *points = cup_trainer_points(r->trainer, &count);
+    double loss = NAN;
+    for (int64_t i = 0; i < count; i++)
+        if (isfinite(points[i].loss))
+            loss = points[i].loss;
+    json_begin(&w, "train");
+    cup__json_add_string(&w, "device", cup_device_text(r->c));
+    cup__json_add_string(&w, "out", r->given->out);
+    cup__json_add_integer(&w, "parameters",
+                          cup_gpt_parameter_count(&cup_trainer_model(r->trainer)->config, true));
+    cup__json_add_integer(&w, "first_step", r->first);
+    cup__json_add_integer(&w, "steps", steps);
+    cup__json_add_boolean(&w, "finished", steps == r->training.steps);
+    cup__json_add_number(&w, "tokens_per_second", r->rate);
+    add_loss(&w, "loss", loss);
+    add_loss(&w, "first_validation_loss", validation_of(r, false));
+    add_loss(&w, "validation_loss", validation_of(r, true));
+    if (sample)
+        cup__json_add_bytes(&w, "sample", cup__text_string(sample), sample->length);
+    return json_end(&w);
+}
+
+/* Writes with the trained model; into `text`, or as it goes to stdout when it is NULL. */
+static int write_sample(train_run *r, cup__text *text)
+{
+    cli_writing writing = {.model = cup_trainer_model(r->trainer),
+                           .tokenizer = r->tokenizer,
+                           .prompt = "\n",
+                           .prompt_bytes = 1,
+                           .tokens = r->given->sample,
+                           .sampling = {.temperature = 0.8, .seed = r->training.seed},
+                           .text = text};
+    return write_text(r->c, &writing);
+}
+
+static int finish(train_run *r)
+{
+    cup__text sample = {0};
+    bool wants = r->given->sample > 0 && !signals_caught();
+    if (draw(r) != CUP_OK)
+        return cli_report(r->c);
+    summarize(r);
+    int code = wants ? write_sample(r, r->call->json ? &sample : NULL) : CLI_OK;
+    if (!code && r->call->json)
+        code = write_document(r, wants ? &sample : NULL);
+    cup__text_free(&sample);
+    return code;
+}
+
+static int train(train_run *r)
+{
+    const cup_training_hooks hooks = {.point = on_point, .stop = on_stop, .user = r};
+    progress_begin(&r->progress, stderr, "tokens", r->training.steps, r->first);
+    cup_status status = cup_trainer_run(r->trainer, &hooks);
+    progress_end(&r->progress);
+    r->rate = progress_rate(&r->progress);
+    if (status != CUP_OK && status != CUP_INTERRUPTED)
+        return cli_report(r->c);
+    int code = finish(r);
+    return code ? code : cli_exit_of(status);
+}
+
+static int run_with(train_run *r)
+{
+    int code = cli_report(r->c);
+    if (!code && cup_precision(r->c, r->given->precision) != CUP_OK)
+        code = cli_report(r->c);
+    if (!code)
+        code = choose_training(r);
+    if (!code)
+        code = load_data(r);
+    if (!code)
+        code = make_trainer(r);
+    if (code)
+        return code;
+    announce(r);
+    return train(r);
+}
+
+static int run(cli_call *call)
+{
+    train_run r = {.call = call, .given = call->given};
+    if (!r.given->data.count)
+        return cli_usage("--data is missing: name files or folders with text to learn from");
+    signals_catch();
+    r.c = cup_context_new(
+        &(cup_options){.device = r.given->device, .threads = (int)r.given->threads});
+    int code = run_with(&r);
+    cup_trainer_free(r.trainer);
+    cup_data_free(r.data);
+    cup_tokenizer_free(r.tokenizer);
+    cup_corpus_free(r.corpus);
+    cup_context_free(r.c);
+    return code;
+}
+
+const cli_verb verb_train = {
+    .name = "train",
+    .synopsis = "--data FILE|DIR... [OPTION]...",
+    .words = "train a GPT on text",
+    .text =
+        "Learns a language model from the text of files and folders: the first nine tenths of it, "
+        "the rest is for validation. What the model looks like and how it is trained comes from a "
+        "preset; every option changes one thing of it.\n\n"
+        "The folder --out gets a checkpoint, replaced as a whole every --save-every steps and at "
+        "the end; losses.csv with every step; and loss.svg with the curves. SIGINT and SIGTERM "
+        "end a run with a checkpoint and exit code 130 or 143, and --resume goes on from it as if "
+        "nothing had happened: the same losses, bit for bit.\n\n"
+        "Progress goes to stderr; the sample that --sample asks for, and the document of --json, "
+        "go to stdout.",
+    .examples =
+        "A small model of a book, as large as the device suggests:\n"
+        "cupola train --data book.txt --out book\n"
+        "The same after an interruption:\ncupola train --data book.txt --out book --resume\n"
+        "nanoGPT's character model, on the first GPU:\n"
+        "cupola train --preset char --data shakespeare.txt --device cuda\n",
+    .options = train_options,
+    .size = sizeof(train_given),
+    .run = run,
+};

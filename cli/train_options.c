@@ -1,0 +1,161 @@
+#include <string.h>
+
+#include "cli/exit.h"
+#include "cli/train.h"
+
+#define MOST INT64_C(1000000000000000)
+
+const cli_option train_options[] = {
+    {"data", FILES(train_given, data), "FILE|DIR...", NULL,
+     "text to learn from: files, and folders with all text below them"},
+    {"out", TEXT(train_given, out), "DIR", "run",
+     "folder for the checkpoint, losses.csv and loss.svg"},
+    {"resume", FLAG(train_given, resume), NULL, NULL,
+     "go on from the checkpoint in --out, with its model and settings"},
+    {"preset", CHOICE(train_given, preset), "char|demo|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1558m",
+     NULL, "a model and how to train it; without it char on a GPU and demo on a CPU"},
+    {"device", TEXT(train_given, device), "auto|cpu|cuda[:N]", NULL,
+     "where to run; without it CUP_DEVICE, else the first usable GPU, else the CPU"},
+    {"dtype", CHOICE(train_given, dtype), "f32|bf16", NULL,
+     "what to compute in; without it bf16 on a GPU that has it, else f32"},
+    {"precision", CHOICE(train_given, precision), "highest|high|medium", "high",
+     "of f32 matrix products on a GPU: in f32, rounded to tf32, or rounded to bf16"},
+    {"threads", INTEGER(train_given, threads, 0, 4096), "N", "0",
+     "threads on a CPU; 0: all that the process may use"},
+    {"seed", INTEGER(train_given, seed, 0, INT64_MAX), "N", "1337",
+     "of the first weights, the batches and dropout"},
+    {"sample", INTEGER(train_given, sample, 0, 1000000), "N", "0",
+     "tokens to write with the trained model at the end"},
+    GROUP("Text"),
+    {"tokenizer", TEXT(train_given, tokenizer), "char|bpe|PATH", NULL,
+     "one token for each character, byte pairs learned from the text, or a saved tokenizer or "
+     "GPT-2's files; without it char, for GPT-2's presets bpe"},
+    {"vocabulary", INTEGER(train_given, vocabulary, 1, 1 << 24), "N", NULL,
+     "tokens that bpe makes; without it 1024, for GPT-2's presets 50257"},
+    GROUP("The model; what is not given is the preset's"),
+    {"layers", INTEGER(train_given, layers, 1, 4096), "N", NULL, "blocks"},
+    {"heads", INTEGER(train_given, heads, 1, 65536), "N", NULL, "heads of attention"},
+    {"kv-heads", INTEGER(train_given, kv_heads, 1, 65536), "N", NULL,
+     "heads of keys and values, which divide the heads"},
+    {"width", INTEGER(train_given, width, 1, 1 << 20), "N", NULL,
+     "size of a token inside the model, a multiple of the heads"},
+    {"hidden", INTEGER(train_given, hidden, 1, 1 << 22), "N", NULL,
+     "size inside an MLP; without it 4 times the width, with swiglu 8/3"},
+    {"context", INTEGER(train_given, context, 1, 1 << 24), "N", NULL,
+     "tokens the model sees at once"},
+    {"positions", CHOICE(train_given, positions), "learned|rotary", NULL,
+     "how the model knows where a token stands"},
+    {"norm", CHOICE(train_given, norm), "layernorm|rmsnorm", NULL, "the norm before each part"},
+    {"mlp", CHOICE(train_given, mlp), "gelu|swiglu", NULL, "what follows attention"},
+    {"bias", CHOICE(train_given, bias), "yes|no", NULL, "biases in linear layers and layernorm"},
+    {"untied", FLAG(train_given, untied), NULL, NULL,
+     "output weights of their own, not those of the embedding"},
+    {"dropout", REAL(train_given, dropout, 0, 0.999), "P", NULL,
+     "part of the activations that training drops"},
+    GROUP("Training; what is not given is the preset's"),
+    {"steps", INTEGER(train_given, steps, 1, MOST), "N", NULL, "steps of the whole run"},
+    {"batch", INTEGER(train_given, batch, 1, 1 << 24), "N", NULL, "texts computed at once"},
+    {"accumulate", INTEGER(train_given, accumulate, 1, 1 << 20), "N", NULL,
+     "batches whose gradients make one step"},
+    {"lr", REAL(train_given, lr, 0, 1000), "RATE", NULL, "learning rate at its peak"},
+    {"lr-end", REAL(train_given, lr_end, 0, 1000), "RATE", NULL,
+     "learning rate at the last step; with --lr alone a tenth of it"},
+    {"warmup", INTEGER(train_given, warmup, 0, MOST), "N", NULL,
+     "steps in which the learning rate rises"},
+    {"optimizer", CHOICE(train_given, optimizer), "adamw|sgd|lion", NULL,
+     "how gradients change weights"},
+    {"beta1", REAL(train_given, beta1, 0, 0.9999999), "B", NULL, "memory of the gradient"},
+    {"beta2", REAL(train_given, beta2, 0, 0.9999999), "B", NULL, "memory of its square"},
+    {"momentum", REAL(train_given, momentum, 0, 0.9999999), "M", NULL, "memory of sgd"},
+    {"weight-decay", REAL(train_given, weight_decay, 0, 1000), "W", NULL,
+     "how strongly matrices are pulled to 0"},
+    {"clip", REAL(train_given, clip, 0, 1e9), "NORM", NULL,
+     "largest norm of a step's gradient; 0: no limit"},
+    {"recompute", FLAG(train_given, recompute), NULL, NULL,
+     "compute each block twice to save memory"},
+    {"evaluate-every", INTEGER(train_given, evaluate_every, 0, MOST), "N", NULL,
+     "steps between evaluations; 0: only first and last"},
+    {"evaluate-texts", INTEGER(train_given, evaluate_texts, 0, MOST), "N", NULL,
+     "texts in an evaluation; 0: the whole validation part"},
+    {"save-every", INTEGER(train_given, save_every, 0, MOST), "N", NULL,
+     "steps between checkpoints; 0: only at the end"},
+    {0}};
+
+#define TAKE(option, field, value)                                                                 \
+    do {                                                                                           \
+        if (call_has(call, option))                                                                \
+            t->field = given->value;                                                               \
+    } while (0)
+
+static void apply_model(const cli_call *call, cup_training *t)
+{
+    const train_given *given = call->given;
+    TAKE("layers", model.layers, layers);
+    TAKE("heads", model.heads, heads);
+    TAKE("width", model.width, width);
+    TAKE("context", model.context, context);
+    TAKE("untied", model.untied, untied);
+    TAKE("dropout", model.dropout, dropout);
+    TAKE("hidden", model.hidden, hidden);
+    TAKE("kv-heads", model.kv_heads, kv_heads);
+    if (given->positions)
+        t->model.positions = strcmp(given->positions, "learned") ? CUP_ROTARY : CUP_LEARNED;
+    if (given->norm)
+        t->model.norm = strcmp(given->norm, "layernorm") ? CUP_RMSNORM : CUP_LAYERNORM;
+    if (given->mlp)
+        t->model.mlp = strcmp(given->mlp, "gelu") ? CUP_SWIGLU : CUP_GELU;
+    if (given->bias)
+        t->model.bias = !strcmp(given->bias, "yes");
+}
+
+static void apply_run(const cli_call *call, cup_training *t)
+{
+    const train_given *given = call->given;
+    TAKE("steps", steps, steps);
+    TAKE("batch", batch, batch);
+    TAKE("accumulate", accumulate, accumulate);
+    TAKE("lr", rate, lr);
+    if (call_has(call, "lr"))
+        t->rate_end = given->lr / 10;
+    TAKE("lr-end", rate_end, lr_end);
+    TAKE("warmup", warmup, warmup);
+    TAKE("beta1", optimizer.beta1, beta1);
+    TAKE("beta2", optimizer.beta2, beta2);
+    TAKE("momentum", optimizer.momentum, momentum);
+    TAKE("weight-decay", optimizer.weight_decay, weight_decay);
+    TAKE("clip", optimizer.clip, clip);
+    TAKE("recompute", recompute, recompute);
+    TAKE("evaluate-every", evaluate_every, evaluate_every);
+    TAKE("evaluate-texts", evaluate_texts, evaluate_texts);
+    TAKE("save-every", save_every, save_every);
+    if (given->optimizer)
+        t->optimizer.method = !strcmp(given->optimizer, "sgd")    ? CUP_SGD
+                              : !strcmp(given->optimizer, "lion") ? CUP_LION
+                                                                  : CUP_ADAMW;
+}
+
+int train_apply(const cli_call *call, cup_training *t)
+{
+    const train_given *given = call->given;
+    int64_t heads = t->model.heads, width = t->model.width;
+    apply_model(call, t);
+    apply_run(call, t);
+    /* What follows from others is worked out anew when they change. */
+    if (t->model.heads != heads && !call_has(call, "kv-heads"))
+        t->model.kv_heads = 0;
+    if ((t->model.width != width || given->mlp) && !call_has(call, "hidden"))
+        t->model.hidden = 0;
+    if (t->warmup > t->steps / 5 && !call_has(call, "warmup") && !given->resume)
+        t->warmup = t->steps / 5;
+    if (t->accumulate == 0)
+        t->accumulate = 1;
+    if (given->dtype)
+        cup_dtype_find(given->dtype, &t->dtype);
+    if (!given->resume || call_has(call, "seed"))
+        t->seed = (uint64_t)given->seed;
+    if (t->model.width % t->model.heads == 0)
+        return CLI_OK;
+    return cli_usage("--width %lld is not a multiple of --heads %lld; %lld would be",
+                     (long long)t->model.width, (long long)t->model.heads,
+                     (long long)((t->model.width / t->model.heads + 1) * t->model.heads));
+}

@@ -1,0 +1,79 @@
+#include "cli/write.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/memory.h"
+#include "cli/exit.h"
+#include "cli/signals.h"
+#include "tensor/context.h"
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void put(cli_writing *w, const char *text, size_t bytes)
+{
+    if (w->text) {
+        cup__text_append(w->text, text, bytes);
+    } else if (bytes) {
+        fwrite(text, 1, bytes, stdout);
+        fflush(stdout);
+    }
+}
+
+/* Feeds the prompt; a model must read something before it can write. */
+static cup_status feed(cup_context *c, cli_writing *w, cup_generator *g)
+{
+    int32_t *tokens = cup__malloc((w->prompt_bytes + 1) * sizeof *tokens);
+    if (!tokens)
+        return cup__fail(&c->error, CUP_MEMORY, "out of host memory for the prompt");
+    int64_t count = cup_tokenizer_encode(c, w->tokenizer, w->prompt, w->prompt_bytes, tokens);
+    cup_status status = count < 0 ? c->error.status : cup_generator_feed(g, tokens, count);
+    cup__free(tokens);
+    return status;
+}
+
+static cup_status write_tokens(cup_context *c, cli_writing *w, cup_generator *g, cup_decoder *d)
+{
+    int32_t end = cup_tokenizer_special(w->tokenizer, "<|endoftext|>");
+    size_t bytes;
+    const char *text;
+    double begin = now();
+    for (w->written = 0; w->written < w->tokens && !signals_caught() && !ferror(stdout);) {
+        int32_t token = cup_generator_next(g);
+        if (token < 0)
+            return c->error.status;
+        if (token == end)
+            break;
+        w->written++;
+        /* A model may know more tokens than its tokenizer has; those say nothing. */
+        text = cup_decoder_add(d, token, &bytes);
+        if (text)
+            put(w, text, bytes);
+    }
+    w->seconds = now() - begin;
+    text = cup_decoder_end(d, &bytes);
+    put(w, text, text ? bytes : 0);
+    return CUP_OK;
+}
+
+int write_text(cup_context *c, cli_writing *w)
+{
+    cup_generator *g = cup_generator_new(w->model, &w->sampling);
+    cup_decoder *d = cup_decoder_new(c, w->tokenizer);
+    cup_status status = g && d ? feed(c, w, g) : c->error.status;
+    if (status == CUP_OK)
+        status = write_tokens(c, w, g, d);
+    if (!w->text)
+        putchar('\n');
+    cup_generator_free(g);
+    cup_decoder_free(d);
+    if (status != CUP_OK)
+        return cli_report(c);
+    return signals_caught() ? CLI_SIGNAL + signals_caught() : CLI_OK;
+}

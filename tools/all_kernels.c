@@ -1,7 +1,6 @@
 /* Compiles every kernel the ops ask for, for every architecture, without a GPU: `make kernels`.
  * Arguments are architectures; without any, all of them. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "base/text.h"
 #include "cuda/dry.h"
@@ -19,8 +18,6 @@ static void report(void *user, int done, int count, const cup__kernel_request *r
 
 int main(int argc, char **argv)
 {
-    /* A library of products would answer for our own kernels, and needs a GPU. */
-    setenv("CUP_LIBCUBLASLT", "off", 1);
     cup__compile_strictly();
     int failed = 0;
     const char *const *archs = argc > 1 ? (const char *const *)argv + 1 : cup__architectures;
@@ -28,7 +25,7 @@ int main(int argc, char **argv)
         cup__error error = {0};
         int count = 0;
         if (cup__library_need(&error, CUP__LIBNVRTC) == CUP_OK)
-            cup__kernels_build(&error, *archs, 0, report, (void *)(uintptr_t)*archs, &count);
+            cup__kernels_build(&error, *archs, NULL, 0, report, (void *)(uintptr_t)*archs, &count);
         printf("%s: %d kernels%s%s\n", *archs, count, error.status ? ": " : ", all compile",
                error.text);
         failed |= error.status != CUP_OK;

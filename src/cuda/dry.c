@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "cuda/gpu.h"
+#include "cuda/loader.h"
 
 /* What dispatch asks about a card. The figures are those of a common card of each architecture. */
 static const struct {
@@ -103,6 +104,34 @@ static const cup__device_calls calls = {
     .memory_use = memory_use,
 };
 
+/* Implementations ask whether the driver has these calls. Where there is no driver, they get ones
+ * that do nothing. */
+static CUresult encode_nothing(CUtensorMap *map, CUtensorMapDataType type, uint32_t rank,
+                               void *address, const uint64_t *sizes, const uint64_t *strides,
+                               const uint32_t *box, const uint32_t *steps,
+                               CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                               CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill_value)
+{
+    (void)map, (void)type, (void)rank, (void)address, (void)sizes, (void)strides, (void)box;
+    (void)steps, (void)interleave, (void)swizzle, (void)promotion, (void)fill_value;
+    return CUDA_SUCCESS;
+}
+
+static CUresult launch_nothing(const CUlaunchConfig *config, CUfunction function, void **arguments,
+                               void **extra)
+{
+    (void)config, (void)function, (void)arguments, (void)extra;
+    return CUDA_SUCCESS;
+}
+
+static void stand_in_for_driver(void)
+{
+    if (!cup__driver.cuTensorMapEncodeTiled)
+        cup__driver.cuTensorMapEncodeTiled = encode_nothing;
+    if (!cup__driver.cuLaunchKernelEx)
+        cup__driver.cuLaunchKernelEx = launch_nothing;
+}
+
 cup_status cup__dry_open(cup__error *error, const char *arch, cup__device **out)
 {
     size_t card = 0;
@@ -122,6 +151,7 @@ cup_status cup__dry_open(cup__error *error, const char *arch, cup__device **out)
     }
     dry->kernel = (cup__kernel){.name = "dry", .threads_most = 1024, .argument_count = -1,
                                 .shared_allowed = INT_MAX};
+    stand_in_for_driver();
     gpu->dry = dry;
     gpu->clusters = cards[card].major >= 9;
     gpu->device = (cup__device){.calls = &calls, .error = error, .is_cuda = true};

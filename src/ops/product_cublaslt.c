@@ -259,6 +259,8 @@ static int64_t calls_of(const cup__product *p)
 
 const char *cup__product_cublaslt_refuses(cup_context *c, const cup__product *p)
 {
+    if (cup__cuda_of(c->device)->dry)
+        return "a GPU that is not there takes no library";
     if (!cup__library_open(CUP__LIBCUBLASLT))
         return "cuBLASLt was not found, see `cupola info`";
     if (p->k == 0)

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "cuda/cuda.h"
+#include "prof/kernels.h"
 
 #define MOST_INPUTS 64
 #define GUARD 64 /* elements before and behind each result */
@@ -345,6 +347,17 @@ static cup_status check_row(cup_context *c, const cup__row *row,
     return status;
 }
 
+/* Compiles what will be asked for on all cores, instead of one after the other as it is met. A
+ * failure is met again then, with the call it belongs to. */
+static void prepare_kernels(cup_context *c, const char *op)
+{
+    cup__error ignored = {0};
+    int count;
+    if (c->device && c->device->is_cuda)
+        cup__kernels_build(&ignored, cup__cuda_facts(cup__cuda_of(c->device))->arch, op, 0, NULL,
+                           NULL, &count);
+}
+
 cup_status cup_check(cup_context *c, const char *op,
                      void (*report)(const cup_check_result *result, void *user), void *user)
 {
@@ -353,6 +366,7 @@ cup_status cup_check(cup_context *c, const char *op,
     if (op && !cup__row_find(op))
         return cup__fail(&c->error, CUP_ARGUMENT, "there is no op \"%.60s\"; cupola ops lists them",
                          op);
+    prepare_kernels(c, op);
     for (const cup__row *row = cup__rows; row->name; row++)
         if (!op || !strcmp(op, row->name))
             CUP_TRY(check_row(c, row, report, user));

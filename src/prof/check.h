@@ -17,8 +17,9 @@ double cup__check_gradient(cup_context *c, const cup__row *row, const cup__sampl
 uint32_t cup__check_dtypes(const cup__row *row);
 
 /* Makes the inputs of a sample: random values of the op's domain, rounded to `dtype` when they
- * are floats, or of no certain values when the seed is 0; held in `hold` (f64 for the specification, or `dtype` itself). `in` takes at most
- * `most` tensors; returns how many, or -1 with an error in the context. */
+ * are floats, or of no certain values when the seed is 0. They are held in `hold`: f64 for the
+ * specification, or `dtype` itself. `in` takes at most `most` tensors; returns how many, or -1
+ * with an error in the context. */
 int cup__sample_inputs(cup_context *c, const cup__row *row, const cup__sample *sample,
                        cup_dtype dtype, cup_dtype hold, cup__layout layout, uint64_t seed,
                        cup_tensor **in, int most);

@@ -1,5 +1,7 @@
 #include "prof/kernels.h"
 
+#include <string.h>
+
 #include "cuda/dry.h"
 #include "prof/check.h"
 
@@ -51,7 +53,7 @@ static void run_samples(cup_context *c, const cup__row *row, const cup__sample *
                     run_sample(c, row, s, (cup_dtype)dtype, (cup__layout)layout, first);
 }
 
-cup_status cup__kernels_build(cup__error *error, const char *arch, int threads,
+cup_status cup__kernels_build(cup__error *error, const char *arch, const char *op, int threads,
                               cup__kernel_progress progress, void *user, int *count)
 {
     *count = 0;
@@ -62,11 +64,14 @@ cup_status cup__kernels_build(cup__error *error, const char *arch, int threads,
         return error->status;
     }
     for (const cup__row *row = cup__rows; row->name; row++) {
+        if (op && strcmp(op, row->name))
+            continue;
         run_samples(c, row, row->op->samples, error);
         run_samples(c, row, row->op->bench, error);
     }
     const cup__kernel_request *requests = cup__dry_requests(cup__cuda_of(c->device), count);
-    cup_status status = cup__kernels_prepare(error, arch, requests, *count, threads, progress, user);
+    cup_status status =
+        cup__kernels_prepare(error, arch, requests, *count, threads, progress, user);
     cup_context_free(c);
     return error->status != CUP_OK ? error->status : status;
 }

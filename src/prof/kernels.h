@@ -4,11 +4,11 @@
 
 #include "cuda/kernels.h"
 
-/* Makes every call that the check and the benchmark know on a dry GPU of the architecture, and
- * compiles what was asked for, on `threads` threads (0: one a core), into the cache folder.
- * `count` takes the number of compilations. The first failure is returned, the others are worked
- * on all the same. `progress` may be NULL. */
-cup_status cup__kernels_build(cup__error *error, const char *arch, int threads,
+/* Makes every call that the check and the benchmark know, of one op or of all when `op` is NULL,
+ * on a dry GPU of the architecture, and compiles what was asked for into the cache folder, on
+ * `threads` threads (0: one a core). `count` takes the number of compilations. The first failure
+ * is returned, the others are worked on all the same. `progress` may be NULL. */
+cup_status cup__kernels_build(cup__error *error, const char *arch, const char *op, int threads,
                               cup__kernel_progress progress, void *user, int *count);
 
 #endif

@@ -74,60 +74,99 @@ DEVICE bool add_parts(const wgmma_call &c, const unit &u, const crew &w, const l
     return true;
 }
 
-/* Takes 16 rows of STAGE_COLUMNS to y (or pre): `v` are this thread's values as wgmma leaves them.
- * The warp's two buffers are used in turn. */
-DEVICE void put_rows(const tensor_map &map, const unit &u, const layout &at, const crew &w,
-                     int row, int column, int *turn, const float (&v)[STAGE_COLUMNS / 2])
+/* Eight values of sixteen columns of 8 rows and the 8 below: what a sum becomes in y, or in pre. */
+template <bool Pre>
+DEVICE void completed(const float *sum, const T *bias, int column, float (&v)[8])
+{
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v[i] = sum[i];
+    if (HAS_BIAS)
+#pragma unroll
+        for (int i = 0; i < 8; i += 4) {
+            vec<T, 2> two = load_plain<2>(bias + column + 2 * i + lane() % 4 * 2);
+            v[i] += to_real(two.at[0]);
+            v[i + 1] += to_real(two.at[1]);
+            v[i + 2] += to_real(two.at[0]);
+            v[i + 3] += to_real(two.at[1]);
+        }
+    if (!Pre)
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] = activated<result>(v[i]);
+}
+
+/* Puts them where TMA looks for them: 16-byte pieces of lines of 128 bytes, mixed by the line. */
+DEVICE void stage(uint32_t buffer, int column, const float (&v)[8])
+{
+#if Y_T == CUP_F32
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+        int r = lane() / 4 + i / 2 % 2 * 8, piece = (column + i / 4 * 8) / 4 + lane() % 4 / 2;
+        uint32_t to = buffer + r * 128 + ((piece ^ (r & 7)) << 4) + lane() % 2 * 8;
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(v[i]), "f"(v[i + 1])
+                     : "memory");
+    }
+#else
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        words[i] = pack(v[2 * i], v[2 * i + 1], result());
+    int r = lane() % 16, piece = column / 8 + lane() / 16;
+    store_matrices(buffer + r * 128 + ((piece ^ (r & 7)) << 4), words);
+#endif
+}
+
+/* From the staged 16 rows to y where TMA cannot write, element by element. */
+DEVICE void put_elements(const wgmma_call &c, result *y, const unit &u, int row, int column,
+                         uint32_t buffer)
+{
+    y += u.batch[0] * c.y_batch[0] + u.batch[1] * c.y_batch[1] + column;
+    const int each = STAGE_COLUMNS / 32; /* elements of a line that a lane takes */
+#pragma unroll 1
+    for (int r = 0; r < 16 && row + r < c.m; r++) {
+        uint32_t word, from = buffer + r * 128 + ((lane() / 4 ^ (r & 7)) << 4) + lane() % 4 * 4;
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
+        const result *values = (const result *)&word;
+#pragma unroll
+        for (int i = 0; i < each; i++)
+            if (column + lane() * each + i < c.n)
+                y[(row + r) * c.y_row + lane() * each + i] = values[i];
+    }
+    __syncwarp();
+}
+
+/* Takes 16 rows of STAGE_COLUMNS to y, or to pre. The warp's two buffers are used in turn. */
+template <bool Pre>
+DEVICE void put_rows(const wgmma_call &c, const tensor_map &map, const unit &u, const layout &at,
+                     const crew &w, const float *sum, const T *bias, int row, int j0, int *turn)
 {
     uint32_t buffer = at.staging + ((w.group * 4 + w.warp) * 2 + *turn) * 2048;
     *turn ^= 1;
     if (lane() == 0)
         tma_store_wait<1>();
     __syncwarp();
-#if Y_T == CUP_F32
 #pragma unroll
-    for (int j = 0; j < STAGE_COLUMNS / 8; j++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            int r = lane() / 4 + 8 * h, chunk = 2 * j + lane() % 4 / 2;
-            uint32_t to = buffer + r * 128 + ((chunk ^ (r & 7)) << 4) + lane() % 2 * 8;
-            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(v[4 * j + 2 * h]),
-                         "f"(v[4 * j + 2 * h + 1])
-                         : "memory");
-        }
-#else
-#pragma unroll
-    for (int j = 0; j < STAGE_COLUMNS / 8; j += 2) {
-        uint32_t words[4] = {
-            pack(v[4 * j], v[4 * j + 1], result()), pack(v[4 * j + 2], v[4 * j + 3], result()),
-            pack(v[4 * j + 4], v[4 * j + 5], result()), pack(v[4 * j + 6], v[4 * j + 7], result())};
-        int r = lane() % 16, chunk = j + lane() / 16;
-        store_matrices(buffer + r * 128 + ((chunk ^ (r & 7)) << 4), words);
+    for (int j = 0; j < STAGE_COLUMNS; j += 16) {
+        float v[8];
+        completed<Pre>(sum + (j0 + j) / 2, bias, j0 + j, v);
+        stage(buffer, j, v);
     }
-#endif
+    if (Y_DIRECT) {
+        __syncwarp();
+        put_elements(c, (result *)(Pre ? c.pre : c.y), u, row, u.column + j0, buffer);
+        return;
+    }
     publish_shared();
     __syncwarp();
     if (lane() == 0) {
-        box b = {{column, row, u.batch[0], u.batch[1]}};
+        box b = {{u.column + j0, row, u.batch[0], u.batch[1]}};
         tma_store<2 + BATCH>(map, buffer, b);
         tma_store_commit();
     }
 }
 
-/* The same where TMA cannot write: element by element. */
-DEVICE void put_elements(const wgmma_call &c, void *y, const unit &u, int row, int column,
-                         const float (&v)[STAGE_COLUMNS / 2])
-{
-    long long base = u.batch[0] * c.y_batch[0] + u.batch[1] * c.y_batch[1];
-#pragma unroll
-    for (int i = 0; i < STAGE_COLUMNS / 2; i++) {
-        int r = row + lane() / 4 + 8 * (i / 2 % 2), j = column + i / 4 * 8 + lane() % 4 * 2 + i % 2;
-        if (r < c.m && j < c.n)
-            ((result *)y)[base + r * c.y_row + j] = from_real<result>(v[i]);
-    }
-}
-
-/* From sums to y, for the rows of the warp: bias, activation, rounding, store. */
+/* From sums to y, for the rows of the warp. */
 DEVICE void finish(const wgmma_call &c, const tensor_map &y, const tensor_map &pre, const unit &u,
                    const layout &at, const crew &w, const T *bias, int *turn, const sums &sum)
 {
@@ -135,32 +174,11 @@ DEVICE void finish(const wgmma_call &c, const tensor_map &y, const tensor_map &p
 #pragma unroll
     for (int m = 0; m < BLOCKS_M; m++)
 #pragma unroll
-        for (int j0 = 0; j0 < TILE_N; j0 += STAGE_COLUMNS) {
-            int row = first + 64 * m, column = u.column + j0;
-            float v[STAGE_COLUMNS / 2];
-#pragma unroll
-            for (int i = 0; i < STAGE_COLUMNS / 2; i++)
-                v[i] = sum[m][j0 / 2 + i];
-            if (HAS_BIAS)
-#pragma unroll
-                for (int i = 0; i < STAGE_COLUMNS / 2; i += 4) {
-                    vec<T, 2> two = load_plain<2>(bias + j0 + 2 * i + lane() % 4 * 2);
-                    v[i] += to_real(two.at[0]);
-                    v[i + 1] += to_real(two.at[1]);
-                    v[i + 2] += to_real(two.at[0]);
-                    v[i + 3] += to_real(two.at[1]);
-                }
-            if (HAS_PRE && Y_DIRECT)
-                put_elements(c, c.pre, u, row, column, v);
-            else if (HAS_PRE)
-                put_rows(pre, u, at, w, row, column, turn, v);
-#pragma unroll
-            for (int i = 0; i < STAGE_COLUMNS / 2; i++)
-                v[i] = activated<result>(v[i]);
-            if (Y_DIRECT)
-                put_elements(c, c.y, u, row, column, v);
-            else
-                put_rows(y, u, at, w, row, column, turn, v);
+        for (int j = 0; j < TILE_N; j += STAGE_COLUMNS) {
+            int row = first + 64 * m;
+            if (HAS_PRE)
+                put_rows<true>(c, pre, u, at, w, sum[m], bias, row, j, turn);
+            put_rows<false>(c, y, u, at, w, sum[m], bias, row, j, turn);
         }
 }
 

@@ -3,7 +3,7 @@ _cupola()
 {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]} words=
     if [ "$COMP_CWORD" -eq 1 ]; then
-        words='train generate info ops check bench help --version'
+        words='train generate info ops check bench kernels help --version'
     else
     case $verb:$before in
     train:--preset) words='char demo gpt2-124m gpt2-350m gpt2-774m gpt2-1558m' ;;
@@ -23,6 +23,7 @@ _cupola()
         ops) words=' --json --color --help' ;;
         check) words=' --op --device --json --color --help' ;;
         bench) words=' --op --device --dtype --shapes --impl --seconds --json --color --help' ;;
+        kernels) words=' --json --color --help' ;;
         esac ;;
     esac
     fi

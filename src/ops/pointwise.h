@@ -8,6 +8,7 @@
 #ifndef CUP_OPS_POINTWISE_H
 #define CUP_OPS_POINTWISE_H
 
+#include "base/wide.h"
 #include "ops/op.h"
 
 #define CUP__POINTWISE_MOST 8 /* inputs */
@@ -27,10 +28,6 @@ typedef struct cup__pointwise {
     enum { CUP__LIKE_INPUTS, CUP__GIVES_BOOL } gives;
     const char *entry; /* of the kernel: POINTWISE(gelu_fwd) makes "gelu_fwd" */
 } cup__pointwise;
-
-/* Compiles a loop for several instruction sets and picks at load time. */
-#define CUP__WIDE                                                                                  \
-    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), optimize("O3")))
 
 /* Functions of one expression: of x[0], x[1], .. in double and in int64_t; and of the floats p, q
  * and r, the first three inputs. a[0], .. are the attributes. */

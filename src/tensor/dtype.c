@@ -3,6 +3,7 @@
 
 #include "base/float8.h"
 #include "base/half.h"
+#include "base/wide.h"
 #include "tensor/tensor.h"
 
 static const struct {
@@ -131,27 +132,25 @@ void cup__store(cup_tensor *t, int64_t offset, double value)
     }
 }
 
-#define WIDE_LOOPS __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
-
-WIDE_LOOPS static void bf16_to_f32(float *to, const uint16_t *from, int64_t count)
+CUP__WIDE static void bf16_to_f32(float *to, const uint16_t *from, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
         to[i] = cup__from_bf16(from[i]);
 }
 
-WIDE_LOOPS static void f16_to_f32(float *to, const uint16_t *from, int64_t count)
+CUP__WIDE static void f16_to_f32(float *to, const uint16_t *from, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
         to[i] = cup__from_f16(from[i]);
 }
 
-WIDE_LOOPS static void f32_to_bf16(uint16_t *to, const float *from, int64_t count)
+CUP__WIDE static void f32_to_bf16(uint16_t *to, const float *from, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
         to[i] = cup__to_bf16(from[i]);
 }
 
-WIDE_LOOPS static void f32_to_f16(uint16_t *to, const float *from, int64_t count)
+CUP__WIDE static void f32_to_f16(uint16_t *to, const float *from, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
         to[i] = cup__to_f16(from[i]);

@@ -77,7 +77,14 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__impl impls[] = {{.name = "rows", .place = CUP__CPU, .run = run}, {0}};
+static const cup__impl impls[] = {
+    {.name = "rows", .place = CUP__CPU, .run = run},
+    {.name = "rows",
+     .place = CUP__CUDA,
+     .refuses = cup__embedding_cuda_refuses,
+     .run = cup__embedding_cuda},
+    {0},
+};
 static const cup__sample samples[] = {
     {"60x5 7", NULL},       {"64x8 3x4", NULL},    {"60x1 ()", NULL},      {"70x768 33", NULL},
     {"61x1025 2x5", NULL},  {"60x5 0", NULL},      {"60x3 200", NULL},     {NULL, NULL}};

@@ -157,7 +157,13 @@ static const char *refuses(const cup__call *call)
 }
 
 static const cup__impl impls[] = {
-    {.name = "sorted", .place = CUP__CPU, .refuses = refuses, .run = run}, {0}};
+    {.name = "sorted", .place = CUP__CPU, .refuses = refuses, .run = run},
+    {.name = "sorted",
+     .place = CUP__CUDA,
+     .refuses = cup__embedding_grad_cuda_refuses,
+     .run = cup__embedding_grad_cuda},
+    {0},
+};
 static const cup__embedding_grad_attributes sixty = {60}, many = {1000};
 static const cup__sample samples[] = {
     {"7x5 7", &sixty},        {"3x4x8 3x4", &many}, {"1 ()", &sixty},    {"33x768 33", &many},

@@ -15,6 +15,10 @@ cup_status cup__product_cublaslt(cup__call *call, const cup__product *p);
 /* Our kernel without tensor cores, for everything. */
 cup_status cup__product_plain(cup__call *call, const cup__product *p);
 
+/* Our kernels for a few rows, as decoding makes them. */
+const char *cup__product_rows_refuses(cup_context *c, const cup__product *p);
+cup_status cup__product_rows(cup__call *call, const cup__product *p);
+
 /* Our kernel for the tensor cores of cards from Turing on. */
 const char *cup__product_mma_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_mma(cup__call *call, const cup__product *p);

@@ -98,6 +98,7 @@ static const char *refusal(const cup__call *call, cup__product_refuses refuses)
 IMPLEMENTATION(blas)
 IMPLEMENTATION(blocked)
 IMPLEMENTATION(plain)
+CUDA_IMPLEMENTATION(rows)
 CUDA_IMPLEMENTATION(cublaslt)
 CUDA_IMPLEMENTATION(wgmma)
 CUDA_IMPLEMENTATION(mma)
@@ -106,6 +107,8 @@ const cup__impl cup__product_impls[] = {
     {.name = "blas", .place = CUP__CPU, .strided = true, .refuses = cup__product_blas_refuses,
      .run = run_blas},
     {.name = "blocked", .place = CUP__CPU, .strided = true, .run = run_blocked},
+    {.name = "rows", .place = CUP__CUDA, .strided = true, .refuses = refuses_rows,
+     .run = run_rows},
     {.name = "cublaslt", .place = CUP__CUDA, .strided = true, .refuses = refuses_cublaslt,
      .run = run_cublaslt},
     {.name = "wgmma", .place = CUP__CUDA, .strided = true, .refuses = refuses_wgmma,

@@ -266,20 +266,3 @@ bool call_has(const cli_call *call, const char *name)
     int i;
     return find_in(call->verb->options, name, strlen(name), &i) && call->set >> i & 1;
 }
-
-int call_preset(cli_call *call, const char *assignments)
-{
-    /* Values are pointed to, so they are kept for as long as the process. */
-    static char kept[1024];
-    snprintf(kept, sizeof kept, "%s", assignments);
-    for (char *word = strtok(kept, " "); word; word = strtok(NULL, " ")) {
-        char *equals = strchr(word, '=');
-        slot at;
-        if (!equals || !find(call, word, (size_t)(equals - word), &at) || at.index < 0)
-            return cli_fail(CLI_FAILED, "preset with an unknown option: %s", word);
-        int code = call->set >> at.index & 1 ? CLI_OK : set(&at, equals + 1);
-        if (code)
-            return code;
-    }
-    return CLI_OK;
-}

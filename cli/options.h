@@ -94,8 +94,4 @@ void call_free(cli_call *call);
 /* Whether the option was on the command line. */
 bool call_has(const cli_call *call, const char *name);
 
-/* Sets the options that were not on the command line: "layers=6 heads=6". The values must be
- * right; tests try every preset. Returns an exit code. */
-int call_preset(cli_call *call, const char *assignments);
-
 #endif

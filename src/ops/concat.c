@@ -88,8 +88,9 @@ static const cup__impl impls[] = {
 };
 #define AXIS(i) &(const cup__concat_attributes){i}
 static const cup__sample samples[] = {
-    {"7 4", AXIS(0)},           {"3x5 3x2 3x1", AXIS(1)},  {"2x3x4 2x1x4", AXIS(-2)}, {"5x3", AXIS(0)},
-    {"0x5 2x5 0x5", AXIS(0)},   {"64x100 64x28", AXIS(1)}, {NULL, NULL}};
+    {"7 4", AXIS(0)}, {"3x5 3x2 3x1", AXIS(1)}, {"2x3x4 2x1x4", AXIS(-2)},
+    {"5x3", AXIS(0)}, {"0x5 2x5 0x5", AXIS(0)}, {"64x100 64x28", AXIS(1)},
+    {NULL, NULL}};
 static const cup__sample bench[] = {
     {"32768x768 32768x768 32768x768", AXIS(1)}, {"8192x4096 8192x4096", AXIS(0)}, {NULL, NULL}};
 

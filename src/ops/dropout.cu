@@ -1,7 +1,7 @@
 /* y = x / (1 - p) where kept, else 0, plus a residual with ADD, and a bit an element of what was
- * kept with SAVE; with GRAD, the bits decide and x is dy. Which random bits an element takes is said
- * in dropout.h. A thread has UNROLL units of 8 elements, one Philox block and one byte of the mask
- * each, in accesses of WIDTH elements. Grid: pieces of 256 * UNROLL units. Bytes: x and y (and
+ * kept with SAVE; with GRAD, the bits decide and x is dy. Which random bits an element takes is
+ * said in dropout.h. A thread has UNROLL units of 8 elements, one Philox block and one byte of the
+ * mask each, in accesses of WIDTH elements. Grid: pieces of 256 * UNROLL units. Bytes: x and y (and
  * residual) once and an eighth of a byte an element; some 50 integer operations a unit. */
 #include "philox.cuh"
 #include "vec.cuh"

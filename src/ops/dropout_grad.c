@@ -43,7 +43,8 @@ static void run_chunks(int64_t begin, int64_t end, void *user)
     int64_t size = cup_dtype_size(dy->dtype);
     for (int64_t chunk = begin; chunk < end; chunk++) {
         float in[CHUNK], out[CHUNK];
-        int64_t start = chunk * CHUNK, count = dy->count - start < CHUNK ? dy->count - start : CHUNK;
+        int64_t start = chunk * CHUNK,
+                count = dy->count - start < CHUNK ? dy->count - start : CHUNK;
         cup__load_f32(in, (const char *)dy->data + start * size, dy->dtype, count);
         apply(out, in, mask + start / 8, count, scale);
         cup__store_f32((char *)call->out[0]->data + start * size, out, dy->dtype, count);

@@ -1,9 +1,9 @@
 /* dx = rstd (g - mean g - n mean(g n)) + dsum over rows, with g = gamma dy and n the normalised x;
- * without CENTRED the mean of g is not subtracted. Blocks stay and take rows GROUPS * gridDim apart,
- * so that each thread adds up dgamma and dbeta of its columns in registers; the next row is read
- * while one is worked on. A block writes one partial row of each, and layernorm_finish adds those
- * up in order. Reads x and dy once and writes dx once; with LONG, for rows that no group can hold,
- * dx and the sums over columns are kernels of their own. */
+ * without CENTRED the mean of g is not subtracted. Blocks stay and take rows GROUPS * gridDim
+ * apart, so that each thread adds up dgamma and dbeta of its columns in registers; the next row is
+ * read while one is worked on. A block writes one partial row of each, and layernorm_finish adds
+ * those up in order. Reads x and dy once and writes dx once; with LONG, for rows that no group can
+ * hold, dx and the sums over columns are kernels of their own. */
 #include "rows.cuh"
 
 #ifndef PARAM

@@ -46,7 +46,8 @@ static const cup__sample samples[] = {{"", FILL(F32, 3, 5)},  {"", FILL(F32, 500
                                       {"", FILL(BF16, 1027)}, {"", FILL(F16, 2, 3000)},
                                       {"", FILL(F64, 1003)},  {"", FILL(F32, 0, 4)},
                                       {"", FILL(F64, 1)},     {NULL, NULL}};
-static const cup__sample bench[] = {{"", FILL(F32, 67108864)}, {"", FILL(BF16, 67108864)}, {NULL, NULL}};
+static const cup__sample bench[] = {
+    {"", FILL(F32, 67108864)}, {"", FILL(BF16, 67108864)}, {NULL, NULL}};
 
 const cup__op cup__op_normal = {
     .infer = infer,

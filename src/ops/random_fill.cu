@@ -26,7 +26,10 @@ DEVICE double scaled(double first, double second, double x)
     return __dadd_rn(first, __dmul_rn(second, x));
 }
 DEVICE void circle(float turns, float *sine, float *cosine) { sincospif(2 * turns, sine, cosine); }
-DEVICE void circle(double turns, double *sine, double *cosine) { sincospi(2 * turns, sine, cosine); }
+DEVICE void circle(double turns, double *sine, double *cosine)
+{
+    sincospi(2 * turns, sine, cosine);
+}
 DEVICE float log_of(float x) { return logf(x); }
 DEVICE double log_of(double x) { return log(x); }
 DEVICE float root_of(float x) { return sqrtf(x); }

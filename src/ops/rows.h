@@ -7,7 +7,7 @@
 
 typedef struct cup__row_plan {
     int vec, group, pieces, threads;
-    bool fits; /* a row fits into the group's registers at once; else it is taken in several spans */
+    bool fits; /* a row fits into the group's registers; else it is taken in several spans */
 } cup__row_plan;
 
 /* The widest vector of `t`'s elements, up to `most` elements and 16 bytes, in which a row of

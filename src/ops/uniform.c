@@ -40,13 +40,14 @@ static const cup__impl impls[] = {{.name = "philox", .place = CUP__CUDA, .run = 
                                   {.name = "philox", .place = CUP__CPU, .run = run_cpu},
                                   {0}};
 #define FILL(dtype, ...)                                                                           \
-    &(const cup__uniform_attributes){CUP_##dtype, {__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / 4,  \
+    &(const cup__uniform_attributes){CUP_##dtype, {__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / 4, \
                                      -1, 1}
 static const cup__sample samples[] = {{"", FILL(F32, 3, 5)},  {"", FILL(F32, 5001)},
                                       {"", FILL(BF16, 1027)}, {"", FILL(F16, 2, 3000)},
                                       {"", FILL(F64, 1003)},  {"", FILL(F32, 0, 4)},
                                       {"", FILL(F64, 1)},     {NULL, NULL}};
-static const cup__sample bench[] = {{"", FILL(F32, 67108864)}, {"", FILL(BF16, 67108864)}, {NULL, NULL}};
+static const cup__sample bench[] = {
+    {"", FILL(F32, 67108864)}, {"", FILL(BF16, 67108864)}, {NULL, NULL}};
 
 const cup__op cup__op_uniform = {
     .infer = infer,

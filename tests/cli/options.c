@@ -129,22 +129,6 @@ TEST(options_refuse_what_is_wrong)
     }
 }
 
-TEST(options_presets_leave_what_was_given)
-{
-    EXPECT(freopen("/dev/null", "w", stderr));
-    cli_call call;
-    EXPECT_INT(parse(&call, "--count 7"), CLI_OK);
-    EXPECT_INT(call_preset(&call, "count=9 rate=0.25 kind=bf16"), CLI_OK);
-    const sample_given *given = call.given;
-    EXPECT_INT(given->count, 7);
-    EXPECT_NEAR(given->rate, 0.25, 0);
-    EXPECT_TEXT(given->kind, "bf16");
-    EXPECT_INT(call_preset(&call, "nothing=1"), CLI_FAILED);
-    EXPECT_INT(call_preset(&call, "count=900"), CLI_OK);
-    EXPECT_INT(call_preset(&call, "large=-3"), CLI_USAGE);
-    call_free(&call);
-}
-
 TEST(exit_codes)
 {
     EXPECT_INT(cli_exit_of(CUP_OK), 0);

@@ -2,21 +2,10 @@
  * against the plain kernel on shapes chosen to break them, `matmul_sweep time` times them against
  * cuBLASLt, interleaved, on random data with the L2 cache flushed. `matmul_sweep warm I N` only
  * compiles every N-th kernel, so that several processes can fill the kernel cache together. */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/half.h"
-#include "cuda/gpu.h"
-#include "ops/attributes.h"
+#include "matmul_rig.h"
 #include "ops/product_wgmma.h"
 
-#define COUNT(array) (int)(sizeof(array) / sizeof *(array))
 #define WATCHDOG 2000000000
-#define FLUSH ((size_t)256 << 20)
-#define ROUNDS 9
-#define COMPARED ((size_t)1 << 25) /* elements at the end of large results */
 
 typedef struct named_plan {
     const char *name;
@@ -38,175 +27,6 @@ static const named_plan plans[] = {
     P(64, 256, 4, 2, 1),  P(192, 128, 4, 1, 2), P(64, 128, 8, 1, 1),  P(128, 64, 8, 1, 1),
     S(64, 256, 4, 1, 1),  S(64, 128, 8, 1, 1),  S(64, 64, 12, 1, 1),
 };
-
-typedef struct shape {
-    int64_t m, n, k, batch;
-    bool ta, tb;
-    bool bias, gelu, pre;
-    int parts;
-    int dtype;
-} shape;
-
-typedef struct rig {
-    cup_context *c;
-    cup__cuda *gpu;
-    void *noise; /* of random bf16 or f16 */
-    int64_t noise_count;
-    int noise_dtype;
-    char *a, *b, *y[2], *pre[2], *bias, *flush;
-    size_t capacity;
-    cup__timer *timer;
-    int failures;
-} rig;
-
-static void fail(rig *r, const char *what)
-{
-    printf("FAILED %s: %s\n", what, cup_error_text(r->c));
-    fflush(stdout);
-    exit(1);
-}
-
-static char *memory(rig *r, size_t bytes)
-{
-    void *at;
-    if (r->c->device->calls->allocate(r->c->device, bytes, "sweep", &at) != CUP_OK)
-        fail(r, "allocating");
-    return at;
-}
-
-static double normal(uint64_t *state)
-{
-    double sum = 0;
-    for (int i = 0; i < 4; i++) {
-        *state = *state * 6364136223846793005u + 1442695040888963407u;
-        sum += (double)(*state >> 40) * 0x1p-24 - 0.5;
-    }
-    return sum * 1.7320508;
-}
-
-static void make_noise(rig *r, int dtype)
-{
-    if (r->noise && r->noise_dtype == dtype)
-        return;
-    r->noise_count = 1 << 22;
-    r->noise_dtype = dtype;
-    uint16_t *host = malloc((size_t)r->noise_count * 2);
-    uint64_t state = 42;
-    for (int64_t i = 0; i < r->noise_count; i++) {
-        float v = (float)normal(&state);
-        host[i] = dtype == CUP_F16 ? cup__to_f16(v) : cup__to_bf16(v);
-    }
-    if (!r->noise)
-        r->noise = memory(r, (size_t)r->noise_count * 2);
-    if (r->c->device->calls->write(r->c->device, r->noise, host, (size_t)r->noise_count * 2))
-        fail(r, "writing");
-    free(host);
-}
-
-/* Random elements everywhere, each piece of memory starting elsewhere in the noise. */
-static void fill(rig *r, char *to, int64_t count, int64_t offset)
-{
-    const cup__device_calls *calls = r->c->device->calls;
-    for (int64_t done = 0; done < count;) {
-        int64_t at = (offset + done * 7) % (r->noise_count / 2) & ~(int64_t)7;
-        int64_t now = r->noise_count - at < count - done ? r->noise_count - at : count - done;
-        calls->copy(r->c->device, to + done * 2, (char *)r->noise + at * 2, (size_t)now * 2);
-        done += now;
-    }
-}
-
-static int64_t padded(int64_t count)
-{
-    return (count + 7) / 8 * 8;
-}
-
-/* The product of a shape in the rig's memory; lines are padded to multiples of 8 elements. */
-static cup__product product_of(rig *r, const shape *s, int which)
-{
-    cup__product p = {.dtype = (cup_dtype)s->dtype, .m = s->m, .n = s->n, .k = s->k,
-                      .batch_count = s->batch};
-    int64_t a_line = padded(s->ta ? s->m : s->k), b_line = padded(s->tb ? s->k : s->n);
-    p.a = (cup__matrix){.data = r->a, .row = s->ta ? 1 : a_line, .column = s->ta ? a_line : 1};
-    p.b = (cup__matrix){.data = r->b, .row = s->tb ? 1 : b_line, .column = s->tb ? b_line : 1};
-    p.y = (cup__matrix){.data = r->y[which], .row = s->n, .column = 1};
-    if (s->batch > 1) {
-        p.batch_ndim = 1;
-        p.batch_size[0] = s->batch;
-        p.a.batch[0] = a_line * (s->ta ? s->k : s->m);
-        p.b.batch[0] = s->batch % 3 == 0 ? 0 : b_line * (s->tb ? s->n : s->k);
-        p.y.batch[0] = s->m * s->n;
-    }
-    p.bias = s->bias ? r->bias : NULL;
-    p.activation = s->gelu ? CUP__GELU : CUP__NO_ACTIVATION;
-    p.saving = s->pre;
-    p.pre = s->pre ? r->pre[which] : NULL;
-    return p;
-}
-
-static void prepare(rig *r, const shape *s)
-{
-    make_noise(r, s->dtype);
-    int64_t a = padded(s->ta ? s->m : s->k) * (s->ta ? s->k : s->m) * s->batch;
-    int64_t b = padded(s->tb ? s->k : s->n) * (s->tb ? s->n : s->k) * s->batch;
-    if ((size_t)a * 2 > r->capacity || (size_t)b * 2 > r->capacity ||
-        (size_t)(s->m * s->n * s->batch) * 2 > r->capacity) {
-        printf("shape too large for the rig\n");
-        exit(1);
-    }
-    fill(r, r->a, a, 1000);
-    fill(r, r->b, b, 700000);
-    fill(r, r->bias, s->n, 90000);
-    for (int i = 0; i < 2; i++) {
-        size_t bytes = (size_t)(s->m * s->n * s->batch) * 2 + 512;
-        r->c->device->calls->fill(r->c->device, r->y[i], 0xff, bytes);
-        if (s->pre)
-            r->c->device->calls->fill(r->c->device, r->pre[i], 0xff, bytes);
-    }
-}
-
-static float value_of(uint16_t bits, int dtype)
-{
-    return dtype == CUP_F16 ? cup__from_f16(bits) : cup__from_bf16(bits);
-}
-
-/* The largest difference in units of the dtype's epsilon; infinite when the bytes behind the
- * result were touched. */
-static double compare(rig *r, const shape *s, const char *want, const char *got)
-{
-    size_t count = (size_t)(s->m * s->n * s->batch);
-    if (count > COMPARED) {
-        want += (count - COMPARED) * 2;
-        got += (count - COMPARED) * 2;
-        count = COMPARED;
-    }
-    uint16_t *w = malloc(count * 2), *g = malloc(count * 2 + 512);
-    cup__device *d = r->c->device;
-    if (d->calls->read(d, w, want, count * 2) || d->calls->read(d, g, got, count * 2 + 512))
-        fail(r, "reading");
-    double squares = 0, worst = 0;
-    for (size_t i = 0; i < count; i++) {
-        double v = (double)value_of(w[i], s->dtype);
-        squares += v * v;
-    }
-    double rms = sqrt(squares / (double)count), epsilon = s->dtype == CUP_F16 ? 0x1p-10 : 0x1p-7;
-    for (size_t i = 0; i < count; i++) {
-        double v = (double)value_of(w[i], s->dtype), x = (double)value_of(g[i], s->dtype);
-        double error = fabs(x - v) / (epsilon * (fabs(v) + rms) + 1e-30);
-        if (!(error <= worst))
-            worst = isnan(error) ? INFINITY : error;
-    }
-    for (size_t i = count; i < count + 256; i++)
-        if (g[i] != 0xffff)
-            worst = INFINITY;
-    free(w);
-    free(g);
-    return worst;
-}
-
-static cup__call fake_call(rig *r)
-{
-    return (cup__call){.c = r->c, .row = cup__row_find("matmul")};
-}
 
 static void check_one(rig *r, const shape *s, const named_plan *n)
 {
@@ -302,18 +122,6 @@ static double time_once(rig *r, const shape *s, const cup__wgmma_plan *plan)
     return milliseconds * 1000;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int count)
-{
-    qsort(values, (size_t)count, sizeof *values, by_value);
-    return values[count / 2];
-}
-
 typedef struct entry {
     char name[48];
     cup__wgmma_plan plan;
@@ -383,9 +191,6 @@ static void time_shape(rig *r, const shape *s)
     fflush(stdout);
 }
 
-#define NT false, true
-#define NN false, false
-#define TN true, false
 static const shape timed[] = {
     {8192, 8192, 8192, 1, NT, false, false, false, 1, CUP_BF16},
     {4096, 4096, 4096, 1, NT, false, false, false, 1, CUP_BF16},
@@ -443,22 +248,9 @@ static void warm(rig *r, int part, int of)
 
 int main(int argc, char **argv)
 {
-    rig r = {.c = cup_context_new(&(cup_options){.device = "cuda"})};
-    if (cup_error(r.c) != CUP_OK)
-        fail(&r, "opening the GPU");
     const char *mode = argc > 1 ? argv[1] : "check";
-    r.gpu = cup__cuda_of(r.c->device);
-    r.capacity = !strcmp(mode, "time") ? (size_t)3400 << 20 : (size_t)64 << 20;
-    r.a = memory(&r, r.capacity);
-    r.b = memory(&r, r.capacity);
-    for (int i = 0; i < 2; i++) {
-        r.y[i] = memory(&r, r.capacity + 512);
-        r.pre[i] = memory(&r, r.capacity + 512);
-    }
-    r.bias = memory(&r, 1 << 20);
-    r.flush = memory(&r, FLUSH);
-    if (cup__timer_new(r.gpu, &r.timer) != CUP_OK)
-        fail(&r, "a timer");
+    rig r;
+    open_rig(&r, (size_t)(!strcmp(mode, "time") ? 3400 : 64) << 20);
     if (!strcmp(mode, "warm") && argc > 3)
         warm(&r, atoi(argv[2]), atoi(argv[3]));
     else if (!strcmp(mode, "time"))
@@ -466,9 +258,5 @@ int main(int argc, char **argv)
             time_shape(&r, &timed[i]);
     else
         check(&r);
-    if (cup_error(r.c) != CUP_OK)
-        fail(&r, mode);
-    cup__timer_free(r.timer);
-    cup_context_free(r.c);
-    return r.failures != 0;
+    return close_rig(&r);
 }

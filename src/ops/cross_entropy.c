@@ -176,6 +176,7 @@ static cup_status gradient(cup__grad *g)
 static const cup__impl impls[] = {
     {.name = "rows", .place = CUP__CPU, .refuses = cup__cross_entropy_cpu_refuses,
      .run = cup__cross_entropy_cpu},
+    {.name = "rows", .place = CUP__CUDA, .run = cup__cross_entropy_cuda},
     {0},
 };
 static const cup__cross_entropy_attributes plain = {.ignore_index = -1},
@@ -226,6 +227,8 @@ static cup_status grad_specification(cup__call *call)
 static const cup__impl grad_impls[] = {
     {.name = "rows", .place = CUP__CPU, .refuses = cup__cross_entropy_cpu_refuses,
      .run = cup__cross_entropy_grad_cpu},
+    {.name = "vector", .place = CUP__CUDA, .refuses = cup__cross_entropy_grad_cuda_refuses,
+     .run = cup__cross_entropy_grad_cuda},
     {0},
 };
 static const cup__cross_entropy_grad_attributes grad_plain = {.ignore_index = -1},

@@ -1,5 +1,6 @@
 #include "base/parallel.h"
 #include "ops/attributes.h"
+#include "ops/cross_entropy.h"
 #include "ops/pointwise.h"
 
 #define CHUNK 4096
@@ -62,7 +63,10 @@ static const char *refuses(const cup__call *call)
 }
 
 static const cup__impl impls[] = {
-    {.name = "vector", .place = CUP__CPU, .refuses = refuses, .run = run}, {0}};
+    {.name = "vector", .place = CUP__CPU, .refuses = refuses, .run = run},
+    {.name = "vector", .place = CUP__CUDA, .run = cup__scale_by_cuda},
+    {0},
+};
 static const cup__sample samples[] = {
     {"7 ()", NULL}, {"3x5 1", NULL}, {"0x5 ()", NULL}, {"33x1025 ()", NULL}, {NULL, NULL}};
 static const cup__sample bench[] = {{"8192x50304 ()", NULL}, {NULL, NULL}};

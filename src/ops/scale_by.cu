@@ -1,0 +1,26 @@
+/* x *= factor, in place, where the factor is in device memory; nothing is touched when it is 1.
+ * Grid: a thread for each vector. Bytes: x read and written. */
+#include "vec.cuh"
+
+#ifndef VEC
+#define VEC 1
+#endif
+
+#ifndef CUP_FACTOR
+#define CUP_FACTOR 0
+#endif
+
+extern "C" __global__ void __launch_bounds__(256)
+scale_by(T *x, const dtype_of<CUP_FACTOR>::type *factor, int64_t count)
+{
+    int64_t at = ((int64_t)blockIdx.x * 256 + threadIdx.x) * VEC;
+    real by = (real)to_real(*factor);
+    if (at >= count || by == 1)
+        return;
+    real r[VEC];
+    to_reals(load_plain<VEC>((const T *)x + at), r);
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        r[k] *= by;
+    store(x + at, from_reals<T, VEC>(r));
+}

@@ -91,6 +91,10 @@ test: $(BUILD)/test $(COMMAND) $(FAKE) ## all tests; K=word runs those with the 
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIB)
 	$(Q)$(CC) $(SANITIZE) -o $@ $^ $(LDLIBS)
 
+.PHONY: abi
+abi: ## our declarations of the driver, NVRTC and cuBLASLt against NVIDIA's headers
+	CC="$(CC)" tools/abi $(TOOLKIT)
+
 .PHONY: asan ubsan tsan
 asan: ## the tests under AddressSanitizer
 	$(MAKE) BUILD=build/asan OPT=-O1 SANITIZE="-fsanitize=address -fno-omit-frame-pointer" test
@@ -98,7 +102,7 @@ ubsan: ## the tests under UndefinedBehaviorSanitizer
 	$(MAKE) BUILD=build/ubsan OPT=-O1 SANITIZE="-fsanitize=undefined -fno-sanitize-recover" test
 
 # Ten times slower than without, so it runs a part of the tests unless K says otherwise.
-TSAN_K := op_gelu op_sum op_layernorm op_softmax op_linear op_adamw tensor cuda cache bpe data train
+TSAN_K := op_gelu op_sum op_layernorm op_softmax op_linear op_adamw tensor cuda kernels_t pool_random cache bpe data train
 tsan: ## a part of the tests under ThreadSanitizer
 	$(MAKE) BUILD=build/tsan OPT=-O1 SANITIZE=-fsanitize=thread K="$(or $(K),$(TSAN_K))" test
 

@@ -205,7 +205,7 @@ typedef struct CUmemAccessDesc {
  * `const __grid_constant__ CUtensorMap`. */
 
 typedef struct CUtensorMap {
-    _Alignas(64) uint64_t opaque[16];
+    _Alignas(128) uint64_t opaque[16];
 } CUtensorMap;
 
 typedef enum CUtensorMapDataType {

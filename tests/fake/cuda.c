@@ -206,7 +206,18 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
 
 /* Contexts: one a device; handle i + 1 for device i. */
 
-static _Thread_local CUcontext current;
+/* Not _Thread_local: the leak checker of gcc 12 may crash on such variables of loaded libraries. */
+static pthread_key_t current_key;
+
+__attribute__((constructor)) static void make_key(void)
+{
+    pthread_key_create(&current_key, NULL);
+}
+
+static CUcontext current(void)
+{
+    return pthread_getspecific(current_key);
+}
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
@@ -226,14 +237,14 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 
 CUresult cuCtxGetCurrent(CUcontext *context)
 {
-    *context = current;
+    *context = current();
     return CUDA_SUCCESS;
 }
 
 CUresult cuCtxSetCurrent(CUcontext context)
 {
     ENTER;
-    current = context;
+    pthread_setspecific(current_key, context);
     return CUDA_SUCCESS;
 }
 
@@ -262,7 +273,7 @@ static void give(size_t bytes)
 CUresult cuMemGetInfo(size_t *free_bytes, size_t *total)
 {
     ENTER;
-    if (!current)
+    if (!current())
         return CUDA_ERROR_INVALID_CONTEXT;
     *total = memory_bytes();
     *free_bytes = *total - memory_used - (size_t)fake_setting("FAKE_CUDA_OTHERS", 0);
@@ -272,7 +283,7 @@ CUresult cuMemGetInfo(size_t *free_bytes, size_t *total)
 CUresult cuMemAlloc(CUdeviceptr *memory, size_t bytes)
 {
     ENTER;
-    if (!current)
+    if (!current())
         return CUDA_ERROR_INVALID_CONTEXT;
     CUresult result = take(bytes);
     if (result != CUDA_SUCCESS)

@@ -132,7 +132,22 @@ static cup_status load_module(cup__cuda *gpu, const char *file, const cup__code 
     return CUP_OK;
 }
 
-/* What launches are checked against. Drivers before 12.4 cannot tell the arguments. */
+/* The arguments a launch is checked against; -1 when the driver, before 12.4, cannot tell. */
+static int read_arguments(cup__kernel *kernel)
+{
+    size_t offset;
+    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+    int count = 0;
+    if (!cup__driver.cuFuncGetParamInfo)
+        return -1;
+    while (count < CUP__MOST_ARGUMENTS &&
+           (result = cup__driver.cuFuncGetParamInfo(kernel->function, (size_t)count, &offset,
+                                                    &kernel->argument_sizes[count])) ==
+               CUDA_SUCCESS)
+        count++;
+    return result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE ? count : -1;
+}
+
 static cup_status read_attributes(cup__cuda *gpu, cup__kernel *kernel)
 {
     const struct {
@@ -150,16 +165,7 @@ static cup_status read_attributes(cup__cuda *gpu, cup__kernel *kernel)
                                 cup__driver.cuFuncGetAttribute(
                                     wanted[i].to, wanted[i].attribute, kernel->function),
                                 "asking for a kernel's properties"));
-    kernel->argument_count = -1;
-    if (!cup__driver.cuFuncGetParamInfo)
-        return CUP_OK;
-    int count = 0;
-    size_t offset;
-    while (count < CUP__MOST_ARGUMENTS &&
-           cup__driver.cuFuncGetParamInfo(kernel->function, (size_t)count, &offset,
-                                          &kernel->argument_sizes[count]) == CUDA_SUCCESS)
-        count++;
-    kernel->argument_count = count;
+    kernel->argument_count = read_arguments(kernel);
     return CUP_OK;
 }
 

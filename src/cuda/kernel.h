@@ -16,6 +16,7 @@ struct cup__kernel {
     int threads_most;        /* a block */
     int registers, local_bytes, static_shared;
     int shared_allowed;      /* bytes of dynamic shared memory it may be launched with */
+    bool wide_clusters;      /* has been allowed more than 8 blocks a cluster */
     int argument_count;      /* -1: the driver cannot tell */
     size_t argument_sizes[CUP__MOST_ARGUMENTS];
     cup__kernel *next;       /* of the module's */

@@ -64,6 +64,22 @@ static cup_status allow_shared(cup__cuda *gpu, cup__kernel *kernel, int bytes)
     return CUP_OK;
 }
 
+/* Clusters of more than 8 blocks, which not every card has, must be asked for. */
+static cup_status allow_cluster(cup__cuda *gpu, cup__kernel *kernel, int blocks)
+{
+    if (!gpu->clusters)
+        return fail(gpu, kernel, CUP_UNSUPPORTED, "this card or its driver has no clusters");
+    if (blocks <= 8 || kernel->wide_clusters || gpu->dry)
+        return CUP_OK;
+    CUP_TRY(cup__cuda_check(
+        gpu,
+        cup__driver.cuFuncSetAttribute(kernel->function,
+                                       CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1),
+        "asking for large clusters"));
+    kernel->wide_clusters = true;
+    return CUP_OK;
+}
+
 static CUresult launch_extended(const cup__cuda *gpu, const cup__kernel *kernel,
                                 const cup__grid *grid, void **values)
 {
@@ -164,8 +180,8 @@ cup_status cup__launch_arguments(cup__cuda *gpu, cup__kernel *kernel, cup__grid 
     CUP_TRY(cup__cuda_enter(gpu));
     if (grid.shared < 0 || grid.shared > kernel->shared_allowed)
         CUP_TRY(allow_shared(gpu, kernel, grid.shared));
-    if (grid.cluster > 1 && !gpu->clusters)
-        return fail(gpu, kernel, CUP_UNSUPPORTED, "this card or its driver has no clusters");
+    if (grid.cluster > 1)
+        CUP_TRY(allow_cluster(gpu, kernel, grid.cluster));
     for (int i = 0; i < count; i++)
         values[i] = (void *)(uintptr_t)arguments[i].value;
     return cup__log_wants(CUP__LAUNCH) ? launch_told(gpu, kernel, &grid, values)

@@ -92,7 +92,7 @@ static int generate(const cli_call *call, cup_context *c, const cup__text *promp
 {
     const generate_given *given = call->given;
     cup__text text = {0};
-    cup_tokenizer *tokenizer = cup_tokenizer_load(c, given->from);
+    cup_tokenizer *tokenizer = cup_gpt_tokenizer_load(c, given->from);
     cli_writing writing = {
         .model = tokenizer ? cup_gpt_load(c, given->from) : NULL,
         .tokenizer = tokenizer,

@@ -75,7 +75,7 @@ static int load_tokenizer(train_run *r)
                    : is_large(given) ? GPT2_VOCABULARY
                                      : SMALL_VOCABULARY;
     if (given->resume)
-        r->tokenizer = cup_tokenizer_load(r->c, given->out);
+        r->tokenizer = cup_gpt_tokenizer_load(r->c, given->out);
     else if (!strcmp(wanted, "char"))
         r->tokenizer = cup_tokenizer_char_new(r->c, r->corpus);
     else if (!strcmp(wanted, "bpe"))

@@ -65,8 +65,8 @@ CUP_API cup_trainer *cup_trainer_new(cup_context *c, const cup_training *trainin
                                      const char *folder);
 CUP_API void cup_trainer_free(cup_trainer *t);
 
-/* What a folder's checkpoint was made with, to make the same trainer again; the steps it has
- * done. The tokenizer is read with cup_tokenizer_load. */
+/* What a folder's checkpoint was made with, to make the same trainer again, and the steps it has
+ * done. */
 CUP_API cup_status cup_training_load(cup_context *c, const char *folder, cup_training *training,
                                      int64_t *steps);
 
@@ -92,8 +92,9 @@ CUP_API const cup_training_point *cup_trainer_points(const cup_trainer *t, int64
 CUP_API cup_status cup_gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split,
                                     int64_t batch, int64_t texts, double *loss);
 
-/* The model of a folder's checkpoint, to be used; its tokenizer is read with cup_tokenizer_load. */
+/* The model and the tokenizer of a folder's checkpoint, to be used. */
 CUP_API cup_gpt *cup_gpt_load(cup_context *c, const char *folder);
+CUP_API cup_tokenizer *cup_gpt_tokenizer_load(cup_context *c, const char *folder);
 
 #ifdef __cplusplus
 }

@@ -267,7 +267,7 @@ cup_status cup__gpt_config_read(cup_context *c, const cup__json *json, const cup
     if (cup_gpt_config_check(c, config) == CUP_OK)
         return CUP_OK;
     cup__error_prefix(&c->error, "%s: ", json->name);
-    return c->error.status;
+    return c->error.status = CUP_FORMAT;
 }
 
 const char *cup__gpt_config_differs(const cup_gpt_config *a, const cup_gpt_config *b)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "cupola/ops.h"
 #include "nn/gpt.h"
 #include "tensor/tensor.h"
@@ -64,6 +65,23 @@ static cup_status add_tensor(cup_gpt *m, const cup__gpt_tensor *t, int64_t block
     return c->error.status;
 }
 
+cup_status cup__gpt_fits(cup_context *c, const cup_gpt_config *config, int64_t bytes_each,
+                         const char *what)
+{
+    cup__memory_use use = {0};
+    c->device->calls->memory_use(c->device, &use);
+    int64_t most = use.limit > 0 && use.limit < use.total ? use.limit : use.total;
+    double count = (double)cup_gpt_parameter_count(config, true);
+    char needs[32], has[32];
+    if (most <= 0 || count * (double)bytes_each <= (double)most)
+        return CUP_OK;
+    return cup__fail(&c->error, CUP_MEMORY,
+                     "gpt: %.4g million parameters need %s for %s alone, and the device has %s; "
+                     "make the model smaller",
+                     count * 1e-6, cup__text_bytes(count * (double)bytes_each, needs), what,
+                     cup__text_bytes((double)most, has));
+}
+
 static cup_status make(cup_gpt *m)
 {
     size_t most = 0, layers = (size_t)m->config.layers;
@@ -104,6 +122,8 @@ cup_gpt *cup_gpt_new(cup_context *c, const cup_gpt_config *config, cup_dtype dty
     if (status == CUP_OK && !cup__dtype_is_float(dtype))
         status = cup__fail(&c->error, CUP_DTYPE, "gpt: parameters of %s cannot be learned",
                            cup_dtype_name(dtype));
+    if (status == CUP_OK)
+        status = cup__gpt_fits(c, &m->config, cup_dtype_size(dtype), "weights");
     if (status == CUP_OK) {
         bool was = cup_grad_recording(c, false);
         cup_random_step(c, 0);

@@ -48,6 +48,10 @@ typedef struct cup__gpt_pass {
     bool training;
 } cup__gpt_pass;
 
+/* Refuses at once what the device has no memory for: so many bytes for each parameter. */
+cup_status cup__gpt_fits(cup_context *c, const cup_gpt_config *config, int64_t bytes_each,
+                         const char *what);
+
 /* The config as a JSON object under the key, and back. */
 void cup__gpt_config_write(cup__json_writer *writer, const char *key, const cup_gpt_config *config);
 cup_status cup__gpt_config_read(cup_context *c, const cup__json *json, const cup__json_node *object,

@@ -117,7 +117,7 @@ static cup_status read_state(cup_context *c, const cup__checkpoint *checkpoint, 
     if (cup__training_check(c, &out->training) == CUP_OK)
         return CUP_OK;
     cup__error_prefix(error, "%s: ", json->name);
-    return error->status;
+    return error->status = CUP_FORMAT;
 }
 
 cup_status cup_training_load(cup_context *c, const char *folder, cup_training *training,
@@ -257,4 +257,27 @@ cup_gpt *cup_gpt_load(cup_context *c, const char *folder)
         return m;
     cup_gpt_free(m);
     return NULL;
+}
+
+cup_tokenizer *cup_gpt_tokenizer_load(cup_context *c, const char *folder)
+{
+    if (!c || c->error.status != CUP_OK)
+        return NULL;
+    cup__checkpoint checkpoint;
+    if (cup__checkpoint_open(&c->error, folder, &checkpoint) != CUP_OK)
+        return NULL;
+    char *text;
+    size_t bytes;
+    cup__json json;
+    cup_tokenizer *t = NULL;
+    cup_status status = cup__checkpoint_read(&c->error, &checkpoint, TOKENIZER, &text, &bytes);
+    cup__checkpoint_close(&checkpoint);
+    if (status != CUP_OK)
+        return NULL;
+    if (cup__json_parse(&c->error, TOKENIZER, text, bytes, &json) == CUP_OK) {
+        cup__tokenizer_parse(&c->error, &json, &t);
+        cup__json_free(&json);
+    }
+    cup__free(text);
+    return t;
 }

@@ -2,9 +2,15 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/memory.h"
+#include "nn/gpt.h"
 #include "tensor/tensor.h"
 #include "train/trainer.h"
+
+/* Of a parameter while it is trained by AdamW: in f32 itself, its gradient and two states; in bf16
+ * the first two are half as large, and a master copy comes along. */
+#define BYTES_EACH 16
 
 static cup_status make_batches(cup_trainer *t)
 {
@@ -40,6 +46,26 @@ static cup_status check_vocabulary(cup_trainer *t)
                      (long long)size, (long long)g->vocabulary);
 }
 
+/* Makes the folder and tries whether a file can be written there, because the first checkpoint may
+ * be hours away. */
+static cup_status open_folder(cup_trainer *t, const char *folder)
+{
+    cup__error *error = &t->c->error;
+    cup__writer probe;
+    CUP_TRY(cup__folder_make(error, folder));
+    t->folder = cup__strdup(folder);
+    char *path = cup__path_join(folder, "probe");
+    if (!t->folder || !path) {
+        cup__free(path);
+        return cup__fail(error, CUP_MEMORY, "out of host memory for a training run");
+    }
+    cup_status status = cup__writer_open(error, path, &probe);
+    if (status == CUP_OK)
+        cup__writer_abandon(&probe);
+    cup__free(path);
+    return status;
+}
+
 static cup_status make(cup_trainer *t, const char *folder)
 {
     cup_training *a = &t->training;
@@ -47,11 +73,9 @@ static cup_status make(cup_trainer *t, const char *folder)
     CUP_TRY(cup__training_check(t->c, a));
     t->schedule =
         (cup_schedule){.high = a->rate, .low = a->rate_end, .warmup = a->warmup, .steps = a->steps};
-    if (folder) {
-        t->folder = cup__strdup(folder);
-        if (!t->folder)
-            return cup__fail(&t->c->error, CUP_MEMORY, "out of host memory for a training run");
-    }
+    if (folder)
+        CUP_TRY(open_folder(t, folder));
+    CUP_TRY(cup__gpt_fits(t->c, &a->model, BYTES_EACH, "weights, gradients and optimizer"));
     cup_seed(t->c, a->seed);
     t->model = cup_gpt_new(t->c, &a->model, a->dtype);
     if (!t->model)

@@ -316,7 +316,9 @@ TEST(trainer_resume_refuses_what_differs)
     EXPECT_INT(go(&s), CUP_OK);
     EXPECT_INT(cup_trainer_steps(s.trainer), 20);
     end(&s);
-    begin(&s, &tiny, sample_text(), "/nonexistent/run");
+    char empty[512];
+    snprintf(empty, sizeof empty, "%s/empty", folder);
+    begin(&s, &tiny, sample_text(), empty);
     EXPECT_INT(cup_trainer_resume(s.trainer), CUP_IO);
     end(&s);
 }

@@ -1,0 +1,288 @@
+/* cupola train and cupola generate as commands: signals, kills, files, what they refuse. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/memory.h"
+#include "test.h"
+
+#define TINY                                                                                       \
+    "--device cpu --threads 1 --layers 1 --heads 2 --width 16 --context 16 --batch 2 "             \
+    "--evaluate-every 0 --evaluate-texts 8 --save-every 3"
+
+static char out[200000];
+
+/* The command's absolute path. */
+static const char *command(void)
+{
+    static char path[4200];
+    char folder[4096];
+    EXPECT(realpath(test_build(), folder) != NULL);
+    snprintf(path, sizeof path, "%s/cupola", folder);
+    return path;
+}
+
+static int cupola(const char *folder, const char *words)
+{
+    return test_command(out, sizeof out, "cd '%s' && '%s' %s", folder, command(), words);
+}
+
+/* A folder with a text to learn from. */
+static const char *work_folder(void)
+{
+    const char *folder = test_folder();
+    char path[512], text[4000];
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = "abcd efg\n"[(i * i / 7 + i / 3) % 9];
+    snprintf(path, sizeof path, "%s/text.txt", folder);
+    EXPECT_INT(cup__file_write(NULL, path, text, sizeof text), CUP_OK);
+    return folder;
+}
+
+/* losses.csv of a run; to be freed. A kill at the very end of a save leaves it under the name from
+ * which it would have been renamed. */
+static char *losses(const char *folder, const char *run)
+{
+    char path[512], *text = NULL;
+    snprintf(path, sizeof path, "%s/%s/losses.csv.new", folder, run);
+    if (!cup__file_exists(path))
+        path[strlen(path) - strlen(".new")] = 0;
+    EXPECT_INT(cup__file_read(NULL, path, 1 << 24, &text, NULL), CUP_OK);
+    return text;
+}
+
+static int64_t step_of(const char *folder, const char *run)
+{
+    char path[512];
+    cup__json json;
+    int64_t step = -1;
+    snprintf(path, sizeof path, "%s/%s/state.json", folder, run);
+    if (cup__json_read(NULL, path, 1 << 20, &json) != CUP_OK)
+        return -1;
+    const cup__json_node *state = cup__json_find(json.root, "state");
+    cup__json_integer(cup__json_find(state, "step"), &step);
+    cup__json_free(&json);
+    return step;
+}
+
+TEST(train_and_generate)
+{
+    const char *folder = work_folder();
+    EXPECT_INT(cupola(folder, "train --data text.txt --out run --steps 4 --sample 20 " TINY), 0);
+    EXPECT_CONTAINS(out, "step 0: validation loss");
+    EXPECT_CONTAINS(out, "done at step 4 of 4");
+    EXPECT_INT(cupola(folder, "train --data text.txt --out run --steps 4 " TINY), 2);
+    EXPECT_CONTAINS(out, "--resume goes on with it");
+    EXPECT_INT(test_command(out, sizeof out, "ls '%s/run'", folder), 0);
+    EXPECT_TEXT(out, "loss.svg\nlosses.csv\nmodel.safetensors\noptimizer.safetensors\n"
+                     "state.json\ntokenizer.json\n");
+    static char first[4000];
+    EXPECT_INT(cupola(folder, "generate --from run --tokens 60 --seed 5 --prompt 'abc d'"), 0);
+    EXPECT(!strncmp(out, "abc d", 5) && strlen(out) == 5 + 60 + 1);
+    strcpy(first, out);
+    EXPECT_INT(cupola(folder, "generate --from run --tokens 60 --seed 5 --prompt 'abc d'"), 0);
+    EXPECT_TEXT(out, first);
+    EXPECT_INT(cupola(folder, "generate --from run --tokens 60 --seed 6 --prompt 'abc d'"), 0);
+    EXPECT(strcmp(out, first) != 0);
+    EXPECT_INT(cupola(folder, "generate --from run --tokens 9 --no-echo --prompt 'abc d'"), 0);
+    EXPECT_INT((int64_t)strlen(out), 10);
+    EXPECT_INT(cupola(folder, "generate --from run --tokens 9 --temperature 0 < text.txt"), 0);
+    EXPECT_INT((int64_t)strlen(out), 10);
+    EXPECT_INT(cupola(folder, "generate --from run --tokens 100000 --prompt a | head -c 20"), 0);
+}
+
+TEST(train_and_generate_speak_json)
+{
+    const char *folder = work_folder();
+    cup__json json;
+    int64_t steps = 0;
+    EXPECT_INT(cupola(folder, "train --data text.txt --out run --steps 3 --sample 9 --json " TINY
+                              " 2>/dev/null"),
+               0);
+    EXPECT_INT(cup__json_parse(NULL, "train", out, strlen(out), &json), CUP_OK);
+    EXPECT(cup__json_integer(cup__json_find(json.root, "steps"), &steps) && steps == 3);
+    EXPECT(cup__json_find(json.root, "finished")->boolean);
+    EXPECT(cup__json_find(json.root, "validation_loss")->number > 0);
+    EXPECT_INT(cup__json_find(json.root, "sample")->count, 9);
+    cup__json_free(&json);
+    EXPECT_INT(cupola(folder, "generate --from run --tokens 7 --prompt ab --json"), 0);
+    EXPECT_INT(cup__json_parse(NULL, "generate", out, strlen(out), &json), CUP_OK);
+    EXPECT_TEXT(cup__json_find(json.root, "prompt")->string, "ab");
+    EXPECT_INT(cup__json_find(json.root, "text")->count, 7);
+    cup__json_free(&json);
+}
+
+/* Starts a long run in the background, waits for its first checkpoint and sends a signal. */
+static int signal_run(const char *folder, const char *name)
+{
+    return test_command(out, sizeof out,
+                        "cd '%s'; rm -rf run; '%s' train --data text.txt --out run "
+                        "--steps 100000 " TINY " 2>log & pid=$!; "
+                        "while [ ! -e run/state.json ]; do sleep 0.02; done; "
+                        "kill -%s $pid; wait $pid",
+                        folder, command(), name);
+}
+
+TEST(train_ends_by_a_signal_with_a_checkpoint)
+{
+    const char *folder = work_folder();
+    static const struct {
+        const char *name;
+        int code;
+    } signals[] = {{"INT", 130}, {"TERM", 143}, {"HUP", 129}};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        EXPECT_INT(signal_run(folder, signals[i].name), signals[i].code);
+        EXPECT_INT(test_command(out, sizeof out, "cat '%s/log'", folder), 0);
+        EXPECT_CONTAINS(out, "stopped at step");
+        char words[300];
+        snprintf(words, sizeof words,
+                 "train --data text.txt --out run --resume --device cpu --steps %lld",
+                 (long long)step_of(folder, "run") + 2);
+        int code = cupola(folder, words);
+        if (code)
+            test_fail(__FILE__, __LINE__, "%s: %d: %s", words, code, out);
+        EXPECT_CONTAINS(out, "resumed  behind step");
+    }
+}
+
+TEST_LIMITED(train_survives_kill_9_at_any_moment, 180)
+{
+    const char *folder = work_folder();
+    EXPECT_INT(cupola(folder, "train --data text.txt --out whole --steps 60 " TINY), 0);
+    char *want = losses(folder, "whole");
+    int kills = 0;
+    for (int round = 0; step_of(folder, "run") < 60; round++) {
+        EXPECT(round < 400);
+        bool begun = step_of(folder, "run") >= 0;
+        double wait = round < 60 ? test_uniform(0.01, 0.2) : 5;
+        int code = test_command(out, sizeof out,
+                                "cd '%s' && timeout -s KILL %.3f '%s' train --data text.txt "
+                                "--out run --steps 60 " TINY " %s",
+                                folder, wait, command(), begun ? "--resume" : "");
+        if (code != 0 && code != 137)
+            test_fail(__FILE__, __LINE__, "round %d: exit code %d: %.2000s", round, code, out);
+        kills += code == 137;
+    }
+    char *got = losses(folder, "run");
+    size_t at = 0;
+    while (got[at] && got[at] == want[at])
+        at++;
+    if (got[at] != want[at])
+        test_fail(__FILE__, __LINE__, "losses.csv differs at byte %zu: %.120s, expected %.120s", at,
+                  got + (at > 60 ? at - 60 : 0), want + (at > 60 ? at - 60 : 0));
+    EXPECT(kills > 0);
+    cup__free(want);
+    cup__free(got);
+}
+
+/* What a command line should end with: an exit code and words of the sentence. */
+typedef struct refusal {
+    const char *words;
+    int code;
+    const char *part;
+} refusal;
+
+static void expect_refusals(const char *folder, const refusal *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        int code = cupola(folder, list[i].words);
+        if (code != list[i].code)
+            test_fail(__FILE__, __LINE__, "cupola %s: exit code %d, expected %d: %.300s",
+                      list[i].words, code, list[i].code, out);
+        EXPECT_CONTAINS(out, list[i].part);
+        EXPECT(!strstr(out, "done at step"));
+    }
+}
+
+TEST(train_refuses_what_cannot_be)
+{
+    static const refusal list[] = {
+        {"train", 2, "--data is missing"},
+        {"train --data text.txt --heads 0", 2, "--heads"},
+        {"train --data text.txt --heads -2", 2, "--heads"},
+        {"train --data text.txt --heads 99999999999999999999", 2, "--heads"},
+        {"train --data text.txt --layers 1e3", 2, "--layers"},
+        {"train --data text.txt --width 10 --heads 4", 2, "12 would be"},
+        {"train --data text.txt --dropout 1", 2, "--dropout"},
+        {"train --data text.txt --lr nan", 2, "--lr"},
+        {"train --data text.txt --lr -1", 2, "--lr"},
+        {"train --data text.txt --preset none", 2, "--preset"},
+        {"train --data text.txt --dtype f64", 2, "--dtype"},
+        {"train --data text.txt --steps 0", 2, "--steps"},
+        {"train --data text.txt --bacth 3", 2, "did you mean --batch?"},
+        {"train --data text.txt --device cuda:4095", 3, "CUDA"},
+        {"train --data text.txt --device gpu", 2, "gpu"},
+        {"train --data text.txt --device cpu --context 100000", 2, "more than the context"},
+        {"train --data text.txt --device cpu --positions rotary --heads 2 --width 6", 2,
+         "even size"},
+        {"train --data text.txt --device cpu --kv-heads 3 --heads 4 --width 16", 2, "share"},
+        {"train --data text.txt --device cpu --width 1048576 --layers 4096 --heads 1", 4,
+         "parameters need"},
+        {"train --data none.txt --device cpu", 5, "none.txt"},
+        {"train --data empty.txt --device cpu", 5, "empty.txt"},
+        {"train --data one.txt --device cpu", 2, "tokens"},
+        {"train --data binary --device cpu", 5, "binary"},
+        {"train --data text.txt --device cpu --tokenizer none.json", 5, "none.json"},
+        {"train --data text.txt --device cpu --tokenizer text.txt", 5, "text.txt"},
+        {"train --data text.txt --device cpu --out text.txt/run", 5, "text.txt"},
+        {"train --data text.txt --device cpu --out /proc/run --steps 1 --layers 1", 5, "/proc/run"},
+        {"train --data text.txt --device cpu --resume --out none", 5, "none"},
+    };
+    const char *folder = work_folder();
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd '%s' && : > empty.txt && printf a > one.txt && "
+                            "head -c 3000 /bin/sh > binary",
+                            folder),
+               0);
+    expect_refusals(folder, list, sizeof list / sizeof *list);
+}
+
+TEST(train_resume_refuses_what_differs)
+{
+    static const refusal list[] = {
+        {"train --data text.txt --out run --resume --device cpu --layers 2", 2, "layers is not"},
+        {"train --data text.txt --out run --resume --device cpu --batch 3", 2, "batch is not"},
+        {"train --data text.txt --out run --resume --device cpu --steps 2", 2, "3 steps already"},
+        {"train --data other.txt --out run --resume --device cpu", 2, "data are not those"},
+        {"train --data unknown.txt --out run --resume --device cpu", 5, "no character"},
+    };
+    const char *folder = work_folder();
+    EXPECT_INT(cupola(folder, "train --data text.txt --out run --steps 3 " TINY), 0);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd '%s' && (cat text.txt; echo a) > other.txt && "
+                            "(cat text.txt; echo XYZ) > unknown.txt",
+                            folder),
+               0);
+    expect_refusals(folder, list, sizeof list / sizeof *list);
+    EXPECT_INT(cupola(folder, "train --data text.txt --out run --resume --device cpu"), 0);
+    EXPECT_CONTAINS(out, "done at step 3 of 3");
+}
+
+TEST(generate_refuses_what_cannot_be)
+{
+    static const refusal list[] = {
+        {"generate --from none --prompt a", 5, "none"},
+        {"generate --from run --prompt 'X'", 5, "no character"},
+        {"generate --from run --prompt \"$(printf 'a\\377')\"", 2, "not UTF-8 from byte 1"},
+        {"generate --from run --tokens 0", 2, "--tokens"},
+        {"generate --from run --temperature -1", 2, "--temperature"},
+        {"generate --from run --top-p 2", 2, "--top-p"},
+        {"generate --from text.txt --prompt a", 5, "text.txt"},
+        {"generate --from half --prompt a", 5, "half"},
+        {"generate --from cut --prompt a", 5, "cut"},
+        {"generate --from foreign --prompt a", 5, "foreign"},
+        {"generate --from schema --prompt a", 5, "schema"},
+    };
+    const char *folder = work_folder();
+    EXPECT_INT(cupola(folder, "train --data text.txt --out run --steps 1 " TINY), 0);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd '%s' && for i in half cut foreign schema; do cp -r run $i; done; "
+                            "rm half/model.safetensors; truncate -s -5 cut/model.safetensors; "
+                            "echo '{}' > foreign/state.json; "
+                            "sed -i 's/\"width\": 16/\"width\": 17/' schema/state.json",
+                            folder),
+               0);
+    expect_refusals(folder, list, sizeof list / sizeof *list);
+}

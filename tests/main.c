@@ -1,5 +1,6 @@
-/* Runs the tests with Check: each in its own process, with a time limit. Arguments are words; a
- * test runs when its name contains one of them. */
+/* Runs the tests with Check: each in its own process, with a time limit, as many at once as there
+ * are cores or as TEST_JOBS says. Arguments are words; a test runs when its name contains one of
+ * them. TEST_TIMES=1 tells the processor time of each. */
 #include "test.h"
 
 #include <check.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,11 +25,20 @@ typedef struct test_entry {
     test_function run;
     void *user;
     double seconds;
+    bool wanted;
 } test_entry;
+
+/* What all processes of a run share. */
+typedef struct run_state {
+    _Atomic int next; /* of the tests that nobody has begun */
+    _Atomic int passed;
+    char skipped[MOST_TESTS][160];
+    double seconds[MOST_TESTS]; /* of processor time */
+} run_state;
 
 static test_entry entries[MOST_TESTS];
 static int entry_count;
-static char (*skipped)[160]; /* shared with the processes of the tests */
+static run_state *state;
 static int current;
 static uint64_t random_state = 0x243f6a8885a308d3u;
 
@@ -67,7 +78,7 @@ void test_skip(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    vsnprintf(skipped[current], sizeof skipped[current], format, args);
+    vsnprintf(state->skipped[current], sizeof state->skipped[current], format, args);
     va_end(args);
     exit(0);
 }
@@ -160,51 +171,111 @@ static bool wanted(const char *name, int words, char **word)
     return words == 0;
 }
 
-static int count_failures(SRunner *runner, int *ran)
+static double processor_seconds(void)
 {
-    int failed = srunner_ntests_failed(runner);
-    *ran = srunner_ntests_run(runner);
-    TestResult **results = srunner_failures(runner);
-    for (int i = 0; i < failed; i++)
-        fprintf(stderr, "FAILED %s: %s\n", tr_tcname(results[i]), tr_msg(results[i]));
-    free(results);
-    return failed;
+    struct rusage use;
+    getrusage(RUSAGE_CHILDREN, &use);
+    return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
+           1e-6 * (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
+}
+
+static void run_one(int index)
+{
+    test_entry *entry = &entries[index];
+    TCase *only = tcase_create(entry->name);
+    tcase_set_timeout(only, entry->seconds);
+    tcase_add_loop_test(only, &entry->check, index, index + 1);
+    Suite *suite = suite_create(entry->name);
+    suite_add_tcase(suite, only);
+    SRunner *runner = srunner_create(suite);
+    double before = processor_seconds();
+    srunner_run_all(runner, CK_SILENT);
+    state->seconds[index] = processor_seconds() - before;
+    if (srunner_ntests_failed(runner) > 0) {
+        TestResult **results = srunner_failures(runner);
+        fprintf(stderr, "FAILED %s: %s\n", entry->name, tr_msg(results[0]));
+        free(results);
+    } else if (!state->skipped[index][0]) {
+        state->passed++;
+    }
+    srunner_free(runner);
+}
+
+/* Takes tests off the list until it is empty. */
+static void work(void)
+{
+    for (int i = state->next++; i < entry_count; i = state->next++)
+        if (entries[i].wanted)
+            run_one(i);
+}
+
+/* Runs all wanted tests in as many processes at once; each of them is one more process. */
+static void run_all(int workers)
+{
+    fflush(NULL);
+    for (int i = 1; i < workers; i++)
+        if (fork() == 0) {
+            work();
+            fflush(NULL);
+            _exit(0);
+        }
+    work();
+    while (wait(NULL) > 0)
+        ;
+}
+
+/* What neither passed nor was skipped has failed, even when the process that ran it is gone. */
+static int report(int tests)
+{
+    int skips = 0;
+    for (int i = 0; i < entry_count; i++)
+        if (state->skipped[i][0]) {
+            printf("skipped %s: %s\n", entries[i].name, state->skipped[i]);
+            skips++;
+        }
+    if (getenv("TEST_TIMES"))
+        for (int i = 0; i < entry_count; i++)
+            printf("%8.2f s of processor time: %s\n", state->seconds[i], entries[i].name);
+    int failed = tests - state->passed - skips;
+    printf("%d passed, %d failed, %d skipped\n", state->passed, failed, skips);
+    return failed || tests == 0 ? 1 : 0;
+}
+
+static int workers_for(int tests)
+{
+    const char *jobs = getenv("TEST_JOBS");
+    long workers = jobs && *jobs ? strtol(jobs, NULL, 10) : sysconf(_SC_NPROCESSORS_ONLN);
+    return workers < 1 ? 1 : workers < tests ? (int)workers : tests;
+}
+
+/* OpenMP's threads spin while they wait unless told otherwise before the program begins, and
+ * processes that share the cores then take them from each other. */
+static void wait_without_spinning(char **argv)
+{
+    if (!getenv("OMP_WAIT_POLICY") && !setenv("OMP_WAIT_POLICY", "passive", 1))
+        execv("/proc/self/exe", argv);
 }
 
 int main(int argc, char **argv)
 {
+    wait_without_spinning(argv);
     const char *seed = getenv("TEST_SEED");
     if (seed)
         random_state = strtoull(seed, NULL, 0);
     printf("seed %llu\n", (unsigned long long)random_state);
     const char *tmp = getenv("TMPDIR");
     snprintf(scratch, sizeof scratch, "%s/cupola-test-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    skipped = mmap(NULL, sizeof *skipped * MOST_TESTS, PROT_READ | PROT_WRITE,
-                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (skipped == MAP_FAILED || !mkdtemp(scratch)) {
+    state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (state == MAP_FAILED || !mkdtemp(scratch)) {
         fprintf(stderr, "tests: no memory or no temporary folder\n");
         return 1;
     }
-    Suite *suite = suite_create("cupola");
-    for (int i = 0; i < entry_count; i++) {
-        if (!wanted(entries[i].name, argc - 1, argv + 1))
-            continue;
-        TCase *one = tcase_create(entries[i].name);
-        tcase_set_timeout(one, entries[i].seconds);
-        tcase_add_loop_test(one, &entries[i].check, i, i + 1);
-        suite_add_tcase(suite, one);
-    }
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_SILENT);
-    int ran, failed = count_failures(runner, &ran), skips = 0;
+    int tests = 0;
     for (int i = 0; i < entry_count; i++)
-        if (skipped[i][0]) {
-            printf("skipped %s: %s\n", entries[i].name, skipped[i]);
-            skips++;
-        }
-    srunner_free(runner);
+        tests += entries[i].wanted = wanted(entries[i].name, argc - 1, argv + 1);
+    run_all(workers_for(tests));
+    int code = report(tests);
     char out[1];
     test_command(out, sizeof out, "rm -rf '%s'", scratch);
-    printf("%d passed, %d failed, %d skipped\n", ran - failed - skips, failed, skips);
-    return failed || ran == 0 ? 1 : 0;
+    return code;
 }

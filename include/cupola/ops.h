@@ -123,6 +123,14 @@ CUP_API cup_tensor *cup_max(cup_context *c, cup_tensor *x, const int64_t *axes, 
 /* (x): smallest element over the axes; NaN when there is one. Equal ones share the gradient */
 CUP_API cup_tensor *cup_min(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
 
+/* (x): place of the largest element over the axes, over all when none is given, as i64: its
+ * number among the elements folded together. The first of equal ones; NaN counts as largest */
+CUP_API cup_tensor *cup_argmax(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
+
+/* (x): place of the smallest element, as argmax gives that of the largest; NaN counts as
+ * smallest */
+CUP_API cup_tensor *cup_argmin(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
+
 /* (x) -> y: root of the sum of squares over the axes */
 CUP_API cup_tensor *cup_norm(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
 

@@ -47,6 +47,8 @@ typedef enum cup__op_id {
     CUP__OP_mean,
     CUP__OP_max,
     CUP__OP_min,
+    CUP__OP_argmax,
+    CUP__OP_argmin,
     CUP__OP_norm,
     CUP__OP_var,
     CUP__OP_logsumexp,
@@ -250,6 +252,20 @@ typedef struct cup__min_attributes {
     int axes_count;
     bool keep;
 } cup__min_attributes;
+
+extern const cup__op cup__op_argmax;
+typedef struct cup__argmax_attributes {
+    int64_t axes[8];
+    int axes_count;
+    bool keep;
+} cup__argmax_attributes;
+
+extern const cup__op cup__op_argmin;
+typedef struct cup__argmin_attributes {
+    int64_t axes[8];
+    int axes_count;
+    bool keep;
+} cup__argmin_attributes;
 
 extern const cup__op cup__op_norm;
 typedef struct cup__norm_attributes {

@@ -67,15 +67,23 @@ int64_t cup__reduction_folded(const cup__reduction *r, int64_t index)
     return offset_in(r->folded, r->folded_size, r->folded_stride, index);
 }
 
+/* Folds that have no result without an element, and take any dtype. */
+static bool is_extreme(int kind)
+{
+    return kind == CUP__FOLD_MAX || kind == CUP__FOLD_MIN || kind == CUP__FOLD_ARGMAX ||
+           kind == CUP__FOLD_ARGMIN;
+}
+
 static cup_status check_dtype(cup__call *call)
 {
     cup_dtype dtype = call->in[0]->dtype;
-    bool any = call->op->kind == CUP__FOLD_SUM || call->op->kind == CUP__FOLD_MAX ||
-               call->op->kind == CUP__FOLD_MIN;
-    if (!any || cup__dtype_is_float(dtype))
+    int kind = call->op->kind;
+    bool is_place = kind == CUP__FOLD_ARGMAX || kind == CUP__FOLD_ARGMIN;
+    bool takes_any = kind == CUP__FOLD_SUM || is_extreme(kind);
+    if (!takes_any || cup__dtype_is_float(dtype))
         CUP_TRY(cup__need_float(call, 0));
-    bool widens = call->op->kind == CUP__FOLD_SUM && !cup__dtype_is_float(dtype);
-    call->result[0].dtype = widens ? CUP_I64 : dtype;
+    bool widens = kind == CUP__FOLD_SUM && !cup__dtype_is_float(dtype);
+    call->result[0].dtype = widens || is_place ? CUP_I64 : dtype;
     return CUP_OK;
 }
 
@@ -97,7 +105,7 @@ cup_status cup__reduce_infer(cup__call *call)
         if (!gone || a->keep)
             shape->size[shape->ndim++] = gone ? 1 : in->shape[i];
     }
-    if (length == 0 && (call->op->kind == CUP__FOLD_MAX || call->op->kind == CUP__FOLD_MIN))
+    if (length == 0 && is_extreme(call->op->kind))
         return cup__call_fail(call, CUP_SHAPE, "no elements along the axes have a %s",
                               call->row->name);
     return CUP_OK;
@@ -119,8 +127,9 @@ static long double fold(int kind, long double sum, double x, double shift)
         return sum + (x - shift) * (x - shift);
     case CUP__FOLD_LOGSUMEXP:
         return sum + exp(x - shift);
+    default:
+        return NAN;
     }
-    return NAN;
 }
 
 static double start_of(int kind)
@@ -156,6 +165,21 @@ static double fold_all(const cup__call *call, const cup__reduction *r, int64_t o
     return (double)sum;
 }
 
+static int64_t place_of(const cup__call *call, const cup__reduction *r, int64_t output)
+{
+    int64_t base = cup__reduction_kept(r, output), place = 0;
+    double best = 0;
+    for (int64_t i = 0; i < r->length; i++) {
+        double x = cup__load(call->in[0], base + cup__reduction_folded(r, i));
+        bool beats = call->op->kind == CUP__FOLD_ARGMAX ? x > best : x < best;
+        if (i == 0 || beats || (isnan(x) && !isnan(best))) {
+            best = x;
+            place = i;
+        }
+    }
+    return place;
+}
+
 static int64_t integer_at(const cup_tensor *t, int64_t offset)
 {
     return t->dtype == CUP_I64 ? ((const int64_t *)t->data)[offset] : (int64_t)cup__load(t, offset);
@@ -181,6 +205,10 @@ cup_status cup__reduce_specification(cup__call *call)
     cup__reduction_make(&r, call);
     int kind = call->op->kind;
     for (int64_t i = 0; i < r.outputs; i++) {
+        if (kind == CUP__FOLD_ARGMAX || kind == CUP__FOLD_ARGMIN) {
+            ((int64_t *)out->data)[i] = place_of(call, &r, i);
+            continue;
+        }
         if (!cup__dtype_is_float(call->in[0]->dtype)) {
             int64_t folded = fold_integers(call, &r, i);
             if (out->dtype == CUP_I64)

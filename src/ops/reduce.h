@@ -12,7 +12,9 @@ typedef enum cup__fold {
     CUP__FOLD_MIN,
     CUP__FOLD_NORM,
     CUP__FOLD_VAR,
-    CUP__FOLD_LOGSUMEXP
+    CUP__FOLD_LOGSUMEXP,
+    CUP__FOLD_ARGMAX,
+    CUP__FOLD_ARGMIN
 } cup__fold;
 
 /* Which dimensions of a tensor are kept and which are folded, neighbours merged where the strides
@@ -34,6 +36,7 @@ int64_t cup__reduction_folded(const cup__reduction *r, int64_t index);
 cup_status cup__reduce_infer(cup__call *call);
 cup_status cup__reduce_specification(cup__call *call);
 cup_status cup__reduce_cpu(cup__call *call);
+cup_status cup__reduce_cuda(cup__call *call);
 const char *cup__reduce_cpu_refuses(const cup__call *call);
 
 /* What is left to do with the folded value: dividing, a root, a logarithm. `shift` is the value
@@ -46,6 +49,10 @@ extern const cup__sample cup__reduce_samples[], cup__reduce_bench[];
 /* A sum of many elements carries the rounding of its own steps; the samples are not centred on 0,
  * where what is left of them could be arbitrarily small. */
 #define CUP__REDUCE_TOLERANCE 16
+
+/* The integers that sums and extremes take. */
+#define CUP__DTYPES_INTEGER                                                                        \
+    (CUP__DTYPES_INDEX | CUP__DTYPE(U8) | CUP__DTYPE(BOOL) | CUP__DTYPE(I8))
 
 /* The fields of a descriptor that all reductions share. */
 #define CUP__REDUCE(fold)                                                                          \

@@ -293,5 +293,6 @@ cup_status cup__reduce_cpu(cup__call *call)
 const cup__impl cup__reduce_impls[] = {
     {.name = "lanes", .place = CUP__CPU, .strided = true, .refuses = cup__reduce_cpu_refuses,
      .run = cup__reduce_cpu},
+    {.name = "pieces", .place = CUP__CUDA, .strided = true, .run = cup__reduce_cuda},
     {0},
 };

@@ -9,5 +9,6 @@ static cup_status gradient(cup__grad *g)
 
 const cup__op cup__op_sum = {
     CUP__REDUCE(CUP__FOLD_SUM),
+    .in_dtypes = {CUP__DTYPES_FLOAT | CUP__DTYPES_INTEGER},
     .gradient = gradient,
 };

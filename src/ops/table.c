@@ -68,6 +68,14 @@ static const cup__attribute min_attributes[] = {
     {"axes", CUP__KIND_INTS, offsetof(cup__min_attributes, axes)},
     {"keep", CUP__KIND_BOOL, offsetof(cup__min_attributes, keep)},
     {NULL, 0, 0}};
+static const cup__attribute argmax_attributes[] = {
+    {"axes", CUP__KIND_INTS, offsetof(cup__argmax_attributes, axes)},
+    {"keep", CUP__KIND_BOOL, offsetof(cup__argmax_attributes, keep)},
+    {NULL, 0, 0}};
+static const cup__attribute argmin_attributes[] = {
+    {"axes", CUP__KIND_INTS, offsetof(cup__argmin_attributes, axes)},
+    {"keep", CUP__KIND_BOOL, offsetof(cup__argmin_attributes, keep)},
+    {NULL, 0, 0}};
 static const cup__attribute norm_attributes[] = {
     {"axes", CUP__KIND_INTS, offsetof(cup__norm_attributes, axes)},
     {"keep", CUP__KIND_BOOL, offsetof(cup__norm_attributes, keep)},
@@ -306,6 +314,12 @@ const cup__row cup__rows[] = {
     {"min", &cup__op_min, "x", "ints axes, bool keep",
      "y",
      "smallest element over the axes; NaN when there is one. Equal ones share the gradient", 1, 1, 1, 1, true, sizeof(cup__min_attributes), min_attributes},
+    {"argmax", &cup__op_argmax, "x", "ints axes, bool keep",
+     "y",
+     "place of the largest element over the axes, over all when none is given, as i64: its number among the elements folded together. The first of equal ones; NaN counts as largest", 1, 1, 1, 1, true, sizeof(cup__argmax_attributes), argmax_attributes},
+    {"argmin", &cup__op_argmin, "x", "ints axes, bool keep",
+     "y",
+     "place of the smallest element, as argmax gives that of the largest; NaN counts as smallest", 1, 1, 1, 1, true, sizeof(cup__argmin_attributes), argmin_attributes},
     {"norm", &cup__op_norm, "x", "ints axes, bool keep",
      "y",
      "root of the sum of squares over the axes", 1, 1, 1, 1, true, sizeof(cup__norm_attributes), norm_attributes},
@@ -700,6 +714,24 @@ cup_tensor *cup_min(cup_context *c, cup_tensor *x, const int64_t *axes, int axes
     attributes.keep = keep;
     cup_tensor *const in[] = {x};
     return cup__op_call(c, &cup__rows[CUP__OP_min], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_argmax(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep)
+{
+    cup__argmax_attributes attributes = {0};
+    attributes.axes_count = cup__take_ints(attributes.axes, axes, axes_count);
+    attributes.keep = keep;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_argmax], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_argmin(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep)
+{
+    cup__argmin_attributes attributes = {0};
+    attributes.axes_count = cup__take_ints(attributes.axes, axes, axes_count);
+    attributes.keep = keep;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_argmin], in, 1, &attributes, NULL);
 }
 
 cup_tensor *cup_norm(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep)

@@ -1,0 +1,163 @@
+/* What a reduction keeps while it goes over elements. The knob OP picks it; a `state` is
+ *
+ *     start()          nothing seen yet
+ *     add(x, index)    takes in one element
+ *     settle()         must be called between the last add and a join
+ *     join(other)      takes in another's elements, which come later
+ *     result(n, ...)   of n elements in all
+ * Elements are computed with as `wide`: float, double for f64, int64_t for integers. */
+#ifndef CUP_FOLD_CUH
+#define CUP_FOLD_CUH
+
+#include "reduce_call.cuh"
+#include "rows.cuh"
+
+#ifndef OP
+#define OP REDUCE_SUM
+#endif
+
+template <typename Real> struct wide_of { typedef int64_t type; };
+template <> struct wide_of<float> { typedef float type; };
+template <> struct wide_of<double> { typedef double type; };
+typedef wide_of<real>::type wide;
+
+DEVICE float root_of(float x) { return sqrtf(x); }
+DEVICE double root_of(double x) { return sqrt(x); }
+DEVICE int64_t root_of(int64_t x) { return x; }
+DEVICE float log_of(float x) { return logf(x); }
+DEVICE double log_of(double x) { return log(x); }
+DEVICE int64_t log_of(int64_t x) { return x; }
+DEVICE float power_of_e(float x) { return expf(x); }
+DEVICE double power_of_e(double x) { return exp(x); }
+DEVICE int64_t power_of_e(int64_t x) { return x; }
+
+#if OP == REDUCE_VAR
+
+/* Sums around the first element seen, so that a large mean does not swallow the differences; once
+ * settled, `shift` is the mean and `squares` the sum of squares around it. */
+struct state {
+    wide n, shift, sum, squares;
+
+    __device__ __forceinline__ void start() { n = shift = sum = squares = 0; }
+    __device__ __forceinline__ void add(wide x, int64_t)
+    {
+        shift = n == 0 ? x : shift;
+        n += 1;
+        sum += x - shift;
+        squares += (x - shift) * (x - shift);
+    }
+    __device__ __forceinline__ void settle()
+    {
+        if (n == 0)
+            return;
+        squares -= sum * sum / n;
+        shift += sum / n;
+        sum = 0;
+    }
+    __device__ __forceinline__ void join(const state &other)
+    {
+        if (other.n == 0)
+            return;
+        wide all = n + other.n, apart = n == 0 ? 0 : other.shift - shift;
+        squares += other.squares + apart * apart * (n / all * other.n);
+        shift = n == 0 ? other.shift : shift + apart * (other.n / all);
+        n = all;
+    }
+    __device__ __forceinline__ wide result(int64_t length, double correction) const
+    {
+        wide degrees = (wide)((double)length - correction);
+        return degrees > 0 ? squares / degrees : (wide)0 / (degrees - degrees);
+    }
+};
+
+#elif OP == REDUCE_LOGSUMEXP
+
+struct state {
+    wide most, sum;
+
+    __device__ __forceinline__ void start()
+    {
+        most = lowest(wide());
+        sum = 0;
+    }
+    /* One exponential an element, of minus the distance to the largest so far. */
+    __device__ __forceinline__ void take(wide x, wide terms)
+    {
+        if (x == lowest(wide()))
+            return;
+        wide e = x == most ? (wide)1 : power_of_e(x > most ? most - x : x - most);
+        sum = x > most ? sum * e + terms : sum + terms * e;
+        most = maximum(most, x);
+    }
+    __device__ __forceinline__ void add(wide x, int64_t) { take(x, 1); }
+    __device__ __forceinline__ void settle() {}
+    __device__ __forceinline__ void join(const state &other) { take(other.most, other.sum); }
+    __device__ __forceinline__ wide result(int64_t, double) const { return most + log_of(sum); }
+};
+
+#elif OP == REDUCE_ARGMAX || OP == REDUCE_ARGMIN
+
+/* Of equal elements the first; NaN counts as more extreme than any number. */
+struct state {
+    wide value;
+    int64_t index;
+
+    __device__ __forceinline__ void start()
+    {
+        value = 0;
+        index = -1;
+    }
+    __device__ __forceinline__ void add(wide x, int64_t i)
+    {
+        bool beats = OP == REDUCE_ARGMAX ? x > value : x < value;
+        bool same = x == value || (x != x && value != value);
+        if (i >= 0 && (index < 0 || beats || (x != x && value == value) || (same && i < index))) {
+            value = x;
+            index = i;
+        }
+    }
+    __device__ __forceinline__ void settle() {}
+    __device__ __forceinline__ void join(const state &other) { add(other.value, other.index); }
+    __device__ __forceinline__ int64_t result(int64_t, double) const { return index; }
+};
+
+#else
+
+struct state {
+    wide value;
+
+    __device__ __forceinline__ void start()
+    {
+        value = OP == REDUCE_MAX ? lowest(wide()) : OP == REDUCE_MIN ? highest(wide()) : (wide)0;
+    }
+    __device__ __forceinline__ void combine(wide x)
+    {
+        value = OP == REDUCE_MAX   ? maximum(value, x)
+                : OP == REDUCE_MIN ? minimum(value, x)
+                                   : value + x;
+    }
+    __device__ __forceinline__ void add(wide x, int64_t)
+    {
+        combine(OP == REDUCE_NORM ? x * x : x);
+    }
+    __device__ __forceinline__ void settle() {}
+    __device__ __forceinline__ void join(const state &other) { combine(other.value); }
+    __device__ __forceinline__ wide result(int64_t length, double) const
+    {
+        return OP == REDUCE_MEAN   ? value / (wide)length
+               : OP == REDUCE_NORM ? root_of(value)
+                                   : value;
+    }
+};
+
+#endif
+
+struct join_op {
+    __device__ __forceinline__ state operator()(state a, const state &b) const
+    {
+        a.join(b);
+        return a;
+    }
+};
+
+#endif

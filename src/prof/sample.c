@@ -73,23 +73,31 @@ static cup_tensor *lay_out(cup_context *c, const cup__shape *shape, cup__layout 
     return view;
 }
 
-/* Gigabytes of random numbers, as benchmarks ask for, are made where they are needed. */
+/* Gigabytes of random numbers, as benchmarks ask for, are made where they are needed. Without a
+ * domain they are normal: how much power a product draws, and so its clock, depends on its data,
+ * and normal data is what others measure with. */
 static cup_status fill_in_place(cup_tensor *t, cup__domain domain)
 {
-    cup__uniform_attributes a = {.dtype = t->dtype, .low = domain.low, .high = domain.high};
-    a.shape_count = t->ndim;
-    memcpy(a.shape, t->shape, sizeof a.shape);
     cup_tensor *out[CUP__MAX_OUT] = {t};
-    cup__op_call(t->context, &cup__rows[CUP__OP_uniform], NULL, 0, &a, out);
+    if (domain.low == 0 && domain.high == 0) {
+        cup__normal_attributes a = {.dtype = t->dtype, .deviation = 1, .shape_count = t->ndim};
+        memcpy(a.shape, t->shape, sizeof a.shape);
+        cup__op_call(t->context, &cup__rows[CUP__OP_normal], NULL, 0, &a, out);
+    } else {
+        cup__uniform_attributes a = {
+            .dtype = t->dtype, .low = domain.low, .high = domain.high, .shape_count = t->ndim};
+        memcpy(a.shape, t->shape, sizeof a.shape);
+        cup__op_call(t->context, &cup__rows[CUP__OP_uniform], NULL, 0, &a, out);
+    }
     return t->context->error.status;
 }
 
 static cup_status fill(cup_tensor *t, cup_dtype rounded, cup__domain domain, uint64_t *state)
 {
-    if (domain.low == 0 && domain.high == 0)
-        domain = (cup__domain){-2, 2};
     if (t->count >= MANY && t->contiguous && cup__dtype_is_float(t->dtype))
         return fill_in_place(t, domain);
+    if (domain.low == 0 && domain.high == 0)
+        domain = (cup__domain){-2, 2};
     size_t size = (size_t)cup_dtype_size(t->dtype);
     char *values = cup__malloc((size_t)t->count * size);
     if (!values)

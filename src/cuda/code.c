@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/parallel.h"
@@ -87,11 +88,28 @@ static item *find(const cup__key *key)
     return NULL;
 }
 
+/* CUP_LOG=source: the text as the compiler sees it, beside the cache or in /tmp. */
+static void say_source(const cup__unit *unit, const char *arch, const cup__knob *knobs,
+                       int knob_count)
+{
+    char *folder = NULL, *below = NULL;
+    if (cup__cache_folder(NULL, &folder) == CUP_OK && folder)
+        below = cup__path_join(folder, "source");
+    char *path =
+        cup__unit_dump(unit, arch, knobs, knob_count, below ? below : "/tmp/cupola-source");
+    cup__log(CUP__SOURCE, "source: %s", path ? path : "could not be written");
+    cup__free(path);
+    cup__free(below);
+    cup__free(folder);
+}
+
 static cup_status obtain(cup__error *error, const cup__unit *unit, const cup__code_name *name,
                          const cup__knob *knobs, int knob_count, cup__code *out)
 {
     if (cup__pack_read(name, out) || cup__cache_read(name, out))
         return CUP_OK;
+    if (cup__log_wants(CUP__SOURCE))
+        say_source(unit, name->arch, knobs, knob_count);
     double start = now();
     CUP_TRY(cup__unit_compile(error, unit, name->arch, knobs, knob_count, out));
     count_compilation(now() - start);

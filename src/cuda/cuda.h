@@ -75,6 +75,10 @@ cup_status cup__launch_arguments(cup__cuda *gpu, cup__kernel *kernel, cup__grid 
  * that surface later. `op` is a literal. */
 void cup__cuda_op(cup__cuda *gpu, const char *op);
 
+/* Before work is queued on the stream through another library, such as cuBLASLt: makes the GPU
+ * current on this thread and notes `what`, a literal, for the text of errors. */
+cup_status cup__launch_foreign(cup__cuda *gpu, const char *what);
+
 /* Measures: records events on the stream and gives the milliseconds between them. */
 typedef struct cup__timer cup__timer;
 cup_status cup__timer_new(cup__cuda *gpu, cup__timer **out);

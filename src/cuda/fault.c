@@ -39,6 +39,13 @@ static bool is_final(CUresult result)
     }
 }
 
+void cup__cuda_note(cup__cuda *gpu, const char *what)
+{
+    uint64_t at = gpu->launches++ % CUP__RECENT;
+    gpu->recent[at].what = what;
+    gpu->recent[at].op = gpu->op;
+}
+
 /* The last launches, newest first: "gelu_fwd for gelu, add_fwd for add". */
 static void recent_text(const cup__cuda *gpu, char *out, size_t size)
 {
@@ -49,8 +56,7 @@ static void recent_text(const cup__cuda *gpu, char *out, size_t size)
         uint64_t at = (gpu->launches - i) % CUP__RECENT;
         const char *op = gpu->recent[at].op;
         used += (size_t)snprintf(out + used, size - used, "%s%s%s%s", i > 1 ? ", " : "",
-                                 cup__kernel_name(gpu->recent[at].kernel), op ? " for " : "",
-                                 op ? op : "");
+                                 gpu->recent[at].what, op ? " for " : "", op ? op : "");
     }
 }
 
@@ -60,13 +66,12 @@ static cup_status fail_lost(cup__cuda *gpu, CUresult result, const char *doing)
     cup__cuda_result_text(result, words);
     recent_text(gpu, recent, sizeof recent);
     snprintf(gpu->lost_text, sizeof gpu->lost_text,
-             "the GPU stopped with %s, noticed while %s; the last kernels launched, newest first: "
-             "%s. This process cannot use the GPU any more: start it again, with CUP_LOG=time to "
-             "learn which launch it is",
+             "the GPU stopped with %s, noticed while %s; the last launches, newest first: %s. This "
+             "process cannot use the GPU any more: start it again, with CUP_LOG=time to learn "
+             "which launch it is",
              words, doing, recent[0] ? recent : "none");
     gpu->lost = true;
-    return cup__fail(gpu->device.error, CUP_DRIVER, "%s%s%s", gpu->op ? gpu->op : "",
-                     gpu->op ? ": " : "", gpu->lost_text);
+    return cup__fail(gpu->device.error, CUP_DRIVER, "%s", gpu->lost_text);
 }
 
 cup_status cup__cuda_check(cup__cuda *gpu, CUresult result, const char *doing)
@@ -78,6 +83,5 @@ cup_status cup__cuda_check(cup__cuda *gpu, CUresult result, const char *doing)
     char words[CUP__RESULT_TEXT];
     cup__cuda_result_text(result, words);
     cup_status status = result == CUDA_ERROR_OUT_OF_MEMORY ? CUP_MEMORY : CUP_DRIVER;
-    return cup__fail(gpu->device.error, status, "%s%s%s failed: %s", gpu->op ? gpu->op : "",
-                     gpu->op ? ": " : "", doing, words);
+    return cup__fail(gpu->device.error, status, "%s failed: %s", doing, words);
 }

@@ -30,8 +30,7 @@ struct cup__cuda {
     struct cup__dry *dry;  /* NULL, but for a GPU that is not there: see dry.h */
     uint64_t launches;
     struct {
-        const cup__kernel *kernel;
-        const char *op;
+        const char *what, *op;
     } recent[CUP__RECENT]; /* launch i is at i % CUP__RECENT */
 };
 
@@ -45,9 +44,12 @@ cup_status cup__cuda_enter(cup__cuda *gpu);
  * process is a forked child, in which the driver must not be called. */
 bool cup__cuda_enter_to_free(cup__cuda *gpu);
 
-/* Makes a failed call into a status and a sentence that begins with the op: "gelu: launching ...".
- * `doing` is what was being done. CUDA_SUCCESS gives CUP_OK. */
+/* Makes a failed call into a status and a sentence; `doing` is what was being done. CUDA_SUCCESS
+ * gives CUP_OK. */
 cup_status cup__cuda_check(cup__cuda *gpu, CUresult result, const char *doing);
+
+/* Remembers a launch for error texts. */
+void cup__cuda_note(cup__cuda *gpu, const char *what);
 
 /* Captures a copy of these bytes, which the graph keeps. */
 cup_status cup__graph_write(cup__cuda *gpu, void *to, const void *host, size_t bytes);

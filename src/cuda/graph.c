@@ -114,6 +114,8 @@ static cup_status instantiate(cup__cuda *gpu, cup__graph *graph)
     CUresult result = cup__driver.cuStreamEndCapture(gpu->stream, &captured);
     if (result == CUDA_SUCCESS && captured)
         result = cup__driver.cuGraphInstantiateWithFlags(&graph->runnable, captured, 0);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && captured && cup__pool_trim(gpu->pool) > 0)
+        result = cup__driver.cuGraphInstantiateWithFlags(&graph->runnable, captured, 0);
     if (captured)
         cup__driver.cuGraphDestroy(captured);
     if (result == CUDA_SUCCESS && !graph->runnable)
@@ -152,6 +154,7 @@ cup_status cup__graph_launch(cup__graph *graph)
     if (gpu->capturing)
         return cup__fail(gpu->device.error, CUP_STATE,
                          "a graph cannot be launched while another is captured");
+    cup__cuda_note(gpu, "a captured graph");
     return cup__cuda_check(gpu, cup__driver.cuGraphLaunch(graph->runnable, gpu->stream),
                            "launching a graph");
 }

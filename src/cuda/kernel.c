@@ -14,11 +14,6 @@ struct cup__module {
     cup__module *next;
 };
 
-const char *cup__kernel_name(const cup__kernel *kernel)
-{
-    return kernel ? kernel->name : "a kernel of another library";
-}
-
 /* The short way: equal pointers and values. */
 
 static size_t slot_of(const cup__kernels *k, const char *file, const char *entry,
@@ -121,6 +116,8 @@ static cup_status load_module(cup__cuda *gpu, const char *file, const cup__code 
     void *values[] = {log, (void *)(uintptr_t)sizeof log};
     CUresult result =
         cup__driver.cuModuleLoadDataEx(&module->handle, code->bytes, 2, options, values);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && cup__pool_trim(gpu->pool) > 0)
+        result = cup__driver.cuModuleLoadDataEx(&module->handle, code->bytes, 2, options, values);
     if (result != CUDA_SUCCESS) {
         cup__free(module);
         return fail_load(gpu, result, file, log);
@@ -195,6 +192,10 @@ static cup_status load_kernel(cup__cuda *gpu, cup__module *module, const char *f
                            "%s has no entry %s; is it extern \"C\" __global__?", file, entry);
     else
         status = cup__cuda_check(gpu, result, "loading a kernel");
+    /* At once, since loading it at its first launch may wait, which a capture does not allow. */
+    if (status == CUP_OK && cup__driver.cuFuncLoad)
+        status = cup__cuda_check(gpu, cup__driver.cuFuncLoad(kernel->function),
+                                 "loading a kernel");
     if (status == CUP_OK)
         status = read_attributes(gpu, kernel);
     if (status != CUP_OK) {

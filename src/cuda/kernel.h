@@ -36,9 +36,6 @@ typedef struct cup__kernels {
     cup__module *modules;
 } cup__kernels;
 
-/* The entry's name; "a kernel of another library" for NULL. */
-const char *cup__kernel_name(const cup__kernel *kernel);
-
 void cup__kernels_close(cup__cuda *gpu, bool driver);
 
 #endif

@@ -136,16 +136,19 @@ static cup_status say_launch(cup__cuda *gpu, const cup__kernel *kernel, const cu
 static cup_status launch_now(cup__cuda *gpu, const cup__kernel *kernel, const cup__grid *grid,
                              void **values)
 {
-    uint64_t at = gpu->launches++ % CUP__RECENT;
-    gpu->recent[at].kernel = kernel;
-    gpu->recent[at].op = gpu->op;
+    cup__cuda_note(gpu, kernel->name);
     if (gpu->dry)
         return CUP_OK;
     /* Cards before Hopper have neither; there a dependent launch is a plain one. */
     bool extended = gpu->clusters && (grid->cluster > 1 || grid->dependent);
     CUresult result = extended ? launch_extended(gpu, kernel, grid, values)
                                : launch_plain(gpu, kernel, grid, values);
-    return result == CUDA_SUCCESS ? CUP_OK : cup__cuda_check(gpu, result, kernel->name);
+    if (result == CUDA_SUCCESS)
+        return CUP_OK;
+    char doing[256];
+    snprintf(doing, sizeof doing, "%s%slaunching %.100s", gpu->op ? gpu->op : "",
+             gpu->op ? ": " : "", kernel->name);
+    return cup__cuda_check(gpu, result, doing);
 }
 
 static cup_status launch_told(cup__cuda *gpu, const cup__kernel *kernel, const cup__grid *grid,
@@ -186,4 +189,12 @@ cup_status cup__launch_arguments(cup__cuda *gpu, cup__kernel *kernel, cup__grid 
         values[i] = (void *)(uintptr_t)arguments[i].value;
     return cup__log_wants(CUP__LAUNCH) ? launch_told(gpu, kernel, &grid, values)
                                        : launch_now(gpu, kernel, &grid, values);
+}
+
+cup_status cup__launch_foreign(cup__cuda *gpu, const char *what)
+{
+    cup__cuda_note(gpu, what);
+    if (cup__log_wants(CUP__LAUNCH))
+        cup__log(CUP__LAUNCH, "launch: %s for %s", what, gpu->op ? gpu->op : "no op");
+    return cup__cuda_enter(gpu);
 }

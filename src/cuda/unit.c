@@ -208,3 +208,44 @@ cup__key cup__unit_key(const cup__unit *unit, const char *arch, const cup__knob 
     XXH128_hash_t hash = XXH3_128bits_digest(&state);
     return (cup__key){hash.low64, hash.high64};
 }
+
+/* A part's text with each include replaced by what it names, the first time it is met. */
+static void expand(const cup__unit *unit, int part, bool *met, cup__text *out)
+{
+    const char *from = unit->parts[part].text, *at = from;
+    char name[128];
+    met[part] = true;
+    while ((at = next_include(at, name, sizeof name))) {
+        const char *line = at;
+        while (line > from && line[-1] != '\n')
+            line--;
+        cup__text_append(out, from, (size_t)(line - from));
+        for (int i = 1; i < unit->count; i++)
+            if (!strcmp(unit->parts[i].name, name) && !met[i])
+                expand(unit, i, met, out);
+        from = at;
+    }
+    cup__text_add(out, "%s\n", from);
+}
+
+char *cup__unit_dump(const cup__unit *unit, const char *arch, const cup__knob *knobs,
+                     int knob_count, const char *folder)
+{
+    bool met[CUP__MOST_PARTS] = {false};
+    cup__text text = {0}, name = {0};
+    cup__key key = cup__unit_key(unit, arch, knobs, knob_count);
+    cup__text_add(&name, "%.*s.%s.%016llx.cu", (int)strcspn(unit->parts[0].name, "."),
+                  unit->parts[0].name, arch, (unsigned long long)key.low);
+    for (int i = 0; i < knob_count; i++)
+        cup__text_add(&text, "#define %s %lld\n", knobs[i].name, (long long)knobs[i].value);
+    expand(unit, 0, met, &text);
+    char *path = name.failed ? NULL : cup__path_join(folder, name.bytes);
+    if (!path || text.failed || cup__folder_make(NULL, folder) != CUP_OK ||
+        cup__file_write(NULL, path, text.bytes, text.length) != CUP_OK) {
+        cup__free(path);
+        path = NULL;
+    }
+    cup__text_free(&text);
+    cup__text_free(&name);
+    return path;
+}

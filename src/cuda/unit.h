@@ -51,6 +51,11 @@ void cup__compile_strictly(void);
 cup_status cup__unit_compile(cup__error *error, const cup__unit *unit, const char *arch,
                              const cup__knob *knobs, int knob_count, cup__code *out);
 
+/* Writes the text as the compiler sees it, knobs and includes in place, to a file in `folder`, for
+ * CUP_LOG=source. Gives its path, to be freed with cup__free; NULL when it cannot be written. */
+char *cup__unit_dump(const cup__unit *unit, const char *arch, const cup__knob *knobs,
+                     int knob_count, const char *folder);
+
 /* NVRTC's version as 13000, 0 when there is none. */
 int cup__compiler_version(void);
 

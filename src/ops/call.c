@@ -7,6 +7,7 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "cuda/cuda.h"
 #include "ops/attributes.h"
 
 #define PACKED_MOST 16
@@ -92,6 +93,8 @@ cup_status cup__call_begin(cup__call *call, cup_context *c, const cup__row *row,
     call->in_count = in_count;
     call->out_count = row->visible;
     call->random = c->random.state;
+    if (c->device && c->device->is_cuda)
+        cup__cuda_op(cup__cuda_of(c->device), row->name);
     CUP_TRY(check_inputs(call));
     return row->op->infer(call);
 }

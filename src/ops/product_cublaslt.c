@@ -310,7 +310,7 @@ cup_status cup__product_cublaslt(cup__call *call, const cup__product *whole)
     cup__product_state *state = cup__product_state_of(c);
     if (!state || !open_library(c, state))
         return cup__call_fail(call, CUP_DRIVER, "cuBLASLt could not be started");
-    CUP_TRY(cup__cuda_enter(gpu));
+    CUP_TRY(cup__launch_foreign(gpu, "cublasLtMatmul"));
     int64_t inner = whole->batch_ndim ? whole->batch_size[whole->batch_ndim - 1] : 1;
     int64_t size = cup_dtype_size(whole->dtype);
     for (int64_t i = 0; i < calls_of(whole); i++) {

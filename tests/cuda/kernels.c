@@ -214,6 +214,28 @@ TEST(kernels_for_a_card_the_compiler_does_not_know)
     EXPECT_CONTAINS(error.text, "compiles for nothing as old as sm_70");
 }
 
+/* What CUP_LOG=source writes stands alone: includes are in place, each once. */
+TEST(kernels_source_is_written)
+{
+    kernel_begin();
+    fake_source(kernel_folder, "a.cu",
+                "// a\n#include \"b.cuh\"\n#include \"c.cuh\"\n" FAKE_ADD "// end\n");
+    fake_source(kernel_folder, "b.cuh", "#include \"c.cuh\"\n// b\n");
+    fake_source(kernel_folder, "c.cuh", "// c");
+    cup__unit unit;
+    char *text;
+    EXPECT_INT(cup__unit_open(NULL, "a.cu", &unit), CUP_OK);
+    EXPECT_INT(unit.count, 3);
+    cup__knob knob = {"CUP_T", 3};
+    char *path = cup__unit_dump(&unit, "sm_80", &knob, 1, kernel_folder);
+    EXPECT(path != NULL);
+    EXPECT_INT(cup__file_read(NULL, path, 1 << 20, &text, NULL), CUP_OK);
+    EXPECT_TEXT(text, "#define CUP_T 3\n// a\n// c\n\n// b\n\n\n\n" FAKE_ADD "// end\n\n");
+    cup__free(text);
+    cup__free(path);
+    cup__unit_close(&unit);
+}
+
 /* The real compiler. */
 
 static char *only_file(void)

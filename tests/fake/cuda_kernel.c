@@ -102,6 +102,13 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     return CUDA_SUCCESS;
 }
 
+CUresult cuFuncLoad(CUfunction function)
+{
+    ENTER;
+    (void)function;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function)
 {
     ENTER;

@@ -110,8 +110,11 @@ static cup_status pass_back(cup__grad *g, cup_tensor *dy)
         cup_tensor *dx = cup_matmul(g->c, rows, g->in[1], false, false);
         g->d_in[0] = x->ndim > 1 ? dx : cup_reshape(g->c, dx, x->size, 1);
     }
-    if (g->wanted[1] || g->wanted[2])
+    if (g->wanted[2])
         return cup__linear_weight_grad(g->c, dy, g->in[0], &g->d_in[1], &g->d_in[2]);
+    if (g->wanted[1])
+        g->d_in[1] = cup_matmul(g->c, cup__rows_of(g->c, dy), cup__rows_of(g->c, g->in[0]), true,
+                                false);
     return CUP_OK;
 }
 

@@ -6,8 +6,8 @@ OPT ?= -O2
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror=implicit
 SANITIZE ?=
 CPPFLAGS := -D_GNU_SOURCE -Iinclude -Isrc -I. -I$(BUILD)/gen
-CFLAGS := -std=c11 $(OPT) -g $(WARN) -fPIC -fvisibility=hidden -fopenmp -ffp-contract=off -fno-math-errno $(SANITIZE)
-LDLIBS := -lpcre2-8 -lm -ldl -lpthread -fopenmp
+CFLAGS := -std=c11 $(OPT) -g $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno $(SANITIZE)
+LDLIBS := -lpcre2-8 -lm -ldl -lpthread
 PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^.define CUP_VERSION_[A-Z]* //p' include/cupola/base.h | paste -sd.)
 # V=1 shows the commands whole.
@@ -33,7 +33,7 @@ $(LIB): $(LIB_O)
 
 $(BUILD)/libcupola.so: $(LIB_O) src/cupola.map
 	$(Q)$(CC) $(SANITIZE) -shared -Wl,-soname,libcupola.so.$(MAJOR) -Wl,--version-script=src/cupola.map \
-	    -Wl,-z,defs -o $@ $(LIB_O) $(LDLIBS)
+	    -Wl,-z,defs -Wl,-z,nodelete -o $@ $(LIB_O) $(LDLIBS)
 
 $(BUILD)/cupola: $(CLI_O) $(LIB)
 	$(Q)$(CC) $(SANITIZE) -o $@ $(CLI_O) $(LIB) $(LDLIBS)

@@ -6,7 +6,7 @@
 #define MOST INT64_C(1000000000000000)
 
 const cli_option train_options[] = {
-    {"data", FILES(train_given, data), "FILE|DIR...", NULL,
+    {"data", FILES(train_given, data), "FILE|DIR", NULL,
      "text to learn from: files, and folders with all text below them"},
     {"out", TEXT(train_given, out), "DIR", "run",
      "folder for the checkpoint, losses.csv and loss.svg"},

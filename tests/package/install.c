@@ -88,7 +88,7 @@ TEST_LIMITED(install_static_library, 300)
     const char *folder = install("/usr");
     expect_sum(test_command(out, sizeof out,
                             "${CC:-cc} -std=c11 -o '%s/add' examples/add.c -I'%s/usr/include' "
-                            "'%s/usr/lib/libcupola.a' -lpcre2-8 -lm -ldl -lpthread -fopenmp && "
+                            "'%s/usr/lib/libcupola.a' -lpcre2-8 -lm -ldl -lpthread && "
                             "CUP_DEVICE=cpu '%s/add'",
                             folder, folder, folder, folder));
 }

@@ -38,9 +38,10 @@ DEVICE unit read_unit(const T *from)
 }
 
 /* Bit i is set where element i of the unit is kept. */
-DEVICE unsigned draw(const uint64_t *state, uint32_t sequence, int64_t number, uint32_t threshold)
+DEVICE unsigned draw(uint64_t seed, uint32_t step, uint32_t sequence, int64_t number,
+                     uint32_t threshold)
 {
-    philox_words w = philox_block(state, sequence, (uint64_t)number);
+    philox_words w = philox(seed, (uint32_t)number, (uint32_t)(number >> 32), sequence, step);
     unsigned kept = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -55,60 +56,72 @@ DEVICE real one(unsigned kept, int i, T x, real scale)
     return kept >> i & 1 ? to_real(x) * scale : (real)0;
 }
 
-/* The last elements, where no whole unit is left. */
-DEVICE void finish(T *y, const T *x, const T *residual, unsigned kept, int count, real scale)
+DEVICE void write_unit(T *to, const unit &x, const unit &rest, unsigned kept, real scale)
 {
+#pragma unroll
+    for (int i = 0; i < 8 / WIDTH; i++) {
+        real out[WIDTH];
+#pragma unroll
+        for (int k = 0; k < WIDTH; k++) {
+            out[k] = one(kept, i * WIDTH + k, x.piece[i].at[k], scale);
+            if (ADD)
+                out[k] += to_real(rest.piece[i].at[k]);
+        }
+        store(to + i * WIDTH, from_reals<T, WIDTH>(out));
+    }
+}
+
+/* The last elements, where no whole unit is left. */
+DEVICE void write_few(T *y, const T *x, const T *residual, unsigned kept, int count, real scale)
+{
+#pragma unroll 1
     for (int i = 0; i < count; i++) {
         real value = one(kept, i, x[i], scale);
         y[i] = from_real<T>(ADD ? value + to_real(residual[i]) : value);
     }
 }
 
+/* The units of one thread, from `start` on; Whole says that all of them exist and are whole. */
+template <bool Whole>
 DEVICE void dropout(T *y, uint8_t *mask, const T *x, const T *residual, const uint64_t *state,
-                    uint32_t sequence, uint32_t threshold, real scale, int64_t count)
+                    uint32_t sequence, uint32_t threshold, real scale, int64_t count,
+                    int64_t start)
 {
-    int64_t start = (int64_t)blockIdx.x * (THREADS * UNROLL) + threadIdx.x;
-    unit in[UNROLL], rest[ADD ? UNROLL : 1];
+    unit in[UNROLL], rest[UNROLL];
     unsigned kept[UNROLL];
+    uint64_t seed = 0;
+    uint32_t step = 0;
+#ifndef GRAD
+    seed = state[0];
+    step = (uint32_t)state[1];
+#endif
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
         int64_t number = start + u * THREADS;
-        if (number * 8 + 8 <= count) {
+        if (Whole || number * 8 + 8 <= count) {
             in[u] = read_unit(x + number * 8);
             if (ADD)
-                rest[ADD ? u : 0] = read_unit(residual + number * 8);
+                rest[u] = read_unit(residual + number * 8);
         }
 #ifdef GRAD
-        kept[u] = number * 8 < count ? mask[number] : 0;
+        kept[u] = Whole || number * 8 < count ? mask[number] : 0;
 #endif
     }
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
-        int64_t number = start + u * THREADS;
-        int64_t left = count - number * 8;
-        if (left <= 0)
+        int64_t number = start + u * THREADS, left = Whole ? 8 : count - number * 8;
+        if (!Whole && left <= 0)
             return;
 #ifndef GRAD
-        kept[u] = draw(state, sequence, number, threshold);
+        kept[u] = draw(seed, step, sequence, number, threshold);
         if (SAVE)
             mask[number] = (uint8_t)(left < 8 ? kept[u] & ((1u << left) - 1) : kept[u]);
 #endif
-        if (left < 8) {
-            finish(y + number * 8, x + number * 8, residual + number * 8, kept[u], (int)left,
-                   scale);
-            return;
-        }
-#pragma unroll
-        for (int i = 0; i < 8 / WIDTH; i++) {
-            real out[WIDTH];
-#pragma unroll
-            for (int k = 0; k < WIDTH; k++) {
-                out[k] = one(kept[u], i * WIDTH + k, in[u].piece[i].at[k], scale);
-                if (ADD)
-                    out[k] += to_real(rest[ADD ? u : 0].piece[i].at[k]);
-            }
-            store(y + number * 8 + i * WIDTH, from_reals<T, WIDTH>(out));
-        }
+        if (Whole || left >= 8)
+            write_unit(y + number * 8, in[u], rest[u], kept[u], scale);
+        else
+            write_few(y + number * 8, x + number * 8, residual + number * 8, kept[u], (int)left,
+                      scale);
     }
 }
 
@@ -121,5 +134,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     NAME(T *y, uint8_t *mask, const T *x, const T *residual, const uint64_t *state,
          uint32_t sequence, uint32_t threshold, double scale, int64_t count)
 {
-    dropout(y, mask, x, residual, state, sequence, threshold, (real)scale, count);
+    int64_t begin = (int64_t)blockIdx.x * (THREADS * UNROLL), start = begin + threadIdx.x;
+    if ((begin + THREADS * UNROLL) * 8 <= count)
+        dropout<true>(y, mask, x, residual, state, sequence, threshold, (real)scale, count, start);
+    else
+        dropout<false>(y, mask, x, residual, state, sequence, threshold, (real)scale, count,
+                       start);
 }

@@ -42,6 +42,53 @@ CUP_API cup_tensor *cup_log(cup_context *c, cup_tensor *x);
 /* (x) -> y: square root of x */
 CUP_API cup_tensor *cup_sqrt(cup_context *c, cup_tensor *x);
 
+/* (a, b) -> y: a to the power b, broadcast */
+CUP_API cup_tensor *cup_pow(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (x) -> y: x without its sign */
+CUP_API cup_tensor *cup_abs(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: sine of x */
+CUP_API cup_tensor *cup_sin(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: cosine of x */
+CUP_API cup_tensor *cup_cos(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: error function of x */
+CUP_API cup_tensor *cup_erf(cup_context *c, cup_tensor *x);
+
+/* (a, b): the larger of a and b, broadcast; NaN when one is; equal ones share the gradient */
+CUP_API cup_tensor *cup_maximum(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (a, b): the smaller of a and b, broadcast; NaN when one is; equal ones share the gradient */
+CUP_API cup_tensor *cup_minimum(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (x) -> y: x, but at least low and at most high */
+CUP_API cup_tensor *cup_clamp(cup_context *c, cup_tensor *x, double low, double high);
+
+/* Comparisons and choice */
+
+/* (a, b) -> y: whether a equals b, as bool, broadcast */
+CUP_API cup_tensor *cup_equal(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (a, b) -> y: whether a differs from b, as bool, broadcast */
+CUP_API cup_tensor *cup_not_equal(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (a, b) -> y: whether a is less than b, as bool, broadcast */
+CUP_API cup_tensor *cup_less(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (a, b) -> y: whether a is at most b, as bool, broadcast */
+CUP_API cup_tensor *cup_less_equal(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (a, b) -> y: whether a is greater than b, as bool, broadcast */
+CUP_API cup_tensor *cup_greater(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (a, b) -> y: whether a is at least b, as bool, broadcast */
+CUP_API cup_tensor *cup_greater_equal(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (condition, a, b): a where the condition, of dtype bool, holds, else b; broadcast */
+CUP_API cup_tensor *cup_where(cup_context *c, cup_tensor *condition, cup_tensor *a, cup_tensor *b);
+
 /* Activations */
 
 /* (x) -> y: hyperbolic tangent of x */
@@ -61,6 +108,21 @@ CUP_API cup_tensor *cup_gelu_erf(cup_context *c, cup_tensor *x);
 
 /* (x) -> y: x / (1 + exp(-x)) */
 CUP_API cup_tensor *cup_silu(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: x above 0, else alpha (exp(x) - 1) */
+CUP_API cup_tensor *cup_elu(cup_context *c, cup_tensor *x, double alpha);
+
+/* (x) -> y: x above 0, else slope x */
+CUP_API cup_tensor *cup_leaky_relu(cup_context *c, cup_tensor *x, double slope);
+
+/* (x) -> y: x min(max(x + 3, 0), 6) / 6 */
+CUP_API cup_tensor *cup_hardswish(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: log(1 + exp(x)), without overflow */
+CUP_API cup_tensor *cup_softplus(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: x tanh(log(1 + exp(x))) */
+CUP_API cup_tensor *cup_mish(cup_context *c, cup_tensor *x);
 
 /* Dropout */
 

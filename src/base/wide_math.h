@@ -131,11 +131,57 @@ static inline void cup__sincos_quarter(float x, int32_t quarter, float *sine, fl
     *cosine = (quarter + 1) & 2 ? -b : b;
 }
 
+/* Brings x to within pi/4 of a multiple of pi/2, in double; the two terms of pi/2 are exact enough
+ * for |x| up to CUP__ANGLE_MOST. */
+#define CUP__ANGLE_MOST 1e8f
+static inline float cup__reduce_angle(float x, int32_t *quarter)
+{
+    double n = (double)x * 0.63661977236758134308 + 6755399441055744.0;
+    uint64_t bits;
+    memcpy(&bits, &n, sizeof bits);
+    n -= 6755399441055744.0;
+    *quarter = (int32_t)(uint32_t)bits;
+    return (float)(((double)x - n * 1.57079632679489655800) - n * 6.12323399573676603587e-17);
+}
+
+static inline float cup__sin_f32(float x)
+{
+    int32_t quarter;
+    float sine, cosine, r = cup__reduce_angle(x, &quarter);
+    cup__sincos_quarter(r, quarter, &sine, &cosine);
+    return sine;
+}
+
+static inline float cup__cos_f32(float x)
+{
+    int32_t quarter;
+    float sine, cosine, r = cup__reduce_angle(x, &quarter);
+    cup__sincos_quarter(r, quarter, &sine, &cosine);
+    return cosine;
+}
+
 /* Sine and cosine of a number of whole turns in [0, 1]. */
 static inline void cup__sincos_turns(float turns, float *sine, float *cosine)
 {
     int32_t quarter = (int32_t)(turns * 4.0f + 0.5f);
     cup__sincos_quarter((turns - 0.25f * (float)quarter) * 6.28318531f, quarter, sine, cosine);
+}
+
+/* e^x - 1, from the tanh of x/2, which is exact enough near 0. */
+static inline float cup__expm1_f32(float x)
+{
+    float t = cup__tanh_f32(0.5f * x);
+    float near = 2.0f * t / (1.0f - t);
+    float far = cup__exp_f32(x) - 1.0f;
+    return x > -1.0f && x < 1.0f ? near : far;
+}
+
+/* log(1 + e^x): the rounding of 1 + e is made good by the quotient e / ((1 + e) - 1). */
+static inline float cup__softplus_f32(float x)
+{
+    float e = cup__exp_f32(x > 0.0f ? -x : x), sum = 1.0f + e, rounded = sum - 1.0f;
+    float y = rounded == 0.0f ? e : cup__log_f32(sum) * (e / rounded);
+    return x > 0.0f ? x + y : x != x ? x : y;
 }
 
 /* 1 / (1 + e^-x) */

@@ -15,9 +15,13 @@ struct philox_words {
 /* In C the compiler leaves an addition of 0 behind each product. */
 DEVICE uint64_t wide_product(uint32_t a, uint32_t b)
 {
+#ifdef __CUDA_ARCH__
     uint64_t product;
     asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
     return product;
+#else
+    return (uint64_t)a * b;
+#endif
 }
 
 DEVICE struct philox_words philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3)

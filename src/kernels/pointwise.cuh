@@ -160,40 +160,45 @@ template <typename To> struct real_if_float { typedef void type; };
 template <> struct real_if_float<bf16> { typedef real type; };
 template <> struct real_if_float<f16> { typedef real type; };
 
-template <bool Whole> DEVICE void compute(const pointwise_call &c, unsigned start)
-{
-#define DECLARE(k) INPUT(k) x##k[UNROLL];
-#define READ(k) x##k[u].read(c, first);
+#define DECLARE(k) INPUT(k) x##k[COUNT];
+#define READ(k) x##k[u].read(c, start + u * (POINTWISE_THREADS * VEC));
 #define VALUE(k) x##k[u].value(i),
 #define ONE(k) INPUT(k)::one(c, index),
+
+/* COUNT whole units of a thread: all is read before anything is computed. */
+template <int COUNT> DEVICE void compute(const pointwise_call &c, unsigned start)
+{
     EACH(DECLARE)
 #pragma unroll
-    for (int u = 0; u < UNROLL; u++) {
-        unsigned first = start + u * (POINTWISE_THREADS * VEC);
-        if (Whole || first + VEC <= c.count) {
-            EACH(READ)
-        }
+    for (int u = 0; u < COUNT; u++) {
+        EACH(READ)
     }
 #pragma unroll
-    for (int u = 0; u < UNROLL; u++) {
-        unsigned first = start + u * (POINTWISE_THREADS * VEC);
-        if (Whole || first + VEC <= c.count) {
-            real y[VEC];
+    for (int u = 0; u < COUNT; u++) {
+        real y[VEC];
 #pragma unroll
-            for (int i = 0; i < VEC; i++) {
-                const real x[] = {EACH(VALUE)};
-                y[i] = apply(x, ATTRIBUTES(c));
-            }
-            store((result *)c.y + first,
-                  rounding<result, typename real_if_float<result>::type>::run(y));
+        for (int i = 0; i < VEC; i++) {
+            const real x[] = {EACH(VALUE)};
+            y[i] = apply(x, ATTRIBUTES(c));
+        }
+        store((result *)c.y + start + u * (POINTWISE_THREADS * VEC),
+              rounding<result, typename real_if_float<result>::type>::run(y));
+    }
+}
+
+/* The same at the end of the result, where units may be missing or cut. */
+DEVICE void compute_last(const pointwise_call &c, unsigned start)
+{
+#pragma unroll 1
+    for (int u = 0; u < UNROLL; u++, start += POINTWISE_THREADS * VEC) {
+        if (start + VEC <= c.count) {
+            compute<1>(c, start);
             continue;
         }
-        if constexpr (!Whole) {
 #pragma unroll 1
-            for (unsigned index = first; index < c.count; index++) {
-                const real x[] = {EACH(ONE)};
-                ((result *)c.y)[index] = convert<result>(apply(x, ATTRIBUTES(c)));
-            }
+        for (unsigned index = start; index < c.count; index++) {
+            const real x[] = {EACH(ONE)};
+            ((result *)c.y)[index] = convert<result>(apply(x, ATTRIBUTES(c)));
         }
     }
 }
@@ -205,9 +210,9 @@ template <bool Whole> DEVICE void compute(const pointwise_call &c, unsigned star
         const unsigned piece = POINTWISE_THREADS * UNROLL * VEC;                                   \
         unsigned begin = blockIdx.x * piece, start = begin + threadIdx.x * VEC;                    \
         if (begin + piece <= c.count)                                                              \
-            compute<true>(c, start);                                                               \
+            compute<UNROLL>(c, start);                                                             \
         else                                                                                       \
-            compute<false>(c, start);                                                              \
+            compute_last(c, start);                                                                \
     }
 
 #endif

@@ -104,6 +104,18 @@ DEVICE double tanh_of(double x) { return tanh(x); }
 DEVICE double reciprocal_of(double x) { return 1.0 / x; }
 DEVICE double normal_below(double x) { return 0.5 * erfc(-0.70710678118654752440 * x); }
 
+/* ln(1 + e^x) */
+DEVICE float softplus_of(float x)
+{
+    float e = exp_of(x > 0 ? -x : x);
+    return (x > 0 ? x : 0) + log1pf(e);
+}
+
+DEVICE double softplus_of(double x)
+{
+    return (x > 0 ? x : 0) + log1p(exp(x > 0 ? -x : x));
+}
+
 /* 1 / (1 + e^-x), right for an e^-x that is infinite. */
 template <typename Real> DEVICE Real sigmoid_of(Real x)
 {

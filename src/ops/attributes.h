@@ -16,14 +16,47 @@ typedef enum cup__op_id {
     CUP__OP_exp,
     CUP__OP_log,
     CUP__OP_sqrt,
+    CUP__OP_pow,
+    CUP__OP_abs,
+    CUP__OP_sin,
+    CUP__OP_cos,
+    CUP__OP_erf,
+    CUP__OP_maximum,
+    CUP__OP_minimum,
+    CUP__OP_clamp,
+    CUP__OP_pow_base_grad,
+    CUP__OP_pow_exponent_grad,
+    CUP__OP_abs_grad,
+    CUP__OP_sin_grad,
+    CUP__OP_cos_grad,
+    CUP__OP_erf_grad,
+    CUP__OP_maximum_grad,
+    CUP__OP_clamp_grad,
     CUP__OP_div_grad,
     CUP__OP_sqrt_grad,
+    CUP__OP_equal,
+    CUP__OP_not_equal,
+    CUP__OP_less,
+    CUP__OP_less_equal,
+    CUP__OP_greater,
+    CUP__OP_greater_equal,
+    CUP__OP_where,
     CUP__OP_tanh,
     CUP__OP_sigmoid,
     CUP__OP_relu,
     CUP__OP_gelu,
     CUP__OP_gelu_erf,
     CUP__OP_silu,
+    CUP__OP_elu,
+    CUP__OP_leaky_relu,
+    CUP__OP_hardswish,
+    CUP__OP_softplus,
+    CUP__OP_mish,
+    CUP__OP_elu_grad,
+    CUP__OP_leaky_relu_grad,
+    CUP__OP_hardswish_grad,
+    CUP__OP_softplus_grad,
+    CUP__OP_mish_grad,
     CUP__OP_tanh_grad,
     CUP__OP_sigmoid_grad,
     CUP__OP_relu_grad,
@@ -109,11 +142,73 @@ extern const cup__op cup__op_log;
 
 extern const cup__op cup__op_sqrt;
 
+extern const cup__op cup__op_pow;
+
+extern const cup__op cup__op_abs;
+
+extern const cup__op cup__op_sin;
+
+extern const cup__op cup__op_cos;
+
+extern const cup__op cup__op_erf;
+
+extern const cup__op cup__op_maximum;
+
+extern const cup__op cup__op_minimum;
+
+extern const cup__op cup__op_clamp;
+typedef struct cup__clamp_attributes {
+    double low;
+    double high;
+} cup__clamp_attributes;
+
+extern const cup__op cup__op_pow_base_grad;
+cup_tensor *cup__pow_base_grad(cup_context *c, cup_tensor *a, cup_tensor *b, cup_tensor *dy);
+
+extern const cup__op cup__op_pow_exponent_grad;
+cup_tensor *cup__pow_exponent_grad(cup_context *c, cup_tensor *a, cup_tensor *y, cup_tensor *dy);
+
+extern const cup__op cup__op_abs_grad;
+cup_tensor *cup__abs_grad(cup_context *c, cup_tensor *x, cup_tensor *dy);
+
+extern const cup__op cup__op_sin_grad;
+cup_tensor *cup__sin_grad(cup_context *c, cup_tensor *x, cup_tensor *dy);
+
+extern const cup__op cup__op_cos_grad;
+cup_tensor *cup__cos_grad(cup_context *c, cup_tensor *x, cup_tensor *dy);
+
+extern const cup__op cup__op_erf_grad;
+cup_tensor *cup__erf_grad(cup_context *c, cup_tensor *x, cup_tensor *dy);
+
+extern const cup__op cup__op_maximum_grad;
+cup_tensor *cup__maximum_grad(cup_context *c, cup_tensor *a, cup_tensor *b, cup_tensor *dy);
+
+extern const cup__op cup__op_clamp_grad;
+typedef struct cup__clamp_grad_attributes {
+    double low;
+    double high;
+} cup__clamp_grad_attributes;
+cup_tensor *cup__clamp_grad(cup_context *c, cup_tensor *x, cup_tensor *dy, double low, double high);
+
 extern const cup__op cup__op_div_grad;
 cup_tensor *cup__div_grad(cup_context *c, cup_tensor *b, cup_tensor *y, cup_tensor *dy);
 
 extern const cup__op cup__op_sqrt_grad;
 cup_tensor *cup__sqrt_grad(cup_context *c, cup_tensor *y, cup_tensor *dy);
+
+extern const cup__op cup__op_equal;
+
+extern const cup__op cup__op_not_equal;
+
+extern const cup__op cup__op_less;
+
+extern const cup__op cup__op_less_equal;
+
+extern const cup__op cup__op_greater;
+
+extern const cup__op cup__op_greater_equal;
+
+extern const cup__op cup__op_where;
 
 extern const cup__op cup__op_tanh;
 
@@ -126,6 +221,43 @@ extern const cup__op cup__op_gelu;
 extern const cup__op cup__op_gelu_erf;
 
 extern const cup__op cup__op_silu;
+
+extern const cup__op cup__op_elu;
+typedef struct cup__elu_attributes {
+    double alpha;
+} cup__elu_attributes;
+
+extern const cup__op cup__op_leaky_relu;
+typedef struct cup__leaky_relu_attributes {
+    double slope;
+} cup__leaky_relu_attributes;
+
+extern const cup__op cup__op_hardswish;
+
+extern const cup__op cup__op_softplus;
+
+extern const cup__op cup__op_mish;
+
+extern const cup__op cup__op_elu_grad;
+typedef struct cup__elu_grad_attributes {
+    double alpha;
+} cup__elu_grad_attributes;
+cup_tensor *cup__elu_grad(cup_context *c, cup_tensor *x, cup_tensor *dy, double alpha);
+
+extern const cup__op cup__op_leaky_relu_grad;
+typedef struct cup__leaky_relu_grad_attributes {
+    double slope;
+} cup__leaky_relu_grad_attributes;
+cup_tensor *cup__leaky_relu_grad(cup_context *c, cup_tensor *x, cup_tensor *dy, double slope);
+
+extern const cup__op cup__op_hardswish_grad;
+cup_tensor *cup__hardswish_grad(cup_context *c, cup_tensor *x, cup_tensor *dy);
+
+extern const cup__op cup__op_softplus_grad;
+cup_tensor *cup__softplus_grad(cup_context *c, cup_tensor *x, cup_tensor *dy);
+
+extern const cup__op cup__op_mish_grad;
+cup_tensor *cup__mish_grad(cup_context *c, cup_tensor *x, cup_tensor *dy);
 
 extern const cup__op cup__op_tanh_grad;
 cup_tensor *cup__tanh_grad(cup_context *c, cup_tensor *y, cup_tensor *dy);

@@ -7,6 +7,26 @@
 static const cup__attribute scale_attributes[] = {
     {"factor", CUP__KIND_FLOAT, offsetof(cup__scale_attributes, factor)},
     {NULL, 0, 0}};
+static const cup__attribute clamp_attributes[] = {
+    {"low", CUP__KIND_FLOAT, offsetof(cup__clamp_attributes, low)},
+    {"high", CUP__KIND_FLOAT, offsetof(cup__clamp_attributes, high)},
+    {NULL, 0, 0}};
+static const cup__attribute clamp_grad_attributes[] = {
+    {"low", CUP__KIND_FLOAT, offsetof(cup__clamp_grad_attributes, low)},
+    {"high", CUP__KIND_FLOAT, offsetof(cup__clamp_grad_attributes, high)},
+    {NULL, 0, 0}};
+static const cup__attribute elu_attributes[] = {
+    {"alpha", CUP__KIND_FLOAT, offsetof(cup__elu_attributes, alpha)},
+    {NULL, 0, 0}};
+static const cup__attribute leaky_relu_attributes[] = {
+    {"slope", CUP__KIND_FLOAT, offsetof(cup__leaky_relu_attributes, slope)},
+    {NULL, 0, 0}};
+static const cup__attribute elu_grad_attributes[] = {
+    {"alpha", CUP__KIND_FLOAT, offsetof(cup__elu_grad_attributes, alpha)},
+    {NULL, 0, 0}};
+static const cup__attribute leaky_relu_grad_attributes[] = {
+    {"slope", CUP__KIND_FLOAT, offsetof(cup__leaky_relu_grad_attributes, slope)},
+    {NULL, 0, 0}};
 static const cup__attribute dropout_attributes[] = {
     {"p", CUP__KIND_FLOAT, offsetof(cup__dropout_attributes, p)},
     {NULL, 0, 0}};
@@ -221,12 +241,81 @@ const cup__row cup__rows[] = {
     {"sqrt", &cup__op_sqrt, "x", "",
      "y",
      "square root of x", 1, 1, 1, 1, true, 0, NULL},
+    {"pow", &cup__op_pow, "a, b", "",
+     "y",
+     "a to the power b, broadcast", 2, 2, 1, 1, true, 0, NULL},
+    {"abs", &cup__op_abs, "x", "",
+     "y",
+     "x without its sign", 1, 1, 1, 1, true, 0, NULL},
+    {"sin", &cup__op_sin, "x", "",
+     "y",
+     "sine of x", 1, 1, 1, 1, true, 0, NULL},
+    {"cos", &cup__op_cos, "x", "",
+     "y",
+     "cosine of x", 1, 1, 1, 1, true, 0, NULL},
+    {"erf", &cup__op_erf, "x", "",
+     "y",
+     "error function of x", 1, 1, 1, 1, true, 0, NULL},
+    {"maximum", &cup__op_maximum, "a, b", "",
+     "y",
+     "the larger of a and b, broadcast; NaN when one is; equal ones share the gradient", 2, 2, 1, 1, true, 0, NULL},
+    {"minimum", &cup__op_minimum, "a, b", "",
+     "y",
+     "the smaller of a and b, broadcast; NaN when one is; equal ones share the gradient", 2, 2, 1, 1, true, 0, NULL},
+    {"clamp", &cup__op_clamp, "x", "float low, float high",
+     "y",
+     "x, but at least low and at most high", 1, 1, 1, 1, true, sizeof(cup__clamp_attributes), clamp_attributes},
+    {"pow_base_grad", &cup__op_pow_base_grad, "a, b, dy", "",
+     "da",
+     "dy b a^(b-1)", 3, 3, 1, 1, false, 0, NULL},
+    {"pow_exponent_grad", &cup__op_pow_exponent_grad, "a, y, dy", "",
+     "db",
+     "dy y log a", 3, 3, 1, 1, false, 0, NULL},
+    {"abs_grad", &cup__op_abs_grad, "x, dy", "",
+     "dx",
+     "dy times the sign of x", 2, 2, 1, 1, false, 0, NULL},
+    {"sin_grad", &cup__op_sin_grad, "x, dy", "",
+     "dx",
+     "dy cos x", 2, 2, 1, 1, false, 0, NULL},
+    {"cos_grad", &cup__op_cos_grad, "x, dy", "",
+     "dx",
+     "-dy sin x", 2, 2, 1, 1, false, 0, NULL},
+    {"erf_grad", &cup__op_erf_grad, "x, dy", "",
+     "dx",
+     "dy times the derivative of erf at x", 2, 2, 1, 1, false, 0, NULL},
+    {"maximum_grad", &cup__op_maximum_grad, "a, b, dy", "",
+     "da",
+     "dy where a is larger, half of it where they are equal, else 0", 3, 3, 1, 1, false, 0, NULL},
+    {"clamp_grad", &cup__op_clamp_grad, "x, dy", "float low, float high",
+     "dx",
+     "dy where x is from low to high, else 0", 2, 2, 1, 1, false, sizeof(cup__clamp_grad_attributes), clamp_grad_attributes},
     {"div_grad", &cup__op_div_grad, "b, y, dy", "",
      "db",
      "-dy y / b", 3, 3, 1, 1, false, 0, NULL},
     {"sqrt_grad", &cup__op_sqrt_grad, "y, dy", "",
      "dx",
      "dy / 2 y", 2, 2, 1, 1, false, 0, NULL},
+    {"equal", &cup__op_equal, "a, b", "",
+     "y",
+     "whether a equals b, as bool, broadcast", 2, 2, 1, 1, true, 0, NULL},
+    {"not_equal", &cup__op_not_equal, "a, b", "",
+     "y",
+     "whether a differs from b, as bool, broadcast", 2, 2, 1, 1, true, 0, NULL},
+    {"less", &cup__op_less, "a, b", "",
+     "y",
+     "whether a is less than b, as bool, broadcast", 2, 2, 1, 1, true, 0, NULL},
+    {"less_equal", &cup__op_less_equal, "a, b", "",
+     "y",
+     "whether a is at most b, as bool, broadcast", 2, 2, 1, 1, true, 0, NULL},
+    {"greater", &cup__op_greater, "a, b", "",
+     "y",
+     "whether a is greater than b, as bool, broadcast", 2, 2, 1, 1, true, 0, NULL},
+    {"greater_equal", &cup__op_greater_equal, "a, b", "",
+     "y",
+     "whether a is at least b, as bool, broadcast", 2, 2, 1, 1, true, 0, NULL},
+    {"where", &cup__op_where, "condition, a, b", "",
+     "y",
+     "a where the condition, of dtype bool, holds, else b; broadcast", 3, 3, 1, 1, true, 0, NULL},
     {"tanh", &cup__op_tanh, "x", "",
      "y",
      "hyperbolic tangent of x", 1, 1, 1, 1, true, 0, NULL},
@@ -245,6 +334,36 @@ const cup__row cup__rows[] = {
     {"silu", &cup__op_silu, "x", "",
      "y",
      "x / (1 + exp(-x))", 1, 1, 1, 1, true, 0, NULL},
+    {"elu", &cup__op_elu, "x", "float alpha",
+     "y",
+     "x above 0, else alpha (exp(x) - 1)", 1, 1, 1, 1, true, sizeof(cup__elu_attributes), elu_attributes},
+    {"leaky_relu", &cup__op_leaky_relu, "x", "float slope",
+     "y",
+     "x above 0, else slope x", 1, 1, 1, 1, true, sizeof(cup__leaky_relu_attributes), leaky_relu_attributes},
+    {"hardswish", &cup__op_hardswish, "x", "",
+     "y",
+     "x min(max(x + 3, 0), 6) / 6", 1, 1, 1, 1, true, 0, NULL},
+    {"softplus", &cup__op_softplus, "x", "",
+     "y",
+     "log(1 + exp(x)), without overflow", 1, 1, 1, 1, true, 0, NULL},
+    {"mish", &cup__op_mish, "x", "",
+     "y",
+     "x tanh(log(1 + exp(x)))", 1, 1, 1, 1, true, 0, NULL},
+    {"elu_grad", &cup__op_elu_grad, "x, dy", "float alpha",
+     "dx",
+     "dy times the derivative of elu at x", 2, 2, 1, 1, false, sizeof(cup__elu_grad_attributes), elu_grad_attributes},
+    {"leaky_relu_grad", &cup__op_leaky_relu_grad, "x, dy", "float slope",
+     "dx",
+     "dy times the derivative of leaky_relu at x", 2, 2, 1, 1, false, sizeof(cup__leaky_relu_grad_attributes), leaky_relu_grad_attributes},
+    {"hardswish_grad", &cup__op_hardswish_grad, "x, dy", "",
+     "dx",
+     "dy times the derivative of hardswish at x", 2, 2, 1, 1, false, 0, NULL},
+    {"softplus_grad", &cup__op_softplus_grad, "x, dy", "",
+     "dx",
+     "dy times the derivative of softplus at x", 2, 2, 1, 1, false, 0, NULL},
+    {"mish_grad", &cup__op_mish_grad, "x, dy", "",
+     "dx",
+     "dy times the derivative of mish at x", 2, 2, 1, 1, false, 0, NULL},
     {"tanh_grad", &cup__op_tanh_grad, "y, dy", "",
      "dx",
      "dy (1 - y^2)", 2, 2, 1, 1, false, 0, NULL},
@@ -486,6 +605,108 @@ cup_tensor *cup_sqrt(cup_context *c, cup_tensor *x)
     return cup__op_call(c, &cup__rows[CUP__OP_sqrt], in, 1, NULL, NULL);
 }
 
+cup_tensor *cup_pow(cup_context *c, cup_tensor *a, cup_tensor *b)
+{
+    cup_tensor *const in[] = {a, b};
+    return cup__op_call(c, &cup__rows[CUP__OP_pow], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup_abs(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_abs], in, 1, NULL, NULL);
+}
+
+cup_tensor *cup_sin(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_sin], in, 1, NULL, NULL);
+}
+
+cup_tensor *cup_cos(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_cos], in, 1, NULL, NULL);
+}
+
+cup_tensor *cup_erf(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_erf], in, 1, NULL, NULL);
+}
+
+cup_tensor *cup_maximum(cup_context *c, cup_tensor *a, cup_tensor *b)
+{
+    cup_tensor *const in[] = {a, b};
+    return cup__op_call(c, &cup__rows[CUP__OP_maximum], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup_minimum(cup_context *c, cup_tensor *a, cup_tensor *b)
+{
+    cup_tensor *const in[] = {a, b};
+    return cup__op_call(c, &cup__rows[CUP__OP_minimum], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup_clamp(cup_context *c, cup_tensor *x, double low, double high)
+{
+    cup__clamp_attributes attributes = {0};
+    attributes.low = low;
+    attributes.high = high;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_clamp], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup__pow_base_grad(cup_context *c, cup_tensor *a, cup_tensor *b, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {a, b, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_pow_base_grad], in, 3, NULL, NULL);
+}
+
+cup_tensor *cup__pow_exponent_grad(cup_context *c, cup_tensor *a, cup_tensor *y, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {a, y, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_pow_exponent_grad], in, 3, NULL, NULL);
+}
+
+cup_tensor *cup__abs_grad(cup_context *c, cup_tensor *x, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {x, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_abs_grad], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup__sin_grad(cup_context *c, cup_tensor *x, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {x, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_sin_grad], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup__cos_grad(cup_context *c, cup_tensor *x, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {x, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_cos_grad], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup__erf_grad(cup_context *c, cup_tensor *x, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {x, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_erf_grad], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup__maximum_grad(cup_context *c, cup_tensor *a, cup_tensor *b, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {a, b, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_maximum_grad], in, 3, NULL, NULL);
+}
+
+cup_tensor *cup__clamp_grad(cup_context *c, cup_tensor *x, cup_tensor *dy, double low, double high)
+{
+    cup__clamp_grad_attributes attributes = {0};
+    attributes.low = low;
+    attributes.high = high;
+    cup_tensor *const in[] = {x, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_clamp_grad], in, 2, &attributes, NULL);
+}
+
 cup_tensor *cup__div_grad(cup_context *c, cup_tensor *b, cup_tensor *y, cup_tensor *dy)
 {
     cup_tensor *const in[] = {b, y, dy};
@@ -496,6 +717,48 @@ cup_tensor *cup__sqrt_grad(cup_context *c, cup_tensor *y, cup_tensor *dy)
 {
     cup_tensor *const in[] = {y, dy};
     return cup__op_call(c, &cup__rows[CUP__OP_sqrt_grad], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup_equal(cup_context *c, cup_tensor *a, cup_tensor *b)
+{
+    cup_tensor *const in[] = {a, b};
+    return cup__op_call(c, &cup__rows[CUP__OP_equal], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup_not_equal(cup_context *c, cup_tensor *a, cup_tensor *b)
+{
+    cup_tensor *const in[] = {a, b};
+    return cup__op_call(c, &cup__rows[CUP__OP_not_equal], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup_less(cup_context *c, cup_tensor *a, cup_tensor *b)
+{
+    cup_tensor *const in[] = {a, b};
+    return cup__op_call(c, &cup__rows[CUP__OP_less], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup_less_equal(cup_context *c, cup_tensor *a, cup_tensor *b)
+{
+    cup_tensor *const in[] = {a, b};
+    return cup__op_call(c, &cup__rows[CUP__OP_less_equal], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup_greater(cup_context *c, cup_tensor *a, cup_tensor *b)
+{
+    cup_tensor *const in[] = {a, b};
+    return cup__op_call(c, &cup__rows[CUP__OP_greater], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup_greater_equal(cup_context *c, cup_tensor *a, cup_tensor *b)
+{
+    cup_tensor *const in[] = {a, b};
+    return cup__op_call(c, &cup__rows[CUP__OP_greater_equal], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup_where(cup_context *c, cup_tensor *condition, cup_tensor *a, cup_tensor *b)
+{
+    cup_tensor *const in[] = {condition, a, b};
+    return cup__op_call(c, &cup__rows[CUP__OP_where], in, 3, NULL, NULL);
 }
 
 cup_tensor *cup_tanh(cup_context *c, cup_tensor *x)
@@ -532,6 +795,74 @@ cup_tensor *cup_silu(cup_context *c, cup_tensor *x)
 {
     cup_tensor *const in[] = {x};
     return cup__op_call(c, &cup__rows[CUP__OP_silu], in, 1, NULL, NULL);
+}
+
+cup_tensor *cup_elu(cup_context *c, cup_tensor *x, double alpha)
+{
+    cup__elu_attributes attributes = {0};
+    attributes.alpha = alpha;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_elu], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_leaky_relu(cup_context *c, cup_tensor *x, double slope)
+{
+    cup__leaky_relu_attributes attributes = {0};
+    attributes.slope = slope;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_leaky_relu], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_hardswish(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_hardswish], in, 1, NULL, NULL);
+}
+
+cup_tensor *cup_softplus(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_softplus], in, 1, NULL, NULL);
+}
+
+cup_tensor *cup_mish(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_mish], in, 1, NULL, NULL);
+}
+
+cup_tensor *cup__elu_grad(cup_context *c, cup_tensor *x, cup_tensor *dy, double alpha)
+{
+    cup__elu_grad_attributes attributes = {0};
+    attributes.alpha = alpha;
+    cup_tensor *const in[] = {x, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_elu_grad], in, 2, &attributes, NULL);
+}
+
+cup_tensor *cup__leaky_relu_grad(cup_context *c, cup_tensor *x, cup_tensor *dy, double slope)
+{
+    cup__leaky_relu_grad_attributes attributes = {0};
+    attributes.slope = slope;
+    cup_tensor *const in[] = {x, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_leaky_relu_grad], in, 2, &attributes, NULL);
+}
+
+cup_tensor *cup__hardswish_grad(cup_context *c, cup_tensor *x, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {x, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_hardswish_grad], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup__softplus_grad(cup_context *c, cup_tensor *x, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {x, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_softplus_grad], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup__mish_grad(cup_context *c, cup_tensor *x, cup_tensor *dy)
+{
+    cup_tensor *const in[] = {x, dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_mish_grad], in, 2, NULL, NULL);
 }
 
 cup_tensor *cup__tanh_grad(cup_context *c, cup_tensor *y, cup_tensor *dy)

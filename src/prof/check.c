@@ -317,7 +317,11 @@ static cup_status check_sample(check *k)
 uint32_t cup__check_dtypes(const cup__row *row)
 {
     uint32_t dtypes = row->op->in_dtypes[row->op->list_from];
-    dtypes = dtypes ? dtypes : CUP__DTYPES_FLOAT;
+    if (!dtypes)
+        dtypes = CUP__DTYPES_FLOAT;
+    else if (!row->op->list_step)
+        for (int i = 0; i < 8; i++)
+            dtypes |= row->op->in_dtypes[i];
     return row->in_most == 0 ? CUP__DTYPE(F32) : dtypes;
 }
 

@@ -13,7 +13,7 @@ typedef enum cup__layout { CUP__ROW_MAJOR, CUP__PADDED, CUP__TRANSPOSED } cup__l
  * context, when it cannot be computed. */
 double cup__check_gradient(cup_context *c, const cup__row *row, const cup__sample *sample);
 
-/* The dtypes an op is checked with, as bits 1 << cup_dtype. */
+/* The dtypes an op is checked with, as bits 1 << cup_dtype: every one that some input takes. */
 uint32_t cup__check_dtypes(const cup__row *row);
 
 /* Makes the inputs of a sample: random values of the op's domain, rounded to `dtype` when they

@@ -109,7 +109,8 @@ TEST(elementwise_says_what_does_not_fit)
 {
     int64_t three = 3, four = 4;
     cup_context *c = cpu();
-    cup_tensor *a = cup_tensor_new(c, CUP_F32, 1, &three), *b = cup_tensor_new(c, CUP_F32, 1, &four);
+    cup_tensor *a = cup_tensor_new(c, CUP_F32, 1, &three);
+    cup_tensor *b = cup_tensor_new(c, CUP_F32, 1, &four);
     EXPECT(cup_add(c, a, b) == NULL);
     EXPECT_CONTAINS(cup_error_text(c), "add: [3] f32, [4] f32: sizes 3 and 4 do not broadcast");
     cup_error_clear(c);

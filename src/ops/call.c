@@ -234,8 +234,6 @@ static cup_status run_chosen(cup__call *call)
         log_choice(call, impl);
     if (!impl && call->c->device->is_cuda)
         return refuse_all(call);
-    if (call->c->device->is_cuda)
-        cup__cuda_op(cup__cuda_of(call->c->device), call->row->name);
     return cup__call_run(call, impl);
 }
 

@@ -168,14 +168,19 @@ static cup__block *find_hole(const cup__heap *heap, size_t bytes, size_t *need)
     return NULL;
 }
 
+/* Reserves addresses for twice the card's memory, or for as much as the system grants. */
 static CUresult reserve(cup__heap *heap, size_t bytes)
 {
     cup__pool *pool = heap->pool;
+    size_t least = round_up(bytes, pool->granularity);
     size_t whole = round_up((size_t)pool->gpu->facts.memory_bytes * 2, pool->granularity);
-    if (whole < bytes)
-        whole = round_up(bytes, pool->granularity);
     CUdeviceptr address;
-    CUresult result = cup__driver.cuMemAddressReserve(&address, whole, 0, 0, 0);
+    CUresult result;
+    if (whole < least)
+        whole = least;
+    while ((result = cup__driver.cuMemAddressReserve(&address, whole, 0, 0, 0)) != CUDA_SUCCESS &&
+           whole > least)
+        whole = whole / 2 < least ? least : round_up(whole / 2, pool->granularity);
     if (result != CUDA_SUCCESS)
         return result;
     cup__segment *segment = segment_new(heap, address, whole, CUP__BLOCK_HOLE);
@@ -187,14 +192,18 @@ static CUresult reserve(cup__heap *heap, size_t bytes)
     return CUDA_SUCCESS;
 }
 
-/* The hole to map, in newly reserved addresses if need be. */
+/* The hole to map, in newly reserved addresses if need be. Where none can be had, for example under
+ * a limit on virtual memory, the pool goes on with plain allocations. */
 static CUresult get_hole(cup__heap *heap, size_t bytes, cup__block **hole, size_t *need)
 {
     *hole = find_hole(heap, bytes, need);
     if (*hole)
         return CUDA_SUCCESS;
     CUresult result = reserve(heap, bytes);
-    *hole = find_hole(heap, bytes, need);
+    if (result == CUDA_SUCCESS)
+        *hole = find_hole(heap, bytes, need);
+    else if (result != CUDA_ERROR_OPERATING_SYSTEM)
+        heap->pool->gpu->virtual_memory = false;
     return result;
 }
 
@@ -242,8 +251,11 @@ static CUresult allocate_segment(cup__heap *heap, size_t bytes)
 CUresult cup__heap_grow(cup__heap *heap, size_t bytes, bool *limited)
 {
     *limited = false;
-    if (heap->pool->gpu->virtual_memory)
-        return grow_mapped(heap, bytes, limited);
+    if (heap->pool->gpu->virtual_memory) {
+        CUresult result = grow_mapped(heap, bytes, limited);
+        if (heap->pool->gpu->virtual_memory)
+            return result;
+    }
     size_t need = round_up(bytes, CUP__SMALL_MOST * 2);
     *limited = over_limit(heap->pool, bytes);
     if (*limited)

@@ -148,6 +148,27 @@ TEST(pool_random_unmapped)
     end(gpu);
 }
 
+/* Few addresses: several ranges; none: plain allocations. */
+TEST(pool_random_few_addresses)
+{
+    setenv("FAKE_CUDA_ADDRESSES", "67108864", 1);
+    setenv("FAKE_CUDA_MEMORY", "268435456", 1);
+    cup__cuda *gpu = begin(0);
+    random_life(gpu, 10000, 256 << 20);
+    EXPECT(gpu->virtual_memory);
+    end(gpu);
+}
+
+TEST(pool_random_no_addresses)
+{
+    setenv("FAKE_CUDA_ADDRESSES", "0", 1);
+    setenv("FAKE_CUDA_MEMORY", "268435456", 1);
+    cup__cuda *gpu = begin(0);
+    random_life(gpu, 10000, 256 << 20);
+    EXPECT(!gpu->virtual_memory);
+    end(gpu);
+}
+
 /* Host memory that runs out at random makes allocations fail, and nothing else. */
 TEST(pool_random_without_host_memory)
 {

@@ -344,6 +344,8 @@ CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignmen
     (void)alignment, (void)wish, (void)flags;
     if (bytes % PAGE)
         return CUDA_ERROR_INVALID_VALUE;
+    if (bytes > (size_t)fake_setting("FAKE_CUDA_ADDRESSES", 1l << 50))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     void *range = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     *address = (CUdeviceptr)(uintptr_t)range;
     if (range == MAP_FAILED)

@@ -9,6 +9,7 @@
  *     FAKE_CUDA_MEMORY      bytes of each (1 GiB)
  *     FAKE_CUDA_OTHERS      bytes of them that other programs hold (0)
  *     FAKE_CUDA_VMM         0: no virtual memory management
+ *     FAKE_CUDA_ADDRESSES   the most bytes of addresses that can be reserved at once
  *     FAKE_CUDA_INIT        what cuInit returns (0) */
 #ifndef FAKE_H
 #define FAKE_H

@@ -1,0 +1,98 @@
+/* Where libraries are looked for, and what is said when they are not there. */
+#include "cuda/loader.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "support.h"
+#include "test.h"
+
+/* A toolkit's folder with NVRTC of these names, and no other wish. */
+static void make_toolkit(const char *const *names)
+{
+    char path[4500], target[4500], here[4096];
+    const char *folder = fake_begin();
+    unsetenv("CUP_LIBNVRTC");
+    setenv("CUDA_HOME", folder, 1);
+    snprintf(path, sizeof path, "%s/lib64", folder);
+    EXPECT_INT(mkdir(path, 0777), 0);
+    EXPECT(getcwd(here, sizeof here) != NULL);
+    const char *build = test_build();
+    snprintf(target, sizeof target, "%s%s%s/fake/libnvrtc.so", *build == '/' ? "" : here,
+             *build == '/' ? "" : "/", build);
+    for (; *names; names++) {
+        snprintf(path, sizeof path, "%s/lib64/%s", folder, *names);
+        EXPECT_INT(symlink(target, path), 0);
+    }
+}
+
+static const cup__library_report *nvrtc(void)
+{
+    return cup__library_report_of(CUP__LIBNVRTC);
+}
+
+/* An NVRTC newer than the driver makes code the driver may refuse. */
+TEST(loader_takes_the_drivers_version)
+{
+    static const char *const names[] = {"libnvrtc.so.13", "libnvrtc.so.12", NULL};
+    setenv("FAKE_CUDA_DRIVER", "12020", 1);
+    make_toolkit(names);
+    EXPECT(nvrtc()->found);
+    EXPECT_CONTAINS(nvrtc()->path, "libnvrtc.so.12");
+    EXPECT_INT(cup__library_report_of(CUP__LIBCUDA)->version, 12020);
+}
+
+TEST(loader_takes_a_newer_version_last)
+{
+    static const char *const names[] = {"libnvrtc.so.13", NULL};
+    setenv("FAKE_CUDA_DRIVER", "11080", 1);
+    make_toolkit(names);
+    EXPECT(nvrtc()->found);
+    EXPECT(nvrtc()->version >= 11000);
+}
+
+TEST(loader_names_what_is_wrong)
+{
+    const char *folder = fake_begin();
+    char path[4500];
+    fake_source(folder, "libnvrtc.so.13", "this is no library, whatever its name says");
+    snprintf(path, sizeof path, "%s/libnvrtc.so.13", folder);
+    setenv("CUP_LIBNVRTC", path, 1);
+    setenv("CUP_LIBCUBLASLT", "libm.so.6", 1);
+    EXPECT(!nvrtc()->found);
+    EXPECT_CONTAINS(nvrtc()->reason, path);
+    EXPECT_CONTAINS(nvrtc()->cure, "CUP_LIBNVRTC");
+    const cup__library_report *cublaslt = cup__library_report_of(CUP__LIBCUBLASLT);
+    EXPECT(!cublaslt->found);
+    EXPECT_CONTAINS(cublaslt->reason, "it lacks cublasLt");
+    cup__error error = {0};
+    EXPECT(cup__library_need(&error, CUP__LIBCUBLASLT) != CUP_OK);
+    EXPECT_CONTAINS(error.text, "cuBLASLt: ");
+}
+
+TEST(loader_off)
+{
+    setenv("CUP_LIBCUDA", "off", 1);
+    setenv("CUP_LIBCUBLASLT", "off", 1);
+    EXPECT(!cup__library_open(CUP__LIBCUDA));
+    EXPECT_TEXT(cup__library_report_of(CUP__LIBCUDA)->reason, "CUP_LIBCUDA=off");
+    EXPECT_TEXT(cup__library_report_of(CUP__LIBCUBLASLT)->reason, "CUP_LIBCUBLASLT=off");
+    char why[512];
+    EXPECT_INT(cup__cuda_count(why), 0);
+    EXPECT_CONTAINS(why, "CUP_LIBCUDA=off");
+}
+
+TEST(loader_tells_where_it_looked)
+{
+    unsetenv("CUP_LIBCUDA");
+    const cup__library_report *driver = cup__library_report_of(CUP__LIBCUDA);
+    if (driver->found)
+        test_skip("this machine has a driver");
+    EXPECT_CONTAINS(driver->reason, "libcuda.so.1, libcuda.so");
+    EXPECT_CONTAINS(driver->reason, "/usr/lib/wsl/lib");
+    EXPECT(!cup__library_open(CUP__LIBCUDA)); /* and not again */
+}

@@ -319,7 +319,7 @@ TEST(trainer_resume_refuses_what_differs)
     char empty[512];
     snprintf(empty, sizeof empty, "%s/empty", folder);
     begin(&s, &tiny, sample_text(), empty);
-    EXPECT_INT(cup_trainer_resume(s.trainer), CUP_IO);
+    EXPECT_INT(cup_trainer_resume(s.trainer), CUP_FORMAT);
     end(&s);
 }
 

@@ -225,6 +225,32 @@ static void save(const char *path)
     out_length = 0;
 }
 
+/* Breaks the last line behind commas so that it fits into 100 columns with what still follows;
+ * the new lines begin under its first parenthesis. */
+static void wrap_prototype(void)
+{
+    char line[4096];
+    size_t start = out_length;
+    while (start > 0 && out_text[start - 1] != '\n')
+        start--;
+    snprintf(line, sizeof line, "%s", out_text + start);
+    out_length = start;
+    int indent = (int)strcspn(line, "(") + 1, column = 0;
+    for (char *at = line; *at;) {
+        int n = (int)strcspn(at, ",");
+        n += at[n] == ',';
+        if (column + n > 98) {
+            put("\n%*s", indent, "");
+            column = indent;
+            at += *at == ' ';
+            n -= at[-1] == ' ';
+        }
+        put("%.*s", n, at);
+        column += n;
+        at += n;
+    }
+}
+
 static void put_prototype(const row *r, const char *prefix)
 {
     put("%s%s%s(cup_context *c", r->visible == 1 ? "cup_tensor *" : "cup_status ", prefix, r->name);
@@ -242,6 +268,7 @@ static void put_prototype(const row *r, const char *prefix)
         for (int i = 0; i < r->visible; i++)
             put(", cup_tensor **%s", r->results[i].name);
     put(")");
+    wrap_prototype();
 }
 
 static void write_header(void)

@@ -135,7 +135,8 @@ CUP_API cup_tensor *cup_dropout_add(cup_context *c, cup_tensor *residual, cup_te
 /* Making tensors */
 
 /* () -> y: a tensor whose elements all have one value */
-CUP_API cup_tensor *cup_full(cup_context *c, cup_dtype dtype, const int64_t *shape, int shape_count, double value);
+CUP_API cup_tensor *cup_full(cup_context *c, cup_dtype dtype, const int64_t *shape,
+                             int shape_count, double value);
 
 /* (x) -> y: the same elements, in row-major order in new memory */
 CUP_API cup_tensor *cup_copy(cup_context *c, cup_tensor *x);
@@ -145,27 +146,33 @@ CUP_API cup_tensor *cup_copy(cup_context *c, cup_tensor *x);
 CUP_API cup_tensor *cup_cast(cup_context *c, cup_tensor *x, cup_dtype dtype);
 
 /* () -> y: random numbers, equally likely from low up to, before rounding, not including high */
-CUP_API cup_tensor *cup_uniform(cup_context *c, cup_dtype dtype, const int64_t *shape, int shape_count, double low, double high);
+CUP_API cup_tensor *cup_uniform(cup_context *c, cup_dtype dtype, const int64_t *shape,
+                                int shape_count, double low, double high);
 
 /* () -> y: normal random numbers */
-CUP_API cup_tensor *cup_normal(cup_context *c, cup_dtype dtype, const int64_t *shape, int shape_count, double mean, double deviation);
+CUP_API cup_tensor *cup_normal(cup_context *c, cup_dtype dtype, const int64_t *shape,
+                               int shape_count, double mean, double deviation);
 
 /* Shape */
 
 /* (x): the same elements in another shape, one size of which may be -1; a view where the
  * strides allow, else a copy */
-CUP_API cup_tensor *cup_reshape(cup_context *c, cup_tensor *x, const int64_t *shape, int shape_count);
+CUP_API cup_tensor *cup_reshape(cup_context *c, cup_tensor *x, const int64_t *shape,
+                                int shape_count);
 
 /* (x) -> y: a view in which dimensions of size 1, or missing in front, are repeated */
-CUP_API cup_tensor *cup_broadcast(cup_context *c, cup_tensor *x, const int64_t *shape, int shape_count);
+CUP_API cup_tensor *cup_broadcast(cup_context *c, cup_tensor *x, const int64_t *shape,
+                                  int shape_count);
 
 /* (x) -> y: a view with the dimensions in another order: dimension i of it is dimension axes[i]
  * of x */
-CUP_API cup_tensor *cup_permute(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count);
+CUP_API cup_tensor *cup_permute(cup_context *c, cup_tensor *x, const int64_t *axes,
+                                int axes_count);
 
 /* (x): a view of sizes[i] elements from starts[i] on along each dimension i; a size of -1 means
  * all that follow */
-CUP_API cup_tensor *cup_slice(cup_context *c, cup_tensor *x, const int64_t *starts, int starts_count, const int64_t *sizes, int sizes_count);
+CUP_API cup_tensor *cup_slice(cup_context *c, cup_tensor *x, const int64_t *starts,
+                              int starts_count, const int64_t *sizes, int sizes_count);
 
 /* (x...) -> y: the inputs one after another along an axis */
 CUP_API cup_tensor *cup_concat(cup_context *c, cup_tensor *const *x, int x_count, int axis);
@@ -174,50 +181,64 @@ CUP_API cup_tensor *cup_concat(cup_context *c, cup_tensor *const *x, int x_count
 
 /* (x): sum over the axes, over all when none is given; keep leaves them with size 1. Integers
  * are summed as i64 */
-CUP_API cup_tensor *cup_sum(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
+CUP_API cup_tensor *cup_sum(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
+                            bool keep);
 
 /* (x) -> y: mean over the axes, over all when none is given */
-CUP_API cup_tensor *cup_mean(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
+CUP_API cup_tensor *cup_mean(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
+                             bool keep);
 
 /* (x): largest element over the axes; NaN when there is one. Equal ones share the gradient */
-CUP_API cup_tensor *cup_max(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
+CUP_API cup_tensor *cup_max(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
+                            bool keep);
 
 /* (x): smallest element over the axes; NaN when there is one. Equal ones share the gradient */
-CUP_API cup_tensor *cup_min(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
+CUP_API cup_tensor *cup_min(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
+                            bool keep);
 
 /* (x): place of the largest element over the axes, over all when none is given, as i64: its
  * number among the elements folded together. The first of equal ones; NaN counts as largest */
-CUP_API cup_tensor *cup_argmax(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
+CUP_API cup_tensor *cup_argmax(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
+                               bool keep);
 
 /* (x): place of the smallest element, as argmax gives that of the largest; NaN counts as
  * smallest */
-CUP_API cup_tensor *cup_argmin(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
+CUP_API cup_tensor *cup_argmin(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
+                               bool keep);
 
 /* (x) -> y: root of the sum of squares over the axes */
-CUP_API cup_tensor *cup_norm(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
+CUP_API cup_tensor *cup_norm(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
+                             bool keep);
 
 /* (x) -> y: variance over the axes: squared distances from the mean, summed, over their number
  * less the correction */
-CUP_API cup_tensor *cup_var(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep, int correction);
+CUP_API cup_tensor *cup_var(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
+                            bool keep, int correction);
 
 /* (x) -> y: log of the sum of exponentials over the axes, without overflow */
-CUP_API cup_tensor *cup_logsumexp(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep);
+CUP_API cup_tensor *cup_logsumexp(cup_context *c, cup_tensor *x, const int64_t *axes,
+                                  int axes_count, bool keep);
 
 /* Normalisation */
 
 /* (x, gamma?, beta?): (x - mean) / sqrt(variance + eps) gamma + beta over the last dimension;
  * gamma and beta in the dtype of x or in f32 */
-CUP_API cup_tensor *cup_layernorm(cup_context *c, cup_tensor *x, cup_tensor *gamma, cup_tensor *beta, double eps);
+CUP_API cup_tensor *cup_layernorm(cup_context *c, cup_tensor *x, cup_tensor *gamma,
+                                  cup_tensor *beta, double eps);
 
 /* (x, gamma?): x / sqrt(mean of squares + eps) gamma over the last dimension; gamma in the
  * dtype of x or in f32 */
 CUP_API cup_tensor *cup_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *gamma, double eps);
 
 /* (x, residual, gamma?, beta?): sum is x + residual, y is layernorm of sum, in one pass */
-CUP_API cup_status cup_add_layernorm(cup_context *c, cup_tensor *x, cup_tensor *residual, cup_tensor *gamma, cup_tensor *beta, double eps, cup_tensor **y, cup_tensor **sum);
+CUP_API cup_status cup_add_layernorm(cup_context *c, cup_tensor *x, cup_tensor *residual,
+                                     cup_tensor *gamma, cup_tensor *beta, double eps,
+                                     cup_tensor **y, cup_tensor **sum);
 
 /* (x, residual, gamma?): sum is x + residual, y is rmsnorm of sum, in one pass */
-CUP_API cup_status cup_add_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *residual, cup_tensor *gamma, double eps, cup_tensor **y, cup_tensor **sum);
+CUP_API cup_status cup_add_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *residual,
+                                   cup_tensor *gamma, double eps, cup_tensor **y,
+                                   cup_tensor **sum);
 
 /* Softmax and losses */
 
@@ -232,7 +253,9 @@ CUP_API cup_tensor *cup_log_softmax(cup_context *c, cup_tensor *x, int axis);
  * target over all classes; z_loss adds so much of logsumexp squared; when not 0, only the first
  * columns are classes. in_place gives the logits up: they become their gradient. A bad target
  * is an error, on a GPU NaN */
-CUP_API cup_tensor *cup_cross_entropy(cup_context *c, cup_tensor *logits, cup_tensor *targets, int64_t ignore_index, double label_smoothing, double z_loss, int64_t columns, bool in_place);
+CUP_API cup_tensor *cup_cross_entropy(cup_context *c, cup_tensor *logits, cup_tensor *targets,
+                                      int64_t ignore_index, double label_smoothing, double z_loss,
+                                      int64_t columns, bool in_place);
 
 /* Tables */
 
@@ -251,29 +274,35 @@ CUP_API cup_tensor *cup_global_norm(cup_context *c, cup_tensor *const *x, int x_
  * [B,H,T,D], k and v [B,G,S,D] where G divides H; causal lets the last query see all keys, each
  * one before it one less; scale 0 means 1/sqrt[D]; dropout drops probabilities; a query that
  * sees nothing gives 0 */
-CUP_API cup_tensor *cup_attention(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v, bool causal, double scale, double dropout);
+CUP_API cup_tensor *cup_attention(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v,
+                                  bool causal, double scale, double dropout);
 
 /* (qkv): attention over [B,T,W], where W holds the heads of q, then kv_heads of k, then as many
  * of v; o is [B,T,heads D]; kv_heads 0 means heads; the rest as in attention */
-CUP_API cup_tensor *cup_qkv_attention(cup_context *c, cup_tensor *qkv, int heads, int kv_heads, bool causal, double scale, double dropout);
+CUP_API cup_tensor *cup_qkv_attention(cup_context *c, cup_tensor *qkv, int heads, int kv_heads,
+                                      bool causal, double scale, double dropout);
 
 /* (x): x, [B,H,T,D], with pairs of the first `size` features of each row turned by an angle:
  * pair i by base^[-2 i / size] times its position, which is offset + t; pairs are i and i +
  * size/2, or 2 i and 2 i + 1 when interleaved; base 0 means 10000, size 0 all features; heads,
  * when not 0, says how many of the first heads are turned; inverse turns back */
-CUP_API cup_tensor *cup_rope(cup_context *c, cup_tensor *x, double base, int64_t offset, int size, int heads, bool interleaved, bool inverse);
+CUP_API cup_tensor *cup_rope(cup_context *c, cup_tensor *x, double base, int64_t offset, int size,
+                             int heads, bool interleaved, bool inverse);
 
 /* Matrix products */
 
 /* (a, b): the product of the last two dimensions, [..,M,K] by [..,K,N], each first transposed
  * where asked; leading dimensions broadcast */
-CUP_API cup_tensor *cup_matmul(cup_context *c, cup_tensor *a, cup_tensor *b, bool transpose_a, bool transpose_b);
+CUP_API cup_tensor *cup_matmul(cup_context *c, cup_tensor *a, cup_tensor *b, bool transpose_a,
+                               bool transpose_b);
 
 /* (x, weight, bias?) -> y: x weight^T + bias for x [..,K], weight [N,K], bias [N] */
-CUP_API cup_tensor *cup_linear(cup_context *c, cup_tensor *x, cup_tensor *weight, cup_tensor *bias);
+CUP_API cup_tensor *cup_linear(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                               cup_tensor *bias);
 
 /* (x, weight, bias?): gelu(linear(x, weight, bias)) in one pass */
-CUP_API cup_tensor *cup_linear_gelu(cup_context *c, cup_tensor *x, cup_tensor *weight, cup_tensor *bias);
+CUP_API cup_tensor *cup_linear_gelu(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                    cup_tensor *bias);
 
 #ifdef __cplusplus
 }

@@ -188,7 +188,8 @@ typedef struct cup__clamp_grad_attributes {
     double low;
     double high;
 } cup__clamp_grad_attributes;
-cup_tensor *cup__clamp_grad(cup_context *c, cup_tensor *x, cup_tensor *dy, double low, double high);
+cup_tensor *cup__clamp_grad(cup_context *c, cup_tensor *x, cup_tensor *dy, double low,
+                            double high);
 
 extern const cup__op cup__op_div_grad;
 cup_tensor *cup__div_grad(cup_context *c, cup_tensor *b, cup_tensor *y, cup_tensor *dy);
@@ -425,7 +426,8 @@ extern const cup__op cup__op_extreme_mask;
 cup_tensor *cup__extreme_mask(cup_context *c, cup_tensor *x, cup_tensor *y);
 
 extern const cup__op cup__op_extreme_grad;
-cup_tensor *cup__extreme_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cup_tensor *dy, cup_tensor *n);
+cup_tensor *cup__extreme_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cup_tensor *dy,
+                              cup_tensor *n);
 
 extern const cup__op cup__op_norm_grad;
 cup_tensor *cup__norm_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cup_tensor *dy);
@@ -434,7 +436,8 @@ extern const cup__op cup__op_var_grad;
 typedef struct cup__var_grad_attributes {
     double scale;
 } cup__var_grad_attributes;
-cup_tensor *cup__var_grad(cup_context *c, cup_tensor *x, cup_tensor *mean, cup_tensor *dy, double scale);
+cup_tensor *cup__var_grad(cup_context *c, cup_tensor *x, cup_tensor *mean, cup_tensor *dy,
+                          double scale);
 
 extern const cup__op cup__op_logsumexp_grad;
 cup_tensor *cup__logsumexp_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cup_tensor *dy);
@@ -465,7 +468,10 @@ typedef struct cup__layernorm_grad_attributes {
     bool want_gamma;
     bool want_beta;
 } cup__layernorm_grad_attributes;
-cup_status cup__layernorm_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cup_tensor *rstd, cup_tensor *mean, cup_tensor *gamma, cup_tensor *dsum, cup_dtype dtype, bool want_gamma, bool want_beta, cup_tensor **dx, cup_tensor **dgamma, cup_tensor **dbeta);
+cup_status cup__layernorm_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cup_tensor *rstd,
+                               cup_tensor *mean, cup_tensor *gamma, cup_tensor *dsum,
+                               cup_dtype dtype, bool want_gamma, bool want_beta, cup_tensor **dx,
+                               cup_tensor **dgamma, cup_tensor **dbeta);
 
 extern const cup__op cup__op_softmax;
 typedef struct cup__softmax_attributes {
@@ -505,7 +511,10 @@ typedef struct cup__cross_entropy_grad_attributes {
     double z_loss;
     int64_t columns;
 } cup__cross_entropy_grad_attributes;
-cup_tensor *cup__cross_entropy_grad(cup_context *c, cup_tensor *logits, cup_tensor *targets, cup_tensor *lse, cup_tensor *share, cup_tensor *dloss, int64_t ignore_index, double label_smoothing, double z_loss, int64_t columns);
+cup_tensor *cup__cross_entropy_grad(cup_context *c, cup_tensor *logits, cup_tensor *targets,
+                                    cup_tensor *lse, cup_tensor *share, cup_tensor *dloss,
+                                    int64_t ignore_index, double label_smoothing, double z_loss,
+                                    int64_t columns);
 
 extern const cup__op cup__op_scale_by;
 cup_status cup__scale_by(cup_context *c, cup_tensor *x, cup_tensor *factor);
@@ -525,7 +534,8 @@ typedef struct cup__step_factors_attributes {
     double beta1;
     double beta2;
 } cup__step_factors_attributes;
-cup_tensor *cup__step_factors(cup_context *c, cup_tensor *hyper, cup_tensor *state, cup_tensor *norm, double beta1, double beta2);
+cup_tensor *cup__step_factors(cup_context *c, cup_tensor *hyper, cup_tensor *state,
+                              cup_tensor *norm, double beta1, double beta2);
 
 extern const cup__op cup__op_adamw;
 typedef struct cup__adamw_attributes {
@@ -533,21 +543,24 @@ typedef struct cup__adamw_attributes {
     double beta2;
     double epsilon;
 } cup__adamw_attributes;
-cup_status cup__adamw(cup_context *c, cup_tensor *const *x, int x_count, double beta1, double beta2, double epsilon);
+cup_status cup__adamw(cup_context *c, cup_tensor *const *x, int x_count, double beta1,
+                      double beta2, double epsilon);
 
 extern const cup__op cup__op_sgd;
 typedef struct cup__sgd_attributes {
     double momentum;
     bool nesterov;
 } cup__sgd_attributes;
-cup_status cup__sgd(cup_context *c, cup_tensor *const *x, int x_count, double momentum, bool nesterov);
+cup_status cup__sgd(cup_context *c, cup_tensor *const *x, int x_count, double momentum,
+                    bool nesterov);
 
 extern const cup__op cup__op_lion;
 typedef struct cup__lion_attributes {
     double beta1;
     double beta2;
 } cup__lion_attributes;
-cup_status cup__lion(cup_context *c, cup_tensor *const *x, int x_count, double beta1, double beta2);
+cup_status cup__lion(cup_context *c, cup_tensor *const *x, int x_count, double beta1,
+                     double beta2);
 
 extern const cup__op cup__op_attention;
 typedef struct cup__attention_attributes {
@@ -563,7 +576,10 @@ typedef struct cup__attention_grad_attributes {
     double dropout;
     int64_t sequence;
 } cup__attention_grad_attributes;
-cup_status cup__attention_grad(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v, cup_tensor *o, cup_tensor *lse, cup_tensor *d_o, bool causal, double scale, double dropout, int64_t sequence, cup_tensor **dq, cup_tensor **dk, cup_tensor **dv);
+cup_status cup__attention_grad(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v,
+                               cup_tensor *o, cup_tensor *lse, cup_tensor *d_o, bool causal,
+                               double scale, double dropout, int64_t sequence, cup_tensor **dq,
+                               cup_tensor **dk, cup_tensor **dv);
 
 extern const cup__op cup__op_qkv_attention;
 typedef struct cup__qkv_attention_attributes {
@@ -583,7 +599,9 @@ typedef struct cup__qkv_attention_grad_attributes {
     double dropout;
     int64_t sequence;
 } cup__qkv_attention_grad_attributes;
-cup_tensor *cup__qkv_attention_grad(cup_context *c, cup_tensor *qkv, cup_tensor *o, cup_tensor *lse, cup_tensor *d_o, int heads, int kv_heads, bool causal, double scale, double dropout, int64_t sequence);
+cup_tensor *cup__qkv_attention_grad(cup_context *c, cup_tensor *qkv, cup_tensor *o,
+                                    cup_tensor *lse, cup_tensor *d_o, int heads, int kv_heads,
+                                    bool causal, double scale, double dropout, int64_t sequence);
 
 extern const cup__op cup__op_rope;
 typedef struct cup__rope_attributes {
@@ -606,6 +624,7 @@ extern const cup__op cup__op_linear;
 extern const cup__op cup__op_linear_gelu;
 
 extern const cup__op cup__op_linear_weight_grad;
-cup_status cup__linear_weight_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cup_tensor **dweight, cup_tensor **dbias);
+cup_status cup__linear_weight_grad(cup_context *c, cup_tensor *dy, cup_tensor *x,
+                                   cup_tensor **dweight, cup_tensor **dbias);
 
 #endif

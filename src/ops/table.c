@@ -698,7 +698,8 @@ cup_tensor *cup__maximum_grad(cup_context *c, cup_tensor *a, cup_tensor *b, cup_
     return cup__op_call(c, &cup__rows[CUP__OP_maximum_grad], in, 3, NULL, NULL);
 }
 
-cup_tensor *cup__clamp_grad(cup_context *c, cup_tensor *x, cup_tensor *dy, double low, double high)
+cup_tensor *cup__clamp_grad(cup_context *c, cup_tensor *x, cup_tensor *dy, double low,
+                            double high)
 {
     cup__clamp_grad_attributes attributes = {0};
     attributes.low = low;
@@ -925,7 +926,8 @@ cup_tensor *cup__dropout_grad(cup_context *c, cup_tensor *dy, cup_tensor *mask, 
     return cup__op_call(c, &cup__rows[CUP__OP_dropout_grad], in, 2, &attributes, NULL);
 }
 
-cup_tensor *cup_full(cup_context *c, cup_dtype dtype, const int64_t *shape, int shape_count, double value)
+cup_tensor *cup_full(cup_context *c, cup_dtype dtype, const int64_t *shape, int shape_count,
+                     double value)
 {
     cup__full_attributes attributes = {0};
     attributes.dtype = dtype;
@@ -949,7 +951,8 @@ cup_tensor *cup_cast(cup_context *c, cup_tensor *x, cup_dtype dtype)
     return cup__op_call(c, &cup__rows[CUP__OP_cast], in, 1, &attributes, NULL);
 }
 
-cup_tensor *cup_uniform(cup_context *c, cup_dtype dtype, const int64_t *shape, int shape_count, double low, double high)
+cup_tensor *cup_uniform(cup_context *c, cup_dtype dtype, const int64_t *shape, int shape_count,
+                        double low, double high)
 {
     cup__uniform_attributes attributes = {0};
     attributes.dtype = dtype;
@@ -960,7 +963,8 @@ cup_tensor *cup_uniform(cup_context *c, cup_dtype dtype, const int64_t *shape, i
     return cup__op_call(c, &cup__rows[CUP__OP_uniform], in, 0, &attributes, NULL);
 }
 
-cup_tensor *cup_normal(cup_context *c, cup_dtype dtype, const int64_t *shape, int shape_count, double mean, double deviation)
+cup_tensor *cup_normal(cup_context *c, cup_dtype dtype, const int64_t *shape, int shape_count,
+                       double mean, double deviation)
 {
     cup__normal_attributes attributes = {0};
     attributes.dtype = dtype;
@@ -995,7 +999,8 @@ cup_tensor *cup_permute(cup_context *c, cup_tensor *x, const int64_t *axes, int 
     return cup__op_call(c, &cup__rows[CUP__OP_permute], in, 1, &attributes, NULL);
 }
 
-cup_tensor *cup_slice(cup_context *c, cup_tensor *x, const int64_t *starts, int starts_count, const int64_t *sizes, int sizes_count)
+cup_tensor *cup_slice(cup_context *c, cup_tensor *x, const int64_t *starts, int starts_count,
+                      const int64_t *sizes, int sizes_count)
 {
     cup__slice_attributes attributes = {0};
     attributes.starts_count = cup__take_ints(attributes.starts, starts, starts_count);
@@ -1020,7 +1025,8 @@ cup_tensor *cup_sum(cup_context *c, cup_tensor *x, const int64_t *axes, int axes
     return cup__op_call(c, &cup__rows[CUP__OP_sum], in, 1, &attributes, NULL);
 }
 
-cup_tensor *cup_mean(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep)
+cup_tensor *cup_mean(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
+                     bool keep)
 {
     cup__mean_attributes attributes = {0};
     attributes.axes_count = cup__take_ints(attributes.axes, axes, axes_count);
@@ -1047,7 +1053,8 @@ cup_tensor *cup_min(cup_context *c, cup_tensor *x, const int64_t *axes, int axes
     return cup__op_call(c, &cup__rows[CUP__OP_min], in, 1, &attributes, NULL);
 }
 
-cup_tensor *cup_argmax(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep)
+cup_tensor *cup_argmax(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
+                       bool keep)
 {
     cup__argmax_attributes attributes = {0};
     attributes.axes_count = cup__take_ints(attributes.axes, axes, axes_count);
@@ -1056,7 +1063,8 @@ cup_tensor *cup_argmax(cup_context *c, cup_tensor *x, const int64_t *axes, int a
     return cup__op_call(c, &cup__rows[CUP__OP_argmax], in, 1, &attributes, NULL);
 }
 
-cup_tensor *cup_argmin(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep)
+cup_tensor *cup_argmin(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
+                       bool keep)
 {
     cup__argmin_attributes attributes = {0};
     attributes.axes_count = cup__take_ints(attributes.axes, axes, axes_count);
@@ -1065,7 +1073,8 @@ cup_tensor *cup_argmin(cup_context *c, cup_tensor *x, const int64_t *axes, int a
     return cup__op_call(c, &cup__rows[CUP__OP_argmin], in, 1, &attributes, NULL);
 }
 
-cup_tensor *cup_norm(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep)
+cup_tensor *cup_norm(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
+                     bool keep)
 {
     cup__norm_attributes attributes = {0};
     attributes.axes_count = cup__take_ints(attributes.axes, axes, axes_count);
@@ -1074,7 +1083,8 @@ cup_tensor *cup_norm(cup_context *c, cup_tensor *x, const int64_t *axes, int axe
     return cup__op_call(c, &cup__rows[CUP__OP_norm], in, 1, &attributes, NULL);
 }
 
-cup_tensor *cup_var(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep, int correction)
+cup_tensor *cup_var(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep,
+                    int correction)
 {
     cup__var_attributes attributes = {0};
     attributes.axes_count = cup__take_ints(attributes.axes, axes, axes_count);
@@ -1084,7 +1094,8 @@ cup_tensor *cup_var(cup_context *c, cup_tensor *x, const int64_t *axes, int axes
     return cup__op_call(c, &cup__rows[CUP__OP_var], in, 1, &attributes, NULL);
 }
 
-cup_tensor *cup_logsumexp(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count, bool keep)
+cup_tensor *cup_logsumexp(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
+                          bool keep)
 {
     cup__logsumexp_attributes attributes = {0};
     attributes.axes_count = cup__take_ints(attributes.axes, axes, axes_count);
@@ -1099,7 +1110,8 @@ cup_tensor *cup__extreme_mask(cup_context *c, cup_tensor *x, cup_tensor *y)
     return cup__op_call(c, &cup__rows[CUP__OP_extreme_mask], in, 2, NULL, NULL);
 }
 
-cup_tensor *cup__extreme_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cup_tensor *dy, cup_tensor *n)
+cup_tensor *cup__extreme_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cup_tensor *dy,
+                              cup_tensor *n)
 {
     cup_tensor *const in[] = {x, y, dy, n};
     return cup__op_call(c, &cup__rows[CUP__OP_extreme_grad], in, 4, NULL, NULL);
@@ -1111,7 +1123,8 @@ cup_tensor *cup__norm_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cup_ten
     return cup__op_call(c, &cup__rows[CUP__OP_norm_grad], in, 3, NULL, NULL);
 }
 
-cup_tensor *cup__var_grad(cup_context *c, cup_tensor *x, cup_tensor *mean, cup_tensor *dy, double scale)
+cup_tensor *cup__var_grad(cup_context *c, cup_tensor *x, cup_tensor *mean, cup_tensor *dy,
+                          double scale)
 {
     cup__var_grad_attributes attributes = {0};
     attributes.scale = scale;
@@ -1125,7 +1138,8 @@ cup_tensor *cup__logsumexp_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cu
     return cup__op_call(c, &cup__rows[CUP__OP_logsumexp_grad], in, 3, NULL, NULL);
 }
 
-cup_tensor *cup_layernorm(cup_context *c, cup_tensor *x, cup_tensor *gamma, cup_tensor *beta, double eps)
+cup_tensor *cup_layernorm(cup_context *c, cup_tensor *x, cup_tensor *gamma, cup_tensor *beta,
+                          double eps)
 {
     cup__layernorm_attributes attributes = {0};
     attributes.eps = eps;
@@ -1141,7 +1155,9 @@ cup_tensor *cup_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *gamma, double
     return cup__op_call(c, &cup__rows[CUP__OP_rmsnorm], in, 2, &attributes, NULL);
 }
 
-cup_status cup_add_layernorm(cup_context *c, cup_tensor *x, cup_tensor *residual, cup_tensor *gamma, cup_tensor *beta, double eps, cup_tensor **y, cup_tensor **sum)
+cup_status cup_add_layernorm(cup_context *c, cup_tensor *x, cup_tensor *residual,
+                             cup_tensor *gamma, cup_tensor *beta, double eps, cup_tensor **y,
+                             cup_tensor **sum)
 {
     cup__add_layernorm_attributes attributes = {0};
     attributes.eps = eps;
@@ -1153,7 +1169,8 @@ cup_status cup_add_layernorm(cup_context *c, cup_tensor *x, cup_tensor *residual
     return done ? CUP_OK : cup__call_status(c);
 }
 
-cup_status cup_add_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *residual, cup_tensor *gamma, double eps, cup_tensor **y, cup_tensor **sum)
+cup_status cup_add_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *residual, cup_tensor *gamma,
+                           double eps, cup_tensor **y, cup_tensor **sum)
 {
     cup__add_rmsnorm_attributes attributes = {0};
     attributes.eps = eps;
@@ -1165,7 +1182,10 @@ cup_status cup_add_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *residual, 
     return done ? CUP_OK : cup__call_status(c);
 }
 
-cup_status cup__layernorm_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cup_tensor *rstd, cup_tensor *mean, cup_tensor *gamma, cup_tensor *dsum, cup_dtype dtype, bool want_gamma, bool want_beta, cup_tensor **dx, cup_tensor **dgamma, cup_tensor **dbeta)
+cup_status cup__layernorm_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cup_tensor *rstd,
+                               cup_tensor *mean, cup_tensor *gamma, cup_tensor *dsum,
+                               cup_dtype dtype, bool want_gamma, bool want_beta, cup_tensor **dx,
+                               cup_tensor **dgamma, cup_tensor **dbeta)
 {
     cup__layernorm_grad_attributes attributes = {0};
     attributes.dtype = dtype;
@@ -1212,7 +1232,9 @@ cup_tensor *cup__log_softmax_grad(cup_context *c, cup_tensor *y, cup_tensor *dy,
     return cup__op_call(c, &cup__rows[CUP__OP_log_softmax_grad], in, 2, &attributes, NULL);
 }
 
-cup_tensor *cup_cross_entropy(cup_context *c, cup_tensor *logits, cup_tensor *targets, int64_t ignore_index, double label_smoothing, double z_loss, int64_t columns, bool in_place)
+cup_tensor *cup_cross_entropy(cup_context *c, cup_tensor *logits, cup_tensor *targets,
+                              int64_t ignore_index, double label_smoothing, double z_loss,
+                              int64_t columns, bool in_place)
 {
     cup__cross_entropy_attributes attributes = {0};
     attributes.ignore_index = ignore_index;
@@ -1224,7 +1246,10 @@ cup_tensor *cup_cross_entropy(cup_context *c, cup_tensor *logits, cup_tensor *ta
     return cup__op_call(c, &cup__rows[CUP__OP_cross_entropy], in, 2, &attributes, NULL);
 }
 
-cup_tensor *cup__cross_entropy_grad(cup_context *c, cup_tensor *logits, cup_tensor *targets, cup_tensor *lse, cup_tensor *share, cup_tensor *dloss, int64_t ignore_index, double label_smoothing, double z_loss, int64_t columns)
+cup_tensor *cup__cross_entropy_grad(cup_context *c, cup_tensor *logits, cup_tensor *targets,
+                                    cup_tensor *lse, cup_tensor *share, cup_tensor *dloss,
+                                    int64_t ignore_index, double label_smoothing, double z_loss,
+                                    int64_t columns)
 {
     cup__cross_entropy_grad_attributes attributes = {0};
     attributes.ignore_index = ignore_index;
@@ -1262,7 +1287,8 @@ cup_tensor *cup_global_norm(cup_context *c, cup_tensor *const *x, int x_count)
     return cup__op_call(c, &cup__rows[CUP__OP_global_norm], x, x_count, NULL, NULL);
 }
 
-cup_tensor *cup__step_factors(cup_context *c, cup_tensor *hyper, cup_tensor *state, cup_tensor *norm, double beta1, double beta2)
+cup_tensor *cup__step_factors(cup_context *c, cup_tensor *hyper, cup_tensor *state,
+                              cup_tensor *norm, double beta1, double beta2)
 {
     cup__step_factors_attributes attributes = {0};
     attributes.beta1 = beta1;
@@ -1271,7 +1297,8 @@ cup_tensor *cup__step_factors(cup_context *c, cup_tensor *hyper, cup_tensor *sta
     return cup__op_call(c, &cup__rows[CUP__OP_step_factors], in, 3, &attributes, NULL);
 }
 
-cup_status cup__adamw(cup_context *c, cup_tensor *const *x, int x_count, double beta1, double beta2, double epsilon)
+cup_status cup__adamw(cup_context *c, cup_tensor *const *x, int x_count, double beta1,
+                      double beta2, double epsilon)
 {
     cup__adamw_attributes attributes = {0};
     attributes.beta1 = beta1;
@@ -1282,7 +1309,8 @@ cup_status cup__adamw(cup_context *c, cup_tensor *const *x, int x_count, double 
     return done ? CUP_OK : cup__call_status(c);
 }
 
-cup_status cup__sgd(cup_context *c, cup_tensor *const *x, int x_count, double momentum, bool nesterov)
+cup_status cup__sgd(cup_context *c, cup_tensor *const *x, int x_count, double momentum,
+                    bool nesterov)
 {
     cup__sgd_attributes attributes = {0};
     attributes.momentum = momentum;
@@ -1292,7 +1320,8 @@ cup_status cup__sgd(cup_context *c, cup_tensor *const *x, int x_count, double mo
     return done ? CUP_OK : cup__call_status(c);
 }
 
-cup_status cup__lion(cup_context *c, cup_tensor *const *x, int x_count, double beta1, double beta2)
+cup_status cup__lion(cup_context *c, cup_tensor *const *x, int x_count, double beta1,
+                     double beta2)
 {
     cup__lion_attributes attributes = {0};
     attributes.beta1 = beta1;
@@ -1302,7 +1331,8 @@ cup_status cup__lion(cup_context *c, cup_tensor *const *x, int x_count, double b
     return done ? CUP_OK : cup__call_status(c);
 }
 
-cup_tensor *cup_attention(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v, bool causal, double scale, double dropout)
+cup_tensor *cup_attention(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v,
+                          bool causal, double scale, double dropout)
 {
     cup__attention_attributes attributes = {0};
     attributes.causal = causal;
@@ -1312,7 +1342,10 @@ cup_tensor *cup_attention(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tens
     return cup__op_call(c, &cup__rows[CUP__OP_attention], in, 3, &attributes, NULL);
 }
 
-cup_status cup__attention_grad(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v, cup_tensor *o, cup_tensor *lse, cup_tensor *d_o, bool causal, double scale, double dropout, int64_t sequence, cup_tensor **dq, cup_tensor **dk, cup_tensor **dv)
+cup_status cup__attention_grad(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v,
+                               cup_tensor *o, cup_tensor *lse, cup_tensor *d_o, bool causal,
+                               double scale, double dropout, int64_t sequence, cup_tensor **dq,
+                               cup_tensor **dk, cup_tensor **dv)
 {
     cup__attention_grad_attributes attributes = {0};
     attributes.causal = causal;
@@ -1328,7 +1361,8 @@ cup_status cup__attention_grad(cup_context *c, cup_tensor *q, cup_tensor *k, cup
     return done ? CUP_OK : cup__call_status(c);
 }
 
-cup_tensor *cup_qkv_attention(cup_context *c, cup_tensor *qkv, int heads, int kv_heads, bool causal, double scale, double dropout)
+cup_tensor *cup_qkv_attention(cup_context *c, cup_tensor *qkv, int heads, int kv_heads,
+                              bool causal, double scale, double dropout)
 {
     cup__qkv_attention_attributes attributes = {0};
     attributes.heads = heads;
@@ -1340,7 +1374,9 @@ cup_tensor *cup_qkv_attention(cup_context *c, cup_tensor *qkv, int heads, int kv
     return cup__op_call(c, &cup__rows[CUP__OP_qkv_attention], in, 1, &attributes, NULL);
 }
 
-cup_tensor *cup__qkv_attention_grad(cup_context *c, cup_tensor *qkv, cup_tensor *o, cup_tensor *lse, cup_tensor *d_o, int heads, int kv_heads, bool causal, double scale, double dropout, int64_t sequence)
+cup_tensor *cup__qkv_attention_grad(cup_context *c, cup_tensor *qkv, cup_tensor *o,
+                                    cup_tensor *lse, cup_tensor *d_o, int heads, int kv_heads,
+                                    bool causal, double scale, double dropout, int64_t sequence)
 {
     cup__qkv_attention_grad_attributes attributes = {0};
     attributes.heads = heads;
@@ -1353,7 +1389,8 @@ cup_tensor *cup__qkv_attention_grad(cup_context *c, cup_tensor *qkv, cup_tensor 
     return cup__op_call(c, &cup__rows[CUP__OP_qkv_attention_grad], in, 4, &attributes, NULL);
 }
 
-cup_tensor *cup_rope(cup_context *c, cup_tensor *x, double base, int64_t offset, int size, int heads, bool interleaved, bool inverse)
+cup_tensor *cup_rope(cup_context *c, cup_tensor *x, double base, int64_t offset, int size,
+                     int heads, bool interleaved, bool inverse)
 {
     cup__rope_attributes attributes = {0};
     attributes.base = base;
@@ -1366,7 +1403,8 @@ cup_tensor *cup_rope(cup_context *c, cup_tensor *x, double base, int64_t offset,
     return cup__op_call(c, &cup__rows[CUP__OP_rope], in, 1, &attributes, NULL);
 }
 
-cup_tensor *cup_matmul(cup_context *c, cup_tensor *a, cup_tensor *b, bool transpose_a, bool transpose_b)
+cup_tensor *cup_matmul(cup_context *c, cup_tensor *a, cup_tensor *b, bool transpose_a,
+                       bool transpose_b)
 {
     cup__matmul_attributes attributes = {0};
     attributes.transpose_a = transpose_a;
@@ -1387,7 +1425,8 @@ cup_tensor *cup_linear_gelu(cup_context *c, cup_tensor *x, cup_tensor *weight, c
     return cup__op_call(c, &cup__rows[CUP__OP_linear_gelu], in, 3, NULL, NULL);
 }
 
-cup_status cup__linear_weight_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cup_tensor **dweight, cup_tensor **dbias)
+cup_status cup__linear_weight_grad(cup_context *c, cup_tensor *dy, cup_tensor *x,
+                                   cup_tensor **dweight, cup_tensor **dbias)
 {
     cup_tensor *const in[] = {dy, x};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};

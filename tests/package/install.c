@@ -83,6 +83,26 @@ TEST_LIMITED(install_pkg_config, 300)
     EXPECT_CONTAINS(out, "0.");
 }
 
+/* Each example is built and run as a user does it. */
+TEST_LIMITED(install_examples, 300)
+{
+    skip_without("pkg-config");
+    const char *folder = install("/usr");
+    int code = test_command(
+        out, sizeof out,
+        "export PKG_CONFIG_PATH='%s/usr/lib/pkgconfig' PKG_CONFIG_SYSROOT_DIR='%s'\n"
+        "export LD_LIBRARY_PATH='%s/usr/lib' CUP_DEVICE=cpu\n"
+        "for source in examples/*.c; do ${CC:-cc} -std=c11 -Wall -Wextra -pedantic -Werror "
+        "-o '%s/example' \"$source\" $(pkg-config --cflags --libs cupola) -lm && "
+        "'%s/example' || exit 1; done",
+        folder, folder, folder, folder, folder);
+    if (code)
+        test_fail(__FILE__, __LINE__, "%s", out);
+    /* The last of train_loop.c. */
+    EXPECT_CONTAINS(out, "step 399  loss 0.0");
+    EXPECT_CONTAINS(out, " % of the points are told right");
+}
+
 TEST_LIMITED(install_static_library, 300)
 {
     const char *folder = install("/usr");

@@ -1,4 +1,5 @@
 /* The compiler, NVRTC, and what its report may not say. */
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,25 +49,28 @@ typedef struct options {
     int count;
 } options;
 
-static void add_option(options *o, const char *format, const char *name, long long value)
+__attribute__((format(printf, 2, 3))) static void add_option(options *o, const char *format, ...)
 {
     char *text = o->text[o->count];
-    snprintf(text, sizeof *o->text, format, name, value);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof *o->text, format, args);
+    va_end(args);
     o->list[o->count++] = text;
 }
 
 static void make_options(options *o, const char *target, const cup__knob *knobs, int knob_count)
 {
     o->count = 0;
-    add_option(o, "--gpu-architecture=%s", target, 0);
-    add_option(o, "-std=c++17", "", 0);
-    add_option(o, "-default-device", "", 0);
+    add_option(o, "--gpu-architecture=%s", target);
+    add_option(o, "-std=c++17");
+    add_option(o, "-default-device");
     if (!strncmp(target, "sm_", 3))
-        add_option(o, "--ptxas-options=-v", "", 0);
+        add_option(o, "--ptxas-options=-v");
     if (cup__log_wants(CUP__SOURCE))
-        add_option(o, "-lineinfo", "", 0);
+        add_option(o, "-lineinfo");
     for (int i = 0; i < knob_count; i++)
-        add_option(o, "-D%s=%lld", knobs[i].name, knobs[i].value);
+        add_option(o, "-D%s=%lld", knobs[i].name, (long long)knobs[i].value);
 }
 
 /* Cuts one line of the report; gives what follows it. */

@@ -29,7 +29,7 @@ static int by_bytes(const void *a, const void *b)
 
 int cup__pool_users(cup__pool *pool, cup__pool_user *users, int most)
 {
-    cup__pool_user all[MOST_TAGS];
+    cup__pool_user all[MOST_TAGS] = {0};
     int count = 0;
     for (size_t i = 0; i < pool->used.capacity; i++)
         if (pool->used.slots[i])

@@ -1,4 +1,5 @@
 /* Opening, copies, launches and graphs on the fake driver. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -241,6 +242,34 @@ TEST(cuda_fake_launch)
     EXPECT_OK(&error, d->calls->read(d, numbers, memory, sizeof numbers));
     EXPECT(numbers[0] == 111 && numbers[3] == 114 && numbers[4] == 15);
     d->calls->release(d, memory);
+    close_all(gpu);
+}
+
+static void *add_there(void *user)
+{
+    cup__cuda *gpu = user;
+    void *memory;
+    uint32_t number = 1;
+    bool good = gpu->device.calls->allocate(&gpu->device, 4, "number", &memory) == CUP_OK &&
+                gpu->device.calls->write(&gpu->device, memory, &number, 4) == CUP_OK &&
+                add(gpu, memory, 1, 41) == CUP_OK &&
+                gpu->device.calls->read(&gpu->device, &number, memory, 4) == CUP_OK;
+    return good && number == 42 ? NULL : user;
+}
+
+/* A context may move from thread to thread. */
+TEST(cuda_fake_other_thread)
+{
+    fake_begin();
+    cup__error error = {0};
+    cup__cuda *gpu = fake_open(&error);
+    for (int i = 0; i < 3; i++) {
+        pthread_t thread;
+        void *failed;
+        EXPECT_INT(pthread_create(&thread, NULL, add_there, gpu), 0);
+        EXPECT_INT(pthread_join(thread, &failed), 0);
+        EXPECT(!failed);
+    }
     close_all(gpu);
 }
 

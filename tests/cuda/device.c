@@ -220,13 +220,6 @@ TEST(cuda_fake_many_small_writes)
     close_all(gpu);
 }
 
-static cup_status add(cup__cuda *gpu, void *memory, uint32_t count, uint32_t value)
-{
-    cup__kernel *kernel = cup__kernel_get(gpu, "add.cu", "fake_add", NULL, 0);
-    cup__grid grid = {.x = 1, .threads = 32};
-    return cup__launch(gpu, kernel, grid, CUP__ARG(memory), CUP__ARG(count), CUP__ARG(value));
-}
-
 TEST(cuda_fake_launch)
 {
     fake_begin();
@@ -237,8 +230,8 @@ TEST(cuda_fake_launch)
     void *memory;
     EXPECT_OK(&error, d->calls->allocate(d, sizeof numbers, "numbers", &memory));
     EXPECT_OK(&error, d->calls->write(d, memory, numbers, sizeof numbers));
-    EXPECT_OK(&error, add(gpu, memory, 5, 10));
-    EXPECT_OK(&error, add(gpu, memory, 4, 100));
+    EXPECT_OK(&error, fake_add(gpu, memory, 5, 10));
+    EXPECT_OK(&error, fake_add(gpu, memory, 4, 100));
     EXPECT_OK(&error, d->calls->read(d, numbers, memory, sizeof numbers));
     EXPECT(numbers[0] == 111 && numbers[3] == 114 && numbers[4] == 15);
     d->calls->release(d, memory);
@@ -252,7 +245,7 @@ static void *add_there(void *user)
     uint32_t number = 1;
     bool good = gpu->device.calls->allocate(&gpu->device, 4, "number", &memory) == CUP_OK &&
                 gpu->device.calls->write(&gpu->device, memory, &number, 4) == CUP_OK &&
-                add(gpu, memory, 1, 41) == CUP_OK &&
+                fake_add(gpu, memory, 1, 41) == CUP_OK &&
                 gpu->device.calls->read(&gpu->device, &number, memory, 4) == CUP_OK;
     return good && number == 42 ? NULL : user;
 }
@@ -334,14 +327,14 @@ TEST(cuda_fake_lost)
     void *memory;
     EXPECT_OK(&error, d->calls->allocate(d, 64, "numbers", &memory));
     cup__cuda_op(gpu, "softmax");
-    EXPECT_OK(&error, add(gpu, memory, 1, 1));
+    EXPECT_OK(&error, fake_add(gpu, memory, 1, 1));
     cup__cuda_op(gpu, "add");
     fake_fail("cuStreamSynchronize", 1, CUDA_ERROR_ILLEGAL_ADDRESS);
     expect_fault(gpu, d->calls->synchronize(d), "fake_add for softmax");
     /* It stays so, without asking the driver again. */
     long calls = fake_calls(NULL);
     expect_fault(gpu, d->calls->synchronize(d), "CUDA_ERROR_ILLEGAL_ADDRESS");
-    expect_fault(gpu, add(gpu, memory, 1, 1), "start it again");
+    expect_fault(gpu, fake_add(gpu, memory, 1, 1), "start it again");
     EXPECT_INT(fake_calls(NULL), calls);
     close_all(gpu);
 }
@@ -377,9 +370,9 @@ TEST(cuda_fake_graph)
     EXPECT_OK(&error, d->calls->allocate(d, 4, "inside", &inside));
     EXPECT_OK(&error, d->calls->write(d, inside, &seven, 4));
     seven = 0; /* the graph keeps its own copy */
-    EXPECT_OK(&error, add(gpu, inside, 1, 1));
+    EXPECT_OK(&error, fake_add(gpu, inside, 1, 1));
     EXPECT_OK(&error, d->calls->copy(d, result, inside, 4));
-    EXPECT_OK(&error, add(gpu, result, 1, 100));
+    EXPECT_OK(&error, fake_add(gpu, result, 1, 100));
     d->calls->release(d, inside);
     d->calls->release(d, before);
     expect_fault(gpu, d->calls->read(d, &number, result, 4), "cannot be captured");
@@ -420,100 +413,4 @@ TEST(cuda_fake_graph_order)
     close_all(gpu);
     EXPECT_INT(cup__graph_launch(graph), CUP_STATE);
     cup__graph_free(graph);
-}
-
-/* One pass over all that the driver is asked for; false at the first failure. */
-static bool one_life(void)
-{
-    cup__error error = {0};
-    cup__device *d;
-    if (cup__cuda_open(&error, 0, 0, &d) != CUP_OK)
-        return false;
-    cup__cuda *gpu = cup__cuda_of(d);
-    uint32_t number = 1;
-    void *memory = NULL, *large = NULL, *inside = NULL;
-    cup__graph *graph = NULL;
-    cup__timer *timer = NULL;
-    double milliseconds;
-    bool good =
-        d->calls->allocate(d, 4, "small", &memory) == CUP_OK &&
-        d->calls->allocate(d, 3 << 20, "large", &large) == CUP_OK &&
-        d->calls->write(d, memory, &number, 4) == CUP_OK &&
-        d->calls->fill(d, large, 1, 64) == CUP_OK && cup__timer_new(gpu, &timer) == CUP_OK &&
-        cup__timer_start(timer) == CUP_OK && add(gpu, memory, 1, 1) == CUP_OK &&
-        cup__timer_stop(timer, &milliseconds) == CUP_OK && cup__graph_begin(gpu) == CUP_OK &&
-        d->calls->allocate(d, 4, "inside", &inside) == CUP_OK &&
-        d->calls->write(d, inside, &number, 4) == CUP_OK && add(gpu, inside, 1, 1) == CUP_OK &&
-        cup__graph_end(gpu, &graph) == CUP_OK && cup__graph_launch(graph) == CUP_OK &&
-        d->calls->read(d, &number, inside, 4) == CUP_OK && number == 2 &&
-        d->calls->synchronize(d) == CUP_OK;
-    if (!good)
-        EXPECT(error.status != CUP_OK && error.text[0]);
-    const char *wrong = cup__pool_check(gpu->pool);
-    if (wrong)
-        test_fail(__FILE__, __LINE__, "%s", wrong);
-    cup__timer_free(timer);
-    if (inside)
-        d->calls->release(d, inside);
-    cup__graph_free(graph);
-    if (large)
-        d->calls->release(d, large);
-    cup__pool_trim(gpu->pool);
-    wrong = cup__pool_check(gpu->pool);
-    if (wrong)
-        test_fail(__FILE__, __LINE__, "%s", wrong);
-    d->calls->close(d);
-    return good;
-}
-
-static void fail_each(CUresult result)
-{
-    fake_begin();
-    long calls = fake_calls(NULL), failures = 0;
-    EXPECT(one_life());
-    fake_expect_nothing_left();
-    calls = fake_calls(NULL) - calls;
-    for (long n = 1; n <= calls; n++) {
-        fake_fail(NULL, n, result);
-        failures += !one_life();
-        fake_fail(NULL, 0, CUDA_SUCCESS);
-        fake_expect_nothing_left();
-    }
-    EXPECT(failures > 30);
-}
-
-TEST(cuda_fake_fail_each_call)
-{
-    fail_each(CUDA_ERROR_INVALID_VALUE);
-}
-
-TEST(cuda_fake_fail_each_call_for_memory)
-{
-    fail_each(CUDA_ERROR_OUT_OF_MEMORY);
-}
-
-TEST(cuda_fake_fail_each_call_lost)
-{
-    fail_each(CUDA_ERROR_ILLEGAL_ADDRESS);
-}
-
-TEST(cuda_fake_fail_each_call_unmapped)
-{
-    setenv("FAKE_CUDA_VMM", "0", 1);
-    fail_each(CUDA_ERROR_OUT_OF_MEMORY);
-}
-
-/* Host memory that runs out, at each allocation in turn. */
-TEST(cuda_fake_fail_each_host_allocation)
-{
-    fake_begin();
-    EXPECT(one_life());
-    for (long n = 1; n < 200; n++) {
-        cup__memory_fail_at(n, false);
-        bool good = one_life();
-        cup__memory_fail_at(0, false);
-        fake_expect_nothing_left();
-        if (good && n > 60)
-            return;
-    }
 }

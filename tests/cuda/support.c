@@ -59,6 +59,13 @@ cup__cuda *fake_open(cup__error *error)
     return cup__cuda_of(device);
 }
 
+cup_status fake_add(cup__cuda *gpu, void *memory, uint32_t count, uint32_t value)
+{
+    cup__kernel *kernel = cup__kernel_get(gpu, "add.cu", "fake_add", NULL, 0);
+    cup__grid grid = {.x = 1, .threads = 32};
+    return cup__launch(gpu, kernel, grid, CUP__ARG(memory), CUP__ARG(count), CUP__ARG(value));
+}
+
 void fake_expect_nothing_left(void)
 {
     char words[512];

@@ -65,21 +65,24 @@ DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes)
                  : "memory");
 }
 
-/* Arrives at the same barrier of block `block` of the cluster. */
+/* Arrives at the same barrier of block `block` of the cluster. Says that this block has read what
+ * copies brought, which needs no fence; writes of this block are not published to that one: a
+ * release at cluster scope would wait until all memory of the GPU has settled, some 1000 cycles. */
 DEVICE void barrier_arrive_at(uint32_t barrier, uint32_t block)
 {
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}\n" ::"r"(
-                     barrier),
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(barrier),
                  "r"(block)
                  : "memory");
 }
 
+/* Acquires for the block only: at cluster scope each wait would empty the L1 cache. What copies
+ * wrote is visible by the barrier itself. */
 DEVICE bool barrier_is_over(uint32_t barrier, uint32_t phase)
 {
     uint32_t is;
     asm volatile("{\n.reg .pred p;\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
                  "selp.u32 %0, 1, 0, p;\n}\n"
                  : "=r"(is)
                  : "r"(barrier), "r"(phase)

@@ -30,6 +30,9 @@ struct crew {
     int group, thread, warp;
 };
 
+/* Vectors of a part that are on their way at a time: as many as registers are left for. */
+#define PARTS_BATCH (BLOCKS_M * SUMS / 4 <= 32 && BLOCKS_M * SUMS % 64 == 0 ? 16 : 8)
+
 /* Adds up the parts of k. True for the part that came last, whose sums are then those of all. */
 DEVICE bool add_parts(const wgmma_call &c, const unit &u, const crew &w, const layout &at,
                       sums &sum)
@@ -57,20 +60,22 @@ DEVICE bool add_parts(const wgmma_call &c, const unit &u, const crew &w, const l
         return false;
     __threadfence();
 #pragma unroll
-    for (int i = 0; i < vectors; i++) {
-        float4 total = __ldcg(mine + (long long)i * 128);
-        for (int part = 1; part < c.parts; part++) {
-            float4 v = __ldcg(mine + (long long)(part * vectors + i) * 128);
-            total.x += v.x;
-            total.y += v.y;
-            total.z += v.z;
-            total.w += v.w;
+    for (int i = 0; i < vectors; i += PARTS_BATCH)
+#pragma unroll 1
+        for (int part = 0; part < c.parts; part++) {
+            float4 v[PARTS_BATCH];
+#pragma unroll
+            for (int j = 0; j < PARTS_BATCH; j++)
+                v[j] = __ldcg(mine + (long long)(part * vectors + i + j) * 128);
+#pragma unroll
+            for (int j = 0; j < PARTS_BATCH; j++) {
+                float *to = flat + 4 * (i + j);
+                to[0] = v[j].x + (part ? to[0] : 0);
+                to[1] = v[j].y + (part ? to[1] : 0);
+                to[2] = v[j].z + (part ? to[2] : 0);
+                to[3] = v[j].w + (part ? to[3] : 0);
+            }
         }
-        flat[4 * i] = total.x;
-        flat[4 * i + 1] = total.y;
-        flat[4 * i + 2] = total.z;
-        flat[4 * i + 3] = total.w;
-    }
     return true;
 }
 

@@ -7,11 +7,13 @@
 #include "base/memory.h"
 #include "cuda/gpu.h"
 #include "cuda/loader.h"
+#include "ops/attributes.h"
 #include "ops/product_cuda.h"
 #include "ops/product_state.h"
 
 #define MOST_CALLS 64 /* for the outer dimensions of a batch */
 #define ALIGNMENT_MOST 256
+#define BIAS_ALIGNMENT 16 /* some of its kernels need it, and the heuristic does not ask */
 
 /* All that a plan depends on. Filled from zeroed memory, so that it can be compared as bytes. */
 typedef struct plan_key {
@@ -55,8 +57,16 @@ static cublasComputeType_t compute_of(const plan_key *key)
                                        : CUBLAS_COMPUTE_32F_FAST_16BF;
 }
 
-static int epilogue_of(const cup__product *p)
+/* Whether the activation is a pass of its own: the library's GELU is not as exact as f32. */
+static bool activates_apart(const cup_context *c, const cup__product *p)
 {
+    return p->dtype == CUP_F32 && p->activation && c->precision == CUP__HIGHEST;
+}
+
+static int epilogue_of(const cup_context *c, const cup__product *p)
+{
+    if (activates_apart(c, p))
+        return p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     if (p->activation == CUP__GELU && p->saving)
         return p->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     if (p->activation == CUP__GELU)
@@ -86,7 +96,7 @@ static void fill_key(plan_key *key, const cup_context *c, const cup__product *p)
     key->batch = last >= 0 ? p->batch_size[last] : 1;
     key->dtype = p->dtype;
     key->precision = p->dtype == CUP_F32 ? c->precision : 0;
-    key->epilogue = epilogue_of(p);
+    key->epilogue = epilogue_of(c, p);
     const cup__matrix *matrix[3] = {&p->b, &p->a, &p->y};
     for (int i = 0; i < 3; i++) {
         key->alignment[i] = alignment_of(matrix[i]->data);
@@ -267,6 +277,8 @@ const char *cup__product_cublaslt_refuses(cup_context *c, const cup__product *p)
         return "there is nothing to sum";
     if (p->dtype == CUP_F64 && (p->bias || p->activation))
         return "cuBLASLt has no epilogues in f64";
+    if ((uintptr_t)p->bias % BIAS_ALIGNMENT)
+        return "the bias starts between multiples of 16 bytes";
     if (calls_of(p) > MOST_CALLS || p->batch_count > INT32_MAX)
         return "the batch has too many parts for one call";
     cup__product_state *state = cup__product_state_of(c);
@@ -303,7 +315,8 @@ static cup_status explain(cup__call *call, cublasStatus_t status)
                           (int)status, name);
 }
 
-cup_status cup__product_cublaslt(cup__call *call, const cup__product *whole)
+/* All matrices, in as many strided batches as they are. */
+static cup_status multiply_all(cup__call *call, const cup__product *whole)
 {
     cup_context *c = call->c;
     cup__cuda *gpu = cup__cuda_of(c->device);
@@ -330,4 +343,18 @@ cup_status cup__product_cublaslt(cup__call *call, const cup__product *whole)
             return explain(call, status);
     }
     return CUP_OK;
+}
+
+cup_status cup__product_cublaslt(cup__call *call, const cup__product *p)
+{
+    if (!activates_apart(call->c, p))
+        return multiply_all(call, p);
+    cup__product before = *p;
+    cup_tensor *in = call->out[p->pre ? 1 : 0], *out[] = {call->out[0]};
+    before.y.data = in->data;
+    before.pre = NULL;
+    CUP_TRY(multiply_all(call, &before));
+    return cup__op_call(call->c, &cup__rows[CUP__OP_gelu], &in, 1, NULL, out)
+               ? CUP_OK
+               : call->c->error.status;
 }

@@ -54,15 +54,15 @@ static bool take_operands(const cup__product *p, operand *a, operand *b)
            take_operand(p, &p->b, p->n, p->b.column, p->b.row, b);
 }
 
-/* Whether TMA can write y: rows that start at multiples of 16 bytes. */
+/* Whether TMA can write y: rows of whole pieces of 16 bytes, which is what it writes even where
+ * the tensor map says that less is there. */
 static bool can_store(const cup__product *p)
 {
-    bool good = is_sixteen(p->y.row) && (uintptr_t)p->y.data % 16 == 0 &&
+    bool good = is_sixteen(p->y.row) && is_sixteen(p->n) && (uintptr_t)p->y.data % 16 == 0 &&
                 (uintptr_t)p->pre % 16 == 0;
     for (int i = 0; i < p->batch_ndim; i++)
         good = good && is_sixteen(p->y.batch[i]);
-    return good || (p->m == 1 && p->batch_ndim == 0 && (uintptr_t)p->y.data % 16 == 0 &&
-                    (uintptr_t)p->pre % 16 == 0);
+    return good;
 }
 
 const char *cup__product_wgmma_refuses(cup_context *c, const cup__product *p)

@@ -9,7 +9,7 @@
     X(OK, 0, "The work is done.")                                                                  \
     X(FAILED, 1, "The work failed, or a check was not met.")                                       \
     X(USAGE, 2, "The command line or an environment variable is wrong; nothing was done.")         \
-    X(NO_GPU, 3, "A GPU was asked for and none can be used.")                                      \
+    X(NO_GPU, 3, "A GPU, or a library of NVIDIA, was asked for and cannot be used.")               \
     X(MEMORY, 4, "Host or device memory ran out.")                                                 \
     X(FILE, 5, "A file could not be read or written, or its content is not valid.")                \
     X(TIMEOUT, 6, "A wait took too long, or another process of the run ended.")

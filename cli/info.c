@@ -25,10 +25,9 @@ typedef struct info_given {
     bool searched;
 } info_given;
 
-static const cli_option options[] = {
-    {"searched", FLAG(info_given, searched), NULL, NULL,
-     "say also where each missing library was looked for"},
-    {0}};
+static const cli_option options[] = {{"searched", FLAG(info_given, searched), NULL, NULL,
+                                      "say also where each missing library was looked for"},
+                                     {0}};
 
 typedef struct gpu {
     cup__gpu_facts facts;

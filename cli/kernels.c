@@ -8,8 +8,8 @@
 #include "base/text.h"
 #include "cli/exit.h"
 #include "cli/json.h"
+#include "cli/kernels.h"
 #include "cli/nearest.h"
-#include "cli/options.h"
 #include "cuda/cache.h"
 
 /* The value behind "name: " in a kernel's description; "" when there is none. */
@@ -125,10 +125,24 @@ static int print_path(cli_call *call)
     return code;
 }
 
+static const cli_option options[] = {
+    GROUP("Of build"),
+    {"arch", NAMES(kernels_given, archs), "ARCH", NULL,
+     "architectures to build for, as sm_90a; without it those of the GPUs in this machine"},
+    {"op", NAMES(kernels_given, ops), "NAME", NULL, "build for these ops alone"},
+    {"pack", TEXT(kernels_given, pack), "FILE", NULL,
+     "write all that was built into one file, to be shipped; CUP_KERNEL_PACK names it to its user"},
+    {"threads", INTEGER(kernels_given, threads, 0, 1024), "N", "0",
+     "compilations at once; 0: one for each core"},
+    {0}};
+
 static const struct {
     const char *name;
     int (*run)(cli_call *call);
-} actions[] = {{"list", list_kernels}, {"clear", clear_kernels}, {"path", print_path}};
+} actions[] = {{"list", list_kernels},
+               {"build", kernels_build},
+               {"clear", clear_kernels},
+               {"path", print_path}};
 
 static int run(cli_call *call)
 {
@@ -143,13 +157,18 @@ static int run(cli_call *call)
 
 const cli_verb verb_kernels = {
     .name = "kernels",
-    .synopsis = "list|clear|path [OPTION]...",
+    .synopsis = "list|build|clear|path [OPTION]...",
     .words = "the compiled kernels on disk",
     .text = "Kernels are compiled for the card when they are first needed, and kept in a folder. "
             "list prints them: architecture, source, size, time of the last use, and the knobs "
-            "they were compiled with. clear removes them; the next use compiles again. path "
-            "prints the folder.",
-    .examples = "How much room they take:\ncupola kernels list | tail -n 1\n",
+            "they were compiled with. build compiles what the ops need at the shapes of their "
+            "checks and benchmarks ahead of time, also for cards that are not in this machine. "
+            "clear removes them; the next use compiles again. path prints the folder.",
+    .examples = "How much room they take:\ncupola kernels list | tail -n 1\n"
+                "A file that saves others the compiling:\n"
+                "cupola kernels build --arch sm_90a --pack cupola-sm_90a.pack\n",
+    .options = options,
+    .size = sizeof(kernels_given),
     .operand_least = 1,
     .operand_most = 1,
     .run = run,

@@ -45,7 +45,8 @@ const char *progress_time(double seconds, char out[32])
 
 void progress_begin(cli_progress *p, FILE *to, const char *unit, int64_t total, int64_t done)
 {
-    *p = (cli_progress){.to = to, .unit = unit, .total = total, .first = done, .done = done};
+    *p = (cli_progress){
+        .to = to, .noun = "step", .unit = unit, .total = total, .first = done, .done = done};
     p->loss = NAN;
     p->began = now();
     p->shown = -LINE_SECONDS;
@@ -108,7 +109,7 @@ static void draw_bar(cli_progress *p, int length)
 static void draw(cli_progress *p, double time)
 {
     char head[80], tail[160];
-    snprintf(head, sizeof head, "step %lld/%lld", (long long)p->done, (long long)p->total);
+    snprintf(head, sizeof head, "%s %lld/%lld", p->noun, (long long)p->done, (long long)p->total);
     describe(p, time, tail, sizeof tail);
     int room = terminal_width(p->to) - 1;
     int bar = room - (int)(strlen(head) + strlen(tail)) - 3;
@@ -130,7 +131,7 @@ static void show(cli_progress *p, double time)
     }
     char tail[160];
     describe(p, time, tail, sizeof tail);
-    fprintf(p->to, "step %lld/%lld%s\n", (long long)p->done, (long long)p->total, tail);
+    fprintf(p->to, "%s %lld/%lld%s\n", p->noun, (long long)p->done, (long long)p->total, tail);
     fflush(p->to);
 }
 

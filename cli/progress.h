@@ -13,7 +13,7 @@ typedef struct progress_mark {
 
 typedef struct cli_progress {
     FILE *to;
-    const char *unit;
+    const char *noun, *unit; /* literals; `noun` is "step" unless it is set after the beginning */
     int64_t total, first, done, units;
     double loss;            /* NaN: not known yet */
     double began, shown;    /* seconds */

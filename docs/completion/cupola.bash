@@ -23,7 +23,7 @@ _cupola()
         ops) words=' --json --color --help' ;;
         check) words=' --op --device --json --color --help' ;;
         bench) words=' --op --device --dtype --shapes --impl --seconds --json --color --help' ;;
-        kernels) words=' --json --color --help' ;;
+        kernels) words=' --arch --op --pack --threads --json --color --help' ;;
         esac ;;
     esac
     fi

@@ -80,6 +80,35 @@ TEST(command_check_and_bench)
     EXPECT_INT(cupola("check --op add --device cuda:4095"), 3);
 }
 
+TEST_LIMITED(command_kernels, 120)
+{
+    setenv("CUP_CACHE", test_folder(), 1);
+    EXPECT_INT(cupola("kernels path"), 0);
+    EXPECT_CONTAINS(out, getenv("CUP_CACHE"));
+    EXPECT_INT(cupola("kernels list"), 0);
+    EXPECT_CONTAINS(out, "0 kernels");
+    EXPECT_INT(cupola("kernels"), 2);
+    EXPECT_INT(cupola("kernels lsit"), 2);
+    EXPECT_INT(cupola("kernels build --op nothing --arch sm_90a"), 2);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "CUP_LIBNVRTC=/nowhere %s/cupola kernels build "
+                            "--arch sm_90a --op neg",
+                            test_build()),
+               3);
+    int code = cupola("kernels build --arch sm_90a --op full --json 2>/dev/null");
+    if (code == 3)
+        test_skip("there is no NVRTC");
+    EXPECT_INT(code, 0);
+    EXPECT_CONTAINS(out, "\"failed\": 0");
+    EXPECT_INT(cupola("kernels list"), 0);
+    EXPECT_CONTAINS(out, "full.cu");
+    EXPECT_INT(cupola("kernels clear"), 0);
+    EXPECT_INT(cupola("kernels list"), 0);
+    EXPECT_CONTAINS(out, "0 kernels");
+    setenv("CUP_CACHE", "off", 1);
+    EXPECT_INT(cupola("kernels path"), 1);
+}
+
 TEST(command_colors)
 {
     EXPECT_INT(cupola("ops gelu"), 0);

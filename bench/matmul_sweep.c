@@ -2,7 +2,8 @@
  * against the plain kernel on shapes chosen to break them, `matmul_sweep time` times them against
  * cuBLASLt, interleaved, on random data with the L2 cache flushed. `matmul_sweep warm I N` only
  * compiles every N-th kernel, so that several processes can fill the kernel cache together. Checks
- * run with the watchdog; timing does without, as its registers are too many for the larger tiles. */
+ * run with the watchdog; timing does without, as its registers are too many for the larger tiles.
+ */
 #include "matmul_rig.h"
 #include "ops/product_wgmma.h"
 

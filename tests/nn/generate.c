@@ -35,10 +35,10 @@ static int32_t token(int64_t i)
 
 static cup_tensor *tokens(cup_context *c, int64_t from, int64_t to)
 {
-    int32_t values[2][24];
+    int32_t values[2 * 24];
     for (int64_t row = 0; row < 2; row++)
         for (int64_t i = from; i < to; i++)
-            values[0][row * (to - from) + i - from] = token(i + 3 * row);
+            values[row * (to - from) + i - from] = token(i + 3 * row);
     return cup_tensor_from(c, CUP_I32, 2, (int64_t[]){2, to - from}, values);
 }
 

@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "cuda/dry.h"
 #include "cupola/cupola.h"
+#include "tensor/context.h"
 #include "test.h"
 
 static cup_context *cpu(void)
@@ -293,4 +295,43 @@ TEST(gpt_survives_every_failed_allocation)
             break;
         EXPECT(n < 5000);
     }
+}
+
+/* On a GPU that is not there every call gets as far as its launch, or says why it cannot. */
+static void expect_kernels(const char *arch, const cup_gpt_config *config, cup_dtype dtype)
+{
+    cup_context *c = cup__context_dry(arch);
+    cup_gpt *m = cup_gpt_new(c, config, dtype);
+    cup_optimizer *o = m ? cup_optimizer_new(c, m->parameters, m->parameter_count, NULL) : NULL;
+    cup_optimizer_set(o, 0.1, 1);
+    cup_scope_open(c);
+    cup_tensor *loss = NULL;
+    if (m)
+        loss = cup_gpt_loss(m, text(c, config->vocabulary, 3, 12, 0),
+                            text(c, config->vocabulary, 3, 12, 1), true);
+    cup_backward(c, loss);
+    cup_optimizer_step(o);
+    cup_optimizer_clear(o);
+    cup_scope_close(c);
+    cup_gpt_cache *cache = m ? cup_gpt_cache_new(m, 3, 0) : NULL;
+    cup_gpt_read(cache, text(c, config->vocabulary, 3, 11, 0));
+    cup_gpt_read(cache, text(c, config->vocabulary, 3, 1, 0));
+    if (cup_error(c) != CUP_OK)
+        test_fail(__FILE__, __LINE__, "%s, %s: %s", arch, cup_dtype_name(dtype), cup_error_text(c));
+    cup_gpt_cache_free(cache);
+    cup_optimizer_free(o);
+    cup_gpt_free(m);
+    cup_context_free(c);
+}
+
+TEST(gpt_has_a_kernel_for_everything)
+{
+    static const cup_dtype dtypes[] = {CUP_F32, CUP_BF16, CUP_F16, CUP_F64};
+    for (int i = 0; cup__architectures[i]; i++)
+        for (int k = 0; k < 4; k++) {
+            cup_gpt_config dropped = gpt2;
+            dropped.dropout = 0.1;
+            expect_kernels(cup__architectures[i], &dropped, dtypes[k]);
+            expect_kernels(cup__architectures[i], &llama, dtypes[k]);
+        }
 }

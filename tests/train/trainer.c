@@ -320,6 +320,7 @@ TEST(trainer_resume_refuses_what_differs)
     snprintf(empty, sizeof empty, "%s/empty", folder);
     begin(&s, &tiny, sample_text(), empty);
     EXPECT_INT(cup_trainer_resume(s.trainer), CUP_FORMAT);
+    EXPECT_CONTAINS(cup_error_text(s.c), "holds no finished checkpoint");
     end(&s);
 }
 

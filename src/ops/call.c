@@ -55,6 +55,9 @@ cup_status cup__call_fail(cup__call *call, cup_status status, const char *format
 static cup_status check_inputs(cup__call *call)
 {
     const cup__row *row = call->row;
+    if (row->attributes_size && !call->attributes)
+        return cup__fail(&call->c->error, CUP_ARGUMENT, "%s: its attributes (%s) are missing",
+                         row->name, row->attributes_text);
     if (call->in_count < 1 && row->in_least > 0)
         return cup__fail(&call->c->error, CUP_ARGUMENT, "%s: it needs at least one input",
                          row->name);

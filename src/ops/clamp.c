@@ -35,6 +35,8 @@ static const cup__clamp_grad_attributes slope_first = {-0.5, 1}, slope_second = 
 static const cup__sample grad_samples[] = {
     {"7 7", &slope_first}, {"2x1025 2x1025", &slope_second}, {NULL, NULL}};
 
+static const cup__sample grad_bench[] = {{"32768x3072 32768x3072", &slope_first}, {NULL, NULL}};
+
 const cup__op cup__op_clamp = {
     .pointwise = &kind,
     .infer = infer,
@@ -49,5 +51,5 @@ const cup__op cup__op_clamp = {
 const cup__op cup__op_clamp_grad = {
     CUP__POINTWISE(&slope_kind),
     .samples = grad_samples,
-    .bench = cup__grad_bench,
+    .bench = grad_bench,
 };

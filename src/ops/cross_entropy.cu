@@ -1,182 +1,234 @@
-/* Cross-entropy of rows of logits; see cross_entropy.h for the formulas.
- *
- * entropy_share counts the rows that count; entropy_rows gives each row's loss and lse and, when
- * SLOPES, puts the gradient where the logits are; entropy_loss adds up. Grid of entropy_rows: a
- * block for each row of GROUP = 512 threads, or a warp for each row when GROUP is 32. With STAGED
- * the row is kept in shared memory between its two uses. Bytes: the logits read once, and written
- * once when SLOPES. Statistics are single precision, double for f64. */
-#include "reduce.cuh"
-#include "vec.cuh"
+/* Cross-entropy of rows of logits, of which the first `classes` columns count: see
+ * ops/cross_entropy.h for the formulas. `rows`: GROUP threads a row find its logsumexp in one pass;
+ * with IN_PLACE a second pass overwrites the row by its gradient, from registers (STAGE 0), from
+ * shared memory (1) or, for rows that fit neither, from the caches (2), so that the logits are read
+ * once and written once. `count` gives 1 / (rows that count) before that, `finish` the mean, with
+ * the losses added in order. `slopes` is the gradient by itself. A target that is no class makes
+ * its loss and its gradient NaN. */
+#include "online.cuh"
+#include "ptx.cuh"
 
-#ifndef CUP_ID
-#define CUP_ID 5
+#ifndef INDEX
+#define INDEX CUP_I64
 #endif
-#ifndef VEC
-#define VEC 1
+#ifndef STAGE
+#define STAGE 2
 #endif
-#ifndef GROUP
-#define GROUP 32
+#ifndef BLOCKS
+#define BLOCKS 1 /* that should fit a multiprocessor together */
 #endif
-#ifndef STAGED
-#define STAGED 0
+#ifndef IN_PLACE
+#define IN_PLACE 0
 #endif
-#ifndef SLOPES
-#define SLOPES 0
-#endif
-#define ROWS (GROUP == 32 ? 8 : 1)
-#define INFINITE ((real)__int_as_float(0x7f800000))
-#define NOT_A_NUMBER ((real)__int_as_float(0x7fc00000))
 
-typedef dtype_of<CUP_ID>::type id_type;
+typedef vec<T, VEC> unit;
+typedef dtype_of<INDEX>::type target_type;
 
-/* A maximum and the sum of exponentials relative to it. */
-struct soft {
-    real most, sum;
+struct rule {
+    int64_t rows, ignore;
+    int width, classes;
+    real smoothing, z_loss;
 };
 
-DEVICE soft join(soft a, soft b)
+DEVICE real not_a_number()
 {
-    soft c;
-    c.most = maximum(a.most, b.most);
-    real base = c.most == -INFINITE ? (real)0 : c.most;
-    c.sum = a.sum * exp(a.most - base) + b.sum * exp(b.most - base);
-    return c;
+    return highest(real()) - highest(real());
 }
 
-struct join_op {
-    __device__ __forceinline__ soft operator()(soft a, soft b) const
+/* The gradient of one row: p a - b, and less `hit` at the target. */
+struct slope {
+    real lse, a, b, hit;
+    int64_t target;
+    bool counts;
+
+    __device__ __forceinline__ slope(const rule &r, int64_t target_, real lse_, real share)
     {
-        return join(a, b);
+        lse = lse_;
+        target = target_;
+        counts = target != r.ignore;
+        if (target < 0 || target >= r.classes)
+            share = not_a_number();
+        a = share * (1 + 2 * r.z_loss * lse);
+        b = share * r.smoothing / (real)r.classes;
+        hit = share * (1 - r.smoothing);
     }
-};
 
-DEVICE soft group_join(soft x)
-{
-#if GROUP == 32
-    return warp_reduce(x, join_op());
-#else
-    soft none = {-INFINITE, 0};
-    return block_reduce(x, none, join_op());
-#endif
-}
-
-DEVICE real group_sum(real x)
-{
-#if GROUP == 32
-    return warp_sum(x);
-#else
-    return block_sum(x);
-#endif
-}
-
-extern "C" __global__ void __launch_bounds__(1024)
-entropy_share(const id_type *targets, real *share, int64_t rows, int64_t ignore)
-{
-    int64_t count = 0;
-    for (int64_t row = threadIdx.x; row < rows; row += 1024)
-        count += targets[row] != ignore;
-    count = block_sum(count);
-    if (threadIdx.x == 0)
-        *share = count ? (real)(1 / (double)count) : (real)0;
-}
-
-/* The slopes of one vector of logits of a row that counts. */
-DEVICE vec<T, VEC> slopes_of(const real (&x)[VEC], int64_t column, int64_t classes, int64_t target,
-                             real lse, real factor, real smoothing, real z_loss)
-{
-    real d[VEC];
-    real scale = factor * (1 + 2 * z_loss * lse), even = factor * smoothing / (real)classes;
-#pragma unroll
-    for (int k = 0; k < VEC; k++) {
-        real p = exp(x[k] - lse) * scale - even;
-        p -= column + k == target ? factor * (1 - smoothing) : (real)0;
-        d[k] = column + k < classes && factor != 0 ? p : (real)0;
-    }
-    return from_reals<T, VEC>(d);
-}
-
-extern "C" __global__ void __launch_bounds__(GROUP *ROWS)
-entropy_rows(T *logits, const id_type *targets, const real *share, real *losses, real *lses,
-             int64_t rows, int64_t width, int64_t classes, int64_t ignore, real smoothing,
-             real z_loss)
-{
-    extern __shared__ uint4 stage_words[];
-    T *stage = (T *)stage_words;
-    int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.x / GROUP;
-    int lane = threadIdx.x % GROUP;
-    if (row >= rows)
-        return;
-    T *x = logits + row * width;
-    int64_t target = targets[row];
-    bool counts = target != ignore, valid = target >= 0 && target < classes;
-    real hit = counts && valid ? to_real(x[target]) : NOT_A_NUMBER;
-    soft all = {-INFINITE, 0};
-    real total = 0;
-#pragma unroll 4
-    for (int64_t at = (int64_t)lane * VEC; at < width; at += GROUP * VEC) {
-        vec<T, VEC> v = load_plain<VEC>((const T *)x + at);
-        real r[VEC], most = -INFINITE;
-        to_reals(v, r);
-#if STAGED
-        store(stage + at, v);
-#endif
+    __device__ __forceinline__ unit of(const unit &x, int at, int classes) const
+    {
+        real out[VEC];
 #pragma unroll
         for (int k = 0; k < VEC; k++) {
-            r[k] = at + k < classes ? r[k] : -INFINITE;
-            most = maximum(most, r[k]);
-            total += at + k < classes ? r[k] : (real)0;
+            real y = exp_of(to_real(x.at[k]) - lse) * a - b;
+            y -= at + k == target ? hit : (real)0;
+            out[k] = counts && at + k < classes ? y : (real)0;
         }
-        soft part = {most, 0};
-        real base = most == -INFINITE ? (real)0 : most;
+        return from_reals<T, VEC>(out);
+    }
+};
+
+DEVICE void read_span(unit (&v)[PIECES], const T *x, int from, int width)
+{
+#pragma unroll
+    for (int p = 0; p < PIECES; p++)
+        if (from + piece_at(p) < width)
+            v[p] = load_plain<VEC>(x + from + piece_at(p));
+}
+
+/* Takes a span into the logsumexp and the plain sum of the row. */
+DEVICE void gather(online &all, real &total, const unit (&v)[PIECES], int from, int classes)
+{
+    real most = lowest(real()), sum = 0;
+#pragma unroll
+    for (int p = 0; p < PIECES; p++)
 #pragma unroll
         for (int k = 0; k < VEC; k++)
-            part.sum += exp(r[k] - base);
-        all = join(all, part);
+            if (from + piece_at(p) + k < classes) {
+                most = maximum(most, to_real(v[p].at[k]));
+                total += to_real(v[p].at[k]);
+            }
+#pragma unroll
+    for (int p = 0; p < PIECES; p++)
+#pragma unroll
+        for (int k = 0; k < VEC; k++)
+            if (from + piece_at(p) + k < classes)
+                sum += exp_of(to_real(v[p].at[k]) - most);
+    all.take(most, sum);
+}
+
+DEVICE real loss_of(const rule &r, int64_t target, real logit, real lse, real total)
+{
+    if (target == r.ignore)
+        return 0;
+    if (target < 0 || target >= r.classes)
+        return not_a_number();
+    real s = r.smoothing, loss = lse - (1 - s) * logit + r.z_loss * lse * lse;
+    return s > 0 ? loss - s * (total / (real)r.classes) : loss;
+}
+
+#ifdef ROWS
+
+/* One vector on its way to shared memory, past the registers where it is large enough. */
+DEVICE void send(unit *to, const T *from)
+{
+    const int bytes = VEC * (int)sizeof(T);
+    if (bytes == 16)
+        copy_async16(shared_address(to), from, true);
+    else if (bytes == 8)
+        copy_async8(shared_address(to), from, true);
+    else if (bytes == 4)
+        copy_async4(shared_address(to), from, true);
+    else
+        *to = load_plain<VEC>(from);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+cross_entropy_rows(T *logits, const target_type *targets, const real *share, real *lses,
+                   real *losses, const __grid_constant__ rule r)
+{
+    extern __shared__ unit staged[];
+    int64_t at = (int64_t)blockIdx.x * GROUPS + threadIdx.x / GROUP;
+    int width = at < r.rows ? r.width : 0, classes = at < r.rows ? r.classes : 0;
+    T *x = logits + at * r.width;
+    int64_t target = width ? (int64_t)targets[at] : 0;
+    /* Read before any thread of the group can have overwritten it. */
+    real logit = width && target >= 0 && target < r.classes ? to_real(x[target]) : (real)0;
+    online all = {lowest(real()), 0};
+    real total = 0;
+    unit v[PIECES];
+    if (STAGE == 1) {
+        /* Each thread sends what it reads again itself, so its own wait is enough. */
+        for (int i = threadIdx.x % GROUP; i * VEC < classes; i += GROUP)
+            send(staged + i, x + i * VEC);
+        copies_end();
+        copies_wait<0>();
     }
-    all = group_join(all);
-    real lse = all.most + log(all.sum);
-    if (smoothing > 0)
-        total = group_sum(total) / (real)classes;
-    if (lane == 0) {
-        real loss = lse - (1 - smoothing) * hit - (smoothing > 0 ? smoothing * total : (real)0) +
-                    z_loss * lse * lse;
-        losses[row] = counts ? loss : (real)0;
-        lses[row] = lse;
+    for (int from = 0; from < classes; from += SPAN) {
+        if (STAGE == 1)
+            read_span(v, (const T *)staged, from, width);
+        else
+            read_span(v, x, from, width);
+        gather(all, total, v, from, classes);
     }
-#if SLOPES
-    /* The reductions above have made every thread wait until the target's logit was read. */
-    real factor = counts ? *share : (real)0;
-    for (int64_t at = (int64_t)lane * VEC; at < width; at += GROUP * VEC) {
-        real r[VEC];
-        to_reals(load_plain<VEC>(STAGED ? stage + at : (const T *)x + at), r);
-        store(x + at, slopes_of(r, at, classes, target, lse, factor, smoothing, z_loss));
+    all = group_reduce<0>(all, online_op());
+    if (r.smoothing > 0)
+        total = group_reduce<1>(total, sum_op());
+    real lse = all.most + log_of(all.sum);
+    if (width && threadIdx.x % GROUP == 0) {
+        losses[at] = loss_of(r, target, logit, lse, total);
+        if (lses)
+            lses[at] = lse;
     }
-#endif
+    if (!IN_PLACE || !width)
+        return;
+    slope s(r, target, lse, *share);
+    for (int from = 0; from < width; from += SPAN) {
+        if (STAGE == 1)
+            read_span(v, (const T *)staged, from, width);
+        else if (STAGE == 2)
+            read_span(v, x, from, width);
+#pragma unroll
+        for (int p = 0; p < PIECES; p++)
+            if (from + piece_at(p) < width)
+                store(x + from + piece_at(p), s.of(v[p], from + piece_at(p), classes));
+    }
+}
+
+#elif defined(SLOPES)
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+cross_entropy_slopes(const T *logits, const target_type *targets, const real *lses,
+                     const real *share, const real *dloss, T *dlogits,
+                     const __grid_constant__ rule r)
+{
+    int64_t at = (int64_t)blockIdx.x * GROUPS + threadIdx.x / GROUP;
+    if (at >= r.rows)
+        return;
+    slope s(r, (int64_t)targets[at], lses[at], *share * *dloss);
+    for (int from = 0; from < r.width; from += SPAN) {
+        unit v[PIECES];
+        read_span(v, logits + at * r.width, from, r.width);
+#pragma unroll
+        for (int p = 0; p < PIECES; p++)
+            if (from + piece_at(p) < r.width)
+                store(dlogits + at * r.width + from + piece_at(p),
+                      s.of(v[p], from + piece_at(p), r.classes));
+    }
+}
+
+#else
+
+/* Rows that count, by one block. */
+DEVICE real share_of(const target_type *targets, int64_t rows, int64_t ignore)
+{
+    int64_t count = 0;
+    for (int64_t i = threadIdx.x; i < rows; i += blockDim.x)
+        count += (int64_t)targets[i] != ignore;
+    count = block_sum(count);
+    return count ? (real)(1 / (double)count) : (real)0;
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
-entropy_loss(const real *losses, const real *share, real *loss, int64_t rows)
+cross_entropy_count(const target_type *targets, int64_t rows, int64_t ignore, real *share)
 {
-    double sum = 0;
-    for (int64_t row = threadIdx.x; row < rows; row += 1024)
-        sum += (double)losses[row];
-    sum = block_sum(sum);
+    real all = share_of(targets, rows, ignore);
     if (threadIdx.x == 0)
-        *loss = (real)(sum * (double)*share);
+        *share = all;
 }
 
-/* The gradient on its own: a thread for each vector of logits. */
-extern "C" __global__ void __launch_bounds__(256)
-entropy_bwd(const T *logits, const id_type *targets, const real *lses, const real *share,
-            const real *dloss, T *dlogits, int64_t rows, int64_t width, int64_t classes,
-            int64_t ignore, real smoothing, real z_loss)
+extern "C" __global__ void __launch_bounds__(1024)
+cross_entropy_finish(const target_type *targets, const real *losses, int64_t rows, int64_t ignore,
+                     real *share, real *loss)
 {
-    int64_t at = ((int64_t)blockIdx.x * 256 + threadIdx.x) * VEC;
-    if (at >= rows * width)
+    real all = share_of(targets, rows, ignore);
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < rows; i += blockDim.x)
+        sum += (double)losses[i];
+    sum = block_sum(sum);
+    if (threadIdx.x)
         return;
-    int64_t row = at / width, target = targets[row];
-    real factor = target != ignore ? *share * *dloss : (real)0, r[VEC];
-    to_reals(load_once<VEC>(logits + at), r);
-    store(dlogits + at, slopes_of(r, at - row * width, classes, target, lses[row], factor,
-                                  smoothing, z_loss));
+    *loss = (real)(sum * (double)all);
+    if (share)
+        *share = all;
 }
+
+#endif

@@ -1,126 +1,172 @@
-/* Cross-entropy on the GPU, forward, backward and both in one pass over the logits. */
-#include "cuda/cuda.h"
+/* Cross-entropy on the GPU: knobs and launches of cross_entropy.cu. */
 #include "ops/attributes.h"
 #include "ops/cross_entropy.h"
+#include "ops/rows.h"
 
-#define WARP_WIDTH_MOST 2048 /* elements of a row that one warp works on */
+#define BLOCK 128 /* threads of a block whose rows take a warp or less */
 
-/* Elements that one access moves: up to 16 bytes that divide the rows and the addresses. */
-static int vector_of(const cup_tensor *a, const cup_tensor *b, int64_t width)
+/* `rule` of cross_entropy.cu for f32, and for f64. */
+typedef struct rule_f32 {
+    int64_t rows, ignore;
+    int width, classes;
+    float smoothing, z_loss;
+} rule_f32;
+
+typedef struct rule_f64 {
+    int64_t rows, ignore;
+    int width, classes;
+    double smoothing, z_loss;
+} rule_f64;
+
+typedef union rule {
+    rule_f32 f32;
+    rule_f64 f64;
+} rule;
+
+static cup__argument rule_of(rule *r, const cup__cross_entropy *e)
 {
-    int size = (int)cup_dtype_size(a->dtype), vector = 16 / size;
-    uintptr_t address = (uintptr_t)a->data | (uintptr_t)b->data;
-    while (vector > 1 && (width % vector || address % (uintptr_t)(vector * size)))
-        vector /= 2;
-    return vector;
-}
-
-/* The two numbers of the formulas in the type that the kernels compute in. */
-typedef struct factors {
-    double wide[2];
-    float narrow[2];
-    bool is_wide;
-} factors;
-
-static factors factors_of(const cup__cross_entropy *e)
-{
-    return (factors){{e->smoothing, e->z_loss},
-                     {(float)e->smoothing, (float)e->z_loss},
-                     e->logits->dtype == CUP_F64};
-}
-
-static cup__argument factor(const factors *f, int i)
-{
-    return f->is_wide ? CUP__ARG(f->wide[i]) : CUP__ARG(f->narrow[i]);
-}
-
-typedef struct scratch {
-    cup_tensor *losses, *lse, *share;
-} scratch;
-
-static cup_tensor *statistic(cup__call *call, int result, int64_t count)
-{
-    if (call->out_count > result && call->out[result]) {
-        cup__tensor_retain(call->out[result]);
-        return call->out[result];
+    int width = (int)e->width, classes = (int)e->classes;
+    if (e->logits->dtype == CUP_F64) {
+        r->f64 = (rule_f64){e->rows, e->ignore_index, width, classes, e->smoothing, e->z_loss};
+        return (cup__argument){&r->f64, sizeof r->f64};
     }
-    cup__shape shape = {call->result[0].dtype, 1, {count}};
-    return cup__tensor_make(call->c, &shape, "cross_entropy");
+    r->f32 = (rule_f32){e->rows,  e->ignore_index,     width,
+                        classes, (float)e->smoothing, (float)e->z_loss};
+    return (cup__argument){&r->f32, sizeof r->f32};
 }
 
-static void statistic_free(cup__call *call, int result, cup_tensor *t)
+/* Where the second pass over a row finds it again. */
+enum { REGISTERS, SHARED, CACHES };
+
+typedef struct plan {
+    cup__row_plan rows;
+    int stage, shared, blocks;
+} plan;
+
+static plan plan_of(const cup__cross_entropy *e, const cup_tensor *to, int shared_most)
 {
-    if (call->out_count > result && call->out[result] == t)
-        cup__tensor_release(t);
-    else
-        cup_tensor_free(t);
+    int size = (int)cup_dtype_size(e->logits->dtype);
+    int vec = cup__row_vec(e->logits, e->width, 16 / size);
+    vec = cup__row_vec(to, e->width, vec);
+    int wide = size == 8 ? 4 : vec == 1 ? 8 : 16;
+    plan p = {.rows = cup__plan_rows(e->width, vec, 2 * wide, wide), .blocks = 1};
+    if (p.rows.threads < BLOCK)
+        p.rows.threads = BLOCK;
+    if (p.rows.fits)
+        return p;
+    p.stage = CACHES;
+    int64_t bytes = e->width * size;
+    if (bytes + 1024 > shared_most)
+        return p;
+    p.stage = SHARED;
+    p.shared = (int)bytes;
+    p.blocks = 2;
+    /* Two blocks of 512 threads share a multiprocessor: one reads while the other writes. */
+    if (2 * (bytes + 1024) > shared_most) {
+        p.rows.group = p.rows.threads = 1024;
+        p.blocks = 1;
+    }
+    return p;
 }
 
-static cup_status run_rows(cup__call *call, const cup__cross_entropy *e, const scratch *s)
+static cup__kernel *kernel_of(const cup__cross_entropy *e, cup__cuda *gpu, const plan *p,
+                              const char *kind, const char *entry)
+{
+    const cup__knob knobs[] = {{"CUP_T", e->logits->dtype}, {"INDEX", e->targets->dtype},
+                               {kind, 1},                   {"VEC", p->rows.vec},
+                               {"GROUP", p->rows.group},    {"PIECES", p->rows.pieces},
+                               {"THREADS", p->rows.threads}, {"STAGE", p->stage},
+                               {"IN_PLACE", e->in_place},    {"BLOCKS", p->blocks}};
+    return cup__kernel_get(gpu, "cross_entropy.cu", entry, knobs, 10);
+}
+
+static cup_status launch_rows(cup__call *call, const cup__cross_entropy *e, cup_tensor *losses)
 {
     cup__cuda *gpu = cup__cuda_of(call->c->device);
-    const cup__gpu_facts *facts = cup__cuda_facts(gpu);
-    int64_t bytes = e->width * cup_dtype_size(e->logits->dtype);
-    bool warp = e->width <= WARP_WIDTH_MOST;
-    bool staged = !warp && e->in_place && bytes <= facts->shared_per_block - 1024;
-    cup__knob knobs[] = {{"CUP_T", e->logits->dtype},
-                         {"CUP_ID", e->targets->dtype},
-                         {"VEC", vector_of(e->logits, e->logits, e->width)},
-                         {"GROUP", warp ? 32 : 512},
-                         {"STAGED", staged},
-                         {"SLOPES", e->in_place}};
-    factors f = factors_of(e);
-    cup__grid one = {.x = 1, .threads = 1024};
-    CUP_TRY(cup__launch(gpu, cup__kernel_get(gpu, "cross_entropy.cu", "entropy_share", knobs, 6),
-                        one, CUP__ARG(e->targets->data), CUP__ARG(s->share->data),
-                        CUP__ARG(e->rows), CUP__ARG(e->ignore_index)));
-    cup__grid grid = {.x = warp ? (e->rows + 7) / 8 : e->rows, .threads = warp ? 256 : 512};
-    grid.shared = staged ? (int)((bytes + 15) / 16 * 16) : 0;
-    CUP_TRY(cup__launch(gpu, cup__kernel_get(gpu, "cross_entropy.cu", "entropy_rows", knobs, 6),
-                        grid, CUP__ARG(e->logits->data), CUP__ARG(e->targets->data),
-                        CUP__ARG(s->share->data), CUP__ARG(s->losses->data),
-                        CUP__ARG(s->lse->data), CUP__ARG(e->rows), CUP__ARG(e->width),
-                        CUP__ARG(e->classes), CUP__ARG(e->ignore_index), factor(&f, 0),
-                        factor(&f, 1)));
-    return cup__launch(gpu, cup__kernel_get(gpu, "cross_entropy.cu", "entropy_loss", knobs, 6),
-                       one, CUP__ARG(s->losses->data), CUP__ARG(s->share->data),
-                       CUP__ARG(call->out[0]->data), CUP__ARG(e->rows));
+    plan p = plan_of(e, NULL, cup__cuda_facts(gpu)->shared_per_block);
+    if (!e->in_place) {
+        p = plan_of(e, NULL, 0);
+    }
+    cup__kernel *kernel = kernel_of(e, gpu, &p, "ROWS", "cross_entropy_rows");
+    if (!kernel)
+        return call->c->error.status;
+    int64_t groups = p.rows.threads / p.rows.group;
+    cup__grid grid = {.x = (e->rows + groups - 1) / groups, .threads = p.rows.threads,
+                      .shared = p.shared};
+    rule r;
+    void *lse = call->out_count > 1 ? call->out[1]->data : NULL;
+    void *share = call->out_count > 2 ? call->out[2]->data : NULL;
+    return cup__launch(gpu, kernel, grid, CUP__ARG(e->logits->data), CUP__ARG(e->targets->data),
+                       CUP__ARG(share), CUP__ARG(lse), CUP__ARG(losses->data), rule_of(&r, e));
+}
+
+/* The kernels of one block that go over the targets. */
+static cup__kernel *small_kernel(const cup__cross_entropy *e, cup__cuda *gpu, const char *entry)
+{
+    const cup__knob knobs[] = {{"CUP_T", e->logits->dtype}, {"INDEX", e->targets->dtype}};
+    return cup__kernel_get(gpu, "cross_entropy.cu", entry, knobs, 2);
+}
+
+static cup_status launch_count(cup__call *call, const cup__cross_entropy *e)
+{
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    cup__kernel *kernel = small_kernel(e, gpu, "cross_entropy_count");
+    if (!kernel)
+        return call->c->error.status;
+    return cup__launch(gpu, kernel, ((cup__grid){.x = 1, .threads = 1024}),
+                       CUP__ARG(e->targets->data), CUP__ARG(e->rows), CUP__ARG(e->ignore_index),
+                       CUP__ARG(call->out[2]->data));
+}
+
+static cup_status launch_finish(cup__call *call, const cup__cross_entropy *e, cup_tensor *losses)
+{
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    cup__kernel *kernel = small_kernel(e, gpu, "cross_entropy_finish");
+    if (!kernel)
+        return call->c->error.status;
+    void *share = call->out_count > 2 ? call->out[2]->data : NULL;
+    return cup__launch(gpu, kernel, ((cup__grid){.x = 1, .threads = 1024}),
+                       CUP__ARG(e->targets->data), CUP__ARG(losses->data), CUP__ARG(e->rows),
+                       CUP__ARG(e->ignore_index), CUP__ARG(share), CUP__ARG(call->out[0]->data));
 }
 
 cup_status cup__cross_entropy_cuda(cup__call *call)
 {
     cup__cross_entropy e = cup__cross_entropy_of(call);
+    if (e.width > INT32_MAX)
+        return cup__call_fail(call, CUP_UNSUPPORTED, "a row has more than 2^31 - 1 elements");
     cup__shape shape = {call->result[0].dtype, 1, {e.rows}};
-    scratch s = {.losses = cup__tensor_make(call->c, &shape, "cross_entropy"),
-                 .lse = statistic(call, 1, e.rows),
-                 .share = statistic(call, 2, 1)};
-    cup_status status = call->c->error.status;
-    if (status == CUP_OK)
-        status = run_rows(call, &e, &s);
-    if (e.in_place)
+    cup_tensor *losses = cup__tensor_make(call->c, &shape, "losses");
+    if (!losses)
+        return call->c->error.status;
+    cup_status status = CUP_OK;
+    if (e.in_place) {
         e.logits->storage->version++;
-    cup_tensor_free(s.losses);
-    statistic_free(call, 1, s.lse);
-    statistic_free(call, 2, s.share);
+        status = launch_count(call, &e);
+    }
+    if (status == CUP_OK)
+        status = launch_rows(call, &e, losses);
+    if (status == CUP_OK)
+        status = launch_finish(call, &e, losses);
+    cup_tensor_free(losses);
     return status;
 }
 
 cup_status cup__cross_entropy_grad_cuda(cup__call *call)
 {
     cup__cross_entropy e = cup__cross_entropy_of(call);
-    cup_tensor *out = call->out[0];
-    int vector = vector_of(e.logits, out, e.width);
-    cup__knob knobs[] = {
-        {"CUP_T", e.logits->dtype}, {"CUP_ID", e.targets->dtype}, {"VEC", vector}};
-    factors f = factors_of(&e);
     cup__cuda *gpu = cup__cuda_of(call->c->device);
-    cup__grid grid = {.x = (out->count / vector + 255) / 256, .threads = 256};
-    return cup__launch(gpu, cup__kernel_get(gpu, "cross_entropy.cu", "entropy_bwd", knobs, 3), grid,
-                       CUP__ARG(e.logits->data), CUP__ARG(e.targets->data),
+    plan p = plan_of(&e, call->out[0], 0);
+    cup__kernel *kernel = kernel_of(&e, gpu, &p, "SLOPES", "cross_entropy_slopes");
+    if (!kernel)
+        return call->c->error.status;
+    int64_t groups = p.rows.threads / p.rows.group;
+    cup__grid grid = {.x = (e.rows + groups - 1) / groups, .threads = p.rows.threads};
+    rule r;
+    return cup__launch(gpu, kernel, grid, CUP__ARG(e.logits->data), CUP__ARG(e.targets->data),
                        CUP__ARG(call->in[2]->data), CUP__ARG(call->in[3]->data),
-                       CUP__ARG(call->in[4]->data), CUP__ARG(out->data), CUP__ARG(e.rows),
-                       CUP__ARG(e.width), CUP__ARG(e.classes), CUP__ARG(e.ignore_index),
-                       factor(&f, 0), factor(&f, 1));
+                       CUP__ARG(call->in[4]->data), CUP__ARG(call->out[0]->data),
+                       rule_of(&r, &e));
 }
 
 /* The kernels take statistics as they are saved: double for f64, single for the others. */
@@ -136,7 +182,7 @@ const char *cup__cross_entropy_grad_cuda_refuses(const cup__call *call)
 cup_status cup__scale_by_cuda(cup__call *call)
 {
     cup_tensor *x = call->in[0], *by = call->in[1];
-    int vector = vector_of(x, x, x->count);
+    int vector = cup__row_vec(x, x->count, 16 / (int)cup_dtype_size(x->dtype));
     cup__knob knobs[] = {{"CUP_T", x->dtype}, {"CUP_FACTOR", by->dtype}, {"VEC", vector}};
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     cup__grid grid = {.x = (x->count / vector + 255) / 256, .threads = 256};

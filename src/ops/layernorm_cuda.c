@@ -128,8 +128,9 @@ static void plan_groups(backward *w)
     /* A thousand threads have too few registers each to keep the sums of their columns. */
     w->plan.fits &= w->plan.group <= 512 &&
                     w->shared <= cup__cuda_facts(w->gpu)->shared_per_block;
+    int each = 32 / held;
     if (!w->plan.fits)
-        w->plan = (cup__row_plan){vec, 512, wide / vec ? wide / vec : 1, 512, false};
+        w->plan = (cup__row_plan){vec, 512, each > vec ? each / vec : 1, 512, false};
 }
 
 static void plan_backward(backward *w, const cup__call *call)

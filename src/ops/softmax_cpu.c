@@ -278,10 +278,14 @@ const char *cup__softmax_cpu_refuses(const cup__call *call)
 const cup__impl cup__softmax_impls[] = {
     {.name = "rows", .place = CUP__CPU, .refuses = cup__softmax_cpu_refuses,
      .run = cup__softmax_cpu},
+    {.name = "rows", .place = CUP__CUDA, .refuses = cup__softmax_cuda_refuses,
+     .run = cup__softmax_cuda},
     {0},
 };
 const cup__impl cup__softmax_grad_impls[] = {
     {.name = "rows", .place = CUP__CPU, .refuses = cup__softmax_cpu_refuses,
      .run = cup__softmax_grad_cpu},
+    {.name = "rows", .place = CUP__CUDA, .refuses = cup__softmax_cuda_refuses,
+     .run = cup__softmax_grad_cuda},
     {0},
 };

@@ -1,0 +1,88 @@
+/* Softmax and its gradient on the GPU: knobs and launches of softmax.cu. */
+#include "ops/attributes.h"
+#include "ops/rows.h"
+#include "ops/softmax.h"
+
+#define BLOCK 128 /* threads of a block whose rows take a warp or less */
+
+const char *cup__softmax_cuda_refuses(const cup__call *call)
+{
+    return cup__lines_of(call).length > INT32_MAX ? "a line has more than 2^31 - 1 elements" : NULL;
+}
+
+static cup__row_plan plan_of(const cup__call *call, const cup__lines *l, bool is_grad)
+{
+    int size = (int)cup_dtype_size(call->in[0]->dtype), vec = 16 / size;
+    const cup_tensor *all[] = {call->in[0], call->out[0], is_grad ? call->in[1] : NULL};
+    for (int i = 0; i < 3; i++) {
+        int own = cup__row_vec(all[i], l->length, vec);
+        vec = own < vec ? own : vec;
+    }
+    int wide = size == 8 ? 4 : vec == 1 ? 8 : 16;
+    cup__row_plan plan = cup__plan_rows(l->length, vec, is_grad ? wide : 2 * wide, wide);
+    if (plan.threads < BLOCK)
+        plan.threads = BLOCK;
+    return plan;
+}
+
+static cup_status launch_columns(cup__call *call, const cup__lines *l, bool is_grad)
+{
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    const cup__knob knobs[] = {{"CUP_T", call->in[0]->dtype},
+                               {"LOG", call->op->kind == CUP__SOFTMAX_LOG},
+                               {"COLUMNS", 1}};
+    cup__kernel *kernel = cup__kernel_get(
+        gpu, "softmax.cu", is_grad ? "softmax_columns_bwd" : "softmax_columns_fwd", knobs, 3);
+    if (!kernel)
+        return call->c->error.status;
+    cup__grid grid = {.x = l->outer * ((l->inner + 31) / 32), .threads = 256};
+    void *first = call->in[0]->data, *out = call->out[0]->data;
+    if (!is_grad)
+        return cup__launch(gpu, kernel, grid, CUP__ARG(first), CUP__ARG(out), CUP__ARG(l->length),
+                           CUP__ARG(l->inner));
+    return cup__launch(gpu, kernel, grid, CUP__ARG(first), CUP__ARG(call->in[1]->data),
+                       CUP__ARG(out), CUP__ARG(l->length), CUP__ARG(l->inner));
+}
+
+static cup_status launch_rows(cup__call *call, const cup__lines *l, bool is_grad)
+{
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    cup__row_plan plan = plan_of(call, l, is_grad);
+    const cup__knob knobs[] = {{"CUP_T", call->in[0]->dtype},
+                               {"LOG", call->op->kind == CUP__SOFTMAX_LOG},
+                               {"LONG", !plan.fits},
+                               {"VEC", plan.vec},
+                               {"GROUP", plan.group},
+                               {"PIECES", plan.pieces},
+                               {"THREADS", plan.threads},
+                               {"GRAD", 1}};
+    const char *entry = is_grad ? "softmax_bwd" : "softmax_fwd";
+    cup__kernel *kernel = cup__kernel_get(gpu, "softmax.cu", entry, knobs, is_grad ? 8 : 7);
+    if (!kernel)
+        return call->c->error.status;
+    int64_t groups = plan.threads / plan.group;
+    cup__grid grid = {.x = (l->outer + groups - 1) / groups, .threads = plan.threads};
+    int width = (int)l->length;
+    void *first = call->in[0]->data, *out = call->out[0]->data;
+    if (!is_grad)
+        return cup__launch(gpu, kernel, grid, CUP__ARG(first), CUP__ARG(out), CUP__ARG(l->outer),
+                           CUP__ARG(width));
+    return cup__launch(gpu, kernel, grid, CUP__ARG(first), CUP__ARG(call->in[1]->data),
+                       CUP__ARG(out), CUP__ARG(l->outer), CUP__ARG(width));
+}
+
+static cup_status run(cup__call *call, bool is_grad)
+{
+    cup__lines l = cup__lines_of(call);
+    return l.inner == 1 ? launch_rows(call, &l, is_grad) : launch_columns(call, &l, is_grad);
+}
+
+cup_status cup__softmax_cuda(cup__call *call)
+{
+    return run(call, false);
+}
+
+cup_status cup__softmax_grad_cuda(cup__call *call)
+{
+    return run(call, true);
+}

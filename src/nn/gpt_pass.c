@@ -10,6 +10,12 @@ static double dropout_of(const cup_gpt *m, bool training)
     return training ? m->config.dropout : 0;
 }
 
+static cup_tensor *drop(const cup_gpt *m, cup_tensor *x, bool training)
+{
+    double dropout = dropout_of(m, training);
+    return dropout > 0 ? cup_dropout(m->context, x, dropout) : x;
+}
+
 cup_tensor *cup__gpt_part(cup_tensor *x, int axis, int64_t from, int64_t to)
 {
     if (!x)
@@ -30,17 +36,18 @@ static cup_tensor *norm(const cup_gpt *m, cup_tensor *x, cup_tensor *gamma, cup_
                                          : cup_layernorm(m->context, x, gamma, beta, epsilon);
 }
 
+/* Dropout by itself and not together with the sum, because sum and norm together are worth more:
+ * backward then adds the two gradients of the sum on the way. */
 cup_tensor *cup__gpt_add_norm(const cup_gpt *m, cup_tensor *x, cup_tensor *delta, cup_tensor *gamma,
                               cup_tensor *beta, bool training, cup_tensor **sum)
 {
     cup_context *c = m->context;
-    double dropout = dropout_of(m, training), epsilon = m->config.epsilon;
+    double epsilon = m->config.epsilon;
     cup_tensor *y = NULL;
     *sum = x;
-    if (delta && dropout > 0)
-        *sum = cup_dropout_add(c, x, delta, dropout);
-    if (!delta || dropout > 0)
-        return norm(m, *sum, gamma, beta);
+    if (!delta)
+        return norm(m, x, gamma, beta);
+    delta = drop(m, delta, training);
     if (m->config.norm == CUP_RMSNORM)
         cup_add_rmsnorm(c, delta, x, gamma, epsilon, &y, sum);
     else
@@ -100,21 +107,13 @@ static cup_tensor *pass_block(const cup_gpt *m, const cup_gpt_block *b, cup_tens
     return cup_scope_return(m->context, x);
 }
 
-static cup_tensor *add_delta(const cup_gpt *m, cup_tensor *x, cup_tensor *delta, bool training)
-{
-    double dropout = dropout_of(m, training);
-    return dropout > 0 ? cup_dropout_add(m->context, x, delta, dropout)
-                       : cup_add(m->context, delta, x);
-}
-
 static cup_tensor *run_recomputed(cup_context *c, cup_tensor *const *inputs, int count, void *user)
 {
-    (void)c;
     (void)count;
     const cup__gpt_pass *pass = user;
     cup_tensor *delta = NULL;
     cup_tensor *x = pass_block(pass->model, pass->block, inputs[0], &delta, pass->training);
-    return add_delta(pass->model, x, delta, pass->training);
+    return cup_add(c, x, drop(pass->model, delta, pass->training));
 }
 
 static cup_tensor *embed(const cup_gpt *m, cup_tensor *tokens, bool training)
@@ -123,8 +122,7 @@ static cup_tensor *embed(const cup_gpt *m, cup_tensor *tokens, bool training)
     cup_tensor *x = cup_embedding(c, m->embedding, tokens);
     if (m->positions)
         x = cup_add(c, x, cup__gpt_part(m->positions, 0, 0, cup_tensor_size(tokens, 1)));
-    double dropout = dropout_of(m, training);
-    return dropout > 0 ? cup_dropout(c, x, dropout) : x;
+    return drop(m, x, training);
 }
 
 static cup_status check_tokens(const cup_gpt *m, cup_tensor *tokens)

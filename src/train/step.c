@@ -8,7 +8,9 @@
 #include "ops/op.h"
 #include "train/trainer.h"
 
-#define READ_SECONDS 0.1 /* a reading waits for the device, so it is not done more often */
+/* A reading waits for the device, so it is not done in every step; but the device should not be
+ * further ahead of what a user sees, or of a signal, than this. */
+#define AHEAD_SECONDS 0.2
 
 static double now(void)
 {
@@ -116,8 +118,7 @@ cup_status cup__trainer_step(cup_trainer *t)
 
 bool cup__trainer_should_read(const cup_trainer *t)
 {
-    return t->steps - t->read >= CUP__PENDING_MOST || !cup_device_is_cuda(t->c) ||
-           now() - t->read_at >= READ_SECONDS;
+    return t->steps - t->read > t->ahead;
 }
 
 static cup_status add_step(cup_trainer *t, const cup_training_hooks *hooks)
@@ -151,7 +152,11 @@ cup_status cup__trainer_read(cup_trainer *t, const cup_training_hooks *hooks)
         return CUP_OK;
     size_t bytes = (size_t)t->pending->count * sizeof *t->host_pending;
     CUP_TRY(cup_tensor_read(t->pending, t->host_pending, bytes));
-    t->read_at = now();
+    double time = now(), each = (time - t->read_at) / (double)(t->steps - t->read);
+    if (t->read_at > 0 && cup_device_is_cuda(t->c))
+        t->ahead = each * CUP__PENDING_MOST <= AHEAD_SECONDS ? CUP__PENDING_MOST - 1
+                                                             : (int64_t)(AHEAD_SECONDS / each);
+    t->read_at = time;
     while (t->read < t->steps)
         CUP_TRY(add_step(t, hooks));
     return CUP_OK;

@@ -34,8 +34,9 @@ struct cup_trainer {
 
     cup_tensor *pending; /* [CUP__PENDING_MOST, accumulate + 1]: losses, then the norm */
     float *host_pending;
-    int64_t read; /* steps whose loss is known */
-    double read_at;
+    int64_t read;   /* steps whose loss is known */
+    double read_at; /* the time of the last reading */
+    int64_t ahead;  /* steps the device may be given before the next */
 
     cup_training_point *points;
     size_t point_count, point_capacity;

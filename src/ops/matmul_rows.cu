@@ -2,7 +2,7 @@
  * for m <= 16, where reading the weights [n,k] is all that costs.
  *
  * matmul_rows: 16-bit elements. A block of 8 warps takes 16 TILES rows of w; the warps take runs of
- * RUN of k in turn, each lane 16 bytes of a row at a time, the next run on its way. Tensor cores
+ * RUN of k in turn, each lane 16 bytes of a row at a time, the next run of w and x on its way. Tensor cores
  * multiply: as the order of k is free, a lane's 16 bytes serve as they come, if x is read in the
  * same order. Grid: x counts rows of w, y the parts k is cut into; the part that comes last adds
  * all, in order.
@@ -22,7 +22,7 @@
 #endif
 
 #define WARPS 8
-#define RUN (128 / TILES)
+#define RUN 128
 #define STEPS (RUN / 32)
 #define OCTETS (TOKENS / 8)
 #define ROWS (16 * TILES)
@@ -43,9 +43,10 @@ DEVICE void put(const product_call &c, long long token, long long row, real v)
 #if (CUP_T == CUP_F16 || CUP_T == CUP_BF16) && TOKENS % 8 == 0
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800 || CUP_T == CUP_F16
 
-/* What a lane holds of a run: 16 bytes of each of its two rows, for every step and tile. */
-struct run_of_w {
-    uint4 at[STEPS][TILES][2];
+/* What a lane holds of a run: for every step 16 bytes of each of its two rows of w, for every tile,
+ * and of its row of x, for every eight tokens. */
+struct run_of_k {
+    uint4 w[STEPS][TILES][2], x[STEPS][OCTETS];
 
     __device__ __forceinline__ void read(const product_call &c, long long row, long long k)
     {
@@ -54,39 +55,39 @@ struct run_of_w {
 #pragma unroll
         for (int s = 0; s < STEPS; s++)
 #pragma unroll
-            for (int i = 0; i < TILES; i++)
+            for (int i = 0; i < 2 * TILES; i++) {
+                long long r = row + 8 * i;
+                w[s][i / 2][i % 2] =
+                    r < c.n && k + 32 * s < c.k
+                        ? __ldcs((const uint4 *)((const T *)c.b + r * c.b_mn + k + 32 * s))
+                        : make_uint4(0, 0, 0, 0);
+            }
 #pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    long long r = row + 16 * i + 8 * h;
-                    at[s][i][h] = r < c.n && k + 32 * s < c.k
-                                      ? __ldcs((const uint4 *)((const T *)c.b + r * c.b_mn + k +
-                                                               32 * s))
-                                      : make_uint4(0, 0, 0, 0);
-                }
+        for (int s = 0; s < STEPS; s++)
+#pragma unroll
+            for (int o = 0; o < OCTETS; o++) {
+                long long token = 8 * o + threadIdx.x % 32 / 4;
+                x[s][o] = token < c.m && k + 32 * s < c.k
+                              ? __ldg((const uint4 *)((const T *)c.a + token * c.a_mn + k + 32 * s))
+                              : make_uint4(0, 0, 0, 0);
+            }
     }
 };
 
-DEVICE void multiply(const product_call &c, const run_of_w &w, long long k,
-                     float (&sum)[TILES][OCTETS][4])
+DEVICE void multiply(const run_of_k &run, float (&sum)[TILES][OCTETS][4])
 {
-    k += threadIdx.x % 4 * 8;
 #pragma unroll
     for (int s = 0; s < STEPS; s++)
 #pragma unroll
-        for (int o = 0; o < OCTETS; o++) {
-            long long token = 8 * o + threadIdx.x % 32 / 4;
-            uint4 x = token < c.m && k + 32 * s < c.k
-                          ? __ldg((const uint4 *)((const T *)c.a + token * c.a_mn + k + 32 * s))
-                          : make_uint4(0, 0, 0, 0);
+        for (int o = 0; o < OCTETS; o++)
 #pragma unroll
             for (int i = 0; i < TILES; i++) {
-                const uint4 &top = w.at[s][i][0], &bottom = w.at[s][i][1];
+                const uint4 &top = run.w[s][i][0], &bottom = run.w[s][i][1], &x = run.x[s][o];
                 uint32_t first[4] = {top.x, bottom.x, top.y, bottom.y};
                 uint32_t second[4] = {top.z, bottom.z, top.w, bottom.w};
                 multiply_add(sum[i][o], first, x.x, x.y, T());
                 multiply_add(sum[i][o], second, x.z, x.w, T());
             }
-        }
 }
 
 /* Adds up the parts of k for element `index` of the block's; true when this block is to write. */
@@ -116,7 +117,7 @@ DEVICE bool add_parts(int parts, float *partial, unsigned *arrived, float (&sum)
     return true;
 }
 
-extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 2)
+extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, TILES == 1 ? 2 : 1)
     matmul_rows(const __grid_constant__ product_call c, int part_runs, float *partial,
                 unsigned *arrived)
 {
@@ -127,14 +128,14 @@ extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 2)
     long long run = (long long)blockIdx.y * part_runs, runs = (c.k + RUN - 1) / RUN;
     long long end = run + part_runs < runs ? run + part_runs : runs;
     float sum[TILES][OCTETS][4] = {};
-    run_of_w now, next;
+    run_of_k now, next;
     run += warp;
     if (run < end)
         now.read(c, row, run * RUN);
     for (; run < end; run += WARPS) {
         if (run + WARPS < end)
             next.read(c, row, (run + WARPS) * RUN);
-        multiply(c, now, run * RUN, sum);
+        multiply(now, sum);
         now = next;
     }
 #pragma unroll

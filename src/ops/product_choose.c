@@ -1,62 +1,115 @@
-/* Which tiles a product on Hopper is cut into, by a model of what a tile costs. */
+/* Which tiles a product on Hopper is cut into, and whether NVIDIA's library would be faster, by a
+ * model of both that was fitted to measurements on an H200 (bench/matmul_sweep.c). */
+#include <math.h>
+
 #include "ops/product_wgmma.h"
 
 #define COUNT(array) (int)(sizeof(array) / sizeof *(array))
 
-/* Built tiles, with how close to the peak their main loop comes and the cycles a tile costs beside
- * it, as measured on an H200. */
+/* What work in one shape of tiles costs, in microseconds. */
+typedef struct rates {
+    double start;  /* once */
+    double k_tile; /* for each 64 of k of a tile */
+    double tile;   /* for each tile beside that */
+    double whole;  /* 1: a round that is not full costs as much as a full one; 0: its share */
+} rates;
+
 typedef struct entry {
     cup__wgmma_plan plan;
-    double rate;
-    int overhead;
+    rates cost;
 } entry;
 
 static const entry menu[] = {
-    {{128, 256, 2, false, 4, 2, 1, 1, 0, 0}, 0.86, 2600},
-    {{256, 128, 2, false, 4, 1, 2, 1, 0, 0}, 0.86, 2600},
-    {{128, 192, 2, true, 4, 2, 1, 1, 0, 0}, 0.84, 400},
-    {{128, 128, 2, true, 6, 2, 1, 1, 0, 0}, 0.80, 400},
-    {{64, 256, 2, true, 4, 1, 1, 1, 0, 0}, 0.70, 400},
-    {{128, 64, 2, false, 8, 1, 1, 1, 0, 0}, 0.60, 1400},
-    {{64, 128, 1, false, 8, 1, 1, 1, 0, 0}, 0.50, 1400},
-    {{64, 64, 1, false, 8, 1, 1, 1, 0, 0}, 0.35, 1200},
+    {{128, 256, 2, false, 4, 1, 1, 1, 0, 0}, {4.3, 0.622, 1.85, 1.0}},
+    {{256, 128, 2, false, 4, 1, 1, 1, 0, 0}, {4.1, 0.627, 2.02, 1.0}},
+    {{128, 128, 2, true, 6, 1, 1, 1, 0, 0}, {5.9, 0.337, 0.25, 0.8}},
+    {{64, 256, 2, true, 4, 1, 1, 1, 0, 0}, {6.8, 0.360, 0.38, 0.8}},
+    {{64, 128, 2, true, 8, 1, 1, 1, 0, 0}, {5.4, 0.250, 0.1, 0.3}},
+    {{128, 64, 2, false, 8, 1, 1, 1, 0, 0}, {4.2, 0.304, 0.1, 0.5}},
+    {{64, 64, 1, false, 12, 1, 1, 1, 0, 0}, {6.3, 0.174, 0.38, 0.9}},
 };
+
+/* The library's tiles as its times show them; what one of them costs is shared. */
+typedef struct vendor_tile {
+    int tile_m, tile_n;
+    double k_tile;
+} vendor_tile;
+
+static const vendor_tile vendor_menu[] = {
+    {128, 256, 0.622}, {256, 128, 0.622}, {128, 192, 0.5},  {192, 128, 0.5},   {128, 128, 0.337},
+    {64, 256, 0.36},   {64, 128, 0.25},   {128, 64, 0.28},  {64, 64, 0.174},
+};
+
+#define PART_TILE 32768.0 /* elements of the tile that the costs of parts are given for */
+
+static const int part_counts[] = {1, 2, 3, 4, 5, 6, 8, 10, 12};
 
 static int64_t divide_up(int64_t value, int64_t by)
 {
     return (value + by - 1) / by;
 }
 
-/* Cycles of the busiest multiprocessor. */
-static double cost_of(const cup__product *p, const entry *e, const cup__wgmma_plan *plan,
-                      int multiprocessors)
+/* Microseconds of `tiles`, each in `parts` along k, by `slots` at a time. */
+static double time_of(const rates *cost, int64_t k, int64_t tiles, int parts, int slots,
+                      double part_cost)
 {
-    int64_t blocks = (int64_t)plan->cluster_m * plan->cluster_n;
-    int64_t tiles = divide_up(p->m, (int64_t)plan->tile_m * plan->cluster_m) *
-                    divide_up(p->n, (int64_t)plan->tile_n * plan->cluster_n) * p->batch_count;
-    int64_t rounds = divide_up(tiles * plan->parts, multiprocessors / blocks);
-    int64_t k_tiles = divide_up(divide_up(p->k, 64), plan->parts);
-    double tile = (double)plan->tile_m * plan->tile_n;
-    double cycles = tile * 64 * 2 / 4096 / e->rate * (double)k_tiles + e->overhead;
-    if (plan->parts > 1)
-        cycles += tile * 4 * (2 + plan->parts) / 32;
-    return (double)rounds * cycles;
+    double rounds = (double)(tiles * parts) / slots;
+    double share = rounds < 1 ? 1 : rounds;
+    rounds = cost->whole * ceil(rounds - 1e-9) + (1 - cost->whole) * share;
+    double each = (double)divide_up(divide_up(k, 64), parts) * cost->k_tile + cost->tile;
+    return cost->start + rounds * (each + (parts > 1 ? part_cost : 0));
 }
 
-void cup__wgmma_choose(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan)
+static int64_t tiles_of(const cup__product *p, int tile_m, int tile_n)
 {
-    static const int parts[] = {1, 2, 3, 4, 6, 8};
+    return divide_up(p->m, tile_m) * divide_up(p->n, tile_n) * p->batch_count;
+}
+
+/* What GELU and the value before it add, for each million elements of y. */
+static double epilogue_time(const cup__product *p, double gelu, double saved)
+{
+    double millions = 1e-6 * (double)p->m * (double)p->n * (double)p->batch_count;
+    return millions * ((p->activation ? gelu : 0) + (p->saving ? saved : 0));
+}
+
+double cup__wgmma_choose(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan)
+{
     double least = 0;
     for (int i = 0; i < COUNT(menu); i++)
-        for (int j = 0; j < COUNT(parts); j++) {
+        for (int j = 0; j < COUNT(part_counts); j++) {
             cup__wgmma_plan one = menu[i].plan;
-            one.parts = parts[j];
-            if ((j > 0 && divide_up(p->k, 64) < 2 * parts[j]) || cup__wgmma_plan_refuses(p, &one))
+            int blocks = one.cluster_m * one.cluster_n;
+            one.parts = part_counts[j];
+            if ((j > 0 && divide_up(p->k, 64) < 4 * one.parts) || cup__wgmma_plan_refuses(p, &one))
                 continue;
-            double cost = cost_of(p, &menu[i], &one, multiprocessors);
-            if (least == 0 || cost < least) {
-                least = cost;
+            double part_cost = one.tile_m * one.tile_n / PART_TILE * (2.5 + 1.2 * one.parts);
+            double time =
+                time_of(&menu[i].cost, p->k,
+                        tiles_of(p, one.tile_m * one.cluster_m, one.tile_n * one.cluster_n),
+                        one.parts, multiprocessors / blocks, part_cost) +
+                epilogue_time(p, 0.2, 0.35);
+            if (least == 0 || time < least) {
+                least = time;
                 *plan = one;
             }
         }
+    return least;
+}
+
+double cup__cublaslt_time(const cup__product *p, int multiprocessors)
+{
+    double least = 0;
+    for (int i = 0; i < COUNT(vendor_menu); i++)
+        for (int j = 0; j < COUNT(part_counts); j++) {
+            const vendor_tile *tile = &vendor_menu[i];
+            const rates cost = {4.5, tile->k_tile, 1.53, 0.86};
+            if (j > 0 && divide_up(p->k, 64) < 8 * part_counts[j])
+                continue;
+            double part_cost = 9.0 * tile->tile_m * tile->tile_n / PART_TILE;
+            double time = time_of(&cost, p->k, tiles_of(p, tile->tile_m, tile->tile_n),
+                                  part_counts[j], multiprocessors, part_cost);
+            if (least == 0 || time < least)
+                least = time;
+        }
+    return least + epilogue_time(p, 0.45, 0.35);
 }

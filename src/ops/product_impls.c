@@ -99,6 +99,7 @@ IMPLEMENTATION(blas)
 IMPLEMENTATION(blocked)
 IMPLEMENTATION(plain)
 CUDA_IMPLEMENTATION(rows)
+CUDA_IMPLEMENTATION(wgmma_best)
 CUDA_IMPLEMENTATION(cublaslt)
 CUDA_IMPLEMENTATION(wgmma)
 CUDA_IMPLEMENTATION(mma)
@@ -109,6 +110,8 @@ const cup__impl cup__product_impls[] = {
     {.name = "blocked", .place = CUP__CPU, .strided = true, .run = run_blocked},
     {.name = "rows", .place = CUP__CUDA, .strided = true, .refuses = refuses_rows,
      .run = run_rows},
+    {.name = "wgmma_best", .place = CUP__CUDA, .strided = true, .refuses = refuses_wgmma_best,
+     .run = run_wgmma_best},
     {.name = "cublaslt", .place = CUP__CUDA, .strided = true, .refuses = refuses_cublaslt,
      .run = run_cublaslt},
     {.name = "wgmma", .place = CUP__CUDA, .strided = true, .refuses = refuses_wgmma,

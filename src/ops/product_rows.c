@@ -5,10 +5,9 @@
 
 #define ROWS_MOST 16       /* of y, for 16-bit types */
 #define ROWS_MOST_PLAIN 8
-#define BLOCK_ROWS 16      /* of the weights */
+#define TILE_ROWS 16       /* of the weights; a block takes one tile or two */
 #define RUN 128            /* of k that a warp takes at a time */
 #define WARPS 8
-#define BLOCKS_EACH 2      /* on a multiprocessor at a time */
 
 static bool by_tensor_cores(const cup__gpu_facts *facts, const cup__product *p)
 {
@@ -54,16 +53,20 @@ cup_status cup__product_rows(cup__call *call, const cup__product *p)
     if (!by_tensor_cores(facts, p))
         return run_plain(c, gpu, p);
     cup__product_state *state = cup__product_state_of(c);
+    /* With more than 8 rows two tiles share what is read of them, one block a multiprocessor. */
+    int tiles = p->m <= 8 ? 1 : 2;
     cup__knob knobs[] = {{"CUP_T", p->dtype},
-                         {"TOKENS", p->m <= 8 ? 8 : 16},
+                         {"TOKENS", 8 * tiles},
+                         {"TILES", tiles},
                          {"ACTIVATION", p->activation}};
-    cup__kernel *kernel = cup__kernel_get(gpu, "matmul_rows.cu", "matmul_rows", knobs, 3);
+    cup__kernel *kernel = cup__kernel_get(gpu, "matmul_rows.cu", "matmul_rows", knobs, 4);
     if (!kernel || !state)
         return c->error.status;
     product_call argument;
     cup__product_fill(&argument, p);
-    int64_t blocks = (p->n + BLOCK_ROWS - 1) / BLOCK_ROWS, runs = (p->k + RUN - 1) / RUN;
-    int64_t parts = (int64_t)facts->multiprocessors * BLOCKS_EACH / blocks;
+    int64_t rows = TILE_ROWS * tiles, blocks = (p->n + rows - 1) / rows;
+    int64_t runs = (p->k + RUN - 1) / RUN;
+    int64_t parts = (int64_t)facts->multiprocessors * (tiles == 1 ? 2 : 1) / blocks;
     if (parts > runs / WARPS)
         parts = runs / WARPS;
     if (parts < 1 || blocks > CUP__COUNTERS)

@@ -288,3 +288,19 @@ cup_status cup__product_wgmma(cup__call *call, const cup__product *p)
     cup__wgmma_choose(p, count, &plan);
     return cup__product_wgmma_by(call->c, p, &plan);
 }
+
+const char *cup__product_wgmma_best_refuses(cup_context *c, const cup__product *p)
+{
+    const char *why = cup__product_wgmma_refuses(c, p);
+    if (why)
+        return why;
+    cup__wgmma_plan plan;
+    int count = cup__cuda_facts(cup__cuda_of(c->device))->multiprocessors;
+    bool slower = cup__cublaslt_time(p, count) < cup__wgmma_choose(p, count, &plan);
+    return slower ? "cuBLASLt is likely to be faster" : NULL;
+}
+
+cup_status cup__product_wgmma_best(cup__call *call, const cup__product *p)
+{
+    return cup__product_wgmma(call, p);
+}

@@ -18,8 +18,14 @@ typedef struct cup__wgmma_plan {
 const char *cup__product_wgmma_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_wgmma(cup__call *call, const cup__product *p);
 
-/* The plan by the shape alone; and the product by a given plan. */
-void cup__wgmma_choose(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan);
+/* The same, only where it is likely to be faster than cuBLASLt. */
+const char *cup__product_wgmma_best_refuses(cup_context *c, const cup__product *p);
+cup_status cup__product_wgmma_best(cup__call *call, const cup__product *p);
+
+/* The plan by the shape alone, and the microseconds it is likely to take; what cuBLASLt is likely
+ * to take; and the product by a given plan. */
+double cup__wgmma_choose(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan);
+double cup__cublaslt_time(const cup__product *p, int multiprocessors);
 cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p,
                                  const cup__wgmma_plan *plan);
 

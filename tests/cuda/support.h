@@ -19,7 +19,7 @@ extern fake_queued_function *fake_queued;
 
 /* Opens cuda:0 of it; the test fails when that does. */
 cup__cuda *fake_open(cup__error *error);
-/* Launches the kernel fake_add of add.cu, which the fake driver carries out: adds `value` to
+/* Launches the kernel fake_add of add.cu, which the fake driver carries out: it adds `value` to
  * `count` numbers of 32 bits. */
 cup_status fake_add(cup__cuda *gpu, void *memory, uint32_t count, uint32_t value);
 /* Fails the test when the driver still holds anything. */

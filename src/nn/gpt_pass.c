@@ -155,13 +155,19 @@ static cup_tensor *pass(const cup_gpt *m, cup_tensor *tokens, bool training)
 
 cup_tensor *cup_gpt_logits(cup_gpt *m, cup_tensor *tokens)
 {
-    cup_tensor *logits = cup_linear(m->context, pass(m, tokens, false), m->head, NULL);
-    return cup__gpt_part(logits, -1, 0, m->config.vocabulary);
+    cup_context *c = m->context;
+    cup_scope_open(c);
+    cup_tensor *logits = cup_linear(c, pass(m, tokens, false), m->head, NULL);
+    return cup_scope_return(c, cup__gpt_part(logits, -1, 0, m->config.vocabulary));
 }
 
 cup_tensor *cup_gpt_loss(cup_gpt *m, cup_tensor *tokens, cup_tensor *targets, bool training)
 {
-    cup_tensor *logits = cup_linear(m->context, pass(m, tokens, training), m->head, NULL);
+    cup_context *c = m->context;
+    cup_scope_open(c);
+    cup_tensor *logits = cup_linear(c, pass(m, tokens, training), m->head, NULL);
     /* The logits are used up: in training their gradient takes their place. */
-    return cup_cross_entropy(m->context, logits, targets, -1, 0, 0, m->config.vocabulary, training);
+    cup_tensor *loss =
+        cup_cross_entropy(c, logits, targets, -1, 0, 0, m->config.vocabulary, training);
+    return cup_scope_return(c, loss);
 }

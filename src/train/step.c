@@ -46,12 +46,16 @@ static cup_status compute_batch(cup_trainer *t, int64_t i)
 {
     cup_context *c = t->c;
     cup__device *device = c->device;
-    cup_tensor *loss = cup_gpt_loss(t->model, part(t->tokens, i), part(t->targets, i), true);
-    if (!loss)
-        return c->error.status;
     float *place = (float *)t->losses->data + i;
-    CUP_TRY(device->calls->copy(device, place, loss->data, sizeof *place));
-    return cup_backward(c, loss);
+    cup_scope_open(c);
+    cup_tensor *loss = cup_gpt_loss(t->model, part(t->tokens, i), part(t->targets, i), true);
+    cup_status status = c->error.status;
+    if (loss)
+        status = device->calls->copy(device, place, loss->data, sizeof *place);
+    if (status == CUP_OK)
+        status = cup_backward(c, loss);
+    cup_scope_return(c, NULL);
+    return status;
 }
 
 /* The device's part of a step: nothing in it depends on the step's number but what prepare wrote.

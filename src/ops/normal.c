@@ -56,4 +56,5 @@ const cup__op cup__op_normal = {
     .random = true,
     .samples = samples,
     .bench = bench,
+    .tolerance = 16, /* the rounding of the cosine, times a radius of up to 8 */
 };

@@ -1,6 +1,5 @@
 #include "base/json.h"
 
-#include <locale.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,18 +146,6 @@ static bool whole_number(const char *digits, size_t count, uint64_t *out)
     return true;
 }
 
-/* strtod would take the decimal point from the program's locale. */
-static double to_double(const char *text)
-{
-    static locale_t c_locale;
-    locale_t now = __atomic_load_n(&c_locale, __ATOMIC_ACQUIRE);
-    if (!now) {
-        now = newlocale(LC_ALL_MASK, "C", NULL);
-        __atomic_store_n(&c_locale, now, __ATOMIC_RELEASE);
-    }
-    return now ? strtod_l(text, NULL, now) : strtod(text, NULL);
-}
-
 static cup_status parse_number(parser *p, cup__json_node *node)
 {
     char *begin = p->at, *at = p->at;
@@ -187,7 +174,7 @@ static cup_status parse_number(parser *p, cup__json_node *node)
         node->is_integer = false;
     }
     /* The text ends in a 0, which stops the conversion where no other byte does. */
-    node->number = to_double(begin);
+    node->number = cup__text_number(begin, NULL);
     if (!isfinite(node->number))
         return refuse(p, "a number out of range");
     p->at = at;

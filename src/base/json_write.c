@@ -2,7 +2,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
@@ -103,32 +102,14 @@ void cup__json_add_unsigned(cup__json_writer *writer, const char *key, uint64_t 
     cup__text_add(&writer->text, "%" PRIu64, value);
 }
 
-/* Whatever the locale writes for a decimal point becomes a point. */
-static void add_plain_number(cup__text *text, const char *digits)
-{
-    bool pointed = false;
-    for (; *digits; digits++) {
-        bool plain = strchr("0123456789+-e", *digits);
-        if (plain || !pointed)
-            cup__text_append(text, plain ? digits : ".", 1);
-        pointed |= !plain;
-    }
-}
-
 void cup__json_add_number(cup__json_writer *writer, const char *key, double value)
 {
     if (!isfinite(value)) {
         cup__json_add_null(writer, key);
         return;
     }
-    char digits[64];
-    for (int precision = 15; precision <= 17; precision++) {
-        snprintf(digits, sizeof digits, "%.*g", precision, value);
-        if (strtod(digits, NULL) == value)
-            break;
-    }
     begin_value(writer, key);
-    add_plain_number(&writer->text, digits);
+    cup__text_add_number(&writer->text, value);
 }
 
 void cup__json_add_string(cup__json_writer *writer, const char *key, const char *value)

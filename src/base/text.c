@@ -1,7 +1,9 @@
 #include "base/text.h"
 
+#include <locale.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -46,6 +48,34 @@ void cup__text_add(cup__text *text, const char *format, ...)
         text->length += (size_t)count;
     }
     va_end(again);
+}
+
+double cup__text_number(const char *from, char **end)
+{
+    static locale_t c_locale;
+    locale_t now = __atomic_load_n(&c_locale, __ATOMIC_ACQUIRE);
+    if (!now) {
+        now = newlocale(LC_ALL_MASK, "C", NULL);
+        __atomic_store_n(&c_locale, now, __ATOMIC_RELEASE);
+    }
+    return now ? strtod_l(from, end, now) : strtod(from, end);
+}
+
+void cup__text_add_number(cup__text *text, double value)
+{
+    char digits[64];
+    for (int precision = 15; precision <= 17; precision++) {
+        snprintf(digits, sizeof digits, "%.*g", precision, value);
+        if (strtod(digits, NULL) == value)
+            break;
+    }
+    bool pointed = false;
+    for (const char *at = digits; *at; at++) {
+        bool plain = strchr("0123456789+-e", *at);
+        if (plain || !pointed)
+            cup__text_append(text, plain ? at : ".", 1);
+        pointed |= !plain;
+    }
 }
 
 void cup__text_free(cup__text *text)

@@ -15,6 +15,11 @@ void cup__text_add(cup__text *text, const char *format, ...) __attribute__((form
 void cup__text_append(cup__text *text, const void *bytes, size_t count);
 void cup__text_free(cup__text *text);
 
+/* Numbers with a point, whatever the program's locale has instead. The shortest digits that give
+ * the same double; and as strtod reads them, `end` set behind the number. */
+void cup__text_add_number(cup__text *text, double value);
+double cup__text_number(const char *from, char **end);
+
 /* The string so far, "" when nothing was appended. */
 const char *cup__text_string(const cup__text *text);
 

@@ -19,10 +19,9 @@
 
 static void add_number(cup__text *text, double value)
 {
+    cup__text_append(text, ",", 1);
     if (isfinite(value))
-        cup__text_add(text, ",%.17g", value);
-    else
-        cup__text_append(text, ",", 1);
+        cup__text_add_number(text, value);
 }
 
 static void write_points(const cup_trainer *t, cup__text *text)
@@ -146,7 +145,7 @@ static bool read_number(const char **at, char end, double *out)
     *out = NAN;
     if (**at != end) {
         char *behind;
-        *out = strtod(*at, &behind);
+        *out = cup__text_number(*at, &behind);
         if (behind == *at)
             return false;
         *at = behind;

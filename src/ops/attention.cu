@@ -67,7 +67,7 @@ DEVICE void finish(const attention_call &c, softmax_state &state, float (&o)[SIZ
                scale[0], scale[1]);
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32)
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     attention_fwd(const __grid_constant__ attention_call c)
 {
     extern __shared__ uint4 memory[];

@@ -71,9 +71,15 @@ cup_status cup__attention_plain_grad(cup__attention *a);
 cup_status cup__attention_cpu(cup__attention *a);
 cup_status cup__attention_cpu_grad(cup__attention *a);
 
-/* On a GPU: tensor cores, few queries over many keys, and plain arithmetic. */
+/* On a GPU: Hopper's tensor cores, those of other cards, few queries over many keys, and plain
+ * arithmetic. */
+#define CUP__POSITIONS_MOST (1 << 30)
+const char *cup__attention_hopper_refuses(const cup__call *call);
+const char *cup__attention_hopper_grad_refuses(const cup__call *call);
 const char *cup__attention_decode_refuses(const cup__call *call);
 const char *cup__attention_flash_refuses(const cup__call *call);
+cup_status cup__attention_hopper(cup__attention *a);
+cup_status cup__attention_hopper_grad(cup__attention *a);
 cup_status cup__attention_flash(cup__attention *a);
 cup_status cup__attention_flash_grad(cup__attention *a);
 cup_status cup__attention_decode(cup__attention *a);

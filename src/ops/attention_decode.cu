@@ -112,7 +112,7 @@ DEVICE void join_warps(const attention_call &c, const float *sums, int batch, in
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32)
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     attention_decode(const __grid_constant__ attention_call c)
 {
     extern __shared__ uint4 memory[];

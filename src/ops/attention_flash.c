@@ -1,8 +1,6 @@
 /* The host side of attention.cu and attention_grad.cu. */
 #include "ops/attention_launch.h"
 
-#define POSITIONS_MOST (1 << 30)
-
 const char *cup__attention_flash_refuses(const cup__call *call)
 {
     cup__attention a = cup__attention_of(call);
@@ -15,8 +13,9 @@ const char *cup__attention_flash_refuses(const cup__call *call)
         return "the size of a head must be a multiple of 8 up to 256";
     if (a.scale < 0)
         return "the scale is negative";
-    return a.queries > POSITIONS_MOST || a.keys > POSITIONS_MOST ? "there are over 2^30 positions"
-                                                                 : NULL;
+    return a.queries > CUP__POSITIONS_MOST || a.keys > CUP__POSITIONS_MOST
+               ? "there are over 2^30 positions"
+               : NULL;
 }
 
 int64_t cup__attention_padded(const cup__attention *a)
@@ -49,8 +48,10 @@ static plan choose(const cup__attention *a, int64_t size, bool backward)
         {4, 64, 2}, {4, 32, 2}, {4, 16, 2}, {2, 16, 2}, {2, 16, 1}};
     const plan *plans = backward ? backward_plans : forward_plans;
     const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(a->c->device));
-    /* Wider heads leave fewer registers for scores. */
-    int most = backward ? (size > 128 ? 16 : size > 64 ? 32 : 64) : (size > 128 ? 32 : 64);
+    /* Wider heads leave fewer registers for scores; for narrow ones the compiler spills. */
+    int most = size == 64 || (size > 64 && size <= 128 && !backward) ? 64 : 32;
+    if (backward && size > 128)
+        most = 16;
     for (int i = 0; i < 5; i++)
         if (plans[i].step <= most && bytes_of(&plans[i], size, backward) <= facts->shared_per_block)
             return plans[i];

@@ -97,7 +97,7 @@ DEVICE void queries_back(const attention_call &c, float (&s)[STEP / 8][4],
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_grad_queries(const __grid_constant__ attention_call c)
 {
     extern __shared__ uint4 memory[];
@@ -230,7 +230,7 @@ DEVICE void load_queries(const attention_call &c, const walk &w, int n, int batc
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_grad_keys(const __grid_constant__ attention_call c)
 {
     extern __shared__ uint4 memory[];

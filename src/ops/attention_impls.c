@@ -37,6 +37,8 @@ RUN(cup__attention_specification, cup__attention_plain)
 RUN(cup__attention_specification_grad, cup__attention_plain_grad)
 static RUN(run_cpu, cup__attention_cpu)
 static RUN(run_cpu_grad, cup__attention_cpu_grad)
+static RUN(run_hopper, cup__attention_hopper)
+static RUN(run_hopper_grad, cup__attention_hopper_grad)
 static RUN(run_flash, cup__attention_flash)
 static RUN(run_flash_grad, cup__attention_flash_grad)
 static RUN(run_decode, cup__attention_decode)
@@ -56,6 +58,8 @@ const cup__impl cup__attention_impls[] = {
     {.name = "blocks", .place = CUP__CPU, .strided = true, .refuses = refuses_cpu, .run = run_cpu},
     {.name = "decode", .place = CUP__CUDA, .strided = true, .tolerance = ROUNDED,
      .refuses = cup__attention_decode_refuses, .run = run_decode},
+    {.name = "hopper", .place = CUP__CUDA, .strided = true, .tolerance = ROUNDED,
+     .refuses = cup__attention_hopper_refuses, .run = run_hopper},
     {.name = "flash", .place = CUP__CUDA, .strided = true, .tolerance = ROUNDED,
      .refuses = cup__attention_flash_refuses, .run = run_flash},
     {.name = "plain", .place = CUP__CUDA, .strided = true, .run = run_simple},
@@ -65,6 +69,8 @@ const cup__impl cup__attention_impls[] = {
 const cup__impl cup__attention_grad_impls[] = {
     {.name = "blocks", .place = CUP__CPU, .strided = true, .refuses = refuses_cpu,
      .run = run_cpu_grad},
+    {.name = "hopper", .place = CUP__CUDA, .strided = true, .tolerance = 2 * ROUNDED,
+     .refuses = cup__attention_hopper_grad_refuses, .run = run_hopper_grad},
     {.name = "flash", .place = CUP__CUDA, .strided = true, .tolerance = 2 * ROUNDED,
      .refuses = cup__attention_flash_refuses, .run = run_flash_grad},
     {.name = "plain", .place = CUP__CUDA, .strided = true, .run = run_simple_grad},

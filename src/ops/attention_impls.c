@@ -58,10 +58,10 @@ const cup__impl cup__attention_impls[] = {
     {.name = "blocks", .place = CUP__CPU, .strided = true, .refuses = refuses_cpu, .run = run_cpu},
     {.name = "decode", .place = CUP__CUDA, .strided = true, .tolerance = ROUNDED,
      .refuses = cup__attention_decode_refuses, .run = run_decode},
-    {.name = "hopper", .place = CUP__CUDA, .strided = true, .tolerance = ROUNDED,
-     .refuses = cup__attention_hopper_refuses, .run = run_hopper},
     {.name = "flash", .place = CUP__CUDA, .strided = true, .tolerance = ROUNDED,
      .refuses = cup__attention_flash_refuses, .run = run_flash},
+    {.name = "hopper", .place = CUP__CUDA, .strided = true, .tolerance = ROUNDED,
+     .refuses = cup__attention_hopper_refuses, .run = run_hopper},
     {.name = "plain", .place = CUP__CUDA, .strided = true, .run = run_simple},
     {0},
 };
@@ -69,10 +69,10 @@ const cup__impl cup__attention_impls[] = {
 const cup__impl cup__attention_grad_impls[] = {
     {.name = "blocks", .place = CUP__CPU, .strided = true, .refuses = refuses_cpu,
      .run = run_cpu_grad},
-    {.name = "hopper", .place = CUP__CUDA, .strided = true, .tolerance = 2 * ROUNDED,
-     .refuses = cup__attention_hopper_grad_refuses, .run = run_hopper_grad},
     {.name = "flash", .place = CUP__CUDA, .strided = true, .tolerance = 2 * ROUNDED,
      .refuses = cup__attention_flash_refuses, .run = run_flash_grad},
+    {.name = "hopper", .place = CUP__CUDA, .strided = true, .tolerance = 2 * ROUNDED,
+     .refuses = cup__attention_hopper_grad_refuses, .run = run_hopper_grad},
     {.name = "plain", .place = CUP__CUDA, .strided = true, .run = run_simple_grad},
     {0},
 };

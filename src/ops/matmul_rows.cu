@@ -4,9 +4,9 @@
  * matmul_rows: 16-bit elements. A block of 8 warps takes 16 TILES rows of w; the warps take runs of
  * RUN of k in turn, each lane 16 bytes of a row at a time, the next run of w and x on its way.
  * Tensor cores multiply: as the order of k is free, a lane's 16 bytes serve as they come, if x is
- * read in the same order. Grid: x counts rows of w, y the parts k is cut into; the part that comes last adds
- * all, in order.
- * matmul_rows_plain: any floats, a warp a row of w, m <= 8. Grid: x counts 8 rows of w. */
+ * read in the same order. Grid: x counts rows of w, y the parts k is cut into; the part that
+ * comes last adds all, in order. matmul_rows_plain: any floats, a warp a row of w, m <= 8. Grid:
+ * x counts 8 rows of w. */
 #ifndef CUP_T
 #define CUP_T 3
 #endif

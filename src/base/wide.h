@@ -1,6 +1,6 @@
 /* Compiles a loop for several instruction sets; the one the CPU has is picked when the program is
- * loaded. Under ThreadSanitizer there is one only, because the picking happens before the
- * sanitizer has started and would crash. */
+ * loaded. There is one only under ThreadSanitizer, which has not started when the picking happens
+ * and would crash, and with clang before 18, which mixes up the static functions of files. */
 #ifndef CUP_BASE_WIDE_H
 #define CUP_BASE_WIDE_H
 
@@ -10,7 +10,8 @@
 #endif
 #endif
 
-#if !defined(__x86_64__) || defined(__SANITIZE_THREAD__)
+#if !defined(__x86_64__) || defined(__SANITIZE_THREAD__) ||                                        \
+    (defined(__clang__) && __clang_major__ < 18)
 #define CUP__WIDE
 #elif defined(__clang__)
 #define CUP__WIDE __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))

@@ -62,7 +62,11 @@ static cup_status decode(cup__attention *a)
                   {"STAGES", DECODE_STAGES},
                   {"CAUSAL", a->causal && a->queries > 1}},
         .knob_count = 6,
-        .grid = {pairs, splits, row_blocks, (int)warps * 32, (int)decode_bytes(size, (int)warps)},
+        .grid = {.x = pairs,
+                 .y = splits,
+                 .z = row_blocks,
+                 .threads = (int)warps * 32,
+                 .shared = (int)decode_bytes(size, (int)warps)},
     };
     cup_status status = cup__attention_launch(a, &l, &argument);
     l.entry = "attention_combine";

@@ -52,7 +52,7 @@ static void random_life(cup__cuda *gpu, int steps, int64_t most_bytes)
 {
     cup__pool *pool = gpu->pool;
     held all[MOST] = {0};
-    int64_t bytes = 0, count = 0, failures = 0;
+    int64_t bytes = 0;
     for (int step = 0; step < steps; step++) {
         held *h = &all[test_random() % MOST];
         if (h->memory) {
@@ -60,7 +60,6 @@ static void random_life(cup__cuda *gpu, int steps, int64_t most_bytes)
             cup__pool_release(pool, h->memory);
             bytes -= (int64_t)h->bytes;
             h->memory = NULL;
-            count--;
         } else {
             void *memory;
             h->bytes = random_size();
@@ -70,14 +69,12 @@ static void random_life(cup__cuda *gpu, int steps, int64_t most_bytes)
                 EXPECT(bytes + (int64_t)h->bytes > most_bytes / 4);
                 EXPECT_CONTAINS(error.text, "out of memory on cuda:0");
                 cup__error_clear(&error);
-                failures++;
                 continue;
             }
             EXPECT((uintptr_t)memory % 256 == 0);
             h->memory = memory;
             mark(h);
             bytes += (int64_t)h->bytes;
-            count++;
         }
         if (step % 64 == 0)
             expect_sound(pool);

@@ -20,13 +20,18 @@ typedef struct entry {
 } entry;
 
 static const entry menu[] = {
-    {{128, 256, 2, false, 4, 1, 1, 1, 0, 0}, {4.3, 0.622, 1.85, 1.0}},
-    {{256, 128, 2, false, 4, 1, 1, 1, 0, 0}, {4.1, 0.627, 2.02, 1.0}},
-    {{128, 128, 2, true, 6, 1, 1, 1, 0, 0}, {5.9, 0.337, 0.25, 0.8}},
-    {{64, 256, 2, true, 4, 1, 1, 1, 0, 0}, {6.8, 0.360, 0.38, 0.8}},
+    {{128, 192, 2, true, 4, 2, 1, 1, 0, 0}, {7.0, 0.471, 0.65, 1.0}},
+    {{128, 192, 2, true, 4, 1, 2, 1, 0, 0}, {6.8, 0.472, 0.73, 1.0}},
+    {{128, 192, 2, true, 4, 1, 1, 1, 0, 0}, {5.9, 0.473, 0.74, 1.0}},
+    {{128, 256, 2, false, 4, 2, 1, 1, 0, 0}, {6.4, 0.616, 1.84, 1.0}},
+    {{128, 256, 2, false, 4, 1, 1, 1, 0, 0}, {5.1, 0.619, 2.08, 1.0}},
+    {{256, 128, 2, false, 4, 1, 2, 1, 0, 0}, {6.2, 0.618, 1.96, 1.0}},
+    {{256, 128, 2, false, 4, 1, 1, 1, 0, 0}, {5.0, 0.624, 2.08, 1.0}},
+    {{128, 128, 2, true, 6, 1, 1, 1, 0, 0}, {6.3, 0.328, 0.39, 0.9}},
+    {{64, 256, 2, true, 4, 1, 1, 1, 0, 0}, {6.7, 0.355, 0.47, 0.9}},
     {{64, 128, 2, true, 8, 1, 1, 1, 0, 0}, {5.4, 0.250, 0.1, 0.3}},
-    {{128, 64, 2, false, 8, 1, 1, 1, 0, 0}, {4.2, 0.304, 0.1, 0.5}},
-    {{64, 64, 1, false, 12, 1, 1, 1, 0, 0}, {6.3, 0.174, 0.38, 0.9}},
+    {{128, 64, 2, false, 8, 1, 1, 1, 0, 0}, {4.6, 0.304, 0.1, 0.5}},
+    {{64, 64, 1, false, 12, 1, 1, 1, 0, 0}, {5.8, 0.165, 0.3, 0.9}},
 };
 
 /* The library's tiles as its times show them; what one of them costs is shared. */
@@ -82,12 +87,13 @@ double cup__wgmma_choose(const cup__product *p, int multiprocessors, cup__wgmma_
             one.parts = part_counts[j];
             if ((j > 0 && divide_up(p->k, 64) < 4 * one.parts) || cup__wgmma_plan_refuses(p, &one))
                 continue;
-            double part_cost = one.tile_m * one.tile_n / PART_TILE * (2.5 + 1.2 * one.parts);
+            double part_cost =
+                4.5 + one.tile_m * one.tile_n / PART_TILE * (1.0 + 0.6 * one.parts);
             double time =
                 time_of(&menu[i].cost, p->k,
                         tiles_of(p, one.tile_m * one.cluster_m, one.tile_n * one.cluster_n),
                         one.parts, multiprocessors / blocks, part_cost) +
-                epilogue_time(p, 0.2, 0.35);
+                epilogue_time(p, 0.1, 0.31);
             if (least == 0 || time < least) {
                 least = time;
                 *plan = one;
@@ -102,14 +108,14 @@ double cup__cublaslt_time(const cup__product *p, int multiprocessors)
     for (int i = 0; i < COUNT(vendor_menu); i++)
         for (int j = 0; j < COUNT(part_counts); j++) {
             const vendor_tile *tile = &vendor_menu[i];
-            const rates cost = {4.5, tile->k_tile, 1.53, 0.86};
+            const rates cost = {4.2, 1.011 * tile->k_tile, 1.67, 0.85};
             if (j > 0 && divide_up(p->k, 64) < 8 * part_counts[j])
                 continue;
-            double part_cost = 9.0 * tile->tile_m * tile->tile_n / PART_TILE;
+            double part_cost = 6.0 * tile->tile_m * tile->tile_n / PART_TILE;
             double time = time_of(&cost, p->k, tiles_of(p, tile->tile_m, tile->tile_n),
                                   part_counts[j], multiprocessors, part_cost);
             if (least == 0 || time < least)
                 least = time;
         }
-    return least + epilogue_time(p, 0.45, 0.35);
+    return least + epilogue_time(p, 0.39, 0.31);
 }

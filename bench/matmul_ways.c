@@ -16,6 +16,7 @@ static const way ways[] = {
     {"cublaslt", cup__product_cublaslt_refuses, cup__product_cublaslt, "highest"},
     {"cublaslt high", cup__product_cublaslt_refuses, cup__product_cublaslt, "high"},
     {"wgmma", cup__product_wgmma_refuses, cup__product_wgmma, "highest"},
+    {"split", cup__product_split_refuses, cup__product_split, "highest"},
     {"mma", cup__product_mma_refuses, cup__product_mma, "highest"},
 };
 

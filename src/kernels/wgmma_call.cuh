@@ -4,11 +4,12 @@
 #define CUP_KERNELS_WGMMA_CALL_CUH
 
 typedef struct wgmma_call {
-    const void *bias;      /* n elements, at a multiple of 4 bytes; or null */
+    const void *bias;      /* n elements, two at a time aligned; or null */
     void *y, *pre;         /* for results that a tensor map cannot describe */
     long long y_row, y_batch[2];
     int m, n;
-    int k_tiles;           /* of TILE_K */
+    int k_tiles;           /* of TILE_K, of all terms; and of one term */
+    int term_tiles;
     int tiles_m, tiles_n;  /* of one matrix, in tiles of a cluster */
     int units;             /* of work: tiles of all matrices, each times `parts` */
     int group;             /* tiles along one side that are walked before the other side moves on */

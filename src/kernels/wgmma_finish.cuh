@@ -81,7 +81,7 @@ DEVICE bool add_parts(const wgmma_call &c, const unit &u, const crew &w, const l
 
 /* Eight values of sixteen columns of 8 rows and the 8 below: what a sum becomes in y, or in pre. */
 template <bool Pre>
-DEVICE void completed(const float *sum, const T *bias, int column, float (&v)[8])
+DEVICE void completed(const float *sum, const result *bias, int column, float (&v)[8])
 {
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -89,7 +89,7 @@ DEVICE void completed(const float *sum, const T *bias, int column, float (&v)[8]
     if (HAS_BIAS)
 #pragma unroll
         for (int i = 0; i < 8; i += 4) {
-            vec<T, 2> two = load_plain<2>(bias + column + 2 * i + lane() % 4 * 2);
+            vec<result, 2> two = load_plain<2>(bias + column + 2 * i + lane() % 4 * 2);
             v[i] += to_real(two.at[0]);
             v[i + 1] += to_real(two.at[1]);
             v[i + 2] += to_real(two.at[0]);
@@ -144,7 +144,8 @@ DEVICE void put_elements(const wgmma_call &c, result *y, const unit &u, int row,
 /* Takes 16 rows of STAGE_COLUMNS to y, or to pre. The warp's two buffers are used in turn. */
 template <bool Pre>
 DEVICE void put_rows(const wgmma_call &c, const tensor_map &map, const unit &u, const layout &at,
-                     const crew &w, const float *sum, const T *bias, int row, int j0, int *turn)
+                     const crew &w, const float *sum, const result *bias, int row, int j0,
+                     int *turn)
 {
     uint32_t buffer = at.staging + ((w.group * 4 + w.warp) * 2 + *turn) * 2048;
     *turn ^= 1;
@@ -173,7 +174,7 @@ DEVICE void put_rows(const wgmma_call &c, const tensor_map &map, const unit &u, 
 
 /* From sums to y, for the rows of the warp. */
 DEVICE void finish(const wgmma_call &c, const tensor_map &y, const tensor_map &pre, const unit &u,
-                   const layout &at, const crew &w, const T *bias, int *turn, const sums &sum)
+                   const layout &at, const crew &w, const result *bias, int *turn, const sums &sum)
 {
     int first = u.row + (PINGPONG ? 0 : w.group * ROWS) + 16 * w.warp;
 #pragma unroll

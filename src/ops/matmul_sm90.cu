@@ -56,6 +56,9 @@
 #ifndef PARTS /* whether k may be cut */
 #define PARTS 0
 #endif
+#ifndef TERMS /* 6: a and b are f32 in three planes each, and y is the sum of 6 products of them */
+#define TERMS 1
+#endif
 #ifndef Y_DIRECT /* y's rows do not start at multiples of 16 bytes */
 #define Y_DIRECT 0
 #endif
@@ -79,7 +82,11 @@
 /* A warp stages 16 rows of 128 bytes at a time, and has two such buffers. */
 #define STAGING_BYTES (CONSUMERS * 4 * 2 * 2048)
 #define STAGE_COLUMNS (128 / (int)sizeof(result))
-#define BIAS_BYTES (HAS_BIAS ? CONSUMERS * 2 * TILE_N * 2 : 0)
+#define BIAS_BYTES (HAS_BIAS ? CONSUMERS * 2 * TILE_N * (int)sizeof(result) : 0)
+#define LOAD_DIMS (2 + (TERMS > 1 ? 1 : BATCH))
+/* Which planes are multiplied, a digit for each term, the smallest products first. */
+#define A_PLANES 0x001012
+#define B_PLANES 0x010210
 
 typedef dtype_of<Y_T>::type result;
 
@@ -141,9 +148,9 @@ DEVICE void bring(const tensor_map &map, uint32_t to, uint32_t full, int mn, int
         box b = {{k, mn + rank * lines, batch0, batch1}};
         to += rank * lines * 128;
         if (Shared > 1)
-            tma_load_shared<2 + BATCH>(map, to, b, full, (1 << Shared) - 1, hint);
+            tma_load_shared<LOAD_DIMS>(map, to, b, full, (1 << Shared) - 1, hint);
         else
-            tma_load<2 + BATCH>(map, to, b, full, hint);
+            tma_load<LOAD_DIMS>(map, to, b, full, hint);
         return;
     }
     const int depth = TILE_K / Shared;
@@ -152,9 +159,9 @@ DEVICE void bring(const tensor_map &map, uint32_t to, uint32_t full, int mn, int
         box b = {{mn + 64 * i, k + rank * depth, batch0, batch1}};
         uint32_t there = to + i * PANEL + rank * depth * 128;
         if (Shared > 1)
-            tma_load_shared<2 + BATCH>(map, there, b, full, (1 << Shared) - 1, hint);
+            tma_load_shared<LOAD_DIMS>(map, there, b, full, (1 << Shared) - 1, hint);
         else
-            tma_load<2 + BATCH>(map, there, b, full, hint);
+            tma_load<LOAD_DIMS>(map, there, b, full, hint);
     }
 }
 
@@ -168,12 +175,18 @@ DEVICE void produce(const wgmma_call &c, const tensor_map &a, const tensor_map &
         for (int t = u.k; t < u.k + u.k_tiles; t++, place.next()) {
             pipe.claim(place, STAGE_BYTES);
             uint32_t stage = at.stages + place.stage * STAGE_BYTES, full = pipe.full(place.stage);
-            bring<A_ALONG, TILE_M, CLUSTER_N>(a, stage, full, u.row, t * TILE_K,
-                                              u.batch[0] * c.a_batch[0], u.batch[1] * c.a_batch[1],
-                                              TMA_EVICT_NORMAL);
-            bring<B_ALONG, TILE_N, CLUSTER_M>(b, stage + A_BYTES, full, u.column, t * TILE_K,
-                                              u.batch[0] * c.b_batch[0], u.batch[1] * c.b_batch[1],
-                                              TMA_EVICT_NORMAL);
+            int k = t * TILE_K, a_first = u.batch[0] * c.a_batch[0];
+            int b_first = u.batch[0] * c.b_batch[0];
+            if (TERMS > 1) {
+                int term = t / c.term_tiles;
+                k -= term * c.term_tiles * TILE_K;
+                a_first = A_PLANES >> 4 * term & 3;
+                b_first = B_PLANES >> 4 * term & 3;
+            }
+            bring<A_ALONG, TILE_M, CLUSTER_N>(a, stage, full, u.row, k, a_first,
+                                              u.batch[1] * c.a_batch[1], TMA_EVICT_NORMAL);
+            bring<B_ALONG, TILE_N, CLUSTER_M>(b, stage + A_BYTES, full, u.column, k, b_first,
+                                              u.batch[1] * c.b_batch[1], TMA_EVICT_NORMAL);
         }
     }
 }
@@ -193,9 +206,9 @@ DEVICE void multiply(sums &sum, uint64_t a, uint64_t b, bool add)
     wgmma_commit();
 }
 
-/* All of a unit's k. One group of products stays under way while the next stage is waited for;
+/* A run of a unit's k. One group of products stays under way while the next stage is waited for;
  * when it is done its stage is let go. */
-DEVICE void main_loop(sums &sum, int k_tiles, uint64_t a, uint64_t b, const ring<STAGES> &pipe,
+DEVICE void add_tiles(sums &sum, int k_tiles, uint64_t a, uint64_t b, const ring<STAGES> &pipe,
                       ring_place<STAGES> &place)
 {
     int before = place.stage;
@@ -215,6 +228,30 @@ DEVICE void main_loop(sums &sum, int k_tiles, uint64_t a, uint64_t b, const ring
     for (int m = 0; m < BLOCKS_M; m++)
         wgmma_hold(sum[m]);
     pipe.release<CLUSTER>(before);
+}
+
+#define RUN_TILES 4
+
+/* All of a unit's k. Tensor cores cut off what falls below the last bit of a sum, always towards
+ * zero; for f32 their sums are kept short and added up outside. */
+DEVICE void main_loop(sums &sum, int k_tiles, uint64_t a, uint64_t b, const ring<STAGES> &pipe,
+                      ring_place<STAGES> &place)
+{
+#if TERMS == 1
+    add_tiles(sum, k_tiles, a, b, pipe, place);
+#else
+#pragma unroll
+    for (int i = 0; i < BLOCKS_M * SUMS; i++)
+        (&sum[0][0])[i] = 0;
+#pragma unroll 1
+    for (int t = 0; t < k_tiles; t += RUN_TILES) {
+        sums part;
+        add_tiles(part, min(RUN_TILES, k_tiles - t), a, b, pipe, place);
+#pragma unroll
+        for (int i = 0; i < BLOCKS_M * SUMS; i++)
+            (&sum[0][0])[i] += (&part[0][0])[i];
+    }
+#endif
 }
 
 #define ORDER 4 /* numbers of the barriers that hand the tensor cores on */
@@ -239,13 +276,13 @@ DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &
             place.skip(u.k_tiles);
             continue;
         }
-        T *bias = (T *)at.bias + (w.group * 2 + bias_turn) * TILE_N;
-        vec<T, 2> two = {};
+        result *bias = (result *)at.bias + (w.group * 2 + bias_turn) * TILE_N;
+        vec<result, 2> two = {};
         int column = u.column + 2 * w.thread;
         if (HAS_BIAS && 2 * w.thread < TILE_N && column + 1 < c.n)
-            two = load<2>((const T *)c.bias + column);
+            two = load<2>((const result *)c.bias + column);
         else if (HAS_BIAS && 2 * w.thread < TILE_N && column < c.n)
-            two.at[0] = ((const T *)c.bias)[column];
+            two.at[0] = ((const result *)c.bias)[column];
         sums sum;
         if (PINGPONG)
             meet(ORDER + w.group, 256);

@@ -23,7 +23,11 @@ cup_status cup__product_rows(cup__call *call, const cup__product *p);
 const char *cup__product_mma_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_mma(cup__call *call, const cup__product *p);
 
-/* The argument of the last two. */
+/* f32 by the tensor cores of Hopper: both matrices are cut into three of bf16 first. */
+const char *cup__product_split_refuses(cup_context *c, const cup__product *p);
+cup_status cup__product_split(cup__call *call, const cup__product *p);
+
+/* The argument of plain and mma. */
 struct product_call;
 void cup__product_fill(struct product_call *to, const cup__product *p);
 

@@ -103,6 +103,7 @@ CUDA_IMPLEMENTATION(wgmma_best)
 CUDA_IMPLEMENTATION(cublaslt)
 CUDA_IMPLEMENTATION(wgmma)
 CUDA_IMPLEMENTATION(mma)
+CUDA_IMPLEMENTATION(split)
 
 const cup__impl cup__product_impls[] = {
     {.name = "blas", .place = CUP__CPU, .strided = true, .refuses = cup__product_blas_refuses,
@@ -117,6 +118,8 @@ const cup__impl cup__product_impls[] = {
     {.name = "wgmma", .place = CUP__CUDA, .strided = true, .refuses = refuses_wgmma,
      .run = run_wgmma},
     {.name = "mma", .place = CUP__CUDA, .strided = true, .refuses = refuses_mma, .run = run_mma},
+    {.name = "split", .place = CUP__CUDA, .strided = true, .refuses = refuses_split,
+     .run = run_split},
     {.name = "plain", .place = CUP__CUDA, .strided = true, .run = run_plain},
     {0},
 };

@@ -18,6 +18,8 @@ typedef struct operand {
     int along;
     int64_t length, lines, distance; /* of lines, in elements */
     int64_t batch[BATCH_MOST];       /* innermost first; 0 where it does not move */
+    cup_dtype dtype;
+    int64_t plane;                   /* distance of the three planes; 0: there is one */
 } operand;
 
 static bool is_sixteen(int64_t elements)
@@ -32,6 +34,8 @@ static bool take_operand(const cup__product *p, const cup__matrix *m, int64_t mn
 {
     bool along_k = (step_k == 1 || p->k == 1) && (mn == 1 || is_sixteen(step_mn));
     bool along_mn = (step_mn == 1 || mn == 1) && (p->k == 1 || is_sixteen(step_k));
+    out->dtype = p->dtype;
+    out->plane = 0;
     out->along = along_k ? PRODUCT_ALONG_K : PRODUCT_ALONG_MN;
     out->length = along_k ? p->k : mn;
     out->lines = along_k ? mn : p->k;
@@ -97,7 +101,8 @@ static int shared_bytes(const cup__wgmma_plan *plan, bool bias)
 {
     int stage = (plan->tile_m + plan->tile_n) * 128;
     return plan->stages * stage + plan->consumers * 4 * 2 * 2048 +
-           (bias ? plan->consumers * 2 * plan->tile_n * 2 : 0) + 16 * plan->stages + 16;
+           (bias ? plan->consumers * 2 * plan->tile_n * (plan->terms ? 4 : 2) : 0) +
+           16 * plan->stages + 16;
 }
 
 /* How the work is cut. */
@@ -145,23 +150,34 @@ const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan
     return NULL;
 }
 
+static CUtensorMapDataType type_of(cup_dtype dtype)
+{
+    return dtype == CUP_F32   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+           : dtype == CUP_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                              : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+}
+
 /* A tensor map over lines of elements. */
 static cup_status encode(cup_context *c, CUtensorMap *map, const cup__product *p, const void *data,
                          const operand *o, int64_t box_length, int64_t box_lines)
 {
     uint64_t sizes[4] = {(uint64_t)o->length, (uint64_t)o->lines, 1, 1};
-    uint64_t whole = (uint64_t)o->distance * 2 * (uint64_t)o->lines;
-    uint64_t strides[3] = {(uint64_t)o->distance * 2, whole, whole};
+    uint64_t size = (uint64_t)cup_dtype_size(o->dtype);
+    uint64_t whole = (uint64_t)o->distance * size * (uint64_t)o->lines;
+    uint64_t strides[3] = {(uint64_t)o->distance * size, whole, whole};
     uint32_t box[4] = {(uint32_t)box_length, (uint32_t)box_lines, 1, 1}, steps[4] = {1, 1, 1, 1};
     for (int i = 0; i < p->batch_ndim; i++)
         if (o->batch[i]) {
             sizes[2 + i] = (uint64_t)p->batch_size[p->batch_ndim - 1 - i];
-            strides[1 + i] = (uint64_t)o->batch[i] * 2;
+            strides[1 + i] = (uint64_t)o->batch[i] * size;
         }
+    if (o->plane) {
+        sizes[2] = 3;
+        strides[1] = (uint64_t)o->plane * size;
+    }
+    uint32_t dims = 2 + (o->plane ? 1 : (uint32_t)p->batch_ndim);
     CUresult result = cup__driver.cuTensorMapEncodeTiled(
-        map,
-        p->dtype == CUP_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        2 + (uint32_t)p->batch_ndim, (void *)(uintptr_t)data, sizes, strides, box, steps,
+        map, type_of(o->dtype), dims, (void *)(uintptr_t)data, sizes, strides, box, steps,
         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result == CUDA_SUCCESS)
@@ -189,11 +205,13 @@ static cup_status encode_all(cup_context *c, const cup__product *p, const cup__w
         return CUP_OK;
     operand y = {.length = p->n,
                  .lines = p->m,
-                 .distance = p->m == 1 ? (p->n + 7) / 8 * 8 : p->y.row};
+                 .distance = p->m == 1 ? (p->n + 7) / 8 * 8 : p->y.row,
+                 .dtype = plan->terms ? CUP_F32 : p->dtype};
+    int64_t line = 128 / cup_dtype_size(y.dtype);
     for (int i = 0; i < p->batch_ndim; i++)
         y.batch[i] = p->y.batch[p->batch_ndim - 1 - i];
-    CUP_TRY(encode(c, &to->y, p, p->y.data, &y, LINE, 16));
-    return p->pre ? encode(c, &to->pre, p, p->pre, &y, LINE, 16) : CUP_OK;
+    CUP_TRY(encode(c, &to->y, p, p->y.data, &y, line, 16));
+    return p->pre ? encode(c, &to->pre, p, p->pre, &y, line, 16) : CUP_OK;
 }
 
 static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__wgmma_plan *plan,
@@ -201,6 +219,8 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__
 {
     cup__knob knobs[] = {
         {"CUP_T", p->dtype},
+        {"Y_T", plan->terms ? CUP_F32 : p->dtype},
+        {"TERMS", plan->terms ? plan->terms : 1},
         {"TILE_M", plan->tile_m},
         {"TILE_N", plan->tile_n},
         {"CONSUMERS", plan->consumers},
@@ -223,7 +243,7 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__
 }
 
 static void fill_call(wgmma_call *to, const cup__product *p, const operand *a, const operand *b,
-                      const cut *w)
+                      const cut *w, int terms)
 {
     memset(to, 0, sizeof *to);
     to->bias = p->bias;
@@ -232,7 +252,8 @@ static void fill_call(wgmma_call *to, const cup__product *p, const operand *a, c
     to->y_row = p->y.row;
     to->m = (int)p->m;
     to->n = (int)p->n;
-    to->k_tiles = (int)w->k_tiles;
+    to->term_tiles = (int)w->k_tiles;
+    to->k_tiles = (int)w->k_tiles * (terms ? terms : 1);
     to->tiles_m = (int)w->tiles_m;
     to->tiles_n = (int)w->tiles_n;
     to->units = (int)(w->tiles * w->parts);
@@ -252,12 +273,16 @@ cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p,
     cup__cuda *gpu = cup__cuda_of(c->device);
     operand a, b;
     take_operands(p, &a, &b);
+    if (plan->terms) {
+        a.plane = p->a.batch[0];
+        b.plane = p->b.batch[0];
+    }
     cut w = cut_of(p, plan);
     bool store = can_store(p);
     maps map;
     CUP_TRY(encode_all(c, p, plan, &a, &b, store, &map));
     wgmma_call argument;
-    fill_call(&argument, p, &a, &b, &w);
+    fill_call(&argument, p, &a, &b, &w, plan->terms);
     argument.group = group_of(plan, cup__cuda_facts(gpu)->multiprocessors);
     if (w.parts > 1) {
         cup__product_state *state = cup__product_state_of(c);

@@ -124,6 +124,9 @@ CUP_API cup_tensor *cup_softplus(cup_context *c, cup_tensor *x);
 /* (x) -> y: x tanh(log(1 + exp(x))) */
 CUP_API cup_tensor *cup_mish(cup_context *c, cup_tensor *x);
 
+/* (gate, up) -> y: silu(gate) up, broadcast */
+CUP_API cup_tensor *cup_swiglu(cup_context *c, cup_tensor *gate, cup_tensor *up);
+
 /* Dropout */
 
 /* (x): 0 with probability p, to within 2^-17, else x / (1 - p) */

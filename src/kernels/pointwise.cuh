@@ -2,9 +2,10 @@
  *
  *     DEVICE real apply(const real *x, const attribute *a)
  *
- * and ends in POINTWISE(name_fwd), which makes the kernel. A thread takes UNROLL units of VEC
- * neighbouring elements of the result, which lies in row-major order, and reads all it needs
- * before it computes; a unit's neighbours travel in accesses of up to 16 bytes.
+ * and ends in POINTWISE(name_fwd), which makes the kernel; with SECOND defined, apply_second()
+ * makes a second result. A thread takes UNROLL units of VEC neighbouring elements of the result,
+ * which lies in row-major order, and reads all it needs before it computes; a unit's neighbours
+ * travel in accesses of up to 16 bytes.
  *
  * Grid: pieces of POINTWISE_THREADS * UNROLL * VEC elements. Each input is read once and the
  * result written once. The knobs of an input are packed: dtype | kind << 8 | width << 16, where
@@ -49,6 +50,9 @@ typedef double attribute;
 #endif
 
 DEVICE real apply(const real *x, const attribute *a);
+#ifdef SECOND
+DEVICE real apply_second(const real *x, const attribute *a);
+#endif
 
 /* Where the element of input K for element `index` of the result is. */
 template <int K> DEVICE int offset_of(const pointwise_call &c, unsigned index)
@@ -160,6 +164,12 @@ template <typename To> struct real_if_float { typedef void type; };
 template <> struct real_if_float<bf16> { typedef real type; };
 template <> struct real_if_float<f16> { typedef real type; };
 
+DEVICE void write(void *to, unsigned first, const real (&values)[VEC])
+{
+    store((result *)to + first,
+          rounding<result, typename real_if_float<result>::type>::run(values));
+}
+
 #define DECLARE(k) INPUT(k) x##k[COUNT];
 #define READ(k) x##k[u].read(c, start + u * (POINTWISE_THREADS * VEC));
 #define VALUE(k) x##k[u].value(i),
@@ -176,13 +186,21 @@ template <int COUNT> DEVICE void compute(const pointwise_call &c, unsigned start
 #pragma unroll
     for (int u = 0; u < COUNT; u++) {
         real y[VEC];
+#ifdef SECOND
+        real second[VEC];
+#endif
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
             const real x[] = {EACH(VALUE)};
             y[i] = apply(x, ATTRIBUTES(c));
+#ifdef SECOND
+            second[i] = apply_second(x, ATTRIBUTES(c));
+#endif
         }
-        store((result *)c.y + start + u * (POINTWISE_THREADS * VEC),
-              rounding<result, typename real_if_float<result>::type>::run(y));
+        write(c.y, start + u * (POINTWISE_THREADS * VEC), y);
+#ifdef SECOND
+        write(c.second, start + u * (POINTWISE_THREADS * VEC), second);
+#endif
     }
 }
 
@@ -199,6 +217,9 @@ DEVICE void compute_last(const pointwise_call &c, unsigned start)
         for (unsigned index = start; index < c.count; index++) {
             const real x[] = {EACH(ONE)};
             ((result *)c.y)[index] = convert<result>(apply(x, ATTRIBUTES(c)));
+#ifdef SECOND
+            ((result *)c.second)[index] = convert<result>(apply_second(x, ATTRIBUTES(c)));
+#endif
         }
     }
 }

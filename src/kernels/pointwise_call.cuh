@@ -20,7 +20,7 @@
 #define POINTWISE_GATHER 4 /* each at an offset of its own */
 
 typedef struct pointwise_call {
-    void *y;
+    void *y, *second; /* the second result, of an op that has one */
     const void *x[POINTWISE_INPUTS];
     double attributes[POINTWISE_ATTRIBUTES];
     float attributes_f32[POINTWISE_ATTRIBUTES];

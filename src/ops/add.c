@@ -28,8 +28,8 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__pointwise kind = {"add.cu", NULL, add, add_f32, add_i64, CUP__LIKE_INPUTS,
-                                    "add_fwd"};
+static const cup__pointwise kind = {.source = "add.cu", .f64 = add, .f32 = add_f32, .i64 = add_i64,
+                                    .entry = "add_fwd"};
 
 const cup__op cup__op_add = {
     CUP__POINTWISE(&kind),

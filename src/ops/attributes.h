@@ -52,6 +52,8 @@ typedef enum cup__op_id {
     CUP__OP_hardswish,
     CUP__OP_softplus,
     CUP__OP_mish,
+    CUP__OP_swiglu,
+    CUP__OP_swiglu_grad,
     CUP__OP_elu_grad,
     CUP__OP_leaky_relu_grad,
     CUP__OP_hardswish_grad,
@@ -238,6 +240,12 @@ extern const cup__op cup__op_hardswish;
 extern const cup__op cup__op_softplus;
 
 extern const cup__op cup__op_mish;
+
+extern const cup__op cup__op_swiglu;
+
+extern const cup__op cup__op_swiglu_grad;
+cup_status cup__swiglu_grad(cup_context *c, cup_tensor *gate, cup_tensor *up, cup_tensor *dy,
+                            cup_tensor **dgate, cup_tensor **dup);
 
 extern const cup__op cup__op_elu_grad;
 typedef struct cup__elu_grad_attributes {

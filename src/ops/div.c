@@ -24,6 +24,9 @@ static const cup__pointwise slope_kind = {.source = "div.cu", .knob = "GRAD", .f
 static const cup__sample grad_samples[] = {
     {"7 7 7", NULL}, {"5 3x5 3x5", NULL}, {"2x1 2x1025 2x1025", NULL}, {NULL, NULL}};
 
+static const cup__sample grad_bench[] = {{"32768x3072 32768x3072 32768x3072", NULL},
+                                         {NULL, NULL}};
+
 const cup__op cup__op_div = {
     CUP__POINTWISE(&kind),
     .gradient = gradient,
@@ -36,6 +39,6 @@ const cup__op cup__op_div = {
 const cup__op cup__op_div_grad = {
     CUP__POINTWISE(&slope_kind),
     .samples = grad_samples,
-    .bench = cup__grad_bench,
+    .bench = grad_bench,
     .domain = {{0.5, 2}},
 };

@@ -29,6 +29,8 @@ static const cup__elu_grad_attributes slope_first = {1}, slope_second = {0.3};
 static const cup__sample grad_samples[] = {
     {"7 7", &slope_first}, {"2x1025 2x1025", &slope_second}, {NULL, NULL}};
 
+static const cup__sample grad_bench[] = {{"32768x3072 32768x3072", &slope_first}, {NULL, NULL}};
+
 const cup__op cup__op_elu = {
     CUP__POINTWISE(&kind),
     .gradient = gradient,
@@ -40,5 +42,5 @@ const cup__op cup__op_elu = {
 const cup__op cup__op_elu_grad = {
     CUP__POINTWISE(&slope_kind),
     .samples = grad_samples,
-    .bench = cup__grad_bench,
+    .bench = grad_bench,
 };

@@ -42,10 +42,10 @@ cup_status cup__extreme_gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__pointwise mask_kind = {"extreme.cu", NULL, is_equal, is_equal_f32, NULL,
-                                         CUP__LIKE_INPUTS, "extreme_mask"};
-static const cup__pointwise grad_kind = {"extreme.cu", "GRAD", share, share_f32, NULL,
-                                         CUP__LIKE_INPUTS, "extreme_bwd"};
+static const cup__pointwise mask_kind = {.source = "extreme.cu", .f64 = is_equal,
+                                         .f32 = is_equal_f32, .entry = "extreme_mask"};
+static const cup__pointwise grad_kind = {.source = "extreme.cu", .knob = "GRAD", .f64 = share,
+                                         .f32 = share_f32, .entry = "extreme_bwd"};
 static const cup__sample grad_samples[] = {
     {"7 7 7 7", NULL}, {"3x5 3x1 3x1 3x1", NULL}, {"2x1025 2x1 2x1 2x1", NULL}, {NULL, NULL}};
 

@@ -51,10 +51,10 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__pointwise kind = {"gelu.cu", NULL, gelu, gelu_f32, NULL, CUP__LIKE_INPUTS,
-                                    "gelu_fwd"};
-static const cup__pointwise slope_kind = {"gelu.cu", "GRAD", slope, slope_f32, NULL,
-                                          CUP__LIKE_INPUTS, "gelu_bwd"};
+static const cup__pointwise kind = {.source = "gelu.cu", .f64 = gelu, .f32 = gelu_f32,
+                                    .entry = "gelu_fwd"};
+static const cup__pointwise slope_kind = {.source = "gelu.cu", .knob = "GRAD", .f64 = slope,
+                                          .f32 = slope_f32, .entry = "gelu_bwd"};
 static const cup__sample slope_samples[] = {
     {"7 7", NULL}, {"3x5 3x5", NULL}, {"2x1025 2x1025", NULL}, {NULL, NULL}};
 

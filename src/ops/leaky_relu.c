@@ -26,6 +26,8 @@ static const cup__leaky_relu_grad_attributes slope_first = {0.01}, slope_second 
 static const cup__sample grad_samples[] = {
     {"7 7", &slope_first}, {"2x1025 2x1025", &slope_second}, {NULL, NULL}};
 
+static const cup__sample grad_bench[] = {{"32768x3072 32768x3072", &slope_first}, {NULL, NULL}};
+
 const cup__op cup__op_leaky_relu = {
     CUP__POINTWISE(&kind),
     .gradient = gradient,
@@ -37,5 +39,5 @@ const cup__op cup__op_leaky_relu = {
 const cup__op cup__op_leaky_relu_grad = {
     CUP__POINTWISE(&slope_kind),
     .samples = grad_samples,
-    .bench = cup__grad_bench,
+    .bench = grad_bench,
 };

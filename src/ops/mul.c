@@ -30,8 +30,8 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__pointwise kind = {"mul.cu", NULL, mul, mul_f32, mul_i64, CUP__LIKE_INPUTS,
-                                    "mul_fwd"};
+static const cup__pointwise kind = {.source = "mul.cu", .f64 = mul, .f32 = mul_f32, .i64 = mul_i64,
+                                    .entry = "mul_fwd"};
 
 const cup__op cup__op_mul = {
     CUP__POINTWISE(&kind),

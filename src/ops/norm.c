@@ -24,8 +24,8 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__pointwise kind = {"norm.cu", NULL, slope, slope_f32, NULL, CUP__LIKE_INPUTS,
-                                    "norm_bwd"};
+static const cup__pointwise kind = {.source = "norm.cu", .f64 = slope, .f32 = slope_f32,
+                                    .entry = "norm_bwd"};
 static const cup__sample grad_samples[] = {
     {"7 7 7", NULL}, {"3x5 3x1 3x1", NULL}, {"2x1025 2x1 2x1", NULL}, {NULL, NULL}};
 

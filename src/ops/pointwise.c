@@ -52,7 +52,10 @@ cup_status cup__pointwise_infer(cup__call *call)
     }
     bool gives_bool = kind->gives == CUP__GIVES_BOOL;
     call->result[0].dtype = gives_bool ? CUP_BOOL : call->in[0]->dtype;
-    return cup__broadcast_shape(call, 0, call->in_count, &call->result[0]);
+    CUP_TRY(cup__broadcast_shape(call, 0, call->in_count, &call->result[0]));
+    if (kind->f64_second)
+        call->result[1] = call->result[0];
+    return CUP_OK;
 }
 
 const cup__impl cup__pointwise_impls[] = {

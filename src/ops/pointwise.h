@@ -27,6 +27,10 @@ typedef struct cup__pointwise {
     /* The dtype of the result when it is not that of the inputs: see cup__pointwise_infer. */
     enum { CUP__LIKE_INPUTS, CUP__GIVES_BOOL } gives;
     const char *entry; /* of the kernel: POINTWISE(gelu_fwd) makes "gelu_fwd" */
+    /* Of a second result, of the first one's shape and dtype: the same for it. In the kernel that
+     * is apply_second(). NULL: there is none. */
+    double (*f64_second)(const double *x, const double *a);
+    void (*f32_second)(float *y, const float *const *x, int64_t count, const double *a);
 } cup__pointwise;
 
 /* Functions of one expression: of x[0], x[1], .. in double and in int64_t; and of the floats p, q
@@ -60,6 +64,7 @@ typedef struct cup__pointwise {
         (void)a;                                                                                   \
         for (int64_t i = 0; i < count; i++) {                                                      \
             float p = x0[i], q = x1[i];                                                            \
+            (void)p, (void)q;                                                                      \
             y[i] = expression;                                                                     \
         }                                                                                          \
     }
@@ -70,6 +75,7 @@ typedef struct cup__pointwise {
         (void)a;                                                                                   \
         for (int64_t i = 0; i < count; i++) {                                                      \
             float p = x0[i], q = x1[i], r = x2[i];                                                 \
+            (void)p, (void)q, (void)r;                                                             \
             y[i] = expression;                                                                     \
         }                                                                                          \
     }

@@ -48,6 +48,8 @@ static void run_elements(const job *j, const int64_t *offset, int64_t count)
             cup__store(out, to, kind->f64(x, j->call->attributes));
         else
             store_integer(out, to, kind->i64(n, j->call->attributes));
+        if (kind->f64_second)
+            cup__store(j->call->out[1], to, kind->f64_second(x, j->call->attributes));
     }
 }
 
@@ -71,6 +73,26 @@ static const float *floats(const cup_tensor *t, int64_t offset, int64_t stride, 
     return buffer;
 }
 
+/* Computes a row where it belongs, or in the buffer first. */
+static void write_floats(const cup__call *call, cup_tensor *out,
+                         void (*f32)(float *, const float *const *, int64_t, const double *),
+                         const float *const *x, int64_t offset, int64_t stride, int64_t count,
+                         float *buffer)
+{
+    bool direct = stride == 1 && out->dtype == CUP_F32;
+    float *y = direct ? (float *)out->data + offset : buffer;
+    f32(y, x, count, call->attributes);
+    if (direct)
+        return;
+    if (stride == 1) {
+        char *to = (char *)out->data + offset * cup_dtype_size(out->dtype);
+        cup__store_f32(to, y, out->dtype, count);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++)
+        cup__store(out, offset + i * stride, (double)y[i]);
+}
+
 static void run_floats(const job *j, const int64_t *offset, int64_t count)
 {
     float buffers[CUP__POINTWISE_MOST + 1][CHUNK];
@@ -79,20 +101,13 @@ static void run_floats(const job *j, const int64_t *offset, int64_t count)
     int last = j->loop.ndim - 1;
     for (int k = 0; k < call->in_count; k++)
         x[k] = floats(call->in[k], offset[k + 1], j->loop.stride[k + 1][last], count, buffers[k]);
-    cup_tensor *out = call->out[0];
+    const cup__pointwise *kind = call->op->pointwise;
     int64_t stride = j->loop.stride[0][last];
-    bool direct = stride == 1 && out->dtype == CUP_F32;
-    float *y = direct ? (float *)out->data + offset[0] : buffers[CUP__POINTWISE_MOST];
-    call->op->pointwise->f32(y, x, count, call->attributes);
-    if (direct)
-        return;
-    if (stride == 1) {
-        char *to = (char *)out->data + offset[0] * cup_dtype_size(out->dtype);
-        cup__store_f32(to, y, out->dtype, count);
-        return;
-    }
-    for (int64_t i = 0; i < count; i++)
-        cup__store(out, offset[0] + i * stride, (double)y[i]);
+    write_floats(call, call->out[0], kind->f32, x, offset[0], stride, count,
+                 buffers[CUP__POINTWISE_MOST]);
+    if (kind->f32_second)
+        write_floats(call, call->out[1], kind->f32_second, x, offset[0], stride, count,
+                     buffers[CUP__POINTWISE_MOST]);
 }
 
 static void run_chunks(int64_t begin, int64_t end, void *user)

@@ -17,6 +17,7 @@ typedef struct piece {
     cup__call *call;
     cup__loop loop;
     char *data[CUP__LOOP_MOST];
+    char *second; /* the second result, which lies as the first one does */
     cup_dtype dtype[CUP__LOOP_MOST];
     int inputs;
 } piece;
@@ -31,15 +32,15 @@ static int size_of(const piece *p, int k)
     return (int)cup_dtype_size(p->dtype[k]);
 }
 
-/* The most neighbours, a power of two up to `most`, that can be read at once when accesses start
- * at multiples of `step` elements from the base. */
+/* The neighbours, up to `most`, that can be read at once when accesses start at multiples of
+ * `step` elements from the base. What does not allow 16 bytes is read one by one: a kernel for
+ * each width between would be compiled often and gain little. */
 static int width_of(const piece *p, int k, int most, int64_t step)
 {
     int size = size_of(p, k), width = most;
-    while (width > 1 && (width * size > 16 || step % width ||
-                         (uintptr_t)p->data[k] % (uintptr_t)(width * size)))
+    while (width * size > 16)
         width /= 2;
-    return width;
+    return step % width || (uintptr_t)p->data[k] % (uintptr_t)(width * size) ? 1 : width;
 }
 
 static bool is_flat(const cup__loop *loop, int k)
@@ -95,8 +96,9 @@ static int choose_vec(const piece *p)
     int vec = 16 / least;
     while (vec > 1 && vec * most > UNIT_MOST)
         vec /= 2;
-    while (vec > 1 && (uintptr_t)p->data[0] %
-                          (uintptr_t)(vec * size_of(p, 0) > 16 ? 16 : vec * size_of(p, 0)))
+    uintptr_t places = (uintptr_t)p->data[0] | (uintptr_t)p->second;
+    while (vec > 1 &&
+           places % (uintptr_t)(vec * size_of(p, 0) > 16 ? 16 : vec * size_of(p, 0)))
         vec /= 2;
     if (rows && inner_of(loop) % vec && inner_of(loop) % (vec / 2) == 0 && vec > 2)
         vec /= 2;
@@ -111,8 +113,8 @@ static access_plan make_plan(const piece *p, const cup__gpu_facts *facts)
     for (int k = 1; k <= p->inputs; k++) {
         int kind = plan.kind[k] = kind_of(loop, k, plan.vec);
         plan.width[k] = 1;
-        if (kind != POINTWISE_FLAT && kind != POINTWISE_SCALAR)
-            plan.ndim = loop->ndim;
+        while (kind != POINTWISE_FLAT && kind != POINTWISE_SCALAR && plan.ndim < loop->ndim)
+            plan.ndim *= 2; /* dimensions of size 1 fill up */
         int64_t step = plan.vec;
         for (int d = 0; kind == POINTWISE_ROW && d < loop->ndim - 1; d++)
             step |= loop->stride[k][d]; /* the lowest bit of any decides */
@@ -134,18 +136,16 @@ static void fill_call(pointwise_call *to, const piece *p, const access_plan *pla
     const cup__loop *loop = &p->loop;
     memset(to, 0, sizeof *to);
     to->y = p->data[0];
+    to->second = p->second;
     to->count = (unsigned)loop->count;
     for (int k = 0; k < p->inputs; k++)
         to->x[k] = p->data[k + 1];
-    for (int d = 0; plan->ndim > 1 && d < loop->ndim; d++) {
+    for (int d = 0; d < plan->ndim; d++) {
         int at = loop->ndim - 1 - d;
-        to->dim[d] = divisor_of(loop->size[at]);
+        to->dim[d] = divisor_of(at < 0 ? 1 : loop->size[at]);
         for (int k = 0; k < p->inputs; k++)
-            to->stride[k][d] = (int)loop->stride[k + 1][at];
+            to->stride[k][d] = at < 0 ? 0 : (int)loop->stride[k + 1][at];
     }
-    if (plan->ndim == 1)
-        for (int k = 0; k < p->inputs; k++)
-            to->stride[k][0] = (int)loop->stride[k + 1][loop->ndim - 1];
     const cup__row *row = p->call->row;
     const double *a = p->call->attributes;
     for (int i = 0; row->attributes && row->attributes[i].name; i++) {
@@ -195,6 +195,8 @@ static cup_status run_part(const cup__loop *part, const int64_t *offset, void *u
     p.loop = *part;
     for (int k = 0; k <= p.inputs; k++)
         p.data[k] += offset[k] * size_of(&p, k);
+    if (p.second)
+        p.second += offset[0] * size_of(&p, 0);
     return launch_piece(&p);
 }
 
@@ -222,6 +224,7 @@ cup_status cup__pointwise_cuda(cup__call *call)
         cup__loop_make(&p.loop, call->out[0], in, call->in_count);
         p.data[0] = call->out[0]->data;
         p.dtype[0] = call->out[0]->dtype;
+        p.second = call->op->pointwise->f64_second ? call->out[1]->data : NULL;
         for (int k = 0; k < call->in_count; k++) {
             p.data[k + 1] = in[k]->data;
             p.dtype[k + 1] = in[k]->dtype;

@@ -36,6 +36,9 @@ static const cup__pointwise exponent_kind = {.source = "pow.cu", .knob = "EXPONE
 static const cup__sample grad_samples[] = {
     {"7 7 7", NULL}, {"5 3x5 3x5", NULL}, {"2x1 2x1025 2x1025", NULL}, {NULL, NULL}};
 
+static const cup__sample grad_bench[] = {{"32768x3072 32768x3072 32768x3072", NULL},
+                                         {NULL, NULL}};
+
 const cup__op cup__op_pow = {
     CUP__POINTWISE(&kind),
     .gradient = gradient,
@@ -48,13 +51,13 @@ const cup__op cup__op_pow = {
 const cup__op cup__op_pow_base_grad = {
     CUP__POINTWISE(&base_kind),
     .samples = grad_samples,
-    .bench = cup__grad_bench,
+    .bench = grad_bench,
     .domain = {{0.1, 3}, {-3, 3}},
 };
 
 const cup__op cup__op_pow_exponent_grad = {
     CUP__POINTWISE(&exponent_kind),
     .samples = grad_samples,
-    .bench = cup__grad_bench,
+    .bench = grad_bench,
     .domain = {{0.1, 3}, {0.1, 3}},
 };

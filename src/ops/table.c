@@ -349,6 +349,12 @@ const cup__row cup__rows[] = {
     {"mish", &cup__op_mish, "x", "",
      "y",
      "x tanh(log(1 + exp(x)))", 1, 1, 1, 1, true, 0, NULL},
+    {"swiglu", &cup__op_swiglu, "gate, up", "",
+     "y",
+     "silu(gate) up, broadcast", 2, 2, 1, 1, true, 0, NULL},
+    {"swiglu_grad", &cup__op_swiglu_grad, "gate, up, dy", "",
+     "dgate, dup",
+     "the gradients of swiglu", 3, 3, 2, 2, false, 0, NULL},
     {"elu_grad", &cup__op_elu_grad, "x, dy", "float alpha",
      "dx",
      "dy times the derivative of elu at x", 2, 2, 1, 1, false, sizeof(cup__elu_grad_attributes), elu_grad_attributes},
@@ -830,6 +836,23 @@ cup_tensor *cup_mish(cup_context *c, cup_tensor *x)
 {
     cup_tensor *const in[] = {x};
     return cup__op_call(c, &cup__rows[CUP__OP_mish], in, 1, NULL, NULL);
+}
+
+cup_tensor *cup_swiglu(cup_context *c, cup_tensor *gate, cup_tensor *up)
+{
+    cup_tensor *const in[] = {gate, up};
+    return cup__op_call(c, &cup__rows[CUP__OP_swiglu], in, 2, NULL, NULL);
+}
+
+cup_status cup__swiglu_grad(cup_context *c, cup_tensor *gate, cup_tensor *up, cup_tensor *dy,
+                            cup_tensor **dgate, cup_tensor **dup)
+{
+    cup_tensor *const in[] = {gate, up, dy};
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_swiglu_grad], in, 3, NULL, out) != NULL;
+    *dgate = out[0];
+    *dup = out[1];
+    return done ? CUP_OK : cup__call_status(c);
 }
 
 cup_tensor *cup__elu_grad(cup_context *c, cup_tensor *x, cup_tensor *dy, double alpha)

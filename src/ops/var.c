@@ -29,8 +29,8 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__pointwise kind = {"var.cu", NULL, slope, slope_f32, NULL, CUP__LIKE_INPUTS,
-                                    "var_bwd"};
+static const cup__pointwise kind = {.source = "var.cu", .f64 = slope, .f32 = slope_f32,
+                                    .entry = "var_bwd"};
 #define AXES(correction, keep, ...)                                                                \
     &(const cup__var_attributes){{__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / 4, keep, correction}
 static const cup__var_attributes all = {{0}, 0, false, 0};

@@ -2,6 +2,7 @@
  * and one of its gradient against finite differences. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "../test.h"
 #include "cupola/grad.h"
@@ -47,6 +48,32 @@ static void check_gradient(void *user)
                       s->shapes, error);
         cup_context_free(c);
     }
+}
+
+static int words_in(const char *text)
+{
+    int count = 0;
+    for (const char *at = text + strspn(text, " "); *at; at += strspn(at, " ")) {
+        at += strcspn(at, " ");
+        count++;
+    }
+    return count;
+}
+
+TEST(every_call_of_samples_and_benchmark_is_complete)
+{
+    for (const cup__row *row = cup__rows; row->name; row++)
+        for (int i = 0; i < 2; i++)
+            for (const cup__sample *s = i ? row->op->bench : row->op->samples; s && s->shapes;
+                 s++) {
+                int inputs = words_in(s->shapes);
+                if (inputs < row->in_least || inputs > row->in_most)
+                    test_fail(__FILE__, __LINE__, "%s, \"%s\": not its inputs", row->name,
+                              s->shapes);
+                if (row->attributes_size && !s->attributes)
+                    test_fail(__FILE__, __LINE__, "%s, \"%s\": no attributes", row->name,
+                              s->shapes);
+            }
 }
 
 __attribute__((constructor)) static void add_all(void)

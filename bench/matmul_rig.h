@@ -153,7 +153,7 @@ static void prepare(rig *r, const shape *s)
 
 /* The largest difference in units of the dtype's epsilon; infinite when the bytes behind the
  * result were touched. */
-static double compare(rig *r, const shape *s, const char *want, const char *got)
+static inline double compare(rig *r, const shape *s, const char *want, const char *got)
 {
     static const double epsilons[] = {
         [CUP_F32] = 0x1p-23, [CUP_F16] = 0x1p-10, [CUP_BF16] = 0x1p-7};

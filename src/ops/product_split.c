@@ -50,6 +50,8 @@ const char *cup__product_split_refuses(cup_context *c, const cup__product *p)
         return "a side is too long";
     if ((uintptr_t)p->bias % 8)
         return "the bias starts between multiples of 8 bytes";
+    if ((p->m + 127) / 128 * ((p->n + 127) / 128) < 60 || p->m * p->n < (INT64_C(3) << 28) / p->k)
+        return "so few products are done sooner without tensor cores";
     if (!take_both(p, &a, &b))
         return "an input has no neighbours in memory";
     return cup__wgmma_plan_refuses(p, &plan);

@@ -20,11 +20,14 @@
 #define POINTWISE_GATHER 4 /* each at an offset of its own */
 
 typedef struct pointwise_call {
-    void *y, *second; /* the second result, of an op that has one */
-    const void *x[POINTWISE_INPUTS];
-    double attributes[POINTWISE_ATTRIBUTES];
-    float attributes_f32[POINTWISE_ATTRIBUTES];
+    /* What every call needs comes first: a kernel that starts with cold caches waits for each line
+     * of its argument that it reads. */
+    void *y;
     unsigned count; /* elements of the result */
+    const void *x[POINTWISE_INPUTS];
+    void *second; /* the second result, of an op that has one */
+    float attributes_f32[POINTWISE_ATTRIBUTES];
+    double attributes[POINTWISE_ATTRIBUTES];
     divisor dim[POINTWISE_DIMS];
     int stride[POINTWISE_INPUTS][POINTWISE_DIMS]; /* in elements */
 } pointwise_call;

@@ -9,7 +9,7 @@
 #include "ops/pointwise.h"
 
 #define UNIT_MOST 64      /* bytes of one tensor in a unit */
-#define BYTES_AT_ONCE 64  /* that a thread should have on their way */
+#define BYTES_AT_ONCE 16  /* that a thread should have on their way: more was slower, see NOTES */
 #define PACK_FROM 65536   /* elements from which a transposed input is worth a copy */
 
 /* A part of the call: its nest and where its tensors begin. Tensor 0 is the result. */

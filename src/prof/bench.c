@@ -164,7 +164,7 @@ typedef struct bench {
 static cup_status time_once(bench *b, const cup__impl *impl, double *us)
 {
     cup__device *device = b->c->device;
-    CUP_TRY(device->calls->fill(device, b->watch.flush, 0x33, FLUSH_BYTES));
+    CUP_TRY(device->calls->fill(device, b->watch.flush, 0, FLUSH_BYTES));
     CUP_TRY(stopwatch_start(&b->watch));
     CUP_TRY(cup__call_run(&b->call, impl));
     return stopwatch_stop(&b->watch, us);

@@ -1,9 +1,10 @@
 /* What the attention kernels for tensor cores share: tiles of heads in shared memory, fragments of
  * them, and the random numbers of dropout.
  *
- * A tile has rows of SIZE elements of 16 bits, one position of one head each, and 16 bytes between
- * rows, so that eight rows at one column lie in eight different banks of 16 bytes. The file that
- * includes this one says with A_IN_REGISTERS whether a warp keeps the fragments of its rows. */
+ * A tile has rows of SIZE elements, one position of one head each, and 16 bytes between rows, so
+ * that eight rows at one column lie in eight different banks of 16 bytes. f32 is multiplied as tf32:
+ * rounded once, or with SPLIT as the sum of two tf32, of whose four products three matter. The file
+ * that includes this one says with A_IN_REGISTERS whether a warp keeps the fragments of its rows. */
 #ifndef CUP_ATTENTION_CUH
 #define CUP_ATTENTION_CUH
 
@@ -11,7 +12,15 @@
 #include "philox.cuh"
 #include "ptx.cuh"
 
-#define PITCH (SIZE * 2 + 16)
+#ifndef SPLIT
+#define SPLIT 0
+#endif
+
+#define WIDE (CUP_T == CUP_F32)
+#define BYTES (WIDE ? 4 : 2)
+#define IN_16_BYTES (16 / BYTES)
+#define PITCH (SIZE * BYTES + 16)
+#define DEPTH_STEPS (SIZE * BYTES / 32) /* of a matrix instruction through a head */
 #define LOG2_E 1.4426950408889634f
 #define LN_2 0.6931471805599453f
 #define INFINITE __int_as_float(0x7f800000)
@@ -39,18 +48,18 @@ template <int Rows, int Threads>
 DEVICE void load_tile(int thread, uint32_t to, const T *head, long long stride, int first,
                       int limit, int size)
 {
-    const int chunks = SIZE / 8;
+    const int chunks = SIZE / IN_16_BYTES;
 #pragma unroll 4
     for (int i = thread; i < Rows * chunks; i += Threads) {
         int row = i / chunks, chunk = i % chunks;
-        bool valid = first + row < limit && chunk * 8 < size;
-        const T *from = head + (valid ? (first + row) * stride + chunk * 8 : 0);
+        bool valid = first + row < limit && chunk * IN_16_BYTES < size;
+        const T *from = head + (valid ? (first + row) * stride + chunk * IN_16_BYTES : 0);
         copy_async16(to + row * PITCH + chunk * 16, from, valid);
     }
 }
 
 /* Where this lane reads the fragments of a tile: of 16 rows as A, or 16 rows turned as two B; and
- * of 16 rows as two B. The next 16 features are 32 bytes on. */
+ * of 16 rows as two B. The next step in depth is 32 bytes on. */
 DEVICE uint32_t lane_of_a(uint32_t tile)
 {
     return tile + lane_id() % 16 * PITCH + lane_id() / 16 * 16;
@@ -61,21 +70,61 @@ DEVICE uint32_t lane_of_b(uint32_t tile)
     return tile + (lane_id() / 16 * 8 + lane_id() % 8) * PITCH + lane_id() / 8 % 2 * 16;
 }
 
-/* Two neighbouring C, packed as an A. */
-DEVICE void pack_a(uint32_t (&a)[4], const float (&left)[4], const float (&right)[4])
+/* A fragment of an A, ready to be multiplied; `low` is what rounding left of an f32. */
+struct left_operand {
+    uint32_t high[4], low[4];
+};
+
+#if WIDE
+DEVICE void split(uint32_t x, uint32_t *high, uint32_t *low)
 {
-    a[0] = pack(left[0], left[1], T());
-    a[1] = pack(left[2], left[3], T());
-    a[2] = pack(right[0], right[1], T());
-    a[3] = pack(right[2], right[3], T());
+    *high = to_tf32(__uint_as_float(x));
+    float rest = __uint_as_float(x) - __uint_as_float(*high);
+    *low = SPLIT && (*high & 0x7fffffff) != 0x7f800000 ? to_tf32(rest) : 0;
 }
 
+DEVICE left_operand left_of(const uint32_t (&words)[4])
+{
+    left_operand a;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        split(words[i], &a.high[i], &a.low[i]);
+    return a;
+}
+
+DEVICE void multiply(float (&c)[4], const left_operand &a, uint32_t b0, uint32_t b1)
+{
+    uint32_t high0, low0, high1, low1;
+    split(b0, &high0, &low0);
+    split(b1, &high1, &low1);
+    if (SPLIT) {
+        multiply_add_tf32(c, a.low, high0, high1);
+        multiply_add_tf32(c, a.high, low0, low1);
+    }
+    multiply_add_tf32(c, a.high, high0, high1);
+}
+#else
+DEVICE left_operand left_of(const uint32_t (&words)[4])
+{
+    left_operand a;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        a.high[i] = words[i];
+    return a;
+}
+
+DEVICE void multiply(float (&c)[4], const left_operand &a, uint32_t b0, uint32_t b1)
+{
+    multiply_add(c, a.high, b0, b1, T());
+}
+#endif
+
 /* The fragments of this warp's 16 rows, when they stay in registers. */
-DEVICE void load_fragments(uint32_t (&a)[SIZE / 16][4], uint32_t tile)
+DEVICE void load_fragments(uint32_t (&a)[DEPTH_STEPS][4], uint32_t tile)
 {
 #if A_IN_REGISTERS
 #pragma unroll
-    for (int k = 0; k < SIZE / 16; k++)
+    for (int k = 0; k < DEPTH_STEPS; k++)
         load_matrices(a[k], lane_of_a(tile) + k * 32);
 #endif
 }
@@ -83,48 +132,77 @@ DEVICE void load_fragments(uint32_t (&a)[SIZE / 16][4], uint32_t tile)
 /* c[16, 8 Columns] += a[16, SIZE] times rows of a tile: c (i, j) sums a (i, d) tile (j, d). The A
  * is in registers, or else read from its tile. */
 template <int Columns>
-DEVICE void multiply_rows(float (&c)[Columns][4], const uint32_t (&a)[SIZE / 16][4],
+DEVICE void multiply_rows(float (&c)[Columns][4], const uint32_t (&a)[DEPTH_STEPS][4],
                           uint32_t a_tile, uint32_t b_tile)
 {
     uint32_t a_from = lane_of_a(a_tile), b_from = lane_of_b(b_tile);
-    const int steps_at_once = A_IN_REGISTERS ? SIZE / 16 : 2;
+    const int steps_at_once = A_IN_REGISTERS ? DEPTH_STEPS : WIDE ? 1 : 2;
 #pragma unroll steps_at_once
-    for (int k = 0; k < SIZE / 16; k++) {
-        uint32_t fragment[4];
+    for (int k = 0; k < DEPTH_STEPS; k++) {
 #if A_IN_REGISTERS
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            fragment[i] = a[k][i];
+        left_operand left = left_of(a[k]);
 #else
-        load_matrices(fragment, a_from + k * 32);
+        uint32_t words[4];
+        load_matrices(words, a_from + k * 32);
+        left_operand left = left_of(words);
 #endif
 #pragma unroll
         for (int j = 0; j < Columns / 2; j++) {
             uint32_t b[4];
             load_matrices(b, b_from + j * 16 * PITCH + k * 32);
-            multiply_add(c[2 * j], fragment, b[0], b[1], T());
-            multiply_add(c[2 * j + 1], fragment, b[2], b[3], T());
+            multiply(c[2 * j], left, b[0], b[1]);
+            multiply(c[2 * j + 1], left, b[2], b[3]);
         }
     }
 }
 
-/* c[16, 8 Columns] += a[16, 8 Depth] tile[8 Depth, 8 Columns], the A being packed from C. */
+/* c[16, 8 Columns] += a[16, 8 Depth] tile[8 Depth, 8 Columns] from feature `column` on, the A being
+ * made from C. */
+#if WIDE
 template <int Columns, int Depth>
-DEVICE void multiply_columns(float (&c)[Columns][4], const float (&a)[Depth][4], uint32_t b_from)
+DEVICE void multiply_columns(float (&c)[Columns][4], const float (&a)[Depth][4], uint32_t tile,
+                             int column)
 {
+    /* Columns 2 t and 2 t + 1 of the C serve as columns t and t + 4 of the A, and the rows of the B
+     * follow. */
+    uint32_t from = tile + lane_id() % 4 * 2 * PITCH + (column + lane_id() / 4) * 4;
 #pragma unroll
-    for (int k = 0; k < Depth / 2; k++) {
-        uint32_t fragment[4];
-        pack_a(fragment, a[2 * k], a[2 * k + 1]);
+    for (int k = 0; k < Depth; k++) {
+        uint32_t words[4];
 #pragma unroll
-        for (int j = 0; j < Columns / 2; j++) {
-            uint32_t b[4];
-            load_matrices_turned(b, b_from + k * 16 * PITCH + j * 32);
-            multiply_add(c[2 * j], fragment, b[0], b[1], T());
-            multiply_add(c[2 * j + 1], fragment, b[2], b[3], T());
+        for (int i = 0; i < 4; i++)
+            words[i] = __float_as_uint(a[k][i % 2 * 2 + i / 2]);
+        left_operand left = left_of(words);
+#pragma unroll
+        for (int j = 0; j < Columns; j++) {
+            uint32_t b = from + k * 8 * PITCH + j * 32;
+            multiply(c[j], left, load_shared4(b), load_shared4(b + PITCH));
         }
     }
 }
+#else
+template <int Columns, int Depth>
+DEVICE void multiply_columns(float (&c)[Columns][4], const float (&a)[Depth][4], uint32_t tile,
+                             int column)
+{
+    uint32_t from = lane_of_a(tile) + column * 2;
+#pragma unroll
+    for (int k = 0; k < Depth / 2; k++) {
+        uint32_t words[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            words[i] = pack(a[2 * k + i / 2][i % 2 * 2], a[2 * k + i / 2][i % 2 * 2 + 1], T());
+        left_operand left = left_of(words);
+#pragma unroll
+        for (int j = 0; j < Columns / 2; j++) {
+            uint32_t b[4];
+            load_matrices_turned(b, from + k * 16 * PITCH + j * 32);
+            multiply(c[2 * j], left, b[0], b[1]);
+            multiply(c[2 * j + 1], left, b[2], b[3]);
+        }
+    }
+}
+#endif
 
 template <int Columns> DEVICE void clear(float (&c)[Columns][4])
 {
@@ -197,17 +275,25 @@ DEVICE void store_rows(T *head, long long stride, int first, int limit, int colu
     int g = lane_id() / 4, t = lane_id() % 4;
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < Columns; j++) {
-        uint32_t at = tile + g * PITCH + j * 16 + t * 4;
-        store_shared4(at, pack(c[j][0] * low, c[j][1] * low, T()));
-        store_shared4(at + 8 * PITCH, pack(c[j][2] * high, c[j][3] * high, T()));
-    }
+    for (int j = 0; j < Columns; j++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            uint32_t at = tile + (g + 8 * r) * PITCH + (8 * j + 2 * t) * BYTES;
+            float x = c[j][2 * r] * (r ? high : low), y = c[j][2 * r + 1] * (r ? high : low);
+#if WIDE
+            store_shared4(at, __float_as_uint(x));
+            store_shared4(at + 4, __float_as_uint(y));
+#else
+            store_shared4(at, pack(x, y, T()));
+#endif
+        }
     __syncwarp();
+    const int chunks = Columns * 8 / IN_16_BYTES;
 #pragma unroll 4
-    for (int i = lane_id(); i < 16 * Columns; i += 32) {
-        int row = i / Columns, chunk = i % Columns;
-        if (first + row < limit && column + chunk * 8 < size)
-            *(uint4 *)(head + (first + row) * stride + column + chunk * 8) =
+    for (int i = lane_id(); i < 16 * chunks; i += 32) {
+        int row = i / chunks, chunk = i % chunks, d = column + chunk * IN_16_BYTES;
+        if (first + row < limit && d < size)
+            *(uint4 *)(head + (first + row) * stride + d) =
                 load_shared16(tile + row * PITCH + chunk * 16);
     }
 }

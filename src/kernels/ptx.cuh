@@ -160,6 +160,13 @@ DEVICE uint4 load_shared16(uint32_t from)
     return v;
 }
 
+DEVICE uint32_t load_shared4(uint32_t from)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+    return v;
+}
+
 DEVICE void store_shared4(uint32_t to, uint32_t v)
 {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(v) : "memory");

@@ -1,4 +1,4 @@
-/* Flash attention, forward, for 16-bit floats on tensor cores fed from registers (mma.sync).
+/* Flash attention, forward, on tensor cores fed from registers (mma.sync), for 16-bit floats and f32.
  *
  * Block x computes ROWS queries of one head; each of its warps has 16 of them, Q in registers, and
  * walks over tiles of KEYS keys that all share, copied asynchronously one tile ahead. Scores stay
@@ -27,7 +27,7 @@
 #define DROPOUT 0
 #endif
 
-#define A_IN_REGISTERS (SIZE <= 128)
+#define A_IN_REGISTERS (!WIDE && SIZE <= 128)
 #include "attention.cuh"
 
 #define ROWS (16 * WARPS)
@@ -93,12 +93,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     copies_end();
     copies_wait<1>();
     __syncthreads();
-    uint32_t q[SIZE / 16][4];
+    uint32_t q[DEPTH_STEPS][4];
     load_fragments(q, own_tile);
     float o[SIZE / 8][4], scale_log2 = c.scale * LOG2_E;
     clear(o);
     softmax_state state = {{-INFINITE, -INFINITE}, {0, 0}};
 
+#pragma unroll 1
     for (int n = 0; n < tiles; n++) {
         int next = STAGES == 2 ? n + 1 : n;
         if (next < tiles) {
@@ -123,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
             fade_rows(o, fade);
             if (DROPOUT)
                 drop(c, s, row, query, n * KEYS);
-            multiply_columns(o, s, lane_of_a(v_tiles + at));
+            multiply_columns(o, s, v_tiles + at, 0);
         }
         __syncthreads();
     }

@@ -6,12 +6,9 @@
 #define DECODE_STAGES 3
 #define SHARE_LEAST 16 /* tiles of keys that are worth a block */
 
-const char *cup__attention_decode_refuses(const cup__call *call)
+static const char *refuses(const cup__call *call)
 {
     cup__attention a = cup__attention_of(call);
-    const char *why = cup__attention_flash_refuses(call);
-    if (why)
-        return why;
     if (a.dropout > 0)
         return "there is dropout";
     if (a.kv_heads > 0 && a.heads / a.kv_heads * a.queries > PACKED_MOST)
@@ -19,10 +16,22 @@ const char *cup__attention_decode_refuses(const cup__call *call)
     return a.keys < 64 ? "there are fewer than 64 keys" : NULL;
 }
 
-static int64_t decode_bytes(int64_t size, int warps)
+const char *cup__attention_decode_refuses(const cup__call *call)
 {
-    int64_t tiles = (16 + warps * DECODE_STAGES * 2 * DECODE_KEYS) * cup__attention_pitch(size);
-    int64_t sums = warps * 16 * (size + 4) * 4;
+    const char *why = cup__attention_flash_refuses(call);
+    return why ? why : refuses(call);
+}
+
+const char *cup__attention_decode_f32_refuses(const cup__call *call)
+{
+    const char *why = cup__attention_flash_f32_refuses(call);
+    return why ? why : refuses(call);
+}
+
+static int64_t decode_bytes(const cup__attention *a, int warps)
+{
+    int64_t tiles = (16 + warps * DECODE_STAGES * 2 * DECODE_KEYS) * cup__attention_pitch(a);
+    int64_t sums = warps * 16 * (cup__attention_padded(a) + 4) * 4;
     return tiles > sums ? tiles : sums;
 }
 
@@ -39,7 +48,7 @@ static cup_status decode(cup__attention *a)
 {
     const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(a->c->device));
     int64_t size = cup__attention_padded(a), warps = 4;
-    while (warps > 1 && decode_bytes(size, (int)warps) > facts->shared_per_block)
+    while (warps > 1 && decode_bytes(a, (int)warps) > facts->shared_per_block)
         warps /= 2;
     int64_t pairs = a->batch * a->kv_heads;
     int64_t row_blocks = cup__attention_tiles(a->heads / a->kv_heads * a->queries, 16);
@@ -60,13 +69,14 @@ static cup_status decode(cup__attention *a)
                   {"WARPS", warps},
                   {"KEYS", DECODE_KEYS},
                   {"STAGES", DECODE_STAGES},
-                  {"CAUSAL", a->causal && a->queries > 1}},
-        .knob_count = 6,
+                  {"CAUSAL", a->causal && a->queries > 1},
+                  {"SPLIT", a->dtype == CUP_F32}},
+        .knob_count = 7,
         .grid = {.x = pairs,
                  .y = splits,
                  .z = row_blocks,
                  .threads = (int)warps * 32,
-                 .shared = (int)decode_bytes(size, (int)warps)},
+                 .shared = (int)decode_bytes(a, (int)warps)},
     };
     cup_status status = cup__attention_launch(a, &l, &argument);
     l.entry = "attention_combine";

@@ -1,4 +1,4 @@
-/* Attention of few queries over many keys, for 16-bit floats: what a model does for each token it
+/* Attention of few queries over many keys: what a model does for each token it
  * writes. The limit is how fast K and V can be read.
  *
  * The queries of all heads of a group are rows of one A of 16. Block x takes (batch, kv head), y a
@@ -25,7 +25,7 @@
 #define CAUSAL 0
 #endif
 
-#define A_IN_REGISTERS (SIZE <= 128)
+#define A_IN_REGISTERS (!WIDE && SIZE <= 128)
 #include "attention.cuh"
 
 #define TILE (KEYS * PITCH)
@@ -41,14 +41,15 @@ DEVICE void place_of(const attention_call &c, int row, int *head, int *query)
 DEVICE void load_packed(const attention_call &c, uint32_t to, int batch, int kv, int first,
                         int rows)
 {
-    const int chunks = SIZE / 8;
+    const int chunks = SIZE / IN_16_BYTES;
     int group = c.heads / c.kv_heads;
     for (int i = (int)threadIdx.x; i < 16 * chunks; i += WARPS * 32) {
         int row = first + i / chunks, chunk = i % chunks, head, query;
         place_of(c, row < rows ? row : 0, &head, &query);
-        bool valid = row < rows && chunk * 8 < c.size;
+        bool valid = row < rows && chunk * IN_16_BYTES < c.size;
         const T *from = head_of(c.q, batch, kv * group + head) + query * c.q.position;
-        copy_async16(to + i / chunks * PITCH + chunk * 16, from + (valid ? chunk * 8 : 0), valid);
+        copy_async16(to + i / chunks * PITCH + chunk * 16, from + (valid ? chunk * IN_16_BYTES : 0),
+                     valid);
     }
 }
 
@@ -136,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     }
     copies_wait<STAGES - 2>();
     __syncthreads();
-    uint32_t q[SIZE / 16][4];
+    uint32_t q[DEPTH_STEPS][4];
     load_fragments(q, q_tile);
     float o[SIZE / 8][4], scale_log2 = c.scale * LOG2_E;
     clear(o);
@@ -164,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
         soften(s, state, fade, scale_log2);
         if (__any_sync(0xffffffffu, fade[0] != 1 || fade[1] != 1))
             fade_rows(o, fade);
-        multiply_columns(o, s, lane_of_a(v_tiles + stage * 2 * TILE));
+        multiply_columns(o, s, v_tiles + stage * 2 * TILE, 0);
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
     copies_wait<0>();

@@ -1,4 +1,5 @@
-/* Flash attention, backward, for 16-bit floats on tensor cores fed from registers (mma.sync).
+/* Flash attention, backward, on tensor cores fed from registers (mma.sync), for 16-bit floats and
+ * f32.
  *
  * Two kernels that each compute the scores again, so that every result is summed in one place and
  * in one order; one kernel would do five products instead of seven, but has to add up dq across
@@ -6,7 +7,8 @@
  * writes the sums of o times d_o and the scaled lse that the other needs. attention_grad_keys block
  * x: ROWS keys of a head; walks over the queries that see them, of all heads of the group; dk and
  * dv, of PART features in block y. The rows of a block stay in one warp each 16; the tiles walked
- * over are shared, one copied ahead. 14 B H T S D flops, halved by causality. */
+ * over are shared, one copied ahead. 14 B H T S D flops, halved by causality. CUP_SPILLS_ALLOWED:
+ * in f32, addresses that are needed once a tile. */
 #ifndef CUP_T
 #define CUP_T 3
 #endif
@@ -32,35 +34,39 @@
 #define DROPOUT 0
 #endif
 
-#define A_IN_REGISTERS (SIZE <= 64)
+#define A_IN_REGISTERS (!WIDE && SIZE <= 64)
 #include "attention.cuh"
 
 #define THREADS (WARPS * 32)
 #define ROWS (16 * WARPS)
 #define TILE (STEP * PITCH)
 
-DEVICE float product_of_pairs(uint32_t x, uint32_t y)
+DEVICE float product_of_words(uint32_t x, uint32_t y)
 {
     union {
         uint32_t word;
-        T at[2];
+        T at[4 / BYTES];
     } a, b;
     a.word = x;
     b.word = y;
-    return to_real(a.at[0]) * to_real(b.at[0]) + to_real(a.at[1]) * to_real(b.at[1]);
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4 / BYTES; i++)
+        sum += to_real(a.at[i]) * to_real(b.at[i]);
+    return sum;
 }
 
 /* Sums of o times d_o of the rows g and g + 8, from the tiles of both. */
 DEVICE void sum_delta(float (&delta)[2], uint32_t o_tile, uint32_t d_o_tile)
 {
     delta[0] = delta[1] = 0;
-#pragma unroll
-    for (int k = 0; k < SIZE / 16; k++) {
+#pragma unroll 2
+    for (int k = 0; k < DEPTH_STEPS; k++) {
         uint32_t o[4], d[4];
         load_matrices(o, lane_of_a(o_tile) + k * 32);
         load_matrices(d, lane_of_a(d_o_tile) + k * 32);
-        delta[0] += product_of_pairs(o[0], d[0]) + product_of_pairs(o[2], d[2]);
-        delta[1] += product_of_pairs(o[1], d[1]) + product_of_pairs(o[3], d[3]);
+        delta[0] += product_of_words(o[0], d[0]) + product_of_words(o[2], d[2]);
+        delta[1] += product_of_words(o[1], d[1]) + product_of_words(o[3], d[3]);
     }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -121,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     copies_end();
     copies_wait<0>();
     __syncthreads();
-    uint32_t q[SIZE / 16][4], d_o[SIZE / 16][4];
+    uint32_t q[DEPTH_STEPS][4], d_o[DEPTH_STEPS][4];
     load_fragments(q, q_tile + own);
     load_fragments(d_o, d_o_tile + own);
     float delta[2], lse[2];
@@ -141,6 +147,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
     float dq[SIZE / 8][4];
     clear(dq);
+#pragma unroll 1
     for (int n = STAGES == 2 ? -1 : 0; n < tiles; n++) {
         int next = STAGES == 2 ? n + 1 : n, to = next % STAGES * TILE;
         if (next < tiles) {
@@ -163,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             multiply_rows(dp, d_o, d_o_tile + own, v_tiles + at);
             queries_back(c, s, dp, lse, delta, row, query, n * STEP,
                          (n + 1) * STEP > seen_by(c, query));
-            multiply_columns(dq, s, lane_of_a(k_tiles + at));
+            multiply_columns(dq, s, k_tiles + at, 0);
         }
         __syncthreads();
     }
@@ -254,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (STAGES == 2 && tiles)
         load_queries(c, w, 0, batch, kv, q_tiles, d_o_tiles, numbers);
     copies_end();
-    uint32_t k[SIZE / 16][4], v[SIZE / 16][4];
+    uint32_t k[DEPTH_STEPS][4], v[DEPTH_STEPS][4];
     copies_wait<0>();
     __syncthreads();
     load_fragments(k, k_tile + own);
@@ -262,6 +269,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     float dk[PART / 8][4], dv[PART / 8][4];
     clear(dk);
     clear(dv);
+#pragma unroll 1
     for (int n = 0; n < tiles; n++) {
         int next = STAGES == 2 ? n + 1 : n, to = next % STAGES * TILE;
         if (next < tiles)
@@ -281,9 +289,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             int row = batch * c.heads + kv * (c.heads / c.kv_heads) + n / w.tiles;
             keys_back(c, s, dp, lse, lse + STEP * 4, row, query, key,
                       CAUSAL && key + 16 > seen_by(c, query));
-            int column = (int)blockIdx.y * PART * 2;
-            multiply_columns(dv, s, lane_of_a(d_o_tiles + at) + column);
-            multiply_columns(dk, dp, lane_of_a(q_tiles + at) + column);
+            int column = (int)blockIdx.y * PART;
+            multiply_columns(dv, s, d_o_tiles + at, column);
+            multiply_columns(dk, dp, q_tiles + at, column);
         }
         __syncthreads();
     }

@@ -53,13 +53,19 @@ static const char *refuses_cpu(const cup__call *call)
 /* The tensor cores take probabilities and the gradients of scores rounded to 16 bits; the sums of
  * these are what is rounded again. */
 #define ROUNDED 6
+/* f32 is multiplied as the sum of two tf32, which have 22 bits, not 24. */
+#define SPLIT 64
 
 const cup__impl cup__attention_impls[] = {
     {.name = "blocks", .place = CUP__CPU, .strided = true, .refuses = refuses_cpu, .run = run_cpu},
     {.name = "decode", .place = CUP__CUDA, .strided = true, .tolerance = ROUNDED,
      .refuses = cup__attention_decode_refuses, .run = run_decode},
+    {.name = "decode_f32", .place = CUP__CUDA, .strided = true, .tolerance = SPLIT,
+     .refuses = cup__attention_decode_f32_refuses, .run = run_decode},
     {.name = "flash", .place = CUP__CUDA, .strided = true, .tolerance = ROUNDED,
      .refuses = cup__attention_flash_refuses, .run = run_flash},
+    {.name = "flash_f32", .place = CUP__CUDA, .strided = true, .tolerance = SPLIT,
+     .refuses = cup__attention_flash_f32_refuses, .run = run_flash},
     {.name = "hopper", .place = CUP__CUDA, .strided = true, .tolerance = ROUNDED,
      .refuses = cup__attention_hopper_refuses, .run = run_hopper},
     {.name = "plain", .place = CUP__CUDA, .strided = true, .run = run_simple},
@@ -71,6 +77,8 @@ const cup__impl cup__attention_grad_impls[] = {
      .run = run_cpu_grad},
     {.name = "flash", .place = CUP__CUDA, .strided = true, .tolerance = 2 * ROUNDED,
      .refuses = cup__attention_flash_refuses, .run = run_flash_grad},
+    {.name = "flash_f32", .place = CUP__CUDA, .strided = true, .tolerance = 2 * SPLIT,
+     .refuses = cup__attention_flash_f32_refuses, .run = run_flash_grad},
     {.name = "hopper", .place = CUP__CUDA, .strided = true, .tolerance = 2 * ROUNDED,
      .refuses = cup__attention_hopper_grad_refuses, .run = run_hopper_grad},
     {.name = "plain", .place = CUP__CUDA, .strided = true, .run = run_simple_grad},

@@ -2,9 +2,10 @@
  * them, and the random numbers of dropout.
  *
  * A tile has rows of SIZE elements, one position of one head each, and 16 bytes between rows, so
- * that eight rows at one column lie in eight different banks of 16 bytes. f32 is multiplied as tf32:
- * rounded once, or with SPLIT as the sum of two tf32, of whose four products three matter. The file
- * that includes this one says with A_IN_REGISTERS whether a warp keeps the fragments of its rows. */
+ * that eight rows at one column lie in eight different banks of 16 bytes. f32 is multiplied as
+ * tf32: rounded once, or with SPLIT as the sum of two tf32, of whose four products three matter.
+ * The file that includes this one says with A_IN_REGISTERS whether a warp keeps the fragments of
+ * its rows. */
 #ifndef CUP_ATTENTION_CUH
 #define CUP_ATTENTION_CUH
 

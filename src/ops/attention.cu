@@ -1,4 +1,5 @@
-/* Flash attention, forward, on tensor cores fed from registers (mma.sync), for 16-bit floats and f32.
+/* Flash attention, forward, on tensor cores fed from registers (mma.sync), for 16-bit floats
+ * and f32.
  *
  * Block x computes ROWS queries of one head; each of its warps has 16 of them, Q in registers, and
  * walks over tiles of KEYS keys that all share, copied asynchronously one tile ahead. Scores stay

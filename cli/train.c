@@ -88,7 +88,9 @@ static int load_tokenizer(train_run *r)
 static int load_data(train_run *r)
 {
     const train_given *given = r->given;
-    r->corpus = cup_corpus_load(r->c, given->data.name, given->data.count, 0);
+    r->corpus = given->data.count
+                    ? cup_corpus_load(r->c, given->data.name, given->data.count, 0)
+                    : cup_gpt_corpus_load(r->c, given->out);
     if (!r->corpus)
         return cli_report(r->c);
     int code = load_tokenizer(r);
@@ -296,7 +298,7 @@ static int run_with(train_run *r)
 static int run(cli_call *call)
 {
     train_run r = {.call = call, .given = call->given};
-    if (!r.given->data.count)
+    if (!r.given->data.count && !r.given->resume)
         return cli_usage("--data is missing: name files or folders with text to learn from");
     signals_catch();
     r.c = cup_context_new(
@@ -321,13 +323,13 @@ const cli_verb verb_train = {
         "The folder --out gets a checkpoint, replaced as a whole every --save-every steps and at "
         "the end; losses.csv with every step; and loss.svg with the curves. SIGINT and SIGTERM "
         "end a run with a checkpoint and exit code 130 or 143, and --resume goes on from it as if "
-        "nothing had happened: the same losses, bit for bit.\n\n"
+        "nothing had happened: the same losses, bit for bit. It finds the text where it was.\n\n"
         "Progress goes to stderr; the sample that --sample asks for, and the document of --json, "
         "go to stdout.",
     .examples =
         "A small model of a book, as large as the device suggests:\n"
         "cupola train --data book.txt --out book\n"
-        "The same after an interruption:\ncupola train --data book.txt --out book --resume\n"
+        "The same after an interruption:\ncupola train --out book --resume\n"
         "nanoGPT's character model, on the first GPU:\n"
         "cupola train --preset char --data shakespeare.txt --device cuda\n",
     .options = train_options,

@@ -7,11 +7,11 @@
 
 const cli_option train_options[] = {
     {"data", FILES(train_given, data), "FILE|DIR", NULL,
-     "text to learn from: files, and folders with all text below them"},
+     "text to learn from: files, and folders with all text below them; --resume knows it"},
     {"out", TEXT(train_given, out), "DIR", "run",
      "folder for the checkpoint, losses.csv and loss.svg"},
     {"resume", FLAG(train_given, resume), NULL, NULL,
-     "go on from the checkpoint in --out, with its model and settings"},
+     "go on from the checkpoint in --out, with its text, model and settings"},
     {"preset", CHOICE(train_given, preset), "char|demo|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1558m",
      NULL, "a model and how to train it; without it char on a GPU and demo on a CPU"},
     {"device", TEXT(train_given, device), "auto|cpu|cuda[:N]", NULL,

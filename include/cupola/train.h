@@ -96,6 +96,9 @@ CUP_API cup_status cup_gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split 
 CUP_API cup_gpt *cup_gpt_load(cup_context *c, const char *folder);
 CUP_API cup_tokenizer *cup_gpt_tokenizer_load(cup_context *c, const char *folder);
 
+/* The text that the run of a folder's checkpoint learned from, read again from where it was. */
+CUP_API cup_corpus *cup_gpt_corpus_load(cup_context *c, const char *folder);
+
 #ifdef __cplusplus
 }
 #endif

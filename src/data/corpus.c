@@ -1,8 +1,11 @@
 #include "data/corpus.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/memory.h"
@@ -86,6 +89,15 @@ static bool is_build_folder(const char *name)
     return false;
 }
 
+/* A run whose folder lies among its own text must find the same text when it is resumed. */
+static bool is_checkpoint(const char *path)
+{
+    char *state = cup__path_join(path, "state.json");
+    bool found = state && access(state, F_OK) == 0;
+    cup__free(state);
+    return found;
+}
+
 static cup_status add_folder(cup__error *error, cup_corpus *corpus, const char *path, int depth);
 
 static cup_status add_entry(cup__error *error, cup_corpus *corpus, const char *folder,
@@ -98,7 +110,7 @@ static cup_status add_entry(cup__error *error, cup_corpus *corpus, const char *f
     cup_status status = CUP_OK;
     if (lstat(path, &there))
         status = errno == ENOENT ? CUP_OK : cup__file_fail(error, path, "read", errno);
-    else if (S_ISDIR(there.st_mode) && !is_build_folder(name))
+    else if (S_ISDIR(there.st_mode) && !is_build_folder(name) && !is_checkpoint(path))
         status = add_folder(error, corpus, path, depth + 1);
     else if (S_ISREG(there.st_mode))
         status = add_found_file(error, corpus, path);
@@ -138,6 +150,16 @@ static cup_status add_path(cup__error *error, cup_corpus *corpus, const char *pa
     return CUP_OK;
 }
 
+/* Where a later run finds the same text, whatever its own folder. */
+static cup_status add_source(cup__error *error, cup_corpus *corpus, const char *path)
+{
+    char absolute[PATH_MAX];
+    if (!realpath(path, absolute))
+        return cup__file_fail(error, path, "find", errno);
+    cup__text_append(&corpus->sources, absolute, strlen(absolute) + 1);
+    return corpus->sources.failed ? no_memory(error, path) : CUP_OK;
+}
+
 cup_corpus *cup_corpus_load(cup_context *c, const char *const *paths, int count, int64_t most_bytes)
 {
     if (!c || cup_error(c) != CUP_OK)
@@ -152,7 +174,8 @@ cup_corpus *cup_corpus_load(cup_context *c, const char *const *paths, int count,
     if (count < 1 || !paths)
         status = cup__fail(&c->error, CUP_ARGUMENT, "no data was named; give a file or a folder");
     for (int i = 0; i < count && status == CUP_OK; i++)
-        status = add_path(&c->error, corpus, paths[i]);
+        if ((status = add_path(&c->error, corpus, paths[i])) == CUP_OK)
+            status = add_source(&c->error, corpus, paths[i]);
     if (status == CUP_OK)
         return corpus;
     cup_corpus_free(corpus);
@@ -182,6 +205,7 @@ void cup_corpus_free(cup_corpus *corpus)
     if (!corpus)
         return;
     cup__text_free(&corpus->text);
+    cup__text_free(&corpus->sources);
     cup__free(corpus->ends);
     cup__free(corpus);
 }

@@ -10,8 +10,12 @@ struct cup_corpus {
     cup__text text;
     size_t *ends; /* of the files in the text */
     size_t count, capacity;
+    cup__text sources; /* the absolute paths it was loaded from, each with its 0 */
     int64_t skipped;
     int64_t most_bytes;
 };
+
+/* The sources of the corpus that was encoded. */
+const cup__text *cup__data_sources(const cup_data *d);
 
 #endif

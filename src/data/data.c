@@ -12,6 +12,7 @@ struct cup_data {
     void *tokens;
     int64_t count, capacity;
     int64_t train; /* the first of them are for training */
+    cup__text sources;
 };
 
 static cup_status no_memory(cup__error *error)
@@ -107,6 +108,9 @@ cup_data *cup_data_new(cup_context *c, const cup_corpus *corpus, const cup_token
     cup_status status = encode(&c->error, d, corpus, t);
     if (status == CUP_OK)
         status = split(&c->error, d, context);
+    cup__text_append(&d->sources, corpus->sources.bytes, corpus->sources.length);
+    if (status == CUP_OK && d->sources.failed)
+        status = no_memory(&c->error);
     if (status == CUP_OK)
         return d;
     cup_data_free(d);
@@ -118,6 +122,7 @@ void cup_data_free(cup_data *d)
     if (!d)
         return;
     cup__free(d->tokens);
+    cup__text_free(&d->sources);
     cup__free(d);
 }
 
@@ -131,6 +136,11 @@ int64_t cup_data_count(const cup_data *d, cup_split part)
     if (!d)
         return 0;
     return part == CUP_TRAIN ? d->train : d->count - d->train;
+}
+
+const cup__text *cup__data_sources(const cup_data *d)
+{
+    return &d->sources;
 }
 
 uint64_t cup_data_hash(const cup_data *d)

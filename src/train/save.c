@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "data/corpus.h"
 #include "data/tokenizer.h"
 #include "io/checkpoint.h"
 #include "nn/gpt.h"
@@ -47,6 +48,7 @@ static void write_state(const cup_trainer *t, cup__json_writer *writer)
     cup__json_add_unsigned(writer, "data", cup_data_hash(t->data));
     cup__gpt_config_write(writer, "model", &t->training.model);
     cup__training_write(writer, "training", &t->training);
+    cup__sources_write(writer, cup__data_sources(t->data));
     cup__json_close(writer);
 }
 

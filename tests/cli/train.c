@@ -260,6 +260,23 @@ TEST(train_resume_refuses_what_differs)
     EXPECT_CONTAINS(out, "done at step 3 of 3");
 }
 
+TEST(train_resume_finds_the_text)
+{
+    const char *folder = work_folder();
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd '%s' && mkdir texts && cp text.txt texts/a && cp text.txt texts/b",
+                            folder),
+               0);
+    EXPECT_INT(cupola(folder, "train --data texts --out texts/run --steps 3 " TINY), 0);
+    EXPECT_INT(cupola(folder, "train --out texts/run --resume --device cpu --steps 5"), 0);
+    EXPECT_CONTAINS(out, "2 files");
+    EXPECT_CONTAINS(out, "done at step 5 of 5");
+    EXPECT_INT(test_command(out, sizeof out, "rm -r '%s/texts/a'", folder), 0);
+    EXPECT_INT(cupola(folder, "train --out texts/run --resume --device cpu --steps 6"), 2);
+    EXPECT_CONTAINS(out, "data are not those");
+    EXPECT_INT(cupola(folder, "train --out none --resume --device cpu"), 5);
+}
+
 TEST(generate_refuses_what_cannot_be)
 {
     static const refusal list[] = {

@@ -19,8 +19,8 @@ typedef struct cup_data cup_data;
 /* Reads files, and folders with all that is below them in the order of the paths' bytes. In a
  * folder, hidden files, symbolic links, folders of builds (build, out, dist, target,
  * node_modules, __pycache__, venv) or with a checkpoint, and files that are empty or not UTF-8 text
- * are left out; a file named in `paths` must not be empty or hold a zero byte. More than `most_bytes` in all is a
- * failure; 0 means 1 GiB. */
+ * are left out; a file named in `paths` must not be empty or hold a zero byte. More than
+ * `most_bytes` in all is a failure; 0 means 1 GiB. */
 CUP_API cup_corpus *cup_corpus_load(cup_context *c, const char *const *paths, int count,
                                     int64_t most_bytes);
 /* The same for one text in memory, which is copied. */

@@ -281,8 +281,6 @@ static int train(train_run *r)
 static int run_with(train_run *r)
 {
     int code = cli_report(r->c);
-    if (!code && cup_precision(r->c, r->given->precision) != CUP_OK)
-        code = cli_report(r->c);
     if (!code)
         code = choose_training(r);
     if (!code)

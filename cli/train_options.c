@@ -18,8 +18,8 @@ const cli_option train_options[] = {
      "where to run; without it CUP_DEVICE, else the first usable GPU, else the CPU"},
     {"dtype", CHOICE(train_given, dtype), "f32|bf16", NULL,
      "what to compute in; without it bf16 on a GPU that has it, else f32"},
-    {"precision", CHOICE(train_given, precision), "highest|high|medium", "high",
-     "of f32 matrix products on a GPU: in f32, rounded to tf32, or rounded to bf16"},
+    {"precision", CHOICE(train_given, precision), "highest|high|medium", NULL,
+     "of f32 products on a GPU: in f32, rounded to tf32, or rounded to bf16; without it high"},
     {"threads", INTEGER(train_given, threads, 0, 4096), "N", "0",
      "threads on a CPU; 0: all that the process may use"},
     {"seed", INTEGER(train_given, seed, 0, INT64_MAX), "N", "1337",
@@ -128,6 +128,8 @@ static void apply_run(const cli_call *call, cup_training *t)
     TAKE("evaluate-every", evaluate_every, evaluate_every);
     TAKE("evaluate-texts", evaluate_texts, evaluate_texts);
     TAKE("save-every", save_every, save_every);
+    if (given->precision)
+        t->precision = given->precision;
     if (given->optimizer)
         t->optimizer.method = !strcmp(given->optimizer, "sgd")    ? CUP_SGD
                               : !strcmp(given->optimizer, "lion") ? CUP_LION

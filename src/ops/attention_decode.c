@@ -70,7 +70,7 @@ static cup_status decode(cup__attention *a)
                   {"KEYS", DECODE_KEYS},
                   {"STAGES", DECODE_STAGES},
                   {"CAUSAL", a->causal && a->queries > 1},
-                  {"SPLIT", a->dtype == CUP_F32}},
+                  {"SPLIT", cup__attention_splits(a)}},
         .knob_count = 7,
         .grid = {.x = pairs,
                  .y = splits,

@@ -33,6 +33,11 @@ int64_t cup__attention_padded(const cup__attention *a)
     return (a->size + step - 1) / step * step;
 }
 
+bool cup__attention_splits(const cup__attention *a)
+{
+    return a->dtype == CUP_F32 && a->c->precision == CUP__HIGHEST;
+}
+
 int64_t cup__attention_pitch(const cup__attention *a)
 {
     return cup__attention_padded(a) * cup_dtype_size(a->dtype) + 16;
@@ -82,7 +87,7 @@ static cup__attention_kernel kernel_of(const char *file, const char *entry, cons
                   {"STAGES", p->stages},
                   {"CAUSAL", a->causal},
                   {"DROPOUT", a->dropout > 0},
-                  {"SPLIT", a->dtype == CUP_F32}},
+                  {"SPLIT", cup__attention_splits(a)}},
         .knob_count = 8,
         .grid.threads = p->warps * 32,
     };

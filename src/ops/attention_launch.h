@@ -27,6 +27,7 @@ cup_status cup__attention_with_copies(cup__attention *a, cup_status (*kernel)(cu
 
 /* Why tensor cores fed from registers cannot do a call, NULL when they can; the size of a head in
  * their tiles, and the bytes from one row of a tile to the next. */
+bool cup__attention_splits(const cup__attention *a); /* f32 into two tf32 */
 int64_t cup__attention_padded(const cup__attention *a);
 int64_t cup__attention_pitch(const cup__attention *a);
 

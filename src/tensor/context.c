@@ -245,18 +245,22 @@ void cup_random_step(cup_context *c, uint64_t step)
     c->device->calls->write(c->device, c->random.state, state, sizeof state);
 }
 
-cup_status cup_precision(cup_context *c, const char *precision)
+const char *const cup__precision_names[] = {
+    [CUP__HIGHEST] = "highest", [CUP__HIGH] = "high", [CUP__MEDIUM] = "medium"};
+
+cup_status cup__precision_find(cup__error *error, const char *name, cup__precision *out)
 {
-    static const char *const names[] = {
-        [CUP__HIGHEST] = "highest", [CUP__HIGH] = "high", [CUP__MEDIUM] = "medium"};
-    if (!c)
-        return CUP_MEMORY;
-    for (int i = 0; precision && i < 3; i++)
-        if (!strcmp(precision, names[i])) {
-            c->precision = (cup__precision)i;
+    for (int i = 0; name && i < 3; i++)
+        if (!strcmp(name, cup__precision_names[i])) {
+            *out = (cup__precision)i;
             return CUP_OK;
         }
-    return cup__fail(&c->error, CUP_ARGUMENT,
+    return cup__fail(error, CUP_ARGUMENT,
                      "precision \"%.100s\" is unknown; use highest, high or medium",
-                     precision ? precision : "NULL");
+                     name ? name : "NULL");
+}
+
+cup_status cup_precision(cup_context *c, const char *precision)
+{
+    return c ? cup__precision_find(&c->error, precision, &c->precision) : CUP_MEMORY;
 }

@@ -31,6 +31,8 @@ typedef struct cup__random {
 
 /* How far f32 matrix products may round on a GPU, see cup_precision. */
 typedef enum cup__precision { CUP__HIGHEST, CUP__HIGH, CUP__MEDIUM } cup__precision;
+extern const char *const cup__precision_names[];
+cup_status cup__precision_find(cup__error *error, const char *name, cup__precision *out);
 
 struct cup_context {
     cup__error error;

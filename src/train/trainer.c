@@ -71,6 +71,7 @@ static cup_status make(cup_trainer *t, const char *folder)
     cup_training *a = &t->training;
     CUP_TRY(check_vocabulary(t));
     CUP_TRY(cup__training_check(t->c, a));
+    CUP_TRY(cup_precision(t->c, a->precision));
     t->schedule =
         (cup_schedule){.high = a->rate, .low = a->rate_end, .warmup = a->warmup, .steps = a->steps};
     if (folder)

@@ -9,8 +9,8 @@
 #define GPT2(n_layers, n_heads, n_width)                                                           \
     .layers = (n_layers), .heads = (n_heads), .width = (n_width), .context = 1024, .bias = true
 #define GPT2_RUN(n_batch, n_accumulate, peak)                                                      \
-    .dtype = CUP_BF16, .batch = (n_batch), .accumulate = (n_accumulate), .steps = 600000,          \
-    .warmup = 2000, .rate = (peak), .rate_end = (peak) / 10,                                       \
+    .dtype = CUP_BF16, .precision = "high", .batch = (n_batch), .accumulate = (n_accumulate),      \
+    .steps = 600000, .warmup = 2000, .rate = (peak), .rate_end = (peak) / 10,                      \
     .optimizer = {.beta2 = 0.95, .weight_decay = 0.1, .clip = 1}, .evaluate_every = 1000,          \
     .evaluate_texts = 4096, .save_every = 1000
 
@@ -18,6 +18,7 @@ static const cup_preset presets[] = {
     {"char",
      "nanoGPT's character model: 10.7 million parameters, minutes on a GPU",
      {.model = {.layers = 6, .heads = 6, .width = 384, .context = 256, .dropout = 0.2},
+      .precision = "high",
       .batch = 64,
       .steps = 5000,
       .warmup = 100,
@@ -29,6 +30,7 @@ static const cup_preset presets[] = {
     {"demo",
      "a small character model that learns in two minutes on two CPU cores",
      {.model = {.layers = 4, .heads = 4, .width = 128, .context = 64},
+      .precision = "high",
       .batch = 16,
       .steps = 1500,
       .warmup = 100,
@@ -104,6 +106,7 @@ static const char *const methods[] = {"adamw", "sgd", "lion"};
 
 cup_status cup__training_check(cup_context *c, cup_training *training)
 {
+    cup__precision precision = c->precision;
     for (const field *f = fields; f < fields + FIELDS; f++) {
         double value = number_at(training, f);
         if (!(value >= f->least && value <= f->most))
@@ -113,6 +116,9 @@ cup_status cup__training_check(cup_context *c, cup_training *training)
     if (training->dtype != CUP_F32 && training->dtype != CUP_BF16)
         return cup__fail(&c->error, CUP_DTYPE, "training: the dtype must be f32 or bf16, not %s",
                          cup_dtype_name(training->dtype));
+    if (training->precision)
+        CUP_TRY(cup__precision_find(&c->error, training->precision, &precision));
+    training->precision = cup__precision_names[precision];
     if (training->accumulate == 0)
         training->accumulate = 1;
     int64_t rows;
@@ -130,6 +136,7 @@ const char *cup__training_differs(const cup_training *a, const cup_training *b)
             return f->name;
     return a->dtype != b->dtype ? "dtype"
            : a->seed != b->seed ? "seed"
+           : strcmp(a->precision, b->precision) ? "precision"
            : a->optimizer.method != b->optimizer.method
                ? "method"
                : cup__gpt_config_differs(&a->model, &b->model);
@@ -140,6 +147,7 @@ void cup__training_write(cup__json_writer *writer, const char *key, const cup_tr
     cup__json_open(writer, key, CUP__JSON_OBJECT);
     cup__json_add_string(writer, "dtype", cup_dtype_name(training->dtype));
     cup__json_add_unsigned(writer, "seed", training->seed);
+    cup__json_add_string(writer, "precision", training->precision);
     cup__json_add_string(writer, "method", methods[training->optimizer.method]);
     for (const field *f = fields; f < fields + FIELDS; f++) {
         const char *at = (const char *)training + f->offset;
@@ -176,6 +184,7 @@ cup_status cup__training_read(cup_context *c, const cup__json *json, const cup__
     if (cup_dtype_find(dtype, &training->dtype) != CUP_OK)
         return cup__fail(error, CUP_FORMAT, "%s: dtype is \"%.40s\"", json->name, dtype);
     CUP_TRY(cup__json_get_unsigned(error, json, object, "seed", &training->seed));
+    CUP_TRY(cup__json_get_string(error, json, object, "precision", &training->precision));
     CUP_TRY(read_method(c, json, object, &training->optimizer.method));
     for (const field *f = fields; f < fields + FIELDS; f++) {
         char *at = (char *)training + f->offset;

@@ -64,10 +64,11 @@ $(BUILD)/gen/kernels.c: $(BUILD)/tools/embed $(DEVICE)
 	$(BUILD)/tools/embed $(DEVICE) > $@.tmp && mv $@.tmp $@
 
 .PHONY: gen
-gen: $(BUILD)/tools/gen_ops ## what is written from tables: ops.h and its companions, man pages, completions
+gen: $(BUILD)/tools/gen_ops ## what is written from tables: ops.h and its companions, man pages, completions, docs/PERFORMANCE.md
 	$(BUILD)/tools/gen_ops src/ops/ops.def
 	$(Q)$(MAKE) --no-print-directory $(BUILD)/cupola
 	$(BUILD)/cupola write-pages docs
+	$(Q)tools/performance $(BUILD)/cupola
 
 # The command's parts are tested inside the test program too, all but its main.
 TEST_O += $(filter-out $(BUILD)/cli/cupola.o,$(CLI_O))
@@ -90,6 +91,17 @@ test: $(BUILD)/test $(COMMAND) $(FAKE) ## all tests; K=word runs those with the 
 # Programs of bench/ may look inside the library.
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIB)
 	$(Q)$(CC) $(SANITIZE) -o $@ $^ $(LDLIBS)
+
+# Ours and the peers interleaved, appended to the records; then what changed since, and the page.
+.PHONY: bench
+bench: all ## times every op and its peers (PyTorch, CuPy) on the GPU; ARGS="--only word --no-compile"
+	$(Q)$(BUILD)/cupola info --json | grep -q '"usable": true' || \
+	    { echo "make bench: there is no GPU here that can be used; cupola info says why"; exit 3; }
+	$(Q)cp bench/records.tsv $(BUILD)/records.before.tsv
+	python3 bench/peers.py --lib $(BUILD)/libcupola.so --records bench/records.tsv $(ARGS)
+	$(BUILD)/cupola bench --from bench/records.tsv --format html >$(BUILD)/bench.html
+	$(Q)tools/performance $(BUILD)/cupola
+	$(BUILD)/cupola bench --compare $(BUILD)/records.before.tsv bench/records.tsv
 
 .PHONY: abi
 abi: ## our declarations of the driver, NVRTC and cuBLASLt against NVIDIA's headers

@@ -1,9 +1,12 @@
-"""Times Cupola's ops and PyTorch's, interleaved in one process on one card, and prints the ratio.
+"""Times Cupola's ops and other libraries' on one card, interleaved in one process.
 
-    python3 bench/peers.py [--lib build/libcupola.so] [--only word] [--records bench/records.tsv]
+    python3 bench/peers.py [--lib build/libcupola.so] [--only word ...] [--records bench/records.tsv]
 
-Both sides get random data, a flushed L2 cache before each run, CUDA-event times and the median
-over the runs. PyTorch is run eagerly and, where a row asks for it, compiled; the better counts.
+All get random data, a flushed L2 cache before each run, CUDA-event times and the median over the
+runs; a peer is timed before and after ours, and the better time counts. PyTorch is run eagerly and,
+where a row asks for it, compiled; CuPy where it is installed. Errors are the largest difference, in
+units of the dtype's epsilon relative to the element and to the size of the whole: ours against the
+specification, a peer's against itself in double.
 """
 import argparse
 import ctypes
@@ -14,7 +17,13 @@ import statistics
 import torch
 import torch.nn.functional as F
 
+try:
+    import cupy
+except ImportError:
+    cupy = None
+
 DTYPES = {"f32": (0, torch.float32), "f16": (2, torch.float16), "bf16": (3, torch.bfloat16)}
+ATEN = torch.ops.aten
 
 
 class Ceiling(ctypes.Structure):
@@ -26,12 +35,16 @@ class Result(ctypes.Structure):
                 ("dtype", ctypes.c_int), ("runs", ctypes.c_int), ("median_us", ctypes.c_double),
                 ("low_us", ctypes.c_double), ("high_us", ctypes.c_double),
                 ("bytes", ctypes.c_double), ("flops", ctypes.c_double),
-                ("floor_us", ctypes.c_double)]
+                ("floor_us", ctypes.c_double), ("attributes", ctypes.c_char_p),
+                ("error", ctypes.c_double), ("error_shapes", ctypes.c_char_p),
+                ("chosen", ctypes.c_bool)]
 
 
 class Options(ctypes.Structure):
     _fields_ = [("dtype", ctypes.c_int), ("shapes", ctypes.c_char_p), ("impl", ctypes.c_char_p),
-                ("seconds", ctypes.c_double)]
+                ("seconds", ctypes.c_double), ("attributes", ctypes.c_char_p),
+                ("indices", ctypes.c_int64), ("no_error", ctypes.c_bool),
+                ("chosen", ctypes.c_bool)]
 
 
 REPORT = ctypes.CFUNCTYPE(None, ctypes.POINTER(Result), ctypes.c_void_p)
@@ -50,6 +63,7 @@ class Cupola:
         for name in ("cup_error", "cup_error_text", "cup_error_clear"):
             getattr(lib, name).argtypes = [ctypes.c_void_p]
         lib.cup_ceiling_measure.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        lib.cup_precision.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
         lib.cup_bench.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p,
                                   ctypes.c_void_p, REPORT, ctypes.c_void_p]
         self.c = lib.cup_context_new(ctypes.byref(ContextOptions(device=b"cuda")))
@@ -57,32 +71,61 @@ class Cupola:
         if lib.cup_error(self.c) or lib.cup_ceiling_measure(self.c, ctypes.byref(self.ceiling)):
             raise SystemExit(lib.cup_error_text(self.c).decode())
 
-    def time(self, op, shapes, dtype, seconds):
+    def time(self, row, args):
+        """What a call takes, then, with --all, the other implementations."""
         rows = []
 
         def take(result, _):
             r = result.contents
-            rows.append((r.impl.decode(), r.median_us, r.floor_us))
+            rows.append({"impl": r.impl.decode(), "us": r.median_us, "floor": r.floor_us,
+                         "spread": (r.high_us - r.low_us) / 2 / r.median_us, "error": r.error,
+                         "bytes": r.bytes, "flops": r.flops, "chosen": r.chosen,
+                         "attributes": r.attributes.decode()})
 
-        options = Options(DTYPES[dtype][0], shapes.encode(), None, seconds)
-        if self.lib.cup_bench(self.c, op.encode(), ctypes.byref(options),
+        options = Options(DTYPES[row.dtype][0], row.shapes.encode(), None, args.seconds,
+                          row.attributes.encode() if row.attributes else None, row.indices,
+                          args.no_error, not args.all)
+        if self.lib.cup_bench(self.c, row.op.encode(), ctypes.byref(options),
                               ctypes.byref(self.ceiling), REPORT(take), None):
             text = self.lib.cup_error_text(self.c).decode()
             self.lib.cup_error_clear(self.c)
-            print(f"{op} {shapes}: {text}")
-        return rows
+            print(f"{row.op} {row.shapes}: {text}")
+        return sorted(rows, key=lambda r: not r["chosen"])
+
+
+class Row:
+    """One call: ours by name, shapes and attributes; a peer by a function that makes its call."""
+
+    def __init__(self, op, shapes, dtype, make, compiled=False, attributes="", indices=0,
+                 with_cupy=None, exact=True):
+        self.op, self.shapes, self.dtype, self.make = op, shapes, dtype, make
+        self.compiled, self.attributes, self.indices = compiled, attributes, indices
+        self.with_cupy, self.exact = with_cupy, exact
+
+
+class Wide:
+    """Stands in for a dtype: values are rounded to it and held in double, for the peer's error."""
+
+    def __init__(self, dtype):
+        self.dtype = dtype
 
 
 def random(shape, dtype, grad=False):
-    return torch.randn(shape, device="cuda", dtype=torch.float32).to(dtype).requires_grad_(grad)
+    x = torch.randn(shape, device="cuda", dtype=torch.float32)
+    x = x.to(dtype.dtype).double() if isinstance(dtype, Wide) else x.to(dtype)
+    return x.requires_grad_(grad)
 
 
-def binary(fn):
-    return lambda d, *s: (lambda a, b: lambda: fn(a, b))(*[random(x, d) for x in s])
+def indices(rows, shape):
+    return torch.randint(0, rows, shape, device="cuda")
 
 
 def unary(fn):
     return lambda d, s: (lambda a: lambda: fn(a))(random(s, d))
+
+
+def binary(fn):
+    return lambda d, *s: (lambda x: lambda: fn(*x))([random(x, d) for x in s])
 
 
 def norm(fn):
@@ -93,32 +136,6 @@ def norm(fn):
     return make
 
 
-def backward_of(forward):
-    """The backward alone: the graph is kept and its gradients are taken again and again."""
-    def make(d, *shapes):
-        leaves = [random(s, d, True) for s in shapes[:-1]]
-        y = forward(*leaves)
-        dy = random(tuple(y.shape), d)
-        return lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True)
-    return make
-
-
-def cross_entropy(d, logits, targets):
-    x = random(logits, d, True)
-    t = torch.randint(0, logits[1], targets, device="cuda")
-
-    def run():
-        loss = F.cross_entropy(x.float(), t)
-        return torch.autograd.grad(loss, x)
-    return run
-
-
-def embedding_forward(d, table, ids):
-    w = random(table, d)
-    i = torch.randint(0, table[0], ids, device="cuda")
-    return lambda: F.embedding(i, w)
-
-
 def layer_norm(x, w, b):
     return F.layer_norm(x, (x.shape[-1],), w, b)
 
@@ -127,40 +144,186 @@ def rms_norm(x, w, _=None):
     return F.rms_norm(x, (x.shape[-1],), w, 1e-5)
 
 
-# op, shapes, dtype, peer, whether the peer is compiled as well
-ROWS = [
-    ("add", "1048576 1048576", "f32", binary(torch.add), False),
-    ("add", "67108864 67108864", "f32", binary(torch.add), False),
-    ("gelu", "4096x1024", "f32", unary(lambda x: F.gelu(x, approximate="tanh")), False),
-    ("gelu", "8192x4096", "f32", unary(lambda x: F.gelu(x, approximate="tanh")), False),
-    ("gelu", "32768x3072", "bf16", unary(lambda x: F.gelu(x, approximate="tanh")), False),
-    ("layernorm", "1024x768 768 768", "f32", norm(layer_norm), True),
-    ("layernorm", "32768x768 768 768", "bf16", norm(layer_norm), True),
-    ("layernorm", "8192x4096 4096 4096", "bf16", norm(layer_norm), True),
-    ("layernorm", "8192x8192 8192 8192", "bf16", norm(layer_norm), True),
-    ("rmsnorm", "1024x768 768", "f32", norm(rms_norm), True),
-    ("rmsnorm", "32768x768 768", "bf16", norm(rms_norm), True),
-    ("rmsnorm", "8192x4096 4096", "bf16", norm(rms_norm), True),
-    ("softmax", "8192x8192", "bf16", unary(lambda x: F.softmax(x, -1)), True),
-    ("softmax", "4096x10000", "f32", unary(lambda x: F.softmax(x, -1)), True),
-    ("sum", "268435456", "f32", unary(torch.sum), False),
-    ("copy", "67108864", "f32", unary(torch.clone), False),
-    ("matmul", "4096x4096 4096x4096", "bf16", binary(torch.matmul), False),
-    ("matmul", "8192x8192 8192x8192", "bf16", binary(torch.matmul), False),
-    ("linear", "4096x4096 4096x4096", "bf16", binary(F.linear), False),
-    ("linear", "8192x8192 8192x8192", "bf16", binary(F.linear), False),
-    ("linear", "32768x768 3072x768", "bf16", binary(F.linear), False),
-    ("linear", "32768x3072 768x3072", "bf16", binary(F.linear), False),
-    ("linear", "32768x768 2304x768", "bf16", binary(F.linear), False),
-    ("linear", "8192x4096 14336x4096", "bf16", binary(F.linear), False),
-    ("linear", "1x4096 4096x4096", "bf16", binary(F.linear), False),
-    ("linear", "16x4096 4096x4096", "bf16", binary(F.linear), False),
-    ("embedding", "50304x768 32768", "bf16", embedding_forward, False),
-]
+def layer_norm_grad(d, dy, x, *_):
+    dy, x, w = random(dy, d), random(x, d), random(x[-1:], d)
+    _, mean, rstd = ATEN.native_layer_norm(x, list(w.shape), w, w, 1e-5)
+    return lambda: ATEN.native_layer_norm_backward(dy, x, list(w.shape), mean, rstd, w, w,
+                                                   [True, True, True])[0]
+
+
+def softmax_grad(d, y, _):
+    y, dy = torch.softmax(random(y, d), -1), random(y, d)
+    return lambda: ATEN._softmax_backward_data(dy, y, -1, y.dtype)
+
+
+def cross_entropy(d, logits, targets):
+    x, t = random(logits, d), indices(7, targets)
+    return lambda: F.cross_entropy(x, t)
+
+
+def cross_entropy_grad(d, logits, targets, *_):
+    x, t = random(logits, d, True), indices(7, targets)
+    loss = F.cross_entropy(x, t)
+    return lambda: torch.autograd.grad(loss, x, retain_graph=True)[0]
+
+
+def embedding(d, table, ids):
+    w, i = random(table, d), indices(table[0], ids)
+    return lambda: F.embedding(i, w)
+
+
+def embedding_grad(d, dy, ids):
+    dy, i = random(dy, d), indices(50257, ids)
+    return lambda: ATEN.embedding_dense_backward(dy, i, 50257, -1, False)
+
+
+def dropout(d, x):
+    x = random(x, d)
+    return lambda: F.dropout(x, 0.1, True)
+
+
+def attention(causal):
+    def make(d, q, k, v):
+        q, k, v = random(q, d), random(k, d), random(v, d)
+        return lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    return make
+
+
+def attention_grad(causal):
+    def make(d, q, k, v, *_):
+        q, k, v = random(q, d, True), random(k, d, True), random(v, d, True)
+        o = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        do = random(tuple(o.shape), d)
+        return lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True)[0]
+    return make
+
+
+def adamw(d, *_):
+    p = random((124354560,), d, True)
+    p.grad = random((124354560,), d)
+    optimizer = torch.optim.AdamW([p], lr=1e-4, fused=True, capturable=True)
+    optimizer.step()
+    return lambda: optimizer.step()
+
+
+def global_norm(d, n):
+    parts = list(random(n, d).split(n[0] // 148))
+    return lambda: torch.linalg.vector_norm(torch.stack(torch._foreach_norm(parts, 2)), 2)
+
+
+def gelu(x):
+    return F.gelu(x, approximate="tanh")
+
+
+def pool(fn):
+    return unary(lambda x: fn(x, 2))
+
+
+def batch_norm(d, x, *_):
+    x = random(x, d)
+    c = x.shape[1]
+    w, b = random((c,), d), random((c,), d)
+    mean, var = torch.zeros_like(w), torch.ones_like(w)
+    return lambda: F.batch_norm(x, mean, var, w, b, True)
+
+
+def elementwise_rows():
+    one, big = "1048576", "67108864"
+    yield Row("add", f"{one} {one}", "f32", binary(torch.add), with_cupy=lambda a, b: a + b)
+    yield Row("add", f"{big} {big}", "f32", binary(torch.add), with_cupy=lambda a, b: a + b)
+    yield Row("add", f"{big} {big}", "bf16", binary(torch.add))
+    yield Row("mul", f"{big} {big}", "bf16", binary(torch.mul))
+    yield Row("exp", big, "f32", unary(torch.exp), with_cupy=lambda a: cupy.exp(a))
+    yield Row("silu", "32768x3072", "bf16", unary(F.silu))
+    yield Row("copy", big, "f32", unary(torch.clone), with_cupy=lambda a: a.copy())
+    yield Row("gelu", "4096x1024", "f32", unary(gelu), True)
+    yield Row("gelu", "8192x4096", "f32", unary(gelu), True)
+    yield Row("gelu", "32768x3072", "bf16", unary(gelu), True)
+    yield Row("gelu_grad", "32768x3072 32768x3072", "bf16",
+              binary(lambda x, dy: ATEN.gelu_backward(dy, x, approximate="tanh")))
+    yield Row("dropout", "32768x3072", "bf16", dropout, attributes="p=0.1", exact=False)
+
+
+def row_rows():
+    for shape, dtype in (("1024x768", "f32"), ("32768x768", "bf16"), ("8192x4096", "bf16"),
+                         ("8192x8192", "bf16"), ("8192x4096", "f32")):
+        width, rows = shape.split("x")[1], shape.split("x")[0]
+        both = "dtype=" + dtype + " want_gamma=1 want_beta=1"
+        yield Row("layernorm", f"{shape} {width} {width}", dtype, norm(layer_norm), True,
+                  "eps=1e-5")
+        yield Row("layernorm_grad", f"{shape} {shape} {rows} {rows} {width} -", dtype,
+                  layer_norm_grad, attributes=both, exact=False)
+        yield Row("rmsnorm", f"{shape} {width}", dtype, norm(rms_norm), True, "eps=1e-5")
+    for shape, dtype in (("8192x8192", "bf16"), ("4096x10000", "f32"), ("32768x768", "bf16")):
+        yield Row("softmax", shape, dtype, unary(lambda x: F.softmax(x, -1)), True, "axis=-1")
+        yield Row("softmax_grad", f"{shape} {shape}", dtype, softmax_grad, False, "axis=-1",
+                  exact=False)
+    yield Row("cross_entropy", "8192x50304 8192", "bf16", cross_entropy, True, exact=False)
+    yield Row("cross_entropy_grad", "8192x50304 8192 8192 8192 ()", "bf16", cross_entropy_grad,
+              exact=False)
+    yield Row("sum", "1048576", "f32", unary(torch.sum), with_cupy=lambda a: a.sum())
+    yield Row("sum", "268435456", "f32", unary(torch.sum), with_cupy=lambda a: a.sum())
+    yield Row("sum", "16384x16384", "f32", unary(lambda x: x.sum(0)), False, "axes=0",
+              with_cupy=lambda a: a.sum(0))
+    yield Row("sum", "16384x16384", "f32", unary(lambda x: x.sum(1)), False, "axes=1",
+              with_cupy=lambda a: a.sum(1))
+    yield Row("embedding", "50304x768 32x1024", "bf16", embedding, False, "", 50304)
+    yield Row("embedding_grad", "32x1024x768 32x1024", "bf16", embedding_grad, False,
+              "rows=50257", 50257, exact=False)
+    yield Row("max_pool", "32x64x128x128", "f32", pool(F.max_pool2d))
+    yield Row("avg_pool", "32x64x128x128", "f32", pool(F.avg_pool2d))
+    yield Row("adamw", "5 1x2 124354560 124354560 - 124354560 124354560", "f32", adamw,
+              exact=False)
+    yield Row("global_norm", "124354560", "f32", global_norm, exact=False)
+
+
+def product_rows():
+    for m, n, k in ((1024,) * 3, (2048,) * 3, (4096,) * 3, (8192,) * 3, (32768, 3072, 768),
+                    (32768, 768, 3072), (32768, 2304, 768), (32768, 50304, 768),
+                    (8192, 14336, 4096), (1, 4096, 4096), (16, 4096, 4096)):
+        yield Row("linear", f"{m}x{k} {n}x{k}", "bf16", binary(F.linear))
+    for n in (1024, 4096):
+        yield Row("matmul", f"{n}x{n} {n}x{n}", "f32", binary(torch.matmul),
+                  with_cupy=lambda a, b: a @ b)
+    for n in (4096, 8192):
+        yield Row("matmul", f"{n}x{n} {n}x{n}", "bf16", binary(torch.matmul))
+    yield Row("linear_gelu", "1024x512 768x512 768", "f32",
+              binary(lambda x, w, b: gelu(F.linear(x, w, b))), True)
+    for m, n, k in ((32768, 3072, 768), (8192, 14336, 4096)):
+        yield Row("linear_gelu", f"{m}x{k} {n}x{k} {n}", "bf16",
+                  binary(lambda x, w, b: gelu(F.linear(x, w, b))), True)
+    yield Row("linear_weight_grad", "32768x3072 32768x768", "bf16",
+              binary(lambda dy, x: dy.T @ x))
+
+
+def attention_rows():
+    for shape in ("8x12x2048x64", "32x12x1024x64", "16x16x1024x128", "4x16x4096x128",
+                  "1x16x16384x128", "4x32x4096x64"):
+        for causal in (False, True):
+            text = "causal=%d" % causal
+            b, h, t, _ = shape.split("x")
+            yield Row("attention", " ".join([shape] * 3), "bf16", attention(causal), False, text,
+                      exact=int(t) <= 2048)
+            yield Row("attention_grad", " ".join([shape] * 4 + [f"{b}x{h}x{t}", shape]), "bf16",
+                      attention_grad(causal), False, text, exact=False)
+    for causal in (False, True):
+        shape = "8x12x2048x64"
+        yield Row("attention", " ".join([shape] * 3), "f32", attention(causal), False,
+                  "causal=%d" % causal)
+    decode = "32x32x1x128 32x8x8192x128 32x8x8192x128"
+    yield Row("attention", decode, "bf16",
+              binary(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True)))
+
+
+def all_rows():
+    for part in (elementwise_rows, row_rows, product_rows, attention_rows):
+        yield from part()
 
 
 def shape_of(text):
-    return () if text == "()" else tuple(int(x) for x in text.split("x"))
+    if text in ("()", "-"):
+        return ()
+    return tuple(int(x) for x in text.split("x"))
 
 
 def time_peer(run, flush, seconds):
@@ -179,48 +342,123 @@ def time_peer(run, flush, seconds):
     return statistics.median(times)
 
 
-def best_peer(make, compiled, dtype, shapes, flush, seconds):
+def make_call(row, dtype):
     torch.manual_seed(1)
-    run = make(DTYPES[dtype][1], *[shape_of(s) for s in shapes.split()])
-    best = ("torch", time_peer(run, flush, seconds))
-    if compiled:
+    return row.make(dtype, *[shape_of(s) for s in row.shapes.split()])
+
+
+def cupy_call(row):
+    torch.manual_seed(1)
+    dtype = DTYPES[row.dtype][1]
+    arrays = [cupy.from_dlpack(random(shape_of(s), dtype)) for s in row.shapes.split()]
+
+    def run():
+        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+            row.with_cupy(*arrays)
+    return run
+
+
+def peers_of(row, args):
+    """Names and calls; the first is PyTorch's own, run eagerly."""
+    calls = [("torch", make_call(row, DTYPES[row.dtype][1]))]
+    if row.compiled and not args.no_compile:
         torch._dynamo.reset()
-        us = time_peer(torch.compile(run), flush, seconds)
-        best = min(best, ("torch.compile", us), key=lambda x: x[1])
-    return best
+        calls.append(("torch.compile", torch.compile(calls[0][1])))
+    if cupy and row.with_cupy:
+        calls.append(("cupy", cupy_call(row)))
+    return calls
+
+
+def error_of(row):
+    """The peer's error: its result against its own in double."""
+    dtype = DTYPES[row.dtype][1]
+    got = make_call(row, dtype)()
+    want = make_call(row, Wide(dtype))().double()
+    scale = torch.finfo(dtype).eps * (want.abs() + want.square().mean().sqrt()) + 1e-300
+    return ((got.double() - want).abs() / scale).max().item()
+
+
+def guarded(what, fn):
+    """A peer that cannot do a row is no reason to leave out the others."""
+    try:
+        return fn()
+    except Exception as problem:  # every library has its own kinds
+        print(f"{what}: {str(problem).splitlines()[0][:150] if str(problem) else problem!r}")
+        torch.cuda.empty_cache()
+        return None
+
+
+def time_row(row, ours, flush, args):
+    calls = guarded(f"{row.op} {row.shapes}", lambda: peers_of(row, args)) or []
+    times = {}
+    for name, run in calls:
+        us = guarded(name, lambda run=run: time_peer(run, flush, args.seconds / 2))
+        if us:
+            times[name] = us
+    rows = ours.time(row, args)
+    for name, run in calls:
+        if name in times:
+            times[name] = min(times[name], time_peer(run, flush, args.seconds / 2))
+    del calls
+    error = None
+    if row.exact and not args.no_error and times:
+        error = guarded("its error", lambda: error_of(row))
+    torch.cuda.empty_cache()
+    return rows, times, error
+
+
+def number(value, form):
+    return format(value, form) if value is not None and math.isfinite(value) else ""
+
+
+COLUMNS = ("date card op shapes dtype impl ours_us peer peer_us ratio share_of_floor spread error "
+           "peer_error bytes flops attributes").split()
+
+
+def line_of(row, r, date, card, peer, us, error):
+    fields = {"date": date, "card": card, "op": row.op, "shapes": row.shapes, "dtype": row.dtype,
+              "impl": r["impl"], "ours_us": f"{r['us']:.2f}", "peer": peer or "",
+              "peer_us": number(us, ".2f"), "ratio": number(us and us / r["us"], ".3f"),
+              "share_of_floor": f"{r['floor'] / r['us']:.3f}", "spread": f"{r['spread']:.4f}",
+              "error": number(r["error"], ".3g"), "peer_error": number(error, ".3g"),
+              "bytes": f"{r['bytes']:.6g}", "flops": f"{r['flops']:.6g}",
+              "attributes": r["attributes"]}
+    return "\t".join(fields[name] for name in COLUMNS)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lib", default="build/libcupola.so")
-    parser.add_argument("--only", default="")
-    parser.add_argument("--records")
+    parser.add_argument("--only", nargs="*", default=[], help="rows whose op has one of the words")
+    parser.add_argument("--dtype", help="rows of this dtype")
+    parser.add_argument("--records", help="file of records to append to")
     parser.add_argument("--seconds", type=float, default=0.05)
+    parser.add_argument("--no-compile", action="store_true", help="PyTorch only as it is")
+    parser.add_argument("--no-error", action="store_true", help="times only")
+    parser.add_argument("--all", action="store_true", help="show what a call would not take, too")
     args = parser.parse_args()
     ours = Cupola(args.lib)
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     card = torch.cuda.get_device_name()
-    date = datetime.date.today().isoformat()
-    print(f"{card}, copy {ours.ceiling.copy_bytes / 1e9:.0f} GB/s")
-    lines = []
-    for op, shapes, dtype, make, compiled in ROWS:
-        if args.only not in op:
+    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M")
+    print(f"{card}, copy {ours.ceiling.copy_bytes / 1e9:.0f} GB/s, torch {torch.__version__}, "
+          f"cupy {cupy.__version__ if cupy else 'not installed'}")
+    known = {line for line in args.only}
+    for row in all_rows():
+        if (known and not any(w in row.op for w in known)) or args.dtype not in (None, row.dtype):
             continue
-        first = best_peer(make, compiled, dtype, shapes, flush, args.seconds)
-        rows = ours.time(op, shapes, dtype, args.seconds)
-        second = best_peer(make, False, dtype, shapes, flush, args.seconds)
-        peer, peer_us = min(first, second, key=lambda x: x[1])
-        torch.cuda.empty_cache()
-        for i, (impl, us, floor) in enumerate(rows):
-            print(f"{op:14s} {shapes:28s} {dtype:5s} {impl:14s} {us:9.1f} us  {peer:13s}"
-                  f"{peer_us:9.1f} us  ratio {peer_us / us:5.2f}  floor {floor / us:5.0%}")
-            if i == 0 and math.isfinite(us):
-                lines.append("\t".join([date, card, op, shapes, dtype, impl, f"{us:.2f}", peer,
-                                        f"{peer_us:.2f}", f"{peer_us / us:.3f}",
-                                        f"{floor / us:.3f}"]))
-    if args.records:
-        with open(args.records, "a", encoding="utf-8") as file:
-            file.write("".join(line + "\n" for line in lines))
+        rows, times, error = time_row(row, ours, flush, args)
+        peer = min(times, key=times.get) if times else None
+        us = times.get(peer)
+        for i, r in enumerate(rows):
+            others = ", ".join(f"{n} {t:.1f}" for n, t in times.items())
+            print(f"{row.op:14s} {row.shapes[:34]:34s} {row.dtype:5s} {r['attributes'][:12]:12s} "
+                  f"{r['impl']:12s} {r['us']:9.1f} us  ratio {number(us and us / r['us'], '.2f')} "
+                  f"({others})  floor {r['floor'] / r['us']:5.0%}  error {r['error']:.2g}, "
+                  f"theirs {number(error, '.2g')}", flush=True)
+            if i == 0 and args.records:
+                with open(args.records, "a", encoding="utf-8") as file:
+                    file.write(line_of(row, r, date, card, peer, us, error) + "\n")
 
 
 if __name__ == "__main__":

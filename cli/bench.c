@@ -1,18 +1,24 @@
 /* cupola bench: how fast each op is, next to what the device can do. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
+#include "cli/bench.h"
+#include "cli/bench_page.h"
 #include "cli/exit.h"
 #include "cli/json.h"
 #include "cli/op_names.h"
-#include "cli/options.h"
 #include "cli/terminal.h"
-#include "cupola/prof.h"
+#include "cuda/cuda.h"
+#include "tensor/context.h"
 
 typedef struct bench_given {
-    const char *device, *dtype, *shapes, *impl;
-    double seconds;
-    cli_files ops;
+    const char *device, *dtype, *shapes, *attributes, *impl, *format, *from, *peers;
+    double seconds, noise;
+    int64_t indices;
+    bool no_error, chosen;
+    cli_files ops, compare;
 } bench_given;
 
 static const cli_option options[] = {
@@ -22,62 +28,128 @@ static const cli_option options[] = {
     {"dtype", CHOICE(bench_given, dtype), "f32|f64|f16|bf16", "f32", "dtype of the inputs"},
     {"shapes", TEXT(bench_given, shapes), "SHAPES", NULL,
      "shapes of the inputs, as '32x768 768'; without it those each op names itself"},
+    {"attributes", TEXT(bench_given, attributes), "NAME=VALUE...", NULL,
+     "attributes that go with --shapes, as 'causal=1 axes=0,2'; without it those of the op's first "
+     "call"},
+    {"indices", INTEGER(bench_given, indices, 0, INT64_MAX), "N", "0",
+     "whole numbers among the inputs, such as ids, are below this; 0: the op's own choice"},
     {"impl", TEXT(bench_given, impl), "NAME", NULL, "time this implementation alone"},
+    {"chosen", FLAG(bench_given, chosen), NULL, NULL,
+     "time the implementation alone that a call would take"},
     {"seconds", REAL(bench_given, seconds, 0.001, 600), "S", "0.2",
      "time for each implementation and shape"},
+    {"no-error", FLAG(bench_given, no_error), NULL, NULL,
+     "do not measure the error against the specification, which takes a while"},
+    GROUP("What is written"),
+    {"format", CHOICE(bench_given, format), "text|json|csv|tsv|html|markdown", "text",
+     "html is a page with plots; csv and tsv can be read by --from and --compare"},
+    {"from", TEXT(bench_given, from), "FILE", NULL,
+     "measure nothing; take the newest row of each call from a file of records"},
+    {"peers", TEXT(bench_given, peers), "FILE", NULL,
+     "file of records to take the times of other libraries from"},
+    {"compare", FILES(bench_given, compare), "OLD NEW", NULL,
+     "measure nothing; compare two files of records, and fail where the second is slower"},
+    {"noise", REAL(bench_given, noise, 0, 1000), "PERCENT", "3",
+     "how much slower is no regression; twice the spread of both is allowed in any case"},
     {0}};
 
 typedef struct bench_run {
     cli_call *call;
     cup__json_writer writer;
+    cli_records records, peers;
+    char card[64], date[24];
     int64_t count;
+    int code;
 } bench_run;
 
-static void write_result(cup__json_writer *writer, const cup_bench_result *r)
+static const char *format_of(const cli_call *call)
+{
+    const bench_given *given = call->given;
+    return call->json ? "json" : given->format;
+}
+
+static bool is_format(const cli_call *call, const char *format)
+{
+    return !strcmp(format_of(call), format);
+}
+
+static void write_record(cup__json_writer *writer, const cli_record *r)
 {
     cup__json_open(writer, NULL, CUP__JSON_OBJECT);
     cup__json_add_string(writer, "op", r->op);
     cup__json_add_string(writer, "implementation", r->impl);
-    cup__json_add_string(writer, "dtype", cup_dtype_name(r->dtype));
+    cup__json_add_string(writer, "dtype", r->dtype);
     cup__json_add_string(writer, "shapes", r->shapes);
-    cup__json_add_integer(writer, "runs", r->runs);
-    cup__json_add_number(writer, "median_us", r->median_us);
-    cup__json_add_number(writer, "low_us", r->low_us);
-    cup__json_add_number(writer, "high_us", r->high_us);
+    cup__json_add_string(writer, "attributes", r->attributes);
+    cup__json_add_number(writer, "median_us", r->ours_us);
+    cup__json_add_number(writer, "spread", r->spread);
     cup__json_add_number(writer, "bytes", r->bytes);
     cup__json_add_number(writer, "flops", r->flops);
-    cup__json_add_number(writer, "floor_us", r->floor_us);
+    cup__json_add_number(writer, "share_of_floor", r->share_of_floor);
+    cup__json_add_number(writer, "error", r->error);
+    if (r->peer[0]) {
+        cup__json_add_string(writer, "peer", r->peer);
+        cup__json_add_number(writer, "peer_us", r->peer_us);
+        cup__json_add_number(writer, "ratio", r->ratio);
+    }
     cup__json_close(writer);
 }
 
 static void print_head(void)
 {
-    printf("%s%-16s %-12s %-5s %-28s %11s %10s %9s %7s%s\n", color(stdout, COLOR_BOLD), "op", "by",
-           "dtype", "shapes", "median us", "GB/s", "TFLOP/s", "reached", color(stdout, COLOR_OFF));
+    printf("%s%-16s %-12s %-5s %-28s %10s %6s %8s %8s %7s %8s%s\n", color(stdout, COLOR_BOLD),
+           "op", "by", "dtype", "shapes", "median us", "+- %", "GB/s", "TFLOP/s", "reached",
+           "error", color(stdout, COLOR_OFF));
+}
+
+static void print_record(const cli_record *r)
+{
+    char error[24] = "";
+    if (isfinite(r->error))
+        snprintf(error, sizeof error, "%.2g", r->error);
+    printf("%-16s %-12s %-5s %-28s %10.2f %6.1f %8.1f %8.3f %6.1f%% %8s", r->op, r->impl, r->dtype,
+           r->shapes, r->ours_us, 100 * r->spread, r->bytes / r->ours_us * 1e-3,
+           r->flops / r->ours_us * 1e-6, 100 * r->share_of_floor, error);
+    if (r->ratio > 0)
+        printf("  %s %.2f us, ratio %.2f", r->peer, r->peer_us, r->ratio);
+    printf("%s%s\n", r->attributes[0] ? "  " : "", r->attributes);
+    fflush(stdout);
+}
+
+/* The peer's time of the newest record of the same call. */
+static void add_peer(const cli_records *peers, cli_record *row)
+{
+    const cli_record *found = records_find(peers, row);
+    if (!found || !(found->peer_us > 0))
+        return;
+    memcpy(row->peer, found->peer, sizeof row->peer);
+    row->peer_us = found->peer_us;
+    row->peer_error = found->peer_error;
+    row->ratio = found->peer_us / row->ours_us;
 }
 
 static void on_result(const cup_bench_result *r, void *user)
 {
     bench_run *run = user;
-    if (run->call->json) {
-        write_result(&run->writer, r);
-        run->count++;
-        return;
+    cli_record row = record_of(r, run->card, run->date);
+    add_peer(&run->peers, &row);
+    if (is_format(run->call, "text")) {
+        if (!run->count)
+            print_head();
+        print_record(&row);
     }
-    if (!run->count++)
-        print_head();
-    double seconds = r->median_us * 1e-6;
-    printf("%-16s %-12s %-5s %-28s %11.2f %10.1f %9.3f %6.1f%%\n", r->op, r->impl,
-           cup_dtype_name(r->dtype), r->shapes, r->median_us, r->bytes / seconds * 1e-9,
-           r->flops / seconds * 1e-12, 100 * r->floor_us / r->median_us);
-    fflush(stdout);
+    run->count++;
+    int code = records_add(&run->records, &row);
+    run->code = run->code ? run->code : code;
 }
 
 static int bench_all(bench_run *run, cup_context *c, const cup_ceiling *ceiling)
 {
     const bench_given *given = run->call->given;
-    cup_bench_options how = {
-        .shapes = given->shapes, .impl = given->impl, .seconds = given->seconds};
+    cup_bench_options how = {.shapes = given->shapes, .impl = given->impl,
+                             .seconds = given->seconds, .attributes = given->attributes,
+                             .indices = given->indices, .no_error = given->no_error,
+                             .chosen = given->chosen};
     int code = CLI_OK;
     if (cup_dtype_find(given->dtype, &how.dtype) != CUP_OK)
         return cli_usage("--dtype %s: there is no such dtype", given->dtype);
@@ -92,42 +164,115 @@ static int bench_all(bench_run *run, cup_context *c, const cup_ceiling *ceiling)
     if (!run->count && !code)
         code = cli_fail(CLI_FAILED, "nothing to time: no implementation on %s takes this",
                         cup_device_text(c));
+    return code ? code : run->code;
+}
+
+static int write_document(bench_run *run, const char *device)
+{
+    json_begin(&run->writer, "bench");
+    cup__json_add_string(&run->writer, "device", device);
+    cup__json_add_number(&run->writer, "copy_bytes_per_second", records_copy_rate(&run->records));
+    cup__json_open(&run->writer, "results", CUP__JSON_ARRAY);
+    for (size_t i = 0; i < run->records.count; i++)
+        write_record(&run->writer, &run->records.row[i]);
+    cup__json_close(&run->writer);
+    return json_end(&run->writer);
+}
+
+/* What is written when all rows are there. */
+static int write_records(bench_run *run, const char *device)
+{
+    cup__text out = {0};
+    char separator = is_format(run->call, "csv") ? ',' : '\t';
+    if (is_format(run->call, "json"))
+        return write_document(run, device);
+    if (is_format(run->call, "html")) {
+        bench_page(&out, &run->records, device);
+    } else if (is_format(run->call, "markdown")) {
+        bench_markdown(&out, &run->records);
+    } else if (!is_format(run->call, "text")) {
+        records_head(&out, separator);
+        cup__text_add(&out, "\n");
+        for (size_t i = 0; i < run->records.count; i++) {
+            records_line(&out, &run->records.row[i], separator);
+            cup__text_add(&out, "\n");
+        }
+    }
+    int code = out.failed ? cli_fail(CLI_MEMORY, "no host memory for what is written") : CLI_OK;
+    if (!code && out.length)
+        fwrite(out.bytes, 1, out.length, stdout);
+    cup__text_free(&out);
     return code;
 }
 
-static int measure(cli_call *call, cup_context *c)
+static int measure(bench_run *run)
 {
-    bench_run run = {.call = call};
+    const bench_given *given = run->call->given;
+    cup_context *c = cup_context_new(&(cup_options){.device = given->device});
     cup_ceiling ceiling;
-    if (cup_ceiling_measure(c, &ceiling) != CUP_OK)
-        return cli_report(c);
-    if (!call->json) {
-        printf("%s; copies %.1f GB/s\n", cup_device_text(c), ceiling.copy_bytes * 1e-9);
-        return bench_all(&run, c, &ceiling);
+    int code = cli_report(c);
+    if (!code && cup_ceiling_measure(c, &ceiling) != CUP_OK)
+        code = cli_report(c);
+    if (!code) {
+        const char *name = c->device->is_cuda ? cup__cuda_facts(cup__cuda_of(c->device))->name
+                                              : cup_device_text(c);
+        snprintf(run->card, sizeof run->card, "%.63s", name);
+        if (is_format(run->call, "text"))
+            printf("%s; copies %.1f GB/s\n", cup_device_text(c), ceiling.copy_bytes * 1e-9);
+        code = bench_all(run, c, &ceiling);
+        int written = write_records(run, cup_device_text(c));
+        code = code ? code : written;
     }
-    json_begin(&run.writer, "bench");
-    cup__json_add_string(&run.writer, "device", cup_device_text(c));
-    cup__json_add_number(&run.writer, "copy_bytes_per_second", ceiling.copy_bytes);
-    cup__json_open(&run.writer, "results", CUP__JSON_ARRAY);
-    int code = bench_all(&run, c, &ceiling);
-    cup__json_close(&run.writer);
-    int written = json_end(&run.writer);
-    return code ? code : written;
+    cup_context_free(c);
+    return code;
+}
+
+static int retell(bench_run *run, const char *path)
+{
+    int code = records_read(&run->records, path);
+    if (code)
+        return code;
+    records_keep_latest(&run->records);
+    if (is_format(run->call, "text")) {
+        print_head();
+        for (size_t i = 0; i < run->records.count; i++)
+            print_record(&run->records.row[i]);
+    }
+    size_t count = run->records.count;
+    return write_records(run, count ? run->records.row[count - 1].card : "no rows");
+}
+
+static int check_words(const bench_given *given)
+{
+    if (given->shapes && given->ops.count != 1)
+        return cli_usage("--shapes are those of one op: name it with --op");
+    if (given->attributes && !given->shapes)
+        return cli_usage("--attributes go with --shapes");
+    if (given->compare.count && given->compare.count != 2)
+        return cli_usage("--compare takes two files, the old one and the new one");
+    return op_names_check(given->ops.name, given->ops.count);
 }
 
 static int run(cli_call *call)
 {
     const bench_given *given = call->given;
-    int code = op_names_check(given->ops.name, given->ops.count);
+    bench_run all = {.call = call};
+    time_t now = time(NULL);
+    struct tm utc;
+    int code = check_words(given);
     if (code)
         return code;
-    if (given->shapes && given->ops.count != 1)
-        return cli_usage("--shapes are those of one op: name it with --op");
-    cup_context *c = cup_context_new(&(cup_options){.device = given->device});
-    code = cli_report(c);
+    if (given->compare.count)
+        return bench_compare(call, given->compare.name, given->noise);
+    if (gmtime_r(&now, &utc))
+        strftime(all.date, sizeof all.date, "%Y-%m-%dT%H:%M", &utc);
+    if (given->peers)
+        code = records_read(&all.peers, given->peers);
+    records_keep_latest(&all.peers);
     if (!code)
-        code = measure(call, c);
-    cup_context_free(c);
+        code = given->from ? retell(&all, given->from) : measure(&all);
+    records_free(&all.records);
+    records_free(&all.peers);
     return code;
 }
 
@@ -135,12 +280,20 @@ const cli_verb verb_bench = {
     .name = "bench",
     .synopsis = "[OPTION]...",
     .words = "how fast each op is, next to what the device can do",
-    .text = "Times each implementation of each op at the shapes the op names, with the caches "
-            "flushed before every run. Prints the median time, the bytes and operations a second, "
-            "and the share of what the device can do at best, by the bytes the call must move and "
-            "the operations it must do.",
+    .text = "Times each implementation of each op at the shapes the op names, on random data, with "
+            "the caches flushed before every run. Prints the median time, half the distance of "
+            "the quartiles, the bytes and operations a second, the share of what the device can "
+            "do at best, by the bytes the call must move and the operations it must do, and the "
+            "largest error against the specification in units of the dtype's epsilon, relative "
+            "to the element and to the size of the whole; for that, large shapes are cut down.\n\n"
+            "Two files of records are compared call by call, in the time of the peer where both "
+            "have one, because cards and days differ.",
     .examples = "One op at one shape:\n"
-                "cupola bench --op layernorm --shapes '8192x768 768 768' --dtype bf16\n",
+                "cupola bench --op layernorm --shapes '8192x768 768 768' --dtype bf16\n"
+                "A page with plots:\n"
+                "cupola bench --dtype bf16 --format html >bench.html\n"
+                "Whether a change made anything slower:\n"
+                "cupola bench --format csv >new.csv; cupola bench --compare old.csv new.csv\n",
     .options = options,
     .size = sizeof(bench_given),
     .run = run,

@@ -6,7 +6,6 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "base/utf8.h"
 
 /* The picture and the frame of the curves in it, in SVG's units. */
 enum { WIDTH = 760, HEIGHT = 440, LEFT = 68, RIGHT = 24, TOP = 48, BOTTOM = 56 };
@@ -37,27 +36,10 @@ static const char style[] =
     "}\n"
     "</style>\n";
 
-/* Text as XML holds it; what is not UTF-8 or not allowed in XML becomes U+FFFD. */
-static void add_escaped(cup__text *out, const char *words)
-{
-    size_t length = strlen(words);
-    for (size_t i = 0; i < length;) {
-        int bytes = cup__utf8_decode(words + i, length - i, NULL);
-        unsigned char c = (unsigned char)words[i];
-        if (bytes <= 0 || (c < 0x20 && c != '\t' && c != '\n'))
-            cup__text_add(out, "\xef\xbf\xbd");
-        else if (c == '&' || c == '<' || c == '>' || c == '"')
-            cup__text_add(out, "&#%d;", c);
-        else
-            cup__text_append(out, words + i, (size_t)bytes);
-        i += bytes > 0 ? (size_t)bytes : 1;
-    }
-}
-
 static void add_label(cup__text *out, const char *attributes, const char *words)
 {
     cup__text_add(out, "<text %s>", attributes);
-    add_escaped(out, words);
+    cup__text_add_markup(out, words);
     cup__text_add(out, "</text>\n");
 }
 
@@ -205,7 +187,7 @@ cup_status plot_write(cup__error *error, const cli_plot *plot, const char *path)
                   "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" "
                   "width=\"%d\" height=\"%d\" role=\"img\">\n<title>",
                   WIDTH, HEIGHT, WIDTH, HEIGHT);
-    add_escaped(&out, plot->title);
+    cup__text_add_markup(&out, plot->title);
     cup__text_add(&out, "</title>\n%s<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", style,
                   WIDTH, HEIGHT);
     add_ticks(&out, &x, true);

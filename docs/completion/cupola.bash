@@ -15,6 +15,7 @@ _cupola()
     train:--bias) words='yes no' ;;
     train:--optimizer) words='adamw sgd lion' ;;
     bench:--dtype) words='f32 f64 f16 bf16' ;;
+    bench:--format) words='text json csv tsv html markdown' ;;
     *:--color) words='auto always never' ;;
     *) [[ $word == -* ]] && case $verb in
         train) words=' --data --out --resume --preset --device --dtype --precision --threads --seed --sample --tokenizer --vocabulary --layers --heads --kv-heads --width --hidden --context --positions --norm --mlp --bias --untied --dropout --steps --batch --accumulate --lr --lr-end --warmup --optimizer --beta1 --beta2 --momentum --weight-decay --clip --recompute --evaluate-every --evaluate-texts --save-every --json --color --help' ;;
@@ -22,7 +23,7 @@ _cupola()
         info) words=' --searched --json --color --help' ;;
         ops) words=' --json --color --help' ;;
         check) words=' --op --device --json --color --help' ;;
-        bench) words=' --op --device --dtype --shapes --impl --seconds --json --color --help' ;;
+        bench) words=' --op --device --dtype --shapes --attributes --indices --impl --chosen --seconds --no-error --format --from --peers --compare --noise --json --color --help' ;;
         kernels) words=' --arch --op --pack --threads --json --color --help' ;;
         esac ;;
     esac

@@ -54,6 +54,10 @@ typedef struct cup_bench_result {
     double median_us, low_us, high_us; /* the middle and the quartiles */
     double bytes, flops;               /* that the call must move and do */
     double floor_us;                   /* what the ceiling allows at best */
+    const char *attributes;   /* those that are not zero, "causal=1 axes=0,2" */
+    double error;             /* against the specification, as in cup_check; NAN: not known */
+    const char *error_shapes; /* where that was measured: large shapes are cut down for it */
+    bool chosen;              /* the implementation that a call takes */
 } cup_bench_result;
 
 /* How to time. All zero means the defaults. */
@@ -62,10 +66,13 @@ typedef struct cup_bench_options {
     const char *shapes; /* one for each input, "32x768 768"; NULL: the op's own bench shapes */
     const char *impl;   /* only this implementation; NULL: all that accept */
     double seconds;     /* for each implementation and shape; 0 means 0.2 */
+    const char *attributes; /* "causal=1"; what is not named is as in the op's first bench call */
+    int64_t indices;    /* whole numbers among the inputs are below this; 0: the op's own choice */
+    bool no_error;      /* time only */
+    bool chosen;        /* only the implementation that a call takes */
 } cup_bench_options;
 
-/* Times one op and reports each implementation at each shape. Attributes are those of the op's
- * own bench calls. */
+/* Times one op and reports each implementation at each shape. */
 CUP_API cup_status cup_bench(cup_context *c, const char *op, const cup_bench_options *options,
                              const cup_ceiling *ceiling,
                              void (*report)(const cup_bench_result *result, void *user),

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/utf8.h"
 
 static bool reserve(cup__text *text, size_t more)
 {
@@ -99,4 +100,20 @@ const char *cup__text_bytes(double bytes, char out[32])
     }
     snprintf(out, 32, unit == 0 || bytes >= 100 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
     return out;
+}
+
+void cup__text_add_markup(cup__text *out, const char *words)
+{
+    size_t length = strlen(words);
+    for (size_t i = 0; i < length;) {
+        int bytes = cup__utf8_decode(words + i, length - i, NULL);
+        unsigned char c = (unsigned char)words[i];
+        if (bytes <= 0 || (c < 0x20 && c != '\t' && c != '\n'))
+            cup__text_add(out, "\xef\xbf\xbd");
+        else if (c == '&' || c == '<' || c == '>' || c == '"')
+            cup__text_add(out, "&#%d;", c);
+        else
+            cup__text_append(out, words + i, (size_t)bytes);
+        i += bytes > 0 ? (size_t)bytes : 1;
+    }
 }

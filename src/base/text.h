@@ -15,6 +15,9 @@ void cup__text_add(cup__text *text, const char *format, ...) __attribute__((form
 void cup__text_append(cup__text *text, const void *bytes, size_t count);
 void cup__text_free(cup__text *text);
 
+/* Words as XML and HTML hold them; what is not UTF-8 or not allowed there becomes U+FFFD. */
+void cup__text_add_markup(cup__text *text, const char *words);
+
 /* Numbers with a point, whatever the program's locale has instead. The shortest digits that give
  * the same double; and as strtod reads them, `end` set behind the number. */
 void cup__text_add_number(cup__text *text, double value);

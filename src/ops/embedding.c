@@ -100,5 +100,6 @@ const cup__op cup__op_embedding = {
     .samples = samples,
     .bench = bench,
     .domain = {{0}, {0, 60}},
+    .bench_indices = 50257,
     .in_dtypes = {0, CUP__DTYPES_INDEX},
 };

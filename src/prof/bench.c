@@ -7,7 +7,8 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "cuda/cuda.h"
-#include "prof/check.h"
+#include "prof/accuracy.h"
+#include "prof/attributes.h"
 #include "prof/cost.h"
 
 #define MOST_INPUTS 64
@@ -152,12 +153,15 @@ typedef struct bench {
     cup_context *c;
     const cup__row *row;
     const char *only_impl;
+    bool only_chosen;
     double seconds;
     const cup_ceiling *ceiling;
     void (*report)(const cup_bench_result *result, void *user);
     void *user;
     stopwatch watch;
     cup__call call;
+    cup__accuracy *accuracy; /* NULL: not known, or not wanted */
+    cup__text attributes;
     cup_bench_result result;
 } bench;
 
@@ -198,46 +202,92 @@ static void set_floor(bench *b)
         r->floor_us = fmax(r->floor_us, r->flops / rate * 1e6);
 }
 
+static void set_error(bench *b, const cup__impl *impl)
+{
+    b->result.error = NAN;
+    b->result.error_shapes = "";
+    if (!b->accuracy)
+        return;
+    b->result.error = cup__accuracy_of(b->accuracy, b->c, impl);
+    b->result.error_shapes = cup__accuracy_shapes(b->accuracy);
+}
+
 static cup_status bench_impls(bench *b)
 {
+    const cup__impl *chosen = cup__call_choose(&b->call);
     cup__place place = b->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
     for (const cup__impl *impl = b->row->op->impls; impl && impl->name; impl++) {
-        if (impl->place != place || (b->only_impl && strcmp(b->only_impl, impl->name)) ||
+        if (impl->place != place || (b->only_chosen && impl != chosen) ||
+            (b->only_impl && strcmp(b->only_impl, impl->name)) ||
             (impl->refuses && impl->refuses(&b->call)))
             continue;
         b->result.impl = impl->name;
+        b->result.chosen = impl == chosen;
         CUP_TRY(time_runs(b, impl));
         set_floor(b);
+        set_error(b, impl);
         b->report(&b->result, b->user);
     }
     return CUP_OK;
 }
 
-static cup_status bench_sample(bench *b, const cup__sample *sample, cup_dtype dtype)
+static cup_status bench_sample(bench *b, const cup__sample *sample,
+                               const cup_bench_options *options)
 {
     cup_tensor *in[MOST_INPUTS];
-    int count = cup__sample_inputs(b->c, b->row, sample, dtype, dtype, CUP__ROW_MAJOR, SEED, in,
-                                   MOST_INPUTS);
+    cup_dtype dtype = options->dtype;
+    int64_t indices = options->indices ? options->indices : options->shapes ? 0
+                                                          : b->row->op->bench_indices;
+    int count = cup__sample_inputs_filled(b->c, b->row, sample, dtype, dtype, CUP__ROW_MAJOR, SEED,
+                                          (cup__filling){.indices = indices}, in, MOST_INPUTS);
     if (count < 0)
         return b->c->error.status;
     CUP_TRY(cup__call_begin(&b->call, b->c, b->row, in, count, sample->attributes));
     CUP_TRY(cup__call_allocate(&b->call));
-    b->result = (cup_bench_result){.op = b->row->name, .shapes = sample->shapes, .dtype = dtype};
+    cup__text_free(&b->attributes);
+    cup__attributes_text(b->row, sample->attributes, &b->attributes);
+    b->result = (cup_bench_result){.op = b->row->name, .shapes = sample->shapes, .dtype = dtype,
+                                   .attributes = cup__text_string(&b->attributes)};
     return bench_impls(b);
+}
+
+/* What the options ask for, in place of the op's own calls. */
+static cup_status given_sample(bench *b, const cup_bench_options *options, const cup__sample *own,
+                               cup__sample *out, void **attributes)
+{
+    size_t size = b->row->attributes_size;
+    *out = (cup__sample){options->shapes, own ? own->attributes : NULL};
+    if (!options->attributes)
+        return CUP_OK;
+    *attributes = cup__calloc(1, size + 1);
+    if (!*attributes)
+        return cup__fail(&b->c->error, CUP_MEMORY, "out of host memory for a benchmark");
+    if (out->attributes)
+        memcpy(*attributes, out->attributes, size);
+    out->attributes = *attributes;
+    return cup__attributes_parse(&b->c->error, b->row, options->attributes, *attributes);
 }
 
 static cup_status bench_samples(bench *b, const cup_bench_options *options)
 {
     const cup__sample *own = b->row->op->bench ? b->row->op->bench : b->row->op->samples;
-    const cup__sample given[] = {{options->shapes, own ? own->attributes : NULL}, {0}};
+    cup__sample given[2] = {{0}};
+    void *attributes = NULL;
     cup_status status = CUP_OK;
+    if (options->shapes)
+        status = given_sample(b, options, own, given, &attributes);
     for (const cup__sample *s = options->shapes ? given : own; s && s->shapes; s++) {
         if (status != CUP_OK)
             break;
+        b->accuracy =
+            options->no_error ? NULL : cup__accuracy_new(b->row, s, options->dtype);
         cup_scope_open(b->c);
-        status = bench_sample(b, s, options->dtype);
+        status = bench_sample(b, s, options);
         cup__scope_pop(b->c);
+        cup__accuracy_free(b->accuracy);
     }
+    cup__text_free(&b->attributes);
+    cup__free(attributes);
     return status;
 }
 
@@ -258,6 +308,7 @@ cup_status cup_bench(cup_context *c, const char *op, const cup_bench_options *op
     if (b.row->op->view)
         return CUP_OK;
     b.only_impl = options->impl;
+    b.only_chosen = options->chosen;
     b.seconds = options->seconds > 0 ? options->seconds : 0.2;
     cup_status status = stopwatch_open(&b.watch, c, FLUSH_BYTES);
     if (status == CUP_OK)

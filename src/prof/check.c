@@ -6,16 +6,13 @@
 
 #include "base/memory.h"
 #include "cuda/cuda.h"
+#include "prof/compare.h"
 #include "prof/kernels.h"
 
 #define MOST_INPUTS 64
 #define GUARD 64 /* elements before and behind each result */
 #define SEED 20240229u
 #define USUAL_TOLERANCE 4.0
-
-static const double epsilon[] = {[CUP_F32] = 0x1p-23,   [CUP_F64] = 0x1p-52,
-                                 [CUP_F16] = 0x1p-10,   [CUP_BF16] = 0x1p-7,
-                                 [CUP_F8E4M3] = 0x1p-3, [CUP_F8E5M2] = 0x1p-2};
 
 static const char *const layout_names[] = {"row-major", "padded", "transposed"};
 
@@ -83,48 +80,6 @@ static bool guards_hold(cup_tensor *t)
     return hold;
 }
 
-static bool both_special(double got, double want)
-{
-    return (isnan(got) && isnan(want)) || (isinf(want) && got == want);
-}
-
-/* The largest difference in units of the dtype's epsilon, relative to the size of the element
- * and of the whole. */
-static double compare(const cup_tensor *want, const cup_tensor *got, cup_dtype dtype, char *note,
-                      size_t note_size)
-{
-    double squares = 0, worst = 0;
-    for (int64_t i = 0; i < want->count; i++) {
-        double v = cup__load(want, cup__offset_of(want, i));
-        squares += isfinite(v) ? v * v : 0;
-    }
-    double rms = sqrt(squares / (double)(want->count ? want->count : 1));
-    bool exact = !cup__dtype_is_float(dtype);
-    for (int64_t i = 0; i < want->count; i++) {
-        double w = cup__load(want, cup__offset_of(want, i)), g = cup__load(got, i);
-        if (both_special(g, w) || g == w)
-            continue;
-        double scale = exact ? 0.125 : epsilon[dtype] * (fabs(w) + rms) + 1e-300;
-        double error = fabs(g - w) / scale;
-        if (!(error <= worst)) {
-            worst = isnan(error) ? INFINITY : error;
-            snprintf(note, note_size, "element %lld is %.9g, expected %.9g", (long long)i, g, w);
-        }
-    }
-    return worst;
-}
-
-/* The tensor's values on the host, as a tensor that only cup__load may use. */
-static bool on_host(cup_tensor *t, cup_tensor *host, void **memory)
-{
-    size_t bytes = (size_t)(t->count * cup_dtype_size(t->dtype));
-    *memory = cup__malloc(bytes);
-    if (!*memory || cup_tensor_read(t, *memory, bytes) != CUP_OK)
-        return false;
-    *host = (cup_tensor){.data = *memory, .dtype = t->dtype, .count = t->count};
-    return true;
-}
-
 static void compare_with_reference(check *k, cup_check_result *r, cup_tensor *want,
                                    cup_tensor *got)
 {
@@ -135,11 +90,11 @@ static void compare_with_reference(check *k, cup_check_result *r, cup_tensor *wa
     if (!cup__shape_equal(&a, &b)) {
         r->error = INFINITY;
         snprintf(k->note, sizeof k->note, "the shape differs from the specification's");
-    } else if (!on_host(got, &host, &memory)) {
+    } else if (!cup__on_host(got, &host, &memory)) {
         r->error = INFINITY;
         snprintf(k->note, sizeof k->note, "%.300s", k->c->error.text);
     } else {
-        double error = compare(want, &host, got->dtype, note, sizeof note);
+        double error = cup__compare(want, &host, note, sizeof note);
         if (error > r->error) {
             r->error = error;
             snprintf(k->note, sizeof k->note, "%s", note);
@@ -162,7 +117,7 @@ static bool same_bits(cup_tensor *a, cup_tensor *b)
 {
     cup_tensor x, y;
     void *mx = NULL, *my = NULL;
-    bool same = on_host(a, &x, &mx) && on_host(b, &y, &my) &&
+    bool same = cup__on_host(a, &x, &mx) && cup__on_host(b, &y, &my) &&
                 !memcmp(mx, my, (size_t)(a->count * cup_dtype_size(a->dtype)));
     cup__free(mx);
     cup__free(my);

@@ -23,5 +23,15 @@ uint32_t cup__check_dtypes(const cup__row *row);
 int cup__sample_inputs(cup_context *c, const cup__row *row, const cup__sample *sample,
                        cup_dtype dtype, cup_dtype hold, cup__layout layout, uint64_t seed,
                        cup_tensor **in, int most);
+/* The same with whole numbers drawn from [0, indices), 0: from the op's domain; and, where asked
+ * for, large tensors too filled with numbers that are the same on every device and in every dtype,
+ * which takes longer. */
+typedef struct cup__filling {
+    int64_t indices;
+    bool alike;
+} cup__filling;
+int cup__sample_inputs_filled(cup_context *c, const cup__row *row, const cup__sample *sample,
+                              cup_dtype dtype, cup_dtype hold, cup__layout layout, uint64_t seed,
+                              cup__filling filling, cup_tensor **in, int most);
 
 #endif

@@ -92,9 +92,10 @@ static cup_status fill_in_place(cup_tensor *t, cup__domain domain)
     return t->context->error.status;
 }
 
-static cup_status fill(cup_tensor *t, cup_dtype rounded, cup__domain domain, uint64_t *state)
+static cup_status fill(cup_tensor *t, cup_dtype rounded, cup__domain domain, bool alike,
+                       uint64_t *state)
 {
-    if (t->count >= MANY && t->contiguous && cup__dtype_is_float(t->dtype))
+    if (!alike && t->count >= MANY && t->contiguous && cup__dtype_is_float(t->dtype))
         return fill_in_place(t, domain);
     if (domain.low == 0 && domain.high == 0)
         domain = (cup__domain){-2, 2};
@@ -120,6 +121,14 @@ int cup__sample_inputs(cup_context *c, const cup__row *row, const cup__sample *s
                        cup_dtype dtype, cup_dtype hold, cup__layout layout, uint64_t seed,
                        cup_tensor **in, int most)
 {
+    return cup__sample_inputs_filled(c, row, sample, dtype, hold, layout, seed, (cup__filling){0},
+                                     in, most);
+}
+
+int cup__sample_inputs_filled(cup_context *c, const cup__row *row, const cup__sample *sample,
+                              cup_dtype dtype, cup_dtype hold, cup__layout layout, uint64_t seed,
+                              cup__filling filling, cup_tensor **in, int most)
+{
     int count = 0;
     const char *text = sample->shapes;
     cup__shape shape = {0};
@@ -136,7 +145,10 @@ int cup__sample_inputs(cup_context *c, const cup__row *row, const cup__sample *s
         shape.dtype = cup__dtype_is_float(own) && hold == CUP_F64 ? CUP_F64 : own;
         in[i] = lay_out(c, &shape, layout);
         uint64_t state = seed + (uint64_t)i * 7919;
-        if (!in[i] || (seed && fill(in[i], own, row->op->domain[slot], &state) != CUP_OK))
+        cup__domain domain = row->op->domain[slot];
+        if (filling.indices > 0 && !cup__dtype_is_float(own))
+            domain = (cup__domain){0, (double)filling.indices};
+        if (!in[i] || (seed && fill(in[i], own, domain, filling.alike, &state) != CUP_OK))
             return -1;
     }
     if (text[strspn(text, " ")] || count < row->in_least || count > row->in_most) {

@@ -1,0 +1,224 @@
+#include "prof/accuracy.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "prof/compare.h"
+#include "prof/cost.h"
+
+#define MOST_INPUTS 64
+#define MOST_NUMBERS 256
+#define MOST_TEXT 1024
+#define MOST_ELEMENTS (1 << 23)
+#define MOST_WORK 4e7 /* operations and elements, about half a second of the specification */
+#define SMALL 64      /* sizes are not cut below this while others are larger */
+#define SEED 20261121u
+
+struct cup__accuracy {
+    cup_context *c;
+    const cup__row *row;
+    cup__sample sample; /* points to `shapes` */
+    char shapes[MOST_TEXT];
+    cup_dtype dtype;
+    cup__call call;
+    cup_tensor *in[MOST_INPUTS];
+};
+
+/* The sizes in a sample's text, and where each shape ends among them. */
+typedef struct sizes {
+    int64_t size[MOST_NUMBERS];
+    int count, row_length; /* row_length: the place of the first shape's last size, or -1 */
+    double elements;
+} sizes;
+
+static bool read_sizes(const char *text, sizes *out)
+{
+    *out = (sizes){.row_length = -1};
+    double product = 1;
+    bool any = false;
+    for (const char *at = text; *at;) {
+        if (*at >= '0' && *at <= '9') {
+            char *end;
+            if (out->count == MOST_NUMBERS)
+                return false;
+            out->size[out->count] = strtoll(at, &end, 10);
+            product *= (double)out->size[out->count++];
+            any = true;
+            at = end;
+            continue;
+        }
+        if (*at == ' ' && any) {
+            out->row_length = out->row_length < 0 ? out->count - 1 : out->row_length;
+            out->elements += product;
+            product = 1;
+            any = false;
+        }
+        at++;
+    }
+    out->elements += any ? product : 0;
+    if (out->row_length < 0)
+        out->row_length = out->count - 1;
+    return true;
+}
+
+/* The size to halve next: large ones first, the length of rows last; 0 when all are small. */
+static int64_t choose(const sizes *s)
+{
+    int64_t keep = s->row_length >= 0 ? s->size[s->row_length] : 0, most = 0;
+    for (int i = 0; i < s->count; i++)
+        if (s->size[i] != keep && s->size[i] > most)
+            most = s->size[i];
+    if (most > SMALL)
+        return most;
+    if (keep > 8 * SMALL || most < 2)
+        return keep > 1 ? keep : 0;
+    return most;
+}
+
+static bool halve(char text[MOST_TEXT], const sizes *s)
+{
+    char out[MOST_TEXT] = "";
+    int64_t victim = choose(s);
+    size_t used = 0;
+    if (!victim)
+        return false;
+    for (const char *at = text; *at && used < sizeof out - 24;) {
+        if (*at < '0' || *at > '9') {
+            out[used++] = *at++;
+            continue;
+        }
+        char *end;
+        long long size = strtoll(at, &end, 10);
+        used += (size_t)snprintf(out + used, sizeof out - used, "%lld",
+                                 size == victim ? (size + 1) / 2 : size);
+        at = end;
+    }
+    out[used] = 0;
+    memcpy(text, out, used + 1);
+    return true;
+}
+
+static bool begin(cup__accuracy *a, uint64_t seed)
+{
+    int count = cup__sample_inputs_filled(a->c, a->row, &a->sample, a->dtype, CUP_F64,
+                                          CUP__ROW_MAJOR, seed, (cup__filling){.alike = true},
+                                          a->in, MOST_INPUTS);
+    return count >= 0 &&
+           cup__call_begin(&a->call, a->c, a->row, a->in, count, a->sample.attributes) == CUP_OK &&
+           cup__call_allocate(&a->call) == CUP_OK;
+}
+
+static double work_of(const cup__call *call)
+{
+    double bytes, flops, elements = 0;
+    cup__call_cost(call, &bytes, &flops);
+    for (int i = 0; i < call->in_count; i++)
+        elements += call->in[i] ? (double)call->in[i]->count : 0;
+    for (int i = 0; i < call->out_count; i++)
+        elements += (double)call->out[i]->count;
+    return flops + 4 * elements;
+}
+
+/* Cuts the shapes down until the specification can manage them, and computes it. */
+static bool compute(cup__accuracy *a)
+{
+    sizes s;
+    for (bool fits = false; !fits;) {
+        if (!read_sizes(a->shapes, &s))
+            return false;
+        fits = s.elements <= MOST_ELEMENTS;
+        if (fits) {
+            cup_scope_open(a->c);
+            bool begun = begin(a, 0);
+            fits = begun && work_of(&a->call) <= MOST_WORK;
+            cup__scope_pop(a->c);
+            if (!begun)
+                return false;
+        }
+        if (!fits && !halve(a->shapes, &s))
+            return false;
+    }
+    cup_seed(a->c, SEED);
+    return begin(a, SEED) && cup__call_run(&a->call, NULL) == CUP_OK;
+}
+
+cup__accuracy *cup__accuracy_new(const cup__row *row, const cup__sample *sample, cup_dtype dtype)
+{
+    size_t length = strlen(sample->shapes);
+    cup__accuracy *a = length < MOST_TEXT && !row->op->view ? cup__calloc(1, sizeof *a) : NULL;
+    if (!a)
+        return NULL;
+    memcpy(a->shapes, sample->shapes, length + 1);
+    a->row = row;
+    a->dtype = dtype;
+    a->sample = *sample;
+    a->sample.shapes = a->shapes;
+    a->c = cup_context_new(&(cup_options){.device = "cpu"});
+    if (cup_error(a->c) == CUP_OK && compute(a))
+        return a;
+    cup__accuracy_free(a);
+    return NULL;
+}
+
+void cup__accuracy_free(cup__accuracy *a)
+{
+    if (a)
+        cup_context_free(a->c);
+    cup__free(a);
+}
+
+const char *cup__accuracy_shapes(const cup__accuracy *a)
+{
+    return a->shapes;
+}
+
+static void compare(const cup_tensor *want, cup_tensor *got, double *worst)
+{
+    char note[200];
+    void *memory = NULL;
+    cup_tensor host;
+    cup__shape a = cup__shape_of(want), b = cup__shape_of(got);
+    double error = INFINITY;
+    if (cup__shape_equal(&a, &b) && cup__on_host(got, &host, &memory))
+        error = cup__compare(want, &host, note, sizeof note);
+    cup__free(memory);
+    *worst = fmax(*worst, error);
+}
+
+static double run(const cup__accuracy *a, cup_context *c, const cup__impl *impl)
+{
+    cup_tensor *in[MOST_INPUTS];
+    cup__call call;
+    double worst = 0;
+    int count = cup__sample_inputs_filled(c, a->row, &a->sample, a->dtype, a->dtype,
+                                          CUP__ROW_MAJOR, SEED, (cup__filling){.alike = true}, in,
+                                          MOST_INPUTS);
+    if (count < 0 ||
+        cup__call_begin(&call, c, a->row, in, count, a->sample.attributes) != CUP_OK ||
+        (impl->refuses && impl->refuses(&call)) || cup__call_allocate(&call) != CUP_OK ||
+        cup__call_run(&call, impl) != CUP_OK)
+        return NAN;
+    for (int i = 0; i < call.out_count; i++)
+        compare(a->call.out[i], call.out[i], &worst);
+    for (int i = 0; i < call.in_count; i++)
+        if (call.in[i] && cup__input_changes(call.op, i))
+            compare(a->call.in[i], call.in[i], &worst);
+    return worst;
+}
+
+double cup__accuracy_of(const cup__accuracy *a, cup_context *c, const cup__impl *impl)
+{
+    cup__random before = c->random;
+    cup_seed(c, SEED);
+    cup_scope_open(c);
+    double error = run(a, c, impl);
+    cup__scope_pop(c);
+    cup__error_clear(&c->error);
+    cup_seed(c, before.seed);
+    cup_random_step(c, before.step);
+    c->random.sequence = before.sequence;
+    return error;
+}

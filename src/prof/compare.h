@@ -1,0 +1,15 @@
+/* How far results are from those of the specification. */
+#ifndef CUP_PROF_COMPARE_H
+#define CUP_PROF_COMPARE_H
+
+#include "tensor/tensor.h"
+
+/* The tensor's values on the host, as a tensor that only cup__load may use; *memory is to be freed
+ * with cup__free either way. False: no memory, or an error in the tensor's context. */
+bool cup__on_host(cup_tensor *t, cup_tensor *host, void **memory);
+
+/* The largest difference in units of the epsilon of what was got, relative to the size of the
+ * element and of the whole. `note` says where it is, when there is one. */
+double cup__compare(const cup_tensor *want, const cup_tensor *got, char *note, size_t note_size);
+
+#endif

@@ -1,0 +1,131 @@
+/* Records of benchmarks: written, read again, compared, drawn. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "test.h"
+
+static char out[400000];
+
+static const char *folder(void)
+{
+    static const char *made;
+    if (!made)
+        made = test_folder();
+    return made;
+}
+
+static int cupola(const char *words)
+{
+    char *build = realpath(test_build(), NULL);
+    int code = test_command(out, sizeof out, "cd %s && PATH=%s:$PATH && cupola %s", folder(), build,
+                            words);
+    free(build);
+    return code;
+}
+
+static void put(const char *name, const char *text)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder(), name);
+    EXPECT_INT(cup__file_write(NULL, path, text, strlen(text)), CUP_OK);
+}
+
+#define HEAD                                                                                       \
+    "date\tcard\top\tshapes\tdtype\timpl\tours_us\tpeer\tpeer_us\tratio\tshare_of_floor\tspread\n"
+#define ROW(us, peer, ratio, spread)                                                               \
+    "2026-01-01T10:00\tX\tadd\t8 8\tf32\tvector\t" us "\ttorch\t" peer "\t" ratio "\t0.9\t" spread \
+    "\n"
+
+TEST(bench_compare_tells_a_regression_from_noise)
+{
+    put("old.tsv", HEAD ROW("10", "", "", "0.01"));
+    put("same.tsv", HEAD ROW("10.3", "", "", "0.01"));
+    put("slow.tsv", HEAD ROW("11", "", "", "0.01"));
+    put("loud.tsv", HEAD ROW("11", "", "", "0.05"));
+    put("fast.tsv", HEAD ROW("8", "", "", "0.01"));
+    EXPECT_INT(cupola("bench --compare old.tsv same.tsv"), 0);
+    EXPECT_INT(cupola("bench --compare old.tsv slow.tsv"), 1);
+    EXPECT_CONTAINS(out, "1 of 1 calls are slower");
+    EXPECT_INT(cupola("bench --compare old.tsv slow.tsv --noise 11"), 0);
+    EXPECT_INT(cupola("bench --compare old.tsv loud.tsv"), 0);
+    EXPECT_INT(cupola("bench --compare old.tsv fast.tsv"), 0);
+    EXPECT_CONTAINS(out, "faster");
+    EXPECT_INT(cupola("bench --compare old.tsv slow.tsv --json 2>/dev/null"), 1);
+    EXPECT_CONTAINS(out, "\"regression\": true");
+}
+
+/* On another card everything is slower, the peer too. */
+TEST(bench_compare_measures_in_the_peers_time)
+{
+    put("old.tsv", HEAD ROW("10", "12", "1.2", "0.01"));
+    put("card.tsv", HEAD ROW("20", "24", "1.2", "0.01"));
+    put("slow.tsv", HEAD ROW("20", "20", "1.0", "0.01"));
+    EXPECT_INT(cupola("bench --compare old.tsv card.tsv"), 0);
+    EXPECT_INT(cupola("bench --compare old.tsv slow.tsv"), 1);
+}
+
+TEST(bench_records_newest_run_counts)
+{
+    put("two.tsv", HEAD ROW("10", "", "", "0.01")
+        "2026-01-02T10:00\tX\tadd\t8 8\tf32\tvector\t7\t\t\t\t0.9\t0.01\n"
+        "2026-01-02T10:00\tX\tadd\t8 8\tf32\tplain\t9\t\t\t\t0.9\t0.01\n");
+    EXPECT_INT(cupola("bench --from two.tsv --format csv"), 0);
+    EXPECT_CONTAINS(out, "vector,7,");
+    EXPECT(!strstr(out, "plain"));
+}
+
+TEST(bench_files_that_are_none)
+{
+    put("none.tsv", "a\tb\nc\td\n");
+    put("zero.tsv", HEAD ROW("0", "", "", ""));
+    put("other.tsv", HEAD "2026-01-01\tX\tsub\t8 8\tf32\tvector\t7\n");
+    put("add.tsv", HEAD ROW("10", "", "", ""));
+    EXPECT_INT(cupola("bench --from nothing.tsv"), 5);
+    EXPECT_INT(cupola("bench --from none.tsv"), 5);
+    EXPECT_INT(cupola("bench --from zero.tsv"), 5);
+    EXPECT_CONTAINS(out, "line 2");
+    EXPECT_INT(cupola("bench --compare add.tsv other.tsv"), 1);
+    EXPECT_CONTAINS(out, "no call in common");
+    EXPECT_INT(cupola("bench --compare add.tsv"), 2);
+}
+
+TEST(bench_formats)
+{
+    const char *run = "bench --op sum --device cpu --seconds 0.001 --shapes 64x32 --attributes "
+                      "'axes=0,1 keep=1' --format %s";
+    char words[200];
+    snprintf(words, sizeof words, run, "csv >a.csv");
+    EXPECT_INT(cupola(words), 0);
+    EXPECT_INT(cupola("bench --from a.csv"), 0);
+    EXPECT_CONTAINS(out, "axes=0,1 keep=1");
+    EXPECT_INT(cupola("bench --from a.csv --format tsv >b.tsv; cmp a.csv b.tsv"), 1);
+    EXPECT_INT(cupola("bench --from b.tsv --format csv"), 0);
+    EXPECT_CONTAINS(out, "\"axes=0,1 keep=1\"");
+    snprintf(words, sizeof words, run, "html");
+    EXPECT_INT(cupola(words), 0);
+    EXPECT_CONTAINS(out, "<!doctype html>");
+    EXPECT_CONTAINS(out, "Bandwidth against size");
+    EXPECT_CONTAINS(out, "</html>");
+    EXPECT_INT(cupola("bench --op sum --device cpu --shapes 8 --attributes 'axis=0'"), 2);
+    EXPECT_CONTAINS(out, "ints axes");
+    EXPECT_INT(cupola("bench --op sum --device cpu --shapes 8 --attributes 'axes=,'"), 2);
+    EXPECT_INT(cupola("bench --op sum --device cpu --attributes 'axes=0'"), 2);
+}
+
+TEST(bench_error_beside_the_time)
+{
+    EXPECT_INT(cupola("bench --op softmax --device cpu --dtype bf16 --seconds 0.001 --json "
+                      "--shapes 300x700"),
+               0);
+    const char *at = strstr(out, "\"error\": ");
+    EXPECT(at != NULL);
+    double error = 99;
+    sscanf(at + 9, "%lf", &error);
+    EXPECT(error > 0 && error < 4);
+    EXPECT_INT(cupola("bench --op softmax --device cpu --no-error --seconds 0.001 --json "
+                      "--shapes 300x700"),
+               0);
+    EXPECT_CONTAINS(out, "\"error\": null");
+}

@@ -243,6 +243,23 @@ CUP_API cup_status cup_add_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *re
                                    cup_tensor *gamma, double eps, cup_tensor **y,
                                    cup_tensor **sum);
 
+/* (x, gamma?, beta?, running_mean?, running_var?): (x - mean) / sqrt(variance + eps) gamma +
+ * beta for each channel, a place along the axis: 1 in [N,C,H,W], -1 in [N,H,W,C]. In training
+ * the statistics are those of x, and the running ones, if given, move by momentum towards its
+ * mean and unbiased variance, in place; otherwise they are the running ones. These are f32, or
+ * f64 for x in f64; gamma and beta have the dtype of x or f32 */
+CUP_API cup_tensor *cup_batchnorm(cup_context *c, cup_tensor *x, cup_tensor *gamma,
+                                  cup_tensor *beta, cup_tensor *running_mean,
+                                  cup_tensor *running_var, int axis, bool train, double eps,
+                                  double momentum);
+
+/* (x, gamma?, beta?): (x - mean) / sqrt(variance + eps) gamma + beta with the statistics of
+ * each group of neighbouring channels over all dimensions but the first; channels lie along the
+ * axis, 1 or the last. groups 0: each channel is one, instance normalisation. gamma and beta
+ * have an element a channel, in the dtype of x or in f32 */
+CUP_API cup_tensor *cup_groupnorm(cup_context *c, cup_tensor *x, cup_tensor *gamma,
+                                  cup_tensor *beta, int groups, int axis, double eps);
+
 /* Softmax and losses */
 
 /* (x) -> y: exp(x - max x) / sum of these, along the axis */

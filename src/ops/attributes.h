@@ -97,6 +97,9 @@ typedef enum cup__op_id {
     CUP__OP_add_layernorm,
     CUP__OP_add_rmsnorm,
     CUP__OP_layernorm_grad,
+    CUP__OP_batchnorm,
+    CUP__OP_groupnorm,
+    CUP__OP_channelnorm_grad,
     CUP__OP_softmax,
     CUP__OP_log_softmax,
     CUP__OP_softmax_grad,
@@ -480,6 +483,35 @@ cup_status cup__layernorm_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cu
                                cup_tensor *mean, cup_tensor *gamma, cup_tensor *dsum,
                                cup_dtype dtype, bool want_gamma, bool want_beta, cup_tensor **dx,
                                cup_tensor **dgamma, cup_tensor **dbeta);
+
+extern const cup__op cup__op_batchnorm;
+typedef struct cup__batchnorm_attributes {
+    int axis;
+    bool train;
+    double eps;
+    double momentum;
+} cup__batchnorm_attributes;
+
+extern const cup__op cup__op_groupnorm;
+typedef struct cup__groupnorm_attributes {
+    int groups;
+    int axis;
+    double eps;
+} cup__groupnorm_attributes;
+
+extern const cup__op cup__op_channelnorm_grad;
+typedef struct cup__channelnorm_grad_attributes {
+    int axis;
+    int groups;
+    bool constant;
+    cup_dtype dtype;
+    bool want_gamma;
+    bool want_beta;
+} cup__channelnorm_grad_attributes;
+cup_status cup__channelnorm_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cup_tensor *mean,
+                                 cup_tensor *rstd, cup_tensor *gamma, int axis, int groups,
+                                 bool constant, cup_dtype dtype, bool want_gamma, bool want_beta,
+                                 cup_tensor **dx, cup_tensor **dgamma, cup_tensor **dbeta);
 
 extern const cup__op cup__op_softmax;
 typedef struct cup__softmax_attributes {

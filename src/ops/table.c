@@ -129,6 +129,25 @@ static const cup__attribute layernorm_grad_attributes[] = {
     {"want_gamma", CUP__KIND_BOOL, offsetof(cup__layernorm_grad_attributes, want_gamma)},
     {"want_beta", CUP__KIND_BOOL, offsetof(cup__layernorm_grad_attributes, want_beta)},
     {NULL, 0, 0}};
+static const cup__attribute batchnorm_attributes[] = {
+    {"axis", CUP__KIND_INT, offsetof(cup__batchnorm_attributes, axis)},
+    {"train", CUP__KIND_BOOL, offsetof(cup__batchnorm_attributes, train)},
+    {"eps", CUP__KIND_FLOAT, offsetof(cup__batchnorm_attributes, eps)},
+    {"momentum", CUP__KIND_FLOAT, offsetof(cup__batchnorm_attributes, momentum)},
+    {NULL, 0, 0}};
+static const cup__attribute groupnorm_attributes[] = {
+    {"groups", CUP__KIND_INT, offsetof(cup__groupnorm_attributes, groups)},
+    {"axis", CUP__KIND_INT, offsetof(cup__groupnorm_attributes, axis)},
+    {"eps", CUP__KIND_FLOAT, offsetof(cup__groupnorm_attributes, eps)},
+    {NULL, 0, 0}};
+static const cup__attribute channelnorm_grad_attributes[] = {
+    {"axis", CUP__KIND_INT, offsetof(cup__channelnorm_grad_attributes, axis)},
+    {"groups", CUP__KIND_INT, offsetof(cup__channelnorm_grad_attributes, groups)},
+    {"constant", CUP__KIND_BOOL, offsetof(cup__channelnorm_grad_attributes, constant)},
+    {"dtype", CUP__KIND_DTYPE, offsetof(cup__channelnorm_grad_attributes, dtype)},
+    {"want_gamma", CUP__KIND_BOOL, offsetof(cup__channelnorm_grad_attributes, want_gamma)},
+    {"want_beta", CUP__KIND_BOOL, offsetof(cup__channelnorm_grad_attributes, want_beta)},
+    {NULL, 0, 0}};
 static const cup__attribute softmax_attributes[] = {
     {"axis", CUP__KIND_INT, offsetof(cup__softmax_attributes, axis)},
     {NULL, 0, 0}};
@@ -484,6 +503,15 @@ const cup__row cup__rows[] = {
     {"layernorm_grad", &cup__op_layernorm_grad, "dy, x, rstd, mean?, gamma?, dsum?", "dtype dtype, bool want_gamma, bool want_beta",
      "dx, dgamma, dbeta",
      "gradients of layernorm, or without mean of rmsnorm; dgamma and dbeta have the dtype, and no elements when not asked for; dsum is added to dx", 3, 6, 3, 3, false, sizeof(cup__layernorm_grad_attributes), layernorm_grad_attributes},
+    {"batchnorm", &cup__op_batchnorm, "x, gamma?, beta?, running_mean?, running_var?", "int axis, bool train, float eps, float momentum",
+     "y; mean, rstd",
+     "(x - mean) / sqrt(variance + eps) gamma + beta for each channel, a place along the axis: 1 in [N,C,H,W], -1 in [N,H,W,C]. In training the statistics are those of x, and the running ones, if given, move by momentum towards its mean and unbiased variance, in place; otherwise they are the running ones. These are f32, or f64 for x in f64; gamma and beta have the dtype of x or f32", 1, 5, 1, 3, true, sizeof(cup__batchnorm_attributes), batchnorm_attributes},
+    {"groupnorm", &cup__op_groupnorm, "x, gamma?, beta?", "int groups, int axis, float eps",
+     "y; mean, rstd",
+     "(x - mean) / sqrt(variance + eps) gamma + beta with the statistics of each group of neighbouring channels over all dimensions but the first; channels lie along the axis, 1 or the last. groups 0: each channel is one, instance normalisation. gamma and beta have an element a channel, in the dtype of x or in f32", 1, 3, 1, 3, true, sizeof(cup__groupnorm_attributes), groupnorm_attributes},
+    {"channelnorm_grad", &cup__op_channelnorm_grad, "dy, x, mean, rstd, gamma?", "int axis, int groups, bool constant, dtype dtype, bool want_gamma, bool want_beta",
+     "dx, dgamma, dbeta",
+     "gradients of groupnorm, or with groups -1 of batchnorm; constant says that mean and rstd do not depend on x; dgamma and dbeta have the dtype, and no elements when not asked for", 4, 5, 3, 3, false, sizeof(cup__channelnorm_grad_attributes), channelnorm_grad_attributes},
     {"softmax", &cup__op_softmax, "x", "int axis",
      "y",
      "exp(x - max x) / sum of these, along the axis", 1, 1, 1, 1, true, sizeof(cup__softmax_attributes), softmax_attributes},
@@ -1217,6 +1245,51 @@ cup_status cup__layernorm_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cu
     cup_tensor *const in[] = {dy, x, rstd, mean, gamma, dsum};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_layernorm_grad], in, 6, &attributes, out) != NULL;
+    *dx = out[0];
+    *dgamma = out[1];
+    *dbeta = out[2];
+    return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_tensor *cup_batchnorm(cup_context *c, cup_tensor *x, cup_tensor *gamma, cup_tensor *beta,
+                          cup_tensor *running_mean, cup_tensor *running_var, int axis, bool train,
+                          double eps, double momentum)
+{
+    cup__batchnorm_attributes attributes = {0};
+    attributes.axis = axis;
+    attributes.train = train;
+    attributes.eps = eps;
+    attributes.momentum = momentum;
+    cup_tensor *const in[] = {x, gamma, beta, running_mean, running_var};
+    return cup__op_call(c, &cup__rows[CUP__OP_batchnorm], in, 5, &attributes, NULL);
+}
+
+cup_tensor *cup_groupnorm(cup_context *c, cup_tensor *x, cup_tensor *gamma, cup_tensor *beta,
+                          int groups, int axis, double eps)
+{
+    cup__groupnorm_attributes attributes = {0};
+    attributes.groups = groups;
+    attributes.axis = axis;
+    attributes.eps = eps;
+    cup_tensor *const in[] = {x, gamma, beta};
+    return cup__op_call(c, &cup__rows[CUP__OP_groupnorm], in, 3, &attributes, NULL);
+}
+
+cup_status cup__channelnorm_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cup_tensor *mean,
+                                 cup_tensor *rstd, cup_tensor *gamma, int axis, int groups,
+                                 bool constant, cup_dtype dtype, bool want_gamma, bool want_beta,
+                                 cup_tensor **dx, cup_tensor **dgamma, cup_tensor **dbeta)
+{
+    cup__channelnorm_grad_attributes attributes = {0};
+    attributes.axis = axis;
+    attributes.groups = groups;
+    attributes.constant = constant;
+    attributes.dtype = dtype;
+    attributes.want_gamma = want_gamma;
+    attributes.want_beta = want_beta;
+    cup_tensor *const in[] = {dy, x, mean, rstd, gamma};
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_channelnorm_grad], in, 5, &attributes, out) != NULL;
     *dx = out[0];
     *dgamma = out[1];
     *dbeta = out[2];

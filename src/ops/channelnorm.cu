@@ -1,0 +1,295 @@
+/* Batchnorm and groupnorm, forward and, with BACK, backward: partial sums (a group of threads a
+ * part of a plane, or a block a tile of columns), of which channelnorm_finish.cu makes statistics,
+ * and the result, which takes x in reverse order, as its end is still in the L2 cache.
+ * Reads x (and dy) twice and writes once. */
+#include "channels.cuh"
+
+#ifndef PARAM
+#define PARAM CUP_T /* dtype of gamma and beta */
+#endif
+#ifndef BACK
+#define BACK 0
+#endif
+#ifndef LANES
+#define LANES 32 /* threads side by side along the columns */
+#endif
+#define ROWS (THREADS / LANES)
+#define UNROLL 4
+
+typedef dtype_of<PARAM>::type P;
+typedef vec<T, VEC> unit;
+typedef two<real> pair;
+
+/* Of one thread's numbers: moments, or sums of dy and dy times the normalised x. */
+struct sums {
+#if BACK
+    real mean, rstd;
+    pair s;
+    __device__ __forceinline__ void begin(real) { s = {0, 0}; }
+    __device__ __forceinline__ void add(real x, real dy)
+    {
+        s.a += dy;
+        s.b += dy * ((x - mean) * rstd);
+    }
+    typedef pair total;
+    typedef two_sums merge;
+    __device__ __forceinline__ pair result(real) const { return s; }
+    static __device__ __forceinline__ pair partial(pair t) { return t; }
+#else
+    moments_sum s;
+    __device__ __forceinline__ void begin(real first) { s = {first, 0, 0}; }
+    __device__ __forceinline__ void add(real x, real) { s.add(x); }
+    typedef moments total;
+    typedef merge_moments merge;
+    __device__ __forceinline__ moments result(real n) const { return s.result(n); }
+    static __device__ __forceinline__ pair partial(moments t) { return {t.mean, t.squares}; }
+#endif
+};
+
+/* The part of a plane that a group of threads works on. */
+struct plane_part {
+    unsigned instance, channel;
+    int64_t first;
+    int count;
+
+    __device__ __forceinline__ plane_part(const channels_call &c, unsigned task)
+    {
+        unsigned plane = task / c.parts, part = task % c.parts;
+        channel = plane % c.channels;
+        instance = plane / c.channels / (unsigned)c.before;
+        first = (int64_t)plane * c.after + (int64_t)part * c.part;
+        long long left = c.after - (long long)part * c.part;
+        count = task >= c.tasks ? 0 : left < c.part ? (int)left : (int)c.part;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+channel_sums_planes(const __grid_constant__ channels_call c, const T *x, const T *dy,
+                    const real *mean, const real *rstd, pair *partial)
+{
+    unsigned task = blockIdx.x * GROUPS + threadIdx.x / GROUP;
+    plane_part part(c, task);
+    sums s;
+    int mine = 0;
+    x += part.first;
+    dy += part.first;
+#if BACK
+    unsigned at = statistic_of(c, part.instance, part.channel);
+    s.mean = part.count ? mean[at] : 0;
+    s.rstd = part.count ? rstd[at] : 0;
+#endif
+    s.begin(piece_at(0) < part.count ? to_real(x[piece_at(0)]) : 0);
+    for (int from = 0; from < part.count; from += SPAN) {
+        unit a[PIECES], b[PIECES];
+#pragma unroll
+        for (int p = 0; p < PIECES; p++)
+            if (from + piece_at(p) < part.count) {
+                a[p] = load<VEC>(x + from + piece_at(p));
+                if (BACK)
+                    b[p] = load<VEC>(dy + from + piece_at(p));
+            }
+#pragma unroll
+        for (int p = 0; p < PIECES; p++)
+            if (from + piece_at(p) < part.count) {
+                mine += VEC;
+#pragma unroll
+                for (int k = 0; k < VEC; k++)
+                    s.add(to_real(a[p].at[k]), BACK ? to_real(b[p].at[k]) : 0);
+            }
+    }
+    sums::total total = group_reduce<0>(s.result((real)mine), sums::merge());
+    if (part.count && threadIdx.x % GROUP == 0)
+        partial[task] = sums::partial(total);
+}
+
+/* The tile of columns and the slice of rows that a block works on. */
+struct column_tile {
+    unsigned instance, line;
+    int64_t first, end; /* rows, of all instances */
+    unsigned column;    /* this thread's first */
+
+    __device__ __forceinline__ column_tile(const channels_call &c, unsigned task)
+    {
+        unsigned at = task / c.tiles;
+        line = at % c.lines;
+        instance = at / c.lines;
+        column = (task % c.tiles * LANES + threadIdx.x % LANES) * VEC;
+        int64_t rows = c.before - (int64_t)line * c.line;
+        first = instance * c.before + (int64_t)line * c.line;
+        end = first + (rows < (int64_t)c.line ? rows : (int64_t)c.line);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+channel_sums_columns(const __grid_constant__ channels_call c, const T *x, const T *dy,
+                     const real *mean, const real *rstd, pair *partial)
+{
+    __shared__ sums::total shared[ROWS][LANES * VEC + 1];
+    column_tile tile(c, blockIdx.x);
+    int lane = threadIdx.x % LANES, line = threadIdx.x / LANES, mine = 0;
+    int64_t row = tile.first + line;
+    sums s[VEC];
+    if (tile.column < c.channels && row < tile.end) {
+        unit first = load<VEC>(x + row * c.channels + tile.column);
+#pragma unroll
+        for (int k = 0; k < VEC; k++) {
+#if BACK
+            s[k].mean = mean[statistic_of(c, tile.instance, tile.column + k)];
+            s[k].rstd = rstd[statistic_of(c, tile.instance, tile.column + k)];
+#endif
+            s[k].begin(to_real(first.at[k]));
+        }
+        for (; row < tile.end; row += UNROLL * ROWS) {
+            unit a[UNROLL], b[UNROLL];
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++)
+                if (row + u * ROWS < tile.end) {
+                    a[u] = load<VEC>(x + (row + u * ROWS) * c.channels + tile.column);
+                    if (BACK)
+                        b[u] = load<VEC>(dy + (row + u * ROWS) * c.channels + tile.column);
+                }
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++)
+                if (row + u * ROWS < tile.end) {
+                    mine++;
+#pragma unroll
+                    for (int k = 0; k < VEC; k++)
+                        s[k].add(to_real(a[u].at[k]), BACK ? to_real(b[u].at[k]) : 0);
+                }
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < VEC; k++)
+            s[k].begin(0);
+    }
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        shared[line][lane * VEC + k] = s[k].result((real)mine);
+    for (int half = ROWS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (line < half)
+#pragma unroll
+            for (int k = 0; k < VEC; k++)
+                shared[line][lane * VEC + k] = sums::merge()(
+                    shared[line][lane * VEC + k], shared[line + half][lane * VEC + k]);
+    }
+    if (line == 0 && tile.column < c.channels) {
+        unsigned to = (tile.instance * c.lines + tile.line) * c.channels + tile.column;
+#pragma unroll
+        for (int k = 0; k < VEC; k++)
+            partial[to + k] = sums::partial(shared[0][lane * VEC + k]);
+    }
+}
+
+#if BACK
+
+/* What a backward pass multiplies with, and what it adds. */
+struct factors {
+    real scale, slope, shift, mean;
+
+    __device__ __forceinline__ factors() {}
+    __device__ __forceinline__ factors(const channels_call &c, unsigned instance, unsigned channel,
+                                       const real *means, const real *rstds, const P *gamma,
+                                       const pair *means_of)
+    {
+        unsigned at = statistic_of(c, instance, channel);
+        pair m = c.constant ? pair{0, 0} : means_of[at];
+        mean = means[at];
+        scale = param(gamma, channel, 1) * rstds[at];
+        slope = -rstds[at] * rstds[at] * m.b;
+        shift = -rstds[at] * m.a;
+    }
+    __device__ __forceinline__ real apply(real x, real dy) const
+    {
+        return dy * scale + ((x - mean) * slope + shift);
+    }
+};
+
+#else
+
+struct factors {
+    real scale, shift, mean;
+
+    __device__ __forceinline__ factors() {}
+    __device__ __forceinline__ factors(const channels_call &c, unsigned instance, unsigned channel,
+                                       const real *means, const real *rstds, const P *gamma,
+                                       const P *beta)
+    {
+        unsigned at = statistic_of(c, instance, channel);
+        mean = means[at];
+        scale = param(gamma, channel, 1) * rstds[at];
+        shift = param(beta, channel, 0);
+    }
+    __device__ __forceinline__ real apply(real x, real) const { return (x - mean) * scale + shift; }
+};
+
+#endif
+
+/* What the last argument of the kernels below is: beta, or means of gradients. */
+#if BACK
+typedef pair more;
+#else
+typedef P more;
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+channel_apply_planes(const __grid_constant__ channels_call c, const T *x, const T *dy,
+                     const real *mean, const real *rstd, const P *gamma, const more *other, T *out)
+{
+    unsigned task = (gridDim.x - 1 - blockIdx.x) * GROUPS + threadIdx.x / GROUP;
+    if (task >= c.tasks)
+        return;
+    plane_part part(c, task);
+    factors f(c, part.instance, part.channel, mean, rstd, gamma, other);
+    for (int from = 0; from < part.count; from += SPAN) {
+        unit a[PIECES], b[PIECES];
+#pragma unroll
+        for (int p = 0; p < PIECES; p++)
+            if (from + piece_at(p) < part.count) {
+                a[p] = load<VEC>(x + part.first + from + piece_at(p));
+                if (BACK)
+                    b[p] = load<VEC>(dy + part.first + from + piece_at(p));
+            }
+#pragma unroll
+        for (int p = 0; p < PIECES; p++)
+            if (from + piece_at(p) < part.count) {
+                real v[VEC];
+#pragma unroll
+                for (int k = 0; k < VEC; k++)
+                    v[k] = f.apply(to_real(a[p].at[k]), BACK ? to_real(b[p].at[k]) : 0);
+                store(out + part.first + from + piece_at(p), from_reals<T, VEC>(v));
+            }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+channel_apply_columns(const __grid_constant__ channels_call c, const T *x, const T *dy,
+                      const real *mean, const real *rstd, const P *gamma, const more *other, T *out)
+{
+    column_tile tile(c, gridDim.x - 1 - blockIdx.x);
+    if (tile.column >= c.channels)
+        return;
+    factors f[VEC];
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        f[k] = factors(c, tile.instance, tile.column + k, mean, rstd, gamma, other);
+    for (int64_t row = tile.first + threadIdx.x / LANES; row < tile.end; row += UNROLL * ROWS) {
+        unit a[UNROLL], b[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            if (row + u * ROWS < tile.end) {
+                a[u] = load<VEC>(x + (row + u * ROWS) * c.channels + tile.column);
+                if (BACK)
+                    b[u] = load<VEC>(dy + (row + u * ROWS) * c.channels + tile.column);
+            }
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            if (row + u * ROWS < tile.end) {
+                real v[VEC];
+#pragma unroll
+                for (int k = 0; k < VEC; k++)
+                    v[k] = f[k].apply(to_real(a[u].at[k]), BACK ? to_real(b[u].at[k]) : 0);
+                store(out + (row + u * ROWS) * c.channels + tile.column, from_reals<T, VEC>(v));
+            }
+    }
+}

@@ -1,0 +1,123 @@
+/* Makes the statistics of batchnorm and groupnorm, or with BACK the sums their gradients need, of
+ * the partial sums of channelnorm.cu. A block makes SIDE neighbours, each by THREADS / SIDE
+ * threads. */
+#include "channels.cuh"
+
+#ifndef PARAM
+#define PARAM CUP_T /* dtype of gamma */
+#endif
+#ifndef RESULT
+#define RESULT PARAM /* of dgamma and dbeta */
+#endif
+#ifndef BACK
+#define BACK 0
+#endif
+#ifndef SIDE
+#define SIDE 1
+#endif
+
+typedef dtype_of<PARAM>::type P;
+typedef dtype_of<RESULT>::type result;
+typedef two<real> pair;
+
+/* Adds up what SIDE neighbours have in shared memory, THREADS / SIDE of each, in a fixed order. */
+template <typename Value, typename Op> DEVICE Value join(Value *shared, Value mine, Op op)
+{
+    int side = threadIdx.x % SIDE;
+    shared[threadIdx.x] = mine;
+    for (int half = THREADS / SIDE / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x / SIDE < half)
+            shared[threadIdx.x] = op(shared[threadIdx.x], shared[threadIdx.x + half * SIDE]);
+    }
+    __syncthreads();
+    return shared[side];
+}
+
+/* Where partial sum `item` of a statistic stands: [lines, each, parts] of its instance. */
+DEVICE unsigned item_at(const channels_call &c, unsigned statistic, unsigned item, unsigned &line,
+                        unsigned &channel, unsigned &part)
+{
+    unsigned inner = c.each * c.parts;
+    line = item / inner;
+    channel = statistic % c.groups * c.each + item % inner / c.parts;
+    part = item % c.parts;
+    return ((statistic / c.groups * c.lines + line) * c.channels + channel) * c.parts + part;
+}
+
+#if BACK
+
+/* The first blocks make the two means of each statistic, those behind them dgamma and dbeta of
+ * each channel. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+channel_finish(const __grid_constant__ channels_call c, const pair *partial, const P *gamma,
+               pair *means_of, result *dgamma, result *dbeta)
+{
+    __shared__ pair shared[THREADS];
+    unsigned statistics = c.instances * c.groups, blocks = (statistics + SIDE - 1) / SIDE;
+    bool second = blockIdx.x >= blocks;
+    unsigned at = (second ? blockIdx.x - blocks : blockIdx.x) * SIDE + threadIdx.x % SIDE;
+    unsigned line, channel, part, items = second ? c.instances * c.lines * c.parts
+                                                 : c.lines * c.each * c.parts;
+    pair sum = {0, 0};
+    if (at < (second ? c.channels : statistics))
+#pragma unroll 4
+        for (unsigned item = threadIdx.x / SIDE; item < items; item += THREADS / SIDE) {
+            real weight = 1;
+            unsigned from;
+            if (second) {
+                from = (item / c.parts * c.channels + at) * c.parts + item % c.parts;
+            } else {
+                from = item_at(c, at, item, line, channel, part);
+                weight = param(gamma, channel, 1);
+            }
+            sum.a += weight * partial[from].a;
+            sum.b += weight * partial[from].b;
+        }
+    sum = join(shared, sum, two_sums());
+    if (threadIdx.x >= SIDE || at >= (second ? c.channels : statistics))
+        return;
+    if (!second) {
+        means_of[at] = {sum.a / (real)c.count, sum.b / (real)c.count};
+        return;
+    }
+    if (dgamma)
+        dgamma[at] = convert<result>(sum.b);
+    if (dbeta)
+        dbeta[at] = convert<result>(sum.a);
+}
+
+#else
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+channel_finish(const __grid_constant__ channels_call c, const pair *partial, real *mean, real *rstd,
+               real *running_mean, real *running_var)
+{
+    __shared__ moments shared[THREADS];
+    unsigned at = blockIdx.x * SIDE + threadIdx.x % SIDE, items = c.lines * c.each * c.parts;
+    bool here = at < c.instances * c.groups;
+    moments m = {0, 0, 0};
+    if (here && !c.constant)
+#pragma unroll 4
+        for (unsigned item = threadIdx.x / SIDE; item < items; item += THREADS / SIDE) {
+            unsigned line, channel, part, from = item_at(c, at, item, line, channel, part);
+            moments one = {numbers_of(c, line, part), partial[from].a, partial[from].b};
+            m = merge_moments()(m, one);
+        }
+    m = join(shared, m, merge_moments());
+    if (threadIdx.x >= SIDE || !here)
+        return;
+    real var = m.n > 0 ? m.squares / m.n : 0;
+    if (c.constant) {
+        m.mean = running_mean[at];
+        var = running_var[at];
+    } else if (running_mean && m.n > 1) {
+        real by = (real)c.momentum;
+        running_mean[at] += by * (m.mean - running_mean[at]);
+        running_var[at] += by * (m.squares / (m.n - 1) - running_var[at]);
+    }
+    mean[at] = m.mean;
+    rstd[at] = 1 / sqrt(var + (real)c.eps);
+}
+
+#endif

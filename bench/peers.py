@@ -52,7 +52,8 @@ REPORT = ctypes.CFUNCTYPE(None, ctypes.POINTER(Result), ctypes.c_void_p)
 
 class ContextOptions(ctypes.Structure):
     _fields_ = [("device", ctypes.c_char_p), ("seed", ctypes.c_uint64), ("threads", ctypes.c_int),
-                ("memory_limit", ctypes.c_int64), ("deterministic", ctypes.c_bool)]
+                ("memory_limit", ctypes.c_int64), ("deterministic", ctypes.c_bool),
+                ("memory_share", ctypes.c_double)]
 
 
 class Cupola:

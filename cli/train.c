@@ -281,6 +281,8 @@ static int train(train_run *r)
 static int run_with(train_run *r)
 {
     int code = cli_report(r->c);
+    if (!code && r->given->memory_page && !cup_device_is_cuda(r->c))
+        code = cli_usage("--memory-page draws the memory of a GPU; this run is on the CPU");
     if (!code)
         code = choose_training(r);
     if (!code)
@@ -293,6 +295,16 @@ static int run_with(train_run *r)
     return train(r);
 }
 
+/* The page is of the moment before anything is freed. */
+static int draw_memory(train_run *r)
+{
+    if (!r->given->memory_page || !cup_device_is_cuda(r->c))
+        return CLI_OK;
+    if (cup_memory_page(r->c, r->given->memory_page) == CUP_OK)
+        return CLI_OK;
+    return cli_fail(CLI_FILE, "%s: the page of the memory was not written", r->given->memory_page);
+}
+
 static int run(cli_call *call)
 {
     train_run r = {.call = call, .given = call->given};
@@ -300,8 +312,12 @@ static int run(cli_call *call)
         return cli_usage("--data is missing: name files or folders with text to learn from");
     signals_catch();
     r.c = cup_context_new(
-        &(cup_options){.device = r.given->device, .threads = (int)r.given->threads});
+        &(cup_options){.device = r.given->device, .threads = (int)r.given->threads,
+                       .deterministic = r.given->deterministic,
+                       .memory_share = r.given->memory_share});
     int code = run_with(&r);
+    int drawn = draw_memory(&r);
+    code = code ? code : drawn;
     cup_trainer_free(r.trainer);
     cup_data_free(r.data);
     cup_tokenizer_free(r.tokenizer);

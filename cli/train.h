@@ -9,11 +9,12 @@ typedef struct train_given {
     cli_files data;
     const char *out, *preset, *device, *dtype, *tokenizer, *precision;
     const char *positions, *norm, *mlp, *bias, *optimizer;
-    bool resume, recompute, untied;
+    const char *memory_page;
+    bool resume, recompute, untied, deterministic;
     int64_t layers, heads, kv_heads, width, hidden, context, vocabulary;
     int64_t batch, accumulate, steps, warmup, evaluate_every, evaluate_texts, save_every;
     int64_t seed, sample, threads;
-    double dropout, lr, lr_end, beta1, beta2, momentum, weight_decay, clip;
+    double memory_share, dropout, lr, lr_end, beta1, beta2, momentum, weight_decay, clip;
 } train_given;
 
 extern const cli_option train_options[];

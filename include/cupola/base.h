@@ -75,6 +75,8 @@ typedef struct cup_options {
     int threads;           /* of the CPU implementations; 0: all that the process may use */
     int64_t memory_limit;  /* bytes of device memory the context may hold; 0: no limit */
     bool deterministic;    /* the same bits run after run, or an error where that cannot be */
+    double memory_share;   /* the same limit as a part of the device's memory, 0.5 for half of it;
+                              0: no limit. The lower of both limits counts */
 } cup_options;
 
 /* Makes a context on one device; NULL options mean all defaults.

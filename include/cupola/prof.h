@@ -19,6 +19,15 @@ typedef struct cup_memory {
 } cup_memory;
 CUP_API cup_status cup_memory_use(cup_context *c, cup_memory *out);
 
+/* Waits for the device and gives memory back that no tensor uses; returns the bytes. Memory that
+ * is freed is otherwise kept, because it is soon used again. */
+CUP_API int64_t cup_memory_trim(cup_context *c);
+
+/* Writes an HTML page of a GPU context's memory that needs no other file: the history of what was
+ * in use, a map of all blocks, the users by tag now and at the peak. It can be written after a
+ * failure too, such as CUP_MEMORY. On a CPU it fails with CUP_UNSUPPORTED. */
+CUP_API cup_status cup_memory_page(cup_context *c, const char *path);
+
 /* One implementation of one op, held against the specification at one sample call. Errors are in
  * units of the dtype's epsilon, relative to the element and to the size of the whole. */
 typedef struct cup_check_result {

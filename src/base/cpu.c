@@ -42,8 +42,9 @@ static int class_of(size_t bytes, size_t *rounded)
     return (power - 8) * 4 + (int)steps;
 }
 
-static void trim(cpu *self)
+static int64_t trim(cpu *self)
 {
+    int64_t before = self->use.reserved;
     for (int i = 0; i < CLASSES; i++)
         while (self->spare[i]) {
             block *gone = self->spare[i];
@@ -52,6 +53,7 @@ static void trim(cpu *self)
             cup__free(gone);
         }
     self->spare_bytes = 0;
+    return before - self->use.reserved;
 }
 
 static block *fresh(cpu *self, size_t bytes)
@@ -161,6 +163,16 @@ static void memory_use(cup__device *device, cup__memory_use *use)
             use->largest_free = (int64_t)cpu_of(device)->spare[i]->bytes;
 }
 
+static void limit_cpu(cup__device *device, int64_t bytes)
+{
+    cpu_of(device)->use.limit = bytes;
+}
+
+static int64_t trim_cpu(cup__device *device)
+{
+    return trim(cpu_of(device));
+}
+
 static void close_cpu(cup__device *device)
 {
     trim(cpu_of(device));
@@ -177,6 +189,8 @@ static const cup__device_calls calls = {
     .fill = fill,
     .synchronize = synchronize,
     .memory_use = memory_use,
+    .limit = limit_cpu,
+    .trim = trim_cpu,
 };
 
 cup_status cup__cpu_open(cup__error *error, int64_t memory_limit, const char *why,

@@ -30,6 +30,8 @@ typedef struct cup__device_calls {
     cup_status (*fill)(cup__device *device, void *to, int byte, size_t bytes);
     cup_status (*synchronize)(cup__device *device);
     void (*memory_use)(cup__device *device, cup__memory_use *use);
+    void (*limit)(cup__device *device, int64_t bytes); /* 0: none */
+    int64_t (*trim)(cup__device *device); /* waits; the bytes given back to the driver */
 } cup__device_calls;
 
 struct cup__device {

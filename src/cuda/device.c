@@ -268,6 +268,16 @@ static void memory_use(cup__device *device, cup__memory_use *use)
     cup__pool_use(cup__cuda_of(device)->pool, use);
 }
 
+static void limit(cup__device *device, int64_t bytes)
+{
+    cup__pool_limit(cup__cuda_of(device)->pool, bytes);
+}
+
+static int64_t trim(cup__device *device)
+{
+    return cup__pool_trim(cup__cuda_of(device)->pool);
+}
+
 static const cup__device_calls calls = {
     .close = close_gpu,
     .allocate = allocate,
@@ -278,6 +288,8 @@ static const cup__device_calls calls = {
     .fill = fill,
     .synchronize = synchronize,
     .memory_use = memory_use,
+    .limit = limit,
+    .trim = trim,
 };
 
 static cup_status fail_index(cup__error *error, int index, int count)

@@ -76,6 +76,17 @@ static void memory_use(cup__device *device, cup__memory_use *use)
     memset(use, 0, sizeof *use);
 }
 
+static void limit(cup__device *device, int64_t bytes)
+{
+    (void)device, (void)bytes;
+}
+
+static int64_t trim(cup__device *device)
+{
+    (void)device;
+    return 0;
+}
+
 void cup__dry_close(cup__cuda *gpu)
 {
     for (size_t i = 0; i < gpu->dry->count; i++)
@@ -102,6 +113,8 @@ static const cup__device_calls calls = {
     .fill = fill,
     .synchronize = synchronize,
     .memory_use = memory_use,
+    .limit = limit,
+    .trim = trim,
 };
 
 /* Implementations ask whether the driver has these calls. Where there is no driver, they get ones

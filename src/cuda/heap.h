@@ -70,7 +70,7 @@ typedef struct cup__block_table {
     size_t capacity, count;
 } cup__block_table;
 
-#define CUP__HISTORY 1024
+#define CUP__HISTORY 8192
 
 struct cup__pool {
     cup__cuda *gpu;

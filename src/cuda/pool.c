@@ -163,6 +163,11 @@ void cup__pool_release(cup__pool *pool, void *memory)
         cup__heap_give(block);
 }
 
+void cup__pool_limit(cup__pool *pool, int64_t bytes)
+{
+    pool->limit = bytes;
+}
+
 int64_t cup__pool_trim(cup__pool *pool)
 {
     /* While a graph is captured nothing runs, and waiting is not allowed. */

@@ -23,6 +23,9 @@ void cup__pool_release(cup__pool *pool, void *memory);
 
 void cup__pool_use(cup__pool *pool, cup__memory_use *use);
 
+/* What is held stays, but nothing more is taken from the driver beyond the limit; 0: none. */
+void cup__pool_limit(cup__pool *pool, int64_t bytes);
+
 /* Waits for the stream and gives idle memory back to the driver; the bytes given back. */
 int64_t cup__pool_trim(cup__pool *pool);
 
@@ -59,6 +62,26 @@ typedef struct cup__pool_event {
 } cup__pool_event;
 /* Event `back` before the newest; false when there is none so far back. */
 bool cup__pool_history(const cup__pool *pool, uint64_t back, cup__pool_event *out);
+
+/* One block as a report sees it. */
+typedef struct cup__pool_block {
+    uint64_t segment, address; /* where its segment begins, where it does */
+    size_t bytes;
+    const char *tag;
+    enum cup__pool_state {
+        CUP__POOL_FREE,
+        CUP__POOL_USED,
+        CUP__POOL_HOLE, /* addresses without memory */
+        CUP__POOL_HELD  /* released, but a captured graph goes on using it */
+    } state;
+    bool small, of_graph; /* what its segment is for */
+} cup__pool_block;
+/* Visits every block, segment by segment in the order of addresses. */
+void cup__pool_walk(const cup__pool *pool,
+                    void (*visit)(const cup__pool_block *block, void *user), void *user);
+
+/* The pool of a GPU. */
+cup__pool *cup__pool_of(const cup__cuda *gpu);
 
 /* Tests: walks all blocks; NULL when they are sound, else what is wrong. */
 const char *cup__pool_check(const cup__pool *pool);

@@ -114,6 +114,32 @@ cup_status cup__pool_fail(cup__pool *pool, size_t bytes, const char *tag, bool l
     return status;
 }
 
+void cup__pool_walk(const cup__pool *pool,
+                    void (*visit)(const cup__pool_block *block, void *user), void *user)
+{
+    static const enum cup__pool_state states[] = {[CUP__BLOCK_FREE] = CUP__POOL_FREE,
+                                                  [CUP__BLOCK_USED] = CUP__POOL_USED,
+                                                  [CUP__BLOCK_HOLE] = CUP__POOL_HOLE,
+                                                  [CUP__BLOCK_HELD] = CUP__POOL_HELD};
+    for (const cup__heap *heap = pool->heaps; heap; heap = heap->next)
+        for (const cup__segment *segment = heap->segments; segment; segment = segment->next)
+            for (const cup__block *b = segment->first; b; b = b->after) {
+                cup__pool_block block = {.segment = segment->address,
+                                         .address = b->address,
+                                         .bytes = b->bytes,
+                                         .tag = b->tag ? b->tag : "untagged",
+                                         .state = states[b->state],
+                                         .small = heap->round == CUP__UNIT,
+                                         .of_graph = heap->private};
+                visit(&block, user);
+            }
+}
+
+cup__pool *cup__pool_of(const cup__cuda *gpu)
+{
+    return gpu->pool;
+}
+
 static const char *check_block(const cup__heap *heap, const cup__segment *segment,
                                const cup__block *block)
 {

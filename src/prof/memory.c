@@ -1,6 +1,11 @@
 #include "cupola/prof.h"
 #include "tensor/context.h"
 
+int64_t cup_memory_trim(cup_context *c)
+{
+    return c && c->device ? c->device->calls->trim(c->device) : 0;
+}
+
 cup_status cup_memory_use(cup_context *c, cup_memory *out)
 {
     *out = (cup_memory){0};

@@ -63,16 +63,33 @@ static cup_status open_random(cup_context *c)
     return c->error.status;
 }
 
+static void limit_share(cup_context *c)
+{
+    cup__memory_use use = {0};
+    if (!(c->options.memory_share > 0))
+        return;
+    c->device->calls->memory_use(c->device, &use);
+    int64_t bytes = (int64_t)((double)use.total * c->options.memory_share);
+    if (bytes > 0 && (!c->options.memory_limit || bytes < c->options.memory_limit))
+        c->device->calls->limit(c->device, bytes);
+}
+
 static cup_status open_context(cup_context *c)
 {
+    double share = c->options.memory_share;
     if (c->options.memory_limit < 0 || c->options.threads < 0)
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "memory_limit and threads must not be negative; 0 means the default");
+    if (!(share >= 0 && share <= 1))
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "memory_share is a part of the device's memory, from 0 to 1; 0 means no "
+                         "limit");
     int64_t threads = c->options.threads;
     if (!threads)
         CUP_TRY(cup__env_integer(&c->error, CUP__ENV_THREADS, 0, 4096, &threads));
     cup__threads_set((int)threads);
     CUP_TRY(open_device(c, c->options.device ? c->options.device : cup__env_get(CUP__ENV_DEVICE)));
+    limit_share(c);
     return open_random(c);
 }
 

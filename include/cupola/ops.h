@@ -324,6 +324,25 @@ CUP_API cup_tensor *cup_linear(cup_context *c, cup_tensor *x, cup_tensor *weight
 CUP_API cup_tensor *cup_linear_gelu(cup_context *c, cup_tensor *x, cup_tensor *weight,
                                     cup_tensor *bias);
 
+/* (x): x / scale in f8e4m3, f8e5m2 or i8, where each block of the rows [all dimensions but the
+ * last] and columns has its own scale, in f32: its largest size over the largest of the dtype;
+ * 0 takes all in one block, else blocks are 1 row of all columns, or 1 or 128 rows of 128
+ * columns */
+CUP_API cup_status cup_quantize(cup_context *c, cup_tensor *x, cup_dtype dtype, int block_rows,
+                                int block_columns, cup_tensor **y, cup_tensor **scale);
+
+/* (x, scale) -> y: x times scale, which quantize made, in the dtype */
+CUP_API cup_tensor *cup_dequantize(cup_context *c, cup_tensor *x, cup_tensor *scale,
+                                   cup_dtype dtype);
+
+/* (a, b, a_scale?, b_scale?, bias?): a b^T + bias in the dtype, for a [..,K] and b [N,K] in
+ * f8e4m3, f8e5m2 or i8, which stand for their elements times their scales, in the shapes of
+ * quantize; bias [N] in the dtype; fast_accumulation lets tensor cores keep 14 bits of the sums
+ * of f8; sums of i8 are exact, and i32 takes them without scales */
+CUP_API cup_tensor *cup_scaled_matmul(cup_context *c, cup_tensor *a, cup_tensor *b,
+                                      cup_tensor *a_scale, cup_tensor *b_scale, cup_tensor *bias,
+                                      cup_dtype dtype, bool fast_accumulation);
+
 #ifdef __cplusplus
 }
 #endif

@@ -65,6 +65,12 @@ DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes)
                  : "memory");
 }
 
+/* Arrives when all copies that this thread has ordered with copy_async are there. */
+DEVICE void barrier_arrive_with_copies(uint32_t barrier)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 /* Arrives at the same barrier of block `block` of the cluster. Says that this block has read what
  * copies brought, which needs no fence; writes of this block are not published to that one: a
  * release at cluster scope would wait until all memory of the GPU has settled, some 1000 cycles. */

@@ -40,11 +40,11 @@ template <int Stages> struct ring {
     }
 
     /* By one thread, before a barrier of the block or cluster. `users` is how often a stage is let
-     * go of before it is empty. */
-    __device__ __forceinline__ void init(int users) const
+     * go of before it is empty; `fillers` how often something is said to have come. */
+    __device__ __forceinline__ void init(int users, int fillers = 1) const
     {
         for (int i = 0; i < Stages; i++) {
-            barrier_init(full(i), 1);
+            barrier_init(full(i), fillers);
             barrier_init(empty(i), users);
         }
         barrier_init_done();

@@ -13,6 +13,21 @@
 /* The activations, as cup__activation counts them. */
 #define PRODUCT_GELU 1
 
+/* How the codes of 8-bit matrices are scaled: not; all of a, and all of b, alike; by line, which is
+ * a row of a or a column of b; by line or block of 128 lines, and by block of 128 of k. */
+#define PRODUCT_SCALE_NONE 0
+#define PRODUCT_SCALE_ONE 1
+#define PRODUCT_SCALE_LINES 2
+#define PRODUCT_SCALE_BLOCKS 3
+#define PRODUCT_SCALE_DEPTH 128
+
+/* The scale of line i and block t of k is at (i >> shift) line + t k. */
+typedef struct product_scale {
+    const float *data; /* null: all are 1 */
+    long long line, k;
+    int shift;
+} product_scale;
+
 typedef struct product_call {
     const void *a, *b, *bias; /* bias may be null */
     void *y, *pre;            /* pre may be null */

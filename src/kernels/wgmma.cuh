@@ -16,21 +16,46 @@
 #include "product_call.cuh"
 #include "hopper.cuh"
 
+#ifndef B_T
+#define B_T CUP_T
+#endif
+#if CUP_T == CUP_F8E5M2
+#define WGMMA_A "e5m2"
+#else
+#define WGMMA_A "e4m3"
+#endif
+#if B_T == CUP_F8E5M2
+#define WGMMA_B "e5m2"
+#else
+#define WGMMA_B "e4m3"
+#endif
 #if CUP_T == CUP_F16
 #define WGMMA_KIND "k16.f32.f16.f16"
 #elif CUP_T == CUP_F32
 #define WGMMA_KIND "k8.f32.tf32.tf32"
-#elif CUP_T == CUP_F8E4M3
-#define WGMMA_KIND "k32.f32.e4m3.e4m3"
+#elif CUP_T == CUP_F8E4M3 || CUP_T == CUP_F8E5M2
+#define WGMMA_KIND "k32.f32." WGMMA_A "." WGMMA_B
+#elif CUP_T == CUP_I8
+#define WGMMA_KIND "k32.s32.s8.s8"
 #else
 #define WGMMA_KIND "k16.f32.bf16.bf16"
 #endif
 #if CUP_T == CUP_F16 || CUP_T == CUP_BF16
 #define WGMMA_TAIL(ta, tb) ", p, 1, 1, %" #ta ", %" #tb ";\n}\n"
 #define WGMMA_TAIL_B(tb) ", p, 1, 1, %" #tb ";\n}\n"
+#elif CUP_T == CUP_I8
+#define WGMMA_TAIL(ta, tb) ", p;\n}\n"
+#define WGMMA_TAIL_B(tb) ", p;\n}\n"
 #else
 #define WGMMA_TAIL(ta, tb) ", p, 1, 1;\n}\n"
 #define WGMMA_TAIL_B(tb) ", p, 1, 1;\n}\n"
+#endif
+#if CUP_T == CUP_I8
+typedef int wgmma_sum;
+#define WGMMA_CHANGED "+r"
+#else
+typedef float wgmma_sum;
+#define WGMMA_CHANGED "+f"
 #endif
 
 #if CUP_HAS_WGMMA
@@ -69,11 +94,11 @@ template <int Pending> DEVICE void wgmma_wait()
 }
 
 /* Keeps the compiler from moving uses of sums across a wait. */
-template <int Count> DEVICE void wgmma_hold(float (&d)[Count])
+template <int Count> DEVICE void wgmma_hold(wgmma_sum (&d)[Count])
 {
 #pragma unroll
     for (int i = 0; i < Count; i++)
-        asm volatile("" : "+f"(d[i])::"memory");
+        asm volatile("" : WGMMA_CHANGED(d[i])::"memory");
 }
 
 #define WGMMA_L0 "%0, %1, %2, %3, %4, %5, %6, %7"
@@ -92,9 +117,10 @@ template <int Count> DEVICE void wgmma_hold(float (&d)[Count])
 #define WGMMA_L13 "%104, %105, %106, %107, %108, %109, %110, %111"
 #define WGMMA_L14 "%112, %113, %114, %115, %116, %117, %118, %119"
 #define WGMMA_L15 "%120, %121, %122, %123, %124, %125, %126, %127"
+#define WGMMA_D1(i) WGMMA_CHANGED(d[i])
 #define WGMMA_D(i)                                                                                 \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
-        "+f"(d[i + 6]), "+f"(d[i + 7])
+    WGMMA_D1(i), WGMMA_D1(i + 1), WGMMA_D1(i + 2), WGMMA_D1(i + 3), WGMMA_D1(i + 4),               \
+        WGMMA_D1(i + 5), WGMMA_D1(i + 6), WGMMA_D1(i + 7)
 #define WGMMA_D_ALL(...) __VA_ARGS__
 #define WGMMA_TEXT(n, list, scale)                                                                 \
     "{\n.reg .pred p;\nsetp.ne.b32 p, %" #scale ", 0;\n"                                           \
@@ -106,7 +132,7 @@ template <int N> struct wgmma;
 #define WGMMA_DEFINE(n, list, sums, r0, r1, r2, r3, r4, r5, r6)                                    \
     template <> struct wgmma<n> {                                                                  \
         template <int A_along, int B_along>                                                        \
-        static __device__ __forceinline__ void run(float (&d)[n / 2], uint64_t a, uint64_t b,      \
+        static __device__ __forceinline__ void run(wgmma_sum (&d)[n / 2], uint64_t a, uint64_t b,  \
                                                    int add)                                        \
         {                                                                                          \
             asm volatile(WGMMA_TEXT(n, list, r2) "%" #r0 ", %" #r1 WGMMA_TAIL(r3, r4)              \
@@ -115,7 +141,7 @@ template <int N> struct wgmma;
         }                                                                                          \
         template <int B_along>                                                                     \
         static __device__ __forceinline__ void                                                     \
-        run_registers(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b, int add)              \
+        run_registers(wgmma_sum (&d)[n / 2], const uint32_t (&a)[4], uint64_t b, int add)          \
         {                                                                                          \
             asm volatile(WGMMA_TEXT(n, list, r5) "{%" #r0 ", %" #r1 ", %" #r2 ", %" #r3 "}, %" #r4 \
                              WGMMA_TAIL_B(r6)                                                      \

@@ -3,6 +3,8 @@
 #ifndef CUP_KERNELS_WGMMA_CALL_CUH
 #define CUP_KERNELS_WGMMA_CALL_CUH
 
+#include "product_call.cuh"
+
 typedef struct wgmma_call {
     const void *bias;      /* n elements, two at a time aligned; or null */
     void *y, *pre;         /* for results that a tensor map cannot describe */
@@ -18,6 +20,7 @@ typedef struct wgmma_call {
     int a_batch[2], b_batch[2]; /* 1 where the operand moves with the batch dimension */
     float *partial;        /* sums of parts, and how many have come for each tile; zero between */
     unsigned *arrived;     /* calls */
+    product_scale a_scale, b_scale;
 } wgmma_call;
 
 #endif

@@ -11,7 +11,7 @@
 /* What shared memory holds; the first two at multiples of 1024 bytes. */
 struct layout {
     uint32_t stages, staging, barriers;
-    char *bias;
+    char *bias, *scales;
     unsigned *last;
 };
 
@@ -141,16 +141,16 @@ DEVICE void put_elements(const wgmma_call &c, result *y, const unit &u, int row,
     __syncwarp();
 }
 
-/* Takes 16 rows of STAGE_COLUMNS to y, or to pre. The warp's two buffers are used in turn. */
+/* Takes 16 rows of STAGE_COLUMNS to y, or to pre. The warp's buffers are used in turn. */
 template <bool Pre>
 DEVICE void put_rows(const wgmma_call &c, const tensor_map &map, const unit &u, const layout &at,
                      const crew &w, const float *sum, const result *bias, int row, int j0,
                      int *turn)
 {
-    uint32_t buffer = at.staging + ((w.group * 4 + w.warp) * 2 + *turn) * 2048;
-    *turn ^= 1;
+    uint32_t buffer = at.staging + ((w.group * 4 + w.warp) * STAGING_BUFFERS + *turn) * 2048;
+    *turn = (*turn + 1) % STAGING_BUFFERS;
     if (lane() == 0)
-        tma_store_wait<1>();
+        tma_store_wait<STAGING_BUFFERS - 1>();
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < STAGE_COLUMNS; j += 16) {

@@ -122,6 +122,9 @@ typedef enum cup__op_id {
     CUP__OP_matmul,
     CUP__OP_linear,
     CUP__OP_linear_gelu,
+    CUP__OP_quantize,
+    CUP__OP_dequantize,
+    CUP__OP_scaled_matmul,
     CUP__OP_linear_weight_grad,
     CUP__OP_COUNT
 } cup__op_id;
@@ -662,6 +665,24 @@ typedef struct cup__matmul_attributes {
 extern const cup__op cup__op_linear;
 
 extern const cup__op cup__op_linear_gelu;
+
+extern const cup__op cup__op_quantize;
+typedef struct cup__quantize_attributes {
+    cup_dtype dtype;
+    int block_rows;
+    int block_columns;
+} cup__quantize_attributes;
+
+extern const cup__op cup__op_dequantize;
+typedef struct cup__dequantize_attributes {
+    cup_dtype dtype;
+} cup__dequantize_attributes;
+
+extern const cup__op cup__op_scaled_matmul;
+typedef struct cup__scaled_matmul_attributes {
+    cup_dtype dtype;
+    bool fast_accumulation;
+} cup__scaled_matmul_attributes;
 
 extern const cup__op cup__op_linear_weight_grad;
 cup_status cup__linear_weight_grad(cup_context *c, cup_tensor *dy, cup_tensor *x,

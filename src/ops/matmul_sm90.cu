@@ -1,14 +1,15 @@
-/* Matrix products on Hopper: y = activation(a b + bias), 16-bit elements, sums in f32.
+/* Matrix products on Hopper: y = activation(a b + bias), 16-bit elements with sums in f32, or
+ * scaled codes of 8 bits (wgmma_scale.cuh), those of integers with exact sums.
  *
- * A persistent grid, one block an SM. One warp orders copies by TMA into a ring of STAGES tiles of
- * TILE_M x 64 of a and 64 x TILE_N of b; CONSUMERS warpgroups multiply out of shared memory into
- * registers. Cooperative: they share a tile, TILE_M / CONSUMERS rows each. PINGPONG: they take
- * tiles in turn, and while one multiplies the other finishes its tile. Blocks of a cluster lie
- * side by side along m (or n); each copies its share of the common b (or a) into both. Results go
- * through swizzled shared memory and TMA, 16 rows a warp. k may be cut into parts: the part that
- * comes last adds them all, in order, so that the bits stay the same.
+ * A persistent grid, one block an SM. One warp orders copies by TMA into a ring of STAGES tiles,
+ * 128 bytes along k, of TILE_M rows of a and TILE_N columns of b; CONSUMERS warpgroups multiply
+ * out of shared memory into registers. Cooperative: they share a tile, TILE_M / CONSUMERS rows
+ * each. PINGPONG: they take tiles in turn, and while one multiplies the other finishes its tile.
+ * Blocks of a cluster lie side by side along m (or n); each copies its share of the common b (or a)
+ * into both. Results go through swizzled shared memory and TMA, 16 rows a warp. k may be cut into
+ * parts: the part that comes last adds them all, in order, so that the bits stay the same.
  *
- * 2 m n k operations; a tile brings 128 (TILE_M + TILE_N) bytes for each 64 of k. */
+ * 2 m n k operations; a tile brings 128 (TILE_M + TILE_N) bytes for each 128 bytes along k. */
 #ifndef CUP_T
 #define CUP_T 3
 #endif
@@ -59,6 +60,12 @@
 #ifndef TERMS /* 6: a and b are f32 in three planes each, and y is the sum of 6 products of them */
 #define TERMS 1
 #endif
+#ifndef SCALES
+#define SCALES PRODUCT_SCALE_NONE
+#endif
+#ifndef PROMOTE /* whether the sums of each k-tile are added up outside of the tensor cores */
+#define PROMOTE 0
+#endif
 #ifndef Y_DIRECT /* y's rows do not start at multiples of 16 bytes */
 #define Y_DIRECT 0
 #endif
@@ -68,8 +75,8 @@
 #include "wgmma.cuh"
 #include "wgmma_call.cuh"
 
-#define TILE_K 64
-#define PANEL (TILE_K * 128) /* bytes of 64 lines of 128 */
+#define TILE_K (128 / (int)sizeof(T))
+#define PANEL (64 * 128) /* bytes of 64 lines of 128 */
 #define CLUSTER (CLUSTER_M * CLUSTER_N)
 #define ROWS (PINGPONG ? TILE_M : TILE_M / CONSUMERS) /* of a tile that a warpgroup owns */
 #define BLOCKS_M (ROWS / 64)
@@ -79,10 +86,15 @@
 #define CONSUMER_WARPS (PINGPONG ? 4 : 4 * CONSUMERS) /* that use one stage */
 #define THREADS (128 * (CONSUMERS + 1))
 #define SUMS (TILE_N / 2) /* registers for 64 rows */
-/* A warp stages 16 rows of 128 bytes at a time, and has two such buffers. */
-#define STAGING_BYTES (CONSUMERS * 4 * 2 * 2048)
+/* A warp stages 16 rows of 128 bytes at a time. */
+#define STAGING_BUFFERS (SCALES == PRODUCT_SCALE_BLOCKS ? 1 : 2)
+#define STAGING_BYTES (CONSUMERS * 4 * STAGING_BUFFERS * 2048)
 #define STAGE_COLUMNS (128 / (int)sizeof(result))
 #define BIAS_BYTES (HAS_BIAS ? CONSUMERS * 2 * TILE_N * (int)sizeof(result) : 0)
+#define SCALE_BYTES                                                                                \
+    (SCALES == PRODUCT_SCALE_BLOCKS  ? STAGES * SCALE_FLOATS * 4                                   \
+     : SCALES == PRODUCT_SCALE_LINES ? CONSUMERS * TILE_N * 4                                      \
+                                     : 0)
 #define LOAD_DIMS (2 + (TERMS > 1 ? 1 : BATCH))
 /* Which planes are multiplied, a digit for each term, the smallest products first. */
 #define A_PLANES 0x001012
@@ -93,6 +105,7 @@ typedef dtype_of<Y_T>::type result;
 #if CUP_HAS_WGMMA
 
 #include "wgmma_finish.cuh"
+#include "wgmma_scale.cuh"
 
 DEVICE layout lay_out()
 {
@@ -101,8 +114,9 @@ DEVICE layout lay_out()
     at.stages = shared_address(shared);
     at.staging = at.stages + STAGES * STAGE_BYTES;
     at.bias = shared + STAGES * STAGE_BYTES + STAGING_BYTES;
-    at.barriers = at.staging + STAGING_BYTES + BIAS_BYTES;
-    at.last = (unsigned *)(at.bias + BIAS_BYTES + 16 * STAGES);
+    at.scales = at.bias + BIAS_BYTES;
+    at.barriers = at.staging + STAGING_BYTES + BIAS_BYTES + SCALE_BYTES;
+    at.last = (unsigned *)(at.scales + SCALE_BYTES + 16 * STAGES);
     return at;
 }
 
@@ -191,8 +205,16 @@ DEVICE void produce(const wgmma_call &c, const tensor_map &a, const tensor_map &
     }
 }
 
-/* One k-tile: 64 of k, for all rows that the warpgroup owns. */
-DEVICE void multiply(sums &sum, uint64_t a, uint64_t b, bool add)
+/* The warp that orders the copies of scales. */
+DEVICE void produce_scales(const wgmma_call &c, const layout &at, const ring<STAGES> &pipe)
+{
+    ring_place<STAGES> place = {0, 0};
+    for (int i = blockIdx.x / CLUSTER; i < c.units; i += gridDim.x / CLUSTER)
+        bring_scales(c, unit_at(c, i), at, pipe, place);
+}
+
+/* One k-tile, for all rows that the warpgroup owns. */
+DEVICE void multiply(products &sum, uint64_t a, uint64_t b, bool add)
 {
     wgmma_fence();
 #pragma unroll
@@ -208,7 +230,7 @@ DEVICE void multiply(sums &sum, uint64_t a, uint64_t b, bool add)
 
 /* A run of a unit's k. One group of products stays under way while the next stage is waited for;
  * when it is done its stage is let go. */
-DEVICE void add_tiles(sums &sum, int k_tiles, uint64_t a, uint64_t b, const ring<STAGES> &pipe,
+DEVICE void add_tiles(products &sum, int k_tiles, uint64_t a, uint64_t b, const ring<STAGES> &pipe,
                       ring_place<STAGES> &place)
 {
     int before = place.stage;
@@ -234,10 +256,12 @@ DEVICE void add_tiles(sums &sum, int k_tiles, uint64_t a, uint64_t b, const ring
 
 /* All of a unit's k. Tensor cores cut off what falls below the last bit of a sum, always towards
  * zero; for f32 their sums are kept short and added up outside. */
-DEVICE void main_loop(sums &sum, int k_tiles, uint64_t a, uint64_t b, const ring<STAGES> &pipe,
-                      ring_place<STAGES> &place)
+DEVICE void main_loop(products &sum, int k_tiles, uint64_t a, uint64_t b, const layout &at,
+                      const crew &w, const ring<STAGES> &pipe, ring_place<STAGES> &place)
 {
-#if TERMS == 1
+#if PROMOTE
+    add_blocks((sums &)sum, k_tiles, a, b, at, w, pipe, place);
+#elif TERMS == 1
     add_tiles(sum, k_tiles, a, b, pipe, place);
 #else
 #pragma unroll
@@ -283,10 +307,13 @@ DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &
             two = load<2>((const result *)c.bias + column);
         else if (HAS_BIAS && 2 * w.thread < TILE_N && column < c.n)
             two.at[0] = ((const result *)c.bias)[column];
-        sums sum;
+        line_scales scales = {};
+        if (SCALES == PRODUCT_SCALE_LINES)
+            scales = take_scales(c, u, w);
+        products sum;
         if (PINGPONG)
             meet(ORDER + w.group, 256);
-        main_loop(sum, u.k_tiles, a, b, pipe, place);
+        main_loop(sum, u.k_tiles, a, b, at, w, pipe, place);
         if (PINGPONG)
             pass(ORDER + 1 - w.group, 256);
         if (HAS_BIAS) {
@@ -295,9 +322,10 @@ DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &
             meet(1 + w.group, 128);
             bias_turn ^= 1;
         }
-        if (PARTS && c.parts > 1 && !add_parts(c, u, w, at, sum))
+        if (PARTS && c.parts > 1 && !add_parts(c, u, w, at, (sums &)sum))
             continue;
-        finish(c, y, pre, u, at, w, bias, &turn, sum);
+        apply_scales(c, w, at, scales, sum);
+        finish(c, y, pre, u, at, w, bias, &turn, (const sums &)sum);
     }
     if (lane() == 0)
         tma_store_wait<0>();
@@ -322,7 +350,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             tma_prefetch_map(y);
         if (HAS_PRE && !Y_DIRECT)
             tma_prefetch_map(pre);
-        pipe.init(CONSUMER_WARPS * CLUSTER);
+        pipe.init(CONSUMER_WARPS * CLUSTER, SCALES == PRODUCT_SCALE_BLOCKS ? 33 : 1);
     }
     if (CLUSTER > 1)
         cluster_meet();
@@ -332,13 +360,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     let_next_kernel_start();
     if (threadIdx.x < 128) {
         if (CONSUMERS > 1)
-            registers_give<24>();
+            registers_give<PROMOTE ? 40 : 24>();
         if (threadIdx.x < 32 && elected())
             produce(c, a, b, at, pipe);
+        else if (SCALES == PRODUCT_SCALE_BLOCKS && threadIdx.x / 32 == 1)
+            produce_scales(c, at, pipe);
         __syncwarp();
     } else {
         if (CONSUMERS > 1)
-            registers_take<240>();
+            registers_take<PROMOTE ? 232 : 240>();
         consume(c, y, pre, at, pipe);
     }
     if (CLUSTER > 1)

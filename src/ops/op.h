@@ -43,6 +43,8 @@ typedef struct cup__impl {
     const char *(*refuses)(const cup__call *call);
     cup_status (*run)(cup__call *call);
     double tolerance; /* in place of the op's, when not 0 */
+    double slack;     /* what its results may be off beside, as a part of the element's size and
+                         of the whole's: sums that are not kept in f32 */
 } cup__impl;
 
 /* What backward works on: the recorded call and the gradients of its results. Values that the

@@ -3,6 +3,7 @@
 #ifndef CUP_OPS_PRODUCT_H
 #define CUP_OPS_PRODUCT_H
 
+#include "kernels/product_call.cuh"
 #include "ops/op.h"
 
 #define CUP__PRODUCT_BATCH 6 /* dimensions */
@@ -16,6 +17,14 @@ typedef struct cup__matrix {
     int64_t batch[CUP__PRODUCT_BATCH]; /* 0 where the matrix is used again */
 } cup__matrix;
 
+/* What is said of codes of 8 bits beside their places. */
+typedef struct cup__scaling {
+    cup_dtype b_dtype, y_dtype; /* a's is the product's */
+    int kind;                   /* PRODUCT_SCALE_NONE and so on */
+    product_scale a, b;
+    bool fast; /* sums may stay in tensor cores that keep 14 bits of them */
+} cup__scaling;
+
 typedef struct cup__product {
     cup_dtype dtype;    /* of all matrices */
     int64_t m, n, k;    /* y is m by n */
@@ -25,6 +34,7 @@ typedef struct cup__product {
     const void *bias;    /* n elements, or NULL */
     cup__activation activation;
     void *pre;           /* as y, takes the value before the activation; or NULL */
+    const cup__scaling *scaling; /* of a and b that are codes of 8 bits; or NULL */
     bool saving;         /* whether `pre` is wanted, also while there is no memory for it yet */
 } cup__product;
 
@@ -33,6 +43,11 @@ typedef struct cup__product {
  * where strides allow. y.data stays to be set. */
 void cup__product_make(cup__product *p, const cup_tensor *a, bool transpose_a, const cup_tensor *b,
                        bool transpose_b, const cup__shape *y);
+
+static inline cup_dtype cup__product_y_dtype(const cup__product *p)
+{
+    return p->scaling ? p->scaling->y_dtype : p->dtype;
+}
 
 /* The implementations, best first, of matmul, linear and linear_gelu. */
 extern const cup__impl cup__product_impls[];

@@ -249,7 +249,7 @@ static cup__plan *plan_of(cup_context *c, cup__product_state *state, const cup__
     return plan;
 }
 
-static bool open_library(cup_context *c, cup__product_state *state)
+bool cup__cublaslt_start(cup_context *c, cup__product_state *state)
 {
     if (state->cublaslt || state->cublaslt_failed)
         return state->cublaslt != NULL;
@@ -282,7 +282,7 @@ const char *cup__product_cublaslt_refuses(cup_context *c, const cup__product *p)
     if (calls_of(p) > MOST_CALLS || p->batch_count > INT32_MAX)
         return "the batch has too many parts for one call";
     cup__product_state *state = cup__product_state_of(c);
-    if (!state || !open_library(c, state))
+    if (!state || !cup__cublaslt_start(c, state))
         return "cuBLASLt could not be started";
     cup__plan *plan = plan_of(c, state, p);
     if (!plan || plan->status != CUBLAS_STATUS_SUCCESS)
@@ -321,7 +321,7 @@ static cup_status multiply_all(cup__call *call, const cup__product *whole)
     cup_context *c = call->c;
     cup__cuda *gpu = cup__cuda_of(c->device);
     cup__product_state *state = cup__product_state_of(c);
-    if (!state || !open_library(c, state))
+    if (!state || !cup__cublaslt_start(c, state))
         return cup__call_fail(call, CUP_DRIVER, "cuBLASLt could not be started");
     CUP_TRY(cup__launch_foreign(gpu, "cublasLtMatmul"));
     int64_t inner = whole->batch_ndim ? whole->batch_size[whole->batch_ndim - 1] : 1;

@@ -8,8 +8,7 @@
 #include "kernels/wgmma_call.cuh"
 #include "ops/product_state.h"
 
-#define TILE_K 64
-#define LINE 64       /* elements in the 128 bytes of a swizzled line */
+#define LINE_BYTES 128 /* of a swizzled line, and of a tile along k */
 #define SHARED_MOST 232448
 #define BATCH_MOST 2
 
@@ -19,12 +18,18 @@ typedef struct operand {
     int64_t length, lines, distance; /* of lines, in elements */
     int64_t batch[BATCH_MOST];       /* innermost first; 0 where it does not move */
     cup_dtype dtype;
-    int64_t plane;                   /* distance of the three planes; 0: there is one */
+    int64_t plane; /* distance of the three planes; 0: there is one */
 } operand;
 
-static bool is_sixteen(int64_t elements)
+static bool is_sixteen(int64_t elements, cup_dtype dtype)
 {
-    return elements * 2 % 16 == 0;
+    return elements * cup_dtype_size(dtype) % 16 == 0;
+}
+
+/* Elements of a tile along k. */
+static int64_t tile_k(const cup__product *p)
+{
+    return LINE_BYTES / cup_dtype_size(p->dtype);
 }
 
 /* Takes the direction in which the elements of a matrix lie side by side, k when both would do.
@@ -32,8 +37,9 @@ static bool is_sixteen(int64_t elements)
 static bool take_operand(const cup__product *p, const cup__matrix *m, int64_t mn, int64_t step_mn,
                          int64_t step_k, operand *out)
 {
-    bool along_k = (step_k == 1 || p->k == 1) && (mn == 1 || is_sixteen(step_mn));
-    bool along_mn = (step_mn == 1 || mn == 1) && (p->k == 1 || is_sixteen(step_k));
+    bool along_k = (step_k == 1 || p->k == 1) && (mn == 1 || is_sixteen(step_mn, p->dtype));
+    bool along_mn =
+        (step_mn == 1 || mn == 1) && !p->scaling && (p->k == 1 || is_sixteen(step_k, p->dtype));
     out->dtype = p->dtype;
     out->plane = 0;
     out->along = along_k ? PRODUCT_ALONG_K : PRODUCT_ALONG_MN;
@@ -41,13 +47,13 @@ static bool take_operand(const cup__product *p, const cup__matrix *m, int64_t mn
     out->lines = along_k ? mn : p->k;
     out->distance = along_k ? step_mn : step_k;
     if (out->lines == 1)
-        out->distance = (out->length + 7) / 8 * 8;
-    bool good = (along_k || along_mn) && (uintptr_t)m->data % 16 == 0 &&
-                out->length <= INT32_MAX && out->lines <= INT32_MAX &&
-                out->distance >= out->length && out->distance * out->lines < INT64_C(1) << 38;
+        out->distance = (out->length + 15) / 16 * 16;
+    bool good = (along_k || along_mn) && (uintptr_t)m->data % 16 == 0 && out->length <= INT32_MAX &&
+                out->lines <= INT32_MAX && out->distance >= out->length &&
+                out->distance * out->lines < INT64_C(1) << 38;
     for (int i = 0; i < BATCH_MOST; i++) {
         out->batch[i] = i < p->batch_ndim ? m->batch[p->batch_ndim - 1 - i] : 0;
-        good = good && is_sixteen(out->batch[i]) && out->batch[i] < INT64_C(1) << 38;
+        good = good && is_sixteen(out->batch[i], p->dtype) && out->batch[i] < INT64_C(1) << 38;
     }
     return good;
 }
@@ -62,11 +68,18 @@ static bool take_operands(const cup__product *p, operand *a, operand *b)
  * the tensor map says that less is there. */
 static bool can_store(const cup__product *p)
 {
-    bool good = is_sixteen(p->y.row) && is_sixteen(p->n) && (uintptr_t)p->y.data % 16 == 0 &&
+    cup_dtype y = cup__product_y_dtype(p);
+    bool good = is_sixteen(p->y.row, y) && is_sixteen(p->n, y) && (uintptr_t)p->y.data % 16 == 0 &&
                 (uintptr_t)p->pre % 16 == 0;
     for (int i = 0; i < p->batch_ndim; i++)
-        good = good && is_sixteen(p->y.batch[i]);
+        good = good && is_sixteen(p->y.batch[i], y);
     return good;
+}
+
+/* The kernel has one scale of b for all columns of a tile, and looks at all scales. */
+static bool blocks_fit(const cup__scaling *s)
+{
+    return s->a.data && s->b.data && (s->b.line == 0 || 1 << s->b.shift == PRODUCT_SCALE_DEPTH);
 }
 
 const char *cup__product_wgmma_refuses(cup_context *c, const cup__product *p)
@@ -77,16 +90,18 @@ const char *cup__product_wgmma_refuses(cup_context *c, const cup__product *p)
         return "it is for Hopper (sm_90)";
     if (!cup__driver.cuTensorMapEncodeTiled || !cup__driver.cuLaunchKernelEx)
         return "the driver is too old for tensor maps";
-    if (p->dtype != CUP_BF16 && p->dtype != CUP_F16)
-        return "it multiplies bf16 and f16 only";
+    if (p->dtype != CUP_BF16 && p->dtype != CUP_F16 && !p->scaling)
+        return "it multiplies bf16, f16 and codes of 8 bits";
     if (p->k == 0)
         return "there is nothing to sum";
     if (p->batch_ndim > BATCH_MOST)
         return "the batch has more than two dimensions that do not merge";
     if (p->m > INT32_MAX || p->n > INT32_MAX)
         return "a side is longer than 2^31";
-    if ((uintptr_t)p->bias % 4)
-        return "the bias starts between multiples of 4 bytes";
+    if ((uintptr_t)p->bias % (uintptr_t)(2 * cup_dtype_size(cup__product_y_dtype(p))))
+        return "the bias starts between two places for pairs";
+    if (p->scaling && p->scaling->kind == PRODUCT_SCALE_BLOCKS && !blocks_fit(p->scaling))
+        return "the scales of b are not for blocks of 128 rows";
     if (!take_operands(p, &a, &b))
         return "the lines of an input do not start at multiples of 16 bytes";
     return NULL;
@@ -97,12 +112,21 @@ static int64_t divide_up(int64_t value, int64_t by)
     return (value + by - 1) / by;
 }
 
-static int shared_bytes(const cup__wgmma_plan *plan, bool bias)
+static cup_dtype y_dtype(const cup__product *p, const cup__wgmma_plan *plan)
 {
-    int stage = (plan->tile_m + plan->tile_n) * 128;
-    return plan->stages * stage + plan->consumers * 4 * 2 * 2048 +
-           (bias ? plan->consumers * 2 * plan->tile_n * (plan->terms ? 4 : 2) : 0) +
-           16 * plan->stages + 16;
+    return plan->terms ? CUP_F32 : cup__product_y_dtype(p);
+}
+
+static int shared_bytes(const cup__product *p, const cup__wgmma_plan *plan)
+{
+    int stage = (plan->tile_m + plan->tile_n) * LINE_BYTES;
+    int kind = p->scaling ? p->scaling->kind : PRODUCT_SCALE_NONE;
+    int staged = plan->consumers * 4 * 2048 * (kind == PRODUCT_SCALE_BLOCKS ? 1 : 2);
+    int bias = plan->consumers * 2 * plan->tile_n * (int)cup_dtype_size(y_dtype(p, plan));
+    int scales = kind == PRODUCT_SCALE_BLOCKS  ? plan->stages * (plan->tile_m + 32) * 4
+                 : kind == PRODUCT_SCALE_LINES ? plan->consumers * plan->tile_n * 4
+                                               : 0;
+    return plan->stages * stage + staged + (p->bias ? bias : 0) + scales + 16 * plan->stages + 16;
 }
 
 /* How the work is cut. */
@@ -113,7 +137,7 @@ typedef struct cut {
 
 static cut cut_of(const cup__product *p, const cup__wgmma_plan *plan)
 {
-    cut w = {.k_tiles = divide_up(p->k, TILE_K),
+    cut w = {.k_tiles = divide_up(p->k, tile_k(p)),
              .tiles_m = divide_up(p->m, (int64_t)plan->tile_m * plan->cluster_m),
              .tiles_n = divide_up(p->n, (int64_t)plan->tile_n * plan->cluster_n)};
     w.tiles = w.tiles_m * w.tiles_n * p->batch_count;
@@ -130,6 +154,13 @@ static int group_of(const cup__wgmma_plan *plan, int multiprocessors)
     return plan->group ? plan->group : group < 1 ? 1 : group;
 }
 
+/* Whether the sums of each k-tile leave the tensor cores. */
+static bool promotes(const cup__product *p)
+{
+    const cup__scaling *s = p->scaling;
+    return s && (s->kind == PRODUCT_SCALE_BLOCKS || (p->dtype != CUP_I8 && !s->fast));
+}
+
 static int64_t partial_bytes(const cup__wgmma_plan *plan, const cut *w)
 {
     return w->tiles * plan->cluster_m * plan->cluster_n * w->parts * plan->tile_m * plan->tile_n *
@@ -140,8 +171,12 @@ const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan
 {
     cut w = cut_of(p, plan);
     int64_t blocks = (int64_t)plan->cluster_m * plan->cluster_n;
-    if (shared_bytes(plan, p->bias != NULL) > SHARED_MOST)
+    if (shared_bytes(p, plan) > SHARED_MOST)
         return "it needs more shared memory than a block can have";
+    if (p->scaling && w.parts > 1 && (p->dtype == CUP_I8 || promotes(p)))
+        return "its sums cannot be cut into parts";
+    if (p->scaling && promotes(p) && plan->tile_n > PRODUCT_SCALE_DEPTH)
+        return "its tile is wider than what one scale is for";
     if (w.tiles * w.parts * blocks > INT32_MAX)
         return "there are more than 2^31 tiles";
     if (w.parts > 1 && (partial_bytes(plan, &w) > (int64_t)CUP__WORKSPACE_BYTES ||
@@ -152,9 +187,10 @@ const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan
 
 static CUtensorMapDataType type_of(cup_dtype dtype)
 {
-    return dtype == CUP_F32   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-           : dtype == CUP_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                              : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    return cup_dtype_size(dtype) == 4   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+           : cup_dtype_size(dtype) == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+           : dtype == CUP_F16           ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                        : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 }
 
 /* A tensor map over lines of elements. */
@@ -198,16 +234,17 @@ static cup_status encode_all(cup_context *c, const cup__product *p, const cup__w
 {
     bool a_k = a->along == PRODUCT_ALONG_K, b_k = b->along == PRODUCT_ALONG_K;
     int shared_a = plan->cluster_n, shared_b = plan->cluster_m;
-    CUP_TRY(encode(c, &to->a, p, p->a.data, a, LINE, (a_k ? plan->tile_m : TILE_K) / shared_a));
-    CUP_TRY(encode(c, &to->b, p, p->b.data, b, LINE, (b_k ? plan->tile_n : TILE_K) / shared_b));
+    int64_t depth = tile_k(p);
+    CUP_TRY(encode(c, &to->a, p, p->a.data, a, depth, (a_k ? plan->tile_m : depth) / shared_a));
+    CUP_TRY(encode(c, &to->b, p, p->b.data, b, depth, (b_k ? plan->tile_n : depth) / shared_b));
     to->y = to->pre = to->a;
     if (!store)
         return CUP_OK;
     operand y = {.length = p->n,
                  .lines = p->m,
                  .distance = p->m == 1 ? (p->n + 7) / 8 * 8 : p->y.row,
-                 .dtype = plan->terms ? CUP_F32 : p->dtype};
-    int64_t line = 128 / cup_dtype_size(y.dtype);
+                 .dtype = y_dtype(p, plan)};
+    int64_t line = LINE_BYTES / cup_dtype_size(y.dtype);
     for (int i = 0; i < p->batch_ndim; i++)
         y.batch[i] = p->y.batch[p->batch_ndim - 1 - i];
     CUP_TRY(encode(c, &to->y, p, p->y.data, &y, line, 16));
@@ -217,9 +254,13 @@ static cup_status encode_all(cup_context *c, const cup__product *p, const cup__w
 static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__wgmma_plan *plan,
                               const operand *a, const operand *b, bool store, bool parts)
 {
+    cup_dtype y = y_dtype(p, plan);
     cup__knob knobs[] = {
         {"CUP_T", p->dtype},
-        {"Y_T", plan->terms ? CUP_F32 : p->dtype},
+        {"B_T", p->scaling ? p->scaling->b_dtype : p->dtype},
+        {"Y_T", y == CUP_I32 ? CUP_F32 : y}, /* which are not looked into */
+        {"SCALES", p->scaling ? p->scaling->kind : PRODUCT_SCALE_NONE},
+        {"PROMOTE", promotes(p)},
         {"TERMS", plan->terms ? plan->terms : 1},
         {"TILE_M", plan->tile_m},
         {"TILE_N", plan->tile_n},
@@ -259,6 +300,10 @@ static void fill_call(wgmma_call *to, const cup__product *p, const operand *a, c
     to->units = (int)(w->tiles * w->parts);
     to->parts = (int)w->parts;
     to->part_tiles = (int)w->part_tiles;
+    if (p->scaling) {
+        to->a_scale = p->scaling->a;
+        to->b_scale = p->scaling->b;
+    }
     to->batch_inner = p->batch_ndim ? (int)p->batch_size[p->batch_ndim - 1] : 1;
     for (int i = 0; i < p->batch_ndim; i++) {
         to->a_batch[i] = a->batch[i] != 0;
@@ -267,8 +312,7 @@ static void fill_call(wgmma_call *to, const cup__product *p, const operand *a, c
     }
 }
 
-cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p,
-                                 const cup__wgmma_plan *plan)
+cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan)
 {
     cup__cuda *gpu = cup__cuda_of(c->device);
     operand a, b;
@@ -299,7 +343,7 @@ cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p,
     cup__grid grid = {
         .x = (units < most ? units : most) * blocks,
         .threads = 128 * (plan->consumers + 1),
-        .shared = shared_bytes(plan, p->bias != NULL),
+        .shared = shared_bytes(p, plan),
         .cluster = (int)blocks,
     };
     return cup__launch(gpu, kernel, grid, CUP__ARG(map.a), CUP__ARG(map.b), CUP__ARG(map.y),

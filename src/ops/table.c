@@ -231,6 +231,18 @@ static const cup__attribute matmul_attributes[] = {
     {"transpose_a", CUP__KIND_BOOL, offsetof(cup__matmul_attributes, transpose_a)},
     {"transpose_b", CUP__KIND_BOOL, offsetof(cup__matmul_attributes, transpose_b)},
     {NULL, 0, 0}};
+static const cup__attribute quantize_attributes[] = {
+    {"dtype", CUP__KIND_DTYPE, offsetof(cup__quantize_attributes, dtype)},
+    {"block_rows", CUP__KIND_INT, offsetof(cup__quantize_attributes, block_rows)},
+    {"block_columns", CUP__KIND_INT, offsetof(cup__quantize_attributes, block_columns)},
+    {NULL, 0, 0}};
+static const cup__attribute dequantize_attributes[] = {
+    {"dtype", CUP__KIND_DTYPE, offsetof(cup__dequantize_attributes, dtype)},
+    {NULL, 0, 0}};
+static const cup__attribute scaled_matmul_attributes[] = {
+    {"dtype", CUP__KIND_DTYPE, offsetof(cup__scaled_matmul_attributes, dtype)},
+    {"fast_accumulation", CUP__KIND_BOOL, offsetof(cup__scaled_matmul_attributes, fast_accumulation)},
+    {NULL, 0, 0}};
 
 const cup__row cup__rows[] = {
     {"add", &cup__op_add, "a, b", "",
@@ -578,6 +590,15 @@ const cup__row cup__rows[] = {
     {"linear_gelu", &cup__op_linear_gelu, "x, weight, bias?", "",
      "y; pre",
      "gelu(linear(x, weight, bias)) in one pass", 2, 3, 1, 2, true, 0, NULL},
+    {"quantize", &cup__op_quantize, "x", "dtype dtype, int block_rows, int block_columns",
+     "y, scale",
+     "x / scale in f8e4m3, f8e5m2 or i8, where each block of the rows [all dimensions but the last] and columns has its own scale, in f32: its largest size over the largest of the dtype; 0 takes all in one block, else blocks are 1 row of all columns, or 1 or 128 rows of 128 columns", 1, 1, 2, 2, true, sizeof(cup__quantize_attributes), quantize_attributes},
+    {"dequantize", &cup__op_dequantize, "x, scale", "dtype dtype",
+     "y",
+     "x times scale, which quantize made, in the dtype", 2, 2, 1, 1, true, sizeof(cup__dequantize_attributes), dequantize_attributes},
+    {"scaled_matmul", &cup__op_scaled_matmul, "a, b, a_scale?, b_scale?, bias?", "dtype dtype, bool fast_accumulation",
+     "y",
+     "a b^T + bias in the dtype, for a [..,K] and b [N,K] in f8e4m3, f8e5m2 or i8, which stand for their elements times their scales, in the shapes of quantize; bias [N] in the dtype; fast_accumulation lets tensor cores keep 14 bits of the sums of f8; sums of i8 are exact, and i32 takes them without scales", 2, 5, 1, 1, true, sizeof(cup__scaled_matmul_attributes), scaled_matmul_attributes},
     {"linear_weight_grad", &cup__op_linear_weight_grad, "dy, x", "",
      "dweight, dbias",
      "dy^T x and the sum of dy over all but its last dimension", 2, 2, 2, 2, false, 0, NULL},
@@ -1519,6 +1540,40 @@ cup_tensor *cup_linear_gelu(cup_context *c, cup_tensor *x, cup_tensor *weight, c
 {
     cup_tensor *const in[] = {x, weight, bias};
     return cup__op_call(c, &cup__rows[CUP__OP_linear_gelu], in, 3, NULL, NULL);
+}
+
+cup_status cup_quantize(cup_context *c, cup_tensor *x, cup_dtype dtype, int block_rows,
+                        int block_columns, cup_tensor **y, cup_tensor **scale)
+{
+    cup__quantize_attributes attributes = {0};
+    attributes.dtype = dtype;
+    attributes.block_rows = block_rows;
+    attributes.block_columns = block_columns;
+    cup_tensor *const in[] = {x};
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_quantize], in, 1, &attributes, out) != NULL;
+    *y = out[0];
+    *scale = out[1];
+    return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_tensor *cup_dequantize(cup_context *c, cup_tensor *x, cup_tensor *scale, cup_dtype dtype)
+{
+    cup__dequantize_attributes attributes = {0};
+    attributes.dtype = dtype;
+    cup_tensor *const in[] = {x, scale};
+    return cup__op_call(c, &cup__rows[CUP__OP_dequantize], in, 2, &attributes, NULL);
+}
+
+cup_tensor *cup_scaled_matmul(cup_context *c, cup_tensor *a, cup_tensor *b, cup_tensor *a_scale,
+                              cup_tensor *b_scale, cup_tensor *bias, cup_dtype dtype,
+                              bool fast_accumulation)
+{
+    cup__scaled_matmul_attributes attributes = {0};
+    attributes.dtype = dtype;
+    attributes.fast_accumulation = fast_accumulation;
+    cup_tensor *const in[] = {a, b, a_scale, b_scale, bias};
+    return cup__op_call(c, &cup__rows[CUP__OP_scaled_matmul], in, 5, &attributes, NULL);
 }
 
 cup_status cup__linear_weight_grad(cup_context *c, cup_tensor *dy, cup_tensor *x,

@@ -81,7 +81,7 @@ static bool guards_hold(cup_tensor *t)
 }
 
 static void compare_with_reference(check *k, cup_check_result *r, cup_tensor *want,
-                                   cup_tensor *got)
+                                   cup_tensor *got, double slack)
 {
     cup_tensor host;
     void *memory = NULL;
@@ -94,7 +94,7 @@ static void compare_with_reference(check *k, cup_check_result *r, cup_tensor *wa
         r->error = INFINITY;
         snprintf(k->note, sizeof k->note, "%.300s", k->c->error.text);
     } else {
-        double error = cup__compare(want, &host, note, sizeof note);
+        double error = cup__compare(want, &host, slack, note, sizeof note);
         if (error > r->error) {
             r->error = error;
             snprintf(k->note, sizeof k->note, "%s", note);
@@ -104,13 +104,13 @@ static void compare_with_reference(check *k, cup_check_result *r, cup_tensor *wa
 }
 
 /* Results and, for updates, the inputs that were changed. */
-static void compare_all(check *k, cup_check_result *r, cup__call *call)
+static void compare_all(check *k, cup_check_result *r, cup__call *call, double slack)
 {
     for (int i = 0; i < call->out_count; i++)
-        compare_with_reference(k, r, k->want.call.out[i], call->out[i]);
+        compare_with_reference(k, r, k->want.call.out[i], call->out[i], slack);
     for (int i = 0; i < call->in_count; i++)
         if (call->in[i] && cup__input_changes(call->op, i))
-            compare_with_reference(k, r, k->want.in[i], call->in[i]);
+            compare_with_reference(k, r, k->want.in[i], call->in[i], slack);
 }
 
 static bool same_bits(cup_tensor *a, cup_tensor *b)
@@ -223,7 +223,7 @@ static void check_impl(check *k, const cup__impl *impl)
     if (status == CUP_OK)
         status = run_once(k, impl, &second, again);
     if (status == CUP_OK)
-        compare_all(k, &r, &first);
+        compare_all(k, &r, &first, impl ? impl->slack : 0);
     for (int i = 0; status == CUP_OK && i < first.out_count; i++)
         check_written(k, &r, first.out[i], second.out[i], "result", i);
     for (int i = 0; status == CUP_OK && i < first.in_count; i++)
@@ -243,7 +243,7 @@ static void check_view(check *k)
     if (status == CUP_OK)
         status = k->row->op->view(&call);
     if (status == CUP_OK)
-        compare_all(k, &r, &call);
+        compare_all(k, &r, &call, 0);
     finish(k, &r, status);
     cup__scope_pop(k->c);
 }

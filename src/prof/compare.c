@@ -14,7 +14,8 @@ static bool both_special(double got, double want)
     return (isnan(got) && isnan(want)) || (isinf(want) && got == want);
 }
 
-double cup__compare(const cup_tensor *want, const cup_tensor *got, char *note, size_t note_size)
+double cup__compare(const cup_tensor *want, const cup_tensor *got, double slack, char *note,
+                    size_t note_size)
 {
     cup_dtype dtype = got->dtype;
     double squares = 0, worst = 0;
@@ -29,7 +30,8 @@ double cup__compare(const cup_tensor *want, const cup_tensor *got, char *note, s
         if (both_special(g, w) || g == w)
             continue;
         double scale = exact ? 0.125 : epsilon[dtype] * (fabs(w) + rms) + 1e-300;
-        double error = fabs(g - w) / scale;
+        double error = fabs(g - w), forgiven = slack * (fabs(w) + rms);
+        error = error <= forgiven ? 0 : (error - forgiven) / scale;
         if (!(error <= worst)) {
             worst = isnan(error) ? INFINITY : error;
             snprintf(note, note_size, "element %lld is %.9g, expected %.9g", (long long)i, g, w);

@@ -9,7 +9,9 @@
 bool cup__on_host(cup_tensor *t, cup_tensor *host, void **memory);
 
 /* The largest difference in units of the epsilon of what was got, relative to the size of the
- * element and of the whole. `note` says where it is, when there is one. */
-double cup__compare(const cup_tensor *want, const cup_tensor *got, char *note, size_t note_size);
+ * element and of the whole, of which the part `slack` is forgiven. `note` says where it is, when
+ * there is one. */
+double cup__compare(const cup_tensor *want, const cup_tensor *got, double slack, char *note,
+                    size_t note_size);
 
 #endif

@@ -79,6 +79,16 @@ static cup_tensor *lay_out(cup_context *c, const cup__shape *shape, cup__layout 
 static cup_status fill_in_place(cup_tensor *t, cup__domain domain)
 {
     cup_tensor *out[CUP__MAX_OUT] = {t};
+    if (cup_dtype_size(t->dtype) == 1) {
+        cup__shape wide = cup__shape_of(t);
+        wide.dtype = CUP_F32;
+        cup_tensor *numbers = cup__tensor_make(t->context, &wide, "sample");
+        if (numbers && fill_in_place(numbers, domain) == CUP_OK)
+            cup__op_call(t->context, &cup__rows[CUP__OP_cast], &numbers, 1,
+                         &(cup__cast_attributes){.dtype = t->dtype}, out);
+        cup_tensor_free(numbers);
+        return t->context->error.status;
+    }
     if (domain.low == 0 && domain.high == 0) {
         cup__normal_attributes a = {.dtype = t->dtype, .deviation = 1, .shape_count = t->ndim};
         memcpy(a.shape, t->shape, sizeof a.shape);

@@ -1,0 +1,55 @@
+/* Codes of 8 bits and their scales. */
+#ifndef CUP_OPS_SCALED_H
+#define CUP_OPS_SCALED_H
+
+#include "ops/product.h"
+
+#define CUP__DTYPES_CODE (CUP__DTYPE(F8E4M3) | CUP__DTYPE(F8E5M2) | CUP__DTYPE(I8))
+
+/* How the scales of a tensor's rows (all dimensions but the last) and columns lie: the scale of
+ * row i and column k is at (i >> shift) line + (k / 128) k, in elements. */
+typedef struct cup__scale_layout {
+    int64_t rows, columns; /* of the tensor */
+    int64_t line, k;
+    int shift;
+} cup__scale_layout;
+
+/* The layout by the shapes of input `i` and of its scales, input `scale_i`, which may be missing;
+ * fails where they do not fit. */
+cup_status cup__scale_layout_of(cup__call *call, int i, int scale_i, cup__scale_layout *out);
+
+static inline int64_t cup__scale_at(const cup__scale_layout *s, int64_t row, int64_t column)
+{
+    return (row >> s->shift) * s->line + column / PRODUCT_SCALE_DEPTH * s->k;
+}
+
+/* The largest number of a dtype of codes. */
+double cup__code_most(cup_dtype dtype);
+cup_status cup__need_code(cup__call *call, cup_dtype dtype);
+
+/* The shape of the blocks of quantize that the attributes ask for. */
+typedef struct cup__quantize_blocks {
+    int64_t rows, columns;             /* of x */
+    int64_t block_rows, block_columns; /* at least 1 */
+    int64_t across, down;              /* how many there are */
+} cup__quantize_blocks;
+cup__quantize_blocks cup__quantize_blocks_of(const cup__call *call);
+
+const char *cup__quantize_cuda_refuses(const cup__call *call);
+cup_status cup__quantize_cuda(cup__call *call);
+cup_status cup__dequantize_cuda(cup__call *call);
+
+/* The product that a call of scaled_matmul asks for, a, b and bias as they are or will be packed;
+ * `s` is what its `scaling` points to. */
+void cup__scaled_product(const cup__call *call, cup__product *p, cup__scaling *s);
+
+cup_status cup__scaled_cpu(cup__call *call);
+const char *cup__scaled_wgmma_refuses(const cup__call *call);
+cup_status cup__scaled_wgmma(cup__call *call);
+const char *cup__scaled_cublaslt_refuses(const cup__call *call);
+cup_status cup__scaled_cublaslt(cup__call *call);
+cup_status cup__scaled_cublaslt_by(cup_context *c, const cup__product *p);
+const char *cup__scaled_mma_refuses(const cup__call *call);
+cup_status cup__scaled_mma(cup__call *call);
+
+#endif

@@ -1,0 +1,233 @@
+#include "ops/attributes.h"
+#include "ops/scaled.h"
+
+typedef cup__scaled_matmul_attributes attributes;
+
+static bool is_code(const cup_tensor *t)
+{
+    return CUP__DTYPES_CODE >> t->dtype & 1;
+}
+
+static int64_t rows_of(const cup_tensor *t)
+{
+    int64_t rows = 1;
+    for (int i = 0; i < t->ndim - 1; i++)
+        rows *= t->shape[i];
+    return rows;
+}
+
+static int64_t blocks_of(int64_t count)
+{
+    return (count + PRODUCT_SCALE_DEPTH - 1) / PRODUCT_SCALE_DEPTH;
+}
+
+cup_status cup__scale_layout_of(cup__call *call, int i, int scale_i, cup__scale_layout *out)
+{
+    const cup_tensor *t = call->in[i], *scale = call->in[scale_i];
+    *out = (cup__scale_layout){.rows = rows_of(t), .columns = t->shape[t->ndim - 1]};
+    if (!scale)
+        return CUP_OK;
+    if (scale->dtype != CUP_F32 && scale->dtype != CUP_F64)
+        return cup__call_fail(call, CUP_DTYPE, "the scales, input %d, must be f32", scale_i + 1);
+    if (scale->count == 1)
+        return CUP_OK;
+    CUP_TRY(cup__need_ndim(call, scale_i, 2, 2));
+    int64_t rows = scale->shape[0], columns = scale->shape[1];
+    bool by_row = rows == out->rows, by_block = rows == blocks_of(out->rows);
+    if ((rows != 1 && !by_row && !by_block) || (columns != 1 && columns != blocks_of(out->columns)))
+        return cup__call_fail(call, CUP_SHAPE,
+                              "the scales, input %d, must be [1, %lld or %lld, 1 or %lld] for %lld "
+                              "rows of %lld",
+                              scale_i + 1, (long long)blocks_of(out->rows), (long long)out->rows,
+                              (long long)blocks_of(out->columns), (long long)out->rows,
+                              (long long)out->columns);
+    out->line = rows == 1 ? 0 : scale->stride[0];
+    out->shift = by_row || rows == 1 ? 0 : 7;
+    out->k = columns == 1 ? 0 : scale->stride[1];
+    return CUP_OK;
+}
+
+static cup_status check_dtypes(cup__call *call)
+{
+    const attributes *t = call->attributes;
+    const cup_tensor *a = call->in[0], *b = call->in[1], *bias = call->in[4];
+    bool whole = a->dtype == CUP_I8 && b->dtype == CUP_I8;
+    bool reference = a->dtype == CUP_F64 && b->dtype == CUP_F64;
+    bool scaled = call->in[2] || call->in[3] || bias;
+    if (!reference && (!is_code(a) || !is_code(b)))
+        return cup__call_fail(call, CUP_DTYPE,
+                              "a and b must be f8e4m3, f8e5m2 or i8; make them with cup_quantize");
+    if (!whole && (a->dtype == CUP_I8 || b->dtype == CUP_I8))
+        return cup__call_fail(call, CUP_DTYPE, "i8 is multiplied with i8 only");
+    if (t->dtype == CUP_I32 && (!whole || scaled))
+        return cup__call_fail(call, CUP_DTYPE, "i32 is for products of i8 without scales and bias");
+    if (t->dtype != CUP_I32 && t->dtype != CUP_F32 && t->dtype != CUP_BF16 && t->dtype != CUP_F16)
+        return cup__call_fail(call, CUP_DTYPE, "the result must be bf16, f16, f32 or i32, not %s",
+                              cup_dtype_name(t->dtype));
+    if (bias && bias->dtype != CUP_F64 && bias->dtype != t->dtype)
+        return cup__call_fail(call, CUP_DTYPE, "bias must have the dtype of the result, %s",
+                              cup_dtype_name(t->dtype));
+    return CUP_OK;
+}
+
+static cup_status infer(cup__call *call)
+{
+    const attributes *t = call->attributes;
+    const cup_tensor *a = call->in[0], *b = call->in[1], *bias = call->in[4];
+    cup__scale_layout layout;
+    CUP_TRY(check_dtypes(call));
+    CUP_TRY(cup__need_ndim(call, 0, 1, CUP_MAX_DIMS));
+    CUP_TRY(cup__need_ndim(call, 1, 2, 2));
+    int64_t k = a->shape[a->ndim - 1];
+    if (k != b->shape[1])
+        return cup__call_fail(call, CUP_SHAPE, "a has rows of %lld and b [N,K] has rows of %lld",
+                              (long long)k, (long long)b->shape[1]);
+    CUP_TRY(cup__scale_layout_of(call, 0, 2, &layout));
+    CUP_TRY(cup__scale_layout_of(call, 1, 3, &layout));
+    if (bias && (bias->ndim != 1 || bias->shape[0] != b->shape[0]))
+        return cup__call_fail(call, CUP_SHAPE, "bias must have the shape [%lld]",
+                              (long long)b->shape[0]);
+    call->result[0] = cup__shape_of(a);
+    call->result[0].dtype = t->dtype;
+    call->result[0].size[a->ndim - 1] = b->shape[0];
+    return CUP_OK;
+}
+
+static double scale_of(const cup_tensor *scale, const cup__scale_layout *s, int64_t row, int64_t k)
+{
+    return scale ? cup__load(scale, cup__scale_at(s, row, k)) : 1;
+}
+
+static cup_status specification(cup__call *call)
+{
+    const cup_tensor *a = call->in[0], *b = call->in[1], *bias = call->in[4];
+    cup__scale_layout as, bs;
+    CUP_TRY(cup__scale_layout_of(call, 0, 2, &as));
+    CUP_TRY(cup__scale_layout_of(call, 1, 3, &bs));
+    int64_t k = as.columns, n = bs.rows;
+    for (int64_t i = 0; i < as.rows; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = bias ? cup__load(bias, j * bias->stride[0]) : 0;
+            for (int64_t l = 0; l < k; l++)
+                sum += cup__load(a, cup__offset_of(a, i * k + l)) *
+                       scale_of(call->in[2], &as, i, l) *
+                       cup__load(b, j * b->stride[0] + l * b->stride[1]) *
+                       scale_of(call->in[3], &bs, j, l);
+            cup__store(call->out[0], i * n + j, sum);
+        }
+    return CUP_OK;
+}
+
+static product_scale scale_for(const cup_tensor *scale, const cup__scale_layout *s)
+{
+    return (product_scale){scale ? scale->data : NULL, s->line, s->k, s->shift};
+}
+
+void cup__scaled_product(const cup__call *call, cup__product *p, cup__scaling *s)
+{
+    const attributes *t = call->attributes;
+    const cup_tensor *a = call->in[0], *b = call->in[1];
+    cup__scale_layout as, bs;
+    cup__scale_layout_of((cup__call *)(uintptr_t)call, 0, 2, &as);
+    cup__scale_layout_of((cup__call *)(uintptr_t)call, 1, 3, &bs);
+    *s = (cup__scaling){.b_dtype = b->dtype, .y_dtype = t->dtype, .fast = t->fast_accumulation};
+    s->a = scale_for(call->in[2], &as);
+    s->b = scale_for(call->in[3], &bs);
+    s->kind = t->dtype == CUP_I32  ? PRODUCT_SCALE_NONE
+              : as.k || bs.k       ? PRODUCT_SCALE_BLOCKS
+              : as.line || bs.line ? PRODUCT_SCALE_LINES
+                                   : PRODUCT_SCALE_ONE;
+    *p = (cup__product){.dtype = a->dtype,
+                        .m = as.rows,
+                        .n = bs.rows,
+                        .k = as.columns,
+                        .batch_count = 1,
+                        .scaling = s};
+    p->a = (cup__matrix){.data = a->contiguous ? a->data : NULL, .row = p->k, .column = 1};
+    p->b = (cup__matrix){.data = b->contiguous ? b->data : NULL, .row = 1, .column = p->k};
+    p->y =
+        (cup__matrix){.data = call->out[0] ? call->out[0]->data : NULL, .row = p->n, .column = 1};
+    p->bias = call->in[4] ? call->in[4]->data : NULL;
+}
+
+static void cost(const cup__call *call, double *bytes, double *flops)
+{
+    *bytes = 0;
+    for (int i = 0; i < call->in_count; i++)
+        if (call->in[i])
+            *bytes += (double)(call->in[i]->count * cup_dtype_size(call->in[i]->dtype));
+    const cup_tensor *a = call->in[0], *y = call->out[0];
+    *bytes += (double)(y->count * cup_dtype_size(y->dtype));
+    *flops = 2.0 * (double)y->count * (double)a->shape[a->ndim - 1];
+}
+
+/* f64 is for the specification. */
+static const char *refuses_wide(const cup__call *call)
+{
+    for (int i = 0; i < call->in_count; i++)
+        if (call->in[i] && call->in[i]->dtype == CUP_F64)
+            return "it does not take f64";
+    return NULL;
+}
+
+static const cup__impl impls[] = {
+    {.name = "rows", .place = CUP__CPU, .refuses = refuses_wide, .run = cup__scaled_cpu},
+    {.name = "wgmma",
+     .place = CUP__CUDA,
+     .strided = true,
+     .refuses = cup__scaled_wgmma_refuses,
+     .run = cup__scaled_wgmma,
+     .slack = 0x1p-8},
+    {.name = "cublaslt",
+     .place = CUP__CUDA,
+     .refuses = cup__scaled_cublaslt_refuses,
+     .run = cup__scaled_cublaslt,
+     .slack = 0x1p-8},
+    {.name = "mma",
+     .place = CUP__CUDA,
+     .refuses = cup__scaled_mma_refuses,
+     .run = cup__scaled_mma,
+     .slack = 0x1p-11},
+    {0},
+};
+
+static const attributes bf16 = {CUP_BF16, true}, exact = {CUP_BF16, false}, f32 = {CUP_F32, false},
+                        f32_fast = {CUP_F32, true}, f16 = {CUP_F16, true};
+static const cup__sample samples[] = {{"0x16 3x16", &bf16},
+                                      {"3x0 4x0", &bf16},
+                                      {"1x1 1x1 () ()", &f32},
+                                      {"1x7 3x7 1x1 1x1", &f32},
+                                      {"5x3 9x3 5x1 9x1", &f32_fast},
+                                      {"2x5x33 9x33 1x1 9x1 9", &bf16},
+                                      {"65x48 33x48 65x1 33x1", &f16},
+                                      {"65x130 33x130 65x2 1x2", &f32},
+                                      {"66x272 136x272 66x3 2x3", &bf16},
+                                      {"66x400 70x400 66x4 70x4", &f32},
+                                      {"131x512 24x512 1x1 1x1", &f32_fast},
+                                      {"33x512 144x512 33x1 1x1 144", &exact},
+                                      {"257x144 24x144", &f32},
+                                      {"16x1040 136x1040 16x9 2x9 136", &bf16},
+                                      {"2x3x1040 264x1040 6x1 264x1", &bf16},
+                                      {NULL, NULL}};
+static const cup__sample bench[] = {{"4096x4096 4096x4096 1x1 1x1", &bf16},
+                                    {"8192x8192 8192x8192 1x1 1x1", &bf16},
+                                    {"8192x4096 14336x4096 1x1 1x1", &bf16},
+                                    {"8192x8192 8192x8192 8192x1 8192x1", &bf16},
+                                    {"4096x4096 4096x4096 4096x32 32x32", &bf16},
+                                    {"8192x8192 8192x8192 8192x64 64x64", &bf16},
+                                    {"64x7168 4096x7168 64x56 32x56", &bf16},
+                                    {"16x4096 4096x4096 16x1 4096x1", &bf16},
+                                    {NULL, NULL}};
+
+const cup__op cup__op_scaled_matmul = {
+    .infer = infer,
+    .specification = specification,
+    .impls = impls,
+    .samples = samples,
+    .bench = bench,
+    .domain = {{0}, {0}, {0.5, 2}, {0.5, 2}},
+    .in_dtypes = {CUP__DTYPES_CODE, CUP__DTYPES_CODE, CUP__DTYPE(F32), CUP__DTYPE(F32),
+                  CUP__DTYPE(BF16)},
+    .tolerance = 16, /* sums of up to 1040 products, whose roundings add up as a random walk */
+    .cost = cost,
+};

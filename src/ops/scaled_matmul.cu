@@ -1,0 +1,294 @@
+/* Products of codes of 8 bits by the tensor cores of every card from Turing on: y = a b^T + bias,
+ * where a code stands for its number times its scale. Any sizes and alignment.
+ *
+ * Grid: x counts tiles of TILE_M x TILE_N of y; 8 warps, 2 along m and 4 along n. Tiles of 64 of k
+ * travel to shared memory by asynchronous copies of A_VEC and B_VEC codes, STAGES of them at a
+ * time, in 16-byte pieces whose places are mixed by their line. i8 is summed exactly. f8 goes to
+ * the tensor cores as it is where they take it and FAST allows their short sums, else as f16, which
+ * holds every f8 e5m2, and every e4m3 over 256. 2 m n k operations. */
+#ifndef CUP_T
+#define CUP_T 9
+#endif
+#ifndef Y_T
+#define Y_T 3
+#endif
+#include "product.cuh"
+#include "ptx.cuh"
+
+#ifndef B_T
+#define B_T CUP_T
+#endif
+#ifndef TILE_M
+#define TILE_M 128
+#endif
+#ifndef TILE_N
+#define TILE_N 128
+#endif
+#ifndef STAGES
+#define STAGES 4
+#endif
+#ifndef SCALES
+#define SCALES PRODUCT_SCALE_ONE
+#endif
+#ifndef FAST
+#define FAST 0
+#endif
+#ifndef A_VEC
+#define A_VEC 16
+#endif
+#ifndef B_VEC
+#define B_VEC 16
+#endif
+
+#define DEPTH 64
+#define A_BYTES (TILE_M * DEPTH)
+#define B_BYTES (TILE_N * DEPTH)
+#define BLOCKS_M (TILE_M / 2 / 16)
+#define BLOCKS_N (TILE_N / 4 / 8)
+
+typedef dtype_of<Y_T>::type result;
+#if CUP_T == CUP_I8
+typedef int product;
+#else
+typedef float product;
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define TAKES_F8 FAST
+#else
+#define TAKES_F8 0
+#endif
+#define WIDENED(t) ((t) == CUP_F8E4M3 && !TAKES_F8 ? 256.0f : 1.0f)
+
+/* Where byte `x` of line `line` lies in a tile. */
+DEVICE uint32_t place(int line, int x)
+{
+    return (uint32_t)(line * DEPTH + ((x / 16 ^ (line >> 1 & 3)) << 4) + x % 16);
+}
+
+/* Orders the copies of Lines lines of an operand, from column k0 on. */
+template <int Lines, int Vec>
+DEVICE void bring(uint32_t to, const uint8_t *from, long long line0, long long lines,
+                  long long step, long long k0, long long k_end)
+{
+#pragma unroll
+    for (int i = 0; i < Lines * DEPTH / Vec / PRODUCT_THREADS; i++) {
+        int piece = (int)threadIdx.x + i * PRODUCT_THREADS;
+        int x = piece % (DEPTH / Vec) * Vec, line = piece / (DEPTH / Vec);
+        bool valid = line0 + line < lines && k0 + x < k_end;
+        const uint8_t *at = from + (line0 + line) * step + k0 + x;
+        uint32_t there = to + place(line, x);
+        if (Vec == 16)
+            copy_async16(there, at, valid);
+        else if (Vec == 8)
+            copy_async8(there, at, valid);
+        else if (Vec == 4)
+            copy_async4(there, at, valid);
+        else
+            asm volatile("st.shared.u8 [%0], %1;" ::"r"(there), "r"(valid ? (uint32_t)*at : 0u)
+                         : "memory");
+    }
+}
+
+/* 16 lines by 32 of k, as the tensor cores want them: blocks of 8 lines and 16 of k, the second
+ * one further down the lines when `line_first`, else further along k. */
+DEVICE void read(uint32_t (&r)[4], uint32_t tile, int line, int k, bool line_first)
+{
+    int lane = threadIdx.x % 32, block = lane / 8, near = block & 1, far = block >> 1;
+    int down = line_first ? near : far, along = line_first ? far : near;
+    load_matrices(r, tile + place(line + 8 * down + lane % 8, k + 16 * along));
+}
+
+/* Two e4m3 in the upper halves of words of 16 bits become f16 over 256, and NaN stays NaN. */
+DEVICE uint32_t widened(uint32_t pair)
+{
+    uint32_t magnitude = pair & 0x7f007f00, is_nan = (magnitude + 0x01000100) & 0x80008000;
+    return (pair & 0x80008000) | magnitude >> 1 | (is_nan >> 15) * 0x7e00;
+}
+
+/* Four codes as f16, those of e4m3 over 256: first and second, third and fourth. */
+template <int Dtype> DEVICE void widen(uint32_t codes, uint32_t &low, uint32_t &high)
+{
+    low = __byte_perm(codes, 0, 0x1404);
+    high = __byte_perm(codes, 0, 0x3424);
+    if (Dtype == CUP_F8E5M2)
+        return;
+    low = widened(low);
+    high = widened(high);
+}
+
+#if CUP_T == CUP_I8
+DEVICE void multiply_add_codes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
+            : "+r"(c[i % 2 * 2]), "+r"(c[i % 2 * 2 + 1])
+            : "r"(a[i]), "r"(i < 2 ? b0 : b1));
+#endif
+}
+
+#else
+
+#if TAKES_F8
+#define F8_NAME_9 "e4m3"
+#define F8_NAME_10 "e5m2"
+#define F8_PASTE(t) F8_NAME_##t
+#define F8_NAME(t) F8_PASTE(t)
+#endif
+
+DEVICE void multiply_add_codes(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+#if TAKES_F8
+    asm("mma.sync.aligned.m16n8k32.row.col.f32." F8_NAME(CUP_T) "." F8_NAME(B_T) ".f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+    /* Which of 16 codes comes where along k does not matter as long as a and b agree. */
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t wide[4], left, right;
+        widen<CUP_T>(a[2 * i], wide[0], wide[2]);
+        widen<CUP_T>(a[2 * i + 1], wide[1], wide[3]);
+        widen<B_T>(i ? b1 : b0, left, right);
+        multiply_add(c, wide, left, right, f16());
+    }
+#endif
+}
+#endif
+
+typedef product products[BLOCKS_M][BLOCKS_N][4];
+typedef float sums[BLOCKS_M][BLOCKS_N][4];
+
+DEVICE void multiply(uint32_t a_tile, uint32_t b_tile, products &sum)
+{
+    int warp = threadIdx.x / 32, m0 = warp / 4 * (TILE_M / 2), n0 = warp % 4 * (TILE_N / 4);
+#pragma unroll
+    for (int k = 0; k < DEPTH; k += 32) {
+        uint32_t a[BLOCKS_M][4], b[BLOCKS_N / 2][4];
+#pragma unroll
+        for (int i = 0; i < BLOCKS_M; i++)
+            read(a[i], a_tile, m0 + 16 * i, k, true);
+#pragma unroll
+        for (int j = 0; j < BLOCKS_N / 2; j++)
+            read(b[j], b_tile, n0 + 16 * j, k, false);
+#pragma unroll
+        for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+            for (int j = 0; j < BLOCKS_N; j++)
+                multiply_add_codes(sum[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+    }
+}
+
+/* The row or column of element l of block i. */
+DEVICE long long row_of(long long row0, int i, int l)
+{
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    return row0 + warp / 4 * (TILE_M / 2) + 16 * i + lane / 4 + l / 2 * 8;
+}
+
+DEVICE long long column_of(long long column0, int j, int l)
+{
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    return column0 + warp % 4 * (TILE_N / 4) + 8 * j + lane % 4 * 2 + l % 2;
+}
+
+DEVICE float scale_of(const product_scale &s, long long line, long long lines, long long block)
+{
+    return s.data && line < lines ? __ldg(s.data + (line >> s.shift) * s.line + block * s.k) : 1.0f;
+}
+
+/* Adds products, scaled with what counts for a block of k, and begins new ones. */
+DEVICE void take_over(const product_call &c, const product_scale &a, const product_scale &b,
+                      long long row0, long long column0, long long block, products &from, sums &to)
+{
+    float columns[BLOCKS_N][2];
+#pragma unroll
+    for (int j = 0; j < 2 * BLOCKS_N; j++)
+        columns[j / 2][j % 2] = scale_of(b, column_of(column0, j / 2, j % 2), c.n, block) *
+                                (WIDENED(CUP_T) * WIDENED(B_T));
+#pragma unroll
+    for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+        for (int l = 0; l < 4; l += 2) {
+            float row = scale_of(a, row_of(row0, i, l), c.m, block);
+#pragma unroll
+            for (int j = 0; j < 2 * BLOCKS_N; j++) {
+                product &one = from[i][j / 2][l + j % 2];
+                to[i][j / 2][l + j % 2] += (float)one * (row * columns[j / 2][j % 2]);
+                one = 0;
+            }
+        }
+}
+
+DEVICE void put(const product_call &c, long long row, long long column, float sum, product raw)
+{
+    if (row >= c.m || column >= c.n)
+        return;
+#if Y_T == CUP_I32
+    ((result *)c.y)[row * c.y_row + column] = (result)raw;
+#else
+    const result *bias = (const result *)c.bias;
+    float v = sum + (bias ? to_real(bias[column]) : 0.0f);
+    ((result *)c.y)[row * c.y_row + column] = from_real<result>(v);
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
+    scaled_matmul(const __grid_constant__ product_call c,
+                  const __grid_constant__ product_scale a_scale,
+                  const __grid_constant__ product_scale b_scale)
+{
+    extern __shared__ __align__(128) char shared[];
+    uint32_t stages = shared_address(shared);
+    long long tile_m, tile_n;
+    tile_place(blockIdx.x, (c.m + TILE_M - 1) / TILE_M, (c.n + TILE_N - 1) / TILE_N, &tile_m,
+               &tile_n);
+    long long row0 = tile_m * TILE_M, column0 = tile_n * TILE_N, ahead = 0;
+    const uint8_t *a = (const uint8_t *)c.a, *b = (const uint8_t *)c.b;
+    products sum = {};
+    sums total = {};
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++, ahead += DEPTH) {
+        uint32_t stage = stages + i * (A_BYTES + B_BYTES);
+        if (ahead < c.k) {
+            bring<TILE_M, A_VEC>(stage, a, row0, c.m, c.a_mn, ahead, c.k);
+            bring<TILE_N, B_VEC>(stage + A_BYTES, b, column0, c.n, c.b_mn, ahead, c.k);
+        }
+        copies_end();
+    }
+    int now = 0, next = STAGES - 1;
+    for (long long k = 0; k < c.k; k += DEPTH, ahead += DEPTH) {
+        copies_wait<STAGES - 2>();
+        __syncthreads();
+        if (ahead < c.k) {
+            uint32_t stage = stages + next * (A_BYTES + B_BYTES);
+            bring<TILE_M, A_VEC>(stage, a, row0, c.m, c.a_mn, ahead, c.k);
+            bring<TILE_N, B_VEC>(stage + A_BYTES, b, column0, c.n, c.b_mn, ahead, c.k);
+        }
+        copies_end();
+        uint32_t stage = stages + now * (A_BYTES + B_BYTES);
+        multiply(stage, stage + A_BYTES, sum);
+        if (SCALES == PRODUCT_SCALE_BLOCKS &&
+            (k + DEPTH >= c.k || (k + DEPTH) % PRODUCT_SCALE_DEPTH == 0))
+            take_over(c, a_scale, b_scale, row0, column0, k / PRODUCT_SCALE_DEPTH, sum, total);
+        now = now == STAGES - 1 ? 0 : now + 1;
+        next = next == STAGES - 1 ? 0 : next + 1;
+    }
+    copies_wait<0>();
+    if (SCALES != PRODUCT_SCALE_BLOCKS && SCALES != PRODUCT_SCALE_NONE)
+        take_over(c, a_scale, b_scale, row0, column0, 0, sum, total);
+#pragma unroll
+    for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+        for (int j = 0; j < BLOCKS_N; j++)
+#pragma unroll
+            for (int l = 0; l < 4; l++)
+                put(c, row_of(row0, i, l), column_of(column0, j, l), total[i][j][l], sum[i][j][l]);
+}

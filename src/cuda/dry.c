@@ -181,6 +181,11 @@ cup_status cup__dry_open(cup__error *error, const char *arch, cup__device **out)
     return CUP_OK;
 }
 
+void cup__dry_like(cup__cuda *gpu, const cup__gpu_facts *facts)
+{
+    gpu->facts = *facts;
+}
+
 const cup__kernel_request *cup__dry_requests(const cup__cuda *gpu, int *count)
 {
     *count = (int)gpu->dry->count;

@@ -10,6 +10,9 @@
 /* Opens a dry GPU of an architecture, "sm_90a". Its memory is host memory of any content. */
 cup_status cup__dry_open(cup__error *error, const char *arch, cup__device **out);
 
+/* Makes it answer as a certain card does, of which its architecture must be that. */
+void cup__dry_like(cup__cuda *gpu, const cup__gpu_facts *facts);
+
 /* What has been asked of it so far, each compilation once; borrowed until it is closed. */
 const cup__kernel_request *cup__dry_requests(const cup__cuda *gpu, int *count);
 

@@ -73,5 +73,6 @@ cup_status cup_trainer_run(cup_trainer *t, const cup_training_hooks *hooks)
         return CUP_ARGUMENT;
     if (t->c->error.status != CUP_OK)
         return t->c->error.status;
+    cup__trainer_prepare(t);
     return run_steps(t, hooks);
 }

@@ -59,6 +59,8 @@ void cup__sources_write(cup__json_writer *writer, const cup__text *sources);
  * checkpoint; NULL: nothing. */
 const char *cup__training_differs(const cup_training *a, const cup_training *b);
 
+/* Gets the kernels of a step on a GPU. */
+void cup__trainer_prepare(cup_trainer *t);
 /* Gives the device one more step. */
 cup_status cup__trainer_step(cup_trainer *t);
 /* Waits for the losses of all steps given, adds their points and reports them. CUP_STATE where a

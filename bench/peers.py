@@ -271,11 +271,16 @@ def row_rows():
     yield Row("embedding", "50304x768 32x1024", "bf16", embedding, False, "", 50304)
     yield Row("embedding_grad", "32x1024x768 32x1024", "bf16", embedding_grad, False,
               "rows=50257", 50257, exact=False)
-    yield Row("max_pool", "32x64x128x128", "f32", pool(F.max_pool2d))
-    yield Row("avg_pool", "32x64x128x128", "f32", pool(F.avg_pool2d))
+    yield Row("max_pool2d", "32x64x128x128", "f32", pool(F.max_pool2d), False, "window=2")
+    yield Row("avg_pool2d", "32x64x128x128", "f32", pool(F.avg_pool2d), False, "window=2")
+    for shape in ("32x64x128x128", "32x64x32x32"):
+        yield Row("batchnorm", f"{shape} 64 64 64 64", "f32", batch_norm, exact=False)
     yield Row("adamw", "5 1x2 124354560 124354560 - 124354560 124354560", "f32", adamw,
               exact=False)
     yield Row("global_norm", "124354560", "f32", global_norm, exact=False)
+
+
+NN = "transpose_a=0 transpose_b=0"
 
 
 def product_rows():
@@ -284,10 +289,10 @@ def product_rows():
                     (8192, 14336, 4096), (1, 4096, 4096), (16, 4096, 4096)):
         yield Row("linear", f"{m}x{k} {n}x{k}", "bf16", binary(F.linear))
     for n in (1024, 4096):
-        yield Row("matmul", f"{n}x{n} {n}x{n}", "f32", binary(torch.matmul),
+        yield Row("matmul", f"{n}x{n} {n}x{n}", "f32", binary(torch.matmul), False, NN,
                   with_cupy=lambda a, b: a @ b)
     for n in (4096, 8192):
-        yield Row("matmul", f"{n}x{n} {n}x{n}", "bf16", binary(torch.matmul))
+        yield Row("matmul", f"{n}x{n} {n}x{n}", "bf16", binary(torch.matmul), False, NN)
     yield Row("linear_gelu", "1024x512 768x512 768", "f32",
               binary(lambda x, w, b: gelu(F.linear(x, w, b))), True)
     for m, n, k in ((32768, 3072, 768), (8192, 14336, 4096)):
@@ -301,7 +306,7 @@ def attention_rows():
     for shape in ("8x12x2048x64", "32x12x1024x64", "16x16x1024x128", "4x16x4096x128",
                   "1x16x16384x128", "4x32x4096x64"):
         for causal in (False, True):
-            text = "causal=%d" % causal
+            text = "causal=%d dropout=0" % causal
             b, h, t, _ = shape.split("x")
             yield Row("attention", " ".join([shape] * 3), "bf16", attention(causal), False, text,
                       exact=int(t) <= 2048)
@@ -310,10 +315,11 @@ def attention_rows():
     for causal in (False, True):
         shape = "8x12x2048x64"
         yield Row("attention", " ".join([shape] * 3), "f32", attention(causal), False,
-                  "causal=%d" % causal)
+                  "causal=%d dropout=0" % causal)
     decode = "32x32x1x128 32x8x8192x128 32x8x8192x128"
     yield Row("attention", decode, "bf16",
-              binary(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True)))
+              binary(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True)),
+              False, "causal=0 dropout=0")
 
 
 def all_rows():
@@ -354,7 +360,7 @@ def cupy_call(row):
     arrays = [cupy.from_dlpack(random(shape_of(s), dtype)) for s in row.shapes.split()]
 
     def run():
-        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+        with cupy.cuda.Stream.from_external(torch.cuda.current_stream()):
             row.with_cupy(*arrays)
     return run
 

@@ -77,6 +77,15 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
+/* The rows that are taken, not the table. */
+static void cost(const cup__call *call, double *bytes, double *flops)
+{
+    const cup_tensor *ids = call->in[1], *y = call->out[0];
+    *flops = 0;
+    *bytes = (double)(ids->count * cup_dtype_size(ids->dtype)) +
+             2.0 * (double)(y->count * cup_dtype_size(y->dtype));
+}
+
 static const cup__impl impls[] = {
     {.name = "rows", .place = CUP__CPU, .run = run},
     {.name = "rows",
@@ -99,6 +108,7 @@ const cup__op cup__op_embedding = {
     .impls = impls,
     .samples = samples,
     .bench = bench,
+    .cost = cost,
     .domain = {{0}, {0, 60}},
     .bench_indices = 50257,
     .in_dtypes = {0, CUP__DTYPES_INDEX},

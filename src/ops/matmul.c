@@ -139,6 +139,7 @@ const cup__op cup__op_matmul = {
     .impls = cup__product_impls,
     .samples = samples,
     .bench = bench,
+    .by_rows = 1,
     .tolerance = 16, /* sums of up to 520 products, whose roundings add up as a random walk */
     .cost = cost,
 };

@@ -103,6 +103,9 @@ struct cup__op {
     const cup__sample *samples; /* each ends with NULL shapes */
     const cup__sample *bench;
     cup__domain domain[8];      /* all zero means [-2, 2) */
+    /* Bit i: row r of the results, along the first dimension, is made of row r of input i and of
+     * the inputs whose bit is not set. 0: not so, or not worth saying. */
+    uint32_t by_rows;
     int64_t bench_indices;      /* whole numbers of bench calls are below this; 0: as the domain */
     uint32_t in_dtypes[8];      /* bits 1 << cup_dtype; 0: the floats, all inputs the same */
     double tolerance;           /* in units of the dtype's epsilon; 0 means 4 */

@@ -1,5 +1,6 @@
-/* How exact an implementation is at a benchmark's shape. The specification is slow, so large
- * shapes are cut down for it: sizes are halved, equal ones together, the length of rows last. */
+/* How exact an implementation is at a benchmark's shape. The specification is slow, so it computes
+ * the first rows alone where an op goes by rows; else large shapes are cut down for it: sizes are
+ * halved, equal ones together, the length of rows last. */
 #ifndef CUP_PROF_ACCURACY_H
 #define CUP_PROF_ACCURACY_H
 

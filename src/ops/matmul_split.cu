@@ -1,59 +1,264 @@
-/* Cuts a matrix of f32 into three of bf16 that add up to it: the leading 8 bits of every element,
- * the next 8 and the last 8. Products of the parts are sums of exact products of 8 bits, which is
- * how tensor cores multiply f32 (matmul_sm90.cu with TERMS).
+/* Cuts matrices of f32 into planes of 16-bit numbers, which tensor cores multiply
+ * (matmul_split_sm90.cu). bf16: the leading 8 bits of every element, the next 8, the last 8. f16:
+ * rows of a and columns of b are first scaled by powers of two, so that their largest element is
+ * below 2^15; the second plane is 2^11 times what the first leaves.
  *
- * from: lines of `length` neighbours, `distance` apart. to: three planes of as many lines, padded
- * to multiples of 8. A thread makes 8 elements of each plane; grid.x counts 256 of them. What is
- * not finite stays whole in the first part. 4 bytes are read and 6 written an element. */
+ * matmul_split: blocks of 256 threads take both sides, first those of side 0. Along k, GROUP threads
+ * take a line. Along m or n a block takes 128 columns of a chunk of lines; what their largest
+ * elements are is found before by matmul_split_most, for every chunk of lines. What is not finite
+ * stays whole in the first plane. 4 bytes are read and 2 PLANES written an element. */
+#ifndef CUP_T
+#define CUP_T 2
+#endif
+#ifndef PLANES
+#define PLANES 2
+#endif
+#define VEC 4
+#define PIECES 8
+#include "product_call.cuh"
+#include "rows.cuh"
+#include "split_call.cuh"
 #include "vec.cuh"
 
-#ifndef VEC /* elements that can be read at once */
-#define VEC 1
-#endif
-
-DEVICE float leading_bits(float x)
-{
-    unsigned u = __float_as_uint(x), rounded = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000;
-    bool high = (rounded & 0x7f800000) == 0x7f800000;
-    if (x != x)
-        return x;
-    return __uint_as_float(high ? u & 0xffff0000 : rounded);
-}
+#define SCALED (CUP_T == CUP_F16)
+#define WARPS (THREADS / 32)
+#define COLUMNS 128 /* of a block, along m or n */
+#define LEAST 0x1p-21f /* of a scaled element, or it has lost too many bits */
 
 DEVICE bool is_finite(float x)
 {
     return (__float_as_uint(x) & 0x7f800000) != 0x7f800000;
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    matmul_split(const float *from, unsigned short *to, long long length, long long lines,
-                 long long distance, long long padded)
+/* Four neighbours; 0 beyond the end. */
+DEVICE void read_four(const split_side &s, const float *line, long long at, float (&x)[4])
 {
-    long long piece = (long long)blockIdx.x * 256 + threadIdx.x, per_line = padded / 8;
-    long long line = piece / per_line, column = piece % per_line * 8;
-    if (line >= lines)
+    if (s.whole && at < s.length) {
+        vec<float, 4> v = load<4>(line + at);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            x[i] = v.at[i];
         return;
-    float x[8];
-#pragma unroll
-    for (int i = 0; i < 8; i += VEC) {
-        vec<float, VEC> v = {};
-        if (column + i < length)
-            v = load<VEC>(from + line * distance + column + i);
-#pragma unroll
-        for (int j = 0; j < VEC; j++)
-            x[i + j] = v.at[j];
     }
 #pragma unroll
-    for (int part = 0; part < 3; part++) {
-        unsigned words[4] = {};
+    for (int i = 0; i < 4; i++)
+        x[i] = at + i < s.length ? __ldg(line + at + i) : 0.0f;
+}
+
+DEVICE float larger(float most, float x)
+{
+    return is_finite(x) ? fmaxf(most, fabsf(x)) : most;
+}
+
+/* The power of two by which numbers up to `most` are multiplied. */
+DEVICE int exponent_for(float most)
+{
+    int above = (int)(__float_as_uint(most) >> 23) - 127;
+    return most == 0.0f ? 0 : min(14 - above, 126);
+}
+
+DEVICE float power_of_two(int exponent)
+{
+    return __uint_as_float((unsigned)(exponent + 127) << 23);
+}
+
+#if SCALED
+/* What `plane` takes of x, which keeps the rest. */
+DEVICE unsigned take(float *x, int plane)
+{
+    f16 y = from_real<f16>(*x);
+    float rest = (*x - to_real(y)) * 2048.0f;
+    *x = is_finite(*x) ? rest : 0.0f;
+    return y.bits;
+}
+#else
+DEVICE unsigned take(float *x, int plane)
+{
+    bf16 y = from_real<bf16>(*x);
+    if (is_finite(*x) && !is_finite(to_real(y)))
+        y.bits--;
+    *x = is_finite(*x) ? *x - to_real(y) : 0.0f;
+    return y.bits;
+}
+#endif
+
+/* Puts four elements, at number `at` of plane 0. True when one of them was too small. */
+DEVICE bool put_four(const split_side &s, long long at, float (&x)[4], const float (&factor)[4])
+{
+    bool small = false;
+    long long plane_size = s.batch * s.lines * s.padded;
+    if (SCALED)
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float now = leading_bits(x[i]);
-            unsigned bits = __float_as_uint(now) >> 16 | (now != now ? 0x40u : 0u);
-            words[i / 2] |= bits << 16 * (i % 2);
-            x[i] = is_finite(now) ? x[i] - now : 0.0f;
+        for (int i = 0; i < 4; i++) {
+            x[i] *= factor[i];
+            small = small || (x[i] != 0.0f && fabsf(x[i]) < LEAST);
         }
-        *(uint4 *)(to + (part * lines + line) * padded + column) =
-            make_uint4(words[0], words[1], words[2], words[3]);
+#pragma unroll
+    for (int plane = 0; plane < PLANES; plane++) {
+        unsigned bits[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            bits[i] = take(&x[i], plane);
+        *(uint2 *)(s.to + plane * plane_size + at) =
+            make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
     }
+    return small;
+}
+
+DEVICE void read_span(const split_side &s, const float *line, long long begin,
+                      float (&x)[PIECES][4])
+{
+#pragma unroll
+    for (int p = 0; p < PIECES; p++)
+        read_four(s, line, begin + piece_at(p), x[p]);
+}
+
+DEVICE bool put_span(const split_side &s, long long line, long long begin, float (&x)[PIECES][4],
+                     float factor)
+{
+    bool small = false;
+    const float factors[4] = {factor, factor, factor, factor};
+#pragma unroll
+    for (int p = 0; p < PIECES; p++)
+        if (begin + piece_at(p) < s.padded)
+            small = put_four(s, line * s.padded + begin + piece_at(p), x[p], factors) || small;
+    return small;
+}
+
+/* One line along k. */
+DEVICE bool cut_line(const split_side &s, long long line)
+{
+    const float *from = s.from + line / s.lines * s.batch_distance + line % s.lines * s.distance;
+    float x[PIECES][4], y[PIECES][4], most = 0, factor = 1;
+    read_span(s, from, 0, x);
+    if (SCALED) {
+#pragma unroll
+        for (int i = 0; i < PIECES * 4; i++)
+            most = larger(most, x[i / 4][i % 4]);
+        for (long long begin = SPAN; begin < s.length; begin += SPAN) {
+            read_span(s, from, begin, y);
+#pragma unroll
+            for (int i = 0; i < PIECES * 4; i++)
+                most = larger(most, y[i / 4][i % 4]);
+        }
+        most = group_reduce<0>(most, max_op());
+        int exponent = exponent_for(most);
+        factor = power_of_two(exponent);
+        if (threadIdx.x % GROUP == 0)
+            s.exponents[line] = exponent;
+    }
+    bool small = put_span(s, line, 0, x, factor);
+    for (long long begin = SPAN; begin < s.length; begin += SPAN) {
+        read_span(s, from, begin, y);
+        small = put_span(s, line, begin, y, factor) || small;
+    }
+    if (GROUP > 32)
+        __syncthreads();
+    return small;
+}
+
+/* The part of a side whose lines lie along m or n that a block takes. */
+struct part {
+    long long column, batch, line, end;
+    int chunk;
+};
+
+DEVICE part part_of(const split_side &s, long long block)
+{
+    part p;
+    long long across = (s.padded + COLUMNS - 1) / COLUMNS;
+    p.column = block % across * COLUMNS + threadIdx.x % 32 * 4;
+    p.chunk = (int)(block / across % s.chunks);
+    p.batch = block / across / s.chunks;
+    p.line = p.chunk * s.chunk_lines + threadIdx.x / 32;
+    p.end = min((p.chunk + 1) * s.chunk_lines, s.lines);
+    return p;
+}
+
+DEVICE bool cut_part(const split_side &s, long long block)
+{
+    part p = part_of(s, block);
+    if (p.column >= s.padded)
+        return false;
+    float factor[4] = {1, 1, 1, 1};
+    if (SCALED)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float most = 0;
+            for (int chunk = 0; chunk < s.chunks && p.column + i < s.length; chunk++)
+                most = fmaxf(most, s.most[(chunk * s.batch + p.batch) * s.length + p.column + i]);
+            int exponent = exponent_for(most);
+            factor[i] = power_of_two(exponent);
+            if (p.chunk == 0 && threadIdx.x < 32 && p.column + i < s.length)
+                s.exponents[p.batch * s.length + p.column + i] = exponent;
+        }
+    bool small = false;
+    const float *from = s.from + p.batch * s.batch_distance;
+#pragma unroll 1
+    for (; p.line < p.end; p.line += 4 * WARPS) {
+        float x[4][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (p.line + i * WARPS < p.end)
+                read_four(s, from + (p.line + i * WARPS) * s.distance, p.column, x[i]);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (p.line + i * WARPS < p.end)
+                small = put_four(s, (p.batch * s.lines + p.line + i * WARPS) * s.padded + p.column,
+                                 x[i], factor) ||
+                        small;
+    }
+    return small;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    matmul_split(const __grid_constant__ split_call c)
+{
+    if (c.when && *(volatile unsigned *)c.wide == 0)
+        return;
+    bool second = blockIdx.x >= c.side[0].blocks, small = false;
+    const split_side &s = c.side[second];
+    long long block = blockIdx.x - (second ? c.side[0].blocks : 0);
+    if (s.along == PRODUCT_ALONG_K)
+        for (long long line = block * GROUPS + threadIdx.x / GROUP; line < s.lines * s.batch;
+             line += s.blocks * GROUPS)
+            small = cut_line(s, line) || small;
+    else
+        small = cut_part(s, block);
+    if (SCALED && PLANES > 1 && small && *(volatile unsigned *)c.wide == 0)
+        atomicOr(c.wide, 1u);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    matmul_split_most(const __grid_constant__ split_call c)
+{
+    __shared__ float found[WARPS][COLUMNS];
+    bool second = blockIdx.x >= c.side[0].blocks;
+    const split_side &s = c.side[second];
+    if (s.along == PRODUCT_ALONG_K)
+        return;
+    part p = part_of(s, blockIdx.x - (second ? c.side[0].blocks : 0));
+    const float *from = s.from + p.batch * s.batch_distance;
+    float most[4] = {};
+#pragma unroll 1
+    for (; p.line < p.end; p.line += 4 * WARPS) {
+        float x[4][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            read_four(s, from + min(p.line + i * WARPS, p.end - 1) * s.distance, p.column, x[i]);
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            most[i % 4] = larger(most[i % 4], x[i / 4][i % 4]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        found[threadIdx.x / 32][threadIdx.x % 32 * 4 + i] = most[i];
+    __syncthreads();
+    long long column = p.column - threadIdx.x % 32 * 4 + threadIdx.x;
+    if (threadIdx.x >= COLUMNS || column >= s.length)
+        return;
+    float all = 0;
+    for (int warp = 0; warp < WARPS; warp++)
+        all = fmaxf(all, found[warp][threadIdx.x]);
+    s.most[(p.chunk * s.batch + p.batch) * s.length + column] = all;
 }

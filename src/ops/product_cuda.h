@@ -23,9 +23,11 @@ cup_status cup__product_rows(cup__call *call, const cup__product *p);
 const char *cup__product_mma_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_mma(cup__call *call, const cup__product *p);
 
-/* f32 by the tensor cores of Hopper: both matrices are cut into three of bf16 first. */
+/* f32 by the tensor cores of Hopper, and the same only where that is likely to be fastest. */
 const char *cup__product_split_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_split(cup__call *call, const cup__product *p);
+const char *cup__product_split_best_refuses(cup_context *c, const cup__product *p);
+cup_status cup__product_split_best(cup__call *call, const cup__product *p);
 
 /* The argument of plain and mma. */
 struct product_call;

@@ -103,6 +103,7 @@ CUDA_IMPLEMENTATION(wgmma_best)
 CUDA_IMPLEMENTATION(cublaslt)
 CUDA_IMPLEMENTATION(wgmma)
 CUDA_IMPLEMENTATION(mma)
+CUDA_IMPLEMENTATION(split_best)
 CUDA_IMPLEMENTATION(split)
 
 const cup__impl cup__product_impls[] = {
@@ -113,13 +114,15 @@ const cup__impl cup__product_impls[] = {
      .run = run_rows},
     {.name = "wgmma_best", .place = CUP__CUDA, .strided = true, .refuses = refuses_wgmma_best,
      .run = run_wgmma_best},
-    {.name = "split", .place = CUP__CUDA, .strided = true, .refuses = refuses_split,
-     .run = run_split},
+    {.name = "split_best", .place = CUP__CUDA, .strided = true, .refuses = refuses_split_best,
+     .run = run_split_best},
     {.name = "cublaslt", .place = CUP__CUDA, .strided = true, .refuses = refuses_cublaslt,
      .run = run_cublaslt},
     {.name = "wgmma", .place = CUP__CUDA, .strided = true, .refuses = refuses_wgmma,
      .run = run_wgmma},
     {.name = "mma", .place = CUP__CUDA, .strided = true, .refuses = refuses_mma, .run = run_mma},
+    {.name = "split", .place = CUP__CUDA, .strided = true, .refuses = refuses_split,
+     .run = run_split},
     {.name = "plain", .place = CUP__CUDA, .strided = true, .run = run_plain},
     {0},
 };

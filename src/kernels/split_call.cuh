@@ -1,0 +1,34 @@
+/* The arguments of matmul_split.cu and matmul_split_sm90.cu, as the host fills them and the kernels
+ * read them. Plain C, included by both. */
+#ifndef CUP_KERNELS_SPLIT_CALL_CUH
+#define CUP_KERNELS_SPLIT_CALL_CUH
+
+/* A batch of matrices that becomes planes: lines of neighbours, `distance` apart. */
+typedef struct split_side {
+    const float *from;
+    unsigned short *to;  /* planes x batch x lines x padded */
+    int *exponents;      /* of what the elements of each row of a, or column of b, were divided by */
+    float *most;         /* chunks x batch x length, where lines do not lie along k */
+    long long length, lines, distance, padded, batch, batch_distance;
+    int along;           /* PRODUCT_ALONG_K or PRODUCT_ALONG_MN */
+    int whole;           /* elements can be read four at a time */
+    int chunks;          /* into how many pieces the lines are shared out, of chunk_lines each */
+    long long chunk_lines, blocks;
+} split_side;
+
+typedef struct split_call {
+    split_side side[2];
+    unsigned *wide; /* set when an element is too small beside the largest of its row or column */
+    int when;       /* whether the kernel does anything only if `wide` is set */
+} split_call;
+
+/* What the product needs beside wgmma_call. */
+typedef struct split_product {
+    const float *a, *b;
+    long long a_row, a_k, a_batch, b_column, b_k, b_batch, k;
+    const int *a_exponents, *b_exponents; /* or null */
+    int a_matrices, b_matrices;           /* in a plane: 1, or those of the batch */
+    unsigned *wide;                       /* and after it how many blocks have seen it; or null */
+} split_product;
+
+#endif

@@ -13,8 +13,14 @@
 #ifndef PLANES
 #define PLANES 2
 #endif
+#ifndef LONG /* whether lines along k are longer than a group takes at once */
+#define LONG 0
+#endif
+#ifndef PIECES
+#define PIECES 4
+#endif
 #define VEC 4
-#define PIECES 8
+#include "hopper.cuh"
 #include "product_call.cuh"
 #include "rows.cuh"
 #include "split_call.cuh"
@@ -22,7 +28,8 @@
 
 #define SCALED (CUP_T == CUP_F16)
 #define WARPS (THREADS / 32)
-#define COLUMNS 128 /* of a block, along m or n */
+#define COLUMNS 128    /* of a block, along m or n */
+#define CHUNKS_MOST 16 /* pieces into which the lines of a side are shared out */
 #define LEAST 0x1p-21f /* of a scaled element, or it has lost too many bits */
 
 DEVICE bool is_finite(float x)
@@ -125,35 +132,39 @@ DEVICE bool put_span(const split_side &s, long long line, long long begin, float
     return small;
 }
 
+DEVICE float largest(const float (&x)[PIECES][4], float most)
+{
+#pragma unroll
+    for (int i = 0; i < PIECES * 4; i++)
+        most = larger(most, x[i / 4][i % 4]);
+    return most;
+}
+
 /* One line along k. */
 DEVICE bool cut_line(const split_side &s, long long line)
 {
     const float *from = s.from + line / s.lines * s.batch_distance + line % s.lines * s.distance;
-    float x[PIECES][4], y[PIECES][4], most = 0, factor = 1;
+    float x[PIECES][4], most = 0, factor = 1;
     read_span(s, from, 0, x);
     if (SCALED) {
-#pragma unroll
-        for (int i = 0; i < PIECES * 4; i++)
-            most = larger(most, x[i / 4][i % 4]);
-        for (long long begin = SPAN; begin < s.length; begin += SPAN) {
-            read_span(s, from, begin, y);
-#pragma unroll
-            for (int i = 0; i < PIECES * 4; i++)
-                most = larger(most, y[i / 4][i % 4]);
+        most = largest(x, 0);
+        for (long long begin = SPAN; LONG && begin < s.length; begin += SPAN) {
+            read_span(s, from, begin, x);
+            most = largest(x, most);
         }
         most = group_reduce<0>(most, max_op());
         int exponent = exponent_for(most);
         factor = power_of_two(exponent);
         if (threadIdx.x % GROUP == 0)
             s.exponents[line] = exponent;
+        if (LONG)
+            read_span(s, from, 0, x);
     }
     bool small = put_span(s, line, 0, x, factor);
-    for (long long begin = SPAN; begin < s.length; begin += SPAN) {
-        read_span(s, from, begin, y);
-        small = put_span(s, line, begin, y, factor) || small;
+    for (long long begin = SPAN; LONG && begin < s.length; begin += SPAN) {
+        read_span(s, from, begin, x);
+        small = put_span(s, line, begin, x, factor) || small;
     }
-    if (GROUP > 32)
-        __syncthreads();
     return small;
 }
 
@@ -175,19 +186,42 @@ DEVICE part part_of(const split_side &s, long long block)
     return p;
 }
 
+/* The largest elements of the thread's four columns, over all chunks. */
+DEVICE void join_chunks(const split_side &s, const part &p, float (&most)[4])
+{
+    __shared__ float found[2][COLUMNS];
+    long long column = p.column - threadIdx.x % 32 * 4 + threadIdx.x % COLUMNS;
+    float x[CHUNKS_MOST / 2], all = 0;
+#pragma unroll
+    for (int i = 0; i < CHUNKS_MOST / 2; i++) {
+        int chunk = 2 * i + threadIdx.x / COLUMNS;
+        x[i] = chunk < s.chunks && column < s.length
+                   ? s.most[(chunk * s.batch + p.batch) * s.length + column]
+                   : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < CHUNKS_MOST / 2; i++)
+        all = fmaxf(all, x[i]);
+    found[threadIdx.x / COLUMNS][threadIdx.x % COLUMNS] = all;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        most[i] = fmaxf(found[0][threadIdx.x % 32 * 4 + i], found[1][threadIdx.x % 32 * 4 + i]);
+}
+
 DEVICE bool cut_part(const split_side &s, long long block)
 {
     part p = part_of(s, block);
+    float most[4] = {};
+    if (SCALED)
+        join_chunks(s, p, most);
     if (p.column >= s.padded)
         return false;
     float factor[4] = {1, 1, 1, 1};
     if (SCALED)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float most = 0;
-            for (int chunk = 0; chunk < s.chunks && p.column + i < s.length; chunk++)
-                most = fmaxf(most, s.most[(chunk * s.batch + p.batch) * s.length + p.column + i]);
-            int exponent = exponent_for(most);
+            int exponent = exponent_for(most[i]);
             factor[i] = power_of_two(exponent);
             if (p.chunk == 0 && threadIdx.x < 32 && p.column + i < s.length)
                 s.exponents[p.batch * s.length + p.column + i] = exponent;
@@ -214,15 +248,21 @@ DEVICE bool cut_part(const split_side &s, long long block)
 extern "C" __global__ void __launch_bounds__(THREADS)
     matmul_split(const __grid_constant__ split_call c)
 {
+#if __CUDA_ARCH__ >= 900
+    wait_for_previous_kernel();
+#endif
     if (c.when && *(volatile unsigned *)c.wide == 0)
         return;
     bool second = blockIdx.x >= c.side[0].blocks, small = false;
     const split_side &s = c.side[second];
     long long block = blockIdx.x - (second ? c.side[0].blocks : 0);
     if (s.along == PRODUCT_ALONG_K)
-        for (long long line = block * GROUPS + threadIdx.x / GROUP; line < s.lines * s.batch;
-             line += s.blocks * GROUPS)
-            small = cut_line(s, line) || small;
+        for (long long line = block * GROUPS; line < s.lines * s.batch; line += s.blocks * GROUPS) {
+            if (line + threadIdx.x / GROUP < s.lines * s.batch)
+                small = cut_line(s, line + threadIdx.x / GROUP) || small;
+            if (GROUP > 32)
+                __syncthreads();
+        }
     else
         small = cut_part(s, block);
     if (SCALED && PLANES > 1 && small && *(volatile unsigned *)c.wide == 0)

@@ -17,12 +17,21 @@
 #define COLUMNS 128
 #define CHUNKS_MOST 16
 #define CHUNK_LINES 64
-#define LINE_SHORT 1024 /* elements for a warp; longer lines take a block */
+#define PIECES 4       /* of 4 elements that a thread takes at once */
 #define BLOCKS_MOST 1056
 
 static int64_t divide_up(int64_t value, int64_t by)
 {
     return (value + by - 1) / by;
+}
+
+/* Threads for a line along k. */
+static int group_of(int64_t length)
+{
+    int group = 32;
+    while (group < THREADS && group * PIECES * 4 < length)
+        group *= 2;
+    return group;
 }
 
 /* A matrix as lines of neighbours; `mn` is the side that is not k. */
@@ -46,7 +55,7 @@ static bool take_side(const cup__product *p, const cup__matrix *m, int64_t mn, i
                (s->distance % 4 == 0 || s->lines == 1) && batch % 4 == 0;
     s->chunk_lines = s->lines;
     if (along_k) {
-        int64_t blocks = divide_up(s->lines * s->batch, s->length <= LINE_SHORT ? THREADS / 32 : 1);
+        int64_t blocks = divide_up(s->lines * s->batch, THREADS / group_of(s->length));
         s->blocks = blocks < BLOCKS_MOST ? blocks : BLOCKS_MOST;
         return true;
     }
@@ -75,7 +84,7 @@ const char *cup__product_split_refuses(cup_context *c, const cup__product *p)
         return "the driver is too old for tensor maps";
     if (p->dtype != CUP_F32)
         return "it is for f32";
-    if (p->k == 0)
+    if (p->k == 0 || p->m == 0 || p->n == 0 || p->batch_count == 0)
         return "there is nothing to sum";
     if (p->batch_ndim > 1)
         return "the batch has more than one dimension that does not merge";
@@ -109,10 +118,14 @@ static cup_status cut(cup_context *c, const char *entry, split_call *call, cup_d
     for (int i = 0; i < 2; i++)
         if (call->side[i].along == PRODUCT_ALONG_K)
             length = call->side[i].length;
-    cup__knob knobs[] = {
-        {"CUP_T", dtype}, {"PLANES", planes}, {"GROUP", length <= LINE_SHORT ? 32 : THREADS}};
-    cup__kernel *kernel = cup__kernel_get(gpu, "matmul_split.cu", entry, knobs, 3);
-    cup__grid grid = {.x = call->side[0].blocks + call->side[1].blocks, .threads = THREADS};
+    cup__knob knobs[] = {{"CUP_T", dtype},
+                         {"PLANES", planes},
+                         {"GROUP", group_of(length)},
+                         {"LONG", length > THREADS * PIECES * 4}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "matmul_split.cu", entry, knobs, 4);
+    cup__grid grid = {.x = call->side[0].blocks + call->side[1].blocks,
+                      .threads = THREADS,
+                      .dependent = call->when};
     return kernel ? cup__launch(gpu, kernel, grid, CUP__ARG(*call)) : c->error.status;
 }
 

@@ -46,7 +46,7 @@ static double cut_time(const cup__product *p, int planes)
 {
     double elements = (double)(p->m + p->n) * (double)p->k * (double)p->batch_count;
     double passes = (p->a.column == 1 ? 1.0 : 1.5) + (p->b.row == 1 ? 1.0 : 1.5) - 1;
-    return 4.0 * passes + elements * (4 * passes + 2 * planes) / 3.6e6 + (planes > 1 ? 5 : 0);
+    return 5.0 * passes + elements * (4 * passes + 2 * planes) / 3.0e6 + (planes > 1 ? 5 : 0);
 }
 
 double cup__split_choose(const cup_context *c, const cup__product *p, int multiprocessors,
@@ -94,7 +94,7 @@ int cup__split_stages(const cup__product *p, const cup__split_plan *plan)
 }
 
 static cup_status encode(cup_context *c, CUtensorMap *map, CUtensorMapDataType type, void *data,
-                         const int64_t size[3], const int64_t stride[2], int box_length,
+                         int dims, const int64_t size[3], const int64_t stride[2], int box_length,
                          int box_lines)
 {
     uint64_t sizes[3], strides[2] = {(uint64_t)stride[0], (uint64_t)stride[1]};
@@ -102,7 +102,7 @@ static cup_status encode(cup_context *c, CUtensorMap *map, CUtensorMapDataType t
         sizes[i] = (uint64_t)size[i];
     uint32_t box[3] = {(uint32_t)box_length, (uint32_t)box_lines, 1}, steps[3] = {1, 1, 1};
     CUresult result = cup__driver.cuTensorMapEncodeTiled(
-        map, type, 3, data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        map, type, (uint32_t)dims, data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
         CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result == CUDA_SUCCESS)
@@ -121,7 +121,7 @@ static cup_status encode_planes(cup_context *c, CUtensorMap *map, const cup__spl
     return encode(c, map,
                   plan->dtype == CUP_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                          : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                  from->planes[i]->data, sizes, strides, 64,
+                  from->planes[i]->data, 3, sizes, strides, 64,
                   from->along[i] == PRODUCT_ALONG_K ? tile : TILE_K);
 }
 
@@ -137,7 +137,8 @@ static cup_status encode_result(cup_context *c, CUtensorMap *map, const cup__pro
     int64_t row = p->m == 1 ? p->n : p->y.row, batch = p->batch_ndim ? p->batch_count : 1;
     int64_t sizes[3] = {p->n, p->m, batch};
     int64_t strides[2] = {row * 4, (batch > 1 ? p->y.batch[0] : row * p->m) * 4};
-    return encode(c, map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, data, sizes, strides, 32, 16);
+    return encode(c, map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, data, 2 + p->batch_ndim, sizes, strides,
+                  32, 16);
 }
 
 static void fill(wgmma_call *to, split_product *extra, const cup__product *p,

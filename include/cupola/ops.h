@@ -343,6 +343,34 @@ CUP_API cup_tensor *cup_scaled_matmul(cup_context *c, cup_tensor *a, cup_tensor 
                                       cup_tensor *a_scale, cup_tensor *b_scale, cup_tensor *bias,
                                       cup_dtype dtype, bool fast_accumulation);
 
+/* (x, weight, scale, bias?) -> y: x w^T + bias for x [..,K] and w = scale weight, where weight
+ * [N,K] is i8 and each scale of [N,G] is for K / G elements of a row */
+CUP_API cup_tensor *cup_linear_int8(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                    cup_tensor *scale, cup_tensor *bias);
+
+/* (x, weight, scale, zero?, bias?): the same for weight [N,K/2] of u8, two numbers from 0 to 15
+ * a byte, the lower half first, and w = scale (number - zero); zero is u8 [N,G], or 8 where it
+ * is left out */
+CUP_API cup_tensor *cup_linear_int4(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                    cup_tensor *scale, cup_tensor *zero, cup_tensor *bias);
+
+/* (w): weight and scale of linear_int8 for w [N,K], a scale for group elements of a row; 0 is a
+ * whole row */
+CUP_API cup_status cup_pack_int8(cup_context *c, cup_tensor *w, int group, cup_tensor **weight,
+                                 cup_tensor **scale);
+
+/* (w): weight, scale and zero of linear_int4 for w [N,K]; symmetric ones have a zero of 8 */
+CUP_API cup_status cup_pack_int4(cup_context *c, cup_tensor *w, int group, bool symmetric,
+                                 cup_tensor **weight, cup_tensor **scale, cup_tensor **zero);
+
+/* (weight, scale) -> w: the w of linear_int8 */
+CUP_API cup_tensor *cup_unpack_int8(cup_context *c, cup_tensor *weight, cup_tensor *scale,
+                                    cup_dtype dtype);
+
+/* (weight, scale, zero?) -> w: the w of linear_int4 */
+CUP_API cup_tensor *cup_unpack_int4(cup_context *c, cup_tensor *weight, cup_tensor *scale,
+                                    cup_tensor *zero, cup_dtype dtype);
+
 #ifdef __cplusplus
 }
 #endif

@@ -126,6 +126,12 @@ typedef enum cup__op_id {
     CUP__OP_dequantize,
     CUP__OP_scaled_matmul,
     CUP__OP_linear_weight_grad,
+    CUP__OP_linear_int8,
+    CUP__OP_linear_int4,
+    CUP__OP_pack_int8,
+    CUP__OP_pack_int4,
+    CUP__OP_unpack_int8,
+    CUP__OP_unpack_int4,
     CUP__OP_COUNT
 } cup__op_id;
 
@@ -687,5 +693,30 @@ typedef struct cup__scaled_matmul_attributes {
 extern const cup__op cup__op_linear_weight_grad;
 cup_status cup__linear_weight_grad(cup_context *c, cup_tensor *dy, cup_tensor *x,
                                    cup_tensor **dweight, cup_tensor **dbias);
+
+extern const cup__op cup__op_linear_int8;
+
+extern const cup__op cup__op_linear_int4;
+
+extern const cup__op cup__op_pack_int8;
+typedef struct cup__pack_int8_attributes {
+    int group;
+} cup__pack_int8_attributes;
+
+extern const cup__op cup__op_pack_int4;
+typedef struct cup__pack_int4_attributes {
+    int group;
+    bool symmetric;
+} cup__pack_int4_attributes;
+
+extern const cup__op cup__op_unpack_int8;
+typedef struct cup__unpack_int8_attributes {
+    cup_dtype dtype;
+} cup__unpack_int8_attributes;
+
+extern const cup__op cup__op_unpack_int4;
+typedef struct cup__unpack_int4_attributes {
+    cup_dtype dtype;
+} cup__unpack_int4_attributes;
 
 #endif

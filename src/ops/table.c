@@ -243,6 +243,19 @@ static const cup__attribute scaled_matmul_attributes[] = {
     {"dtype", CUP__KIND_DTYPE, offsetof(cup__scaled_matmul_attributes, dtype)},
     {"fast_accumulation", CUP__KIND_BOOL, offsetof(cup__scaled_matmul_attributes, fast_accumulation)},
     {NULL, 0, 0}};
+static const cup__attribute pack_int8_attributes[] = {
+    {"group", CUP__KIND_INT, offsetof(cup__pack_int8_attributes, group)},
+    {NULL, 0, 0}};
+static const cup__attribute pack_int4_attributes[] = {
+    {"group", CUP__KIND_INT, offsetof(cup__pack_int4_attributes, group)},
+    {"symmetric", CUP__KIND_BOOL, offsetof(cup__pack_int4_attributes, symmetric)},
+    {NULL, 0, 0}};
+static const cup__attribute unpack_int8_attributes[] = {
+    {"dtype", CUP__KIND_DTYPE, offsetof(cup__unpack_int8_attributes, dtype)},
+    {NULL, 0, 0}};
+static const cup__attribute unpack_int4_attributes[] = {
+    {"dtype", CUP__KIND_DTYPE, offsetof(cup__unpack_int4_attributes, dtype)},
+    {NULL, 0, 0}};
 
 const cup__row cup__rows[] = {
     {"add", &cup__op_add, "a, b", "",
@@ -602,6 +615,24 @@ const cup__row cup__rows[] = {
     {"linear_weight_grad", &cup__op_linear_weight_grad, "dy, x", "",
      "dweight, dbias",
      "dy^T x and the sum of dy over all but its last dimension", 2, 2, 2, 2, false, 0, NULL},
+    {"linear_int8", &cup__op_linear_int8, "x, weight, scale, bias?", "",
+     "y",
+     "x w^T + bias for x [..,K] and w = scale weight, where weight [N,K] is i8 and each scale of [N,G] is for K / G elements of a row", 3, 4, 1, 1, true, 0, NULL},
+    {"linear_int4", &cup__op_linear_int4, "x, weight, scale, zero?, bias?", "",
+     "y",
+     "the same for weight [N,K/2] of u8, two numbers from 0 to 15 a byte, the lower half first, and w = scale (number - zero); zero is u8 [N,G], or 8 where it is left out", 3, 5, 1, 1, true, 0, NULL},
+    {"pack_int8", &cup__op_pack_int8, "w", "int group",
+     "weight, scale",
+     "weight and scale of linear_int8 for w [N,K], a scale for group elements of a row; 0 is a whole row", 1, 1, 2, 2, true, sizeof(cup__pack_int8_attributes), pack_int8_attributes},
+    {"pack_int4", &cup__op_pack_int4, "w", "int group, bool symmetric",
+     "weight, scale, zero",
+     "weight, scale and zero of linear_int4 for w [N,K]; symmetric ones have a zero of 8", 1, 1, 3, 3, true, sizeof(cup__pack_int4_attributes), pack_int4_attributes},
+    {"unpack_int8", &cup__op_unpack_int8, "weight, scale", "dtype dtype",
+     "w",
+     "the w of linear_int8", 2, 2, 1, 1, true, sizeof(cup__unpack_int8_attributes), unpack_int8_attributes},
+    {"unpack_int4", &cup__op_unpack_int4, "weight, scale, zero?", "dtype dtype",
+     "w",
+     "the w of linear_int4", 2, 3, 1, 1, true, sizeof(cup__unpack_int4_attributes), unpack_int4_attributes},
     {0}};
 
 cup_tensor *cup_add(cup_context *c, cup_tensor *a, cup_tensor *b)
@@ -1585,4 +1616,64 @@ cup_status cup__linear_weight_grad(cup_context *c, cup_tensor *dy, cup_tensor *x
     *dweight = out[0];
     *dbias = out[1];
     return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_tensor *cup_linear_int8(cup_context *c, cup_tensor *x, cup_tensor *weight, cup_tensor *scale,
+                            cup_tensor *bias)
+{
+    cup_tensor *const in[] = {x, weight, scale, bias};
+    return cup__op_call(c, &cup__rows[CUP__OP_linear_int8], in, 4, NULL, NULL);
+}
+
+cup_tensor *cup_linear_int4(cup_context *c, cup_tensor *x, cup_tensor *weight, cup_tensor *scale,
+                            cup_tensor *zero, cup_tensor *bias)
+{
+    cup_tensor *const in[] = {x, weight, scale, zero, bias};
+    return cup__op_call(c, &cup__rows[CUP__OP_linear_int4], in, 5, NULL, NULL);
+}
+
+cup_status cup_pack_int8(cup_context *c, cup_tensor *w, int group, cup_tensor **weight,
+                         cup_tensor **scale)
+{
+    cup__pack_int8_attributes attributes = {0};
+    attributes.group = group;
+    cup_tensor *const in[] = {w};
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_pack_int8], in, 1, &attributes, out) != NULL;
+    *weight = out[0];
+    *scale = out[1];
+    return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_status cup_pack_int4(cup_context *c, cup_tensor *w, int group, bool symmetric,
+                         cup_tensor **weight, cup_tensor **scale, cup_tensor **zero)
+{
+    cup__pack_int4_attributes attributes = {0};
+    attributes.group = group;
+    attributes.symmetric = symmetric;
+    cup_tensor *const in[] = {w};
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_pack_int4], in, 1, &attributes, out) != NULL;
+    *weight = out[0];
+    *scale = out[1];
+    *zero = out[2];
+    return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_tensor *cup_unpack_int8(cup_context *c, cup_tensor *weight, cup_tensor *scale,
+                            cup_dtype dtype)
+{
+    cup__unpack_int8_attributes attributes = {0};
+    attributes.dtype = dtype;
+    cup_tensor *const in[] = {weight, scale};
+    return cup__op_call(c, &cup__rows[CUP__OP_unpack_int8], in, 2, &attributes, NULL);
+}
+
+cup_tensor *cup_unpack_int4(cup_context *c, cup_tensor *weight, cup_tensor *scale,
+                            cup_tensor *zero, cup_dtype dtype)
+{
+    cup__unpack_int4_attributes attributes = {0};
+    attributes.dtype = dtype;
+    cup_tensor *const in[] = {weight, scale, zero};
+    return cup__op_call(c, &cup__rows[CUP__OP_unpack_int4], in, 3, &attributes, NULL);
 }

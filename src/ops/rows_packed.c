@@ -1,0 +1,57 @@
+#include "ops/rows_packed.h"
+
+#include "kernels/packed_call.cuh"
+#include "kernels/product_call.cuh"
+#include "ops/product_state.h"
+
+#define TILES 4
+#define STAGES 3
+#define WARPS 8
+#define ROWS (16 * TILES)
+#define SLOTS (2 * TILES)
+
+bool cup__rows_packed_can(cup_context *c, cup_dtype dtype)
+{
+    return (dtype == CUP_BF16 || dtype == CUP_F16) &&
+           cup__cuda_facts(cup__cuda_of(c->device))->major >= 8;
+}
+
+/* Into how many parts k is cut, so that two blocks find work on every multiprocessor. */
+static int64_t parts_of(int64_t blocks, int64_t chunks, int multiprocessors, int tokens)
+{
+    int64_t parts = 2 * multiprocessors / blocks, most = chunks / WARPS;
+    if (parts > most)
+        parts = most;
+    int64_t bytes = blocks * tokens * ROWS * (int64_t)sizeof(float);
+    if (parts < 2 || blocks > CUP__COUNTERS || bytes * parts > (int64_t)CUP__WORKSPACE_BYTES)
+        return 1;
+    return parts;
+}
+
+cup_status cup__rows_packed(cup_context *c, cup_dtype dtype, int bits, cup_dtype scale_dtype,
+                            int activation, const product_call *product,
+                            const packed_call *weights)
+{
+    cup__cuda *gpu = cup__cuda_of(c->device);
+    cup__product_state *state = cup__product_state_of(c);
+    int tokens = product->m <= 8 ? 8 : 16;
+    cup__knob knobs[] = {
+        {"CUP_T", dtype}, {"SCALE_T", scale_dtype}, {"BITS", bits},
+        {"TOKENS", tokens}, {"TILES", TILES}, {"STAGES", STAGES}, {"ACTIVATION", activation}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "linear_packed.cu", "linear_packed", knobs, 7);
+    if (!kernel || !state)
+        return c->error.status;
+    int64_t chunk = 512 / bits, chunks = (product->k + chunk - 1) / chunk;
+    int64_t across = (product->n + ROWS - 1) / ROWS, down = (product->m + tokens - 1) / tokens;
+    int64_t parts = parts_of(across * down, chunks, cup__cuda_facts(gpu)->multiprocessors, tokens);
+    int part_chunks = (int)((chunks + parts - 1) / parts);
+    float *partial = state->workspace;
+    unsigned *arrived = state->counters;
+    cup__grid grid = {.x = across,
+                      .y = (chunks + part_chunks - 1) / part_chunks,
+                      .z = down,
+                      .threads = PRODUCT_THREADS,
+                      .shared = WARPS * STAGES * SLOTS * 512};
+    return cup__launch(gpu, kernel, grid, CUP__ARG(*product), CUP__ARG(*weights),
+                       CUP__ARG(part_chunks), CUP__ARG(partial), CUP__ARG(arrived));
+}

@@ -1,7 +1,8 @@
 /* Holds products of f32 on tensor cores against sums in double, also where elements differ so much
- * that they need another way, and with infinities. Then times every way to multiply f32 on random data with the L2 cache flushed, interleaved, and
- * measures the error of each against sums in double: the root mean square and the largest, in units
- * of 2^-24 of the root mean square of the results. */
+ * that they need another way, and with infinities. Then times every way to multiply f32 on random
+ * data with the L2 cache flushed, interleaved, and measures the error of each against sums in
+ * double: the root mean square and the largest, in units of 2^-24 of the root mean square of the
+ * results. */
 #include "matmul_rig.h"
 #include "ops/product_wgmma.h"
 
@@ -18,7 +19,9 @@ typedef struct way {
 static const way ways[] = {
     {"cublaslt", cup__product_cublaslt_refuses, cup__product_cublaslt, "highest"},
     {"split", cup__product_split_refuses, cup__product_split, "highest"},
+    {"tf32", cup__product_tf32_refuses, cup__product_tf32, "highest"},
     {"cublaslt", cup__product_cublaslt_refuses, cup__product_cublaslt, "high"},
+    {"tf32", cup__product_tf32_refuses, cup__product_tf32, "high"},
     {"split", cup__product_split_refuses, cup__product_split, "high"},
     {"cublaslt", cup__product_cublaslt_refuses, cup__product_cublaslt, "medium"},
     {"split", cup__product_split_refuses, cup__product_split, "medium"},
@@ -108,11 +111,14 @@ static void compare_ways(rig *r, const shape *s)
     fflush(stdout);
 }
 
-#define SHAPE(m, n, k, layout) {m, n, k, 1, layout, false, false, false, 1, CUP_F32}
+#define SHAPE(m, n, k, layout)                                                                     \
+    {                                                                                              \
+        m, n, k, 1, layout, false, false, false, 1, CUP_F32                                        \
+    }
 static const shape shapes[] = {
-    SHAPE(1024, 1024, 1024, NN), SHAPE(4096, 4096, 4096, NN),   SHAPE(4096, 4096, 4096, NT),
-    SHAPE(4096, 4096, 4096, TN), SHAPE(1024, 1024, 1024, NT),   SHAPE(2048, 2048, 2048, NT),
-    SHAPE(1024, 768, 512, NT),   SHAPE(16384, 1152, 384, NT),   SHAPE(384, 1536, 16384, TN),
+    SHAPE(1024, 1024, 1024, NN), SHAPE(4096, 4096, 4096, NN), SHAPE(4096, 4096, 4096, NT),
+    SHAPE(4096, 4096, 4096, TN), SHAPE(1024, 1024, 1024, NT), SHAPE(2048, 2048, 2048, NT),
+    SHAPE(1024, 768, 512, NT),   SHAPE(16384, 1152, 384, NT), SHAPE(384, 1536, 16384, TN),
     SHAPE(100, 1000, 500, NT),   SHAPE(8192, 8192, 8192, NN),
 };
 
@@ -169,9 +175,10 @@ static void check_wide(rig *r, const shape *s, int range, bool special)
             finite += kind_of(sum) == 0;
             worst = kind_of(sum) == 0 && !(error <= worst) ? error : worst;
         }
-    printf("%lldx%lldx%lld %c%c range 2^%d%s: error at most %.2f, %lld finite, %lld of another kind\n",
-           (long long)s->m, (long long)s->n, (long long)s->k, s->ta ? 'T' : 'N', s->tb ? 'T' : 'N',
-           range, special ? " special" : "", worst, (long long)finite, (long long)wrong);
+    printf(
+        "%lldx%lldx%lld %c%c range 2^%d%s: error at most %.2f, %lld finite, %lld of another kind\n",
+        (long long)s->m, (long long)s->n, (long long)s->k, s->ta ? 'T' : 'N', s->tb ? 'T' : 'N',
+        range, special ? " special" : "", worst, (long long)finite, (long long)wrong);
     fflush(stdout);
     free(a);
     free(b);

@@ -16,7 +16,9 @@ typedef struct way {
 /* The kernel of linear_packed.cu with weights of 16 bits. */
 static const char *ahead_refuses(cup_context *c, const cup__product *p)
 {
-    return p->b.row != 1 || p->a.column != 1 ? "not along k" : NULL;
+    return !cup__rows_packed_can(c, p->dtype)  ? "no tensor cores"
+           : p->b.row != 1 || p->a.column != 1 ? "not along k"
+                                               : NULL;
 }
 
 static cup_status ahead(cup__call *call, const cup__product *p)
@@ -110,8 +112,8 @@ int main(void)
         printf("\n");
         for (int layout = 0; layout < 2; layout++)
             for (int j = 0; j < COUNT(rows); j++) {
-                shape s = {rows[j], sides[i][0], sides[i][1], 1, false, layout == 0,
-                           false, false, false, 1, CUP_BF16};
+                shape s = {rows[j], sides[i][0], sides[i][1], 1, false,   layout == 0,
+                           false,   false,       false,       1, CUP_BF16};
                 prepare(&r, &s);
                 cup__product p = product_of(&r, &s, 1);
                 printf("%lldx%lldx%lld N%c:", (long long)s.m, (long long)s.n, (long long)s.k,

@@ -75,8 +75,8 @@ static cup_status gradient(cup__grad *g)
     cup_tensor *dy = g->d_out[0];
     if (g->wanted[0]) {
         cup_tensor *rows = ndim > 1 ? dy : cup__rows_of(g->c, dy);
-        cup_tensor *dx = cup_matmul(g->c, rows, unpack(g->c, &w, g->in_shape[0].dtype), false,
-                                    false);
+        cup_tensor *dx =
+            cup_matmul(g->c, rows, unpack(g->c, &w, g->in_shape[0].dtype), false, false);
         g->d_in[0] = ndim > 1 ? dx : cup_reshape(g->c, dx, g->in_shape[0].size, 1);
     }
     if (g->wanted[2])
@@ -187,38 +187,50 @@ static void cost(const cup__call *call, double *bytes, double *flops)
 static const cup__impl impls[] = {
     {.name = "rows", .place = CUP__CPU, .refuses = rows_refuses, .run = run_rows},
     {.name = "unpacked", .place = CUP__CPU, .run = run_unpacked},
-    {.name = "mma", .place = CUP__CUDA, .refuses = cup__linear_packed_refuses,
+    {.name = "mma",
+     .place = CUP__CUDA,
+     .refuses = cup__linear_packed_refuses,
      .run = cup__linear_packed_cuda},
-    {.name = "plain", .place = CUP__CUDA, .refuses = cup__linear_packed_plain_refuses,
+    {.name = "plain",
+     .place = CUP__CUDA,
+     .refuses = cup__linear_packed_plain_refuses,
      .run = cup__linear_packed_plain},
     {.name = "unpacked", .place = CUP__CUDA, .run = run_unpacked},
     {0},
 };
 
-static const cup__sample int8_samples[] = {
-    {"0x8 3x8 3x1 3", NULL},        {"4x0 3x0 3x0 3", NULL},       {"7 5x7 5x1", NULL},
-    {"1x1 1x1 1x1 1", NULL},        {"3x5 9x5 9x5 -", NULL},       {"2x3x96 9x96 9x3 9", NULL},
-    {"1x64 65x64 65x4 65", NULL},   {"16x192 70x192 70x6", NULL},  {"17x1024 130x1024 130x8 130", NULL},
-    {"70x96 70x96 70x1 70", NULL},  {"5x4128 33x4128 33x129", NULL}, {NULL, NULL}};
-static const cup__sample int4_samples[] = {
-    {"0x8 3x4 3x1 3x1 3", NULL},       {"4x0 3x0 3x0 - 3", NULL},
-    {"6 5x3 5x1 -", NULL},             {"1x2 1x1 1x1 1x1 1", NULL},
-    {"3x10 9x5 9x5 9x5 -", NULL},      {"2x3x96 9x48 9x3 9x3 9", NULL},
-    {"1x64 65x32 65x2 - 65", NULL},    {"16x192 70x96 70x6 70x6", NULL},
-    {"17x1024 130x512 130x8 130x8 130", NULL}, {"70x96 70x48 70x1 - 70", NULL},
-    {"5x4128 33x2064 33x129 33x129", NULL},    {NULL, NULL}};
-static const cup__sample int8_bench[] = {{"1x4096 4096x4096 4096x32", NULL},
-                                         {"16x4096 4096x4096 4096x32", NULL},
-                                         {"64x4096 4096x4096 4096x32", NULL},
-                                         {"4096x4096 4096x4096 4096x32", NULL},
-                                         {"1x4096 14336x4096 14336x32", NULL},
-                                         {NULL, NULL}};
-static const cup__sample int4_bench[] = {{"1x4096 4096x2048 4096x32 4096x32", NULL},
-                                         {"16x4096 4096x2048 4096x32 4096x32", NULL},
-                                         {"64x4096 4096x2048 4096x32 4096x32", NULL},
-                                         {"4096x4096 4096x2048 4096x32 4096x32", NULL},
-                                         {"1x4096 14336x2048 14336x32 14336x32", NULL},
-                                         {NULL, NULL}};
+static const cup__sample int8_samples[] = {{"0x8 3x8 3x1 3", NULL},
+                                           {"4x0 3x0 3x0 3", NULL},
+                                           {"7 5x7 5x1", NULL},
+                                           {"1x1 1x1 1x1 1", NULL},
+                                           {"3x5 9x5 9x5 -", NULL},
+                                           {"2x3x96 9x96 9x3 9", NULL},
+                                           {"1x64 65x64 65x4 65", NULL},
+                                           {"16x192 70x192 70x6", NULL},
+                                           {"17x1024 130x1024 130x8 130", NULL},
+                                           {"70x96 70x96 70x1 70", NULL},
+                                           {"5x4128 33x4128 33x129", NULL},
+                                           {NULL, NULL}};
+static const cup__sample int4_samples[] = {{"0x8 3x4 3x1 3x1 3", NULL},
+                                           {"4x0 3x0 3x0 - 3", NULL},
+                                           {"6 5x3 5x1 -", NULL},
+                                           {"1x2 1x1 1x1 1x1 1", NULL},
+                                           {"3x10 9x5 9x5 9x5 -", NULL},
+                                           {"2x3x96 9x48 9x3 9x3 9", NULL},
+                                           {"1x64 65x32 65x2 - 65", NULL},
+                                           {"16x192 70x96 70x6 70x6", NULL},
+                                           {"17x1024 130x512 130x8 130x8 130", NULL},
+                                           {"70x96 70x48 70x1 - 70", NULL},
+                                           {"5x4128 33x2064 33x129 33x129", NULL},
+                                           {NULL, NULL}};
+static const cup__sample int8_bench[] = {
+    {"1x4096 4096x4096 4096x32", NULL},   {"16x4096 4096x4096 4096x32", NULL},
+    {"64x4096 4096x4096 4096x32", NULL},  {"4096x4096 4096x4096 4096x32", NULL},
+    {"1x4096 14336x4096 14336x32", NULL}, {NULL, NULL}};
+static const cup__sample int4_bench[] = {
+    {"1x4096 4096x2048 4096x32 4096x32", NULL},    {"16x4096 4096x2048 4096x32 4096x32", NULL},
+    {"64x4096 4096x2048 4096x32 4096x32", NULL},   {"4096x4096 4096x2048 4096x32 4096x32", NULL},
+    {"1x4096 14336x2048 14336x32 14336x32", NULL}, {NULL, NULL}};
 
 const cup__op cup__op_linear_int8 = {
     .kind = CUP__INT8,

@@ -66,7 +66,8 @@ double cup__packed_element(const cup__packed *p, int64_t n, int64_t k)
 void cup__packed_row(const cup__packed *p, int64_t n, int64_t k, int64_t count, float *to)
 {
     for (int64_t i = 0; i < count;) {
-        int64_t group = n * p->groups + (k + i) / p->group, end = ((k + i) / p->group + 1) * p->group;
+        int64_t group = n * p->groups + (k + i) / p->group,
+                end = ((k + i) / p->group + 1) * p->group;
         int64_t now = end - k < count ? end - k : count;
         float scale = (float)cup__load(p->scale, group);
         if (p->bits == 8) {
@@ -101,10 +102,9 @@ static cup_status infer_pack(cup__call *call)
     CUP_TRY(cup__need_ndim(call, 0, 2, 2));
     int64_t n = call->in[0]->shape[0], k = call->in[0]->shape[1], group = group_of(call);
     if (group < 0 || (k && k % group) || (is_int4(call) && group % 2))
-        return cup__call_fail(call, CUP_SHAPE,
-                              "a row of %lld elements is not a whole number of groups of %lld%s",
-                              (long long)k, (long long)group,
-                              is_int4(call) ? ", an even number" : "");
+        return cup__call_fail(
+            call, CUP_SHAPE, "a row of %lld elements is not a whole number of groups of %lld%s",
+            (long long)k, (long long)group, is_int4(call) ? ", an even number" : "");
     int64_t groups = k ? k / group : 0;
     call->result[0] = (cup__shape){.dtype = is_int4(call) ? CUP_U8 : CUP_I8,
                                    .ndim = 2,
@@ -264,27 +264,52 @@ static const cup__impl pack_impls[] = {{.name = "groups", .place = CUP__CPU, .ru
 static const cup__impl unpack_impls[] = {{.name = "loop", .place = CUP__CPU, .run = unpack_cpu},
                                          {.name = "loop", .place = CUP__CUDA, .run = unpack_cuda},
                                          {0}};
-#define INT8(group) &(const cup__pack_int8_attributes){group}
-#define INT4(group, symmetric) &(const cup__pack_int4_attributes){group, symmetric}
-#define TO8(name) &(const cup__unpack_int8_attributes){CUP_##name}
-#define TO4(name) &(const cup__unpack_int4_attributes){CUP_##name}
+#define INT8(group)                                                                                \
+    &(const cup__pack_int8_attributes)                                                             \
+    {                                                                                              \
+        group                                                                                      \
+    }
+#define INT4(group, symmetric)                                                                     \
+    &(const cup__pack_int4_attributes)                                                             \
+    {                                                                                              \
+        group, symmetric                                                                           \
+    }
+#define TO8(name)                                                                                  \
+    &(const cup__unpack_int8_attributes)                                                           \
+    {                                                                                              \
+        CUP_##name                                                                                 \
+    }
+#define TO4(name)                                                                                  \
+    &(const cup__unpack_int4_attributes)                                                           \
+    {                                                                                              \
+        CUP_##name                                                                                 \
+    }
 static const cup__sample pack_int8_samples[] = {
-    {"0x8", INT8(0)},     {"3x0", INT8(0)},     {"1x1", INT8(0)},        {"3x5", INT8(0)},
-    {"7x96", INT8(32)},   {"33x256", INT8(64)}, {"129x1024", INT8(128)}, {NULL, NULL}};
-static const cup__sample pack_int4_samples[] = {
-    {"0x8", INT4(0, true)},    {"1x2", INT4(0, false)},   {"3x6", INT4(0, true)},
-    {"7x96", INT4(32, false)}, {"33x256", INT4(64, true)}, {"129x1024", INT4(128, false)},
-    {NULL, NULL}};
+    {"0x8", INT8(0)},   {"3x0", INT8(0)},     {"1x1", INT8(0)},        {"3x5", INT8(0)},
+    {"7x96", INT8(32)}, {"33x256", INT8(64)}, {"129x1024", INT8(128)}, {NULL, NULL}};
+static const cup__sample pack_int4_samples[] = {{"0x8", INT4(0, true)},
+                                                {"1x2", INT4(0, false)},
+                                                {"3x6", INT4(0, true)},
+                                                {"7x96", INT4(32, false)},
+                                                {"33x256", INT4(64, true)},
+                                                {"129x1024", INT4(128, false)},
+                                                {NULL, NULL}};
 static const cup__sample pack_bench[] = {{"4096x4096", INT8(128)}, {NULL, NULL}};
 static const cup__sample pack_int4_bench[] = {{"4096x4096", INT4(128, false)}, {NULL, NULL}};
-static const cup__sample unpack_int8_samples[] = {
-    {"0x8 0x1", TO8(F32)},       {"3x5 3x1", TO8(F32)},       {"7x96 7x3", TO8(BF16)},
-    {"33x256 33x4", TO8(F16)},   {"129x1024 129x8", TO8(F32)}, {"3x8 3x8", TO8(F64)},
-    {NULL, NULL}};
-static const cup__sample unpack_int4_samples[] = {
-    {"0x8 0x1", TO4(F32)},         {"3x3 3x1 3x1", TO4(F32)},      {"7x48 7x3 7x3", TO4(BF16)},
-    {"33x128 33x4 -", TO4(F16)},   {"129x512 129x8 129x8", TO4(F32)}, {"3x8 3x8", TO4(F64)},
-    {NULL, NULL}};
+static const cup__sample unpack_int8_samples[] = {{"0x8 0x1", TO8(F32)},
+                                                  {"3x5 3x1", TO8(F32)},
+                                                  {"7x96 7x3", TO8(BF16)},
+                                                  {"33x256 33x4", TO8(F16)},
+                                                  {"129x1024 129x8", TO8(F32)},
+                                                  {"3x8 3x8", TO8(F64)},
+                                                  {NULL, NULL}};
+static const cup__sample unpack_int4_samples[] = {{"0x8 0x1", TO4(F32)},
+                                                  {"3x3 3x1 3x1", TO4(F32)},
+                                                  {"7x48 7x3 7x3", TO4(BF16)},
+                                                  {"33x128 33x4 -", TO4(F16)},
+                                                  {"129x512 129x8 129x8", TO4(F32)},
+                                                  {"3x8 3x8", TO4(F64)},
+                                                  {NULL, NULL}};
 static const cup__sample unpack_int8_bench[] = {{"4096x4096 4096x32", TO8(BF16)}, {NULL, NULL}};
 static const cup__sample unpack_int4_bench[] = {{"4096x2048 4096x32 4096x32", TO4(BF16)},
                                                 {NULL, NULL}};

@@ -29,7 +29,11 @@ cup_status cup__product_split(cup__call *call, const cup__product *p);
 const char *cup__product_split_best_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_split_best(cup__call *call, const cup__product *p);
 
-/* The argument of plain and mma. */
+/* f32 by the tensor cores of Ampere and later. */
+const char *cup__product_tf32_refuses(cup_context *c, const cup__product *p);
+cup_status cup__product_tf32(cup__call *call, const cup__product *p);
+
+/* The argument of plain, mma and tf32. */
 struct product_call;
 void cup__product_fill(struct product_call *to, const cup__product *p);
 

@@ -105,6 +105,7 @@ CUDA_IMPLEMENTATION(wgmma)
 CUDA_IMPLEMENTATION(mma)
 CUDA_IMPLEMENTATION(split_best)
 CUDA_IMPLEMENTATION(split)
+CUDA_IMPLEMENTATION(tf32)
 
 const cup__impl cup__product_impls[] = {
     {.name = "blas", .place = CUP__CPU, .strided = true, .refuses = cup__product_blas_refuses,
@@ -123,6 +124,8 @@ const cup__impl cup__product_impls[] = {
     {.name = "mma", .place = CUP__CUDA, .strided = true, .refuses = refuses_mma, .run = run_mma},
     {.name = "split", .place = CUP__CUDA, .strided = true, .refuses = refuses_split,
      .run = run_split},
+    {.name = "tf32", .place = CUP__CUDA, .strided = true, .refuses = refuses_tf32,
+     .run = run_tf32},
     {.name = "plain", .place = CUP__CUDA, .strided = true, .run = run_plain},
     {0},
 };

@@ -17,7 +17,7 @@
 #define COLUMNS 128
 #define CHUNKS_MOST 16
 #define CHUNK_LINES 64
-#define PIECES 4       /* of 4 elements that a thread takes at once */
+#define PIECES 4 /* of 4 elements that a thread takes at once */
 #define BLOCKS_MOST 1056
 
 static int64_t divide_up(int64_t value, int64_t by)
@@ -161,7 +161,8 @@ static cup_tensor *prepare_side(cup_context *c, split_side *s, int planes, bool 
 static cup_status attempt(cup_context *c, const cup__product *p, const cup__split_plan *plan,
                           split_call *call, const cup__split_planes *planes)
 {
-    bool along_mn = call->side[0].along != PRODUCT_ALONG_K || call->side[1].along != PRODUCT_ALONG_K;
+    bool along_mn =
+        call->side[0].along != PRODUCT_ALONG_K || call->side[1].along != PRODUCT_ALONG_K;
     if (plan->dtype == CUP_F16 && along_mn)
         CUP_TRY(cut(c, "matmul_split_most", call, plan->dtype, plan->planes));
     CUP_TRY(cut(c, "matmul_split", call, plan->dtype, plan->planes));

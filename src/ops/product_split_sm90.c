@@ -36,9 +36,8 @@ static int64_t tiles_of(const cup__product *p, int tile_n)
 static bool parts_fit(const cup__product *p, int tile_n, int parts)
 {
     int64_t tiles = tiles_of(p, tile_n);
-    return parts == 1 ||
-           (tiles * parts * TILE_M * tile_n * 4 <= (int64_t)CUP__WORKSPACE_BYTES &&
-            tiles * 2 <= CUP__COUNTERS && divide_up(p->k, TILE_K) >= 4 * parts);
+    return parts == 1 || (tiles * parts * TILE_M * tile_n * 4 <= (int64_t)CUP__WORKSPACE_BYTES &&
+                          tiles * 2 <= CUP__COUNTERS && divide_up(p->k, TILE_K) >= 4 * parts);
 }
 
 /* Microseconds to make the planes. */
@@ -63,7 +62,8 @@ double cup__split_choose(const cup_context *c, const cup__product *p, int multip
             double rounds = ceil((double)(tiles_of(p, tile_n) * parts) / multiprocessors);
             double k_tiles = (double)divide_up(divide_up(p->k, TILE_K), parts);
             double joining = parts > 1 ? 4.5 + tile_n / 256.0 * (1 + 0.6 * parts) : 0;
-            double time = 5 + rounds * (k_tiles * products * menu[i].stage + menu[i].tile + joining);
+            double time =
+                5 + rounds * (k_tiles * products * menu[i].stage + menu[i].tile + joining);
             if (least == 0 || time < least) {
                 least = time;
                 *plan = (cup__split_plan){medium ? CUP_BF16 : CUP_F16, planes, tile_n, parts};

@@ -29,15 +29,14 @@ static int64_t parts_of(int64_t blocks, int64_t chunks, int multiprocessors, int
 }
 
 cup_status cup__rows_packed(cup_context *c, cup_dtype dtype, int bits, cup_dtype scale_dtype,
-                            int activation, const product_call *product,
-                            const packed_call *weights)
+                            int activation, const product_call *product, const packed_call *weights)
 {
     cup__cuda *gpu = cup__cuda_of(c->device);
     cup__product_state *state = cup__product_state_of(c);
     int tokens = product->m <= 8 ? 8 : 16;
-    cup__knob knobs[] = {
-        {"CUP_T", dtype}, {"SCALE_T", scale_dtype}, {"BITS", bits},
-        {"TOKENS", tokens}, {"TILES", TILES}, {"STAGES", STAGES}, {"ACTIVATION", activation}};
+    cup__knob knobs[] = {{"CUP_T", dtype},          {"SCALE_T", scale_dtype}, {"BITS", bits},
+                         {"TOKENS", tokens},        {"TILES", TILES},         {"STAGES", STAGES},
+                         {"ACTIVATION", activation}};
     cup__kernel *kernel = cup__kernel_get(gpu, "linear_packed.cu", "linear_packed", knobs, 7);
     if (!kernel || !state)
         return c->error.status;

@@ -185,4 +185,15 @@ TEST(matmul_precision_setting)
     EXPECT_INT(cup_precision(c, "fast"), CUP_ARGUMENT);
     EXPECT_CONTAINS(cup_error_text(c), "use highest, high or medium");
     cup_context_free(c);
+    setenv("CUP_PRECISION", "low", 1);
+    c = cpu();
+    EXPECT_INT(cup_error(c), CUP_ARGUMENT);
+    EXPECT_CONTAINS(cup_error_text(c), "\"low\" is unknown");
+    cup_context_free(c);
+    setenv("CUP_PRECISION", "medium", 1);
+    c = cpu();
+    EXPECT_INT(cup_error(c), CUP_OK);
+    EXPECT_INT(c->precision, CUP__MEDIUM);
+    cup_context_free(c);
+    unsetenv("CUP_PRECISION");
 }

@@ -9,9 +9,11 @@
 
 static int64_t rows_of(const cup__call *call)
 {
-    const cup_tensor *x = call->in[0];
-    int64_t k = x->shape[x->ndim - 1];
-    return k ? x->count / k : 0;
+    const cup__shape *y = &call->result[0];
+    int64_t rows = 1;
+    for (int i = 0; i < y->ndim - 1; i++)
+        rows *= y->size[i];
+    return rows;
 }
 
 static packed_call weights_of(const cup__packed *w)

@@ -82,19 +82,19 @@ extern "C" __global__ void __launch_bounds__(256)
     if (at >= c.n * c.k)
         return;
     long long group = at / c.group;
-    float scale = convert<float>(((const scale_type *)c.scale)[group]);
+    real scale = convert<real>(((const scale_type *)c.scale)[group]);
     int zero = BITS == 8 ? 0 : c.zero ? c.zero[group] : 8;
     vec<T, VEC> to;
     if (BITS == 8) {
         vec<int8_t, VEC> from = load<VEC>((const int8_t *)c.weight + at);
 #pragma unroll
         for (int i = 0; i < VEC; i++)
-            to.at[i] = convert<T>(scale * (float)from.at[i]);
+            to.at[i] = convert<T>(scale * (real)from.at[i]);
     } else {
         vec<uint8_t, (VEC + 1) / 2> from = load<(VEC + 1) / 2>((const uint8_t *)c.weight + at / 2);
 #pragma unroll
         for (int i = 0; i < VEC; i++)
-            to.at[i] = convert<T>(scale * (float)((from.at[i / 2] >> i % 2 * 4 & 15) - zero));
+            to.at[i] = convert<T>(scale * (real)((from.at[i / 2] >> i % 2 * 4 & 15) - zero));
     }
     store(w + at, to);
 }

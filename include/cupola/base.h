@@ -129,11 +129,11 @@ CUP_API void cup_seed(cup_context *c, uint64_t seed);
  * step and their order within the step only, so that a resumed run draws the same ones. */
 CUP_API void cup_random_step(cup_context *c, uint64_t step);
 
-/* How f32 matrix products and attention may be computed on a GPU: "highest" keeps the accuracy of f32,
- * "high" rounds what is multiplied to 10 bits of fraction, as tf32 has, "medium" may round it to bf16
- * (7 bits; attention: tf32). Elements of a product below 2^-29 of the largest in their row may keep
- * fewer then. Sums stay in f32. Other dtypes and the CPU are not concerned. A context begins with
- * what CUP_PRECISION says, else with "highest". */
+/* How f32 matrix products and attention may be computed on a GPU: "highest" keeps the accuracy of
+ * f32, "high" rounds what is multiplied to 10 bits of fraction, as tf32 has, "medium" may round it
+ * to bf16 (7 bits; attention: tf32). Elements of a product below 2^-29 of the largest in their row
+ * may keep fewer then. Sums stay in f32. Other dtypes and the CPU are not concerned. A context
+ * begins with what CUP_PRECISION says, else with "highest". */
 CUP_API cup_status cup_precision(cup_context *c, const char *precision);
 
 /* What the library has to say goes to this hook instead of stderr; NULL restores stderr. What is

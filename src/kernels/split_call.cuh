@@ -7,7 +7,7 @@
 typedef struct split_side {
     const float *from;
     unsigned short *to;  /* planes x batch x lines x padded */
-    int *exponents;      /* of what the elements of each row of a, or column of b, were divided by */
+    int *exponents;      /* powers of two that rows of a, or columns of b, were scaled by */
     float *most;         /* chunks x batch x length, where lines do not lie along k */
     long long length, lines, distance, padded, batch, batch_distance;
     int along;           /* PRODUCT_ALONG_K or PRODUCT_ALONG_MN */

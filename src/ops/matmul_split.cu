@@ -3,10 +3,10 @@
  * rows of a and columns of b are first scaled by powers of two, so that their largest element is
  * below 2^15; the second plane is 2^11 times what the first leaves.
  *
- * matmul_split: blocks of 256 threads take both sides, first those of side 0. Along k, GROUP threads
- * take a line. Along m or n a block takes 128 columns of a chunk of lines; what their largest
- * elements are is found before by matmul_split_most, for every chunk of lines. What is not finite
- * stays whole in the first plane. 4 bytes are read and 2 PLANES written an element. */
+ * matmul_split: blocks of 256 threads take both sides, first those of side 0. Along k, GROUP
+ * threads take a line. Along m or n a block takes 128 columns of a chunk of lines; what their
+ * largest elements are is found before by matmul_split_most, for every chunk of lines. What is not
+ * finite stays whole in the first plane. 4 bytes are read and 2 PLANES written an element. */
 #ifndef CUP_T
 #define CUP_T 2
 #endif

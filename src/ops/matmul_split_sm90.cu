@@ -1,8 +1,9 @@
 /* Products of f32 on Hopper's tensor cores: a and b lie in planes of 16-bit numbers
- * (matmul_split.cu), and y = activation(a b + bias) is the sum of the products of planes that matter.
+ * (matmul_split.cu), and y = activation(a b + bias) is the sum of those products of planes that
+ * matter.
  *
- * PLANES 1: one product. 2, of f16: three; what is below the leading planes counts 2^-11. 3, of bf16:
- * six. A persistent grid; one warp copies by TMA, a stage holds 64 of k of all planes; two
+ * PLANES 1: one product. 2, of f16: three; what is below the leading planes counts 2^-11. 3, of
+ * bf16: six. A persistent grid; one warp copies by TMA, a stage holds 64 of k of all planes; two
  * warpgroups of 64 rows each multiply. Tensor cores cut off what falls below the last bit of a sum,
  * always towards zero, so the leading products of each stage are summed apart and added up outside,
  * while the others run. k may be cut into parts. An element that is NaN at the end is summed again

@@ -1,13 +1,13 @@
 /* Products of f32 by the tensor cores of Ampere and later: y = activation(a b + bias), any sizes
- * and alignment. TERMS 1: what is multiplied is rounded to tf32. 3: each number is the sum of two of
- * tf32, and three of their four products count, which leaves no larger error than f32 has.
+ * and alignment. TERMS 1: what is multiplied is rounded to tf32. 3: each number is the sum of two
+ * of tf32, and three of their four products count, which leaves no larger error than f32 has.
  *
  * Grid: x counts tiles of TILE_M x TILE_N of y, y the matrices of a batch; 8 warps, 2 along m and 4
  * along n. Tiles of 32 of k travel to shared memory by asynchronous copies of A_VEC and B_VEC
- * elements, STAGES of them at a time, in 16-byte pieces whose places are mixed by their line, so
- * that what a warp reads at a time lies in 32 banks. Tensor cores cut sums off towards zero: with three
- * terms the products of the leading parts are added up outside for each tile of k. An element that
- * is NaN then is summed again without tensor cores, as infinities have met zeros. */
+ * elements, STAGES of them at a time, in 16-byte pieces mixed by their line, so that what a warp
+ * reads at a time lies in 32 banks. Tensor cores cut sums off towards zero: with three terms the
+ * products of the leading parts are added up outside for each tile of k. An element that is NaN
+ * then is summed again without tensor cores, as infinities have met zeros. */
 #ifndef CUP_T
 #define CUP_T 0
 #endif

@@ -74,7 +74,10 @@ typedef struct cup_options {
     uint64_t seed;         /* of the random numbers; 0 is a seed like any other */
     int threads;           /* of the CPU implementations; 0: all that the process may use */
     int64_t memory_limit;  /* bytes of device memory the context may hold; 0: no limit */
-    bool deterministic;    /* the same bits run after run, or an error where that cannot be */
+    bool deterministic;    /* the same bits run after run on the same device with the same
+                              libraries, or an error where that cannot be. Ops are so in any case,
+                              whatever the number of threads; this also does without libraries
+                              that are not known to be, such as a BLAS on the CPU */
     double memory_share;   /* the same limit as a part of the device's memory, 0.5 for half of it;
                               0: no limit. The lower of both limits counts */
 } cup_options;

@@ -124,6 +124,14 @@ cup_status cup__call_allocate(cup__call *call)
     return CUP_OK;
 }
 
+/* Why an implementation does not take the call; NULL when it does. */
+static const char *refusal(const cup__call *call, const cup__impl *impl)
+{
+    if (impl->varies && call->c->options.deterministic)
+        return impl->varies;
+    return impl->refuses ? impl->refuses(call) : NULL;
+}
+
 static void log_choice(const cup__call *call, const cup__impl *taken)
 {
     char text[CUP__SHAPE_TEXT];
@@ -132,7 +140,7 @@ static void log_choice(const cup__call *call, const cup__impl *taken)
              call->out_count ? cup__shape_text(&call->result[0], text) : "",
              taken ? taken->name : "specification");
     for (const cup__impl *impl = call->op->impls; impl && impl->name && impl != taken; impl++) {
-        const char *why = impl->refuses ? impl->refuses(call) : NULL;
+        const char *why = refusal(call, impl);
         if (impl->place == place)
             cup__log(CUP__DISPATCH, "  not %s: %s", impl->name, why ? why : "another is preferred");
     }
@@ -159,7 +167,7 @@ const cup__impl *cup__call_choose(cup__call *call)
     cup__place place = call->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
     const cup__impl *first = NULL;
     for (const cup__impl *impl = call->op->impls; impl && impl->name; impl++) {
-        if (impl->place != place || (impl->refuses && impl->refuses(call)))
+        if (impl->place != place || refusal(call, impl))
             continue;
         if (!first)
             first = impl;
@@ -176,7 +184,7 @@ static cup_status refuse_all(cup__call *call)
     char reasons[600] = "";
     size_t used = 0;
     for (const cup__impl *impl = call->op->impls; impl && impl->name; impl++) {
-        const char *why = impl->place == CUP__CUDA && impl->refuses ? impl->refuses(call) : NULL;
+        const char *why = impl->place == CUP__CUDA ? refusal(call, impl) : NULL;
         if (why && used < sizeof reasons)
             used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s",
                                      used ? "; " : "", impl->name, why);

@@ -45,6 +45,9 @@ typedef struct cup__impl {
     double tolerance; /* in place of the op's, when not 0 */
     double slack;     /* what its results may be off beside, as a part of the element's size and
                          of the whole's: sums that are not kept in f32 */
+    /* Why equal calls may give other bits, in words; NULL when they never do. A deterministic
+     * context does without it. */
+    const char *varies;
 } cup__impl;
 
 /* What backward works on: the recorded call and the gradients of its results. Values that the

@@ -109,7 +109,7 @@ CUDA_IMPLEMENTATION(tf32)
 
 const cup__impl cup__product_impls[] = {
     {.name = "blas", .place = CUP__CPU, .strided = true, .refuses = cup__product_blas_refuses,
-     .run = run_blas},
+     .run = run_blas, .varies = "a BLAS library may add in another order each time"},
     {.name = "blocked", .place = CUP__CPU, .strided = true, .run = run_blocked},
     {.name = "rows", .place = CUP__CUDA, .strided = true, .refuses = refuses_rows,
      .run = run_rows},

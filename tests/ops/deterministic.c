@@ -1,0 +1,152 @@
+/* The switch of a context: each op gives the same bits again, on other numbers of threads too. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../test.h"
+#include "base/hash.h"
+#include "base/memory.h"
+#include "ops/op.h"
+#include "prof/check.h"
+
+#define MOST_INPUTS 64
+#define MOST_CALLS 40000
+#define LARGEST 300000 /* elements of an input; what is larger takes long and is more of the same */
+
+static uint64_t hash_of(cup_tensor *t)
+{
+    size_t bytes = (size_t)(t->count * cup_dtype_size(t->dtype));
+    char *values = cup__malloc(bytes);
+    EXPECT(values != NULL);
+    EXPECT_INT(cup_tensor_read(t, values, bytes), CUP_OK);
+    uint64_t hash = cup__hash_bytes(values, bytes);
+    cup__free(values);
+    return hash;
+}
+
+/* The call as a caller makes it; the hash of all it wrote, 0 when it is not for this device. */
+static uint64_t call_hash(cup_context *c, const cup__row *row, const cup__sample *s,
+                          cup_dtype dtype)
+{
+    cup_tensor *in[MOST_INPUTS], *out[CUP__MAX_OUT] = {NULL};
+    uint64_t hash = 1;
+    cup_scope_open(c);
+    cup_seed(c, 5);
+    int count = cup__sample_inputs(c, row, s, dtype, dtype, CUP__ROW_MAJOR, 7, in, MOST_INPUTS);
+    EXPECT(count >= 0);
+    bool large = false;
+    for (int i = 0; i < count; i++)
+        large = large || (in[i] && in[i]->count > LARGEST);
+    if (!large)
+        cup__op_call(c, row, in, count, s->attributes, out);
+    for (int i = 0; i < row->visible && out[i]; i++)
+        hash = hash * 31 + hash_of(out[i]);
+    for (int i = 0; i < count; i++)
+        if (in[i] && cup__input_changes(row->op, i))
+            hash = hash * 31 + hash_of(in[i]);
+    if (cup_error(c) == CUP_UNSUPPORTED)
+        hash = 0;
+    else
+        EXPECT_TEXT(cup_error_text(c), "");
+    cup_error_clear(c);
+    cup_scope_close(c);
+    return hash;
+}
+
+/* All calls of all ops in one context, in the order of the table. */
+static int all_hashes(const cup_options *options, uint64_t *hashes)
+{
+    cup_context *c = cup_context_new(options);
+    int count = 0;
+    if (cup_error(c) != CUP_OK)
+        test_fail(__FILE__, __LINE__, "%s", cup_error_text(c));
+    for (const cup__row *row = cup__rows; row->name; row++)
+        for (const cup__sample *s = row->op->samples; s && s->shapes; s++)
+            for (int dtype = 0; dtype < 4; dtype++)
+                if (cup__check_dtypes(row) >> dtype & 1 && dtype != CUP_F64) {
+                    EXPECT(count < MOST_CALLS);
+                    hashes[count++] = call_hash(c, row, s, (cup_dtype)dtype);
+                }
+    cup_context_free(c);
+    return count;
+}
+
+static void expect_same(const char *device, int threads, int other_threads)
+{
+    static uint64_t first[MOST_CALLS], second[MOST_CALLS];
+    cup_options options = {.device = device, .threads = threads, .deterministic = true};
+    int count = all_hashes(&options, first);
+    options.threads = other_threads;
+    EXPECT_INT(all_hashes(&options, second), count);
+    EXPECT(count > 500);
+    int i = 0;
+    for (const cup__row *row = cup__rows; row->name; row++)
+        for (const cup__sample *s = row->op->samples; s && s->shapes; s++)
+            for (int dtype = 0; dtype < 4; dtype++)
+                if (cup__check_dtypes(row) >> dtype & 1 && dtype != CUP_F64 &&
+                    (i++, first[i - 1] != second[i - 1]))
+                    test_fail(__FILE__, __LINE__, "%s, %s, \"%s\": other bits in a second run",
+                              row->name, cup_dtype_name((cup_dtype)dtype), s->shapes);
+}
+
+TEST_LIMITED(deterministic_ops_on_any_number_of_threads, 120)
+{
+    expect_same("cpu", 1, 3);
+}
+
+TEST_LIMITED(gpu_deterministic_ops, 300)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_status status = cup_error(c);
+    cup_context_free(c);
+    if (status != CUP_OK)
+        test_skip("no GPU");
+    expect_same("cuda", 0, 0);
+}
+
+static cup_status run_nothing(cup__call *call)
+{
+    (void)call;
+    return CUP_OK;
+}
+
+/* An op whose only fast way cannot promise its bits: taken without the switch, refused with it. */
+TEST(deterministic_refuses_what_varies)
+{
+    static const cup__impl impls[] = {{.name = "hasty", .place = CUP__CPU, .run = run_nothing,
+                                       .varies = "it adds as results come in"},
+                                      {0}};
+    cup__op op = *cup__row_find("neg")->op;
+    op.impls = impls;
+    cup__row row = *cup__row_find("neg");
+    row.op = &op;
+    for (int switched = 0; switched < 2; switched++) {
+        cup_context *c =
+            cup_context_new(&(cup_options){.device = "cpu", .deterministic = switched == 1});
+        cup_tensor *x = cup_tensor_new(c, CUP_F32, 1, (int64_t[]){4});
+        cup__call call;
+        EXPECT_INT(cup__call_begin(&call, c, &row, &x, 1, NULL), CUP_OK);
+        const cup__impl *taken = cup__call_choose(&call);
+        EXPECT(switched ? taken == NULL : taken == impls);
+        cup_context_free(c);
+    }
+}
+
+/* On a GPU there is no specification to fall back on: the error says why. */
+TEST(deterministic_error_names_the_reason)
+{
+    static const cup__impl impls[] = {{.name = "hasty", .place = CUP__CUDA, .run = run_nothing,
+                                       .varies = "it adds as results come in"},
+                                      {0}};
+    cup__op op = *cup__row_find("neg")->op;
+    op.impls = impls;
+    cup__row row = *cup__row_find("neg");
+    row.op = &op;
+    cup_context *c = cup__context_dry("sm_90a");
+    cup_tensor *x = cup_tensor_new(c, CUP_F32, 1, (int64_t[]){4});
+    EXPECT(cup__op_call(c, &row, &x, 1, NULL, NULL) != NULL);
+    c->options.deterministic = true;
+    EXPECT(cup__op_call(c, &row, &x, 1, NULL, NULL) == NULL);
+    EXPECT_INT(cup_error(c), CUP_UNSUPPORTED);
+    EXPECT_CONTAINS(cup_error_text(c), "hasty: it adds as results come in");
+    cup_context_free(c);
+}

@@ -3,9 +3,9 @@
  * scale for each group of a row; the numbers become 16-bit floats on their way to the tensor cores.
  *
  * linear_packed: 16-bit x. A block of 8 warps takes 16 TILES rows of w and up to TOKENS rows of x
- * (blockIdx.z counts those). The warps take chunks of k in turn, each lane 16 bytes of a row at a
- * time, copied ahead into a ring of STAGES in shared memory that only the lane itself reads. As the
- * order of k is free, the bytes serve as they come, if x is read in the same order. blockIdx.y
+ * (blockIdx.z counts those). The warps take runs of 256 bytes of rows in turn, each lane 16 bytes of
+ * a row at a time, copied ahead into a ring of STAGES in shared memory that only the lane itself
+ * reads; shorter pieces of rows cost a third of the bandwidth. As the order of k is free, the bytes serve as they come, if x is read in the same order. blockIdx.y
  * counts the parts k is cut into; the part that comes last adds all, in order. linear_packed_plain:
  * any floats, a warp a row of w. */
 #ifndef CUP_T
@@ -26,15 +26,17 @@
 #define TOKENS 8
 #endif
 #ifndef TILES
-#define TILES 4
+#define TILES 1
 #endif
 #ifndef STAGES
-#define STAGES 3
+#define STAGES 2
 #endif
 
 #define WARPS 8
 #define LANE_K (128 / BITS) /* of k in 16 bytes */
-#define CHUNK (4 * LANE_K)
+#define STEPS 4
+#define STEP_K (4 * LANE_K) /* of k that a warp multiplies at a time */
+#define RUN (STEPS * STEP_K)
 #define OCTETS (TOKENS / 8)
 #define ROWS (16 * TILES)
 #define SLOTS (2 * TILES)
@@ -128,17 +130,25 @@ struct place {
     uint32_t ring;        /* of this lane */
 };
 
-/* Orders the copies of one chunk. */
-DEVICE void bring(const place &p, int stage, long long chunk)
+/* Where a lane's 16 bytes lie: tile i / 2, its upper or lower half. */
+DEVICE uint32_t slot(const place &p, int stage, int step, int i)
 {
-    long long k = chunk * CHUNK + threadIdx.x % 4 * LANE_K;
+    return p.ring + ((stage * STEPS + step) * SLOTS + i) * 512;
+}
+
+/* Orders the copies of one run. */
+DEVICE void bring(const place &p, int stage, long long run)
+{
 #pragma unroll
-    for (int i = 0; i < SLOTS; i++) {
-        long long row = p.row + 8 * i + threadIdx.x % 32 / 4;
-        bool valid = row < p.c.n && k < p.c.k;
-        const char *from = (const char *)p.c.b + (valid ? row * p.c.b_mn + k * BITS / 8 : 0);
-        copy_async16(p.ring + (stage * SLOTS + i) * 512, from, valid);
-    }
+    for (int i = 0; i < SLOTS; i++)
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            long long k = run * RUN + step * STEP_K + threadIdx.x % 4 * LANE_K;
+            long long row = p.row + 8 * i + threadIdx.x % 32 / 4;
+            bool valid = row < p.c.n && k < p.c.k;
+            const char *from = (const char *)p.c.b + (valid ? row * p.c.b_mn + k * BITS / 8 : 0);
+            copy_async16(slot(p, stage, step, i), from, valid);
+        }
 }
 
 struct side_data {
@@ -146,10 +156,19 @@ struct side_data {
     group_scale scale[BITS == 16 ? 1 : SLOTS];
 };
 
-/* The part of x, and the scales, that belong to a chunk. */
-DEVICE void read_side(const place &p, long long chunk, side_data &to)
+#if BITS == 4
+/* Words of x in the order that unpack_nibbles leaves: (0, 4), (1, 5), (2, 6), (3, 7). */
+DEVICE uint4 shuffled(const uint4 &x)
 {
-    long long k = chunk * CHUNK + threadIdx.x % 4 * LANE_K;
+    return make_uint4(__byte_perm(x.x, x.z, 0x5410), __byte_perm(x.x, x.z, 0x7632),
+                      __byte_perm(x.y, x.w, 0x5410), __byte_perm(x.y, x.w, 0x7632));
+}
+#endif
+
+/* The part of x, and the scales, that belong to STEP_K from k on. */
+DEVICE void read_side(const place &p, long long k, side_data &to)
+{
+    k += threadIdx.x % 4 * LANE_K;
     const T *x = (const T *)p.c.a + k;
 #pragma unroll
     for (int o = 0; o < OCTETS; o++)
@@ -172,16 +191,12 @@ DEVICE void read_side(const place &p, long long chunk, side_data &to)
         to.scale[i].minus = pair_of(-(MAGIC_VALUE + zero));
     }
 #endif
-}
-
 #if BITS == 4
-/* Words of x in the order that unpack_nibbles leaves: (0, 4), (1, 5), (2, 6), (3, 7). */
-DEVICE uint4 shuffled(const uint4 &x)
-{
-    return make_uint4(__byte_perm(x.x, x.z, 0x5410), __byte_perm(x.x, x.z, 0x7632),
-                      __byte_perm(x.y, x.w, 0x5410), __byte_perm(x.y, x.w, 0x7632));
-}
+#pragma unroll
+    for (int i = 0; i < X_WORDS * OCTETS; i++)
+        (&to.x[0][0])[i] = shuffled((&to.x[0][0])[i]);
 #endif
+}
 
 typedef float sums[TILES][OCTETS][4];
 
@@ -197,14 +212,14 @@ DEVICE void multiply_pairs(const uint32_t *top, const uint32_t *bottom, const si
     }
 }
 
-DEVICE void multiply(const place &p, int stage, const side_data &side, sums &sum)
+DEVICE void multiply(const place &p, int stage, int step, const side_data &side, sums &sum)
 {
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
         uint4 rows[2];
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            rows[i] = load_shared16(p.ring + (stage * SLOTS + 2 * tile + i) * 512);
+            rows[i] = load_shared16(slot(p, stage, step, 2 * tile + i));
         const uint32_t top[4] = {rows[0].x, rows[0].y, rows[0].z, rows[0].w};
         const uint32_t bottom[4] = {rows[1].x, rows[1].y, rows[1].z, rows[1].w};
 #if BITS == 16
@@ -260,15 +275,15 @@ DEVICE bool add_parts(float *partial, unsigned *arrived, float *sum, unsigned *l
 
 extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS)
     linear_packed(const __grid_constant__ product_call c, const __grid_constant__ packed_call w,
-                  int part_chunks, float *partial, unsigned *arrived)
+                  int part_runs, float *partial, unsigned *arrived)
 {
     extern __shared__ __align__(16) char shared[];
     __shared__ unsigned last;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     place p = {c, w, (long long)blockIdx.x * ROWS, (long long)blockIdx.z * TOKENS,
-               shared_address(shared) + warp * STAGES * SLOTS * 512 + lane * 16};
-    int chunks = (int)((c.k + CHUNK - 1) / CHUNK), first = blockIdx.y * part_chunks;
-    int end = min(first + part_chunks, chunks), ahead = first + warp, stage = 0;
+               shared_address(shared) + warp * STAGES * STEPS * SLOTS * 512 + lane * 16};
+    int runs = (int)((c.k + RUN - 1) / RUN), first = blockIdx.y * part_runs;
+    int end = min(first + part_runs, runs), ahead = first + warp, stage = 0;
     sums sum = {};
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++, ahead += WARPS) {
@@ -276,32 +291,21 @@ extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS)
             bring(p, i, ahead);
         copies_end();
     }
-    side_data side;
-    if (BITS == 16 && first + warp < end)
-        read_side(p, first + warp, side);
-    for (int chunk = first + warp; chunk < end; chunk += WARPS, ahead += WARPS) {
+    for (int run = first + warp; run < end; run += WARPS, ahead += WARPS) {
         int next = stage == 0 ? STAGES - 1 : stage - 1;
         if (ahead < end)
             bring(p, next, ahead);
         copies_end();
-#if BITS < 16
-        read_side(p, chunk, side);
-#endif
-#if BITS == 4
-#pragma unroll
-        for (int i = 0; i < X_WORDS * OCTETS; i++)
-            (&side.x[0][0])[i] = shuffled((&side.x[0][0])[i]);
-#endif
+        side_data side, next_side;
+        read_side(p, (long long)run * RUN, side);
         copies_wait<STAGES - 1>();
-#if BITS == 16
-        side_data next_side = side;
-        if (chunk + WARPS < end)
-            read_side(p, chunk + WARPS, next_side);
-#endif
-        multiply(p, stage, side, sum);
-#if BITS == 16
-        side = next_side;
-#endif
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            if (step + 1 < STEPS)
+                read_side(p, (long long)run * RUN + (step + 1) * STEP_K, next_side);
+            multiply(p, stage, step, side, sum);
+            side = next_side;
+        }
         stage = stage == STAGES - 1 ? 0 : stage + 1;
     }
     copies_wait<0>();

@@ -4,11 +4,9 @@
 #include "kernels/product_call.cuh"
 #include "ops/product_state.h"
 
-#define TILES 4
-#define STAGES 3
+#define STAGES 2
+#define STEPS 4
 #define WARPS 8
-#define ROWS (16 * TILES)
-#define SLOTS (2 * TILES)
 
 bool cup__rows_packed_can(cup_context *c, cup_dtype dtype)
 {
@@ -17,40 +15,44 @@ bool cup__rows_packed_can(cup_context *c, cup_dtype dtype)
 }
 
 /* Into how many parts k is cut, so that two blocks find work on every multiprocessor. */
-static int64_t parts_of(int64_t blocks, int64_t chunks, int multiprocessors, int tokens)
+static int64_t parts_of(int64_t blocks, int64_t runs, int multiprocessors, int64_t elements)
 {
-    int64_t parts = 2 * multiprocessors / blocks, most = chunks / WARPS;
+    int64_t parts = 2 * multiprocessors / blocks, most = runs / WARPS;
     if (parts > most)
         parts = most;
-    int64_t bytes = blocks * tokens * ROWS * (int64_t)sizeof(float);
+    int64_t bytes = blocks * elements * (int64_t)sizeof(float);
     if (parts < 2 || blocks > CUP__COUNTERS || bytes * parts > (int64_t)CUP__WORKSPACE_BYTES)
         return 1;
     return parts;
 }
 
 cup_status cup__rows_packed(cup_context *c, cup_dtype dtype, int bits, cup_dtype scale_dtype,
-                            int activation, const product_call *product, const packed_call *weights)
+                            int activation, const product_call *product,
+                            const packed_call *weights)
 {
     cup__cuda *gpu = cup__cuda_of(c->device);
     cup__product_state *state = cup__product_state_of(c);
+    int multiprocessors = cup__cuda_facts(gpu)->multiprocessors;
     int tokens = product->m <= 8 ? 8 : 16;
-    cup__knob knobs[] = {{"CUP_T", dtype},          {"SCALE_T", scale_dtype}, {"BITS", bits},
-                         {"TOKENS", tokens},        {"TILES", TILES},         {"STAGES", STAGES},
+    /* Two tiles share what is read of x, when that leaves enough blocks. */
+    int tiles = product->m > 8 && product->n >= 64 * multiprocessors ? 2 : 1;
+    cup__knob knobs[] = {{"CUP_T", dtype},      {"SCALE_T", scale_dtype}, {"BITS", bits},
+                         {"TOKENS", tokens},    {"TILES", tiles},         {"STAGES", STAGES},
                          {"ACTIVATION", activation}};
     cup__kernel *kernel = cup__kernel_get(gpu, "linear_packed.cu", "linear_packed", knobs, 7);
     if (!kernel || !state)
         return c->error.status;
-    int64_t chunk = 512 / bits, chunks = (product->k + chunk - 1) / chunk;
-    int64_t across = (product->n + ROWS - 1) / ROWS, down = (product->m + tokens - 1) / tokens;
-    int64_t parts = parts_of(across * down, chunks, cup__cuda_facts(gpu)->multiprocessors, tokens);
-    int part_chunks = (int)((chunks + parts - 1) / parts);
+    int64_t run = 512 * STEPS / bits, runs = (product->k + run - 1) / run, rows = 16 * tiles;
+    int64_t across = (product->n + rows - 1) / rows, down = (product->m + tokens - 1) / tokens;
+    int64_t parts = parts_of(across * down, runs, multiprocessors, tokens * rows);
+    int part_runs = (int)((runs + parts - 1) / parts);
     float *partial = state->workspace;
     unsigned *arrived = state->counters;
     cup__grid grid = {.x = across,
-                      .y = (chunks + part_chunks - 1) / part_chunks,
+                      .y = (runs + part_runs - 1) / part_runs,
                       .z = down,
                       .threads = PRODUCT_THREADS,
-                      .shared = WARPS * STAGES * SLOTS * 512};
+                      .shared = WARPS * STAGES * STEPS * 2 * tiles * 512};
     return cup__launch(gpu, kernel, grid, CUP__ARG(*product), CUP__ARG(*weights),
-                       CUP__ARG(part_chunks), CUP__ARG(partial), CUP__ARG(arrived));
+                       CUP__ARG(part_runs), CUP__ARG(partial), CUP__ARG(arrived));
 }

@@ -8,6 +8,10 @@
 #include "tma.cuh"
 #include "wgmma_call.cuh"
 
+#ifndef STAGING_BUFFERS /* of a warp */
+#define STAGING_BUFFERS 2
+#endif
+
 /* What shared memory holds; the first two at multiples of 1024 bytes. */
 struct layout {
     uint32_t stages, staging, barriers;

@@ -3,8 +3,8 @@
  * scale for each group of a row; the numbers become 16-bit floats on their way to the tensor cores.
  *
  * linear_packed: 16-bit x. A block of 8 warps takes 16 TILES rows of w and up to TOKENS rows of x
- * (blockIdx.z counts those). The warps take runs of 256 bytes of rows in turn, each lane 16 bytes of
- * a row at a time, copied ahead into a ring of STAGES in shared memory that only the lane itself
+ * (blockIdx.z counts those). The warps take runs of 256 bytes of rows in turn, each lane 16 bytes
+ * of a row at a time, copied ahead into a ring of STAGES in shared memory that only the lane itself
  * reads. As the order of k is free, the bytes serve as they come, if x is read in the same order.
  * blockIdx.y counts the parts k is cut into; the part that comes last adds all, in order.
  * linear_packed_plain: any floats, a warp a row of w. */

@@ -54,6 +54,10 @@ $(BUILD)/all_kernels: tools/all_kernels.c $(LIB)
 kernels: $(BUILD)/all_kernels ## compiles every kernel for every architecture, no GPU needed; ARCH="sm_90a sm_80" for some
 	CUP_CACHE=$(CURDIR)/$(BUILD)/kernels $(BUILD)/all_kernels $(ARCH)
 
+.PHONY: pack
+pack: $(COMMAND) ## compiles the common kernels into one file that make install takes along; ARCH="sm_90a sm_80"
+	$(BUILD)/cupola kernels build --common --arch $(or $(ARCH),sm_90a) --pack $(BUILD)/kernels.pack
+
 # Tools that run while building.
 $(BUILD)/tools/%: tools/%.c
 	@mkdir -p $(@D)
@@ -127,6 +131,7 @@ BINDIR ?= $(PREFIX)/bin
 MANDIR ?= $(PREFIX)/share/man
 BASH_COMPLETIONS ?= $(PREFIX)/share/bash-completion/completions
 ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
+DATADIR ?= $(PREFIX)/share/cupola
 CMAKEDIR = $(LIBDIR)/cmake/Cupola
 FILL = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@VERSION@|$(VERSION)|g' \
     -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|g' -e 's|@MAJOR@|$(MAJOR)|g' -e 's|@MINOR@|$(MINOR)|g' \
@@ -145,6 +150,8 @@ install: all ## library, headers, command, pages; DESTDIR= PREFIX= LIBDIR=
 	$(Q)ln -sf $(SO).$(VERSION) '$(AT)$(LIBDIR)/$(SO).$(MAJOR)'
 	$(Q)ln -sf $(SO).$(MAJOR) '$(AT)$(LIBDIR)/$(SO)'
 	$(Q)install -m 755 $(BUILD)/cupola '$(AT)$(BINDIR)'
+	$(Q)if [ -f $(BUILD)/kernels.pack ]; then install -d '$(AT)$(DATADIR)' && \
+	    install -m 644 $(BUILD)/kernels.pack '$(AT)$(DATADIR)'; fi
 	$(Q)install -m 644 docs/man/*.1 '$(AT)$(MANDIR)/man1'
 	$(Q)install -m 644 docs/completion/cupola.bash '$(AT)$(BASH_COMPLETIONS)/cupola'
 	$(Q)install -m 644 docs/completion/_cupola '$(AT)$(ZSH_COMPLETIONS)'
@@ -157,7 +164,7 @@ uninstall: ## removes what make install put there
 	    '$(AT)$(LIBDIR)/$(SO).$(VERSION)' '$(AT)$(LIBDIR)/pkgconfig/cupola.pc' '$(AT)$(BINDIR)/cupola' \
 	    '$(AT)$(BASH_COMPLETIONS)/cupola' '$(AT)$(ZSH_COMPLETIONS)/_cupola' \
 	    '$(AT)$(MANDIR)'/man1/cupola.1 '$(AT)$(MANDIR)'/man1/cupola-*.1
-	$(Q)rm -rf '$(AT)$(CMAKEDIR)' '$(AT)$(INCLUDEDIR)/cupola'
+	$(Q)rm -rf '$(AT)$(CMAKEDIR)' '$(AT)$(DATADIR)' '$(AT)$(INCLUDEDIR)/cupola'
 
 .PHONY: lint size analyze
 lint: $(BUILD)/$(SO) ## the rules of docs/RULES.md that a machine can check

@@ -130,6 +130,9 @@ static const cli_option options[] = {
     {"arch", NAMES(kernels_given, archs), "ARCH", NULL,
      "architectures to build for, as sm_90a; without it those of the GPUs in this machine"},
     {"op", NAMES(kernels_given, ops), "NAME", NULL, "build for these ops alone"},
+    {"common", FLAG(kernels_given, common), NULL, NULL,
+     "build only what calls commonly take: f32, f16 and bf16 at the benchmark's shapes, and the "
+     "presets of cupola train"},
     {"pack", TEXT(kernels_given, pack), "FILE", NULL,
      "write all that was built into one file, to be shipped; CUP_KERNEL_PACK names it to its user"},
     {"threads", INTEGER(kernels_given, threads, 0, 1024), "N", "0",
@@ -166,7 +169,7 @@ const cli_verb verb_kernels = {
             "clear removes them; the next use compiles again. path prints the folder.",
     .examples = "How much room they take:\ncupola kernels list | tail -n 1\n"
                 "A file that saves others the compiling:\n"
-                "cupola kernels build --arch sm_90a --pack cupola-sm_90a.pack\n",
+                "cupola kernels build --common --arch sm_90a --pack cupola-sm_90a.pack\n",
     .options = options,
     .size = sizeof(kernels_given),
     .operand_least = 1,

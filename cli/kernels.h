@@ -8,6 +8,7 @@ typedef struct kernels_given {
     cli_files archs, ops;
     const char *pack;
     int64_t threads;
+    bool common;
 } kernels_given;
 
 /* cupola kernels build. Returns an exit code. */

@@ -74,8 +74,10 @@ static int build_one(build *b, const char *arch, const char *op)
     cup__error error = {0};
     int count = 0;
     b->is_begun = false;
-    cup_status status =
-        cup__kernels_build(&error, arch, op, (int)b->given->threads, on_kernel, b, &count);
+    int threads = (int)b->given->threads;
+    cup_status status = b->given->common
+                            ? cup__kernels_build_common(&error, arch, threads, on_kernel, b, &count)
+                            : cup__kernels_build(&error, arch, op, threads, on_kernel, b, &count);
     if (b->is_begun)
         progress_end(&b->progress);
     b->compiled += count;
@@ -125,6 +127,8 @@ int kernels_build(cli_call *call)
     build b = {.given = call->given};
     cup__error error = {0};
     int packed = 0;
+    if (b.given->common && b.given->ops.count)
+        return cli_usage("--common is of all ops: leave out --op");
     int code = op_names_check(b.given->ops.name, b.given->ops.count);
     if (!code)
         code = choose_archs(&b);

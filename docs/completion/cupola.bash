@@ -24,7 +24,7 @@ _cupola()
         ops) words=' --json --color --help' ;;
         check) words=' --op --device --json --color --help' ;;
         bench) words=' --op --device --dtype --shapes --attributes --indices --impl --chosen --seconds --no-error --format --from --peers --compare --noise --json --color --help' ;;
-        kernels) words=' --arch --op --pack --threads --json --color --help' ;;
+        kernels) words=' --arch --op --common --pack --threads --json --color --help' ;;
         esac ;;
     esac
     fi

@@ -49,8 +49,9 @@ cup_status cup__code_encode(cup__error *error, const cup__code_name *name, const
 /* Finds the code in the bytes of a file; false when they are damaged or not of this key. */
 bool cup__code_decode(const char *bytes, size_t size, const cup__key *key, cup__code *out);
 
-/* Packs. CUP_KERNEL_PACK names one; else the file "kernels.pack" of the cache's folder is used.
- * It is opened the first time; *out is to be freed. */
+/* Packs. CUP_KERNEL_PACK names one; else the file "kernels.pack" of the cache's folder is used;
+ * then that in ../share/cupola beside the folder of this library or program. They are opened the
+ * first time; *out is to be freed. */
 bool cup__pack_read(const cup__code_name *name, cup__code *out);
 /* Writes a pack of `count` encoded kernels. */
 cup_status cup__pack_write(cup__error *error, const char *path, const cup__key *keys,

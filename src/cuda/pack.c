@@ -1,5 +1,6 @@
 /* Packs: many compiled kernels in one file, so that a program can be shipped with them. The file
  * is a head, an index sorted by key, and the kernels as they lie in the cache. */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,10 +27,14 @@ typedef struct entry {
 
 static const char magic[16] = "cupola pack\n";
 
+typedef struct pack {
+    cup__file file;
+    entry *entries;
+    uint32_t count;
+} pack;
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static cup__file pack = {.handle = -1};
-static entry *entries;
-static uint32_t entry_count;
+static pack packs[2] = {{.file.handle = -1}, {.file.handle = -1}}; /* asked in this order */
 
 static int by_key(const void *a, const void *b)
 {
@@ -39,61 +44,95 @@ static int by_key(const void *a, const void *b)
     return x->low < y->low ? -1 : x->low > y->low;
 }
 
-static cup_status read_index(cup__error *error, const char *path)
+static cup_status read_index(cup__error *error, const char *path, pack *p)
 {
     head h;
-    CUP_TRY(cup__file_open(error, path, &pack));
-    if (pack.size < sizeof h)
+    CUP_TRY(cup__file_open(error, path, &p->file));
+    uint64_t size = p->file.size;
+    if (size < sizeof h)
         return cup__fail(error, CUP_FORMAT, "%s is too short for a pack of kernels", path);
-    CUP_TRY(cup__file_read_at(error, &pack, 0, &h, sizeof h));
+    CUP_TRY(cup__file_read_at(error, &p->file, 0, &h, sizeof h));
     if (memcmp(h.magic, magic, sizeof magic) || h.format != FORMAT || h.count > MOST_KERNELS ||
-        sizeof h + h.count * sizeof *entries > pack.size)
+        sizeof h + h.count * sizeof(entry) > size)
         return cup__fail(error, CUP_FORMAT, "%s is no pack of kernels of this version", path);
-    entries = cup__calloc(h.count, sizeof *entries);
+    entry *entries = p->entries = cup__calloc(h.count, sizeof *entries);
     if (!entries)
         return cup__fail(error, CUP_MEMORY, "%s: out of host memory", path);
-    CUP_TRY(cup__file_read_at(error, &pack, sizeof h, entries, h.count * sizeof *entries));
+    CUP_TRY(cup__file_read_at(error, &p->file, sizeof h, entries, h.count * sizeof *entries));
     for (uint32_t i = 0; i < h.count; i++)
-        if (entries[i].offset > pack.size || entries[i].bytes > pack.size - entries[i].offset ||
+        if (entries[i].offset > size || entries[i].bytes > size - entries[i].offset ||
             entries[i].bytes > MOST_BYTES || (i && by_key(&entries[i - 1], &entries[i]) >= 0))
             return cup__fail(error, CUP_FORMAT, "%s is damaged: kernel %u is out of place", path,
                              i);
-    entry_count = h.count;
-    cup__log(CUP__INFO, "kernels: %u from %s", entry_count, path);
+    p->count = h.count;
+    cup__log(CUP__INFO, "kernels: %u from %s", p->count, path);
     return CUP_OK;
 }
 
-static void open_pack(void)
+/* The pack that was installed with this library or program: in ../share/cupola beside its folder,
+ * or one higher, where the library's folder is lib/x86_64-linux-gnu. */
+static char *installed_path(void)
+{
+    Dl_info info;
+    if (!dladdr((const void *)&once, &info) || !info.dli_fname)
+        return NULL;
+    /* Of the program itself the loader tells the name it was called by. */
+    char *file = realpath(strchr(info.dli_fname, '/') ? info.dli_fname : "/proc/self/exe", NULL);
+    char *slash = file ? strrchr(file, '/') : NULL;
+    if (slash)
+        *slash = 0;
+    char *path = slash ? cup__path_join(file, "../share/cupola/kernels.pack") : NULL;
+    if (path && !cup__file_exists(path)) {
+        cup__free(path);
+        path = cup__path_join(file, "../../share/cupola/kernels.pack");
+    }
+    free(file);
+    return path;
+}
+
+static void open_one(const char *path, bool wished, pack *p)
+{
+    cup__error error = {0};
+    if (path && (wished || cup__file_exists(path)) && read_index(&error, path, p) != CUP_OK)
+        cup__log(CUP__INFO, "%s", error.text);
+}
+
+static void open_packs(void)
 {
     cup__error error = {0};
     const char *wish = cup__env_get(CUP__ENV_KERNEL_PACK);
-    char *folder = NULL, *path = NULL;
+    char *folder = NULL, *path = NULL, *installed = installed_path();
     if (*wish)
         path = cup__strdup(wish);
     else if (cup__cache_folder(&error, &folder) == CUP_OK && folder)
         path = cup__path_join(folder, "kernels.pack");
+    open_one(path, *wish, &packs[0]);
+    open_one(installed, false, &packs[1]);
     cup__free(folder);
-    if (path && (*wish || cup__file_exists(path)) && read_index(&error, path) != CUP_OK)
-        cup__log(CUP__INFO, "%s", error.text);
     cup__free(path);
+    cup__free(installed);
+}
+
+static bool read_from(const pack *p, const cup__code_name *name, cup__code *out)
+{
+    entry *found =
+        p->count ? bsearch(&name->key, p->entries, p->count, sizeof *p->entries, by_key) : NULL;
+    char *bytes = found ? cup__malloc((size_t)found->bytes) : NULL;
+    if (!bytes)
+        return false;
+    bool good = cup__file_read_at(NULL, &p->file, found->offset, bytes, (size_t)found->bytes) ==
+                    CUP_OK &&
+                cup__code_decode(bytes, (size_t)found->bytes, &name->key, out);
+    if (!good)
+        cup__log(CUP__INFO, "%s: %s is damaged there", p->file.path, name->file);
+    cup__free(bytes);
+    return good;
 }
 
 bool cup__pack_read(const cup__code_name *name, cup__code *out)
 {
-    pthread_once(&once, open_pack);
-    entry *found = entry_count
-                       ? bsearch(&name->key, entries, entry_count, sizeof *entries, by_key)
-                       : NULL;
-    char *bytes = found ? cup__malloc((size_t)found->bytes) : NULL;
-    if (!bytes)
-        return false;
-    bool good = cup__file_read_at(NULL, &pack, found->offset, bytes, (size_t)found->bytes) ==
-                    CUP_OK &&
-                cup__code_decode(bytes, (size_t)found->bytes, &name->key, out);
-    if (!good)
-        cup__log(CUP__INFO, "%s: %s is damaged there", pack.path, name->file);
-    cup__free(bytes);
-    return good;
+    pthread_once(&once, open_packs);
+    return read_from(&packs[0], name, out) || read_from(&packs[1], name, out);
 }
 
 typedef struct packed {

@@ -11,4 +11,9 @@
 cup_status cup__kernels_build(cup__error *error, const char *arch, const char *op, int threads,
                               cup__kernel_progress progress, void *user, int *count);
 
+/* The same for what programs commonly ask for: of each op the implementation that is taken at the
+ * benchmark's shapes, in f32, f16 and bf16; and the steps of all presets of trainings. */
+cup_status cup__kernels_build_common(cup__error *error, const char *arch, int threads,
+                                     cup__kernel_progress progress, void *user, int *count);
+
 #endif

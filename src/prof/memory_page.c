@@ -42,7 +42,7 @@ static const char style[] =
     ".held{fill:var(--c2);fill-opacity:.25}.line{fill:none;stroke:var(--soft);stroke-width:1.5}"
     ".used{fill:var(--c0);fill-opacity:.3;stroke:var(--c0);stroke-width:1.5}\n"
     ".grid{stroke:var(--grid)}.free{fill:var(--grid)}.kept{fill:var(--soft);fill-opacity:.55}\n"
-    ".cross{stroke:var(--ink);stroke-width:1}rect.b{stroke:var(--card);stroke-width:.5}\n"
+    ".cross{stroke:var(--ink);stroke-width:1}rect.w{stroke:var(--card);stroke-width:.6}\n"
     ".t0{fill:var(--c0)}.t1{fill:var(--c1)}.t2{fill:var(--c2)}.t3{fill:var(--c3)}"
     ".t4{fill:var(--c4)}.t5{fill:#1b8a8f}.t6{fill:#9a6700}.t7{fill:#6e7781}\n"
     ".dim rect.b:not(.on){opacity:.18}\n"
@@ -380,9 +380,9 @@ static void draw_block(const cup__pool_block *block, void *user)
     int64_t width = place(d->at, d->s->most, 0, WIDTH * 100) - x;
     bool used = block->state == CUP__POOL_USED;
     cup__text_add(&p->out, "<rect x=\"%lld.%02lld\" y=\"%lld\" width=\"%lld.%02lld\" "
-                           "height=\"%d\" class=\"b ",
+                           "height=\"%d\" class=\"b%s ",
                   (long long)x / 100, (long long)x % 100, (long long)p->y, (long long)width / 100,
-                  (long long)width % 100, BAR);
+                  (long long)width % 100, BAR, width > 400 ? " w" : "");
     if (used) {
         cup__text_add(&p->out, "t%d\" data-t=\"", (int)(tag_of(p, block->tag) - p->tags) & 7);
         cup__text_add_markup(&p->out, block->tag);

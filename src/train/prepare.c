@@ -29,13 +29,14 @@ static void step(cup_context *c, cup_gpt *m, cup_optimizer *o, const cup_trainin
     cup_optimizer_step(o);
     cup_optimizer_clear(o);
     cup_scope_close(c);
+    cup_grad_recording(c, false);
     cup_scope_open(c);
     cup_gpt_loss(m, cup_tensor_new(c, CUP_I32, 2, shape), cup_tensor_new(c, CUP_I32, 2, shape),
                  false);
     cup_scope_close(c);
 }
 
-static void make_step(cup_context *c, const cup_training *a)
+void cup__training_kernels(cup_context *c, const cup_training *a)
 {
     cup_gpt *m = cup_gpt_new(c, &a->model, a->dtype);
     cup_optimizer *o =
@@ -63,7 +64,7 @@ void cup__trainer_prepare(cup_trainer *t)
         cup__dry_like(dry, facts);
         c->precision = t->c->precision;
         c->options.deterministic = t->c->options.deterministic;
-        make_step(c, &t->training);
+        cup__training_kernels(c, &t->training);
         const cup__kernel_request *requests = cup__dry_requests(dry, &count);
         double asked = now();
         cup__kernels_prepare(&ignored, facts->arch, requests, count, 0, NULL, NULL);

@@ -77,6 +77,10 @@ static cup_status compute(cup_trainer *t)
 /* Captures the step and replays it. Where that is not possible the calls do. */
 static cup_status capture(cup_trainer *t)
 {
+    /* The graph gets memory of its own, as much as a step of calls has just used; what that leaves
+     * idle goes back. */
+    cup__device *device = t->c->device;
+    device->calls->trim(device);
     cup_status status = cup_capture_begin(t->c);
     if (status == CUP_OK) {
         status = compute(t);

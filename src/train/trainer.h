@@ -59,6 +59,10 @@ void cup__sources_write(cup__json_writer *writer, const cup__text *sources);
  * checkpoint; NULL: nothing. */
 const char *cup__training_differs(const cup_training *a, const cup_training *b);
 
+/* Makes one step and one evaluation of a checked training on a dry GPU, for the kernels they ask
+ * for; what fails stays in the context's error. */
+void cup__training_kernels(cup_context *c, const cup_training *training);
+
 /* Gets the kernels of a step on a GPU. */
 void cup__trainer_prepare(cup_trainer *t);
 /* Gives the device one more step. */

@@ -109,6 +109,32 @@ TEST_LIMITED(command_kernels, 120)
     EXPECT_INT(cupola("kernels path"), 1);
 }
 
+/* A pack beside an installed program is found without being named. */
+TEST_LIMITED(command_kernels_installed, 120)
+{
+    const char *folder = test_folder();
+    setenv("CUP_CACHE", "off", 1);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd %s && mkdir -p bin share/cupola && cp \"$OLDPWD/%s/cupola\" bin/",
+                            folder, test_build()),
+               0);
+    int code = test_command(out, sizeof out,
+                            "%s/bin/cupola kernels build --arch sm_90a --op full --pack "
+                            "%s/share/cupola/kernels.pack",
+                            folder, folder);
+    if (code == 3)
+        test_skip("there is no NVRTC");
+    EXPECT_INT(code, 0);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "CUP_LOG=info PATH=%s/bin:$PATH cupola kernels build --arch sm_90a "
+                            "--op full",
+                            folder),
+               0);
+    EXPECT_CONTAINS(out, "share/cupola/kernels.pack");
+    EXPECT(!strstr(out, "compiled full.cu"));
+    EXPECT_INT(cupola("kernels build --common --op full --arch sm_90a"), 2);
+}
+
 TEST(command_colors)
 {
     EXPECT_INT(cupola("ops gelu"), 0);

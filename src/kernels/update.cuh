@@ -140,7 +140,7 @@ DEVICE void update_chunk(const update_table &table, int count, const float *fact
                          const float *settings, const update_attributes &attributes)
 {
     const int hop = THREADS * VEC;
-    if (__ldg(factors + 4) != 0)
+    if (__ldg(factors + 4) == 0)
         return;
     const update_entry &e = update_find(table, count, blockIdx.x);
     update_numbers n = update_read(e, factors, settings, attributes);

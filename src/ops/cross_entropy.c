@@ -19,9 +19,7 @@ cup__cross_entropy cup__cross_entropy_of(const cup__call *call)
     };
     e.rows = e.targets->count;
     e.classes = a->columns ? a->columns : e.width;
-    if (call->op == &cup__op_cross_entropy)
-        e.in_place = call->saving &&
-                     ((const cup__cross_entropy_attributes *)call->attributes)->in_place;
+    e.in_place = cup__input_changes(call, 0);
     return e;
 }
 
@@ -154,9 +152,12 @@ static cup_status specification(cup__call *call)
     cup__store(call->out[0], 0, loss * share);
     if (call->out_count > 2)
         cup__store(call->out[2], 0, share);
-    if (e.in_place)
-        e.logits->storage->version++;
     return CUP_OK;
+}
+
+static bool overwrites(const void *attributes)
+{
+    return ((const cup__cross_entropy_attributes *)attributes)->in_place;
 }
 
 static cup_status gradient(cup__grad *g)
@@ -176,24 +177,33 @@ static cup_status gradient(cup__grad *g)
 static const cup__impl impls[] = {
     {.name = "rows", .place = CUP__CPU, .refuses = cup__cross_entropy_cpu_refuses,
      .run = cup__cross_entropy_cpu},
+    {.name = "ring", .place = CUP__CUDA, .refuses = cup__cross_entropy_ring_refuses,
+     .run = cup__cross_entropy_ring},
     {.name = "rows", .place = CUP__CUDA, .run = cup__cross_entropy_cuda},
     {0},
 };
 static const cup__cross_entropy_attributes plain = {.ignore_index = -1},
                                            some = {.ignore_index = 3},
                                            smooth = {-1, 0.1, 0, 0, false},
-                                           all = {2, 0.2, 1e-3, 7, false};
+                                           all = {2, 0.2, 1e-3, 7, false},
+                                           over = {.ignore_index = -1, .in_place = true},
+                                           over_all = {2, 0.2, 1e-3, 7, true};
 static const cup__sample samples[] = {
     {"3x9 3", &plain},    {"9 ()", &plain},      {"2x5x8 2x5", &some},  {"33x40 33", &smooth},
     {"65x13 65", &all},   {"0x9 0", &plain},     {"5x1025 5", &all},    {"7x5003 7", &smooth},
-    {"2x50304 2", &plain}, {NULL, NULL}};
-static const cup__sample bench[] = {{"8192x50304 8192", &plain}, {"32768x50304 32768", &plain},
+    {"2x50304 2", &plain}, {"3x9 3", &over},     {"9 ()", &over},       {"2x5x8 2x5", &over_all},
+    {"65x13 65", &over_all}, {"0x9 0", &over},   {"5x1025 5", &over_all}, {"5x1032 5", &over_all},
+    {"7x5003 7", &over},   {"3x50304 3", &over}, {"3x50257 3", &over},  {"2x128256 2", &over},
+    {"300x2048 300", &over}, {NULL, NULL}};
+static const cup__sample bench[] = {{"8192x50304 8192", &over}, {"8192x50304 8192", &plain},
+                                    {"8192x128256 8192", &over},
                                     {NULL, NULL}};
 
 const cup__op cup__op_cross_entropy = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
+    .overwrites = overwrites,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_OUT(1) | CUP__SAVE_OUT(2),
     .impls = impls,
     .samples = samples,

@@ -31,6 +31,8 @@ cup_status cup__cross_entropy_grad_cpu(cup__call *call);
 
 /* On the GPU. */
 cup_status cup__cross_entropy_cuda(cup__call *call);
+const char *cup__cross_entropy_ring_refuses(const cup__call *call);
+cup_status cup__cross_entropy_ring(cup__call *call);
 const char *cup__cross_entropy_grad_cuda_refuses(const cup__call *call);
 cup_status cup__cross_entropy_grad_cuda(cup__call *call);
 cup_status cup__scale_by_cuda(cup__call *call);

@@ -118,10 +118,8 @@ cup_status cup__cross_entropy_cpu(cup__call *call)
 {
     job j = {.e = cup__cross_entropy_of(call), .call = call};
     CUP_TRY(cup__cross_entropy_share(call, &j.e, &j.factor));
-    if (j.e.in_place) {
+    if (j.e.in_place)
         j.to = j.e.logits;
-        j.to->storage->version++;
-    }
     if (call->out_count > 2)
         cup__store(call->out[2], 0, j.factor);
     return run(&j);

@@ -84,9 +84,8 @@ static cup_status launch_rows(cup__call *call, const cup__cross_entropy *e, cup_
 {
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     plan p = plan_of(e, NULL, cup__cuda_facts(gpu)->shared_per_block);
-    if (!e->in_place) {
+    if (!e->in_place)
         p = plan_of(e, NULL, 0);
-    }
     cup__kernel *kernel = kernel_of(e, gpu, &p, "ROWS", "cross_entropy_rows");
     if (!kernel)
         return call->c->error.status;
@@ -140,10 +139,8 @@ cup_status cup__cross_entropy_cuda(cup__call *call)
     if (!losses)
         return call->c->error.status;
     cup_status status = CUP_OK;
-    if (e.in_place) {
-        e.logits->storage->version++;
+    if (e.in_place)
         status = launch_count(call, &e);
-    }
     if (status == CUP_OK)
         status = launch_rows(call, &e, losses);
     if (status == CUP_OK)

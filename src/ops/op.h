@@ -98,6 +98,8 @@ struct cup__op {
     bool random;            /* draws random numbers */
     bool strided_out;       /* implementations can write to a result of any strides */
     uint32_t in_place;      /* bit i: input i is changed by the call (only updates do this) */
+    /* Whether a call that saves, with these attributes, changes input 0 as well. */
+    bool (*overwrites)(const void *attributes);
     /* Inputs from list_from on come in records of list_step, and what is said of an input by its
      * number (in_place, domain, in_dtypes) is said of its place in the record. */
     int list_from, list_step;
@@ -158,9 +160,16 @@ static inline int cup__input_slot(const cup__op *op, int i)
     return slot < 8 ? slot : 7;
 }
 
-static inline bool cup__input_changes(const cup__op *op, int i)
+static inline bool cup__overwrites(const cup__op *op, const void *attributes)
 {
-    return op->in_place >> cup__input_slot(op, i) & 1;
+    return op->overwrites && op->overwrites(attributes);
+}
+
+static inline bool cup__input_changes(const cup__call *call, int i)
+{
+    if (i == 0 && call->saving && cup__overwrites(call->op, call->attributes))
+        return true;
+    return call->op->in_place >> cup__input_slot(call->op, i) & 1;
 }
 
 extern const cup__row cup__rows[]; /* ends with a NULL name; the order is that of cup__op_id */

@@ -42,7 +42,7 @@ static cup_status specification(cup__call *call)
     if (!isfinite(length)) {
         put(state, SKIPPED, at(state, SKIPPED) + 1);
         for (int i = 0; i < CUP__FACTOR_COUNT; i++)
-            put(out, i, i == CUP__FACTOR_SKIP);
+            put(out, i, 0);
         return CUP_OK;
     }
     put(state, STEPS, at(state, STEPS) + 1);
@@ -56,7 +56,7 @@ static cup_status specification(cup__call *call)
     put(out, CUP__FACTOR_ROOT, 1 / sqrt(1 - at(state, POWER2)));
     put(out, CUP__FACTOR_GRADIENT, scale);
     put(out, CUP__FACTOR_RATE, rate);
-    put(out, CUP__FACTOR_SKIP, 0);
+    put(out, CUP__FACTOR_GO, 1);
     return CUP_OK;
 }
 

@@ -21,5 +21,5 @@ extern "C" __global__ void step_factors_fwd(const float *hyper, double *state, c
     factors[1] = finite ? (float)(1 / sqrt(1 - state[2])) : 0.0f;
     factors[2] = finite ? (float)scale : 0.0f;
     factors[3] = finite ? (float)rate : 0.0f;
-    factors[4] = finite ? 0.0f : 1.0f;
+    factors[4] = finite ? 1.0f : 0.0f;
 }

@@ -85,7 +85,7 @@ static bool step_of(const cup__call *call, const cup__update *update, int i, cup
     step->gradient = factor[CUP__FACTOR_GRADIENT];
     step->decay = setting[CUP__SETTING_DECAY];
     update->read(call->attributes, step->a);
-    return factor[CUP__FACTOR_SKIP] == 0;
+    return factor[CUP__FACTOR_GO] != 0;
 }
 
 static void update_element(cup_tensor *const *r, int64_t index, const cup__update *update,

@@ -15,7 +15,7 @@ enum {
     CUP__FACTOR_ROOT,      /* 1 / sqrt(1 - beta2^t) */
     CUP__FACTOR_GRADIENT,  /* what gradients are multiplied with: their scale, and the clip */
     CUP__FACTOR_RATE,      /* learning rate */
-    CUP__FACTOR_SKIP,      /* not 0: the gradients are not finite and the step changes nothing */
+    CUP__FACTOR_GO,        /* 0: the gradients are not finite and the step changes nothing */
     CUP__FACTOR_COUNT
 };
 

@@ -143,7 +143,8 @@ void cup__call_cost(const cup__call *call, double *bytes, double *flops)
     *bytes = 0;
     for (int i = 0; i < call->in_count; i++)
         if (call->in[i])
-            *bytes += (double)(call->in[i]->count * cup_dtype_size(call->in[i]->dtype));
+            *bytes += (double)(call->in[i]->count * cup_dtype_size(call->in[i]->dtype)) *
+                      (cup__input_changes(call, i) ? 2 : 1);
     for (int i = 0; i < call->out_count; i++)
         *bytes += (double)(call->out[i]->count * cup_dtype_size(call->out[i]->dtype));
     *flops = (double)call->out[0]->count;
@@ -243,6 +244,9 @@ static cup_status bench_sample(bench *b, const cup__sample *sample,
     if (count < 0)
         return b->c->error.status;
     CUP_TRY(cup__call_begin(&b->call, b->c, b->row, in, count, sample->attributes));
+    b->call.saving = cup__overwrites(b->row->op, sample->attributes);
+    if (b->call.saving)
+        b->call.out_count = b->row->results_count;
     CUP_TRY(cup__call_allocate(&b->call));
     cup__text_free(&b->attributes);
     cup__attributes_text(b->row, sample->attributes, &b->attributes);

@@ -109,7 +109,7 @@ static void compare_all(check *k, cup_check_result *r, cup__call *call, double s
     for (int i = 0; i < call->out_count; i++)
         compare_with_reference(k, r, k->want.call.out[i], call->out[i], slack);
     for (int i = 0; i < call->in_count; i++)
-        if (call->in[i] && cup__input_changes(call->op, i))
+        if (call->in[i] && cup__input_changes(call, i))
             compare_with_reference(k, r, k->want.in[i], call->in[i], slack);
 }
 
@@ -139,7 +139,7 @@ static cup_status guard_changed(check *k, cup__call *call)
     cup__device *device = k->c->device;
     for (int i = 0; i < call->in_count; i++) {
         cup_tensor *in = call->in[i];
-        if (!in || !cup__input_changes(call->op, i))
+        if (!in || !cup__input_changes(call, i))
             continue;
         cup__shape shape = cup__shape_of(in);
         call->in[i] = guarded(k->c, &shape);
@@ -154,8 +154,8 @@ static cup_status guard_changed(check *k, cup__call *call)
 static cup_status run_once(check *k, const cup__impl *impl, cup__call *call, cup_tensor **in)
 {
     CUP_TRY(begin(k, call, in));
-    CUP_TRY(guard_changed(k, call));
     call->saving = true;
+    CUP_TRY(guard_changed(k, call));
     call->out_count = k->row->results_count;
     for (int i = 0; i < call->out_count; i++) {
         call->out[i] = guarded(k->c, &call->result[i]);
@@ -227,7 +227,7 @@ static void check_impl(check *k, const cup__impl *impl)
     for (int i = 0; status == CUP_OK && i < first.out_count; i++)
         check_written(k, &r, first.out[i], second.out[i], "result", i);
     for (int i = 0; status == CUP_OK && i < first.in_count; i++)
-        if (first.in[i] && cup__input_changes(first.op, i))
+        if (first.in[i] && cup__input_changes(&first, i))
             check_written(k, &r, first.in[i], second.in[i], "input", i);
     finish(k, &r, status);
     cup__scope_pop(k->c);
@@ -280,6 +280,11 @@ uint32_t cup__check_dtypes(const cup__row *row)
     return row->in_most == 0 ? CUP__DTYPE(F32) : dtypes;
 }
 
+bool cup__check_one_layout(const cup__row *row, const cup__sample *sample)
+{
+    return row->in_most == 0 || row->op->in_place || cup__overwrites(row->op, sample->attributes);
+}
+
 static cup_status check_row(cup_context *c, const cup__row *row,
                             void (*report)(const cup_check_result *result, void *user), void *user)
 {
@@ -295,8 +300,8 @@ static cup_status check_row(cup_context *c, const cup__row *row,
     for (k.sample = row->op->samples; k.sample && k.sample->shapes; k.sample++)
         for (int dtype = 0; dtype < 11; dtype++)
             for (int layout = 0; layout < 3 && status == CUP_OK; layout++) {
-                bool one_layout = row->in_most == 0 || row->op->in_place;
-                if (!(cup__check_dtypes(row) & (1u << dtype)) || (layout && one_layout))
+                if (!(cup__check_dtypes(row) & (1u << dtype)) ||
+                    (layout && cup__check_one_layout(row, k.sample)))
                     continue;
                 k.dtype = (cup_dtype)dtype;
                 k.layout = (cup__layout)layout;

@@ -16,6 +16,9 @@ double cup__check_gradient(cup_context *c, const cup__row *row, const cup__sampl
 /* The dtypes an op is checked with, as bits 1 << cup_dtype: every one that some input takes. */
 uint32_t cup__check_dtypes(const cup__row *row);
 
+/* Whether a sample's inputs must be in row-major order: there are none, or they are changed. */
+bool cup__check_one_layout(const cup__row *row, const cup__sample *sample);
+
 /* Makes the inputs of a sample: random values of the op's domain, rounded to `dtype` when they
  * are floats, or of no certain values when the seed is 0. They are held in `hold`: f64 for the
  * specification, or `dtype` itself. `in` takes at most `most` tensors; returns how many, or -1

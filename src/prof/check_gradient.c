@@ -1,4 +1,5 @@
 #include <math.h>
+#include <string.h>
 
 #include "cupola/grad.h"
 #include "ops/attributes.h"
@@ -21,9 +22,13 @@ typedef struct probe {
 static cup_tensor *loss_of(probe *p)
 {
     cup_tensor *out[CUP__MAX_OUT] = {NULL}, *loss = NULL;
+    cup_tensor *in[MOST_INPUTS];
     if (p->row->op->random)
         cup_random_step(p->c, 1);
-    if (!cup__op_call(p->c, p->row, p->in, p->count, p->sample->attributes, out))
+    memcpy(in, p->in, sizeof in);
+    if (cup__overwrites(p->row->op, p->sample->attributes))
+        in[0] = cup_scale(p->c, in[0], 1);
+    if (!cup__op_call(p->c, p->row, in, p->count, p->sample->attributes, out))
         return NULL;
     for (int i = 0; i < p->row->visible; i++) {
         if (out[i]->dtype != CUP_F64)

@@ -1,0 +1,198 @@
+/* Long rows that go through shared memory once (sm_90 and on): copied in ahead of their use, read
+ * there as often as needed, and copied out from there after they were overwritten.
+ *
+ * A persistent grid of clusters; a cluster of CLUSTER blocks takes a row at a time, and each of its
+ * CLUSTER * WARPS warps a slice of it. Every warp keeps a ring of RING slices of its own, so that
+ * warps meet only where they join what they found. A slice is copied in parts of 32 * PIECES
+ * vectors, each with a barrier, and a part's place is free for a later row as soon as the copy out
+ * of it has been read. */
+#ifndef CUP_ROW_RING_CUH
+#define CUP_ROW_RING_CUH
+
+#include "hopper.cuh"
+#include "vec.cuh"
+
+#ifndef WARPS
+#define WARPS 16
+#endif
+#ifndef PIECES
+#define PIECES 4
+#endif
+#ifndef RING
+#define RING 2
+#endif
+#ifndef CLUSTER
+#define CLUSTER 1
+#endif
+#define VEC (16 / (int)sizeof(T))
+#define RING_THREADS (WARPS * 32)
+#define RING_PART (32 * PIECES)
+#define RING_PARTS 16 /* of a slice, at most */
+
+typedef vec<T, VEC> unit;
+
+#if __CUDA_ARCH__ >= 900
+
+DEVICE void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
+                 "%2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+DEVICE void bulk_store(void *to, uint32_t from, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+                 "r"(bytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* Waits until at most Pending of this thread's stores still read shared memory. */
+template <int Pending> DEVICE void bulk_stores_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
+}
+
+/* What the warps tell each other of a row: 16 bytes from each. */
+struct alignas(16) row_word {
+    float at[4];
+};
+
+struct row_ring_shared {
+    row_word words[2][CLUSTER * WARPS];
+    alignas(8) uint64_t full[RING][WARPS][RING_PARTS], met[2];
+};
+
+/* One warp's view. Rows are numbered as this cluster meets them: 0, 1, 2, ... */
+struct row_ring {
+    row_ring_shared *shared;
+    unit *slots;     /* RING slices of this warp */
+    int warp, slice; /* in the block; vectors a slice has room for */
+    int first, count; /* of the row's vectors, those of this warp */
+    int parts;
+    int64_t stride, rows; /* rows: how many this cluster has */
+
+    __device__ __forceinline__ row_ring(row_ring_shared *shared_, unit *memory, int vectors,
+                                        int64_t all_rows)
+    {
+        shared = shared_;
+        warp = (int)threadIdx.x / 32;
+        slice = (vectors + CLUSTER * WARPS - 1) / (CLUSTER * WARPS);
+        int place = (CLUSTER > 1 ? (int)cluster_rank() : 0) * WARPS + warp;
+        first = place * slice;
+        count = vectors - first < slice ? vectors - first : slice;
+        count = count < 0 ? 0 : count;
+        parts = (count + RING_PART - 1) / RING_PART;
+        slots = memory + warp * RING * slice;
+        stride = gridDim.x / CLUSTER;
+        int64_t own = blockIdx.x / CLUSTER;
+        rows = own < all_rows ? (all_rows - own + stride - 1) / stride : 0;
+        for (int i = lane(); i < RING * RING_PARTS; i += 32)
+            barrier_init(full(i / RING_PARTS, i % RING_PARTS), 1);
+        if (threadIdx.x == 0) {
+            barrier_init(shared_address(&shared->met[0]), 1);
+            barrier_init(shared_address(&shared->met[1]), 1);
+        }
+        barrier_init_done();
+        __syncwarp();
+        if (CLUSTER > 1)
+            cluster_meet();
+        else
+            __syncthreads();
+    }
+
+    __device__ __forceinline__ uint32_t full(int slot, int part) const
+    {
+        return shared_address(&shared->full[slot][warp][part]);
+    }
+
+    /* The row of the tensor that is this cluster's row k. */
+    __device__ __forceinline__ int64_t row(int64_t k) const
+    {
+        return blockIdx.x / CLUSTER + k * stride;
+    }
+
+    __device__ __forceinline__ unit *slot(int64_t k) const { return slots + k % RING * slice; }
+
+    __device__ __forceinline__ int part_count(int part) const
+    {
+        return count - part * RING_PART < RING_PART ? count - part * RING_PART : RING_PART;
+    }
+
+    /* By one lane: starts the copy of a part of row k of `x`. */
+    __device__ __forceinline__ void fetch(const T *x, int vectors, int64_t k, int part) const
+    {
+        if (k >= rows)
+            return;
+        int at = part * RING_PART;
+        uint32_t bytes = (uint32_t)part_count(part) * 16, barrier = full((int)(k % RING), part);
+        barrier_expect(barrier, bytes);
+        bulk_load(shared_address(slot(k) + at),
+                  x + (row(k) * vectors + first + at) * VEC, bytes, barrier);
+    }
+
+    __device__ __forceinline__ void fetch_first(const T *x, int vectors) const
+    {
+        if (lane() == 0)
+            for (int k = 0; k < RING; k++)
+                for (int part = 0; part < parts; part++)
+                    fetch(x, vectors, k, part);
+    }
+
+    __device__ __forceinline__ void wait(int64_t k, int part) const
+    {
+        barrier_wait(full((int)(k % RING), part), (uint32_t)(k / RING) & 1);
+    }
+
+    /* By one lane: copies a part of row k out to `y`. */
+    __device__ __forceinline__ void put(T *y, int vectors, int64_t k, int part) const
+    {
+        int at = part * RING_PART;
+        bulk_store(y + (row(k) * vectors + first + at) * VEC, shared_address(slot(k) + at),
+                   (uint32_t)part_count(part) * 16);
+    }
+
+    /* Gives each warp's word to all warps of the cluster, which find them in the order of the row.
+     * All lanes of all warps call, for row after row. */
+    __device__ __forceinline__ const row_word *exchange(int64_t k, const row_word &word) const
+    {
+        int turn = (int)k & 1;
+        if (CLUSTER == 1) {
+            if (lane() == 0)
+                shared->words[turn][warp] = word;
+            __syncthreads();
+            return shared->words[turn];
+        }
+        uint32_t met = shared_address(&shared->met[turn]);
+        if (threadIdx.x == 0)
+            barrier_expect(met, CLUSTER * WARPS * sizeof(row_word));
+        if (lane() < CLUSTER) {
+            uint32_t to = shared_address(&shared->words[turn][cluster_rank() * WARPS + warp]);
+            asm volatile("{\n.reg .b32 to, met;\n"
+                         "mapa.shared::cluster.u32 to, %0, %2;\n"
+                         "mapa.shared::cluster.u32 met, %1, %2;\n"
+                         "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [to], "
+                         "{%3, %4, %5, %6}, [met];\n}\n" ::"r"(to),
+                         "r"(met), "r"(lane()), "f"(word.at[0]), "f"(word.at[1]), "f"(word.at[2]),
+                         "f"(word.at[3])
+                         : "memory");
+        }
+        barrier_wait(met, (uint32_t)(k >> 1) & 1);
+        return shared->words[turn];
+    }
+
+    /* Before the end: nothing may be on its way to or from the shared memory of a block that is
+     * gone. */
+    __device__ __forceinline__ void leave() const
+    {
+        if (lane() == 0)
+            bulk_stores_read<0>();
+        if (CLUSTER > 1)
+            cluster_meet();
+    }
+};
+
+#endif
+#endif

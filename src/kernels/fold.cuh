@@ -27,7 +27,13 @@ DEVICE int64_t root_of(int64_t x) { return x; }
 DEVICE float log_of(float x) { return logf(x); }
 DEVICE double log_of(double x) { return log(x); }
 DEVICE int64_t log_of(int64_t x) { return x; }
-DEVICE float power_of_e(float x) { return expf(x); }
+/* What is added to a sum may be off by 2^-22 of itself. */
+DEVICE float power_of_e(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+    return y;
+}
 DEVICE double power_of_e(double x) { return exp(x); }
 DEVICE int64_t power_of_e(int64_t x) { return x; }
 
@@ -90,6 +96,24 @@ struct state {
         most = maximum(most, x);
     }
     __device__ __forceinline__ void add(wide x, int64_t) { take(x, 1); }
+    /* One exponential an element and one in all. */
+    template <int Count> __device__ __forceinline__ void add_all(const wide (&x)[Count])
+    {
+        wide high = x[0], terms = 0;
+#pragma unroll
+        for (int k = 1; k < Count; k++)
+            high = maximum(high, x[k]);
+        if (high - high != 0) { /* infinite, or no number */
+#pragma unroll
+            for (int k = 0; k < Count; k++)
+                take(x[k], 1);
+            return;
+        }
+#pragma unroll
+        for (int k = 0; k < Count; k++)
+            terms += power_of_e(x[k] - high);
+        take(high, terms);
+    }
     __device__ __forceinline__ void settle() {}
     __device__ __forceinline__ void join(const state &other) { take(other.most, other.sum); }
     __device__ __forceinline__ wide result(int64_t, double) const { return most + log_of(sum); }

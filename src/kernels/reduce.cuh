@@ -37,6 +37,22 @@ template <typename Value> DEVICE Value minimum(Value a, Value b)
     return a < b || a != a ? a : b;
 }
 
+#if __CUDA_ARCH__ >= 800
+DEVICE float maximum(float a, float b)
+{
+    float c;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+    return c;
+}
+
+DEVICE float minimum(float a, float b)
+{
+    float c;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+    return c;
+}
+#endif
+
 struct sum_op {
     template <typename Value> __device__ __forceinline__ Value operator()(Value a, Value b) const
     {

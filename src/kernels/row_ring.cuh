@@ -3,9 +3,10 @@
  *
  * A persistent grid of clusters; a cluster of CLUSTER blocks takes a row at a time, and each of its
  * CLUSTER * WARPS warps a slice of it. Every warp keeps a ring of RING slices of its own, so that
- * warps meet only where they join what they found. A slice is copied in parts of 32 * PIECES
- * vectors, each with a barrier, and a part's place is free for a later row as soon as the copy out
- * of it has been read. */
+ * warps meet only where they join what they found. A row is made of lines of 32 vectors, one for
+ * each lane, of which only the last can be short; a slice is copied in parts of PIECES lines, each
+ * with a barrier, and a part's place is free for a later row as soon as the copy out of it has been
+ * read. */
 #ifndef CUP_ROW_RING_CUH
 #define CUP_ROW_RING_CUH
 
@@ -21,6 +22,9 @@
 #ifndef RING
 #define RING 2
 #endif
+#ifndef BLOCKS
+#define BLOCKS 1 /* that fit a multiprocessor together */
+#endif
 #ifndef CLUSTER
 #define CLUSTER 1
 #endif
@@ -28,6 +32,7 @@
 #define RING_THREADS (WARPS * 32)
 #define RING_PART (32 * PIECES)
 #define RING_PARTS 16 /* of a slice, at most */
+#define ROW_WORDS 2   /* rows whose words are kept */
 
 typedef vec<T, VEC> unit;
 
@@ -61,16 +66,16 @@ struct alignas(16) row_word {
 };
 
 struct row_ring_shared {
-    row_word words[2][CLUSTER * WARPS];
-    alignas(8) uint64_t full[RING][WARPS][RING_PARTS], met[2];
+    row_word words[ROW_WORDS][CLUSTER * WARPS];
+    alignas(8) uint64_t full[RING][WARPS][RING_PARTS], met[ROW_WORDS];
 };
 
 /* One warp's view. Rows are numbered as this cluster meets them: 0, 1, 2, ... */
 struct row_ring {
     row_ring_shared *shared;
     unit *slots;     /* RING slices of this warp */
-    int warp, slice; /* in the block; vectors a slice has room for */
-    int first, count; /* of the row's vectors, those of this warp */
+    int warp, place, slice; /* in the block; in the cluster; vectors a slice has room for */
+    int first, count;       /* of the row's vectors, those of this warp */
     int parts;
     int64_t stride, rows; /* rows: how many this cluster has */
 
@@ -79,11 +84,13 @@ struct row_ring {
     {
         shared = shared_;
         warp = (int)threadIdx.x / 32;
-        slice = (vectors + CLUSTER * WARPS - 1) / (CLUSTER * WARPS);
-        int place = (CLUSTER > 1 ? (int)cluster_rank() : 0) * WARPS + warp;
-        first = place * slice;
-        count = vectors - first < slice ? vectors - first : slice;
-        count = count < 0 ? 0 : count;
+        const int all = CLUSTER * WARPS;
+        int lines = (vectors + 31) / 32;
+        slice = (lines + all - 1) / all * 32;
+        place = (CLUSTER > 1 ? (int)cluster_rank() : 0) * WARPS + warp;
+        first = lines * place / all * 32;
+        int end = lines * (place + 1) / all * 32;
+        count = (end < vectors ? end : vectors) - first;
         parts = (count + RING_PART - 1) / RING_PART;
         slots = memory + warp * RING * slice;
         stride = gridDim.x / CLUSTER;
@@ -91,10 +98,8 @@ struct row_ring {
         rows = own < all_rows ? (all_rows - own + stride - 1) / stride : 0;
         for (int i = lane(); i < RING * RING_PARTS; i += 32)
             barrier_init(full(i / RING_PARTS, i % RING_PARTS), 1);
-        if (threadIdx.x == 0) {
-            barrier_init(shared_address(&shared->met[0]), 1);
-            barrier_init(shared_address(&shared->met[1]), 1);
-        }
+        if (threadIdx.x < ROW_WORDS)
+            barrier_init(shared_address(&shared->met[threadIdx.x]), CLUSTER == 1 ? WARPS : 1);
         barrier_init_done();
         __syncwarp();
         if (CLUSTER > 1)
@@ -154,32 +159,38 @@ struct row_ring {
                    (uint32_t)part_count(part) * 16);
     }
 
-    /* Gives each warp's word to all warps of the cluster, which find them in the order of the row.
-     * All lanes of all warps call, for row after row. */
-    __device__ __forceinline__ const row_word *exchange(int64_t k, const row_word &word) const
+    /* Gives the warp's word of row k to all warps of the cluster. All lanes call. Row k + 2 takes
+     * the place of row k: who sends that has received row k + 1, whose senders have read row k. */
+    __device__ __forceinline__ void send(int64_t k, const row_word &word) const
     {
-        int turn = (int)k & 1;
-        if (CLUSTER == 1) {
-            if (lane() == 0)
-                shared->words[turn][warp] = word;
-            __syncthreads();
-            return shared->words[turn];
-        }
+        int turn = (int)k % ROW_WORDS;
         uint32_t met = shared_address(&shared->met[turn]);
+        if (CLUSTER == 1) {
+            if (lane() == 0) {
+                shared->words[turn][warp] = word;
+                barrier_arrive(met);
+            }
+            return;
+        }
         if (threadIdx.x == 0)
             barrier_expect(met, CLUSTER * WARPS * sizeof(row_word));
-        if (lane() < CLUSTER) {
-            uint32_t to = shared_address(&shared->words[turn][cluster_rank() * WARPS + warp]);
+        if (lane() < CLUSTER)
             asm volatile("{\n.reg .b32 to, met;\n"
                          "mapa.shared::cluster.u32 to, %0, %2;\n"
                          "mapa.shared::cluster.u32 met, %1, %2;\n"
                          "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [to], "
-                         "{%3, %4, %5, %6}, [met];\n}\n" ::"r"(to),
+                         "{%3, %4, %5, %6}, [met];\n}\n" ::"r"(
+                             shared_address(&shared->words[turn][place])),
                          "r"(met), "r"(lane()), "f"(word.at[0]), "f"(word.at[1]), "f"(word.at[2]),
                          "f"(word.at[3])
                          : "memory");
-        }
-        barrier_wait(met, (uint32_t)(k >> 1) & 1);
+    }
+
+    /* The words of row k, CLUSTER * WARPS of them in the order of the row. */
+    __device__ __forceinline__ const row_word *receive(int64_t k) const
+    {
+        int turn = (int)k % ROW_WORDS;
+        barrier_wait(shared_address(&shared->met[turn]), (uint32_t)(k / ROW_WORDS) & 1);
         return shared->words[turn];
     }
 

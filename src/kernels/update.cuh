@@ -22,9 +22,13 @@
 #ifndef VEC
 #define VEC 4 /* elements of one access; 1 where something is not aligned to 16 bytes */
 #endif
-#define THREADS 256
+#ifndef CHUNK
 #define CHUNK 4096
-#define UNROLL (CHUNK / THREADS / VEC < 2 || VEC > 4 ? 1 : 2)
+#endif
+#ifndef UNROLL
+#define UNROLL 2 /* vectors a thread has on their way */
+#endif
+#define THREADS 256
 
 /* Masters and states are in what is computed in. */
 struct update_entry {
@@ -54,8 +58,8 @@ struct update_piece {
     vec<real, VEC> master, first, second;
 };
 
-/* The entry whose chunks contain `chunk`. */
-DEVICE const update_entry &update_find(const update_table &table, int count, uint32_t chunk)
+/* What a chunk has of the entry that it belongs to. */
+DEVICE update_entry update_find(const update_table &table, int count, uint32_t chunk)
 {
     int low = 0, high = count;
     while (high - low > 1) {
@@ -65,10 +69,18 @@ DEVICE const update_entry &update_find(const update_table &table, int count, uin
         else
             high = middle;
     }
-    return table.entry[low];
+    update_entry e = table.entry[low];
+    int64_t from = (int64_t)(chunk - e.chunk) * CHUNK;
+    e.count = e.count - from < CHUNK ? e.count - from : CHUNK;
+    e.value += from;
+    e.gradient += from;
+    e.master += MASTER ? from : 0;
+    e.first += STATES > 0 ? from : 0;
+    e.second += STATES > 1 ? from : 0;
+    return e;
 }
 
-DEVICE void update_load(const update_entry &e, int64_t i, update_piece &piece)
+DEVICE void update_load(const update_entry &e, int i, update_piece &piece)
 {
     piece.gradient = load_once<VEC>(e.gradient + i);
     if (MASTER)
@@ -81,8 +93,17 @@ DEVICE void update_load(const update_entry &e, int64_t i, update_piece &piece)
         piece.second = load_once<VEC>(e.second + i);
 }
 
+DEVICE void update_load_all(const update_entry &e, int i, int whole,
+                            update_piece (&piece)[UNROLL])
+{
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++)
+        if (i + u * THREADS * VEC < whole)
+            update_load(e, i + u * THREADS * VEC, piece[u]);
+}
+
 template <typename Rule>
-DEVICE void update_store(const update_entry &e, int64_t i, update_piece &piece,
+DEVICE void update_store(const update_entry &e, int i, update_piece &piece,
                          const update_numbers &n)
 {
     real value[VEC];
@@ -105,7 +126,7 @@ DEVICE void update_store(const update_entry &e, int64_t i, update_piece &piece,
 
 /* What is left behind the last whole vector of a parameter. */
 template <typename Rule>
-DEVICE void update_rest(const update_entry &e, int64_t i, const update_numbers &n)
+DEVICE void update_rest(const update_entry &e, int i, const update_numbers &n)
 {
     real none = 0;
     real &first = STATES > 0 ? e.first[i] : none, &second = STATES > 1 ? e.second[i] : none;
@@ -140,25 +161,23 @@ DEVICE void update_chunk(const update_table &table, int count, const float *fact
                          const float *settings, const update_attributes &attributes)
 {
     const int hop = THREADS * VEC;
+    update_entry e = update_find(table, count, blockIdx.x);
+    int size = (int)e.count, whole = size / VEC * VEC, i = threadIdx.x * VEC;
+    update_piece piece[UNROLL];
+    /* Before the factors are known, which may say that nothing is to be done. */
+    update_load_all(e, i, whole, piece);
+    update_numbers n = update_read(e, factors, settings, attributes);
     if (__ldg(factors + 4) == 0)
         return;
-    const update_entry &e = update_find(table, count, blockIdx.x);
-    update_numbers n = update_read(e, factors, settings, attributes);
-    int64_t from = (int64_t)(blockIdx.x - e.chunk) * CHUNK;
-    int64_t to = e.count - from < CHUNK ? e.count : from + CHUNK;
-    int64_t whole = from + (to - from) / VEC * VEC;
-    for (int64_t i = from + threadIdx.x * VEC; i < whole; i += hop * UNROLL) {
-        update_piece piece[UNROLL];
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++)
-            if (i + u * hop < whole)
-                update_load(e, i + u * hop, piece[u]);
+    while (i < whole) {
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
             if (i + u * hop < whole)
                 update_store<Rule>(e, i + u * hop, piece[u], n);
+        i += hop * UNROLL;
+        update_load_all(e, i, whole, piece);
     }
-    if (whole + threadIdx.x < to)
+    if (whole + (int)threadIdx.x < size)
         update_rest<Rule>(e, whole + threadIdx.x, n);
 }
 

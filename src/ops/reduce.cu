@@ -12,6 +12,9 @@
 #ifndef GATHER
 #define GATHER 0
 #endif
+#ifndef PLAIN
+#define PLAIN 0 /* at most one dimension is folded */
+#endif
 #ifndef SPLIT
 #define SPLIT 0 /* results are cut into pieces */
 #endif
@@ -20,6 +23,9 @@
 #endif
 #ifndef UNROLL
 #define UNROLL 4
+#endif
+#ifndef BLOCKS
+#define BLOCKS 4 /* that should fit a multiprocessor together */
 #endif
 #define SLOTS (REDUCE_THREADS / LANES)
 
@@ -50,19 +56,20 @@ DEVICE void finish(const reduce_call &c, int64_t output, const state &s)
 /* How many pieces of a result or tile are done. They are 0 between launches. */
 __device__ unsigned arrived[REDUCE_COUNTERS];
 
-/* True in the block that is the last of `blocks` to come here with this counter. */
+/* True in the block that is the last of `blocks` to come here with this counter. The fence of one
+ * thread publishes what all have written before the barrier. */
 DEVICE bool is_last(int64_t counter, int64_t blocks)
 {
     __shared__ bool last;
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
+        __threadfence();
         last = atomicAdd(&arrived[counter], 1u) == (unsigned)blocks - 1;
         if (last)
             arrived[counter] = 0;
+        __threadfence();
     }
     __syncthreads();
-    __threadfence();
     return last;
 }
 
@@ -79,23 +86,46 @@ DEVICE state load_state(const state *from)
 
 #ifndef COLUMNS
 
+/* Elements side by side: in one go where a state can take several. */
+DEVICE void add_vector(state &s, const vec<T, VEC> &v, int64_t index)
+{
+#if OP == REDUCE_LOGSUMEXP
+    wide x[VEC];
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        x[k] = (wide)to_real(v.at[k]);
+    s.add_all(x);
+#else
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        s.add((wide)to_real(v.at[k]), index + k);
+#endif
+}
+
 /* `count` elements side by side, the first of which has number `index`. */
 DEVICE void fold_run(state (&s)[UNROLL], const T *x, int64_t count, int64_t index)
 {
     const int lane = (int)threadIdx.x % GROUP;
-    int64_t vectors = count / VEC;
-    for (int64_t i = lane; i < vectors; i += GROUP * UNROLL) {
+    int64_t vectors = count / VEC, i = lane;
+    for (; i + (UNROLL - 1) * GROUP < vectors; i += GROUP * UNROLL) {
         vec<T, VEC> v[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
+            v[u] = load<VEC>(x + (i + u * GROUP) * VEC);
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            add_vector(s[u], v[u], index + (i + u * GROUP) * VEC);
+    }
+    if (i < vectors) {
+        vec<T, VEC> v[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL - 1; u++)
             if (i + u * GROUP < vectors)
                 v[u] = load<VEC>(x + (i + u * GROUP) * VEC);
 #pragma unroll
-        for (int u = 0; u < UNROLL; u++)
+        for (int u = 0; u < UNROLL - 1; u++)
             if (i + u * GROUP < vectors)
-#pragma unroll
-                for (int k = 0; k < VEC; k++)
-                    s[u].add((wide)to_real(v[u].at[k]), index + (i + u * GROUP) * VEC + k);
+                add_vector(s[u], v[u], index + (i + u * GROUP) * VEC);
     }
     for (int64_t i = vectors * VEC + lane; i < count; i += GROUP)
         s[0].add((wide)to_real(x[i]), index + i);
@@ -111,7 +141,7 @@ DEVICE void fold_gathered(state (&s)[UNROLL], const reduce_call &c, const T *x, 
                 s[u].add((wide)to_real(x[folded_offset(c, i + u * GROUP)]), i + u * GROUP);
 }
 
-extern "C" __global__ void __launch_bounds__(REDUCE_THREADS, 1)
+extern "C" __global__ void __launch_bounds__(REDUCE_THREADS, BLOCKS)
 reduce_rows(const __grid_constant__ reduce_call c)
 {
     int64_t unit = (int64_t)blockIdx.x * (REDUCE_THREADS / GROUP) + threadIdx.x / GROUP;
@@ -126,7 +156,7 @@ reduce_rows(const __grid_constant__ reduce_call c)
         int64_t end = SPLIT && begin + c.piece < c.length ? begin + c.piece : c.length;
         if (GATHER) {
             fold_gathered(s, c, x, begin, end);
-        } else if (c.folded < 2) {
+        } else if (PLAIN) {
             fold_run(s, x + begin, end - begin, begin);
         } else {
             int64_t run = c.folded_size[c.folded - 1];
@@ -190,29 +220,57 @@ DEVICE int64_t output_of(const reduce_call &c, int64_t outer)
     return rest * c.across_step * c.across_size + (outer - rest * c.across_step);
 }
 
+DEVICE void add_each(state (&s)[VEC], const vec<T, VEC> &v, int64_t index)
+{
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        s[k].add((wide)to_real(v.at[k]), index);
+}
+
+#if PLAIN
+
 DEVICE void fold_rows(state (&s)[VEC], const reduce_call &c, const T *x, int64_t begin,
                       int64_t end)
 {
-    bool plain = c.folded < 2;
-    int64_t stride = c.folded ? c.folded_stride[0] : 0;
+    int64_t stride = c.folded ? c.folded_stride[0] : 0, i = begin + threadIdx.x / LANES;
+    x += i * stride;
+    stride *= SLOTS;
+    for (; i + (UNROLL - 1) * SLOTS < end; i += UNROLL * SLOTS, x += UNROLL * stride) {
+        vec<T, VEC> v[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            v[u] = load<VEC>(x + u * stride);
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            add_each(s, v[u], i + u * SLOTS);
+    }
+    for (; i < end; i += SLOTS, x += stride)
+        add_each(s, load<VEC>(x), i);
+}
+
+#else
+
+DEVICE void fold_rows(state (&s)[VEC], const reduce_call &c, const T *x, int64_t begin,
+                      int64_t end)
+{
     for (int64_t i = begin + threadIdx.x / LANES; i < end; i += SLOTS * UNROLL) {
         vec<T, VEC> v[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             int64_t row = i + u * SLOTS;
             if (row < end)
-                v[u] = load<VEC>(x + (plain ? row * stride : folded_offset(c, row)));
+                v[u] = load<VEC>(x + folded_offset(c, row));
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
             if (i + u * SLOTS < end)
-#pragma unroll
-                for (int k = 0; k < VEC; k++)
-                    s[k].add((wide)to_real(v[u].at[k]), i + u * SLOTS);
+                add_each(s, v[u], i + u * SLOTS);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(REDUCE_THREADS, 1)
+#endif
+
+extern "C" __global__ void __launch_bounds__(REDUCE_THREADS, BLOCKS)
 reduce_columns(const __grid_constant__ reduce_call c)
 {
     int64_t part = blockIdx.x / c.tiles, tile = blockIdx.x - part * c.tiles;

@@ -8,10 +8,10 @@
 
 #define VEC_MOST 8
 #define UNROLL 4
-#define WAVES 6          /* blocks a multiprocessor that keep the memory busy along rows */
-#define COLUMN_WAVES 2   /* and across them, where a block has more on its way */
-#define LEAST_PIECE 8192 /* elements that are worth a block */
-#define LEAST_ROWS 32    /* rows a slot of a block should have */
+#define WAVES 8          /* blocks a multiprocessor that keep the memory busy along rows */
+#define COLUMN_WAVES 4   /* and across them, where a block has more on its way */
+#define LEAST_PIECE 4096 /* elements that are worth a block */
+#define LEAST_ROWS 16    /* rows a slot of a block should have */
 
 _Static_assert(REDUCE_SUM == (int)CUP__FOLD_SUM && REDUCE_LOGSUMEXP == (int)CUP__FOLD_LOGSUMEXP &&
                    REDUCE_ARGMIN == (int)CUP__FOLD_ARGMIN && REDUCE_DIMS == CUP_MAX_DIMS,
@@ -149,13 +149,14 @@ static void fill_call(reduce_call *to, const plan *p, cup_tensor *partial)
 static cup_status launch(const plan *p, cup_tensor *partial)
 {
     const cup__call *call = p->call;
-    cup__knob knobs[9] = {{"CUP_T", call->in[0]->dtype},
+    cup__knob knobs[10] = {{"CUP_T", call->in[0]->dtype},
                           {"Y", call->out[0]->dtype},
                           {"OP", call->op->kind},
                           {"VEC", p->vec},
                           {"SPLIT", p->pieces > 1},
-                          {"UNROLL", UNROLL}};
-    int count = 6;
+                          {"UNROLL", UNROLL},
+                          {"PLAIN", p->r.folded < 2}};
+    int count = 7;
     if (p->columns) {
         knobs[count++] = (cup__knob){"COLUMNS", 1};
         knobs[count++] = (cup__knob){"LANES", p->lanes};

@@ -26,6 +26,8 @@ cup_status cup__softmax_cpu(cup__call *call);
 cup_status cup__softmax_grad_cpu(cup__call *call);
 const char *cup__softmax_cuda_refuses(const cup__call *call);
 cup_status cup__softmax_cuda(cup__call *call);
+const char *cup__softmax_ring_refuses(const cup__call *call);
+cup_status cup__softmax_ring(cup__call *call);
 cup_status cup__softmax_grad_cuda(cup__call *call);
 extern const cup__impl cup__softmax_impls[], cup__softmax_grad_impls[];
 extern const cup__sample cup__softmax_samples[], cup__softmax_bench[];

@@ -278,6 +278,8 @@ const char *cup__softmax_cpu_refuses(const cup__call *call)
 const cup__impl cup__softmax_impls[] = {
     {.name = "rows", .place = CUP__CPU, .refuses = cup__softmax_cpu_refuses,
      .run = cup__softmax_cpu},
+    {.name = "ring", .place = CUP__CUDA, .refuses = cup__softmax_ring_refuses,
+     .run = cup__softmax_ring},
     {.name = "rows", .place = CUP__CUDA, .refuses = cup__softmax_cuda_refuses,
      .run = cup__softmax_cuda},
     {0},

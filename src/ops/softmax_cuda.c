@@ -1,9 +1,11 @@
 /* Softmax and its gradient on the GPU: knobs and launches of softmax.cu. */
 #include "ops/attributes.h"
+#include "ops/row_ring.h"
 #include "ops/rows.h"
 #include "ops/softmax.h"
 
 #define BLOCK 128 /* threads of a block whose rows take a warp or less */
+#define LEAST_RING_BYTES 8192 /* of a row that is worth a way through shared memory */
 
 const char *cup__softmax_cuda_refuses(const cup__call *call)
 {
@@ -85,4 +87,32 @@ cup_status cup__softmax_cuda(cup__call *call)
 cup_status cup__softmax_grad_cuda(cup__call *call)
 {
     return run(call, true);
+}
+
+const char *cup__softmax_ring_refuses(const cup__call *call)
+{
+    cup__lines l = cup__lines_of(call);
+    if (l.inner != 1)
+        return "its lines are not rows";
+    const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(call->c->device));
+    return cup__row_ring_refuses(call->in[0], l.length, LEAST_RING_BYTES, facts);
+}
+
+cup_status cup__softmax_ring(cup__call *call)
+{
+    if ((uintptr_t)call->out[0]->data % 16)
+        return cup__softmax_cuda(call);
+    cup__lines l = cup__lines_of(call);
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    int64_t bytes = l.length * (int64_t)cup_dtype_size(call->in[0]->dtype);
+    cup__row_ring plan = cup__row_ring_plan(l.outer, bytes, bytes <= 49152 ? 2 : 1,
+                                            bytes <= 49152 ? 8 : 16, 4, cup__cuda_facts(gpu));
+    cup__knob knobs[2 + CUP__ROW_RING_KNOBS] = {{"CUP_T", call->in[0]->dtype},
+                                                {"LOG", call->op->kind == CUP__SOFTMAX_LOG}};
+    cup__row_ring_knobs(&plan, knobs + 2);
+    cup__kernel *kernel =
+        cup__kernel_get(gpu, "softmax_sm90.cu", "softmax_sm90", knobs, 2 + CUP__ROW_RING_KNOBS);
+    int width = (int)l.length;
+    return cup__launch(gpu, kernel, plan.grid, CUP__ARG(call->in[0]->data),
+                       CUP__ARG(call->out[0]->data), CUP__ARG(l.outer), CUP__ARG(width));
 }

@@ -12,8 +12,12 @@
 #define VEC 4 /* elements of one access; 1 where a tensor is not aligned to 16 bytes */
 #endif
 #define THREADS 256
+#ifndef CHUNK
 #define CHUNK 16384
+#endif
+#ifndef UNROLL
 #define UNROLL 4
+#endif
 
 struct norm_entry {
     const T *data;
@@ -70,7 +74,10 @@ global_norm_squares(const __grid_constant__ norm_table table, int count, real *p
         real x = to_real(e.data[whole + threadIdx.x]);
         sum[0] += x * x;
     }
-    real all = block_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+#pragma unroll
+    for (int u = 1; u < UNROLL; u++)
+        sum[0] += sum[u];
+    real all = block_sum(sum[0]);
     if (threadIdx.x == 0)
         partial[blockIdx.x] = all;
 }

@@ -4,7 +4,8 @@
 #include "cuda/cuda.h"
 #include "optim/update.h"
 
-#define CHUNK 4096 /* of kernels/update.cuh */
+#define CHUNK 4096
+#define UNROLL 2
 #define THREADS 256
 #define MOST_AT_ONCE 512 /* what a kernel's arguments have room for, which is 32764 bytes */
 
@@ -72,12 +73,14 @@ static cup_status send(launch *l)
                                {"MOST", most},
                                {"MASTER", l->kind.master},
                                {"STATES", l->kind.states},
-                               {"VEC", l->aligned ? wide : 1}};
+                               {"VEC", l->aligned ? wide : 1},
+                               {"CHUNK", CHUNK},
+                               {"UNROLL", UNROLL}};
     char entry_name[32];
     size_t length = strcspn(l->update->source, ".");
     memcpy(entry_name, l->update->source, length);
     memcpy(entry_name + length, "_step", sizeof "_step");
-    cup__kernel *kernel = cup__kernel_get(gpu, l->update->source, entry_name, knobs, 5);
+    cup__kernel *kernel = cup__kernel_get(gpu, l->update->source, entry_name, knobs, 7);
     if (!kernel)
         return l->call->c->error.status;
     struct {

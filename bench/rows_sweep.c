@@ -136,13 +136,29 @@ static void time_softmax(cup_tensor *x, cup_tensor *y, const knobs *k)
     print("softmax", x, k, us, (double)(rows * vectors) * 32);
 }
 
+/* The kernel that keeps a row in registers. */
+static void time_registers(cup_tensor *x, cup_tensor *y, int group, int pieces)
+{
+    int64_t rows = x->shape[0], size = (int64_t)cup_dtype_size(x->dtype), vec = 16 / size;
+    int width = (int)x->shape[1];
+    if (group * pieces * vec < width || (int64_t)group * (pieces - 1) * vec >= width)
+        return;
+    const cup__knob list[] = {{"CUP_T", x->dtype}, {"LOG", 0},           {"LONG", 0},
+                              {"VEC", vec},        {"GROUP", group},     {"PIECES", pieces},
+                              {"THREADS", group}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "softmax.cu", "softmax_fwd", list, 7);
+    check(c->error.status);
+    const cup__argument arguments[] = {CUP__ARG(x->data), CUP__ARG(y->data), CUP__ARG(rows),
+                                       CUP__ARG(width)};
+    double us = time_kernel(kernel, (cup__grid){.x = rows, .threads = group}, arguments, 4);
+    print("rows", x, &(knobs){group / 32, pieces, 0, 0, 0}, us,
+          (double)(rows * width * size) * 2);
+}
+
 static const knobs for_entropy[] = {
-    {16, 4, 2, 1, 1}, {16, 6, 2, 1, 1},  {16, 7, 2, 1, 1},  {16, 8, 2, 1, 1}, {16, 12, 2, 1, 1},
-    {17, 4, 2, 1, 1}, {17, 6, 2, 1, 1},  {17, 12, 2, 1, 1}, {18, 6, 2, 1, 1}, {20, 5, 2, 1, 1},
-    {20, 10, 2, 1, 1}, {22, 3, 2, 1, 1}, {25, 4, 2, 1, 1},  {25, 8, 2, 1, 1}, {8, 6, 1, 1, 2},
-    {8, 8, 1, 1, 2},  {8, 12, 1, 1, 2},  {10, 5, 1, 1, 2},  {10, 10, 1, 1, 2}, {13, 8, 1, 1, 2},
-    {13, 4, 1, 1, 2}, {14, 7, 2, 1, 1},  {16, 6, 1, 2, 1},  {16, 8, 1, 2, 1}, {16, 6, 1, 2, 2},
-    {20, 5, 1, 2, 1}, {8, 7, 2, 2, 2},   {8, 6, 1, 2, 2},
+    {16, 6, 2, 1, 1}, {20, 5, 2, 1, 1}, {24, 4, 2, 1, 1}, {24, 5, 2, 1, 1}, {12, 6, 2, 1, 1},
+    {12, 8, 2, 1, 1}, {20, 4, 2, 1, 1}, {16, 5, 2, 1, 1}, {8, 8, 1, 1, 2},  {8, 5, 1, 1, 2},
+    {12, 6, 1, 1, 2}, {12, 4, 1, 1, 2}, {16, 4, 1, 2, 1}, {16, 5, 1, 2, 1}, {20, 5, 1, 2, 1},
 };
 
 static void sweep_entropy(int64_t rows, int64_t width, cup_dtype dtype)
@@ -163,7 +179,10 @@ static void sweep_softmax(int64_t rows, int64_t width, cup_dtype dtype)
     cup_tensor *x = cup_normal(c, dtype, (int64_t[]){rows, width}, 2, 0, 2);
     cup_tensor *y = cup_normal(c, dtype, (int64_t[]){rows, width}, 2, 0, 2);
     check(c->error.status);
-    for (int w = 0; w < 4; w++)
+    for (int group = 64; group <= 1024; group *= 2)
+        for (int p = 1; p <= 16; p++)
+            time_registers(x, y, group, p);
+    for (int w = 1; w < 3; w++)
         for (int p = 0; p < 3; p++)
             for (int ring = 1; ring <= 3; ring++)
                 for (int blocks = 1; blocks <= 8 && blocks * warps[w] <= 32; blocks++) {

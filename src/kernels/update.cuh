@@ -2,8 +2,8 @@
  * happens to one element; the walk is here.
  *
  * Grid: a block for each chunk of CHUNK elements of some parameter, which it finds by halving in
- * the table, which lies in the kernel's arguments. 256 threads, VEC elements each at a time, all
- * loads of an iteration issued before the first use. AdamW moves 28 bytes a parameter in f32 (p, g,
+ * the table, which lies in the kernel's arguments. 256 threads, one access of 16 bytes each: small
+ * blocks keep the memory busier than a loop does. AdamW moves 28 bytes a parameter in f32 (p, g,
  * m, v read, p, m, v written) and 28 in bf16 with a master copy (p not read). */
 #ifndef CUP_UPDATE_CUH
 #define CUP_UPDATE_CUH
@@ -22,13 +22,8 @@
 #ifndef VEC
 #define VEC 4 /* elements of one access; 1 where something is not aligned to 16 bytes */
 #endif
-#ifndef CHUNK
-#define CHUNK 4096
-#endif
-#ifndef UNROLL
-#define UNROLL 2 /* vectors a thread has on their way */
-#endif
 #define THREADS 256
+#define CHUNK (THREADS * 16 / (int)sizeof(T))
 
 /* Masters and states are in what is computed in. */
 struct update_entry {
@@ -93,15 +88,6 @@ DEVICE void update_load(const update_entry &e, int i, update_piece &piece)
         piece.second = load_once<VEC>(e.second + i);
 }
 
-DEVICE void update_load_all(const update_entry &e, int i, int whole,
-                            update_piece (&piece)[UNROLL])
-{
-#pragma unroll
-    for (int u = 0; u < UNROLL; u++)
-        if (i + u * THREADS * VEC < whole)
-            update_load(e, i + u * THREADS * VEC, piece[u]);
-}
-
 template <typename Rule>
 DEVICE void update_store(const update_entry &e, int i, update_piece &piece,
                          const update_numbers &n)
@@ -160,22 +146,20 @@ template <typename Rule>
 DEVICE void update_chunk(const update_table &table, int count, const float *factors,
                          const float *settings, const update_attributes &attributes)
 {
-    const int hop = THREADS * VEC;
     update_entry e = update_find(table, count, blockIdx.x);
     int size = (int)e.count, whole = size / VEC * VEC, i = threadIdx.x * VEC;
-    update_piece piece[UNROLL];
+    update_piece piece;
     /* Before the factors are known, which may say that nothing is to be done. */
-    update_load_all(e, i, whole, piece);
+    if (i < whole)
+        update_load(e, i, piece);
     update_numbers n = update_read(e, factors, settings, attributes);
     if (__ldg(factors + 4) == 0)
         return;
     while (i < whole) {
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++)
-            if (i + u * hop < whole)
-                update_store<Rule>(e, i + u * hop, piece[u], n);
-        i += hop * UNROLL;
-        update_load_all(e, i, whole, piece);
+        update_store<Rule>(e, i, piece, n);
+        i += THREADS * VEC;
+        if (i < whole)
+            update_load(e, i, piece);
     }
     if (whole + (int)threadIdx.x < size)
         update_rest<Rule>(e, whole + threadIdx.x, n);

@@ -3,8 +3,7 @@
 #include "ops/cross_entropy.h"
 #include "ops/row_ring.h"
 
-#define WARPS 16
-#define PIECES 6
+#define MARGIN 16384     /* bytes of shared memory that are not rows */
 #define LEAST_BYTES 8192 /* of a row: a vector for each thread of a block */
 
 /* `rule` of cross_entropy_sm90.cu. */
@@ -25,9 +24,11 @@ cup_status cup__cross_entropy_ring(cup__call *call)
 {
     cup__cross_entropy e = cup__cross_entropy_of(call);
     cup__cuda *gpu = cup__cuda_of(call->c->device);
-    cup__row_ring plan =
-        cup__row_ring_plan(e.rows, e.width * (int64_t)cup_dtype_size(e.logits->dtype), 1, WARPS,
-                           PIECES, cup__cuda_facts(gpu));
+    const cup__gpu_facts *facts = cup__cuda_facts(gpu);
+    int64_t bytes = e.width * (int64_t)cup_dtype_size(e.logits->dtype);
+    /* Where nothing is written back two blocks fill each other's waits better than a ring. */
+    bool two = !e.in_place && 2 * bytes < facts->shared_per_block - MARGIN;
+    cup__row_ring plan = cup__row_ring_plan(e.rows, bytes, two ? 2 : 1, two ? 8 : 0, 8, facts);
     cup__knob knobs[3 + CUP__ROW_RING_KNOBS] = {
         {"CUP_T", e.logits->dtype}, {"INDEX", e.targets->dtype}, {"IN_PLACE", e.in_place}};
     cup__row_ring_knobs(&plan, knobs + 3);

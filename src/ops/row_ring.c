@@ -42,21 +42,44 @@ const char *cup__row_ring_refuses(const cup_tensor *x, int64_t width, int64_t le
 static void choose_depth(cup__row_ring *p, int64_t bytes, int shared_most)
 {
     for (p->cluster = 1; p->cluster <= CLUSTER_MOST; p->cluster *= 2)
-        for (p->ring = 2; p->ring > 0; p->ring--)
+        for (p->ring = p->blocks > 1 ? 1 : 2; p->ring > 0; p->ring--)
             if (ring_bytes(p, bytes, shared_most))
                 return;
     p->cluster = CLUSTER_MOST;
     p->ring = 1;
 }
 
+/* Warps, a multiple of the four schedulers, and lines a part, so that the warps have nearly the same
+ * number of whole parts: lines taken one by one cost more. */
+static void choose_warps(cup__row_ring *p, int64_t bytes, int shared_most)
+{
+    cup__row_ring best = {16, 6, 1, CLUSTER_MOST, p->blocks, {0}};
+    int64_t least = INT64_MAX;
+    for (int warps = 20; warps >= 12; warps -= 4)
+        for (int pieces = 6; pieces >= 4; pieces--) {
+            cup__row_ring q = {warps, pieces, 0, 0, p->blocks, {0}};
+            choose_depth(&q, bytes, shared_most);
+            int64_t lines = over(over(bytes, 512), q.cluster * warps), rest = lines % pieces;
+            int64_t cost = (2 * (lines - rest) + 5 * rest) * warps * q.cluster;
+            if (cost >= least || !ring_bytes(&q, bytes, shared_most))
+                continue;
+            least = cost;
+            best = q;
+        }
+    *p = best;
+}
+
 cup__row_ring cup__row_ring_plan(int64_t rows, int64_t bytes, int blocks, int warps, int pieces,
                                  const cup__gpu_facts *facts)
 {
     cup__row_ring p = {.warps = warps, .pieces = pieces, .blocks = blocks};
-    choose_depth(&p, bytes, facts->shared_per_block);
+    if (warps)
+        choose_depth(&p, bytes, facts->shared_per_block);
+    else
+        choose_warps(&p, bytes, facts->shared_per_block);
     /* Rows that are fewer than multiprocessors are shared by more of these. */
     while (p.cluster < CLUSTER_MOST && rows * p.cluster * 2 <= facts->multiprocessors &&
-           bytes >= 2 * p.cluster * warps * 512)
+           bytes >= 2 * p.cluster * p.warps * 512)
         p.cluster *= 2;
     /* Larger clusters leave multiprocessors over in some parts of the card. */
     int64_t clusters = facts->multiprocessors * p.blocks / p.cluster - (p.cluster > 2);

@@ -63,6 +63,8 @@ struct row {
 
 #if !defined(COLUMNS) && !defined(GRAD)
 
+#if LONG
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 softmax_fwd(const T *x, T *y, int64_t rows, int width)
 {
@@ -72,22 +74,15 @@ softmax_fwd(const T *x, T *y, int64_t rows, int width)
     y += at * width;
     row r;
     online all = {lowest(real()), 0};
-    if (!LONG) {
-        r.read(x, 0, span);
-        all.most = group_reduce<0>(r.largest(0, span), max_op());
-        all.sum = group_reduce<1>(r.exponentials(0, span, all.most), sum_op());
-    } else {
-        for (int from = 0; from < span; from += SPAN) {
-            r.read(x, from, span);
-            real most = r.largest(from, span);
-            all.take(most, r.exponentials(from, span, most));
-        }
-        all = group_reduce<0>(all, online_op());
+    for (int from = 0; from < span; from += SPAN) {
+        r.read(x, from, span);
+        real most = r.largest(from, span);
+        all.take(most, r.exponentials(from, span, most));
     }
+    all = group_reduce<0>(all, online_op());
     real scale = scale_of(all);
     for (int from = 0; from < span; from += SPAN) {
-        if (LONG)
-            r.read(x, from, span);
+        r.read(x, from, span);
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (from + piece_at(p) < span) {
@@ -99,6 +94,48 @@ softmax_fwd(const T *x, T *y, int64_t rows, int width)
             }
     }
 }
+
+#else
+
+/* What the result is made of, kept in registers: the exponentials, or the distances to the largest
+ * element. */
+DEVICE real weigh(real (&e)[VEC], const unit &raw, real most)
+{
+    real sum = 0;
+#pragma unroll
+    for (int k = 0; k < VEC; k++) {
+        real distance = to_real(raw.at[k]) - most, term = exp_of(distance);
+        e[k] = LOG ? distance : term;
+        sum += term;
+    }
+    return sum;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+softmax_fwd(const T *x, T *y, int64_t rows, int width)
+{
+    int64_t at = (int64_t)blockIdx.x * GROUPS + threadIdx.x / GROUP;
+    int span = at < rows ? width : 0;
+    row r;
+    r.read(x + at * width, 0, span);
+    real most = group_reduce<0>(r.largest(0, span), max_op()), e[PIECES][VEC], sum = 0;
+#pragma unroll
+    for (int p = 0; p < PIECES; p++)
+        if (piece_at(p) < span)
+            sum += weigh(e[p], r.raw[p], most);
+    real scale = scale_of({most, group_reduce<1>(sum, sum_op())});
+    y += at * width;
+#pragma unroll
+    for (int p = 0; p < PIECES; p++)
+        if (piece_at(p) < span) {
+#pragma unroll
+            for (int k = 0; k < VEC; k++)
+                e[p][k] = LOG ? e[p][k] - scale : e[p][k] * scale;
+            store(y + piece_at(p), from_reals<T, VEC>(e[p]));
+        }
+}
+
+#endif
 
 #elif !defined(COLUMNS)
 

@@ -1,6 +1,6 @@
 /* Square root of the sum of the squares of all elements of many tensors, always added in the same
  * order. `squares`: a block for each CHUNK elements of some tensor, found by halving in the table
- * that lies in the kernel's arguments; 256 threads, four 16-byte loads each in flight; one partial
+ * that lies in the kernel's arguments; 256 threads, eight 16-byte loads each in flight; one partial
  * sum a block. `finish`: one block adds the partial sums in double. Moves the tensors once. */
 #include "dtype.cuh"
 #include "reduce.cuh"
@@ -12,12 +12,8 @@
 #define VEC 4 /* elements of one access; 1 where a tensor is not aligned to 16 bytes */
 #endif
 #define THREADS 256
-#ifndef CHUNK
 #define CHUNK 16384
-#endif
-#ifndef UNROLL
-#define UNROLL 4
-#endif
+#define UNROLL 8
 
 struct norm_entry {
     const T *data;

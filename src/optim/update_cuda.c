@@ -4,8 +4,6 @@
 #include "cuda/cuda.h"
 #include "optim/update.h"
 
-#define CHUNK 4096
-#define UNROLL 2
 #define THREADS 256
 #define MOST_AT_ONCE 512 /* what a kernel's arguments have room for, which is 32764 bytes */
 
@@ -73,14 +71,12 @@ static cup_status send(launch *l)
                                {"MOST", most},
                                {"MASTER", l->kind.master},
                                {"STATES", l->kind.states},
-                               {"VEC", l->aligned ? wide : 1},
-                               {"CHUNK", CHUNK},
-                               {"UNROLL", UNROLL}};
+                               {"VEC", l->aligned ? wide : 1}};
     char entry_name[32];
     size_t length = strcspn(l->update->source, ".");
     memcpy(entry_name, l->update->source, length);
     memcpy(entry_name + length, "_step", sizeof "_step");
-    cup__kernel *kernel = cup__kernel_get(gpu, l->update->source, entry_name, knobs, 7);
+    cup__kernel *kernel = cup__kernel_get(gpu, l->update->source, entry_name, knobs, 5);
     if (!kernel)
         return l->call->c->error.status;
     struct {
@@ -115,7 +111,9 @@ static void add(launch *l, int row)
                                      .count = count,
                                      .chunk = (uint32_t)l->chunks,
                                      .row = (uint32_t)row};
-    l->chunks += (count + CHUNK - 1) / CHUNK;
+    /* CHUNK of kernels/update.cuh. */
+    int64_t chunk = THREADS * 16 / (int64_t)cup_dtype_size(l->kind.dtype);
+    l->chunks += (count + chunk - 1) / chunk;
 }
 
 /* Whether an earlier parameter is of the kind, so that its launch has taken this one along. */

@@ -68,11 +68,12 @@ const cli_option train_options[] = {
      "learning rate at the last step; with --lr alone a tenth of it"},
     {"warmup", INTEGER(train_given, warmup, 0, MOST), "N", NULL,
      "steps in which the learning rate rises"},
-    {"optimizer", CHOICE(train_given, optimizer), "adamw|sgd|lion", NULL,
-     "how gradients change weights"},
+    {"optimizer", CHOICE(train_given, optimizer), "adamw|sgd|lion|muon", NULL,
+     "how gradients change weights; muon makes the steps of matrices between layers orthogonal and "
+     "leaves the rest to adamw"},
     {"beta1", REAL(train_given, beta1, 0, 0.9999999), "B", NULL, "memory of the gradient"},
     {"beta2", REAL(train_given, beta2, 0, 0.9999999), "B", NULL, "memory of its square"},
-    {"momentum", REAL(train_given, momentum, 0, 0.9999999), "M", NULL, "memory of sgd"},
+    {"momentum", REAL(train_given, momentum, 0, 0.9999999), "M", NULL, "memory of sgd and muon"},
     {"weight-decay", REAL(train_given, weight_decay, 0, 1000), "W", NULL,
      "how strongly matrices are pulled to 0"},
     {"clip", REAL(train_given, clip, 0, 1e9), "NORM", NULL,
@@ -139,6 +140,7 @@ static void apply_run(const cli_call *call, cup_training *t)
     if (given->optimizer)
         t->optimizer.method = !strcmp(given->optimizer, "sgd")    ? CUP_SGD
                               : !strcmp(given->optimizer, "lion") ? CUP_LION
+                              : !strcmp(given->optimizer, "muon") ? CUP_MUON
                                                                   : CUP_ADAMW;
 }
 

@@ -13,7 +13,7 @@ _cupola()
     train:--norm) words='layernorm rmsnorm' ;;
     train:--mlp) words='gelu swiglu' ;;
     train:--bias) words='yes no' ;;
-    train:--optimizer) words='adamw sgd lion' ;;
+    train:--optimizer) words='adamw sgd lion muon' ;;
     bench:--dtype) words='f32 f64 f16 bf16' ;;
     bench:--format) words='text json csv tsv html markdown' ;;
     *:--color) words='auto always never' ;;

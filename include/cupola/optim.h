@@ -11,7 +11,8 @@ extern "C" {
 typedef enum cup_method {
     CUP_ADAMW,
     CUP_SGD, /* with momentum, plain or in Nesterov's form */
-    CUP_LION
+    CUP_LION,
+    CUP_MUON /* for hidden matrices; the other parameters go by AdamW */
 } cup_method;
 
 /* How to optimize. All zero means AdamW with the defaults. */
@@ -19,7 +20,7 @@ typedef struct cup_optimizer_options {
     cup_method method;
     double beta1, beta2; /* 0 means 0.9 and 0.999, for Lion 0.9 and 0.99 */
     double epsilon;      /* of AdamW; 0 means 1e-8 */
-    double momentum;     /* of SGD; 0 means none */
+    double momentum;     /* of SGD, where 0 means none, and of Muon, where 0 means 0.95 */
     bool nesterov;       /* of SGD */
     double weight_decay; /* of the parameters whose `decay` is set; 0 means none */
     double clip;         /* gradients whose common norm is larger are scaled down to it; 0: never */
@@ -31,6 +32,7 @@ typedef struct cup_parameter {
     cup_tensor *tensor; /* f32, f64, f16 or bf16, in row-major order */
     bool decay;         /* weight decay pulls at it */
     double rate;        /* multiplies the learning rate for it; 0 means 1 */
+    bool hidden;        /* a matrix between layers, not one of embeddings: Muon's */
 } cup_parameter;
 
 typedef struct cup_optimizer cup_optimizer;

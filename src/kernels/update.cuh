@@ -22,6 +22,9 @@
 #ifndef VEC
 #define VEC 4 /* elements of one access; 1 where something is not aligned to 16 bytes */
 #endif
+#ifndef UNSCALED
+#define UNSCALED 0 /* 1: the gradient is taken as it is */
+#endif
 #define THREADS 256
 #define CHUNK (THREADS * 16 / (int)sizeof(T))
 
@@ -130,7 +133,7 @@ DEVICE update_numbers update_read(const update_entry &e, const float *factors,
     update_numbers n;
     n.corrected = (real)__ldg(factors) * (real)__ldg(own);
     n.root = __ldg(factors + 1);
-    n.gradient = __ldg(factors + 2);
+    n.gradient = UNSCALED ? 1 : __ldg(factors + 2);
     n.rate = (real)__ldg(factors + 3) * (real)__ldg(own);
     n.decay = __ldg(own + 1);
 #pragma unroll

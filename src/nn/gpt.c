@@ -53,7 +53,10 @@ static cup_status add_tensor(cup_gpt *m, const cup__gpt_tensor *t, int64_t block
     if (!copy)
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory for a model");
     m->parameters[m->parameter_count++] =
-        (cup_parameter){.name = copy, .tensor = tensor, .decay = tensor->ndim == 2};
+        (cup_parameter){.name = copy,
+                        .tensor = tensor,
+                        .decay = tensor->ndim == 2,
+                        .hidden = tensor->ndim == 2 && t->in_block};
     cup_named *weight = &m->weights[m->weight_count++];
     *weight = (cup_named){copy, tensor};
     if (t->shape[0] != CUP__EXTENT_ROWS)

@@ -113,6 +113,8 @@ typedef enum cup__op_id {
     CUP__OP_step_factors,
     CUP__OP_adamw,
     CUP__OP_sgd,
+    CUP__OP_muon_momentum,
+    CUP__OP_muon_step,
     CUP__OP_lion,
     CUP__OP_attention,
     CUP__OP_attention_grad,
@@ -602,6 +604,15 @@ typedef struct cup__sgd_attributes {
 } cup__sgd_attributes;
 cup_status cup__sgd(cup_context *c, cup_tensor *const *x, int x_count, double momentum,
                     bool nesterov);
+
+extern const cup__op cup__op_muon_momentum;
+typedef struct cup__muon_momentum_attributes {
+    double momentum;
+} cup__muon_momentum_attributes;
+cup_status cup__muon_momentum(cup_context *c, cup_tensor *const *x, int x_count, double momentum);
+
+extern const cup__op cup__op_muon_step;
+cup_status cup__muon_step(cup_context *c, cup_tensor *const *x, int x_count);
 
 extern const cup__op cup__op_lion;
 typedef struct cup__lion_attributes {

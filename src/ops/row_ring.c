@@ -49,8 +49,8 @@ static void choose_depth(cup__row_ring *p, int64_t bytes, int shared_most)
     p->ring = 1;
 }
 
-/* Warps, a multiple of the four schedulers, and lines a part, so that the warps have nearly the same
- * number of whole parts: lines taken one by one cost more. */
+/* Warps, a multiple of the four schedulers, and lines a part, so that the warps have nearly the
+ * same number of whole parts: lines taken one by one cost more. */
 static void choose_warps(cup__row_ring *p, int64_t bytes, int shared_most)
 {
     cup__row_ring best = {16, 6, 1, CLUSTER_MOST, p->blocks, {0}};

@@ -15,8 +15,9 @@ typedef struct cup__row_ring {
 const char *cup__row_ring_refuses(const cup_tensor *x, int64_t width, int64_t least_bytes,
                                   const cup__gpu_facts *facts);
 
-/* A plan for `rows` rows of `bytes` bytes, with `blocks` blocks of `warps` warps on a multiprocessor
- * and as few of them a row as have room for it. 0 warps: as many as share the row out evenly. */
+/* A plan for `rows` rows of `bytes` bytes, with `blocks` blocks of `warps` warps on a
+ * multiprocessor and as few of them a row as have room for it. 0 warps: as many as share the row
+ * out evenly. */
 cup__row_ring cup__row_ring_plan(int64_t rows, int64_t bytes, int blocks, int warps, int pieces,
                                  const cup__gpu_facts *facts);
 

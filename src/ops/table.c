@@ -189,6 +189,9 @@ static const cup__attribute sgd_attributes[] = {
     {"momentum", CUP__KIND_FLOAT, offsetof(cup__sgd_attributes, momentum)},
     {"nesterov", CUP__KIND_BOOL, offsetof(cup__sgd_attributes, nesterov)},
     {NULL, 0, 0}};
+static const cup__attribute muon_momentum_attributes[] = {
+    {"momentum", CUP__KIND_FLOAT, offsetof(cup__muon_momentum_attributes, momentum)},
+    {NULL, 0, 0}};
 static const cup__attribute lion_attributes[] = {
     {"beta1", CUP__KIND_FLOAT, offsetof(cup__lion_attributes, beta1)},
     {"beta2", CUP__KIND_FLOAT, offsetof(cup__lion_attributes, beta2)},
@@ -576,6 +579,12 @@ const cup__row cup__rows[] = {
     {"sgd", &cup__op_sgd, "x...", "float momentum, bool nesterov",
      "",
      "one step of gradient descent of many parameters, with momentum", 1, INT_MAX, 0, 0, false, sizeof(cup__sgd_attributes), sgd_attributes},
+    {"muon_momentum", &cup__op_muon_momentum, "x...", "float momentum",
+     "",
+     "the first half of a Muon step of many matrices: momentum, whose direction goes into each record's first tensor", 1, INT_MAX, 0, 0, false, sizeof(cup__muon_momentum_attributes), muon_momentum_attributes},
+    {"muon_step", &cup__op_muon_step, "x...", "",
+     "",
+     "the second half: along the directions", 1, INT_MAX, 0, 0, false, 0, NULL},
     {"lion", &cup__op_lion, "x...", "float beta1, float beta2",
      "",
      "one Lion step of many parameters", 1, INT_MAX, 0, 0, false, sizeof(cup__lion_attributes), lion_attributes},
@@ -1465,6 +1474,22 @@ cup_status cup__sgd(cup_context *c, cup_tensor *const *x, int x_count, double mo
     attributes.nesterov = nesterov;
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_sgd], x, x_count, &attributes, out) != NULL;
+    return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_status cup__muon_momentum(cup_context *c, cup_tensor *const *x, int x_count, double momentum)
+{
+    cup__muon_momentum_attributes attributes = {0};
+    attributes.momentum = momentum;
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_muon_momentum], x, x_count, &attributes, out) != NULL;
+    return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_status cup__muon_step(cup_context *c, cup_tensor *const *x, int x_count)
+{
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_muon_step], x, x_count, NULL, out) != NULL;
     return done ? CUP_OK : cup__call_status(c);
 }
 

@@ -7,6 +7,7 @@
 #include "cupola/grad.h"
 #include "cupola/optim.h"
 #include "ops/attributes.h"
+#include "optim/orthogonal.h"
 #include "optim/update.h"
 
 #define STATES_MOST 3 /* tensors kept for a parameter: master, first, second */
@@ -14,18 +15,17 @@
 struct cup_optimizer {
     cup_context *c;
     cup_optimizer_options options;
-    int count;
-    cup_tensor **inputs;    /* of the update: factors, settings, the records */
+    int count, plain;       /* parameters; those that are not Muon's, which come first */
+    cup_tensor **parameters;
+    cup_tensor **inputs;    /* of the update: factors, settings, the records of `plain` */
     cup_tensor **gradients; /* of a step */
     cup_tensor *hyper, *steps, *norm;
     cup_named *state;
     int64_t state_count;
+    cup__muon *muon;        /* or NULL */
+    cup__muon_matrix *matrices;
+    int matrix_count;
 };
-
-static cup_tensor *const *record_of(const cup_optimizer *o, int i)
-{
-    return o->inputs + CUP__RECORDS_AT + i * CUP__RECORD;
-}
 
 static cup_status check_options(cup_context *c, const cup_optimizer_options *o)
 {
@@ -43,7 +43,7 @@ static cup_status check_options(cup_context *c, const cup_optimizer_options *o)
             return cup__fail(&c->error, CUP_ARGUMENT,
                              "optimizer: %s must be at least 0 and below %g, not %g",
                              numbers[i].name, numbers[i].below, numbers[i].value);
-    if (o->method > CUP_LION)
+    if (o->method > CUP_MUON)
         return cup__fail(&c->error, CUP_ARGUMENT, "optimizer: method %d is none", (int)o->method);
     return CUP_OK;
 }
@@ -56,6 +56,8 @@ static void fill_defaults(cup_optimizer_options *o)
         o->beta2 = o->method == CUP_LION ? 0.99 : 0.999;
     if (o->epsilon == 0)
         o->epsilon = 1e-8;
+    if (o->momentum == 0 && o->method == CUP_MUON)
+        o->momentum = 0.95;
     /* Only AdamW corrects its states for their start at 0. */
     if (o->method == CUP_SGD)
         o->beta1 = o->beta2 = 0;
@@ -94,46 +96,60 @@ static cup_tensor *add_state(cup_optimizer *o, const char *name, const char *par
     return t;
 }
 
-static cup_status add_parameter(cup_optimizer *o, const cup_parameter *p, int i)
+/* A state of the parameter's shape, full of zeros. */
+static cup_tensor *add_zeros(cup_optimizer *o, const cup_parameter *p, const char *part)
 {
-    cup_tensor **r = o->inputs + CUP__RECORDS_AT + i * CUP__RECORD;
-    cup_dtype dtype = p->tensor->dtype;
-    bool narrow = dtype == CUP_F16 || dtype == CUP_BF16;
     cup__shape shape = cup__shape_of(p->tensor);
-    shape.dtype = dtype == CUP_F64 ? CUP_F64 : CUP_F32;
-    r[CUP__VALUE] = p->tensor;
-    if (narrow) {
-        r[CUP__MASTER] = add_state(o, p->name, "master", cup_cast(o->c, p->tensor, CUP_F32));
-        if (!r[CUP__MASTER])
-            return o->c->error.status;
-    }
-    bool has_first = o->options.method != CUP_SGD || o->options.momentum > 0;
-    bool has[] = {has_first, o->options.method == CUP_ADAMW};
-    static const char *const names[] = {"first", "second"};
-    for (int k = 0; k < 2; k++) {
-        if (!has[k])
-            continue;
-        r[CUP__FIRST + k] = add_state(o, p->name, names[k], cup__full(o->c, &shape, 0));
-        if (!r[CUP__FIRST + k])
-            return o->c->error.status;
-    }
-    return CUP_OK;
+    shape.dtype = shape.dtype == CUP_F64 ? CUP_F64 : CUP_F32;
+    return add_state(o, p->name, part, cup__full(o->c, &shape, 0));
 }
 
-static cup_status make_settings(cup_optimizer *o, const cup_parameter *parameters)
+static bool is_muons(const cup_optimizer *o, const cup_parameter *p)
 {
-    size_t bytes = (size_t)o->count * CUP__SETTING_COUNT * sizeof(float);
-    float *values = cup__malloc(bytes);
-    if (!values)
-        return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
-    for (int i = 0; i < o->count; i++) {
-        float *row = values + i * CUP__SETTING_COUNT;
-        row[CUP__SETTING_RATE] = parameters[i].rate > 0 ? (float)parameters[i].rate : 1.0f;
-        row[CUP__SETTING_DECAY] = parameters[i].decay ? (float)o->options.weight_decay : 0.0f;
+    return o->options.method == CUP_MUON && p->hidden && p->tensor->ndim == 2;
+}
+
+/* The states, into a record of the update, or for Muon among its matrices. */
+static cup_status add_parameter(cup_optimizer *o, const cup_parameter *p, float *setting)
+{
+    cup_method method = o->options.method;
+    cup_dtype dtype = p->tensor->dtype;
+    cup_tensor *own[CUP__RECORD] = {p->tensor}, **r = own;
+    bool matrix = is_muons(o, p), has_first = method != CUP_SGD || o->options.momentum > 0;
+    if (!matrix)
+        r = o->inputs + CUP__RECORDS_AT + o->plain * CUP__RECORD;
+    r[CUP__VALUE] = p->tensor;
+    if (dtype == CUP_F16 || dtype == CUP_BF16)
+        r[CUP__MASTER] = add_state(o, p->name, "master", cup_cast(o->c, p->tensor, CUP_F32));
+    if (has_first)
+        r[CUP__FIRST] = add_zeros(o, p, "first");
+    if (!matrix && (method == CUP_ADAMW || method == CUP_MUON))
+        r[CUP__SECOND] = add_zeros(o, p, "second");
+    float rate = p->rate > 0 ? (float)p->rate : 1.0f;
+    float decay = p->decay ? (float)o->options.weight_decay : 0.0f;
+    if (matrix) {
+        o->matrices[o->matrix_count++] =
+            (cup__muon_matrix){p->tensor, r[CUP__MASTER], r[CUP__FIRST], rate, decay};
+    } else {
+        setting += o->plain++ * CUP__SETTING_COUNT;
+        setting[CUP__SETTING_RATE] = rate;
+        setting[CUP__SETTING_DECAY] = decay;
     }
-    o->inputs[1] = cup_keep(
-        cup_tensor_from(o->c, CUP_F32, 2, (int64_t[]){o->count, CUP__SETTING_COUNT}, values));
-    cup__free(values);
+    return o->c->error.status;
+}
+
+static cup_status add_parameters(cup_optimizer *o, const cup_parameter *parameters, float *settings)
+{
+    for (int i = 0; i < o->count; i++) {
+        CUP_TRY(check_parameter(o->c, &parameters[i], i));
+        o->parameters[i] = parameters[i].tensor;
+        CUP_TRY(add_parameter(o, &parameters[i], settings));
+    }
+    if (o->plain > 0)
+        o->inputs[1] = cup_keep(cup_tensor_from(
+            o->c, CUP_F32, 2, (int64_t[]){o->plain, CUP__SETTING_COUNT}, settings));
+    if (o->matrix_count > 0)
+        o->muon = cup__muon_new(o->c, o->matrices, o->matrix_count);
     return o->c->error.status;
 }
 
@@ -142,21 +158,25 @@ static cup_status make(cup_optimizer *o, const cup_parameter *parameters)
     size_t count = (size_t)o->count;
     o->inputs = cup__calloc(CUP__RECORDS_AT + count * CUP__RECORD, sizeof *o->inputs);
     o->gradients = cup__calloc(count, sizeof *o->gradients);
+    o->parameters = cup__calloc(count, sizeof *o->parameters);
+    o->matrices = cup__calloc(count, sizeof *o->matrices);
     o->state = cup__calloc(count * STATES_MOST + 1, sizeof *o->state);
-    if (!o->inputs || !o->gradients || !o->state)
+    float *settings = cup__calloc(count * CUP__SETTING_COUNT, sizeof *settings);
+    if (!o->inputs || !o->gradients || !o->parameters || !o->matrices || !o->state || !settings) {
+        cup__free(settings);
         return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
-    CUP_TRY(make_settings(o, parameters));
+    }
     o->hyper = cup_keep(cup_tensor_new(o->c, CUP_F32, 1, (int64_t[]){3}));
     o->norm = cup_keep(cup_full(o->c, CUP_F32, NULL, 0, 0));
     o->inputs[0] = cup_keep(cup_tensor_new(o->c, CUP_F32, 1, (int64_t[]){CUP__FACTOR_COUNT}));
     /* Steps taken, beta1 and beta2 to that power, steps skipped: see step_factors. */
     const double start[] = {0, 1, 1, 0};
     o->steps = add_state(o, "steps", "", cup_tensor_from(o->c, CUP_F64, 1, (int64_t[]){4}, start));
-    for (int i = 0; i < o->count; i++) {
-        CUP_TRY(check_parameter(o->c, &parameters[i], i));
-        CUP_TRY(add_parameter(o, &parameters[i], i));
-    }
-    return o->c->error.status;
+    cup_status status = o->c->error.status;
+    if (status == CUP_OK)
+        status = add_parameters(o, parameters, settings);
+    cup__free(settings);
+    return status;
 }
 
 cup_optimizer *cup_optimizer_new(cup_context *c, const cup_parameter *parameters, int count,
@@ -203,6 +223,9 @@ void cup_optimizer_free(cup_optimizer *o)
     cup_tensor_free(o->norm);
     for (int i = 0; o->inputs && i < CUP__RECORDS_AT; i++)
         cup_tensor_free(o->inputs[i]);
+    cup__muon_free(o->muon);
+    cup__free(o->matrices);
+    cup__free(o->parameters);
     cup__free(o->inputs);
     cup__free(o->gradients);
     cup__free(o->state);
@@ -224,15 +247,18 @@ cup_status cup_optimizer_set(cup_optimizer *o, double rate, double scale)
     return cup_tensor_write(o->hyper, hyper, sizeof hyper);
 }
 
-/* Gathers the gradients into the records; returns how many there are. */
+/* Gathers the gradients; returns how many there are. */
 static int gather(cup_optimizer *o)
 {
     int count = 0;
     for (int i = 0; i < o->count; i++) {
-        cup_tensor *gradient = cup_grad(record_of(o, i)[CUP__VALUE]);
-        o->inputs[CUP__RECORDS_AT + i * CUP__RECORD + CUP__GRADIENT] = gradient;
+        cup_tensor *gradient = cup_grad(o->parameters[i]);
         if (gradient)
             o->gradients[count++] = gradient;
+    }
+    for (int i = 0; i < o->plain; i++) {
+        cup_tensor **r = o->inputs + CUP__RECORDS_AT + i * CUP__RECORD;
+        r[CUP__GRADIENT] = cup_grad(r[CUP__VALUE]);
     }
     return count;
 }
@@ -240,7 +266,11 @@ static int gather(cup_optimizer *o)
 static cup_status run_update(cup_optimizer *o)
 {
     const cup_optimizer_options *a = &o->options;
-    int count = CUP__RECORDS_AT + o->count * CUP__RECORD;
+    int count = CUP__RECORDS_AT + o->plain * CUP__RECORD;
+    if (o->muon)
+        CUP_TRY(cup__muon_step_all(o->muon, o->inputs[0], a->momentum));
+    if (o->plain == 0)
+        return CUP_OK;
     if (a->method == CUP_SGD)
         return cup__sgd(o->c, o->inputs, count, a->momentum, a->nesterov);
     if (a->method == CUP_LION)
@@ -271,7 +301,7 @@ cup_status cup_optimizer_step(cup_optimizer *o)
 void cup_optimizer_clear(cup_optimizer *o)
 {
     for (int i = 0; o && i < o->count; i++)
-        cup_grad_clear(record_of(o, i)[CUP__VALUE]);
+        cup_grad_clear(o->parameters[i]);
 }
 
 cup_tensor *cup_optimizer_norm(const cup_optimizer *o)

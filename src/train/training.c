@@ -102,7 +102,7 @@ static double number_at(const cup_training *training, const field *f)
                              : *(const bool *)at;
 }
 
-static const char *const methods[] = {"adamw", "sgd", "lion"};
+static const char *const methods[] = {"adamw", "sgd", "lion", "muon"};
 
 cup_status cup__training_check(cup_context *c, cup_training *training)
 {
@@ -166,12 +166,12 @@ static cup_status read_method(cup_context *c, const cup__json *json, const cup__
 {
     const char *word;
     CUP_TRY(cup__json_get_string(&c->error, json, object, "method", &word));
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         if (!strcmp(word, methods[i])) {
             *out = (cup_method)i;
             return CUP_OK;
         }
-    return cup__fail(&c->error, CUP_FORMAT, "%s: method is \"%.40s\", not adamw, sgd or lion",
+    return cup__fail(&c->error, CUP_FORMAT, "%s: method is \"%.40s\", not adamw, sgd, lion or muon",
                      json->name, word);
 }
 

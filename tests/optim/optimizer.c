@@ -40,7 +40,7 @@ static void begin(run *r, cup_dtype dtype)
         cup_tensor *p = cup_tensor_from(r->c, CUP_F32, 1, &counts[i], values);
         r->p[i] = cup_keep(cup_cast(r->c, p, dtype));
         cup_require_grad(r->p[i]);
-        r->list[i] = (cup_parameter){names[i], r->p[i], decays[i], rates[i]};
+        r->list[i] = (cup_parameter){names[i], r->p[i], decays[i], rates[i], false};
     }
 }
 
@@ -285,11 +285,11 @@ TEST(optimizer_refuses_what_cannot_be)
     EXPECT(cup_optimizer_new(r.c, r.list, PARAMETERS, NULL) == NULL);
     EXPECT_CONTAINS(cup_error_text(r.c), "the rate of b");
     cup_error_clear(r.c);
-    r.list[1] = (cup_parameter){"ids", cup_full(r.c, CUP_I32, counts, 1, 0), false, 0};
+    r.list[1] = (cup_parameter){"ids", cup_full(r.c, CUP_I32, counts, 1, 0), false, 0, false};
     EXPECT(cup_optimizer_new(r.c, r.list, PARAMETERS, NULL) == NULL);
     EXPECT_INT(cup_error(r.c), CUP_DTYPE);
     cup_error_clear(r.c);
-    r.list[1] = (cup_parameter){"b", r.p[1], false, 0};
+    r.list[1] = (cup_parameter){"b", r.p[1], false, 0, false};
     cup_optimizer *o = cup_optimizer_new(r.c, r.list, PARAMETERS, NULL);
     EXPECT_INT(cup_optimizer_set(o, NAN, 1), CUP_ARGUMENT);
     cup_error_clear(r.c);

@@ -149,6 +149,9 @@ TEST(trainer_resumes_bit_for_bit_with_other_kinds)
     other.optimizer = (cup_optimizer_options){.method = CUP_SGD, .momentum = 0.9};
     other.dtype = CUP_F32;
     expect_exact_resume(&other, 4, folder);
+    other.optimizer = (cup_optimizer_options){.method = CUP_MUON, .weight_decay = 0.1};
+    other.dtype = CUP_BF16;
+    expect_exact_resume(&other, 5, folder);
 }
 
 TEST(trainer_gives_the_same_losses_with_any_number_of_threads)

@@ -1,0 +1,28 @@
+/* Muon's part of an optimizer: matrices whose steps are made orthogonal. */
+#ifndef CUP_OPTIM_ORTHOGONAL_H
+#define CUP_OPTIM_ORTHOGONAL_H
+
+#include "cupola/optim.h"
+#include "tensor/tensor.h"
+
+typedef struct cup__muon cup__muon;
+
+/* One matrix: the parameter, its master copy or NULL, and its momentum, all borrowed. */
+typedef struct cup__muon_matrix {
+    cup_tensor *value, *master, *first;
+    float rate, decay;
+} cup__muon_matrix;
+
+/* Matrices of one shape and dtype are worked on together, through memory of their size that is kept
+ * between steps. NULL with an error in the context. */
+cup__muon *cup__muon_new(cup_context *c, const cup__muon_matrix *matrices, int count);
+void cup__muon_free(cup__muon *m);
+
+/* One step of the matrices that have a gradient. */
+cup_status cup__muon_step_all(cup__muon *m, cup_tensor *factors, double momentum);
+
+/* x, [..,rows,columns], with the singular values of each matrix brought near 1: between 0.7 and 1.2
+ * for all but the smallest. */
+cup_tensor *cup__orthogonal(cup_context *c, cup_tensor *x);
+
+#endif

@@ -202,7 +202,7 @@ static cup_status run_packed(cup__call *call, const cup__impl *impl)
     if (call->in_count > PACKED_MOST)
         return cup__call_fail(call, CUP_UNSUPPORTED, "its inputs must be in row-major order");
     for (int i = 0; i < call->in_count; i++)
-        if (given[i] && !given[i]->contiguous && cup__input_changes(call, i))
+        if (given[i] && !given[i]->contiguous && cup__call_changes(call, i))
             return cup__call_fail(call, CUP_UNSUPPORTED,
                                   "input %d is changed in place and must be in row-major order",
                                   i + 1);
@@ -227,7 +227,7 @@ cup_status cup__call_run(cup__call *call, const cup__impl *impl)
     if (count == 0)
         return CUP_OK;
     for (int i = 0; i < call->in_count; i++)
-        if (call->in[i] && cup__input_changes(call, i))
+        if (call->in[i] && cup__call_changes(call, i))
             call->in[i]->storage->version++;
     if (!impl)
         return call->op->specification(call);

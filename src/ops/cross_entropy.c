@@ -19,7 +19,7 @@ cup__cross_entropy cup__cross_entropy_of(const cup__call *call)
     };
     e.rows = e.targets->count;
     e.classes = a->columns ? a->columns : e.width;
-    e.in_place = cup__input_changes(call, 0);
+    e.in_place = cup__call_changes(call, 0);
     return e;
 }
 

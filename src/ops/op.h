@@ -165,11 +165,15 @@ static inline bool cup__overwrites(const cup__op *op, const void *attributes)
     return op->overwrites && op->overwrites(attributes);
 }
 
-static inline bool cup__input_changes(const cup__call *call, int i)
+static inline bool cup__input_changes(const cup__op *op, int i)
 {
-    if (i == 0 && call->saving && cup__overwrites(call->op, call->attributes))
-        return true;
-    return call->op->in_place >> cup__input_slot(call->op, i) & 1;
+    return op->in_place >> cup__input_slot(op, i) & 1;
+}
+
+static inline bool cup__call_changes(const cup__call *call, int i)
+{
+    return (i == 0 && call->saving && cup__overwrites(call->op, call->attributes)) ||
+           cup__input_changes(call->op, i);
 }
 
 extern const cup__row cup__rows[]; /* ends with a NULL name; the order is that of cup__op_id */

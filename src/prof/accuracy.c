@@ -262,7 +262,7 @@ static double run(const cup__accuracy *a, cup_context *c, const cup__impl *impl)
     for (int i = 0; i < call.out_count; i++)
         compare(a->call.out[i], call.out[i], a->rows, &worst);
     for (int i = 0; i < call.in_count; i++)
-        if (call.in[i] && cup__input_changes(&call, i))
+        if (call.in[i] && cup__input_changes(call.op, i))
             compare(a->call.in[i], call.in[i], 0, &worst);
     return worst;
 }

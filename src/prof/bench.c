@@ -144,7 +144,7 @@ void cup__call_cost(const cup__call *call, double *bytes, double *flops)
     for (int i = 0; i < call->in_count; i++)
         if (call->in[i])
             *bytes += (double)(call->in[i]->count * cup_dtype_size(call->in[i]->dtype)) *
-                      (cup__input_changes(call, i) ? 2 : 1);
+                      (cup__call_changes(call, i) ? 2 : 1);
     for (int i = 0; i < call->out_count; i++)
         *bytes += (double)(call->out[i]->count * cup_dtype_size(call->out[i]->dtype));
     *flops = (double)call->out[0]->count;

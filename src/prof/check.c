@@ -109,7 +109,7 @@ static void compare_all(check *k, cup_check_result *r, cup__call *call, double s
     for (int i = 0; i < call->out_count; i++)
         compare_with_reference(k, r, k->want.call.out[i], call->out[i], slack);
     for (int i = 0; i < call->in_count; i++)
-        if (call->in[i] && cup__input_changes(call, i))
+        if (call->in[i] && cup__call_changes(call, i))
             compare_with_reference(k, r, k->want.in[i], call->in[i], slack);
 }
 
@@ -139,7 +139,7 @@ static cup_status guard_changed(check *k, cup__call *call)
     cup__device *device = k->c->device;
     for (int i = 0; i < call->in_count; i++) {
         cup_tensor *in = call->in[i];
-        if (!in || !cup__input_changes(call, i))
+        if (!in || !cup__call_changes(call, i))
             continue;
         cup__shape shape = cup__shape_of(in);
         call->in[i] = guarded(k->c, &shape);
@@ -227,7 +227,7 @@ static void check_impl(check *k, const cup__impl *impl)
     for (int i = 0; status == CUP_OK && i < first.out_count; i++)
         check_written(k, &r, first.out[i], second.out[i], "result", i);
     for (int i = 0; status == CUP_OK && i < first.in_count; i++)
-        if (first.in[i] && cup__input_changes(&first, i))
+        if (first.in[i] && cup__call_changes(&first, i))
             check_written(k, &r, first.in[i], second.in[i], "input", i);
     finish(k, &r, status);
     cup__scope_pop(k->c);

@@ -83,7 +83,7 @@ static const char *next_line(const char *at, char *line, size_t size)
 
 /* Bytes of registers a thread may spill before its code counts as slow: a word or two outside of a
  * loop costs nothing that can be measured. */
-#define SPILLED_MOST 64
+#define SPILLED_MOST 128
 
 /* The line of a report that makes the code unfit for use; false when there is none. */
 static bool find_fault(const char *report, bool spills_allowed, char *line, size_t size)

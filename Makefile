@@ -21,6 +21,7 @@ TEST_C := $(filter-out tests/fake/% tests/fuzz/%,$(wildcard tests/*.c tests/*/*.
 TEST_O := $(TEST_C:%.c=$(BUILD)/%.o)
 FAKE := $(BUILD)/fake/libcuda.so.1 $(BUILD)/fake/libnvrtc.so
 DEVICE := $(wildcard src/kernels/*.cuh src/ops/*.cu src/optim/*.cu)
+EMBEDDED := $(DEVICE) src/ops/tuning.tsv
 LIB := $(BUILD)/libcupola.a
 COMMAND := $(if $(CLI_O),$(BUILD)/cupola)
 
@@ -63,9 +64,9 @@ $(BUILD)/tools/%: tools/%.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) -std=c11 -O1 -Wall -Wextra -D_GNU_SOURCE -Iinclude -Isrc -o $@ $<
 
-$(BUILD)/gen/kernels.c: $(BUILD)/tools/embed $(DEVICE)
+$(BUILD)/gen/kernels.c: $(BUILD)/tools/embed $(EMBEDDED)
 	@mkdir -p $(@D)
-	$(BUILD)/tools/embed $(DEVICE) > $@.tmp && mv $@.tmp $@
+	$(BUILD)/tools/embed $(EMBEDDED) > $@.tmp && mv $@.tmp $@
 
 .PHONY: gen
 gen: $(BUILD)/tools/gen_ops ## what is written from tables: ops.h and its companions, man pages, completions, docs/PERFORMANCE.md

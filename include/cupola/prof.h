@@ -69,6 +69,16 @@ typedef struct cup_bench_result {
     bool chosen;              /* the implementation that a call takes */
 } cup_bench_result;
 
+/* The fastest of the ways to do a matrix product, as measured. */
+typedef struct cup_tune_result {
+    const char *op, *shapes;
+    cup_dtype dtype;
+    const char *way; /* "wgmma tile_m=128 ..."; lives during the report */
+    double us;       /* its median */
+    int ways;        /* that were tried */
+    double seconds;  /* it took, kernels that had to be compiled included */
+} cup_tune_result;
+
 /* How to time. All zero means the defaults. */
 typedef struct cup_bench_options {
     cup_dtype dtype;    /* of floating-point inputs */
@@ -86,6 +96,21 @@ CUP_API cup_status cup_bench(cup_context *c, const char *op, const cup_bench_opt
                              const cup_ceiling *ceiling,
                              void (*report)(const cup_bench_result *result, void *user),
                              void *user);
+
+/* Measures how `op`, which must do matrix products on a GPU, is fastest at the shapes of the
+ * options (dtype and shapes are looked at), and remembers it: in this context from now on, and in
+ * the file of tuning records for later ones. Attributes are those of the op's own bench calls. */
+CUP_API cup_status cup_tune(cup_context *c, const char *op, const cup_bench_options *options,
+                            void (*report)(const cup_tune_result *result, void *user), void *user);
+
+/* While on, a matrix product that was never measured on this card is measured when it is first
+ * called, which takes a second or two, and remembered as cup_tune does. Off at first. */
+CUP_API cup_status cup_tuning(cup_context *c, bool on);
+
+/* Puts the tuning records of `count` files together in `to`; of two for the same call the later
+ * one counts. */
+CUP_API cup_status cup_tuning_merge(cup_context *c, const char *const *from, int count,
+                                    const char *to);
 
 #ifdef __cplusplus
 }

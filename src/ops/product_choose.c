@@ -1,6 +1,8 @@
 /* Which tiles a product on Hopper is cut into, and whether NVIDIA's library would be faster, by a
  * model of both that was fitted to measurements on an H200 (bench/matmul_sweep.c). */
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "ops/product_wgmma.h"
 
@@ -77,28 +79,46 @@ static double epilogue_time(const cup__product *p, double gelu, double saved)
     return millions * ((p->activation ? gelu : 0) + (p->saving ? saved : 0));
 }
 
+static double plan_time(const cup__product *p, const entry *e, const cup__wgmma_plan *one,
+                        int multiprocessors)
+{
+    int64_t tiles = tiles_of(p, one->tile_m * one->cluster_m, one->tile_n * one->cluster_n);
+    int slots = multiprocessors / (one->cluster_m * one->cluster_n);
+    double part_cost = 4.5 + one->tile_m * one->tile_n / PART_TILE * (1.0 + 0.6 * one->parts);
+    double time = time_of(&e->cost, p->k, tiles, one->parts, slots, part_cost);
+    return time + epilogue_time(p, 0.1, 0.31);
+}
+
+/* A row of the menu with the number of parts that is best for it; 0 when it cannot be used. */
+static double choose_parts(const cup__product *p, int multiprocessors, const entry *e,
+                           cup__wgmma_plan *plan)
+{
+    double least = 0;
+    for (int j = 0; j < COUNT(part_counts); j++) {
+        cup__wgmma_plan one = e->plan;
+        one.parts = part_counts[j];
+        if ((j > 0 && divide_up(p->k, 64) < 4 * one.parts) || cup__wgmma_plan_refuses(p, &one))
+            continue;
+        double time = plan_time(p, e, &one, multiprocessors);
+        if (least == 0 || time < least) {
+            least = time;
+            *plan = one;
+        }
+    }
+    return least;
+}
+
 double cup__wgmma_choose(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan)
 {
     double least = 0;
-    for (int i = 0; i < COUNT(menu); i++)
-        for (int j = 0; j < COUNT(part_counts); j++) {
-            cup__wgmma_plan one = menu[i].plan;
-            int blocks = one.cluster_m * one.cluster_n;
-            one.parts = part_counts[j];
-            if ((j > 0 && divide_up(p->k, 64) < 4 * one.parts) || cup__wgmma_plan_refuses(p, &one))
-                continue;
-            double part_cost =
-                4.5 + one.tile_m * one.tile_n / PART_TILE * (1.0 + 0.6 * one.parts);
-            double time =
-                time_of(&menu[i].cost, p->k,
-                        tiles_of(p, one.tile_m * one.cluster_m, one.tile_n * one.cluster_n),
-                        one.parts, multiprocessors / blocks, part_cost) +
-                epilogue_time(p, 0.1, 0.31);
-            if (least == 0 || time < least) {
-                least = time;
-                *plan = one;
-            }
+    for (int i = 0; i < COUNT(menu); i++) {
+        cup__wgmma_plan one;
+        double time = choose_parts(p, multiprocessors, &menu[i], &one);
+        if (time > 0 && (least == 0 || time < least)) {
+            least = time;
+            *plan = one;
         }
+    }
     return least;
 }
 
@@ -118,4 +138,42 @@ double cup__cublaslt_time(const cup__product *p, int multiprocessors)
                 least = time;
         }
     return least + epilogue_time(p, 0.39, 0.31);
+}
+
+typedef struct candidate {
+    cup__wgmma_plan plan;
+    double time;
+} candidate;
+
+static int by_time(const void *left, const void *right)
+{
+    double a = ((const candidate *)left)->time, b = ((const candidate *)right)->time;
+    return (a > b) - (a < b);
+}
+
+int cup__wgmma_candidates(const cup__product *p, int multiprocessors, cup__wgmma_plan *plans,
+                          int most)
+{
+    candidate all[COUNT(menu)];
+    int count = 0;
+    for (int i = 0; i < COUNT(menu); i++) {
+        all[count].time = choose_parts(p, multiprocessors, &menu[i], &all[count].plan);
+        count += all[count].time > 0;
+    }
+    qsort(all, (size_t)count, sizeof *all, by_time);
+    count = count < most ? count : most;
+    for (int i = 0; i < count; i++)
+        plans[i] = all[i].plan;
+    return count;
+}
+
+bool cup__wgmma_is_on_menu(const cup__wgmma_plan *plan)
+{
+    for (int i = 0; i < COUNT(menu); i++) {
+        cup__wgmma_plan one = menu[i].plan;
+        one.parts = plan->parts;
+        if (!memcmp(&one, plan, sizeof one))
+            return plan->parts >= 1 && plan->parts <= part_counts[COUNT(part_counts) - 1];
+    }
+    return false;
 }

@@ -20,7 +20,7 @@ typedef struct plan_key {
     int64_t m, n, k, batch;
     int64_t leading[3], step[3]; /* of a, b and y: between lines, between matrices of a batch */
     int32_t transposed[2], alignment[3];
-    int32_t dtype, precision, epilogue;
+    int32_t dtype, precision, epilogue, rank;
 } plan_key;
 
 struct cup__plan {
@@ -86,9 +86,10 @@ static int64_t leading(int64_t distance, int64_t lines, int64_t length)
     return lines <= 1 || distance < length ? (length > 0 ? length : 1) : distance;
 }
 
-static void fill_key(plan_key *key, const cup_context *c, const cup__product *p)
+static void fill_key(plan_key *key, const cup_context *c, const cup__product *p, int rank)
 {
     memset(key, 0, sizeof *key);
+    key->rank = rank;
     int last = p->batch_ndim - 1;
     key->m = p->n;
     key->n = p->m;
@@ -212,24 +213,25 @@ static cublasStatus_t choose(cup__product_state *state, cup__plan *plan)
             cup__cublaslt.cublasLtMatmulPreferenceSetAttribute(
                 preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &bytes, sizeof bytes);
     }
-    cublasLtMatmulHeuristicResult_t result;
-    int found = 0;
+    cublasLtMatmulHeuristicResult_t results[CUP__RANKS_MOST];
+    int found = 0, wanted = plan->key.rank + 1;
     status = cup__cublaslt.cublasLtMatmulAlgoGetHeuristic(
         state->cublaslt, plan->operation, plan->layout[0], plan->layout[1], plan->layout[2],
-        plan->layout[2], preference, 1, &result, &found);
+        plan->layout[2], preference, wanted, results, &found);
     cup__cublaslt.cublasLtMatmulPreferenceDestroy(preference);
-    if (status != CUBLAS_STATUS_SUCCESS || !found)
+    if (status != CUBLAS_STATUS_SUCCESS || found < wanted)
         return status != CUBLAS_STATUS_SUCCESS ? status : CUBLAS_STATUS_NOT_SUPPORTED;
-    plan->algorithm = result.algo;
-    plan->workspace = result.workspaceSize;
+    plan->algorithm = results[wanted - 1].algo;
+    plan->workspace = results[wanted - 1].workspaceSize;
     return CUBLAS_STATUS_SUCCESS;
 }
 
 /* The plan of a product: remembered, or made. NULL without memory. */
-static cup__plan *plan_of(cup_context *c, cup__product_state *state, const cup__product *p)
+static cup__plan *plan_of(cup_context *c, cup__product_state *state, const cup__product *p,
+                          int rank)
 {
     plan_key key;
-    fill_key(&key, c, p);
+    fill_key(&key, c, p, rank);
     cup__plan **slot = &state->plans[cup__hash_bytes(&key, sizeof key) % CUP__PLAN_SLOTS];
     for (cup__plan *plan = *slot; plan; plan = plan->next)
         if (!memcmp(&plan->key, &key, sizeof key))
@@ -269,6 +271,11 @@ static int64_t calls_of(const cup__product *p)
 
 const char *cup__product_cublaslt_refuses(cup_context *c, const cup__product *p)
 {
+    return cup__product_cublaslt_rank_refuses(c, p, 0);
+}
+
+const char *cup__product_cublaslt_rank_refuses(cup_context *c, const cup__product *p, int rank)
+{
     if (cup__cuda_of(c->device)->dry)
         return "a GPU that is not there takes no library";
     if (!cup__library_open(CUP__LIBCUBLASLT))
@@ -284,7 +291,7 @@ const char *cup__product_cublaslt_refuses(cup_context *c, const cup__product *p)
     cup__product_state *state = cup__product_state_of(c);
     if (!state || !cup__cublaslt_start(c, state))
         return "cuBLASLt could not be started";
-    cup__plan *plan = plan_of(c, state, p);
+    cup__plan *plan = plan_of(c, state, p, rank);
     if (!plan || plan->status != CUBLAS_STATUS_SUCCESS)
         return "cuBLASLt has no algorithm for it";
     return NULL;
@@ -316,7 +323,7 @@ static cup_status explain(cup__call *call, cublasStatus_t status)
 }
 
 /* All matrices, in as many strided batches as they are. */
-static cup_status multiply_all(cup__call *call, const cup__product *whole)
+static cup_status multiply_all(cup__call *call, const cup__product *whole, int rank)
 {
     cup_context *c = call->c;
     cup__cuda *gpu = cup__cuda_of(c->device);
@@ -333,7 +340,7 @@ static cup_status multiply_all(cup__call *call, const cup__product *whole)
         part.b.data += cup__product_offset(whole, &whole->b, i * inner) * size;
         part.y.data += y;
         part.pre = whole->pre ? (char *)whole->pre + y : NULL;
-        cup__plan *plan = plan_of(c, state, &part);
+        cup__plan *plan = plan_of(c, state, &part, rank);
         if (!plan)
             return CUP_MEMORY;
         cublasStatus_t status = plan->status;
@@ -347,13 +354,18 @@ static cup_status multiply_all(cup__call *call, const cup__product *whole)
 
 cup_status cup__product_cublaslt(cup__call *call, const cup__product *p)
 {
+    return cup__product_cublaslt_by(call, p, 0);
+}
+
+cup_status cup__product_cublaslt_by(cup__call *call, const cup__product *p, int rank)
+{
     if (!activates_apart(call->c, p))
-        return multiply_all(call, p);
+        return multiply_all(call, p, rank);
     cup__product before = *p;
     cup_tensor *in = call->out[p->pre ? 1 : 0], *out[] = {call->out[0]};
     before.y.data = in->data;
     before.pre = NULL;
-    CUP_TRY(multiply_all(call, &before));
+    CUP_TRY(multiply_all(call, &before, rank));
     return cup__op_call(call->c, &cup__rows[CUP__OP_gelu], &in, 1, NULL, out)
                ? CUP_OK
                : call->c->error.status;

@@ -12,6 +12,11 @@ typedef const char *(*cup__product_refuses)(cup_context *c, const cup__product *
 const char *cup__product_cublaslt_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_cublaslt(cup__call *call, const cup__product *p);
 
+/* The same by the algorithm that stands at `rank` among those the library proposes. */
+#define CUP__RANKS_MOST 4
+const char *cup__product_cublaslt_rank_refuses(cup_context *c, const cup__product *p, int rank);
+cup_status cup__product_cublaslt_by(cup__call *call, const cup__product *p, int rank);
+
 /* Our kernel without tensor cores, for everything. */
 cup_status cup__product_plain(cup__call *call, const cup__product *p);
 

@@ -4,7 +4,7 @@
 #include "ops/attributes.h"
 #include "ops/product.h"
 #include "ops/product_cuda.h"
-#include "ops/product_wgmma.h"
+#include "ops/product_tuned.h"
 
 /* Whether matrix kernels can read the last two dimensions where they are: neighbours in one
  * direction, lines that do not overlap in the other. */
@@ -98,6 +98,7 @@ static const char *refusal(const cup__call *call, cup__product_refuses refuses)
 IMPLEMENTATION(blas)
 IMPLEMENTATION(blocked)
 IMPLEMENTATION(plain)
+CUDA_IMPLEMENTATION(tuned)
 CUDA_IMPLEMENTATION(rows)
 CUDA_IMPLEMENTATION(wgmma_best)
 CUDA_IMPLEMENTATION(cublaslt)
@@ -111,6 +112,8 @@ const cup__impl cup__product_impls[] = {
     {.name = "blas", .place = CUP__CPU, .strided = true, .refuses = cup__product_blas_refuses,
      .run = run_blas, .varies = "a BLAS library may add in another order each time"},
     {.name = "blocked", .place = CUP__CPU, .strided = true, .run = run_blocked},
+    {.name = "tuned", .place = CUP__CUDA, .strided = true, .refuses = refuses_tuned,
+     .run = run_tuned},
     {.name = "rows", .place = CUP__CUDA, .strided = true, .refuses = refuses_rows,
      .run = run_rows},
     {.name = "wgmma_best", .place = CUP__CUDA, .strided = true, .refuses = refuses_wgmma_best,
@@ -129,3 +132,8 @@ const cup__impl cup__product_impls[] = {
     {.name = "plain", .place = CUP__CUDA, .strided = true, .run = run_plain},
     {0},
 };
+
+void cup__product_of_call(const cup__call *call, cup__product *p)
+{
+    product_of(call, call->in, p);
+}

@@ -1,6 +1,7 @@
 #include "ops/product_state.h"
 
 #include "base/memory.h"
+#include "ops/product_tuned.h"
 #include "tensor/context.h"
 
 static void state_free(void *user)
@@ -8,6 +9,7 @@ static void state_free(void *user)
     cup__product_state *state = user;
     cup__scaled_cublaslt_close(state);
     cup__product_cublaslt_close(state);
+    cup__product_table_free(state->tuned);
     if (state->workspace)
         state->device->calls->release(state->device, state->workspace);
     cup__free(state);

@@ -21,6 +21,7 @@ struct cup__product_state {
     bool cublaslt_failed;
     cup__plan *plans[CUP__PLAN_SLOTS]; /* of cuBLASLt, by the hash of their key */
     cup__scaled_plan *scaled_plans;    /* of cuBLASLt, for codes of 8 bits */
+    struct cup__product_table *tuned;  /* what was measured; NULL until it is asked for */
 };
 
 /* Makes the library's handle once; false when that fails. */

@@ -31,6 +31,12 @@ double cup__cublaslt_time(const cup__product *p, int multiprocessors);
 cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p,
                                  const cup__wgmma_plan *plan);
 
+/* The plans that are likely to be fastest, best first; returns how many. And whether a plan is one
+ * of those that are ever chosen, whatever its parts. */
+int cup__wgmma_candidates(const cup__product *p, int multiprocessors, cup__wgmma_plan *plans,
+                          int most);
+bool cup__wgmma_is_on_menu(const cup__wgmma_plan *plan);
+
 /* Why this plan cannot be used for the product; NULL when it can. */
 const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan *plan);
 

@@ -49,6 +49,7 @@ struct cup_context {
     bool recording;
     cup__random random;
     cup__precision precision;
+    bool tuning; /* see cup_tuning */
     void *cuda_ops; /* what CUDA implementations keep for the context (cuBLASLt handle, ...) */
     void (*cuda_ops_free)(void *);
 };

@@ -1,0 +1,129 @@
+/* cupola tune: measures matrix products on the card and remembers the fastest ways. */
+#include <stdio.h>
+
+#include "cli/exit.h"
+#include "cli/json.h"
+#include "cli/options.h"
+#include "cupola/prof.h"
+
+typedef struct tune_given {
+    const char *device, *dtype, *shapes, *to;
+    cli_files ops, merge;
+} tune_given;
+
+static const cli_option options[] = {
+    {"op", NAMES(tune_given, ops), "matmul|linear|linear_gelu", NULL,
+     "tune these ops alone; without it all three"},
+    {"shapes", TEXT(tune_given, shapes), "SHAPES", NULL,
+     "shapes of the inputs, as '32768x768 3072x768 3072'; without it those of the benchmark"},
+    {"dtype", CHOICE(tune_given, dtype), "f32|f64|f16|bf16", "bf16", "dtype of the inputs"},
+    {"device", TEXT(tune_given, device), "cuda[:N]", "cuda", "the GPU to measure on"},
+    GROUP("Instead of measuring"),
+    {"merge", FILES(tune_given, merge), "FILE", NULL,
+     "put the records of these files together, of two for the same call the later one"},
+    {"to", TEXT(tune_given, to), "FILE", NULL, "where --merge writes"},
+    {0}};
+
+typedef struct tune_run {
+    cli_call *call;
+    cup__json_writer writer;
+    int count;
+} tune_run;
+
+static void on_result(const cup_tune_result *r, void *user)
+{
+    tune_run *run = user;
+    run->count++;
+    if (!run->call->json) {
+        printf("%-12s %-5s %-36s %10.2f us  %2d ways in %.1f s: %s\n", r->op,
+               cup_dtype_name(r->dtype), r->shapes, r->us, r->ways, r->seconds, r->way);
+        fflush(stdout);
+        return;
+    }
+    cup__json_writer *w = &run->writer;
+    cup__json_open(w, NULL, CUP__JSON_OBJECT);
+    cup__json_add_string(w, "op", r->op);
+    cup__json_add_string(w, "dtype", cup_dtype_name(r->dtype));
+    cup__json_add_string(w, "shapes", r->shapes);
+    cup__json_add_string(w, "way", r->way);
+    cup__json_add_number(w, "us", r->us);
+    cup__json_add_integer(w, "ways", r->ways);
+    cup__json_add_number(w, "seconds", r->seconds);
+    cup__json_close(w);
+}
+
+static int measure(tune_run *run, cup_context *c)
+{
+    static const char *all[] = {"matmul", "linear", "linear_gelu"};
+    const tune_given *given = run->call->given;
+    const char **ops = given->ops.count ? given->ops.name : all;
+    int count = given->ops.count ? given->ops.count : 3;
+    cup_bench_options how = {.shapes = given->shapes};
+    cup_dtype_find(given->dtype, &how.dtype);
+    if (!run->call->json)
+        printf("%s\n", cup_device_text(c));
+    for (int i = 0; i < count; i++)
+        if (cup_tune(c, ops[i], &how, on_result, run) != CUP_OK)
+            return cli_report(c);
+    return CLI_OK;
+}
+
+static int run_measuring(cli_call *call)
+{
+    const tune_given *given = call->given;
+    cup_context *c = cup_context_new(&(cup_options){.device = given->device});
+    int code = cli_report(c);
+    if (!code) {
+        tune_run run = {.call = call};
+        json_begin(&run.writer, "tune");
+        cup__json_add_string(&run.writer, "device", cup_device_text(c));
+        cup__json_open(&run.writer, "results", CUP__JSON_ARRAY);
+        code = measure(&run, c);
+        cup__json_close(&run.writer);
+        if (call->json && !code)
+            code = json_end(&run.writer);
+        cup__text_free(&run.writer.text);
+    }
+    cup_context_free(c);
+    return code;
+}
+
+static int run_merging(cli_call *call)
+{
+    const tune_given *given = call->given;
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    int code = cli_report(c);
+    if (!code && cup_tuning_merge(c, given->merge.name, given->merge.count, given->to) != CUP_OK)
+        code = cli_report(c);
+    cup_context_free(c);
+    return code;
+}
+
+static int run(cli_call *call)
+{
+    const tune_given *given = call->given;
+    if (!given->merge.count != !given->to)
+        return cli_usage("--merge and --to belong together: cupola tune --merge a.tsv b.tsv "
+                         "--to both.tsv");
+    return given->merge.count ? run_merging(call) : run_measuring(call);
+}
+
+const cli_verb verb_tune = {
+    .name = "tune",
+    .synopsis = "[OPTION]...",
+    .words = "measure matrix products and remember the fastest ways",
+    .text = "Tries the kernels of this library, in the tile shapes that could be best, and the "
+            "algorithms that cuBLASLt proposes, with the L2 cache flushed before each run. The "
+            "fastest is kept in a file of tuning records, which every later run on this card reads: "
+            "tuning.tsv in the folder of `cupola kernels path`, or the one that CUP_TUNING names. "
+            "CUP_LOG=dispatch tells what is taken.\n\n"
+            "Records are for one card, CUDA version of the driver and version of this library. "
+            "Without one, a model of the card's times chooses. `cupola train --tune` measures what "
+            "its model needs.",
+    .examples = "One product of a model:\n"
+                "cupola tune --op linear --shapes '32768x768 3072x768 -'\n"
+                "What two people measured:\ncupola tune --merge mine.tsv yours.tsv --to both.tsv\n",
+    .options = options,
+    .size = sizeof(tune_given),
+    .run = run,
+};

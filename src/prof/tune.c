@@ -1,0 +1,105 @@
+/* Measures matrix products at given shapes, and joins files of what was measured. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "ops/product_tune.h"
+#include "prof/check.h"
+#include "tensor/context.h"
+
+#define MOST_INPUTS 8
+#define SEED 99u
+
+typedef struct tuner {
+    cup_context *c;
+    const cup__row *row;
+    void (*report)(const cup_tune_result *result, void *user);
+    void *user;
+} tuner;
+
+static cup_status tune_call(const tuner *t, cup__call *call, const char *shapes, cup_dtype dtype)
+{
+    cup__product p;
+    cup__tuned_way found;
+    cup__text way = {0};
+    CUP_TRY(cup__call_allocate(call));
+    cup__product_of_call(call, &p);
+    CUP_TRY(cup__product_tune(call, &p, &found));
+    cup__way_text(&found.way, &way);
+    if (way.failed)
+        return cup__fail(&t->c->error, CUP_MEMORY, "out of host memory for tuning");
+    t->report(&(cup_tune_result){.op = t->row->name,
+                                 .shapes = shapes,
+                                 .dtype = dtype,
+                                 .way = way.bytes,
+                                 .us = found.us,
+                                 .ways = found.ways,
+                                 .seconds = found.seconds},
+              t->user);
+    cup__text_free(&way);
+    return cup__tuned_way_save(t->c, &p, &found);
+}
+
+/* Once as inference calls it, and once more where training wants hidden results. */
+static cup_status tune_sample(const tuner *t, const cup__sample *sample, cup_dtype dtype)
+{
+    cup_tensor *in[MOST_INPUTS];
+    int count = cup__sample_inputs(t->c, t->row, sample, dtype, dtype, CUP__ROW_MAJOR, SEED, in,
+                                   MOST_INPUTS);
+    if (count < 0)
+        return t->c->error.status;
+    for (int saving = 0; saving <= (t->row->results_count > t->row->visible); saving++) {
+        cup__call call;
+        CUP_TRY(cup__call_begin(&call, t->c, t->row, in, count, sample->attributes));
+        call.saving = saving;
+        call.out_count = saving ? t->row->results_count : t->row->visible;
+        CUP_TRY(tune_call(t, &call, sample->shapes, dtype));
+    }
+    return CUP_OK;
+}
+
+cup_status cup_tune(cup_context *c, const char *op, const cup_bench_options *options,
+                    void (*report)(const cup_tune_result *result, void *user), void *user)
+{
+    if (!c || c->error.status != CUP_OK)
+        return cup_error(c);
+    const tuner t = {.c = c, .row = cup__row_find(op), .report = report, .user = user};
+    if (!t.row || t.row->op->impls != cup__product_impls)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "\"%.60s\" cannot be tuned; matmul, linear and linear_gelu can", op);
+    if (!c->device->is_cuda)
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "tuning is for GPUs; the CPU has one way to do a product");
+    const cup__sample *own = t.row->op->bench;
+    const cup__sample given[] = {{options->shapes, own ? own->attributes : NULL}, {0}};
+    cup_status status = CUP_OK;
+    for (const cup__sample *s = options->shapes ? given : own; s && s->shapes; s++) {
+        if (status != CUP_OK)
+            break;
+        cup_scope_open(c);
+        status = tune_sample(&t, s, options->dtype);
+        cup__scope_pop(c);
+    }
+    return status;
+}
+
+cup_status cup_tuning(cup_context *c, bool on)
+{
+    if (!c || c->error.status != CUP_OK)
+        return cup_error(c);
+    c->tuning = on;
+    return CUP_OK;
+}
+
+cup_status cup_tuning_merge(cup_context *c, const char *const *from, int count, const char *to)
+{
+    if (!c || c->error.status != CUP_OK)
+        return cup_error(c);
+    cup__tuning all = {0};
+    cup_status status = CUP_OK;
+    for (int i = 0; i < count && status == CUP_OK; i++)
+        status = cup__tuning_read(&c->error, from[i], true, &all);
+    if (status == CUP_OK)
+        status = cup__tuning_save(&c->error, &all, to);
+    cup__tuning_free(&all);
+    return status;
+}

@@ -1,0 +1,182 @@
+/* Tuning records: their text, and tuning on the fake card. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "cuda/support.h"
+#include "cupola/cupola.h"
+#include "ops/product_tuned.h"
+#include "test.h"
+
+#define LINE(call, way, us) "card\t13000\t0.1.0\t" call "\t" way "\t" us "\n"
+
+static cup_status parse(cup__error *error, const char *text, cup__tuning *to)
+{
+    return cup__tuning_parse(error, "some.tsv", text, strlen(text), to);
+}
+
+TEST(tuning_later_lines_count)
+{
+    cup__error error = {0};
+    cup__tuning t = {0};
+    cup__text text = {0};
+    EXPECT_OK(&error, parse(&error, "# a comment\n\n" LINE("b", "x", "2") LINE("a", "y", "3.5"), &t));
+    EXPECT_OK(&error, parse(&error, LINE("b", "z", "1"), &t));
+    EXPECT_INT(t.count, 2);
+    cup__tuning_write(&t, &text);
+    EXPECT_CONTAINS(text.bytes, LINE("a", "y", "3.5") LINE("b", "z", "1"));
+    EXPECT(!strstr(text.bytes, "\tx\t"));
+    cup__tuning again = {0};
+    EXPECT_OK(&error, parse(&error, text.bytes, &again));
+    EXPECT_INT(again.count, 2);
+    cup__tuning_free(&again);
+    cup__tuning_free(&t);
+    cup__text_free(&text);
+}
+
+TEST(tuning_refuses_what_is_no_record)
+{
+    static const char *const bad[] = {
+        "card\t13000\t0.1.0\tcall\tway\n",      "card\t13000\t0.1.0\tcall\tway\t1\tmore\n",
+        "card\t13000\t0.1.0\tcall\t\t1\n",      "card\t13000\t0.1.0\tcall\tway\tfast\n",
+        "card\t13000\t0.1.0\tcall\tway\t-1\n",  "card\t13000\t0.1.0\tcall\tway\tinf\n",
+        "card\t13000\t0.1.0\tcall\tway\t1 us\n"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        cup__error error = {0};
+        cup__tuning t = {0};
+        EXPECT_INT(parse(&error, bad[i], &t), CUP_FORMAT);
+        EXPECT_CONTAINS(error.text, "some.tsv: line 1");
+        cup__tuning_free(&t);
+    }
+    cup__error error = {0};
+    cup__tuning t = {0};
+    EXPECT_INT(cup__tuning_parse(&error, "some.tsv", "a\0b", 3, &t), CUP_FORMAT);
+    EXPECT_CONTAINS(error.text, "binary");
+}
+
+TEST(tuning_ways_as_text)
+{
+    static const char *const good[] = {
+        "rows", "cublaslt rank=3", "mma",
+        "wgmma tile_m=128 tile_n=192 consumers=2 stages=4 cluster_m=2 cluster_n=1 parts=3 "
+        "pingpong=1"};
+    static const char *const bad[] = {
+        "", "row", "rows ", "cublaslt", "cublaslt rank=9", "cublaslt rank=", "wgmma",
+        "wgmma tile_m=127 tile_n=192 consumers=2 stages=4 cluster_m=2 cluster_n=1 parts=3 "
+        "pingpong=1",
+        "wgmma tile_m=128 tile_n=192 consumers=2 stages=4 cluster_m=2 cluster_n=1 parts=0 "
+        "pingpong=1"};
+    cup__way way;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        cup__text text = {0};
+        EXPECT(cup__way_parse(good[i], &way));
+        cup__way_text(&way, &text);
+        EXPECT_TEXT(text.bytes, good[i]);
+        cup__text_free(&text);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (cup__way_parse(bad[i], &way))
+            test_fail(__FILE__, __LINE__, "\"%s\" was taken for a way", bad[i]);
+}
+
+static char way_found[200];
+
+static void take_result(const cup_tune_result *r, void *user)
+{
+    ++*(int *)user;
+    snprintf(way_found, sizeof way_found, "%s", r->way);
+}
+
+static void hear(void *user, const char *line)
+{
+    const char *way = strstr(line, "  tuned: ");
+    if (way)
+        snprintf(user, sizeof way_found, "%s", way + 9);
+}
+
+static cup_context *fake_context(void)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    if (cup_error(c))
+        test_fail(__FILE__, __LINE__, "%s", cup_error_text(c));
+    return c;
+}
+
+static void multiply(cup_context *c, int64_t m)
+{
+    cup_scope_open(c);
+    cup_tensor *a = cup_tensor_new(c, CUP_BF16, 2, (int64_t[]){m, 512});
+    cup_tensor *b = cup_tensor_new(c, CUP_BF16, 2, (int64_t[]){512, 256});
+    cup_matmul(c, a, b, false, false);
+    cup_scope_close(c);
+}
+
+TEST(tuning_is_found_by_the_next_context)
+{
+    char heard[sizeof way_found] = "";
+    int count = 0;
+    fake_begin();
+    setenv("CUP_KERNELS", "", 1);
+    setenv("FAKE_NVRTC_ANY", "1", 1);
+    setenv("CUP_LOG", "dispatch", 1);
+    cup_log_to(hear, heard);
+    cup_context *c = fake_context();
+    multiply(c, 1024);
+    EXPECT_TEXT(heard, "");
+    cup_bench_options how = {.dtype = CUP_BF16, .shapes = "1024x512 512x256"};
+    cup_tune(c, "matmul", &how, take_result, &count);
+    EXPECT_TEXT(cup_error_text(c), "");
+    EXPECT_INT(count, 1);
+    multiply(c, 1024);
+    EXPECT_TEXT(heard, way_found);
+    cup_context_free(c);
+
+    *heard = 0;
+    c = fake_context();
+    multiply(c, 1025);
+    EXPECT_TEXT(heard, "");
+    multiply(c, 1024);
+    EXPECT_TEXT(heard, way_found);
+    EXPECT_INT(cup_tuning(c, true), CUP_OK);
+    *heard = 0;
+    multiply(c, 1025);
+    EXPECT(*heard);
+    EXPECT_INT(cup_error(c), CUP_OK);
+    cup_context_free(c);
+    fake_expect_nothing_left();
+}
+
+TEST(tuning_needs_a_product_and_a_gpu)
+{
+    int count = 0;
+    cup_bench_options how = {.dtype = CUP_F32};
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    EXPECT_INT(cup_tune(c, "gelu", &how, take_result, &count), CUP_ARGUMENT);
+    cup_error_clear(c);
+    EXPECT_INT(cup_tune(c, "matmul", &how, take_result, &count), CUP_UNSUPPORTED);
+    cup_context_free(c);
+}
+
+TEST(tuning_files_are_merged)
+{
+    const char *folder = test_folder();
+    char from[2][300], to[300];
+    const char *paths[] = {from[0], from[1]};
+    static const char *const texts[] = {LINE("a", "rows", "2") LINE("b", "mma", "3"),
+                                        LINE("a", "mma", "1")};
+    cup__error error = {0};
+    for (int i = 0; i < 2; i++) {
+        snprintf(from[i], sizeof from[i], "%s/%d.tsv", folder, i);
+        EXPECT_OK(&error, cup__file_write(&error, from[i], texts[i], strlen(texts[i])));
+    }
+    snprintf(to, sizeof to, "%s/to.tsv", folder);
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    EXPECT_INT(cup_tuning_merge(c, paths, 2, to), CUP_OK);
+    cup__tuning merged = {0};
+    EXPECT_OK(&error, cup__tuning_read(&error, to, true, &merged));
+    EXPECT_INT(merged.count, 2);
+    EXPECT_TEXT(merged.lines[0].way, "mma");
+    cup__tuning_free(&merged);
+    cup_context_free(c);
+}

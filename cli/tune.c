@@ -7,7 +7,7 @@
 #include "cupola/prof.h"
 
 typedef struct tune_given {
-    const char *device, *dtype, *shapes, *to;
+    const char *device, *dtype, *shapes, *attributes, *to;
     cli_files ops, merge;
 } tune_given;
 
@@ -16,6 +16,8 @@ static const cli_option options[] = {
      "tune these ops alone; without it all three"},
     {"shapes", TEXT(tune_given, shapes), "SHAPES", NULL,
      "shapes of the inputs, as '32768x768 3072x768 3072'; without it those of the benchmark"},
+    {"attributes", TEXT(tune_given, attributes), "NAME=VALUE...", NULL,
+     "attributes that go with --shapes, as 'transpose_b=1'"},
     {"dtype", CHOICE(tune_given, dtype), "f32|f64|f16|bf16", "bf16", "dtype of the inputs"},
     {"device", TEXT(tune_given, device), "cuda[:N]", "cuda", "the GPU to measure on"},
     GROUP("Instead of measuring"),
@@ -58,7 +60,7 @@ static int measure(tune_run *run, cup_context *c)
     const tune_given *given = run->call->given;
     const char **ops = given->ops.count ? given->ops.name : all;
     int count = given->ops.count ? given->ops.count : 3;
-    cup_bench_options how = {.shapes = given->shapes};
+    cup_bench_options how = {.shapes = given->shapes, .attributes = given->attributes};
     cup_dtype_find(given->dtype, &how.dtype);
     if (!run->call->json)
         printf("%s\n", cup_device_text(c));
@@ -114,9 +116,9 @@ const cli_verb verb_tune = {
     .words = "measure matrix products and remember the fastest ways",
     .text = "Tries the kernels of this library, in the tile shapes that could be best, and the "
             "algorithms that cuBLASLt proposes, with the L2 cache flushed before each run. The "
-            "fastest is kept in a file of tuning records, which every later run on this card reads: "
-            "tuning.tsv in the folder of `cupola kernels path`, or the one that CUP_TUNING names. "
-            "CUP_LOG=dispatch tells what is taken.\n\n"
+            "fastest is kept in a file of tuning records, which every later run on this card "
+            "reads: tuning.tsv in the folder of `cupola kernels path`, or the one that CUP_TUNING "
+            "names. CUP_LOG=dispatch tells what is taken.\n\n"
             "Records are for one card, CUDA version of the driver and version of this library. "
             "Without one, a model of the card's times chooses. `cupola train --tune` measures what "
             "its model needs.",

@@ -3,7 +3,7 @@ _cupola()
 {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]} words=
     if [ "$COMP_CWORD" -eq 1 ]; then
-        words='train generate info ops check bench kernels help --version'
+        words='train generate info ops check bench tune kernels help --version'
     else
     case $verb:$before in
     train:--preset) words='char demo gpt2-124m gpt2-350m gpt2-774m gpt2-1558m' ;;
@@ -16,14 +16,16 @@ _cupola()
     train:--optimizer) words='adamw sgd lion muon' ;;
     bench:--dtype) words='f32 f64 f16 bf16' ;;
     bench:--format) words='text json csv tsv html markdown' ;;
+    tune:--dtype) words='f32 f64 f16 bf16' ;;
     *:--color) words='auto always never' ;;
     *) [[ $word == -* ]] && case $verb in
-        train) words=' --data --out --resume --preset --device --dtype --precision --threads --deterministic --memory-share --memory-page --seed --sample --tokenizer --vocabulary --layers --heads --kv-heads --width --hidden --context --positions --norm --mlp --bias --untied --dropout --steps --batch --accumulate --lr --lr-end --warmup --optimizer --beta1 --beta2 --momentum --weight-decay --clip --recompute --evaluate-every --evaluate-texts --save-every --json --color --help' ;;
+        train) words=' --data --out --resume --preset --device --dtype --precision --tune --threads --deterministic --memory-share --memory-page --seed --sample --tokenizer --vocabulary --layers --heads --kv-heads --width --hidden --context --positions --norm --mlp --bias --untied --dropout --steps --batch --accumulate --lr --lr-end --warmup --optimizer --beta1 --beta2 --momentum --weight-decay --clip --recompute --evaluate-every --evaluate-texts --save-every --json --color --help' ;;
         generate) words=' --from --prompt --no-echo --tokens --temperature --top-k --top-p --seed --device --threads --json --color --help' ;;
         info) words=' --searched --json --color --help' ;;
         ops) words=' --json --color --help' ;;
         check) words=' --op --device --json --color --help' ;;
         bench) words=' --op --device --dtype --shapes --attributes --indices --impl --chosen --seconds --no-error --format --from --peers --compare --noise --json --color --help' ;;
+        tune) words=' --op --shapes --attributes --dtype --device --merge --to --json --color --help' ;;
         kernels) words=' --arch --op --common --pack --threads --json --color --help' ;;
         esac ;;
     esac

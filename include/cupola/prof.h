@@ -98,8 +98,8 @@ CUP_API cup_status cup_bench(cup_context *c, const char *op, const cup_bench_opt
                              void *user);
 
 /* Measures how `op`, which must do matrix products on a GPU, is fastest at the shapes of the
- * options (dtype and shapes are looked at), and remembers it: in this context from now on, and in
- * the file of tuning records for later ones. Attributes are those of the op's own bench calls. */
+ * options (dtype, shapes and attributes are looked at), and remembers it: in this context from now
+ * on, and in the file of tuning records for later ones. */
 CUP_API cup_status cup_tune(cup_context *c, const char *op, const cup_bench_options *options,
                             void (*report)(const cup_tune_result *result, void *user), void *user);
 

@@ -114,7 +114,7 @@ static void compete(contest *k)
     for (int round = 0; round < RUNS_MOST && (round < 1 || seconds_now() < end); round++) {
         double limit = round < RUNS_FIRST ? INFINITY : HOPELESS * median(k, best_of(k));
         for (int i = 0; i < k->count; i++)
-            if (k->runs[i] >= 0 && median(k, i) * (k->runs[i] > 0) <= limit)
+            if (k->runs[i] == 0 || (k->runs[i] > 0 && median(k, i) <= limit))
                 run(k, i);
     }
 }

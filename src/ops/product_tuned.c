@@ -256,6 +256,12 @@ static bool prefer(cup__product_table *table, uint64_t hash, const cup__way *way
     return true;
 }
 
+static bool is_of(const cup__tuning_line *l, const cup__tuning_place *here, bool same_driver)
+{
+    return !strcmp(l->card, here->card) && !strcmp(l->version, here->version) &&
+           (strcmp(l->driver, here->driver) == 0) == same_driver;
+}
+
 /* Takes the records of this card and version: those of another driver first, so that those of
  * this one replace them. */
 static cup_status take_records(cup_context *c, const cup__tuning *tuning, cup__product_table *to)
@@ -267,8 +273,7 @@ static cup_status take_records(cup_context *c, const cup__tuning *tuning, cup__p
             const cup__tuning_line *l = &tuning->lines[i];
             uint64_t hash;
             cup__way way;
-            if (!strcmp(l->card, here.card) && !strcmp(l->version, here.version) &&
-                (strcmp(l->driver, here.driver) == 0) == same_driver && hash_of_text(l->call, &hash) &&
+            if (is_of(l, &here, same_driver) && hash_of_text(l->call, &hash) &&
                 cup__way_parse(l->way, &way) && !prefer(to, hash, &way))
                 return cup__fail(&c->error, CUP_MEMORY, "out of host memory for tuning records");
         }
@@ -276,7 +281,7 @@ static cup_status take_records(cup_context *c, const cup__tuning *tuning, cup__p
 }
 
 /* A file that cannot be used is said aloud and done without. */
-static void read_users(cup_context *c, cup__tuning *tuning)
+static void read_users(cup__tuning *tuning)
 {
     cup__error error = {0};
     char *path = NULL;
@@ -301,7 +306,7 @@ static cup__product_table *table_of(cup_context *c)
     cup_status status = cup__tuning_shipped(&c->error, &shipped);
     if (status == CUP_OK)
         status = take_records(c, &shipped, table);
-    read_users(c, &users);
+    read_users(&users);
     if (status == CUP_OK)
         take_records(c, &users, table);
     cup__tuning_free(&shipped);

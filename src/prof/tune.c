@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "ops/product_tune.h"
+#include "prof/attributes.h"
 #include "prof/check.h"
 #include "tensor/context.h"
 
@@ -57,6 +58,33 @@ static cup_status tune_sample(const tuner *t, const cup__sample *sample, cup_dty
     return CUP_OK;
 }
 
+static cup_status tune_samples(const tuner *t, const cup__sample *samples, cup_dtype dtype)
+{
+    cup_status status = CUP_OK;
+    for (const cup__sample *s = samples; s && s->shapes && status == CUP_OK; s++) {
+        cup_scope_open(t->c);
+        status = tune_sample(t, s, dtype);
+        cup__scope_pop(t->c);
+    }
+    return status;
+}
+
+static cup_status tune_given(const tuner *t, const cup_bench_options *options)
+{
+    size_t size = t->row->attributes_size;
+    char *attributes = cup__calloc(1, size + 1);
+    if (!attributes)
+        return cup__fail(&t->c->error, CUP_MEMORY, "out of host memory for tuning");
+    const cup__sample given[] = {{options->shapes, attributes}, {0}};
+    cup_status status = CUP_OK;
+    if (options->attributes)
+        status = cup__attributes_parse(&t->c->error, t->row, options->attributes, attributes);
+    if (status == CUP_OK)
+        status = tune_samples(t, given, options->dtype);
+    cup__free(attributes);
+    return status;
+}
+
 cup_status cup_tune(cup_context *c, const char *op, const cup_bench_options *options,
                     void (*report)(const cup_tune_result *result, void *user), void *user)
 {
@@ -69,17 +97,8 @@ cup_status cup_tune(cup_context *c, const char *op, const cup_bench_options *opt
     if (!c->device->is_cuda)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "tuning is for GPUs; the CPU has one way to do a product");
-    const cup__sample *own = t.row->op->bench;
-    const cup__sample given[] = {{options->shapes, own ? own->attributes : NULL}, {0}};
-    cup_status status = CUP_OK;
-    for (const cup__sample *s = options->shapes ? given : own; s && s->shapes; s++) {
-        if (status != CUP_OK)
-            break;
-        cup_scope_open(c);
-        status = tune_sample(&t, s, options->dtype);
-        cup__scope_pop(c);
-    }
-    return status;
+    return options->shapes ? tune_given(&t, options)
+                           : tune_samples(&t, t.row->op->bench, options->dtype);
 }
 
 cup_status cup_tuning(cup_context *c, bool on)

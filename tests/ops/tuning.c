@@ -21,7 +21,8 @@ TEST(tuning_later_lines_count)
     cup__error error = {0};
     cup__tuning t = {0};
     cup__text text = {0};
-    EXPECT_OK(&error, parse(&error, "# a comment\n\n" LINE("b", "x", "2") LINE("a", "y", "3.5"), &t));
+    EXPECT_OK(&error,
+              parse(&error, "# a comment\n\n" LINE("b", "x", "2") LINE("a", "y", "3.5"), &t));
     EXPECT_OK(&error, parse(&error, LINE("b", "z", "1"), &t));
     EXPECT_INT(t.count, 2);
     cup__tuning_write(&t, &text);

@@ -4,6 +4,8 @@
 #ifndef CUP_CHANNELS_CUH
 #define CUP_CHANNELS_CUH
 
+#include "divide.cuh"
+
 #ifdef __CUDACC__
 #include "rows.cuh"
 #endif
@@ -17,6 +19,7 @@ typedef struct channels_call {
     unsigned tasks;           /* partial sums, or blocks of columns */
     unsigned tiles;           /* of columns */
     unsigned constant;        /* the statistics do not depend on x */
+    divisor by_parts, by_each;
     double momentum, eps;
 } channels_call;
 

@@ -21,6 +21,21 @@ DEVICE int lane()
     return threadIdx.x % 32;
 }
 
+/* For a kernel launched as a dependent: waits for the work before it. Otherwise nothing. */
+DEVICE void wait_for_previous_kernel()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+DEVICE void let_next_kernel_start()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 #if __CUDA_ARCH__ >= 900
 
 /* The reverse of load_matrices: lane i gives the address of row i % 8 of matrix i / 8. */
@@ -96,6 +111,16 @@ DEVICE bool barrier_is_over(uint32_t barrier, uint32_t phase)
     return is != 0;
 }
 
+/* Orders a copy of neighbouring bytes of global memory, a multiple of 16 and aligned to that, into
+ * shared memory; `barrier` is told of them. */
+DEVICE void copy_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
+                 "%2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
 DEVICE uint64_t nanoseconds()
 {
     uint64_t now;
@@ -143,15 +168,17 @@ DEVICE void cluster_meet()
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/* For a kernel launched as a dependent: waits for the work before it. Otherwise nothing. */
-DEVICE void wait_for_previous_kernel()
+/* Sends 16 bytes to the same address of the shared memory of block `block` of the cluster, and
+ * tells the same barrier there. Unlike cluster_meet it waits for nothing that this thread wrote. */
+DEVICE void send16(uint32_t to, uint32_t barrier, uint32_t block, const uint32_t (&words)[4])
 {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
-DEVICE void let_next_kernel_start()
-{
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("{\n.reg .b32 there, told;\nmapa.shared::cluster.u32 there, %0, %2;\n"
+                 "mapa.shared::cluster.u32 told, %1, %2;\n"
+                 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [there], "
+                 "{%3, %4, %5, %6}, [told];\n}\n" ::"r"(to),
+                 "r"(barrier), "r"(block), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+                 "r"(words[3])
+                 : "memory");
 }
 
 #endif

@@ -67,11 +67,61 @@ struct two_sums {
     }
 };
 
+/* Moments of a row are taken around a pivot, its first element, or around 0 for 16-bit elements,
+ * whose own rounding is larger than what is lost so; and once more around the mean where that is
+ * FAR away: squared, in variances. */
+#ifndef PIVOT
+#define PIVOT (sizeof(T) > 2)
+#endif
+#define FAR (PIVOT ? 8 : 256)
+
+/* Groups of one warp go on together. */
+DEVICE bool any_of_warp(bool x)
+{
+    return GROUP < 32 ? __any_sync(0xffffffffu, x) : x;
+}
+
 /* Where piece `p` of this thread begins in a span. */
 DEVICE int piece_at(int p)
 {
     return (p * GROUP + (int)threadIdx.x % GROUP) * VEC;
 }
+
+/* Count elements as whole words: left to itself the compiler gives each 16-bit element a register
+ * of its own, or converts all of them before a loop. */
+template <typename Element, int Count> struct packed {
+    enum { count = (sizeof(Element) * Count + 3) / 4 };
+    union view {
+        vec<Element, Count> elements;
+        uint32_t words[count];
+        __device__ __forceinline__ view() {}
+    };
+    uint32_t words[count];
+
+    __device__ __forceinline__ void read(const Element *from)
+    {
+        view v;
+        v.elements = load<Count>(from);
+#pragma unroll
+        for (int i = 0; i < count; i++) {
+            words[i] = v.words[i];
+            asm volatile("" : "+r"(words[i]));
+        }
+    }
+
+    __device__ __forceinline__ void unpack(real (&out)[Count]) const
+    {
+        view v;
+#pragma unroll
+        for (int i = 0; i < count; i++) {
+            v.words[i] = words[i];
+            asm volatile("" : "+r"(v.words[i]));
+        }
+#pragma unroll
+        for (int k = 0; k < Count; k++)
+            out[k] = convert<real>(v.elements.at[k]);
+    }
+};
 
 /* Multiplies by gamma and adds beta, from `at` on, where there are such. */
 template <typename Param>

@@ -19,6 +19,8 @@ static const cup__sample samples[] = {
     {"9x11x13x130 130 130 130 130", &train_last},
     {"513x2x8 8 8 8 8", &train_last},
     {"300x70 70 - - -", &train},
+    {"2x64x32x32 64 64 64 64", &train},
+    {"1x300x8x64 300 300 300 300", &train},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"32x64x128x128 64 64 64 64", &train},
                                     {"32x64x32x32 64 64 64 64", &train},

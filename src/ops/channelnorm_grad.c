@@ -134,11 +134,13 @@ static const cup__sample samples[] = {
     {"7x33x7x7 7x33x7x7 33 33 33", &batch},
     {"3x5x65x33 3x5x65x33 5 5 5", &batch},
     {"2x3x128x128 2x3x128x128 3 3 3", &batch},
-    {"8x16x16x64 8x16x16x64 64 64 64", &batch_last},
+    {"8x8x16x64 8x8x16x64 64 64 64", &batch_last},
     {"9x11x13x130 9x11x13x130 130 130 130", &batch_last},
     {"3x16x7x9 3x16x7x9 3x2 3x2 16", &two},
     {"2x4x64x64 2x4x64x64 2x4 2x4 4", &each},
     {"3x9x11x64 3x9x11x64 3x32 3x32 64", &many_last},
+    {"2x64x16x32 2x64x16x32 64 64 64", &batch},
+    {"1x270x8x64 1x270x8x64 270 270 -", &batch},
     {NULL, NULL}};
 static const cup__sample bench[] = {
     {"32x64x128x128 32x64x128x128 64 64 64", &batch},

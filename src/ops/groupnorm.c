@@ -18,6 +18,8 @@ static const cup__sample samples[] = {
     {"2x4x64x64 4 4", &each},
     {"3x9x11x64 64 64", &many_last},
     {"2x70x130 130 130", &two_last},
+    {"6x64x16x32 64 64", &eight},
+    {"4x80x8x64 80 80", &each},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"32x64x128x128 64 64", &eight},
                                     {"32x64x128x128 64 64", &each},

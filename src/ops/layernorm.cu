@@ -1,7 +1,7 @@
 /* y = (s - mean) rstd gamma + beta over rows, s = x + residual when ADD; without CENTRED the mean
  * is not subtracted. A group of GROUP threads holds a row in registers, so x is read once and y
  * written once; with LONG the row does not fit and is read in each of the three passes.
- * Grid: GROUPS rows a block. The mean has a second part, `rest`, that repairs its own rounding. */
+ * Grid: GROUPS rows a block. */
 #include "rows.cuh"
 
 #ifndef PARAM
@@ -28,27 +28,92 @@ struct row_of_x {
 
     __device__ __forceinline__ void read(int64_t first, int from, int width, bool write)
     {
-        unit raw[PIECES], more[PIECES];
+        packed<T, VEC> raw[PIECES], more[PIECES];
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (from + piece_at(p) < width) {
-                raw[p] = load<VEC>(x + first + from + piece_at(p));
+                raw[p].read(x + first + from + piece_at(p));
                 if (ADD)
-                    more[p] = load<VEC>(residual + first + from + piece_at(p));
+                    more[p].read(residual + first + from + piece_at(p));
             }
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (from + piece_at(p) < width) {
-                to_reals(raw[p], v[p]);
+                real other[VEC] = {};
+                raw[p].unpack(v[p]);
+                if (ADD)
+                    more[p].unpack(other);
 #pragma unroll
                 for (int k = 0; k < (ADD ? VEC : 0); k++)
-                    v[p][k] += to_real(more[p].at[k]);
+                    v[p][k] += other[k];
                 if (ADD && write)
                     store(sum + first + from + piece_at(p), from_reals<T, VEC>(v[p]));
             }
     }
 };
 
+#if !LONG
+
+/* The sums of what is left of a row without the pivot, where there is one, and of its squares. */
+DEVICE pair sums_of(real (&v)[PIECES][VEC], bool centre, real pivot, int span)
+{
+    pair sums = {0, 0};
+#pragma unroll
+    for (int p = 0; p < PIECES; p++)
+        if (piece_at(p) < span)
+#pragma unroll
+            for (int k = 0; k < VEC; k++) {
+                if (centre)
+                    v[p][k] -= pivot;
+                if (CENTRED)
+                    sums.a += v[p][k];
+                sums.b += v[p][k] * v[p][k];
+            }
+    return sums;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+layernorm_fwd(const T *x, const T *residual, const P *gamma, const P *beta, T *y, T *sum,
+              real *means, real *rstds, int64_t rows, int width, real eps)
+{
+    int64_t row = (int64_t)blockIdx.x * GROUPS + threadIdx.x / GROUP, first = row * width;
+    int span = row < rows ? width : 0; /* a group without a row only takes part in the reductions */
+    row_of_x r = {x, residual, sum};
+    real pivot = 0, per = 1 / (real)width;
+    if (PIVOT && CENTRED && span)
+        pivot = to_real(x[first]) + (ADD ? to_real(residual[first]) : 0);
+    r.read(first, 0, span, true);
+    pair sums = group_reduce<0>(sums_of(r.v, PIVOT, pivot, span), two_sums());
+    real shift = CENTRED ? sums.a * per : 0, var = sums.b * per - shift * shift;
+    if (CENTRED && any_of_warp(shift * shift > FAR * var)) {
+        r.read(first, 0, span, false);
+        pivot += shift;
+        sums = group_reduce<1>(sums_of(r.v, true, pivot, span), two_sums());
+        shift = sums.a * per;
+        var = sums.b * per - shift * shift;
+    }
+    real rstd = rsqrt(var + eps), less = -shift * rstd;
+#pragma unroll
+    for (int p = 0; p < PIECES; p++)
+        if (piece_at(p) < span) {
+            real out[VEC];
+#pragma unroll
+            for (int k = 0; k < VEC; k++)
+                out[k] = r.v[p][k] * rstd + less;
+            scale_by(out, gamma, beta, piece_at(p));
+            store(y + first + piece_at(p), from_reals<T, VEC>(out));
+        }
+    if (span && threadIdx.x % GROUP == 0) {
+        if (means)
+            means[row] = pivot + shift;
+        if (rstds)
+            rstds[row] = rstd;
+    }
+}
+
+#else
+
+/* The mean has a second part, `rest`, that repairs its own rounding. */
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 layernorm_fwd(const T *x, const T *residual, const P *gamma, const P *beta, T *y, T *sum,
               real *means, real *rstds, int64_t rows, int width, real eps)
@@ -57,13 +122,10 @@ layernorm_fwd(const T *x, const T *residual, const P *gamma, const P *beta, T *y
     int span = row < rows ? width : 0; /* a group without a row only takes part in the reductions */
     row_of_x r = {x, residual, sum};
     real mean = 0;
-    if (!LONG)
-        r.read(first, 0, span, true);
     if (CENTRED) {
         real total = 0;
         for (int from = 0; from < span; from += SPAN) {
-            if (LONG)
-                r.read(first, from, span, true);
+            r.read(first, from, span, true);
 #pragma unroll
             for (int p = 0; p < PIECES; p++)
                 if (from + piece_at(p) < span)
@@ -75,8 +137,7 @@ layernorm_fwd(const T *x, const T *residual, const P *gamma, const P *beta, T *y
     }
     pair sums = {0, 0};
     for (int from = 0; from < span; from += SPAN) {
-        if (LONG)
-            r.read(first, from, span, !CENTRED);
+        r.read(first, from, span, !CENTRED);
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (from + piece_at(p) < span)
@@ -91,15 +152,14 @@ layernorm_fwd(const T *x, const T *residual, const P *gamma, const P *beta, T *y
     real rest = CENTRED ? sums.a / (real)width : 0;
     real rstd = 1 / sqrt(sums.b / (real)width - rest * rest + eps);
     for (int from = 0; from < span; from += SPAN) {
-        if (LONG)
-            r.read(first, from, span, false);
+        r.read(first, from, span, false);
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (from + piece_at(p) < span) {
                 real out[VEC];
 #pragma unroll
                 for (int k = 0; k < VEC; k++)
-                    out[k] = ((LONG ? r.v[p][k] - mean : r.v[p][k]) - rest) * rstd;
+                    out[k] = (r.v[p][k] - mean - rest) * rstd;
                 scale_by(out, gamma, beta, from + piece_at(p));
                 store(y + first + from + piece_at(p), from_reals<T, VEC>(out));
             }
@@ -111,3 +171,5 @@ layernorm_fwd(const T *x, const T *residual, const P *gamma, const P *beta, T *y
             rstds[row] = rstd;
     }
 }
+
+#endif

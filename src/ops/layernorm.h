@@ -36,6 +36,18 @@ const char *cup__layernorm_cuda_refuses(const cup__call *call);
 cup_status cup__layernorm_cuda(cup__call *call);
 cup_status cup__layernorm_back_cuda(cup__call *call);
 
+const char *cup__layernorm_ring_refuses(const cup__call *call);
+cup_status cup__layernorm_ring(cup__call *call);
+const char *cup__layernorm_back_ring_refuses(const cup__call *call);
+cup_status cup__layernorm_back_ring(cup__call *call);
+
+/* Memory for the partial sums of dgamma and dbeta, [blocks, parts, width], and the kernel that
+ * adds them up. */
+cup_tensor *cup__layernorm_partial(cup_context *c, const cup__layernorm_back *b, int parts,
+                                   int64_t blocks);
+cup_status cup__layernorm_finish(cup__call *call, const cup__layernorm_back *b,
+                                 cup_tensor *partial);
+
 extern const cup__impl cup__layernorm_impls[];
 
 /* The fields of the four descriptors. The domain is off centre, so that the mean matters. */

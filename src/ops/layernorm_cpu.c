@@ -3,12 +3,14 @@
 #include <string.h>
 
 #include "base/parallel.h"
+#include "base/stream.h"
 #include "ops/attributes.h"
 #include "ops/layernorm.h"
 #include "ops/pointwise.h"
 
 #define LANES 64
 #define CHUNK 4096    /* elements summed in single precision before double takes over */
+#define FAR 8         /* squared distance of pivot and mean, in variances: look again */
 #define ROW_BLOCK 64  /* rows whose dgamma and dbeta are summed in single precision */
 
 /* Halves the lanes until one is left. */
@@ -66,8 +68,9 @@ CUP__WIDE static void add_row(float *sum, const float *x, const float *residual,
 typedef struct forward {
     cup__layernorm n;
     const float *gamma, *beta; /* ones and zeros when left out */
-    float *buffers;            /* three rows a task */
+    float *buffers;            /* four rows a task */
     int64_t tasks;
+    bool stream;               /* results go around the caches */
 } forward;
 
 static const float *row_of(const cup_tensor *t, int64_t row, int64_t width, float *buffer)
@@ -91,32 +94,60 @@ static void put_row(cup_tensor *t, int64_t row, int64_t width, const float *from
                        width);
 }
 
+/* Where a row of a result is made, and how it gets to its place. */
+static float *made_at(const forward *f, cup_tensor *t, int64_t row, float *buffer)
+{
+    return f->stream ? buffer : place_of(t, row, f->n.width, buffer);
+}
+
+static void deliver(const forward *f, cup_tensor *t, int64_t row, const float *made, float *spare)
+{
+    if (!f->stream) {
+        put_row(t, row, f->n.width, made);
+        return;
+    }
+    size_t bytes = (size_t)(f->n.width * cup_dtype_size(t->dtype));
+    if (t->dtype != CUP_F32)
+        cup__store_f32(spare, made, t->dtype, f->n.width);
+    cup__stream((char *)t->data + (size_t)row * bytes, t->dtype == CUP_F32 ? made : spare, bytes);
+}
+
+/* The sums are taken around the row's first element, and once more around the mean where that is so
+ * far away that the variance would drown. */
+static void statistics(const forward *f, const float *x, double *mean, double *var)
+{
+    double width = (double)f->n.width, pivot = f->n.centred ? (double)x[0] : 0, sum, squares;
+    moments(x, f->n.width, (float)pivot, &sum, &squares);
+    double shift = f->n.centred ? sum / width : 0;
+    *var = squares / width - shift * shift;
+    if (f->n.centred && !(shift * shift <= FAR * *var)) {
+        pivot = (double)(float)(pivot + shift);
+        moments(x, f->n.width, (float)pivot, &sum, &squares);
+        shift = sum / width;
+        *var = squares / width - shift * shift;
+    }
+    *mean = pivot + shift;
+}
+
 static void forward_row(const forward *f, int64_t row, float *buffer)
 {
     const cup__layernorm *n = &f->n;
-    float *second = buffer + n->width, *third = second + n->width;
+    float *second = buffer + n->width, *third = second + n->width, *spare = third + n->width;
     const float *x = row_of(n->x, row, n->width, buffer);
     if (n->sum) {
-        float *sum = place_of(n->sum, row, n->width, third);
+        float *sum = made_at(f, n->sum, row, third);
         add_row(sum, x, row_of(n->residual, row, n->width, second), n->width);
-        put_row(n->sum, row, n->width, sum);
+        deliver(f, n->sum, row, sum, spare);
         x = sum; /* not yet rounded to 16 bits */
     }
-    double width = (double)n->width, sum = 0, squares = 0, rest = 0;
-    float mean = 0;
-    if (n->centred) {
-        moments(x, n->width, x[0], &sum, &squares);
-        mean = (float)((double)x[0] + sum / width);
-    }
-    moments(x, n->width, mean, &sum, &squares);
-    if (n->centred)
-        rest = sum / width;
-    double rstd = 1 / sqrt(squares / width - rest * rest + n->eps);
-    float *y = place_of(n->y, row, n->width, second);
-    scale_row(y, x, n->width, mean, (float)rest, (float)rstd, f->gamma, f->beta);
-    put_row(n->y, row, n->width, y);
+    double mean, var;
+    statistics(f, x, &mean, &var);
+    double rstd = 1 / sqrt(var + n->eps);
+    float near = (float)mean, *y = made_at(f, n->y, row, second);
+    scale_row(y, x, n->width, near, (float)(mean - (double)near), (float)rstd, f->gamma, f->beta);
+    deliver(f, n->y, row, y, spare);
     if (n->mean)
-        ((float *)n->mean->data)[row] = (float)((double)mean + rest);
+        ((float *)n->mean->data)[row] = near;
     if (n->rstd)
         ((float *)n->rstd->data)[row] = (float)rstd;
 }
@@ -128,8 +159,10 @@ static void forward_task(int64_t begin, int64_t end, void *user)
     for (int64_t task = begin; task < end; task++) {
         int64_t row = f->n.rows * task / f->tasks, last = f->n.rows * (task + 1) / f->tasks;
         for (; row < last; row++)
-            forward_row(f, row, f->buffers + task * 3 * f->n.width);
+            forward_row(f, row, f->buffers + task * 4 * f->n.width);
     }
+    if (f->stream)
+        cup__stream_end();
 }
 
 /* A vector as floats, all `missing` when it was left out. */
@@ -162,7 +195,7 @@ cup_status cup__layernorm_cpu(cup__call *call)
 {
     forward f = {.n = cup__layernorm_of(call)};
     f.tasks = tasks_for(f.n.rows * f.n.width / CHUNK + 1);
-    cup_tensor *memory = floats(call->c, 2 + 3 * f.tasks, f.n.width);
+    cup_tensor *memory = floats(call->c, 2 + 4 * f.tasks, f.n.width);
     if (!memory)
         return call->c->error.status;
     float *gamma = memory->data, *beta = gamma + f.n.width;
@@ -171,6 +204,7 @@ cup_status cup__layernorm_cpu(cup__call *call)
     f.gamma = gamma;
     f.beta = beta;
     f.buffers = beta + f.n.width;
+    f.stream = f.n.rows * f.n.width * cup_dtype_size(f.n.y->dtype) >= CUP__STREAM_LEAST;
     cup__parallel_for(f.tasks, 1, forward_task, &f);
     cup_tensor_free(memory);
     return CUP_OK;
@@ -305,6 +339,8 @@ cup_status cup__layernorm_back_cpu(cup__call *call)
 const cup__impl cup__layernorm_impls[] = {
     {.name = "rows", .place = CUP__CPU, .refuses = cup__layernorm_cpu_refuses,
      .run = cup__layernorm_cpu},
+    {.name = "ring", .place = CUP__CUDA, .refuses = cup__layernorm_ring_refuses,
+     .run = cup__layernorm_ring},
     {.name = "rows", .place = CUP__CUDA, .refuses = cup__layernorm_cuda_refuses,
      .run = cup__layernorm_cuda},
     {0},

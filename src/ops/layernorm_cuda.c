@@ -7,8 +7,9 @@
 
 #define BLOCK 128     /* threads of a forward block whose rows take a warp or less */
 #define FINISH 32     /* columns a block of layernorm_finish adds up */
+#define FINISH_THREADS 512
 #define SLICES_MOST 64
-#define KNOBS 12
+#define KNOBS 11
 
 static int widest(cup_dtype dtype)
 {
@@ -142,7 +143,6 @@ static void plan_backward(backward *w, const cup__call *call)
     plan_groups(w);
     const cup__knob knobs[KNOBS] = {{"CUP_T", b->x->dtype},
                                     {"PARAM", param_dtype(b->gamma, NULL, a->dtype)},
-                                    {"RESULT", a->dtype},
                                     {"CENTRED", b->mean != NULL},
                                     {"DSUM", b->dsum != NULL},
                                     {"PARTS", w->parts},
@@ -207,17 +207,29 @@ static cup_status launch_long(backward *w)
                        CUP__ARG(b->rows), CUP__ARG(slice), CUP__ARG(w->width));
 }
 
-static cup_status launch_finish(backward *w)
+cup_tensor *cup__layernorm_partial(cup_context *c, const cup__layernorm_back *b, int parts,
+                                   int64_t blocks)
 {
-    const cup__layernorm_back *b = &w->b;
-    cup__kernel *kernel = kernel_of(w, "layernorm_finish");
+    cup__shape shape = {
+        b->x->dtype == CUP_F64 ? CUP_F64 : CUP_F32, 3, {blocks, parts, b->width}};
+    return cup__tensor_make(c, &shape, "partial sums");
+}
+
+cup_status cup__layernorm_finish(cup__call *call, const cup__layernorm_back *b, cup_tensor *partial)
+{
+    const cup__layernorm_grad_attributes *a = call->attributes;
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    const cup__knob knobs[] = {{"CUP_T", b->x->dtype}, {"RESULT", a->dtype}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "layernorm_finish.cu", "layernorm_finish", knobs, 2);
     if (!kernel)
-        return b->x->context->error.status;
-    int columns = w->parts * w->width, count = (int)w->blocks;
-    cup__grid grid = {.x = (columns + FINISH - 1) / FINISH, .threads = 256};
+        return call->c->error.status;
+    int width = (int)b->width, count = (int)partial->shape[0];
+    int columns = (int)partial->shape[1] * width;
+    cup__grid grid = {.x = (columns + FINISH - 1) / FINISH, .threads = FINISH_THREADS,
+                      .dependent = true};
     void *dgamma = cup__data_of(b->dgamma), *dbeta = cup__data_of(b->dbeta);
-    return cup__launch(w->gpu, kernel, grid, CUP__ARG(w->partial->data), CUP__ARG(dgamma),
-                       CUP__ARG(dbeta), CUP__ARG(count), CUP__ARG(w->width), CUP__ARG(columns));
+    return cup__launch(gpu, kernel, grid, CUP__ARG(partial->data), CUP__ARG(dgamma),
+                       CUP__ARG(dbeta), CUP__ARG(count), CUP__ARG(width), CUP__ARG(columns));
 }
 
 cup_status cup__layernorm_back_cuda(cup__call *call)
@@ -225,9 +237,7 @@ cup_status cup__layernorm_back_cuda(cup__call *call)
     backward w = {.b = cup__layernorm_back_of(call), .gpu = cup__cuda_of(call->c->device)};
     plan_backward(&w, call);
     if (w.parts) {
-        cup__shape shape = {w.b.x->dtype == CUP_F64 ? CUP_F64 : CUP_F32, 3,
-                            {w.blocks, w.parts, w.b.width}};
-        w.partial = cup__tensor_make(call->c, &shape, "partial sums");
+        w.partial = cup__layernorm_partial(call->c, &w.b, w.parts, w.blocks);
         if (!w.partial)
             return call->c->error.status;
     }
@@ -235,7 +245,7 @@ cup_status cup__layernorm_back_cuda(cup__call *call)
                         : w.plan.fits ? launch_whole(&w)
                                       : launch_long(&w);
     if (status == CUP_OK && w.parts)
-        status = launch_finish(&w);
+        status = cup__layernorm_finish(call, &w.b, w.partial);
     cup_tensor_free(w.partial);
     return status;
 }

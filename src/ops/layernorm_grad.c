@@ -94,6 +94,8 @@ static cup_status specification(cup__call *call)
 static const cup__impl impls[] = {
     {.name = "rows", .place = CUP__CPU, .refuses = cup__layernorm_cpu_refuses,
      .run = cup__layernorm_back_cpu},
+    {.name = "ring", .place = CUP__CUDA, .refuses = cup__layernorm_back_ring_refuses,
+     .run = cup__layernorm_back_ring},
     {.name = "rows", .place = CUP__CUDA, .refuses = cup__layernorm_cuda_refuses,
      .run = cup__layernorm_back_cuda},
     {0},

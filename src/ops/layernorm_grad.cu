@@ -9,9 +9,6 @@
 #ifndef PARAM
 #define PARAM CUP_T /* dtype of gamma */
 #endif
-#ifndef RESULT
-#define RESULT PARAM /* of dgamma and dbeta */
-#endif
 #ifndef CENTRED
 #define CENTRED 1
 #endif
@@ -29,7 +26,6 @@
 #endif
 
 typedef dtype_of<PARAM>::type P;
-typedef dtype_of<RESULT>::type result;
 typedef vec<T, VEC> unit;
 typedef two<real> pair;
 
@@ -258,32 +254,3 @@ layernorm_bwd(const T *dy, const T *x, const real *means, const real *rstds, con
 }
 
 #endif
-
-/* Adds `count` partial rows of `width` columns; the first `half` columns are dgamma, where there
- * is one. 32 columns a block, 8 warps with rows of their own. */
-extern "C" __global__ void __launch_bounds__(256)
-layernorm_finish(const real *partial, result *dgamma, result *dbeta, int count, int half, int width)
-{
-    __shared__ real shared[8][33];
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int64_t column = (int64_t)blockIdx.x * 32 + lane;
-    real sum = 0;
-    if (column < width)
-#pragma unroll 4
-        for (int row = warp; row < count; row += 8)
-            sum += partial[(int64_t)row * width + column];
-    shared[warp][lane] = sum;
-    __syncthreads();
-    if (warp || column >= width)
-        return;
-#pragma unroll
-    for (int w = 1; w < 8; w++)
-        sum += shared[w][lane];
-    result out = convert<result>(sum);
-    if (column < half) {
-        if (dgamma)
-            dgamma[column] = out;
-    } else if (dbeta) {
-        dbeta[column - half] = out;
-    }
-}

@@ -1,0 +1,39 @@
+/* Adds `count` partial rows of `width` columns in a fixed order; the first `half` columns are
+ * dgamma, where there is one, the others dbeta. 32 columns a block, its warps with rows of their
+ * own. The launch may begin before the kernel that writes the partial rows has ended. */
+#include "hopper.cuh"
+
+#ifndef RESULT
+#define RESULT CUP_T /* of dgamma and dbeta */
+#endif
+#define WARPS 16
+
+typedef dtype_of<RESULT>::type result;
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+layernorm_finish(const real *partial, result *dgamma, result *dbeta, int count, int half, int width)
+{
+    __shared__ real shared[WARPS][33];
+    int warp = threadIdx.x / 32;
+    int64_t column = (int64_t)blockIdx.x * 32 + lane();
+    real sum = 0;
+    wait_for_previous_kernel();
+    if (column < width)
+#pragma unroll 5
+        for (int row = warp; row < count; row += WARPS)
+            sum += partial[(int64_t)row * width + column];
+    shared[warp][lane()] = sum;
+    __syncthreads();
+    if (warp || column >= width)
+        return;
+#pragma unroll
+    for (int w = 1; w < WARPS; w++)
+        sum += shared[w][lane()];
+    result out = convert<result>(sum);
+    if (column < half) {
+        if (dgamma)
+            dgamma[column] = out;
+    } else if (dbeta) {
+        dbeta[column - half] = out;
+    }
+}

@@ -1,0 +1,175 @@
+/* dx = rstd (g - mean g - n mean(g n)) + dsum over rows, with g = gamma dy and n the normalised x;
+ * without CENTRED the mean of g is not subtracted. As layernorm_grad.cu, for Hopper and later and
+ * for rows of whole 16-byte vectors: blocks stay, rows come through a ring in shared memory, and
+ * each thread adds up dgamma and dbeta of its columns in registers. A block writes one partial row
+ * of each, which layernorm_finish adds up. Reads x and dy once and writes dx once. */
+#include "team_ring.cuh"
+
+#ifndef PARAM
+#define PARAM CUP_T /* dtype of gamma */
+#endif
+#ifndef CENTRED
+#define CENTRED 1
+#endif
+#ifndef DSUM
+#define DSUM 0
+#endif
+#ifndef PARTS
+#define PARTS 2 /* partial rows a block: dgamma, then dbeta */
+#endif
+#ifndef FULL
+#define FULL 0 /* a row is exactly SPAN wide */
+#endif
+#ifndef BLOCKS
+#define BLOCKS 1 /* that run at once on a multiprocessor */
+#endif
+#define SUMS (PARTS ? PARTS : 1)
+
+#if __CUDA_ARCH__ >= 900
+
+typedef dtype_of<PARAM>::type P;
+typedef vec<T, VEC> unit;
+typedef two<real> pair;
+
+DEVICE bool has(int p, int width)
+{
+    return FULL || piece_at(p) < width;
+}
+
+/* What a thread keeps from row to row. */
+struct columns {
+    const P *gamma;
+    packed<P, VEC> gammas[PIECES];
+    real sums[SUMS][PIECES][VEC];
+
+    __device__ __forceinline__ void read(int width)
+    {
+#pragma unroll
+        for (int p = 0; p < PIECES; p++)
+            if (gamma && has(p, width))
+                gammas[p].read(gamma + piece_at(p));
+    }
+
+    __device__ __forceinline__ void scale(int p, real (&v)[VEC]) const
+    {
+        if (!gamma)
+            return;
+        real w[VEC];
+        gammas[p].unpack(w);
+#pragma unroll
+        for (int k = 0; k < VEC; k++)
+            v[k] *= w[k];
+    }
+
+    /* The teams' sums side by side in shared memory, then added up in order. */
+    __device__ __forceinline__ void write(real *partial, real *shared, int width) const
+    {
+        const int groups = THREADS / GROUP;
+        real *mine = shared + (int)threadIdx.x / GROUP * PARTS * width;
+        __syncthreads();
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+#pragma unroll
+            for (int p = 0; p < PIECES; p++)
+                if (has(p, width))
+#pragma unroll
+                    for (int k = 0; k < VEC; k++)
+                        mine[part * width + piece_at(p) + k] = sums[part][p][k];
+        __syncthreads();
+        for (int i = threadIdx.x; i < PARTS * width; i += THREADS) {
+            real sum = shared[i];
+#pragma unroll 4
+            for (int group = 1; group < groups; group++)
+                sum += shared[group * PARTS * width + i];
+            partial[(int64_t)blockIdx.x * PARTS * width + i] = sum;
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+layernorm_ring_bwd(const T *dy, const T *x, const real *means, const real *rstds, const P *gamma,
+                   const T *dsum, T *dx, real *partial, int64_t rows, int width)
+{
+    extern __shared__ __align__(128) unsigned char places[];
+    __shared__ uint64_t barriers[TEAMS * STAGES];
+    team_ring<T, 2 + DSUM> ring;
+    ring.from[0] = x;
+    ring.from[1] = dy;
+    if (DSUM)
+        ring.from[1 + DSUM] = dsum;
+    ring.rows = rows;
+    ring.width = width;
+    int64_t share = ring.begin(barriers, places);
+    let_next_kernel_start();
+    columns w;
+#pragma unroll
+    for (int i = 0; i < SUMS * PIECES * VEC; i++)
+        (&w.sums[0][0][0])[i] = 0;
+    w.gamma = gamma;
+    w.read(width);
+    real per = 1 / (real)width;
+    int within = (int)threadIdx.x % TEAM / GROUP, turn = 0;
+    int64_t row = share * SHARE + within;
+    real next_mean = CENTRED && row < rows ? means[row] : 0;
+    real next_rstd = row < rows ? rstds[row] : 0;
+#pragma unroll 1
+    for (; share < ring.shares; share += ring.step, turn ^= 1) {
+        row = share * SHARE + within;
+        bool here = row < rows;
+        int span = here ? width : 0;
+        real mean = next_mean, rstd = next_rstd;
+        int64_t after = row + ring.step * SHARE;
+        if (after < rows) {
+            next_mean = CENTRED ? means[after] : 0;
+            next_rstd = rstds[after];
+        }
+        ring.wait();
+        real n[PIECES][VEC], g[PIECES][VEC], less = -mean * rstd;
+        pair sums = {0, 0};
+#pragma unroll
+        for (int p = 0; p < PIECES; p++)
+            if (has(p, span)) {
+                to_reals(load_plain<VEC>(ring.row(0, within) + piece_at(p)), n[p]);
+                to_reals(load_plain<VEC>(ring.row(1, within) + piece_at(p)), g[p]);
+#pragma unroll
+                for (int k = 0; k < VEC; k++) {
+                    n[p][k] = n[p][k] * rstd + less;
+                    if (PARTS && (!FULL || GROUP >= 32 || here))
+                        w.sums[0][p][k] += g[p][k] * n[p][k];
+                    if (PARTS > 1 && (!FULL || GROUP >= 32 || here))
+                        w.sums[SUMS - 1][p][k] += g[p][k];
+                }
+                w.scale(p, g[p]);
+#pragma unroll
+                for (int k = 0; k < VEC; k++) {
+                    sums.a += g[p][k];
+                    sums.b += g[p][k] * n[p][k];
+                }
+            }
+        sums = turn ? group_reduce<1>(sums, two_sums()) : group_reduce<0>(sums, two_sums());
+        if (!DSUM)
+            ring.refill(share);
+        real mean_g = CENTRED ? rstd * sums.a * per : 0, mean_gn = rstd * sums.b * per;
+        if (here)
+#pragma unroll
+            for (int p = 0; p < PIECES; p++)
+                if (has(p, span)) {
+                    real out[VEC], more[VEC] = {};
+                    if (DSUM)
+                        to_reals(load_plain<VEC>(ring.row(1 + DSUM, within) + piece_at(p)), more);
+#pragma unroll
+                    for (int k = 0; k < VEC; k++)
+                        out[k] = rstd * g[p][k] - (mean_g + n[p][k] * mean_gn) + more[k];
+                    store(dx + row * width + piece_at(p), from_reals<T, VEC>(out));
+                }
+        if (DSUM) {
+            team_barrier();
+            ring.refill(share);
+        }
+        ring.next();
+    }
+    if (PARTS)
+        w.write(partial, (real *)places, width);
+}
+
+#endif

@@ -99,10 +99,11 @@ $(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIB)
 
 # Ours and the peers interleaved, appended to the records; then what changed since, and the page.
 .PHONY: bench
-bench: all ## times every op and its peers (PyTorch, CuPy) on the GPU; ARGS="--only word --no-compile"
+bench: all $(BUILD)/bench/prepare ## times every op and its peers (PyTorch, CuPy) on the GPU; ARGS="--only word --no-compile"
 	$(Q)$(BUILD)/cupola info --json | grep -q '"usable": true' || \
 	    { echo "make bench: there is no GPU here that can be used; cupola info says why"; exit 3; }
 	$(Q)cp bench/records.tsv $(BUILD)/records.before.tsv
+	python3 bench/peers.py --list | $(BUILD)/bench/prepare
 	python3 bench/peers.py --lib $(BUILD)/libcupola.so --records bench/records.tsv $(ARGS)
 	$(BUILD)/cupola bench --from bench/records.tsv --format html >$(BUILD)/bench.html
 	$(Q)tools/performance $(BUILD)/cupola

@@ -17,16 +17,18 @@
  *
  * Compile with: cc program.c $(pkg-config --cflags --libs cupola)
  *
- * base.h has the context, errors and ownership; tensor.h the arrays; ops.h every op; grad.h
- * gradients; prof.h checks, timings and memory. */
+ * base.h has the context, errors and ownership; tensor.h the arrays; ops.h every op; expr.h
+ * formulas of your own; grad.h gradients; prof.h checks, timings and memory. */
 #ifndef CUPOLA_CUPOLA_H
 #define CUPOLA_CUPOLA_H
 
 #include "cupola/base.h"
 #include "cupola/data.h"
+#include "cupola/expr.h"
 #include "cupola/grad.h"
 #include "cupola/graph.h"
 #include "cupola/io.h"
+#include "cupola/kernel.h"
 #include "cupola/nn.h"
 #include "cupola/ops.h"
 #include "cupola/optim.h"

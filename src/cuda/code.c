@@ -184,7 +184,7 @@ cup_status cup__code_get(cup__error *error, const char *arch, const cup__kernel_
     cup__unit *unit = cup__malloc(sizeof *unit);
     if (!unit)
         return cup__fail(error, CUP_MEMORY, "out of host memory for %s", request->file);
-    cup_status status = cup__unit_open(error, request->file, unit);
+    cup_status status = cup__unit_open(error, request->file, request->text, unit);
     cup__text words = {0};
     if (status == CUP_OK) {
         cup__knobs_text(&words, knobs, request->knob_count);

@@ -46,9 +46,15 @@ typedef struct cup__knob {
 cup__kernel *cup__kernel_get(cup__cuda *gpu, const char *file, const char *entry,
                              const cup__knob *knobs, int knob_count);
 
+/* The same for a source that is not one of ours, by a name for messages and the cache; `text` NULL
+ * takes the embedded source. The caller keeps the pointer: each call looks for the code anew. */
+cup__kernel *cup__kernel_from_text(cup__cuda *gpu, const char *name, const char *text,
+                                   const char *entry, const cup__knob *knobs, int knob_count);
+
 typedef struct cup__grid {
     int64_t x, y, z;  /* blocks; y and z of 0 mean 1. A grid with x 0 launches nothing. */
-    int threads;      /* a block */
+    int threads;      /* a block, along x */
+    int threads_y, threads_z; /* 0 means 1 */
     int shared;       /* bytes of dynamic shared memory */
     int cluster;      /* blocks a cluster along x; 0 or 1: none */
     bool dependent;   /* launch as a programmatic dependent of the kernel before it */

@@ -192,35 +192,32 @@ const cup__kernel_request *cup__dry_requests(const cup__cuda *gpu, int *count)
     return gpu->dry->requests;
 }
 
-static bool same(const cup__kernel_request *request, const char *file, const cup__knob *knobs,
-                 int count)
+static bool same(const cup__kernel_request *a, const cup__kernel_request *b)
 {
-    if (request->knob_count != count || strcmp(request->file, file))
+    if (a->knob_count != b->knob_count || strcmp(a->file, b->file) || a->text != b->text)
         return false;
-    for (int i = 0; i < count; i++)
-        if (strcmp(request->knobs[i].name, knobs[i].name) ||
-            request->knobs[i].value != knobs[i].value)
+    for (int i = 0; i < a->knob_count; i++)
+        if (strcmp(a->knobs[i].name, b->knobs[i].name) || a->knobs[i].value != b->knobs[i].value)
             return false;
     return true;
 }
 
-cup__kernel *cup__dry_kernel(cup__cuda *gpu, const char *file, const char *entry,
-                             const cup__knob *knobs, int knob_count)
+cup__kernel *cup__dry_kernel(cup__cuda *gpu, const cup__kernel_request *request)
 {
     struct cup__dry *dry = gpu->dry;
-    (void)entry;
     for (size_t i = 0; i < dry->count; i++)
-        if (same(&dry->requests[i], file, knobs, knob_count))
+        if (same(&dry->requests[i], request))
             return &dry->kernel;
-    cup__knob *copy = cup__calloc((size_t)knob_count, sizeof *copy);
+    cup__knob *copy = cup__calloc((size_t)request->knob_count, sizeof *copy);
     if (!copy ||
         !cup__grow(&dry->requests, &dry->capacity, dry->count, sizeof *dry->requests)) {
         cup__free(copy);
         cup__fail(gpu->device.error, CUP_MEMORY, "out of host memory for a list of kernels");
         return NULL;
     }
-    if (knob_count)
-        memcpy(copy, knobs, (size_t)knob_count * sizeof *copy);
-    dry->requests[dry->count++] = (cup__kernel_request){file, copy, knob_count};
+    if (request->knob_count)
+        memcpy(copy, request->knobs, (size_t)request->knob_count * sizeof *copy);
+    dry->requests[dry->count] = *request;
+    dry->requests[dry->count++].knobs = copy;
     return &dry->kernel;
 }

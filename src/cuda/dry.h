@@ -20,8 +20,7 @@ const cup__kernel_request *cup__dry_requests(const cup__cuda *gpu, int *count);
 extern const char *const cup__architectures[];
 
 /* For kernel.c: notes the request and gives a kernel that a launch takes and does nothing with. */
-cup__kernel *cup__dry_kernel(cup__cuda *gpu, const char *file, const char *entry,
-                             const cup__knob *knobs, int knob_count);
+cup__kernel *cup__dry_kernel(cup__cuda *gpu, const cup__kernel_request *request);
 void cup__dry_close(cup__cuda *gpu);
 
 #endif

@@ -188,7 +188,7 @@ static cup_status load_kernel(cup__cuda *gpu, cup__module *module, const char *f
     CUresult result = cup__driver.cuModuleGetFunction(&kernel->function, module->handle, entry);
     cup_status status = CUP_OK;
     if (result == CUDA_ERROR_NOT_FOUND)
-        status = cup__fail(gpu->device.error, CUP_INTERNAL,
+        status = cup__fail(gpu->device.error, CUP_COMPILE,
                            "%s has no entry %s; is it extern \"C\" __global__?", file, entry);
     else
         status = cup__cuda_check(gpu, result, "loading a kernel");
@@ -209,25 +209,20 @@ static cup_status load_kernel(cup__cuda *gpu, cup__module *module, const char *f
     return CUP_OK;
 }
 
-static cup__kernel *get_slowly(cup__cuda *gpu, const char *file, const char *entry,
-                               const cup__knob *knobs, int count)
+cup__kernel *cup__kernel_from_text(cup__cuda *gpu, const char *name, const char *text,
+                                   const char *entry, const cup__knob *knobs, int knob_count)
 {
-    cup__kernel_request request = {file, knobs, count};
+    cup__kernel_request request = {name, knobs, knob_count, text};
     const cup__code *code;
     cup__module *module;
     cup__kernel *kernel = NULL;
-    if (gpu->dry) {
-        kernel = cup__dry_kernel(gpu, file, entry, knobs, count);
-        if (kernel)
-            alias_add(&gpu->kernels, file, entry, knobs, count, kernel);
-        return kernel;
-    }
+    if (gpu->dry)
+        return cup__dry_kernel(gpu, &request);
     if (cup__cuda_enter(gpu) != CUP_OK ||
         cup__code_get(gpu->device.error, gpu->facts.arch, &request, &code) != CUP_OK ||
-        load_module(gpu, file, code, &module) != CUP_OK ||
-        load_kernel(gpu, module, file, entry, &kernel) != CUP_OK)
+        load_module(gpu, name, code, &module) != CUP_OK ||
+        load_kernel(gpu, module, name, entry, &kernel) != CUP_OK)
         return NULL;
-    alias_add(&gpu->kernels, file, entry, knobs, count, kernel);
     return kernel;
 }
 
@@ -240,7 +235,10 @@ cup__kernel *cup__kernel_get(cup__cuda *gpu, const char *file, const char *entry
         if (alias->kernel)
             return alias->kernel;
     }
-    return get_slowly(gpu, file, entry, knobs, knob_count);
+    cup__kernel *kernel = cup__kernel_from_text(gpu, file, NULL, entry, knobs, knob_count);
+    if (kernel)
+        alias_add(k, file, entry, knobs, knob_count, kernel);
+    return kernel;
 }
 
 void cup__kernels_close(cup__cuda *gpu, bool driver)

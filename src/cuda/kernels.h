@@ -9,6 +9,7 @@ typedef struct cup__kernel_request {
     const char *file;
     const cup__knob *knobs;
     int knob_count;
+    const char *text; /* the source; NULL: that of the file of this name */
 } cup__kernel_request;
 
 /* Code for an architecture: of this process, else of the pack, else of the cache, else compiled.

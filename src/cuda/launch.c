@@ -88,8 +88,8 @@ static CUresult launch_extended(const cup__cuda *gpu, const cup__kernel *kernel,
                              .gridDimY = (unsigned)grid->y,
                              .gridDimZ = (unsigned)grid->z,
                              .blockDimX = (unsigned)grid->threads,
-                             .blockDimY = 1,
-                             .blockDimZ = 1,
+                             .blockDimY = (unsigned)grid->threads_y,
+                             .blockDimZ = (unsigned)grid->threads_z,
                              .sharedMemBytes = (unsigned)grid->shared,
                              .hStream = gpu->stream,
                              .attrs = attributes};
@@ -111,7 +111,8 @@ static CUresult launch_plain(const cup__cuda *gpu, const cup__kernel *kernel,
                              const cup__grid *grid, void **values)
 {
     return cup__driver.cuLaunchKernel(kernel->function, (unsigned)grid->x, (unsigned)grid->y,
-                                      (unsigned)grid->z, (unsigned)grid->threads, 1, 1,
+                                      (unsigned)grid->z, (unsigned)grid->threads,
+                                      (unsigned)grid->threads_y, (unsigned)grid->threads_z,
                                       (unsigned)grid->shared, gpu->stream, values, NULL);
 }
 
@@ -176,8 +177,11 @@ cup_status cup__launch_arguments(cup__cuda *gpu, cup__kernel *kernel, cup__grid 
         return CUP_OK;
     grid.y += grid.y == 0;
     grid.z += grid.z == 0;
+    grid.threads_y += grid.threads_y == 0;
+    grid.threads_z += grid.threads_z == 0;
     if (grid.x < 0 || grid.x > GRID_X_MOST || grid.y < 0 || grid.y > GRID_YZ_MOST || grid.z < 0 ||
-        grid.z > GRID_YZ_MOST || grid.threads < 1 || grid.threads > kernel->threads_most)
+        grid.z > GRID_YZ_MOST || grid.threads < 1 || grid.threads_y < 1 || grid.threads_z < 1 ||
+        (int64_t)grid.threads * grid.threads_y * grid.threads_z > kernel->threads_most)
         return fail_grid(gpu, kernel, &grid);
     CUP_TRY(check_arguments(gpu, kernel, arguments, count));
     CUP_TRY(cup__cuda_enter(gpu));

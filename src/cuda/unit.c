@@ -131,13 +131,14 @@ static cup_status add_includes(cup__error *error, cup__unit *unit, const char *t
     return CUP_OK;
 }
 
-cup_status cup__unit_open(cup__error *error, const char *file, cup__unit *out)
+cup_status cup__unit_open(cup__error *error, const char *file, const char *text, cup__unit *out)
 {
-    bool found;
+    bool found = text != NULL;
     out->count = 0;
     cup__part *first = &out->parts[0];
-    *first = (cup__part){.name = file};
-    CUP_TRY(read_part(error, first, &found));
+    *first = (cup__part){.name = file, .text = text, .size = text ? strlen(text) : 0};
+    if (!text)
+        CUP_TRY(read_part(error, first, &found));
     if (!found)
         return cup__fail(error, CUP_COMPILE, "there is no kernel source %s", file);
     if (first->owned && !(first->name = cup__strdup(file))) {

@@ -24,8 +24,8 @@ typedef struct cup__unit {
 } cup__unit;
 
 /* Collects the file and, through them all, `#include "..."`. The texts come from the folder
- * CUP_KERNELS names, else from inside the library. */
-cup_status cup__unit_open(cup__error *error, const char *file, cup__unit *out);
+ * CUP_KERNELS names, else from inside the library; that of the file itself may be given. */
+cup_status cup__unit_open(cup__error *error, const char *file, const char *text, cup__unit *out);
 void cup__unit_close(cup__unit *unit);
 
 /* Names equal compilations: a hash of all texts, the knobs, the architecture, the options and our

@@ -69,7 +69,7 @@ void cup__loop_sort(cup__loop *loop)
     merge(loop);
 }
 
-static bool fits(const cup__loop *loop)
+bool cup__loop_fits(const cup__loop *loop)
 {
     for (int k = 0; k < loop->tensors; k++) {
         int64_t span = 1;
@@ -87,7 +87,7 @@ static bool fits(const cup__loop *loop)
 static cup_status parts(const cup__loop *loop, const int64_t *offset, cup__loop_body body,
                         void *user)
 {
-    if (fits(loop))
+    if (cup__loop_fits(loop))
         return body(loop, offset, user);
     int d = 0;
     while (d < loop->ndim - 1 && loop->size[d] == 1)

@@ -5,7 +5,7 @@
 
 #include "tensor/tensor.h"
 
-#define CUP__LOOP_MOST 9 /* tensors in one nest, the result first */
+#define CUP__LOOP_MOST 16 /* tensors in one nest, the result first */
 
 typedef struct cup__loop {
     int ndim;                                       /* at least 1; the last is the innermost */
@@ -24,6 +24,9 @@ int64_t cup__loop_offset(const cup__loop *loop, int k, int64_t row);
 /* The same nest with the dimensions in the order of the result's memory, for work whose order does
  * not matter. */
 void cup__loop_sort(cup__loop *loop);
+
+/* Whether 32 bits can index it and all its tensors. */
+bool cup__loop_fits(const cup__loop *loop);
 
 /* Calls `body` for parts of the nest that 32 bits can index, in order: the nest itself, unless it
  * is that large. The offsets, in elements, say where each tensor's part begins. */

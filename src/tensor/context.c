@@ -152,6 +152,8 @@ void cup_context_free(cup_context *c)
     while (c->depth > 0)
         free_list(&c->scopes[--c->depth].tensors);
     free_list(&c->kept);
+    if (c->programs_free)
+        c->programs_free(c->programs);
     if (c->cuda_ops_free)
         c->cuda_ops_free(c->cuda_ops);
     if (c->random.state)

@@ -52,6 +52,8 @@ struct cup_context {
     bool tuning; /* see cup_tuning */
     void *cuda_ops; /* what CUDA implementations keep for the context (cuBLASLt handle, ...) */
     void (*cuda_ops_free)(void *);
+    struct cup__program *programs; /* formulas that were made, see custom/program.h */
+    void (*programs_free)(void *);
 };
 
 /* A context on a dry GPU (cuda/dry.h), to learn which kernels an architecture needs. */

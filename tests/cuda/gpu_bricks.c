@@ -72,7 +72,7 @@ TEST_LIMITED(nvrtc_brick_tests, 200)
     static const int types[] = {CUP_BF16, CUP_F8E4M3};
     for (int i = 0; i < 4; i++) {
         cup__knob knobs[] = {{"CUP_T", types[i / 2]}, {"CUP_PLAIN_CONVERSIONS", i % 2}};
-        cup__kernel_request request = {"bricks.cu", knobs, 2};
+        cup__kernel_request request = {"bricks.cu", knobs, 2, NULL};
         cup__error error = {0};
         const cup__code *code;
         EXPECT_OK(&error, cup__code_get(&error, "sm_90a", &request, &code));

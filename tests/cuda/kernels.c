@@ -124,7 +124,7 @@ TEST(kernels_prepare)
     cup__kernel_request requests[40];
     for (int i = 0; i < 40; i++) {
         knobs[i] = (cup__knob){"CUP_T", i / 2}; /* each twice */
-        requests[i] = (cup__kernel_request){i == 17 ? "bad.cu" : "add.cu", &knobs[i], 1};
+        requests[i] = (cup__kernel_request){i == 17 ? "bad.cu" : "add.cu", &knobs[i], 1, NULL};
     }
     seen s = {0};
     cup__error error = {0};
@@ -206,7 +206,7 @@ TEST(kernels_for_a_card_the_compiler_does_not_know)
 {
     setenv("FAKE_NVRTC_ARCHS", "89", 1);
     kernel_begin();
-    cup__kernel_request request = {"add.cu", NULL, 0};
+    cup__kernel_request request = {"add.cu", NULL, 0, NULL};
     const cup__code *code;
     cup__error error = {0};
     EXPECT_OK(&error, cup__code_get(&error, "sm_90a", &request, &code));
@@ -224,7 +224,7 @@ TEST(kernels_source_is_written)
     fake_source(kernel_folder, "c.cuh", "// c");
     cup__unit unit;
     char *text;
-    EXPECT_INT(cup__unit_open(NULL, "a.cu", &unit), CUP_OK);
+    EXPECT_INT(cup__unit_open(NULL, "a.cu", NULL, &unit), CUP_OK);
     EXPECT_INT(unit.count, 3);
     cup__knob knob = {"CUP_T", 3};
     char *path = cup__unit_dump(&unit, "sm_80", &knob, 1, kernel_folder);
@@ -281,7 +281,7 @@ TEST_LIMITED(nvrtc_bricks_for_all_cards, 300)
     cup__kernel_request requests[8];
     for (int i = 0; i < 8; i++) {
         knobs[i] = (cup__knob){"CUP_T", types[i]};
-        requests[i] = (cup__kernel_request){"brick.cu", &knobs[i], 1};
+        requests[i] = (cup__kernel_request){"brick.cu", &knobs[i], 1, NULL};
     }
     cup__error error = {0};
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
@@ -325,7 +325,7 @@ TEST(nvrtc_code_is_cached)
     real_compiler();
     fake_source(kernel_folder, "small.cu",
                 "extern \"C\" __global__ void k(float *x) { x[0] = CUP_T; }\n");
-    cup__kernel_request request = {"small.cu", &(cup__knob){"CUP_T", 7}, 1};
+    cup__kernel_request request = {"small.cu", &(cup__knob){"CUP_T", 7}, 1, NULL};
     const cup__code *code;
     cup__error error = {0};
     EXPECT_OK(&error, cup__code_get(&error, "sm_90a", &request, &code));

@@ -105,7 +105,7 @@ int kernels_compiled(void)
 cup_status kernel_code(cup__error *error, const char *file, int64_t knob)
 {
     cup__knob knobs[] = {{"CUP_T", knob}};
-    cup__kernel_request request = {file, knobs, 1};
+    cup__kernel_request request = {file, knobs, 1, NULL};
     const cup__code *code;
     return cup__code_get(error, "sm_90a", &request, &code);
 }

@@ -92,6 +92,11 @@ int main(int count, char **arguments)
     static const char json[] =
         "{\"a\": [1, -2.5e3, true, null, \"\\u00e9\\ud83d\\ude00\\n\"], \"b\": {}}";
     put(folder, "json", "small", json, sizeof json - 1);
+    static const char formula[] =
+        "h = x*y + k; bf16(0.5*h*(1+tanh(pi*(h+0.044715*h^3)))), where(x<y && !y, min(x,y), -1e-3)";
+    put(folder, "formula", "plain", formula, sizeof formula - 1);
+    static const char folded[] = "f32(sum[0,-1,keep](gelu(x)/y^2)), max[0,-1,keep](clamp(x,0,1))";
+    put(folder, "formula", "folded", folded, sizeof folded - 1);
     put(folder, "utf8", "text", sample, sizeof sample - 1);
     put(folder, "bpe", "text", sample, sizeof sample - 1);
     write_tensors(c, folder);

@@ -98,6 +98,8 @@ TEST_LIMITED(install_examples, 300)
         folder, folder, folder, folder, folder);
     if (code)
         test_fail(__FILE__, __LINE__, "%s", out);
+    EXPECT_CONTAINS(out, "the derivative of (x * (x * x)) - a is");
+    EXPECT_CONTAINS(out, "largest error");
     /* The last of train_loop.c. */
     EXPECT_CONTAINS(out, "step 399  loss 0.0");
     EXPECT_CONTAINS(out, " % of the points are told right");

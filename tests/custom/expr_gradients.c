@@ -1,0 +1,104 @@
+/* Gradients of formulas against finite differences. */
+#include <math.h>
+
+#include "cupola/expr.h"
+#include "cupola/grad.h"
+#include "cupola/ops.h"
+#include "tensor/tensor.h"
+#include "test.h"
+
+static cup_context *open_cpu(void)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    EXPECT(cup_error(c) == CUP_OK);
+    return c;
+}
+
+static cup_tensor *filled(cup_context *c, cup_dtype dtype, int ndim, const int64_t *shape,
+                          double low, double high)
+{
+    cup_tensor *t = cup_tensor_new(c, dtype, ndim, shape);
+    for (int64_t i = 0; i < cup_tensor_count(t); i++)
+        cup__store(t, i, test_uniform(low, high));
+    return t;
+}
+
+static double at(cup_tensor *t, int64_t i)
+{
+    return cup__load(t, cup__offset_of(t, i));
+}
+
+#define CHECK(c)                                                                                   \
+    do {                                                                                           \
+        if (cup_error(c) != CUP_OK)                                                                \
+            test_fail(__FILE__, __LINE__, "%s", cup_error_text(c));                                \
+    } while (0)
+
+/* The loss by the formula; its gradients against finite differences. */
+static double loss_of(cup_context *c, cup_expr *e, cup_tensor *const *in, const double *k,
+                      cup_tensor **loss)
+{
+    cup_tensor *out[CUP_EXPR_RESULTS] = {NULL}, *sum = NULL;
+    cup_expr_call(e, in, k, out);
+    for (int j = 0; j < CUP_EXPR_RESULTS && out[j]; j++) {
+        cup_tensor *part = cup_sum(c, cup_mul(c, out[j], cup_sin(c, out[j])), NULL, 0, false);
+        sum = sum ? cup_add(c, sum, part) : part;
+    }
+    CHECK(c);
+    if (loss)
+        *loss = sum;
+    return cup_tensor_item(sum);
+}
+
+static void check_gradient(const char *text)
+{
+    cup_context *c = open_cpu();
+    static const int64_t shapes[3][3] = {{2, 3, 4}, {3, 1}, {4}};
+    static const int ndim[] = {3, 2, 1};
+    cup_tensor *in[3], *loss;
+    double k = 0.75, step = 1e-5;
+    for (int i = 0; i < 3; i++)
+        in[i] = cup_require_grad(cup_keep(filled(c, CUP_F64, ndim[i], shapes[i], 0.2, 1.9)));
+    cup_expr *e = cup_expr_new(c, "a b c", "k", text);
+    cup_scope_open(c);
+    loss_of(c, e, in, &k, &loss);
+    EXPECT(cup_backward(c, loss) == CUP_OK);
+    cup_scope_close(c);
+    cup_grad_recording(c, false);
+    for (int i = 0; i < 3; i++)
+        for (int64_t n = 0; n < cup_tensor_count(in[i]); n++) {
+            double was = at(in[i], n), up, down;
+            cup_scope_open(c);
+            cup__store(in[i], n, was + step);
+            up = loss_of(c, e, in, &k, NULL);
+            cup__store(in[i], n, was - step);
+            down = loss_of(c, e, in, &k, NULL);
+            cup__store(in[i], n, was);
+            cup_scope_close(c);
+            double want = (up - down) / (2 * step);
+            double got = cup_grad(in[i]) ? at(cup_grad(in[i]), n) : 0;
+            if (!(fabs(got - want) <= 1e-6 * (1 + fabs(want))))
+                test_fail(__FILE__, __LINE__, "%s: input %d, element %d: gradient %.9g, not %.9g",
+                          text, i, (int)n, got, want);
+        }
+    cup_expr_free(e);
+    cup_context_free(c);
+}
+
+TEST(expr_gradients)
+{
+    check_gradient("a*b + c/a");
+    check_gradient("gelu(a)*b, silu(c) + k*a");
+    check_gradient("sqrt(a) + rsqrt(b) + exp(c) + expm1(a) + log(b) + log1p(c)");
+    check_gradient("sin(a) + cos(b) + tan(c*0.5) + tanh(a) + sigmoid(b) + erf(c)");
+    check_gradient("normal_cdf(a) + softplus(b) + mish(c) + abs(a - 1) + floor(b)");
+    check_gradient("pow(a, b) + a^3 + b^-2 + pow(c, k) + k*2^a");
+    check_gradient("min(a, b) + max(b, c) + where(a < b, a*c, b)");
+    check_gradient("clamp(a, 0.5, 1.5) + elu(b - 1, 0.5) + leaky_relu(c - 1, 0.1) + hardswish(a)");
+    check_gradient("sum[-1](a*b*c), mean[-1](a + c)");
+    check_gradient("sum[0,keep](a*b), mean[0,keep](c + a)");
+    check_gradient("mean[](a*b + exp(c))");
+    check_gradient("max[-1](a*b), min[-1](a + c), sum[-1](b)");
+    check_gradient("b + c");
+    check_gradient("a*a, a*b, a*c, b*c, b - c");
+}

@@ -84,9 +84,12 @@ int main(void)
                  random_weight(c, WIDTH, WIDTH), zeros(c, WIDTH),
                  random_weight(c, ARMS, WIDTH),  zeros(c, ARMS)};
     const cup_parameter parameters[] = {
-        {"weight1", n.weight1, true, 0}, {"bias1", n.bias1, false, 0},
-        {"weight2", n.weight2, true, 0}, {"bias2", n.bias2, false, 0},
-        {"weight3", n.weight3, true, 0}, {"bias3", n.bias3, false, 0},
+        {.name = "weight1", .tensor = n.weight1, .decay = true},
+        {.name = "bias1", .tensor = n.bias1},
+        {.name = "weight2", .tensor = n.weight2, .decay = true},
+        {.name = "bias2", .tensor = n.bias2},
+        {.name = "weight3", .tensor = n.weight3, .decay = true},
+        {.name = "bias3", .tensor = n.bias3},
     };
     cup_optimizer *o = cup_optimizer_new(c, parameters, 6, NULL);
     train(c, &n, o, x, y);

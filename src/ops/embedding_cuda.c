@@ -3,9 +3,17 @@
 #include "ops/attributes.h"
 #include "ops/embedding.h"
 
-#define SORTED 4096 /* as in embedding_grad.cu */
-#define PIECE 64
-#define THREADS 128
+#define PIECE 32          /* keys summed by one block */
+#define SORT_THREADS 1024 /* as in embedding_grad.cu */
+#define SORT_OWN 1024     /* bytes of shared memory that the sort has besides its counters */
+#define SUM_THREADS 256
+#ifndef V_ROWS
+#define V_ROWS 4
+#define V_DEP 0
+#define V_UNROLL 2
+#define MOST_HELD 3       /* vectors of a row that a thread sums at once */
+#endif
+#define MOST_SPANS 65535  /* parts of a row */
 
 /* Elements that one access moves: up to 16 bytes that divide the width and the addresses. */
 static int vector_of(const cup_tensor *a, const cup_tensor *b, int64_t width)
@@ -40,26 +48,21 @@ const char *cup__embedding_cuda_refuses(const cup__call *call)
 
 const char *cup__embedding_grad_cuda_refuses(const cup__call *call)
 {
-    if (call->in[1]->count > INT32_MAX || call->result[0].size[0] > INT32_MAX)
+    const int64_t *size = call->result[0].size;
+    if (call->in[1]->count > INT32_MAX - 2 * PIECE || size[0] > INT32_MAX - SORT_THREADS)
         return "it counts places and rows in 32 bits";
-    return cup__embedding_cuda_refuses(call);
+    return size[1] > (int64_t)MOST_SPANS * 32 * MOST_HELD ? "its rows are too wide" : NULL;
 }
 
 /* What the kernels of one call share. */
 typedef struct backward {
     cup__call *call;
     cup__cuda *gpu;
-    cup__knob knobs[3];
-    cup_tensor *keys, *spare, *first, *last, *parts;
-    int64_t count, total, pieces, rows;
-    int32_t width;
-    int vector;
+    cup_tensor *keys, *start, *parts, *arrived;
+    int64_t count, pieces;
+    int32_t rows, width; /* of the table; vectors of a row */
+    int vector, group, each, spans;
 } backward;
-
-static cup__kernel *kernel_of(backward *b, const char *entry)
-{
-    return cup__kernel_get(b->gpu, "embedding_grad.cu", entry, b->knobs, 3);
-}
 
 static cup_tensor *scratch(backward *b, cup_dtype dtype, int64_t count)
 {
@@ -67,74 +70,80 @@ static cup_tensor *scratch(backward *b, cup_dtype dtype, int64_t count)
     return cup__tensor_make(b->call->c, &shape, "embedding_grad");
 }
 
+/* Each multiprocessor one block, if its counters, one for each warp and row, have room. */
 static cup_status sort(backward *b)
 {
-    CUP_TRY(cup__launch(b->gpu, kernel_of(b, "embedding_sort"),
-                        ((cup__grid){.x = b->total / SORTED, .threads = 1024}),
-                        CUP__ARG(b->call->in[1]->data), CUP__ARG(b->keys->data),
-                        CUP__ARG(b->count), CUP__ARG(b->rows)));
-    for (int64_t run = SORTED; run < b->total; run *= 2) {
-        CUP_TRY(cup__launch(b->gpu, kernel_of(b, "embedding_merge"),
-                            ((cup__grid){.x = b->total / 256, .threads = 256}),
-                            CUP__ARG(b->keys->data), CUP__ARG(b->spare->data), CUP__ARG(b->total),
-                            CUP__ARG(run)));
-        cup_tensor *merged = b->spare;
-        b->spare = b->keys;
-        b->keys = merged;
-    }
-    return CUP_OK;
+    const cup__gpu_facts *facts = cup__cuda_facts(b->gpu);
+    const cup_tensor *ids = b->call->in[1];
+    int most = (facts->shared_per_block - SORT_OWN) / (SORT_THREADS / 32 * 4 + 4);
+    int32_t share = b->rows / facts->multiprocessors + 1;
+    share = share < most ? share : most;
+    share = share < SORT_THREADS ? share : SORT_THREADS;
+    int64_t segment = (b->count + SORT_THREADS - 1) / SORT_THREADS * 32;
+    cup__knob knobs[] = {{"CUP_T", b->call->in[0]->dtype}, {"CUP_ID", ids->dtype}, {"DEPENDENT", V_DEP}};
+    cup__kernel *kernel = cup__kernel_get(b->gpu, "embedding_grad.cu", "embedding_sort", knobs, 3);
+    cup__grid grid = {.x = (b->rows + (int64_t)share - 1) / share,
+                      .threads = SORT_THREADS,
+                      .shared = (SORT_THREADS / 32 * 4 + 4) * share};
+    return cup__launch(b->gpu, kernel, grid, CUP__ARG(ids->data), CUP__ARG(b->count),
+                       CUP__ARG(segment), CUP__ARG(b->rows), CUP__ARG(share),
+                       CUP__ARG(b->keys->data), CUP__ARG(b->start->data),
+                       CUP__ARG(b->arrived->data), CUP__ARG(b->arrived->count));
 }
 
 static cup_status add_up(backward *b)
 {
     const cup_tensor *dy = b->call->in[0];
-    cup_tensor *out = b->call->out[0];
-    int64_t slabs = (b->width + THREADS - 1) / THREADS;
-    cup__device *device = b->call->c->device;
-    CUP_TRY(device->calls->fill(device, b->first->data, 0xff, (size_t)b->rows * 4));
-    CUP_TRY(cup__launch(b->gpu, kernel_of(b, "embedding_marks"),
-                        ((cup__grid){.x = (b->count + 255) / 256, .threads = 256}),
-                        CUP__ARG(b->keys->data), CUP__ARG(b->count), CUP__ARG(b->first->data),
-                        CUP__ARG(b->last->data)));
-    CUP_TRY(cup__launch(b->gpu, kernel_of(b, "embedding_pieces"),
-                        ((cup__grid){.x = b->pieces, .y = slabs, .threads = THREADS}),
-                        CUP__ARG(dy->data), CUP__ARG(b->keys->data), CUP__ARG(b->count),
-                        CUP__ARG(out->data), CUP__ARG(b->parts->data), CUP__ARG(b->width)));
-    return cup__launch(b->gpu, kernel_of(b, "embedding_finish"),
-                       ((cup__grid){.x = b->rows, .y = slabs, .threads = THREADS}),
-                       CUP__ARG(b->parts->data), CUP__ARG(b->first->data), CUP__ARG(b->last->data),
-                       CUP__ARG(out->data), CUP__ARG(b->width));
+    int32_t pieces = (int32_t)b->pieces, rows = SUM_THREADS / b->group * V_ROWS;
+    cup__knob knobs[] = {{"CUP_T", dy->dtype},     {"CUP_ID", b->call->in[1]->dtype},
+                         {"VEC", b->vector},       {"GROUP", b->group},
+                         {"PIECES", b->each},      {"PIECE", PIECE}, {"UNROLL", V_UNROLL}, {"ROWS", V_ROWS}, {"DEPENDENT", V_DEP}};
+    cup__kernel *kernel = cup__kernel_get(b->gpu, "embedding_grad.cu", "embedding_sum", knobs, 9);
+    cup__grid grid = {.x = b->pieces + ((int64_t)b->rows + rows - 1) / rows,
+                      .y = b->spans,
+                      .threads = SUM_THREADS, .dependent = V_DEP};
+    return cup__launch(b->gpu, kernel, grid, CUP__ARG(dy->data), CUP__ARG(b->keys->data),
+                       CUP__ARG(b->start->data), CUP__ARG(b->rows), CUP__ARG(pieces),
+                       CUP__ARG(b->call->out[0]->data), CUP__ARG(b->parts->data),
+                       CUP__ARG(b->arrived->data), CUP__ARG(b->width));
+}
+
+/* A group of lanes for a row; what it cannot hold at once is further spans. */
+static void plan_sum(backward *b)
+{
+    const cup_tensor *dy = b->call->in[0], *out = b->call->out[0];
+    b->vector = vector_of(dy, out, out->shape[1]);
+    b->width = (int32_t)(out->shape[1] / b->vector);
+    b->group = 4;
+    while (b->group < 32 && b->group < b->width)
+        b->group *= 2;
+    int64_t held = (b->width + (int64_t)b->group - 1) / b->group;
+    b->spans = (int)((held + MOST_HELD - 1) / MOST_HELD);
+    b->each = (int)((held + b->spans - 1) / b->spans);
 }
 
 cup_status cup__embedding_grad_cuda(cup__call *call)
 {
     cup_tensor *out = call->out[0];
-    const cup_tensor *dy = call->in[0], *ids = call->in[1];
-    backward b = {.call = call, .gpu = cup__cuda_of(call->c->device), .count = ids->count};
-    b.rows = out->shape[0];
-    b.vector = vector_of(dy, out, out->shape[1]);
-    b.width = (int32_t)(out->shape[1] / b.vector);
-    b.total = (b.count + SORTED - 1) / SORTED * SORTED;
+    const cup_tensor *dy = call->in[0];
+    backward b = {.call = call, .gpu = cup__cuda_of(call->c->device), .count = call->in[1]->count};
+    if (b.count == 0)
+        return call->c->device->calls->fill(call->c->device, out->data, 0,
+                                            (size_t)(out->count * cup_dtype_size(out->dtype)));
+    plan_sum(&b);
+    b.rows = (int32_t)out->shape[0];
     b.pieces = (b.count + PIECE - 1) / PIECE;
-    b.knobs[0] = (cup__knob){"CUP_T", dy->dtype};
-    b.knobs[1] = (cup__knob){"CUP_ID", ids->dtype};
-    b.knobs[2] = (cup__knob){"VEC", b.vector};
-    b.keys = scratch(&b, CUP_I64, b.total);
-    b.spare = scratch(&b, CUP_I64, b.total);
-    b.first = scratch(&b, CUP_I32, b.rows);
-    b.last = scratch(&b, CUP_I32, b.rows);
-    b.parts = scratch(&b, dy->dtype == CUP_F64 ? CUP_F64 : CUP_F32,
-                      2 * b.pieces * out->shape[1]);
+    b.keys = scratch(&b, CUP_I64, b.count);
+    b.start = scratch(&b, CUP_I32, b.rows + (int64_t)1);
+    b.arrived = scratch(&b, CUP_I32, 2 * b.pieces * b.spans);
+    b.parts = scratch(&b, dy->dtype == CUP_F64 ? CUP_F64 : CUP_F32, b.pieces * out->shape[1]);
     cup_status status = call->c->error.status;
-    if (status == CUP_OK && b.count)
+    if (status == CUP_OK)
         status = sort(&b);
-    if (status == CUP_OK && b.count)
+    if (status == CUP_OK)
         status = add_up(&b);
-    else if (status == CUP_OK)
-        status = call->c->device->calls->fill(
-            call->c->device, out->data, 0, (size_t)(out->count * cup_dtype_size(out->dtype)));
-    cup_tensor *used[] = {b.keys, b.spare, b.first, b.last, b.parts};
-    for (int i = 0; i < 5; i++)
+    cup_tensor *used[] = {b.keys, b.start, b.arrived, b.parts};
+    for (int i = 0; i < 4; i++)
         cup_tensor_free(used[i]);
     return status;
 }

@@ -222,6 +222,29 @@ CUP_API cup_tensor *cup_var(cup_context *c, cup_tensor *x, const int64_t *axes, 
 CUP_API cup_tensor *cup_logsumexp(cup_context *c, cup_tensor *x, const int64_t *axes,
                                   int axes_count, bool keep);
 
+/* (x) -> y: sums of each element and all before it along the axis, or with reverse all behind
+ * it */
+CUP_API cup_tensor *cup_cumsum(cup_context *c, cup_tensor *x, int axis, bool reverse);
+
+/* Pooling */
+
+/* (x): largest element of each window of x, which is [N,C,H,W], or [N,H,W,C] with
+ * channels_last; NaN when there is one. window, stride, padding and dilation are one number, or
+ * one each for height and width; without a stride it is the window, without the others 0 and 1;
+ * ceil_mode lets the last window reach over the edge. The first of equal ones gets the gradient */
+CUP_API cup_tensor *cup_max_pool2d(cup_context *c, cup_tensor *x, const int64_t *window,
+                                   int window_count, const int64_t *stride, int stride_count,
+                                   const int64_t *padding, int padding_count,
+                                   const int64_t *dilation, int dilation_count, bool ceil_mode,
+                                   bool channels_last);
+
+/* (x): mean of each window of x; all as in max_pool2d. Padding counts as zeros with
+ * count_include_pad, else only elements of x count */
+CUP_API cup_tensor *cup_avg_pool2d(cup_context *c, cup_tensor *x, const int64_t *window,
+                                   int window_count, const int64_t *stride, int stride_count,
+                                   const int64_t *padding, int padding_count, bool ceil_mode,
+                                   bool count_include_pad, bool channels_last);
+
 /* Normalisation */
 
 /* (x, gamma?, beta?): (x - mean) / sqrt(variance + eps) gamma + beta over the last dimension;

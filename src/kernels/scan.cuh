@@ -25,6 +25,17 @@ template <typename Value> DEVICE Value shuffle_up(Value value, int distance)
     return u.value;
 }
 
+template <typename Value> DEVICE Value shuffle_from(Value value, int lane)
+{
+    static_assert(sizeof(Value) % 4 == 0, "a shuffle moves whole words");
+    shuffle_words<Value> u;
+    u.value = value;
+#pragma unroll
+    for (int i = 0; i < (int)sizeof(Value) / 4; i++)
+        u.words[i] = __shfl_sync(0xffffffffu, u.words[i], lane);
+    return u.value;
+}
+
 template <typename Value> DEVICE Value warp_scan(Value value)
 {
     int lane = (int)threadIdx.x % 32;

@@ -87,11 +87,16 @@ typedef enum cup__op_id {
     CUP__OP_norm,
     CUP__OP_var,
     CUP__OP_logsumexp,
+    CUP__OP_cumsum,
     CUP__OP_extreme_mask,
     CUP__OP_extreme_grad,
     CUP__OP_norm_grad,
     CUP__OP_var_grad,
     CUP__OP_logsumexp_grad,
+    CUP__OP_max_pool2d,
+    CUP__OP_max_pool2d_grad,
+    CUP__OP_avg_pool2d,
+    CUP__OP_avg_pool2d_grad,
     CUP__OP_layernorm,
     CUP__OP_rmsnorm,
     CUP__OP_add_layernorm,
@@ -444,6 +449,12 @@ typedef struct cup__logsumexp_attributes {
     bool keep;
 } cup__logsumexp_attributes;
 
+extern const cup__op cup__op_cumsum;
+typedef struct cup__cumsum_attributes {
+    int axis;
+    bool reverse;
+} cup__cumsum_attributes;
+
 extern const cup__op cup__op_extreme_mask;
 cup_tensor *cup__extreme_mask(cup_context *c, cup_tensor *x, cup_tensor *y);
 
@@ -463,6 +474,72 @@ cup_tensor *cup__var_grad(cup_context *c, cup_tensor *x, cup_tensor *mean, cup_t
 
 extern const cup__op cup__op_logsumexp_grad;
 cup_tensor *cup__logsumexp_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cup_tensor *dy);
+
+extern const cup__op cup__op_max_pool2d;
+typedef struct cup__max_pool2d_attributes {
+    int64_t window[8];
+    int window_count;
+    int64_t stride[8];
+    int stride_count;
+    int64_t padding[8];
+    int padding_count;
+    int64_t dilation[8];
+    int dilation_count;
+    bool ceil_mode;
+    bool channels_last;
+} cup__max_pool2d_attributes;
+
+extern const cup__op cup__op_max_pool2d_grad;
+typedef struct cup__max_pool2d_grad_attributes {
+    int64_t window[8];
+    int window_count;
+    int64_t stride[8];
+    int stride_count;
+    int64_t padding[8];
+    int padding_count;
+    int64_t dilation[8];
+    int dilation_count;
+    bool channels_last;
+    int64_t height;
+    int64_t width;
+} cup__max_pool2d_grad_attributes;
+cup_tensor *cup__max_pool2d_grad(cup_context *c, cup_tensor *dy, cup_tensor *places,
+                                 const int64_t *window, int window_count, const int64_t *stride,
+                                 int stride_count, const int64_t *padding, int padding_count,
+                                 const int64_t *dilation, int dilation_count, bool channels_last,
+                                 int64_t height, int64_t width);
+
+extern const cup__op cup__op_avg_pool2d;
+typedef struct cup__avg_pool2d_attributes {
+    int64_t window[8];
+    int window_count;
+    int64_t stride[8];
+    int stride_count;
+    int64_t padding[8];
+    int padding_count;
+    bool ceil_mode;
+    bool count_include_pad;
+    bool channels_last;
+} cup__avg_pool2d_attributes;
+
+extern const cup__op cup__op_avg_pool2d_grad;
+typedef struct cup__avg_pool2d_grad_attributes {
+    int64_t window[8];
+    int window_count;
+    int64_t stride[8];
+    int stride_count;
+    int64_t padding[8];
+    int padding_count;
+    bool count_include_pad;
+    bool channels_last;
+    int64_t height;
+    int64_t width;
+} cup__avg_pool2d_grad_attributes;
+cup_tensor *cup__avg_pool2d_grad(cup_context *c, cup_tensor *dy, const int64_t *window,
+                                 int window_count, const int64_t *stride, int stride_count,
+                                 const int64_t *padding, int padding_count,
+                                 bool count_include_pad, bool channels_last, int64_t height,
+                                 int64_t width);
 
 extern const cup__op cup__op_layernorm;
 typedef struct cup__layernorm_attributes {

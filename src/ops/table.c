@@ -109,8 +109,46 @@ static const cup__attribute logsumexp_attributes[] = {
     {"axes", CUP__KIND_INTS, offsetof(cup__logsumexp_attributes, axes)},
     {"keep", CUP__KIND_BOOL, offsetof(cup__logsumexp_attributes, keep)},
     {NULL, 0, 0}};
+static const cup__attribute cumsum_attributes[] = {
+    {"axis", CUP__KIND_INT, offsetof(cup__cumsum_attributes, axis)},
+    {"reverse", CUP__KIND_BOOL, offsetof(cup__cumsum_attributes, reverse)},
+    {NULL, 0, 0}};
 static const cup__attribute var_grad_attributes[] = {
     {"scale", CUP__KIND_FLOAT, offsetof(cup__var_grad_attributes, scale)},
+    {NULL, 0, 0}};
+static const cup__attribute max_pool2d_attributes[] = {
+    {"window", CUP__KIND_INTS, offsetof(cup__max_pool2d_attributes, window)},
+    {"stride", CUP__KIND_INTS, offsetof(cup__max_pool2d_attributes, stride)},
+    {"padding", CUP__KIND_INTS, offsetof(cup__max_pool2d_attributes, padding)},
+    {"dilation", CUP__KIND_INTS, offsetof(cup__max_pool2d_attributes, dilation)},
+    {"ceil_mode", CUP__KIND_BOOL, offsetof(cup__max_pool2d_attributes, ceil_mode)},
+    {"channels_last", CUP__KIND_BOOL, offsetof(cup__max_pool2d_attributes, channels_last)},
+    {NULL, 0, 0}};
+static const cup__attribute max_pool2d_grad_attributes[] = {
+    {"window", CUP__KIND_INTS, offsetof(cup__max_pool2d_grad_attributes, window)},
+    {"stride", CUP__KIND_INTS, offsetof(cup__max_pool2d_grad_attributes, stride)},
+    {"padding", CUP__KIND_INTS, offsetof(cup__max_pool2d_grad_attributes, padding)},
+    {"dilation", CUP__KIND_INTS, offsetof(cup__max_pool2d_grad_attributes, dilation)},
+    {"channels_last", CUP__KIND_BOOL, offsetof(cup__max_pool2d_grad_attributes, channels_last)},
+    {"height", CUP__KIND_INT64, offsetof(cup__max_pool2d_grad_attributes, height)},
+    {"width", CUP__KIND_INT64, offsetof(cup__max_pool2d_grad_attributes, width)},
+    {NULL, 0, 0}};
+static const cup__attribute avg_pool2d_attributes[] = {
+    {"window", CUP__KIND_INTS, offsetof(cup__avg_pool2d_attributes, window)},
+    {"stride", CUP__KIND_INTS, offsetof(cup__avg_pool2d_attributes, stride)},
+    {"padding", CUP__KIND_INTS, offsetof(cup__avg_pool2d_attributes, padding)},
+    {"ceil_mode", CUP__KIND_BOOL, offsetof(cup__avg_pool2d_attributes, ceil_mode)},
+    {"count_include_pad", CUP__KIND_BOOL, offsetof(cup__avg_pool2d_attributes, count_include_pad)},
+    {"channels_last", CUP__KIND_BOOL, offsetof(cup__avg_pool2d_attributes, channels_last)},
+    {NULL, 0, 0}};
+static const cup__attribute avg_pool2d_grad_attributes[] = {
+    {"window", CUP__KIND_INTS, offsetof(cup__avg_pool2d_grad_attributes, window)},
+    {"stride", CUP__KIND_INTS, offsetof(cup__avg_pool2d_grad_attributes, stride)},
+    {"padding", CUP__KIND_INTS, offsetof(cup__avg_pool2d_grad_attributes, padding)},
+    {"count_include_pad", CUP__KIND_BOOL, offsetof(cup__avg_pool2d_grad_attributes, count_include_pad)},
+    {"channels_last", CUP__KIND_BOOL, offsetof(cup__avg_pool2d_grad_attributes, channels_last)},
+    {"height", CUP__KIND_INT64, offsetof(cup__avg_pool2d_grad_attributes, height)},
+    {"width", CUP__KIND_INT64, offsetof(cup__avg_pool2d_grad_attributes, width)},
     {NULL, 0, 0}};
 static const cup__attribute layernorm_attributes[] = {
     {"eps", CUP__KIND_FLOAT, offsetof(cup__layernorm_attributes, eps)},
@@ -501,6 +539,9 @@ const cup__row cup__rows[] = {
     {"logsumexp", &cup__op_logsumexp, "x", "ints axes, bool keep",
      "y",
      "log of the sum of exponentials over the axes, without overflow", 1, 1, 1, 1, true, sizeof(cup__logsumexp_attributes), logsumexp_attributes},
+    {"cumsum", &cup__op_cumsum, "x", "int axis, bool reverse",
+     "y",
+     "sums of each element and all before it along the axis, or with reverse all behind it", 1, 1, 1, 1, true, sizeof(cup__cumsum_attributes), cumsum_attributes},
     {"extreme_mask", &cup__op_extreme_mask, "x, y", "",
      "mask",
      "1 where x equals y, else 0", 2, 2, 1, 1, false, 0, NULL},
@@ -516,6 +557,18 @@ const cup__row cup__rows[] = {
     {"logsumexp_grad", &cup__op_logsumexp_grad, "x, y, dy", "",
      "dx",
      "dy exp(x - y)", 3, 3, 1, 1, false, 0, NULL},
+    {"max_pool2d", &cup__op_max_pool2d, "x", "ints window, ints stride, ints padding, ints dilation, bool ceil_mode, bool channels_last",
+     "y; places",
+     "largest element of each window of x, which is [N,C,H,W], or [N,H,W,C] with channels_last; NaN when there is one. window, stride, padding and dilation are one number, or one each for height and width; without a stride it is the window, without the others 0 and 1; ceil_mode lets the last window reach over the edge. The first of equal ones gets the gradient", 1, 1, 1, 2, true, sizeof(cup__max_pool2d_attributes), max_pool2d_attributes},
+    {"max_pool2d_grad", &cup__op_max_pool2d_grad, "dy, places", "ints window, ints stride, ints padding, ints dilation, bool channels_last, int64 height, int64 width",
+     "dx",
+     "the gradient of max_pool2d; places are those of the largest elements in their windows", 2, 2, 1, 1, false, sizeof(cup__max_pool2d_grad_attributes), max_pool2d_grad_attributes},
+    {"avg_pool2d", &cup__op_avg_pool2d, "x", "ints window, ints stride, ints padding, bool ceil_mode, bool count_include_pad, bool channels_last",
+     "y",
+     "mean of each window of x; all as in max_pool2d. Padding counts as zeros with count_include_pad, else only elements of x count", 1, 1, 1, 1, true, sizeof(cup__avg_pool2d_attributes), avg_pool2d_attributes},
+    {"avg_pool2d_grad", &cup__op_avg_pool2d_grad, "dy", "ints window, ints stride, ints padding, bool count_include_pad, bool channels_last, int64 height, int64 width",
+     "dx",
+     "the gradient of avg_pool2d", 1, 1, 1, 1, false, sizeof(cup__avg_pool2d_grad_attributes), avg_pool2d_grad_attributes},
     {"layernorm", &cup__op_layernorm, "x, gamma?, beta?", "float eps",
      "y; mean, rstd",
      "(x - mean) / sqrt(variance + eps) gamma + beta over the last dimension; gamma and beta in the dtype of x or in f32", 1, 3, 1, 3, true, sizeof(cup__layernorm_attributes), layernorm_attributes},
@@ -1216,6 +1269,15 @@ cup_tensor *cup_logsumexp(cup_context *c, cup_tensor *x, const int64_t *axes, in
     return cup__op_call(c, &cup__rows[CUP__OP_logsumexp], in, 1, &attributes, NULL);
 }
 
+cup_tensor *cup_cumsum(cup_context *c, cup_tensor *x, int axis, bool reverse)
+{
+    cup__cumsum_attributes attributes = {0};
+    attributes.axis = axis;
+    attributes.reverse = reverse;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_cumsum], in, 1, &attributes, NULL);
+}
+
 cup_tensor *cup__extreme_mask(cup_context *c, cup_tensor *x, cup_tensor *y)
 {
     cup_tensor *const in[] = {x, y};
@@ -1248,6 +1310,74 @@ cup_tensor *cup__logsumexp_grad(cup_context *c, cup_tensor *x, cup_tensor *y, cu
 {
     cup_tensor *const in[] = {x, y, dy};
     return cup__op_call(c, &cup__rows[CUP__OP_logsumexp_grad], in, 3, NULL, NULL);
+}
+
+cup_tensor *cup_max_pool2d(cup_context *c, cup_tensor *x, const int64_t *window, int window_count,
+                           const int64_t *stride, int stride_count, const int64_t *padding,
+                           int padding_count, const int64_t *dilation, int dilation_count,
+                           bool ceil_mode, bool channels_last)
+{
+    cup__max_pool2d_attributes attributes = {0};
+    attributes.window_count = cup__take_ints(attributes.window, window, window_count);
+    attributes.stride_count = cup__take_ints(attributes.stride, stride, stride_count);
+    attributes.padding_count = cup__take_ints(attributes.padding, padding, padding_count);
+    attributes.dilation_count = cup__take_ints(attributes.dilation, dilation, dilation_count);
+    attributes.ceil_mode = ceil_mode;
+    attributes.channels_last = channels_last;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_max_pool2d], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup__max_pool2d_grad(cup_context *c, cup_tensor *dy, cup_tensor *places,
+                                 const int64_t *window, int window_count, const int64_t *stride,
+                                 int stride_count, const int64_t *padding, int padding_count,
+                                 const int64_t *dilation, int dilation_count, bool channels_last,
+                                 int64_t height, int64_t width)
+{
+    cup__max_pool2d_grad_attributes attributes = {0};
+    attributes.window_count = cup__take_ints(attributes.window, window, window_count);
+    attributes.stride_count = cup__take_ints(attributes.stride, stride, stride_count);
+    attributes.padding_count = cup__take_ints(attributes.padding, padding, padding_count);
+    attributes.dilation_count = cup__take_ints(attributes.dilation, dilation, dilation_count);
+    attributes.channels_last = channels_last;
+    attributes.height = height;
+    attributes.width = width;
+    cup_tensor *const in[] = {dy, places};
+    return cup__op_call(c, &cup__rows[CUP__OP_max_pool2d_grad], in, 2, &attributes, NULL);
+}
+
+cup_tensor *cup_avg_pool2d(cup_context *c, cup_tensor *x, const int64_t *window, int window_count,
+                           const int64_t *stride, int stride_count, const int64_t *padding,
+                           int padding_count, bool ceil_mode, bool count_include_pad,
+                           bool channels_last)
+{
+    cup__avg_pool2d_attributes attributes = {0};
+    attributes.window_count = cup__take_ints(attributes.window, window, window_count);
+    attributes.stride_count = cup__take_ints(attributes.stride, stride, stride_count);
+    attributes.padding_count = cup__take_ints(attributes.padding, padding, padding_count);
+    attributes.ceil_mode = ceil_mode;
+    attributes.count_include_pad = count_include_pad;
+    attributes.channels_last = channels_last;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_avg_pool2d], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup__avg_pool2d_grad(cup_context *c, cup_tensor *dy, const int64_t *window,
+                                 int window_count, const int64_t *stride, int stride_count,
+                                 const int64_t *padding, int padding_count,
+                                 bool count_include_pad, bool channels_last, int64_t height,
+                                 int64_t width)
+{
+    cup__avg_pool2d_grad_attributes attributes = {0};
+    attributes.window_count = cup__take_ints(attributes.window, window, window_count);
+    attributes.stride_count = cup__take_ints(attributes.stride, stride, stride_count);
+    attributes.padding_count = cup__take_ints(attributes.padding, padding, padding_count);
+    attributes.count_include_pad = count_include_pad;
+    attributes.channels_last = channels_last;
+    attributes.height = height;
+    attributes.width = width;
+    cup_tensor *const in[] = {dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_avg_pool2d_grad], in, 1, &attributes, NULL);
 }
 
 cup_tensor *cup_layernorm(cup_context *c, cup_tensor *x, cup_tensor *gamma, cup_tensor *beta,

@@ -1,0 +1,168 @@
+/* The gradients of pooling: each value of the image gathers from the windows that hold it, in
+ * order, so that no atomics are needed. What a largest element gets is known by its place.
+ *
+ * pool_bwd: a thread for each vector of VEC values of a pixel of dx; works for any window.
+ * pool_rows_bwd: for windows that tile planes of one value a pixel: a thread for VEC windows of a
+ * row writes their elements, STRIDE_W VEC of each of their rows. Bytes: dy, its places and dx
+ * once. */
+#include "pool_call.cuh"
+#include "reduce.cuh"
+
+#ifndef MAX
+#define MAX 1
+#endif
+#ifndef WINDOW_H
+#define WINDOW_H 2
+#endif
+#ifndef WINDOW_W
+#define WINDOW_W 2
+#endif
+#ifndef STRIDE_H
+#define STRIDE_H 2
+#endif
+#ifndef STRIDE_W
+#define STRIDE_W 2
+#endif
+#ifndef DILATION_H
+#define DILATION_H 1
+#endif
+#ifndef DILATION_W
+#define DILATION_W 1
+#endif
+#ifndef TILES
+#define TILES 0 /* which kernel this is */
+#endif
+#ifndef VEC
+#define VEC 1
+#endif
+#ifndef PLACE
+#define PLACE CUP_U8
+#endif
+#ifndef COUNT_PADDING
+#define COUNT_PADDING 0
+#endif
+/* Windows that hold one value, at most, along a dimension. */
+#define DEPTH(window, stride) (((window) + (stride)-1) / (stride))
+#define FEW (DEPTH(WINDOW_H, STRIDE_H) * DEPTH(WINDOW_W, STRIDE_W) <= 16)
+
+typedef dtype_of<PLACE>::type place_type;
+
+DEVICE unsigned split(unsigned *index, const divisor &d)
+{
+    unsigned rest = divided(*index, d), place = *index - rest * d.size;
+    *index = rest;
+    return place;
+}
+
+DEVICE int elements(int begin, int reach, int size, int pad)
+{
+    int end = begin + reach;
+    if (COUNT_PADDING)
+        return (end < size + pad ? end : size + pad) - begin;
+    return (end < size ? end : size) - (begin > 0 ? begin : 0);
+}
+
+#if !TILES
+
+/* The windows along one dimension that hold a value, in order. At step s it is tap `*tap` of
+ * window `*window`; false when there is no such. */
+template <int Window, int Stride, int Dilation>
+DEVICE bool holder(int at, int pad, int windows, int s, int *window, int *tap)
+{
+    int offset = at + pad; /* from the first element of window 0 */
+    if (Dilation == 1) {
+        int first = offset < Window ? 0 : (offset - Window) / Stride + 1;
+        *window = first + s;
+        *tap = offset - *window * Stride;
+        return *tap >= 0 && *window < windows;
+    }
+    *tap = Window - 1 - s;
+    int begin = offset - *tap * Dilation;
+    *window = begin / Stride;
+    return begin >= 0 && begin % Stride == 0 && *window < windows;
+}
+
+#define STEPS_H (DILATION_H == 1 ? DEPTH(WINDOW_H, STRIDE_H) : WINDOW_H)
+#define STEPS_W (DILATION_W == 1 ? DEPTH(WINDOW_W, STRIDE_W) : WINDOW_W)
+
+extern "C" __global__ void __launch_bounds__(POOL_THREADS)
+pool_bwd(const __grid_constant__ pool_call c)
+{
+    unsigned index = blockIdx.x * POOL_THREADS + threadIdx.x;
+    if (index >= c.count)
+        return;
+    int k = (int)split(&index, c.inner) * VEC, w = (int)split(&index, c.columns);
+    int h = (int)split(&index, c.rows) + c.first_row, inner = (int)c.inner.size * VEC;
+    int64_t plane = c.plane + index;
+    real sum[VEC];
+#pragma unroll
+    for (int e = 0; e < VEC; e++)
+        sum[e] = 0;
+#pragma unroll(FEW ? STEPS_H : 1)
+    for (int s = 0; s < STEPS_H; s++) {
+        int row, i;
+        if (!holder<WINDOW_H, STRIDE_H, DILATION_H>(h, c.pad_height, c.out_height, s, &row, &i))
+            continue;
+#pragma unroll(FEW ? STEPS_W : 1)
+        for (int t = 0; t < STEPS_W; t++) {
+            int column, j;
+            if (!holder<WINDOW_W, STRIDE_W, DILATION_W>(w, c.pad_width, c.out_width, t, &column,
+                                                        &j))
+                continue;
+            int64_t at = ((plane * c.out_height + row) * c.out_width + column) * inner + k;
+            vec<T, VEC> dy = load<VEC>((const T *)c.x + at);
+            vec<place_type, VEC> places;
+            real share = 1;
+            if (MAX)
+                places = load<VEC>((const place_type *)c.places + at);
+            else
+                share = (real)(elements(row * STRIDE_H - c.pad_height, WINDOW_H, c.height,
+                                        c.pad_height) *
+                               elements(column * STRIDE_W - c.pad_width, WINDOW_W, c.width,
+                                        c.pad_width));
+#pragma unroll
+            for (int e = 0; e < VEC; e++)
+                if (!MAX)
+                    sum[e] += to_real(dy.at[e]) / share;
+                else if (places.at[e] == i * WINDOW_W + j)
+                    sum[e] += to_real(dy.at[e]);
+        }
+    }
+    store((T *)c.y + ((plane * c.height + h) * c.width + w) * inner + k, from_reals<T, VEC>(sum));
+}
+
+#else
+
+extern "C" __global__ void __launch_bounds__(POOL_THREADS)
+pool_rows_bwd(const __grid_constant__ pool_call c)
+{
+    unsigned index = blockIdx.x * POOL_THREADS + threadIdx.x;
+    if (index >= c.count)
+        return;
+    int column = (int)split(&index, c.columns) * VEC;
+    int row = (int)split(&index, c.rows) + c.first_row;
+    int64_t plane = c.plane + index;
+    int64_t at = (plane * c.out_height + row) * c.out_width + column;
+    vec<T, VEC> dy = load_once<VEC>((const T *)c.x + at);
+    vec<place_type, VEC> places;
+    if (MAX)
+        places = load_once<VEC>((const place_type *)c.places + at);
+    T *to = (T *)c.y + (plane * c.height + row * STRIDE_H) * c.width + column * STRIDE_W;
+#pragma unroll
+    for (int i = 0; i < STRIDE_H; i++) {
+        real out[VEC * STRIDE_W];
+#pragma unroll
+        for (int e = 0; e < VEC; e++)
+#pragma unroll
+            for (int j = 0; j < STRIDE_W; j++) {
+                real v = to_real(dy.at[e]);
+                if (MAX)
+                    out[e * STRIDE_W + j] = places.at[e] == i * WINDOW_W + j ? v : (real)0;
+                else
+                    out[e * STRIDE_W + j] = v / (real)(WINDOW_H * WINDOW_W);
+            }
+        store(to + (int64_t)i * c.width, from_reals<T, VEC * STRIDE_W>(out));
+    }
+}
+
+#endif

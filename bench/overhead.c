@@ -1,6 +1,7 @@
 /* What a call costs on the host beside the driver's own launch, what a kernel of a replayed graph
  * costs, and how long the first result takes.
  * Build and run: make build/bench/overhead && build/bench/overhead [device]
+ * Without a GPU, all but the driver: build/bench/overhead dry
  * The first result: build/bench/overhead first [nanoseconds of the clock when it was started] */
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,7 +28,7 @@ static double now(void)
 
 typedef struct subject {
     cup_context *c;
-    cup_tensor *a, *b, *rows, *weight;
+    cup_tensor *a, *b, *rows, *weight, *square, *heads;
     CUfunction empty, waiting;
     CUdeviceptr memory;
     cup_graph *graph;
@@ -72,6 +73,16 @@ static void call_rmsnorm(subject *s)
 static void call_linear(subject *s)
 {
     cup_linear(s->c, s->rows, s->rows, NULL);
+}
+
+static void call_product(subject *s)
+{
+    cup_linear(s->c, s->square, s->square, NULL);
+}
+
+static void call_attention(subject *s)
+{
+    cup_attention(s->c, s->heads, s->heads, s->heads, true, 0, 0);
 }
 
 static void call_allocate(subject *s)
@@ -177,13 +188,17 @@ static void time_all(cup_context *c)
     s.b = cup_tensor_from(c, CUP_F32, 1, (int64_t[]){1}, values);
     s.rows = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){64, 64}, values);
     s.weight = cup_tensor_from(c, CUP_F32, 1, (int64_t[]){64}, values);
+    s.square = cup_tensor_new(c, CUP_BF16, 2, (int64_t[]){512, 512});
+    s.heads = cup_tensor_new(c, CUP_BF16, 4, (int64_t[]){1, 8, 64, 64});
     printf("%s\n", cup_device_text(c));
     time_calls(&s, call_allocate, "allocate and release 4 KiB");
     time_calls(&s, call_add, "add of one element");
     time_calls(&s, call_sum, "sum of 64x64");
     time_calls(&s, call_rmsnorm, "rmsnorm of 64x64");
     time_calls(&s, call_linear, "linear of 64x64 by 64x64");
-    if (cup_device_is_cuda(c))
+    time_calls(&s, call_product, "linear of bf16 512x512 by 512x512");
+    time_calls(&s, call_attention, "attention of bf16 1x8x64x64");
+    if (cup_device_is_cuda(c) && !cup__cuda_of(c->device)->dry)
         time_cuda(&s);
     cup_require_grad(s.a);
     time_calls(&s, call_add, "add of one element, recorded");
@@ -242,7 +257,9 @@ int main(int argc, char **argv)
         time_first(argc > 2 ? strtod(argv[2], NULL) * 1e-9 : 0);
         return 0;
     }
-    cup_context *c = cup_context_new(&(cup_options){.device = argc > 1 ? argv[1] : "auto"});
+    const char *device = argc > 1 ? argv[1] : "auto";
+    cup_context *c = strcmp(device, "dry") ? cup_context_new(&(cup_options){.device = device})
+                                           : cup__context_dry("sm_90a");
     if (cup_error(c) == CUP_OK)
         time_all(c);
     if (cup_error(c))

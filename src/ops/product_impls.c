@@ -113,7 +113,7 @@ const cup__impl cup__product_impls[] = {
      .run = run_blas, .varies = "a BLAS library may add in another order each time"},
     {.name = "blocked", .place = CUP__CPU, .strided = true, .run = run_blocked},
     {.name = "tuned", .place = CUP__CUDA, .strided = true, .refuses = refuses_tuned,
-     .run = run_tuned},
+     .run = run_tuned, .varies = "another way may be the fastest when it is measured again"},
     {.name = "rows", .place = CUP__CUDA, .strided = true, .refuses = refuses_rows,
      .run = run_rows},
     {.name = "wgmma_best", .place = CUP__CUDA, .strided = true, .refuses = refuses_wgmma_best,

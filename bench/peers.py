@@ -162,6 +162,16 @@ def cross_entropy(d, logits, targets):
     return lambda: F.cross_entropy(x, t)
 
 
+def cross_entropy_both(d, logits, targets):
+    """The loss and the gradient of the logits."""
+    x, t = random(logits, d, True), indices(7, targets)
+
+    def run():
+        loss = F.cross_entropy(x, t)
+        return torch.autograd.grad(loss, x)[0]
+    return run
+
+
 def cross_entropy_grad(d, logits, targets, *_):
     x, t = random(logits, d, True), indices(7, targets)
     loss = F.cross_entropy(x, t)
@@ -259,7 +269,10 @@ def row_rows():
         yield Row("softmax", shape, dtype, unary(lambda x: F.softmax(x, -1)), False, "axis=-1")
         yield Row("softmax_grad", f"{shape} {shape}", dtype, softmax_grad, False, "axis=-1",
                   exact=False)
-    yield Row("cross_entropy", "8192x50304 8192", "bf16", cross_entropy, True, exact=False)
+    yield Row("cross_entropy", "8192x50304 8192", "bf16", cross_entropy, False,
+              "ignore_index=-1 in_place=0", exact=False)
+    yield Row("cross_entropy", "8192x50304 8192", "bf16", cross_entropy_both, True,
+              "ignore_index=-1 in_place=1", exact=False)
     yield Row("cross_entropy_grad", "8192x50304 8192 8192 8192 ()", "bf16", cross_entropy_grad,
               exact=False)
     yield Row("sum", "1048576", "f32", unary(torch.sum), with_cupy=lambda a: a.sum())

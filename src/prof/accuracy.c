@@ -106,6 +106,15 @@ static bool halve(char text[MOST_TEXT], const sizes *s)
     return true;
 }
 
+/* A call that overwrites an input keeps what backward needs. */
+static cup_status allocate(cup__call *call)
+{
+    call->saving = cup__overwrites(call->op, call->attributes);
+    if (call->saving)
+        call->out_count = call->row->results_count;
+    return cup__call_allocate(call);
+}
+
 static bool begin(cup__accuracy *a, uint64_t seed)
 {
     int count = cup__sample_inputs_filled(a->c, a->row, &a->sample, a->dtype, CUP_F64,
@@ -113,7 +122,7 @@ static bool begin(cup__accuracy *a, uint64_t seed)
                                           a->in, MOST_INPUTS);
     return count >= 0 &&
            cup__call_begin(&a->call, a->c, a->row, a->in, count, a->sample.attributes) == CUP_OK &&
-           cup__call_allocate(&a->call) == CUP_OK;
+           allocate(&a->call) == CUP_OK;
 }
 
 static double work_of(const cup__call *call)
@@ -164,7 +173,7 @@ static bool compute_rows(cup__accuracy *a)
     count = a->call.in_count;
     return cut_rows(a, count) &&
            cup__call_begin(&a->call, a->c, a->row, a->in, count, a->sample.attributes) == CUP_OK &&
-           cup__call_allocate(&a->call) == CUP_OK && cup__call_run(&a->call, NULL) == CUP_OK;
+           allocate(&a->call) == CUP_OK && cup__call_run(&a->call, NULL) == CUP_OK;
 }
 
 /* Cuts the shapes down until the specification can manage them, and computes it. */
@@ -256,13 +265,13 @@ static double run(const cup__accuracy *a, cup_context *c, const cup__impl *impl)
                                           MOST_INPUTS);
     if (count < 0 ||
         cup__call_begin(&call, c, a->row, in, count, a->sample.attributes) != CUP_OK ||
-        (impl->refuses && impl->refuses(&call)) || cup__call_allocate(&call) != CUP_OK ||
+        (impl->refuses && impl->refuses(&call)) || allocate(&call) != CUP_OK ||
         cup__call_run(&call, impl) != CUP_OK)
         return NAN;
     for (int i = 0; i < call.out_count; i++)
         compare(a->call.out[i], call.out[i], a->rows, &worst);
     for (int i = 0; i < call.in_count; i++)
-        if (call.in[i] && cup__input_changes(call.op, i))
+        if (call.in[i] && cup__call_changes(&call, i))
             compare(a->call.in[i], call.in[i], 0, &worst);
     return worst;
 }

@@ -10,6 +10,7 @@
 #include "prof/accuracy.h"
 #include "prof/attributes.h"
 #include "prof/cost.h"
+#include "prof/kernels.h"
 
 #define MOST_INPUTS 64
 #define MOST_RUNS 400
@@ -280,7 +281,10 @@ static cup_status bench_samples(bench *b, const cup_bench_options *options)
     cup_status status = CUP_OK;
     if (options->shapes)
         status = given_sample(b, options, own, given, &attributes);
-    for (const cup__sample *s = options->shapes ? given : own; s && s->shapes; s++) {
+    const cup__sample *samples = options->shapes ? given : own;
+    if (status == CUP_OK)
+        cup__kernels_for_bench(b->c, b->row, samples, options->dtype, options->chosen);
+    for (const cup__sample *s = samples; s && s->shapes; s++) {
         if (status != CUP_OK)
             break;
         b->accuracy =

@@ -3,6 +3,7 @@
 #define CUP_PROF_KERNELS_H
 
 #include "cuda/kernels.h"
+#include "ops/op.h"
 
 /* Makes every call that the check and the benchmark know, of one op or of all when `op` is NULL,
  * on a dry GPU of the architecture, and compiles what was asked for into the cache folder, on
@@ -15,5 +16,10 @@ cup_status cup__kernels_build(cup__error *error, const char *arch, const char *o
  * benchmark's shapes, in f32, f16 and bf16; and the steps of all presets of trainings. */
 cup_status cup__kernels_build_common(cup__error *error, const char *arch, int threads,
                                      cup__kernel_progress progress, void *user, int *count);
+
+/* Gets what the benchmark's calls of an op need on the context's GPU, on all cores, before they are
+ * made. What fails is met again then. */
+void cup__kernels_for_bench(cup_context *c, const cup__row *row, const cup__sample *samples,
+                            cup_dtype dtype, bool only_taken);
 
 #endif

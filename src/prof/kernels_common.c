@@ -59,6 +59,54 @@ static void run_presets(cup_context *c)
         }
 }
 
+/* One call, by the implementation that is taken or by all that accept. */
+static cup_status run_benched(cup_context *c, const cup__row *row, const cup__sample *sample,
+                              cup_dtype dtype, bool only_taken)
+{
+    cup_tensor *in[MOST_INPUTS];
+    int count = cup__sample_inputs(c, row, sample, dtype, dtype, CUP__ROW_MAJOR, 0, in,
+                                   MOST_INPUTS);
+    if (count < 0)
+        return c->error.status;
+    for (const cup__impl *impl = row->op->impls; impl && impl->name; impl++) {
+        cup__call call;
+        CUP_TRY(cup__call_begin(&call, c, row, in, count, sample->attributes));
+        call.saving = cup__overwrites(row->op, sample->attributes);
+        if (call.saving)
+            call.out_count = row->results_count;
+        CUP_TRY(cup__call_allocate(&call));
+        if (impl->place == CUP__CUDA && (!only_taken || impl == cup__call_choose(&call)) &&
+            !(impl->refuses && impl->refuses(&call)))
+            CUP_TRY(cup__call_run(&call, impl));
+    }
+    return CUP_OK;
+}
+
+void cup__kernels_for_bench(cup_context *user, const cup__row *row, const cup__sample *samples,
+                            cup_dtype dtype, bool only_taken)
+{
+    if (!user->device->is_cuda)
+        return;
+    const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(user->device));
+    cup_context *c = cup__context_dry(facts->arch);
+    cup__error ignored = {0};
+    int count;
+    if (cup_error(c) == CUP_OK) {
+        cup__cuda *dry = cup__cuda_of(c->device);
+        cup__dry_like(dry, facts);
+        c->precision = user->precision;
+        for (const cup__sample *s = samples; s && s->shapes; s++) {
+            cup_scope_open(c);
+            run_benched(c, row, s, dtype, only_taken);
+            cup__scope_pop(c);
+            cup__error_clear(&c->error);
+        }
+        const cup__kernel_request *requests = cup__dry_requests(dry, &count);
+        cup__kernels_prepare(&ignored, facts->arch, requests, count, 0, NULL, NULL);
+    }
+    cup_context_free(c);
+}
+
 cup_status cup__kernels_build_common(cup__error *error, const char *arch, int threads,
                                      cup__kernel_progress progress, void *user, int *count)
 {

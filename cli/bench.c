@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/memory.h"
 #include "cli/bench.h"
 #include "cli/bench_page.h"
 #include "cli/exit.h"
@@ -27,7 +28,8 @@ static const cli_option options[] = {
      "where to run; without it CUP_DEVICE, else the first usable GPU, else the CPU"},
     {"dtype", CHOICE(bench_given, dtype), "f32|f64|f16|bf16", "f32", "dtype of the inputs"},
     {"shapes", TEXT(bench_given, shapes), "SHAPES", NULL,
-     "shapes of the inputs, as '32x768 768'; without it those each op names itself"},
+     "shapes of the inputs, as '32x768 768', of several calls with semicolons between; without it "
+     "those each op names itself"},
     {"attributes", TEXT(bench_given, attributes), "NAME=VALUE...", NULL,
      "attributes that go with --shapes, as 'causal=1 axes=0,2'; without it those of the op's first "
      "call"},
@@ -143,6 +145,35 @@ static void on_result(const cup_bench_result *r, void *user)
     run->code = run->code ? run->code : code;
 }
 
+static int bench_op(bench_run *run, cup_context *c, const cup__row *row,
+                    const cup_bench_options *how, const cup_ceiling *ceiling)
+{
+    if (cup_bench(c, row->name, how, ceiling, on_result, run) == CUP_OK)
+        return CLI_OK;
+    int code = cli_fail(cli_exit_of(cup_error(c)), "%s", cup_error_text(c));
+    cup_error_clear(c);
+    return code;
+}
+
+/* Each of the calls whose shapes were given. */
+static int bench_shapes(bench_run *run, cup_context *c, const cup__row *row,
+                        const cup_bench_options *how, const cup_ceiling *ceiling)
+{
+    char *list = cup__strdup(how->shapes);
+    int code = list ? CLI_OK : cli_fail(CLI_MEMORY, "no host memory for the shapes");
+    for (char *at = list, *next; at; at = next) {
+        cup_bench_options one = *how;
+        next = strchr(at, ';');
+        if (next)
+            *next++ = 0;
+        one.shapes = at + strspn(at, " ");
+        int each = bench_op(run, c, row, &one, ceiling);
+        code = code ? code : each;
+    }
+    cup__free(list);
+    return code;
+}
+
 static int bench_all(bench_run *run, cup_context *c, const cup_ceiling *ceiling)
 {
     const bench_given *given = run->call->given;
@@ -154,11 +185,10 @@ static int bench_all(bench_run *run, cup_context *c, const cup_ceiling *ceiling)
     if (cup_dtype_find(given->dtype, &how.dtype) != CUP_OK)
         return cli_usage("--dtype %s: there is no such dtype", given->dtype);
     for (const cup__row *row = cup__rows; row->name; row++) {
-        if (!op_is_named(row, given->ops.name, given->ops.count, true) ||
-            cup_bench(c, row->name, &how, ceiling, on_result, run) == CUP_OK)
+        if (!op_is_named(row, given->ops.name, given->ops.count, true))
             continue;
-        int one = cli_fail(cli_exit_of(cup_error(c)), "%s", cup_error_text(c));
-        cup_error_clear(c);
+        int one = given->shapes ? bench_shapes(run, c, row, &how, ceiling)
+                                : bench_op(run, c, row, &how, ceiling);
         code = code ? code : one;
     }
     if (!run->count && !code)
@@ -290,6 +320,8 @@ const cli_verb verb_bench = {
             "have one, because cards and days differ.",
     .examples = "One op at one shape:\n"
                 "cupola bench --op layernorm --shapes '8192x768 768 768' --dtype bf16\n"
+                "From small to large:\n"
+                "cupola bench --op exp --shapes '4096;65536;1048576;16777216;268435456'\n"
                 "A page with plots:\n"
                 "cupola bench --dtype bf16 --format html >bench.html\n"
                 "Whether a change made anything slower:\n"

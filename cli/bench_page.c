@@ -12,6 +12,7 @@ static const char style[] =
     ".two{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));"
     "gap:0 16px}\n"
     ".grid{stroke:var(--grid)}.roof{stroke:var(--soft);stroke-width:1.5;fill:none}\n"
+    ".thin{stroke-width:1;stroke-opacity:.35;fill:none}\n"
     ".one{stroke:var(--ink);stroke-dasharray:3 3}\n"
     ".p{fill-opacity:.75;stroke:var(--card);stroke-width:1}.p:hover{fill-opacity:1;r:6}\n"
     ".c0{fill:var(--c0)}.c1{fill:var(--c1)}.c2{fill:var(--c2)}.c3{fill:var(--c3)}"

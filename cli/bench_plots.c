@@ -102,6 +102,38 @@ static bool has_bytes(const cli_record *r)
     return r->bytes > 0 && r->ours_us > 0;
 }
 
+/* The next larger call of the same op and dtype that also only moves data; NULL: none. */
+static const cli_record *next_larger(const cli_records *records, const cli_record *r, double copy)
+{
+    const cli_record *next = NULL;
+    for (size_t i = 0; i < records->count; i++) {
+        const cli_record *one = &records->row[i];
+        if (!strcmp(one->op, r->op) && !strcmp(one->dtype, r->dtype) &&
+            !strcmp(one->impl, r->impl) && !strcmp(one->attributes, r->attributes) &&
+            one->bytes > r->bytes && record_is_bound_by_memory(one, copy) &&
+            (!next || one->bytes < next->bytes))
+            next = one;
+    }
+    return next;
+}
+
+/* Lines between the calls of one op from small to large. */
+static void add_lines(cup__text *out, const cli_records *records, dtypes *d, const axis *x,
+                      const axis *y, double copy)
+{
+    for (size_t i = 0; i < records->count; i++) {
+        const cli_record *r = &records->row[i];
+        const cli_record *next = has_bytes(r) && record_is_bound_by_memory(r, copy)
+                                     ? next_larger(records, r, copy)
+                                     : NULL;
+        if (next)
+            cup__text_add(out, "<path class=\"thin s%d\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n",
+                          dtype_of(d, r->dtype), place(x, r->bytes),
+                          place(y, r->bytes / r->ours_us * 1e-3), place(x, next->bytes),
+                          place(y, next->bytes / next->ours_us * 1e-3));
+    }
+}
+
 void bench_plot_bandwidth(cup__text *out, const cli_records *records)
 {
     double copy = records_copy_rate(records) * 1e-9, least = INFINITY, most = 0, top = copy;
@@ -137,6 +169,7 @@ void bench_plot_bandwidth(cup__text *out, const cli_records *records)
                        "y=\"%.1f\" text-anchor=\"end\">copy, %.0f GB/s</text>\n",
                   LEFT, place(&y, copy), WIDTH - RIGHT, WIDTH - RIGHT - 4, place(&y, copy) + 16,
                   copy);
+    add_lines(out, records, &d, &x, &y, copy * 1e9);
     for (size_t i = 0; i < records->count; i++) {
         const cli_record *r = &records->row[i];
         if (!has_bytes(r) || !record_is_bound_by_memory(r, copy * 1e9))

@@ -9,7 +9,7 @@
 #include "prof/page.h"
 
 static const char style[] =
-    ".two{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));"
+    ".two{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,560px),1fr));"
     "gap:0 16px}\n"
     ".grid{stroke:var(--grid)}.roof{stroke:var(--soft);stroke-width:1.5;fill:none}\n"
     ".thin{stroke-width:1;stroke-opacity:.35;fill:none}\n"

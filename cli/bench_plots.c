@@ -202,7 +202,7 @@ static double flops_of(const cli_records *records, const char *dtype, double cop
 static void add_roof(cup__text *out, const axis *x, const axis *y, double copy, double rate,
                      int colour, const char *name)
 {
-    double bend = rate > 0 ? rate / copy : x->high;
+    double bend = rate > 0 ? rate / copy : fmin(x->high, y->high * 1e12 / copy);
     double right = rate > 0 ? x->high : bend, at = fmax(x->low, y->low * 1e12 / copy);
     cup__text_add(out, "<path class=\"roof s%d\" d=\"M%.1f %.1fL%.1f %.1f", colour, place(x, at),
                   place(y, at * copy * 1e-12), place(x, fmin(bend, x->high)),

@@ -15,7 +15,7 @@ static const char common[] =
     "section{background:var(--card);border:1px solid var(--line);border-radius:8px;"
     "padding:16px;margin:16px 0;min-width:0}\n"
     ".scroll{overflow-x:auto}\n"
-    "svg{display:block;width:100%;min-width:560px;height:auto}\n"
+    "svg{display:block;width:100%;min-width:520px;height:auto}\n"
     "svg text{font:12px system-ui,sans-serif;fill:var(--soft)}\n"
     "svg .strong{fill:var(--ink)}\n"
     ".facts{display:flex;flex-wrap:wrap;gap:8px 28px;margin:12px 0}\n"

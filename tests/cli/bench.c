@@ -108,7 +108,8 @@ TEST(bench_formats)
     EXPECT_CONTAINS(out, "<!doctype html>");
     EXPECT_CONTAINS(out, "Bandwidth against size");
     EXPECT_CONTAINS(out, "</html>");
-    EXPECT_INT(cupola("bench --op exp --device cpu --seconds 0.001 --no-error --shapes '8; 4x4'"), 0);
+    EXPECT_INT(cupola("bench --op exp --device cpu --seconds 0.001 --no-error --shapes '8;4x4'"),
+               0);
     EXPECT_CONTAINS(out, "f32   8 ");
     EXPECT_CONTAINS(out, "f32   4x4 ");
     EXPECT_INT(cupola("bench --op sum --device cpu --shapes 8 --attributes 'axis=0'"), 2);

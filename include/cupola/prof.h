@@ -19,6 +19,15 @@ typedef struct cup_memory {
 } cup_memory;
 CUP_API cup_status cup_memory_use(cup_context *c, cup_memory *out);
 
+/* What one kind of use holds of a GPU context's memory. */
+typedef struct cup_memory_user {
+    const char *tag; /* the op that made the tensors, or "tensor"; lives as long as the library */
+    int64_t bytes, blocks;
+} cup_memory_user;
+
+/* Fills `users` with at most `most` of the largest, and returns how many; 0 on a CPU. */
+CUP_API int cup_memory_users(cup_context *c, cup_memory_user *users, int most);
+
 /* Waits for the device and gives memory back that no tensor uses; returns the bytes. Memory that
  * is freed is otherwise kept, because it is soon used again. */
 CUP_API int64_t cup_memory_trim(cup_context *c);

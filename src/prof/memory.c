@@ -1,5 +1,20 @@
 #include "cupola/prof.h"
+#include "cuda/pool.h"
 #include "tensor/context.h"
+
+#define MOST_USERS 256
+
+int cup_memory_users(cup_context *c, cup_memory_user *users, int most)
+{
+    cup__pool_user all[MOST_USERS];
+    if (!c || !c->device || !c->device->is_cuda || !users || most < 1)
+        return 0;
+    cup__pool *pool = cup__pool_of(cup__cuda_of(c->device));
+    int count = pool ? cup__pool_users(pool, all, most < MOST_USERS ? most : MOST_USERS) : 0;
+    for (int i = 0; i < count; i++)
+        users[i] = (cup_memory_user){all[i].tag, all[i].bytes, all[i].blocks};
+    return count;
+}
 
 int64_t cup_memory_trim(cup_context *c)
 {

@@ -445,7 +445,7 @@ cup_status cup_memory_page(cup_context *c, const char *path)
     cup__error own = {0};
     if (!path || !*path)
         return cup__fail(&c->error, CUP_ARGUMENT, "memory page: name a file");
-    if (!c->device->is_cuda)
+    if (!c->device->is_cuda || !cup__pool_of(cup__cuda_of(c->device)))
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "a page of the memory is drawn of a GPU's; cup_memory_use tells the sums "
                          "of a CPU's");

@@ -39,6 +39,13 @@ TEST(memory_page_tells_now_and_the_peak)
     allocate(c, 3 << 20, "weights", &weights);
     allocate(c, 5 << 20, "activations <&>", &activations);
     allocate(c, 100, "small", &small);
+    cup_memory_user users[2];
+    EXPECT_INT(cup_memory_users(c, users, 2), 2);
+    EXPECT_TEXT(users[0].tag, "activations <&>");
+    EXPECT_TEXT(users[1].tag, "weights");
+    EXPECT_INT(users[1].bytes, 3 << 20);
+    EXPECT_INT(users[1].blocks, 1);
+    EXPECT_INT(cup_memory_users(NULL, users, 2), 0);
     c->device->calls->release(c->device, activations);
     EXPECT_INT(cup_memory_page(c, path), CUP_OK);
     char *text = page();

@@ -455,6 +455,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lib", default="build/libcupola.so")
     parser.add_argument("--only", nargs="*", default=[], help="rows whose op has one of the words")
+    parser.add_argument("--skip", nargs="*", default=[], help="no rows whose op has one of these")
     parser.add_argument("--dtype", help="rows of this dtype")
     parser.add_argument("--records", help="file of records to append to")
     parser.add_argument("--seconds", type=float, default=0.05)
@@ -466,6 +467,7 @@ def main():
     args = parser.parse_args()
     rows_wanted = [row for row in all_rows(args.part)
                    if (not args.only or any(w in row.op for w in args.only))
+                   and not any(w in row.op for w in args.skip)
                    and args.dtype in (None, row.dtype)]
     if args.list:
         for row in rows_wanted:

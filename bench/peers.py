@@ -44,7 +44,7 @@ class Options(ctypes.Structure):
     _fields_ = [("dtype", ctypes.c_int), ("shapes", ctypes.c_char_p), ("impl", ctypes.c_char_p),
                 ("seconds", ctypes.c_double), ("attributes", ctypes.c_char_p),
                 ("indices", ctypes.c_int64), ("no_error", ctypes.c_bool),
-                ("chosen", ctypes.c_bool)]
+                ("chosen", ctypes.c_bool), ("transposed", ctypes.c_bool)]
 
 
 REPORT = ctypes.CFUNCTYPE(None, ctypes.POINTER(Result), ctypes.c_void_p)
@@ -85,7 +85,7 @@ class Cupola:
 
         options = Options(DTYPES[row.dtype][0], row.shapes.encode(), None, args.seconds,
                           row.attributes.encode() if row.attributes else None, row.indices,
-                          args.no_error, not args.all)
+                          args.no_error, not args.all, row.transposed)
         if self.lib.cup_bench(self.c, row.op.encode(), ctypes.byref(options),
                               ctypes.byref(self.ceiling), REPORT(take), None):
             text = self.lib.cup_error_text(self.c).decode()
@@ -98,10 +98,10 @@ class Row:
     """One call: ours by name, shapes and attributes; a peer by a function that makes its call."""
 
     def __init__(self, op, shapes, dtype, make, compiled=False, attributes="", indices=0,
-                 with_cupy=None, exact=True):
+                 with_cupy=None, exact=True, transposed=False):
         self.op, self.shapes, self.dtype, self.make = op, shapes, dtype, make
         self.compiled, self.attributes, self.indices = compiled, attributes, indices
-        self.with_cupy, self.exact = with_cupy, exact
+        self.with_cupy, self.exact, self.transposed = with_cupy, exact, transposed
 
 
 class Wide:
@@ -178,6 +178,11 @@ def cross_entropy_grad(d, logits, targets, *_):
     return lambda: torch.autograd.grad(loss, x, retain_graph=True)[0]
 
 
+def transpose(d, x):
+    x = random(x[::-1], d)
+    return lambda: x.t().contiguous()
+
+
 def embedding(d, table, ids):
     w, i = random(table, d), indices(table[0], ids)
     return lambda: F.embedding(i, w)
@@ -247,6 +252,8 @@ def elementwise_rows():
     yield Row("exp", big, "f32", unary(torch.exp), with_cupy=lambda a: cupy.exp(a))
     yield Row("silu", "32768x3072", "bf16", unary(F.silu))
     yield Row("copy", big, "f32", unary(torch.clone), with_cupy=lambda a: a.copy())
+    for shape, dtype in (("8192x8192", "f32"), ("8192x8192", "bf16"), ("50257x768", "f32")):
+        yield Row("copy", shape, dtype, transpose, exact=False, transposed=True)
     yield Row("gelu", "4096x1024", "f32", unary(gelu))
     yield Row("gelu", "8192x4096", "f32", unary(gelu))
     yield Row("gelu", "32768x3072", "bf16", unary(gelu))

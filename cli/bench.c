@@ -18,7 +18,7 @@ typedef struct bench_given {
     const char *device, *dtype, *shapes, *attributes, *impl, *format, *from, *peers;
     double seconds, noise;
     int64_t indices;
-    bool no_error, chosen;
+    bool no_error, chosen, transposed;
     cli_files ops, compare;
 } bench_given;
 
@@ -35,6 +35,8 @@ static const cli_option options[] = {
      "call"},
     {"indices", INTEGER(bench_given, indices, 0, INT64_MAX), "N", "0",
      "whole numbers among the inputs, such as ids, are below this; 0: the op's own choice"},
+    {"transposed", FLAG(bench_given, transposed), NULL, NULL,
+     "inputs lie in memory with their dimensions in reverse order"},
     {"impl", TEXT(bench_given, impl), "NAME", NULL, "time this implementation alone"},
     {"chosen", FLAG(bench_given, chosen), NULL, NULL,
      "time the implementation alone that a call would take"},
@@ -180,7 +182,7 @@ static int bench_all(bench_run *run, cup_context *c, const cup_ceiling *ceiling)
     cup_bench_options how = {.shapes = given->shapes, .impl = given->impl,
                              .seconds = given->seconds, .attributes = given->attributes,
                              .indices = given->indices, .no_error = given->no_error,
-                             .chosen = given->chosen};
+                             .chosen = given->chosen, .transposed = given->transposed};
     int code = CLI_OK;
     if (cup_dtype_find(given->dtype, &how.dtype) != CUP_OK)
         return cli_usage("--dtype %s: there is no such dtype", given->dtype);

@@ -24,7 +24,7 @@ _cupola()
         info) words=' --searched --json --color --help' ;;
         ops) words=' --json --color --help' ;;
         check) words=' --op --device --json --color --help' ;;
-        bench) words=' --op --device --dtype --shapes --attributes --indices --impl --chosen --seconds --no-error --format --from --peers --compare --noise --json --color --help' ;;
+        bench) words=' --op --device --dtype --shapes --attributes --indices --transposed --impl --chosen --seconds --no-error --format --from --peers --compare --noise --json --color --help' ;;
         tune) words=' --op --shapes --attributes --dtype --device --merge --to --json --color --help' ;;
         kernels) words=' --arch --op --common --pack --threads --json --color --help' ;;
         esac ;;

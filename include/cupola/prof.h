@@ -98,6 +98,7 @@ typedef struct cup_bench_options {
     int64_t indices;    /* whole numbers among the inputs are below this; 0: the op's own choice */
     bool no_error;      /* time only */
     bool chosen;        /* only the implementation that a call takes */
+    bool transposed;    /* inputs lie in memory with their dimensions in reverse order */
 } cup_bench_options;
 
 /* Times one op and reports each implementation at each shape. */

@@ -241,7 +241,9 @@ static cup_status bench_sample(bench *b, const cup__sample *sample,
     int64_t indices = options->indices ? options->indices : options->shapes ? 0
                                                           : b->row->op->bench_indices;
     int count = cup__sample_inputs_filled(b->c, b->row, sample, dtype, dtype, CUP__ROW_MAJOR, SEED,
-                                          (cup__filling){.indices = indices}, in, MOST_INPUTS);
+                                          (cup__filling){.indices = indices,
+                                                         .reversed = options->transposed},
+                                          in, MOST_INPUTS);
     if (count < 0)
         return b->c->error.status;
     CUP_TRY(cup__call_begin(&b->call, b->c, b->row, in, count, sample->attributes));
@@ -251,6 +253,8 @@ static cup_status bench_sample(bench *b, const cup__sample *sample,
     CUP_TRY(cup__call_allocate(&b->call));
     cup__text_free(&b->attributes);
     cup__attributes_text(b->row, sample->attributes, &b->attributes);
+    if (options->transposed)
+        cup__text_add(&b->attributes, "%stransposed=1", b->attributes.length ? " " : "");
     b->result = (cup_bench_result){.op = b->row->name, .shapes = sample->shapes, .dtype = dtype,
                                    .attributes = cup__text_string(&b->attributes)};
     return bench_impls(b);

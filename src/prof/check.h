@@ -32,6 +32,7 @@ int cup__sample_inputs(cup_context *c, const cup__row *row, const cup__sample *s
 typedef struct cup__filling {
     int64_t indices;
     bool alike;
+    bool reversed; /* the dimensions lie in reverse order, without gaps; in place of a layout */
 } cup__filling;
 int cup__sample_inputs_filled(cup_context *c, const cup__row *row, const cup__sample *sample,
                               cup_dtype dtype, cup_dtype hold, cup__layout layout, uint64_t seed,

@@ -127,6 +127,25 @@ static cup_status fill(cup_tensor *t, cup_dtype rounded, cup__domain domain, boo
     return status;
 }
 
+/* A tensor of this one's shape whose dimensions are stored in reverse order, filled when there is
+ * a state; NULL on failure. */
+static cup_tensor *fill_reversed(const cup_tensor *like, uint64_t *state, cup__domain domain)
+{
+    if (!like)
+        return NULL;
+    cup__shape shape = cup__shape_of(like), stored = shape;
+    int64_t stride[CUP_MAX_DIMS], step = 1;
+    for (int i = 0; i < shape.ndim; i++) {
+        stored.size[i] = shape.size[shape.ndim - 1 - i];
+        stride[i] = step;
+        step *= shape.size[i];
+    }
+    cup_tensor *base = cup__tensor_make(like->context, &stored, "sample");
+    if (!base || (state && fill(base, base->dtype, domain, false, state) != CUP_OK))
+        return NULL;
+    return cup__tensor_view(base, &shape, stride, 0);
+}
+
 int cup__sample_inputs(cup_context *c, const cup__row *row, const cup__sample *sample,
                        cup_dtype dtype, cup_dtype hold, cup__layout layout, uint64_t seed,
                        cup_tensor **in, int most)
@@ -158,6 +177,11 @@ int cup__sample_inputs_filled(cup_context *c, const cup__row *row, const cup__sa
         cup__domain domain = row->op->domain[slot];
         if (filling.indices > 0 && !cup__dtype_is_float(own))
             domain = (cup__domain){0, (double)filling.indices};
+        if (filling.reversed && shape.ndim > 1 && in[i]) {
+            in[i] = fill_reversed(in[i], seed ? &state : NULL, domain);
+            if (in[i])
+                continue;
+        }
         if (!in[i] || (seed && fill(in[i], own, domain, filling.alike, &state) != CUP_OK))
             return -1;
     }

@@ -112,6 +112,8 @@ TEST(bench_formats)
                0);
     EXPECT_CONTAINS(out, "f32   8 ");
     EXPECT_CONTAINS(out, "f32   4x4 ");
+    EXPECT_INT(cupola("bench --op copy --device cpu --seconds 0.001 --transposed --shapes 9x7"), 0);
+    EXPECT_CONTAINS(out, "transposed=1");
     EXPECT_INT(cupola("bench --op sum --device cpu --shapes 8 --attributes 'axis=0'"), 2);
     EXPECT_CONTAINS(out, "ints axes");
     EXPECT_INT(cupola("bench --op sum --device cpu --shapes 8 --attributes 'axes=,'"), 2);

@@ -226,9 +226,12 @@ static void run_rows(job *j)
 /* Folds over outer dimensions: vectors of result elements take in one folded element after
  * another. */
 
-static void fold_columns(bench *b, int64_t row, int64_t start, int64_t count, double *sums)
+static void fold_columns(bench *b, int64_t row, int64_t start, int64_t count, int64_t piece,
+                         double *sums)
 {
     const job *j = b->job;
+    int64_t first = j->plan->length * piece / j->pieces;
+    int64_t end = j->plan->length * (piece + 1) / j->pieces;
     const cup__program *p = j->program;
     const cup__loop *kept = &j->loops.kept, *folded = &j->loops.folded;
     int64_t base[CUP__PROGRAM_INPUTS], offset[CUP__PROGRAM_INPUTS], stride[CUP__PROGRAM_INPUTS];
@@ -239,7 +242,7 @@ static void fold_columns(bench *b, int64_t row, int64_t start, int64_t count, do
     for (int r = 0; r < p->results; r++)
         for (int64_t i = 0; i < count; i++)
             sums[r * CHUNK + i] = cup__fold_start(p->result[r].fold);
-    for (int64_t f = 0; f < j->plan->length; f++) {
+    for (int64_t f = first; f < end; f++) {
         for (int k = 0; k < p->used_count; k++)
             offset[k] = base[k] + offset_of(folded, k + 1, f);
         evaluate(b, offset, stride, count);
@@ -247,9 +250,20 @@ static void fold_columns(bench *b, int64_t row, int64_t start, int64_t count, do
             cup__vector_fold_to(p->result[r].fold, sums + r * CHUNK,
                                 b->value[p->result[r].node], count);
     }
-    for (int r = 0; r < p->results; r++)
-        for (int64_t i = 0; i < count; i++)
-            store_folded(j, row * j->inner + start + i, r, sums[r * CHUNK + i]);
+}
+
+/* A piece's sums are kept as [piece][result][element], to be put together at the end. */
+static void keep_columns(const job *j, int64_t at, int64_t count, int64_t piece,
+                         const double *sums)
+{
+    int64_t kept = j->loops.kept.count, results = j->program->results;
+    for (int64_t r = 0; r < results; r++) {
+        if (j->partial)
+            memcpy(j->partial + (piece * results + r) * kept + at, sums + r * CHUNK,
+                   (size_t)count * sizeof *sums);
+        for (int64_t i = 0; !j->partial && i < count; i++)
+            store_folded(j, at + i, (int)r, sums[r * CHUNK + i]);
+    }
 }
 
 static void run_columns(int64_t begin, int64_t end, void *user)
@@ -260,12 +274,42 @@ static void run_columns(int64_t begin, int64_t end, void *user)
     if (!sums)
         j->failed = true;
     if (bench_open(&b, j))
-        for (int64_t chunk = begin; chunk < end; chunk++) {
+        for (int64_t i = begin; i < end; i++) {
+            int64_t chunk = i / j->pieces, piece = i % j->pieces;
             int64_t row = chunk / j->chunks, start = chunk % j->chunks * CHUNK;
-            fold_columns(&b, row, start, least(j->inner - start, CHUNK), sums);
+            int64_t count = least(j->inner - start, CHUNK);
+            fold_columns(&b, row, start, count, piece, sums);
+            keep_columns(j, row * j->inner + start, count, piece, sums);
         }
     bench_close(&b);
     cup__free(sums);
+}
+
+#define PIECES_MOST 64 /* of all columns together */
+
+static void run_by_columns(job *j)
+{
+    int64_t kept = j->loops.kept.count, results = j->program->results;
+    j->inner = j->loops.kept.size[j->loops.kept.ndim - 1];
+    j->chunks = (j->inner + CHUNK - 1) / CHUNK;
+    int64_t chunks = kept / j->inner * j->chunks;
+    j->pieces = least(j->plan->length / 64, PIECES_MOST / least(chunks, PIECES_MOST));
+    j->pieces += j->pieces == 0;
+    if (j->pieces > 1) {
+        j->partial = cup__calloc((size_t)(kept * j->pieces), (size_t)results * sizeof(double));
+        j->failed = !j->partial;
+    }
+    if (!j->failed)
+        cup__parallel_for(chunks * j->pieces, 1, run_columns, j);
+    for (int64_t r = 0; j->partial && r < results; r++)
+        for (int64_t i = 0; i < kept; i++) {
+            double sum = j->partial[r * kept + i];
+            for (int64_t piece = 1; piece < j->pieces; piece++)
+                sum = cup__fold_two(j->program->result[r].fold, sum,
+                                    j->partial[(piece * results + r) * kept + i]);
+            store_folded(j, i, (int)r, sum);
+        }
+    cup__free(j->partial);
 }
 
 static bool by_columns(const job *j)
@@ -286,9 +330,7 @@ cup_status cup__expr_cpu(cup__call *call)
     if (!plan.program->folded) {
         run_plain(&j);
     } else if (by_columns(&j)) {
-        j.inner = j.loops.kept.size[j.loops.kept.ndim - 1];
-        j.chunks = (j.inner + CHUNK - 1) / CHUNK;
-        cup__parallel_for(j.loops.kept.count / j.inner * j.chunks, 1, run_columns, &j);
+        run_by_columns(&j);
     } else {
         run_rows(&j);
     }

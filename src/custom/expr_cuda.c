@@ -9,13 +9,16 @@
 #include "ops/attributes.h"
 #include "ops/pointwise_plan.h"
 
-#define KNOBS (7 + CUP_EXPR_RESULTS + CUP__PROGRAM_INPUTS)
+#define KNOBS (8 + CUP_EXPR_RESULTS + CUP__PROGRAM_INPUTS)
+#define UNIT_BYTES 16
 #define PACK_FROM 65536 /* elements from which an input that lies apart is worth a copy */
 
-/* Kernels by the values of their knobs, whose names are the same for all of a program. */
+/* Kernels by the values of their knobs, whose names are the same for all of a program but for the
+ * last, which not all have. */
 typedef struct cup__program_kernel {
     struct cup__program_kernel *next;
     int64_t values[KNOBS];
+    int count;
     cup__kernel *kernel;
 } cup__program_kernel;
 
@@ -47,7 +50,7 @@ static cup__kernel *compile(cup_context *c, cup__program *p, const cup__knob *kn
 static cup__kernel *get_kernel(cup_context *c, cup__program *p, const cup__knob *knobs, int count)
 {
     for (cup__program_kernel *k = p->kernels; k; k = k->next) {
-        bool same = true;
+        bool same = k->count == count;
         for (int i = 0; i < count && same; i++)
             same = k->values[i] == knobs[i].value;
         if (same)
@@ -59,6 +62,7 @@ static cup__kernel *get_kernel(cup_context *c, cup__program *p, const cup__knob 
         return kernel; /* without memory to remember it, it is only looked for again */
     for (int i = 0; i < count; i++)
         known->values[i] = knobs[i].value;
+    known->count = count;
     known->kernel = kernel;
     known->next = p->kernels;
     p->kernels = known;
@@ -74,6 +78,7 @@ typedef struct work {
     cup__loop kept, folded;
     cup__access_plan access;
     int mode, team, parts;
+    int lead; /* the input that says where whole units begin, -1: they begin with the rows */
 } work;
 
 static int power_of_two(int n)
@@ -103,6 +108,8 @@ static int make_knobs(const work *w, int ndim, int folded_ndim, cup__knob *knobs
         knobs[count++] = (cup__knob){x[k], cup__access_knob(&w->nest, &w->access, k)};
     if (!w->nest.inputs) /* nothing is read, but the kernel has one input at least */
         knobs[count++] = (cup__knob){"X0", CUP_U8 | POINTWISE_SCALAR << 8 | 1 << 16};
+    if (w->lead >= 0)
+        knobs[count++] = (cup__knob){"LEAD", w->lead};
     return count;
 }
 
@@ -137,7 +144,7 @@ static void fill_call(expression_call *to, const work *w)
 static cup_status launch_plain(const work *w)
 {
     cup__cuda *gpu = cup__cuda_of(w->call->c->device);
-    cup__knob knobs[KNOBS + 1];
+    cup__knob knobs[KNOBS];
     int ndim = w->access.ndim, count = make_knobs(w, ndim, 1, knobs);
     cup__kernel *kernel = get_kernel(w->call->c, w->program, knobs, count);
     if (!kernel)
@@ -168,6 +175,49 @@ static cup_status run_plain(const cup__loop *part, const int64_t *offset, void *
     w.access = cup__access_plan_make(&w.nest, NULL,
                                      cup__cuda_facts(cup__cuda_of(w.call->c->device)));
     return launch_plain(&w);
+}
+
+/* Rows of an odd length are read in whole units from their first multiple of 16 bytes on, where all
+ * inputs that lie side by side have that at the same place. */
+
+/* Whether input k lies as input `first` does, as far as 16 bytes go. */
+static bool lies_as(const work *w, int first, int k)
+{
+    const cup__nest *n = &w->nest;
+    int64_t size = cup_dtype_size(n->x_dtype[first]);
+    if (cup_dtype_size(n->x_dtype[k]) != size || w->folded.stride[k + 1][0] != 1 ||
+        ((uintptr_t)n->x[k] - (uintptr_t)n->x[first]) % UNIT_BYTES)
+        return false;
+    for (int d = 0; d < w->kept.ndim; d++)
+        if ((w->kept.stride[k + 1][d] - w->kept.stride[first + 1][d]) * size % UNIT_BYTES)
+            return false;
+    return true;
+}
+
+static void find_lead(work *w)
+{
+    const cup__nest *n = &w->nest;
+    int first = -1;
+    bool narrow = false;
+    if (w->folded.ndim != 1)
+        return;
+    for (int k = 0; k < n->inputs; k++) {
+        int64_t size = cup_dtype_size(n->x_dtype[k]);
+        if (w->access.kind[k] == POINTWISE_SCALAR)
+            continue;
+        first = first < 0 ? k : first;
+        narrow |= w->access.width[k] * size < UNIT_BYTES;
+        if (!lies_as(w, first, k))
+            return;
+    }
+    int vec = first < 0 ? 0 : UNIT_BYTES / (int)cup_dtype_size(n->x_dtype[first]);
+    if (!narrow || w->plan->length < 4 * vec)
+        return;
+    w->lead = first;
+    w->access.vec = vec;
+    for (int k = 0; k < n->inputs; k++)
+        if (w->access.kind[k] != POINTWISE_SCALAR)
+            w->access.width[k] = vec;
 }
 
 /* Folding. How the work is cut depends on the shape and the card alone. */
@@ -218,7 +268,7 @@ static cup_status launch_fold(const work *w)
     int vec = w->access.vec;
     int ndim = rows ? power_of_two(w->kept.ndim) : w->access.ndim;
     int folded_ndim = rows ? w->access.ndim : power_of_two(w->folded.ndim);
-    cup__knob knobs[KNOBS + 1];
+    cup__knob knobs[KNOBS];
     int count = make_knobs(w, ndim, folded_ndim, knobs);
     cup__kernel *kernel = get_kernel(w->call->c, w->program, knobs, count);
     if (!kernel)
@@ -300,6 +350,8 @@ static cup_status run_fold(const cup__loop *part, const int64_t *offset, void *u
     w.nest.results = w.program->results;
     w.parts = 1;
     if (rows)
+        find_lead(&w);
+    if (rows)
         cut_rows(&w, w.plan->length / w.access.vec, facts->multiprocessors);
     else
         cut_columns(&w, w.kept.count / w.access.vec, facts->multiprocessors);
@@ -380,7 +432,8 @@ cup_status cup__expr_cuda(cup__call *call)
     }
     if (status == CUP_OK) {
         work w = {.call = call, .plan = &plan,
-                  .program = (cup__program *)(uintptr_t)plan.program};
+                  .program = (cup__program *)(uintptr_t)plan.program,
+                  .lead = -1};
         call->in = in;
         status = run_work(&w);
         call->in = given;

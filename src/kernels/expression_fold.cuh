@@ -46,6 +46,9 @@ template <int J> struct fold_of {
 #define SPACE_NDIM FOLDED_NDIM
 #define OUTER_NDIM NDIM
 #define READ(k) x##k[u].read(at##k, folded, at + u * (TEAM * VEC));
+#define ONE(k) INPUT(k, SPACE_NDIM)::one(at##k, folded, index),
+#define JOIN_NAMES(a, b) a##b
+#define JOINED(a, b) JOIN_NAMES(a, b)
 #define ADD_UP(j)                                                                                  \
     {                                                                                              \
         _Pragma("unroll") for (int i = 1; i < VEC; i++) sum[j][0] =                                \
@@ -95,6 +98,36 @@ DEVICE void go_on(const expression_call &c, const expression_space &outer,
     }
 }
 
+#ifdef LEAD
+/* Rows whose units are whole from the first multiple of 16 bytes on, which is at the same place in
+ * all inputs: LEAD is one of them. What is before it, and what is left at the end, is taken one by
+ * one; `at` and `end` become those of the whole units. */
+DEVICE void take_ends(const expression_call &c, const expression_space &outer,
+                      const expression_space &folded, unsigned place, unsigned &at, unsigned &end,
+                      real (&sum)[RESULTS][VEC])
+{
+    EACH(PLACE)
+    const unsigned size = sizeof(*JOINED(at, LEAD)), lane = threadIdx.x % TEAM;
+    unsigned lead = (unsigned)-(long long)(uint64_t)JOINED(at, LEAD) % 16 / size;
+    lead = lead < c.length ? lead : c.length;
+    unsigned whole = c.length - (c.length - lead) % VEC;
+#pragma unroll 1
+    for (unsigned ends = lane; ends < lead + c.length - whole; ends += TEAM) {
+        unsigned index = ends < lead ? ends : ends - lead + whole;
+        if (index < whole ? blockIdx.y == 0 : blockIdx.y == gridDim.y - 1) {
+            const int i = 0;
+            const real x[] = {EACH(ONE)};
+            real y[RESULTS];
+            formula(x, PARAMETERS(c), y);
+            EACH_RESULT(JOIN)
+        }
+    }
+    at += lead;
+    end += lead;
+    end = end < whole ? end : whole;
+}
+#endif
+
 DEVICE void fold_rows(const expression_call &c, const expression_space &kept,
                       const expression_space &folded)
 {
@@ -105,6 +138,10 @@ DEVICE void fold_rows(const expression_call &c, const expression_space &kept,
     end = end < c.length ? end : c.length;
     real sum[RESULTS][VEC];
     EACH_RESULT(START)
+#ifdef LEAD
+    end = blockIdx.y * c.part + c.part;
+    take_ends(c, kept, folded, place, at, end, sum);
+#endif
     go_on<UNROLL>(c, kept, folded, place, at, end, sum);
     go_on<1>(c, kept, folded, place, at, end, sum);
     EACH_RESULT(ADD_UP)

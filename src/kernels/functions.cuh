@@ -21,6 +21,24 @@ DEVICE double error_of(double a) { return erf(a); }
 DEVICE float inverse_root_of(float a) { return rsqrtf(a); }
 DEVICE double inverse_root_of(double a) { return rsqrt(a); }
 
+/* The smaller and the larger, NaN when one is. */
+template <typename R> DEVICE R least_of(R a, R b) { return a < b || a != a ? a : b; }
+template <typename R> DEVICE R most_of(R a, R b) { return a > b || a != a ? a : b; }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+DEVICE float least_of(float a, float b)
+{
+    float y;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+DEVICE float most_of(float a, float b)
+{
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+#endif
+
 #define UNARY(name, expression)                                                                    \
     template <typename R> DEVICE R f_##name(R a) { return expression; }
 #define BINARY(name, expression)                                                                   \
@@ -31,8 +49,8 @@ BINARY(sub, a - b)
 BINARY(mul, a * b)
 BINARY(div, quotient_of(a, b))
 BINARY(pow, power_of(a, b))
-BINARY(min, a < b || a != a ? a : b)
-BINARY(max, a > b || a != a ? a : b)
+BINARY(min, least_of(a, b))
+BINARY(max, most_of(a, b))
 BINARY(equal, (R)(a == b))
 BINARY(not_equal, (R)(a != b))
 BINARY(less, (R)(a < b))

@@ -271,6 +271,7 @@ TEST(expr_calls_agree_with_the_specification)
         {{3, 1, 1}, {{1, 1, 1}, {1}, {1}}},
         {{3, 3, 1}, {{1, 1, 40000}, {1, 2, 1}, {1}}},
         {{3, 1, 1}, {{300, 2, 33}, {33}, {1}}},
+        {{3, 1, 1}, {{9000, 1, 40}, {40}, {1}}},
     };
     static const cup_dtype dtypes[][3] = {{CUP_F32, CUP_F32, CUP_F32},
                                           {CUP_BF16, CUP_F32, CUP_F16},

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "cuda/dry.h"
 #include "cuda/unit.h"
 #include "cupola/grad.h"
@@ -38,6 +39,8 @@ static const layout layouts[] = {
     {{3, 1, 1}, {{3000, 2, 32}, {32}, {1}}},
     {{3, 2, 2}, {{2, 700, 768}, {700, 768}, {700, 1}}},
     {{3, 1, 1}, {{33, 4, 1000}, {1000}, {1000}}},
+    {{3, 3, 1}, {{2, 3, 5001}, {2, 3, 5001}, {1}}},
+    {{3, 3, 1}, {{1, 3, 300007}, {1, 3, 300007}, {1}}},
 };
 #define LAYOUTS (sizeof layouts / sizeof *layouts)
 static const cup_dtype dtypes[][3] = {{CUP_F32, CUP_F32, CUP_F32},
@@ -218,4 +221,25 @@ TEST_LIMITED(expr_kernels_compile, 240)
         test_skip("no NVRTC");
     compile_all("sm_90a");
     compile_all("sm_75");
+}
+
+/* Everything but the kernels themselves, each allocation failing in turn. */
+TEST(expr_gpu_out_of_memory)
+{
+    static const int64_t shape[] = {8, 3, 900};
+    for (long n = 1; n < 300; n++) {
+        cup_context *c = cup__context_dry("sm_90a");
+        cup_tensor *x = cup_require_grad(cup_keep(cup_tensor_new(c, CUP_F32, 3, shape)));
+        cup_tensor *turned = cup_permute(c, cup_tensor_new(c, CUP_BF16, 3, shape),
+                                         (int64_t[]){0, 1, 2}, 3);
+        EXPECT(cup_error(c) == CUP_OK);
+        cup__memory_fail_at(n, false);
+        cup_expr *e = cup_expr_new(c, "x y", "k", "h = gelu(x)*y; sum[](h*k + sin(h))");
+        cup_tensor *y = cup_expr_call(e, (cup_tensor *[]){x, turned}, (double[]){2}, NULL);
+        cup_status status = y ? cup_backward(c, y) : cup_error(c);
+        cup__memory_fail_at(0, false);
+        EXPECT(status == CUP_OK || status == CUP_MEMORY);
+        cup_expr_free(e);
+        cup_context_free(c);
+    }
 }

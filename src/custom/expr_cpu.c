@@ -9,7 +9,7 @@
 #include "custom/program.h"
 #include "custom/vectors.h"
 
-#define CHUNK 512
+#define CHUNK 1024
 #define PIECE (64 * CHUNK) /* folded elements that one thread takes on */
 
 typedef struct job {

@@ -83,8 +83,10 @@ typedef struct cup_expr_end {
 CUP_API cup_status cup_expr_result(cup_expr *e, cup_term term, const cup_expr_end *end);
 
 /* Computes it: inputs and parameters in the order of their names. `out` may be NULL; else it takes
- * all results, and tensors that are already in it are written to instead of new ones. Returns the
- * first result. Gradients flow back to the inputs, not to the parameters. */
+ * all results, and tensors that are already in it are written to instead of new ones; without a
+ * fold such a tensor may be an input of the results' shape, which is then changed in place. Returns
+ * the first result. Gradients flow back to the inputs, not to the parameters. A captured graph goes
+ * on using the parameters of the call it captured. */
 CUP_API cup_tensor *cup_expr_call(cup_expr *e, cup_tensor *const *inputs, const double *parameters,
                                   cup_tensor **out);
 

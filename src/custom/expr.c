@@ -272,6 +272,46 @@ static cup_tensor *call_in_steps(cup_expr *e, cup_tensor *const *inputs,
     return e->c->error.status == CUP_OK ? first : NULL;
 }
 
+/* The bytes from the first to behind the last element. */
+static void find_span(const cup_tensor *t, const char **begin, const char **end)
+{
+    int64_t low = 0, high = 0;
+    for (int d = 0; d < t->ndim; d++) {
+        int64_t reach = (t->shape[d] - 1) * t->stride[d];
+        low += reach < 0 ? reach : 0;
+        high += reach > 0 ? reach : 0;
+    }
+    *begin = (const char *)t->data + low * cup_dtype_size(t->dtype);
+    *end = (const char *)t->data + (high + 1) * cup_dtype_size(t->dtype);
+}
+
+/* A result may take the place of an input whose elements it is made of one by one. */
+static bool may_write(const cup_expr *e, const cup_tensor *out, const cup_tensor *in)
+{
+    const char *out_begin, *out_end, *in_begin, *in_end;
+    if (out->storage != in->storage || !out->count || !in->count)
+        return true;
+    find_span(out, &out_begin, &out_end);
+    find_span(in, &in_begin, &in_end);
+    if (out_end <= in_begin || in_end <= out_begin)
+        return true;
+    cup__shape a = cup__shape_of(out), b = cup__shape_of(in);
+    return !e->formula.folded && out->data == in->data && out->dtype == in->dtype &&
+           in->contiguous && cup__shape_equal(&a, &b);
+}
+
+static cup_status check_places(cup_expr *e, cup_tensor *const *inputs, cup_tensor *const *out)
+{
+    for (int j = 0; out && j < e->formula.results; j++)
+        for (int i = 0; out[j] && i < e->formula.inputs; i++)
+            if (!may_write(e, out[j], inputs[i]))
+                return FUNCTION_ERROR(e, "result %d would be written over input %s, which is still "
+                                         "needed; only an input of the same dtype and shape that "
+                                         "lies the same can be changed in place, and by no fold",
+                                      j + 1, e->names.names[i].name);
+    return CUP_OK;
+}
+
 cup_tensor *cup_expr_call(cup_expr *e, cup_tensor *const *inputs, const double *parameters,
                           cup_tensor **out)
 {
@@ -287,7 +327,7 @@ cup_tensor *cup_expr_call(cup_expr *e, cup_tensor *const *inputs, const double *
             return NULL;
         }
     cup__program *p = program_of(e);
-    if (!p)
+    if (!p || check_places(e, inputs, out) != CUP_OK)
         return NULL;
     cup__expr_attributes attributes = {.program = p};
     for (int i = 0; i < e->formula.parameters; i++)

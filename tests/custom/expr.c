@@ -443,3 +443,57 @@ TEST(expr_out_of_memory)
         cup_context_free(c);
     }
 }
+
+TEST(expr_in_place)
+{
+    cup_context *c = open_cpu();
+    cup_tensor *x = filled(c, CUP_F32, 2, (int64_t[]){3, 700}, -1, 1), *out[CUP_EXPR_RESULTS] = {x};
+    cup_tensor *row = cup_slice(c, x, (int64_t[]){1, 0}, 2, (int64_t[]){1, -1}, 2);
+    cup_tensor *turned = cup_reshape(c, x, (int64_t[]){700, 3}, 2);
+    double was = at(x, 2000), first = at(x, 0);
+    cup_expr *e = cup_expr_new(c, "x m", "k", "x - k*m, m*m");
+    cup_tensor *m = filled(c, CUP_F32, 2, (int64_t[]){3, 700}, -1, 1);
+    cup_expr_call(e, (cup_tensor *[]){x, m}, (double[]){0.5}, out);
+    CHECK(c);
+    EXPECT(out[0] == x);
+    EXPECT_NEAR(at(x, 2000), was - 0.5 * at(m, 2000), 1e-6);
+    EXPECT_NEAR(at(x, 0), first - 0.5 * at(m, 0), 1e-6);
+    cup_expr_free(e);
+    e = cup_expr_new(c, "x y", NULL, "x + y");
+    EXPECT(!cup_expr_call(e, (cup_tensor *[]){x, row}, NULL, (cup_tensor *[]){x}));
+    EXPECT_CONTAINS(cup_error_text(c), "result 1 would be written over input y");
+    cup_error_clear(c);
+    EXPECT(!cup_expr_call(e, (cup_tensor *[]){turned, turned}, NULL, (cup_tensor *[]){x}));
+    cup_error_clear(c);
+    /* Beside each other is not over each other. */
+    cup_tensor *last = cup_slice(c, x, (int64_t[]){2, 0}, 2, (int64_t[]){1, -1}, 2);
+    EXPECT(cup_expr_call(e, (cup_tensor *[]){row, row}, NULL, (cup_tensor *[]){last}) == last);
+    CHECK(c);
+    cup_expr_free(e);
+    cup_context_free(c);
+}
+
+/* The same bits whatever the number of threads. */
+TEST(expr_threads_do_not_show)
+{
+    float sums[2][40];
+    for (int i = 0; i < 2; i++) {
+        cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .threads = i + 1});
+        cup_tensor *out[CUP_EXPR_RESULTS] = {NULL}, *more[CUP_EXPR_RESULTS] = {NULL};
+        int64_t shape[] = {3000, 37};
+        cup_tensor *x = cup_normal(c, CUP_F32, shape, 2, 0, 1);
+        cup_expr *e = cup_expr_new(c, "x", NULL, "sum[0](x*x)");
+        cup_expr *f = cup_expr_new(c, "x", NULL, "sum[](x*x), mean[](x), max[](x)");
+        cup_expr_call(e, &x, NULL, out);
+        cup_expr_call(f, &x, NULL, more);
+        CHECK(c);
+        for (int n = 0; n < 37; n++)
+            sums[i][n] = (float)at(out[0], n);
+        for (int n = 0; n < 3; n++)
+            sums[i][37 + n] = (float)at(more[n], 0);
+        cup_expr_free(e);
+        cup_expr_free(f);
+        cup_context_free(c);
+    }
+    EXPECT(!memcmp(sums[0], sums[1], sizeof sums[0]));
+}

@@ -102,3 +102,17 @@ TEST(expr_gradients)
     check_gradient("b + c");
     check_gradient("a*a, a*b, a*c, b*c, b - c");
 }
+
+/* What the tape has recorded outlives the formula. */
+TEST(expr_is_freed_before_backward)
+{
+    cup_context *c = open_cpu();
+    cup_tensor *x = cup_require_grad(cup_keep(filled(c, CUP_F64, 1, (int64_t[]){9}, -1, 1)));
+    cup_expr *e = cup_expr_new(c, "x", "k", "sum[](k*sin(x))");
+    cup_tensor *y = cup_expr_call(e, &x, (double[]){3}, NULL);
+    cup_expr_free(e);
+    EXPECT(cup_backward(c, y) == CUP_OK);
+    for (int i = 0; i < 9; i++)
+        EXPECT_NEAR(at(cup_grad(x), i), 3 * cos(at(x, i)), 1e-12);
+    cup_context_free(c);
+}

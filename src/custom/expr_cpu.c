@@ -1,6 +1,6 @@
-/* Formulas on the CPU: vectors of CHUNK floats go through the nodes one after another, over all
- * cores. Folds are over fixed pieces, put together in order, so that the number of threads does not
- * show. */
+/* Formulas on the CPU: vectors of CHUNK floats or doubles go through the nodes one after another,
+ * over all cores. Folds are over fixed pieces, put together in order, so that the number of threads
+ * does not show. */
 #include <math.h>
 #include <string.h>
 
@@ -23,28 +23,43 @@ typedef struct job {
     _Atomic bool failed;   /* for want of memory */
 } job;
 
-/* What a thread works with. */
+/* What a thread works with. Values are doubles when the plan is wide, else floats. */
 typedef struct bench {
     const job *job;
-    float *memory;
-    const float **value; /* of each node */
+    char *memory;
+    const void **value; /* of each node */
+    bool wide;
+    size_t vector; /* bytes of one */
 } bench;
+
+static void fill(const bench *b, void *to, double value)
+{
+    float *floats = to;
+    double *doubles = to;
+    for (int i = 0; i < CHUNK; i++) {
+        if (b->wide)
+            doubles[i] = value;
+        else
+            floats[i] = (float)value;
+    }
+}
 
 static bool bench_open(bench *b, job *j)
 {
-    *b = (bench){.job = j};
-    b->memory = cup__aligned(64, (size_t)j->program->slots * CHUNK * sizeof *b->memory);
+    *b = (bench){.job = j, .wide = j->plan->wide};
+    b->vector = CHUNK * (b->wide ? sizeof(double) : sizeof(float));
+    b->memory = cup__aligned(64, (size_t)j->program->slots * b->vector);
     b->value = cup__calloc((size_t)j->program->count, sizeof *b->value);
     if (!b->memory || !b->value)
         j->failed = true;
     for (int node = 0; !j->failed && node < j->program->count; node++) {
         const cup__expr_node *n = &j->program->nodes[node];
-        float *to = b->memory + (size_t)j->program->slot[node] * CHUNK;
+        char *to = b->memory + (size_t)j->program->slot[node] * b->vector;
         b->value[node] = to;
-        for (int i = 0; i < CHUNK && n->function == CUP__NUMBER; i++)
-            to[i] = (float)n->value;
-        for (int i = 0; i < CHUNK && n->function == CUP__PARAMETER; i++)
-            to[i] = (float)j->plan->parameters[n->in[0]];
+        if (n->function == CUP__NUMBER)
+            fill(b, to, n->value);
+        else if (n->function == CUP__PARAMETER)
+            fill(b, to, j->plan->parameters[n->in[0]]);
     }
     return !j->failed;
 }
@@ -55,24 +70,33 @@ static void bench_close(bench *b)
     cup__free(b->value);
 }
 
-/* The input's elements as floats in a row: where they are, or brought into the buffer. */
-static const float *floats(const cup_tensor *t, int64_t offset, int64_t stride, int64_t count,
-                           float *buffer)
+static const void *doubles(const cup_tensor *t, int64_t offset, int64_t stride, int64_t count,
+                           double *buffer)
 {
+    if (stride == 1 && t->dtype == CUP_F64)
+        return (const double *)t->data + offset;
+    for (int64_t i = 0; i < count; i++)
+        buffer[i] = stride || i == 0 ? cup__load(t, offset + i * stride) : buffer[0];
+    return buffer;
+}
+
+/* The input's elements in a row: where they are, or brought into the buffer. */
+static const void *numbers(const bench *b, const cup_tensor *t, int64_t offset, int64_t stride,
+                           int64_t count, void *buffer)
+{
+    if (b->wide)
+        return doubles(t, offset, stride, count, buffer);
+    float *to = buffer;
     const char *at = (const char *)t->data + offset * cup_dtype_size(t->dtype);
     if (stride == 1 && t->dtype == CUP_F32)
-        return (const float *)(const void *)at;
+        return at;
     if (stride == 1) {
-        cup__load_f32(buffer, at, t->dtype, count);
-    } else if (stride == 0) {
-        float value = (float)cup__load(t, offset);
-        for (int64_t i = 0; i < count; i++)
-            buffer[i] = value;
+        cup__load_f32(to, at, t->dtype, count);
     } else {
         for (int64_t i = 0; i < count; i++)
-            buffer[i] = (float)cup__load(t, offset + i * stride);
+            to[i] = stride || i == 0 ? (float)cup__load(t, offset + i * stride) : to[0];
     }
-    return buffer;
+    return to;
 }
 
 /* All nodes for `count` elements, whose inputs lie at these offsets and strides. */
@@ -81,18 +105,28 @@ static void evaluate(bench *b, const int64_t *offset, const int64_t *stride, int
     const cup__program *p = b->job->program;
     for (int node = 0, k = 0; node < p->count; node++) {
         const cup__expr_node *n = &p->nodes[node];
-        float *to = b->memory + (size_t)p->slot[node] * CHUNK;
+        void *to = b->memory + (size_t)p->slot[node] * b->vector;
         if (n->function == CUP__INPUT) {
             b->value[node] =
-                floats(b->job->call->in[n->in[0]], offset[k], stride[k], count, to);
+                numbers(b, b->job->call->in[n->in[0]], offset[k], stride[k], count, to);
             k++;
         } else if (n->function > CUP__PARAMETER) {
-            const float *x[3] = {to, to, to};
+            const void *x[3] = {to, to, to};
             for (int i = 0; i < cup__functions[n->function].arity; i++)
                 x[i] = b->value[n->in[i]];
-            cup__vector_apply((cup__function)n->function, to, x[0], x[1], x[2], count);
+            cup__vector_apply(b->wide, (cup__function)n->function, to, x, count);
         }
     }
+}
+
+static void store(const bench *b, cup_tensor *out, int64_t at, const void *values, int64_t count)
+{
+    const double *from = values;
+    if (!b->wide)
+        cup__store_f32((char *)out->data + at * cup_dtype_size(out->dtype), values, out->dtype,
+                       count);
+    for (int64_t i = 0; b->wide && i < count; i++)
+        cup__store(out, at + i, from[i]);
 }
 
 static int64_t offset_of(const cup__loop *loop, int k, int64_t index)
@@ -125,11 +159,8 @@ static void run_chunks(int64_t begin, int64_t end, void *user)
                 offset[k] = cup__loop_offset(loop, k + 1, row) + start * stride[k];
             }
             evaluate(&b, offset, stride, count);
-            for (int r = 0; r < p->results; r++) {
-                cup_tensor *out = j->call->out[r];
-                char *to = (char *)out->data + at * cup_dtype_size(out->dtype);
-                cup__store_f32(to, b.value[p->result[r].node], out->dtype, count);
-            }
+            for (int r = 0; r < p->results; r++)
+                store(&b, j->call->out[r], at, b.value[p->result[r].node], count);
         }
     }
     bench_close(&b);
@@ -167,7 +198,7 @@ static void fold_piece(bench *b, int64_t kept, int64_t piece, double *sums)
         evaluate(b, offset, stride, count);
         for (int r = 0; r < p->results; r++) {
             int fold = p->result[r].fold;
-            double one = cup__vector_fold(fold, b->value[p->result[r].node], count);
+            double one = cup__vector_fold(b->wide, fold, b->value[p->result[r].node], count);
             sums[r] = cup__fold_two(fold, sums[r], one);
         }
     }
@@ -247,7 +278,7 @@ static void fold_columns(bench *b, int64_t row, int64_t start, int64_t count, in
             offset[k] = base[k] + offset_of(folded, k + 1, f);
         evaluate(b, offset, stride, count);
         for (int r = 0; r < p->results; r++)
-            cup__vector_fold_to(p->result[r].fold, sums + r * CHUNK,
+            cup__vector_fold_to(b->wide, p->result[r].fold, sums + r * CHUNK,
                                 b->value[p->result[r].node], count);
     }
 }
@@ -323,8 +354,6 @@ cup_status cup__expr_cpu(cup__call *call)
 {
     cup__expr_plan plan;
     CUP_TRY(cup__expr_plan_make(call, &plan));
-    if (plan.wide)
-        return cup__expr_specification(call);
     job j = {.call = call, .plan = &plan, .program = plan.program};
     cup__expr_loops_make(call, &plan, &j.loops);
     if (!plan.program->folded) {

@@ -25,8 +25,15 @@ static double rounded_to(double value, cup_dtype dtype)
     return cup__load(&one, 0);
 }
 
-#define round_bf16(a) rounded_to(a, CUP_BF16)
-#define round_f16(a) rounded_to(a, CUP_F16)
+double cup__round_bf16(double value)
+{
+    return rounded_to(value, CUP_BF16);
+}
+
+double cup__round_f16(double value)
+{
+    return rounded_to(value, CUP_F16);
+}
 
 double cup__function_f64(cup__function function, double a, double b, double c)
 {

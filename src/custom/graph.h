@@ -54,6 +54,9 @@ int cup__graph_add(cup__graph *g, cup__function function, int a, int b, int c);
 /* The value of one node from the values of its arguments, in double. */
 double cup__function_f64(cup__function function, double a, double b, double c);
 bool cup__is_condition(int function); /* gives 1 or 0 */
+/* Rounded to bf16 or f16 and back. */
+double cup__round_bf16(double value);
+double cup__round_f16(double value);
 
 /* Names a text may use. */
 typedef struct cup__scope_name {

@@ -1,4 +1,4 @@
-/* The functions of formulas over vectors of floats. */
+/* The functions of formulas over vectors of floats; those of doubles are in vectors_wide.c. */
 #include "custom/vectors.h"
 
 #include <math.h>
@@ -59,12 +59,16 @@ static void correct(cup__function function, float *out, const float *x, int64_t 
             out[i] = function == CUP__SIN ? sinf(x[i]) : cosf(x[i]);
 }
 
-void cup__vector_apply(cup__function function, float *out, const float *x, const float *y,
-                       const float *z, int64_t count)
+void cup__vector_apply(bool wide, cup__function function, void *out, const void *const x[3],
+                       int64_t count)
 {
-    functions[function](out, x, y, z, count);
-    if ((function == CUP__SIN || function == CUP__COS) && any_far(x, count))
-        correct(function, out, x, count);
+    if (wide) {
+        cup__vector_apply_wide(function, out, x, count);
+        return;
+    }
+    functions[function](out, x[0], x[1], x[2], count);
+    if ((function == CUP__SIN || function == CUP__COS) && any_far(x[0], count))
+        correct(function, out, x[0], count);
 }
 
 #define LANES 16
@@ -94,8 +98,18 @@ CUP__WIDE static float largest_of(const float *x, int64_t count, float sign)
     return sign * most;
 }
 
-double cup__vector_fold(int fold, const float *x, int64_t count)
+static double fold_wide(int fold, const double *x, int64_t count)
 {
+    double sum = x[0];
+    for (int64_t i = 1; i < count; i++)
+        sum = cup__fold_two(fold, sum, x[i]);
+    return sum;
+}
+
+double cup__vector_fold(bool wide, int fold, const void *x, int64_t count)
+{
+    if (wide)
+        return fold_wide(fold, x, count);
     if (fold == CUP_FOLD_MIN || fold == CUP_FOLD_MAX)
         return (double)largest_of(x, count, fold == CUP_FOLD_MAX ? 1.0f : -1.0f);
     return sum_of(x, count);
@@ -120,8 +134,13 @@ CUP__WIDE static void pick_to(double *best, const float *x, int64_t count, doubl
     }
 }
 
-void cup__vector_fold_to(int fold, double *sums, const float *x, int64_t count)
+void cup__vector_fold_to(bool wide, int fold, double *sums, const void *x, int64_t count)
 {
+    const double *values = x;
+    for (int64_t i = 0; wide && i < count; i++)
+        sums[i] = cup__fold_two(fold, sums[i], values[i]);
+    if (wide)
+        return;
     if (fold == CUP_FOLD_MIN || fold == CUP_FOLD_MAX)
         pick_to(sums, x, count, fold == CUP_FOLD_MAX ? 1 : -1);
     else

@@ -1,6 +1,7 @@
 /* Times plans of the Hopper product of 8-bit codes on this card, interleaved, on random data with
- * the L2 cache flushed, and holds their results against each other: `scaled_sweep`. `scaled_sweep
- * warm I N` only compiles every N-th kernel, so that several processes fill the kernel cache. */
+ * the L2 cache flushed, and holds their results against each other: `scaled_sweep [blocks]`, where
+ * the word picks jobs by their names. `scaled_sweep warm I N` only compiles every N-th kernel, so
+ * that several processes fill the kernel cache. */
 #include "matmul_rig.h"
 #include "ops/product_wgmma.h"
 #include "ops/scaled.h"
@@ -175,6 +176,7 @@ int main(int count, char **arguments)
     if (warming)
         warm(&r, atoi(arguments[2]), atoi(arguments[3]));
     for (int i = 0; i < COUNT(jobs) && !warming; i++)
-        time_job(&r, &jobs[i]);
+        if (count < 2 || strstr(jobs[i].name, arguments[1]))
+            time_job(&r, &jobs[i]);
     return close_rig(&r);
 }

@@ -26,7 +26,8 @@ static const cli_option options[] = {
     {"op", NAMES(bench_given, ops), "NAME", NULL, "time these ops alone"},
     {"device", TEXT(bench_given, device), "auto|cpu|cuda[:N]", NULL,
      "where to run; without it CUP_DEVICE, else the first usable GPU, else the CPU"},
-    {"dtype", CHOICE(bench_given, dtype), "f32|f64|f16|bf16", "f32", "dtype of the inputs"},
+    {"dtype", CHOICE(bench_given, dtype), "f32|f64|f16|bf16|i8|f8e4m3|f8e5m2", "f32",
+     "dtype of the inputs"},
     {"shapes", TEXT(bench_given, shapes), "SHAPES", NULL,
      "shapes of the inputs, as '32x768 768', of several calls with semicolons between; without it "
      "those each op names itself"},

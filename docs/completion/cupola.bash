@@ -14,7 +14,7 @@ _cupola()
     train:--mlp) words='gelu swiglu' ;;
     train:--bias) words='yes no' ;;
     train:--optimizer) words='adamw sgd lion muon' ;;
-    bench:--dtype) words='f32 f64 f16 bf16' ;;
+    bench:--dtype) words='f32 f64 f16 bf16 i8 f8e4m3 f8e5m2' ;;
     bench:--format) words='text json csv tsv html markdown' ;;
     tune:--dtype) words='f32 f64 f16 bf16' ;;
     *:--color) words='auto always never' ;;

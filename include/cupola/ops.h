@@ -366,6 +366,12 @@ CUP_API cup_tensor *cup_scaled_matmul(cup_context *c, cup_tensor *a, cup_tensor 
                                       cup_tensor *a_scale, cup_tensor *b_scale, cup_tensor *bias,
                                       cup_dtype dtype, bool fast_accumulation);
 
+/* (x, weight, offsets): rows of x [M,K], in groups of neighbours, times one matrix of weight
+ * [G,K,N] each, or [G,N,K] transposed; group g ends before row offsets[g], and begins where the
+ * one before it ended; rows after the last group give 0 */
+CUP_API cup_tensor *cup_grouped_matmul(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                       cup_tensor *offsets, bool transpose_weight);
+
 /* (x, weight, scale, bias?) -> y: x w^T + bias for x [..,K] and w = scale weight, where weight
  * [N,K] is i8 and each scale of [N,G] is for K / G elements of a row */
 CUP_API cup_tensor *cup_linear_int8(cup_context *c, cup_tensor *x, cup_tensor *weight,

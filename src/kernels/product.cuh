@@ -17,6 +17,34 @@ DEVICE long long batch_offset(const product_call &c, const long long *stride, lo
     return offset;
 }
 
+#ifndef GROUPS
+#define GROUPS 0
+#endif
+
+/* One matrix of a batch, or one group: its sides, and where a, b and y begin, in elements. */
+struct one_matrix {
+    long long m, k, a, b, y;
+};
+
+DEVICE one_matrix matrix_at(const product_call &c, long long index)
+{
+    one_matrix one = {c.m, c.k, batch_offset(c, c.a_batch, index),
+                      batch_offset(c, c.b_batch, index), batch_offset(c, c.y_batch, index)};
+    if (GROUPS) {
+        long long begin = c.groups[index], size = c.groups[index + 1] - begin;
+        if (GROUPS == PRODUCT_GROUPS_OF_ROWS) {
+            one.m = size;
+            one.a += begin * c.a_mn;
+            one.y += begin * c.y_row;
+        } else {
+            one.k = size;
+            one.a += begin * c.a_k;
+            one.b += begin * c.b_k;
+        }
+    }
+    return one;
+}
+
 /* Tile number `index` of a grid of tiles, in groups of 8 rows of tiles walked column by column, so
  * that what runs at the same time shares rows of a and columns of b in the L2 cache. */
 DEVICE void tile_place(long long index, long long tiles_m, long long tiles_n, long long *tile_m,

@@ -28,6 +28,12 @@ typedef struct product_scale {
     int shift;
 } product_scale;
 
+/* Groups of which the device knows the sizes: rows of a that have a matrix b of their own; parts of
+ * k that have a matrix y of their own. A table of ints holds where each begins, then how many rows
+ * there are in all, then of how many tiles along m the groups before each consist. */
+#define PRODUCT_GROUPS_OF_ROWS 1
+#define PRODUCT_GROUPS_OF_DEPTH 2
+
 typedef struct product_call {
     const void *a, *b, *bias; /* bias may be null */
     void *y, *pre;            /* pre may be null */
@@ -36,6 +42,7 @@ typedef struct product_call {
     long long batch_count;
     int batch_ndim;
     long long batch_size[PRODUCT_BATCH];
+    const int *groups; /* the batch is one of groups when not null */
     long long a_batch[PRODUCT_BATCH], b_batch[PRODUCT_BATCH], y_batch[PRODUCT_BATCH];
 } product_call;
 

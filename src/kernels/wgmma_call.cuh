@@ -21,6 +21,8 @@ typedef struct wgmma_call {
     float *partial;        /* sums of parts, and how many have come for each tile; zero between */
     unsigned *arrived;     /* calls */
     product_scale a_scale, b_scale;
+    const int *groups; /* the table of group_count groups */
+    int group_count;
 } wgmma_call;
 
 #endif

@@ -22,6 +22,8 @@ struct layout {
 /* One unit of work. */
 struct unit {
     int row, column;    /* of y, where the tile of this block begins */
+    int row_end;        /* with GROUPS of rows, where those of the group end */
+    int k_first, depth; /* with GROUPS of k, where that begins, and what is left of the last tile */
     int batch[2];
     int k, k_tiles;     /* the part of k, in tiles */
     int tile, part;
@@ -130,10 +132,11 @@ DEVICE void stage(uint32_t buffer, int column, const float (&v)[8])
 DEVICE void put_elements(const wgmma_call &c, result *y, const unit &u, int row, int column,
                          uint32_t buffer)
 {
+    const int end = GROUPS == PRODUCT_GROUPS_OF_ROWS ? u.row_end : c.m;
     y += u.batch[0] * c.y_batch[0] + u.batch[1] * c.y_batch[1] + column;
     const int each = STAGE_COLUMNS / 32; /* elements of a line that a lane takes */
 #pragma unroll 1
-    for (int r = 0; r < 16 && row + r < c.m; r++) {
+    for (int r = 0; r < 16 && row + r < end; r++) {
         uint32_t word, from = buffer + r * 128 + ((lane() / 4 ^ (r & 7)) << 4) + lane() % 4 * 4;
         asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
         const result *values = (const result *)&word;
@@ -162,15 +165,18 @@ DEVICE void put_rows(const wgmma_call &c, const tensor_map &map, const unit &u, 
         completed<Pre>(sum + (j0 + j) / 2, bias, j0 + j, v);
         stage(buffer, j, v);
     }
-    if (Y_DIRECT) {
+    if (Y_DIRECT || (GROUPS == PRODUCT_GROUPS_OF_ROWS && row + 16 > u.row_end)) {
         __syncwarp();
         put_elements(c, (result *)(Pre ? c.pre : c.y), u, row, u.column + j0, buffer);
+        if (lane() == 0)
+            tma_store_commit(); /* so that buffers and stores stay in step */
         return;
     }
     publish_shared();
     __syncwarp();
     if (lane() == 0) {
-        box b = {{u.column + j0, row, u.batch[0], u.batch[1]}};
+        int matrix = GROUPS == PRODUCT_GROUPS_OF_ROWS ? 0 : u.batch[0];
+        box b = {{u.column + j0, row, matrix, u.batch[1]}};
         tma_store<2 + BATCH>(map, buffer, b);
         tma_store_commit();
     }

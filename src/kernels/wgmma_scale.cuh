@@ -57,10 +57,6 @@ DEVICE void add_blocks(sums &sum, int k_tiles, uint64_t a, uint64_t b, const lay
 #pragma unroll
         for (int m = 0; m < BLOCKS_M; m++) {
             wgmma_sum part[SUMS];
-            float scale[2] = {1, 1};
-            if (SCALES == PRODUCT_SCALE_BLOCKS)
-                for (int i = 0; i < 2; i++)
-                    scale[i] = from[row + 64 * m + 8 * i] * from[TILE_M];
             wgmma_fence();
 #pragma unroll
             for (int i = 0; i < WGMMA_K_STEPS; i++)
@@ -68,6 +64,10 @@ DEVICE void add_blocks(sums &sum, int k_tiles, uint64_t a, uint64_t b, const lay
                     part, a + stage + (64 * 128 >> 4) * m + wgmma_step(PRODUCT_ALONG_K, i),
                     b + stage + wgmma_step(PRODUCT_ALONG_K, i), i > 0);
             wgmma_commit();
+            float scale[2] = {1, 1};
+            if (SCALES == PRODUCT_SCALE_BLOCKS)
+                for (int i = 0; i < 2; i++)
+                    scale[i] = from[row + 64 * m + 8 * i] * from[TILE_M];
             wgmma_wait<0>();
             wgmma_hold(part);
             if (m == BLOCKS_M - 1)

@@ -132,6 +132,8 @@ typedef enum cup__op_id {
     CUP__OP_quantize,
     CUP__OP_dequantize,
     CUP__OP_scaled_matmul,
+    CUP__OP_grouped_matmul,
+    CUP__OP_grouped_weight_grad,
     CUP__OP_linear_weight_grad,
     CUP__OP_linear_int8,
     CUP__OP_linear_int4,
@@ -777,6 +779,15 @@ typedef struct cup__scaled_matmul_attributes {
     cup_dtype dtype;
     bool fast_accumulation;
 } cup__scaled_matmul_attributes;
+
+extern const cup__op cup__op_grouped_matmul;
+typedef struct cup__grouped_matmul_attributes {
+    bool transpose_weight;
+} cup__grouped_matmul_attributes;
+
+extern const cup__op cup__op_grouped_weight_grad;
+cup_tensor *cup__grouped_weight_grad(cup_context *c, cup_tensor *a, cup_tensor *b,
+                                     cup_tensor *offsets);
 
 extern const cup__op cup__op_linear_weight_grad;
 cup_status cup__linear_weight_grad(cup_context *c, cup_tensor *dy, cup_tensor *x,

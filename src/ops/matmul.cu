@@ -105,7 +105,7 @@ DEVICE void multiply(const real (*left)[ROW], const real (*right)[ROW], real (&s
     }
 }
 
-DEVICE void finish(const product_call &c, long long y0, long long row0, long long column0,
+DEVICE void finish(const product_call &c, const one_matrix &one, long long row0, long long column0,
                    const real (&sum)[SIDE][SIDE])
 {
     const T *bias = (const T *)c.bias;
@@ -115,10 +115,10 @@ DEVICE void finish(const product_call &c, long long y0, long long row0, long lon
 #pragma unroll
         for (int j = 0; j < SIDE; j++) {
             long long column = column0 + owned(threadIdx.x % 16, j);
-            if (row >= c.m || column >= c.n)
+            if (row >= one.m || column >= c.n)
                 continue;
             real v = sum[i][j] + (bias ? to_real(bias[column]) : (real)0);
-            long long at = y0 + row * c.y_row + column;
+            long long at = one.y + row * c.y_row + column;
             if (c.pre)
                 ((T *)c.pre)[at] = from_real<T>(v);
             ((T *)c.y)[at] = from_real<T>(activated<T>(v));
@@ -129,28 +129,31 @@ DEVICE void finish(const product_call &c, long long y0, long long row0, long lon
 DEVICE void one_tile(const product_call &c, long long batch, real (*left)[DEPTH][ROW],
                      real (*right)[DEPTH][ROW])
 {
-    const T *a = (const T *)c.a + batch_offset(c, c.a_batch, batch);
-    const T *b = (const T *)c.b + batch_offset(c, c.b_batch, batch);
-    long long tile_m, tile_n;
-    tile_place(blockIdx.x, (c.m + TILE - 1) / TILE, (c.n + TILE - 1) / TILE, &tile_m, &tile_n);
+    one_matrix one = matrix_at(c, batch);
+    const T *a = (const T *)c.a + one.a, *b = (const T *)c.b + one.b;
+    long long tile_m, tile_n, tiles_m = (one.m + TILE - 1) / TILE;
+    long long tiles_n = (c.n + TILE - 1) / TILE;
+    if (GROUPS == PRODUCT_GROUPS_OF_ROWS && blockIdx.x >= tiles_m * tiles_n)
+        return;
+    tile_place(blockIdx.x, tiles_m, tiles_n, &tile_m, &tile_n);
     long long row0 = tile_m * TILE, column0 = tile_n * TILE;
     bringer<A_ALONG, A_VEC> bring_a;
     bringer<B_ALONG, B_VEC> bring_b;
     real sum[SIDE][SIDE] = {};
-    bring_a.read(a, c.a_mn, c.a_k, row0, 0, c.m, c.k);
-    bring_b.read(b, c.b_mn, c.b_k, column0, 0, c.n, c.k);
+    bring_a.read(a, c.a_mn, c.a_k, row0, 0, one.m, one.k);
+    bring_b.read(b, c.b_mn, c.b_k, column0, 0, c.n, one.k);
     int now = 0;
-    for (long long k = 0; k < c.k; k += DEPTH, now ^= 1) {
+    for (long long k = 0; k < one.k; k += DEPTH, now ^= 1) {
         bring_a.put(left[now]);
         bring_b.put(right[now]);
         __syncthreads();
-        if (k + DEPTH < c.k) {
-            bring_a.read(a, c.a_mn, c.a_k, row0, k + DEPTH, c.m, c.k);
-            bring_b.read(b, c.b_mn, c.b_k, column0, k + DEPTH, c.n, c.k);
+        if (k + DEPTH < one.k) {
+            bring_a.read(a, c.a_mn, c.a_k, row0, k + DEPTH, one.m, one.k);
+            bring_b.read(b, c.b_mn, c.b_k, column0, k + DEPTH, c.n, one.k);
         }
         multiply(left[now], right[now], sum);
     }
-    finish(c, batch_offset(c, c.y_batch, batch), row0, column0, sum);
+    finish(c, one, row0, column0, sum);
 }
 
 extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS)

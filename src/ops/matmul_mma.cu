@@ -123,7 +123,7 @@ DEVICE void multiply(uint32_t a_tile, uint32_t b_tile, sums &sum)
     }
 }
 
-DEVICE void finish(const product_call &c, long long y0, long long row0, long long column0,
+DEVICE void finish(const product_call &c, const one_matrix &one, long long row0, long long column0,
                    const sums &sum)
 {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -136,10 +136,10 @@ DEVICE void finish(const product_call &c, long long y0, long long row0, long lon
             for (int l = 0; l < 4; l++) {
                 long long row = row0 + warp / 4 * (TILE_M / 2) + 16 * i + lane / 4 + l / 2 * 8;
                 long long column = column0 + warp % 4 * (TILE_N / 4) + 8 * j + lane % 4 * 2 + l % 2;
-                if (row >= c.m || column >= c.n)
+                if (row >= one.m || column >= c.n)
                     continue;
                 float v = sum[i][j][l] + (bias ? to_real(bias[column]) : 0.0f);
-                long long at = y0 + row * c.y_row + column;
+                long long at = one.y + row * c.y_row + column;
                 if (c.pre)
                     ((T *)c.pre)[at] = from_real<T>(v);
                 ((T *)c.y)[at] = from_real<T>(activated<T>(v));
@@ -148,32 +148,35 @@ DEVICE void finish(const product_call &c, long long y0, long long row0, long lon
 
 DEVICE void one_tile(const product_call &c, long long batch, uint32_t shared)
 {
-    long long tile_m, tile_n;
-    tile_place(blockIdx.x, (c.m + TILE_M - 1) / TILE_M, (c.n + TILE_N - 1) / TILE_N, &tile_m,
-               &tile_n);
-    operand_a a = {(const T *)c.a + batch_offset(c, c.a_batch, batch),
-                   A_ALONG == PRODUCT_ALONG_K ? c.a_mn : c.a_k, tile_m * TILE_M, c.m};
-    operand_b b = {(const T *)c.b + batch_offset(c, c.b_batch, batch),
+    one_matrix one = matrix_at(c, batch);
+    long long tile_m, tile_n, tiles_m = (one.m + TILE_M - 1) / TILE_M;
+    long long tiles_n = (c.n + TILE_N - 1) / TILE_N;
+    if (GROUPS == PRODUCT_GROUPS_OF_ROWS && blockIdx.x >= tiles_m * tiles_n)
+        return;
+    tile_place(blockIdx.x, tiles_m, tiles_n, &tile_m, &tile_n);
+    operand_a a = {(const T *)c.a + one.a, A_ALONG == PRODUCT_ALONG_K ? c.a_mn : c.a_k,
+                   tile_m * TILE_M, one.m};
+    operand_b b = {(const T *)c.b + one.b,
                    B_ALONG == PRODUCT_ALONG_K ? c.b_mn : c.b_k, tile_n * TILE_N, c.n};
     sums sum = {};
     long long ahead = 0;
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++, ahead += DEPTH) {
         uint32_t stage = shared + i * (A_BYTES + B_BYTES);
-        if (ahead < c.k) {
-            a.bring(stage, ahead, c.k);
-            b.bring(stage + A_BYTES, ahead, c.k);
+        if (ahead < one.k) {
+            a.bring(stage, ahead, one.k);
+            b.bring(stage + A_BYTES, ahead, one.k);
         }
         copies_end();
     }
     int now = 0, next = STAGES - 1;
-    for (long long k = 0; k < c.k; k += DEPTH, ahead += DEPTH) {
+    for (long long k = 0; k < one.k; k += DEPTH, ahead += DEPTH) {
         copies_wait<STAGES - 2>();
         __syncthreads();
-        if (ahead < c.k) {
+        if (ahead < one.k) {
             uint32_t stage = shared + next * (A_BYTES + B_BYTES);
-            a.bring(stage, ahead, c.k);
-            b.bring(stage + A_BYTES, ahead, c.k);
+            a.bring(stage, ahead, one.k);
+            b.bring(stage + A_BYTES, ahead, one.k);
         }
         copies_end();
         uint32_t stage = shared + now * (A_BYTES + B_BYTES);
@@ -182,7 +185,7 @@ DEVICE void one_tile(const product_call &c, long long batch, uint32_t shared)
         next = next == STAGES - 1 ? 0 : next + 1;
     }
     copies_wait<0>();
-    finish(c, batch_offset(c, c.y_batch, batch), a.mn0, b.mn0, sum);
+    finish(c, one, a.mn0, b.mn0, sum);
 }
 
 #endif

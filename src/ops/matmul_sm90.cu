@@ -60,6 +60,9 @@
 #ifndef TERMS /* 6: a and b are f32 in three planes each, and y is the sum of 6 products of them */
 #define TERMS 1
 #endif
+#ifndef GROUPS
+#define GROUPS 0
+#endif
 #ifndef SCALES
 #define SCALES PRODUCT_SCALE_NONE
 #endif
@@ -105,6 +108,7 @@ typedef dtype_of<Y_T>::type result;
 #if CUP_HAS_WGMMA
 
 #include "wgmma_finish.cuh"
+#include "wgmma_groups.cuh"
 #include "wgmma_scale.cuh"
 
 DEVICE layout lay_out()
@@ -135,17 +139,22 @@ DEVICE unit unit_at(const wgmma_call &c, int index)
         u.k_tiles = min(c.part_tiles, c.k_tiles - u.k);
     }
     u.tile = index * CLUSTER + (CLUSTER > 1 ? (int)cluster_rank() : 0);
-    int matrix = 0;
-    if (BATCH) {
+    int matrix = 0, tiles_m = c.tiles_m, row = 0;
+    if (GROUPS == PRODUCT_GROUPS_OF_ROWS) {
+        matrix = group_of(c, index, tiles_m, u);
+        row = u.row;
+    } else if (BATCH) {
         matrix = index / (c.tiles_m * c.tiles_n);
         index %= c.tiles_m * c.tiles_n;
     }
     u.batch[0] = BATCH > 1 ? matrix % c.batch_inner : matrix;
     u.batch[1] = BATCH > 1 ? matrix / c.batch_inner : 0;
+    if (GROUPS == PRODUCT_GROUPS_OF_DEPTH)
+        take_depth(c, matrix, u);
     int strip = c.group * c.tiles_n, first = index / strip * c.group, inside = index % strip;
-    int height = min(c.tiles_m - first, c.group);
+    int height = min(tiles_m - first, c.group);
     int tile_m = first + inside % height, tile_n = inside / height;
-    u.row = (tile_m * CLUSTER_M + (CLUSTER_M > 1 ? (int)cluster_rank() : 0)) * TILE_M;
+    u.row = row + (tile_m * CLUSTER_M + (CLUSTER_M > 1 ? (int)cluster_rank() : 0)) * TILE_M;
     u.column = (tile_n * CLUSTER_N + (CLUSTER_N > 1 ? (int)cluster_rank() : 0)) * TILE_N;
     return u;
 }
@@ -184,12 +193,13 @@ DEVICE void produce(const wgmma_call &c, const tensor_map &a, const tensor_map &
                     const layout &at, const ring<STAGES> &pipe)
 {
     ring_place<STAGES> place = {0, 0};
-    for (int i = blockIdx.x / CLUSTER; i < c.units; i += gridDim.x / CLUSTER) {
+    for (int i = blockIdx.x / CLUSTER; i < units_of(c); i += gridDim.x / CLUSTER) {
         unit u = unit_at(c, i);
         for (int t = u.k; t < u.k + u.k_tiles; t++, place.next()) {
             pipe.claim(place, STAGE_BYTES);
             uint32_t stage = at.stages + place.stage * STAGE_BYTES, full = pipe.full(place.stage);
-            int k = t * TILE_K, a_first = u.batch[0] * c.a_batch[0];
+            int k = t * TILE_K + (GROUPS == PRODUCT_GROUPS_OF_DEPTH ? u.k_first : 0);
+            int a_first = u.batch[0] * c.a_batch[0];
             int b_first = u.batch[0] * c.b_batch[0];
             if (TERMS > 1) {
                 int term = t / c.term_tiles;
@@ -231,13 +241,18 @@ DEVICE void multiply(products &sum, uint64_t a, uint64_t b, bool add)
 /* A run of a unit's k. One group of products stays under way while the next stage is waited for;
  * when it is done its stage is let go. */
 DEVICE void add_tiles(products &sum, int k_tiles, uint64_t a, uint64_t b, const ring<STAGES> &pipe,
-                      ring_place<STAGES> &place)
+                      ring_place<STAGES> &place, const unit &u, const layout &at, const crew &w)
 {
     int before = place.stage;
 #pragma unroll 1
     for (int t = 0; t < k_tiles; t++) {
         pipe.wait_full(place);
         uint64_t stage = (uint64_t)(place.stage * (STAGE_BYTES >> 4));
+        if (GROUPS == PRODUCT_GROUPS_OF_DEPTH && t == k_tiles - 1 && u.depth < TILE_K) {
+            uint32_t there = at.stages + place.stage * STAGE_BYTES;
+            clear_tail(there + (PINGPONG ? 0 : w.group * BLOCKS_M * PANEL), there + A_BYTES,
+                       u.depth, w);
+        }
         multiply(sum, a + stage, b + stage, t > 0);
         wgmma_wait<1>();
         if (t > 0)
@@ -256,21 +271,21 @@ DEVICE void add_tiles(products &sum, int k_tiles, uint64_t a, uint64_t b, const 
 
 /* All of a unit's k. Tensor cores cut off what falls below the last bit of a sum, always towards
  * zero; for f32 their sums are kept short and added up outside. */
-DEVICE void main_loop(products &sum, int k_tiles, uint64_t a, uint64_t b, const layout &at,
+DEVICE void main_loop(products &sum, const unit &u, uint64_t a, uint64_t b, const layout &at,
                       const crew &w, const ring<STAGES> &pipe, ring_place<STAGES> &place)
 {
 #if PROMOTE
-    add_blocks((sums &)sum, k_tiles, a, b, at, w, pipe, place);
+    add_blocks((sums &)sum, u.k_tiles, a, b, at, w, pipe, place);
 #elif TERMS == 1
-    add_tiles(sum, k_tiles, a, b, pipe, place);
+    add_tiles(sum, u.k_tiles, a, b, pipe, place, u, at, w);
 #else
 #pragma unroll
     for (int i = 0; i < BLOCKS_M * SUMS; i++)
         (&sum[0][0])[i] = 0;
 #pragma unroll 1
-    for (int t = 0; t < k_tiles; t += RUN_TILES) {
+    for (int t = 0; t < u.k_tiles; t += RUN_TILES) {
         sums part;
-        add_tiles(part, min(RUN_TILES, k_tiles - t), a, b, pipe, place);
+        add_tiles(part, min(RUN_TILES, u.k_tiles - t), a, b, pipe, place, u, at, w);
 #pragma unroll
         for (int i = 0; i < BLOCKS_M * SUMS; i++)
             (&sum[0][0])[i] += (&part[0][0])[i];
@@ -293,8 +308,8 @@ DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &
     int turn = 0, bias_turn = 0;
     if (PINGPONG && w.group == 1)
         pass(ORDER, 256);
-    int step = gridDim.x / CLUSTER, index = blockIdx.x / CLUSTER, count = 0;
-    for (; index < c.units; index += step, count++) {
+    int step = gridDim.x / CLUSTER, index = blockIdx.x / CLUSTER, count = 0, units = units_of(c);
+    for (; index < units; index += step, count++) {
         unit u = unit_at(c, index);
         if (PINGPONG && (count & 1) != w.group) {
             place.skip(u.k_tiles);
@@ -313,7 +328,7 @@ DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &
         products sum;
         if (PINGPONG)
             meet(ORDER + w.group, 256);
-        main_loop(sum, u.k_tiles, a, b, at, w, pipe, place);
+        main_loop(sum, u, a, b, at, w, pipe, place);
         if (PINGPONG)
             pass(ORDER + 1 - w.group, 256);
         if (HAS_BIAS) {

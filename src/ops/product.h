@@ -25,6 +25,12 @@ typedef struct cup__scaling {
     bool fast; /* sums may stay in tensor cores that keep 14 bits of them */
 } cup__scaling;
 
+/* A batch of groups whose sizes are on the device, as kernels/product_call.cuh describes them. */
+typedef struct cup__groups {
+    int kind;
+    const int *table; /* NULL while it is not known */
+} cup__groups;
+
 typedef struct cup__product {
     cup_dtype dtype;    /* of all matrices */
     int64_t m, n, k;    /* y is m by n */
@@ -35,6 +41,7 @@ typedef struct cup__product {
     cup__activation activation;
     void *pre;           /* as y, takes the value before the activation; or NULL */
     const cup__scaling *scaling; /* of a and b that are codes of 8 bits; or NULL */
+    cup__groups groups;
     bool saving;         /* whether `pre` is wanted, also while there is no memory for it yet */
 } cup__product;
 

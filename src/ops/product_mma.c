@@ -33,8 +33,12 @@ cup_status cup__product_mma(cup__call *call, const cup__product *p)
     int64_t stage = 2 * tile * LINE_BYTES, stages = 4;
     while (stages > 2 && stages * stage > facts->shared_per_block)
         stages--;
-    int a_vec = cup__product_vector(p, &p->a, a_k ? p->a.row : p->a.column, a_k ? p->k : p->m, 8);
-    int b_vec = cup__product_vector(p, &p->b, b_k ? p->b.column : p->b.row, b_k ? p->k : p->n, 8);
+    /* Groups of k may begin anywhere. */
+    int64_t whole_k = p->groups.kind == PRODUCT_GROUPS_OF_DEPTH ? 1 : p->k;
+    int a_vec =
+        cup__product_vector(p, &p->a, a_k ? p->a.row : p->a.column, a_k ? whole_k : p->m, 8);
+    int b_vec =
+        cup__product_vector(p, &p->b, b_k ? p->b.column : p->b.row, b_k ? whole_k : p->n, 8);
     cup__knob knobs[] = {
         {"CUP_T", p->dtype},
         {"TILE_M", tile},
@@ -45,6 +49,7 @@ cup_status cup__product_mma(cup__call *call, const cup__product *p)
         {"A_VEC", a_vec},
         {"B_VEC", b_vec},
         {"ACTIVATION", p->activation},
+        {"GROUPS", p->groups.kind},
     };
     cup__kernel *kernel =
         cup__kernel_get(gpu, "matmul_mma.cu", "matmul_mma", knobs, sizeof knobs / sizeof *knobs);

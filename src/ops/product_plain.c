@@ -40,6 +40,7 @@ void cup__product_fill(product_call *to, const cup__product *p)
     to->b_mn = p->b.column;
     to->b_k = p->b.row;
     to->y_row = p->y.row;
+    to->groups = p->groups.table;
     to->batch_count = p->batch_count;
     to->batch_ndim = p->batch_ndim;
     for (int i = 0; i < p->batch_ndim; i++) {
@@ -65,6 +66,8 @@ cup_status cup__product_plain(cup__call *call, const cup__product *p)
         tiles_of(p, tile) * p->batch_count < cup__cuda_facts(gpu)->multiprocessors)
         tile = 64;
     int most = tile == 64 ? 4 : 8;
+    /* Groups of k may begin anywhere. */
+    int64_t whole_k = p->groups.kind == PRODUCT_GROUPS_OF_DEPTH ? 1 : p->k;
     cup__knob knobs[] = {
         {"CUP_T", p->dtype},
         {"TILE", tile},
@@ -72,11 +75,12 @@ cup_status cup__product_plain(cup__call *call, const cup__product *p)
         {"B_ALONG", b_k ? PRODUCT_ALONG_K : PRODUCT_ALONG_MN},
         {"A_VEC", !a_near ? 1
                           : cup__product_vector(p, &p->a, a_k ? p->a.row : p->a.column,
-                                                a_k ? p->k : p->m, most)},
+                                                a_k ? whole_k : p->m, most)},
         {"B_VEC", !b_near ? 1
                           : cup__product_vector(p, &p->b, b_k ? p->b.column : p->b.row,
-                                                b_k ? p->k : p->n, most)},
+                                                b_k ? whole_k : p->n, most)},
         {"ACTIVATION", p->activation},
+        {"GROUPS", p->groups.kind},
     };
     cup__kernel *kernel =
         cup__kernel_get(gpu, "matmul.cu", "matmul_plain", knobs, sizeof knobs / sizeof *knobs);

@@ -141,6 +141,8 @@ static cut cut_of(const cup__product *p, const cup__wgmma_plan *plan)
              .tiles_m = divide_up(p->m, (int64_t)plan->tile_m * plan->cluster_m),
              .tiles_n = divide_up(p->n, (int64_t)plan->tile_n * plan->cluster_n)};
     w.tiles = w.tiles_m * w.tiles_n * p->batch_count;
+    if (p->groups.kind == PRODUCT_GROUPS_OF_ROWS) /* the most that there can be */
+        w.tiles = (p->m / plan->tile_m + p->batch_count) * w.tiles_n;
     w.part_tiles = divide_up(w.k_tiles, plan->parts);
     w.parts = divide_up(w.k_tiles, w.part_tiles);
     return w;
@@ -175,6 +177,8 @@ const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan
         return "it needs more shared memory than a block can have";
     if (p->scaling && w.parts > 1 && (p->dtype == CUP_I8 || promotes(p)))
         return "its sums cannot be cut into parts";
+    if (p->groups.kind && (w.parts > 1 || blocks > 1))
+        return "groups are not cut into parts, nor shared by clusters";
     if (p->scaling && promotes(p) && plan->tile_n > PRODUCT_SCALE_DEPTH)
         return "its tile is wider than what one scale is for";
     if (w.tiles * w.parts * blocks > INT32_MAX)
@@ -259,6 +263,7 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__
         {"CUP_T", p->dtype},
         {"B_T", p->scaling ? p->scaling->b_dtype : p->dtype},
         {"Y_T", y == CUP_I32 ? CUP_F32 : y}, /* which are not looked into */
+        {"GROUPS", p->groups.kind},
         {"SCALES", p->scaling ? p->scaling->kind : PRODUCT_SCALE_NONE},
         {"PROMOTE", promotes(p)},
         {"TERMS", plan->terms ? plan->terms : 1},
@@ -300,6 +305,8 @@ static void fill_call(wgmma_call *to, const cup__product *p, const operand *a, c
     to->units = (int)(w->tiles * w->parts);
     to->parts = (int)w->parts;
     to->part_tiles = (int)w->part_tiles;
+    to->groups = p->groups.table;
+    to->group_count = (int)p->batch_count;
     if (p->scaling) {
         to->a_scale = p->scaling->a;
         to->b_scale = p->scaling->b;

@@ -29,6 +29,7 @@ static cup_status run_all(cup__call *call, int vec)
     int64_t most = (int64_t)cup__cuda_facts(gpu)->multiprocessors * BLOCKS_EACH;
     int64_t blocks = (count + THREADS * vec - 1) / (THREADS * vec);
     blocks = blocks < most ? blocks : most;
+    blocks = blocks > 0 ? blocks : 1; /* no elements have a scale too */
     cup__kernel *first = kernel_of(call, "quantize_most", vec);
     cup__kernel *second = first ? kernel_of(call, "quantize_all", vec) : NULL;
     cup__shape shape = {.dtype = CUP_F32, .ndim = 1, .size = {blocks}};

@@ -284,6 +284,9 @@ static const cup__attribute scaled_matmul_attributes[] = {
     {"dtype", CUP__KIND_DTYPE, offsetof(cup__scaled_matmul_attributes, dtype)},
     {"fast_accumulation", CUP__KIND_BOOL, offsetof(cup__scaled_matmul_attributes, fast_accumulation)},
     {NULL, 0, 0}};
+static const cup__attribute grouped_matmul_attributes[] = {
+    {"transpose_weight", CUP__KIND_BOOL, offsetof(cup__grouped_matmul_attributes, transpose_weight)},
+    {NULL, 0, 0}};
 static const cup__attribute pack_int8_attributes[] = {
     {"group", CUP__KIND_INT, offsetof(cup__pack_int8_attributes, group)},
     {NULL, 0, 0}};
@@ -674,6 +677,12 @@ const cup__row cup__rows[] = {
     {"scaled_matmul", &cup__op_scaled_matmul, "a, b, a_scale?, b_scale?, bias?", "dtype dtype, bool fast_accumulation",
      "y",
      "a b^T + bias in the dtype, for a [..,K] and b [N,K] in f8e4m3, f8e5m2 or i8, which stand for their elements times their scales, in the shapes of quantize; bias [N] in the dtype; fast_accumulation lets tensor cores keep 14 bits of the sums of f8; sums of i8 are exact, and i32 takes them without scales", 2, 5, 1, 1, true, sizeof(cup__scaled_matmul_attributes), scaled_matmul_attributes},
+    {"grouped_matmul", &cup__op_grouped_matmul, "x, weight, offsets", "bool transpose_weight",
+     "y",
+     "rows of x [M,K], in groups of neighbours, times one matrix of weight [G,K,N] each, or [G,N,K] transposed; group g ends before row offsets[g], and begins where the one before it ended; rows after the last group give 0", 3, 3, 1, 1, true, sizeof(cup__grouped_matmul_attributes), grouped_matmul_attributes},
+    {"grouped_weight_grad", &cup__op_grouped_weight_grad, "a, b, offsets", "",
+     "y",
+     "a^T b of each group of rows: [G,M,N] for a [R,M] and b [R,N]", 3, 3, 1, 1, false, 0, NULL},
     {"linear_weight_grad", &cup__op_linear_weight_grad, "dy, x", "",
      "dweight, dbias",
      "dy^T x and the sum of dy over all but its last dimension", 2, 2, 2, 2, false, 0, NULL},
@@ -1760,6 +1769,22 @@ cup_tensor *cup_scaled_matmul(cup_context *c, cup_tensor *a, cup_tensor *b, cup_
     attributes.fast_accumulation = fast_accumulation;
     cup_tensor *const in[] = {a, b, a_scale, b_scale, bias};
     return cup__op_call(c, &cup__rows[CUP__OP_scaled_matmul], in, 5, &attributes, NULL);
+}
+
+cup_tensor *cup_grouped_matmul(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                               cup_tensor *offsets, bool transpose_weight)
+{
+    cup__grouped_matmul_attributes attributes = {0};
+    attributes.transpose_weight = transpose_weight;
+    cup_tensor *const in[] = {x, weight, offsets};
+    return cup__op_call(c, &cup__rows[CUP__OP_grouped_matmul], in, 3, &attributes, NULL);
+}
+
+cup_tensor *cup__grouped_weight_grad(cup_context *c, cup_tensor *a, cup_tensor *b,
+                                     cup_tensor *offsets)
+{
+    cup_tensor *const in[] = {a, b, offsets};
+    return cup__op_call(c, &cup__rows[CUP__OP_grouped_weight_grad], in, 3, NULL, NULL);
 }
 
 cup_status cup__linear_weight_grad(cup_context *c, cup_tensor *dy, cup_tensor *x,

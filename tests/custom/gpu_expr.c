@@ -123,22 +123,80 @@ static void run_layout(cup_context *cpu, cup_context *gpu, const layout *l, cons
         compare(cpu, gpu, texts[t], host, device);
 }
 
-TEST_LIMITED(gpu_expr_agrees_with_the_specification, 600)
+static cup_context *open_gpu(void)
 {
     cup_context *gpu = cup_context_new(&(cup_options){.device = "cuda"});
     if (cup_error(gpu) != CUP_OK)
         test_skip("no GPU: %s", cup_error_text(gpu));
-    cup_context *cpu = cup_context_new(&(cup_options){.device = "cpu"});
-    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
-        for (size_t l = 0; l < LAYOUTS; l++) {
-            cup_scope_open(cpu);
-            cup_scope_open(gpu);
-            run_layout(cpu, gpu, &layouts[l], dtypes[d], d == 3);
-            cup_scope_close(gpu);
-            cup_scope_close(cpu);
-        }
+    return gpu;
+}
+
+static void run_dtypes(int d)
+{
+    cup_context *gpu = open_gpu(), *cpu = cup_context_new(&(cup_options){.device = "cpu"});
+    for (size_t l = 0; l < LAYOUTS; l++) {
+        cup_scope_open(cpu);
+        cup_scope_open(gpu);
+        run_layout(cpu, gpu, &layouts[l], dtypes[d], d == 3);
+        cup_scope_close(gpu);
+        cup_scope_close(cpu);
+    }
     cup_context_free(gpu);
     cup_context_free(cpu);
+}
+
+TEST_LIMITED(gpu_expr_agrees_f32, 300)
+{
+    run_dtypes(0);
+}
+
+TEST_LIMITED(gpu_expr_agrees_mixed, 300)
+{
+    run_dtypes(1);
+}
+
+TEST_LIMITED(gpu_expr_agrees_bf16, 300)
+{
+    run_dtypes(2);
+}
+
+TEST_LIMITED(gpu_expr_agrees_f64, 300)
+{
+    run_dtypes(3);
+}
+
+static double last_of(cup_context *c, cup_tensor *t)
+{
+    int64_t starts[2], sizes[] = {1, 1};
+    for (int d = 0; d < t->ndim; d++)
+        starts[d] = t->shape[d] - 1;
+    return cup_tensor_item(cup_slice(c, t, starts, t->ndim, sizes, t->ndim));
+}
+
+TEST_LIMITED(gpu_expr_beyond_32_bits, 120)
+{
+    cup_context *c = open_gpu();
+    int64_t rows = 1100000, shape[] = {rows, 2048};
+    cup_tensor *x = cup_full(c, CUP_BF16, shape, 2, 1), *out[CUP_EXPR_RESULTS] = {NULL};
+    if (cup_error(c) == CUP_MEMORY)
+        test_skip("4.2 GiB of memory are needed");
+    cup_expr *e = cup_expr_new(c, "x", NULL, "f32(sum[0](x)), f32(mean[0](3*x)), max[0](x)");
+    cup_expr_call(e, &x, NULL, out);
+    EXPECT_NEAR(last_of(c, out[0]), (double)rows, 0);
+    EXPECT_NEAR(last_of(c, out[1]), 3, 1e-5);
+    EXPECT_NEAR(last_of(c, out[2]), 1, 0);
+    cup_expr_free(e);
+    e = cup_expr_new(c, "x", NULL, "f32(sum[](x))");
+    EXPECT_NEAR(cup_tensor_item(cup_expr_call(e, &x, NULL, NULL)), 2048.0 * (double)rows, 1e4);
+    cup_expr_free(e);
+    e = cup_expr_new(c, "x", NULL, "f32(sum[1](x))");
+    EXPECT_NEAR(last_of(c, cup_expr_call(e, &x, NULL, NULL)), 2048, 0);
+    cup_expr_free(e);
+    e = cup_expr_new(c, "x", "k", "x + k");
+    EXPECT_NEAR(last_of(c, cup_expr_call(e, &x, (double[]){2}, NULL)), 3, 0);
+    EXPECT_TEXT(cup_error_text(c), "");
+    cup_expr_free(e);
+    cup_context_free(c);
 }
 
 /* The gradients of all inputs, on both devices. */
@@ -165,10 +223,7 @@ TEST_LIMITED(gpu_expr_gradients, 300)
     static const char *const formulas[] = {"gelu(a)*b, silu(c) + k*a",
                                            "sum[-1](a*b*c), mean[-1](a)",
                                            "max[0](a*b + c)", "mean[](a*b + exp(c))"};
-    cup_context *gpu = cup_context_new(&(cup_options){.device = "cuda"});
-    if (cup_error(gpu) != CUP_OK)
-        test_skip("no GPU: %s", cup_error_text(gpu));
-    cup_context *cpu = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *gpu = open_gpu(), *cpu = cup_context_new(&(cup_options){.device = "cpu"});
     static const int which[] = {0, 1, 5, 6};
     for (size_t f = 0; f < sizeof formulas / sizeof *formulas; f++)
         for (size_t l = 0; l < 4; l++) {

@@ -306,6 +306,29 @@ CUP_API cup_tensor *cup_cross_entropy(cup_context *c, cup_tensor *logits, cup_te
  * is an error on the CPU and a row of NaN on a GPU */
 CUP_API cup_tensor *cup_embedding(cup_context *c, cup_tensor *table, cup_tensor *ids);
 
+/* (x, indices) -> y: the slices of x along the axis whose numbers the indices are, one after
+ * another. An index that is none is an error on the CPU, NaN or 0 on a GPU */
+CUP_API cup_tensor *cup_index_select(cup_context *c, cup_tensor *x, cup_tensor *indices, int axis);
+
+/* (x, indices) -> y: for each index the element of x at that place along the axis and the
+ * index's own place along the others */
+CUP_API cup_tensor *cup_gather(cup_context *c, cup_tensor *x, cup_tensor *indices, int axis);
+
+/* (x, indices, src) -> y: x, and each element of src added at the place along the axis that its
+ * index gives */
+CUP_API cup_tensor *cup_scatter_add(cup_context *c, cup_tensor *x, cup_tensor *indices,
+                                    cup_tensor *src, int axis);
+
+/* (x): the elements along the axis in order, and their places before, as i64; equal ones stay
+ * in order. NaN is the largest, and -0 less than 0 */
+CUP_API cup_status cup_sort(cup_context *c, cup_tensor *x, int axis, bool descending,
+                            cup_tensor **values, cup_tensor **indices);
+
+/* (x): the k largest elements along the axis, or smallest, in order, and their places, as i64;
+ * of equal ones the first */
+CUP_API cup_status cup_top_k(cup_context *c, cup_tensor *x, int64_t k, int axis, bool smallest,
+                             cup_tensor **values, cup_tensor **indices);
+
 /* Training */
 
 /* (x...) -> y: square root of the sum of the squares of all elements of all tensors, in f32 */

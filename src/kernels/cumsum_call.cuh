@@ -8,7 +8,7 @@
 typedef struct cumsum_call {
     const void *x;
     void *y;
-    void *sums; /* [outer, chunks, inner], of each chunk; NULL with one chunk */
+    void *sums; /* [outer, inner, chunks], of each chunk; NULL with one chunk */
     long long outer, length, inner, chunk, chunks;
 } cumsum_call;
 

@@ -114,6 +114,12 @@ typedef enum cup__op_id {
     CUP__OP_scale_by,
     CUP__OP_embedding,
     CUP__OP_embedding_grad,
+    CUP__OP_index_select,
+    CUP__OP_gather,
+    CUP__OP_scatter_add,
+    CUP__OP_sort,
+    CUP__OP_top_k,
+    CUP__OP_unsort,
     CUP__OP_global_norm,
     CUP__OP_step_factors,
     CUP__OP_adamw,
@@ -656,6 +662,42 @@ typedef struct cup__embedding_grad_attributes {
     int64_t rows;
 } cup__embedding_grad_attributes;
 cup_tensor *cup__embedding_grad(cup_context *c, cup_tensor *dy, cup_tensor *ids, int64_t rows);
+
+extern const cup__op cup__op_index_select;
+typedef struct cup__index_select_attributes {
+    int axis;
+} cup__index_select_attributes;
+
+extern const cup__op cup__op_gather;
+typedef struct cup__gather_attributes {
+    int axis;
+} cup__gather_attributes;
+
+extern const cup__op cup__op_scatter_add;
+typedef struct cup__scatter_add_attributes {
+    int axis;
+} cup__scatter_add_attributes;
+
+extern const cup__op cup__op_sort;
+typedef struct cup__sort_attributes {
+    int axis;
+    bool descending;
+} cup__sort_attributes;
+
+extern const cup__op cup__op_top_k;
+typedef struct cup__top_k_attributes {
+    int64_t k;
+    int axis;
+    bool smallest;
+} cup__top_k_attributes;
+
+extern const cup__op cup__op_unsort;
+typedef struct cup__unsort_attributes {
+    int axis;
+    int64_t size;
+} cup__unsort_attributes;
+cup_tensor *cup__unsort(cup_context *c, cup_tensor *dy, cup_tensor *indices, int axis,
+                        int64_t size);
 
 extern const cup__op cup__op_global_norm;
 

@@ -7,6 +7,7 @@
 
 #define LEAST_CHUNK 4096 /* elements that are worth a block */
 #define MOST_CHUNKS 1024
+#define MANY_LINES 2048   /* that keep the card busy with a warp each */
 #define GRAIN 65536
 
 static cup_status infer(cup__call *call)
@@ -119,6 +120,7 @@ static int vector_of(const lines *l, int64_t width)
 typedef struct plan {
     cup__cuda *gpu;
     lines l;
+    cup_dtype dtype;
     bool columns;
     int vec, group;
     cumsum_call argument;
@@ -145,7 +147,7 @@ static void plan_chunks(plan *p)
 static cup_status launch(const plan *p, bool sums)
 {
     const lines *l = &p->l;
-    cup__knob knobs[] = {{"CUP_T", l->x->dtype},  {"VEC", p->vec}, {"REVERSE", l->reverse},
+    cup__knob knobs[] = {{"CUP_T", p->dtype},     {"VEC", p->vec}, {"REVERSE", l->reverse},
                          {"COLUMNS", p->columns}, {"SUMS", sums},  {"GROUP", p->group}};
     cup__kernel *kernel = cup__kernel_get(p->gpu, "cumsum.cu",
                                           p->columns ? "cumsum_columns" : "cumsum_rows", knobs, 6);
@@ -155,31 +157,57 @@ static cup_status launch(const plan *p, bool sums)
     return cup__launch(p->gpu, kernel, grid, CUP__ARG(p->argument));
 }
 
+/* Lanes for a line that is contiguous: a few of a warp, or a block where it is long. */
+static int group_of(int64_t length, int vec, int64_t count)
+{
+    int group = 1;
+    while (group < 32 && group * vec < length)
+        group *= 2;
+    return length > 32 * vec * (count < MANY_LINES ? 2 : 16) ? CUMSUM_THREADS : group;
+}
+
+/* The sums of chunks become the sums of all chunks up to each. */
+static cup_status sum_up(const plan *p, cup_tensor *sums)
+{
+    plan whole = {.gpu = p->gpu, .l = {sums, sums, sums->count / p->argument.chunks,
+                                       p->argument.chunks, 1, false}};
+    whole.dtype = sums->dtype;
+    whole.vec = 1;
+    whole.group = group_of(whole.l.length, 1, whole.l.outer);
+    whole.argument = (cumsum_call){.x = sums->data,
+                                   .y = sums->data,
+                                   .outer = whole.l.outer,
+                                   .length = whole.l.length,
+                                   .inner = 1,
+                                   .chunk = whole.l.length,
+                                   .chunks = 1};
+    return launch(&whole, false);
+}
+
 static cup_status run_cuda(cup__call *call)
 {
     plan p = {.gpu = cup__cuda_of(call->c->device), .l = lines_of(call)};
     const lines *l = &p.l;
+    p.dtype = l->x->dtype;
     p.columns = l->inner > 1;
     p.vec = vector_of(l, p.columns ? l->inner : l->length);
-    p.group = 1;
-    while (p.group < 32 && p.group * p.vec < l->length)
-        p.group *= 2;
-    if (p.columns || l->length > 32 * p.vec * 4)
-        p.group = CUMSUM_THREADS;
+    p.group = p.columns ? CUMSUM_THREADS : group_of(l->length, p.vec, l->outer);
     p.argument = (cumsum_call){.x = l->x->data, .y = l->y->data, .outer = l->outer,
                                .length = l->length, .inner = l->inner};
     plan_chunks(&p);
     if (p.argument.chunks < 2)
         return launch(&p, false);
-    cup_dtype dtype = l->x->dtype == CUP_F64             ? CUP_F64
-                      : cup__dtype_is_float(l->x->dtype) ? CUP_F32
-                                                         : CUP_I64;
+    cup_dtype dtype = p.dtype == CUP_F64 ? CUP_F64
+                      : cup__dtype_is_float(p.dtype) ? CUP_F32
+                                                     : CUP_I64;
     cup__shape shape = {dtype, 1, {l->outer * p.argument.chunks * l->inner}};
     cup_tensor *sums = cup__tensor_make(call->c, &shape, "cumsum");
     if (!sums)
         return call->c->error.status;
     p.argument.sums = sums->data;
     cup_status status = launch(&p, true);
+    if (status == CUP_OK)
+        status = sum_up(&p, sums);
     if (status == CUP_OK)
         status = launch(&p, false);
     cup_tensor_free(sums);

@@ -2,9 +2,9 @@
  *
  * cumsum_rows, inner 1: GROUP threads a chunk of a row, VEC elements each at a time, the group's
  * running sum carried on. cumsum_columns: a thread for VEC neighbouring columns, UNROLL rows at a
- * time. With SUMS the kernels write the sum of each chunk only; without, a chunk begins with what
- * the chunks before it sum up to, added in a fixed order. Grid: chunks of all rows or columns.
- * Bytes: x once, with several chunks twice, y once. */
+ * time. With SUMS the kernels write the sum of each chunk only; these are then summed up by
+ * themselves, and without SUMS a chunk begins with the sum of those before it. All orders are
+ * fixed. Grid: chunks of all rows or columns. Bytes: x once, with several chunks twice, y once. */
 #include "cumsum_call.cuh"
 #include "scan.cuh"
 
@@ -53,14 +53,20 @@ DEVICE total group_scan(total value, total *all)
 #endif
 }
 
-/* What the chunks before this one sum up to; only with a block for each. */
-DEVICE total sum_before(const cumsum_call &c, int64_t row, int64_t chunk)
+/* The sum of a chunk; each thread adds up its own first. */
+DEVICE void sum_chunk(const cumsum_call &c, const T *x, int64_t unit, int64_t begin, int64_t end)
 {
-    total sum = 0;
-    const total *sums = (const total *)c.sums + row * c.chunks;
-    for (int64_t i = threadIdx.x; i < chunk; i += THREADS)
-        sum += sums[i];
-    return block_sum(sum);
+    total own = 0, all;
+#pragma unroll 4
+    for (int64_t at = begin + (int)threadIdx.x * VEC; at < end; at += THREADS * VEC) {
+        vec<T, VEC> in = load<VEC>(x + (REVERSE ? c.length - VEC - at : at));
+#pragma unroll
+        for (int k = 0; k < VEC; k++)
+            own += (total)to_real(in.at[k]);
+    }
+    all = block_sum(own);
+    if (threadIdx.x == 0)
+        ((total *)c.sums)[unit] = all;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -68,20 +74,26 @@ cumsum_rows(const __grid_constant__ cumsum_call c)
 {
     int64_t unit = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / GROUP;
     int64_t row = unit / c.chunks, chunk = unit % c.chunks;
-    bool there = row < c.outer; /* all must take part in what the block does together */
+    bool there = row < c.outer; /* all must take part in what the group does together */
     int64_t begin = chunk * c.chunk, end = begin + c.chunk < c.length ? begin + c.chunk : c.length;
     const T *x = (const T *)c.x + row * c.length;
-    total sum = 0;
-    if (GROUP == THREADS && !SUMS && c.chunks > 1)
-        sum = sum_before(c, row, chunk);
-    for (int64_t first = begin; first < end; first += GROUP * VEC) {
-        int64_t at = first + (int)threadIdx.x % GROUP * VEC;
+    if (SUMS) {
+        sum_chunk(c, x, unit, begin, end);
+        return;
+    }
+    total sum = chunk ? ((const total *)c.sums)[unit - 1] : (total)0;
+    int64_t at = begin + (int)threadIdx.x % GROUP * VEC;
+    vec<T, VEC> in, next;
+    if (there && at < end)
+        next = load_once<VEC>(x + (REVERSE ? c.length - VEC - at : at));
+    for (int64_t first = begin; first < end; first += GROUP * VEC, at += GROUP * VEC) {
         int64_t from = REVERSE ? c.length - VEC - at : at;
+        int64_t then = REVERSE ? from - GROUP * VEC : from + GROUP * VEC;
         bool valid = there && at < end;
         total v[VEC], all, own = 0;
-        vec<T, VEC> in;
-        if (valid)
-            in = load_once<VEC>(x + from);
+        in = next;
+        if (there && at + GROUP * VEC < end)
+            next = load_once<VEC>(x + then);
 #pragma unroll
         for (int k = 0; k < VEC; k++) {
             own += valid ? (total)to_real(in.at[REVERSE ? VEC - 1 - k : k]) : (total)0;
@@ -89,7 +101,7 @@ cumsum_rows(const __grid_constant__ cumsum_call c)
         }
         total before = sum + group_scan(own, &all);
         sum += all;
-        if (SUMS || !valid)
+        if (!valid)
             continue;
         vec<T, VEC> out;
 #pragma unroll
@@ -97,8 +109,6 @@ cumsum_rows(const __grid_constant__ cumsum_call c)
             out.at[REVERSE ? VEC - 1 - k : k] = convert<T>(before + v[k]);
         store((T *)c.y + row * c.length + from, out);
     }
-    if (SUMS && there && threadIdx.x % GROUP == 0)
-        ((total *)c.sums)[unit] = sum;
 }
 
 #else
@@ -119,10 +129,11 @@ cumsum_columns(const __grid_constant__ cumsum_call c)
 #pragma unroll
     for (int k = 0; k < VEC; k++)
         sum[k] = 0;
-    for (int64_t i = 0; i < chunk && !SUMS; i++)
+    total *sums = (total *)c.sums + (row * c.inner + column) * c.chunks + chunk;
 #pragma unroll
-        for (int k = 0; k < VEC; k++)
-            sum[k] += ((const total *)c.sums)[(row * c.chunks + i) * c.inner + column + k];
+    for (int k = 0; k < VEC; k++)
+        if (chunk && !SUMS)
+            sum[k] = sums[k * c.chunks - 1];
     for (int64_t at = begin; at < end; at += UNROLL, start += UNROLL * step, x += UNROLL * step) {
         vec<T, VEC> in[UNROLL];
 #pragma unroll
@@ -146,7 +157,7 @@ cumsum_columns(const __grid_constant__ cumsum_call c)
     if (SUMS)
 #pragma unroll
         for (int k = 0; k < VEC; k++)
-            ((total *)c.sums)[(row * c.chunks + chunk) * c.inner + column + k] = sum[k];
+            sums[k * c.chunks] = sum[k];
 }
 
 #endif

@@ -3,15 +3,16 @@
 #include "ops/attributes.h"
 #include "ops/embedding.h"
 
-#define PIECE 16          /* places summed by one block */
+#define PIECE 32          /* places summed by one block */
 #define PIECE_MOST 128
 #define LONG_RUN 64       /* places a row, on average, from which pieces are longer */
 #define SORT_THREADS 1024 /* as in embedding_grad.cu */
-#define SORT_OWN 1024     /* bytes of shared memory that the sort has besides its counters */
+#define SORT_OWN 4096     /* bytes of shared memory that the sort has besides its counters */
 #define SUM_THREADS 256
 #define ROWS 4            /* rows of the table that a group sums */
 #define UNROLL 2          /* rows of dy on their way to it */
 #define BLOCKS 3          /* a multiprocessor */
+#define CLEAR 0           /* rows without places while the sort goes on */
 #define OVERLAP 1         /* launches begin while the one before ends */
 #define MOST_HELD 3       /* vectors of a row that a thread sums at once */
 #define MOST_SPANS 65535  /* parts of a row */
@@ -63,6 +64,8 @@ typedef struct backward {
     int64_t count, rows;
     int32_t piece, width; /* places of a piece; vectors of a row */
     int vector, group, each, spans;
+    int64_t row_bytes; /* of the table */
+    bool clear;        /* the sort clears rows without places */
 } backward;
 
 static cup_tensor *scratch(backward *b, cup_dtype dtype, int64_t count)
@@ -84,9 +87,11 @@ static cup_status sort(backward *b)
     int64_t room = (shared - share * each) / 4;
     room = room < b->count ? room : b->count;
     int32_t rows32 = (int32_t)b->rows, share32 = (int32_t)share, room32 = (int32_t)room;
+    int64_t row_bytes = b->row_bytes;
+    void *table = b->call->out[0]->data;
     int64_t segment = (b->count + SORT_THREADS - 1) / SORT_THREADS * 32;
-    cup__knob knobs[] = {{"CUP_ID", ids->dtype}, {"PIECE", b->piece}};
-    cup__kernel *kernel = cup__kernel_get(b->gpu, "embedding_sort.cu", "embedding_sort", knobs, 2);
+    cup__knob knobs[] = {{"CUP_ID", ids->dtype}, {"PIECE", b->piece}, {"CLEAR", b->clear}};
+    cup__kernel *kernel = cup__kernel_get(b->gpu, "embedding_sort.cu", "embedding_sort", knobs, 3);
     cup__grid grid = {.x = (b->rows + share - 1) / share,
                       .threads = SORT_THREADS,
                       .shared = (int)(share * each + room * 4) + 4};
@@ -94,7 +99,8 @@ static cup_status sort(backward *b)
                        CUP__ARG(segment), CUP__ARG(rows32), CUP__ARG(share32), CUP__ARG(room32),
                        CUP__ARG(b->places->data), CUP__ARG(b->start->data),
                        CUP__ARG(b->pieces->data), CUP__ARG(b->arrived->data),
-                       CUP__ARG(b->arrived->count));
+                       CUP__ARG(b->arrived->count), CUP__ARG(table),
+                       CUP__ARG(row_bytes));
 }
 
 static cup__kernel *kernel_of(const backward *b, const char *entry)
@@ -103,8 +109,8 @@ static cup__kernel *kernel_of(const backward *b, const char *entry)
                                {"GROUP", b->group},              {"PIECES", b->each},
                                {"PIECE", b->piece},              {"ROWS", ROWS},
                                {"UNROLL", UNROLL},               {"BLOCKS", BLOCKS},
-                               {"DEPENDENT", OVERLAP}};
-    return cup__kernel_get(b->gpu, "embedding_grad.cu", entry, knobs, 9);
+                               {"DEPENDENT", OVERLAP},           {"CLEARED", b->clear}};
+    return cup__kernel_get(b->gpu, "embedding_grad.cu", entry, knobs, 10);
 }
 
 static cup_status add_up(backward *b)
@@ -121,14 +127,14 @@ static cup_status add_up(backward *b)
                           .y = b->spans,
                           .threads = SUM_THREADS,
                           .dependent = OVERLAP};
-    CUP_TRY(cup__launch(b->gpu, kernel_of(b, "embedding_rows"), by_row, CUP__ARG(dy->data),
-                        CUP__ARG(b->places->data), CUP__ARG(b->start->data), CUP__ARG(rows),
-                        CUP__ARG(b->call->out[0]->data), CUP__ARG(b->width)));
-    return cup__launch(b->gpu, kernel_of(b, "embedding_chunks"), by_chunk, CUP__ARG(dy->data),
-                       CUP__ARG(b->places->data), CUP__ARG(b->start->data),
-                       CUP__ARG(b->pieces->data), CUP__ARG(pieces), CUP__ARG(rows),
-                       CUP__ARG(b->call->out[0]->data), CUP__ARG(b->parts->data),
-                       CUP__ARG(b->arrived->data), CUP__ARG(b->width));
+    CUP_TRY(cup__launch(b->gpu, kernel_of(b, "embedding_chunks"), by_chunk, CUP__ARG(dy->data),
+                        CUP__ARG(b->places->data), CUP__ARG(b->start->data),
+                        CUP__ARG(b->pieces->data), CUP__ARG(pieces), CUP__ARG(rows),
+                        CUP__ARG(b->call->out[0]->data), CUP__ARG(b->parts->data),
+                        CUP__ARG(b->arrived->data), CUP__ARG(b->width)));
+    return cup__launch(b->gpu, kernel_of(b, "embedding_rows"), by_row, CUP__ARG(dy->data),
+                       CUP__ARG(b->places->data), CUP__ARG(b->start->data), CUP__ARG(rows),
+                       CUP__ARG(b->call->out[0]->data), CUP__ARG(b->width));
 }
 
 /* A group of lanes for a row; what it cannot hold at once is further spans. Pieces are long where
@@ -144,6 +150,9 @@ static void plan_sum(backward *b)
     int64_t held = (b->width + (int64_t)b->group - 1) / b->group;
     b->spans = (int)((held + MOST_HELD - 1) / MOST_HELD);
     b->each = (int)((held + b->spans - 1) / b->spans);
+    b->row_bytes = out->shape[1] * cup_dtype_size(out->dtype);
+    b->clear = CLEAR && cup__cuda_facts(b->gpu)->major >= 9 && b->row_bytes % 16 == 0 &&
+               (uintptr_t)out->data % 16 == 0;
     b->piece = b->count / b->rows < LONG_RUN ? PIECE : PIECE_MOST;
 }
 

@@ -12,7 +12,7 @@
 #define UNROLL 2
 #endif
 #ifndef PIECE
-#define PIECE 16 /* places */
+#define PIECE 32 /* places */
 #endif
 #ifndef ROWS
 #define ROWS 4 /* of a group */
@@ -24,6 +24,10 @@
 #ifndef DEPENDENT
 #define DEPENDENT 0
 #endif
+#ifndef CLEARED
+#define CLEARED 0 /* rows without places are cleared already */
+#endif
+#define OVERLAP (DEPENDENT && __CUDA_ARCH__ >= 900)
 
 /* Which vector of a row piece `p` of this thread is. */
 DEVICE int vector_at(int p)
@@ -215,16 +219,6 @@ DEVICE void sum_chunk(const chunk &c, const T *dy, const int32_t *places, T *dta
         join_chunks(c, part, sum, to, parts, arrived, arrivals, width);
 }
 
-/* Rows and chunks need the sort, not each other: once it has ended, the blocks for the chunks may
- * join those for the rows, and wait for these only when their own work is done. */
-DEVICE void wait_for_sort()
-{
-#if DEPENDENT && __CUDA_ARCH__ >= 900
-    wait_for_previous_kernel();
-    let_next_kernel_start();
-#endif
-}
-
 /* The places of ROWS rows side by side, those of long runs left out, numbered through. */
 struct short_runs {
     int32_t from[ROWS], until[ROWS]; /* the first, and how many there are so far */
@@ -277,7 +271,8 @@ DEVICE void sum_rows(const T *dy, const int32_t *places, const int32_t *start, i
     int lane = (int)threadIdx.x % GROUP;
     short_runs runs;
     runs.read(start, row, rows);
-    clear_rows(start, row, rows, dtable, width);
+    if (!CLEARED)
+        clear_rows(start, row, rows, dtable, width);
     real sum[PIECES][VEC];
     clear(sum);
     int count = runs.until[ROWS - 1];
@@ -309,21 +304,15 @@ DEVICE void sum_rows(const T *dy, const int32_t *places, const int32_t *start, i
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-embedding_rows(const T *dy, const int32_t *places, const int32_t *start, int32_t rows, T *dtable,
-               int32_t width)
-{
-    wait_for_sort();
-    int64_t group = (int64_t)blockIdx.x * GROUPS + (int)threadIdx.x / GROUP;
-    if (group * ROWS < rows)
-        sum_rows(dy, places, start, group * ROWS, rows, dtable, width);
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS)
 embedding_chunks(const T *dy, const int32_t *places, const int32_t *start, const int32_t *pieces,
                  int32_t piece_count, int32_t rows, T *dtable, real *parts, int32_t *arrived,
                  int32_t width)
 {
+#if OVERLAP
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+#endif
     int64_t arrivals = (int64_t)piece_count * gridDim.y, members = start[rows];
     for (int64_t p = blockIdx.x; p * PIECE < members; p += gridDim.x) {
         int32_t row = pieces[p];
@@ -332,7 +321,18 @@ embedding_chunks(const T *dy, const int32_t *places, const int32_t *start, const
         sum_chunk(chunk(start, row, p), dy, places, dtable, parts, arrived, arrivals, width);
         __syncthreads();
     }
-#if DEPENDENT && __CUDA_ARCH__ >= 900
+}
+
+/* Rows and chunks need the sort, not each other: its end is what the blocks for the chunks have
+ * waited for before these could start, and they wait for those only when their work is done. */
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+embedding_rows(const T *dy, const int32_t *places, const int32_t *start, int32_t rows, T *dtable,
+               int32_t width)
+{
+    int64_t group = (int64_t)blockIdx.x * GROUPS + (int)threadIdx.x / GROUP;
+    if (group * ROWS < rows)
+        sum_rows(dy, places, start, group * ROWS, rows, dtable, width);
+#if OVERLAP
     wait_for_previous_kernel();
 #endif
 }

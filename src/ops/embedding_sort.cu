@@ -6,6 +6,7 @@
  * PIECE apart, `pieces` tells the row when they belong to a chunk of a long run, see
  * embedding_grad.cu, else -1. Grid: rows / share blocks. Bytes: the ids, for each block from the L2
  * cache, and the places. */
+#include "ptx.cuh"
 #include "scan.cuh"
 
 #ifndef CUP_ID
@@ -14,6 +15,11 @@
 #ifndef PIECE
 #define PIECE 16 /* as in embedding_grad.cu */
 #endif
+#ifndef CLEAR
+#define CLEAR 0 /* clears the rows of the table that have no places */
+#endif
+#define BULK (CLEAR && __CUDA_ARCH__ >= 900)
+#define ZEROS 2048 /* bytes */
 #define SORT_THREADS 1024
 #define SORT_WARPS (SORT_THREADS / 32)
 #define HELD 32 /* ids that a thread keeps between counting and placing */
@@ -92,12 +98,25 @@ DEVICE void tell_pieces(int32_t *pieces, const int32_t *next, int own, int32_t f
     }
 }
 
+#if BULK
+/* Clears a row, of a multiple of 16 bytes, behind the back of the threads. */
+DEVICE void clear_row(char *row, int64_t bytes, const void *zeros)
+{
+    for (int64_t at = 0; at < bytes; at += ZEROS) {
+        uint32_t size = bytes - at < ZEROS ? (uint32_t)(bytes - at) : ZEROS;
+        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(row + at),
+                     "r"(shared_address(zeros)), "r"(size)
+                     : "memory");
+    }
+}
+#endif
+
 /* `share` is at most SORT_THREADS; `segment` ids a warp; shared memory has room for `room` places;
  * `arrived` are counters to clear. */
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
 embedding_sort(const id_type *ids, int64_t count, int64_t segment, int32_t rows, int32_t share,
                int32_t room, int32_t *places, int32_t *start, int32_t *pieces, int32_t *arrived,
-               int64_t arrivals)
+               int64_t arrivals, char *table, int64_t row_bytes)
 {
     extern __shared__ int32_t taken[];
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -108,6 +127,12 @@ embedding_sort(const id_type *ids, int64_t count, int64_t segment, int32_t rows,
     for (int64_t i = (int64_t)blockIdx.x * SORT_THREADS + threadIdx.x; i < arrivals;
          i += (int64_t)gridDim.x * SORT_THREADS)
         arrived[i] = 0;
+#if BULK
+    __shared__ alignas(128) uint4 zeros[ZEROS / 16];
+    if (threadIdx.x < ZEROS / 16)
+        zeros[threadIdx.x] = make_uint4(0, 0, 0, 0);
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
     __syncthreads();
     int64_t begin = warp * segment, end = begin + segment < count ? begin + segment : count;
     int32_t held[HELD], below = 0;
@@ -124,6 +149,12 @@ embedding_sort(const id_type *ids, int64_t count, int64_t segment, int32_t rows,
     int32_t *next = taken + SORT_WARPS * own, *staged = next + own + 1;
     count_to_places(taken, next, own, below, start + first);
     __syncthreads();
+#if BULK
+    int row = (int)threadIdx.x;
+    if (row < own && next[row] == next[row + 1])
+        clear_row(table + (first + row) * row_bytes, row_bytes, zeros);
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#endif
     int32_t members = next[own] - below;
     int32_t *sorted = members <= room ? staged - below : places;
     for (int64_t at = begin; at < end; at += 32 * HELD) {
@@ -138,4 +169,7 @@ embedding_sort(const id_type *ids, int64_t count, int64_t segment, int32_t rows,
     for (int i = (int)threadIdx.x; i < members && members <= room; i += SORT_THREADS)
         places[below + i] = staged[i];
     tell_pieces(pieces, next, own, first);
+#if BULK
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#endif
 }

@@ -214,6 +214,28 @@ static const cup__attribute cross_entropy_grad_attributes[] = {
 static const cup__attribute embedding_grad_attributes[] = {
     {"rows", CUP__KIND_INT64, offsetof(cup__embedding_grad_attributes, rows)},
     {NULL, 0, 0}};
+static const cup__attribute index_select_attributes[] = {
+    {"axis", CUP__KIND_INT, offsetof(cup__index_select_attributes, axis)},
+    {NULL, 0, 0}};
+static const cup__attribute gather_attributes[] = {
+    {"axis", CUP__KIND_INT, offsetof(cup__gather_attributes, axis)},
+    {NULL, 0, 0}};
+static const cup__attribute scatter_add_attributes[] = {
+    {"axis", CUP__KIND_INT, offsetof(cup__scatter_add_attributes, axis)},
+    {NULL, 0, 0}};
+static const cup__attribute sort_attributes[] = {
+    {"axis", CUP__KIND_INT, offsetof(cup__sort_attributes, axis)},
+    {"descending", CUP__KIND_BOOL, offsetof(cup__sort_attributes, descending)},
+    {NULL, 0, 0}};
+static const cup__attribute top_k_attributes[] = {
+    {"k", CUP__KIND_INT64, offsetof(cup__top_k_attributes, k)},
+    {"axis", CUP__KIND_INT, offsetof(cup__top_k_attributes, axis)},
+    {"smallest", CUP__KIND_BOOL, offsetof(cup__top_k_attributes, smallest)},
+    {NULL, 0, 0}};
+static const cup__attribute unsort_attributes[] = {
+    {"axis", CUP__KIND_INT, offsetof(cup__unsort_attributes, axis)},
+    {"size", CUP__KIND_INT64, offsetof(cup__unsort_attributes, size)},
+    {NULL, 0, 0}};
 static const cup__attribute step_factors_attributes[] = {
     {"beta1", CUP__KIND_FLOAT, offsetof(cup__step_factors_attributes, beta1)},
     {"beta2", CUP__KIND_FLOAT, offsetof(cup__step_factors_attributes, beta2)},
@@ -623,6 +645,24 @@ const cup__row cup__rows[] = {
     {"embedding_grad", &cup__op_embedding_grad, "dy, ids", "int64 rows",
      "dtable",
      "sum of the rows of dy that have the same id, 0 for an id that is not there", 2, 2, 1, 1, false, sizeof(cup__embedding_grad_attributes), embedding_grad_attributes},
+    {"index_select", &cup__op_index_select, "x, indices", "int axis",
+     "y",
+     "the slices of x along the axis whose numbers the indices are, one after another. An index that is none is an error on the CPU, NaN or 0 on a GPU", 2, 2, 1, 1, true, sizeof(cup__index_select_attributes), index_select_attributes},
+    {"gather", &cup__op_gather, "x, indices", "int axis",
+     "y",
+     "for each index the element of x at that place along the axis and the index's own place along the others", 2, 2, 1, 1, true, sizeof(cup__gather_attributes), gather_attributes},
+    {"scatter_add", &cup__op_scatter_add, "x, indices, src", "int axis",
+     "y",
+     "x, and each element of src added at the place along the axis that its index gives", 3, 3, 1, 1, true, sizeof(cup__scatter_add_attributes), scatter_add_attributes},
+    {"sort", &cup__op_sort, "x", "int axis, bool descending",
+     "values, indices",
+     "the elements along the axis in order, and their places before, as i64; equal ones stay in order. NaN is the largest, and -0 less than 0", 1, 1, 2, 2, true, sizeof(cup__sort_attributes), sort_attributes},
+    {"top_k", &cup__op_top_k, "x", "int64 k, int axis, bool smallest",
+     "values, indices",
+     "the k largest elements along the axis, or smallest, in order, and their places, as i64; of equal ones the first", 1, 1, 2, 2, true, sizeof(cup__top_k_attributes), top_k_attributes},
+    {"unsort", &cup__op_unsort, "dy, indices", "int axis, int64 size",
+     "dx",
+     "0, and each dy at the place along the axis, which has the size, that its index gives; indices are different from each other", 2, 2, 1, 1, false, sizeof(cup__unsort_attributes), unsort_attributes},
     {"global_norm", &cup__op_global_norm, "x...", "",
      "y",
      "square root of the sum of the squares of all elements of all tensors, in f32", 1, INT_MAX, 1, 1, true, 0, NULL},
@@ -1576,6 +1616,70 @@ cup_tensor *cup__embedding_grad(cup_context *c, cup_tensor *dy, cup_tensor *ids,
     attributes.rows = rows;
     cup_tensor *const in[] = {dy, ids};
     return cup__op_call(c, &cup__rows[CUP__OP_embedding_grad], in, 2, &attributes, NULL);
+}
+
+cup_tensor *cup_index_select(cup_context *c, cup_tensor *x, cup_tensor *indices, int axis)
+{
+    cup__index_select_attributes attributes = {0};
+    attributes.axis = axis;
+    cup_tensor *const in[] = {x, indices};
+    return cup__op_call(c, &cup__rows[CUP__OP_index_select], in, 2, &attributes, NULL);
+}
+
+cup_tensor *cup_gather(cup_context *c, cup_tensor *x, cup_tensor *indices, int axis)
+{
+    cup__gather_attributes attributes = {0};
+    attributes.axis = axis;
+    cup_tensor *const in[] = {x, indices};
+    return cup__op_call(c, &cup__rows[CUP__OP_gather], in, 2, &attributes, NULL);
+}
+
+cup_tensor *cup_scatter_add(cup_context *c, cup_tensor *x, cup_tensor *indices, cup_tensor *src,
+                            int axis)
+{
+    cup__scatter_add_attributes attributes = {0};
+    attributes.axis = axis;
+    cup_tensor *const in[] = {x, indices, src};
+    return cup__op_call(c, &cup__rows[CUP__OP_scatter_add], in, 3, &attributes, NULL);
+}
+
+cup_status cup_sort(cup_context *c, cup_tensor *x, int axis, bool descending, cup_tensor **values,
+                    cup_tensor **indices)
+{
+    cup__sort_attributes attributes = {0};
+    attributes.axis = axis;
+    attributes.descending = descending;
+    cup_tensor *const in[] = {x};
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_sort], in, 1, &attributes, out) != NULL;
+    *values = out[0];
+    *indices = out[1];
+    return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_status cup_top_k(cup_context *c, cup_tensor *x, int64_t k, int axis, bool smallest,
+                     cup_tensor **values, cup_tensor **indices)
+{
+    cup__top_k_attributes attributes = {0};
+    attributes.k = k;
+    attributes.axis = axis;
+    attributes.smallest = smallest;
+    cup_tensor *const in[] = {x};
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_top_k], in, 1, &attributes, out) != NULL;
+    *values = out[0];
+    *indices = out[1];
+    return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_tensor *cup__unsort(cup_context *c, cup_tensor *dy, cup_tensor *indices, int axis,
+                        int64_t size)
+{
+    cup__unsort_attributes attributes = {0};
+    attributes.axis = axis;
+    attributes.size = size;
+    cup_tensor *const in[] = {dy, indices};
+    return cup__op_call(c, &cup__rows[CUP__OP_unsort], in, 2, &attributes, NULL);
 }
 
 cup_tensor *cup_global_norm(cup_context *c, cup_tensor *const *x, int x_count)

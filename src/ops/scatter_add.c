@@ -1,0 +1,141 @@
+#include "cuda/cuda.h"
+#include "ops/attributes.h"
+#include "ops/gather.h"
+#include "ops/order.h"
+
+#define THREADS 256 /* as in gather.cu */
+
+static int axis_of(const cup__call *call)
+{
+    return ((const cup__scatter_add_attributes *)call->attributes)->axis;
+}
+
+static cup_status infer(cup__call *call)
+{
+    const cup_tensor *x = call->in[0];
+    if (x->dtype != CUP_I32 && x->dtype != CUP_I64)
+        CUP_TRY(cup__need_float(call, 0));
+    CUP_TRY(cup__need_same_dtype(call, 0, 2));
+    CUP_TRY(cup__need_indices(call, 1, 0, axis_of(call)));
+    cup__shape indices = cup__shape_of(call->in[1]), src = cup__shape_of(call->in[2]);
+    if (!cup__shape_equal(&indices, &src))
+        return cup__call_fail(call, CUP_SHAPE, "there must be one index for each element of src");
+    call->result[0] = cup__shape_of(x);
+    return CUP_OK;
+}
+
+static cup_status specification(cup__call *call)
+{
+    const cup_tensor *x = call->in[0], *ids = call->in[1], *src = call->in[2];
+    cup_tensor *y = call->out[0];
+    cup__along from = cup__along_of(src, axis_of(call)), to = cup__along_of(x, axis_of(call));
+    cup_tensor *wide = cup_tensor_new(call->c, CUP_F64, y->ndim, y->shape);
+    bool whole = x->dtype == CUP_I64;
+    if (!wide)
+        return call->c->error.status;
+    for (int64_t i = 0; i < y->count; i++)
+        if (whole)
+            ((int64_t *)y->data)[i] = ((const int64_t *)x->data)[cup__offset_of(x, i)];
+        else
+            ((double *)wide->data)[i] = cup__load(x, cup__offset_of(x, i));
+    for (int64_t i = 0; i < src->count; i++) {
+        int64_t id, k = i % from.inner, outer = i / from.inner / from.size;
+        CUP_TRY(cup__index_at(call, ids, i, to.size, &id));
+        int64_t at = (outer * to.size + id) * to.inner + k, offset = cup__offset_of(src, i);
+        if (whole)
+            ((int64_t *)y->data)[at] += ((const int64_t *)src->data)[offset];
+        else
+            ((double *)wide->data)[at] += cup__load(src, offset);
+    }
+    for (int64_t i = 0; i < y->count && !whole; i++)
+        cup__store(y, i, ((double *)wide->data)[i]);
+    cup_tensor_free(wide);
+    return CUP_OK;
+}
+
+typedef struct scattering {
+    cup_tensor *targets, *sorted, *numbers;
+} scattering;
+
+static cup_status scatter(cup__call *call, const scattering *s, cup__along to, int64_t length)
+{
+    const cup_tensor *x = call->in[0], *ids = call->in[1], *src = call->in[2];
+    cup_tensor *y = call->out[0];
+    cup__device *device = call->c->device;
+    cup__cuda *gpu = cup__cuda_of(device);
+    int64_t count = src->count;
+    int32_t none = (int32_t)y->count;
+    cup__knob knobs[] = {{"CUP_T", x->dtype}, {"CUP_ID", ids->dtype}, {"SCATTER", 1}};
+    cup__grid grid = {.x = (count + THREADS - 1) / THREADS, .threads = THREADS};
+    CUP_TRY(device->calls->copy(device, y->data, x->data,
+                                (size_t)(x->count * cup_dtype_size(x->dtype))));
+    CUP_TRY(cup__launch(gpu, cup__kernel_get(gpu, "gather.cu", "scatter_targets", knobs, 3), grid,
+                        CUP__ARG(ids->data), CUP__ARG(s->targets->data), CUP__ARG(count),
+                        CUP__ARG(to.size), CUP__ARG(length), CUP__ARG(to.inner), CUP__ARG(none)));
+    CUP_TRY(cup__sort_rows(call, s->targets, s->sorted, s->numbers, false));
+    return cup__launch(gpu, cup__kernel_get(gpu, "gather.cu", "scatter_fwd", knobs, 3), grid,
+                       CUP__ARG(src->data), CUP__ARG(s->sorted->data), CUP__ARG(s->numbers->data),
+                       CUP__ARG(y->data), CUP__ARG(count), CUP__ARG(none));
+}
+
+static cup_status run_cuda(cup__call *call)
+{
+    cup_tensor *src = call->in[2];
+    cup__along to = cup__along_of(call->in[0], axis_of(call));
+    cup__shape targets = {CUP_I32, 1, {src->count}}, numbers = {CUP_I64, 1, {src->count}};
+    if (src->count == 0)
+        return call->c->device->calls->copy(
+            call->c->device, call->out[0]->data, call->in[0]->data,
+            (size_t)(call->in[0]->count * cup_dtype_size(src->dtype)));
+    scattering s = {cup__tensor_make(call->c, &targets, "scatter_add"),
+                    cup__tensor_make(call->c, &targets, "scatter_add"),
+                    cup__tensor_make(call->c, &numbers, "scatter_add")};
+    cup_status status = call->c->error.status;
+    if (status == CUP_OK)
+        status = scatter(call, &s, to, src->shape[to.axis]);
+    cup_tensor_free(s.targets);
+    cup_tensor_free(s.sorted);
+    cup_tensor_free(s.numbers);
+    return status;
+}
+
+static const char *refuses(const cup__call *call)
+{
+    return call->in[0]->count >= INT32_MAX || call->in[2]->count > INT32_MAX
+               ? "it numbers elements in 32 bits"
+               : NULL;
+}
+
+static cup_status gradient(cup__grad *g)
+{
+    const cup__scatter_add_attributes *a = g->attributes;
+    g->d_in[0] = g->d_out[0];
+    if (g->wanted[2])
+        g->d_in[2] = cup_gather(g->c, g->d_out[0], g->in[1], a->axis);
+    return CUP_OK;
+}
+
+static const cup__impl impls[] = {
+    {.name = "sorted", .place = CUP__CUDA, .refuses = refuses, .run = run_cuda}, {0}};
+#define ALONG(axis) &(const cup__scatter_add_attributes){axis}
+static const cup__sample samples[] = {
+    {"7 3 3", ALONG(0)},              {"6x5 9x5 9x5", ALONG(0)}, {"3x8 3x5 3x5", ALONG(1)},
+    {"2x6x3 2x4x3 2x4x3", ALONG(-2)}, {"0x6 0x2 0x2", ALONG(1)}, {"6x5 0x5 0x5", ALONG(0)},
+    {"4x100 4x3000 4x3000", ALONG(1)}, {NULL, NULL}};
+static const cup__sample bench[] = {
+    {"1048576 8388608 8388608", ALONG(0)}, {"8192x4096 8192x4096 8192x4096", ALONG(1)},
+    {NULL, NULL}};
+
+const cup__op cup__op_scatter_add = {
+    .infer = infer,
+    .specification = specification,
+    .gradient = gradient,
+    .saves = CUP__SAVE_IN(1),
+    .impls = impls,
+    .samples = samples,
+    .bench = bench,
+    .domain = {{0}, {0, 6}, {-0.5, 1}},
+    .in_dtypes = {CUP__DTYPES_FLOAT | CUP__DTYPES_INDEX, CUP__DTYPES_INDEX,
+                  CUP__DTYPES_FLOAT | CUP__DTYPES_INDEX},
+    .tolerance = 16, /* sums of many elements */
+};

@@ -187,6 +187,12 @@ static double intensity_of(const cli_record *r)
     return r->flops / r->bytes;
 }
 
+/* What does hardly anything with its bytes has no place in a roofline. */
+static bool has_work(const cli_record *r)
+{
+    return has_bytes(r) && intensity_of(r) >= 0.01;
+}
+
 /* The rate of operations a dtype can reach, from the rows that it and not the memory binds. */
 static double flops_of(const cli_records *records, const char *dtype, double copy)
 {
@@ -222,7 +228,7 @@ void bench_plot_roofline(cup__text *out, const cli_records *records)
     dtypes d = {0};
     for (size_t i = 0; i < records->count; i++) {
         const cli_record *r = &records->row[i];
-        if (!has_bytes(r) || !(r->flops > 0))
+        if (!has_work(r))
             continue;
         low = fmin(low, intensity_of(r));
         high = fmax(high, intensity_of(r));
@@ -254,7 +260,7 @@ void bench_plot_roofline(cup__text *out, const cli_records *records)
         add_roof(out, &x, &y, copy, flops_of(records, d.name[i], copy), i, d.name[i]);
     for (size_t i = 0; i < records->count; i++) {
         const cli_record *r = &records->row[i];
-        if (!has_bytes(r) || !(r->flops > 0))
+        if (!has_work(r))
             continue;
         double rate = r->flops / r->ours_us * 1e-6;
         snprintf(words, sizeof words, "%.4g TFLOP/s", rate);
@@ -277,9 +283,15 @@ static void add_bar(cup__text *out, const cli_record *r, const axis *x, int y)
 {
     double one = place(x, 1), at = place(x, fmin(fmax(r->ratio, x->low), x->high));
     cup__text_add(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">", NAMES - 8, y + 14);
-    char name[64];
-    size_t length = strlen(r->shapes);
-    snprintf(name, sizeof name, "%.34s%s", r->shapes, length > 34 ? ".." : "");
+    /* About 46 characters fit. */
+    int attributes = (int)strlen(r->attributes), room;
+    attributes = attributes > 18 ? 18 : attributes;
+    room = 42 - (int)strlen(r->op) - attributes;
+    room = room < 12 ? 12 : room;
+    char name[96];
+    snprintf(name, sizeof name, "%.*s%s %.*s%s", room, r->shapes,
+             strlen(r->shapes) > (size_t)room ? ".." : "", attributes, r->attributes,
+             strlen(r->attributes) > (size_t)attributes ? ".." : "");
     cup__text_add(out, "<tspan class=\"strong\">");
     cup__text_add_markup(out, r->op);
     cup__text_add(out, "</tspan> ");

@@ -14,7 +14,7 @@
 #define MOST_TEXT 1024
 #define MOST_ELEMENTS (1 << 23)
 #define MOST_WORK 4e7 /* operations and elements, a few tenths of a second */
-#define MOST_DRAWN 3e7 /* elements of inputs when the rows of the whole shape are compared */
+#define MOST_DRAWN 5e7 /* elements of inputs when the rows of the whole shape are compared */
 #define SMALL 64      /* sizes are not cut below this while others are larger */
 #define SEED 20261121u
 
@@ -136,6 +136,18 @@ static double work_of(const cup__call *call)
     return flops + 4 * elements;
 }
 
+/* Halves the number of rows, which is the first size of all; not below what fills a card. */
+static bool halve_first(char text[MOST_TEXT], sizes *s)
+{
+    char out[MOST_TEXT];
+    size_t digits = strspn(text, "0123456789");
+    if (!s->count || !digits || s->size[0] < 16 * SMALL)
+        return false;
+    snprintf(out, sizeof out, "%lld%.1000s", (long long)s->size[0] / 2, text + digits);
+    memcpy(text, out, strlen(out) + 1);
+    return read_sizes(text, s);
+}
+
 /* The first rows of the inputs that go by rows, as many as the specification can manage. */
 static bool cut_rows(cup__accuracy *a, int count)
 {
@@ -164,8 +176,11 @@ static bool cut_rows(cup__accuracy *a, int count)
 static bool compute_rows(cup__accuracy *a)
 {
     sizes s;
-    if (!a->row->op->by_rows || !read_sizes(a->shapes, &s) || s.elements > MOST_DRAWN)
+    if (a->row->op->by_rows != 1 || !read_sizes(a->shapes, &s))
         return false;
+    while (s.elements > MOST_DRAWN)
+        if (!halve_first(a->shapes, &s))
+            return false;
     int count;
     cup_seed(a->c, SEED);
     if (!begin(a, SEED) || a->call.out[0]->ndim < 1 || a->call.out[0]->shape[0] < 1)

@@ -109,9 +109,9 @@ static void time_entropy(cup_tensor *logits, cup_tensor *targets, const knobs *k
     void *none = NULL;
     const cup__argument arguments[] = {CUP__ARG(logits->data), CUP__ARG(targets->data),
                                        CUP__ARG(none),         CUP__ARG(none),
-                                       CUP__ARG(losses->data), CUP__ARG(loss->data),
-                                       CUP__ARG(r)};
-    double us = time_kernel(kernel, grid_of(rows, k, shared), arguments, 7);
+                                       CUP__ARG(none),         CUP__ARG(losses->data),
+                                       CUP__ARG(loss->data),   CUP__ARG(r)};
+    double us = time_kernel(kernel, grid_of(rows, k, shared), arguments, 8);
     print(in_place ? "in place" : "loss", logits, k, us,
           (double)(rows * vectors) * 16 * (in_place ? 2 : 1));
     cup_tensor_free(losses);

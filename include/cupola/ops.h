@@ -300,6 +300,14 @@ CUP_API cup_tensor *cup_cross_entropy(cup_context *c, cup_tensor *logits, cup_te
                                       int64_t ignore_index, double label_smoothing, double z_loss,
                                       int64_t columns, bool in_place);
 
+/* (x, weight, targets): cross_entropy(linear(x, weight), targets), for x [..,K] and weight
+ * [N,K], whose logits exist for so many rows at a time only: chunk, or where it is 0 as many as
+ * take 256 MB. In training the gradients are made with the loss, and backward scales them */
+CUP_API cup_tensor *cup_linear_cross_entropy(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                             cup_tensor *targets, int64_t ignore_index,
+                                             double label_smoothing, double z_loss,
+                                             int64_t columns, int64_t chunk);
+
 /* Tables */
 
 /* (table, ids) -> y: row ids[..] of the table [V,C] for each id: [..,C]. An id that is no row

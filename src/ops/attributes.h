@@ -110,6 +110,9 @@ typedef enum cup__op_id {
     CUP__OP_softmax_grad,
     CUP__OP_log_softmax_grad,
     CUP__OP_cross_entropy,
+    CUP__OP_linear_cross_entropy,
+    CUP__OP_cross_entropy_part,
+    CUP__OP_target_share,
     CUP__OP_cross_entropy_grad,
     CUP__OP_scale_by,
     CUP__OP_embedding,
@@ -639,6 +642,34 @@ typedef struct cup__cross_entropy_attributes {
     int64_t columns;
     bool in_place;
 } cup__cross_entropy_attributes;
+
+extern const cup__op cup__op_linear_cross_entropy;
+typedef struct cup__linear_cross_entropy_attributes {
+    int64_t ignore_index;
+    double label_smoothing;
+    double z_loss;
+    int64_t columns;
+    int64_t chunk;
+} cup__linear_cross_entropy_attributes;
+
+extern const cup__op cup__op_cross_entropy_part;
+typedef struct cup__cross_entropy_part_attributes {
+    int64_t ignore_index;
+    double label_smoothing;
+    double z_loss;
+    int64_t columns;
+} cup__cross_entropy_part_attributes;
+cup_tensor *cup__cross_entropy_part(cup_context *c, cup_tensor *logits, cup_tensor *targets,
+                                    cup_tensor *share, int64_t ignore_index,
+                                    double label_smoothing, double z_loss, int64_t columns);
+
+extern const cup__op cup__op_target_share;
+typedef struct cup__target_share_attributes {
+    int64_t ignore_index;
+    cup_dtype dtype;
+} cup__target_share_attributes;
+cup_tensor *cup__target_share(cup_context *c, cup_tensor *targets, int64_t ignore_index,
+                              cup_dtype dtype);
 
 extern const cup__op cup__op_cross_entropy_grad;
 typedef struct cup__cross_entropy_grad_attributes {

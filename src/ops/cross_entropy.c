@@ -20,6 +20,8 @@ cup__cross_entropy cup__cross_entropy_of(const cup__call *call)
     e.rows = e.targets->count;
     e.classes = a->columns ? a->columns : e.width;
     e.in_place = cup__call_changes(call, 0);
+    if (call->op == &cup__op_cross_entropy_part)
+        e.share = call->in[2];
     return e;
 }
 
@@ -55,14 +57,21 @@ static cup_status infer(cup__call *call)
                               "there must be one target for each row of the logits: their shape "
                               "without the last dimension");
     CUP_TRY(check_attributes(call));
-    const cup__cross_entropy_attributes *a = call->attributes;
-    if (a->in_place && (!logits->contiguous || logits->is_parameter))
+    bool in_place = call->op == &cup__op_cross_entropy_part ||
+                    ((const cup__cross_entropy_attributes *)call->attributes)->in_place;
+    if (in_place && (!logits->contiguous || logits->is_parameter))
         return cup__call_fail(call, CUP_ARGUMENT,
                               "in_place overwrites the logits, so they must be in row-major order "
                               "and no parameter");
     rows.dtype = logits->dtype == CUP_F64 ? CUP_F64 : CUP_F32;
-    call->result[0] = call->result[2] = (cup__shape){.dtype = rows.dtype};
+    call->result[0] = (cup__shape){.dtype = rows.dtype};
+    if (call->op == &cup__op_cross_entropy_part) {
+        if (call->in[2]->count != 1 || call->in[2]->dtype != rows.dtype)
+            return cup__call_fail(call, CUP_SHAPE, "the share must be one number of the loss");
+        return CUP_OK;
+    }
     call->result[1] = rows;
+    call->result[2] = call->result[0];
     return CUP_OK;
 }
 
@@ -92,7 +101,7 @@ cup_status cup__cross_entropy_share(cup__call *call, const cup__cross_entropy *e
                                   (long long)row, (long long)target, (long long)e->classes);
         count++;
     }
-    *share = count ? 1 / (double)count : 0;
+    *share = e->share ? cup__load(e->share, 0) : count ? 1 / (double)count : 0;
     return CUP_OK;
 }
 
@@ -211,6 +220,60 @@ const cup__op cup__op_cross_entropy = {
     .domain = {{-4, 4}, {0, 7}},
     .in_dtypes = {0, CUP__DTYPES_INDEX},
     .tolerance = 8, /* the logarithm of a sum of exponentials, each a few units off */
+};
+
+static const cup__cross_entropy_part_attributes part_plain = {.ignore_index = -1},
+                                                part_all = {2, 0.2, 1e-3, 7};
+static const cup__sample part_samples[] = {
+    {"3x9 3 ()", &part_plain},    {"65x13 65 ()", &part_all},  {"5x1025 5 ()", &part_all},
+    {"5x8192 5 ()", &part_plain}, {"5x8192 5 ()", &part_all},  {NULL, NULL}};
+
+const cup__op cup__op_cross_entropy_part = {
+    .infer = infer,
+    .specification = specification,
+    .in_place = 1,
+    .impls = impls,
+    .samples = part_samples,
+    .domain = {{-4, 4}, {0, 7}, {0.1, 1}},
+    .in_dtypes = {0, CUP__DTYPES_INDEX, CUP__DTYPE(F32) | CUP__DTYPE(F64)},
+    .tolerance = 16, /* as the gradient's */
+};
+
+static cup_status share_infer(cup__call *call)
+{
+    const cup__target_share_attributes *a = call->attributes;
+    CUP_TRY(cup__need_index(call, 0));
+    if (a->dtype != CUP_F32 && a->dtype != CUP_F64)
+        return cup__call_fail(call, CUP_DTYPE, "a share is f32 or f64");
+    call->result[0] = (cup__shape){.dtype = a->dtype};
+    return CUP_OK;
+}
+
+static cup_status share_specification(cup__call *call)
+{
+    const cup__target_share_attributes *a = call->attributes;
+    cup__cross_entropy e = {.targets = call->in[0], .ignore_index = a->ignore_index};
+    int64_t count = 0;
+    for (int64_t i = 0; i < e.targets->count; i++)
+        count += cup__target_counts(&e, i);
+    cup__store(call->out[0], 0, count ? 1 / (double)count : 0);
+    return CUP_OK;
+}
+
+/* On a CPU the specification is as fast as anything. */
+static const cup__impl share_impls[] = {
+    {.name = "one block", .place = CUP__CUDA, .run = cup__target_share_cuda}, {0}};
+static const cup__target_share_attributes single = {-1, CUP_F32}, some_double = {3, CUP_F64};
+static const cup__sample share_samples[] = {
+    {"7", &single}, {"3x5", &some_double}, {"0", &single}, {"2500", &some_double}, {NULL, NULL}};
+
+const cup__op cup__op_target_share = {
+    .infer = share_infer,
+    .specification = share_specification,
+    .impls = share_impls,
+    .samples = share_samples,
+    .domain = {{0, 7}},
+    .in_dtypes = {CUP__DTYPES_INDEX},
 };
 
 static cup_status grad_infer(cup__call *call)

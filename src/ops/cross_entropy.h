@@ -14,6 +14,7 @@ typedef struct cup__cross_entropy {
     int64_t ignore_index;
     double smoothing, z_loss;
     bool in_place; /* the gradient is written where the logits are */
+    const cup_tensor *share; /* what a row's loss is multiplied with; NULL: 1 / rows that count */
 } cup__cross_entropy;
 
 /* For either op. */
@@ -22,8 +23,11 @@ cup__cross_entropy cup__cross_entropy_of(const cup__call *call);
 /* The target of a row of a row-major tensor on the CPU. */
 int64_t cup__target_of(const cup__cross_entropy *e, int64_t row);
 bool cup__target_counts(const cup__cross_entropy *e, int64_t row);
-/* Fails with the row whose target is no class; gives 1 / (the number of rows that count). */
+/* Fails with the row whose target is no class; gives the share. */
 cup_status cup__cross_entropy_share(cup__call *call, const cup__cross_entropy *e, double *share);
+
+/* 1 / (the rows that count), for targets of any shape, into call->out[0]. */
+cup_status cup__target_share_cuda(cup__call *call);
 
 const char *cup__cross_entropy_cpu_refuses(const cup__call *call);
 cup_status cup__cross_entropy_cpu(cup__call *call);

@@ -94,39 +94,47 @@ static cup_status launch_rows(cup__call *call, const cup__cross_entropy *e, cup_
                       .shared = p.shared};
     rule r;
     void *lse = call->out_count > 1 ? call->out[1]->data : NULL;
-    void *share = call->out_count > 2 ? call->out[2]->data : NULL;
+    const void *share = e->share             ? e->share->data
+                        : call->out_count > 2 ? call->out[2]->data
+                                              : NULL;
     return cup__launch(gpu, kernel, grid, CUP__ARG(e->logits->data), CUP__ARG(e->targets->data),
                        CUP__ARG(share), CUP__ARG(lse), CUP__ARG(losses->data), rule_of(&r, e));
 }
 
-/* The kernels of one block that go over the targets. */
-static cup__kernel *small_kernel(const cup__cross_entropy *e, cup__cuda *gpu, const char *entry)
-{
-    const cup__knob knobs[] = {{"CUP_T", e->logits->dtype}, {"INDEX", e->targets->dtype}};
-    return cup__kernel_get(gpu, "cross_entropy.cu", entry, knobs, 2);
-}
-
-static cup_status launch_count(cup__call *call, const cup__cross_entropy *e)
+static cup_status launch_count(cup__call *call, const cup__cross_entropy *e, cup_tensor *share)
 {
     cup__cuda *gpu = cup__cuda_of(call->c->device);
-    cup__kernel *kernel = small_kernel(e, gpu, "cross_entropy_count");
+    const cup__knob knobs[] = {{"CUP_T", share->dtype}, {"INDEX", e->targets->dtype}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "cross_entropy.cu", "cross_entropy_count", knobs, 2);
     if (!kernel)
         return call->c->error.status;
     return cup__launch(gpu, kernel, ((cup__grid){.x = 1, .threads = 1024}),
                        CUP__ARG(e->targets->data), CUP__ARG(e->rows), CUP__ARG(e->ignore_index),
-                       CUP__ARG(call->out[2]->data));
+                       CUP__ARG(share->data));
+}
+
+cup_status cup__target_share_cuda(cup__call *call)
+{
+    const cup__target_share_attributes *a = call->attributes;
+    cup__cross_entropy e = {
+        .targets = call->in[0], .rows = call->in[0]->count, .ignore_index = a->ignore_index};
+    return launch_count(call, &e, call->out[0]);
 }
 
 static cup_status launch_finish(cup__call *call, const cup__cross_entropy *e, cup_tensor *losses)
 {
     cup__cuda *gpu = cup__cuda_of(call->c->device);
-    cup__kernel *kernel = small_kernel(e, gpu, "cross_entropy_finish");
+    const cup__knob knobs[] = {{"CUP_T", e->logits->dtype}, {"INDEX", e->targets->dtype}};
+    cup__kernel *kernel =
+        cup__kernel_get(gpu, "cross_entropy.cu", "cross_entropy_finish", knobs, 2);
     if (!kernel)
         return call->c->error.status;
+    const void *given = e->share ? e->share->data : NULL;
     void *share = call->out_count > 2 ? call->out[2]->data : NULL;
     return cup__launch(gpu, kernel, ((cup__grid){.x = 1, .threads = 1024}),
                        CUP__ARG(e->targets->data), CUP__ARG(losses->data), CUP__ARG(e->rows),
-                       CUP__ARG(e->ignore_index), CUP__ARG(share), CUP__ARG(call->out[0]->data));
+                       CUP__ARG(e->ignore_index), CUP__ARG(given), CUP__ARG(share),
+                       CUP__ARG(call->out[0]->data));
 }
 
 cup_status cup__cross_entropy_cuda(cup__call *call)
@@ -139,8 +147,8 @@ cup_status cup__cross_entropy_cuda(cup__call *call)
     if (!losses)
         return call->c->error.status;
     cup_status status = CUP_OK;
-    if (e.in_place)
-        status = launch_count(call, &e);
+    if (e.in_place && !e.share)
+        status = launch_count(call, &e, call->out[2]);
     if (status == CUP_OK)
         status = launch_rows(call, &e, losses);
     if (status == CUP_OK)

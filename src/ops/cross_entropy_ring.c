@@ -42,9 +42,10 @@ cup_status cup__cross_entropy_ring(cup__call *call)
               (int)e.classes, (float)e.smoothing, (float)e.z_loss};
     void *lse = call->out_count > 1 ? call->out[1]->data : NULL;
     void *share = call->out_count > 2 ? call->out[2]->data : NULL;
+    const void *given = e.share ? e.share->data : NULL;
     cup_status status =
         cup__launch(gpu, kernel, plan.grid, CUP__ARG(e.logits->data), CUP__ARG(e.targets->data),
-                    CUP__ARG(share), CUP__ARG(lse), CUP__ARG(losses->data),
+                    CUP__ARG(given), CUP__ARG(share), CUP__ARG(lse), CUP__ARG(losses->data),
                     CUP__ARG(call->out[0]->data), CUP__ARG(r));
     cup_tensor_free(losses);
     return status;

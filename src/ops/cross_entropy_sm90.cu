@@ -207,8 +207,8 @@ DEVICE void finish(const float *losses, int64_t rows, float share, float *loss)
 #endif
 
 extern "C" __global__ void __launch_bounds__(RING_THREADS, BLOCKS)
-cross_entropy_sm90(T *logits, const target_type *targets, float *shares, float *lses,
-                   float *losses, float *loss, const __grid_constant__ rule r)
+cross_entropy_sm90(T *logits, const target_type *targets, const float *given, float *shares,
+                   float *lses, float *losses, float *loss, const __grid_constant__ rule r)
 {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) unsigned char memory[];
@@ -216,7 +216,7 @@ cross_entropy_sm90(T *logits, const target_type *targets, float *shares, float *
     int vectors = r.width / VEC;
     row_ring ring(&shared, (unit *)memory, vectors, r.rows);
     ring.fetch_first(logits, vectors);
-    float share = share_of(targets, r);
+    float share = given ? *given : share_of(targets, r);
     if (shares && blockIdx.x == 0 && threadIdx.x == 0)
         *shares = share;
     int64_t next = ring.rows ? (int64_t)targets[ring.row(0)] : 0;

@@ -205,6 +205,23 @@ static const cup__attribute cross_entropy_attributes[] = {
     {"columns", CUP__KIND_INT64, offsetof(cup__cross_entropy_attributes, columns)},
     {"in_place", CUP__KIND_BOOL, offsetof(cup__cross_entropy_attributes, in_place)},
     {NULL, 0, 0}};
+static const cup__attribute linear_cross_entropy_attributes[] = {
+    {"ignore_index", CUP__KIND_INT64, offsetof(cup__linear_cross_entropy_attributes, ignore_index)},
+    {"label_smoothing", CUP__KIND_FLOAT, offsetof(cup__linear_cross_entropy_attributes, label_smoothing)},
+    {"z_loss", CUP__KIND_FLOAT, offsetof(cup__linear_cross_entropy_attributes, z_loss)},
+    {"columns", CUP__KIND_INT64, offsetof(cup__linear_cross_entropy_attributes, columns)},
+    {"chunk", CUP__KIND_INT64, offsetof(cup__linear_cross_entropy_attributes, chunk)},
+    {NULL, 0, 0}};
+static const cup__attribute cross_entropy_part_attributes[] = {
+    {"ignore_index", CUP__KIND_INT64, offsetof(cup__cross_entropy_part_attributes, ignore_index)},
+    {"label_smoothing", CUP__KIND_FLOAT, offsetof(cup__cross_entropy_part_attributes, label_smoothing)},
+    {"z_loss", CUP__KIND_FLOAT, offsetof(cup__cross_entropy_part_attributes, z_loss)},
+    {"columns", CUP__KIND_INT64, offsetof(cup__cross_entropy_part_attributes, columns)},
+    {NULL, 0, 0}};
+static const cup__attribute target_share_attributes[] = {
+    {"ignore_index", CUP__KIND_INT64, offsetof(cup__target_share_attributes, ignore_index)},
+    {"dtype", CUP__KIND_DTYPE, offsetof(cup__target_share_attributes, dtype)},
+    {NULL, 0, 0}};
 static const cup__attribute cross_entropy_grad_attributes[] = {
     {"ignore_index", CUP__KIND_INT64, offsetof(cup__cross_entropy_grad_attributes, ignore_index)},
     {"label_smoothing", CUP__KIND_FLOAT, offsetof(cup__cross_entropy_grad_attributes, label_smoothing)},
@@ -633,6 +650,15 @@ const cup__row cup__rows[] = {
     {"cross_entropy", &cup__op_cross_entropy, "logits, targets", "int64 ignore_index, float label_smoothing, float z_loss, int64 columns, bool in_place",
      "loss; lse, share",
      "mean over the rows of -log softmax of logits at the target, without rows whose target is ignore_index; f32 for 16-bit logits. label_smoothing spreads that part of the target over all classes; z_loss adds so much of logsumexp squared; when not 0, only the first columns are classes. in_place gives the logits up: they become their gradient. A bad target is an error, on a GPU NaN", 2, 2, 1, 3, true, sizeof(cup__cross_entropy_attributes), cross_entropy_attributes},
+    {"linear_cross_entropy", &cup__op_linear_cross_entropy, "x, weight, targets", "int64 ignore_index, float label_smoothing, float z_loss, int64 columns, int64 chunk",
+     "loss; dx, dweight",
+     "cross_entropy(linear(x, weight), targets), for x [..,K] and weight [N,K], whose logits exist for so many rows at a time only: chunk, or where it is 0 as many as take 256 MB. In training the gradients are made with the loss, and backward scales them", 3, 3, 1, 3, true, sizeof(cup__linear_cross_entropy_attributes), linear_cross_entropy_attributes},
+    {"cross_entropy_part", &cup__op_cross_entropy_part, "logits, targets, share", "int64 ignore_index, float label_smoothing, float z_loss, int64 columns",
+     "loss",
+     "the sum of the rows' losses times the share; the logits become its gradient", 3, 3, 1, 1, false, sizeof(cup__cross_entropy_part_attributes), cross_entropy_part_attributes},
+    {"target_share", &cup__op_target_share, "targets", "int64 ignore_index, dtype dtype",
+     "share",
+     "1 / the number of targets that are not ignore_index, or 0", 1, 1, 1, 1, false, sizeof(cup__target_share_attributes), target_share_attributes},
     {"cross_entropy_grad", &cup__op_cross_entropy_grad, "logits, targets, lse, share, dloss", "int64 ignore_index, float label_smoothing, float z_loss, int64 columns",
      "dlogits",
      "gradient of cross_entropy; 0 in columns that do not count", 5, 5, 1, 1, false, sizeof(cup__cross_entropy_grad_attributes), cross_entropy_grad_attributes},
@@ -1580,6 +1606,44 @@ cup_tensor *cup_cross_entropy(cup_context *c, cup_tensor *logits, cup_tensor *ta
     attributes.in_place = in_place;
     cup_tensor *const in[] = {logits, targets};
     return cup__op_call(c, &cup__rows[CUP__OP_cross_entropy], in, 2, &attributes, NULL);
+}
+
+cup_tensor *cup_linear_cross_entropy(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                     cup_tensor *targets, int64_t ignore_index,
+                                     double label_smoothing, double z_loss, int64_t columns,
+                                     int64_t chunk)
+{
+    cup__linear_cross_entropy_attributes attributes = {0};
+    attributes.ignore_index = ignore_index;
+    attributes.label_smoothing = label_smoothing;
+    attributes.z_loss = z_loss;
+    attributes.columns = columns;
+    attributes.chunk = chunk;
+    cup_tensor *const in[] = {x, weight, targets};
+    return cup__op_call(c, &cup__rows[CUP__OP_linear_cross_entropy], in, 3, &attributes, NULL);
+}
+
+cup_tensor *cup__cross_entropy_part(cup_context *c, cup_tensor *logits, cup_tensor *targets,
+                                    cup_tensor *share, int64_t ignore_index,
+                                    double label_smoothing, double z_loss, int64_t columns)
+{
+    cup__cross_entropy_part_attributes attributes = {0};
+    attributes.ignore_index = ignore_index;
+    attributes.label_smoothing = label_smoothing;
+    attributes.z_loss = z_loss;
+    attributes.columns = columns;
+    cup_tensor *const in[] = {logits, targets, share};
+    return cup__op_call(c, &cup__rows[CUP__OP_cross_entropy_part], in, 3, &attributes, NULL);
+}
+
+cup_tensor *cup__target_share(cup_context *c, cup_tensor *targets, int64_t ignore_index,
+                              cup_dtype dtype)
+{
+    cup__target_share_attributes attributes = {0};
+    attributes.ignore_index = ignore_index;
+    attributes.dtype = dtype;
+    cup_tensor *const in[] = {targets};
+    return cup__op_call(c, &cup__rows[CUP__OP_target_share], in, 1, &attributes, NULL);
 }
 
 cup_tensor *cup__cross_entropy_grad(cup_context *c, cup_tensor *logits, cup_tensor *targets,

@@ -161,13 +161,29 @@ cup_tensor *cup_gpt_logits(cup_gpt *m, cup_tensor *tokens)
     return cup_scope_return(c, cup__gpt_part(logits, -1, 0, m->config.vocabulary));
 }
 
+#define LOGITS_MOST ((int64_t)1 << 30)
+
+/* Rows of logits that may be there at once; 0 when that is all of them. */
+static int64_t rows_at_once(const cup_gpt *m, const cup_tensor *targets)
+{
+    int64_t row = m->head->shape[0] * (int64_t)cup_dtype_size(m->dtype);
+    int64_t rows = (m->logits_most > 0 ? m->logits_most : LOGITS_MOST) / row;
+    rows = rows > 0 ? rows : 1;
+    int64_t parts = (targets->count + rows - 1) / rows;
+    return parts > 1 ? (targets->count + parts - 1) / parts : 0;
+}
+
 cup_tensor *cup_gpt_loss(cup_gpt *m, cup_tensor *tokens, cup_tensor *targets, bool training)
 {
     cup_context *c = m->context;
     cup_scope_open(c);
-    cup_tensor *logits = cup_linear(c, pass(m, tokens, training), m->head, NULL);
-    /* The logits are used up: in training their gradient takes their place. */
-    cup_tensor *loss =
-        cup_cross_entropy(c, logits, targets, -1, 0, 0, m->config.vocabulary, training);
+    cup_tensor *x = pass(m, tokens, training), *loss;
+    int64_t vocabulary = m->config.vocabulary;
+    int64_t rows = training && targets ? rows_at_once(m, targets) : 0;
+    if (rows > 0)
+        loss = cup_linear_cross_entropy(c, x, m->head, targets, -1, 0, 0, vocabulary, rows);
+    else /* The logits are used up: in training their gradient takes their place. */
+        loss = cup_cross_entropy(c, cup_linear(c, x, m->head, NULL), targets, -1, 0, 0, vocabulary,
+                                 training);
     return cup_scope_return(c, loss);
 }

@@ -63,13 +63,14 @@ static cup_tensor *text(cup_context *c, int64_t vocabulary, int64_t rows, int64_
 }
 
 /* Trains eight steps and compares each loss with the recorded one. */
-static void expect_losses(const cup_gpt_config *config, cup_dtype dtype, bool recompute,
-                          const double *want, double tolerance)
+static void expect_losses_of(const cup_gpt_config *config, cup_dtype dtype, bool recompute,
+                             int64_t logits_most, const double *want, double tolerance)
 {
     cup_context *c = cpu();
     cup_gpt *m = cup_gpt_new(c, config, dtype);
     EXPECT(m != NULL);
     m->recompute = recompute;
+    m->logits_most = logits_most;
     set_weights(m);
     cup_optimizer *o =
         cup_optimizer_new(c, m->parameters, m->parameter_count,
@@ -88,6 +89,12 @@ static void expect_losses(const cup_gpt_config *config, cup_dtype dtype, bool re
     cup_optimizer_free(o);
     cup_gpt_free(m);
     cup_context_free(c);
+}
+
+static void expect_losses(const cup_gpt_config *config, cup_dtype dtype, bool recompute,
+                          const double *want, double tolerance)
+{
+    expect_losses_of(config, dtype, recompute, 0, want, tolerance);
 }
 
 /* Computed once by a model written in another framework, in double. */
@@ -112,6 +119,15 @@ TEST(gpt_recomputed_blocks_give_the_same_losses)
 {
     expect_losses(&gpt2, CUP_F32, true, gpt2_losses, 2e-5);
     expect_losses(&llama, CUP_F32, true, llama_losses, 2e-5);
+}
+
+/* 36 rows of logits: in chunks of up to 10 rows, and row by row. */
+TEST(gpt_logits_in_chunks_give_the_same_losses)
+{
+    int64_t row = 64 * (int64_t)sizeof(double);
+    expect_losses_of(&gpt2, CUP_F64, false, 10 * row, gpt2_losses, 1e-6);
+    expect_losses_of(&llama, CUP_F64, false, 1, llama_losses, 1e-6);
+    expect_losses_of(&gpt2, CUP_F32, false, 1000, gpt2_losses, 2e-5);
 }
 
 /* All gradients of one batch, one behind the other. */

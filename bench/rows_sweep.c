@@ -1,7 +1,8 @@
 /* Times the knobs of the kernels for long rows on one card: cross-entropy and softmax
  * through the ring of kernels/row_ring.cuh.
  *
- *     rows_sweep [rows columns]...      8192 50304 where none are given */
+ *     rows_sweep [rows columns]...      8192 50304, and softmax, where none are given
+ *     rows_sweep registers              softmax in registers alone */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -173,7 +174,7 @@ static void sweep_entropy(int64_t rows, int64_t width, cup_dtype dtype)
     cup_tensor_free(targets);
 }
 
-static void sweep_softmax(int64_t rows, int64_t width, cup_dtype dtype)
+static void sweep_softmax(int64_t rows, int64_t width, cup_dtype dtype, bool rings)
 {
     static const int warps[] = {2, 4, 8, 16}, pieces[] = {2, 4, 8};
     cup_tensor *x = cup_normal(c, dtype, (int64_t[]){rows, width}, 2, 0, 2);
@@ -182,7 +183,7 @@ static void sweep_softmax(int64_t rows, int64_t width, cup_dtype dtype)
     for (int group = 64; group <= 1024; group *= 2)
         for (int p = 1; p <= 16; p++)
             time_registers(x, y, group, p);
-    for (int w = 1; w < 3; w++)
+    for (int w = 1; rings && w < 3; w++)
         for (int p = 0; p < 3; p++)
             for (int ring = 1; ring <= 3; ring++)
                 for (int blocks = 1; blocks <= 8 && blocks * warps[w] <= 32; blocks++) {
@@ -201,10 +202,11 @@ int main(int argc, char **argv)
     check(cup_error(c));
     gpu = cup__cuda_of(c->device);
     check(c->device->calls->allocate(c->device, FLUSH, "cache flush", &flush));
-    if (argc < 3) {
+    if (argc == 1)
         sweep_entropy(8192, 50304, CUP_BF16);
-        sweep_softmax(8192, 8192, CUP_BF16);
-        sweep_softmax(4096, 10000, CUP_F32);
+    if (argc < 3) {
+        sweep_softmax(8192, 8192, CUP_BF16, argc == 1);
+        sweep_softmax(4096, 10000, CUP_F32, argc == 1);
     }
     for (int i = 1; i + 1 < argc; i += 2)
         sweep_entropy(atoll(argv[i]), atoll(argv[i + 1]), CUP_BF16);

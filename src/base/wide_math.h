@@ -28,6 +28,24 @@ static inline float cup__exp_f32(float x)
     return x != x ? x : y;
 }
 
+/* The same for x up to 0, or NaN, in half the steps; 0 below -87. */
+static inline float cup__exp_below_f32(float x)
+{
+    float least = x < -87.0f ? -87.0f : x;
+    float n = least * 1.44269504f + 12582912.0f;
+    uint32_t exponent = (cup__bits(n) - cup__bits(12582912.0f)) << 23;
+    n -= 12582912.0f;
+    float r = least - n * 0.693145752f - n * 1.42860677e-6f;
+    float p = 1.3888889e-3f;
+    p = p * r + 8.3333333e-3f;
+    p = p * r + 4.1666667e-2f;
+    p = p * r + 1.6666667e-1f;
+    p = p * r + 0.5f;
+    p = p * r * r + r + 1.0f;
+    float y = cup__float(cup__bits(p) + exponent);
+    return x < -87.0f ? 0.0f : y;
+}
+
 /* Natural logarithm; -infinity at 0, NaN below. log(m) for m in [sqrt(1/2), sqrt(2)) is an odd
  * series in s = (m-1)/(m+1). */
 static inline float cup__log_f32(float x)

@@ -64,7 +64,7 @@ CUP__WIDE static void dot_lanes(float *lanes, const float *x, const float *y, in
 CUP__WIDE static void exponentials(float *y, const float *x, int64_t count, float shift)
 {
     for (int64_t i = 0; i < count; i++)
-        y[i] = cup__exp_f32(x[i] - shift);
+        y[i] = cup__exp_below_f32(x[i] - shift);
 }
 
 CUP__WIDE static void scale(float *y, int64_t count, float factor)

@@ -80,6 +80,8 @@ const cli_option train_options[] = {
      "how strongly matrices are pulled to 0"},
     {"clip", REAL(train_given, clip, 0, 1e9), "NORM", NULL,
      "largest norm of a step's gradient; 0: no limit"},
+    {"stochastic", FLAG(train_given, stochastic), NULL, NULL,
+     "no master copies of bf16 weights, which are rounded at random instead: less memory"},
     {"recompute", FLAG(train_given, recompute), NULL, NULL,
      "compute each block twice to save memory"},
     {"evaluate-every", INTEGER(train_given, evaluate_every, 0, MOST), "N", NULL,
@@ -134,6 +136,7 @@ static void apply_run(const cli_call *call, cup_training *t)
     TAKE("weight-decay", optimizer.weight_decay, weight_decay);
     TAKE("clip", optimizer.clip, clip);
     TAKE("recompute", recompute, recompute);
+    TAKE("stochastic", optimizer.stochastic, stochastic);
     TAKE("evaluate-every", evaluate_every, evaluate_every);
     TAKE("evaluate-texts", evaluate_texts, evaluate_texts);
     TAKE("save-every", save_every, save_every);

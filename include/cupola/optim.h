@@ -24,6 +24,8 @@ typedef struct cup_optimizer_options {
     bool nesterov;       /* of SGD */
     double weight_decay; /* of the parameters whose `decay` is set; 0 means none */
     double clip;         /* gradients whose common norm is larger are scaled down to it; 0: never */
+    bool stochastic;     /* bf16 parameters have no master copy, which saves 4 bytes a number; they
+                            are rounded up or down at random, so that the mean is right */
 } cup_optimizer_options;
 
 /* A tensor to be trained, borrowed for as long as the optimizer lives. The name is copied. */

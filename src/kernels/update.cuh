@@ -9,6 +9,7 @@
 #define CUP_UPDATE_CUH
 
 #include "dtype.cuh"
+#include "philox.cuh"
 
 #ifndef MOST
 #define MOST 64 /* parameters the table has room for */
@@ -21,6 +22,9 @@
 #endif
 #ifndef VEC
 #define VEC 4 /* elements of one access; 1 where something is not aligned to 16 bytes */
+#endif
+#ifndef STOCHASTIC
+#define STOCHASTIC 0 /* 1: bf16 values are rounded at random, so that the mean is right */
 #endif
 #ifndef UNSCALED
 #define UNSCALED 0 /* 1: the gradient is taken as it is */
@@ -41,13 +45,17 @@ struct update_table {
     update_entry entry[MOST];
 };
 
+struct update_attributes {
+    double a[3];
+    const uint64_t *random; /* for STOCHASTIC */
+    uint32_t sequence, unused;
+};
+
 struct update_numbers {
     real corrected, root, gradient, rate, decay;
     real a[3], rest[3]; /* the attributes, and 1 - them */
-};
-
-struct update_attributes {
-    double a[3];
+    uint64_t number;    /* of the chunk's first element, with its row, for random numbers */
+    const update_attributes *attributes;
 };
 
 /* A piece of VEC elements of one parameter on its way through a thread. */
@@ -91,6 +99,47 @@ DEVICE void update_load(const update_entry &e, int i, update_piece &piece)
         piece.second = load_once<VEC>(e.second + i);
 }
 
+#if STOCHASTIC
+
+/* Of the two bf16 next to x the one that a random number of 16 bits picks; nothing finite becomes
+ * infinite. */
+DEVICE bf16 update_pick(float x, uint32_t random)
+{
+    uint32_t bits = __float_as_uint(x), up = bits + (random & 0xffff);
+    if ((bits & 0x7f800000) == 0x7f800000)
+        return from_real<bf16>(x);
+    bf16 y = {(uint16_t)(((up & 0x7f800000) == 0x7f800000 ? bits : up) >> 16)};
+    return y;
+}
+
+/* Element i of a record takes half i % 2 of word i / 2 % 4 of block i / 8. */
+template <int Count>
+DEVICE vec<T, Count> update_round(const real (&value)[Count], int i, const update_numbers &n)
+{
+    vec<T, Count> y;
+    philox_words words;
+#pragma unroll
+    for (int k = 0; k < Count; k++) {
+        uint64_t at = n.number + i + k;
+        if (k == 0 || Count < 8)
+            words = philox_block(n.attributes->random, n.attributes->sequence,
+                                 at >> 3);
+        int half = Count < 8 ? (int)(at & 7) : k;
+        y.at[k] = update_pick(value[k], words.at[half / 2] >> (half % 2 * 16));
+    }
+    return y;
+}
+
+#else
+
+template <int Count>
+DEVICE vec<T, Count> update_round(const real (&value)[Count], int, const update_numbers &)
+{
+    return from_reals<T, Count>(value);
+}
+
+#endif
+
 template <typename Rule>
 DEVICE void update_store(const update_entry &e, int i, update_piece &piece,
                          const update_numbers &n)
@@ -104,7 +153,7 @@ DEVICE void update_store(const update_entry &e, int i, update_piece &piece,
         if (MASTER)
             piece.master.at[k] = value[k];
     }
-    store(e.value + i, from_reals<T, VEC>(value));
+    store(e.value + i, update_round<VEC>(value, i, n));
     if (MASTER)
         store_once(e.master + i, piece.master);
     if (STATES > 0)
@@ -119,11 +168,11 @@ DEVICE void update_rest(const update_entry &e, int i, const update_numbers &n)
 {
     real none = 0;
     real &first = STATES > 0 ? e.first[i] : none, &second = STATES > 1 ? e.second[i] : none;
-    real value = MASTER ? e.master[i] : to_real(e.value[i]);
-    value = Rule::step(value, to_real(e.gradient[i]) * n.gradient, first, second, n);
-    e.value[i] = from_real<T>(value);
+    real value[1] = {MASTER ? e.master[i] : to_real(e.value[i])};
+    value[0] = Rule::step(value[0], to_real(e.gradient[i]) * n.gradient, first, second, n);
+    store(e.value + i, update_round<1>(value, i, n));
     if (MASTER)
-        e.master[i] = value;
+        e.master[i] = value[0];
 }
 
 DEVICE update_numbers update_read(const update_entry &e, const float *factors,
@@ -131,6 +180,8 @@ DEVICE update_numbers update_read(const update_entry &e, const float *factors,
 {
     const float *own = settings + e.row * 2;
     update_numbers n;
+    n.number = (uint64_t)e.row << 43 | (uint64_t)(blockIdx.x - e.chunk) * CHUNK;
+    n.attributes = &attributes;
     n.corrected = (real)__ldg(factors) * (real)__ldg(own);
     n.root = __ldg(factors + 1);
     n.gradient = UNSCALED ? 1 : __ldg(factors + 2);

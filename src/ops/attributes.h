@@ -745,17 +745,19 @@ typedef struct cup__adamw_attributes {
     double beta1;
     double beta2;
     double epsilon;
+    bool stochastic;
 } cup__adamw_attributes;
 cup_status cup__adamw(cup_context *c, cup_tensor *const *x, int x_count, double beta1,
-                      double beta2, double epsilon);
+                      double beta2, double epsilon, bool stochastic);
 
 extern const cup__op cup__op_sgd;
 typedef struct cup__sgd_attributes {
     double momentum;
     bool nesterov;
+    bool stochastic;
 } cup__sgd_attributes;
 cup_status cup__sgd(cup_context *c, cup_tensor *const *x, int x_count, double momentum,
-                    bool nesterov);
+                    bool nesterov, bool stochastic);
 
 extern const cup__op cup__op_muon_momentum;
 typedef struct cup__muon_momentum_attributes {
@@ -764,15 +766,19 @@ typedef struct cup__muon_momentum_attributes {
 cup_status cup__muon_momentum(cup_context *c, cup_tensor *const *x, int x_count, double momentum);
 
 extern const cup__op cup__op_muon_step;
-cup_status cup__muon_step(cup_context *c, cup_tensor *const *x, int x_count);
+typedef struct cup__muon_step_attributes {
+    bool stochastic;
+} cup__muon_step_attributes;
+cup_status cup__muon_step(cup_context *c, cup_tensor *const *x, int x_count, bool stochastic);
 
 extern const cup__op cup__op_lion;
 typedef struct cup__lion_attributes {
     double beta1;
     double beta2;
+    bool stochastic;
 } cup__lion_attributes;
 cup_status cup__lion(cup_context *c, cup_tensor *const *x, int x_count, double beta1,
-                     double beta2);
+                     double beta2, bool stochastic);
 
 extern const cup__op cup__op_attention;
 typedef struct cup__attention_attributes {

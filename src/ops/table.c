@@ -261,17 +261,23 @@ static const cup__attribute adamw_attributes[] = {
     {"beta1", CUP__KIND_FLOAT, offsetof(cup__adamw_attributes, beta1)},
     {"beta2", CUP__KIND_FLOAT, offsetof(cup__adamw_attributes, beta2)},
     {"epsilon", CUP__KIND_FLOAT, offsetof(cup__adamw_attributes, epsilon)},
+    {"stochastic", CUP__KIND_BOOL, offsetof(cup__adamw_attributes, stochastic)},
     {NULL, 0, 0}};
 static const cup__attribute sgd_attributes[] = {
     {"momentum", CUP__KIND_FLOAT, offsetof(cup__sgd_attributes, momentum)},
     {"nesterov", CUP__KIND_BOOL, offsetof(cup__sgd_attributes, nesterov)},
+    {"stochastic", CUP__KIND_BOOL, offsetof(cup__sgd_attributes, stochastic)},
     {NULL, 0, 0}};
 static const cup__attribute muon_momentum_attributes[] = {
     {"momentum", CUP__KIND_FLOAT, offsetof(cup__muon_momentum_attributes, momentum)},
     {NULL, 0, 0}};
+static const cup__attribute muon_step_attributes[] = {
+    {"stochastic", CUP__KIND_BOOL, offsetof(cup__muon_step_attributes, stochastic)},
+    {NULL, 0, 0}};
 static const cup__attribute lion_attributes[] = {
     {"beta1", CUP__KIND_FLOAT, offsetof(cup__lion_attributes, beta1)},
     {"beta2", CUP__KIND_FLOAT, offsetof(cup__lion_attributes, beta2)},
+    {"stochastic", CUP__KIND_BOOL, offsetof(cup__lion_attributes, stochastic)},
     {NULL, 0, 0}};
 static const cup__attribute attention_attributes[] = {
     {"causal", CUP__KIND_BOOL, offsetof(cup__attention_attributes, causal)},
@@ -695,19 +701,19 @@ const cup__row cup__rows[] = {
     {"step_factors", &cup__op_step_factors, "hyper, state, norm?", "float beta1, float beta2",
      "factors",
      "what one optimizer step multiplies with, from learning rate, clip limit, gradient scale and norm; counts the step", 2, 3, 1, 1, false, sizeof(cup__step_factors_attributes), step_factors_attributes},
-    {"adamw", &cup__op_adamw, "x...", "float beta1, float beta2, float epsilon",
+    {"adamw", &cup__op_adamw, "x...", "float beta1, float beta2, float epsilon, bool stochastic",
      "",
      "one AdamW step of many parameters", 1, INT_MAX, 0, 0, false, sizeof(cup__adamw_attributes), adamw_attributes},
-    {"sgd", &cup__op_sgd, "x...", "float momentum, bool nesterov",
+    {"sgd", &cup__op_sgd, "x...", "float momentum, bool nesterov, bool stochastic",
      "",
      "one step of gradient descent of many parameters, with momentum", 1, INT_MAX, 0, 0, false, sizeof(cup__sgd_attributes), sgd_attributes},
     {"muon_momentum", &cup__op_muon_momentum, "x...", "float momentum",
      "",
      "the first half of a Muon step of many matrices: momentum, whose direction goes into each record's first tensor", 1, INT_MAX, 0, 0, false, sizeof(cup__muon_momentum_attributes), muon_momentum_attributes},
-    {"muon_step", &cup__op_muon_step, "x...", "",
+    {"muon_step", &cup__op_muon_step, "x...", "bool stochastic",
      "",
-     "the second half: along the directions", 1, INT_MAX, 0, 0, false, 0, NULL},
-    {"lion", &cup__op_lion, "x...", "float beta1, float beta2",
+     "the second half: along the directions", 1, INT_MAX, 0, 0, false, sizeof(cup__muon_step_attributes), muon_step_attributes},
+    {"lion", &cup__op_lion, "x...", "float beta1, float beta2, bool stochastic",
      "",
      "one Lion step of many parameters", 1, INT_MAX, 0, 0, false, sizeof(cup__lion_attributes), lion_attributes},
     {"attention", &cup__op_attention, "q, k, v", "bool causal, float scale, float dropout",
@@ -1762,23 +1768,25 @@ cup_tensor *cup__step_factors(cup_context *c, cup_tensor *hyper, cup_tensor *sta
 }
 
 cup_status cup__adamw(cup_context *c, cup_tensor *const *x, int x_count, double beta1,
-                      double beta2, double epsilon)
+                      double beta2, double epsilon, bool stochastic)
 {
     cup__adamw_attributes attributes = {0};
     attributes.beta1 = beta1;
     attributes.beta2 = beta2;
     attributes.epsilon = epsilon;
+    attributes.stochastic = stochastic;
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_adamw], x, x_count, &attributes, out) != NULL;
     return done ? CUP_OK : cup__call_status(c);
 }
 
 cup_status cup__sgd(cup_context *c, cup_tensor *const *x, int x_count, double momentum,
-                    bool nesterov)
+                    bool nesterov, bool stochastic)
 {
     cup__sgd_attributes attributes = {0};
     attributes.momentum = momentum;
     attributes.nesterov = nesterov;
+    attributes.stochastic = stochastic;
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_sgd], x, x_count, &attributes, out) != NULL;
     return done ? CUP_OK : cup__call_status(c);
@@ -1793,19 +1801,22 @@ cup_status cup__muon_momentum(cup_context *c, cup_tensor *const *x, int x_count,
     return done ? CUP_OK : cup__call_status(c);
 }
 
-cup_status cup__muon_step(cup_context *c, cup_tensor *const *x, int x_count)
+cup_status cup__muon_step(cup_context *c, cup_tensor *const *x, int x_count, bool stochastic)
 {
+    cup__muon_step_attributes attributes = {0};
+    attributes.stochastic = stochastic;
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
-    bool done = cup__op_call(c, &cup__rows[CUP__OP_muon_step], x, x_count, NULL, out) != NULL;
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_muon_step], x, x_count, &attributes, out) != NULL;
     return done ? CUP_OK : cup__call_status(c);
 }
 
 cup_status cup__lion(cup_context *c, cup_tensor *const *x, int x_count, double beta1,
-                     double beta2)
+                     double beta2, bool stochastic)
 {
     cup__lion_attributes attributes = {0};
     attributes.beta1 = beta1;
     attributes.beta2 = beta2;
+    attributes.stochastic = stochastic;
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_lion], x, x_count, &attributes, out) != NULL;
     return done ? CUP_OK : cup__call_status(c);

@@ -32,12 +32,13 @@ CUP__WIDE static void adamw_f32(float *value, const float *gradient, float *firs
     }
 }
 
-static void read(const void *attributes, double *a)
+static void read(const void *attributes, cup__step *s)
 {
     const cup__adamw_attributes *from = attributes;
-    a[0] = from->beta1;
-    a[1] = from->beta2;
-    a[2] = from->epsilon;
+    s->a[0] = from->beta1;
+    s->a[1] = from->beta2;
+    s->a[2] = from->epsilon;
+    s->stochastic = from->stochastic;
 }
 
 static const cup__update update = {"adamw.cu", read, adamw, adamw_f32};
@@ -71,13 +72,15 @@ static const cup__impl impls[] = {
 #define USUAL                                                                                      \
     &(const cup__adamw_attributes)                                                                 \
     {                                                                                              \
-        0.9, 0.999, 1e-8                                                                           \
+        0.9, 0.999, 1e-8, false                                                                    \
     }
 static const cup__sample samples[] = {
     {"5 1x2 7 7 - 7 7", USUAL},
     {"5 3x2 3x5 3x5 3x5 3x5 3x5 1 1 1 1 1 0x4 0x4 0x4 0x4 0x4", USUAL},
     {"5 3x2 4099 4099 - 4099 4099 () () - () () 20001 20001 - 20001 20001",
-     &(const cup__adamw_attributes){0.8, 0.95, 1e-3}},
+     &(const cup__adamw_attributes){0.8, 0.95, 1e-3, false}},
+    {"5 3x2 4099 4099 - 4099 4099 () () - () () 20001 20001 - 20001 20001",
+     &(const cup__adamw_attributes){0.9, 0.999, 1e-8, true}},
     {"5 2x2 9 - - 9 9 65x257 65x257 65x257 65x257 65x257", USUAL},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"5 1x2 124354560 124354560 - 124354560 124354560", USUAL},

@@ -28,12 +28,13 @@ CUP__WIDE static void lion_f32(float *value, const float *gradient, float *first
     }
 }
 
-static void read(const void *attributes, double *a)
+static void read(const void *attributes, cup__step *s)
 {
     const cup__lion_attributes *from = attributes;
-    a[0] = from->beta1;
-    a[1] = from->beta2;
-    a[2] = 0;
+    s->a[0] = from->beta1;
+    s->a[1] = from->beta2;
+    s->a[2] = 0;
+    s->stochastic = from->stochastic;
 }
 
 static const cup__update update = {"lion.cu", read, lion, lion_f32};
@@ -67,7 +68,7 @@ static const cup__impl impls[] = {
 #define USUAL                                                                                      \
     &(const cup__lion_attributes)                                                                  \
     {                                                                                              \
-        0.9, 0.99                                                                                  \
+        0.9, 0.99, false                                                                           \
     }
 static const cup__sample samples[] = {
     {"5 2x2 3x5 3x5 3x5 3x5 - 1025 1025 1025 1025 -", USUAL},

@@ -47,21 +47,22 @@ CUP__WIDE static void step_f32(float *value, const float *gradient, float *first
         value[i] -= rate * (gradient[i] + decay * value[i]);
 }
 
-static void read_momentum(const void *attributes, double *a)
+static void read_momentum(const void *attributes, cup__step *s)
 {
-    a[0] = ((const cup__muon_momentum_attributes *)attributes)->momentum;
-    a[1] = a[2] = 0;
+    s->a[0] = ((const cup__muon_momentum_attributes *)attributes)->momentum;
+    s->a[1] = s->a[2] = 0;
+    s->stochastic = false;
 }
 
-static void read_nothing(const void *attributes, double *a)
+static void read_step(const void *attributes, cup__step *s)
 {
-    (void)attributes;
-    a[0] = a[1] = a[2] = 0;
+    s->a[0] = s->a[1] = s->a[2] = 0;
+    s->stochastic = ((const cup__muon_step_attributes *)attributes)->stochastic;
 }
 
 static const cup__update for_momentum = {"muon_momentum.cu", read_momentum, momentum,
                                          momentum_f32},
-                         for_step = {"muon_step.cu", read_nothing, step, step_f32};
+                         for_step = {"muon_step.cu", read_step, step, step_f32};
 
 static const cup__update *update_of(const cup__call *call)
 {
@@ -95,17 +96,19 @@ static const cup__impl impls[] = {
 };
 
 static const cup__muon_momentum_attributes usual = {0.95};
+static const cup__muon_step_attributes nearest = {false}, random = {true};
 static const cup__sample momentum_samples[] = {
     {"5 2x2 3x5 3x5 - 3x5 - 1025 1025 - 1025 -", &usual},
     {"5 3x2 () () - () - 0x4 0x4 - 0x4 - 20001 20001 - 20001 -", &usual},
     {NULL, NULL}};
 static const cup__sample step_samples[] = {
-    {"5 2x2 7 7 - - - 3x5 3x5 - - -", NULL},
-    {"5 3x2 () () () - - 0x4 0x4 0x4 - - 20001 20001 20001 - -", NULL},
+    {"5 2x2 7 7 - - - 3x5 3x5 - - -", &nearest},
+    {"5 2x2 7 7 - - - 4099 4099 - - -", &random},
+    {"5 3x2 () () () - - 0x4 0x4 0x4 - - 20001 20001 20001 - -", &nearest},
     {NULL, NULL}};
 static const cup__sample momentum_bench[] = {
     {"5 1x2 84934656 84934656 - 84934656 -", &usual}, {NULL, NULL}};
-static const cup__sample step_bench[] = {{"5 1x2 84934656 84934656 - - -", NULL}, {NULL, NULL}};
+static const cup__sample step_bench[] = {{"5 1x2 84934656 84934656 - - -", &nearest}, {NULL, NULL}};
 
 const cup__op cup__op_muon_momentum = {
     CUP__UPDATE,    .infer = infer,              .specification = specification,

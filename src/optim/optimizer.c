@@ -119,7 +119,7 @@ static cup_status add_parameter(cup_optimizer *o, const cup_parameter *p, float 
     if (!matrix)
         r = o->inputs + CUP__RECORDS_AT + o->plain * CUP__RECORD;
     r[CUP__VALUE] = p->tensor;
-    if (dtype == CUP_F16 || dtype == CUP_BF16)
+    if (dtype == CUP_F16 || (dtype == CUP_BF16 && !o->options.stochastic))
         r[CUP__MASTER] = add_state(o, p->name, "master", cup_cast(o->c, p->tensor, CUP_F32));
     if (has_first)
         r[CUP__FIRST] = add_zeros(o, p, "first");
@@ -268,14 +268,14 @@ static cup_status run_update(cup_optimizer *o)
     const cup_optimizer_options *a = &o->options;
     int count = CUP__RECORDS_AT + o->plain * CUP__RECORD;
     if (o->muon)
-        CUP_TRY(cup__muon_step_all(o->muon, o->inputs[0], a->momentum));
+        CUP_TRY(cup__muon_step_all(o->muon, o->inputs[0], a->momentum, a->stochastic));
     if (o->plain == 0)
         return CUP_OK;
     if (a->method == CUP_SGD)
-        return cup__sgd(o->c, o->inputs, count, a->momentum, a->nesterov);
+        return cup__sgd(o->c, o->inputs, count, a->momentum, a->nesterov, a->stochastic);
     if (a->method == CUP_LION)
-        return cup__lion(o->c, o->inputs, count, a->beta1, a->beta2);
-    return cup__adamw(o->c, o->inputs, count, a->beta1, a->beta2, a->epsilon);
+        return cup__lion(o->c, o->inputs, count, a->beta1, a->beta2, a->stochastic);
+    return cup__adamw(o->c, o->inputs, count, a->beta1, a->beta2, a->epsilon, a->stochastic);
 }
 
 cup_status cup_optimizer_step(cup_optimizer *o)

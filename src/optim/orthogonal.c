@@ -181,7 +181,7 @@ void cup__muon_free(cup__muon *m)
     cup__free(m);
 }
 
-cup_status cup__muon_step_all(cup__muon *m, cup_tensor *factors, double momentum)
+cup_status cup__muon_step_all(cup__muon *m, cup_tensor *factors, double momentum, bool stochastic)
 {
     int inputs = CUP__RECORDS_AT + m->count * CUP__RECORD;
     m->momentum[0] = m->step[0] = factors;
@@ -192,10 +192,11 @@ cup_status cup__muon_step_all(cup__muon *m, cup_tensor *factors, double momentum
         m->step[at] = m->momentum[at] ? m->views[i] : NULL;
     }
     const cup__muon_momentum_attributes a = {momentum};
+    const cup__muon_step_attributes b = {stochastic};
     cup_context *c = m->c;
     cup__op_call(c, &cup__rows[CUP__OP_muon_momentum], m->momentum, inputs, &a, NULL);
     for (int i = 0; i < m->groups && c->error.status == CUP_OK; i++)
         make_orthogonal(m, &m->group[i]);
-    cup__op_call(c, &cup__rows[CUP__OP_muon_step], m->step, inputs, NULL, NULL);
+    cup__op_call(c, &cup__rows[CUP__OP_muon_step], m->step, inputs, &b, NULL);
     return c->error.status;
 }

@@ -19,7 +19,7 @@ cup__muon *cup__muon_new(cup_context *c, const cup__muon_matrix *matrices, int c
 void cup__muon_free(cup__muon *m);
 
 /* One step of the matrices that have a gradient. */
-cup_status cup__muon_step_all(cup__muon *m, cup_tensor *factors, double momentum);
+cup_status cup__muon_step_all(cup__muon *m, cup_tensor *factors, double momentum, bool stochastic);
 
 /* x, [..,rows,columns], with the singular values of each matrix brought near 1: between 0.7 and 1.2
  * for all but the smallest. */

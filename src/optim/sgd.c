@@ -35,12 +35,13 @@ CUP__WIDE static void sgd_f32(float *value, const float *gradient, float *first,
     }
 }
 
-static void read(const void *attributes, double *a)
+static void read(const void *attributes, cup__step *s)
 {
     const cup__sgd_attributes *from = attributes;
-    a[0] = from->momentum;
-    a[1] = from->nesterov;
-    a[2] = 0;
+    s->a[0] = from->momentum;
+    s->a[1] = from->nesterov;
+    s->a[2] = 0;
+    s->stochastic = from->stochastic;
 }
 
 static const cup__update update = {"sgd.cu", read, sgd, sgd_f32};
@@ -72,7 +73,8 @@ static const cup__impl impls[] = {
     {0},
 };
 
-static const cup__sgd_attributes plain = {0, false}, heavy = {0.9, false}, nesterov = {0.9, true};
+static const cup__sgd_attributes plain = {0, false, false}, heavy = {0.9, false, false},
+                                   nesterov = {0.9, true, true};
 static const cup__sample samples[] = {
     {"5 2x2 7 7 - - - 3x5 3x5 - - -", &plain},
     {"5 2x2 3x5 3x5 3x5 3x5 - 1025 1025 1025 1025 -", &heavy},

@@ -1,7 +1,9 @@
 #include "optim/update.h"
 
+#include "base/half.h"
 #include "base/memory.h"
 #include "base/parallel.h"
+#include "base/philox.h"
 
 #define CHUNK 8192 /* elements a core takes at a time */
 #define PIECE 1024 /* elements converted at a time, which fit the first-level cache */
@@ -84,13 +86,33 @@ static bool step_of(const cup__call *call, const cup__update *update, int i, cup
     step->root = factor[CUP__FACTOR_ROOT];
     step->gradient = factor[CUP__FACTOR_GRADIENT];
     step->decay = setting[CUP__SETTING_DECAY];
-    update->read(call->attributes, step->a);
+    update->read(call->attributes, step);
     return factor[CUP__FACTOR_GO] != 0;
 }
 
-static void update_element(cup_tensor *const *r, int64_t index, const cup__update *update,
-                           const cup__step *step)
+/* Rounds to bf16: of the two neighbours the one that a random number of 16 bits picks. Element i of
+ * record `row` takes half i % 2 of word i / 2 % 4 of block i / 8. */
+static uint16_t round_at_random(const cup__call *call, int row, int64_t i, float x)
 {
+    uint32_t bits = cup__bits(x), up;
+    if ((bits & 0x7f800000) == 0x7f800000)
+        return cup__to_bf16(x);
+    cup__philox_words words = cup__philox_block(call->random, call->sequence,
+                                                (uint64_t)row << 40 | (uint64_t)(i / 8));
+    up = bits + (words.at[i / 2 % 4] >> (i % 2 * 16) & 0xffff);
+    /* Nothing finite becomes infinite. */
+    return (uint16_t)(((up & 0x7f800000) == 0x7f800000 ? bits : up) >> 16);
+}
+
+static bool is_stochastic(cup_tensor *const *r, const cup__step *step)
+{
+    return step->stochastic && !r[CUP__MASTER] && r[CUP__VALUE]->dtype == CUP_BF16;
+}
+
+static void update_element(const cup__call *call, int row, int64_t index,
+                           const cup__update *update, const cup__step *step)
+{
+    cup_tensor *const *r = cup__update_record(call, row);
     cup_tensor *truth = r[CUP__MASTER] ? r[CUP__MASTER] : r[CUP__VALUE];
     double state[2] = {0, 0};
     for (int k = 0; k < 2; k++)
@@ -102,6 +124,11 @@ static void update_element(cup_tensor *const *r, int64_t index, const cup__updat
     for (int k = 0; k < 2; k++)
         if (r[CUP__FIRST + k])
             cup__store(r[CUP__FIRST + k], cup__offset_of(r[CUP__FIRST + k], index), state[k]);
+    if (is_stochastic(r, step)) {
+        uint16_t bits = round_at_random(call, row, index, (float)value);
+        ((uint16_t *)truth->data)[cup__offset_of(truth, index)] = bits;
+        return;
+    }
     cup__store(truth, cup__offset_of(truth, index), value);
     if (truth != r[CUP__VALUE])
         cup__store(r[CUP__VALUE], cup__offset_of(r[CUP__VALUE], index), value);
@@ -110,12 +137,11 @@ static void update_element(cup_tensor *const *r, int64_t index, const cup__updat
 cup_status cup__update_specification(cup__call *call, const cup__update *update)
 {
     for (int i = 0; i < cup__update_records(call); i++) {
-        cup_tensor *const *r = cup__update_record(call, i);
         cup__step step;
         if (!step_of(call, update, i, &step))
             return CUP_OK;
         for (int64_t k = 0; k < cup__update_elements(call, i); k++)
-            update_element(r, k, update, &step);
+            update_element(call, i, k, update, &step);
     }
     return CUP_OK;
 }
@@ -139,9 +165,10 @@ static float *floats_at(cup_tensor *t, int64_t offset)
     return t ? (float *)t->data + offset : NULL;
 }
 
-static void update_piece(const job *j, cup_tensor *const *r, const cup__step *step, int64_t offset,
+static void update_piece(const job *j, int row, const cup__step *step, int64_t offset,
                          int64_t count)
 {
+    cup_tensor *const *r = cup__update_record(j->call, row);
     float value_buffer[PIECE], gradient_buffer[PIECE];
     cup_tensor *p = r[CUP__VALUE], *g = r[CUP__GRADIENT];
     char *at = (char *)p->data + offset * cup_dtype_size(p->dtype);
@@ -158,7 +185,10 @@ static void update_piece(const job *j, cup_tensor *const *r, const cup__step *st
         cup__load_f32(value, at, p->dtype, count);
     j->update->f32(value, gradient, floats_at(r[CUP__FIRST], offset),
                    floats_at(r[CUP__SECOND], offset), count, step);
-    if ((char *)value != at)
+    if (is_stochastic(r, step))
+        for (int64_t i = 0; i < count; i++)
+            ((uint16_t *)(void *)at)[i] = round_at_random(j->call, row, offset + i, value[i]);
+    else if ((char *)value != at)
         cup__store_f32(at, value, p->dtype, count);
 }
 
@@ -177,7 +207,7 @@ static void update_chunks(int64_t begin, int64_t end, void *user)
         if (to > r[CUP__VALUE]->count)
             to = r[CUP__VALUE]->count;
         for (int64_t at = from; at < to; at += PIECE)
-            update_piece(j, r, &step, at, to - at < PIECE ? to - at : PIECE);
+            update_piece(j, i, &step, at, to - at < PIECE ? to - at : PIECE);
     }
 }
 

@@ -28,11 +28,12 @@ enum { CUP__VALUE, CUP__GRADIENT, CUP__MASTER, CUP__FIRST, CUP__SECOND, CUP__REC
  * parameter's own, its weight decay, and the attributes. */
 typedef struct cup__step {
     double corrected, root, gradient, rate, decay, a[3];
+    bool stochastic; /* bf16 values are rounded at random, so that the mean is right */
 } cup__step;
 
 typedef struct cup__update {
     const char *source; /* "adamw.cu", whose kernel is adamw_step */
-    void (*read)(const void *attributes, double *a);
+    void (*read)(const void *attributes, cup__step *step); /* sets `a` and `stochastic` */
     /* One element; returns the new value. */
     double (*f64)(double value, double gradient, double *first, double *second,
                   const cup__step *step);
@@ -65,6 +66,6 @@ void cup__update_cost(const cup__call *call, double *bytes, double *flops);
     .in_dtypes = {CUP__DTYPE(F32),   CUP__DTYPE(F32),  0, 0, CUP__STATE_DTYPES,                    \
                   CUP__STATE_DTYPES, CUP__STATE_DTYPES},                                           \
     .domain = {{0, 0.9}, {0, 0.9}, {-2, 2}, {-2, 2}, {-2, 2}, {-2, 2}, {0.01, 2}},                 \
-    .cost = cup__update_cost
+    .random = true, .cost = cup__update_cost
 
 #endif

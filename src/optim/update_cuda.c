@@ -67,22 +67,28 @@ static cup_status send(launch *l)
     cup__cuda *gpu = cup__cuda_of(l->call->c->device);
     int64_t most = l->count <= 64 ? 64 : l->count <= 256 ? 256 : MOST_AT_ONCE;
     int64_t wide = 16 / cup_dtype_size(l->kind.dtype);
+    cup__step step;
+    l->update->read(l->call->attributes, &step);
     const cup__knob knobs[] = {{"CUP_T", l->kind.dtype},
                                {"MOST", most},
                                {"MASTER", l->kind.master},
                                {"STATES", l->kind.states},
-                               {"VEC", l->aligned ? wide : 1}};
+                               {"VEC", l->aligned ? wide : 1},
+                               {"STOCHASTIC", step.stochastic && !l->kind.master &&
+                                                  l->kind.dtype == CUP_BF16}};
     char entry_name[32];
     size_t length = strcspn(l->update->source, ".");
     memcpy(entry_name, l->update->source, length);
     memcpy(entry_name + length, "_step", sizeof "_step");
-    cup__kernel *kernel = cup__kernel_get(gpu, l->update->source, entry_name, knobs, 5);
+    cup__kernel *kernel = cup__kernel_get(gpu, l->update->source, entry_name, knobs, 6);
     if (!kernel)
         return l->call->c->error.status;
+    /* update_attributes of kernels/update.cuh. */
     struct {
         double a[3];
-    } attributes;
-    l->update->read(l->call->attributes, attributes.a);
+        const void *random;
+        uint32_t sequence, unused;
+    } attributes = {{step.a[0], step.a[1], step.a[2]}, l->call->random, l->call->sequence, 0};
     const void *factors = l->call->in[0]->data, *settings = l->call->in[1]->data;
     cup__argument table = {l->entries, (size_t)most * sizeof *l->entries};
     cup_status status = cup__launch(gpu, kernel, ((cup__grid){.x = l->chunks, .threads = THREADS}),

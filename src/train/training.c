@@ -86,6 +86,7 @@ static const field fields[] = {
     {"nesterov", FLAG, AT(optimizer.nesterov), 0, 1, true},
     {"weight_decay", REAL, AT(optimizer.weight_decay), 0, 1e6, false},
     {"clip", REAL, AT(optimizer.clip), 0, 1e30, false},
+    {"stochastic", FLAG, AT(optimizer.stochastic), 0, 1, true},
     {"evaluate_every", WHOLE, AT(evaluate_every), 0, 1e15, false},
     {"evaluate_texts", WHOLE, AT(evaluate_texts), 0, 1e15, false},
     {"save_every", WHOLE, AT(save_every), 0, 1e15, false},

@@ -152,6 +152,8 @@ TEST(trainer_resumes_bit_for_bit_with_other_kinds)
     other.optimizer = (cup_optimizer_options){.method = CUP_MUON, .weight_decay = 0.1};
     other.dtype = CUP_BF16;
     expect_exact_resume(&other, 5, folder);
+    other.optimizer.stochastic = true;
+    expect_exact_resume(&other, 3, folder);
 }
 
 TEST(trainer_gives_the_same_losses_with_any_number_of_threads)

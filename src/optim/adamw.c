@@ -83,8 +83,17 @@ static const cup__sample samples[] = {
      &(const cup__adamw_attributes){0.9, 0.999, 1e-8, true}},
     {"5 2x2 9 - - 9 9 65x257 65x257 65x257 65x257 65x257", USUAL},
     {NULL, NULL}};
-static const cup__sample bench[] = {{"5 1x2 124354560 124354560 - 124354560 124354560", USUAL},
-                                    {NULL, NULL}};
+/* The 148 tensors of GPT-2's smallest model. */
+#define ONE(shape) shape " " shape " - " shape " " shape " "
+#define PAIR(matrix, vector) ONE(matrix) ONE(vector)
+#define BLOCK                                                                                      \
+    PAIR("768", "768") PAIR("2304x768", "2304") PAIR("768x768", "768") PAIR("768", "768")          \
+    PAIR("3072x768", "3072") PAIR("768x3072", "768")
+#define BLOCKS BLOCK BLOCK BLOCK BLOCK BLOCK BLOCK BLOCK BLOCK BLOCK BLOCK BLOCK BLOCK
+static const cup__sample bench[] = {
+    {"5 1x2 124354560 124354560 - 124354560 124354560", USUAL},
+    {"5 148x2 " PAIR("50257x768", "1024x768") BLOCKS PAIR("768", "768"), USUAL},
+    {NULL, NULL}};
 
 const cup__op cup__op_adamw = {
     CUP__UPDATE,    .infer = infer,     .specification = specification,

@@ -9,7 +9,7 @@
 #include "prof/compare.h"
 #include "prof/cost.h"
 
-#define MOST_INPUTS 64
+#define MOST_INPUTS 1024
 #define MOST_NUMBERS 256
 #define MOST_TEXT 1024
 #define MOST_ELEMENTS (1 << 23)

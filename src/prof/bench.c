@@ -12,7 +12,7 @@
 #include "prof/cost.h"
 #include "prof/kernels.h"
 
-#define MOST_INPUTS 64
+#define MOST_INPUTS 1024
 #define MOST_RUNS 400
 #define LEAST_RUNS 5
 #define FLUSH_BYTES ((size_t)256 << 20)

@@ -5,7 +5,7 @@
 #include "cuda/dry.h"
 #include "prof/check.h"
 
-#define MOST_INPUTS 64
+#define MOST_INPUTS 1024
 
 /* Every implementation that takes the sample, as the check calls it and, with hidden results, as
  * training does. */

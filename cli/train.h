@@ -10,7 +10,7 @@ typedef struct train_given {
     const char *out, *preset, *device, *dtype, *tokenizer, *precision;
     const char *positions, *norm, *mlp, *bias, *optimizer;
     const char *memory_page;
-    bool tune, resume, recompute, untied, deterministic;
+    bool tune, resume, recompute, stochastic, untied, deterministic;
     int64_t layers, heads, kv_heads, width, hidden, context, vocabulary;
     int64_t batch, accumulate, steps, warmup, evaluate_every, evaluate_texts, save_every;
     int64_t seed, sample, threads;

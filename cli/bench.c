@@ -112,8 +112,8 @@ static void print_record(const cli_record *r)
     char error[24] = "";
     if (isfinite(r->error))
         snprintf(error, sizeof error, "%.2g", r->error);
-    printf("%-16s %-12s %-5s %-28.80s %10.2f %6.1f %8.1f %8.3f %6.1f%% %8s", r->op, r->impl, r->dtype,
-           r->shapes, r->ours_us, 100 * r->spread, r->bytes / r->ours_us * 1e-3,
+    printf("%-16s %-12s %-5s %-28.80s %10.2f %6.1f %8.1f %8.3f %6.1f%% %8s", r->op, r->impl,
+           r->dtype, r->shapes, r->ours_us, 100 * r->spread, r->bytes / r->ours_us * 1e-3,
            r->flops / r->ours_us * 1e-6, 100 * r->share_of_floor, error);
     if (r->ratio > 0)
         printf("  %s %.2f us, ratio %.2f", r->peer, r->peer_us, r->ratio);

@@ -13,7 +13,7 @@ typedef struct train_given {
     bool tune, resume, recompute, stochastic, untied, deterministic;
     int64_t layers, heads, kv_heads, width, hidden, context, vocabulary;
     int64_t batch, accumulate, steps, warmup, evaluate_every, evaluate_texts, save_every;
-    int64_t seed, sample, threads;
+    int64_t seed, sample, threads, logits_memory;
     double memory_share, dropout, lr, lr_end, beta1, beta2, momentum, weight_decay, clip;
 } train_given;
 

@@ -84,6 +84,8 @@ const cli_option train_options[] = {
      "no master copies of bf16 weights, which are rounded at random instead: less memory"},
     {"recompute", FLAG(train_given, recompute), NULL, NULL,
      "compute each block twice to save memory"},
+    {"logits-memory", INTEGER(train_given, logits_memory, 1, 1 << 20), "MB", "8192",
+     "most memory for logits; where they need more they are computed in chunks"},
     {"evaluate-every", INTEGER(train_given, evaluate_every, 0, MOST), "N", NULL,
      "steps between evaluations; 0: only first and last"},
     {"evaluate-texts", INTEGER(train_given, evaluate_texts, 0, MOST), "N", NULL,
@@ -136,6 +138,8 @@ static void apply_run(const cli_call *call, cup_training *t)
     TAKE("weight-decay", optimizer.weight_decay, weight_decay);
     TAKE("clip", optimizer.clip, clip);
     TAKE("recompute", recompute, recompute);
+    if (call_has(call, "logits-memory"))
+        t->logits_most = given->logits_memory << 20;
     TAKE("stochastic", optimizer.stochastic, stochastic);
     TAKE("evaluate-every", evaluate_every, evaluate_every);
     TAKE("evaluate-texts", evaluate_texts, evaluate_texts);

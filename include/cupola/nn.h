@@ -65,7 +65,8 @@ typedef struct cup_gpt {
     bool recompute;               /* keep only what enters each block and compute the rest again in
                                      backward: less memory, a third more time */
     int64_t logits_most; /* bytes of logits that training may have at once; where there are more,
-                            their rows are taken in chunks. 0: 1 GB */
+                            their rows are taken in chunks, which is
+                            slower and saves memory. 0: 8 GB */
 } cup_gpt;
 
 /* A new model: weights normal with deviation 0.02, those that lead back to the residual stream

@@ -24,6 +24,7 @@ typedef struct cup_training {
     int64_t save_every;     /* steps between checkpoints; 0: only behind all steps */
     uint64_t seed;          /* of the first weights, the batches and dropout */
     bool recompute;         /* see cup_gpt */
+    int64_t logits_most;    /* see cup_gpt */
     const char *precision;  /* of f32 products, see cup_precision; NULL: what the context has */
 } cup_training;
 

@@ -161,7 +161,7 @@ cup_tensor *cup_gpt_logits(cup_gpt *m, cup_tensor *tokens)
     return cup_scope_return(c, cup__gpt_part(logits, -1, 0, m->config.vocabulary));
 }
 
-#define LOGITS_MOST ((int64_t)1 << 30)
+#define LOGITS_MOST ((int64_t)8 << 30)
 
 /* Rows of logits that may be there at once; 0 when that is all of them. */
 static int64_t rows_at_once(const cup_gpt *m, const cup_tensor *targets)

@@ -85,12 +85,13 @@ static const cup__softmax_attributes last = {-1}, first = {0}, second = {1};
 const cup__sample cup__softmax_samples[] = {
     {"7", &last},         {"3x5", &last},       {"3x5", &first},     {"0x5", &last},
     {"4x1", &last},       {"2x7x3", &second},   {"5x1025", &last},   {"33x128", &last},
-    {"1025x40", &first},  {"2x20000", &last},   {"3x33x600", &second}, {"200x4104", &last},
-    {"1x100000", &last},  {NULL, NULL}};
+    {"1025x40", &first},  {"2x20000", &last},   {"3x33x600", &second}, {"140x2056", &last},
+    {"1x100000", &last},  {"9x50304", &last}, {NULL, NULL}};
 const cup__sample cup__softmax_bench[] = {{"8192x8192", &last},
                                           {"4096x10000", &last},
                                           {"32768x768", &last},
                                           {"1048576x64", &last},
+                                          {"8192x50304", &last},
                                           {NULL, NULL}};
 const cup__sample cup__softmax_grad_samples[] = {
     {"7 7", &last},           {"3x5 3x5", &last},         {"3x5 3x5", &first},

@@ -5,7 +5,6 @@
 #include "ops/softmax.h"
 
 #define BLOCK 128 /* threads of a block whose rows take a warp or less */
-#define LEAST_RING_BYTES 8192 /* of a row that is worth a way through shared memory */
 
 const char *cup__softmax_cuda_refuses(const cup__call *call)
 {
@@ -20,8 +19,11 @@ static cup__row_plan plan_of(const cup__call *call, const cup__lines *l, bool is
         int own = cup__row_vec(all[i], l->length, vec);
         vec = own < vec ? own : vec;
     }
-    int wide = size == 8 ? 4 : vec == 1 ? 8 : 16;
-    cup__row_plan plan = cup__plan_rows(l->length, vec, is_grad ? wide : 2 * wide, wide);
+    /* Elements a thread holds in groups larger than a warp, as they were fastest on a card. */
+    int narrow = size == 8 ? 4 : vec == 1 ? 8 : 16, wide = narrow;
+    if (!is_grad && vec * size == 16)
+        wide = size == 2 ? 32 : size == 4 ? 20 : wide;
+    cup__row_plan plan = cup__plan_rows(l->length, vec, is_grad ? narrow : 2 * narrow, wide);
     if (plan.threads < BLOCK)
         plan.threads = BLOCK;
     return plan;
@@ -94,8 +96,10 @@ const char *cup__softmax_ring_refuses(const cup__call *call)
     cup__lines l = cup__lines_of(call);
     if (l.inner != 1)
         return "its lines are not rows";
+    if (plan_of(call, &l, false).fits)
+        return "a row fits the registers of a block";
     const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(call->c->device));
-    return cup__row_ring_refuses(call->in[0], l.length, LEAST_RING_BYTES, facts);
+    return cup__row_ring_refuses(call->in[0], l.length, 0, facts);
 }
 
 cup_status cup__softmax_ring(cup__call *call)
@@ -105,8 +109,7 @@ cup_status cup__softmax_ring(cup__call *call)
     cup__lines l = cup__lines_of(call);
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     int64_t bytes = l.length * (int64_t)cup_dtype_size(call->in[0]->dtype);
-    cup__row_ring plan = cup__row_ring_plan(l.outer, bytes, bytes <= 49152 ? 2 : 1,
-                                            bytes <= 49152 ? 8 : 16, 4, cup__cuda_facts(gpu));
+    cup__row_ring plan = cup__row_ring_plan(l.outer, bytes, 1, 0, 0, cup__cuda_facts(gpu));
     cup__knob knobs[2 + CUP__ROW_RING_KNOBS] = {{"CUP_T", call->in[0]->dtype},
                                                 {"LOG", call->op->kind == CUP__SOFTMAX_LOG}};
     cup__row_ring_knobs(&plan, knobs + 2);

@@ -43,6 +43,7 @@ void cup__training_kernels(cup_context *c, const cup_training *a)
         m ? cup_optimizer_new(c, m->parameters, m->parameter_count, &a->optimizer) : NULL;
     if (o) {
         m->recompute = a->recompute;
+        m->logits_most = a->logits_most;
         cup_optimizer_set(o, a->rate, 1);
         step(c, m, o, a);
     }

@@ -82,6 +82,7 @@ static cup_status make(cup_trainer *t, const char *folder)
     if (!t->model)
         return t->c->error.status;
     t->model->recompute = a->recompute;
+    t->model->logits_most = a->logits_most;
     t->optimizer =
         cup_optimizer_new(t->c, t->model->parameters, t->model->parameter_count, &a->optimizer);
     return t->optimizer ? make_batches(t) : t->c->error.status;

@@ -91,6 +91,7 @@ static const field fields[] = {
     {"evaluate_texts", WHOLE, AT(evaluate_texts), 0, 1e15, false},
     {"save_every", WHOLE, AT(save_every), 0, 1e15, false},
     {"recompute", FLAG, AT(recompute), 0, 1, false},
+    {"logits_most", WHOLE, AT(logits_most), 0, 1e15, false},
 };
 #define FIELDS (sizeof fields / sizeof *fields)
 

@@ -25,6 +25,16 @@ typedef struct channels_call {
 
 #ifdef __CUDACC__
 
+DEVICE float quotient(float a, float b)
+{
+    return __fdividef(a, b);
+}
+
+DEVICE double quotient(double a, double b)
+{
+    return a / b;
+}
+
 /* A mean and squared distances from it, of `n` numbers; merged without loss (Chan). */
 struct moments {
     real n, mean, squares;
@@ -33,7 +43,7 @@ struct moments {
 struct merge_moments {
     __device__ __forceinline__ moments operator()(const moments &a, const moments &b) const
     {
-        real n = a.n + b.n, share = n > 0 ? b.n / n : 0, d = b.mean - a.mean;
+        real n = a.n + b.n, share = n > 0 ? quotient(b.n, n) : 0, d = b.mean - a.mean;
         return {n, a.mean + d * share, a.squares + b.squares + d * d * a.n * share};
     }
 };
@@ -74,6 +84,23 @@ DEVICE real numbers_of(const channels_call &c, unsigned line, unsigned part)
     long long rows = c.before - (long long)line * c.line, elements = c.after;
     elements -= (long long)part * c.part;
     return (real)(rows < c.line ? rows : c.line) * (real)(elements < c.part ? elements : c.part);
+}
+
+/* A part of what is behind a statistic: where it begins, its elements and its channel. */
+struct part {
+    int64_t at;
+    int count;
+    unsigned channel;
+};
+
+DEVICE part part_of(const channels_call &c, unsigned statistic, unsigned q)
+{
+    unsigned instance = statistic / c.groups, group = statistic % c.groups;
+    unsigned plane = divided(q, c.by_parts), piece = q - plane * c.parts;
+    unsigned row = divided(plane, c.by_each), channel = group * c.each + plane - row * c.each;
+    int64_t at = ((instance * c.before + row) * c.channels + channel) * c.after;
+    long long left = c.after - (long long)piece * c.part;
+    return {at + (int64_t)piece * c.part, left < c.part ? (int)left : (int)c.part, channel};
 }
 
 #endif

@@ -225,6 +225,8 @@ cup_status cup__channelnorm_gradient(cup__grad *g)
 const cup__impl cup__channelnorm_impls[] = {
     {.name = "channels", .place = CUP__CPU, .refuses = cup__channelnorm_cpu_refuses,
      .run = cup__channelnorm_cpu},
+    {.name = "cluster", .place = CUP__CUDA, .refuses = cup__channelnorm_cluster_refuses,
+     .run = cup__channelnorm_cluster},
     {.name = "channels", .place = CUP__CUDA, .refuses = cup__channelnorm_cuda_refuses,
      .run = cup__channelnorm_cuda},
     {0},

@@ -3,6 +3,7 @@
  * and the result, which takes x in reverse order, as its end is still in the L2 cache.
  * Reads x (and dy) twice and writes once. */
 #include "channels.cuh"
+#include "hopper.cuh"
 
 #ifndef PARAM
 #define PARAM CUP_T /* dtype of gamma and beta */
@@ -17,7 +18,7 @@
 #define UNROLL 4
 
 typedef dtype_of<PARAM>::type P;
-typedef vec<T, VEC> unit;
+typedef packed<T, VEC> unit;
 typedef two<real> pair;
 
 /* Of one thread's numbers: moments, or sums of dy and dy times the normalised x. */
@@ -78,23 +79,28 @@ channel_sums_planes(const __grid_constant__ channels_call c, const T *x, const T
     s.mean = part.count ? mean[at] : 0;
     s.rstd = part.count ? rstd[at] : 0;
 #endif
+    let_next_kernel_start();
     s.begin(piece_at(0) < part.count ? to_real(x[piece_at(0)]) : 0);
     for (int from = 0; from < part.count; from += SPAN) {
         unit a[PIECES], b[PIECES];
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (from + piece_at(p) < part.count) {
-                a[p] = load<VEC>(x + from + piece_at(p));
+                a[p].read(x + from + piece_at(p));
                 if (BACK)
-                    b[p] = load<VEC>(dy + from + piece_at(p));
+                    b[p].read(dy + from + piece_at(p));
             }
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (from + piece_at(p) < part.count) {
+                real vx[VEC], vdy[VEC] = {};
                 mine += VEC;
+                a[p].unpack(vx);
+                if (BACK)
+                    b[p].unpack(vdy);
 #pragma unroll
                 for (int k = 0; k < VEC; k++)
-                    s.add(to_real(a[p].at[k]), BACK ? to_real(b[p].at[k]) : 0);
+                    s.add(vx[k], vdy[k]);
             }
     }
     sums::total total = group_reduce<0>(s.result((real)mine), sums::merge());
@@ -125,12 +131,13 @@ channel_sums_columns(const __grid_constant__ channels_call c, const T *x, const 
                      const real *mean, const real *rstd, pair *partial)
 {
     __shared__ sums::total shared[ROWS][LANES * VEC + 1];
+    let_next_kernel_start();
     column_tile tile(c, blockIdx.x);
     int lane = threadIdx.x % LANES, line = threadIdx.x / LANES, mine = 0;
     int64_t row = tile.first + line;
     sums s[VEC];
     if (tile.column < c.channels && row < tile.end) {
-        unit first = load<VEC>(x + row * c.channels + tile.column);
+        vec<T, VEC> first = load<VEC>(x + row * c.channels + tile.column);
 #pragma unroll
         for (int k = 0; k < VEC; k++) {
 #if BACK
@@ -144,17 +151,21 @@ channel_sums_columns(const __grid_constant__ channels_call c, const T *x, const 
 #pragma unroll
             for (int u = 0; u < UNROLL; u++)
                 if (row + u * ROWS < tile.end) {
-                    a[u] = load<VEC>(x + (row + u * ROWS) * c.channels + tile.column);
+                    a[u].read(x + (row + u * ROWS) * c.channels + tile.column);
                     if (BACK)
-                        b[u] = load<VEC>(dy + (row + u * ROWS) * c.channels + tile.column);
+                        b[u].read(dy + (row + u * ROWS) * c.channels + tile.column);
                 }
 #pragma unroll
             for (int u = 0; u < UNROLL; u++)
                 if (row + u * ROWS < tile.end) {
+                    real vx[VEC], vdy[VEC] = {};
                     mine++;
+                    a[u].unpack(vx);
+                    if (BACK)
+                        b[u].unpack(vdy);
 #pragma unroll
                     for (int k = 0; k < VEC; k++)
-                        s[k].add(to_real(a[u].at[k]), BACK ? to_real(b[u].at[k]) : 0);
+                        s[k].add(vx[k], vdy[k]);
                 }
         }
     } else {
@@ -240,23 +251,27 @@ channel_apply_planes(const __grid_constant__ channels_call c, const T *x, const 
     if (task >= c.tasks)
         return;
     plane_part part(c, task);
+    wait_for_previous_kernel();
     factors f(c, part.instance, part.channel, mean, rstd, gamma, other);
     for (int from = 0; from < part.count; from += SPAN) {
         unit a[PIECES], b[PIECES];
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (from + piece_at(p) < part.count) {
-                a[p] = load<VEC>(x + part.first + from + piece_at(p));
+                a[p].read(x + part.first + from + piece_at(p));
                 if (BACK)
-                    b[p] = load<VEC>(dy + part.first + from + piece_at(p));
+                    b[p].read(dy + part.first + from + piece_at(p));
             }
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (from + piece_at(p) < part.count) {
-                real v[VEC];
+                real v[VEC], vdy[VEC] = {};
+                a[p].unpack(v);
+                if (BACK)
+                    b[p].unpack(vdy);
 #pragma unroll
                 for (int k = 0; k < VEC; k++)
-                    v[k] = f.apply(to_real(a[p].at[k]), BACK ? to_real(b[p].at[k]) : 0);
+                    v[k] = f.apply(v[k], vdy[k]);
                 store(out + part.first + from + piece_at(p), from_reals<T, VEC>(v));
             }
     }
@@ -267,6 +282,7 @@ channel_apply_columns(const __grid_constant__ channels_call c, const T *x, const
                       const real *mean, const real *rstd, const P *gamma, const more *other, T *out)
 {
     column_tile tile(c, gridDim.x - 1 - blockIdx.x);
+    wait_for_previous_kernel();
     if (tile.column >= c.channels)
         return;
     factors f[VEC];
@@ -278,17 +294,20 @@ channel_apply_columns(const __grid_constant__ channels_call c, const T *x, const
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
             if (row + u * ROWS < tile.end) {
-                a[u] = load<VEC>(x + (row + u * ROWS) * c.channels + tile.column);
+                a[u].read(x + (row + u * ROWS) * c.channels + tile.column);
                 if (BACK)
-                    b[u] = load<VEC>(dy + (row + u * ROWS) * c.channels + tile.column);
+                    b[u].read(dy + (row + u * ROWS) * c.channels + tile.column);
             }
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
             if (row + u * ROWS < tile.end) {
-                real v[VEC];
+                real v[VEC], vdy[VEC] = {};
+                a[u].unpack(v);
+                if (BACK)
+                    b[u].unpack(vdy);
 #pragma unroll
                 for (int k = 0; k < VEC; k++)
-                    v[k] = f[k].apply(to_real(a[u].at[k]), BACK ? to_real(b[u].at[k]) : 0);
+                    v[k] = f[k].apply(v[k], vdy[k]);
                 store(out + (row + u * ROWS) * c.channels + tile.column, from_reals<T, VEC>(v));
             }
     }

@@ -45,6 +45,11 @@ const char *cup__channelnorm_cuda_refuses(const cup__call *call);
 cup_status cup__channelnorm_cuda(cup__call *call);
 cup_status cup__channelnorm_back_cuda(cup__call *call);
 
+const char *cup__channelnorm_cluster_refuses(const cup__call *call);
+cup_status cup__channelnorm_cluster(cup__call *call);
+const char *cup__channelnorm_back_cluster_refuses(const cup__call *call);
+cup_status cup__channelnorm_back_cluster(cup__call *call);
+
 extern const cup__impl cup__channelnorm_impls[];
 
 #define CUP__CHANNELNORM                                                                           \

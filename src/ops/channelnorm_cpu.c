@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/parallel.h"
+#include "base/stream.h"
 #include "ops/attributes.h"
 #include "ops/channelnorm.h"
 #include "ops/pointwise.h"
@@ -30,6 +31,7 @@ typedef struct pass {
     int64_t slices;     /* of an instance, where channels lie innermost */
     const float *mean, *scale, *shift, *slope; /* [instances, channels]; see apply_run */
     const float *pivot; /* [instances, channels] */
+    bool stream;        /* the result goes around the caches */
 } pass;
 
 static float join_lanes(float *lanes)
@@ -178,10 +180,19 @@ CUP__WIDE static void apply_row(float *out, const float *x, const float *dy, int
             out[i] = (x[i] - mean[i]) * scale[i] + shift[i];
 }
 
-static void put_run(cup_tensor *t, int64_t at, int64_t count, const float *from)
+/* Brings a run that was made in a buffer to its place. */
+static void put_run(const pass *p, int64_t at, int64_t count, const float *from, float *spare)
 {
+    cup_tensor *t = p->out;
+    int64_t size = cup_dtype_size(t->dtype);
+    void *to = (char *)t->data + at * size;
+    if (!p->stream) {
+        cup__store_f32(to, from, t->dtype, count);
+        return;
+    }
     if (t->dtype != CUP_F32)
-        cup__store_f32((char *)t->data + at * cup_dtype_size(t->dtype), from, t->dtype, count);
+        cup__store_f32(spare, from, t->dtype, count);
+    cup__stream(to, t->dtype == CUP_F32 ? from : spare, (size_t)(count * size));
 }
 
 /* A run of a plane, or with `row` of a row of channels. */
@@ -190,7 +201,8 @@ static void apply_at(const pass *p, int64_t at, int64_t count, int64_t channel, 
     float buffers[3][RUN];
     const float *x = run_of(p->x, at, count, buffers[0]);
     const float *dy = p->dy ? run_of(p->dy, at, count, buffers[1]) : NULL;
-    float *out = p->out->dtype == CUP_F32 ? (float *)p->out->data + at : buffers[2];
+    bool direct = p->out->dtype == CUP_F32 && !p->stream;
+    float *out = direct ? (float *)p->out->data + at : buffers[2];
     const float *slope = p->slope ? p->slope + channel : NULL;
     if (row)
         apply_row(out, x, dy, count, p->mean + channel, p->scale + channel, slope,
@@ -198,7 +210,8 @@ static void apply_at(const pass *p, int64_t at, int64_t count, int64_t channel, 
     else
         apply_run(out, x, dy, count, p->mean[channel], p->scale[channel], slope ? *slope : 0,
                   p->shift[channel]);
-    put_run(p->out, at, count, out);
+    if (!direct)
+        put_run(p, at, count, out, buffers[0]);
 }
 
 static void apply_lines(int64_t begin, int64_t end, void *user)
@@ -215,11 +228,14 @@ static void apply_lines(int64_t begin, int64_t end, void *user)
             apply_at(p, line * length + i, left < RUN ? left : RUN, channel + (row ? i : 0), row);
         }
     }
+    if (p->stream)
+        cup__stream_end();
 }
 
 static void apply_all(pass *p)
 {
     bool row = p->at.after == 1;
+    p->stream = p->out->count * cup_dtype_size(p->out->dtype) >= CUP__STREAM_LEAST;
     cup__parallel_for(p->outer * (row ? 1 : p->at.channels),
                       grain_of(row ? p->at.channels : p->at.after), apply_lines, p);
 }

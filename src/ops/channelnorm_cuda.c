@@ -1,9 +1,8 @@
 /* Batchnorm and groupnorm on the GPU: knobs and launches of channelnorm.cu. */
 #include <string.h>
 
-#include "kernels/channels.cuh"
 #include "ops/attributes.h"
-#include "ops/channelnorm.h"
+#include "ops/channelnorm_cuda.h"
 #include "ops/rows.h"
 
 #define BLOCK 256
@@ -42,6 +41,26 @@ static int least_power(int64_t least, int from, int most)
 static int64_t pieces_of(int64_t count, int64_t piece)
 {
     return (count + piece - 1) / piece;
+}
+
+channels_call cup__channelnorm_planes(const cup__channels *at, int64_t most, int vec)
+{
+    int64_t part = pieces_of(pieces_of(at->after, pieces_of(at->after, most)), vec) * vec;
+    int64_t parts = pieces_of(at->after, part);
+    return (channels_call){.before = at->before,
+                           .after = at->after,
+                           .count = at->count,
+                           .instances = (unsigned)at->instances,
+                           .channels = (unsigned)at->channels,
+                           .groups = (unsigned)at->groups,
+                           .each = (unsigned)at->each,
+                           .line = 1,
+                           .lines = (unsigned)at->before,
+                           .part = (unsigned)part,
+                           .parts = (unsigned)parts,
+                           .tasks = (unsigned)(at->instances * at->groups),
+                           .by_parts = divisor_of(parts),
+                           .by_each = divisor_of(at->each)};
 }
 
 static int vec_of(const work *w, int64_t width)
@@ -164,7 +183,9 @@ static cup_status launch_apply(work *w, void *mean, void *rstd, void *other)
     if (!kernel)
         return w->x->context->error.status;
     void *dy = cup__data_of(w->dy), *gamma = cup__data_of(w->gamma);
-    return cup__launch(w->gpu, kernel, grid_of(w), CUP__ARG(w->call), CUP__ARG(w->x->data),
+    cup__grid grid = grid_of(w);
+    grid.dependent = true;
+    return cup__launch(w->gpu, kernel, grid, CUP__ARG(w->call), CUP__ARG(w->x->data),
                        CUP__ARG(dy), CUP__ARG(mean), CUP__ARG(rstd), CUP__ARG(gamma),
                        CUP__ARG(other), CUP__ARG(w->out->data));
 }
@@ -176,7 +197,8 @@ static cup_status launch_forward(work *w, const cup__channelnorm *n, void *mean,
         return w->x->context->error.status;
     if (!n->constant)
         CUP_TRY(launch_sums(w, mean, rstd));
-    cup__grid grid = {.x = pieces_of(w->at.instances * w->at.groups, w->side), .threads = BLOCK};
+    cup__grid grid = {.x = pieces_of(w->at.instances * w->at.groups, w->side), .threads = BLOCK,
+                      .dependent = !n->constant};
     void *running_mean = cup__data_of(n->running_mean), *running_var = cup__data_of(n->running_var);
     CUP_TRY(cup__launch(w->gpu, kernel, grid, CUP__ARG(w->call), CUP__ARG(w->partial->data),
                         CUP__ARG(mean), CUP__ARG(rstd), CUP__ARG(running_mean),
@@ -215,19 +237,25 @@ cup_status cup__channelnorm_cuda(cup__call *call)
     return status;
 }
 
-static cup_status launch_back(work *w, const cup__channelnorm_back *b, void *means_of)
+static cup_status launch_finish_back(work *w, const cup__channelnorm_back *b, void *means_of)
 {
     cup__kernel *kernel = finish_of(w, true);
     if (!kernel)
         return w->x->context->error.status;
-    void *mean = b->mean->data, *rstd = b->rstd->data, *gamma = cup__data_of(w->gamma);
-    void *dgamma = cup__data_of(b->dgamma), *dbeta = cup__data_of(b->dbeta);
-    CUP_TRY(launch_sums(w, mean, rstd));
+    void *gamma = cup__data_of(w->gamma), *dgamma = cup__data_of(b->dgamma);
+    void *dbeta = cup__data_of(b->dbeta);
     int64_t second = b->dgamma || b->dbeta ? pieces_of(w->at.channels, w->side) : 0;
     cup__grid grid = {.x = pieces_of(w->at.instances * w->at.groups, w->side) + second,
-                      .threads = BLOCK};
-    CUP_TRY(cup__launch(w->gpu, kernel, grid, CUP__ARG(w->call), CUP__ARG(w->partial->data),
-                        CUP__ARG(gamma), CUP__ARG(means_of), CUP__ARG(dgamma), CUP__ARG(dbeta)));
+                      .threads = BLOCK, .dependent = true};
+    return cup__launch(w->gpu, kernel, grid, CUP__ARG(w->call), CUP__ARG(w->partial->data),
+                       CUP__ARG(gamma), CUP__ARG(means_of), CUP__ARG(dgamma), CUP__ARG(dbeta));
+}
+
+static cup_status launch_back(work *w, const cup__channelnorm_back *b, void *means_of)
+{
+    void *mean = b->mean->data, *rstd = b->rstd->data;
+    CUP_TRY(launch_sums(w, mean, rstd));
+    CUP_TRY(launch_finish_back(w, b, means_of));
     return launch_apply(w, mean, rstd, means_of);
 }
 

@@ -2,6 +2,7 @@
  * the partial sums of channelnorm.cu. A block makes SIDE neighbours, each by THREADS / SIDE
  * threads. */
 #include "channels.cuh"
+#include "hopper.cuh"
 
 #ifndef PARAM
 #define PARAM CUP_T /* dtype of gamma */
@@ -60,6 +61,8 @@ channel_finish(const __grid_constant__ channels_call c, const pair *partial, con
     unsigned line, channel, part, items = second ? c.instances * c.lines * c.parts
                                                  : c.lines * c.each * c.parts;
     pair sum = {0, 0};
+    let_next_kernel_start();
+    wait_for_previous_kernel();
     if (at < (second ? c.channels : statistics))
 #pragma unroll 4
         for (unsigned item = threadIdx.x / SIDE; item < items; item += THREADS / SIDE) {
@@ -97,6 +100,8 @@ channel_finish(const __grid_constant__ channels_call c, const pair *partial, rea
     unsigned at = blockIdx.x * SIDE + threadIdx.x % SIDE, items = c.lines * c.each * c.parts;
     bool here = at < c.instances * c.groups;
     moments m = {0, 0, 0};
+    let_next_kernel_start();
+    wait_for_previous_kernel();
     if (here && !c.constant)
 #pragma unroll 4
         for (unsigned item = threadIdx.x / SIDE; item < items; item += THREADS / SIDE) {

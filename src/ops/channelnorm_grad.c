@@ -109,6 +109,8 @@ static cup_status specification(cup__call *call)
 static const cup__impl impls[] = {
     {.name = "channels", .place = CUP__CPU, .refuses = cup__channelnorm_cpu_refuses,
      .run = cup__channelnorm_back_cpu},
+    {.name = "cluster", .place = CUP__CUDA, .refuses = cup__channelnorm_back_cluster_refuses,
+     .run = cup__channelnorm_back_cluster},
     {.name = "channels", .place = CUP__CUDA, .refuses = cup__channelnorm_cuda_refuses,
      .run = cup__channelnorm_back_cuda},
     {0},

@@ -112,6 +112,7 @@ static const cup__sample samples[] = {
     {"65x768 65x768 65 65 768 -", &both},
     {"2x66x1025 2x66x1025 2x66 - 1025 -", &gamma_only},
     {"3x5120 3x5120 3 3 5120 3x5120", &both},
+    {"5x12288 5x12288 5 5 12288 5x12288", &both},
     {"9x20000 9x20000 9 9 20000 -", &both},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"1024x768 1024x768 1024 1024 768 -", &both},

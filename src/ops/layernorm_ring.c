@@ -14,7 +14,7 @@
 typedef struct ring_plan {
     int vec, group, pieces, threads, blocks, stages;
     int64_t shared;
-    bool full;
+    bool full, again; /* again: a row is worked on twice, not held in registers */
 } ring_plan;
 
 static int vectors_of(int64_t width, int vec)
@@ -140,7 +140,8 @@ static const char *plan_backward(const cup__call *call, const cup__layernorm_bac
     int most = size == 2 ? 2 : 4, wide = 3;
     bool warp = size == 2 && vectors_of(b->width, p->vec) > 64 &&
                 vectors_of(b->width, p->vec) <= 32 * wide;
-    if (!plan_group(p, b->width, warp ? wide : most))
+    p->again = size == 2 && vectors_of(b->width, p->vec) > 512 * most;
+    if (!plan_group(p, b->width, warp ? wide : p->again ? 2 * most : most))
         return "a row does not fit into the registers of a block";
     p->threads = warp ? 320 : 512;
     p->blocks = 1;
@@ -179,9 +180,10 @@ static cup_status launch_backward(cup__call *call, const cup__layernorm_back *b,
                                {"PIECES", p->pieces},
                                {"THREADS", p->threads},
                                {"STAGES", p->stages},
-                               {"FULL", p->full}};
+                               {"FULL", p->full},
+                               {"AGAIN", p->again}};
     cup__kernel *kernel =
-        cup__kernel_get(gpu, "layernorm_ring_grad.cu", "layernorm_ring_bwd", knobs, 11);
+        cup__kernel_get(gpu, "layernorm_ring_grad.cu", "layernorm_ring_bwd", knobs, 12);
     if (!kernel)
         return call->c->error.status;
     cup__grid grid = {.x = blocks, .threads = p->threads, .shared = (int)p->shared};

@@ -23,7 +23,11 @@
 #ifndef BLOCKS
 #define BLOCKS 1 /* that run at once on a multiprocessor */
 #endif
+#ifndef AGAIN
+#define AGAIN 0 /* a row is read and worked on again, where registers are too few to keep it */
+#endif
 #define SUMS (PARTS ? PARTS : 1)
+#define KEPT (AGAIN ? 1 : PIECES)
 
 #if __CUDA_ARCH__ >= 900
 
@@ -86,6 +90,14 @@ struct columns {
     }
 };
 
+DEVICE void normalise(real (&n)[VEC], const T *row, int p, real rstd, real less)
+{
+    to_reals(load_plain<VEC>(row + piece_at(p)), n);
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        n[k] = n[k] * rstd + less;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 layernorm_ring_bwd(const T *dy, const T *x, const real *means, const real *rstds, const P *gamma,
                    const T *dsum, T *dx, real *partial, int64_t rows, int width)
@@ -124,45 +136,52 @@ layernorm_ring_bwd(const T *dy, const T *x, const real *means, const real *rstds
             next_rstd = rstds[after];
         }
         ring.wait();
-        real n[PIECES][VEC], g[PIECES][VEC], less = -mean * rstd;
+        const T *x_row = ring.row(0, within), *dy_row = ring.row(1, within);
+        real n[KEPT][VEC], g[KEPT][VEC], less = -mean * rstd;
         pair sums = {0, 0};
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (has(p, span)) {
-                to_reals(load_plain<VEC>(ring.row(0, within) + piece_at(p)), n[p]);
-                to_reals(load_plain<VEC>(ring.row(1, within) + piece_at(p)), g[p]);
+                int at = AGAIN ? 0 : p;
+                normalise(n[at], x_row, p, rstd, less);
+                to_reals(load_plain<VEC>(dy_row + piece_at(p)), g[at]);
 #pragma unroll
                 for (int k = 0; k < VEC; k++) {
-                    n[p][k] = n[p][k] * rstd + less;
                     if (PARTS && (!FULL || GROUP >= 32 || here))
-                        w.sums[0][p][k] += g[p][k] * n[p][k];
+                        w.sums[0][p][k] += g[at][k] * n[at][k];
                     if (PARTS > 1 && (!FULL || GROUP >= 32 || here))
-                        w.sums[SUMS - 1][p][k] += g[p][k];
+                        w.sums[SUMS - 1][p][k] += g[at][k];
                 }
-                w.scale(p, g[p]);
+                w.scale(p, g[at]);
 #pragma unroll
                 for (int k = 0; k < VEC; k++) {
-                    sums.a += g[p][k];
-                    sums.b += g[p][k] * n[p][k];
+                    sums.a += g[at][k];
+                    sums.b += g[at][k] * n[at][k];
                 }
             }
         sums = turn ? group_reduce<1>(sums, two_sums()) : group_reduce<0>(sums, two_sums());
-        if (!DSUM)
+        if (!DSUM && !AGAIN)
             ring.refill(share);
         real mean_g = CENTRED ? rstd * sums.a * per : 0, mean_gn = rstd * sums.b * per;
         if (here)
 #pragma unroll
             for (int p = 0; p < PIECES; p++)
                 if (has(p, span)) {
+                    int at = AGAIN ? 0 : p;
                     real out[VEC], more[VEC] = {};
+                    if (AGAIN) {
+                        normalise(n[at], x_row, p, rstd, less);
+                        to_reals(load_plain<VEC>(dy_row + piece_at(p)), g[at]);
+                        w.scale(p, g[at]);
+                    }
                     if (DSUM)
                         to_reals(load_plain<VEC>(ring.row(1 + DSUM, within) + piece_at(p)), more);
 #pragma unroll
                     for (int k = 0; k < VEC; k++)
-                        out[k] = rstd * g[p][k] - (mean_g + n[p][k] * mean_gn) + more[k];
+                        out[k] = rstd * g[at][k] - (mean_g + n[at][k] * mean_gn) + more[k];
                     store(dx + row * width + piece_at(p), from_reals<T, VEC>(out));
                 }
-        if (DSUM) {
+        if (DSUM || AGAIN) {
             team_barrier();
             ring.refill(share);
         }

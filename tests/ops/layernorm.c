@@ -1,6 +1,7 @@
 /* Layernorm where the table's samples do not go: far from zero, mixed dtypes, bad shapes. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "../test.h"
 #include "cupola/grad.h"
@@ -84,4 +85,35 @@ TEST(layernorm_bad_shapes_get_a_sentence)
                            &sum) == CUP_SHAPE);
     EXPECT_CONTAINS(cup_error_text(c), "must have one shape");
     cup_context_free(c);
+}
+
+/* A result of over 32 MB is written around the caches: the same bits as those of a few rows. */
+static void check_large(cup_dtype dtype)
+{
+    enum { ROWS = 4100, WIDTH = 4098 };
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_tensor *x = cup_uniform(c, dtype, (int64_t[]){ROWS, WIDTH}, 2, -1, 1);
+    cup_tensor *results[2] = {NULL};
+    EXPECT(cup_add_layernorm(c, x, x, NULL, NULL, 1e-5, &results[0], &results[1]) == CUP_OK);
+    size_t size = (size_t)cup_dtype_size(dtype), row = WIDTH * size;
+    char *whole = malloc(ROWS * row), *part = malloc(2 * row);
+    for (int k = 0; k < 2; k++) {
+        EXPECT(cup_tensor_read(results[k], whole, ROWS * row) == CUP_OK);
+        for (int64_t i = 0; i < ROWS; i += 1366) {
+            cup_tensor *in = cup_slice(c, x, (int64_t[]){i, 0}, 2, (int64_t[]){2, -1}, 2);
+            cup_tensor *few[2] = {NULL};
+            EXPECT(cup_add_layernorm(c, in, in, NULL, NULL, 1e-5, &few[0], &few[1]) == CUP_OK);
+            EXPECT(cup_tensor_read(few[k], part, 2 * row) == CUP_OK);
+            EXPECT(!memcmp(part, whole + (size_t)i * row, 2 * row));
+        }
+    }
+    free(whole);
+    free(part);
+    cup_context_free(c);
+}
+
+TEST(layernorm_of_many_rows_is_that_of_a_few)
+{
+    check_large(CUP_F32);
+    check_large(CUP_BF16);
 }

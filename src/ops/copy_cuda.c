@@ -7,6 +7,7 @@
 #include "ops/copy.h"
 #include "ops/loop.h"
 
+#define BAND 1        /* tiles below each other that are taken one after another */
 #define TILE_LEAST 16 /* sizes from which a transposition goes through tiles */
 #define Y 0           /* the tensors of the nest */
 #define X 1
@@ -86,12 +87,13 @@ static cup_status launch_tiles(const copying *c, const cup__loop *loop, int acro
     int64_t rows = loop->size[down], columns = loop->size[across];
     int side = side_of(c->size, rows, columns);
     int64_t tiles_across = (columns + side - 1) / side, tiles_down = (rows + side - 1) / side;
+    int64_t bands = (tiles_down + BAND - 1) / BAND;
     tiles_call argument = {.y = c->y,
                            .x = c->x,
                            .rows = (unsigned)rows,
                            .columns = (unsigned)columns,
                            .across = divisor_of(tiles_across),
-                           .down = divisor_of(tiles_down),
+                           .down = divisor_of(bands),
                            .x_row = loop->stride[X][down],
                            .y_column = loop->stride[Y][across]};
     for (int d = down; d-- > 0;) {
@@ -104,12 +106,13 @@ static cup_status launch_tiles(const copying *c, const cup__loop *loop, int acro
     int most = 16 / c->size;
     cup__knob knobs[] = {{"SIZE", c->size}, {"SIDE", side},
                          {"ACROSS", width_of(c->x, c->size, common_step(loop, X, across), most)},
-                         {"DOWN", width_of(c->y, c->size, common_step(loop, Y, down), most)}};
+                         {"DOWN", width_of(c->y, c->size, common_step(loop, Y, down), most)},
+                         {"BAND", BAND}};
     cup__cuda *gpu = cup__cuda_of(c->call->c->device);
-    cup__kernel *kernel = cup__kernel_get(gpu, "transpose.cu", "transpose_fwd", knobs, 4);
+    cup__kernel *kernel = cup__kernel_get(gpu, "transpose.cu", "transpose_fwd", knobs, 5);
     if (!kernel)
         return c->call->c->error.status;
-    cup__grid grid = {.x = loop->count / rows / columns * tiles_across * tiles_down,
+    cup__grid grid = {.x = loop->count / rows / columns * tiles_across * bands * BAND,
                       .threads = COPY_THREADS};
     return cup__launch(gpu, kernel, grid, CUP__ARG(argument));
 }

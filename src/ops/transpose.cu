@@ -1,6 +1,7 @@
 /* Transposes matrices [rows, columns], neighbours along columns in x, along rows in y, through
- * tiles of SIDE x SIDE elements in shared memory. Grid: one block of 256 threads a tile, tiles
- * across fastest, then down, then matrices. Bytes: every element read and written once, each in
+ * tiles of SIDE x SIDE elements in shared memory. Grid: one block of 256 threads a tile, BAND
+ * tiles down fastest, then across, then bands down, then matrices, so that what blocks that run at
+ * once read and write lies together. Bytes: every element read and written once, each in
  * runs of SIDE elements and accesses of up to 16 bytes; ACROSS and DOWN are how many neighbours
  * the alignment of x and y lets one access have.
  *
@@ -24,6 +25,9 @@
 #define DOWN (16 / SIZE)
 #endif
 
+#ifndef BAND
+#define BAND 1 /* tiles below each other that are taken one after another */
+#endif
 #define G (SIZE < 4 ? 4 / SIZE : 1)   /* elements of a word in shared memory */
 #define C (16 / SIZE)                 /* elements of 16 bytes */
 #define PITCH (SIDE / G)              /* words of a column */
@@ -92,6 +96,47 @@ DEVICE unsigned split(unsigned *index, const divisor &d)
     return place;
 }
 
+/* The word of shared memory that holds rows G w and on of a column. */
+DEVICE word word_at(const word *tile, int column, int w)
+{
+    return tile[column * PITCH + (w ^ 4 * (column / C % 8))];
+}
+
+/* Where y's columns begin anywhere: lanes write words side by side, each from where in y a word
+ * may stand, put together from two of shared memory; elements before the first and behind the last
+ * stand alone. */
+DEVICE void write_words(const tiles_call &c, const word *tile, element *y, int rows, int columns)
+{
+    int lane = (int)threadIdx.x % 32, most = rows < SIDE ? rows : SIDE;
+    for (int column = (int)threadIdx.x / 32; column < SIDE && column < columns;
+         column += COPY_THREADS / 32) {
+        element *to = y + column * c.y_column;
+        int alone = (int)((G - (uint64_t)to / SIZE % G) % G);
+        alone = alone < most ? alone : most;
+        for (int w = lane; w < PITCH; w += 32) {
+            int row = w * G + alone;
+            union column low, high, out;
+            low.whole = word_at(tile, column, w);
+            if (w == 0)
+                for (int k = 0; k < alone; k++)
+                    to[k] = low.at[k];
+            if (row >= most)
+                continue;
+            high.whole = low.whole;
+            if (alone && w + 1 < PITCH)
+                high.whole = word_at(tile, column, w + 1);
+#pragma unroll
+            for (int k = 0; k < G; k++)
+                out.at[k] = k + alone < G ? low.at[(k + alone) % G] : high.at[(k + alone) % G];
+            if (row + G <= most)
+                *(word *)(to + row) = out.whole;
+            else
+                for (int k = 0; k < most - row; k++)
+                    to[row + k] = out.at[k];
+        }
+    }
+}
+
 /* One tile, from its first elements on. All of a whole one exists. */
 template <bool Whole>
 DEVICE void move_tile(const tiles_call &c, word *tile, element *y, const element *x, int rows,
@@ -124,6 +169,10 @@ DEVICE void move_tile(const tiles_call &c, word *tile, element *y, const element
         }
     }
     __syncthreads();
+    if (DOWN * SIZE < 8 && C > 2) {
+        write_words(c, tile, y, rows, columns);
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < ITEMS * G; i++) {
         int item = i * COPY_THREADS + (int)threadIdx.x;
@@ -142,7 +191,13 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
 {
     __shared__ __align__(16) word tile[SIDE * PITCH];
     unsigned index = blockIdx.x;
-    unsigned column = split(&index, c.across) * SIDE, row = split(&index, c.down) * SIDE;
+    unsigned down = index % BAND, band;
+    index /= BAND;
+    unsigned column = split(&index, c.across) * SIDE;
+    band = split(&index, c.down);
+    unsigned row = (band * BAND + down) * SIDE;
+    if (row >= c.rows)
+        return;
     const element *x = (const element *)c.x + row * c.x_row + column;
     element *y = (element *)c.y + column * c.y_column + row;
 #pragma unroll 1

@@ -316,6 +316,7 @@ static int run(cli_call *call)
     r.c = cup_context_new(
         &(cup_options){.device = r.given->device, .threads = (int)r.given->threads,
                        .deterministic = r.given->deterministic,
+                       .memory_limit = r.given->memory_limit,
                        .memory_share = r.given->memory_share});
     int code = run_with(&r);
     int drawn = draw_memory(&r);

@@ -14,6 +14,7 @@ typedef struct train_given {
     int64_t layers, heads, kv_heads, width, hidden, context, vocabulary;
     int64_t batch, accumulate, steps, warmup, evaluate_every, evaluate_texts, save_every;
     int64_t seed, sample, threads, logits_memory;
+    int64_t memory_limit;
     double memory_share, dropout, lr, lr_end, beta1, beta2, momentum, weight_decay, clip;
 } train_given;
 

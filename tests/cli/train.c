@@ -239,6 +239,18 @@ TEST(train_refuses_what_cannot_be)
     expect_refusals(folder, list, sizeof list / sizeof *list);
 }
 
+TEST(train_with_limited_memory)
+{
+    const char *folder = work_folder();
+    EXPECT_INT(cupola(folder, "train --data text.txt --out a --steps 2 --deterministic " TINY), 0);
+    EXPECT_INT(cupola(folder, "train --data text.txt --out b --steps 2 --memory-limit 99999 " TINY),
+               4);
+    EXPECT_CONTAINS(out, "out of memory");
+    EXPECT_INT(cupola(folder, "train --data text.txt --out c --steps 2 --memory-page m.html " TINY),
+               2);
+    EXPECT_CONTAINS(out, "--memory-page");
+}
+
 TEST(train_resume_refuses_what_differs)
 {
     static const refusal list[] = {

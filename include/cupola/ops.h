@@ -294,8 +294,8 @@ CUP_API cup_tensor *cup_log_softmax(cup_context *c, cup_tensor *x, int axis);
 /* (logits, targets): mean over the rows of -log softmax of logits at the target, without rows
  * whose target is ignore_index; f32 for 16-bit logits. label_smoothing spreads that part of the
  * target over all classes; z_loss adds so much of logsumexp squared; when not 0, only the first
- * columns are classes. in_place gives the logits up: they become their gradient. A bad target
- * is an error, on a GPU NaN */
+ * columns are classes. in_place: a recorded call overwrites the logits by their gradient. A bad
+ * target is an error, on a GPU NaN */
 CUP_API cup_tensor *cup_cross_entropy(cup_context *c, cup_tensor *logits, cup_tensor *targets,
                                       int64_t ignore_index, double label_smoothing, double z_loss,
                                       int64_t columns, bool in_place);

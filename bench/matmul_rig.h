@@ -15,7 +15,9 @@
 #define COUNT(array) (int)(sizeof(array) / sizeof *(array))
 #define FLUSH ((size_t)256 << 20)
 #define ROUNDS 9
+#ifndef COMPARED
 #define COMPARED ((size_t)1 << 25) /* elements at the end of large results */
+#endif
 
 #define NT false, true
 #define NN false, false
@@ -109,7 +111,8 @@ static int64_t padded(int64_t count)
 /* The product of a shape in the rig's memory; lines are padded to multiples of 8 elements. */
 static cup__product product_of(rig *r, const shape *s, int which)
 {
-    cup__product p = {.dtype = (cup_dtype)s->dtype, .m = s->m, .n = s->n, .k = s->k,
+    cup__product p = {.dtype = (cup_dtype)s->dtype, .y_dtype = (cup_dtype)s->dtype, .factor = 1,
+                      .m = s->m, .n = s->n, .k = s->k,
                       .batch_count = s->batch};
     int64_t a_line = padded(s->ta ? s->m : s->k), b_line = padded(s->tb ? s->k : s->n);
     p.a = (cup__matrix){.data = r->a, .row = s->ta ? 1 : a_line, .column = s->ta ? a_line : 1};

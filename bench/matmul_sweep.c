@@ -26,7 +26,9 @@ static const named_plan plans[] = {
     C(256, 128, 4, 2, 1), C(256, 128, 4, 1, 2), C(256, 192, 3, 2, 1), C(128, 64, 8, 1, 1),
     P(128, 192, 4, 1, 1), P(128, 192, 4, 2, 1), P(128, 192, 4, 1, 2), P(128, 128, 6, 1, 1),
     P(128, 128, 6, 2, 1), P(128, 128, 6, 1, 2), P(64, 256, 4, 1, 1),  P(64, 256, 4, 2, 1),
-    P(192, 128, 4, 1, 2), P(64, 128, 8, 1, 1),  S(64, 128, 8, 1, 1),  S(64, 64, 12, 1, 1),
+    P(192, 128, 4, 1, 2), P(128, 160, 4, 1, 1), P(128, 160, 4, 2, 1), C(256, 160, 4, 1, 1),
+    P(128, 96, 6, 1, 1),  C(128, 224, 4, 1, 1), S(64, 224, 5, 1, 1),  P(64, 128, 8, 1, 1),
+    S(64, 128, 8, 1, 1),  S(64, 64, 12, 1, 1),
 };
 
 static void check_one(rig *r, const shape *s, const named_plan *n)
@@ -83,7 +85,7 @@ static void check(rig *r)
 {
     int count = 0;
     for (int layout = 0; layout < 4; layout++)
-        for (int i = 0; i < COUNT(sizes); i++) {
+        for (int i = 0; i < (layout == 2 ? COUNT(sizes) : 6); i++) {
             shape s = {sizes[i][0], sizes[i][1], sizes[i][2], 1, layout & 1, layout & 2,
                        false, false, false, 1, CUP_BF16};
             check_shape(r, &s, &count);
@@ -103,6 +105,10 @@ static void check(rig *r)
         {1000, 776, 1032, 1, false, true, false, false, false, 1, CUP_F16},
         {520, 776, 2056, 1, false, true, false, false, false, 3, CUP_BF16},
         {520, 776, 2056, 1, true, false, false, false, false, 8, CUP_BF16},
+        {100, 264, 8200, 1, false, true, true, true, true, 2, CUP_BF16},
+        {4097, 2056, 456, 1, false, true, false, false, false, 2, CUP_BF16},
+        {2050, 3080, 1032, 1, false, false, true, true, true, 2, CUP_BF16},
+        {600, 520, 1032, 5, false, true, false, false, false, 2, CUP_BF16},
     };
     for (int i = 0; i < COUNT(more); i++)
         check_shape(r, &more[i], &count);

@@ -69,7 +69,7 @@ static cup__scaling scaling_of(rig *r, const job *j)
 
 static cup__product product(rig *r, const job *j, const cup__scaling *s, int which)
 {
-    cup__product p = {.dtype = (cup_dtype)j->dtype,
+    cup__product p = {.dtype = (cup_dtype)j->dtype, .factor = 1,
                       .m = j->m,
                       .n = j->n,
                       .k = j->k,

@@ -403,6 +403,37 @@ CUP_API cup_tensor *cup_scaled_matmul(cup_context *c, cup_tensor *a, cup_tensor 
 CUP_API cup_tensor *cup_grouped_matmul(cup_context *c, cup_tensor *x, cup_tensor *weight,
                                        cup_tensor *offsets, bool transpose_weight);
 
+/* (x, weight, bias?) -> y: relu(linear(x, weight, bias)) in one pass */
+CUP_API cup_tensor *cup_linear_relu(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                    cup_tensor *bias);
+
+/* (x, weight, bias?): silu(linear(x, weight, bias)) in one pass */
+CUP_API cup_tensor *cup_linear_silu(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                    cup_tensor *bias);
+
+/* (x, weight, bias?): silu(gate) up in one pass, where linear(x, weight, bias) is gate and up
+ * side by side: weight is [2N,K], bias [2N] */
+CUP_API cup_tensor *cup_linear_swiglu(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                      cup_tensor *bias);
+
+/* (x, weight, residual, bias?): linear(x, weight, bias) + residual in one pass; residual has
+ * the shape of y */
+CUP_API cup_tensor *cup_linear_add(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                   cup_tensor *residual, cup_tensor *bias);
+
+/* (a, b) -> y: factor times matmul(a, b) */
+CUP_API cup_tensor *cup_matmul_scaled(cup_context *c, cup_tensor *a, cup_tensor *b,
+                                      bool transpose_a, bool transpose_b, double factor);
+
+/* (y, a, b): writes matmul(a, b) into y, whatever was there; y has the dtype of a and b, or
+ * f32, which then takes the sums as they are */
+CUP_API cup_status cup_matmul_into(cup_context *c, cup_tensor *y, cup_tensor *a, cup_tensor *b,
+                                   bool transpose_a, bool transpose_b);
+
+/* (y, a, b): adds matmul(a, b) to y in place; y has the dtype of a and b, or f32 */
+CUP_API cup_status cup_matmul_add(cup_context *c, cup_tensor *y, cup_tensor *a, cup_tensor *b,
+                                  bool transpose_a, bool transpose_b);
+
 /* (x, weight, scale, bias?) -> y: x w^T + bias for x [..,K] and w = scale weight, where weight
  * [N,K] is i8 and each scale of [N,G] is for K / G elements of a row */
 CUP_API cup_tensor *cup_linear_int8(cup_context *c, cup_tensor *x, cup_tensor *weight,

@@ -53,65 +53,115 @@ static cup_status check_saved(cup_context *c, const cup__node *node)
     return CUP_OK;
 }
 
-static cup_status gradient_of(cup_context *c, cup__node *node, cup_tensor **d_in)
+/* What gradient_of works with, for each input or for each value of a node. */
+typedef struct workings {
+    cup_tensor **values, **pre, **sum;
+    cup__shape *shapes;
+    bool *wanted;
+} workings;
+
+static bool workings_make(workings *w, const cup__node *node)
 {
-    int values = node->in_count + node->out_count;
-    cup_tensor **tensors = cup__malloc((size_t)values * sizeof *tensors);
-    cup__shape *shapes = cup__malloc((size_t)values * sizeof *shapes);
-    bool *wanted = cup__malloc((size_t)node->in_count * sizeof *wanted);
-    cup_status status = CUP_MEMORY;
-    if (!tensors || !shapes || !wanted) {
-        cup__fail(&c->error, CUP_MEMORY, "out of host memory in backward");
-        goto done;
-    }
-    for (int i = 0; i < values; i++) {
-        tensors[i] = node->in[i].tensor;
-        shapes[i] = node->in[i].shape;
-    }
-    for (int i = 0; i < node->in_count; i++)
-        wanted[i] = node->edges[i].parameter || node->edges[i].node;
-    cup__grad g = {
-        .c = c,
-        .row = node->row,
-        .attributes = node->attributes,
-        .in_count = node->in_count,
-        .out_count = node->out_count,
-        .in = tensors,
-        .out = tensors + node->in_count,
-        .in_shape = shapes,
-        .out_shape = shapes + node->in_count,
-        .wanted = wanted,
-        .d_out = node->d_out,
-        .d_in = d_in,
-        .sequence = node->sequence,
+    size_t values = (size_t)(node->in_count + node->out_count), count = (size_t)node->in_count;
+    *w = (workings){
+        .values = cup__calloc(values, sizeof *w->values),
+        .pre = cup__calloc(count, sizeof *w->pre),
+        .sum = cup__calloc(count, sizeof *w->sum),
+        .shapes = cup__calloc(values, sizeof *w->shapes),
+        .wanted = cup__calloc(count, sizeof *w->wanted),
     };
-    status = node->row->op->gradient(&g);
-done:
-    cup__free(tensors);
-    cup__free(shapes);
-    cup__free(wanted);
+    return w->values && w->pre && w->sum && w->shapes && w->wanted;
+}
+
+static void workings_free(workings *w)
+{
+    cup__free(w->values);
+    cup__free(w->pre);
+    cup__free(w->sum);
+    cup__free(w->shapes);
+    cup__free(w->wanted);
+}
+
+static void look_around(cup_context *c, const cup__node *node, workings *w)
+{
+    for (int i = 0; i < node->in_count + node->out_count; i++) {
+        w->values[i] = node->in[i].tensor;
+        w->shapes[i] = node->in[i].shape;
+    }
+    for (int i = 0; i < node->in_count; i++) {
+        const cup__edge *edge = &node->edges[i];
+        w->wanted[i] = edge->parameter || edge->node;
+        cup_tensor *sum = edge->parameter ? edge->parameter->grad : NULL;
+        if (edge->node) {
+            const cup__node *from = c->tape->nodes[edge->node - 1];
+            sum = from->d_out[edge->output];
+            bool keeps = from->row == &cup__rows[CUP__OP_linear_gelu] ||
+                         from->row == &cup__rows[CUP__OP_linear_swiglu];
+            if (keeps && edge->output == 0)
+                w->pre[i] = from->out[1].tensor;
+        }
+        w->sum[i] = sum && is_ours_alone(sum) ? sum : NULL;
+    }
+}
+
+static cup_status gradient_of(cup_context *c, cup__node *node, cup_tensor **d_in,
+                              cup_tensor **d_pre)
+{
+    workings w;
+    cup_status status = CUP_MEMORY;
+    if (!workings_make(&w, node)) {
+        cup__fail(&c->error, CUP_MEMORY, "out of host memory in backward");
+    } else {
+        look_around(c, node, &w);
+        cup__grad g = {
+            .c = c,
+            .row = node->row,
+            .attributes = node->attributes,
+            .in_count = node->in_count,
+            .out_count = node->out_count,
+            .in = w.values,
+            .out = w.values + node->in_count,
+            .in_shape = w.shapes,
+            .out_shape = w.shapes + node->in_count,
+            .wanted = w.wanted,
+            .d_out = node->d_out,
+            .d_in = d_in,
+            .pre = w.pre,
+            .d_pre = d_pre,
+            .sum = w.sum,
+            .sequence = node->sequence,
+        };
+        status = node->row->op->gradient(&g);
+    }
+    workings_free(&w);
     return status == CUP_OK ? c->error.status : status;
 }
 
-static cup_status deliver(cup_context *c, const cup__edge *edge, cup_tensor *d)
+static cup_status deliver(cup_context *c, const cup__edge *edge, int output, cup_tensor *d)
 {
+    if (!d || !(edge->parameter || edge->node))
+        return CUP_OK;
     if (edge->parameter)
         return add_to_parameter(c, edge->parameter, d);
     cup__node *target = c->tape->nodes[edge->node - 1];
-    return cup__grad_add(c, &target->d_out[edge->output], d);
+    return cup__grad_add(c, &target->d_out[output], d);
 }
 
 static cup_status step_back(cup_context *c, cup__node *node)
 {
     CUP_TRY(check_saved(c, node));
-    cup_tensor **d_in = cup__calloc((size_t)node->in_count, sizeof *d_in);
+    size_t count = (size_t)node->in_count;
+    cup_tensor **d_in = cup__calloc(2 * count, sizeof *d_in), **d_pre = d_in + count;
     if (!d_in)
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory in backward");
-    cup_status status = node->row ? gradient_of(c, node, d_in)
+    cup_status status = node->row ? gradient_of(c, node, d_in, d_pre)
                                   : cup__recompute_backward(c, node, d_in);
-    for (int i = 0; i < node->in_count && status == CUP_OK; i++)
-        if (d_in[i] && (node->edges[i].parameter || node->edges[i].node))
-            status = deliver(c, &node->edges[i], d_in[i]);
+    for (int i = 0; i < node->in_count && status == CUP_OK; i++) {
+        const cup__edge *edge = &node->edges[i];
+        status = deliver(c, edge, edge->output, d_in[i]);
+        if (status == CUP_OK)
+            status = deliver(c, edge, 1, d_pre[i]);
+    }
     cup__free(d_in);
     return status;
 }

@@ -64,6 +64,31 @@ DEVICE float gelu_short(float x)
     return 0.5f * x + 0.5f * x * t;
 }
 
+/* The derivative of gelu, as short. */
+DEVICE float gelu_slope_short(float x)
+{
+    float t, s = x * x, u = x * (0.79788456f + 0.035677408f * s);
+    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(u));
+    return 0.5f + 0.5f * t + 0.5f * x * (1.0f - t * t) * (0.79788456f + 0.10703222f * s);
+}
+
+/* x / (1 + exp(-x)), as short. */
+DEVICE float silu_short(float x)
+{
+    float t;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(0.5f * x));
+    return 0.5f * x + 0.5f * x * t;
+}
+
+/* Its derivative. */
+DEVICE float silu_slope_short(float x)
+{
+    float t;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(0.5f * x));
+    float s = 0.5f + 0.5f * t;
+    return s * (1.0f + x * (1.0f - s));
+}
+
 DEVICE float gelu_exact(float x)
 {
     float u = 0.79788456f * (x + 0.044715f * x * x * x);
@@ -82,6 +107,10 @@ template <typename Element, typename Real> DEVICE Real activated(Real x)
     if (sizeof(Element) == 2)
         return (Real)gelu_short((float)x);
     return gelu_exact(x);
+#elif ACTIVATION == PRODUCT_RELU
+    return x < 0 ? (Real)0 : x;
+#elif ACTIVATION == PRODUCT_SILU
+    return (Real)silu_short((float)x);
 #else
     return x;
 #endif

@@ -12,6 +12,14 @@
 
 /* The activations, as cup__activation counts them. */
 #define PRODUCT_GELU 1
+#define PRODUCT_RELU 2 /* these by matmul_sm90.cu only */
+#define PRODUCT_SILU 3
+#define PRODUCT_SWIGLU 4 /* silu of the first n columns times the next n */
+
+/* What is done with a matrix that lies as y does. */
+#define PRODUCT_ADD 1       /* added to the result */
+#define PRODUCT_GELU_GRAD 2 /* the result is multiplied by the derivative of gelu there */
+#define PRODUCT_SWIGLU_GRAD 3 /* it is two matrices side by side, and y, too: back through swiglu */
 
 /* How the codes of 8-bit matrices are scaled: not; all of a, and all of b, alike; by line, which is
  * a row of a or a column of b; by line or block of 128 lines, and by block of 128 of k. */

@@ -8,7 +8,9 @@
 typedef struct wgmma_call {
     const void *bias;      /* n elements, two at a time aligned; or null */
     void *y, *pre;         /* for results that a tensor map cannot describe */
+    const void *other;     /* a matrix that lies as y does; or null */
     long long y_row, y_batch[2];
+    float factor;          /* of a b */
     int m, n;
     int k_tiles;           /* of TILE_K, of all terms; and of one term */
     int term_tiles;
@@ -18,8 +20,8 @@ typedef struct wgmma_call {
     int parts, part_tiles; /* into how many parts k is cut, and of how many tiles */
     int batch_inner;       /* matrices of the innermost batch dimension */
     int a_batch[2], b_batch[2]; /* 1 where the operand moves with the batch dimension */
-    float *partial;        /* sums of parts, and how many have come for each tile; zero between */
-    unsigned *arrived;     /* calls */
+    float *partial;        /* sums of parts, and how many have come and gone for each tile; zero */
+    unsigned *arrived;     /* between calls */
     product_scale a_scale, b_scale;
     const int *groups; /* the table of group_count groups */
     int group_count;

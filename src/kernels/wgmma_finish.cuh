@@ -7,27 +7,11 @@
 #include "product.cuh"
 #include "tma.cuh"
 #include "wgmma_call.cuh"
+#include "wgmma_other.cuh"
 
 #ifndef STAGING_BUFFERS /* of a warp */
 #define STAGING_BUFFERS 2
 #endif
-
-/* What shared memory holds; the first two at multiples of 1024 bytes. */
-struct layout {
-    uint32_t stages, staging, barriers;
-    char *bias, *scales;
-    unsigned *last;
-};
-
-/* One unit of work. */
-struct unit {
-    int row, column;    /* of y, where the tile of this block begins */
-    int row_end;        /* with GROUPS of rows, where those of the group end */
-    int k_first, depth; /* with GROUPS of k, where that begins, and what is left of the last tile */
-    int batch[2];
-    int k, k_tiles;     /* the part of k, in tiles */
-    int tile, part;
-};
 
 typedef float sums[BLOCKS_M][SUMS];
 
@@ -36,85 +20,176 @@ struct crew {
     int group, thread, warp;
 };
 
-/* Vectors of a part that are on their way at a time: as many as registers are left for. */
-#define PARTS_BATCH (BLOCKS_M * SUMS / 4 <= 32 && BLOCKS_M * SUMS % 64 == 0 ? 16 : 8)
+#define CREWS (PINGPONG ? 1 : CONSUMERS)    /* warpgroups that own a part of a tile */
+#define CHUNK_SUMS (STAGE_COLUMNS / 2)      /* of the columns that are staged at a time */
+#define CHUNKS (BLOCKS_M * SUMS / CHUNK_SUMS)
+/* Vectors of four sums that are on their way at a time: as many as registers are left for. */
+#define BATCH_VECTORS (BLOCKS_M * SUMS >= 160 || STAGE_COLUMNS < 64 ? 4 : 8)
 
-/* Adds up the parts of k. True for the part that came last, whose sums are then those of all. */
-DEVICE bool add_parts(const wgmma_call &c, const unit &u, const crew &w, const layout &at,
-                      sums &sum)
+/* Whether this part of the tile finishes a chunk of the warpgroup's sums. */
+DEVICE bool is_mine(const unit &u, int chunk)
 {
-    const int vectors = BLOCKS_M * SUMS / 4, crews = PINGPONG ? 1 : CONSUMERS;
-    long long slot = (long long)u.tile * crews + (PINGPONG ? 0 : w.group);
-    float4 *mine = (float4 *)c.partial + (slot * c.parts * vectors) * 128 + w.thread;
+    return !PARTS || (u.mine >> chunk & 1);
+}
+
+/* The chunks that part number `part` finishes, a bit for each. */
+DEVICE unsigned chunks_of(const wgmma_call &c, int part)
+{
+    unsigned mine = 0;
+#pragma unroll 1
+    for (int chunk = part; chunk < CHUNKS; chunk += c.parts)
+        mine |= 1u << chunk;
+    return mine;
+}
+
+/* Waits until so many have come. All blocks of a tile are at work, as no block waits for one that
+ * comes after it in the order of tiles. */
+DEVICE void wait_for(const unsigned *arrived, unsigned count)
+{
+    unsigned now;
+    uint64_t since = WATCHDOG ? nanoseconds() : 0;
+    do {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(arrived) : "memory");
+        if (WATCHDOG && nanoseconds() - since > WATCHDOG)
+            __trap();
+    } while (now < count);
+}
+
+/* Adds to vectors of sums what the other parts have, in the order of parts. */
+DEVICE void add_others(const wgmma_call &c, const unit &u, const float4 *from, float *mine)
+{
+#pragma unroll 1
+    for (int part = 0; part < c.parts; part++) {
+        if (part == u.part)
+            continue;
+        const float4 *other = from + (long long)part * (BLOCKS_M * SUMS / 4 * 128);
+        float4 v[BATCH_VECTORS];
+#pragma unroll
+        for (int i = 0; i < BATCH_VECTORS; i++)
+            v[i] = __ldcg(other + i * 128);
+#pragma unroll
+        for (int i = 0; i < BATCH_VECTORS; i++) {
+            mine[4 * i] += v[i].x;
+            mine[4 * i + 1] += v[i].y;
+            mine[4 * i + 2] += v[i].z;
+            mine[4 * i + 3] += v[i].w;
+        }
+    }
+}
+
+/* The warpgroups that have the parts of a tile hand each other what each of them finishes. */
+DEVICE void join_parts(const wgmma_call &c, const unit &u, const crew &w, sums &sum)
+{
+    const int vectors = BLOCKS_M * SUMS / 4, each = CHUNK_SUMS / 4;
+    long long slot = (long long)u.tile * CREWS + (PINGPONG ? 0 : w.group);
+    float4 *all = (float4 *)c.partial + slot * c.parts * vectors * 128 + w.thread;
+    float4 *mine = all + (long long)u.part * vectors * 128;
+    unsigned *arrived = c.arrived + slot;
     float *flat = &sum[0][0];
+    if (c.parts == 1)
+        return;
 #pragma unroll
     for (int i = 0; i < vectors; i++)
-        __stcg(mine + (long long)(u.part * vectors + i) * 128,
-               make_float4(flat[4 * i], flat[4 * i + 1], flat[4 * i + 2], flat[4 * i + 3]));
+        if (!is_mine(u, i / each))
+            __stcg(mine + i * 128, make_float4(flat[4 * i], flat[4 * i + 1], flat[4 * i + 2],
+                                               flat[4 * i + 3]));
     __threadfence();
     meet(1 + w.group, 128);
     if (w.thread == 0) {
-        unsigned count = atomicAdd(c.arrived + slot, 1);
-        at.last[w.group] = count == (unsigned)c.parts - 1;
-        if (count == (unsigned)c.parts - 1)
-            c.arrived[slot] = 0;
+        atomicAdd(arrived, 1);
+        wait_for(arrived, c.parts);
         __threadfence();
     }
     meet(1 + w.group, 128);
-    bool last = at.last[w.group];
-    if (!last)
-        return false;
-    __threadfence();
 #pragma unroll
-    for (int i = 0; i < vectors; i += PARTS_BATCH)
-#pragma unroll 1
-        for (int part = 0; part < c.parts; part++) {
-            float4 v[PARTS_BATCH];
-#pragma unroll
-            for (int j = 0; j < PARTS_BATCH; j++)
-                v[j] = __ldcg(mine + (long long)(part * vectors + i + j) * 128);
-#pragma unroll
-            for (int j = 0; j < PARTS_BATCH; j++) {
-                float *to = flat + 4 * (i + j);
-                to[0] = v[j].x + (part ? to[0] : 0);
-                to[1] = v[j].y + (part ? to[1] : 0);
-                to[2] = v[j].z + (part ? to[2] : 0);
-                to[3] = v[j].w + (part ? to[3] : 0);
-            }
-        }
-    return true;
+    for (int i = 0; i < vectors; i += BATCH_VECTORS)
+        if (is_mine(u, i / each))
+            add_others(c, u, all + i * 128, flat + 4 * i);
+    meet(1 + w.group, 128);
+    if (w.thread == 0 && atomicAdd(arrived, 1) == 2 * (unsigned)c.parts - 1)
+        *arrived = 0;
 }
 
-/* Eight values of sixteen columns of 8 rows and the 8 below: what a sum becomes in y, or in pre. */
-template <bool Pre>
-DEVICE void completed(const float *sum, const result *bias, int column, float (&v)[8])
+/* Two elements of a tile's bias; zeros beyond the edge. */
+DEVICE vec<result, 2> load_bias(const wgmma_call &c, int column, int at)
+{
+    const result *from = (const result *)c.bias;
+    vec<result, 2> two = {};
+    if (SWIGLU && at >= COLUMNS) {
+        at -= COLUMNS;
+        from += c.n;
+    }
+    if (column + at + 1 < c.n)
+        two = load<2>(from + column + at);
+    else if (column + at < c.n)
+        two.at[0] = from[column + at];
+    return two;
+}
+
+/* Eight values of sixteen columns of 8 rows and the 8 below: the product with its bias. */
+DEVICE void biased(const wgmma_call &c, const float *sum, const result *bias, float (&v)[8])
 {
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        v[i] = sum[i];
+        v[i] = FACTOR ? c.factor * sum[i] : sum[i];
     if (HAS_BIAS)
 #pragma unroll
         for (int i = 0; i < 8; i += 4) {
-            vec<result, 2> two = load_plain<2>(bias + column + 2 * i + lane() % 4 * 2);
+            vec<result, 2> two = load_plain<2>(bias + 2 * i + lane() % 4 * 2);
             v[i] += to_real(two.at[0]);
             v[i + 1] += to_real(two.at[1]);
             v[i + 2] += to_real(two.at[0]);
             v[i + 3] += to_real(two.at[1]);
         }
-    if (!Pre)
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            v[i] = activated<result>(v[i]);
 }
 
-/* Puts them where TMA looks for them: 16-byte pieces of lines of 128 bytes, mixed by the line. */
+/* Which values of a tile go out: of y, or before the activation; of the two halves that swiglu has
+ * before, and its gradient as y. */
+enum outlet { TO_Y, TO_PRE, TO_PRE_SECOND, TO_Y_SECOND };
+
+template <outlet Outlet>
+DEVICE void completed(const wgmma_call &c, const float *sum, const result *bias, int column,
+                      const other_tile &other, int row, float (&v)[8])
+{
+    const int second = SWIGLU ? TILE_N / 2 : 0, at = Outlet == TO_PRE_SECOND ? second : 0;
+    biased(c, sum + (column + at) / 2, bias + column + at, v);
+    if (Outlet == TO_PRE || Outlet == TO_PRE_SECOND)
+        return;
+    if (SWIGLU) {
+        float up[8];
+        biased(c, sum + (column + second) / 2, bias + column + second, up);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] = silu_short(v[i]) * up[i];
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v[i] = activated<result>(v[i]);
+    if (OTHER) {
+        float o[8], second[8] = {};
+        read_other(other, 0, row, column, o);
+        if (OTHER == PRODUCT_SWIGLU_GRAD && Outlet == TO_Y)
+            read_other(other, 1, row, column, second);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (OTHER == PRODUCT_ADD)
+                v[i] += o[i];
+            else if (OTHER == PRODUCT_GELU_GRAD)
+                v[i] *= gelu_slope_short(o[i]);
+            else if (Outlet == TO_Y_SECOND)
+                v[i] *= silu_short(o[i]);
+            else
+                v[i] *= second[i] * silu_slope_short(o[i]);
+    }
+}
+
 DEVICE void stage(uint32_t buffer, int column, const float (&v)[8])
 {
 #if Y_T == CUP_F32
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
         int r = lane() / 4 + i / 2 % 2 * 8, piece = (column + i / 4 * 8) / 4 + lane() % 4 / 2;
-        uint32_t to = buffer + r * 128 + ((piece ^ (r & 7)) << 4) + lane() % 2 * 8;
+        uint32_t to = staged_at(buffer, r, piece) + lane() % 2 * 8;
         asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(v[i]), "f"(v[i + 1])
                      : "memory");
     }
@@ -123,8 +198,7 @@ DEVICE void stage(uint32_t buffer, int column, const float (&v)[8])
 #pragma unroll
     for (int i = 0; i < 4; i++)
         words[i] = pack(v[2 * i], v[2 * i + 1], result());
-    int r = lane() % 16, piece = column / 8 + lane() / 16;
-    store_matrices(buffer + r * 128 + ((piece ^ (r & 7)) << 4), words);
+    store_matrices(staged_at(buffer, lane() % 16, column / 8 + lane() / 16), words);
 #endif
 }
 
@@ -134,10 +208,10 @@ DEVICE void put_elements(const wgmma_call &c, result *y, const unit &u, int row,
 {
     const int end = GROUPS == PRODUCT_GROUPS_OF_ROWS ? u.row_end : c.m;
     y += u.batch[0] * c.y_batch[0] + u.batch[1] * c.y_batch[1] + column;
-    const int each = STAGE_COLUMNS / 32; /* elements of a line that a lane takes */
+    const int each = 4 / sizeof(result); /* elements of a line that a lane takes */
 #pragma unroll 1
-    for (int r = 0; r < 16 && row + r < end; r++) {
-        uint32_t word, from = buffer + r * 128 + ((lane() / 4 ^ (r & 7)) << 4) + lane() % 4 * 4;
+    for (int r = 0; r < 16 && row + r < end && lane() < STAGE_LINE / 4; r++) {
+        uint32_t word, from = staged_at(buffer, r, lane() / 4) + lane() % 4 * 4;
         asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
         const result *values = (const result *)&word;
 #pragma unroll
@@ -149,25 +223,27 @@ DEVICE void put_elements(const wgmma_call &c, result *y, const unit &u, int row,
 }
 
 /* Takes 16 rows of STAGE_COLUMNS to y, or to pre. The warp's buffers are used in turn. */
-template <bool Pre>
+template <outlet Outlet>
 DEVICE void put_rows(const wgmma_call &c, const tensor_map &map, const unit &u, const layout &at,
                      const crew &w, const float *sum, const result *bias, int row, int j0,
                      int *turn)
 {
     uint32_t buffer = at.staging + ((w.group * 4 + w.warp) * STAGING_BUFFERS + *turn) * 2048;
     *turn = (*turn + 1) % STAGING_BUFFERS;
+    other_tile other = {at.other};
+    int line = row - u.row + lane() / 4;
     if (lane() == 0)
         tma_store_wait<STAGING_BUFFERS - 1>();
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < STAGE_COLUMNS; j += 16) {
         float v[8];
-        completed<Pre>(sum + (j0 + j) / 2, bias, j0 + j, v);
+        completed<Outlet>(c, sum, bias, j0 + j, other, line, v);
         stage(buffer, j, v);
     }
     if (Y_DIRECT || (GROUPS == PRODUCT_GROUPS_OF_ROWS && row + 16 > u.row_end)) {
         __syncwarp();
-        put_elements(c, (result *)(Pre ? c.pre : c.y), u, row, u.column + j0, buffer);
+        put_elements(c, (result *)(Outlet == TO_PRE ? c.pre : c.y), u, row, u.column + j0, buffer);
         if (lane() == 0)
             tma_store_commit(); /* so that buffers and stores stay in step */
         return;
@@ -177,7 +253,12 @@ DEVICE void put_rows(const wgmma_call &c, const tensor_map &map, const unit &u, 
     if (lane() == 0) {
         int matrix = GROUPS == PRODUCT_GROUPS_OF_ROWS ? 0 : u.batch[0];
         box b = {{u.column + j0, row, matrix, u.batch[1]}};
-        tma_store<2 + BATCH>(map, buffer, b);
+        if (SWIGLU && Outlet != TO_Y || OTHER == PRODUCT_SWIGLU_GRAD) {
+            b.at[2] = Outlet == TO_PRE_SECOND || Outlet == TO_Y_SECOND;
+            tma_store<3>(map, buffer, b);
+        } else {
+            tma_store<2 + BATCH>(map, buffer, b);
+        }
         tma_store_commit();
     }
 }
@@ -190,11 +271,17 @@ DEVICE void finish(const wgmma_call &c, const tensor_map &y, const tensor_map &p
 #pragma unroll
     for (int m = 0; m < BLOCKS_M; m++)
 #pragma unroll
-        for (int j = 0; j < TILE_N; j += STAGE_COLUMNS) {
+        for (int j = 0; j < COLUMNS; j += STAGE_COLUMNS) {
             int row = first + 64 * m;
+            if (!is_mine(u, (m * COLUMNS + j) / STAGE_COLUMNS))
+                continue;
             if (HAS_PRE)
-                put_rows<true>(c, pre, u, at, w, sum[m], bias, row, j, turn);
-            put_rows<false>(c, y, u, at, w, sum[m], bias, row, j, turn);
+                put_rows<TO_PRE>(c, pre, u, at, w, sum[m], bias, row, j, turn);
+            if (HAS_PRE && SWIGLU)
+                put_rows<TO_PRE_SECOND>(c, pre, u, at, w, sum[m], bias, row, j, turn);
+            put_rows<TO_Y>(c, y, u, at, w, sum[m], bias, row, j, turn);
+            if (OTHER == PRODUCT_SWIGLU_GRAD)
+                put_rows<TO_Y_SECOND>(c, y, u, at, w, sum[m], bias, row, j, turn);
         }
 }
 

@@ -86,11 +86,7 @@ cup_tensor *cup__gpt_mlp(const cup_gpt *m, const cup_gpt_block *b, cup_tensor *x
     cup_context *c = m->context;
     if (m->config.mlp == CUP_GELU)
         return cup_linear(c, cup_linear_gelu(c, x, b->up, b->up_bias), b->down, b->down_bias);
-    int64_t hidden = m->config.hidden;
-    cup_tensor *both = cup_linear(c, x, b->up, b->up_bias);
-    cup_tensor *gate = cup__gpt_part(both, -1, 0, hidden);
-    cup_tensor *value = cup__gpt_part(both, -1, hidden, 2 * hidden);
-    return cup_linear(c, cup_swiglu(c, gate, value), b->down, b->down_bias);
+    return cup_linear(c, cup_linear_swiglu(c, x, b->up, b->up_bias), b->down, b->down_bias);
 }
 
 /* One block. What it adds last stays apart in *delta, for the next norm to add. Nothing else of it

@@ -143,6 +143,15 @@ typedef enum cup__op_id {
     CUP__OP_scaled_matmul,
     CUP__OP_grouped_matmul,
     CUP__OP_grouped_weight_grad,
+    CUP__OP_linear_relu,
+    CUP__OP_linear_silu,
+    CUP__OP_linear_swiglu,
+    CUP__OP_linear_add,
+    CUP__OP_matmul_scaled,
+    CUP__OP_matmul_into,
+    CUP__OP_matmul_add,
+    CUP__OP_matmul_gelu_grad,
+    CUP__OP_matmul_swiglu_grad,
     CUP__OP_linear_weight_grad,
     CUP__OP_linear_int8,
     CUP__OP_linear_int4,
@@ -867,6 +876,41 @@ typedef struct cup__grouped_matmul_attributes {
 extern const cup__op cup__op_grouped_weight_grad;
 cup_tensor *cup__grouped_weight_grad(cup_context *c, cup_tensor *a, cup_tensor *b,
                                      cup_tensor *offsets);
+
+extern const cup__op cup__op_linear_relu;
+
+extern const cup__op cup__op_linear_silu;
+
+extern const cup__op cup__op_linear_swiglu;
+
+extern const cup__op cup__op_linear_add;
+
+extern const cup__op cup__op_matmul_scaled;
+typedef struct cup__matmul_scaled_attributes {
+    bool transpose_a;
+    bool transpose_b;
+    double factor;
+} cup__matmul_scaled_attributes;
+
+extern const cup__op cup__op_matmul_into;
+typedef struct cup__matmul_into_attributes {
+    bool transpose_a;
+    bool transpose_b;
+} cup__matmul_into_attributes;
+
+extern const cup__op cup__op_matmul_add;
+typedef struct cup__matmul_add_attributes {
+    bool transpose_a;
+    bool transpose_b;
+} cup__matmul_add_attributes;
+
+extern const cup__op cup__op_matmul_gelu_grad;
+cup_tensor *cup__matmul_gelu_grad(cup_context *c, cup_tensor *dy, cup_tensor *weight,
+                                  cup_tensor *pre);
+
+extern const cup__op cup__op_matmul_swiglu_grad;
+cup_tensor *cup__matmul_swiglu_grad(cup_context *c, cup_tensor *dy, cup_tensor *weight,
+                                    cup_tensor *pre);
 
 extern const cup__op cup__op_linear_weight_grad;
 cup_status cup__linear_weight_grad(cup_context *c, cup_tensor *dy, cup_tensor *x,

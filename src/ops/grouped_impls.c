@@ -27,7 +27,10 @@ void cup__grouped_product(const cup__call *call, cup__product *p)
 {
     const cup_tensor *a = call->in[0], *b = call->in[1], *y = call->out[0];
     int64_t groups = call->in[2]->shape[0], rows = a->shape[0];
-    *p = (cup__product){.dtype = a->dtype, .batch_ndim = 1, .batch_count = groups};
+    *p = (cup__product){.dtype = a->dtype,
+                        .y_dtype = a->dtype,
+                        .factor = 1,
+                        .batch_ndim = 1, .batch_count = groups};
     p->batch_size[0] = groups;
     p->a.data = a->data;
     p->b.data = b->data;

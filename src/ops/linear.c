@@ -2,15 +2,15 @@
 #include <string.h>
 
 #include "ops/attributes.h"
-#include "ops/product.h"
+#include "ops/product_fused.h"
 
-static cup_status infer_linear(cup__call *call)
+cup_status cup__linear_infer(cup__call *call, const cup_tensor *bias)
 {
-    const cup_tensor *x = call->in[0], *weight = call->in[1], *bias = call->in[2];
+    const cup_tensor *x = call->in[0], *weight = call->in[1];
     for (int i = 0; i < 2; i++)
         CUP_TRY(cup__need_float(call, i));
-    CUP_TRY(cup__need_same_dtype(call, 0, 1));
-    CUP_TRY(cup__need_same_dtype(call, 0, 2));
+    for (int i = 1; i < call->in_count; i++)
+        CUP_TRY(cup__need_same_dtype(call, 0, i));
     CUP_TRY(cup__need_ndim(call, 0, 1, CUP_MAX_DIMS));
     CUP_TRY(cup__need_ndim(call, 1, 2, 2));
     int64_t k = x->shape[x->ndim - 1];
@@ -25,6 +25,11 @@ static cup_status infer_linear(cup__call *call)
     call->result[0] = cup__shape_of(x);
     call->result[0].size[x->ndim - 1] = weight->shape[0];
     return CUP_OK;
+}
+
+static cup_status infer_linear(cup__call *call)
+{
+    return cup__linear_infer(call, call->in[2]);
 }
 
 static cup_status infer_linear_gelu(cup__call *call)
@@ -101,31 +106,53 @@ static cup_status specification_weight_grad(cup__call *call)
     return CUP_OK;
 }
 
-/* From the gradient of x weight^T + bias to those of its inputs. */
-static cup_status pass_back(cup__grad *g, cup_tensor *dy)
+/* dx, or the gradient before the gelu or swiglu that x came from. */
+static void back_to_x(cup__grad *g, cup_tensor *dy)
 {
     const cup__shape *x = &g->in_shape[0];
-    if (g->wanted[0]) {
-        cup_tensor *rows = x->ndim > 1 ? dy : cup__rows_of(g->c, dy);
+    cup_tensor *rows = x->ndim > 1 ? dy : cup__rows_of(g->c, dy);
+    if (x->ndim == 1) {
         cup_tensor *dx = cup_matmul(g->c, rows, g->in[1], false, false);
-        g->d_in[0] = x->ndim > 1 ? dx : cup_reshape(g->c, dx, x->size, 1);
+        g->d_in[0] = cup_reshape(g->c, dx, x->size, 1);
+    } else if (g->pre[0] && g->pre[0]->shape[x->ndim - 1] == x->size[x->ndim - 1]) {
+        g->d_pre[0] = cup__matmul_gelu_grad(g->c, rows, g->in[1], g->pre[0]);
+    } else if (g->pre[0]) {
+        g->d_pre[0] = cup__matmul_swiglu_grad(g->c, rows, g->in[1], g->pre[0]);
+    } else if (g->sum[0]) {
+        cup_matmul_add(g->c, g->sum[0], rows, g->in[1], false, false);
+    } else {
+        g->d_in[0] = cup_matmul(g->c, rows, g->in[1], false, false);
     }
-    if (g->wanted[2])
-        return cup__linear_weight_grad(g->c, dy, g->in[0], &g->d_in[1], &g->d_in[2]);
-    if (g->wanted[1])
-        g->d_in[1] = cup_matmul(g->c, cup__rows_of(g->c, dy), cup__rows_of(g->c, g->in[0]), true,
-                                false);
-    return CUP_OK;
+}
+
+cup_status cup__linear_back(cup__grad *g, cup_tensor *dy, int bias)
+{
+    if (g->wanted[0])
+        back_to_x(g, dy);
+    if (g->wanted[bias] && !g->sum[1])
+        return cup__linear_weight_grad(g->c, dy, g->in[0], &g->d_in[1], &g->d_in[bias]);
+    cup_tensor *rows = cup__rows_of(g->c, dy), *x = cup__rows_of(g->c, g->in[0]);
+    if (g->wanted[bias])
+        g->d_in[bias] = cup_sum(g->c, rows, (int64_t[]){0}, 1, false);
+    if (g->wanted[1] && g->sum[1])
+        cup_matmul_add(g->c, g->sum[1], rows, x, true, false);
+    else if (g->wanted[1])
+        g->d_in[1] = cup_matmul(g->c, rows, x, true, false);
+    return g->c->error.status;
 }
 
 static cup_status gradient(cup__grad *g)
 {
-    return pass_back(g, g->d_out[0]);
+    return cup__linear_back(g, g->d_out[0], 2);
 }
 
 static cup_status gradient_gelu(cup__grad *g)
 {
-    return pass_back(g, cup__gelu_grad(g->c, g->out[1], g->d_out[0]));
+    /* What comes back may have been taken through the gelu already. */
+    cup_tensor *dy = g->d_out[0] ? cup__gelu_grad(g->c, g->out[1], g->d_out[0]) : NULL;
+    if (g->d_out[1])
+        dy = dy ? cup_add(g->c, dy, g->d_out[1]) : g->d_out[1];
+    return cup__linear_back(g, dy, 2);
 }
 
 /* Composed: the product of the flattened matrices into the first result, the sum into the other. */

@@ -7,7 +7,8 @@
  * each. PINGPONG: they take tiles in turn, and while one multiplies the other finishes its tile.
  * Blocks of a cluster lie side by side along m (or n); each copies its share of the common b (or a)
  * into both. Results go through swizzled shared memory and TMA, 16 rows a warp. k may be cut into
- * parts: the part that comes last adds them all, in order, so that the bits stay the same.
+ * parts: each block of a tile hands its sums to the others and adds up a share of the tile, in the
+ * order of the parts, so that the bits stay the same.
  *
  * 2 m n k operations; a tile brings 128 (TILE_M + TILE_N) bytes for each 128 bytes along k. */
 #ifndef CUP_T
@@ -54,7 +55,7 @@
 #ifndef HAS_PRE
 #define HAS_PRE 0
 #endif
-#ifndef PARTS /* whether k may be cut */
+#ifndef PARTS /* whether k is cut */
 #define PARTS 0
 #endif
 #ifndef TERMS /* 6: a and b are f32 in three planes each, and y is the sum of 6 products of them */
@@ -84,15 +85,15 @@
 #define ROWS (PINGPONG ? TILE_M : TILE_M / CONSUMERS) /* of a tile that a warpgroup owns */
 #define BLOCKS_M (ROWS / 64)
 #define A_BYTES (TILE_M * 128)
-#define B_BYTES (TILE_N * 128)
+/* Panels along n are 64 wide. */
+#define B_LINES (B_ALONG == PRODUCT_ALONG_K ? TILE_N : (TILE_N + 63) / 64 * 64)
+#define B_BYTES (B_LINES * 128)
 #define STAGE_BYTES (A_BYTES + B_BYTES)
 #define CONSUMER_WARPS (PINGPONG ? 4 : 4 * CONSUMERS) /* that use one stage */
 #define THREADS (128 * (CONSUMERS + 1))
 #define SUMS (TILE_N / 2) /* registers for 64 rows */
-/* A warp stages 16 rows of 128 bytes at a time. */
 #define STAGING_BUFFERS (SCALES == PRODUCT_SCALE_BLOCKS ? 1 : 2)
 #define STAGING_BYTES (CONSUMERS * 4 * STAGING_BUFFERS * 2048)
-#define STAGE_COLUMNS (128 / (int)sizeof(result))
 #define BIAS_BYTES (HAS_BIAS ? CONSUMERS * 2 * TILE_N * (int)sizeof(result) : 0)
 #define SCALE_BYTES                                                                                \
     (SCALES == PRODUCT_SCALE_BLOCKS  ? STAGES * SCALE_FLOATS * 4                                   \
@@ -109,6 +110,7 @@ typedef dtype_of<Y_T>::type result;
 
 #include "wgmma_finish.cuh"
 #include "wgmma_groups.cuh"
+#include "wgmma_load.cuh"
 #include "wgmma_scale.cuh"
 
 DEVICE layout lay_out()
@@ -116,103 +118,12 @@ DEVICE layout lay_out()
     extern __shared__ __align__(1024) char shared[];
     layout at;
     at.stages = shared_address(shared);
-    at.staging = at.stages + STAGES * STAGE_BYTES;
-    at.bias = shared + STAGES * STAGE_BYTES + STAGING_BYTES;
+    at.other = at.stages + STAGES * STAGE_BYTES;
+    at.staging = at.other + OTHER_BYTES;
+    at.bias = shared + STAGES * STAGE_BYTES + OTHER_BYTES + STAGING_BYTES;
     at.scales = at.bias + BIAS_BYTES;
     at.barriers = at.staging + STAGING_BYTES + BIAS_BYTES + SCALE_BYTES;
-    at.last = (unsigned *)(at.scales + SCALE_BYTES + 16 * STAGES);
     return at;
-}
-
-/* Which tile, in groups of rows of tiles that are walked column by column, so that what runs at
- * the same time shares rows of a and columns of b in the L2 cache. */
-DEVICE unit unit_at(const wgmma_call &c, int index)
-{
-    unit u;
-    u.part = 0;
-    u.k = 0;
-    u.k_tiles = c.k_tiles;
-    if (PARTS) {
-        u.part = index % c.parts;
-        index /= c.parts;
-        u.k = u.part * c.part_tiles;
-        u.k_tiles = min(c.part_tiles, c.k_tiles - u.k);
-    }
-    u.tile = index * CLUSTER + (CLUSTER > 1 ? (int)cluster_rank() : 0);
-    int matrix = 0, tiles_m = c.tiles_m, row = 0;
-    if (GROUPS == PRODUCT_GROUPS_OF_ROWS) {
-        matrix = group_of(c, index, tiles_m, u);
-        row = u.row;
-    } else if (BATCH) {
-        matrix = index / (c.tiles_m * c.tiles_n);
-        index %= c.tiles_m * c.tiles_n;
-    }
-    u.batch[0] = BATCH > 1 ? matrix % c.batch_inner : matrix;
-    u.batch[1] = BATCH > 1 ? matrix / c.batch_inner : 0;
-    if (GROUPS == PRODUCT_GROUPS_OF_DEPTH)
-        take_depth(c, matrix, u);
-    int strip = c.group * c.tiles_n, first = index / strip * c.group, inside = index % strip;
-    int height = min(tiles_m - first, c.group);
-    int tile_m = first + inside % height, tile_n = inside / height;
-    u.row = row + (tile_m * CLUSTER_M + (CLUSTER_M > 1 ? (int)cluster_rank() : 0)) * TILE_M;
-    u.column = (tile_n * CLUSTER_N + (CLUSTER_N > 1 ? (int)cluster_rank() : 0)) * TILE_N;
-    return u;
-}
-
-/* Copies one operand's part of a stage. `Shared` blocks of the cluster need the same: each brings
- * its share to all. */
-template <int Along, int Lines, int Shared>
-DEVICE void bring(const tensor_map &map, uint32_t to, uint32_t full, int mn, int k, int batch0,
-                  int batch1, uint64_t hint)
-{
-    int rank = Shared > 1 ? (int)cluster_rank() : 0;
-    if (Along == PRODUCT_ALONG_K) {
-        const int lines = Lines / Shared;
-        box b = {{k, mn + rank * lines, batch0, batch1}};
-        to += rank * lines * 128;
-        if (Shared > 1)
-            tma_load_shared<LOAD_DIMS>(map, to, b, full, (1 << Shared) - 1, hint);
-        else
-            tma_load<LOAD_DIMS>(map, to, b, full, hint);
-        return;
-    }
-    const int depth = TILE_K / Shared;
-#pragma unroll
-    for (int i = 0; i < Lines / 64; i++) {
-        box b = {{mn + 64 * i, k + rank * depth, batch0, batch1}};
-        uint32_t there = to + i * PANEL + rank * depth * 128;
-        if (Shared > 1)
-            tma_load_shared<LOAD_DIMS>(map, there, b, full, (1 << Shared) - 1, hint);
-        else
-            tma_load<LOAD_DIMS>(map, there, b, full, hint);
-    }
-}
-
-/* The one thread that orders all copies of the block. */
-DEVICE void produce(const wgmma_call &c, const tensor_map &a, const tensor_map &b,
-                    const layout &at, const ring<STAGES> &pipe)
-{
-    ring_place<STAGES> place = {0, 0};
-    for (int i = blockIdx.x / CLUSTER; i < units_of(c); i += gridDim.x / CLUSTER) {
-        unit u = unit_at(c, i);
-        for (int t = u.k; t < u.k + u.k_tiles; t++, place.next()) {
-            pipe.claim(place, STAGE_BYTES);
-            uint32_t stage = at.stages + place.stage * STAGE_BYTES, full = pipe.full(place.stage);
-            int k = t * TILE_K + (GROUPS == PRODUCT_GROUPS_OF_DEPTH ? u.k_first : 0);
-            int a_first = u.batch[0] * c.a_batch[0];
-            int b_first = u.batch[0] * c.b_batch[0];
-            if (TERMS > 1) {
-                int term = t / c.term_tiles;
-                k -= term * c.term_tiles * TILE_K;
-                a_first = A_PLANES >> 4 * term & 3;
-                b_first = B_PLANES >> 4 * term & 3;
-            }
-            bring<A_ALONG, TILE_M, CLUSTER_N>(a, stage, full, u.row, k, a_first,
-                                              u.batch[1] * c.a_batch[1], TMA_EVICT_NORMAL);
-            bring<B_ALONG, TILE_N, CLUSTER_M>(b, stage + A_BYTES, full, u.column, k, b_first,
-                                              u.batch[1] * c.b_batch[1], TMA_EVICT_NORMAL);
-        }
-    }
 }
 
 /* The warp that orders the copies of scales. */
@@ -317,11 +228,8 @@ DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &
         }
         result *bias = (result *)at.bias + (w.group * 2 + bias_turn) * TILE_N;
         vec<result, 2> two = {};
-        int column = u.column + 2 * w.thread;
-        if (HAS_BIAS && 2 * w.thread < TILE_N && column + 1 < c.n)
-            two = load<2>((const result *)c.bias + column);
-        else if (HAS_BIAS && 2 * w.thread < TILE_N && column < c.n)
-            two.at[0] = ((const result *)c.bias)[column];
+        if (HAS_BIAS && 2 * w.thread < TILE_N)
+            two = load_bias(c, u.column, 2 * w.thread);
         line_scales scales = {};
         if (SCALES == PRODUCT_SCALE_LINES)
             scales = take_scales(c, u, w);
@@ -337,10 +245,19 @@ DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &
             meet(1 + w.group, 128);
             bias_turn ^= 1;
         }
-        if (PARTS && c.parts > 1 && !add_parts(c, u, w, at, (sums &)sum))
-            continue;
+        if (PARTS) {
+            u.mine = chunks_of(c, u.part);
+            join_parts(c, u, w, (sums &)sum);
+        }
         apply_scales(c, w, at, scales, sum);
+        if (OTHER)
+            barrier_wait(other_full(at, count), count >> 1 & 1);
         finish(c, y, pre, u, at, w, bias, &turn, (const sums &)sum);
+        if (OTHER) {
+            __syncwarp();
+            if (lane() == 0)
+                barrier_arrive(other_empty(at));
+        }
     }
     if (lane() == 0)
         tma_store_wait<0>();
@@ -359,11 +276,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         __trap();
     ring<STAGES> pipe = {at.barriers};
     if (threadIdx.x == 0) {
+        if (OTHER) {
+            barrier_init(other_full(at, 0), 1);
+            barrier_init(other_full(at, 1), 1);
+            barrier_init(other_empty(at), CONSUMER_WARPS);
+        }
         tma_prefetch_map(a);
         tma_prefetch_map(b);
         if (!Y_DIRECT)
             tma_prefetch_map(y);
-        if (HAS_PRE && !Y_DIRECT)
+        if ((HAS_PRE || OTHER) && !Y_DIRECT)
             tma_prefetch_map(pre);
         pipe.init(CONSUMER_WARPS * CLUSTER, SCALES == PRODUCT_SCALE_BLOCKS ? 33 : 1);
     }
@@ -380,6 +302,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             produce(c, a, b, at, pipe);
         else if (SCALES == PRODUCT_SCALE_BLOCKS && threadIdx.x / 32 == 1)
             produce_scales(c, at, pipe);
+        else if (OTHER && threadIdx.x / 32 == 1 && elected())
+            produce_other(c, pre, at);
         __syncwarp();
     } else {
         if (CONSUMERS > 1)

@@ -66,7 +66,6 @@
 #define THREADS (128 * (CONSUMERS + 1))
 #define SUMS (TILE_N / 2)
 #define STAGING_BYTES (CONSUMERS * 4 * 2 * 2048)
-#define STAGE_COLUMNS 32
 #define BIAS_BYTES (HAS_BIAS ? CONSUMERS * 2 * TILE_N * 4 : 0)
 #define WHEN_WIDE (PLANES == 3)
 
@@ -74,6 +73,7 @@ typedef float result;
 
 #if CUP_HAS_WGMMA
 
+#include "split_parts.cuh"
 #include "wgmma_finish.cuh"
 
 DEVICE layout lay_out()
@@ -81,11 +81,17 @@ DEVICE layout lay_out()
     extern __shared__ __align__(1024) char shared[];
     layout at;
     at.stages = shared_address(shared);
+    at.other = 0;
     at.staging = at.stages + STAGES * STAGE_BYTES;
     at.bias = shared + STAGES * STAGE_BYTES + STAGING_BYTES;
     at.barriers = at.staging + STAGING_BYTES + BIAS_BYTES;
-    at.last = (unsigned *)(at.bias + BIAS_BYTES + 16 * STAGES);
     return at;
+}
+
+/* A word for each warpgroup, and one more. */
+DEVICE unsigned *last_of(const layout &at)
+{
+    return (unsigned *)(at.bias + BIAS_BYTES + 16 * STAGES);
 }
 
 /* Which tile, in groups of rows of tiles that are walked column by column. */
@@ -302,7 +308,8 @@ DEVICE void consume(const wgmma_call &c, const split_product &s, const tensor_ma
             meet(1 + w.group, 128);
             bias_turn ^= 1;
         }
-        if (PARTS && c.parts > 1 && !add_parts(c, u, w, at, sum))
+        u.mine = ~0u;
+        if (PARTS && c.parts > 1 && !add_parts(c, u, w, last_of(at), sum))
             continue;
         finish(c, y, pre, u, at, w, bias, &turn, sum);
     }
@@ -347,7 +354,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     wait_for_previous_kernel();
-    if (!is_wanted(s, at.last + 2))
+    if (!is_wanted(s, last_of(at) + CONSUMERS))
         return;
     if (threadIdx.x < 128) {
         registers_give<24>();

@@ -62,6 +62,13 @@ typedef struct cup__grad {
     const bool *wanted;        /* which inputs need a gradient */
     cup_tensor *const *d_out;  /* NULL where nothing flowed back */
     cup_tensor **d_in;         /* to be set; may stay NULL: no gradient */
+    /* Where input i was recorded as linear_gelu or linear_swiglu, what these keep before it; then
+     * d_pre[i], the gradient with respect to it, may be set in place of d_in[i]. */
+    cup_tensor *const *pre;
+    cup_tensor **d_pre;
+    /* The gradient that input i has already, where it may be added to in place; then d_in[i] stays
+     * NULL. */
+    cup_tensor *const *sum;
     uint32_t sequence;         /* of the recorded call */
 } cup__grad;
 

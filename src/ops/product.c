@@ -78,7 +78,9 @@ void cup__product_make(cup__product *p, const cup_tensor *a, bool transpose_a, c
                        bool transpose_b, const cup__shape *y)
 {
     memset(p, 0, sizeof *p);
-    p->dtype = y->dtype;
+    p->dtype = a->dtype;
+    p->y_dtype = y->dtype;
+    p->factor = 1;
     p->m = y->ndim == 1 ? 1 : y->size[y->ndim - 2];
     p->n = y->size[y->ndim - 1];
     p->k = transpose_a ? a->shape[a->ndim - 2] : a->shape[a->ndim - 1];

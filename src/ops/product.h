@@ -1,5 +1,5 @@
-/* A batch of matrix products as all implementations take it: y = activation(a b + bias), where
- * a, b and y are strided views of whatever the op's inputs were. */
+/* A batch of matrix products as all implementations take it: y = activation(factor a b + bias),
+ * where a, b and y are strided views of whatever the op's inputs were. */
 #ifndef CUP_OPS_PRODUCT_H
 #define CUP_OPS_PRODUCT_H
 
@@ -8,7 +8,23 @@
 
 #define CUP__PRODUCT_BATCH 6 /* dimensions */
 
-typedef enum cup__activation { CUP__NO_ACTIVATION, CUP__GELU } cup__activation;
+/* As the PRODUCT_ values of kernels/product_call.cuh. All but GELU is done by wgmma only. */
+typedef enum cup__activation {
+    CUP__NO_ACTIVATION,
+    CUP__GELU,
+    CUP__RELU,
+    CUP__SILU,
+    CUP__SWIGLU /* b has 2 n columns: y = silu(the first n) times the others */
+} cup__activation;
+
+/* What is done with a matrix that lies as y does; wgmma only. Back through swiglu, both that and y
+ * have 2 n columns. */
+typedef enum cup__other {
+    CUP__NO_OTHER,
+    CUP__ADD,
+    CUP__TIMES_GELU_SLOPE,
+    CUP__THROUGH_SWIGLU
+} cup__other;
 
 /* Element (i, j) of matrix number t is at data + i row + j column + batch offset, in elements. */
 typedef struct cup__matrix {
@@ -32,13 +48,17 @@ typedef struct cup__groups {
 } cup__groups;
 
 typedef struct cup__product {
-    cup_dtype dtype;    /* of all matrices */
+    cup_dtype dtype;    /* of a and b */
+    cup_dtype y_dtype;  /* of all else: the same, or f32, which only wgmma can do */
     int64_t m, n, k;    /* y is m by n */
     int batch_ndim;
     int64_t batch_size[CUP__PRODUCT_BATCH], batch_count;
     cup__matrix a, b, y; /* m by k, k by n, m by n; y is row-major */
     const void *bias;    /* n elements, or NULL */
     cup__activation activation;
+    float factor;        /* 1 but for wgmma */
+    cup__other kind;
+    const void *other;   /* for `kind` */
     void *pre;           /* as y, takes the value before the activation; or NULL */
     const cup__scaling *scaling; /* of a and b that are codes of 8 bits; or NULL */
     cup__groups groups;
@@ -53,8 +73,14 @@ void cup__product_make(cup__product *p, const cup_tensor *a, bool transpose_a, c
 
 static inline cup_dtype cup__product_y_dtype(const cup__product *p)
 {
-    return p->scaling ? p->scaling->y_dtype : p->dtype;
+    return p->scaling ? p->scaling->y_dtype : p->y_dtype;
 }
+
+/* Whether matrix kernels can read the last two dimensions where they are: neighbours in one
+ * direction, lines that do not overlap in the other. And the tensor as it will be when the GPU
+ * reads it: itself, or `packed`, which is then filled. */
+bool cup__product_lies_well(const cup_tensor *t);
+cup_tensor *cup__product_packed(cup_tensor *t, cup_tensor *packed);
 
 /* The implementations, best first, of matmul, linear and linear_gelu. */
 extern const cup__impl cup__product_impls[];

@@ -1,9 +1,12 @@
 /* Which tiles a product on Hopper is cut into, and whether NVIDIA's library would be faster, by a
- * model of both that was fitted to measurements on an H200 (bench/matmul_sweep.c). */
+ * model of both that was fitted to measurements on an H200 (bench/matmul_models.c). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
+#include "base/memory.h"
+#include "ops/product_state.h"
 #include "ops/product_wgmma.h"
 
 #define COUNT(array) (int)(sizeof(array) / sizeof *(array))
@@ -21,35 +24,52 @@ typedef struct entry {
     rates cost;
 } entry;
 
+#define C(m, n, s, cm, cn) {m, n, 2, false, s, cm, cn, 1, 0, 0, 0}
+#define P(m, n, s, cm, cn) {m, n, 2, true, s, cm, cn, 1, 0, 0, 0}
+#define S(m, n, s, cm, cn) {m, n, 1, false, s, cm, cn, 1, 0, 0, 0}
 static const entry menu[] = {
-    {{128, 192, 2, true, 4, 2, 1, 1, 0, 0, 0}, {7.0, 0.471, 0.65, 1.0}},
-    {{128, 192, 2, true, 4, 1, 2, 1, 0, 0, 0}, {6.8, 0.472, 0.73, 1.0}},
-    {{128, 192, 2, true, 4, 1, 1, 1, 0, 0, 0}, {5.9, 0.473, 0.74, 1.0}},
-    {{128, 256, 2, false, 4, 2, 1, 1, 0, 0, 0}, {6.4, 0.616, 1.84, 1.0}},
-    {{128, 256, 2, false, 4, 1, 1, 1, 0, 0, 0}, {5.1, 0.619, 2.08, 1.0}},
-    {{256, 128, 2, false, 4, 1, 2, 1, 0, 0, 0}, {6.2, 0.618, 1.96, 1.0}},
-    {{256, 128, 2, false, 4, 1, 1, 1, 0, 0, 0}, {5.0, 0.624, 2.08, 1.0}},
-    {{128, 128, 2, true, 6, 1, 1, 1, 0, 0, 0}, {6.3, 0.328, 0.39, 0.9}},
-    {{64, 256, 2, true, 4, 1, 1, 1, 0, 0, 0}, {6.7, 0.355, 0.47, 0.9}},
-    {{64, 128, 2, true, 8, 1, 1, 1, 0, 0, 0}, {5.4, 0.250, 0.1, 0.3}},
-    {{128, 64, 2, false, 8, 1, 1, 1, 0, 0, 0}, {4.6, 0.304, 0.1, 0.5}},
-    {{64, 64, 1, false, 12, 1, 1, 1, 0, 0, 0}, {5.8, 0.165, 0.3, 0.9}},
+    {P(128, 192, 4, 2, 1), {7.0, 0.471, 0.65, 1.0}},
+    {P(128, 192, 4, 1, 1), {5.9, 0.473, 0.74, 1.0}},
+    {C(128, 256, 4, 2, 1), {6.4, 0.616, 1.84, 1.0}},
+    {C(128, 256, 4, 1, 1), {5.1, 0.619, 2.08, 1.0}},
+    {C(256, 128, 4, 1, 1), {5.0, 0.624, 2.08, 1.0}},
+    {C(128, 224, 4, 1, 1), {5.5, 0.548, 1.9, 1.0}},
+    {P(128, 160, 4, 1, 1), {6.0, 0.435, 0.55, 1.0}},
+    {P(128, 128, 6, 1, 1), {6.0, 0.33, 0.39, 0.97}},
+    {C(128, 128, 6, 1, 1), {5.4, 0.335, 1.2, 1.0}},
+    {P(128, 96, 6, 1, 1), {6.0, 0.262, 0.3, 0.9}},
+    {P(64, 256, 4, 1, 1), {6.7, 0.355, 0.47, 0.9}},
+    {S(64, 256, 5, 1, 1), {6.0, 0.345, 1.2, 0.8}},
+    {S(64, 224, 5, 1, 1), {6.0, 0.31, 1.0, 0.8}},
+    {P(64, 128, 8, 1, 1), {5.4, 0.245, 0.1, 0.3}},
+    {S(64, 128, 8, 1, 1), {5.4, 0.235, 0.3, 0.4}},
+    {S(64, 96, 8, 1, 1), {5.6, 0.195, 0.2, 0.5}},
+    {C(128, 64, 8, 1, 1), {4.6, 0.3, 0.1, 0.5}},
+    /* With fewer stages, where a tile of another matrix takes part of the memory. */
+    {P(128, 128, 4, 1, 1), {6.2, 0.336, 0.42, 0.97}},
+    {C(128, 256, 3, 1, 1), {5.6, 0.63, 2.1, 1.0}},
+    {S(64, 64, 12, 1, 1), {5.6, 0.165, 0.2, 1.0}},
 };
 
-/* The library's tiles as its times show them; what one of them costs is shared. */
+/* The library's tiles as its times show them; what one of them costs beside is shared. */
 typedef struct vendor_tile {
     int tile_m, tile_n;
     double k_tile;
 } vendor_tile;
 
 static const vendor_tile vendor_menu[] = {
-    {128, 256, 0.622}, {256, 128, 0.622}, {128, 192, 0.5},  {192, 128, 0.5},   {128, 128, 0.337},
-    {64, 256, 0.36},   {64, 128, 0.25},   {128, 64, 0.28},  {64, 64, 0.174},
+    {128, 256, 0.622}, {256, 128, 0.622}, {128, 320, 0.775}, {320, 128, 0.775}, {128, 192, 0.475},
+    {192, 128, 0.475}, {128, 160, 0.4},   {160, 128, 0.4},   {128, 224, 0.55},  {224, 128, 0.55},
+    {128, 128, 0.335}, {64, 256, 0.36},   {64, 128, 0.235},  {128, 64, 0.25},   {64, 64, 0.165},
 };
+static const rates vendor_rates = {5.0, 0, 1.5, 0.9};
 
-#define PART_TILE 32768.0 /* elements of the tile that the costs of parts are given for */
-
-static const int part_counts[] = {1, 2, 3, 4, 5, 6, 8, 10, 12};
+#define PART_TILE 32768.0   /* elements of the tile that the costs of parts are given for */
+#define BYTES_EACH_US 3.7e6 /* from memory */
+#define PARTS_MOST 12
+#define HOT_US 300          /* from here on the card's power is what limits it, */
+#define HOT_COST 1.02       /* and turns of small tiles take less of it than large ones together */
+#define MARGIN 0.965        /* what the library must be below of our time */
 
 static int64_t divide_up(int64_t value, int64_t by)
 {
@@ -57,8 +77,8 @@ static int64_t divide_up(int64_t value, int64_t by)
 }
 
 /* Microseconds of `tiles`, each in `parts` along k, by `slots` at a time. */
-static double time_of(const rates *cost, int64_t k, int64_t tiles, int parts, int slots,
-                      double part_cost)
+static double work_time(const rates *cost, int64_t k, int64_t tiles, int parts, int slots,
+                        double part_cost)
 {
     double rounds = (double)(tiles * parts) / slots;
     double share = rounds < 1 ? 1 : rounds;
@@ -69,7 +89,18 @@ static double time_of(const rates *cost, int64_t k, int64_t tiles, int parts, in
 
 static int64_t tiles_of(const cup__product *p, int tile_m, int tile_n)
 {
-    return divide_up(p->m, tile_m) * divide_up(p->n, tile_n) * p->batch_count;
+    int64_t columns = p->activation == CUP__SWIGLU ? 2 * p->n : p->n;
+    return divide_up(p->m, tile_m) * divide_up(columns, tile_n) * p->batch_count;
+}
+
+/* What the bytes need at least, beside what goes on at the same time. */
+static double with_bytes(const cup__product *p, double time, double start)
+{
+    double elements = (double)p->m * (double)p->k + (double)p->n * (double)p->k +
+                      (double)p->m * (double)p->n;
+    double bytes = start + 2 * elements * (double)p->batch_count / BYTES_EACH_US;
+    double a = time * time, b = bytes * bytes;
+    return sqrt(sqrt(a * a + b * b));
 }
 
 /* What GELU and the value before it add, for each million elements of y. */
@@ -84,9 +115,19 @@ static double plan_time(const cup__product *p, const entry *e, const cup__wgmma_
 {
     int64_t tiles = tiles_of(p, one->tile_m * one->cluster_m, one->tile_n * one->cluster_n);
     int slots = multiprocessors / (one->cluster_m * one->cluster_n);
-    double part_cost = 4.5 + one->tile_m * one->tile_n / PART_TILE * (1.0 + 0.6 * one->parts);
-    double time = time_of(&e->cost, p->k, tiles, one->parts, slots, part_cost);
+    double joining = 4.0 + 0.3 * one->parts * one->tile_m * one->tile_n / PART_TILE;
+    double time = work_time(&e->cost, p->k, tiles, one->parts, slots, joining);
+    if (time > HOT_US && !one->pingpong)
+        time *= HOT_COST;
+    time = with_bytes(p, time, e->cost.start + 1 + (one->parts > 1 ? 4 : 0));
     return time + epilogue_time(p, 0.1, 0.31);
+}
+
+/* Whether so many parts are worth a look: they fit the card at a time, and are long enough. */
+static bool parts_fit(int64_t tiles, int64_t k, int parts, int multiprocessors, int k_tiles_least)
+{
+    return parts == 1 || (tiles <= multiprocessors / parts &&
+                          divide_up(k, 64) >= (int64_t)k_tiles_least * parts);
 }
 
 /* A row of the menu with the number of parts that is best for it; 0 when it cannot be used. */
@@ -94,10 +135,12 @@ static double choose_parts(const cup__product *p, int multiprocessors, const ent
                            cup__wgmma_plan *plan)
 {
     double least = 0;
-    for (int j = 0; j < COUNT(part_counts); j++) {
+    for (int parts = 1; parts <= PARTS_MOST; parts++) {
         cup__wgmma_plan one = e->plan;
-        one.parts = part_counts[j];
-        if ((j > 0 && divide_up(p->k, 64) < 4 * one.parts) || cup__wgmma_plan_refuses(p, &one))
+        one.parts = parts;
+        if (!parts_fit(tiles_of(p, one.tile_m, one.tile_n), p->k, parts, multiprocessors, 4))
+            break;
+        if (cup__wgmma_plan_refuses(p, &one))
             continue;
         double time = plan_time(p, e, &one, multiprocessors);
         if (least == 0 || time < least) {
@@ -126,18 +169,69 @@ double cup__cublaslt_time(const cup__product *p, int multiprocessors)
 {
     double least = 0;
     for (int i = 0; i < COUNT(vendor_menu); i++)
-        for (int j = 0; j < COUNT(part_counts); j++) {
+        for (int parts = 1; parts <= 8; parts++) {
             const vendor_tile *tile = &vendor_menu[i];
-            const rates cost = {4.2, 1.011 * tile->k_tile, 1.67, 0.85};
-            if (j > 0 && divide_up(p->k, 64) < 8 * part_counts[j])
-                continue;
-            double part_cost = 6.0 * tile->tile_m * tile->tile_n / PART_TILE;
-            double time = time_of(&cost, p->k, tiles_of(p, tile->tile_m, tile->tile_n),
-                                  part_counts[j], multiprocessors, part_cost);
+            rates cost = vendor_rates;
+            cost.k_tile = 1.01 * tile->k_tile;
+            int64_t tiles = tiles_of(p, tile->tile_m, tile->tile_n);
+            bool wide = tile->tile_m > 256 || tile->tile_n > 256;
+            if (!parts_fit(tiles, p->k, parts, multiprocessors, 8) || (parts > 1 && wide))
+                break;
+            double part_cost = 3 + 6.0 * tile->tile_m * tile->tile_n / PART_TILE;
+            double time = work_time(&cost, p->k, tiles, parts, multiprocessors, part_cost);
+            time = with_bytes(p, time, cost.start + 1.5);
             if (least == 0 || time < least)
                 least = time;
         }
     return least + epilogue_time(p, 0.39, 0.31);
+}
+
+/* All that a choice depends on. Filled from zeroed memory, so that it can be compared as bytes. */
+typedef struct choice_key {
+    int64_t m, n, k, batch_count;
+    int32_t dtype, y_dtype, activation, kind, saving, bias;
+} choice_key;
+
+typedef struct choice {
+    choice_key key;
+    cup__wgmma_plan plan;
+    double ours, vendor; /* microseconds */
+} choice;
+
+#define CHOICES 512
+
+struct cup__choices {
+    choice slot[CHOICES];
+};
+
+/* Made, or remembered by the shape; `made` takes what cannot be remembered. */
+static const choice *choice_of(cup_context *c, const cup__product *p, choice *made)
+{
+    int multiprocessors = cup__cuda_facts(cup__cuda_of(c->device))->multiprocessors;
+    memset(made, 0, sizeof *made);
+    made->key = (choice_key){p->m, p->n, p->k, p->batch_count, (int32_t)p->dtype,
+                             (int32_t)p->y_dtype, (int32_t)p->activation, (int32_t)p->kind,
+                             p->saving, p->bias != NULL};
+    cup__product_state *state = cup__product_state_of(c);
+    if (state && !state->choices)
+        state->choices = cup__calloc(1, sizeof *state->choices);
+    choice *slot = made;
+    if (state && state->choices)
+        slot = &state->choices->slot[cup__hash_bytes(&made->key, sizeof made->key) % CHOICES];
+    if (slot == made || memcmp(&slot->key, &made->key, sizeof made->key)) {
+        made->ours = cup__wgmma_choose(p, multiprocessors, &made->plan);
+        made->vendor = cup__cublaslt_time(p, multiprocessors);
+        *slot = *made;
+    }
+    return slot;
+}
+
+bool cup__product_choice(cup_context *c, const cup__product *p, cup__wgmma_plan *plan)
+{
+    choice made;
+    const choice *found = choice_of(c, p, &made);
+    *plan = found->plan;
+    return found->vendor >= MARGIN * found->ours;
 }
 
 typedef struct candidate {
@@ -173,7 +267,7 @@ bool cup__wgmma_is_on_menu(const cup__wgmma_plan *plan)
         cup__wgmma_plan one = menu[i].plan;
         one.parts = plan->parts;
         if (!memcmp(&one, plan, sizeof one))
-            return plan->parts >= 1 && plan->parts <= part_counts[COUNT(part_counts) - 1];
+            return plan->parts >= 1 && plan->parts <= PARTS_MOST;
     }
     return false;
 }

@@ -198,7 +198,7 @@ static cublasStatus_t choose(cup__product_state *state, cup__plan *plan)
     cublasStatus_t status = cup__cublaslt.cublasLtMatmulPreferenceCreate(&preference);
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
-    uint64_t most = CUP__WORKSPACE_BYTES;
+    uint64_t most = CUP__CUBLASLT_BYTES;
     uint32_t reductions =
         CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
     cup__cublaslt.cublasLtMatmulPreferenceSetAttribute(

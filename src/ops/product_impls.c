@@ -6,9 +6,7 @@
 #include "ops/product_cuda.h"
 #include "ops/product_tuned.h"
 
-/* Whether matrix kernels can read the last two dimensions where they are: neighbours in one
- * direction, lines that do not overlap in the other. */
-static bool lies_well(const cup_tensor *t)
+bool cup__product_lies_well(const cup_tensor *t)
 {
     if (t->ndim < 2)
         return t->stride[0] == 1 || t->shape[0] <= 1;
@@ -18,16 +16,15 @@ static bool lies_well(const cup_tensor *t)
            (columns && (stride[1] >= size[0] || size[1] == 1));
 }
 
-/* The tensor as it will be when the GPU reads it: packed first where it lies badly. */
-static cup_tensor as_packed(const cup_tensor *t)
+cup_tensor *cup__product_packed(cup_tensor *t, cup_tensor *packed)
 {
-    cup_tensor packed = *t;
-    if (lies_well(t))
-        return packed;
-    packed.data = NULL;
+    if (cup__product_lies_well(t))
+        return t;
+    *packed = *t;
+    packed->data = NULL;
     int64_t stride = 1;
     for (int i = t->ndim; i-- > 0; stride *= t->shape[i])
-        packed.stride[i] = stride;
+        packed->stride[i] = stride;
     return packed;
 }
 
@@ -57,7 +54,7 @@ static cup_status run(cup__call *call, runner how)
     cup_tensor *in[3] = {NULL};
     bool is_cuda = call->c->device->is_cuda;
     for (int i = 0; i < call->in_count; i++) {
-        bool keep = i < 2 ? !is_cuda || lies_well(call->in[i])
+        bool keep = i < 2 ? !is_cuda || cup__product_lies_well(call->in[i])
                           : !call->in[i] || call->in[i]->contiguous;
         in[i] = keep ? call->in[i] : cup_copy(call->c, call->in[i]);
     }
@@ -77,8 +74,9 @@ static const char *refusal(const cup__call *call, cup__product_refuses refuses)
 {
     if (!call->c->device->is_cuda)
         return "it is for GPUs";
-    cup_tensor a = as_packed(call->in[0]), b = as_packed(call->in[1]);
-    cup_tensor *in[3] = {&a, &b, call->in_count > 2 ? call->in[2] : NULL};
+    cup_tensor a, b, *in[3] = {cup__product_packed(call->in[0], &a),
+                               cup__product_packed(call->in[1], &b),
+                               call->in_count > 2 ? call->in[2] : NULL};
     cup__product p;
     product_of(call, in, &p);
     return refuses(call->c, &p);

@@ -12,6 +12,7 @@ static void state_free(void *user)
     cup__product_table_free(state->tuned);
     if (state->workspace)
         state->device->calls->release(state->device, state->workspace);
+    cup__free(state->choices);
     cup__free(state);
 }
 

@@ -6,20 +6,23 @@
 #include "ops/product_cuda.h"
 
 #define CUP__PLAN_SLOTS 256
-#define CUP__WORKSPACE_BYTES ((size_t)32 << 20) /* what NVIDIA recommends for Hopper */
+#define CUP__CUBLASLT_BYTES ((size_t)32 << 20)  /* what NVIDIA recommends for Hopper */
+#define CUP__WORKSPACE_BYTES ((size_t)36 << 20) /* two tiles of sums for each multiprocessor */
 #define CUP__COUNTERS 16384
 
 typedef struct cup__plan cup__plan;
 typedef struct cup__scaled_plan cup__scaled_plan;
+struct cup__choices;
 
 struct cup__product_state {
     cup__device *device;
-    void *workspace;    /* CUP__WORKSPACE_BYTES of device memory for the sums of parts of k */
+    void *workspace;    /* CUP__WORKSPACE_BYTES of device memory for the sums of pieces of k */
     unsigned *counters; /* CUP__COUNTERS in device memory, zero between kernels */
     unsigned *wide;     /* two words, zero between products, for product_split.c */
     cublasLtHandle_t cublaslt;
     bool cublaslt_failed;
     cup__plan *plans[CUP__PLAN_SLOTS]; /* of cuBLASLt, by the hash of their key */
+    struct cup__choices *choices;      /* of tiles, by shape */
     cup__scaled_plan *scaled_plans;    /* of cuBLASLt, for codes of 8 bits */
     struct cup__product_table *tuned;  /* what was measured; NULL until it is asked for */
 };

@@ -58,10 +58,16 @@ static bool take_operand(const cup__product *p, const cup__matrix *m, int64_t mn
     return good;
 }
 
+/* Columns of b. */
+static int64_t b_columns(const cup__product *p)
+{
+    return p->activation == CUP__SWIGLU ? 2 * p->n : p->n;
+}
+
 static bool take_operands(const cup__product *p, operand *a, operand *b)
 {
     return take_operand(p, &p->a, p->m, p->a.row, p->a.column, a) &&
-           take_operand(p, &p->b, p->n, p->b.column, p->b.row, b);
+           take_operand(p, &p->b, b_columns(p), p->b.column, p->b.row, b);
 }
 
 /* Whether TMA can write y: rows of whole pieces of 16 bytes, which is what it writes even where
@@ -104,6 +110,13 @@ const char *cup__product_wgmma_refuses(cup_context *c, const cup__product *p)
         return "the scales of b are not for blocks of 128 rows";
     if (!take_operands(p, &a, &b))
         return "the lines of an input do not start at multiples of 16 bytes";
+    bool whole = can_store(p) && (uintptr_t)p->other % 16 == 0;
+    if (p->kind == CUP__THROUGH_SWIGLU && p->batch_ndim)
+        return "it takes the way back through swiglu of one matrix";
+    if ((p->kind || p->activation == CUP__SWIGLU) && !whole)
+        return "the lines of the result do not start at multiples of 16 bytes";
+    if (p->activation == CUP__SWIGLU && (b.along != PRODUCT_ALONG_K || p->batch_ndim))
+        return "it takes swiglu of one matrix, and weights whose k lies together";
     return NULL;
 }
 
@@ -112,21 +125,19 @@ static int64_t divide_up(int64_t value, int64_t by)
     return (value + by - 1) / by;
 }
 
-static cup_dtype y_dtype(const cup__product *p, const cup__wgmma_plan *plan)
-{
-    return plan->terms ? CUP_F32 : cup__product_y_dtype(p);
-}
-
 static int shared_bytes(const cup__product *p, const cup__wgmma_plan *plan)
 {
-    int stage = (plan->tile_m + plan->tile_n) * LINE_BYTES;
+    int stage = (plan->tile_m + (plan->tile_n + 63) / 64 * 64) * LINE_BYTES;
     int kind = p->scaling ? p->scaling->kind : PRODUCT_SCALE_NONE;
     int staged = plan->consumers * 4 * 2048 * (kind == PRODUCT_SCALE_BLOCKS ? 1 : 2);
-    int bias = plan->consumers * 2 * plan->tile_n * (int)cup_dtype_size(y_dtype(p, plan));
+    int bias = plan->consumers * 2 * plan->tile_n * (int)cup_dtype_size(cup__product_y_dtype(p));
     int scales = kind == PRODUCT_SCALE_BLOCKS  ? plan->stages * (plan->tile_m + 32) * 4
                  : kind == PRODUCT_SCALE_LINES ? plan->consumers * plan->tile_n * 4
                                                : 0;
-    return plan->stages * stage + staged + (p->bias ? bias : 0) + scales + 16 * plan->stages + 16;
+    int other = plan->tile_m * plan->tile_n * (int)cup_dtype_size(cup__product_y_dtype(p)) *
+                (p->kind == CUP__THROUGH_SWIGLU ? 2 : p->kind ? 1 : 0);
+    return plan->stages * stage + other + staged + (p->bias ? bias : 0) + scales +
+           16 * plan->stages + 32;
 }
 
 /* How the work is cut. */
@@ -137,9 +148,9 @@ typedef struct cut {
 
 static cut cut_of(const cup__product *p, const cup__wgmma_plan *plan)
 {
-    cut w = {.k_tiles = divide_up(p->k, tile_k(p)),
+    cut w = {.k_tiles = divide_up(p->k, tile_k(p)) * (plan->terms ? plan->terms : 1),
              .tiles_m = divide_up(p->m, (int64_t)plan->tile_m * plan->cluster_m),
-             .tiles_n = divide_up(p->n, (int64_t)plan->tile_n * plan->cluster_n)};
+             .tiles_n = divide_up(b_columns(p), (int64_t)plan->tile_n * plan->cluster_n)};
     w.tiles = w.tiles_m * w.tiles_n * p->batch_count;
     if (p->groups.kind == PRODUCT_GROUPS_OF_ROWS) /* the most that there can be */
         w.tiles = (p->m / plan->tile_m + p->batch_count) * w.tiles_n;
@@ -173,14 +184,17 @@ const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan
 {
     cut w = cut_of(p, plan);
     int64_t blocks = (int64_t)plan->cluster_m * plan->cluster_n;
+    bool swiglu = p->activation == CUP__SWIGLU;
     if (shared_bytes(p, plan) > SHARED_MOST)
         return "it needs more shared memory than a block can have";
     if (p->scaling && w.parts > 1 && (p->dtype == CUP_I8 || promotes(p)))
         return "its sums cannot be cut into parts";
-    if (p->groups.kind && (w.parts > 1 || blocks > 1))
-        return "groups are not cut into parts, nor shared by clusters";
+    if (p->groups.kind && (w.parts > 1 || blocks > 1 || plan->tile_n % 64))
+        return "groups are not cut into parts, nor shared by clusters, nor have they half panels";
     if (p->scaling && promotes(p) && plan->tile_n > PRODUCT_SCALE_DEPTH)
         return "its tile is wider than what one scale is for";
+    if (swiglu && (plan->tile_n % 128 || plan->cluster_n > 1 || w.parts > 1))
+        return "its tiles are not for two halves";
     if (w.tiles * w.parts * blocks > INT32_MAX)
         return "there are more than 2^31 tiles";
     if (w.parts > 1 && (partial_bytes(plan, &w) > (int64_t)CUP__WORKSPACE_BYTES ||
@@ -218,7 +232,8 @@ static cup_status encode(cup_context *c, CUtensorMap *map, const cup__product *p
     uint32_t dims = 2 + (o->plane ? 1 : (uint32_t)p->batch_ndim);
     CUresult result = cup__driver.cuTensorMapEncodeTiled(
         map, type_of(o->dtype), dims, (void *)(uintptr_t)data, sizes, strides, box, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_INTERLEAVE_NONE,
+        (int64_t)size * box_length == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result == CUDA_SUCCESS)
         return CUP_OK;
@@ -233,6 +248,21 @@ typedef struct maps {
     CUtensorMap a, b, y, pre;
 } maps;
 
+/* What lies as y does, or as two matrices of n columns side by side. */
+static cup_status encode_result(cup_context *c, const cup__product *p, const void *data,
+                                const operand *y, const int64_t *box, bool halves, CUtensorMap *map)
+{
+    operand o = *y;
+    cup__product two = *p;
+    if (halves) {
+        o.distance = 2 * p->n;
+        o.batch[0] = p->n;
+        two.batch_ndim = 1;
+        two.batch_size[0] = 2;
+    }
+    return encode(c, map, &two, data, &o, box[0], box[1]);
+}
+
 static cup_status encode_all(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan,
                              const operand *a, const operand *b, bool store, maps *to)
 {
@@ -240,25 +270,31 @@ static cup_status encode_all(cup_context *c, const cup__product *p, const cup__w
     int shared_a = plan->cluster_n, shared_b = plan->cluster_m;
     int64_t depth = tile_k(p);
     CUP_TRY(encode(c, &to->a, p, p->a.data, a, depth, (a_k ? plan->tile_m : depth) / shared_a));
-    CUP_TRY(encode(c, &to->b, p, p->b.data, b, depth, (b_k ? plan->tile_n : depth) / shared_b));
+    int64_t columns = p->activation == CUP__SWIGLU ? plan->tile_n / 2 : plan->tile_n;
+    CUP_TRY(encode(c, &to->b, p, p->b.data, b, depth, (b_k ? columns : depth) / shared_b));
     to->y = to->pre = to->a;
     if (!store)
         return CUP_OK;
     operand y = {.length = p->n,
                  .lines = p->m,
                  .distance = p->m == 1 ? (p->n + 7) / 8 * 8 : p->y.row,
-                 .dtype = y_dtype(p, plan)};
-    int64_t line = LINE_BYTES / cup_dtype_size(y.dtype);
+                 .dtype = cup__product_y_dtype(p)};
+    int64_t size = cup_dtype_size(y.dtype);
+    int64_t line = (columns * size % LINE_BYTES ? LINE_BYTES / 2 : LINE_BYTES) / size;
     for (int i = 0; i < p->batch_ndim; i++)
         y.batch[i] = p->y.batch[p->batch_ndim - 1 - i];
-    CUP_TRY(encode(c, &to->y, p, p->y.data, &y, line, 16));
-    return p->pre ? encode(c, &to->pre, p, p->pre, &y, line, 16) : CUP_OK;
+    const int64_t staged[] = {line, 16}, tile[] = {line, plan->tile_m};
+    bool back = p->kind == CUP__THROUGH_SWIGLU, halves = p->activation == CUP__SWIGLU;
+    CUP_TRY(encode_result(c, p, p->y.data, &y, staged, back, &to->y));
+    if (p->kind)
+        return encode_result(c, p, p->other, &y, tile, back, &to->pre);
+    return p->pre ? encode_result(c, p, p->pre, &y, staged, halves, &to->pre) : CUP_OK;
 }
 
 static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__wgmma_plan *plan,
-                              const operand *a, const operand *b, bool store, bool parts)
+                              const operand *a, const operand *b, bool store)
 {
-    cup_dtype y = y_dtype(p, plan);
+    cup_dtype y = cup__product_y_dtype(p);
     cup__knob knobs[] = {
         {"CUP_T", p->dtype},
         {"B_T", p->scaling ? p->scaling->b_dtype : p->dtype},
@@ -280,7 +316,9 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__
         {"HAS_BIAS", p->bias != NULL},
         {"HAS_PRE", p->pre != NULL},
         {"ACTIVATION", p->activation},
-        {"PARTS", parts},
+        {"OTHER", p->kind},
+        {"FACTOR", p->factor != 1},
+        {"PARTS", plan->parts > 1},
         {"Y_DIRECT", !store},
         {"WATCHDOG", plan->watchdog},
     };
@@ -295,11 +333,13 @@ static void fill_call(wgmma_call *to, const cup__product *p, const operand *a, c
     to->bias = p->bias;
     to->y = p->y.data;
     to->pre = p->pre;
+    to->other = p->other;
+    to->factor = p->factor;
     to->y_row = p->y.row;
     to->m = (int)p->m;
     to->n = (int)p->n;
-    to->term_tiles = (int)w->k_tiles;
-    to->k_tiles = (int)w->k_tiles * (terms ? terms : 1);
+    to->term_tiles = (int)w->k_tiles / (terms ? terms : 1);
+    to->k_tiles = (int)w->k_tiles;
     to->tiles_m = (int)w->tiles_m;
     to->tiles_n = (int)w->tiles_n;
     to->units = (int)(w->tiles * w->parts);
@@ -342,11 +382,12 @@ cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p, const cu
         argument.partial = state->workspace;
         argument.arrived = state->counters;
     }
-    cup__kernel *kernel = kernel_of(gpu, p, plan, &a, &b, store, w.parts > 1);
+    cup__kernel *kernel = kernel_of(gpu, p, plan, &a, &b, store);
     if (!kernel)
         return c->error.status;
     int64_t blocks = (int64_t)plan->cluster_m * plan->cluster_n;
-    int64_t most = cup__cuda_facts(gpu)->multiprocessors / blocks, units = argument.units;
+    int64_t most = cup__cuda_facts(gpu)->multiprocessors / blocks;
+    int64_t units = argument.units;
     cup__grid grid = {
         .x = (units < most ? units : most) * blocks,
         .threads = 128 * (plan->consumers + 1),
@@ -360,8 +401,7 @@ cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p, const cu
 cup_status cup__product_wgmma(cup__call *call, const cup__product *p)
 {
     cup__wgmma_plan plan;
-    int count = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
-    cup__wgmma_choose(p, count, &plan);
+    cup__product_choice(call->c, p, &plan);
     return cup__product_wgmma_by(call->c, p, &plan);
 }
 
@@ -371,9 +411,7 @@ const char *cup__product_wgmma_best_refuses(cup_context *c, const cup__product *
     if (why)
         return why;
     cup__wgmma_plan plan;
-    int count = cup__cuda_facts(cup__cuda_of(c->device))->multiprocessors;
-    bool slower = cup__cublaslt_time(p, count) < cup__wgmma_choose(p, count, &plan);
-    return slower ? "cuBLASLt is likely to be faster" : NULL;
+    return cup__product_choice(c, p, &plan) ? NULL : "cuBLASLt is likely to be faster";
 }
 
 cup_status cup__product_wgmma_best(cup__call *call, const cup__product *p)

@@ -36,6 +36,8 @@ cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p,
 int cup__wgmma_candidates(const cup__product *p, int multiprocessors, cup__wgmma_plan *plans,
                           int most);
 bool cup__wgmma_is_on_menu(const cup__wgmma_plan *plan);
+/* The plan, remembered by the shape, and whether it is likely to be faster than cuBLASLt. */
+bool cup__product_choice(cup_context *c, const cup__product *p, cup__wgmma_plan *plan);
 
 /* Why this plan cannot be used for the product; NULL when it can. */
 const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan *plan);

@@ -138,6 +138,7 @@ void cup__scaled_product(const cup__call *call, cup__product *p, cup__scaling *s
               : as.line || bs.line ? PRODUCT_SCALE_LINES
                                    : PRODUCT_SCALE_ONE;
     *p = (cup__product){.dtype = a->dtype,
+                        .factor = 1,
                         .m = as.rows,
                         .n = bs.rows,
                         .k = as.columns,

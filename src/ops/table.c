@@ -332,6 +332,19 @@ static const cup__attribute scaled_matmul_attributes[] = {
 static const cup__attribute grouped_matmul_attributes[] = {
     {"transpose_weight", CUP__KIND_BOOL, offsetof(cup__grouped_matmul_attributes, transpose_weight)},
     {NULL, 0, 0}};
+static const cup__attribute matmul_scaled_attributes[] = {
+    {"transpose_a", CUP__KIND_BOOL, offsetof(cup__matmul_scaled_attributes, transpose_a)},
+    {"transpose_b", CUP__KIND_BOOL, offsetof(cup__matmul_scaled_attributes, transpose_b)},
+    {"factor", CUP__KIND_FLOAT, offsetof(cup__matmul_scaled_attributes, factor)},
+    {NULL, 0, 0}};
+static const cup__attribute matmul_into_attributes[] = {
+    {"transpose_a", CUP__KIND_BOOL, offsetof(cup__matmul_into_attributes, transpose_a)},
+    {"transpose_b", CUP__KIND_BOOL, offsetof(cup__matmul_into_attributes, transpose_b)},
+    {NULL, 0, 0}};
+static const cup__attribute matmul_add_attributes[] = {
+    {"transpose_a", CUP__KIND_BOOL, offsetof(cup__matmul_add_attributes, transpose_a)},
+    {"transpose_b", CUP__KIND_BOOL, offsetof(cup__matmul_add_attributes, transpose_b)},
+    {NULL, 0, 0}};
 static const cup__attribute pack_int8_attributes[] = {
     {"group", CUP__KIND_INT, offsetof(cup__pack_int8_attributes, group)},
     {NULL, 0, 0}};
@@ -755,6 +768,33 @@ const cup__row cup__rows[] = {
     {"grouped_weight_grad", &cup__op_grouped_weight_grad, "a, b, offsets", "",
      "y",
      "a^T b of each group of rows: [G,M,N] for a [R,M] and b [R,N]", 3, 3, 1, 1, false, 0, NULL},
+    {"linear_relu", &cup__op_linear_relu, "x, weight, bias?", "",
+     "y",
+     "relu(linear(x, weight, bias)) in one pass", 2, 3, 1, 1, true, 0, NULL},
+    {"linear_silu", &cup__op_linear_silu, "x, weight, bias?", "",
+     "y; pre",
+     "silu(linear(x, weight, bias)) in one pass", 2, 3, 1, 2, true, 0, NULL},
+    {"linear_swiglu", &cup__op_linear_swiglu, "x, weight, bias?", "",
+     "y; pre",
+     "silu(gate) up in one pass, where linear(x, weight, bias) is gate and up side by side: weight is [2N,K], bias [2N]", 2, 3, 1, 2, true, 0, NULL},
+    {"linear_add", &cup__op_linear_add, "x, weight, residual, bias?", "",
+     "y",
+     "linear(x, weight, bias) + residual in one pass; residual has the shape of y", 3, 4, 1, 1, true, 0, NULL},
+    {"matmul_scaled", &cup__op_matmul_scaled, "a, b", "bool transpose_a, bool transpose_b, float factor",
+     "y",
+     "factor times matmul(a, b)", 2, 2, 1, 1, true, sizeof(cup__matmul_scaled_attributes), matmul_scaled_attributes},
+    {"matmul_into", &cup__op_matmul_into, "y, a, b", "bool transpose_a, bool transpose_b",
+     "",
+     "writes matmul(a, b) into y, whatever was there; y has the dtype of a and b, or f32, which then takes the sums as they are", 3, 3, 0, 0, true, sizeof(cup__matmul_into_attributes), matmul_into_attributes},
+    {"matmul_add", &cup__op_matmul_add, "y, a, b", "bool transpose_a, bool transpose_b",
+     "",
+     "adds matmul(a, b) to y in place; y has the dtype of a and b, or f32", 3, 3, 0, 0, true, sizeof(cup__matmul_add_attributes), matmul_add_attributes},
+    {"matmul_gelu_grad", &cup__op_matmul_gelu_grad, "dy, weight, pre", "",
+     "dpre",
+     "dy weight times the derivative of gelu at pre: back through linear and the gelu before it", 3, 3, 1, 1, false, 0, NULL},
+    {"matmul_swiglu_grad", &cup__op_matmul_swiglu_grad, "dy, weight, pre", "",
+     "dpre",
+     "back through linear and the swiglu before it: dy weight is the gradient of silu(gate) up, and gate and up lie side by side in pre, their gradients in dpre", 3, 3, 1, 1, false, 0, NULL},
     {"linear_weight_grad", &cup__op_linear_weight_grad, "dy, x", "",
      "dweight, dbias",
      "dy^T x and the sum of dy over all but its last dimension", 2, 2, 2, 2, false, 0, NULL},
@@ -1964,6 +2004,80 @@ cup_tensor *cup__grouped_weight_grad(cup_context *c, cup_tensor *a, cup_tensor *
 {
     cup_tensor *const in[] = {a, b, offsets};
     return cup__op_call(c, &cup__rows[CUP__OP_grouped_weight_grad], in, 3, NULL, NULL);
+}
+
+cup_tensor *cup_linear_relu(cup_context *c, cup_tensor *x, cup_tensor *weight, cup_tensor *bias)
+{
+    cup_tensor *const in[] = {x, weight, bias};
+    return cup__op_call(c, &cup__rows[CUP__OP_linear_relu], in, 3, NULL, NULL);
+}
+
+cup_tensor *cup_linear_silu(cup_context *c, cup_tensor *x, cup_tensor *weight, cup_tensor *bias)
+{
+    cup_tensor *const in[] = {x, weight, bias};
+    return cup__op_call(c, &cup__rows[CUP__OP_linear_silu], in, 3, NULL, NULL);
+}
+
+cup_tensor *cup_linear_swiglu(cup_context *c, cup_tensor *x, cup_tensor *weight, cup_tensor *bias)
+{
+    cup_tensor *const in[] = {x, weight, bias};
+    return cup__op_call(c, &cup__rows[CUP__OP_linear_swiglu], in, 3, NULL, NULL);
+}
+
+cup_tensor *cup_linear_add(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                           cup_tensor *residual, cup_tensor *bias)
+{
+    cup_tensor *const in[] = {x, weight, residual, bias};
+    return cup__op_call(c, &cup__rows[CUP__OP_linear_add], in, 4, NULL, NULL);
+}
+
+cup_tensor *cup_matmul_scaled(cup_context *c, cup_tensor *a, cup_tensor *b, bool transpose_a,
+                              bool transpose_b, double factor)
+{
+    cup__matmul_scaled_attributes attributes = {0};
+    attributes.transpose_a = transpose_a;
+    attributes.transpose_b = transpose_b;
+    attributes.factor = factor;
+    cup_tensor *const in[] = {a, b};
+    return cup__op_call(c, &cup__rows[CUP__OP_matmul_scaled], in, 2, &attributes, NULL);
+}
+
+cup_status cup_matmul_into(cup_context *c, cup_tensor *y, cup_tensor *a, cup_tensor *b,
+                           bool transpose_a, bool transpose_b)
+{
+    cup__matmul_into_attributes attributes = {0};
+    attributes.transpose_a = transpose_a;
+    attributes.transpose_b = transpose_b;
+    cup_tensor *const in[] = {y, a, b};
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_matmul_into], in, 3, &attributes, out) != NULL;
+    return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_status cup_matmul_add(cup_context *c, cup_tensor *y, cup_tensor *a, cup_tensor *b,
+                          bool transpose_a, bool transpose_b)
+{
+    cup__matmul_add_attributes attributes = {0};
+    attributes.transpose_a = transpose_a;
+    attributes.transpose_b = transpose_b;
+    cup_tensor *const in[] = {y, a, b};
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_matmul_add], in, 3, &attributes, out) != NULL;
+    return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_tensor *cup__matmul_gelu_grad(cup_context *c, cup_tensor *dy, cup_tensor *weight,
+                                  cup_tensor *pre)
+{
+    cup_tensor *const in[] = {dy, weight, pre};
+    return cup__op_call(c, &cup__rows[CUP__OP_matmul_gelu_grad], in, 3, NULL, NULL);
+}
+
+cup_tensor *cup__matmul_swiglu_grad(cup_context *c, cup_tensor *dy, cup_tensor *weight,
+                                    cup_tensor *pre)
+{
+    cup_tensor *const in[] = {dy, weight, pre};
+    return cup__op_call(c, &cup__rows[CUP__OP_matmul_swiglu_grad], in, 3, NULL, NULL);
 }
 
 cup_status cup__linear_weight_grad(cup_context *c, cup_tensor *dy, cup_tensor *x,

@@ -2,6 +2,9 @@
 #include "custom/work.h"
 
 #define UNIT_BYTES 16
+/* Blocks a processor from which on work is not cut into more parts, as a sweep showed. */
+#define ROW_BLOCKS 24
+#define COLUMN_BLOCKS 2
 
 static int power_of_two(int n)
 {
@@ -66,7 +69,7 @@ static void cut_rows(cup__work *w, int64_t units, int processors)
            rows * w->team < (int64_t)processors * 1024)
         w->team *= 2;
     int64_t blocks = (rows * w->team + POINTWISE_THREADS - 1) / POINTWISE_THREADS;
-    while (blocks * w->parts < 4 * processors && units / (w->parts * 2) >= w->team * 4)
+    while (blocks * w->parts < ROW_BLOCKS * processors && units / (w->parts * 2) >= w->team * 4)
         w->parts *= 2;
     int64_t turns = units / w->parts / w->team;
     w->access.unroll = turns >= 4 && w->nest.inputs < 4 ? 4 : turns >= 2 ? 2 : 1;
@@ -75,7 +78,7 @@ static void cut_rows(cup__work *w, int64_t units, int processors)
 static void cut_columns(cup__work *w, int64_t units, int processors)
 {
     int64_t blocks = (units + 31) / 32, length = w->length;
-    while (blocks * w->parts < 4 * processors && length / (w->parts * 2) >= 32)
+    while (blocks * w->parts < COLUMN_BLOCKS * processors && length / (w->parts * 2) >= 32)
         w->parts *= 2;
     w->team = 32;
     w->access.unroll = length / w->parts >= 32 && w->nest.inputs < 4 ? 4 : 2;

@@ -2,9 +2,11 @@
  * numbers of 32 bits. */
 #include "cupola/kernel.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "../cuda/support.h"
+#include "base/memory.h"
 #include "cuda/kernels.h"
 #include "tensor/tensor.h"
 #include "test.h"
@@ -153,4 +155,27 @@ TEST(kernel_sources_are_checked)
     EXPECT(!cup_kernel_new(c, &add));
     EXPECT_INT(cup_error(c), CUP_UNSUPPORTED);
     cup_context_free(c);
+}
+
+TEST(kernel_out_of_memory)
+{
+    cup_context *c = open_fake();
+    cup_kernel_source source = add;
+    int made = 0;
+    for (long n = 1; n < 60; n++) {
+        char name[16];
+        snprintf(name, sizeof name, "k%ld", n); /* so that it is not known from before */
+        source.name = name;
+        source.defines = "A=1 B=2";
+        cup__memory_fail_at(n, false);
+        cup_kernel *k = cup_kernel_new(c, &source);
+        cup__memory_fail_at(0, false);
+        EXPECT(k || cup_error(c) == CUP_MEMORY);
+        made += k != NULL;
+        cup_error_clear(c);
+        cup_kernel_free(k);
+    }
+    EXPECT(made > 0);
+    cup_context_free(c);
+    fake_expect_nothing_left();
 }

@@ -2,7 +2,8 @@
  * (matmul_split.cu), and y = activation(a b + bias) is the sum of those products of planes that
  * matter.
  *
- * PLANES 1: one product. 2, of f16: three; what is below the leading planes counts 2^-11. 3, of
+ * PLANES 1: one product; of f32 as it is, which the copies round to tf32, when both matrices lie
+ * along k. 2, of f16: three; what is below the leading planes counts 2^-11. 3, of
  * bf16: six. A persistent grid; one warp copies by TMA, a stage holds 64 of k of all planes; two
  * warpgroups of 64 rows each multiply. Tensor cores cut off what falls below the last bit of a sum,
  * always towards zero, so the leading products of each stage are summed apart and added up outside,
@@ -56,8 +57,8 @@
 #include "wgmma.cuh"
 #include "wgmma_call.cuh"
 
-#define TILE_K 64
-#define PANEL (TILE_K * 128)
+#define TILE_K (CUP_T == CUP_F32 ? 32 : 64) /* 128 bytes */
+#define PANEL (64 * 128)
 #define ROWS (TILE_M / CONSUMERS)
 #define BLOCKS_M 1
 #define A_BYTES (TILE_M * 128)
@@ -125,12 +126,12 @@ DEVICE void bring(const tensor_map &map, uint32_t to, uint32_t full, int mn, int
     if (Along == PRODUCT_ALONG_K) {
         box b = {{k, mn, matrix}};
         tma_load<3>(map, to, b, full, TMA_EVICT_NORMAL);
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int i = 0; i < Lines / 64; i++) {
-        box b = {{mn + 64 * i, k, matrix}};
-        tma_load<3>(map, to + i * PANEL, b, full, TMA_EVICT_NORMAL);
+        for (int i = 0; i < Lines / 64; i++) {
+            box b = {{mn + 64 * i, k, matrix}};
+            tma_load<3>(map, to + i * PANEL, b, full, TMA_EVICT_NORMAL);
+        }
     }
 }
 
@@ -166,6 +167,7 @@ DEVICE void multiply(float (&sum)[SUMS], uint64_t a, uint64_t b, int i, int j, b
                                              b + wgmma_step(B_ALONG, step), add || step > 0);
 }
 
+#if PLANES > 1
 /* The products below the leading one, the smallest first. */
 DEVICE void multiply_rest(float (&sum)[SUMS], uint64_t a, uint64_t b, bool add)
 {
@@ -179,6 +181,7 @@ DEVICE void multiply_rest(float (&sum)[SUMS], uint64_t a, uint64_t b, bool add)
 #endif
     multiply(sum, a, b, 0, 1, true);
 }
+#endif
 
 DEVICE void main_loop(float (&sum)[SUMS], int k_tiles, uint64_t a, uint64_t b,
                       const ring<STAGES> &pipe, ring_place<STAGES> &place)

@@ -15,6 +15,7 @@
 #define PIECE 8 /* elements to which lines of planes are padded: 16 bytes */
 #define THREADS 256
 #define COLUMNS 128
+#define TURN_TILE 32
 #define CHUNKS_MOST 16
 #define CHUNK_LINES 64
 #define PIECES 4 /* of 4 elements that a thread takes at once */
@@ -129,32 +130,39 @@ static cup_status cut(cup_context *c, const char *entry, split_call *call, cup_d
     return kernel ? cup__launch(gpu, kernel, grid, CUP__ARG(*call)) : c->error.status;
 }
 
-static cup_tensor *ints(cup_context *c, int64_t count, const char *tag)
+/* A matrix as the copies of the product read it. */
+static void describe(const split_side *s, void *data, int64_t size, int64_t distance,
+                     cup__split_planes *to, int i)
 {
-    cup__shape shape = {.dtype = CUP_I32, .ndim = 1, .size = {count}};
-    return cup__tensor_make(c, &shape, tag);
+    to->data[i] = data;
+    to->length[i] = s->length;
+    to->lines[i] = s->lines;
+    to->batch[i] = s->batch;
+    to->along[i] = s->along;
+    to->line_bytes[i] = distance * size;
+    to->matrix_bytes[i] = s->lines * distance * size;
 }
 
 /* Memory for the planes of one side, and for its scales when there are any. */
-static cup_tensor *prepare_side(cup_context *c, split_side *s, int planes, bool scaled,
-                                cup__split_planes *to, int i)
+static bool prepare_side(cup_context *c, split_side *s, int planes, bool scaled,
+                         cup__split_planes *to, int i, cup_tensor *made[2])
 {
     cup__shape shape = {
         .dtype = CUP_BF16, .ndim = 4, .size = {planes, s->batch, s->lines, s->padded}};
     bool along_k = s->along == PRODUCT_ALONG_K;
     int64_t each = s->batch * (along_k ? s->lines : s->length), most = along_k ? 0 : s->chunks;
-    cup_tensor *found = scaled ? ints(c, each * (1 + most), "scales of f32") : NULL;
-    to->planes[i] = scaled && !found ? NULL : cup__tensor_make(c, &shape, "parts of f32");
-    to->exponents[i] = found;
-    to->length[i] = s->length;
-    to->lines[i] = s->lines;
-    to->padded[i] = s->padded;
-    to->batch[i] = s->batch;
-    to->along[i] = s->along;
-    s->to = to->planes[i] ? to->planes[i]->data : NULL;
-    s->exponents = found ? found->data : NULL;
-    s->most = found ? (float *)found->data + each : NULL;
-    return to->planes[i];
+    cup__shape found = {.dtype = CUP_I32, .ndim = 1, .size = {each * (1 + most)}};
+    made[0] = cup__tensor_make(c, &shape, "parts of f32");
+    made[1] = scaled && made[0] ? cup__tensor_make(c, &found, "scales of f32") : NULL;
+    if (!made[0] || (scaled && !made[1]))
+        return false;
+    s->to = made[0]->data;
+    if (scaled) {
+        to->exponents[i] = s->exponents = made[1]->data;
+        s->most = (float *)made[1]->data + each;
+    }
+    describe(s, s->to, 2, s->padded, to, i);
+    return true;
 }
 
 /* Cuts and multiplies by one plan. */
@@ -187,6 +195,38 @@ static cup_status run(cup_context *c, const cup__product *p, const cup__split_pl
     return attempt(c, p, &other, call, planes);
 }
 
+/* Lays a matrix along k, or only describes it when it lies so and copies can read it. */
+static cup_status turn_side(cup_context *c, split_side *s, cup__split_planes *to, int i,
+                            cup_tensor **made)
+{
+    if (s->along == PRODUCT_ALONG_K && s->whole) {
+        int64_t distance = s->lines == 1 ? divide_up(s->length, 4) * 4 : s->distance;
+        describe(s, (void *)(uintptr_t)s->from, sizeof(float), distance, to, i);
+        to->matrix_bytes[i] = (s->batch > 1 ? s->batch_distance : s->lines * distance) * 4;
+        return CUP_OK;
+    }
+    split_side turned = *s;
+    int64_t k = s->along == PRODUCT_ALONG_K ? s->length : s->lines;
+    turned.along = PRODUCT_ALONG_K;
+    turned.lines = s->along == PRODUCT_ALONG_K ? s->lines : s->length;
+    turned.length = k;
+    cup__shape shape = {.dtype = CUP_F32,
+                        .ndim = 3,
+                        .size = {s->batch, turned.lines, divide_up(k, 4) * 4}};
+    *made = cup__tensor_make(c, &shape, "matrix laid along k");
+    cup__kernel *kernel = cup__kernel_get(cup__cuda_of(c->device), "matmul_turn.cu", "matmul_turn",
+                                          NULL, 0);
+    if (!*made || !kernel)
+        return c->error.status;
+    describe(&turned, (*made)->data, sizeof(float), shape.size[2], to, i);
+    float *data = (*made)->data;
+    cup__grid grid = {.x = divide_up(s->length, TURN_TILE) * divide_up(s->lines, TURN_TILE) *
+                           s->batch,
+                      .threads = THREADS};
+    return cup__launch(cup__cuda_of(c->device), kernel, grid, CUP__ARG(*s), CUP__ARG(data),
+                       CUP__ARG(shape.size[2]));
+}
+
 cup_status cup__product_split(cup__call *call, const cup__product *p)
 {
     cup_context *c = call->c;
@@ -196,17 +236,20 @@ cup_status cup__product_split(cup__call *call, const cup__product *p)
     int count = cup__cuda_facts(cup__cuda_of(c->device))->multiprocessors;
     cup__split_choose(c, p, count, &plan);
     take_both(p, &argument);
-    cup_tensor *all[4] = {NULL};
-    bool good = true;
-    for (int i = 0; i < 2; i++) {
-        good = good && prepare_side(c, &argument.side[i], plan.planes == 2 ? 3 : plan.planes,
-                                    plan.dtype == CUP_F16, &planes, i);
-        all[2 * i] = planes.planes[i];
-        all[2 * i + 1] = planes.exponents[i];
+    cup_tensor *made[4] = {NULL};
+    cup_status status = CUP_OK;
+    for (int i = 0; i < 2 && status == CUP_OK; i++) {
+        if (plan.dtype == CUP_F32)
+            status = turn_side(c, &argument.side[i], &planes, i, &made[2 * i]);
+        else if (!prepare_side(c, &argument.side[i], plan.planes == 2 ? 3 : plan.planes,
+                               plan.dtype == CUP_F16, &planes, i, &made[2 * i]))
+            status = c->error.status;
     }
-    cup_status status = good ? run(c, p, &plan, &argument, &planes) : c->error.status;
+    if (status == CUP_OK)
+        status = plan.dtype == CUP_F32 ? cup__split_multiply(c, p, &plan, &planes)
+                                       : run(c, p, &plan, &argument, &planes);
     for (int i = 0; i < 4; i++)
-        cup_tensor_free(all[i]);
+        cup_tensor_free(made[i]);
     return status;
 }
 

@@ -6,7 +6,7 @@
 
 /* How the product is laid over y. */
 typedef struct cup__split_plan {
-    cup_dtype dtype; /* of the planes */
+    cup_dtype dtype; /* of the planes; f32: the matrices themselves, rounded to tf32 */
     int planes;      /* 1, 2 of f16, or 3 of bf16 */
     int tile_n, parts;
 } cup__split_plan;
@@ -20,8 +20,10 @@ double cup__split_vendor_time(const cup_context *c, const cup__product *p);
 /* The launch of the product itself, over planes that are made. */
 struct split_call;
 typedef struct cup__split_planes {
-    cup_tensor *planes[2], *exponents[2];
-    int64_t length[2], lines[2], padded[2], batch[2]; /* of a plane; batch: matrices in it */
+    void *data[2];
+    const int *exponents[2];
+    int64_t length[2], lines[2], batch[2];  /* of a plane; batch: matrices in it */
+    int64_t line_bytes[2], matrix_bytes[2]; /* distances */
     int along[2];
     unsigned *wide; /* or NULL: no other way is prepared */
 } cup__split_planes;

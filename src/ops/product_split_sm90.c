@@ -11,7 +11,6 @@
 
 #define COUNT(array) (int)(sizeof(array) / sizeof *(array))
 #define TILE_M 128
-#define TILE_K 64
 #define SHARED_MOST 232448
 #define STAGING (2 * 4 * 2 * 2048)
 #define STAGES_MOST 8
@@ -33,11 +32,17 @@ static int64_t tiles_of(const cup__product *p, int tile_n)
     return divide_up(p->m, TILE_M) * divide_up(p->n, tile_n) * p->batch_count;
 }
 
+/* Of k in a stage: 128 bytes. */
+static int tile_k(cup_dtype dtype)
+{
+    return dtype == CUP_F32 ? 32 : 64;
+}
+
 static bool parts_fit(const cup__product *p, int tile_n, int parts)
 {
     int64_t tiles = tiles_of(p, tile_n);
     return parts == 1 || (tiles * parts * TILE_M * tile_n * 4 <= (int64_t)CUP__WORKSPACE_BYTES &&
-                          tiles * 2 <= CUP__COUNTERS && divide_up(p->k, TILE_K) >= 4 * parts);
+                          tiles * 2 <= CUP__COUNTERS && divide_up(p->k, 64) >= 4 * parts);
 }
 
 /* Microseconds to make the planes. */
@@ -48,11 +53,17 @@ static double cut_time(const cup__product *p, int planes)
     return 5.0 * passes + elements * (4 * passes + 2 * planes) / 3.0e6 + (planes > 1 ? 5 : 0);
 }
 
-double cup__split_choose(const cup_context *c, const cup__product *p, int multiprocessors,
-                         cup__split_plan *plan)
+/* Microseconds to turn the matrices that do not lie along k. */
+static double turn_time(const cup__product *p)
 {
-    bool medium = c->precision == CUP__MEDIUM;
-    int planes = c->precision == CUP__HIGHEST ? 2 : 1;
+    double turned = (p->a.column == 1 ? 0 : (double)p->m) + (p->b.row == 1 ? 0 : (double)p->n);
+    return turned > 0 ? 4 + turned * (double)p->k * (double)p->batch_count * 8 / 2.8e6 : 0;
+}
+
+/* The best tiles for planes of a dtype. */
+static double choose_tiles(const cup__product *p, int multiprocessors, cup_dtype dtype, int planes,
+                           cup__split_plan *plan)
+{
     double least = 0, products = planes == 2 ? 3 : 1;
     for (int i = 0; i < COUNT(menu); i++)
         for (int j = 0; j < COUNT(part_counts); j++) {
@@ -60,16 +71,32 @@ double cup__split_choose(const cup_context *c, const cup__product *p, int multip
             if ((tile_n == 256 && planes > 1) || !parts_fit(p, tile_n, parts))
                 continue;
             double rounds = ceil((double)(tiles_of(p, tile_n) * parts) / multiprocessors);
-            double k_tiles = (double)divide_up(divide_up(p->k, TILE_K), parts);
+            double k_tiles = (double)divide_up(divide_up(p->k, tile_k(dtype)), parts);
             double joining = parts > 1 ? 4.5 + tile_n / 256.0 * (1 + 0.6 * parts) : 0;
-            double time =
-                5 + rounds * (k_tiles * products * menu[i].stage + menu[i].tile + joining);
+            double each = k_tiles * products * menu[i].stage + menu[i].tile + joining;
+            double time = 5 + rounds * each;
             if (least == 0 || time < least) {
                 least = time;
-                *plan = (cup__split_plan){medium ? CUP_BF16 : CUP_F16, planes, tile_n, parts};
+                *plan = (cup__split_plan){dtype, planes, tile_n, parts};
             }
         }
-    return least + cut_time(p, planes);
+    return least;
+}
+
+double cup__split_choose(const cup_context *c, const cup__product *p, int multiprocessors,
+                         cup__split_plan *plan)
+{
+    if (c->precision == CUP__HIGHEST)
+        return choose_tiles(p, multiprocessors, CUP_F16, 2, plan) + cut_time(p, 2);
+    cup__split_plan whole;
+    double cut = choose_tiles(p, multiprocessors, CUP_F16, 1, plan) + cut_time(p, 1);
+    if (c->precision == CUP__MEDIUM)
+        plan->dtype = CUP_BF16;
+    double direct = choose_tiles(p, multiprocessors, CUP_F32, 1, &whole) + turn_time(p);
+    if (direct >= cut)
+        return cut;
+    *plan = whole;
+    return direct;
 }
 
 double cup__split_vendor_time(const cup_context *c, const cup__product *p)
@@ -117,12 +144,13 @@ static cup_status encode_planes(cup_context *c, CUtensorMap *map, const cup__spl
                                 const cup__split_planes *from, int i, int tile)
 {
     int64_t sizes[3] = {from->length[i], from->lines[i], from->batch[i] * plan->planes};
-    int64_t strides[2] = {from->padded[i] * 2, from->lines[i] * from->padded[i] * 2};
-    return encode(c, map,
-                  plan->dtype == CUP_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                         : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                  from->planes[i]->data, 3, sizes, strides, 64,
-                  from->along[i] == PRODUCT_ALONG_K ? tile : TILE_K);
+    int64_t strides[2] = {from->line_bytes[i], from->matrix_bytes[i]};
+    CUtensorMapDataType type = plan->dtype == CUP_F32   ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+                               : plan->dtype == CUP_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                        : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    bool along_k = from->along[i] == PRODUCT_ALONG_K;
+    return encode(c, map, type, from->data[i], 3, sizes, strides,
+                  along_k ? tile_k(plan->dtype) : 64, along_k ? tile : 64);
 }
 
 /* Whether TMA can write y: it writes whole pieces of 16 bytes. */
@@ -144,7 +172,7 @@ static cup_status encode_result(cup_context *c, CUtensorMap *map, const cup__pro
 static void fill(wgmma_call *to, split_product *extra, const cup__product *p,
                  const cup__split_plan *plan, const cup__split_planes *from, int multiprocessors)
 {
-    int64_t k_tiles = divide_up(p->k, TILE_K), part = divide_up(k_tiles, plan->parts);
+    int64_t k_tiles = divide_up(p->k, tile_k(plan->dtype)), part = divide_up(k_tiles, plan->parts);
     int batch = p->batch_ndim;
     double rows = sqrt((double)multiprocessors * plan->tile_n / TILE_M) + 0.5;
     memset(to, 0, sizeof *to);
@@ -174,8 +202,8 @@ static void fill(wgmma_call *to, split_product *extra, const cup__product *p,
         .b_k = p->b.row,
         .b_batch = batch ? p->b.batch[0] : 0,
         .k = p->k,
-        .a_exponents = from->exponents[0] ? from->exponents[0]->data : NULL,
-        .b_exponents = from->exponents[1] ? from->exponents[1]->data : NULL,
+        .a_exponents = from->exponents[0],
+        .b_exponents = from->exponents[1],
         .a_matrices = (int)from->batch[0],
         .b_matrices = (int)from->batch[1],
         .wide = from->wide,

@@ -13,12 +13,13 @@ typedef struct way {
     cup_status (*run)(cup__call *call, const cup__product *p);
 } way;
 
-/* The kernel of linear_packed.cu with weights of 16 bits. */
+/* The kernel of linear_stream.cu with weights of 16 bits. */
 static const char *ahead_refuses(cup_context *c, const cup__product *p)
 {
-    return !cup__rows_packed_can(c, p->dtype)  ? "no tensor cores"
-           : p->b.row != 1 || p->a.column != 1 ? "not along k"
-                                               : NULL;
+    return p->m > 16                            ? "for few rows"
+           : !cup__rows_packed_can(c, p->dtype) ? "no tensor cores"
+           : p->b.row != 1 || p->a.column != 1  ? "not along k"
+                                                : NULL;
 }
 
 static cup_status ahead(cup__call *call, const cup__product *p)
@@ -27,11 +28,11 @@ static cup_status ahead(cup__call *call, const cup__product *p)
     packed_call weights = {0};
     cup__product_fill(&product, p);
     product.b_mn *= 2;
-    return cup__rows_packed(call->c, p->dtype, 16, p->dtype, 0, &product, &weights);
+    return cup__rows_stream(call->c, p->dtype, 16, p->dtype, 0, &product, &weights);
 }
 
 static const way ways[] = {
-    {"ahead", ahead_refuses, ahead},
+    {"stream", ahead_refuses, ahead},
     {"rows", cup__product_rows_refuses, cup__product_rows},
     {"cublaslt", cup__product_cublaslt_refuses, cup__product_cublaslt},
     {"wgmma", cup__product_wgmma_refuses, cup__product_wgmma},
@@ -97,7 +98,7 @@ static void print_middle(rig *r, const char *name, const shape *s, const way *w,
     }
 }
 
-static const int64_t sides[][2] = {{4096, 4096}, {14336, 4096}, {4096, 14336}};
+static const int64_t sides[][2] = {{4096, 4096}, {14336, 4096}, {4096, 14336}, {1024, 1024}};
 static const int64_t rows[] = {1, 8, 16, 32, 64};
 
 int main(void)

@@ -10,4 +10,11 @@ typedef struct packed_call {
     long long n, k, groups, group;
 } packed_call;
 
+/* The work of linear_stream.cu: stages of rows of w. */
+typedef struct stream_call {
+    long long stages, per_tile; /* of all tiles; of one */
+    float *partial;             /* two pieces of sums a block */
+    unsigned *arrived;          /* for each tile, zero between kernels */
+} stream_call;
+
 #endif

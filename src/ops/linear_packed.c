@@ -210,6 +210,7 @@ static const cup__sample int8_samples[] = {{"0x8 3x8 3x1 3", NULL},
                                            {"17x1024 130x1024 130x8 130", NULL},
                                            {"70x96 70x96 70x1 70", NULL},
                                            {"5x4128 33x4128 33x129", NULL},
+                                           {"3x4128 70x4128 70x129", NULL},
                                            {NULL, NULL}};
 static const cup__sample int4_samples[] = {{"0x8 3x4 3x1 3x1 3", NULL},
                                            {"4x0 3x0 3x0 - 3", NULL},
@@ -222,6 +223,7 @@ static const cup__sample int4_samples[] = {{"0x8 3x4 3x1 3x1 3", NULL},
                                            {"17x1024 130x512 130x8 130x8 130", NULL},
                                            {"70x96 70x48 70x1 - 70", NULL},
                                            {"5x4128 33x2064 33x129 33x129", NULL},
+                                           {"9x4128 140x2064 140x43 - 140", NULL},
                                            {NULL, NULL}};
 static const cup__sample int8_bench[] = {
     {"1x4096 4096x4096 4096x32", NULL},   {"16x4096 4096x4096 4096x32", NULL},

@@ -11,17 +11,9 @@
 #ifndef CUP_T
 #define CUP_T 3
 #endif
-#include "packed_call.cuh"
-#include "product.cuh"
-#include "ptx.cuh"
+#include "packed.cuh"
 #include "reduce.cuh"
 
-#ifndef SCALE_T
-#define SCALE_T 0
-#endif
-#ifndef BITS
-#define BITS 8
-#endif
 #ifndef TOKENS /* rows of x at a time, a multiple of 8 for linear_packed */
 #define TOKENS 8
 #endif
@@ -33,95 +25,15 @@
 #endif
 
 #define WARPS 8
-#define LANE_K (128 / BITS) /* of k in 16 bytes */
 #define STEPS 4
 #define STEP_K (4 * LANE_K) /* of k that a warp multiplies at a time */
 #define RUN (STEPS * STEP_K)
 #define OCTETS (TOKENS / 8)
 #define ROWS (16 * TILES)
 #define SLOTS (2 * TILES)
-#define X_WORDS (LANE_K / 8) /* of 16 bytes of x beside 16 bytes of w */
-
-typedef dtype_of<SCALE_T>::type scale_type;
-
-DEVICE void put(const product_call &c, long long token, long long row, real v)
-{
-    if (token >= c.m || row >= c.n)
-        return;
-    if (c.bias)
-        v += to_real(((const T *)c.bias)[row]);
-    long long at = token * c.y_row + row;
-    if (c.pre)
-        ((T *)c.pre)[at] = from_real<T>(v);
-    ((T *)c.y)[at] = from_real<T>(activated<T>(v));
-}
 
 #if (CUP_T == CUP_F16 || CUP_T == CUP_BF16) && TOKENS % 8 == 0
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-
-#if CUP_T == CUP_F16
-#define MAGIC 0x64006400u /* 1024, twice: with a number in its low bits 1024 + number */
-#define MAGIC_VALUE 1024.0f
-#define PAIR_TYPE "f16x2"
-#else
-#define MAGIC 0x43004300u /* 128, twice */
-#define MAGIC_VALUE 128.0f
-#define PAIR_TYPE "bf16x2"
-#endif
-
-/* Two 16-bit numbers: a b + c. */
-DEVICE uint32_t pair_fma(uint32_t a, uint32_t b, uint32_t c)
-{
-    uint32_t d;
-    asm("fma.rn." PAIR_TYPE " %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-    return d;
-}
-
-DEVICE uint32_t pair_of(float x)
-{
-    return pack(x, x, T());
-}
-
-/* What turns the numbers of a group into weights: (v + minus) times. */
-struct group_scale {
-    uint32_t times, minus;
-};
-
-#if BITS == 8
-/* Four numbers of 8 bits as two pairs. */
-DEVICE void unpack_bytes(uint32_t word, const group_scale &s, uint32_t (&to)[2])
-{
-    word ^= 0x80808080u;
-#if CUP_T == CUP_F16
-    to[0] = __byte_perm(word, 0x64646464u, 0x4140);
-    to[1] = __byte_perm(word, 0x64646464u, 0x4342);
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        to[i] = pair_fma(to[i], pair_of(1.0f), pair_of(-1152.0f));
-#else
-    float v[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        v[i] = __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7540 + i)) - 8388736.0f;
-    to[0] = pack(v[0], v[1], T());
-    to[1] = pack(v[2], v[3], T());
-#endif
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        to[i] = pair_fma(to[i], s.times, 0x80008000u);
-}
-
-#elif BITS == 4
-/* Eight numbers of 4 bits as pairs of numbers four apart. */
-DEVICE void unpack_nibbles(uint32_t word, const group_scale &s, uint32_t (&to)[4])
-{
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        uint32_t v = (word >> 4 * i & 0x000f000fu) | MAGIC;
-        to[i] = pair_fma(pair_fma(v, pair_of(1.0f), s.minus), s.times, 0x80008000u);
-    }
-}
-#endif
 
 struct place {
     const product_call &c;
@@ -151,96 +63,21 @@ DEVICE void bring(const place &p, int stage, long long run)
         }
 }
 
-struct side_data {
-    uint4 x[X_WORDS][OCTETS];
-    group_scale scale[BITS == 16 ? 1 : SLOTS];
-};
-
-#if BITS == 4
-/* Words of x in the order that unpack_nibbles leaves: (0, 4), (1, 5), (2, 6), (3, 7). */
-DEVICE uint4 shuffled(const uint4 &x)
-{
-    return make_uint4(__byte_perm(x.x, x.z, 0x5410), __byte_perm(x.x, x.z, 0x7632),
-                      __byte_perm(x.y, x.w, 0x5410), __byte_perm(x.y, x.w, 0x7632));
-}
-#endif
-
-/* The part of x, and the scales, that belong to STEP_K from k on. */
-DEVICE void read_side(const place &p, long long k, side_data &to)
-{
-    k += threadIdx.x % 4 * LANE_K;
-    const T *x = (const T *)p.c.a + k;
-#pragma unroll
-    for (int o = 0; o < OCTETS; o++)
-#pragma unroll
-        for (int i = 0; i < X_WORDS; i++) {
-            long long token = p.token + 8 * o + threadIdx.x % 32 / 4;
-            to.x[i][o] = token < p.c.m && k < p.c.k
-                             ? __ldg((const uint4 *)(x + token * p.c.a_mn + 8 * i))
-                             : make_uint4(0, 0, 0, 0);
-        }
-#if BITS < 16
-#pragma unroll
-    for (int i = 0; i < SLOTS; i++) {
-        long long row = p.row + 8 * i + threadIdx.x % 32 / 4;
-        long long at = row * p.w.groups + k / p.w.group;
-        bool valid = row < p.c.n && k < p.c.k;
-        float scale = valid ? convert<float>(((const scale_type *)p.w.scale)[at]) : 0.0f;
-        float zero = valid && p.w.zero ? (float)p.w.zero[at] : 8.0f;
-        to.scale[i].times = pair_of(scale);
-        to.scale[i].minus = pair_of(-(MAGIC_VALUE + zero));
-    }
-#endif
-#if BITS == 4
-#pragma unroll
-    for (int i = 0; i < X_WORDS * OCTETS; i++)
-        (&to.x[0][0])[i] = shuffled((&to.x[0][0])[i]);
-#endif
-}
-
+typedef side_data<SLOTS, OCTETS> side;
 typedef float sums[TILES][OCTETS][4];
 
-/* Four pairs along k of each of two rows, at number `i` of the words of x. */
-DEVICE void multiply_pairs(const uint32_t *top, const uint32_t *bottom, const side_data &side,
-                           int word, int half, float (&sum)[OCTETS][4])
+DEVICE void read(const place &p, long long k, side &to)
 {
-    uint32_t a[4] = {top[0], bottom[0], top[1], bottom[1]};
-#pragma unroll
-    for (int o = 0; o < OCTETS; o++) {
-        const uint4 &x = side.x[word][o];
-        multiply_add(sum[o], a, half ? x.z : x.x, half ? x.w : x.y, T());
-    }
+    read_side(p.c, p.w, p.token, p.row, k + threadIdx.x % 4 * LANE_K, to);
 }
 
-DEVICE void multiply(const place &p, int stage, int step, const side_data &side, sums &sum)
+DEVICE void multiply(const place &p, int stage, int step, const side &with, sums &sum)
 {
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
-        uint4 rows[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            rows[i] = load_shared16(slot(p, stage, step, 2 * tile + i));
-        const uint32_t top[4] = {rows[0].x, rows[0].y, rows[0].z, rows[0].w};
-        const uint32_t bottom[4] = {rows[1].x, rows[1].y, rows[1].z, rows[1].w};
-#if BITS == 16
-        multiply_pairs(top, bottom, side, 0, 0, sum[tile]);
-        multiply_pairs(top + 2, bottom + 2, side, 0, 1, sum[tile]);
-#else
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            uint32_t t[8 / BITS * 2], b[8 / BITS * 2];
-#if BITS == 8
-            unpack_bytes(top[j], side.scale[2 * tile], t);
-            unpack_bytes(bottom[j], side.scale[2 * tile + 1], b);
-            multiply_pairs(t, b, side, j / 2, j % 2, sum[tile]);
-#else
-            unpack_nibbles(top[j], side.scale[2 * tile], t);
-            unpack_nibbles(bottom[j], side.scale[2 * tile + 1], b);
-            multiply_pairs(t, b, side, j, 0, sum[tile]);
-            multiply_pairs(t + 2, b + 2, side, j, 1, sum[tile]);
-#endif
-        }
-#endif
+        uint4 upper = load_shared16(slot(p, stage, step, 2 * tile));
+        uint4 lower = load_shared16(slot(p, stage, step, 2 * tile + 1));
+        multiply_words(upper, lower, with, 2 * tile, sum[tile]);
     }
 }
 
@@ -296,15 +133,15 @@ extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS)
         if (ahead < end)
             bring(p, next, ahead);
         copies_end();
-        side_data side, next_side;
-        read_side(p, (long long)run * RUN, side);
+        side now, next_side;
+        read(p, (long long)run * RUN, now);
         copies_wait<STAGES - 1>();
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
             if (step + 1 < STEPS)
-                read_side(p, (long long)run * RUN + (step + 1) * STEP_K, next_side);
-            multiply(p, stage, step, side, sum);
-            side = next_side;
+                read(p, (long long)run * RUN + (step + 1) * STEP_K, next_side);
+            multiply(p, stage, step, now, sum);
+            now = next_side;
         }
         stage = stage == STAGES - 1 ? 0 : stage + 1;
     }

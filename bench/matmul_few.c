@@ -99,7 +99,7 @@ static void print_middle(rig *r, const char *name, const shape *s, const way *w,
 }
 
 static const int64_t sides[][2] = {{4096, 4096}, {14336, 4096}, {4096, 14336}, {1024, 1024}};
-static const int64_t rows[] = {1, 8, 16, 32, 64};
+static const int64_t rows[] = {1, 2, 4, 8, 16, 32, 64};
 
 int main(void)
 {

@@ -112,6 +112,25 @@ template <int Slots, int Octets> struct side_data {
     group_scale scale[BITS == 16 ? 1 : Slots];
 };
 
+/* The scales of the lane's rows at k. */
+template <int Slots>
+DEVICE void read_group_scales(const product_call &c, const packed_call &w, long long row0,
+                              long long k, group_scale *to)
+{
+#if BITS < 16
+#pragma unroll
+    for (int i = 0; i < Slots; i++) {
+        long long row = row0 + 8 * i + threadIdx.x % 32 / 4;
+        long long at = row * w.groups + k / w.group;
+        bool valid = row < c.n && k < c.k;
+        float scale = valid ? convert<float>(((const scale_type *)w.scale)[at]) : 0.0f;
+        float zero = valid && w.zero ? (float)w.zero[at] : 8.0f;
+        to[i].times = pair_of(scale);
+        to[i].minus = pair_of(-(MAGIC_VALUE + zero));
+    }
+#endif
+}
+
 /* Reads it for the lane's k and its rows: `row`, and every eight further. */
 template <int Slots, int Octets>
 DEVICE void read_side(const product_call &c, const packed_call &w, long long token0, long long row0,
@@ -127,18 +146,7 @@ DEVICE void read_side(const product_call &c, const packed_call &w, long long tok
                              ? __ldg((const uint4 *)(x + token * c.a_mn + 8 * i))
                              : make_uint4(0, 0, 0, 0);
         }
-#if BITS < 16
-#pragma unroll
-    for (int i = 0; i < Slots; i++) {
-        long long row = row0 + 8 * i + threadIdx.x % 32 / 4;
-        long long at = row * w.groups + k / w.group;
-        bool valid = row < c.n && k < c.k;
-        float scale = valid ? convert<float>(((const scale_type *)w.scale)[at]) : 0.0f;
-        float zero = valid && w.zero ? (float)w.zero[at] : 8.0f;
-        to.scale[i].times = pair_of(scale);
-        to.scale[i].minus = pair_of(-(MAGIC_VALUE + zero));
-    }
-#endif
+    read_group_scales<Slots>(c, w, row0, k, to.scale);
 #if BITS == 4
 #pragma unroll
     for (int i = 0; i < X_WORDS * Octets; i++)

@@ -1,12 +1,12 @@
 /* A handful of rows times weights of few bits: y [m,n] = activation(x w^T + bias), where reading w
- * [n,k] is most of what it costs. BITS 16: w is of x's type. 8 and 4: w = scale (number - zero), a
- * scale for each group of a row; the numbers become 16-bit floats on their way to the tensor cores.
+ * [n,k] is most of what it costs. w = scale (number - zero), a scale for each group of a row; the
+ * numbers of 8 or 4 BITS become 16-bit floats on their way to the tensor cores.
  *
  * linear_packed: 16-bit x. A block of 8 warps takes 16 TILES rows of w and up to TOKENS rows of x
- * (blockIdx.z counts those). The warps take runs of 256 bytes of rows in turn, each lane 16 bytes
- * of a row at a time, copied ahead into a ring of STAGES in shared memory that only the lane itself
- * reads. As the order of k is free, the bytes serve as they come, if x is read in the same order.
- * blockIdx.y counts the parts k is cut into; the part that comes last adds all, in order.
+ * (blockIdx.z counts those). The warps take runs of 64 STEPS bytes of rows in turn, each lane 16
+ * bytes of a row at a time, copied ahead into a ring of STAGES in shared memory that only the lane
+ * itself reads. As the order of k is free, the bytes serve as they come, if x is read in the same
+ * order. blockIdx.y counts the parts k is cut into; the part that comes last adds all, in order.
  * linear_packed_plain: any floats, a warp a row of w. */
 #ifndef CUP_T
 #define CUP_T 3
@@ -18,14 +18,16 @@
 #define TOKENS 8
 #endif
 #ifndef TILES
-#define TILES 1
+#define TILES 4
 #endif
 #ifndef STAGES
-#define STAGES 2
+#define STAGES 3
+#endif
+#ifndef STEPS
+#define STEPS 1
 #endif
 
 #define WARPS 8
-#define STEPS 4
 #define STEP_K (4 * LANE_K) /* of k that a warp multiplies at a time */
 #define RUN (STEPS * STEP_K)
 #define OCTETS (TOKENS / 8)

@@ -5,7 +5,7 @@
 #include "ops/product_state.h"
 #include "ops/rows_packed.h"
 
-#define ROWS_PLAIN 16 /* of x; more are done sooner with the weights unpacked once */
+#define PRODUCTS_PLAIN (INT64_C(1) << 22) /* more are done sooner with the weights unpacked */
 
 static int64_t rows_of(const cup__call *call)
 {
@@ -67,9 +67,29 @@ cup_status cup__linear_packed_cuda(cup__call *call)
                             &weights);
 }
 
+const char *cup__linear_stream_refuses(const cup__call *call)
+{
+    if (cup__cuda_facts(cup__cuda_of(call->c->device))->major != 9)
+        return "it is for Hopper (sm_90)";
+    if (rows_of(call) > CUP__ROWS_STREAM_MOST || cup__packed_of(call, 1).n > 16 * CUP__COUNTERS)
+        return "it is for a handful of rows";
+    return cup__linear_packed_refuses(call);
+}
+
+cup_status cup__linear_stream_cuda(cup__call *call)
+{
+    cup__packed w = cup__packed_of(call, 1);
+    product_call product = product_of(call, &w);
+    packed_call weights = weights_of(&w);
+    return cup__rows_stream(call->c, call->in[0]->dtype, w.bits, w.scale->dtype, 0, &product,
+                            &weights);
+}
+
 const char *cup__linear_packed_plain_refuses(const cup__call *call)
 {
-    return rows_of(call) > ROWS_PLAIN ? "it is for a handful of rows" : NULL;
+    cup__packed w = cup__packed_of(call, 1);
+    return w.n * w.k > PRODUCTS_PLAIN / (rows_of(call) + 1) ? "it is for few and small weights"
+                                                            : NULL;
 }
 
 cup_status cup__linear_packed_plain(cup__call *call)

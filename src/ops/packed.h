@@ -26,6 +26,8 @@ void cup__packed_row(const cup__packed *p, int64_t n, int64_t k, int64_t count, 
 
 const char *cup__linear_packed_refuses(const cup__call *call);
 cup_status cup__linear_packed_cuda(cup__call *call);
+const char *cup__linear_stream_refuses(const cup__call *call);
+cup_status cup__linear_stream_cuda(cup__call *call);
 const char *cup__linear_packed_plain_refuses(const cup__call *call);
 cup_status cup__linear_packed_plain(cup__call *call);
 

@@ -4,6 +4,7 @@
 #include "ops/product_state.h"
 
 #define ROWS_MOST 16       /* of y, for 16-bit types */
+#define ROWS_MOST_HOPPER 8 /* beyond, its own tensor cores are faster */
 #define ROWS_MOST_PLAIN 8
 #define TILE_ROWS 16       /* of the weights; a block takes one tile or two */
 #define RUN 128            /* of k that a warp takes at a time */
@@ -19,7 +20,10 @@ const char *cup__product_rows_refuses(cup_context *c, const cup__product *p)
 {
     const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(c->device));
     int vector = 16 / (int)cup_dtype_size(p->dtype);
-    if (p->m > (by_tensor_cores(facts, p) ? ROWS_MOST : ROWS_MOST_PLAIN))
+    int most = !by_tensor_cores(facts, p) ? ROWS_MOST_PLAIN
+               : facts->major == 9        ? ROWS_MOST_HOPPER
+                                          : ROWS_MOST;
+    if (p->m > most)
         return "it is for a handful of rows";
     if (p->batch_ndim > 0)
         return "it is for one matrix";

@@ -4,8 +4,9 @@
 #include "kernels/product_call.cuh"
 #include "ops/product_state.h"
 
-#define STAGES 2
-#define STEPS 4
+#define TILES 4
+#define STAGES 3
+#define ROWS (16 * TILES)
 #define WARPS 8
 
 bool cup__rows_packed_can(cup_context *c, cup_dtype dtype)
@@ -14,16 +15,8 @@ bool cup__rows_packed_can(cup_context *c, cup_dtype dtype)
            cup__cuda_facts(cup__cuda_of(c->device))->major >= 8;
 }
 
-#define STREAM_STAGES 12
-#define STREAM_STAGE_BYTES (16 * (1024 + 64))
-#define STREAM_MOST 16         /* rows of x */
-#define STREAM_LEAST (1 << 18) /* bytes of weights */
-
-bool cup__rows_stream_is_better(cup_context *c, int64_t rows, int64_t bytes)
-{
-    return cup__cuda_facts(cup__cuda_of(c->device))->major == 9 && rows <= STREAM_MOST &&
-           bytes >= STREAM_LEAST;
-}
+#define STREAM_ROW 1024 /* bytes of a row of weights in a stage */
+#define SHARED_MOST 232000
 
 cup_status cup__rows_stream(cup_context *c, cup_dtype dtype, int bits, cup_dtype scale_dtype,
                             int activation, const product_call *product, const packed_call *weights)
@@ -31,19 +24,21 @@ cup_status cup__rows_stream(cup_context *c, cup_dtype dtype, int bits, cup_dtype
     cup__cuda *gpu = cup__cuda_of(c->device);
     cup__product_state *state = cup__product_state_of(c);
     int tokens = product->m <= 8 ? 8 : 16, multiprocessors = cup__cuda_facts(gpu)->multiprocessors;
-    cup__knob knobs[] = {{"CUP_T", dtype},   {"SCALE_T", scale_dtype},  {"BITS", bits},
-                         {"TOKENS", tokens}, {"STAGES", STREAM_STAGES}, {"ACTIVATION", activation}};
+    int stage = 16 * (STREAM_ROW + 64) + tokens * (STREAM_ROW / bits * 16 + (bits == 16 ? 64 : 16));
+    int sums = 2 * WARPS * tokens * 16 * 4, stages = (SHARED_MOST - sums) / (stage + 16);
+    cup__knob knobs[] = {{"CUP_T", dtype},   {"SCALE_T", scale_dtype}, {"BITS", bits},
+                         {"TOKENS", tokens}, {"STAGES", stages},       {"ACTIVATION", activation}};
     cup__kernel *kernel = cup__kernel_get(gpu, "linear_stream.cu", "linear_stream", knobs, 6);
     if (!kernel || !state)
         return c->error.status;
     int64_t line = product->k * bits / 8, tiles = (product->n + 15) / 16;
-    stream_call work = {
-        .per_tile = (line + 1023) / 1024, .partial = state->workspace, .arrived = state->counters};
+    stream_call work = {.per_tile = (line + STREAM_ROW - 1) / STREAM_ROW,
+                        .partial = state->workspace,
+                        .arrived = state->counters};
     work.stages = work.per_tile * tiles;
     cup__grid grid = {.x = work.stages < multiprocessors ? work.stages : multiprocessors,
                       .threads = 288,
-                      .shared =
-                          STREAM_STAGES * (STREAM_STAGE_BYTES + 16) + 2 * 8 * tokens * 16 * 4};
+                      .shared = stages * (stage + 16) + sums};
     return cup__launch(gpu, kernel, grid, CUP__ARG(*product), CUP__ARG(*weights), CUP__ARG(work));
 }
 
@@ -66,20 +61,15 @@ cup_status cup__rows_packed(cup_context *c, cup_dtype dtype, int bits, cup_dtype
     cup__product_state *state = cup__product_state_of(c);
     int multiprocessors = cup__cuda_facts(gpu)->multiprocessors;
     int tokens = product->m <= 8 ? 8 : 16;
-    if (cup__rows_stream_is_better(c, product->m, product->n * product->k * bits / 8) &&
-        product->n <= 16 * CUP__COUNTERS)
-        return cup__rows_stream(c, dtype, bits, scale_dtype, activation, product, weights);
-    /* Two tiles share what is read of x, when that leaves enough blocks. */
-    int tiles = product->m > 8 && product->n >= 64 * multiprocessors ? 2 : 1;
     cup__knob knobs[] = {{"CUP_T", dtype},          {"SCALE_T", scale_dtype}, {"BITS", bits},
-                         {"TOKENS", tokens},        {"TILES", tiles},         {"STAGES", STAGES},
+                         {"TOKENS", tokens},        {"TILES", TILES},         {"STAGES", STAGES},
                          {"ACTIVATION", activation}};
     cup__kernel *kernel = cup__kernel_get(gpu, "linear_packed.cu", "linear_packed", knobs, 7);
     if (!kernel || !state)
         return c->error.status;
-    int64_t run = 512 * STEPS / bits, runs = (product->k + run - 1) / run, rows = 16 * tiles;
-    int64_t across = (product->n + rows - 1) / rows, down = (product->m + tokens - 1) / tokens;
-    int64_t parts = parts_of(across * down, runs, multiprocessors, tokens * rows);
+    int64_t run = 512 / bits, runs = (product->k + run - 1) / run;
+    int64_t across = (product->n + ROWS - 1) / ROWS, down = (product->m + tokens - 1) / tokens;
+    int64_t parts = parts_of(across * down, runs, multiprocessors, tokens * ROWS);
     int part_runs = (int)((runs + parts - 1) / parts);
     float *partial = state->workspace;
     unsigned *arrived = state->counters;
@@ -87,7 +77,7 @@ cup_status cup__rows_packed(cup_context *c, cup_dtype dtype, int bits, cup_dtype
                       .y = (runs + part_runs - 1) / part_runs,
                       .z = down,
                       .threads = PRODUCT_THREADS,
-                      .shared = WARPS * STAGES * STEPS * 2 * tiles * 512};
+                      .shared = WARPS * STAGES * 2 * TILES * 512};
     return cup__launch(gpu, kernel, grid, CUP__ARG(*product), CUP__ARG(*weights),
                        CUP__ARG(part_runs), CUP__ARG(partial), CUP__ARG(arrived));
 }

@@ -5,17 +5,15 @@
 
 #include "ops/op.h"
 
-#define CUP__ROWS_PACKED_MOST 64 /* rows of x */
+#define CUP__ROWS_PACKED_MOST 32 /* rows of x; beyond, weights are better unpacked once */
+#define CUP__ROWS_STREAM_MOST 16
 
 struct product_call;
 struct packed_call;
 
 bool cup__rows_packed_can(cup_context *c, cup_dtype dtype);
 
-/* Whether weights of so many bytes are best streamed, for the rows of x. */
-bool cup__rows_stream_is_better(cup_context *c, int64_t rows, int64_t bytes);
-
-/* The product; `b_mn` of it is in bytes. `bits` of weights: 4, 8 or 16. */
+/* The product; `b_mn` of it is in bytes. `bits` of weights: 4 or 8, and 16 where they stream. */
 cup_status cup__rows_stream(cup_context *c, cup_dtype dtype, int bits, cup_dtype scale_dtype,
                             int activation, const struct product_call *product,
                             const struct packed_call *weights);

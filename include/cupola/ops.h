@@ -148,6 +148,11 @@ CUP_API cup_tensor *cup_copy(cup_context *c, cup_tensor *x);
  * to the ends of their range */
 CUP_API cup_tensor *cup_cast(cup_context *c, cup_tensor *x, cup_dtype dtype);
 
+/* (x) -> y, transposed: the same elements in another float dtype, and with the last two
+ * dimensions exchanged, from one reading */
+CUP_API cup_status cup_cast_transpose(cup_context *c, cup_tensor *x, cup_dtype dtype,
+                                      cup_tensor **y, cup_tensor **transposed);
+
 /* () -> y: random numbers, equally likely from low up to, before rounding, not including high */
 CUP_API cup_tensor *cup_uniform(cup_context *c, cup_dtype dtype, const int64_t *shape,
                                 int shape_count, double low, double high);

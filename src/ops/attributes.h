@@ -71,6 +71,7 @@ typedef enum cup__op_id {
     CUP__OP_full,
     CUP__OP_copy,
     CUP__OP_cast,
+    CUP__OP_cast_transpose,
     CUP__OP_uniform,
     CUP__OP_normal,
     CUP__OP_reshape,
@@ -355,6 +356,11 @@ extern const cup__op cup__op_cast;
 typedef struct cup__cast_attributes {
     cup_dtype dtype;
 } cup__cast_attributes;
+
+extern const cup__op cup__op_cast_transpose;
+typedef struct cup__cast_transpose_attributes {
+    cup_dtype dtype;
+} cup__cast_transpose_attributes;
 
 extern const cup__op cup__op_uniform;
 typedef struct cup__uniform_attributes {

@@ -44,6 +44,9 @@ static const cup__attribute full_attributes[] = {
 static const cup__attribute cast_attributes[] = {
     {"dtype", CUP__KIND_DTYPE, offsetof(cup__cast_attributes, dtype)},
     {NULL, 0, 0}};
+static const cup__attribute cast_transpose_attributes[] = {
+    {"dtype", CUP__KIND_DTYPE, offsetof(cup__cast_transpose_attributes, dtype)},
+    {NULL, 0, 0}};
 static const cup__attribute uniform_attributes[] = {
     {"dtype", CUP__KIND_DTYPE, offsetof(cup__uniform_attributes, dtype)},
     {"shape", CUP__KIND_INTS, offsetof(cup__uniform_attributes, shape)},
@@ -552,6 +555,9 @@ const cup__row cup__rows[] = {
     {"cast", &cup__op_cast, "x", "dtype dtype",
      "y",
      "the same elements in another dtype: to nearest even; to integers towards zero, at most to the ends of their range", 1, 1, 1, 1, true, sizeof(cup__cast_attributes), cast_attributes},
+    {"cast_transpose", &cup__op_cast_transpose, "x", "dtype dtype",
+     "y, transposed",
+     "the same elements in another float dtype, and with the last two dimensions exchanged, from one reading", 1, 1, 2, 2, true, sizeof(cup__cast_transpose_attributes), cast_transpose_attributes},
     {"uniform", &cup__op_uniform, "", "dtype dtype, ints shape, float low, float high",
      "y",
      "random numbers, equally likely from low up to, before rounding, not including high", 0, 0, 1, 1, true, sizeof(cup__uniform_attributes), uniform_attributes},
@@ -1235,6 +1241,19 @@ cup_tensor *cup_cast(cup_context *c, cup_tensor *x, cup_dtype dtype)
     attributes.dtype = dtype;
     cup_tensor *const in[] = {x};
     return cup__op_call(c, &cup__rows[CUP__OP_cast], in, 1, &attributes, NULL);
+}
+
+cup_status cup_cast_transpose(cup_context *c, cup_tensor *x, cup_dtype dtype, cup_tensor **y,
+                              cup_tensor **transposed)
+{
+    cup__cast_transpose_attributes attributes = {0};
+    attributes.dtype = dtype;
+    cup_tensor *const in[] = {x};
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_cast_transpose], in, 1, &attributes, out) != NULL;
+    *y = out[0];
+    *transposed = out[1];
+    return done ? CUP_OK : cup__call_status(c);
 }
 
 cup_tensor *cup_uniform(cup_context *c, cup_dtype dtype, const int64_t *shape, int shape_count,

@@ -42,8 +42,8 @@ DEVICE unsigned chunks_of(const wgmma_call &c, int part)
     return mine;
 }
 
-/* Waits until so many have come. All blocks of a tile are at work, as no block waits for one that
- * comes after it in the order of tiles. */
+/* Waits until so many have come. There are no more blocks than the card holds at a time, and none
+ * waits for a tile that comes after its own, so that all blocks of a tile get to it. */
 DEVICE void wait_for(const unsigned *arrived, unsigned count)
 {
     unsigned now;

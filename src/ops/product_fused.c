@@ -178,20 +178,33 @@ static cup_status compose_into(cup__call *call)
     const cup__matmul_into_attributes *t = call->attributes;
     cup__matmul_attributes turned = {t->transpose_a, t->transpose_b};
     cup_tensor *y = call->in[0], *in[2] = {call->in[1], call->in[2]};
-    cup_status status = CUP_OK;
     for (int i = 0; i < 2 && y->dtype != call->in[1]->dtype; i++)
         in[i] = cup_cast(c, call->in[1 + i], y->dtype);
-    if (call->op->kind == CUP__MATMUL_INTO) {
+    cup_status status = c->error.status;
+    if (status == CUP_OK)
         status = call_into(c, CUP__OP_matmul, in, 2, &turned, y);
-    } else {
-        cup_tensor *product = cup_matmul(c, in[0], in[1], t->transpose_a, t->transpose_b);
-        status = call_into(c, CUP__OP_add, (cup_tensor *[]){y, product}, 2, NULL, y);
-        cup_tensor_free(product);
-    }
     for (int i = 0; i < 2; i++)
         if (in[i] != call->in[1 + i])
             cup_tensor_free(in[i]);
-    return status == CUP_OK ? c->error.status : status;
+    return status;
+}
+
+/* The product in y's dtype, and a pass that adds it. */
+static cup_status compose_add(cup__call *call)
+{
+    cup_context *c = call->c;
+    const cup__matmul_into_attributes *t = call->attributes;
+    cup_tensor *y = call->in[0];
+    cup__shape shape = cup__shape_of(y);
+    cup_tensor *product = cup__tensor_make(c, &shape, "matmul_add");
+    if (!product)
+        return c->error.status;
+    cup_status status = cup_matmul_into(c, product, call->in[1], call->in[2], t->transpose_a,
+                                        t->transpose_b);
+    if (status == CUP_OK)
+        status = call_into(c, CUP__OP_add, (cup_tensor *[]){y, product}, 2, NULL, y);
+    cup_tensor_free(product);
+    return status;
 }
 
 static cup_status compose_swiglu_grad(cup__call *call)
@@ -238,7 +251,9 @@ static cup_status run_composed(cup__call *call)
         return compose_linear(call);
     if (kind == CUP__MATMUL_SWIGLU_GRAD)
         return compose_swiglu_grad(call);
-    return a_of(call) ? compose_into(call) : compose_matmul(call);
+    return kind == CUP__MATMUL_INTO  ? compose_into(call)
+           : kind == CUP__MATMUL_ADD ? compose_add(call)
+                                     : compose_matmul(call);
 }
 
 const cup__impl cup__product_fused_impls[] = {

@@ -195,6 +195,8 @@ const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan
         return "its tile is wider than what one scale is for";
     if (swiglu && (plan->tile_n % 128 || plan->cluster_n > 1 || w.parts > 1))
         return "its tiles are not for two halves";
+    if (w.parts > 1 && blocks > 1) /* which are not sure to be there all at a time */
+        return "clusters are not cut into parts";
     if (w.tiles * w.parts * blocks > INT32_MAX)
         return "there are more than 2^31 tiles";
     if (w.parts > 1 && (partial_bytes(plan, &w) > (int64_t)CUP__WORKSPACE_BYTES ||
@@ -402,6 +404,8 @@ cup_status cup__product_wgmma(cup__call *call, const cup__product *p)
 {
     cup__wgmma_plan plan;
     cup__product_choice(call->c, p, &plan);
+    if (plan.parts < 1)
+        return cup__call_fail(call, CUP_UNSUPPORTED, "no shape of tiles fits this product");
     return cup__product_wgmma_by(call->c, p, &plan);
 }
 

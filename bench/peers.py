@@ -37,7 +37,7 @@ class Result(ctypes.Structure):
                 ("bytes", ctypes.c_double), ("flops", ctypes.c_double),
                 ("floor_us", ctypes.c_double), ("attributes", ctypes.c_char_p),
                 ("error", ctypes.c_double), ("error_shapes", ctypes.c_char_p),
-                ("chosen", ctypes.c_bool)]
+                ("chosen", ctypes.c_bool), ("copy_us", ctypes.c_double)]
 
 
 class Options(ctypes.Structure):
@@ -80,7 +80,7 @@ class Cupola:
             r = result.contents
             rows.append({"impl": r.impl.decode(), "us": r.median_us, "floor": r.floor_us,
                          "spread": (r.high_us - r.low_us) / 2 / r.median_us, "error": r.error,
-                         "bytes": r.bytes, "flops": r.flops, "chosen": r.chosen,
+                         "bytes": r.bytes, "flops": r.flops, "chosen": r.chosen, "copy": r.copy_us,
                          "attributes": r.attributes.decode()})
 
         options = Options(DTYPES[row.dtype][0], row.shapes.encode(), None, args.seconds,
@@ -444,7 +444,7 @@ def number(value, form):
 
 
 COLUMNS = ("date card op shapes dtype impl ours_us peer peer_us ratio share_of_floor spread error "
-           "peer_error bytes flops attributes").split()
+           "peer_error bytes flops attributes copy_us").split()
 
 
 def line_of(row, r, date, card, peer, us, error):
@@ -454,7 +454,7 @@ def line_of(row, r, date, card, peer, us, error):
               "share_of_floor": f"{r['floor'] / r['us']:.3f}", "spread": f"{r['spread']:.4f}",
               "error": number(r["error"], ".3g"), "peer_error": number(error, ".3g"),
               "bytes": f"{r['bytes']:.6g}", "flops": f"{r['flops']:.6g}",
-              "attributes": r["attributes"]}
+              "attributes": r["attributes"], "copy_us": number(r["copy"], ".2f")}
     return "\t".join(fields[name] for name in COLUMNS)
 
 

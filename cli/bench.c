@@ -91,6 +91,7 @@ static void write_record(cup__json_writer *writer, const cli_record *r)
     cup__json_add_number(writer, "bytes", r->bytes);
     cup__json_add_number(writer, "flops", r->flops);
     cup__json_add_number(writer, "share_of_floor", r->share_of_floor);
+    cup__json_add_number(writer, "copy_us", r->copy_us);
     cup__json_add_number(writer, "error", r->error);
     if (r->peer[0]) {
         cup__json_add_string(writer, "peer", r->peer);
@@ -102,19 +103,21 @@ static void write_record(cup__json_writer *writer, const cli_record *r)
 
 static void print_head(void)
 {
-    printf("%s%-16s %-12s %-5s %-28s %10s %6s %8s %8s %7s %8s%s\n", color(stdout, COLOR_BOLD),
+    printf("%s%-16s %-12s %-5s %-28s %10s %6s %8s %8s %7s %7s %8s%s\n", color(stdout, COLOR_BOLD),
            "op", "by", "dtype", "shapes", "median us", "+- %", "GB/s", "TFLOP/s", "reached",
-           "error", color(stdout, COLOR_OFF));
+           "of copy", "error", color(stdout, COLOR_OFF));
 }
 
 static void print_record(const cli_record *r)
 {
-    char error[24] = "";
+    char error[24] = "", copy[24] = "";
+    if (isfinite(r->copy_us))
+        snprintf(copy, sizeof copy, "%.1f%%", 100 * r->copy_us / r->ours_us);
     if (isfinite(r->error))
         snprintf(error, sizeof error, "%.2g", r->error);
-    printf("%-16s %-12s %-5s %-28.80s %10.2f %6.1f %8.1f %8.3f %6.1f%% %8s", r->op, r->impl,
+    printf("%-16s %-12s %-5s %-28.80s %10.2f %6.1f %8.1f %8.3f %6.1f%% %7s %8s", r->op, r->impl,
            r->dtype, r->shapes, r->ours_us, 100 * r->spread, r->bytes / r->ours_us * 1e-3,
-           r->flops / r->ours_us * 1e-6, 100 * r->share_of_floor, error);
+           r->flops / r->ours_us * 1e-6, 100 * r->share_of_floor, copy, error);
     if (r->ratio > 0)
         printf("  %s %.2f us, ratio %.2f", r->peer, r->peer_us, r->ratio);
     printf("%s%s\n", r->attributes[0] ? "  " : "", r->attributes);
@@ -316,7 +319,8 @@ const cli_verb verb_bench = {
     .text = "Times each implementation of each op at the shapes the op names, on random data, with "
             "the caches flushed before every run. Prints the median time, half the distance of "
             "the quartiles, the bytes and operations a second, the share of what the device can "
-            "do at best, by the bytes the call must move and the operations it must do, and the "
+            "do at best, by the bytes the call must move and the operations it must do, and, where "
+            "bytes set that limit, the time of a plain copy of as many bytes over ours; then the "
             "largest error against the specification in units of the dtype's epsilon, relative "
             "to the element and to the size of the whole; for that, large shapes are cut down.\n\n"
             "Two files of records are compared call by call, in the time of the peer where both "

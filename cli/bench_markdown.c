@@ -23,6 +23,7 @@ static void add_row(cup__text *out, const cli_record *r)
     add_number(out, "%.0f", r->bytes / r->ours_us * 1e-3);
     add_number(out, "%.1f", r->flops / r->ours_us * 1e-6);
     add_number(out, "%.0f %%", 100 * r->share_of_floor);
+    add_number(out, "%.0f %%", 100 * r->copy_us / r->ours_us);
     cup__text_add(out, " %s |", r->peer);
     add_number(out, "%.2f", r->peer_us);
     add_number(out, "%.2f", r->ratio);
@@ -33,9 +34,9 @@ static void add_row(cup__text *out, const cli_record *r)
 
 void bench_markdown(cup__text *out, const cli_records *records)
 {
-    cup__text_add(out, "| op | shapes | dtype | by | us | spread | GB/s | TFLOP/s | reached | peer "
-                       "| peer us | ratio | error | peer's error |\n"
-                       "|---|---|---|---|---:|---:|---:|---:|---:|---|---:|---:|---:|---:|\n");
+    cup__text_add(out, "| op | shapes | dtype | by | us | spread | GB/s | TFLOP/s | reached "
+                       "| of copy | peer | peer us | ratio | error | peer's error |\n"
+                       "|---|---|---|---|---:|---:|---:|---:|---:|---:|---|---:|---:|---:|---:|\n");
     for (size_t i = 0; i < records->count; i++)
         add_row(out, &records->row[i]);
 }

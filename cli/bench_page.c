@@ -124,6 +124,7 @@ static void add_row(cup__text *out, const cli_record *r)
     double reached = 100 * r->share_of_floor;
     cup__text_add(out, "<td class=\"reach\" style=\"--r:%.0f%%\">%.0f</td>",
                   isfinite(reached) ? fmin(reached, 100) : 0, isfinite(reached) ? reached : 0);
+    add_number(out, 100 * r->copy_us / r->ours_us, "%.0f");
     add_left(out, r->peer);
     add_number(out, r->peer_us, "%.2f");
     if (r->ratio > 0)
@@ -137,17 +138,17 @@ static void add_row(cup__text *out, const cli_record *r)
 
 static void add_table(cup__text *out, const cli_records *records)
 {
-    static const char *const heads[] = {"op",      "shapes", "dtype",   "by",   "us",
-                                        "&plusmn; %", "GB/s",   "TFLOP/s", "% reached", "peer",
-                                        "peer us", "ratio",  "error"};
+    static const char *const heads[] = {"op",         "shapes", "dtype",   "by",        "us",
+                                        "&plusmn; %", "GB/s",   "TFLOP/s", "% reached", "% of copy",
+                                        "peer",       "peer us", "ratio",  "error"};
     cup__text_add(out, "<section><h2>All calls</h2><p class=\"note\">Median time and the quartiles'"
-                       " half distance; the share of what the card allows; the peer's time over "
-                       "ours; the largest error against the specification in units of the "
-                       "dtype's epsilon. A headline sorts.</p>"
+                       " half distance; the share of what the card allows, and of a plain copy of "
+                       "as many bytes; the peer's time over ours; the largest error against the "
+                       "specification in units of the dtype's epsilon. A headline sorts.</p>"
                        "<input placeholder=\"op, shape, dtype ..\" aria-label=\"Filter\" hidden>"
                        "<div class=\"scroll\"><table><thead><tr>");
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
-        cup__text_add(out, "<th%s><button>%s</button></th>", i < 4 || i == 9 ? " class=\"l\"" : "",
+        cup__text_add(out, "<th%s><button>%s</button></th>", i < 4 || i == 10 ? " class=\"l\"" : "",
                       heads[i]);
     cup__text_add(out, "</tr></thead><tbody>\n");
     for (size_t i = 0; i < records->count; i++)

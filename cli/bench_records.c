@@ -23,7 +23,7 @@ static const column columns[] = {
     WORDS(date),    WORDS(card),    WORDS(op),      WORDS(shapes),          WORDS(dtype),
     WORDS(impl),    NUMBER(ours_us), WORDS(peer),   NUMBER(peer_us),        NUMBER(ratio),
     NUMBER(share_of_floor), NUMBER(spread), NUMBER(error), NUMBER(peer_error), NUMBER(bytes),
-    NUMBER(flops),  WORDS(attributes)};
+    NUMBER(flops),  WORDS(attributes), NUMBER(copy_us)};
 #define COLUMNS (sizeof columns / sizeof *columns)
 
 static void put(char *to, size_t size, const char *from)
@@ -41,7 +41,8 @@ cli_record record_of(const cup_bench_result *r, const char *card, const char *da
                       .error = r->error,
                       .peer_error = NAN,
                       .bytes = r->bytes,
-                      .flops = r->flops};
+                      .flops = r->flops,
+                      .copy_us = r->copy_us};
     put(row.date, sizeof row.date, date);
     put(row.card, sizeof row.card, card);
     put(row.op, sizeof row.op, r->op);

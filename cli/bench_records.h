@@ -12,6 +12,7 @@ typedef struct cli_record {
     double peer_us, ratio;  /* ratio: the peer's time over ours */
     double share_of_floor;  /* what the ceiling allows over what was reached */
     double error, peer_error, bytes, flops;
+    double copy_us; /* a plain copy that moves the same bytes */
 } cli_record;
 
 typedef struct cli_records {

@@ -76,6 +76,8 @@ typedef struct cup_bench_result {
     double error;             /* against the specification, as in cup_check; NAN: not known */
     const char *error_shapes; /* where that was measured: large shapes are cut down for it */
     bool chosen;              /* the implementation that a call takes */
+    double copy_us; /* a plain copy that moves the same bytes, timed in the same way; NAN where
+                       operations and not bytes set the floor */
 } cup_bench_result;
 
 /* The fastest of the ways to do a matrix product, as measured. */

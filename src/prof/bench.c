@@ -17,6 +17,7 @@
 #define LEAST_RUNS 5
 #define FLUSH_BYTES ((size_t)256 << 20)
 #define COPY_BYTES ((size_t)1 << 30)
+#define COPY_RUNS 15
 #define SEED 99u
 
 typedef struct stopwatch {
@@ -210,6 +211,49 @@ static void set_floor(bench *b)
         r->floor_us = fmax(r->floor_us, r->flops / rate * 1e6);
 }
 
+/* The median time of a plain copy that moves the call's bytes, half of them read; NAN where there
+ * is no memory for it. */
+static double time_copy(bench *b, size_t bytes)
+{
+    cup_context *c = b->c;
+    cup__device *device = c->device;
+    void *from = NULL, *to = NULL;
+    double us[COPY_RUNS] = {0}, warm;
+    cup_status status = device->calls->allocate(device, bytes, "copy", &from);
+    if (status == CUP_OK)
+        status = device->calls->allocate(device, bytes, "copy", &to);
+    if (status == CUP_OK)
+        status = device->calls->fill(device, from, 0x55, bytes);
+    for (int i = -2; i < COPY_RUNS && status == CUP_OK; i++) {
+        status = device->calls->fill(device, b->watch.flush, 0, FLUSH_BYTES);
+        if (status == CUP_OK)
+            status = stopwatch_start(&b->watch);
+        if (status == CUP_OK)
+            status = copy_once(c, to, from, bytes);
+        if (status == CUP_OK)
+            status = stopwatch_stop(&b->watch, i < 0 ? &warm : &us[i]);
+    }
+    if (to)
+        device->calls->release(device, to);
+    if (from)
+        device->calls->release(device, from);
+    if (status != CUP_OK) {
+        cup__error_clear(&c->error);
+        return NAN;
+    }
+    qsort(us, COPY_RUNS, sizeof *us, by_value);
+    return us[COPY_RUNS / 2];
+}
+
+/* Once for all implementations of a call. */
+static void set_copy(bench *b)
+{
+    set_floor(b);
+    double bytes = b->result.bytes, least = bytes / b->ceiling->copy_bytes * 1e6;
+    bool by_bytes = b->result.floor_us <= 1.001 * least;
+    b->result.copy_us = by_bytes && bytes >= 2 ? time_copy(b, (size_t)(bytes / 2)) : NAN;
+}
+
 static void set_error(bench *b, const cup__impl *impl)
 {
     b->result.error = NAN;
@@ -223,6 +267,7 @@ static void set_error(bench *b, const cup__impl *impl)
 static cup_status bench_impls(bench *b)
 {
     const cup__impl *chosen = cup__call_choose(&b->call);
+    set_copy(b);
     cup__place place = b->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
     for (const cup__impl *impl = b->row->op->impls; impl && impl->name; impl++) {
         if (impl->place != place || (b->only_chosen && impl != chosen) ||

@@ -34,7 +34,8 @@ typedef cup_tensor *(*cup_block)(cup_context *c, cup_tensor *const *inputs, int 
 
 /* Runs the block without keeping its intermediate results, and runs it again, with the same
  * random numbers, when backward needs them: memory for time. `user` must stay valid until then.
- * Parameters used inside get their gradients as usual. */
+ * Parameters used inside get their gradients as usual. What is changed in place inside, such as
+ * the running statistics of batchnorm, is changed twice. */
 CUP_API cup_tensor *cup_recompute(cup_context *c, cup_block block, cup_tensor *const *inputs,
                                   int count, void *user);
 

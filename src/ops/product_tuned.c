@@ -22,7 +22,7 @@ typedef struct feature {
     int64_t value;
 } feature;
 
-#define FEATURES 15
+#define FEATURES 18
 
 /* Along which side an operand's elements are neighbours: 1 its first, 2 its second, 0 neither. */
 static int64_t along(const cup__matrix *m)
@@ -54,6 +54,9 @@ static void list(const cup_context *c, const cup__product *p, feature out[FEATUR
         {"bias", p->bias != NULL},
         {"activation", p->activation},
         {"saving", p->saving},
+        {"y_dtype", cup__product_y_dtype(p)},
+        {"other", p->kind},
+        {"special", p->scaling || p->groups.kind},
     };
     memcpy(out, all, sizeof all);
 }
@@ -340,10 +343,11 @@ static const cup__way *find(cup_context *c, const cup__product *p)
     return at == CUP__NOT_THERE ? NULL : &table->ways[at];
 }
 
-/* Whether a product that was never measured is measured now. */
-static bool measures(const cup_context *c)
+/* Whether a product that was never measured is measured now, which does it many times: that must
+ * not change what it reads. */
+static bool measures(const cup_context *c, const cup__product *p)
 {
-    return c->tuning && !cup__cuda_of(c->device)->capturing;
+    return c->tuning && !cup__cuda_of(c->device)->capturing && !p->other;
 }
 
 const char *cup__product_tuned_refuses(cup_context *c, const cup__product *p)
@@ -353,7 +357,7 @@ const char *cup__product_tuned_refuses(cup_context *c, const cup__product *p)
     const cup__way *way = find(c, p);
     if (way)
         return cup__way_refuses(c, p, way);
-    return measures(c) ? NULL : "it was not measured; `cupola tune` does that";
+    return measures(c, p) ? NULL : "it was not measured; `cupola tune` does that";
 }
 
 static void log_way(const cup__way *way)

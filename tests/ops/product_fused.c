@@ -110,6 +110,57 @@ TEST(matmul_into_passes_on_what_is_not_finite)
     cup_context_free(c);
 }
 
+/* A matrix in the middle of memory that is NaN all around it. */
+static cup_tensor *framed(cup_context *c, cup_tensor *inside)
+{
+    int64_t rows = cup_tensor_size(inside, 0), columns = cup_tensor_size(inside, 1);
+    cup_tensor *side = cup_full(c, CUP_BF16, (int64_t[]){rows, 16}, 2, NAN);
+    cup_tensor *row = cup_concat(c, (cup_tensor *[]){side, inside, side}, 3, 1);
+    cup_tensor *lid = cup_full(c, CUP_BF16, (int64_t[]){8, columns + 32}, 2, NAN);
+    cup_tensor *all = cup_concat(c, (cup_tensor *[]){lid, row, lid}, 3, 0);
+    return cup_slice(c, all, (int64_t[]){8, 16}, 2, (int64_t[]){rows, columns}, 2);
+}
+
+/* Every layout, sizes that end within tiles, and everything that products can go into. */
+static void expect_edges_hold(cup_context *c)
+{
+    for (int layout = 0; layout < 4; layout++) {
+        bool ta = layout & 1, tb = layout & 2;
+        cup_tensor *a = ta ? numbers(c, CUP_BF16, 72, 40, 1) : numbers(c, CUP_BF16, 40, 72, 1);
+        cup_tensor *b = tb ? numbers(c, CUP_BF16, 24, 72, 2) : numbers(c, CUP_BF16, 72, 24, 2);
+        cup_tensor *want = cup_matmul(c, cup_cast(c, a, CUP_F32), cup_cast(c, b, CUP_F32), ta, tb);
+        a = framed(c, a);
+        b = framed(c, b);
+        expect_same(c, cup_matmul(c, a, b, ta, tb), want, 0.3);
+        cup_tensor *y = cup_full(c, CUP_F32, (int64_t[]){40, 24}, 2, NAN);
+        EXPECT_INT(cup_matmul_into(c, y, a, b, ta, tb), CUP_OK);
+        expect_same(c, y, want, 1e-3);
+        EXPECT_INT(cup_matmul_add(c, y, a, b, ta, tb), CUP_OK);
+        expect_same(c, cup_scale(c, y, 0.5f), want, 1e-3);
+        cup_tensor *low = cup_full(c, CUP_BF16, (int64_t[]){40, 24}, 2, 0);
+        EXPECT_INT(cup_matmul_add(c, low, a, b, ta, tb), CUP_OK);
+        expect_same(c, low, want, 0.3);
+    }
+}
+
+TEST(products_do_not_read_beyond_edges)
+{
+    cup_context *c = cpu();
+    expect_edges_hold(c);
+    cup_context_free(c);
+}
+
+TEST_LIMITED(gpu_products_do_not_read_beyond_edges, 120)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    if (cup_error(c) != CUP_OK) {
+        cup_context_free(c);
+        test_skip("no GPU");
+    }
+    expect_edges_hold(c);
+    cup_context_free(c);
+}
+
 TEST(linear_swiglu_needs_two_halves)
 {
     cup_context *c = cpu();

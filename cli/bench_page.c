@@ -19,6 +19,7 @@ static const char style[] =
     ".c4{fill:var(--c4)}.c5{fill:var(--c5)}\n"
     ".s0{stroke:var(--c0)}.s1{stroke:var(--c1)}.s2{stroke:var(--c2)}.s3{stroke:var(--c3)}"
     ".s4{stroke:var(--c4)}.s5{stroke:var(--c5)}\n"
+    "td.s{white-space:normal;min-width:180px;max-width:280px}\n"
     ".ahead{fill:var(--good)}.behind{fill:var(--bad)}\n"
     "td.reach{background:linear-gradient(90deg,color-mix(in srgb,var(--c0) 28%,transparent) "
     "var(--r),transparent var(--r))}\n"
@@ -114,7 +115,9 @@ static void add_row(cup__text *out, const cli_record *r)
              r->attributes[0] ? "; " : "", r->attributes);
     cup__text_add(out, "<tr>");
     add_left(out, r->op);
-    add_left(out, shapes);
+    cup__text_add(out, "<td class=\"l s\">");
+    cup__text_add_markup(out, shapes);
+    cup__text_add(out, "</td>");
     add_left(out, r->dtype);
     add_left(out, r->impl);
     add_number(out, r->ours_us, "%.2f");

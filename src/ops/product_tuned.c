@@ -117,6 +117,7 @@ static const doer doers[] = {
     [CUP__BY_WGMMA] = {"wgmma", cup__product_wgmma_refuses, cup__product_wgmma},
     [CUP__BY_CUBLASLT] = {"cublaslt", cup__product_cublaslt_refuses, cup__product_cublaslt},
     [CUP__BY_SPLIT] = {"split", cup__product_split_refuses, cup__product_split},
+    [CUP__BY_TF32] = {"tf32", cup__product_tf32_refuses, cup__product_tf32},
     [CUP__BY_MMA] = {"mma", cup__product_mma_refuses, cup__product_mma},
     [CUP__BY_PLAIN] = {"plain", NULL, cup__product_plain},
 };
@@ -211,7 +212,7 @@ int cup__ways_of(cup_context *c, const cup__product *p, cup__way ways[CUP__WAYS_
     cup__wgmma_plan plans[PLANS_MOST];
     int count = 0;
     for (int i = 0; i < DOERS; i++) {
-        bool is_last = i >= CUP__BY_MMA; /* never faster than those before it where they can */
+        bool is_last = i == CUP__BY_PLAIN; /* never faster than those before it where they can */
         if ((is_last && count) || (doers[i].refuses && doers[i].refuses(c, p)))
             continue;
         if (i == CUP__BY_WGMMA) {

@@ -13,6 +13,7 @@ typedef enum cup__doer {
     CUP__BY_WGMMA,
     CUP__BY_CUBLASLT,
     CUP__BY_SPLIT,
+    CUP__BY_TF32,
     CUP__BY_MMA,
     CUP__BY_PLAIN
 } cup__doer;

@@ -9,6 +9,7 @@
 
 #define BAND 1        /* tiles below each other that are taken one after another */
 #define TILE_LEAST 16 /* sizes from which a transposition goes through tiles */
+#define THIN_LEAST 64 /* rows of matrices with fewer columns, from which they have a kernel */
 #define Y 0           /* the tensors of the nest */
 #define X 1
 
@@ -130,12 +131,63 @@ static int transposed_dimension(const cup__loop *loop)
     return -1;
 }
 
+/* Whether x, or with `packed` Y y, holds matrices of few columns densely, which are rows on the
+ * other side: the dimensions of these and of their length. */
+static bool is_thin(const cup__loop *loop, int packed, int *few, int *along)
+{
+    int other = packed == X ? Y : X;
+    for (int f = 0; f < loop->ndim; f++)
+        for (int a = 0; a < loop->ndim; a++)
+            if (f != a && loop->size[f] < TILE_LEAST && loop->size[a] >= THIN_LEAST &&
+                loop->stride[packed][f] == 1 && loop->stride[packed][a] == loop->size[f] &&
+                loop->stride[other][a] == 1) {
+                *few = f;
+                *along = a;
+                return true;
+            }
+    return false;
+}
+
+static cup_status launch_thin(const copying *c, const cup__loop *loop, int packed, int few,
+                              int along)
+{
+    int64_t steps[] = {loop->size[along], 0, 0};
+    tiles_call argument = {.y = c->y, .x = c->x, .x_row = loop->stride[X][few],
+                           .y_column = loop->stride[Y][few]};
+    int dims = 0;
+    for (int d = loop->ndim; d-- > 0;) {
+        for (int k = Y; k <= X && d != along; k++)
+            steps[1 + k] |= d == few && k == packed ? 0 : loop->stride[k][d];
+        if (d == along || d == few)
+            continue;
+        argument.dim[dims] = divisor_of(loop->size[d]);
+        argument.x_stride[dims] = loop->stride[X][d];
+        argument.y_stride[dims++] = loop->stride[Y][d];
+    }
+    int vec = width_of(c->y, c->size, steps[0] | steps[1 + Y], 16 / c->size);
+    vec = width_of(c->x, c->size, steps[0] | steps[1 + X], vec);
+    argument.across = divisor_of(loop->size[along] / vec);
+    argument.rows = (unsigned)(loop->count / loop->size[few] / vec);
+    cup__knob knobs[] = {{"SIZE", c->size}, {"SMALL", loop->size[few]}, {"VEC", vec},
+                         {"SPREAD", packed == Y}};
+    cup__cuda *gpu = cup__cuda_of(c->call->c->device);
+    cup__kernel *kernel = cup__kernel_get(gpu, "thin.cu", "thin_fwd", knobs, 4);
+    cup__grid grid = {.x = ((int64_t)argument.rows + COPY_THREADS - 1) / COPY_THREADS,
+                      .threads = COPY_THREADS};
+    return cup__launch(gpu, kernel, grid, CUP__ARG(argument));
+}
+
 static cup_status copy_part(const cup__loop *part, const int64_t *offset, void *user)
 {
     copying c = *(const copying *)user;
     c.y += offset[Y] * c.size;
     c.x += offset[X] * c.size;
-    int across = transposed_dimension(part);
+    int across = transposed_dimension(part), few, along;
+    if (is_thin(part, X, &few, &along))
+        return launch_thin(&c, part, X, few, along);
+    /* Wider elements do as well one by one. */
+    if (c.size < 4 && is_thin(part, Y, &few, &along))
+        return launch_thin(&c, part, Y, few, along);
     return across < 0 ? launch_words(&c, part) : launch_tiles(&c, part, across);
 }
 

@@ -402,6 +402,11 @@ CUP_API cup_tensor *cup_scaled_matmul(cup_context *c, cup_tensor *a, cup_tensor 
                                       cup_tensor *a_scale, cup_tensor *b_scale, cup_tensor *bias,
                                       cup_dtype dtype, bool fast_accumulation);
 
+/* (x...): for each three matrices a, b, y of the list, y becomes the product of [M,K] by [K,N],
+ * each first transposed where asked; one launch for as many as 64 */
+CUP_API cup_status cup_matmul_list(cup_context *c, cup_tensor *const *x, int x_count,
+                                   bool transpose_a, bool transpose_b);
+
 /* (x, weight, offsets): rows of x [M,K], in groups of neighbours, times one matrix of weight
  * [G,K,N] each, or [G,N,K] transposed; group g ends before row offsets[g], and begins where the
  * one before it ended; rows after the last group give 0 */

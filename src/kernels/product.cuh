@@ -20,6 +20,9 @@ DEVICE long long batch_offset(const product_call &c, const long long *stride, lo
 #ifndef GROUPS
 #define GROUPS 0
 #endif
+#ifndef LIST /* whether the kernel for lists is meant */
+#define LIST 0
+#endif
 
 /* One matrix of a batch, or one group: its sides, and where a, b and y begin, in elements. */
 struct one_matrix {
@@ -43,6 +46,29 @@ DEVICE one_matrix matrix_at(const product_call &c, long long index)
         }
     }
     return one;
+}
+
+/* The item of a list that has tile `index`, as a call; the index becomes one within the item. */
+DEVICE product_call item_at(const product_list &l, long long &index)
+{
+    int i = 0;
+    while (i + 1 < l.count && l.item[i + 1].first_tile <= index)
+        i++;
+    const product_item &item = l.item[i];
+    index -= item.first_tile;
+    product_call c = {};
+    c.a = item.a;
+    c.b = item.b;
+    c.y = item.y;
+    c.m = item.m;
+    c.n = item.n;
+    c.k = item.k;
+    c.a_mn = l.a_along == PRODUCT_ALONG_K ? item.k : 1;
+    c.a_k = l.a_along == PRODUCT_ALONG_K ? 1 : item.m;
+    c.b_mn = l.b_along == PRODUCT_ALONG_K ? item.k : 1;
+    c.b_k = l.b_along == PRODUCT_ALONG_K ? 1 : item.n;
+    c.y_row = item.n;
+    return c;
 }
 
 /* Tile number `index` of a grid of tiles, in groups of 8 rows of tiles walked column by column, so

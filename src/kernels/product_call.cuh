@@ -54,4 +54,20 @@ typedef struct product_call {
     long long a_batch[PRODUCT_BATCH], b_batch[PRODUCT_BATCH], y_batch[PRODUCT_BATCH];
 } product_call;
 
+/* Products of matrices of their own, as many as fit the arguments of a kernel. Element (i, k) of a
+ * is at i a_mn + k a_k, where one of the two is 1; of b likewise; y is row-major. */
+#define PRODUCT_LIST 64
+
+typedef struct product_item {
+    const void *a, *b;
+    void *y;
+    long long m, n, k;
+    long long first_tile; /* tiles of the items before */
+} product_item;
+
+typedef struct product_list {
+    int count, a_along, b_along; /* PRODUCT_ALONG_K or PRODUCT_ALONG_MN */
+    product_item item[PRODUCT_LIST];
+} product_list;
+
 #endif

@@ -142,6 +142,7 @@ typedef enum cup__op_id {
     CUP__OP_quantize,
     CUP__OP_dequantize,
     CUP__OP_scaled_matmul,
+    CUP__OP_matmul_list,
     CUP__OP_grouped_matmul,
     CUP__OP_grouped_weight_grad,
     CUP__OP_linear_relu,
@@ -873,6 +874,12 @@ typedef struct cup__scaled_matmul_attributes {
     cup_dtype dtype;
     bool fast_accumulation;
 } cup__scaled_matmul_attributes;
+
+extern const cup__op cup__op_matmul_list;
+typedef struct cup__matmul_list_attributes {
+    bool transpose_a;
+    bool transpose_b;
+} cup__matmul_list_attributes;
 
 extern const cup__op cup__op_grouped_matmul;
 typedef struct cup__grouped_matmul_attributes {

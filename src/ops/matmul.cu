@@ -126,16 +126,16 @@ DEVICE void finish(const product_call &c, const one_matrix &one, long long row0,
     }
 }
 
-DEVICE void one_tile(const product_call &c, long long batch, real (*left)[DEPTH][ROW],
-                     real (*right)[DEPTH][ROW])
+DEVICE void one_tile(const product_call &c, long long batch, long long tile,
+                     real (*left)[DEPTH][ROW], real (*right)[DEPTH][ROW])
 {
     one_matrix one = matrix_at(c, batch);
     const T *a = (const T *)c.a + one.a, *b = (const T *)c.b + one.b;
     long long tile_m, tile_n, tiles_m = (one.m + TILE - 1) / TILE;
     long long tiles_n = (c.n + TILE - 1) / TILE;
-    if (GROUPS == PRODUCT_GROUPS_OF_ROWS && blockIdx.x >= tiles_m * tiles_n)
+    if (GROUPS == PRODUCT_GROUPS_OF_ROWS && tile >= tiles_m * tiles_n)
         return;
-    tile_place(blockIdx.x, tiles_m, tiles_n, &tile_m, &tile_n);
+    tile_place(tile, tiles_m, tiles_n, &tile_m, &tile_n);
     long long row0 = tile_m * TILE, column0 = tile_n * TILE;
     bringer<A_ALONG, A_VEC> bring_a;
     bringer<B_ALONG, B_VEC> bring_b;
@@ -156,12 +156,28 @@ DEVICE void one_tile(const product_call &c, long long batch, real (*left)[DEPTH]
     finish(c, one, row0, column0, sum);
 }
 
+#if !LIST
+
 extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS)
     matmul_plain(const __grid_constant__ product_call c)
 {
     __shared__ alignas(16) real left[2][DEPTH][ROW], right[2][DEPTH][ROW];
     for (long long batch = blockIdx.y; batch < c.batch_count; batch += gridDim.y) {
-        one_tile(c, batch, left, right);
+        one_tile(c, batch, blockIdx.x, left, right);
         __syncthreads();
     }
 }
+
+#else
+
+/* The same for a list: x counts the tiles of all items. */
+extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS)
+    matmul_plain_list(const __grid_constant__ product_list l)
+{
+    __shared__ alignas(16) real left[2][DEPTH][ROW], right[2][DEPTH][ROW];
+    long long tile = blockIdx.x;
+    product_call c = item_at(l, tile);
+    one_tile(c, 0, tile, left, right);
+}
+
+#endif

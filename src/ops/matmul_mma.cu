@@ -146,14 +146,14 @@ DEVICE void finish(const product_call &c, const one_matrix &one, long long row0,
             }
 }
 
-DEVICE void one_tile(const product_call &c, long long batch, uint32_t shared)
+DEVICE void one_tile(const product_call &c, long long batch, long long tile, uint32_t shared)
 {
     one_matrix one = matrix_at(c, batch);
     long long tile_m, tile_n, tiles_m = (one.m + TILE_M - 1) / TILE_M;
     long long tiles_n = (c.n + TILE_N - 1) / TILE_N;
-    if (GROUPS == PRODUCT_GROUPS_OF_ROWS && blockIdx.x >= tiles_m * tiles_n)
+    if (GROUPS == PRODUCT_GROUPS_OF_ROWS && tile >= tiles_m * tiles_n)
         return;
-    tile_place(blockIdx.x, tiles_m, tiles_n, &tile_m, &tile_n);
+    tile_place(tile, tiles_m, tiles_n, &tile_m, &tile_n);
     operand_a a = {(const T *)c.a + one.a, A_ALONG == PRODUCT_ALONG_K ? c.a_mn : c.a_k,
                    tile_m * TILE_M, one.m};
     operand_b b = {(const T *)c.b + one.b,
@@ -190,14 +190,32 @@ DEVICE void one_tile(const product_call &c, long long batch, uint32_t shared)
 
 #endif
 
+#if !LIST
+
 extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
     matmul_mma(const __grid_constant__ product_call c)
 {
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ >= 800 || CUP_T == CUP_F16)
     extern __shared__ __align__(128) char shared[];
     for (long long batch = blockIdx.y; batch < c.batch_count; batch += gridDim.y) {
-        one_tile(c, batch, shared_address(shared));
+        one_tile(c, batch, blockIdx.x, shared_address(shared));
         __syncthreads();
     }
 #endif
 }
+
+#else
+
+/* The same for a list: x counts the tiles of all items. */
+extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
+    matmul_mma_list(const __grid_constant__ product_list l)
+{
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ >= 800 || CUP_T == CUP_F16)
+    extern __shared__ __align__(128) char shared[];
+    long long tile = blockIdx.x;
+    product_call c = item_at(l, tile);
+    one_tile(c, 0, tile, shared_address(shared));
+#endif
+}
+
+#endif

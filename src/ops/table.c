@@ -332,6 +332,10 @@ static const cup__attribute scaled_matmul_attributes[] = {
     {"dtype", CUP__KIND_DTYPE, offsetof(cup__scaled_matmul_attributes, dtype)},
     {"fast_accumulation", CUP__KIND_BOOL, offsetof(cup__scaled_matmul_attributes, fast_accumulation)},
     {NULL, 0, 0}};
+static const cup__attribute matmul_list_attributes[] = {
+    {"transpose_a", CUP__KIND_BOOL, offsetof(cup__matmul_list_attributes, transpose_a)},
+    {"transpose_b", CUP__KIND_BOOL, offsetof(cup__matmul_list_attributes, transpose_b)},
+    {NULL, 0, 0}};
 static const cup__attribute grouped_matmul_attributes[] = {
     {"transpose_weight", CUP__KIND_BOOL, offsetof(cup__grouped_matmul_attributes, transpose_weight)},
     {NULL, 0, 0}};
@@ -768,6 +772,9 @@ const cup__row cup__rows[] = {
     {"scaled_matmul", &cup__op_scaled_matmul, "a, b, a_scale?, b_scale?, bias?", "dtype dtype, bool fast_accumulation",
      "y",
      "a b^T + bias in the dtype, for a [..,K] and b [N,K] in f8e4m3, f8e5m2 or i8, which stand for their elements times their scales, in the shapes of quantize; bias [N] in the dtype; fast_accumulation lets tensor cores keep 14 bits of the sums of f8; sums of i8 are exact, and i32 takes them without scales", 2, 5, 1, 1, true, sizeof(cup__scaled_matmul_attributes), scaled_matmul_attributes},
+    {"matmul_list", &cup__op_matmul_list, "x...", "bool transpose_a, bool transpose_b",
+     "",
+     "for each three matrices a, b, y of the list, y becomes the product of [M,K] by [K,N], each first transposed where asked; one launch for as many as 64", 1, INT_MAX, 0, 0, true, sizeof(cup__matmul_list_attributes), matmul_list_attributes},
     {"grouped_matmul", &cup__op_grouped_matmul, "x, weight, offsets", "bool transpose_weight",
      "y",
      "rows of x [M,K], in groups of neighbours, times one matrix of weight [G,K,N] each, or [G,N,K] transposed; group g ends before row offsets[g], and begins where the one before it ended; rows after the last group give 0", 3, 3, 1, 1, true, sizeof(cup__grouped_matmul_attributes), grouped_matmul_attributes},
@@ -2007,6 +2014,17 @@ cup_tensor *cup_scaled_matmul(cup_context *c, cup_tensor *a, cup_tensor *b, cup_
     attributes.fast_accumulation = fast_accumulation;
     cup_tensor *const in[] = {a, b, a_scale, b_scale, bias};
     return cup__op_call(c, &cup__rows[CUP__OP_scaled_matmul], in, 5, &attributes, NULL);
+}
+
+cup_status cup_matmul_list(cup_context *c, cup_tensor *const *x, int x_count, bool transpose_a,
+                           bool transpose_b)
+{
+    cup__matmul_list_attributes attributes = {0};
+    attributes.transpose_a = transpose_a;
+    attributes.transpose_b = transpose_b;
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_matmul_list], x, x_count, &attributes, out) != NULL;
+    return done ? CUP_OK : cup__call_status(c);
 }
 
 cup_tensor *cup_grouped_matmul(cup_context *c, cup_tensor *x, cup_tensor *weight,

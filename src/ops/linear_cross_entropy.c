@@ -135,9 +135,13 @@ static void add_to_weight(chunks *k, cup_tensor *slopes, cup_tensor *x, bool fir
         cup__op_call(k->c, &cup__rows[CUP__OP_matmul], in, 2, &turned, &k->dweight);
         return;
     }
-    cup_tensor *part = cup_matmul(k->c, slopes, x, true, false);
-    cup_tensor *both[] = {k->sum, part ? cup_cast(k->c, part, k->sum->dtype) : NULL};
-    cup__op_call(k->c, &cup__rows[CUP__OP_add], both, 2, NULL, &k->sum);
+    cup_tensor *added[] = {k->sum, slopes, x};
+    const cup__matmul_add_attributes add = {true, false};
+    const cup__matmul_into_attributes into = {true, false};
+    if (first)
+        cup__op_call(k->c, &cup__rows[CUP__OP_matmul_into], added, 3, &into, NULL);
+    else
+        cup__op_call(k->c, &cup__rows[CUP__OP_matmul_add], added, 3, &add, NULL);
 }
 
 static void run_chunk(chunks *k, int64_t from)
@@ -196,7 +200,7 @@ static cup_status run_chunks(cup__call *call, chunks *k)
         if (k->chunk < k->rows) {
             cup__shape shape = cup__shape_of(k->dweight);
             shape.dtype = wide;
-            k->sum = cup__full(c, &shape, 0);
+            k->sum = cup__tensor_make(c, &shape, "weight gradient");
         }
     }
     for (int64_t from = 0; from < k->rows && c->error.status == CUP_OK; from += k->chunk)

@@ -151,9 +151,10 @@ static cup_status step_back(cup_context *c, cup__node *node)
 {
     CUP_TRY(check_saved(c, node));
     size_t count = (size_t)node->in_count;
-    cup_tensor **d_in = cup__calloc(2 * count, sizeof *d_in), **d_pre = d_in + count;
+    cup_tensor **d_in = cup__calloc(2 * count, sizeof *d_in);
     if (!d_in)
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory in backward");
+    cup_tensor **d_pre = d_in + count;
     cup_status status = node->row ? gradient_of(c, node, d_in, d_pre)
                                   : cup__recompute_backward(c, node, d_in);
     for (int i = 0; i < node->in_count && status == CUP_OK; i++) {

@@ -293,6 +293,14 @@ def row_rows():
               "rows=50257", 50257, exact=False)
     yield Row("max_pool2d", "32x64x128x128", "f32", pool(F.max_pool2d), False, "window=2")
     yield Row("avg_pool2d", "32x64x128x128", "f32", pool(F.avg_pool2d), False, "window=2")
+    yield Row("cumsum", "67108864", "f32", unary(lambda x: x.cumsum(0)), False, "axis=0",
+              with_cupy=lambda a: a.cumsum())
+    yield Row("cumsum", "32768x768", "f32", unary(lambda x: x.cumsum(0)), False, "axis=0")
+    for shape, axis in (("1048576", 0), ("67108864", 0), ("8192x1024", 1), ("1024x50304", 1)):
+        yield Row("sort", shape, "f32", unary(lambda x: x.sort()[0]), False, f"axis={axis}")
+    for shape, k in (("1024x50304", 50), ("32768x1024", 8), ("1048576", 100)):
+        yield Row("top_k", shape, "f32", unary(lambda x, k=k: x.topk(k)[0]), False,
+                  f"k={k} axis=-1")
     for shape in ("32x64x128x128", "32x64x32x32"):
         yield Row("batchnorm", f"{shape} 64 64 64 64", "f32", batch_norm, exact=False)
     yield Row("adamw", "5 1x2 124354560 124354560 - 124354560 124354560", "f32", adamw,

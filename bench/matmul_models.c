@@ -149,9 +149,9 @@ static void time_rows(rig *r)
 }
 
 /* Plans that may be good somewhere. */
-#define C(m, n, s, cm, cn) {m, n, 2, false, s, cm, cn, 1, 0, 0, 0}
-#define P(m, n, s, cm, cn) {m, n, 2, true, s, cm, cn, 1, 0, 0, 0}
-#define S(m, n, s, cm, cn) {m, n, 1, false, s, cm, cn, 1, 0, 0, 0}
+#define C(m, n, s, cm, cn) {m, n, 2, false, s, cm, cn, 1, 0, 0}
+#define P(m, n, s, cm, cn) {m, n, 2, true, s, cm, cn, 1, 0, 0}
+#define S(m, n, s, cm, cn) {m, n, 1, false, s, cm, cn, 1, 0, 0}
 static const cup__wgmma_plan plans[] = {
     C(128, 256, 4, 1, 1), C(128, 256, 4, 2, 1), C(256, 128, 4, 1, 1), C(256, 160, 4, 1, 1),
     P(128, 192, 4, 4, 1), P(128, 160, 4, 4, 1), P(128, 128, 6, 4, 1), S(64, 128, 8, 4, 1),

@@ -12,8 +12,7 @@ typedef struct wgmma_call {
     long long y_row, y_batch[2];
     float factor;          /* of a b */
     int m, n;
-    int k_tiles;           /* of TILE_K, of all terms; and of one term */
-    int term_tiles;
+    int k_tiles;           /* of TILE_K */
     int tiles_m, tiles_n;  /* of one matrix, in tiles of a cluster */
     int units;             /* of work: tiles of all matrices, each times `parts` */
     int group;             /* tiles along one side that are walked before the other side moves on */

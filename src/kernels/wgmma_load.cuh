@@ -55,9 +55,9 @@ DEVICE void bring(const tensor_map &map, uint32_t to, uint32_t full, int mn, int
         box b = {{k, mn + rank * lines, batch0, batch1}};
         to += rank * lines * 128;
         if (Shared > 1)
-            tma_load_shared<LOAD_DIMS>(map, to, b, full, (1 << Shared) - 1, hint);
+            tma_load_shared<2 + BATCH>(map, to, b, full, (1 << Shared) - 1, hint);
         else
-            tma_load<LOAD_DIMS>(map, to, b, full, hint);
+            tma_load<2 + BATCH>(map, to, b, full, hint);
         return;
     }
     const int depth = TILE_K / Shared;
@@ -66,9 +66,9 @@ DEVICE void bring(const tensor_map &map, uint32_t to, uint32_t full, int mn, int
         box b = {{mn + 64 * i, k + rank * depth, batch0, batch1}};
         uint32_t there = to + i * PANEL + rank * depth * 128;
         if (Shared > 1)
-            tma_load_shared<LOAD_DIMS>(map, there, b, full, (1 << Shared) - 1, hint);
+            tma_load_shared<2 + BATCH>(map, there, b, full, (1 << Shared) - 1, hint);
         else
-            tma_load<LOAD_DIMS>(map, there, b, full, hint);
+            tma_load<2 + BATCH>(map, there, b, full, hint);
     }
 }
 
@@ -85,12 +85,6 @@ DEVICE void produce(const wgmma_call &c, const tensor_map &a, const tensor_map &
             int k = t * TILE_K + (GROUPS == PRODUCT_GROUPS_OF_DEPTH ? u.k_first : 0);
             int a_first = u.batch[0] * c.a_batch[0];
             int b_first = u.batch[0] * c.b_batch[0];
-            if (TERMS > 1) {
-                int term = t / c.term_tiles;
-                k -= term * c.term_tiles * TILE_K;
-                a_first = A_PLANES >> 4 * term & 3;
-                b_first = B_PLANES >> 4 * term & 3;
-            }
             bring<A_ALONG, TILE_M, CLUSTER_N>(a, stage, full, u.row, k, a_first,
                                               u.batch[1] * c.a_batch[1], TMA_EVICT_NORMAL);
 #pragma unroll

@@ -58,9 +58,6 @@
 #ifndef PARTS /* whether k is cut */
 #define PARTS 0
 #endif
-#ifndef TERMS /* 6: a and b are f32 in three planes each, and y is the sum of 6 products of them */
-#define TERMS 1
-#endif
 #ifndef GROUPS
 #define GROUPS 0
 #endif
@@ -99,10 +96,6 @@
     (SCALES == PRODUCT_SCALE_BLOCKS  ? STAGES * SCALE_FLOATS * 4                                   \
      : SCALES == PRODUCT_SCALE_LINES ? CONSUMERS * TILE_N * 4                                      \
                                      : 0)
-#define LOAD_DIMS (2 + (TERMS > 1 ? 1 : BATCH))
-/* Which planes are multiplied, a digit for each term, the smallest products first. */
-#define A_PLANES 0x001012
-#define B_PLANES 0x010210
 
 typedef dtype_of<Y_T>::type result;
 
@@ -178,29 +171,14 @@ DEVICE void add_tiles(products &sum, int k_tiles, uint64_t a, uint64_t b, const 
     pipe.release<CLUSTER>(before);
 }
 
-#define RUN_TILES 4
-
-/* All of a unit's k. Tensor cores cut off what falls below the last bit of a sum, always towards
- * zero; for f32 their sums are kept short and added up outside. */
+/* All of a unit's k. */
 DEVICE void main_loop(products &sum, const unit &u, uint64_t a, uint64_t b, const layout &at,
                       const crew &w, const ring<STAGES> &pipe, ring_place<STAGES> &place)
 {
 #if PROMOTE
     add_blocks((sums &)sum, u.k_tiles, a, b, at, w, pipe, place);
-#elif TERMS == 1
-    add_tiles(sum, u.k_tiles, a, b, pipe, place, u, at, w);
 #else
-#pragma unroll
-    for (int i = 0; i < BLOCKS_M * SUMS; i++)
-        (&sum[0][0])[i] = 0;
-#pragma unroll 1
-    for (int t = 0; t < u.k_tiles; t += RUN_TILES) {
-        sums part;
-        add_tiles(part, min(RUN_TILES, u.k_tiles - t), a, b, pipe, place, u, at, w);
-#pragma unroll
-        for (int i = 0; i < BLOCKS_M * SUMS; i++)
-            (&sum[0][0])[i] += (&part[0][0])[i];
-    }
+    add_tiles(sum, u.k_tiles, a, b, pipe, place, u, at, w);
 #endif
 }
 

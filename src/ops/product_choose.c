@@ -24,9 +24,9 @@ typedef struct entry {
     rates cost;
 } entry;
 
-#define C(m, n, s, cm, cn) {m, n, 2, false, s, cm, cn, 1, 0, 0, 0}
-#define P(m, n, s, cm, cn) {m, n, 2, true, s, cm, cn, 1, 0, 0, 0}
-#define S(m, n, s, cm, cn) {m, n, 1, false, s, cm, cn, 1, 0, 0, 0}
+#define C(m, n, s, cm, cn) {m, n, 2, false, s, cm, cn, 1, 0, 0}
+#define P(m, n, s, cm, cn) {m, n, 2, true, s, cm, cn, 1, 0, 0}
+#define S(m, n, s, cm, cn) {m, n, 1, false, s, cm, cn, 1, 0, 0}
 static const entry menu[] = {
     {P(128, 192, 4, 2, 1), {7.0, 0.471, 0.65, 1.0}},
     {P(128, 192, 4, 1, 1), {5.9, 0.473, 0.74, 1.0}},

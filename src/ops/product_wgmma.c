@@ -18,7 +18,6 @@ typedef struct operand {
     int64_t length, lines, distance; /* of lines, in elements */
     int64_t batch[BATCH_MOST];       /* innermost first; 0 where it does not move */
     cup_dtype dtype;
-    int64_t plane; /* distance of the three planes; 0: there is one */
 } operand;
 
 static bool is_sixteen(int64_t elements, cup_dtype dtype)
@@ -41,7 +40,6 @@ static bool take_operand(const cup__product *p, const cup__matrix *m, int64_t mn
     bool along_mn =
         (step_mn == 1 || mn == 1) && !p->scaling && (p->k == 1 || is_sixteen(step_k, p->dtype));
     out->dtype = p->dtype;
-    out->plane = 0;
     out->along = along_k ? PRODUCT_ALONG_K : PRODUCT_ALONG_MN;
     out->length = along_k ? p->k : mn;
     out->lines = along_k ? mn : p->k;
@@ -148,7 +146,7 @@ typedef struct cut {
 
 static cut cut_of(const cup__product *p, const cup__wgmma_plan *plan)
 {
-    cut w = {.k_tiles = divide_up(p->k, tile_k(p)) * (plan->terms ? plan->terms : 1),
+    cut w = {.k_tiles = divide_up(p->k, tile_k(p)),
              .tiles_m = divide_up(p->m, (int64_t)plan->tile_m * plan->cluster_m),
              .tiles_n = divide_up(b_columns(p), (int64_t)plan->tile_n * plan->cluster_n)};
     w.tiles = w.tiles_m * w.tiles_n * p->batch_count;
@@ -227,11 +225,7 @@ static cup_status encode(cup_context *c, CUtensorMap *map, const cup__product *p
             sizes[2 + i] = (uint64_t)p->batch_size[p->batch_ndim - 1 - i];
             strides[1 + i] = (uint64_t)o->batch[i] * size;
         }
-    if (o->plane) {
-        sizes[2] = 3;
-        strides[1] = (uint64_t)o->plane * size;
-    }
-    uint32_t dims = 2 + (o->plane ? 1 : (uint32_t)p->batch_ndim);
+    uint32_t dims = 2 + (uint32_t)p->batch_ndim;
     CUresult result = cup__driver.cuTensorMapEncodeTiled(
         map, type_of(o->dtype), dims, (void *)(uintptr_t)data, sizes, strides, box, steps,
         CU_TENSOR_MAP_INTERLEAVE_NONE,
@@ -304,7 +298,6 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__
         {"GROUPS", p->groups.kind},
         {"SCALES", p->scaling ? p->scaling->kind : PRODUCT_SCALE_NONE},
         {"PROMOTE", promotes(p)},
-        {"TERMS", plan->terms ? plan->terms : 1},
         {"TILE_M", plan->tile_m},
         {"TILE_N", plan->tile_n},
         {"CONSUMERS", plan->consumers},
@@ -329,7 +322,7 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__
 }
 
 static void fill_call(wgmma_call *to, const cup__product *p, const operand *a, const operand *b,
-                      const cut *w, int terms)
+                      const cut *w)
 {
     memset(to, 0, sizeof *to);
     to->bias = p->bias;
@@ -340,7 +333,6 @@ static void fill_call(wgmma_call *to, const cup__product *p, const operand *a, c
     to->y_row = p->y.row;
     to->m = (int)p->m;
     to->n = (int)p->n;
-    to->term_tiles = (int)w->k_tiles / (terms ? terms : 1);
     to->k_tiles = (int)w->k_tiles;
     to->tiles_m = (int)w->tiles_m;
     to->tiles_n = (int)w->tiles_n;
@@ -366,16 +358,12 @@ cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p, const cu
     cup__cuda *gpu = cup__cuda_of(c->device);
     operand a, b;
     take_operands(p, &a, &b);
-    if (plan->terms) {
-        a.plane = p->a.batch[0];
-        b.plane = p->b.batch[0];
-    }
     cut w = cut_of(p, plan);
     bool store = can_store(p);
     maps map;
     CUP_TRY(encode_all(c, p, plan, &a, &b, store, &map));
     wgmma_call argument;
-    fill_call(&argument, p, &a, &b, &w, plan->terms);
+    fill_call(&argument, p, &a, &b, &w);
     argument.group = group_of(plan, cup__cuda_facts(gpu)->multiprocessors);
     if (w.parts > 1) {
         cup__product_state *state = cup__product_state_of(c);

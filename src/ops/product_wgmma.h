@@ -13,8 +13,6 @@ typedef struct cup__wgmma_plan {
     int parts;                /* into which k is cut */
     int group;                /* rows of tiles that are walked together; 0: a good number */
     int64_t watchdog;         /* nanoseconds after which a wait ends in a trap; 0: never */
-    int terms;                /* 6: a and b are three planes of bf16 each, `batch[0]` apart, and
-                                 y is f32 (product_split.c); 0: plain products */
 } cup__wgmma_plan;
 
 const char *cup__product_wgmma_refuses(cup_context *c, const cup__product *p);

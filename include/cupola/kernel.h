@@ -62,8 +62,14 @@ typedef struct cup_kernel_grid {
     int shared_bytes; /* a block, beyond what the source declares */
 } cup_kernel_grid;
 
+typedef enum cup_argument_kind {
+    CUP_ARGUMENT_TENSOR,
+    CUP_ARGUMENT_INTEGER,
+    CUP_ARGUMENT_NUMBER
+} cup_argument_kind;
+
 typedef struct cup_kernel_argument {
-    enum { CUP_ARGUMENT_TENSOR, CUP_ARGUMENT_INTEGER, CUP_ARGUMENT_NUMBER } kind;
+    cup_argument_kind kind;
     cup_tensor *tensor;
     int64_t integer;
     double number;

@@ -69,7 +69,9 @@ static const rates vendor_rates = {5.0, 0, 1.5, 0.9};
 #define PARTS_MOST 12
 #define HOT_US 300          /* from here on the card's power is what limits it, */
 #define HOT_COST 1.02       /* and turns of small tiles take less of it than large ones together */
-#define MARGIN 0.965        /* what the library must be below of our time */
+#define MARGIN 0.965        /* what the library must be below of our time, */
+#define MARGIN_FEW 1.03     /* and where tiles are mostly empty, */
+#define FEW 48              /* with so many rows */
 
 static int64_t divide_up(int64_t value, int64_t by)
 {
@@ -94,8 +96,9 @@ static int64_t tiles_of(const cup__product *p, int tile_m, int tile_n)
 }
 
 /* What the bytes need at least, beside what goes on at the same time. */
-static double with_bytes(const cup__product *p, double time, double start)
+static double with_bytes(const cup__product *p, double time, int parts)
 {
+    double start = parts > 1 ? 10.8 : 6.8;
     double elements = (double)p->m * (double)p->k + (double)p->n * (double)p->k +
                       (double)p->m * (double)p->n;
     double bytes = start + 2 * elements * (double)p->batch_count / BYTES_EACH_US;
@@ -119,7 +122,7 @@ static double plan_time(const cup__product *p, const entry *e, const cup__wgmma_
     double time = work_time(&e->cost, p->k, tiles, one->parts, slots, joining);
     if (time > HOT_US && !one->pingpong)
         time *= HOT_COST;
-    time = with_bytes(p, time, e->cost.start + 1 + (one->parts > 1 ? 4 : 0));
+    time = with_bytes(p, time, one->parts);
     return time + epilogue_time(p, 0.1, 0.31);
 }
 
@@ -179,7 +182,7 @@ double cup__cublaslt_time(const cup__product *p, int multiprocessors)
                 break;
             double part_cost = 3 + 6.0 * tile->tile_m * tile->tile_n / PART_TILE;
             double time = work_time(&cost, p->k, tiles, parts, multiprocessors, part_cost);
-            time = with_bytes(p, time, cost.start + 1.5);
+            time = with_bytes(p, time, parts);
             if (least == 0 || time < least)
                 least = time;
         }
@@ -231,7 +234,7 @@ bool cup__product_choice(cup_context *c, const cup__product *p, cup__wgmma_plan 
     choice made;
     const choice *found = choice_of(c, p, &made);
     *plan = found->plan;
-    return found->vendor >= MARGIN * found->ours;
+    return found->vendor >= (p->m <= FEW ? MARGIN_FEW : MARGIN) * found->ours;
 }
 
 typedef struct candidate {

@@ -16,6 +16,8 @@ typedef struct rule {
 const char *cup__cross_entropy_ring_refuses(const cup__call *call)
 {
     const cup_tensor *logits = call->in[0];
+    if (call->in[1]->count == 0)
+        return "there are no rows";
     return cup__row_ring_refuses(logits, logits->shape[logits->ndim - 1], LEAST_BYTES,
                                  cup__cuda_facts(cup__cuda_of(call->c->device)));
 }

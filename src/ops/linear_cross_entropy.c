@@ -174,6 +174,8 @@ static int64_t chunk_of(const cup__call *call)
 {
     const cup__linear_cross_entropy_attributes *a = call->attributes;
     int64_t rows = call->in[2]->count, chunk = a->chunk;
+    if (rows == 0)
+        return 1;
     if (chunk == 0) {
         int64_t row = call->in[1]->shape[0] * (int64_t)cup_dtype_size(call->in[1]->dtype);
         chunk = CHUNK_BYTES / row / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
@@ -203,6 +205,9 @@ static cup_status run_chunks(cup__call *call, chunks *k)
             k->sum = cup__tensor_make(c, &shape, "weight gradient");
         }
     }
+    if (k->rows == 0 && k->dweight)
+        c->device->calls->fill(c->device, k->dweight->data, 0,
+                               (size_t)(k->dweight->count * cup_dtype_size(k->dweight->dtype)));
     for (int64_t from = 0; from < k->rows && c->error.status == CUP_OK; from += k->chunk)
         run_chunk(k, from);
     const cup__sum_attributes all = {.keep = false};
@@ -239,8 +244,6 @@ static cup_status gradient(cup__grad *g)
 
 static const char *refuses(const cup__call *call, bool narrow)
 {
-    if (call->in[2]->count == 0)
-        return "there are no rows";
     return narrow != (cup_dtype_size(call->in[0]->dtype) == 2) ? "it is for other dtypes" : NULL;
 }
 
@@ -280,7 +283,7 @@ static const cup__linear_cross_entropy_attributes plain = {.ignore_index = -1},
                                                   padded = {-1, 0, 0, 37, 16};
 static const cup__sample samples[] = {
     {"3x5 9x5 3", &plain}, {"5 9x5 ()", &plain},      {"2x5x8 9x8 2x5", &cut},
-    {"33x16 40x16 33", &padded}, {"65x13 7x13 65", &cut}, {NULL, NULL}};
+    {"0x5 9x5 0", &plain}, {"33x16 40x16 33", &padded}, {"65x13 7x13 65", &cut}, {NULL, NULL}};
 static const cup__sample bench[] = {{"8192x768 50304x768 8192", &plain}, {NULL, NULL}};
 
 const cup__op cup__op_linear_cross_entropy = {

@@ -54,19 +54,18 @@ struct window {
     real value;
     int place;
 
-    __device__ __forceinline__ void start()
+    /* `first` is the place of the first element, -1 without any. */
+    __device__ __forceinline__ void start(int first)
     {
         value = MAX ? lowest(real()) : (real)0;
-        place = -1;
+        place = first;
     }
+    /* The first of equal ones stays, and the first NaN. */
     __device__ __forceinline__ void take(real x, int at)
     {
-        if (!MAX) {
-            value += x;
-        } else if (place < 0 || x > value || (x != x && value == value)) {
-            value = x;
-            place = at;
-        }
+        bool larger = !(x <= value) && value == value;
+        place = PLACE >= 0 && larger ? at : place;
+        value = !MAX ? value + x : larger ? x : value;
     }
 };
 
@@ -104,6 +103,47 @@ DEVICE unsigned split(unsigned *index, const divisor &d)
 
 #if !TILES
 
+/* Takes in the window's elements; `x` is where its first one lies or would lie. Whole windows are
+ * inside the image. */
+template <bool Whole>
+DEVICE void take_window(window (&w)[VEC], const pool_call &c, const T *x, int top, int left,
+                        int inner)
+{
+#pragma unroll UNROLL_H
+    for (int i = 0; i < WINDOW_H; i++) {
+        if (!Whole && (unsigned)(top + i * DILATION_H) >= (unsigned)c.height)
+            continue;
+        const T *row = x + (int64_t)(i * DILATION_H) * c.width * inner;
+        vec<T, VEC> v[WINDOW_W <= 8 ? WINDOW_W : 1];
+#pragma unroll UNROLL_W
+        for (int j = 0; j < WINDOW_W; j++) {
+            if (!Whole && (unsigned)(left + j * DILATION_W) >= (unsigned)c.width)
+                continue;
+            v[WINDOW_W <= 8 ? j : 0] = load<VEC>(row + (int64_t)(j * DILATION_W) * inner);
+            if (WINDOW_W <= 8)
+                continue;
+#pragma unroll
+            for (int e = 0; e < VEC; e++)
+                w[e].take(to_real(v[0].at[e]), i * WINDOW_W + j);
+        }
+        if (WINDOW_W > 8)
+            continue;
+#pragma unroll
+        for (int j = 0; j < WINDOW_W; j++)
+            if (Whole || (unsigned)(left + j * DILATION_W) < (unsigned)c.width)
+#pragma unroll
+                for (int e = 0; e < VEC; e++)
+                    w[e].take(to_real(v[WINDOW_W <= 8 ? j : 0].at[e]), i * WINDOW_W + j);
+    }
+}
+
+/* The first tap of a window from `begin` on that lies in the image; `window` when none does. */
+DEVICE int first_tap(int begin, int dilation, int window, int size)
+{
+    int tap = begin < 0 ? (-begin + dilation - 1) / dilation : 0;
+    return tap < window && begin + tap * dilation < size ? tap : window;
+}
+
 extern "C" __global__ void __launch_bounds__(POOL_THREADS)
 pool_fwd(const __grid_constant__ pool_call c)
 {
@@ -114,27 +154,18 @@ pool_fwd(const __grid_constant__ pool_call c)
     int row = (int)split(&index, c.rows) + c.first_row, inner = (int)c.inner.size * VEC;
     int64_t plane = c.plane + index;
     int top = row * STRIDE_H - c.pad_height, left = column * STRIDE_W - c.pad_width;
+    int i = first_tap(top, DILATION_H, WINDOW_H, c.height);
+    int j = first_tap(left, DILATION_W, WINDOW_W, c.width);
     window w[VEC];
 #pragma unroll
     for (int v = 0; v < VEC; v++)
-        w[v].start();
-#pragma unroll UNROLL_H
-    for (int i = 0; i < WINDOW_H; i++) {
-        int h = top + i * DILATION_H;
-        if ((unsigned)h >= (unsigned)c.height)
-            continue;
-        const T *x = (const T *)c.x + (plane * c.height + h) * c.width * inner + k;
-#pragma unroll UNROLL_W
-        for (int j = 0; j < WINDOW_W; j++) {
-            int at = left + j * DILATION_W;
-            if ((unsigned)at >= (unsigned)c.width)
-                continue;
-            vec<T, VEC> v = load<VEC>(x + (int64_t)at * inner);
-#pragma unroll
-            for (int e = 0; e < VEC; e++)
-                w[e].take(to_real(v.at[e]), i * WINDOW_W + j);
-        }
-    }
+        w[v].start(i < WINDOW_H && j < WINDOW_W ? i * WINDOW_W + j : -1);
+    const T *x = (const T *)c.x + ((plane * c.height + top) * c.width + left) * inner + k;
+    if (i + j == 0 && top + (WINDOW_H - 1) * DILATION_H < c.height &&
+        left + (WINDOW_W - 1) * DILATION_W < c.width)
+        take_window<true>(w, c, x, top, left, inner);
+    else
+        take_window<false>(w, c, x, top, left, inner);
     if (!MAX) {
         int n = elements(top, WINDOW_H, c.height, c.pad_height) *
                 elements(left, WINDOW_W, c.width, c.pad_width);
@@ -175,7 +206,7 @@ pool_rows_fwd(const __grid_constant__ pool_call c)
         window w[VEC];
 #pragma unroll
         for (int v = 0; v < VEC; v++) {
-            w[v].start();
+            w[v].start(0);
 #pragma unroll
             for (int i = 0; i < WINDOW_H; i++)
 #pragma unroll

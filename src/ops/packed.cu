@@ -66,12 +66,12 @@ extern "C" __global__ void __launch_bounds__(256)
         for (long long i = threadIdx.x % 32; i < c.group; i += 32)
             ((signed char *)c.weight)[at * c.group + i] =
                 (signed char)number_of(convert<float>(from[i]), scale, 0);
-        return;
-    }
-    for (long long i = threadIdx.x % 32; i < c.group / 2; i += 32) {
-        int low = number_of(convert<float>(from[2 * i]), scale, zero);
-        int high = number_of(convert<float>(from[2 * i + 1]), scale, zero);
-        ((unsigned char *)c.weight)[at * c.group / 2 + i] = (unsigned char)(low | high << 4);
+    } else {
+        for (long long i = threadIdx.x % 32; i < c.group / 2; i += 32) {
+            int low = number_of(convert<float>(from[2 * i]), scale, zero);
+            int high = number_of(convert<float>(from[2 * i + 1]), scale, zero);
+            ((unsigned char *)c.weight)[at * c.group / 2 + i] = (unsigned char)(low | high << 4);
+        }
     }
 }
 

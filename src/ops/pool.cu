@@ -44,9 +44,11 @@
 #ifndef UNROLL
 #define UNROLL 2
 #endif
-#define UNROLL_H (WINDOW_H * WINDOW_W <= 36 ? WINDOW_H : 1)
-#define UNROLL_W (WINDOW_H * WINDOW_W <= 36 ? WINDOW_W : 4)
 
+enum {
+    unroll_h = WINDOW_H * WINDOW_W <= 36 ? WINDOW_H : 1,
+    unroll_w = WINDOW_H * WINDOW_W <= 36 ? WINDOW_W : 4
+};
 typedef dtype_of<(PLACE < 0 ? CUP_U8 : PLACE)>::type place_type;
 
 /* What is kept of a window. */
@@ -109,13 +111,13 @@ template <bool Whole>
 DEVICE void take_window(window (&w)[VEC], const pool_call &c, const T *x, int top, int left,
                         int inner)
 {
-#pragma unroll UNROLL_H
+#pragma unroll unroll_h
     for (int i = 0; i < WINDOW_H; i++) {
         if (!Whole && (unsigned)(top + i * DILATION_H) >= (unsigned)c.height)
             continue;
         const T *row = x + (int64_t)(i * DILATION_H) * c.width * inner;
         vec<T, VEC> v[WINDOW_W <= 8 ? WINDOW_W : 1];
-#pragma unroll UNROLL_W
+#pragma unroll unroll_w
         for (int j = 0; j < WINDOW_W; j++) {
             if (!Whole && (unsigned)(left + j * DILATION_W) >= (unsigned)c.width)
                 continue;

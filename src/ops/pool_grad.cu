@@ -85,6 +85,8 @@ DEVICE bool holder(int at, int pad, int windows, int s, int *window, int *tap)
 #define STEPS_H (DILATION_H == 1 ? DEPTH(WINDOW_H, STRIDE_H) : WINDOW_H)
 #define STEPS_W (DILATION_W == 1 ? DEPTH(WINDOW_W, STRIDE_W) : WINDOW_W)
 
+enum { unroll_h = FEW ? STEPS_H : 1, unroll_w = FEW ? STEPS_W : 1 };
+
 extern "C" __global__ void __launch_bounds__(POOL_THREADS)
 pool_bwd(const __grid_constant__ pool_call c)
 {
@@ -98,12 +100,12 @@ pool_bwd(const __grid_constant__ pool_call c)
 #pragma unroll
     for (int e = 0; e < VEC; e++)
         sum[e] = 0;
-#pragma unroll(FEW ? STEPS_H : 1)
+#pragma unroll unroll_h
     for (int s = 0; s < STEPS_H; s++) {
         int row, i;
         if (!holder<WINDOW_H, STRIDE_H, DILATION_H>(h, c.pad_height, c.out_height, s, &row, &i))
             continue;
-#pragma unroll(FEW ? STEPS_W : 1)
+#pragma unroll unroll_w
         for (int t = 0; t < STEPS_W; t++) {
             int column, j;
             if (!holder<WINDOW_W, STRIDE_W, DILATION_W>(w, c.pad_width, c.out_width, t, &column,

@@ -145,7 +145,8 @@ static cup_status read_facts(cup__cuda *gpu)
         "asking for the GPU's name"));
     facts->memory_bytes = (int64_t)bytes;
     facts->l2_bytes = l2;
-    gpu->virtual_memory = mapping && cup__driver.cuMemAddressReserve && cup__driver.cuMemCreate &&
+    gpu->virtual_memory = mapping && strcmp(cup__env_get(CUP__ENV_MAPPING), "off") != 0 &&
+                          cup__driver.cuMemAddressReserve && cup__driver.cuMemCreate &&
                           cup__driver.cuMemMap && cup__driver.cuMemSetAccess;
     gpu->clusters = clusters && cup__driver.cuLaunchKernelEx;
     /* The cards with instructions of their own that no later card keeps. */

@@ -39,7 +39,8 @@ cup_status cup__softmax_specification(cup__call *call)
     const cup_tensor *x = call->in[0];
     for (int64_t line = 0; line < l.outer * l.inner; line++) {
         int64_t first = line / l.inner * l.length * l.inner + line % l.inner;
-        double most = -INFINITY, sum = 0;
+        double most = -INFINITY;
+        long double sum = 0; /* or its rounding would be more than that of a tree of sums */
         for (int64_t k = 0; k < l.length; k++)
             most = fmax(most, at(x, first + k * l.inner));
         for (int64_t k = 0; k < l.length; k++)
@@ -47,7 +48,8 @@ cup_status cup__softmax_specification(cup__call *call)
         for (int64_t k = 0; k < l.length; k++) {
             double d = at(x, first + k * l.inner) - most;
             cup__store(call->out[0], first + k * l.inner,
-                       call->op->kind == CUP__SOFTMAX_LOG ? d - log(sum) : exp(d) / sum);
+                       call->op->kind == CUP__SOFTMAX_LOG ? d - log((double)sum)
+                                                          : exp(d) / (double)sum);
         }
     }
     return CUP_OK;

@@ -407,6 +407,7 @@ static void add_map(memory_page *p)
     cup__pool_walk(p->pool, measure_block, &s);
     if (s.failed) {
         p->out.failed = true;
+        cup__free(s.sum);
         return;
     }
     int64_t height = (int64_t)s.count * (BAR + GAP) + 6;

@@ -216,7 +216,8 @@ cup_tensor *cup__tensor_view(cup_tensor *base, const cup__shape *shape, const in
     t->ndim = shape->ndim;
     t->count = count;
     memcpy(t->shape, shape->size, sizeof t->shape);
-    memcpy(t->stride, stride, sizeof *stride * (size_t)shape->ndim);
+    for (int i = 0; i < shape->ndim; i++)
+        t->stride[i] = stride[i];
     t->contiguous = is_contiguous(t);
     return t;
 }

@@ -164,7 +164,7 @@ void cup__tuning_write(const cup__tuning *tuning, cup__text *text)
         const cup__tuning_line *l = &sorted[i];
         cup__text_add(text, "%s\t%s\t%s\t%s\t%s\t", l->card, l->driver, l->version, l->call,
                       l->way);
-        cup__text_add_number(text, l->us);
+        cup__text_add_number(text, fmax(round(l->us * 100) / 100, 0.01));
         cup__text_append(text, "\n", 1);
     }
     cup__free(sorted);

@@ -6,35 +6,9 @@
  * row writes their elements, STRIDE_W VEC of each of their rows. Bytes: dy, its places and dx
  * once. */
 #include "pool_call.cuh"
+#include "pool_window.cuh"
 #include "reduce.cuh"
 
-#ifndef MAX
-#define MAX 1
-#endif
-#ifndef WINDOW_H
-#define WINDOW_H 2
-#endif
-#ifndef WINDOW_W
-#define WINDOW_W 2
-#endif
-#ifndef STRIDE_H
-#define STRIDE_H 2
-#endif
-#ifndef STRIDE_W
-#define STRIDE_W 2
-#endif
-#ifndef DILATION_H
-#define DILATION_H 1
-#endif
-#ifndef DILATION_W
-#define DILATION_W 1
-#endif
-#ifndef TILES
-#define TILES 0 /* which kernel this is */
-#endif
-#ifndef VEC
-#define VEC 1
-#endif
 #ifndef PLACE
 #define PLACE CUP_U8
 #endif

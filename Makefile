@@ -93,6 +93,11 @@ $(BUILD)/fake/libnvrtc.so: tests/fake/nvrtc.c src/cuda/api.h src/cuda/nvrtc.def
 test: $(BUILD)/test $(COMMAND) $(FAKE) ## all tests; K=word runs those with the word in their name
 	BUILD=$(BUILD) SANITIZE="$(SANITIZE)" $(BUILD)/test $(K)
 
+.PHONY: gpu
+gpu: $(BUILD)/test $(COMMAND) ## on a machine with a GPU: its tests, and every implementation of every op; K=word limits the tests
+	BUILD=$(BUILD) $(BUILD)/test $(or $(K),gpu_)
+	$(BUILD)/cupola check --device cuda
+
 # Programs of bench/ may look inside the library.
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIB)
 	$(Q)$(CC) $(SANITIZE) -o $@ $^ $(LDLIBS)

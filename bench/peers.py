@@ -9,7 +9,6 @@ units of the dtype's epsilon relative to the element and to the size of the whol
 specification, a peer's against itself in double.
 """
 import argparse
-import ctypes
 import datetime
 import math
 import statistics
@@ -17,81 +16,15 @@ import statistics
 import torch
 import torch.nn.functional as F
 
+from library import Cupola
+
 try:
     import cupy
 except ImportError:
     cupy = None
 
-DTYPES = {"f32": (0, torch.float32), "f16": (2, torch.float16), "bf16": (3, torch.bfloat16)}
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 ATEN = torch.ops.aten
-
-
-class Ceiling(ctypes.Structure):
-    _fields_ = [("copy_bytes", ctypes.c_double), ("flops", ctypes.c_double * 16)]
-
-
-class Result(ctypes.Structure):
-    _fields_ = [("op", ctypes.c_char_p), ("impl", ctypes.c_char_p), ("shapes", ctypes.c_char_p),
-                ("dtype", ctypes.c_int), ("runs", ctypes.c_int), ("median_us", ctypes.c_double),
-                ("low_us", ctypes.c_double), ("high_us", ctypes.c_double),
-                ("bytes", ctypes.c_double), ("flops", ctypes.c_double),
-                ("floor_us", ctypes.c_double), ("attributes", ctypes.c_char_p),
-                ("error", ctypes.c_double), ("error_shapes", ctypes.c_char_p),
-                ("chosen", ctypes.c_bool), ("copy_us", ctypes.c_double)]
-
-
-class Options(ctypes.Structure):
-    _fields_ = [("dtype", ctypes.c_int), ("shapes", ctypes.c_char_p), ("impl", ctypes.c_char_p),
-                ("seconds", ctypes.c_double), ("attributes", ctypes.c_char_p),
-                ("indices", ctypes.c_int64), ("no_error", ctypes.c_bool),
-                ("chosen", ctypes.c_bool), ("transposed", ctypes.c_bool)]
-
-
-REPORT = ctypes.CFUNCTYPE(None, ctypes.POINTER(Result), ctypes.c_void_p)
-
-
-class ContextOptions(ctypes.Structure):
-    _fields_ = [("device", ctypes.c_char_p), ("seed", ctypes.c_uint64), ("threads", ctypes.c_int),
-                ("memory_limit", ctypes.c_int64), ("deterministic", ctypes.c_bool),
-                ("memory_share", ctypes.c_double)]
-
-
-class Cupola:
-    def __init__(self, path):
-        self.lib = lib = ctypes.CDLL(path)
-        lib.cup_context_new.restype = ctypes.c_void_p
-        lib.cup_error_text.restype = ctypes.c_char_p
-        for name in ("cup_error", "cup_error_text", "cup_error_clear"):
-            getattr(lib, name).argtypes = [ctypes.c_void_p]
-        lib.cup_ceiling_measure.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-        lib.cup_precision.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-        lib.cup_bench.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p,
-                                  ctypes.c_void_p, REPORT, ctypes.c_void_p]
-        self.c = lib.cup_context_new(ctypes.byref(ContextOptions(device=b"cuda")))
-        self.ceiling = Ceiling()
-        if lib.cup_error(self.c) or lib.cup_ceiling_measure(self.c, ctypes.byref(self.ceiling)):
-            raise SystemExit(lib.cup_error_text(self.c).decode())
-
-    def time(self, row, args):
-        """What a call takes, then, with --all, the other implementations."""
-        rows = []
-
-        def take(result, _):
-            r = result.contents
-            rows.append({"impl": r.impl.decode(), "us": r.median_us, "floor": r.floor_us,
-                         "spread": (r.high_us - r.low_us) / 2 / r.median_us, "error": r.error,
-                         "bytes": r.bytes, "flops": r.flops, "chosen": r.chosen, "copy": r.copy_us,
-                         "attributes": r.attributes.decode()})
-
-        options = Options(DTYPES[row.dtype][0], row.shapes.encode(), None, args.seconds,
-                          row.attributes.encode() if row.attributes else None, row.indices,
-                          args.no_error, not args.all, row.transposed)
-        if self.lib.cup_bench(self.c, row.op.encode(), ctypes.byref(options),
-                              ctypes.byref(self.ceiling), REPORT(take), None):
-            text = self.lib.cup_error_text(self.c).decode()
-            self.lib.cup_error_clear(self.c)
-            print(f"{row.op} {row.shapes}: {text}")
-        return sorted(rows, key=lambda r: not r["chosen"])
 
 
 class Row:
@@ -389,7 +322,7 @@ def make_call(row, dtype):
 
 def cupy_call(row):
     torch.manual_seed(1)
-    dtype = DTYPES[row.dtype][1]
+    dtype = DTYPES[row.dtype]
     arrays = [cupy.from_dlpack(random(shape_of(s), dtype)) for s in row.shapes.split()]
 
     def run():
@@ -400,7 +333,7 @@ def cupy_call(row):
 
 def peers_of(row, args):
     """Names and calls; the first is PyTorch's own, run eagerly."""
-    calls = [("torch", make_call(row, DTYPES[row.dtype][1]))]
+    calls = [("torch", make_call(row, DTYPES[row.dtype]))]
     if row.compiled and not args.no_compile:
         torch._dynamo.reset()
         calls.append(("torch.compile", torch.compile(calls[0][1])))
@@ -411,7 +344,7 @@ def peers_of(row, args):
 
 def error_of(row):
     """The peer's error: its result against its own in double."""
-    dtype = DTYPES[row.dtype][1]
+    dtype = DTYPES[row.dtype]
     got = make_call(row, dtype)()
     want = make_call(row, Wide(dtype))().double()
     scale = torch.finfo(dtype).eps * (want.abs() + want.square().mean().sqrt()) + 1e-300

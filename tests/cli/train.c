@@ -294,7 +294,7 @@ TEST(generate_refuses_what_cannot_be)
 {
     static const refusal list[] = {
         {"generate --from none --prompt a", 5, "none"},
-        {"generate --from run --prompt 'X'", 5, "no character"},
+        {"generate --from run --prompt 'X'", 2, "no character"},
         {"generate --from run --prompt \"$(printf 'a\\377')\"", 2, "not UTF-8 from byte 1"},
         {"generate --from run --tokens 0", 2, "--tokens"},
         {"generate --from run --temperature -1", 2, "--temperature"},

@@ -250,6 +250,17 @@ CUP_API cup_tensor *cup_avg_pool2d(cup_context *c, cup_tensor *x, const int64_t 
                                    const int64_t *padding, int padding_count, bool ceil_mode,
                                    bool count_include_pad, bool channels_last);
 
+/* (x): mean of each of size[0] x size[1] windows that cover x, which is [N,C,H,W], or [N,H,W,C]
+ * with channels_last; one size is both. Of n windows over m elements number i reaches from
+ * floor(i m / n) up to, not including, ceil((i + 1) m / n) */
+CUP_API cup_tensor *cup_adaptive_avg_pool2d(cup_context *c, cup_tensor *x, const int64_t *size,
+                                            int size_count, bool channels_last);
+
+/* (x): largest element of each of size[0] x size[1] windows that cover x, as in
+ * adaptive_avg_pool2d; NaN when there is one. The first of equal ones gets the gradient */
+CUP_API cup_tensor *cup_adaptive_max_pool2d(cup_context *c, cup_tensor *x, const int64_t *size,
+                                            int size_count, bool channels_last);
+
 /* Normalisation */
 
 /* (x, gamma?, beta?): (x - mean) / sqrt(variance + eps) gamma + beta over the last dimension;

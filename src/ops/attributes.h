@@ -98,6 +98,10 @@ typedef enum cup__op_id {
     CUP__OP_max_pool2d_grad,
     CUP__OP_avg_pool2d,
     CUP__OP_avg_pool2d_grad,
+    CUP__OP_adaptive_avg_pool2d,
+    CUP__OP_adaptive_avg_pool2d_grad,
+    CUP__OP_adaptive_max_pool2d,
+    CUP__OP_adaptive_max_pool2d_grad,
     CUP__OP_layernorm,
     CUP__OP_rmsnorm,
     CUP__OP_add_layernorm,
@@ -567,6 +571,38 @@ cup_tensor *cup__avg_pool2d_grad(cup_context *c, cup_tensor *dy, const int64_t *
                                  const int64_t *padding, int padding_count,
                                  bool count_include_pad, bool channels_last, int64_t height,
                                  int64_t width);
+
+extern const cup__op cup__op_adaptive_avg_pool2d;
+typedef struct cup__adaptive_avg_pool2d_attributes {
+    int64_t size[8];
+    int size_count;
+    bool channels_last;
+} cup__adaptive_avg_pool2d_attributes;
+
+extern const cup__op cup__op_adaptive_avg_pool2d_grad;
+typedef struct cup__adaptive_avg_pool2d_grad_attributes {
+    bool channels_last;
+    int64_t height;
+    int64_t width;
+} cup__adaptive_avg_pool2d_grad_attributes;
+cup_tensor *cup__adaptive_avg_pool2d_grad(cup_context *c, cup_tensor *dy, bool channels_last,
+                                          int64_t height, int64_t width);
+
+extern const cup__op cup__op_adaptive_max_pool2d;
+typedef struct cup__adaptive_max_pool2d_attributes {
+    int64_t size[8];
+    int size_count;
+    bool channels_last;
+} cup__adaptive_max_pool2d_attributes;
+
+extern const cup__op cup__op_adaptive_max_pool2d_grad;
+typedef struct cup__adaptive_max_pool2d_grad_attributes {
+    bool channels_last;
+    int64_t height;
+    int64_t width;
+} cup__adaptive_max_pool2d_grad_attributes;
+cup_tensor *cup__adaptive_max_pool2d_grad(cup_context *c, cup_tensor *dy, cup_tensor *places,
+                                          bool channels_last, int64_t height, int64_t width);
 
 extern const cup__op cup__op_layernorm;
 typedef struct cup__layernorm_attributes {

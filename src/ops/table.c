@@ -153,6 +153,24 @@ static const cup__attribute avg_pool2d_grad_attributes[] = {
     {"height", CUP__KIND_INT64, offsetof(cup__avg_pool2d_grad_attributes, height)},
     {"width", CUP__KIND_INT64, offsetof(cup__avg_pool2d_grad_attributes, width)},
     {NULL, 0, 0}};
+static const cup__attribute adaptive_avg_pool2d_attributes[] = {
+    {"size", CUP__KIND_INTS, offsetof(cup__adaptive_avg_pool2d_attributes, size)},
+    {"channels_last", CUP__KIND_BOOL, offsetof(cup__adaptive_avg_pool2d_attributes, channels_last)},
+    {NULL, 0, 0}};
+static const cup__attribute adaptive_avg_pool2d_grad_attributes[] = {
+    {"channels_last", CUP__KIND_BOOL, offsetof(cup__adaptive_avg_pool2d_grad_attributes, channels_last)},
+    {"height", CUP__KIND_INT64, offsetof(cup__adaptive_avg_pool2d_grad_attributes, height)},
+    {"width", CUP__KIND_INT64, offsetof(cup__adaptive_avg_pool2d_grad_attributes, width)},
+    {NULL, 0, 0}};
+static const cup__attribute adaptive_max_pool2d_attributes[] = {
+    {"size", CUP__KIND_INTS, offsetof(cup__adaptive_max_pool2d_attributes, size)},
+    {"channels_last", CUP__KIND_BOOL, offsetof(cup__adaptive_max_pool2d_attributes, channels_last)},
+    {NULL, 0, 0}};
+static const cup__attribute adaptive_max_pool2d_grad_attributes[] = {
+    {"channels_last", CUP__KIND_BOOL, offsetof(cup__adaptive_max_pool2d_grad_attributes, channels_last)},
+    {"height", CUP__KIND_INT64, offsetof(cup__adaptive_max_pool2d_grad_attributes, height)},
+    {"width", CUP__KIND_INT64, offsetof(cup__adaptive_max_pool2d_grad_attributes, width)},
+    {NULL, 0, 0}};
 static const cup__attribute layernorm_attributes[] = {
     {"eps", CUP__KIND_FLOAT, offsetof(cup__layernorm_attributes, eps)},
     {NULL, 0, 0}};
@@ -640,6 +658,18 @@ const cup__row cup__rows[] = {
     {"avg_pool2d_grad", &cup__op_avg_pool2d_grad, "dy", "ints window, ints stride, ints padding, bool count_include_pad, bool channels_last, int64 height, int64 width",
      "dx",
      "the gradient of avg_pool2d", 1, 1, 1, 1, false, sizeof(cup__avg_pool2d_grad_attributes), avg_pool2d_grad_attributes},
+    {"adaptive_avg_pool2d", &cup__op_adaptive_avg_pool2d, "x", "ints size, bool channels_last",
+     "y",
+     "mean of each of size[0] x size[1] windows that cover x, which is [N,C,H,W], or [N,H,W,C] with channels_last; one size is both. Of n windows over m elements number i reaches from floor(i m / n) up to, not including, ceil((i + 1) m / n)", 1, 1, 1, 1, true, sizeof(cup__adaptive_avg_pool2d_attributes), adaptive_avg_pool2d_attributes},
+    {"adaptive_avg_pool2d_grad", &cup__op_adaptive_avg_pool2d_grad, "dy", "bool channels_last, int64 height, int64 width",
+     "dx",
+     "the gradient of adaptive_avg_pool2d", 1, 1, 1, 1, false, sizeof(cup__adaptive_avg_pool2d_grad_attributes), adaptive_avg_pool2d_grad_attributes},
+    {"adaptive_max_pool2d", &cup__op_adaptive_max_pool2d, "x", "ints size, bool channels_last",
+     "y; places",
+     "largest element of each of size[0] x size[1] windows that cover x, as in adaptive_avg_pool2d; NaN when there is one. The first of equal ones gets the gradient", 1, 1, 1, 2, true, sizeof(cup__adaptive_max_pool2d_attributes), adaptive_max_pool2d_attributes},
+    {"adaptive_max_pool2d_grad", &cup__op_adaptive_max_pool2d_grad, "dy, places", "bool channels_last, int64 height, int64 width",
+     "dx",
+     "the gradient of adaptive_max_pool2d; places are those of the largest elements in their windows", 2, 2, 1, 1, false, sizeof(cup__adaptive_max_pool2d_grad_attributes), adaptive_max_pool2d_grad_attributes},
     {"layernorm", &cup__op_layernorm, "x, gamma?, beta?", "float eps",
      "y; mean, rstd",
      "(x - mean) / sqrt(variance + eps) gamma + beta over the last dimension; gamma and beta in the dtype of x or in f32", 1, 3, 1, 3, true, sizeof(cup__layernorm_attributes), layernorm_attributes},
@@ -1525,6 +1555,48 @@ cup_tensor *cup__avg_pool2d_grad(cup_context *c, cup_tensor *dy, const int64_t *
     attributes.width = width;
     cup_tensor *const in[] = {dy};
     return cup__op_call(c, &cup__rows[CUP__OP_avg_pool2d_grad], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_adaptive_avg_pool2d(cup_context *c, cup_tensor *x, const int64_t *size,
+                                    int size_count, bool channels_last)
+{
+    cup__adaptive_avg_pool2d_attributes attributes = {0};
+    attributes.size_count = cup__take_ints(attributes.size, size, size_count);
+    attributes.channels_last = channels_last;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_adaptive_avg_pool2d], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup__adaptive_avg_pool2d_grad(cup_context *c, cup_tensor *dy, bool channels_last,
+                                          int64_t height, int64_t width)
+{
+    cup__adaptive_avg_pool2d_grad_attributes attributes = {0};
+    attributes.channels_last = channels_last;
+    attributes.height = height;
+    attributes.width = width;
+    cup_tensor *const in[] = {dy};
+    return cup__op_call(c, &cup__rows[CUP__OP_adaptive_avg_pool2d_grad], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup_adaptive_max_pool2d(cup_context *c, cup_tensor *x, const int64_t *size,
+                                    int size_count, bool channels_last)
+{
+    cup__adaptive_max_pool2d_attributes attributes = {0};
+    attributes.size_count = cup__take_ints(attributes.size, size, size_count);
+    attributes.channels_last = channels_last;
+    cup_tensor *const in[] = {x};
+    return cup__op_call(c, &cup__rows[CUP__OP_adaptive_max_pool2d], in, 1, &attributes, NULL);
+}
+
+cup_tensor *cup__adaptive_max_pool2d_grad(cup_context *c, cup_tensor *dy, cup_tensor *places,
+                                          bool channels_last, int64_t height, int64_t width)
+{
+    cup__adaptive_max_pool2d_grad_attributes attributes = {0};
+    attributes.channels_last = channels_last;
+    attributes.height = height;
+    attributes.width = width;
+    cup_tensor *const in[] = {dy, places};
+    return cup__op_call(c, &cup__rows[CUP__OP_adaptive_max_pool2d_grad], in, 2, &attributes, NULL);
 }
 
 cup_tensor *cup_layernorm(cup_context *c, cup_tensor *x, cup_tensor *gamma, cup_tensor *beta,

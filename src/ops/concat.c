@@ -1,5 +1,9 @@
+#include "cuda/cuda.h"
+#include "kernels/concat_call.cuh"
 #include "ops/attributes.h"
 #include "ops/copy.h"
+
+#define MANY_WORDS (1 << 18) /* from which a thread moves several */
 
 static cup_status infer(cup__call *call)
 {
@@ -47,24 +51,130 @@ static cup_status specification(cup__call *call)
     return CUP_OK;
 }
 
+static cup_status copy_part(cup__call *call, cup_tensor *in, int64_t before)
+{
+    cup_tensor *out = call->out[0];
+    cup__shape shape = cup__shape_of(in);
+    cup_tensor *place =
+        cup__tensor_view(out, &shape, out->stride, before * out->stride[axis_of(call)]);
+    if (place)
+        cup__copy_to(call->c, place, in);
+    cup_tensor_free(place);
+    return call->c->error.status;
+}
+
 /* Each input is copied into its place in the result. */
 static cup_status run(cup__call *call)
 {
-    cup_tensor *out = call->out[0];
     int axis = axis_of(call);
     int64_t before = 0;
     for (int k = 0; k < call->in_count; k++) {
         cup_tensor *in = call->in[k];
-        cup__shape shape = cup__shape_of(in);
-        cup_tensor *place =
-            in->count ? cup__tensor_view(out, &shape, out->stride, before * out->stride[axis])
-                      : NULL;
-        if (place)
-            cup__copy_to(call->c, place, in);
-        cup_tensor_free(place);
+        if (in->count)
+            CUP_TRY(copy_part(call, in, before));
         before += in->shape[axis];
     }
-    return call->c->error.status;
+    return CUP_OK;
+}
+
+/* An input as rows of `length` neighbours, `step` apart, and the most of these that one access of
+ * 16 bytes may have on both sides; 0 when it has no such rows. */
+typedef struct part {
+    int64_t length, rows, step, before;
+    int vec;
+} part;
+
+static bool find_rows(const cup_tensor *in, int axis, part *p)
+{
+    p->length = p->rows = 1;
+    p->step = 0;
+    for (int d = in->ndim; d-- > axis; p->length *= in->shape[d])
+        if (in->shape[d] != 1 && in->stride[d] != p->length)
+            return false;
+    for (int d = axis; d-- > 0; p->rows *= in->shape[d]) {
+        if (in->shape[d] == 1)
+            continue;
+        if (p->rows > 1 && in->stride[d] != p->step * p->rows)
+            return false;
+        p->step = p->rows > 1 ? p->step : in->stride[d];
+    }
+    return true;
+}
+
+static part part_of(const cup__call *call, int k, int64_t before)
+{
+    const cup_tensor *in = call->in[k], *out = call->out[0];
+    int axis = axis_of(call), size = (int)cup_dtype_size(in->dtype);
+    part p = {.vec = 0};
+    if (in->count == 0 || !find_rows(in, axis, &p))
+        return p;
+    int64_t inner = p.length / in->shape[axis], y_row = out->shape[axis] * inner;
+    p.before = before * inner;
+    int64_t steps = p.length | p.before | (p.rows > 1 ? p.step | y_row : 0);
+    uintptr_t address = (uintptr_t)in->data | (uintptr_t)out->data;
+    int vec = 16 / size;
+    while (vec > 1 && (steps % vec || address % (uintptr_t)(vec * size)))
+        vec /= 2;
+    p.vec = in->count / vec < INT32_MAX / 2 ? vec : 0;
+    return p;
+}
+
+static cup_status launch(cup__call *call, concat_call *c, int vec, int64_t words, int64_t y_row)
+{
+    int unroll = words > MANY_WORDS ? 4 : 1;
+    int64_t block = (int64_t)CONCAT_THREADS * unroll, blocks = 0;
+    for (int i = 0; i < c->parts; i++) {
+        c->part[i].first_block = (unsigned)blocks;
+        blocks += (c->part[i].count + block - 1) / block;
+    }
+    c->y = call->out[0]->data;
+    c->y_row = y_row / vec;
+    cup__knob knobs[] = {
+        {"SIZE", cup_dtype_size(call->out[0]->dtype)}, {"VEC", vec}, {"UNROLL", unroll}};
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    cup__kernel *kernel = cup__kernel_get(gpu, "concat.cu", "concat_fwd", knobs, 3);
+    cup__grid grid = {.x = blocks, .threads = CONCAT_THREADS};
+    return cup__launch(gpu, kernel, grid, CUP__ARG(*c));
+}
+
+/* All parts that can be moved in words of `vec` elements, as many as a launch takes at once; with
+ * 0 those that have no rows. */
+static cup_status run_width(cup__call *call, int vec)
+{
+    concat_call c = {.parts = 0};
+    int axis = axis_of(call);
+    int64_t before = 0, words = 0, y_row = 1;
+    for (int d = axis; d < call->out[0]->ndim; d++)
+        y_row *= call->out[0]->shape[d];
+    for (int k = 0; k < call->in_count; before += call->in[k++]->shape[axis]) {
+        cup_tensor *in = call->in[k];
+        part p = part_of(call, k, before);
+        if (in->count == 0 || p.vec != vec)
+            continue;
+        if (vec == 0) {
+            CUP_TRY(copy_part(call, in, before));
+            continue;
+        }
+        if (c.parts == CONCAT_PARTS || words > INT32_MAX) {
+            CUP_TRY(launch(call, &c, vec, words, y_row));
+            c.parts = 0;
+            words = 0;
+        }
+        words += in->count / vec;
+        c.part[c.parts++] = (concat_part){.x = in->data,
+                                          .x_row = p.step / vec,
+                                          .before = p.before / vec,
+                                          .count = (unsigned)(in->count / vec),
+                                          .length = divisor_of(p.length / vec)};
+    }
+    return c.parts ? launch(call, &c, vec, words, y_row) : CUP_OK;
+}
+
+static cup_status run_cuda(cup__call *call)
+{
+    for (int vec = 16; vec > 0; vec /= 2)
+        CUP_TRY(run_width(call, vec));
+    return run_width(call, 0);
 }
 
 static cup_status gradient(cup__grad *g)
@@ -82,7 +192,7 @@ static cup_status gradient(cup__grad *g)
 }
 
 static const cup__impl impls[] = {
-    {.name = "copies", .place = CUP__CUDA, .strided = true, .run = run},
+    {.name = "parts", .place = CUP__CUDA, .strided = true, .run = run_cuda},
     {.name = "copies", .place = CUP__CPU, .strided = true, .run = run},
     {0},
 };
@@ -90,6 +200,7 @@ static const cup__impl impls[] = {
 static const cup__sample samples[] = {
     {"7 4", AXIS(0)}, {"3x5 3x2 3x1", AXIS(1)}, {"2x3x4 2x1x4", AXIS(-2)},
     {"5x3", AXIS(0)}, {"0x5 2x5 0x5", AXIS(0)}, {"64x100 64x28", AXIS(1)},
+    {"3x2x8 3x5x8 3x1x8", AXIS(1)}, {"3x4x6 3x4x2 3x4x8", AXIS(2)},
     {NULL, NULL}};
 static const cup__sample bench[] = {
     {"32768x768 32768x768 32768x768", AXIS(1)}, {"8192x4096 8192x4096", AXIS(0)}, {NULL, NULL}};

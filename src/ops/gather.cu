@@ -15,6 +15,9 @@
 #ifndef VEC
 #define VEC 1
 #endif
+#ifndef TARGET
+#define TARGET CUP_I32 /* the dtype of targets */
+#endif
 #ifndef SCATTER
 #define SCATTER 0 /* which kernels these are */
 #endif
@@ -79,20 +82,25 @@ put_fwd(const T *x, const id_type *ids, T *y, int64_t count, int64_t size, int64
 
 #else
 
-/* `none` is the target of those out of range: behind all others. */
+typedef dtype_of<TARGET>::type target_type;
+
+/* The elements from number `first` on. `none` is the target of those out of range: behind all
+ * others. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-scatter_targets(const id_type *ids, int32_t *targets, int64_t count, int64_t size, int64_t length,
-                int64_t inner, int32_t none)
+scatter_targets(const id_type *ids, target_type *targets, int64_t first, int64_t count,
+                int64_t size, int64_t length, int64_t inner, target_type none)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count)
         return;
-    int64_t id = ids[i], row = i / inner, k = i - row * inner;
-    targets[i] = id >= 0 && id < size ? (int32_t)((row / length * size + id) * inner + k) : none;
+    int64_t id = ids[first + i], row = (first + i) / inner, k = first + i - row * inner;
+    bool valid = id >= 0 && id < size;
+    targets[i] = valid ? (target_type)((row / length * size + id) * inner + k) : none;
 }
 
 /* The first of the targets from `from` on that is not `target`. */
-DEVICE int64_t end_of_run(const int32_t *targets, int64_t from, int64_t count, int32_t target)
+DEVICE int64_t end_of_run(const target_type *targets, int64_t from, int64_t count,
+                          target_type target)
 {
     int64_t low = from, high = count;
     for (int64_t step = 1; low + step < count; step *= 2) {
@@ -123,12 +131,12 @@ DEVICE real sum_run(const T *x, const int64_t *numbers, int64_t from, int64_t en
 
 /* Adds to what y holds. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-scatter_fwd(const T *x, const int32_t *targets, const int64_t *numbers, T *y, int64_t count,
-            int32_t none)
+scatter_fwd(const T *x, const target_type *targets, const int64_t *numbers, T *y, int64_t count,
+            target_type none)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, end = i;
     int lane = (int)threadIdx.x % 32;
-    int32_t target = i < count ? targets[i] : none;
+    target_type target = i < count ? targets[i] : none;
     if (target != none && (i == 0 || targets[i - 1] != target))
         end = end_of_run(targets, i, count, target);
     if (end > i && end - i < LONG)

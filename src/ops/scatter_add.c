@@ -3,7 +3,8 @@
 #include "ops/gather.h"
 #include "ops/order.h"
 
-#define THREADS 256 /* as in gather.cu */
+#define THREADS 256              /* as in gather.cu */
+#define MOST ((int64_t)1 << 30) /* elements that are put in order at once */
 
 static int axis_of(const cup__call *call)
 {
@@ -57,53 +58,53 @@ typedef struct scattering {
     cup_tensor *targets, *sorted, *numbers;
 } scattering;
 
-static cup_status scatter(cup__call *call, const scattering *s, cup__along to, int64_t length)
+/* Adds s->targets->count elements of src, from `first` on. */
+static cup_status scatter_part(cup__call *call, const scattering *s, int64_t first)
 {
-    const cup_tensor *x = call->in[0], *ids = call->in[1], *src = call->in[2];
+    const cup_tensor *ids = call->in[1], *src = call->in[2];
     cup_tensor *y = call->out[0];
-    cup__device *device = call->c->device;
-    cup__cuda *gpu = cup__cuda_of(device);
-    int64_t count = src->count;
-    int32_t none = (int32_t)y->count;
-    cup__knob knobs[] = {{"CUP_T", x->dtype}, {"CUP_ID", ids->dtype}, {"SCATTER", 1}};
+    cup__along to = cup__along_of(call->in[0], axis_of(call));
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    int64_t count = s->targets->count, none = y->count, length = src->shape[to.axis];
+    int32_t none32 = (int32_t)none;
+    bool small = s->targets->dtype == CUP_I32;
+    const char *from = (const char *)src->data + first * cup_dtype_size(src->dtype);
+    cup__knob knobs[] = {{"CUP_T", src->dtype},
+                         {"CUP_ID", ids->dtype},
+                         {"TARGET", s->targets->dtype},
+                         {"SCATTER", 1}};
     cup__grid grid = {.x = (count + THREADS - 1) / THREADS, .threads = THREADS};
-    CUP_TRY(device->calls->copy(device, y->data, x->data,
-                                (size_t)(x->count * cup_dtype_size(x->dtype))));
-    CUP_TRY(cup__launch(gpu, cup__kernel_get(gpu, "gather.cu", "scatter_targets", knobs, 3), grid,
-                        CUP__ARG(ids->data), CUP__ARG(s->targets->data), CUP__ARG(count),
-                        CUP__ARG(to.size), CUP__ARG(length), CUP__ARG(to.inner), CUP__ARG(none)));
+    CUP_TRY(cup__launch(gpu, cup__kernel_get(gpu, "gather.cu", "scatter_targets", knobs, 4), grid,
+                        CUP__ARG(ids->data), CUP__ARG(s->targets->data), CUP__ARG(first),
+                        CUP__ARG(count), CUP__ARG(to.size), CUP__ARG(length), CUP__ARG(to.inner),
+                        small ? CUP__ARG(none32) : CUP__ARG(none)));
     CUP_TRY(cup__sort_rows(call, s->targets, s->sorted, s->numbers, false));
-    return cup__launch(gpu, cup__kernel_get(gpu, "gather.cu", "scatter_fwd", knobs, 3), grid,
-                       CUP__ARG(src->data), CUP__ARG(s->sorted->data), CUP__ARG(s->numbers->data),
-                       CUP__ARG(y->data), CUP__ARG(count), CUP__ARG(none));
+    return cup__launch(gpu, cup__kernel_get(gpu, "gather.cu", "scatter_fwd", knobs, 4), grid,
+                       CUP__ARG(from), CUP__ARG(s->sorted->data), CUP__ARG(s->numbers->data),
+                       CUP__ARG(y->data), CUP__ARG(count),
+                       small ? CUP__ARG(none32) : CUP__ARG(none));
 }
 
 static cup_status run_cuda(cup__call *call)
 {
-    cup_tensor *src = call->in[2];
-    cup__along to = cup__along_of(call->in[0], axis_of(call));
-    cup__shape targets = {CUP_I32, 1, {src->count}}, numbers = {CUP_I64, 1, {src->count}};
-    if (src->count == 0)
-        return call->c->device->calls->copy(
-            call->c->device, call->out[0]->data, call->in[0]->data,
-            (size_t)(call->in[0]->count * cup_dtype_size(src->dtype)));
-    scattering s = {cup__tensor_make(call->c, &targets, "scatter_add"),
-                    cup__tensor_make(call->c, &targets, "scatter_add"),
-                    cup__tensor_make(call->c, &numbers, "scatter_add")};
-    cup_status status = call->c->error.status;
-    if (status == CUP_OK)
-        status = scatter(call, &s, to, src->shape[to.axis]);
-    cup_tensor_free(s.targets);
-    cup_tensor_free(s.sorted);
-    cup_tensor_free(s.numbers);
-    return status;
-}
-
-static const char *refuses(const cup__call *call)
-{
-    return call->in[0]->count >= INT32_MAX || call->in[2]->count > INT32_MAX
-               ? "it numbers elements in 32 bits"
-               : NULL;
+    const cup_tensor *x = call->in[0];
+    int64_t all = call->in[2]->count;
+    cup_dtype dtype = x->count < INT32_MAX ? CUP_I32 : CUP_I64;
+    CUP_TRY(call->c->device->calls->copy(call->c->device, call->out[0]->data, x->data,
+                                         (size_t)(x->count * cup_dtype_size(x->dtype))));
+    for (int64_t first = 0; first < all && call->c->error.status == CUP_OK; first += MOST) {
+        int64_t count = all - first < MOST ? all - first : MOST;
+        cup__shape targets = {dtype, 1, {count}}, numbers = {CUP_I64, 1, {count}};
+        scattering s = {cup__tensor_make(call->c, &targets, "scatter_add"),
+                        cup__tensor_make(call->c, &targets, "scatter_add"),
+                        cup__tensor_make(call->c, &numbers, "scatter_add")};
+        if (call->c->error.status == CUP_OK)
+            scatter_part(call, &s, first);
+        cup_tensor_free(s.targets);
+        cup_tensor_free(s.sorted);
+        cup_tensor_free(s.numbers);
+    }
+    return call->c->error.status;
 }
 
 static cup_status gradient(cup__grad *g)
@@ -116,7 +117,7 @@ static cup_status gradient(cup__grad *g)
 }
 
 static const cup__impl impls[] = {
-    {.name = "sorted", .place = CUP__CUDA, .refuses = refuses, .run = run_cuda}, {0}};
+    {.name = "sorted", .place = CUP__CUDA, .run = run_cuda}, {0}};
 #define ALONG(axis) &(const cup__scatter_add_attributes){axis}
 static const cup__sample samples[] = {
     {"7 3 3", ALONG(0)},              {"6x5 9x5 9x5", ALONG(0)}, {"3x8 3x5 3x5", ALONG(1)},

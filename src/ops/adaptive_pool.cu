@@ -133,7 +133,8 @@ extern "C" __global__ void __launch_bounds__(ADAPTIVE_THREADS)
 adaptive_fwd(const __grid_constant__ adaptive_call c)
 {
     int thread = (int)threadIdx.x;
-    int item = LAST ? thread % ITEMS : thread / GROUP, lane = LAST ? thread / ITEMS : thread % GROUP;
+    int item = LAST ? thread % ITEMS : thread / GROUP;
+    int lane = LAST ? thread / ITEMS : thread % GROUP;
     unsigned index = blockIdx.x * ITEMS + item, rest = index;
     bool exists = index < c.count;
     unsigned k = split(&rest, c.inner), column = split(&rest, c.out[1]);

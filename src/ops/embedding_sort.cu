@@ -1,51 +1,66 @@
-/* Puts the places of ids in order, by id and then by place, by counting.
+/* Puts the places of ids in order, by id and then by place, by counting, and sums dtable[r,:] =
+ * sum of dy[i,:] over the places i whose id is r where these are fewer than PIECE. The bits are the
+ * same in every run.
  *
- * Each block owns `share` rows, looks at all ids, and so knows by itself how many places come
- * before its own; each warp counts and puts in order a segment of the ids. start[r] says where the
- * places of row r begin, start[rows] how many there are; ids that are no row have none. Of places
- * PIECE apart, `pieces` tells the row when they belong to a chunk of a long run, see
- * embedding_grad.cu, else -1. Grid: rows / share blocks. Bytes: the ids, for each block from the L2
- * cache, and the places. */
-#include "ptx.cuh"
+ * Each block owns the rows that it was dealt, looks at all ids, and so knows by itself how many
+ * places come before its own; each warp counts and puts in order a segment of the ids. Longer runs
+ * are told to embedding_grad.cu by `pieces`. Meanwhile the memory works: `ahead` pieces of dy come
+ * into the L2 cache, and with CLEAR rows without places are cleared by bulk stores. Then groups of
+ * GROUP threads share the block's places evenly, whole rows each. Grid: blocks of 1024 threads.
+ * Bytes: the ids, for each block from the L2 cache; dy once, dtable once. */
+#define THREADS 1024
+#include "embedding.cuh"
 #include "scan.cuh"
 
 #ifndef CUP_ID
 #define CUP_ID 5
 #endif
-#ifndef PIECE
-#define PIECE 16 /* as in embedding_grad.cu */
-#endif
 #ifndef CLEAR
-#define CLEAR 0 /* clears the rows of the table that have no places */
+#define CLEAR 0 /* rows are a multiple of 16 bytes, and aligned so */
+#endif
+#ifndef AHEAD
+#define AHEAD 0 /* some of dy is fetched ahead; it is aligned to 16 bytes */
 #endif
 #define BULK (CLEAR && __CUDA_ARCH__ >= 900)
 #define ZEROS 2048 /* bytes */
-#define SORT_THREADS 1024
-#define SORT_WARPS (SORT_THREADS / 32)
+#define WARPS (THREADS / 32)
 #define HELD 32 /* ids that a thread keeps between counting and placing */
+#define NONE 0x7fffffff
 
 typedef dtype_of<CUP_ID>::type id_type;
 
-/* The ids at `at`, `at` + 32, ... less `first`; those that are no row, or not there, as `none`. */
-DEVICE void read_ids(int32_t (&held)[HELD], const id_type *ids, int64_t at, int64_t end,
-                     int32_t first, int32_t rows)
+/* Which row of the table a row of this block is. */
+DEVICE int64_t row_of(int row)
 {
-    const int32_t none = 0x7fffffff;
+    return (int64_t)row * gridDim.x + blockIdx.x;
+}
+
+/* The ids at `at`, `at` + 32, ...: which of the block's rows they are, or NONE. Returns how many
+ * are of rows of blocks before this one. */
+DEVICE int32_t read_ids(int32_t (&held)[HELD], const embedding_call &c, int64_t at, int64_t end)
+{
+    int32_t below = 0;
 #pragma unroll
     for (int k = 0; k < HELD; k++) {
         int64_t place = at + 32 * k;
-        id_type id = place < end ? __ldg(ids + place) : (id_type)-1;
-        held[k] = id >= 0 && id < rows ? (int32_t)id - first : none;
+        id_type id = place < end ? __ldg((const id_type *)c.ids + place) : (id_type)-1;
+        bool valid = id >= 0 && id < c.rows;
+        unsigned number = divided((unsigned)id, c.blocks);
+        unsigned block = (unsigned)id - number * c.blocks.size;
+        held[k] = valid && block == blockIdx.x ? (int32_t)number : NONE;
+        below += valid && block < blockIdx.x;
     }
+    return below;
 }
 
 /* `taken` has a counter for each warp and row: first how many places the warp has for it, then how
- * many earlier warps have. `next` gets where the places of each row begin. */
-DEVICE void count_to_places(int32_t *taken, int32_t *next, int own, int32_t below, int32_t *start)
+ * many earlier warps have. `next` gets where the places of each row begin. Returns whether there is
+ * a long run. */
+DEVICE bool count_to_places(int32_t *taken, int32_t *next, int own, int32_t below, int32_t *start)
 {
     int row = (int)threadIdx.x;
     int32_t total = 0, all;
-    for (int w = 0; w < SORT_WARPS && row < own; w += 16) {
+    for (int w = 0; w < WARPS && row < own; w += 16) {
         int32_t count[16];
 #pragma unroll
         for (int i = 0; i < 16; i++)
@@ -56,18 +71,18 @@ DEVICE void count_to_places(int32_t *taken, int32_t *next, int own, int32_t belo
             total += count[i];
         }
     }
-    int32_t base = below + block_scan<SORT_THREADS>(total, &all);
-    if (row >= own)
-        return;
-    start[row] = next[row] = base;
+    int32_t base = below + block_scan<THREADS>(total, &all);
+    if (row < own)
+        start[row] = next[row] = base;
     if (row == own - 1)
         start[own] = next[own] = base + total;
+    return __syncthreads_or(total >= PIECE);
 }
 
 /* Puts one place a lane where it belongs; those of one row in the order of the lanes. */
-DEVICE void put(int32_t *sorted, int32_t *taken, const int32_t *next, int32_t row, bool mine,
-                int64_t place)
+DEVICE void put(int32_t *sorted, int32_t *taken, const int32_t *next, int32_t row, int64_t place)
 {
+    bool mine = row != NONE;
     uint32_t members = __ballot_sync(0xffffffffu, mine);
     if (!members)
         return;
@@ -82,24 +97,39 @@ DEVICE void put(int32_t *sorted, int32_t *taken, const int32_t *next, int32_t ro
     __syncwarp();
 }
 
-/* The pieces that begin among the places of this block's rows, which start at `next`. */
-DEVICE void tell_pieces(int32_t *pieces, const int32_t *next, int own, int32_t first)
+/* The pieces that begin among the places of this block's rows, which start at `next`: the row of
+ * those of long runs. */
+DEVICE void tell_pieces(const embedding_call &c, const int32_t *next, int own, bool long_runs)
 {
-    int lane = (int)threadIdx.x % 32;
-    for (int64_t p = (next[0] + (int64_t)PIECE - 1) / PIECE + threadIdx.x;
-         p * PIECE < next[own]; p += SORT_THREADS)
-        pieces[p] = -1;
+    for (int64_t p = (next[0] + (int64_t)PIECE - 1) / PIECE + threadIdx.x; p * PIECE < next[own];
+         p += THREADS)
+        c.pieces[p] = -1;
+    if (!long_runs)
+        return;
     __syncthreads();
-    for (int row = (int)threadIdx.x / 32; row < own; row += SORT_WARPS) {
+    for (int row = (int)threadIdx.x / 32; row < own; row += WARPS) {
         int32_t begin = next[row], chunks = (next[row + 1] - begin) / PIECE;
         int64_t piece = (begin + (int64_t)PIECE - 1) / PIECE;
-        for (int k = lane; k < chunks; k += 32)
-            pieces[piece + k] = first + row;
+        for (int k = (int)threadIdx.x % 32; k < chunks; k += 32)
+            c.pieces[piece + k] = (int32_t)row_of(row);
     }
 }
 
+/* This block's share of dy that comes into the L2 cache while ids are counted. */
+DEVICE void fetch_ahead(const embedding_call &c)
+{
+#if AHEAD && __CUDA_ARCH__ >= 900
+    for (int64_t i = (int64_t)threadIdx.x * gridDim.x + blockIdx.x; i < c.ahead;
+         i += (int64_t)THREADS * gridDim.x)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(
+                         (const char *)c.dy + i * EMBEDDING_AHEAD),
+                     "r"(EMBEDDING_AHEAD)
+                     : "memory");
+#endif
+}
+
 #if BULK
-/* Clears a row, of a multiple of 16 bytes, behind the back of the threads. */
+/* Clears a row behind the back of the threads. */
 DEVICE void clear_row(char *row, int64_t bytes, const void *zeros)
 {
     for (int64_t at = 0; at < bytes; at += ZEROS) {
@@ -111,64 +141,153 @@ DEVICE void clear_row(char *row, int64_t bytes, const void *zeros)
 }
 #endif
 
-/* `share` is at most SORT_THREADS; `segment` ids a warp; shared memory has room for `room` places;
- * `arrived` are counters to clear. */
-extern "C" __global__ void __launch_bounds__(SORT_THREADS)
-embedding_sort(const id_type *ids, int64_t count, int64_t segment, int32_t rows, int32_t share,
-               int32_t room, int32_t *places, int32_t *start, int32_t *pieces, int32_t *arrived,
-               int64_t arrivals, char *table, int64_t row_bytes)
+/* The places of rows one after another, without those of long runs. */
+struct walk {
+    const int32_t *next;
+    int row, until;
+    int32_t at, end;
+
+    /* Goes on to a place that is there; false when all were. */
+    __device__ __forceinline__ bool find()
+    {
+        while (at == end) {
+            if (++row >= until)
+                return false;
+            at = next[row];
+            end = next[row + 1];
+            if (end - at >= PIECE)
+                at = end;
+        }
+        return true;
+    }
+};
+
+/* Sums a span of the rows from `row` on, before `until`. */
+DEVICE void sum_rows(const embedding_call &c, const int32_t *sorted, const int32_t *next, int row,
+                     int until, int span)
+{
+    walk w = {next, row - 1, until, 0, 0};
+    real sum[PIECES][VEC];
+    clear(sum);
+    bool more = w.find();
+    while (more) {
+        held_row held[UNROLL];
+        int code[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            code[u] = -1;
+            if (!more)
+                continue;
+            held[u].read((const T *)c.dy, sorted[w.at], c.width, span);
+            code[u] = w.row * 2 + (++w.at == w.end);
+            more = w.find();
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            if (code[u] < 0)
+                break;
+            held[u].add_to(sum);
+            if (code[u] % 2) {
+                write_row((T *)c.table, row_of(code[u] / 2), sum, c.width, span);
+                clear(sum);
+            }
+        }
+    }
+}
+
+/* The first row whose places begin at `place` or later. */
+DEVICE int row_from(const int32_t *next, int own, int32_t place)
+{
+    int low = 0, high = own;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (next[middle] < place)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Each group the rows whose places begin in its share of the block's. */
+DEVICE void sum_block(const embedding_call &c, const int32_t *sorted, const int32_t *next, int own)
+{
+    int group = (int)threadIdx.x / GROUP;
+    int64_t members = next[own] - next[0];
+    int row = row_from(next, own, next[0] + (int32_t)(members * group / GROUPS));
+    int until = row_from(next, own, next[0] + (int32_t)(members * (group + 1) / GROUPS));
+    for (int span = 0; span < c.spans; span++)
+        sum_rows(c, sorted, next, row, until, span);
+}
+
+#if !BULK
+DEVICE void clear_rows(const embedding_call &c, const int32_t *next, int own)
+{
+    real zeros[PIECES][VEC];
+    clear(zeros);
+    for (int row = (int)threadIdx.x / GROUP; row < own; row += GROUPS)
+        for (int span = 0; span < c.spans && next[row] == next[row + 1]; span++)
+            write_row((T *)c.table, row_of(row), zeros, c.width, span);
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+embedding_sort(const __grid_constant__ embedding_call c)
 {
     extern __shared__ int32_t taken[];
+    let_next_kernel_start();
+    fetch_ahead(c);
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    int32_t first = (int32_t)blockIdx.x * share;
-    int own = rows - first < share ? rows - first : share;
-    for (int i = (int)threadIdx.x; i < SORT_WARPS * own; i += SORT_THREADS)
+    int own = rows_of_block(c, blockIdx.x);
+    for (int i = (int)threadIdx.x; i < WARPS * own; i += THREADS)
         taken[i] = 0;
-    for (int64_t i = (int64_t)blockIdx.x * SORT_THREADS + threadIdx.x; i < arrivals;
-         i += (int64_t)gridDim.x * SORT_THREADS)
-        arrived[i] = 0;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < c.arrivals;
+         i += (int64_t)gridDim.x * THREADS)
+        c.arrived[i] = 0;
 #if BULK
     __shared__ alignas(128) uint4 zeros[ZEROS / 16];
     if (threadIdx.x < ZEROS / 16)
         zeros[threadIdx.x] = make_uint4(0, 0, 0, 0);
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    publish_shared();
 #endif
     __syncthreads();
-    int64_t begin = warp * segment, end = begin + segment < count ? begin + segment : count;
+    int64_t begin = warp * c.segment, end = begin + c.segment;
+    end = end < c.count ? end : c.count;
     int32_t held[HELD], below = 0;
     for (int64_t at = begin; at < end; at += 32 * HELD) {
-        read_ids(held, ids, at + lane, end, first, rows);
+        below += read_ids(held, c, at + lane, end);
 #pragma unroll
-        for (int k = 0; k < HELD; k++) {
-            below += held[k] < 0;
-            if ((uint32_t)held[k] < (uint32_t)own)
+        for (int k = 0; k < HELD; k++)
+            if (held[k] != NONE)
                 atomicAdd(&taken[warp * own + held[k]], 1);
-        }
     }
     below = block_sum(below);
-    int32_t *next = taken + SORT_WARPS * own, *staged = next + own + 1;
-    count_to_places(taken, next, own, below, start + first);
-    __syncthreads();
+    int32_t *next = taken + WARPS * own, *staged = next + own + 1;
+    int32_t *start = c.start + first_of_block(c, blockIdx.x);
+    bool long_runs = count_to_places(taken, next, own, below, start);
 #if BULK
     int row = (int)threadIdx.x;
     if (row < own && next[row] == next[row + 1])
-        clear_row(table + (first + row) * row_bytes, row_bytes, zeros);
+        clear_row((char *)c.table + row_of(row) * c.row_bytes, c.row_bytes, zeros);
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 #endif
     int32_t members = next[own] - below;
-    int32_t *sorted = members <= room ? staged - below : places;
+    int32_t *sorted = members <= c.room ? staged - below : c.places;
     for (int64_t at = begin; at < end; at += 32 * HELD) {
-        if (segment > 32 * HELD)
-            read_ids(held, ids, at + lane, end, first, rows);
+        if (c.segment > 32 * HELD)
+            read_ids(held, c, at + lane, end);
 #pragma unroll
         for (int k = 0; k < HELD; k++)
-            put(sorted, taken + warp * own, next, held[k], (uint32_t)held[k] < (uint32_t)own,
-                at + lane + 32 * k);
+            put(sorted, taken + warp * own, next, held[k], at + lane + 32 * k);
     }
     __syncthreads();
-    for (int i = (int)threadIdx.x; i < members && members <= room; i += SORT_THREADS)
-        places[below + i] = staged[i];
-    tell_pieces(pieces, next, own, first);
+    for (int i = (int)threadIdx.x; i < members && long_runs && members <= c.room; i += THREADS)
+        c.places[below + i] = staged[i];
+    tell_pieces(c, next, own, long_runs);
+#if !BULK
+    clear_rows(c, next, own);
+#endif
+    sum_block(c, sorted, next, own);
 #if BULK
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 #endif

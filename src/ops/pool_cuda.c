@@ -146,7 +146,7 @@ cup_status cup__pool_cuda(cup__call *call)
     int group = group_of(&l.p, x, y, places);
     l.entry = group ? "pool_rows_fwd" : "pool_fwd";
     if (group)
-        plan_groups(&l, group, 4);
+        plan_groups(&l, group, 2);
     else
         plan_pixels(&l, x, y, places, l.p.out);
     return launch_parts(&l);

@@ -25,8 +25,7 @@
 #define UNROLL 4
 #endif
 #ifndef BLOCKS
-/* How many should fit a multiprocessor together; doubles need twice the registers. */
-#define BLOCKS (CUP_T == CUP_F64 ? 2 : 4)
+#define BLOCKS 4 /* that should fit a multiprocessor together */
 #endif
 #define SLOTS (REDUCE_THREADS / LANES)
 

@@ -52,14 +52,19 @@ static cup_status specification(cup__call *call)
     return CUP_OK;
 }
 
-/* Zeros, with the slice's gradient written into its place. */
+/* Zeros, with the slice's gradient written into its place; or only its place in what is there
+ * already, as slices of one tensor often come together. */
 static cup_status gradient(cup__grad *g)
 {
     const cup__slice_attributes *a = g->attributes;
-    cup_tensor *dx = cup__full(g->c, &g->in_shape[0], 0);
+    cup_tensor *sum = g->sum ? g->sum[0] : NULL, *d = g->d_out[0];
+    cup_tensor *dx = sum ? sum : cup__full(g->c, &g->in_shape[0], 0);
     cup_tensor *part = cup_slice(g->c, dx, a->starts, a->starts_count, a->sizes, a->sizes_count);
-    g->d_in[0] = dx;
-    return cup__copy_to(g->c, part, g->d_out[0]);
+    if (sum)
+        d = cup_add(g->c, part, d);
+    else
+        g->d_in[0] = dx;
+    return cup__copy_to(g->c, part, d);
 }
 
 #define PART(starts, sizes)                                                                        \

@@ -75,6 +75,25 @@ static cup_tensor *block(cup_context *c, cup_tensor *const *in, int count, void 
     return cup_mul(c, cup_gelu(c, in[0]), (cup_tensor *)user);
 }
 
+TEST(grad_of_slices_that_overlap)
+{
+    cup_context *c = cpu();
+    cup_tensor *x = numbers(c, 6);
+    cup_scope_open(c);
+    cup_tensor *y = cup_scale(c, x, 2), *loss = NULL;
+    for (int64_t i = 0; i < 3; i++) {
+        cup_tensor *part = cup_slice(c, i ? y : x, &i, 1, (int64_t[]){3}, 1);
+        part = total(c, cup_scale(c, part, (double)(i + 1)));
+        loss = loss ? cup_add(c, loss, part) : part;
+    }
+    EXPECT_INT(cup_backward(c, loss), CUP_OK);
+    cup_scope_close(c);
+    const double want[] = {1, 5, 11, 10, 6, 0};
+    for (int i = 0; i < 6; i++)
+        EXPECT_NEAR(at(cup_grad(x), i), want[i], 1e-12);
+    cup_context_free(c);
+}
+
 TEST(grad_recompute_equals_keeping)
 {
     cup_context *c = cpu();

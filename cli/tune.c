@@ -1,4 +1,4 @@
-/* cupola tune: measures matrix products on the card and remembers the fastest ways. */
+/* cupola tune: measures the ways to do a call on the card and remembers the fastest. */
 #include <stdio.h>
 
 #include "cli/exit.h"
@@ -12,13 +12,14 @@ typedef struct tune_given {
 } tune_given;
 
 static const cli_option options[] = {
-    {"op", NAMES(tune_given, ops), "matmul|linear|linear_gelu", NULL,
-     "tune these ops alone; without it all three"},
+    {"op", NAMES(tune_given, ops), "NAME", NULL,
+     "tune these ops, which may be any; without it matmul, linear and linear_gelu"},
     {"shapes", TEXT(tune_given, shapes), "SHAPES", NULL,
      "shapes of the inputs, as '32768x768 3072x768 3072'; without it those of the benchmark"},
     {"attributes", TEXT(tune_given, attributes), "NAME=VALUE...", NULL,
-     "attributes that go with --shapes, as 'transpose_b=1'"},
-    {"dtype", CHOICE(tune_given, dtype), "f32|f64|f16|bf16", "bf16", "dtype of the inputs"},
+     "attributes that go with --shapes, as 'transpose_b=1'; others are 0"},
+    {"dtype", CHOICE(tune_given, dtype), "f32|f64|f16|bf16|i8|f8e4m3|f8e5m2", "bf16",
+     "dtype of the inputs"},
     {"device", TEXT(tune_given, device), "cuda[:N]", "cuda", "the GPU to measure on"},
     GROUP("Instead of measuring"),
     {"merge", FILES(tune_given, merge), "FILE", NULL,
@@ -67,6 +68,8 @@ static int measure(tune_run *run, cup_context *c)
     for (int i = 0; i < count; i++)
         if (cup_tune(c, ops[i], &how, on_result, run) != CUP_OK)
             return cli_report(c);
+    if (!run->count && !run->call->json)
+        printf("There is one way to do each of these calls.\n");
     return CLI_OK;
 }
 
@@ -113,17 +116,21 @@ static int run(cli_call *call)
 const cli_verb verb_tune = {
     .name = "tune",
     .synopsis = "[OPTION]...",
-    .words = "measure matrix products and remember the fastest ways",
-    .text = "Tries the kernels of this library, in the tile shapes that could be best, and the "
-            "algorithms that cuBLASLt proposes, with the L2 cache flushed before each run. The "
-            "fastest is kept in a file of tuning records, which every later run on this card "
-            "reads: tuning.tsv in the folder of `cupola kernels path`, or the one that CUP_TUNING "
-            "names. CUP_LOG=dispatch tells what is taken.\n\n"
+    .words = "measure the ways to do a call and remember the fastest",
+    .text = "Tries the implementations that take a call, and for matrix products the kernels of "
+            "this library, in the tile shapes that could be best, and the algorithms that cuBLASLt "
+            "proposes, with the L2 cache flushed before each run. The fastest is kept in a file of "
+            "tuning records, which every later run on this card reads: tuning.tsv in the folder of "
+            "`cupola kernels path`, or the one that CUP_TUNING names. CUP_LOG=dispatch tells what "
+            "is taken.\n\n"
             "Records are for one card, CUDA version of the driver and version of this library. "
-            "Without one, a model of the card's times chooses. `cupola train --tune` measures what "
-            "its model needs.",
+            "Without one, the order of the implementations and a model of the card's times choose. "
+            "`cupola train --tune` measures what its model needs.",
     .examples = "One product of a model:\n"
                 "cupola tune --op linear --shapes '32768x768 3072x768 -'\n"
+                "Attention, by each of its implementations:\n"
+                "cupola tune --op attention --shapes '8x12x2048x64 8x12x2048x64 8x12x2048x64' "
+                "--attributes causal=1\n"
                 "What two people measured:\ncupola tune --merge mine.tsv yours.tsv --to both.tsv\n",
     .options = options,
     .size = sizeof(tune_given),

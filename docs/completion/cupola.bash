@@ -16,7 +16,7 @@ _cupola()
     train:--optimizer) words='adamw sgd lion muon' ;;
     bench:--dtype) words='f32 f64 f16 bf16 i8 f8e4m3 f8e5m2' ;;
     bench:--format) words='text json csv tsv html markdown' ;;
-    tune:--dtype) words='f32 f64 f16 bf16' ;;
+    tune:--dtype) words='f32 f64 f16 bf16 i8 f8e4m3 f8e5m2' ;;
     *:--color) words='auto always never' ;;
     *) [[ $word == -* ]] && case $verb in
         train) words=' --data --out --resume --preset --device --dtype --precision --tune --threads --deterministic --memory-limit --memory-share --memory-page --seed --sample --tokenizer --vocabulary --layers --heads --kv-heads --width --hidden --context --positions --norm --mlp --bias --untied --dropout --steps --batch --accumulate --lr --lr-end --warmup --optimizer --beta1 --beta2 --momentum --weight-decay --clip --stochastic --recompute --logits-memory --evaluate-every --evaluate-texts --save-every --json --color --help' ;;

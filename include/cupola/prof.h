@@ -80,11 +80,11 @@ typedef struct cup_bench_result {
                        operations and not bytes set the floor */
 } cup_bench_result;
 
-/* The fastest of the ways to do a matrix product, as measured. */
+/* The fastest of the ways to do a call, as measured. */
 typedef struct cup_tune_result {
     const char *op, *shapes;
     cup_dtype dtype;
-    const char *way; /* "wgmma tile_m=128 ..."; lives during the report */
+    const char *way; /* "wgmma tile_m=128 ...", or an implementation; lives while reported */
     double us;       /* its median */
     int ways;        /* that were tried */
     double seconds;  /* it took, kernels that had to be compiled included */
@@ -109,14 +109,17 @@ CUP_API cup_status cup_bench(cup_context *c, const char *op, const cup_bench_opt
                              void (*report)(const cup_bench_result *result, void *user),
                              void *user);
 
-/* Measures how `op`, which must do matrix products on a GPU, is fastest at the shapes of the
- * options (dtype, shapes and attributes are looked at), and remembers it: in this context from now
- * on, and in the file of tuning records for later ones. */
+/* Measures how `op` is fastest on a GPU at the shapes of the options (dtype, shapes and attributes
+ * are looked at), where it has several ways to do a call: implementations, and inside matrix
+ * products kernels, plans and algorithms of cuBLASLt. What is fastest is remembered: in this
+ * context from now on, and in the file of tuning records for later ones. Calls without a choice are
+ * not reported. */
 CUP_API cup_status cup_tune(cup_context *c, const char *op, const cup_bench_options *options,
                             void (*report)(const cup_tune_result *result, void *user), void *user);
 
-/* While on, a matrix product that was never measured on this card is measured when it is first
- * called, which takes a second or two, and remembered as cup_tune does. Off at first. */
+/* While on, a call that could be done in several ways and was never measured on this card is
+ * measured when it is first made, which takes a second or two, and remembered as cup_tune does. Off
+ * at first. */
 CUP_API cup_status cup_tuning(cup_context *c, bool on);
 
 /* Puts the tuning records of `count` files together in `to`; of two for the same call the later

@@ -8,8 +8,8 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "cuda/cuda.h"
-#include "cuda/cuda.h"
 #include "ops/attributes.h"
+#include "ops/preferred.h"
 
 #define PACKED_MOST 16
 
@@ -176,7 +176,11 @@ const cup__impl *cup__call_choose(cup__call *call)
         if (is_preferred(preferences, call->row->name, impl->name))
             return impl;
     }
-    return first;
+    /* What varies was measured itself. */
+    bool may_differ = place == CUP__CUDA && first && first[1].name && !first->varies &&
+                      !*preferences;
+    const cup__impl *measured = may_differ ? cup__preferred_of(call) : NULL;
+    return measured ? measured : first;
 }
 
 static cup_status refuse_all(cup__call *call)

@@ -20,6 +20,9 @@ enum {
 
 extern const cup__impl cup__product_fused_impls[];
 
+/* The product of such a call. */
+void cup__product_fused_of(const cup__call *call, cup__product *p);
+
 /* A view of the first or second half of the last dimension. */
 cup_tensor *cup__half_of(cup_context *c, cup_tensor *t, int which);
 

@@ -4,6 +4,7 @@
 #include "ops/attributes.h"
 #include "ops/product.h"
 #include "ops/product_cuda.h"
+#include "ops/product_fused.h"
 #include "ops/product_tuned.h"
 
 bool cup__product_lies_well(const cup_tensor *t)
@@ -131,7 +132,13 @@ const cup__impl cup__product_impls[] = {
     {0},
 };
 
-void cup__product_of_call(const cup__call *call, cup__product *p)
+bool cup__product_of_call(const cup__call *call, cup__product *p)
 {
-    product_of(call, call->in, p);
+    if (call->op->impls == cup__product_fused_impls)
+        cup__product_fused_of(call, p);
+    else if (call->op->impls == cup__product_impls)
+        product_of(call, call->in, p);
+    else
+        return false;
+    return true;
 }

@@ -207,19 +207,27 @@ cup_status cup__way_run(cup__call *call, const cup__product *p, const cup__way *
     return doers[way->doer].run(call, p);
 }
 
-int cup__ways_of(cup_context *c, const cup__product *p, cup__way ways[CUP__WAYS_MOST])
+static int ways_of_wgmma(cup_context *c, const cup__product *p, cup__way *ways)
 {
     cup__wgmma_plan plans[PLANS_MOST];
+    int sms = cup__cuda_facts(cup__cuda_of(c->device))->multiprocessors;
+    int found = cup__wgmma_candidates(p, sms, plans, PLANS_MOST);
+    for (int j = 0; j < found; j++)
+        ways[j] = (cup__way){.doer = CUP__BY_WGMMA, .plan = plans[j]};
+    return found;
+}
+
+int cup__ways_of(cup_context *c, const cup__product *p, cup__way ways[CUP__WAYS_MOST])
+{
     int count = 0;
     for (int i = 0; i < DOERS; i++) {
+        if (i != CUP__BY_WGMMA && cup__product_has_plans_only(p))
+            continue;
         bool is_last = i == CUP__BY_PLAIN; /* never faster than those before it where they can */
         if ((is_last && count) || (doers[i].refuses && doers[i].refuses(c, p)))
             continue;
         if (i == CUP__BY_WGMMA) {
-            int sms = cup__cuda_facts(cup__cuda_of(c->device))->multiprocessors;
-            int found = cup__wgmma_candidates(p, sms, plans, PLANS_MOST);
-            for (int j = 0; j < found; j++)
-                ways[count++] = (cup__way){.doer = CUP__BY_WGMMA, .plan = plans[j]};
+            count += ways_of_wgmma(c, p, ways + count);
         } else if (i == CUP__BY_CUBLASLT) {
             for (int rank = 0; rank < CUP__RANKS_MOST; rank++)
                 ways[count++] = (cup__way){.doer = CUP__BY_CUBLASLT, .rank = rank};
@@ -236,16 +244,6 @@ struct cup__product_table {
     size_t count, capacity;
 };
 
-void cup__tuning_place_of(cup_context *c, cup__tuning_place *place)
-{
-    const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(c->device));
-    snprintf(place->card, sizeof place->card, "%s", facts->name);
-    snprintf(place->driver, sizeof place->driver, "%d",
-             cup__library_report_of(CUP__LIBCUDA)->version);
-    snprintf(place->version, sizeof place->version, "%d.%d.%d", CUP_VERSION_MAJOR,
-             CUP_VERSION_MINOR, CUP_VERSION_PATCH);
-}
-
 static bool prefer(cup__product_table *table, uint64_t hash, const cup__way *way)
 {
     uint32_t at = cup__map_find(&table->by_product, hash);
@@ -260,40 +258,12 @@ static bool prefer(cup__product_table *table, uint64_t hash, const cup__way *way
     return true;
 }
 
-static bool is_of(const cup__tuning_line *l, const cup__tuning_place *here, bool same_driver)
+static bool take_record(void *to, const cup__tuning_line *line)
 {
-    return !strcmp(l->card, here->card) && !strcmp(l->version, here->version) &&
-           (strcmp(l->driver, here->driver) == 0) == same_driver;
-}
-
-/* Takes the records of this card and version: those of another driver first, so that those of
- * this one replace them. */
-static cup_status take_records(cup_context *c, const cup__tuning *tuning, cup__product_table *to)
-{
-    cup__tuning_place here;
-    cup__tuning_place_of(c, &here);
-    for (int same_driver = 0; same_driver < 2; same_driver++)
-        for (size_t i = 0; i < tuning->count; i++) {
-            const cup__tuning_line *l = &tuning->lines[i];
-            uint64_t hash;
-            cup__way way;
-            if (is_of(l, &here, same_driver) && hash_of_text(l->call, &hash) &&
-                cup__way_parse(l->way, &way) && !prefer(to, hash, &way))
-                return cup__fail(&c->error, CUP_MEMORY, "out of host memory for tuning records");
-        }
-    return CUP_OK;
-}
-
-/* A file that cannot be used is said aloud and done without. */
-static void read_users(cup__tuning *tuning)
-{
-    cup__error error = {0};
-    char *path = NULL;
-    if (cup__tuning_path(&error, &path) == CUP_OK && path)
-        cup__tuning_read(&error, path, false, tuning);
-    if (error.status != CUP_OK)
-        cup__log(CUP__INFO, "tuning records are not used: %s", error.text);
-    cup__free(path);
+    uint64_t hash;
+    cup__way way;
+    return !hash_of_text(line->call, &hash) || !cup__way_parse(line->way, &way) ||
+           prefer(to, hash, &way);
 }
 
 static cup__product_table *table_of(cup_context *c)
@@ -306,15 +276,7 @@ static cup__product_table *table_of(cup_context *c)
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for tuning records");
         return NULL;
     }
-    cup__tuning shipped = {0}, users = {0};
-    cup_status status = cup__tuning_shipped(&c->error, &shipped);
-    if (status == CUP_OK)
-        status = take_records(c, &shipped, table);
-    read_users(&users);
-    if (status == CUP_OK)
-        take_records(c, &users, table);
-    cup__tuning_free(&shipped);
-    cup__tuning_free(&users);
+    cup__tuning_records(c, take_record, table);
     return state->tuned = table;
 }
 
@@ -361,12 +323,29 @@ const char *cup__product_tuned_refuses(cup_context *c, const cup__product *p)
     return measures(c, p) ? NULL : "it was not measured; `cupola tune` does that";
 }
 
+bool cup__product_has_plans_only(const cup__product *p)
+{
+    return p->kind || p->activation > CUP__GELU || cup__product_y_dtype(p) != p->dtype;
+}
+
 static void log_way(const cup__way *way)
 {
     cup__text text = {0};
     cup__way_text(way, &text);
     cup__log(CUP__DISPATCH, "  tuned: %s", cup__text_string(&text));
     cup__text_free(&text);
+}
+
+cup_status cup__product_wgmma_tuned(cup__call *call, const cup__product *p)
+{
+    cup_context *c = call->c;
+    bool looks = !cup__cuda_of(c->device)->dry && !c->options.deterministic;
+    const cup__way *way = looks ? find(c, p) : NULL;
+    if (!way || way->doer != CUP__BY_WGMMA || cup__wgmma_plan_refuses(p, &way->plan))
+        return cup__product_wgmma(call, p);
+    if (cup__log_wants(CUP__DISPATCH))
+        log_way(way);
+    return cup__product_wgmma_by(c, p, &way->plan);
 }
 
 cup_status cup__product_tuned(cup__call *call, const cup__product *p)

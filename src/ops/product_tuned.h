@@ -35,12 +35,6 @@ void cup__way_text(const cup__way *way, cup__text *text);
 bool cup__way_parse(const char *text, cup__way *way);
 void cup__product_text(cup_context *c, const cup__product *p, cup__text *text);
 
-/* The record's card, driver and version of this GPU; the strings live in `room`. */
-typedef struct cup__tuning_place {
-    char card[128], driver[16], version[16];
-} cup__tuning_place;
-void cup__tuning_place_of(cup_context *c, cup__tuning_place *place);
-
 /* From now on, for this context: the product is done this way. */
 cup_status cup__product_prefer(cup_context *c, const cup__product *p, const cup__way *way);
 
@@ -48,11 +42,16 @@ cup_status cup__product_prefer(cup_context *c, const cup__product *p, const cup_
 const char *cup__product_tuned_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_tuned(cup__call *call, const cup__product *p);
 
+/* The same for a product that only wgmma can do, because something is fused into it: by the plan
+ * that was measured, or where none was, by the one that the cost model takes. */
+cup_status cup__product_wgmma_tuned(cup__call *call, const cup__product *p);
+bool cup__product_has_plans_only(const cup__product *p);
+
 typedef struct cup__product_table cup__product_table;
 void cup__product_table_free(cup__product_table *table);
 
-/* The product of a call of matmul, linear or one of its kin, and a run of any way on it. */
-void cup__product_of_call(const cup__call *call, cup__product *p);
-cup_status cup__product_call_by(cup__call *call, const cup__way *way);
+/* The product of a call of matmul, linear or one of its kin, those with something fused into them
+ * included. False: this op is none. */
+bool cup__product_of_call(const cup__call *call, cup__product *p);
 
 #endif

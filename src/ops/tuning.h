@@ -44,4 +44,15 @@ cup_status cup__tuning_path(cup__error *error, char **out);
 /* The lines that the library was built with. */
 cup_status cup__tuning_shipped(cup__error *error, cup__tuning *to);
 
+/* Hands over the records that count on the context's GPU, those that the library was built with
+ * and then the user's, of each those of other drivers first, so that what comes later replaces what
+ * came before. `take` is false where there is no memory. A file that cannot be used is said aloud
+ * and done without. */
+typedef bool (*cup__tuning_take)(void *to, const cup__tuning_line *line);
+void cup__tuning_records(cup_context *c, cup__tuning_take take, void *to);
+
+/* Puts what was measured on the context's GPU into the user's file. */
+cup_status cup__tuning_remember(cup_context *c, const cup__text *call, const cup__text *way,
+                                double us);
+
 #endif

@@ -4,7 +4,7 @@
 #include "prof/kernels.h"
 #include "train/trainer.h"
 
-#define MOST_INPUTS 64
+#define MOST_INPUTS 1024
 #define GPT2_VOCABULARY 50257
 #define CHARACTERS 65
 

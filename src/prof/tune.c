@@ -1,13 +1,16 @@
-/* Measures matrix products at given shapes, and joins files of what was measured. */
+/* Measures the ways to do a call at given shapes, and joins files of what was measured. */
 #include <string.h>
 
 #include "base/memory.h"
+#include "ops/contest.h"
+#include "ops/preferred.h"
 #include "ops/product_tune.h"
 #include "prof/attributes.h"
 #include "prof/check.h"
+#include "prof/kernels.h"
 #include "tensor/context.h"
 
-#define MOST_INPUTS 8
+#define MOST_INPUTS 1024
 #define SEED 99u
 
 typedef struct tuner {
@@ -17,27 +20,65 @@ typedef struct tuner {
     void *user;
 } tuner;
 
+static cup_status told(const tuner *t, const cup__text *way, cup_tune_result result)
+{
+    if (way->failed)
+        return cup__fail(&t->c->error, CUP_MEMORY, "out of host memory for tuning");
+    result.op = t->row->name;
+    result.way = way->bytes;
+    t->report(&result, t->user);
+    return CUP_OK;
+}
+
+/* The ways inside a matrix product. */
+static cup_status tune_product(const tuner *t, cup__call *call, const cup__product *p,
+                               const char *shapes, cup_dtype dtype)
+{
+    cup__tuned_way found;
+    cup__text way = {0};
+    CUP_TRY(cup__product_tune(call, p, &found));
+    cup__way_text(&found.way, &way);
+    cup_status status = told(t, &way, (cup_tune_result){.shapes = shapes,
+                                                        .dtype = dtype,
+                                                        .us = found.us,
+                                                        .ways = found.ways,
+                                                        .seconds = found.seconds});
+    cup__text_free(&way);
+    return status == CUP_OK ? cup__tuned_way_save(t->c, p, &found) : status;
+}
+
+/* The op's implementations. */
+static cup_status tune_impls(const tuner *t, cup__call *call, const char *shapes, cup_dtype dtype)
+{
+    const cup__impl *impl;
+    cup__text way = {0};
+    double us, start = cup__seconds_now();
+    int count;
+    CUP_TRY(cup__preferred_tune(call, &impl, &us, &count));
+    if (!impl)
+        return CUP_OK;
+    cup__text_add(&way, "%s", impl->name);
+    cup_status status =
+        told(t, &way, (cup_tune_result){.shapes = shapes,
+                                        .dtype = dtype,
+                                        .us = us,
+                                        .ways = count,
+                                        .seconds = cup__seconds_now() - start});
+    cup__text_free(&way);
+    return status;
+}
+
 static cup_status tune_call(const tuner *t, cup__call *call, const char *shapes, cup_dtype dtype)
 {
     cup__product p;
-    cup__tuned_way found;
-    cup__text way = {0};
     CUP_TRY(cup__call_allocate(call));
-    cup__product_of_call(call, &p);
-    CUP_TRY(cup__product_tune(call, &p, &found));
-    cup__way_text(&found.way, &way);
-    if (way.failed)
-        return cup__fail(&t->c->error, CUP_MEMORY, "out of host memory for tuning");
-    t->report(&(cup_tune_result){.op = t->row->name,
-                                 .shapes = shapes,
-                                 .dtype = dtype,
-                                 .way = way.bytes,
-                                 .us = found.us,
-                                 .ways = found.ways,
-                                 .seconds = found.seconds},
-              t->user);
-    cup__text_free(&way);
-    return cup__tuned_way_save(t->c, &p, &found);
+    bool is_product = cup__product_of_call(call, &p);
+    bool is_plain = t->row->op->impls == cup__product_impls;
+    /* What is fused into a product leaves only plans of one kernel to choose from; where that does
+     * not take the call there is nothing to measure in it. */
+    if (is_product && (is_plain || (p.factor == 1 && !cup__product_wgmma_refuses(t->c, &p))))
+        CUP_TRY(tune_product(t, call, &p, shapes, dtype));
+    return is_plain ? CUP_OK : tune_impls(t, call, shapes, dtype);
 }
 
 /* Once as inference calls it, and once more where training wants hidden results. */
@@ -62,6 +103,7 @@ static cup_status tune_samples(const tuner *t, const cup__sample *samples, cup_d
 {
     cup_status status = CUP_OK;
     for (const cup__sample *s = samples; s && s->shapes && status == CUP_OK; s++) {
+        cup__kernels_for_bench(t->c, t->row, (cup__sample[]){*s, {0}}, dtype, false);
         cup_scope_open(t->c);
         status = tune_sample(t, s, dtype);
         cup__scope_pop(t->c);
@@ -91,14 +133,15 @@ cup_status cup_tune(cup_context *c, const char *op, const cup_bench_options *opt
     if (!c || c->error.status != CUP_OK)
         return cup_error(c);
     const tuner t = {.c = c, .row = cup__row_find(op), .report = report, .user = user};
-    if (!t.row || t.row->op->impls != cup__product_impls)
-        return cup__fail(&c->error, CUP_ARGUMENT,
-                         "\"%.60s\" cannot be tuned; matmul, linear and linear_gelu can", op);
+    if (!t.row)
+        return cup__fail(&c->error, CUP_ARGUMENT, "there is no op \"%.60s\"; cupola ops lists them",
+                         op);
     if (!c->device->is_cuda)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "tuning is for GPUs; the CPU has one way to do a product");
-    return options->shapes ? tune_given(&t, options)
-                           : tune_samples(&t, t.row->op->bench, options->dtype);
+                         "tuning is for GPUs; on a CPU the first implementation that takes a call "
+                         "does it");
+    const cup__sample *own = t.row->op->bench ? t.row->op->bench : t.row->op->samples;
+    return options->shapes ? tune_given(&t, options) : tune_samples(&t, own, options->dtype);
 }
 
 cup_status cup_tuning(cup_context *c, bool on)

@@ -156,6 +156,8 @@ void cup_context_free(cup_context *c)
         c->programs_free(c->programs);
     if (c->cuda_ops_free)
         c->cuda_ops_free(c->cuda_ops);
+    if (c->preferred_free)
+        c->preferred_free(c->preferred);
     if (c->random.state)
         c->device->calls->release(c->device, c->random.state);
     if (c->device)

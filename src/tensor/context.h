@@ -52,6 +52,8 @@ struct cup_context {
     bool tuning; /* see cup_tuning */
     void *cuda_ops; /* what CUDA implementations keep for the context (cuBLASLt handle, ...) */
     void (*cuda_ops_free)(void *);
+    struct cup__preferred *preferred; /* implementations that were measured, see ops/preferred.h */
+    void (*preferred_free)(void *);
     struct cup__program *programs; /* formulas that were made, see custom/program.h */
     void (*programs_free)(void *);
 };

@@ -6,6 +6,8 @@
 #include "base/file.h"
 #include "cuda/support.h"
 #include "cupola/cupola.h"
+#include "ops/attributes.h"
+#include "ops/op.h"
 #include "ops/product_tuned.h"
 #include "test.h"
 
@@ -149,12 +151,84 @@ TEST(tuning_is_found_by_the_next_context)
     fake_expect_nothing_left();
 }
 
-TEST(tuning_needs_a_product_and_a_gpu)
+/* Any op with several implementations is measured by the same means, and only its own calls. */
+TEST(tuning_of_implementations)
+{
+    static const char *const calls[][3] = {
+        {"attention", "2x4x256x64 2x4x256x64 2x4x256x64", "causal=1"},
+        {"softmax", "512x40000", "axis=-1"},
+        {"linear_relu", "1024x512 256x512 256", ""},
+    };
+    int count = 0;
+    fake_begin();
+    setenv("CUP_KERNELS", "", 1);
+    setenv("FAKE_NVRTC_ANY", "1", 1);
+    setenv("CUP_LIBCUBLASLT", "off", 1);
+    cup_context *c = fake_context();
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        int before = count;
+        cup_bench_options how = {
+            .dtype = CUP_BF16, .shapes = calls[i][1], .attributes = calls[i][2]};
+        cup_tune(c, calls[i][0], &how, take_result, &count);
+        EXPECT_TEXT(cup_error_text(c), "");
+        EXPECT(count > before);
+    }
+    cup_bench_options how = {.dtype = CUP_BF16, .shapes = "64x64"};
+    int before = count;
+    EXPECT_INT(cup_tune(c, "gelu", &how, take_result, &count), CUP_OK);
+    EXPECT_INT(count, before);
+    cup_context_free(c);
+    fake_expect_nothing_left();
+}
+
+static const char *chosen_for(cup_context *c, int64_t width)
+{
+    static const cup__softmax_attributes last = {.axis = -1};
+    cup_scope_open(c);
+    cup_tensor *x = cup_tensor_new(c, CUP_BF16, 2, (int64_t[]){512, width});
+    cup__call call;
+    EXPECT_INT(cup__call_begin(&call, c, cup__row_find("softmax"), &x, 1, &last), CUP_OK);
+    EXPECT_INT(cup__call_allocate(&call), CUP_OK);
+    const cup__impl *impl = cup__call_choose(&call);
+    cup_scope_close(c);
+    return impl ? impl->name : "none";
+}
+
+/* A record of another implementation than the first is followed, for its call alone, by contexts
+ * that may, and on its card. */
+TEST(tuning_record_of_an_implementation_is_followed)
+{
+    char path[4400], text[400];
+    const char *folder = fake_begin();
+    setenv("CUP_KERNELS", "", 1);
+    setenv("FAKE_NVRTC_ANY", "1", 1);
+    cup_context *c = fake_context();
+    const char *usual = chosen_for(c, 40000);
+    EXPECT_TEXT(usual, "ring");
+    cup_context_free(c);
+    snprintf(path, sizeof path, "%s/tuning.tsv", folder);
+    setenv("CUP_TUNING", path, 1);
+    for (int card = 0; card < 2; card++) {
+        snprintf(text, sizeof text,
+                 "%s\t13000\t%s\tcall softmax bf16:512x40000 axis=-1\trows\t5\n",
+                 card ? "Another GPU" : "Fake GPU", cup_version());
+        cup__error error = {0};
+        EXPECT_OK(&error, cup__file_write(&error, path, text, strlen(text)));
+        c = fake_context();
+        EXPECT_TEXT(chosen_for(c, 40000), card ? "ring" : "rows");
+        EXPECT_TEXT(chosen_for(c, 40000), card ? "ring" : "rows");
+        EXPECT_TEXT(chosen_for(c, 40008), "ring");
+        cup_context_free(c);
+    }
+    fake_expect_nothing_left();
+}
+
+TEST(tuning_needs_an_op_and_a_gpu)
 {
     int count = 0;
     cup_bench_options how = {.dtype = CUP_F32};
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
-    EXPECT_INT(cup_tune(c, "gelu", &how, take_result, &count), CUP_ARGUMENT);
+    EXPECT_INT(cup_tune(c, "gelo", &how, take_result, &count), CUP_ARGUMENT);
     cup_error_clear(c);
     EXPECT_INT(cup_tune(c, "matmul", &how, take_result, &count), CUP_UNSUPPORTED);
     cup_context_free(c);

@@ -66,7 +66,7 @@ $(BUILD)/tools/%: tools/%.c
 
 $(BUILD)/gen/kernels.c: $(BUILD)/tools/embed $(EMBEDDED)
 	@mkdir -p $(@D)
-	$(BUILD)/tools/embed $(EMBEDDED) > $@.tmp && mv $@.tmp $@
+	$(Q)$(BUILD)/tools/embed $(EMBEDDED) > $@.tmp && mv $@.tmp $@
 
 .PHONY: gen
 gen: $(BUILD)/tools/gen_ops ## what is written from tables: ops.h and its companions, man pages, completions, docs/PERFORMANCE.md

@@ -102,11 +102,26 @@ static int parse_parts(const char *text, part *parts, bool typed)
     }
 }
 
+/* What would otherwise be met as an error of the compiler in a generated file. */
+static void check_row(const row *r, const char *rest)
+{
+    if (!islower((unsigned char)r->name[0]))
+        fail("%s: a name begins with a small letter", r->name);
+    for (int i = 0; i < row_count - 1; i++)
+        if (!strcmp(rows[i].name, r->name))
+            fail("there is an op %s already", r->name);
+    if (r->visible < r->result_count && r->visible == 0)
+        fail("%s has only hidden results", r->name);
+    skip(&rest);
+    if (*rest != ')')
+        fail("%s: a closing parenthesis is missing", r->name);
+}
+
 static void parse_row(const char *at, const char *section)
 {
-    row *r = &rows[row_count++];
     if (row_count == MOST_ROWS)
         fail("more than %d rows", MOST_ROWS);
+    row *r = &rows[row_count++];
     r->is_public = !strncmp(at, "OP(", 3);
     at = strchr(at, '(') + 1;
     snprintf(r->section, sizeof r->section, "%s", section);
@@ -120,17 +135,22 @@ static void parse_row(const char *at, const char *section)
     r->result_count = parse_parts(r->results_text, r->results, false);
     for (int i = 0; i < r->result_count; i++)
         r->visible += !r->results[i].hidden;
-    if (r->visible < r->result_count && r->visible == 0)
-        fail("%s has only hidden results", r->name);
+    check_row(r, at);
 }
 
 static void parse(FILE *file)
 {
     char line[2048], section[64] = "";
+    bool comment = false;
     while (fgets(line, sizeof line, file)) {
         line_number++;
         const char *at = line;
         skip(&at);
+        comment = comment || !strncmp(at, "/*", 2);
+        if (comment || !*at) {
+            comment = comment && !strstr(at, "*/");
+            continue;
+        }
         if (!strncmp(at, "OP(", 3) || !strncmp(at, "INTERNAL(", 9)) {
             while (!strchr(line, '"') || !strchr(strchr(line, '"') + 1, '"')) {
                 size_t used = strlen(line);
@@ -142,6 +162,8 @@ static void parse(FILE *file)
         } else if (!strncmp(at, "SECTION(", 8)) {
             at += 8;
             take_string(&at, section, sizeof section);
+        } else {
+            fail("a row begins with OP, INTERNAL or SECTION");
         }
     }
 }

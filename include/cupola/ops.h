@@ -63,6 +63,9 @@ CUP_API cup_tensor *cup_maximum(cup_context *c, cup_tensor *a, cup_tensor *b);
 /* (a, b): the smaller of a and b, broadcast; NaN when one is; equal ones share the gradient */
 CUP_API cup_tensor *cup_minimum(cup_context *c, cup_tensor *a, cup_tensor *b);
 
+/* (a, b): a + weight (b - a), broadcast; exactly b at weight 1 */
+CUP_API cup_tensor *cup_lerp(cup_context *c, cup_tensor *a, cup_tensor *b, double weight);
+
 /* (x) -> y: x, but at least low and at most high */
 CUP_API cup_tensor *cup_clamp(cup_context *c, cup_tensor *x, double low, double high);
 

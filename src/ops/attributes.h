@@ -23,6 +23,7 @@ typedef enum cup__op_id {
     CUP__OP_erf,
     CUP__OP_maximum,
     CUP__OP_minimum,
+    CUP__OP_lerp,
     CUP__OP_clamp,
     CUP__OP_pow_base_grad,
     CUP__OP_pow_exponent_grad,
@@ -202,6 +203,11 @@ extern const cup__op cup__op_erf;
 extern const cup__op cup__op_maximum;
 
 extern const cup__op cup__op_minimum;
+
+extern const cup__op cup__op_lerp;
+typedef struct cup__lerp_attributes {
+    double weight;
+} cup__lerp_attributes;
 
 extern const cup__op cup__op_clamp;
 typedef struct cup__clamp_attributes {

@@ -7,6 +7,9 @@
 static const cup__attribute scale_attributes[] = {
     {"factor", CUP__KIND_FLOAT, offsetof(cup__scale_attributes, factor)},
     {NULL, 0, 0}};
+static const cup__attribute lerp_attributes[] = {
+    {"weight", CUP__KIND_FLOAT, offsetof(cup__lerp_attributes, weight)},
+    {NULL, 0, 0}};
 static const cup__attribute clamp_attributes[] = {
     {"low", CUP__KIND_FLOAT, offsetof(cup__clamp_attributes, low)},
     {"high", CUP__KIND_FLOAT, offsetof(cup__clamp_attributes, high)},
@@ -433,6 +436,9 @@ const cup__row cup__rows[] = {
     {"minimum", &cup__op_minimum, "a, b", "",
      "y",
      "the smaller of a and b, broadcast; NaN when one is; equal ones share the gradient", 2, 2, 1, 1, true, 0, NULL},
+    {"lerp", &cup__op_lerp, "a, b", "float weight",
+     "y",
+     "a + weight (b - a), broadcast; exactly b at weight 1", 2, 2, 1, 1, true, sizeof(cup__lerp_attributes), lerp_attributes},
     {"clamp", &cup__op_clamp, "x", "float low, float high",
      "y",
      "x, but at least low and at most high", 1, 1, 1, 1, true, sizeof(cup__clamp_attributes), clamp_attributes},
@@ -957,6 +963,14 @@ cup_tensor *cup_minimum(cup_context *c, cup_tensor *a, cup_tensor *b)
 {
     cup_tensor *const in[] = {a, b};
     return cup__op_call(c, &cup__rows[CUP__OP_minimum], in, 2, NULL, NULL);
+}
+
+cup_tensor *cup_lerp(cup_context *c, cup_tensor *a, cup_tensor *b, double weight)
+{
+    cup__lerp_attributes attributes = {0};
+    attributes.weight = weight;
+    cup_tensor *const in[] = {a, b};
+    return cup__op_call(c, &cup__rows[CUP__OP_lerp], in, 2, &attributes, NULL);
 }
 
 cup_tensor *cup_clamp(cup_context *c, cup_tensor *x, double low, double high)

@@ -83,7 +83,7 @@ static int64_t choose(const sizes *s)
 static bool halve(char text[MOST_TEXT], const sizes *s)
 {
     char out[MOST_TEXT] = "";
-    int64_t victim = choose(s), half = (victim + 1) / 2;
+    int64_t victim = choose(s), half = victim / 2 + victim % 2;
     size_t used = 0;
     if (!victim)
         return false;

@@ -1,4 +1,4 @@
-/* Times many knobs of layernorm's ring kernels on this card, on random data with the L2 cache
+/* Times many knobs of layernorm's kernels on this card, on random data with the L2 cache
  * flushed, and holds their results against those of the op as it is. `norms_sweep time` does that;
  * `norms_sweep warm I N` only compiles every N-th kernel, so that several processes can fill the
  * kernel cache together. */
@@ -50,14 +50,15 @@ static void fail(rig *r, const char *what)
 static cup__kernel *kernel_of(rig *r, const job *j, const plan *p)
 {
     int vec = 16 / (int)cup_dtype_size(j->dtype);
-    const cup__knob knobs[] = {{"CUP_T", j->dtype},      {"PARAM", j->dtype},
-                               {"CENTRED", j->centred},  {"PARTS", j->centred + 1},
-                               {"VEC", vec},             {"GROUP", p->group},
-                               {"PIECES", p->pieces},    {"THREADS", p->threads},
-                               {"BLOCKS", p->blocks},    {"STAGES", p->stages},
+    const cup__knob knobs[] = {{"CUP_T", j->dtype},     {"PARAM", j->dtype},
+                               {"CENTRED", j->centred}, {"VEC", vec},
+                               {"GROUP", p->group},     {"PIECES", p->pieces},
+                               {"THREADS", p->threads}, {"PARTS", j->centred + 1},
+                               {"BLOCKS", p->blocks},   {"STAGES", p->stages},
                                {"FULL", p->group * p->pieces * vec == j->width}};
-    return cup__kernel_get(r->gpu, j->back ? "layernorm_ring_grad.cu" : "layernorm_ring.cu",
-                           j->back ? "layernorm_ring_bwd" : "layernorm_ring", knobs, COUNT(knobs));
+    return cup__kernel_get(r->gpu, j->back ? "layernorm_ring_grad.cu" : "layernorm.cu",
+                           j->back ? "layernorm_ring_bwd" : "layernorm_fwd", knobs,
+                           j->back ? COUNT(knobs) : 7);
 }
 
 static int64_t shared_of(const job *j, const plan *p)
@@ -90,18 +91,18 @@ static cup_status launch(rig *r, const job *j, const plan *p)
         return CUP_OK;
     int64_t groups = p->threads / p->group;
     int64_t most = (int64_t)p->blocks * cup__cuda_facts(r->gpu)->multiprocessors;
-    cup__grid grid = {.x = (j->rows + groups - 1) / groups, .threads = p->threads,
-                      .shared = (int)shared_of(j, p)};
-    if (grid.x > most)
-        grid.x = most;
+    cup__grid grid = {.x = (j->rows + groups - 1) / groups, .threads = p->threads};
     void *mean = j->centred ? r->mean->data : NULL, *beta = j->centred ? r->beta->data : NULL;
     void *none = NULL;
     float eps = 1e-5f;
     if (!j->back)
-        return cup__launch(r->gpu, kernel, grid, CUP__ARG(r->x->data), CUP__ARG(r->gamma->data),
-                           CUP__ARG(beta), CUP__ARG(r->y->data), CUP__ARG(mean),
-                           CUP__ARG(r->rstd->data), CUP__ARG(j->rows), CUP__ARG(j->width),
-                           CUP__ARG(eps));
+        return cup__launch(r->gpu, kernel, grid, CUP__ARG(r->x->data), CUP__ARG(none),
+                           CUP__ARG(r->gamma->data), CUP__ARG(beta), CUP__ARG(r->y->data),
+                           CUP__ARG(none), CUP__ARG(none), CUP__ARG(none), CUP__ARG(j->rows),
+                           CUP__ARG(j->width), CUP__ARG(eps));
+    grid.shared = (int)shared_of(j, p);
+    if (grid.x > most)
+        grid.x = most;
     CUP_TRY(cup__launch(r->gpu, kernel, grid, CUP__ARG(r->dy->data), CUP__ARG(r->x->data),
                         CUP__ARG(mean), CUP__ARG(r->rstd->data), CUP__ARG(r->gamma->data),
                         CUP__ARG(none), CUP__ARG(r->y->data), CUP__ARG(r->partial->data),
@@ -193,16 +194,15 @@ static double time_plan(rig *r, const job *j, const plan *p)
     return us[ROUNDS / 2];
 }
 
-/* Adds plans for one group and block size that may fit registers and shared memory. */
-static void add_plans(const job *j, plan p, plan *to, int *count)
+/* Adds backward plans for one group and block size that may fit registers and shared memory. */
+static void add_backward(const job *j, plan p, plan *to, int *count)
 {
     int held = p.pieces * 16 / (int)cup_dtype_size(j->dtype);
-    int need = j->back ? 40 + held * 5 : 36 + held * 3;
     for (p.blocks = 1; p.blocks <= 8; p.blocks++) {
         int all = p.threads * p.blocks;
-        if (all < 256 || all > 768 || 65536 / all < need)
+        if (all < 256 || all > 768 || 65536 / all < 40 + held * 5)
             continue;
-        for (p.stages = 2; p.stages <= 8; p.stages++) {
+        for (p.stages = 2; p.stages <= 4; p.stages++) {
             int64_t shared = shared_of(j, &p) + 2048;
             if (shared * p.blocks <= SHARED_MOST && shared * p.blocks >= 40 << 10 &&
                 *count < PLANS_MOST)
@@ -213,16 +213,21 @@ static void add_plans(const job *j, plan p, plan *to, int *count)
 
 static int plans_of(const job *j, plan *to)
 {
-    static const int threads[] = {64, 128, 192, 256, 320, 512};
+    static const int threads[] = {64, 128, 192, 256, 320, 512, 1024};
     int vectors = j->width * (int)cup_dtype_size(j->dtype) / 16, count = 0;
-    for (int group = 4; group <= 512; group *= 2) {
+    for (int group = 4; group <= 1024; group *= 2) {
         int pieces = (vectors + group - 1) / group;
-        if (pieces > 4 || (group > 4 && pieces == 1 && vectors <= group / 2))
+        if (pieces > (j->back ? 4 : 8) || (group > 4 && pieces == 1 && vectors <= group / 2))
             continue;
-        for (int t = 0; t < COUNT(threads); t++)
-            if (threads[t] % group == 0 && threads[t] / group <= (group > 32 ? 15 : 32))
-                add_plans(j, (plan){.group = group, .pieces = pieces, .threads = threads[t]}, to,
-                          &count);
+        for (int t = 0; t < COUNT(threads); t++) {
+            plan p = {.group = group, .pieces = pieces, .threads = threads[t]};
+            if (p.threads % group || p.threads / group > (group > 32 ? 15 : 32))
+                continue;
+            if (j->back)
+                add_backward(j, p, to, &count);
+            else if ((p.threads <= 256 || p.threads == group) && count < PLANS_MOST)
+                to[count++] = p;
+        }
     }
     return count;
 }
@@ -290,9 +295,10 @@ static void run_job(rig *r, const job *j)
 static const job jobs[] = {
     {1024, 768, CUP_F32, true, false},   {32768, 768, CUP_BF16, true, false},
     {8192, 4096, CUP_BF16, true, false}, {8192, 8192, CUP_BF16, true, false},
-    {8192, 4096, CUP_BF16, false, false}, {262144, 128, CUP_BF16, false, false},
-    {1024, 768, CUP_F32, true, true},    {32768, 768, CUP_BF16, true, true},
-    {8192, 4096, CUP_BF16, true, true},  {8192, 8192, CUP_BF16, true, true},
+    {8192, 8192, CUP_BF16, false, false}, {8192, 4096, CUP_F32, true, false},
+    {262144, 128, CUP_BF16, false, false}, {1024, 768, CUP_F32, true, true},
+    {32768, 768, CUP_BF16, true, true},  {8192, 4096, CUP_BF16, true, true},
+    {8192, 8192, CUP_BF16, true, true},
 };
 
 int main(int count, char **words)

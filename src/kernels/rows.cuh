@@ -87,6 +87,9 @@ DEVICE int piece_at(int p)
     return (p * GROUP + (int)threadIdx.x % GROUP) * VEC;
 }
 
+template <typename A, typename B> struct same_type { enum { is = 0 }; };
+template <typename A> struct same_type<A, A> { enum { is = 1 }; };
+
 /* Count elements as whole words: left to itself the compiler gives each 16-bit element a register
  * of its own, or converts all of them before a loop. */
 template <typename Element, int Count> struct packed {
@@ -111,15 +114,36 @@ template <typename Element, int Count> struct packed {
 
     __device__ __forceinline__ void unpack(real (&out)[Count]) const
     {
-        view v;
+        uint32_t w[count];
 #pragma unroll
         for (int i = 0; i < count; i++) {
-            v.words[i] = words[i];
-            asm volatile("" : "+r"(v.words[i]));
+            w[i] = words[i];
+            asm volatile("" : "+r"(w[i]));
         }
+        if (same_type<Element, bf16>::is && Count % 2 == 0) {
+#pragma unroll
+            for (int k = 0; k < Count; k++)
+                out[k] = __uint_as_float(k % 2 ? w[k / 2] & 0xffff0000u : w[k / 2] << 16);
+            return;
+        }
+        view v;
+#pragma unroll
+        for (int i = 0; i < count; i++)
+            v.words[i] = w[i];
 #pragma unroll
         for (int k = 0; k < Count; k++)
             out[k] = convert<real>(v.elements.at[k]);
+    }
+
+    __device__ __forceinline__ void set(real value)
+    {
+        view v;
+#pragma unroll
+        for (int k = 0; k < Count; k++)
+            v.elements.at[k] = convert<Element>(value);
+#pragma unroll
+        for (int i = 0; i < count; i++)
+            words[i] = v.words[i];
     }
 };
 

@@ -82,12 +82,39 @@ DEVICE void store_once(Element *to, const vec<Element, Count> &v)
         __stcs((typename vec_words<Element, Count>::word *)to + i, u.words[i]);
 }
 
+template <typename Element, int Count> struct unpacker {
+    static __device__ __forceinline__ void run(const vec<Element, Count> &v,
+                                               typename real_of<Element>::type (&out)[Count])
+    {
+#pragma unroll
+        for (int i = 0; i < Count; i++)
+            out[i] = to_real(v.at[i]);
+    }
+};
+/* Two to a word: left to itself the compiler moves the upper one down before it moves it up. */
+template <int Count> struct bf16_unpacker {
+    static __device__ __forceinline__ void run(const vec<bf16, Count> &v, float (&out)[Count])
+    {
+        union {
+            vec<bf16, Count> elements;
+            uint32_t pairs[Count / 2];
+        } u;
+        u.elements = v;
+#pragma unroll
+        for (int i = 0; i < Count / 2; i++) {
+            out[2 * i] = __uint_as_float(u.pairs[i] << 16);
+            out[2 * i + 1] = __uint_as_float(u.pairs[i] & 0xffff0000u);
+        }
+    }
+};
+template <> struct unpacker<bf16, 2> : bf16_unpacker<2> {};
+template <> struct unpacker<bf16, 4> : bf16_unpacker<4> {};
+template <> struct unpacker<bf16, 8> : bf16_unpacker<8> {};
+
 template <typename Element, int Count>
 DEVICE void to_reals(const vec<Element, Count> &v, typename real_of<Element>::type (&out)[Count])
 {
-#pragma unroll
-    for (int i = 0; i < Count; i++)
-        out[i] = to_real(v.at[i]);
+    unpacker<Element, Count>::run(v, out);
 }
 
 /* Two floats rounded into one word, `low` into its lower half. */

@@ -251,10 +251,9 @@ channel_apply_planes(const __grid_constant__ channels_call c, const T *x, const 
     if (task >= c.tasks)
         return;
     plane_part part(c, task);
-    wait_for_previous_kernel();
-    factors f(c, part.instance, part.channel, mean, rstd, gamma, other);
+    unit a[PIECES], b[PIECES];
+    factors f;
     for (int from = 0; from < part.count; from += SPAN) {
-        unit a[PIECES], b[PIECES];
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (from + piece_at(p) < part.count) {
@@ -262,6 +261,10 @@ channel_apply_planes(const __grid_constant__ channels_call c, const T *x, const 
                 if (BACK)
                     b[p].read(dy + part.first + from + piece_at(p));
             }
+        if (from == 0) {
+            wait_for_previous_kernel();
+            f = factors(c, part.instance, part.channel, mean, rstd, gamma, other);
+        }
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (from + piece_at(p) < part.count) {

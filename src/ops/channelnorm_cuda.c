@@ -7,7 +7,7 @@
 
 #define BLOCK 256
 #define PIECES 4       /* vectors on the way to a thread */
-#define ROUNDS 4       /* times as many are one part of a plane */
+#define ROUNDS 2       /* times as many are one part of a plane */
 #define KNOBS 8
 
 /* The launches of one call: what they have in common. */

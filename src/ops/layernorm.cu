@@ -1,25 +1,47 @@
 /* y = (s - mean) rstd gamma + beta over rows, s = x + residual when ADD; without CENTRED the mean
  * is not subtracted. A group of GROUP threads holds a row in registers, so x is read once and y
  * written once; with LONG the row does not fit and is read in each of the three passes.
- * Grid: GROUPS rows a block. */
-#include "rows.cuh"
+ * Grid: GROUPS rows a block, many small blocks: cards share memory unevenly, and blocks that stay
+ * and take as many rows each wait for the slowest. */
+#include "layernorm_row.cuh"
 
-#ifndef PARAM
-#define PARAM CUP_T /* dtype of gamma and beta */
-#endif
-#ifndef CENTRED
-#define CENTRED 1
-#endif
-#ifndef ADD
-#define ADD 0
-#endif
 #ifndef LONG
 #define LONG 0
 #endif
 
-typedef dtype_of<PARAM>::type P;
-typedef vec<T, VEC> unit;
-typedef two<real> pair;
+#if !LONG
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+layernorm_fwd(const T *x, const T *residual, const P *gammas, const P *betas, T *y, T *sum,
+              real *means, real *rstds, int64_t rows, int width, real eps)
+{
+    int64_t row = (int64_t)blockIdx.x * GROUPS + threadIdx.x / GROUP, first = row * width;
+    int span = row < rows ? width : 0; /* a group without a row only takes part in the reductions */
+    row_in r;
+    weights gamma, beta;
+    r.read(x, residual, first, span);
+    gamma.read(gammas, 1, span);
+    beta.read(betas, 0, span);
+    real per = 1 / (real)width;
+    pair sums = group_reduce<0>(r.sums(span, PIVOT), two_sums());
+    real shift = CENTRED ? sums.a * per : 0, var = sums.b * per - shift * shift;
+    if (CENTRED && any_of_warp(shift * shift > FAR * var)) {
+        r.pivot += shift;
+        sums = group_reduce<1>(r.sums(span, true), two_sums());
+        shift = sums.a * per;
+        var = sums.b * per - shift * shift;
+    }
+    real rstd = rsqrt(var + eps);
+    write_row(r, gamma, beta, y, sum, first, span, rstd, -shift * rstd);
+    if (span && threadIdx.x % GROUP == 0) {
+        if (means)
+            means[row] = r.pivot + shift;
+        if (rstds)
+            rstds[row] = rstd;
+    }
+}
+
+#else
 
 struct row_of_x {
     const T *x, *residual;
@@ -51,67 +73,6 @@ struct row_of_x {
             }
     }
 };
-
-#if !LONG
-
-/* The sums of what is left of a row without the pivot, where there is one, and of its squares. */
-DEVICE pair sums_of(real (&v)[PIECES][VEC], bool centre, real pivot, int span)
-{
-    pair sums = {0, 0};
-#pragma unroll
-    for (int p = 0; p < PIECES; p++)
-        if (piece_at(p) < span)
-#pragma unroll
-            for (int k = 0; k < VEC; k++) {
-                if (centre)
-                    v[p][k] -= pivot;
-                if (CENTRED)
-                    sums.a += v[p][k];
-                sums.b += v[p][k] * v[p][k];
-            }
-    return sums;
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-layernorm_fwd(const T *x, const T *residual, const P *gamma, const P *beta, T *y, T *sum,
-              real *means, real *rstds, int64_t rows, int width, real eps)
-{
-    int64_t row = (int64_t)blockIdx.x * GROUPS + threadIdx.x / GROUP, first = row * width;
-    int span = row < rows ? width : 0; /* a group without a row only takes part in the reductions */
-    row_of_x r = {x, residual, sum};
-    real pivot = 0, per = 1 / (real)width;
-    if (PIVOT && CENTRED && span)
-        pivot = to_real(x[first]) + (ADD ? to_real(residual[first]) : 0);
-    r.read(first, 0, span, true);
-    pair sums = group_reduce<0>(sums_of(r.v, PIVOT, pivot, span), two_sums());
-    real shift = CENTRED ? sums.a * per : 0, var = sums.b * per - shift * shift;
-    if (CENTRED && any_of_warp(shift * shift > FAR * var)) {
-        r.read(first, 0, span, false);
-        pivot += shift;
-        sums = group_reduce<1>(sums_of(r.v, true, pivot, span), two_sums());
-        shift = sums.a * per;
-        var = sums.b * per - shift * shift;
-    }
-    real rstd = rsqrt(var + eps), less = -shift * rstd;
-#pragma unroll
-    for (int p = 0; p < PIECES; p++)
-        if (piece_at(p) < span) {
-            real out[VEC];
-#pragma unroll
-            for (int k = 0; k < VEC; k++)
-                out[k] = r.v[p][k] * rstd + less;
-            scale_by(out, gamma, beta, piece_at(p));
-            store(y + first + piece_at(p), from_reals<T, VEC>(out));
-        }
-    if (span && threadIdx.x % GROUP == 0) {
-        if (means)
-            means[row] = pivot + shift;
-        if (rstds)
-            rstds[row] = rstd;
-    }
-}
-
-#else
 
 /* The mean has a second part, `rest`, that repairs its own rounding. */
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

@@ -339,8 +339,8 @@ cup_status cup__layernorm_back_cpu(cup__call *call)
 const cup__impl cup__layernorm_impls[] = {
     {.name = "rows", .place = CUP__CPU, .refuses = cup__layernorm_cpu_refuses,
      .run = cup__layernorm_cpu},
-    {.name = "ring", .place = CUP__CUDA, .refuses = cup__layernorm_ring_refuses,
-     .run = cup__layernorm_ring},
+    {.name = "spread", .place = CUP__CUDA, .refuses = cup__layernorm_spread_refuses,
+     .run = cup__layernorm_spread},
     {.name = "rows", .place = CUP__CUDA, .refuses = cup__layernorm_cuda_refuses,
      .run = cup__layernorm_cuda},
     {0},

@@ -5,10 +5,12 @@
 #include "ops/layernorm.h"
 #include "ops/rows.h"
 
-#define BLOCK 128     /* threads of a forward block whose rows take a warp or less */
+#define BLOCK 128     /* threads of a forward block, at least */
+#define GROUP_MOST 512
 #define FINISH 32     /* columns a block of layernorm_finish adds up */
 #define FINISH_THREADS 512
 #define SLICES_MOST 64
+#define BLOCKS_EACH 16 /* of a multiprocessor, one after the other, for sums over columns */
 #define KNOBS 11
 
 static int widest(cup_dtype dtype)
@@ -48,7 +50,7 @@ static cup__argument number_of(number *n, double value, bool is_f64)
     return (cup__argument){n, is_f64 ? sizeof n->f64 : sizeof n->f32};
 }
 
-static int forward_vec(const cup__layernorm *n)
+int cup__layernorm_vec(const cup__layernorm *n)
 {
     int vec = widest(n->x->dtype);
     const cup_tensor *all[] = {n->x, n->residual, n->y, n->sum, n->gamma, n->beta};
@@ -57,15 +59,42 @@ static int forward_vec(const cup__layernorm *n)
     return vec;
 }
 
+/* Groups whose threads take up to `most` vectors of a row, or half as much again where that leaves
+ * fewer of them idle; in blocks of at least BLOCK threads. */
+static cup__row_plan plan_forward(const cup__layernorm *n)
+{
+    int vec = cup__layernorm_vec(n), bytes = vec * (int)cup_dtype_size(n->x->dtype);
+    int most = bytes == 16 ? 4 : bytes == 8 ? 6 : 12, group = 4;
+    if (n->residual)
+        most = most * 3 / 4;
+    if (n->x->dtype == CUP_F64)
+        most /= 2;
+    int64_t vectors = (n->width + vec - 1) / vec;
+    while (group < 32 && vectors > group)
+        group *= 2;
+    while (group < GROUP_MOST && vectors > (int64_t)group * most)
+        group *= 2;
+    int64_t pieces = (vectors + group - 1) / group, more = (vectors + group / 2 - 1) / (group / 2);
+    if (group > 32 && more * 2 <= 3 * most && more < 2 * pieces) {
+        group /= 2;
+        pieces = more;
+    }
+    bool fits = pieces <= most + most / 2;
+    if (!fits)
+        return (cup__row_plan){vec, GROUP_MOST, most, GROUP_MOST, false};
+    return (cup__row_plan){vec, group, (int)pieces, group < BLOCK ? BLOCK : group, true};
+}
+
+bool cup__layernorm_fits(const cup__layernorm *n)
+{
+    return plan_forward(n).fits;
+}
+
 cup_status cup__layernorm_cuda(cup__call *call)
 {
     cup__layernorm n = cup__layernorm_of(call);
     cup__cuda *gpu = cup__cuda_of(call->c->device);
-    bool is_f64 = n.x->dtype == CUP_F64;
-    int vec = forward_vec(&n), wide = is_f64 || vec == 1 ? 8 : 16;
-    cup__row_plan plan = cup__plan_rows(n.width, vec, wide * (n.residual ? 3 : 4) / 2, wide);
-    if (plan.threads < BLOCK)
-        plan.threads = BLOCK;
+    cup__row_plan plan = plan_forward(&n);
     const cup__knob knobs[] = {{"CUP_T", n.x->dtype},
                                {"PARAM", param_dtype(n.gamma, n.beta, n.x->dtype)},
                                {"CENTRED", n.centred},
@@ -87,7 +116,8 @@ cup_status cup__layernorm_cuda(cup__call *call)
     void *mean = cup__data_of(n.mean), *rstd = cup__data_of(n.rstd);
     return cup__launch(gpu, kernel, grid, CUP__ARG(x), CUP__ARG(residual), CUP__ARG(gamma),
                        CUP__ARG(beta), CUP__ARG(y), CUP__ARG(sum), CUP__ARG(mean), CUP__ARG(rstd),
-                       CUP__ARG(n.rows), CUP__ARG(width), number_of(&eps, n.eps, is_f64));
+                       CUP__ARG(n.rows), CUP__ARG(width),
+                       number_of(&eps, n.eps, n.x->dtype == CUP_F64));
 }
 
 /* The launches of one backward call: what they have in common. */
@@ -102,6 +132,7 @@ typedef struct backward {
     int64_t shared;    /* bytes they need */
     cup_tensor *partial;
     int width;
+    cup_dtype sums; /* of sums */
 } backward;
 
 /* How many rows and elements a thread holds, by its registers: a row of x and dy as they lie in
@@ -139,6 +170,7 @@ static void plan_backward(backward *w, const cup__call *call)
     const cup__layernorm_back *b = &w->b;
     const cup__layernorm_grad_attributes *a = call->attributes;
     w->width = (int)b->width;
+    w->sums = b->x->dtype == CUP_F64 ? CUP_F64 : CUP_F32;
     w->parts = b->dbeta ? 2 : b->dgamma ? 1 : 0;
     plan_groups(w);
     const cup__knob knobs[KNOBS] = {{"CUP_T", b->x->dtype},
@@ -156,8 +188,11 @@ static void plan_backward(backward *w, const cup__call *call)
     int64_t groups = w->plan.threads / w->plan.group;
     int64_t most = cup__cuda_facts(w->gpu)->multiprocessors;
     w->blocks = (b->rows + groups - 1) / groups;
-    if (!w->plan.fits && most > SLICES_MOST)
-        most = SLICES_MOST;
+    if (!w->plan.fits) {
+        int64_t tiles = (b->width + 32 * w->plan.vec - 1) / (32 * w->plan.vec);
+        most = BLOCKS_EACH * most / tiles + 1;
+        most = most < SLICES_MOST ? most : SLICES_MOST;
+    }
     if (w->blocks > most)
         w->blocks = most;
 }
@@ -182,29 +217,58 @@ static cup_status launch_whole(backward *w)
                        CUP__ARG(w->width));
 }
 
-/* Long rows: dx by itself, then the sums over columns in slices of rows. */
-static cup_status launch_long(backward *w)
+/* Long rows: their sums in parts, so that all multiprocessors have work, then dx and the sums over
+ * columns in slices of rows. */
+static cup_status launch_dots(backward *w, int parts, int step, void *dots, void *of_rows)
 {
     const cup__layernorm_back *b = &w->b;
-    cup__kernel *kernel = kernel_of(w, "layernorm_bwd_long");
-    if (!kernel)
+    cup__kernel *kernel = kernel_of(w, "layernorm_bwd_dots");
+    cup__kernel *join = kernel ? kernel_of(w, "layernorm_bwd_means") : NULL;
+    if (!join)
         return b->x->context->error.status;
-    cup__grid grid = {.x = b->rows, .threads = w->plan.threads};
+    cup__grid grid = {.x = b->rows * parts, .threads = w->plan.threads};
     void *mean = cup__data_of(b->mean), *gamma = cup__data_of(b->gamma);
-    void *dsum = cup__data_of(b->dsum), *partial = cup__data_of(w->partial);
     CUP_TRY(cup__launch(w->gpu, kernel, grid, CUP__ARG(b->dy->data), CUP__ARG(b->x->data),
-                        CUP__ARG(mean), CUP__ARG(b->rstd->data), CUP__ARG(gamma), CUP__ARG(dsum),
-                        CUP__ARG(b->dx->data), CUP__ARG(b->rows), CUP__ARG(w->width)));
-    if (!w->parts)
-        return CUP_OK;
-    kernel = kernel_of(w, "layernorm_bwd_columns");
+                        CUP__ARG(mean), CUP__ARG(b->rstd->data), CUP__ARG(gamma), CUP__ARG(dots),
+                        CUP__ARG(w->width), CUP__ARG(step), CUP__ARG(parts)));
+    grid = (cup__grid){.x = (b->rows + 7) / 8, .threads = 256};
+    return cup__launch(w->gpu, join, grid, CUP__ARG(dots), CUP__ARG(of_rows), CUP__ARG(b->rows),
+                       CUP__ARG(w->width), CUP__ARG(parts));
+}
+
+static cup_status launch_columns(backward *w, void *of_rows)
+{
+    const cup__layernorm_back *b = &w->b;
+    cup__kernel *kernel = kernel_of(w, "layernorm_bwd_columns");
     if (!kernel)
         return b->x->context->error.status;
     int64_t slice = (b->rows + w->blocks - 1) / w->blocks, tile = 32 * w->plan.vec;
-    grid = (cup__grid){.x = (b->width + tile - 1) / tile, .y = w->blocks, .threads = 256};
+    cup__grid grid = {.x = (b->width + tile - 1) / tile, .y = w->blocks, .threads = 256};
+    void *mean = cup__data_of(b->mean), *gamma = cup__data_of(b->gamma);
+    void *dsum = cup__data_of(b->dsum), *partial = cup__data_of(w->partial);
     return cup__launch(w->gpu, kernel, grid, CUP__ARG(b->dy->data), CUP__ARG(b->x->data),
-                       CUP__ARG(mean), CUP__ARG(b->rstd->data), CUP__ARG(partial),
+                       CUP__ARG(mean), CUP__ARG(b->rstd->data), CUP__ARG(gamma), CUP__ARG(dsum),
+                       CUP__ARG(of_rows), CUP__ARG(b->dx->data), CUP__ARG(partial),
                        CUP__ARG(b->rows), CUP__ARG(slice), CUP__ARG(w->width));
+}
+
+static cup_status launch_long(backward *w)
+{
+    const cup__layernorm_back *b = &w->b;
+    int64_t span = (int64_t)w->plan.threads * w->plan.pieces * w->plan.vec;
+    int64_t wanted = 8 * (int64_t)cup__cuda_facts(w->gpu)->multiprocessors / b->rows + 1;
+    int64_t spans = (b->width + span - 1) / span, step = (spans + wanted - 1) / wanted * span;
+    int64_t parts = (b->width + step - 1) / step;
+    cup__shape shape = {w->sums, 2, {b->rows * (parts + 1), 2}};
+    cup_tensor *dots = cup__tensor_make(b->x->context, &shape, "sums of rows");
+    if (!dots)
+        return b->x->context->error.status;
+    void *of_rows = (char *)dots->data + b->rows * parts * 2 * cup_dtype_size(w->sums);
+    cup_status status = launch_dots(w, (int)parts, (int)step, dots->data, of_rows);
+    if (status == CUP_OK)
+        status = launch_columns(w, of_rows);
+    cup_tensor_free(dots);
+    return status;
 }
 
 cup_tensor *cup__layernorm_partial(cup_context *c, const cup__layernorm_back *b, int parts,

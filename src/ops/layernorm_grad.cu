@@ -3,7 +3,7 @@
  * apart, so that each thread adds up dgamma and dbeta of its columns in registers; the next row is
  * read while one is worked on. A block writes one partial row of each, and layernorm_finish adds
  * those up in order. Reads x and dy once and writes dx once; with LONG, for rows that no group can
- * hold, dx and the sums over columns are kernels of their own. */
+ * hold, the sums along rows come first, then dx together with the sums over columns. */
 #include "rows.cuh"
 
 #ifndef PARAM
@@ -114,49 +114,104 @@ DEVICE pair means_of(pair sums, int width)
 
 #if LONG
 
-/* dx alone, a row a block. */
+/* The two sums of a part of a row, `step` elements or what is left of it; a block a part. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-layernorm_bwd_long(const T *dy, const T *x, const real *means, const real *rstds, const P *gamma,
-                   const T *dsum, T *dx, int64_t rows, int width)
+layernorm_bwd_dots(const T *dy, const T *x, const real *means, const real *rstds, const P *gamma,
+                   pair *dots, int width, int step, int parts)
 {
-    int64_t row = blockIdx.x;
-    row_of_dy r;
+    int64_t row = blockIdx.x / parts;
+    int from = (int)(blockIdx.x - row * parts) * step;
+    int end = width - from < step ? width : from + step;
+    real rstd = rstds[row], less = CENTRED ? -means[row] * rstd : 0;
     pair sums = {0, 0};
-    for (int from = 0; from < width; from += SPAN) {
-        r.read(x, dy, means, rstds, row, from, width);
-        sums = two_sums()(sums, r.dots(gamma, from, width));
+    x += row * width;
+    dy += row * width;
+    for (; from < end; from += SPAN) {
+        packed<T, VEC> a[PIECES], b[PIECES];
+#pragma unroll
+        for (int p = 0; p < PIECES; p++)
+            if (from + piece_at(p) < end) {
+                a[p].read(x + from + piece_at(p));
+                b[p].read(dy + from + piece_at(p));
+            }
+#pragma unroll
+        for (int p = 0; p < PIECES; p++)
+            if (from + piece_at(p) < end) {
+                real n[VEC], g[VEC];
+                a[p].unpack(n);
+                b[p].unpack(g);
+                scale_by(g, gamma, (const P *)nullptr, from + piece_at(p));
+#pragma unroll
+                for (int k = 0; k < VEC; k++) {
+                    sums.a += g[k];
+                    sums.b += g[k] * (n[k] * rstd + less);
+                }
+            }
     }
-    pair mean = means_of(group_reduce<0>(sums, two_sums()), width);
-    for (int from = 0; from < width; from += SPAN) {
-        row_of_dsum more;
-        more.read(dsum, row, from, width);
-        r.read(x, dy, means, rstds, row, from, width);
-        r.write(dx, gamma, more, mean, row, from, width);
-    }
+    sums = group_reduce<0>(sums, two_sums());
+    if (threadIdx.x == 0)
+        dots[blockIdx.x] = sums;
 }
 
-/* The partial rows: 32 lanes side by side, 8 warps with rows of their own.
+/* The two means of each row, by a warp. */
+extern "C" __global__ void __launch_bounds__(256)
+layernorm_bwd_means(const pair *dots, pair *means, int64_t rows, int width, int parts)
+{
+    int64_t row = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
+    pair sums = {0, 0};
+    for (int i = (int)threadIdx.x % 32; row < rows && i < parts; i += 32)
+        sums = two_sums()(sums, dots[row * parts + i]);
+    sums = warp_reduce(sums, two_sums());
+    if (row < rows && threadIdx.x % 32 == 0)
+        means[row] = {CENTRED ? sums.a / (real)width : 0, sums.b / (real)width};
+}
+
+/* dx and the partial rows: 32 lanes side by side, 8 warps with rows of their own.
  * Grid: columns / (32 VEC), slices of rows. */
 extern "C" __global__ void __launch_bounds__(256)
-layernorm_bwd_columns(const T *dy, const T *x, const real *means, const real *rstds, real *partial,
-                      int64_t rows, int64_t slice, int width)
+layernorm_bwd_columns(const T *dy, const T *x, const real *means, const real *rstds, const P *gamma,
+                      const T *dsum, const pair *of_rows, T *dx, real *partial, int64_t rows,
+                      int64_t slice, int width)
 {
     __shared__ real shared[8][PARTS ? PARTS : 1][32 * VEC];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int column = ((int)blockIdx.x * 32 + lane) * VEC;
-    real sums[2][VEC] = {};
+    real sums[2][VEC] = {}, weights[VEC];
     int64_t end = (blockIdx.y + 1) * slice < rows ? (blockIdx.y + 1) * slice : rows;
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        weights[k] = 1;
+    if (column < width)
+        scale_by(weights, gamma, (const P *)nullptr, column);
 #pragma unroll 4
     for (int64_t row = blockIdx.y * slice + warp; row < end; row += 8)
         if (column < width) {
-            unit a = load<VEC>(x + row * width + column), b = load<VEC>(dy + row * width + column);
-            real mean = CENTRED ? means[row] : 0, rstd = rstds[row];
+            int64_t at = row * width + column;
+            packed<T, VEC> a, b, more;
+            a.read(x + at);
+            b.read(dy + at);
+            if (DSUM)
+                more.read(dsum + at);
+            real rstd = rstds[row], less = CENTRED ? -means[row] * rstd : 0;
+            pair m = of_rows[row];
+            real n[VEC], d[VEC], out[VEC], plus[VEC];
+            a.unpack(n);
+            b.unpack(d);
+            if (DSUM)
+                more.unpack(plus);
 #pragma unroll
             for (int k = 0; k < VEC; k++) {
-                sums[0][k] += to_real(b.at[k]) * ((to_real(a.at[k]) - mean) * rstd);
-                sums[1][k] += to_real(b.at[k]);
+                n[k] = n[k] * rstd + less;
+                sums[0][k] += d[k] * n[k];
+                sums[1][k] += d[k];
+                out[k] = rstd * (d[k] * weights[k] - (m.a + n[k] * m.b));
+                if (DSUM)
+                    out[k] += plus[k];
             }
+            store(dx + at, from_reals<T, VEC>(out));
         }
+    if (!PARTS)
+        return;
 #pragma unroll
     for (int part = 0; part < PARTS; part++)
 #pragma unroll

@@ -1,4 +1,4 @@
-/* Layernorm and its kin on Hopper and later: knobs and launches of layernorm_ring.cu and
+/* Gradients of layernorm and its kin on Hopper and later: knobs and launch of
  * layernorm_ring_grad.cu. The knobs are those that were best on an H200 (bench/norms_sweep.c). */
 #include "ops/attributes.h"
 #include "ops/layernorm.h"
@@ -7,8 +7,6 @@
 #define FLIGHT (96 << 10)      /* bytes of rows on the way to a multiprocessor */
 #define STAGES_MOST 8
 #define SPARE 4096             /* shared memory for other things */
-#define PER_SM 512             /* threads of a multiprocessor */
-#define ROWS_MANY 8192
 
 /* How rows are shared out. Empty when the kernels cannot take them. */
 typedef struct ring_plan {
@@ -60,72 +58,11 @@ static const char *check(const cup__call *call, const cup_tensor *x, const cup_t
     return NULL;
 }
 
-static const char *plan_forward(const cup__call *call, const cup__layernorm *n, ring_plan *p)
-{
-    const cup_tensor *all[] = {n->x, n->y, n->gamma, n->beta};
-    int size = (int)cup_dtype_size(n->x->dtype);
-    const char *why = check(call, n->x, all, 4, n->width, p);
-    if (why)
-        return why;
-    if (n->residual || (size > 2 && n->rows >= ROWS_MANY))
-        return "the kernel without a ring is as fast";
-    if (!plan_group(p, n->width, 4))
-        return "a row does not fit into the registers of a block";
-    p->threads = p->group < 128 ? 128 : p->group;
-    p->blocks = PER_SM / p->threads;
-    plan_stages(p, n->width * size);
-    int most = cup__cuda_facts(cup__cuda_of(call->c->device))->shared_per_block;
-    return p->shared + SPARE > most / p->blocks ? "two rows do not fit into shared memory" : NULL;
-}
-
-const char *cup__layernorm_ring_refuses(const cup__call *call)
-{
-    cup__layernorm n = cup__layernorm_of(call);
-    ring_plan plan;
-    return plan_forward(call, &n, &plan);
-}
-
 static int64_t blocks_for(const cup__cuda *gpu, const ring_plan *p, int64_t rows)
 {
     int64_t most = (int64_t)p->blocks * cup__cuda_facts(gpu)->multiprocessors;
     int64_t blocks = (rows + p->threads / p->group - 1) / (p->threads / p->group);
     return blocks < most ? blocks : most;
-}
-
-static cup_dtype param_dtype(const cup_tensor *gamma, const cup_tensor *beta, cup_dtype otherwise)
-{
-    return gamma ? gamma->dtype : beta ? beta->dtype : otherwise;
-}
-
-cup_status cup__layernorm_ring(cup__call *call)
-{
-    cup__layernorm n = cup__layernorm_of(call);
-    cup__cuda *gpu = cup__cuda_of(call->c->device);
-    ring_plan p;
-    plan_forward(call, &n, &p);
-    const cup__knob knobs[] = {{"CUP_T", n.x->dtype},
-                               {"PARAM", param_dtype(n.gamma, n.beta, n.x->dtype)},
-                               {"CENTRED", n.centred},
-                               {"VEC", p.vec},
-                               {"GROUP", p.group},
-                               {"PIECES", p.pieces},
-                               {"THREADS", p.threads},
-                               {"BLOCKS", p.blocks},
-                               {"STAGES", p.stages},
-                               {"FULL", p.full}};
-    cup__kernel *kernel = cup__kernel_get(gpu, "layernorm_ring.cu", "layernorm_ring", knobs, 10);
-    if (!kernel)
-        return call->c->error.status;
-    cup__grid grid = {.x = blocks_for(gpu, &p, n.rows), .threads = p.threads,
-                      .shared = (int)p.shared};
-    int width = (int)n.width;
-    float eps = (float)n.eps;
-    void *gamma = cup__data_of(n.gamma), *beta = cup__data_of(n.beta);
-    void *mean = cup__data_of(n.mean), *rstd = cup__data_of(n.rstd);
-    return cup__launch(gpu, kernel, grid, CUP__ARG(n.x->data), CUP__ARG(gamma), CUP__ARG(beta),
-                       CUP__ARG(n.y->data), CUP__ARG(mean), CUP__ARG(rstd), CUP__ARG(n.rows),
-                       CUP__ARG(width),
-                       n.x->dtype == CUP_F64 ? CUP__ARG(n.eps) : CUP__ARG(eps));
 }
 
 static const char *plan_backward(const cup__call *call, const cup__layernorm_back *b, int parts,
@@ -171,7 +108,7 @@ static cup_status launch_backward(cup__call *call, const cup__layernorm_back *b,
 {
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     const cup__knob knobs[] = {{"CUP_T", b->x->dtype},
-                               {"PARAM", param_dtype(b->gamma, NULL, b->x->dtype)},
+                               {"PARAM", b->gamma ? b->gamma->dtype : b->x->dtype},
                                {"CENTRED", b->mean != NULL},
                                {"DSUM", b->dsum != NULL},
                                {"PARTS", parts_of(b)},

@@ -52,12 +52,12 @@ struct columns {
         for (int p = 0; p < PIECES; p++)
             if (gamma && has(p, width))
                 gammas[p].read(gamma + piece_at(p));
+            else
+                gammas[p].set(1);
     }
 
     __device__ __forceinline__ void scale(int p, real (&v)[VEC]) const
     {
-        if (!gamma)
-            return;
         real w[VEC];
         gammas[p].unpack(w);
 #pragma unroll
@@ -138,7 +138,7 @@ layernorm_ring_bwd(const T *dy, const T *x, const real *means, const real *rstds
         ring.wait();
         const T *x_row = ring.row(0, within), *dy_row = ring.row(1, within);
         real n[KEPT][VEC], g[KEPT][VEC], less = -mean * rstd;
-        pair sums = {0, 0};
+        pair sums = {0, 0}, odd = {0, 0};
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (has(p, span)) {
@@ -155,10 +155,12 @@ layernorm_ring_bwd(const T *dy, const T *x, const real *means, const real *rstds
                 w.scale(p, g[at]);
 #pragma unroll
                 for (int k = 0; k < VEC; k++) {
-                    sums.a += g[at][k];
-                    sums.b += g[at][k] * n[at][k];
+                    pair &into = k % 2 ? odd : sums;
+                    into.a += g[at][k];
+                    into.b += g[at][k] * n[at][k];
                 }
             }
+        sums = two_sums()(sums, odd);
         sums = turn ? group_reduce<1>(sums, two_sums()) : group_reduce<0>(sums, two_sums());
         if (!DSUM && !AGAIN)
             ring.refill(share);
@@ -168,17 +170,22 @@ layernorm_ring_bwd(const T *dy, const T *x, const real *means, const real *rstds
             for (int p = 0; p < PIECES; p++)
                 if (has(p, span)) {
                     int at = AGAIN ? 0 : p;
-                    real out[VEC], more[VEC] = {};
+                    real out[VEC];
                     if (AGAIN) {
                         normalise(n[at], x_row, p, rstd, less);
                         to_reals(load_plain<VEC>(dy_row + piece_at(p)), g[at]);
                         w.scale(p, g[at]);
                     }
-                    if (DSUM)
-                        to_reals(load_plain<VEC>(ring.row(1 + DSUM, within) + piece_at(p)), more);
 #pragma unroll
                     for (int k = 0; k < VEC; k++)
-                        out[k] = rstd * g[at][k] - (mean_g + n[at][k] * mean_gn) + more[k];
+                        out[k] = rstd * g[at][k] - (mean_g + n[at][k] * mean_gn);
+                    if (DSUM) {
+                        real more[VEC];
+                        to_reals(load_plain<VEC>(ring.row(1 + DSUM, within) + piece_at(p)), more);
+#pragma unroll
+                        for (int k = 0; k < VEC; k++)
+                            out[k] += more[k];
+                    }
                     store(dx + row * width + piece_at(p), from_reals<T, VEC>(out));
                 }
         if (DSUM || AGAIN) {

@@ -139,6 +139,8 @@ softmax_fwd(const T *x, T *y, int64_t rows, int width)
 
 #elif !defined(COLUMNS)
 
+typedef packed<T, VEC> whole;
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 softmax_bwd(const T *y, const T *dy, T *dx, int64_t rows, int width)
 {
@@ -147,35 +149,49 @@ softmax_bwd(const T *y, const T *dy, T *dx, int64_t rows, int width)
     y += at * width;
     dy += at * width;
     dx += at * width;
-    row a, b;
+    whole a[PIECES], b[PIECES];
     real sum = 0;
     for (int from = 0; from < span; from += SPAN) {
-        a.read(y, from, span);
-        b.read(dy, from, span);
-#pragma unroll
-        for (int p = 0; p < PIECES; p++)
-            if (from + piece_at(p) < span)
-#pragma unroll
-                for (int k = 0; k < VEC; k++)
-                    sum += to_real(b.raw[p].at[k]) * (LOG ? (real)1 : to_real(a.raw[p].at[k]));
-    }
-    sum = group_reduce<0>(sum, sum_op());
-    for (int from = 0; from < span; from += SPAN) {
-        if (LONG) {
-            a.read(y, from, span);
-            b.read(dy, from, span);
-        }
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (from + piece_at(p) < span) {
-                real out[VEC];
+                a[p].read(y + from + piece_at(p));
+                b[p].read(dy + from + piece_at(p));
+            }
 #pragma unroll
-                for (int k = 0; k < VEC; k++) {
-                    real u = to_real(a.raw[p].at[k]), d = to_real(b.raw[p].at[k]);
-                    out[k] = LOG ? d - exp_of(u) * sum : u * (d - sum);
-                }
+        for (int p = 0; p < PIECES; p++)
+            if (from + piece_at(p) < span) {
+                real u[VEC], d[VEC];
+                a[p].unpack(u);
+                b[p].unpack(d);
+#pragma unroll
+                for (int k = 0; k < VEC; k++)
+                    sum += LOG ? d[k] : u[k] * d[k];
+            }
+        if (!LONG)
+            break;
+    }
+    sum = group_reduce<0>(sum, sum_op());
+    for (int from = 0; from < span; from += SPAN) {
+#pragma unroll
+        for (int p = 0; p < (LONG ? PIECES : 0); p++)
+            if (from + piece_at(p) < span) {
+                a[p].read(y + from + piece_at(p));
+                b[p].read(dy + from + piece_at(p));
+            }
+#pragma unroll
+        for (int p = 0; p < PIECES; p++)
+            if (from + piece_at(p) < span) {
+                real u[VEC], d[VEC], out[VEC];
+                a[p].unpack(u);
+                b[p].unpack(d);
+#pragma unroll
+                for (int k = 0; k < VEC; k++)
+                    out[k] = LOG ? d[k] - exp_of(u[k]) * sum : u[k] * (d[k] - sum);
                 store(dx + from + piece_at(p), from_reals<T, VEC>(out));
             }
+        if (!LONG)
+            break;
     }
 }
 

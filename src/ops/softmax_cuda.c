@@ -23,7 +23,8 @@ static cup__row_plan plan_of(const cup__call *call, const cup__lines *l, bool is
     int narrow = size == 8 ? 4 : vec == 1 ? 8 : 16, wide = narrow;
     if (!is_grad && vec * size == 16)
         wide = size == 2 ? 32 : size == 4 ? 20 : wide;
-    cup__row_plan plan = cup__plan_rows(l->length, vec, is_grad ? narrow : 2 * narrow, wide);
+    int each = !is_grad ? 2 * narrow : size == 2 && vec == 8 ? 24 : narrow;
+    cup__row_plan plan = cup__plan_rows(l->length, vec, each, wide);
     if (plan.threads < BLOCK)
         plan.threads = BLOCK;
     return plan;

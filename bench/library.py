@@ -1,7 +1,7 @@
 """What bench/peers.py needs of the library: cup_bench and its structs, as include/cupola/ has them."""
 import ctypes
 
-CODES = {"f32": 0, "f16": 2, "bf16": 3}  # of enum cup_dtype
+CODES = {"f32": 0, "f16": 2, "bf16": 3, "i8": 8, "f8e4m3": 9}  # of enum cup_dtype
 
 
 class Ceiling(ctypes.Structure):
@@ -50,7 +50,7 @@ class Cupola:
         if lib.cup_error(self.c) or lib.cup_ceiling_measure(self.c, ctypes.byref(self.ceiling)):
             raise SystemExit(lib.cup_error_text(self.c).decode())
 
-    def time(self, row, args):
+    def time(self, row, args, seconds, no_error):
         """What a call takes, then, with --all, the other implementations."""
         rows = []
 
@@ -61,12 +61,13 @@ class Cupola:
                          "bytes": r.bytes, "flops": r.flops, "chosen": r.chosen, "copy": r.copy_us,
                          "attributes": r.attributes.decode()})
 
-        options = Options(CODES[row.dtype], row.shapes.encode(), None, args.seconds,
+        options = Options(CODES[row.dtype], row.shapes.encode(), None, seconds,
                           row.attributes.encode() if row.attributes else None, row.indices,
-                          args.no_error, not args.all, row.transposed)
-        if self.lib.cup_bench(self.c, row.op.encode(), ctypes.byref(options),
-                              ctypes.byref(self.ceiling), REPORT(take), None):
+                          no_error, not args.all, row.transposed)
+        if self.lib.cup_precision(self.c, row.precision.encode()) or \
+                self.lib.cup_bench(self.c, row.op.encode(), ctypes.byref(options),
+                                   ctypes.byref(self.ceiling), REPORT(take), None):
             text = self.lib.cup_error_text(self.c).decode()
             self.lib.cup_error_clear(self.c)
-            print(f"{row.op} {row.shapes}: {text}")
+            print(f"{row.op} {row.shapes[:60]}: {text}", flush=True)
         return sorted(rows, key=lambda r: not r["chosen"])

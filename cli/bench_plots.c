@@ -277,16 +277,16 @@ static int by_ratio(const void *a, const void *b)
     return (x->ratio < y->ratio) - (x->ratio > y->ratio);
 }
 
-enum { NAMES = 372, ROW = 20 };
+enum { NAMES = 384, ROW = 20 };
 
 static void add_bar(cup__text *out, const cli_record *r, const axis *x, int y)
 {
     double one = place(x, 1), at = place(x, fmin(fmax(r->ratio, x->low), x->high));
     cup__text_add(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">", NAMES - 8, y + 14);
-    /* About 46 characters fit. */
+    /* About 46 characters fit, dots included. */
     int attributes = (int)strlen(r->attributes), room;
-    attributes = attributes > 18 ? 18 : attributes;
-    room = 42 - (int)strlen(r->op) - attributes;
+    attributes = attributes > 16 ? 16 : attributes;
+    room = 39 - (int)strlen(r->op) - attributes - (int)strlen(r->dtype);
     room = room < 12 ? 12 : room;
     char name[96];
     snprintf(name, sizeof name, "%.*s%s %.*s%s", room, r->shapes,

@@ -168,6 +168,8 @@ install: all ## library, headers, command, pages; DESTDIR= PREFIX= LIBDIR=
 	$(Q)$(FILL) tools/package/cupola.pc.in >'$(AT)$(LIBDIR)/pkgconfig/cupola.pc'
 	$(Q)for f in CupolaConfig CupolaConfigVersion; do \
 	    $(FILL) tools/package/$$f.cmake.in >'$(AT)$(CMAKEDIR)'/$$f.cmake || exit 1; done
+# The loader finds a library in a usual folder by its cache, which a packager leaves to the package.
+	$(Q)if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ]; then PATH="$$PATH:/sbin:/usr/sbin" ldconfig; fi
 
 uninstall: ## removes what make install put there
 	$(Q)rm -f '$(AT)$(LIBDIR)/$(notdir $(LIB))' '$(AT)$(LIBDIR)/$(SO)' '$(AT)$(LIBDIR)/$(SO).$(MAJOR)' \

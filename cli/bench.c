@@ -15,7 +15,8 @@
 #include "tensor/context.h"
 
 typedef struct bench_given {
-    const char *device, *dtype, *shapes, *attributes, *impl, *format, *from, *peers;
+    const char *device, *dtype, *shapes, *attributes, *impl, *format, *from, *peers, *goals,
+        *precision;
     double seconds, noise;
     int64_t indices;
     bool no_error, chosen, transposed;
@@ -36,6 +37,8 @@ static const cli_option options[] = {
      "call"},
     {"indices", INTEGER(bench_given, indices, 0, INT64_MAX), "N", "0",
      "whole numbers among the inputs, such as ids, are below this; 0: the op's own choice"},
+    {"precision", CHOICE(bench_given, precision), "highest|high|medium", NULL,
+     "how f32 products and attention may round on a GPU; without it CUP_PRECISION"},
     {"transposed", FLAG(bench_given, transposed), NULL, NULL,
      "inputs lie in memory with their dimensions in reverse order"},
     {"impl", TEXT(bench_given, impl), "NAME", NULL, "time this implementation alone"},
@@ -52,6 +55,8 @@ static const cli_option options[] = {
      "measure nothing; take the newest row of each call from a file of records"},
     {"peers", TEXT(bench_given, peers), "FILE", NULL,
      "file of records to take the times of other libraries from"},
+    {"goals", TEXT(bench_given, goals), "FILE", NULL,
+     "with --from: how much was reached of what a file of goals, as bench/goals.tsv, asks for"},
     {"compare", FILES(bench_given, compare), "OLD NEW", NULL,
      "measure nothing; compare two files of records, and fail where the second is slower"},
     {"noise", REAL(bench_given, noise, 0, 1000), "PERCENT", "3",
@@ -247,6 +252,8 @@ static int measure(bench_run *run)
     cup_context *c = cup_context_new(&(cup_options){.device = given->device});
     cup_ceiling ceiling;
     int code = cli_report(c);
+    if (!code && given->precision && cup_precision(c, given->precision) != CUP_OK)
+        code = cli_report(c);
     if (!code && cup_ceiling_measure(c, &ceiling) != CUP_OK)
         code = cli_report(c);
     if (!code) {
@@ -269,6 +276,9 @@ static int retell(bench_run *run, const char *path)
     if (code)
         return code;
     records_keep_latest(&run->records);
+    const char *goals = ((const bench_given *)run->call->given)->goals;
+    if (goals)
+        return bench_goals(goals, &run->records, format_of(run->call));
     if (is_format(run->call, "text")) {
         print_head();
         for (size_t i = 0; i < run->records.count; i++)
@@ -284,6 +294,8 @@ static int check_words(const bench_given *given)
         return cli_usage("--shapes are those of one op: name it with --op");
     if (given->attributes && !given->shapes)
         return cli_usage("--attributes go with --shapes");
+    if (given->goals && !given->from)
+        return cli_usage("--goals are compared with records: name them with --from");
     if (given->compare.count && given->compare.count != 2)
         return cli_usage("--compare takes two files, the old one and the new one");
     return op_names_check(given->ops.name, given->ops.count);
@@ -331,6 +343,8 @@ const cli_verb verb_bench = {
                 "cupola bench --op exp --shapes '4096;65536;1048576;16777216;268435456'\n"
                 "A page with plots:\n"
                 "cupola bench --dtype bf16 --format html >bench.html\n"
+                "What was reached of what was to be:\n"
+                "cupola bench --from bench/records.tsv --goals bench/goals.tsv\n"
                 "Whether a change made anything slower:\n"
                 "cupola bench --format csv >new.csv; cupola bench --compare old.csv new.csv\n",
     .options = options,

@@ -9,6 +9,10 @@
  * and by more than both spread. Returns an exit code. */
 int bench_compare(cli_call *call, const char *const *files, double noise);
 
+/* Writes what the rows reached of the goals in a file, as text, json or markdown. Returns an exit
+ * code. */
+int bench_goals(const char *path, const cli_records *records, const char *format);
+
 /* The rows as Markdown, newest of each call. */
 void bench_markdown(cup__text *out, const cli_records *records);
 

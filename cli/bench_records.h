@@ -7,7 +7,7 @@
 
 /* One row. A text longer than its field is cut; a number that is not known is NAN. */
 typedef struct cli_record {
-    char date[24], card[64], op[48], shapes[256], attributes[128], dtype[16], impl[48], peer[48];
+    char date[24], card[64], op[48], shapes[384], attributes[128], dtype[16], impl[48], peer[48];
     double ours_us, spread; /* spread: half the distance of the quartiles over the median */
     double peer_us, ratio;  /* ratio: the peer's time over ours */
     double share_of_floor;  /* what the ceiling allows over what was reached */

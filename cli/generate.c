@@ -103,11 +103,10 @@ static int generate(const cli_call *call, cup_context *c, const cup__text *promp
                      .top_k = given->top_k,
                      .top_p = given->top_p,
                      .seed = (uint64_t)given->seed},
+        .echo = !call->json && !given->no_echo && given->prompt,
         .text = call->json ? &text : NULL,
     };
     int code = cli_report(c);
-    if (!code && !call->json && !given->no_echo && given->prompt)
-        fwrite(prompt->bytes, 1, prompt->length, stdout);
     if (!code)
         code = write_text(c, &writing);
     if (call->json && (!code || code > CLI_SIGNAL)) {

@@ -7,16 +7,19 @@
 
 #include "base/blas.h"
 #include "base/env.h"
+#include "base/file.h"
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "base/text.h"
 #include "cli/exit.h"
 #include "cli/help.h"
 #include "cli/json.h"
+#include "cli/nearest.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "cuda/cache.h"
 #include "cuda/loader.h"
+#include "ops/op.h"
 
 #define MOST_GPUS 16
 #define COLUMN 12
@@ -44,6 +47,7 @@ typedef struct facts {
     struct utsname system;
     const cup__blas *blas;
     char *cache; /* NULL: there is none */
+    cup__error cache_error; /* why nothing can be kept there */
     int64_t cached_kernels, cached_bytes;
     char gpu_why[512];
     int gpu_count;
@@ -80,7 +84,7 @@ static const char *vector_words(void)
 #endif
 }
 
-static cup_status gather_cpu(facts *f, cup__error *error)
+static void gather_cpu(facts *f)
 {
     read_cpu_name(f->cpu, sizeof f->cpu);
     f->vectors = vector_words();
@@ -88,35 +92,34 @@ static cup_status gather_cpu(facts *f, cup__error *error)
     f->memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     uname(&f->system);
     int64_t threads;
-    CUP_TRY(cup__env_integer(error, CUP__ENV_THREADS, 0, 4096, &threads));
-    cup__threads_set((int)threads);
+    if (cup__env_integer(NULL, CUP__ENV_THREADS, &threads) == CUP_OK)
+        cup__threads_set((int)threads);
     f->threads = cup__threads();
     f->blas = cup__blas_get();
-    return CUP_OK;
 }
 
-static cup_status gather_cache(facts *f, cup__error *error)
+static void gather_cache(facts *f)
 {
     cup__cached_list list = {0};
-    CUP_TRY(cup__cache_folder(error, &f->cache));
-    CUP_TRY(cup__cache_list(error, &list));
+    if (cup__cache_folder(&f->cache_error, &f->cache) != CUP_OK || !f->cache)
+        return;
+    cup__folder_check(&f->cache_error, f->cache);
+    cup__cache_list(&f->cache_error, &list);
     f->cached_kernels = (int64_t)list.count;
     for (size_t i = 0; i < list.count; i++)
         f->cached_bytes += list.items[i].bytes;
     cup__cache_list_free(&list);
-    return CUP_OK;
 }
 
-static cup_status gather(facts *f, cup__error *error)
+static void gather(facts *f)
 {
-    CUP_TRY(gather_cpu(f, error));
-    CUP_TRY(gather_cache(f, error));
+    gather_cpu(f);
+    gather_cache(f);
     int count = cup__cuda_count(f->gpu_why);
     for (f->gpu_count = 0; f->gpu_count < count && f->gpu_count < MOST_GPUS; f->gpu_count++) {
         gpu *g = &f->gpus[f->gpu_count];
         cup__cuda_look(&g->error, f->gpu_count, &g->facts);
     }
-    return CUP_OK;
 }
 
 static void write_cpu(cup__json_writer *writer, const facts *f)
@@ -196,6 +199,8 @@ static int write_document(const facts *f)
         cup__json_add_string(&writer, "cache", f->cache);
     else
         cup__json_add_null(&writer, "cache");
+    if (f->cache_error.status != CUP_OK)
+        cup__json_add_string(&writer, "cache_why", f->cache_error.text);
     cup__json_add_integer(&writer, "cached_kernels", f->cached_kernels);
     cup__json_add_integer(&writer, "cached_bytes", f->cached_bytes);
     cup__json_open(&writer, "environment", CUP__JSON_OBJECT);
@@ -266,6 +271,8 @@ static void print_text(const facts *f, bool searched)
              cup__text_bytes((double)f->cached_bytes, bytes));
     else
         line("cache", "none: CUP_CACHE is off, or neither XDG_CACHE_HOME nor HOME is set");
+    if (f->cache_error.status != CUP_OK)
+        line("", "kernels cannot be kept: %s; or set CUP_CACHE", f->cache_error.text);
     for (int i = 0; i < CUP__ENV_COUNT; i++) {
         const char *value = cup__env_get((cup__env)i);
         if (strcmp(value, cup__env_default((cup__env)i)))
@@ -273,20 +280,82 @@ static void print_text(const facts *f, bool searched)
     }
 }
 
+/* A mistyped name would go unnoticed: nobody reads that variable. */
+static int check_names(void)
+{
+    const char *names[CUP__ENV_COUNT + 1] = {NULL};
+    int code = CLI_OK;
+    for (int i = 0; i < CUP__ENV_COUNT; i++)
+        names[i] = cup__env_name((cup__env)i);
+    for (char **at = environ; at && *at; at++) {
+        char name[64];
+        int i = 0;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
+        while (names[i] && strcmp(names[i], name))
+            i++;
+        if (!strncmp(name, "CUP_", 4) && !names[i])
+            code = cli_unknown("environment variable", "", name, names);
+    }
+    return code;
+}
+
+static bool has_impl(const cup__row *row, const char *name)
+{
+    for (const cup__impl *impl = row->op->impls; impl && impl->name; impl++)
+        if (!strcmp(impl->name, name))
+            return true;
+    return false;
+}
+
+/* CUP_IMPL, op=name,op=name: both must be there. */
+static int check_impls(void)
+{
+    int code = CLI_OK;
+    for (const char *at = cup__env_get(CUP__ENV_IMPL); *at; at += *at == ',') {
+        char op[128], *name;
+        size_t length = strcspn(at, ",");
+        snprintf(op, sizeof op, "%.*s", (int)length, at);
+        at += length;
+        name = op + strcspn(op, "=");
+        if (*name)
+            *name++ = 0;
+        const cup__row *row = cup__row_find(op);
+        if (!row)
+            code = cli_usage("CUP_IMPL: there is no op %s; write op=name,op=name", op);
+        else if (!has_impl(row, name))
+            code = cli_usage("CUP_IMPL: %s has no implementation \"%s\"; see cupola ops %s", op,
+                             name, op);
+    }
+    return code;
+}
+
+/* Says of every environment variable what is wrong with it. */
+static int check_environment(void)
+{
+    int code = check_names(), impls = check_impls();
+    code = code ? code : impls;
+    for (int i = 0; i < CUP__ENV_COUNT; i++) {
+        cup__error error = {0};
+        if (cup__env_check(&error, (cup__env)i) != CUP_OK)
+            code = cli_fail(CLI_USAGE, "%s", error.text);
+    }
+    return code;
+}
+
 static int run(cli_call *call)
 {
     const info_given *given = call->given;
-    cup__error error = {0};
     facts *f = cup__calloc(1, sizeof *f);
     if (!f)
         return cli_fail(CLI_MEMORY, "no host memory");
-    int code = cli_exit_of(gather(f, &error));
-    if (code)
-        cli_fail(code, "%s", error.text);
-    else if (call->json)
+    gather(f);
+    int code = CLI_OK;
+    if (call->json)
         code = write_document(f);
     else
         print_text(f, given->searched);
+    int wrong = check_environment();
+    code = code ? code : wrong;
     cup__free(f->cache);
     cup__free(f);
     return code;
@@ -298,7 +367,9 @@ const cli_verb verb_info = {
     .words = "devices, libraries and folders in use, or why not",
     .text = "Prints what this machine offers: the CPU and the library of its matrix products, the "
             "GPUs or why none can be used, the libraries that are found at run time and where, "
-            "and the folder of compiled kernels. What is missing is followed by what mends it.",
+            "and the folder of compiled kernels. What is missing is followed by what mends it. An "
+            "environment variable that is unknown or has a wrong value is named on stderr, and the "
+            "exit code is 2 then.",
     .examples = "What to put into a report of a problem:\ncupola info --json\n",
     .options = options,
     .size = sizeof(info_given),

@@ -1,4 +1,5 @@
 /* cupola kernels build: compiles what the ops need, for cards that need not be there. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "cli/kernels.h"
 #include "cli/op_names.h"
 #include "cli/progress.h"
+#include "cuda/cache.h"
 #include "cuda/dry.h"
 #include "cuda/loader.h"
 #include "prof/kernels.h"
@@ -101,12 +103,19 @@ static int build_all(build *b)
 
 static int report(const build *b, cli_call *call, int packed)
 {
+    cup__error why = {0};
+    int64_t unkept = cup__cache_unkept(&why);
     if (!call->json) {
         printf("%d kernels are ready, %d failed\n", b->compiled - b->failed, b->failed);
         if (b->given->pack)
             printf("%s holds %d kernels\n", b->given->pack, packed);
-        return CLI_OK;
     }
+    int code = CLI_OK;
+    if (unkept && !b->given->pack)
+        code = cli_fail(CLI_FILE, "%" PRId64 " kernels were compiled but not kept: %s", unkept,
+                        why.text);
+    if (!call->json)
+        return code;
     cup__json_writer writer;
     json_begin(&writer, call->verb->name);
     cup__json_open(&writer, "architectures", CUP__JSON_ARRAY);
@@ -115,11 +124,13 @@ static int report(const build *b, cli_call *call, int packed)
     cup__json_close(&writer);
     cup__json_add_integer(&writer, "ready", b->compiled - b->failed);
     cup__json_add_integer(&writer, "failed", b->failed);
+    cup__json_add_integer(&writer, "unkept", unkept);
     if (b->given->pack) {
         cup__json_add_string(&writer, "pack", b->given->pack);
         cup__json_add_integer(&writer, "packed", packed);
     }
-    return json_end(&writer);
+    int written = json_end(&writer);
+    return code ? code : written;
 }
 
 int kernels_build(cli_call *call)

@@ -339,8 +339,9 @@ const cli_verb verb_train = {
         "preset; every option changes one thing of it.\n\n"
         "The folder --out gets a checkpoint, replaced as a whole every --save-every steps and at "
         "the end; losses.csv with every step; and loss.svg with the curves. SIGINT and SIGTERM "
-        "end a run with a checkpoint and exit code 130 or 143, and --resume goes on from it as if "
-        "nothing had happened: the same losses, bit for bit. It finds the text where it was.\n\n"
+        "end a run with a checkpoint and exit code 130 or 143 (a second one, half a second later, "
+        "ends it at once), and --resume goes on from it as if nothing had happened: the same "
+        "losses, bit for bit. It finds the text where it was.\n\n"
         "Progress goes to stderr; the sample that --sample asks for, and the document of --json, "
         "go to stdout.",
     .examples =

@@ -33,6 +33,11 @@ static cup_status feed(cup_context *c, cli_writing *w, cup_generator *g)
     if (!tokens)
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory for the prompt");
     int64_t count = cup_tokenizer_encode(c, w->tokenizer, w->prompt, w->prompt_bytes, tokens);
+    if (count >= 0 && w->echo)
+        put(w, w->prompt, w->prompt_bytes);
+    /* The text is not a file's here, but words of the command line. */
+    if (count < 0 && c->error.status == CUP_FORMAT)
+        c->error.status = CUP_ARGUMENT;
     cup_status status = count < 0 ? c->error.status : cup_generator_feed(g, tokens, count);
     cup__free(tokens);
     return status;
@@ -67,10 +72,10 @@ int write_text(cup_context *c, cli_writing *w)
     cup_generator *g = cup_generator_new(w->model, &w->sampling);
     cup_decoder *d = cup_decoder_new(c, w->tokenizer);
     cup_status status = g && d ? feed(c, w, g) : c->error.status;
-    if (status == CUP_OK)
+    if (status == CUP_OK) {
         status = write_tokens(c, w, g, d);
-    if (!w->text)
-        putchar('\n');
+        put(w, "\n", w->text ? 0 : 1);
+    }
     cup_generator_free(g);
     cup_decoder_free(d);
     if (status != CUP_OK)

@@ -13,6 +13,7 @@ typedef struct cli_writing {
     size_t prompt_bytes;
     int64_t tokens; /* at most; stops before at <|endoftext|> and at a signal */
     cup_sampling sampling;
+    bool echo;       /* the prompt goes out first */
     cup__text *text; /* where it goes; NULL: to stdout, token by token */
     int64_t written; /* tokens, set */
     double seconds;  /* set */

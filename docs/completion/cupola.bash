@@ -15,6 +15,7 @@ _cupola()
     train:--bias) words='yes no' ;;
     train:--optimizer) words='adamw sgd lion muon' ;;
     bench:--dtype) words='f32 f64 f16 bf16 i8 f8e4m3 f8e5m2' ;;
+    bench:--precision) words='highest high medium' ;;
     bench:--format) words='text json csv tsv html markdown' ;;
     tune:--dtype) words='f32 f64 f16 bf16 i8 f8e4m3 f8e5m2' ;;
     *:--color) words='auto always never' ;;
@@ -24,7 +25,7 @@ _cupola()
         info) words=' --searched --json --color --help' ;;
         ops) words=' --json --color --help' ;;
         check) words=' --op --device --json --color --help' ;;
-        bench) words=' --op --device --dtype --shapes --attributes --indices --transposed --impl --chosen --seconds --no-error --format --from --peers --compare --noise --json --color --help' ;;
+        bench) words=' --op --device --dtype --shapes --attributes --indices --precision --transposed --impl --chosen --seconds --no-error --format --from --peers --goals --compare --noise --json --color --help' ;;
         tune) words=' --op --shapes --attributes --dtype --device --merge --to --json --color --help' ;;
         kernels) words=' --arch --op --common --pack --threads --json --color --help' ;;
         esac ;;

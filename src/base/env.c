@@ -1,12 +1,17 @@
 #include "base/env.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
 
 static const struct {
-    const char *name, *value, *words;
+    const char *name, *value, *takes, *words;
 } rows[] = {
-#define ENV(name, value, words) {"CUP_" #name, value, words},
+#define ENV(name, value, takes, words) {"CUP_" #name, value, takes, words},
 #include "base/env.def"
 #undef ENV
 };
@@ -17,18 +22,66 @@ const char *cup__env_get(cup__env variable)
     return value && *value ? value : rows[variable].value;
 }
 
-cup_status cup__env_integer(cup__error *error, cup__env variable, int64_t low, int64_t high,
-                            int64_t *out)
+cup_status cup__env_integer(cup__error *error, cup__env variable, int64_t *out)
 {
     const char *text = cup__env_get(variable);
+    long long low = 0, high = 0;
+    sscanf(rows[variable].takes, "%lld to %lld", &low, &high);
     char *end;
     errno = 0;
     long long value = strtoll(text, &end, 10);
     if (errno || end == text || *end || value < low || value > high)
-        return cup__fail(error, CUP_ARGUMENT, "%s=%s: give a whole number from %lld to %lld",
-                         rows[variable].name, text, (long long)low, (long long)high);
+        return cup__fail(error, CUP_ARGUMENT, "%s=%.100s: give a whole number from %s",
+                         rows[variable].name, text, rows[variable].takes);
     *out = value;
     return CUP_OK;
+}
+
+/* Whether the text is the word; an N at its end stands for a whole number. */
+static bool is_word(const char *text, const char *word, size_t length)
+{
+    bool number = word[length - 1] == 'N';
+    size_t plain = length - number;
+    if (strncmp(text, word, plain))
+        return false;
+    const char *rest = text + plain;
+    return number ? *rest && !rest[strspn(rest, "0123456789")] : !*rest;
+}
+
+static cup_status check_word(cup__error *error, cup__env variable)
+{
+    const char *text = cup__env_get(variable), *takes = rows[variable].takes;
+    for (const char *word = takes; *word;) {
+        size_t length = strcspn(word, "|");
+        if (is_word(text, word, length))
+            return CUP_OK;
+        word += length + (word[length] == '|');
+    }
+    return cup__fail(error, CUP_ARGUMENT, "%s=%.100s: %s %s", rows[variable].name, text,
+                     strchr(takes, '|') ? "choose one of" : "the only choice is", takes);
+}
+
+static cup_status check_path(cup__error *error, cup__env variable, bool folder)
+{
+    const char *path = cup__env_get(variable);
+    bool there = folder ? cup__folder_exists(path) : cup__file_exists(path);
+    if (there && !access(path, R_OK))
+        return CUP_OK;
+    return cup__fail(error, CUP_ARGUMENT, "%s=%.1000s: there is no such %s that may be read",
+                     rows[variable].name, path, folder ? "folder" : "file");
+}
+
+cup_status cup__env_check(cup__error *error, cup__env variable)
+{
+    const char *takes = rows[variable].takes;
+    int64_t number;
+    if (!*takes || !strcmp(cup__env_get(variable), rows[variable].value))
+        return CUP_OK;
+    if (strstr(takes, " to "))
+        return cup__env_integer(error, variable, &number);
+    if (!strcmp(takes, "FILE") || !strcmp(takes, "FOLDER"))
+        return check_path(error, variable, takes[1] == 'O');
+    return check_word(error, variable);
 }
 
 const char *cup__env_name(cup__env variable)

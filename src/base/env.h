@@ -5,7 +5,7 @@
 #include "base/error.h"
 
 typedef enum cup__env {
-#define ENV(name, value, words) CUP__ENV_##name,
+#define ENV(name, value, takes, words) CUP__ENV_##name,
 #include "base/env.def"
 #undef ENV
     CUP__ENV_COUNT
@@ -14,9 +14,11 @@ typedef enum cup__env {
 /* The variable's value, or its default when it is unset or empty. Never NULL. */
 const char *cup__env_get(cup__env variable);
 
-/* A variable's value as a whole number in [low, high]; anything else fails with the cure. */
-cup_status cup__env_integer(cup__error *error, cup__env variable, int64_t low, int64_t high,
-                            int64_t *out);
+/* A variable's value as a whole number of the row's range; anything else fails with the cure. */
+cup_status cup__env_integer(cup__error *error, cup__env variable, int64_t *out);
+
+/* Whether the value is one that the row takes; fails with the cure. */
+cup_status cup__env_check(cup__error *error, cup__env variable);
 
 /* The row's texts: the full name ("CUP_LOG"), the default and the words. */
 const char *cup__env_name(cup__env variable);

@@ -52,6 +52,9 @@ bool cup__folder_exists(const char *path);
 /* Makes a folder and those above it; one that is there is no failure. */
 cup_status cup__folder_make(cup__error *error, const char *path);
 
+/* Whether files can be written in a folder, which need not be there yet. */
+cup_status cup__folder_check(cup__error *error, const char *path);
+
 /* The names in a folder, in the order of their bytes, without "." and "..". */
 typedef struct cup__names {
     char **name;

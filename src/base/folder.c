@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/memory.h"
@@ -16,9 +17,11 @@ bool cup__folder_exists(const char *path)
 
 static cup_status make_one(cup__error *error, const char *path)
 {
-    if (mkdir(path, 0777) == 0 || cup__folder_exists(path))
+    if (mkdir(path, 0777) == 0)
         return CUP_OK;
     int number = errno == EEXIST ? ENOTDIR : errno;
+    if (cup__folder_exists(path))
+        return CUP_OK;
     return cup__file_fail(error, path, "made", number);
 }
 
@@ -40,6 +43,26 @@ cup_status cup__folder_make(cup__error *error, const char *path)
         status = make_one(error, path);
     cup__free(part);
     return status;
+}
+
+/* The folder itself, or the nearest one above it that is there, must be one to write in. */
+cup_status cup__folder_check(cup__error *error, const char *path)
+{
+    char *part = cup__malloc(strlen(path) + 2), *slash;
+    if (!part)
+        return cup__fail(error, CUP_MEMORY, "%s: out of host memory", path);
+    strcpy(part, path);
+    struct stat there;
+    while (stat(part, &there) && errno == ENOENT && strcmp(part, ".")) {
+        slash = strrchr(part, '/');
+        strcpy(slash ? slash : part, slash == part ? "/" : slash ? "" : ".");
+    }
+    int number = stat(part, &there)             ? errno
+                 : !S_ISDIR(there.st_mode)      ? ENOTDIR
+                 : access(part, W_OK | X_OK) < 0 ? errno
+                                                 : 0;
+    cup__free(part);
+    return number ? cup__file_fail(error, path, "written", number) : CUP_OK;
 }
 
 static int by_bytes(const void *a, const void *b)

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -196,7 +197,8 @@ static bool add_item(cup__cached_list *list, const char *folder, const char *nam
 static cup_status scan(cup__error *error, const char *folder, cup__cached_list *out)
 {
     *out = (cup__cached_list){0};
-    if (!cup__folder_exists(folder))
+    struct stat there;
+    if (stat(folder, &there) && errno == ENOENT)
         return CUP_OK;
     cup__names names;
     CUP_TRY(cup__folder_list(error, folder, &names));
@@ -205,9 +207,8 @@ static cup_status scan(cup__error *error, const char *folder, cup__cached_list *
         if (ends_with(names.name[i], ENDING)) {
             good = add_item(out, folder, names.name[i]);
         } else if (strstr(names.name[i], ENDING ".tmp.")) {
-            struct stat status;
             char *path = cup__path_join(folder, names.name[i]);
-            if (path && stat(path, &status) == 0 && status.st_mtime + OLD_SECONDS < time(NULL))
+            if (path && stat(path, &there) == 0 && there.st_mtime + OLD_SECONDS < time(NULL))
                 cup__file_remove(NULL, path);
             cup__free(path);
         }
@@ -250,7 +251,7 @@ static void bound(const char *folder, size_t written)
     static _Atomic int64_t since = -1;
     int64_t most;
     cup__error error = {0};
-    if (cup__env_integer(&error, CUP__ENV_CACHE_MAX, 0, INT64_MAX, &most) != CUP_OK) {
+    if (cup__env_integer(&error, CUP__ENV_CACHE_MAX, &most) != CUP_OK) {
         cup__log(CUP__INFO, "%s", error.text);
         return;
     }
@@ -279,15 +280,37 @@ static cup_status write_file(cup__error *error, const char *folder, const cup__c
     return status;
 }
 
+static pthread_mutex_t unkept_lock = PTHREAD_MUTEX_INITIALIZER;
+static cup__error unkept_why;
+static int64_t unkept;
+
 void cup__cache_write(const cup__code_name *name, const cup__code *code)
 {
     cup__error error = {0};
     char *folder;
-    if (cup__cache_folder(&error, &folder) != CUP_OK || !folder)
-        return;
-    if (write_file(&error, folder, name, code) != CUP_OK)
-        cup__log(CUP__INFO, "%s is not kept: %s", name->file, error.text);
+    cup_status status = cup__cache_folder(&error, &folder);
+    if (status == CUP_OK && !folder)
+        status = cup__fail(&error, CUP_STATE, "there is no cache folder");
+    else if (status == CUP_OK)
+        status = write_file(&error, folder, name, code);
     cup__free(folder);
+    if (status == CUP_OK)
+        return;
+    cup__log(CUP__INFO, "%s is not kept: %s", name->file, error.text);
+    pthread_mutex_lock(&unkept_lock);
+    if (!unkept++)
+        unkept_why = error;
+    pthread_mutex_unlock(&unkept_lock);
+}
+
+int64_t cup__cache_unkept(cup__error *why)
+{
+    pthread_mutex_lock(&unkept_lock);
+    int64_t count = unkept;
+    if (count)
+        *why = unkept_why;
+    pthread_mutex_unlock(&unkept_lock);
+    return count;
 }
 
 /* The description in the head of a file, NULL when it has none. */

@@ -23,8 +23,11 @@ cup_status cup__cache_folder(cup__error *error, char **out);
  * is none; a damaged file is removed. */
 bool cup__cache_read(const cup__code_name *name, cup__code *out);
 
-/* Keeps code. A cache that cannot be written is put up with, and logged. */
+/* Keeps code. A cache that cannot be written is put up with, logged and counted. */
 void cup__cache_write(const cup__code_name *name, const cup__code *code);
+
+/* How many kernels this process could not keep; `why` takes the first one's reason. */
+int64_t cup__cache_unkept(cup__error *why);
 
 /* A cached file, as its head tells. */
 typedef struct cup__cached {

@@ -153,6 +153,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #define TILE_PIECES (RUN * RUN / VEC / THREADS)
 /* What does not fit the registers, single elements, is read again. */
 #define HELD (TILE_PIECES * VEC * (int)sizeof(T) <= 256 && VEC > 1)
+constexpr int tile_unroll = HELD ? TILE_PIECES : 8;
 
 /* Piece number i of a thread in a tile: whether it is there, and where. */
 DEVICE bool tile_piece(int i, long long row0, long long column0, long long rows, long long columns,
@@ -171,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     long long row0 = blockIdx.x / across * RUN, column0 = blockIdx.x % across * RUN;
     vec<T, VEC> held[HELD ? TILE_PIECES : 1];
     float most = 0;
-#pragma unroll
+#pragma unroll tile_unroll
     for (int i = 0; i < TILE_PIECES; i++) {
         vec<T, VEC> v = {};
         if (tile_piece(i, row0, column0, rows, columns, &at))
@@ -183,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float s = scale_of(block_max(most)), factor = __fdiv_rn(1.0f, s);
     if (threadIdx.x == 0)
         scale[blockIdx.x] = s;
-#pragma unroll
+#pragma unroll tile_unroll
     for (int i = 0; i < TILE_PIECES; i++)
         if (tile_piece(i, row0, column0, rows, columns, &at))
             put_codes(y + at, HELD ? held[i % (HELD ? TILE_PIECES : 1)] : load<VEC>(x + at),

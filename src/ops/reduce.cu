@@ -25,7 +25,8 @@
 #define UNROLL 4
 #endif
 #ifndef BLOCKS
-#define BLOCKS 4 /* that should fit a multiprocessor together */
+/* How many should fit a multiprocessor together; doubles need twice the registers. */
+#define BLOCKS (CUP_T == CUP_F64 ? 2 : 4)
 #endif
 #define SLOTS (REDUCE_THREADS / LANES)
 

@@ -222,6 +222,24 @@ static int vector_of(const cup__call *call)
     return (int)vector;
 }
 
+/* Powers take longer than the rest of a call, and a model's calls all need the same ones. */
+static void put_frequencies(const cup__rope_attributes *a, int64_t pairs, bool radians, double *to)
+{
+    static _Thread_local struct {
+        double base, frequency[ROPE_PAIRS];
+        int64_t pairs;
+        bool radians;
+    } last;
+    if (last.pairs != pairs || last.base != a->base || last.radians != radians) {
+        last.pairs = pairs;
+        last.base = a->base;
+        last.radians = radians;
+        for (int64_t i = 0; i < pairs; i++)
+            last.frequency[i] = frequency_of(a, i, pairs) / (radians ? 1 : 2 * M_PI);
+    }
+    memcpy(to, last.frequency, (size_t)pairs * sizeof *to);
+}
+
 static void fill_call(rope_call *to, const cup__call *call)
 {
     const cup__rope_attributes *a = call->attributes;
@@ -243,8 +261,7 @@ static void fill_call(rope_call *to, const cup__call *call)
         to->x_stride[i] = x->stride[i];
         to->y_stride[i] = y->stride[i];
     }
-    for (int64_t i = 0; i < pairs; i++)
-        to->frequency[i] = frequency_of(a, i, pairs) / (x->dtype == CUP_F64 ? 1 : 2 * M_PI);
+    put_frequencies(a, pairs, x->dtype == CUP_F64, to->frequency);
 }
 
 static cup_status run_cuda(cup__call *call)

@@ -84,15 +84,13 @@ static const cup__sample samples[] = {
     {"5 2x2 9 - - 9 9 65x257 65x257 65x257 65x257 65x257", USUAL},
     {NULL, NULL}};
 /* The 148 tensors of GPT-2's smallest model. */
-#define ONE(shape) shape " " shape " - " shape " " shape " "
-#define PAIR(matrix, vector) ONE(matrix) ONE(vector)
-#define BLOCK                                                                                      \
-    PAIR("768", "768") PAIR("2304x768", "2304") PAIR("768x768", "768") PAIR("768", "768")          \
-    PAIR("3072x768", "3072") PAIR("768x3072", "768")
-#define BLOCKS BLOCK BLOCK BLOCK BLOCK BLOCK BLOCK BLOCK BLOCK BLOCK BLOCK BLOCK BLOCK
+#define GPT2                                                                                       \
+    "5 148x2 2*50257x768 - 2*50257x768 2*1024x768 - 2*1024x768 12*(6*(2*768 - 2*768) "             \
+    "2*2304 - 2*2304 2*3072 - 2*3072 2*2304x768 - 2*2304x768 2*768x768 - 2*768x768 "               \
+    "2*3072x768 - 2*3072x768 2*768x3072 - 2*768x3072) 2*(2*768 - 2*768)"
 static const cup__sample bench[] = {
     {"5 1x2 124354560 124354560 - 124354560 124354560", USUAL},
-    {"5 148x2 " PAIR("50257x768", "1024x768") BLOCKS PAIR("768", "768"), USUAL},
+    {GPT2, USUAL},
     {NULL, NULL}};
 
 const cup__op cup__op_adamw = {

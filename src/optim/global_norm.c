@@ -213,7 +213,10 @@ static const cup__impl impls[] = {
 };
 static const cup__sample samples[] = {
     {"7", NULL}, {"3x5 () 0x4 1025", NULL}, {"40001 1 65x33", NULL}, {NULL, NULL}};
-static const cup__sample bench[] = {{"124354560", NULL}, {NULL, NULL}};
+static const cup__sample bench[] = {
+    {"124354560", NULL},
+    {"50257x768 1024x768 12*(6*768 2304 3072 2304x768 768x768 3072x768 768x3072) 2*768", NULL},
+    {NULL, NULL}};
 
 const cup__op cup__op_global_norm = {
     .infer = infer,

@@ -44,9 +44,14 @@ static bool read_sizes(const char *text, sizes *out)
     for (const char *at = text; *at;) {
         if (*at >= '0' && *at <= '9') {
             char *end;
+            int64_t size = strtoll(at, &end, 10);
+            if (*end == '*') { /* how often something comes */
+                at = end + 1;
+                continue;
+            }
             if (out->count == MOST_NUMBERS)
                 return false;
-            out->size[out->count] = strtoll(at, &end, 10);
+            out->size[out->count] = size;
             product *= (double)out->size[out->count++];
             any = true;
             at = end;
@@ -98,7 +103,7 @@ static bool halve(char text[MOST_TEXT], const sizes *s)
         char *end;
         long long size = strtoll(at, &end, 10);
         used += (size_t)snprintf(out + used, sizeof out - used, "%lld",
-                                 size == victim ? half : size);
+                                 size == victim && *end != '*' ? half : size);
         at = end;
     }
     out[used] = 0;

@@ -11,6 +11,7 @@
 #include "prof/attributes.h"
 #include "prof/cost.h"
 #include "prof/kernels.h"
+#include "tensor/context.h"
 
 #define MOST_INPUTS 1024
 #define MOST_RUNS 400
@@ -19,6 +20,7 @@
 #define COPY_BYTES ((size_t)1 << 30)
 #define COPY_RUNS 15
 #define SEED 99u
+#define TF32_OVER_F32 (400.0 / 60)
 
 typedef struct stopwatch {
     cup_context *c;
@@ -201,12 +203,20 @@ static cup_status time_runs(bench *b, const cup__impl *impl)
     return CUP_OK;
 }
 
+/* Whether what is multiplied may be rounded, which cup_precision allows for f32. */
+static bool rounds_products(const bench *b)
+{
+    return b->result.dtype == CUP_F32 && b->c->precision != CUP__HIGHEST;
+}
+
 static void set_floor(bench *b)
 {
     cup_bench_result *r = &b->result;
     cup__call_cost(&b->call, &r->bytes, &r->flops);
     r->floor_us = r->bytes / b->ceiling->copy_bytes * 1e6;
     double rate = b->ceiling->flops[r->dtype];
+    if (rounds_products(b))
+        rate *= TF32_OVER_F32;
     if (rate > 0)
         r->floor_us = fmax(r->floor_us, r->flops / rate * 1e6);
 }
@@ -306,6 +316,9 @@ static cup_status bench_sample(bench *b, const cup__sample *sample,
     cup__attributes_text(b->row, sample->attributes, &b->attributes);
     if (options->transposed)
         cup__text_add(&b->attributes, "%stransposed=1", b->attributes.length ? " " : "");
+    if (dtype == CUP_F32 && b->c->precision != CUP__HIGHEST)
+        cup__text_add(&b->attributes, "%sprecision=%s", b->attributes.length ? " " : "",
+                      cup__precision_names[b->c->precision]);
     b->result = (cup_bench_result){.op = b->row->name, .shapes = sample->shapes, .dtype = dtype,
                                    .attributes = cup__text_string(&b->attributes)};
     return bench_impls(b);

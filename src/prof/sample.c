@@ -5,15 +5,16 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/parallel.h"
 #include "ops/attributes.h"
 #include "prof/check.h"
 
 #define MANY (1 << 20)
 
-/* A small generator of its own, so that a sample depends on its seed only. */
-static uint64_t next_random(uint64_t *state)
+/* A small generator of its own, so that a sample depends on its seed only: number i. */
+static uint64_t random_number(uint64_t seed, int64_t i)
 {
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    uint64_t z = seed + (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
@@ -38,10 +39,83 @@ static bool parse_shape(const char **text, cup__shape *shape)
             at = *end == 'x' && end[1] >= '0' && end[1] <= '9' ? end + 1 : end;
         }
     }
-    if (*at && *at != ' ')
+    if (*at && *at != ' ' && *at != ')')
         return false;
     *text = at;
     return true;
+}
+
+#define MOST_GROUPS 4
+#define MOST_REPEATS 1024
+
+/* Where in a text of shapes it is: "3*2x5" is a shape three times, "2*(3 -)" a group twice. */
+typedef struct reader {
+    const char *at;
+    cup__shape shape;
+    int64_t again; /* so often the shape comes once more */
+    int depth, count;
+    struct {
+        const char *begin;
+        int64_t again;
+        int count; /* of shapes before */
+    } group[MOST_GROUPS];
+} reader;
+
+/* Goes back to the begin of the group that ends here, or on; false when there was nothing in it. */
+static bool end_group(reader *r)
+{
+    if (!r->depth || r->count == r->group[r->depth - 1].count)
+        return false;
+    r->group[r->depth - 1].count = r->count;
+    if (r->group[r->depth - 1].again-- > 0)
+        r->at = r->group[r->depth - 1].begin;
+    else
+        r->at++, r->depth--;
+    return true;
+}
+
+/* Takes "N*", and where a group begins, its bracket. */
+static bool begin_repeat(reader *r, bool *is_group)
+{
+    char *end;
+    int64_t times = strtoll(r->at, &end, 10);
+    *is_group = false;
+    if (end == r->at || *end != '*')
+        return true;
+    r->at = end + 1;
+    *is_group = r->at[0] == '(' && r->at[1] != ')';
+    if (times < 1 || times > MOST_REPEATS || (*is_group && r->depth == MOST_GROUPS))
+        return false;
+    if (!*is_group) {
+        r->again = times - 1;
+        return true;
+    }
+    r->at++;
+    r->group[r->depth].begin = r->at;
+    r->group[r->depth].again = times - 1;
+    r->group[r->depth++].count = r->count;
+    return true;
+}
+
+static bool next_shape(reader *r)
+{
+    bool is_group = true;
+    if (r->again > 0) {
+        r->again--;
+        r->count++;
+        return true;
+    }
+    while (is_group) {
+        r->at += strspn(r->at, " ");
+        if (*r->at == ')') {
+            if (!end_group(r))
+                return false;
+        } else if (!begin_repeat(r, &is_group)) {
+            return false;
+        }
+    }
+    r->count++;
+    return parse_shape(&r->at, &r->shape);
 }
 
 /* The dtype of input i when the op is tested with `dtype`. */
@@ -102,8 +176,28 @@ static cup_status fill_in_place(cup_tensor *t, cup__domain domain)
     return t->context->error.status;
 }
 
+typedef struct filler {
+    cup_tensor to; /* on the host */
+    cup_dtype rounded;
+    cup__domain domain;
+    uint64_t seed;
+} filler;
+
+static void fill_part(int64_t begin, int64_t end, void *user)
+{
+    const filler *f = user;
+    uint64_t word;
+    cup_tensor one = {.data = &word, .dtype = f->rounded}, to = f->to;
+    for (int64_t i = begin; i < end; i++) {
+        double unit = (double)(random_number(f->seed, i) >> 11) * 0x1p-53;
+        double value = f->domain.low + (f->domain.high - f->domain.low) * unit;
+        cup__store(&one, 0, cup__dtype_is_float(f->rounded) ? value : floor(value));
+        cup__store(&to, i, cup__load(&one, 0));
+    }
+}
+
 static cup_status fill(cup_tensor *t, cup_dtype rounded, cup__domain domain, bool alike,
-                       uint64_t *state)
+                       uint64_t seed)
 {
     if (!alike && t->count >= MANY && t->contiguous && cup__dtype_is_float(t->dtype))
         return fill_in_place(t, domain);
@@ -113,23 +207,17 @@ static cup_status fill(cup_tensor *t, cup_dtype rounded, cup__domain domain, boo
     char *values = cup__malloc((size_t)t->count * size);
     if (!values)
         return cup__fail(&t->context->error, CUP_MEMORY, "out of host memory for a sample");
-    cup_tensor view = {.data = values, .dtype = t->dtype};
-    uint64_t word;
-    cup_tensor one = {.data = &word, .dtype = rounded};
-    for (int64_t i = 0; i < t->count; i++) {
-        double unit = (double)(next_random(state) >> 11) * 0x1p-53;
-        double value = domain.low + (domain.high - domain.low) * unit;
-        cup__store(&one, 0, cup__dtype_is_float(rounded) ? value : floor(value));
-        cup__store(&view, i, cup__load(&one, 0));
-    }
+    filler f = {{.data = values, .dtype = t->dtype}, rounded, domain, seed};
+    cup__parallel_for(t->count, 1 << 14, fill_part, &f);
     cup_status status = cup_tensor_write(t, values, (size_t)t->count * size);
     cup__free(values);
     return status;
 }
 
-/* A tensor of this one's shape whose dimensions are stored in reverse order, filled when there is
- * a state; NULL on failure. */
-static cup_tensor *fill_reversed(const cup_tensor *like, uint64_t *state, cup__domain domain)
+/* A tensor of this one's shape whose dimensions are stored in reverse order, filled when asked;
+ * NULL on failure. */
+static cup_tensor *fill_reversed(const cup_tensor *like, bool filled, uint64_t seed,
+                                 cup__domain domain)
 {
     if (!like)
         return NULL;
@@ -141,7 +229,7 @@ static cup_tensor *fill_reversed(const cup_tensor *like, uint64_t *state, cup__d
         step *= shape.size[i];
     }
     cup_tensor *base = cup__tensor_make(like->context, &stored, "sample");
-    if (!base || (state && fill(base, base->dtype, domain, false, state) != CUP_OK))
+    if (!base || (filled && fill(base, base->dtype, domain, false, seed) != CUP_OK))
         return NULL;
     return cup__tensor_view(base, &shape, stride, 0);
 }
@@ -159,9 +247,9 @@ int cup__sample_inputs_filled(cup_context *c, const cup__row *row, const cup__sa
                               cup__filling filling, cup_tensor **in, int most)
 {
     int count = 0;
-    const char *text = sample->shapes;
-    cup__shape shape = {0};
-    while (parse_shape(&text, &shape)) {
+    reader text = {.at = sample->shapes};
+    while (next_shape(&text)) {
+        cup__shape shape = text.shape;
         if (count == most) {
             cup__fail(&c->error, CUP_INTERNAL, "%s: a sample has over %d inputs", row->name, most);
             return -1;
@@ -173,23 +261,24 @@ int cup__sample_inputs_filled(cup_context *c, const cup__row *row, const cup__sa
         cup_dtype own = dtype_of_input(row->op, i, dtype);
         shape.dtype = cup__dtype_is_float(own) && hold == CUP_F64 ? CUP_F64 : own;
         in[i] = lay_out(c, &shape, layout);
-        uint64_t state = seed + (uint64_t)i * 7919;
+        uint64_t own_seed = seed + (uint64_t)i * 7919;
         cup__domain domain = row->op->domain[slot];
         if (filling.indices > 0 && !cup__dtype_is_float(own))
             domain = (cup__domain){0, (double)filling.indices};
         if (filling.reversed && shape.ndim > 1 && in[i]) {
-            in[i] = fill_reversed(in[i], seed ? &state : NULL, domain);
+            in[i] = fill_reversed(in[i], seed != 0, own_seed, domain);
             if (in[i])
                 continue;
         }
-        if (!in[i] || (seed && fill(in[i], own, domain, filling.alike, &state) != CUP_OK))
+        if (!in[i] || (seed && fill(in[i], own, domain, filling.alike, own_seed) != CUP_OK))
             return -1;
     }
-    if (text[strspn(text, " ")] || count < row->in_least || count > row->in_most) {
+    if (text.depth || text.at[strspn(text.at, " ")] || count < row->in_least ||
+        count > row->in_most) {
         cup__fail(
             &c->error, CUP_ARGUMENT,
             "%s: shapes \"%.100s\" do not name its inputs (%s); write them as 2x3 3, a scalar "
-            "as (), and - for an input left out",
+            "as (), - for an input left out, and 4*3 or 4*(2x3 3) for what comes four times",
             row->name, sample->shapes, row->inputs);
         return -1;
     }

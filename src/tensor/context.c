@@ -86,7 +86,7 @@ static cup_status open_context(cup_context *c)
                          "limit");
     int64_t threads = c->options.threads;
     if (!threads)
-        CUP_TRY(cup__env_integer(&c->error, CUP__ENV_THREADS, 0, 4096, &threads));
+        CUP_TRY(cup__env_integer(&c->error, CUP__ENV_THREADS, &threads));
     cup__threads_set((int)threads);
     CUP_TRY(cup__precision_find(&c->error, cup__env_get(CUP__ENV_PRECISION), &c->precision));
     CUP_TRY(open_device(c, c->options.device ? c->options.device : cup__env_get(CUP__ENV_DEVICE)));

@@ -170,6 +170,16 @@ TEST(file_folders)
     cup__error_clear(&error);
     EXPECT_INT(cup__folder_make(&error, in_folder(folder, "x/a/b")), CUP_IO);
     cup__error_clear(&error);
+    EXPECT_INT(cup__folder_check(&error, in_folder(folder, "x/new/newer")), CUP_OK);
+    EXPECT_INT(cup__folder_check(&error, "new"), CUP_OK);
+    EXPECT_INT(cup__folder_check(&error, ""), CUP_OK);
+    EXPECT_INT(cup__folder_check(&error, in_folder(folder, "x/a/b")), CUP_IO);
+    EXPECT_CONTAINS(error.text, "a part of the path is a file");
+    cup__error_clear(&error);
+    /* The reason is that of making it, not that it is not there. */
+    EXPECT_INT(cup__folder_make(&error, "/sys/cupola"), CUP_IO);
+    EXPECT(!strstr(error.text, "no such file"));
+    cup__error_clear(&error);
     EXPECT_INT(cup__folder_list(&error, in_folder(folder, "none"), &names), CUP_IO);
     cup__error_clear(&error);
     EXPECT_INT(cup__file_rename(&error, in_folder(folder, "x/a"), in_folder(folder, "x/b")),

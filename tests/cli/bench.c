@@ -76,6 +76,53 @@ TEST(bench_records_newest_run_counts)
     EXPECT(!strstr(out, "plain"));
 }
 
+#define GOALS "issue\top\tshapes\tdtype\tattributes\tratio\tcopy\ttflops\tsource\n"
+
+TEST(bench_goals_are_judged)
+{
+    put("rows.tsv", "op\tshapes\tdtype\tattributes\timpl\tours_us\tpeer\tratio\tflops\tcopy_us\n"
+                    "add\t8 8\tf32\t\tvector\t10\ttorch\t1.2\t\t9.6\n"
+                    "sum\t8\tf32\taxes=0\trows\t10\ttorch\t0.5\t\t8\n"
+                    "linear\t8x8 8x8\tbf16\t\twgmma\t10\t\t\t5e9\t\n");
+    put("goals.tsv", "# words\n" GOALS "3\tadd\t8 8\tf32\t\t2\t0.95\t\ttorch 1 us\n"
+                     "3\tsum\t8\tf32\taxes=0\t1\t0.9\t\ttorch 1 us\n"
+                     "4\tlinear\t8x8 8x8\tbf16\t\t\t\t500\tissue 4\n"
+                     "3\tmax\t8\tf32\t\t1\t\t\ttorch 1 us\n");
+    EXPECT_INT(cupola("bench --from rows.tsv --goals goals.tsv"), 0);
+    EXPECT_CONTAINS(out, "1.20 (torch), 96 %                    101 %");
+    EXPECT_CONTAINS(out, "0.50 (torch), 80 %                     89 %");
+    EXPECT_CONTAINS(out, "500 TFLOP/s                           100 %");
+    EXPECT_CONTAINS(out, "not measured");
+    EXPECT_CONTAINS(out, "2 of 4 are reached, 0 more within 5 %, 1 were not measured");
+    EXPECT_INT(cupola("bench --from rows.tsv --goals goals.tsv --format markdown"), 0);
+    EXPECT_CONTAINS(out, "| 3 | sum | 8; axes=0 | f32 | ratio 1.00 or 90 % of copy |");
+    EXPECT_INT(cupola("bench --from rows.tsv --goals goals.tsv --json"), 0);
+    EXPECT_CONTAINS(out, "\"share\": 1}");
+    put("bad.tsv", GOALS "3\tadd\t8 8\tf32\t\t\t\t\ttorch\n");
+    EXPECT_INT(cupola("bench --from rows.tsv --goals bad.tsv"), 5);
+    EXPECT_CONTAINS(out, "line 2 is no goal");
+    put("bad.tsv", "op\n");
+    EXPECT_INT(cupola("bench --from rows.tsv --goals bad.tsv"), 5);
+    EXPECT_INT(cupola("bench --from rows.tsv --goals goals.tsv --format html"), 2);
+    EXPECT_INT(cupola("bench --goals goals.tsv"), 2);
+}
+
+TEST(bench_shapes_that_repeat)
+{
+    EXPECT_INT(cupola("bench --op add --device cpu --seconds 0.001 --shapes '2*9x7'"), 0);
+    EXPECT_INT(cupola("bench --op concat --device cpu --seconds 0.001 "
+                      "--shapes '2*(5x2 2*5x3) 5x7'"),
+               0);
+    static const char *const bad[] = {"3*9x7", "2*(9x7", "2*9x7)", "0*9x7", "2*( )", "99999*2",
+                                      "2*(2*(2*(2*(2*(9x7)))))"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char words[200];
+        snprintf(words, sizeof words, "bench --op add --device cpu --shapes '%s'", bad[i]);
+        EXPECT_INT(cupola(words), 2);
+        EXPECT_CONTAINS(out, "do not name its inputs");
+    }
+}
+
 TEST(bench_files_that_are_none)
 {
     put("none.tsv", "a\tb\nc\td\n");

@@ -49,6 +49,30 @@ TEST(command_usage_errors)
     EXPECT_CONTAINS(out, "CUP_THREADS=many");
 }
 
+static int info_with(const char *environment)
+{
+    return test_command(out, sizeof out, "%s %s/cupola info", environment, test_build());
+}
+
+TEST(command_info_judges_the_environment)
+{
+    EXPECT_INT(info_with("CUP_DEVICE=cuda:3 CUP_PRECISION=high CUP_IMPL=add=vector"), 0);
+    EXPECT_INT(info_with("CUP_DEVISE=cpu"), 2);
+    EXPECT_CONTAINS(out, "did you mean CUP_DEVICE?");
+    EXPECT_INT(info_with("CUP_DEVICE=cuda:"), 2);
+    EXPECT_CONTAINS(out, "choose one of auto|cpu|cuda|cuda:N");
+    EXPECT_INT(info_with("CUP_CACHE_MAX=-1"), 2);
+    EXPECT_CONTAINS(out, "CUP_CACHE_MAX=-1: give a whole number from 0 to ");
+    EXPECT_INT(info_with("CUP_KERNELS=/nowhere"), 2);
+    EXPECT_CONTAINS(out, "there is no such folder");
+    EXPECT_INT(info_with("CUP_IMPL=gelu=fast"), 2);
+    EXPECT_CONTAINS(out, "gelu has no implementation \"fast\"");
+    /* What is wrong does not keep the rest from being told. */
+    EXPECT_CONTAINS(out, "cache       ");
+    EXPECT_INT(info_with("CUP_CACHE=/dev/null/x"), 0);
+    EXPECT_CONTAINS(out, "kernels cannot be kept");
+}
+
 TEST(command_json)
 {
     static const char *const lines[] = {"info", "ops", "ops gelu", "check --op gelu --device cpu",
@@ -105,6 +129,10 @@ TEST_LIMITED(command_kernels, 120)
     EXPECT_INT(cupola("kernels clear"), 0);
     EXPECT_INT(cupola("kernels list"), 0);
     EXPECT_CONTAINS(out, "0 kernels");
+    setenv("CUP_CACHE", "/dev/null", 1);
+    EXPECT_INT(cupola("kernels list"), 5);
+    EXPECT_INT(cupola("kernels build --arch sm_90a --op full"), 5);
+    EXPECT_CONTAINS(out, "compiled but not kept");
     setenv("CUP_CACHE", "off", 1);
     EXPECT_INT(cupola("kernels path"), 1);
 }

@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "cuda/dry.h"
+#include "cupola/graph.h"
 #include "ops/op.h"
 #include "prof/check.h"
 
@@ -126,6 +127,84 @@ TEST_LIMITED(gpu_deterministic_ops, 300)
     if (!is_there)
         test_skip("no GPU");
     expect_same("cuda", 0, 0);
+}
+
+/* New values for the inputs, as a caller writes a new batch. */
+static void write_inputs(cup_context *c, const cup__row *row, const cup__sample *s, cup_dtype dtype,
+                         uint64_t seed, cup_tensor **in)
+{
+    cup_tensor *fresh[MOST_INPUTS];
+    int count =
+        cup__sample_inputs(c, row, s, dtype, dtype, CUP__ROW_MAJOR, seed, fresh, MOST_INPUTS);
+    for (int i = 0; i < count; i++) {
+        size_t bytes = in[i] ? (size_t)(in[i]->count * cup_dtype_size(in[i]->dtype)) : 0;
+        if (bytes)
+            EXPECT_INT(c->device->calls->copy(c->device, in[i]->data, fresh[i]->data, bytes),
+                       CUP_OK);
+    }
+}
+
+/* The hash of what a call gives on the inputs of seed 8 in the third random step: called so, or
+ * replayed after it was captured on other inputs in the first step. 0: not for this device. */
+static uint64_t replayed_hash(cup_context *c, const cup__row *row, const cup__sample *s,
+                              cup_dtype dtype, bool captured)
+{
+    cup_tensor *in[MOST_INPUTS], *out[CUP__MAX_OUT] = {NULL};
+    cup_graph *graph = NULL;
+    uint64_t hash = 1;
+    cup_scope_open(c);
+    int count = cup__sample_inputs(c, row, s, dtype, dtype, CUP__ROW_MAJOR, captured ? 7 : 8, in,
+                                   MOST_INPUTS);
+    for (int i = 0; i < count; i++)
+        hash = in[i] && in[i]->count > LARGEST ? 0 : hash;
+    cup_seed(c, 5);
+    cup_random_step(c, captured ? 1 : 3);
+    if (captured)
+        cup_capture_begin(c);
+    if (hash)
+        cup__op_call(c, row, in, count, s->attributes, out);
+    if (captured) {
+        graph = cup_capture_end(c);
+        write_inputs(c, row, s, dtype, 8, in);
+        cup_random_step(c, 3);
+        cup_graph_launch(graph);
+    }
+    for (int i = 0; i < row->visible && out[i]; i++)
+        hash = hash * 31 + hash_of(out[i]);
+    for (int i = 0; i < count && hash; i++)
+        if (in[i] && cup__input_changes(row->op, i))
+            hash = hash * 31 + hash_of(in[i]);
+    hash = cup_error(c) == CUP_UNSUPPORTED ? 0 : hash;
+    if (hash && cup_error(c) != CUP_OK)
+        test_fail(__FILE__, __LINE__, "%s, \"%s\": %s", row->name, s->shapes, cup_error_text(c));
+    cup_error_clear(c);
+    cup_graph_free(graph);
+    cup_scope_close(c);
+    return hash;
+}
+
+/* Whatever is captured gives on new inputs, and in a new random step, the bits of the calls. */
+TEST_LIMITED(gpu_capture_of_any_op, 300)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    if (cup_error(c) != CUP_OK)
+        test_skip("no GPU");
+    prepare(cup__cuda_facts(cup__cuda_of(c->device)));
+    int compared = 0;
+    for (const cup__row *row = cup__rows; row->name; row++)
+        for (const cup__sample *s = row->op->samples; s && s->shapes; s++)
+            for (int dtype = 0; dtype < 4; dtype++) {
+                if (!(cup__check_dtypes(row) >> dtype & 1) || dtype == CUP_F64 || row->op->view)
+                    continue;
+                uint64_t want = replayed_hash(c, row, s, (cup_dtype)dtype, false);
+                if (want && replayed_hash(c, row, s, (cup_dtype)dtype, true) != want)
+                    test_fail(__FILE__, __LINE__, "%s, %s, \"%s\": other bits when replayed",
+                              row->name, cup_dtype_name((cup_dtype)dtype), s->shapes);
+                compared += want != 0;
+            }
+    printf("%d calls replayed\n", compared);
+    EXPECT(compared > 500);
+    cup_context_free(c);
 }
 
 static cup_status run_nothing(cup__call *call)

@@ -1,0 +1,115 @@
+/* A training step captured and replayed, against the same step as calls: needs a GPU. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/memory.h"
+#include "cupola/cupola.h"
+#include "tensor/tensor.h"
+#include "test.h"
+#include "train/trainer.h"
+
+#define STEPS 24
+#define MOST_POINTS (STEPS + 8)
+
+/* Dropout, a rate that rises and falls, clipping, several batches a step. */
+static cup_training training_of(cup_dtype dtype, cup_method method)
+{
+    return (cup_training){
+        .model = {.layers = 2, .heads = 4, .width = 128, .context = 64, .dropout = 0.2},
+        .batch = 8,
+        .accumulate = 2,
+        .steps = STEPS,
+        .warmup = 5,
+        .rate = 3e-3,
+        .rate_end = 3e-4,
+        .dtype = dtype,
+        .optimizer = {.method = method, .beta2 = 0.99, .weight_decay = 0.1, .clip = 1},
+        .evaluate_every = 10,
+        .seed = 11,
+    };
+}
+
+typedef struct outcome {
+    cup_training_point points[MOST_POINTS];
+    int64_t count;
+    uint64_t weights;
+    double seconds; /* of the last steps */
+} outcome;
+
+static uint64_t hash_weights(const cup_gpt *model)
+{
+    uint64_t hash = 1;
+    for (int i = 0; i < model->parameter_count; i++) {
+        cup_tensor *t = model->parameters[i].tensor;
+        size_t bytes = (size_t)(t->count * cup_dtype_size(t->dtype));
+        unsigned char *values = cup__malloc(bytes);
+        EXPECT(values && cup_tensor_read(t, values, bytes) == CUP_OK);
+        for (size_t k = 0; k < bytes; k++)
+            hash = (hash ^ values[k]) * 0x100000001b3u;
+        cup__free(values);
+    }
+    return hash;
+}
+
+static void train(const cup_training *training, bool captured, outcome *out)
+{
+    char text[6000];
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = (char)("abcdefgh ijklmnop\n"[i * i / 7 % 18]);
+    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    if (cup_error(c) != CUP_OK)
+        test_skip("no GPU");
+    cup_corpus *corpus = cup_corpus_new(c, text, sizeof text);
+    cup_tokenizer *tokenizer = cup_tokenizer_char_new(c, corpus);
+    cup_data *data = cup_data_new(c, corpus, tokenizer, training->model.context);
+    cup_trainer *t = cup_trainer_new(c, training, data, tokenizer, NULL);
+    EXPECT_TEXT(cup_error_text(c), "");
+    if (!captured)
+        t->replay = CUP__REPLAY_OFF;
+    EXPECT_INT(cup_trainer_run(t, NULL), CUP_OK);
+    EXPECT_TEXT(cup_error_text(c), "");
+    EXPECT_INT(t->replay, captured ? CUP__REPLAY_ON : CUP__REPLAY_OFF);
+    const cup_training_point *points = cup_trainer_points(t, &out->count);
+    EXPECT(out->count <= MOST_POINTS);
+    memcpy(out->points, points, (size_t)out->count * sizeof *points);
+    out->weights = hash_weights(t->model);
+    struct timespec a, b;
+    cup_synchronize(c);
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    for (int i = 0; i < 50; i++)
+        cup__trainer_step(t);
+    cup_synchronize(c);
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    out->seconds = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
+    cup_trainer_free(t);
+    cup_data_free(data);
+    cup_tokenizer_free(tokenizer);
+    cup_corpus_free(corpus);
+    cup_context_free(c);
+}
+
+static void expect_same(cup_dtype dtype, cup_method method)
+{
+    static outcome calls, replayed;
+    cup_training training = training_of(dtype, method);
+    train(&training, false, &calls);
+    train(&training, true, &replayed);
+    printf("%s: a step as calls %.0f us, replayed %.0f us\n", cup_dtype_name(dtype),
+           calls.seconds / 50 * 1e6, replayed.seconds / 50 * 1e6);
+    EXPECT_INT(replayed.count, calls.count);
+    for (int64_t i = 0; i < calls.count; i++) {
+        EXPECT(memcmp(&calls.points[i].loss, &replayed.points[i].loss, sizeof(double)) == 0);
+        EXPECT(memcmp(&calls.points[i].norm, &replayed.points[i].norm, sizeof(double)) == 0);
+        EXPECT(memcmp(&calls.points[i].validation, &replayed.points[i].validation,
+                      sizeof(double)) == 0);
+    }
+    EXPECT(calls.weights == replayed.weights);
+}
+
+TEST_LIMITED(gpu_captured_step_gives_the_bits_of_calls, 120)
+{
+    expect_same(CUP_F32, CUP_ADAMW);
+    expect_same(CUP_BF16, CUP_ADAMW);
+    expect_same(CUP_BF16, CUP_MUON);
+}

@@ -22,7 +22,8 @@ class Options(ctypes.Structure):
     _fields_ = [("dtype", ctypes.c_int), ("shapes", ctypes.c_char_p), ("impl", ctypes.c_char_p),
                 ("seconds", ctypes.c_double), ("attributes", ctypes.c_char_p),
                 ("indices", ctypes.c_int64), ("no_error", ctypes.c_bool),
-                ("chosen", ctypes.c_bool), ("transposed", ctypes.c_bool)]
+                ("chosen", ctypes.c_bool), ("transposed", ctypes.c_bool),
+                ("bare", ctypes.c_bool)]
 
 
 REPORT = ctypes.CFUNCTYPE(None, ctypes.POINTER(Result), ctypes.c_void_p)

@@ -56,7 +56,8 @@ static const cli_option options[] = {
     {"peers", TEXT(bench_given, peers), "FILE", NULL,
      "file of records to take the times of other libraries from"},
     {"goals", TEXT(bench_given, goals), "FILE", NULL,
-     "with --from: how much was reached of what a file of goals, as bench/goals.tsv, asks for"},
+     "time the calls of a file of goals, as bench/goals.tsv, or with --from tell how much was "
+     "reached of them"},
     {"compare", FILES(bench_given, compare), "OLD NEW", NULL,
      "measure nothing; compare two files of records, and fail where the second is slower"},
     {"noise", REAL(bench_given, noise, 0, 1000), "PERCENT", "3",
@@ -185,6 +186,47 @@ static int bench_shapes(bench_run *run, cup_context *c, const cup__row *row,
     return code;
 }
 
+/* Cuts the text before the word; returns what follows the word, NULL where it is not there. */
+static const char *cut_word(char *attributes, const char *word)
+{
+    char *at = strstr(attributes, word);
+    if (!at)
+        return NULL;
+    at[at > attributes ? -1 : 0] = 0;
+    return at + strlen(word);
+}
+
+/* A call as a record has it, whose last attributes are those that the op has not. */
+static int bench_call(bench_run *run, cup_context *c, const cup_ceiling *ceiling, cli_record call)
+{
+    const bench_given *given = run->call->given;
+    const cup__row *row = cup__row_find(call.op);
+    cup_bench_options how = {.shapes = call.shapes, .attributes = call.attributes, .chosen = true,
+                             .bare = true, .seconds = given->seconds, .no_error = given->no_error};
+    const char *precision = cut_word(call.attributes, "precision=");
+    how.transposed = cut_word(call.attributes, "transposed=1") != NULL;
+    if (!row || cup_dtype_find(call.dtype, &how.dtype) != CUP_OK)
+        return cli_fail(CLI_FILE, "%s: there is no op %s, or no dtype %s", given->goals, call.op,
+                        call.dtype);
+    how.indices = row->op->bench_indices;
+    if (cup_precision(c, precision ? precision : "highest") != CUP_OK)
+        return cli_report(c);
+    return bench_op(run, c, row, &how, ceiling);
+}
+
+static int bench_file(bench_run *run, cup_context *c, const cup_ceiling *ceiling)
+{
+    const bench_given *given = run->call->given;
+    cli_records calls = {0};
+    int code = bench_goal_calls(given->goals, &calls);
+    for (size_t i = 0; i < calls.count; i++) {
+        int one = bench_call(run, c, ceiling, calls.row[i]);
+        code = code ? code : one;
+    }
+    records_free(&calls);
+    return code ? code : run->code;
+}
+
 static int bench_all(bench_run *run, cup_context *c, const cup_ceiling *ceiling)
 {
     const bench_given *given = run->call->given;
@@ -262,7 +304,7 @@ static int measure(bench_run *run)
         snprintf(run->card, sizeof run->card, "%.63s", name);
         if (is_format(run->call, "text"))
             printf("%s; copies %.1f GB/s\n", cup_device_text(c), ceiling.copy_bytes * 1e-9);
-        code = bench_all(run, c, &ceiling);
+        code = given->goals ? bench_file(run, c, &ceiling) : bench_all(run, c, &ceiling);
         int written = write_records(run, cup_device_text(c));
         code = code ? code : written;
     }
@@ -294,8 +336,8 @@ static int check_words(const bench_given *given)
         return cli_usage("--shapes are those of one op: name it with --op");
     if (given->attributes && !given->shapes)
         return cli_usage("--attributes go with --shapes");
-    if (given->goals && !given->from)
-        return cli_usage("--goals are compared with records: name them with --from");
+    if (given->goals && (given->shapes || given->ops.count))
+        return cli_usage("--goals name their ops and shapes themselves");
     if (given->compare.count && given->compare.count != 2)
         return cli_usage("--compare takes two files, the old one and the new one");
     return op_names_check(given->ops.name, given->ops.count);
@@ -343,7 +385,8 @@ const cli_verb verb_bench = {
                 "cupola bench --op exp --shapes '4096;65536;1048576;16777216;268435456'\n"
                 "A page with plots:\n"
                 "cupola bench --dtype bf16 --format html >bench.html\n"
-                "What was reached of what was to be:\n"
+                "The calls that matter most, and what was reached of what was to be:\n"
+                "cupola bench --goals bench/goals.tsv\n"
                 "cupola bench --from bench/records.tsv --goals bench/goals.tsv\n"
                 "Whether a change made anything slower:\n"
                 "cupola bench --format csv >new.csv; cupola bench --compare old.csv new.csv\n",

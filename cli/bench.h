@@ -13,6 +13,9 @@ int bench_compare(cli_call *call, const char *const *files, double noise);
  * code. */
 int bench_goals(const char *path, const cli_records *records, const char *format);
 
+/* Adds the calls of a file of goals, whose numbers are not set. Returns an exit code. */
+int bench_goal_calls(const char *path, cli_records *calls);
+
 /* The rows as Markdown, newest of each call. */
 void bench_markdown(cup__text *out, const cli_records *records);
 

@@ -69,7 +69,7 @@ static double reached(double measured, double wanted)
 
 static void judge(goal *g, const cli_records *records)
 {
-    const cli_record *r = g->found = records_find(records, &g->call);
+    const cli_record *r = g->found = records ? records_find(records, &g->call) : NULL;
     if (!r)
         return;
     g->share = fmax(reached(r->ratio, g->ratio), reached(r->copy_us / r->ours_us, g->copy));
@@ -201,16 +201,33 @@ static void print_goals(const goals *all, bool markdown)
                all->count, near, missing);
 }
 
-int bench_goals(const char *path, const cli_records *records, const char *format)
+static int read_file(goals *all, const char *path, const cli_records *records)
 {
     cup__error error = {0};
-    goals all = {0};
     char *text;
-    if (strcmp(format, "text") && strcmp(format, "markdown") && strcmp(format, "json"))
-        return cli_usage("--goals are written as text, json or markdown");
     if (cup__file_read(&error, path, MOST_FILE, &text, NULL) != CUP_OK)
         return cli_fail(CLI_FILE, "%s", error.text);
-    int code = read_goals(&all, path, text, records);
+    int code = read_goals(all, path, text, records);
+    cup__free(text);
+    return code;
+}
+
+int bench_goal_calls(const char *path, cli_records *calls)
+{
+    goals all = {0};
+    int code = read_file(&all, path, NULL);
+    for (size_t i = 0; i < all.count && !code; i++)
+        code = records_add(calls, &all.row[i].call);
+    cup__free(all.row);
+    return code;
+}
+
+int bench_goals(const char *path, const cli_records *records, const char *format)
+{
+    goals all = {0};
+    if (strcmp(format, "text") && strcmp(format, "markdown") && strcmp(format, "json"))
+        return cli_usage("--goals are written as text, json or markdown");
+    int code = read_file(&all, path, records);
     if (!code && !strcmp(format, "json")) {
         cup__json_writer writer;
         write_json(&all, &writer);
@@ -219,6 +236,5 @@ int bench_goals(const char *path, const cli_records *records, const char *format
         print_goals(&all, !strcmp(format, "markdown"));
     }
     cup__free(all.row);
-    cup__free(text);
     return code;
 }

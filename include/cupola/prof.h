@@ -101,6 +101,7 @@ typedef struct cup_bench_options {
     bool no_error;      /* time only */
     bool chosen;        /* only the implementation that a call takes */
     bool transposed;    /* inputs lie in memory with their dimensions in reverse order */
+    bool bare;          /* attributes that are not named are 0 */
 } cup_bench_options;
 
 /* Times one op and reports each implementation at each shape. */

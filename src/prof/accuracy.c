@@ -16,6 +16,7 @@
 #define MOST_WORK 4e7 /* operations and elements, a few tenths of a second */
 #define MOST_DRAWN 5e7 /* elements of inputs when the rows of the whole shape are compared */
 #define SMALL 64      /* sizes are not cut below this while others are larger */
+#define BLOCK 128     /* of which 8-bit matrices may have scales */
 #define SEED 20261121u
 
 struct cup__accuracy {
@@ -72,11 +73,11 @@ static bool read_sizes(const char *text, sizes *out)
 }
 
 /* The size to halve next: large ones first, the length of rows last; 0 when all are small. */
-static int64_t choose(const sizes *s)
+static int64_t choose(const sizes *s, bool blocks)
 {
     int64_t keep = s->row_length >= 0 ? s->size[s->row_length] : 0, most = 0;
     for (int i = 0; i < s->count; i++)
-        if (s->size[i] != keep && s->size[i] > most)
+        if (s->size[i] != keep && s->size[i] > most && !(blocks && s->size[i] * BLOCK == keep))
             most = s->size[i];
     if (most > SMALL)
         return most;
@@ -85,10 +86,11 @@ static int64_t choose(const sizes *s)
     return most;
 }
 
-static bool halve(char text[MOST_TEXT], const sizes *s)
+/* With `blocks` sizes that count blocks of 128 are halved with what they count. */
+static bool halve(char text[MOST_TEXT], const sizes *s, bool blocks)
 {
     char out[MOST_TEXT] = "";
-    int64_t victim = choose(s), half = victim / 2 + victim % 2;
+    int64_t victim = choose(s, blocks), half = victim / 2 + victim % 2;
     size_t used = 0;
     if (!victim)
         return false;
@@ -102,8 +104,11 @@ static bool halve(char text[MOST_TEXT], const sizes *s)
         }
         char *end;
         long long size = strtoll(at, &end, 10);
-        used += (size_t)snprintf(out + used, sizeof out - used, "%lld",
-                                 size == victim && *end != '*' ? half : size);
+        if (*end != '*' && size == victim)
+            size = half;
+        else if (blocks && size * BLOCK == victim && half % BLOCK == 0)
+            size = half / BLOCK;
+        used += (size_t)snprintf(out + used, sizeof out - used, "%lld", size);
         at = end;
     }
     out[used] = 0;
@@ -197,7 +202,7 @@ static bool compute_rows(cup__accuracy *a)
 }
 
 /* Cuts the shapes down until the specification can manage them, and computes it. */
-static bool compute(cup__accuracy *a)
+static bool compute(cup__accuracy *a, bool blocks)
 {
     sizes s;
     for (bool fits = false; !fits;) {
@@ -212,7 +217,7 @@ static bool compute(cup__accuracy *a)
             if (!begun)
                 return false;
         }
-        if (!fits && !halve(a->shapes, &s))
+        if (!fits && !halve(a->shapes, &s, blocks))
             return false;
     }
     cup_seed(a->c, SEED);
@@ -235,8 +240,12 @@ cup__accuracy *cup__accuracy_new(const cup__row *row, const cup__sample *sample,
         return a;
     a->rows = 0;
     cup_error_clear(a->c);
-    if (cup_error(a->c) == CUP_OK && compute(a))
-        return a;
+    for (int blocks = 0; blocks < 2; blocks++) {
+        memcpy(a->shapes, sample->shapes, length + 1);
+        if (cup_error(a->c) == CUP_OK && compute(a, blocks == 1))
+            return a;
+        cup_error_clear(a->c);
+    }
     cup__accuracy_free(a);
     return NULL;
 }
@@ -284,8 +293,12 @@ static double run(const cup__accuracy *a, cup_context *c, const cup__impl *impl)
                                           CUP__ROW_MAJOR, SEED, (cup__filling){.alike = true}, in,
                                           MOST_INPUTS);
     if (count < 0 ||
-        cup__call_begin(&call, c, a->row, in, count, a->sample.attributes) != CUP_OK ||
-        (impl->refuses && impl->refuses(&call)) || allocate(&call) != CUP_OK ||
+        cup__call_begin(&call, c, a->row, in, count, a->sample.attributes) != CUP_OK)
+        return NAN;
+    /* What was tuned was so for the whole call; the smaller one is done as its own calls are. */
+    if (impl->varies && impl->refuses && impl->refuses(&call))
+        impl = cup__call_choose(&call);
+    if (!impl || (impl->refuses && impl->refuses(&call)) || allocate(&call) != CUP_OK ||
         cup__call_run(&call, impl) != CUP_OK)
         return NAN;
     for (int i = 0; i < call.out_count; i++)

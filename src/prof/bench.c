@@ -329,8 +329,8 @@ static cup_status given_sample(bench *b, const cup_bench_options *options, const
                                cup__sample *out, void **attributes)
 {
     size_t size = b->row->attributes_size;
-    *out = (cup__sample){options->shapes, own ? own->attributes : NULL};
-    if (!options->attributes)
+    *out = (cup__sample){options->shapes, own && !options->bare ? own->attributes : NULL};
+    if (!options->attributes && !options->bare)
         return CUP_OK;
     *attributes = cup__calloc(1, size + 1);
     if (!*attributes)
@@ -338,6 +338,8 @@ static cup_status given_sample(bench *b, const cup_bench_options *options, const
     if (out->attributes)
         memcpy(*attributes, out->attributes, size);
     out->attributes = *attributes;
+    if (!options->attributes)
+        return CUP_OK;
     return cup__attributes_parse(&b->c->error, b->row, options->attributes, *attributes);
 }
 

@@ -104,7 +104,14 @@ TEST(bench_goals_are_judged)
     put("bad.tsv", "op\n");
     EXPECT_INT(cupola("bench --from rows.tsv --goals bad.tsv"), 5);
     EXPECT_INT(cupola("bench --from rows.tsv --goals goals.tsv --format html"), 2);
-    EXPECT_INT(cupola("bench --goals goals.tsv"), 2);
+    EXPECT_INT(cupola("bench --goals goals.tsv --op add"), 2);
+    put("calls.tsv", GOALS "3\tadd\t8 8\tf32\t\t2\t\t\ttorch\n"
+                     "3\tcopy\t8x9\tf32\ttransposed=1\t2\t\t\ttorch\n"
+                     "4\tmatmul\t8x9 9x7\tf32\tprecision=high\t2\t\t\ttorch\n");
+    EXPECT_INT(cupola("bench --goals calls.tsv --device cpu --seconds 0.001 --format csv"), 0);
+    EXPECT_CONTAINS(out, ",matmul,8x9 9x7,f32,");
+    EXPECT_CONTAINS(out, "precision=high,");
+    EXPECT_CONTAINS(out, "transposed=1,");
 }
 
 TEST(bench_shapes_that_repeat)

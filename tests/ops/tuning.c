@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "cuda/loader.h"
 #include "cuda/support.h"
 #include "cupola/cupola.h"
 #include "ops/attributes.h"
@@ -194,10 +195,24 @@ static const char *chosen_for(cup_context *c, int64_t width)
     return impl ? impl->name : "none";
 }
 
-/* A record of another implementation than the first is followed, for its call alone, by contexts
- * that may, and on its card. */
+/* A record of another implementation than the first is followed, for its call alone, on its card
+ * and with its version; one of another driver counts less. */
 TEST(tuning_record_of_an_implementation_is_followed)
 {
+    static const struct {
+        struct {
+            const char *card, *version, *way;
+            int driver; /* this much above the one that runs */
+        } line[2];
+        const char *chosen;
+    } cases[] = {
+        {{{"Fake GPU", NULL, "rows", 0}}, "rows"},
+        {{{"Another GPU", NULL, "rows", 0}}, "ring"},
+        {{{"Fake GPU", "9.9.9", "rows", 0}}, "ring"},
+        {{{"Fake GPU", NULL, "nothing", 0}}, "ring"},
+        {{{"Fake GPU", NULL, "rows", 10}}, "rows"},
+        {{{"Fake GPU", NULL, "rows", 0}, {"Fake GPU", NULL, "ring", 10}}, "rows"},
+    };
     char path[4400], text[400];
     const char *folder = fake_begin();
     setenv("CUP_KERNELS", "", 1);
@@ -208,15 +223,20 @@ TEST(tuning_record_of_an_implementation_is_followed)
     cup_context_free(c);
     snprintf(path, sizeof path, "%s/tuning.tsv", folder);
     setenv("CUP_TUNING", path, 1);
-    for (int card = 0; card < 2; card++) {
-        snprintf(text, sizeof text,
-                 "%s\t13000\t%s\tcall softmax bf16:512x40000 axis=-1\trows\t5\n",
-                 card ? "Another GPU" : "Fake GPU", cup_version());
+    int driver = cup__library_report_of(CUP__LIBCUDA)->version;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int length = 0;
+        for (int k = 0; k < 2 && cases[i].line[k].card; k++)
+            length += snprintf(text + length, sizeof text - (size_t)length,
+                               "%s\t%d\t%s\tcall softmax bf16:512x40000 axis=-1\t%s\t5\n",
+                               cases[i].line[k].card, driver + cases[i].line[k].driver,
+                               cases[i].line[k].version ? cases[i].line[k].version : cup_version(),
+                               cases[i].line[k].way);
         cup__error error = {0};
         EXPECT_OK(&error, cup__file_write(&error, path, text, strlen(text)));
         c = fake_context();
-        EXPECT_TEXT(chosen_for(c, 40000), card ? "ring" : "rows");
-        EXPECT_TEXT(chosen_for(c, 40000), card ? "ring" : "rows");
+        EXPECT_TEXT(chosen_for(c, 40000), cases[i].chosen);
+        EXPECT_TEXT(chosen_for(c, 40000), cases[i].chosen);
         EXPECT_TEXT(chosen_for(c, 40008), "ring");
         cup_context_free(c);
     }

@@ -1,5 +1,5 @@
-/* Any call of any op, of whatever dtypes, shapes, views and attributes, either fails with a sentence
- * or gives results that can be read, and a gradient where one exists. */
+/* Any call of any op, of whatever dtypes, shapes, views and attributes, fails with a sentence or
+ * gives results that can be read, and a gradient where one exists. */
 #include "fuzz.h"
 
 #include <float.h>
@@ -37,7 +37,8 @@ static int64_t take_whole(bytes *b)
 
 static double take_real(bytes *b)
 {
-    static const double values[] = {0, 1, -1, 0.5, 0.1, 1e-5, 2, 1e30, -1e30, 1e-300, NAN, INFINITY};
+    static const double values[] = {0, 1,    -1,    0.5,    0.1, 1e-5,
+                                    2, 1e30, -1e30, 1e-300, NAN, INFINITY};
     return values[take(b, 12)];
 }
 

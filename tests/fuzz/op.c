@@ -1,10 +1,11 @@
 /* Any call of any op, of whatever dtypes, shapes, views and attributes, fails with a sentence or
- * gives results that can be read, and a gradient where one exists. */
+ * gives results that can be read, and a gradient where one exists, also when memory runs out. */
 #include "fuzz.h"
 
 #include <float.h>
 #include <math.h>
 
+#include "base/memory.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
 #include "ops/op.h"
@@ -157,6 +158,9 @@ static void call(bytes *b, cup_context *c)
             cup_require_grad(in[i]);
         cup_error_clear(c);
     }
+    /* Half of the calls meet an allocation that fails, of the op's own or of the gradient's. */
+    if (take(b, 2))
+        cup__memory_fail_at(1 + take(b, 100), take(b, 2));
     cup_tensor *y = cup__op_call(c, row, in, count, attributes, out);
     MUST((y != NULL) == (cup_error(c) == CUP_OK));
     MUST(y || cup_error_text(c)[0]);
@@ -167,6 +171,7 @@ static void call(bytes *b, cup_context *c)
             cup_backward(c, cup_sum(c, y, NULL, 0, false));
         }
     }
+    cup__memory_fail_at(0, false);
     cup_error_clear(c);
 }
 

@@ -59,9 +59,12 @@ typedef struct cup__product {
     float factor;        /* 1 but for wgmma */
     cup__other kind;
     const void *other;   /* for `kind` */
+    void *a_sums;        /* takes the m sums of a along k, where a lies along m: wgmma; or NULL */
     void *pre;           /* as y, takes the value before the activation; or NULL */
     const cup__scaling *scaling; /* of a and b that are codes of 8 bits; or NULL */
     cup__groups groups;
+    bool adding;         /* to what y has: rounded to its dtype before and after; wgmma only */
+    bool summing;        /* whether `a_sums` is wanted, also while there is no memory for it yet */
     bool saving;         /* whether `pre` is wanted, also while there is no memory for it yet */
 } cup__product;
 
@@ -84,6 +87,9 @@ cup_tensor *cup__product_packed(cup_tensor *t, cup_tensor *packed);
 
 /* The implementations, best first, of matmul, linear and linear_gelu. */
 extern const cup__impl cup__product_impls[];
+/* Which of them took an equal call of these ops; see cup__op. */
+const cup__impl *cup__product_recall(const cup__call *call);
+void cup__product_remember(const cup__call *call, const cup__impl *impl);
 
 /* Where matrix `t` of the batch starts, in elements. */
 int64_t cup__product_offset(const cup__product *p, const cup__matrix *m, int64_t t);

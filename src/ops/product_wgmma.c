@@ -3,70 +3,14 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "cuda/loader.h"
 #include "kernels/product_call.cuh"
 #include "kernels/wgmma_call.cuh"
-#include "ops/product_state.h"
+#include "ops/product_operand.h"
+#include "ops/product_recall.h"
 
-#define LINE_BYTES 128 /* of a swizzled line, and of a tile along k */
 #define SHARED_MOST 232448
-#define BATCH_MOST 2
-
-/* An operand as a tensor map sees it: lines of elements that are neighbours. */
-typedef struct operand {
-    int along;
-    int64_t length, lines, distance; /* of lines, in elements */
-    int64_t batch[BATCH_MOST];       /* innermost first; 0 where it does not move */
-    cup_dtype dtype;
-} operand;
-
-static bool is_sixteen(int64_t elements, cup_dtype dtype)
-{
-    return elements * cup_dtype_size(dtype) % 16 == 0;
-}
-
-/* Elements of a tile along k. */
-static int64_t tile_k(const cup__product *p)
-{
-    return LINE_BYTES / cup_dtype_size(p->dtype);
-}
-
-/* Takes the direction in which the elements of a matrix lie side by side, k when both would do.
- * False when TMA cannot read it. */
-static bool take_operand(const cup__product *p, const cup__matrix *m, int64_t mn, int64_t step_mn,
-                         int64_t step_k, operand *out)
-{
-    bool along_k = (step_k == 1 || p->k == 1) && (mn == 1 || is_sixteen(step_mn, p->dtype));
-    bool along_mn =
-        (step_mn == 1 || mn == 1) && !p->scaling && (p->k == 1 || is_sixteen(step_k, p->dtype));
-    out->dtype = p->dtype;
-    out->along = along_k ? PRODUCT_ALONG_K : PRODUCT_ALONG_MN;
-    out->length = along_k ? p->k : mn;
-    out->lines = along_k ? mn : p->k;
-    out->distance = along_k ? step_mn : step_k;
-    if (out->lines == 1)
-        out->distance = (out->length + 15) / 16 * 16;
-    bool good = (along_k || along_mn) && (uintptr_t)m->data % 16 == 0 && out->length <= INT32_MAX &&
-                out->lines <= INT32_MAX && out->distance >= out->length &&
-                out->distance * out->lines < INT64_C(1) << 38;
-    for (int i = 0; i < BATCH_MOST; i++) {
-        out->batch[i] = i < p->batch_ndim ? m->batch[p->batch_ndim - 1 - i] : 0;
-        good = good && is_sixteen(out->batch[i], p->dtype) && out->batch[i] < INT64_C(1) << 38;
-    }
-    return good;
-}
-
-/* Columns of b. */
-static int64_t b_columns(const cup__product *p)
-{
-    return p->activation == CUP__SWIGLU ? 2 * p->n : p->n;
-}
-
-static bool take_operands(const cup__product *p, operand *a, operand *b)
-{
-    return take_operand(p, &p->a, p->m, p->a.row, p->a.column, a) &&
-           take_operand(p, &p->b, b_columns(p), p->b.column, p->b.row, b);
-}
 
 /* Whether TMA can write y: rows of whole pieces of 16 bytes, which is what it writes even where
  * the tensor map says that less is there. */
@@ -108,10 +52,12 @@ const char *cup__product_wgmma_refuses(cup_context *c, const cup__product *p)
         return "the scales of b are not for blocks of 128 rows";
     if (!take_operands(p, &a, &b))
         return "the lines of an input do not start at multiples of 16 bytes";
+    if (p->summing && (a.along != PRODUCT_ALONG_MN || p->batch_ndim || p->scaling))
+        return "it sums the lines of one matrix that lies along m";
     bool whole = can_store(p) && (uintptr_t)p->other % 16 == 0;
     if (p->kind == CUP__THROUGH_SWIGLU && p->batch_ndim)
         return "it takes the way back through swiglu of one matrix";
-    if ((p->kind || p->activation == CUP__SWIGLU) && !whole)
+    if ((p->kind || p->adding || p->activation == CUP__SWIGLU) && !whole)
         return "the lines of the result do not start at multiples of 16 bytes";
     if (p->activation == CUP__SWIGLU && (b.along != PRODUCT_ALONG_K || p->batch_ndim))
         return "it takes swiglu of one matrix, and weights whose k lies together";
@@ -127,7 +73,8 @@ static int shared_bytes(const cup__product *p, const cup__wgmma_plan *plan)
 {
     int stage = (plan->tile_m + (plan->tile_n + 63) / 64 * 64) * LINE_BYTES;
     int kind = p->scaling ? p->scaling->kind : PRODUCT_SCALE_NONE;
-    int staged = plan->consumers * 4 * 2048 * (kind == PRODUCT_SCALE_BLOCKS ? 1 : 2);
+    bool once = kind == PRODUCT_SCALE_BLOCKS || plan->consumers == 3; /* one buffer, not two */
+    int staged = plan->consumers * 4 * 2048 * (once ? 1 : 2);
     int bias = plan->consumers * 2 * plan->tile_n * (int)cup_dtype_size(cup__product_y_dtype(p));
     int scales = kind == PRODUCT_SCALE_BLOCKS  ? plan->stages * (plan->tile_m + 32) * 4
                  : kind == PRODUCT_SCALE_LINES ? plan->consumers * plan->tile_n * 4
@@ -172,10 +119,38 @@ static bool promotes(const cup__product *p)
     return s && (s->kind == PRODUCT_SCALE_BLOCKS || (p->dtype != CUP_I8 && !s->fast));
 }
 
+/* Blocks whose parts of k meet in memory; the bytes of their sums, and counters of who has come. */
+static int64_t meeting(const cup__wgmma_plan *plan, const cut *w)
+{
+    return w->parts > 1 && !plan->cluster_k ? w->tiles * plan->cluster_m * plan->cluster_n : 0;
+}
+
 static int64_t partial_bytes(const cup__wgmma_plan *plan, const cut *w)
 {
-    return w->tiles * plan->cluster_m * plan->cluster_n * w->parts * plan->tile_m * plan->tile_n *
-           (int64_t)sizeof(float);
+    return meeting(plan, w) * w->parts * plan->tile_m * plan->tile_n * (int64_t)sizeof(float);
+}
+
+/* Of the shares in the sums of a's lines, of which there are so many with those of empty rows. */
+static int64_t summed_lines(const cup__product *p, const cup__wgmma_plan *plan, const cut *w)
+{
+    return p->summing ? w->tiles_m * plan->cluster_m * plan->tile_m : 0;
+}
+
+static int64_t share_bytes(const cup__product *p, const cup__wgmma_plan *plan, const cut *w)
+{
+    return summed_lines(p, plan, w) * w->tiles_n * w->parts * (int64_t)sizeof(float);
+}
+
+/* Whether the parts of a tile can meet in the memory of a cluster's stages. */
+static bool can_meet(const cup__product *p, const cup__wgmma_plan *plan, const cut *w)
+{
+    int size = (int)cup_dtype_size(cup__product_y_dtype(p));
+    int columns = (plan->tile_n * size % LINE_BYTES ? LINE_BYTES / 2 : LINE_BYTES) / size;
+    int rows = plan->tile_m / plan->consumers, chunks = rows / 64 * plan->tile_n / columns;
+    int each = (chunks + plan->cluster_k - 1) / plan->cluster_k * plan->cluster_k;
+    int stage = (plan->tile_m + plan->tile_n) * LINE_BYTES;
+    return w->parts == plan->cluster_k && !plan->pingpong && !p->groups.kind && !p->scaling &&
+           each * plan->consumers * 64 * columns * 4 <= plan->stages * stage;
 }
 
 const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan *plan)
@@ -183,6 +158,8 @@ const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan
     cut w = cut_of(p, plan);
     int64_t blocks = (int64_t)plan->cluster_m * plan->cluster_n;
     bool swiglu = p->activation == CUP__SWIGLU;
+    if (p->summing && (plan->tile_m > 192 || plan->cluster_n > 1))
+        return "its tiles of a have no warp for each panel, or are shared";
     if (shared_bytes(p, plan) > SHARED_MOST)
         return "it needs more shared memory than a block can have";
     if (p->scaling && w.parts > 1 && (p->dtype == CUP_I8 || promotes(p)))
@@ -193,12 +170,14 @@ const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan
         return "its tile is wider than what one scale is for";
     if (swiglu && (plan->tile_n % 128 || plan->cluster_n > 1 || w.parts > 1))
         return "its tiles are not for two halves";
+    if (plan->cluster_k && (blocks > 1 || !can_meet(p, plan, &w)))
+        return "its parts cannot meet in a cluster";
     if (w.parts > 1 && blocks > 1) /* which are not sure to be there all at a time */
         return "clusters are not cut into parts";
     if (w.tiles * w.parts * blocks > INT32_MAX)
         return "there are more than 2^31 tiles";
-    if (w.parts > 1 && (partial_bytes(plan, &w) > (int64_t)CUP__WORKSPACE_BYTES ||
-                        w.tiles * blocks * plan->consumers > CUP__COUNTERS))
+    if (partial_bytes(plan, &w) + share_bytes(p, plan, &w) > (int64_t)CUP__WORKSPACE_BYTES ||
+        meeting(plan, &w) * plan->consumers + summed_lines(p, plan, &w) / 64 > CUP__COUNTERS)
         return "the sums of its parts do not fit the workspace";
     return NULL;
 }
@@ -305,6 +284,7 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__
         {"STAGES", plan->stages},
         {"CLUSTER_M", plan->cluster_m},
         {"CLUSTER_N", plan->cluster_n},
+        {"CLUSTER_K", plan->cluster_k ? plan->cluster_k : 1},
         {"A_ALONG", a->along},
         {"B_ALONG", b->along},
         {"BATCH", p->batch_ndim},
@@ -314,6 +294,8 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__
         {"OTHER", p->kind},
         {"FACTOR", p->factor != 1},
         {"PARTS", plan->parts > 1},
+        {"ADDING", p->adding},
+        {"SUM_A", p->summing},
         {"Y_DIRECT", !store},
         {"WATCHDOG", plan->watchdog},
     };
@@ -328,6 +310,7 @@ static void fill_call(wgmma_call *to, const cup__product *p, const operand *a, c
     to->bias = p->bias;
     to->y = p->y.data;
     to->pre = p->pre;
+    to->a_sums = p->a_sums;
     to->other = p->other;
     to->factor = p->factor;
     to->y_row = p->y.row;
@@ -353,39 +336,97 @@ static void fill_call(wgmma_call *to, const cup__product *p, const operand *a, c
     }
 }
 
-cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan)
+/* A launch as it is kept for equal products. */
+typedef struct launch {
+    cup__wgmma_plan plan;
+    cup__kernel *kernel;
+    cup__grid grid;
+    bool store;
+    wgmma_call argument;
+    maps map;
+} launch;
+
+static cup_status describe(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan,
+                           launch *l)
 {
     cup__cuda *gpu = cup__cuda_of(c->device);
     operand a, b;
     take_operands(p, &a, &b);
     cut w = cut_of(p, plan);
-    bool store = can_store(p);
-    maps map;
-    CUP_TRY(encode_all(c, p, plan, &a, &b, store, &map));
-    wgmma_call argument;
-    fill_call(&argument, p, &a, &b, &w);
-    argument.group = group_of(plan, cup__cuda_facts(gpu)->multiprocessors);
-    if (w.parts > 1) {
+    l->plan = *plan;
+    l->store = can_store(p);
+    CUP_TRY(encode_all(c, p, plan, &a, &b, l->store, &l->map));
+    fill_call(&l->argument, p, &a, &b, &w);
+    l->argument.group = group_of(plan, cup__cuda_facts(gpu)->multiprocessors);
+    if ((w.parts > 1 && !plan->cluster_k) || p->summing) {
         cup__product_state *state = cup__product_state_of(c);
         if (!state)
             return c->error.status;
-        argument.partial = state->workspace;
-        argument.arrived = state->counters;
+        l->argument.partial = state->workspace;
+        l->argument.arrived = state->counters;
+        l->argument.shares =
+            l->argument.partial + partial_bytes(plan, &w) / (int64_t)sizeof(float);
+        l->argument.shares_come = l->argument.arrived + meeting(plan, &w) * plan->consumers;
     }
-    cup__kernel *kernel = kernel_of(gpu, p, plan, &a, &b, store);
-    if (!kernel)
+    l->kernel = kernel_of(gpu, p, plan, &a, &b, l->store);
+    if (!l->kernel)
         return c->error.status;
-    int64_t blocks = (int64_t)plan->cluster_m * plan->cluster_n;
+    int64_t blocks = (int64_t)plan->cluster_m * plan->cluster_n, units = l->argument.units;
     int64_t most = cup__cuda_facts(gpu)->multiprocessors / blocks;
-    int64_t units = argument.units;
-    cup__grid grid = {
-        .x = (units < most ? units : most) * blocks,
+    /* A block whose part meets others in a cluster has one unit. */
+    bool all = units < most || plan->cluster_k;
+    l->grid = (cup__grid){
+        .x = (all ? units : most) * blocks,
         .threads = 128 * (plan->consumers + 1),
         .shared = shared_bytes(p, plan),
-        .cluster = (int)blocks,
+        .cluster = plan->cluster_k ? plan->cluster_k : (int)blocks,
     };
-    return cup__launch(gpu, kernel, grid, CUP__ARG(map.a), CUP__ARG(map.b), CUP__ARG(map.y),
-                       CUP__ARG(map.pre), CUP__ARG(argument));
+    return CUP_OK;
+}
+
+static bool aim_map(CUtensorMap *map, const void *at)
+{
+    return cup__driver.cuTensorMapReplaceAddress(map, (void *)(uintptr_t)at) == CUDA_SUCCESS;
+}
+
+/* Aims a launch that was described for an equal product at this one's memory. */
+static bool aim(launch *l, const cup__product *p)
+{
+    const void *pre = p->kind ? p->other : p->pre;
+    l->argument.bias = p->bias;
+    l->argument.y = p->y.data;
+    l->argument.pre = p->pre;
+    l->argument.a_sums = p->a_sums;
+    l->argument.other = p->other;
+    return aim_map(&l->map.a, p->a.data) && aim_map(&l->map.b, p->b.data) &&
+           (!l->store || aim_map(&l->map.y, p->y.data)) &&
+           (!l->store || !pre || aim_map(&l->map.pre, pre));
+}
+
+/* From what is remembered; false when it is not, or of another plan. */
+static bool find_launch(const cup__recalled *place, const cup__product *p,
+                        const cup__wgmma_plan *plan, launch *l)
+{
+    if (!place || !place->launch || !cup__driver.cuTensorMapReplaceAddress)
+        return false;
+    memcpy(l, place->launch, sizeof *l);
+    return !memcmp(&l->plan, plan, sizeof *plan) && aim(l, p);
+}
+
+cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan)
+{
+    launch l = {0};
+    cup__recalled *place = cup__product_recalled(c, p);
+    if (!find_launch(place, p, plan, &l)) {
+        CUP_TRY(describe(c, p, plan, &l));
+        if (place && !place->launch)
+            place->launch = cup__malloc(sizeof l);
+        if (place && place->launch)
+            memcpy(place->launch, &l, sizeof l);
+    }
+    return cup__launch(cup__cuda_of(c->device), l.kernel, l.grid, CUP__ARG(l.map.a),
+                       CUP__ARG(l.map.b), CUP__ARG(l.map.y), CUP__ARG(l.map.pre),
+                       CUP__ARG(l.argument));
 }
 
 cup_status cup__product_wgmma(cup__call *call, const cup__product *p)

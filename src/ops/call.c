@@ -16,7 +16,7 @@
 
 const cup__row *cup__row_find(const char *name)
 {
-    for (const cup__row *row = cup__rows; row->name; row++)
+    for (const cup__row *row = cup__rows; name && row->name; row++)
         if (!strcmp(row->name, name))
             return row;
     return NULL;

@@ -1170,8 +1170,10 @@ cup_status cup__swiglu_grad(cup_context *c, cup_tensor *gate, cup_tensor *up, cu
     cup_tensor *const in[] = {gate, up, dy};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_swiglu_grad], in, 3, NULL, out) != NULL;
-    *dgate = out[0];
-    *dup = out[1];
+    if (dgate)
+        *dgate = out[0];
+    if (dup)
+        *dup = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1302,8 +1304,10 @@ cup_status cup_cast_transpose(cup_context *c, cup_tensor *x, cup_dtype dtype, cu
     cup_tensor *const in[] = {x};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_cast_transpose], in, 1, &attributes, out) != NULL;
-    *y = out[0];
-    *transposed = out[1];
+    if (y)
+        *y = out[0];
+    if (transposed)
+        *transposed = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1639,8 +1643,10 @@ cup_status cup_add_layernorm(cup_context *c, cup_tensor *x, cup_tensor *residual
     cup_tensor *const in[] = {x, residual, gamma, beta};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_add_layernorm], in, 4, &attributes, out) != NULL;
-    *y = out[0];
-    *sum = out[1];
+    if (y)
+        *y = out[0];
+    if (sum)
+        *sum = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1652,8 +1658,10 @@ cup_status cup_add_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *residual, 
     cup_tensor *const in[] = {x, residual, gamma};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_add_rmsnorm], in, 3, &attributes, out) != NULL;
-    *y = out[0];
-    *sum = out[1];
+    if (y)
+        *y = out[0];
+    if (sum)
+        *sum = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1669,9 +1677,12 @@ cup_status cup__layernorm_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cu
     cup_tensor *const in[] = {dy, x, rstd, mean, gamma, dsum};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_layernorm_grad], in, 6, &attributes, out) != NULL;
-    *dx = out[0];
-    *dgamma = out[1];
-    *dbeta = out[2];
+    if (dx)
+        *dx = out[0];
+    if (dgamma)
+        *dgamma = out[1];
+    if (dbeta)
+        *dbeta = out[2];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1714,9 +1725,12 @@ cup_status cup__channelnorm_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, 
     cup_tensor *const in[] = {dy, x, mean, rstd, gamma};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_channelnorm_grad], in, 5, &attributes, out) != NULL;
-    *dx = out[0];
-    *dgamma = out[1];
-    *dbeta = out[2];
+    if (dx)
+        *dx = out[0];
+    if (dgamma)
+        *dgamma = out[1];
+    if (dbeta)
+        *dbeta = out[2];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1874,8 +1888,10 @@ cup_status cup_sort(cup_context *c, cup_tensor *x, int axis, bool descending, cu
     cup_tensor *const in[] = {x};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_sort], in, 1, &attributes, out) != NULL;
-    *values = out[0];
-    *indices = out[1];
+    if (values)
+        *values = out[0];
+    if (indices)
+        *indices = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1889,8 +1905,10 @@ cup_status cup_top_k(cup_context *c, cup_tensor *x, int64_t k, int axis, bool sm
     cup_tensor *const in[] = {x};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_top_k], in, 1, &attributes, out) != NULL;
-    *values = out[0];
-    *indices = out[1];
+    if (values)
+        *values = out[0];
+    if (indices)
+        *indices = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1998,9 +2016,12 @@ cup_status cup__attention_grad(cup_context *c, cup_tensor *q, cup_tensor *k, cup
     cup_tensor *const in[] = {q, k, v, o, lse, d_o};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_attention_grad], in, 6, &attributes, out) != NULL;
-    *dq = out[0];
-    *dk = out[1];
-    *dv = out[2];
+    if (dq)
+        *dq = out[0];
+    if (dk)
+        *dk = out[1];
+    if (dv)
+        *dv = out[2];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -2078,8 +2099,10 @@ cup_status cup_quantize(cup_context *c, cup_tensor *x, cup_dtype dtype, int bloc
     cup_tensor *const in[] = {x};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_quantize], in, 1, &attributes, out) != NULL;
-    *y = out[0];
-    *scale = out[1];
+    if (y)
+        *y = out[0];
+    if (scale)
+        *scale = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -2209,8 +2232,10 @@ cup_status cup__linear_weight_grad(cup_context *c, cup_tensor *dy, cup_tensor *x
     cup_tensor *const in[] = {dy, x};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_linear_weight_grad], in, 2, NULL, out) != NULL;
-    *dweight = out[0];
-    *dbias = out[1];
+    if (dweight)
+        *dweight = out[0];
+    if (dbias)
+        *dbias = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -2236,8 +2261,10 @@ cup_status cup_pack_int8(cup_context *c, cup_tensor *w, int group, cup_tensor **
     cup_tensor *const in[] = {w};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_pack_int8], in, 1, &attributes, out) != NULL;
-    *weight = out[0];
-    *scale = out[1];
+    if (weight)
+        *weight = out[0];
+    if (scale)
+        *scale = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -2250,9 +2277,12 @@ cup_status cup_pack_int4(cup_context *c, cup_tensor *w, int group, bool symmetri
     cup_tensor *const in[] = {w};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_pack_int4], in, 1, &attributes, out) != NULL;
-    *weight = out[0];
-    *scale = out[1];
-    *zero = out[2];
+    if (weight)
+        *weight = out[0];
+    if (scale)
+        *scale = out[1];
+    if (zero)
+        *zero = out[2];
     return done ? CUP_OK : cup__call_status(c);
 }
 

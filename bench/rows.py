@@ -340,6 +340,17 @@ def by_scales(a, b, scale_a, scale_b, fast):
     return make
 
 
+def whole_numbers(scaled):
+    """Products of int8: the sums as they are, or scaled by row and column into bf16."""
+    def make(_, a, b, *scales):
+        x = [torch.randint(-128, 128, s, device="cuda", dtype=torch.int8) for s in (a, b)]
+        by = [torch.full(s, 0.5, device="cuda") for s in scales]
+        if not scaled:
+            return lambda: torch._int_mm(x[0], x[1].t())
+        return lambda: (torch._int_mm(x[0], x[1].t()) * (by[0] * by[1].t())).bfloat16()
+    return make
+
+
 def scaled_rows():
     for m, n, k in ((4096,) * 3, (8192,) * 3, (8192, 14336, 4096)):
         yield Row("scaled_matmul", f"{m}x{k} {n}x{k} 1x1 1x1", "f8e4m3",
@@ -349,6 +360,14 @@ def scaled_rows():
     blocks = by_scales((n, n), (n, n), (n, n // 128), (n // 128, n // 128), False)
     yield Row("scaled_matmul", f"{n}x{n} {n}x{n} {n}x{n // 128} {n // 128}x{n // 128}", "f8e4m3",
               blocks, "dtype=bf16 fast_accumulation=0", name="cuBLASLt blocks")
+    lines = by_scales((n, n), (n, n), (n, 1), (1, n), True)
+    yield Row("scaled_matmul", f"{n}x{n} {n}x{n} {n}x1 {n}x1", "f8e4m3", lines,
+              "dtype=bf16 fast_accumulation=1", name="cuBLASLt lines")
+    for n in (4096, 8192):
+        yield Row("scaled_matmul", f"{n}x{n} {n}x{n}", "i8", whole_numbers(False),
+                  "dtype=i32", name="torch._int_mm", exact=False)
+    yield Row("scaled_matmul", f"{n}x{n} {n}x{n} {n}x1 {n}x1", "i8", whole_numbers(True),
+              "dtype=bf16", name="torch._int_mm", exact=False)
 
 
 def product_rows():

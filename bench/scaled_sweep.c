@@ -1,7 +1,8 @@
 /* Times plans of the Hopper product of 8-bit codes on this card, interleaved, on random data with
- * the L2 cache flushed, and holds their results against each other: `scaled_sweep [blocks]`, where
- * the word picks jobs by their names. `scaled_sweep warm I N` only compiles every N-th kernel, so
- * that several processes fill the kernel cache. */
+ * the L2 cache flushed, and holds their results against each other: `scaled_sweep [blocks [c128x192
+ * [8192]]]`, where the words pick jobs and plans by their names, and jobs by their rows.
+ * `scaled_sweep warm I N [blocks]` only compiles every N-th kernel, so that several processes fill
+ * the kernel cache. */
 #include "matmul_rig.h"
 #include "ops/product_wgmma.h"
 #include "ops/scaled.h"
@@ -21,13 +22,19 @@ typedef struct named_plan {
 #define C(m, n, s, cm, cn) PLAN("c", m, n, 2, false, s, cm, cn)
 #define P(m, n, s, cm, cn) PLAN("p", m, n, 2, true, s, cm, cn)
 #define S(m, n, s, cm, cn) PLAN("s", m, n, 1, false, s, cm, cn)
+#define T(m, n, s, cm, cn) PLAN("t", m, n, 3, false, s, cm, cn)
+#define G(group) {"c128x192s5g" #group, {128, 192, 2, false, 5, 1, 1, 1, group, 0}}
 #define LIBRARY 0 /* cuBLASLt stands in the first place */
 static const named_plan plans[] = {
     {"cuBLASLt", {0}},    C(128, 256, 4, 1, 1), C(128, 256, 4, 2, 1), C(128, 256, 4, 1, 2),
     C(256, 128, 4, 1, 1), C(256, 128, 4, 2, 1), C(256, 128, 4, 1, 2), P(128, 192, 4, 1, 1),
     P(128, 192, 4, 2, 1), P(128, 192, 4, 1, 2), P(128, 128, 6, 1, 1), P(128, 128, 6, 2, 1),
     P(128, 128, 5, 1, 2), C(128, 128, 6, 1, 1), C(128, 128, 6, 2, 1), C(128, 128, 6, 1, 2),
-    P(64, 256, 4, 1, 1),  P(64, 128, 8, 1, 1),  S(64, 64, 12, 1, 1),
+    P(64, 256, 4, 1, 1),  P(64, 128, 8, 1, 1),  S(64, 64, 12, 1, 1),  C(128, 192, 5, 1, 1),
+    C(128, 192, 5, 2, 1), C(128, 192, 5, 1, 2), T(192, 128, 5, 1, 1), T(192, 128, 5, 2, 1),
+    T(192, 128, 5, 1, 2), C(128, 192, 4, 1, 1), C(128, 192, 4, 2, 1), T(192, 128, 4, 1, 1),
+    G(8), G(10), G(20), G(32),
+
 };
 
 typedef struct job {
@@ -42,6 +49,7 @@ static const job jobs[] = {
     {"e4m3 tensor", 8192, 14336, 4096, CUP_F8E4M3, PRODUCT_SCALE_ONE, true},
     {"e4m3 rows", 8192, 8192, 8192, CUP_F8E4M3, PRODUCT_SCALE_LINES, true},
     {"e4m3 exact", 8192, 8192, 8192, CUP_F8E4M3, PRODUCT_SCALE_ONE, false},
+    {"e4m3 blocks odd", 1000, 1416, 1040, CUP_F8E4M3, PRODUCT_SCALE_BLOCKS, true},
     {"e4m3 blocks", 4096, 4096, 4096, CUP_F8E4M3, PRODUCT_SCALE_BLOCKS, true},
     {"e4m3 blocks", 8192, 8192, 8192, CUP_F8E4M3, PRODUCT_SCALE_BLOCKS, true},
     {"i8 rows", 8192, 8192, 8192, CUP_I8, PRODUCT_SCALE_LINES, true},
@@ -118,7 +126,7 @@ static bool run(rig *r, const job *j, const cup__wgmma_plan *plan, int which, do
     return true;
 }
 
-static void time_job(rig *r, const job *j)
+static void time_job(rig *r, const job *j, const char *word)
 {
     double us[COUNT(plans)][ROUNDS], unused;
     bool can[COUNT(plans)];
@@ -132,7 +140,8 @@ static void time_job(rig *r, const job *j)
     for (int i = 0; i < COUNT(plans); i++) {
         r->c->device->calls->fill(r->c->device, r->y[first >= 0], 0xff,
                                   (size_t)(j->m * j->n) * 2 + 512);
-        can[i] = run(r, j, i == LIBRARY ? NULL : &plans[i].plan, first >= 0, &unused);
+        can[i] = strstr(plans[i].name, word) &&
+                 run(r, j, i == LIBRARY ? NULL : &plans[i].plan, first >= 0, &unused);
         if (can[i] && first >= 0) {
             double error = compare(r, &whole, r->y[0], r->y[1]);
             if (!(error <= 2))
@@ -156,12 +165,12 @@ static void time_job(rig *r, const job *j)
     fflush(stdout);
 }
 
-static void warm(rig *r, int offset, int step)
+static void warm(rig *r, int offset, int step, const char *word)
 {
     double unused;
     for (int i = 0; i < COUNT(jobs); i++)
         for (int k = 0; k < COUNT(plans); k++)
-            if ((i * COUNT(plans) + k) % step == offset) {
+            if ((i * COUNT(plans) + k) % step == offset && strstr(jobs[i].name, word)) {
                 job small = jobs[i];
                 small.m = small.n = small.k = 512;
                 run(r, &small, k == LIBRARY ? NULL : &plans[k].plan, 0, &unused);
@@ -174,9 +183,10 @@ int main(int count, char **arguments)
     bool warming = count > 3 && !strcmp(arguments[1], "warm");
     open_rig(&r, (size_t)(warming ? 4 : 256) << 20);
     if (warming)
-        warm(&r, atoi(arguments[2]), atoi(arguments[3]));
+        warm(&r, atoi(arguments[2]), atoi(arguments[3]), count > 4 ? arguments[4] : "");
+    int64_t rows = !warming && count > 3 ? atoi(arguments[3]) : 0;
     for (int i = 0; i < COUNT(jobs) && !warming; i++)
-        if (count < 2 || strstr(jobs[i].name, arguments[1]))
-            time_job(&r, &jobs[i]);
+        if ((count < 2 || strstr(jobs[i].name, arguments[1])) && (!rows || rows == jobs[i].m))
+            time_job(&r, &jobs[i], count > 2 ? arguments[2] : "");
     return close_rig(&r);
 }

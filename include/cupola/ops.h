@@ -3,8 +3,7 @@
  * Inputs are borrowed; the result belongs to the innermost scope. An input marked with ?
  * may be NULL. Axes count from 0, or from the end when negative. Floating-point inputs of
  * one call have one dtype; arithmetic is done in at least single precision and rounded
- * once. A failure returns NULL (or a status) and leaves its sentence in the context.
- * Where there are several results, the pointer for one not wanted may be NULL. */
+ * once. A failure returns NULL (or a status) and leaves its sentence in the context. */
 #ifndef CUPOLA_OPS_H
 #define CUPOLA_OPS_H
 
@@ -427,6 +426,28 @@ CUP_API cup_status cup_matmul_list(cup_context *c, cup_tensor *const *x, int x_c
  * one before it ended; rows after the last group give 0 */
 CUP_API cup_tensor *cup_grouped_matmul(cup_context *c, cup_tensor *x, cup_tensor *weight,
                                        cup_tensor *offsets, bool transpose_weight);
+
+/* (x, weight, bias?, residual?): dropout(linear(x, weight, bias), p) in one pass, added to
+ * residual where there is one */
+CUP_API cup_tensor *cup_linear_dropout(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                       cup_tensor *bias, cup_tensor *residual, double p);
+
+/* (x, weight, scale, bias?): linear(x, weight, bias), or gelu of it, over scale, one f32, in
+ * f8e4m3 or f8e5m2, in one pass, with the ends of the dtype for what lies beyond them; most
+ * [1,1], in f32, is the largest size before, of which the next scale is made, or NaN when there
+ * is one */
+CUP_API cup_status cup_linear_quantize(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                       cup_tensor *scale, cup_tensor *bias, cup_dtype dtype,
+                                       bool gelu, cup_tensor **y, cup_tensor **most);
+
+/* (x, weight, offsets, x_scale?, weight_scale?): grouped_matmul of rows of x [M,K] and
+ * transposed matrices of weight [G,N,K] in f8e4m3, f8e5m2 or i8, as scaled_matmul multiplies
+ * them; x_scale in the shapes of quantize for all rows, weight_scale one, [G], or [G,..,..]
+ * with the shapes of quantize for one matrix behind */
+CUP_API cup_tensor *cup_scaled_grouped_matmul(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                              cup_tensor *offsets, cup_tensor *x_scale,
+                                              cup_tensor *weight_scale, cup_dtype dtype,
+                                              bool fast_accumulation);
 
 /* (x, weight, bias?) -> y: relu(linear(x, weight, bias)) in one pass */
 CUP_API cup_tensor *cup_linear_relu(cup_context *c, cup_tensor *x, cup_tensor *weight,

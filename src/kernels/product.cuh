@@ -130,7 +130,7 @@ DEVICE double gelu_exact(double x)
 template <typename Element, typename Real> DEVICE Real activated(Real x)
 {
 #if ACTIVATION == PRODUCT_GELU
-    if (sizeof(Element) == 2)
+    if (sizeof(Element) <= 2)
         return (Real)gelu_short((float)x);
     return gelu_exact(x);
 #elif ACTIVATION == PRODUCT_RELU

@@ -29,10 +29,11 @@
 #define PRODUCT_SCALE_BLOCKS 3
 #define PRODUCT_SCALE_DEPTH 128
 
-/* The scale of line i and block t of k is at (i >> shift) line + t k. */
+/* The scale of line i and block t of k is at (i >> shift) line + t k, and those of group g are
+ * g group further. */
 typedef struct product_scale {
     const float *data; /* null: all are 1 */
-    long long line, k;
+    long long line, k, group;
     int shift;
 } product_scale;
 

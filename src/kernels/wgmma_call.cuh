@@ -21,12 +21,29 @@ typedef struct wgmma_call {
     int a_batch[2], b_batch[2]; /* 1 where the operand moves with the batch dimension */
     float *partial;        /* sums of parts, and how many have come and gone for each tile; zero */
     unsigned *arrived;     /* between calls */
-    void *a_sums;          /* where the sums of a's lines go, of y's dtype; or null */
-    float *shares;         /* of these sums, and how many have come for each panel of a; zero */
-    unsigned *shares_come; /* between calls */
     product_scale a_scale, b_scale;
+    const unsigned long long *random; /* seed and step, for dropout; which is as in ops/dropout.h */
+    unsigned char *mask;              /* or null */
+    unsigned threshold, sequence;
+    float kept;           /* factor of what dropout keeps */
+    const float *y_scale; /* of the codes that y consists of, and the largest size before, as */
+    unsigned *y_most;     /* the bits of a float, zero before the call */
     const int *groups; /* the table of group_count groups */
     int group_count;
 } wgmma_call;
+
+/* The same for a list of products, whose tensor maps are an argument of their own. */
+#define WGMMA_LIST 32
+
+typedef struct wgmma_item {
+    int k_tiles, tiles_m, tiles_n;
+    int first; /* units of the items before */
+} wgmma_item;
+
+typedef struct wgmma_list {
+    wgmma_call all;
+    int count;
+    wgmma_item item[WGMMA_LIST];
+} wgmma_list;
 
 #endif

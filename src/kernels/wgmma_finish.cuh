@@ -7,14 +7,12 @@
 #include "product.cuh"
 #include "tma.cuh"
 #include "wgmma_call.cuh"
+#include "wgmma_codes.cuh"
+#include "wgmma_dropout.cuh"
 #include "wgmma_other.cuh"
 
 #ifndef STAGING_BUFFERS /* of a warp */
 #define STAGING_BUFFERS 2
-#endif
-
-#ifndef ADDING /* whether y is added to */
-#define ADDING 0
 #endif
 
 typedef float sums[BLOCKS_M][SUMS];
@@ -114,85 +112,11 @@ DEVICE void join_parts(const wgmma_call &c, const unit &u, const crew &w, sums &
         *arrived = 0;
 }
 
-#if CLUSTER_K > 1
-
-/* Where a cluster's blocks have the parts of a tile they send each other, and themselves, sums,
- * into the stages that none of them needs any more: a chunk's vectors from each part, one after
- * the other. */
-#define CHUNK_VECTORS (CHUNK_SUMS / 4)
-#define CHUNKS_EACH ((CHUNKS + CLUSTER_K - 1) / CLUSTER_K) /* that one part finishes, at most */
-static_assert(CREWS * CHUNKS_EACH * CLUSTER_K * CHUNK_VECTORS * 2048 <= STAGES * STAGE_BYTES,
-              "the sums of parts fit the stages");
-
-/* The barrier that is told of them; and how many bytes come to a part. */
-DEVICE uint32_t join_full(const layout &at)
-{
-    return at.barriers + 16 * STAGES + 24;
-}
-
-DEVICE uint32_t join_bytes(int part)
-{
-    int chunks = part < CHUNKS ? (CHUNKS - part - 1) / CLUSTER_K + 1 : 0;
-    return CREWS * chunks * CLUSTER_K * CHUNK_VECTORS * 2048;
-}
-
-DEVICE uint32_t join_slot(const layout &at, const crew &w, int chunk, int from)
-{
-    int slot = (w.group * CHUNKS_EACH + chunk / CLUSTER_K) * CLUSTER_K + from;
-    return at.stages + slot * CHUNK_VECTORS * 2048 + w.thread * 16;
-}
-
-DEVICE void join_cluster(const unit &u, const layout &at, const crew &w, sums &sum)
-{
-    float *flat = &sum[0][0];
-    cluster_gather(); /* from here on nobody needs the stages */
-#pragma unroll
-    for (int i = 0; i < CHUNKS * CHUNK_VECTORS; i++) {
-        int chunk = i / CHUNK_VECTORS, owner = chunk % CLUSTER_K;
-        send16(join_slot(at, w, chunk, u.part) + i % CHUNK_VECTORS * 2048, join_full(at), owner,
-               flat + 4 * i);
-    }
-    barrier_wait(join_full(at), 0);
-#pragma unroll
-    for (int i = 0; i < CHUNKS * CHUNK_VECTORS; i++) {
-        int chunk = i / CHUNK_VECTORS;
-        if (!is_mine(u, chunk))
-            continue;
-#pragma unroll
-        for (int from = 0; from < CLUSTER_K; from++) {
-            float v[4];
-            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                         : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
-                         : "r"(join_slot(at, w, chunk, from) + i % CHUNK_VECTORS * 2048)
-                         : "memory");
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                flat[4 * i + j] = from ? flat[4 * i + j] + v[j] : v[j];
-        }
-    }
-}
-
-#else
-
-DEVICE uint32_t join_full(const layout &at)
-{
-    return 0;
-}
-
-DEVICE uint32_t join_bytes(int part)
-{
-    return 0;
-}
-
-DEVICE void join_cluster(const unit &u, const layout &at, const crew &w, sums &sum) {}
-
-#endif
-
 /* Two elements of a tile's bias; zeros beyond the edge. */
-DEVICE vec<result, 2> load_bias(const wgmma_call &c, int column, int at)
+DEVICE vec<bias_value, 2> load_bias(const wgmma_call &c, int column, int at)
 {
-    const result *from = (const result *)c.bias;
-    vec<result, 2> two = {};
+    const bias_value *from = (const bias_value *)c.bias;
+    vec<bias_value, 2> two = {};
     if (SWIGLU && at >= COLUMNS) {
         at -= COLUMNS;
         from += c.n;
@@ -205,7 +129,7 @@ DEVICE vec<result, 2> load_bias(const wgmma_call &c, int column, int at)
 }
 
 /* Eight values of sixteen columns of 8 rows and the 8 below: the product with its bias. */
-DEVICE void biased(const wgmma_call &c, const float *sum, const result *bias, float (&v)[8])
+DEVICE void biased(const wgmma_call &c, const float *sum, const bias_value *bias, float (&v)[8])
 {
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -213,7 +137,7 @@ DEVICE void biased(const wgmma_call &c, const float *sum, const result *bias, fl
     if (HAS_BIAS)
 #pragma unroll
         for (int i = 0; i < 8; i += 4) {
-            vec<result, 2> two = load_plain<2>(bias + 2 * i + lane() % 4 * 2);
+            vec<bias_value, 2> two = load_plain<2>(bias + 2 * i + lane() % 4 * 2);
             v[i] += to_real(two.at[0]);
             v[i + 1] += to_real(two.at[1]);
             v[i + 2] += to_real(two.at[0]);
@@ -226,8 +150,9 @@ DEVICE void biased(const wgmma_call &c, const float *sum, const result *bias, fl
 enum outlet { TO_Y, TO_PRE, TO_PRE_SECOND, TO_Y_SECOND };
 
 template <outlet Outlet>
-DEVICE void completed(const wgmma_call &c, const float *sum, const result *bias, int column,
-                      const other_tile &other, int row, float (&v)[8])
+DEVICE void completed(const wgmma_call &c, const unit &u, const float *sum,
+                      const bias_value *bias, int column, const other_tile &other, int row,
+                      float (&v)[8])
 {
     const int second = SWIGLU ? TILE_N / 2 : 0, at = Outlet == TO_PRE_SECOND ? second : 0;
     biased(c, sum + (column + at) / 2, bias + column + at, v);
@@ -243,6 +168,8 @@ DEVICE void completed(const wgmma_call &c, const float *sum, const result *bias,
 #pragma unroll
     for (int i = 0; i < 8; i++)
         v[i] = activated<result>(v[i]);
+    if (DROPOUT)
+        drop(c, u.row + row, u.column + column, v);
     if (OTHER) {
         float o[8], second[8] = {};
         read_other(other, 0, row, column, o);
@@ -263,7 +190,9 @@ DEVICE void completed(const wgmma_call &c, const float *sum, const result *bias,
 
 DEVICE void stage(uint32_t buffer, int column, const float (&v)[8])
 {
-#if Y_T == CUP_F32
+#if CODES
+    stage_codes(buffer, column, v);
+#elif Y_T == CUP_F32
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
         int r = lane() / 4 + i / 2 % 2 * 8, piece = (column + i / 4 * 8) / 4 + lane() % 4 / 2;
@@ -303,8 +232,8 @@ DEVICE void put_elements(const wgmma_call &c, result *y, const unit &u, int row,
 /* Takes 16 rows of STAGE_COLUMNS to y, or to pre. The warp's buffers are used in turn. */
 template <outlet Outlet>
 DEVICE void put_rows(const wgmma_call &c, const tensor_map &map, const unit &u, const layout &at,
-                     const crew &w, const float *sum, const result *bias, int row, int j0,
-                     int *turn)
+                     const crew &w, const float *sum, const bias_value *bias, coder &code, int row,
+                     int j0, int *turn)
 {
     uint32_t buffer = at.staging + ((w.group * 4 + w.warp) * STAGING_BUFFERS + *turn) * 2048;
     *turn = (*turn + 1) % STAGING_BUFFERS;
@@ -316,7 +245,9 @@ DEVICE void put_rows(const wgmma_call &c, const tensor_map &map, const unit &u, 
 #pragma unroll
     for (int j = 0; j < STAGE_COLUMNS; j += 16) {
         float v[8];
-        completed<Outlet>(c, sum, bias, j0 + j, other, line, v);
+        completed<Outlet>(c, u, sum, bias, j0 + j, other, line, v);
+        if (CODES)
+            code.take(c, row + lane() / 4, v);
         stage(buffer, j, v);
     }
     if (Y_DIRECT || (GROUPS == PRODUCT_GROUPS_OF_ROWS && row + 16 > u.row_end)) {
@@ -334,8 +265,6 @@ DEVICE void put_rows(const wgmma_call &c, const tensor_map &map, const unit &u, 
         if (SWIGLU && Outlet != TO_Y || OTHER == PRODUCT_SWIGLU_GRAD) {
             b.at[2] = Outlet == TO_PRE_SECOND || Outlet == TO_Y_SECOND;
             tma_store<3>(map, buffer, b);
-        } else if (ADDING) {
-            tma_add<2 + BATCH>(map, buffer, b);
         } else {
             tma_store<2 + BATCH>(map, buffer, b);
         }
@@ -345,7 +274,8 @@ DEVICE void put_rows(const wgmma_call &c, const tensor_map &map, const unit &u, 
 
 /* From sums to y, for the rows of the warp. */
 DEVICE void finish(const wgmma_call &c, const tensor_map &y, const tensor_map &pre, const unit &u,
-                   const layout &at, const crew &w, const result *bias, int *turn, const sums &sum)
+                   const layout &at, const crew &w, const bias_value *bias, coder &code, int *turn,
+                   const sums &sum)
 {
     int first = u.row + (PINGPONG ? 0 : w.group * ROWS) + 16 * w.warp;
 #pragma unroll
@@ -356,12 +286,12 @@ DEVICE void finish(const wgmma_call &c, const tensor_map &y, const tensor_map &p
             if (!is_mine(u, (m * COLUMNS + j) / STAGE_COLUMNS))
                 continue;
             if (HAS_PRE)
-                put_rows<TO_PRE>(c, pre, u, at, w, sum[m], bias, row, j, turn);
+                put_rows<TO_PRE>(c, pre, u, at, w, sum[m], bias, code, row, j, turn);
             if (HAS_PRE && SWIGLU)
-                put_rows<TO_PRE_SECOND>(c, pre, u, at, w, sum[m], bias, row, j, turn);
-            put_rows<TO_Y>(c, y, u, at, w, sum[m], bias, row, j, turn);
+                put_rows<TO_PRE_SECOND>(c, pre, u, at, w, sum[m], bias, code, row, j, turn);
+            put_rows<TO_Y>(c, y, u, at, w, sum[m], bias, code, row, j, turn);
             if (OTHER == PRODUCT_SWIGLU_GRAD)
-                put_rows<TO_Y_SECOND>(c, y, u, at, w, sum[m], bias, row, j, turn);
+                put_rows<TO_Y_SECOND>(c, y, u, at, w, sum[m], bias, code, row, j, turn);
         }
 }
 

@@ -8,6 +8,27 @@
 #include "wgmma_groups.cuh"
 #include "wgmma_other.cuh"
 
+#if LIST
+
+/* Which item of the list has unit `index`; makes that one within the item. */
+DEVICE const wgmma_item &item_of(const wgmma_call &c, int &index, unit &u)
+{
+    const wgmma_list &l = (const wgmma_list &)c;
+    int low = 0, high = l.count;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (l.item[middle].first <= index)
+            low = middle;
+        else
+            high = middle;
+    }
+    index -= l.item[low].first;
+    u.item = low;
+    return l.item[low];
+}
+
+#endif
+
 /* Which tile, in groups of rows of tiles that are walked column by column, so that what runs at
  * the same time shares rows of a and columns of b in the L2 cache. */
 DEVICE unit unit_at(const wgmma_call &c, int index)
@@ -16,6 +37,14 @@ DEVICE unit unit_at(const wgmma_call &c, int index)
     u.part = 0;
     u.k = 0;
     u.k_tiles = c.k_tiles;
+    u.item = 0;
+    int tiles_m = c.tiles_m, tiles_n = c.tiles_n;
+#if LIST
+    const wgmma_item &item = item_of(c, index, u);
+    u.k_tiles = item.k_tiles;
+    tiles_m = item.tiles_m;
+    tiles_n = item.tiles_n;
+#endif
     if (PARTS) {
         u.part = index % c.parts;
         index /= c.parts;
@@ -23,7 +52,7 @@ DEVICE unit unit_at(const wgmma_call &c, int index)
         u.k_tiles = min(c.part_tiles, c.k_tiles - u.k);
     }
     u.tile = index * CLUSTER + (CLUSTER > 1 ? (int)cluster_rank() : 0);
-    int matrix = 0, tiles_m = c.tiles_m, row = 0;
+    int matrix = 0, row = 0;
     if (GROUPS == PRODUCT_GROUPS_OF_ROWS) {
         matrix = group_of(c, index, tiles_m, u);
         row = u.row;
@@ -35,7 +64,7 @@ DEVICE unit unit_at(const wgmma_call &c, int index)
     u.batch[1] = BATCH > 1 ? matrix / c.batch_inner : 0;
     if (GROUPS == PRODUCT_GROUPS_OF_DEPTH)
         take_depth(c, matrix, u);
-    int strip = c.group * c.tiles_n, first = index / strip * c.group, inside = index % strip;
+    int strip = c.group * tiles_n, first = index / strip * c.group, inside = index % strip;
     int height = min(tiles_m - first, c.group);
     int tile_m = first + inside % height, tile_n = inside / height;
     u.row = row + (tile_m * CLUSTER_M + (CLUSTER_M > 1 ? (int)cluster_rank() : 0)) * TILE_M;
@@ -72,13 +101,15 @@ DEVICE void bring(const tensor_map &map, uint32_t to, uint32_t full, int mn, int
     }
 }
 
-/* The one thread that orders all copies of the block. */
-DEVICE void produce(const wgmma_call &c, const tensor_map &a, const tensor_map &b,
+/* The one thread that orders all copies of the block. The maps are those of the first item of a
+ * list, behind which the others are. */
+DEVICE void produce(const wgmma_call &c, const tensor_map &first_a, const tensor_map &first_b,
                     const layout &at, const ring<STAGES> &pipe)
 {
     ring_place<STAGES> place = {0, 0};
     for (int i = blockIdx.x / CLUSTER; i < units_of(c); i += gridDim.x / CLUSTER) {
         unit u = unit_at(c, i);
+        const tensor_map &a = (&first_a)[u.item], &b = (&first_b)[u.item];
         for (int t = u.k; t < u.k + u.k_tiles; t++, place.next()) {
             pipe.claim(place, STAGE_BYTES);
             uint32_t stage = at.stages + place.stage * STAGE_BYTES, full = pipe.full(place.stage);

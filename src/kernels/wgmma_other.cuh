@@ -15,9 +15,6 @@
 #ifndef OTHER /* what is done with a matrix that lies as y does */
 #define OTHER 0
 #endif
-#ifndef STAGING_BUFFERS /* of a warp */
-#define STAGING_BUFFERS 2
-#endif
 #define SWIGLU (ACTIVATION == PRODUCT_SWIGLU)
 #define COLUMNS (SWIGLU ? TILE_N / 2 : TILE_N) /* of y in a tile */
 /* A warp stages 16 rows of 128 bytes at a time, or of 64. */
@@ -38,6 +35,7 @@ struct unit {
     int batch[2];
     int k, k_tiles;     /* the part of k, in tiles */
     int tile, part;
+    int item;           /* of a list, else 0 */
     unsigned mine;      /* chunks that this part finishes */
 };
 

@@ -149,6 +149,9 @@ typedef enum cup__op_id {
     CUP__OP_scaled_matmul,
     CUP__OP_matmul_list,
     CUP__OP_grouped_matmul,
+    CUP__OP_linear_dropout,
+    CUP__OP_linear_quantize,
+    CUP__OP_scaled_grouped_matmul,
     CUP__OP_grouped_weight_grad,
     CUP__OP_linear_relu,
     CUP__OP_linear_silu,
@@ -927,6 +930,23 @@ extern const cup__op cup__op_grouped_matmul;
 typedef struct cup__grouped_matmul_attributes {
     bool transpose_weight;
 } cup__grouped_matmul_attributes;
+
+extern const cup__op cup__op_linear_dropout;
+typedef struct cup__linear_dropout_attributes {
+    double p;
+} cup__linear_dropout_attributes;
+
+extern const cup__op cup__op_linear_quantize;
+typedef struct cup__linear_quantize_attributes {
+    cup_dtype dtype;
+    bool gelu;
+} cup__linear_quantize_attributes;
+
+extern const cup__op cup__op_scaled_grouped_matmul;
+typedef struct cup__scaled_grouped_matmul_attributes {
+    cup_dtype dtype;
+    bool fast_accumulation;
+} cup__scaled_grouped_matmul_attributes;
 
 extern const cup__op cup__op_grouped_weight_grad;
 cup_tensor *cup__grouped_weight_grad(cup_context *c, cup_tensor *a, cup_tensor *b,

@@ -1,7 +1,6 @@
 /* One call of an op: check, infer, allocate, choose an implementation, run, record. */
 #include "ops/call.h"
 
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +15,7 @@
 
 const cup__row *cup__row_find(const char *name)
 {
-    for (const cup__row *row = cup__rows; name && row->name; row++)
+    for (const cup__row *row = cup__rows; row->name; row++)
         if (!strcmp(row->name, name))
             return row;
     return NULL;
@@ -62,10 +61,8 @@ static cup_status check_inputs(cup__call *call)
     if (call->in_count < 1 && row->in_least > 0)
         return cup__fail(&call->c->error, CUP_ARGUMENT, "%s: it needs at least one input",
                          row->name);
-    /* Records of the optimizers' lists may leave tensors out; lists of a caller may not. */
-    bool needs_all = row->is_public && row->in_most == INT_MAX;
     for (int i = 0; i < call->in_count; i++) {
-        if (!call->in[i] && (i < row->in_least || needs_all))
+        if (!call->in[i] && i < row->in_least)
             return cup__fail(&call->c->error, CUP_ARGUMENT, "%s: input %d of (%s) is NULL",
                              row->name, i + 1, row->inputs);
         if (call->in[i] && call->in[i]->context != call->c)
@@ -168,9 +165,7 @@ const cup__impl *cup__call_choose(cup__call *call)
     if (!preferences)
         preferences = cup__env_get(CUP__ENV_IMPL);
     cup__place place = call->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
-    const cup__impl *first = call->op->recall && !*preferences ? call->op->recall(call) : NULL;
-    if (first)
-        return first;
+    const cup__impl *first = NULL;
     for (const cup__impl *impl = call->op->impls; impl && impl->name; impl++) {
         if (impl->place != place || refusal(call, impl))
             continue;
@@ -185,8 +180,6 @@ const cup__impl *cup__call_choose(cup__call *call)
     bool may_differ = place == CUP__CUDA && first && first[1].name && !first->varies &&
                       !*preferences;
     const cup__impl *measured = may_differ ? cup__preferred_of(call) : NULL;
-    if (first && !measured && call->op->remember && !*preferences)
-        call->op->remember(call, first);
     return measured ? measured : first;
 }
 

@@ -12,6 +12,10 @@ cup_status cup__need_offsets(cup__call *call, int i);
 /* The product of a call of either op, all groups in one, without what is on the device. */
 void cup__grouped_product(const cup__call *call, cup__product *p);
 
+/* The table of groups for tiles of `tile` rows, by the offsets in input 2; rows of no group are
+ * cleared. NULL on failure. */
+cup_tensor *cup__grouped_table(cup__call *call, const cup__product *p, int tile);
+
 cup_status cup__grouped_cpu(cup__call *call);
 const char *cup__grouped_wgmma_refuses(const cup__call *call);
 cup_status cup__grouped_wgmma(cup__call *call);

@@ -16,11 +16,11 @@ typedef struct entry {
 } entry;
 
 static const entry menu[] = {
-    {{128, 192, 2, true, 4, 1, 1, 1, 0, 0, 0}, 0.473, 0.74},
-    {{128, 256, 2, false, 4, 1, 1, 1, 0, 0, 0}, 0.619, 2.08},
-    {{128, 128, 2, true, 6, 1, 1, 1, 0, 0, 0}, 0.328, 0.39},
-    {{64, 256, 2, true, 4, 1, 1, 1, 0, 0, 0}, 0.355, 0.47},
-    {{64, 128, 2, true, 8, 1, 1, 1, 0, 0, 0}, 0.250, 0.1},
+    {{128, 192, 2, true, 4, 1, 1, 1, 0, 0}, 0.473, 0.74},
+    {{128, 256, 2, false, 4, 1, 1, 1, 0, 0}, 0.619, 2.08},
+    {{128, 128, 2, true, 6, 1, 1, 1, 0, 0}, 0.328, 0.39},
+    {{64, 256, 2, true, 4, 1, 1, 1, 0, 0}, 0.355, 0.47},
+    {{64, 128, 2, true, 8, 1, 1, 1, 0, 0}, 0.250, 0.1},
 };
 
 static int64_t divide_up(int64_t value, int64_t by)
@@ -81,8 +81,7 @@ const char *cup__grouped_mma_refuses(const cup__call *call)
     return cup__product_mma_refuses(call->c, &p);
 }
 
-/* The table for tiles of `tile` rows; NULL on failure. */
-static cup_tensor *table_of(cup__call *call, const cup__product *p, int tile)
+cup_tensor *cup__grouped_table(cup__call *call, const cup__product *p, int tile)
 {
     cup_context *c = call->c;
     cup__cuda *gpu = cup__cuda_of(c->device);
@@ -101,7 +100,7 @@ static cup_tensor *table_of(cup__call *call, const cup__product *p, int tile)
     const void *from = offsets->data;
     void *to = table ? table->data : NULL, *y = p->y.data;
     int groups = (int)p->batch_count, rows = (int)sum;
-    long long width = by_rows ? p->n * cup_dtype_size(p->dtype) / 2 : 0;
+    long long width = by_rows ? p->n * cup_dtype_size(cup__product_y_dtype(p)) / 2 : 0;
     cup__grid grid = {.x = by_rows ? CLEARING_BLOCKS : 1, .threads = THREADS};
     if (kernel && cup__launch(gpu, kernel, grid, CUP__ARG(from), CUP__ARG(groups), CUP__ARG(rows),
                               CUP__ARG(tile), CUP__ARG(to), CUP__ARG(y), CUP__ARG(width)) == CUP_OK)
@@ -116,7 +115,7 @@ cup_status cup__grouped_wgmma(cup__call *call)
     cup__wgmma_plan plan;
     cup__grouped_product(call, &p);
     choose(&p, multiprocessors_of(call), &plan);
-    cup_tensor *table = table_of(call, &p, plan.tile_m);
+    cup_tensor *table = cup__grouped_table(call, &p, plan.tile_m);
     if (!table)
         return call->c->error.status;
     p.groups.table = table->data;
@@ -129,7 +128,7 @@ static cup_status run(cup__call *call, cup_status (*how)(cup__call *call, const 
 {
     cup__product p;
     cup__grouped_product(call, &p);
-    cup_tensor *table = table_of(call, &p, 1);
+    cup_tensor *table = cup__grouped_table(call, &p, 1);
     if (!table)
         return call->c->error.status;
     p.groups.table = table->data;

@@ -84,6 +84,10 @@ static void cost(const cup__call *call, double *bytes, double *flops)
 
 static const cup__impl impls[] = {
     {.name = "products", .place = CUP__CPU, .run = run},
+    {.name = "wgmma",
+     .place = CUP__CUDA,
+     .refuses = cup__list_wgmma_refuses,
+     .run = cup__list_wgmma},
     {.name = "mma", .place = CUP__CUDA, .refuses = cup__list_mma_refuses, .run = cup__list_mma},
     {.name = "plain", .place = CUP__CUDA, .run = cup__list_plain},
     {0},
@@ -91,13 +95,16 @@ static const cup__impl impls[] = {
 
 static const attributes nn = {false, false}, nt = {false, true}, tn = {true, false},
                         tt = {true, true};
-static const cup__sample samples[] = {{"1x1 1x1 1x1", &nn},
-                                      {"5x3 3x9 5x9 0x3 3x2 0x2 4x0 0x3 4x3", &nn},
-                                      {"33x40 17x40 33x17 130x64 65x64 130x65 1x7 9x7 1x9", &nt},
-                                      {"40x33 40x17 33x17 64x136 64x72 136x72", &tn},
-                                      {"40x33 17x40 33x17 8x9 10x8 9x10", &tt},
-                                      {"65x264 264x129 65x129 16x16 16x8 16x8", &nn},
-                                      {NULL, NULL}};
+static const cup__sample samples[] = {
+    {"1x1 1x1 1x1", &nn},
+    {"5x3 3x9 5x9 0x3 3x2 0x2 4x0 0x3 4x3", &nn},
+    {"33x40 17x40 33x17 130x64 65x64 130x65 1x7 9x7 1x9", &nt},
+    {"40x33 40x17 33x17 64x136 64x72 136x72", &tn},
+    {"40x33 17x40 33x17 8x9 10x8 9x10", &tt},
+    {"65x264 264x129 65x129 16x16 16x8 16x8", &nn},
+    {"200x72 72x136 200x136 5x3 3x9 5x9 64x200 200x264 64x264", &nn},
+    {"64x136 200x136 64x200 300x64 24x64 300x24", &nt},
+    {NULL, NULL}};
 static const cup__sample bench[] = {
     {"1024x1024 1024x1024 1024x1024 512x4096 512x4096 512x512 2048x256 2048x256 2048x2048", &nt},
     {NULL, NULL}};

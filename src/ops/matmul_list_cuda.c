@@ -1,8 +1,11 @@
 /* Lists of products on a GPU: as many as fit the arguments of a kernel in each launch. */
 #include "ops/matmul_list.h"
 
+#include <math.h>
+
+#include "kernels/wgmma_call.cuh"
 #include "ops/attributes.h"
-#include "ops/product_cuda.h"
+#include "ops/product_wgmma.h"
 
 #define LINE_BYTES 64 /* of a tile of matmul_mma.cu along k */
 
@@ -23,8 +26,18 @@ static int64_t tiles_of(const cup__product *p, int64_t tile)
     return (p->m + tile - 1) / tile * ((p->n + tile - 1) / tile);
 }
 
-/* Records from `first` on; returns the number of the one after them. */
-static int gather(const cup__call *call, int first, int64_t tile, int most, batch *out)
+static bool wgmma_takes(const cup__call *call, const cup__product *p)
+{
+    const cup__matmul_list_attributes *t = call->attributes;
+    return p->m > 0 && p->n > 0 &&
+           !cup__product_wgmma_list_refuses(call->c, p,
+                                            t->transpose_a ? PRODUCT_ALONG_MN : PRODUCT_ALONG_K,
+                                            t->transpose_b ? PRODUCT_ALONG_K : PRODUCT_ALONG_MN);
+}
+
+/* Records from `first` on, or only those that wgmma does not take; returns the number of the one
+ * after them. */
+static int gather(const cup__call *call, int first, int64_t tile, int most, bool others, batch *out)
 {
     const cup__matmul_list_attributes *t = call->attributes;
     int count = call->in_count / CUP__LIST_STEP, i = first;
@@ -33,7 +46,7 @@ static int gather(const cup__call *call, int first, int64_t tile, int most, batc
     out->list.b_along = t->transpose_b ? PRODUCT_ALONG_K : PRODUCT_ALONG_MN;
     for (; i < count && out->list.count < PRODUCT_LIST; i++) {
         cup__product p = cup__list_product(call, i);
-        if (p.m == 0 || p.n == 0)
+        if (p.m == 0 || p.n == 0 || (others && wgmma_takes(call, &p)))
             continue;
         /* Tensors are row-major here, so that lines follow each other. */
         int64_t a_line = t->transpose_a ? p.m : p.k, b_line = t->transpose_b ? p.k : p.n;
@@ -91,7 +104,7 @@ const char *cup__list_mma_refuses(const cup__call *call)
     return NULL;
 }
 
-cup_status cup__list_mma(cup__call *call)
+static cup_status run_mma(cup__call *call, bool others)
 {
     int count = call->in_count / CUP__LIST_STEP;
     int64_t tile = tile_of(call), stages = 4;
@@ -100,10 +113,77 @@ cup_status cup__list_mma(cup__call *call)
         stages--;
     for (int i = 0; i < count;) {
         batch b;
-        i = gather(call, i, tile, 8, &b);
+        i = gather(call, i, tile, 8, others, &b);
         CUP_TRY(launch(call, &b, "matmul_mma.cu", "matmul_mma_list", tile, stages));
     }
     return CUP_OK;
+}
+
+cup_status cup__list_mma(cup__call *call)
+{
+    return run_mma(call, false);
+}
+
+/* Tiles of matmul_sm90.cu and what they cost, in microseconds: for each 64 of k, and beside that.
+ */
+static const struct {
+    cup__wgmma_plan plan;
+    double k_tile, tile;
+} menu[] = {
+    {{128, 192, 2, true, 4, 1, 1, 1, 0, 0}, 0.473, 0.74},
+    {{128, 256, 2, false, 4, 1, 1, 1, 0, 0}, 0.619, 2.08},
+    {{128, 128, 2, true, 6, 1, 1, 1, 0, 0}, 0.328, 0.39},
+    {{64, 256, 2, true, 4, 1, 1, 1, 0, 0}, 0.355, 0.47},
+    {{64, 128, 2, true, 8, 1, 1, 1, 0, 0}, 0.250, 0.1},
+};
+
+/* The plan under which blocks that take tiles in turn are done first. */
+static const cup__wgmma_plan *plan_of(const cup__call *call, const cup__product *p, int count)
+{
+    double least = INFINITY, all = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
+    const cup__wgmma_plan *best = NULL;
+    for (size_t i = 0; i < sizeof menu / sizeof *menu; i++) {
+        const cup__wgmma_plan *plan = &menu[i].plan;
+        double sum = 0, longest = 0;
+        for (int j = 0; j < count; j++) {
+            double one = (double)((p[j].k + 63) / 64) * menu[i].k_tile + menu[i].tile;
+            sum += one * (double)((p[j].m + plan->tile_m - 1) / plan->tile_m) *
+                   (double)((p[j].n + plan->tile_n - 1) / plan->tile_n);
+            longest = fmax(longest, one);
+        }
+        double time = fmax(longest, sum / all + longest / 2);
+        if (time < least) {
+            least = time;
+            best = plan;
+        }
+    }
+    return best;
+}
+
+const char *cup__list_wgmma_refuses(const cup__call *call)
+{
+    for (int i = 0; i < call->in_count / CUP__LIST_STEP; i++) {
+        cup__product p = cup__list_product(call, i);
+        if (wgmma_takes(call, &p))
+            return NULL;
+    }
+    return "it is for Hopper (sm_90), 16 bits, and lines that start at multiples of 16 bytes";
+}
+
+/* What TMA cannot take goes the other way. */
+cup_status cup__list_wgmma(cup__call *call)
+{
+    int count = call->in_count / CUP__LIST_STEP;
+    for (int i = 0; i < count;) {
+        cup__product p[WGMMA_LIST];
+        int taken = 0;
+        for (; i < count && taken < WGMMA_LIST; i++) {
+            p[taken] = cup__list_product(call, i);
+            taken += wgmma_takes(call, &p[taken]);
+        }
+        CUP_TRY(cup__product_wgmma_list(call->c, p, taken, plan_of(call, p, taken)));
+    }
+    return run_mma(call, true);
 }
 
 cup_status cup__list_plain(cup__call *call)
@@ -112,7 +192,7 @@ cup_status cup__list_plain(cup__call *call)
     int64_t tile = call->in[0]->dtype == CUP_F64 ? 64 : tile_of(call);
     for (int i = 0; i < count;) {
         batch b;
-        i = gather(call, i, tile, tile == 64 ? 4 : 8, &b);
+        i = gather(call, i, tile, tile == 64 ? 4 : 8, false, &b);
         CUP_TRY(launch(call, &b, "matmul.cu", "matmul_plain_list", tile, 0));
     }
     return CUP_OK;

@@ -7,8 +7,8 @@
  * each. PINGPONG: they take tiles in turn, and while one multiplies the other finishes its tile.
  * Blocks of a cluster lie side by side along m (or n); each copies its share of the common b (or a)
  * into both. Results go through swizzled shared memory and TMA, 16 rows a warp. k may be cut into
- * parts: each block of a tile hands its sums to the others, through memory or in a cluster, and
- * adds up a share of the tile, in the order of the parts, so that the bits stay the same.
+ * parts: each block of a tile hands its sums to the others and adds up a share of the tile, in the
+ * order of the parts, so that the bits stay the same.
  *
  * 2 m n k operations; a tile brings 128 (TILE_M + TILE_N) bytes for each 128 bytes along k. */
 #ifndef CUP_T
@@ -58,9 +58,6 @@
 #ifndef PARTS /* whether k is cut */
 #define PARTS 0
 #endif
-#ifndef CLUSTER_K /* blocks of a cluster that have the parts of a tile; 1: parts meet in memory */
-#define CLUSTER_K 1
-#endif
 #ifndef GROUPS
 #define GROUPS 0
 #endif
@@ -69,9 +66,6 @@
 #endif
 #ifndef PROMOTE /* whether the sums of each k-tile are added up outside of the tensor cores */
 #define PROMOTE 0
-#endif
-#ifndef SUM_A /* whether the sums of a's lines along k are wanted */
-#define SUM_A 0
 #endif
 #ifndef Y_DIRECT /* y's rows do not start at multiples of 16 bytes */
 #define Y_DIRECT 0
@@ -95,18 +89,19 @@
 #define CONSUMER_WARPS (PINGPONG ? 4 : 4 * CONSUMERS) /* that use one stage */
 #define THREADS (128 * (CONSUMERS + 1))
 #define SUMS (TILE_N / 2) /* registers for 64 rows */
-#define STAGING_BUFFERS (SCALES == PRODUCT_SCALE_BLOCKS || CONSUMERS == 3 ? 1 : 2)
-/* Registers of the threads that bring and of those that multiply, as the block's size leaves. */
-#define BRINGER_REGISTERS (CONSUMERS == 3 ? (SUM_A ? 48 : 32) : SUM_A || PROMOTE ? 40 : 24)
-#define CONSUMER_REGISTERS ((CONSUMERS == 3 ? 160 : 240) - (SUM_A || PROMOTE ? 8 : 0))
 #define STAGING_BYTES (CONSUMERS * 4 * STAGING_BUFFERS * 2048)
-#define BIAS_BYTES (HAS_BIAS ? CONSUMERS * 2 * TILE_N * (int)sizeof(result) : 0)
+#define BIAS_BYTES (HAS_BIAS ? CONSUMERS * 2 * TILE_N * (int)sizeof(bias_value) : 0)
 #define SCALE_BYTES                                                                                \
     (SCALES == PRODUCT_SCALE_BLOCKS  ? STAGES * SCALE_FLOATS * 4                                   \
      : SCALES == PRODUCT_SCALE_LINES ? CONSUMERS * TILE_N * 4                                      \
                                      : 0)
 
 typedef dtype_of<Y_T>::type result;
+#if Y_T == CUP_F8E4M3 || Y_T == CUP_F8E5M2
+typedef T bias_value;
+#else
+typedef result bias_value;
+#endif
 
 #if CUP_HAS_WGMMA
 
@@ -114,7 +109,6 @@ typedef dtype_of<Y_T>::type result;
 #include "wgmma_groups.cuh"
 #include "wgmma_load.cuh"
 #include "wgmma_scale.cuh"
-#include "wgmma_sums.cuh"
 
 DEVICE layout lay_out()
 {
@@ -133,7 +127,7 @@ DEVICE layout lay_out()
 DEVICE void produce_scales(const wgmma_call &c, const layout &at, const ring<STAGES> &pipe)
 {
     ring_place<STAGES> place = {0, 0};
-    for (int i = blockIdx.x / CLUSTER; i < c.units; i += gridDim.x / CLUSTER)
+    for (int i = blockIdx.x / CLUSTER; i < units_of(c); i += gridDim.x / CLUSTER)
         bring_scales(c, unit_at(c, i), at, pipe, place);
 }
 
@@ -186,7 +180,7 @@ DEVICE void main_loop(products &sum, const unit &u, uint64_t a, uint64_t b, cons
                       const crew &w, const ring<STAGES> &pipe, ring_place<STAGES> &place)
 {
 #if PROMOTE
-    add_blocks((sums &)sum, u.k_tiles, a, b, at, w, pipe, place);
+    add_blocks((sums &)sum, u, a, b, at, w, pipe, place);
 #else
     add_tiles(sum, u.k_tiles, a, b, pipe, place, u, at, w);
 #endif
@@ -205,6 +199,7 @@ DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &
     uint64_t b = wgmma_describe(at.stages + A_BYTES, B_ALONG, PANEL);
     ring_place<STAGES> place = {0, 0};
     int turn = 0, bias_turn = 0;
+    coder code = {0, CODES ? __fdiv_rn(1.0f, __ldg(c.y_scale)) : 1.0f};
     if (PINGPONG && w.group == 1)
         pass(ORDER, 256);
     int step = gridDim.x / CLUSTER, index = blockIdx.x / CLUSTER, count = 0, units = units_of(c);
@@ -214,8 +209,8 @@ DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &
             place.skip(u.k_tiles);
             continue;
         }
-        result *bias = (result *)at.bias + (w.group * 2 + bias_turn) * TILE_N;
-        vec<result, 2> two = {};
+        bias_value *bias = (bias_value *)at.bias + (w.group * 2 + bias_turn) * TILE_N;
+        vec<bias_value, 2> two = {};
         if (HAS_BIAS && 2 * w.thread < TILE_N)
             two = load_bias(c, u.column, 2 * w.thread);
         line_scales scales = {};
@@ -235,33 +230,29 @@ DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &
         }
         if (PARTS) {
             u.mine = chunks_of(c, u.part);
-            if (CLUSTER_K > 1)
-                join_cluster(u, at, w, (sums &)sum);
-            else
-                join_parts(c, u, w, (sums &)sum);
+            join_parts(c, u, w, (sums &)sum);
         }
-        apply_scales(c, w, at, scales, sum);
+        apply_scales(c, u, w, at, scales, sum);
         if (OTHER)
             barrier_wait(other_full(at, count), count >> 1 & 1);
-        finish(c, y, pre, u, at, w, bias, &turn, (const sums &)sum);
+        finish(c, (&y)[u.item], pre, u, at, w, bias, code, &turn,
+               (const sums &)sum);
         if (OTHER) {
             __syncwarp();
             if (lane() == 0)
                 barrier_arrive(other_empty(at));
         }
     }
+    if (CODES)
+        code.tell(c);
     if (lane() == 0)
         tma_store_wait<0>();
 }
 
-#endif
-
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    matmul_sm90(const __grid_constant__ tensor_map a, const __grid_constant__ tensor_map b,
-                const __grid_constant__ tensor_map y, const __grid_constant__ tensor_map pre,
-                const __grid_constant__ wgmma_call c)
+/* What the block does, all of it. */
+DEVICE void work(const wgmma_call &c, const tensor_map &a, const tensor_map &b, const tensor_map &y,
+                 const tensor_map &pre)
 {
-#if CUP_HAS_WGMMA
     layout at = lay_out();
     if (at.stages % 1024)
         __trap();
@@ -278,39 +269,59 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             tma_prefetch_map(y);
         if ((HAS_PRE || OTHER) && !Y_DIRECT)
             tma_prefetch_map(pre);
-        if (CLUSTER_K > 1) {
-            barrier_init(join_full(at), 1);
-            barrier_expect(join_full(at), join_bytes(cluster_rank()));
-        }
-        pipe.init(CONSUMER_WARPS * CLUSTER + (SUM_A ? SUM_WARPS : 0),
-                  SCALES == PRODUCT_SCALE_BLOCKS ? 33 : 1);
+        pipe.init(CONSUMER_WARPS * CLUSTER, SCALES == PRODUCT_SCALE_BLOCKS ? 33 : 1);
     }
-    if (CLUSTER > 1 || CLUSTER_K > 1)
-        cluster_gather();
+    if (CLUSTER > 1)
+        cluster_meet();
     else
         __syncthreads();
     wait_for_previous_kernel();
     let_next_kernel_start();
     if (threadIdx.x < 128) {
         if (CONSUMERS > 1)
-            registers_give<BRINGER_REGISTERS>();
+            registers_give<PROMOTE ? 40 : 24>();
         if (threadIdx.x < 32 && elected())
             produce(c, a, b, at, pipe);
         else if (SCALES == PRODUCT_SCALE_BLOCKS && threadIdx.x / 32 == 1)
             produce_scales(c, at, pipe);
         else if (OTHER && threadIdx.x / 32 == 1 && elected())
             produce_other(c, pre, at);
-        else if (SUM_A && threadIdx.x / 32 > 0 && threadIdx.x / 32 <= SUM_WARPS)
-            sum_lines(c, at, pipe, threadIdx.x / 32 - 1);
         __syncwarp();
-        if (CLUSTER_K > 1)
-            cluster_gather(); /* as join_cluster does */
     } else {
         if (CONSUMERS > 1)
-            registers_take<CONSUMER_REGISTERS>();
+            registers_take<CONSUMERS == 3 ? 152 : PROMOTE ? 232 : 240>();
         consume(c, y, pre, at, pipe);
     }
     if (CLUSTER > 1)
-        cluster_gather();
+        cluster_meet();
+}
+
+#endif
+
+#if LIST
+
+struct list_maps {
+    tensor_map a[WGMMA_LIST], b[WGMMA_LIST], y[WGMMA_LIST];
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    matmul_sm90_list(const __grid_constant__ list_maps maps, const __grid_constant__ wgmma_list l)
+{
+#if CUP_HAS_WGMMA
+    work(l.all, maps.a[0], maps.b[0], maps.y[0], maps.a[0]);
 #endif
 }
+
+#else
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    matmul_sm90(const __grid_constant__ tensor_map a, const __grid_constant__ tensor_map b,
+                const __grid_constant__ tensor_map y, const __grid_constant__ tensor_map pre,
+                const __grid_constant__ wgmma_call c)
+{
+#if CUP_HAS_WGMMA
+    work(c, a, b, y, pre);
+#endif
+}
+
+#endif

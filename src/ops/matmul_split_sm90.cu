@@ -70,7 +70,7 @@
 #define BIAS_BYTES (HAS_BIAS ? CONSUMERS * 2 * TILE_N * 4 : 0)
 #define WHEN_WIDE (PLANES == 3)
 
-typedef float result;
+typedef float result, bias_value;
 
 #if CUP_HAS_WGMMA
 
@@ -314,7 +314,8 @@ DEVICE void consume(const wgmma_call &c, const split_product &s, const tensor_ma
         u.mine = ~0u;
         if (PARTS && c.parts > 1 && !add_parts(c, u, w, last_of(at), sum))
             continue;
-        finish(c, y, pre, u, at, w, bias, &turn, sum);
+        coder none = {0, 1};
+        finish(c, y, pre, u, at, w, bias, none, &turn, sum);
     }
     if (lane() == 0)
         tma_store_wait<0>();

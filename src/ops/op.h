@@ -101,10 +101,6 @@ struct cup__op {
     cup_status (*specification)(cup__call *call);
     cup_status (*gradient)(cup__grad *g);
     const cup__impl *impls; /* ends with a NULL name */
-    /* Which implementation took an equal call before, asked before the implementations are; NULL:
-     * not known. And what is told of the one that was found then. */
-    const cup__impl *(*recall)(const cup__call *call);
-    void (*remember)(const cup__call *call, const cup__impl *impl);
     uint32_t saves;
     bool random;            /* draws random numbers */
     bool strided_out;       /* implementations can write to a result of any strides */
@@ -216,7 +212,7 @@ cup_status cup__need_index(cup__call *call, int i);
 cup_status cup__need_same_dtype(cup__call *call, int i, int j);
 cup_status cup__need_ndim(cup__call *call, int i, int least, int most);
 /* Makes a dimension that may count from the end into a plain one. */
-cup_status cup__need_axis(cup__call *call, int i, int64_t axis, int *out);
+cup_status cup__need_axis(cup__call *call, int i, int axis, int *out);
 
 /* The same elements in row-major order: the tensor itself when it is so already. */
 cup_tensor *cup__contiguous(cup_context *c, cup_tensor *t);

@@ -41,6 +41,14 @@ typedef struct cup__scaling {
     bool fast; /* sums may stay in tensor cores that keep 14 bits of them */
 } cup__scaling;
 
+/* Dropout of the result, before anything is added to it. */
+typedef struct cup__dropping {
+    uint32_t threshold, sequence;
+    float kept;
+    const uint64_t *random; /* device memory: seed and step */
+    uint8_t *mask;          /* or NULL */
+} cup__dropping;
+
 /* A batch of groups whose sizes are on the device, as kernels/product_call.cuh describes them. */
 typedef struct cup__groups {
     int kind;
@@ -58,13 +66,13 @@ typedef struct cup__product {
     cup__activation activation;
     float factor;        /* 1 but for wgmma */
     cup__other kind;
+    const cup__dropping *dropping; /* or NULL; wgmma only, of one matrix */
+    const float *y_scale; /* where y has codes of 8 bits of a and b that have none: over this, */
+    unsigned *y_most;     /* with the largest size, as bits of a float, put here; zero before */
     const void *other;   /* for `kind` */
-    void *a_sums;        /* takes the m sums of a along k, where a lies along m: wgmma; or NULL */
     void *pre;           /* as y, takes the value before the activation; or NULL */
     const cup__scaling *scaling; /* of a and b that are codes of 8 bits; or NULL */
     cup__groups groups;
-    bool adding;         /* to what y has: rounded to its dtype before and after; wgmma only */
-    bool summing;        /* whether `a_sums` is wanted, also while there is no memory for it yet */
     bool saving;         /* whether `pre` is wanted, also while there is no memory for it yet */
 } cup__product;
 
@@ -79,6 +87,12 @@ static inline cup_dtype cup__product_y_dtype(const cup__product *p)
     return p->scaling ? p->scaling->y_dtype : p->y_dtype;
 }
 
+/* What a bias consists of: as y, or as a and b where y has codes. */
+static inline cup_dtype cup__product_bias_dtype(const cup__product *p)
+{
+    return p->y_scale ? p->dtype : cup__product_y_dtype(p);
+}
+
 /* Whether matrix kernels can read the last two dimensions where they are: neighbours in one
  * direction, lines that do not overlap in the other. And the tensor as it will be when the GPU
  * reads it: itself, or `packed`, which is then filled. */
@@ -87,9 +101,6 @@ cup_tensor *cup__product_packed(cup_tensor *t, cup_tensor *packed);
 
 /* The implementations, best first, of matmul, linear and linear_gelu. */
 extern const cup__impl cup__product_impls[];
-/* Which of them took an equal call of these ops; see cup__op. */
-const cup__impl *cup__product_recall(const cup__call *call);
-void cup__product_remember(const cup__call *call, const cup__impl *impl);
 
 /* Where matrix `t` of the batch starts, in elements. */
 int64_t cup__product_offset(const cup__product *p, const cup__matrix *m, int64_t t);

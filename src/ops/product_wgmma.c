@@ -3,18 +3,67 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/memory.h"
 #include "cuda/loader.h"
 #include "kernels/product_call.cuh"
 #include "kernels/wgmma_call.cuh"
-#include "ops/product_operand.h"
-#include "ops/product_recall.h"
+#include "ops/product_state.h"
+#include "ops/product_wgmma_maps.h"
 
+#define LINE_BYTES 128 /* of a swizzled line, and of a tile along k */
 #define SHARED_MOST 232448
+#define PIECE_BYTES 2048 /* of a result, at most, that a warp hands to TMA at a time */
+
+static bool is_sixteen(int64_t elements, cup_dtype dtype)
+{
+    return elements * cup_dtype_size(dtype) % 16 == 0;
+}
+
+/* Elements of a tile along k. */
+static int64_t tile_k(const cup__product *p)
+{
+    return LINE_BYTES / cup_dtype_size(p->dtype);
+}
+
+/* Takes the direction in which the elements of a matrix lie side by side, k when both would do.
+ * False when TMA cannot read it. */
+static bool take_operand(const cup__product *p, const cup__matrix *m, int64_t mn, int64_t step_mn,
+                         int64_t step_k, cup__wgmma_operand *out)
+{
+    bool along_k = (step_k == 1 || p->k == 1) && (mn == 1 || is_sixteen(step_mn, p->dtype));
+    bool along_mn =
+        (step_mn == 1 || mn == 1) && !p->scaling && (p->k == 1 || is_sixteen(step_k, p->dtype));
+    out->dtype = p->dtype;
+    out->along = along_k ? PRODUCT_ALONG_K : PRODUCT_ALONG_MN;
+    out->length = along_k ? p->k : mn;
+    out->lines = along_k ? mn : p->k;
+    out->distance = along_k ? step_mn : step_k;
+    if (out->lines == 1)
+        out->distance = (out->length + 15) / 16 * 16;
+    bool good = (along_k || along_mn) && (uintptr_t)m->data % 16 == 0 && out->length <= INT32_MAX &&
+                out->lines <= INT32_MAX && out->distance >= out->length &&
+                out->distance * out->lines < INT64_C(1) << 38;
+    for (int i = 0; i < CUP__WGMMA_BATCH; i++) {
+        out->batch[i] = i < p->batch_ndim ? m->batch[p->batch_ndim - 1 - i] : 0;
+        good = good && is_sixteen(out->batch[i], p->dtype) && out->batch[i] < INT64_C(1) << 38;
+    }
+    return good;
+}
+
+/* Columns of b. */
+static int64_t b_columns(const cup__product *p)
+{
+    return p->activation == CUP__SWIGLU ? 2 * p->n : p->n;
+}
+
+bool cup__wgmma_operands(const cup__product *p, cup__wgmma_operand *a, cup__wgmma_operand *b)
+{
+    return take_operand(p, &p->a, p->m, p->a.row, p->a.column, a) &&
+           take_operand(p, &p->b, b_columns(p), p->b.column, p->b.row, b);
+}
 
 /* Whether TMA can write y: rows of whole pieces of 16 bytes, which is what it writes even where
  * the tensor map says that less is there. */
-static bool can_store(const cup__product *p)
+bool cup__wgmma_can_store(const cup__product *p)
 {
     cup_dtype y = cup__product_y_dtype(p);
     bool good = is_sixteen(p->y.row, y) && is_sixteen(p->n, y) && (uintptr_t)p->y.data % 16 == 0 &&
@@ -33,7 +82,7 @@ static bool blocks_fit(const cup__scaling *s)
 const char *cup__product_wgmma_refuses(cup_context *c, const cup__product *p)
 {
     const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(c->device));
-    operand a, b;
+    cup__wgmma_operand a, b;
     if (facts->major != 9)
         return "it is for Hopper (sm_90)";
     if (!cup__driver.cuTensorMapEncodeTiled || !cup__driver.cuLaunchKernelEx)
@@ -42,22 +91,22 @@ const char *cup__product_wgmma_refuses(cup_context *c, const cup__product *p)
         return "it multiplies bf16, f16 and codes of 8 bits";
     if (p->k == 0)
         return "there is nothing to sum";
-    if (p->batch_ndim > BATCH_MOST)
+    if (p->batch_ndim > CUP__WGMMA_BATCH)
         return "the batch has more than two dimensions that do not merge";
     if (p->m > INT32_MAX || p->n > INT32_MAX)
         return "a side is longer than 2^31";
-    if ((uintptr_t)p->bias % (uintptr_t)(2 * cup_dtype_size(cup__product_y_dtype(p))))
+    if ((uintptr_t)p->bias % (uintptr_t)(2 * cup_dtype_size(cup__product_bias_dtype(p))))
         return "the bias starts between two places for pairs";
     if (p->scaling && p->scaling->kind == PRODUCT_SCALE_BLOCKS && !blocks_fit(p->scaling))
         return "the scales of b are not for blocks of 128 rows";
-    if (!take_operands(p, &a, &b))
+    if (!cup__wgmma_operands(p, &a, &b))
         return "the lines of an input do not start at multiples of 16 bytes";
-    if (p->summing && (a.along != PRODUCT_ALONG_MN || p->batch_ndim || p->scaling))
-        return "it sums the lines of one matrix that lies along m";
-    bool whole = can_store(p) && (uintptr_t)p->other % 16 == 0;
+    bool whole = cup__wgmma_can_store(p) && (uintptr_t)p->other % 16 == 0;
+    if (p->dropping && p->batch_ndim)
+        return "it drops elements of one matrix";
     if (p->kind == CUP__THROUGH_SWIGLU && p->batch_ndim)
         return "it takes the way back through swiglu of one matrix";
-    if ((p->kind || p->adding || p->activation == CUP__SWIGLU) && !whole)
+    if ((p->kind || p->dropping || p->activation == CUP__SWIGLU) && !whole)
         return "the lines of the result do not start at multiples of 16 bytes";
     if (p->activation == CUP__SWIGLU && (b.along != PRODUCT_ALONG_K || p->batch_ndim))
         return "it takes swiglu of one matrix, and weights whose k lies together";
@@ -69,33 +118,54 @@ static int64_t divide_up(int64_t value, int64_t by)
     return (value + by - 1) / by;
 }
 
-static int shared_bytes(const cup__product *p, const cup__wgmma_plan *plan)
+/* Whether the sums of each k-tile leave the tensor cores. */
+static bool promotes(const cup__product *p)
+{
+    const cup__scaling *s = p->scaling;
+    return s && (s->kind == PRODUCT_SCALE_BLOCKS || (p->dtype != CUP_I8 && !s->fast));
+}
+
+/* Shared memory without that for results on their way. */
+static int working_bytes(const cup__product *p, const cup__wgmma_plan *plan)
 {
     int stage = (plan->tile_m + (plan->tile_n + 63) / 64 * 64) * LINE_BYTES;
     int kind = p->scaling ? p->scaling->kind : PRODUCT_SCALE_NONE;
-    bool once = kind == PRODUCT_SCALE_BLOCKS || plan->consumers == 3; /* one buffer, not two */
-    int staged = plan->consumers * 4 * 2048 * (once ? 1 : 2);
-    int bias = plan->consumers * 2 * plan->tile_n * (int)cup_dtype_size(cup__product_y_dtype(p));
+    int bias =
+        plan->consumers * 2 * plan->tile_n * (int)cup_dtype_size(cup__product_bias_dtype(p));
     int scales = kind == PRODUCT_SCALE_BLOCKS  ? plan->stages * (plan->tile_m + 32) * 4
                  : kind == PRODUCT_SCALE_LINES ? plan->consumers * plan->tile_n * 4
                                                : 0;
     int other = plan->tile_m * plan->tile_n * (int)cup_dtype_size(cup__product_y_dtype(p)) *
-                (p->kind == CUP__THROUGH_SWIGLU ? 2 : p->kind ? 1 : 0);
-    return plan->stages * stage + other + staged + (p->bias ? bias : 0) + scales +
-           16 * plan->stages + 32;
+                (p->kind == CUP__THROUGH_SWIGLU ? 2
+                 : p->kind                      ? 1
+                                                : 0);
+    return plan->stages * stage + other + (p->bias ? bias : 0) + scales + 16 * plan->stages + 32;
 }
 
-/* How the work is cut. */
-typedef struct cut {
-    int64_t k_tiles, tiles_m, tiles_n, tiles; /* tiles of clusters; of all matrices */
-    int64_t part_tiles, parts;
-} cut;
-
-static cut cut_of(const cup__product *p, const cup__wgmma_plan *plan)
+/* How many pieces of 16 lines each warp can have on their way. Where all warps finish at a time
+ * while tensor cores idle, as they do where sums leave these, none shall wait for its pieces. */
+static int staging_buffers(const cup__product *p, const cup__wgmma_plan *plan)
 {
-    cut w = {.k_tiles = divide_up(p->k, tile_k(p)),
-             .tiles_m = divide_up(p->m, (int64_t)plan->tile_m * plan->cluster_m),
-             .tiles_n = divide_up(b_columns(p), (int64_t)plan->tile_n * plan->cluster_n)};
+    if (!promotes(p))
+        return 2;
+    int rows = plan->pingpong ? plan->tile_m : plan->tile_m / plan->consumers;
+    int line = plan->tile_n * (int)cup_dtype_size(cup__product_y_dtype(p));
+    int pieces = rows / 64 * (line / (line % LINE_BYTES ? LINE_BYTES / 2 : LINE_BYTES));
+    int fit = (SHARED_MOST - working_bytes(p, plan)) / (plan->consumers * 4 * PIECE_BYTES);
+    return fit < 1 ? 1 : fit < pieces ? fit : pieces;
+}
+
+int cup__wgmma_shared(const cup__product *p, const cup__wgmma_plan *plan)
+{
+    return working_bytes(p, plan) + plan->consumers * 4 * PIECE_BYTES * staging_buffers(p, plan);
+}
+
+cup__wgmma_cut cup__wgmma_cut_of(const cup__product *p, const cup__wgmma_plan *plan)
+{
+    cup__wgmma_cut w = {.k_tiles = divide_up(p->k, tile_k(p)),
+                        .tiles_m = divide_up(p->m, (int64_t)plan->tile_m * plan->cluster_m),
+                        .tiles_n =
+                            divide_up(b_columns(p), (int64_t)plan->tile_n * plan->cluster_n)};
     w.tiles = w.tiles_m * w.tiles_n * p->batch_count;
     if (p->groups.kind == PRODUCT_GROUPS_OF_ROWS) /* the most that there can be */
         w.tiles = (p->m / plan->tile_m + p->batch_count) * w.tiles_n;
@@ -105,79 +175,49 @@ static cut cut_of(const cup__product *p, const cup__wgmma_plan *plan)
 }
 
 /* Rows of tiles walked together, so that what runs at a time covers about a square of y. */
-static int group_of(const cup__wgmma_plan *plan, int multiprocessors)
+int cup__wgmma_group_of(const cup__wgmma_plan *plan, int multiprocessors)
 {
     double rows = sqrt((double)multiprocessors * plan->tile_n / plan->tile_m);
     int group = (int)(rows / plan->cluster_m + 0.5);
     return plan->group ? plan->group : group < 1 ? 1 : group;
 }
 
-/* Whether the sums of each k-tile leave the tensor cores. */
-static bool promotes(const cup__product *p)
+static int64_t partial_bytes(const cup__wgmma_plan *plan, const cup__wgmma_cut *w)
 {
-    const cup__scaling *s = p->scaling;
-    return s && (s->kind == PRODUCT_SCALE_BLOCKS || (p->dtype != CUP_I8 && !s->fast));
+    return w->tiles * plan->cluster_m * plan->cluster_n * w->parts * plan->tile_m * plan->tile_n *
+           (int64_t)sizeof(float);
 }
 
-/* Blocks whose parts of k meet in memory; the bytes of their sums, and counters of who has come. */
-static int64_t meeting(const cup__wgmma_plan *plan, const cut *w)
+/* Whether sums that leave the tensor cores and those of a k-tile of 64 rows fit the registers. */
+static bool sums_fit(const cup__wgmma_plan *plan)
 {
-    return w->parts > 1 && !plan->cluster_k ? w->tiles * plan->cluster_m * plan->cluster_n : 0;
-}
-
-static int64_t partial_bytes(const cup__wgmma_plan *plan, const cut *w)
-{
-    return meeting(plan, w) * w->parts * plan->tile_m * plan->tile_n * (int64_t)sizeof(float);
-}
-
-/* Of the shares in the sums of a's lines, of which there are so many with those of empty rows. */
-static int64_t summed_lines(const cup__product *p, const cup__wgmma_plan *plan, const cut *w)
-{
-    return p->summing ? w->tiles_m * plan->cluster_m * plan->tile_m : 0;
-}
-
-static int64_t share_bytes(const cup__product *p, const cup__wgmma_plan *plan, const cut *w)
-{
-    return summed_lines(p, plan, w) * w->tiles_n * w->parts * (int64_t)sizeof(float);
-}
-
-/* Whether the parts of a tile can meet in the memory of a cluster's stages. */
-static bool can_meet(const cup__product *p, const cup__wgmma_plan *plan, const cut *w)
-{
-    int size = (int)cup_dtype_size(cup__product_y_dtype(p));
-    int columns = (plan->tile_n * size % LINE_BYTES ? LINE_BYTES / 2 : LINE_BYTES) / size;
-    int rows = plan->tile_m / plan->consumers, chunks = rows / 64 * plan->tile_n / columns;
-    int each = (chunks + plan->cluster_k - 1) / plan->cluster_k * plan->cluster_k;
-    int stage = (plan->tile_m + plan->tile_n) * LINE_BYTES;
-    return w->parts == plan->cluster_k && !plan->pingpong && !p->groups.kind && !p->scaling &&
-           each * plan->consumers * 64 * columns * 4 <= plan->stages * stage;
+    int blocks = plan->tile_m / (plan->pingpong ? 1 : plan->consumers) / 64;
+    return (blocks + 1) * plan->tile_n / 2 <= (plan->consumers > 2 ? 128 : 192);
 }
 
 const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan *plan)
 {
-    cut w = cut_of(p, plan);
+    cup__wgmma_cut w = cup__wgmma_cut_of(p, plan);
     int64_t blocks = (int64_t)plan->cluster_m * plan->cluster_n;
     bool swiglu = p->activation == CUP__SWIGLU;
-    if (p->summing && (plan->tile_m > 192 || plan->cluster_n > 1))
-        return "its tiles of a have no warp for each panel, or are shared";
-    if (shared_bytes(p, plan) > SHARED_MOST)
+    if (cup__wgmma_shared(p, plan) > SHARED_MOST)
         return "it needs more shared memory than a block can have";
     if (p->scaling && w.parts > 1 && (p->dtype == CUP_I8 || promotes(p)))
         return "its sums cannot be cut into parts";
+    if (p->y_scale && plan->tile_n % 64)
+        return "its columns are not whole lines of codes";
     if (p->groups.kind && (w.parts > 1 || blocks > 1 || plan->tile_n % 64))
         return "groups are not cut into parts, nor shared by clusters, nor have they half panels";
-    if (p->scaling && promotes(p) && plan->tile_n > PRODUCT_SCALE_DEPTH)
-        return "its tile is wider than what one scale is for";
+    if (promotes(p) && (plan->tile_n % 64 || !sums_fit(plan)))
+        return "its columns do not share scales, or its sums do not fit the registers";
     if (swiglu && (plan->tile_n % 128 || plan->cluster_n > 1 || w.parts > 1))
         return "its tiles are not for two halves";
-    if (plan->cluster_k && (blocks > 1 || !can_meet(p, plan, &w)))
-        return "its parts cannot meet in a cluster";
     if (w.parts > 1 && blocks > 1) /* which are not sure to be there all at a time */
         return "clusters are not cut into parts";
     if (w.tiles * w.parts * blocks > INT32_MAX)
         return "there are more than 2^31 tiles";
-    if (partial_bytes(plan, &w) + share_bytes(p, plan, &w) > (int64_t)CUP__WORKSPACE_BYTES ||
-        meeting(plan, &w) * plan->consumers + summed_lines(p, plan, &w) / 64 > CUP__COUNTERS)
+    if (w.parts > 1 && (partial_bytes(plan, &w) > (int64_t)CUP__WORKSPACE_BYTES ||
+                        w.tiles * blocks * plan->consumers > CUP__COUNTERS))
         return "the sums of its parts do not fit the workspace";
     return NULL;
 }
@@ -192,7 +232,7 @@ static CUtensorMapDataType type_of(cup_dtype dtype)
 
 /* A tensor map over lines of elements. */
 static cup_status encode(cup_context *c, CUtensorMap *map, const cup__product *p, const void *data,
-                         const operand *o, int64_t box_length, int64_t box_lines)
+                         const cup__wgmma_operand *o, int64_t box_length, int64_t box_lines)
 {
     uint64_t sizes[4] = {(uint64_t)o->length, (uint64_t)o->lines, 1, 1};
     uint64_t size = (uint64_t)cup_dtype_size(o->dtype);
@@ -219,15 +259,12 @@ static cup_status encode(cup_context *c, CUtensorMap *map, const cup__product *p
                      (int)result);
 }
 
-typedef struct maps {
-    CUtensorMap a, b, y, pre;
-} maps;
-
 /* What lies as y does, or as two matrices of n columns side by side. */
 static cup_status encode_result(cup_context *c, const cup__product *p, const void *data,
-                                const operand *y, const int64_t *box, bool halves, CUtensorMap *map)
+                                const cup__wgmma_operand *y, const int64_t *box, bool halves,
+                                CUtensorMap *map)
 {
-    operand o = *y;
+    cup__wgmma_operand o = *y;
     cup__product two = *p;
     if (halves) {
         o.distance = 2 * p->n;
@@ -238,8 +275,9 @@ static cup_status encode_result(cup_context *c, const cup__product *p, const voi
     return encode(c, map, &two, data, &o, box[0], box[1]);
 }
 
-static cup_status encode_all(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan,
-                             const operand *a, const operand *b, bool store, maps *to)
+cup_status cup__wgmma_encode(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan,
+                             const cup__wgmma_operand *a, const cup__wgmma_operand *b, bool store,
+                             cup__wgmma_maps *to)
 {
     bool a_k = a->along == PRODUCT_ALONG_K, b_k = b->along == PRODUCT_ALONG_K;
     int shared_a = plan->cluster_n, shared_b = plan->cluster_m;
@@ -250,10 +288,10 @@ static cup_status encode_all(cup_context *c, const cup__product *p, const cup__w
     to->y = to->pre = to->a;
     if (!store)
         return CUP_OK;
-    operand y = {.length = p->n,
-                 .lines = p->m,
-                 .distance = p->m == 1 ? (p->n + 7) / 8 * 8 : p->y.row,
-                 .dtype = cup__product_y_dtype(p)};
+    cup__wgmma_operand y = {.length = p->n,
+                            .lines = p->m,
+                            .distance = p->m == 1 ? (p->n + 15) / 16 * 16 : p->y.row,
+                            .dtype = cup__product_y_dtype(p)};
     int64_t size = cup_dtype_size(y.dtype);
     int64_t line = (columns * size % LINE_BYTES ? LINE_BYTES / 2 : LINE_BYTES) / size;
     for (int i = 0; i < p->batch_ndim; i++)
@@ -266,8 +304,18 @@ static cup_status encode_all(cup_context *c, const cup__product *p, const cup__w
     return p->pre ? encode_result(c, p, p->pre, &y, staged, halves, &to->pre) : CUP_OK;
 }
 
+/* Scales of rows that can be copied at once, where there are some for each 128 of k. */
+static int scale_vector(const cup__product *p)
+{
+    if (!p->scaling || p->scaling->kind != PRODUCT_SCALE_BLOCKS)
+        return 1;
+    const product_scale *a = &p->scaling->a;
+    bool together = a->line == 1 && a->shift == 0 && a->k % 4 == 0 && p->m % 4 == 0;
+    return together && (uintptr_t)a->data % 16 == 0 ? 4 : 1;
+}
+
 static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__wgmma_plan *plan,
-                              const operand *a, const operand *b, bool store)
+                              const cup__wgmma_operand *a, const cup__wgmma_operand *b, bool store)
 {
     cup_dtype y = cup__product_y_dtype(p);
     cup__knob knobs[] = {
@@ -277,6 +325,7 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__
         {"GROUPS", p->groups.kind},
         {"SCALES", p->scaling ? p->scaling->kind : PRODUCT_SCALE_NONE},
         {"PROMOTE", promotes(p)},
+        {"SCALE_VEC", scale_vector(p)},
         {"TILE_M", plan->tile_m},
         {"TILE_N", plan->tile_n},
         {"CONSUMERS", plan->consumers},
@@ -284,7 +333,6 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__
         {"STAGES", plan->stages},
         {"CLUSTER_M", plan->cluster_m},
         {"CLUSTER_N", plan->cluster_n},
-        {"CLUSTER_K", plan->cluster_k ? plan->cluster_k : 1},
         {"A_ALONG", a->along},
         {"B_ALONG", b->along},
         {"BATCH", p->batch_ndim},
@@ -292,26 +340,34 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__
         {"HAS_PRE", p->pre != NULL},
         {"ACTIVATION", p->activation},
         {"OTHER", p->kind},
+        {"DROPOUT", p->dropping != NULL},
         {"FACTOR", p->factor != 1},
         {"PARTS", plan->parts > 1},
-        {"ADDING", p->adding},
-        {"SUM_A", p->summing},
         {"Y_DIRECT", !store},
+        {"STAGING_BUFFERS", staging_buffers(p, plan)},
         {"WATCHDOG", plan->watchdog},
     };
     return cup__kernel_get(gpu, "matmul_sm90.cu", "matmul_sm90", knobs,
                            sizeof knobs / sizeof *knobs);
 }
 
-static void fill_call(wgmma_call *to, const cup__product *p, const operand *a, const operand *b,
-                      const cut *w)
+static void fill_call(wgmma_call *to, const cup__product *p, const cup__wgmma_operand *a,
+                      const cup__wgmma_operand *b, const cup__wgmma_cut *w)
 {
     memset(to, 0, sizeof *to);
     to->bias = p->bias;
     to->y = p->y.data;
     to->pre = p->pre;
-    to->a_sums = p->a_sums;
     to->other = p->other;
+    if (p->dropping) {
+        to->random = (const unsigned long long *)(const void *)p->dropping->random;
+        to->mask = p->dropping->mask;
+        to->threshold = p->dropping->threshold;
+        to->sequence = p->dropping->sequence;
+        to->kept = p->dropping->kept;
+    }
+    to->y_scale = p->y_scale;
+    to->y_most = p->y_most;
     to->factor = p->factor;
     to->y_row = p->y.row;
     to->m = (int)p->m;
@@ -336,97 +392,39 @@ static void fill_call(wgmma_call *to, const cup__product *p, const operand *a, c
     }
 }
 
-/* A launch as it is kept for equal products. */
-typedef struct launch {
-    cup__wgmma_plan plan;
-    cup__kernel *kernel;
-    cup__grid grid;
-    bool store;
-    wgmma_call argument;
-    maps map;
-} launch;
-
-static cup_status describe(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan,
-                           launch *l)
+cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan)
 {
     cup__cuda *gpu = cup__cuda_of(c->device);
-    operand a, b;
-    take_operands(p, &a, &b);
-    cut w = cut_of(p, plan);
-    l->plan = *plan;
-    l->store = can_store(p);
-    CUP_TRY(encode_all(c, p, plan, &a, &b, l->store, &l->map));
-    fill_call(&l->argument, p, &a, &b, &w);
-    l->argument.group = group_of(plan, cup__cuda_facts(gpu)->multiprocessors);
-    if ((w.parts > 1 && !plan->cluster_k) || p->summing) {
+    cup__wgmma_operand a, b;
+    cup__wgmma_operands(p, &a, &b);
+    cup__wgmma_cut w = cup__wgmma_cut_of(p, plan);
+    bool store = cup__wgmma_can_store(p);
+    cup__wgmma_maps map;
+    CUP_TRY(cup__wgmma_encode(c, p, plan, &a, &b, store, &map));
+    wgmma_call argument;
+    fill_call(&argument, p, &a, &b, &w);
+    argument.group = cup__wgmma_group_of(plan, cup__cuda_facts(gpu)->multiprocessors);
+    if (w.parts > 1) {
         cup__product_state *state = cup__product_state_of(c);
         if (!state)
             return c->error.status;
-        l->argument.partial = state->workspace;
-        l->argument.arrived = state->counters;
-        l->argument.shares =
-            l->argument.partial + partial_bytes(plan, &w) / (int64_t)sizeof(float);
-        l->argument.shares_come = l->argument.arrived + meeting(plan, &w) * plan->consumers;
+        argument.partial = state->workspace;
+        argument.arrived = state->counters;
     }
-    l->kernel = kernel_of(gpu, p, plan, &a, &b, l->store);
-    if (!l->kernel)
+    cup__kernel *kernel = kernel_of(gpu, p, plan, &a, &b, store);
+    if (!kernel)
         return c->error.status;
-    int64_t blocks = (int64_t)plan->cluster_m * plan->cluster_n, units = l->argument.units;
+    int64_t blocks = (int64_t)plan->cluster_m * plan->cluster_n;
     int64_t most = cup__cuda_facts(gpu)->multiprocessors / blocks;
-    /* A block whose part meets others in a cluster has one unit. */
-    bool all = units < most || plan->cluster_k;
-    l->grid = (cup__grid){
-        .x = (all ? units : most) * blocks,
+    int64_t units = argument.units;
+    cup__grid grid = {
+        .x = (units < most ? units : most) * blocks,
         .threads = 128 * (plan->consumers + 1),
-        .shared = shared_bytes(p, plan),
-        .cluster = plan->cluster_k ? plan->cluster_k : (int)blocks,
+        .shared = cup__wgmma_shared(p, plan),
+        .cluster = (int)blocks,
     };
-    return CUP_OK;
-}
-
-static bool aim_map(CUtensorMap *map, const void *at)
-{
-    return cup__driver.cuTensorMapReplaceAddress(map, (void *)(uintptr_t)at) == CUDA_SUCCESS;
-}
-
-/* Aims a launch that was described for an equal product at this one's memory. */
-static bool aim(launch *l, const cup__product *p)
-{
-    const void *pre = p->kind ? p->other : p->pre;
-    l->argument.bias = p->bias;
-    l->argument.y = p->y.data;
-    l->argument.pre = p->pre;
-    l->argument.a_sums = p->a_sums;
-    l->argument.other = p->other;
-    return aim_map(&l->map.a, p->a.data) && aim_map(&l->map.b, p->b.data) &&
-           (!l->store || aim_map(&l->map.y, p->y.data)) &&
-           (!l->store || !pre || aim_map(&l->map.pre, pre));
-}
-
-/* From what is remembered; false when it is not, or of another plan. */
-static bool find_launch(const cup__recalled *place, const cup__product *p,
-                        const cup__wgmma_plan *plan, launch *l)
-{
-    if (!place || !place->launch || !cup__driver.cuTensorMapReplaceAddress)
-        return false;
-    memcpy(l, place->launch, sizeof *l);
-    return !memcmp(&l->plan, plan, sizeof *plan) && aim(l, p);
-}
-
-cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan)
-{
-    launch l = {0};
-    cup__recalled *place = cup__product_recalled(c, p);
-    if (!find_launch(place, p, plan, &l)) {
-        CUP_TRY(describe(c, p, plan, &l));
-        if (place && !place->launch)
-            place->launch = cup__malloc(sizeof l);
-        if (place && place->launch)
-            memcpy(place->launch, &l, sizeof l);
-    }
-    return cup__launch(cup__cuda_of(c->device), l.kernel, l.grid, CUP__ARG(l.map.a),
-                       CUP__ARG(l.map.b), CUP__ARG(l.map.y), CUP__ARG(l.map.pre),
-                       CUP__ARG(l.argument));
+    return cup__launch(gpu, kernel, grid, CUP__ARG(map.a), CUP__ARG(map.b), CUP__ARG(map.y),
+                       CUP__ARG(map.pre), CUP__ARG(argument));
 }
 
 cup_status cup__product_wgmma(cup__call *call, const cup__product *p)

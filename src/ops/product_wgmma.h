@@ -12,7 +12,6 @@ typedef struct cup__wgmma_plan {
     int cluster_m, cluster_n; /* one of them is 1 */
     int parts;                /* into which k is cut */
     int group;                /* rows of tiles that are walked together; 0: a good number */
-    int cluster_k;            /* parts that meet in a cluster: as many as `parts`; 0: in memory */
     int64_t watchdog;         /* nanoseconds after which a wait ends in a trap; 0: never */
 } cup__wgmma_plan;
 
@@ -37,6 +36,14 @@ int cup__wgmma_candidates(const cup__product *p, int multiprocessors, cup__wgmma
 bool cup__wgmma_is_on_menu(const cup__wgmma_plan *plan);
 /* The plan, remembered by the shape, and whether it is likely to be faster than cuBLASLt. */
 bool cup__product_choice(cup_context *c, const cup__product *p, cup__wgmma_plan *plan);
+
+/* Up to WGMMA_LIST products in one launch, for all of which the first function gives NULL with the
+ * same directions in which elements of a and b are neighbours. The plan has neither parts nor
+ * clusters. */
+const char *cup__product_wgmma_list_refuses(cup_context *c, const cup__product *p, int a_along,
+                                            int b_along);
+cup_status cup__product_wgmma_list(cup_context *c, const cup__product *p, int count,
+                                   const cup__wgmma_plan *plan);
 
 /* Why this plan cannot be used for the product; NULL when it can. */
 const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan *plan);

@@ -7,16 +7,22 @@
 #define CUP__DTYPES_CODE (CUP__DTYPE(F8E4M3) | CUP__DTYPE(F8E5M2) | CUP__DTYPE(I8))
 
 /* How the scales of a tensor's rows (all dimensions but the last) and columns lie: the scale of
- * row i and column k is at (i >> shift) line + (k / 128) k, in elements. */
+ * row i and column k is at (i >> shift) line + (k / 128) k, in elements; in a tensor of matrices,
+ * those of matrix g are g group further. */
 typedef struct cup__scale_layout {
-    int64_t rows, columns; /* of the tensor */
-    int64_t line, k;
+    int64_t rows, columns; /* of the tensor, or of each matrix */
+    int64_t line, k, group;
     int shift;
 } cup__scale_layout;
 
 /* The layout by the shapes of input `i` and of its scales, input `scale_i`, which may be missing;
  * fails where they do not fit. */
 cup_status cup__scale_layout_of(cup__call *call, int i, int scale_i, cup__scale_layout *out);
+
+/* The same for a tensor of matrices, [G,N,K], whose scales are one, [G], or [G,..,..] with what a
+ * matrix alone would have behind. */
+cup_status cup__scale_layout_of_matrices(cup__call *call, int i, int scale_i,
+                                         cup__scale_layout *out);
 
 static inline int64_t cup__scale_at(const cup__scale_layout *s, int64_t row, int64_t column)
 {
@@ -43,7 +49,28 @@ cup_status cup__dequantize_cuda(cup__call *call);
  * `s` is what its `scaling` points to. */
 void cup__scaled_product(const cup__call *call, cup__product *p, cup__scaling *s);
 
+/* What inputs a and b, the dtype asked for, and a bias must be like. */
+cup_status cup__scaled_dtypes(cup__call *call, cup_dtype dtype, bool scaled,
+                              const cup_tensor *bias);
+/* What a product is told of scales that lie so. */
+void cup__scaling_make(cup__scaling *s, const cup_tensor *a_scale, const cup__scale_layout *a,
+                       const cup_tensor *b_scale, const cup__scale_layout *b);
+
+/* A product of groups of rows, without the table of groups. */
+void cup__scaled_grouped_product(const cup__call *call, cup__product *p, cup__scaling *s);
+
+/* The f32 that codes stand for: `columns` each in all rows, of which `group_rows` belong to a
+ * group. */
+cup_tensor *cup__scaled_widened(cup_context *c, const cup_tensor *codes, const product_scale *scale,
+                                int64_t rows, int64_t group_rows, int64_t columns);
+int32_t cup__scaled_dot(const int8_t *a, const int8_t *b, int64_t count);
+float cup__scaled_whole_dot(const cup__product *p, int64_t i, int64_t j, int64_t group);
+
 cup_status cup__scaled_cpu(cup__call *call);
+cup_status cup__scaled_grouped_cpu(cup__call *call);
+const char *cup__scaled_grouped_wgmma_refuses(const cup__call *call);
+cup_status cup__scaled_grouped_wgmma(cup__call *call);
+cup_status cup__scaled_grouped_mma(cup__call *call);
 const char *cup__scaled_wgmma_refuses(const cup__call *call);
 cup_status cup__scaled_wgmma(cup__call *call);
 const char *cup__scaled_cublaslt_refuses(const cup__call *call);
@@ -51,5 +78,6 @@ cup_status cup__scaled_cublaslt(cup__call *call);
 cup_status cup__scaled_cublaslt_by(cup_context *c, const cup__product *p);
 const char *cup__scaled_mma_refuses(const cup__call *call);
 cup_status cup__scaled_mma(cup__call *call);
+cup_status cup__scaled_mma_by(cup__call *call, const cup__product *product);
 
 #endif

@@ -22,7 +22,7 @@ static float scale_of(const product_scale *s, int64_t line, int64_t block)
     return s->data ? s->data[(line >> s->shift) * s->line + block * s->k] : 1.0f;
 }
 
-CUP__WIDE static int32_t dot(const int8_t *a, const int8_t *b, int64_t count)
+CUP__WIDE int32_t cup__scaled_dot(const int8_t *a, const int8_t *b, int64_t count)
 {
     int32_t sum = 0;
     for (int64_t i = 0; i < count; i++)
@@ -35,19 +35,22 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The element of y at row i and column j, of integers. */
-static float scaled_dot(const job *w, int64_t i, int64_t j)
+/* The element of y at row i and column j, of integers, by the matrix of `group`. */
+float cup__scaled_whole_dot(const cup__product *p, int64_t i, int64_t j, int64_t group)
 {
-    const cup__product *p = &w->p;
+    product_scale a_scale = p->scaling->a, b_scale = p->scaling->b;
     const int8_t *a = (const int8_t *)p->a.data + i * p->k,
-                 *b = (const int8_t *)p->b.data + j * p->k;
-    if (w->s.kind != PRODUCT_SCALE_BLOCKS)
-        return (float)dot(a, b, p->k) * (scale_of(&w->s.a, i, 0) * scale_of(&w->s.b, j, 0));
+                 *b = (const int8_t *)p->b.data + (group * p->n + j) * p->k;
+    if (b_scale.data)
+        b_scale.data += group * b_scale.group;
+    if (p->scaling->kind != PRODUCT_SCALE_BLOCKS)
+        return (float)cup__scaled_dot(a, b, p->k) *
+               (scale_of(&a_scale, i, 0) * scale_of(&b_scale, j, 0));
     float sum = 0;
     for (int64_t k = 0; k < p->k; k += PRODUCT_SCALE_DEPTH) {
         int64_t t = k / PRODUCT_SCALE_DEPTH;
-        sum += (float)dot(a + k, b + k, smaller(PRODUCT_SCALE_DEPTH, p->k - k)) *
-               (scale_of(&w->s.a, i, t) * scale_of(&w->s.b, j, t));
+        sum += (float)cup__scaled_dot(a + k, b + k, smaller(PRODUCT_SCALE_DEPTH, p->k - k)) *
+               (scale_of(&a_scale, i, t) * scale_of(&b_scale, j, t));
     }
     return sum;
 }
@@ -58,7 +61,7 @@ static void exact_rows(int64_t begin, int64_t end, void *user)
     const cup__product *p = &w->p;
     for (int64_t i = begin; i < end; i++)
         for (int64_t j = 0; j < p->n; j++)
-            ((int32_t *)(void *)p->y.data)[i * p->n + j] = dot(
+            ((int32_t *)(void *)p->y.data)[i * p->n + j] = cup__scaled_dot(
                 (const int8_t *)p->a.data + i * p->k, (const int8_t *)p->b.data + j * p->k, p->k);
 }
 
@@ -79,8 +82,8 @@ static void finish_rows(int64_t begin, int64_t end, void *user)
             if (p->bias)
                 cup__load_f32(bias, (const char *)p->bias + j0 * size, dtype, count);
             for (int64_t j = 0; j < count; j++)
-                row[j] =
-                    bias[j] + (w->sums ? w->sums[i * p->n + j0 + j] : scaled_dot(w, i, j0 + j));
+                row[j] = bias[j] + (w->sums ? w->sums[i * p->n + j0 + j]
+                                            : cup__scaled_whole_dot(p, i, j0 + j, 0));
             cup__store_f32(p->y.data + (i * p->n + j0) * size, row, dtype, count);
         }
 }
@@ -90,7 +93,7 @@ typedef struct widening {
     const cup_tensor *from;
     const product_scale *scale;
     float *to;
-    int64_t columns;
+    int64_t group_rows, columns;
     float table[256];
 } widening;
 
@@ -100,23 +103,29 @@ static void widen_rows(int64_t begin, int64_t end, void *user)
     for (int64_t i = begin; i < end; i++) {
         const uint8_t *from = (const uint8_t *)w->from->data + i * w->columns;
         float *to = w->to + i * w->columns, scale = 1;
+        product_scale own = *w->scale;
+        if (own.data)
+            own.data += i / w->group_rows * own.group;
         for (int64_t k = 0; k < w->columns; k++) {
             if (k % PRODUCT_SCALE_DEPTH == 0)
-                scale = scale_of(w->scale, i, k / PRODUCT_SCALE_DEPTH);
+                scale = scale_of(&own, i % w->group_rows, k / PRODUCT_SCALE_DEPTH);
             to[k] = w->table[from[k]] * scale;
         }
     }
 }
 
-/* The f32 that codes stand for. */
-static cup_tensor *widened(cup_context *c, const cup_tensor *codes, const product_scale *scale,
-                           int64_t rows, int64_t columns)
+cup_tensor *cup__scaled_widened(cup_context *c, const cup_tensor *codes, const product_scale *scale,
+                                int64_t rows, int64_t group_rows, int64_t columns)
 {
     cup__shape shape = {.dtype = CUP_F32, .ndim = 2, .size = {rows, columns}};
     cup_tensor *wide = cup__tensor_make(c, &shape, "decoded");
     if (!wide)
         return NULL;
-    widening w = {.from = codes, .scale = scale, .to = wide->data, .columns = columns};
+    widening w = {.from = codes,
+                  .scale = scale,
+                  .to = wide->data,
+                  .group_rows = group_rows,
+                  .columns = columns};
     for (int i = 0; i < 256; i++) {
         uint8_t code = (uint8_t)i;
         cup_tensor one = {.data = &code, .dtype = codes->dtype};
@@ -130,8 +139,8 @@ static cup_status run_floats(job *w)
 {
     cup_context *c = w->call->c;
     const cup__product *p = &w->p;
-    cup_tensor *a = widened(c, w->call->in[0], &w->s.a, p->m, p->k);
-    cup_tensor *b = a ? widened(c, w->call->in[1], &w->s.b, p->n, p->k) : NULL;
+    cup_tensor *a = cup__scaled_widened(c, w->call->in[0], &w->s.a, p->m, p->m, p->k);
+    cup_tensor *b = a ? cup__scaled_widened(c, w->call->in[1], &w->s.b, p->n, p->n, p->k) : NULL;
     cup_tensor *y = b ? cup_linear(c, a, b, NULL) : NULL;
     if (y) {
         w->sums = y->data;

@@ -21,52 +21,83 @@ static int64_t blocks_of(int64_t count)
     return (count + PRODUCT_SCALE_DEPTH - 1) / PRODUCT_SCALE_DEPTH;
 }
 
+static cup_status check_scale(cup__call *call, int scale_i)
+{
+    cup_dtype dtype = call->in[scale_i]->dtype;
+    if (dtype != CUP_F32 && dtype != CUP_F64)
+        return cup__call_fail(call, CUP_DTYPE, "the scales, input %d, must be f32", scale_i + 1);
+    return CUP_OK;
+}
+
+/* Fills the layout by the last two dimensions of scales, of which there are more than one. */
+static cup_status lay_scales(cup__call *call, int scale_i, cup__scale_layout *out)
+{
+    const cup_tensor *scale = call->in[scale_i];
+    int first = scale->ndim - 2;
+    int64_t rows = scale->shape[first], columns = scale->shape[first + 1];
+    bool by_row = rows == out->rows, by_block = rows == blocks_of(out->rows);
+    if ((rows != 1 && !by_row && !by_block) || (columns != 1 && columns != blocks_of(out->columns)))
+        return cup__call_fail(call, CUP_SHAPE,
+                              "the scales, input %d, must be [%s1, %lld or %lld, 1 or %lld] for "
+                              "%lld rows of %lld",
+                              scale_i + 1, first ? "G, " : "", (long long)blocks_of(out->rows),
+                              (long long)out->rows, (long long)blocks_of(out->columns),
+                              (long long)out->rows, (long long)out->columns);
+    out->line = rows == 1 ? 0 : scale->stride[first];
+    out->shift = by_row || rows == 1 ? 0 : 7;
+    out->k = columns == 1 ? 0 : scale->stride[first + 1];
+    return CUP_OK;
+}
+
 cup_status cup__scale_layout_of(cup__call *call, int i, int scale_i, cup__scale_layout *out)
 {
     const cup_tensor *t = call->in[i], *scale = call->in[scale_i];
     *out = (cup__scale_layout){.rows = rows_of(t), .columns = t->shape[t->ndim - 1]};
     if (!scale)
         return CUP_OK;
-    if (scale->dtype != CUP_F32 && scale->dtype != CUP_F64)
-        return cup__call_fail(call, CUP_DTYPE, "the scales, input %d, must be f32", scale_i + 1);
+    CUP_TRY(check_scale(call, scale_i));
     if (scale->count == 1)
         return CUP_OK;
     CUP_TRY(cup__need_ndim(call, scale_i, 2, 2));
-    int64_t rows = scale->shape[0], columns = scale->shape[1];
-    bool by_row = rows == out->rows, by_block = rows == blocks_of(out->rows);
-    if ((rows != 1 && !by_row && !by_block) || (columns != 1 && columns != blocks_of(out->columns)))
-        return cup__call_fail(call, CUP_SHAPE,
-                              "the scales, input %d, must be [1, %lld or %lld, 1 or %lld] for %lld "
-                              "rows of %lld",
-                              scale_i + 1, (long long)blocks_of(out->rows), (long long)out->rows,
-                              (long long)blocks_of(out->columns), (long long)out->rows,
-                              (long long)out->columns);
-    out->line = rows == 1 ? 0 : scale->stride[0];
-    out->shift = by_row || rows == 1 ? 0 : 7;
-    out->k = columns == 1 ? 0 : scale->stride[1];
-    return CUP_OK;
+    return lay_scales(call, scale_i, out);
 }
 
-static cup_status check_dtypes(cup__call *call)
+cup_status cup__scale_layout_of_matrices(cup__call *call, int i, int scale_i,
+                                         cup__scale_layout *out)
 {
-    const attributes *t = call->attributes;
-    const cup_tensor *a = call->in[0], *b = call->in[1], *bias = call->in[4];
+    const cup_tensor *t = call->in[i], *scale = call->in[scale_i];
+    *out = (cup__scale_layout){.rows = t->shape[1], .columns = t->shape[2]};
+    if (!scale)
+        return CUP_OK;
+    CUP_TRY(check_scale(call, scale_i));
+    if (scale->count == 1)
+        return CUP_OK;
+    if ((scale->ndim != 1 && scale->ndim != 3) || scale->shape[0] != t->shape[0])
+        return cup__call_fail(call, CUP_SHAPE,
+                              "the scales, input %d, must be one, [%lld] or [%lld,..,..]",
+                              scale_i + 1, (long long)t->shape[0], (long long)t->shape[0]);
+    out->group = scale->stride[0];
+    return scale->ndim == 3 ? lay_scales(call, scale_i, out) : CUP_OK;
+}
+
+cup_status cup__scaled_dtypes(cup__call *call, cup_dtype dtype, bool scaled, const cup_tensor *bias)
+{
+    const cup_tensor *a = call->in[0], *b = call->in[1];
     bool whole = a->dtype == CUP_I8 && b->dtype == CUP_I8;
     bool reference = a->dtype == CUP_F64 && b->dtype == CUP_F64;
-    bool scaled = call->in[2] || call->in[3] || bias;
     if (!reference && (!is_code(a) || !is_code(b)))
         return cup__call_fail(call, CUP_DTYPE,
                               "a and b must be f8e4m3, f8e5m2 or i8; make them with cup_quantize");
     if (!whole && (a->dtype == CUP_I8 || b->dtype == CUP_I8))
         return cup__call_fail(call, CUP_DTYPE, "i8 is multiplied with i8 only");
-    if (t->dtype == CUP_I32 && (!whole || scaled))
+    if (dtype == CUP_I32 && (!whole || scaled))
         return cup__call_fail(call, CUP_DTYPE, "i32 is for products of i8 without scales and bias");
-    if (t->dtype != CUP_I32 && t->dtype != CUP_F32 && t->dtype != CUP_BF16 && t->dtype != CUP_F16)
+    if (dtype != CUP_I32 && dtype != CUP_F32 && dtype != CUP_BF16 && dtype != CUP_F16)
         return cup__call_fail(call, CUP_DTYPE, "the result must be bf16, f16, f32 or i32, not %s",
-                              cup_dtype_name(t->dtype));
-    if (bias && bias->dtype != CUP_F64 && bias->dtype != t->dtype)
+                              cup_dtype_name(dtype));
+    if (bias && bias->dtype != CUP_F64 && bias->dtype != dtype)
         return cup__call_fail(call, CUP_DTYPE, "bias must have the dtype of the result, %s",
-                              cup_dtype_name(t->dtype));
+                              cup_dtype_name(dtype));
     return CUP_OK;
 }
 
@@ -75,7 +106,7 @@ static cup_status infer(cup__call *call)
     const attributes *t = call->attributes;
     const cup_tensor *a = call->in[0], *b = call->in[1], *bias = call->in[4];
     cup__scale_layout layout;
-    CUP_TRY(check_dtypes(call));
+    CUP_TRY(cup__scaled_dtypes(call, t->dtype, call->in[2] || call->in[3] || bias, bias));
     CUP_TRY(cup__need_ndim(call, 0, 1, CUP_MAX_DIMS));
     CUP_TRY(cup__need_ndim(call, 1, 2, 2));
     int64_t k = a->shape[a->ndim - 1];
@@ -120,7 +151,18 @@ static cup_status specification(cup__call *call)
 
 static product_scale scale_for(const cup_tensor *scale, const cup__scale_layout *s)
 {
-    return (product_scale){scale ? scale->data : NULL, s->line, s->k, s->shift};
+    return (product_scale){scale ? scale->data : NULL, s->line, s->k, s->group, s->shift};
+}
+
+void cup__scaling_make(cup__scaling *s, const cup_tensor *a_scale, const cup__scale_layout *a,
+                       const cup_tensor *b_scale, const cup__scale_layout *b)
+{
+    s->a = scale_for(a_scale, a);
+    s->b = scale_for(b_scale, b);
+    s->kind = s->y_dtype == CUP_I32 ? PRODUCT_SCALE_NONE
+              : a->k || b->k        ? PRODUCT_SCALE_BLOCKS
+              : a->line || b->line  ? PRODUCT_SCALE_LINES
+                                    : PRODUCT_SCALE_ONE;
 }
 
 void cup__scaled_product(const cup__call *call, cup__product *p, cup__scaling *s)
@@ -131,12 +173,7 @@ void cup__scaled_product(const cup__call *call, cup__product *p, cup__scaling *s
     cup__scale_layout_of((cup__call *)(uintptr_t)call, 0, 2, &as);
     cup__scale_layout_of((cup__call *)(uintptr_t)call, 1, 3, &bs);
     *s = (cup__scaling){.b_dtype = b->dtype, .y_dtype = t->dtype, .fast = t->fast_accumulation};
-    s->a = scale_for(call->in[2], &as);
-    s->b = scale_for(call->in[3], &bs);
-    s->kind = t->dtype == CUP_I32  ? PRODUCT_SCALE_NONE
-              : as.k || bs.k       ? PRODUCT_SCALE_BLOCKS
-              : as.line || bs.line ? PRODUCT_SCALE_LINES
-                                   : PRODUCT_SCALE_ONE;
+    cup__scaling_make(s, call->in[2], &as, call->in[3], &bs);
     *p = (cup__product){.dtype = a->dtype,
                         .factor = 1,
                         .m = as.rows,

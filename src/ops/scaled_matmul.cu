@@ -204,9 +204,11 @@ DEVICE float scale_of(const product_scale &s, long long line, long long lines, l
     return s.data && line < lines ? __ldg(s.data + (line >> s.shift) * s.line + block * s.k) : 1.0f;
 }
 
-/* Adds products, scaled with what counts for a block of k, and begins new ones. */
+/* Adds products, scaled with what counts for a block of k, and begins new ones. Row 0 of the group
+ * is row `first` of a. */
 DEVICE void take_over(const product_call &c, const product_scale &a, const product_scale &b,
-                      long long row0, long long column0, long long block, products &from, sums &to)
+                      long long first, long long row0, long long column0, long long block,
+                      products &from, sums &to)
 {
     float columns[BLOCKS_N][2];
 #pragma unroll
@@ -217,7 +219,7 @@ DEVICE void take_over(const product_call &c, const product_scale &a, const produ
     for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll
         for (int l = 0; l < 4; l += 2) {
-            float row = scale_of(a, row_of(row0, i, l), c.m, block);
+            float row = scale_of(a, first + row_of(row0, i, l), first + c.m, block);
 #pragma unroll
             for (int j = 0; j < 2 * BLOCKS_N; j++) {
                 product &one = from[i][j / 2][l + j % 2];
@@ -241,12 +243,29 @@ DEVICE void put(const product_call &c, long long row, long long column, float su
 }
 
 extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
-    scaled_matmul(const __grid_constant__ product_call c,
+    scaled_matmul(const __grid_constant__ product_call all,
                   const __grid_constant__ product_scale a_scale,
-                  const __grid_constant__ product_scale b_scale)
+                  const __grid_constant__ product_scale b_scales)
 {
     extern __shared__ __align__(128) char shared[];
     uint32_t stages = shared_address(shared);
+    product_call c = all;
+    const float *scales = b_scales.data;
+    long long first = 0;
+    if (GROUPS) {
+        one_matrix one = matrix_at(all, blockIdx.y);
+        first = all.groups[blockIdx.y];
+        c.m = one.m;
+        c.a = (const uint8_t *)all.a + one.a;
+        c.b = (const uint8_t *)all.b + one.b;
+        c.y = (result *)all.y + one.y;
+        if (b_scales.data)
+            scales = b_scales.data + blockIdx.y * b_scales.group;
+        if ((long long)blockIdx.x >=
+            (c.m + TILE_M - 1) / TILE_M * ((c.n + TILE_N - 1) / TILE_N))
+            return;
+    }
+    product_scale b_scale = {scales, b_scales.line, b_scales.k, 0, b_scales.shift};
     long long tile_m, tile_n;
     tile_place(blockIdx.x, (c.m + TILE_M - 1) / TILE_M, (c.n + TILE_N - 1) / TILE_N, &tile_m,
                &tile_n);
@@ -277,13 +296,14 @@ extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
         multiply(stage, stage + A_BYTES, sum);
         if (SCALES == PRODUCT_SCALE_BLOCKS &&
             (k + DEPTH >= c.k || (k + DEPTH) % PRODUCT_SCALE_DEPTH == 0))
-            take_over(c, a_scale, b_scale, row0, column0, k / PRODUCT_SCALE_DEPTH, sum, total);
+            take_over(c, a_scale, b_scale, first, row0, column0, k / PRODUCT_SCALE_DEPTH, sum,
+                      total);
         now = now == STAGES - 1 ? 0 : now + 1;
         next = next == STAGES - 1 ? 0 : next + 1;
     }
     copies_wait<0>();
     if (SCALES != PRODUCT_SCALE_BLOCKS && SCALES != PRODUCT_SCALE_NONE)
-        take_over(c, a_scale, b_scale, row0, column0, 0, sum, total);
+        take_over(c, a_scale, b_scale, first, row0, column0, 0, sum, total);
 #pragma unroll
     for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "ops/attributes.h"
+#include "ops/grouped.h"
 #include "ops/product_wgmma.h"
 #include "ops/scaled.h"
 
@@ -14,21 +15,22 @@ typedef struct entry {
 } entry;
 
 static const entry whole[] = {
-    {{128, 192, 2, true, 4, 2, 1, 1, 0, 0, 0}, 0.53, 0.65},
-    {{128, 256, 2, false, 4, 2, 1, 1, 0, 0, 0}, 0.71, 1.84},
-    {{128, 256, 2, false, 4, 1, 1, 1, 0, 0, 0}, 0.71, 1.84},
-    {{128, 128, 2, true, 6, 1, 1, 1, 0, 0, 0}, 0.36, 0.39},
-    {{64, 256, 2, true, 4, 1, 1, 1, 0, 0, 0}, 0.375, 0.47},
-    {{64, 128, 2, true, 8, 1, 1, 1, 0, 0, 0}, 0.215, 0.1},
-    {{64, 64, 1, false, 12, 1, 1, 1, 0, 0, 0}, 0.155, 0.1},
+    {{128, 192, 2, true, 4, 2, 1, 1, 0, 0}, 0.53, 0.65},
+    {{128, 256, 2, false, 4, 2, 1, 1, 0, 0}, 0.71, 1.84},
+    {{128, 256, 2, false, 4, 1, 1, 1, 0, 0}, 0.71, 1.84},
+    {{128, 128, 2, true, 6, 1, 1, 1, 0, 0}, 0.36, 0.39},
+    {{64, 256, 2, true, 4, 1, 1, 1, 0, 0}, 0.375, 0.47},
+    {{64, 128, 2, true, 8, 1, 1, 1, 0, 0}, 0.215, 0.1},
+    {{64, 64, 1, false, 12, 1, 1, 1, 0, 0}, 0.155, 0.1},
 };
 /* With sums that leave the tensor cores after each 128 of k. */
 static const entry promoted[] = {
-    {{256, 128, 2, false, 4, 1, 2, 1, 0, 0, 0}, 0.75, 2.0},
-    {{256, 128, 2, false, 4, 1, 1, 1, 0, 0, 0}, 0.76, 2.0},
-    {{128, 128, 2, false, 6, 1, 1, 1, 0, 0, 0}, 0.41, 1.0},
-    {{64, 128, 1, false, 8, 1, 1, 1, 0, 0, 0}, 0.32, 0.6},
-    {{64, 64, 1, false, 12, 1, 1, 1, 0, 0, 0}, 0.24, 0.4},
+    {{192, 128, 3, false, 4, 1, 1, 1, 0, 0}, 0.565, 1.1},
+    {{128, 192, 2, false, 5, 1, 1, 1, 0, 0}, 0.575, 1.1},
+    {{256, 128, 2, false, 4, 1, 1, 1, 0, 0}, 0.75, 2.0},
+    {{128, 128, 2, false, 6, 1, 1, 1, 0, 0}, 0.40, 0.9},
+    {{64, 128, 1, false, 8, 1, 1, 1, 0, 0}, 0.32, 0.6},
+    {{64, 64, 1, false, 12, 1, 1, 1, 0, 0}, 0.24, 0.4},
 };
 static const int part_counts[] = {1, 2, 3, 4, 6, 8};
 
@@ -41,7 +43,9 @@ static double time_of(const cup__product *p, const entry *e, int parts, int mult
 {
     const cup__wgmma_plan *plan = &e->plan;
     int blocks = plan->cluster_m * plan->cluster_n;
-    int64_t tiles = divide_up(p->m, (int64_t)plan->tile_m * plan->cluster_m) *
+    int64_t matrices = p->groups.kind ? p->batch_count : 1; /* as if all were of one size */
+    int64_t tiles = matrices *
+                    divide_up(divide_up(p->m, matrices), (int64_t)plan->tile_m * plan->cluster_m) *
                     divide_up(p->n, (int64_t)plan->tile_n * plan->cluster_n) * parts;
     double rounds = (double)divide_up(tiles, multiprocessors / blocks);
     double part_cost =
@@ -130,4 +134,61 @@ cup_status cup__scaled_wgmma(cup__call *call)
         if (in[i] != given[i])
             cup_tensor_free(in[i]);
     return status;
+}
+
+const char *cup__scaled_grouped_wgmma_refuses(const cup__call *call)
+{
+    cup__product p;
+    cup__scaling s;
+    cup__wgmma_plan plan;
+    cup__scaled_grouped_product(call, &p, &s);
+    if (p.batch_count == 0 || p.m == 0 || p.n == 0)
+        return "there is nothing to multiply";
+    const char *why = cup__product_wgmma_refuses(call->c, &p);
+    if (!why && !choose(&p, multiprocessors_of(call), &plan))
+        why = "no tile fits it";
+    return why;
+}
+
+/* What both kernels need beside the product itself. */
+static cup_status with_table(cup__call *call, cup__product *p, const cup__wgmma_plan *plan)
+{
+    cup_tensor *table = cup__grouped_table(call, p, plan ? plan->tile_m : 1);
+    if (!table)
+        return call->c->error.status;
+    p->groups.table = table->data;
+    cup_status status =
+        plan ? cup__product_wgmma_by(call->c, p, plan) : cup__scaled_mma_by(call, p);
+    cup_tensor_free(table);
+    return status;
+}
+
+/* Input 3, the scales of x, as the kernel reads them best. */
+cup_status cup__scaled_grouped_wgmma(cup__call *call)
+{
+    cup_tensor **given = call->in, *in[5] = {given[0], given[1], given[2], NULL, given[4]};
+    cup_context *c = call->c;
+    cup__product p;
+    cup__scaling s;
+    cup__wgmma_plan plan;
+    in[3] = by_columns(c, given[3]);
+    cup_status status = c->error.status;
+    if (status == CUP_OK) {
+        call->in = in;
+        cup__scaled_grouped_product(call, &p, &s);
+        choose(&p, multiprocessors_of(call), &plan);
+        status = with_table(call, &p, &plan);
+        call->in = given;
+    }
+    if (in[3] != given[3])
+        cup_tensor_free(in[3]);
+    return status;
+}
+
+cup_status cup__scaled_grouped_mma(cup__call *call)
+{
+    cup__product p;
+    cup__scaling s;
+    cup__scaled_grouped_product(call, &p, &s);
+    return with_table(call, &p, NULL);
 }

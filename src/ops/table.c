@@ -360,6 +360,17 @@ static const cup__attribute matmul_list_attributes[] = {
 static const cup__attribute grouped_matmul_attributes[] = {
     {"transpose_weight", CUP__KIND_BOOL, offsetof(cup__grouped_matmul_attributes, transpose_weight)},
     {NULL, 0, 0}};
+static const cup__attribute linear_dropout_attributes[] = {
+    {"p", CUP__KIND_FLOAT, offsetof(cup__linear_dropout_attributes, p)},
+    {NULL, 0, 0}};
+static const cup__attribute linear_quantize_attributes[] = {
+    {"dtype", CUP__KIND_DTYPE, offsetof(cup__linear_quantize_attributes, dtype)},
+    {"gelu", CUP__KIND_BOOL, offsetof(cup__linear_quantize_attributes, gelu)},
+    {NULL, 0, 0}};
+static const cup__attribute scaled_grouped_matmul_attributes[] = {
+    {"dtype", CUP__KIND_DTYPE, offsetof(cup__scaled_grouped_matmul_attributes, dtype)},
+    {"fast_accumulation", CUP__KIND_BOOL, offsetof(cup__scaled_grouped_matmul_attributes, fast_accumulation)},
+    {NULL, 0, 0}};
 static const cup__attribute matmul_scaled_attributes[] = {
     {"transpose_a", CUP__KIND_BOOL, offsetof(cup__matmul_scaled_attributes, transpose_a)},
     {"transpose_b", CUP__KIND_BOOL, offsetof(cup__matmul_scaled_attributes, transpose_b)},
@@ -814,6 +825,15 @@ const cup__row cup__rows[] = {
     {"grouped_matmul", &cup__op_grouped_matmul, "x, weight, offsets", "bool transpose_weight",
      "y",
      "rows of x [M,K], in groups of neighbours, times one matrix of weight [G,K,N] each, or [G,N,K] transposed; group g ends before row offsets[g], and begins where the one before it ended; rows after the last group give 0", 3, 3, 1, 1, true, sizeof(cup__grouped_matmul_attributes), grouped_matmul_attributes},
+    {"linear_dropout", &cup__op_linear_dropout, "x, weight, bias?, residual?", "float p",
+     "y; mask",
+     "dropout(linear(x, weight, bias), p) in one pass, added to residual where there is one", 2, 4, 1, 2, true, sizeof(cup__linear_dropout_attributes), linear_dropout_attributes},
+    {"linear_quantize", &cup__op_linear_quantize, "x, weight, scale, bias?", "dtype dtype, bool gelu",
+     "y, most",
+     "linear(x, weight, bias), or gelu of it, over scale, one f32, in f8e4m3 or f8e5m2, in one pass, with the ends of the dtype for what lies beyond them; most [1,1], in f32, is the largest size before, of which the next scale is made, or NaN when there is one", 3, 4, 2, 2, true, sizeof(cup__linear_quantize_attributes), linear_quantize_attributes},
+    {"scaled_grouped_matmul", &cup__op_scaled_grouped_matmul, "x, weight, offsets, x_scale?, weight_scale?", "dtype dtype, bool fast_accumulation",
+     "y",
+     "grouped_matmul of rows of x [M,K] and transposed matrices of weight [G,N,K] in f8e4m3, f8e5m2 or i8, as scaled_matmul multiplies them; x_scale in the shapes of quantize for all rows, weight_scale one, [G], or [G,..,..] with the shapes of quantize for one matrix behind", 3, 5, 1, 1, true, sizeof(cup__scaled_grouped_matmul_attributes), scaled_grouped_matmul_attributes},
     {"grouped_weight_grad", &cup__op_grouped_weight_grad, "a, b, offsets", "",
      "y",
      "a^T b of each group of rows: [G,M,N] for a [R,M] and b [R,N]", 3, 3, 1, 1, false, 0, NULL},
@@ -1170,10 +1190,8 @@ cup_status cup__swiglu_grad(cup_context *c, cup_tensor *gate, cup_tensor *up, cu
     cup_tensor *const in[] = {gate, up, dy};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_swiglu_grad], in, 3, NULL, out) != NULL;
-    if (dgate)
-        *dgate = out[0];
-    if (dup)
-        *dup = out[1];
+    *dgate = out[0];
+    *dup = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1304,10 +1322,8 @@ cup_status cup_cast_transpose(cup_context *c, cup_tensor *x, cup_dtype dtype, cu
     cup_tensor *const in[] = {x};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_cast_transpose], in, 1, &attributes, out) != NULL;
-    if (y)
-        *y = out[0];
-    if (transposed)
-        *transposed = out[1];
+    *y = out[0];
+    *transposed = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1643,10 +1659,8 @@ cup_status cup_add_layernorm(cup_context *c, cup_tensor *x, cup_tensor *residual
     cup_tensor *const in[] = {x, residual, gamma, beta};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_add_layernorm], in, 4, &attributes, out) != NULL;
-    if (y)
-        *y = out[0];
-    if (sum)
-        *sum = out[1];
+    *y = out[0];
+    *sum = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1658,10 +1672,8 @@ cup_status cup_add_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *residual, 
     cup_tensor *const in[] = {x, residual, gamma};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_add_rmsnorm], in, 3, &attributes, out) != NULL;
-    if (y)
-        *y = out[0];
-    if (sum)
-        *sum = out[1];
+    *y = out[0];
+    *sum = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1677,12 +1689,9 @@ cup_status cup__layernorm_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cu
     cup_tensor *const in[] = {dy, x, rstd, mean, gamma, dsum};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_layernorm_grad], in, 6, &attributes, out) != NULL;
-    if (dx)
-        *dx = out[0];
-    if (dgamma)
-        *dgamma = out[1];
-    if (dbeta)
-        *dbeta = out[2];
+    *dx = out[0];
+    *dgamma = out[1];
+    *dbeta = out[2];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1725,12 +1734,9 @@ cup_status cup__channelnorm_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, 
     cup_tensor *const in[] = {dy, x, mean, rstd, gamma};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_channelnorm_grad], in, 5, &attributes, out) != NULL;
-    if (dx)
-        *dx = out[0];
-    if (dgamma)
-        *dgamma = out[1];
-    if (dbeta)
-        *dbeta = out[2];
+    *dx = out[0];
+    *dgamma = out[1];
+    *dbeta = out[2];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1888,10 +1894,8 @@ cup_status cup_sort(cup_context *c, cup_tensor *x, int axis, bool descending, cu
     cup_tensor *const in[] = {x};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_sort], in, 1, &attributes, out) != NULL;
-    if (values)
-        *values = out[0];
-    if (indices)
-        *indices = out[1];
+    *values = out[0];
+    *indices = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1905,10 +1909,8 @@ cup_status cup_top_k(cup_context *c, cup_tensor *x, int64_t k, int axis, bool sm
     cup_tensor *const in[] = {x};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_top_k], in, 1, &attributes, out) != NULL;
-    if (values)
-        *values = out[0];
-    if (indices)
-        *indices = out[1];
+    *values = out[0];
+    *indices = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -2016,12 +2018,9 @@ cup_status cup__attention_grad(cup_context *c, cup_tensor *q, cup_tensor *k, cup
     cup_tensor *const in[] = {q, k, v, o, lse, d_o};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_attention_grad], in, 6, &attributes, out) != NULL;
-    if (dq)
-        *dq = out[0];
-    if (dk)
-        *dk = out[1];
-    if (dv)
-        *dv = out[2];
+    *dq = out[0];
+    *dk = out[1];
+    *dv = out[2];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -2099,10 +2098,8 @@ cup_status cup_quantize(cup_context *c, cup_tensor *x, cup_dtype dtype, int bloc
     cup_tensor *const in[] = {x};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_quantize], in, 1, &attributes, out) != NULL;
-    if (y)
-        *y = out[0];
-    if (scale)
-        *scale = out[1];
+    *y = out[0];
+    *scale = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -2143,6 +2140,42 @@ cup_tensor *cup_grouped_matmul(cup_context *c, cup_tensor *x, cup_tensor *weight
     attributes.transpose_weight = transpose_weight;
     cup_tensor *const in[] = {x, weight, offsets};
     return cup__op_call(c, &cup__rows[CUP__OP_grouped_matmul], in, 3, &attributes, NULL);
+}
+
+cup_tensor *cup_linear_dropout(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                               cup_tensor *bias, cup_tensor *residual, double p)
+{
+    cup__linear_dropout_attributes attributes = {0};
+    attributes.p = p;
+    cup_tensor *const in[] = {x, weight, bias, residual};
+    return cup__op_call(c, &cup__rows[CUP__OP_linear_dropout], in, 4, &attributes, NULL);
+}
+
+cup_status cup_linear_quantize(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                               cup_tensor *scale, cup_tensor *bias, cup_dtype dtype, bool gelu,
+                               cup_tensor **y, cup_tensor **most)
+{
+    cup__linear_quantize_attributes attributes = {0};
+    attributes.dtype = dtype;
+    attributes.gelu = gelu;
+    cup_tensor *const in[] = {x, weight, scale, bias};
+    cup_tensor *out[CUP__MAX_OUT] = {NULL};
+    bool done = cup__op_call(c, &cup__rows[CUP__OP_linear_quantize], in, 4, &attributes, out) != NULL;
+    *y = out[0];
+    *most = out[1];
+    return done ? CUP_OK : cup__call_status(c);
+}
+
+cup_tensor *cup_scaled_grouped_matmul(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                      cup_tensor *offsets, cup_tensor *x_scale,
+                                      cup_tensor *weight_scale, cup_dtype dtype,
+                                      bool fast_accumulation)
+{
+    cup__scaled_grouped_matmul_attributes attributes = {0};
+    attributes.dtype = dtype;
+    attributes.fast_accumulation = fast_accumulation;
+    cup_tensor *const in[] = {x, weight, offsets, x_scale, weight_scale};
+    return cup__op_call(c, &cup__rows[CUP__OP_scaled_grouped_matmul], in, 5, &attributes, NULL);
 }
 
 cup_tensor *cup__grouped_weight_grad(cup_context *c, cup_tensor *a, cup_tensor *b,
@@ -2232,10 +2265,8 @@ cup_status cup__linear_weight_grad(cup_context *c, cup_tensor *dy, cup_tensor *x
     cup_tensor *const in[] = {dy, x};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_linear_weight_grad], in, 2, NULL, out) != NULL;
-    if (dweight)
-        *dweight = out[0];
-    if (dbias)
-        *dbias = out[1];
+    *dweight = out[0];
+    *dbias = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -2261,10 +2292,8 @@ cup_status cup_pack_int8(cup_context *c, cup_tensor *w, int group, cup_tensor **
     cup_tensor *const in[] = {w};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_pack_int8], in, 1, &attributes, out) != NULL;
-    if (weight)
-        *weight = out[0];
-    if (scale)
-        *scale = out[1];
+    *weight = out[0];
+    *scale = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -2277,12 +2306,9 @@ cup_status cup_pack_int4(cup_context *c, cup_tensor *w, int group, bool symmetri
     cup_tensor *const in[] = {w};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_pack_int4], in, 1, &attributes, out) != NULL;
-    if (weight)
-        *weight = out[0];
-    if (scale)
-        *scale = out[1];
-    if (zero)
-        *zero = out[2];
+    *weight = out[0];
+    *scale = out[1];
+    *zero = out[2];
     return done ? CUP_OK : cup__call_status(c);
 }
 

@@ -329,7 +329,6 @@ int64_t cup_optimizer_skipped(cup_optimizer *o)
 
 const cup_named *cup_optimizer_state(const cup_optimizer *o, int64_t *count)
 {
-    if (count)
-        *count = o ? o->state_count : 0;
+    *count = o ? o->state_count : 0;
     return o ? o->state : NULL;
 }

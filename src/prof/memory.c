@@ -23,9 +23,8 @@ int64_t cup_memory_trim(cup_context *c)
 
 cup_status cup_memory_use(cup_context *c, cup_memory *out)
 {
-    if (out)
-        *out = (cup_memory){0};
-    if (!c || !c->device || !out)
+    *out = (cup_memory){0};
+    if (!c || !c->device)
         return cup_error(c);
     cup__memory_use use = {0};
     c->device->calls->memory_use(c->device, &use);

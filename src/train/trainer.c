@@ -142,8 +142,7 @@ int64_t cup_trainer_steps(const cup_trainer *t)
 
 const cup_training_point *cup_trainer_points(const cup_trainer *t, int64_t *count)
 {
-    if (count)
-        *count = t ? (int64_t)t->point_count : 0;
+    *count = t ? (int64_t)t->point_count : 0;
     return t ? t->points : NULL;
 }
 

@@ -262,3 +262,34 @@ TEST(fused_layers_have_the_gradients_of_plain_ones)
         cup_context_free(c);
     }
 }
+
+static void expect_near(cup_tensor *a, cup_tensor *b)
+{
+    const double *x = cup_tensor_data(a), *y = cup_tensor_data(b);
+    for (int64_t i = 0; i < cup_tensor_count(a); i++)
+        EXPECT_NEAR(x[i], y[i], 1e-12);
+}
+
+/* The same elements are dropped as by a pass of its own, forward and backward. */
+TEST(linear_dropout_is_linear_and_dropout)
+{
+    cup_tensor *y[2], *d[2][3];
+    cup_context *contexts[2];
+    for (int i = 0; i < 2; i++) {
+        cup_context *c = contexts[i] = cpu();
+        cup_tensor *p[] = {numbers(c, CUP_F64, 5, 8, 1), numbers(c, CUP_F64, 12, 8, 2),
+                           numbers(c, CUP_F64, 5, 12, 3)};
+        for (int j = 0; j < 3; j++)
+            cup_require_grad(p[j]);
+        y[i] = i ? cup_linear_dropout(c, p[0], p[1], NULL, p[2], 0.4)
+                 : cup_dropout_add(c, p[2], cup_linear(c, p[0], p[1], NULL), 0.4);
+        EXPECT_INT(cup_backward(c, cup_sum(c, y[i], NULL, 0, false)), CUP_OK);
+        for (int j = 0; j < 3; j++)
+            d[i][j] = cup_grad(p[j]);
+    }
+    expect_near(y[0], y[1]);
+    for (int j = 0; j < 3; j++)
+        expect_near(d[0][j], d[1][j]);
+    for (int i = 0; i < 2; i++)
+        cup_context_free(contexts[i]);
+}

@@ -17,6 +17,11 @@ static cup_tensor *tensor(cup_context *c, cup_dtype dtype, int64_t rows, int64_t
     return cup_full(c, dtype, (int64_t[]){rows, columns}, 2, 1);
 }
 
+static cup_tensor *by_three(cup_context *c)
+{
+    return cup_full(c, CUP_F32, (int64_t[]){3}, 1, 1);
+}
+
 static void expect_error(cup_context *c, const char *text)
 {
     EXPECT_CONTAINS(cup_error_text(c), text);
@@ -127,5 +132,58 @@ TEST(scaled_matmul_exact)
     const int32_t *sums = cup_tensor_data(y);
     EXPECT_INT(sums[0], 127 * 127 * K);
     EXPECT_INT(sums[1], 127 * 127 * K - 127);
+    cup_context_free(c);
+}
+
+/* Each group has a matrix and scales of its own; rows of no group are zero. */
+TEST(scaled_groups)
+{
+    cup_context *c = cpu();
+    enum { K = 130, N = 3, GROUPS = 2, ROWS = 5 };
+    static const float by_matrix[] = {2, 4}, by_block[] = {2, 3, 4, 5};
+    cup_tensor *x = cup_cast(c, tensor(c, CUP_F32, ROWS, K), CUP_I8), *y = NULL;
+    cup_tensor *ones = cup_full(c, CUP_F32, (int64_t[]){GROUPS, N, K}, 3, 1);
+    cup_tensor *w = cup_cast(c, ones, CUP_I8);
+    cup_tensor *offsets = cup_tensor_from(c, CUP_I32, 1, (int64_t[]){2}, (int32_t[]){3, 4});
+    cup_tensor *scale = cup_tensor_from(c, CUP_F32, 1, (int64_t[]){2}, by_matrix);
+    cup_tensor *blocks = cup_tensor_from(c, CUP_F32, 3, (int64_t[]){2, 1, 2}, by_block);
+    y = cup_scaled_grouped_matmul(c, x, w, offsets, NULL, scale, CUP_F32, true);
+    EXPECT(y);
+    for (int i = 0; i < ROWS * N; i++)
+        EXPECT(((float *)cup_tensor_data(y))[i] == (i < 3 * N ? 260 : i < 4 * N ? 520 : 0));
+    y = cup_scaled_grouped_matmul(c, x, w, offsets, NULL, blocks, CUP_F32, true);
+    EXPECT(y);
+    for (int i = 0; i < ROWS * N; i++)
+        EXPECT(((float *)cup_tensor_data(y))[i] == (i < 3 * N   ? 128 * 2 + 2 * 3
+                                                    : i < 4 * N ? 128 * 4 + 2 * 5
+                                                                : 0));
+    EXPECT(!cup_scaled_grouped_matmul(c, x, w, offsets, NULL, by_three(c), CUP_F32, true));
+    expect_error(c, "the scales, input 5, must be one, [2] or [2,..,..]");
+    EXPECT(!cup_scaled_grouped_matmul(c, x, x, offsets, NULL, NULL, CUP_F32, true));
+    expect_error(c, "input 2 must have 3 dimensions");
+    cup_context_free(c);
+}
+
+/* What lies beyond the ends becomes the ends, and what is noted is what was there before. */
+TEST(linear_quantize_ends)
+{
+    cup_context *c = cpu();
+    static const float numbers[] = {1, -1000, 3, 0, NAN};
+    cup_tensor *w = cup_full(c, CUP_F32, (int64_t[]){1, 1}, 2, 1);
+    cup_tensor *half = cup_full(c, CUP_F32, (int64_t[]){1}, 1, 0.5), *y = NULL, *most = NULL;
+    for (int count = 4; count <= 5; count++) {
+        cup_tensor *x = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){count, 1}, numbers);
+        y = most = NULL;
+        EXPECT(cup_linear_quantize(c, x, w, half, NULL, CUP_F8E4M3, false, &y, &most) == CUP_OK);
+        const uint8_t *codes = cup_tensor_data(y);
+        EXPECT(cup__from_f8e4m3(codes[0]) == 2 && cup__from_f8e4m3(codes[1]) == -448);
+        EXPECT(cup__from_f8e4m3(codes[2]) == 6 && codes[3] == 0);
+        float noted = *(const float *)cup_tensor_data(most);
+        EXPECT(count == 4 ? noted == 1000 : isnan(noted));
+    }
+    EXPECT(cup_linear_quantize(c, w, w, half, NULL, CUP_I8, false, &y, &most) != CUP_OK);
+    expect_error(c, "codes are f8e4m3 or f8e5m2 here, not i8");
+    EXPECT(cup_linear_quantize(c, w, w, by_three(c), NULL, CUP_F8E4M3, false, &y, &most) != CUP_OK);
+    expect_error(c, "scale must be one f32");
     cup_context_free(c);
 }

@@ -1,0 +1,39 @@
+/* What launches of matmul_sm90.cu are made of: operands as tensor maps see them, and how y is cut
+ * into tiles. */
+#ifndef CUP_OPS_PRODUCT_WGMMA_MAPS_H
+#define CUP_OPS_PRODUCT_WGMMA_MAPS_H
+
+#include "cuda/loader.h"
+#include "ops/product_wgmma.h"
+
+#define CUP__WGMMA_BATCH 2
+
+/* An operand as a tensor map sees it: lines of elements that are neighbours. */
+typedef struct cup__wgmma_operand {
+    int along;
+    int64_t length, lines, distance; /* of lines, in elements */
+    int64_t batch[CUP__WGMMA_BATCH]; /* innermost first; 0 where it does not move */
+    cup_dtype dtype;
+} cup__wgmma_operand;
+
+/* How the work is cut. */
+typedef struct cup__wgmma_cut {
+    int64_t k_tiles, tiles_m, tiles_n, tiles; /* tiles of clusters; of all matrices */
+    int64_t part_tiles, parts;
+} cup__wgmma_cut;
+
+typedef struct cup__wgmma_maps {
+    CUtensorMap a, b, y, pre;
+} cup__wgmma_maps;
+
+/* False when TMA cannot read them. */
+bool cup__wgmma_operands(const cup__product *p, cup__wgmma_operand *a, cup__wgmma_operand *b);
+bool cup__wgmma_can_store(const cup__product *p);
+cup__wgmma_cut cup__wgmma_cut_of(const cup__product *p, const cup__wgmma_plan *plan);
+int cup__wgmma_group_of(const cup__wgmma_plan *plan, int multiprocessors);
+int cup__wgmma_shared(const cup__product *p, const cup__wgmma_plan *plan);
+cup_status cup__wgmma_encode(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan,
+                             const cup__wgmma_operand *a, const cup__wgmma_operand *b, bool store,
+                             cup__wgmma_maps *to);
+
+#endif

@@ -281,6 +281,12 @@ def row_rows():
 
 
 def order_rows():
+    for dtype in "f32", "bf16":
+        yield Row("max_pool2d", "64x64x112x112", dtype, unary(lambda x: F.max_pool2d(x, 3, 2, 1)),
+                  "window=3 stride=2 padding=1")
+    for shape, size in (("64x2048x7x7", 1), ("64x512x13x13", 7)):
+        yield Row("adaptive_avg_pool2d", shape, "f32",
+                  unary(lambda x, n=size: F.adaptive_avg_pool2d(x, n)), f"size={size}")
     yield Row("cumsum", "67108864", "f32", unary(lambda x: x.cumsum(0)), "axis=0",
               with_cupy=lambda a: a.cumsum())
     yield Row("cumsum", "32768x768", "f32", unary(lambda x: x.cumsum(0)), "axis=0")

@@ -5,6 +5,7 @@
 
 #define MOST_INDEX ((int64_t)INT32_MAX) /* that a launch works on */
 #define MOST_STRIDE 4                   /* of windows side by side that are read as vectors */
+#define MOST_WINDOW 7                   /* of windows that pool_lines.cu unrolls */
 
 typedef struct launch {
     cup__call *call;
@@ -12,6 +13,7 @@ typedef struct launch {
     const char *file, *entry;
     int vec, unroll;
     bool tiles;
+    bool lines; /* pool_lines.cu */
     int64_t inner, columns, rows; /* of what is written, in vectors or groups */
     pool_call argument;
 } launch;
@@ -35,8 +37,11 @@ static cup_status launch_part(const launch *l, int64_t plane, int64_t planes, in
                          {"UNROLL", l->unroll},
                          {"COUNT_PADDING", p->count_padding},
                          {"TILES", l->tiles},
-                         {"PLACE", places ? (int64_t)places->dtype : -1}};
-    int count = places ? 13 : 12;
+                         {"PLACE", places ? (int64_t)places->dtype : -1},
+                         {"PAD_H", p->padding[0]},
+                         {"PAD_W", p->padding[1]},
+                         {"BACKWARD", (l->call->op->kind & CUP__POOL_GRAD) != 0}};
+    int count = l->lines ? 16 : 13;
     cup__cuda *gpu = cup__cuda_of(l->call->c->device);
     cup__kernel *kernel = cup__kernel_get(gpu, l->file, l->entry, knobs, count);
     pool_call argument = l->argument;
@@ -112,6 +117,47 @@ static int group_of(const cup__pooling *p, const cup_tensor *image, const cup_te
     return group;
 }
 
+/* How many neighbours of a line a thread of pool_lines.cu takes: of y, or of dx in backward, which
+ * it writes; for these it reads some of `other`. 0 when lines do not begin where vectors may, or
+ * end too early. */
+static int neighbours_of(const cup__pooling *p, const cup_tensor *t, const cup_tensor *other,
+                         const cup_tensor *places, bool is_grad)
+{
+    int64_t size = cup_dtype_size(t->dtype), stride = p->stride[1];
+    int64_t written = is_grad ? p->in[1] : p->out[1], read = is_grad ? p->out[1] : p->in[1];
+    if (p->inner != 1 || p->dilation[0] != 1 || p->dilation[1] != 1 || stride > MOST_STRIDE ||
+        stride == 3 || p->window[0] > MOST_WINDOW || p->window[1] > MOST_WINDOW ||
+        p->window[1] - 1 < p->padding[1])
+        return 0;
+    for (int most = 8; most > 1; most /= 2) {
+        int64_t n = is_grad ? most / stride : most * stride;
+        if (most * size > 16 || n < 1 || n * size > 32 || written % most ||
+            written / most * n > read)
+            continue;
+        int64_t word = n * size > 16 ? 16 : n * size;
+        bool fits = (uintptr_t)t->data % (uintptr_t)(most * size) == 0 &&
+                    (uintptr_t)other->data % (uintptr_t)word == 0 && read * size % word == 0;
+        int64_t beside = is_grad ? n : most;
+        if (fits && (!places || ((uintptr_t)places->data % (uintptr_t)beside == 0 &&
+                                 places->shape[3] % beside == 0)))
+            return most;
+    }
+    return 0;
+}
+
+static void plan_lines(launch *l, int neighbours)
+{
+    bool is_grad = l->call->op->kind & CUP__POOL_GRAD;
+    l->file = "pool_lines.cu";
+    l->entry = is_grad ? "pool_lines_bwd" : "pool_lines_fwd";
+    l->lines = true;
+    l->vec = neighbours;
+    l->unroll = 1;
+    l->inner = 1;
+    l->rows = (is_grad ? l->p.in : l->p.out)[0];
+    l->columns = (is_grad ? l->p.in : l->p.out)[1] / neighbours;
+}
+
 /* Lanes of a pixel's values. */
 static void plan_pixels(launch *l, const cup_tensor *a, const cup_tensor *b,
                         const cup_tensor *places, const int64_t written[2])
@@ -145,8 +191,11 @@ cup_status cup__pool_cuda(cup__call *call)
         (pool_call){.x = x->data, .y = y->data, .places = places ? places->data : NULL};
     int group = group_of(&l.p, x, y, places);
     l.entry = group ? "pool_rows_fwd" : "pool_fwd";
+    int neighbours = group ? 0 : neighbours_of(&l.p, y, x, places, false);
     if (group)
         plan_groups(&l, group, 2);
+    else if (neighbours)
+        plan_lines(&l, neighbours);
     else
         plan_pixels(&l, x, y, places, l.p.out);
     return launch_parts(&l);
@@ -165,8 +214,11 @@ cup_status cup__pool_grad_cuda(cup__call *call)
                 l.p.out[d] * l.p.stride[d] == l.p.in[d];
     int group = tiles ? group_of(&l.p, dx, dy, places) : 0;
     l.entry = group ? "pool_rows_bwd" : "pool_bwd";
+    int neighbours = group ? 0 : neighbours_of(&l.p, dx, dy, places, true);
     if (group)
         plan_groups(&l, group, 1);
+    else if (neighbours)
+        plan_lines(&l, neighbours);
     else
         plan_pixels(&l, dy, dx, places, l.p.in);
     return launch_parts(&l);

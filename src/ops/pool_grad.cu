@@ -5,36 +5,11 @@
  * pool_rows_bwd: for windows that tile planes of one value a pixel: a thread for VEC windows of a
  * row writes their elements, STRIDE_W VEC of each of their rows. Bytes: dy, its places and dx
  * once. */
-#include "pool_call.cuh"
 #include "pool_window.cuh"
-#include "reduce.cuh"
 
-#ifndef PLACE
-#define PLACE CUP_U8
-#endif
-#ifndef COUNT_PADDING
-#define COUNT_PADDING 0
-#endif
 /* Windows that hold one value, at most, along a dimension. */
 #define DEPTH(window, stride) (((window) + (stride)-1) / (stride))
 #define FEW (DEPTH(WINDOW_H, STRIDE_H) * DEPTH(WINDOW_W, STRIDE_W) <= 16)
-
-typedef dtype_of<PLACE>::type place_type;
-
-DEVICE unsigned split(unsigned *index, const divisor &d)
-{
-    unsigned rest = divided(*index, d), place = *index - rest * d.size;
-    *index = rest;
-    return place;
-}
-
-DEVICE int elements(int begin, int reach, int size, int pad)
-{
-    int end = begin + reach;
-    if (COUNT_PADDING)
-        return (end < size + pad ? end : size + pad) - begin;
-    return (end < size ? end : size) - (begin > 0 ? begin : 0);
-}
 
 #if !TILES
 

@@ -2,7 +2,8 @@
 #include "ops/attributes.h"
 #include "ops/order.h"
 
-#define SHORT 2048 /* as in sort.cu */
+#define SHORT 2048   /* as in sort.cu */
+#define ROW_LEAST 16 /* rows longer than this have a warp each */
 #define THREADS 256
 #define DIGIT_BITS 8
 #define DIGITS 256
@@ -59,6 +60,20 @@ static cup_status sort_short(const sorting *s)
     return cup__launch(s->gpu, kernel_of(s, "sort_short"), grid, CUP__ARG(s->x->data),
                        CUP__ARG(s->values->data), CUP__ARG(s->indices->data), CUP__ARG(s->rows),
                        CUP__ARG(length), CUP__ARG(padded), CUP__ARG(each));
+}
+
+/* A warp for each row, whose registers hold it. */
+static cup_status sort_rows(const sorting *s)
+{
+    int64_t items = 1;
+    int32_t length = (int32_t)s->length;
+    while (items * 32 < length)
+        items *= 2;
+    cup__knob knobs[] = {s->knobs[0], s->knobs[1], {"ITEMS", items}};
+    cup__kernel *kernel = cup__kernel_get(s->gpu, "sort_rows.cu", "sort_rows", knobs, 3);
+    cup__grid grid = {.x = (s->rows + 3) / 4, .threads = 128};
+    return cup__launch(s->gpu, kernel, grid, CUP__ARG(s->x->data), CUP__ARG(s->values->data),
+                       CUP__ARG(s->indices->data), CUP__ARG(s->rows), CUP__ARG(length));
 }
 
 /* One digit, from key[0] to key[1]. */
@@ -137,6 +152,8 @@ cup_status cup__sort_rows(cup__call *call, cup_tensor *x, cup_tensor *values, cu
     s.rows = s.length ? x->count / s.length : 0;
     s.knobs[0] = (cup__knob){"CUP_T", x->dtype};
     s.knobs[1] = (cup__knob){"DESCENDING", descending};
+    if (s.length > ROW_LEAST && s.length <= SHORT && cup_dtype_size(x->dtype) <= 4)
+        return sort_rows(&s);
     return s.length <= SHORT ? sort_short(&s) : sort_part(call, &s);
 }
 

@@ -6,7 +6,11 @@
 #define MOST_K 2048       /* that a block sorts in shared memory */
 #define LONG (1 << 18)    /* elements of a row that keep more than a block busy */
 #define FEW 8             /* rows */
-#define THREADS 512
+#define THREADS 512       /* as in top_k.cu */
+#define FEW_K 256         /* that a bound on the k-th key serves */
+#define FEW_ROOM 1024     /* keys up to that bound */
+#define ROW_K 12          /* that a warp finds in a row of its registers */
+#define ROW_LENGTH 2048
 
 static const cup__top_k_attributes *attributes_of(const cup__call *call)
 {
@@ -66,18 +70,39 @@ static cup_status by_sort(cup__call *call, cup_tensor *x, cup_tensor *values, cu
     return status;
 }
 
+/* A warp for each row. */
+static cup_status by_rows(cup__call *call, cup_tensor *x, cup_tensor *values, cup_tensor *indices,
+                          bool descending)
+{
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    int32_t length = (int32_t)x->shape[x->ndim - 1], k = (int32_t)attributes_of(call)->k;
+    int64_t rows = x->count / length, items = 1;
+    while (items * 32 < length)
+        items *= 2;
+    cup__knob knobs[] = {{"CUP_T", x->dtype}, {"DESCENDING", descending}, {"ITEMS", items}};
+    cup__grid grid = {.x = (rows + 3) / 4, .threads = 128};
+    return cup__launch(gpu, cup__kernel_get(gpu, "top_rows.cu", "top_rows", knobs, 3), grid,
+                       CUP__ARG(x->data), CUP__ARG(values->data), CUP__ARG(indices->data),
+                       CUP__ARG(rows), CUP__ARG(length), CUP__ARG(k));
+}
+
 static cup_status by_search(cup__call *call, cup_tensor *x, cup_tensor *values,
                             cup_tensor *indices, bool descending)
 {
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     int64_t length = x->shape[x->ndim - 1];
     int32_t k = (int32_t)attributes_of(call)->k, room = 2;
-    while (room < k)
+    int size = (int)cup_dtype_size(x->dtype), vec = 16 / size;
+    bool few = k > 0 && k <= FEW_K && length < INT32_MAX / 2;
+    while (room < k || (few && room < FEW_ROOM))
         room *= 2;
-    cup__knob knobs[] = {{"CUP_T", x->dtype}, {"DESCENDING", descending}};
-    int size = cup_dtype_size(x->dtype) == 8 ? 8 : 4;
-    cup__grid grid = {.x = x->count / length, .threads = THREADS, .shared = room * (size + 4)};
-    return cup__launch(gpu, cup__kernel_get(gpu, "top_k.cu", "top_k", knobs, 2), grid,
+    while (vec > 1 && (length % vec || (uintptr_t)x->data % (uintptr_t)(vec * size)))
+        vec /= 2;
+    cup__knob knobs[] = {
+        {"CUP_T", x->dtype}, {"DESCENDING", descending}, {"FEW", few}, {"VEC", few ? vec : 1}};
+    cup__grid grid = {.x = x->count / length, .threads = THREADS,
+                      .shared = room * ((size == 8 ? 8 : 4) + 4)};
+    return cup__launch(gpu, cup__kernel_get(gpu, "top_k.cu", "top_k", knobs, 4), grid,
                        CUP__ARG(x->data), CUP__ARG(values->data), CUP__ARG(indices->data),
                        CUP__ARG(length), CUP__ARG(k), CUP__ARG(room));
 }
@@ -102,6 +127,20 @@ static const char *search_refuses(const cup__call *call)
                : NULL;
 }
 
+static const char *rows_refuses(const cup__call *call)
+{
+    int64_t k = attributes_of(call)->k;
+    if (k < 1 || k > ROW_K || cup_dtype_size(call->in[0]->dtype) > 4)
+        return "a warp takes few elements, of at most 4 bytes";
+    return call->in[0]->shape[axis_of(call)] > ROW_LENGTH ? "a row does not fit into registers"
+                                                          : NULL;
+}
+
+static cup_status run_rows(cup__call *call)
+{
+    return cup__order_rows(call, axis_of(call), !attributes_of(call)->smallest, by_rows);
+}
+
 static cup_status run_search(cup__call *call)
 {
     return cup__order_rows(call, axis_of(call), !attributes_of(call)->smallest, by_search);
@@ -119,6 +158,7 @@ static cup_status gradient(cup__grad *g)
 }
 
 static const cup__impl impls[] = {
+    {.name = "rows", .place = CUP__CUDA, .refuses = rows_refuses, .run = run_rows},
     {.name = "search", .place = CUP__CUDA, .refuses = search_refuses, .run = run_search},
     {.name = "sort", .place = CUP__CUDA, .refuses = sort_refuses, .run = run_sort},
     {0},

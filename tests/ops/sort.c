@@ -53,7 +53,11 @@ static void compare(cup_context *gpu, cup_context *cpu, cup_dtype dtype, int64_t
     int64_t size[] = {rows, length};
     cup_scope_open(gpu);
     cup_scope_open(cpu);
-    cup_tensor *x = cup_uniform(gpu, dtype, size, 2, -30000, 30000), *y = cup_tensor_to(cpu, x);
+    bool whole = dtype == CUP_I32; /* then most are equal */
+    cup_tensor *x = cup_uniform(gpu, whole ? CUP_F32 : dtype, size, 2, whole ? -3 : -30000,
+                                whole ? 3 : 30000);
+    x = whole ? cup_cast(gpu, x, dtype) : x;
+    cup_tensor *y = cup_tensor_to(cpu, x);
     cup_tensor *values = NULL, *places = NULL, *want = NULL, *want_places = NULL;
     if (k) {
         cup_top_k(gpu, x, k, 1, flag, &values, &places);
@@ -71,20 +75,44 @@ static void compare(cup_context *gpu, cup_context *cpu, cup_dtype dtype, int64_t
     cup_scope_close(cpu);
 }
 
-TEST_LIMITED(gpu_sort_of_long_rows, 120)
+static cup_context *open_gpu(void)
 {
     cup_context *gpu = cup_context_new(&(cup_options){.device = "cuda"});
     if (cup_error(gpu) != CUP_OK) {
         cup_context_free(gpu);
         test_skip("no GPU");
     }
+    return gpu;
+}
+
+TEST_LIMITED(gpu_sort_of_short_rows, 120)
+{
+    cup_context *gpu = open_gpu();
     cup_context *cpu = cup_context_new(&(cup_options){.device = "cpu"});
-    const cup_dtype dtypes[] = {CUP_F32, CUP_BF16, CUP_F64};
-    for (int i = 0; i < 3; i++) {
+    const cup_dtype dtypes[] = {CUP_F32, CUP_BF16, CUP_I32};
+    const int64_t lengths[] = {16, 17, 32, 100, 700, 1024, 1025, 2048};
+    for (int i = 0; i < 3; i++)
+        for (int l = 0; l < 8; l++) {
+            compare(gpu, cpu, dtypes[i], 7, lengths[l], 0, l % 2);
+            compare(gpu, cpu, dtypes[i], 7, lengths[l], 1 + l, l % 2);
+            compare(gpu, cpu, dtypes[i], 6, lengths[l], 13, l % 2);
+        }
+    cup_context_free(cpu);
+    cup_context_free(gpu);
+}
+
+TEST_LIMITED(gpu_sort_of_long_rows, 120)
+{
+    cup_context *gpu = open_gpu();
+    cup_context *cpu = cup_context_new(&(cup_options){.device = "cpu"});
+    const cup_dtype dtypes[] = {CUP_F32, CUP_BF16, CUP_F64, CUP_I32};
+    for (int i = 0; i < 4; i++) {
         compare(gpu, cpu, dtypes[i], 2, 2049, 0, false);
         compare(gpu, cpu, dtypes[i], 1, 300001, 0, true);
         compare(gpu, cpu, dtypes[i], 3, 50257, 0, true);
         compare(gpu, cpu, dtypes[i], 3, 50257, 2000, false);
+        compare(gpu, cpu, dtypes[i], 3, 50257, 50, i % 2);
+        compare(gpu, cpu, dtypes[i], 3, 5000, 256, i % 2);
         compare(gpu, cpu, dtypes[i], 5, 3000, 2500, true);
         compare(gpu, cpu, dtypes[i], 1, 300001, 100, false);
     }

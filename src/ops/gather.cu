@@ -5,7 +5,8 @@
  * gives NaN, or 0 for integers, and puts nothing. scatter_targets tells where in [outer, size,
  * inner] each element goes, and scatter_fwd, given these in order with the numbers of the elements,
  * adds the elements of each target up in order: a thread does so for a short run, all lanes of its
- * warp for a long one, so that the bits are the same in every run. A thread for each element.
+ * warp for a long one, with what scatter_parts has added up of each PART elements that have one
+ * target, so that the bits are the same in every run. A thread for each element.
  * Bytes: y, ids and as much of x once. */
 #include "reduce.cuh"
 
@@ -22,7 +23,8 @@
 #define SCATTER 0 /* which kernels these are */
 #endif
 #define THREADS 256
-#define LONG 64 /* elements that a warp adds up */
+#define LONG 64  /* elements that a warp adds up */
+#define PART 1024 /* of a run that a block adds up; as in scatter_add.c */
 
 typedef dtype_of<CUP_ID>::type id_type;
 
@@ -129,10 +131,39 @@ DEVICE real sum_run(const T *x, const int64_t *numbers, int64_t from, int64_t en
     return sum;
 }
 
+/* The sum of each PART elements from a multiple of PART on that have one target. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+scatter_parts(const T *x, const target_type *targets, const int64_t *numbers, real *parts,
+              target_type none)
+{
+    int64_t first = (int64_t)blockIdx.x * PART;
+    target_type target = targets[first];
+    if (target == none || targets[first + PART - 1] != target)
+        return;
+    real sum = sum_run(x, numbers, first + (int)threadIdx.x, first + PART, THREADS);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        parts[blockIdx.x] = sum;
+}
+
+/* The share of a long run's sum that falls to this lane. */
+DEVICE real sum_long_run(const T *x, const int64_t *numbers, const real *parts, int64_t from,
+                         int64_t end)
+{
+    int lane = (int)threadIdx.x % 32;
+    int64_t first = (from + PART - 1) / PART, last = end / PART;
+    if (first >= last)
+        return sum_run(x, numbers, from + lane, end, 32);
+    real sum = sum_run(x, numbers, from + lane, first * PART, 32);
+    for (int64_t p = first + lane; p < last; p += 32)
+        sum += parts[p];
+    return sum + sum_run(x, numbers, last * PART + lane, end, 32);
+}
+
 /* Adds to what y holds. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-scatter_fwd(const T *x, const target_type *targets, const int64_t *numbers, T *y, int64_t count,
-            target_type none)
+scatter_fwd(const T *x, const target_type *targets, const int64_t *numbers, const real *parts,
+            T *y, int64_t count, target_type none)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, end = i;
     int lane = (int)threadIdx.x % 32;
@@ -146,7 +177,7 @@ scatter_fwd(const T *x, const target_type *targets, const int64_t *numbers, T *y
         int owner = __ffs(left) - 1;
         int64_t begin = i - lane + owner;
         int64_t length = __shfl_sync(0xffffffffu, end - i, owner);
-        real sum = warp_sum(sum_run(x, numbers, begin + lane, begin + length, 32));
+        real sum = warp_sum(sum_long_run(x, numbers, parts, begin, begin + length));
         if (lane == owner)
             y[target] = from_real<T>(to_real(y[target]) + sum);
     }

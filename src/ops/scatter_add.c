@@ -4,6 +4,7 @@
 #include "ops/order.h"
 
 #define THREADS 256              /* as in gather.cu */
+#define PART 1024               /* of a run that a block adds up; as in gather.cu */
 #define MOST ((int64_t)1 << 30) /* elements that are put in order at once */
 
 static int axis_of(const cup__call *call)
@@ -55,7 +56,7 @@ static cup_status specification(cup__call *call)
 }
 
 typedef struct scattering {
-    cup_tensor *targets, *sorted, *numbers;
+    cup_tensor *targets, *sorted, *numbers, *parts;
 } scattering;
 
 /* Adds s->targets->count elements of src, from `first` on. */
@@ -79,9 +80,13 @@ static cup_status scatter_part(cup__call *call, const scattering *s, int64_t fir
                         CUP__ARG(count), CUP__ARG(to.size), CUP__ARG(length), CUP__ARG(to.inner),
                         small ? CUP__ARG(none32) : CUP__ARG(none)));
     CUP_TRY(cup__sort_rows(call, s->targets, s->sorted, s->numbers, false));
+    cup__grid by_part = {.x = count / PART, .threads = THREADS};
+    CUP_TRY(cup__launch(gpu, cup__kernel_get(gpu, "gather.cu", "scatter_parts", knobs, 4), by_part,
+                        CUP__ARG(from), CUP__ARG(s->sorted->data), CUP__ARG(s->numbers->data),
+                        CUP__ARG(s->parts->data), small ? CUP__ARG(none32) : CUP__ARG(none)));
     return cup__launch(gpu, cup__kernel_get(gpu, "gather.cu", "scatter_fwd", knobs, 4), grid,
                        CUP__ARG(from), CUP__ARG(s->sorted->data), CUP__ARG(s->numbers->data),
-                       CUP__ARG(y->data), CUP__ARG(count),
+                       CUP__ARG(s->parts->data), CUP__ARG(y->data), CUP__ARG(count),
                        small ? CUP__ARG(none32) : CUP__ARG(none));
 }
 
@@ -95,14 +100,18 @@ static cup_status run_cuda(cup__call *call)
     for (int64_t first = 0; first < all && call->c->error.status == CUP_OK; first += MOST) {
         int64_t count = all - first < MOST ? all - first : MOST;
         cup__shape targets = {dtype, 1, {count}}, numbers = {CUP_I64, 1, {count}};
+        cup__shape parts = {cup_dtype_size(x->dtype) == 8 ? x->dtype : CUP_F32, 1,
+                            {count / PART + 1}};
         scattering s = {cup__tensor_make(call->c, &targets, "scatter_add"),
                         cup__tensor_make(call->c, &targets, "scatter_add"),
-                        cup__tensor_make(call->c, &numbers, "scatter_add")};
+                        cup__tensor_make(call->c, &numbers, "scatter_add"),
+                        cup__tensor_make(call->c, &parts, "scatter_add")};
         if (call->c->error.status == CUP_OK)
             scatter_part(call, &s, first);
         cup_tensor_free(s.targets);
         cup_tensor_free(s.sorted);
         cup_tensor_free(s.numbers);
+        cup_tensor_free(s.parts);
     }
     return call->c->error.status;
 }
@@ -122,7 +131,7 @@ static const cup__impl impls[] = {
 static const cup__sample samples[] = {
     {"7 3 3", ALONG(0)},              {"6x5 9x5 9x5", ALONG(0)}, {"3x8 3x5 3x5", ALONG(1)},
     {"2x6x3 2x4x3 2x4x3", ALONG(-2)}, {"0x6 0x2 0x2", ALONG(1)}, {"6x5 0x5 0x5", ALONG(0)},
-    {"4x100 4x3000 4x3000", ALONG(1)}, {NULL, NULL}};
+    {"4x100 4x3000 4x3000", ALONG(1)}, {"9 20000 20000", ALONG(0)}, {NULL, NULL}};
 static const cup__sample bench[] = {
     {"1048576 8388608 8388608", ALONG(0)}, {"8192x4096 8192x4096 8192x4096", ALONG(1)},
     {NULL, NULL}};
@@ -136,6 +145,7 @@ const cup__op cup__op_scatter_add = {
     .samples = samples,
     .bench = bench,
     .domain = {{0}, {0, 6}, {-0.5, 1}},
+    .bench_indices = 4096,
     .in_dtypes = {CUP__DTYPES_FLOAT | CUP__DTYPES_INDEX, CUP__DTYPES_INDEX,
                   CUP__DTYPES_FLOAT | CUP__DTYPES_INDEX},
     .tolerance = 16, /* sums of many elements */

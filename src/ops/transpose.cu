@@ -96,6 +96,67 @@ DEVICE unsigned split(unsigned *index, const divisor &d)
     return place;
 }
 
+/* C elements of a column from number `from` on, put together from the two aligned pieces of shared
+ * memory in which they lie. */
+DEVICE output shifted(const word *tile, int column, int from)
+{
+    union {
+        vec<word, 16 / WORD_BYTES> pieces[2];
+        uint32_t words[8];
+    } v;
+    union {
+        output whole;
+        uint32_t words[4];
+    } u;
+    int w = from / G, piece = w & ~3, turn = 4 * (column / C % 8);
+    const word *line = tile + column * PITCH;
+    v.pieces[0] = load_plain<16 / WORD_BYTES>(line + (piece ^ turn));
+    if (piece + 4 < PITCH)
+        v.pieces[1] = load_plain<16 / WORD_BYTES>(line + (piece + 4 ^ turn));
+#pragma unroll
+    for (int i = 0; i < 6; i++)
+        v.words[i] = w & 2 ? v.words[i + 2] : v.words[i];
+#pragma unroll
+    for (int i = 0; i < 5; i++)
+        v.words[i] = w & 1 ? v.words[i + 1] : v.words[i];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        u.words[i] = __funnelshift_r(v.words[i], v.words[i + 1], from % G * SIZE * 8);
+    return u.whole;
+}
+
+/* Where y's columns begin anywhere: each is written in pieces of 16 bytes from where one may stand;
+ * elements before the first and behind the last stand alone. */
+DEVICE void write_shifted(const tiles_call &c, const word *tile, element *y, int rows, int columns)
+{
+    const int at_once = 32 / CHUNKS; /* columns of a warp */
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    int most = rows < SIDE ? rows : SIDE, last = columns < SIDE ? columns : SIDE;
+    for (int column = warp * at_once + lane / CHUNKS; column < last;
+         column += COPY_THREADS / 32 * at_once) {
+        element *to = y + column * c.y_column;
+        int alone = (int)((C - (uint64_t)to / SIZE % C) % C);
+        int from = alone + lane % CHUNKS * C;
+        if (lane % CHUNKS == 0) {
+            output out = shifted(tile, column, 0);
+#pragma unroll
+            for (int k = 0; k < C - 1; k++)
+                if (k < alone && k < most)
+                    to[k] = out.at[k];
+        }
+        if (from >= most)
+            continue;
+        output out = shifted(tile, column, from);
+        if (from + C <= most)
+            store(to + from, *(const vec<element, C> *)out.at);
+        else
+#pragma unroll
+            for (int k = 0; k < C - 1; k++)
+                if (k < most - from)
+                    to[from + k] = out.at[k];
+    }
+}
+
 /* The word of shared memory that holds rows G w and on of a column. */
 DEVICE word word_at(const word *tile, int column, int w)
 {
@@ -170,7 +231,10 @@ DEVICE void move_tile(const tiles_call &c, word *tile, element *y, const element
     }
     __syncthreads();
     if (DOWN * SIZE < 8 && C > 2) {
-        write_words(c, tile, y, rows, columns);
+        if (SIZE < 4)
+            write_shifted(c, tile, y, rows, columns);
+        else
+            write_words(c, tile, y, rows, columns);
         return;
     }
 #pragma unroll

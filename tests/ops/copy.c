@@ -1,5 +1,6 @@
 /* Copies of views with their dimensions in another order, which the table's samples, laid out with
  * gaps, do not make: matrices of few columns, and columns that begin at odd places. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "../test.h"
@@ -54,5 +55,54 @@ TEST(copy_of_turned_views_on_the_cpu)
     for (int64_t i = 0; y && i < y->count; i++)
         EXPECT(((float *)y->data)[i] == ((float *)x->data)[i % 3 * 80 + i / 3]);
     EXPECT(y && y->count == 240);
+    cup_context_free(c);
+}
+
+/* Parts of several widths, some empty, some transposed, more than a launch takes. */
+static cup_tensor *many_parts(cup_context *c, cup_tensor *x, int axis)
+{
+    cup_tensor *parts[150];
+    int64_t at = 0;
+    for (int i = 0; i < 150; i++) {
+        int64_t size[2] = {x->shape[0], x->shape[1]}, start[2] = {0};
+        start[axis] = at;
+        size[axis] = i % 5 == 4 ? 0 : i % 3 ? 8 : 3;
+        at += size[axis];
+        parts[i] = cup_slice(c, x, start, 2, size, 2);
+        if (i % 10 == 7 && axis == 0)
+            parts[i] = cup_permute(c, cup_copy(c, cup_permute(c, parts[i], (int64_t[]){1, 0}, 2)),
+                                   (int64_t[]){1, 0}, 2);
+    }
+    return cup_concat(c, parts, 150, axis);
+}
+
+TEST_LIMITED(gpu_concat_of_many_parts, 120)
+{
+    cup_context *gpu = cup_context_new(&(cup_options){.device = "cuda"});
+    if (cup_error(gpu) != CUP_OK) {
+        cup_context_free(gpu);
+        test_skip("no GPU");
+    }
+    for (int axis = 0; axis < 2; axis++) {
+        const int64_t size[] = {axis ? 33 : 1200, axis ? 1200 : 40};
+        cup_tensor *x = cup_uniform(gpu, CUP_BF16, size, 2, 0, 100), *y = many_parts(gpu, x, axis);
+        EXPECT(y && y->count > 0);
+        size_t bytes = (size_t)y->count * 2;
+        void *got = malloc(bytes), *want = malloc(bytes);
+        cup_tensor *first = cup_slice(gpu, x, (int64_t[]){0, 0}, 2, y->shape, 2);
+        EXPECT(got && want && cup_tensor_read(y, got, bytes) == CUP_OK);
+        EXPECT(cup_tensor_read(first, want, bytes) == CUP_OK && !memcmp(got, want, bytes));
+        free(got);
+        free(want);
+    }
+    cup_context_free(gpu);
+}
+
+TEST(concat_of_many_parts_on_the_cpu)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_tensor *x = cup_uniform(c, CUP_F32, (int64_t[]){1200, 5}, 2, 0, 1);
+    cup_tensor *y = many_parts(c, x, 0);
+    EXPECT(y && !memcmp(y->data, x->data, (size_t)y->count * 4));
     cup_context_free(c);
 }

@@ -27,7 +27,7 @@ typedef struct job {
 } job;
 
 typedef struct plan {
-    int group, pieces, threads, blocks, stages;
+    int group, pieces, threads, blocks, stages, full;
     double us, error;
 } plan;
 
@@ -53,12 +53,11 @@ static cup__kernel *kernel_of(rig *r, const job *j, const plan *p)
     const cup__knob knobs[] = {{"CUP_T", j->dtype},     {"PARAM", j->dtype},
                                {"CENTRED", j->centred}, {"VEC", vec},
                                {"GROUP", p->group},     {"PIECES", p->pieces},
-                               {"THREADS", p->threads}, {"PARTS", j->centred + 1},
-                               {"BLOCKS", p->blocks},   {"STAGES", p->stages},
-                               {"FULL", p->group * p->pieces * vec == j->width}};
+                               {"THREADS", p->threads}, {"BLOCKS", p->blocks},
+                               {"STAGES", p->stages},   {"PARTS", j->centred + 1},
+                               {"FULL", p->full}};
     return cup__kernel_get(r->gpu, j->back ? "layernorm_ring_grad.cu" : "layernorm.cu",
-                           j->back ? "layernorm_ring_bwd" : "layernorm_fwd", knobs,
-                           j->back ? COUNT(knobs) : 7);
+                           j->back ? "layernorm_ring_bwd" : "layernorm_fwd", knobs, COUNT(knobs));
 }
 
 static int64_t shared_of(const job *j, const plan *p)
@@ -223,10 +222,16 @@ static int plans_of(const job *j, plan *to)
             plan p = {.group = group, .pieces = pieces, .threads = threads[t]};
             if (p.threads % group || p.threads / group > (group > 32 ? 15 : 32))
                 continue;
+            int exact = p.full = group * pieces == vectors && j->rows % (p.threads / group) == 0;
             if (j->back)
                 add_backward(j, p, to, &count);
-            else if ((p.threads <= 256 || p.threads == group) && count < PLANS_MOST)
-                to[count++] = p;
+            else if (p.threads <= 256 || p.threads == group)
+                for (p.blocks = 1; p.blocks * p.threads <= 1536; p.blocks++)
+                    if ((p.blocks == 1 || p.blocks * p.threads == 768 ||
+                         p.blocks * p.threads == 1024 || p.blocks * p.threads == 1280) &&
+                        count < PLANS_MOST)
+                        for (p.full = 0; p.full <= exact; p.full++)
+                            to[count++] = p;
         }
     }
     return count;
@@ -284,10 +289,11 @@ static void run_job(rig *r, const job *j)
     }
     qsort(plans, (size_t)count, sizeof *plans, by_us);
     for (int i = 0; i < count && !r->warm_of; i++)
-        if (i < 8 || plans[i].error > 0.05)
-            printf("  %8.2f us  group %4d x %d  threads %4d  blocks %d  stages %d  error %.2g\n",
+        if (i < 12 || plans[i].error > 0.05)
+            printf("  %8.2f us  group %4d x %d  threads %4d  blocks %d  stages %d  full %d  "
+                   "error %.2g\n",
                    plans[i].us, plans[i].group, plans[i].pieces, plans[i].threads, plans[i].blocks,
-                   plans[i].stages, plans[i].error);
+                   plans[i].stages, plans[i].full, plans[i].error);
     fflush(stdout);
     cup__scope_pop(r->c);
 }
@@ -296,7 +302,9 @@ static const job jobs[] = {
     {1024, 768, CUP_F32, true, false},   {32768, 768, CUP_BF16, true, false},
     {8192, 4096, CUP_BF16, true, false}, {8192, 8192, CUP_BF16, true, false},
     {8192, 8192, CUP_BF16, false, false}, {8192, 4096, CUP_F32, true, false},
-    {262144, 128, CUP_BF16, false, false}, {1024, 768, CUP_F32, true, true},
+    {4096, 16384, CUP_BF16, true, false}, {8192, 8192, CUP_F32, true, false},
+    {32768, 768, CUP_F32, true, false}, {8192, 5120, CUP_BF16, true, false},
+    {32768, 768, CUP_BF16, false, false}, {1024, 768, CUP_F32, true, true},
     {32768, 768, CUP_BF16, true, true},  {8192, 4096, CUP_BF16, true, true},
     {8192, 8192, CUP_BF16, true, true},
 };

@@ -20,24 +20,106 @@
 #define HOLD 1 /* 0 where registers are too few for the weights: they are read when used */
 #endif
 
+#ifndef FULL
+#define FULL 0 /* rows are exactly SPAN wide, and every group has one */
+#endif
+#ifndef SHIFT
+#define SHIFT 0 /* rows begin anywhere: vectors are those of memory, and may be cut */
+#endif
+
 typedef dtype_of<PARAM>::type P;
 typedef two<real> pair;
+
+/* What belongs to the row of the elements that follow a place in memory: from `begin` to `end`,
+ * which may be further than a group takes. Without SHIFT `begin` is never above 0. */
+struct extent {
+    int begin, end;
+
+    __device__ __forceinline__ bool has(int p) const { return FULL || piece_at(p) < end; }
+
+    /* Whether only some elements of the vector belong to the row. */
+    __device__ __forceinline__ bool cuts(int p) const
+    {
+        return SHIFT && (piece_at(p) < begin || piece_at(p) + VEC > end);
+    }
+    __device__ __forceinline__ bool holds(int at) const { return at >= begin && at < end; }
+    __device__ __forceinline__ int count() const
+    {
+        int last = end < SPAN ? end : SPAN, first = begin > 0 ? begin : 0;
+        return last > first ? last - first : 0;
+    }
+};
+
+/* A row of `width` elements, from element `from` on of the first vector that has some of it;
+ * moves `first` to where that part begins. */
+DEVICE extent extent_of(int64_t &first, int width, int from)
+{
+    int lead = SHIFT ? (int)(first % VEC) : 0;
+    first += from - lead;
+    return {lead - from, lead + width - from};
+}
+
+/* Vector `p` of a row; of one that is cut only what belongs to the row, among `others`. */
+template <typename Element>
+DEVICE void read_vector(packed<Element, VEC> &to, const Element *from, int p, extent e, real others)
+{
+    if (!e.cuts(p)) {
+        to.read(from + piece_at(p));
+        return;
+    }
+    vec<Element, VEC> v;
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        v.at[k] = e.holds(piece_at(p) + k) ? from[piece_at(p) + k] : convert<Element>(others);
+    to.put(v);
+}
+
+DEVICE void write_vector(T *to, int p, extent e, const real (&v)[VEC])
+{
+    if (!e.cuts(p)) {
+        store(to + piece_at(p), from_reals<T, VEC>(v));
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        if (e.holds(piece_at(p) + k))
+            to[piece_at(p) + k] = from_real<T>(v[k]);
+}
+
+/* The moments' sums of one vector, which is changed. */
+DEVICE void add_moments(pair (&sums)[2], real (&v)[VEC], int p, extent e, real pivot, bool centre)
+{
+    if (e.cuts(p)) {
+#pragma unroll
+        for (int k = 0; k < VEC; k++)
+            v[k] = e.holds(piece_at(p) + k) ? v[k] : centre ? pivot : 0;
+    }
+#pragma unroll
+    for (int k = 0; k < VEC; k++) {
+        if (centre)
+            v[k] -= pivot;
+        if (CENTRED)
+            sums[k % 2].a += v[k];
+        sums[k % 2].b += v[k] * v[k];
+    }
+}
 
 struct row_in {
     packed<T, VEC> x[PIECES], more[ADD ? PIECES : 1];
     real pivot;
 
-    __device__ __forceinline__ void read(const T *xs, const T *residuals, int64_t first, int span)
+    __device__ __forceinline__ void read(const T *xs, const T *residuals, int64_t first, extent e)
     {
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
-            if (piece_at(p) < span) {
-                x[p].read(xs + first + piece_at(p));
+            if (e.has(p)) {
+                read_vector(x[p], xs + first, p, e, 0);
                 if (ADD)
-                    more[ADD ? p : 0].read(residuals + first + piece_at(p));
+                    read_vector(more[ADD ? p : 0], residuals + first, p, e, 0);
             }
         pivot = 0;
-        if (PIVOT && CENTRED && span)
+        first += e.begin > 0 ? e.begin : 0;
+        if (PIVOT && CENTRED && e.end > 0)
             pivot = to_real(xs[first]) + (ADD ? to_real(residuals[first]) : 0);
     }
 
@@ -54,22 +136,15 @@ struct row_in {
     }
 
     /* The sums of what is left of the row without the pivot, where `centre`, and of its squares. */
-    __device__ __forceinline__ pair sums(int span, bool centre) const
+    __device__ __forceinline__ pair sums(extent e, bool centre) const
     {
         pair sums[2] = {};
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
-            if (piece_at(p) < span) {
+            if (e.has(p)) {
                 real v[VEC];
                 unpack(p, v);
-#pragma unroll
-                for (int k = 0; k < VEC; k++) {
-                    if (centre)
-                        v[k] -= pivot;
-                    if (CENTRED)
-                        sums[k % 2].a += v[k];
-                    sums[k % 2].b += v[k] * v[k];
-                }
+                add_moments(sums, v, p, e, pivot, centre);
             }
         return two_sums()(sums[0], sums[1]);
     }
@@ -78,50 +153,86 @@ struct row_in {
 /* Gamma or beta of this thread's columns; ones or zeros where there is none. */
 struct weights {
     packed<P, VEC> at[PIECES];
-    const P *from;
+    const P *from; /* that of the place in memory that the extent is about */
 
-    __device__ __forceinline__ void read(const P *params, real missing, int span)
+    /* Of vectors that lie across those of the weights: two of these, moved. */
+    __device__ __forceinline__ void read_across(packed<P, VEC> &to, int p, extent e) const
     {
-        from = params;
-#pragma unroll
-        for (int p = 0; p < (HOLD ? PIECES : 0); p++) {
-            at[p].set(missing);
-            if (from && piece_at(p) < span)
-                at[p].read(from + piece_at(p));
+        packed<P, VEC> low, high;
+        int by = (VEC - e.begin % VEC) % VEC;
+        extent own = {e.begin + by, e.end + by};
+        const P *start = from - by;
+        read_vector(low, start, p, own, 0);
+        if (by == 0) {
+            to = low;
+            return;
         }
+        own.begin -= VEC;
+        own.end -= VEC;
+        high.set(0);
+        if (own.has(p))
+            read_vector(high, start + VEC, p, own, 0);
+        to.join(low, high, by);
     }
 
-    __device__ __forceinline__ void unpack(int p, real (&v)[VEC], real missing) const
+    __device__ __forceinline__ void read_one(packed<P, VEC> &to, int p, extent e,
+                                             real missing) const
+    {
+        if (!from)
+            to.set(missing);
+        else if (SHIFT)
+            read_across(to, p, e);
+        else
+            to.read(from + piece_at(p));
+    }
+
+    /* Of the row's weights those of an extent. */
+    __device__ __forceinline__ void read(const P *params, real missing, extent e)
+    {
+        from = params ? params - e.begin : params;
+#pragma unroll
+        for (int p = 0; p < (HOLD ? PIECES : 0); p++)
+            if (e.has(p))
+                read_one(at[p], p, e, missing);
+    }
+
+    __device__ __forceinline__ void unpack(int p, real (&v)[VEC], extent e, real missing) const
     {
         if (HOLD) {
             at[p].unpack(v);
             return;
         }
         packed<P, VEC> late;
-        late.set(missing);
-        if (from)
-            late.read(from + piece_at(p));
+        read_one(late, p, e, missing);
         late.unpack(v);
     }
 };
 
-/* Writes the row: what is left of it without the pivot, times rstd, plus `less`, weighed. */
+/* Writes a vector of the row: what is left of it without the pivot, times rstd, plus `less`,
+ * weighed. */
+DEVICE void write_weighed(T *to, int p, extent e, real (&v)[VEC], const weights &gamma,
+                          const weights &beta, real pivot, real rstd, real less)
+{
+    real scale[VEC], shift[VEC];
+    gamma.unpack(p, scale, e, 1);
+    beta.unpack(p, shift, e, 0);
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        v[k] = ((v[k] - pivot) * rstd + less) * scale[k] + shift[k];
+    write_vector(to, p, e, v);
+}
+
 DEVICE void write_row(const row_in &row, const weights &gamma, const weights &beta, T *y, T *sum,
-                      int64_t first, int span, real rstd, real less)
+                      int64_t first, extent e, real rstd, real less)
 {
 #pragma unroll
     for (int p = 0; p < PIECES; p++)
-        if (piece_at(p) < span) {
-            real v[VEC], scale[VEC], shift[VEC];
+        if (e.has(p)) {
+            real v[VEC];
             row.unpack(p, v);
             if (ADD)
-                store(sum + first + piece_at(p), from_reals<T, VEC>(v));
-            gamma.unpack(p, scale, 1);
-            beta.unpack(p, shift, 0);
-#pragma unroll
-            for (int k = 0; k < VEC; k++)
-                v[k] = ((v[k] - row.pivot) * rstd + less) * scale[k] + shift[k];
-            store(y + first + piece_at(p), from_reals<T, VEC>(v));
+                write_vector(sum + first, p, e, v);
+            write_weighed(y + first, p, e, v, gamma, beta, row.pivot, rstd, less);
         }
 }
 

@@ -135,15 +135,42 @@ template <typename Element, int Count> struct packed {
             out[k] = convert<real>(v.elements.at[k]);
     }
 
-    __device__ __forceinline__ void set(real value)
+    __device__ __forceinline__ void put(const vec<Element, Count> &elements)
     {
         view v;
-#pragma unroll
-        for (int k = 0; k < Count; k++)
-            v.elements.at[k] = convert<Element>(value);
+        v.elements = elements;
 #pragma unroll
         for (int i = 0; i < count; i++)
             words[i] = v.words[i];
+    }
+
+    __device__ __forceinline__ void set(real value)
+    {
+        vec<Element, Count> v;
+#pragma unroll
+        for (int k = 0; k < Count; k++)
+            v.at[k] = convert<Element>(value);
+        put(v);
+    }
+
+    /* Count elements of two that follow each other, from number `by` of the first on. */
+    __device__ __forceinline__ void join(const packed &first, const packed &second, int by)
+    {
+        uint32_t w[2 * count];
+        int bytes = by * (int)sizeof(Element), step = bytes / 4;
+#pragma unroll
+        for (int i = 0; i < count; i++) {
+            w[i] = first.words[i];
+            w[count + i] = second.words[i];
+        }
+#pragma unroll
+        for (int move = count / 2; move > 0; move /= 2)
+#pragma unroll
+            for (int i = 0; i < 2 * count - move; i++)
+                w[i] = step & move ? w[i + move] : w[i];
+#pragma unroll
+        for (int i = 0; i < count; i++)
+            words[i] = bytes % 4 ? w[i] >> 16 | w[i + 1] << 16 : w[i];
     }
 };
 

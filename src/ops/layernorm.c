@@ -156,7 +156,7 @@ static const cup__sample samples[] = {
     {"5x1025 1025 1025", &eps},
     {"2x5120 5120 5120", &eps},
     {"2x40000 40000 40000", &eps},
-    {"3x20001 20001 20001", &eps},
+    {"3x30001 30001 30001", &eps},
     {"60x16400 16400 16400", &eps},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"1024x768 768 768", &eps},

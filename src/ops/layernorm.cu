@@ -2,38 +2,44 @@
  * is not subtracted. A group of GROUP threads holds a row in registers, so x is read once and y
  * written once; with LONG the row does not fit and is read in each of the three passes.
  * Grid: GROUPS rows a block, many small blocks: cards share memory unevenly, and blocks that stay
- * and take as many rows each wait for the slowest. */
+ * and take as many rows each wait for the slowest. With SHIFT rows need not be whole vectors. */
 #include "layernorm_row.cuh"
 
 #ifndef LONG
 #define LONG 0
 #endif
 
+#ifndef BLOCKS
+#define BLOCKS 1 /* that run at once on a multiprocessor */
+#endif
+
 #if !LONG
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 layernorm_fwd(const T *x, const T *residual, const P *gammas, const P *betas, T *y, T *sum,
               real *means, real *rstds, int64_t rows, int width, real eps)
 {
     int64_t row = (int64_t)blockIdx.x * GROUPS + threadIdx.x / GROUP, first = row * width;
-    int span = row < rows ? width : 0; /* a group without a row only takes part in the reductions */
+    extent e = extent_of(first, width, 0);
+    if (row >= rows)
+        e.end = 0; /* a group without a row only takes part in the reductions */
     row_in r;
     weights gamma, beta;
-    r.read(x, residual, first, span);
-    gamma.read(gammas, 1, span);
-    beta.read(betas, 0, span);
+    r.read(x, residual, first, e);
+    gamma.read(gammas, 1, e);
+    beta.read(betas, 0, e);
     real per = 1 / (real)width;
-    pair sums = group_reduce<0>(r.sums(span, PIVOT), two_sums());
+    pair sums = group_reduce<0>(r.sums(e, PIVOT), two_sums());
     real shift = CENTRED ? sums.a * per : 0, var = sums.b * per - shift * shift;
     if (CENTRED && any_of_warp(shift * shift > FAR * var)) {
         r.pivot += shift;
-        sums = group_reduce<1>(r.sums(span, true), two_sums());
+        sums = group_reduce<1>(r.sums(e, true), two_sums());
         shift = sums.a * per;
         var = sums.b * per - shift * shift;
     }
     real rstd = rsqrt(var + eps);
-    write_row(r, gamma, beta, y, sum, first, span, rstd, -shift * rstd);
-    if (span && threadIdx.x % GROUP == 0) {
+    write_row(r, gamma, beta, y, sum, first, e, rstd, -shift * rstd);
+    if (row < rows && threadIdx.x % GROUP == 0) {
         if (means)
             means[row] = r.pivot + shift;
         if (rstds)
@@ -42,6 +48,8 @@ layernorm_fwd(const T *x, const T *residual, const P *gammas, const P *betas, T 
 }
 
 #else
+
+typedef vec<T, VEC> unit;
 
 struct row_of_x {
     const T *x, *residual;

@@ -36,9 +36,11 @@ const char *cup__layernorm_cuda_refuses(const cup__call *call);
 cup_status cup__layernorm_cuda(cup__call *call);
 cup_status cup__layernorm_back_cuda(cup__call *call);
 
-/* The widest vector that all of its rows allow; whether a row fits the registers of a block. */
-int cup__layernorm_vec(const cup__layernorm *n);
+/* The widest vector that all of its rows allow, or, with `shift`, memory does; whether a row fits
+ * the registers of a block, and whether its weights do as well. */
+int cup__layernorm_vec(const cup__layernorm *n, bool *shift);
 bool cup__layernorm_fits(const cup__layernorm *n);
+bool cup__layernorm_holds(const cup__layernorm *n);
 const char *cup__layernorm_spread_refuses(const cup__call *call);
 cup_status cup__layernorm_spread(cup__call *call);
 

@@ -7,6 +7,7 @@
 
 #define BLOCK 128     /* threads of a forward block, at least */
 #define GROUP_MOST 512
+#define SHIFTED_LEAST 64 /* elements of a row; of shorter ones too many vectors are cut */
 #define FINISH 32     /* columns a block of layernorm_finish adds up */
 #define FINISH_THREADS 512
 #define SLICES_MOST 64
@@ -50,26 +51,29 @@ static cup__argument number_of(number *n, double value, bool is_f64)
     return (cup__argument){n, is_f64 ? sizeof n->f64 : sizeof n->f32};
 }
 
-int cup__layernorm_vec(const cup__layernorm *n)
+int cup__layernorm_vec(const cup__layernorm *n, bool *shift)
 {
-    int vec = widest(n->x->dtype);
+    int most = widest(n->x->dtype), vec = most, any = most;
     const cup_tensor *all[] = {n->x, n->residual, n->y, n->sum, n->gamma, n->beta};
-    for (int i = 0; i < 6; i++)
-        vec = least(vec, cup__row_vec(all[i], n->width, vec));
-    return vec;
+    for (int i = 0; i < 6; i++) {
+        vec = least(vec, cup__row_vec(all[i], n->width, most));
+        any = least(any, cup__row_vec(all[i], most, most));
+    }
+    *shift = vec < most && any == most && n->width >= SHIFTED_LEAST;
+    return *shift ? most : vec;
 }
 
 /* Groups whose threads take up to `most` vectors of a row, or half as much again where that leaves
  * fewer of them idle; in blocks of at least BLOCK threads. */
-static cup__row_plan plan_forward(const cup__layernorm *n)
+static cup__row_plan plan_forward(const cup__layernorm *n, bool *shift)
 {
-    int vec = cup__layernorm_vec(n), bytes = vec * (int)cup_dtype_size(n->x->dtype);
+    int vec = cup__layernorm_vec(n, shift), bytes = vec * (int)cup_dtype_size(n->x->dtype);
     int most = bytes == 16 ? 4 : bytes == 8 ? 6 : 12, group = 4;
     if (n->residual)
         most = most * 3 / 4;
     if (n->x->dtype == CUP_F64)
         most /= 2;
-    int64_t vectors = (n->width + vec - 1) / vec;
+    int64_t vectors = (n->width + (*shift ? 2 : 1) * (vec - 1)) / vec;
     while (group < 32 && vectors > group)
         group *= 2;
     while (group < GROUP_MOST && vectors > (int64_t)group * most)
@@ -79,22 +83,47 @@ static cup__row_plan plan_forward(const cup__layernorm *n)
         group /= 2;
         pieces = more;
     }
-    bool fits = pieces <= most + most / 2;
-    if (!fits)
+    if (pieces > most + most / 2) {
+        if (*shift)
+            vec = 1;
+        *shift = false;
         return (cup__row_plan){vec, GROUP_MOST, most, GROUP_MOST, false};
+    }
     return (cup__row_plan){vec, group, (int)pieces, group < BLOCK ? BLOCK : group, true};
+}
+
+/* Blocks of a multiprocessor that the compiler leaves registers for, where that was faster on a
+ * card than what it does by itself. */
+static int blocks_of(const cup__layernorm *n, const cup__row_plan *p, bool shift)
+{
+    bool held = cup__layernorm_holds(n) && !n->residual && n->x->dtype != CUP_F64;
+    if (!p->fits || shift || !held || p->vec * (int)cup_dtype_size(n->x->dtype) < 16)
+        return 1;
+    int threads = p->pieces > 4 || (p->pieces == 4 && p->group <= 128) ? 768 : 1024;
+    return threads / p->threads;
+}
+
+bool cup__layernorm_holds(const cup__layernorm *n)
+{
+    cup_dtype param = param_dtype(n->gamma, n->beta, n->x->dtype);
+    return cup_dtype_size(param) <= cup_dtype_size(n->x->dtype);
 }
 
 bool cup__layernorm_fits(const cup__layernorm *n)
 {
-    return plan_forward(n).fits;
+    bool shift;
+    return plan_forward(n, &shift).fits;
 }
 
 cup_status cup__layernorm_cuda(cup__call *call)
 {
     cup__layernorm n = cup__layernorm_of(call);
     cup__cuda *gpu = cup__cuda_of(call->c->device);
-    cup__row_plan plan = plan_forward(&n);
+    bool shift;
+    cup__row_plan plan = plan_forward(&n, &shift);
+    int64_t groups = plan.threads / plan.group;
+    bool full = plan.fits && !shift && n.rows % groups == 0 &&
+                (int64_t)plan.group * plan.pieces * plan.vec == n.width;
     const cup__knob knobs[] = {{"CUP_T", n.x->dtype},
                                {"PARAM", param_dtype(n.gamma, n.beta, n.x->dtype)},
                                {"CENTRED", n.centred},
@@ -103,11 +132,14 @@ cup_status cup__layernorm_cuda(cup__call *call)
                                {"VEC", plan.vec},
                                {"GROUP", plan.group},
                                {"PIECES", plan.pieces},
-                               {"THREADS", plan.threads}};
-    cup__kernel *kernel = cup__kernel_get(gpu, "layernorm.cu", "layernorm_fwd", knobs, 9);
+                               {"THREADS", plan.threads},
+                               {"SHIFT", shift},
+                               {"FULL", full},
+                               {"HOLD", cup__layernorm_holds(&n)},
+                               {"BLOCKS", blocks_of(&n, &plan, shift)}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "layernorm.cu", "layernorm_fwd", knobs, 13);
     if (!kernel)
         return call->c->error.status;
-    int64_t groups = plan.threads / plan.group;
     cup__grid grid = {.x = (n.rows + groups - 1) / groups, .threads = plan.threads};
     int width = (int)n.width;
     number eps;

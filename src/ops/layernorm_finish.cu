@@ -7,6 +7,7 @@
 #define RESULT CUP_T /* of dgamma and dbeta */
 #endif
 #define WARPS 16
+#define BATCH 9 /* rows on the way to a warp: enough at once for a block a multiprocessor */
 
 typedef dtype_of<RESULT>::type result;
 
@@ -18,10 +19,17 @@ layernorm_finish(const real *partial, result *dgamma, result *dbeta, int count, 
     int64_t column = (int64_t)blockIdx.x * 32 + lane();
     real sum = 0;
     wait_for_previous_kernel();
-    if (column < width)
-#pragma unroll 5
-        for (int row = warp; row < count; row += WARPS)
-            sum += partial[(int64_t)row * width + column];
+    for (int first = warp; column < width && first < count; first += WARPS * BATCH) {
+        real rows[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            int row = first + i * WARPS;
+            rows[i] = row < count ? partial[(int64_t)row * width + column] : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            sum += rows[i];
+    }
     shared[warp][lane()] = sum;
     __syncthreads();
     if (warp || column >= width)

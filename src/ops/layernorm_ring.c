@@ -4,8 +4,10 @@
 #include "ops/layernorm.h"
 #include "ops/rows.h"
 
-#define FLIGHT (96 << 10)      /* bytes of rows on the way to a multiprocessor */
+#define FLIGHT (64 << 10)      /* bytes of rows on the way to a multiprocessor */
 #define STAGES_MOST 8
+#define THREADS 256            /* of a block, unless a row needs more */
+#define MOST 4                 /* vectors a thread holds */
 #define SPARE 4096             /* shared memory for other things */
 
 /* How rows are shared out. Empty when the kernels cannot take them. */
@@ -20,16 +22,17 @@ static int vectors_of(int64_t width, int vec)
     return (int)(width / vec);
 }
 
-/* The smallest group whose threads take at most `most` vectors each. */
-static bool plan_group(ring_plan *p, int64_t width, int most)
+/* The smallest group whose threads take few vectors each; of one of THREADS they may take more. */
+static void plan_group(ring_plan *p, int64_t width, int few, int narrow)
 {
     int vectors = vectors_of(width, p->vec);
-    for (p->group = 4; p->group < 512; p->group *= 2)
-        if (vectors <= p->group * (p->group < 32 && most > 2 ? 2 : most))
+    for (p->group = 4; p->group < THREADS; p->group *= 2)
+        if (vectors <= p->group * (p->group < 32 ? 2 : p->group == 32 ? narrow : few))
             break;
+    if (vectors > p->group * MOST)
+        p->group *= 2;
     p->pieces = (vectors + p->group - 1) / p->group;
     p->full = p->group * p->pieces == vectors;
-    return p->pieces <= most;
 }
 
 /* Stages for rows of `bytes` in all inputs together. */
@@ -73,14 +76,13 @@ static const char *plan_backward(const cup__call *call, const cup__layernorm_bac
     const char *why = check(call, b->x, all, 5, b->width, p);
     if (why)
         return why;
-    /* Two sums and two values an element are held: of 24 elements by at most 320 threads. */
-    int most = size == 2 ? 2 : 4, wide = 3;
-    bool warp = size == 2 && vectors_of(b->width, p->vec) > 64 &&
-                vectors_of(b->width, p->vec) <= 32 * wide;
-    p->again = size == 2 && vectors_of(b->width, p->vec) > 512 * most;
-    if (!plan_group(p, b->width, warp ? wide : p->again ? 2 * most : most))
+    /* Two sums and two values an element are held: few threads, so that a block of the kernel that
+     * adds up partial sums finds registers beside them. */
+    plan_group(p, b->width, size == 2 ? 2 : 3, 3);
+    if (p->pieces > MOST)
         return "a row does not fit into the registers of a block";
-    p->threads = warp ? 320 : 512;
+    p->threads = p->group > THREADS ? p->group : THREADS;
+    p->again = size == 2 && p->group > THREADS && p->pieces > 2;
     p->blocks = 1;
     plan_stages(p, b->width * size * inputs);
     int64_t sums = (int64_t)(p->threads / p->group) * parts * b->width * (size == 8 ? 8 : 4);

@@ -1,20 +1,28 @@
 /* Layernorm and its kin on the GPU, of rows too long for the registers of a block: knobs and launch
- * of layernorm_spread.cu. */
+ * of layernorm_spread.cu and, on Hopper and later, layernorm_spread_sm90.cu. */
 #include "ops/attributes.h"
 #include "ops/layernorm.h"
 #include "ops/rows.h"
 
 #define THREADS 512
 #define BLOCKS 2 /* that run at once on a multiprocessor */
+#define SLOTS 3  /* parts that a block has in shared memory */
+#define SPARE 2048 /* shared memory of a block for other things */
 
 typedef struct spread_plan {
     int vec, pieces;
+    bool shift, ring; /* ring: through shared memory */
     int64_t chunks, grid;
 } spread_plan;
 
 static int64_t up(int64_t count, int64_t piece)
 {
     return (count + piece - 1) / piece;
+}
+
+static int64_t shared_of(const cup__layernorm *n, const spread_plan *p)
+{
+    return (int64_t)SLOTS * (n->residual ? 2 : 1) * THREADS * 16 * p->pieces;
 }
 
 static const char *plan(const cup__call *call, const cup__layernorm *n, spread_plan *p)
@@ -26,15 +34,18 @@ static const char *plan(const cup__call *call, const cup__layernorm *n, spread_p
         return "a row has more than 2^31 - 1 elements";
     if (cup__layernorm_fits(n))
         return "a row fits the registers of a block";
-    p->vec = cup__layernorm_vec(n);
+    p->vec = cup__layernorm_vec(n, &p->shift);
     int bytes = p->vec * (int)cup_dtype_size(n->x->dtype), least = bytes == 16 ? 1 : 4;
-    p->pieces = bytes == 16 ? 4 : 16;
+    p->pieces = bytes < 16 ? 16 : n->residual ? 2 : 4;
+    /* Blocks wait for each other: all must find room at a time. */
+    p->ring = bytes == 16 && facts->major >= 9 &&
+              BLOCKS * (shared_of(n, p) + SPARE) <= facts->shared_per_block;
     p->grid = (int64_t)BLOCKS * facts->multiprocessors;
-    int64_t span = (int64_t)THREADS * p->vec;
-    while (p->pieces > least && n->rows * up(n->width, span * p->pieces) < p->grid &&
-           up(n->width, span * p->pieces / 2) <= p->grid)
+    int64_t span = (int64_t)THREADS * p->vec, width = n->width + (p->shift ? p->vec - 1 : 0);
+    while (p->pieces > least && n->rows * up(width, span * p->pieces) < p->grid &&
+           up(width, span * p->pieces / 2) <= p->grid)
         p->pieces /= 2;
-    p->chunks = up(n->width, (int64_t)THREADS * p->vec * p->pieces);
+    p->chunks = up(width, span * p->pieces);
     return p->chunks > p->grid ? "a row has more parts than blocks run at once" : NULL;
 }
 
@@ -54,13 +65,18 @@ static cup_status launch(cup__call *call, const cup__layernorm *n, const spread_
                                {"CENTRED", n->centred},      {"ADD", n->residual != NULL},
                                {"VEC", p->vec},              {"GROUP", THREADS},
                                {"PIECES", p->pieces},        {"THREADS", THREADS},
-                               {"BLOCKS", BLOCKS},           {"HOLD", 0}};
-    cup__kernel *kernel =
-        cup__kernel_get(gpu, "layernorm_spread.cu", "layernorm_spread", knobs, 10);
+                               {"BLOCKS", BLOCKS},           {"SHIFT", p->shift},
+                               {"HOLD", p->ring && cup__layernorm_holds(n)},
+                               {"SLOTS", SLOTS}};
+    const char *file = p->ring ? "layernorm_spread_sm90.cu" : "layernorm_spread.cu";
+    const char *entry = p->ring ? "layernorm_spread_sm90" : "layernorm_spread";
+    cup__kernel *kernel = cup__kernel_get(gpu, file, entry, knobs, p->ring ? 12 : 11);
     if (!kernel)
         return call->c->error.status;
     int64_t tasks = n->rows * p->chunks;
     cup__grid grid = {.x = tasks < p->grid ? tasks : p->grid, .threads = THREADS};
+    if (p->ring)
+        grid.shared = (int)shared_of(n, p);
     int width = (int)n->width, chunks = (int)p->chunks;
     float eps = (float)n->eps;
     void *residual = cup__data_of(n->residual), *gamma = cup__data_of(n->gamma);

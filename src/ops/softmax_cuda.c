@@ -21,9 +21,9 @@ static cup__row_plan plan_of(const cup__call *call, const cup__lines *l, bool is
     }
     /* Elements a thread holds in groups larger than a warp, as they were fastest on a card. */
     int narrow = size == 8 ? 4 : vec == 1 ? 8 : 16, wide = narrow;
-    if (!is_grad && vec * size == 16)
-        wide = size == 2 ? 32 : size == 4 ? 20 : wide;
-    int each = !is_grad ? 2 * narrow : size == 2 && vec == 8 ? 24 : narrow;
+    if (vec * size == 16)
+        wide = size == 2 ? is_grad ? 24 : 32 : size == 4 && !is_grad ? 20 : wide;
+    int each = !is_grad ? 2 * narrow : wide;
     cup__row_plan plan = cup__plan_rows(l->length, vec, each, wide);
     if (plan.threads < BLOCK)
         plan.threads = BLOCK;

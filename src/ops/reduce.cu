@@ -25,8 +25,9 @@
 #define UNROLL 4
 #endif
 #ifndef BLOCKS
-/* How many should fit a multiprocessor together; doubles need twice the registers. */
-#define BLOCKS (CUP_T == CUP_F64 ? 2 : 4)
+/* How many should fit a multiprocessor together. Doubles need twice the registers, and code for
+ * sm_120, whose multiprocessors hold fewer threads, takes some more. */
+#define BLOCKS (CUP_T == CUP_F64 ? 2 : __CUDA_ARCH__ >= 1200 ? 3 : 4)
 #endif
 #define SLOTS (REDUCE_THREADS / LANES)
 

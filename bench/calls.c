@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "cuda/dry.h"
 #include "cuda/gpu.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
@@ -166,17 +167,45 @@ static bool choose(subject *s)
     return found && s->count >= 0;
 }
 
+static void require_gradients(subject *s)
+{
+    s->backward = s->row->op->gradient && s->row->visible && !s->row->op->in_place &&
+                  !cup__overwrites(s->row->op, s->sample->attributes);
+    for (int i = 0; i < s->count && s->backward; i++)
+        if (s->in[i] && cup__dtype_is_float(s->in[i]->dtype))
+            cup_require_grad(s->in[i]);
+}
+
+/* Compiles what all calls need, by making them on a GPU that is not there. */
+static void prepare(const cup__gpu_facts *facts)
+{
+    cup_context *c = cup__context_dry(facts->arch);
+    cup__error error = {0};
+    int count;
+    cup__dry_like(cup__cuda_of(c->device), facts);
+    for (const cup__row *row = cup__rows; row->name; row++) {
+        subject s = {.c = c, .row = row};
+        cup_scope_open(c);
+        if (choose(&s)) {
+            call(&s);
+            require_gradients(&s);
+            call(&s);
+        }
+        cup_error_clear(c);
+        cup_scope_close(c);
+    }
+    const cup__kernel_request *requests = cup__dry_requests(cup__cuda_of(c->device), &count);
+    cup__kernels_prepare(&error, facts->arch, requests, count, 0, NULL, NULL);
+    cup_context_free(c);
+}
+
 static void time_op(cup_context *c, const cup__row *row, bool markdown)
 {
     subject s = {.c = c, .row = row};
     double all, ours, each, both = 0, both_ours = 0, both_each = 0;
     cup_scope_open(c);
     if (choose(&s) && time_both(&s, &all, &ours, &each)) {
-        s.backward = row->op->gradient && row->visible && !row->op->in_place &&
-                     !cup__overwrites(row->op, s.sample->attributes);
-        for (int i = 0; i < s.count && s.backward; i++)
-            if (s.in[i] && cup__dtype_is_float(s.in[i]->dtype))
-                cup_require_grad(s.in[i]);
+        require_gradients(&s);
         if (s.backward && !time_both(&s, &both, &both_ours, &both_each))
             both = both_ours = 0;
         printf(markdown ? "| %s | %s | %.1f | %.2f | %.2f |" : "%-20s %-32.32s %5.1f %8.2f %8.2f",
@@ -197,6 +226,7 @@ int main(int argc, char **argv)
     bool markdown = argc > 2 && !strcmp(argv[2], "markdown");
     cup_context *c = cup_context_new(&(cup_options){.device = argc > 1 ? argv[1] : "cuda"});
     if (cup_error(c) == CUP_OK && cup_device_is_cuda(c)) {
+        prepare(cup__cuda_facts(cup__cuda_of(c->device)));
         stand_between();
         printf(markdown ? "| op | inputs | launches | us | ours | launches, with backward | us | "
                           "ours |\n|---|---|---:|---:|---:|---:|---:|---:|\n"

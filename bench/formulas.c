@@ -36,6 +36,10 @@ static const formula formulas[] = {
     {"sum[-1](a*b*c)", CUP_BF16, ROWS(100, 1000000)},
     {"sum[0](a*b)", CUP_F32, ROWS(32768, 1024)},
     {"sum[0](a*b), sum[0](a)", CUP_BF16, ROWS(32768, 4096)},
+    {"sum[0](a*b)", CUP_BF16, ROWS(8192, 50257)},
+    {"sum[0](a*b)", CUP_F32, ROWS(8192, 10001)},
+    {"sum[0](a*b)", CUP_BF16, ROWS(8192, 50264)},
+    {"sum[-1](a*b)", CUP_BF16, ROWS(8192, 50257)},
     {"sum[](a*b)", CUP_F32, SAME(1 << 25)},
     {"max[](a)", CUP_BF16, SAME(1 << 26)},
 };

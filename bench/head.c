@@ -1,7 +1,9 @@
 /* The last layer of a language model and its loss, forward and backward: logits whole against
  * logits in chunks of rows. Time of a pass and the peak of memory.
  *
- *     head [rows width classes]      8192 768 50304 where none are given */
+ *     head [rows width classes [chunk]]
+ *
+ * 8192 768 50304 and several chunks where none are given. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -83,9 +85,9 @@ int main(int argc, char **argv)
     check(cup_error(c));
     printf("%lld rows, %lld wide, %lld classes, bf16\n", (long long)rows, (long long)width,
            (long long)classes);
-    for (int64_t chunk = 1024; chunk <= rows; chunk *= 2)
+    for (int64_t chunk = 1024; argc < 5 && chunk <= rows; chunk *= 2)
         measure(x, w, targets, chunk);
-    measure(x, w, targets, 0); /* last, because its peak of memory stays */
+    measure(x, w, targets, argc > 4 ? atoll(argv[4]) : 0); /* whole last: its peak stays */
     cup_context_free(c);
     return 0;
 }

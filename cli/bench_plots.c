@@ -277,7 +277,7 @@ static int by_ratio(const void *a, const void *b)
     return (x->ratio < y->ratio) - (x->ratio > y->ratio);
 }
 
-enum { NAMES = 384, ROW = 20 };
+enum { NAMES = 432, ROW = 20 };
 
 static void add_bar(cup__text *out, const cli_record *r, const axis *x, int y)
 {

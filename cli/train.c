@@ -199,7 +199,7 @@ static void summarize(train_run *r)
             (long long)r->training.steps, progress_time(seconds, time),
             progress_number(r->rate, rate));
     double first = validation_of(r, false), last = validation_of(r, true);
-    if (isfinite(last))
+    if (last != first && isfinite(last))
         fprintf(stderr, "validation loss %.4f, before training %.4f\n", last, first);
     fprintf(stderr, "%s: checkpoint, losses.csv and loss.svg\n", r->given->out);
 }

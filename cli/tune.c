@@ -101,6 +101,13 @@ static int run_merging(cli_call *call)
     if (!code && cup_tuning_merge(c, given->merge.name, given->merge.count, given->to) != CUP_OK)
         code = cli_report(c);
     cup_context_free(c);
+    if (!code && call->json) {
+        cup__json_writer writer;
+        json_begin(&writer, call->verb->name);
+        cup__json_add_string(&writer, "to", given->to);
+        cup__json_add_integer(&writer, "merged", given->merge.count);
+        code = json_end(&writer);
+    }
     return code;
 }
 

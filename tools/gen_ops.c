@@ -301,7 +301,8 @@ static void write_header(void)
         " * may be NULL. Axes count from 0, or from the end when negative. Floating-point inputs "
         "of\n"
         " * one call have one dtype; arithmetic is done in at least single precision and rounded\n"
-        " * once. A failure returns NULL (or a status) and leaves its sentence in the context. */\n"
+        " * once. A failure returns NULL (or a status) and leaves its sentence in the context.\n"
+        " * Where there are several results, the pointer for one not wanted may be NULL. */\n"
         "#ifndef CUPOLA_OPS_H\n#define CUPOLA_OPS_H\n\n#include \"cupola/tensor.h\"\n\n"
         "#ifdef __cplusplus\nextern \"C\" {\n#endif\n");
     const char *section = "";
@@ -411,7 +412,7 @@ static void put_function(const row *r)
         "    bool done = cup__op_call(c, &cup__rows[CUP__OP_%s], %s, %s, out) != NULL;\n",
         r->name, inputs, given);
     for (int k = 0; k < r->visible; k++)
-        put("    *%s = out[%d];\n", r->results[k].name, k);
+        put("    if (%s)\n        *%s = out[%d];\n", r->results[k].name, r->results[k].name, k);
     put("    return done ? CUP_OK : cup__call_status(c);\n}\n");
 }
 

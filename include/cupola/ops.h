@@ -3,7 +3,8 @@
  * Inputs are borrowed; the result belongs to the innermost scope. An input marked with ?
  * may be NULL. Axes count from 0, or from the end when negative. Floating-point inputs of
  * one call have one dtype; arithmetic is done in at least single precision and rounded
- * once. A failure returns NULL (or a status) and leaves its sentence in the context. */
+ * once. A failure returns NULL (or a status) and leaves its sentence in the context.
+ * Where there are several results, the pointer for one not wanted may be NULL. */
 #ifndef CUPOLA_OPS_H
 #define CUPOLA_OPS_H
 

@@ -6,14 +6,14 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t cup__bits(float value)
+static inline __attribute__((always_inline)) uint32_t cup__bits(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
-static inline float cup__float(uint32_t bits)
+static inline __attribute__((always_inline)) float cup__float(uint32_t bits)
 {
     float value;
     memcpy(&value, &bits, sizeof value);

@@ -10,14 +10,24 @@
 #endif
 #endif
 
+/* CUP__WIDE: as it stands, so that every machine gives the same bits. CUP__FUSED: a multiplication
+ * and an addition may become one, which takes a third off a polynomial; the functions it calls must
+ * be CUP__IN_LOOP, because the compiler does not inline what was compiled by other rules. */
+#define CUP__IN_LOOP static inline __attribute__((always_inline))
+
 #if !defined(__x86_64__) || defined(__SANITIZE_THREAD__) ||                                        \
     (defined(__clang__) && __clang_major__ < 18)
 #define CUP__WIDE
+#define CUP__FUSED
 #elif defined(__clang__)
 #define CUP__WIDE __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define CUP__FUSED CUP__WIDE
 #else
 #define CUP__WIDE                                                                                  \
     __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), optimize("O3")))
+#define CUP__FUSED                                                                                 \
+    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"),                   \
+                   optimize("O3", "fp-contract=fast", "no-trapping-math")))
 #endif
 
 #endif

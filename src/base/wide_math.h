@@ -4,10 +4,11 @@
 #define CUP_BASE_WIDE_MATH_H
 
 #include "base/half.h"
+#include "base/wide.h"
 
 /* e^x; 0 below -104, infinity above 88.73, NaN for NaN. The polynomial is Taylor's for
  * |r| <= ln(2)/2, and the power of two is applied in two steps so that subnormals come out. */
-static inline float cup__exp_f32(float x)
+CUP__IN_LOOP float cup__exp_f32(float x)
 {
     float clamped = x < -104.0f ? -104.0f : x > 89.0f ? 89.0f : x;
     float n = clamped * 1.44269504f + 12582912.0f;
@@ -29,7 +30,7 @@ static inline float cup__exp_f32(float x)
 }
 
 /* The same for x up to 0, or NaN, in half the steps; 0 below -87. */
-static inline float cup__exp_below_f32(float x)
+CUP__IN_LOOP float cup__exp_below_f32(float x)
 {
     float least = x < -87.0f ? -87.0f : x;
     float n = least * 1.44269504f + 12582912.0f;
@@ -43,12 +44,20 @@ static inline float cup__exp_below_f32(float x)
     p = p * r + 0.5f;
     p = p * r * r + r + 1.0f;
     float y = cup__float(cup__bits(p) + exponent);
-    return x < -87.0f ? 0.0f : y;
+    y = x < -87.0f ? 0.0f : y;
+    return x != x ? x : y;
+}
+
+/* The same for any x, infinity above 88. */
+CUP__IN_LOOP float cup__exp_or_infinity_f32(float x)
+{
+    float y = cup__exp_below_f32(x > 88.0f ? 88.0f : x);
+    return x > 88.0f ? __builtin_inff() : y;
 }
 
 /* Natural logarithm; -infinity at 0, NaN below. log(m) for m in [sqrt(1/2), sqrt(2)) is an odd
  * series in s = (m-1)/(m+1). */
-static inline float cup__log_f32(float x)
+CUP__IN_LOOP float cup__log_f32(float x)
 {
     float normal = x < 1.17549435e-38f ? x * 8388608.0f : x;
     float shift = x < 1.17549435e-38f ? -23.0f : 0.0f;
@@ -68,7 +77,7 @@ static inline float cup__log_f32(float x)
 
 /* tanh x, from e^2|x| for large |x| and from an odd polynomial fraction near 0, where the other
  * form would cancel. */
-static inline float cup__tanh_f32(float x)
+CUP__IN_LOOP float cup__tanh_f32(float x)
 {
     float magnitude = cup__float(cup__bits(x) & 0x7fffffff);
     float e = cup__exp_f32(2.0f * (magnitude > 10.0f ? 10.0f : magnitude));
@@ -84,7 +93,7 @@ static inline float cup__tanh_f32(float x)
 }
 
 /* The error function for |x| < 0.91, an odd polynomial. */
-static inline float cup__erf_near_0(float x)
+CUP__IN_LOOP float cup__erf_near_0(float x)
 {
     float z = x * x;
     float p = 8.3703171e-5f;
@@ -97,7 +106,7 @@ static inline float cup__erf_near_0(float x)
 }
 
 /* e^(x^2) (1 - erf x) for x > 0.88: a polynomial in 1 / (1 + 0.4 x). */
-static inline float cup__erfcx_far(float x)
+CUP__IN_LOOP float cup__erfcx_far(float x)
 {
     float t = 1.0f / (1.0f + 0.4f * x);
     float p = -1.16273009e-1f;
@@ -109,7 +118,7 @@ static inline float cup__erfcx_far(float x)
     return (p * t + 2.25627139e-1f) * t;
 }
 
-static inline float cup__erf_f32(float x)
+CUP__IN_LOOP float cup__erf_f32(float x)
 {
     float magnitude = cup__float(cup__bits(x) & 0x7fffffff);
     float far = 1.0f - cup__exp_f32(-magnitude * magnitude) * cup__erfcx_far(magnitude);
@@ -119,7 +128,7 @@ static inline float cup__erf_f32(float x)
 }
 
 /* The part of the normal distribution below x, without cancelling for negative x. */
-static inline float cup__normal_below_f32(float x)
+CUP__IN_LOOP float cup__normal_below_f32(float x)
 {
     float z = cup__float(cup__bits(x) & 0x7fffffff) * 0.707106781f;
     float above = 0.5f * cup__exp_f32(-0.5f * x * x) * cup__erfcx_far(z);
@@ -130,7 +139,7 @@ static inline float cup__normal_below_f32(float x)
 }
 
 /* Sine and cosine of `quarter` right angles plus x, for |x| <= pi/4: Taylor's polynomials. */
-static inline void cup__sincos_quarter(float x, int32_t quarter, float *sine, float *cosine)
+CUP__IN_LOOP void cup__sincos_quarter(float x, int32_t quarter, float *sine, float *cosine)
 {
     float z = x * x;
     float s = 2.7557319e-6f;
@@ -152,7 +161,7 @@ static inline void cup__sincos_quarter(float x, int32_t quarter, float *sine, fl
 /* Brings x to within pi/4 of a multiple of pi/2, in double; the two terms of pi/2 are exact enough
  * for |x| up to CUP__ANGLE_MOST. */
 #define CUP__ANGLE_MOST 1e8f
-static inline float cup__reduce_angle(float x, int32_t *quarter)
+CUP__IN_LOOP float cup__reduce_angle(float x, int32_t *quarter)
 {
     double n = (double)x * 0.63661977236758134308 + 6755399441055744.0;
     uint64_t bits;
@@ -162,7 +171,7 @@ static inline float cup__reduce_angle(float x, int32_t *quarter)
     return (float)(((double)x - n * 1.57079632679489655800) - n * 6.12323399573676603587e-17);
 }
 
-static inline float cup__sin_f32(float x)
+CUP__IN_LOOP float cup__sin_f32(float x)
 {
     int32_t quarter;
     float sine, cosine, r = cup__reduce_angle(x, &quarter);
@@ -170,7 +179,7 @@ static inline float cup__sin_f32(float x)
     return sine;
 }
 
-static inline float cup__cos_f32(float x)
+CUP__IN_LOOP float cup__cos_f32(float x)
 {
     int32_t quarter;
     float sine, cosine, r = cup__reduce_angle(x, &quarter);
@@ -179,14 +188,14 @@ static inline float cup__cos_f32(float x)
 }
 
 /* Sine and cosine of a number of whole turns in [0, 1]. */
-static inline void cup__sincos_turns(float turns, float *sine, float *cosine)
+CUP__IN_LOOP void cup__sincos_turns(float turns, float *sine, float *cosine)
 {
     int32_t quarter = (int32_t)(turns * 4.0f + 0.5f);
     cup__sincos_quarter((turns - 0.25f * (float)quarter) * 6.28318531f, quarter, sine, cosine);
 }
 
 /* e^x - 1, from the tanh of x/2, which is exact enough near 0. */
-static inline float cup__expm1_f32(float x)
+CUP__IN_LOOP float cup__expm1_f32(float x)
 {
     float t = cup__tanh_f32(0.5f * x);
     float near = 2.0f * t / (1.0f - t);
@@ -195,7 +204,7 @@ static inline float cup__expm1_f32(float x)
 }
 
 /* log(1 + e^x): the rounding of 1 + e is made good by the quotient e / ((1 + e) - 1). */
-static inline float cup__softplus_f32(float x)
+CUP__IN_LOOP float cup__softplus_f32(float x)
 {
     float e = cup__exp_f32(x > 0.0f ? -x : x), sum = 1.0f + e, rounded = sum - 1.0f;
     float y = rounded == 0.0f ? e : cup__log_f32(sum) * (e / rounded);
@@ -203,7 +212,7 @@ static inline float cup__softplus_f32(float x)
 }
 
 /* 1 / (1 + e^-x) */
-static inline float cup__sigmoid_f32(float x)
+CUP__IN_LOOP float cup__sigmoid_f32(float x)
 {
     return 1.0f / (1.0f + cup__exp_f32(-x));
 }

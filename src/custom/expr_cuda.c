@@ -87,6 +87,8 @@ int cup__work_knobs(const cup__work *w, int ndim, int folded_ndim, cup__knob *kn
         knobs[count++] = (cup__knob){"X0", CUP_U8 | POINTWISE_SCALAR << 8 | 1 << 16};
     if (w->lead >= 0)
         knobs[count++] = (cup__knob){"LEAD", w->lead};
+    if (w->odd)
+        knobs[count++] = (cup__knob){"ODD", 1};
     return count;
 }
 

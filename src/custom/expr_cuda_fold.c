@@ -5,6 +5,7 @@
 /* Blocks a processor from which on work is not cut into more parts, as a sweep showed. */
 #define ROW_BLOCKS 24
 #define COLUMN_BLOCKS 2
+#define ODD_BLOCKS 4
 
 static int power_of_two(int n)
 {
@@ -57,6 +58,30 @@ static void find_lead(cup__work *w)
             w->access.width[k] = vec;
 }
 
+/* Columns of an odd number are taken in units that are cut out of lines of 16 bytes, the last of
+ * them so that it ends with the columns: what it shares with the one before is made twice. */
+static void find_odd(cup__work *w)
+{
+    const cup__nest *n = &w->nest;
+    int least = UNIT_BYTES, most = 1;
+    for (int k = 0; k < n->inputs; k++) {
+        int size = (int)cup_dtype_size(n->x_dtype[k]);
+        if (w->access.kind[k] != POINTWISE_FLAT)
+            continue;
+        least = size < least ? size : least;
+        most = size > most ? size : most;
+    }
+    int vec = UNIT_BYTES / least;
+    if (w->kept.ndim != 1 || w->access.vec * least >= UNIT_BYTES || vec * most > 4 * UNIT_BYTES ||
+        w->kept.count < 32 * vec)
+        return;
+    w->odd = true;
+    w->access.vec = vec;
+    for (int k = 0; k < n->inputs; k++)
+        if (w->access.kind[k] == POINTWISE_FLAT)
+            w->access.width[k] = cup__unit_is_lines(vec, cup_dtype_size(n->x_dtype[k])) ? 0 : 1;
+}
+
 /* Folding. How the work is cut depends on the shape and the card alone. */
 
 static void cut_rows(cup__work *w, int64_t units, int processors)
@@ -78,10 +103,11 @@ static void cut_rows(cup__work *w, int64_t units, int processors)
 static void cut_columns(cup__work *w, int64_t units, int processors)
 {
     int64_t blocks = (units + 31) / 32, length = w->length;
-    while (blocks * w->parts < COLUMN_BLOCKS * processors && length / (w->parts * 2) >= 32)
+    int64_t wanted = (w->odd ? ODD_BLOCKS : COLUMN_BLOCKS) * (int64_t)processors;
+    while (blocks * w->parts < wanted && length / (w->parts * 2) >= 32)
         w->parts *= 2;
     w->team = 32;
-    w->access.unroll = length / w->parts >= 32 && w->nest.inputs < 4 ? 4 : 2;
+    w->access.unroll = !w->odd && length / w->parts >= 32 && w->nest.inputs < 4 ? 4 : 2;
 }
 
 /* Where the partial results of parts go. */
@@ -187,12 +213,13 @@ static cup_status run_fold(const cup__loop *part, const int64_t *offset, void *u
     w.access = cup__access_plan_make(&w.nest, rows ? &w.kept : &w.folded, facts);
     w.nest.results = w.program->results;
     w.parts = 1;
-    if (rows)
+    if (rows) {
         find_lead(&w);
-    if (rows)
         cut_rows(&w, w.length / w.access.vec, facts->multiprocessors);
-    else
-        cut_columns(&w, w.kept.count / w.access.vec, facts->multiprocessors);
+    } else {
+        find_odd(&w);
+        cut_columns(&w, (w.kept.count + w.access.vec - 1) / w.access.vec, facts->multiprocessors);
+    }
     if (w.parts == 1)
         return launch_fold(&w);
     cup_tensor *partial[CUP_EXPR_RESULTS] = {NULL};

@@ -19,6 +19,7 @@ typedef struct cup__work {
     cup__access_plan access;
     int64_t length; /* elements folded into one */
     int mode, team, parts;
+    bool odd; /* units of results are whole, but the last begins inside the one before it */
     int lead; /* the input that says where whole units begin, -1: they begin with the rows */
 } cup__work;
 

@@ -192,10 +192,11 @@ int64_t cup_tokenizer_size(const cup_tokenizer *t)
 
 const char *cup_tokenizer_token(const cup_tokenizer *t, int32_t token, size_t *bytes)
 {
-    *bytes = 0;
-    if (!t || token < 0 || token >= t->size)
+    bool known = t && token >= 0 && token < t->size;
+    if (bytes)
+        *bytes = known ? t->begins[token + 1] - t->begins[token] : 0;
+    if (!known)
         return NULL;
-    *bytes = t->begins[token + 1] - t->begins[token];
     return t->bytes.bytes + t->begins[token];
 }
 

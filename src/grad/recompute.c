@@ -7,6 +7,10 @@ cup_tensor *cup_recompute(cup_context *c, cup_block block, cup_tensor *const *in
 {
     if (!c || c->error.status != CUP_OK)
         return NULL;
+    if (!block) {
+        cup__fail(&c->error, CUP_ARGUMENT, "recompute: there is no block to compute");
+        return NULL;
+    }
     if (!c->tape || !c->recording)
         return block(c, inputs, count, user);
     uint32_t sequence = c->random.sequence;

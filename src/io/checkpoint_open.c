@@ -168,6 +168,8 @@ static bool was_replaced(const cup__checkpoint *checkpoint)
 cup_status cup__checkpoint_open(cup__error *error, const char *folder, cup__checkpoint *out)
 {
     cup_status status;
+    if (!folder)
+        return cup__fail(error, CUP_ARGUMENT, "the folder of the checkpoint is NULL; name one");
     for (int i = 0;; i++) {
         cup__error attempt = {0};
         status = open_once(&attempt, folder, out);

@@ -9,7 +9,7 @@
  * results, THREADS a block. MODE columns: 32 units of results a block, its warps go through what is
  * folded in turns. When folding, block y takes on `part` elements of what is folded and its results
  * are partial ones, [part][element]. The knobs of the inputs are those of inputs.cuh; NDIM
- * dimensions are kept, FOLDED_NDIM folded. LEAD: see expression_fold.cuh. */
+ * dimensions are kept, FOLDED_NDIM folded. LEAD and ODD: see expression_fold.cuh. */
 #ifndef CUP_EXPRESSION_CUH
 #define CUP_EXPRESSION_CUH
 

@@ -183,7 +183,14 @@ DEVICE void finish_columns(const expression_call &c, unsigned first, real (&sum)
         sum[i] = fold_of<J>::finish(sum[i], c);
     }
     typedef typename result_of<J>::type result;
-    write<result>((result *)c.y[J] + blockIdx.y * c.count, first, sum);
+    result *to = (result *)c.y[J] + blockIdx.y * c.count;
+#ifdef ODD
+#pragma unroll
+    for (int i = 0; i < VEC; i++)
+        to[first + i] = convert<result>(sum[i]);
+#else
+    write<result>(to, first, sum);
+#endif
 }
 
 template <int COUNT>
@@ -209,6 +216,10 @@ DEVICE void fold_columns(const expression_call &c, const expression_space &kept,
 {
     __shared__ real shared[WARPS][32][VEC];
     unsigned first = (blockIdx.x * 32 + threadIdx.x % 32) * VEC;
+#ifdef ODD /* the last unit ends with the columns, and begins in the unit before */
+    if (first < c.count && c.count - first < VEC)
+        first = c.count - VEC;
+#endif
     unsigned at = blockIdx.y * c.part + threadIdx.x / 32;
     unsigned end = blockIdx.y * c.part + c.part;
     end = end < c.length ? end : c.length;

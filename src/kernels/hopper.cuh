@@ -1,8 +1,9 @@
 /* What blocks of Hopper and later work with: barriers that count arrivals and bytes, clusters,
- * registers handed between warpgroups, launches that overlap. */
+ * registers handed between warpgroups. */
 #ifndef CUP_HOPPER_CUH
 #define CUP_HOPPER_CUH
 
+#include "dependent.cuh"
 #include "ptx.cuh"
 
 #ifndef WATCHDOG
@@ -19,21 +20,6 @@
 DEVICE int lane()
 {
     return threadIdx.x % 32;
-}
-
-/* For a kernel launched as a dependent: waits for the work before it. Otherwise nothing. */
-DEVICE void wait_for_previous_kernel()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-DEVICE void let_next_kernel_start()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
 }
 
 #if __CUDA_ARCH__ >= 900

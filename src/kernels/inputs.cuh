@@ -1,7 +1,8 @@
 /* What elementwise kernels read and write: units of VEC neighbours. The including file sets VEC and
  * `real`; the knobs X0, X1, .. describe the inputs, packed: dtype | kind << 8 | width << 16, where
- * width is how many neighbours its alignment lets an input read at once. A `space` has the
- * dimensions that are gone through, `dim`, and the strides of each input in them, `stride`. */
+ * width is how many neighbours its alignment lets an input read at once, or 0 where a unit begins
+ * anywhere and is cut out of whole lines of 16 bytes. A `space` has the dimensions that are gone
+ * through, `dim`, and the strides of each input in them, `stride`. */
 #ifndef CUP_INPUTS_CUH
 #define CUP_INPUTS_CUH
 
@@ -21,11 +22,40 @@ template <int K, int Ndim, typename Space> DEVICE int offset_of(const Space &s, 
     return offset + (int)index * s.stride[K][Ndim - 1];
 }
 
+/* Count words that begin at any element of Size bytes, cut out of the lines of 16 bytes that they
+ * touch. All is read without a branch, so that other reads need not wait: where the last line has
+ * nothing of them, the one before is read again. */
+template <int Count, int Size> DEVICE void cut_out(const void *from, uint32_t (&out)[Count])
+{
+    unsigned shift = (unsigned)(uint64_t)from % 16;
+    const uint4 *lines = (const uint4 *)((const char *)from - shift);
+    uint32_t w[Count + 4];
+#pragma unroll
+    for (int i = 0; i <= Count / 4; i++) {
+        uint4 line = lines[i < Count / 4 || shift ? i : i - 1];
+        w[i * 4] = line.x;
+        w[i * 4 + 1] = line.y;
+        w[i * 4 + 2] = line.z;
+        w[i * 4 + 3] = line.w;
+    }
+#pragma unroll
+    for (int i = 0; i < Count + 2; i++)
+        w[i] = shift & 8 ? w[i + 2] : w[i];
+#pragma unroll
+    for (int i = 0; i < Count + 1; i++)
+        w[i] = Size < 8 && shift & 4 ? w[i + 1] : w[i];
+#pragma unroll
+    for (int i = 0; i < Count; i++)
+        out[i] = Size < 4 ? __funnelshift_r(w[i], w[i + 1], shift % 4 * 8) : w[i];
+}
+
 /* The elements of input K for one unit. */
 template <int K, int Packed, int Ndim> struct input {
     typedef typename dtype_of<Packed & 0xff>::type element;
     static const int kind = Packed >> 8 & 0xff, width = Packed >> 16;
     static const bool single = kind == POINTWISE_SCALAR || kind == POINTWISE_COLUMN;
+    static const int step = width ? width : 1;
+    static const int whole = width ? 4 : VEC * (int)sizeof(element) / 4; /* words of a unit */
     element at[single ? 1 : VEC];
 
     template <typename Space>
@@ -46,11 +76,22 @@ template <int K, int Packed, int Ndim> struct input {
             at[0] = *from;
             return;
         }
+        if (width == 0) {
+            union {
+                uint32_t words[whole];
+                element elements[whole * 4 / sizeof(element)];
+            } u;
+            cut_out<whole, sizeof(element)>(from, u.words);
 #pragma unroll
-        for (int i = 0; i < VEC; i += width) {
-            vec<element, width> piece = load_plain<width>(from + i);
+            for (int i = 0; i < VEC; i++)
+                at[single ? 0 : i] = u.elements[i];
+            return;
+        }
 #pragma unroll
-            for (int k = 0; k < width; k++)
+        for (int i = 0; i < VEC; i += step) {
+            vec<element, step> piece = load_plain<step>(from + i);
+#pragma unroll
+            for (int k = 0; k < step; k++)
                 at[single ? 0 : i + k] = piece.at[k];
         }
     }

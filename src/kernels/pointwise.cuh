@@ -35,6 +35,7 @@
 #define X0 (Y | POINTWISE_FLAT << 8 | 1 << 16)
 #endif
 
+#include "dependent.cuh"
 #include "real_math.cuh"
 
 typedef dtype_of<REAL>::type real;
@@ -115,6 +116,8 @@ DEVICE void compute_last(const pointwise_call &c, unsigned start)
     {                                                                                              \
         const unsigned piece = POINTWISE_THREADS * UNROLL * VEC;                                   \
         unsigned begin = blockIdx.x * piece, start = begin + threadIdx.x * VEC;                    \
+        let_next_kernel_start();                                                                   \
+        wait_for_previous_kernel();                                                                \
         if (begin + piece <= c.count)                                                              \
             compute<UNROLL>(c, start);                                                             \
         else                                                                                       \

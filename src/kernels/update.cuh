@@ -88,15 +88,15 @@ DEVICE update_entry update_find(const update_table &table, int count, uint32_t c
 
 DEVICE void update_load(const update_entry &e, int i, update_piece &piece)
 {
-    piece.gradient = load_once<VEC>(e.gradient + i);
+    piece.gradient = load<VEC>(e.gradient + i);
     if (MASTER)
-        piece.master = load_once<VEC>(e.master + i);
+        piece.master = load_plain<VEC>(e.master + i);
     else
-        piece.value = load_once<VEC>(e.value + i);
+        piece.value = load_plain<VEC>(e.value + i);
     if (STATES > 0)
-        piece.first = load_once<VEC>(e.first + i);
+        piece.first = load_plain<VEC>(e.first + i);
     if (STATES > 1)
-        piece.second = load_once<VEC>(e.second + i);
+        piece.second = load_plain<VEC>(e.second + i);
 }
 
 #if STOCHASTIC
@@ -155,11 +155,11 @@ DEVICE void update_store(const update_entry &e, int i, update_piece &piece,
     }
     store(e.value + i, update_round<VEC>(value, i, n));
     if (MASTER)
-        store_once(e.master + i, piece.master);
+        store(e.master + i, piece.master);
     if (STATES > 0)
-        store_once(e.first + i, piece.first);
+        store(e.first + i, piece.first);
     if (STATES > 1)
-        store_once(e.second + i, piece.second);
+        store(e.second + i, piece.second);
 }
 
 /* What is left behind the last whole vector of a parameter. */

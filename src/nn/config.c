@@ -169,7 +169,7 @@ cup_status cup_gpt_config_check(cup_context *c, cup_gpt_config *config)
 
 int64_t cup_gpt_parameter_count(const cup_gpt_config *config, bool embeddings)
 {
-    cup_gpt_config g = *config;
+    cup_gpt_config g = config ? *config : (cup_gpt_config){0};
     if (check(NULL, &g) != CUP_OK)
         return -1;
     int64_t count = 0;

@@ -113,6 +113,10 @@ cup_gpt *cup_gpt_new(cup_context *c, const cup_gpt_config *config, cup_dtype dty
 {
     if (!c || c->error.status != CUP_OK)
         return NULL;
+    if (!config) {
+        cup__fail(&c->error, CUP_ARGUMENT, "gpt: there is no configuration to make a model of");
+        return NULL;
+    }
     cup_gpt *m = cup__calloc(1, sizeof *m);
     if (!m) {
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for a model");

@@ -151,6 +151,8 @@ static cup_tensor *pass(const cup_gpt *m, cup_tensor *tokens, bool training)
 
 cup_tensor *cup_gpt_logits(cup_gpt *m, cup_tensor *tokens)
 {
+    if (!m)
+        return NULL;
     cup_context *c = m->context;
     cup_scope_open(c);
     cup_tensor *logits = cup_linear(c, pass(m, tokens, false), m->head, NULL);
@@ -171,6 +173,8 @@ static int64_t rows_at_once(const cup_gpt *m, const cup_tensor *targets)
 
 cup_tensor *cup_gpt_loss(cup_gpt *m, cup_tensor *tokens, cup_tensor *targets, bool training)
 {
+    if (!m)
+        return NULL;
     cup_context *c = m->context;
     cup_scope_open(c);
     cup_tensor *x = pass(m, tokens, training), *loss;

@@ -64,7 +64,7 @@ static void run_row(const job *j, int64_t row, float *buffer)
         put_slopes(j, row, x, ((const float *)j->call->in[2]->data)[row], buffer + e->width);
         return;
     }
-    float most = cup__row_max(x, e->classes);
+    float most = cup__row_shift(x, e->classes);
     double lse = (double)most + log(cup__row_exp(NULL, x, e->classes, most));
     double loss = 0, s = e->smoothing;
     if (cup__target_counts(e, row)) {

@@ -14,14 +14,14 @@ static double gelu(const double *x, const double *a)
     return x[0] / (1 + exp(-2 * SQRT_2_PI * (x[0] + CUBIC * x[0] * x[0] * x[0])));
 }
 
-CUP__WIDE static void gelu_f32(float *y, const float *const *x, int64_t count, const double *a)
+CUP__FUSED static void gelu_f32(float *y, const float *const *x, int64_t count, const double *a)
 {
     (void)a;
     const float *in = x[0];
     for (int64_t i = 0; i < count; i++) {
         float v = in[i];
-        float u = (float)SQRT_2_PI * (v + (float)CUBIC * v * v * v);
-        y[i] = v * cup__sigmoid_f32(2.0f * u);
+        float u = v * ((float)(-2 * SQRT_2_PI) - (float)(2 * SQRT_2_PI * CUBIC) * v * v);
+        y[i] = v / (1.0f + cup__exp_or_infinity_f32(u));
     }
 }
 
@@ -33,7 +33,7 @@ static double slope(const double *x, const double *a)
     return x[1] * (s + 2 * v * s * (1 - s) * SQRT_2_PI * (1 + 3 * CUBIC * v * v));
 }
 
-CUP__WIDE static void slope_f32(float *y, const float *const *x, int64_t count, const double *a)
+CUP__FUSED static void slope_f32(float *y, const float *const *x, int64_t count, const double *a)
 {
     (void)a;
     const float *in = x[0], *dy = x[1];

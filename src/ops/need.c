@@ -42,14 +42,16 @@ cup_status cup__need_ndim(cup__call *call, int i, int least, int most)
                           least, most, ndim);
 }
 
-cup_status cup__need_axis(cup__call *call, int i, int axis, int *out)
+cup_status cup__need_axis(cup__call *call, int i, int64_t axis, int *out)
 {
     int ndim = call->in[i]->ndim;
-    *out = axis < 0 ? axis + ndim : axis;
-    if (*out >= 0 && *out < ndim)
+    *out = -1;
+    if (axis >= -ndim && axis < ndim)
+        *out = (int)(axis < 0 ? axis + ndim : axis);
+    if (*out >= 0)
         return CUP_OK;
-    return cup__call_fail(call, CUP_SHAPE, "axis %d does not exist; input %d has %d dimensions",
-                          axis, i + 1, ndim);
+    return cup__call_fail(call, CUP_SHAPE, "axis %lld does not exist; input %d has %d dimensions",
+                          (long long)axis, i + 1, ndim);
 }
 
 cup_tensor *cup__contiguous(cup_context *c, cup_tensor *t)

@@ -212,7 +212,7 @@ cup_status cup__need_index(cup__call *call, int i);
 cup_status cup__need_same_dtype(cup__call *call, int i, int j);
 cup_status cup__need_ndim(cup__call *call, int i, int least, int most);
 /* Makes a dimension that may count from the end into a plain one. */
-cup_status cup__need_axis(cup__call *call, int i, int axis, int *out);
+cup_status cup__need_axis(cup__call *call, int i, int64_t axis, int *out);
 
 /* The same elements in row-major order: the tensor itself when it is so already. */
 cup_tensor *cup__contiguous(cup_context *c, cup_tensor *t);

@@ -11,7 +11,7 @@ static cup_status infer(cup__call *call)
     call->result[0] = cup__shape_of(in);
     for (int i = 0; i < in->ndim; i++) {
         int axis;
-        CUP_TRY(cup__need_axis(call, 0, (int)a->axes[i], &axis));
+        CUP_TRY(cup__need_axis(call, 0, a->axes[i], &axis));
         if (seen & (1u << axis))
             return cup__call_fail(call, CUP_SHAPE, "axis %d is named twice", axis);
         seen |= 1u << axis;

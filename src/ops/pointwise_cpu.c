@@ -40,7 +40,9 @@ static void run_elements(const job *j, const int64_t *offset, int64_t count)
             if (j->real == CUP__REAL_I64 && j->call->in[k]->dtype == CUP_I64)
                 n[k] = ((const int64_t *)j->call->in[k]->data)[at];
             else
-                n[k] = (int64_t)(x[k] = cup__load(j->call->in[k], at));
+                x[k] = cup__load(j->call->in[k], at);
+            if (j->real == CUP__REAL_I64 && j->call->in[k]->dtype != CUP_I64)
+                n[k] = (int64_t)x[k];
         }
         cup_tensor *out = j->call->out[0];
         int64_t to = offset[0] + i * j->loop.stride[0][last];

@@ -68,7 +68,8 @@ static cup_status launch_piece(const piece *p)
     pointwise_call argument;
     fill_call(&argument, p, &plan);
     int64_t block = (int64_t)POINTWISE_THREADS * plan.unroll * plan.vec;
-    cup__grid grid = {.x = (n->loop.count + block - 1) / block, .threads = POINTWISE_THREADS};
+    cup__grid grid = {.x = (n->loop.count + block - 1) / block, .threads = POINTWISE_THREADS,
+                      .dependent = true};
     return cup__launch(gpu, kernel, grid, CUP__ARG(argument));
 }
 

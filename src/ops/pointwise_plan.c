@@ -12,14 +12,21 @@ static int size_of(cup_dtype dtype)
 }
 
 /* The neighbours, up to `most`, that can be read at once when accesses start at multiples of
- * `step` elements from the base. What does not allow 16 bytes is read one by one: a kernel for
- * each width between would be compiled often and gain little. */
+ * `step` elements from the base. What does not allow 16 bytes is cut out of lines of 16 bytes (0),
+ * or read one by one: a kernel for each width between would be compiled often and gain little. */
+bool cup__unit_is_lines(int vec, int64_t size)
+{
+    return vec * size % 16 == 0 && size <= 8;
+}
+
 static int width_of(const cup__nest *n, int k, int most, int64_t step)
 {
     int size = size_of(n->x_dtype[k]), width = most;
     while (width * size > 16)
         width /= 2;
-    return step % width || (uintptr_t)n->x[k] % (uintptr_t)(width * size) ? 1 : width;
+    if (step % width == 0 && (uintptr_t)n->x[k] % (uintptr_t)(width * size) == 0)
+        return width;
+    return cup__unit_is_lines(most, size) ? 0 : 1;
 }
 
 static bool is_flat(const cup__loop *loop, int k)

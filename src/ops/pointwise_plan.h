@@ -25,6 +25,10 @@ typedef struct cup__access_plan {
 cup__access_plan cup__access_plan_make(const cup__nest *nest, const cup__loop *outer,
                                        const cup__gpu_facts *facts);
 
+/* Whether a unit of so many elements of this size is whole lines of 16 bytes, so that it can be cut
+ * out of these wherever it begins (width 0). */
+bool cup__unit_is_lines(int vec, int64_t size);
+
 /* The value of the knob X0, X1, .. of input k. */
 int64_t cup__access_knob(const cup__nest *nest, const cup__access_plan *plan, int k);
 

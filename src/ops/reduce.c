@@ -93,8 +93,8 @@ cup_status cup__reduce_infer(cup__call *call)
     const cup_tensor *in = call->in[0];
     CUP_TRY(check_dtype(call));
     for (int i = 0; i < a->axes_count; i++) {
-        int axis, given = a->axes[i] > 1000 || a->axes[i] < -1000 ? 1000 : (int)a->axes[i];
-        CUP_TRY(cup__need_axis(call, 0, given, &axis));
+        int axis;
+        CUP_TRY(cup__need_axis(call, 0, a->axes[i], &axis));
     }
     cup__shape *shape = &call->result[0];
     int64_t length = 1;

@@ -1,17 +1,25 @@
 #include <string.h>
 
+#include "base/memory.h"
 #include "ops/attributes.h"
 
 static cup_status fill_in_size(cup__call *call, cup__shape *shape)
 {
-    int64_t known = 1;
+    int64_t known = 1, nonzero = 1;
     int open = -1;
     for (int i = 0; i < shape->ndim; i++) {
-        if (shape->size[i] == -1 && open < 0)
+        int64_t size = shape->size[i];
+        if (size == -1 && open < 0) {
             open = i;
-        else if (shape->size[i] < 0 || __builtin_mul_overflow(known, shape->size[i], &known))
+            continue;
+        }
+        if (size < 0)
             return cup__call_fail(call, CUP_SHAPE,
                                   "sizes must be at least 0, but for one that may be -1");
+        /* Strides are products of sizes even where there are no elements. */
+        if (!cup__multiply_i64(nonzero, size ? size : 1, &nonzero) || nonzero > INT64_MAX / 64)
+            return cup__call_fail(call, CUP_SHAPE, "the sizes are too large to address");
+        known = size && known ? nonzero : 0;
     }
     int64_t count = call->in[0]->count;
     if (open >= 0 && known > 0 && count % known == 0)

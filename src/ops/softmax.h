@@ -43,9 +43,11 @@ extern const cup__sample cup__softmax_grad_samples[], cup__softmax_grad_bench[];
     .specification = cup__softmax_grad_specification, .impls = cup__softmax_grad_impls,            \
     .samples = cup__softmax_grad_samples, .bench = cup__softmax_grad_bench, .tolerance = 16
 
-/* Pieces of a row on the CPU: its largest element, NaN when there is one; exponentials of
+/* Pieces of a row on the CPU: its largest element, NaN when there is one; the largest to take
+ * exponentials from, which does not look for NaN, as their sum will be NaN; exponentials of
  * x - shift into y, which may be x or NULL, and their sum; plain sums. */
 float cup__row_max(const float *x, int64_t count);
+float cup__row_shift(const float *x, int64_t count);
 double cup__row_exp(float *y, const float *x, int64_t count, float shift);
 double cup__row_sum(const float *x, int64_t count);
 

@@ -1,6 +1,7 @@
 /* Softmax and its kin on all cores, in single precision: along rows, or across TILE lines that
  * lie side by side. */
 #include <math.h>
+#include <string.h>
 
 #include "base/parallel.h"
 #include "base/wide_math.h"
@@ -9,6 +10,7 @@
 #include "ops/softmax.h"
 
 #define LANES 64
+#define AHEAD 4096 /* elements, at least, that are fetched before their turn */
 #define CHUNK 4096 /* elements summed in single precision before double takes over */
 #define TILE 128
 #define GRAIN 32768
@@ -61,10 +63,50 @@ CUP__WIDE static void dot_lanes(float *lanes, const float *x, const float *y, in
         lanes[k] += x[i] * y[i];
 }
 
-CUP__WIDE static void exponentials(float *y, const float *x, int64_t count, float shift)
+/* The largest where nothing is NaN; a NaN shows in the sum of exponentials. */
+CUP__FUSED float cup__row_shift(const float *x, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++)
+    float most[LANES];
+    int64_t i = 0;
+    for (int k = 0; k < LANES; k++)
+        most[k] = -INFINITY;
+    for (; i + LANES <= count; i += LANES)
+        for (int k = 0; k < LANES; k++)
+            most[k] = x[i + k] > most[k] ? x[i + k] : most[k];
+    for (int k = 0; i < count; i++, k++)
+        most[k] = x[i] > most[k] ? x[i] : most[k];
+    for (int width = LANES / 2; width > 0; width /= 2)
+        for (int k = 0; k < width; k++)
+            most[k] = most[k + width] > most[k] ? most[k + width] : most[k];
+    return most[0];
+}
+
+/* y becomes the exponentials, whose sum is returned. Meanwhile the caches fetch what lies `ahead`
+ * elements on: the row after this one, or a later one. */
+CUP__FUSED static float exponentials(float *y, const float *x, int64_t count, float shift,
+                                     int64_t ahead)
+{
+    float sum[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        for (int k = 0; k < LANES; k += 16) {
+            __builtin_prefetch((const void *)((uintptr_t)(x + i + k) + (uintptr_t)ahead * 4));
+            __builtin_prefetch((const void *)((uintptr_t)(y + i + k) + (uintptr_t)ahead * 4), 1);
+        }
+        for (int k = 0; k < LANES; k++) {
+            float e = cup__exp_below_f32(x[i + k] - shift);
+            y[i + k] = e;
+            sum[k] += e;
+        }
+    }
+    for (int k = 0; i < count; i++, k++) {
         y[i] = cup__exp_below_f32(x[i] - shift);
+        sum[k] += y[i];
+    }
+    for (int width = LANES / 2; width > 0; width /= 2)
+        for (int k = 0; k < width; k++)
+            sum[k] += sum[k + width];
+    return sum[0];
 }
 
 CUP__WIDE static void scale(float *y, int64_t count, float factor)
@@ -107,17 +149,15 @@ double cup__row_exp(float *y, const float *x, int64_t count, float shift)
     double sum = 0;
     for (int64_t i = 0; i < count; i += CHUNK) {
         int64_t n = count - i < CHUNK ? count - i : CHUNK;
-        float lanes[LANES] = {0}, *to = y ? y + i : buffer;
-        exponentials(to, x + i, n, shift);
-        sum_lanes(lanes, to, n);
-        sum += (double)join_lanes(lanes);
+        sum += (double)exponentials(y ? y + i : buffer, x + i, n, shift,
+                                    count > AHEAD ? count : AHEAD);
     }
     return sum;
 }
 
 static void softmax_row(float *y, const float *x, int64_t count, bool is_log)
 {
-    float most = cup__row_max(x, count);
+    float most = cup__row_shift(x, count);
     double sum = cup__row_exp(is_log ? NULL : y, x, count, most);
     if (is_log)
         subtract(y, x, count, most, (float)log(sum));

@@ -1190,8 +1190,10 @@ cup_status cup__swiglu_grad(cup_context *c, cup_tensor *gate, cup_tensor *up, cu
     cup_tensor *const in[] = {gate, up, dy};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_swiglu_grad], in, 3, NULL, out) != NULL;
-    *dgate = out[0];
-    *dup = out[1];
+    if (dgate)
+        *dgate = out[0];
+    if (dup)
+        *dup = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1322,8 +1324,10 @@ cup_status cup_cast_transpose(cup_context *c, cup_tensor *x, cup_dtype dtype, cu
     cup_tensor *const in[] = {x};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_cast_transpose], in, 1, &attributes, out) != NULL;
-    *y = out[0];
-    *transposed = out[1];
+    if (y)
+        *y = out[0];
+    if (transposed)
+        *transposed = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1659,8 +1663,10 @@ cup_status cup_add_layernorm(cup_context *c, cup_tensor *x, cup_tensor *residual
     cup_tensor *const in[] = {x, residual, gamma, beta};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_add_layernorm], in, 4, &attributes, out) != NULL;
-    *y = out[0];
-    *sum = out[1];
+    if (y)
+        *y = out[0];
+    if (sum)
+        *sum = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1672,8 +1678,10 @@ cup_status cup_add_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *residual, 
     cup_tensor *const in[] = {x, residual, gamma};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_add_rmsnorm], in, 3, &attributes, out) != NULL;
-    *y = out[0];
-    *sum = out[1];
+    if (y)
+        *y = out[0];
+    if (sum)
+        *sum = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1689,9 +1697,12 @@ cup_status cup__layernorm_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, cu
     cup_tensor *const in[] = {dy, x, rstd, mean, gamma, dsum};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_layernorm_grad], in, 6, &attributes, out) != NULL;
-    *dx = out[0];
-    *dgamma = out[1];
-    *dbeta = out[2];
+    if (dx)
+        *dx = out[0];
+    if (dgamma)
+        *dgamma = out[1];
+    if (dbeta)
+        *dbeta = out[2];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1734,9 +1745,12 @@ cup_status cup__channelnorm_grad(cup_context *c, cup_tensor *dy, cup_tensor *x, 
     cup_tensor *const in[] = {dy, x, mean, rstd, gamma};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_channelnorm_grad], in, 5, &attributes, out) != NULL;
-    *dx = out[0];
-    *dgamma = out[1];
-    *dbeta = out[2];
+    if (dx)
+        *dx = out[0];
+    if (dgamma)
+        *dgamma = out[1];
+    if (dbeta)
+        *dbeta = out[2];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1894,8 +1908,10 @@ cup_status cup_sort(cup_context *c, cup_tensor *x, int axis, bool descending, cu
     cup_tensor *const in[] = {x};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_sort], in, 1, &attributes, out) != NULL;
-    *values = out[0];
-    *indices = out[1];
+    if (values)
+        *values = out[0];
+    if (indices)
+        *indices = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -1909,8 +1925,10 @@ cup_status cup_top_k(cup_context *c, cup_tensor *x, int64_t k, int axis, bool sm
     cup_tensor *const in[] = {x};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_top_k], in, 1, &attributes, out) != NULL;
-    *values = out[0];
-    *indices = out[1];
+    if (values)
+        *values = out[0];
+    if (indices)
+        *indices = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -2018,9 +2036,12 @@ cup_status cup__attention_grad(cup_context *c, cup_tensor *q, cup_tensor *k, cup
     cup_tensor *const in[] = {q, k, v, o, lse, d_o};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_attention_grad], in, 6, &attributes, out) != NULL;
-    *dq = out[0];
-    *dk = out[1];
-    *dv = out[2];
+    if (dq)
+        *dq = out[0];
+    if (dk)
+        *dk = out[1];
+    if (dv)
+        *dv = out[2];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -2098,8 +2119,10 @@ cup_status cup_quantize(cup_context *c, cup_tensor *x, cup_dtype dtype, int bloc
     cup_tensor *const in[] = {x};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_quantize], in, 1, &attributes, out) != NULL;
-    *y = out[0];
-    *scale = out[1];
+    if (y)
+        *y = out[0];
+    if (scale)
+        *scale = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -2161,8 +2184,10 @@ cup_status cup_linear_quantize(cup_context *c, cup_tensor *x, cup_tensor *weight
     cup_tensor *const in[] = {x, weight, scale, bias};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_linear_quantize], in, 4, &attributes, out) != NULL;
-    *y = out[0];
-    *most = out[1];
+    if (y)
+        *y = out[0];
+    if (most)
+        *most = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -2265,8 +2290,10 @@ cup_status cup__linear_weight_grad(cup_context *c, cup_tensor *dy, cup_tensor *x
     cup_tensor *const in[] = {dy, x};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_linear_weight_grad], in, 2, NULL, out) != NULL;
-    *dweight = out[0];
-    *dbias = out[1];
+    if (dweight)
+        *dweight = out[0];
+    if (dbias)
+        *dbias = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -2292,8 +2319,10 @@ cup_status cup_pack_int8(cup_context *c, cup_tensor *w, int group, cup_tensor **
     cup_tensor *const in[] = {w};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_pack_int8], in, 1, &attributes, out) != NULL;
-    *weight = out[0];
-    *scale = out[1];
+    if (weight)
+        *weight = out[0];
+    if (scale)
+        *scale = out[1];
     return done ? CUP_OK : cup__call_status(c);
 }
 
@@ -2306,9 +2335,12 @@ cup_status cup_pack_int4(cup_context *c, cup_tensor *w, int group, bool symmetri
     cup_tensor *const in[] = {w};
     cup_tensor *out[CUP__MAX_OUT] = {NULL};
     bool done = cup__op_call(c, &cup__rows[CUP__OP_pack_int4], in, 1, &attributes, out) != NULL;
-    *weight = out[0];
-    *scale = out[1];
-    *zero = out[2];
+    if (weight)
+        *weight = out[0];
+    if (scale)
+        *scale = out[1];
+    if (zero)
+        *zero = out[2];
     return done ? CUP_OK : cup__call_status(c);
 }
 

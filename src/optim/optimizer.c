@@ -329,6 +329,7 @@ int64_t cup_optimizer_skipped(cup_optimizer *o)
 
 const cup_named *cup_optimizer_state(const cup_optimizer *o, int64_t *count)
 {
-    *count = o ? o->state_count : 0;
+    if (count)
+        *count = o ? o->state_count : 0;
     return o ? o->state : NULL;
 }

@@ -6,6 +6,8 @@
 
 double cup_schedule_rate(const cup_schedule *s, int64_t step)
 {
+    if (!s)
+        return 0;
     /* The first step must not have the rate 0, so the rise has warmup + 1 parts. */
     if (step < s->warmup)
         return s->high * (double)(step + 1) / (double)(s->warmup + 1);

@@ -111,6 +111,8 @@ cup_status cup_ceiling_measure(cup_context *c, cup_ceiling *ceiling)
 {
     if (!c || c->error.status != CUP_OK)
         return cup_error(c);
+    if (!ceiling)
+        return cup__fail(&c->error, CUP_ARGUMENT, "there is no place for what is measured");
     memset(ceiling, 0, sizeof *ceiling);
     known_flops(c, ceiling);
     size_t bytes = c->device->is_cuda ? COPY_BYTES : COPY_BYTES / 4;
@@ -382,7 +384,10 @@ cup_status cup_bench(cup_context *c, const char *op, const cup_bench_options *op
         .c = c, .row = cup__row_find(op), .ceiling = ceiling, .report = report, .user = user};
     if (!b.row)
         return cup__fail(&c->error, CUP_ARGUMENT, "there is no op \"%.60s\"; cupola ops lists them",
-                         op);
+                         op ? op : "");
+    if (!report || !ceiling)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "bench: it needs a ceiling to compare with and a function to report to");
     if (b.row->op->view)
         return CUP_OK;
     b.only_impl = options->impl;

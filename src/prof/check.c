@@ -327,6 +327,8 @@ cup_status cup_check(cup_context *c, const char *op,
 {
     if (!c)
         return CUP_MEMORY;
+    if (!report)
+        return cup__fail(&c->error, CUP_ARGUMENT, "check: there is nothing to report to");
     if (op && !cup__row_find(op))
         return cup__fail(&c->error, CUP_ARGUMENT, "there is no op \"%.60s\"; cupola ops lists them",
                          op);

@@ -23,8 +23,9 @@ int64_t cup_memory_trim(cup_context *c)
 
 cup_status cup_memory_use(cup_context *c, cup_memory *out)
 {
-    *out = (cup_memory){0};
-    if (!c || !c->device)
+    if (out)
+        *out = (cup_memory){0};
+    if (!c || !c->device || !out)
         return cup_error(c);
     cup__memory_use use = {0};
     c->device->calls->memory_use(c->device, &use);

@@ -135,7 +135,10 @@ cup_status cup_tune(cup_context *c, const char *op, const cup_bench_options *opt
     const tuner t = {.c = c, .row = cup__row_find(op), .report = report, .user = user};
     if (!t.row)
         return cup__fail(&c->error, CUP_ARGUMENT, "there is no op \"%.60s\"; cupola ops lists them",
-                         op);
+                         op ? op : "");
+    if (!report || !options)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "tune: it needs options and a function to report to");
     if (!c->device->is_cuda)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "tuning is for GPUs; on a CPU the first implementation that takes a call "
@@ -156,6 +159,9 @@ cup_status cup_tuning_merge(cup_context *c, const char *const *from, int count, 
 {
     if (!c || c->error.status != CUP_OK)
         return cup_error(c);
+    if (!from || !to)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "tuning: name the files to merge, and one to write");
     cup__tuning all = {0};
     cup_status status = CUP_OK;
     for (int i = 0; i < count && status == CUP_OK; i++)

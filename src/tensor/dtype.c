@@ -29,7 +29,7 @@ int64_t cup_dtype_size(cup_dtype dtype)
 cup_status cup_dtype_find(const char *name, cup_dtype *out)
 {
     for (size_t i = 0; i < ROW_COUNT; i++)
-        if (!strcmp(name, rows[i].name)) {
+        if (name && out && !strcmp(name, rows[i].name)) {
             *out = (cup_dtype)i;
             return CUP_OK;
         }

@@ -142,7 +142,8 @@ int64_t cup_trainer_steps(const cup_trainer *t)
 
 const cup_training_point *cup_trainer_points(const cup_trainer *t, int64_t *count)
 {
-    *count = t ? (int64_t)t->point_count : 0;
+    if (count)
+        *count = t ? (int64_t)t->point_count : 0;
     return t ? t->points : NULL;
 }
 

@@ -7,7 +7,7 @@
 #include "cli/help.h"
 #include "test.h"
 
-static char out[200000];
+static char out[400000];
 
 /* Runs the command with stdout and stderr together in `out`; returns the exit code. */
 static int cupola(const char *words)
@@ -75,10 +75,20 @@ TEST(command_info_judges_the_environment)
 
 TEST(command_json)
 {
-    static const char *const lines[] = {"info", "ops", "ops gelu", "check --op gelu --device cpu",
-                                        "bench --op add --device cpu --seconds 0.001"};
+    setenv("CUP_CACHE", test_folder(), 1);
+    static const char *const lines[] = {"info",
+                                        "ops",
+                                        "ops gelu",
+                                        "check --op gelu --device cpu",
+                                        "bench --op add --device cpu --seconds 0.001 "
+                                        "--shapes '8 8'",
+                                        "bench --from bench/records.tsv",
+                                        "kernels list",
+                                        "kernels path",
+                                        "kernels clear",
+                                        "tune --merge src/ops/tuning.tsv --to $CUP_CACHE/tuning"};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-        char words[64];
+        char words[100];
         snprintf(words, sizeof words, "%s --json", lines[i]);
         EXPECT_INT(cupola(words), 0);
         cup__error error = {0};

@@ -41,6 +41,8 @@ static const layout layouts[] = {
     {{3, 1, 1}, {{33, 4, 1000}, {1000}, {1000}}},
     {{3, 3, 1}, {{2, 3, 5001}, {2, 3, 5001}, {1}}},
     {{3, 3, 1}, {{1, 3, 300007}, {1, 3, 300007}, {1}}},
+    {{3, 3, 1}, {{1, 300, 1003}, {1, 300, 1003}, {1}}},
+    {{3, 1, 2}, {{1, 300, 1003}, {1003}, {300, 1}}},
 };
 #define LAYOUTS (sizeof layouts / sizeof *layouts)
 static const cup_dtype dtypes[][3] = {{CUP_F32, CUP_F32, CUP_F32},
@@ -252,12 +254,15 @@ static void compile_all(const char *arch)
 {
     cup_context *c = cup__context_dry(arch);
     EXPECT(c && cup_error(c) == CUP_OK);
-    static const int64_t shapes[][3] = {{64, 40, 1000}, {64, 40, 1000}, {1000}};
-    cup_tensor *in[] = {cup_tensor_new(c, CUP_F32, 3, shapes[0]),
-                        cup_tensor_new(c, CUP_BF16, 3, shapes[1]),
-                        cup_tensor_new(c, CUP_F32, 1, shapes[2])};
-    for (size_t t = 0; t < TEXTS; t++) {
-        cup_expr *e = cup_expr_new(c, "a b c", "k", texts[t]);
+    static const int64_t shapes[][3] = {{64, 40, 1000}, {64, 40, 1003}, {1000}, {1003}};
+    for (size_t t = 0; t < 2 * TEXTS; t++) {
+        cup_tensor *in[3];
+        in[0] = cup_tensor_new(c, CUP_F32, 3, shapes[t % 2]);
+        in[1] = cup_tensor_new(c, CUP_BF16, 3, shapes[1]);
+        if (t % 2 == 0) /* rows that begin at odd places */
+            in[1] = cup_slice(c, in[1], (int64_t[]){0, 0, 1}, 3, shapes[0], 3);
+        in[2] = cup_tensor_new(c, CUP_F32, 1, shapes[2 + t % 2]);
+        cup_expr *e = cup_expr_new(c, "a b c", "k", texts[t / 2]);
         EXPECT(cup_expr_call(e, in, (double[]){1}, (cup_tensor *[CUP_EXPR_RESULTS]){NULL}));
         cup_expr_free(e);
     }

@@ -110,6 +110,9 @@ TEST(tensor_null_and_foreign_inputs_have_a_sentence)
     cup_tensor *a = cup_full(c, CUP_F32, (int64_t[]){2}, 1, 1);
     EXPECT(cup_add(c, a, NULL) == NULL);
     EXPECT_CONTAINS(cup_error_text(c), "input 2 of (a, b) is NULL");
+    cup_error_clear(c);
+    EXPECT(cup_concat(c, (cup_tensor *[]){a, NULL}, 2, 0) == NULL);
+    EXPECT_CONTAINS(cup_error_text(c), "input 2 of (x...) is NULL");
     EXPECT(cup_gelu(other, a) == NULL);
     EXPECT_CONTAINS(cup_error_text(other), "another context");
     EXPECT_INT(cup_error(NULL), CUP_MEMORY);

@@ -7,6 +7,7 @@
 #include "base/philox.h"
 #include "base/wide_math.h"
 #include "cuda/cuda.h"
+#include "ops/attributes.h"
 #include "ops/pointwise.h"
 
 #define CHUNK 1024 /* elements computed together */
@@ -18,6 +19,23 @@ cup_status cup__random_fill_infer(cup__call *call, cup_dtype dtype, const int64_
     if (dtype == CUP_F32 || dtype == CUP_F64 || dtype == CUP_F16 || dtype == CUP_BF16)
         return CUP_OK;
     return cup__call_fail(call, CUP_DTYPE, "random numbers are f32, f64, f16 or bf16");
+}
+
+/* What to fill with: numbers in [first, first + second), or of mean `first` and deviation
+ * `second`. */
+typedef struct fill {
+    cup_dtype dtype;
+    bool normal;
+    double first, second;
+} fill;
+
+static fill fill_of(const cup__call *call)
+{
+    const cup__uniform_attributes *u = call->attributes;
+    const cup__normal_attributes *n = call->attributes;
+    if (call->op->kind == CUP__FILL_NORMAL)
+        return (fill){n->dtype, true, n->mean, n->deviation};
+    return (fill){u->dtype, false, u->low, u->high - u->low};
 }
 
 /* The numbers in [0, 1) that element i has: 24 bits from one word, or 53 bits from two. */
@@ -41,18 +59,19 @@ static double normal(const cup__call *call, cup_dtype dtype, int64_t i)
     return radius * (i % 2 ? sin(angle) : cos(angle));
 }
 
-cup_status cup__random_fill_specification(cup__call *call, const cup__random_fill *fill)
+cup_status cup__random_fill_specification(cup__call *call)
 {
+    fill f = fill_of(call);
     for (int64_t i = 0; i < call->out[0]->count; i++) {
-        double x = fill->normal ? normal(call, fill->dtype, i) : unit(call, fill->dtype, i);
-        cup__store(call->out[0], i, fill->first + fill->second * x);
+        double x = f.normal ? normal(call, f.dtype, i) : unit(call, f.dtype, i);
+        cup__store(call->out[0], i, f.first + f.second * x);
     }
     return CUP_OK;
 }
 
 typedef struct job {
     const cup__call *call;
-    const cup__random_fill *fill;
+    fill fill;
 } job;
 
 CUP__WIDE static void draw(uint32_t *words, uint64_t key, uint32_t sequence, uint32_t step,
@@ -92,7 +111,7 @@ static void fill_chunks(int64_t begin, int64_t end, void *user)
     const job *j = user;
     cup_tensor *out = j->call->out[0];
     const uint64_t *state = j->call->random;
-    float first = (float)j->fill->first, second = (float)j->fill->second;
+    float first = (float)j->fill.first, second = (float)j->fill.second;
     for (int64_t chunk = begin; chunk < end; chunk++) {
         uint32_t words[CHUNK];
         float y[CHUNK];
@@ -100,7 +119,7 @@ static void fill_chunks(int64_t begin, int64_t end, void *user)
         int64_t count = out->count - start < CHUNK ? out->count - start : CHUNK;
         draw(words, state[0], j->call->sequence, (uint32_t)state[1], (uint64_t)start / 4,
              (count + 3) / 4);
-        if (j->fill->normal)
+        if (j->fill.normal)
             normal_f32(y, words, (count + 1) / 2, first, second);
         else
             uniform_f32(y, words, count, first, second);
@@ -109,21 +128,22 @@ static void fill_chunks(int64_t begin, int64_t end, void *user)
     }
 }
 
-cup_status cup__random_fill_cpu(cup__call *call, const cup__random_fill *fill)
+static cup_status fill_cpu(cup__call *call)
 {
-    if (fill->dtype == CUP_F64)
-        return cup__random_fill_specification(call, fill);
-    job j = {call, fill};
+    job j = {call, fill_of(call)};
+    if (j.fill.dtype == CUP_F64)
+        return cup__random_fill_specification(call);
     cup__parallel_for((call->out[0]->count + CHUNK - 1) / CHUNK, 4, fill_chunks, &j);
     return CUP_OK;
 }
 
-cup_status cup__random_fill_cuda(cup__call *call, const cup__random_fill *fill)
+static cup_status fill_cuda(cup__call *call)
 {
+    fill f = fill_of(call);
     cup_tensor *out = call->out[0];
-    int size = (int)cup_dtype_size(out->dtype), vec = fill->dtype == CUP_F64 ? 2 : 16 / size;
+    int size = (int)cup_dtype_size(out->dtype), vec = f.dtype == CUP_F64 ? 2 : 16 / size;
     bool aligned = (uintptr_t)out->data % 16 == 0;
-    cup__knob knobs[] = {{"CUP_T", out->dtype}, {"NORMAL", fill->normal}, {"ALIGNED", aligned}};
+    cup__knob knobs[] = {{"CUP_T", out->dtype}, {"NORMAL", f.normal}, {"ALIGNED", aligned}};
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     cup__kernel *kernel = cup__kernel_get(gpu, "random_fill.cu", "random_fill_fwd", knobs, 3);
     if (!kernel)
@@ -131,6 +151,11 @@ cup_status cup__random_fill_cuda(cup__call *call, const cup__random_fill *fill)
     int64_t block = 256 * vec;
     cup__grid grid = {.x = (out->count + block - 1) / block, .threads = 256};
     return cup__launch(gpu, kernel, grid, CUP__ARG(out->data), CUP__ARG(call->random),
-                       CUP__ARG(call->sequence), CUP__ARG(out->count), CUP__ARG(fill->first),
-                       CUP__ARG(fill->second));
+                       CUP__ARG(call->sequence), CUP__ARG(out->count), CUP__ARG(f.first),
+                       CUP__ARG(f.second));
 }
+
+const cup__impl cup__random_fill_impls[] = {
+    {.name = "philox", .place = CUP__CUDA, .run = fill_cuda},
+    {.name = "philox", .place = CUP__CPU, .run = fill_cpu},
+    {0}};

@@ -6,17 +6,11 @@
 
 #include "ops/op.h"
 
-/* What to fill with: numbers in [first, first + second), or of mean `first` and deviation
- * `second`. */
-typedef struct cup__random_fill {
-    cup_dtype dtype;
-    bool normal;
-    double first, second;
-} cup__random_fill;
+/* The kind of an op that fills, as its descriptor says: by it its attributes are read. */
+enum { CUP__FILL_UNIFORM, CUP__FILL_NORMAL };
 
 cup_status cup__random_fill_infer(cup__call *call, cup_dtype dtype, const int64_t *shape, int ndim);
-cup_status cup__random_fill_specification(cup__call *call, const cup__random_fill *fill);
-cup_status cup__random_fill_cpu(cup__call *call, const cup__random_fill *fill);
-cup_status cup__random_fill_cuda(cup__call *call, const cup__random_fill *fill);
+cup_status cup__random_fill_specification(cup__call *call);
+extern const cup__impl cup__random_fill_impls[];
 
 #endif

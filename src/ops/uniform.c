@@ -12,33 +12,6 @@ static cup_status infer(cup__call *call)
     return cup__random_fill_infer(call, a->dtype, a->shape, a->shape_count);
 }
 
-static cup__random_fill fill_of(const cup__call *call)
-{
-    const cup__uniform_attributes *a = call->attributes;
-    return (cup__random_fill){a->dtype, false, a->low, a->high - a->low};
-}
-
-static cup_status specification(cup__call *call)
-{
-    cup__random_fill fill = fill_of(call);
-    return cup__random_fill_specification(call, &fill);
-}
-
-static cup_status run_cpu(cup__call *call)
-{
-    cup__random_fill fill = fill_of(call);
-    return cup__random_fill_cpu(call, &fill);
-}
-
-static cup_status run_cuda(cup__call *call)
-{
-    cup__random_fill fill = fill_of(call);
-    return cup__random_fill_cuda(call, &fill);
-}
-
-static const cup__impl impls[] = {{.name = "philox", .place = CUP__CUDA, .run = run_cuda},
-                                  {.name = "philox", .place = CUP__CPU, .run = run_cpu},
-                                  {0}};
 #define FILL(dtype, ...)                                                                           \
     &(const cup__uniform_attributes){CUP_##dtype, {__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / 4, \
                                      -1, 1}
@@ -50,9 +23,10 @@ static const cup__sample bench[] = {
     {"", FILL(F32, 67108864)}, {"", FILL(BF16, 67108864)}, {NULL, NULL}};
 
 const cup__op cup__op_uniform = {
+    .kind = CUP__FILL_UNIFORM,
     .infer = infer,
-    .specification = specification,
-    .impls = impls,
+    .specification = cup__random_fill_specification,
+    .impls = cup__random_fill_impls,
     .random = true,
     .samples = samples,
     .bench = bench,

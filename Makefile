@@ -176,7 +176,9 @@ uninstall: ## removes what make install put there
 	    '$(AT)$(LIBDIR)/$(SO).$(VERSION)' '$(AT)$(LIBDIR)/pkgconfig/cupola.pc' '$(AT)$(BINDIR)/cupola' \
 	    '$(AT)$(BASH_COMPLETIONS)/cupola' '$(AT)$(ZSH_COMPLETIONS)/_cupola' \
 	    '$(AT)$(MANDIR)'/man1/cupola.1 '$(AT)$(MANDIR)'/man1/cupola-*.1
-	$(Q)rm -rf '$(AT)$(CMAKEDIR)' '$(AT)$(DATADIR)' '$(AT)$(INCLUDEDIR)/cupola'
+	$(Q)rm -f '$(AT)$(DATADIR)/kernels.pack'
+	$(Q)rmdir '$(AT)$(DATADIR)' 2>/dev/null || true
+	$(Q)rm -rf '$(AT)$(CMAKEDIR)' '$(AT)$(INCLUDEDIR)/cupola'
 
 .PHONY: lint size analyze
 lint: $(BUILD)/$(SO) ## the rules of docs/RULES.md that a machine can check

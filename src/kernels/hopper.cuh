@@ -32,6 +32,15 @@ DEVICE void store_matrices(uint32_t address, const uint32_t (&r)[4])
                  : "memory");
 }
 
+/* The same with each matrix turned: as load_matrices_turned reads it. */
+DEVICE void store_matrices_turned(uint32_t address, const uint32_t (&r)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     address),
+                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
+
 /* True in one lane of a warp whose lanes are all here. */
 DEVICE bool elected()
 {

@@ -97,6 +97,36 @@ DEVICE void unpack_nibbles(uint32_t word, const group_scale &s, uint32_t (&to)[4
 }
 #endif
 
+#if BITS == 8
+/* The numbers in bytes 0 and 2, exactly; the other bytes may be anything. */
+DEVICE uint32_t byte_pair(uint32_t word)
+{
+#if CUP_T == CUP_F16
+    uint32_t v = ((word ^ 0x80808080u) & 0x00ff00ffu) | 0x64006400u;
+    return pair_fma(v, pair_of(1.0f), pair_of(-1152.0f));
+#else
+    /* The lower 7 bits above 128, less 128, or 256 where the sign is set. */
+    uint32_t v = (word & 0x007f007fu) | 0x43004300u, sign = (word & 0x00800080u) | 0xc300c300u;
+    return pair_fma(v, pair_of(1.0f), sign);
+#endif
+}
+
+/* Four numbers of 8 bits, exactly, as pairs (0, 2) and (1, 3). */
+DEVICE void codes(uint32_t word, uint32_t, uint32_t (&to)[2])
+{
+    to[0] = byte_pair(word);
+    to[1] = byte_pair(word >> 8);
+}
+#elif BITS == 4
+/* Eight numbers of 4 bits, exactly, as pairs four apart; `minus` is -(MAGIC_VALUE + zero). */
+DEVICE void codes(uint32_t word, uint32_t minus, uint32_t (&to)[4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        to[i] = pair_fma((word >> 4 * i & 0x000f000fu) | MAGIC, pair_of(1.0f), minus);
+}
+#endif
+
 #if BITS == 4
 /* Words of x in the order that unpack_nibbles leaves: (0, 4), (1, 5), (2, 6), (3, 7). */
 DEVICE uint4 shuffled(const uint4 &x)

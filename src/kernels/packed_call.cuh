@@ -10,11 +10,31 @@ typedef struct packed_call {
     long long n, k, groups, group;
 } packed_call;
 
-/* The work of linear_stream.cu: stages of rows of w. */
+/* The argument of linear_stream.cu and matmul_stream.cu. A cluster of blocks has `units` times 16
+ * rows of the weights, of which each block reads `part` bytes; where weights lie along n it is
+ * columns and lines. */
 typedef struct stream_call {
-    long long stages, per_tile; /* of all tiles; of one */
-    float *partial;             /* two pieces of sums a block */
-    unsigned *arrived;          /* for each tile, zero between kernels */
+    const char *weight;
+    const void *x;
+    long long weight_row; /* in bytes */
+    int n, line, part, units, m; /* line: the bytes of a row of weights */
+    int cluster_shift;           /* clusters have 1 << cluster_shift blocks */
+    long long x_row, y_row;
+    long long weight_batch, x_batch, y_batch; /* weight_batch in bytes */
+    void *y, *pre;
+    const void *bias;
+    const void *scale;
+    const unsigned char *zero;
+    int groups, group, shift; /* group = 1 << shift, where that is not negative */
 } stream_call;
+
+/* The argument of linear_codes_sm90.cu. Stages are 64 of k. */
+typedef struct codes_call {
+    void *y;
+    const void *bias, *scale;
+    const unsigned char *zero;
+    long long m, n, tiles, tiles_m, tiles_n; /* tiles_m: along rows of x */
+    int groups, group, shift, stages, part_stages; /* shift: as above */
+} codes_call;
 
 #endif

@@ -2,6 +2,7 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "ops/attributes.h"
+#include "ops/linear_codes.h"
 #include "ops/packed.h"
 #include "ops/pointwise.h"
 #include "ops/product.h"
@@ -187,14 +188,18 @@ static void cost(const cup__call *call, double *bytes, double *flops)
 static const cup__impl impls[] = {
     {.name = "rows", .place = CUP__CPU, .refuses = rows_refuses, .run = run_rows},
     {.name = "unpacked", .place = CUP__CPU, .run = run_unpacked},
-    {.name = "mma",
-     .place = CUP__CUDA,
-     .refuses = cup__linear_packed_refuses,
-     .run = cup__linear_packed_cuda},
     {.name = "stream",
      .place = CUP__CUDA,
      .refuses = cup__linear_stream_refuses,
      .run = cup__linear_stream_cuda},
+    {.name = "wgmma",
+     .place = CUP__CUDA,
+     .refuses = cup__linear_codes_refuses,
+     .run = cup__linear_codes_cuda},
+    {.name = "mma",
+     .place = CUP__CUDA,
+     .refuses = cup__linear_packed_refuses,
+     .run = cup__linear_packed_cuda},
     {.name = "plain",
      .place = CUP__CUDA,
      .refuses = cup__linear_packed_plain_refuses,
@@ -212,6 +217,7 @@ static const cup__sample int8_samples[] = {{"0x8 3x8 3x1 3", NULL},
                                            {"1x64 65x64 65x4 65", NULL},
                                            {"16x192 70x192 70x6", NULL},
                                            {"17x1024 130x1024 130x8 130", NULL},
+                                           {"40x1024 130x1024 130x8 130", NULL},
                                            {"70x96 70x96 70x1 70", NULL},
                                            {"5x4128 33x4128 33x129", NULL},
                                            {"3x4128 70x4128 70x129", NULL},
@@ -225,6 +231,7 @@ static const cup__sample int4_samples[] = {{"0x8 3x4 3x1 3x1 3", NULL},
                                            {"1x64 65x32 65x2 - 65", NULL},
                                            {"16x192 70x96 70x6 70x6", NULL},
                                            {"17x1024 130x512 130x8 130x8 130", NULL},
+                                           {"40x1024 130x512 130x8 130x8 130", NULL},
                                            {"70x96 70x48 70x1 - 70", NULL},
                                            {"5x4128 33x2064 33x129 33x129", NULL},
                                            {"9x4128 140x2064 140x43 - 140", NULL},

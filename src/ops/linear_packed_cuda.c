@@ -71,8 +71,11 @@ const char *cup__linear_stream_refuses(const cup__call *call)
 {
     if (cup__cuda_facts(cup__cuda_of(call->c->device))->major != 9)
         return "it is for Hopper (sm_90)";
-    if (rows_of(call) > CUP__ROWS_STREAM_MOST || cup__packed_of(call, 1).n > 16 * CUP__COUNTERS)
+    cup__packed w = cup__packed_of(call, 1);
+    if (rows_of(call) > CUP__ROWS_STREAM_MOST)
         return "it is for a handful of rows";
+    if (w.n > CUP__ROWS_STREAM_SIDE || w.k > CUP__ROWS_STREAM_SIDE)
+        return "the weights are too large";
     return cup__linear_packed_refuses(call);
 }
 
@@ -81,8 +84,11 @@ cup_status cup__linear_stream_cuda(cup__call *call)
     cup__packed w = cup__packed_of(call, 1);
     product_call product = product_of(call, &w);
     packed_call weights = weights_of(&w);
+    cup__stream_plan plan;
+    cup__stream_choose(&product, w.bits,
+                       cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors, &plan);
     return cup__rows_stream(call->c, call->in[0]->dtype, w.bits, w.scale->dtype, 0, &product,
-                            &weights);
+                            &weights, &plan);
 }
 
 const char *cup__linear_packed_plain_refuses(const cup__call *call)

@@ -1,227 +1,397 @@
-/* linear_packed.cu for Hopper: the same products, with weights that stream through shared memory.
+/* A few rows times weights of 16, 8 or 4 BITS on Hopper, at the speed at which weights can be read:
+ * y [m,n] = activation(x w^T + bias), m <= 8 OCTETS.
  *
- * A persistent grid. All of w is a sequence of stages, 16 rows by ROW_BYTES each, in which every
- * block has an equal part. One warp orders bulk copies into a ring of STAGES, a row a lane, and
- * what of x belongs to them; eight warps multiply, each 128 bytes of every row, out of shared
- * memory. Where a tile of 16 rows begins or ends in another block, both leave sums in memory, and
- * the one that comes last adds them in the order of k. */
+ * A cluster has some units of 16 rows of w, and each of its blocks a part of k. One thread orders
+ * bulk copies of TILES units into a ring of STAGES in shared memory; WARPS warps multiply, each
+ * PIECES times 64 bytes of every row, against rows of x that stay in registers (HOLD) or shared
+ * memory (XSHARED) where all of the part fits. Their sums are added in the block, then sent to the
+ * block of the cluster that owns the unit, which adds those of all parts, in order, at the end. */
 #ifndef CUP_T
 #define CUP_T 3
 #endif
-#ifndef TOKENS /* rows of x, a multiple of 8 */
-#define TOKENS 8
+#ifndef OCTETS
+#define OCTETS 1
+#endif
+#ifndef TILES
+#define TILES 1
+#endif
+#ifndef PIECES
+#define PIECES 4
+#endif
+#ifndef WARPS
+#define WARPS 8
 #endif
 #ifndef STAGES
-#define STAGES 12
+#define STAGES 6
+#endif
+#ifndef HOLD
+#define HOLD 1
+#endif
+#ifndef AFTER /* scales multiply the sums of a piece, not weights; not with XSHARED */
+#define AFTER 1
+#endif
+#ifndef XSHARED
+#define XSHARED 0
+#endif
+#ifndef BLOCKS /* on a multiprocessor */
+#define BLOCKS 1
 #endif
 #include "packed.cuh"
 #include "pipe.cuh"
-#include "tma.cuh"
+#include "stream.cuh"
 
-#define WARPS 8
 #define THREADS (32 * WARPS + 32)
-#define OCTETS (TOKENS / 8)
-#define ROWS 16
-#define ROW_BYTES 1024
-#define ROW_K (ROW_BYTES * 8 / BITS)
-#define PITCH (ROW_BYTES + 64) /* so that eight lanes of two rows read 32 banks */
-#define X_BYTES (ROW_K * 2)
-#define X_PITCH (X_BYTES + (BITS == 16 ? 64 : 16))
-#define X_PLACE (ROWS * PITCH)
-#define STAGE_BYTES (X_PLACE + TOKENS * X_PITCH)
-#define COUNT (TOKENS * ROWS)
-#define SUMS_BYTES (2 * WARPS * COUNT * 4)
+#define TOKENS (8 * OCTETS)
+#define ROWS (16 * TILES)
+#define PIECE_K (4 * LANE_K)
+#define WARP_BYTES (64 * PIECES)
+#define CHUNK (WARPS * WARP_BYTES) /* bytes of each row in a stage */
+#define PITCH (CHUNK % 128 ? CHUNK : CHUNK + 64) /* so that lanes of two rows read 32 banks */
+#define STAGE_BYTES (ROWS * PITCH)
+#define SUM_PITCH (ROWS + 4)
+#define SUMS (TOKENS * SUM_PITCH) /* of a warp */
+#define TURNS (XSHARED ? 1 : 2) /* pieces of memory for sums */
+#define CHAINS (TILES * OCTETS == 1 ? 2 : 1)
 
 #if __CUDA_ARCH__ >= 900 && (CUP_T == CUP_F16 || CUP_T == CUP_BF16)
 
-DEVICE long long begin_of(const stream_call &s, long long block)
+/* By one thread: copies are ordered by registers that a warp shares. */
+DEVICE void produce(const stream_call &s, const place &p, const ring<STAGES> &pipe)
 {
-    return block * s.stages / gridDim.x;
-}
-
-/* The block in whose part a stage lies. */
-DEVICE long long block_of(const stream_call &s, long long stage)
-{
-    return ((stage + 1) * gridDim.x - 1) / s.stages;
-}
-
-DEVICE void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier,
-                      uint64_t hint)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1], %2, [%3], %4;" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier), "l"(hint)
-                 : "memory");
-}
-
-DEVICE void produce(const product_call &c, const stream_call &s, const ring<STAGES> &pipe,
-                    uint32_t stages)
-{
+    const char *weight = s.weight + p.batch * s.weight_batch + p.begin;
+    weight += p.first * 16 * s.weight_row;
     ring_place<STAGES> place = {0, 0};
-    long long end = begin_of(s, blockIdx.x + 1), line = c.k * BITS / 8;
-    for (long long at = begin_of(s, blockIdx.x); at < end; at++, place.next()) {
-        long long row = at / s.per_tile * ROWS, byte = at % s.per_tile * ROW_BYTES;
-        uint32_t bytes = (uint32_t)min(line - byte, (long long)ROW_BYTES);
-        int rows = (int)min(c.n - row, (long long)ROWS);
-        int tokens = (int)min(c.m, (long long)TOKENS), mine = lane() - 16;
-        uint32_t x_bytes = bytes / BITS * 16, stage = stages + place.stage * STAGE_BYTES;
-        if (lane() == 0)
-            pipe.claim(place, bytes * rows + x_bytes * tokens);
-        __syncwarp();
-        if (mine < 0 && lane() < rows)
-            bulk_load(stage + lane() * PITCH, (const char *)c.b + (row + lane()) * c.b_mn + byte,
-                      bytes, pipe.full(place.stage), TMA_EVICT_FIRST);
-        if (mine >= 0 && mine < tokens)
-            bulk_load(stage + X_PLACE + mine * X_PITCH,
-                      (const T *)c.a + mine * c.a_mn + byte / BITS * 8, x_bytes,
-                      pipe.full(place.stage), TMA_EVICT_NORMAL);
+    for (int unit = 0; unit < p.units; unit += TILES) {
+        int rows = min(s.n - (p.first + unit) * 16, min(p.units - unit, TILES) * 16);
+        for (int at = 0; at < p.bytes; at += CHUNK, place.next()) {
+            uint32_t bytes = min(p.bytes - at, CHUNK), full = pipe.full(place.stage);
+            uint32_t to = p.stages + place.stage * STAGE_BYTES;
+            const char *from = weight + at;
+            pipe.claim(place, bytes * rows);
+#pragma unroll 4
+            for (int r = 0; r < rows; r++, to += PITCH, from += s.weight_row)
+                bulk_load(to, from, bytes, full);
+        }
+        weight += ROWS * s.weight_row;
     }
 }
 
-/* Adds up what the warps have of a tile, and writes it, or leaves it to the block that comes last.
- * `first` is the first stage of this block's part of the tile, `last` the one behind it. */
-DEVICE void finish(const product_call &c, const stream_call &s, float *all, unsigned *word,
-                   float (&sum)[OCTETS][4], long long first, long long last)
+/* The order of k that unpacking leaves. */
+DEVICE uint4 in_order(const uint4 &x)
+{
+#if BITS == 4
+    return shuffled(x);
+#elif BITS == 8
+    return make_uint4(__byte_perm(x.x, x.y, 0x5410), __byte_perm(x.x, x.y, 0x7632),
+                      __byte_perm(x.z, x.w, 0x5410), __byte_perm(x.z, x.w, 0x7632));
+#else
+    return x;
+#endif
+}
+
+/* The lane's place for 16 bytes of x in shared memory. */
+DEVICE uint32_t x_place(const place &p, int i, int word, int o)
 {
     int warp = threadIdx.x / 32;
-#pragma unroll
-    for (int o = 0; o < OCTETS; o++)
-#pragma unroll
-        for (int l = 0; l < 4; l++) {
-            int token = 8 * o + lane() % 4 * 2 + l % 2, row = lane() / 4 + l / 2 * 8;
-            all[warp * COUNT + token * ROWS + row] = sum[o][l];
-            sum[o][l] = 0;
-        }
-    meet(1, 32 * WARPS);
-    int i = threadIdx.x;
-    float total = 0;
-    if (i < COUNT)
-#pragma unroll
-        for (int w = 0; w < WARPS; w++)
-            total += all[w * COUNT + i];
-    long long tile = first / s.per_tile, begin = tile * s.per_tile, end = begin + s.per_tile;
-    if (first != begin || last != end) {
-        bool leads = first == begin_of(s, blockIdx.x);
-        if (i < COUNT)
-            __stcg(s.partial + (blockIdx.x * 2 + !leads) * COUNT + i, total);
-        __threadfence();
-        meet(1, 32 * WARPS);
-        long long from = block_of(s, begin), to = block_of(s, end - 1);
-        if (i == 0) {
-            *word = atomicAdd(s.arrived + tile, 1u) == (unsigned)(to - from);
-            if (*word)
-                s.arrived[tile] = 0;
-            __threadfence();
-        }
-        meet(1, 32 * WARPS);
-        if (!*word || i >= COUNT)
-            return;
-        __threadfence();
-        total = 0;
-        for (long long block = from; block <= to; block++) {
-            bool other_leads = begin_of(s, block) >= begin;
-            total += __ldcg(s.partial + (block * 2 + !other_leads) * COUNT + i);
-        }
-    }
-    if (i < COUNT)
-        put(c, i / ROWS, tile * ROWS + i % ROWS, total);
+    return p.x + 16 * ((((warp * PIECES + i) * X_WORDS + word) * OCTETS + o) * 32 + lane());
 }
 
-/* The scales of both halves of a warp's part of a stage. */
-struct scales {
-    group_scale of[2][BITS == 16 ? 1 : 2];
-};
+typedef uint4 x_part[XSHARED ? 1 : PIECES][X_WORDS][OCTETS];
 
-DEVICE void read_scales(const product_call &c, const packed_call &w, long long row, long long k,
-                        scales &to)
+/* Sixteen bytes of x for the lane; k is that of the lane's part of piece i. */
+DEVICE uint4 read_x16(const stream_call &s, const place &p, int k, int word, int o)
 {
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-        read_group_scales<2>(c, w, row, k + half * (512 / BITS), to.of[half]);
+    int token = 8 * o + lane() / 4;
+    const T *x = (const T *)s.x + p.batch * s.x_batch + token * s.x_row + k;
+    return token < s.m && k < (p.begin + p.bytes) / BITS * 8 ? __ldg((const uint4 *)x + word)
+                                                             : make_uint4(0, 0, 0, 0);
 }
 
-/* Half of a warp's part of a stage: 64 bytes of every row. */
-DEVICE void multiply_half(const product_call &c, uint32_t stage, int inside, long long k,
-                          const group_scale *scale, float (&sum)[OCTETS][4])
+/* The lane's part of x beside the warp's part of a chunk; `k` is the lane's first. */
+DEVICE void read_x(const stream_call &s, const place &p, int k, x_part &to)
 {
-    side_data<2, OCTETS> side;
-    uint32_t from = stage + lane() / 4 * PITCH + inside;
-    uint4 upper = load_shared16(from), lower = load_shared16(from + 8 * PITCH);
-    uint32_t x = stage + X_PLACE + lane() / 4 * X_PITCH + inside / BITS * 16;
-    bool valid = k < c.k;
 #pragma unroll
-    for (int o = 0; o < OCTETS; o++)
+    for (int i = 0; i < PIECES; i++)
 #pragma unroll
-        for (int i = 0; i < X_WORDS; i++) {
-            uint4 v = load_shared16(x + 8 * o * X_PITCH + 16 * i);
-            side.x[i][o] = valid ? v : make_uint4(0, 0, 0, 0);
-        }
-    if (!valid)
-        upper = lower = make_uint4(0, 0, 0, 0);
+        for (int word = 0; word < X_WORDS; word++)
+#pragma unroll
+            for (int o = 0; o < OCTETS; o++)
+                if (!XSHARED)
+                    to[i][word][o] = read_x16(s, p, k + i * PIECE_K, word, o);
+                else
+                    store_shared16(x_place(p, i, word, o),
+                                   in_order(read_x16(s, p, k + i * PIECE_K, word, o)));
+}
+
+DEVICE void order_x(x_part &x)
+{
+#pragma unroll
+    for (int i = 0; i < (XSHARED ? 0 : PIECES * X_WORDS * OCTETS); i++)
+        (&x[0][0][0])[i] = in_order((&x[0][0][0])[i]);
+}
+
 #if BITS < 16
-    side.scale[0] = scale[0];
-    side.scale[1] = scale[1];
-#endif
-#if BITS == 4
+/* As it is in memory: it is turned into numbers where they are needed, long after. */
+struct lane_scale {
+    scale_type times;
+    uint8_t zero;
+};
+typedef lane_scale scales[PIECES][2 * TILES];
+
+/* What scales the lane's rows of a stage; zero beyond the edges. */
+DEVICE void read_scales(const stream_call &s, const place &p, int unit, int k, scales &to)
+{
+    int end = (p.begin + p.bytes) / BITS * 8;
 #pragma unroll
-    for (int i = 0; i < X_WORDS * OCTETS; i++)
-        (&side.x[0][0])[i] = shuffled((&side.x[0][0])[i]);
+    for (int i = 0; i < PIECES; i++) {
+        int at_k = k + i * PIECE_K, group = s.shift >= 0 ? at_k >> s.shift : at_k / s.group;
+#pragma unroll
+        for (int j = 0; j < 2 * TILES; j++) {
+            int row = (p.first + unit) * 16 + 8 * j + lane() / 4;
+            bool valid = unit < p.units && row < s.n && at_k < end;
+            long long at = (long long)row * s.groups + group;
+            to[i][j] = {};
+            if (valid)
+                to[i][j].times = ((const scale_type *)s.scale)[at];
+            if (BITS == 4 && valid && s.zero)
+                to[i][j].zero = s.zero[at];
+        }
+    }
+}
+#else
+typedef int scales[1];
 #endif
-    multiply_words(upper, lower, side, 0, sum);
+
+/* Four pairs along k of a row: what 16 bytes of x, the `word`th of a piece, are multiplied with. */
+DEVICE void weights_of(const uint4 &row, int word, uint32_t minus, uint32_t times,
+                       uint32_t (&to)[4])
+{
+    const uint32_t words[4] = {row.x, row.y, row.z, row.w};
+#if BITS == 16
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        to[i] = words[i];
+#elif BITS == 8
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint32_t pairs[2];
+        codes(words[2 * word + half], minus, pairs);
+        to[2 * half] = pairs[0];
+        to[2 * half + 1] = pairs[1];
+    }
+#else
+    codes(words[word], minus, to);
+#endif
+    if (BITS < 16 && !AFTER)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            to[i] = pair_fma(to[i], times, 0x80008000u);
 }
 
-DEVICE void consume(const product_call &c, const packed_call &w, const stream_call &s,
-                    const ring<STAGES> &pipe, uint32_t stages, float *all, unsigned *word)
+/* Sixteen rows, of which the lane has two, times 16 bytes of x. */
+DEVICE void multiply_word(const uint4 &upper, const uint4 &lower, int word,
+                          const uint32_t (&minus)[2], const uint32_t (&times)[2],
+                          const uint4 (&x)[OCTETS], float (&sum)[OCTETS][4])
 {
-    long long at = begin_of(s, blockIdx.x), end = begin_of(s, blockIdx.x + 1), first = at;
-    int inside = threadIdx.x / 32 * 128 + lane() % 4 * 16, turn = 0;
-    ring_place<STAGES> place = {0, 0};
-    float sum[OCTETS][4] = {};
-    scales now, next;
-    long long row = at / s.per_tile * ROWS, part = at % s.per_tile, k0 = inside / BITS * 8;
-    if (at < end)
-        read_scales(c, w, row, part * ROW_K + k0, next);
-    for (; at < end; at++) {
-        long long k = part * ROW_K + k0;
-        bool last = part + 1 == s.per_tile;
-        now = next;
-        if (at + 1 < end)
-            read_scales(c, w, last ? row + ROWS : row, (last ? 0 : part + 1) * ROW_K + k0, next);
-        pipe.wait_full(place);
-        uint32_t stage = stages + place.stage * STAGE_BYTES;
-        multiply_half(c, stage, inside, k, now.of[0], sum);
-        multiply_half(c, stage, inside + 64, k + 512 / BITS, now.of[1], sum);
-        __syncwarp();
-        pipe.release<1>(place.stage);
-        place.next();
-        if (last || at + 1 == end) {
-            finish(c, s, all + turn * WARPS * COUNT, word + turn, sum, first, at + 1);
-            turn ^= 1;
-            first = at + 1;
-        }
-        row += last ? ROWS : 0;
-        part = last ? 0 : part + 1;
+    uint32_t top[4], bottom[4];
+    weights_of(upper, word, minus[0], times[0], top);
+    weights_of(lower, word, minus[1], times[1], bottom);
+    uint32_t first[4] = {top[0], bottom[0], top[1], bottom[1]};
+    uint32_t second[4] = {top[2], bottom[2], top[3], bottom[3]};
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++)
+        multiply_add(sum[o], first, x[o].x, x[o].y, T());
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++)
+        multiply_add(sum[o], second, x[o].z, x[o].w, T());
+}
+
+typedef float stage_sums[CHAINS][TILES][OCTETS][4];
+
+/* What turns the codes of piece i of the lane's rows of tile t into weights. */
+DEVICE void take_scale(const stream_call &s, const scales &scale, int i, int t,
+                       uint32_t (&minus)[2], uint32_t (&times)[2])
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        minus[h] = times[h] = 0;
+#if BITS < 16
+        const lane_scale &one = scale[i][2 * t + h];
+        if (BITS == 4)
+            minus[h] = pair_of(-(MAGIC_VALUE + (float)(s.zero ? one.zero : 8)));
+        if (!AFTER)
+            times[h] = pair_of(convert<float>(one.times));
+#endif
     }
 }
 
+DEVICE void multiply_tile(const stream_call &s, const uint4 &upper, const uint4 &lower,
+                          const uint4 (&x)[X_WORDS][OCTETS], const scales &scale, int i, int t,
+                          stage_sums &sum)
+{
+    uint32_t minus[2], times[2];
+    take_scale(s, scale, i, t, minus, times);
+    float part[OCTETS][4] = {};
+#pragma unroll
+    for (int word = 0; word < X_WORDS; word++)
+        multiply_word(upper, lower, word, minus, times, x[word], AFTER ? part : sum[i % CHAINS][t]);
+#if BITS < 16 && AFTER
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++)
+#pragma unroll
+        for (int l = 0; l < 4; l++)
+            sum[i % CHAINS][t][o][l] += convert<float>(scale[i][2 * t + l / 2].times) * part[o][l];
+#endif
+}
+
+DEVICE void multiply_stage(const stream_call &s, const place &p, uint32_t from, int k, int end,
+                           const x_part &x, const scales &scale, stage_sums &sum)
+{
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+        uint4 upper[TILES], lower[TILES];
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            upper[t] = load_shared16(from + 16 * t * PITCH + 64 * i);
+            lower[t] = load_shared16(from + (16 * t + 8) * PITCH + 64 * i);
+            if (BITS == 16 && k + i * PIECE_K >= end)
+                upper[t] = lower[t] = make_uint4(0, 0, 0, 0);
+        }
+#if XSHARED
+        uint32_t minus[TILES][2], times[TILES][2];
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+            take_scale(s, scale, i, t, minus[t], times[t]);
+#pragma unroll
+        for (int word = 0; word < X_WORDS; word++) {
+            uint4 values[OCTETS];
+#pragma unroll
+            for (int o = 0; o < OCTETS; o++)
+                values[o] = load_shared16(x_place(p, i, word, o));
+#pragma unroll
+            for (int t = 0; t < TILES; t++)
+                multiply_word(upper[t], lower[t], word, minus[t], times[t], values,
+                              sum[i % CHAINS][t]);
+        }
+#else
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+            multiply_tile(s, upper[t], lower[t], x[i], scale, i, t, sum);
+#endif
+    }
+}
+
+/* Adds what the warps have of up to TILES units and sends it to the owners. */
+DEVICE void send_sums(const stream_call &s, const place &p, int unit, uint32_t sums,
+                      const stage_sums &sum)
+{
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int o = 0; o < OCTETS; o++)
+#pragma unroll
+            for (int l = 0; l < 4; l++) {
+                int token = 8 * o + lane() % 4 * 2 + l % 2, row = 16 * t + lane() / 4 + l / 2 * 8;
+                float v = sum[0][t][o][l] + (CHAINS > 1 ? sum[CHAINS - 1][t][o][l] : 0);
+                store_shared4(sums + 4 * (threadIdx.x / 32 * SUMS + token * SUM_PITCH + row),
+                              __float_as_uint(v));
+            }
+    meet(1, 32 * WARPS);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < TILES * 4 * s.m; i += 32 * WARPS) {
+        int token = i / (TILES * 4), quad = i % (TILES * 4);
+        if (unit + quad / 4 >= p.units)
+            continue;
+        float total[4] = {};
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            uint4 v = load_shared16(sums + 4 * (w * SUMS + token * SUM_PITCH + 4 * quad));
+            total[0] += __uint_as_float(v.x), total[1] += __uint_as_float(v.y);
+            total[2] += __uint_as_float(v.z), total[3] += __uint_as_float(v.w);
+        }
+        send_quad(s, p, unit + quad / 4, token, quad % 4, total);
+    }
+}
+
+DEVICE void consume(const stream_call &s, const place &p, const ring<STAGES> &pipe)
+{
+    int inside = threadIdx.x / 32 * WARP_BYTES + lane() % 4 * 16, turn = 0;
+    int k0 = (p.begin + inside) / BITS * 8, end = (p.begin + p.bytes) / BITS * 8;
+    uint32_t from = p.stages + lane() / 4 * PITCH + inside;
+    ring_place<STAGES> place = {0, 0};
+    x_part x;
+    scales now, next;
+    if (HOLD)
+        read_x(s, p, k0, x);
+#if BITS < 16
+    read_scales(s, p, 0, k0, next);
+#endif
+    if (HOLD)
+        order_x(x);
+    for (int unit = 0; unit < p.units; unit += TILES) {
+        stage_sums sum = {};
+        for (int at = 0; at < p.bytes; at += CHUNK, place.next()) {
+            int k = k0 + at / BITS * 8;
+            if (!HOLD) {
+                read_x(s, p, k, x);
+                order_x(x);
+            }
+#if BITS < 16
+            bool last = HOLD || at + CHUNK >= p.bytes;
+#pragma unroll
+            for (int i = 0; i < PIECES * 2 * TILES; i++)
+                (&now[0][0])[i] = (&next[0][0])[i];
+            read_scales(s, p, last ? unit + TILES : unit, last ? k0 : k + CHUNK / BITS * 8, next);
+#endif
+            pipe.wait_full(place);
+            multiply_stage(s, p, from + place.stage * STAGE_BYTES, k, end, x, now, sum);
+            __syncwarp();
+            pipe.release<1>(place.stage);
+        }
+        if (unit == 0)
+            wait_for_cluster(p);
+        send_sums(s, p, unit, p.sums + turn * WARPS * SUMS * 4, sum);
+        if (TURNS == 1)
+            meet(1, 32 * WARPS);
+        else
+            turn ^= 1;
+    }
+    write_owned(s, p);
+}
+
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    linear_stream(const __grid_constant__ product_call c, const __grid_constant__ packed_call w,
-                  const __grid_constant__ stream_call s)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    linear_stream(const __grid_constant__ stream_call s)
 {
 #if __CUDA_ARCH__ >= 900 && (CUP_T == CUP_F16 || CUP_T == CUP_BF16)
     extern __shared__ __align__(128) char shared[];
-    __shared__ unsigned word[2];
-    float *all = (float *)(shared + STAGES * STAGE_BYTES);
-    uint32_t stages = shared_address(shared);
-    ring<STAGES> pipe = {stages + STAGES * STAGE_BYTES + SUMS_BYTES};
-    if (threadIdx.x == 0)
-        pipe.init(WARPS);
-    __syncthreads();
-    if (threadIdx.x / 32 == WARPS)
-        produce(c, s, pipe, stages);
-    else
-        consume(c, w, s, pipe, stages, all, word);
+    place p;
+    p.stages = shared_address(shared);
+    p.joint = p.stages + STAGES * (STAGE_BYTES + 16);
+    p.sums = p.joint + 16;
+    p.x = p.sums + TURNS * WARPS * SUMS * 4;
+    p.inbox = p.x + XSHARED * WARPS * PIECES * X_WORDS * OCTETS * 512;
+    take_place(s, p);
+    ring<STAGES> pipe = {p.stages + STAGES * STAGE_BYTES};
+    if (threadIdx.x / 32 == WARPS) {
+        if (lane() == 0) {
+            barrier_init(p.joint, 1);
+            pipe.init(WARPS);
+        }
+        __syncwarp();
+        come_to_cluster(p);
+        pass(2, THREADS);
+        if (lane() == 0)
+            produce(s, p, pipe);
+        __syncwarp();
+        wait_for_cluster(p);
+    } else {
+        come_to_cluster(p);
+        meet(2, THREADS);
+        if (threadIdx.x == 0 && p.cluster > 1 && p.units > p.rank)
+            barrier_expect(p.joint, (owned_of(p) << p.shift) * s.m * 64);
+        consume(s, p, pipe);
+    }
 #endif
 }

@@ -99,6 +99,7 @@ IMPLEMENTATION(blocked)
 IMPLEMENTATION(plain)
 CUDA_IMPLEMENTATION(tuned)
 CUDA_IMPLEMENTATION(rows)
+CUDA_IMPLEMENTATION(stream)
 CUDA_IMPLEMENTATION(wgmma_best)
 CUDA_IMPLEMENTATION(cublaslt)
 CUDA_IMPLEMENTATION(wgmma)
@@ -121,6 +122,8 @@ const cup__impl cup__product_impls[] = {
      .run = run_split_best},
     {.name = "cublaslt", .place = CUP__CUDA, .strided = true, .refuses = refuses_cublaslt,
      .run = run_cublaslt},
+    {.name = "stream", .place = CUP__CUDA, .strided = true, .refuses = refuses_stream,
+     .run = run_stream},
     {.name = "wgmma", .place = CUP__CUDA, .strided = true, .refuses = refuses_wgmma,
      .run = run_wgmma},
     {.name = "mma", .place = CUP__CUDA, .strided = true, .refuses = refuses_mma, .run = run_mma},

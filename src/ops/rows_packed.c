@@ -15,31 +15,181 @@ bool cup__rows_packed_can(cup_context *c, cup_dtype dtype)
            cup__cuda_facts(cup__cuda_of(c->device))->major >= 8;
 }
 
-#define STREAM_ROW 1024 /* bytes of a row of weights in a stage */
-#define SHARED_MOST 232000
+#define STREAM_WARPS 8
+#define SHARED_MOST 232000 /* bytes of a multiprocessor that blocks can have */
+#define PIECE 64           /* bytes of a row that a warp multiplies at a time */
+#define UNIT 16            /* rows of weights */
+#define X_REGISTERS 64     /* that hold rows of x */
+#define X_BYTES 65536      /* of shared memory that do */
+#define STAGE_MOST 36864   /* bytes */
+#define RING_LEAST 3       /* stages */
+
+static int64_t divide_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+int cup__shift_of(int64_t x)
+{
+    int shift = 0;
+    while (shift < 31 && INT64_C(1) << shift < x)
+        shift++;
+    return INT64_C(1) << shift == x ? shift : -1;
+}
+
+static int octets_of(int64_t m)
+{
+    return m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
+}
+
+/* One way to cut the work, by how many blocks share k; the cost is in bytes of a multiprocessor. */
+static int64_t plan_of(const product_call *product, int bits, int multiprocessors, int cluster,
+                       cup__stream_plan *plan)
+{
+    int64_t line = product->k * bits / 8, units = divide_up(product->n, UNIT);
+    int octets = octets_of(product->m);
+    bool shared = octets > 4 || (octets > 2 && bits < 16);
+    int warps = shared && bits == 4 ? STREAM_WARPS / 2 : STREAM_WARPS;
+    int64_t pieces = divide_up(divide_up(divide_up(line, cluster), PIECE), warps);
+    int64_t most = shared       ? X_BYTES * bits / (warps * 8 * PIECE * octets * 16)
+                   : bits == 16 ? X_REGISTERS / (4 * octets)
+                                : X_REGISTERS / 2 * bits / (64 * octets);
+    int tiles = shared || bits == 16 ? 1 : bits == 8 || octets > 1 ? 2 : 4;
+    while (most > 1 && UNIT * tiles * warps * most * PIECE > STAGE_MOST)
+        most--;
+    bool hold = pieces <= most;
+    pieces = hold ? pieces : most;
+    int clusters = multiprocessors / cluster;
+    if (cluster > 2)
+        clusters -= clusters % (8 / cluster); /* each of 8 parts of the card has whole ones */
+    *plan = (cup__stream_plan){.cluster = cluster,
+                               .clusters = clusters < 1 ? 1 : clusters,
+                               .warps = warps,
+                               .pieces = pieces < 1 ? 1 : (int)pieces,
+                               .tiles = tiles,
+                               .blocks = 1,
+                               .x_shared = shared};
+    int64_t units_most = divide_up(units * product->batch_count, plan->clusters);
+    return units_most * UNIT * divide_up(line, cluster) * (hold ? 4 : 5) / 4 + 256 * cluster;
+}
+
+void cup__stream_choose(const product_call *product, int bits, int multiprocessors,
+                        cup__stream_plan *plan)
+{
+    int64_t least = 0;
+    for (int cluster = 1; cluster <= 8; cluster *= 2) {
+        cup__stream_plan one;
+        int64_t cost = plan_of(product, bits, multiprocessors, cluster, &one);
+        if (!least || cost < least) {
+            least = cost;
+            *plan = one;
+        }
+    }
+}
+
+/* Bytes of shared memory beside the ring: sums of warps and of blocks, and rows of x. Rounded up
+ * in m, so that the number of stages, which a kernel is compiled for, does not hang on it. */
+static int64_t beside_ring(const cup__stream_plan *plan, int bits, int64_t units, int64_t m)
+{
+    int64_t tokens = 8 * octets_of(m), rows = UNIT * plan->tiles, most = 1;
+    while (most < m)
+        most *= 2;
+    int64_t sums = (plan->x_shared ? 1 : 2) * plan->warps * tokens * (rows + 4) * 4;
+    int64_t inbox = divide_up(units, plan->cluster) * plan->cluster * most * UNIT * 4;
+    int64_t x = plan->x_shared ? plan->warps * plan->pieces * (8 * PIECE / bits) * tokens * 2 : 0;
+    return 16 + sums + inbox + x;
+}
+
+/* What follows from a plan: clusters for a matrix, units of each, bytes of a row that a block
+ * reads, and of one that a stage has. */
+typedef struct geometry {
+    int64_t each, share, part, chunk, stages, shared;
+} geometry;
+
+static geometry geometry_of(const product_call *product, int bits, const cup__stream_plan *plan)
+{
+    geometry g = {.chunk = plan->warps * plan->pieces * PIECE};
+    int64_t stage = UNIT * plan->tiles * (g.chunk % 128 ? g.chunk : g.chunk + 64);
+    int64_t units = divide_up(product->n, UNIT), memory = SHARED_MOST / plan->blocks;
+    g.each = plan->clusters / product->batch_count;
+    g.each = g.each < 1 ? 1 : g.each > units ? units : g.each;
+    while (g.each < units && beside_ring(plan, bits, divide_up(units, g.each), product->m) +
+                                     RING_LEAST * (stage + 16) > memory)
+        g.each *= 2;
+    g.share = divide_up(units, g.each < units ? g.each : units);
+    g.each = divide_up(units, g.share);
+    g.part = divide_up(divide_up(product->k * bits / 8, plan->cluster), PIECE) * PIECE;
+    int64_t beside = beside_ring(plan, bits, g.share, product->m);
+    int64_t steps = divide_up(g.share, plan->tiles) * divide_up(g.part, g.chunk);
+    g.stages = (memory - beside) / (stage + 16);
+    g.stages = g.stages < 1 ? 1 : g.stages > steps ? steps : g.stages;
+    g.shared = g.stages * (stage + 16) + beside;
+    return g;
+}
+
+static stream_call stream_of(const product_call *product, int bits, const packed_call *weights,
+                             const geometry *g, int cluster)
+{
+    stream_call to = {.weight = product->b,
+                      .x = product->a,
+                      .weight_row = product->b_mn,
+                      .n = (int)product->n,
+                      .line = (int)(product->k * bits / 8),
+                      .part = (int)g->part,
+                      .units = (int)g->share,
+                      .m = (int)product->m,
+                      .cluster_shift = cup__shift_of(cluster),
+                      .x_row = product->a_mn,
+                      .y_row = product->y_row,
+                      .y = product->y,
+                      .pre = product->pre,
+                      .bias = product->bias,
+                      .scale = weights->scale,
+                      .zero = weights->zero,
+                      .groups = (int)weights->groups,
+                      .group = (int)weights->group,
+                      .shift = cup__shift_of(weights->group)};
+    if (product->batch_ndim) {
+        to.weight_batch = product->b_batch[0] * bits / 8;
+        to.x_batch = product->a_batch[0];
+        to.y_batch = product->y_batch[0];
+    }
+    return to;
+}
 
 cup_status cup__rows_stream(cup_context *c, cup_dtype dtype, int bits, cup_dtype scale_dtype,
-                            int activation, const product_call *product, const packed_call *weights)
+                            int activation, const product_call *product, const packed_call *weights,
+                            const cup__stream_plan *plan)
 {
+    if (product->n == 0 || product->m == 0)
+        return CUP_OK;
+    geometry g = geometry_of(product, bits, plan);
+    bool after = weights->groups <= 1 || weights->group % (8 * PIECE / bits) == 0;
+    cup__knob knobs[] = {{"CUP_T", dtype},
+                         {"SCALE_T", scale_dtype},
+                         {"BITS", bits},
+                         {"OCTETS", octets_of(product->m)},
+                         {"TILES", plan->tiles},
+                         {"PIECES", plan->pieces},
+                         {"WARPS", plan->warps},
+                         {"STAGES", g.stages},
+                         {"HOLD", g.part <= g.chunk},
+                         {"AFTER", bits < 16 && after && !plan->x_shared},
+                         {"XSHARED", plan->x_shared},
+                         {"BLOCKS", plan->blocks},
+                         {"ACTIVATION", activation}};
     cup__cuda *gpu = cup__cuda_of(c->device);
-    cup__product_state *state = cup__product_state_of(c);
-    int tokens = product->m <= 8 ? 8 : 16, multiprocessors = cup__cuda_facts(gpu)->multiprocessors;
-    int stage = 16 * (STREAM_ROW + 64) + tokens * (STREAM_ROW / bits * 16 + (bits == 16 ? 64 : 16));
-    int sums = 2 * WARPS * tokens * 16 * 4, stages = (SHARED_MOST - sums) / (stage + 16);
-    cup__knob knobs[] = {{"CUP_T", dtype},   {"SCALE_T", scale_dtype}, {"BITS", bits},
-                         {"TOKENS", tokens}, {"STAGES", stages},       {"ACTIVATION", activation}};
-    cup__kernel *kernel = cup__kernel_get(gpu, "linear_stream.cu", "linear_stream", knobs, 6);
-    if (!kernel || !state)
+    cup__kernel *kernel = cup__kernel_get(gpu, "linear_stream.cu", "linear_stream", knobs,
+                                          (int)(sizeof knobs / sizeof *knobs));
+    if (!kernel)
         return c->error.status;
-    int64_t line = product->k * bits / 8, tiles = (product->n + 15) / 16;
-    stream_call work = {.per_tile = (line + STREAM_ROW - 1) / STREAM_ROW,
-                        .partial = state->workspace,
-                        .arrived = state->counters};
-    work.stages = work.per_tile * tiles;
-    cup__grid grid = {.x = work.stages < multiprocessors ? work.stages : multiprocessors,
-                      .threads = 288,
-                      .shared = stages * (stage + 16) + sums};
-    return cup__launch(gpu, kernel, grid, CUP__ARG(*product), CUP__ARG(*weights), CUP__ARG(work));
+    stream_call work = stream_of(product, bits, weights, &g, plan->cluster);
+    cup__grid grid = {.x = g.each * plan->cluster,
+                      .y = product->batch_count,
+                      .threads = 32 * plan->warps + 32,
+                      .cluster = plan->cluster,
+                      .shared = (int)g.shared};
+    return cup__launch(gpu, kernel, grid, CUP__ARG(work));
 }
 
 /* Into how many parts k is cut, so that two blocks find work on every multiprocessor. */

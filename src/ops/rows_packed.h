@@ -6,17 +6,30 @@
 #include "ops/op.h"
 
 #define CUP__ROWS_PACKED_MOST 32 /* rows of x; beyond, weights are better unpacked once */
-#define CUP__ROWS_STREAM_MOST 16
+#define CUP__ROWS_STREAM_MOST 64
+#define CUP__ROWS_STREAM_SIDE (INT64_C(1) << 28)
 
 struct product_call;
 struct packed_call;
 
 bool cup__rows_packed_can(cup_context *c, cup_dtype dtype);
 
+/* Of which power of two x is; -1 where it is none. */
+int cup__shift_of(int64_t x);
+
+/* How linear_stream.cu is cut: `cluster` blocks share k, `clusters` of them run at once. */
+typedef struct cup__stream_plan {
+    int cluster, clusters, warps, pieces, tiles, blocks;
+    bool x_shared;
+} cup__stream_plan;
+
+void cup__stream_choose(const struct product_call *product, int bits, int multiprocessors,
+                        cup__stream_plan *plan);
+
 /* The product; `b_mn` of it is in bytes. `bits` of weights: 4 or 8, and 16 where they stream. */
 cup_status cup__rows_stream(cup_context *c, cup_dtype dtype, int bits, cup_dtype scale_dtype,
                             int activation, const struct product_call *product,
-                            const struct packed_call *weights);
+                            const struct packed_call *weights, const cup__stream_plan *plan);
 cup_status cup__rows_packed(cup_context *c, cup_dtype dtype, int bits, cup_dtype scale_dtype,
                             int activation, const struct product_call *product,
                             const struct packed_call *weights);

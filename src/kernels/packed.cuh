@@ -56,6 +56,15 @@ DEVICE uint32_t pair_of(float x)
     return pack(x, x, T());
 }
 
+/* (word & mask) | bits in one instruction, which the compiler leaves at two where both are
+ * constants. */
+DEVICE uint32_t masked(uint32_t word, uint32_t mask, uint32_t bits)
+{
+    uint32_t d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(word), "r"(mask), "r"(bits));
+    return d;
+}
+
 /* What turns the numbers of a group into weights: (v + minus) times. */
 struct group_scale {
     uint32_t times, minus;
@@ -91,7 +100,7 @@ DEVICE void unpack_nibbles(uint32_t word, const group_scale &s, uint32_t (&to)[4
 {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        uint32_t v = (word >> 4 * i & 0x000f000fu) | MAGIC;
+        uint32_t v = masked(word >> 4 * i, 0x000f000fu, MAGIC);
         to[i] = pair_fma(pair_fma(v, pair_of(1.0f), s.minus), s.times, 0x80008000u);
     }
 }
@@ -102,11 +111,12 @@ DEVICE void unpack_nibbles(uint32_t word, const group_scale &s, uint32_t (&to)[4
 DEVICE uint32_t byte_pair(uint32_t word)
 {
 #if CUP_T == CUP_F16
-    uint32_t v = ((word ^ 0x80808080u) & 0x00ff00ffu) | 0x64006400u;
+    uint32_t v = masked(word ^ 0x80808080u, 0x00ff00ffu, 0x64006400u);
     return pair_fma(v, pair_of(1.0f), pair_of(-1152.0f));
 #else
     /* The lower 7 bits above 128, less 128, or 256 where the sign is set. */
-    uint32_t v = (word & 0x007f007fu) | 0x43004300u, sign = (word & 0x00800080u) | 0xc300c300u;
+    uint32_t v = masked(word, 0x007f007fu, 0x43004300u);
+    uint32_t sign = masked(word, 0x00800080u, 0xc300c300u);
     return pair_fma(v, pair_of(1.0f), sign);
 #endif
 }
@@ -123,7 +133,7 @@ DEVICE void codes(uint32_t word, uint32_t minus, uint32_t (&to)[4])
 {
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        to[i] = pair_fma((word >> 4 * i & 0x000f000fu) | MAGIC, pair_of(1.0f), minus);
+        to[i] = pair_fma(masked(word >> 4 * i, 0x000f000fu, MAGIC), pair_of(1.0f), minus);
 }
 #endif
 
@@ -135,6 +145,40 @@ DEVICE uint4 shuffled(const uint4 &x)
                       __byte_perm(x.y, x.w, 0x5410), __byte_perm(x.y, x.w, 0x7632));
 }
 #endif
+
+/* The order of k that unpacking leaves. */
+DEVICE uint4 in_order(const uint4 &x)
+{
+#if BITS == 4
+    return shuffled(x);
+#elif BITS == 8
+    return make_uint4(__byte_perm(x.x, x.y, 0x5410), __byte_perm(x.x, x.y, 0x7632),
+                      __byte_perm(x.z, x.w, 0x5410), __byte_perm(x.z, x.w, 0x7632));
+#else
+    return x;
+#endif
+}
+
+/* Four pairs along k of 16 bytes of a row: what the `word`th 16 bytes of x are multiplied with. */
+DEVICE void codes_of(const uint4 &row, int word, uint32_t minus, uint32_t (&to)[4])
+{
+    const uint32_t words[4] = {row.x, row.y, row.z, row.w};
+#if BITS == 16
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        to[i] = words[i];
+#elif BITS == 8
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint32_t pairs[2];
+        codes(words[2 * word + half], minus, pairs);
+        to[2 * half] = pairs[0];
+        to[2 * half + 1] = pairs[1];
+    }
+#else
+    codes(words[word], minus, to);
+#endif
+}
 
 /* What goes with STEP of k: x, and the scales of `Slots` rows. */
 template <int Slots, int Octets> struct side_data {

@@ -25,7 +25,7 @@ typedef struct stream_call {
     const void *bias;
     const void *scale;
     const unsigned char *zero;
-    int groups, group, shift; /* group = 1 << shift, where that is not negative */
+    int groups, shift; /* a group has 1 << shift of k, or all */
 } stream_call;
 
 /* The argument of linear_codes_sm90.cu. Stages are 64 of k. */
@@ -34,7 +34,7 @@ typedef struct codes_call {
     const void *bias, *scale;
     const unsigned char *zero;
     long long m, n, tiles, tiles_m, tiles_n; /* tiles_m: along rows of x */
-    int groups, group, shift, stages, part_stages; /* shift: as above */
+    int groups, group_stages, stages, part_stages;
 } codes_call;
 
 #endif

@@ -65,6 +65,19 @@ DEVICE void send_quad(const stream_call &s, const place &p, int unit, int token,
         send16(to, p.joint, unit & (p.cluster - 1), words);
 }
 
+/* A sum, all its parts added. */
+DEVICE void write_one(const stream_call &s, const place &p, int token, int row, float v)
+{
+    if (row >= s.n)
+        return;
+    if (s.bias)
+        v += to_real(((const T *)s.bias)[row]);
+    long long at = p.batch * s.y_batch + token * s.y_row + row;
+    if (s.pre)
+        ((T *)s.pre)[at] = from_real<T>(v);
+    ((T *)s.y)[at] = from_real<T>(activated<T>(v));
+}
+
 /* How many of the units this block owns. */
 DEVICE int owned_of(const place &p)
 {
@@ -85,17 +98,12 @@ DEVICE void write_owned(const stream_call &s, const place &p)
     for (int i = threadIdx.x; i < lines * 16; i += 32 * WARPS) {
         int unit = (int)(((float)(i / 16) + 0.5f) * one_token), token = i / 16 - unit * s.m;
         int row = (p.first + (unit << p.shift) + p.rank) * 16 + i % 16;
-        float v = s.bias && row < s.n ? to_real(((const T *)s.bias)[row]) : 0;
+        float v = 0;
         uint32_t from = p.inbox + 4 * (((unit << p.shift) * s.m + token) * 16 + i % 16);
 #pragma unroll 1
         for (int block = 0; block < p.cluster; block++, from += 64 * s.m)
             v += __uint_as_float(load_shared4(from));
-        if (row >= s.n)
-            continue;
-        long long at = p.batch * s.y_batch + token * s.y_row + row;
-        if (s.pre)
-            ((T *)s.pre)[at] = from_real<T>(v);
-        ((T *)s.y)[at] = from_real<T>(activated<T>(v));
+        write_one(s, p, token, row, v);
     }
 }
 

@@ -119,8 +119,7 @@ cup_status cup__linear_codes_by(cup__call *call, int tokens, int parts)
                        .tiles_m = divide_up(m, tokens),
                        .tiles_n = divide_up(w.n, TILE_ROWS),
                        .groups = (int)w.groups,
-                       .group = (int)w.group,
-                       .shift = cup__shift_of(w.group),
+                       .group_stages = (int)divide_up(w.group, STAGE_K),
                        .stages = (int)all,
                        .part_stages = (int)divide_up(all, parts)};
     work.tiles = work.tiles_m * work.tiles_n;

@@ -70,26 +70,58 @@ DEVICE void produce(const codes_call &c, const tensor_map &x, const tensor_map &
     }
 }
 
-/* What turns the codes of the lane's rows, 8 apart, into weights, as it is in memory: it is looked
- * at a stage later. */
+/* What turns the codes of the lane's rows, 8 apart, into weights. `next` is that of the next group
+ * as it is in memory. */
 struct row_scales {
-    scale_type times[2];
-    uint8_t zero[2];
+    const scale_type *scale[2];
+    const uint8_t *zero[2];
+    scale_type next[2];
+    uint8_t next_zero[2];
+    uint32_t times[2], minus[2];
+    int group, left; /* left: stages of the group that are still to come */
 };
 
-DEVICE row_scales read_row_scales(const codes_call &c, long long row, int stage)
+DEVICE void read_group(const codes_call &c, row_scales &r)
 {
-    row_scales to;
-    int k = stage * STAGE_K, group = min(c.shift >= 0 ? k >> c.shift : k / c.group, c.groups - 1);
+    if (r.group >= c.groups)
+        return;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        long long at = min(row + 8 * h, (long long)c.n - 1) * c.groups + group;
-        to.times[h] = ((const scale_type *)c.scale)[at];
-        to.zero[h] = 8;
+        r.next[h] = r.scale[h][r.group];
         if (BITS == 4 && c.zero)
-            to.zero[h] = c.zero[at];
+            r.next_zero[h] = r.zero[h][r.group];
     }
-    return to;
+}
+
+/* Before a stage: goes on to the next group where one ends. */
+DEVICE void next_scales(const codes_call &c, row_scales &r)
+{
+    if (r.left-- > 0)
+        return;
+    r.left = c.group_stages - 1;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        r.times[h] = pair_of(convert<float>(r.next[h]));
+        if (BITS == 4)
+            r.minus[h] = pair_of(-(MAGIC_VALUE + (float)(c.zero ? r.next_zero[h] : 8)));
+    }
+    r.group++;
+    read_group(c, r);
+}
+
+DEVICE void begin_scales(const codes_call &c, long long row, int stage, row_scales &r)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        long long at = min(row + 8 * h, c.n - 1) * c.groups;
+        r.scale[h] = (const scale_type *)c.scale + at;
+        r.zero[h] = c.zero + at;
+    }
+    r.group = stage / c.group_stages;
+    r.left = 0;
+    read_group(c, r);
+    next_scales(c, r);
+    r.left = c.group_stages - stage % c.group_stages;
 }
 
 DEVICE uint32_t load_code(uint32_t from)
@@ -102,7 +134,7 @@ DEVICE uint32_t load_code(uint32_t from)
     return __byte_perm(v, 0, 0x4140);
 #else
     asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
-    return v | v << 12;
+    return v + (v << 12);
 #endif
 }
 
@@ -110,13 +142,6 @@ DEVICE uint32_t load_code(uint32_t from)
 DEVICE void read_weights(uint32_t codes_at, int row, const row_scales &scale, uint32_t (&a)[4][4])
 {
     int t = lane() % 4;
-    uint32_t times[2], minus[2] = {0, 0};
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        times[h] = pair_of(convert<float>(scale.times[h]));
-        if (BITS == 4)
-            minus[h] = pair_of(-(MAGIC_VALUE + (float)scale.zero[h]));
-    }
 #pragma unroll
     for (int step = 0; step < 4; step++)
 #pragma unroll
@@ -128,29 +153,28 @@ DEVICE void read_weights(uint32_t codes_at, int row, const row_scales &scale, ui
 #else
             uint32_t from = codes_at + r * 32 + (step / 2 ^ (r >> 2 & 1)) * 16 + step % 2 * 8 + t +
                             4 * far;
-            uint32_t v = pair_fma((load_code(from) & 0x000f000fu) | MAGIC, pair_of(1.0f), minus[h]);
+            uint32_t v = pair_fma(masked(load_code(from), 0x000f000fu, MAGIC), pair_of(1.0f),
+                                  scale.minus[h]);
 #endif
-            a[step][i] = pair_fma(v, times[h], 0x80008000u);
+            a[step][i] = pair_fma(v, scale.times[h], 0x80008000u);
         }
 }
 
 /* The state of a warpgroup in its loop over k. */
 struct crew {
     ring_place<STAGES> at; /* of the stage whose weights are made next */
-    row_scales next;
     int row; /* the lane's first, within the tile */
+    row_scales scale;
 };
 
-/* Makes the weights of stage i; returns where the stage is. */
-DEVICE uint32_t make_weights(const codes_call &c, const place &p, const ring<STAGES> &pipe,
-                             uint32_t stages, int i, crew &me, uint32_t (&a)[4][4])
+/* Makes the weights of the next stage; returns where it is. */
+DEVICE uint32_t make_weights(const codes_call &c, const ring<STAGES> &pipe,
+                             uint32_t stages, crew &me, uint32_t (&a)[4][4])
 {
-    row_scales now = me.next;
-    if (i + 1 < p.end)
-        me.next = read_row_scales(c, p.row + me.row, i + 1);
+    next_scales(c, me.scale);
     pipe.wait_full(me.at);
     uint32_t stage = stages + me.at.stage * STAGE_BYTES;
-    read_weights(stage + X_STAGE, me.row, now, a);
+    read_weights(stage + X_STAGE, me.row, me.scale, a);
     me.at.next();
     return stage;
 }
@@ -178,19 +202,19 @@ DEVICE void multiply_all(const codes_call &c, const place &p, const ring<STAGES>
                          uint32_t stages, crew &me, sums &d)
 {
     uint32_t a[4][4], b[4][4];
-    me.next = read_row_scales(c, p.row + me.row, p.begin);
-    uint32_t stage_a = make_weights(c, p, pipe, stages, p.begin, me, a), stage_b = 0;
+    begin_scales(c, p.row + me.row, p.begin, me.scale);
+    uint32_t stage_a = make_weights(c, pipe, stages, me, a), stage_b = 0;
     for (int i = p.begin; i < p.end; i += 2) {
         bool more = i + 1 < p.end;
         multiply(stage_a, a, i > p.begin, d);
         if (more)
-            stage_b = make_weights(c, p, pipe, stages, i + 1, me, b);
+            stage_b = make_weights(c, pipe, stages, me, b);
         let_go(pipe, stages, stage_a);
         if (!more)
             break;
         multiply(stage_b, b, true, d);
         if (i + 2 < p.end)
-            stage_a = make_weights(c, p, pipe, stages, i + 2, me, a);
+            stage_a = make_weights(c, pipe, stages, me, a);
         let_go(pipe, stages, stage_b);
     }
     wgmma_hold(d);
@@ -278,7 +302,7 @@ DEVICE void finish(const codes_call &c, const place &p, int first, uint32_t turn
 DEVICE void consume(const codes_call &c, const ring<STAGES> &pipe, uint32_t stages, uint32_t turn,
                     uint32_t joint)
 {
-    crew me = {{0, 0}, {}, (int)threadIdx.x / 32 * 16 + lane() / 4};
+    crew me = {{0, 0}, (int)threadIdx.x / 32 * 16 + lane() / 4, {}};
     for (long long tile = blockIdx.x / PARTS; tile < c.tiles; tile += gridDim.x / PARTS) {
         place p = place_of(c, tile);
         sums d;

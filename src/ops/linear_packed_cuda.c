@@ -74,6 +74,8 @@ const char *cup__linear_stream_refuses(const cup__call *call)
     cup__packed w = cup__packed_of(call, 1);
     if (rows_of(call) > CUP__ROWS_STREAM_MOST)
         return "it is for a handful of rows";
+    if (w.groups > 1 && cup__shift_of(w.group) < 0)
+        return "the numbers of a group are no power of two";
     if (w.n > CUP__ROWS_STREAM_SIDE || w.k > CUP__ROWS_STREAM_SIDE)
         return "the weights are too large";
     return cup__linear_packed_refuses(call);

@@ -16,13 +16,15 @@ bool cup__rows_packed_can(cup_context *c, cup_dtype dtype)
 }
 
 #define STREAM_WARPS 8
+#define STREAM_PIECES 2
 #define SHARED_MOST 232000 /* bytes of a multiprocessor that blocks can have */
 #define PIECE 64           /* bytes of a row that a warp multiplies at a time */
 #define UNIT 16            /* rows of weights */
-#define X_REGISTERS 64     /* that hold rows of x */
-#define X_BYTES 65536      /* of shared memory that do */
-#define STAGE_MOST 36864   /* bytes */
+#define X_REGISTERS 64     /* that hold rows of x, */
+#define X_BYTES 131072     /* or of shared memory that do */
 #define RING_LEAST 3       /* stages */
+#define CLUSTER_MOST 2     /* larger ones wait for places */
+#define CLUSTER_COST 16384 /* in bytes of weights */
 
 static int64_t divide_up(int64_t a, int64_t b)
 {
@@ -42,44 +44,39 @@ static int octets_of(int64_t m)
     return m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
 }
 
-/* One way to cut the work, by how many blocks share k; the cost is in bytes of a multiprocessor. */
-static int64_t plan_of(const product_call *product, int bits, int multiprocessors, int cluster,
-                       cup__stream_plan *plan)
+/* How many chunks of x a block holds, and where; 0: none. */
+static int64_t held_of(int64_t part, int64_t m, int bits, const cup__stream_plan *plan,
+                       bool *shared)
 {
-    int64_t line = product->k * bits / 8, units = divide_up(product->n, UNIT);
-    int octets = octets_of(product->m);
-    bool shared = octets > 4 || (octets > 2 && bits < 16);
-    int warps = shared && bits == 4 ? STREAM_WARPS / 2 : STREAM_WARPS;
-    int64_t pieces = divide_up(divide_up(divide_up(line, cluster), PIECE), warps);
-    int64_t most = shared       ? X_BYTES * bits / (warps * 8 * PIECE * octets * 16)
-                   : bits == 16 ? X_REGISTERS / (4 * octets)
-                                : X_REGISTERS / 2 * bits / (64 * octets);
-    int tiles = shared || bits == 16 ? 1 : bits == 8 || octets > 1 ? 2 : 4;
-    while (most > 1 && UNIT * tiles * warps * most * PIECE > STAGE_MOST)
-        most--;
-    bool hold = pieces <= most;
-    pieces = hold ? pieces : most;
-    int clusters = multiprocessors / cluster;
-    if (cluster > 2)
-        clusters -= clusters % (8 / cluster); /* each of 8 parts of the card has whole ones */
-    *plan = (cup__stream_plan){.cluster = cluster,
-                               .clusters = clusters < 1 ? 1 : clusters,
-                               .warps = warps,
-                               .pieces = pieces < 1 ? 1 : (int)pieces,
-                               .tiles = tiles,
-                               .blocks = 1,
-                               .x_shared = shared};
-    int64_t units_most = divide_up(units * product->batch_count, plan->clusters);
-    return units_most * UNIT * divide_up(line, cluster) * (hold ? 4 : 5) / 4 + 256 * cluster;
+    int64_t chunk = plan->warps * plan->pieces * PIECE, chunks = divide_up(part, chunk);
+    int64_t registers = chunks * plan->pieces * (PIECE / bits) * octets_of(m);
+    int64_t bytes = chunks * chunk / bits * 16 * 8 * octets_of(m);
+    *shared = plan->x_shared || registers > X_REGISTERS;
+    return *shared && bytes > X_BYTES ? 0 : chunks;
+}
+
+static int64_t part_of(const product_call *product, int bits, int cluster)
+{
+    return divide_up(divide_up(product->k * bits / 8, cluster), PIECE) * PIECE;
 }
 
 void cup__stream_choose(const product_call *product, int bits, int multiprocessors,
                         cup__stream_plan *plan)
 {
-    int64_t least = 0;
-    for (int cluster = 1; cluster <= 8; cluster *= 2) {
-        cup__stream_plan one;
-        int64_t cost = plan_of(product, bits, multiprocessors, cluster, &one);
+    int64_t least = 0, units = divide_up(product->n, UNIT);
+    for (int cluster = 1; cluster <= CLUSTER_MOST; cluster *= 2) {
+        cup__stream_plan one = {.cluster = cluster,
+                                .clusters = multiprocessors / cluster,
+                                .warps = STREAM_WARPS,
+                                .pieces = STREAM_PIECES,
+                                .blocks = 1};
+        bool shared;
+        int64_t part = part_of(product, bits, cluster);
+        int64_t held = held_of(part, product->m, bits, &one, &shared);
+        int64_t waves = divide_up(units * product->batch_count, one.clusters);
+        int64_t x = 8 * octets_of(product->m) * part / bits * 16;
+        int64_t cost = waves * UNIT * part + (cluster > 1 ? CLUSTER_COST : 0) +
+                       (!held ? waves * x : shared ? waves * x / 8 : 0);
         if (!least || cost < least) {
             least = cost;
             *plan = one;
@@ -87,43 +84,48 @@ void cup__stream_choose(const product_call *product, int bits, int multiprocesso
     }
 }
 
+/* What follows from a plan: clusters for a matrix, units of each, bytes of a row that a block
+ * reads, and of one that a stage has; chunks of x that stay. */
+typedef struct geometry {
+    int64_t each, share, part, chunk, stage, held, stages, shared;
+    bool x_shared;
+} geometry;
+
 /* Bytes of shared memory beside the ring: sums of warps and of blocks, and rows of x. Rounded up
  * in m, so that the number of stages, which a kernel is compiled for, does not hang on it. */
-static int64_t beside_ring(const cup__stream_plan *plan, int bits, int64_t units, int64_t m)
+static int64_t beside_ring(const geometry *g, const cup__stream_plan *plan, int bits, int64_t share,
+                           int64_t m)
 {
-    int64_t tokens = 8 * octets_of(m), rows = UNIT * plan->tiles, most = 1;
+    int64_t tokens = 8 * octets_of(m), most = 1;
     while (most < m)
         most *= 2;
-    int64_t sums = (plan->x_shared ? 1 : 2) * plan->warps * tokens * (rows + 4) * 4;
-    int64_t inbox = divide_up(units, plan->cluster) * plan->cluster * most * UNIT * 4;
-    int64_t x = plan->x_shared ? plan->warps * plan->pieces * (8 * PIECE / bits) * tokens * 2 : 0;
+    int64_t sums = (tokens > 16 ? 1 : 2) * plan->warps * tokens * (UNIT + 4) * 4;
+    int64_t slots = divide_up(share, plan->cluster) * plan->cluster;
+    int64_t inbox = plan->cluster > 1 ? slots * most * UNIT * 4 : 0;
+    int64_t x = g->x_shared ? g->held * g->chunk / bits * 16 * tokens : 0;
     return 16 + sums + inbox + x;
 }
-
-/* What follows from a plan: clusters for a matrix, units of each, bytes of a row that a block
- * reads, and of one that a stage has. */
-typedef struct geometry {
-    int64_t each, share, part, chunk, stages, shared;
-} geometry;
 
 static geometry geometry_of(const product_call *product, int bits, const cup__stream_plan *plan)
 {
     geometry g = {.chunk = plan->warps * plan->pieces * PIECE};
-    int64_t stage = UNIT * plan->tiles * (g.chunk % 128 ? g.chunk : g.chunk + 64);
-    int64_t units = divide_up(product->n, UNIT), memory = SHARED_MOST / plan->blocks;
+    int64_t units = divide_up(product->n, UNIT), m = product->m;
+    int64_t memory = (plan->memory ? plan->memory : SHARED_MOST) / plan->blocks;
+    g.stage = UNIT * (g.chunk % 128 ? g.chunk : g.chunk + 64);
+    g.part = part_of(product, bits, plan->cluster);
+    g.held = held_of(g.part, m, bits, plan, &g.x_shared);
     g.each = plan->clusters / product->batch_count;
     g.each = g.each < 1 ? 1 : g.each > units ? units : g.each;
-    while (g.each < units && beside_ring(plan, bits, divide_up(units, g.each), product->m) +
-                                     RING_LEAST * (stage + 16) > memory)
+    while (g.each < units && beside_ring(&g, plan, bits, divide_up(units, g.each), m) +
+                                     RING_LEAST * (g.stage + 16) > memory)
         g.each *= 2;
     g.share = divide_up(units, g.each < units ? g.each : units);
     g.each = divide_up(units, g.share);
-    g.part = divide_up(divide_up(product->k * bits / 8, plan->cluster), PIECE) * PIECE;
-    int64_t beside = beside_ring(plan, bits, g.share, product->m);
-    int64_t steps = divide_up(g.share, plan->tiles) * divide_up(g.part, g.chunk);
-    g.stages = (memory - beside) / (stage + 16);
+    int64_t beside = beside_ring(&g, plan, bits, g.share, m);
+    int64_t steps = g.share * divide_up(g.part, g.chunk);
+    g.stages = (memory - beside) / (g.stage + 16);
     g.stages = g.stages < 1 ? 1 : g.stages > steps ? steps : g.stages;
-    g.shared = g.stages * (stage + 16) + beside;
+    g.shared = g.stages * (g.stage + 16) + beside;
     return g;
 }
 
@@ -147,8 +149,7 @@ static stream_call stream_of(const product_call *product, int bits, const packed
                       .scale = weights->scale,
                       .zero = weights->zero,
                       .groups = (int)weights->groups,
-                      .group = (int)weights->group,
-                      .shift = cup__shift_of(weights->group)};
+                      .shift = weights->groups > 1 ? cup__shift_of(weights->group) : 30};
     if (product->batch_ndim) {
         to.weight_batch = product->b_batch[0] * bits / 8;
         to.x_batch = product->a_batch[0];
@@ -169,13 +170,13 @@ cup_status cup__rows_stream(cup_context *c, cup_dtype dtype, int bits, cup_dtype
                          {"SCALE_T", scale_dtype},
                          {"BITS", bits},
                          {"OCTETS", octets_of(product->m)},
-                         {"TILES", plan->tiles},
                          {"PIECES", plan->pieces},
                          {"WARPS", plan->warps},
                          {"STAGES", g.stages},
-                         {"HOLD", g.part <= g.chunk},
-                         {"AFTER", bits < 16 && after && !plan->x_shared},
-                         {"XSHARED", plan->x_shared},
+                         {"HELD", g.held},
+                         {"XSHARED", g.held && g.x_shared},
+                         {"AFTER", bits < 16 && after},
+                         {"ALONE", plan->cluster == 1},
                          {"BLOCKS", plan->blocks},
                          {"ACTIVATION", activation}};
     cup__cuda *gpu = cup__cuda_of(c->device);

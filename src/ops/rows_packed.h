@@ -17,10 +17,12 @@ bool cup__rows_packed_can(cup_context *c, cup_dtype dtype);
 /* Of which power of two x is; -1 where it is none. */
 int cup__shift_of(int64_t x);
 
-/* How linear_stream.cu is cut: `cluster` blocks share k, `clusters` of them run at once. */
+/* How linear_stream.cu is cut: `cluster` blocks share k, `clusters` of them run at once, `blocks`
+ * on a multiprocessor. Rows of x are in registers if they fit there, unless x_shared. */
 typedef struct cup__stream_plan {
-    int cluster, clusters, warps, pieces, tiles, blocks;
+    int cluster, clusters, warps, pieces, blocks;
     bool x_shared;
+    int memory; /* bytes of shared memory for the blocks of a multiprocessor; 0: all */
 } cup__stream_plan;
 
 void cup__stream_choose(const struct product_call *product, int bits, int multiprocessors,

@@ -16,7 +16,7 @@ typedef struct named_plan {
 
 #define PLAN(letter, m, n, consumers, turns, s, cm, cn)                                            \
     {                                                                                              \
-        letter #m "x" #n "s" #s "m" #cm "n" #cn, { m, n, consumers, turns, s, cm, cn, 1, 0, 0 } \
+        letter #m "x" #n "s" #s "m" #cm "n" #cn, { m, n, consumers, turns, s, cm, cn, 1, 0, 0, 0 } \
     }
 #define C(m, n, s, cm, cn) PLAN("c", m, n, 2, false, s, cm, cn)
 #define P(m, n, s, cm, cn) PLAN("p", m, n, 2, true, s, cm, cn)

@@ -130,6 +130,12 @@ static CUresult encode_nothing(CUtensorMap *map, CUtensorMapDataType type, uint3
     return CUDA_SUCCESS;
 }
 
+static CUresult replace_nothing(CUtensorMap *map, void *address)
+{
+    (void)map, (void)address;
+    return CUDA_SUCCESS;
+}
+
 static CUresult launch_nothing(const CUlaunchConfig *config, CUfunction function, void **arguments,
                                void **extra)
 {
@@ -141,6 +147,8 @@ static void stand_in_for_driver(void)
 {
     if (!cup__driver.cuTensorMapEncodeTiled)
         cup__driver.cuTensorMapEncodeTiled = encode_nothing;
+    if (!cup__driver.cuTensorMapReplaceAddress)
+        cup__driver.cuTensorMapReplaceAddress = replace_nothing;
     if (!cup__driver.cuLaunchKernelEx)
         cup__driver.cuLaunchKernelEx = launch_nothing;
 }

@@ -101,6 +101,26 @@ template <int Rank> DEVICE void tma_store(const tensor_map &map, uint32_t from, 
                      : "memory");
 }
 
+/* Adds a box to what the tensor has there. */
+template <int Rank> DEVICE void tma_add(const tensor_map &map, uint32_t from, const box &b)
+{
+    if (Rank == 2)
+        asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, "
+                     "{%2, %3}], [%1];" ::"l"(&map),
+                     "r"(from), "r"(b.at[0]), "r"(b.at[1])
+                     : "memory");
+    else if (Rank == 3)
+        asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, "
+                     "{%2, %3, %4}], [%1];" ::"l"(&map),
+                     "r"(from), "r"(b.at[0]), "r"(b.at[1]), "r"(b.at[2])
+                     : "memory");
+    else
+        asm volatile("cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.tile.bulk_group [%0, "
+                     "{%2, %3, %4, %5}], [%1];" ::"l"(&map),
+                     "r"(from), "r"(b.at[0]), "r"(b.at[1]), "r"(b.at[2]), "r"(b.at[3])
+                     : "memory");
+}
+
 DEVICE void tma_store_commit()
 {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");

@@ -21,6 +21,9 @@ typedef struct wgmma_call {
     int a_batch[2], b_batch[2]; /* 1 where the operand moves with the batch dimension */
     float *partial;        /* sums of parts, and how many have come and gone for each tile; zero */
     unsigned *arrived;     /* between calls */
+    void *a_sums;          /* where the sums of a's lines go, of y's dtype; or null */
+    float *shares;         /* of these sums, and how many have come for each panel of a; zero */
+    unsigned *shares_come; /* between calls */
     product_scale a_scale, b_scale;
     const unsigned long long *random; /* seed and step, for dropout; which is as in ops/dropout.h */
     unsigned char *mask;              /* or null */

@@ -15,6 +15,10 @@
 #define STAGING_BUFFERS 2
 #endif
 
+#ifndef ADDING /* whether y is added to */
+#define ADDING 0
+#endif
+
 typedef float sums[BLOCKS_M][SUMS];
 
 /* The warpgroup's place: number among the consumers, thread and warp within it. */
@@ -111,6 +115,80 @@ DEVICE void join_parts(const wgmma_call &c, const unit &u, const crew &w, sums &
     if (w.thread == 0 && atomicAdd(arrived, 1) == 2 * (unsigned)c.parts - 1)
         *arrived = 0;
 }
+
+#if CLUSTER_K > 1
+
+/* Where a cluster's blocks have the parts of a tile they send each other, and themselves, sums,
+ * into the stages that none of them needs any more: a chunk's vectors from each part, one after
+ * the other. */
+#define CHUNK_VECTORS (CHUNK_SUMS / 4)
+#define CHUNKS_EACH ((CHUNKS + CLUSTER_K - 1) / CLUSTER_K) /* that one part finishes, at most */
+static_assert(CREWS * CHUNKS_EACH * CLUSTER_K * CHUNK_VECTORS * 2048 <= STAGES * STAGE_BYTES,
+              "the sums of parts fit the stages");
+
+/* The barrier that is told of them; and how many bytes come to a part. */
+DEVICE uint32_t join_full(const layout &at)
+{
+    return at.barriers + 16 * STAGES + 24;
+}
+
+DEVICE uint32_t join_bytes(int part)
+{
+    int chunks = part < CHUNKS ? (CHUNKS - part - 1) / CLUSTER_K + 1 : 0;
+    return CREWS * chunks * CLUSTER_K * CHUNK_VECTORS * 2048;
+}
+
+DEVICE uint32_t join_slot(const layout &at, const crew &w, int chunk, int from)
+{
+    int slot = (w.group * CHUNKS_EACH + chunk / CLUSTER_K) * CLUSTER_K + from;
+    return at.stages + slot * CHUNK_VECTORS * 2048 + w.thread * 16;
+}
+
+DEVICE void join_cluster(const unit &u, const layout &at, const crew &w, sums &sum)
+{
+    float *flat = &sum[0][0];
+    cluster_gather(); /* from here on nobody needs the stages */
+#pragma unroll
+    for (int i = 0; i < CHUNKS * CHUNK_VECTORS; i++) {
+        int chunk = i / CHUNK_VECTORS, owner = chunk % CLUSTER_K;
+        send16(join_slot(at, w, chunk, u.part) + i % CHUNK_VECTORS * 2048, join_full(at), owner,
+               flat + 4 * i);
+    }
+    barrier_wait(join_full(at), 0);
+#pragma unroll
+    for (int i = 0; i < CHUNKS * CHUNK_VECTORS; i++) {
+        int chunk = i / CHUNK_VECTORS;
+        if (!is_mine(u, chunk))
+            continue;
+#pragma unroll
+        for (int from = 0; from < CLUSTER_K; from++) {
+            float v[4];
+            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                         : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+                         : "r"(join_slot(at, w, chunk, from) + i % CHUNK_VECTORS * 2048)
+                         : "memory");
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                flat[4 * i + j] = from ? flat[4 * i + j] + v[j] : v[j];
+        }
+    }
+}
+
+#else
+
+DEVICE uint32_t join_full(const layout &at)
+{
+    return 0;
+}
+
+DEVICE uint32_t join_bytes(int part)
+{
+    return 0;
+}
+
+DEVICE void join_cluster(const unit &u, const layout &at, const crew &w, sums &sum) {}
+
+#endif
 
 /* Two elements of a tile's bias; zeros beyond the edge. */
 DEVICE vec<bias_value, 2> load_bias(const wgmma_call &c, int column, int at)
@@ -265,6 +343,8 @@ DEVICE void put_rows(const wgmma_call &c, const tensor_map &map, const unit &u, 
         if (SWIGLU && Outlet != TO_Y || OTHER == PRODUCT_SWIGLU_GRAD) {
             b.at[2] = Outlet == TO_PRE_SECOND || Outlet == TO_Y_SECOND;
             tma_store<3>(map, buffer, b);
+        } else if (ADDING) {
+            tma_add<2 + BATCH>(map, buffer, b);
         } else {
             tma_store<2 + BATCH>(map, buffer, b);
         }

@@ -168,7 +168,9 @@ const cup__impl *cup__call_choose(cup__call *call)
     if (!preferences)
         preferences = cup__env_get(CUP__ENV_IMPL);
     cup__place place = call->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
-    const cup__impl *first = NULL;
+    const cup__impl *first = call->op->recall && !*preferences ? call->op->recall(call) : NULL;
+    if (first)
+        return first;
     for (const cup__impl *impl = call->op->impls; impl && impl->name; impl++) {
         if (impl->place != place || refusal(call, impl))
             continue;
@@ -183,6 +185,8 @@ const cup__impl *cup__call_choose(cup__call *call)
     bool may_differ = place == CUP__CUDA && first && first[1].name && !first->varies &&
                       !*preferences;
     const cup__impl *measured = may_differ ? cup__preferred_of(call) : NULL;
+    if (first && !measured && call->op->remember && !*preferences)
+        call->op->remember(call, first);
     return measured ? measured : first;
 }
 

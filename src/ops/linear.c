@@ -3,6 +3,7 @@
 
 #include "ops/attributes.h"
 #include "ops/product_fused.h"
+#include "ops/product_wgmma.h"
 
 cup_status cup__linear_infer(cup__call *call, const cup_tensor *bias)
 {
@@ -172,6 +173,45 @@ static cup_status run_weight_grad(cup__call *call)
     return c->error.status;
 }
 
+/* A tensor's dimensions but the last as one; it lies row-major. */
+static cup_tensor flat(const cup_tensor *t)
+{
+    cup_tensor two = *t;
+    int64_t length = t->shape[t->ndim - 1];
+    two.ndim = 2;
+    two.shape[0] = length ? t->count / length : 0;
+    two.shape[1] = two.stride[0] = length;
+    two.stride[1] = 1;
+    return two;
+}
+
+static void make_weight_grad(const cup__call *call, cup__product *p)
+{
+    cup_tensor dy = flat(call->in[0]), x = flat(call->in[1]);
+    cup__product_make(p, &dy, true, &x, false, &call->result[0]);
+    p->summing = true;
+}
+
+static const char *refuses_weight_grad(const cup__call *call)
+{
+    if (!call->c->device->is_cuda)
+        return "it is for GPUs";
+    if (!call->in[0]->contiguous || !call->in[1]->contiguous)
+        return "an input does not lie row-major";
+    cup__product p;
+    make_weight_grad(call, &p);
+    return p.m && p.n ? cup__product_wgmma_refuses(call->c, &p) : "there is nothing to do";
+}
+
+static cup_status run_weight_grad_wgmma(cup__call *call)
+{
+    cup__product p;
+    make_weight_grad(call, &p);
+    p.y.data = call->out[0]->data;
+    p.a_sums = call->out[1]->data;
+    return cup__product_wgmma(call, &p);
+}
+
 static void cost(const cup__call *call, double *bytes, double *flops)
 {
     const cup_tensor *x = call->in[0], *weight = call->in[1], *y = call->out[0];
@@ -189,6 +229,8 @@ static void cost_weight_grad(const cup__call *call, double *bytes, double *flops
 
 static const cup__impl weight_grad_impls[] = {
     {.name = "composed", .place = CUP__CPU, .strided = true, .run = run_weight_grad},
+    {.name = "wgmma", .place = CUP__CUDA, .strided = true, .refuses = refuses_weight_grad,
+     .run = run_weight_grad_wgmma},
     {.name = "composed", .place = CUP__CUDA, .strided = true, .run = run_weight_grad},
     {0},
 };
@@ -203,7 +245,8 @@ static const cup__sample bench[] = {{"1024x512 768x512 768", NULL},
                                     {NULL, NULL}};
 static const cup__sample weight_grad_samples[] = {
     {"0x5 0x3", NULL}, {"7 5", NULL},          {"1x1 1x1", NULL},
-    {"9x5 9x3", NULL}, {"2x33x65 2x33x29", NULL}, {"300x70 300x130", NULL}, {NULL, NULL}};
+    {"9x5 9x3", NULL}, {"2x33x65 2x33x29", NULL}, {"300x70 300x130", NULL},
+    {"520x136 520x264", NULL}, {"5x206x8 5x206x520", NULL}, {NULL, NULL}};
 static const cup__sample weight_grad_bench[] = {
     {"32768x3072 32768x768", NULL}, {"32768x768 32768x3072", NULL}, {NULL, NULL}};
 
@@ -213,6 +256,8 @@ const cup__op cup__op_linear = {
     .gradient = gradient,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),
     .impls = cup__product_impls,
+    .recall = cup__product_recall,
+    .remember = cup__product_remember,
     .by_rows = 1,
     .samples = samples,
     .bench = bench,
@@ -226,6 +271,8 @@ const cup__op cup__op_linear_gelu = {
     .gradient = gradient_gelu,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_OUT(1),
     .impls = cup__product_impls,
+    .recall = cup__product_recall,
+    .remember = cup__product_remember,
     .by_rows = 1,
     .samples = samples,
     .bench = bench,
@@ -239,6 +286,6 @@ const cup__op cup__op_linear_weight_grad = {
     .impls = weight_grad_impls,
     .samples = weight_grad_samples,
     .bench = weight_grad_bench,
-    .tolerance = 16, /* sums of up to 300 products */
+    .tolerance = 32, /* sums of up to 1030 products */
     .cost = cost_weight_grad,
 };

@@ -7,8 +7,8 @@
  * each. PINGPONG: they take tiles in turn, and while one multiplies the other finishes its tile.
  * Blocks of a cluster lie side by side along m (or n); each copies its share of the common b (or a)
  * into both. Results go through swizzled shared memory and TMA, 16 rows a warp. k may be cut into
- * parts: each block of a tile hands its sums to the others and adds up a share of the tile, in the
- * order of the parts, so that the bits stay the same.
+ * parts: each block of a tile hands its sums to the others, through memory or in a cluster, and
+ * adds up a share of the tile, in the order of the parts, so that the bits stay the same.
  *
  * 2 m n k operations; a tile brings 128 (TILE_M + TILE_N) bytes for each 128 bytes along k. */
 #ifndef CUP_T
@@ -58,6 +58,9 @@
 #ifndef PARTS /* whether k is cut */
 #define PARTS 0
 #endif
+#ifndef CLUSTER_K /* blocks of a cluster that have the parts of a tile; 1: parts meet in memory */
+#define CLUSTER_K 1
+#endif
 #ifndef GROUPS
 #define GROUPS 0
 #endif
@@ -66,6 +69,9 @@
 #endif
 #ifndef PROMOTE /* whether the sums of each k-tile are added up outside of the tensor cores */
 #define PROMOTE 0
+#endif
+#ifndef SUM_A /* whether the sums of a's lines along k are wanted */
+#define SUM_A 0
 #endif
 #ifndef Y_DIRECT /* y's rows do not start at multiples of 16 bytes */
 #define Y_DIRECT 0
@@ -89,6 +95,10 @@
 #define CONSUMER_WARPS (PINGPONG ? 4 : 4 * CONSUMERS) /* that use one stage */
 #define THREADS (128 * (CONSUMERS + 1))
 #define SUMS (TILE_N / 2) /* registers for 64 rows */
+/* Registers of the threads that bring and of those that multiply, as the block's size leaves. */
+#define BRINGER_REGISTERS                                                                          \
+    (CONSUMERS == 3 ? (SUM_A || PROMOTE ? 48 : 32) : SUM_A || PROMOTE ? 40 : 24)
+#define CONSUMER_REGISTERS ((CONSUMERS == 3 ? 160 : 240) - (SUM_A || PROMOTE ? 8 : 0))
 #define STAGING_BYTES (CONSUMERS * 4 * STAGING_BUFFERS * 2048)
 #define BIAS_BYTES (HAS_BIAS ? CONSUMERS * 2 * TILE_N * (int)sizeof(bias_value) : 0)
 #define SCALE_BYTES                                                                                \
@@ -109,6 +119,7 @@ typedef result bias_value;
 #include "wgmma_groups.cuh"
 #include "wgmma_load.cuh"
 #include "wgmma_scale.cuh"
+#include "wgmma_sums.cuh"
 
 DEVICE layout lay_out()
 {
@@ -230,7 +241,10 @@ DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &
         }
         if (PARTS) {
             u.mine = chunks_of(c, u.part);
-            join_parts(c, u, w, (sums &)sum);
+            if (CLUSTER_K > 1)
+                join_cluster(u, at, w, (sums &)sum);
+            else
+                join_parts(c, u, w, (sums &)sum);
         }
         apply_scales(c, u, w, at, scales, sum);
         if (OTHER)
@@ -269,31 +283,40 @@ DEVICE void work(const wgmma_call &c, const tensor_map &a, const tensor_map &b, 
             tma_prefetch_map(y);
         if ((HAS_PRE || OTHER) && !Y_DIRECT)
             tma_prefetch_map(pre);
-        pipe.init(CONSUMER_WARPS * CLUSTER, SCALES == PRODUCT_SCALE_BLOCKS ? 33 : 1);
+        if (CLUSTER_K > 1) {
+            barrier_init(join_full(at), 1);
+            barrier_expect(join_full(at), join_bytes(cluster_rank()));
+        }
+        pipe.init(CONSUMER_WARPS * CLUSTER + (SUM_A ? SUM_WARPS : 0),
+                  SCALES == PRODUCT_SCALE_BLOCKS ? 33 : 1);
     }
-    if (CLUSTER > 1)
-        cluster_meet();
+    if (CLUSTER > 1 || CLUSTER_K > 1)
+        cluster_gather();
     else
         __syncthreads();
     wait_for_previous_kernel();
     let_next_kernel_start();
     if (threadIdx.x < 128) {
         if (CONSUMERS > 1)
-            registers_give<PROMOTE ? 40 : 24>();
+            registers_give<BRINGER_REGISTERS>();
         if (threadIdx.x < 32 && elected())
             produce(c, a, b, at, pipe);
         else if (SCALES == PRODUCT_SCALE_BLOCKS && threadIdx.x / 32 == 1)
             produce_scales(c, at, pipe);
         else if (OTHER && threadIdx.x / 32 == 1 && elected())
             produce_other(c, pre, at);
+        else if (SUM_A && threadIdx.x / 32 > 0 && threadIdx.x / 32 <= SUM_WARPS)
+            sum_lines(c, at, pipe, threadIdx.x / 32 - 1);
         __syncwarp();
+        if (CLUSTER_K > 1)
+            cluster_gather(); /* as join_cluster does */
     } else {
         if (CONSUMERS > 1)
-            registers_take<CONSUMERS == 3 ? 152 : PROMOTE ? 232 : 240>();
+            registers_take<CONSUMER_REGISTERS>();
         consume(c, y, pre, at, pipe);
     }
     if (CLUSTER > 1)
-        cluster_meet();
+        cluster_gather();
 }
 
 #endif

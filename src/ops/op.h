@@ -101,6 +101,10 @@ struct cup__op {
     cup_status (*specification)(cup__call *call);
     cup_status (*gradient)(cup__grad *g);
     const cup__impl *impls; /* ends with a NULL name */
+    /* Which implementation took an equal call before, asked before the implementations are; NULL:
+     * not known. And what is told of the one that was found then. */
+    const cup__impl *(*recall)(const cup__call *call);
+    void (*remember)(const cup__call *call, const cup__impl *impl);
     uint32_t saves;
     bool random;            /* draws random numbers */
     bool strided_out;       /* implementations can write to a result of any strides */

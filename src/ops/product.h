@@ -70,9 +70,12 @@ typedef struct cup__product {
     const float *y_scale; /* where y has codes of 8 bits of a and b that have none: over this, */
     unsigned *y_most;     /* with the largest size, as bits of a float, put here; zero before */
     const void *other;   /* for `kind` */
+    void *a_sums;        /* takes the m sums of a along k, where a lies along m: wgmma; or NULL */
     void *pre;           /* as y, takes the value before the activation; or NULL */
     const cup__scaling *scaling; /* of a and b that are codes of 8 bits; or NULL */
     cup__groups groups;
+    bool adding;         /* to what y has: rounded to its dtype before and after; wgmma only */
+    bool summing;        /* whether `a_sums` is wanted, also while there is no memory for it yet */
     bool saving;         /* whether `pre` is wanted, also while there is no memory for it yet */
 } cup__product;
 
@@ -101,6 +104,9 @@ cup_tensor *cup__product_packed(cup_tensor *t, cup_tensor *packed);
 
 /* The implementations, best first, of matmul, linear and linear_gelu. */
 extern const cup__impl cup__product_impls[];
+/* Which of them took an equal call of these ops; see cup__op. */
+const cup__impl *cup__product_recall(const cup__call *call);
+void cup__product_remember(const cup__call *call, const cup__impl *impl);
 
 /* Where matrix `t` of the batch starts, in elements. */
 int64_t cup__product_offset(const cup__product *p, const cup__matrix *m, int64_t t);

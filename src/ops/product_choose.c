@@ -24,31 +24,42 @@ typedef struct entry {
     rates cost;
 } entry;
 
-#define C(m, n, s, cm, cn) {m, n, 2, false, s, cm, cn, 1, 0, 0}
-#define P(m, n, s, cm, cn) {m, n, 2, true, s, cm, cn, 1, 0, 0}
-#define S(m, n, s, cm, cn) {m, n, 1, false, s, cm, cn, 1, 0, 0}
+#define C(m, n, s, cm, cn) {m, n, 2, false, s, cm, cn, 1, 0, 0, 0}
+#define P(m, n, s, cm, cn) {m, n, 2, true, s, cm, cn, 1, 0, 0, 0}
+#define S(m, n, s, cm, cn) {m, n, 1, false, s, cm, cn, 1, 0, 0, 0}
+#define T(m, n, s, cm, cn) {m, n, 3, false, s, cm, cn, 1, 0, 0, 0}
+/* Parts of k that meet in a cluster. */
+#define SK(m, n, s, k) {m, n, 1, false, s, 1, 1, k, 0, k, 0}
 static const entry menu[] = {
-    {P(128, 192, 4, 2, 1), {7.0, 0.471, 0.65, 1.0}},
-    {P(128, 192, 4, 1, 1), {5.9, 0.473, 0.74, 1.0}},
-    {C(128, 256, 4, 2, 1), {6.4, 0.616, 1.84, 1.0}},
-    {C(128, 256, 4, 1, 1), {5.1, 0.619, 2.08, 1.0}},
-    {C(256, 128, 4, 1, 1), {5.0, 0.624, 2.08, 1.0}},
-    {C(128, 224, 4, 1, 1), {5.5, 0.548, 1.9, 1.0}},
-    {P(128, 160, 4, 1, 1), {6.0, 0.435, 0.55, 1.0}},
-    {P(128, 128, 6, 1, 1), {6.0, 0.33, 0.39, 0.97}},
-    {C(128, 128, 6, 1, 1), {5.4, 0.335, 1.2, 1.0}},
-    {P(128, 96, 6, 1, 1), {6.0, 0.262, 0.3, 0.9}},
-    {P(64, 256, 4, 1, 1), {6.7, 0.355, 0.47, 0.9}},
-    {S(64, 256, 5, 1, 1), {6.0, 0.345, 1.2, 0.8}},
-    {S(64, 224, 5, 1, 1), {6.0, 0.31, 1.0, 0.8}},
-    {P(64, 128, 8, 1, 1), {5.4, 0.245, 0.1, 0.3}},
-    {S(64, 128, 8, 1, 1), {5.4, 0.235, 0.3, 0.4}},
-    {S(64, 96, 8, 1, 1), {5.6, 0.195, 0.2, 0.5}},
-    {C(128, 64, 8, 1, 1), {4.6, 0.3, 0.1, 0.5}},
+    {P(128, 192, 4, 2, 1), {6.47, 0.499, 0.02, 1.0}},
+    {P(128, 192, 4, 1, 1), {5.68, 0.503, 0.06, 0.92}},
+    {C(128, 256, 4, 2, 1), {4.4, 0.654, 1.21, 0.9}},
+    {C(128, 256, 4, 1, 1), {4.43, 0.638, 1.86, 1.0}},
+    {C(256, 128, 4, 1, 1), {3.61, 0.66, 1.63, 1.0}},
+    {C(256, 192, 3, 1, 1), {5.44, 0.965, 2.08, 1.0}},
+    {T(192, 192, 4, 1, 1), {3.86, 0.718, 1.68, 1.0}},
+    {T(192, 160, 4, 1, 1), {4.05, 0.579, 1.54, 1.0}},
+    {T(192, 128, 5, 1, 1), {4.51, 0.506, 0.88, 1.0}},
+    {T(192, 96, 5, 2, 1), {4.01, 0.403, 1.0, 1.0}},
+    {T(192, 96, 5, 1, 1), {3.8, 0.442, 0.85, 1.0}},
+    {C(128, 224, 4, 1, 1), {4.13, 0.575, 1.5, 1.0}},
+    {C(128, 160, 4, 1, 1), {4.21, 0.418, 1.11, 0.96}},
+    {P(128, 128, 6, 1, 1), {4.27, 0.343, 0.12, 0.77}},
+    {C(128, 128, 6, 1, 1), {3.67, 0.332, 0.77, 1.0}},
+    {P(128, 96, 6, 1, 1), {3.3, 0.314, 0.0, 1.0}},
+    {C(128, 96, 6, 1, 1), {3.7, 0.293, 0.15, 1.0}},
+    {P(64, 192, 6, 1, 1), {3.63, 0.299, 0.02, 0.94}},
+    {P(64, 128, 8, 1, 1), {3.7, 0.224, 0.0, 1.0}},
+    {S(64, 128, 8, 1, 1), {3.78, 0.211, 0.08, 1.0}},
+    {S(64, 96, 8, 1, 1), {4.31, 0.201, 0.02, 1.0}},
+    {S(64, 64, 12, 1, 1), {3.3, 0.166, 0.04, 1.0}},
+    {S(64, 32, 12, 1, 1), {5.07, 0.133, 0.0, 1.0}},
+    {SK(64, 96, 8, 2), {4.65, 0.166, 0.3, 1.0}},
+    {SK(64, 64, 12, 2), {3.85, 0.173, 0.3, 1.0}},
+    {SK(64, 32, 12, 2), {3.08, 0.103, 0.3, 1.0}},
     /* With fewer stages, where a tile of another matrix takes part of the memory. */
-    {P(128, 128, 4, 1, 1), {6.2, 0.336, 0.42, 0.97}},
-    {C(128, 256, 3, 1, 1), {5.6, 0.63, 2.1, 1.0}},
-    {S(64, 64, 12, 1, 1), {5.6, 0.165, 0.2, 1.0}},
+    {P(128, 128, 4, 1, 1), {4.4, 0.35, 0.2, 1.0}},
+    {C(128, 256, 3, 1, 1), {4.5, 0.655, 1.85, 1.0}},
 };
 
 /* The library's tiles as its times show them; what one of them costs beside is shared. */
@@ -58,17 +69,18 @@ typedef struct vendor_tile {
 } vendor_tile;
 
 static const vendor_tile vendor_menu[] = {
-    {128, 256, 0.622}, {256, 128, 0.622}, {128, 320, 0.775}, {320, 128, 0.775}, {128, 192, 0.475},
-    {192, 128, 0.475}, {128, 160, 0.4},   {160, 128, 0.4},   {128, 224, 0.55},  {224, 128, 0.55},
-    {128, 128, 0.335}, {64, 256, 0.36},   {64, 128, 0.235},  {128, 64, 0.25},   {64, 64, 0.165},
+    {128, 256, 0.622}, {256, 128, 0.622}, {128, 320, 0.787}, {320, 128, 0.786},
+    {128, 192, 0.492}, {192, 128, 0.492}, {128, 160, 0.399}, {160, 128, 0.4},
+    {128, 224, 0.573},  {224, 128, 0.586}, {192, 192, 0.788}, {128, 128, 0.335},
+    {64, 256, 0.31},   {64, 128, 0.174},  {128, 64, 0.249},   {64, 64, 0.119},
 };
-static const rates vendor_rates = {5.0, 0, 1.5, 0.9};
+static const rates vendor_rates = {3.56, 0, 1.58, 1.0};
 
 #define PART_TILE 32768.0   /* elements of the tile that the costs of parts are given for */
 #define BYTES_EACH_US 3.7e6 /* from memory */
 #define PARTS_MOST 12
 #define HOT_US 300          /* from here on the card's power is what limits it, */
-#define HOT_COST 1.02       /* and turns of small tiles take less of it than large ones together */
+#define HOT_COST 1.096      /* and turns of small tiles take less of it than large ones together */
 #define MARGIN 0.965        /* what the library must be below of our time, */
 #define MARGIN_FEW 1.03     /* and where tiles are mostly empty, */
 #define FEW 48              /* with so many rows */
@@ -96,12 +108,12 @@ static int64_t tiles_of(const cup__product *p, int tile_m, int tile_n)
 }
 
 /* What the bytes need at least, beside what goes on at the same time. */
-static double with_bytes(const cup__product *p, double time, int parts)
+static double with_bytes(const cup__product *p, double start, double time, int parts)
 {
-    double start = parts > 1 ? 10.8 : 6.8;
     double elements = (double)p->m * (double)p->k + (double)p->n * (double)p->k +
                       (double)p->m * (double)p->n;
-    double bytes = start + 2 * elements * (double)p->batch_count / BYTES_EACH_US;
+    double bytes =
+        start + (parts > 1 ? 4 : 0) + 2 * elements * (double)p->batch_count / BYTES_EACH_US;
     double a = time * time, b = bytes * bytes;
     return sqrt(sqrt(a * a + b * b));
 }
@@ -118,11 +130,12 @@ static double plan_time(const cup__product *p, const entry *e, const cup__wgmma_
 {
     int64_t tiles = tiles_of(p, one->tile_m * one->cluster_m, one->tile_n * one->cluster_n);
     int slots = multiprocessors / (one->cluster_m * one->cluster_n);
-    double joining = 4.0 + 0.3 * one->parts * one->tile_m * one->tile_n / PART_TILE;
+    double area = one->tile_m * one->tile_n / PART_TILE;
+    double joining = one->cluster_k ? 1.8 : 6.5 + 0.5 * one->parts * area;
     double time = work_time(&e->cost, p->k, tiles, one->parts, slots, joining);
     if (time > HOT_US && !one->pingpong)
         time *= HOT_COST;
-    time = with_bytes(p, time, one->parts);
+    time = with_bytes(p, 6.3, time, one->parts);
     return time + epilogue_time(p, 0.1, 0.31);
 }
 
@@ -138,7 +151,8 @@ static double choose_parts(const cup__product *p, int multiprocessors, const ent
                            cup__wgmma_plan *plan)
 {
     double least = 0;
-    for (int parts = 1; parts <= PARTS_MOST; parts++) {
+    int meeting = e->plan.cluster_k;
+    for (int parts = meeting ? meeting : 1; parts <= (meeting ? meeting : PARTS_MOST); parts++) {
         cup__wgmma_plan one = e->plan;
         one.parts = parts;
         if (!parts_fit(tiles_of(p, one.tile_m, one.tile_n), p->k, parts, multiprocessors, 4))
@@ -175,14 +189,14 @@ double cup__cublaslt_time(const cup__product *p, int multiprocessors)
         for (int parts = 1; parts <= 8; parts++) {
             const vendor_tile *tile = &vendor_menu[i];
             rates cost = vendor_rates;
-            cost.k_tile = 1.01 * tile->k_tile;
+            cost.k_tile = tile->k_tile;
             int64_t tiles = tiles_of(p, tile->tile_m, tile->tile_n);
             bool wide = tile->tile_m > 256 || tile->tile_n > 256;
             if (!parts_fit(tiles, p->k, parts, multiprocessors, 8) || (parts > 1 && wide))
                 break;
             double part_cost = 3 + 6.0 * tile->tile_m * tile->tile_n / PART_TILE;
             double time = work_time(&cost, p->k, tiles, parts, multiprocessors, part_cost);
-            time = with_bytes(p, time, parts);
+            time = with_bytes(p, 5.04, time, parts);
             if (least == 0 || time < least)
                 least = time;
         }
@@ -192,7 +206,7 @@ double cup__cublaslt_time(const cup__product *p, int multiprocessors)
 /* All that a choice depends on. Filled from zeroed memory, so that it can be compared as bytes. */
 typedef struct choice_key {
     int64_t m, n, k, batch_count;
-    int32_t dtype, y_dtype, activation, kind, saving, bias;
+    int32_t dtype, y_dtype, activation, kind, saving, bias, summing, zero;
 } choice_key;
 
 typedef struct choice {
@@ -214,7 +228,7 @@ static const choice *choice_of(cup_context *c, const cup__product *p, choice *ma
     memset(made, 0, sizeof *made);
     made->key = (choice_key){p->m, p->n, p->k, p->batch_count, (int32_t)p->dtype,
                              (int32_t)p->y_dtype, (int32_t)p->activation, (int32_t)p->kind,
-                             p->saving, p->bias != NULL};
+                             p->saving, p->bias != NULL, p->summing, 0};
     cup__product_state *state = cup__product_state_of(c);
     if (state && !state->choices)
         state->choices = cup__calloc(1, sizeof *state->choices);

@@ -3,7 +3,10 @@
 #include "ops/attributes.h"
 #include "ops/product_tuned.h"
 
-#define ADDED_K_MOST 8192 /* measured: 0.88 of the time at 3,072, 1.00 at 8,192, 1.04 at 14,336 */
+/* Longer sums are added to y by the copies that store them, which takes a tile's place in shared
+ * memory from nobody; shorter ones are read and added before the one rounding. */
+#define READ_K_MOST 4096
+#define ADDED_K_MOST 8192 /* another matrix: from here on a pass of its own is faster */
 
 /* Which input is a, and which lies as y does; -1: none. */
 static int a_of(const cup__call *call)
@@ -40,7 +43,9 @@ static void make_matmul(const cup__call *call, cup_tensor *const *in, cup__produ
     cup__shape y = cup__shape_of(in[0]);
     cup__product_make(p, in[1], into->transpose_a, in[2], into->transpose_b, &y);
     p->y.data = in[0]->data;
-    if (call->op->kind == CUP__MATMUL_ADD) {
+    if (call->op->kind == CUP__MATMUL_ADD && (p->y_dtype == CUP_F32 || p->k > READ_K_MOST)) {
+        p->adding = true;
+    } else if (call->op->kind == CUP__MATMUL_ADD) {
         p->kind = CUP__ADD;
         p->other = in[0]->data;
     }

@@ -5,6 +5,7 @@
 #include "ops/product.h"
 #include "ops/product_cuda.h"
 #include "ops/product_fused.h"
+#include "ops/product_recall.h"
 #include "ops/product_tuned.h"
 
 bool cup__product_lies_well(const cup_tensor *t)
@@ -134,6 +135,34 @@ const cup__impl cup__product_impls[] = {
     {.name = "plain", .place = CUP__CUDA, .strided = true, .run = run_plain},
     {0},
 };
+
+/* What is remembered of the call's product; NULL where inputs must be packed, where a product that
+ * was never measured shall be, or on a CPU. */
+static cup__recalled *recalled_of(const cup__call *call)
+{
+    bool as_it_is = call->c->device->is_cuda && !call->c->tuning &&
+                    cup__product_lies_well(call->in[0]) && cup__product_lies_well(call->in[1]);
+    if (!as_it_is || (call->in_count > 2 && call->in[2] && !call->in[2]->contiguous))
+        return NULL;
+    cup__product p;
+    product_of(call, call->in, &p);
+    return cup__product_recalled(call->c, &p);
+}
+
+const cup__impl *cup__product_recall(const cup__call *call)
+{
+    if (call->c->tuning && call->c->device->is_cuda)
+        cup__product_forget(cup__product_state_of(call->c));
+    cup__recalled *place = recalled_of(call);
+    return place ? place->impl : NULL;
+}
+
+void cup__product_remember(const cup__call *call, const cup__impl *impl)
+{
+    cup__recalled *place = recalled_of(call);
+    if (place)
+        place->impl = impl;
+}
 
 bool cup__product_of_call(const cup__call *call, cup__product *p)
 {

@@ -1,6 +1,7 @@
 #include "ops/product_state.h"
 
 #include "base/memory.h"
+#include "ops/product_recall.h"
 #include "ops/product_tuned.h"
 #include "tensor/context.h"
 
@@ -13,6 +14,7 @@ static void state_free(void *user)
     if (state->workspace)
         state->device->calls->release(state->device, state->workspace);
     cup__free(state->choices);
+    cup__recalled_free(state->recalled);
     cup__free(state);
 }
 

@@ -10,11 +10,11 @@
 #include "base/memory.h"
 #include "cuda/gpu.h"
 #include "cuda/loader.h"
-#include "ops/product_state.h"
+#include "ops/product_recall.h"
 #include "ops/product_tune.h"
 #include "tensor/context.h"
 
-#define PLANS_MOST 12
+#define PLANS_MOST 16
 
 /* What makes a product another one for its speed, as numbers with names. */
 typedef struct feature {
@@ -143,6 +143,8 @@ void cup__way_text(const cup__way *way, cup__text *text)
         cup__text_add(text, " %s=%d", numbers[i].name,
                       *(const int *)(const void *)((const char *)&way->plan + numbers[i].offset));
     cup__text_add(text, " pingpong=%d", way->plan.pingpong);
+    if (way->plan.cluster_k)
+        cup__text_add(text, " cluster_k=%d", way->plan.cluster_k);
 }
 
 /* Takes " name=number" off the text; false when it does not begin with it. */
@@ -181,6 +183,7 @@ bool cup__way_parse(const char *text, cup__way *way)
         if (!take(&text, "pingpong", 1, &pingpong))
             return false;
         way->plan.pingpong = pingpong;
+        take(&text, "cluster_k", 16, &way->plan.cluster_k);
         if (!cup__wgmma_is_on_menu(&way->plan))
             return false;
     }
@@ -292,6 +295,8 @@ void cup__product_table_free(cup__product_table *table)
 cup_status cup__product_prefer(cup_context *c, const cup__product *p, const cup__way *way)
 {
     cup__product_table *table = table_of(c);
+    if (table)
+        cup__product_forget(cup__product_state_of(c));
     if (table && !prefer(table, hash_of(c, p), way))
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory for tuning records");
     return c->error.status;

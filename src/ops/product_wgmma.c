@@ -3,75 +3,15 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "cuda/loader.h"
 #include "kernels/product_call.cuh"
 #include "kernels/wgmma_call.cuh"
-#include "ops/product_state.h"
+#include "ops/product_recall.h"
 #include "ops/product_wgmma_maps.h"
 
-#define LINE_BYTES 128 /* of a swizzled line, and of a tile along k */
 #define SHARED_MOST 232448
 #define PIECE_BYTES 2048 /* of a result, at most, that a warp hands to TMA at a time */
-
-static bool is_sixteen(int64_t elements, cup_dtype dtype)
-{
-    return elements * cup_dtype_size(dtype) % 16 == 0;
-}
-
-/* Elements of a tile along k. */
-static int64_t tile_k(const cup__product *p)
-{
-    return LINE_BYTES / cup_dtype_size(p->dtype);
-}
-
-/* Takes the direction in which the elements of a matrix lie side by side, k when both would do.
- * False when TMA cannot read it. */
-static bool take_operand(const cup__product *p, const cup__matrix *m, int64_t mn, int64_t step_mn,
-                         int64_t step_k, cup__wgmma_operand *out)
-{
-    bool along_k = (step_k == 1 || p->k == 1) && (mn == 1 || is_sixteen(step_mn, p->dtype));
-    bool along_mn =
-        (step_mn == 1 || mn == 1) && !p->scaling && (p->k == 1 || is_sixteen(step_k, p->dtype));
-    out->dtype = p->dtype;
-    out->along = along_k ? PRODUCT_ALONG_K : PRODUCT_ALONG_MN;
-    out->length = along_k ? p->k : mn;
-    out->lines = along_k ? mn : p->k;
-    out->distance = along_k ? step_mn : step_k;
-    if (out->lines == 1)
-        out->distance = (out->length + 15) / 16 * 16;
-    bool good = (along_k || along_mn) && (uintptr_t)m->data % 16 == 0 && out->length <= INT32_MAX &&
-                out->lines <= INT32_MAX && out->distance >= out->length &&
-                out->distance * out->lines < INT64_C(1) << 38;
-    for (int i = 0; i < CUP__WGMMA_BATCH; i++) {
-        out->batch[i] = i < p->batch_ndim ? m->batch[p->batch_ndim - 1 - i] : 0;
-        good = good && is_sixteen(out->batch[i], p->dtype) && out->batch[i] < INT64_C(1) << 38;
-    }
-    return good;
-}
-
-/* Columns of b. */
-static int64_t b_columns(const cup__product *p)
-{
-    return p->activation == CUP__SWIGLU ? 2 * p->n : p->n;
-}
-
-bool cup__wgmma_operands(const cup__product *p, cup__wgmma_operand *a, cup__wgmma_operand *b)
-{
-    return take_operand(p, &p->a, p->m, p->a.row, p->a.column, a) &&
-           take_operand(p, &p->b, b_columns(p), p->b.column, p->b.row, b);
-}
-
-/* Whether TMA can write y: rows of whole pieces of 16 bytes, which is what it writes even where
- * the tensor map says that less is there. */
-bool cup__wgmma_can_store(const cup__product *p)
-{
-    cup_dtype y = cup__product_y_dtype(p);
-    bool good = is_sixteen(p->y.row, y) && is_sixteen(p->n, y) && (uintptr_t)p->y.data % 16 == 0 &&
-                (uintptr_t)p->pre % 16 == 0;
-    for (int i = 0; i < p->batch_ndim; i++)
-        good = good && is_sixteen(p->y.batch[i], y);
-    return good;
-}
 
 /* The kernel has one scale of b for all columns of a tile, and looks at all scales. */
 static bool blocks_fit(const cup__scaling *s)
@@ -101,12 +41,14 @@ const char *cup__product_wgmma_refuses(cup_context *c, const cup__product *p)
         return "the scales of b are not for blocks of 128 rows";
     if (!cup__wgmma_operands(p, &a, &b))
         return "the lines of an input do not start at multiples of 16 bytes";
+    if (p->summing && (a.along != PRODUCT_ALONG_MN || p->batch_ndim || p->scaling))
+        return "it sums the lines of one matrix that lies along m";
     bool whole = cup__wgmma_can_store(p) && (uintptr_t)p->other % 16 == 0;
     if (p->dropping && p->batch_ndim)
         return "it drops elements of one matrix";
     if (p->kind == CUP__THROUGH_SWIGLU && p->batch_ndim)
         return "it takes the way back through swiglu of one matrix";
-    if ((p->kind || p->dropping || p->activation == CUP__SWIGLU) && !whole)
+    if ((p->kind || p->adding || p->dropping || p->activation == CUP__SWIGLU) && !whole)
         return "the lines of the result do not start at multiples of 16 bytes";
     if (p->activation == CUP__SWIGLU && (b.along != PRODUCT_ALONG_K || p->batch_ndim))
         return "it takes swiglu of one matrix, and weights whose k lies together";
@@ -128,7 +70,7 @@ static bool promotes(const cup__product *p)
 /* Shared memory without that for results on their way. */
 static int working_bytes(const cup__product *p, const cup__wgmma_plan *plan)
 {
-    int stage = (plan->tile_m + (plan->tile_n + 63) / 64 * 64) * LINE_BYTES;
+    int stage = (plan->tile_m + (plan->tile_n + 63) / 64 * 64) * CUP__WGMMA_LINE;
     int kind = p->scaling ? p->scaling->kind : PRODUCT_SCALE_NONE;
     int bias =
         plan->consumers * 2 * plan->tile_n * (int)cup_dtype_size(cup__product_bias_dtype(p));
@@ -147,10 +89,10 @@ static int working_bytes(const cup__product *p, const cup__wgmma_plan *plan)
 static int staging_buffers(const cup__product *p, const cup__wgmma_plan *plan)
 {
     if (!promotes(p))
-        return 2;
+        return plan->consumers == 3 ? 1 : 2;
     int rows = plan->pingpong ? plan->tile_m : plan->tile_m / plan->consumers;
     int line = plan->tile_n * (int)cup_dtype_size(cup__product_y_dtype(p));
-    int pieces = rows / 64 * (line / (line % LINE_BYTES ? LINE_BYTES / 2 : LINE_BYTES));
+    int pieces = rows / 64 * (int)(line / cup__wgmma_stored_line(line));
     int fit = (SHARED_MOST - working_bytes(p, plan)) / (plan->consumers * 4 * PIECE_BYTES);
     return fit < 1 ? 1 : fit < pieces ? fit : pieces;
 }
@@ -162,10 +104,10 @@ int cup__wgmma_shared(const cup__product *p, const cup__wgmma_plan *plan)
 
 cup__wgmma_cut cup__wgmma_cut_of(const cup__product *p, const cup__wgmma_plan *plan)
 {
-    cup__wgmma_cut w = {.k_tiles = divide_up(p->k, tile_k(p)),
+    cup__wgmma_cut w = {.k_tiles = divide_up(p->k, cup__wgmma_tile_k(p)),
                         .tiles_m = divide_up(p->m, (int64_t)plan->tile_m * plan->cluster_m),
-                        .tiles_n =
-                            divide_up(b_columns(p), (int64_t)plan->tile_n * plan->cluster_n)};
+                        .tiles_n = divide_up(cup__wgmma_columns(p),
+                                             (int64_t)plan->tile_n * plan->cluster_n)};
     w.tiles = w.tiles_m * w.tiles_n * p->batch_count;
     if (p->groups.kind == PRODUCT_GROUPS_OF_ROWS) /* the most that there can be */
         w.tiles = (p->m / plan->tile_m + p->batch_count) * w.tiles_n;
@@ -182,10 +124,41 @@ int cup__wgmma_group_of(const cup__wgmma_plan *plan, int multiprocessors)
     return plan->group ? plan->group : group < 1 ? 1 : group;
 }
 
+/* Blocks whose parts of k meet in memory; the bytes of their sums, and counters of who has come. */
+static int64_t meeting(const cup__wgmma_plan *plan, const cup__wgmma_cut *w)
+{
+    return w->parts > 1 && !plan->cluster_k ? w->tiles * plan->cluster_m * plan->cluster_n : 0;
+}
+
 static int64_t partial_bytes(const cup__wgmma_plan *plan, const cup__wgmma_cut *w)
 {
-    return w->tiles * plan->cluster_m * plan->cluster_n * w->parts * plan->tile_m * plan->tile_n *
-           (int64_t)sizeof(float);
+    return meeting(plan, w) * w->parts * plan->tile_m * plan->tile_n * (int64_t)sizeof(float);
+}
+
+/* Of the shares in the sums of a's lines, of which there are so many with those of empty rows. */
+static int64_t summed_lines(const cup__product *p, const cup__wgmma_plan *plan,
+                            const cup__wgmma_cut *w)
+{
+    return p->summing ? w->tiles_m * plan->cluster_m * plan->tile_m : 0;
+}
+
+static int64_t share_bytes(const cup__product *p, const cup__wgmma_plan *plan,
+                           const cup__wgmma_cut *w)
+{
+    return summed_lines(p, plan, w) * w->tiles_n * w->parts * (int64_t)sizeof(float);
+}
+
+/* Whether the parts of a tile can meet in the memory of a cluster's stages. */
+static bool can_meet(const cup__product *p, const cup__wgmma_plan *plan,
+                     const cup__wgmma_cut *w)
+{
+    int size = (int)cup_dtype_size(cup__product_y_dtype(p));
+    int columns = (int)cup__wgmma_stored_line(plan->tile_n * size) / size;
+    int rows = plan->tile_m / plan->consumers, chunks = rows / 64 * plan->tile_n / columns;
+    int each = (chunks + plan->cluster_k - 1) / plan->cluster_k * plan->cluster_k;
+    int stage = (plan->tile_m + plan->tile_n) * CUP__WGMMA_LINE;
+    return w->parts == plan->cluster_k && !plan->pingpong && !p->groups.kind && !p->scaling &&
+           each * plan->consumers * 64 * columns * 4 <= plan->stages * stage;
 }
 
 /* Whether sums that leave the tensor cores and those of a k-tile of 64 rows fit the registers. */
@@ -200,6 +173,8 @@ const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan
     cup__wgmma_cut w = cup__wgmma_cut_of(p, plan);
     int64_t blocks = (int64_t)plan->cluster_m * plan->cluster_n;
     bool swiglu = p->activation == CUP__SWIGLU;
+    if (p->summing && (plan->tile_m > 192 || plan->cluster_n > 1))
+        return "its tiles of a have no warp for each panel, or are shared";
     if (cup__wgmma_shared(p, plan) > SHARED_MOST)
         return "it needs more shared memory than a block can have";
     if (p->scaling && w.parts > 1 && (p->dtype == CUP_I8 || promotes(p)))
@@ -212,96 +187,16 @@ const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan
         return "its columns do not share scales, or its sums do not fit the registers";
     if (swiglu && (plan->tile_n % 128 || plan->cluster_n > 1 || w.parts > 1))
         return "its tiles are not for two halves";
+    if (plan->cluster_k && (blocks > 1 || !can_meet(p, plan, &w)))
+        return "its parts cannot meet in a cluster";
     if (w.parts > 1 && blocks > 1) /* which are not sure to be there all at a time */
         return "clusters are not cut into parts";
     if (w.tiles * w.parts * blocks > INT32_MAX)
         return "there are more than 2^31 tiles";
-    if (w.parts > 1 && (partial_bytes(plan, &w) > (int64_t)CUP__WORKSPACE_BYTES ||
-                        w.tiles * blocks * plan->consumers > CUP__COUNTERS))
+    if (partial_bytes(plan, &w) + share_bytes(p, plan, &w) > (int64_t)CUP__WORKSPACE_BYTES ||
+        meeting(plan, &w) * plan->consumers + summed_lines(p, plan, &w) / 64 > CUP__COUNTERS)
         return "the sums of its parts do not fit the workspace";
     return NULL;
-}
-
-static CUtensorMapDataType type_of(cup_dtype dtype)
-{
-    return cup_dtype_size(dtype) == 4   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-           : cup_dtype_size(dtype) == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-           : dtype == CUP_F16           ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                        : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-}
-
-/* A tensor map over lines of elements. */
-static cup_status encode(cup_context *c, CUtensorMap *map, const cup__product *p, const void *data,
-                         const cup__wgmma_operand *o, int64_t box_length, int64_t box_lines)
-{
-    uint64_t sizes[4] = {(uint64_t)o->length, (uint64_t)o->lines, 1, 1};
-    uint64_t size = (uint64_t)cup_dtype_size(o->dtype);
-    uint64_t whole = (uint64_t)o->distance * size * (uint64_t)o->lines;
-    uint64_t strides[3] = {(uint64_t)o->distance * size, whole, whole};
-    uint32_t box[4] = {(uint32_t)box_length, (uint32_t)box_lines, 1, 1}, steps[4] = {1, 1, 1, 1};
-    for (int i = 0; i < p->batch_ndim; i++)
-        if (o->batch[i]) {
-            sizes[2 + i] = (uint64_t)p->batch_size[p->batch_ndim - 1 - i];
-            strides[1 + i] = (uint64_t)o->batch[i] * size;
-        }
-    uint32_t dims = 2 + (uint32_t)p->batch_ndim;
-    CUresult result = cup__driver.cuTensorMapEncodeTiled(
-        map, type_of(o->dtype), dims, (void *)(uintptr_t)data, sizes, strides, box, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE,
-        (int64_t)size * box_length == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (result == CUDA_SUCCESS)
-        return CUP_OK;
-    return cup__fail(&c->error, CUP_INTERNAL,
-                     "matrix product: the driver refused a tensor map of %lld x %lld elements, "
-                     "lines %lld apart, with error %d",
-                     (long long)o->lines, (long long)o->length, (long long)o->distance,
-                     (int)result);
-}
-
-/* What lies as y does, or as two matrices of n columns side by side. */
-static cup_status encode_result(cup_context *c, const cup__product *p, const void *data,
-                                const cup__wgmma_operand *y, const int64_t *box, bool halves,
-                                CUtensorMap *map)
-{
-    cup__wgmma_operand o = *y;
-    cup__product two = *p;
-    if (halves) {
-        o.distance = 2 * p->n;
-        o.batch[0] = p->n;
-        two.batch_ndim = 1;
-        two.batch_size[0] = 2;
-    }
-    return encode(c, map, &two, data, &o, box[0], box[1]);
-}
-
-cup_status cup__wgmma_encode(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan,
-                             const cup__wgmma_operand *a, const cup__wgmma_operand *b, bool store,
-                             cup__wgmma_maps *to)
-{
-    bool a_k = a->along == PRODUCT_ALONG_K, b_k = b->along == PRODUCT_ALONG_K;
-    int shared_a = plan->cluster_n, shared_b = plan->cluster_m;
-    int64_t depth = tile_k(p);
-    CUP_TRY(encode(c, &to->a, p, p->a.data, a, depth, (a_k ? plan->tile_m : depth) / shared_a));
-    int64_t columns = p->activation == CUP__SWIGLU ? plan->tile_n / 2 : plan->tile_n;
-    CUP_TRY(encode(c, &to->b, p, p->b.data, b, depth, (b_k ? columns : depth) / shared_b));
-    to->y = to->pre = to->a;
-    if (!store)
-        return CUP_OK;
-    cup__wgmma_operand y = {.length = p->n,
-                            .lines = p->m,
-                            .distance = p->m == 1 ? (p->n + 15) / 16 * 16 : p->y.row,
-                            .dtype = cup__product_y_dtype(p)};
-    int64_t size = cup_dtype_size(y.dtype);
-    int64_t line = (columns * size % LINE_BYTES ? LINE_BYTES / 2 : LINE_BYTES) / size;
-    for (int i = 0; i < p->batch_ndim; i++)
-        y.batch[i] = p->y.batch[p->batch_ndim - 1 - i];
-    const int64_t staged[] = {line, 16}, tile[] = {line, plan->tile_m};
-    bool back = p->kind == CUP__THROUGH_SWIGLU, halves = p->activation == CUP__SWIGLU;
-    CUP_TRY(encode_result(c, p, p->y.data, &y, staged, back, &to->y));
-    if (p->kind)
-        return encode_result(c, p, p->other, &y, tile, back, &to->pre);
-    return p->pre ? encode_result(c, p, p->pre, &y, staged, halves, &to->pre) : CUP_OK;
 }
 
 /* Scales of rows that can be copied at once, where there are some for each 128 of k. */
@@ -333,6 +228,7 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__
         {"STAGES", plan->stages},
         {"CLUSTER_M", plan->cluster_m},
         {"CLUSTER_N", plan->cluster_n},
+        {"CLUSTER_K", plan->cluster_k ? plan->cluster_k : 1},
         {"A_ALONG", a->along},
         {"B_ALONG", b->along},
         {"BATCH", p->batch_ndim},
@@ -343,6 +239,8 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__
         {"DROPOUT", p->dropping != NULL},
         {"FACTOR", p->factor != 1},
         {"PARTS", plan->parts > 1},
+        {"ADDING", p->adding},
+        {"SUM_A", p->summing},
         {"Y_DIRECT", !store},
         {"STAGING_BUFFERS", staging_buffers(p, plan)},
         {"WATCHDOG", plan->watchdog},
@@ -358,6 +256,7 @@ static void fill_call(wgmma_call *to, const cup__product *p, const cup__wgmma_op
     to->bias = p->bias;
     to->y = p->y.data;
     to->pre = p->pre;
+    to->a_sums = p->a_sums;
     to->other = p->other;
     if (p->dropping) {
         to->random = (const unsigned long long *)(const void *)p->dropping->random;
@@ -392,39 +291,97 @@ static void fill_call(wgmma_call *to, const cup__product *p, const cup__wgmma_op
     }
 }
 
-cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan)
+/* A launch as it is kept for equal products. */
+typedef struct launch {
+    cup__wgmma_plan plan;
+    cup__kernel *kernel;
+    cup__grid grid;
+    bool store;
+    wgmma_call argument;
+    cup__wgmma_maps map;
+} launch;
+
+static cup_status describe(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan,
+                           launch *l)
 {
     cup__cuda *gpu = cup__cuda_of(c->device);
     cup__wgmma_operand a, b;
     cup__wgmma_operands(p, &a, &b);
     cup__wgmma_cut w = cup__wgmma_cut_of(p, plan);
-    bool store = cup__wgmma_can_store(p);
-    cup__wgmma_maps map;
-    CUP_TRY(cup__wgmma_encode(c, p, plan, &a, &b, store, &map));
-    wgmma_call argument;
-    fill_call(&argument, p, &a, &b, &w);
-    argument.group = cup__wgmma_group_of(plan, cup__cuda_facts(gpu)->multiprocessors);
-    if (w.parts > 1) {
+    l->plan = *plan;
+    l->store = cup__wgmma_can_store(p);
+    CUP_TRY(cup__wgmma_encode(c, p, plan, &a, &b, l->store, &l->map));
+    fill_call(&l->argument, p, &a, &b, &w);
+    l->argument.group = cup__wgmma_group_of(plan, cup__cuda_facts(gpu)->multiprocessors);
+    if ((w.parts > 1 && !plan->cluster_k) || p->summing) {
         cup__product_state *state = cup__product_state_of(c);
         if (!state)
             return c->error.status;
-        argument.partial = state->workspace;
-        argument.arrived = state->counters;
+        l->argument.partial = state->workspace;
+        l->argument.arrived = state->counters;
+        l->argument.shares =
+            l->argument.partial + partial_bytes(plan, &w) / (int64_t)sizeof(float);
+        l->argument.shares_come = l->argument.arrived + meeting(plan, &w) * plan->consumers;
     }
-    cup__kernel *kernel = kernel_of(gpu, p, plan, &a, &b, store);
-    if (!kernel)
+    l->kernel = kernel_of(gpu, p, plan, &a, &b, l->store);
+    if (!l->kernel)
         return c->error.status;
-    int64_t blocks = (int64_t)plan->cluster_m * plan->cluster_n;
+    int64_t blocks = (int64_t)plan->cluster_m * plan->cluster_n, units = l->argument.units;
     int64_t most = cup__cuda_facts(gpu)->multiprocessors / blocks;
-    int64_t units = argument.units;
-    cup__grid grid = {
-        .x = (units < most ? units : most) * blocks,
+    /* A block whose part meets others in a cluster has one unit. */
+    bool all = units < most || plan->cluster_k;
+    l->grid = (cup__grid){
+        .x = (all ? units : most) * blocks,
         .threads = 128 * (plan->consumers + 1),
         .shared = cup__wgmma_shared(p, plan),
-        .cluster = (int)blocks,
+        .cluster = plan->cluster_k ? plan->cluster_k : (int)blocks,
     };
-    return cup__launch(gpu, kernel, grid, CUP__ARG(map.a), CUP__ARG(map.b), CUP__ARG(map.y),
-                       CUP__ARG(map.pre), CUP__ARG(argument));
+    return CUP_OK;
+}
+
+static bool aim_map(CUtensorMap *map, const void *at)
+{
+    return cup__driver.cuTensorMapReplaceAddress(map, (void *)(uintptr_t)at) == CUDA_SUCCESS;
+}
+
+/* Aims a launch that was described for an equal product at this one's memory. */
+static bool aim(launch *l, const cup__product *p)
+{
+    const void *pre = p->kind ? p->other : p->pre;
+    l->argument.bias = p->bias;
+    l->argument.y = p->y.data;
+    l->argument.pre = p->pre;
+    l->argument.a_sums = p->a_sums;
+    l->argument.other = p->other;
+    return aim_map(&l->map.a, p->a.data) && aim_map(&l->map.b, p->b.data) &&
+           (!l->store || aim_map(&l->map.y, p->y.data)) &&
+           (!l->store || !pre || aim_map(&l->map.pre, pre));
+}
+
+/* From what is remembered; false when it is not, or of another plan. */
+static bool find_launch(const cup__recalled *place, const cup__product *p,
+                        const cup__wgmma_plan *plan, launch *l)
+{
+    if (!place || !place->launch || !cup__driver.cuTensorMapReplaceAddress)
+        return false;
+    memcpy(l, place->launch, sizeof *l);
+    return !memcmp(&l->plan, plan, sizeof *plan) && aim(l, p);
+}
+
+cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan)
+{
+    launch l = {0};
+    cup__recalled *place = cup__product_recalled(c, p);
+    if (!find_launch(place, p, plan, &l)) {
+        CUP_TRY(describe(c, p, plan, &l));
+        if (place && !place->launch)
+            place->launch = cup__malloc(sizeof l);
+        if (place && place->launch)
+            memcpy(place->launch, &l, sizeof l);
+    }
+    return cup__launch(cup__cuda_of(c->device), l.kernel, l.grid, CUP__ARG(l.map.a),
+                       CUP__ARG(l.map.b), CUP__ARG(l.map.y), CUP__ARG(l.map.pre),
+                       CUP__ARG(l.argument));
 }
 
 cup_status cup__product_wgmma(cup__call *call, const cup__product *p)

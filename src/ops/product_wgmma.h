@@ -12,6 +12,7 @@ typedef struct cup__wgmma_plan {
     int cluster_m, cluster_n; /* one of them is 1 */
     int parts;                /* into which k is cut */
     int group;                /* rows of tiles that are walked together; 0: a good number */
+    int cluster_k;            /* parts that meet in a cluster: as many as `parts`; 0: in memory */
     int64_t watchdog;         /* nanoseconds after which a wait ends in a trap; 0: never */
 } cup__wgmma_plan;
 

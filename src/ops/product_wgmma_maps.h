@@ -7,6 +7,7 @@
 #include "ops/product_wgmma.h"
 
 #define CUP__WGMMA_BATCH 2
+#define CUP__WGMMA_LINE 128 /* bytes of a swizzled line, and of a tile along k */
 
 /* An operand as a tensor map sees it: lines of elements that are neighbours. */
 typedef struct cup__wgmma_operand {
@@ -25,6 +26,24 @@ typedef struct cup__wgmma_cut {
 typedef struct cup__wgmma_maps {
     CUtensorMap a, b, y, pre;
 } cup__wgmma_maps;
+
+/* Elements of a tile along k. */
+static inline int64_t cup__wgmma_tile_k(const cup__product *p)
+{
+    return CUP__WGMMA_LINE / cup_dtype_size(p->dtype);
+}
+
+/* Columns of b. */
+static inline int64_t cup__wgmma_columns(const cup__product *p)
+{
+    return p->activation == CUP__SWIGLU ? 2 * p->n : p->n;
+}
+
+/* The bytes of a line of so many columns on its way to y: 128, or 64 where that goes in evenly. */
+static inline int64_t cup__wgmma_stored_line(int64_t bytes)
+{
+    return bytes % CUP__WGMMA_LINE ? CUP__WGMMA_LINE / 2 : CUP__WGMMA_LINE;
+}
 
 /* False when TMA cannot read them. */
 bool cup__wgmma_operands(const cup__product *p, cup__wgmma_operand *a, cup__wgmma_operand *b);

@@ -210,3 +210,10 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, uint
     memset(map, 0, sizeof *map);
     return (uintptr_t)address % 16 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
+
+CUresult cuTensorMapReplaceAddress(CUtensorMap *map, void *address)
+{
+    ENTER;
+    (void)map;
+    return (uintptr_t)address % 16 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}

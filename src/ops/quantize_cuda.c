@@ -92,7 +92,7 @@ cup_status cup__dequantize_cuda(cup__call *call)
         return call->c->error.status;
     const void *from = x->data;
     void *to = y->data;
-    product_scale scale = {call->in[1]->data, s.line, s.k, s.shift};
+    product_scale scale = {.data = call->in[1]->data, .line = s.line, .k = s.k, .shift = s.shift};
     long long count = x->count, columns = s.columns;
     cup__grid grid = {.x = (count / vec + THREADS - 1) / THREADS, .threads = THREADS};
     return cup__launch(gpu, kernel, grid, CUP__ARG(from), CUP__ARG(to), CUP__ARG(scale),

@@ -3,6 +3,7 @@
 #include "ops/cross_entropy.h"
 #include "ops/rows.h"
 
+#define SCALE_BLOCKS 16 /* of scale_by, a multiprocessor */
 #define BLOCK 128 /* threads of a block whose rows take a warp or less */
 
 /* `rule` of cross_entropy.cu for f32, and for f64. */
@@ -190,7 +191,9 @@ cup_status cup__scale_by_cuda(cup__call *call)
     int vector = cup__row_vec(x, x->count, 16 / (int)cup_dtype_size(x->dtype));
     cup__knob knobs[] = {{"CUP_T", x->dtype}, {"CUP_FACTOR", by->dtype}, {"VEC", vector}};
     cup__cuda *gpu = cup__cuda_of(call->c->device);
-    cup__grid grid = {.x = (x->count / vector + 255) / 256, .threads = 256};
+    int64_t blocks = (x->count / vector + 255) / 256;
+    int64_t most = (int64_t)cup__cuda_facts(gpu)->multiprocessors * SCALE_BLOCKS;
+    cup__grid grid = {.x = blocks < most ? blocks : most, .threads = 256};
     return cup__launch(gpu, cup__kernel_get(gpu, "scale_by.cu", "scale_by", knobs, 3), grid,
                        CUP__ARG(x->data), CUP__ARG(by->data), CUP__ARG(x->count));
 }

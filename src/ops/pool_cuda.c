@@ -118,8 +118,8 @@ static int group_of(const cup__pooling *p, const cup_tensor *image, const cup_te
 }
 
 /* How many neighbours of a line a thread of pool_lines.cu takes: of y, or of dx in backward, which
- * it writes; for these it reads some of `other`. 0 when lines do not begin where vectors may, or
- * end too early. */
+ * it writes, up to `bytes` of them; for these it reads some of `other`. 0 when lines do not begin
+ * where vectors may, or end too early. */
 static int neighbours_of(const cup__pooling *p, const cup_tensor *t, const cup_tensor *other,
                          const cup_tensor *places, bool is_grad)
 {
@@ -129,13 +129,13 @@ static int neighbours_of(const cup__pooling *p, const cup_tensor *t, const cup_t
         stride == 3 || p->window[0] > MOST_WINDOW || p->window[1] > MOST_WINDOW ||
         p->window[1] - 1 < p->padding[1])
         return 0;
-    for (int most = 8; most > 1; most /= 2) {
-        int64_t n = is_grad ? most / stride : most * stride;
-        if (most * size > 16 || n < 1 || n * size > 32 || written % most ||
+    for (int most = 16; most > 1; most /= 2) {
+        int64_t n = is_grad ? most / stride : most * stride, bytes = is_grad ? 32 : 16;
+        if (most * size > bytes || n < 1 || n * size > 32 || written % most ||
             written / most * n > read)
             continue;
-        int64_t word = n * size > 16 ? 16 : n * size;
-        bool fits = (uintptr_t)t->data % (uintptr_t)(most * size) == 0 &&
+        int64_t word = n * size > 16 ? 16 : n * size, own = most * size > 16 ? 16 : most * size;
+        bool fits = (uintptr_t)t->data % (uintptr_t)own == 0 && written * size % own == 0 &&
                     (uintptr_t)other->data % (uintptr_t)word == 0 && read * size % word == 0;
         int64_t beside = is_grad ? n : most;
         if (fits && (!places || ((uintptr_t)places->data % (uintptr_t)beside == 0 &&

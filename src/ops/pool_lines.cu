@@ -109,8 +109,10 @@ DEVICE void gather(real (&sum)[VEC], line<left, under, right, T> &dy,
         real share = to_real(dy.at(o + left));
         int place = MAX ? (int)places.at(o + left) - i * WINDOW_W : 0;
         int from = (first + o) * STRIDE_W - PAD_W;
+        int count = MAX ? 1 : high * elements(from, WINDOW_W, width, PAD_W);
         if (!MAX)
-            share /= (real)(high * elements(from, WINDOW_W, width, PAD_W));
+            share = count == WINDOW_H * WINDOW_W ? share * ((real)1 / (WINDOW_H * WINDOW_W))
+                                                 : share / (real)count;
 #pragma unroll
         for (int e = 0; e < VEC; e++) {
             const int j = e + PAD_W - o * STRIDE_W; /* its tap of that window */

@@ -3,8 +3,9 @@
  * cumsum_rows, inner 1: GROUP threads a chunk of a row, VEC elements each at a time, the group's
  * running sum carried on. cumsum_columns: a thread for VEC neighbouring columns, UNROLL rows at a
  * time. With SUMS the kernels write the sum of each chunk only; these are then summed up by
- * themselves, and without SUMS a chunk begins with the sum of those before it. All orders are
- * fixed. Grid: chunks of all rows or columns. Bytes: x once, with several chunks twice, y once. */
+ * themselves, and without SUMS a chunk begins with the sum of those before it; the last chunks
+ * come first, as these were read last and are in the L2 cache. All orders are fixed. Grid: chunks
+ * of all rows or columns. Bytes: x once, with several chunks twice, y once. */
 #include "cumsum_call.cuh"
 #include "scan.cuh"
 
@@ -73,8 +74,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 cumsum_rows(const __grid_constant__ cumsum_call c)
 {
     int64_t unit = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / GROUP;
+    bool there = unit < c.outer * c.chunks; /* all must take part in what the group does together */
+    unit = SUMS || !there ? unit : c.outer * c.chunks - 1 - unit;
     int64_t row = unit / c.chunks, chunk = unit % c.chunks;
-    bool there = row < c.outer; /* all must take part in what the group does together */
     int64_t begin = chunk * c.chunk, end = begin + c.chunk < c.length ? begin + c.chunk : c.length;
     const T *x = (const T *)c.x + row * c.length;
     if (SUMS) {
@@ -118,9 +120,10 @@ cumsum_columns(const __grid_constant__ cumsum_call c)
 {
     int64_t lanes = c.inner / VEC, index = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     int64_t column = index % lanes * VEC, unit = index / lanes;
-    int64_t row = unit / c.chunks, chunk = unit % c.chunks;
-    if (row >= c.outer)
+    if (unit >= c.outer * c.chunks)
         return;
+    unit = SUMS ? unit : c.outer * c.chunks - 1 - unit;
+    int64_t row = unit / c.chunks, chunk = unit % c.chunks;
     int64_t begin = chunk * c.chunk, end = begin + c.chunk < c.length ? begin + c.chunk : c.length;
     int64_t step = REVERSE ? -c.inner : c.inner;
     int64_t start = (row * c.length + (REVERSE ? c.length - 1 - begin : begin)) * c.inner + column;

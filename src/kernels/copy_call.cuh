@@ -24,7 +24,7 @@ typedef struct tiles_call {
     void *y;
     const void *x;
     unsigned rows, columns;
-    divisor across, down;               /* tiles of a matrix, bands of tiles */
+    divisor across, down;               /* tiles of a matrix */
     long long x_row, y_column;          /* distance of rows in x, of columns in y */
     divisor dim[COPY_DIMS];             /* of the other dimensions */
     long long x_stride[COPY_DIMS], y_stride[COPY_DIMS];

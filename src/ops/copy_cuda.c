@@ -7,9 +7,9 @@
 #include "ops/copy.h"
 #include "ops/loop.h"
 
-#define BAND 1        /* tiles below each other that are taken one after another */
 #define TILE_LEAST 16 /* sizes from which a transposition goes through tiles */
 #define THIN_LEAST 64 /* rows of matrices with fewer columns, from which they have a kernel */
+#define STAGED_MOST 8 /* columns of those that go through shared memory */
 #define Y 0           /* the tensors of the nest */
 #define X 1
 
@@ -76,7 +76,7 @@ static int side_of(int size, int64_t rows, int64_t columns)
 {
     if (size == 8)
         return 32;
-    if (size == 1 || (size == 2 && rows >= 1024 && columns >= 1024))
+    if (size == 1 || (size == 2 && rows >= 1024 && columns >= 256))
         return 128;
     return 64;
 }
@@ -88,13 +88,12 @@ static cup_status launch_tiles(const copying *c, const cup__loop *loop, int acro
     int64_t rows = loop->size[down], columns = loop->size[across];
     int side = side_of(c->size, rows, columns);
     int64_t tiles_across = (columns + side - 1) / side, tiles_down = (rows + side - 1) / side;
-    int64_t bands = (tiles_down + BAND - 1) / BAND;
     tiles_call argument = {.y = c->y,
                            .x = c->x,
                            .rows = (unsigned)rows,
                            .columns = (unsigned)columns,
                            .across = divisor_of(tiles_across),
-                           .down = divisor_of(bands),
+                           .down = divisor_of(tiles_down),
                            .x_row = loop->stride[X][down],
                            .y_column = loop->stride[Y][across]};
     for (int d = down; d-- > 0;) {
@@ -107,13 +106,12 @@ static cup_status launch_tiles(const copying *c, const cup__loop *loop, int acro
     int most = 16 / c->size;
     cup__knob knobs[] = {{"SIZE", c->size}, {"SIDE", side},
                          {"ACROSS", width_of(c->x, c->size, common_step(loop, X, across), most)},
-                         {"DOWN", width_of(c->y, c->size, common_step(loop, Y, down), most)},
-                         {"BAND", BAND}};
+                         {"DOWN", width_of(c->y, c->size, common_step(loop, Y, down), most)}};
     cup__cuda *gpu = cup__cuda_of(c->call->c->device);
-    cup__kernel *kernel = cup__kernel_get(gpu, "transpose.cu", "transpose_fwd", knobs, 5);
+    cup__kernel *kernel = cup__kernel_get(gpu, "transpose.cu", "transpose_fwd", knobs, 4);
     if (!kernel)
         return c->call->c->error.status;
-    cup__grid grid = {.x = loop->count / rows / columns * tiles_across * bands * BAND,
+    cup__grid grid = {.x = loop->count / rows / columns * tiles_across * tiles_down,
                       .threads = COPY_THREADS};
     return cup__launch(gpu, kernel, grid, CUP__ARG(argument));
 }
@@ -168,10 +166,11 @@ static cup_status launch_thin(const copying *c, const cup__loop *loop, int packe
     vec = width_of(c->x, c->size, steps[0] | steps[1 + X], vec);
     argument.across = divisor_of(loop->size[along] / vec);
     argument.rows = (unsigned)(loop->count / loop->size[few] / vec);
+    bool staged = vec * c->size == 16 && loop->size[few] > 1 && loop->size[few] <= STAGED_MOST;
     cup__knob knobs[] = {{"SIZE", c->size}, {"SMALL", loop->size[few]}, {"VEC", vec},
-                         {"SPREAD", packed == Y}};
+                         {"SPREAD", packed == Y}, {"STAGED", staged}};
     cup__cuda *gpu = cup__cuda_of(c->call->c->device);
-    cup__kernel *kernel = cup__kernel_get(gpu, "thin.cu", "thin_fwd", knobs, 4);
+    cup__kernel *kernel = cup__kernel_get(gpu, "thin.cu", "thin_fwd", knobs, 5);
     cup__grid grid = {.x = ((int64_t)argument.rows + COPY_THREADS - 1) / COPY_THREADS,
                       .threads = COPY_THREADS};
     return cup__launch(gpu, kernel, grid, CUP__ARG(argument));
@@ -185,8 +184,7 @@ static cup_status copy_part(const cup__loop *part, const int64_t *offset, void *
     int across = transposed_dimension(part), few, along;
     if (is_thin(part, X, &few, &along))
         return launch_thin(&c, part, X, few, along);
-    /* Wider elements do as well one by one. */
-    if (c.size < 4 && is_thin(part, Y, &few, &along))
+    if (is_thin(part, Y, &few, &along))
         return launch_thin(&c, part, Y, few, along);
     return across < 0 ? launch_words(&c, part) : launch_tiles(&c, part, across);
 }

@@ -1,7 +1,6 @@
 /* Transposes matrices [rows, columns], neighbours along columns in x, along rows in y, through
- * tiles of SIDE x SIDE elements in shared memory. Grid: one block of 256 threads a tile, BAND
- * tiles down fastest, then across, then bands down, then matrices, so that what blocks that run at
- * once read and write lies together. Bytes: every element read and written once, each in
+ * tiles of SIDE x SIDE elements in shared memory. Grid: one block of 256 threads a tile, tiles
+ * across fastest, then down, then matrices. Bytes: every element read and written once, each in
  * runs of SIDE elements and accesses of up to 16 bytes; ACROSS and DOWN are how many neighbours
  * the alignment of x and y lets one access have.
  *
@@ -25,9 +24,6 @@
 #define DOWN (16 / SIZE)
 #endif
 
-#ifndef BAND
-#define BAND 1 /* tiles below each other that are taken one after another */
-#endif
 #define G (SIZE < 4 ? 4 / SIZE : 1)   /* elements of a word in shared memory */
 #define C (16 / SIZE)                 /* elements of 16 bytes */
 #define PITCH (SIDE / G)              /* words of a column */
@@ -255,13 +251,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
 {
     __shared__ __align__(16) word tile[SIDE * PITCH];
     unsigned index = blockIdx.x;
-    unsigned down = index % BAND, band;
-    index /= BAND;
-    unsigned column = split(&index, c.across) * SIDE;
-    band = split(&index, c.down);
-    unsigned row = (band * BAND + down) * SIDE;
-    if (row >= c.rows)
-        return;
+    unsigned column = split(&index, c.across) * SIDE, row = split(&index, c.down) * SIDE;
     const element *x = (const element *)c.x + row * c.x_row + column;
     element *y = (element *)c.y + column * c.y_column + row;
 #pragma unroll 1

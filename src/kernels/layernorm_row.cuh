@@ -59,18 +59,19 @@ DEVICE extent extent_of(int64_t &first, int width, int from)
     return {lead - from, lead + width - from};
 }
 
-/* Vector `p` of a row; of one that is cut only what belongs to the row, among `others`. */
+/* Vector `p` of a row, whole: aligned 16 bytes that hold some element of the row can be read,
+ * whatever else lies there. Of longer ones only what belongs to the row. */
 template <typename Element>
-DEVICE void read_vector(packed<Element, VEC> &to, const Element *from, int p, extent e, real others)
+DEVICE void read_vector(packed<Element, VEC> &to, const Element *from, int p, extent e)
 {
-    if (!e.cuts(p)) {
+    if (sizeof(Element) * VEC <= 16 || !e.cuts(p)) {
         to.read(from + piece_at(p));
         return;
     }
     vec<Element, VEC> v;
 #pragma unroll
     for (int k = 0; k < VEC; k++)
-        v.at[k] = e.holds(piece_at(p) + k) ? from[piece_at(p) + k] : convert<Element>(others);
+        v.at[k] = e.holds(piece_at(p) + k) ? from[piece_at(p) + k] : convert<Element>((real)0);
     to.put(v);
 }
 
@@ -113,9 +114,9 @@ struct row_in {
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (e.has(p)) {
-                read_vector(x[p], xs + first, p, e, 0);
+                read_vector(x[p], xs + first, p, e);
                 if (ADD)
-                    read_vector(more[ADD ? p : 0], residuals + first, p, e, 0);
+                    read_vector(more[ADD ? p : 0], residuals + first, p, e);
             }
         pivot = 0;
         first += e.begin > 0 ? e.begin : 0;
@@ -162,16 +163,14 @@ struct weights {
         int by = (VEC - e.begin % VEC) % VEC;
         extent own = {e.begin + by, e.end + by};
         const P *start = from - by;
-        read_vector(low, start, p, own, 0);
-        if (by == 0) {
-            to = low;
-            return;
-        }
+        low.set(0);
+        high.set(0);
+        if (piece_at(p) + VEC > own.begin)
+            read_vector(low, start, p, own);
         own.begin -= VEC;
         own.end -= VEC;
-        high.set(0);
-        if (own.has(p))
-            read_vector(high, start + VEC, p, own, 0);
+        if (by && own.has(p))
+            read_vector(high, start + VEC, p, own);
         to.join(low, high, by);
     }
 

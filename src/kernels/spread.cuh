@@ -24,13 +24,18 @@ DEVICE void tell_number(uint64_t *to, float value)
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
 }
 
-DEVICE float hear_number(const uint64_t *from)
+/* Both numbers of a note, when they are there. */
+DEVICE void hear(const uint64_t *note, real &mean, real &squares)
 {
-    uint64_t word;
+    uint64_t a, b;
     do
-        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
-    while (!(word >> 32));
-    return __uint_as_float((uint32_t)word);
+        asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+                     : "=l"(a), "=l"(b)
+                     : "l"(note)
+                     : "memory");
+    while (!(a >> 32) || !(b >> 32));
+    mean = __uint_as_float((uint32_t)a);
+    squares = __uint_as_float((uint32_t)b);
 }
 
 DEVICE void tell(uint64_t *notes, int64_t task, real mean, real squares)
@@ -45,7 +50,8 @@ DEVICE found hear_all(const uint64_t *notes, int parts, extent row)
     found all = {0, 0, 0};
     for (int i = (int)threadIdx.x % 32; i < parts; i += 32) {
         extent part = {row.begin - i * SPAN, row.end - i * SPAN};
-        real mean = hear_number(notes + 2 * i), squares = hear_number(notes + 2 * i + 1);
+        real mean, squares;
+        hear(notes + 2 * i, mean, squares);
         all = join_found()(all, {(real)part.count(), mean, squares});
     }
 #pragma unroll

@@ -93,7 +93,7 @@ static int plan_columns(work *w, int vec)
     channels_call *c = &w->call;
     int lanes = least_power(pieces_of(w->at.channels, vec), 1, 32), rows = BLOCK / lanes;
     int64_t tiles = pieces_of(w->at.channels, (int64_t)lanes * vec);
-    int64_t wanted = 4 * (int64_t)cup__cuda_facts(w->gpu)->multiprocessors;
+    int64_t wanted = (tiles == 1 ? 8 : 4) * (int64_t)cup__cuda_facts(w->gpu)->multiprocessors;
     int64_t slices = wanted / (tiles * w->at.instances + 1) + 1;
     int64_t line = pieces_of(w->at.before, slices);
     line = (pieces_of(line, PIECES * rows) + !line) * PIECES * rows;

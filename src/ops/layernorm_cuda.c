@@ -9,7 +9,7 @@
 #define GROUP_MOST 512
 #define SHIFTED_LEAST 64 /* elements of a row; of shorter ones too many vectors are cut */
 #define FINISH 32     /* columns a block of layernorm_finish adds up */
-#define FINISH_THREADS 512
+#define FINISH_THREADS 256
 #define SLICES_MOST 64
 #define BLOCKS_EACH 16 /* of a multiprocessor, one after the other, for sums over columns */
 #define KNOBS 11

@@ -6,8 +6,8 @@
 #ifndef RESULT
 #define RESULT CUP_T /* of dgamma and dbeta */
 #endif
-#define WARPS 16
-#define BATCH 9 /* rows on the way to a warp: enough at once for a block a multiprocessor */
+#define WARPS 8
+#define BATCH 17 /* rows on the way to a warp: enough at once for a block a multiprocessor */
 
 typedef dtype_of<RESULT>::type result;
 

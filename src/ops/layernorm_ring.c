@@ -5,6 +5,7 @@
 #include "ops/rows.h"
 
 #define FLIGHT (64 << 10)      /* bytes of rows on the way to a multiprocessor */
+#define FLIGHT_WIDE (96 << 10) /* to one with more threads */
 #define STAGES_MOST 8
 #define THREADS 256            /* of a block, unless a row needs more */
 #define MOST 4                 /* vectors a thread holds */
@@ -22,14 +23,18 @@ static int vectors_of(int64_t width, int vec)
     return (int)(width / vec);
 }
 
-/* The smallest group whose threads take few vectors each; of one of THREADS they may take more. */
-static void plan_group(ring_plan *p, int64_t width, int few, int narrow)
+/* The smallest group of up to `widest` threads that take few vectors each; of the widest they may
+ * take more, and of 16-bit elements still more if they work on them twice. */
+static void plan_group(ring_plan *p, int64_t width, int few, int most, int widest)
 {
     int vectors = vectors_of(width, p->vec);
-    for (p->group = 4; p->group < THREADS; p->group *= 2)
-        if (vectors <= p->group * (p->group < 32 ? 2 : p->group == 32 ? narrow : few))
+    for (p->group = 4; p->group < widest; p->group *= 2)
+        if (vectors <= p->group * (p->group < 32 ? 2 : p->group == 32 ? 3 : few))
             break;
-    if (vectors > p->group * MOST)
+    p->again = p->vec == 8 && vectors > p->group * most;
+    if (p->again)
+        p->group = THREADS;
+    else if (vectors > p->group * most)
         p->group *= 2;
     p->pieces = (vectors + p->group - 1) / p->group;
     p->full = p->group * p->pieces == vectors;
@@ -40,7 +45,7 @@ static void plan_stages(ring_plan *p, int64_t bytes)
 {
     int team = p->group < 32 ? 32 : p->group;
     int64_t stage = (int64_t)(p->threads / team) * (team / p->group) * bytes;
-    int64_t stages = FLIGHT / p->blocks / stage;
+    int64_t stages = (p->threads > THREADS ? FLIGHT_WIDE : FLIGHT) / p->blocks / stage;
     p->stages = stages < 2 ? 2 : stages > STAGES_MOST ? STAGES_MOST : (int)stages;
     p->shared = stage * p->stages;
 }
@@ -76,13 +81,14 @@ static const char *plan_backward(const cup__call *call, const cup__layernorm_bac
     const char *why = check(call, b->x, all, 5, b->width, p);
     if (why)
         return why;
-    /* Two sums and two values an element are held: few threads, so that a block of the kernel that
-     * adds up partial sums finds registers beside them. */
-    plan_group(p, b->width, size == 2 ? 2 : 3, 3);
-    if (p->pieces > MOST)
+    /* Two sums and two values an element are held. Blocks of few threads leave registers for the
+     * kernel that adds up partial sums; 16-bit elements take too much arithmetic for that. */
+    bool is_short = size == 2;
+    plan_group(p, b->width, is_short ? 2 : 3, is_short ? 2 : MOST, is_short ? 512 : THREADS);
+    if (p->pieces > (p->again ? 2 * MOST : MOST))
         return "a row does not fit into the registers of a block";
-    p->threads = p->group > THREADS ? p->group : THREADS;
-    p->again = size == 2 && p->group > THREADS && p->pieces > 2;
+    int threads = !is_short || p->again ? THREADS : p->group == 32 && p->pieces > 2 ? 320 : 512;
+    p->threads = p->group > threads ? p->group : threads;
     p->blocks = 1;
     plan_stages(p, b->width * size * inputs);
     int64_t sums = (int64_t)(p->threads / p->group) * parts * b->width * (size == 8 ? 8 : 4);

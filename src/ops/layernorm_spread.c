@@ -4,8 +4,8 @@
 #include "ops/layernorm.h"
 #include "ops/rows.h"
 
-#define THREADS 512
-#define BLOCKS 2 /* that run at once on a multiprocessor */
+#define THREADS 256
+#define BLOCKS 4 /* that run at once on a multiprocessor */
 #define SLOTS 3  /* parts that a block has in shared memory */
 #define SPARE 2048 /* shared memory of a block for other things */
 

@@ -9,7 +9,7 @@
 #include "spread.cuh"
 
 #ifndef BLOCKS
-#define BLOCKS 2 /* that run at once on a multiprocessor */
+#define BLOCKS 4 /* that run at once on a multiprocessor */
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)

@@ -9,7 +9,7 @@
 #include "spread.cuh"
 
 #ifndef BLOCKS
-#define BLOCKS 2 /* that run at once on a multiprocessor */
+#define BLOCKS 4 /* that run at once on a multiprocessor */
 #endif
 #ifndef SLOTS
 #define SLOTS 3 /* parts that a block has room for */

@@ -51,7 +51,9 @@ const char *cup__linear_codes_refuses(const cup__call *call)
 static const struct {
     int tokens;
     double stage, tile;
-} menu[] = {{64, 0.25, 1.0}, {128, 0.37, 1.5}, {192, 0.5, 2.0}, {256, 0.64, 2.5}};
+} menu[] = {{64, 0.335, 0.8}, {128, 0.44, 1.8}, {192, 0.58, 2.5}, {256, 0.64, 3.4}};
+#define PARTS_COST 4.6 /* of sums that meet, each round; clusters of four wait for places */
+#define PARTS_MOST 2
 
 typedef struct cut {
     int tokens, parts;
@@ -63,14 +65,14 @@ static cut choose(int64_t m, const cup__packed *w, int multiprocessors)
     double least = 0;
     int64_t stages = divide_up(w->k, STAGE_K);
     for (int i = 0; i < (int)(sizeof menu / sizeof *menu); i++)
-        for (int parts = 1; parts <= 4; parts *= 2) {
+        for (int parts = 1; parts <= PARTS_MOST; parts *= 2) {
             int64_t tiles = divide_up(w->n, TILE_ROWS) * divide_up(m, menu[i].tokens);
             int64_t each = divide_up(stages, parts), slots = multiprocessors / parts;
             if (parts > 1 && (menu[i].tokens > 128 || each * (parts - 1) >= stages))
                 break;
             double time = (double)divide_up(tiles, slots > 0 ? slots : 1) *
-                              ((double)each * menu[i].stage + menu[i].tile) +
-                          (parts > 1 ? 2.5 : 0);
+                          ((double)each * menu[i].stage + menu[i].tile +
+                           (parts > 1 ? PARTS_COST : 0));
             if (least == 0 || time < least) {
                 least = time;
                 best = (cut){menu[i].tokens, parts};

@@ -72,7 +72,7 @@ const char *cup__linear_stream_refuses(const cup__call *call)
     if (cup__cuda_facts(cup__cuda_of(call->c->device))->major != 9)
         return "it is for Hopper (sm_90)";
     cup__packed w = cup__packed_of(call, 1);
-    if (rows_of(call) > CUP__ROWS_STREAM_MOST)
+    if (rows_of(call) > CUP__ROWS_PACKED_MOST)
         return "it is for a handful of rows";
     if (w.groups > 1 && cup__shift_of(w.group) < 0)
         return "the numbers of a group are no power of two";

@@ -24,9 +24,12 @@ cup_status cup__product_plain(cup__call *call, const cup__product *p);
 const char *cup__product_rows_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_rows(cup__call *call, const cup__product *p);
 
-/* The same on Hopper, with weights that stream through shared memory. */
+/* The same on Hopper, with weights that stream through shared memory, and only where that is
+ * likely to be fastest. */
 const char *cup__product_stream_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_stream(cup__call *call, const cup__product *p);
+const char *cup__product_stream_best_refuses(cup_context *c, const cup__product *p);
+cup_status cup__product_stream_best(cup__call *call, const cup__product *p);
 
 /* Our kernel for the tensor cores of cards from Turing on. */
 const char *cup__product_mma_refuses(cup_context *c, const cup__product *p);

@@ -101,6 +101,7 @@ IMPLEMENTATION(plain)
 CUDA_IMPLEMENTATION(tuned)
 CUDA_IMPLEMENTATION(rows)
 CUDA_IMPLEMENTATION(stream)
+CUDA_IMPLEMENTATION(stream_best)
 CUDA_IMPLEMENTATION(wgmma_best)
 CUDA_IMPLEMENTATION(cublaslt)
 CUDA_IMPLEMENTATION(wgmma)
@@ -115,6 +116,8 @@ const cup__impl cup__product_impls[] = {
     {.name = "blocked", .place = CUP__CPU, .strided = true, .run = run_blocked},
     {.name = "tuned", .place = CUP__CUDA, .strided = true, .refuses = refuses_tuned,
      .run = run_tuned, .varies = "another way may be the fastest when it is measured again"},
+    {.name = "stream_best", .place = CUP__CUDA, .strided = true,
+     .refuses = refuses_stream_best, .run = run_stream_best},
     {.name = "rows", .place = CUP__CUDA, .strided = true, .refuses = refuses_rows,
      .run = run_rows},
     {.name = "wgmma_best", .place = CUP__CUDA, .strided = true, .refuses = refuses_wgmma_best,

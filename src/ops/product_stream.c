@@ -8,6 +8,10 @@
 
 #define GRID_Y_MOST 65535
 #define ROWS_MOST_N 32 /* of x, where weights lie along n */
+/* Up to which it is the fastest, as measured on an H200 (bench/stream_sweep.c). */
+#define BEST_ROWS 16
+#define BEST_WEIGHTS (1 << 25)
+#define BEST_SIDE 4096
 #define STAGE_K 64
 #define PANEL 64 /* columns that are copied at a time */
 #define STAGE_BYTES (2 * PANEL * STAGE_K * 2)
@@ -97,6 +101,24 @@ const char *cup__product_stream_refuses(cup_context *c, const cup__product *p)
     if (cup__product_vector(p, &p->b, p->b.column, p->k, 8) < 8)
         return "the lines of b are not whole pieces of 16 bytes";
     return NULL;
+}
+
+const char *cup__product_stream_best_refuses(cup_context *c, const cup__product *p)
+{
+    const char *why = cup__product_stream_refuses(c, p);
+    if (why)
+        return why;
+    if (p->m > BEST_ROWS || p->batch_count > 1)
+        return "other kernels are as fast with so many rows, or with batches";
+    if (p->b.row == 1 ? p->n * p->k > BEST_WEIGHTS || (p->m > 8 && p->k > BEST_SIDE)
+                      : p->n > BEST_SIDE)
+        return "other kernels are as fast with such large weights";
+    return NULL;
+}
+
+cup_status cup__product_stream_best(cup__call *call, const cup__product *p)
+{
+    return cup__product_stream(call, p);
 }
 
 static cup_status encode(cup_context *c, const cup__product *p, CUtensorMap *map)

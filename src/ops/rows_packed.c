@@ -16,7 +16,6 @@ bool cup__rows_packed_can(cup_context *c, cup_dtype dtype)
 }
 
 #define STREAM_WARPS 8
-#define STREAM_PIECES 2
 #define SHARED_MOST 232000 /* bytes of a multiprocessor that blocks can have */
 #define PIECE 64           /* bytes of a row that a warp multiplies at a time */
 #define UNIT 16            /* rows of weights */
@@ -64,11 +63,12 @@ void cup__stream_choose(const product_call *product, int bits, int multiprocesso
                         cup__stream_plan *plan)
 {
     int64_t least = 0, units = divide_up(product->n, UNIT);
-    for (int cluster = 1; cluster <= CLUSTER_MOST; cluster *= 2) {
+    /* The rows of x of a whole line of weights leave too little room when they are many. */
+    for (int cluster = product->m > 8 ? 2 : 1; cluster <= CLUSTER_MOST; cluster *= 2) {
         cup__stream_plan one = {.cluster = cluster,
                                 .clusters = multiprocessors / cluster,
                                 .warps = STREAM_WARPS,
-                                .pieces = STREAM_PIECES,
+                                .pieces = bits == 16 ? 4 : 2,
                                 .blocks = 1};
         bool shared;
         int64_t part = part_of(product, bits, cluster);

@@ -23,7 +23,6 @@ typedef struct named_plan {
 #define P(m, n, s, cm, cn) PLAN("p", m, n, 2, true, s, cm, cn)
 #define S(m, n, s, cm, cn) PLAN("s", m, n, 1, false, s, cm, cn)
 #define T(m, n, s, cm, cn) PLAN("t", m, n, 3, false, s, cm, cn)
-#define G(group) {"c128x192s5g" #group, {128, 192, 2, false, 5, 1, 1, 1, group, 0}}
 #define LIBRARY 0 /* cuBLASLt stands in the first place */
 static const named_plan plans[] = {
     {"cuBLASLt", {0}},    C(128, 256, 4, 1, 1), C(128, 256, 4, 2, 1), C(128, 256, 4, 1, 2),
@@ -33,7 +32,6 @@ static const named_plan plans[] = {
     P(64, 256, 4, 1, 1),  P(64, 128, 8, 1, 1),  S(64, 64, 12, 1, 1),  C(128, 192, 5, 1, 1),
     C(128, 192, 5, 2, 1), C(128, 192, 5, 1, 2), T(192, 128, 5, 1, 1), T(192, 128, 5, 2, 1),
     T(192, 128, 5, 1, 2), C(128, 192, 4, 1, 1), C(128, 192, 4, 2, 1), T(192, 128, 4, 1, 1),
-    G(8), G(10), G(20), G(32),
 
 };
 

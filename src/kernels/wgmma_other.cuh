@@ -17,8 +17,12 @@
 #endif
 #define SWIGLU (ACTIVATION == PRODUCT_SWIGLU)
 #define COLUMNS (SWIGLU ? TILE_N / 2 : TILE_N) /* of y in a tile */
+#ifndef STORE16 /* results go to y by stores of 16 bytes, for which nobody waits, not by TMA */
+#define STORE16 0
+#endif
 /* A warp stages 16 rows of 128 bytes at a time, or of 64. */
-#define STAGE_LINE (COLUMNS * (int)sizeof(result) % 128 ? 64 : 128)
+#define STAGE_LINE (STORE16 || COLUMNS * (int)sizeof(result) % 128 ? 64 : 128)
+#define STAGE_PIECE (STORE16 ? 1024 : 2048) /* bytes of shared memory for them */
 #define STAGE_COLUMNS (STAGE_LINE / (int)sizeof(result))
 
 /* What shared memory holds; the first two at multiples of 1024 bytes. */

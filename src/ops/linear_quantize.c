@@ -101,11 +101,11 @@ static cup_status run(cup__call *call)
 }
 
 /* Calls an op whose result goes where it is given. */
-static void call_into(cup_context *c, int op, cup_tensor *in, const void *attributes, cup_tensor *y)
+static void call_into(cup_context *c, int op, cup_tensor *in, const void *given, cup_tensor *y)
 {
     cup_tensor *out[CUP__MAX_OUT] = {y};
     if (in)
-        cup__op_call(c, &cup__rows[op], &in, 1, attributes, out);
+        cup__op_call(c, &cup__rows[op], &in, 1, given, out);
 }
 
 /* The largest size, in f32, into `most`. */
@@ -155,13 +155,13 @@ static void cost(const cup__call *call, double *bytes, double *flops)
 
 static const cup__impl impls[] = {
     {.name = "composed", .place = CUP__CPU, .strided = true, .run = compose, .slack = 0x1p-16},
-    {.name = "composed", .place = CUP__CUDA, .strided = true, .run = compose, .slack = 0x1p-16},
     {.name = "wgmma",
      .place = CUP__CUDA,
      .strided = true,
      .refuses = refuses,
      .run = run,
      .slack = 0x1p-9}, /* gelu by a short tanh */
+    {.name = "composed", .place = CUP__CUDA, .strided = true, .run = compose, .slack = 0x1p-16},
     {0},
 };
 

@@ -84,22 +84,19 @@ static int working_bytes(const cup__product *p, const cup__wgmma_plan *plan)
     return plan->stages * stage + other + (p->bias ? bias : 0) + scales + 16 * plan->stages + 32;
 }
 
-/* How many pieces of 16 lines each warp can have on their way. Where all warps finish at a time
- * while tensor cores idle, as they do where sums leave these, none shall wait for its pieces. */
+/* Pieces of 16 lines that each warp can have on their way. Where sums leave the tensor cores the
+ * kernel stores them without TMA, from smaller pieces. */
 static int staging_buffers(const cup__product *p, const cup__wgmma_plan *plan)
 {
     if (!promotes(p))
         return plan->consumers == 3 ? 1 : 2;
-    int rows = plan->pingpong ? plan->tile_m : plan->tile_m / plan->consumers;
-    int line = plan->tile_n * (int)cup_dtype_size(cup__product_y_dtype(p));
-    int pieces = rows / 64 * (int)(line / cup__wgmma_stored_line(line));
-    int fit = (SHARED_MOST - working_bytes(p, plan)) / (plan->consumers * 4 * PIECE_BYTES);
-    return fit < 1 ? 1 : fit < pieces ? fit : pieces;
+    return working_bytes(p, plan) + plan->consumers * 4 * PIECE_BYTES > SHARED_MOST ? 1 : 2;
 }
 
 int cup__wgmma_shared(const cup__product *p, const cup__wgmma_plan *plan)
 {
-    return working_bytes(p, plan) + plan->consumers * 4 * PIECE_BYTES * staging_buffers(p, plan);
+    int piece = promotes(p) ? PIECE_BYTES / 2 : PIECE_BYTES;
+    return working_bytes(p, plan) + plan->consumers * 4 * piece * staging_buffers(p, plan);
 }
 
 cup__wgmma_cut cup__wgmma_cut_of(const cup__product *p, const cup__wgmma_plan *plan)

@@ -25,7 +25,7 @@ static const entry whole[] = {
 };
 /* With sums that leave the tensor cores after each 128 of k. */
 static const entry promoted[] = {
-    {{192, 128, 3, false, 4, 1, 1, 1, 0, 0, 0}, 0.565, 1.1},
+    {{192, 128, 3, false, 5, 1, 1, 1, 0, 0, 0}, 0.565, 1.1},
     {{128, 192, 2, false, 5, 1, 1, 1, 0, 0, 0}, 0.575, 1.1},
     {{256, 128, 2, false, 4, 1, 1, 1, 0, 0, 0}, 0.75, 2.0},
     {{128, 128, 2, false, 6, 1, 1, 1, 0, 0, 0}, 0.40, 0.9},

@@ -6,6 +6,7 @@
 
 #include "hopper.cuh"
 #include "product.cuh"
+#include "ptx.cuh"
 #include "tma.cuh"
 #include "wgmma_call.cuh"
 
@@ -94,6 +95,23 @@ DEVICE uint32_t other_full(const layout &at, int number)
 DEVICE uint32_t other_empty(const layout &at)
 {
     return at.barriers + 16 * STAGES + 16;
+}
+
+/* Takes 16 staged rows of 64 bytes to y, whose rows start at multiples of 16 bytes. */
+DEVICE void put_vectors(const wgmma_call &c, result *y, const unit &u, int row, int column,
+                        uint32_t buffer)
+{
+    const int end = GROUPS == PRODUCT_GROUPS_OF_ROWS ? u.row_end : c.m;
+    const int each = 16 / sizeof(result), place = lane() % 4;
+    column += place * each;
+    y += u.batch[0] * c.y_batch[0] + u.batch[1] * c.y_batch[1] + column;
+#pragma unroll
+    for (int r = lane() / 4; r < 16; r += 8) {
+        uint4 v = load_shared16(staged_at(buffer, r, place));
+        if (row + r < end && column < c.n)
+            *(uint4 *)(y + (row + r) * c.y_row) = v;
+    }
+    __syncwarp();
 }
 
 #endif

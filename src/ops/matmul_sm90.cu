@@ -99,7 +99,7 @@
 #define BRINGER_REGISTERS                                                                          \
     (CONSUMERS == 3 ? (SUM_A || PROMOTE ? 48 : 32) : SUM_A || PROMOTE ? 40 : 24)
 #define CONSUMER_REGISTERS ((CONSUMERS == 3 ? 160 : 240) - (SUM_A || PROMOTE ? 8 : 0))
-#define STORE16 PROMOTE
+#define STORE16 (PROMOTE && !GROUPS)
 #define STAGING_BYTES (CONSUMERS * 4 * STAGING_BUFFERS * STAGE_PIECE)
 #define BIAS_BYTES (HAS_BIAS ? CONSUMERS * 2 * TILE_N * (int)sizeof(bias_value) : 0)
 #define SCALE_BYTES                                                                                \

@@ -84,19 +84,25 @@ static int working_bytes(const cup__product *p, const cup__wgmma_plan *plan)
     return plan->stages * stage + other + (p->bias ? bias : 0) + scales + 16 * plan->stages + 32;
 }
 
-/* Pieces of 16 lines that each warp can have on their way. Where sums leave the tensor cores the
- * kernel stores them without TMA, from smaller pieces. */
+/* Where sums leave the tensor cores the kernel stores results without TMA, from smaller pieces. */
+static int piece_bytes(const cup__product *p)
+{
+    return promotes(p) && !p->groups.kind ? PIECE_BYTES / 2 : PIECE_BYTES;
+}
+
+/* Pieces of 16 lines that each warp can have on their way. */
 static int staging_buffers(const cup__product *p, const cup__wgmma_plan *plan)
 {
     if (!promotes(p))
         return plan->consumers == 3 ? 1 : 2;
-    return working_bytes(p, plan) + plan->consumers * 4 * PIECE_BYTES > SHARED_MOST ? 1 : 2;
+    int two = plan->consumers * 4 * 2 * piece_bytes(p);
+    return working_bytes(p, plan) + two > SHARED_MOST ? 1 : 2;
 }
 
 int cup__wgmma_shared(const cup__product *p, const cup__wgmma_plan *plan)
 {
-    int piece = promotes(p) ? PIECE_BYTES / 2 : PIECE_BYTES;
-    return working_bytes(p, plan) + plan->consumers * 4 * piece * staging_buffers(p, plan);
+    int pieces = plan->consumers * 4 * staging_buffers(p, plan);
+    return working_bytes(p, plan) + pieces * piece_bytes(p);
 }
 
 cup__wgmma_cut cup__wgmma_cut_of(const cup__product *p, const cup__wgmma_plan *plan)
@@ -202,7 +208,8 @@ static int scale_vector(const cup__product *p)
     if (!p->scaling || p->scaling->kind != PRODUCT_SCALE_BLOCKS)
         return 1;
     const product_scale *a = &p->scaling->a;
-    bool together = a->line == 1 && a->shift == 0 && a->k % 4 == 0 && p->m % 4 == 0;
+    bool together = a->line == 1 && a->shift == 0 && a->k % 4 == 0 && p->m % 4 == 0 &&
+                    !p->groups.kind; /* which begin at any row */
     return together && (uintptr_t)a->data % 16 == 0 ? 4 : 1;
 }
 

@@ -52,8 +52,8 @@ $(BUILD)/all_kernels: tools/all_kernels.c $(LIB)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -o $@ $^ $(LDLIBS)
 
 .PHONY: kernels
-kernels: $(BUILD)/all_kernels ## compiles every kernel for every architecture, no GPU needed; ARCH="sm_90a sm_80" for some
-	CUP_CACHE=$(CURDIR)/$(BUILD)/kernels $(BUILD)/all_kernels $(ARCH)
+kernels: $(BUILD)/all_kernels ## compiles every kernel for every architecture, no GPU needed; ARCH="sm_90a sm_80" OP="sum sort" for some
+	CUP_CACHE=$(CURDIR)/$(BUILD)/kernels $(BUILD)/all_kernels $(ARCH) $(if $(OP),-- $(OP))
 
 .PHONY: pack
 pack: $(COMMAND) ## compiles the common kernels into one file that make install takes along; ARCH="sm_90a sm_80"

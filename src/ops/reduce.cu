@@ -26,8 +26,8 @@
 #endif
 #ifndef BLOCKS
 /* How many should fit a multiprocessor together. Doubles need twice the registers, and code for
- * sm_120, whose multiprocessors hold fewer threads, takes some more. */
-#define BLOCKS (CUP_T == CUP_F64 ? 2 : __CUDA_ARCH__ >= 1200 ? 3 : 4)
+ * sm_100a and sm_120 takes some more than that for the cards before. */
+#define BLOCKS (CUP_T == CUP_F64 ? 2 : __CUDA_ARCH__ >= 1000 ? 3 : 4)
 #endif
 #define SLOTS (REDUCE_THREADS / LANES)
 

@@ -5,7 +5,6 @@
 
 #include "hopper.cuh"
 #include "product.cuh"
-#include "ptx.cuh"
 #include "tma.cuh"
 #include "wgmma_call.cuh"
 #include "wgmma_codes.cuh"
@@ -134,23 +133,6 @@ DEVICE void put_elements(const wgmma_call &c, result *y, const unit &u, int row,
         for (int i = 0; i < each; i++)
             if (column + lane() * each + i < c.n)
                 y[(row + r) * c.y_row + lane() * each + i] = values[i];
-    }
-    __syncwarp();
-}
-
-/* The same where y's rows start at multiples of 16 bytes. */
-DEVICE void put_vectors(const wgmma_call &c, result *y, const unit &u, int row, int column,
-                        uint32_t buffer)
-{
-    const int end = GROUPS == PRODUCT_GROUPS_OF_ROWS ? u.row_end : c.m;
-    const int each = 16 / sizeof(result), place = lane() % 4;
-    column += place * each;
-    y += u.batch[0] * c.y_batch[0] + u.batch[1] * c.y_batch[1] + column;
-#pragma unroll
-    for (int r = lane() / 4; r < 16; r += 8) {
-        uint4 v = load_shared16(staged_at(buffer, r, place));
-        if (row + r < end && column < c.n)
-            *(uint4 *)(y + (row + r) * c.y_row) = v;
     }
     __syncwarp();
 }

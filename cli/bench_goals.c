@@ -18,7 +18,7 @@
 /* A row of the file. A number that is not named is NAN; one of those named is enough. */
 typedef struct goal {
     cli_record call; /* op, shapes, dtype and attributes are set */
-    char issue[8], source[64];
+    char area[12], source[64];
     double ratio, copy, tflops;
     double share; /* what was reached of it; NAN: not measured */
     const cli_record *found;
@@ -30,7 +30,7 @@ typedef struct goals {
 } goals;
 
 #define FIELDS 9
-#define HEAD "issue\top\tshapes\tdtype\tattributes\tratio\tcopy\ttflops\tsource"
+#define HEAD "area\top\tshapes\tdtype\tattributes\tratio\tcopy\ttflops\tsource"
 
 static double number_of(const char *text)
 {
@@ -53,7 +53,7 @@ static bool read_goal(char *line, goal *out)
                   .copy = number_of(field[6]),
                   .tflops = number_of(field[7]),
                   .share = NAN};
-    snprintf(out->issue, sizeof out->issue, "%s", field[0]);
+    snprintf(out->area, sizeof out->area, "%s", field[0]);
     snprintf(out->call.op, sizeof out->call.op, "%s", field[1]);
     snprintf(out->call.shapes, sizeof out->call.shapes, "%s", field[2]);
     snprintf(out->call.dtype, sizeof out->call.dtype, "%s", field[3]);
@@ -142,7 +142,7 @@ static void write_json(const goals *all, cup__json_writer *w)
         const goal *g = &all->row[i];
         char words[96];
         cup__json_open(w, NULL, CUP__JSON_OBJECT);
-        cup__json_add_string(w, "issue", g->issue);
+        cup__json_add_string(w, "area", g->area);
         cup__json_add_string(w, "op", g->call.op);
         cup__json_add_string(w, "shapes", g->call.shapes);
         cup__json_add_string(w, "dtype", g->call.dtype);
@@ -166,13 +166,13 @@ static void print_goal(const goal *g, bool markdown)
         snprintf(share, sizeof share, "%.0f %%", 100 * g->share);
     const char *shapes = g->call.shapes, *attributes = g->call.attributes;
     if (markdown) {
-        printf("| %s | %s | %.40s%s%s%s | %s | %s | %s | %s | %s | %s |\n", g->issue, g->call.op,
+        printf("| %s | %s | %.40s%s%s%s | %s | %s | %s | %s | %s | %s |\n", g->area, g->call.op,
                shapes, strlen(shapes) > 40 ? ".." : "", *attributes ? "; " : "", attributes,
                g->call.dtype, wanted, g->source, g->found ? g->found->impl : "",
                g->found ? got : "not measured", share);
         return;
     }
-    printf("%-5s %-16s %-28.28s %-20.20s %-6s %-28s %-36s %s%6s%s\n", g->issue, g->call.op, shapes,
+    printf("%-9s %-16s %-28.28s %-20.20s %-6s %-28s %-36s %s%6s%s\n", g->area, g->call.op, shapes,
            attributes, g->call.dtype, wanted, g->found ? got : "not measured",
            g->share >= REACHED ? color(stdout, COLOR_GREEN)
            : g->share < NEAR   ? color(stdout, COLOR_RED)
@@ -191,7 +191,7 @@ static void print_goals(const goals *all, bool markdown)
     }
     if (markdown)
         printf("%zu of %zu are reached, %zu more within 5 %%, %zu were not measured.\n\n"
-               "| issue | op | shapes | dtype | goal | best peer before | by | reached | share |\n"
+               "| area | op | shapes | dtype | goal | best peer before | by | reached | share |\n"
                "|---|---|---|---|---|---|---|---|---:|\n",
                whole, all->count, near, missing);
     for (size_t i = 0; i < all->count; i++)

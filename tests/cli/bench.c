@@ -76,7 +76,7 @@ TEST(bench_records_newest_run_counts)
     EXPECT(!strstr(out, "plain"));
 }
 
-#define GOALS "issue\top\tshapes\tdtype\tattributes\tratio\tcopy\ttflops\tsource\n"
+#define GOALS "area\top\tshapes\tdtype\tattributes\tratio\tcopy\ttflops\tsource\n"
 
 TEST(bench_goals_are_judged)
 {
@@ -86,7 +86,7 @@ TEST(bench_goals_are_judged)
                     "linear\t8x8 8x8\tbf16\t\twgmma\t10\t\t\t5e9\t\n");
     put("goals.tsv", "# words\n" GOALS "3\tadd\t8 8\tf32\t\t2\t0.95\t\ttorch 1 us\n"
                      "3\tsum\t8\tf32\taxes=0\t1\t0.9\t\ttorch 1 us\n"
-                     "4\tlinear\t8x8 8x8\tbf16\t\t\t\t500\tissue 4\n"
+                     "4\tlinear\t8x8 8x8\tbf16\t\t\t\t500\ta report\n"
                      "3\tmax\t8\tf32\t\t1\t\t\ttorch 1 us\n");
     EXPECT_INT(cupola("bench --from rows.tsv --goals goals.tsv"), 0);
     EXPECT_CONTAINS(out, "1.20 (torch), 96 %                    101 %");

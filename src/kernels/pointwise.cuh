@@ -110,8 +110,15 @@ DEVICE void compute_last(const pointwise_call &c, unsigned start)
     }
 }
 
+/* For sm_120 the compiler spills long units so that more blocks fit, unless one is enough. */
+#if VEC >= 16 && __CUDA_ARCH__ >= 1200
+#define POINTWISE_BOUNDS POINTWISE_THREADS, 1
+#else
+#define POINTWISE_BOUNDS POINTWISE_THREADS
+#endif
+
 #define POINTWISE(name)                                                                            \
-    extern "C" __global__ void __launch_bounds__(POINTWISE_THREADS)                                \
+    extern "C" __global__ void __launch_bounds__(POINTWISE_BOUNDS)                                 \
         name(const __grid_constant__ pointwise_call c)                                             \
     {                                                                                              \
         const unsigned piece = POINTWISE_THREADS * UNROLL * VEC;                                   \

@@ -12,6 +12,10 @@
 #ifndef BLOCKS
 #define BLOCKS 1 /* that run at once on a multiprocessor */
 #endif
+#if __CUDA_ARCH__ >= 1200 && BLOCKS > 3 /* which the compiler has no registers for */
+#undef BLOCKS
+#define BLOCKS 3
+#endif
 
 #if !LONG
 

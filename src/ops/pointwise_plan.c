@@ -92,8 +92,7 @@ static int choose_vec(const cup__nest *n, bool whole)
         if (kind != POINTWISE_FLAT && kind != POINTWISE_ROW)
             continue;
         least = size < least ? size : least;
-        int held = n->x_dtype[k] == CUP_I32 ? 8 : size; /* whole numbers are computed in i64 */
-        most = held > most ? held : most;
+        most = size > most ? size : most;
     }
     int vec = 16 / least;
     while (vec > 1 && vec * most > UNIT_MOST)

@@ -54,12 +54,6 @@ static void run_rows(int64_t begin, int64_t end, void *user)
         }
 }
 
-static const char *refuses(const cup__call *call)
-{
-    bool wide = call->in[0]->dtype == CUP_F64 || call->in[1]->dtype == CUP_F64;
-    return wide ? "it does not take f64" : NULL;
-}
-
 static cup_status run(cup__call *call)
 {
     cup__scale_layout s;
@@ -69,8 +63,11 @@ static cup_status run(cup__call *call)
 }
 
 static const cup__impl impls[] = {
-    {.name = "rows", .place = CUP__CPU, .refuses = refuses, .run = run},
-    {.name = "vectors", .place = CUP__CUDA, .refuses = refuses, .run = cup__dequantize_cuda},
+    {.name = "rows", .place = CUP__CPU, .refuses = cup__scaled_refuses, .run = run},
+    {.name = "vectors",
+     .place = CUP__CUDA,
+     .refuses = cup__scaled_refuses,
+     .run = cup__dequantize_cuda},
     {0},
 };
 #define TO(dtype)                                                                                  \

@@ -66,6 +66,11 @@ cup_tensor *cup__scaled_widened(cup_context *c, const cup_tensor *codes, const p
 int32_t cup__scaled_dot(const int8_t *a, const int8_t *b, int64_t count);
 float cup__scaled_whole_dot(const cup__product *p, int64_t i, int64_t j, int64_t group);
 
+/* What all implementations but those with wishes of their own refuse: f64, which is for the
+ * specification. */
+const char *cup__scaled_refuses(const cup__call *call);
+void cup__scaled_cost(const cup__call *call, double *bytes, double *flops);
+
 cup_status cup__scaled_cpu(cup__call *call);
 cup_status cup__scaled_grouped_cpu(cup__call *call);
 const char *cup__scaled_grouped_wgmma_refuses(const cup__call *call);
@@ -76,7 +81,6 @@ cup_status cup__scaled_wgmma(cup__call *call);
 const char *cup__scaled_cublaslt_refuses(const cup__call *call);
 cup_status cup__scaled_cublaslt(cup__call *call);
 cup_status cup__scaled_cublaslt_by(cup_context *c, const cup__product *p);
-const char *cup__scaled_mma_refuses(const cup__call *call);
 cup_status cup__scaled_mma(cup__call *call);
 cup_status cup__scaled_mma_by(cup__call *call, const cup__product *product);
 

@@ -8,14 +8,6 @@
 #define LINE_BYTES 64 /* of a tile along k */
 #define GRID_Y_MOST 65535
 
-const char *cup__scaled_mma_refuses(const cup__call *call)
-{
-    for (int i = 0; i < call->in_count; i++)
-        if (call->in[i] && call->in[i]->dtype == CUP_F64)
-            return "it does not take f64";
-    return NULL;
-}
-
 /* Codes that can be copied at once. */
 static int vector_of(const cup__product *p, const void *data)
 {

@@ -85,26 +85,11 @@ void cup__scaled_grouped_product(const cup__call *call, cup__product *p, cup__sc
     p->y = (cup__matrix){.data = y ? y->data : NULL, .row = p->n, .column = 1};
 }
 
-static void cost(const cup__call *call, double *bytes, double *flops)
-{
-    const cup_tensor *x = call->in[X], *y = call->out[0];
-    *bytes = (double)(y->count * cup_dtype_size(y->dtype));
-    for (int i = 0; i < call->in_count; i++)
-        if (call->in[i])
-            *bytes += (double)(call->in[i]->count * cup_dtype_size(call->in[i]->dtype));
-    *flops = 2.0 * (double)y->count * (double)x->shape[1];
-}
-
-static const char *refuses_wide(const cup__call *call)
-{
-    for (int i = 0; i < call->in_count; i++)
-        if (call->in[i] && call->in[i]->dtype == CUP_F64)
-            return "it does not take f64";
-    return NULL;
-}
-
 static const cup__impl impls[] = {
-    {.name = "groups", .place = CUP__CPU, .refuses = refuses_wide, .run = cup__scaled_grouped_cpu},
+    {.name = "groups",
+     .place = CUP__CPU,
+     .refuses = cup__scaled_refuses,
+     .run = cup__scaled_grouped_cpu},
     {.name = "wgmma",
      .place = CUP__CUDA,
      .refuses = cup__scaled_grouped_wgmma_refuses,
@@ -112,7 +97,7 @@ static const cup__impl impls[] = {
      .slack = 0x1p-8},
     {.name = "mma",
      .place = CUP__CUDA,
-     .refuses = refuses_wide,
+     .refuses = cup__scaled_refuses,
      .run = cup__scaled_grouped_mma,
      .slack = 0x1p-11},
     {0},
@@ -145,5 +130,5 @@ const cup__op cup__op_scaled_grouped_matmul = {
     .in_dtypes = {CUP__DTYPES_CODE, CUP__DTYPES_CODE, CUP__DTYPES_INDEX, CUP__DTYPE(F32),
                   CUP__DTYPE(F32)},
     .tolerance = 16, /* as scaled_matmul */
-    .cost = cost,
+    .cost = cup__scaled_cost,
 };

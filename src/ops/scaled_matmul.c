@@ -188,7 +188,7 @@ void cup__scaled_product(const cup__call *call, cup__product *p, cup__scaling *s
     p->bias = call->in[4] ? call->in[4]->data : NULL;
 }
 
-static void cost(const cup__call *call, double *bytes, double *flops)
+void cup__scaled_cost(const cup__call *call, double *bytes, double *flops)
 {
     *bytes = 0;
     for (int i = 0; i < call->in_count; i++)
@@ -199,8 +199,7 @@ static void cost(const cup__call *call, double *bytes, double *flops)
     *flops = 2.0 * (double)y->count * (double)a->shape[a->ndim - 1];
 }
 
-/* f64 is for the specification. */
-static const char *refuses_wide(const cup__call *call)
+const char *cup__scaled_refuses(const cup__call *call)
 {
     for (int i = 0; i < call->in_count; i++)
         if (call->in[i] && call->in[i]->dtype == CUP_F64)
@@ -209,7 +208,7 @@ static const char *refuses_wide(const cup__call *call)
 }
 
 static const cup__impl impls[] = {
-    {.name = "rows", .place = CUP__CPU, .refuses = refuses_wide, .run = cup__scaled_cpu},
+    {.name = "rows", .place = CUP__CPU, .refuses = cup__scaled_refuses, .run = cup__scaled_cpu},
     {.name = "wgmma",
      .place = CUP__CUDA,
      .strided = true,
@@ -223,7 +222,7 @@ static const cup__impl impls[] = {
      .slack = 0x1p-8},
     {.name = "mma",
      .place = CUP__CUDA,
-     .refuses = cup__scaled_mma_refuses,
+     .refuses = cup__scaled_refuses,
      .run = cup__scaled_mma,
      .slack = 0x1p-11},
     {0},
@@ -267,5 +266,5 @@ const cup__op cup__op_scaled_matmul = {
     .in_dtypes = {CUP__DTYPES_CODE, CUP__DTYPES_CODE, CUP__DTYPE(F32), CUP__DTYPE(F32),
                   CUP__DTYPE(BF16)},
     .tolerance = 16, /* sums of up to 1040 products, whose roundings add up as a random walk */
-    .cost = cost,
+    .cost = cup__scaled_cost,
 };

@@ -5,6 +5,7 @@
 #define CUP_STREAM_CUH
 
 #include "packed.cuh"
+#include "pipe.cuh"
 #include "tma.cuh"
 
 #if __CUDA_ARCH__ >= 900
@@ -104,6 +105,33 @@ DEVICE void write_owned(const stream_call &s, const place &p)
         for (int block = 0; block < p.cluster; block++, from += 64 * s.m)
             v += __uint_as_float(load_shared4(from));
         write_one(s, p, token, row, v);
+    }
+}
+
+/* The last warp makes the barriers and produces by one thread, the others consume. */
+template <int Stages, typename Produce, typename Consume>
+DEVICE void stream(const stream_call &s, const place &p, const ring<Stages> &pipe, Produce produce,
+                   Consume consume)
+{
+    const int threads = 32 * WARPS + 32;
+    if (threadIdx.x / 32 == WARPS) {
+        if (lane() == 0) {
+            barrier_init(p.joint, 1);
+            pipe.init(WARPS);
+        }
+        __syncwarp();
+        come_to_cluster(p);
+        pass(2, threads);
+        if (lane() == 0)
+            produce();
+        __syncwarp();
+        wait_for_cluster(p);
+    } else {
+        come_to_cluster(p);
+        meet(2, threads);
+        if (threadIdx.x == 0 && p.cluster > 1 && p.units > p.rank)
+            barrier_expect(p.joint, (owned_of(p) << p.shift) * s.m * 64);
+        consume();
     }
 }
 

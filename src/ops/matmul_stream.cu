@@ -167,24 +167,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     p.inbox = p.x + TOKENS * (2 * s.part + 16);
     take_place(s, p);
     ring<STAGES> pipe = {p.stages + STAGES * STAGE_BYTES};
-    if (threadIdx.x / 32 == WARPS) {
-        if (lane() == 0) {
-            barrier_init(p.joint, 1);
-            pipe.init(WARPS);
-        }
-        __syncwarp();
-        come_to_cluster(p);
-        pass(2, THREADS);
-        if (lane() == 0)
-            produce(w, p, pipe);
-        __syncwarp();
-        wait_for_cluster(p);
-    } else {
-        come_to_cluster(p);
-        meet(2, THREADS);
-        if (threadIdx.x == 0 && p.cluster > 1 && p.units > p.rank)
-            barrier_expect(p.joint, (owned_of(p) << p.shift) * s.m * 64);
-        consume(s, p, pipe);
-    }
+    stream<STAGES>(
+        s, p, pipe, [&] { produce(w, p, pipe); }, [&] { consume(s, p, pipe); });
 #endif
 }

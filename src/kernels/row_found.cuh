@@ -138,12 +138,12 @@ DEVICE void take_part(found &f, const row_ring &ring, int64_t k, int part, int c
 {
     int at = part * RING_PART, count = ring.part_count(part);
     const unit *from = ring.slot(k) + at + lane();
-    if (count == RING_PART && (ring.first + at + RING_PART) * VEC <= columns) {
+    if (count == RING_PART && (ring.own.first + at + RING_PART) * VEC <= columns) {
         take<PIECES>(f, from, total);
         return;
     }
     for (int i = 0; i + lane() < count; i += 32) {
-        int left = columns - (ring.first + at + i + lane()) * VEC;
+        int left = columns - (ring.own.first + at + i + lane()) * VEC;
         if (left >= VEC)
             take<1>(f, from + i, total);
         else

@@ -11,6 +11,7 @@
 #define CUP_ROW_RING_CUH
 
 #include "hopper.cuh"
+#include "row_share.cuh"
 #include "vec.cuh"
 
 #ifndef WARPS
@@ -75,7 +76,7 @@ struct row_ring {
     row_ring_shared *shared;
     unit *slots;     /* RING slices of this warp */
     int warp, place, slice; /* in the block; in the cluster; vectors a slice has room for */
-    int first, count;       /* of the row's vectors, those of this warp */
+    row_share own;          /* of the row's vectors */
     int parts;
     int64_t stride, rows; /* rows: how many this cluster has */
 
@@ -85,17 +86,14 @@ struct row_ring {
         shared = shared_;
         warp = (int)threadIdx.x / 32;
         const int all = CLUSTER * WARPS;
-        int lines = (vectors + 31) / 32;
-        slice = (lines + all - 1) / all * 32;
+        slice = row_share_room(vectors, all);
         place = (CLUSTER > 1 ? (int)cluster_rank() : 0) * WARPS + warp;
-        first = lines * place / all * 32;
-        int end = lines * (place + 1) / all * 32;
-        count = (end < vectors ? end : vectors) - first;
-        parts = (count + RING_PART - 1) / RING_PART;
+        own = row_share_of(vectors, place, all);
+        parts = (own.count + RING_PART - 1) / RING_PART;
         slots = memory + warp * RING * slice;
         stride = gridDim.x / CLUSTER;
-        int64_t own = blockIdx.x / CLUSTER;
-        rows = own < all_rows ? (all_rows - own + stride - 1) / stride : 0;
+        int64_t begin = blockIdx.x / CLUSTER;
+        rows = begin < all_rows ? (all_rows - begin + stride - 1) / stride : 0;
         for (int i = lane(); i < RING * RING_PARTS; i += 32)
             barrier_init(full(i / RING_PARTS, i % RING_PARTS), 1);
         if (threadIdx.x < ROW_WORDS)
@@ -123,7 +121,13 @@ struct row_ring {
 
     __device__ __forceinline__ int part_count(int part) const
     {
-        return count - part * RING_PART < RING_PART ? count - part * RING_PART : RING_PART;
+        return row_part_count(own, part, RING_PART);
+    }
+
+    /* Whether a part of this warp has a vector of the row. */
+    __device__ __forceinline__ bool holds(int part, int vector) const
+    {
+        return row_part_holds(own, part, RING_PART, vector);
     }
 
     /* By one lane: starts the copy of a part of row k of `x`. */
@@ -135,7 +139,7 @@ struct row_ring {
         uint32_t bytes = (uint32_t)part_count(part) * 16, barrier = full((int)(k % RING), part);
         barrier_expect(barrier, bytes);
         bulk_load(shared_address(slot(k) + at),
-                  x + (row(k) * vectors + first + at) * VEC, bytes, barrier);
+                  x + (row(k) * vectors + own.first + at) * VEC, bytes, barrier);
     }
 
     __device__ __forceinline__ void fetch_first(const T *x, int vectors) const
@@ -155,7 +159,7 @@ struct row_ring {
     __device__ __forceinline__ void put(T *y, int vectors, int64_t k, int part) const
     {
         int at = part * RING_PART;
-        bulk_store(y + (row(k) * vectors + first + at) * VEC, shared_address(slot(k) + at),
+        bulk_store(y + (row(k) * vectors + own.first + at) * VEC, shared_address(slot(k) + at),
                    (uint32_t)part_count(part) * 16);
     }
 

@@ -183,6 +183,14 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
+/* The attributes of all three ops begin alike up to the columns' end. */
+static int64_t indices(cup_tensor *const *in, int i, const void *attributes)
+{
+    const cup__cross_entropy_part_attributes *a = attributes;
+    int64_t width = in[0]->shape[in[0]->ndim - 1];
+    return i != 1 ? 0 : a->columns ? a->columns : width;
+}
+
 static const cup__impl impls[] = {
     {.name = "rows", .place = CUP__CPU, .refuses = cup__cross_entropy_cpu_refuses,
      .run = cup__cross_entropy_cpu},
@@ -196,7 +204,9 @@ static const cup__cross_entropy_attributes plain = {.ignore_index = -1},
                                            smooth = {-1, 0.1, 0, 0, false},
                                            all = {2, 0.2, 1e-3, 7, false},
                                            over = {.ignore_index = -1, .in_place = true},
-                                           over_all = {2, 0.2, 1e-3, 7, true};
+                                           over_all = {2, 0.2, 1e-3, 7, true},
+                                           padded = {5, 0.1, 1e-3, 8001, true},
+                                           over_padded = {3, 0.1, 1e-3, 50257, true};
 static const cup__sample samples[] = {
     {"3x9 3", &plain},    {"9 ()", &plain},      {"2x5x8 2x5", &some},  {"33x40 33", &smooth},
     {"65x13 65", &all},   {"0x9 0", &plain},     {"5x1025 5", &all},    {"7x5003 7", &smooth},
@@ -204,7 +214,11 @@ static const cup__sample samples[] = {
     {"65x13 65", &over_all}, {"0x9 0", &over},   {"5x1025 5", &over_all}, {"5x1032 5", &over_all},
     {"0x8192 0", &over},
     {"7x5003 7", &over},   {"3x50304 3", &over}, {"3x50257 3", &over},  {"2x128256 2", &over},
-    {"300x2048 300", &over}, {NULL, NULL}};
+    {"300x2048 300", &over}, {"40x5120 40", &over}, {"64x6144 64", &over},
+    {"40x8192 40", &over},   {"40x8192 40", &padded}, {"40x10000 40", &over},
+    {"9x32000 9", &over},    {"9x50304 9", &over},  {"9x50304 9", &over_padded},
+    {"5x128256 5", &over},   {"5x151936 5", &over}, {"64x6144 64", &plain},
+    {"9x32000 9", &smooth},  {"7x128256 7", &plain}, {NULL, NULL}};
 static const cup__sample bench[] = {{"8192x50304 8192", &over}, {"8192x50304 8192", &plain},
                                     {"8192x128256 8192", &over},
                                     {NULL, NULL}};
@@ -219,6 +233,7 @@ const cup__op cup__op_cross_entropy = {
     .samples = samples,
     .bench = bench,
     .domain = {{-4, 4}, {0, 7}},
+    .indices = indices,
     .in_dtypes = {0, CUP__DTYPES_INDEX},
     .tolerance = 8, /* the logarithm of a sum of exponentials, each a few units off */
 };
@@ -227,7 +242,8 @@ static const cup__cross_entropy_part_attributes part_plain = {.ignore_index = -1
                                                 part_all = {2, 0.2, 1e-3, 7};
 static const cup__sample part_samples[] = {
     {"3x9 3 ()", &part_plain},    {"65x13 65 ()", &part_all},  {"5x1025 5 ()", &part_all},
-    {"5x8192 5 ()", &part_plain}, {"5x8192 5 ()", &part_all},  {NULL, NULL}};
+    {"5x8192 5 ()", &part_plain}, {"5x8192 5 ()", &part_all},  {"40x8192 40 ()", &part_plain},
+    {NULL, NULL}};
 
 const cup__op cup__op_cross_entropy_part = {
     .infer = infer,
@@ -236,6 +252,7 @@ const cup__op cup__op_cross_entropy_part = {
     .impls = impls,
     .samples = part_samples,
     .domain = {{-4, 4}, {0, 7}, {0.1, 1}},
+    .indices = indices,
     .in_dtypes = {0, CUP__DTYPES_INDEX, CUP__DTYPE(F32) | CUP__DTYPE(F64)},
     .tolerance = 16, /* as the gradient's */
 };
@@ -310,7 +327,7 @@ static const cup__cross_entropy_grad_attributes grad_plain = {.ignore_index = -1
 static const cup__sample grad_samples[] = {
     {"3x9 3 3 () ()", &grad_plain},      {"9 () () () ()", &grad_plain},
     {"65x13 65 65 () ()", &grad_all},    {"0x9 0 0 () ()", &grad_plain},
-    {"5x1025 5 5 () ()", &grad_all},     {"2x50304 2 2 () ()", &grad_plain},
+    {"5x1025 5 5 () ()", &grad_all},     {"9x50304 9 9 () ()", &grad_plain},
     {NULL, NULL}};
 static const cup__sample grad_bench[] = {{"8192x50304 8192 8192 () ()", &grad_plain}, {NULL, NULL}};
 #define STATISTIC (CUP__DTYPE(F32) | CUP__DTYPE(F64))
@@ -322,6 +339,7 @@ const cup__op cup__op_cross_entropy_grad = {
     .samples = grad_samples,
     .bench = grad_bench,
     .domain = {{-4, 4}, {0, 7}, {4, 8}, {0.1, 1}, {0.5, 2}},
+    .indices = indices,
     .in_dtypes = {0, CUP__DTYPES_INDEX, STATISTIC, STATISTIC, STATISTIC},
     .tolerance = 16, /* the rounding of x - lse, up to 12, comes through the exponential */
 };

@@ -30,20 +30,14 @@ DEVICE float not_a_number()
     return highest(0.0f) - highest(0.0f);
 }
 
-/* Whether a part, or a line of it, has the target; the same in all lanes. */
-DEVICE bool holds(const row_ring &ring, int part, int target)
-{
-    return (unsigned)(target / VEC - ring.first - part * RING_PART) < RING_PART;
-}
-
 DEVICE found take_row(const row_ring &ring, const T *logits, int vectors, const rule &r, int64_t k,
                       int target)
 {
     found f = {lowest(0.0f), 0, 0, 0};
     for (int part = 0; part < ring.parts; part++) {
         ring.wait(k, part);
-        if (holds(ring, part, target))
-            f.other = to_real(((const T *)ring.slot(k))[target - ring.first * VEC]);
+        if (ring.holds(part, target / VEC))
+            f.other = to_real(((const T *)ring.slot(k))[target - ring.own.first * VEC]);
         take_part(f, ring, k, part, r.classes, r.smoothing > 0);
         if (!IN_PLACE) {
             __syncwarp();
@@ -102,13 +96,13 @@ DEVICE void overwrite_part(const row_ring &ring, int64_t k, int part, const rule
 {
     int at = part * RING_PART, count = ring.part_count(part);
     unit *to = ring.slot(k) + at + lane();
-    if (count == RING_PART && (ring.first + at + RING_PART) * VEC <= r.classes) {
+    if (count == RING_PART && (ring.own.first + at + RING_PART) * VEC <= r.classes) {
         overwrite<PIECES>(to, s);
         return;
     }
     for (int i = 0; i + lane() < count; i += 32) {
         overwrite<1>(to + i, s);
-        int left = r.classes - (ring.first + at + i + lane()) * VEC;
+        int left = r.classes - (ring.own.first + at + i + lane()) * VEC;
         for (int e = left < 0 ? 0 : left; e < VEC; e++)
             to[i].at[e] = from_real<T>(0.0f);
     }
@@ -124,8 +118,8 @@ DEVICE void write_row(const row_ring &ring, T *logits, int vectors, const rule &
                 to[i] = unit();
         } else {
             overwrite_part(ring, k, part, r, s);
-            if (holds(ring, part, hit) && (hit / VEC - ring.first) % 32 == lane())
-                ((T *)ring.slot(k))[hit - ring.first * VEC] = from_real<T>(s(s.logit) - s.hit);
+            if (ring.holds(part, hit / VEC) && (hit / VEC - ring.own.first) % 32 == lane())
+                ((T *)ring.slot(k))[hit - ring.own.first * VEC] = from_real<T>(s(s.logit) - s.hit);
         }
         publish_shared();
         __syncwarp();

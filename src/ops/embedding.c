@@ -94,9 +94,16 @@ static const cup__impl impls[] = {
      .run = cup__embedding_cuda},
     {0},
 };
+static int64_t indices(cup_tensor *const *in, int i, const void *attributes)
+{
+    (void)attributes;
+    return i == 1 ? in[0]->shape[0] : 0;
+}
+
 static const cup__sample samples[] = {
     {"60x5 7", NULL},       {"64x8 3x4", NULL},    {"60x1 ()", NULL},      {"70x768 33", NULL},
-    {"61x1025 2x5", NULL},  {"60x5 0", NULL},      {"60x3 200", NULL},     {NULL, NULL}};
+    {"61x1025 2x5", NULL},  {"60x5 0", NULL},      {"60x3 200", NULL},
+    {"50257x16 1000", NULL}, {NULL, NULL}};
 static const cup__sample bench[] = {{"50304x768 32x1024", NULL}, {"128256x4096 8192", NULL},
                                     {NULL, NULL}};
 
@@ -110,6 +117,7 @@ const cup__op cup__op_embedding = {
     .bench = bench,
     .cost = cost,
     .domain = {{0}, {0, 60}},
+    .indices = indices,
     .bench_indices = 50257,
     .in_dtypes = {0, CUP__DTYPES_INDEX},
 };

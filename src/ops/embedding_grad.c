@@ -164,11 +164,17 @@ static const cup__impl impls[] = {
      .run = cup__embedding_grad_cuda},
     {0},
 };
-static const cup__embedding_grad_attributes sixty = {60}, many = {1000};
+static int64_t indices(cup_tensor *const *in, int i, const void *attributes)
+{
+    (void)in;
+    return i == 1 ? ((const cup__embedding_grad_attributes *)attributes)->rows : 0;
+}
+
+static const cup__embedding_grad_attributes sixty = {60}, many = {1000}, words = {50257};
 static const cup__sample samples[] = {
     {"7x5 7", &sixty},        {"3x4x8 3x4", &many}, {"1 ()", &sixty},    {"33x768 33", &many},
     {"2x5x1025 2x5", &sixty}, {"0x5 0", &sixty},    {"5000x3 5000", &sixty},
-    {"300x200 300", &many},   {NULL, NULL}};
+    {"300x200 300", &many},   {"3000x16 3000", &words}, {NULL, NULL}};
 static const cup__embedding_grad_attributes gpt2 = {50304};
 static const cup__sample bench[] = {{"32x1024x768 32x1024", &gpt2}, {NULL, NULL}};
 
@@ -179,6 +185,7 @@ const cup__op cup__op_embedding_grad = {
     .samples = samples,
     .bench = bench,
     .domain = {{-0.5, 1}, {0, 60}},
+    .indices = indices,
     .bench_indices = 50257,
     .in_dtypes = {0, CUP__DTYPES_INDEX},
     .tolerance = 8, /* sums of many rows */

@@ -106,6 +106,12 @@ static cup_status gradient(cup__grad *g)
 }
 
 static const cup__impl impls[] = {{.name = "elements", .place = CUP__CUDA, .run = run_cuda}, {0}};
+static int64_t indices(cup_tensor *const *in, int i, const void *attributes)
+{
+    int axis = ((const cup__gather_attributes *)attributes)->axis;
+    return i == 1 ? cup__along_of(in[0], axis).size : 0;
+}
+
 #define ALONG(axis) &(const cup__gather_attributes){axis}
 static const cup__sample samples[] = {
     {"7 3", ALONG(0)},           {"6x5 9x5", ALONG(0)},   {"3x8 3x5", ALONG(1)},
@@ -122,5 +128,6 @@ const cup__op cup__op_gather = {
     .samples = samples,
     .bench = bench,
     .domain = {{0}, {0, 6}},
+    .indices = indices,
     .in_dtypes = {CUP__DTYPES_MOVED, CUP__DTYPES_INDEX},
 };

@@ -69,6 +69,12 @@ static cup_status gradient(cup__grad *g)
 }
 
 static const cup__impl impls[] = {{.name = "vectors", .place = CUP__CUDA, .run = run_cuda}, {0}};
+static int64_t indices(cup_tensor *const *in, int i, const void *attributes)
+{
+    int axis = ((const cup__index_select_attributes *)attributes)->axis;
+    return i == 1 ? cup__along_of(in[0], axis).size : 0;
+}
+
 #define ALONG(axis) &(const cup__index_select_attributes){axis}
 static const cup__sample samples[] = {
     {"7 3", ALONG(0)},           {"6x5 9", ALONG(0)},   {"3x8 5", ALONG(1)},
@@ -87,5 +93,6 @@ const cup__op cup__op_index_select = {
     .samples = samples,
     .bench = bench,
     .domain = {{0}, {0, 6}},
+    .indices = indices,
     .in_dtypes = {CUP__DTYPES_MOVED, CUP__DTYPES_INDEX},
 };

@@ -278,6 +278,12 @@ static const cup__impl impls[] = {
      .slack = SLACK},
     {0},
 };
+static int64_t indices(cup_tensor *const *in, int i, const void *attributes)
+{
+    const cup__linear_cross_entropy_attributes *a = attributes;
+    return i != 2 ? 0 : a->columns ? a->columns : in[1]->shape[0];
+}
+
 static const cup__linear_cross_entropy_attributes plain = {.ignore_index = -1},
                                                   cut = {2, 0.2, 1e-3, 7, 4},
                                                   padded = {-1, 0, 0, 37, 16};
@@ -295,6 +301,7 @@ const cup__op cup__op_linear_cross_entropy = {
     .samples = samples,
     .bench = bench,
     .domain = {{-1, 1}, {-1, 1}, {0, 7}},
+    .indices = indices,
     .in_dtypes = {0, 0, CUP__DTYPES_INDEX},
     .tolerance = 16, /* as cross_entropy's gradient */
     .cost = cost,

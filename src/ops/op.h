@@ -119,6 +119,9 @@ struct cup__op {
     const cup__sample *samples; /* each ends with NULL shapes */
     const cup__sample *bench;
     cup__domain domain[8];      /* all zero means [-2, 2) */
+    /* Of how many things input i names some, by the inputs before it; 0: it names none. Samples
+     * name any of them, and now and then those of the domain, so that some come often. */
+    int64_t (*indices)(cup_tensor *const *in, int i, const void *attributes);
     /* Bit i: row r of the results, along the first dimension, is made of row r of input i and of
      * the inputs whose bit is not set. 0: not so, or not worth saying. */
     uint32_t by_rows;

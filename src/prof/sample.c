@@ -180,8 +180,23 @@ typedef struct filler {
     cup_tensor to; /* on the host */
     cup_dtype rounded;
     cup__domain domain;
+    int64_t indices; /* whole numbers are from all below this; 0: from the domain */
     uint64_t seed;
 } filler;
+
+/* One of [0, indices): one in four from the domain, so that some come often, and now and then the
+ * last. */
+static double draw_index(const filler *f, int64_t i)
+{
+    uint64_t way = random_number(f->seed ^ 0x5bd1e995u, i) % 16;
+    double unit = (double)(random_number(f->seed, i) >> 11) * 0x1p-53;
+    double high = (double)f->indices, low = f->domain.low;
+    if (way == 0)
+        return high - 1;
+    if (way < 4)
+        return floor(low + (fmin(f->domain.high, high) - low) * unit);
+    return floor(high * unit);
+}
 
 static void fill_part(int64_t begin, int64_t end, void *user)
 {
@@ -191,13 +206,15 @@ static void fill_part(int64_t begin, int64_t end, void *user)
     for (int64_t i = begin; i < end; i++) {
         double unit = (double)(random_number(f->seed, i) >> 11) * 0x1p-53;
         double value = f->domain.low + (f->domain.high - f->domain.low) * unit;
+        if (f->indices > 0)
+            value = draw_index(f, i);
         cup__store(&one, 0, cup__dtype_is_float(f->rounded) ? value : floor(value));
         cup__store(&to, i, cup__load(&one, 0));
     }
 }
 
-static cup_status fill(cup_tensor *t, cup_dtype rounded, cup__domain domain, bool alike,
-                       uint64_t seed)
+static cup_status fill(cup_tensor *t, cup_dtype rounded, cup__domain domain, int64_t indices,
+                       bool alike, uint64_t seed)
 {
     if (!alike && t->count >= MANY && t->contiguous && cup__dtype_is_float(t->dtype))
         return fill_in_place(t, domain);
@@ -207,7 +224,7 @@ static cup_status fill(cup_tensor *t, cup_dtype rounded, cup__domain domain, boo
     char *values = cup__malloc((size_t)t->count * size);
     if (!values)
         return cup__fail(&t->context->error, CUP_MEMORY, "out of host memory for a sample");
-    filler f = {{.data = values, .dtype = t->dtype}, rounded, domain, seed};
+    filler f = {{.data = values, .dtype = t->dtype}, rounded, domain, indices, seed};
     cup__parallel_for(t->count, 1 << 14, fill_part, &f);
     cup_status status = cup_tensor_write(t, values, (size_t)t->count * size);
     cup__free(values);
@@ -229,7 +246,7 @@ static cup_tensor *fill_reversed(const cup_tensor *like, bool filled, uint64_t s
         step *= shape.size[i];
     }
     cup_tensor *base = cup__tensor_make(like->context, &stored, "sample");
-    if (!base || (filled && fill(base, base->dtype, domain, false, seed) != CUP_OK))
+    if (!base || (filled && fill(base, base->dtype, domain, 0, false, seed) != CUP_OK))
         return NULL;
     return cup__tensor_view(base, &shape, stride, 0);
 }
@@ -263,14 +280,19 @@ int cup__sample_inputs_filled(cup_context *c, const cup__row *row, const cup__sa
         in[i] = lay_out(c, &shape, layout);
         uint64_t own_seed = seed + (uint64_t)i * 7919;
         cup__domain domain = row->op->domain[slot];
+        int64_t indices = 0;
         if (filling.indices > 0 && !cup__dtype_is_float(own))
             domain = (cup__domain){0, (double)filling.indices};
+        else if (row->op->indices)
+            indices = row->op->indices(in, i, sample->attributes);
         if (filling.reversed && shape.ndim > 1 && in[i]) {
             in[i] = fill_reversed(in[i], seed != 0, own_seed, domain);
             if (in[i])
                 continue;
         }
-        if (!in[i] || (seed && fill(in[i], own, domain, filling.alike, own_seed) != CUP_OK))
+        if (!in[i])
+            return -1;
+        if (seed && fill(in[i], own, domain, indices, filling.alike, own_seed) != CUP_OK)
             return -1;
     }
     if (text.depth || text.at[strspn(text.at, " ")] || count < row->in_least ||

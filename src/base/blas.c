@@ -2,9 +2,11 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/resource.h>
 
 #include "base/env.h"
 #include "base/log.h"
@@ -79,10 +81,60 @@ static const char *take(void *library, bool named_by_user)
     return NULL;
 }
 
+static bool is_limited(int resource)
+{
+    struct rlimit limit;
+    return !getrlimit(resource, &limit) && limit.rlim_cur != RLIM_INFINITY;
+}
+
+/* Whether the system hands out no more address space than it has memory for. */
+static bool is_strict(void)
+{
+    FILE *file = fopen("/proc/sys/vm/overcommit_memory", "re");
+    int mode = file ? fgetc(file) : '0';
+    if (file)
+        fclose(file);
+    return mode == '2';
+}
+
+/* OpenBLAS tries an allocation that fails again for ever, while it is loaded and in any later
+ * call: where one can fail without the whole machine being out of memory, no library is loaded.
+ * NULL when there is no such limit. */
+static const char *limit_in_the_way(void)
+{
+    if (is_limited(RLIMIT_AS))
+        return "ulimit -v limits the address space, where OpenBLAS may hang";
+    if (is_limited(RLIMIT_DATA))
+        return "ulimit -d limits the memory, where OpenBLAS may hang";
+    return is_strict() ? "vm.overcommit_memory is 2, with which OpenBLAS may hang" : NULL;
+}
+
+/* A library starts a thread for each core it sees, which are never used here; where a limit lets
+ * it have none, OpenBLAS raises SIGINT. So it is loaded while this thread sees one core. */
+static void *load(const char *name, const char **why)
+{
+    cpu_set_t all, one;
+    *why = "it would start threads, and sched_setaffinity, which prevents that, fails";
+    CPU_ZERO(&one);
+    int core = sched_getcpu();
+    if (core < 0 || core >= CPU_SETSIZE || sched_getaffinity(0, sizeof all, &all))
+        return NULL;
+    CPU_SET(core, &one);
+    if (sched_setaffinity(0, sizeof one, &one))
+        return NULL;
+    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        *why = dlerror();
+    sched_setaffinity(0, sizeof all, &all);
+    return library;
+}
+
 static void try_library(const char *name, bool named_by_user)
 {
-    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    const char *why = library ? take(library, named_by_user) : dlerror();
+    const char *why;
+    void *library = load(name, &why);
+    if (library)
+        why = take(library, named_by_user);
     if (!why) {
         char path[240];
         path_of(*(void **)(void *)&blas.sgemm, path, sizeof path);
@@ -99,9 +151,11 @@ static void try_library(const char *name, bool named_by_user)
 
 static void find(void)
 {
-    const char *wanted = cup__env_get(CUP__ENV_BLAS);
+    const char *wanted = cup__env_get(CUP__ENV_BLAS), *limit = limit_in_the_way();
     if (!strcmp(wanted, "off")) {
         snprintf(blas.text, sizeof blas.text, "turned off by CUP_BLAS=off; our own code is used");
+    } else if (limit) {
+        snprintf(blas.text, sizeof blas.text, "not loaded: %s; our own code is used", limit);
     } else if (*wanted) {
         try_library(wanted, true);
     } else {

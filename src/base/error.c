@@ -4,6 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
+/* Of what a sentence is made of before it is cut to size: two of the longest paths. */
+#define MOST_WHOLE 10240
+
 const char *cup_status_text(cup_status status)
 {
     switch (status) {
@@ -16,15 +21,41 @@ const char *cup_status_text(cup_status status)
     return "unknown status";
 }
 
+/* What the middle of a text that is too long is replaced by. */
+#define CUT " ... "
+
+/* A long path in front must not push the reason out: what does not fit goes from the middle. */
+static void keep_both_ends(char *to, size_t size, const char *from)
+{
+    size_t length = strlen(from);
+    if (length < size) {
+        memcpy(to, from, length + 1);
+        return;
+    }
+    size_t room = size - sizeof CUT, head = room / 2, tail = room - head;
+    const char *rest = from + length - tail;
+    while (head && ((unsigned char)from[head] & 0xc0) == 0x80)
+        head--;
+    while (((unsigned char)*rest & 0xc0) == 0x80)
+        rest++;
+    memcpy(to, from, head);
+    memcpy(to + head, CUT, sizeof CUT - 1);
+    strcpy(to + head + sizeof CUT - 1, rest);
+}
+
 cup_status cup__fail(cup__error *error, cup_status status, const char *format, ...)
 {
     if (!error || error->status != CUP_OK)
         return status;
     error->status = status;
+    char whole[MOST_WHOLE], visible[MOST_WHOLE];
     va_list args;
     va_start(args, format);
-    vsnprintf(error->text, sizeof error->text, format, args);
+    vsnprintf(whole, sizeof whole, format, args);
     va_end(args);
+    /* Names come from outside; a compiler's own words have lines. */
+    cup__text_visible(whole, status == CUP_COMPILE ? "\n\t" : "", visible, sizeof visible);
+    keep_both_ends(error->text, sizeof error->text, visible);
     return status;
 }
 

@@ -1,10 +1,13 @@
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -202,6 +205,58 @@ static cup_status sync_folder_of(cup__error *error, const char *path)
     return status;
 }
 
+/* "NAME.tmp.PROCESS.COUNT": what the writers below write into. */
+static bool is_temporary_of(const char *name, const char *entry)
+{
+    size_t length = strlen(name);
+    if (strncmp(entry, name, length) || strncmp(entry + length, ".tmp.", 5))
+        return false;
+    const char *rest = entry + length + 5;
+    size_t process = strspn(rest, "0123456789");
+    size_t count = rest[process] == '.' ? strspn(rest + process + 1, "0123456789") : 0;
+    return process && count && !rest[process + 1 + count];
+}
+
+/* Removes what a writer of this path left behind that was killed. A living one holds a lock on
+ * its file, in whatever namespace its process has a number; where locks are not to be had, nothing
+ * is removed. */
+static void remove_left_behind(const char *path)
+{
+    const char *name = cup__path_name(path);
+    size_t length = (size_t)(name - path);
+    char folder[PATH_MAX] = ".";
+    if (!*name || length >= sizeof folder)
+        return;
+    if (length)
+        snprintf(folder, sizeof folder, "%.*s", (int)length, path);
+    DIR *open = opendir(folder);
+    for (struct dirent *entry; open && (entry = readdir(open));) {
+        if (!is_temporary_of(name, entry->d_name))
+            continue;
+        int handle = openat(dirfd(open), entry->d_name,
+                            O_WRONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+        if (handle < 0)
+            continue;
+        struct stat there;
+        if (!fstat(handle, &there) && S_ISREG(there.st_mode) && !flock(handle, LOCK_EX | LOCK_NB))
+            unlinkat(dirfd(open), entry->d_name, 0);
+        close(handle);
+    }
+    if (open)
+        closedir(open);
+}
+
+/* Locks a temporary file. False when another writer took it for one left behind before it could
+ * be locked: then it is not there any more. */
+static bool lock_temporary(const char *temporary, int handle)
+{
+    struct stat named, opened;
+    if (flock(handle, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        return false;
+    return stat(temporary, &named) == 0 && fstat(handle, &opened) == 0 &&
+           named.st_ino == opened.st_ino;
+}
+
 /* Names that no other writer uses: process, then a count. The mode is left to the umask. */
 static int open_temporary(const char *path, char *temporary, size_t size)
 {
@@ -210,8 +265,12 @@ static int open_temporary(const char *path, char *temporary, size_t size)
         snprintf(temporary, size, "%s.tmp.%ld.%u", path, (long)getpid(),
                  atomic_fetch_add(&count, 1));
         int handle = open_again(temporary, O_WRONLY | O_CREAT | O_EXCL, 0666);
-        if (handle >= 0 || errno != EEXIST)
+        if (handle < 0 && errno != EEXIST)
             return handle;
+        if (handle >= 0 && lock_temporary(temporary, handle))
+            return handle;
+        if (handle >= 0)
+            close(handle);
     }
     return -1;
 }
@@ -230,6 +289,7 @@ cup_status cup__writer_open(cup__error *error, const char *path, cup__writer *ou
         cup__writer_abandon(out);
         return no_memory(error, path);
     }
+    remove_left_behind(path);
     out->handle = open_temporary(path, out->temporary, size);
     if (out->handle >= 0)
         return CUP_OK;

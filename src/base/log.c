@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/env.h"
+#include "base/text.h"
 
 static const char *const names[] = {"", "info", "dispatch", "launch", "time", "source", "sass"};
 
@@ -52,12 +53,12 @@ void cup__log(cup__level level, const char *format, ...)
 {
     if (!cup__log_wants(level))
         return;
-    char line[4096];
+    char line[4096], visible[8192];
     va_list args;
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    say(line);
+    say(cup__text_visible(line, "\n\t", visible, sizeof visible));
 }
 
 void cup_log_to(cup_log_hook new_hook, void *user)

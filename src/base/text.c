@@ -117,3 +117,46 @@ void cup__text_add_markup(cup__text *out, const char *words)
         i += bytes > 0 ? (size_t)bytes : 1;
     }
 }
+
+/* Characters that a terminal acts upon, or by which a text reads other than it is. */
+static bool is_hidden(uint32_t code)
+{
+    return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x200e && code <= 0x200f) ||
+           (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+}
+
+/* One character at `from`, of at most `left` bytes, as it is to be seen; returns its bytes. */
+static int show_one(const char *from, size_t left, const char *keep, char out[16])
+{
+    static const char letters[] = "\a\b\t\n\v\f\r", names[] = "abtnvfr";
+    uint32_t code = 0;
+    int bytes = cup__utf8_decode(from, left, &code);
+    const char *found = bytes == 1 ? strchr(letters, *from) : NULL;
+    if (bytes <= 0)
+        snprintf(out, 16, "\\x%02x", (unsigned char)*from);
+    else if (!is_hidden(code) || (bytes == 1 && strchr(keep, *from)))
+        snprintf(out, 16, "%.*s", bytes, from);
+    else if (found)
+        snprintf(out, 16, "\\%c", names[found - letters]);
+    else
+        snprintf(out, 16, code < 0x80 ? "\\x%02x" : "\\u%04x", (unsigned)code);
+    return bytes > 0 ? bytes : 1;
+}
+
+char *cup__text_visible(const char *from, const char *keep, char *out, size_t size)
+{
+    char one[16];
+    size_t left = strlen(from), used = 0;
+    while (left) {
+        int bytes = show_one(from, left, keep, one);
+        size_t length = strlen(one);
+        if (used + length >= size)
+            break;
+        memcpy(out + used, one, length);
+        used += length;
+        from += bytes;
+        left -= (size_t)bytes;
+    }
+    out[used] = 0;
+    return out;
+}

@@ -155,7 +155,7 @@ static cup_status add_source(cup__error *error, cup_corpus *corpus, const char *
 {
     char absolute[PATH_MAX];
     if (!realpath(path, absolute))
-        return cup__file_fail(error, path, "find", errno);
+        return cup__file_fail(error, path, "found", errno);
     cup__text_append(&corpus->sources, absolute, strlen(absolute) + 1);
     return corpus->sources.failed ? no_memory(error, path) : CUP_OK;
 }

@@ -224,11 +224,14 @@ cup_status cup__checkpoint_fill(cup_context *c, const cup__checkpoint *checkpoin
     CUP_TRY(cup__safetensors_take(&c->error, &own, &open));
     cup_status status = CUP_OK;
     if ((int64_t)open.count != count)
-        status = cup__fail(&c->error, CUP_SHAPE,
+        status = cup__fail(&c->error, CUP_FORMAT,
                            "%s holds %zu tensors, but %lld are needed; it is of another model",
                            open.path, open.count, (long long)count);
     if (status == CUP_OK)
         status = cup__named_fill(c, &open, tensors, count);
+    /* What is needed comes from the same checkpoint: tensors that do not fit are a bad file. */
+    if (status == CUP_SHAPE || status == CUP_DTYPE || status == CUP_UNSUPPORTED)
+        c->error.status = status = CUP_FORMAT;
     cup__safetensors_close(&open);
     return status;
 }

@@ -162,7 +162,7 @@ static int bench_op(bench_run *run, cup_context *c, const cup__row *row,
 {
     if (cup_bench(c, row->name, how, ceiling, on_result, run) == CUP_OK)
         return CLI_OK;
-    int code = cli_fail(cli_exit_of(cup_error(c)), "%s", cup_error_text(c));
+    int code = cli_report(c);
     cup_error_clear(c);
     return code;
 }
@@ -283,7 +283,7 @@ static int write_records(bench_run *run, const char *device)
     }
     int code = out.failed ? cli_fail(CLI_MEMORY, "no host memory for what is written") : CLI_OK;
     if (!code && out.length)
-        fwrite(out.bytes, 1, out.length, stdout);
+        cli_write(out.bytes, out.length);
     cup__text_free(&out);
     return code;
 }

@@ -119,7 +119,7 @@ static int check_op(check_run *run, cup_context *c, const char *op)
     if (status == CUP_OK)
         return CLI_OK;
     run->failed++;
-    int code = cli_fail(cli_exit_of(status), "%s: %s", op, cup_error_text(c));
+    int code = cli_fail_status(status, op, cup_error_text(c));
     cup_error_clear(c);
     return code;
 }

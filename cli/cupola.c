@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/environment.h"
 #include "cli/exit.h"
 #include "cli/help.h"
 #include "cli/nearest.h"
@@ -32,7 +33,9 @@ static int run_verb(const cli_verb *verb, int count, char **words)
         color_mode(call.color);
     if (!code && call.help)
         help_verb(verb);
-    else if (!code)
+    else if (!code && !verb->tells_environment)
+        code = environment_check();
+    if (!code && !call.help)
         code = verb->run(&call);
     call_free(&call);
     return code;
@@ -73,5 +76,6 @@ static int run(int count, char **words)
 
 int main(int argc, char **argv)
 {
+    cli_keep_streams();
     return cli_close_output(run(argc - 1, argv + 1));
 }

@@ -34,6 +34,8 @@ const char *option_range(const cli_option *row, char *out, size_t size)
         snprintf(range, sizeof range, "at least %" PRId64, row->least);
     else if (row->type == OPTION_INTEGER)
         snprintf(range, sizeof range, "%" PRId64 " to %" PRId64, row->least, row->most);
+    else if (row->type == OPTION_REAL && row->most)
+        snprintf(range, sizeof range, "%g to below %g", row->low, row->high);
     else if (row->type == OPTION_REAL)
         snprintf(range, sizeof range, "%g to %g", row->low, row->high);
     snprintf(out, size, "%s%s%s%s", range, range[0] && row->standard ? "; " : "",

@@ -11,15 +11,14 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "base/text.h"
+#include "cli/environment.h"
 #include "cli/exit.h"
 #include "cli/help.h"
 #include "cli/json.h"
-#include "cli/nearest.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "cuda/cache.h"
 #include "cuda/loader.h"
-#include "ops/op.h"
 
 #define MOST_GPUS 16
 #define COLUMN 12
@@ -221,7 +220,7 @@ static void line(const char *name, const char *format, ...)
     vsnprintf(words, sizeof words, format, args);
     va_end(args);
     printf("%s%-*s%s", color(stdout, COLOR_BOLD), COLUMN, name, color(stdout, COLOR_OFF));
-    help_wrap(stdout, words, COLUMN);
+    help_wrap(stdout, cli_shown(words), COLUMN);
 }
 
 static void print_gpus(const facts *f)
@@ -280,68 +279,6 @@ static void print_text(const facts *f, bool searched)
     }
 }
 
-/* A mistyped name would go unnoticed: nobody reads that variable. */
-static int check_names(void)
-{
-    const char *names[CUP__ENV_COUNT + 1] = {NULL};
-    int code = CLI_OK;
-    for (int i = 0; i < CUP__ENV_COUNT; i++)
-        names[i] = cup__env_name((cup__env)i);
-    for (char **at = environ; at && *at; at++) {
-        char name[64];
-        int i = 0;
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
-        while (names[i] && strcmp(names[i], name))
-            i++;
-        if (!strncmp(name, "CUP_", 4) && !names[i])
-            code = cli_unknown("environment variable", "", name, names);
-    }
-    return code;
-}
-
-static bool has_impl(const cup__row *row, const char *name)
-{
-    for (const cup__impl *impl = row->op->impls; impl && impl->name; impl++)
-        if (!strcmp(impl->name, name))
-            return true;
-    return false;
-}
-
-/* CUP_IMPL, op=name,op=name: both must be there. */
-static int check_impls(void)
-{
-    int code = CLI_OK;
-    for (const char *at = cup__env_get(CUP__ENV_IMPL); *at; at += *at == ',') {
-        char op[128], *name;
-        size_t length = strcspn(at, ",");
-        snprintf(op, sizeof op, "%.*s", (int)length, at);
-        at += length;
-        name = op + strcspn(op, "=");
-        if (*name)
-            *name++ = 0;
-        const cup__row *row = cup__row_find(op);
-        if (!row)
-            code = cli_usage("CUP_IMPL: there is no op %s; write op=name,op=name", op);
-        else if (!has_impl(row, name))
-            code = cli_usage("CUP_IMPL: %s has no implementation \"%s\"; see cupola ops %s", op,
-                             name, op);
-    }
-    return code;
-}
-
-/* Says of every environment variable what is wrong with it. */
-static int check_environment(void)
-{
-    int code = check_names(), impls = check_impls();
-    code = code ? code : impls;
-    for (int i = 0; i < CUP__ENV_COUNT; i++) {
-        cup__error error = {0};
-        if (cup__env_check(&error, (cup__env)i) != CUP_OK)
-            code = cli_fail(CLI_USAGE, "%s", error.text);
-    }
-    return code;
-}
-
 static int run(cli_call *call)
 {
     const info_given *given = call->given;
@@ -354,7 +291,7 @@ static int run(cli_call *call)
         code = write_document(f);
     else
         print_text(f, given->searched);
-    int wrong = check_environment();
+    int wrong = environment_check();
     code = code ? code : wrong;
     cup__free(f->cache);
     cup__free(f);
@@ -373,5 +310,6 @@ const cli_verb verb_info = {
     .examples = "What to put into a report of a problem:\ncupola info --json\n",
     .options = options,
     .size = sizeof(info_given),
+    .tells_environment = true,
     .run = run,
 };

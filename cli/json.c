@@ -21,7 +21,7 @@ int json_end(cup__json_writer *writer)
     if (writer->text.failed)
         code = cli_fail(CLI_MEMORY, "no host memory for the document");
     else
-        fwrite(writer->text.bytes, 1, writer->text.length, stdout);
+        cli_write(writer->text.bytes, writer->text.length);
     cup__text_free(&writer->text);
     return code;
 }

@@ -10,6 +10,7 @@
 #include "cli/json.h"
 #include "cli/kernels.h"
 #include "cli/nearest.h"
+#include "cli/terminal.h"
 #include "cuda/cache.h"
 
 /* The value behind "name: " in a kernel's description; "" when there is none. */
@@ -49,8 +50,9 @@ static void print_kernel(const cup__cached *kernel)
     struct tm parts;
     if (localtime_r(&used, &parts))
         strftime(date, sizeof date, "%Y-%m-%d %H:%M", &parts);
-    printf("%-10s %-24s %10s  %s  %s\n", value[ARCH_WORD], value[FILE_WORD],
-           cup__text_bytes((double)kernel->bytes, bytes), date, value[KNOBS_WORD]);
+    printf("%-10s %-24s %10s  %s  %s\n", cli_shown(value[ARCH_WORD]),
+           cli_shown(value[FILE_WORD]), cup__text_bytes((double)kernel->bytes, bytes), date,
+           cli_shown(value[KNOBS_WORD]));
 }
 
 static int list_kernels(cli_call *call)
@@ -58,7 +60,7 @@ static int list_kernels(cli_call *call)
     cup__error error = {0};
     cup__cached_list list = {0};
     if (cup__cache_list(&error, &list) != CUP_OK)
-        return cli_fail(cli_exit_of(error.status), "%s", error.text);
+        return cli_fail_status(error.status, NULL, error.text);
     cup__json_writer writer;
     int64_t bytes = 0;
     if (call->json) {
@@ -90,7 +92,7 @@ static int clear_kernels(cli_call *call)
     cup__error error = {0};
     int64_t files = 0, bytes = 0;
     if (cup__cache_clear(&error, &files, &bytes) != CUP_OK)
-        return cli_fail(cli_exit_of(error.status), "%s", error.text);
+        return cli_fail_status(error.status, NULL, error.text);
     if (!call->json) {
         char text[32];
         printf("%" PRId64 " kernels removed, %s\n", files, cup__text_bytes((double)bytes, text));
@@ -108,7 +110,7 @@ static int print_path(cli_call *call)
     cup__error error = {0};
     char *folder = NULL;
     if (cup__cache_folder(&error, &folder) != CUP_OK)
-        return cli_fail(cli_exit_of(error.status), "%s", error.text);
+        return cli_fail_status(error.status, NULL, error.text);
     int code = CLI_OK;
     if (!folder) {
         code = cli_fail(CLI_FAILED, "there is no cache: CUP_CACHE is off, or neither "
@@ -119,7 +121,7 @@ static int print_path(cli_call *call)
         cup__json_add_string(&writer, "path", folder);
         code = json_end(&writer);
     } else {
-        puts(folder);
+        puts(terminal_is(stdout) ? cli_shown(folder) : folder);
     }
     cup__free(folder);
     return code;
@@ -147,12 +149,20 @@ static const struct {
                {"clear", clear_kernels},
                {"path", print_path}};
 
+/* The options are those of build. */
+static int run_action(cli_call *call, size_t i)
+{
+    static const char *const none[] = {NULL};
+    int code = actions[i].run == kernels_build ? CLI_OK : call_allow(call, actions[i].name, none);
+    return code ? code : actions[i].run(call);
+}
+
 static int run(cli_call *call)
 {
     const char *names[sizeof actions / sizeof *actions + 1] = {NULL};
     for (size_t i = 0; i < sizeof actions / sizeof *actions; i++) {
         if (!strcmp(call->operands[0], actions[i].name))
-            return actions[i].run(call);
+            return run_action(call, i);
         names[i] = actions[i].name;
     }
     return cli_unknown("action", "", call->operands[0], names);

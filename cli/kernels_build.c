@@ -85,7 +85,7 @@ static int build_one(build *b, const char *arch, const char *op)
     b->compiled += count;
     if (status == CUP_OK)
         return CLI_OK;
-    return cli_fail(cli_exit_of(status), "%s: %s", arch, error.text);
+    return cli_fail_status(status, arch, error.text);
 }
 
 static int build_all(build *b)
@@ -108,7 +108,7 @@ static int report(const build *b, cli_call *call, int packed)
     if (!call->json) {
         printf("%d kernels are ready, %d failed\n", b->compiled - b->failed, b->failed);
         if (b->given->pack)
-            printf("%s holds %d kernels\n", b->given->pack, packed);
+            printf("%s holds %d kernels\n", cli_shown(b->given->pack), packed);
     }
     int code = CLI_OK;
     if (unkept && !b->given->pack)
@@ -146,10 +146,10 @@ int kernels_build(cli_call *call)
     if (code)
         return code;
     if (cup__library_need(&error, CUP__LIBNVRTC) != CUP_OK)
-        return cli_fail(cli_exit_of(error.status), "%s", error.text);
+        return cli_fail_status(error.status, NULL, error.text);
     code = build_all(&b);
     if (b.given->pack && cup__kernels_pack(&error, b.given->pack, &packed) != CUP_OK)
-        code = cli_fail(cli_exit_of(error.status), "%s", error.text);
+        code = cli_fail_status(error.status, NULL, error.text);
     int written = report(&b, call, packed);
     return code ? code : written;
 }

@@ -103,10 +103,14 @@ static int set_real(const cli_option *row, const char *text, double *out)
     /* strtod alone would also take "nan", "inf" and hexadecimal. */
     bool plain = *text && !text[strspn(text, "+-.eE0123456789")];
     double value = plain ? strtod(text, &end) : 0;
-    if (plain && end != text && !*end && value >= row->low && value <= row->high) {
+    if (plain && end != text && !*end && value >= row->low && value <= row->high &&
+        !(row->most && value == row->high)) {
         *out = value;
         return CLI_OK;
     }
+    if (row->most)
+        return cli_usage("--%s %.100s: give a number from %g up to but not including %g",
+                         row->name, text, row->low, row->high);
     return cli_usage("--%s %.100s: give a number from %g to %g", row->name, text, row->low,
                      row->high);
 }
@@ -259,6 +263,21 @@ void call_free(cli_call *call)
             cup__free(((cli_files *)((char *)call->given + o->offset))->name);
     cup__free(call->given);
     cup__free(call->operands);
+}
+
+int call_allow(const cli_call *call, const char *with, const char *const *allowed)
+{
+    for (int i = 0; call->verb->options && !option_ends(&call->verb->options[i]); i++) {
+        const char *const *name = allowed;
+        if (!(call->set >> i & 1))
+            continue;
+        while (*name && strcmp(*name, call->verb->options[i].name))
+            name++;
+        if (!*name)
+            return cli_usage("--%s does nothing with %s: leave it out",
+                             call->verb->options[i].name, with);
+    }
+    return CLI_OK;
 }
 
 bool call_has(const cli_call *call, const char *name)

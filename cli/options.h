@@ -28,7 +28,7 @@ typedef struct cli_option {
     const char *name; /* without the dashes */
     cli_option_type type;
     size_t offset; /* of the value in the verb's struct */
-    int64_t least, most;
+    int64_t least, most; /* of whole numbers; of a real, most 1 means that high is excluded */
     double low, high;
     const char *hint;     /* what stands for the value: "FILE", "auto|cpu", "f32|bf16" */
     const char *standard; /* the default, as it would be typed; NULL: false, 0 or none */
@@ -53,6 +53,9 @@ bool option_ends(const cli_option *row);
 #define INTEGER(given, field, least, most)                                                         \
     OPTION_INTEGER, OPTION_AT(given, field, int64_t), least, most, 0, 0
 #define REAL(given, field, low, high) OPTION_REAL, OPTION_AT(given, field, double), 0, 0, low, high
+/* From low up to, but not including, high. */
+#define REAL_BELOW(given, field, low, high)                                                        \
+    OPTION_REAL, OPTION_AT(given, field, double), 0, 1, low, high
 #define TEXT(given, field) OPTION_TEXT, OPTION_AT(given, field, const char *), 0, 0, 0, 0
 #define CHOICE(given, field) OPTION_CHOICE, OPTION_AT(given, field, const char *), 0, 0, 0, 0
 #define FILES(given, field) OPTION_FILES, OPTION_AT(given, field, cli_files), 0, 0, 0, 0
@@ -69,6 +72,7 @@ typedef struct cli_verb {
     const cli_option *options; /* ends with a row that is all zero */
     size_t size;               /* of the struct the options fill */
     int operand_least, operand_most;
+    bool tells_environment; /* it says itself what is wrong with the environment's variables */
     int (*run)(cli_call *call); /* returns an exit code */
 } cli_verb;
 
@@ -90,6 +94,10 @@ extern const cli_option common_options[]; /* their offsets are in a call */
  * The call points into `words`; free it with call_free either way. */
 int call_parse(cli_call *call, const cli_verb *verb, int count, char **words);
 void call_free(cli_call *call);
+
+/* Refuses every option of the verb on the command line that is not in `allowed` (ends with NULL):
+ * it would be taken and do nothing beside `with`. Returns an exit code. */
+int call_allow(const cli_call *call, const char *with, const char *const *allowed);
 
 /* Whether the option was on the command line. */
 bool call_has(const cli_call *call, const char *name);

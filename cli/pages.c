@@ -201,5 +201,5 @@ int pages_write(const char *folder)
         status = write_all(&error, folder);
     cup__free(man);
     cup__free(completion);
-    return status == CUP_OK ? CLI_OK : cli_fail(cli_exit_of(status), "%s", error.text);
+    return status == CUP_OK ? CLI_OK : cli_fail_status(status, NULL, error.text);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/text.h"
 #include "cli/terminal.h"
 
 #define DRAW_SECONDS 0.1
@@ -148,13 +149,15 @@ void progress_step(cli_progress *p, int64_t done, int64_t units, double loss)
 
 void progress_note(cli_progress *p, const char *format, ...)
 {
+    char words[16384], visible[16384];
     va_list args;
     if (p->is_drawn)
         fputs("\r\033[K", p->to);
     va_start(args, format);
-    vfprintf(p->to, format, args);
+    vsnprintf(words, sizeof words, format, args);
     va_end(args);
-    fputc('\n', p->to);
+    /* The words of a compiler have lines. */
+    fprintf(p->to, "%s\n", cup__text_visible(words, "\n\t", visible, sizeof visible));
     if (p->is_drawn)
         draw(p, now());
     fflush(p->to);

@@ -76,9 +76,9 @@ const cli_option train_options[] = {
     {"optimizer", CHOICE(train_given, optimizer), "adamw|sgd|lion|muon", NULL,
      "how gradients change weights; muon makes the steps of matrices between layers orthogonal and "
      "leaves the rest to adamw"},
-    {"beta1", REAL(train_given, beta1, 0, 0.9999999), "B", NULL, "memory of the gradient"},
-    {"beta2", REAL(train_given, beta2, 0, 0.9999999), "B", NULL, "memory of its square"},
-    {"momentum", REAL(train_given, momentum, 0, 0.9999999), "M", NULL, "memory of sgd and muon"},
+    {"beta1", REAL_BELOW(train_given, beta1, 0, 1), "B", NULL, "memory of the gradient"},
+    {"beta2", REAL_BELOW(train_given, beta2, 0, 1), "B", NULL, "memory of its square"},
+    {"momentum", REAL_BELOW(train_given, momentum, 0, 1), "M", NULL, "memory of sgd and muon"},
     {"weight-decay", REAL(train_given, weight_decay, 0, 1000), "W", NULL,
      "how strongly matrices are pulled to 0"},
     {"clip", REAL(train_given, clip, 0, 1e9), "NORM", NULL,

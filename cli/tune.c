@@ -117,6 +117,10 @@ static int run(cli_call *call)
     if (!given->merge.count != !given->to)
         return cli_usage("--merge and --to belong together: cupola tune --merge a.tsv b.tsv "
                          "--to both.tsv");
+    static const char *const merging[] = {"merge", "to", NULL};
+    int code = given->merge.count ? call_allow(call, "--merge", merging) : CLI_OK;
+    if (code)
+        return code;
     return given->merge.count ? run_merging(call) : run_measuring(call);
 }
 

@@ -21,8 +21,7 @@ static void put(cli_writing *w, const char *text, size_t bytes)
     if (w->text) {
         cup__text_append(w->text, text, bytes);
     } else if (bytes) {
-        fwrite(text, 1, bytes, stdout);
-        fflush(stdout);
+        cli_write(text, bytes);
     }
 }
 

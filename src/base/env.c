@@ -1,6 +1,7 @@
 #include "base/env.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +72,32 @@ static cup_status check_path(cup__error *error, cup__env variable, bool folder)
                      rows[variable].name, path, folder ? "folder" : "file");
 }
 
+/* A file that may come to be, in a folder that is there. */
+static cup_status check_new_file(cup__error *error, cup__env variable)
+{
+    const char *path = cup__env_get(variable), *name = cup__path_name(path);
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%.*s", (int)(name - path), path);
+    if (*name && cup__folder_exists(name == path ? "." : folder) && !cup__folder_exists(path) &&
+        (access(path, F_OK) || !access(path, R_OK)))
+        return CUP_OK;
+    return cup__fail(error, CUP_ARGUMENT, "%s=%.1000s: there can be no such file to be read",
+                     rows[variable].name, path);
+}
+
+/* Libraries without a path are looked for by the loader, which is not asked here. */
+static cup_status check_named(cup__error *error, cup__env variable)
+{
+    const char *takes = rows[variable].takes, *value = cup__env_get(variable);
+    if (strstr(takes, "|off") && !strcmp(value, "off"))
+        return CUP_OK;
+    if (!strncmp(takes, "NEWFILE", 7))
+        return check_new_file(error, variable);
+    if (!strncmp(takes, "LIBRARY", 7) && !strchr(value, '/'))
+        return CUP_OK;
+    return check_path(error, variable, !strcmp(takes, "FOLDER"));
+}
+
 cup_status cup__env_check(cup__error *error, cup__env variable)
 {
     const char *takes = rows[variable].takes;
@@ -79,9 +106,9 @@ cup_status cup__env_check(cup__error *error, cup__env variable)
         return CUP_OK;
     if (strstr(takes, " to "))
         return cup__env_integer(error, variable, &number);
-    if (!strcmp(takes, "FILE") || !strcmp(takes, "FOLDER"))
-        return check_path(error, variable, takes[1] == 'O');
-    return check_word(error, variable);
+    /* Kinds are in capitals, words are not. */
+    return *takes >= 'A' && *takes <= 'Z' ? check_named(error, variable)
+                                          : check_word(error, variable);
 }
 
 const char *cup__env_name(cup__env variable)

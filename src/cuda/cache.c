@@ -177,13 +177,27 @@ static bool ends_with(const char *text, const char *end)
     return length >= tail && !strcmp(text + length - tail, end);
 }
 
+/* Whether a file begins as ours do; others of that ending are not ours to count or remove. */
+static bool is_ours(const char *path)
+{
+    cup__file file;
+    char begin[sizeof magic];
+    if (cup__file_open(NULL, path, &file) != CUP_OK)
+        return false;
+    bool ours = cup__file_read_at(NULL, &file, 0, begin, sizeof begin) == CUP_OK &&
+                !memcmp(begin, magic, sizeof magic);
+    cup__file_close(&file);
+    return ours;
+}
+
+/* Adds a file when it is one of ours; false when there is no memory. */
 static bool add_item(cup__cached_list *list, const char *folder, const char *name)
 {
     struct stat status;
     if (!cup__grow(&list->items, &list->capacity, list->count, sizeof *list->items))
         return false;
     char *path = cup__path_join(folder, name);
-    if (!path || stat(path, &status)) {
+    if (!path || stat(path, &status) || !is_ours(path)) {
         cup__free(path);
         return path;
     }

@@ -125,11 +125,12 @@ cup_status cup__tuning_parse(cup__error *error, const char *name, const char *te
     copy[size] = 0;
     cup_status status = CUP_OK;
     size_t number = 1;
-    for (char *line = copy; *line && status == CUP_OK; number++) {
+    for (char *line = copy; *line && status != CUP_MEMORY; number++) {
         size_t length = strcspn(line, "\n");
         char *next = line + length + (line[length] != 0);
         line[length] = 0;
-        status = parse_line(error, name, number, line, to);
+        cup_status one = parse_line(error, name, number, line, to);
+        status = one == CUP_OK ? status : one;
         line = next;
     }
     cup__free(copy);

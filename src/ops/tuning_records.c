@@ -49,7 +49,7 @@ static void read_users(cup__tuning *tuning)
     if (cup__tuning_path(&error, &path) == CUP_OK && path)
         cup__tuning_read(&error, path, false, tuning);
     if (error.status != CUP_OK)
-        cup__log(CUP__INFO, "tuning records are not used: %s", error.text);
+        cup__log(CUP__INFO, "%zu tuning records are used: %s", tuning->count, error.text);
     cup__free(path);
 }
 

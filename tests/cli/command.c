@@ -128,6 +128,10 @@ TEST_LIMITED(command_kernels, 120)
                             "CUP_LIBNVRTC=/nowhere %s/cupola kernels build "
                             "--arch sm_90a --op neg",
                             test_build()),
+               2);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "CUP_LIBNVRTC=off %s/cupola kernels build --arch sm_90a --op neg",
+                            test_build()),
                3);
     int code = cupola("kernels build --arch sm_90a --op full --json 2>/dev/null");
     if (code == 3)

@@ -2,13 +2,15 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "cli/exit.h"
 #include "cli/json.h"
 #include "cli/op_names.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
-#include "cupola/prof.h"
+#include "ops/attributes.h"
+#include "prof/check.h"
 
 #define MOST_IMPLS 16
 #define MOST_NOTES 3 /* of one implementation, that are printed */
@@ -37,7 +39,15 @@ typedef struct check_run {
     tally tallies[MOST_IMPLS];
     int count;
     int64_t calls, failed;
+    double begin, waited; /* seconds */
 } check_run;
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
 
 static tally *tally_of(check_run *run, const char *impl)
 {
@@ -103,10 +113,11 @@ static void print_tally(const char *op, const tally *t)
 }
 
 /* Checks one op. What keeps the check itself from running counts as a failure. */
-static int check_op(check_run *run, cup_context *c, const char *op)
+static int check_op(check_run *run, cup_context *c, cup__checking *checking, const cup__row *row)
 {
+    const char *op = row->name;
     run->count = 0;
-    cup_status status = cup_check(c, op, on_result, run);
+    cup_status status = cup__checking_row(checking, row, on_result, run);
     for (int i = 0; i < run->count; i++) {
         run->calls += run->tallies[i].calls;
         run->failed += run->tallies[i].failed;
@@ -127,20 +138,30 @@ static int check_op(check_run *run, cup_context *c, const char *op)
 static int check_all(check_run *run, cup_context *c)
 {
     const check_given *given = run->call->given;
-    int code = CLI_OK;
+    const cup__row *rows[CUP__OP_COUNT] = {0};
+    int count = 0, code = CLI_OK;
     for (const cup__row *row = cup__rows; row->name; row++)
-        if (op_is_named(row, given->ops.name, given->ops.count, true)) {
-            int one = check_op(run, c, row->name);
-            code = code ? code : one;
-        }
+        if (op_is_named(row, given->ops.name, given->ops.count, true))
+            rows[count++] = row;
+    cup__checking *checking = cup__checking_new(c, rows, count);
+    if (!checking)
+        return cli_report(c);
+    for (int i = 0; i < count; i++) {
+        int one = check_op(run, c, checking, rows[i]);
+        code = code ? code : one;
+    }
+    run->waited = cup__checking_waited(checking);
+    cup__checking_free(checking);
     return code ? code : run->failed ? CLI_FAILED : CLI_OK;
 }
 
 static int finish(check_run *run, cup_context *c, int code)
 {
     if (!run->call->json) {
-        printf("%lld calls, %lld failed, on %s\n", (long long)run->calls, (long long)run->failed,
-               cup_device_text(c));
+        printf("%lld calls, %lld failed, on %s, in %.1f s, of which %.1f s were spent waiting for "
+               "specifications and kernels\n",
+               (long long)run->calls, (long long)run->failed, cup_device_text(c),
+               now() - run->begin, run->waited);
         return code;
     }
     cup__json_close(&run->writer);
@@ -159,7 +180,7 @@ static int run(cli_call *call)
     cup_context *c = cup_context_new(&(cup_options){.device = given->device});
     code = cli_report(c);
     if (!code) {
-        check_run run = {.call = call};
+        check_run run = {.call = call, .begin = now()};
         json_begin(&run.writer, "check");
         cup__json_add_string(&run.writer, "device", cup_device_text(c));
         cup__json_open(&run.writer, "results", CUP__JSON_ARRAY);

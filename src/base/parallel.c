@@ -31,7 +31,7 @@ static struct {
           .work = PTHREAD_COND_INITIALIZER,
           .done = PTHREAD_COND_INITIALIZER};
 
-static _Thread_local bool inside; /* a piece is being worked on in this thread */
+static _Thread_local bool inside; /* a piece is worked on in this thread, or it shall be alone */
 
 /* The processors this process may use. */
 static int processors(void)
@@ -59,6 +59,11 @@ int cup__threads(void)
 void cup__threads_set(int threads)
 {
     atomic_store(&limit, threads);
+}
+
+void cup__parallel_alone(void)
+{
+    inside = true;
 }
 
 static void pause_a_little(void)

@@ -12,6 +12,9 @@ typedef void (*cup__body)(int64_t begin, int64_t end, void *user);
  * loop, or begun while another thread of the program has one going, runs in its own thread. */
 void cup__parallel_for(int64_t count, int64_t grain, cup__body body, void *user);
 
+/* From now on a loop of this thread runs in it alone, and leaves the others to the program. */
+void cup__parallel_alone(void);
+
 /* The threads such a loop uses; set with 0 for all that the process may use. */
 int cup__threads(void);
 void cup__threads_set(int threads);

@@ -8,6 +8,20 @@
 /* How the inputs lie in memory. */
 typedef enum cup__layout { CUP__ROW_MAJOR, CUP__PADDED, CUP__TRANSPOSED } cup__layout;
 
+/* A check of several ops, whose specifications and kernels are worked out ahead on all cores. NULL
+ * with an error in the context: no memory. */
+typedef struct cup__checking cup__checking;
+cup__checking *cup__checking_new(cup_context *c, const cup__row *const *rows, int count);
+
+/* The calls of one of these ops; they come in the order that was given, and may be left out. */
+cup_status cup__checking_row(cup__checking *k, const cup__row *row,
+                             void (*report)(const cup_check_result *result, void *user),
+                             void *user);
+
+/* How long the calls waited for what is worked out ahead, in seconds. */
+double cup__checking_waited(const cup__checking *k);
+void cup__checking_free(cup__checking *k);
+
 /* Holds the op's gradient against finite differences of its specification, in double. Returns
  * the largest difference relative to the gradient's size; NAN with an error in `c`, a CPU
  * context, when it cannot be computed. */

@@ -12,6 +12,11 @@
 cup_status cup__kernels_build(cup__error *error, const char *arch, const char *op, int threads,
                               cup__kernel_progress progress, void *user, int *count);
 
+/* Gets what the check's calls of a sample need on a GPU, in this thread. What fails is met again
+ * when they are made. */
+void cup__kernels_for_check(const cup__gpu_facts *facts, cup__precision precision,
+                            const cup__row *row, const cup__sample *sample, cup_dtype dtype);
+
 /* The same for what programs commonly ask for: of each op the implementation that is taken at the
  * benchmark's shapes, in f32, f16 and bf16; and the steps of all presets of trainings. */
 cup_status cup__kernels_build_common(cup__error *error, const char *arch, int threads,

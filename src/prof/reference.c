@@ -1,0 +1,87 @@
+#include "prof/reference.h"
+
+#include "base/memory.h"
+#include "base/parallel.h"
+#include "cuda/cuda.h"
+#include "prof/kernels.h"
+
+struct cup__references {
+    cup__ahead *ahead;
+    const cup__reference_call *calls;
+    const cup__gpu_facts *facts; /* NULL: on a CPU */
+    cup__precision precision;
+    int threads; /* a new context sets them for all */
+};
+
+cup_status cup__reference_run(cup__reference *r, const cup__reference_call *k)
+{
+    cup_seed(r->c, CUP__CHECK_SEED);
+    int count = cup__sample_inputs_filled(r->c, k->row, k->sample, k->dtype, CUP_F64,
+                                          CUP__ROW_MAJOR, CUP__CHECK_SEED,
+                                          (cup__filling){.alike = true}, r->in, CUP__CHECK_INPUTS);
+    if (count < 0)
+        return r->c->error.status;
+    CUP_TRY(cup__call_begin(&r->call, r->c, k->row, r->in, count, k->sample->attributes));
+    r->call.saving = true;
+    r->call.out_count = k->row->results_count;
+    CUP_TRY(cup__call_allocate(&r->call));
+    return cup__call_run(&r->call, NULL);
+}
+
+static void make(int64_t i, void *room, void *user)
+{
+    cup__references *all = user;
+    cup__reference *r = room;
+    const cup__reference_call *k = &all->calls[i];
+    if (all->facts)
+        cup__kernels_for_check(all->facts, all->precision, k->row, k->sample, k->dtype);
+    if (r->c)
+        cup__scope_pop(r->c);
+    else
+        r->c = cup_context_new(&(cup_options){.device = "cpu", .threads = all->threads});
+    if (!r->c)
+        return;
+    cup_error_clear(r->c);
+    cup_scope_open(r->c);
+    cup__reference_run(r, k);
+}
+
+static void drop(void *room)
+{
+    cup_context_free(((cup__reference *)room)->c);
+}
+
+cup__references *cup__references_new(const cup_context *c, const cup__reference_call *calls,
+                                     int64_t count)
+{
+    cup__references *r = cup__calloc(1, sizeof *r);
+    if (!r)
+        return NULL;
+    r->calls = calls;
+    r->threads = cup__threads();
+    r->precision = c->precision;
+    if (c->device && c->device->is_cuda)
+        r->facts = cup__cuda_facts(cup__cuda_of(c->device));
+    r->ahead = cup__ahead_new(count, sizeof(cup__reference), make, drop, r);
+    if (r->ahead)
+        return r;
+    cup__free(r);
+    return NULL;
+}
+
+const cup__reference *cup__references_get(cup__references *r, int64_t i)
+{
+    return cup__ahead_get(r->ahead, i);
+}
+
+double cup__references_waited(const cup__references *r)
+{
+    return cup__ahead_waited(r->ahead);
+}
+
+void cup__references_free(cup__references *r)
+{
+    if (r)
+        cup__ahead_free(r->ahead);
+    cup__free(r);
+}

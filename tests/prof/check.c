@@ -1,0 +1,135 @@
+/* The check itself: implementations that are wrong in ways it must see. */
+#include <math.h>
+#include <string.h>
+
+#include "../test.h"
+#include "ops/attributes.h"
+#include "prof/check.h"
+
+static bool failed;
+static char note[4000];
+
+static void report(const cup_check_result *r, void *user)
+{
+    int *calls = user;
+    (*calls)++;
+    if (!r->passed && strlen(note) + strlen(r->note) + 1 < sizeof note)
+        strcat(note, r->note);
+    failed |= !r->passed;
+}
+
+static cup_status right(cup__call *call)
+{
+    return call->op->specification(call);
+}
+
+static cup_status changes_its_input(cup__call *call)
+{
+    CUP_TRY(right(call));
+    if (call->in[0]->dtype == CUP_F32 && call->in[0]->count > 3)
+        ((float *)call->in[0]->data)[3] = 17;
+    return CUP_OK;
+}
+
+static cup_status writes_behind(cup__call *call)
+{
+    CUP_TRY(right(call));
+    ((char *)call->out[0]->data)[call->out[0]->count * cup_dtype_size(call->out[0]->dtype)] = 1;
+    return CUP_OK;
+}
+
+static cup_status gives_other_bits(cup__call *call)
+{
+    static float drift;
+    CUP_TRY(right(call));
+    if (call->out[0]->dtype == CUP_F32)
+        ((float *)call->out[0]->data)[0] *= 1 + (drift = 1e-6f - drift) / 10;
+    return CUP_OK;
+}
+
+static cup_status leaves_an_element(cup__call *call)
+{
+    CUP_TRY(right(call));
+    if (call->out[0]->count > 5)
+        memset((char *)call->out[0]->data + 5 * cup_dtype_size(call->out[0]->dtype), 0xff,
+               (size_t)cup_dtype_size(call->out[0]->dtype));
+    return CUP_OK;
+}
+
+static cup_status fails(cup__call *call)
+{
+    return cup__call_fail(call, CUP_INTERNAL, "on purpose");
+}
+
+/* Checks tanh with this implementation in place of its own. */
+static void check(cup_status (*run)(cup__call *call))
+{
+    cup__impl impls[2] = {{.name = "own", .place = CUP__CPU, .strided = true, .run = run}};
+    const cup__row *known = cup__row_find("tanh");
+    cup__op op = *known->op;
+    cup__row row = *known;
+    const cup__row *rows[] = {&row};
+    int calls = 0;
+    op.impls = impls;
+    row.op = &op;
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup__checking *k = cup__checking_new(c, rows, 1);
+    EXPECT(k);
+    EXPECT_INT(cup__checking_row(k, &row, report, &calls), CUP_OK);
+    EXPECT(calls > 30);
+    cup__checking_free(k);
+    cup_context_free(c);
+}
+
+TEST(check_passes_what_is_right)
+{
+    check(right);
+    EXPECT(!failed);
+}
+
+TEST(check_sees_an_input_that_was_changed)
+{
+    check(changes_its_input);
+    EXPECT_CONTAINS(note, "input 1 was changed: element 3 is 17");
+}
+
+TEST(check_sees_a_write_behind_the_result)
+{
+    check(writes_behind);
+    EXPECT_CONTAINS(note, "result 1: it wrote outside its bounds");
+}
+
+TEST(check_sees_other_bits_in_a_second_run)
+{
+    check(gives_other_bits);
+    EXPECT_CONTAINS(note, "a second run gave other bits");
+}
+
+TEST(check_sees_what_was_not_written)
+{
+    check(leaves_an_element);
+    EXPECT_CONTAINS(note, "element 5 is");
+}
+
+TEST(check_says_why_a_call_failed)
+{
+    check(fails);
+    EXPECT_CONTAINS(note, "on purpose");
+}
+
+TEST(check_reports_ops_in_the_order_they_were_given)
+{
+    const cup__row *rows[] = {cup__row_find("exp"), cup__row_find("sum"), cup__row_find("relu")};
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup__checking *k = cup__checking_new(c, rows, 3);
+    int calls = 0;
+    EXPECT_INT(cup__checking_row(k, rows[0], report, &calls), CUP_OK);
+    EXPECT(calls > 0);
+    calls = 0;
+    EXPECT_INT(cup__checking_row(k, rows[2], report, &calls), CUP_OK); /* one is left out */
+    EXPECT(calls > 0);
+    EXPECT(cup__checking_waited(k) >= 0);
+    cup__checking_free(k);
+    EXPECT(!failed);
+    cup_context_free(c);
+}

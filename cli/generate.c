@@ -10,6 +10,7 @@
 #include "cli/options.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
+#include "cli/train.h"
 #include "cli/write.h"
 #include "cupola/train.h"
 
@@ -107,6 +108,8 @@ static int generate(const cli_call *call, cup_context *c, const cup__text *promp
         .text = call->json ? &text : NULL,
     };
     int code = cli_report(c);
+    if (!code)
+        train_note_unchecked(given->from);
     if (!code)
         code = write_text(c, &writing);
     if (call->json && (!code || code > CLI_SIGNAL)) {

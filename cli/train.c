@@ -17,6 +17,7 @@
 #include "cupola/cupola.h"
 #include "io/checkpoint.h"
 #include "tensor/context.h"
+#include "train/trainer.h"
 
 #define SMALL_VOCABULARY 1024
 #define GPT2_VOCABULARY 50257
@@ -45,6 +46,22 @@ static bool is_large(const train_given *given)
     return given->preset && !strncmp(given->preset, "gpt2", 4);
 }
 
+/* The run itself looks again, when the folder is its own; this is to say so before hours of reading
+ * text. */
+static int check_out(train_run *r)
+{
+    const char *out = r->given->out;
+    if (r->given->overwrite)
+        return CLI_OK;
+    cup_status status = cup__checkpoint_vacant(&r->c->error, out, cup__training_files);
+    if (status == CUP_OK)
+        return CLI_OK;
+    return cli_fail(cli_exit_of(status),
+                    "%s (--resume goes on with the checkpoint in --out, "
+                    "--overwrite lets a new run replace what is there)",
+                    cup_error_text(r->c));
+}
+
 /* The preset, or the checkpoint's training, changed by the options. */
 static int choose_training(train_run *r)
 {
@@ -52,13 +69,12 @@ static int choose_training(train_run *r)
     if (given->resume) {
         if (cup_training_load(r->c, given->out, &r->training, &r->first) != CUP_OK)
             return cli_report(r->c);
+        train_note_unchecked(given->out);
         return train_apply(r->call, &r->training);
     }
-    uint64_t saves = cup__checkpoint_number(given->out);
-    if (saves > 0)
-        return cli_usage("%s holds the checkpoint of a run; --resume goes on with it, and another "
-                         "--out begins a new one",
-                         given->out);
+    int code = check_out(r);
+    if (code)
+        return code;
     bool is_cuda = cup_device_is_cuda(r->c);
     bool has_bf16 = is_cuda && cup__cuda_facts(cup__cuda_of(r->c->device))->major >= 8;
     const char *name = given->preset ? given->preset : is_cuda ? "char" : "demo";
@@ -88,9 +104,8 @@ static int load_tokenizer(train_run *r)
 static int load_data(train_run *r)
 {
     const train_given *given = r->given;
-    r->corpus = given->data.count
-                    ? cup_corpus_load(r->c, given->data.name, given->data.count, 0)
-                    : cup_gpt_corpus_load(r->c, given->out);
+    r->corpus = given->data.count ? cup_corpus_load(r->c, given->data.name, given->data.count, 0)
+                                  : cup_gpt_corpus_load(r->c, given->out);
     if (!r->corpus)
         return cli_report(r->c);
     int code = load_tokenizer(r);
@@ -103,8 +118,12 @@ static int load_data(train_run *r)
 static int make_trainer(train_run *r)
 {
     r->trainer = cup_trainer_new(r->c, &r->training, r->data, r->tokenizer, r->given->out);
-    if (r->trainer && r->given->resume)
+    if (r->trainer && r->given->resume) {
         cup_trainer_resume(r->trainer);
+        r->first = cup_trainer_steps(r->trainer);
+    }
+    if (r->trainer && r->given->overwrite)
+        cup_trainer_overwrite(r->trainer);
     return cli_report(r->c);
 }
 
@@ -312,12 +331,16 @@ static int run(cli_call *call)
     train_run r = {.call = call, .given = call->given};
     if (!r.given->data.count && !r.given->resume)
         return cli_usage("--data is missing: name files or folders with text to learn from");
+    if (r.given->overwrite && r.given->resume)
+        return cli_usage(
+            "--resume goes on with a checkpoint and --overwrite replaces one; give one "
+            "of them");
     signals_catch();
-    r.c = cup_context_new(
-        &(cup_options){.device = r.given->device, .threads = (int)r.given->threads,
-                       .deterministic = r.given->deterministic,
-                       .memory_limit = r.given->memory_limit,
-                       .memory_share = r.given->memory_share});
+    r.c = cup_context_new(&(cup_options){.device = r.given->device,
+                                         .threads = (int)r.given->threads,
+                                         .deterministic = r.given->deterministic,
+                                         .memory_limit = r.given->memory_limit,
+                                         .memory_share = r.given->memory_share});
     int code = run_with(&r);
     int drawn = draw_memory(&r);
     code = code ? code : drawn;
@@ -344,12 +367,11 @@ const cli_verb verb_train = {
         "losses, bit for bit. It finds the text where it was.\n\n"
         "Progress goes to stderr; the sample that --sample asks for, and the document of --json, "
         "go to stdout.",
-    .examples =
-        "A small model of a book, as large as the device suggests:\n"
-        "cupola train --data book.txt --out book\n"
-        "The same after an interruption:\ncupola train --out book --resume\n"
-        "nanoGPT's character model, on the first GPU:\n"
-        "cupola train --preset char --data shakespeare.txt --device cuda\n",
+    .examples = "A small model of a book, as large as the device suggests:\n"
+                "cupola train --data book.txt --out book\n"
+                "The same after an interruption:\ncupola train --out book --resume\n"
+                "nanoGPT's character model, on the first GPU:\n"
+                "cupola train --preset char --data shakespeare.txt --device cuda\n",
     .options = train_options,
     .size = sizeof(train_given),
     .run = run,

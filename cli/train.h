@@ -10,7 +10,7 @@ typedef struct train_given {
     const char *out, *preset, *device, *dtype, *tokenizer, *precision;
     const char *positions, *norm, *mlp, *bias, *optimizer;
     const char *memory_page;
-    bool tune, resume, recompute, stochastic, untied, deterministic;
+    bool tune, resume, overwrite, recompute, stochastic, untied, deterministic;
     int64_t layers, heads, kv_heads, width, hidden, context, vocabulary;
     int64_t batch, accumulate, steps, warmup, evaluate_every, evaluate_texts, save_every;
     int64_t seed, sample, threads, logits_memory;
@@ -22,5 +22,8 @@ extern const cli_option train_options[];
 
 /* Puts what was on the command line into a training. Returns an exit code. */
 int train_apply(const cli_call *call, cup_training *training);
+
+/* Says so where a folder's checkpoint has no checksum of what it says itself. */
+void train_note_unchecked(const char *folder);
 
 #endif

@@ -1,7 +1,9 @@
+#include <stdio.h>
 #include <string.h>
 
 #include "cli/exit.h"
 #include "cli/train.h"
+#include "io/checkpoint.h"
 
 #define MOST INT64_C(1000000000000000)
 
@@ -13,6 +15,10 @@ const cli_option train_options[] = {
      "folder for the checkpoint, losses.csv and loss.svg"},
     {"resume", FLAG(train_given, resume), NULL, NULL,
      "go on from the checkpoint in --out, with its text, model and settings"},
+    {"overwrite", FLAG(train_given, overwrite), NULL, NULL,
+     "let the first checkpoint of a new run replace what stands in --out; without it a run does "
+     "not "
+     "begin where it would replace anything"},
     {"preset", CHOICE(train_given, preset), "char|demo|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1558m",
      NULL, "a model and how to train it; without it char on a GPU and demo on a CPU"},
     {"device", TEXT(train_given, device), "auto|cpu|cuda[:N]", NULL,
@@ -180,4 +186,13 @@ int train_apply(const cli_call *call, cup_training *t)
     return cli_usage("--width %lld is not a multiple of --heads %lld; %lld would be",
                      (long long)t->model.width, (long long)t->model.heads,
                      (long long)((t->model.width / t->model.heads + 1) * t->model.heads));
+}
+
+void train_note_unchecked(const char *folder)
+{
+    if (cup__checkpoint_unchecked(folder))
+        fprintf(stderr,
+                "note: %s/state.json is of version 0.1.0 and has no checksum; what changed "
+                "in it since would not be noticed\n",
+                folder);
 }

@@ -61,7 +61,9 @@ typedef struct cup_training_hooks {
 } cup_training_hooks;
 
 /* A run with new weights. Data and tokenizer are borrowed; checkpoints go to the folder, NULL for
- * none. The model's vocabulary may be 0: that of the tokenizer. */
+ * none, which no other run can use until this one is freed or its process ends. A run that was not
+ * resumed refuses to begin where a checkpoint, or a file that has a name of one, stands already.
+ * The model's vocabulary may be 0: that of the tokenizer. */
 CUP_API cup_trainer *cup_trainer_new(cup_context *c, const cup_training *training,
                                      const cup_data *data, const cup_tokenizer *tokenizer,
                                      const char *folder);
@@ -76,6 +78,9 @@ CUP_API cup_status cup_training_load(cup_context *c, const char *folder, cup_tra
  * stopped. Number of steps, evaluations and saves may differ from the checkpoint's; what else
  * differs is refused. */
 CUP_API cup_status cup_trainer_resume(cup_trainer *t);
+
+/* Lets a new run replace what stands in its folder, with its first save. */
+CUP_API cup_status cup_trainer_overwrite(cup_trainer *t);
 
 /* Runs the steps that are left. CUP_INTERRUPTED when a hook said stop; CUP_STATE when the loss is
  * no longer a number. */

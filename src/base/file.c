@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "base/memory.h"
 
 static const struct {
@@ -184,7 +185,19 @@ cup_status cup__file_read(cup__error *error, const char *path, uint64_t most, ch
     return CUP_OK;
 }
 
-static cup_status sync_folder_of(cup__error *error, const char *path)
+/* Some file systems cannot sync; that is no failure. */
+static bool sync_handle(int handle)
+{
+    int result;
+    if (cup__fault())
+        return false;
+    do
+        result = fsync(handle);
+    while (result && errno == EINTR);
+    return !result || errno == EINVAL || errno == ENOTSUP;
+}
+
+cup_status cup__file_sync_folder(cup__error *error, const char *path)
 {
     const char *name = cup__path_name(path);
     size_t length = (size_t)(name - path);
@@ -197,7 +210,7 @@ static cup_status sync_folder_of(cup__error *error, const char *path)
     int handle = open_again(folder, O_RDONLY | O_DIRECTORY, 0);
     /* A folder that may be written but not read cannot be synced; nor can some file systems. */
     if (handle >= 0) {
-        if (fsync(handle) && errno != EINVAL && errno != EINTR && errno != ENOTSUP)
+        if (!sync_handle(handle))
             status = cup__file_fail(error, folder, "synced", errno);
         close(handle);
     }
@@ -261,7 +274,7 @@ static bool lock_temporary(const char *temporary, int handle)
 static int open_temporary(const char *path, char *temporary, size_t size)
 {
     static _Atomic unsigned count;
-    for (int tries = 0; tries < 1000; tries++) {
+    for (int tries = 0; tries < 1000 && !cup__fault(); tries++) {
         snprintf(temporary, size, "%s.tmp.%ld.%u", path, (long)getpid(),
                  atomic_fetch_add(&count, 1));
         int handle = open_again(temporary, O_WRONLY | O_CREAT | O_EXCL, 0666);
@@ -304,9 +317,13 @@ cup_status cup__writer_add(cup__error *error, cup__writer *writer, const void *b
     if (writer->hash)
         cup__hash_add(writer->hash, bytes, count);
     while (count) {
-        ssize_t put = write(writer->handle, from, count);
+        ssize_t put = cup__fault() ? -1 : write(writer->handle, from, count);
         if (put < 0 && errno == EINTR)
             continue;
+        if (put == 0) {
+            put = -1;
+            errno = ENOSPC;
+        }
         if (put < 0)
             return cup__file_fail(error, writer->path, "written", errno);
         from += put;
@@ -329,19 +346,15 @@ void cup__writer_abandon(cup__writer *writer)
 
 cup_status cup__writer_commit(cup__error *error, cup__writer *writer)
 {
-    int synced;
-    do
-        synced = fsync(writer->handle);
-    while (synced && errno == EINTR);
     cup_status status = CUP_OK;
-    if (synced && errno != EINVAL && errno != ENOTSUP)
+    if (!sync_handle(writer->handle))
         status = cup__file_fail(error, writer->path, "written", errno);
-    if (status == CUP_OK && rename(writer->temporary, writer->path))
+    if (status == CUP_OK && (cup__fault() || rename(writer->temporary, writer->path)))
         status = cup__file_fail(error, writer->path, "replaced", errno);
     if (status == CUP_OK) {
         cup__free(writer->temporary);
         writer->temporary = NULL;
-        status = sync_folder_of(error, writer->path);
+        status = cup__file_sync_folder(error, writer->path);
     }
     cup__writer_abandon(writer);
     return status;
@@ -360,14 +373,14 @@ cup_status cup__file_write(cup__error *error, const char *path, const void *byte
 
 cup_status cup__file_rename(cup__error *error, const char *from, const char *to)
 {
-    if (rename(from, to))
+    if (cup__fault() || rename(from, to))
         return cup__file_fail(error, from, "renamed", errno);
-    return sync_folder_of(error, to);
+    return cup__file_sync_folder(error, to);
 }
 
 cup_status cup__file_remove(cup__error *error, const char *path)
 {
-    if (unlink(path) && errno != ENOENT)
+    if (cup__fault() || (unlink(path) && errno != ENOENT))
         return cup__file_fail(error, path, "removed", errno);
     return CUP_OK;
 }

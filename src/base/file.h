@@ -46,6 +46,8 @@ cup_status cup__file_write(cup__error *error, const char *path, const void *byte
 cup_status cup__file_rename(cup__error *error, const char *from, const char *to);
 /* Removes a file; one that is not there is no failure. */
 cup_status cup__file_remove(cup__error *error, const char *path);
+/* Syncs the folder that a path lies in, so that a name in it outlives a loss of power. */
+cup_status cup__file_sync_folder(cup__error *error, const char *path);
 bool cup__file_exists(const char *path);
 bool cup__folder_exists(const char *path);
 

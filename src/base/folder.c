@@ -18,7 +18,7 @@ bool cup__folder_exists(const char *path)
 static cup_status make_one(cup__error *error, const char *path)
 {
     if (mkdir(path, 0777) == 0)
-        return CUP_OK;
+        return cup__file_sync_folder(error, path);
     int number = errno == EEXIST ? ENOTDIR : errno;
     if (cup__folder_exists(path))
         return CUP_OK;

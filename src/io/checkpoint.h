@@ -4,7 +4,11 @@
  * New files are written beside the old ones as NAME.new; replacing state.json is what makes them
  * the checkpoint; then they are renamed to NAME, over the old ones. A reader takes NAME or
  * NAME.new, whichever state.json means. So at every instant, whatever kills the writer, one whole
- * checkpoint can be read: the old one until state.json is replaced, the new one from then on. */
+ * checkpoint can be read: the old one until state.json is replaced, the new one from then on. Who
+ * opens the folder next finishes or undoes what was interrupted.
+ *
+ * The last value of state.json is the checksum of all its bytes before it; those written by 0.1.0
+ * have none. */
 #ifndef CUP_IO_CHECKPOINT_H
 #define CUP_IO_CHECKPOINT_H
 
@@ -21,11 +25,19 @@ typedef struct cup__checkpoint_part {
     size_t size;
 } cup__checkpoint_part;
 
-/* Saves the parts and a JSON object with everything else. The folder is made if need be. After a
- * failure the old checkpoint is still the one that is read. */
+/* Saves the parts and a JSON object with everything else into a folder whose lock (base/lock.h) the
+ * caller holds. After a failure the old checkpoint is still the one that is read. */
 cup_status cup__checkpoint_save(cup_context *c, const char *folder,
                                 const cup__checkpoint_part *parts, int count,
                                 const cup__text *state);
+
+/* Finishes the save that state.json means, or clears away what one left that did not come so far.
+ * The caller holds the folder's lock. */
+cup_status cup__checkpoint_mend(cup__error *error, const char *folder);
+
+/* Fails where a new checkpoint of files with these names, ending with NULL, would replace anything,
+ * and says what: with CUP_ARGUMENT, or with the status with which it cannot be read. */
+cup_status cup__checkpoint_vacant(cup__error *error, const char *folder, const char *const *names);
 
 /* A checkpoint that is open; it can be read even while a newer one takes its place. */
 typedef struct cup__checkpoint {
@@ -36,7 +48,8 @@ typedef struct cup__checkpoint {
     size_t count;
 } cup__checkpoint;
 
-/* Opens a folder and checks that its files are those that were saved together. */
+/* Opens a folder and checks that its files are those that were saved together. Mends it first where
+ * nobody else holds its lock and it may be written. */
 cup_status cup__checkpoint_open(cup__error *error, const char *folder, cup__checkpoint *out);
 void cup__checkpoint_close(cup__checkpoint *checkpoint);
 
@@ -47,6 +60,34 @@ cup_status cup__checkpoint_fill(cup_context *c, const cup__checkpoint *checkpoin
 /* Reads a part as it is; *out is the caller's and has a 0 behind its *size bytes. */
 cup_status cup__checkpoint_read(cup__error *error, const cup__checkpoint *checkpoint,
                                 const char *name, char **out, size_t *size);
+
+/* The schema of state.json; 1 was the same without the checksum, which stands between these. */
+#define CUP__CHECKPOINT_SCHEMA 2
+#define CUP__CHECKPOINT_END "\"\n}\n"
+
+/* What is written in a save: each file under its name with this behind it. */
+#define CUP__CHECKPOINT_NEW ".new"
+
+/* Removes what an interrupted save has left of the parts, after giving the files of a save that was
+ * completed their names. Files of a checkpoint that is not whole are left alone unless the folder
+ * is `owned`, that is, about to get a new one anyway. The lock is held. */
+cup_status cup__checkpoint_clear(cup__error *error, const char *folder, const char *const *names,
+                                 size_t count, bool owned);
+/* The same of the parts that state.json names, if nobody holds the lock and the folder may be
+ * written. */
+void cup__checkpoint_mend_free(const char *folder);
+/* Gives a new file its name. */
+cup_status cup__checkpoint_rename(cup__error *error, const char *folder, const char *name);
+/* folder/name + ending; NULL when there is no memory. */
+char *cup__checkpoint_path(const char *folder, const char *name, const char *ending);
+
+/* Reads state.json and checks it against its checksum. */
+cup_status cup__checkpoint_state(cup__error *error, const char *folder, cup__json *out);
+/* What opens, without mending first. */
+cup_status cup__checkpoint_look(cup__error *error, const char *folder, cup__checkpoint *out);
+
+/* Whether the folder's state.json can be read and is of 0.1.0, without a checksum. */
+bool cup__checkpoint_unchecked(const char *folder);
 
 /* The number of the last finished save in the folder, which counts from 1; 0 when there is none. */
 uint64_t cup__checkpoint_number(const char *folder);

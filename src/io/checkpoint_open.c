@@ -1,6 +1,7 @@
 /* Reading a checkpoint: which of the files are the ones that state.json means. */
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -114,34 +115,79 @@ static cup_status find_all(cup__error *error, cup__checkpoint *out)
     return CUP_OK;
 }
 
-static cup_status read_state(cup__error *error, const char *folder, cup__json *out)
+/* The checksum stands before the last bytes of the text and is that of all before it. */
+static bool is_whole(const char *text, size_t size)
+{
+    size_t end = strlen(CUP__CHECKPOINT_END), digits = CUP__HASH_TEXT - 1;
+    char got[CUP__HASH_TEXT];
+    cup__hash hash;
+    if (size < digits + end || strcmp(text + size - end, CUP__CHECKPOINT_END))
+        return false;
+    cup__hash_begin(&hash);
+    cup__hash_add(&hash, text, size - end - digits);
+    return memcmp(cup__hash_text(&hash, got), text + size - end - digits, digits) == 0;
+}
+
+static cup_status check_state(cup__error *error, const cup__json *json, const char *text,
+                              size_t size)
+{
+    int64_t schema;
+    CUP_TRY(cup__json_get_integer(error, json, json->root, "schema", 1, INT64_MAX, &schema));
+    if (schema > CUP__CHECKPOINT_SCHEMA)
+        return cup__fail(error, CUP_FORMAT,
+                         "%s: schema %lld is of a later version of Cupola; this one knows those up "
+                         "to %d",
+                         json->name, (long long)schema, CUP__CHECKPOINT_SCHEMA);
+    bool old = schema == 1 && !cup__json_find(json->root, "hash");
+    if (old || is_whole(text, size))
+        return CUP_OK;
+    return cup__fail(error, CUP_FORMAT,
+                     "%s is damaged or was edited: it does not fit its checksum; copy the folder "
+                     "again as a whole, or go back to an older one",
+                     json->name);
+}
+
+static cup_status read_path(cup__error *error, const char *path, cup__json *out)
+{
+    char *text;
+    size_t size;
+    CUP_TRY(cup__file_read(error, path, MOST_STATE, &text, &size));
+    cup_status status = cup__json_parse(error, path, text, size, out);
+    if (status == CUP_OK) {
+        status = check_state(error, out, text, size);
+        if (status != CUP_OK)
+            cup__json_free(out);
+    }
+    cup__free(text);
+    return status;
+}
+
+cup_status cup__checkpoint_state(cup__error *error, const char *folder, cup__json *out)
 {
     char *path = cup__path_join(folder, "state.json");
     if (!path)
         return no_memory(error, folder);
     cup_status status;
-    int64_t schema;
+    struct stat there;
     if (!cup__folder_exists(folder))
         status = cup__fail(error, CUP_IO, "%s is no folder; name that of a checkpoint", folder);
+    else if (stat(path, &there) && errno != ENOENT)
+        status = cup__file_fail(error, path, "read", errno);
     else if (!cup__file_exists(path))
         status = cup__fail(error, CUP_FORMAT,
                            "%s holds no finished checkpoint: it has no state.json; no save was "
                            "completed there",
                            folder);
     else
-        status = cup__json_read(error, path, MOST_STATE, out);
+        status = read_path(error, path, out);
     cup__free(path);
-    CUP_TRY(status);
-    status = cup__json_get_integer(error, out, out->root, "schema", 1, 1, &schema);
-    if (status != CUP_OK)
-        cup__json_free(out);
     return status;
 }
 
 static cup_status open_once(cup__error *error, const char *folder, cup__checkpoint *out)
 {
     *out = (cup__checkpoint){0};
-    CUP_TRY(read_state(error, folder, &out->json));
+    CUP_TRY(cup__checkpoint_state(error, folder, &out->json));
     out->folder = cup__strdup(folder);
     cup_status status = out->folder ? CUP_OK : no_memory(error, folder);
     if (status == CUP_OK)
@@ -156,7 +202,7 @@ static cup_status open_once(cup__error *error, const char *folder, cup__checkpoi
 static bool was_replaced(const cup__checkpoint *checkpoint)
 {
     cup__json now;
-    if (!checkpoint->folder || read_state(NULL, checkpoint->folder, &now) != CUP_OK)
+    if (!checkpoint->folder || cup__checkpoint_state(NULL, checkpoint->folder, &now) != CUP_OK)
         return false;
     uint64_t before = 0, after = 0;
     cup__json_get_unsigned(NULL, &checkpoint->json, checkpoint->json.root, "save", &before);
@@ -167,9 +213,17 @@ static bool was_replaced(const cup__checkpoint *checkpoint)
 
 cup_status cup__checkpoint_open(cup__error *error, const char *folder, cup__checkpoint *out)
 {
-    cup_status status;
+    *out = (cup__checkpoint){0};
     if (!folder)
         return cup__fail(error, CUP_ARGUMENT, "the folder of the checkpoint is NULL; name one");
+    /* What cannot be mended can be read all the same. */
+    cup__checkpoint_mend_free(folder);
+    return cup__checkpoint_look(error, folder, out);
+}
+
+cup_status cup__checkpoint_look(cup__error *error, const char *folder, cup__checkpoint *out)
+{
+    cup_status status;
     for (int i = 0;; i++) {
         cup__error attempt = {0};
         status = open_once(&attempt, folder, out);
@@ -256,11 +310,21 @@ cup_status cup__checkpoint_read(cup__error *error, const cup__checkpoint *checkp
     return CUP_OK;
 }
 
+bool cup__checkpoint_unchecked(const char *folder)
+{
+    cup__json json;
+    if (cup__checkpoint_state(NULL, folder, &json) != CUP_OK)
+        return false;
+    bool found = cup__json_find(json.root, "hash");
+    cup__json_free(&json);
+    return !found;
+}
+
 uint64_t cup__checkpoint_number(const char *folder)
 {
     cup__json json;
     uint64_t number = 0;
-    if (read_state(NULL, folder, &json) != CUP_OK)
+    if (cup__checkpoint_state(NULL, folder, &json) != CUP_OK)
         return 0;
     cup__json_get_unsigned(NULL, &json, json.root, "save", &number);
     cup__json_free(&json);

@@ -73,6 +73,7 @@ cup_status cup_trainer_run(cup_trainer *t, const cup_training_hooks *hooks)
         return CUP_ARGUMENT;
     if (t->c->error.status != CUP_OK)
         return t->c->error.status;
+    CUP_TRY(cup__trainer_own(t));
     cup__trainer_prepare(t);
     return run_steps(t, hooks);
 }

@@ -18,6 +18,8 @@
 #define TOKENIZER "tokenizer.json"
 #define LOSSES "losses.csv"
 
+const char *const cup__training_files[] = {MODEL, OPTIMIZER, TOKENIZER, LOSSES, "loss.svg", NULL};
+
 static void add_number(cup__text *text, double value)
 {
     cup__text_append(text, ",", 1);
@@ -52,6 +54,22 @@ static void write_state(const cup_trainer *t, cup__json_writer *writer)
     cup__json_close(writer);
 }
 
+cup_status cup__trainer_own(cup_trainer *t)
+{
+    if (t->folder && !t->owns)
+        CUP_TRY(cup__checkpoint_vacant(&t->c->error, t->folder, cup__training_files));
+    t->owns = true;
+    return CUP_OK;
+}
+
+cup_status cup_trainer_overwrite(cup_trainer *t)
+{
+    if (!t)
+        return CUP_ARGUMENT;
+    t->owns = true;
+    return t->c->error.status;
+}
+
 cup_status cup_trainer_save(cup_trainer *t)
 {
     if (!t)
@@ -61,6 +79,7 @@ cup_status cup_trainer_save(cup_trainer *t)
         return c->error.status;
     if (!t->folder)
         return cup__fail(&c->error, CUP_STATE, "training: the run has no folder for checkpoints");
+    CUP_TRY(cup__trainer_own(t));
     CUP_TRY(cup__trainer_read(t, NULL));
     int64_t states;
     const cup_named *state = cup_optimizer_state(t->optimizer, &states);
@@ -174,6 +193,24 @@ static cup_status read_points(cup_trainer *t, const char *text)
     return CUP_OK;
 }
 
+/* The lines tell of the steps 0, 1, ... that were done, each once, and of evaluations between. */
+static cup_status check_points(cup_trainer *t, int64_t steps)
+{
+    int64_t done = 0;
+    bool fits = true;
+    for (size_t i = 0; i < t->point_count && fits; i++) {
+        const cup_training_point *p = &t->points[i];
+        fits = p->step == done && (isfinite(p->loss) || isfinite(p->validation));
+        done += isfinite(p->loss);
+    }
+    if (fits && done == steps)
+        return CUP_OK;
+    return cup__fail(&t->c->error, CUP_FORMAT,
+                     "%s/state.json says that %lld steps were done, and %s does not tell of just "
+                     "these; go back to an older copy of the folder",
+                     t->folder, (long long)steps, LOSSES);
+}
+
 static cup_status check_fits(cup_trainer *t, const saved *found)
 {
     cup__error *error = &t->c->error;
@@ -196,7 +233,7 @@ static cup_status check_fits(cup_trainer *t, const saved *found)
     return CUP_OK;
 }
 
-static cup_status fill(cup_trainer *t, const cup__checkpoint *checkpoint)
+static cup_status fill(cup_trainer *t, const cup__checkpoint *checkpoint, int64_t steps)
 {
     cup_context *c = t->c;
     int64_t states;
@@ -212,6 +249,8 @@ static cup_status fill(cup_trainer *t, const cup__checkpoint *checkpoint)
         status = cup__fail(&c->error, CUP_FORMAT, "%s: a byte of it is 0", LOSSES);
     else
         status = read_points(t, losses);
+    if (status == CUP_OK)
+        status = check_points(t, steps);
     cup__free(losses);
     return status;
 }
@@ -232,11 +271,13 @@ cup_status cup_trainer_resume(cup_trainer *t)
     if (status == CUP_OK)
         status = check_fits(t, &found);
     if (status == CUP_OK)
-        status = fill(t, &checkpoint);
+        status = fill(t, &checkpoint, found.step);
     cup__checkpoint_close(&checkpoint);
-    if (status == CUP_OK)
-        t->steps = t->read = found.step;
-    return status;
+    if (status != CUP_OK)
+        return status;
+    t->owns = true;
+    t->steps = t->read = found.step;
+    return CUP_OK;
 }
 
 cup_gpt *cup_gpt_load(cup_context *c, const char *folder)

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "io/checkpoint.h"
 #include "nn/gpt.h"
 #include "tensor/tensor.h"
 #include "train/trainer.h"
@@ -46,24 +47,20 @@ static cup_status check_vocabulary(cup_trainer *t)
                      (long long)size, (long long)g->vocabulary);
 }
 
-/* Makes the folder and tries whether a file can be written there, because the first checkpoint may
- * be hours away. */
+/* Seconds to wait for the lock of a folder, which somebody who only reads may hold for a moment. */
+#define LOCK_SECONDS 1
+
+/* Makes the folder and writes its lock there, which also tries whether that is possible: the first
+ * checkpoint may be hours away. */
 static cup_status open_folder(cup_trainer *t, const char *folder)
 {
     cup__error *error = &t->c->error;
-    cup__writer probe;
     CUP_TRY(cup__folder_make(error, folder));
     t->folder = cup__strdup(folder);
-    char *path = cup__path_join(folder, "probe");
-    if (!t->folder || !path) {
-        cup__free(path);
+    if (!t->folder)
         return cup__fail(error, CUP_MEMORY, "out of host memory for a training run");
-    }
-    cup_status status = cup__writer_open(error, path, &probe);
-    if (status == CUP_OK)
-        cup__writer_abandon(&probe);
-    cup__free(path);
-    return status;
+    CUP_TRY(cup__lock_take(error, folder, LOCK_SECONDS, &t->lock));
+    return cup__checkpoint_mend(error, folder);
 }
 
 static cup_status make(cup_trainer *t, const char *folder)
@@ -74,9 +71,9 @@ static cup_status make(cup_trainer *t, const char *folder)
     CUP_TRY(cup_precision(t->c, a->precision));
     t->schedule =
         (cup_schedule){.high = a->rate, .low = a->rate_end, .warmup = a->warmup, .steps = a->steps};
+    CUP_TRY(cup__gpt_fits(t->c, &a->model, BYTES_EACH, "weights, gradients and optimizer"));
     if (folder)
         CUP_TRY(open_folder(t, folder));
-    CUP_TRY(cup__gpt_fits(t->c, &a->model, BYTES_EACH, "weights, gradients and optimizer"));
     cup_seed(t->c, a->seed);
     t->model = cup_gpt_new(t->c, &a->model, a->dtype);
     if (!t->model)
@@ -126,6 +123,7 @@ void cup_trainer_free(cup_trainer *t)
     cup__free(t->host_targets);
     cup__free(t->host_pending);
     cup__free(t->points);
+    cup__lock_drop(&t->lock);
     cup__free(t->folder);
     cup__free(t);
 }

@@ -3,6 +3,7 @@
 #define CUP_TRAIN_TRAINER_H
 
 #include "base/json.h"
+#include "base/lock.h"
 #include "cupola/graph.h"
 #include "cupola/train.h"
 
@@ -24,6 +25,8 @@ struct cup_trainer {
     const cup_data *data;
     const cup_tokenizer *tokenizer;
     char *folder;
+    cup__lock lock; /* of the folder, for as long as the run is there */
+    bool owns;      /* what is in the folder is this run's, or may be replaced */
     cup_gpt *model;
     cup_optimizer *optimizer;
     int64_t steps; /* done, or at least given to the device */
@@ -44,6 +47,12 @@ struct cup_trainer {
     cup__replay replay;
     cup_graph *graph;
 };
+
+/* The files of a run, ending with NULL: those of its checkpoint, then those written from it. */
+extern const char *const cup__training_files[];
+
+/* Makes sure that a checkpoint of the run replaces nothing but its own. */
+cup_status cup__trainer_own(cup_trainer *t);
 
 /* The training as a JSON object, and back. */
 void cup__training_write(cup__json_writer *writer, const char *key, const cup_training *training);

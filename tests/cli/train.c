@@ -74,7 +74,7 @@ TEST(train_and_generate)
     EXPECT_CONTAINS(out, "step 0: validation loss");
     EXPECT_CONTAINS(out, "done at step 4 of 4");
     EXPECT_INT(cupola(folder, "train --data text.txt --out run --steps 4 " TINY), 2);
-    EXPECT_CONTAINS(out, "--resume goes on with it");
+    EXPECT_CONTAINS(out, "--resume goes on with");
     EXPECT_INT(test_command(out, sizeof out, "LC_ALL=C ls '%s/run'", folder), 0);
     EXPECT_TEXT(out, "loss.svg\nlosses.csv\nmodel.safetensors\noptimizer.safetensors\n"
                      "state.json\ntokenizer.json\n");
@@ -271,6 +271,86 @@ TEST(train_resume_refuses_what_differs)
     expect_refusals(folder, list, sizeof list / sizeof *list);
     EXPECT_INT(cupola(folder, "train --data text.txt --out run --resume --device cpu"), 0);
     EXPECT_CONTAINS(out, "done at step 3 of 3");
+}
+
+/* Whatever a new run would replace is left alone, and stands as it was. */
+TEST(train_replaces_nothing_unasked)
+{
+    static const refusal list[] = {
+        {"train --data text.txt --out run --steps 1 " TINY, 2, "--overwrite lets a new run"},
+        {"train --data text.txt --out newer --steps 1 " TINY, 5, "later version"},
+        {"train --data text.txt --out damaged --steps 1 " TINY, 5, "does not fit its checksum"},
+        {"train --data text.txt --out damaged --resume --device cpu", 5, "not fit its checksum"},
+        {"generate --from damaged --prompt a", 5, "does not fit its checksum"},
+        {"train --data text.txt --out foreign --steps 1 " TINY, 2, "model.safetensors is there"},
+        {"train --data text.txt --out picture --steps 1 " TINY, 2, "loss.svg is there"},
+        {"train --data text.txt --out run --resume --overwrite --device cpu", 2, "give one"},
+    };
+    const char *folder = work_folder();
+    EXPECT_INT(cupola(folder, "train --data text.txt --out run --steps 2 " TINY), 0);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd '%s' && cp -r run newer && cp -r run damaged && "
+                            "sed -i 's/\"schema\": 2/\"schema\": 3/' newer/state.json && "
+                            "sed -i 's/\"beta2\": 0.99/\"beta2\": 0.98/' damaged/state.json && "
+                            "mkdir foreign picture && echo weights > foreign/model.safetensors && "
+                            "echo picture > picture/loss.svg && "
+                            "find run newer damaged foreign picture -type f | LC_ALL=C sort | "
+                            "xargs sha256sum > before",
+                            folder),
+               0);
+    expect_refusals(folder, list, sizeof list / sizeof *list);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd '%s' && find run newer damaged foreign picture -type f | "
+                            "LC_ALL=C sort | xargs sha256sum | cmp - before",
+                            folder),
+               0);
+    for (size_t i = 0; i < 4; i++) {
+        static const char *const names[] = {"newer", "damaged", "foreign", "run"};
+        char words[300];
+        snprintf(words, sizeof words, "train --data text.txt --out %s --steps 1 --overwrite " TINY,
+                 names[i]);
+        EXPECT_INT(cupola(folder, words), 0);
+        EXPECT_INT(step_of(folder, names[i]), 1);
+    }
+}
+
+TEST(train_notes_a_checkpoint_without_a_checksum)
+{
+    const char *folder = work_folder();
+    EXPECT_INT(cupola(folder, "train --data text.txt --out run --steps 2 " TINY), 0);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd '%s' && sed -i -z -e 's/\"schema\": 2/\"schema\": 1/' "
+                            "-e 's/,\\n  \"hash\": \"[0-9a-f]*\"\\n}\\n$/\\n}\\n/' "
+                            "run/state.json",
+                            folder),
+               0);
+    EXPECT_INT(cupola(folder, "generate --from run --tokens 2 --prompt a"), 0);
+    EXPECT_CONTAINS(out, "run/state.json is of version 0.1.0 and has no checksum");
+    EXPECT_INT(cupola(folder, "train --out run --resume --steps 3 --device cpu"), 0);
+    EXPECT_CONTAINS(out, "run/state.json is of version 0.1.0 and has no checksum");
+    EXPECT_INT(cupola(folder, "generate --from run --tokens 2 --prompt a"), 0);
+    EXPECT(!strstr(out, "note:"));
+}
+
+TEST(train_two_runs_cannot_share_a_folder)
+{
+    const char *folder = work_folder();
+    int code = test_command(out, sizeof out,
+                            "cd '%s'; '%s' train --data text.txt --out run --steps 1000000 " TINY
+                            " 2>log & pid=$!; "
+                            "while [ ! -e run/.cupola.lock ]; do sleep 0.02; done; "
+                            "'%s' train --data text.txt --out run --steps 2 --overwrite " TINY
+                            "; code=$?; echo held by $pid; kill -9 $pid; wait $pid; exit $code",
+                            folder, command(), command());
+    EXPECT_INT(code, 1);
+    EXPECT_CONTAINS(out, "run is in use by process ");
+    char *pid = strstr(out, "held by ");
+    EXPECT(pid != NULL);
+    char want[80];
+    snprintf(want, sizeof want, "process %ld", strtol(pid + 8, NULL, 10));
+    EXPECT_CONTAINS(out, want);
+    /* The lock ends with the process, however that ended. */
+    EXPECT_INT(cupola(folder, "train --data text.txt --out run --steps 2 --overwrite " TINY), 0);
 }
 
 TEST(train_resume_finds_the_text)

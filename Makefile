@@ -90,13 +90,12 @@ $(BUILD)/fake/libnvrtc.so: tests/fake/nvrtc.c src/cuda/api.h src/cuda/nvrtc.def
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -shared -o $@ $(filter %.c,$^)
 
 .PHONY: test
-test: $(BUILD)/test $(COMMAND) $(FAKE) ## all tests; K=word runs those with the word in their name
+test: $(BUILD)/test $(COMMAND) $(FAKE) $(BUILD)/tools/tree ## all tests; K=word runs those with the word in their name
 	BUILD=$(BUILD) SANITIZE="$(SANITIZE)" $(BUILD)/test $(K)
 
 .PHONY: gpu
-gpu: $(BUILD)/test $(COMMAND) ## on a machine with a GPU: its tests, and every implementation of every op; K=word limits the tests
-	BUILD=$(BUILD) $(BUILD)/test $(or $(K),gpu_)
-	$(BUILD)/cupola check --device cuda
+gpu: $(BUILD)/test $(COMMAND) $(BUILD)/tools/tree ## all that a GPU can tell, and its line in bench/checked.tsv; K=word SEED=1 CALLS=20000 GOALS=1
+	$(Q)tools/gpu $(BUILD) $(K)
 
 # Programs of bench/ may look inside the library.
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIB)
@@ -185,7 +184,7 @@ uninstall: ## removes what make install put there
 	$(Q)rm -rf '$(AT)$(CMAKEDIR)' '$(AT)$(DATADIR)' '$(AT)$(INCLUDEDIR)/cupola'
 
 .PHONY: lint size analyze
-lint: $(BUILD)/$(SO) ## the rules of docs/RULES.md that a machine can check
+lint: $(BUILD)/$(SO) $(BUILD)/tools/tree ## the rules of docs/RULES.md that a machine can check
 	tools/lint
 
 MOST_BYTES := 3000000

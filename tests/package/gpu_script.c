@@ -1,0 +1,101 @@
+/* tools/gpu and tools/tree, with programs in place of the command and the tests. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "../test.h"
+
+static const char command[] =
+    "case \"$1 $2\" in\n"
+    "'info --json') echo '\"gpus\": ['\n"
+    "  echo '{\"index\": 0, \"name\": \"Card A\", \"usable\": true},'\n"
+    "  echo '{\"index\": 1, \"name\": \"Card B\", \"usable\": true}'; echo '\"libraries\"' ;;\n"
+    "'check --help') echo '  --random N   x'; echo '  --graphs N   x' ;;\n"
+    "check*) case \"$*\" in\n"
+    "  *random*) echo '7 calls, 2 failed, on x'; exit 1 ;;\n"
+    "  *graphs*) kill -9 $$ ;;\n"
+    "  *) echo '100 calls, 0 failed, on x, in 3 s' ;; esac ;;\n"
+    "'bench --compare') echo '{\"change\": 0.05,'; echo '\"change\": -0.02, \"change\": 0.031'\n"
+    "  exit 1 ;;\n"
+    "esac\n";
+static const char failing[] = "echo 'FAILED x: y'; echo '12 passed, 3 failed, 0 skipped'; exit 1\n";
+static const char passing[] = "echo '15 passed, 0 failed, 0 skipped'\n";
+
+static void program(const char *folder, const char *name, const char *text)
+{
+    char path[4400];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    if (!file || fprintf(file, "#!/bin/sh\n%s", text) < 0 || fclose(file) || chmod(path, 0755))
+        test_fail(__FILE__, __LINE__, "%s cannot be written", path);
+}
+
+/* A build folder with these programs, of which the tools are the real ones. */
+static const char *begin(const char *tests)
+{
+    static char records[4400];
+    char out[400];
+    const char *folder = test_folder();
+    program(folder, "cupola", command);
+    program(folder, "test", tests);
+    EXPECT_INT(test_command(out, sizeof out, "ln -s \"$(realpath %s/tools)\" %s/tools",
+                            test_build(), folder),
+               0);
+    snprintf(records, sizeof records, "%s/checked.tsv", folder);
+    setenv("RECORDS", records, 1);
+    return folder;
+}
+
+TEST(gpu_script_goes_on_after_what_fails_and_counts_it)
+{
+    char out[8000];
+    const char *folder = begin(failing);
+    EXPECT_INT(test_command(out, sizeof out, "GOALS=x DEVICE=cuda:1 SEED=5 tools/gpu %s", folder),
+               1);
+    EXPECT_CONTAINS(out, "\n107 calls, 2 wrong; tests: 12 passed, 3 failed; 1 parts broken off;");
+    EXPECT_CONTAINS(out, "\ngraphs: FAILED with 137");
+    EXPECT_INT(test_command(out, sizeof out, "cut -f 4,6- \"$RECORDS\""), 0);
+    EXPECT_TEXT(out, "card\tcalls\twrong\tpassed\tfailed\tbroken\tseed\tbehind\n"
+                     "Card B\t107\t2\t12\t3\t1\t5\t2\n");
+    EXPECT_INT(test_command(out, sizeof out, "tools/lint"), 0);
+    EXPECT_CONTAINS(out, "of this src/ 2 calls were wrong, 3 tests failed and 1 parts broke off");
+}
+
+TEST(gpu_script_with_words_writes_no_line)
+{
+    char out[8000];
+    const char *folder = begin(passing);
+    EXPECT_INT(test_command(out, sizeof out, "tools/gpu %s gpu_pool", folder), 0);
+    EXPECT_CONTAINS(out, "0 calls, 0 wrong; tests: 15 passed, 0 failed; 0 parts broken off");
+    EXPECT_CONTAINS(out, "no line in");
+    EXPECT_INT(test_command(out, sizeof out, "test -e \"$RECORDS\""), 1);
+}
+
+TEST(lint_says_that_another_tree_was_checked)
+{
+    char out[8000];
+    begin(passing);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "printf '2026-01-01\\t0123456789abcdef\\n' >\"$RECORDS\"; tools/lint"),
+               0);
+    EXPECT_CONTAINS(out, "warning: no card has checked this src/");
+    EXPECT_CONTAINS(out, "is of 0123456789ab, 2026-01-01");
+}
+
+TEST(tree_is_the_id_that_git_gives)
+{
+    char out[2000];
+    if (test_command(out, sizeof out, "git --version"))
+        test_skip("git is not installed");
+    const char *folder = test_folder();
+    int code = test_command(
+        out, sizeof out,
+        "tree=$(realpath %s/tools/tree) && cd %s && mkdir -p a/b a.c empty && echo x >a/b/y && "
+        "echo z >a.c/z && chmod +x a/b/y && : >a-b && : >a0 && "
+        "for n in 55 56 63 64 65 119 70000; do head -c $n /dev/zero >s$n; done && "
+        "\"$tree\" . >../tree.id && git init -q . && git add -A && "
+        "test \"$(git write-tree)\" = \"$(cat ../tree.id)\"",
+        test_build(), folder);
+    if (code)
+        test_fail(__FILE__, __LINE__, "%s", out);
+}

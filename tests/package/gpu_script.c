@@ -76,7 +76,8 @@ TEST(lint_says_that_another_tree_was_checked)
     char out[8000];
     begin(passing);
     EXPECT_INT(test_command(out, sizeof out,
-                            "printf '2026-01-01\\t0123456789abcdef\\n' >\"$RECORDS\"; tools/lint"),
+                            "printf 'date\\ttree\\n2026-01-01\\t0123456789abcdef\\n' >"
+                            "\"$RECORDS\"; tools/lint"),
                0);
     EXPECT_CONTAINS(out, "warning: no card has checked this src/");
     EXPECT_CONTAINS(out, "is of 0123456789ab, 2026-01-01");

@@ -10,6 +10,7 @@
 
 #define MOST_DEPTH 64
 #define MOST_BYTES (UINT32_MAX - 1)
+#define MOST_NODES ((size_t)1 << 26)
 
 /* `at` reads the text while `to` writes decoded strings over what was read, which is never
  * shorter: a string's two quotes make room for its 0. */
@@ -155,7 +156,8 @@ static cup_status parse_number(parser *p, cup__json_node *node)
     size_t digits = count_digits(p, at);
     if (digits == 0 || (digits > 1 && *at == '0'))
         return refuse(p, "a malformed number");
-    node->is_integer = whole_number(at, digits, &node->magnitude);
+    uint64_t magnitude;
+    node->is_integer = whole_number(at, digits, &magnitude);
     at += digits;
     if (at < p->end && *at == '.') {
         digits = count_digits(p, at + 1);
@@ -174,8 +176,9 @@ static cup_status parse_number(parser *p, cup__json_node *node)
         node->is_integer = false;
     }
     /* The text ends in a 0, which stops the conversion where no other byte does. */
-    node->number = cup__text_number(begin, NULL);
-    if (!isfinite(node->number))
+    if (node->is_integer)
+        node->magnitude = magnitude;
+    else if (!isfinite(node->number = cup__text_number(begin, NULL)))
         return refuse(p, "a number out of range");
     p->at = at;
     return CUP_OK;
@@ -202,7 +205,7 @@ static cup_status parse_word(parser *p, cup__json_node *node)
     return refuse(p, p->at == p->end ? "an early end" : "an unexpected character");
 }
 
-static cup_status parse_value(parser *p, const char *key, uint32_t key_length);
+static cup_status parse_value(parser *p, const char *key);
 
 static cup_status parse_member(parser *p)
 {
@@ -215,16 +218,14 @@ static cup_status parse_member(parser *p)
         return refuse(p, "a key with a zero character");
     if (!take(p, ':'))
         return refuse(p, "a key without \":\"");
-    return parse_value(p, key, length);
+    return parse_value(p, key);
 }
 
 static int compare_keys(const void *a, const void *b)
 {
     const cup__json_node *x = *(const cup__json_node *const *)a;
     const cup__json_node *y = *(const cup__json_node *const *)b;
-    if (x->key_length != y->key_length)
-        return x->key_length < y->key_length ? -1 : 1;
-    return memcmp(x->key, y->key, x->key_length);
+    return strcmp(x->key, y->key);
 }
 
 static cup_status check_keys(parser *p, const cup__json_node *object)
@@ -248,7 +249,7 @@ static cup_status check_keys(parser *p, const cup__json_node *object)
     return status;
 }
 
-/* Behind the opening bracket. Nodes move when the array grows, so the parent goes by index. */
+/* Behind the opening bracket. */
 static cup_status parse_children(parser *p, size_t parent, bool object)
 {
     char close = object ? '}' : ']';
@@ -258,7 +259,7 @@ static cup_status parse_children(parser *p, size_t parent, bool object)
     while (!take(p, close)) {
         if (count && !take(p, ','))
             return refuse(p, object ? "a missing \",\" or \"}\"" : "a missing \",\" or \"]\"");
-        CUP_TRY(object ? parse_member(p) : parse_value(p, NULL, 0));
+        CUP_TRY(object ? parse_member(p) : parse_value(p, NULL));
         count++;
     }
     p->depth--;
@@ -269,14 +270,14 @@ static cup_status parse_children(parser *p, size_t parent, bool object)
     return object ? check_keys(p, node) : CUP_OK;
 }
 
-static cup_status parse_value(parser *p, const char *key, uint32_t key_length)
+static cup_status parse_value(parser *p, const char *key)
 {
     cup__json *json = p->json;
-    if (!cup__grow(&json->root, &json->capacity, json->count, sizeof *json->root))
-        return cup__fail(p->error, CUP_MEMORY, "%s: out of host memory", json->name);
+    if (json->count == json->capacity)
+        return refuse(p, "an unexpected character");
     size_t index = json->count++;
     cup__json_node *node = &json->root[index];
-    *node = (cup__json_node){.key = key, .key_length = key_length, .span = 1};
+    *node = (cup__json_node){.key = key, .span = 1};
     if (take(p, '{'))
         return parse_children(p, index, true);
     if (take(p, '['))
@@ -290,6 +291,32 @@ static cup_status parse_value(parser *p, const char *key, uint32_t key_length)
     return parse_word(p, node);
 }
 
+/* How many values the text can have at most: one, and one behind each comma and opening bracket
+ * outside of strings. */
+static size_t most_values(const char *text, size_t length)
+{
+    size_t count = 1;
+    for (size_t i = 0; i < length; i++) {
+        count += text[i] == ',' || text[i] == '[' || text[i] == '{';
+        if (text[i] != '"')
+            continue;
+        for (i++; i < length && text[i] != '"'; i++)
+            i += text[i] == '\\';
+    }
+    return count;
+}
+
+static cup_status allocate(cup__error *error, cup__json *json, size_t length)
+{
+    json->capacity = most_values(json->text, length);
+    if (json->capacity > MOST_NODES)
+        return cup__fail(error, CUP_FORMAT, "%s has more than %zu values", json->name, MOST_NODES);
+    json->root = cup__malloc(json->capacity * sizeof *json->root);
+    if (json->root)
+        return CUP_OK;
+    return cup__fail(error, CUP_MEMORY, "%s: out of host memory", json->name);
+}
+
 static cup_status parse_document(cup__error *error, cup__json *json, size_t length)
 {
     parser p = {error, json, json->text, json->text + length, json->text, 0};
@@ -298,9 +325,23 @@ static cup_status parse_document(cup__error *error, cup__json *json, size_t leng
         p.at += bad;
         return refuse(&p, "a byte that is not UTF-8");
     }
-    CUP_TRY(parse_value(&p, NULL, 0));
+    CUP_TRY(allocate(error, json, length));
+    CUP_TRY(parse_value(&p, NULL));
     skip_space(&p);
     return p.at == p.end ? CUP_OK : refuse(&p, "more than one value");
+}
+
+/* Parses a text that is the document's from now on, with a 0 behind it; NULL: no memory. */
+static cup_status parse_own(cup__error *error, const char *name, char *text, size_t length,
+                            cup__json *out)
+{
+    *out = (cup__json){.name = cup__strdup(name), .text = text};
+    cup_status status = out->name && text
+                            ? parse_document(error, out, length)
+                            : cup__fail(error, CUP_MEMORY, "%s: out of host memory", name);
+    if (status != CUP_OK)
+        cup__json_free(out);
+    return status;
 }
 
 cup_status cup__json_parse(cup__error *error, const char *name, const char *text, size_t length,
@@ -309,19 +350,12 @@ cup_status cup__json_parse(cup__error *error, const char *name, const char *text
     *out = (cup__json){0};
     if (length > MOST_BYTES)
         return cup__fail(error, CUP_FORMAT, "%s is too large for a JSON document", name);
-    out->name = cup__strdup(name);
-    out->text = cup__malloc(length + 1);
-    cup_status status = CUP_OK;
-    if (!out->name || !out->text) {
-        status = cup__fail(error, CUP_MEMORY, "%s: out of host memory", name);
-    } else {
-        memcpy(out->text, text, length);
-        out->text[length] = 0;
-        status = parse_document(error, out, length);
+    char *copy = cup__malloc(length + 1);
+    if (copy) {
+        memcpy(copy, text, length);
+        copy[length] = 0;
     }
-    if (status != CUP_OK)
-        cup__json_free(out);
-    return status;
+    return parse_own(error, name, copy, length, out);
 }
 
 cup_status cup__json_read(cup__error *error, const char *path, uint64_t most, cup__json *out)
@@ -329,10 +363,8 @@ cup_status cup__json_read(cup__error *error, const char *path, uint64_t most, cu
     char *text;
     size_t length;
     *out = (cup__json){0};
-    CUP_TRY(cup__file_read(error, path, most, &text, &length));
-    cup_status status = cup__json_parse(error, path, text, length, out);
-    cup__free(text);
-    return status;
+    CUP_TRY(cup__file_read(error, path, most < MOST_BYTES ? most : MOST_BYTES, &text, &length));
+    return parse_own(error, path, text, length, out);
 }
 
 void cup__json_free(cup__json *json)

@@ -16,27 +16,27 @@ typedef enum cup__json_kind {
 } cup__json_kind;
 
 /* One value. The nodes of a document stand in the order of its text, so that the first child
- * follows its parent and `span` nodes after a node comes its next sibling. */
+ * follows its parent and `span` nodes after a node comes its next sibling. A value takes two bytes
+ * of text at least, and its node 24: small, because that bounds what a file can make us take. */
 typedef struct cup__json_node {
-    cup__json_kind kind;
-    bool is_integer, is_negative; /* of a number: whole and |value| < 2^64; below zero */
-    const char *key;              /* in an object; ends in 0 */
-    uint32_t key_length;
-    uint32_t count; /* of children, or of a string's bytes */
-    uint32_t span;  /* of nodes, itself included */
+    const char *key; /* in an object; ends in 0, and holds none */
     union {
         bool boolean;
-        double number;
+        double number;      /* of one that is not whole; cup__json_number takes either */
+        uint64_t magnitude; /* of a whole number */
         const char *string; /* ends in 0 */
     };
-    uint64_t magnitude; /* of a whole number */
+    uint32_t count;    /* of children, or of a string's bytes */
+    unsigned span : 27; /* of nodes, itself included */
+    unsigned kind : 3;  /* a cup__json_kind */
+    unsigned is_integer : 1, is_negative : 1; /* of a number: whole, |value| < 2^64; below zero */
 } cup__json_node;
 
 typedef struct cup__json {
     char *name; /* what was read, for messages */
     char *text; /* what the strings lie in */
     cup__json_node *root;
-    size_t count, capacity; /* of nodes */
+    size_t count, capacity; /* of nodes; all are allocated at once */
 } cup__json;
 
 /* Parses `length` bytes. `name` is the file or part of a file that messages name. */
@@ -67,6 +67,9 @@ cup_status cup__json_get_boolean(cup__error *error, const cup__json *json,
                                  const cup__json_node *object, const char *key, bool *out);
 cup_status cup__json_get_string(cup__error *error, const cup__json *json,
                                 const cup__json_node *object, const char *key, const char **out);
+
+/* The value of a number. */
+double cup__json_number(const cup__json_node *node);
 
 /* The node as a whole number; false when it is none or out of range. */
 bool cup__json_integer(const cup__json_node *node, int64_t *out);

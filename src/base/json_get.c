@@ -10,9 +10,8 @@ const cup__json_node *cup__json_find(const cup__json_node *object, const char *k
 {
     if (!object || object->kind != CUP__JSON_OBJECT)
         return NULL;
-    size_t length = strlen(key);
     CUP__JSON_EACH(child, object)
-    if (child->key_length == length && memcmp(child->key, key, length) == 0)
+    if (strcmp(child->key, key) == 0)
         return child;
     return NULL;
 }
@@ -27,6 +26,12 @@ cup_status cup__json_get(cup__error *error, const cup__json *json, const cup__js
         return cup__fail(error, CUP_FORMAT, "%s: \"%s\" must be %s, but is %s", json->name, key,
                          kind_names[kind], kind_names[(*out)->kind]);
     return CUP_OK;
+}
+
+double cup__json_number(const cup__json_node *node)
+{
+    double value = node->is_integer ? (double)node->magnitude : node->number;
+    return node->is_integer && node->is_negative ? -value : value;
 }
 
 bool cup__json_integer(const cup__json_node *node, int64_t *out)
@@ -67,7 +72,7 @@ cup_status cup__json_get_number(cup__error *error, const cup__json *json,
 {
     const cup__json_node *node;
     CUP_TRY(cup__json_get(error, json, object, key, CUP__JSON_NUMBER, &node));
-    *out = node->number;
+    *out = cup__json_number(node);
     return CUP_OK;
 }
 

@@ -127,7 +127,7 @@ void cup__json_add_bytes(cup__json_writer *writer, const char *key, const char *
 static void add_number_node(cup__json_writer *writer, const char *key, const cup__json_node *node)
 {
     if (!node->is_integer) {
-        cup__json_add_number(writer, key, node->number);
+        cup__json_add_number(writer, key, cup__json_number(node));
         return;
     }
     begin_value(writer, key);

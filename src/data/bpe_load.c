@@ -56,7 +56,7 @@ static cup_status complete(cup__error *error, const cup__json *json, const cup__
         if (!cup__json_integer(node, &token) || token < 0 || token >= t->size)
             status = cup__fail(error, CUP_FORMAT, "%s: \"special\" must give tokens below \"size\"",
                                json->name);
-        special[count++] = (cup__special){node->key, node->key_length, (int32_t)token};
+        special[count++] = (cup__special){node->key, strlen(node->key), (int32_t)token};
     }
     if (status == CUP_OK)
         status = cup__bpe_complete(error, t, json->name, special, count);

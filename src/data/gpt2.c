@@ -63,10 +63,10 @@ static cup_status add_text(reader *r, const cup__json_node *node)
                          "%s: \"%.100s\" must have a token from 0 to %d, one less than there are",
                          r->name, node->key, (int)r->tokenizer->size - 1);
     char *to = r->bytes + r->used;
-    size_t length = to_bytes(r, node->key, node->key_length, to);
+    size_t length = to_bytes(r, node->key, strlen(node->key), to);
     if (length == SIZE_MAX) {
         r->special[r->special_count++] =
-            (cup__special){node->key, node->key_length, (int32_t)token};
+            (cup__special){node->key, strlen(node->key), (int32_t)token};
         return CUP_OK;
     }
     size_t known = r->texts.count;
@@ -88,7 +88,7 @@ static cup_status read_vocabulary(reader *r, const cup__json *json)
                          "%s must be an object with 256 texts or more and their tokens", r->name);
     size_t count = json->root->count, bytes = 0;
     CUP__JSON_EACH(node, json->root)
-    bytes += node->key_length;
+    bytes += strlen(node->key);
     r->tokenizer->size = (int32_t)count;
     r->bytes = cup__malloc(bytes);
     r->tokens = cup__malloc(count * sizeof *r->tokens);
@@ -172,15 +172,15 @@ static cup_status complete(reader *r, const cup__json *json)
     CUP__JSON_EACH(node, json->root)
     {
         char bytes[CUP__LONGEST_TOKEN];
-        if (node->key_length > CUP__LONGEST_TOKEN)
+        if (strlen(node->key) > CUP__LONGEST_TOKEN)
             continue;
-        size_t length = to_bytes(r, node->key, node->key_length, bytes);
+        size_t length = to_bytes(r, node->key, strlen(node->key), bytes);
         if (length == SIZE_MAX)
             continue;
         uint32_t index = cup__strings_find(&r->texts, bytes, length);
         if (!r->made[index])
             r->special[r->special_count++] =
-                (cup__special){node->key, node->key_length, r->tokens[index]};
+                (cup__special){node->key, strlen(node->key), r->tokens[index]};
     }
     return cup__bpe_complete(r->error, r->tokenizer, r->name, r->special, r->special_count);
 }

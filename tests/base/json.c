@@ -199,7 +199,8 @@ static void expect_number(double value)
     cup__json_writer writer = {0};
     cup__json_add_number(&writer, NULL, value);
     cup__json json = parse(writer.text.bytes);
-    if (memcmp(&json.root->number, &value, sizeof value) != 0)
+    double got = cup__json_number(json.root);
+    if (memcmp(&got, &value, sizeof value) != 0)
         test_fail(__FILE__, __LINE__, "%a became %s", value, writer.text.bytes);
     cup__json_free(&json);
     cup__text_free(&writer.text);
@@ -220,6 +221,24 @@ TEST(json_numbers_round_trip_in_any_locale)
             if (isfinite(value))
                 expect_number(value);
         }
+    }
+}
+
+/* The densest texts there are take 12 bytes of nodes a byte, and no more while they are read. */
+TEST(json_memory_is_a_multiple_of_the_text)
+{
+    static const char *const parts[] = {"0,", "[0],", "[[[],0],\"\\\",[\"],", "\"a,b\","};
+    for (int i = 0; i < 4; i++) {
+        cup__text text = {0};
+        cup__text_add(&text, "[");
+        for (int k = 0; k < 10000; k++)
+            cup__text_add(&text, "%s", parts[i]);
+        cup__text_add(&text, "0]");
+        cup__json json = parse(text.bytes);
+        EXPECT(json.capacity * sizeof *json.root <= 12 * text.length + 24);
+        EXPECT(json.capacity <= 2 * json.count);
+        cup__json_free(&json);
+        cup__text_free(&text);
     }
 }
 

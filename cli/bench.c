@@ -385,11 +385,14 @@ const cli_verb verb_bench = {
                 "cupola bench --op exp --shapes '4096;65536;1048576;16777216;268435456'\n"
                 "A page with plots:\n"
                 "cupola bench --dtype bf16 --format html >bench.html\n"
-                "The calls that matter most, and what was reached of what was to be:\n"
+                "The calls that matter most, in a checkout of the sources:\n"
                 "cupola bench --goals bench/goals.tsv\n"
+                "What was reached there of what was to be:\n"
                 "cupola bench --from bench/records.tsv --goals bench/goals.tsv\n"
-                "Whether a change made anything slower:\n"
-                "cupola bench --format csv >new.csv; cupola bench --compare old.csv new.csv\n",
+                "Records of today, to be kept:\n"
+                "cupola bench --op add --shapes '512x512 512x512' --format csv >new.csv\n"
+                "Whether anything became slower than in the records of yesterday:\n"
+                "cupola bench --compare old.csv new.csv\n",
     .options = options,
     .size = sizeof(bench_given),
     .run = run,

@@ -1,0 +1,72 @@
+/* Every example of every --help is run as it stands there. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/help.h"
+#include "test.h"
+
+static char out[100000];
+
+static int shell(const char *folder, const char *line)
+{
+    return test_command(out, sizeof out,
+                        "cupola=$(realpath %s/cupola); cd '%s'; "
+                        "cupola() { timeout 5 \"$cupola\" \"$@\"; }; %s",
+                        test_build(), folder, line);
+}
+
+static void prepare(const char *folder)
+{
+    setenv("CUP_CACHE", folder, 1);
+    setenv("CUP_DEVICE", "cpu", 1);
+    EXPECT_INT(test_command(out, sizeof out, "ln -s \"$PWD/bench\" '%s/bench'", folder), 0);
+    EXPECT_INT(shell(folder, "{ seq 9999; echo Once upon a time; seq 9999; } >book.txt; "
+                             "cp book.txt shakespeare.txt; echo 1 >begin.txt; "
+                             "printf 'a\\tb\\tc\\td\\te\\t5\\n' | tee mine.tsv >yours.tsv; "
+                             "cupola bench --op add --shapes '512x512 512x512' --format csv "
+                             ">old.csv"),
+               0);
+}
+
+/* 0: it worked; 3: it asks for a GPU; 124: it is one of those that take long. The records that one
+ * example compares are of a busy machine. */
+static bool is_fine(const char *command, int code)
+{
+    return code == 0 || code == 3 || code == 124 ||
+           (code == 1 && strstr(command, "--compare") && strstr(out, "slower by more"));
+}
+
+static void run_examples(const char *folder, const cli_verb *verb)
+{
+    char line[1024];
+    bool command = false;
+    for (const char *at = verb->examples; at && *at; command = !command) {
+        size_t length = strcspn(at, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)length, at);
+        at += length + (at[length] == '\n');
+        if (!command) {
+            if (line[length - 1] != ':' || !strncmp(line, "cupola", 6))
+                test_fail(__FILE__, __LINE__, "%s: no sentence: %s", verb->name, line);
+            continue;
+        }
+        if (strncmp(line, "cupola ", 7))
+            test_fail(__FILE__, __LINE__, "%s: no command: %s", verb->name, line);
+        if (strstr(line, "| jq") && test_command(out, sizeof out, "command -v jq"))
+            continue;
+        int code = shell(folder, line);
+        if (!is_fine(line, code))
+            test_fail(__FILE__, __LINE__, "%s: code %d: %s", line, code, out);
+    }
+    EXPECT(!command);
+}
+
+TEST_LIMITED(examples_run, 300)
+{
+    const char *folder = test_folder();
+    if (test_command(out, sizeof out, "command -v timeout"))
+        test_skip("timeout is not installed");
+    prepare(folder);
+    for (int i = 0; verbs[i]; i++)
+        run_examples(folder, verbs[i]);
+}

@@ -230,12 +230,26 @@ static cup_status run_packed(cup__call *call, const cup__impl *impl)
     return status;
 }
 
+/* Whether there is no element to write: all results are empty, or where there are none, all that
+ * the call changes in place. */
+static bool writes_nothing(const cup__call *call)
+{
+    bool changes = false;
+    for (int i = 0; i < call->out_count; i++)
+        if (call->out[i]->count)
+            return false;
+    for (int i = 0; i < call->in_count && !call->out_count; i++)
+        if (call->in[i] && cup__call_changes(call, i)) {
+            changes = true;
+            if (call->in[i]->count)
+                return false;
+        }
+    return changes || call->out_count;
+}
+
 cup_status cup__call_run(cup__call *call, const cup__impl *impl)
 {
-    int64_t count = call->out_count ? 0 : 1;
-    for (int i = 0; i < call->out_count; i++)
-        count += call->out[i]->count;
-    if (count == 0)
+    if (writes_nothing(call))
         return CUP_OK;
     for (int i = 0; i < call->in_count; i++)
         if (call->in[i] && cup__call_changes(call, i))
@@ -251,6 +265,8 @@ cup_status cup__call_run(cup__call *call, const cup__impl *impl)
 
 static cup_status run_chosen(cup__call *call)
 {
+    if (writes_nothing(call))
+        return CUP_OK;
     const cup__impl *impl = cup__call_choose(call);
     if (cup__log_wants(CUP__DISPATCH))
         log_choice(call, impl);

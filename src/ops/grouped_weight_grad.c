@@ -57,7 +57,10 @@ static const cup__sample samples[] = {{"0x5 0x3 2", NULL},          {"5x0 5x3 2"
                                       {"7x3 7x5 1", NULL},          {"33x40 33x24 3", NULL},
                                       {"160x33 160x17 5", NULL},    {"160x72 160x136 6", NULL},
                                       {"150x64 150x264 4", NULL},   {"130x1 130x9 3", NULL},
-                                      {"100x136 100x200 12", NULL}, {NULL, NULL}};
+                                      {"100x136 100x200 12", NULL}, {"7x5 7x3 0", NULL},
+                                      {"7x0 7x3 2", NULL},          {"7x3 7x0 2", NULL},
+                                      {"90x8 90x16 3", NULL},       {"90x130 90x64 3", NULL},
+                                      {NULL, NULL}};
 static const cup__sample bench[] = {{"8192x4096 8192x4096 8", NULL}, {NULL, NULL}};
 
 const cup__op cup__op_grouped_weight_grad = {

@@ -200,7 +200,7 @@ static const char *refuses_weight_grad(const cup__call *call)
         return "an input does not lie row-major";
     cup__product p;
     make_weight_grad(call, &p);
-    return p.m && p.n ? cup__product_wgmma_refuses(call->c, &p) : "there is nothing to do";
+    return cup__product_wgmma_menu_refuses(call->c, &p);
 }
 
 static cup_status run_weight_grad_wgmma(cup__call *call)
@@ -238,7 +238,11 @@ static const cup__impl weight_grad_impls[] = {
 static const cup__sample samples[] = {
     {"0x5 3x5 3", NULL},      {"4x0 3x0 3", NULL},     {"7 5x7 5", NULL},
     {"1x1 1x1 1", NULL},      {"3x5 9x5 -", NULL},     {"2x3x5 9x5 9", NULL},
-    {"2x33x65 129x65 129", NULL}, {"130x70 520x70 520", NULL}, {NULL, NULL}};
+    {"2x33x65 129x65 129", NULL}, {"130x70 520x70 520", NULL},
+    {"0x3x5 4x5 4", NULL},    {"2x0x8 16x8 16", NULL}, {"3x5 0x5 0", NULL},
+    {"2x3x0 4x0 -", NULL},    {"9x8 16x8 16", NULL},   {"17x16 8x16 -", NULL},
+    {"3x20x64 130x64 130", NULL}, {"5x24 12x24 12", NULL}, {"33x20 36x20 36", NULL},
+    {NULL, NULL}};
 static const cup__sample bench[] = {{"1024x512 768x512 768", NULL},
                                     {"32768x768 3072x768 3072", NULL},
                                     {"8192x4096 14336x4096 14336", NULL},
@@ -246,7 +250,9 @@ static const cup__sample bench[] = {{"1024x512 768x512 768", NULL},
 static const cup__sample weight_grad_samples[] = {
     {"0x5 0x3", NULL}, {"7 5", NULL},          {"1x1 1x1", NULL},
     {"9x5 9x3", NULL}, {"2x33x65 2x33x29", NULL}, {"300x70 300x130", NULL},
-    {"520x136 520x264", NULL}, {"5x206x8 5x206x520", NULL}, {NULL, NULL}};
+    {"520x136 520x264", NULL}, {"5x206x8 5x206x520", NULL},
+    {"0x3x5 0x3x4", NULL}, {"3x0 3x5", NULL},     {"3x5 3x0", NULL},
+    {"9x8 9x16", NULL},    {"60x130 60x64", NULL}, {"17x16 17x8", NULL}, {NULL, NULL}};
 static const cup__sample weight_grad_bench[] = {
     {"32768x3072 32768x768", NULL}, {"32768x768 32768x3072", NULL}, {NULL, NULL}};
 

@@ -289,7 +289,8 @@ static const cup__linear_cross_entropy_attributes plain = {.ignore_index = -1},
                                                   padded = {-1, 0, 0, 37, 16};
 static const cup__sample samples[] = {
     {"3x5 9x5 3", &plain}, {"5 9x5 ()", &plain},      {"2x5x8 9x8 2x5", &cut},
-    {"0x5 9x5 0", &plain}, {"33x16 40x16 33", &padded}, {"65x13 7x13 65", &cut}, {NULL, NULL}};
+    {"0x5 9x5 0", &plain}, {"0x3x5 9x5 0x3", &plain}, {"3x0 9x0 3", &plain},
+    {"33x16 40x16 33", &padded}, {"65x13 7x13 65", &cut}, {NULL, NULL}};
 static const cup__sample bench[] = {{"8192x768 50304x768 8192", &plain}, {NULL, NULL}};
 
 const cup__op cup__op_linear_cross_entropy = {

@@ -139,15 +139,23 @@ static const cup__sample samples[] = {
     {"0x5 3x5 3", NULL},      {"4x0 3x0 3", NULL},           {"7 5x7 5", NULL},
     {"1x1 1x1 1", NULL},      {"3x5 9x5 -", NULL},           {"2x3x5 9x5 9", NULL},
     {"2x33x65 129x65 129", NULL}, {"130x72 520x72 520", NULL}, {"130x72 520x72 -", NULL},
+    {"0x3x5 4x5 4", NULL},    {"3x5 0x5 0", NULL},           {"2x3x0 4x0 -", NULL},
+    {"9x8 16x8 16", NULL},    {"3x20x64 130x64 130", NULL},  {"17x16 8x16 -", NULL},
     {NULL, NULL}};
 static const cup__sample swiglu_samples[] = {
     {"0x5 4x5 4", NULL},      {"4x0 6x0 6", NULL},           {"7 6x7 6", NULL},
     {"1x1 2x1 2", NULL},      {"3x5 18x5 -", NULL},          {"2x33x65 130x65 130", NULL},
-    {"130x72 528x72 528", NULL}, {"300x200 784x200 -", NULL}, {NULL, NULL}};
+    {"130x72 528x72 528", NULL}, {"300x200 784x200 -", NULL},
+    {"0x3x5 4x5 4", NULL},    {"3x5 0x5 0", NULL},           {"2x3x0 4x0 -", NULL},
+    {"9x8 16x8 16", NULL},    {"3x20x64 130x64 130", NULL},  {"17x16 8x16 -", NULL},
+    {"1x8 16x8 16", NULL},    {"5x24 48x24 48", NULL},       {NULL, NULL}};
 static const cup__sample add_samples[] = {
     {"0x5 3x5 0x3 3", NULL},  {"4x0 3x0 4x3 3", NULL},       {"7 5x7 5 5", NULL},
     {"1x1 1x1 1x1 -", NULL},  {"2x3x5 9x5 2x3x9 9", NULL},   {"2x33x65 129x65 2x33x129 -", NULL},
-    {"130x72 520x72 130x520 520", NULL}, {"300x200 72x200 300x72 -", NULL}, {NULL, NULL}};
+    {"130x72 520x72 130x520 520", NULL}, {"300x200 72x200 300x72 -", NULL},
+    {"0x3x5 4x5 0x3x4 4", NULL}, {"3x5 0x5 3x0 0", NULL},    {"2x3x0 4x0 2x3x4 -", NULL},
+    {"9x8 16x8 9x16 16", NULL}, {"60x64 130x64 60x130 130", NULL}, {"17x16 8x16 17x8 -", NULL},
+    {NULL, NULL}};
 static const cup__sample bench[] = {{"32768x768 3072x768 3072", NULL},
                                     {"8192x4096 14336x4096 14336", NULL},
                                     {NULL, NULL}};

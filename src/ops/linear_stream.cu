@@ -143,10 +143,11 @@ struct lane_scale {
 };
 typedef lane_scale scales[PIECES][2];
 
-/* What scales the lane's rows of a stage; zero beyond the end of k. */
+/* What scales the lane's rows of a stage; zero beyond the end of k, which what scales the sums of
+ * a piece must not be while any of the four lanes that have a row is before it. */
 DEVICE void read_scales(const stream_call &s, const place &p, int unit, int k, scales &to)
 {
-    int end = (p.begin + p.bytes) / BITS * 8;
+    int end = (p.begin + p.bytes) / BITS * 8 + (AFTER ? lane() % 4 * LANE_K : 0);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int row = min((p.first + unit) * 16 + 8 * h + lane() / 4, s.n - 1);

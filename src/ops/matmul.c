@@ -126,7 +126,17 @@ static const cup__sample samples[] = {
     {"130x520 520x66", &nn}, {"2x128x64 2x64x128", &nn}, {"16x264 40x264", &nt},
     {"3x1032 20x1032", &nt},    {"40x1032 70x1032", &nt},
     {"3x5x520 3x260x520", &nt}, {"9x1032 1032x264", &nn},   {"3x30x136 3x136x72", &nn},
-    {"1x520 520x1304", &nn}, {NULL, NULL}};
+    {"1x520 520x1304", &nn},
+    /* Nothing to write, or to sum. */
+    {"0x3x5 0x5x4", &nn},   {"0x3x5 0x4x5", &nt},     {"0x5x3 0x5x4", &tn},
+    {"0x5x3 0x4x5", &tt},   {"0x3x8 0x8x16", &nn},    {"0x3x8 0x16x8", &nt},
+    {"2x3x0 2x0x4", &nn},   {"2x0x5 5x3", &nn},       {"2x3x5 2x5x0", &nn},
+    {"0x0 0x0", &nn},
+    /* Narrower than any tile, and sides that are no multiples of 8. */
+    {"8x8 8x16", &nn},      {"16x8 8x8", &nt},        {"16x3 16x8", &tn},
+    {"60x64 130x64", &nt},  {"60x130 130x64", &nn},   {"60x130 60x64", &tn},
+    {"24x10 12x10", &nt},   {"3x5x24 3x24x12", &nn},  {"3x17x20 3x20x36", &nn},
+    {NULL, NULL}};
 static const cup__sample bench[] = {
     {"1024x1024 1024x1024", &nt}, {"2048x2048 2048x2048", &nt}, {"4096x4096 4096x4096", &nt},
     {"8192x8192 8192x8192", &nt}, {"4096x4096 4096x4096", &nn}, {"32768x768 3072x768", &nt},

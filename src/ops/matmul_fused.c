@@ -194,20 +194,31 @@ static const into_attributes nn = {false, false}, nt = {false, true}, tn = {true
 static const cup__sample scaled_samples[] = {
     {"0x5 5x3", &nn_half},    {"3x0 0x4", &nn_half},   {"1x1 1x1", &nn_half},
     {"5x3 9x3", &nt_twice},   {"3x5 3x9", &tn_third},  {"2x5x4 2x4x3", &nn_half},
-    {"65x72 72x136", &nn_half}, {"130x72 264x72", &nt_twice}, {NULL, NULL}};
+    {"65x72 72x136", &nn_half}, {"130x72 264x72", &nt_twice},
+    {"0x3x5 0x5x4", &nn_half}, {"2x3x5 2x5x0", &nn_half}, {"2x3x0 2x0x4", &nn_half},
+    {"9x8 8x16", &nn_half},    {"60x64 130x64", &nt_twice}, {NULL, NULL}};
 static const cup__sample into_samples[] = {
     {"0x3 0x5 5x3", &nn},     {"3x4 3x0 0x4", &nn},    {"1x1 1x1 1x1", &nn},
     {"5x9 5x3 9x3", &nt},     {"5x9 3x5 3x9", &tn},    {"2x5x3 2x5x4 2x4x3", &nn},
     {"65x136 65x72 72x136", &nn}, {"130x264 130x72 264x72", &nt},
-    {"136x72 520x136 520x72", &tn}, {"72x17 130x72 130x17", &tn}, {NULL, NULL}};
+    {"136x72 520x136 520x72", &tn}, {"72x17 130x72 130x17", &tn},
+    {"0x3x4 0x3x5 0x5x4", &nn}, {"0x3x4 0x3x5 0x4x5", &nt}, {"0x3x4 0x5x3 0x5x4", &tn},
+    {"2x3x0 2x3x5 2x5x0", &nn}, {"2x3x4 2x3x0 2x0x4", &nn}, {"9x16 9x8 8x16", &nn},
+    {"130x64 60x130 60x64", &tn}, {"3x17x36 3x17x20 3x20x36", &nn}, {NULL, NULL}};
 static const cup__sample gelu_samples[] = {
     {"0x5 5x3 0x3", NULL},    {"3x0 0x4 3x4", NULL},   {"1x1 1x1 1x1", NULL},
     {"5x3 3x9 5x9", NULL},    {"2x5x4 4x8 2x5x8", NULL}, {"65x72 72x136 65x136", NULL},
-    {"300x136 136x264 300x264", NULL}, {NULL, NULL}};
+    {"300x136 136x264 300x264", NULL},
+    {"0x3x5 5x4 0x3x4", NULL}, {"2x3x0 0x4 2x3x4", NULL}, {"3x5 5x0 3x0", NULL},
+    {"9x16 16x8 9x8", NULL},   {"3x20x64 64x130 3x20x130", NULL}, {"17x8 8x16 17x16", NULL},
+    {NULL, NULL}};
 static const cup__sample swiglu_samples[] = {
     {"0x5 5x3 0x6", NULL},    {"3x0 0x4 3x8", NULL},   {"1x1 1x1 1x2", NULL},
     {"5x3 3x9 5x18", NULL},   {"2x5x4 4x8 2x5x16", NULL}, {"65x72 72x136 65x272", NULL},
-    {"300x136 136x264 300x528", NULL}, {NULL, NULL}};
+    {"300x136 136x264 300x528", NULL},
+    {"0x3x5 5x4 0x3x8", NULL}, {"2x3x0 0x4 2x3x8", NULL}, {"3x5 5x0 3x0", NULL},
+    {"9x16 16x8 9x16", NULL},  {"3x20x64 64x130 3x20x260", NULL}, {"17x8 8x16 17x32", NULL},
+    {"1x8 8x8 1x16", NULL},    {NULL, NULL}};
 static const cup__sample swiglu_bench[] = {{"8192x4096 4096x14336 8192x28672", NULL},
                                            {NULL, NULL}};
 static const cup__sample into_bench[] = {

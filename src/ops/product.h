@@ -85,6 +85,12 @@ typedef struct cup__product {
 void cup__product_make(cup__product *p, const cup_tensor *a, bool transpose_a, const cup_tensor *b,
                        bool transpose_b, const cup__shape *y);
 
+/* Whether there is no element to write, or none that is a sum of anything. */
+static inline bool cup__product_is_empty(const cup__product *p)
+{
+    return p->m == 0 || p->n == 0 || p->k == 0 || p->batch_count == 0;
+}
+
 static inline cup_dtype cup__product_y_dtype(const cup__product *p)
 {
     return p->scaling ? p->scaling->y_dtype : p->y_dtype;

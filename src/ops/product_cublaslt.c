@@ -13,6 +13,7 @@
 
 #define MOST_CALLS 64 /* for the outer dimensions of a batch */
 #define ALIGNMENT_MOST 256
+#define AUX_MULTIPLE 8    /* elements of a line of what is saved */
 #define BIAS_ALIGNMENT 16 /* some of its kernels need it, and the heuristic does not ask */
 
 /* All that a plan depends on. Filled from zeroed memory, so that it can be compared as bytes. */
@@ -63,20 +64,30 @@ static bool activates_apart(const cup_context *c, const cup__product *p)
     return p->dtype == CUP_F32 && p->activation && c->precision == CUP__HIGHEST;
 }
 
+/* Whether its epilogue keeps the value before the activation. */
+static bool saves_within(const cup_context *c, const cup__product *p)
+{
+    return p->activation == CUP__GELU && p->saving && !activates_apart(c, p);
+}
+
 static int epilogue_of(const cup_context *c, const cup__product *p)
 {
     if (activates_apart(c, p))
         return p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    if (p->activation == CUP__GELU && p->saving)
+    if (saves_within(c, p))
         return p->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     if (p->activation == CUP__GELU)
         return p->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
     return p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-static int32_t alignment_of(const void *address)
+/* Of each of the matrices that calls of their own begin with: all share one plan. */
+static int32_t alignment_of(const cup__product *p, const cup__matrix *m)
 {
-    uintptr_t at = (uintptr_t)address, lowest = at & (~at + 1);
+    uintptr_t at = (uintptr_t)m->data;
+    for (int i = 0; i + 1 < p->batch_ndim; i++)
+        at |= (uintptr_t)(m->batch[i] * cup_dtype_size(p->dtype));
+    uintptr_t lowest = at & (~at + 1);
     return at == 0 || lowest > ALIGNMENT_MOST ? ALIGNMENT_MOST : (int32_t)lowest;
 }
 
@@ -100,7 +111,7 @@ static void fill_key(plan_key *key, const cup_context *c, const cup__product *p,
     key->epilogue = epilogue_of(c, p);
     const cup__matrix *matrix[3] = {&p->b, &p->a, &p->y};
     for (int i = 0; i < 3; i++) {
-        key->alignment[i] = alignment_of(matrix[i]->data);
+        key->alignment[i] = alignment_of(p, matrix[i]);
         key->step[i] = last >= 0 ? matrix[i]->batch[last] : 0;
     }
     bool b_rows = p->b.column == 1 || p->n == 1, a_rows = p->a.column == 1 || p->k == 1;
@@ -280,8 +291,10 @@ const char *cup__product_cublaslt_rank_refuses(cup_context *c, const cup__produc
         return "a GPU that is not there takes no library";
     if (!cup__library_open(CUP__LIBCUBLASLT))
         return "cuBLASLt was not found, see `cupola info`";
-    if (p->k == 0)
+    if (cup__product_is_empty(p))
         return "there is nothing to sum";
+    if (saves_within(c, p) && (p->batch_ndim || p->n % AUX_MULTIPLE || (uintptr_t)p->pre % 16))
+        return "it saves what was before a gelu of one matrix, in lines of whole pieces";
     if (p->dtype == CUP_F64 && (p->bias || p->activation))
         return "cuBLASLt has no epilogues in f64";
     if ((uintptr_t)p->bias % BIAS_ALIGNMENT)
@@ -331,6 +344,9 @@ static cup_status multiply_all(cup__call *call, const cup__product *whole, int r
     if (!state || !cup__cublaslt_start(c, state))
         return cup__call_fail(call, CUP_DRIVER, "cuBLASLt could not be started");
     CUP_TRY(cup__launch_foreign(gpu, "cublasLtMatmul"));
+    cup__plan *plan = plan_of(c, state, whole, rank);
+    if (!plan)
+        return CUP_MEMORY;
     int64_t inner = whole->batch_ndim ? whole->batch_size[whole->batch_ndim - 1] : 1;
     int64_t size = cup_dtype_size(whole->dtype);
     for (int64_t i = 0; i < calls_of(whole); i++) {
@@ -340,9 +356,6 @@ static cup_status multiply_all(cup__call *call, const cup__product *whole, int r
         part.b.data += cup__product_offset(whole, &whole->b, i * inner) * size;
         part.y.data += y;
         part.pre = whole->pre ? (char *)whole->pre + y : NULL;
-        cup__plan *plan = plan_of(c, state, &part, rank);
-        if (!plan)
-            return CUP_MEMORY;
         cublasStatus_t status = plan->status;
         if (status == CUBLAS_STATUS_SUCCESS)
             status = multiply(state, plan, &part, cup__cuda_stream(gpu));

@@ -100,7 +100,7 @@ static const char *refusal(const cup__call *call, bool with_other)
         return with_other ? "there is no other matrix" : "a pass of its own is faster";
     if (p.kind == CUP__ADD && p.k > ADDED_K_MOST)
         return "where k is so long a sum in a pass of its own is faster";
-    return p.m && p.n ? cup__product_wgmma_refuses(call->c, &p) : "there is nothing to do";
+    return cup__product_wgmma_menu_refuses(call->c, &p);
 }
 
 static const char *refuses_wgmma(const cup__call *call)

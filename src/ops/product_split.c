@@ -85,7 +85,7 @@ const char *cup__product_split_refuses(cup_context *c, const cup__product *p)
         return "the driver is too old for tensor maps";
     if (p->dtype != CUP_F32)
         return "it is for f32";
-    if (p->k == 0 || p->m == 0 || p->n == 0 || p->batch_count == 0)
+    if (cup__product_is_empty(p))
         return "there is nothing to sum";
     if (p->batch_ndim > 1)
         return "the batch has more than one dimension that does not merge";

@@ -75,7 +75,7 @@ static const char *along_n_refuses(cup_context *c, const cup__product *p)
     if (p->b.row < p->n || p->b.row % 8 || (uintptr_t)p->b.data % 16 ||
         (p->batch_ndim && (p->b.batch[0] % 8 || p->b.batch[0] <= 0)))
         return "the lines of b are not whole pieces of 16 bytes, each in its own place";
-    if (p->k == 0 || !choose(p, cup__cuda_facts(cup__cuda_of(c->device))->multiprocessors, &one))
+    if (!choose(p, cup__cuda_facts(cup__cuda_of(c->device))->multiprocessors, &one))
         return "the rows of a do not fit shared memory";
     return NULL;
 }
@@ -86,6 +86,8 @@ const char *cup__product_stream_refuses(cup_context *c, const cup__product *p)
         return "it is for Hopper (sm_90)";
     if (p->dtype != CUP_BF16 && p->dtype != CUP_F16)
         return "it multiplies bf16 and f16 only";
+    if (cup__product_is_empty(p))
+        return "there is nothing to sum";
     if (p->m > CUP__ROWS_STREAM_MOST)
         return "it is for a handful of rows";
     if (p->batch_ndim > 1 || p->batch_count > GRID_Y_MOST)

@@ -29,7 +29,7 @@ const char *cup__product_wgmma_refuses(cup_context *c, const cup__product *p)
         return "the driver is too old for tensor maps";
     if (p->dtype != CUP_BF16 && p->dtype != CUP_F16 && !p->scaling)
         return "it multiplies bf16, f16 and codes of 8 bits";
-    if (p->k == 0)
+    if (cup__product_is_empty(p))
         return "there is nothing to sum";
     if (p->batch_ndim > CUP__WGMMA_BATCH)
         return "the batch has more than two dimensions that do not merge";
@@ -388,6 +388,16 @@ cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p, const cu
                        CUP__ARG(l.argument));
 }
 
+const char *cup__product_wgmma_menu_refuses(cup_context *c, const cup__product *p)
+{
+    cup__wgmma_plan plan;
+    const char *why = cup__product_wgmma_refuses(c, p);
+    if (why)
+        return why;
+    cup__product_choice(c, p, &plan);
+    return plan.parts < 1 ? "no shape of tiles fits this product" : NULL;
+}
+
 cup_status cup__product_wgmma(cup__call *call, const cup__product *p)
 {
     cup__wgmma_plan plan;
@@ -399,7 +409,7 @@ cup_status cup__product_wgmma(cup__call *call, const cup__product *p)
 
 const char *cup__product_wgmma_best_refuses(cup_context *c, const cup__product *p)
 {
-    const char *why = cup__product_wgmma_refuses(c, p);
+    const char *why = cup__product_wgmma_menu_refuses(c, p);
     if (why)
         return why;
     cup__wgmma_plan plan;

@@ -17,6 +17,8 @@ typedef struct cup__wgmma_plan {
 } cup__wgmma_plan;
 
 const char *cup__product_wgmma_refuses(cup_context *c, const cup__product *p);
+/* The same where one of its own plans must fit, which is what the function below goes by. */
+const char *cup__product_wgmma_menu_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_wgmma(cup__call *call, const cup__product *p);
 
 /* The same, only where it is likely to be faster than cuBLASLt. */

@@ -165,7 +165,7 @@ static const char *product_refuses(cup_context *c, const cup__product *p)
         return "it is for f8 with one scale";
     if (!cup__library_open(CUP__LIBCUBLASLT))
         return "cuBLASLt was not found, see `cupola info`";
-    if (p->k == 0)
+    if (cup__product_is_empty(p))
         return "there is nothing to sum";
     if (p->k % ALIGNMENT || p->n % ALIGNMENT || (uintptr_t)p->a.data % ALIGNMENT ||
         (uintptr_t)p->b.data % ALIGNMENT || (uintptr_t)p->bias % ALIGNMENT ||

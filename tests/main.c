@@ -26,7 +26,7 @@ typedef struct test_entry {
     test_function run;
     void *user;
     double seconds;
-    bool wanted;
+    bool wanted, alone;
 } test_entry;
 
 /* What all processes of a run share. */
@@ -62,6 +62,11 @@ void test_add(const char *name, const char *file, int line, test_function run, v
     entry->run = run;
     entry->user = user;
     entry->seconds = seconds > 0 ? seconds : USUAL_SECONDS;
+}
+
+void test_alone(void)
+{
+    entries[entry_count - 1].alone = true;
 }
 
 void test_fail(const char *file, int line, const char *format, ...)
@@ -206,11 +211,12 @@ static void run_one(int index)
 static void work(void)
 {
     for (int i = state->next++; i < entry_count; i = state->next++)
-        if (entries[i].wanted)
+        if (entries[i].wanted && !entries[i].alone)
             run_one(i);
 }
 
-/* Runs all wanted tests in as many processes at once; each of them is one more process. */
+/* Runs all wanted tests in as many processes at once, and after them those that run alone; each of
+ * them is one more process. */
 static void run_all(int workers)
 {
     fflush(NULL);
@@ -223,6 +229,9 @@ static void run_all(int workers)
     work();
     while (wait(NULL) > 0)
         ;
+    for (int i = 0; i < entry_count; i++)
+        if (entries[i].wanted && entries[i].alone)
+            run_one(i);
 }
 
 /* What neither passed nor was skipped has failed, even when the process that ran it is gone. */

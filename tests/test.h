@@ -9,19 +9,25 @@
 
 typedef void (*test_function)(void *user);
 
-/* Adds a test to the list; `seconds` is its limit, 0 the usual one. The name is copied. */
+/* Adds a test to the list; `seconds` is its limit, 0 the usual one. The name is copied. The last
+ * one that was added runs `alone`: when all others are through, and nothing else at that time. */
 void test_add(const char *name, const char *file, int line, test_function run, void *user,
               double seconds);
+void test_alone(void);
 
-#define TEST_LIMITED(name, seconds)                                                                \
+#define TEST_OF(name, seconds, how)                                                                \
     static void test_##name(void *user);                                                           \
     __attribute__((constructor)) static void add_##name(void)                                      \
     {                                                                                              \
         test_add(#name, __FILE__, __LINE__, test_##name, NULL, seconds);                           \
+        how;                                                                                       \
     }                                                                                              \
     static void test_##name(void *user __attribute__((unused)))
 
-#define TEST(name) TEST_LIMITED(name, 0)
+#define TEST_LIMITED(name, seconds) TEST_OF(name, seconds, (void)0)
+#define TEST(name) TEST_OF(name, 0, (void)0)
+/* One that takes so much of the machine that others would fail beside it, or it beside them. */
+#define TEST_ALONE(name) TEST_OF(name, 0, test_alone())
 
 /* Fails the running test with a sentence. */
 void test_fail(const char *file, int line, const char *format, ...)

@@ -204,7 +204,7 @@ TEST(gpu_launch_checks)
 }
 
 /* All the card's memory is asked for; the pool goes on after the failure. */
-TEST(gpu_out_of_memory)
+TEST_ALONE(gpu_out_of_memory)
 {
     cup__cuda *gpu = begin();
     void *memory[4096], *more;

@@ -24,6 +24,7 @@ static double at(cup_context *c, cup_tensor *t, int i)
 {
     double values[4096];
     cup_tensor *wide = cup_cast(c, t, CUP_F64);
+    EXPECT_TEXT(cup_error_text(c), "");
     EXPECT_INT(cup_tensor_read(wide, values, (size_t)cup_tensor_count(t) * 8), CUP_OK);
     return values[i];
 }

@@ -88,7 +88,7 @@ static const char *refuses(const cup__call *call)
     for (int i = 0; i < INPUTS; i++)
         in[i] = call->in[i] ? cup__product_packed(call->in[i], &like[i]) : NULL;
     make_product(call, in, &p, &d);
-    return p.m && p.n ? cup__product_wgmma_refuses(call->c, &p) : "there is nothing to do";
+    return cup__product_wgmma_menu_refuses(call->c, &p);
 }
 
 static cup_status run(cup__call *call)

@@ -74,7 +74,7 @@ static const char *refuses(const cup__call *call)
         in[i] = call->in[i] ? cup__product_packed(call->in[i], &like[i]) : NULL;
     cup__product p;
     make_product(call, in, &p);
-    return p.m && p.n ? cup__product_wgmma_refuses(call->c, &p) : "there is nothing to do";
+    return cup__product_wgmma_menu_refuses(call->c, &p);
 }
 
 static cup_status run(cup__call *call)

@@ -97,18 +97,12 @@ static const char *refusal(const cup__call *call, cup__product_refuses refuses)
     }
 IMPLEMENTATION(blas)
 IMPLEMENTATION(blocked)
-IMPLEMENTATION(plain)
 CUDA_IMPLEMENTATION(tuned)
-CUDA_IMPLEMENTATION(rows)
-CUDA_IMPLEMENTATION(stream)
 CUDA_IMPLEMENTATION(stream_best)
 CUDA_IMPLEMENTATION(wgmma_best)
-CUDA_IMPLEMENTATION(cublaslt)
-CUDA_IMPLEMENTATION(wgmma)
-CUDA_IMPLEMENTATION(mma)
 CUDA_IMPLEMENTATION(split_best)
-CUDA_IMPLEMENTATION(split)
-CUDA_IMPLEMENTATION(tf32)
+#define WAY_IMPLEMENTATION(upper, name, best) CUDA_IMPLEMENTATION(name)
+CUP__PRODUCT_WAYS(WAY_IMPLEMENTATION)
 
 const cup__impl cup__product_impls[] = {
     {.name = "blas", .place = CUP__CPU, .strided = true, .refuses = cup__product_blas_refuses,
@@ -135,7 +129,8 @@ const cup__impl cup__product_impls[] = {
      .run = run_split},
     {.name = "tf32", .place = CUP__CUDA, .strided = true, .refuses = refuses_tf32,
      .run = run_tf32},
-    {.name = "plain", .place = CUP__CUDA, .strided = true, .run = run_plain},
+    {.name = "plain", .place = CUP__CUDA, .strided = true, .refuses = refuses_plain,
+     .run = run_plain},
     {0},
 };
 

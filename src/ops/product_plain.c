@@ -56,6 +56,13 @@ static int64_t tiles_of(const cup__product *p, int64_t tile)
     return (p->m + tile - 1) / tile * ((p->n + tile - 1) / tile);
 }
 
+const char *cup__product_plain_refuses(cup_context *c, const cup__product *p)
+{
+    (void)c;
+    (void)p;
+    return NULL;
+}
+
 cup_status cup__product_plain(cup__call *call, const cup__product *p)
 {
     cup__cuda *gpu = cup__cuda_of(call->c->device);

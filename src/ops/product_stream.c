@@ -50,6 +50,7 @@ static bool choose(const cup__product *p, int multiprocessors, cut *best)
         int64_t clusters = multiprocessors >> shift;
         if (shift > 1)
             clusters -= clusters % (8 >> shift);
+        clusters = clusters < 1 ? 1 : clusters;
         int64_t each = clusters / p->batch_count;
         cut one = {shift, divide_up(divide_up(p->k, INT64_C(1) << shift), STAGE_K) * STAGE_K, 0};
         one.units = divide_up(divide_up(units, each < 1 ? 1 : each), 4) * 4;

@@ -108,20 +108,14 @@ static bool hash_of_text(const char *text, uint64_t *hash)
 /* What the implementations offer under one name. */
 typedef struct doer {
     const char *name;
-    cup__product_refuses refuses;
+    cup__product_refuses refuses, best_refuses;
     cup_status (*run)(cup__call *call, const cup__product *p);
 } doer;
 
-static const doer doers[] = {
-    [CUP__BY_ROWS] = {"rows", cup__product_rows_refuses, cup__product_rows},
-    [CUP__BY_WGMMA] = {"wgmma", cup__product_wgmma_refuses, cup__product_wgmma},
-    [CUP__BY_CUBLASLT] = {"cublaslt", cup__product_cublaslt_refuses, cup__product_cublaslt},
-    [CUP__BY_SPLIT] = {"split", cup__product_split_refuses, cup__product_split},
-    [CUP__BY_TF32] = {"tf32", cup__product_tf32_refuses, cup__product_tf32},
-    [CUP__BY_MMA] = {"mma", cup__product_mma_refuses, cup__product_mma},
-    [CUP__BY_PLAIN] = {"plain", NULL, cup__product_plain},
-};
-#define DOERS (int)(sizeof doers / sizeof *doers)
+#define DOER(upper, name, best)                                                                    \
+    [CUP__BY_##upper] = {#name, cup__product_##name##_refuses, cup__product_##best##_refuses,      \
+                         cup__product_##name},
+static const doer doers[] = {CUP__PRODUCT_WAYS(DOER)};
 
 /* The numbers of a plan as they stand in a record. */
 #define NUMBER(name) {#name, offsetof(cup__wgmma_plan, name)}
@@ -137,14 +131,14 @@ void cup__way_text(const cup__way *way, cup__text *text)
     cup__text_add(text, "%s", doers[way->doer].name);
     if (way->doer == CUP__BY_CUBLASLT)
         cup__text_add(text, " rank=%d", way->rank);
-    if (way->doer != CUP__BY_WGMMA)
-        return;
-    for (size_t i = 0; i < NUMBERS; i++)
+    for (size_t i = 0; i < NUMBERS && way->doer == CUP__BY_WGMMA; i++)
         cup__text_add(text, " %s=%d", numbers[i].name,
                       *(const int *)(const void *)((const char *)&way->plan + numbers[i].offset));
-    cup__text_add(text, " pingpong=%d", way->plan.pingpong);
-    if (way->plan.cluster_k)
+    if (way->doer == CUP__BY_WGMMA)
+        cup__text_add(text, " pingpong=%d", way->plan.pingpong);
+    if (way->doer == CUP__BY_WGMMA && way->plan.cluster_k)
         cup__text_add(text, " cluster_k=%d", way->plan.cluster_k);
+    cup__text_add(text, " ways=%d", way->known);
 }
 
 /* Takes " name=number" off the text; false when it does not begin with it. */
@@ -167,9 +161,10 @@ bool cup__way_parse(const char *text, cup__way *way)
     memset(way, 0, sizeof *way);
     size_t length = strcspn(text, " ");
     int i = 0, pingpong = 0;
-    while (i < DOERS && (strlen(doers[i].name) != length || strncmp(text, doers[i].name, length)))
+    while (i < CUP__DOERS &&
+           (strlen(doers[i].name) != length || strncmp(text, doers[i].name, length)))
         i++;
-    if (i == DOERS)
+    if (i == CUP__DOERS)
         return false;
     way->doer = (cup__doer)i;
     text += length;
@@ -187,7 +182,7 @@ bool cup__way_parse(const char *text, cup__way *way)
         if (!cup__wgmma_is_on_menu(&way->plan))
             return false;
     }
-    return *text == 0;
+    return take(&text, "ways", CUP__DOERS, &way->known) && *text == 0;
 }
 
 const char *cup__way_refuses(cup_context *c, const cup__product *p, const cup__way *way)
@@ -195,7 +190,7 @@ const char *cup__way_refuses(cup_context *c, const cup__product *p, const cup__w
     const doer *d = &doers[way->doer];
     if (way->doer == CUP__BY_CUBLASLT)
         return cup__product_cublaslt_rank_refuses(c, p, way->rank);
-    const char *why = d->refuses ? d->refuses(c, p) : NULL;
+    const char *why = d->refuses(c, p);
     if (!why && way->doer == CUP__BY_WGMMA)
         why = cup__wgmma_plan_refuses(p, &way->plan);
     return why;
@@ -223,11 +218,10 @@ static int ways_of_wgmma(cup_context *c, const cup__product *p, cup__way *ways)
 int cup__ways_of(cup_context *c, const cup__product *p, cup__way ways[CUP__WAYS_MOST])
 {
     int count = 0;
-    for (int i = 0; i < DOERS; i++) {
+    for (int i = 0; i < CUP__DOERS; i++) {
         if (i != CUP__BY_WGMMA && cup__product_has_plans_only(p))
             continue;
-        bool is_last = i == CUP__BY_PLAIN; /* never faster than those before it where they can */
-        if ((is_last && count) || (doers[i].refuses && doers[i].refuses(c, p)))
+        if (i == CUP__BY_PLAIN || doers[i].refuses(c, p))
             continue;
         if (i == CUP__BY_WGMMA) {
             count += ways_of_wgmma(c, p, ways + count);
@@ -238,6 +232,11 @@ int cup__ways_of(cup_context *c, const cup__product *p, cup__way ways[CUP__WAYS_
             ways[count++] = (cup__way){.doer = (cup__doer)i};
         }
     }
+    /* Never faster than others where they can. */
+    if (count == 0 && !cup__product_has_plans_only(p))
+        ways[count++] = (cup__way){.doer = CUP__BY_PLAIN};
+    for (int i = 0; i < count; i++)
+        ways[i].known = CUP__DOERS;
     return count;
 }
 
@@ -302,13 +301,23 @@ cup_status cup__product_prefer(cup_context *c, const cup__product *p, const cup_
     return c->error.status;
 }
 
+/* Whether a way that was not there when it was measured is likely to be faster. */
+static bool is_outdated(cup_context *c, const cup__product *p, const cup__way *way)
+{
+    for (int i = way->known; i < CUP__DOERS && !cup__product_has_plans_only(p); i++)
+        if (!doers[i].best_refuses(c, p))
+            return true;
+    return false;
+}
+
 static const cup__way *find(cup_context *c, const cup__product *p)
 {
     const cup__product_table *table = table_of(c);
     if (!table || !table->count)
         return NULL;
     uint32_t at = cup__map_find(&table->by_product, hash_of(c, p));
-    return at == CUP__NOT_THERE ? NULL : &table->ways[at];
+    const cup__way *way = at == CUP__NOT_THERE ? NULL : &table->ways[at];
+    return way && is_outdated(c, p, way) ? NULL : way;
 }
 
 /* Whether a product that was never measured is measured now, which does it many times: that must
@@ -325,7 +334,9 @@ const char *cup__product_tuned_refuses(cup_context *c, const cup__product *p)
     const cup__way *way = find(c, p);
     if (way)
         return cup__way_refuses(c, p, way);
-    return measures(c, p) ? NULL : "it was not measured; `cupola tune` does that";
+    return measures(c, p) ? NULL
+                          : "it was not measured, or before there were faster ways; `cupola tune` "
+                            "does that";
 }
 
 bool cup__product_has_plans_only(const cup__product *p)

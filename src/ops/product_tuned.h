@@ -8,21 +8,15 @@
 #define CUP__WAYS_MOST 24
 
 /* Who does a product. */
-typedef enum cup__doer {
-    CUP__BY_ROWS,
-    CUP__BY_WGMMA,
-    CUP__BY_CUBLASLT,
-    CUP__BY_SPLIT,
-    CUP__BY_TF32,
-    CUP__BY_MMA,
-    CUP__BY_PLAIN
-} cup__doer;
+#define CUP__DOER(upper, name, best) CUP__BY_##upper,
+typedef enum cup__doer { CUP__PRODUCT_WAYS(CUP__DOER) CUP__DOERS } cup__doer;
 
 /* One way to do a product. */
 typedef struct cup__way {
     cup__doer doer;
     cup__wgmma_plan plan; /* of wgmma */
     int rank;             /* of cuBLASLt: among the algorithms it proposes, best guess first */
+    int known;            /* the first so many doers took part when it was found to be fastest */
 } cup__way;
 
 /* The ways that could be the fastest, likely ones first; returns how many. */

@@ -70,9 +70,13 @@ void cup__stream_choose(const product_call *product, int bits, int multiprocesso
                                 .warps = STREAM_WARPS,
                                 .pieces = bits == 16 ? 4 : 2,
                                 .blocks = 1};
+        one.clusters = one.clusters < 1 ? 1 : one.clusters;
         bool shared;
         int64_t part = part_of(product, bits, cluster);
         int64_t held = held_of(part, product->m, bits, &one, &shared);
+        /* A chunk of so many rows of x in registers leaves room for no more of the weights. */
+        if (!held && octets_of(product->m) == 8)
+            one.pieces = 2;
         int64_t waves = divide_up(units * product->batch_count, one.clusters);
         int64_t x = 8 * octets_of(product->m) * part / bits * 16;
         int64_t cost = waves * UNIT * part + (cluster > 1 ? CLUSTER_COST : 0) +

@@ -47,7 +47,8 @@ static double time_of(const cup__product *p, const entry *e, int parts, int mult
     int64_t tiles = matrices *
                     divide_up(divide_up(p->m, matrices), (int64_t)plan->tile_m * plan->cluster_m) *
                     divide_up(p->n, (int64_t)plan->tile_n * plan->cluster_n) * parts;
-    double rounds = (double)divide_up(tiles, multiprocessors / blocks);
+    int slots = multiprocessors / blocks;
+    double rounds = (double)divide_up(tiles, slots < 1 ? 1 : slots);
     double part_cost =
         parts > 1 ? 4.5 + plan->tile_m * plan->tile_n / 32768.0 * (1 + 0.6 * parts) : 0;
     return rounds *

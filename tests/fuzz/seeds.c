@@ -98,9 +98,9 @@ int main(int count, char **arguments)
     static const char folded[] = "f32(sum[0,-1,keep](gelu(x)/y^2)), max[0,-1,keep](clamp(x,0,1))";
     put(folder, "formula", "folded", folded, sizeof folded - 1);
     static const char tuning[] =
-        "# comment\ncard\t13000\t0.1.0\tproduct m=1\tcublaslt rank=1\t2.5\n"
+        "# comment\ncard\t13000\t0.1.0\tproduct m=1\tcublaslt rank=1 ways=7\t2.5\n"
         "card\t13000\t0.1.0\tproduct m=2\twgmma tile_m=128 tile_n=192 consumers=2 stages=4 "
-        "cluster_m=2 cluster_n=1 parts=3 pingpong=1\t1e3\n";
+        "cluster_m=2 cluster_n=1 parts=3 pingpong=1 ways=7\t1e3\n";
     put(folder, "tuning", "two", tuning, sizeof tuning - 1);
     put(folder, "utf8", "text", sample, sizeof sample - 1);
     put(folder, "bpe", "text", sample, sizeof sample - 1);

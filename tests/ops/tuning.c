@@ -62,15 +62,16 @@ TEST(tuning_refuses_what_is_no_record)
 TEST(tuning_ways_as_text)
 {
     static const char *const good[] = {
-        "rows", "cublaslt rank=3", "mma",
+        "rows ways=7", "cublaslt rank=3 ways=7", "stream ways=8",
         "wgmma tile_m=128 tile_n=192 consumers=2 stages=4 cluster_m=2 cluster_n=1 parts=3 "
-        "pingpong=1"};
+        "pingpong=1 ways=8"};
     static const char *const bad[] = {
-        "", "row", "rows ", "cublaslt", "cublaslt rank=9", "cublaslt rank=", "wgmma",
+        "", "row ways=7", "rows", "rows ", "rows ways=7 ", "rows ways=99", "cublaslt ways=7",
+        "cublaslt rank=9 ways=7", "cublaslt rank= ways=7", "wgmma ways=7",
         "wgmma tile_m=127 tile_n=192 consumers=2 stages=4 cluster_m=2 cluster_n=1 parts=3 "
-        "pingpong=1",
+        "pingpong=1 ways=7",
         "wgmma tile_m=128 tile_n=192 consumers=2 stages=4 cluster_m=2 cluster_n=1 parts=0 "
-        "pingpong=1"};
+        "pingpong=1 ways=7"};
     cup__way way;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         cup__text text = {0};
@@ -149,6 +150,56 @@ TEST(tuning_is_found_by_the_next_context)
     EXPECT(*heard);
     EXPECT_INT(cup_error(c), CUP_OK);
     cup_context_free(c);
+    fake_expect_nothing_left();
+}
+
+/* Every implementation on a GPU but the one that follows records is a way that is measured. */
+TEST(tuning_knows_all_products)
+{
+    for (const cup__impl *impl = cup__product_impls; impl->name; impl++) {
+        char text[64];
+        cup__way way;
+        int length = (int)strlen(impl->name);
+        if (length > 5 && !strcmp(impl->name + length - 5, "_best"))
+            length -= 5;
+        bool plans = !strncmp(impl->name, "wgmma", 5);
+        if (impl->place != CUP__CUDA || !strcmp(impl->name, "tuned") || plans)
+            continue;
+        snprintf(text, sizeof text, "%.*s%s ways=%d", length, impl->name,
+                 strcmp(impl->name, "cublaslt") ? "" : " rank=0", CUP__DOERS);
+        if (!cup__way_parse(text, &way))
+            test_fail(__FILE__, __LINE__, "no way is called %s", text);
+    }
+}
+
+/* A record counts while no way that it does not know of is likely to be faster. */
+TEST(tuning_record_before_a_faster_way)
+{
+    char path[4400], text[600], heard[sizeof way_found];
+    const char *folder = fake_begin();
+    setenv("CUP_KERNELS", "", 1);
+    setenv("FAKE_NVRTC_ANY", "1", 1);
+    setenv("CUP_LIBCUBLASLT", "off", 1);
+    setenv("CUP_LOG", "dispatch", 1);
+    snprintf(path, sizeof path, "%s/tuning.tsv", folder);
+    setenv("CUP_TUNING", path, 1);
+    cup_log_to(hear, heard);
+    for (int ways = 7; ways <= CUP__DOERS; ways++)
+        for (int64_t m = 16; m <= 1024; m *= 64) {
+            snprintf(text, sizeof text,
+                     "Fake GPU\t%d\t%s\tproduct dtype=3 precision=0 m=%d n=256 k=512 batch=1 "
+                     "batch_ndim=0 a=2 b=2 a_aligned=1 b_aligned=1 y_aligned=1 bias=0 "
+                     "activation=0 saving=0 y_dtype=3 other=0 special=0\tmma ways=%d\t5\n",
+                     cup__library_report_of(CUP__LIBCUDA)->version, cup_version(), (int)m, ways);
+            cup__error error = {0};
+            EXPECT_OK(&error, cup__file_write(&error, path, text, strlen(text)));
+            *heard = 0;
+            cup_context *c = fake_context();
+            multiply(c, m);
+            EXPECT_TEXT(cup_error_text(c), "");
+            EXPECT_INT(*heard != 0, ways == CUP__DOERS || m > 16);
+            cup_context_free(c);
+        }
     fake_expect_nothing_left();
 }
 

@@ -375,8 +375,10 @@ const cli_verb verb_bench = {
             "the quartiles, the bytes and operations a second, the share of what the device can "
             "do at best, by the bytes the call must move and the operations it must do, and, where "
             "bytes set that limit, the time of a plain copy of as many bytes over ours; then the "
-            "largest error against the specification in units of the dtype's epsilon, relative "
-            "to the element and to the size of the whole; for that, large shapes are cut down.\n\n"
+            "largest error in units of the dtype's epsilon, relative to the element and to the "
+            "size of the whole: against the specification or, where that would take long, against "
+            "the same call in double on the same device. Ops that are not for double are held "
+            "against the specification at shapes that are cut down.\n\n"
             "Two files of records are compared call by call, in the time of the peer where both "
             "have one, because cards and days differ.",
     .examples = "One op at one shape:\n"

@@ -74,7 +74,8 @@ typedef struct cup_bench_result {
     double floor_us;                   /* what the ceiling allows at best */
     const char *attributes;   /* those that are not zero, "causal=1 axes=0,2" */
     double error;             /* against the specification, as in cup_check; NAN: not known */
-    const char *error_shapes; /* where that was measured: large shapes are cut down for it */
+    const char *error_shapes; /* where that was measured: these shapes, unless there is no double
+                                 to compare with and the specification had to be given less */
     bool chosen;              /* the implementation that a call takes */
     double copy_us; /* a plain copy that moves the same bytes, timed in the same way; NAN where
                        operations and not bytes set the floor */

@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/parallel.h"
 #include "prof/compare.h"
 #include "prof/cost.h"
+#include "prof/exact.h"
 
 #define MOST_INPUTS 1024
 #define MOST_NUMBERS 256
@@ -20,6 +22,7 @@
 #define SEED 20261121u
 
 struct cup__accuracy {
+    cup__exact *exact; /* the call itself in double; then nothing else is used */
     cup_context *c;
     const cup__row *row;
     cup__sample sample; /* points to `shapes` */
@@ -201,59 +204,82 @@ static bool compute_rows(cup__accuracy *a)
            allocate(&a->call) == CUP_OK && cup__call_run(&a->call, NULL) == CUP_OK;
 }
 
-/* Cuts the shapes down until the specification can manage them, and computes it. */
-static bool compute(cup__accuracy *a, bool blocks)
+/* Whether the specification can manage the shapes as they are; *begun: the op takes them. */
+static bool is_affordable(cup__accuracy *a, bool *begun)
 {
     sizes s;
-    for (bool fits = false; !fits;) {
-        if (!read_sizes(a->shapes, &s))
-            return false;
-        fits = s.elements <= MOST_ELEMENTS;
-        if (fits) {
-            cup_scope_open(a->c);
-            bool begun = begin(a, 0);
-            fits = begun && work_of(&a->call) <= MOST_WORK;
-            cup__scope_pop(a->c);
-            if (!begun)
-                return false;
-        }
-        if (!fits && !halve(a->shapes, &s, blocks))
-            return false;
-    }
+    *begun = true;
+    if (!read_sizes(a->shapes, &s) || s.elements > MOST_ELEMENTS)
+        return false;
+    cup_scope_open(a->c);
+    *begun = begin(a, 0);
+    bool fits = *begun && work_of(&a->call) <= MOST_WORK;
+    cup__scope_pop(a->c);
+    return fits;
+}
+
+static bool compute_all(cup__accuracy *a)
+{
     cup_seed(a->c, SEED);
     return begin(a, SEED) && cup__call_run(&a->call, NULL) == CUP_OK;
 }
 
-cup__accuracy *cup__accuracy_new(const cup__row *row, const cup__sample *sample, cup_dtype dtype)
+/* Cuts the shapes down until the specification can manage them, and computes it. */
+static bool compute_cut(cup__accuracy *a, bool blocks)
+{
+    sizes s;
+    bool begun;
+    while (!is_affordable(a, &begun))
+        if (!begun || !read_sizes(a->shapes, &s) || !halve(a->shapes, &s, blocks))
+            return false;
+    return compute_all(a);
+}
+
+/* The ways in order, each as if the one before had not been tried. */
+static bool compute(cup__accuracy *a, const cup__call *timed, const char *shapes)
+{
+    bool begun;
+    if (is_affordable(a, &begun) && compute_all(a))
+        return true;
+    cup_error_clear(a->c);
+    a->exact = cup__exact_new(timed);
+    if (a->exact || compute_rows(a))
+        return true;
+    a->rows = 0;
+    for (int blocks = 0; blocks < 2; blocks++) {
+        cup_error_clear(a->c);
+        memcpy(a->shapes, shapes, strlen(shapes) + 1);
+        if (compute_cut(a, blocks == 1))
+            return true;
+    }
+    return false;
+}
+
+cup__accuracy *cup__accuracy_new(const cup__call *timed, const cup__sample *sample,
+                                 cup_dtype dtype)
 {
     size_t length = strlen(sample->shapes);
-    cup__accuracy *a = length < MOST_TEXT && !row->op->view ? cup__calloc(1, sizeof *a) : NULL;
+    cup__accuracy *a = length < MOST_TEXT ? cup__calloc(1, sizeof *a) : NULL;
     if (!a)
         return NULL;
     memcpy(a->shapes, sample->shapes, length + 1);
-    a->row = row;
+    a->row = timed->row;
     a->dtype = dtype;
     a->sample = *sample;
     a->sample.shapes = a->shapes;
-    a->c = cup_context_new(&(cup_options){.device = "cpu"});
-    if (cup_error(a->c) == CUP_OK && compute_rows(a))
+    a->c = cup_context_new(&(cup_options){.device = "cpu", .threads = cup__threads()});
+    if (cup_error(a->c) == CUP_OK && compute(a, timed, sample->shapes))
         return a;
-    a->rows = 0;
-    cup_error_clear(a->c);
-    for (int blocks = 0; blocks < 2; blocks++) {
-        memcpy(a->shapes, sample->shapes, length + 1);
-        if (cup_error(a->c) == CUP_OK && compute(a, blocks == 1))
-            return a;
-        cup_error_clear(a->c);
-    }
     cup__accuracy_free(a);
     return NULL;
 }
 
 void cup__accuracy_free(cup__accuracy *a)
 {
-    if (a)
+    if (a) {
+        cup__exact_free(a->exact);
         cup_context_free(a->c);
+    }
     cup__free(a);
 }
 
@@ -309,8 +335,10 @@ static double run(const cup__accuracy *a, cup_context *c, const cup__impl *impl)
     return worst;
 }
 
-double cup__accuracy_of(const cup__accuracy *a, cup_context *c, const cup__impl *impl)
+double cup__accuracy_of(cup__accuracy *a, cup_context *c, const cup__impl *impl)
 {
+    if (a->exact)
+        return cup__exact_error(a->exact, impl);
     cup__random before = c->random;
     cup_seed(c, SEED);
     cup_scope_open(c);

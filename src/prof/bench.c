@@ -323,6 +323,8 @@ static cup_status bench_sample(bench *b, const cup__sample *sample,
                       cup__precision_names[b->c->precision]);
     b->result = (cup_bench_result){.op = b->row->name, .shapes = sample->shapes, .dtype = dtype,
                                    .attributes = cup__text_string(&b->attributes)};
+    if (!options->no_error)
+        b->accuracy = cup__accuracy_new(&b->call, sample, dtype);
     return bench_impls(b);
 }
 
@@ -359,12 +361,11 @@ static cup_status bench_samples(bench *b, const cup_bench_options *options)
     for (const cup__sample *s = samples; s && s->shapes; s++) {
         if (status != CUP_OK)
             break;
-        b->accuracy =
-            options->no_error ? NULL : cup__accuracy_new(b->row, s, options->dtype);
         cup_scope_open(b->c);
         status = bench_sample(b, s, options);
-        cup__scope_pop(b->c);
         cup__accuracy_free(b->accuracy);
+        b->accuracy = NULL;
+        cup__scope_pop(b->c);
     }
     cup__text_free(&b->attributes);
     cup__free(attributes);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/memory.h"
+#include "base/parallel.h"
 
 static const double epsilon[] = {[CUP_F32] = 0x1p-23,   [CUP_F64] = 0x1p-52,
                                  [CUP_F16] = 0x1p-10,   [CUP_BF16] = 0x1p-7,
@@ -19,29 +20,94 @@ static bool both_special(double got, double want)
     return (isnan(got) && isnan(want)) || (isinf(want) && got == want);
 }
 
+/* Blocks of a fixed size, so that what comes of them does not depend on the threads. */
+#define BLOCK 65536
+
+typedef struct comparison {
+    const cup_tensor *want, *got;
+    double slack, rms;
+    double *of_block; /* the sum of squares, then the largest error */
+    int64_t *where;
+} comparison;
+
+static int64_t end_of(const comparison *c, int64_t block)
+{
+    return block * BLOCK + BLOCK < c->want->count ? block * BLOCK + BLOCK : c->want->count;
+}
+
+static void add_squares(int64_t begin, int64_t end, void *user)
+{
+    comparison *c = user;
+    for (int64_t b = begin; b < end; b++) {
+        double squares = 0;
+        for (int64_t i = b * BLOCK; i < end_of(c, b); i++) {
+            double v = value_at(c->want, i);
+            squares += isfinite(v) ? v * v : 0;
+        }
+        c->of_block[b] = squares;
+    }
+}
+
+static double error_of(const comparison *c, double w, double g)
+{
+    if (both_special(g, w) || g == w)
+        return 0;
+    double scale = cup__dtype_is_float(c->got->dtype)
+                       ? epsilon[c->got->dtype] * (fabs(w) + c->rms) + 1e-300
+                       : 0.125;
+    double error = fabs(g - w), forgiven = c->slack * (fabs(w) + c->rms);
+    error = error <= forgiven ? 0 : (error - forgiven) / scale;
+    return isnan(error) ? INFINITY : error;
+}
+
+static void find_worst(int64_t begin, int64_t end, void *user)
+{
+    comparison *c = user;
+    for (int64_t b = begin; b < end; b++) {
+        double worst = 0;
+        for (int64_t i = b * BLOCK; i < end_of(c, b); i++) {
+            double error = error_of(c, value_at(c->want, i), value_at(c->got, i));
+            if (error > worst) {
+                worst = error;
+                c->where[b] = i;
+            }
+        }
+        c->of_block[b] = worst;
+    }
+}
+
+static double compare_blocks(comparison *c, int64_t blocks, char *note, size_t note_size)
+{
+    double squares = 0, worst = 0;
+    cup__parallel_for(blocks, 1, add_squares, c);
+    for (int64_t b = 0; b < blocks; b++)
+        squares += c->of_block[b];
+    c->rms = sqrt(squares / (double)(c->want->count ? c->want->count : 1));
+    cup__parallel_for(blocks, 1, find_worst, c);
+    for (int64_t b = 0; b < blocks; b++) {
+        if (!(c->of_block[b] > worst))
+            continue;
+        worst = c->of_block[b];
+        snprintf(note, note_size, "element %lld is %.9g, expected %.9g", (long long)c->where[b],
+                 value_at(c->got, c->where[b]), value_at(c->want, c->where[b]));
+    }
+    return worst;
+}
+
 double cup__compare(const cup_tensor *want, const cup_tensor *got, double slack, char *note,
                     size_t note_size)
 {
-    cup_dtype dtype = got->dtype;
-    double squares = 0, worst = 0;
-    for (int64_t i = 0; i < want->count; i++) {
-        double v = value_at(want, i);
-        squares += isfinite(v) ? v * v : 0;
-    }
-    double rms = sqrt(squares / (double)(want->count ? want->count : 1));
-    bool exact = !cup__dtype_is_float(dtype);
-    for (int64_t i = 0; i < want->count; i++) {
-        double w = value_at(want, i), g = cup__load(got, i);
-        if (both_special(g, w) || g == w)
-            continue;
-        double scale = exact ? 0.125 : epsilon[dtype] * (fabs(w) + rms) + 1e-300;
-        double error = fabs(g - w), forgiven = slack * (fabs(w) + rms);
-        error = error <= forgiven ? 0 : (error - forgiven) / scale;
-        if (!(error <= worst)) {
-            worst = isnan(error) ? INFINITY : error;
-            snprintf(note, note_size, "element %lld is %.9g, expected %.9g", (long long)i, g, w);
-        }
-    }
+    int64_t blocks = (want->count + BLOCK - 1) / BLOCK;
+    comparison c = {.want = want, .got = got, .slack = slack,
+                    .of_block = cup__calloc((size_t)blocks, sizeof *c.of_block),
+                    .where = cup__calloc((size_t)blocks, sizeof *c.where)};
+    double worst = INFINITY;
+    if (c.of_block && c.where)
+        worst = compare_blocks(&c, blocks, note, note_size);
+    else
+        snprintf(note, note_size, "there is no host memory to compare");
+    cup__free(c.of_block);
+    cup__free(c.where);
     return worst;
 }
 
@@ -51,6 +117,7 @@ bool cup__on_host(cup_tensor *t, cup_tensor *host, void **memory)
     *memory = cup__malloc(bytes);
     if (!*memory || cup_tensor_read(t, *memory, bytes) != CUP_OK)
         return false;
-    *host = (cup_tensor){.data = *memory, .dtype = t->dtype, .count = t->count};
+    *host = (cup_tensor){
+        .data = *memory, .dtype = t->dtype, .count = t->count, .contiguous = true};
     return true;
 }

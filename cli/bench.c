@@ -67,7 +67,7 @@ static const cli_option options[] = {
 typedef struct bench_run {
     cli_call *call;
     cup__json_writer writer;
-    cli_records records, peers;
+    cli_records records, peers, calls; /* calls: those of a file of goals */
     char card[64], date[24];
     int64_t count;
     int code;
@@ -162,9 +162,12 @@ static int bench_op(bench_run *run, cup_context *c, const cup__row *row,
 {
     if (cup_bench(c, row->name, how, ceiling, on_result, run) == CUP_OK)
         return CLI_OK;
+    cup_status status = cup_error(c);
     int code = cli_report(c);
     cup_error_clear(c);
-    return code;
+    /* Shapes of the command line that no call can have are a wrong command line. */
+    bool named = ((const bench_given *)run->call->given)->shapes;
+    return named && (status == CUP_SHAPE || status == CUP_DTYPE) ? CLI_USAGE : code;
 }
 
 /* Each of the calls whose shapes were given. */
@@ -216,14 +219,11 @@ static int bench_call(bench_run *run, cup_context *c, const cup_ceiling *ceiling
 
 static int bench_file(bench_run *run, cup_context *c, const cup_ceiling *ceiling)
 {
-    const bench_given *given = run->call->given;
-    cli_records calls = {0};
-    int code = bench_goal_calls(given->goals, &calls);
-    for (size_t i = 0; i < calls.count; i++) {
-        int one = bench_call(run, c, ceiling, calls.row[i]);
+    int code = CLI_OK;
+    for (size_t i = 0; i < run->calls.count; i++) {
+        int one = bench_call(run, c, ceiling, run->calls.row[i]);
         code = code ? code : one;
     }
-    records_free(&calls);
     return code ? code : run->code;
 }
 
@@ -291,6 +291,9 @@ static int write_records(bench_run *run, const char *device)
 static int measure(bench_run *run)
 {
     const bench_given *given = run->call->given;
+    int read = given->goals ? bench_goal_calls(given->goals, &run->calls) : CLI_OK;
+    if (read)
+        return read;
     cup_context *c = cup_context_new(&(cup_options){.device = given->device});
     cup_ceiling ceiling;
     int code = cli_report(c);
@@ -330,6 +333,19 @@ static int retell(bench_run *run, const char *path)
     return write_records(run, count ? run->records.row[count - 1].card : "no rows");
 }
 
+/* What measures nothing has no use for how to measure. */
+static int check_instead(const cli_call *call)
+{
+    static const char *const compare[] = {"compare", "noise", NULL};
+    static const char *const from[] = {"from", "format", "goals", NULL};
+    const bench_given *given = call->given;
+    if (given->compare.count)
+        return call_allow(call, "--compare", compare);
+    if (given->from)
+        return call_allow(call, "--from", from);
+    return call_has(call, "noise") ? cli_usage("--noise goes with --compare") : CLI_OK;
+}
+
 static int check_words(const bench_given *given)
 {
     if (given->shapes && given->ops.count != 1)
@@ -349,7 +365,8 @@ static int run(cli_call *call)
     bench_run all = {.call = call};
     time_t now = time(NULL);
     struct tm utc;
-    int code = check_words(given);
+    int code = check_instead(call);
+    code = code ? code : check_words(given);
     if (code)
         return code;
     if (given->compare.count)
@@ -363,6 +380,7 @@ static int run(cli_call *call)
         code = given->from ? retell(&all, given->from) : measure(&all);
     records_free(&all.records);
     records_free(&all.peers);
+    records_free(&all.calls);
     return code;
 }
 

@@ -218,6 +218,8 @@ int bench_goal_calls(const char *path, cli_records *calls)
     int code = read_file(&all, path, NULL);
     for (size_t i = 0; i < all.count && !code; i++)
         code = records_add(calls, &all.row[i].call);
+    if (!code && !all.count)
+        code = cli_fail(CLI_FILE, "%s names no calls", path);
     cup__free(all.row);
     return code;
 }

@@ -48,9 +48,14 @@ static int run_help(int count, char **words)
         return CLI_OK;
     }
     const cli_verb *verb = verb_find(words[0]);
-    if (!verb)
+    if (count > 1)
+        return cli_usage("\"%.100s\" is one word too many", words[1]);
+    if (!verb && strcmp(words[0], "help"))
         return unknown_verb(words[0]);
-    help_verb(verb);
+    if (verb)
+        help_verb(verb);
+    else
+        help_all(stdout);
     return CLI_OK;
 }
 
@@ -63,13 +68,15 @@ static int run(int count, char **words)
     const char *first = words[0];
     if (!strcmp(first, "help") || !strcmp(first, "--help") || !strcmp(first, "-h"))
         return run_help(count - 1, words + 1);
-    if (!strcmp(first, "--version")) {
+    if (!strcmp(first, "--version") && count == 1) {
         printf("cupola %s\n", cup_version());
         return CLI_OK;
     }
     /* Not for users: `make gen` writes the man pages and completions with it. */
     if (!strcmp(first, "write-pages"))
         return pages_write(count > 1 ? words[1] : "docs");
+    if (!strcmp(first, "--version"))
+        return cli_usage("\"%.100s\" is one word too many", words[1]);
     const cli_verb *verb = verb_find(first);
     return verb ? run_verb(verb, count - 1, words + 1) : unknown_verb(first);
 }

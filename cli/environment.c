@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "cli/exit.h"
 #include "cli/nearest.h"
+#include "cuda/cache.h"
 #include "ops/op.h"
 #include "ops/tuning.h"
 
@@ -75,10 +76,21 @@ static void tell_of_tuning(void)
     cup__free(path);
 }
 
+/* A pack that cannot be used would be passed over without a word. */
+static int check_pack(void)
+{
+    cup__error error = {0};
+    const char *path = cup__env_get(CUP__ENV_KERNEL_PACK);
+    if (!*path || cup__env_check(NULL, CUP__ENV_KERNEL_PACK) != CUP_OK ||
+        cup__pack_check(&error, path) == CUP_OK)
+        return CLI_OK;
+    return cli_fail(CLI_USAGE, "CUP_KERNEL_PACK: %s", error.text);
+}
+
 int environment_check(void)
 {
-    int code = check_names(), impls = check_impls();
-    code = code ? code : impls;
+    int code = check_names(), impls = check_impls(), pack = check_pack();
+    code = code ? code : impls ? impls : pack;
     tell_of_tuning();
     for (int i = 0; i < CUP__ENV_COUNT; i++) {
         cup__error error = {0};

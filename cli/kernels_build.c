@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "cli/exit.h"
 #include "cli/json.h"
 #include "cli/kernels.h"
@@ -107,7 +108,7 @@ static int report(const build *b, cli_call *call, int packed)
     int64_t unkept = cup__cache_unkept(&why);
     if (!call->json) {
         printf("%d kernels are ready, %d failed\n", b->compiled - b->failed, b->failed);
-        if (b->given->pack)
+        if (b->given->pack && packed >= 0)
             printf("%s holds %d kernels\n", cli_shown(b->given->pack), packed);
     }
     int code = CLI_OK;
@@ -125,12 +126,21 @@ static int report(const build *b, cli_call *call, int packed)
     cup__json_add_integer(&writer, "ready", b->compiled - b->failed);
     cup__json_add_integer(&writer, "failed", b->failed);
     cup__json_add_integer(&writer, "unkept", unkept);
-    if (b->given->pack) {
+    if (b->given->pack && packed >= 0) {
         cup__json_add_string(&writer, "pack", b->given->pack);
         cup__json_add_integer(&writer, "packed", packed);
     }
     int written = json_end(&writer);
     return code ? code : written;
+}
+
+/* To be told before an hour of compiling, not behind it. */
+static cup_status can_be_written(cup__error *error, const char *path)
+{
+    cup__writer writer;
+    CUP_TRY(cup__writer_open(error, path, &writer));
+    cup__writer_abandon(&writer);
+    return CUP_OK;
 }
 
 int kernels_build(cli_call *call)
@@ -147,9 +157,13 @@ int kernels_build(cli_call *call)
         return code;
     if (cup__library_need(&error, CUP__LIBNVRTC) != CUP_OK)
         return cli_fail_status(error.status, NULL, error.text);
+    if (b.given->pack && can_be_written(&error, b.given->pack) != CUP_OK)
+        return cli_fail_status(error.status, NULL, error.text);
     code = build_all(&b);
-    if (b.given->pack && cup__kernels_pack(&error, b.given->pack, &packed) != CUP_OK)
+    if (b.given->pack && cup__kernels_pack(&error, b.given->pack, &packed) != CUP_OK) {
         code = cli_fail_status(error.status, NULL, error.text);
+        packed = -1;
+    }
     int written = report(&b, call, packed);
     return code ? code : written;
 }

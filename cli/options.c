@@ -90,7 +90,7 @@ static int set_integer(const cli_option *row, const char *text, int64_t *out)
         *out = value;
         return CLI_OK;
     }
-    if (row->most == INT64_MAX)
+    if (row->most == INT64_MAX && !errno)
         return cli_usage("--%s %.100s: give a whole number, at least %" PRId64, row->name, text,
                          row->least);
     return cli_usage("--%s %.100s: give a whole number from %" PRId64 " to %" PRId64, row->name,

@@ -162,9 +162,21 @@ static void apply_run(const cli_call *call, cup_training *t)
                                                                   : CUP_ADAMW;
 }
 
+/* What chooses a new model and its tokenizer has no say where both are there. */
+static int check_resume(const cli_call *call)
+{
+    static const char *const news[] = {"preset", "tokenizer", "vocabulary"};
+    for (size_t i = 0; i < sizeof news / sizeof *news; i++)
+        if (call_has(call, news[i]))
+            return cli_usage("--%s does nothing with --resume: leave it out", news[i]);
+    return CLI_OK;
+}
+
 int train_apply(const cli_call *call, cup_training *t)
 {
     const train_given *given = call->given;
+    if (given->resume && check_resume(call))
+        return CLI_USAGE;
     int64_t heads = t->model.heads, width = t->model.width;
     apply_model(call, t);
     apply_run(call, t);

@@ -3,6 +3,7 @@
 
 #include "cli/exit.h"
 #include "cli/json.h"
+#include "cli/op_names.h"
 #include "cli/options.h"
 #include "cupola/prof.h"
 
@@ -119,6 +120,8 @@ static int run(cli_call *call)
                          "--to both.tsv");
     static const char *const merging[] = {"merge", "to", NULL};
     int code = given->merge.count ? call_allow(call, "--merge", merging) : CLI_OK;
+    if (!code)
+        code = op_names_check(given->ops.name, given->ops.count);
     if (code)
         return code;
     return given->merge.count ? run_merging(call) : run_measuring(call);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -78,8 +79,10 @@ static cup_status check_new_file(cup__error *error, cup__env variable)
     const char *path = cup__env_get(variable), *name = cup__path_name(path);
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%.*s", (int)(name - path), path);
-    if (*name && cup__folder_exists(name == path ? "." : folder) && !cup__folder_exists(path) &&
-        (access(path, F_OK) || !access(path, R_OK)))
+    struct stat there;
+    bool is_new = lstat(path, &there) && errno == ENOENT;
+    if (*name && cup__folder_exists(name == path ? "." : folder) &&
+        (is_new || (cup__file_exists(path) && !access(path, R_OK))))
         return CUP_OK;
     return cup__fail(error, CUP_ARGUMENT, "%s=%.1000s: there can be no such file to be read",
                      rows[variable].name, path);

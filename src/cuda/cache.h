@@ -46,6 +46,9 @@ void cup__cache_list_free(cup__cached_list *list);
 /* Removes all compiled kernels; counts them. */
 cup_status cup__cache_clear(cup__error *error, int64_t *files, int64_t *bytes);
 
+/* Whether a file is a pack whose index can be used. */
+cup_status cup__pack_check(cup__error *error, const char *path);
+
 /* The file format, shared with packs: a head, the description, the code. */
 cup_status cup__code_encode(cup__error *error, const cup__code_name *name, const cup__code *code,
                             cup__text *out);

@@ -69,6 +69,15 @@ static cup_status read_index(cup__error *error, const char *path, pack *p)
     return CUP_OK;
 }
 
+cup_status cup__pack_check(cup__error *error, const char *path)
+{
+    pack p = {.file.handle = -1};
+    cup_status status = read_index(error, path, &p);
+    cup__file_close(&p.file);
+    cup__free(p.entries);
+    return status;
+}
+
 /* The pack that was installed with this library or program: in ../share/cupola beside its folder,
  * or one higher, where the library's folder is lib/x86_64-linux-gnu. */
 static char *installed_path(void)

@@ -180,6 +180,40 @@ TEST(limits_environment_of_every_verb)
     }
 }
 
+/* What would be taken and do nothing, and files that hold nothing, are told. */
+TEST(limits_nothing_is_passed_over)
+{
+    static const struct {
+        const char *words;
+        int code;
+    } cases[] = {{"bench --compare a b --op add", 2},
+                 {"bench --from t.txt --seconds 1", 2},
+                 {"bench --noise 3 --op add", 2},
+                 {"bench --goals empty", 5},
+                 {"bench --op add --shapes '1000000000000000000x9 1' --seconds 0.001", 2},
+                 {"tune --op nothing", 2},
+                 {"kernels build --arch sm_90a --op full --pack no/p", 5},
+                 {"train --resume --out run --preset char", 2},
+                 {"train --resume --out run --tokenizer bpe", 2},
+                 {"train --resume --out run --vocabulary 300", 2},
+                 {"help train more", 2},
+                 {"--version more", 2},
+                 {"help help", 0},
+                 {"train --data t.txt --seed 9223372036854775808", 2}};
+    begin();
+    EXPECT_INT(cupola("touch empty;", SMALL), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int code = cupola("", cases[i].words);
+        bool no_nvrtc = code == 3 && strstr(cases[i].words, "--pack");
+        if ((code != cases[i].code && !no_nvrtc) || !out[0])
+            test_fail(__FILE__, __LINE__, "%s: %d: %s", cases[i].words, code, out);
+    }
+    EXPECT_CONTAINS(out, "from 0 to 9223372036854775807");
+    EXPECT_INT(cupola("CUP_KERNEL_PACK=t.txt", "info"), 2);
+    EXPECT_CONTAINS(out, "no pack of kernels");
+    EXPECT_INT(cupola("mkfifo pipe; CUP_TUNING=pipe", "info"), 2);
+}
+
 TEST(limits_reals_say_what_is_excluded)
 {
     begin();

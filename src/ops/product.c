@@ -49,10 +49,11 @@ static void merge_batches(cup__product *p)
         p->batch_size[i] *= p->batch_size[i - 1];
         drop_batch(p, i - 1);
     }
-    /* One b for many a that lie behind each other is one taller a. */
+    /* One b for many a that lie behind each other is one taller a. Rows of that must be apart,
+     * which those of an a that is used again and again are not. */
     int last = p->batch_ndim - 1;
     while (last >= 0 && p->b.batch[last] == 0 &&
-           (p->m == 1 || p->a.batch[last] == p->m * p->a.row) &&
+           (p->m == 1 ? p->a.batch[last] > 0 : p->a.batch[last] == p->m * p->a.row) &&
            (p->m == 1 || p->y.batch[last] == p->m * p->y.row)) {
         p->a.row = p->m == 1 ? p->a.batch[last] : p->a.row;
         p->y.row = p->m == 1 ? p->y.batch[last] : p->y.row;

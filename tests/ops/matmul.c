@@ -9,6 +9,7 @@
 #include "cupola/grad.h"
 #include "cupola/ops.h"
 #include "ops/op.h"
+#include "ops/product.h"
 #include "prof/check.h"
 
 static cup_context *cpu(void)
@@ -196,4 +197,18 @@ TEST(matmul_precision_setting)
     EXPECT_INT(c->precision, CUP__MEDIUM);
     cup_context_free(c);
     unsetenv("CUP_PRECISION");
+}
+
+/* The rows of a product do not overlap, whatever the strides of its inputs: libraries and copies
+ * of whole tiles cannot say so. */
+TEST(matmul_rows_are_apart)
+{
+    cup_context *c = cpu();
+    cup_tensor *row = cup_full(c, CUP_F32, (int64_t[]){1, 1, 8}, 3, 1);
+    cup_tensor *many = cup_broadcast(c, row, (int64_t[]){5, 1, 8}, 3);
+    cup__shape y = {CUP_F32, 3, {5, 1, 4}};
+    cup__product p;
+    cup__product_make(&p, many, false, zeros(c, 8, 4), false, &y);
+    EXPECT(p.m == 1 ? p.batch_count == 5 : p.a.row >= 8);
+    cup_context_free(c);
 }

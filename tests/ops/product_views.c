@@ -167,6 +167,43 @@ static void expect_views_hold(const char *device, cup_dtype dtype, double tolera
     cup_context_free(c);
 }
 
+/* One row that is used again for every matrix of a batch is no matrix of rows. */
+static void expect_repeated_rows_hold(const char *device)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    if (cup_error(c) != CUP_OK) {
+        cup_context_free(c);
+        test_skip("no GPU");
+    }
+    static const cup_dtype dtypes[] = {CUP_BF16, CUP_F32};
+    for (int i = 0; i < 2; i++) {
+        cup_tensor *row = numbers(c, dtypes[i], dtypes[i], 3, (int64_t[]){1, 1, 72}, 1);
+        cup_tensor *weight = numbers(c, dtypes[i], dtypes[i], 2, (int64_t[]){40, 72}, 2);
+        cup_tensor *many = cup_broadcast(c, row, (int64_t[]){70, 1, 72}, 3);
+        cup_tensor *want = cup_linear(c, row, weight, NULL);
+        cup_tensor *got = cup_linear(c, many, weight, NULL);
+        cup_tensor *off = cup_cast(c, cup_max(c, cup_abs(c, cup_sub(c, got, want)), NULL, 0, false),
+                                   CUP_F64);
+        double most = -1;
+        EXPECT_TEXT(cup_error_text(c), "");
+        EXPECT_INT(cup_tensor_read(off, &most, sizeof most), CUP_OK);
+        EXPECT_NEAR(most, 0, i ? 1e-4 : 0.1);
+        cup_tensor_free(row);
+        cup_tensor_free(weight);
+    }
+    cup_context_free(c);
+}
+
+TEST(product_repeated_rows)
+{
+    expect_repeated_rows_hold("cpu");
+}
+
+TEST(gpu_product_repeated_rows)
+{
+    expect_repeated_rows_hold("cuda");
+}
+
 TEST(product_views)
 {
     expect_views_hold("cpu", CUP_F32, 1e-5, COUNT(hows));

@@ -129,6 +129,7 @@ static int run(cli_call *call)
     int code = read_prompt(given, &prompt);
     cup_context *c = NULL;
     if (!code) {
+        signals_stake(SIGNALS_NOTHING);
         signals_catch();
         c = cup_context_new(
             &(cup_options){.device = given->device, .threads = (int)given->threads});

@@ -154,6 +154,7 @@ static void on_point(const cup_training_point *p, void *user)
                       p->validation);
         return;
     }
+    signals_stake(SIGNALS_WORK);
     r->done = p->step + 1;
     progress_step(&r->progress, r->done, tokens_of(&r->training, r->done - r->first), p->loss);
 }
@@ -289,6 +290,7 @@ static int train(train_run *r)
     const cup_training_hooks hooks = {.point = on_point, .stop = on_stop, .user = r};
     progress_begin(&r->progress, stderr, "tokens", r->training.steps, r->first);
     cup_status status = cup_trainer_run(r->trainer, &hooks);
+    signals_stake(SIGNALS_OUTPUT);
     progress_end(&r->progress);
     r->rate = progress_rate(&r->progress);
     if (status != CUP_OK && status != CUP_INTERRUPTED)
@@ -335,6 +337,8 @@ static int run(cli_call *call)
         return cli_usage(
             "--resume goes on with a checkpoint and --overwrite replaces one; give one "
             "of them");
+    /* Until the first step is done there is nothing that a checkpoint could save. */
+    signals_stake(SIGNALS_NOTHING);
     signals_catch();
     r.c = cup_context_new(&(cup_options){.device = r.given->device,
                                          .threads = (int)r.given->threads,
@@ -362,9 +366,11 @@ const cli_verb verb_train = {
         "preset; every option changes one thing of it.\n\n"
         "The folder --out gets a checkpoint, replaced as a whole every --save-every steps and at "
         "the end; losses.csv with every step; and loss.svg with the curves. SIGINT and SIGTERM "
-        "end a run with a checkpoint and exit code 130 or 143 (a second one, half a second later, "
-        "ends it at once), and --resume goes on from it as if nothing had happened: the same "
-        "losses, bit for bit. It finds the text where it was.\n\n"
+        "end a run within a second, with a checkpoint and exit code 130 or 143, and --resume goes "
+        "on from it as if nothing had happened: the same losses, bit for bit. Until the first step "
+        "is done there is nothing to save, and they end the run at once; a second one does not "
+        "keep the checkpoint from being saved, a third one, half a second after it, does. "
+        "--resume finds the text where it was.\n\n"
         "Progress goes to stderr; the sample that --sample asks for, and the document of --json, "
         "go to stdout.",
     .examples = "A small model of a book, as large as the device suggests:\n"

@@ -42,6 +42,12 @@ static cup_status feed(cup_context *c, cli_writing *w, cup_generator *g)
     return status;
 }
 
+static bool wants_stop(void *user)
+{
+    (void)user;
+    return signals_caught() != 0;
+}
+
 static cup_status write_tokens(cup_context *c, cli_writing *w, cup_generator *g, cup_decoder *d)
 {
     int32_t end = cup_tokenizer_special(w->tokenizer, "<|endoftext|>");
@@ -68,12 +74,19 @@ static cup_status write_tokens(cup_context *c, cli_writing *w, cup_generator *g,
 
 int write_text(cup_context *c, cli_writing *w)
 {
+    signals_stake(SIGNALS_OUTPUT);
+    c->stop = wants_stop;
     cup_generator *g = cup_generator_new(w->model, &w->sampling);
     cup_decoder *d = cup_decoder_new(c, w->tokenizer);
     cup_status status = g && d ? feed(c, w, g) : c->error.status;
     if (status == CUP_OK) {
         status = write_tokens(c, w, g, d);
         put(w, "\n", w->text ? 0 : 1);
+    }
+    c->stop = NULL;
+    if (status == CUP_INTERRUPTED) {
+        cup_error_clear(c);
+        status = CUP_OK;
     }
     cup_generator_free(g);
     cup_decoder_free(d);

@@ -55,7 +55,8 @@ typedef struct cup_training_hooks {
     void (*point)(const cup_training_point *point, void *user);
     /* A checkpoint of so many steps is on the disk. */
     void (*saved)(int64_t steps, void *user);
-    /* Asked after every step: true ends the run with a checkpoint and CUP_INTERRUPTED. */
+    /* Asked often, also inside a step or an evaluation, which is then given up as if it had never
+     * begun: true ends the run with a checkpoint of the steps done and CUP_INTERRUPTED. */
     bool (*stop)(void *user);
     void *user;
 } cup_training_hooks;

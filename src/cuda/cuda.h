@@ -93,9 +93,10 @@ cup_status cup__timer_stop(cup__timer *timer, double *milliseconds); /* waits */
 void cup__timer_free(cup__timer *timer);
 
 /* Captures what is launched between begin and end into a graph that can be launched again.
- * Memory allocated meanwhile stays with the graph. */
+ * Memory allocated meanwhile stays with the graph, and with that of `before`, unless NULL, which is
+ * always launched before it and whose memory it shares. */
 typedef struct cup__graph cup__graph;
-cup_status cup__graph_begin(cup__cuda *gpu);
+cup_status cup__graph_begin(cup__cuda *gpu, cup__graph *before);
 cup_status cup__graph_end(cup__cuda *gpu, cup__graph **out);
 cup_status cup__graph_launch(cup__graph *graph);
 void cup__graph_free(cup__graph *graph);

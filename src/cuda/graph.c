@@ -79,7 +79,7 @@ void cup__graphs_close(cup__cuda *gpu, bool driver)
     }
 }
 
-cup_status cup__graph_begin(cup__cuda *gpu)
+cup_status cup__graph_begin(cup__cuda *gpu, cup__graph *before)
 {
     CUP_TRY(cup__cuda_enter(gpu));
     if (gpu->capturing)
@@ -92,6 +92,7 @@ cup_status cup__graph_begin(cup__cuda *gpu)
     if (!graph)
         return cup__fail(gpu->device.error, CUP_MEMORY, "out of host memory for a graph");
     graph->gpu = gpu;
+    graph->memory = before ? before->memory : NULL;
     cup_status status = cup__pool_private_begin(gpu->pool, &graph->memory);
     /* Relaxed: kernels may be compiled and memory may be mapped while capturing. */
     if (status == CUP_OK)

@@ -91,6 +91,7 @@ struct cup__pool {
 struct cup__pool_private {
     cup__heaps heaps;
     cup__block *held;
+    int graphs; /* that share it */
 };
 
 cup__heap *cup__heap_new(cup__pool *pool, bool small, bool private);

@@ -214,8 +214,16 @@ void cup__pool_use(cup__pool *pool, cup__memory_use *use)
 
 cup_status cup__pool_private_begin(cup__pool *pool, cup__pool_private **out)
 {
-    cup__pool_private *private = cup__calloc(1, sizeof *private);
+    cup__pool_private *private = *out;
     if (private) {
+        private->graphs++;
+        pool->current = private->heaps;
+        pool->capturing = private;
+        return CUP_OK;
+    }
+    private = cup__calloc(1, sizeof *private);
+    if (private) {
+        private->graphs = 1;
         private->heaps.small = cup__heap_new(pool, true, true);
         private->heaps.large = cup__heap_new(pool, false, true);
     }
@@ -250,7 +258,7 @@ static void retire(cup__heap *heap)
 
 void cup__pool_private_free(cup__pool_private *private)
 {
-    if (!private)
+    if (!private || --private->graphs > 0)
         return;
     while (private->held) {
         cup__block *block = private->held;

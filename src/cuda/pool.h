@@ -30,7 +30,8 @@ void cup__pool_limit(cup__pool *pool, int64_t bytes);
 int64_t cup__pool_trim(cup__pool *pool);
 
 /* Memory of a captured graph: what is allocated between begin and end stays with it, and what is
- * released meanwhile is not handed out to others before the graph is freed. */
+ * released meanwhile is not handed out to others before the graph is freed. Graphs that are always
+ * launched one after the other may share one: *out is then that of the first, else NULL. */
 typedef struct cup__pool_private cup__pool_private;
 cup_status cup__pool_private_begin(cup__pool *pool, cup__pool_private **out);
 void cup__pool_private_end(cup__pool *pool);

@@ -299,7 +299,7 @@ static void drop_new_results(cup__call *call, cup_tensor **out)
 cup_tensor *cup__op_call(cup_context *c, const cup__row *row, cup_tensor *const *in, int in_count,
                          const void *attributes, cup_tensor **out)
 {
-    if (!c || c->error.status != CUP_OK)
+    if (!c || c->error.status != CUP_OK || cup__stopped(c) != CUP_OK)
         return NULL;
     cup__call call;
     if (cup__call_begin(&call, c, row, in, in_count, attributes) != CUP_OK)

@@ -267,6 +267,13 @@ void cup_random_step(cup_context *c, uint64_t step)
     c->device->calls->write(c->device, c->random.state, state, sizeof state);
 }
 
+cup_status cup__stopped(cup_context *c)
+{
+    if (!c->stop || !c->stop(c->stop_user))
+        return CUP_OK;
+    return cup__fail(&c->error, CUP_INTERRUPTED, "stopped, as was asked for");
+}
+
 const char *const cup__precision_names[] = {
     [CUP__HIGHEST] = "highest", [CUP__HIGH] = "high", [CUP__MEDIUM] = "medium"};
 

@@ -6,6 +6,7 @@
 #include "cupola/tensor.h"
 
 struct cup__tape;
+struct cup_graph;
 
 /* What the layers below ask of a tape whose inside only the grad layer knows. */
 struct cup__call;
@@ -50,6 +51,8 @@ struct cup_context {
     cup__random random;
     cup__precision precision;
     bool tuning; /* see cup_tuning */
+    bool (*stop)(void *user); /* or NULL; asked before each op: true fails it, see cup__stopped */
+    void *stop_user;
     void *cuda_ops; /* what CUDA implementations keep for the context (cuBLASLt handle, ...) */
     void (*cuda_ops_free)(void *);
     struct cup__preferred *preferred; /* implementations that were measured, see ops/preferred.h */
@@ -60,6 +63,13 @@ struct cup_context {
 
 /* A context on a dry GPU (cuda/dry.h), to learn which kernels an architecture needs. */
 cup_context *cup__context_dry(const char *arch);
+
+/* CUP_INTERRUPTED, also as the context's error, where its stop says so. */
+cup_status cup__stopped(cup_context *c);
+
+/* Begins a capture that shares the memory of a graph that is launched before it each time, and may
+ * use what that graph has left in it. */
+cup_status cup__capture_after(cup_context *c, struct cup_graph *before);
 
 /* Closes the innermost scope and leaves the tape alone. */
 void cup__scope_pop(cup_context *c);

@@ -9,14 +9,24 @@ struct cup_graph {
     cup__graph *captured;
 };
 
-cup_status cup_capture_begin(cup_context *c)
+static cup_status begin(cup_context *c, cup__graph *before)
 {
     if (!c || c->error.status != CUP_OK)
         return cup_error(c);
     if (!c->device->is_cuda)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "a CPU has no graphs to capture; call the ops directly");
-    return cup__graph_begin(cup__cuda_of(c->device));
+    return cup__graph_begin(cup__cuda_of(c->device), before);
+}
+
+cup_status cup_capture_begin(cup_context *c)
+{
+    return begin(c, NULL);
+}
+
+cup_status cup__capture_after(cup_context *c, cup_graph *before)
+{
+    return begin(c, before->captured);
 }
 
 cup_graph *cup_capture_end(cup_context *c)

@@ -56,6 +56,12 @@ static cup_status evaluate(evaluation *e, int64_t batch, double *loss)
     return status;
 }
 
+int64_t cup__evaluated_texts(const cup_data *data, cup_split split, int64_t context, int64_t texts)
+{
+    int64_t windows = cup_data_windows(data, split, context);
+    return texts > 0 && texts < windows ? texts : windows;
+}
+
 cup_status cup_gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, int64_t batch,
                             int64_t texts, double *loss)
 {
@@ -64,7 +70,7 @@ cup_status cup_gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, i
     cup_context *c = m->context;
     evaluation e = {.model = m, .data = data, .split = split};
     e.windows = cup_data_windows(data, split, m->config.context);
-    e.texts = texts > 0 && texts < e.windows ? texts : e.windows;
+    e.texts = cup__evaluated_texts(data, split, m->config.context, texts);
     *loss = NAN;
     if (c->error.status != CUP_OK)
         return c->error.status;

@@ -16,7 +16,17 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void step(cup_context *c, cup_gpt *m, cup_optimizer *o, const cup_training *a)
+static void evaluate(cup_context *c, cup_gpt *m, int64_t rows)
+{
+    const int64_t shape[] = {rows, m->config.context};
+    cup_scope_open(c);
+    cup_gpt_loss(m, cup_tensor_new(c, CUP_I32, 2, shape), cup_tensor_new(c, CUP_I32, 2, shape),
+                 false);
+    cup_scope_close(c);
+}
+
+static void step(cup_context *c, cup_gpt *m, cup_optimizer *o, const cup_training *a,
+                 int64_t texts)
 {
     const int64_t shape[] = {a->batch, a->model.context};
     cup_scope_open(c);
@@ -30,13 +40,13 @@ static void step(cup_context *c, cup_gpt *m, cup_optimizer *o, const cup_trainin
     cup_optimizer_clear(o);
     cup_scope_close(c);
     cup_grad_recording(c, false);
-    cup_scope_open(c);
-    cup_gpt_loss(m, cup_tensor_new(c, CUP_I32, 2, shape), cup_tensor_new(c, CUP_I32, 2, shape),
-                 false);
-    cup_scope_close(c);
+    if (texts == 0 || texts >= a->batch)
+        evaluate(c, m, a->batch);
+    if (texts % a->batch)
+        evaluate(c, m, texts % a->batch);
 }
 
-void cup__training_kernels(cup_context *c, const cup_training *a)
+void cup__training_kernels(cup_context *c, const cup_training *a, int64_t texts)
 {
     cup_gpt *m = cup_gpt_new(c, &a->model, a->dtype);
     cup_optimizer *o =
@@ -45,7 +55,7 @@ void cup__training_kernels(cup_context *c, const cup_training *a)
         m->recompute = a->recompute;
         m->logits_most = a->logits_most;
         cup_optimizer_set(o, a->rate, 1);
-        step(c, m, o, a);
+        step(c, m, o, a, texts);
     }
     cup_optimizer_free(o);
     cup_gpt_free(m);
@@ -65,7 +75,10 @@ void cup__trainer_prepare(cup_trainer *t)
         cup__dry_like(dry, facts);
         c->precision = t->c->precision;
         c->options.deterministic = t->c->options.deterministic;
-        cup__training_kernels(c, &t->training);
+        cup__training_kernels(c, &t->training,
+                              cup__evaluated_texts(t->data, CUP_VALIDATION,
+                                                   t->training.model.context,
+                                                   t->training.evaluate_texts));
         const cup__kernel_request *requests = cup__dry_requests(dry, &count);
         double asked = now();
         cup__kernels_prepare(&ignored, facts->arch, requests, count, 0, NULL, NULL);

@@ -1,6 +1,7 @@
 /* The loop of a run. */
 #include <math.h>
 
+#include "tensor/context.h"
 #include "tensor/tensor.h"
 #include "train/trainer.h"
 
@@ -28,9 +29,14 @@ static cup_status evaluate(cup_trainer *t, const cup_training_hooks *hooks)
 static cup_status save(cup_trainer *t, const cup_training_hooks *hooks)
 {
     CUP_TRY(cup__trainer_read(t, hooks));
-    if (!t->folder)
+    if (!t->folder || t->saved == t->point_count)
         return CUP_OK;
-    CUP_TRY(cup_trainer_save(t));
+    bool (*stop)(void *) = t->c->stop;
+    t->c->stop = NULL;
+    cup_status status = cup_trainer_save(t);
+    t->c->stop = stop;
+    if (status != CUP_OK)
+        return status;
     if (hooks && hooks->saved)
         hooks->saved(t->steps, hooks->user);
     return CUP_OK;
@@ -54,11 +60,9 @@ static cup_status run_steps(cup_trainer *t, const cup_training_hooks *hooks)
         CUP_TRY(cup__trainer_step(t));
         if (cup__trainer_should_read(t))
             CUP_TRY(cup__trainer_read(t, hooks));
-        bool stops = hooks && hooks->stop && hooks->stop(hooks->user);
-        if (stops || (is_due(t->steps, a->save_every) && t->steps < a->steps))
+        CUP_TRY(cup__stopped(t->c));
+        if (is_due(t->steps, a->save_every) && t->steps < a->steps)
             CUP_TRY(save(t, hooks));
-        if (stops && t->steps < a->steps)
-            return CUP_INTERRUPTED;
     }
     CUP_TRY(cup__trainer_read(t, hooks));
     if (is_evaluated(t))
@@ -75,5 +79,13 @@ cup_status cup_trainer_run(cup_trainer *t, const cup_training_hooks *hooks)
         return t->c->error.status;
     CUP_TRY(cup__trainer_own(t));
     cup__trainer_prepare(t);
-    return run_steps(t, hooks);
+    t->c->stop = hooks ? hooks->stop : NULL;
+    t->c->stop_user = hooks ? hooks->user : NULL;
+    cup_status status = run_steps(t, hooks);
+    t->c->stop = NULL;
+    if (status != CUP_INTERRUPTED)
+        return status;
+    cup_error_clear(t->c);
+    CUP_TRY(save(t, hooks));
+    return CUP_INTERRUPTED;
 }

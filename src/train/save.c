@@ -101,6 +101,8 @@ cup_status cup_trainer_save(cup_trainer *t)
     cup__text_free(&tokenizer);
     cup__text_free(&points);
     cup__text_free(&writer.text);
+    if (status == CUP_OK)
+        t->saved = t->point_count;
     return status;
 }
 
@@ -252,6 +254,12 @@ static cup_status fill(cup_trainer *t, const cup__checkpoint *checkpoint, int64_
     if (status == CUP_OK)
         status = check_points(t, steps);
     cup__free(losses);
+    int64_t counted = cup_optimizer_taken(t->optimizer) + cup_optimizer_skipped(t->optimizer);
+    if (status == CUP_OK && counted != steps)
+        status = cup__fail(&c->error, CUP_FORMAT,
+                           "%s/state.json says that %lld steps were done, and %s %lld; go back to "
+                           "an older copy of the folder",
+                           t->folder, (long long)steps, OPTIMIZER, (long long)counted);
     return status;
 }
 
@@ -276,6 +284,7 @@ cup_status cup_trainer_resume(cup_trainer *t)
     if (status != CUP_OK)
         return status;
     t->owns = true;
+    t->saved = t->point_count;
     t->steps = t->read = found.step;
     return CUP_OK;
 }

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "ops/op.h"
 #include "train/trainer.h"
 
@@ -58,56 +59,139 @@ static cup_status compute_batch(cup_trainer *t, int64_t i)
     return status;
 }
 
-/* The device's part of a step: nothing in it depends on the step's number but what prepare wrote.
- */
-static cup_status compute(cup_trainer *t)
+/* The batches [from, to) of a step, and behind the last what the optimizer does. Nothing in it
+ * depends on the step's number but what prepare wrote. */
+static cup_status compute_part(cup_trainer *t, int64_t from, int64_t to)
 {
     cup_status status = CUP_OK;
     cup_scope_open(t->c);
-    for (int64_t i = 0; i < t->training.accumulate && status == CUP_OK; i++)
-        status = compute_batch(t, i);
-    if (status == CUP_OK)
+    for (int64_t i = from; i < to && status == CUP_OK; i++) {
+        /* Calls only queue the work, which would go on long after they are stopped. */
+        if (i > 0 && t->c->stop)
+            status = cup_synchronize(t->c);
+        if (status == CUP_OK)
+            status = compute_batch(t, i);
+    }
+    if (status == CUP_OK && to == t->training.accumulate) {
+        /* Weights that are half changed are none. */
+        bool (*stop)(void *) = t->c->stop;
+        t->c->stop = NULL;
         status = cup_optimizer_step(t->optimizer);
-    cup_optimizer_clear(t->optimizer);
-    cup_tape_clear(t->c);
+        t->c->stop = stop;
+    }
     cup_scope_return(t->c, NULL);
     return status;
 }
 
-/* Captures the step and replays it. Where that is not possible the calls do. */
-static cup_status capture(cup_trainer *t)
+/* Forgets the gradients, behind a step or where it was given up. */
+static void clear(cup_trainer *t)
+{
+    cup_optimizer_clear(t->optimizer);
+    cup_tape_clear(t->c);
+}
+
+static cup_status compute(cup_trainer *t)
+{
+    cup_status status = compute_part(t, 0, t->training.accumulate);
+    clear(t);
+    return status;
+}
+
+static cup_status launch(cup_trainer *t)
+{
+    for (int64_t i = 0; i < t->graph_count; i++) {
+        CUP_TRY(cup_graph_launch(t->graphs[i]));
+        if (i + 1 == t->graph_count)
+            break;
+        CUP_TRY(cup_synchronize(t->c));
+        CUP_TRY(cup__stopped(t->c));
+    }
+    return CUP_OK;
+}
+
+void cup__trainer_free_graphs(cup_trainer *t)
+{
+    for (int64_t i = 0; i < t->graph_count; i++)
+        cup_graph_free(t->graphs[i]);
+    cup__free(t->graphs);
+    t->graphs = NULL;
+    t->graph_count = 0;
+}
+
+/* One of `count` graphs of the step; what is left of the gradients goes on in the next one. */
+static cup_status capture_part(cup_trainer *t, int64_t i, int64_t count)
+{
+    int64_t batches = t->training.accumulate;
+    cup_status status = i ? cup__capture_after(t->c, t->graphs[0]) : cup_capture_begin(t->c);
+    if (status != CUP_OK)
+        return status;
+    status = compute_part(t, batches * i / count, batches * (i + 1) / count);
+    /* The gradients are given up inside the capture, which holds their memory. */
+    if (i + 1 == count || status != CUP_OK)
+        clear(t);
+    t->graphs[i] = cup_capture_end(t->c);
+    t->graph_count += t->graphs[i] != NULL;
+    return status == CUP_OK && !t->graphs[i] ? t->c->error.status : status;
+}
+
+/* Captures the step, in so many graphs that a signal need not wait long, and replays it. Where that
+ * is not possible the calls do. */
+static cup_status capture(cup_trainer *t, int64_t count)
 {
     /* The graph gets memory of its own, as much as a step of calls has just used; what that leaves
      * idle goes back. */
     cup__device *device = t->c->device;
     device->calls->trim(device);
-    cup_status status = cup_capture_begin(t->c);
+    bool (*stop)(void *) = t->c->stop;
+    t->c->stop = NULL;
+    t->graphs = cup__calloc((size_t)count, sizeof(cup_graph *));
+    cup_status status = CUP_OK;
+    if (!t->graphs)
+        status = cup__fail(&t->c->error, CUP_MEMORY, "out of host memory for graphs");
+    for (int64_t i = 0; i < count && status == CUP_OK; i++)
+        status = capture_part(t, i, count);
+    t->c->stop = stop;
     if (status == CUP_OK) {
-        status = compute(t);
-        t->graph = cup_capture_end(t->c);
-    }
-    if (t->graph && status == CUP_OK) {
         t->replay = CUP__REPLAY_ON;
-        return cup_graph_launch(t->graph);
+        return launch(t);
     }
     cup__log(CUP__INFO, "training: the step is not captured: %s", cup_error_text(t->c));
     cup_error_clear(t->c);
-    cup_graph_free(t->graph);
-    t->graph = NULL;
+    cup__trainer_free_graphs(t);
     t->replay = CUP__REPLAY_OFF;
     cup_random_step(t->c, (uint64_t)t->steps + 1);
     return compute(t);
 }
 
+/* A step of calls, timed, says into how many graphs it is to be captured. */
+static cup_status compute_timed(cup_trainer *t)
+{
+    CUP_TRY(cup_synchronize(t->c));
+    double start = now();
+    CUP_TRY(compute(t));
+    CUP_TRY(cup_synchronize(t->c));
+    double parts = t->part_seconds > 0 ? (now() - start) / t->part_seconds + 1 : 1e9;
+    int64_t most = t->training.accumulate;
+    t->parts = parts < (double)most ? (int64_t)parts : most;
+    return CUP_OK;
+}
+
 static cup_status run(cup_trainer *t)
 {
-    if (t->replay == CUP__REPLAY_ON)
-        return cup_graph_launch(t->graph);
-    if (t->replay == CUP__REPLAY_NEXT)
-        return capture(t);
-    if (t->replay == CUP__REPLAY_NOT_YET)
-        t->replay = cup_device_is_cuda(t->c) ? CUP__REPLAY_NEXT : CUP__REPLAY_OFF;
-    return compute(t);
+    cup__replay replay = t->replay;
+    if (replay == CUP__REPLAY_ON)
+        return launch(t);
+    if (replay == CUP__REPLAY_NEXT)
+        return capture(t, t->parts);
+    if (replay == CUP__REPLAY_OFF)
+        return compute(t);
+    cup_status status = replay == CUP__REPLAY_TIMED ? compute_timed(t) : compute(t);
+    if (status == CUP_OK)
+        t->replay = !cup_device_is_cuda(t->c) ? CUP__REPLAY_OFF
+                    : replay == CUP__REPLAY_NOT_YET && t->training.accumulate > 1
+                        ? CUP__REPLAY_TIMED
+                        : CUP__REPLAY_NEXT;
+    return status;
 }
 
 cup_status cup__trainer_step(cup_trainer *t)

@@ -13,6 +13,9 @@
  * the first two are half as large, and a master copy comes along. */
 #define BYTES_EACH 16
 
+/* Of a step on a GPU that runs without the host: a signal waits so long. */
+#define PART_SECONDS 0.25
+
 static cup_status make_batches(cup_trainer *t)
 {
     const cup_training *a = &t->training;
@@ -97,6 +100,8 @@ cup_trainer *cup_trainer_new(cup_context *c, const cup_training *training, const
     }
     t->c = c;
     t->training = *training;
+    t->part_seconds = PART_SECONDS;
+    t->parts = 1;
     t->data = data;
     t->tokenizer = tokenizer;
     cup_scope_open(c);
@@ -112,7 +117,7 @@ void cup_trainer_free(cup_trainer *t)
 {
     if (!t)
         return;
-    cup_graph_free(t->graph);
+    cup__trainer_free_graphs(t);
     cup_optimizer_free(t->optimizer);
     cup_gpt_free(t->model);
     cup_tensor_free(t->tokens);

@@ -9,10 +9,11 @@
 
 #define CUP__PENDING_MOST 64 /* steps whose loss may still be on the device */
 
-/* How the step is run on a GPU: as calls at first, which compiles the kernels, then captured once
- * and replayed. */
+/* How the step is run on a GPU: as calls at first, which compiles the kernels; where it is made of
+ * several batches, once more, to see how long it takes; then captured once and replayed. */
 typedef enum cup__replay {
     CUP__REPLAY_NOT_YET,
+    CUP__REPLAY_TIMED,
     CUP__REPLAY_NEXT,
     CUP__REPLAY_ON,
     CUP__REPLAY_OFF
@@ -44,8 +45,13 @@ struct cup_trainer {
     cup_training_point *points;
     size_t point_count, point_capacity;
 
+    size_t saved; /* points when a checkpoint was saved last */
+
     cup__replay replay;
-    cup_graph *graph;
+    double part_seconds; /* about the most that one graph may take */
+    cup_graph **graphs;  /* of the step, one after the other */
+    int64_t graph_count;
+    int64_t parts; /* that the step is to be captured in */
 };
 
 /* The files of a run, ending with NULL: those of its checkpoint, then those written from it. */
@@ -68,14 +74,19 @@ void cup__sources_write(cup__json_writer *writer, const cup__text *sources);
  * checkpoint; NULL: nothing. */
 const char *cup__training_differs(const cup_training *a, const cup_training *b);
 
-/* Makes one step and one evaluation of a checked training on a dry GPU, for the kernels they ask
- * for; what fails stays in the context's error. */
-void cup__training_kernels(cup_context *c, const cup_training *training);
+/* Makes one step and one evaluation of so many texts (0: of whole batches) of a checked training on
+ * a dry GPU, for the kernels they ask for; what fails stays in the context's error. */
+void cup__training_kernels(cup_context *c, const cup_training *training, int64_t texts);
+
+/* How many of a part's texts an evaluation takes that is asked for `texts` of them, 0 being all. */
+int64_t cup__evaluated_texts(const cup_data *data, cup_split split, int64_t context, int64_t texts);
 
 /* Gets the kernels of a step on a GPU. */
 void cup__trainer_prepare(cup_trainer *t);
-/* Gives the device one more step. */
+/* Gives the device one more step. CUP_INTERRUPTED where the context's stop says so; then the step
+ * is given up as if it had never begun. */
 cup_status cup__trainer_step(cup_trainer *t);
+void cup__trainer_free_graphs(cup_trainer *t);
 /* Waits for the losses of all steps given, adds their points and reports them. CUP_STATE where a
  * loss is not finite. */
 cup_status cup__trainer_read(cup_trainer *t, const cup_training_hooks *hooks);

@@ -1,24 +1,30 @@
 #include "cli/signals.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "test.h"
 
-/* A process that catches, then raises the signals, the second one `ms` later; exits with the first
- * one's number when it is still there after them. Returns its wait status. */
-static int status_after(int first, int second, int ms)
+/* A process that catches, then raises the signals, each `ms` behind the one before; exits with the
+ * first one's number when it is still there after them. Returns its exit code. */
+static int status_after(signals_at_stake stake, int first, int second, int third, int ms)
 {
     pid_t child = fork();
     if (child == 0) {
+        EXPECT(freopen("/dev/null", "w", stderr) != NULL);
         signals_catch();
+        signals_stake(stake);
         if (signals_caught() != 0)
             _exit(99);
         raise(first);
         usleep(1000 * (unsigned)ms);
         if (second)
             raise(second);
+        usleep(1000 * (unsigned)ms);
+        if (third)
+            raise(third);
         _exit(signals_caught());
     }
     int status = -1;
@@ -28,26 +34,38 @@ static int status_after(int first, int second, int ms)
 
 TEST(signals_first_sets_a_flag)
 {
-    EXPECT_INT(status_after(SIGINT, 0, 0), SIGINT);
-    EXPECT_INT(status_after(SIGTERM, 0, 0), SIGTERM);
-    EXPECT_INT(status_after(SIGHUP, 0, 0), SIGHUP);
-    EXPECT_INT(status_after(SIGPIPE, 0, 0), 0);
+    EXPECT_INT(status_after(SIGNALS_OUTPUT, SIGINT, 0, 0, 0), SIGINT);
+    EXPECT_INT(status_after(SIGNALS_OUTPUT, SIGTERM, 0, 0, 0), SIGTERM);
+    EXPECT_INT(status_after(SIGNALS_OUTPUT, SIGHUP, 0, 0, 0), SIGHUP);
+    EXPECT_INT(status_after(SIGNALS_OUTPUT, SIGPIPE, 0, 0, 0), 0);
 }
 
 TEST(signals_second_leaves_at_once)
 {
-    EXPECT_INT(status_after(SIGINT, SIGINT, 600), 128 + SIGINT);
-    EXPECT_INT(status_after(SIGINT, SIGTERM, 600), 128 + SIGTERM);
+    EXPECT_INT(status_after(SIGNALS_OUTPUT, SIGINT, SIGINT, 0, 600), 128 + SIGINT);
+    EXPECT_INT(status_after(SIGNALS_OUTPUT, SIGINT, SIGTERM, 0, 600), 128 + SIGTERM);
 }
 
 /* timeout(1) signals its child and then the child's group. */
 TEST(signals_twice_at_a_time_are_one)
 {
-    EXPECT_INT(status_after(SIGTERM, SIGTERM, 0), SIGTERM);
+    EXPECT_INT(status_after(SIGNALS_OUTPUT, SIGTERM, SIGTERM, 0, 0), SIGTERM);
 }
 
 TEST(signals_hangup_stays_ignored)
 {
     signal(SIGHUP, SIG_IGN);
-    EXPECT_INT(status_after(SIGHUP, 0, 0), 0);
+    EXPECT_INT(status_after(SIGNALS_OUTPUT, SIGHUP, 0, 0, 0), 0);
+}
+
+TEST(signals_end_at_once_where_nothing_is_lost)
+{
+    EXPECT_INT(status_after(SIGNALS_NOTHING, SIGTERM, 0, 0, 0), 128 + SIGTERM);
+}
+
+TEST(signals_spare_work_until_the_third)
+{
+    EXPECT_INT(status_after(SIGNALS_WORK, SIGINT, SIGINT, 0, 600), SIGINT);
+    EXPECT_INT(status_after(SIGNALS_WORK, SIGINT, SIGINT, SIGTERM, 600), 128 + SIGTERM);
+    EXPECT_INT(status_after(SIGNALS_WORK, SIGINT, SIGINT, SIGTERM, 0), SIGINT);
 }

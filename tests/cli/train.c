@@ -148,6 +148,38 @@ TEST(train_ends_by_a_signal_with_a_checkpoint)
     }
 }
 
+/* Sends SIGTERM in the middle of something long, behind the first checkpoint; a checkpoint must be
+ * there soon. */
+static void expect_soon(const char *folder, const char *words)
+{
+    int code =
+        test_command(out, sizeof out,
+                     "cd '%s'; rm -rf run; '%s' train --data text.txt --out run --device cpu "
+                     "--layers 4 --heads 2 --width 64 --context 64 %s 2>log & pid=$!; "
+                     "while [ ! -e run/state.json ]; do sleep 0.02; done; sleep 0.5; "
+                     "a=$(date +%%s%%N); kill -TERM $pid; wait $pid; code=$?; "
+                     "b=$(date +%%s%%N); cat log; echo took $(((b - a) / 1000000)) ms; "
+                     "exit $code",
+                     folder, command(), words);
+    EXPECT_INT(code, 143);
+    EXPECT_CONTAINS(out, "stopped at step");
+    long ms = strtol(strstr(out, "took ") + 5, NULL, 10);
+    if (ms > 1000)
+        test_fail(__FILE__, __LINE__, "%s: it took %ld ms: %s", words, ms, out);
+}
+
+TEST(train_ends_soon_inside_a_step_or_an_evaluation)
+{
+    const char *folder = work_folder();
+    expect_soon(folder, "--steps 9 --batch 32 --accumulate 300 --evaluate-every 0 "
+                        "--evaluate-texts 1 --save-every 1");
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd '%s' && yes 'abcd efg' | head -c 3000000 > text.txt", folder),
+               0);
+    expect_soon(folder, "--steps 99 --batch 8 --evaluate-every 2 --evaluate-texts 4000 "
+                        "--save-every 1");
+}
+
 TEST_LIMITED(train_survives_kill_9_at_any_moment, 180)
 {
     const char *folder = work_folder();

@@ -366,7 +366,7 @@ TEST(cuda_fake_graph)
     EXPECT_OK(&error, d->calls->allocate(d, 4, "result", &result));
     EXPECT_OK(&error, d->calls->fill(d, result, 0, 4));
     cup__graph *graph;
-    EXPECT_OK(&error, cup__graph_begin(gpu));
+    EXPECT_OK(&error, cup__graph_begin(gpu, NULL));
     EXPECT_OK(&error, d->calls->allocate(d, 4, "inside", &inside));
     EXPECT_OK(&error, d->calls->write(d, inside, &seven, 4));
     seven = 0; /* the graph keeps its own copy */
@@ -376,7 +376,7 @@ TEST(cuda_fake_graph)
     d->calls->release(d, inside);
     d->calls->release(d, before);
     expect_fault(gpu, d->calls->read(d, &number, result, 4), "cannot be captured");
-    expect_fault(gpu, cup__graph_begin(gpu), "captured already");
+    expect_fault(gpu, cup__graph_begin(gpu, NULL), "captured already");
     EXPECT_OK(&error, cup__graph_end(gpu, &graph));
     EXPECT_OK(&error, d->calls->read(d, &number, result, 4));
     EXPECT_INT(number, 0);
@@ -405,12 +405,64 @@ TEST(cuda_fake_graph_order)
     cup__cuda *gpu = fake_open(&error);
     void *kept;
     cup__graph *graph;
-    EXPECT_OK(&error, cup__graph_begin(gpu));
+    EXPECT_OK(&error, cup__graph_begin(gpu, NULL));
     EXPECT_OK(&error, gpu->device.calls->allocate(&gpu->device, 1 << 22, "kept", &kept));
     EXPECT_OK(&error, cup__graph_end(gpu, &graph));
-    EXPECT_OK(&error, cup__graph_begin(gpu));
+    EXPECT_OK(&error, cup__graph_begin(gpu, NULL));
     EXPECT_OK(&error, gpu->device.calls->allocate(&gpu->device, 100, "kept", &kept));
     close_all(gpu);
     EXPECT_INT(cup__graph_launch(graph), CUP_STATE);
     cup__graph_free(graph);
+}
+
+/* Two graphs of one work: the second finds what the first has left, uses the first's free memory
+ * again, and may outlive it. */
+TEST(cuda_fake_graph_in_parts)
+{
+    fake_begin();
+    cup__error error = {0};
+    cup__cuda *gpu = fake_open(&error);
+    cup__device *d = &gpu->device;
+    uint32_t number = 0, one = 1;
+    void *result, *sum, *first, *second;
+    EXPECT_OK(&error, d->calls->allocate(d, 4, "result", &result));
+    cup__graph *graphs[2];
+    EXPECT_OK(&error, cup__graph_begin(gpu, NULL));
+    EXPECT_OK(&error, d->calls->allocate(d, 4, "sum", &sum));
+    EXPECT_OK(&error, d->calls->allocate(d, 4, "first", &first));
+    EXPECT_OK(&error, d->calls->write(d, first, &one, 4));
+    EXPECT_OK(&error, d->calls->copy(d, sum, first, 4));
+    d->calls->release(d, first);
+    EXPECT_OK(&error, cup__graph_end(gpu, &graphs[0]));
+    EXPECT_OK(&error, cup__graph_begin(gpu, graphs[0]));
+    EXPECT_OK(&error, d->calls->allocate(d, 4, "second", &second));
+    EXPECT(second == first);
+    EXPECT_OK(&error, fake_add(gpu, sum, 1, 10));
+    EXPECT_OK(&error, d->calls->copy(d, result, sum, 4));
+    d->calls->release(d, second);
+    d->calls->release(d, sum);
+    EXPECT_OK(&error, cup__graph_end(gpu, &graphs[1]));
+    for (int i = 0; i < 100; i++) {
+        void *other;
+        EXPECT_OK(&error, d->calls->allocate(d, 4, "other", &other));
+        EXPECT(other != first && other != sum);
+        EXPECT_OK(&error, d->calls->fill(d, other, 0xff, 4));
+    }
+    for (int i = 0; i < 3; i++) {
+        EXPECT_OK(&error, cup__graph_launch(graphs[0]));
+        EXPECT_OK(&error, cup__graph_launch(graphs[1]));
+        EXPECT_OK(&error, d->calls->read(d, &number, result, 4));
+        EXPECT_INT(number, 11);
+    }
+    cup__graph_free(graphs[0]);
+    EXPECT(cup__pool_check(gpu->pool) == NULL);
+    for (int i = 0; i < 100; i++) {
+        void *other;
+        EXPECT_OK(&error, d->calls->allocate(d, 4, "other", &other));
+        EXPECT(other != first && other != sum);
+    }
+    EXPECT_OK(&error, cup__graph_launch(graphs[1]));
+    cup__graph_free(graphs[1]);
+    EXPECT(cup__pool_check(gpu->pool) == NULL);
+    close_all(gpu);
 }

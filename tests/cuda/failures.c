@@ -25,7 +25,7 @@ static bool one_life(void)
         d->calls->write(d, memory, &number, 4) == CUP_OK &&
         d->calls->fill(d, large, 1, 64) == CUP_OK && cup__timer_new(gpu, &timer) == CUP_OK &&
         cup__timer_start(timer) == CUP_OK && fake_add(gpu, memory, 1, 1) == CUP_OK &&
-        cup__timer_stop(timer, &milliseconds) == CUP_OK && cup__graph_begin(gpu) == CUP_OK &&
+        cup__timer_stop(timer, &milliseconds) == CUP_OK && cup__graph_begin(gpu, NULL) == CUP_OK &&
         d->calls->allocate(d, 4, "inside", &inside) == CUP_OK &&
         d->calls->write(d, inside, &number, 4) == CUP_OK && fake_add(gpu, inside, 1, 1) == CUP_OK &&
         cup__graph_end(gpu, &graph) == CUP_OK && cup__graph_launch(graph) == CUP_OK &&

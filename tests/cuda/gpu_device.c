@@ -151,7 +151,7 @@ TEST(gpu_graph)
     int64_t count = 5 << 20;
     EXPECT_OK(&error, d->calls->allocate(d, 4, "result", &result));
     EXPECT_OK(&error, d->calls->fill(d, result, 0, 4));
-    EXPECT_OK(&error, cup__graph_begin(gpu));
+    EXPECT_OK(&error, cup__graph_begin(gpu, NULL));
     EXPECT_OK(&error, d->calls->allocate(d, 4, "inside", &inside));
     EXPECT_OK(&error, d->calls->allocate(d, (size_t)count * 4, "large", &large));
     EXPECT_OK(&error, d->calls->write(d, inside, &seven, 4));

@@ -52,7 +52,8 @@ static uint64_t hash_weights(const cup_gpt *model)
     return hash;
 }
 
-static void train(const cup_training *training, bool captured, outcome *out)
+/* `parts`: the graphs of a step, 0 for calls. */
+static void train(const cup_training *training, int64_t parts, outcome *out)
 {
     char text[6000];
     for (size_t i = 0; i < sizeof text; i++)
@@ -65,11 +66,13 @@ static void train(const cup_training *training, bool captured, outcome *out)
     cup_data *data = cup_data_new(c, corpus, tokenizer, training->model.context);
     cup_trainer *t = cup_trainer_new(c, training, data, tokenizer, NULL);
     EXPECT_TEXT(cup_error_text(c), "");
-    if (!captured)
+    if (!parts)
         t->replay = CUP__REPLAY_OFF;
+    t->part_seconds = parts > 1 ? 0 : 1e9;
     EXPECT_INT(cup_trainer_run(t, NULL), CUP_OK);
     EXPECT_TEXT(cup_error_text(c), "");
-    EXPECT_INT(t->replay, captured ? CUP__REPLAY_ON : CUP__REPLAY_OFF);
+    EXPECT_INT(t->replay, parts ? CUP__REPLAY_ON : CUP__REPLAY_OFF);
+    EXPECT_INT(t->graph_count, parts);
     const cup_training_point *points = cup_trainer_points(t, &out->count);
     EXPECT(out->count <= MOST_POINTS);
     memcpy(out->points, points, (size_t)out->count * sizeof *points);
@@ -93,23 +96,81 @@ static void expect_same(cup_dtype dtype, cup_method method)
 {
     static outcome calls, replayed;
     cup_training training = training_of(dtype, method);
-    train(&training, false, &calls);
-    train(&training, true, &replayed);
-    printf("%s: a step as calls %.0f us, replayed %.0f us\n", cup_dtype_name(dtype),
-           calls.seconds / 50 * 1e6, replayed.seconds / 50 * 1e6);
-    EXPECT_INT(replayed.count, calls.count);
-    for (int64_t i = 0; i < calls.count; i++) {
-        EXPECT(memcmp(&calls.points[i].loss, &replayed.points[i].loss, sizeof(double)) == 0);
-        EXPECT(memcmp(&calls.points[i].norm, &replayed.points[i].norm, sizeof(double)) == 0);
-        EXPECT(memcmp(&calls.points[i].validation, &replayed.points[i].validation,
-                      sizeof(double)) == 0);
+    train(&training, 0, &calls);
+    for (int64_t parts = 1; parts <= training.accumulate; parts++) {
+        train(&training, parts, &replayed);
+        printf("%s: a step as calls %.0f us, replayed in %d parts %.0f us\n", cup_dtype_name(dtype),
+               calls.seconds / 50 * 1e6, (int)parts, replayed.seconds / 50 * 1e6);
+        EXPECT_INT(replayed.count, calls.count);
+        for (int64_t i = 0; i < calls.count; i++) {
+            EXPECT(!memcmp(&calls.points[i].loss, &replayed.points[i].loss, sizeof(double)));
+            EXPECT(!memcmp(&calls.points[i].norm, &replayed.points[i].norm, sizeof(double)));
+            EXPECT(!memcmp(&calls.points[i].validation, &replayed.points[i].validation,
+                           sizeof(double)));
+        }
+        EXPECT(calls.weights == replayed.weights);
     }
-    EXPECT(calls.weights == replayed.weights);
 }
 
-TEST_LIMITED(gpu_captured_step_gives_the_bits_of_calls, 120)
+TEST_LIMITED(gpu_captured_step_gives_the_bits_of_calls, 180)
 {
     expect_same(CUP_F32, CUP_ADAMW);
     expect_same(CUP_BF16, CUP_ADAMW);
     expect_same(CUP_BF16, CUP_MUON);
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Wants the run to end a while after its third step. */
+typedef struct alarm {
+    cup_trainer *trainer;
+    double at;
+} alarm_at;
+
+static bool is_over(void *user)
+{
+    alarm_at *a = user;
+    if (a->at == 0 && cup_trainer_steps(a->trainer) >= 3)
+        a->at = now() + 0.7;
+    return a->at > 0 && now() >= a->at;
+}
+
+/* A step of seconds, made of 400 batches, ends within a second of being asked to. */
+TEST_LIMITED(gpu_trainer_stops_within_a_second, 180)
+{
+    static char text[60000];
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = "abcdefgh ijklmnop\n"[i * i / 7 % 18];
+    cup_training training = training_of(CUP_BF16, CUP_ADAMW);
+    training.model.layers = 12;
+    training.model.heads = 12;
+    training.model.width = 768;
+    training.model.context = 1024;
+    training.accumulate = 400;
+    training.evaluate_texts = 1;
+    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    if (cup_error(c) != CUP_OK)
+        test_skip("no GPU");
+    cup_corpus *corpus = cup_corpus_new(c, text, sizeof text);
+    cup_tokenizer *tokenizer = cup_tokenizer_char_new(c, corpus);
+    cup_data *data = cup_data_new(c, corpus, tokenizer, training.model.context);
+    alarm_at a = {.trainer = cup_trainer_new(c, &training, data, tokenizer, NULL)};
+    EXPECT_TEXT(cup_error_text(c), "");
+    EXPECT_INT(cup_trainer_run(a.trainer, &(cup_training_hooks){.stop = is_over, .user = &a}),
+               CUP_INTERRUPTED);
+    double took = now() - a.at;
+    printf("%d graphs a step; the run ended %.2f s after it was asked to\n",
+           (int)a.trainer->graph_count, took);
+    EXPECT(a.trainer->graph_count > 2);
+    EXPECT(took < 1);
+    cup_trainer_free(a.trainer);
+    cup_data_free(data);
+    cup_tokenizer_free(tokenizer);
+    cup_corpus_free(corpus);
+    cup_context_free(c);
 }

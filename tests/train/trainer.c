@@ -143,6 +143,7 @@ TEST(trainer_stops_when_the_loss_is_no_number)
     begin(&s, &tiny, sample_text(), folder);
     s.stop_at = 3;
     EXPECT_INT(go(&s), CUP_INTERRUPTED);
+    s.stop_at = -1;
     ((float *)cup_tensor_data(cup_trainer_model(s.trainer)->norm))[0] = NAN;
     EXPECT_INT(go(&s), CUP_STATE);
     EXPECT_CONTAINS(cup_error_text(s.c), "the loss of step 3 is not a number");

@@ -4,6 +4,8 @@
  * A tile has rows of SIZE elements, one position of one head each, and 16 bytes between rows, so
  * that eight rows at one column lie in eight different banks of 16 bytes. f32 is multiplied as
  * tf32: rounded once, or with SPLIT as the sum of two tf32, of whose four products three matter.
+ * Tensor cores cut sums off towards zero, which adds up over thousands of keys: with SPLIT the
+ * products of the leading parts are added up outside.
  * The file that includes this one says with A_IN_REGISTERS whether a warp keeps the fragments of
  * its rows. */
 #ifndef CUP_ATTENTION_CUH
@@ -34,6 +36,32 @@ DEVICE int lane_id()
 DEVICE T *head_of(const attention_heads &h, int batch, int head)
 {
     return (T *)h.data + batch * h.batch + head * h.head;
+}
+
+/* What scores are multiplied with. Bases of rows are in the unit of scores with SPLIT, so that the
+ * largest has a weight of 1 exactly; else scaled to powers of two, which saves an instruction. */
+DEVICE float score_scale(const attention_call &c)
+{
+    return SPLIT ? c.scale : c.scale * LOG2_E;
+}
+
+DEVICE float weight_of(float score, float base, float scale)
+{
+    return SPLIT ? expf((score - base) * scale) : exp2_fast(score * scale - base);
+}
+
+/* What sums on another base are multiplied by to be on this one. */
+DEVICE float fade_of(float before, float base, float scale)
+{
+    return SPLIT ? expf((before - base) * scale) : exp2_fast(before - base);
+}
+
+/* The natural logarithm of a row's sum. */
+DEVICE float lse_of(float base, float sum, float scale)
+{
+    if (sum == 0)
+        return -INFINITE;
+    return SPLIT ? base * scale + logf(sum) : (base + log2f(sum)) * LN_2;
 }
 
 /* How many keys the query sees, counted from the first. */
@@ -93,16 +121,34 @@ DEVICE left_operand left_of(const uint32_t (&words)[4])
     return a;
 }
 
-DEVICE void multiply(float (&c)[4], const left_operand &a, uint32_t b0, uint32_t b1)
+DEVICE void add_to(float (&c)[4], const float (&more)[4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        c[i] += more[i];
+}
+
+/* `rest` takes the products with what rounding left, which are added to c at the end. Turned: those
+ * with what it left of b come first, so that a b and b a have the same bits. */
+template <bool Turned>
+DEVICE void multiply(float (&c)[4], float (&rest)[4], const left_operand &a, uint32_t b0,
+                     uint32_t b1)
 {
     uint32_t high0, low0, high1, low1;
     split(b0, &high0, &low0);
     split(b1, &high1, &low1);
-    if (SPLIT) {
-        multiply_add_tf32(c, a.low, high0, high1);
-        multiply_add_tf32(c, a.high, low0, low1);
+    if (!SPLIT) {
+        multiply_add_tf32(c, a.high, high0, high1);
+        return;
     }
-    multiply_add_tf32(c, a.high, high0, high1);
+    float leading[4] = {};
+    multiply_add_tf32(leading, a.high, high0, high1);
+    if (Turned)
+        multiply_add_tf32(rest, a.high, low0, low1);
+    multiply_add_tf32(rest, a.low, high0, high1);
+    if (!Turned)
+        multiply_add_tf32(rest, a.high, low0, low1);
+    add_to(c, leading);
 }
 #else
 DEVICE left_operand left_of(const uint32_t (&words)[4])
@@ -114,7 +160,8 @@ DEVICE left_operand left_of(const uint32_t (&words)[4])
     return a;
 }
 
-DEVICE void multiply(float (&c)[4], const left_operand &a, uint32_t b0, uint32_t b1)
+template <bool Turned>
+DEVICE void multiply(float (&c)[4], float (&)[4], const left_operand &a, uint32_t b0, uint32_t b1)
 {
     multiply_add(c, a.high, b0, b1, T());
 }
@@ -130,13 +177,25 @@ DEVICE void load_fragments(uint32_t (&a)[DEPTH_STEPS][4], uint32_t tile)
 #endif
 }
 
-/* c[16, 8 Columns] += a[16, SIZE] times rows of a tile: c (i, j) sums a (i, d) tile (j, d). The A
+template <int Columns> DEVICE void clear(float (&c)[Columns][4])
+{
+#pragma unroll
+    for (int j = 0; j < Columns; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            c[j][i] = 0;
+}
+
+/* c[16, 8 Columns] = a[16, SIZE] times rows of a tile: c (i, j) sums a (i, d) tile (j, d). The A
  * is in registers, or else read from its tile. */
-template <int Columns>
+template <int Columns, bool Turned = false>
 DEVICE void multiply_rows(float (&c)[Columns][4], const uint32_t (&a)[DEPTH_STEPS][4],
                           uint32_t a_tile, uint32_t b_tile)
 {
     uint32_t a_from = lane_of_a(a_tile), b_from = lane_of_b(b_tile);
+    float rest[Columns][4];
+    clear(c);
+    clear(rest);
     const int steps_at_once = A_IN_REGISTERS ? DEPTH_STEPS : WIDE ? 1 : 2;
 #pragma unroll steps_at_once
     for (int k = 0; k < DEPTH_STEPS; k++) {
@@ -151,10 +210,15 @@ DEVICE void multiply_rows(float (&c)[Columns][4], const uint32_t (&a)[DEPTH_STEP
         for (int j = 0; j < Columns / 2; j++) {
             uint32_t b[4];
             load_matrices(b, b_from + j * 16 * PITCH + k * 32);
-            multiply(c[2 * j], left, b[0], b[1]);
-            multiply(c[2 * j + 1], left, b[2], b[3]);
+            multiply<Turned>(c[2 * j], rest[2 * j], left, b[0], b[1]);
+            multiply<Turned>(c[2 * j + 1], rest[2 * j + 1], left, b[2], b[3]);
         }
     }
+#if SPLIT
+#pragma unroll
+    for (int j = 0; j < Columns; j++)
+        add_to(c[j], rest[j]);
+#endif
 }
 
 /* c[16, 8 Columns] += a[16, 8 Depth] tile[8 Depth, 8 Columns] from feature `column` on, the A being
@@ -167,17 +231,27 @@ DEVICE void multiply_columns(float (&c)[Columns][4], const float (&a)[Depth][4],
     /* Columns 2 t and 2 t + 1 of the C serve as columns t and t + 4 of the A, and the rows of the B
      * follow. */
     uint32_t from = tile + lane_id() % 4 * 2 * PITCH + (column + lane_id() / 4) * 4;
+    left_operand left[Depth];
 #pragma unroll
     for (int k = 0; k < Depth; k++) {
         uint32_t words[4];
 #pragma unroll
         for (int i = 0; i < 4; i++)
             words[i] = __float_as_uint(a[k][i % 2 * 2 + i / 2]);
-        left_operand left = left_of(words);
+        left[k] = left_of(words);
+    }
 #pragma unroll
-        for (int j = 0; j < Columns; j++) {
+    for (int j = 0; j < Columns; j++) {
+        float here[4] = {}, rest[4] = {};
+#pragma unroll
+        for (int k = 0; k < Depth; k++) {
             uint32_t b = from + k * 8 * PITCH + j * 32;
-            multiply(c[j], left, load_shared4(b), load_shared4(b + PITCH));
+            multiply<false>(SPLIT ? here : c[j], rest, left[k], load_shared4(b),
+                            load_shared4(b + PITCH));
+        }
+        if (SPLIT) {
+            add_to(here, rest);
+            add_to(c[j], here);
         }
     }
 }
@@ -198,24 +272,15 @@ DEVICE void multiply_columns(float (&c)[Columns][4], const float (&a)[Depth][4],
         for (int j = 0; j < Columns / 2; j++) {
             uint32_t b[4];
             load_matrices_turned(b, from + k * 16 * PITCH + j * 32);
-            multiply(c[2 * j], left, b[0], b[1]);
-            multiply(c[2 * j + 1], left, b[2], b[3]);
+            multiply<false>(c[2 * j], c[2 * j], left, b[0], b[1]);
+            multiply<false>(c[2 * j + 1], c[2 * j + 1], left, b[2], b[3]);
         }
     }
 }
 #endif
 
-template <int Columns> DEVICE void clear(float (&c)[Columns][4])
-{
-#pragma unroll
-    for (int j = 0; j < Columns; j++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            c[j][i] = 0;
-}
-
 struct softmax_state {
-    float base[2], sum[2]; /* of rows g and g + 8: scaled maximum so far, and this lane's sum */
+    float base[2], sum[2]; /* of rows g and g + 8: the base so far, and this lane's sum */
 };
 
 /* Scores from `seen` on, of row g and of row g + 8, become -infinity. */
@@ -233,7 +298,7 @@ template <int Columns> DEVICE void mask_scores(float (&s)[Columns][4], int seen_
 /* Scores become probabilities relative to the row's maximum; `fade` is what the row's sums so far
  * must be multiplied by. */
 template <int Columns>
-DEVICE void soften(float (&s)[Columns][4], softmax_state &state, float (&fade)[2], float scale_log2)
+DEVICE void soften(float (&s)[Columns][4], softmax_state &state, float (&fade)[2], float scale)
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -243,16 +308,16 @@ DEVICE void soften(float (&s)[Columns][4], softmax_state &state, float (&fade)[2
             most = fmaxf(most, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-        float before = state.base[r], base = fmaxf(before, most * scale_log2);
+        float before = state.base[r], base = fmaxf(before, SPLIT ? most : most * scale);
         state.base[r] = base;
         base = base == -INFINITE ? 0 : base;
-        fade[r] = exp2_fast(before - base);
+        fade[r] = fade_of(before, base, scale);
         float sum = state.sum[r] * fade[r];
 #pragma unroll
         for (int j = 0; j < Columns; j++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                s[j][2 * r + e] = exp2_fast(s[j][2 * r + e] * scale_log2 - base);
+                s[j][2 * r + e] = weight_of(s[j][2 * r + e], base, scale);
                 sum += s[j][2 * r + e];
             }
         state.sum[r] = sum;

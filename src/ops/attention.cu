@@ -62,7 +62,7 @@ DEVICE void finish(const attention_call &c, softmax_state &state, float (&o)[SIZ
         int row = query + lane_id() / 4 + 8 * r;
         if (c.lse && lane_id() % 4 == 0 && row < c.queries)
             ((float *)c.lse)[((long long)batch * c.heads + head) * c.queries + row] =
-                sum == 0 ? -INFINITE : (state.base[r] + log2f(sum)) * LN_2;
+                lse_of(state.base[r], sum, score_scale(c));
     }
     store_rows(head_of(c.o, batch, head), c.o.position, query, c.queries, 0, c.size, tile, o,
                scale[0], scale[1]);
@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     __syncthreads();
     uint32_t q[DEPTH_STEPS][4];
     load_fragments(q, own_tile);
-    float o[SIZE / 8][4], scale_log2 = c.scale * LOG2_E;
+    float o[SIZE / 8][4], scale = score_scale(c);
     clear(o);
     softmax_state state = {{-INFINITE, -INFINITE}, {0, 0}};
 
@@ -116,12 +116,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
         int at = n % STAGES * tile_bytes;
         if (n * KEYS < seen_by(c, query + 15)) {
             float s[KEYS / 8][4], fade[2];
-            clear(s);
             multiply_rows(s, q, own_tile, k_tiles + at);
             if ((n + 1) * KEYS > seen_by(c, query))
                 mask_scores(s, seen_by(c, query + lane_id() / 4) - n * KEYS,
                             seen_by(c, query + lane_id() / 4 + 8) - n * KEYS);
-            soften(s, state, fade, scale_log2);
+            soften(s, state, fade, scale);
             fade_rows(o, fade);
             if (DROPOUT)
                 drop(c, s, row, query, n * KEYS);

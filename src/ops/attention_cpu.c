@@ -332,6 +332,25 @@ CUP__WIDE static void soften_back(float *score, float *ds, const float *keep, co
         }
 }
 
+/* Queries that see one block of keys only: delta from the products that the gradients are made of,
+ * so that what cancels in exact arithmetic cancels here, as all does where one key is seen. Where
+ * this is not what o and lse say but for rounding, they are of other keys too, and count. */
+static void delta_of_few(const float *score, const float *dp, const float *keep, const float *lse,
+                         float *delta, int64_t seen, float scale)
+{
+    const float alike = 0x1p-10f;
+    float sum = 0, products = 0, sizes = 0;
+    for (int64_t i = 0; i < seen; i++) {
+        float p = cup__exp_f32(score[i] * scale - *lse);
+        sum += p;
+        float product = p * (dp[i] * (keep ? keep[i] : 1));
+        products += product;
+        sizes += fabsf(product);
+    }
+    if (fabsf(sum - 1) < alike && fabsf(products - *delta) <= sizes * alike)
+        *delta = products / sum;
+}
+
 CUP__WIDE static float dot(const float *x, const float *y, int64_t count)
 {
     float part[LANES] = {0};
@@ -367,8 +386,12 @@ static void backward_block(const job *j, desk *w, int64_t b, int64_t head, int64
                  padded);
         if (a->dropout > 0)
             keep_factors(w->keep, a, row, first, n * COLS);
-        soften_back(w->score, w->ds, a->dropout > 0 ? w->keep : NULL, lse, delta, seen,
-                    (float)a->scale);
+        const float *keep = a->dropout > 0 ? w->keep : NULL;
+        for (int64_t r = 0; r < count && n == 0; r++)
+            if (cup__attention_visible(a, first + r) <= COLS)
+                delta_of_few(w->score + r * COLS, w->ds + r * COLS, keep ? keep + r * COLS : NULL,
+                             lse + r, delta + r, seen[r], (float)a->scale);
+        soften_back(w->score, w->ds, keep, lse, delta, seen, (float)a->scale);
         multiply(w->dq, padded, w->ds, COLS, 1, w->k + n * block, padded, ROWS, padded, COLS);
         multiply(w->dk + n * block, padded, w->ds, 1, COLS, w->q, padded, COLS, padded, ROWS);
         multiply(w->dv + n * block, padded, w->score, 1, COLS, w->d_o, padded, COLS, padded, ROWS);

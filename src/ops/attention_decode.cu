@@ -71,7 +71,7 @@ DEVICE void store_lse(const attention_call &c, int batch, int head, int query, f
 {
     if (c.lse)
         ((float *)c.lse)[((long long)batch * c.heads + head) * c.queries + query] =
-            sum == 0 ? -INFINITE : (base + log2f(sum)) * LN_2;
+            lse_of(base, sum, score_scale(c));
 }
 
 /* Puts the sums of the warps together: `sums` holds [WARPS, 16, ROW_FLOATS], of which the last
@@ -86,7 +86,7 @@ DEVICE void join_warps(const attention_call &c, const float *sums, int batch, in
             base = fmaxf(base, sums[(w * 16 + i) * ROW_FLOATS + SIZE]);
         for (int w = 0; w < WARPS; w++) {
             const float *row = sums + (w * 16 + i) * ROW_FLOATS;
-            weight[w] = exp2_fast(row[SIZE] - (base == -INFINITE ? 0 : base));
+            weight[w] = fade_of(row[SIZE], base == -INFINITE ? 0 : base, score_scale(c));
             sum += weight[w] * row[SIZE + 1];
         }
         int head, query;
@@ -139,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     __syncthreads();
     uint32_t q[DEPTH_STEPS][4];
     load_fragments(q, q_tile);
-    float o[SIZE / 8][4], scale_log2 = c.scale * LOG2_E;
+    float o[SIZE / 8][4], scale = score_scale(c);
     clear(o);
     softmax_state state = {{-INFINITE, -INFINITE}, {0, 0}};
     int seen_g = seen_by_row(c, first + lane / 4), seen_g8 = seen_by_row(c, first + lane / 4 + 8);
@@ -158,11 +158,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
         copies_wait<STAGES - 1>();
         __syncwarp();
         float s[KEYS / 8][4], fade[2];
-        clear(s);
         multiply_rows(s, q, q_tile, k_tiles + stage * 2 * TILE);
         if (CAUSAL || (n + 1) * KEYS > c.keys)
             mask_scores(s, seen_g - n * KEYS, seen_g8 - n * KEYS);
-        soften(s, state, fade, scale_log2);
+        soften(s, state, fade, scale);
         if (__any_sync(0xffffffffu, fade[0] != 1 || fade[1] != 1))
             fade_rows(o, fade);
         multiply_columns(o, s, v_tiles + stage * 2 * TILE, 0);
@@ -207,13 +206,13 @@ extern "C" __global__ void __launch_bounds__(128)
     float finite = base == -INFINITE ? 0 : base;
     for (int i = 0; i < c.splits; i++) {
         const float *row = part + i * (c.size + 2);
-        sum += exp2_fast(row[c.size] - finite) * row[c.size + 1];
+        sum += fade_of(row[c.size], finite, score_scale(c)) * row[c.size + 1];
     }
     for (int d = lane; d < c.size; d += 32) {
         float value = 0;
         for (int i = 0; i < c.splits; i++) {
             const float *row = part + i * (c.size + 2);
-            value += exp2_fast(row[c.size] - finite) * row[d];
+            value += fade_of(row[c.size], finite, score_scale(c)) * row[d];
         }
         store_row(c, batch, head, query, d, sum == 0 ? 0 : value / sum);
     }

@@ -51,7 +51,8 @@ typedef struct plan {
 static int64_t bytes_of(const plan *p, const cup__attention *a, bool backward)
 {
     int64_t rows = (backward ? 2 : 1) * 16 * p->warps + 2 * p->stages * p->step;
-    return rows * cup__attention_pitch(a) + (backward ? p->stages * p->step * 8 : 0);
+    int numbers = cup__attention_splits(a) ? 3 : 2;
+    return rows * cup__attention_pitch(a) + (backward ? p->stages * p->step * numbers * 4 : 0);
 }
 
 static plan choose(const cup__attention *a, int64_t size, bool backward)
@@ -112,12 +113,13 @@ cup_status cup__attention_flash(cup__attention *a)
 static cup_status flash_grad(cup__attention *a)
 {
     int64_t rows = a->batch * a->heads * a->queries, size = cup__attention_padded(a);
-    cup_tensor *space = cup__attention_numbers(a, CUP_F32, 2 * rows);
+    cup_tensor *space = cup__attention_numbers(a, CUP_F32, 3 * rows);
     if (!space)
         return a->c->error.status;
     attention_call argument = cup__attention_call_of(a);
     argument.delta = space->data;
     argument.lse_log2 = (float *)space->data + rows;
+    argument.inverse = (float *)space->data + 2 * rows;
     plan p = choose(a, size, true);
     cup__attention_kernel l =
         kernel_of("attention_grad.cu", "attention_grad_queries", a, size, &p, "STEP");

@@ -6,9 +6,12 @@
  * blocks. attention_grad_queries   block x: ROWS queries of a head; walks over keys; dq. It also
  * writes the sums of o times d_o and the scaled lse that the other needs. attention_grad_keys block
  * x: ROWS keys of a head; walks over the queries that see them, of all heads of the group; dk and
- * dv, of PART features in block y. The rows of a block stay in one warp each 16; the tiles walked
- * over are shared, one copied ahead. 14 B H T S D flops, halved by causality. CUP_SPILLS_ALLOWED:
- * in f32, addresses that are needed once a tile. */
+ * dv, of PART features in block y. Where f32 is split, attention_grad_queries walks over the keys
+ * twice: the largest score of a query, its sum and its delta are found again from the products that
+ * the gradients are made of, so that what cancels in exact arithmetic cancels here. The rows of a
+ * block stay in one warp each 16; the tiles walked over are shared, one copied ahead. 14 B H T S D
+ * flops, 18 with SPLIT, halved by causality. CUP_SPILLS_ALLOWED: in f32, addresses that are needed
+ * once a tile. */
 #ifndef CUP_T
 #define CUP_T 3
 #endif
@@ -35,72 +38,53 @@
 #endif
 
 #define A_IN_REGISTERS (!WIDE && SIZE <= 64)
-#include "attention.cuh"
+#include "attention_rows.cuh"
 
 #define THREADS (WARPS * 32)
 #define ROWS (16 * WARPS)
 #define TILE (STEP * PITCH)
+#define NUMBERS (SPLIT ? 3 : 2) /* of a query that attention_grad_keys reads */
 
-DEVICE float product_of_words(uint32_t x, uint32_t y)
+/* Takes what dropout did out of the gradients of the probabilities. */
+DEVICE void drop_back(const attention_call &c, float (&dp)[STEP / 8][4], int row, int query,
+                      int key)
 {
-    union {
-        uint32_t word;
-        T at[4 / BYTES];
-    } a, b;
-    a.word = x;
-    b.word = y;
-    float sum = 0;
+#if DROPOUT
 #pragma unroll
-    for (int i = 0; i < 4 / BYTES; i++)
-        sum += to_real(a.at[i]) * to_real(b.at[i]);
-    return sum;
-}
-
-/* Sums of o times d_o of the rows g and g + 8, from the tiles of both. */
-DEVICE void sum_delta(float (&delta)[2], uint32_t o_tile, uint32_t d_o_tile)
-{
-    delta[0] = delta[1] = 0;
-#pragma unroll 2
-    for (int k = 0; k < DEPTH_STEPS; k++) {
-        uint32_t o[4], d[4];
-        load_matrices(o, lane_of_a(o_tile) + k * 32);
-        load_matrices(d, lane_of_a(d_o_tile) + k * 32);
-        delta[0] += product_of_words(o[0], d[0]) + product_of_words(o[2], d[2]);
-        delta[1] += product_of_words(o[1], d[1]) + product_of_words(o[3], d[3]);
-    }
+    for (int j = 0; j < STEP / 16; j++) {
+        struct philox_words words =
+            philox_block((const uint64_t *)c.random, c.sequence,
+                         random_tile(c, row, query, key + 16 * j) + lane_id());
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-        delta[r] += __shfl_xor_sync(0xffffffffu, delta[r], 1);
-        delta[r] += __shfl_xor_sync(0xffffffffu, delta[r], 2);
+        for (int i = 0; i < 8; i++) {
+            int upper = i / 4, r = i / 2 % 2, e = i % 2;
+            float &d = dp[2 * j + upper][2 * r + e];
+            d = keeps(words.at[2 * e + r], upper, c.threshold) ? d * c.factor : 0;
+        }
     }
+#endif
 }
 
 /* Scores s become gradients of the scores but for the scale; dp are those of the probabilities. */
 DEVICE void queries_back(const attention_call &c, float (&s)[STEP / 8][4],
-                         const float (&dp)[STEP / 8][4], const float (&lse)[2],
-                         const float (&delta)[2], int row, int query, int key, bool masked)
+                         const float (&dp)[STEP / 8][4], const row_numbers &n, int query, int key,
+                         bool masked)
 {
     int g = lane_id() / 4, t = lane_id() % 4;
-    float scale_log2 = c.scale * LOG2_E;
+    float scale = score_scale(c);
     int seen[2] = {seen_by(c, query + g) - key - 2 * t, seen_by(c, query + g + 8) - key - 2 * t};
 #pragma unroll
-    for (int j = 0; j < STEP / 16; j++) {
-        struct philox_words words;
-        if (DROPOUT)
-            words = philox_block((const uint64_t *)c.random, c.sequence,
-                                 random_tile(c, row, query, key + 16 * j) + lane_id());
+    for (int at = 0; at < STEP / 8; at++)
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            int upper = i / 4, r = i / 2 % 2, e = i % 2, at = 2 * j + upper;
-            float p = exp2_fast(s[at][2 * r + e] * scale_log2 - lse[r]);
+        for (int i = 0; i < 4; i++) {
+            int r = i / 2, e = i % 2;
+            float p = weight_of(s[at][i], n.base[r], scale);
+            if (SPLIT)
+                p *= n.inverse[r];
             if (masked && 8 * at + e >= seen[r])
                 p = 0;
-            float d = dp[at][2 * r + e];
-            if (DROPOUT)
-                d = keeps(words.at[2 * e + r], upper, c.threshold) ? d * c.factor : 0;
-            s[at][2 * r + e] = p * (d - delta[r]);
+            s[at][i] = p * (dp[at][i] - n.delta[r]);
         }
-    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -130,50 +114,67 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     uint32_t q[DEPTH_STEPS][4], d_o[DEPTH_STEPS][4];
     load_fragments(q, q_tile + own);
     load_fragments(d_o, d_o_tile + own);
-    float delta[2], lse[2];
-    sum_delta(delta, k_tiles + own, d_o_tile + own);
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        int at = query + lane_id() / 4 + 8 * r;
-        long long place = ((long long)batch * c.heads + head) * c.queries + at;
-        float natural = at < c.queries ? ((const float *)c.lse)[place] : 0;
-        lse[r] = natural == -INFINITE ? INFINITE : natural * LOG2_E;
-        if (at < c.queries && lane_id() % 4 == 0) {
-            ((float *)c.delta)[place] = delta[r];
-            ((float *)c.lse_log2)[place] = lse[r];
-        }
-    }
+    long long numbers = ((long long)batch * c.heads + head) * c.queries;
+    row_numbers rows = given(c, numbers, query, k_tiles + own, d_o_tile + own);
+#if SPLIT
+    row_sums all = {{{-INFINITE, -INFINITE}, {0, 0}}, {0, 0}, {0, 0}};
+#else
+    store_numbers(c, rows, numbers, query);
+#endif
+    const int walks = SPLIT ? 2 : 1;
     __syncthreads();
 
     float dq[SIZE / 8][4];
     clear(dq);
 #pragma unroll 1
-    for (int n = STAGES == 2 ? -1 : 0; n < tiles; n++) {
+    for (int n = STAGES == 2 ? -1 : 0; n < walks * tiles; n++) {
         int next = STAGES == 2 ? n + 1 : n, to = next % STAGES * TILE;
-        if (next < tiles) {
-            load_tile<STEP, THREADS>(threadIdx.x, k_tiles + to, keys, c.k.position, next * STEP,
-                                     c.keys, c.size);
-            load_tile<STEP, THREADS>(threadIdx.x, v_tiles + to, values, c.v.position, next * STEP,
-                                     c.keys, c.size);
+        if (next < walks * tiles) {
+            int begin = (next < tiles ? next : next - tiles) * STEP;
+            load_tile<STEP, THREADS>(threadIdx.x, k_tiles + to, keys, c.k.position, begin, c.keys,
+                                     c.size);
+            load_tile<STEP, THREADS>(threadIdx.x, v_tiles + to, values, c.v.position, begin, c.keys,
+                                     c.size);
         }
         copies_end();
         if (n < 0)
             continue;
         copies_wait<STAGES - 1>();
         __syncthreads();
-        int at = n % STAGES * TILE;
-        if (n * STEP < seen_by(c, query + 15)) {
+        int at = n % STAGES * TILE, key = (n < tiles ? n : n - tiles) * STEP;
+#if SPLIT
+        if (n == tiles) {
+            refine(rows, all, score_scale(c));
+            store_numbers(c, rows, numbers, query);
+        }
+#endif
+        if (key < seen_by(c, query + 15)) {
             float s[STEP / 8][4], dp[STEP / 8][4];
-            clear(s);
-            clear(dp);
+            bool masked = key + STEP > seen_by(c, query);
             multiply_rows(s, q, q_tile + own, k_tiles + at);
             multiply_rows(dp, d_o, d_o_tile + own, v_tiles + at);
-            queries_back(c, s, dp, lse, delta, row, query, n * STEP,
-                         (n + 1) * STEP > seen_by(c, query));
-            multiply_columns(dq, s, k_tiles + at, 0);
+            drop_back(c, dp, row, query, key);
+#if SPLIT
+            if (n < tiles && masked)
+                mask_scores(s, seen_by(c, query + lane_id() / 4) - key,
+                            seen_by(c, query + lane_id() / 4 + 8) - key);
+            if (n < tiles)
+                gather(all, s, dp, score_scale(c));
+            else
+#endif
+            {
+                queries_back(c, s, dp, rows, query, key, masked);
+                multiply_columns(dq, s, k_tiles + at, 0);
+            }
         }
         __syncthreads();
     }
+#if SPLIT
+    if (tiles == 0) {
+        refine(rows, all, score_scale(c));
+        store_numbers(c, rows, numbers, query);
+    }
+#endif
     store_rows(head_of(c.dq, batch, head), c.dq.position, query, c.queries, 0, c.size, q_tile + own,
                dq, c.scale, c.scale);
 }
@@ -181,10 +182,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 /* As queries_back with keys as rows: s becomes the probabilities that dropout keeps, dp the
  * gradients of the scores but for the scale. */
 DEVICE void keys_back(const attention_call &c, float (&s)[STEP / 8][4], float (&dp)[STEP / 8][4],
-                      uint32_t lse, uint32_t delta, int row, int query, int key, bool masked)
+                      uint32_t numbers, int row, int query, int key, bool masked)
 {
     int g = lane_id() / 4, t = lane_id() % 4;
-    float scale_log2 = c.scale * LOG2_E;
+    float scale = score_scale(c);
 #pragma unroll
     for (int j = 0; j < STEP / 16; j++) {
         uint32_t word[2][2];
@@ -196,18 +197,21 @@ DEVICE void keys_back(const attention_call &c, float (&s)[STEP / 8][4], float (&
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             int at = 2 * j + r;
-            float2 lse_of = load_shared_pair(lse + (at * 8 + 2 * t) * 4);
-            float2 delta_of = load_shared_pair(delta + (at * 8 + 2 * t) * 4);
+            uint32_t from = numbers + (at * 8 + 2 * t) * 4;
+            float2 base = load_shared_pair(from), delta = load_shared_pair(from + STEP * 4);
+            float2 inverse = SPLIT ? load_shared_pair(from + STEP * 8) : base;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 int upper = i / 2, e = i % 2;
-                float p = exp2_fast(s[at][i] * scale_log2 - (e ? lse_of.y : lse_of.x));
+                float p = weight_of(s[at][i], e ? base.y : base.x, scale);
+                if (SPLIT)
+                    p *= e ? inverse.y : inverse.x;
                 if (masked && key + g + 8 * upper >= seen_by(c, query + at * 8 + 2 * t + e))
                     p = 0;
                 bool kept = !DROPOUT || keeps(word[e][r], upper, c.threshold);
                 float d = kept ? dp[at][i] * (DROPOUT ? c.factor : 1.0f) : 0;
                 s[at][i] = kept ? p : 0;
-                dp[at][i] = p * (d - (e ? delta_of.y : delta_of.x));
+                dp[at][i] = p * (d - (e ? delta.y : delta.x));
             }
         }
     }
@@ -228,10 +232,11 @@ DEVICE void load_queries(const attention_call &c, const walk &w, int n, int batc
     load_tile<STEP, THREADS>(threadIdx.x, d_o_tile, head_of(c.d_o, batch, head), c.d_o.position,
                              query, c.queries, c.size);
     int i = (int)threadIdx.x;
-    if (i < 2 * STEP) {
+    if (i < NUMBERS * STEP) {
         int at = query + i % STEP;
         bool valid = at < c.queries;
-        const float *from = (const float *)(i < STEP ? c.lse_log2 : c.delta);
+        const void *all = i < STEP ? c.lse_log2 : i < 2 * STEP ? c.delta : c.inverse;
+        const float *from = (const float *)all;
         from += valid ? ((long long)batch * c.heads + head) * c.queries + at : 0;
         copy_async4(numbers + i * 4, from, valid);
     }
@@ -274,21 +279,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         int next = STAGES == 2 ? n + 1 : n, to = next % STAGES * TILE;
         if (next < tiles)
             load_queries(c, w, next, batch, kv, q_tiles + to, d_o_tiles + to,
-                         numbers + next % STAGES * STEP * 8);
+                         numbers + next % STAGES * STEP * NUMBERS * 4);
         copies_end();
         copies_wait<STAGES - 1>();
         __syncthreads();
         int at = n % STAGES * TILE, query = (w.first + n % w.tiles) * STEP;
-        uint32_t lse = numbers + n % STAGES * STEP * 8;
+        uint32_t mine = numbers + n % STAGES * STEP * NUMBERS * 4;
         if (key < seen_by(c, query + STEP - 1)) {
             float s[STEP / 8][4], dp[STEP / 8][4];
-            clear(s);
-            clear(dp);
-            multiply_rows(s, k, k_tile + own, q_tiles + at);
-            multiply_rows(dp, v, v_tile + own, d_o_tiles + at);
+            multiply_rows<STEP / 8, true>(s, k, k_tile + own, q_tiles + at);
+            multiply_rows<STEP / 8, true>(dp, v, v_tile + own, d_o_tiles + at);
             int row = batch * c.heads + kv * (c.heads / c.kv_heads) + n / w.tiles;
-            keys_back(c, s, dp, lse, lse + STEP * 4, row, query, key,
-                      CAUSAL && key + 16 > seen_by(c, query));
+            keys_back(c, s, dp, mine, row, query, key, CAUSAL && key + 16 > seen_by(c, query));
             int column = (int)blockIdx.y * PART;
             multiply_columns(dv, s, d_o_tiles + at, column);
             multiply_columns(dk, dp, q_tiles + at, column);

@@ -3,6 +3,15 @@
 #ifndef CUP_KERNELS_SPLIT_CALL_CUH
 #define CUP_KERNELS_SPLIT_CALL_CUH
 
+/* Words that the kernels of one product leave each other; all are 0 between products. */
+enum {
+    SPLIT_WIDE,  /* set when an element is too small beside the largest of its row or column */
+    SPLIT_LOOKS, /* blocks of the last kernel that have looked */
+    SPLIT_SMALL, /* elements so small that they have lost bits */
+    SPLIT_AGAIN, /* set when such bits may be missed in an element of the result */
+    SPLIT_WORDS
+};
+
 /* A batch of matrices that becomes planes: lines of neighbours, `distance` apart. */
 typedef struct split_side {
     const float *from;
@@ -18,8 +27,8 @@ typedef struct split_side {
 
 typedef struct split_call {
     split_side side[2];
-    unsigned *wide; /* set when an element is too small beside the largest of its row or column */
-    int when;       /* whether the kernel does anything only if `wide` is set */
+    unsigned *words; /* SPLIT_WORDS */
+    int when;        /* whether the kernel does anything only if the product is done again */
 } split_call;
 
 /* What the product needs beside wgmma_call. */
@@ -28,7 +37,7 @@ typedef struct split_product {
     long long a_row, a_k, a_batch, b_column, b_k, b_batch, k;
     const int *a_exponents, *b_exponents; /* or null */
     int a_matrices, b_matrices;           /* in a plane: 1, or those of the batch */
-    unsigned *wide;                       /* and after it how many blocks have seen it; or null */
+    unsigned *words;                      /* SPLIT_WORDS, or null */
 } split_product;
 
 #endif

@@ -31,6 +31,7 @@
 #define COLUMNS 128    /* of a block, along m or n */
 #define CHUNKS_MOST 16 /* pieces into which the lines of a side are shared out */
 #define LEAST 0x1p-21f /* of a scaled element, or it has lost too many bits */
+#define SMALL 0x1p-13f /* below, a scaled element has lost bits, at most 2^-36 */
 
 DEVICE bool is_finite(float x)
 {
@@ -89,16 +90,23 @@ DEVICE unsigned take(float *x, int plane)
 }
 #endif
 
-/* Puts four elements, at number `at` of plane 0. True when one of them was too small. */
-DEVICE bool put_four(const split_side &s, long long at, float (&x)[4], const float (&factor)[4])
+/* What was found of elements that are small beside the largest of their row or column. */
+struct findings {
+    unsigned small;
+    bool too_small;
+};
+
+/* Puts four elements, at number `at` of plane 0. */
+DEVICE void put_four(const split_side &s, long long at, float (&x)[4], const float (&factor)[4],
+                     findings &f)
 {
-    bool small = false;
     long long plane_size = s.batch * s.lines * s.padded;
     if (SCALED)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             x[i] *= factor[i];
-            small = small || (x[i] != 0.0f && fabsf(x[i]) < LEAST);
+            f.small += x[i] != 0.0f && fabsf(x[i]) < SMALL;
+            f.too_small = f.too_small || (x[i] != 0.0f && fabsf(x[i]) < LEAST);
         }
 #pragma unroll
     for (int plane = 0; plane < PLANES; plane++) {
@@ -109,7 +117,6 @@ DEVICE bool put_four(const split_side &s, long long at, float (&x)[4], const flo
         *(uint2 *)(s.to + plane * plane_size + at) =
             make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
     }
-    return small;
 }
 
 DEVICE void read_span(const split_side &s, const float *line, long long begin,
@@ -120,16 +127,14 @@ DEVICE void read_span(const split_side &s, const float *line, long long begin,
         read_four(s, line, begin + piece_at(p), x[p]);
 }
 
-DEVICE bool put_span(const split_side &s, long long line, long long begin, float (&x)[PIECES][4],
-                     float factor)
+DEVICE void put_span(const split_side &s, long long line, long long begin, float (&x)[PIECES][4],
+                     float factor, findings &f)
 {
-    bool small = false;
     const float factors[4] = {factor, factor, factor, factor};
 #pragma unroll
     for (int p = 0; p < PIECES; p++)
         if (begin + piece_at(p) < s.padded)
-            small = put_four(s, line * s.padded + begin + piece_at(p), x[p], factors) || small;
-    return small;
+            put_four(s, line * s.padded + begin + piece_at(p), x[p], factors, f);
 }
 
 DEVICE float largest(const float (&x)[PIECES][4], float most)
@@ -141,7 +146,7 @@ DEVICE float largest(const float (&x)[PIECES][4], float most)
 }
 
 /* One line along k. */
-DEVICE bool cut_line(const split_side &s, long long line)
+DEVICE void cut_line(const split_side &s, long long line, findings &f)
 {
     const float *from = s.from + line / s.lines * s.batch_distance + line % s.lines * s.distance;
     float x[PIECES][4], most = 0, factor = 1;
@@ -160,12 +165,11 @@ DEVICE bool cut_line(const split_side &s, long long line)
         if (LONG)
             read_span(s, from, 0, x);
     }
-    bool small = put_span(s, line, 0, x, factor);
+    put_span(s, line, 0, x, factor, f);
     for (long long begin = SPAN; LONG && begin < s.length; begin += SPAN) {
         read_span(s, from, begin, x);
-        small = put_span(s, line, begin, x, factor) || small;
+        put_span(s, line, begin, x, factor, f);
     }
-    return small;
 }
 
 /* The part of a side whose lines lie along m or n that a block takes. */
@@ -209,14 +213,14 @@ DEVICE void join_chunks(const split_side &s, const part &p, float (&most)[4])
         most[i] = fmaxf(found[0][threadIdx.x % 32 * 4 + i], found[1][threadIdx.x % 32 * 4 + i]);
 }
 
-DEVICE bool cut_part(const split_side &s, long long block)
+DEVICE void cut_part(const split_side &s, long long block, findings &f)
 {
     part p = part_of(s, block);
     float most[4] = {};
     if (SCALED)
         join_chunks(s, p, most);
     if (p.column >= s.padded)
-        return false;
+        return;
     float factor[4] = {1, 1, 1, 1};
     if (SCALED)
 #pragma unroll
@@ -226,7 +230,6 @@ DEVICE bool cut_part(const split_side &s, long long block)
             if (p.chunk == 0 && threadIdx.x < 32 && p.column + i < s.length)
                 s.exponents[p.batch * s.length + p.column + i] = exponent;
         }
-    bool small = false;
     const float *from = s.from + p.batch * s.batch_distance;
 #pragma unroll 1
     for (; p.line < p.end; p.line += 4 * WARPS) {
@@ -238,12 +241,27 @@ DEVICE bool cut_part(const split_side &s, long long block)
 #pragma unroll
         for (int i = 0; i < 4; i++)
             if (p.line + i * WARPS < p.end)
-                small = put_four(s, (p.batch * s.lines + p.line + i * WARPS) * s.padded + p.column,
-                                 x[i], factor) ||
-                        small;
+                put_four(s, (p.batch * s.lines + p.line + i * WARPS) * s.padded + p.column, x[i],
+                         factor, f);
     }
-    return small;
 }
+
+#if SCALED && PLANES > 1
+/* Leaves what the threads of the block have found to the products. */
+DEVICE void leave(unsigned *words, const findings &f)
+{
+    unsigned small = f.small;
+    for (int mask = 16; mask > 0; mask /= 2)
+        small += __shfl_xor_sync(0xffffffff, small, mask);
+    bool too_small = __any_sync(0xffffffff, f.too_small);
+    if (threadIdx.x % 32)
+        return;
+    if (small)
+        atomicAdd(words + SPLIT_SMALL, small);
+    if (too_small && ((volatile unsigned *)words)[SPLIT_WIDE] == 0)
+        atomicOr(words + SPLIT_WIDE, 1u);
+}
+#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     matmul_split(const __grid_constant__ split_call c)
@@ -251,22 +269,25 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #if __CUDA_ARCH__ >= 900
     wait_for_previous_kernel();
 #endif
-    if (c.when && *(volatile unsigned *)c.wide == 0)
+    const volatile unsigned *words = c.words;
+    if (c.when && words[SPLIT_WIDE] == 0 && words[SPLIT_AGAIN] == 0)
         return;
-    bool second = blockIdx.x >= c.side[0].blocks, small = false;
+    bool second = blockIdx.x >= c.side[0].blocks;
+    findings f = {0, false};
     const split_side &s = c.side[second];
     long long block = blockIdx.x - (second ? c.side[0].blocks : 0);
     if (s.along == PRODUCT_ALONG_K)
         for (long long line = block * GROUPS; line < s.lines * s.batch; line += s.blocks * GROUPS) {
             if (line + threadIdx.x / GROUP < s.lines * s.batch)
-                small = cut_line(s, line + threadIdx.x / GROUP) || small;
+                cut_line(s, line + threadIdx.x / GROUP, f);
             if (GROUP > 32)
                 __syncthreads();
         }
     else
-        small = cut_part(s, block);
-    if (SCALED && PLANES > 1 && small && *(volatile unsigned *)c.wide == 0)
-        atomicOr(c.wide, 1u);
+        cut_part(s, block, f);
+#if SCALED && PLANES > 1
+    leave(c.words, f);
+#endif
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -7,8 +7,9 @@
  * bf16: six. A persistent grid; one warp copies by TMA, a stage holds 64 of k of all planes; two
  * warpgroups of 64 rows each multiply. Tensor cores cut off what falls below the last bit of a sum,
  * always towards zero, so the leading products of each stage are summed apart and added up outside,
- * while the others run. k may be cut into parts. An element that is NaN at the end is summed again
- * from a and b themselves, as infinities in one plane meet zeros in another.
+ * while the others run. Where elements lost bits when they were cut, sums that could miss them ask
+ * for the product of bf16 that comes next. k may be cut into parts. An element that is NaN at the
+ * end is summed again from a and b themselves, as infinities in one plane meet zeros in another.
  *
  * 2 m n k operations a product; a tile brings 128 PLANES (TILE_M + TILE_N) bytes for 64 of k. */
 #ifndef CUP_T
@@ -259,6 +260,21 @@ DEVICE void unscale(const wgmma_call &c, const split_product &s, const unit &u, 
         }
 }
 
+#if PLANES == 2
+/* Asks for the product to be done again where a sum is so small that the bits which `small`
+ * elements have lost, 2^-36 times up to 2^15 each, may be more than 2^-23 of it. */
+DEVICE void doubt(unsigned *words, unsigned small, const float (&sum)[SUMS])
+{
+    float least = 4.0f * (float)small;
+    bool any = false;
+#pragma unroll
+    for (int i = 0; i < SUMS; i++)
+        any = any || (sum[i] != 0.0f && fabsf(sum[i]) < least);
+    if (any && ((volatile unsigned *)words)[SPLIT_AGAIN] == 0)
+        atomicOr(words + SPLIT_AGAIN, 1u);
+}
+#endif
+
 /* Sums elements that are NaN again, one product at a time. */
 DEVICE void repair(const wgmma_call &c, const split_product &s, const unit &u, const crew &w,
                    float (&sum)[SUMS])
@@ -296,11 +312,18 @@ DEVICE void consume(const wgmma_call &c, const split_product &s, const tensor_ma
     uint64_t b = wgmma_describe(at.stages + PLANES * A_BYTES, B_ALONG, PANEL);
     ring_place<STAGES> place = {0, 0};
     int turn = 0, bias_turn = 0;
+#if PLANES == 2
+    unsigned small = ((volatile unsigned *)s.words)[SPLIT_SMALL];
+#endif
     for (int index = blockIdx.x; index < c.units; index += gridDim.x) {
         unit u = unit_at(c, index);
         float *bias = (float *)at.bias + (w.group * 2 + bias_turn) * TILE_N;
         sums sum;
         main_loop(sum[0], u.k_tiles, a, b, pipe, place);
+#if PLANES == 2
+        if (small)
+            doubt(s.words, small, sum[0]);
+#endif
         if (s.a_exponents)
             unscale(c, s, u, w, sum[0]);
         repair(c, s, u, w, sum[0]);
@@ -322,18 +345,19 @@ DEVICE void consume(const wgmma_call &c, const split_product &s, const tensor_ma
 }
 
 /* Whether this kernel is the one to run. The last block that looks, of the last kernel that does,
- * clears the sign for the next product. */
+ * clears the words for the next product. A block of the first kernel must not see that another one
+ * asks for a second: those that add up parts of k wait for all. */
 DEVICE bool is_wanted(const split_product &s, unsigned *word)
 {
-    if (!s.wide)
+    if (!s.words)
         return true;
     if (threadIdx.x == 0) {
-        *word = *(volatile unsigned *)s.wide;
+        const volatile unsigned *words = s.words;
+        *word = words[SPLIT_WIDE] | (WHEN_WIDE ? words[SPLIT_AGAIN] : 0);
         __threadfence();
-        if (WHEN_WIDE && atomicAdd(s.wide + 1, 1u) == gridDim.x - 1) {
-            s.wide[0] = 0;
-            s.wide[1] = 0;
-        }
+        if (WHEN_WIDE && atomicAdd(s.words + SPLIT_LOOKS, 1u) == gridDim.x - 1)
+            for (int i = 0; i < SPLIT_WORDS; i++)
+                s.words[i] = 0;
     }
     __syncthreads();
     return (*word != 0) == WHEN_WIDE;

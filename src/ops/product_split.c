@@ -1,9 +1,10 @@
 /* f32 products on the tensor cores of Hopper, which multiply numbers of 16 bits exactly. At the
  * highest precision an f32 number is the sum of two of f16 (22 bits and a sign), of which three
  * products matter, after rows of a and columns of b were scaled so that their largest elements fit.
- * Where an element is more than 2^35 below the largest of its row or column too little of it would
- * be left; the kernels find that out on the way, and then the product is done again with three
- * numbers of bf16, which have the range of f32, in six products. */
+ * Elements more than 2^27 below the largest of their row or column lose bits, at most 2^-36 of the
+ * scaled numbers each. The kernels count them on the way. Where a sum is not large enough for that
+ * to stay below 2^-23 of it, and where an element is more than 2^35 below, the product is done
+ * again with three numbers of bf16, which have the range of f32, in six products. */
 #include "ops/product_split.h"
 
 #include "cuda/loader.h"
@@ -185,7 +186,7 @@ static cup_status run(cup_context *c, const cup__product *p, const cup__split_pl
     cup__product_state *state = cup__product_state_of(c);
     if (!state)
         return c->error.status;
-    call->wide = planes->wide = state->wide;
+    call->words = planes->words = state->split;
     CUP_TRY(attempt(c, p, plan, call, planes));
     cup__split_plan other = *plan;
     other.dtype = CUP_BF16;
@@ -231,7 +232,7 @@ cup_status cup__product_split(cup__call *call, const cup__product *p)
 {
     cup_context *c = call->c;
     split_call argument = {0};
-    cup__split_planes planes = {.wide = NULL};
+    cup__split_planes planes = {.words = NULL};
     cup__split_plan plan;
     int count = cup__cuda_facts(cup__cuda_of(c->device))->multiprocessors;
     cup__split_choose(c, p, count, &plan);

@@ -25,7 +25,7 @@ typedef struct cup__split_planes {
     int64_t length[2], lines[2], batch[2];  /* of a plane; batch: matrices in it */
     int64_t line_bytes[2], matrix_bytes[2]; /* distances */
     int along[2];
-    unsigned *wide; /* or NULL: no other way is prepared */
+    unsigned *words; /* SPLIT_WORDS; or NULL: no other way is prepared */
 } cup__split_planes;
 cup_status cup__split_multiply(cup_context *c, const cup__product *p, const cup__split_plan *plan,
                                const cup__split_planes *from);

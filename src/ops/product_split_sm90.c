@@ -206,7 +206,7 @@ static void fill(wgmma_call *to, split_product *extra, const cup__product *p,
         .b_exponents = from->exponents[1],
         .a_matrices = (int)from->batch[0],
         .b_matrices = (int)from->batch[1],
-        .wide = from->wide,
+        .words = from->words,
     };
 }
 

@@ -1,6 +1,7 @@
 #include "ops/product_state.h"
 
 #include "base/memory.h"
+#include "kernels/split_call.cuh"
 #include "ops/product_recall.h"
 #include "ops/product_tuned.h"
 #include "tensor/context.h"
@@ -27,7 +28,7 @@ cup__product_state *cup__product_state_of(cup_context *c)
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for matrix products");
         return NULL;
     }
-    size_t counters = (CUP__COUNTERS + 2) * sizeof *state->counters;
+    size_t counters = (CUP__COUNTERS + SPLIT_WORDS) * sizeof *state->counters;
     cup__device *device = state->device = c->device;
     if (device->calls->allocate(device, CUP__WORKSPACE_BYTES + counters,
                                 "matrix product workspace", &state->workspace) != CUP_OK) {
@@ -35,7 +36,7 @@ cup__product_state *cup__product_state_of(cup_context *c)
         return NULL;
     }
     state->counters = (unsigned *)((char *)state->workspace + CUP__WORKSPACE_BYTES);
-    state->wide = state->counters + CUP__COUNTERS;
+    state->split = state->counters + CUP__COUNTERS;
     if (device->calls->fill(device, state->counters, 0, counters) != CUP_OK) {
         state_free(state);
         return NULL;

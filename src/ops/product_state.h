@@ -18,7 +18,7 @@ struct cup__product_state {
     cup__device *device;
     void *workspace;    /* CUP__WORKSPACE_BYTES of device memory for the sums of pieces of k */
     unsigned *counters; /* CUP__COUNTERS in device memory, zero between kernels */
-    unsigned *wide;     /* two words, zero between products, for product_split.c */
+    unsigned *split;    /* SPLIT_WORDS of kernels/split_call.cuh */
     cublasLtHandle_t cublaslt;
     bool cublaslt_failed;
     cup__plan *plans[CUP__PLAN_SLOTS]; /* of cuBLASLt, by the hash of their key */

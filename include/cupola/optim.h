@@ -12,7 +12,9 @@ typedef enum cup_method {
     CUP_ADAMW,
     CUP_SGD, /* with momentum, plain or in Nesterov's form */
     CUP_LION,
-    CUP_MUON /* for hidden matrices; the other parameters go by AdamW */
+    CUP_MUON /* for hidden matrices; the other parameters go by AdamW. On a GPU the products that
+                make a direction are in bf16: all that is promised is that its singular values are
+                near 1, not its digits; see `single` */
 } cup_method;
 
 /* How to optimize. All zero means AdamW with the defaults. */
@@ -26,6 +28,7 @@ typedef struct cup_optimizer_options {
     double clip;         /* gradients whose common norm is larger are scaled down to it; 0: never */
     bool stochastic;     /* bf16 parameters have no master copy, which saves 4 bytes a number; they
                             are rounded up or down at random, so that the mean is right */
+    bool single;            /* Muon makes its directions in f32 on a GPU too, as on a CPU */
 } cup_optimizer_options;
 
 /* A tensor to be trained, borrowed for as long as the optimizer lives. The name is copied. */

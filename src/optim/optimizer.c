@@ -149,7 +149,8 @@ static cup_status add_parameters(cup_optimizer *o, const cup_parameter *paramete
         o->inputs[1] = cup_keep(cup_tensor_from(
             o->c, CUP_F32, 2, (int64_t[]){o->plain, CUP__SETTING_COUNT}, settings));
     if (o->matrix_count > 0)
-        o->muon = cup__muon_new(o->c, o->matrices, o->matrix_count);
+        o->muon =
+            cup__muon_new(o->c, o->matrices, o->matrix_count, o->options.single);
     return o->c->error.status;
 }
 

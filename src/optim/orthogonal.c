@@ -22,6 +22,7 @@ typedef struct group {
 struct cup__muon {
     cup_context *c;
     int count, groups;
+    bool single;
     cup__muon_matrix *matrices;
     group *group;
     cup_tensor **views; /* each matrix' place in its group's directions */
@@ -56,9 +57,9 @@ cup_tensor *cup__orthogonal(cup_context *c, cup_tensor *x)
 }
 
 /* Rounds in bf16 where the card multiplies that much faster: what they make is rough anyway. */
-static cup_dtype dtype_of_rounds(cup_context *c)
+static cup_dtype dtype_of_rounds(cup_context *c, bool single)
 {
-    if (!c->device->is_cuda || cup__cuda_facts(cup__cuda_of(c->device))->major < 8)
+    if (single || !c->device->is_cuda || cup__cuda_facts(cup__cuda_of(c->device))->major < 8)
         return CUP_F32;
     return CUP_BF16;
 }
@@ -66,7 +67,7 @@ static cup_dtype dtype_of_rounds(cup_context *c)
 static cup_status make_orthogonal(cup__muon *m, const group *g)
 {
     cup_context *c = m->c;
-    cup_dtype rounds = dtype_of_rounds(c), own = g->directions->dtype;
+    cup_dtype rounds = dtype_of_rounds(c, m->single), own = g->directions->dtype;
     cup_scope_open(c);
     cup_tensor *x = own == rounds ? g->directions : cup_cast(c, g->directions, rounds);
     x = cup_scale(c, cup__orthogonal(c, x), g->size);
@@ -149,7 +150,7 @@ static cup_status make(cup__muon *m, const cup__muon_matrix *matrices)
     return CUP_OK;
 }
 
-cup__muon *cup__muon_new(cup_context *c, const cup__muon_matrix *matrices, int count)
+cup__muon *cup__muon_new(cup_context *c, const cup__muon_matrix *matrices, int count, bool single)
 {
     cup__muon *m = cup__calloc(1, sizeof *m);
     if (!m) {
@@ -158,6 +159,7 @@ cup__muon *cup__muon_new(cup_context *c, const cup__muon_matrix *matrices, int c
     }
     m->c = c;
     m->count = count;
+    m->single = single;
     if (make(m, matrices) == CUP_OK)
         return m;
     cup__muon_free(m);

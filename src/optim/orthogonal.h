@@ -14,8 +14,8 @@ typedef struct cup__muon_matrix {
 } cup__muon_matrix;
 
 /* Matrices of one shape and dtype are worked on together, through memory of their size that is kept
- * between steps. NULL with an error in the context. */
-cup__muon *cup__muon_new(cup_context *c, const cup__muon_matrix *matrices, int count);
+ * between steps. `single`: in f32 where bf16 would be faster. NULL with an error in the context. */
+cup__muon *cup__muon_new(cup_context *c, const cup__muon_matrix *matrices, int count, bool single);
 void cup__muon_free(cup__muon *m);
 
 /* One step of the matrices that have a gradient. */

@@ -9,6 +9,7 @@ static const cup__sample samples[] = {{"3x5 3x5 5", &eps},
                                       {"65x768 65x768 768", &eps},
                                       {"5x1025 5x1025 1025", &eps},
                                       {"2x40000 2x40000 40000", &eps},
+                                      {"3x2x0 3x2x0 0", &eps},
                                       {NULL, NULL}};
 static const cup__sample bench[] = {{"32768x768 32768x768 768", &eps},
                                     {"8192x4096 8192x4096 4096", &eps},

@@ -212,7 +212,7 @@ static const cup__sample samples[] = {
     {"65x13 65", &all},   {"0x9 0", &plain},     {"5x1025 5", &all},    {"7x5003 7", &smooth},
     {"2x50304 2", &plain}, {"3x9 3", &over},     {"9 ()", &over},       {"2x5x8 2x5", &over_all},
     {"65x13 65", &over_all}, {"0x9 0", &over},   {"5x1025 5", &over_all}, {"5x1032 5", &over_all},
-    {"0x8192 0", &over},
+    {"0x8192 0", &over},   {"0x0 0", &plain},        {"0x0 0", &over},
     {"7x5003 7", &over},   {"3x50304 3", &over}, {"3x50257 3", &over},  {"2x128256 2", &over},
     {"300x2048 300", &over}, {"40x5120 40", &over}, {"64x6144 64", &over},
     {"40x8192 40", &over},   {"40x8192 40", &padded}, {"40x10000 40", &over},

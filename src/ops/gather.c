@@ -28,6 +28,8 @@ cup_status cup__need_indices(cup__call *call, int i, int j, int axis)
                                   "inputs %d and %d differ in dimension %d; only sizes along axis "
                                   "%d may differ",
                                   j + 1, i + 1, d, axis);
+    if (indices->count > 0 && x->shape[axis] == 0)
+        return cup__call_fail(call, CUP_ARGUMENT, "there is nothing along the axis to point at");
     return CUP_OK;
 }
 

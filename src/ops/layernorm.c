@@ -1,6 +1,7 @@
 #include "ops/layernorm.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "ops/attributes.h"
 
@@ -20,7 +21,7 @@ cup__layernorm cup__layernorm_of(const cup__call *call)
         n.rstd = call->out[at];
     }
     n.width = n.x->ndim ? n.x->shape[n.x->ndim - 1] : 1;
-    n.rows = n.width ? n.x->count / n.width : 0;
+    n.rows = n.width ? n.x->count / n.width : n.rstd ? n.rstd->count : 0;
     n.eps = ((const cup__layernorm_attributes *)call->attributes)->eps;
     return n;
 }
@@ -94,12 +95,13 @@ static void specify_row(const cup__layernorm *n, int64_t row)
     long double sum = 0, squares = 0;
     for (int64_t i = 0; i < n->width && n->centred; i++)
         sum += value_at(n, first + i);
-    double mean = (double)(sum / n->width);
+    int64_t count = n->width ? n->width : 1;
+    double mean = (double)(sum / count);
     for (int64_t i = 0; i < n->width; i++) {
         double d = value_at(n, first + i) - mean;
         squares += d * d;
     }
-    double rstd = 1 / sqrt((double)(squares / n->width) + n->eps);
+    double rstd = 1 / sqrt((double)(squares / count) + n->eps);
     for (int64_t i = 0; i < n->width; i++) {
         double normal = (value_at(n, first + i) - mean) * rstd;
         cup__store(n->y, first + i, normal * weight_at(n->gamma, i, 1) + weight_at(n->beta, i, 0));
@@ -110,6 +112,22 @@ static void specify_row(const cup__layernorm *n, int64_t row)
         cup__store(n->mean, row, mean);
     if (n->rstd)
         cup__store(n->rstd, row, rstd);
+}
+
+static cup_status fill(cup__call *call, cup_tensor *t, double value)
+{
+    cup_tensor *out[CUP__MAX_OUT] = {t};
+    cup__full_attributes a = {.dtype = t->dtype, .shape_count = t->ndim, .value = value};
+    memcpy(a.shape, t->shape, sizeof a.shape);
+    cup__op_call(call->c, &cup__rows[CUP__OP_full], NULL, 0, &a, out);
+    return call->c->error.status;
+}
+
+cup_status cup__layernorm_of_nothing(cup__call *call, const cup__layernorm *n)
+{
+    if (n->mean)
+        CUP_TRY(fill(call, n->mean, 0));
+    return n->rstd ? fill(call, n->rstd, 1 / sqrt(n->eps)) : CUP_OK;
 }
 
 cup_status cup__layernorm_specification(cup__call *call)
@@ -152,7 +170,8 @@ cup_status cup__layernorm_gradient(cup__grad *g)
 static const cup__layernorm_attributes eps = {1e-5};
 static const cup__sample samples[] = {
     {"3x5 5 5", &eps},       {"2x3x8 8 -", &eps}, {"4x7 - 7", &eps},   {"7 - -", &eps},
-    {"2x1 1 1", &eps},       {"0x5 5 5", &eps},   {"65x768 768 768", &eps},
+    {"2x1 1 1", &eps},       {"3x2x0 0 0", &eps}, {"0 - -", &eps},   {"0x5 5 5", &eps},
+    {"65x768 768 768", &eps},
     {"5x1025 1025 1025", &eps},
     {"2x5120 5120 5120", &eps},
     {"2x40000 40000 40000", &eps},

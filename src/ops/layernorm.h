@@ -29,6 +29,9 @@ cup_status cup__layernorm_infer(cup__call *call);
 cup_status cup__layernorm_specification(cup__call *call);
 cup_status cup__layernorm_gradient(cup__grad *g);
 
+/* The statistics of rows without elements: a mean and a variance of 0. */
+cup_status cup__layernorm_of_nothing(cup__call *call, const cup__layernorm *n);
+
 const char *cup__layernorm_cpu_refuses(const cup__call *call);
 cup_status cup__layernorm_cpu(cup__call *call);
 cup_status cup__layernorm_back_cpu(cup__call *call);

@@ -194,6 +194,8 @@ const char *cup__layernorm_cpu_refuses(const cup__call *call)
 cup_status cup__layernorm_cpu(cup__call *call)
 {
     forward f = {.n = cup__layernorm_of(call)};
+    if (f.n.width == 0)
+        return cup__layernorm_of_nothing(call, &f.n);
     f.tasks = tasks_for(f.n.rows * f.n.width / CHUNK + 1);
     cup_tensor *memory = floats(call->c, 2 + 4 * f.tasks, f.n.width);
     if (!memory)

@@ -120,6 +120,8 @@ cup_status cup__layernorm_cuda(cup__call *call)
     cup__layernorm n = cup__layernorm_of(call);
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     bool shift;
+    if (n.width == 0)
+        return cup__layernorm_of_nothing(call, &n);
     cup__row_plan plan = plan_forward(&n, &shift);
     int64_t groups = plan.threads / plan.group;
     bool full = plan.fits && !shift && n.rows % groups == 0 &&

@@ -31,6 +31,7 @@ cup__row_plan cup__plan_rows(int64_t width, int vec, int each, int each_wide)
         while (plan.group < MOST_THREADS && vectors > plan.group * wide_vec)
             plan.group *= 2;
     int64_t pieces = (vectors + plan.group - 1) / plan.group;
+    pieces += pieces == 0;
     plan.fits = pieces <= (plan.group <= 32 ? each_vec : wide_vec);
     if (!plan.fits) {
         plan.group = LONG_THREADS;

@@ -78,7 +78,7 @@ gen: $(BUILD)/tools/gen_ops ## what is written from tables: ops.h and its compan
 # The command's parts are tested inside the test program too, all but its main.
 TEST_O += $(filter-out $(BUILD)/cli/cupola.o,$(CLI_O))
 $(BUILD)/test: $(TEST_O) $(LIB)
-	$(Q)$(CC) $(SANITIZE) -o $@ $(TEST_O) $(LIB) -lcheck -lsubunit -lrt $(LDLIBS)
+	$(Q)$(CC) $(SANITIZE) -rdynamic -o $@ $(TEST_O) $(LIB) -lcheck -lsubunit -lrt $(LDLIBS)
 
 # Stand-ins for the driver and NVRTC, for tests without a GPU.
 $(BUILD)/fake/libcuda.so.1: $(wildcard tests/fake/cuda*.c) tests/fake/fake.h src/cuda/api.h src/cuda/driver.def

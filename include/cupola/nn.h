@@ -75,7 +75,10 @@ typedef struct cup_gpt {
 CUP_API cup_gpt *cup_gpt_new(cup_context *c, const cup_gpt_config *config, cup_dtype dtype);
 CUP_API void cup_gpt_free(cup_gpt *m);
 
-/* tokens [B,T], i32 or i64, T at most the context, to logits [B,T,vocabulary]. */
+/* tokens [B,T], i32 or i64, T at most the context, to logits [B,T,vocabulary]. A token that the
+ * model does not know is an error on a CPU, here and below; on a GPU, where tokens are not read
+ * back, it counts as a vector of zeros where the rounded-up rows of the embedding still have one,
+ * and of NaN beyond them. */
 CUP_API cup_tensor *cup_gpt_logits(cup_gpt *m, cup_tensor *tokens);
 
 /* The mean cross-entropy of the targets [B,T], without those that are -1; one number. `training`

@@ -133,7 +133,8 @@ CUP_API cup_tensor *cup_swiglu(cup_context *c, cup_tensor *gate, cup_tensor *up)
 
 /* Dropout */
 
-/* (x): 0 with probability p, to within 2^-17, else x / (1 - p) */
+/* (x): 0 with probability p, which is rounded to a multiple of 2^-16, else x / (1 - p) with the
+ * p so rounded, so that the mean is kept */
 CUP_API cup_tensor *cup_dropout(cup_context *c, cup_tensor *x, double p);
 
 /* (residual, x): residual + dropout(x), in one pass */
@@ -276,12 +277,14 @@ CUP_API cup_tensor *cup_layernorm(cup_context *c, cup_tensor *x, cup_tensor *gam
  * dtype of x or in f32 */
 CUP_API cup_tensor *cup_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *gamma, double eps);
 
-/* (x, residual, gamma?, beta?): sum is x + residual, y is layernorm of sum, in one pass */
+/* (x, residual, gamma?, beta?): sum is x + residual, rounded to their dtype, y is layernorm of
+ * sum, in one pass */
 CUP_API cup_status cup_add_layernorm(cup_context *c, cup_tensor *x, cup_tensor *residual,
                                      cup_tensor *gamma, cup_tensor *beta, double eps,
                                      cup_tensor **y, cup_tensor **sum);
 
-/* (x, residual, gamma?): sum is x + residual, y is rmsnorm of sum, in one pass */
+/* (x, residual, gamma?): sum is x + residual, rounded to their dtype, y is rmsnorm of sum, in
+ * one pass */
 CUP_API cup_status cup_add_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *residual,
                                    cup_tensor *gamma, double eps, cup_tensor **y,
                                    cup_tensor **sum);
@@ -424,7 +427,9 @@ CUP_API cup_status cup_matmul_list(cup_context *c, cup_tensor *const *x, int x_c
 
 /* (x, weight, offsets): rows of x [M,K], in groups of neighbours, times one matrix of weight
  * [G,K,N] each, or [G,N,K] transposed; group g ends before row offsets[g], and begins where the
- * one before it ended; rows after the last group give 0 */
+ * one before it ended; rows after the last group give 0. Offsets that go down or beyond the
+ * rows are an error on the CPU; on a GPU a group then ends where the one before it does, or
+ * with the last row */
 CUP_API cup_tensor *cup_grouped_matmul(cup_context *c, cup_tensor *x, cup_tensor *weight,
                                        cup_tensor *offsets, bool transpose_weight);
 

@@ -1,6 +1,7 @@
 /* The 8-bit floating-point formats of the OCP FP8 specification: e4m3 (no infinity, largest 448)
- * and e5m2 (like half precision with a short fraction). Conversion rounds to nearest even and
- * saturates finite values, as the GPU's satfinite conversions do. */
+ * and e5m2 (like half precision with a short fraction). Conversion rounds to nearest even. What
+ * rounds beyond the largest number is infinite in e5m2, and in e4m3, which has no infinity, the
+ * largest number. */
 #ifndef CUP_BASE_FLOAT8_H
 #define CUP_BASE_FLOAT8_H
 
@@ -49,9 +50,9 @@ static inline uint8_t cup__to_f8e5m2(float value)
     float magnitude = fabsf(value);
     if (magnitude != magnitude)
         return sign | 0x7f;
-    if (isinf(magnitude))
-        magnitude = 57344;
-    float rounded = magnitude >= 57344 ? 57344 : cup__round_f8(magnitude, 2, -14);
+    if (magnitude >= 61440) /* halfway to where the next number would be */
+        return sign | 0x7c;
+    float rounded = cup__round_f8(magnitude, 2, -14);
     return (uint8_t)(sign | cup__to_f16(rounded) >> 8);
 }
 

@@ -87,6 +87,7 @@ cup_expr *cup__expr_new(cup_context *c)
         return NULL;
     }
     e->c = c;
+    cup__context_join(c);
     cup__graph_open(&e->graph, &c->error, CUP_EXPR_NODES);
     e->formula.graph = &e->graph;
     return e;
@@ -121,6 +122,7 @@ void cup_expr_free(cup_expr *e)
     cup__graph_close(&e->graph);
     cup__free(e->names.names);
     cup__text_free(&e->words);
+    cup__context_leave(e->c);
     cup__free(e);
 }
 
@@ -300,6 +302,26 @@ static bool may_write(const cup_expr *e, const cup_tensor *out, const cup_tensor
            in->contiguous && cup__shape_equal(&a, &b);
 }
 
+/* What is written to is nobody's result, and what is computed has no gradient there. */
+static cup_status check_recording(cup_expr *e, cup_tensor *const *inputs, cup_tensor *const *out)
+{
+    cup_context *c = e->c;
+    for (int j = 0; out && j < e->formula.results; j++) {
+        if (!out[j] || !c->tape_calls)
+            continue;
+        if (c->tape_calls->holds(out[j]))
+            return FUNCTION_ERROR(e, "result %d would be written over a recorded result that "
+                                     "gradients flow through; write to a copy of it",
+                                  j + 1);
+        if (c->tape_calls->wants(c, inputs, e->formula.inputs))
+            return FUNCTION_ERROR(e, "result %d is written to a tensor that is there, which is not "
+                                     "recorded, and an input leads to a parameter; switch "
+                                     "recording off around it with cup_grad_recording",
+                                  j + 1);
+    }
+    return CUP_OK;
+}
+
 static cup_status check_places(cup_expr *e, cup_tensor *const *inputs, cup_tensor *const *out)
 {
     for (int j = 0; out && j < e->formula.results; j++)
@@ -327,7 +349,8 @@ cup_tensor *cup_expr_call(cup_expr *e, cup_tensor *const *inputs, const double *
             return NULL;
         }
     cup__program *p = program_of(e);
-    if (!p || check_places(e, inputs, out) != CUP_OK)
+    if (!p || check_places(e, inputs, out) != CUP_OK ||
+        check_recording(e, inputs, out) != CUP_OK)
         return NULL;
     cup__expr_attributes attributes = {.program = p};
     for (int i = 0; i < e->formula.parameters; i++)

@@ -147,10 +147,12 @@ static cup_status time_once(cup_expr *e, cup_tensor *const *inputs, const double
 cup_status cup_expr_time(cup_expr *e, cup_tensor *const *inputs, const double *parameters,
                          double *microseconds)
 {
-    if (!e || !microseconds)
+    if (!e)
         return CUP_ARGUMENT;
     if (e->c->error.status != CUP_OK)
         return e->c->error.status;
+    if (!microseconds)
+        return cup__fail(&e->c->error, CUP_ARGUMENT, "formula: the place for its time is NULL");
     double us[RUNS];
     cup__timer *timer = NULL;
     bool recording = e->c->recording;

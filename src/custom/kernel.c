@@ -209,22 +209,29 @@ cup_kernel *cup_kernel_new(cup_context *c, const cup_kernel_source *source)
         return NULL;
     }
     k->c = c;
+    cup__context_join(c);
     snprintf(k->name, sizeof k->name, "%s", source->name);
     if (read_arguments(c, k, source->arguments) == CUP_OK && compile(c, k, source) == CUP_OK)
         return k;
-    cup__free(k);
+    cup_kernel_free(k);
     return NULL;
 }
 
 void cup_kernel_free(cup_kernel *kernel)
 {
+    if (kernel)
+        cup__context_leave(kernel->c);
     cup__free(kernel); /* the code stays with the context */
 }
 
 cup_status cup_kernel_ask(cup_kernel *kernel, cup_kernel_facts *facts)
 {
-    if (!kernel || !facts)
+    if (!kernel)
         return CUP_ARGUMENT;
+    if (kernel->c->error.status != CUP_OK)
+        return kernel->c->error.status;
+    if (!facts)
+        return fail(kernel->c, kernel->name, "the place for its facts is NULL");
     const cup__kernel *k = kernel->kernel;
     *facts = (cup_kernel_facts){k->registers, k->local_bytes, k->static_shared, k->threads_most};
     return CUP_OK;
@@ -334,10 +341,12 @@ cup_status cup_kernel_launch(cup_kernel *k, const cup_kernel_grid *grid,
     value values[CUP__MOST_ARGUMENTS];
     cup__argument list[CUP__MOST_ARGUMENTS];
     cup__grid checked;
-    if (!k || !grid)
+    if (!k)
         return CUP_ARGUMENT;
     if (k->c->error.status != CUP_OK)
         return k->c->error.status;
+    if (!grid)
+        return fail(k->c, k->name, "the grid is NULL");
     if (count != k->count || (count && !arguments))
         return fail(k->c, k->name, "launched with %d arguments, %d are declared", count, k->count);
     CUP_TRY(check_grid(k, grid, &checked));
@@ -347,7 +356,7 @@ cup_status cup_kernel_launch(cup_kernel *k, const cup_kernel_grid *grid,
     }
     for (int i = 0; i < count; i++)
         if (k->arguments[i].tensor && !k->arguments[i].read_only)
-            arguments[i].tensor->storage->version++;
+            CUP_TRY(cup__tensor_change(arguments[i].tensor, "a kernel that writes to"));
     cup__cuda *gpu = cup__cuda_of(k->c->device);
     cup__cuda_op(gpu, "a kernel of the user");
     return cup__launch_arguments(gpu, k->kernel, checked, list, count);
@@ -367,8 +376,10 @@ cup_status cup_kernel_time(cup_kernel *k, const cup_kernel_grid *grid,
 {
     double us[RUNS], milliseconds = 0;
     cup__timer *timer;
-    if (!k || !microseconds)
+    if (!k)
         return CUP_ARGUMENT;
+    if (!microseconds)
+        return fail(k->c, k->name, "the place for its time is NULL");
     CUP_TRY(cup_kernel_launch(k, grid, arguments, count));
     CUP_TRY(cup__timer_new(cup__cuda_of(k->c->device), &timer));
     cup_status status = CUP_OK;

@@ -18,4 +18,7 @@ struct cup_corpus {
 /* The sources of the corpus that was encoded. */
 const cup__text *cup__data_sources(const cup_data *d);
 
+/* The size of the tokenizer that encoded it: tokens are below it. */
+int64_t cup__data_vocabulary(const cup_data *d);
+
 #endif

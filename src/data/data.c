@@ -12,6 +12,7 @@ struct cup_data {
     void *tokens;
     int64_t count, capacity;
     int64_t train; /* the first of them are for training */
+    int64_t vocabulary; /* of the tokenizer */
     cup__text sources;
 };
 
@@ -97,14 +98,19 @@ static cup_status split(cup__error *error, cup_data *d, int64_t context)
 cup_data *cup_data_new(cup_context *c, const cup_corpus *corpus, const cup_tokenizer *t,
                        int64_t context)
 {
-    if (!c || cup_error(c) != CUP_OK || !corpus || !t)
+    if (!c || cup_error(c) != CUP_OK)
         return NULL;
+    if (!corpus || !t) {
+        cup__fail(&c->error, CUP_ARGUMENT, "data: the %s is NULL", corpus ? "tokenizer" : "corpus");
+        return NULL;
+    }
     cup_data *d = cup__calloc(1, sizeof *d);
     if (!d) {
         no_memory(&c->error);
         return NULL;
     }
     d->wide = t->size > 65536;
+    d->vocabulary = t->size;
     cup_status status = encode(&c->error, d, corpus, t);
     if (status == CUP_OK)
         status = split(&c->error, d, context);
@@ -138,6 +144,11 @@ int64_t cup_data_count(const cup_data *d, cup_split part)
     return part == CUP_TRAIN ? d->train : d->count - d->train;
 }
 
+int64_t cup__data_vocabulary(const cup_data *d)
+{
+    return d->vocabulary;
+}
+
 const cup__text *cup__data_sources(const cup_data *d)
 {
     return &d->sources;
@@ -168,8 +179,10 @@ static cup_status check_rows(cup_context *c, const cup_data *d, cup_split part, 
 {
     if (!c)
         return CUP_ARGUMENT;
-    if (!d || first_row < 0 || rows < 0 || first_row > INT64_MAX - rows || context < 1 || !inputs ||
-        !targets)
+    if (!d || !inputs || !targets)
+        return cup__fail(&c->error, CUP_ARGUMENT, "a batch: the %s NULL",
+                         d ? "places for inputs and targets must not be" : "data is");
+    if (first_row < 0 || rows < 0 || first_row > INT64_MAX - rows || context < 1)
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "a batch of %lld rows from row %lld with %lld tokens is not possible",
                          (long long)rows, (long long)first_row, (long long)context);

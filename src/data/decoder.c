@@ -16,8 +16,12 @@ struct cup_decoder {
 
 cup_decoder *cup_decoder_new(cup_context *c, const cup_tokenizer *t)
 {
-    if (!c || cup_error(c) != CUP_OK || !t)
+    if (!c || cup_error(c) != CUP_OK)
         return NULL;
+    if (!t) {
+        cup__fail(&c->error, CUP_ARGUMENT, "decoder: the tokenizer is NULL");
+        return NULL;
+    }
     cup_decoder *d = cup__calloc(1, sizeof *d);
     if (!d) {
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for a decoder");
@@ -43,7 +47,8 @@ static const char *give(cup_decoder *d, size_t *bytes)
         cup__fail(d->error, CUP_MEMORY, "out of host memory for decoded text");
         return NULL;
     }
-    *bytes = d->text.length;
+    if (bytes)
+        *bytes = d->text.length;
     return cup__text_string(&d->text);
 }
 

@@ -28,9 +28,16 @@ static cup_tokenizer *keep_if(cup_status status, cup_tokenizer *t)
     return NULL;
 }
 
+static bool has_corpus(cup_context *c, const cup_corpus *corpus)
+{
+    if (!corpus)
+        cup__fail(&c->error, CUP_ARGUMENT, "tokenizer: the corpus is NULL");
+    return corpus;
+}
+
 cup_tokenizer *cup_tokenizer_char_new(cup_context *c, const cup_corpus *corpus)
 {
-    if (!c || cup_error(c) != CUP_OK || !corpus)
+    if (!c || cup_error(c) != CUP_OK || !has_corpus(c, corpus))
         return NULL;
     cup_tokenizer *t = make(&c->error, &cup__tokenizer_char);
     return t ? keep_if(cup__char_train(&c->error, t, corpus->text.bytes, corpus->text.length), t)
@@ -58,7 +65,7 @@ static cup_status train_bpe(cup__error *error, cup_tokenizer *t, const cup_corpu
 
 cup_tokenizer *cup_tokenizer_bpe_new(cup_context *c, const cup_corpus *corpus, int64_t size)
 {
-    if (!c || cup_error(c) != CUP_OK || !corpus)
+    if (!c || cup_error(c) != CUP_OK || !has_corpus(c, corpus))
         return NULL;
     cup_tokenizer *t = make(&c->error, &cup__tokenizer_bpe);
     return t ? keep_if(train_bpe(&c->error, t, corpus, size), t) : NULL;
@@ -122,8 +129,12 @@ static cup_status load_file(cup__error *error, const char *path, cup_tokenizer *
 
 cup_tokenizer *cup_tokenizer_load(cup_context *c, const char *path)
 {
-    if (!c || cup_error(c) != CUP_OK || !path)
+    if (!c || cup_error(c) != CUP_OK)
         return NULL;
+    if (!path) {
+        cup__fail(&c->error, CUP_ARGUMENT, "tokenizer: the path is NULL");
+        return NULL;
+    }
     cup_tokenizer *t = NULL;
     if (!cup__folder_exists(path)) {
         load_file(&c->error, path, &t);
@@ -157,8 +168,11 @@ cup_status cup__tokenizer_text(cup__error *error, const cup_tokenizer *t, cup__t
 
 cup_status cup_tokenizer_save(cup_context *c, const cup_tokenizer *t, const char *path)
 {
-    if (!c || !t || !path)
-        return CUP_ARGUMENT;
+    if (!c)
+        return CUP_MEMORY;
+    if (!t || !path)
+        return cup__fail(&c->error, CUP_ARGUMENT, "saving a tokenizer: the %s is NULL",
+                         t ? "path" : "tokenizer");
     cup__text text;
     CUP_TRY(cup__tokenizer_text(&c->error, t, &text));
     cup_status status = cup__file_write(&c->error, path, text.bytes, text.length);
@@ -265,8 +279,13 @@ static cup_status put_into_buffer(void *user, const int32_t *tokens, size_t coun
 int64_t cup_tokenizer_encode(cup_context *c, const cup_tokenizer *t, const char *text, size_t bytes,
                              int32_t *tokens)
 {
-    if (!c || !t || (bytes && (!text || !tokens)))
+    if (!c)
         return -1;
+    if (!t || (bytes && (!text || !tokens))) {
+        cup__fail(&c->error, CUP_ARGUMENT, "encoding: the %s is NULL",
+                  !t ? "tokenizer" : text ? "place for the tokens" : "text");
+        return -1;
+    }
     buffer b = {tokens, 0};
     cup__tokens out = {put_into_buffer, &b};
     cup_status status = cup__tokenizer_encode(&c->error, t, text, bytes, out);

@@ -190,14 +190,23 @@ cup_status cup_backward(cup_context *c, cup_tensor *loss)
 {
     if (!c)
         return CUP_MEMORY;
-    if (c->error.status != CUP_OK || !loss)
-        return c->error.status != CUP_OK ? c->error.status : CUP_ARGUMENT;
+    if (c->error.status != CUP_OK)
+        return c->error.status;
+    if (!loss)
+        return cup__fail(&c->error, CUP_ARGUMENT, "backward: the loss is NULL");
+    if (loss->context != c)
+        return cup__fail(&c->error, CUP_ARGUMENT, "backward: the loss belongs to another context");
     char text[CUP__SHAPE_TEXT];
     if (loss->count != 1)
         return cup__fail(&c->error, CUP_SHAPE,
                          "backward of %s: the loss must have one element; take its sum or mean",
                          cup__tensor_text(loss, text));
-    if (!loss->node || !c->tape || loss->generation != c->tape->generation)
+    if (loss->node && c->tape && loss->generation != c->tape->generation)
+        return cup__fail(&c->error, CUP_STATE,
+                         "backward: what was recorded of the loss is gone since an earlier "
+                         "cup_backward, cup_tape_clear or the end of the outermost scope; compute "
+                         "the loss again");
+    if (!loss->node || !c->tape)
         return cup__fail(&c->error, CUP_STATE,
                          "backward: the loss depends on no parameter that was recorded; mark "
                          "parameters with cup_require_grad before computing it");

@@ -35,6 +35,7 @@ cup_tensor *cup_recompute(cup_context *c, cup_block block, cup_tensor *const *in
     }
     node->out[0].shape = cup__shape_of(out);
     cup__tape_mark(c, out, 0);
+    out->storage->recorded = c->tape->generation;
     return out;
 }
 

@@ -104,8 +104,18 @@ static cup_status record(cup__call *call)
     for (int i = 0; i < call->out_count; i++) {
         keep_value(&node->out[i], call->out[i], saves & CUP__SAVE_OUT(i));
         cup__tape_mark(call->c, call->out[i], i);
+        /* The memory of a view is that of its base, which may be a parameter. */
+        if (!call->op->view)
+            call->out[i]->storage->recorded = call->c->tape->generation;
     }
     return CUP_OK;
+}
+
+static bool holds(const cup_tensor *t)
+{
+    const cup__tape *tape = t->context->tape;
+    return tape && ((t->node && t->generation == tape->generation) ||
+                    t->storage->recorded == tape->generation);
 }
 
 static void node_free(cup__node *node)
@@ -146,6 +156,7 @@ static void tape_free(cup_context *c)
 static const cup__tape_calls calls = {
     .wants = cup__tape_wants,
     .record = record,
+    .holds = holds,
     .clear = cup_tape_clear,
     .free = tape_free,
 };

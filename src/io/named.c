@@ -8,6 +8,7 @@
 #define CHUNK ((size_t)16 << 20)
 
 struct cup_tensors {
+    cup_context *context;
     cup_named *tensors;
     int64_t count;
 };
@@ -55,11 +56,13 @@ static cup_status check_tensors(cup_context *c, const char *path, const cup_name
     if (count < 0 || (count && !tensors))
         return cup__fail(&c->error, CUP_ARGUMENT, "%s: no list of tensors was given", path);
     for (int64_t i = 0; i < count; i++)
-        if (!tensors[i].name || !tensors[i].tensor || tensors[i].tensor->context != c)
-            return cup__fail(&c->error, CUP_ARGUMENT,
-                             "%s: tensor %lld of the list is NULL, has no name or belongs to "
-                             "another context",
+        if (!tensors[i].name)
+            return cup__fail(&c->error, CUP_ARGUMENT, "%s: tensor %lld of the list has no name",
                              path, (long long)i);
+        else if (!tensors[i].tensor || tensors[i].tensor->context != c)
+            return cup__fail(&c->error, CUP_ARGUMENT, "%s: tensor %lld of the list, \"%.100s\", %s",
+                             path, (long long)i, tensors[i].name,
+                             tensors[i].tensor ? "belongs to another context" : "is NULL");
     return CUP_OK;
 }
 
@@ -128,7 +131,7 @@ static cup_status fill_contiguous(cup_context *c, const cup__safetensors *file,
 {
     cup__device *device = c->device;
     size_t bytes = bytes_of(t);
-    t->storage->version++;
+    CUP_TRY(cup__tensor_change(t, "filling"));
     if (!device->is_cuda)
         return cup__safetensors_read(&c->error, file, entry, 0, t->data, bytes);
     for (size_t at = 0; at < bytes;) {
@@ -198,6 +201,8 @@ cup_tensors *cup__named_load(cup_context *c, const cup__safetensors *file)
         no_memory(c, file->path);
         return NULL;
     }
+    out->context = c;
+    cup__context_join(c);
     cup_scope_open(c);
     cup_status status = cup_error(c);
     if (status == CUP_OK)
@@ -214,8 +219,12 @@ cup_tensors *cup__named_load(cup_context *c, const cup__safetensors *file)
 
 cup_tensors *cup_safetensors_load(cup_context *c, const char *path)
 {
-    if (!c || !path || cup_error(c) != CUP_OK)
+    if (!c || cup_error(c) != CUP_OK)
         return NULL;
+    if (!path) {
+        cup__fail(&c->error, CUP_ARGUMENT, "safetensors: the path is NULL");
+        return NULL;
+    }
     cup__safetensors file;
     if (cup__safetensors_open(&c->error, path, &file) != CUP_OK)
         return NULL;
@@ -233,6 +242,7 @@ void cup_tensors_free(cup_tensors *tensors)
         cup__free((void *)(uintptr_t)tensors->tensors[i].name);
     }
     cup__free(tensors->tensors);
+    cup__context_leave(tensors->context);
     cup__free(tensors);
 }
 
@@ -256,7 +266,7 @@ cup_tensor *cup_tensors_at(const cup_tensors *tensors, int64_t index)
 cup_tensor *cup_tensors_find(const cup_tensors *tensors, const char *name)
 {
     int64_t low = 0, high = cup_tensors_count(tensors);
-    while (low < high) {
+    while (name && low < high) {
         int64_t middle = low + (high - low) / 2;
         int order = strcmp(name, tensors->tensors[middle].name);
         if (order == 0)
@@ -272,8 +282,10 @@ cup_tensor *cup_tensors_find(const cup_tensors *tensors, const char *name)
 cup_status cup_safetensors_fill(cup_context *c, const char *path, const cup_named *tensors,
                                 int64_t count)
 {
-    if (!c || !c->device || !path)
-        return CUP_ARGUMENT;
+    if (!c || !c->device)
+        return cup_error(c);
+    if (!path)
+        return cup__fail(&c->error, CUP_ARGUMENT, "safetensors: the path is NULL");
     cup__safetensors file;
     CUP_TRY(cup__safetensors_open(&c->error, path, &file));
     cup_status status = cup__named_fill(c, &file, tensors, count);
@@ -284,8 +296,10 @@ cup_status cup_safetensors_fill(cup_context *c, const char *path, const cup_name
 cup_status cup_safetensors_save(cup_context *c, const char *path, const cup_named *tensors,
                                 int64_t count)
 {
-    if (!c || !path)
-        return CUP_ARGUMENT;
+    if (!c)
+        return CUP_MEMORY;
+    if (!path)
+        return cup__fail(&c->error, CUP_ARGUMENT, "safetensors: the path is NULL");
     cup__writer writer;
     CUP_TRY(cup__writer_open(&c->error, path, &writer));
     cup_status status = cup__named_write(c, &writer, tensors, count);

@@ -3,7 +3,8 @@
  * type itself for integers and bool.
  *
  *     to_real(x)                     T -> real, exact
- *     from_real<T>(r)                real -> T, rounded to nearest even; fp8 saturates
+ *     from_real<T>(r)                real -> T, rounded to nearest even; e4m3 saturates, as it has
+ *                                    no infinity
  *     convert<To>(x)                 any element or number to any other, rounded once
  * Vectors of elements are in vec.cuh, which comes with this file. */
 #ifndef CUP_DTYPE_CUH
@@ -149,8 +150,8 @@ DEVICE void from_float(float x, bf16 *y)
 #endif
 }
 
-/* One fp8 format in plain code: Fraction bits, the least exponent of a normal number, the largest
- * finite number and the byte of it. */
+/* One fp8 format in plain code: Fraction bits, the least exponent of a normal number, and from
+ * where on a size becomes which byte. */
 template <int Fraction, int Least> DEVICE uint8_t to_fp8(float x, float most, uint8_t most_byte)
 {
     uint32_t bits = __float_as_uint(x), sign = bits >> 24 & 0x80, magnitude = bits & 0x7fffffff;
@@ -186,8 +187,10 @@ DEVICE void from_float(float x, f8e5m2 *y)
     uint16_t pair;
     asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
     y->bits = (uint8_t)pair;
+    if (fabsf(x) >= 61440.0f) /* halfway to where the next number would be */
+        y->bits = (uint8_t)((__float_as_uint(x) >> 24 & 0x80) | 0x7c);
 #else
-    y->bits = to_fp8<2, -14>(x, 57344.0f, 0x7b);
+    y->bits = to_fp8<2, -14>(x, 61440.0f, 0x7c);
 #endif
 }
 

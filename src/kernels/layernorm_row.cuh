@@ -105,6 +105,20 @@ DEVICE void add_moments(pair (&sums)[2], real (&v)[VEC], int p, extent e, real p
     }
 }
 
+/* What is normalised of a sum: what the caller and backward see, rounded to its dtype. */
+DEVICE void add_rounded(real (&v)[VEC], const real (&other)[VEC])
+{
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        v[k] += other[k];
+    to_reals(from_reals<T, VEC>(v), v);
+}
+
+DEVICE real rounded_sum(T x, T y)
+{
+    return to_real(from_real<T>(to_real(x) + to_real(y)));
+}
+
 struct row_in {
     packed<T, VEC> x[PIECES], more[ADD ? PIECES : 1];
     real pivot;
@@ -121,20 +135,26 @@ struct row_in {
         pivot = 0;
         first += e.begin > 0 ? e.begin : 0;
         if (PIVOT && CENTRED && e.end > 0)
-            pivot = to_real(xs[first]) + (ADD ? to_real(residuals[first]) : 0);
+            pivot = ADD ? rounded_sum(xs[first], residuals[first]) : to_real(xs[first]);
     }
 
-    __device__ __forceinline__ void unpack(int p, real (&v)[VEC]) const
+    /* Once what was asked for is there: x becomes the sum. */
+    __device__ __forceinline__ void add(extent e)
     {
-        x[p].unpack(v);
-        if (ADD) {
-            real other[VEC];
-            more[ADD ? p : 0].unpack(other);
 #pragma unroll
-            for (int k = 0; k < VEC; k++)
-                v[k] += other[k];
-        }
+        for (int p = 0; p < (ADD ? PIECES : 0); p++)
+            if (e.has(p)) {
+                real v[VEC], other[VEC];
+                x[p].unpack(v);
+                more[ADD ? p : 0].unpack(other);
+#pragma unroll
+                for (int k = 0; k < VEC; k++)
+                    v[k] += other[k];
+                x[p].put(from_reals<T, VEC>(v));
+            }
     }
+
+    __device__ __forceinline__ void unpack(int p, real (&v)[VEC]) const { x[p].unpack(v); }
 
     /* The sums of what is left of the row without the pivot, where `centre`, and of its squares. */
     __device__ __forceinline__ pair sums(extent e, bool centre) const

@@ -162,8 +162,10 @@ static cup_status check(cup__error *error, cup_gpt_config *g)
 
 cup_status cup_gpt_config_check(cup_context *c, cup_gpt_config *config)
 {
-    if (!c || !config)
-        return c ? CUP_ARGUMENT : CUP_MEMORY;
+    if (!c)
+        return CUP_MEMORY;
+    if (!config)
+        return cup__fail(&c->error, CUP_ARGUMENT, "gpt: the configuration is NULL");
     return c->error.status != CUP_OK ? c->error.status : check(&c->error, config);
 }
 

@@ -73,8 +73,12 @@ static void make_room(cup_generator *g)
 
 cup_status cup_generator_feed(cup_generator *g, const int32_t *tokens, int64_t count)
 {
-    if (!g || (count > 0 && !tokens))
+    if (!g)
         return CUP_ARGUMENT;
+    if (count < 0 || (count > 0 && !tokens))
+        return cup__fail(&g->model->context->error, CUP_ARGUMENT,
+                         "generator: %lld tokens to feed, and %s", (long long)count,
+                         tokens ? "fewer than none cannot be" : "their place is NULL");
     for (int64_t i = 0; i < count; i++) {
         CUP_TRY(check_token(g, tokens[i]));
         make_room(g);

@@ -123,6 +123,7 @@ cup_gpt *cup_gpt_new(cup_context *c, const cup_gpt_config *config, cup_dtype dty
         return NULL;
     }
     m->context = c;
+    cup__context_join(c);
     m->config = *config;
     m->dtype = dtype;
     cup_status status = cup_gpt_config_check(c, &m->config);
@@ -158,5 +159,6 @@ void cup_gpt_free(cup_gpt *m)
     cup__free(m->parameters);
     cup__free(m->weights);
     cup__free(m->passes);
+    cup__context_leave(m->context);
     cup__free(m);
 }

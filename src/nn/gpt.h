@@ -63,6 +63,8 @@ const char *cup__gpt_config_differs(const cup_gpt_config *a, const cup_gpt_confi
 /* Norm of x + delta, where delta, dropped out in training, may be NULL; *sum becomes x + delta. */
 cup_tensor *cup__gpt_add_norm(const cup_gpt *m, cup_tensor *x, cup_tensor *delta, cup_tensor *gamma,
                               cup_tensor *beta, bool training, cup_tensor **sum);
+/* On a CPU, that the model knows every token; their dtype. */
+cup_status cup__gpt_tokens_check(const cup_gpt *m, const cup_tensor *tokens);
 /* The elements [from, to) along an axis, as a view. */
 cup_tensor *cup__gpt_part(cup_tensor *x, int axis, int64_t from, int64_t to);
 cup_tensor *cup__gpt_mlp(const cup_gpt *m, const cup_gpt_block *b, cup_tensor *x);

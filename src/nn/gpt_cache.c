@@ -47,6 +47,7 @@ cup_gpt_cache *cup_gpt_cache_new(cup_gpt *m, int64_t batch, int64_t length)
         return NULL;
     }
     *cache = (cup_gpt_cache){.model = m, .batch = batch, .length = length};
+    cup__context_join(m->context);
     if (make(cache) == CUP_OK)
         return cache;
     cup_gpt_cache_free(cache);
@@ -65,6 +66,7 @@ void cup_gpt_cache_free(cup_gpt_cache *cache)
     }
     cup__free(cache->keys);
     cup__free(cache->values);
+    cup__context_leave(cache->model->context);
     cup__free(cache);
 }
 
@@ -130,7 +132,7 @@ static cup_status check_room(cup_gpt_cache *cache, cup_tensor *tokens)
 {
     cup_context *c = cache->model->context;
     if (!tokens)
-        return c->error.status != CUP_OK ? c->error.status : CUP_ARGUMENT;
+        return cup__fail(&c->error, CUP_ARGUMENT, "cache: the tokens are NULL");
     char text[CUP__SHAPE_TEXT];
     if (tokens->ndim != 2 || tokens->shape[0] != cache->batch || tokens->shape[1] < 1)
         return cup__fail(&c->error, CUP_SHAPE, "cache: tokens are %s; they must be [%lld,T]",
@@ -141,7 +143,7 @@ static cup_status check_room(cup_gpt_cache *cache, cup_tensor *tokens)
                          "more; cut it first",
                          (long long)cache->used, (long long)cache->length,
                          (long long)tokens->shape[1]);
-    return c->error.status;
+    return cup__gpt_tokens_check(cache->model, tokens);
 }
 
 static cup_tensor *read(cup_gpt_cache *cache, cup_tensor *tokens)

@@ -3,6 +3,7 @@
 
 #include "cupola/ops.h"
 #include "nn/gpt.h"
+#include "ops/embedding.h"
 #include "tensor/tensor.h"
 
 static double dropout_of(const cup_gpt *m, bool training)
@@ -121,17 +122,33 @@ static cup_tensor *embed(const cup_gpt *m, cup_tensor *tokens, bool training)
     return drop(m, x, training);
 }
 
+cup_status cup__gpt_tokens_check(const cup_gpt *m, const cup_tensor *tokens)
+{
+    cup_context *c = m->context;
+    if (tokens->dtype != CUP_I32 && tokens->dtype != CUP_I64)
+        return cup__fail(&c->error, CUP_DTYPE, "gpt: tokens are %s; they must be i32 or i64",
+                         cup_dtype_name(tokens->dtype));
+    for (int64_t i = 0; !c->device->is_cuda && i < tokens->count; i++) {
+        int64_t id = cup__id_of(tokens, i);
+        if (id < 0 || id >= m->config.vocabulary)
+            return cup__fail(&c->error, CUP_ARGUMENT,
+                             "gpt: token %lld at position %lld is none of the model's %lld",
+                             (long long)id, (long long)i, (long long)m->config.vocabulary);
+    }
+    return c->error.status;
+}
+
 static cup_status check_tokens(const cup_gpt *m, cup_tensor *tokens)
 {
     char text[CUP__SHAPE_TEXT];
     cup_context *c = m->context;
     if (!tokens)
-        return c->error.status != CUP_OK ? c->error.status : CUP_ARGUMENT;
+        return cup__fail(&c->error, CUP_ARGUMENT, "gpt: the tokens are NULL");
     if (tokens->ndim != 2 || tokens->shape[1] < 1 || tokens->shape[1] > m->config.context)
         return cup__fail(&c->error, CUP_SHAPE,
                          "gpt: tokens are %s; they must be [B,T] with T from 1 to the context %lld",
                          cup__tensor_text(tokens, text), (long long)m->config.context);
-    return c->error.status;
+    return cup__gpt_tokens_check(m, tokens);
 }
 
 /* All of the model but the head: [B,T] to [B,T,width]. */

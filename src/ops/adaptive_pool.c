@@ -53,6 +53,7 @@ static cup_status infer(cup__call *call)
     int64_t side[2];
     CUP_TRY(cup__need_float(call, 0));
     CUP_TRY(cup__need_ndim(call, 0, 4, 4));
+    CUP_TRY(cup__need_pairs(call, "size"));
     read_sides(call, side);
     for (int d = 0; d < 2; d++) {
         int64_t own = call->in[0]->shape[(channels_last(call) ? 1 : 2) + d];

@@ -18,6 +18,7 @@ static const cup__sample bench[] = {{"32768x768 32768x768 768", &eps},
 const cup__op cup__op_add_rmsnorm = {
     CUP__LAYERNORM(CUP__LAYERNORM_ADD),
     .saves = CUP__SAVE_IN(2) | CUP__SAVE_OUT(1) | CUP__SAVE_OUT(2),
+    .rounds = true,
     .samples = samples,
     .bench = bench,
 };

@@ -24,8 +24,10 @@ const cup__row *cup__row_find(const char *name)
 
 int cup__take_ints(int64_t to[8], const int64_t *from, int count)
 {
-    if (count < 0 || count > 8 || (count > 0 && !from))
+    if (count < 0 || count > 8)
         return -1;
+    if (count > 0 && !from)
+        return CUP__INTS_NULL;
     for (int i = 0; i < count; i++)
         to[i] = from[i];
     return count;
@@ -59,9 +61,10 @@ static cup_status check_inputs(cup__call *call)
     if (row->attributes_size && !call->attributes)
         return cup__fail(&call->c->error, CUP_ARGUMENT, "%s: its attributes (%s) are missing",
                          row->name, row->attributes_text);
-    if (call->in_count < 1 && row->in_least > 0)
-        return cup__fail(&call->c->error, CUP_ARGUMENT, "%s: it needs at least one input",
-                         row->name);
+    if (call->in_count < 0 || (call->in_count > 0 && !call->in) ||
+        (call->in_count < 1 && row->in_least > 0))
+        return cup__fail(&call->c->error, CUP_ARGUMENT, "%s: it needs at least one input%s",
+                         row->name, call->in_count > 0 ? "; the list of them is NULL" : "");
     /* Records of the optimizers' lists may leave tensors out; lists of a caller may not. */
     bool needs_all = row->is_public && row->in_most == INT_MAX;
     for (int i = 0; i < call->in_count; i++) {
@@ -79,6 +82,10 @@ static cup_status check_inputs(cup__call *call)
         int count = 0;
         if (a->kind == CUP__KIND_INTS)
             memcpy(&count, at + 8 * sizeof(int64_t), sizeof count);
+        if (count == CUP__INTS_NULL)
+            return cup__fail(&call->c->error, CUP_ARGUMENT,
+                             "%s: %s is NULL although it was said to have numbers", row->name,
+                             a->name);
         if (count < 0)
             return cup__fail(&call->c->error, CUP_ARGUMENT, "%s: %s must have 0 to 8 numbers",
                              row->name, a->name);
@@ -296,6 +303,35 @@ static void drop_new_results(cup__call *call, cup_tensor **out)
             cup_tensor_free(call->out[i]);
 }
 
+/* Results that a caller may take for functions of the inputs. */
+static bool gives_floats(const cup__call *call)
+{
+    for (int i = 0; i < call->row->visible; i++)
+        if (cup__dtype_is_float(call->result[i].dtype))
+            return true;
+    return call->op->in_place != 0;
+}
+
+/* What a caller's call may not do to gradients; the library's own calls know what they do. */
+static cup_status check_recording(cup__call *call, bool wanted)
+{
+    if (!call->row->is_public)
+        return CUP_OK;
+    for (int i = 0; i < call->in_count; i++)
+        if (call->in[i] && cup__input_changes(call->op, i) && call->c->tape_calls &&
+            call->c->tape_calls->holds(call->in[i]))
+            return cup__call_fail(call, CUP_STATE,
+                                  "input %d would be changed in place, but is a recorded result "
+                                  "that gradients flow through; change a copy of it, or call "
+                                  "cup_backward or cup_tape_clear first",
+                                  i + 1);
+    if (wanted && !call->op->gradient && gives_floats(call))
+        return cup__call_fail(call, CUP_UNSUPPORTED,
+                              "it has no gradient, and an input leads to a parameter; switch "
+                              "recording off around it with cup_grad_recording");
+    return CUP_OK;
+}
+
 cup_tensor *cup__op_call(cup_context *c, const cup__row *row, cup_tensor *const *in, int in_count,
                          const void *attributes, cup_tensor **out)
 {
@@ -304,8 +340,10 @@ cup_tensor *cup__op_call(cup_context *c, const cup__row *row, cup_tensor *const 
     cup__call call;
     if (cup__call_begin(&call, c, row, in, in_count, attributes) != CUP_OK)
         return NULL;
-    bool record = c->tape_calls && row->op->gradient && !(out && out[0]) &&
-                  c->tape_calls->wants(c, in, in_count);
+    bool wanted = c->tape_calls && !(out && out[0]) && c->tape_calls->wants(c, in, in_count);
+    if (check_recording(&call, wanted) != CUP_OK)
+        return NULL;
+    bool record = wanted && row->op->gradient;
     for (int i = 0; out && i < row->visible; i++)
         call.out[i] = out[i];
     bool failed = do_call(&call, record) != CUP_OK || c->error.status != CUP_OK;

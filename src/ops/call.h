@@ -4,8 +4,10 @@
 
 #include "ops/op.h"
 
+#define CUP__INTS_NULL (-2)
+
 /* Copies a list of numbers into an attribute; returns the count, or -1 when there are more than 8
- * or fewer than none, which inference then refuses. */
+ * or fewer than none, and CUP__INTS_NULL when the list is not there, which are then refused. */
 int cup__take_ints(int64_t to[8], const int64_t *from, int count);
 
 /* The context's status after a failed call; CUP_ARGUMENT when a NULL tensor came in. */

@@ -106,6 +106,8 @@ cup_status cup__channelnorm_infer(cup__call *call)
                      : ((const cup__groupnorm_attributes *)call->attributes)->axis;
     CUP_TRY(cup__need_float(call, 0));
     CUP_TRY(cup__need_ndim(call, 0, batch ? 1 : 2, CUP_MAX_DIMS));
+    CUP_TRY(cup__need_eps(call, batch ? ((const cup__batchnorm_attributes *)call->attributes)->eps
+                                : ((const cup__groupnorm_attributes *)call->attributes)->eps));
     CUP_TRY(cup__need_axis(call, 0, axis, &axis));
     CUP_TRY(check_vector(call, 1, x->shape[axis], x->dtype, "gamma"));
     CUP_TRY(check_vector(call, 2, x->shape[axis], x->dtype, "beta"));

@@ -1,6 +1,7 @@
 #include "cuda/cuda.h"
 #include "kernels/concat_call.cuh"
 #include "ops/attributes.h"
+#include "ops/gather.h"
 #include "ops/copy.h"
 
 #define MANY_WORDS (1 << 18) /* from which a thread moves several */
@@ -44,7 +45,7 @@ static cup_status specification(cup__call *call)
             int64_t rest = i, offset = before * out->stride[axis];
             for (int d = in->ndim; d-- > 0; rest /= in->shape[d])
                 offset += rest % in->shape[d] * out->stride[d];
-            cup__store(out, offset, cup__load(in, cup__offset_of(in, i)));
+            cup__move_element(out, offset, in, cup__offset_of(in, i));
         }
         before += in->shape[axis];
     }

@@ -8,6 +8,8 @@
  * it, or behind the last of `rows` rows. */
 int64_t cup__group_begin(const cup_tensor *offsets, int64_t g, int64_t rows);
 cup_status cup__need_offsets(cup__call *call, int i);
+/* On a CPU, where they can be read, offsets that go down or beyond the rows are refused. */
+cup_status cup__offsets_check(cup__call *call, const cup_tensor *offsets, int64_t rows);
 
 /* The product of a call of either op, all groups in one, without what is on the device. */
 void cup__grouped_product(const cup__call *call, cup__product *p);

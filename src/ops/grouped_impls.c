@@ -11,13 +11,34 @@ cup_status cup__need_offsets(cup__call *call, int i)
     return cup__need_ndim(call, i, 1, 1);
 }
 
+static int64_t offset_at(const cup_tensor *offsets, int64_t g)
+{
+    int64_t at = g * offsets->stride[0];
+    return offsets->dtype == CUP_I64 ? ((const int64_t *)offsets->data)[at]
+                                     : ((const int32_t *)offsets->data)[at];
+}
+
+cup_status cup__offsets_check(cup__call *call, const cup_tensor *offsets, int64_t rows)
+{
+    int64_t before = 0;
+    for (int64_t g = 0; g < offsets->shape[0]; g++) {
+        int64_t end = offset_at(offsets, g);
+        if (end < before || end > rows)
+            return cup__call_fail(call, CUP_ARGUMENT,
+                                  "group %lld ends before row %lld, but must end between %lld, "
+                                  "where it begins, and %lld, the number of rows",
+                                  (long long)g, (long long)end, (long long)before,
+                                  (long long)rows);
+        before = end;
+    }
+    return CUP_OK;
+}
+
 int64_t cup__group_begin(const cup_tensor *offsets, int64_t g, int64_t rows)
 {
     int64_t begin = 0;
     for (int64_t i = 0; i < g; i++) {
-        int64_t at = i * offsets->stride[0];
-        int64_t end = offsets->dtype == CUP_I64 ? ((const int64_t *)offsets->data)[at]
-                                                : ((const int32_t *)offsets->data)[at];
+        int64_t end = offset_at(offsets, i);
         begin = end > begin ? end : begin;
     }
     return begin < rows ? begin : rows;
@@ -86,6 +107,7 @@ cup_status cup__grouped_cpu(cup__call *call)
     cup__product all;
     cup__grouped_product(call, &all);
     const cup_tensor *offsets = call->in[2];
+    CUP_TRY(cup__offsets_check(call, offsets, call->in[0]->shape[0]));
     bool blas = !cup__product_blas_refuses(call);
     for (int64_t g = 0; g < all.batch_count; g++) {
         cup__product p = group_of(&all, offsets, g);

@@ -32,6 +32,7 @@ static cup_status specification(cup__call *call)
     const cup_tensor *x = call->in[0], *w = call->in[1];
     cup_tensor *y = call->out[0];
     int64_t rows = x->shape[0], n = y->shape[1], groups = w->shape[0];
+    CUP_TRY(cup__offsets_check(call, call->in[2], rows));
     int64_t step_k = w->stride[t->transpose_weight ? 2 : 1];
     int64_t step_n = w->stride[t->transpose_weight ? 1 : 2], g = 0;
     for (int64_t i = 0; i < rows; i++) {
@@ -97,7 +98,8 @@ const cup__op cup__op_grouped_matmul = {
     .impls = cup__grouped_impls,
     .samples = samples,
     .bench = bench,
-    .domain = {{0}, {0}, {0, 170}},
+    .ascending = 1u << 2,
+    .domain = {{0}, {0}, {0}},
     .in_dtypes = {0, 0, CUP__DTYPES_INDEX},
     .tolerance = 16, /* as matmul */
     .cost = cost,

@@ -21,6 +21,7 @@ static cup_status specification(cup__call *call)
 {
     const cup_tensor *a = call->in[0], *b = call->in[1];
     int64_t rows = a->shape[0], m = a->shape[1], n = b->shape[1];
+    CUP_TRY(cup__offsets_check(call, call->in[2], rows));
     for (int64_t g = 0; g < call->in[2]->shape[0]; g++) {
         int64_t begin = cup__group_begin(call->in[2], g, rows);
         int64_t end = cup__group_begin(call->in[2], g + 1, rows);
@@ -71,7 +72,8 @@ const cup__op cup__op_grouped_weight_grad = {
     .impls = cup__grouped_impls,
     .samples = samples,
     .bench = bench,
-    .domain = {{0}, {0}, {0, 170}},
+    .ascending = 1u << 2,
+    .domain = {{0}, {0}, {0}},
     .in_dtypes = {0, 0, CUP__DTYPES_INDEX},
     .tolerance = 16, /* as matmul */
     .cost = cost,

@@ -57,6 +57,7 @@ cup_status cup__layernorm_infer(cup__call *call)
     cup__layernorm n = cup__layernorm_of(call);
     CUP_TRY(cup__need_float(call, 0));
     CUP_TRY(cup__need_ndim(call, 0, 1, CUP_MAX_DIMS));
+    CUP_TRY(cup__need_eps(call, n.eps));
     CUP_TRY(check_vector(call, n.gamma, n.width, "gamma"));
     CUP_TRY(check_vector(call, n.beta, n.width, "beta"));
     if (n.gamma && n.beta && n.gamma->dtype != n.beta->dtype)
@@ -76,11 +77,19 @@ cup_status cup__layernorm_infer(cup__call *call)
     return CUP_OK;
 }
 
-/* The statistics are those of the sum before it is rounded. */
+/* What is normalised: of a sum that which the caller gets, rounded to its dtype, and which backward
+ * reads. */
 static double value_at(const cup__layernorm *n, int64_t i)
 {
-    double x = cup__load(n->x, cup__offset_of(n->x, i));
-    return n->residual ? x + cup__load(n->residual, cup__offset_of(n->residual, i)) : x;
+    return n->sum ? cup__load(n->sum, i) : cup__load(n->x, cup__offset_of(n->x, i));
+}
+
+static void add_row(const cup__layernorm *n, int64_t first)
+{
+    for (int64_t i = first; i < first + n->width; i++)
+        cup__store(n->sum, i,
+                   cup__load(n->x, cup__offset_of(n->x, i)) +
+                       cup__load(n->residual, cup__offset_of(n->residual, i)));
 }
 
 static double weight_at(const cup_tensor *t, int64_t i, double missing)
@@ -93,6 +102,8 @@ static void specify_row(const cup__layernorm *n, int64_t row)
     int64_t first = row * n->width;
     /* Long sums, so that those of many doubles are good ones. */
     long double sum = 0, squares = 0;
+    if (n->sum)
+        add_row(n, first);
     for (int64_t i = 0; i < n->width && n->centred; i++)
         sum += value_at(n, first + i);
     int64_t count = n->width ? n->width : 1;
@@ -105,8 +116,6 @@ static void specify_row(const cup__layernorm *n, int64_t row)
     for (int64_t i = 0; i < n->width; i++) {
         double normal = (value_at(n, first + i) - mean) * rstd;
         cup__store(n->y, first + i, normal * weight_at(n->gamma, i, 1) + weight_at(n->beta, i, 0));
-        if (n->sum)
-            cup__store(n->sum, first + i, value_at(n, first + i));
     }
     if (n->mean)
         cup__store(n->mean, row, mean);

@@ -32,6 +32,7 @@ layernorm_fwd(const T *x, const T *residual, const P *gammas, const P *betas, T 
     r.read(x, residual, first, e);
     gamma.read(gammas, 1, e);
     beta.read(betas, 0, e);
+    r.add(e);
     real per = 1 / (real)width;
     pair sums = group_reduce<0>(r.sums(e, PIVOT), two_sums());
     real shift = CENTRED ? sums.a * per : 0, var = sums.b * per - shift * shift;
@@ -73,13 +74,12 @@ struct row_of_x {
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (from + piece_at(p) < width) {
-                real other[VEC] = {};
                 raw[p].unpack(v[p]);
-                if (ADD)
+                if (ADD) {
+                    real other[VEC];
                     more[p].unpack(other);
-#pragma unroll
-                for (int k = 0; k < (ADD ? VEC : 0); k++)
-                    v[p][k] += other[k];
+                    add_rounded(v[p], other);
+                }
                 if (ADD && write)
                     store(sum + first + from + piece_at(p), from_reals<T, VEC>(v[p]));
             }

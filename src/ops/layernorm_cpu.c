@@ -138,7 +138,9 @@ static void forward_row(const forward *f, int64_t row, float *buffer)
         float *sum = made_at(f, n->sum, row, third);
         add_row(sum, x, row_of(n->residual, row, n->width, second), n->width);
         deliver(f, n->sum, row, sum, spare);
-        x = sum; /* not yet rounded to 16 bits */
+        if (n->sum->dtype != CUP_F32) /* rounded, as the caller and backward see it */
+            cup__round_f32(sum, n->sum->dtype, n->width);
+        x = sum;
     }
     double mean, var;
     statistics(f, x, &mean, &var);

@@ -28,6 +28,7 @@ layernorm_spread(const T *x, const T *residual, const P *gammas, const P *betas,
         r.read(x, residual, first, e);
         gamma.read(gammas, 1, e);
         beta.read(betas, 0, e);
+        r.add(e);
         real n = (real)(e.count() > 0 ? e.count() : 1);
         pair sums = group_reduce<0>(r.sums(e, CENTRED), two_sums());
         real shift = CENTRED ? sums.a / n : 0;

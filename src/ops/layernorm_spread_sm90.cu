@@ -62,16 +62,16 @@ DEVICE void unpack(const T *slot, int p, real (&v)[VEC])
     if (ADD) {
         real other[VEC];
         to_reals(load_plain<VEC>(slot + SPAN + piece_at(p)), other);
-#pragma unroll
-        for (int k = 0; k < VEC; k++)
-            v[k] += other[k];
+        add_rounded(v, other);
     }
 }
 
 DEVICE real pivot_of(const T *slot, extent e)
 {
     int at = e.begin > 0 ? e.begin : 0;
-    return CENTRED ? to_real(slot[at]) + (ADD ? to_real(slot[SPAN + at]) : 0) : 0;
+    if (!CENTRED)
+        return 0;
+    return ADD ? rounded_sum(slot[at], slot[SPAN + at]) : to_real(slot[at]);
 }
 
 DEVICE pair sums_of(const T *slot, extent e, real pivot)

@@ -28,21 +28,6 @@ static cup_status infer_scaled(cup__call *call)
     return infer_product(call, 0, t->transpose_a, t->transpose_b, &call->result[0]);
 }
 
-/* Whether what two tensors span in memory meets. */
-static bool overlap(const cup_tensor *s, const cup_tensor *t)
-{
-    const cup_tensor *both[] = {s, t};
-    const char *end[2];
-    for (int i = 0; i < 2; i++) {
-        int64_t last = 0;
-        for (int d = 0; d < both[i]->ndim; d++)
-            last += (both[i]->shape[d] - 1) * both[i]->stride[d];
-        end[i] = (const char *)both[i]->data + (last + 1) * cup_dtype_size(both[i]->dtype);
-    }
-    return s->storage == t->storage && s->count && t->count && (const char *)s->data < end[1] &&
-           (const char *)t->data < end[0];
-}
-
 static cup_status infer_into(cup__call *call)
 {
     const into_attributes *t = call->attributes;
@@ -57,7 +42,7 @@ static cup_status infer_into(cup__call *call)
         return cup__call_fail(call, CUP_DTYPE, "y must have the dtype of a and b, or be f32");
     if (!y->contiguous)
         return cup__call_fail(call, CUP_SHAPE, "y is written in place and must be row-major");
-    if (overlap(y, a) || overlap(y, call->in[2]))
+    if (cup__tensor_overlap(y, a) || cup__tensor_overlap(y, call->in[2]))
         return cup__call_fail(call, CUP_ARGUMENT,
                               "y shares memory with an input; give it memory of its own");
     return CUP_OK;

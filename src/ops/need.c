@@ -1,4 +1,5 @@
 /* Checks that inferences share, and small compositions that gradients share. */
+#include <math.h>
 #include <string.h>
 
 #include "ops/attributes.h"
@@ -52,6 +53,30 @@ cup_status cup__need_axis(cup__call *call, int i, int64_t axis, int *out)
         return CUP_OK;
     return cup__call_fail(call, CUP_SHAPE, "axis %lld does not exist; input %d has %d dimensions",
                           (long long)axis, i + 1, ndim);
+}
+
+cup_status cup__need_eps(cup__call *call, double eps)
+{
+    if (eps >= 0 && eps < INFINITY)
+        return CUP_OK;
+    return cup__call_fail(call, CUP_ARGUMENT, "eps is %g; it must be at least 0 and finite", eps);
+}
+
+cup_status cup__need_pairs(cup__call *call, const char *required)
+{
+    for (const cup__attribute *a = call->row->attributes; a->name; a++) {
+        int count;
+        if (a->kind != CUP__KIND_INTS)
+            continue;
+        memcpy(&count, (const char *)call->attributes + a->offset + 8 * sizeof(int64_t),
+               sizeof count);
+        if (count > 2 || (count == 0 && !strcmp(a->name, required)))
+            return cup__call_fail(call, CUP_ARGUMENT,
+                                  "%s has %d numbers; give it one, or one each for height and "
+                                  "width",
+                                  a->name, count);
+    }
+    return CUP_OK;
 }
 
 cup_tensor *cup__contiguous(cup_context *c, cup_tensor *t)

@@ -125,6 +125,11 @@ struct cup__op {
     /* Bit i: row r of the results, along the first dimension, is made of row r of input i and of
      * the inputs whose bit is not set. 0: not so, or not worth saying. */
     uint32_t by_rows;
+    /* What is rounded on the way is part of what the op means, so that its specification is run in
+     * the dtype itself, not in f64. */
+    bool rounds;
+    /* Bit i: the whole numbers of input i go up, from 0 to the number of rows of input 0. */
+    uint32_t ascending;
     int64_t bench_indices;      /* whole numbers of bench calls are below this; 0: as the domain */
     uint32_t in_dtypes[8];      /* bits 1 << cup_dtype; 0: the floats, all inputs the same */
     double tolerance;           /* in units of the dtype's epsilon; 0 means 4 */
@@ -218,6 +223,10 @@ cup_status cup__need_float(cup__call *call, int i);
 cup_status cup__need_index(cup__call *call, int i);
 cup_status cup__need_same_dtype(cup__call *call, int i, int j);
 cup_status cup__need_ndim(cup__call *call, int i, int least, int most);
+/* What stands beside a variance under a root: from 0, and finite. */
+cup_status cup__need_eps(cup__call *call, double eps);
+/* Lists of numbers for height and width: one for both, one each, or none but of `required`. */
+cup_status cup__need_pairs(cup__call *call, const char *required);
 /* Makes a dimension that may count from the end into a plain one. */
 cup_status cup__need_axis(cup__call *call, int i, int64_t axis, int *out);
 

@@ -1,5 +1,8 @@
 /* Elementwise ops on the CPU: rows in chunks over all cores, in floats where that is exact enough,
  * else element by element. */
+#include <math.h>
+#include <string.h>
+
 #include "base/parallel.h"
 #include "ops/loop.h"
 #include "ops/pointwise.h"
@@ -27,6 +30,24 @@ static void store_integer(cup_tensor *t, int64_t offset, int64_t value)
         ((uint8_t *)t->data)[offset] = (uint8_t)(uint64_t)value;
 }
 
+/* An element on its way to `to`. An i64 of more bits than a double has is rounded to odd where it
+ * is rounded again, to a shorter float, so that it is right then. */
+static double load_for(const cup_tensor *t, int64_t offset, cup_dtype to)
+{
+    double value = cup__load(t, offset);
+    if (t->dtype != CUP_I64 || to == CUP_F64 || fabs(value) < 0x1p53)
+        return value;
+    int64_t exact = ((const int64_t *)t->data)[offset];
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (bits & 1 || (fabs(value) < 0x1p63 && (int64_t)value == exact))
+        return value;
+    bool away = value >= 0x1p63 || (value > 0 ? (int64_t)value > exact : (int64_t)value < exact);
+    bits += away ? (uint64_t)-1 : 1;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 /* One chunk, element by element: any dtype, any stride. */
 static void run_elements(const job *j, const int64_t *offset, int64_t count)
 {
@@ -40,7 +61,7 @@ static void run_elements(const job *j, const int64_t *offset, int64_t count)
             if (j->real == CUP__REAL_I64 && j->call->in[k]->dtype == CUP_I64)
                 n[k] = ((const int64_t *)j->call->in[k]->data)[at];
             else
-                x[k] = cup__load(j->call->in[k], at);
+                x[k] = load_for(j->call->in[k], at, j->call->out[0]->dtype);
             if (j->real == CUP__REAL_I64 && j->call->in[k]->dtype != CUP_I64)
                 n[k] = (int64_t)x[k];
         }

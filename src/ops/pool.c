@@ -131,6 +131,7 @@ cup_status cup__pool_infer(cup__call *call)
     cup__pooling p;
     CUP_TRY(cup__need_float(call, 0));
     CUP_TRY(cup__need_ndim(call, 0, 4, 4));
+    CUP_TRY(cup__need_pairs(call, "window"));
     bool channels_last = read_attributes(&p, call, &ceil_mode);
     read_sizes(&p, call->in[0], channels_last, p.in);
     CUP_TRY(check_numbers(call, &p));
@@ -156,6 +157,7 @@ cup_status cup__pool_grad_infer(cup__call *call)
     cup__pooling p;
     CUP_TRY(cup__need_float(call, 0));
     CUP_TRY(cup__need_ndim(call, 0, 4, 4));
+    CUP_TRY(cup__need_pairs(call, "window"));
     bool channels_last = read_attributes(&p, call, &ceil_mode);
     CUP_TRY(check_numbers(call, &p));
     if (p.is_max) {

@@ -10,8 +10,11 @@ CUP__FLOATS_2(value_f32, __builtin_powf(p, q))
 /* Both gradients; what is multiplied by 0 counts as 0 even where it is infinite. */
 CUP__ELEMENT(base, x[1] == 0 ? 0 : x[2] * x[1] * pow(x[0], x[1] - 1))
 CUP__FLOATS_3(base_f32, q == 0.0f ? 0.0f : r * q * __builtin_powf(p, q - 1.0f))
-CUP__ELEMENT(exponent, x[1] == 0 ? 0 : x[2] * x[1] * log(x[0]))
-CUP__FLOATS_3(exponent_f32, q == 0.0f ? 0.0f : r * q * cup__log_f32(p))
+/* 0^b jumps at b = 0 from 0 to infinity; the slope is said to be 0 there, as it is above. */
+CUP__ELEMENT(exponent,
+             x[1] == 0 || (x[0] == 0 && x[1] == 1) ? 0 : x[2] * x[1] * log(x[0]))
+CUP__FLOATS_3(exponent_f32,
+              q == 0.0f || (p == 0.0f && q == 1.0f) ? 0.0f : r * q * cup__log_f32(p))
 
 static cup_status gradient(cup__grad *g)
 {

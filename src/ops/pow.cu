@@ -7,7 +7,7 @@ DEVICE real apply(const real *x, const attribute *)
 #ifdef BASE
     return x[1] == 0 ? (real)0 : x[2] * x[1] * pow(x[0], x[1] - 1);
 #elif defined(EXPONENT)
-    return x[1] == 0 ? (real)0 : x[2] * x[1] * log_of(x[0]);
+    return x[1] == 0 || (x[0] == 0 && x[1] == 1) ? (real)0 : x[2] * x[1] * log_of(x[0]);
 #else
     return pow(x[0], x[1]);
 #endif

@@ -51,9 +51,10 @@ DEVICE void put_code(float v, int8_t *to)
     *to = v != v ? (int8_t)0 : (int8_t)__float2int_rn(fmaxf(-127.0f, fminf(127.0f, v)));
 }
 
+/* NaN stays NaN. */
 template <typename Element> DEVICE void put_code(float v, Element *to)
 {
-    from_float(v, to);
+    from_float(v > MOST ? MOST : v < -MOST ? -MOST : v, to);
 }
 
 DEVICE void put_codes(code *to, const vec<T, VEC> &v, float factor)

@@ -93,8 +93,13 @@ cup_status cup__reduce_infer(cup__call *call)
     const cup_tensor *in = call->in[0];
     CUP_TRY(check_dtype(call));
     for (int i = 0; i < a->axes_count; i++) {
-        int axis;
+        int axis, other;
         CUP_TRY(cup__need_axis(call, 0, a->axes[i], &axis));
+        for (int j = 0; j < i; j++) {
+            CUP_TRY(cup__need_axis(call, 0, a->axes[j], &other));
+            if (axis == other)
+                return cup__call_fail(call, CUP_ARGUMENT, "axis %d is named twice", axis);
+        }
     }
     cup__shape *shape = &call->result[0];
     int64_t length = 1;
@@ -165,6 +170,25 @@ static double fold_all(const cup__call *call, const cup__reduction *r, int64_t o
     return (double)sum;
 }
 
+static int64_t integer_at(const cup_tensor *t, int64_t offset)
+{
+    return t->dtype == CUP_I64 ? ((const int64_t *)t->data)[offset] : (int64_t)cup__load(t, offset);
+}
+
+/* Of i64, not all of which are doubles. */
+static int64_t place_of_integer(const cup__call *call, const cup__reduction *r, int64_t output)
+{
+    int64_t base = cup__reduction_kept(r, output), place = 0, best = 0;
+    for (int64_t i = 0; i < r->length; i++) {
+        int64_t x = integer_at(call->in[0], base + cup__reduction_folded(r, i));
+        if (i == 0 || (call->op->kind == CUP__FOLD_ARGMAX ? x > best : x < best)) {
+            best = x;
+            place = i;
+        }
+    }
+    return place;
+}
+
 static int64_t place_of(const cup__call *call, const cup__reduction *r, int64_t output)
 {
     int64_t base = cup__reduction_kept(r, output), place = 0;
@@ -178,11 +202,6 @@ static int64_t place_of(const cup__call *call, const cup__reduction *r, int64_t 
         }
     }
     return place;
-}
-
-static int64_t integer_at(const cup_tensor *t, int64_t offset)
-{
-    return t->dtype == CUP_I64 ? ((const int64_t *)t->data)[offset] : (int64_t)cup__load(t, offset);
 }
 
 static int64_t fold_integers(const cup__call *call, const cup__reduction *r, int64_t output)
@@ -206,7 +225,9 @@ cup_status cup__reduce_specification(cup__call *call)
     int kind = call->op->kind;
     for (int64_t i = 0; i < r.outputs; i++) {
         if (kind == CUP__FOLD_ARGMAX || kind == CUP__FOLD_ARGMIN) {
-            ((int64_t *)out->data)[i] = place_of(call, &r, i);
+            bool whole = !cup__dtype_is_float(call->in[0]->dtype);
+            ((int64_t *)out->data)[i] =
+                whole ? place_of_integer(call, &r, i) : place_of(call, &r, i);
             continue;
         }
         if (!cup__dtype_is_float(call->in[0]->dtype)) {

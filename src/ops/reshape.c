@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "ops/attributes.h"
+#include "ops/gather.h"
 
 static cup_status fill_in_size(cup__call *call, cup__shape *shape)
 {
@@ -93,7 +94,7 @@ static cup_status view(cup__call *call)
 static cup_status specification(cup__call *call)
 {
     for (int64_t i = 0; i < call->in[0]->count; i++)
-        cup__store(call->out[0], i, cup__load(call->in[0], cup__offset_of(call->in[0], i)));
+        cup__move_element(call->out[0], i, call->in[0], cup__offset_of(call->in[0], i));
     return CUP_OK;
 }
 

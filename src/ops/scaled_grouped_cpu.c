@@ -63,6 +63,7 @@ static cup_status run_floats(cup__call *call, const job *w)
 cup_status cup__scaled_grouped_cpu(cup__call *call)
 {
     job w = {.offsets = call->in[2]};
+    CUP_TRY(cup__offsets_check(call, w.offsets, call->in[0]->shape[0]));
     cup__scaled_grouped_product(call, &w.p, &w.s);
     if (w.p.dtype != CUP_I8)
         return run_floats(call, &w);

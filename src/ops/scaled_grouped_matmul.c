@@ -40,6 +40,7 @@ static cup_status specification(cup__call *call)
 {
     const cup_tensor *x = call->in[X], *w = call->in[WEIGHT], *offsets = call->in[OFFSETS];
     cup__scale_layout xs, ws;
+    CUP_TRY(cup__offsets_check(call, offsets, x->shape[0]));
     CUP_TRY(cup__scale_layout_of(call, X, X_SCALE, &xs));
     CUP_TRY(cup__scale_layout_of_matrices(call, WEIGHT, WEIGHT_SCALE, &ws));
     int64_t rows = x->shape[0], n = ws.rows, groups = w->shape[0], g = 0;
@@ -129,7 +130,8 @@ const cup__op cup__op_scaled_grouped_matmul = {
     .impls = impls,
     .samples = samples,
     .bench = bench,
-    .domain = {{0}, {0}, {0, 170}, {0.5, 2}, {0.5, 2}},
+    .ascending = 1u << 2,
+    .domain = {{0}, {0}, {0}, {0.5, 2}, {0.5, 2}},
     .in_dtypes = {CUP__DTYPES_CODE, CUP__DTYPES_CODE, CUP__DTYPES_INDEX, CUP__DTYPE(F32),
                   CUP__DTYPE(F32)},
     .tolerance = 16, /* as scaled_matmul */

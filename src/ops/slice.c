@@ -1,4 +1,5 @@
 #include "ops/attributes.h"
+#include "ops/gather.h"
 #include "ops/copy.h"
 
 static cup_status infer(cup__call *call)
@@ -47,7 +48,7 @@ static cup_status specification(cup__call *call)
         int64_t rest = i, offset = start;
         for (int d = out->ndim; d-- > 0; rest /= out->shape[d])
             offset += rest % out->shape[d] * in->stride[d];
-        cup__store(call->out[0], i, cup__load(in, offset));
+        cup__move_element(call->out[0], i, in, offset);
     }
     return CUP_OK;
 }

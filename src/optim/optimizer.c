@@ -25,6 +25,7 @@ struct cup_optimizer {
     cup__muon *muon;        /* or NULL */
     cup__muon_matrix *matrices;
     int matrix_count;
+    bool ready; /* a learning rate was set */
 };
 
 static cup_status check_options(cup_context *c, const cup_optimizer_options *o)
@@ -78,6 +79,19 @@ static cup_status check_parameter(cup_context *c, const cup_parameter *p, int i)
         return cup__fail(&c->error, CUP_ARGUMENT, "optimizer: the rate of %s must be at least 0",
                          p->name);
     return cup_require_grad(p->tensor) ? CUP_OK : c->error.status;
+}
+
+/* Two entries that share memory would both step it. */
+static cup_status check_single(cup_context *c, const cup_parameter *parameters, int i)
+{
+    const cup_tensor *t = parameters[i].tensor;
+    for (int j = 0; j < i; j++)
+        if (parameters[j].tensor == t || cup__tensor_overlap(parameters[j].tensor, t))
+            return cup__fail(&c->error, CUP_ARGUMENT,
+                             "optimizer: parameters %d (%s) and %d (%s) are %s; name each once", j,
+                             parameters[j].name, i, parameters[i].name,
+                             parameters[j].tensor == t ? "one tensor" : "views of one memory");
+    return CUP_OK;
 }
 
 /* A kept tensor of the optimizer under "NAME.part" in the list of states. */
@@ -142,6 +156,8 @@ static cup_status add_parameters(cup_optimizer *o, const cup_parameter *paramete
 {
     for (int i = 0; i < o->count; i++) {
         CUP_TRY(check_parameter(o->c, &parameters[i], i));
+        CUP_TRY(check_single(o->c, parameters, i));
+        cup__tensor_retain(parameters[i].tensor);
         o->parameters[i] = parameters[i].tensor;
         CUP_TRY(add_parameter(o, &parameters[i], settings));
     }
@@ -195,11 +211,12 @@ cup_optimizer *cup_optimizer_new(cup_context *c, const cup_parameter *parameters
         return NULL;
     }
     o->c = c;
+    cup__context_join(c);
     o->count = count;
     if (options)
         o->options = *options;
     if (check_options(c, &o->options) != CUP_OK) {
-        cup__free(o);
+        cup_optimizer_free(o);
         return NULL;
     }
     fill_defaults(&o->options);
@@ -225,11 +242,14 @@ void cup_optimizer_free(cup_optimizer *o)
     for (int i = 0; o->inputs && i < CUP__RECORDS_AT; i++)
         cup_tensor_free(o->inputs[i]);
     cup__muon_free(o->muon);
+    for (int i = 0; o->parameters && i < o->count; i++)
+        cup__tensor_release(o->parameters[i]);
     cup__free(o->matrices);
     cup__free(o->parameters);
     cup__free(o->inputs);
     cup__free(o->gradients);
     cup__free(o->state);
+    cup__context_leave(o->c);
     cup__free(o);
 }
 
@@ -245,6 +265,7 @@ cup_status cup_optimizer_set(cup_optimizer *o, double rate, double scale)
                          "step; both must be finite, the scale positive",
                          rate, scale);
     const float hyper[] = {(float)rate, (float)o->options.clip, (float)scale};
+    o->ready = true;
     return cup_tensor_write(o->hyper, hyper, sizeof hyper);
 }
 
@@ -262,6 +283,23 @@ static int gather(cup_optimizer *o)
         r[CUP__GRADIENT] = cup_grad(r[CUP__VALUE]);
     }
     return count;
+}
+
+/* A parameter that was freed is still there, because the optimizer holds it, but in no scope. */
+static cup_status check_step(const cup_optimizer *o)
+{
+    char text[CUP__SHAPE_TEXT];
+    if (!o->ready)
+        return cup__fail(&o->c->error, CUP_STATE,
+                         "optimizer: no learning rate was set; call cup_optimizer_set before the "
+                         "first step");
+    for (int i = 0; i < o->count; i++)
+        if (o->parameters[i]->scope == CUP__SCOPE_NONE)
+            return cup__fail(&o->c->error, CUP_STATE,
+                             "optimizer: parameter %d, %s, was freed, by itself or with its scope; "
+                             "cup_keep takes a tensor out of its scope",
+                             i, cup__tensor_text(o->parameters[i], text));
+    return CUP_OK;
 }
 
 static cup_status run_update(cup_optimizer *o)
@@ -285,6 +323,7 @@ cup_status cup_optimizer_step(cup_optimizer *o)
         return CUP_ARGUMENT;
     if (o->c->error.status != CUP_OK)
         return o->c->error.status;
+    CUP_TRY(check_step(o));
     int count = gather(o);
     if (count == 0)
         return cup__fail(&o->c->error, CUP_STATE,

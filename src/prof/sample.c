@@ -251,6 +251,35 @@ static cup_tensor *fill_reversed(const cup_tensor *like, bool filled, uint64_t s
     return cup__tensor_view(base, &shape, stride, 0);
 }
 
+static int by_size(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Numbers that go up from 0 to `most`, in order. */
+static cup_status fill_ascending(cup_tensor *t, int64_t most, uint64_t seed)
+{
+    int64_t *values = cup__malloc((size_t)t->count * sizeof *values);
+    cup_context *c = t->context;
+    if (!values)
+        return cup__fail(&c->error, CUP_MEMORY, "out of host memory for a sample");
+    for (int64_t i = 0; i < t->count; i++)
+        values[i] = (int64_t)(random_number(seed, i) % (uint64_t)(most + 1));
+    qsort(values, (size_t)t->count, sizeof *values, by_size);
+    cup_tensor host = {.data = values, .dtype = CUP_I64};
+    char *packed = cup__malloc((size_t)(t->count * cup_dtype_size(t->dtype)));
+    cup_tensor to = {.data = packed, .dtype = t->dtype};
+    for (int64_t i = 0; packed && i < t->count; i++)
+        cup__store(&to, i, cup__load(&host, i));
+    cup_status status =
+        packed ? cup_tensor_write(t, packed, (size_t)(t->count * cup_dtype_size(t->dtype)))
+               : cup__fail(&c->error, CUP_MEMORY, "out of host memory for a sample");
+    cup__free(packed);
+    cup__free(values);
+    return status;
+}
+
 int cup__sample_inputs(cup_context *c, const cup__row *row, const cup__sample *sample,
                        cup_dtype dtype, cup_dtype hold, cup__layout layout, uint64_t seed,
                        cup_tensor **in, int most)
@@ -276,7 +305,8 @@ int cup__sample_inputs_filled(cup_context *c, const cup__row *row, const cup__sa
         if (shape.ndim < 0)
             continue;
         cup_dtype own = dtype_of_input(row->op, i, dtype);
-        shape.dtype = cup__dtype_is_float(own) && hold == CUP_F64 ? CUP_F64 : own;
+        bool widened = cup__dtype_is_float(own) && hold == CUP_F64 && !row->op->rounds;
+        shape.dtype = widened ? CUP_F64 : own;
         in[i] = lay_out(c, &shape, layout);
         uint64_t own_seed = seed + (uint64_t)i * 7919;
         cup__domain domain = row->op->domain[slot];
@@ -292,6 +322,11 @@ int cup__sample_inputs_filled(cup_context *c, const cup__row *row, const cup__sa
         }
         if (!in[i])
             return -1;
+        if (seed && row->op->ascending >> slot & 1) {
+            if (fill_ascending(in[i], in[0]->shape[0], own_seed) != CUP_OK)
+                return -1;
+            continue;
+        }
         if (seed && fill(in[i], own, domain, indices, filling.alike, own_seed) != CUP_OK)
             return -1;
     }

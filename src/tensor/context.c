@@ -130,38 +130,21 @@ cup_context *cup__context_dry(const char *arch)
     return c;
 }
 
-static void free_list(cup_tensor **list)
+/* `closing` frees what a guest holds as well. */
+static void free_list(cup_tensor **list, bool closing)
 {
     while (*list) {
         cup_tensor *t = *list;
         *list = t->next;
         t->previous = t->next = NULL;
-        t->scope = -2; /* in no list any more */
+        t->scope = CUP__SCOPE_NONE;
+        t->refs = closing ? 1 : t->refs;
         cup__tensor_release(t);
     }
 }
 
-void cup_context_free(cup_context *c)
+static void free_struct(cup_context *c)
 {
-    if (!c)
-        return;
-    if (c->device)
-        c->device->calls->synchronize(c->device);
-    if (c->tape)
-        c->tape_calls->free(c);
-    while (c->depth > 0)
-        free_list(&c->scopes[--c->depth].tensors);
-    free_list(&c->kept);
-    if (c->programs_free)
-        c->programs_free(c->programs);
-    if (c->cuda_ops_free)
-        c->cuda_ops_free(c->cuda_ops);
-    if (c->preferred_free)
-        c->preferred_free(c->preferred);
-    if (c->random.state)
-        c->device->calls->release(c->device, c->random.state);
-    if (c->device)
-        c->device->calls->close(c->device);
     while (c->spare) {
         cup_tensor *t = c->spare;
         c->spare = t->next;
@@ -174,6 +157,48 @@ void cup_context_free(cup_context *c)
     }
     cup__free(c->scopes);
     cup__free(c);
+}
+
+void cup_context_free(cup_context *c)
+{
+    if (!c)
+        return;
+    if (c->device)
+        c->device->calls->synchronize(c->device);
+    if (c->tape)
+        c->tape_calls->free(c);
+    while (c->depth > 0)
+        free_list(&c->scopes[--c->depth].tensors, true);
+    free_list(&c->kept, true);
+    if (c->programs_free)
+        c->programs_free(c->programs);
+    if (c->cuda_ops_free)
+        c->cuda_ops_free(c->cuda_ops);
+    if (c->preferred_free)
+        c->preferred_free(c->preferred);
+    if (c->random.state)
+        c->device->calls->release(c->device, c->random.state);
+    if (c->device)
+        c->device->calls->close(c->device);
+    c->device = NULL;
+    c->closed = true;
+    cup__error_clear(&c->error);
+    cup__fail(&c->error, CUP_STATE,
+              "the context was freed before what was made of it; free optimizers, models and the "
+              "like first");
+    if (c->guests == 0)
+        free_struct(c);
+}
+
+void cup__context_join(cup_context *c)
+{
+    c->guests++;
+}
+
+void cup__context_leave(cup_context *c)
+{
+    if (--c->guests == 0 && c->closed)
+        free_struct(c);
 }
 
 const char *cup_device_text(const cup_context *c)
@@ -228,7 +253,7 @@ void cup__scope_pop(cup_context *c)
     if (c->unopened > 0)
         c->unopened--;
     else if (c->depth > 1)
-        free_list(&c->scopes[--c->depth].tensors);
+        free_list(&c->scopes[--c->depth].tensors, false);
 }
 
 cup_tensor *cup_scope_return(cup_context *c, cup_tensor *t)

@@ -13,6 +13,8 @@ struct cup__call;
 typedef struct cup__tape_calls {
     bool (*wants)(cup_context *c, cup_tensor *const *in, int in_count);
     cup_status (*record)(struct cup__call *call);
+    /* Whether gradients rely on what the tensor's memory holds being a recorded result. */
+    bool (*holds)(const cup_tensor *t);
     void (*clear)(cup_context *c);
     void (*free)(cup_context *c);
 } cup__tape_calls;
@@ -53,6 +55,8 @@ struct cup_context {
     bool tuning; /* see cup_tuning */
     bool (*stop)(void *user); /* or NULL; asked before each op: true fails it, see cup__stopped */
     void *stop_user;
+    int guests;  /* see cup__context_join */
+    bool closed; /* freed, but for its guests */
     void *cuda_ops; /* what CUDA implementations keep for the context (cuBLASLt handle, ...) */
     void (*cuda_ops_free)(void *);
     struct cup__preferred *preferred; /* implementations that were measured, see ops/preferred.h */
@@ -70,6 +74,12 @@ cup_status cup__stopped(cup_context *c);
 /* Begins a capture that shares the memory of a graph that is launched before it each time, and may
  * use what that graph has left in it. */
 cup_status cup__capture_after(cup_context *c, struct cup_graph *before);
+
+/* What a program makes of a context and frees by itself joins it, and leaves it when freed. Where
+ * the context is freed first, its struct stays until the last guest left, with an error: so a
+ * wrong order of freeing harms nobody. */
+void cup__context_join(cup_context *c);
+void cup__context_leave(cup_context *c);
 
 /* Closes the innermost scope and leaves the tape alone. */
 void cup__scope_pop(cup_context *c);

@@ -171,6 +171,18 @@ void cup__load_f32(float *to, const void *from, cup_dtype dtype, int64_t count)
     }
 }
 
+#define PIECE 512
+
+void cup__round_f32(float *x, cup_dtype dtype, int64_t count)
+{
+    double piece[PIECE]; /* room for elements of any dtype */
+    for (int64_t i = 0; i < count && dtype != CUP_F32; i += PIECE) {
+        int64_t n = count - i < PIECE ? count - i : PIECE;
+        cup__store_f32(piece, x + i, dtype, n);
+        cup__load_f32(x + i, piece, dtype, n);
+    }
+}
+
 void cup__store_f32(void *to, const float *from, cup_dtype dtype, int64_t count)
 {
     if (dtype == CUP_F32) {

@@ -38,6 +38,7 @@ cup_graph *cup_capture_end(cup_context *c)
     cup_status status = cup__graph_end(cup__cuda_of(c->device), &captured);
     if (graph && status == CUP_OK && c->error.status == CUP_OK) {
         *graph = (cup_graph){c, captured};
+        cup__context_join(c);
         return graph;
     }
     if (captured)
@@ -62,5 +63,6 @@ void cup_graph_free(cup_graph *graph)
     if (!graph)
         return;
     cup__graph_free(graph->captured);
+    cup__context_leave(graph->context);
     cup__free(graph);
 }

@@ -76,7 +76,7 @@ static cup_tensor **list_of(cup_tensor *t)
 
 static void list_remove(cup_tensor *t)
 {
-    if (t->scope == -2)
+    if (t->scope == CUP__SCOPE_NONE)
         return;
     if (t->previous)
         t->previous->next = t->next;
@@ -85,7 +85,7 @@ static void list_remove(cup_tensor *t)
     if (t->next)
         t->next->previous = t->previous;
     t->previous = t->next = NULL;
-    t->scope = -2;
+    t->scope = CUP__SCOPE_NONE;
 }
 
 static cup_tensor *tensor_struct(cup_context *c)
@@ -122,6 +122,20 @@ static void storage_release(cup__storage *storage)
     storage->context->spare_storage = storage;
 }
 
+cup_status cup__tensor_change(cup_tensor *t, const char *verb)
+{
+    cup_context *c = t->context;
+    char text[CUP__SHAPE_TEXT];
+    if (c->tape_calls && c->tape_calls->holds(t))
+        return cup__fail(&c->error, CUP_STATE,
+                         "%s %s: it is a recorded result, and gradients would not know of the "
+                         "change; change a copy of it, or call cup_backward or cup_tape_clear "
+                         "first",
+                         verb, cup__tensor_text(t, text));
+    t->storage->version++;
+    return CUP_OK;
+}
+
 void cup__tensor_retain(cup_tensor *t)
 {
     t->refs++;
@@ -129,7 +143,7 @@ void cup__tensor_retain(cup_tensor *t)
 
 void cup__tensor_release(cup_tensor *t)
 {
-    if (!t || --t->refs > 0)
+    if (!t || t->context->closed || --t->refs > 0)
         return;
     list_remove(t);
     storage_release(t->storage);
@@ -233,10 +247,28 @@ void cup__tensor_order(cup_tensor *t, const char *order)
     t->contiguous = is_contiguous(t);
 }
 
+bool cup__tensor_overlap(const cup_tensor *s, const cup_tensor *t)
+{
+    const cup_tensor *both[] = {s, t};
+    const char *end[2];
+    for (int i = 0; i < 2; i++) {
+        int64_t last = 0;
+        for (int d = 0; d < both[i]->ndim; d++)
+            last += (both[i]->shape[d] - 1) * both[i]->stride[d];
+        end[i] = (const char *)both[i]->data + (last + 1) * cup_dtype_size(both[i]->dtype);
+    }
+    return s->storage == t->storage && s->count && t->count && (const char *)s->data < end[1] &&
+           (const char *)t->data < end[0];
+}
+
 cup_tensor *cup_tensor_new(cup_context *c, cup_dtype dtype, int ndim, const int64_t *shape)
 {
     cup__shape wanted = {.dtype = dtype, .ndim = ndim};
-    if (ndim > 0 && ndim <= CUP_MAX_DIMS)
+    if (c && ndim > 0 && !shape) {
+        cup__fail(&c->error, CUP_ARGUMENT, "a tensor of %d dimensions: its shape is NULL", ndim);
+        return NULL;
+    }
+    if (ndim > 0 && ndim <= CUP_MAX_DIMS && shape)
         memcpy(wanted.size, shape, sizeof *shape * (size_t)ndim);
     return cup__tensor_make(c, &wanted, "tensor");
 }
@@ -272,7 +304,7 @@ void cup__tensor_hand_out(cup_tensor *t)
 
 void cup_tensor_free(cup_tensor *t)
 {
-    if (!t)
+    if (!t || t->context->closed)
         return;
     list_remove(t);
     cup__tensor_release(t);

@@ -12,6 +12,7 @@ typedef struct cup__storage {
     int refs;
     struct cup__storage *next; /* among the context's spare ones */
     uint32_t version; /* counts changes in place, so that backward sees a saved value was lost */
+    uint32_t recorded; /* the tape's generation in which a recorded call wrote it */
 } cup__storage;
 
 struct cup_tensor {
@@ -26,7 +27,7 @@ struct cup_tensor {
     bool contiguous;
     bool is_parameter;
     int refs;              /* the scope or its keeper, the tape, views in the making */
-    int scope;             /* index of the scope that owns it, -1 when kept */
+    int scope;             /* index of the scope that owns it, -1 when kept, or the one below */
     /* What recorded it: the number of a node, which is 0 for a leaf, the tape's generation the
      * number is good for, and which result of the node this is. */
     uint32_t node, generation;
@@ -34,6 +35,9 @@ struct cup_tensor {
     cup_tensor *grad;
     cup_tensor *previous, *next; /* in the list of its scope, or of the kept ones */
 };
+
+/* Of a tensor in no scope any more, which something else still holds. */
+#define CUP__SCOPE_NONE (-2)
 
 /* A shape and a type, before there is memory. */
 typedef struct cup__shape {
@@ -55,6 +59,13 @@ void cup__tensor_order(cup_tensor *t, const char *order);
 
 /* Moves a tensor of the innermost scope to the scope outside of it; leaves others alone. */
 void cup__tensor_hand_out(cup_tensor *t);
+
+/* Whether what two tensors span in memory meets. */
+bool cup__tensor_overlap(const cup_tensor *s, const cup_tensor *t);
+
+/* To be asked before a caller's tensor is changed in place: a recorded result is refused, because
+ * gradients would go on as if it still came from what it was computed from. */
+cup_status cup__tensor_change(cup_tensor *t, const char *verb);
 
 void cup__tensor_retain(cup_tensor *t);
 void cup__tensor_release(cup_tensor *t);
@@ -79,6 +90,9 @@ void cup__store(cup_tensor *t, int64_t offset, double value);
 /* Converts `count` contiguous elements between a dtype and f32 or f64, vectorised for f32. */
 void cup__load_f32(float *to, const void *from, cup_dtype dtype, int64_t count);
 void cup__store_f32(void *to, const float *from, cup_dtype dtype, int64_t count);
+
+/* Rounds floats to what a dtype holds. */
+void cup__round_f32(float *x, cup_dtype dtype, int64_t count);
 
 /* The offset in elements of a flat row-major index. */
 int64_t cup__offset_of(const cup_tensor *t, int64_t index);

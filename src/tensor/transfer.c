@@ -10,6 +10,8 @@ static cup_status check_bytes(cup_tensor *t, const void *data, size_t bytes, con
 {
     size_t wanted = (size_t)(t->count * cup_dtype_size(t->dtype));
     char text[CUP__SHAPE_TEXT];
+    if (t->context->closed)
+        return t->context->error.status;
     if (bytes != wanted)
         return cup__fail(&t->context->error, CUP_ARGUMENT,
                          "%s %s: the buffer has %zu bytes, the tensor %zu", verb,
@@ -79,7 +81,7 @@ cup_status cup_tensor_write(cup_tensor *t, const void *data, size_t bytes)
     CUP_TRY(check_bytes(t, data, bytes, "writing"));
     if (bytes == 0)
         return CUP_OK;
-    t->storage->version++;
+    CUP_TRY(cup__tensor_change(t, "writing"));
     cup__device *device = t->context->device;
     if (t->contiguous)
         return device->calls->write(device, t->data, data, bytes);
@@ -106,8 +108,12 @@ double cup_tensor_item(cup_tensor *t)
 
 cup_tensor *cup_tensor_to(cup_context *c, cup_tensor *t)
 {
-    if (!c || !t)
+    if (!c || c->error.status != CUP_OK)
         return NULL;
+    if (!t) {
+        cup__fail(&c->error, CUP_ARGUMENT, "the tensor to copy from another context is NULL");
+        return NULL;
+    }
     cup__shape shape = cup__shape_of(t);
     size_t bytes = (size_t)(t->count * cup_dtype_size(t->dtype));
     cup_tensor *copy = cup__tensor_make(c, &shape, "copy");
@@ -131,11 +137,12 @@ cup_tensor *cup_tensor_to(cup_context *c, cup_tensor *t)
 static void print_level(const cup_tensor *t, FILE *file, int dimension, int64_t offset)
 {
     if (dimension == t->ndim) {
-        double value = cup__load(t, offset);
         if (cup__dtype_is_float(t->dtype))
-            fprintf(file, "%g", value);
+            fprintf(file, "%g", cup__load(t, offset));
+        else if (t->dtype == CUP_I64)
+            fprintf(file, "%lld", (long long)((const int64_t *)t->data)[offset]);
         else
-            fprintf(file, "%lld", (long long)value);
+            fprintf(file, "%lld", (long long)cup__load(t, offset));
         return;
     }
     fputc('[', file);
@@ -157,6 +164,9 @@ cup_status cup_tensor_print(cup_tensor *t, FILE *file)
     if (!t)
         return CUP_ARGUMENT;
     char text[CUP__SHAPE_TEXT];
+    if (!file)
+        return cup__fail(&t->context->error, CUP_ARGUMENT, "printing %s: the file is NULL",
+                         cup__tensor_text(t, text));
     size_t bytes = (size_t)(t->count * cup_dtype_size(t->dtype));
     char *host = cup__malloc(bytes);
     if (!host)

@@ -1,6 +1,7 @@
 #include <math.h>
 
 #include "base/memory.h"
+#include "data/corpus.h"
 #include "tensor/tensor.h"
 #include "train/trainer.h"
 
@@ -65,9 +66,12 @@ int64_t cup__evaluated_texts(const cup_data *data, cup_split split, int64_t cont
 cup_status cup_gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, int64_t batch,
                             int64_t texts, double *loss)
 {
-    if (!m || !data || !loss)
+    if (!m)
         return CUP_ARGUMENT;
     cup_context *c = m->context;
+    if (!data || !loss)
+        return cup__fail(&c->error, CUP_ARGUMENT, "evaluation: the %s is NULL",
+                         data ? "place for the loss" : "data");
     evaluation e = {.model = m, .data = data, .split = split};
     e.windows = cup_data_windows(data, split, m->config.context);
     e.texts = cup__evaluated_texts(data, split, m->config.context, texts);
@@ -79,6 +83,11 @@ cup_status cup_gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, i
                          "evaluation: batches of %lld texts from a part of the data that has %lld "
                          "of the model's context",
                          (long long)batch, (long long)e.windows);
+    if (cup__data_vocabulary(data) > m->config.vocabulary)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "evaluation: the data is in tokens of a vocabulary of %lld, the model "
+                         "knows %lld",
+                         (long long)cup__data_vocabulary(data), (long long)m->config.vocabulary);
     bool was = cup_grad_recording(c, false);
     cup_status status = evaluate(&e, batch < e.texts ? batch : e.texts, loss);
     cup_grad_recording(c, was);

@@ -91,14 +91,20 @@ static cup_status make(cup_trainer *t, const char *folder)
 cup_trainer *cup_trainer_new(cup_context *c, const cup_training *training, const cup_data *data,
                              const cup_tokenizer *tokenizer, const char *folder)
 {
-    if (!c || c->error.status != CUP_OK || !training || !data || !tokenizer)
+    if (!c || c->error.status != CUP_OK)
         return NULL;
+    if (!training || !data || !tokenizer) {
+        cup__fail(&c->error, CUP_ARGUMENT, "training: the %s NULL",
+                  !training ? "description of the run is" : data ? "tokenizer is" : "data is");
+        return NULL;
+    }
     cup_trainer *t = cup__calloc(1, sizeof *t);
     if (!t) {
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for a training run");
         return NULL;
     }
     t->c = c;
+    cup__context_join(c);
     t->training = *training;
     t->part_seconds = PART_SECONDS;
     t->parts = 1;
@@ -130,6 +136,7 @@ void cup_trainer_free(cup_trainer *t)
     cup__free(t->points);
     cup__lock_drop(&t->lock);
     cup__free(t->folder);
+    cup__context_leave(t->c);
     cup__free(t);
 }
 

@@ -334,8 +334,8 @@ TEST(safetensors_bad_saves_keep_the_old_file)
         const char *words;
     } cases[] = {
         {{{"x", t}, {"x", t}}, "two tensors have the name \"x\""},
-        {{{"x", t}, {NULL, t}}, "NULL, has no name"},
-        {{{"x", t}, {"y", NULL}}, "NULL, has no name"},
+        {{{"x", t}, {NULL, t}}, "has no name"},
+        {{{"x", t}, {"y", NULL}}, "\"y\", is NULL"},
         {{{"x", t}, {"y", cup_tensor_from(other, CUP_U8, 0, NULL, "x")}}, "another context"},
         {{{"x", t}, {"__metadata__", t}}, "cannot have the name __metadata__"},
         {{{"x", t}, {"\xff", t}}, "not UTF-8"}};

@@ -351,3 +351,28 @@ TEST(gpt_has_a_kernel_for_everything)
             expect_kernels(cup__architectures[i], &llama, dtypes[k]);
         }
 }
+
+/* The embedding has rows up to a multiple of 64, of which only the vocabulary's are tokens. */
+TEST(gpt_knows_its_tokens)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    const cup_gpt_config config = {
+        .layers = 1, .heads = 1, .width = 8, .context = 4, .vocabulary = 61};
+    cup_gpt *m = cup_gpt_new(c, &config, CUP_F32);
+    cup_gpt_cache *cache = cup_gpt_cache_new(m, 1, 0);
+    static const int32_t bad[] = {61, 64, -1};
+    for (int i = 0; i < 3; i++) {
+        cup_tensor *tokens = cup_tensor_from(c, CUP_I32, 2, (int64_t[]){1, 1}, &bad[i]);
+        EXPECT(!cup_gpt_logits(m, tokens));
+        EXPECT_CONTAINS(cup_error_text(c), "is none of the model's 61");
+        cup_error_clear(c);
+        EXPECT(!cup_gpt_loss(m, tokens, tokens, false));
+        cup_error_clear(c);
+        EXPECT(!cup_gpt_read(cache, tokens));
+        EXPECT_CONTAINS(cup_error_text(c), "is none of the model's 61");
+        cup_error_clear(c);
+    }
+    cup_gpt_cache_free(cache);
+    cup_gpt_free(m);
+    cup_context_free(c);
+}

@@ -41,9 +41,10 @@ TEST(grouped_sentences)
 /* Each group has its own number, so that every element says which matrix made it. */
 TEST(grouped_offsets)
 {
-    static const int32_t cases[4][3] = {{2, 2, 5}, {4, 1, 9}, {-3, 0, 0}, {7, 7, 7}};
+    static const int32_t cases[4][3] = {{2, 2, 5}, {4, 4, 6}, {0, 0, 0}, {6, 6, 6}};
     static const int owner[4][6] = {
         {0, 0, 2, 2, 2, -1}, {0, 0, 0, 0, 2, 2}, {-1, -1, -1, -1, -1, -1}, {0, 0, 0, 0, 0, 0}};
+    static const int32_t bad[4][3] = {{4, 1, 6}, {-3, 0, 0}, {7, 7, 7}, {2, 5, 4}};
     cup_context *c = cpu();
     float weights[3 * 4 * 5];
     for (int i = 0; i < 3 * 4 * 5; i++)
@@ -56,6 +57,11 @@ TEST(grouped_offsets)
         for (int row = 0; row < 6; row++)
             for (int k = 0; k < 5; k++)
                 EXPECT(y[row * 5 + k] == (float)(4 * (owner[i][row] + 1)));
+    }
+    for (int i = 0; i < 4; i++) {
+        cup_tensor *offsets = cup_tensor_from(c, CUP_I32, 1, (int64_t[]){3}, bad[i]);
+        EXPECT(!cup_grouped_matmul(c, x, w, offsets, false));
+        expect_error(c, "must end between");
     }
     cup_context_free(c);
 }

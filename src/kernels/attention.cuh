@@ -240,19 +240,21 @@ DEVICE void multiply_columns(float (&c)[Columns][4], const float (&a)[Depth][4],
             words[i] = __float_as_uint(a[k][i % 2 * 2 + i / 2]);
         left[k] = left_of(words);
     }
+    /* With SPLIT a block of columns is finished before the next, as it has sums of its own. */
+    float here[4] = {}, rest[4] = {};
 #pragma unroll
-    for (int j = 0; j < Columns; j++) {
-        float here[4] = {}, rest[4] = {};
+    for (int i = 0; i < Columns * Depth; i++) {
+        int j = SPLIT ? i / Depth : i % Columns, k = SPLIT ? i % Depth : i / Columns;
+        uint32_t b = from + k * 8 * PITCH + j * 32;
+        multiply<false>(SPLIT ? here : c[j], rest, left[k], load_shared4(b),
+                        load_shared4(b + PITCH));
+        if (!SPLIT || k < Depth - 1)
+            continue;
+        add_to(here, rest);
+        add_to(c[j], here);
 #pragma unroll
-        for (int k = 0; k < Depth; k++) {
-            uint32_t b = from + k * 8 * PITCH + j * 32;
-            multiply<false>(SPLIT ? here : c[j], rest, left[k], load_shared4(b),
-                            load_shared4(b + PITCH));
-        }
-        if (SPLIT) {
-            add_to(here, rest);
-            add_to(c[j], here);
-        }
+        for (int l = 0; l < 4; l++)
+            here[l] = rest[l] = 0;
     }
 }
 #else

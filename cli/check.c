@@ -70,7 +70,8 @@ static void write_result(cup__json_writer *writer, const cup_check_result *r)
     cup__json_add_number(writer, "error", r->error); /* null: there was no value to compare */
     cup__json_add_number(writer, "tolerance", r->tolerance);
     cup__json_add_boolean(writer, "passed", r->passed);
-    if (!r->passed)
+    cup__json_add_boolean(writer, "unreached", r->unreached);
+    if (!r->passed || r->unreached)
         cup__json_add_string(writer, "note", r->note);
     cup__json_close(writer);
 }
@@ -86,9 +87,29 @@ static void print_failure(const cup_check_result *r)
         printf("error %.3g epsilons, at most %.3g allowed\n", r->error, r->tolerance);
 }
 
+static void print_unreached(const cup_check_result *r)
+{
+    printf("%s%-6s%s %-16s %-14s was not checked: %s\n",
+           color(stdout, r->passed ? COLOR_BOLD : COLOR_RED), r->passed ? "-" : "FAILED",
+           color(stdout, COLOR_OFF), r->op, r->impl, r->note);
+}
+
+static void on_unreached(check_run *run, const cup_check_result *r)
+{
+    run->failed += !r->passed;
+    if (run->call->json)
+        write_result(&run->writer, r);
+    else
+        print_unreached(r);
+}
+
 static void on_result(const cup_check_result *r, void *user)
 {
     check_run *run = user;
+    if (r->unreached) {
+        on_unreached(run, r);
+        return;
+    }
     tally *t = tally_of(run, r->impl);
     if (!t->calls || !(r->error / r->tolerance <= t->worst.error / t->worst.tolerance))
         t->worst = *r;

@@ -46,6 +46,8 @@ typedef struct cup_check_result {
     const char *shapes;
     double error, tolerance;
     bool passed;
+    bool unreached;        /* no sample reached this implementation, and `note` says why */
+    const char *repeat;    /* of a random call: the call as text, see cup_check_random */
     const char *note;      /* what is wrong when not passed; lives during the report */
 } cup_check_result;
 

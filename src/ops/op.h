@@ -48,6 +48,9 @@ typedef struct cup__impl {
     /* Why equal calls may give other bits, in words; NULL when they never do. A deterministic
      * context does without it. */
     const char *varies;
+    /* Sizes of a dimension at which its path changes (tiles, rings, vectors, limits of `refuses`);
+     * ends with 0. Random calls are drawn about them and their multiples. */
+    const int64_t *thresholds;
 } cup__impl;
 
 /* What backward works on: the recorded call and the gradients of its results. Values that the

@@ -14,6 +14,8 @@ static void report(const cup_check_result *r, void *user)
 {
     int *count = user;
     (*count)++;
+    if (!r->passed && r->unreached)
+        test_fail(__FILE__, __LINE__, "%s by %s: %s", r->op, r->impl, r->note);
     if (!r->passed)
         test_fail(__FILE__, __LINE__, "%s by %s, %s, %s, \"%s\": error %.3g > %.3g: %s",
                   r->op, r->impl, cup_dtype_name(r->dtype), r->layout, r->shapes, r->error,

@@ -1,0 +1,281 @@
+#include "prof/check_call.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/blas.h"
+#include "base/memory.h"
+#include "prof/compare.h"
+
+#define GUARD 64 /* elements before and behind each result */
+#define USUAL_TOLERANCE 4.0
+
+/* Memory for a result with guard bytes around it, all of it poisoned; the middle as a tensor. */
+static cup_tensor *guarded(cup_context *c, const cup__shape *shape, int offset)
+{
+    int64_t count;
+    if (cup__shape_check(&c->error, shape, &count) != CUP_OK)
+        return NULL;
+    cup__shape flat = {.dtype = shape->dtype, .ndim = 1, .size = {count + 2 * GUARD + offset}};
+    cup_tensor *base = cup__tensor_make(c, &flat, "guarded");
+    int64_t stride[CUP_MAX_DIMS], step = 1;
+    for (int i = shape->ndim; i-- > 0; step *= shape->size[i])
+        stride[i] = step;
+    size_t bytes = base ? base->storage->bytes : 0;
+    if (!base || c->device->calls->fill(c->device, base->data, 0xff, bytes) != CUP_OK)
+        return NULL;
+    cup_tensor *middle = cup__tensor_view(base, shape, stride, GUARD + offset);
+    cup_tensor_free(base);
+    return middle;
+}
+
+static bool guards_hold(cup_tensor *t)
+{
+    size_t bytes = t->storage->bytes, size = (size_t)(t->count * cup_dtype_size(t->dtype));
+    size_t before = (size_t)((char *)t->data - (char *)t->storage->data);
+    unsigned char *all = cup__malloc(bytes);
+    bool hold = all && t->context->device->calls->read(t->context->device, all, t->storage->data,
+                                                       bytes) == CUP_OK;
+    for (size_t i = 0; hold && i < bytes; i++)
+        hold = all[i] == 0xff || (i >= before && i < before + size);
+    cup__free(all);
+    return hold;
+}
+
+static void compare_with_reference(cup__check_call *k, cup_check_result *r, cup_tensor *want,
+                                   cup_tensor *got, double slack)
+{
+    cup_tensor host;
+    void *memory = NULL;
+    char note[200] = "";
+    cup__shape a = cup__shape_of(want), b = cup__shape_of(got);
+    if (!cup__shape_equal(&a, &b)) {
+        r->error = INFINITY;
+        snprintf(k->note, sizeof k->note, "the shape differs from the specification's");
+    } else if (!cup__on_host(got, &host, &memory)) {
+        r->error = INFINITY;
+        snprintf(k->note, sizeof k->note, "%.300s", k->c->error.text);
+    } else {
+        double error = cup__compare(want, &host, slack, note, sizeof note);
+        if (error > r->error) {
+            r->error = error;
+            snprintf(k->note, sizeof k->note, "%s", note);
+        }
+    }
+    cup__free(memory);
+}
+
+/* Results and, for updates, the inputs that were changed. */
+static void compare_all(cup__check_call *k, cup_check_result *r, cup__call *call, double slack)
+{
+    for (int i = 0; i < call->out_count; i++)
+        compare_with_reference(k, r, k->want->call.out[i], call->out[i], slack);
+    for (int i = 0; i < call->in_count; i++)
+        if (call->in[i] && cup__call_changes(call, i))
+            compare_with_reference(k, r, k->want->in[i], call->in[i], slack);
+}
+
+static bool same_bits(cup_tensor *a, cup_tensor *b)
+{
+    cup_tensor x, y;
+    void *mx = NULL, *my = NULL;
+    bool same = cup__on_host(a, &x, &mx) && cup__on_host(b, &y, &my) &&
+                !memcmp(mx, my, (size_t)(a->count * cup_dtype_size(a->dtype)));
+    cup__free(mx);
+    cup__free(my);
+    return same;
+}
+
+static cup_status begin(cup__check_call *k, cup__call *call, cup_tensor **in)
+{
+    memcpy(in, k->in, sizeof k->in);
+    return cup__call_begin(call, k->c, k->row, in, k->in_count, k->attributes);
+}
+
+/* Puts guard bytes around the inputs that the call will change. */
+static cup_status guard_changed(cup__check_call *k, cup__call *call)
+{
+    cup__device *device = k->c->device;
+    for (int i = 0; i < call->in_count; i++) {
+        cup_tensor *in = call->in[i];
+        if (!in || !cup__call_changes(call, i))
+            continue;
+        cup__shape shape = cup__shape_of(in);
+        call->in[i] = guarded(k->c, &shape, k->out_offset);
+        if (!call->in[i])
+            return k->c->error.status;
+        CUP_TRY(device->calls->copy(device, call->in[i]->data, in->data,
+                                    (size_t)(in->count * cup_dtype_size(in->dtype))));
+    }
+    return CUP_OK;
+}
+
+static cup_status run_once(cup__check_call *k, const cup__impl *impl, cup__call *call,
+                           cup_tensor **in)
+{
+    CUP_TRY(begin(k, call, in));
+    call->saving = true;
+    CUP_TRY(guard_changed(k, call));
+    call->out_count = k->row->results_count;
+    for (int i = 0; i < call->out_count; i++) {
+        call->out[i] = guarded(k->c, &call->result[i], k->out_offset);
+        if (!call->out[i])
+            return k->c->error.status;
+    }
+    CUP_TRY(cup__call_run(call, impl));
+    return k->c->device->calls->synchronize(k->c->device);
+}
+
+static void finish(cup__check_call *k, cup_check_result *r, cup_status status)
+{
+    if (status != CUP_OK || k->c->error.status != CUP_OK) {
+        r->error = INFINITY;
+        snprintf(k->note, sizeof k->note, "%.390s", k->c->error.text);
+        cup__error_clear(&k->c->error);
+    }
+    r->passed = r->error <= r->tolerance;
+    k->report(r, k->user);
+}
+
+static cup_check_result result_of(cup__check_call *k, const char *impl, double tolerance)
+{
+    cup_check_result r = {.op = k->row->name,
+                          .impl = impl,
+                          .dtype = k->dtype,
+                          .layout = k->layout,
+                          .shapes = k->shapes,
+                          .repeat = k->repeat,
+                          .note = k->note};
+    k->note[0] = 0;
+    r.tolerance = tolerance ? tolerance : k->row->op->tolerance;
+    if (r.tolerance == 0)
+        r.tolerance = USUAL_TOLERANCE;
+    return r;
+}
+
+/* What was written: inside its bounds, and in a second run the same bits. */
+static void check_written(cup__check_call *k, cup_check_result *r, cup_tensor *t, cup_tensor *again,
+                          const char *what, int i)
+{
+    const char *wrong = !guards_hold(t)                 ? "it wrote outside its bounds"
+                        : again && !same_bits(t, again) ? "a second run gave other bits"
+                                                        : NULL;
+    if (!wrong)
+        return;
+    r->error = INFINITY;
+    snprintf(k->note, sizeof k->note, "%s %d: %s", what, i + 1, wrong);
+}
+
+/* The specification itself, which is slow and the same in each run, has no second one. */
+static cup_status check_runs(cup__check_call *k, cup_check_result *r, const cup__impl *impl)
+{
+    cup__call first, second;
+    cup_tensor *in[CUP__CHECK_INPUTS], *again[CUP__CHECK_INPUTS];
+    CUP_TRY(run_once(k, impl, &first, in));
+    compare_all(k, r, &first, impl ? impl->slack : 0);
+    if (impl)
+        CUP_TRY(run_once(k, impl, &second, again));
+    for (int i = 0; i < first.out_count; i++)
+        check_written(k, r, first.out[i], impl ? second.out[i] : NULL, "result", i);
+    for (int i = 0; i < first.in_count; i++)
+        if (first.in[i] && cup__call_changes(&first, i))
+            check_written(k, r, first.in[i], impl ? second.in[i] : NULL, "input", i);
+    return CUP_OK;
+}
+
+/* `number` is that of the implementation among the op's, for the counts. */
+static void check_impl(cup__check_call *k, const cup__impl *impl, int number)
+{
+    cup_check_result r = result_of(k, impl ? impl->name : "specification",
+                                    impl ? impl->tolerance : 0);
+    cup__call call;
+    cup_tensor *in[CUP__CHECK_INPUTS];
+    cup_scope_open(k->c);
+    cup_status status = begin(k, &call, in);
+    const char *why = status == CUP_OK && impl && impl->refuses ? impl->refuses(&call) : NULL;
+    if (impl && number < CUP__CHECK_IMPLS) {
+        k->accepted[number] += !why;
+        k->refusal[number] = why ? why : k->refusal[number];
+    }
+    if (status == CUP_OK && !why)
+        status = check_runs(k, &r, impl);
+    if (!why)
+        finish(k, &r, status);
+    cup__scope_pop(k->c);
+}
+
+static void check_view(cup__check_call *k)
+{
+    cup_check_result r = result_of(k, "view", 0);
+    cup__call call;
+    cup_tensor *in[CUP__CHECK_INPUTS];
+    cup_scope_open(k->c);
+    cup_status status = begin(k, &call, in);
+    if (status == CUP_OK)
+        status = k->row->op->view(&call);
+    if (status == CUP_OK)
+        compare_all(k, &r, &call, 0);
+    finish(k, &r, status);
+    cup__scope_pop(k->c);
+}
+
+/* What a call only reads must be as it was drawn after all of them. */
+static void check_inputs(cup__check_call *k)
+{
+    cup_check_result r = result_of(k, "inputs", 0);
+    cup_status status = CUP_OK;
+    for (int i = 0; i < k->in_count && r.error <= 0; i++) {
+        cup_tensor host, *in = k->in[i];
+        void *memory = NULL;
+        char where[200] = "";
+        if (!in || cup__call_changes(&k->want->call, i))
+            continue;
+        if (!cup__on_host(in, &host, &memory))
+            status = k->c->error.status;
+        else if (cup__compare(k->want->in[i], &host, 0, where, sizeof where) > 0)
+            r.error = INFINITY;
+        if (r.error > 0)
+            snprintf(k->note, sizeof k->note, "input %d was changed: %s", i + 1, where);
+        cup__free(memory);
+    }
+    if (status != CUP_OK || r.error > 0)
+        finish(k, &r, status);
+}
+
+void cup__check_run(cup__check_call *k, cup_status made)
+{
+    cup__place place = k->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
+    const cup__impl *impls = k->row->op->impls;
+    if (made != CUP_OK) {
+        cup_check_result r = result_of(k, "inputs", 0);
+        finish(k, &r, made);
+    } else if (k->row->op->view) {
+        check_view(k);
+    } else {
+        for (int i = 0; impls && impls[i].name; i++)
+            if (impls[i].place == place)
+                check_impl(k, &impls[i], i);
+        if (place == CUP__CPU)
+            check_impl(k, NULL, 0);
+        check_inputs(k);
+    }
+}
+
+void cup__check_unreached(cup__check_call *k)
+{
+    cup__place place = k->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
+    const cup__impl *impls = k->row->op->impls;
+    for (int i = 0; impls && impls[i].name && i < CUP__CHECK_IMPLS; i++) {
+        if (impls[i].place != place || k->accepted[i] || !k->refusal[i])
+            continue;
+        /* On a CPU only a BLAS library can be missing. */
+        bool missing = place == CUP__CUDA || k->refusal[i] == cup__blas_get()->text;
+        cup_check_result r = result_of(k, impls[i].name, impls[i].tolerance);
+        r.layout = r.shapes = "";
+        r.unreached = true;
+        r.passed = missing;
+        snprintf(k->note, sizeof k->note, "no sample reaches it: %.300s", k->refusal[i]);
+        k->report(&r, k->user);
+    }
+}

@@ -1,0 +1,35 @@
+/* One call held against its specification by every implementation of a device. */
+#ifndef CUP_PROF_CHECK_CALL_H
+#define CUP_PROF_CHECK_CALL_H
+
+#include "prof/reference.h"
+
+#define CUP__CHECK_IMPLS 64
+
+typedef void (*cup__report)(const cup_check_result *result, void *user);
+
+typedef struct cup__check_call {
+    cup_context *c;
+    const cup__row *row;
+    const void *attributes;
+    cup_dtype dtype;
+    const char *layout, *shapes, *repeat; /* of the results that are reported */
+    cup__report report;
+    void *user;
+    const cup__reference *want;
+    cup_tensor *in[CUP__CHECK_INPUTS]; /* what the call changes is copied for it */
+    int in_count;
+    int out_offset; /* elements by which results are off from where vectors begin */
+    char note[400];
+    int accepted[CUP__CHECK_IMPLS];        /* calls, by the number of the implementation */
+    const char *refusal[CUP__CHECK_IMPLS]; /* the last one; NULL: none */
+} cup__check_call;
+
+/* Runs every implementation of the device's place that takes the call, on a CPU the specification
+ * in the dtype itself too, and reports each. `made` is what came of making the inputs. */
+void cup__check_run(cup__check_call *k, cup_status made);
+
+/* Reports the implementations that took none of the calls so far: they were not checked. */
+void cup__check_unreached(cup__check_call *k);
+
+#endif

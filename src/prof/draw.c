@@ -1,0 +1,497 @@
+#include "prof/draw.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "prof/check.h"
+#include "prof/cost.h"
+
+#define TRIES 48
+#define MOST_SHAPES 1200 /* bytes of a recipe's text */
+
+/* A drawing under way. */
+typedef struct drawing {
+    cup__drawn *d;
+    cup_context *scratch;
+    cup__symbols *symbols;
+    uint64_t state;
+    cup__shape common; /* what inputs marked "~" broadcast to */
+    const cup__drawn *forward;
+    const cup__call *forward_call;
+} drawing;
+
+static int64_t count_of(const cup__shape *shape)
+{
+    int64_t count = 1;
+    for (int i = 0; i < shape->ndim; i++)
+        count = count && shape->size[i] > ((int64_t)1 << 40) / count ? (int64_t)1 << 40
+                                                                     : count * shape->size[i];
+    return count;
+}
+
+void cup__drawn_lay_plain(cup__drawn_input *in)
+{
+    int64_t step = 1;
+    in->offset = 0;
+    for (int i = in->shape.ndim; i-- > 0; step *= in->shape.size[i])
+        in->stride[i] = step;
+}
+
+bool cup__drawn_row_major(const cup__drawn *d)
+{
+    if (cup__overwrites(d->row->op, d->attributes))
+        return true;
+    for (int i = 0; i < d->count; i++)
+        if (cup__input_changes(d->row->op, i))
+            return true;
+    return false;
+}
+
+/* The dimensions in any order in memory, some padded, some broadcast. */
+static void lay_out(cup__drawn_input *in, uint64_t *state)
+{
+    int order[CUP_MAX_DIMS], ndim = in->shape.ndim;
+    int64_t step = cup__draw_chance(state, 10) ? 2 + cup__draw_below(state, 2) : 1;
+    for (int i = 0; i < ndim; i++)
+        order[i] = ndim - 1 - i;
+    bool turned = cup__draw_chance(state, 50), padded = cup__draw_chance(state, 60);
+    bool broadcast = in->places == CUP__PLACES_NONE && cup__draw_chance(state, 20);
+    for (int i = ndim; turned && i-- > 1;) {
+        int j = (int)cup__draw_below(state, i + 1), was = order[i];
+        order[i] = order[j];
+        order[j] = was;
+    }
+    for (int i = 0; i < ndim; i++) {
+        int d = order[i];
+        in->stride[d] = step;
+        if (broadcast && cup__draw_chance(state, 40)) {
+            in->stride[d] = 0;
+            continue;
+        }
+        static const int64_t gaps[] = {0, 0, 1, 3, 8, 16};
+        step *= in->shape.size[d] ? in->shape.size[d] : 1;
+        step += padded ? gaps[cup__draw_below(state, 6)] : 0;
+    }
+    in->offset = cup__draw_chance(state, 50) ? cup__draw_below(state, 16) : 0;
+}
+
+static void draw_layouts(cup__drawn *d, const cup__draw_limits *limits, uint64_t *state)
+{
+    bool plain = limits->row_major || cup__drawn_row_major(d);
+    bool all_plain = plain || cup__draw_chance(state, 35);
+    for (int i = 0; i < d->count; i++) {
+        cup__drawn_input *in = &d->in[i];
+        if (!in->given)
+            continue;
+        cup__drawn_lay_plain(in);
+        int kind = (int)cup__draw_below(state, 100);
+        if (all_plain)
+            continue;
+        if (kind < 30)
+            in->offset = cup__draw_below(state, 16);
+        else if (kind < 70)
+            lay_out(in, state);
+    }
+}
+
+static cup_dtype dtype_of_input(drawing *w, int i)
+{
+    const cup__drawn *d = w->d;
+    uint32_t allowed = d->row->op->in_dtypes[cup__input_slot(d->row->op, i)];
+    if (!allowed) {
+        bool other = d->row->is_public && i > 0 && cup__draw_chance(&w->state, 2);
+        return other ? CUP_F32 : d->dtype;
+    }
+    bool index = !(allowed & ~CUP__DTYPES_INDEX);
+    /* An op of the library's own trusts that its inputs fit. */
+    bool any = index || (d->row->is_public && cup__draw_chance(&w->state, 6));
+    if (!any)
+        return allowed & (1u << d->dtype) ? d->dtype : (cup_dtype)__builtin_ctz(allowed);
+    int at = (int)cup__draw_below(&w->state, __builtin_popcount(allowed));
+    for (; at > 0; at--)
+        allowed &= allowed - 1;
+    return (cup_dtype)__builtin_ctz(allowed);
+}
+
+/* A shape that broadcasts to the common one. */
+static void draw_broadcast(drawing *w, cup__shape *shape)
+{
+    uint64_t *state = &w->state;
+    int drop = cup__draw_chance(state, 25) ? (int)cup__draw_below(state, w->common.ndim + 1) : 0;
+    shape->ndim = w->common.ndim - drop;
+    bool ones = cup__draw_chance(state, 35);
+    for (int i = 0; i < shape->ndim; i++) {
+        shape->size[i] = w->common.size[i + drop];
+        if (ones && cup__draw_chance(state, 50))
+            shape->size[i] = 1;
+    }
+}
+
+/* "*xMxK": leading dimensions and expressions. */
+static bool read_dimensions(drawing *w, const char **at, cup__shape *shape)
+{
+    shape->ndim = 0;
+    for (;; ++*at) {
+        if (**at == '*') {
+            for (int i = 0; i < w->symbols->lead && shape->ndim < CUP_MAX_DIMS; i++)
+                shape->size[shape->ndim++] = cup__symbol(w->symbols, (char)('0' + i));
+            ++*at;
+        } else {
+            if (shape->ndim == CUP_MAX_DIMS)
+                return false;
+            const char *before = *at;
+            shape->size[shape->ndim++] = cup__expression(w->symbols, at);
+            if (*at == before)
+                return false;
+        }
+        if (**at != 'x')
+            return true;
+    }
+}
+
+static bool read_shape(drawing *w, const char **at, cup__shape *shape)
+{
+    if (**at == '~') {
+        ++*at;
+        draw_broadcast(w, shape);
+        return true;
+    }
+    if ((**at == '@' || **at == '%') && w->forward) {
+        int i = (*at)[1] - '0';
+        *shape = **at == '@' ? w->forward_call->result[i] : w->forward->in[i].shape;
+        *at += 2;
+        return true;
+    }
+    if ((*at)[0] == '(' && (*at)[1] == ')') {
+        *at += 2;
+        shape->ndim = 0;
+        return true;
+    }
+    return read_dimensions(w, at, shape);
+}
+
+static bool read_input(drawing *w, const char *at)
+{
+    cup__drawn *d = w->d;
+    if (d->count == CUP__DRAWN_INPUTS)
+        return false;
+    int i = d->count++;
+    cup__drawn_input *in = &d->in[i];
+    memset(in, 0, sizeof *in);
+    bool may_miss = *at == '?';
+    at += may_miss;
+    bool missing = *at == '-' || (may_miss && cup__draw_chance(&w->state, 35)) ||
+                   (w->forward && *at == '%' && !w->forward->in[at[1] - '0'].given);
+    in->shape.dtype = dtype_of_input(w, i);
+    if (missing)
+        return true;
+    in->given = true;
+    cup_dtype dtype = in->shape.dtype;
+    bool of_forward = (*at == '@' || *at == '%') && w->forward;
+    if (!read_shape(w, &at, &in->shape))
+        return false;
+    if (!of_forward || cup__dtype_is_float(in->shape.dtype))
+        in->shape.dtype = dtype;
+    static const char marks[] = " <^!";
+    const char *mark = *at ? strchr(marks, *at) : NULL;
+    if (mark) {
+        at++;
+        in->places = (cup__places)(mark - marks);
+        in->below = cup__expression(w->symbols, &at);
+    }
+    return !*at;
+}
+
+static bool read_inputs(drawing *w, const char *text)
+{
+    char one[64];
+    w->d->count = 0;
+    for (const char *at = text + strspn(text, " "); *at; at += strspn(at, " ")) {
+        size_t length = strcspn(at, " ");
+        if (length >= sizeof one)
+            return false;
+        memcpy(one, at, length);
+        one[length] = 0;
+        if (!read_input(w, one))
+            return false;
+        at += length;
+    }
+    for (; w->d->row->in_most != INT_MAX && w->d->count < w->d->row->in_most; w->d->count++)
+        w->d->in[w->d->count] = (cup__drawn_input){.shape.dtype = w->d->dtype};
+    return true;
+}
+
+/* The recipe that says of a sample: equal sizes stay equal, ones mostly ones. */
+static bool recipe_of_sample(const char *shapes, uint64_t *state, char out[MOST_SHAPES])
+{
+    int64_t known[24];
+    size_t used = 0;
+    int count = 0;
+    bool keep_ones = cup__draw_chance(state, 80);
+    for (const char *at = shapes; *at && used < MOST_SHAPES - 24;) {
+        if (*at < '0' || *at > '9') {
+            out[used++] = *at++;
+            continue;
+        }
+        int64_t size = 0;
+        while (*at >= '0' && *at <= '9')
+            size = size * 10 + (*at++ - '0');
+        int i = 0;
+        while (i < count && known[i] != size)
+            i++;
+        if (*at == '*' || (i == count && count == 23))
+            return false;
+        if (i == count)
+            known[count++] = size;
+        if (size == 1 && keep_ones)
+            out[used++] = '1';
+        else
+            out[used++] = "ABCEFGHIJKLMNOPQRSTUWYZ"[i];
+    }
+    out[used] = 0;
+    return true;
+}
+
+static const cup__recipe *pick_recipe(const cup__row *row, uint64_t *state)
+{
+    int count = 0;
+    for (const cup__recipe *r = cup__recipes; r->op; r++)
+        count += !strcmp(r->op, row->name);
+    int at = (int)cup__draw_below(state, count);
+    for (const cup__recipe *r = cup__recipes; r->op; r++)
+        if (!strcmp(r->op, row->name) && at-- == 0)
+            return r;
+    return NULL;
+}
+
+static void copy_attributes(drawing *w)
+{
+    const cup__drawn *from = w->forward;
+    for (const cup__attribute *a = w->d->row->attributes; a && a->name; a++)
+        for (const cup__attribute *b = from->row->attributes; b && b->name; b++)
+            if (!strcmp(a->name, b->name) && a->kind == b->kind) {
+                static const size_t size[] = {sizeof(int),  sizeof(int64_t),   sizeof(double),
+                                              sizeof(bool), sizeof(cup_dtype), 72};
+                memcpy(w->d->attributes + a->offset, from->attributes + b->offset, size[a->kind]);
+            }
+}
+
+static void base_attributes(drawing *w)
+{
+    const cup__row *row = w->d->row;
+    int count = 0;
+    memset(w->d->attributes, 0, sizeof w->d->attributes);
+    while (row->op->samples[count].shapes)
+        count++;
+    const void *from = row->op->samples[cup__draw_below(&w->state, count)].attributes;
+    if (from && row->attributes_size <= sizeof w->d->attributes)
+        memcpy(w->d->attributes, from, row->attributes_size);
+}
+
+static void draw_values(cup__drawn *d, const char *flags, bool tame, uint64_t *state)
+{
+    static const int scales[] = {-12, -6, -3, 3, 6, 10};
+    static const double shifts[] = {-100, -10, 10, 1000};
+    d->seed = cup__draw_word(state) >> 16;
+    int scale = (int)cup__draw_below(state, 24), shift = (int)cup__draw_below(state, 20);
+    bool special = cup__draw_chance(state, 8);
+    static const int offsets[] = {0, 0, 0, 0, 1, 2, 3, 4, 5, 7, 8, 12};
+    d->out_offset = offsets[cup__draw_below(state, 12)];
+    d->scale = !tame && scale < 6 && strchr(flags, 'w') ? scales[scale] : 0;
+    d->shift = !tame && shift < 4 && strchr(flags, 'o') ? shifts[shift] : 0;
+    d->special = !tame && special && strchr(flags, 's');
+}
+
+static bool draw_once(drawing *w, const cup__recipe *recipe, const char *shapes);
+
+static bool draw_forward(drawing *w, const cup__recipe *recipe, cup__drawn *forward,
+                         cup__call *call)
+{
+    drawing f = *w;
+    f.d = forward;
+    f.forward = NULL;
+    forward->row = cup__row_find(recipe->forward);
+    forward->dtype = w->d->dtype;
+    if (!forward->row)
+        return false;
+    const cup__recipe *own = pick_recipe(forward->row, &f.state);
+    if (!own || !draw_once(&f, own, own->shapes))
+        return false;
+    for (int i = 0; i < forward->count; i++)
+        cup__drawn_lay_plain(&forward->in[i]);
+    w->state = f.state;
+    return cup__drawn_infer(forward, w->scratch, call);
+}
+
+/* Inputs and attributes by a recipe, without layouts. */
+static bool draw_once(drawing *w, const cup__recipe *recipe, const char *shapes)
+{
+    cup__drawn forward;
+    cup__call call;
+    const char *attributes = recipe ? recipe->attributes : "";
+    base_attributes(w);
+    int all = cup__draw_chance(&w->state, 10) ? 5 : 4;
+    w->common = (cup__shape){.ndim = (int)cup__draw_below(&w->state, all)};
+    for (int i = 0; i < w->common.ndim; i++)
+        w->common.size[i] = cup__symbol(w->symbols, (char)('5' + i % 4));
+    if (recipe && recipe->forward[0]) {
+        if (!draw_forward(w, recipe, &forward, &call))
+            return false;
+        w->forward = &forward;
+        w->forward_call = &call;
+        copy_attributes(w);
+    }
+    return read_inputs(w, shapes) &&
+           cup__draw_attributes(w->d, w->symbols, &w->state, attributes);
+}
+
+static cup_dtype draw_dtype(const cup__row *row, uint32_t wanted, uint64_t *state)
+{
+    uint32_t dtypes = cup__check_dtypes(row);
+    dtypes = wanted & dtypes ? wanted & dtypes : dtypes;
+    uint32_t usual = dtypes & (CUP__DTYPE(BF16) | CUP__DTYPE(F32) | CUP__DTYPE(F16));
+    if (usual && cup__draw_chance(state, 60))
+        dtypes = usual;
+    for (int at = (int)cup__draw_below(state, __builtin_popcount(dtypes)); at > 0; at--)
+        dtypes &= dtypes - 1;
+    return (cup_dtype)__builtin_ctz(dtypes);
+}
+
+static bool draw_try(cup_context *scratch, const cup__row *row, const cup__draw_limits *limits,
+                     uint64_t state, cup__drawn *d)
+{
+    cup__symbols symbols;
+    char text[MOST_SHAPES];
+    cup__symbols_begin(&symbols, row, cup__draw_word(&state));
+    memset(d, 0, offsetof(cup__drawn, in));
+    d->row = row;
+    d->dtype = draw_dtype(row, limits->dtypes, &state);
+    const cup__recipe *recipe = pick_recipe(row, &state);
+    const char *shapes = recipe ? recipe->shapes : text, *flags = recipe ? recipe->values : "";
+    if (!recipe && row->op->pointwise) {
+        int used = snprintf(text, sizeof text, "~");
+        for (int i = 1; i < row->in_least && i < 8; i++)
+            used += snprintf(text + used, sizeof text - (size_t)used, " ~");
+        flags = row->op->domain[0].low < row->op->domain[0].high ? "" : "ws";
+    }
+    if (!recipe && (!row->op->pointwise || cup__draw_chance(&state, 40))) {
+        int count = 0;
+        while (row->op->samples[count].shapes)
+            count++;
+        if (!recipe_of_sample(row->op->samples[cup__draw_below(&state, count)].shapes, &state,
+                              text))
+            return false;
+    }
+    double elements, work;
+    for (;;) {
+        drawing w = {.d = d, .scratch = scratch, .symbols = &symbols, .state = state};
+        cup__error_clear(&scratch->error);
+        if (!draw_once(&w, recipe, shapes))
+            return false;
+        draw_layouts(d, limits, &w.state);
+        draw_values(d, flags, limits->tame, &w.state);
+        if (!cup__drawn_cost(d, scratch, &elements, &work))
+            return false;
+        if (elements <= limits->elements && work <= limits->work)
+            return true;
+        if (!cup__symbols_shrink(&symbols))
+            return false;
+    }
+}
+
+/* Most calls are small, some large. */
+static cup__draw_limits usual_limits(const cup__draw_limits *given, uint64_t *state)
+{
+    cup__draw_limits limits = given ? *given : (cup__draw_limits){0};
+    int kind = (int)cup__draw_below(state, 100);
+    double elements = kind < 45 ? 1 << 11 : kind < 80 ? 1 << 14 : kind < 98 ? 1 << 17 : 1 << 20;
+    if (!(limits.elements > 0))
+        limits.elements = elements;
+    if (!(limits.work > 0))
+        limits.work = 16 * elements;
+    return limits;
+}
+
+bool cup__draw(cup_context *scratch, const cup__row *row, const cup__draw_limits *given,
+               uint64_t seed, int64_t number, cup__drawn *out, int *tries)
+{
+    uint64_t state = seed * 0x2545f4914f6cdd1du + (uint64_t)number;
+    for (const char *at = row->name; *at; at++)
+        state = (state ^ (unsigned char)*at) * 0x100000001b3u;
+    cup__draw_limits limits = usual_limits(given, &state);
+    for (*tries = 1; *tries <= TRIES; ++*tries) {
+        bool drawn = draw_try(scratch, row, &limits, cup__draw_word(&state), out);
+        cup__error_clear(&scratch->error);
+        if (drawn)
+            return true;
+    }
+    *tries = TRIES;
+    return false;
+}
+
+/* Tensors without memory, for inference. */
+typedef struct hollow {
+    cup_tensor tensor[CUP__DRAWN_INPUTS];
+    cup_tensor *in[CUP__DRAWN_INPUTS];
+} hollow;
+
+static cup_tensor hollow_tensor(cup_context *c, const cup__shape *shape, const int64_t *stride)
+{
+    cup_tensor t = {.context = c, .dtype = shape->dtype, .ndim = shape->ndim};
+    t.count = count_of(shape);
+    t.contiguous = true;
+    int64_t step = 1;
+    for (int i = shape->ndim; i-- > 0; step *= shape->size[i]) {
+        t.shape[i] = shape->size[i];
+        t.stride[i] = stride ? stride[i] : step;
+        t.contiguous = t.contiguous && (shape->size[i] == 1 || t.stride[i] == step);
+    }
+    return t;
+}
+
+static bool infer_hollow(const cup__drawn *d, cup_context *scratch, cup__call *call, hollow *h)
+{
+    for (int i = 0; i < d->count; i++) {
+        const cup__drawn_input *in = &d->in[i];
+        h->in[i] = in->given ? &h->tensor[i] : NULL;
+        if (!in->given)
+            continue;
+        if (cup__shape_check(&scratch->error, &in->shape, &h->tensor[i].count) != CUP_OK)
+            return false;
+        h->tensor[i] = hollow_tensor(scratch, &in->shape, in->stride);
+        bool below = in->places == CUP__PLACES_ANY || in->places == CUP__PLACES_DIFFERENT;
+        if (below && in->below < 1 && h->tensor[i].count)
+            return false; /* there is no place */
+    }
+    return d->count >= d->row->in_least && d->count <= d->row->in_most &&
+           cup__call_begin(call, scratch, d->row, h->in, d->count, d->attributes) == CUP_OK;
+}
+
+bool cup__drawn_infer(const cup__drawn *d, cup_context *scratch, cup__call *call)
+{
+    hollow h;
+    return infer_hollow(d, scratch, call, &h);
+}
+
+bool cup__drawn_cost(const cup__drawn *d, cup_context *scratch, double *elements, double *work)
+{
+    hollow h;
+    cup__call call;
+    cup_tensor out[CUP__MAX_OUT];
+    double bytes;
+    *elements = *work = 0;
+    if (!infer_hollow(d, scratch, &call, &h))
+        return false;
+    for (int i = 0; i < d->count; i++)
+        *elements += h.in[i] ? (double)h.in[i]->count : 0;
+    for (int i = 0; i < d->row->results_count && !d->row->op->view; i++) {
+        out[i] = hollow_tensor(scratch, &call.result[i], NULL);
+        call.out[i] = &out[i];
+        *elements += (double)out[i].count;
+    }
+    call.out_count = d->row->results_count;
+    if (d->row->results_count && !d->row->op->view)
+        cup__call_cost(&call, &bytes, work);
+    return true;
+}

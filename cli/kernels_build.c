@@ -93,7 +93,7 @@ static int build_all(build *b)
 {
     int code = CLI_OK;
     for (int i = 0; i < b->arch_count; i++) {
-        fprintf(stderr, "kernels for %s\n", b->archs[i]);
+        fprintf(stderr, "kernels for %s\n", cli_shown(b->archs[i]));
         for (int k = 0; k < b->given->ops.count || k == 0; k++) {
             int one = build_one(b, b->archs[i], b->given->ops.count ? b->given->ops.name[k] : NULL);
             code = code ? code : one;

@@ -143,7 +143,8 @@ static void announce(const train_run *r)
             (long long)m->config.context,
             progress_number((double)cup_gpt_parameter_count(&m->config, true), text));
     if (r->first)
-        fprintf(stderr, "resumed  behind step %lld of %s\n", (long long)r->first, r->given->out);
+        fprintf(stderr, "resumed  behind step %lld of %s\n", (long long)r->first,
+                cli_shown(r->given->out));
 }
 
 static void on_point(const cup_training_point *p, void *user)
@@ -221,7 +222,7 @@ static void summarize(train_run *r)
     double first = validation_of(r, false), last = validation_of(r, true);
     if (last != first && isfinite(last))
         fprintf(stderr, "validation loss %.4f, before training %.4f\n", last, first);
-    fprintf(stderr, "%s: checkpoint, losses.csv and loss.svg\n", r->given->out);
+    fprintf(stderr, "%s: checkpoint, losses.csv and loss.svg\n", cli_shown(r->given->out));
 }
 
 static void add_loss(cup__json_writer *writer, const char *key, double loss)

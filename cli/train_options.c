@@ -206,5 +206,5 @@ void train_note_unchecked(const char *folder)
         fprintf(stderr,
                 "note: %s/state.json is of version 0.1.0 and has no checksum; what changed "
                 "in it since would not be noticed\n",
-                folder);
+                cli_shown(folder));
 }

@@ -66,17 +66,19 @@ void cup__error_prefix(cup__error *error, const char *format, ...)
     char words[CUP__ERROR_TEXT];
     va_list args;
     va_start(args, format);
-    int length = vsnprintf(words, sizeof words, format, args);
+    vsnprintf(words, sizeof words, format, args);
     va_end(args);
-    if (length < 0 || length >= CUP__ERROR_TEXT - 1)
+    char visible[CUP__ERROR_TEXT];
+    size_t length = strlen(cup__text_visible(words, "", visible, sizeof visible));
+    if (length >= CUP__ERROR_TEXT - 1)
         return;
-    size_t room = sizeof error->text - 1 - (size_t)length;
+    size_t room = sizeof error->text - 1 - length;
     size_t kept = strlen(error->text);
     if (kept > room)
         kept = room;
     memmove(error->text + length, error->text, kept);
-    memcpy(error->text, words, (size_t)length);
-    error->text[(size_t)length + kept] = 0;
+    memcpy(error->text, visible, length);
+    error->text[length + kept] = 0;
 }
 
 void cup__error_clear(cup__error *error)

@@ -35,6 +35,8 @@ static const struct {
 
 cup_status cup__file_fail(cup__error *error, const char *path, const char *doing, int number)
 {
+    if (!*path)
+        path = "\"\"";
     for (size_t i = 0; i < sizeof cures / sizeof *cures; i++)
         if (cures[i].number == number)
             return cup__fail(error, CUP_IO, "%s cannot be %s: %s", path, doing, cures[i].words);

@@ -31,7 +31,7 @@ static const char *begin(void)
     return folder;
 }
 
-#define SMALL "train --data t.txt --out run --steps 2 --layers 1 --width 16 --heads 1 --context 16"
+#define SMALL "train --data t.txt --steps 2 --layers 1 --width 16 --heads 1 --context 16 --out run"
 
 TEST(limits_address_space_does_without_blas)
 {
@@ -109,6 +109,11 @@ TEST(limits_names_are_shown)
     EXPECT_CONTAINS(out, "a\\x1b[31m\\r\\u009bb\\xff cannot be");
     EXPECT_INT(cupola("", "ops \"$(printf 'g\\033elu\\nx')\""), 2);
     EXPECT_CONTAINS(out, "g\\x1belu\\nx");
+    EXPECT_INT(cupola("", SMALL "/$(printf '\\033[31mx')"), 0);
+    EXPECT_CONTAINS(out, "x: checkpoint");
+    EXPECT(!strchr(out, '\033'));
+    EXPECT_INT(cupola("", "train --data t.txt --out ''"), 5);
+    EXPECT_CONTAINS(out, "\"\" cannot be made");
     EXPECT_INT(cupola("", "bench --from t.txt"), 5);
     EXPECT_INT(cupola("printf 'op\\tours_us\\n\\033[7m\\t5\\n' >r.tsv;", "bench --from r.tsv"), 0);
     EXPECT_CONTAINS(out, "\\x1b[7m");

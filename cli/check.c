@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "cli/check_graphs.h"
 #include "cli/exit.h"
 #include "cli/json.h"
 #include "cli/op_names.h"
@@ -16,14 +17,20 @@
 #define MOST_NOTES 3 /* of one implementation, that are printed */
 
 typedef struct check_given {
-    const char *device;
+    const char *device, *graph;
     cli_files ops;
+    int64_t graphs, seed;
 } check_given;
 
 static const cli_option options[] = {
     {"op", NAMES(check_given, ops), "NAME", NULL, "check these ops alone"},
     {"device", TEXT(check_given, device), "auto|cpu|cuda[:N]", NULL,
      "where to run; without it CUP_DEVICE, else the first usable GPU, else the CPU"},
+    {"graphs", INTEGER(check_given, graphs, 1, 1000000000), "N", NULL,
+     "instead, N random graphs of ops, forward and backward"},
+    {"graph", TEXT(check_given, graph), "TEXT", NULL,
+     "instead, the one graph that a failure names"},
+    {"seed", INTEGER(check_given, seed, 0, INT64_MAX), "N", "1", "of what is random"},
     {0}};
 
 /* What was found of one implementation of the op at hand. */
@@ -200,7 +207,9 @@ static int run(cli_call *call)
         return code;
     cup_context *c = cup_context_new(&(cup_options){.device = given->device});
     code = cli_report(c);
-    if (!code) {
+    if (!code && (given->graphs || given->graph)) {
+        code = check_graphs(call, c, (uint64_t)given->seed, given->graphs, given->graph);
+    } else if (!code) {
         check_run run = {.call = call, .begin = now()};
         json_begin(&run.writer, "check");
         cup__json_add_string(&run.writer, "device", cup_device_text(c));
@@ -222,9 +231,16 @@ const cli_verb verb_check = {
             "the CPU. Also looks for writes outside a result and for a second run that gives "
             "other bits.\n\n"
             "An error is given in epsilons of the dtype, next to what the op allows. The exit "
-            "code is 1 when one is larger.",
+            "code is 1 when one is larger.\n\n"
+            "With --graphs, graphs of three to twelve ops are drawn and run with the gradients of "
+            "all their leaves, and compared with the same in double on the CPU. What a value may "
+            "be wrong by follows from how far it moves, in double, when every value and gradient "
+            "on the way to it is moved as rounding would. A graph that fails is shrunk, and "
+            "printed with the command that repeats it.",
     .examples = "Whether this GPU computes right:\ncupola check --device cuda\n"
-                "Two ops on the CPU:\ncupola check --op softmax matmul --device cpu\n",
+                "Two ops on the CPU:\ncupola check --op softmax matmul --device cpu\n"
+                "Graphs of ops that were not drawn before:\n"
+                "cupola check --graphs 1000 --seed 20260105\n",
     .options = options,
     .size = sizeof(check_given),
     .run = run,

@@ -10,6 +10,20 @@ static const double epsilon[] = {[CUP_F32] = 0x1p-23,   [CUP_F64] = 0x1p-52,
                                  [CUP_F16] = 0x1p-10,   [CUP_BF16] = 0x1p-7,
                                  [CUP_F8E4M3] = 0x1p-3, [CUP_F8E5M2] = 0x1p-2};
 
+static const double smallest[] = {[CUP_F32] = 0x1p-149,   [CUP_F64] = 0x1p-1074,
+                                  [CUP_F16] = 0x1p-24,    [CUP_BF16] = 0x1p-133,
+                                  [CUP_F8E4M3] = 0x1p-9,  [CUP_F8E5M2] = 0x1p-16};
+
+double cup__epsilon(cup_dtype dtype)
+{
+    return epsilon[dtype];
+}
+
+double cup__smallest(cup_dtype dtype)
+{
+    return smallest[dtype];
+}
+
 static double value_at(const cup_tensor *t, int64_t i)
 {
     return cup__load(t, t->contiguous ? i : cup__offset_of(t, i));
@@ -25,7 +39,7 @@ static bool both_special(double got, double want)
 
 typedef struct comparison {
     const cup_tensor *want, *got;
-    double slack, rms;
+    double slack, least, rms;
     double *of_block; /* the sum of squares, then the largest error */
     int64_t *where;
 } comparison;
@@ -53,7 +67,7 @@ static double error_of(const comparison *c, double w, double g)
     if (both_special(g, w) || g == w)
         return 0;
     double scale = cup__dtype_is_float(c->got->dtype)
-                       ? epsilon[c->got->dtype] * (fabs(w) + c->rms) + 1e-300
+                       ? epsilon[c->got->dtype] * (fabs(w) + c->rms) + c->least
                        : 0.125;
     double error = fabs(g - w), forgiven = c->slack * (fabs(w) + c->rms);
     error = error <= forgiven ? 0 : (error - forgiven) / scale;
@@ -97,8 +111,14 @@ static double compare_blocks(comparison *c, int64_t blocks, char *note, size_t n
 double cup__compare(const cup_tensor *want, const cup_tensor *got, double slack, char *note,
                     size_t note_size)
 {
+    return cup__compare_above(want, got, slack, 1e-300, note, note_size);
+}
+
+double cup__compare_above(const cup_tensor *want, const cup_tensor *got, double slack, double least,
+                          char *note, size_t note_size)
+{
     int64_t blocks = (want->count + BLOCK - 1) / BLOCK;
-    comparison c = {.want = want, .got = got, .slack = slack,
+    comparison c = {.want = want, .got = got, .slack = slack, .least = least,
                     .of_block = cup__calloc((size_t)blocks, sizeof *c.of_block),
                     .where = cup__calloc((size_t)blocks, sizeof *c.where)};
     double worst = INFINITY;

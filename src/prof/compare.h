@@ -8,10 +8,20 @@
  * with cup__free either way. False: no memory, or an error in the tensor's context. */
 bool cup__on_host(cup_tensor *t, cup_tensor *host, void **memory);
 
+/* The distance of 1 from the next number. */
+double cup__epsilon(cup_dtype dtype);
+
+/* The smallest number above 0. */
+double cup__smallest(cup_dtype dtype);
+
 /* The largest difference in units of the epsilon of what was got, relative to the size of the
  * element and of the whole, of which the part `slack` is forgiven. `note` says where it is, when
  * there is one. */
 double cup__compare(const cup_tensor *want, const cup_tensor *got, double slack, char *note,
                     size_t note_size);
+
+/* The same where the unit is at least `least`. */
+double cup__compare_above(const cup_tensor *want, const cup_tensor *got, double slack, double least,
+                          char *note, size_t note_size);
 
 #endif

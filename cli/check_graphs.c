@@ -1,0 +1,94 @@
+#include "cli/check_graphs.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "cli/exit.h"
+#include "cli/json.h"
+#include "cli/terminal.h"
+#include "prof/check_graph.h"
+
+typedef struct graphs_run {
+    cli_call *call;
+    cup__json_writer writer;
+    int64_t wanted, count, failed;
+    double begin;
+} graphs_run;
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static void write_result(cup__json_writer *writer, const cup__graph_result *r)
+{
+    cup__json_open(writer, NULL, CUP__JSON_OBJECT);
+    cup__json_add_string(writer, "graph", r->graph);
+    cup__json_add_string(writer, "repeat", r->repeat);
+    cup__json_add_string(writer, "dtype", cup_dtype_name(r->dtype));
+    cup__json_add_number(writer, "error", r->error);
+    cup__json_add_number(writer, "tolerance", r->tolerance);
+    cup__json_add_boolean(writer, "passed", r->passed);
+    cup__json_add_string(writer, "note", r->note);
+    cup__json_close(writer);
+}
+
+static void print_failure(const cup__graph_result *r)
+{
+    printf("%sFAILED%s %s: %s", color(stdout, COLOR_RED), color(stdout, COLOR_OFF),
+           cup_dtype_name(r->dtype), r->note);
+    if (isfinite(r->error))
+        printf(", error %.3g epsilons, at most %.3g allowed", r->error, r->tolerance);
+    printf("\n       %s\n       cupola check --graph %s\n", r->graph, r->repeat);
+}
+
+static void on_result(const cup__graph_result *r, void *user)
+{
+    graphs_run *run = user;
+    run->count++;
+    run->failed += !r->passed;
+    if (run->call->json)
+        write_result(&run->writer, r);
+    else if (!r->passed)
+        print_failure(r);
+    else if (run->wanted == 1)
+        printf("%sok%s     %s, error %.3g epsilons, at most %.3g allowed: %s\n",
+               color(stdout, COLOR_GREEN), color(stdout, COLOR_OFF), cup_dtype_name(r->dtype),
+               r->error, r->tolerance, r->graph);
+    else if (run->count % 500 == 0)
+        printf("%lld of %lld graphs\n", (long long)run->count, (long long)run->wanted);
+    fflush(stdout);
+}
+
+static int finish(graphs_run *run, cup_context *c)
+{
+    int code = CLI_OK;
+    if (run->call->json) {
+        cup__json_close(&run->writer);
+        cup__json_add_integer(&run->writer, "calls", run->count);
+        cup__json_add_integer(&run->writer, "failed", run->failed);
+        code = json_end(&run->writer);
+    } else {
+        printf("%lld calls, %lld failed, on %s, in %.1f s\n", (long long)run->count,
+               (long long)run->failed, cup_device_text(c), now() - run->begin);
+    }
+    return run->failed ? CLI_FAILED : code;
+}
+
+int check_graphs(cli_call *call, cup_context *c, uint64_t seed, int64_t count, const char *graph)
+{
+    graphs_run run = {.call = call, .wanted = graph ? 1 : count, .begin = now()};
+    if (call->json) {
+        json_begin(&run.writer, "check");
+        cup__json_add_string(&run.writer, "device", cup_device_text(c));
+        cup__json_open(&run.writer, "results", CUP__JSON_ARRAY);
+    }
+    cup_status status = graph ? cup__check_graph(c, graph, on_result, &run)
+                              : cup__check_graphs(c, seed, count, on_result, &run);
+    int code = status == CUP_OK ? finish(&run, c) : cli_report(c);
+    cup__text_free(&run.writer.text);
+    return code;
+}

@@ -97,6 +97,10 @@ test: $(BUILD)/test $(COMMAND) $(FAKE) $(BUILD)/tools/tree ## all tests; K=word 
 gpu: $(BUILD)/test $(COMMAND) $(BUILD)/tools/tree ## all that a GPU can tell, and its line in bench/checked.tsv; K=word SEED=1 CALLS=20000 GOALS=1
 	$(Q)tools/gpu $(BUILD) $(K)
 
+.PHONY: sanitize
+sanitize: $(COMMAND) ## compute-sanitizer's four tools over random calls on a GPU; CALLS=500 SEED=1 TOOLS="memcheck"
+	tools/sanitize $(BUILD)
+
 # Programs of bench/ may look inside the library.
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIB)
 	$(Q)$(CC) $(SANITIZE) -o $@ $^ $(LDLIBS)

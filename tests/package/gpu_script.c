@@ -100,3 +100,23 @@ TEST(tree_is_the_id_that_git_gives)
     if (code)
         test_fail(__FILE__, __LINE__, "%s", out);
 }
+
+/* A compute-sanitizer that finds something with one of its tools. */
+static const char sanitizer[] = "case \"$*\" in *racecheck*graphs*)\n"
+                                "  echo '========= RACECHECK SUMMARY: 2 hazards'; exit 86 ;;\n"
+                                "esac\n"
+                                "test \"$CUP_MAPPING\" = off\n";
+
+TEST(sanitize_script_tells_which_tool_found_something)
+{
+    char out[8000];
+    const char *folder = begin(passing);
+    program(folder, "compute-sanitizer", sanitizer);
+    EXPECT_INT(test_command(out, sizeof out, "PATH=%s:$PATH tools/sanitize %s", folder, folder), 1);
+    EXPECT_CONTAINS(out, "memcheck calls: clean");
+    EXPECT_CONTAINS(out, "racecheck graphs: FAILED: ========= RACECHECK SUMMARY: 2 hazards");
+    EXPECT_CONTAINS(out, "synccheck graphs: clean");
+    EXPECT_INT(test_command(out, sizeof out, "PATH=%s:$PATH TOOLS=initcheck tools/sanitize %s",
+                            folder, folder),
+               0);
+}

@@ -5,7 +5,7 @@
 DEVICE real apply(const real *x, const attribute *)
 {
 #ifdef GRAD
-    real part = x[0] < -3 ? (real)0 : x[0] > 3 ? (real)1 : (2 * x[0] + 3) * (real)(1.0 / 6);
+    real part = x[0] <= -3 ? (real)0 : x[0] >= 3 ? (real)1 : (2 * x[0] + 3) * (real)(1.0 / 6);
     return x[1] * part;
 #else
     real part = x[0] + 3;

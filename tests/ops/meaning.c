@@ -165,3 +165,16 @@ TEST(meaning_of_attributes_that_are_refused)
     expect_error(c, "shape is NULL");
     cup_context_free(c);
 }
+
+/* At its corners the slope is that of the side on which it goes on straight. */
+TEST(meaning_of_a_corner_of_hardswish)
+{
+    cup_context *c = cpu();
+    cup_tensor *x = cup_require_grad(floats(c, 4, (float[]){-3, 3, 0, 1}));
+    const double want[] = {0, 1, 0.5, 5.0 / 6};
+    EXPECT_INT(cup_backward(c, cup_sum(c, cup_hardswish(c, x), NULL, 0, false)), CUP_OK);
+    const float *dx = cup_tensor_data(cup_grad(x));
+    for (int i = 0; i < 4; i++)
+        EXPECT_NEAR((double)dx[i], want[i], 1e-7);
+    cup_context_free(c);
+}

@@ -1,0 +1,336 @@
+"""What bench/oracle.py compares: for each op PyTorch's counterpart, and how its calls are drawn.
+
+A draw gives the inputs, the attributes, and the function of the inputs. Inputs are made in double
+and rounded to the dtype of the call; those of whole numbers stay as they are."""
+import math
+import random as choose
+
+import torch
+import torch.nn.functional as F
+
+
+ROUNDING = {"kind": torch.float64}  # what the call's results are rounded to
+
+
+def size():
+    """Empty, one, around powers of two and vectors, and odd ones."""
+    return choose.choice([0, 1, 1, 2, 3, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 65])
+
+
+def shape(least=0, most=4, empty=True):
+    sides = [size() for _ in range(choose.randint(least, most))]
+    while math.prod(sides) > 20000:
+        sides[sides.index(max(sides))] = 3
+    return [s if s or empty else 2 for s in sides]
+
+
+def real(sides, low=-2.0, high=2.0):
+    return torch.rand(sides, dtype=torch.float64) * (high - low) + low
+
+
+def whole(sides, below, kind=None):
+    return torch.randint(0, max(below, 1), sides,
+                         dtype=kind or choose.choice([torch.int32, torch.int64]))
+
+
+def narrowed(sides):
+    """A shape that broadcasts against this one."""
+    cut = sides[choose.randint(0, len(sides)):] if sides else []
+    return [1 if choose.random() < 0.3 else s for s in cut]
+
+
+def unary(fn, low=-4.0, high=4.0, **attributes):
+    return lambda: ([real(shape(), low, high)], attributes, fn)
+
+
+def binary(fn, low=-2.0, high=2.0, **attributes):
+    def draw():
+        sides = shape()
+        return [real(sides, low, high), real(narrowed(sides), low, high)], attributes, fn
+    return draw
+
+
+def axes_of(sides):
+    count = choose.randint(1, len(sides)) if sides else 0
+    return choose.sample(range(-len(sides), 0), count)
+
+
+def fold(fn, empty=True):
+    """fn(x, axes, keep)"""
+    def draw():
+        sides = shape(1, 4, empty)
+        axes, keep = axes_of(sides), choose.random() < 0.5
+        return ([real(sides)], {"axes": axes, "keep": keep}, lambda x: fn(x, axes, keep))
+    return draw
+
+
+def along(fn, empty=True, low=-2.0, high=2.0, **more):
+    """fn(x, axis)"""
+    def draw():
+        sides = shape(1, 4, empty)
+        axis = choose.randrange(-len(sides), len(sides))
+        return [real(sides, low, high)], {"axis": axis, **more}, lambda x: fn(x, axis)
+    return draw
+
+
+def distinct(draw):
+    """Elements that no rounding makes equal, for what has an order."""
+    def changed():
+        inputs, attributes, fn = draw()
+        n = inputs[0].numel()
+        values = torch.randperm(n).double() % 255 - 127 if n > 250 else \
+            torch.randperm(n).double() - n // 2
+        return [values.reshape(inputs[0].shape)] + inputs[1:], attributes, fn
+    return changed
+
+
+def top_k():
+    sides = shape(1, 3, False)
+    axis, largest = choose.randrange(len(sides)), choose.random() < 0.5
+    k = choose.randint(1, sides[axis])
+    while math.prod(sides) > 250:
+        sides[sides.index(max(sides))] = 2
+    k = min(k, sides[axis])
+    values = (torch.randperm(math.prod(sides)).double() - 100).reshape(sides)
+    return ([values], {"axis": axis, "k": k, "smallest": not largest},
+            lambda x: torch.topk(x, k, axis, largest))
+
+
+def sort():
+    sides = shape(1, 3)
+    axis, descending = choose.randrange(-len(sides), len(sides)), choose.random() < 0.5
+    return ([real(sides)], {"axis": axis, "descending": descending},
+            lambda x: torch.sort(x, dim=axis, descending=descending, stable=True))
+
+
+def norm(kind):
+    def draw():
+        sides = shape(1, 3, False)
+        width = sides[-1] = max(sides[-1], 2)
+        eps = choose.choice([1e-5, 1e-3, 1.0])
+        add = kind.startswith("add_")
+        inputs = [real(sides, -1, 3)] + ([real(sides)] if add else [])
+        inputs += [real([width], 0.5, 2)] + ([real([width])] if "layer" in kind else [])
+
+        def fn(x, *rest):
+            # The norm is that of the sum as it is given back.
+            total = (x + rest[0]).to(ROUNDING["kind"]).to(x.dtype) if add else x
+            rest = rest[1:] if add else rest
+            if "layer" in kind:
+                y = F.layer_norm(total, [width], rest[0], rest[1], eps)
+            else:
+                y = F.rms_norm(total, [width], rest[0], eps)
+            return (y, total) if add else y
+        return inputs, {"eps": eps}, fn
+    return draw
+
+
+def batchnorm():
+    sides = [choose.randint(2, 5), choose.randint(1, 9), choose.randint(1, 9)]
+    inputs = [real(sides, -1, 3), real([sides[1]], 0.5, 2), real([sides[1]])]
+    return (inputs, {"axis": 1, "train": True, "eps": 1e-3, "momentum": 0.1},
+            lambda x, g, b: F.batch_norm(x, None, None, g, b, True, 0.1, 1e-3))
+
+
+def groupnorm():
+    groups, each = choose.randint(1, 4), choose.randint(1, 5)
+    sides = [choose.randint(1, 4), groups * each, choose.randint(2, 9), choose.randint(1, 9)]
+    inputs = [real(sides, -1, 3), real([sides[1]], 0.5, 2), real([sides[1]])]
+    return (inputs, {"axis": 1, "groups": groups, "eps": 1e-3},
+            lambda x, g, b: F.group_norm(x, groups, g, b, 1e-3))
+
+
+def pool(kind):
+    def draw():
+        window, stride = [choose.randint(1, 4) for _ in "hw"], [choose.randint(1, 3) for _ in "hw"]
+        padding = [choose.randint(0, w // 2) for w in window]
+        ceil = choose.random() < 0.5
+        sides = [choose.randint(1, 3), choose.randint(1, 4), choose.randint(4, 20),
+                 choose.randint(4, 20)]
+        given = {"window": window, "stride": stride, "padding": padding, "ceil_mode": ceil}
+        if kind == "max":
+            return ([real(sides)], given,
+                    lambda x: F.max_pool2d(x, window, stride, padding, 1, ceil))
+        count = choose.random() < 0.5
+        return ([real(sides)], {**given, "count_include_pad": count},
+                lambda x: F.avg_pool2d(x, window, stride, padding, ceil, count))
+    return draw
+
+
+def adaptive(fn):
+    def draw():
+        out = [choose.randint(1, 9) for _ in "hw"]
+        sides = [choose.randint(1, 3), choose.randint(1, 4), choose.randint(1, 20),
+                 choose.randint(1, 20)]
+        return [real(sides)], {"size": out}, lambda x: fn(x, out)
+    return draw
+
+
+def cross_entropy():
+    rows, classes = choose.randint(1, 40), choose.choice([2, 3, 7, 64, 65, 1000, 5121])
+    targets = whole([rows], classes)
+    targets[torch.rand(rows) < 0.1] = -1
+    targets[0] = 0
+    smoothing = choose.choice([0.0, 0.1])
+    return ([real([rows, classes], -4, 4), targets],
+            {"ignore_index": -1, "label_smoothing": smoothing},
+            lambda x, t: F.cross_entropy(x, t.long(), ignore_index=-1, label_smoothing=smoothing))
+
+
+def embedding():
+    rows, ids = choose.randint(1, 70), shape(0, 2)
+    return ([real([rows, choose.randint(1, 70)]), whole(ids, rows)], {},
+            lambda table, i: F.embedding(i.long(), table))
+
+
+def index_select():
+    sides = shape(1, 3, False)
+    axis = choose.randrange(-len(sides), len(sides))
+    return ([real(sides), whole([size()], sides[axis])], {"axis": axis},
+            lambda x, i: x.index_select(axis, i.long()))
+
+
+def gathering(scatter):
+    def draw():
+        sides = shape(1, 3, False)
+        axis = choose.randrange(len(sides))
+        places = list(sides)
+        places[axis] = size()
+        index = whole(places, sides[axis])
+        if scatter:
+            return ([real(sides), index, real(places)], {"axis": axis},
+                    lambda x, i, s: x.scatter_add(axis, i.long(), s))
+        return [real(sides), index], {"axis": axis}, lambda x, i: x.gather(axis, i.long())
+    return draw
+
+
+def attention():
+    b, g, d = choose.randint(1, 2), choose.randint(1, 2), choose.choice([8, 16, 32, 64])
+    h, t, causal = g * choose.randint(1, 3), choose.randint(1, 70), choose.random() < 0.5
+    s = t if causal else choose.randint(1, 70)
+    return ([real([b, h, t, d]), real([b, g, s, d]), real([b, g, s, d])], {"causal": causal},
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal,
+                                                           enable_gqa=True))
+
+
+def matmul(factor=None):
+    def draw():
+        turn_a, turn_b = choose.random() < 0.5, choose.random() < 0.5
+        m, k, n, batch = size(), size(), size(), shape(0, 1)
+        a, b = batch + ([k, m] if turn_a else [m, k]), narrowed(batch) + ([n, k] if turn_b
+                                                                          else [k, n])
+        given = {"transpose_a": turn_a, "transpose_b": turn_b}
+        if factor:
+            given["factor"] = factor
+        return ([real(a), real(b)], given,
+                lambda x, y: (factor or 1) * ((x.mT if turn_a else x) @ (y.mT if turn_b else y)))
+    return draw
+
+
+def linear(after=lambda y: y, twice=False, residual=False):
+    def draw():
+        lead, k, n = shape(1, 2), size(), size() or 1
+        inputs = [real(lead + [k]), real([2 * n if twice else n, k])]
+        if residual:
+            inputs.append(real(lead + [n]))
+        inputs.append(real([2 * n if twice else n]))
+
+        def fn(x, w, *rest):
+            y = after(F.linear(x, w, rest[-1]))
+            return y + rest[0] if residual else y
+        return inputs, {}, fn
+    return draw
+
+
+def swiglu(y):
+    gate, up = y.chunk(2, -1)
+    return F.silu(gate) * up
+
+
+def moved(kind):
+    def draw():
+        sides = shape(1, 4)
+        if kind == "permute":
+            order = choose.sample(range(len(sides)), len(sides))
+            return [real(sides)], {"axes": order}, lambda x: x.permute(order)
+        if kind == "reshape":
+            return [real(sides)], {"shape": [math.prod(sides)]}, lambda x: x.reshape(-1)
+        if kind == "broadcast":
+            small = narrowed(sides)
+            return [real(small)], {"shape": sides}, lambda x: x.broadcast_to(sides)
+        starts = [choose.randint(0, s) for s in sides]
+        sizes = [choose.randint(0, s - b) for s, b in zip(sides, starts)]
+        return ([real(sides)], {"starts": starts, "sizes": sizes},
+                lambda x: x[tuple(slice(b, b + n) for b, n in zip(starts, sizes))])
+    return draw
+
+
+def concat():
+    sides, count = shape(1, 3), choose.randint(1, 5)
+    axis, parts = choose.randrange(len(sides)), []
+    for _ in range(count):
+        part = list(sides)
+        part[axis] = size()
+        parts.append(real(part))
+    return parts, {"axis": axis}, lambda *x: torch.cat(x, axis)
+
+
+def where():
+    sides = shape()
+    return ([torch.rand(sides) < 0.5, real(narrowed(sides)), real(sides)], {}, torch.where)
+
+
+def clamp(x):
+    """By ends that no number of 16 bits is: at an end the slope is a matter of taste."""
+    return x.clamp(-0.7512345, 1.2512345)
+
+
+OPS = {
+    "add": binary(torch.add), "sub": binary(torch.sub), "mul": binary(torch.mul),
+    "div": binary(torch.div, 0.5, 3.0), "scale": unary(lambda x: 0.37 * x, factor=0.37),
+    "neg": unary(torch.neg), "exp": unary(torch.exp), "log": unary(torch.log, 0.1, 5.0),
+    "sqrt": unary(torch.sqrt, 0.1, 5.0), "pow": binary(torch.pow, 0.1, 3.0),
+    "abs": unary(torch.abs), "sin": unary(torch.sin), "cos": unary(torch.cos),
+    "erf": unary(torch.erf), "maximum": binary(torch.maximum), "minimum": binary(torch.minimum),
+    "lerp": binary(lambda a, b: torch.lerp(a, b, 0.3), weight=0.3),
+    "clamp": lambda: ([real(shape())], {"low": -0.7512345, "high": 1.2512345},
+                      clamp),
+    "equal": binary(torch.eq), "not_equal": binary(torch.ne), "less": binary(torch.lt),
+    "less_equal": binary(torch.le), "greater": binary(torch.gt),
+    "greater_equal": binary(torch.ge), "where": where, "tanh": unary(torch.tanh),
+    "sigmoid": unary(torch.sigmoid), "relu": unary(F.relu),
+    "gelu": unary(lambda x: F.gelu(x, approximate="tanh")), "gelu_erf": unary(F.gelu),
+    "silu": unary(F.silu), "elu": unary(lambda x: F.elu(x, 0.7), alpha=0.7),
+    "leaky_relu": unary(lambda x: F.leaky_relu(x, 0.2), slope=0.2),
+    "hardswish": unary(F.hardswish), "softplus": unary(lambda x: F.softplus(x, 1, 1e9)),
+    "mish": unary(F.mish), "swiglu": binary(lambda a, b: F.silu(a) * b),
+    "copy": unary(torch.clone), "reshape": moved("reshape"), "broadcast": moved("broadcast"),
+    "permute": moved("permute"), "slice": moved("slice"), "concat": concat,
+    "sum": fold(torch.sum), "mean": fold(torch.mean, False), "max": fold(torch.amax, False),
+    "min": fold(torch.amin, False),
+    "norm": fold(lambda x, a, keep: torch.linalg.vector_norm(x, 2, a, keep), False),
+    "var": fold(lambda x, a, keep: torch.var(x, a, correction=0, keepdim=keep), False),
+    "logsumexp": fold(torch.logsumexp, False),
+    "argmax": distinct(lambda: one_axis(torch.argmax)),
+    "argmin": distinct(lambda: one_axis(torch.argmin)), "cumsum": along(torch.cumsum),
+    "softmax": along(F.softmax, False), "log_softmax": along(F.log_softmax, False),
+    "max_pool2d": pool("max"), "avg_pool2d": pool("avg"),
+    "adaptive_avg_pool2d": adaptive(F.adaptive_avg_pool2d),
+    "adaptive_max_pool2d": adaptive(F.adaptive_max_pool2d), "layernorm": norm("layernorm"),
+    "rmsnorm": norm("rmsnorm"), "add_layernorm": norm("add_layernorm"),
+    "add_rmsnorm": norm("add_rmsnorm"), "batchnorm": batchnorm, "groupnorm": groupnorm,
+    "cross_entropy": cross_entropy, "embedding": embedding, "index_select": index_select,
+    "gather": gathering(False), "scatter_add": gathering(True), "sort": sort, "top_k": top_k,
+    "attention": attention, "matmul": matmul(), "matmul_scaled": matmul(0.37),
+    "linear": linear(), "linear_gelu": linear(lambda y: F.gelu(y, approximate="tanh")),
+    "linear_relu": linear(F.relu), "linear_silu": linear(F.silu),
+    "linear_swiglu": linear(swiglu, twice=True), "linear_add": linear(residual=True),
+}
+
+
+def one_axis(fn):
+    sides = shape(1, 3, False)
+    while math.prod(sides) > 250:
+        sides[sides.index(max(sides))] = 2
+    axis = choose.randrange(len(sides))
+    return [real(sides)], {"axes": [axis]}, lambda x: fn(x, axis)

@@ -7,10 +7,12 @@
 #include "base/device.h"
 #include "base/memory.h"
 #include "base/parallel.h"
+#include "base/room.h"
 #include "base/text.h"
 
 #define ALIGNMENT 256
 #define CLASSES 256
+#define ASKED_BYTES_LEAST ((size_t)16 << 20) /* looking for room costs less than such a block */
 #define KEPT_BYTES_MOST ((int64_t)1 << 32)
 
 typedef struct block {
@@ -56,12 +58,22 @@ static int64_t trim(cpu *self)
     return before - self->use.reserved;
 }
 
+/* The system hands out what a control group may not hold, and ends the process when it is used. */
+static bool has_room(size_t bytes)
+{
+    if (bytes < ASKED_BYTES_LEAST)
+        return true;
+    cup__room room;
+    cup__room_find(&room);
+    return bytes <= (uint64_t)room.free;
+}
+
 static block *fresh(cpu *self, size_t bytes)
 {
-    block *made = cup__aligned(ALIGNMENT, bytes + ALIGNMENT);
+    block *made = has_room(bytes) ? cup__aligned(ALIGNMENT, bytes + ALIGNMENT) : NULL;
     if (!made) {
         trim(self);
-        made = cup__aligned(ALIGNMENT, bytes + ALIGNMENT);
+        made = has_room(bytes) ? cup__aligned(ALIGNMENT, bytes + ALIGNMENT) : NULL;
     }
     if (made) {
         made->bytes = bytes;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/room.h"
 #include "base/text.h"
 #include "cupola/ops.h"
 #include "nn/gpt.h"
@@ -73,7 +74,13 @@ cup_status cup__gpt_fits(cup_context *c, const cup_gpt_config *config, int64_t b
 {
     cup__memory_use use = {0};
     c->device->calls->memory_use(c->device, &use);
-    int64_t most = use.limit > 0 && use.limit < use.total ? use.limit : use.total;
+    int64_t most = use.total;
+    if (!c->device->is_cuda) {
+        cup__room room;
+        cup__room_find(&room);
+        most = room.free;
+    }
+    most = use.limit > 0 && use.limit < most ? use.limit : most;
     double count = (double)cup_gpt_parameter_count(config, true);
     char needs[32], has[32];
     if (most <= 0 || count * (double)bytes_each <= (double)most)

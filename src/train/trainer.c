@@ -9,10 +9,6 @@
 #include "tensor/tensor.h"
 #include "train/trainer.h"
 
-/* Of a parameter while it is trained by AdamW: in f32 itself, its gradient and two states; in bf16
- * the first two are half as large, and a master copy comes along. */
-#define BYTES_EACH 16
-
 /* Of a step on a GPU that runs without the host: a signal waits so long. */
 #define PART_SECONDS 0.25
 
@@ -74,7 +70,7 @@ static cup_status make(cup_trainer *t, const char *folder)
     CUP_TRY(cup_precision(t->c, a->precision));
     t->schedule =
         (cup_schedule){.high = a->rate, .low = a->rate_end, .warmup = a->warmup, .steps = a->steps};
-    CUP_TRY(cup__gpt_fits(t->c, &a->model, BYTES_EACH, "weights, gradients and optimizer"));
+    CUP_TRY(cup__training_fits(t->c, a));
     if (folder)
         CUP_TRY(open_folder(t, folder));
     cup_seed(t->c, a->seed);

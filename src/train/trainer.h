@@ -57,6 +57,9 @@ struct cup_trainer {
 /* The files of a run, ending with NULL: those of its checkpoint, then those written from it. */
 extern const char *const cup__training_files[];
 
+/* Refuses a checked training that there is no memory for. */
+cup_status cup__training_fits(cup_context *c, const cup_training *training);
+
 /* Makes sure that a checkpoint of the run replaces nothing but its own. */
 cup_status cup__trainer_own(cup_trainer *t);
 

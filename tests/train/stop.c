@@ -45,7 +45,7 @@ static void expect_soon(const cup_training *training, double seconds)
     end(&s);
 }
 
-TEST(trainer_stops_within_a_second)
+TEST_LIMITED(trainer_stops_within_a_second, 180)
 {
     cup_training training = tiny;
     training.model.width = 64;

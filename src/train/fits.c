@@ -1,0 +1,82 @@
+/* What a run needs of memory, against what there is. On a CPU nobody says no in time: a process
+ * that takes more than its control group may hold is killed without a word. */
+#include "base/room.h"
+#include "base/text.h"
+#include "nn/gpt.h"
+#include "tensor/tensor.h"
+#include "train/trainer.h"
+
+/* Bytes of a parameter that are there all the time: the weight, a master copy of one in bf16, and
+ * what the optimizer keeps. */
+static int64_t held_each(const cup_training *a)
+{
+    bool bf16 = a->dtype == CUP_BF16;
+    int64_t weight = !bf16 ? 4 : a->optimizer.stochastic ? 2 : 6;
+    switch (a->optimizer.method) {
+    case CUP_SGD:
+        return weight + (a->optimizer.momentum > 0 ? 4 : 0);
+    case CUP_LION:
+    case CUP_MUON:
+        return weight + 4;
+    default:
+        return weight + 8;
+    }
+}
+
+/* What forward keeps of a batch for backward. In a block: what both norms give and the sum before
+ * the second, queries, keys and values, what attention and the MLP give and add, and inside the MLP
+ * what goes into its function and what comes out. A block that is computed again is there together
+ * with its gradients. */
+static double kept_bytes(const cup_training *a)
+{
+    const cup_gpt_config *g = &a->model;
+    double size = (double)cup_dtype_size(a->dtype), tokens = (double)a->batch * (double)g->context;
+    double width = (double)g->width, hidden = (double)g->hidden;
+    double block = 6 * width + (double)(cup__gpt_parts(g) * cup__gpt_head_size(g)) +
+                   (g->mlp == CUP_SWIGLU ? 3 : 2) * hidden;
+    double blocks =
+        a->recompute ? (double)g->layers * width + 2 * block : (double)g->layers * block;
+    double logits = tokens * (double)cup__gpt_rows(g) * size;
+    double most = a->logits_most > 0 ? (double)a->logits_most : 8.0 * (1 << 30);
+    return tokens * blocks * size + (logits < most ? logits : most);
+}
+
+/* Gradients come while what forward kept goes; only from the second batch of a step on they are
+ * there as well. */
+static void add_up(const cup_training *a, double *parameters, double *batch)
+{
+    double count = (double)cup_gpt_parameter_count(&a->model, true);
+    double gradients = count * (double)cup_dtype_size(a->dtype), kept = kept_bytes(a);
+    *parameters = count * (double)held_each(a) + gradients;
+    *batch = a->accumulate > 1 ? kept : kept > gradients ? kept - gradients : 0;
+}
+
+/* Blocks of memory come in sizes, each up to a quarter above the one before. */
+#define SIZES 1.1
+
+cup_status cup__training_fits(cup_context *c, const cup_training *a)
+{
+    CUP_TRY(cup__gpt_fits(c, &a->model, held_each(a) + cup_dtype_size(a->dtype),
+                          "weights, gradients and optimizer"));
+    if (c->device->is_cuda)
+        return CUP_OK;
+    cup__room room;
+    double parameters, batch;
+    char needs[32], first[32], second[32], free[32], most[32];
+    cup__room_find(&room);
+    add_up(a, &parameters, &batch);
+    double needed = (parameters + batch) * SIZES;
+    if (needed <= (double)room.free)
+        return CUP_OK;
+    return cup__fail(
+        &c->error, CUP_MEMORY,
+        "training: the run needs about %s (%s for weights, gradients and optimizer of %.4g million "
+        "parameters, %s for a batch of %lld texts of %lld tokens), and there are %s: %s allows %s; "
+        "take a smaller batch with more to accumulate, recompute, a shorter context or a smaller "
+        "model, or allow more",
+        cup__text_bytes(needed, needs), cup__text_bytes(parameters * SIZES, first),
+        1e-6 * (double)cup_gpt_parameter_count(&a->model, true),
+        cup__text_bytes(batch * SIZES, second), (long long)a->batch, (long long)a->model.context,
+        cup__text_bytes((double)room.free, free), room.what,
+        cup__text_bytes((double)room.most, most));
+}

@@ -8,7 +8,8 @@ CUP__FLOATS_1(hardswish_f32,
               p * __builtin_fminf(__builtin_fmaxf(p + 3.0f, 0.0f), 6.0f) * (1.0f / 6))
 
 CUP__ELEMENT(slope, x[1] * (x[0] <= -3 ? 0 : x[0] >= 3 ? 1 : (2 * x[0] + 3) / 6))
-CUP__FLOATS_2(slope_f32, q * (p <= -3.0f ? 0.0f : p >= 3.0f ? 1.0f : (2.0f * p + 3.0f) * (1.0f / 6)))
+CUP__FLOATS_2(slope_f32,
+              q * (p <= -3.0f ? 0.0f : p >= 3.0f ? 1.0f : (2.0f * p + 3.0f) * (1.0f / 6)))
 
 static cup_status gradient(cup__grad *g)
 {

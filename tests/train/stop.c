@@ -56,13 +56,13 @@ TEST_LIMITED(trainer_stops_within_a_second, 180)
     training.batch = 32;
     training.accumulate = 2000; /* half a minute and more */
     expect_soon(&training, 0.5);
-    /* One batch of a step, or of an evaluation, of half a minute. */
-    training.model.layers = 400;
+    /* One batch of a step, or of an evaluation, of seconds, in less than 1 GiB. */
+    training.model.layers = 100;
     training.accumulate = 1;
-    training.batch = 64;
+    training.batch = 32;
     expect_soon(&training, 1.5);
     training.evaluate_texts = 0;
-    expect_soon(&training, 0.5);
+    expect_soon(&training, 0.05);
 }
 
 /* Says stop at the n-th time it is asked, and from then on. */

@@ -19,7 +19,7 @@
 typedef struct check_given {
     const char *device, *graph;
     cli_files ops;
-    int64_t graphs, seed;
+    int64_t graphs, gradients, seed;
 } check_given;
 
 static const cli_option options[] = {
@@ -28,6 +28,8 @@ static const cli_option options[] = {
      "where to run; without it CUP_DEVICE, else the first usable GPU, else the CPU"},
     {"graphs", INTEGER(check_given, graphs, 1, 1000000000), "N", NULL,
      "instead, N random graphs of ops, forward and backward"},
+    {"gradients", INTEGER(check_given, gradients, 1, 1000000000), "N", NULL,
+     "instead, gradients of the ops' samples and of N random calls"},
     {"graph", TEXT(check_given, graph), "TEXT", NULL,
      "instead, the one graph that a failure names"},
     {"seed", INTEGER(check_given, seed, 0, INT64_MAX), "N", "1", "of what is random"},
@@ -163,14 +165,19 @@ static int check_op(check_run *run, cup_context *c, cup__checking *checking, con
     return code;
 }
 
-static int check_all(check_run *run, cup_context *c)
+static int named_rows(const check_given *given, const cup__row *rows[CUP__OP_COUNT])
 {
-    const check_given *given = run->call->given;
-    const cup__row *rows[CUP__OP_COUNT] = {0};
-    int count = 0, code = CLI_OK;
+    int count = 0;
     for (const cup__row *row = cup__rows; row->name; row++)
         if (op_is_named(row, given->ops.name, given->ops.count, true))
             rows[count++] = row;
+    return count;
+}
+
+static int check_all(check_run *run, cup_context *c)
+{
+    const cup__row *rows[CUP__OP_COUNT] = {0};
+    int count = named_rows(run->call->given, rows), code = CLI_OK;
     cup__checking *checking = cup__checking_new(c, rows, count);
     if (!checking)
         return cli_report(c);
@@ -209,6 +216,10 @@ static int run(cli_call *call)
     code = cli_report(c);
     if (!code && (given->graphs || given->graph)) {
         code = check_graphs(call, c, (uint64_t)given->seed, given->graphs, given->graph);
+    } else if (!code && given->gradients) {
+        const cup__row *rows[CUP__OP_COUNT] = {0};
+        code = check_gradients(call, c, rows, named_rows(given, rows), (uint64_t)given->seed,
+                               given->gradients);
     } else if (!code) {
         check_run run = {.call = call, .begin = now()};
         json_begin(&run.writer, "check");
@@ -236,7 +247,8 @@ const cli_verb verb_check = {
             "all their leaves, and compared with the same in double on the CPU. What a value may "
             "be wrong by follows from how far it moves, in double, when every value and gradient "
             "on the way to it is moved as rounding would. A graph that fails is shrunk, and "
-            "printed with the command that repeats it.",
+            "printed with the command that repeats it. --gradients does the same with single "
+            "calls: every sample of the ops, and random calls.",
     .examples = "Whether this GPU computes right:\ncupola check --device cuda\n"
                 "Two ops on the CPU:\ncupola check --op softmax matmul --device cpu\n"
                 "Graphs of ops that were not drawn before:\n"

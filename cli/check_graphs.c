@@ -7,6 +7,7 @@
 #include "cli/exit.h"
 #include "cli/json.h"
 #include "cli/terminal.h"
+#include "prof/check_backward.h"
 #include "prof/check_graph.h"
 
 typedef struct graphs_run {
@@ -63,6 +64,27 @@ static void on_result(const cup__graph_result *r, void *user)
     fflush(stdout);
 }
 
+static void on_gradient(const cup__backward_result *r, void *user)
+{
+    graphs_run *run = user;
+    run->count++;
+    run->failed += !r->passed;
+    if (run->call->json) {
+        cup__graph_result same = {r->call, r->call, r->note, r->dtype, r->error, r->tolerance,
+                                  r->passed};
+        write_result(&run->writer, &same);
+    } else if (!r->passed) {
+        printf("%sFAILED%s %s: %s", color(stdout, COLOR_RED), color(stdout, COLOR_OFF), r->call,
+               r->note);
+        if (isfinite(r->error))
+            printf(", error %.3g epsilons, at most %.3g allowed", r->error, r->tolerance);
+        printf("\n");
+    } else if (run->count % 500 == 0) {
+        printf("%lld gradients\n", (long long)run->count);
+    }
+    fflush(stdout);
+}
+
 static int finish(graphs_run *run, cup_context *c)
 {
     int code = CLI_OK;
@@ -78,16 +100,32 @@ static int finish(graphs_run *run, cup_context *c)
     return run->failed ? CLI_FAILED : code;
 }
 
+static void begin(graphs_run *run, cup_context *c)
+{
+    if (!run->call->json)
+        return;
+    json_begin(&run->writer, "check");
+    cup__json_add_string(&run->writer, "device", cup_device_text(c));
+    cup__json_open(&run->writer, "results", CUP__JSON_ARRAY);
+}
+
 int check_graphs(cli_call *call, cup_context *c, uint64_t seed, int64_t count, const char *graph)
 {
     graphs_run run = {.call = call, .wanted = graph ? 1 : count, .begin = now()};
-    if (call->json) {
-        json_begin(&run.writer, "check");
-        cup__json_add_string(&run.writer, "device", cup_device_text(c));
-        cup__json_open(&run.writer, "results", CUP__JSON_ARRAY);
-    }
+    begin(&run, c);
     cup_status status = graph ? cup__check_graph(c, graph, on_result, &run)
                               : cup__check_graphs(c, seed, count, on_result, &run);
+    int code = status == CUP_OK ? finish(&run, c) : cli_report(c);
+    cup__text_free(&run.writer.text);
+    return code;
+}
+
+int check_gradients(cli_call *call, cup_context *c, const cup__row *const *rows, int row_count,
+                    uint64_t seed, int64_t count)
+{
+    graphs_run run = {.call = call, .begin = now()};
+    begin(&run, c);
+    cup_status status = cup__check_backward(c, rows, row_count, seed, count, on_gradient, &run);
     int code = status == CUP_OK ? finish(&run, c) : cli_report(c);
     cup__text_free(&run.writer.text);
     return code;

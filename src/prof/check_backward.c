@@ -1,0 +1,335 @@
+#include "prof/check_backward.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/parallel.h"
+#include "cupola/grad.h"
+#include "cupola/ops.h"
+#include "grad/tape.h"
+#include "ops/attributes.h"
+#include "prof/ahead.h"
+#include "prof/attributes.h"
+#include "prof/check.h"
+#include "prof/compare.h"
+#include "prof/draw.h"
+
+#define MOST_INPUTS 64
+#define NOISES 3
+#define SHARE 4.0
+#define SEED 20261122u
+#define MOST_ELEMENTS 2e5
+#define MOST_WORK 2e7
+
+/* A sample's call or a drawn one. */
+typedef struct backward_call {
+    const cup__row *row;
+    const cup__sample *sample; /* NULL: it was drawn */
+    cup_dtype dtype;
+} backward_call;
+
+typedef struct outcome {
+    int in_count;
+    bool differentiable;
+    cup_tensor *in[MOST_INPUTS];
+} outcome;
+
+typedef struct room {
+    cup_context *c; /* a CPU context */
+    backward_call call;
+    cup__drawn drawn;
+    bool there; /* there is such a call */
+    outcome want;
+    double moved[MOST_INPUTS];
+} room;
+
+typedef struct checker {
+    backward_call *calls; /* the samples' */
+    int64_t samples;
+    const cup__row *const *rows;
+    int row_count, threads;
+    uint64_t seed;
+} checker;
+
+static const void *attributes_of(const room *r)
+{
+    return r->call.sample ? r->call.sample->attributes
+           : r->call.row->attributes_size ? (const void *)r->drawn.attributes : NULL;
+}
+
+static int make_inputs(const room *r, cup_context *c, cup_dtype hold, cup_tensor **in)
+{
+    if (!r->call.sample)
+        return cup__drawn_inputs(&r->drawn, c, hold, in, MOST_INPUTS);
+    return cup__sample_inputs_filled(c, r->call.row, r->call.sample, r->call.dtype, hold,
+                                     CUP__ROW_MAJOR, SEED, (cup__filling){.alike = true}, in,
+                                     MOST_INPUTS);
+}
+
+/* Numbers in [-1, 1) around `middle`, rounded to the dtype. */
+static cup_tensor *numbers(cup_context *c, const cup__shape *like, cup_dtype rounded,
+                           cup_dtype hold, uint64_t seed, double middle, double scale)
+{
+    cup__shape shape = *like;
+    uint64_t bits, state = seed;
+    cup_tensor one = {.data = &bits, .dtype = rounded};
+    shape.dtype = hold;
+    cup_tensor *t = cup__tensor_make(c, &shape, "sample");
+    char *values = t ? cup__malloc((size_t)(t->count * cup_dtype_size(hold))) : NULL;
+    cup_tensor to = {.data = values, .dtype = hold};
+    for (int64_t i = 0; values && i < t->count; i++) {
+        double unit = (double)(cup__draw_word(&state) >> 11) * 0x1p-52 - 1;
+        cup__store(&one, 0, middle + scale * unit);
+        cup__store(&to, i, cup__load(&one, 0));
+    }
+    if (values)
+        cup_tensor_write(t, values, (size_t)(t->count * cup_dtype_size(hold)));
+    cup__free(values);
+    return t;
+}
+
+/* Floats that a gradient can be asked of. */
+static bool is_real(const cup_tensor *t)
+{
+    return t && cup__dtype_is_float(t->dtype) && cup_dtype_size(t->dtype) > 1;
+}
+
+/* Moves the inputs as rounding would. */
+static void move_inputs(const room *r, cup_context *c, outcome *o, int noise)
+{
+    double scale = cup__epsilon(r->call.dtype);
+    for (int i = 0; i < o->in_count; i++) {
+        if (!is_real(o->in[i]))
+            continue;
+        cup__shape shape = cup__shape_of(o->in[i]);
+        cup_tensor *by = numbers(c, &shape, CUP_F64, CUP_F64, SEED + (uint64_t)(noise * 100 + i),
+                                 1, scale);
+        o->in[i] = cup_mul(c, o->in[i], by);
+    }
+}
+
+/* Forward and backward, with random gradients of the results: a loss of which nothing but these
+ * flows back. */
+static cup_status run(const room *r, cup_context *c, cup_dtype hold, int noise, outcome *o)
+{
+    cup_tensor *in[MOST_INPUTS], *out[CUP__MAX_OUT] = {NULL}, *loss = NULL;
+    cup_seed(c, SEED);
+    *o = (outcome){0};
+    int count = o->in_count = make_inputs(r, c, hold, o->in);
+    if (count < 0)
+        return c->error.status;
+    if (noise)
+        move_inputs(r, c, o, noise);
+    for (int i = 0; i < count; i++)
+        if (is_real(o->in[i]))
+            cup_require_grad(o->in[i]);
+    memcpy(in, o->in, sizeof in);
+    if (cup__overwrites(r->call.row->op, attributes_of(r)) && in[0])
+        in[0] = cup_scale(c, in[0], 1);
+    cup_random_step(c, 1);
+    if (!cup__op_call(c, r->call.row, in, count, attributes_of(r), out))
+        return c->error.status;
+    for (int i = 0; i < r->call.row->visible; i++) {
+        if (!is_real(out[i]) || !cup__leads_to_parameter(c, out[i]))
+            continue;
+        cup__shape shape = cup__shape_of(out[i]);
+        /* Numbers that every dtype holds, whatever that of the result is. */
+        cup_tensor *d = numbers(c, &shape, CUP_F8E4M3, out[i]->dtype, SEED + 77 + (uint64_t)i, 0,
+                                2);
+        if (noise) /* what flows back moves as well */
+            d = cup_mul(c, d, numbers(c, &shape, CUP_F64, CUP_F64,
+                                      SEED + (uint64_t)(noise * 1000 + i), 1,
+                                      cup__epsilon(r->call.dtype)));
+        cup_tensor *part = cup_sum(c, cup_mul(c, out[i], d), NULL, 0, false);
+        if (part && part->dtype != CUP_F32 && hold != CUP_F64)
+            part = cup_cast(c, part, CUP_F32); /* results may be of several dtypes */
+        loss = loss ? cup_add(c, loss, part) : part;
+    }
+    o->differentiable = loss != NULL;
+    return loss ? cup_backward(c, loss) : c->error.status;
+}
+
+static void expect(room *r)
+{
+    memset(r->moved, 0, sizeof r->moved);
+    cup_status status = run(r, r->c, CUP_F64, 0, &r->want);
+    double unit = cup__epsilon(CUP_F64) / cup__epsilon(r->call.dtype);
+    for (int noise = 1; noise <= NOISES && status == CUP_OK && r->want.differentiable; noise++) {
+        outcome other;
+        char note[200];
+        cup_scope_open(r->c);
+        status = run(r, r->c, CUP_F64, noise, &other);
+        for (int i = 0; i < other.in_count && status == CUP_OK; i++) {
+            cup_tensor *a = r->want.in[i] ? cup_grad(r->want.in[i]) : NULL;
+            cup_tensor *b = other.in[i] ? cup_grad(other.in[i]) : NULL;
+            if (a && b)
+                r->moved[i] =
+                    fmax(r->moved[i], unit * cup__compare(a, b, 0, note, sizeof note));
+        }
+        cup__scope_pop(r->c);
+    }
+}
+
+static void make(int64_t number, void *user_room, void *user)
+{
+    static const cup_dtype dtypes[] = {CUP_F32, CUP_BF16, CUP_F16};
+    const checker *k = user;
+    room *r = user_room;
+    int tries;
+    if (r->c) {
+        cup_tape_clear(r->c);
+        cup__scope_pop(r->c);
+        cup__error_clear(&r->c->error);
+    } else {
+        r->c = cup_context_new(&(cup_options){.device = "cpu", .threads = k->threads});
+    }
+    r->there = cup_error(r->c) == CUP_OK;
+    if (!r->there)
+        return;
+    cup_scope_open(r->c);
+    if (number < k->samples) {
+        r->call = k->calls[number];
+    } else {
+        int64_t drawn = number - k->samples;
+        const cup__row *row = k->rows[drawn % k->row_count];
+        cup__draw_limits limits = {.elements = MOST_ELEMENTS, .work = MOST_WORK, .tame = true,
+                                   .dtypes = 1u << dtypes[drawn / k->row_count % 3]};
+        r->there = cup__draw(r->c, row, &limits, k->seed, drawn, &r->drawn, &tries);
+        cup__error_clear(&r->c->error);
+        r->call = (backward_call){row, NULL, r->drawn.dtype};
+    }
+    if (r->there)
+        expect(r);
+}
+
+static void drop(void *user_room)
+{
+    cup_context_free(((room *)user_room)->c);
+}
+
+/* What the op itself may be wrong by, or where terms are summed in f32 the root of their number:
+ * they are at most as many as the largest dimension, or the elements that a broadcast one met. */
+static double own_roundings(const room *r, int i)
+{
+    double most = fmax(SHARE, r->call.row->op->tolerance), sizes = 1, count = 1;
+    for (int k = 0; k < r->want.in_count; k++) {
+        const cup_tensor *t = r->want.in[k];
+        for (int d = 0; t && d < t->ndim; d++)
+            sizes = fmax(sizes, (double)t->shape[d]);
+        count = t ? fmax(count, (double)t->count) : count;
+    }
+    if (cup_dtype_size(r->call.dtype) < 4)
+        return most;
+    double own = fmax(1, r->want.in[i] ? (double)r->want.in[i]->count : 1);
+    return fmax(most, sqrt(fmax(sizes, count / own)));
+}
+
+static void hold(const room *r, const outcome *got, int i, cup__backward_result *result,
+                 char note[300])
+{
+    cup_tensor host, *a = r->want.in[i] ? cup_grad(r->want.in[i]) : NULL;
+    cup_tensor *b = got->in[i] ? cup_grad(got->in[i]) : NULL;
+    char where[200] = "it is not there";
+    void *memory = NULL;
+    double error = INFINITY, tolerance = own_roundings(r, i) + SHARE * r->moved[i];
+    if ((!a && !b) || !is_real(got->in[i]))
+        return;
+    if (a && b && cup__on_host(b, &host, &memory)) {
+        *where = 0;
+        error = cup__compare_above(a, &host, 0, cup__smallest(b->dtype), where, sizeof where);
+    }
+    cup__free(memory);
+    /* What is f32 beside a call in 16 bits is no better than what flows back to it. */
+    if (b && cup__epsilon(b->dtype) < cup__epsilon(r->call.dtype))
+        error *= cup__epsilon(b->dtype) / cup__epsilon(r->call.dtype);
+    if (result->tolerance > 0 && !(error / tolerance > result->error / result->tolerance))
+        return;
+    result->error = error;
+    result->tolerance = tolerance;
+    snprintf(note, 300, "gradient of input %d: %s", i + 1, where);
+}
+
+/* A gradient of a value that is divided by its own size, or of the loss of a single class, is made
+ * of rounding alone. */
+static bool is_rounding(const room *r)
+{
+    const cup_tensor *x = r->want.in[0], *targets = r->want.in[1];
+    if (!strcmp(r->call.row->name, "cross_entropy") && x && targets)
+        return x->count == targets->count;
+    return strstr(r->call.row->name, "norm") && x && x->ndim && x->shape[x->ndim - 1] < 3;
+}
+
+/* Runs it on the device, unless in double the op refuses it or has no gradient there. */
+static void conclude(cup_context *c, const room *r, cup__backward_report report, void *user)
+{
+    char note[300] = "";
+    cup__text text = {0};
+    outcome got;
+    if (!r->there || r->c->error.status != CUP_OK || !r->want.differentiable ||
+        is_rounding(r))
+        return;
+    cup__backward_result result = {.dtype = r->call.dtype, .note = note};
+    cup_scope_open(c);
+    cup_status status = run(r, c, r->call.dtype, 0, &got);
+    if (status == CUP_OK)
+        status = c->device->calls->synchronize(c->device);
+    for (int i = 0; i < got.in_count && status == CUP_OK; i++)
+        hold(r, &got, i, &result, note);
+    result.passed = status == CUP_OK && result.error <= result.tolerance;
+    if (status != CUP_OK) {
+        result.error = INFINITY;
+        snprintf(note, sizeof note, "%.299s", c->error.text);
+    }
+    cup_tape_clear(c);
+    cup__scope_pop(c);
+    cup__error_clear(&c->error);
+    if (r->call.sample) {
+        cup__text_add(&text, "%s %s %s ", r->call.row->name, cup_dtype_name(r->call.dtype),
+                      r->call.sample->shapes);
+        cup__attributes_text(r->call.row, r->call.sample->attributes, &text);
+    } else {
+        cup__drawn_text(&r->drawn, &text);
+    }
+    result.call = cup__text_string(&text);
+    report(&result, user);
+    cup__text_free(&text);
+}
+
+static int64_t list_samples(const cup__row *row, backward_call *to)
+{
+    static const cup_dtype dtypes[] = {CUP_F32, CUP_BF16, CUP_F16};
+    int64_t count = 0;
+    for (const cup__sample *s = row->op->samples; s && s->shapes; s++)
+        for (int d = 0; d < 3; d++)
+            if (cup__check_dtypes(row) >> dtypes[d] & 1) {
+                if (to)
+                    to[count] = (backward_call){row, s, dtypes[d]};
+                count++;
+            }
+    return count;
+}
+
+cup_status cup__check_backward(cup_context *c, const cup__row *const *rows, int row_count,
+                               uint64_t seed, int64_t count, cup__backward_report report,
+                               void *user)
+{
+    const cup__row *some[CUP__OP_COUNT] = {0};
+    checker k = {.rows = some, .threads = cup__threads(), .seed = seed};
+    for (int i = 0; i < row_count; i++)
+        if (rows[i]->op->gradient && rows[i]->is_public) {
+            some[k.row_count++] = rows[i];
+            k.samples += list_samples(rows[i], NULL);
+        }
+    k.calls = cup__calloc((size_t)k.samples + 1, sizeof *k.calls);
+    for (int64_t i = 0, at = 0; k.calls && i < k.row_count; i++)
+        at += list_samples(some[i], k.calls + at);
+    int64_t all = k.samples + (k.row_count ? count : 0);
+    cup__ahead *ahead = k.calls ? cup__ahead_new(all, sizeof(room), make, drop, &k) : NULL;
+    for (int64_t i = 0; ahead && i < all; i++)
+        conclude(c, cup__ahead_get(ahead, i), report, user);
+    cup__ahead_free(ahead);
+    cup__free(k.calls);
+    return ahead ? CUP_OK : cup__fail(&c->error, CUP_MEMORY, "out of host memory for gradients");
+}

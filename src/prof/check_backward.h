@@ -1,0 +1,23 @@
+/* The gradients of single calls on a device, through the tape, held against the same in double. */
+#ifndef CUP_PROF_CHECK_BACKWARD_H
+#define CUP_PROF_CHECK_BACKWARD_H
+
+#include "ops/op.h"
+
+typedef struct cup__backward_result {
+    const char *call; /* as text, which a drawn call can be repeated by */
+    const char *note;
+    cup_dtype dtype;
+    double error, tolerance;
+    bool passed;
+} cup__backward_result;
+
+typedef void (*cup__backward_report)(const cup__backward_result *result, void *user);
+
+/* Every sample of the ops that have a gradient, in f32, bf16 and f16, and then `count` calls drawn
+ * from the seed. */
+cup_status cup__check_backward(cup_context *c, const cup__row *const *rows, int row_count,
+                               uint64_t seed, int64_t count, cup__backward_report report,
+                               void *user);
+
+#endif

@@ -1,0 +1,54 @@
+/* Gradients of calls against double, one of them wrong on purpose. */
+#include <string.h>
+
+#include "../test.h"
+#include "cupola/ops.h"
+#include "prof/check_backward.h"
+
+static int64_t count, failed;
+
+static void report(const cup__backward_result *r, void *user)
+{
+    count++;
+    failed += !r->passed;
+    if (!r->passed && user)
+        test_fail(__FILE__, __LINE__, "%s: %s: error %g, at most %g", r->call, r->note, r->error,
+                  r->tolerance);
+}
+
+static const cup__op *right;
+
+/* Right in double, as the reference is, and off by a part in 50 in other dtypes. */
+static cup_status wrong_gradient(cup__grad *g)
+{
+    CUP_TRY(right->gradient(g));
+    if (g->d_in[0] && g->d_in[0]->dtype != CUP_F64)
+        g->d_in[0] = cup_scale(g->c, g->d_in[0], 1.02);
+    return CUP_OK;
+}
+
+TEST(backward_passes_what_is_right)
+{
+    const cup__row *rows[] = {cup__row_find("tanh"), cup__row_find("linear"),
+                              cup__row_find("mul"), cup__row_find("softmax")};
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    EXPECT_INT(cup__check_backward(c, rows, 4, 5, 40, report, &count), CUP_OK);
+    EXPECT(count > 60);
+    cup_context_free(c);
+}
+
+TEST(backward_sees_a_wrong_gradient)
+{
+    const cup__row *known = cup__row_find("tanh");
+    cup__op op = *known->op;
+    cup__row row = *known;
+    const cup__row *rows[] = {&row};
+    right = known->op;
+    op.gradient = wrong_gradient;
+    row.op = &op;
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    EXPECT_INT(cup__check_backward(c, rows, 1, 5, 0, report, NULL), CUP_OK);
+    EXPECT(failed >= count / 4); /* f32; in 16 bits it may hide in the rounding */
+    EXPECT(count > 10);
+    cup_context_free(c);
+}

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "cli/check_graphs.h"
+#include "cli/check_random.h"
 #include "cli/exit.h"
 #include "cli/json.h"
 #include "cli/op_names.h"
@@ -17,22 +18,27 @@
 #define MOST_NOTES 3 /* of one implementation, that are printed */
 
 typedef struct check_given {
-    const char *device, *graph;
+    const char *device, *graph, *repeat;
     cli_files ops;
-    int64_t graphs, gradients, seed;
+    int64_t random, graphs, gradients, seed;
 } check_given;
 
 static const cli_option options[] = {
     {"op", NAMES(check_given, ops), "NAME", NULL, "check these ops alone"},
     {"device", TEXT(check_given, device), "auto|cpu|cuda[:N]", NULL,
      "where to run; without it CUP_DEVICE, else the first usable GPU, else the CPU"},
+    {"random", INTEGER(check_given, random, 1, 1000000000), "N", NULL,
+     "instead, N random calls"},
+    {"repeat", TEXT(check_given, repeat), "CALL", NULL,
+     "instead, the one random call that a failure names"},
     {"graphs", INTEGER(check_given, graphs, 1, 1000000000), "N", NULL,
      "instead, N random graphs of ops, forward and backward"},
     {"gradients", INTEGER(check_given, gradients, 1, 1000000000), "N", NULL,
      "instead, gradients of the ops' samples and of N random calls"},
     {"graph", TEXT(check_given, graph), "TEXT", NULL,
      "instead, the one graph that a failure names"},
-    {"seed", INTEGER(check_given, seed, 0, INT64_MAX), "N", "1", "of what is random"},
+    {"seed", INTEGER(check_given, seed, 0, INT64_MAX), "N", NULL,
+     "of what is random; without it 1, and for random calls another one each time"},
     {0}};
 
 /* What was found of one implementation of the op at hand. */
@@ -174,6 +180,23 @@ static int named_rows(const check_given *given, const cup__row *rows[CUP__OP_COU
     return count;
 }
 
+static int make_random(cli_call *call, cup_context *c)
+{
+    const check_given *given = call->given;
+    const cup__row *rows[CUP__OP_COUNT] = {0};
+    struct timespec time;
+    clock_gettime(CLOCK_REALTIME, &time);
+    check_random_given random = {.repeat = given->repeat,
+                                 .rows = rows,
+                                 .row_count = named_rows(given, rows),
+                                 .calls = given->random,
+                                 .device = given->device};
+    random.seed = call_has(call, "seed") ? (uint64_t)given->seed
+                                         : (uint64_t)time.tv_sec * 1000 +
+                                               (uint64_t)time.tv_nsec / 1000000;
+    return check_random(call, c, &random);
+}
+
 static int check_all(check_run *run, cup_context *c)
 {
     const cup__row *rows[CUP__OP_COUNT] = {0};
@@ -214,11 +237,14 @@ static int run(cli_call *call)
         return code;
     cup_context *c = cup_context_new(&(cup_options){.device = given->device});
     code = cli_report(c);
-    if (!code && (given->graphs || given->graph)) {
-        code = check_graphs(call, c, (uint64_t)given->seed, given->graphs, given->graph);
+    uint64_t seed = call_has(call, "seed") ? (uint64_t)given->seed : 1;
+    if (!code && (given->repeat || given->random)) {
+        code = make_random(call, c);
+    } else if (!code && (given->graphs || given->graph)) {
+        code = check_graphs(call, c, seed, given->graphs, given->graph);
     } else if (!code && given->gradients) {
         const cup__row *rows[CUP__OP_COUNT] = {0};
-        code = check_gradients(call, c, rows, named_rows(given, rows), (uint64_t)given->seed,
+        code = check_gradients(call, c, rows, named_rows(given, rows), seed,
                                given->gradients);
     } else if (!code) {
         check_run run = {.call = call, .begin = now()};
@@ -243,6 +269,10 @@ const cli_verb verb_check = {
             "other bits.\n\n"
             "An error is given in epsilons of the dtype, next to what the op allows. The exit "
             "code is 1 when one is larger.\n\n"
+            "With --random the calls are drawn: shapes about the sizes at which implementations "
+            "change their path and those of real models, strides, offsets, dtypes, attributes and "
+            "values. A call that fails is made smaller while it still does, and the command is "
+            "printed that makes it again.\n\n"
             "With --graphs, graphs of three to twelve ops are drawn and run with the gradients of "
             "all their leaves, and compared with the same in double on the CPU. What a value may "
             "be wrong by follows from how far it moves, in double, when every value and gradient "
@@ -252,7 +282,9 @@ const cli_verb verb_check = {
     .examples = "Whether this GPU computes right:\ncupola check --device cuda\n"
                 "Two ops on the CPU:\ncupola check --op softmax matmul --device cpu\n"
                 "Graphs of ops that were not drawn before:\n"
-                "cupola check --graphs 1000 --seed 20260105\n",
+                "cupola check --graphs 1000 --seed 20260105\n"
+                "Random calls, others each time:\n"
+                "cupola check --random 2000 --device cpu\n",
     .options = options,
     .size = sizeof(check_given),
     .run = run,

@@ -47,7 +47,7 @@ typedef struct cup_check_result {
     double error, tolerance;
     bool passed;
     bool unreached;        /* no sample reached this implementation, and `note` says why */
-    const char *repeat;    /* of a random call: the call as text, see cup_check_random */
+    const char *repeat;    /* of a random call: the call as text, for cupola check --repeat */
     const char *note;      /* what is wrong when not passed; lives during the report */
 } cup_check_result;
 

@@ -191,6 +191,8 @@ static void check_impl(cup__check_call *k, const cup__impl *impl, int number)
                                     impl ? impl->tolerance : 0);
     cup__call call;
     cup_tensor *in[CUP__CHECK_INPUTS];
+    if (k->only && strcmp(k->only, r.impl) != 0 && strcmp(k->only, "inputs") != 0)
+        return;
     cup_scope_open(k->c);
     cup_status status = begin(k, &call, in);
     const char *why = status == CUP_OK && impl && impl->refuses ? impl->refuses(&call) : NULL;

@@ -19,6 +19,7 @@ typedef struct cup__check_call {
     const cup__reference *want;
     cup_tensor *in[CUP__CHECK_INPUTS]; /* what the call changes is copied for it */
     int in_count;
+    const char *only; /* the name of the one implementation that is run; NULL: all */
     int out_offset; /* elements by which results are off from where vectors begin */
     char note[400];
     int accepted[CUP__CHECK_IMPLS];        /* calls, by the number of the implementation */

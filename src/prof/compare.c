@@ -10,6 +10,10 @@ static const double epsilon[] = {[CUP_F32] = 0x1p-23,   [CUP_F64] = 0x1p-52,
                                  [CUP_F16] = 0x1p-10,   [CUP_BF16] = 0x1p-7,
                                  [CUP_F8E4M3] = 0x1p-3, [CUP_F8E5M2] = 0x1p-2};
 
+/* The smallest size that rounds to infinity. */
+static const double most[] = {[CUP_F32] = 0x1.ffffffp127,  [CUP_F64] = INFINITY,
+                              [CUP_F16] = 65520,           [CUP_BF16] = 0x1.ffp127,
+                              [CUP_F8E4M3] = INFINITY,     [CUP_F8E5M2] = 61440};
 static const double smallest[] = {[CUP_F32] = 0x1p-149,   [CUP_F64] = 0x1p-1074,
                                   [CUP_F16] = 0x1p-24,    [CUP_BF16] = 0x1p-133,
                                   [CUP_F8E4M3] = 0x1p-9,  [CUP_F8E5M2] = 0x1p-16};
@@ -52,23 +56,30 @@ static int64_t end_of(const comparison *c, int64_t block)
 static void add_squares(int64_t begin, int64_t end, void *user)
 {
     comparison *c = user;
+    double large = cup__dtype_is_float(c->got->dtype) ? fmin(most[c->got->dtype], 1e150) : 1e150;
     for (int64_t b = begin; b < end; b++) {
         double squares = 0;
         for (int64_t i = b * BLOCK; i < end_of(c, b); i++) {
-            double v = value_at(c->want, i);
-            squares += isfinite(v) ? v * v : 0;
+            double v = fabs(value_at(c->want, i));
+            squares += isfinite(v) ? fmin(v, large) * fmin(v, large) : 0;
         }
         c->of_block[b] = squares;
     }
 }
 
+/* What is too large for the dtype is infinite, which stands for the smallest number that is. */
 static double error_of(const comparison *c, double w, double g)
 {
+    cup_dtype dtype = c->got->dtype;
+    bool is_float = cup__dtype_is_float(dtype);
     if (both_special(g, w) || g == w)
         return 0;
-    double scale = cup__dtype_is_float(c->got->dtype)
-                       ? epsilon[c->got->dtype] * (fabs(w) + c->rms) + c->least
-                       : 0.125;
+    if (is_float && isinf(g) && !isnan(w) && signbit(g) == signbit(w) && isfinite(most[dtype])) {
+        if (fabs(w) >= most[dtype])
+            return 0;
+        g = copysign(most[dtype], g);
+    }
+    double scale = is_float ? epsilon[dtype] * (fabs(w) + c->rms) + c->least : 0.125;
     double error = fabs(g - w), forgiven = c->slack * (fabs(w) + c->rms);
     error = error <= forgiven ? 0 : (error - forgiven) / scale;
     return isnan(error) ? INFINITY : error;

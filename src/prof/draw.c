@@ -485,13 +485,13 @@ bool cup__drawn_cost(const cup__drawn *d, cup_context *scratch, double *elements
         return false;
     for (int i = 0; i < d->count; i++)
         *elements += h.in[i] ? (double)h.in[i]->count : 0;
-    for (int i = 0; i < d->row->results_count && !d->row->op->view; i++) {
+    for (int i = 0; i < d->row->results_count; i++) {
         out[i] = hollow_tensor(scratch, &call.result[i], NULL);
         call.out[i] = &out[i];
         *elements += (double)out[i].count;
     }
     call.out_count = d->row->results_count;
-    if (d->row->results_count && !d->row->op->view)
+    if (d->row->results_count)
         cup__call_cost(&call, &bytes, work);
     return true;
 }

@@ -136,7 +136,7 @@ static cup_tensor *make(const cup__drawn *d, int i, cup_context *c, cup_dtype ho
     cup__domain domain = d->row->op->domain[cup__input_slot(d->row->op, i)];
     if (domain.low == 0 && domain.high == 0)
         domain = (cup__domain){-2, 2};
-    bool wide = hold == CUP_F64 && in->shape.dtype != CUP_F64 &&
+    bool wide = hold == CUP_F64 && in->shape.dtype != CUP_F64 && !d->row->op->rounds &&
                 cup__dtype_is_float(in->shape.dtype);
     if (wide) {
         lie.shape.dtype = CUP_F64;
@@ -145,8 +145,8 @@ static cup_tensor *make(const cup__drawn *d, int i, cup_context *c, cup_dtype ho
     int64_t span = lie.offset + 1, count;
     if (cup__shape_check(&c->error, &lie.shape, &count) != CUP_OK)
         return NULL;
-    for (int k = 0; k < lie.shape.ndim; k++)
-        span += lie.shape.size[k] ? (lie.shape.size[k] - 1) * lie.stride[k] : 0;
+    for (int k = 0; count && k < lie.shape.ndim; k++)
+        span += (lie.shape.size[k] - 1) * lie.stride[k];
     cup__shape flat = {.dtype = lie.shape.dtype, .ndim = 1, .size = {span}};
     size_t bytes = (size_t)(span * cup_dtype_size(flat.dtype));
     cup_tensor *base = cup__tensor_make(c, &flat, "drawn"), *view = NULL;

@@ -1,0 +1,218 @@
+#include "cli/check_random.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/exit.h"
+#include "cli/json.h"
+#include "cli/progress.h"
+#include "cli/terminal.h"
+
+#define MOST_NOTES 3 /* of one implementation, that are printed */
+#define MOST_IMPLS 1024
+
+typedef struct found {
+    const char *op, *impl;
+    int64_t failed;
+} found;
+
+typedef struct random_run {
+    cli_call *call;
+    const check_random_given *given;
+    cup__json_writer writer;
+    cli_progress progress;
+    bool shows_progress;
+    double begin;
+    found found[MOST_IMPLS];
+    int found_count;
+    int64_t results, failed;
+} random_run;
+
+/* The command that repeats the call at hand of this thread, for a process that does not survive
+ * it. */
+static _Thread_local char last_words[1600];
+static _Thread_local size_t last_length;
+static const char *last_device;
+
+static void on_crash(int number)
+{
+    static const char begin[] = "cupola: ended by a signal in a call; repeat it with\n";
+    ssize_t ignored = write(STDERR_FILENO, begin, sizeof begin - 1);
+    ignored = write(STDERR_FILENO, last_words, last_length);
+    (void)ignored;
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void catch_crashes(void)
+{
+    static const int numbers[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+    struct sigaction action = {.sa_handler = on_crash, .sa_flags = SA_RESETHAND};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        sigaction(numbers[i], &action, NULL);
+}
+
+static void on_begin(const char *text, void *user)
+{
+    (void)user;
+    int length = snprintf(last_words, sizeof last_words, "cupola check%s%s --repeat '%s'\n",
+                          last_device ? " --device " : "", last_device ? last_device : "", text);
+    last_length = length < 0 ? 0 : (size_t)length;
+    if (last_length >= sizeof last_words)
+        last_length = sizeof last_words - 1;
+}
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* A bar on a terminal, when it takes a while. */
+static void on_done(int64_t calls, void *user)
+{
+    random_run *run = user;
+    if (!run->shows_progress && isatty(STDERR_FILENO) && now() - run->begin > 2) {
+        progress_begin(&run->progress, stderr, NULL, run->given->calls, 0);
+        run->progress.noun = "call";
+        run->shows_progress = true;
+    }
+    if (run->shows_progress)
+        progress_step(&run->progress, calls, calls, NAN);
+}
+
+static found *found_of(random_run *run, const cup_check_result *r)
+{
+    for (int i = 0; i < run->found_count; i++)
+        if (!strcmp(run->found[i].impl, r->impl) && !strcmp(run->found[i].op, r->op))
+            return &run->found[i];
+    found *f = &run->found[run->found_count < MOST_IMPLS ? run->found_count++ : MOST_IMPLS - 1];
+    *f = (found){.op = r->op, .impl = r->impl};
+    return f;
+}
+
+static void print_failure(random_run *run, const cup_check_result *r)
+{
+    char words[300];
+    if (*r->note)
+        snprintf(words, sizeof words, "%.290s", r->note);
+    else
+        snprintf(words, sizeof words, "wrong");
+    if (run->given->repeat && isfinite(r->error))
+        printf("%sFAILED%s %s %s: %s: %.3g epsilons, %g allowed\n", color(stdout, COLOR_RED),
+               color(stdout, COLOR_OFF), r->op, r->impl, words, r->error, r->tolerance);
+    else
+        printf("%sFAILED%s %s %s: %s (%.3g epsilons, %g allowed): cupola check%s%s --repeat '%s'\n",
+               color(stdout, COLOR_RED), color(stdout, COLOR_OFF), r->op, r->impl, words, r->error,
+               r->tolerance, last_device ? " --device " : "", last_device ? last_device : "",
+               r->repeat);
+    fflush(stdout);
+}
+
+static void write_failure(cup__json_writer *writer, const cup_check_result *r)
+{
+    cup__json_open(writer, NULL, CUP__JSON_OBJECT);
+    cup__json_add_string(writer, "op", r->op);
+    cup__json_add_string(writer, "implementation", r->impl);
+    cup__json_add_string(writer, "dtype", cup_dtype_name(r->dtype));
+    cup__json_add_string(writer, "shapes", r->shapes);
+    cup__json_add_number(writer, "error", r->error);
+    cup__json_add_number(writer, "tolerance", r->tolerance);
+    cup__json_add_string(writer, "note", r->note);
+    cup__json_add_string(writer, "repeat", r->repeat);
+    cup__json_close(writer);
+}
+
+static void on_result(const cup_check_result *r, void *user)
+{
+    random_run *run = user;
+    run->results++;
+    if (r->passed) {
+        if (run->given->repeat && !run->call->json)
+            printf("%sok%s     %s %s: %.3g epsilons, %g allowed\n", color(stdout, COLOR_GREEN),
+                   color(stdout, COLOR_OFF), r->op, r->impl, r->error, r->tolerance);
+        return;
+    }
+    run->failed++;
+    found *f = found_of(run, r);
+    if (f->failed++ >= MOST_NOTES)
+        return;
+    if (run->call->json)
+        write_failure(&run->writer, r);
+    else
+        print_failure(run, r);
+}
+
+static int finish(random_run *run, cup_context *c, const cup__random_count *counts)
+{
+    const check_random_given *given = run->given;
+    int64_t drawn = 0, refused = 0;
+    for (int i = 0; i < given->row_count; i++) {
+        drawn += counts[i].drawn;
+        refused += counts[i].refused;
+        bool never = counts[i].refused >= 4 && !counts[i].drawn;
+        run->failed += never;
+        if (never && !run->call->json)
+            printf("%sFAILED%s %s: the op refuses every call that is drawn of it\n",
+                   color(stdout, COLOR_RED), color(stdout, COLOR_OFF), given->rows[i]->name);
+    }
+    for (int i = 0; i < run->found_count && !run->call->json; i++)
+        if (run->found[i].failed > MOST_NOTES)
+            printf("       %s %s: %lld failures in all\n", run->found[i].op, run->found[i].impl,
+                   (long long)run->found[i].failed);
+    if (run->call->json) {
+        cup__json_close(&run->writer);
+        cup__json_add_integer(&run->writer, "calls", given->repeat ? 1 : drawn);
+        cup__json_add_integer(&run->writer, "refused", refused);
+        cup__json_add_integer(&run->writer, "results", run->results);
+        cup__json_add_integer(&run->writer, "failed", run->failed);
+        int written = json_end(&run->writer);
+        return written ? written : run->failed ? CLI_FAILED : CLI_OK;
+    }
+    if (!given->repeat)
+        printf("seed %llu: %lld random calls, %lld results, %lld wrong, on %s\n",
+               (unsigned long long)given->seed, (long long)drawn, (long long)run->results,
+               (long long)run->failed, cup_device_text(c));
+    return run->failed ? CLI_FAILED : CLI_OK;
+}
+
+int check_random(cli_call *call, cup_context *c, const check_random_given *given)
+{
+    static cup__random_count counts[1024];
+    random_run run = {.call = call, .given = given, .begin = now()};
+    cup__random_options options = {.rows = given->rows,
+                                   .row_count = given->row_count,
+                                   .calls = given->calls,
+                                   .seed = given->seed,
+                                   .begins = on_begin,
+                                   .done = on_done};
+    last_device = given->device;
+    catch_crashes();
+    json_begin(&run.writer, "check");
+    cup__json_add_string(&run.writer, "device", cup_device_text(c));
+    cup__json_add_string(&run.writer, "mode", given->repeat ? "repeat" : "random");
+    if (!given->repeat) {
+        char seed[32];
+        snprintf(seed, sizeof seed, "%llu", (unsigned long long)given->seed);
+        cup__json_add_string(&run.writer, "seed", seed);
+    }
+    cup__json_open(&run.writer, "results", CUP__JSON_ARRAY);
+    if (!call->json && !given->repeat) {
+        printf("seed %llu\n", (unsigned long long)given->seed);
+        fflush(stdout);
+    }
+    cup_status status =
+        given->repeat ? cup__random_repeat(c, given->repeat, &options, on_result, &run)
+                      : cup__random_check(c, &options, counts, on_result, &run);
+    if (run.shows_progress)
+        progress_end(&run.progress);
+    int code = status == CUP_OK ? finish(&run, c, counts)
+                                : cli_fail_status(status, "random calls", cup_error_text(c));
+    cup__text_free(&run.writer.text);
+    return code;
+}

@@ -1,0 +1,279 @@
+#include "prof/random.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/parallel.h"
+#include "prof/ahead.h"
+
+#define MOST_FAILING 64 /* implementations that are told apart */
+#define MOST_SHRUNK 3   /* failures of one of them that are made smaller */
+
+/* A call that was drawn ahead, with what it is held against. */
+typedef struct room {
+    cup__reference reference;
+    cup__drawn drawn;
+    cup__text text, shapes;
+    bool is_drawn;
+    int tries;
+} room;
+
+typedef struct failing {
+    const char *op, *impl;
+    int count;
+} failing;
+
+typedef struct random_check {
+    cup_context *c, *scratch;
+    const cup__random_options *options;
+    cup__report report;
+    void *user;
+    int threads;
+    const cup__drawn *drawn; /* the call at hand */
+    failing failing[MOST_FAILING];
+} random_check;
+
+static cup_status compute(cup__reference *r, const cup__drawn *d)
+{
+    cup_seed(r->c, CUP__CHECK_SEED);
+    int count = cup__drawn_inputs(d, r->c, CUP_F64, r->in, CUP__CHECK_INPUTS);
+    if (count < 0)
+        return r->c->error.status;
+    CUP_TRY(cup__call_begin(&r->call, r->c, d->row, r->in, count, d->attributes));
+    r->call.saving = true;
+    r->call.out_count = d->row->results_count;
+    CUP_TRY(cup__call_allocate(&r->call));
+    return cup__call_run(&r->call, NULL);
+}
+
+static cup_context *fresh(cup_context *c, int threads)
+{
+    if (c)
+        cup__scope_pop(c);
+    else
+        c = cup_context_new(&(cup_options){.device = "cpu", .threads = threads});
+    if (c) {
+        cup_error_clear(c);
+        cup_scope_open(c);
+    }
+    return c;
+}
+
+static void make(int64_t i, void *at, void *user)
+{
+    random_check *all = user;
+    room *r = at;
+    const cup__random_options *o = all->options;
+    const cup__row *row = o->rows[i % o->row_count];
+    r->is_drawn = false;
+    r->reference.c = fresh(r->reference.c, all->threads);
+    if (!r->reference.c)
+        return;
+    r->is_drawn = cup__draw(r->reference.c, row, NULL, o->seed, i / o->row_count, &r->drawn,
+                            &r->tries);
+    if (!r->is_drawn)
+        return;
+    r->text.length = r->shapes.length = 0;
+    cup__drawn_text(&r->drawn, &r->text);
+    cup__drawn_shapes_text(&r->drawn, &r->shapes);
+    if (o->begins)
+        o->begins(cup__text_string(&r->text), all->user);
+    compute(&r->reference, &r->drawn);
+}
+
+static void drop(void *at)
+{
+    room *r = at;
+    cup_context_free(r->reference.c);
+    cup__text_free(&r->text);
+    cup__text_free(&r->shapes);
+}
+
+/* What is reported in place of a result when there is no specification to hold it against. */
+static void report_missing(random_check *all, const room *r)
+{
+    cup_check_result result = {.op = r->drawn.row->name,
+                               .impl = "specification",
+                               .dtype = r->drawn.dtype,
+                               .layout = "random",
+                               .shapes = cup__text_string(&r->shapes),
+                               .repeat = cup__text_string(&r->text),
+                               .error = INFINITY,
+                               .tolerance = 1,
+                               .note = r->reference.c->error.text};
+    all->report(&result, all->user);
+}
+
+static void run_on_device(random_check *all, const cup__drawn *d, const cup__reference *want,
+                          const room *texts, cup__report report, void *user, const char *only)
+{
+    cup__check_call k = {.c = all->c,
+                         .row = d->row,
+                         .attributes = d->attributes,
+                         .dtype = d->dtype,
+                         .layout = "random",
+                         .shapes = texts ? cup__text_string(&texts->shapes) : "",
+                         .repeat = texts ? cup__text_string(&texts->text) : "",
+                         .report = report,
+                         .user = user,
+                         .want = want,
+                         .out_offset = d->out_offset,
+                         .only = only};
+    if (texts && all->options->begins)
+        all->options->begins(k.repeat, all->user);
+    cup_seed(all->c, CUP__CHECK_SEED);
+    cup_scope_open(all->c);
+    k.in_count = cup__drawn_inputs(d, all->c, d->dtype, k.in, CUP__CHECK_INPUTS);
+    cup__check_run(&k, k.in_count < 0 ? all->c->error.status : CUP_OK);
+    cup__scope_pop(all->c);
+}
+
+static void note_failure(const cup_check_result *r, void *user)
+{
+    bool *failed = user;
+    *failed |= !r->passed;
+}
+
+typedef struct retry {
+    random_check *all;
+    const char *impl;
+} retry;
+
+static bool fails(const cup__drawn *d, void *user)
+{
+    retry *t = user;
+    bool failed = false, is_specification = !strcmp(t->impl, "specification");
+    cup__reference *want = cup__calloc(1, sizeof *want);
+    if (!want)
+        return false;
+    want->c = fresh(NULL, t->all->threads);
+    if (want->c && t->all->options->begins) {
+        cup__text text = {0};
+        cup__drawn_text(d, &text);
+        t->all->options->begins(cup__text_string(&text), t->all->user);
+        cup__text_free(&text);
+    }
+    if (want->c && compute(want, d) == CUP_OK && want->c->error.status == CUP_OK)
+        run_on_device(t->all, d, want, NULL, note_failure, &failed, t->impl);
+    else
+        failed = is_specification;
+    cup_context_free(want->c);
+    cup__free(want);
+    return failed;
+}
+
+/* Whether this failure is among the first ones of its implementation. */
+static bool is_early(random_check *all, const cup_check_result *r)
+{
+    for (int i = 0; i < MOST_FAILING; i++) {
+        failing *f = &all->failing[i];
+        if (f->op && (strcmp(f->op, r->op) != 0 || strcmp(f->impl, r->impl) != 0))
+            continue;
+        f->op = r->op;
+        f->impl = r->impl;
+        return f->count++ < MOST_SHRUNK;
+    }
+    return false;
+}
+
+static void report_call(const cup_check_result *r, void *user)
+{
+    random_check *all = user;
+    if (r->passed || all->options->no_shrinking || !is_early(all, r)) {
+        all->report(r, all->user);
+        return;
+    }
+    char note[400];
+    cup_check_result small = *r;
+    cup__drawn *d = cup__malloc(sizeof *d);
+    cup__text text = {0}, shapes = {0};
+    retry t = {all, r->impl};
+    snprintf(note, sizeof note, "%s", r->note);
+    if (d) {
+        *d = *all->drawn;
+        cup__shrink(d, all->scratch, fails, &t);
+        cup__drawn_text(d, &text);
+        cup__drawn_shapes_text(d, &shapes);
+        small.repeat = cup__text_string(&text);
+        small.shapes = cup__text_string(&shapes);
+    }
+    small.note = note;
+    all->report(&small, all->user);
+    cup__text_free(&text);
+    cup__text_free(&shapes);
+    cup__free(d);
+}
+
+static void check_room(random_check *all, const room *r)
+{
+    all->drawn = &r->drawn;
+    if (r->reference.c->error.status != CUP_OK)
+        report_missing(all, r);
+    else
+        run_on_device(all, &r->drawn, &r->reference, r, report_call, all, NULL);
+}
+
+cup_status cup__random_check(cup_context *c, const cup__random_options *options,
+                             cup__random_count *counts, cup__report report, void *user)
+{
+    random_check all = {.c = c, .options = options, .report = report, .user = user};
+    all.threads = cup__threads();
+    all.scratch = cup_context_new(&(cup_options){.device = "cpu", .threads = all.threads});
+    cup__ahead *ahead = cup__ahead_new(options->calls, sizeof(room), make, drop, &all);
+    cup_status status = ahead && all.scratch ? CUP_OK : CUP_MEMORY;
+    for (int64_t i = 0; i < options->calls && status == CUP_OK; i++) {
+        const room *r = cup__ahead_get(ahead, i);
+        cup__random_count *count = counts ? &counts[i % options->row_count] : NULL;
+        if (!r->reference.c) {
+            status = CUP_MEMORY;
+            break;
+        }
+        if (count) {
+            count->drawn += r->is_drawn;
+            count->refused += !r->is_drawn;
+            count->tries += r->tries;
+        }
+        if (r->is_drawn)
+            check_room(&all, r);
+        if (options->done)
+            options->done(i + 1, user);
+    }
+    cup__ahead_free(ahead);
+    cup_context_free(all.scratch);
+    if (status != CUP_OK)
+        return cup__fail(&c->error, status, "no memory for random calls");
+    return CUP_OK;
+}
+
+cup_status cup__random_repeat(cup_context *c, const char *text, const cup__random_options *options,
+                              cup__report report, void *user)
+{
+    cup__random_options given = *options;
+    given.no_shrinking = true;
+    random_check all = {.c = c, .options = &given, .report = report, .user = user};
+    all.threads = cup__threads();
+    room *r = cup__calloc(1, sizeof *r);
+    cup_status status = r ? cup__drawn_parse(&c->error, text, &r->drawn) : CUP_MEMORY;
+    if (status == CUP_OK) {
+        for (int i = 0; i < options->row_count; i++)
+            if (!strcmp(options->rows[i]->name, r->drawn.row->name))
+                r->drawn.row = options->rows[i];
+        r->reference.c = fresh(NULL, all.threads);
+        cup__drawn_text(&r->drawn, &r->text);
+        cup__drawn_shapes_text(&r->drawn, &r->shapes);
+        if (!r->reference.c) {
+            status = cup__fail(&c->error, CUP_MEMORY, "no context for the specification");
+        } else {
+            if (given.begins)
+                given.begins(cup__text_string(&r->text), user);
+            compute(&r->reference, &r->drawn);
+            check_room(&all, r);
+        }
+    }
+    if (r)
+        drop(r);
+    cup__free(r);
+    return status;
+}

@@ -1,0 +1,120 @@
+/* Random calls find an implementation that is wrong at one width, make the call smaller, and say
+ * how to make it again. */
+#include <stdio.h>
+#include <string.h>
+
+#include "../test.h"
+#include "prof/random.h"
+
+#define WRONG_FROM 70 /* elements of the last dimension */
+
+typedef struct seen {
+    int64_t results, failed;
+    char repeat[400];
+} seen;
+
+static void report(const cup_check_result *r, void *user)
+{
+    seen *s = user;
+    s->results++;
+    s->failed += !r->passed;
+    if (!r->passed && !s->repeat[0])
+        snprintf(s->repeat, sizeof s->repeat, "%s", r->repeat);
+}
+
+/* A vector's rest that is forgotten where rows are long. */
+static cup_status wrong_when_wide(cup__call *call)
+{
+    cup_tensor *out = call->out[0];
+    CUP_TRY(call->op->specification(call));
+    int64_t width = out->ndim ? out->shape[out->ndim - 1] : 1;
+    if (width > WRONG_FROM && out->count)
+        cup__store(out, width - 1, 77);
+    return CUP_OK;
+}
+
+static const int64_t thresholds[] = {WRONG_FROM, 0};
+static const cup__impl impls[] = {{.name = "wrong", .place = CUP__CPU, .strided = true,
+                                   .run = wrong_when_wide, .thresholds = thresholds},
+                                  {.name = NULL}};
+
+TEST(random_calls_find_what_is_wrong_and_make_it_small)
+{
+    const cup__row *known = cup__row_find("tanh");
+    cup__op op = *known->op;
+    cup__row row = *known;
+    const cup__row *rows[] = {&row};
+    op.impls = impls;
+    row.op = &op;
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    seen all = {0}, again = {0};
+    cup__random_options options = {.rows = rows, .row_count = 1, .calls = 300, .seed = 4};
+    EXPECT_INT(cup__random_check(c, &options, NULL, report, &all), CUP_OK);
+    EXPECT(all.failed > 10 && all.failed < all.results / 2);
+    char shape[32];
+    snprintf(shape, sizeof shape, "x%d /seed", WRONG_FROM + 1);
+    EXPECT_CONTAINS(all.repeat, shape);
+    EXPECT_INT(cup__random_repeat(c, all.repeat, &options, report, &again), CUP_OK);
+    EXPECT_INT(again.failed, 1);
+    cup_context_free(c);
+}
+
+TEST(random_calls_are_drawn_at_thresholds)
+{
+    const cup__row *known = cup__row_find("tanh");
+    static const int64_t odd[] = {7919, 0};
+    static const cup__impl own[] = {{.name = "own", .place = CUP__CPU, .thresholds = odd},
+                                    {.name = NULL}};
+    cup__op op = *known->op;
+    cup__row row = *known;
+    op.impls = own;
+    row.op = &op;
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    bool below = false, at = false, above = false;
+    for (int number = 0; number < 3000; number++) {
+        static cup__drawn d;
+        int tries;
+        if (!cup__draw(c, &row, NULL, 1, number, &d, &tries))
+            continue;
+        for (int i = 0; i < d.in[0].shape.ndim; i++) {
+            below |= d.in[0].shape.size[i] == 7918;
+            at |= d.in[0].shape.size[i] == 7919;
+            above |= d.in[0].shape.size[i] == 7920;
+        }
+    }
+    EXPECT(below && at && above);
+    cup_context_free(c);
+}
+
+TEST(random_calls_of_every_op_can_be_made)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    for (const cup__row *row = cup__rows; row->name; row++) {
+        cup__random_count count = {0};
+        seen all = {0};
+        cup__random_options options = {
+            .rows = &row, .row_count = 1, .calls = 6, .seed = 1, .no_shrinking = true};
+        EXPECT_INT(cup__random_check(c, &options, &count, report, &all), CUP_OK);
+        if (!count.drawn || !all.results)
+            test_fail(__FILE__, __LINE__, "%s: no call was made", row->name);
+    }
+    cup_context_free(c);
+}
+
+TEST(random_command_repeats_a_call)
+{
+    char out[4000];
+    EXPECT_INT(test_command(out, sizeof out,
+                            "%s/cupola check --device cpu --repeat 'add bf16 3x5+3 5 /seed=7'",
+                            test_build()),
+               0);
+    EXPECT_CONTAINS(out, "add vector");
+    EXPECT_INT(test_command(out, sizeof out, "%s/cupola check --repeat 'add bf17 3 3'",
+                            test_build()),
+               2);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "%s/cupola check --device cpu --random 40 --seed 9 --op add exp",
+                            test_build()),
+               0);
+    EXPECT_CONTAINS(out, "seed 9: 40 random calls");
+}

@@ -2,6 +2,7 @@
  *
  *     start()          nothing seen yet
  *     add(x, index)    takes in one element
+ *     centre()         now and then between two adds, where HAS_CENTRE
  *     settle()         must be called between the last add and a join
  *     join(other)      takes in another's elements, which come later
  *     result(n, ...)   of n elements in all
@@ -37,12 +38,29 @@ DEVICE float power_of_e(float x)
 DEVICE double power_of_e(double x) { return exp(x); }
 DEVICE int64_t power_of_e(int64_t x) { return x; }
 
+DEVICE float about_one_over(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEVICE double about_one_over(double x) { return 1 / x; }
+DEVICE int64_t about_one_over(int64_t x) { return x; }
+
 #if OP == REDUCE_VAR
 
-/* Sums around the first element seen, so that a large mean does not swallow the differences; once
- * settled, `shift` is the mean and `squares` the sum of squares around it. */
+#define HAS_CENTRE 1
+#define RESTS (sizeof(T) > 2) /* numbers of 16 bits are further apart than a rounded mean is off */
+
+/* Sums around a shift, at first the first element seen and then about the mean of those before, so
+ * that neither a large mean nor one large element swallows the differences. Once settled, the mean
+ * is shift + rest, two numbers since it need not be one that fits, and `squares` the sum of squares
+ * around it. */
 struct state {
-    wide n, shift, sum, squares;
+    wide n, shift, squares;
+    union {
+        wide sum, rest;
+    };
 
     __device__ __forceinline__ void start() { n = shift = sum = squares = 0; }
     __device__ __forceinline__ void add(wide x, int64_t)
@@ -52,27 +70,76 @@ struct state {
         sum += x - shift;
         squares += (x - shift) * (x - shift);
     }
+    __device__ __forceinline__ void centre()
+    {
+        if (n == 0)
+            return;
+        wide to = shift + sum * about_one_over(n), by = to - shift, left = sum - n * by;
+        squares -= by * (sum + left);
+        shift = to;
+        sum = left;
+    }
     __device__ __forceinline__ void settle()
     {
         if (n == 0)
             return;
-        squares -= sum * sum / n;
-        shift += sum / n;
-        sum = 0;
+        wide all = sum;
+        rest = all / n;
+        squares -= all * rest;
+        if (!RESTS)
+            shift += rest;
     }
     __device__ __forceinline__ void join(const state &other)
     {
         if (other.n == 0)
             return;
         wide all = n + other.n, apart = n == 0 ? 0 : other.shift - shift;
+        if (RESTS && n != 0)
+            apart += other.rest - rest;
         squares += other.squares + apart * apart * (n / all * other.n);
-        shift = n == 0 ? other.shift : shift + apart * (other.n / all);
+        wide &mean = RESTS ? rest : shift, by = apart * (other.n / all);
+        mean = n == 0 ? RESTS ? other.rest : other.shift : mean + by;
+        shift = n == 0 ? other.shift : shift;
         n = all;
     }
     __device__ __forceinline__ wide result(int64_t length, double correction) const
     {
         wide degrees = (wide)((double)length - correction);
         return degrees > 0 ? squares / degrees : (wide)0 / (degrees - degrees);
+    }
+};
+
+#elif OP == REDUCE_NORM && CUP_T != CUP_F16 /* whose squares all fit */
+
+/* Squares as they are, and of numbers made small and large, where those overflow or vanish. */
+#define FAR_DOWN (CUP_T == CUP_F64 ? (wide)0x1p-600 : (wide)0x1p-80f)
+#define FAR_UP (CUP_T == CUP_F64 ? (wide)0x1p800 : (wide)0x1p100f)
+#define LEAST_SQUARES (CUP_T == CUP_F64 ? (wide)0x1p-900 : (wide)0x1p-80f)
+
+struct state {
+    wide squares, small, large;
+
+    __device__ __forceinline__ void start() { squares = small = large = 0; }
+    __device__ __forceinline__ void add(wide x, int64_t)
+    {
+        squares += x * x;
+        small += (x * FAR_DOWN) * (x * FAR_DOWN);
+        large += (x * FAR_UP) * (x * FAR_UP);
+    }
+    __device__ __forceinline__ void settle() {}
+    __device__ __forceinline__ void join(const state &other)
+    {
+        squares += other.squares;
+        small += other.small;
+        large += other.large;
+    }
+    __device__ __forceinline__ wide result(int64_t, double) const
+    {
+        if (squares == highest(wide()))
+            return root_of(small) / FAR_DOWN;
+        if (squares < LEAST_SQUARES)
+            return root_of(large) / FAR_UP;
+        return root_of(squares);
     }
 };
 
@@ -175,6 +242,22 @@ struct state {
 };
 
 #endif
+
+#ifndef HAS_CENTRE
+#define HAS_CENTRE 0
+#endif
+
+/* After turn 1, 2, 4, ...: what has been seen by then says where the next elements are. */
+template <int Count> DEVICE void centre_all(state (&s)[Count], int &turn)
+{
+#if HAS_CENTRE
+    turn++;
+    if ((turn & (turn - 1)) == 0)
+#pragma unroll
+        for (int k = 0; k < Count; k++)
+            s[k].centre();
+#endif
+}
 
 struct join_op {
     __device__ __forceinline__ state operator()(state a, const state &b) const

@@ -26,8 +26,11 @@
 #endif
 #ifndef BLOCKS
 /* How many should fit a multiprocessor together. Doubles need twice the registers, and code for
- * sm_100a and sm_120 takes some more than that for the cards before. */
-#define BLOCKS (CUP_T == CUP_F64 ? 2 : __CUDA_ARCH__ >= 1000 ? 3 : 4)
+ * sm_100a and sm_120 takes some more than that for the cards before, most for variances. */
+#define BLOCKS                                                                                     \
+    (CUP_T == CUP_F64 || (__CUDA_ARCH__ >= 1000 && OP == REDUCE_VAR) ? 2                           \
+     : __CUDA_ARCH__ >= 1000                                         ? 3                           \
+                                                                     : 4)
 #endif
 #define SLOTS (REDUCE_THREADS / LANES)
 
@@ -109,6 +112,7 @@ DEVICE void fold_run(state (&s)[UNROLL], const T *x, int64_t count, int64_t inde
 {
     const int lane = (int)threadIdx.x % GROUP;
     int64_t vectors = count / VEC, i = lane;
+    int turn = 0;
     for (; i + (UNROLL - 1) * GROUP < vectors; i += GROUP * UNROLL) {
         vec<T, VEC> v[UNROLL];
 #pragma unroll
@@ -117,6 +121,7 @@ DEVICE void fold_run(state (&s)[UNROLL], const T *x, int64_t count, int64_t inde
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
             add_vector(s[u], v[u], index + (i + u * GROUP) * VEC);
+        centre_all(s, turn);
     }
     if (i < vectors) {
         vec<T, VEC> v[UNROLL];
@@ -136,11 +141,14 @@ DEVICE void fold_run(state (&s)[UNROLL], const T *x, int64_t count, int64_t inde
 DEVICE void fold_gathered(state (&s)[UNROLL], const reduce_call &c, const T *x, int64_t begin,
                           int64_t end)
 {
-    for (int64_t i = begin + (int)threadIdx.x % GROUP; i < end; i += GROUP * UNROLL)
+    int turn = 0;
+    for (int64_t i = begin + (int)threadIdx.x % GROUP; i < end; i += GROUP * UNROLL) {
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
             if (i + u * GROUP < end)
                 s[u].add((wide)to_real(x[folded_offset(c, i + u * GROUP)]), i + u * GROUP);
+        centre_all(s, turn);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(REDUCE_THREADS, BLOCKS)
@@ -235,6 +243,7 @@ DEVICE void fold_rows(state (&s)[VEC], const reduce_call &c, const T *x, int64_t
                       int64_t end)
 {
     int64_t stride = c.folded ? c.folded_stride[0] : 0, i = begin + threadIdx.x / LANES;
+    int turn = 0;
     x += i * stride;
     stride *= SLOTS;
     for (; i + (UNROLL - 1) * SLOTS < end; i += UNROLL * SLOTS, x += UNROLL * stride) {
@@ -245,6 +254,7 @@ DEVICE void fold_rows(state (&s)[VEC], const reduce_call &c, const T *x, int64_t
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
             add_each(s, v[u], i + u * SLOTS);
+        centre_all(s, turn);
     }
     for (; i < end; i += SLOTS, x += stride)
         add_each(s, load<VEC>(x), i);
@@ -255,6 +265,7 @@ DEVICE void fold_rows(state (&s)[VEC], const reduce_call &c, const T *x, int64_t
 DEVICE void fold_rows(state (&s)[VEC], const reduce_call &c, const T *x, int64_t begin,
                       int64_t end)
 {
+    int turn = 0;
     for (int64_t i = begin + threadIdx.x / LANES; i < end; i += SLOTS * UNROLL) {
         vec<T, VEC> v[UNROLL];
 #pragma unroll
@@ -267,6 +278,7 @@ DEVICE void fold_rows(state (&s)[VEC], const reduce_call &c, const T *x, int64_t
         for (int u = 0; u < UNROLL; u++)
             if (i + u * SLOTS < end)
                 add_each(s, v[u], i + u * SLOTS);
+        centre_all(s, turn);
     }
 }
 

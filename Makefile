@@ -93,6 +93,10 @@ $(BUILD)/fake/libnvrtc.so: tests/fake/nvrtc.c src/cuda/api.h src/cuda/nvrtc.def
 test: $(BUILD)/test $(COMMAND) $(FAKE) $(BUILD)/tools/tree ## all tests; K=word runs those with the word in their name
 	BUILD=$(BUILD) SANITIZE="$(SANITIZE)" $(BUILD)/test $(K)
 
+.PHONY: random
+random: $(COMMAND) ## random calls of every op on the CPU, others each time; CALLS=n
+	$(BUILD)/cupola check --device cpu --random $(or $(CALLS),5000)
+
 .PHONY: gpu
 gpu: $(BUILD)/test $(COMMAND) $(BUILD)/tools/tree ## all that a GPU can tell, and its line in bench/checked.tsv; K=word SEED=1 CALLS=20000 GOALS=1
 	$(Q)tools/gpu $(BUILD) $(K)

@@ -155,8 +155,9 @@ cup_status cup__adaptive_grad_specification(cup__call *call)
     cup__adaptive p = cup__adaptive_of(call);
     const cup_tensor *dy = call->in[0], *places = call->in_count > 1 ? call->in[1] : NULL;
     cup_tensor *dx = call->out[0];
-    for (int64_t i = 0; i < dx->count; i++)
-        cup__store(dx, i, 0);
+    double *sums = cup__calloc((size_t)dx->count + 1, sizeof *sums);
+    if (!sums)
+        return cup__call_fail(call, CUP_MEMORY, "out of host memory for its sums");
     for (int64_t i = 0; i < dy->count; i++) {
         window w = window_of(&p, i);
         double v = cup__load(dy, cup__offset_of(dy, i));
@@ -165,11 +166,14 @@ cup_status cup__adaptive_grad_specification(cup__call *call)
             int64_t row = e / w.wide, column = e % w.wide;
             int64_t at = pixel(&p, p.in, w.plane, w.top + row, w.left + column, w.k);
             if (!p.is_max)
-                cup__store(dx, at, cup__load(dx, at) + v / (double)(w.high * w.wide));
+                sums[at] += v / (double)(w.high * w.wide);
             else if (place == row * p.reach[1] + column)
-                cup__store(dx, at, cup__load(dx, at) + v);
+                sums[at] += v;
         }
     }
+    for (int64_t i = 0; i < dx->count; i++)
+        cup__store(dx, i, sums[i]);
+    cup__free(sums);
     return CUP_OK;
 }
 

@@ -69,12 +69,15 @@ static cup_status run(cup__call *call)
 }
 
 static const cup__impl max_impls[] = {
-    {.name = "rows", .place = CUP__CPU, .strided = true, .refuses = refuses, .run = run},
-    {.name = "pieces", .place = CUP__CUDA, .strided = true, .run = cup__reduce_cuda},
+    {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(1024),
+     .strided = true, .refuses = refuses, .run = run},
+    {.name = "pieces", .place = CUP__CUDA, CUP__THRESHOLDS(16, 32, 256, 4096),
+     .strided = true, .run = cup__reduce_cuda},
     {0},
 };
 static const cup__impl min_impls[] = {
-    {.name = "pieces", .place = CUP__CUDA, .strided = true, .run = cup__reduce_cuda}, {0}};
+    {.name = "pieces", .place = CUP__CUDA, CUP__THRESHOLDS(16, 32, 256, 4096),
+     .strided = true, .run = cup__reduce_cuda}, {0}};
 
 #define PLACE(fold, implementations)                                                               \
     .kind = (fold), .infer = cup__reduce_infer, .specification = cup__reduce_specification,        \

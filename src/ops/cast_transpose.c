@@ -112,7 +112,8 @@ static cup_status gradient(cup__grad *g)
 }
 
 static const cup__impl impls[] = {
-    {.name = "tiles", .place = CUP__CUDA, .refuses = refuses, .run = run_tiles},
+    {.name = "tiles", .place = CUP__CUDA, CUP__THRESHOLDS(32, 64, 128),
+     .refuses = refuses, .run = run_tiles},
     {.name = "casts", .place = CUP__CUDA, .run = run},
     {.name = "casts", .place = CUP__CPU, .run = run},
     {0},

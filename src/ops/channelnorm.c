@@ -225,11 +225,14 @@ cup_status cup__channelnorm_gradient(cup__grad *g)
 }
 
 const cup__impl cup__channelnorm_impls[] = {
-    {.name = "channels", .place = CUP__CPU, .refuses = cup__channelnorm_cpu_refuses,
+    {.name = "channels", .place = CUP__CPU, CUP__THRESHOLDS(64, 4096),
+     .refuses = cup__channelnorm_cpu_refuses,
      .run = cup__channelnorm_cpu},
-    {.name = "cluster", .place = CUP__CUDA, .refuses = cup__channelnorm_cluster_refuses,
+    {.name = "cluster", .place = CUP__CUDA, CUP__THRESHOLDS(128, 256, 512, 1024, 4096),
+     .refuses = cup__channelnorm_cluster_refuses,
      .run = cup__channelnorm_cluster},
-    {.name = "channels", .place = CUP__CUDA, .refuses = cup__channelnorm_cuda_refuses,
+    {.name = "channels", .place = CUP__CUDA, CUP__THRESHOLDS(32, 256, 1024),
+     .refuses = cup__channelnorm_cuda_refuses,
      .run = cup__channelnorm_cuda},
     {0},
 };

@@ -107,11 +107,14 @@ static cup_status specification(cup__call *call)
 }
 
 static const cup__impl impls[] = {
-    {.name = "channels", .place = CUP__CPU, .refuses = cup__channelnorm_cpu_refuses,
+    {.name = "channels", .place = CUP__CPU, CUP__THRESHOLDS(64, 4096),
+     .refuses = cup__channelnorm_cpu_refuses,
      .run = cup__channelnorm_back_cpu},
-    {.name = "cluster", .place = CUP__CUDA, .refuses = cup__channelnorm_back_cluster_refuses,
+    {.name = "cluster", .place = CUP__CUDA, CUP__THRESHOLDS(128, 256, 512, 1024, 4096),
+     .refuses = cup__channelnorm_back_cluster_refuses,
      .run = cup__channelnorm_back_cluster},
-    {.name = "channels", .place = CUP__CUDA, .refuses = cup__channelnorm_cuda_refuses,
+    {.name = "channels", .place = CUP__CUDA, CUP__THRESHOLDS(32, 256, 1024),
+     .refuses = cup__channelnorm_cuda_refuses,
      .run = cup__channelnorm_back_cuda},
     {0},
 };

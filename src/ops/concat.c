@@ -193,7 +193,7 @@ static cup_status gradient(cup__grad *g)
 }
 
 static const cup__impl impls[] = {
-    {.name = "parts", .place = CUP__CUDA, .strided = true, .run = run_cuda},
+    {.name = "parts", .place = CUP__CUDA, CUP__THRESHOLDS(8, 16), .strided = true, .run = run_cuda},
     {.name = "copies", .place = CUP__CPU, .strided = true, .run = run},
     {0},
 };

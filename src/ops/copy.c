@@ -84,8 +84,9 @@ cup_status cup__copy_to(cup_context *c, cup_tensor *to, cup_tensor *from)
 }
 
 static const cup__impl impls[] = {
-    {.name = "words", .place = CUP__CUDA, .strided = true, .run = cup__copy_cuda},
-    {.name = "rows", .place = CUP__CPU, .strided = true, .run = run},
+    {.name = "words", .place = CUP__CUDA, CUP__THRESHOLDS(3, 8, 16, 64),
+     .strided = true, .run = cup__copy_cuda},
+    {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(16, 64), .strided = true, .run = run},
     {0},
 };
 static const cup__sample samples[] = {

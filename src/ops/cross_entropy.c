@@ -192,11 +192,15 @@ static int64_t indices(cup_tensor *const *in, int i, const void *attributes)
 }
 
 static const cup__impl impls[] = {
-    {.name = "rows", .place = CUP__CPU, .refuses = cup__cross_entropy_cpu_refuses,
+    {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(128, 4096),
+     .refuses = cup__cross_entropy_cpu_refuses,
      .run = cup__cross_entropy_cpu},
-    {.name = "ring", .place = CUP__CUDA, .refuses = cup__cross_entropy_ring_refuses,
+    {.name = "ring", .place = CUP__CUDA,
+     CUP__THRESHOLDS(256, 2048, 4096, 5120, 6144, 8192, 16384, 32768),
+     .refuses = cup__cross_entropy_ring_refuses,
      .run = cup__cross_entropy_ring},
-    {.name = "rows", .place = CUP__CUDA, .run = cup__cross_entropy_cuda},
+    {.name = "rows", .place = CUP__CUDA, CUP__THRESHOLDS(32, 128, 1024, 4096, 8192),
+     .run = cup__cross_entropy_cuda},
     {0},
 };
 static const cup__cross_entropy_attributes plain = {.ignore_index = -1},
@@ -316,9 +320,11 @@ static cup_status grad_specification(cup__call *call)
 }
 
 static const cup__impl grad_impls[] = {
-    {.name = "rows", .place = CUP__CPU, .refuses = cup__cross_entropy_cpu_refuses,
+    {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(128, 4096),
+     .refuses = cup__cross_entropy_cpu_refuses,
      .run = cup__cross_entropy_grad_cpu},
-    {.name = "vector", .place = CUP__CUDA, .refuses = cup__cross_entropy_grad_cuda_refuses,
+    {.name = "vector", .place = CUP__CUDA, CUP__THRESHOLDS(8, 256, 1024),
+     .refuses = cup__cross_entropy_grad_cuda_refuses,
      .run = cup__cross_entropy_grad_cuda},
     {0},
 };

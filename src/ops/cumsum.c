@@ -222,8 +222,9 @@ static cup_status gradient(cup__grad *g)
 }
 
 static const cup__impl impls[] = {
-    {.name = "lines", .place = CUP__CPU, .refuses = refuses, .run = run},
-    {.name = "chunks", .place = CUP__CUDA, .run = run_cuda},
+    {.name = "lines", .place = CUP__CPU, CUP__THRESHOLDS(16, 1024), .refuses = refuses, .run = run},
+    {.name = "chunks", .place = CUP__CUDA, CUP__THRESHOLDS(32, 256, 1024, 4096, 8192),
+     .run = run_cuda},
     {0},
 };
 #define ALONG(axis, reverse) &(const cup__cumsum_attributes){axis, reverse}

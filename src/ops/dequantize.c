@@ -63,7 +63,8 @@ static cup_status run(cup__call *call)
 }
 
 static const cup__impl impls[] = {
-    {.name = "rows", .place = CUP__CPU, .refuses = cup__scaled_refuses, .run = run},
+    {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(128, 1024),
+     .refuses = cup__scaled_refuses, .run = run},
     {.name = "vectors",
      .place = CUP__CUDA,
      .refuses = cup__scaled_refuses,

@@ -63,8 +63,8 @@ static const char *refuses(const cup__call *call)
 }
 
 static const cup__impl impls[] = {
-    {.name = "bits", .place = CUP__CUDA, .run = cup__dropout_cuda},
-    {.name = "bits", .place = CUP__CPU, .refuses = refuses, .run = run},
+    {.name = "bits", .place = CUP__CUDA, CUP__THRESHOLDS(8, 1024), .run = cup__dropout_cuda},
+    {.name = "bits", .place = CUP__CPU, CUP__THRESHOLDS(8, 1024), .refuses = refuses, .run = run},
     {0},
 };
 #define P(p) &(const cup__dropout_grad_attributes){p}

@@ -87,10 +87,9 @@ static void cost(const cup__call *call, double *bytes, double *flops)
 }
 
 static const cup__impl impls[] = {
-    {.name = "rows", .place = CUP__CPU, .run = run},
+    {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(8, 256, 1024), .run = run},
     {.name = "rows",
-     .place = CUP__CUDA,
-     .refuses = cup__embedding_cuda_refuses,
+     .place = CUP__CUDA, CUP__THRESHOLDS(8, 256, 1024), .refuses = cup__embedding_cuda_refuses,
      .run = cup__embedding_cuda},
     {0},
 };

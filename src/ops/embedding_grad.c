@@ -157,9 +157,10 @@ static const char *refuses(const cup__call *call)
 }
 
 static const cup__impl impls[] = {
-    {.name = "sorted", .place = CUP__CPU, .refuses = refuses, .run = run},
+    {.name = "sorted", .place = CUP__CPU, CUP__THRESHOLDS(64, 128, 256, 1024),
+     .refuses = refuses, .run = run},
     {.name = "sorted",
-     .place = CUP__CUDA,
+     .place = CUP__CUDA, CUP__THRESHOLDS(64, 128, 256, 1024),
      .refuses = cup__embedding_grad_cuda_refuses,
      .run = cup__embedding_grad_cuda},
     {0},

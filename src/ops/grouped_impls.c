@@ -123,7 +123,7 @@ cup_status cup__grouped_cpu(cup__call *call)
 }
 
 const cup__impl cup__grouped_impls[] = {
-    {.name = "groups", .place = CUP__CPU, .run = cup__grouped_cpu},
+    {.name = "groups", .place = CUP__CPU, CUP__THRESHOLDS(128), .run = cup__grouped_cpu},
     {.name = "wgmma",
      .place = CUP__CUDA,
      .refuses = cup__grouped_wgmma_refuses,
@@ -132,6 +132,6 @@ const cup__impl cup__grouped_impls[] = {
      .place = CUP__CUDA,
      .refuses = cup__grouped_mma_refuses,
      .run = cup__grouped_mma},
-    {.name = "plain", .place = CUP__CUDA, .run = cup__grouped_plain},
+    {.name = "plain", .place = CUP__CUDA, CUP__THRESHOLDS(16, 128), .run = cup__grouped_plain},
     {0},
 };

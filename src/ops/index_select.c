@@ -68,7 +68,8 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__impl impls[] = {{.name = "vectors", .place = CUP__CUDA, .run = run_cuda}, {0}};
+static const cup__impl impls[] = {{.name = "vectors", .place = CUP__CUDA,
+     CUP__THRESHOLDS(4, 8, 256), .run = run_cuda}, {0}};
 static int64_t indices(cup_tensor *const *in, int i, const void *attributes)
 {
     int axis = ((const cup__index_select_attributes *)attributes)->axis;

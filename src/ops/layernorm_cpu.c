@@ -341,11 +341,14 @@ cup_status cup__layernorm_back_cpu(cup__call *call)
 }
 
 const cup__impl cup__layernorm_impls[] = {
-    {.name = "rows", .place = CUP__CPU, .refuses = cup__layernorm_cpu_refuses,
+    {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(64, 4096),
+     .refuses = cup__layernorm_cpu_refuses,
      .run = cup__layernorm_cpu},
-    {.name = "spread", .place = CUP__CUDA, .refuses = cup__layernorm_spread_refuses,
+    {.name = "spread", .place = CUP__CUDA, CUP__THRESHOLDS(8192, 16384, 32768),
+     .refuses = cup__layernorm_spread_refuses,
      .run = cup__layernorm_spread},
-    {.name = "rows", .place = CUP__CUDA, .refuses = cup__layernorm_cuda_refuses,
+    {.name = "rows", .place = CUP__CUDA, CUP__THRESHOLDS(64, 256, 512, 1024, 4096, 8192),
+     .refuses = cup__layernorm_cuda_refuses,
      .run = cup__layernorm_cuda},
     {0},
 };

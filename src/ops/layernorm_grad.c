@@ -92,11 +92,14 @@ static cup_status specification(cup__call *call)
 }
 
 static const cup__impl impls[] = {
-    {.name = "rows", .place = CUP__CPU, .refuses = cup__layernorm_cpu_refuses,
+    {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(64, 4096),
+     .refuses = cup__layernorm_cpu_refuses,
      .run = cup__layernorm_back_cpu},
-    {.name = "ring", .place = CUP__CUDA, .refuses = cup__layernorm_back_ring_refuses,
+    {.name = "ring", .place = CUP__CUDA, CUP__THRESHOLDS(256, 1024, 4096, 8192, 12288),
+     .refuses = cup__layernorm_back_ring_refuses,
      .run = cup__layernorm_back_ring},
-    {.name = "rows", .place = CUP__CUDA, .refuses = cup__layernorm_cuda_refuses,
+    {.name = "rows", .place = CUP__CUDA, CUP__THRESHOLDS(64, 256, 512, 1024, 4096, 8192),
+     .refuses = cup__layernorm_cuda_refuses,
      .run = cup__layernorm_back_cuda},
     {0},
 };

@@ -81,7 +81,7 @@ static cup_status specification_gelu(cup__call *call)
         if (call->out_count > 1)
             cup__store(call->out[1], i, v);
         cup__store(call->out[0], i,
-                   0.5 * v * (1 + tanh(0.79788456080286535588 * (v + 0.044715 * v * v * v))));
+                   v / (1 + exp(-1.5957691216057307118 * (v + 0.044715 * v * v * v))));
     }
     return CUP_OK;
 }
@@ -229,7 +229,8 @@ static void cost_weight_grad(const cup__call *call, double *bytes, double *flops
 
 static const cup__impl weight_grad_impls[] = {
     {.name = "composed", .place = CUP__CPU, .strided = true, .run = run_weight_grad},
-    {.name = "wgmma", .place = CUP__CUDA, .strided = true, .refuses = refuses_weight_grad,
+    {.name = "wgmma", .place = CUP__CUDA, CUP__THRESHOLDS(64, 128, 256),
+     .strided = true, .refuses = refuses_weight_grad,
      .run = run_weight_grad_wgmma},
     {.name = "composed", .place = CUP__CUDA, .strided = true, .run = run_weight_grad},
     {0},

@@ -270,10 +270,12 @@ static void cost(const cup__call *call, double *bytes, double *flops)
 /* Logits of 16 bits are rounded on their way, which the loss, in f32, shows. */
 #define SLACK 0x1p-8
 static const cup__impl impls[] = {
-    {.name = "chunks", .place = CUP__CPU, .refuses = refuses_wide, .run = run},
+    {.name = "chunks", .place = CUP__CPU, CUP__THRESHOLDS(64, 128, 256),
+     .refuses = refuses_wide, .run = run},
     {.name = "narrow chunks", .place = CUP__CPU, .refuses = refuses_narrow, .run = run,
      .slack = SLACK},
-    {.name = "chunks", .place = CUP__CUDA, .refuses = refuses_wide, .run = run},
+    {.name = "chunks", .place = CUP__CUDA, CUP__THRESHOLDS(64, 128, 256),
+     .refuses = refuses_wide, .run = run},
     {.name = "narrow chunks", .place = CUP__CUDA, .refuses = refuses_narrow, .run = run,
      .slack = SLACK},
     {0},

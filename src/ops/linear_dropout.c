@@ -145,7 +145,8 @@ static void cost(const cup__call *call, double *bytes, double *flops)
 
 static const cup__impl impls[] = {
     {.name = "composed", .place = CUP__CPU, .strided = true, .run = compose},
-    {.name = "wgmma", .place = CUP__CUDA, .strided = true, .refuses = refuses, .run = run},
+    {.name = "wgmma", .place = CUP__CUDA, CUP__THRESHOLDS(64, 128, 256),
+     .strided = true, .refuses = refuses, .run = run},
     {.name = "composed", .place = CUP__CUDA, .strided = true, .run = compose},
     {0},
 };

@@ -186,7 +186,8 @@ static void cost(const cup__call *call, double *bytes, double *flops)
 }
 
 static const cup__impl impls[] = {
-    {.name = "rows", .place = CUP__CPU, .refuses = rows_refuses, .run = run_rows},
+    {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(16),
+     .refuses = rows_refuses, .run = run_rows},
     {.name = "unpacked", .place = CUP__CPU, .run = run_unpacked},
     {.name = "stream",
      .place = CUP__CUDA,
@@ -204,7 +205,7 @@ static const cup__impl impls[] = {
      .place = CUP__CUDA,
      .refuses = cup__linear_packed_plain_refuses,
      .run = cup__linear_packed_plain},
-    {.name = "unpacked", .place = CUP__CUDA, .run = run_unpacked},
+    {.name = "unpacked", .place = CUP__CUDA, CUP__THRESHOLDS(16, 32, 64, 128), .run = run_unpacked},
     {0},
 };
 

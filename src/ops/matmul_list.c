@@ -88,8 +88,9 @@ static const cup__impl impls[] = {
      .place = CUP__CUDA,
      .refuses = cup__list_wgmma_refuses,
      .run = cup__list_wgmma},
-    {.name = "mma", .place = CUP__CUDA, .refuses = cup__list_mma_refuses, .run = cup__list_mma},
-    {.name = "plain", .place = CUP__CUDA, .run = cup__list_plain},
+    {.name = "mma", .place = CUP__CUDA, CUP__THRESHOLDS(32, 128),
+     .refuses = cup__list_mma_refuses, .run = cup__list_mma},
+    {.name = "plain", .place = CUP__CUDA, CUP__THRESHOLDS(16, 128), .run = cup__list_plain},
     {0},
 };
 

@@ -53,6 +53,9 @@ typedef struct cup__impl {
     const int64_t *thresholds;
 } cup__impl;
 
+/* As an initialiser of an implementation: CUP__THRESHOLDS(64, 128). */
+#define CUP__THRESHOLDS(...) .thresholds = (const int64_t[]){__VA_ARGS__, 0}
+
 /* What backward works on: the recorded call and the gradients of its results. Values that the
  * op's `saves` does not name are NULL; shapes are always there. */
 typedef struct cup__grad {

@@ -258,11 +258,15 @@ static cup_status unpack_cuda(cup__call *call)
                   : call->c->error.status;
 }
 
-static const cup__impl pack_impls[] = {{.name = "groups", .place = CUP__CPU, .run = pack_cpu},
-                                       {.name = "groups", .place = CUP__CUDA, .run = pack_cuda},
+static const cup__impl pack_impls[] = {{.name = "groups", .place = CUP__CPU,
+     CUP__THRESHOLDS(32, 128), .run = pack_cpu},
+                                       {.name = "groups", .place = CUP__CUDA,
+     CUP__THRESHOLDS(32, 128), .run = pack_cuda},
                                        {0}};
-static const cup__impl unpack_impls[] = {{.name = "loop", .place = CUP__CPU, .run = unpack_cpu},
-                                         {.name = "loop", .place = CUP__CUDA, .run = unpack_cuda},
+static const cup__impl unpack_impls[] = {{.name = "loop", .place = CUP__CPU,
+     CUP__THRESHOLDS(8, 256), .run = unpack_cpu},
+                                         {.name = "loop", .place = CUP__CUDA,
+     CUP__THRESHOLDS(8, 256), .run = unpack_cuda},
                                          {0}};
 #define INT8(group)                                                                                \
     &(const cup__pack_int8_attributes)                                                             \

@@ -59,7 +59,9 @@ cup_status cup__pointwise_infer(cup__call *call)
 }
 
 const cup__impl cup__pointwise_impls[] = {
-    {.name = "vector", .place = CUP__CUDA, .strided = true, .run = cup__pointwise_cuda},
-    {.name = "vector", .place = CUP__CPU, .strided = true, .run = cup__pointwise_cpu},
+    {.name = "vector", .place = CUP__CUDA, CUP__THRESHOLDS(8, 16, 32, 1024, 2048),
+     .strided = true, .run = cup__pointwise_cuda},
+    {.name = "vector", .place = CUP__CPU, CUP__THRESHOLDS(8, 16, 32, 1024, 2048),
+     .strided = true, .run = cup__pointwise_cpu},
     {0},
 };

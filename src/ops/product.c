@@ -139,7 +139,7 @@ static void finish_f64(const cup__product *p, int64_t at, const cup__tile *tile,
             if (p->pre)
                 ((double *)p->pre)[to + j] = v;
             if (p->activation == CUP__GELU)
-                v = 0.5 * v * (1 + tanh(0.79788456080286535588 * (v + 0.044715 * v * v * v)));
+                v = v / (1 + exp(-1.5957691216057307118 * (v + 0.044715 * v * v * v)));
             ((double *)(void *)p->y.data)[to + j] = v;
         }
     }

@@ -272,9 +272,11 @@ static cup_status run_composed(cup__call *call)
 
 const cup__impl cup__product_fused_impls[] = {
     {.name = "composed", .place = CUP__CPU, .strided = true, .run = run_composed},
-    {.name = "wgmma", .place = CUP__CUDA, .strided = true, .refuses = refuses_wgmma,
+    {.name = "wgmma", .place = CUP__CUDA, CUP__THRESHOLDS(64, 128, 256, 4096, 8192),
+     .strided = true, .refuses = refuses_wgmma,
      .run = run_wgmma},
-    {.name = "wgmma_other", .place = CUP__CUDA, .strided = true, .refuses = refuses_wgmma_other,
+    {.name = "wgmma_other", .place = CUP__CUDA, CUP__THRESHOLDS(64, 128, 256),
+     .strided = true, .refuses = refuses_wgmma_other,
      .run = run_wgmma},
     {.name = "composed", .place = CUP__CUDA, .strided = true, .run = run_composed},
     {0},

@@ -172,8 +172,8 @@ static cup_status run(cup__call *call)
 }
 
 static const cup__impl impls[] = {
-    {.name = "blocks", .place = CUP__CPU, .run = run},
-    {.name = "blocks", .place = CUP__CUDA, .run = cup__quantize_cuda},
+    {.name = "blocks", .place = CUP__CPU, CUP__THRESHOLDS(128, 1024), .run = run},
+    {.name = "blocks", .place = CUP__CUDA, CUP__THRESHOLDS(128, 1024), .run = cup__quantize_cuda},
     {0},
 };
 #define AS(dtype, rows, columns)                                                                   \

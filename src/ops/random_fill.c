@@ -156,6 +156,6 @@ static cup_status fill_cuda(cup__call *call)
 }
 
 const cup__impl cup__random_fill_impls[] = {
-    {.name = "philox", .place = CUP__CUDA, .run = fill_cuda},
-    {.name = "philox", .place = CUP__CPU, .run = fill_cpu},
+    {.name = "philox", .place = CUP__CUDA, CUP__THRESHOLDS(4, 1024), .run = fill_cuda},
+    {.name = "philox", .place = CUP__CPU, CUP__THRESHOLDS(4, 1024), .run = fill_cpu},
     {0}};

@@ -291,8 +291,10 @@ cup_status cup__reduce_cpu(cup__call *call)
 }
 
 const cup__impl cup__reduce_impls[] = {
-    {.name = "lanes", .place = CUP__CPU, .strided = true, .refuses = cup__reduce_cpu_refuses,
+    {.name = "lanes", .place = CUP__CPU, CUP__THRESHOLDS(1024, 4096),
+     .strided = true, .refuses = cup__reduce_cpu_refuses,
      .run = cup__reduce_cpu},
-    {.name = "pieces", .place = CUP__CUDA, .strided = true, .run = cup__reduce_cuda},
+    {.name = "pieces", .place = CUP__CUDA, CUP__THRESHOLDS(16, 32, 256, 4096, 8192),
+     .strided = true, .run = cup__reduce_cuda},
     {0},
 };

@@ -292,7 +292,8 @@ static cup_status run_cuda(cup__call *call)
 
 static const cup__impl impls[] = {
     {.name = "rows", .place = CUP__CPU, .strided = true, .refuses = refuses_cpu, .run = run_cpu},
-    {.name = "units", .place = CUP__CUDA, .strided = true, .refuses = refuses_cuda,
+    {.name = "units", .place = CUP__CUDA, CUP__THRESHOLDS(8, 256, 1024),
+     .strided = true, .refuses = refuses_cuda,
      .run = run_cuda},
     {0},
 };

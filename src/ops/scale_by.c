@@ -63,8 +63,8 @@ static const char *refuses(const cup__call *call)
 }
 
 static const cup__impl impls[] = {
-    {.name = "vector", .place = CUP__CPU, .refuses = refuses, .run = run},
-    {.name = "vector", .place = CUP__CUDA, .run = cup__scale_by_cuda},
+    {.name = "vector", .place = CUP__CPU, CUP__THRESHOLDS(4096), .refuses = refuses, .run = run},
+    {.name = "vector", .place = CUP__CUDA, CUP__THRESHOLDS(4096), .run = cup__scale_by_cuda},
     {0},
 };
 static const cup__sample samples[] = {

@@ -208,7 +208,8 @@ const char *cup__scaled_refuses(const cup__call *call)
 }
 
 static const cup__impl impls[] = {
-    {.name = "rows", .place = CUP__CPU, .refuses = cup__scaled_refuses, .run = cup__scaled_cpu},
+    {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(16, 64, 128, 512),
+     .refuses = cup__scaled_refuses, .run = cup__scaled_cpu},
     {.name = "wgmma",
      .place = CUP__CUDA,
      .strided = true,

@@ -126,7 +126,7 @@ static cup_status gradient(cup__grad *g)
 }
 
 static const cup__impl impls[] = {
-    {.name = "sorted", .place = CUP__CUDA, .run = run_cuda}, {0}};
+    {.name = "sorted", .place = CUP__CUDA, CUP__THRESHOLDS(64, 1024), .run = run_cuda}, {0}};
 static int64_t indices(cup_tensor *const *in, int i, const void *attributes)
 {
     int axis = ((const cup__scatter_add_attributes *)attributes)->axis;

@@ -316,18 +316,23 @@ const char *cup__softmax_cpu_refuses(const cup__call *call)
 }
 
 const cup__impl cup__softmax_impls[] = {
-    {.name = "rows", .place = CUP__CPU, .refuses = cup__softmax_cpu_refuses,
+    {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(128, 4096),
+     .refuses = cup__softmax_cpu_refuses,
      .run = cup__softmax_cpu},
-    {.name = "ring", .place = CUP__CUDA, .refuses = cup__softmax_ring_refuses,
+    {.name = "ring", .place = CUP__CUDA, CUP__THRESHOLDS(256, 4096, 8192, 16384, 32768),
+     .refuses = cup__softmax_ring_refuses,
      .run = cup__softmax_ring},
-    {.name = "rows", .place = CUP__CUDA, .refuses = cup__softmax_cuda_refuses,
+    {.name = "rows", .place = CUP__CUDA, CUP__THRESHOLDS(32, 128, 1024, 4096, 8192),
+     .refuses = cup__softmax_cuda_refuses,
      .run = cup__softmax_cuda},
     {0},
 };
 const cup__impl cup__softmax_grad_impls[] = {
-    {.name = "rows", .place = CUP__CPU, .refuses = cup__softmax_cpu_refuses,
+    {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(128, 4096),
+     .refuses = cup__softmax_cpu_refuses,
      .run = cup__softmax_grad_cpu},
-    {.name = "rows", .place = CUP__CUDA, .refuses = cup__softmax_cuda_refuses,
+    {.name = "rows", .place = CUP__CUDA, CUP__THRESHOLDS(32, 128, 1024, 4096, 8192),
+     .refuses = cup__softmax_cuda_refuses,
      .run = cup__softmax_grad_cuda},
     {0},
 };

@@ -179,7 +179,8 @@ static cup_status gradient(cup__grad *g)
 }
 
 static const cup__impl impls[] = {
-    {.name = "digits", .place = CUP__CUDA, .refuses = refuses, .run = run_cuda}, {0}};
+    {.name = "digits", .place = CUP__CUDA, CUP__THRESHOLDS(16, 32, 2048, 4096),
+     .refuses = refuses, .run = run_cuda}, {0}};
 /* No long ones: neighbours in order are too near for finite differences. tests/ops/sort.c has. */
 #define ALONG(axis, descending) &(const cup__sort_attributes){axis, descending}
 static const cup__sample samples[] = {

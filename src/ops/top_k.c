@@ -158,9 +158,12 @@ static cup_status gradient(cup__grad *g)
 }
 
 static const cup__impl impls[] = {
-    {.name = "rows", .place = CUP__CUDA, .refuses = rows_refuses, .run = run_rows},
-    {.name = "search", .place = CUP__CUDA, .refuses = search_refuses, .run = run_search},
-    {.name = "sort", .place = CUP__CUDA, .refuses = sort_refuses, .run = run_sort},
+    {.name = "rows", .place = CUP__CUDA, CUP__THRESHOLDS(16, 32, 64),
+     .refuses = rows_refuses, .run = run_rows},
+    {.name = "search", .place = CUP__CUDA, CUP__THRESHOLDS(2048),
+     .refuses = search_refuses, .run = run_search},
+    {.name = "sort", .place = CUP__CUDA, CUP__THRESHOLDS(2048),
+     .refuses = sort_refuses, .run = run_sort},
     {0},
 };
 #define TOP(k, axis, smallest) &(const cup__top_k_attributes){k, axis, smallest}

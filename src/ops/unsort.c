@@ -42,7 +42,8 @@ static cup_status run_cuda(cup__call *call)
                               dy->count);
 }
 
-static const cup__impl impls[] = {{.name = "elements", .place = CUP__CUDA, .run = run_cuda}, {0}};
+static const cup__impl impls[] = {{.name = "elements", .place = CUP__CUDA,
+     CUP__THRESHOLDS(4, 8, 256), .run = run_cuda}, {0}};
 /* Places must not come twice in a line, so that the samples have one a line. */
 #define ALONG(axis) &(const cup__unsort_attributes){axis, 6}
 static const cup__sample samples[] = {

@@ -64,8 +64,10 @@ static cup_status run_cuda(cup__call *call)
 }
 
 static const cup__impl impls[] = {
-    {.name = "chunks", .place = CUP__CPU, .refuses = cup__update_refuses_cpu, .run = run_cpu},
-    {.name = "chunks", .place = CUP__CUDA, .refuses = cup__update_refuses_cuda, .run = run_cuda},
+    {.name = "chunks", .place = CUP__CPU, CUP__THRESHOLDS(4, 1024, 8192),
+     .refuses = cup__update_refuses_cpu, .run = run_cpu},
+    {.name = "chunks", .place = CUP__CUDA, CUP__THRESHOLDS(4, 1024, 8192),
+     .refuses = cup__update_refuses_cuda, .run = run_cuda},
     {0},
 };
 

@@ -207,8 +207,10 @@ static cup_status run_cuda(cup__call *call)
 }
 
 static const cup__impl impls[] = {
-    {.name = "blocks", .place = CUP__CPU, .refuses = refuses_cpu, .run = run_cpu},
-    {.name = "blocks", .place = CUP__CUDA, .refuses = refuses_cuda, .run = run_cuda},
+    {.name = "blocks", .place = CUP__CPU, CUP__THRESHOLDS(1024, 16384),
+     .refuses = refuses_cpu, .run = run_cpu},
+    {.name = "blocks", .place = CUP__CUDA, CUP__THRESHOLDS(1024, 16384),
+     .refuses = refuses_cuda, .run = run_cuda},
     {0},
 };
 static const cup__sample samples[] = {

@@ -44,7 +44,7 @@ static bool guards_hold(cup_tensor *t)
 }
 
 static void compare_with_reference(cup__check_call *k, cup_check_result *r, cup_tensor *want,
-                                   cup_tensor *got, double slack)
+                                   cup_tensor *got, double slack, double least)
 {
     cup_tensor host;
     void *memory = NULL;
@@ -57,7 +57,7 @@ static void compare_with_reference(cup__check_call *k, cup_check_result *r, cup_
         r->error = INFINITY;
         snprintf(k->note, sizeof k->note, "%.300s", k->c->error.text);
     } else {
-        double error = cup__compare(want, &host, slack, note, sizeof note);
+        double error = cup__compare_above(want, &host, slack, least, note, sizeof note);
         if (error > r->error) {
             r->error = error;
             snprintf(k->note, sizeof k->note, "%s", note);
@@ -70,10 +70,10 @@ static void compare_with_reference(cup__check_call *k, cup_check_result *r, cup_
 static void compare_all(cup__check_call *k, cup_check_result *r, cup__call *call, double slack)
 {
     for (int i = 0; i < call->out_count; i++)
-        compare_with_reference(k, r, k->want->call.out[i], call->out[i], slack);
+        compare_with_reference(k, r, k->want->call.out[i], call->out[i], slack, k->least_out[i]);
     for (int i = 0; i < call->in_count; i++)
         if (call->in[i] && cup__call_changes(call, i))
-            compare_with_reference(k, r, k->want->in[i], call->in[i], slack);
+            compare_with_reference(k, r, k->want->in[i], call->in[i], slack, k->least_in[i]);
 }
 
 static bool same_bits(cup_tensor *a, cup_tensor *b)

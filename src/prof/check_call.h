@@ -21,6 +21,8 @@ typedef struct cup__check_call {
     int in_count;
     const char *only; /* the name of the one implementation that is run; NULL: all */
     int out_offset; /* elements by which results are off from where vectors begin */
+    /* The least unit of an error, by result and by input that changes; 0: none. */
+    double least_out[CUP__MAX_OUT], least_in[CUP__CHECK_INPUTS];
     char note[400];
     int accepted[CUP__CHECK_IMPLS];        /* calls, by the number of the implementation */
     const char *refusal[CUP__CHECK_IMPLS]; /* the last one; NULL: none */

@@ -67,7 +67,8 @@ static void add_squares(int64_t begin, int64_t end, void *user)
     }
 }
 
-/* What is too large for the dtype is infinite, which stands for the smallest number that is. */
+/* Below a dtype's normal numbers its steps are equal. What is too large for it is infinite, which
+ * stands for the smallest number that is. */
 static double error_of(const comparison *c, double w, double g)
 {
     cup_dtype dtype = c->got->dtype;
@@ -79,7 +80,8 @@ static double error_of(const comparison *c, double w, double g)
             return 0;
         g = copysign(most[dtype], g);
     }
-    double scale = is_float ? epsilon[dtype] * (fabs(w) + c->rms) + c->least : 0.125;
+    double scale = is_float ? epsilon[dtype] * (fabs(w) + c->rms) + smallest[dtype] + c->least
+                             : 0.125;
     double error = fabs(g - w), forgiven = c->slack * (fabs(w) + c->rms);
     error = error <= forgiven ? 0 : (error - forgiven) / scale;
     return isnan(error) ? INFINITY : error;

@@ -373,7 +373,8 @@ static bool draw_try(cup_context *scratch, const cup__row *row, const cup__draw_
         int used = snprintf(text, sizeof text, "~");
         for (int i = 1; i < row->in_least && i < 8; i++)
             used += snprintf(text + used, sizeof text - (size_t)used, " ~");
-        flags = row->op->domain[0].low < row->op->domain[0].high ? "" : "ws";
+        bool own = row->op->domain[0].low < row->op->domain[0].high || !row->is_public;
+        flags = own ? "" : "ws";
     }
     if (!recipe && (!row->op->pointwise || cup__draw_chance(&state, 40))) {
         int count = 0;

@@ -7,8 +7,10 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "prof/ahead.h"
+#include "prof/cost.h"
 
 #define MOST_FAILING 64 /* implementations that are told apart */
+#define MOVES 4 /* of the inputs, to see how far a result moves */
 #define MOST_SHRUNK 3   /* failures of one of them that are made smaller */
 
 /* A call that was drawn ahead, with what it is held against. */
@@ -35,12 +37,25 @@ typedef struct random_check {
     failing failing[MOST_FAILING];
 } random_check;
 
-static cup_status compute(cup__reference *r, const cup__drawn *d)
+/* Moves each element by up to the part `by` of itself. */
+static void move(cup_tensor *t, double by, uint64_t state)
+{
+    for (int64_t i = 0; t && t->dtype == CUP_F64 && i < t->count; i++) {
+        double unit = (double)(cup__draw_word(&state) >> 11) * 0x1p-52 - 1;
+        double *at = (double *)t->data + cup__offset_of(t, i);
+        *at *= 1 + by * unit;
+    }
+}
+
+/* `moved`: by which part of themselves the inputs are off; 0: not at all. */
+static cup_status compute(cup__reference *r, const cup__drawn *d, double moved, uint64_t seed)
 {
     cup_seed(r->c, CUP__CHECK_SEED);
     int count = cup__drawn_inputs(d, r->c, CUP_F64, r->in, CUP__CHECK_INPUTS);
     if (count < 0)
         return r->c->error.status;
+    for (int i = 0; i < count && moved > 0; i++)
+        move(r->in[i], moved, seed + (uint64_t)i);
     CUP_TRY(cup__call_begin(&r->call, r->c, d->row, r->in, count, d->attributes));
     r->call.saving = true;
     r->call.out_count = d->row->results_count;
@@ -80,7 +95,7 @@ static void make(int64_t i, void *at, void *user)
     cup__drawn_shapes_text(&r->drawn, &r->shapes);
     if (o->begins)
         o->begins(cup__text_string(&r->text), all->user);
-    compute(&r->reference, &r->drawn);
+    compute(&r->reference, &r->drawn, 0, 0);
 }
 
 static void drop(void *at)
@@ -106,6 +121,66 @@ static void report_missing(random_check *all, const room *r)
     all->report(&result, all->user);
 }
 
+/* The root of the mean square of how far a result moved. */
+static double distance(const cup_tensor *a, const cup_tensor *b)
+{
+    double squares = 0;
+    int64_t count = 0;
+    for (int64_t i = 0; i < a->count; i++) {
+        double by = cup__load(a, cup__offset_of(a, i)) - cup__load(b, cup__offset_of(b, i));
+        if (!isfinite(by))
+            continue;
+        squares += by * by;
+        count++;
+    }
+    return count ? sqrt(squares / (double)count) : 0;
+}
+
+/* By which part of themselves inputs are moved: what the sums are kept in, f64 or f32 or what the
+ * implementation says of itself, and more where each result takes many operations. */
+static double part_of(const cup__check_call *k, const cup__drawn *d)
+{
+    double by = d->dtype == CUP_F64 ? 0x1p-52 : 0x1p-23, bytes, flops;
+    for (const cup__impl *impl = d->row->op->impls; impl && impl->name; impl++)
+        if (!strcmp(impl->name, k->only))
+            by = fmax(by, impl->slack);
+    const cup__call *call = &k->want->call;
+    int64_t count = call->out_count ? call->out[0]->count : 0;
+    for (int i = 0; !call->out_count && i < call->in_count; i++)
+        count += call->in[i] && cup__call_changes(call, i) ? call->in[i]->count : 0;
+    if (!count || (!call->out_count && !call->op->cost))
+        return by;
+    cup__call_cost(call, &bytes, &flops);
+    return by * fmax(1, sqrt(flops / (double)count) / 8);
+}
+
+/* Sets the least units of errors: how far each result moves, in double, when the inputs are off by
+ * what its sums can tell apart, and f32's smallest normal number, below which it may be 0. Results
+ * of which most cancelled, such as the sum of many products that is near 0, cannot be closer than
+ * that. Tried only where a result is too far off otherwise. */
+static void find_least(random_check *all, cup__check_call *k, const cup__drawn *d)
+{
+    double by = part_of(k, d), tiny = d->dtype == CUP_F64 || d->dtype == CUP_F16 ? 0 : 0x1p-126;
+    for (int i = 0; i < CUP__MAX_OUT; i++)
+        k->least_out[i] = tiny;
+    cup__reference *moved = cup__calloc(1, sizeof *moved);
+    for (int try = 0; moved && try < MOVES; try++) {
+        moved->c = fresh(moved->c, all->threads);
+        if (!moved->c || compute(moved, d, by, d->seed + 1000 * (uint64_t)try) != CUP_OK)
+            break;
+        for (int i = 0; i < moved->call.out_count; i++)
+            k->least_out[i] =
+                fmax(k->least_out[i], distance(moved->call.out[i], k->want->call.out[i]));
+        for (int i = 0; i < moved->call.in_count; i++)
+            if (moved->in[i] && cup__call_changes(&moved->call, i))
+                k->least_in[i] =
+                    fmax(k->least_in[i], distance(moved->in[i], k->want->in[i]));
+    }
+    if (moved)
+        cup_context_free(moved->c);
+    cup__free(moved);
+}
+
 static void run_on_device(random_check *all, const cup__drawn *d, const cup__reference *want,
                           const room *texts, cup__report report, void *user, const char *only)
 {
@@ -126,6 +201,8 @@ static void run_on_device(random_check *all, const cup__drawn *d, const cup__ref
     cup_seed(all->c, CUP__CHECK_SEED);
     cup_scope_open(all->c);
     k.in_count = cup__drawn_inputs(d, all->c, d->dtype, k.in, CUP__CHECK_INPUTS);
+    if (only && !d->row->op->view)
+        find_least(all, &k, d);
     cup__check_run(&k, k.in_count < 0 ? all->c->error.status : CUP_OK);
     cup__scope_pop(all->c);
 }
@@ -155,7 +232,7 @@ static bool fails(const cup__drawn *d, void *user)
         t->all->options->begins(cup__text_string(&text), t->all->user);
         cup__text_free(&text);
     }
-    if (want->c && compute(want, d) == CUP_OK && want->c->error.status == CUP_OK)
+    if (want->c && compute(want, d, 0, 0) == CUP_OK && want->c->error.status == CUP_OK)
         run_on_device(t->all, d, want, NULL, note_failure, &failed, t->impl);
     else
         failed = is_specification;
@@ -181,15 +258,19 @@ static bool is_early(random_check *all, const cup_check_result *r)
 static void report_call(const cup_check_result *r, void *user)
 {
     random_check *all = user;
-    if (r->passed || all->options->no_shrinking || !is_early(all, r)) {
-        all->report(r, all->user);
+    retry t = {all, r->impl};
+    cup_check_result small = *r;
+    if (!r->passed && !fails(all->drawn, &t)) {
+        small.passed = true;
+        small.error = r->tolerance; /* as far as it is known */
+    }
+    if (small.passed || all->options->no_shrinking || !is_early(all, r)) {
+        all->report(&small, all->user);
         return;
     }
     char note[400];
-    cup_check_result small = *r;
     cup__drawn *d = cup__malloc(sizeof *d);
     cup__text text = {0}, shapes = {0};
-    retry t = {all, r->impl};
     snprintf(note, sizeof note, "%s", r->note);
     if (d) {
         *d = *all->drawn;
@@ -268,7 +349,7 @@ cup_status cup__random_repeat(cup_context *c, const char *text, const cup__rando
         } else {
             if (given.begins)
                 given.begins(cup__text_string(&r->text), user);
-            compute(&r->reference, &r->drawn);
+            compute(&r->reference, &r->drawn, 0, 0);
             check_room(&all, r);
         }
     }

@@ -5,7 +5,7 @@ BUILD ?= build
 OPT ?= -O2
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror=implicit
 SANITIZE ?=
-CPPFLAGS := -D_GNU_SOURCE -Iinclude -Isrc -I. -I$(BUILD)/gen
+CPPFLAGS := -D_GNU_SOURCE -Iinclude -Isrc -Isrc/kernels -I. -I$(BUILD)/gen
 CFLAGS := -std=c11 $(OPT) -g $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno $(SANITIZE)
 LDLIBS := -lpcre2-8 -lm -ldl -lpthread
 PREFIX ?= /usr/local
@@ -14,14 +14,14 @@ VERSION := $(shell sed -n 's/^.define CUP_VERSION_[A-Z]* //p' include/cupola/bas
 Q := $(if $(V),,@)
 MAJOR := $(firstword $(subst ., ,$(VERSION)))
 
-LIB_C := $(wildcard src/*/*.c)
-LIB_O := $(LIB_C:%.c=$(BUILD)/%.o) $(BUILD)/gen/kernels.o
+LIB_C := $(wildcard src/*/*.c src/*/*/*.c)
+LIB_O := $(LIB_C:%.c=$(BUILD)/%.o) $(BUILD)/gen/kernels.o $(BUILD)/gen/dispatch/table.o
 CLI_O := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cli/*.c))
 TEST_C := $(filter-out tests/fake/% tests/fuzz/%,$(wildcard tests/*.c tests/*/*.c))
 TEST_O := $(TEST_C:%.c=$(BUILD)/%.o)
 FAKE := $(BUILD)/fake/libcuda.so.1 $(BUILD)/fake/libnvrtc.so
-DEVICE := $(wildcard src/kernels/*.cuh src/ops/*.cu src/optim/*.cu)
-EMBEDDED := $(DEVICE) src/ops/tuning.tsv
+DEVICE := $(wildcard src/*/*.cuh src/*/*.cu src/*/*/*.cuh src/*/*/*.cu)
+EMBEDDED := $(DEVICE) src/dispatch/tuning.tsv
 LIB := $(BUILD)/libcupola.a
 COMMAND := $(if $(CLI_O),$(BUILD)/cupola)
 
@@ -39,11 +39,11 @@ $(BUILD)/libcupola.so: $(LIB_O) src/cupola.map
 $(BUILD)/cupola: $(CLI_O) $(LIB)
 	$(Q)$(CC) $(SANITIZE) -o $@ $(CLI_O) $(LIB) $(LDLIBS)
 
-$(BUILD)/%.o: %.c
+$(BUILD)/%.o: %.c | $(BUILD)/gen/dispatch/attributes.h
 	@mkdir -p $(@D) && echo "  CC $<"
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
-$(BUILD)/gen/%.o: $(BUILD)/gen/%.c
+$(BUILD)/gen/%.o: $(BUILD)/gen/%.c | $(BUILD)/gen/dispatch/attributes.h
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
 $(BUILD)/tests/%.o: CPPFLAGS += -Itests
@@ -68,9 +68,14 @@ $(BUILD)/gen/kernels.c: $(BUILD)/tools/embed $(EMBEDDED)
 	@mkdir -p $(@D)
 	$(Q)$(BUILD)/tools/embed $(EMBEDDED) > $@.tmp && mv $@.tmp $@
 
+# The table of ops: attributes and rows for the build, the public header and the page for people.
+$(BUILD)/gen/dispatch/attributes.h: $(BUILD)/tools/gen_ops src/dispatch/ops.def
+	@mkdir -p $(@D)
+	$(Q)$(BUILD)/tools/gen_ops src/dispatch/ops.def $(BUILD)/gen && touch $@
+$(BUILD)/gen/dispatch/table.c: $(BUILD)/gen/dispatch/attributes.h ;
+
 .PHONY: gen
-gen: $(BUILD)/tools/gen_ops ## what is written from tables: ops.h and its companions, man pages, completions, docs/PERFORMANCE.md
-	$(BUILD)/tools/gen_ops src/ops/ops.def
+gen: $(BUILD)/gen/dispatch/attributes.h ## what is written from tables: ops.h, docs/OPS.md, man pages, completions, docs/PERFORMANCE.md
 	$(Q)$(MAKE) --no-print-directory $(BUILD)/cupola
 	$(BUILD)/cupola write-pages docs
 	$(Q)tools/performance $(BUILD)/cupola
@@ -226,4 +231,4 @@ clean: ## removes build/
 help: ## this list
 	@sed -n 's/^\([a-z][a-z -]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-14s %s\n", $$1, $$2}'
 
--include $(wildcard $(BUILD)/*/*.d $(BUILD)/*/*/*.d)
+-include $(wildcard $(BUILD)/*/*.d $(BUILD)/*/*/*.d $(BUILD)/*/*/*/*.d)

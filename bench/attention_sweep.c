@@ -10,8 +10,8 @@
 
 #include "base/half.h"
 #include "cuda/gpu.h"
-#include "ops/attention_hopper.h"
-#include "ops/attributes.h"
+#include "ops/attention/attention_wgmma.h"
+#include "dispatch/attributes.h"
 
 #define COUNT(array) (int)(sizeof(array) / sizeof *(array))
 #define FLUSH ((size_t)256 << 20)

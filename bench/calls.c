@@ -10,7 +10,7 @@
 #include "cuda/gpu.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
-#include "ops/op.h"
+#include "dispatch/op.h"
 #include "prof/check.h"
 #include "tensor/context.h"
 

@@ -6,7 +6,7 @@
 
 #include "cuda/cuda.h"
 #include "cupola/cupola.h"
-#include "ops/attributes.h"
+#include "dispatch/attributes.h"
 
 #define FLUSH ((size_t)256 << 20)
 #define RUNS 31

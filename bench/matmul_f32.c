@@ -4,7 +4,7 @@
  * double: the root mean square and the largest, in units of 2^-24 of the root mean square of the
  * results. */
 #include "matmul_rig.h"
-#include "ops/product_wgmma.h"
+#include "ops/matmul/wgmma.h"
 
 #define SAMPLED 32 /* rows and columns of y whose errors are measured */
 #define WAYS COUNT(ways)

@@ -4,8 +4,8 @@
 #include "matmul_rig.h"
 #include "kernels/packed_call.cuh"
 #include "kernels/product_call.cuh"
-#include "ops/product_wgmma.h"
-#include "ops/rows_packed.h"
+#include "ops/matmul/wgmma.h"
+#include "ops/lowbit/weight_only_skinny.h"
 
 typedef struct way {
     const char *name;
@@ -13,7 +13,7 @@ typedef struct way {
     cup_status (*run)(cup__call *call, const cup__product *p);
 } way;
 
-/* The kernel of linear_stream.cu with weights of 16 bits. */
+/* The kernel of weight_only_stream.cu with weights of 16 bits. */
 static const char *ahead_refuses(cup_context *c, const cup__product *p)
 {
     return p->m > 16                            ? "for few rows"

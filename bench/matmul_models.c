@@ -7,8 +7,8 @@
 #define COMPARED ((size_t)1 << 21)
 #include "matmul_rig.h"
 #include "matmul_rows.h"
-#include "ops/product_tuned.h"
-#include "ops/product_wgmma.h"
+#include "ops/matmul/product_tuned.h"
+#include "ops/matmul/wgmma.h"
 
 /* The implementations in the dispatcher's order. */
 typedef struct way {

@@ -10,7 +10,7 @@
 #include "cuda/dry.h"
 #include "matmul_rig.h"
 #include "matmul_rows.h"
-#include "ops/product_wgmma.h"
+#include "ops/matmul/wgmma.h"
 #include "tensor/context.h"
 
 #define C(m, n, s, cm, cn) {m, n, 2, false, s, cm, cn, 1, 0, 0, 0}

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "cuda/gpu.h"
-#include "ops/attributes.h"
-#include "ops/product_cuda.h"
+#include "dispatch/attributes.h"
+#include "ops/matmul/product_cuda.h"
 
 #define COUNT(array) (int)(sizeof(array) / sizeof *(array))
 #define FLUSH ((size_t)256 << 20)

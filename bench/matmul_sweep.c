@@ -5,7 +5,7 @@
  * run with the watchdog; timing does without, as its registers are too many for the larger tiles.
  */
 #include "matmul_rig.h"
-#include "ops/product_wgmma.h"
+#include "ops/matmul/wgmma.h"
 
 #define WATCHDOG 2000000000
 

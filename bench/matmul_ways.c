@@ -1,7 +1,7 @@
 /* Times every implementation of matrix products on shapes where they meet, each by its own choice
  * of tiles, on random data with the L2 cache flushed. */
 #include "matmul_rig.h"
-#include "ops/product_wgmma.h"
+#include "ops/matmul/wgmma.h"
 
 typedef struct way {
     const char *name;

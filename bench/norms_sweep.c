@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "cuda/cuda.h"
-#include "ops/attributes.h"
-#include "ops/op.h"
+#include "dispatch/attributes.h"
+#include "dispatch/op.h"
 #include "tensor/context.h"
 
 #define COUNT(array) (int)(sizeof(array) / sizeof *(array))

@@ -146,7 +146,7 @@ def options():
 def main():
     args = options()
     torch.set_num_threads(1)
-    rows = rows_of("src/ops/ops.def")
+    rows = rows_of("src/dispatch/ops.def")
     library = Library(args.lib, args.device, rows)
     names = [args.op] if args.op else list(OPS)
     without = sorted(set(rows) - set(OPS))

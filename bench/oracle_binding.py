@@ -1,5 +1,5 @@
 """Calls Cupola's ops by name through its shared library, as bench/oracle.py needs them: what a call
-takes is read from src/ops/ops.def."""
+takes is read from src/dispatch/ops.def."""
 import ctypes
 import pathlib
 import re

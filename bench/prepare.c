@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cuda/dry.h"
-#include "ops/op.h"
+#include "dispatch/op.h"
 #include "prof/attributes.h"
 #include "prof/check.h"
 

@@ -1,5 +1,5 @@
 /* Times the knobs of the kernels for long rows on one card: cross-entropy and softmax
- * through the ring of kernels/row_ring.cuh.
+ * through the ring of ops/loss/row_ring.cuh.
  *
  *     rows_sweep [rows columns]...      8192 50304, and softmax, where none are given
  *     rows_sweep registers              softmax in registers alone */
@@ -102,7 +102,7 @@ static void time_entropy(cup_tensor *logits, cup_tensor *targets, const knobs *k
                                {"WARPS", k->warps},      {"PIECES", k->pieces},
                                {"RING", k->ring},        {"BLOCKS", k->blocks}};
     cup__kernel *kernel =
-        cup__kernel_get(gpu, "cross_entropy_sm90.cu", "cross_entropy_sm90", list, 8);
+        cup__kernel_get(gpu, "cross_entropy_ring.cu", "cross_entropy_sm90", list, 8);
     check(c->error.status);
     cup_tensor *losses = cup_tensor_new(c, CUP_F32, 1, (int64_t[]){rows});
     cup_tensor *loss = cup_tensor_new(c, CUP_F32, 1, (int64_t[]){1});
@@ -129,7 +129,7 @@ static void time_softmax(cup_tensor *x, cup_tensor *y, const knobs *k)
     const cup__knob list[] = {{"CUP_T", x->dtype},   {"CLUSTER", k->cluster},
                                {"WARPS", k->warps},   {"PIECES", k->pieces},
                                {"RING", k->ring},     {"BLOCKS", k->blocks}};
-    cup__kernel *kernel = cup__kernel_get(gpu, "softmax_sm90.cu", "softmax_sm90", list, 6);
+    cup__kernel *kernel = cup__kernel_get(gpu, "softmax_ring.cu", "softmax_sm90", list, 6);
     check(c->error.status);
     const cup__argument arguments[] = {CUP__ARG(x->data), CUP__ARG(y->data), CUP__ARG(rows),
                                        CUP__ARG(width)};

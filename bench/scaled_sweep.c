@@ -4,8 +4,8 @@
  * `scaled_sweep warm I N [blocks]` only compiles every N-th kernel, so that several processes fill
  * the kernel cache. */
 #include "matmul_rig.h"
-#include "ops/product_wgmma.h"
-#include "ops/scaled.h"
+#include "ops/matmul/wgmma.h"
+#include "ops/lowbit/scaled.h"
 
 typedef struct named_plan {
     const char *name;

@@ -1,12 +1,12 @@
-/* Times the plans of linear_stream.cu beside rows and cuBLASLt, interleaved call by call, and a
- * copy that moves as many bytes. */
+/* Times the plans of weight_only_stream.cu beside rows and cuBLASLt, interleaved call by call,
+ * and a copy that moves as many bytes. */
 #include "matmul_rig.h"
 #include "cuda/dry.h"
 #include "kernels/packed_call.cuh"
 #include "kernels/product_call.cuh"
-#include "ops/linear_codes.h"
-#include "ops/product_wgmma.h"
-#include "ops/rows_packed.h"
+#include "ops/lowbit/weight_only_wgmma.h"
+#include "ops/matmul/wgmma.h"
+#include "ops/lowbit/weight_only_skinny.h"
 
 #define WAYS 64
 
@@ -270,7 +270,7 @@ static void time_products(rig *r, bool dry)
     }
 }
 
-/* linear_int8 and linear_int4 of many rows: the cuts of linear_codes_sm90.cu, and the other
+/* linear_int8 and linear_int4 of many rows: the cuts of weight_only_wgmma.cu, and the other
  * implementations. */
 typedef struct codes_way {
     char name[32];

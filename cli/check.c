@@ -11,7 +11,7 @@
 #include "cli/op_names.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
-#include "ops/attributes.h"
+#include "dispatch/attributes.h"
 #include "prof/check.h"
 
 #define MOST_IMPLS 16

@@ -3,7 +3,7 @@
 #define CLI_CHECK_GRAPHS_H
 
 #include "cli/options.h"
-#include "ops/op.h"
+#include "dispatch/op.h"
 
 /* Checks `count` graphs of a seed or, where `graph` is not NULL, that one. Returns an exit code. */
 int check_graphs(cli_call *call, cup_context *c, uint64_t seed, int64_t count, const char *graph);

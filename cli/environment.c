@@ -9,8 +9,8 @@
 #include "cli/exit.h"
 #include "cli/nearest.h"
 #include "cuda/cache.h"
-#include "ops/op.h"
-#include "ops/tuning.h"
+#include "dispatch/op.h"
+#include "dispatch/tuning.h"
 
 /* A mistyped name would go unnoticed: nobody reads that variable. */
 static int check_names(void)

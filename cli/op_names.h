@@ -2,7 +2,7 @@
 #ifndef CLI_OP_NAMES_H
 #define CLI_OP_NAMES_H
 
-#include "ops/op.h"
+#include "dispatch/op.h"
 
 /* Refuses a name that no op has. Returns an exit code. */
 int op_names_check(const char *const *names, int count);

@@ -1,4 +1,4 @@
-/* Reads src/ops/ops.def and writes what follows from its rows: the public prototypes, the
+/* Reads src/dispatch/ops.def and writes what follows from its rows: the public prototypes, the
  * attribute structs, the table with the functions behind the prototypes, and the page of ops.
  * Files are only rewritten when their content changes. */
 #include <ctype.h>
@@ -224,6 +224,8 @@ static void put_wrapped(const char *words, const char *first, const char *next)
     }
 }
 
+static const char *folder; /* of what is built, and not committed */
+
 static void save(const char *path)
 {
     FILE *file = fopen(path, "rb");
@@ -245,6 +247,13 @@ static void save(const char *path)
     }
     printf("%s\n", path);
     out_length = 0;
+}
+
+static void save_below(const char *path)
+{
+    char whole[4096];
+    snprintf(whole, sizeof whole, "%s/%s", folder, path);
+    save(whole);
 }
 
 /* Breaks the last line behind commas so that it fits into 100 columns with what still follows;
@@ -295,7 +304,7 @@ static void put_prototype(const row *r, const char *prefix)
 
 static void write_header(void)
 {
-    put("/* cupola/ops.h: every op, generated from src/ops/ops.def by `make gen`.\n *\n"
+    put("/* cupola/ops.h: every op, generated from src/dispatch/ops.def by `make gen`.\n *\n"
         " * Inputs are borrowed; the result belongs to the innermost scope. An input marked with "
         "?\n"
         " * may be NULL. Axes count from 0, or from the end when negative. Floating-point inputs "
@@ -328,10 +337,10 @@ static void write_header(void)
 
 static void write_attributes(void)
 {
-    put("/* Generated from src/ops/ops.def by `make gen`: the attributes of each op as a struct,\n"
-        " * the descriptors, and the prototypes of the internal ops. */\n"
-        "#ifndef CUP_OPS_ATTRIBUTES_H\n#define CUP_OPS_ATTRIBUTES_H\n\n"
-        "#include \"cupola/ops.h\"\n#include \"ops/op.h\"\n\ntypedef enum cup__op_id {\n");
+    put("/* Generated from src/dispatch/ops.def by `make gen`: the attributes of each op as a "
+        "struct,\n * the descriptors, and the prototypes of the internal ops. */\n"
+        "#ifndef CUP_DISPATCH_ATTRIBUTES_H\n#define CUP_DISPATCH_ATTRIBUTES_H\n\n"
+        "#include \"cupola/ops.h\"\n#include \"dispatch/op.h\"\n\ntypedef enum cup__op_id {\n");
     for (int i = 0; i < row_count; i++)
         put("    CUP__OP_%s,\n", rows[i].name);
     put("    CUP__OP_COUNT\n} cup__op_id;\n");
@@ -354,7 +363,7 @@ static void write_attributes(void)
         }
     }
     put("\n#endif\n");
-    save("src/ops/attributes.h");
+    save_below("dispatch/attributes.h");
 }
 
 static void put_attribute_rows(const row *r)
@@ -418,8 +427,8 @@ static void put_function(const row *r)
 
 static void write_table(void)
 {
-    put("/* Generated from src/ops/ops.def by `make gen`. */\n#include <limits.h>\n\n"
-        "#include \"ops/attributes.h\"\n#include \"ops/call.h\"\n\n");
+    put("/* Generated from src/dispatch/ops.def by `make gen`. */\n#include <limits.h>\n\n"
+        "#include \"dispatch/attributes.h\"\n#include \"dispatch/call.h\"\n\n");
     for (int i = 0; i < row_count; i++)
         put_attribute_rows(&rows[i]);
     put("\nconst cup__row cup__rows[] = {\n");
@@ -446,14 +455,15 @@ static void write_table(void)
     put("    {0}};\n");
     for (int i = 0; i < row_count; i++)
         put_function(&rows[i]);
-    save("src/ops/table.c");
+    save_below("dispatch/table.c");
 }
 
 static void write_page(void)
 {
-    put("# The ops\n\nGenerated from `src/ops/ops.def` by `make gen`. Each op is `src/ops/NAME.c` "
-        "(specification, gradient, CPU) and\n`src/ops/NAME.cu` (GPU). In C the call is "
-        "`cup_NAME(context, inputs, attributes)`; `?` marks an input that may be NULL.\n");
+    put("# The ops\n\nGenerated from `src/dispatch/ops.def` by `make gen`. An op NAME is NAME.c "
+        "in a folder\nof `src/ops` (specification, gradient, CPU) and NAME.cu beside it (GPU). In "
+        "C the call\nis `cup_NAME(context, inputs, attributes)`; `?` marks an input that may be "
+        "NULL.\n");
     const char *section = "";
     for (int i = 0; i < row_count; i++) {
         row *r = &rows[i];
@@ -469,11 +479,15 @@ static void write_page(void)
 
 int main(int argc, char **argv)
 {
-    source_name = argc > 1 ? argv[1] : "src/ops/ops.def";
+    if (argc != 3) {
+        fprintf(stderr, "usage: gen_ops OPS.DEF FOLDER\n");
+        return 2;
+    }
+    source_name = argv[1];
+    folder = argv[2];
     FILE *file = fopen(source_name, "rb");
     if (!file) {
-        fprintf(stderr, "gen_ops: %s cannot be read; run it from the project's root\n",
-                source_name);
+        fprintf(stderr, "gen_ops: %s cannot be read; run it in the root\n", source_name);
         return 1;
     }
     parse(file);

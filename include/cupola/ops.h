@@ -1,4 +1,4 @@
-/* cupola/ops.h: every op, generated from src/ops/ops.def by `make gen`.
+/* cupola/ops.h: every op, generated from src/dispatch/ops.def by `make gen`.
  *
  * Inputs are borrowed; the result belongs to the innermost scope. An input marked with ?
  * may be NULL. Axes count from 0, or from the end when negative. Floating-point inputs of

@@ -4,7 +4,7 @@
 
 #include "base/memory.h"
 #include "custom/work.h"
-#include "ops/attributes.h"
+#include "dispatch/attributes.h"
 
 #define PACK_FROM 65536 /* elements from which an input that lies apart is worth a copy */
 

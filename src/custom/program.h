@@ -5,8 +5,8 @@
 
 #include "cupola/expr.h"
 #include "custom/graph.h"
-#include "ops/loop.h"
-#include "ops/op.h"
+#include "dispatch/loop.h"
+#include "dispatch/op.h"
 
 /* A derivative has the gradients of the results as inputs too, and the number of folded elements
  * as a parameter. */

@@ -4,7 +4,7 @@
 
 #include "base/memory.h"
 #include "custom/program.h"
-#include "ops/attributes.h"
+#include "dispatch/attributes.h"
 
 /* What the programs of a gradient depend on. */
 typedef struct slopes_key {

@@ -4,8 +4,8 @@
 
 #include "cuda/cuda.h"
 #include "custom/program.h"
-#include "kernels/expression_call.cuh"
-#include "ops/pointwise_plan.h"
+#include "custom/expression_call.cuh"
+#include "ops/elementwise/pointwise_plan.h"
 
 #define CUP__WORK_KNOBS (8 + CUP_EXPR_RESULTS + CUP__PROGRAM_INPUTS)
 

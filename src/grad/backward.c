@@ -3,7 +3,7 @@
 
 #include "base/memory.h"
 #include "grad/tape.h"
-#include "ops/attributes.h"
+#include "dispatch/attributes.h"
 
 /* Gradients on their way are shared by reference and only added to in place when nothing else
  * sees their memory. */

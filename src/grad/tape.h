@@ -3,7 +3,7 @@
 #define CUP_GRAD_TAPE_H
 
 #include "cupola/grad.h"
-#include "ops/op.h"
+#include "dispatch/op.h"
 
 /* A value as it was when the call was recorded; no tensor when the gradient does not need it. */
 typedef struct cup__saved {

@@ -1,4 +1,4 @@
-/* Weights of few bits on their way to tensor cores, for linear_packed.cu and linear_stream.cu.
+/* Weights of few bits on their way to tensor cores, for weight_only.cu and weight_only_stream.cu.
  * Knobs: CUP_T of x, BITS of the weights, SCALE_T of their scales. */
 #ifndef CUP_PACKED_CUH
 #define CUP_PACKED_CUH

@@ -10,9 +10,9 @@ typedef struct packed_call {
     long long n, k, groups, group;
 } packed_call;
 
-/* The argument of linear_stream.cu and matmul_stream.cu. A cluster of blocks has `units` times 16
- * rows of the weights, of which each block reads `part` bytes; where weights lie along n it is
- * columns and lines. */
+/* The argument of weight_only_stream.cu and skinny_stream.cu. A cluster of blocks has `units`
+ * times 16 rows of the weights, of which each block reads `part` bytes; where weights lie along
+ * n it is columns and lines. */
 typedef struct stream_call {
     const char *weight;
     const void *x;
@@ -28,7 +28,7 @@ typedef struct stream_call {
     int groups, shift; /* a group has 1 << shift of k, or all */
 } stream_call;
 
-/* The argument of linear_codes_sm90.cu. Stages are 64 of k. */
+/* The argument of weight_only_wgmma.cu. Stages are 64 of k. */
 typedef struct codes_call {
     void *y;
     const void *bias, *scale;

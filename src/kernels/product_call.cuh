@@ -12,7 +12,7 @@
 
 /* The activations, as cup__activation counts them. */
 #define PRODUCT_GELU 1
-#define PRODUCT_RELU 2 /* these by matmul_sm90.cu only */
+#define PRODUCT_RELU 2 /* these by wgmma.cu only */
 #define PRODUCT_SILU 3
 #define PRODUCT_SWIGLU 4 /* silu of the first n columns times the next n */
 

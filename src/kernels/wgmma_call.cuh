@@ -1,4 +1,4 @@
-/* The argument of matmul_sm90.cu beside its tensor maps, as the host fills it and the kernel reads
+/* The argument of wgmma.cu beside its tensor maps, as the host fills it and the kernel reads
  * it. Plain C, included by both. */
 #ifndef CUP_KERNELS_WGMMA_CALL_CUH
 #define CUP_KERNELS_WGMMA_CALL_CUH
@@ -25,7 +25,7 @@ typedef struct wgmma_call {
     float *shares;         /* of these sums, and how many have come for each panel of a; zero */
     unsigned *shares_come; /* between calls */
     product_scale a_scale, b_scale;
-    const unsigned long long *random; /* seed and step, for dropout; which is as in ops/dropout.h */
+    const unsigned long long *random; /* seed and step; as in ops/random/dropout.h */
     unsigned char *mask;              /* or null */
     unsigned threshold, sequence;
     float kept;           /* factor of what dropout keeps */

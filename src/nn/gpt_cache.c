@@ -3,7 +3,7 @@
 #include "base/memory.h"
 #include "cupola/ops.h"
 #include "nn/gpt.h"
-#include "ops/attributes.h"
+#include "dispatch/attributes.h"
 
 struct cup_gpt_cache {
     cup_gpt *model;

@@ -3,7 +3,7 @@
 
 #include "cupola/ops.h"
 #include "nn/gpt.h"
-#include "ops/embedding.h"
+#include "ops/index/embedding.h"
 #include "tensor/tensor.h"
 
 static double dropout_of(const cup_gpt *m, bool training)

@@ -1,7 +1,7 @@
 #include <math.h>
 
-#include "ops/attributes.h"
-#include "ops/pointwise.h"
+#include "dispatch/attributes.h"
+#include "ops/elementwise/pointwise.h"
 #include "optim/update.h"
 
 /* Weight decay pulls at the parameter itself and does not enter the states. */

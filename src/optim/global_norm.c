@@ -3,8 +3,8 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "cuda/cuda.h"
-#include "ops/attributes.h"
-#include "ops/pointwise.h"
+#include "dispatch/attributes.h"
+#include "ops/elementwise/pointwise.h"
 
 #define BLOCK 16384 /* elements of one partial sum, on any device */
 #define PIECE 1024

@@ -1,5 +1,5 @@
-#include "ops/attributes.h"
-#include "ops/pointwise.h"
+#include "dispatch/attributes.h"
+#include "ops/elementwise/pointwise.h"
 #include "optim/update.h"
 
 /* Steps by the sign of a mixture of momentum and gradient, so that every element moves equally. */

@@ -1,8 +1,8 @@
 /* The two elementwise halves of Muon; between them stands the making of orthogonal matrices, which
  * optim/orthogonal.c does. `muon_momentum` fills the first tensor of each record with the direction
  * of its gradient and momentum, `muon_step` goes along what came of it. */
-#include "ops/attributes.h"
-#include "ops/pointwise.h"
+#include "dispatch/attributes.h"
+#include "ops/elementwise/pointwise.h"
 #include "optim/update.h"
 
 static double momentum(double value, double gradient, double *first, double *second,

@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "cupola/grad.h"
 #include "cupola/optim.h"
-#include "ops/attributes.h"
+#include "dispatch/attributes.h"
 #include "optim/orthogonal.h"
 #include "optim/update.h"
 

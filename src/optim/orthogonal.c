@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "cuda/cuda.h"
 #include "cupola/grad.h"
-#include "ops/attributes.h"
+#include "dispatch/attributes.h"
 #include "optim/update.h"
 
 #define ROUNDS 5

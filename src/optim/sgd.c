@@ -1,5 +1,5 @@
-#include "ops/attributes.h"
-#include "ops/pointwise.h"
+#include "dispatch/attributes.h"
+#include "ops/elementwise/pointwise.h"
 #include "optim/update.h"
 
 /* Weight decay is part of the gradient here, as is usual for this method. */

@@ -1,7 +1,7 @@
 #include <math.h>
 
 #include "cuda/cuda.h"
-#include "ops/attributes.h"
+#include "dispatch/attributes.h"
 #include "optim/update.h"
 
 /* hyper: learning rate, largest norm (0: no limit), scale of the gradients.

@@ -8,7 +8,7 @@
 #ifndef CUP_OPTIM_UPDATE_H
 #define CUP_OPTIM_UPDATE_H
 
-#include "ops/op.h"
+#include "dispatch/op.h"
 
 enum {
     CUP__FACTOR_CORRECTED, /* learning rate / (1 - beta1^t) */

@@ -7,7 +7,7 @@
 #define THREADS 256
 #define MOST_AT_ONCE 512 /* what a kernel's arguments have room for, which is 32764 bytes */
 
-/* update_entry of kernels/update.cuh. */
+/* update_entry of optim/update.cuh. */
 typedef struct entry {
     void *value;
     const void *gradient;
@@ -83,7 +83,7 @@ static cup_status send(launch *l)
     cup__kernel *kernel = cup__kernel_get(gpu, l->update->source, entry_name, knobs, 6);
     if (!kernel)
         return l->call->c->error.status;
-    /* update_attributes of kernels/update.cuh. */
+    /* update_attributes of optim/update.cuh. */
     struct {
         double a[3];
         const void *random;
@@ -117,7 +117,7 @@ static void add(launch *l, int row)
                                      .count = count,
                                      .chunk = (uint32_t)l->chunks,
                                      .row = (uint32_t)row};
-    /* CHUNK of kernels/update.cuh. */
+    /* CHUNK of optim/update.cuh. */
     int64_t chunk = THREADS * 16 / (int64_t)cup_dtype_size(l->kind.dtype);
     l->chunks += (count + chunk - 1) / chunk;
 }

@@ -3,7 +3,7 @@
 #define CUP_PROF_ATTRIBUTES_H
 
 #include "base/text.h"
-#include "ops/op.h"
+#include "dispatch/op.h"
 
 /* Those that are not zero. */
 void cup__attributes_text(const cup__row *row, const void *attributes, cup__text *out);

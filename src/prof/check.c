@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "ops/attributes.h"
+#include "dispatch/attributes.h"
 #include "prof/check_call.h"
 
 static const char *const layout_names[] = {"row-major", "padded", "transposed"};

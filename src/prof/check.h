@@ -3,7 +3,7 @@
 #define CUP_PROF_CHECK_H
 
 #include "cupola/prof.h"
-#include "ops/op.h"
+#include "dispatch/op.h"
 
 /* How the inputs lie in memory. */
 typedef enum cup__layout { CUP__ROW_MAJOR, CUP__PADDED, CUP__TRANSPOSED } cup__layout;

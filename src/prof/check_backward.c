@@ -9,7 +9,7 @@
 #include "cupola/grad.h"
 #include "cupola/ops.h"
 #include "grad/tape.h"
-#include "ops/attributes.h"
+#include "dispatch/attributes.h"
 #include "prof/ahead.h"
 #include "prof/attributes.h"
 #include "prof/check.h"

@@ -2,7 +2,7 @@
 #ifndef CUP_PROF_CHECK_BACKWARD_H
 #define CUP_PROF_CHECK_BACKWARD_H
 
-#include "ops/op.h"
+#include "dispatch/op.h"
 
 typedef struct cup__backward_result {
     const char *call; /* as text, which a drawn call can be repeated by */

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "cupola/grad.h"
-#include "ops/attributes.h"
+#include "dispatch/attributes.h"
 #include "prof/check.h"
 
 #define MOST_INPUTS 64

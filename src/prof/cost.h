@@ -2,7 +2,7 @@
 #ifndef CUP_PROF_COST_H
 #define CUP_PROF_COST_H
 
-#include "ops/op.h"
+#include "dispatch/op.h"
 
 /* Bytes and operations of an inferred call whose results are allocated: the op's own count, or
  * each input and result once and one operation an element. */

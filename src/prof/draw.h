@@ -4,7 +4,7 @@
 #define CUP_PROF_DRAW_H
 
 #include "base/text.h"
-#include "ops/op.h"
+#include "dispatch/op.h"
 
 #define CUP__DRAWN_INPUTS 64
 #define CUP__DRAWN_ATTRIBUTES 512 /* bytes */

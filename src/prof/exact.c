@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "base/memory.h"
-#include "ops/attributes.h"
+#include "dispatch/attributes.h"
 #include "prof/compare.h"
 #include "prof/cost.h"
 

@@ -4,7 +4,7 @@
 #ifndef CUP_PROF_EXACT_H
 #define CUP_PROF_EXACT_H
 
-#include "ops/op.h"
+#include "dispatch/op.h"
 
 typedef struct cup__exact cup__exact;
 

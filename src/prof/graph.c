@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
-#include "ops/op.h"
+#include "dispatch/op.h"
 #include "prof/compare.h"
 
 typedef enum kind {

@@ -3,7 +3,7 @@
 #define CUP_PROF_KERNELS_H
 
 #include "cuda/kernels.h"
-#include "ops/op.h"
+#include "dispatch/op.h"
 
 /* Makes every call that the check and the benchmark know, of one op or of all when `op` is NULL,
  * on a dry GPU of the architecture, and compiles what was asked for into the cache folder, on

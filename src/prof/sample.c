@@ -6,7 +6,7 @@
 
 #include "base/memory.h"
 #include "base/parallel.h"
-#include "ops/attributes.h"
+#include "dispatch/attributes.h"
 #include "prof/check.h"
 
 #define MANY (1 << 20)

@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "ops/contest.h"
-#include "ops/preferred.h"
-#include "ops/product_tune.h"
+#include "dispatch/contest.h"
+#include "dispatch/tuned.h"
+#include "ops/matmul/product_tune.h"
 #include "prof/attributes.h"
 #include "prof/check.h"
 #include "prof/kernels.h"

@@ -59,7 +59,7 @@ struct cup_context {
     bool closed; /* freed, but for its guests */
     void *cuda_ops; /* what CUDA implementations keep for the context (cuBLASLt handle, ...) */
     void (*cuda_ops_free)(void *);
-    struct cup__preferred *preferred; /* implementations that were measured, see ops/preferred.h */
+    struct cup__preferred *preferred; /* implementations that were measured, see dispatch/tuned.h */
     void (*preferred_free)(void *);
     struct cup__program *programs; /* formulas that were made, see custom/program.h */
     void (*programs_free)(void *);

@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
-#include "ops/op.h"
+#include "dispatch/op.h"
 #include "train/trainer.h"
 
 /* A reading waits for the device, so it is not done in every step; but the device should not be

@@ -86,7 +86,8 @@ TEST(command_json)
                                         "kernels list",
                                         "kernels path",
                                         "kernels clear",
-                                        "tune --merge src/ops/tuning.tsv --to $CUP_CACHE/tuning"};
+                                        "tune --merge src/dispatch/tuning.tsv --to "
+                                        "$CUP_CACHE/tuning"};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         char words[100];
         snprintf(words, sizeof words, "%s --json", lines[i]);

@@ -8,7 +8,7 @@
 #include "base/memory.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
-#include "ops/op.h"
+#include "dispatch/op.h"
 
 #define MOST_IN 9
 #define MOST_COUNT 1024 /* elements of an input */

@@ -3,7 +3,7 @@
 
 #include "fuzz.h"
 
-#include "ops/product_tuned.h"
+#include "ops/matmul/product_tuned.h"
 
 static cup_status parse(const char *text, size_t size, cup__tuning *to)
 {

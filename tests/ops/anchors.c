@@ -8,7 +8,7 @@
 
 #include "../test.h"
 #include "cupola/cupola.h"
-#include "ops/op.h"
+#include "dispatch/op.h"
 #include "prof/attributes.h"
 
 #define MOST 16

@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "cuda/dry.h"
 #include "cupola/graph.h"
-#include "ops/op.h"
+#include "dispatch/op.h"
 #include "prof/check.h"
 
 #define MOST_INPUTS 64

@@ -4,7 +4,7 @@
 
 #include "../test.h"
 #include "cupola/cupola.h"
-#include "ops/op.h"
+#include "dispatch/op.h"
 #include "prof/check.h"
 
 /* Whether one of the sides in "2x0 3x4" is 0. */

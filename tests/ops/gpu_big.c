@@ -8,7 +8,7 @@
 #include "cupola/grad.h"
 #include "cupola/ops.h"
 #include "cupola/optim.h"
-#include "ops/copy.h"
+#include "ops/shape/copy.h"
 
 #define WIDTH 2048
 #define ROWS (((int64_t)1 << 20) + 3)

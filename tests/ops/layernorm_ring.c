@@ -3,7 +3,7 @@
 
 #include "../test.h"
 #include "cuda/dry.h"
-#include "ops/attributes.h"
+#include "dispatch/attributes.h"
 
 static int64_t knob_of(const cup__kernel_request *request, const char *name)
 {

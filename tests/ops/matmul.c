@@ -8,8 +8,8 @@
 #include "base/blas.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
-#include "ops/op.h"
-#include "ops/product.h"
+#include "dispatch/op.h"
+#include "ops/matmul/product.h"
 #include "prof/check.h"
 
 static cup_context *cpu(void)

@@ -1,6 +1,6 @@
 /* The choice of tiles for Hopper, which needs no GPU: there is always one, and it can be used. */
 #include "../test.h"
-#include "ops/product_wgmma.h"
+#include "ops/matmul/wgmma.h"
 
 static const int64_t sizes[] = {1, 8, 100, 768, 4096, 50304};
 

@@ -3,7 +3,7 @@
 
 #include "../test.h"
 #include "cupola/ops.h"
-#include "ops/product_recall.h"
+#include "ops/matmul/product_recall.h"
 
 static _Alignas(64) char memory[256];
 

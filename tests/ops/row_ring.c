@@ -1,13 +1,13 @@
 /* Long rows shared out among warps: every plan of the host with the kernels' own arithmetic. */
-#include "ops/row_ring.h"
+#include "dispatch/row_ring.h"
 #include "test.h"
 
 /* The device brick is plain enough to be compiled here. */
 #define CUP_DTYPE_CUH
 #define DEVICE static inline
-#include "kernels/row_share.cuh"
+#include "ops/loss/row_share.cuh"
 
-#define PARTS 16 /* RING_PARTS of kernels/row_ring.cuh */
+#define PARTS 16 /* RING_PARTS of ops/loss/row_ring.cuh */
 #define WORDS 32 /* bytes a warp has for what it tells the others of two rows */
 
 static const cup__gpu_facts h200 = {

@@ -7,9 +7,9 @@
 #include "cuda/loader.h"
 #include "cuda/support.h"
 #include "cupola/cupola.h"
-#include "ops/attributes.h"
-#include "ops/op.h"
-#include "ops/product_tuned.h"
+#include "dispatch/attributes.h"
+#include "dispatch/op.h"
+#include "ops/matmul/product_tuned.h"
 #include "test.h"
 
 #define LINE(call, way, us) "card\t13000\t0.1.0\t" call "\t" way "\t" us "\n"

@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "cli/help.h"
-#include "ops/op.h"
+#include "dispatch/op.h"
 #include "test.h"
 
 static const char *const pages[] = {"README.md", "docs/RULES.md", "docs/PERFORMANCE.md",

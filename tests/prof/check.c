@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "../test.h"
-#include "ops/attributes.h"
+#include "dispatch/attributes.h"
 #include "prof/check.h"
 
 static bool failed;

@@ -1,0 +1,363 @@
+/* One call of an op: check, infer, allocate, choose an implementation, run, record. */
+#include "dispatch/call.h"
+
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "base/log.h"
+#include "cuda/cuda.h"
+#include "dispatch/attributes.h"
+#include "dispatch/tuned.h"
+
+#define PACKED_MOST 16
+
+const cup__row *cup__row_find(const char *name)
+{
+    for (const cup__row *row = cup__rows; name && row->name; row++)
+        if (!strcmp(row->name, name))
+            return row;
+    return NULL;
+}
+
+int cup__take_ints(int64_t to[8], const int64_t *from, int count)
+{
+    if (count < 0 || count > 8)
+        return -1;
+    if (count > 0 && !from)
+        return CUP__INTS_NULL;
+    for (int i = 0; i < count; i++)
+        to[i] = from[i];
+    return count;
+}
+
+cup_status cup__call_status(cup_context *c)
+{
+    cup_status status = cup_error(c);
+    return status == CUP_OK ? CUP_ARGUMENT : status;
+}
+
+cup_status cup__call_fail(cup__call *call, cup_status status, const char *format, ...)
+{
+    char text[1200], shape[CUP__SHAPE_TEXT];
+    size_t used = (size_t)snprintf(text, sizeof text, "%s: ", call->row->name);
+    for (int i = 0; i < call->in_count && i < 4 && used < 900; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i ? ", " : "",
+                                 call->in[i] ? cup__tensor_text(call->in[i], shape) : "none");
+    used += (size_t)snprintf(text + used, sizeof text - used, "%s: ",
+                             call->in_count > 4 ? ", ..." : "");
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + used, sizeof text - used, format, args);
+    va_end(args);
+    return cup__fail(&call->c->error, status, "%s", text);
+}
+
+static cup_status check_inputs(cup__call *call)
+{
+    const cup__row *row = call->row;
+    if (row->attributes_size && !call->attributes)
+        return cup__fail(&call->c->error, CUP_ARGUMENT, "%s: its attributes (%s) are missing",
+                         row->name, row->attributes_text);
+    if (call->in_count < 0 || (call->in_count > 0 && !call->in) ||
+        (call->in_count < 1 && row->in_least > 0))
+        return cup__fail(&call->c->error, CUP_ARGUMENT, "%s: it needs at least one input%s",
+                         row->name, call->in_count > 0 ? "; the list of them is NULL" : "");
+    /* Records of the optimizers' lists may leave tensors out; lists of a caller may not. */
+    bool needs_all = row->is_public && row->in_most == INT_MAX;
+    for (int i = 0; i < call->in_count; i++) {
+        if (!call->in[i] && (i < row->in_least || needs_all))
+            return cup__fail(&call->c->error, CUP_ARGUMENT, "%s: input %d of (%s) is NULL",
+                             row->name, i + 1, row->inputs);
+        if (call->in[i] && call->in[i]->context != call->c)
+            return cup__fail(&call->c->error, CUP_ARGUMENT,
+                             "%s: input %d of (%s) belongs to another context; copy it with "
+                             "cup_tensor_to",
+                             row->name, i + 1, row->inputs);
+    }
+    for (const cup__attribute *a = row->attributes; a && a->name; a++) {
+        const char *at = (const char *)call->attributes + a->offset;
+        int count = 0;
+        if (a->kind == CUP__KIND_INTS)
+            memcpy(&count, at + 8 * sizeof(int64_t), sizeof count);
+        if (count == CUP__INTS_NULL)
+            return cup__fail(&call->c->error, CUP_ARGUMENT,
+                             "%s: %s is NULL although it was said to have numbers", row->name,
+                             a->name);
+        if (count < 0)
+            return cup__fail(&call->c->error, CUP_ARGUMENT, "%s: %s must have 0 to 8 numbers",
+                             row->name, a->name);
+    }
+    return CUP_OK;
+}
+
+cup_status cup__call_begin(cup__call *call, cup_context *c, const cup__row *row,
+                           cup_tensor *const *in, int in_count, const void *attributes)
+{
+    memset(call, 0, offsetof(cup__call, result));
+    call->saving = false;
+    call->sequence = 0;
+    call->c = c;
+    call->row = row;
+    call->op = row->op;
+    call->attributes = attributes;
+    call->in = (cup_tensor **)(uintptr_t)in;
+    call->in_count = in_count;
+    call->out_count = row->visible;
+    call->random = c->random.state;
+    if (c->device && c->device->is_cuda)
+        cup__cuda_op(cup__cuda_of(c->device), row->name);
+    CUP_TRY(check_inputs(call));
+    return row->op->infer(call);
+}
+
+cup_status cup__call_allocate(cup__call *call)
+{
+    for (int i = 0; i < call->out_count; i++) {
+        cup_tensor *out = call->out[i];
+        if (!out) {
+            call->out[i] = cup__tensor_make(call->c, &call->result[i], call->row->name);
+            if (!call->out[i])
+                return call->c->error.status;
+            if (call->order[i])
+                cup__tensor_order(call->out[i], call->order[i]);
+            continue;
+        }
+        cup__shape shape = cup__shape_of(out);
+        if (!cup__shape_equal(&shape, &call->result[i]) || out->dtype != call->result[i].dtype ||
+            (!out->contiguous && !call->op->strided_out))
+            return cup__call_fail(call, CUP_SHAPE, "the result does not fit where it should go");
+        out->storage->version++;
+    }
+    return CUP_OK;
+}
+
+/* Why an implementation does not take the call; NULL when it does. */
+static const char *refusal(const cup__call *call, const cup__impl *impl)
+{
+    if (impl->varies && call->c->options.deterministic)
+        return impl->varies;
+    return impl->refuses ? impl->refuses(call) : NULL;
+}
+
+static void log_choice(const cup__call *call, const cup__impl *taken)
+{
+    char text[CUP__SHAPE_TEXT];
+    cup__place place = call->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
+    cup__log(CUP__DISPATCH, "%s %s: %s", call->row->name,
+             call->out_count ? cup__shape_text(&call->result[0], text) : "",
+             taken ? taken->name : "specification");
+    for (const cup__impl *impl = call->op->impls; impl && impl->name && impl != taken; impl++) {
+        const char *why = refusal(call, impl);
+        if (impl->place == place)
+            cup__log(CUP__DISPATCH, "  not %s: %s", impl->name, why ? why : "another is preferred");
+    }
+}
+
+/* Whether CUP_IMPL, a list of op=name, names this implementation for the op. */
+static bool is_preferred(const char *list, const char *op, const char *impl)
+{
+    size_t op_length = strlen(op), impl_length = strlen(impl);
+    for (const char *at = list; *at; at += strcspn(at, ",") + (strchr(at, ',') != NULL)) {
+        size_t length = strcspn(at, ",");
+        if (length == op_length + 1 + impl_length && !strncmp(at, op, op_length) &&
+            at[op_length] == '=' && !strncmp(at + op_length + 1, impl, impl_length))
+            return true;
+    }
+    return false;
+}
+
+const cup__impl *cup__call_choose(cup__call *call)
+{
+    static const char *preferences;
+    if (!preferences)
+        preferences = cup__env_get(CUP__ENV_IMPL);
+    cup__place place = call->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
+    const cup__impl *first = call->op->recall && !*preferences ? call->op->recall(call) : NULL;
+    if (first)
+        return first;
+    for (const cup__impl *impl = call->op->impls; impl && impl->name; impl++) {
+        if (impl->place != place || refusal(call, impl))
+            continue;
+        if (!first)
+            first = impl;
+        if (!*preferences)
+            break;
+        if (is_preferred(preferences, call->row->name, impl->name))
+            return impl;
+    }
+    /* What varies was measured itself. */
+    bool may_differ = place == CUP__CUDA && first && first[1].name && !first->varies &&
+                      !*preferences;
+    const cup__impl *measured = may_differ ? cup__preferred_of(call) : NULL;
+    if (first && !measured && call->op->remember && !*preferences)
+        call->op->remember(call, first);
+    return measured ? measured : first;
+}
+
+static cup_status refuse_all(cup__call *call)
+{
+    char reasons[600] = "";
+    size_t used = 0;
+    for (const cup__impl *impl = call->op->impls; impl && impl->name; impl++) {
+        const char *why = impl->place == CUP__CUDA ? refusal(call, impl) : NULL;
+        if (why && used < sizeof reasons)
+            used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s",
+                                     used ? "; " : "", impl->name, why);
+    }
+    return cup__call_fail(call, CUP_UNSUPPORTED,
+                          "no implementation on this GPU takes it (%s); use another dtype, or a "
+                          "CPU context",
+                          used ? reasons : "there is none");
+}
+
+/* Runs with inputs of non-row-major strides packed first. */
+static cup_status run_packed(cup__call *call, const cup__impl *impl)
+{
+    cup_tensor *packed[PACKED_MOST], **given = call->in;
+    if (call->in_count > PACKED_MOST)
+        return cup__call_fail(call, CUP_UNSUPPORTED, "its inputs must be in row-major order");
+    for (int i = 0; i < call->in_count; i++)
+        if (given[i] && !given[i]->contiguous && cup__call_changes(call, i))
+            return cup__call_fail(call, CUP_UNSUPPORTED,
+                                  "input %d is changed in place and must be in row-major order",
+                                  i + 1);
+    for (int i = 0; i < call->in_count; i++)
+        packed[i] = given[i] ? cup__contiguous(call->c, given[i]) : NULL;
+    call->in = packed;
+    cup_status status = call->c->error.status;
+    if (status == CUP_OK)
+        status = impl->run(call);
+    call->in = given;
+    for (int i = 0; i < call->in_count; i++)
+        if (packed[i] != given[i])
+            cup_tensor_free(packed[i]);
+    return status;
+}
+
+/* Whether there is no element to write: all results are empty, or where there are none, all that
+ * the call changes in place. */
+static bool writes_nothing(const cup__call *call)
+{
+    bool changes = false;
+    for (int i = 0; i < call->out_count; i++)
+        if (call->out[i]->count)
+            return false;
+    for (int i = 0; i < call->in_count && !call->out_count; i++)
+        if (call->in[i] && cup__call_changes(call, i)) {
+            changes = true;
+            if (call->in[i]->count)
+                return false;
+        }
+    return changes || call->out_count;
+}
+
+cup_status cup__call_run(cup__call *call, const cup__impl *impl)
+{
+    if (writes_nothing(call))
+        return CUP_OK;
+    for (int i = 0; i < call->in_count; i++)
+        if (call->in[i] && cup__call_changes(call, i))
+            call->in[i]->storage->version++;
+    if (!impl)
+        return call->op->specification(call);
+    if (!impl->strided)
+        for (int i = 0; i < call->in_count; i++)
+            if (call->in[i] && !call->in[i]->contiguous)
+                return run_packed(call, impl);
+    return impl->run(call);
+}
+
+static cup_status run_chosen(cup__call *call)
+{
+    if (writes_nothing(call))
+        return CUP_OK;
+    const cup__impl *impl = cup__call_choose(call);
+    if (cup__log_wants(CUP__DISPATCH))
+        log_choice(call, impl);
+    if (!impl && call->c->device->is_cuda)
+        return refuse_all(call);
+    return cup__call_run(call, impl);
+}
+
+static cup_status do_call(cup__call *call, bool record)
+{
+    if (call->op->random)
+        call->sequence = call->c->random.sequence++;
+    if (call->op->view)
+        return call->op->view(call);
+    if (record && call->row->results_count > call->row->visible) {
+        call->saving = true;
+        call->out_count = call->row->results_count;
+    }
+    CUP_TRY(cup__call_allocate(call));
+    return run_chosen(call);
+}
+
+static void drop_new_results(cup__call *call, cup_tensor **out)
+{
+    for (int i = 0; i < call->out_count; i++)
+        if (call->out[i] && !(out && i < call->row->visible && out[i]))
+            cup_tensor_free(call->out[i]);
+}
+
+/* Results that a caller may take for functions of the inputs. */
+static bool gives_floats(const cup__call *call)
+{
+    for (int i = 0; i < call->row->visible; i++)
+        if (cup__dtype_is_float(call->result[i].dtype))
+            return true;
+    return call->op->in_place != 0;
+}
+
+/* What a caller's call may not do to gradients; the library's own calls know what they do. */
+static cup_status check_recording(cup__call *call, bool wanted)
+{
+    if (!call->row->is_public)
+        return CUP_OK;
+    for (int i = 0; i < call->in_count; i++)
+        if (call->in[i] && cup__input_changes(call->op, i) && call->c->tape_calls &&
+            call->c->tape_calls->holds(call->in[i]))
+            return cup__call_fail(call, CUP_STATE,
+                                  "input %d would be changed in place, but is a recorded result "
+                                  "that gradients flow through; change a copy of it, or call "
+                                  "cup_backward or cup_tape_clear first",
+                                  i + 1);
+    if (wanted && !call->op->gradient && gives_floats(call))
+        return cup__call_fail(call, CUP_UNSUPPORTED,
+                              "it has no gradient, and an input leads to a parameter; switch "
+                              "recording off around it with cup_grad_recording");
+    return CUP_OK;
+}
+
+cup_tensor *cup__op_call(cup_context *c, const cup__row *row, cup_tensor *const *in, int in_count,
+                         const void *attributes, cup_tensor **out)
+{
+    if (!c || c->error.status != CUP_OK || cup__stopped(c) != CUP_OK)
+        return NULL;
+    cup__call call;
+    if (cup__call_begin(&call, c, row, in, in_count, attributes) != CUP_OK)
+        return NULL;
+    bool wanted = c->tape_calls && !(out && out[0]) && c->tape_calls->wants(c, in, in_count);
+    if (check_recording(&call, wanted) != CUP_OK)
+        return NULL;
+    bool record = wanted && row->op->gradient;
+    for (int i = 0; out && i < row->visible; i++)
+        call.out[i] = out[i];
+    bool failed = do_call(&call, record) != CUP_OK || c->error.status != CUP_OK;
+    if (!failed && record)
+        failed = c->tape_calls->record(&call) != CUP_OK;
+    if (failed) {
+        drop_new_results(&call, out);
+        if (c->error.status == CUP_OK)
+            cup__call_fail(&call, CUP_INTERNAL, "failed without a reason");
+        return NULL;
+    }
+    for (int i = row->visible; i < call.out_count; i++)
+        cup_tensor_free(call.out[i]);
+    for (int i = 0; out && i < row->visible; i++)
+        out[i] = call.out[i];
+    return row->visible ? call.out[0] : in[0];
+}

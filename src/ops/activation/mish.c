@@ -1,0 +1,66 @@
+#include <math.h>
+
+#include "base/wide_math.h"
+#include "dispatch/attributes.h"
+#include "ops/elementwise/pointwise.h"
+
+/* With w = e^x and n = w (w + 2), tanh(ln(1 + w)) is n / (n + 2); beyond 20 that is 1. */
+static double mish_of(double x)
+{
+    double w = exp(x), n = w * (w + 2);
+    return x > 20 ? x : x * n / (n + 2);
+}
+
+static double slope_of(double x)
+{
+    double w = exp(x), n = w * (w + 2);
+    return x > 20 ? 1 : n / (n + 2) + x * 4 * w * (w + 1) / ((n + 2) * (n + 2));
+}
+
+static inline float mish_of_f32(float x)
+{
+    float w = cup__exp_f32(x > 20.0f ? 20.0f : x), n = w * (w + 2.0f);
+    return x > 20.0f ? x : x * (n / (n + 2.0f));
+}
+
+static inline float slope_of_f32(float x)
+{
+    float w = cup__exp_f32(x > 20.0f ? 20.0f : x), n = w * (w + 2.0f);
+    float slope = n / (n + 2.0f) + x * (4.0f * w * (w + 1.0f) / ((n + 2.0f) * (n + 2.0f)));
+    return x > 20.0f ? 1.0f : slope;
+}
+
+CUP__ELEMENT(mish, mish_of(x[0]))
+CUP__FLOATS_1(mish_f32, mish_of_f32(p))
+
+CUP__ELEMENT(slope, x[1] * slope_of(x[0]))
+CUP__FLOATS_2(slope_f32, q * slope_of_f32(p))
+
+static cup_status gradient(cup__grad *g)
+{
+    g->d_in[0] = cup__mish_grad(g->c, g->in[0], g->d_out[0]);
+    return CUP_OK;
+}
+
+static const cup__pointwise kind = {.source = "mish.cu", .f64 = mish, .f32 = mish_f32,
+                                    .entry = "mish_fwd"};
+static const cup__pointwise slope_kind = {.source = "mish.cu", .knob = "GRAD", .f64 = slope,
+                                          .f32 = slope_f32, .entry = "mish_bwd"};
+
+const cup__op cup__op_mish = {
+    CUP__POINTWISE(&kind),
+    .gradient = gradient,
+    .saves = CUP__SAVE_IN(0),
+    .samples = cup__unary_samples,
+    .bench = cup__unary_bench,
+    .domain = {{-12, 12}},
+    .tolerance = 16, /* for -12, e^x carries the rounding of x 12-fold */
+};
+
+const cup__op cup__op_mish_grad = {
+    CUP__POINTWISE(&slope_kind),
+    .samples = cup__grad_samples,
+    .bench = cup__grad_bench,
+    .domain = {{-12, 12}, {-2, 2}},
+    .tolerance = 16, /* as mish */
+};

@@ -1,0 +1,214 @@
+#include "ops/attention/attention.h"
+
+#include <math.h>
+
+#include "dispatch/attributes.h"
+
+cup_status cup__attention_check(cup__call *call, double scale, double dropout, int64_t size)
+{
+    if (!isfinite(scale))
+        return cup__call_fail(call, CUP_ARGUMENT, "scale must be finite; 0 means 1/sqrt(size)");
+    if (!(dropout >= 0 && dropout < 1))
+        return cup__call_fail(call, CUP_ARGUMENT, "dropout must be at least 0 and below 1, not %g",
+                              dropout);
+    if (size < 1)
+        return cup__call_fail(call, CUP_SHAPE, "heads must have a size of at least 1");
+    return CUP_OK;
+}
+
+static cup_status check_inputs(cup__call *call, double scale, double dropout)
+{
+    for (int i = 0; i < 3; i++) {
+        CUP_TRY(cup__need_float(call, i));
+        CUP_TRY(cup__need_same_dtype(call, 0, i));
+        CUP_TRY(cup__need_ndim(call, i, 4, 4));
+    }
+    const int64_t *q = call->in[0]->shape, *k = call->in[1]->shape, *v = call->in[2]->shape;
+    for (int i = 0; i < 4; i++)
+        if (k[i] != v[i])
+            return cup__call_fail(call, CUP_SHAPE, "k and v must have the same shape");
+    if (q[0] != k[0] || q[3] != k[3])
+        return cup__call_fail(call, CUP_SHAPE,
+                              "q, k and v must agree in the batch and in the size of a head");
+    if (q[1] != k[1] && (k[1] == 0 || q[1] % k[1] != 0))
+        return cup__call_fail(call, CUP_SHAPE,
+                              "the %lld heads of q are no multiple of the %lld heads of k and v",
+                              (long long)q[1], (long long)k[1]);
+    return cup__attention_check(call, scale, dropout, q[3]);
+}
+
+static cup_status infer(cup__call *call)
+{
+    const cup__attention_attributes *attributes = call->attributes;
+    CUP_TRY(check_inputs(call, attributes->scale, attributes->dropout));
+    call->result[0] = cup__shape_of(call->in[0]);
+    call->order[0] = "0213";
+    call->result[1] = call->result[0];
+    call->result[1].ndim = 3;
+    call->result[1].dtype = call->result[0].dtype == CUP_F64 ? CUP_F64 : CUP_F32;
+    return CUP_OK;
+}
+
+static cup_status infer_grad(cup__call *call)
+{
+    const cup__attention_grad_attributes *attributes = call->attributes;
+    CUP_TRY(check_inputs(call, attributes->scale, attributes->dropout));
+    for (int i = 0; i < 3; i++) {
+        call->result[i] = cup__shape_of(call->in[i]);
+        call->order[i] = "0213";
+    }
+    return CUP_OK;
+}
+
+static cup__heads heads_of(cup_tensor *t)
+{
+    cup__heads h = {.tensor = t};
+    for (int i = 0; t && i < 4; i++)
+        h.stride[i] = t->stride[i];
+    return h;
+}
+
+static cup__attention attention_of(const cup__call *call, bool causal, double scale, double dropout)
+{
+    cup_tensor *const *in = call->in;
+    return (cup__attention){
+        .c = call->c,
+        .random = call->random,
+        .sequence = call->sequence,
+        .dtype = in[0]->dtype,
+        .batch = in[0]->shape[0],
+        .heads = in[0]->shape[1],
+        .kv_heads = in[1]->shape[1],
+        .queries = in[0]->shape[2],
+        .keys = in[1]->shape[2],
+        .size = in[0]->shape[3],
+        .causal = causal,
+        .scale = scale != 0 ? scale : 1 / sqrt((double)in[0]->shape[3]),
+        .dropout = dropout,
+        .q = heads_of(in[0]),
+        .k = heads_of(in[1]),
+        .v = heads_of(in[2]),
+    };
+}
+
+cup__attention cup__attention_of_three(const cup__call *call)
+{
+    const cup__attention_attributes *attributes = call->attributes;
+    cup__attention a = attention_of(call, attributes->causal, attributes->scale,
+                                    attributes->dropout);
+    a.o = heads_of(call->out[0]);
+    a.lse = call->out_count > 1 ? call->out[1] : NULL;
+    return a;
+}
+
+cup__attention cup__attention_of_three_grad(const cup__call *call)
+{
+    const cup__attention_grad_attributes *attributes = call->attributes;
+    cup__attention a = attention_of(call, attributes->causal, attributes->scale,
+                                    attributes->dropout);
+    a.sequence = (uint32_t)attributes->sequence;
+    a.o = heads_of(call->in[3]);
+    a.lse = call->in[4];
+    a.d_o = heads_of(call->in[5]);
+    a.dq = heads_of(call->out[0]);
+    a.dk = heads_of(call->out[1]);
+    a.dv = heads_of(call->out[2]);
+    return a;
+}
+
+static cup_status gradient(cup__grad *g)
+{
+    const cup__attention_attributes *a = g->attributes;
+    return cup__attention_grad(g->c, g->in[0], g->in[1], g->in[2], g->out[0], g->out[1],
+                               g->d_out[0], a->causal, a->scale, a->dropout, g->sequence,
+                               &g->d_in[0], &g->d_in[1], &g->d_in[2]);
+}
+
+#define WITH(...) &(const cup__attention_attributes){__VA_ARGS__}
+static const cup__attention_attributes full, causal = {.causal = true},
+                                             drop = {.causal = true, .dropout = 0.2},
+                                             flat = {.scale = 0.05};
+static const cup__sample samples[] = {
+    {"1x1x1x1 1x1x1x1 1x1x1x1", &full},
+    {"2x2x5x8 2x2x5x8 2x2x5x8", &causal},
+    {"0x2x5x8 0x2x5x8 0x2x5x8", &causal},
+    {"1x2x3x4 1x2x0x4 1x2x0x4", &full},
+    {"1x4x1x64 1x2x70x64 1x2x70x64", &causal},
+    {"1x2x7x16 1x1x3x16 1x1x3x16", &causal},
+    {"2x3x17x5 2x3x33x5 2x3x33x5", &full},
+    {"1x4x66x24 1x2x66x24 1x2x66x24", &drop},
+    {"1x2x129x64 1x1x129x64 1x1x129x64", &causal},
+    {"1x1x65x80 1x1x130x80 1x1x130x80", &flat},
+    {"1x2x40x128 1x2x72x128 1x2x72x128", &drop},
+    {"1x1x19x256 1x1x35x256 1x1x35x256", &causal},
+    {NULL, NULL}};
+#define GRAD(...) &(const cup__attention_grad_attributes){__VA_ARGS__}
+static const cup__sample samples_grad[] = {
+    {"1x1x1x1 1x1x1x1 1x1x1x1 1x1x1x1 1x1x1 1x1x1x1", GRAD(0)},
+    {"2x2x5x8 2x2x5x8 2x2x5x8 2x2x5x8 2x2x5 2x2x5x8", GRAD(.causal = true)},
+    {"0x2x5x8 0x2x5x8 0x2x5x8 0x2x5x8 0x2x5 0x2x5x8", GRAD(.causal = true)},
+    {"1x2x3x4 1x2x0x4 1x2x0x4 1x2x3x4 1x2x3 1x2x3x4", GRAD(0)},
+    {"1x2x7x16 1x1x3x16 1x1x3x16 1x2x7x16 1x2x7 1x2x7x16", GRAD(.causal = true)},
+    {"2x3x17x5 2x3x33x5 2x3x33x5 2x3x17x5 2x3x17 2x3x17x5", GRAD(0)},
+    {"1x4x66x24 1x2x66x24 1x2x66x24 1x4x66x24 1x4x66 1x4x66x24", GRAD(true, 0, 0.2, 3)},
+    {"1x2x129x64 1x1x129x64 1x1x129x64 1x2x129x64 1x2x129 1x2x129x64", GRAD(.causal = true)},
+    {"1x1x65x80 1x1x130x80 1x1x130x80 1x1x65x80 1x1x65 1x1x65x80", GRAD(0)},
+    {"1x2x40x128 1x2x72x128 1x2x72x128 1x2x40x128 1x2x40 1x2x40x128", GRAD(true, 0, 0.2, 0)},
+    {"1x1x19x256 1x1x35x256 1x1x35x256 1x1x19x256 1x1x19 1x1x19x256", GRAD(.causal = true)},
+    {NULL, NULL}};
+static const cup__sample bench[] = {
+    {"64x6x256x64 64x6x256x64 64x6x256x64", &drop},
+    {"8x12x2048x64 8x12x2048x64 8x12x2048x64", &full},
+    {"8x12x2048x64 8x12x2048x64 8x12x2048x64", &causal},
+    {"32x12x1024x64 32x12x1024x64 32x12x1024x64", &causal},
+    {"16x16x1024x128 16x16x1024x128 16x16x1024x128", &causal},
+    {"4x16x4096x128 4x16x4096x128 4x16x4096x128", &full},
+    {"4x16x4096x128 4x16x4096x128 4x16x4096x128", &causal},
+    {"1x16x16384x128 1x16x16384x128 1x16x16384x128", &causal},
+    {"4x32x4096x64 4x32x4096x64 4x32x4096x64", &causal},
+    {"32x32x1x128 32x8x8192x128 32x8x8192x128", &full},
+    {NULL, NULL}};
+static const cup__sample bench_grad[] = {
+    {"64x6x256x64 64x6x256x64 64x6x256x64 64x6x256x64 64x6x256 64x6x256x64",
+     GRAD(true, 0, 0.2, 0)},
+    {"8x12x2048x64 8x12x2048x64 8x12x2048x64 8x12x2048x64 8x12x2048 8x12x2048x64", GRAD(0)},
+    {"8x12x2048x64 8x12x2048x64 8x12x2048x64 8x12x2048x64 8x12x2048 8x12x2048x64",
+     GRAD(.causal = true)},
+    {"16x16x1024x128 16x16x1024x128 16x16x1024x128 16x16x1024x128 16x16x1024 16x16x1024x128",
+     GRAD(.causal = true)},
+    {"4x16x4096x128 4x16x4096x128 4x16x4096x128 4x16x4096x128 4x16x4096 4x16x4096x128", GRAD(0)},
+    {"4x16x4096x128 4x16x4096x128 4x16x4096x128 4x16x4096x128 4x16x4096 4x16x4096x128",
+     GRAD(.causal = true)},
+    {"4x32x4096x64 4x32x4096x64 4x32x4096x64 4x32x4096x64 4x32x4096 4x32x4096x64",
+     GRAD(.causal = true)},
+    {NULL, NULL}};
+
+const cup__op cup__op_attention = {
+    .kind = CUP__ATTENTION,
+    .infer = infer,
+    .specification = cup__attention_specification,
+    .gradient = gradient,
+    .impls = cup__attention_impls,
+    .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_IN(2) | CUP__SAVE_OUT(0) |
+             CUP__SAVE_OUT(1),
+    .random = true,
+    .strided_out = true,
+    .samples = samples,
+    .bench = bench,
+    .tolerance = 32, /* a score sums up to 256 products and goes through an exponential */
+    .cost = cup__attention_cost,
+};
+
+const cup__op cup__op_attention_grad = {
+    .kind = CUP__ATTENTION_GRAD,
+    .infer = infer_grad,
+    .specification = cup__attention_specification_grad,
+    .impls = cup__attention_grad_impls,
+    .strided_out = true,
+    .samples = samples_grad,
+    .bench = bench_grad,
+    .domain = {{0}, {0}, {0}, {0}, {4, 6}, {0}},
+    .in_dtypes = {[4] = CUP__DTYPE(F32) | CUP__DTYPE(F64)},
+    .tolerance = 64, /* as attention, with a difference of two sums behind it */
+    .cost = cup__attention_cost,
+};

@@ -1,0 +1,91 @@
+/* What the two rows of attention share: a call seen as heads over strided memory, whether q, k and
+ * v came as three tensors or as one. */
+#ifndef CUP_OPS_ATTENTION_ATTENTION_H
+#define CUP_OPS_ATTENTION_ATTENTION_H
+
+#include "base/philox.h"
+#include "dispatch/op.h"
+
+/* A tensor, or a part of one, as [batch, heads, positions, size]. */
+typedef struct cup__heads {
+    cup_tensor *tensor;
+    int64_t offset;    /* of the first element, from tensor->data */
+    int64_t stride[4]; /* in elements */
+} cup__heads;
+
+typedef struct cup__attention {
+    cup_context *c;
+    const uint64_t *random; /* device memory: seed and step */
+    uint32_t sequence;
+    cup_dtype dtype;
+    int64_t batch, heads, kv_heads, queries, keys, size;
+    bool causal;
+    double scale, dropout;
+    cup__heads q, k, v, o;       /* forward writes o, backward reads it */
+    cup_tensor *lse;             /* [batch, heads, queries]; NULL: not wanted */
+    cup__heads d_o, dq, dk, dv;  /* of backward only */
+} cup__attention;
+
+/* Dropout draws numbers of 16 bits: a probability is dropped when its number is below the
+ * threshold, and the others are multiplied by the factor, so that the mean stays exact.
+ * One block of Philox serves the 8 scores that one thread of a matrix instruction holds of a
+ * tile of 16 queries and 16 keys: queries r and r + 8; keys 2 n, 2 n + 1, 2 n + 8 and 2 n + 9. */
+uint32_t cup__attention_threshold(double dropout);
+double cup__attention_factor(double dropout);
+uint64_t cup__attention_random_block(const cup__attention *a, int64_t head, int64_t query,
+                                     int64_t key);
+/* The number of a score among the eight of its block. */
+static inline uint32_t cup__attention_number(const cup__philox_words *block, int64_t query,
+                                             int64_t key)
+{
+    uint32_t word = block->at[(key & 1) * 2 + (query >> 3 & 1)];
+    return key >> 3 & 1 ? word >> 16 : word & 0xffff;
+}
+
+/* How many keys the query sees, counted from the first. The last query sees all. */
+static inline int64_t cup__attention_visible(const cup__attention *a, int64_t query)
+{
+    int64_t seen = a->causal ? query + 1 + a->keys - a->queries : a->keys;
+    return seen < 0 ? 0 : seen;
+}
+
+cup_status cup__attention_check(cup__call *call, double scale, double dropout, int64_t size);
+
+/* The rows that share all this: op->kind of each. */
+enum { CUP__ATTENTION, CUP__ATTENTION_GRAD, CUP__QKV_ATTENTION, CUP__QKV_ATTENTION_GRAD };
+
+/* A call of any of these rows. Its results may not be there yet. */
+cup__attention cup__attention_of(const cup__call *call);
+cup__attention cup__attention_of_three(const cup__call *call);
+cup__attention cup__attention_of_three_grad(const cup__call *call);
+cup__attention cup__attention_of_one(const cup__call *call);
+cup__attention cup__attention_of_one_grad(const cup__call *call);
+
+cup_status cup__attention_specification(cup__call *call);
+cup_status cup__attention_specification_grad(cup__call *call);
+extern const cup__impl cup__attention_impls[], cup__attention_grad_impls[];
+void cup__attention_cost(const cup__call *call, double *bytes, double *flops);
+
+cup_status cup__attention_plain(cup__attention *a);
+cup_status cup__attention_plain_grad(cup__attention *a);
+cup_status cup__attention_cpu(cup__attention *a);
+cup_status cup__attention_cpu_grad(cup__attention *a);
+
+/* On a GPU: Hopper's tensor cores, those of other cards, few queries over many keys, and plain
+ * arithmetic. */
+#define CUP__POSITIONS_MOST (1 << 30)
+const char *cup__attention_hopper_refuses(const cup__call *call);
+const char *cup__attention_hopper_grad_refuses(const cup__call *call);
+const char *cup__attention_decode_refuses(const cup__call *call);
+const char *cup__attention_decode_f32_refuses(const cup__call *call);
+const char *cup__attention_flash_refuses(const cup__call *call);
+const char *cup__attention_flash_f32_refuses(const cup__call *call);
+cup_status cup__attention_hopper(cup__attention *a);
+cup_status cup__attention_hopper_grad(cup__attention *a);
+cup_status cup__attention_flash(cup__attention *a);
+cup_status cup__attention_flash_grad(cup__attention *a);
+cup_status cup__attention_decode(cup__attention *a);
+cup_status cup__attention_simple(cup__attention *a);
+cup_status cup__attention_simple_grad(cup__attention *a);
+
+#endif

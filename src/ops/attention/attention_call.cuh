@@ -1,0 +1,28 @@
+/* The one argument of the attention kernels, as the host fills it and the kernels read it. Plain C,
+ * included by both. */
+#ifndef CUP_OPS_ATTENTION_ATTENTION_CALL_CUH
+#define CUP_OPS_ATTENTION_ATTENTION_CALL_CUH
+
+/* A tensor seen as [batch, heads, positions, size]; strides in elements. */
+typedef struct attention_heads {
+    void *data;
+    long long batch, head, position, feature;
+} attention_heads;
+
+typedef struct attention_call {
+    attention_heads q, k, v, o, d_o, dq, dk, dv;
+    void *lse;          /* [batch, heads, queries], natural; NULL: not wanted */
+    void *delta;        /* of backward, as lse: sums of o times d_o */
+    void *lse_log2;     /* of backward: lse to base 2, infinite for a query that sees nothing; where
+                           f32 is split, the largest score of the query */
+    void *inverse;      /* of backward where f32 is split: 1 / sum of e^(score - largest), or 0 */
+    void *part;         /* of a split forward: sums of each part, see attention_decode.cu */
+    const void *random; /* seed and step, 64 bits each */
+    int batch, heads, kv_heads, queries, keys, size;
+    int causal, splits;
+    unsigned sequence, threshold; /* of dropout; threshold 0: none */
+    float scale, factor;          /* factor: what dropout multiplies by */
+    double scale_f64, factor_f64;
+} attention_call;
+
+#endif

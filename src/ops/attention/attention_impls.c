@@ -1,0 +1,97 @@
+/* The implementations of the rows of attention, and what they have in common. */
+#include "ops/attention/attention.h"
+
+cup__attention cup__attention_of(const cup__call *call)
+{
+    static cup__attention (*const of[])(const cup__call *) = {
+        [CUP__ATTENTION] = cup__attention_of_three,
+        [CUP__ATTENTION_GRAD] = cup__attention_of_three_grad,
+        [CUP__QKV_ATTENTION] = cup__attention_of_one,
+        [CUP__QKV_ATTENTION_GRAD] = cup__attention_of_one_grad,
+    };
+    return of[call->op->kind](call);
+}
+
+/* Forward does two matrix products over the scores that causality leaves, backward five. */
+void cup__attention_cost(const cup__call *call, double *bytes, double *flops)
+{
+    cup__attention a = cup__attention_of(call);
+    bool backward = call->op->kind == CUP__ATTENTION_GRAD ||
+                    call->op->kind == CUP__QKV_ATTENTION_GRAD;
+    double pairs = 0;
+    for (int64_t query = 0; query < a.queries; query++)
+        pairs += (double)cup__attention_visible(&a, query);
+    double rows = (double)(a.queries * a.heads + a.keys * a.kv_heads);
+    double size = (double)(a.batch * a.size);
+    *bytes = (backward ? 4 : 2) * rows * size * (double)cup_dtype_size(a.dtype);
+    *flops = (backward ? 5 : 2) * 2 * pairs * (double)a.heads * size;
+}
+
+#define RUN(name, by)                                                                              \
+    cup_status name(cup__call *call)                                                               \
+    {                                                                                              \
+        cup__attention a = cup__attention_of(call);                                                \
+        return by(&a);                                                                             \
+    }
+RUN(cup__attention_specification, cup__attention_plain)
+RUN(cup__attention_specification_grad, cup__attention_plain_grad)
+static RUN(run_cpu, cup__attention_cpu)
+static RUN(run_cpu_grad, cup__attention_cpu_grad)
+static RUN(run_hopper, cup__attention_hopper)
+static RUN(run_hopper_grad, cup__attention_hopper_grad)
+static RUN(run_flash, cup__attention_flash)
+static RUN(run_flash_grad, cup__attention_flash_grad)
+static RUN(run_decode, cup__attention_decode)
+static RUN(run_simple, cup__attention_simple)
+static RUN(run_simple_grad, cup__attention_simple_grad)
+
+static const char *refuses_cpu(const cup__call *call)
+{
+    return call->in[0]->dtype == CUP_F64 ? "it computes in single precision" : NULL;
+}
+
+/* The tensor cores take probabilities and the gradients of scores rounded to 16 bits; the sums of
+ * these are what is rounded again. */
+#define ROUNDED 6
+/* f32 is multiplied as the sum of two tf32, which have 22 bits, not 24. */
+#define SPLIT 64
+
+const cup__impl cup__attention_impls[] = {
+    {.name = "blocks", .place = CUP__CPU, CUP__THRESHOLDS(32, 64),
+     .strided = true, .refuses = refuses_cpu, .run = run_cpu},
+    {.name = "decode", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 256),
+     .strided = true, .tolerance = ROUNDED,
+     .refuses = cup__attention_decode_refuses, .run = run_decode},
+    {.name = "decode_f32", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 256),
+     .strided = true, .tolerance = SPLIT,
+     .refuses = cup__attention_decode_f32_refuses, .run = run_decode},
+    {.name = "hopper", .place = CUP__CUDA, CUP__THRESHOLDS(64, 128, 192, 256),
+     .strided = true, .tolerance = ROUNDED,
+     .refuses = cup__attention_hopper_refuses, .run = run_hopper},
+    {.name = "flash", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 128),
+     .strided = true, .tolerance = ROUNDED,
+     .refuses = cup__attention_flash_refuses, .run = run_flash},
+    {.name = "flash_f32", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 128),
+     .strided = true, .tolerance = SPLIT,
+     .refuses = cup__attention_flash_f32_refuses, .run = run_flash},
+    {.name = "plain", .place = CUP__CUDA, CUP__THRESHOLDS(256), .strided = true, .run = run_simple},
+    {0},
+};
+
+const cup__impl cup__attention_grad_impls[] = {
+    {.name = "blocks", .place = CUP__CPU, CUP__THRESHOLDS(32, 64),
+     .strided = true, .refuses = refuses_cpu,
+     .run = run_cpu_grad},
+    {.name = "hopper", .place = CUP__CUDA, CUP__THRESHOLDS(64, 128, 192, 256),
+     .strided = true, .tolerance = 2 * ROUNDED,
+     .refuses = cup__attention_hopper_grad_refuses, .run = run_hopper_grad},
+    {.name = "flash", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 128),
+     .strided = true, .tolerance = 2 * ROUNDED,
+     .refuses = cup__attention_flash_refuses, .run = run_flash_grad},
+    {.name = "flash_f32", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 128),
+     .strided = true, .tolerance = 2 * SPLIT,
+     .refuses = cup__attention_flash_f32_refuses, .run = run_flash_grad},
+    {.name = "plain", .place = CUP__CUDA, CUP__THRESHOLDS(256),
+     .strided = true, .run = run_simple_grad},
+    {0},
+};

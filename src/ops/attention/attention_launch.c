@@ -1,0 +1,161 @@
+/* What the host sides of all attention kernels need. */
+#include "ops/attention/attention_launch.h"
+
+#include <string.h>
+
+#include "dispatch/attributes.h"
+
+#define ALIGNMENT 16
+
+static char *data_of(const cup__heads *h)
+{
+    return (char *)h->tensor->data + h->offset * cup_dtype_size(h->tensor->dtype);
+}
+
+static attention_heads heads_for(const cup__heads *h)
+{
+    if (!h->tensor)
+        return (attention_heads){0};
+    return (attention_heads){data_of(h), h->stride[0], h->stride[1], h->stride[2], h->stride[3]};
+}
+
+attention_call cup__attention_call_of(const cup__attention *a)
+{
+    return (attention_call){
+        .q = heads_for(&a->q),
+        .k = heads_for(&a->k),
+        .v = heads_for(&a->v),
+        .o = heads_for(&a->o),
+        .d_o = heads_for(&a->d_o),
+        .dq = heads_for(&a->dq),
+        .dk = heads_for(&a->dk),
+        .dv = heads_for(&a->dv),
+        .lse = a->lse ? a->lse->data : NULL,
+        .random = a->random,
+        .batch = (int)a->batch,
+        .heads = (int)a->heads,
+        .kv_heads = (int)a->kv_heads,
+        .queries = (int)a->queries,
+        .keys = (int)a->keys,
+        .size = (int)a->size,
+        .causal = a->causal,
+        .splits = 1,
+        .sequence = a->sequence,
+        .threshold = cup__attention_threshold(a->dropout),
+        .scale = (float)a->scale,
+        .factor = (float)cup__attention_factor(a->dropout),
+        .scale_f64 = a->scale,
+        .factor_f64 = cup__attention_factor(a->dropout),
+    };
+}
+
+cup_status cup__attention_launch(const cup__attention *a, const cup__attention_kernel *l,
+                                 const attention_call *argument)
+{
+    cup__cuda *gpu = cup__cuda_of(a->c->device);
+    cup__kernel *kernel = cup__kernel_get(gpu, l->file, l->entry, l->knobs, l->knob_count);
+    if (!kernel)
+        return a->c->error.status;
+    return cup__launch(gpu, kernel, l->grid, CUP__ARG(*argument));
+}
+
+cup_tensor *cup__attention_numbers(const cup__attention *a, cup_dtype dtype, int64_t count)
+{
+    cup__shape shape = {.dtype = dtype, .ndim = 1, .size = {count}};
+    return cup__tensor_make(a->c, &shape, "attention");
+}
+
+/* The tensors of a call that the fast kernels can take: rows of neighbouring features that begin at
+ * multiples of 16 bytes. Others pass through copies. */
+typedef struct copies {
+    cup_tensor *copy[8];
+    cup__heads *result[8]; /* what the copy must be written back to */
+    cup__heads original[8];
+    int count;
+} copies;
+
+static bool fits(const cup__attention *a, const cup__heads *h)
+{
+    int64_t elements = ALIGNMENT / cup_dtype_size(a->dtype);
+    return (uintptr_t)data_of(h) % ALIGNMENT == 0 && h->stride[3] == 1 &&
+           h->stride[0] % elements == 0 && h->stride[1] % elements == 0 &&
+           h->stride[2] % elements == 0;
+}
+
+static cup_tensor *view_of(const cup__heads *h, int64_t batch, int64_t heads, int64_t positions,
+                           int64_t size)
+{
+    cup__shape shape = {
+        .dtype = h->tensor->dtype, .ndim = 4, .size = {batch, heads, positions, size}};
+    return cup__tensor_view(h->tensor, &shape, h->stride, h->offset);
+}
+
+static cup_status take(const cup__attention *a, copies *all, cup__heads *h, bool of_keys,
+                       bool is_result)
+{
+    if (!h->tensor || fits(a, h))
+        return CUP_OK;
+    cup_tensor *view = view_of(h, a->batch, of_keys ? a->kv_heads : a->heads,
+                               of_keys ? a->keys : a->queries, a->size);
+    if (!view)
+        return a->c->error.status;
+    cup__shape shape = cup__shape_of(view);
+    cup_tensor *copy =
+        is_result ? cup__tensor_make(a->c, &shape, "attention") : cup_copy(a->c, view);
+    cup_tensor_free(view);
+    if (!copy)
+        return a->c->error.status;
+    int i = all->count++;
+    all->copy[i] = copy;
+    all->original[i] = *h;
+    all->result[i] = is_result ? h : NULL;
+    h->tensor = copy;
+    h->offset = 0;
+    memcpy(h->stride, copy->stride, sizeof h->stride);
+    return CUP_OK;
+}
+
+static cup_status take_all(cup__attention *a, copies *all)
+{
+    cup__heads *inputs[] = {&a->q, &a->k, &a->v, &a->d_o}, *results[] = {&a->dq, &a->dk, &a->dv};
+    bool backward = a->d_o.tensor != NULL;
+    all->count = 0;
+    for (int i = 0; i < 4; i++)
+        CUP_TRY(take(a, all, inputs[i], i == 1 || i == 2, false));
+    for (int i = 0; i < 3; i++)
+        CUP_TRY(take(a, all, results[i], i > 0, true));
+    CUP_TRY(take(a, all, &a->o, false, !backward));
+    if (backward && !a->lse->contiguous) {
+        a->lse = all->copy[all->count] = cup_copy(a->c, a->lse);
+        all->result[all->count++] = NULL;
+    }
+    return a->c->error.status;
+}
+
+static cup_status give_back(const cup__attention *a, copies *all, cup_status status)
+{
+    for (int i = 0; i < all->count; i++) {
+        if (status == CUP_OK && all->result[i]) {
+            const int64_t *n = all->copy[i]->shape;
+            cup_tensor *to = view_of(&all->original[i], n[0], n[1], n[2], n[3]);
+            if (!to || !cup__op_call(a->c, &cup__rows[CUP__OP_copy], &all->copy[i], 1, NULL, &to))
+                status = a->c->error.status;
+            cup_tensor_free(to);
+        }
+        cup_tensor_free(all->copy[i]);
+    }
+    return status;
+}
+
+cup_status cup__attention_with_copies(cup__attention *a, cup_status (*kernel)(cup__attention *a))
+{
+    copies all;
+    bool was = a->c->recording;
+    a->c->recording = false;
+    cup_status status = take_all(a, &all);
+    if (status == CUP_OK)
+        status = kernel(a);
+    status = give_back(a, &all, status);
+    a->c->recording = was;
+    return status;
+}

@@ -1,0 +1,39 @@
+/* What the host sides of all attention kernels need. */
+#ifndef CUP_OPS_ATTENTION_ATTENTION_LAUNCH_H
+#define CUP_OPS_ATTENTION_ATTENTION_LAUNCH_H
+
+#include "cuda/cuda.h"
+#include "ops/attention/attention_call.cuh"
+#include "ops/attention/attention.h"
+
+/* One kernel: what it is compiled from and how it is launched. */
+typedef struct cup__attention_kernel {
+    const char *file, *entry;
+    cup__knob knobs[10];
+    int knob_count;
+    cup__grid grid;
+} cup__attention_kernel;
+
+attention_call cup__attention_call_of(const cup__attention *a);
+cup_status cup__attention_launch(const cup__attention *a, const cup__attention_kernel *kernel,
+                                 const attention_call *argument);
+
+/* Memory for numbers that only live through a call. */
+cup_tensor *cup__attention_numbers(const cup__attention *a, cup_dtype dtype, int64_t count);
+
+/* Runs a kernel that takes only rows of neighbouring features that begin at multiples of 16 bytes;
+ * tensors that lie otherwise pass through copies. */
+cup_status cup__attention_with_copies(cup__attention *a, cup_status (*kernel)(cup__attention *a));
+
+/* Why tensor cores fed from registers cannot do a call, NULL when they can; the size of a head in
+ * their tiles, and the bytes from one row of a tile to the next. */
+bool cup__attention_splits(const cup__attention *a); /* f32 into two tf32 */
+int64_t cup__attention_padded(const cup__attention *a);
+int64_t cup__attention_pitch(const cup__attention *a);
+
+static inline int64_t cup__attention_tiles(int64_t positions, int64_t tile)
+{
+    return (positions + tile - 1) / tile;
+}
+
+#endif

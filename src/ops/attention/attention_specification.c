@@ -1,0 +1,144 @@
+/* The specification of attention and of its gradient: one score at a time, in double. */
+#include <math.h>
+
+#include "base/memory.h"
+#include "ops/attention/attention.h"
+
+uint32_t cup__attention_threshold(double dropout)
+{
+    double scaled = floor(dropout * 65536 + 0.5);
+    return scaled > 65535 ? 65535 : (uint32_t)scaled;
+}
+
+double cup__attention_factor(double dropout)
+{
+    return 65536.0 / (65536.0 - cup__attention_threshold(dropout));
+}
+
+uint64_t cup__attention_random_block(const cup__attention *a, int64_t head, int64_t query,
+                                     int64_t key)
+{
+    uint64_t down = (uint64_t)(a->queries + 15) / 16, across = (uint64_t)(a->keys + 15) / 16;
+    uint64_t tile = ((uint64_t)head * down + (uint64_t)query / 16) * across + (uint64_t)key / 16;
+    return tile * 32 + (uint64_t)(query % 8 * 4 + key % 8 / 2);
+}
+
+/* What dropout multiplies the probability of a score by. */
+static double keep_factor(const cup__attention *a, int64_t head, int64_t query, int64_t key)
+{
+    if (a->dropout == 0)
+        return 1;
+    uint64_t block = cup__attention_random_block(a, head, query, key);
+    cup__philox_words words = cup__philox_block(a->random, a->sequence, block);
+    uint32_t number = cup__attention_number(&words, query, key);
+    return number < cup__attention_threshold(a->dropout) ? 0 : cup__attention_factor(a->dropout);
+}
+
+static int64_t at(const cup__heads *h, int64_t b, int64_t head, int64_t position)
+{
+    return h->offset + b * h->stride[0] + head * h->stride[1] + position * h->stride[2];
+}
+
+static double dot(const cup__heads *x, int64_t x_at, const cup__heads *y, int64_t y_at,
+                  int64_t size)
+{
+    double sum = 0;
+    for (int64_t d = 0; d < size; d++)
+        sum += cup__load(x->tensor, x_at + d * x->stride[3]) *
+               cup__load(y->tensor, y_at + d * y->stride[3]);
+    return sum;
+}
+
+/* One query: `score` and `out` are scratch of `keys` and `size` numbers. */
+static void attend(cup__attention *a, int64_t b, int64_t head, int64_t query, double *score,
+                   double *out)
+{
+    int64_t kv = head / (a->heads / a->kv_heads), row = b * a->heads + head;
+    int64_t seen = cup__attention_visible(a, query);
+    double most = -INFINITY, sum = 0;
+    for (int64_t k = 0; k < seen; k++) {
+        score[k] = a->scale * dot(&a->q, at(&a->q, b, head, query), &a->k, at(&a->k, b, kv, k),
+                                  a->size);
+        most = score[k] > most ? score[k] : most;
+    }
+    for (int64_t d = 0; d < a->size; d++)
+        out[d] = 0;
+    for (int64_t k = 0; k < seen; k++) {
+        double p = exp(score[k] - (most == -INFINITY ? 0 : most));
+        sum += p;
+        p *= keep_factor(a, row, query, k);
+        for (int64_t d = 0; d < a->size; d++)
+            out[d] += p * cup__load(a->v.tensor, at(&a->v, b, kv, k) + d * a->v.stride[3]);
+    }
+    for (int64_t d = 0; d < a->size; d++)
+        cup__store(a->o.tensor, at(&a->o, b, head, query) + d * a->o.stride[3],
+                   sum == 0 ? 0 : out[d] / sum);
+    if (a->lse)
+        cup__store(a->lse, row * a->queries + query, sum == 0 ? -INFINITY : most + log(sum));
+}
+
+cup_status cup__attention_plain(cup__attention *a)
+{
+    double *score = cup__calloc((size_t)(a->keys + a->size), sizeof *score);
+    if (!score)
+        return cup__fail(&a->c->error, CUP_MEMORY, "attention: out of host memory");
+    for (int64_t b = 0; b < a->batch; b++)
+        for (int64_t head = 0; head < a->heads; head++)
+            for (int64_t query = 0; query < a->queries; query++)
+                attend(a, b, head, query, score, score + a->keys);
+    cup__free(score);
+    return CUP_OK;
+}
+
+static void store_row(cup__heads *to, int64_t to_at, const double *from, int64_t size)
+{
+    for (int64_t d = 0; d < size; d++)
+        cup__store(to->tensor, to_at + d * to->stride[3], from[d]);
+}
+
+/* One query: adds to dk and dv of its head, [keys, size] each, and writes its dq. */
+static void attend_back(cup__attention *a, int64_t b, int64_t head, int64_t query, double *dq,
+                        double *dk, double *dv)
+{
+    int64_t kv = head / (a->heads / a->kv_heads), row = b * a->heads + head;
+    int64_t seen = cup__attention_visible(a, query);
+    int64_t q_at = at(&a->q, b, head, query), o_at = at(&a->d_o, b, head, query);
+    double lse = cup__load(a->lse, cup__offset_of(a->lse, row * a->queries + query));
+    double delta = dot(&a->d_o, o_at, &a->o, at(&a->o, b, head, query), a->size);
+    for (int64_t d = 0; d < a->size; d++)
+        dq[d] = 0;
+    for (int64_t k = 0; k < seen && lse != -INFINITY; k++) {
+        int64_t k_at = at(&a->k, b, kv, k), v_at = at(&a->v, b, kv, k);
+        double p = exp(a->scale * dot(&a->q, q_at, &a->k, k_at, a->size) - lse);
+        double keep = keep_factor(a, row, query, k);
+        double dp = keep * dot(&a->d_o, o_at, &a->v, v_at, a->size);
+        double ds = a->scale * p * (dp - delta);
+        for (int64_t d = 0; d < a->size; d++) {
+            dq[d] += ds * cup__load(a->k.tensor, k_at + d * a->k.stride[3]);
+            dk[k * a->size + d] += ds * cup__load(a->q.tensor, q_at + d * a->q.stride[3]);
+            dv[k * a->size + d] += p * keep * cup__load(a->d_o.tensor, o_at + d * a->d_o.stride[3]);
+        }
+    }
+    store_row(&a->dq, at(&a->dq, b, head, query), dq, a->size);
+}
+
+cup_status cup__attention_plain_grad(cup__attention *a)
+{
+    int64_t group = a->kv_heads ? a->heads / a->kv_heads : 0;
+    size_t of_keys = (size_t)(a->keys * a->size);
+    for (int64_t i = 0; i < a->batch * a->kv_heads; i++) {
+        double *dk = cup__calloc(2 * of_keys + (size_t)a->size, sizeof *dk);
+        if (!dk)
+            return cup__fail(&a->c->error, CUP_MEMORY, "attention_grad: out of host memory");
+        double *dv = dk + of_keys, *dq = dv + of_keys;
+        int64_t b = i / a->kv_heads, kv = i % a->kv_heads;
+        for (int64_t n = 0; n < group * a->queries; n++)
+            attend_back(a, b, kv * group + n / a->queries, n % a->queries, dq, dk, dv);
+        for (int64_t k = 0; k < a->keys; k++) {
+            store_row(&a->dk, at(&a->dk, b, kv, k), dk + k * a->size, a->size);
+            store_row(&a->dv, at(&a->dv, b, kv, k), dv + k * a->size, a->size);
+        }
+        cup__free(dk);
+    }
+    return CUP_OK;
+}

@@ -1,0 +1,257 @@
+/* Plans, tensor maps and launches of attention_wgmma.cu, attention_wgmma_queries.cu and
+ * attention_wgmma_keys.cu. */
+#include "ops/attention/attention_wgmma.h"
+
+#include "cuda/loader.h"
+
+#define ROWS 128         /* of a block of backward */
+#define BARRIER_BYTES 16 /* of a stage of one ring */
+
+static int64_t padded(const cup__attention *a)
+{
+    return (a->size + 63) / 64 * 64;
+}
+
+static const char *refuses(const cup__call *call, int64_t size_most)
+{
+    cup__attention a = cup__attention_of(call);
+    if (cup__cuda_facts(cup__cuda_of(call->c->device))->major != 9)
+        return "it is for Hopper (sm_90)";
+    if (!cup__driver.cuTensorMapEncodeTiled)
+        return "the driver is too old for tensor maps";
+    if (a.dtype != CUP_F16 && a.dtype != CUP_BF16)
+        return "it takes f16 and bf16";
+    if (a.size % 8 || a.size > size_most)
+        return size_most == 128 ? "the size of a head must be a multiple of 8 up to 128"
+                                : "the size of a head must be a multiple of 8 up to 256";
+    if (a.scale < 0)
+        return "the scale is negative";
+    if (a.queries == 0 || a.keys == 0)
+        return "there are no queries or no keys";
+    return a.queries > CUP__POSITIONS_MOST || a.keys > CUP__POSITIONS_MOST
+               ? "there are over 2^30 positions"
+               : NULL;
+}
+
+const char *cup__attention_hopper_refuses(const cup__call *call)
+{
+    return refuses(call, 256);
+}
+
+const char *cup__attention_hopper_grad_refuses(const cup__call *call)
+{
+    return refuses(call, 128);
+}
+
+/* Three warpgroups do more work on each key that is read, unless their tiles of 192 queries leave
+ * more rows empty. */
+static int forward_warpgroups(const cup__attention *a)
+{
+    int64_t by_two = cup__attention_tiles(a->queries, 128) * 128;
+    int64_t by_three = cup__attention_tiles(a->queries, 192) * 192;
+    return padded(a) == 64 && a->dropout == 0 && by_three <= by_two + by_two / 16 ? 3 : 2;
+}
+
+static int forward_step(const cup__attention *a)
+{
+    switch (padded(a)) {
+    case 64:
+        return 128;
+    case 128:
+        return a->dropout > 0 ? 112 : a->causal ? 128 : 176;
+    case 192:
+        return a->dropout > 0 ? 64 : 96;
+    default:
+        return a->dropout > 0 ? 48 : 80;
+    }
+}
+
+cup__hopper_plan cup__hopper_choose(cup__hopper_kernel kernel, const cup__attention *a)
+{
+    cup__hopper_plan plan = {.warpgroups = 2, .stages = 2, .order = 1};
+    if (kernel == CUP__HOPPER_FORWARD) {
+        plan.warpgroups = forward_warpgroups(a);
+        plan.step = forward_step(a);
+    } else if (kernel == CUP__HOPPER_QUERIES) {
+        plan.step = padded(a) == 64 ? 128 : a->dropout > 0 ? 64 : 96;
+    } else {
+        plan.step = padded(a) == 128 && a->dropout > 0 ? 32 : 64;
+        plan.stages = 3;
+    }
+    return plan;
+}
+
+int64_t cup__hopper_bytes(cup__hopper_kernel kernel, const cup__hopper_plan *plan, int64_t size)
+{
+    static const int held[] = {1, 3, 2}; /* tiles of rows */
+    int64_t rows = 64 * plan->warpgroups * held[kernel], walked = 2 * plan->stages * plan->step;
+    int64_t numbers = kernel == CUP__HOPPER_KEYS ? plan->stages * plan->step * 8 : 0;
+    return (rows + walked) * size * 2 + numbers + BARRIER_BYTES * (2 * plan->stages + 1);
+}
+
+/* A tensor map over heads: boxes of 64 features of some positions. */
+static cup_status encode(const cup__attention *a, CUtensorMap *map, const cup__heads *h,
+                         int64_t heads, int64_t positions, int64_t box_positions)
+{
+    int64_t size = cup_dtype_size(a->dtype);
+    int64_t counts[4] = {a->size, positions, heads, a->batch};
+    int64_t steps[4] = {1, h->stride[2], h->stride[1], h->stride[0]};
+    uint64_t sizes[4], strides[3];
+    for (int i = 0; i < 4; i++) {
+        sizes[i] = (uint64_t)counts[i];
+        /* A dimension of one element may have any stride; the driver wants a usable one. */
+        if (i > 0)
+            strides[i - 1] = (uint64_t)((counts[i] == 1 ? (a->size + 7) / 8 * 8 : steps[i]) * size);
+    }
+    uint32_t box[4] = {64, (uint32_t)box_positions, 1, 1}, each[4] = {1, 1, 1, 1};
+    CUresult result = cup__driver.cuTensorMapEncodeTiled(
+        map,
+        a->dtype == CUP_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4,
+        (char *)h->tensor->data + h->offset * size, sizes, strides, box, each,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result == CUDA_SUCCESS)
+        return CUP_OK;
+    return cup__fail(&a->c->error, CUP_INTERNAL,
+                     "attention: the driver refused a tensor map of [%lld,%lld,%lld,%lld], strides "
+                     "%lld, %lld and %lld, with error %d",
+                     (long long)a->batch, (long long)heads, (long long)positions,
+                     (long long)a->size, (long long)steps[3], (long long)steps[2],
+                     (long long)steps[1], (int)result);
+}
+
+static cup_status encode_queries(const cup__attention *a, CUtensorMap *map, const cup__heads *h,
+                                 int64_t box_positions)
+{
+    return encode(a, map, h, a->heads, a->queries, box_positions);
+}
+
+static cup_status encode_keys(const cup__attention *a, CUtensorMap *map, const cup__heads *h,
+                              int64_t box_positions)
+{
+    return encode(a, map, h, a->kv_heads, a->keys, box_positions);
+}
+
+/* The kernel of a plan, and the grid that goes with `units` of work. */
+static cup__kernel *kernel_of(const cup__attention *a, cup__hopper_kernel which,
+                              const cup__hopper_plan *plan, int64_t units, cup__grid *grid)
+{
+    static const char *const files[] = {"attention_wgmma.cu", "attention_wgmma_queries.cu",
+                                        "attention_wgmma_keys.cu"};
+    static const char *const entries[] = {"attention_sm90_fwd", "attention_sm90_queries",
+                                          "attention_sm90_keys"};
+    cup__cuda *gpu = cup__cuda_of(a->c->device);
+    cup__knob knobs[] = {
+        {"CUP_T", a->dtype},          {"SIZE", padded(a)},
+        {"STEP", plan->step},         {"STAGES", plan->stages},
+        {"CAUSAL", a->causal},        {"DROPOUT", a->dropout > 0},
+        {"WATCHDOG", plan->watchdog}, {"WARPGROUPS", plan->warpgroups},
+        {"ORDER", plan->order},
+    };
+    int count = which == CUP__HOPPER_FORWARD ? 9 : 7;
+    int64_t most = cup__cuda_facts(gpu)->multiprocessors;
+    *grid = (cup__grid){
+        .x = units < most ? units : most,
+        .threads = 128 * (plan->warpgroups + 1),
+        .shared = (int)cup__hopper_bytes(which, plan, padded(a)),
+    };
+    return cup__kernel_get(gpu, files[which], entries[which], knobs, count);
+}
+
+/* Tiles of rows of all heads; where causality makes them unequal two make a unit. */
+static int64_t units_of(const cup__attention *a, int64_t positions, int64_t rows, int64_t heads)
+{
+    int64_t tiles = cup__attention_tiles(positions, rows);
+    return (a->causal ? (tiles + 1) / 2 : tiles) * a->batch * heads;
+}
+
+cup_status cup__attention_hopper_by(cup__attention *a, const cup__hopper_plan *plan)
+{
+    CUtensorMap q, k, v;
+    CUP_TRY(encode_queries(a, &q, &a->q, 64));
+    CUP_TRY(encode_keys(a, &k, &a->k, plan->step));
+    CUP_TRY(encode_keys(a, &v, &a->v, plan->step));
+    attention_call argument = cup__attention_call_of(a);
+    cup__grid grid;
+    int64_t units = units_of(a, a->queries, 64 * plan->warpgroups, a->heads);
+    cup__kernel *kernel = kernel_of(a, CUP__HOPPER_FORWARD, plan, units, &grid);
+    if (!kernel)
+        return a->c->error.status;
+    return cup__launch(cup__cuda_of(a->c->device), kernel, grid, CUP__ARG(q), CUP__ARG(k),
+                       CUP__ARG(v), CUP__ARG(argument));
+}
+
+static cup_status run_queries(cup__attention *a, const cup__hopper_plan *plan,
+                              const attention_call *argument)
+{
+    CUtensorMap q, k, v, o, d_o;
+    CUP_TRY(encode_queries(a, &q, &a->q, 64));
+    CUP_TRY(encode_keys(a, &k, &a->k, plan->step));
+    CUP_TRY(encode_keys(a, &v, &a->v, plan->step));
+    CUP_TRY(encode_queries(a, &o, &a->o, 64));
+    CUP_TRY(encode_queries(a, &d_o, &a->d_o, 64));
+    cup__grid grid;
+    int64_t units = units_of(a, a->queries, ROWS, a->heads);
+    cup__kernel *kernel = kernel_of(a, CUP__HOPPER_QUERIES, plan, units, &grid);
+    if (!kernel)
+        return a->c->error.status;
+    return cup__launch(cup__cuda_of(a->c->device), kernel, grid, CUP__ARG(q), CUP__ARG(k),
+                       CUP__ARG(v), CUP__ARG(o), CUP__ARG(d_o), CUP__ARG(*argument));
+}
+
+static cup_status run_keys(cup__attention *a, const cup__hopper_plan *plan,
+                           const attention_call *argument)
+{
+    CUtensorMap q, k, v, d_o;
+    CUP_TRY(encode_queries(a, &q, &a->q, plan->step));
+    CUP_TRY(encode_keys(a, &k, &a->k, 64));
+    CUP_TRY(encode_keys(a, &v, &a->v, 64));
+    CUP_TRY(encode_queries(a, &d_o, &a->d_o, plan->step));
+    cup__grid grid;
+    int64_t units = units_of(a, a->keys, ROWS, a->kv_heads);
+    cup__kernel *kernel = kernel_of(a, CUP__HOPPER_KEYS, plan, units, &grid);
+    if (!kernel)
+        return a->c->error.status;
+    return cup__launch(cup__cuda_of(a->c->device), kernel, grid, CUP__ARG(q), CUP__ARG(k),
+                       CUP__ARG(v), CUP__ARG(d_o), CUP__ARG(*argument));
+}
+
+cup_status cup__attention_hopper_grad_by(cup__attention *a, const cup__hopper_plan *queries,
+                                         const cup__hopper_plan *keys)
+{
+    int64_t rows = a->batch * a->heads * cup__attention_tiles(a->queries, ROWS) * ROWS;
+    cup_tensor *space = cup__attention_numbers(a, CUP_F32, 2 * rows);
+    if (!space)
+        return a->c->error.status;
+    attention_call argument = cup__attention_call_of(a);
+    argument.delta = space->data;
+    argument.lse_log2 = (float *)space->data + rows;
+    cup_status status = run_queries(a, queries, &argument);
+    if (status == CUP_OK)
+        status = run_keys(a, keys, &argument);
+    cup_tensor_free(space);
+    return status;
+}
+
+static cup_status forward(cup__attention *a)
+{
+    cup__hopper_plan plan = cup__hopper_choose(CUP__HOPPER_FORWARD, a);
+    return cup__attention_hopper_by(a, &plan);
+}
+
+static cup_status backward(cup__attention *a)
+{
+    cup__hopper_plan queries = cup__hopper_choose(CUP__HOPPER_QUERIES, a);
+    cup__hopper_plan keys = cup__hopper_choose(CUP__HOPPER_KEYS, a);
+    return cup__attention_hopper_grad_by(a, &queries, &keys);
+}
+
+cup_status cup__attention_hopper(cup__attention *a)
+{
+    return cup__attention_with_copies(a, forward);
+}
+
+cup_status cup__attention_hopper_grad(cup__attention *a)
+{
+    return cup__attention_with_copies(a, backward);
+}

@@ -1,0 +1,290 @@
+/* Flash attention, forward, on Hopper: 16-bit floats, products by warpgroups, copies by TMA.
+ *
+ * A persistent grid, one block an SM. One warp orders all copies: Q of a tile of 64 rows for each
+ * consumer warpgroup, and K and V, STEP at a time, each through a ring of STAGES. A warpgroup
+ * starts the scores of the next keys and the product of the last probabilities with V, and works
+ * out the softmax of the new scores while the tensor cores are at the latter. ORDER lets the
+ * warpgroups start their products in turn, so that one's softmax meets the other's products. Keys
+ * are walked from the last to the first, since only the last can be partly hidden. 4 B H T S D
+ * flops, halved by causality; one exponential for each 4 D of them. */
+#ifndef CUP_T
+#define CUP_T 3
+#endif
+#ifndef SIZE
+#define SIZE 128 /* of a head, up to a multiple of 64 */
+#endif
+#ifndef WARPGROUPS
+#define WARPGROUPS 2
+#endif
+#ifndef STEP
+#define STEP 128
+#endif
+#ifndef STAGES
+#define STAGES 2
+#endif
+#ifndef ORDER
+#define ORDER 1
+#endif
+#ifndef CAUSAL
+#define CAUSAL 0
+#endif
+#ifndef DROPOUT
+#define DROPOUT 0
+#endif
+
+#include "attention_wgmma.cuh"
+
+#define ROWS (64 * WARPGROUPS)
+#define THREADS (128 * (WARPGROUPS + 1))
+
+#if CUP_HAS_WGMMA
+
+struct layout {
+    uint32_t q, k, v;
+    ring<1> q_pipe;
+    ring<STAGES> k_pipe, v_pipe;
+};
+
+DEVICE layout lay_out(uint32_t memory)
+{
+    layout at;
+    at.q = memory;
+    at.k = at.q + WARPGROUPS * ROW_BYTES;
+    at.v = at.k + STAGES * STEP_BYTES;
+    at.k_pipe.barriers = at.v + STAGES * STEP_BYTES;
+    at.v_pipe.barriers = at.k_pipe.barriers + 16 * STAGES;
+    at.q_pipe.barriers = at.v_pipe.barriers + 16 * STAGES;
+    return at;
+}
+
+/* Tiles of keys that the queries of a tile see anything of. */
+DEVICE int tiles_seen(const attention_call &c, int first)
+{
+    int last = first + ROWS < c.queries ? first + ROWS : c.queries, end = seen_by(c, last - 1);
+    return end > 0 ? (end + STEP - 1) / STEP : 0;
+}
+
+/* The one thread that orders all copies. */
+DEVICE void produce(const attention_call &c, const tensor_map &q, const tensor_map &k,
+                    const tensor_map &v, const layout &at)
+{
+    ring_place<1> q_place = {0, 0};
+    ring_place<STAGES> k_place = {0, 0}, v_place = {0, 0};
+    for (int i = blockIdx.x; i < units_of(c, ROWS); i += gridDim.x) {
+        unit_of_queries u = unit_at(c, i, ROWS);
+        int kv = u.head / (c.heads / c.kv_heads);
+        for (int half = 0; half < u.count; half++) {
+            int tiles = tiles_seen(c, u.first(half));
+            if (tiles == 0)
+                continue;
+            at.q_pipe.claim(q_place, WARPGROUPS * ROW_BYTES);
+            for (int w = 0; w < WARPGROUPS; w++)
+                bring<64>(q, at.q + w * ROW_BYTES, at.q_pipe.full(0), u.first(half) + 64 * w,
+                          u.head, u.batch, TMA_EVICT_FIRST);
+            q_place.next();
+            for (int n = tiles - 1; n >= -1; n--) {
+                if (n >= 0) {
+                    at.k_pipe.claim(k_place, STEP_BYTES);
+                    bring<STEP>(k, at.k + k_place.stage * STEP_BYTES, at.k_pipe.full(k_place.stage),
+                                n * STEP, kv, u.batch, TMA_EVICT_LAST);
+                    k_place.next();
+                }
+                if (n < tiles - 1) {
+                    at.v_pipe.claim(v_place, STEP_BYTES);
+                    bring<STEP>(v, at.v + v_place.stage * STEP_BYTES, at.v_pipe.full(v_place.stage),
+                                (n + 1) * STEP, kv, u.batch, TMA_EVICT_LAST);
+                    v_place.next();
+                }
+            }
+        }
+    }
+}
+
+/* The warpgroups start their products in turn. */
+DEVICE void wait_turn(int group)
+{
+    if (ORDER)
+        meet(1 + group, 256);
+}
+
+DEVICE void pass_turn(int group)
+{
+    if (ORDER)
+        pass(1 + (group + 1) % WARPGROUPS, 256);
+}
+
+/* One tile of queries against its keys. What a warpgroup keeps from tile to tile. */
+struct consumer {
+    place at;
+    uint64_t q, k, v; /* descriptions of its rows, and of the first stages */
+    ring_place<1> q_place;
+    ring_place<STAGES> k_place, v_place;
+};
+
+/* The scores of tile n; `query` is the first of the warp, `seen` how many keys the first query of
+ * the warpgroup sees. */
+DEVICE void to_probabilities(const attention_call &c, const consumer &w, int n, int query, int seen,
+                             int row, scores &s, softmax_state &state, float (&fade)[2])
+{
+    int low = query + lane() / 4;
+    if ((n + 1) * STEP > seen)
+        mask_scores(s, seen_by(c, low) - n * STEP, seen_by(c, low + 8) - n * STEP);
+    soften(s, state, fade, c.scale * LOG2_E);
+    if (DROPOUT)
+        drop(c, s, row, query, n * STEP);
+    wgmma_hold(s);
+}
+
+/* Starts the scores of tile n and the product of the probabilities before with their values, and
+ * makes the scores probabilities while the latter is under way. */
+DEVICE void step(const attention_call &c, const layout &at, consumer &w, int n, int query, int seen,
+                 int row, scores &s, const fragments &p, results &o, softmax_state &state,
+                 float (&fade)[2])
+{
+    wait_turn(w.at.group);
+    wgmma_fence();
+    start_scores(s, w.q, w.k + (STEP_BYTES >> 4) * w.k_place.stage);
+    at.v_pipe.wait_full(w.v_place);
+    wgmma_fence();
+    start_results(o, p, w.v + (STEP_BYTES >> 4) * w.v_place.stage);
+    pass_turn(w.at.group);
+    wgmma_wait<1>();
+    wgmma_hold(s);
+    at.k_pipe.release<1>(w.k_place.stage);
+    w.k_place.next();
+    to_probabilities(c, w, n, query, seen, row, s, state, fade);
+}
+
+/* Waits for the product with V, if there was one, makes its sums relative to the maximum found
+ * meanwhile, and packs the probabilities for the next. */
+DEVICE void end_step(const layout &at, consumer &w, const scores &s, fragments &p, results &o,
+                     const float (&fade)[2], bool there_was)
+{
+    wgmma_wait<0>();
+    wgmma_hold(o);
+    if (there_was) {
+        at.v_pipe.release<1>(w.v_place.stage);
+        w.v_place.next();
+    }
+    fade_rows(o, fade);
+    pack_a(p, s);
+}
+
+/* One tile of queries against its keys. The waits for K between the steps also keep the compiler
+ * from moving the end of one in front of its softmax. */
+DEVICE void walk(const attention_call &c, const layout &at, consumer &w, int row, int first,
+                 int tiles, results &o, softmax_state &state)
+{
+    int query = first + 64 * w.at.group + 16 * w.at.warp,
+        seen = seen_by(c, first + 64 * w.at.group);
+    float fade[2];
+    scores s;
+    fragments p;
+    at.q_pipe.wait_full(w.q_place);
+    at.k_pipe.wait_full(w.k_place);
+    wait_turn(w.at.group);
+    wgmma_fence();
+    start_scores(s, w.q, w.k + (STEP_BYTES >> 4) * w.k_place.stage);
+    pass_turn(w.at.group);
+    wgmma_wait<0>();
+    wgmma_hold(s);
+    at.k_pipe.release<1>(w.k_place.stage);
+    w.k_place.next();
+    to_probabilities(c, w, tiles - 1, query, seen, row, s, state, fade);
+#pragma unroll 1
+    for (int n = tiles - 2; n >= 0; n--) {
+        at.k_pipe.wait_full(w.k_place);
+        end_step(at, w, s, p, o, fade, n < tiles - 2);
+        step(c, at, w, n, query, seen, row, s, p, o, state, fade);
+    }
+    at.q_pipe.release<1>(0);
+    w.q_place.next();
+    end_step(at, w, s, p, o, fade, tiles > 1);
+    at.v_pipe.wait_full(w.v_place);
+    wait_turn(w.at.group);
+    wgmma_fence();
+    start_results(o, p, w.v + (STEP_BYTES >> 4) * w.v_place.stage);
+    pass_turn(w.at.group);
+    wgmma_wait<0>();
+    wgmma_hold(o);
+    at.v_pipe.release<1>(w.v_place.stage);
+    w.v_place.next();
+}
+
+DEVICE void finish(const attention_call &c, const unit_of_queries &u, int query, results &o,
+                   softmax_state &state)
+{
+    float scale[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float sum = state.sum[r];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        scale[r] = sum == 0 ? 0 : (DROPOUT ? c.factor : 1.0f) / sum;
+        int at = query + lane() / 4 + 8 * r;
+        if (c.lse && lane() % 4 == 0 && at < c.queries)
+            ((float *)c.lse)[(long long)u.row * c.queries + at] =
+                sum == 0 ? -INFINITE : (state.base[r] + log2f(sum)) * LN_2;
+    }
+    store_rows(c, head_of(c.o, u.batch, u.head), c.o.position, query, c.queries, o, scale[0],
+               scale[1]);
+}
+
+DEVICE void consume(const attention_call &c, const layout &at)
+{
+    consumer w;
+    w.at = find_place();
+    w.q = wgmma_describe(at.q + w.at.group * ROW_BYTES, ALONG_K, 0);
+    w.k = wgmma_describe(at.k, ALONG_K, 0);
+    w.v = wgmma_describe(at.v, ALONG_MN, STEP * 128);
+    w.q_place = {0, 0};
+    w.k_place = w.v_place = {0, 0};
+    if (ORDER && w.at.group == WARPGROUPS - 1)
+        pass_turn(w.at.group);
+    for (int i = blockIdx.x; i < units_of(c, ROWS); i += gridDim.x) {
+        unit_of_queries u = unit_at(c, i, ROWS);
+        for (int half = 0; half < u.count; half++) {
+            int first = u.first(half), tiles = tiles_seen(c, first);
+            softmax_state state = {{-INFINITE, -INFINITE}, {0, 0}};
+            results o;
+            clear(o);
+            if (tiles > 0)
+                walk(c, at, w, u.row, first, tiles, o, state);
+            finish(c, u, first + 64 * w.at.group + 16 * w.at.warp, o, state);
+        }
+    }
+    if (ORDER && w.at.group == 0)
+        wait_turn(0);
+}
+
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    attention_sm90_fwd(const __grid_constant__ tensor_map q, const __grid_constant__ tensor_map k,
+                       const __grid_constant__ tensor_map v,
+                       const __grid_constant__ attention_call c)
+{
+#if CUP_HAS_WGMMA
+    extern __shared__ __align__(1024) unsigned char memory[];
+    layout at = lay_out(shared_address(memory));
+    if (at.q % 1024)
+        __trap();
+    if (threadIdx.x == 0) {
+        tma_prefetch_map(q);
+        tma_prefetch_map(k);
+        tma_prefetch_map(v);
+        at.q_pipe.init(4 * WARPGROUPS);
+        at.k_pipe.init(4 * WARPGROUPS);
+        at.v_pipe.init(4 * WARPGROUPS);
+    }
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        registers_give<WARPGROUPS == 2 ? 24 : 32>();
+        if (threadIdx.x < 32 && elected())
+            produce(c, q, k, v, at);
+    } else {
+        registers_take<WARPGROUPS == 2 ? 240 : 160>();
+        consume(c, at);
+    }
+#endif
+}

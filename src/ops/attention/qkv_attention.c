@@ -1,0 +1,177 @@
+/* Attention over the product of one linear layer, [B,T,(H+2G) D]: per position the heads of q, then
+ * those of k, then those of v. Its gradient is one tensor of the same form, so that nothing is
+ * split or joined on either way. */
+#include <math.h>
+
+#include "ops/attention/attention.h"
+#include "dispatch/attributes.h"
+
+static int64_t groups_of(int heads, int kv_heads)
+{
+    return kv_heads ? kv_heads : heads;
+}
+
+static cup_status check_inputs(cup__call *call, int heads, int kv_heads, double scale,
+                               double dropout)
+{
+    CUP_TRY(cup__need_float(call, 0));
+    CUP_TRY(cup__need_ndim(call, 0, 3, 3));
+    int64_t kv = groups_of(heads, kv_heads), width = call->in[0]->shape[2];
+    if (heads < 1 || kv < 1 || heads % kv != 0)
+        return cup__call_fail(call, CUP_ARGUMENT,
+                              "heads must be at least 1 and a multiple of kv_heads, not %d and %d",
+                              heads, kv_heads);
+    int64_t parts = heads + 2 * kv;
+    if (width % parts != 0)
+        return cup__call_fail(call, CUP_SHAPE,
+                              "the width %lld does not divide into %d heads of q and %lld each of "
+                              "k and v",
+                              (long long)width, heads, (long long)kv);
+    return cup__attention_check(call, scale, dropout, width / parts);
+}
+
+static cup_status infer(cup__call *call)
+{
+    const cup__qkv_attention_attributes *a = call->attributes;
+    CUP_TRY(check_inputs(call, a->heads, a->kv_heads, a->scale, a->dropout));
+    const cup_tensor *qkv = call->in[0];
+    int64_t size = qkv->shape[2] / (a->heads + 2 * groups_of(a->heads, a->kv_heads));
+    call->result[0] = cup__shape_of(qkv);
+    call->result[0].size[2] = size * a->heads;
+    call->result[1] = (cup__shape){.dtype = qkv->dtype == CUP_F64 ? CUP_F64 : CUP_F32,
+                                   .ndim = 3,
+                                   .size = {qkv->shape[0], a->heads, qkv->shape[1]}};
+    return CUP_OK;
+}
+
+static cup_status infer_grad(cup__call *call)
+{
+    const cup__qkv_attention_grad_attributes *a = call->attributes;
+    CUP_TRY(check_inputs(call, a->heads, a->kv_heads, a->scale, a->dropout));
+    call->result[0] = cup__shape_of(call->in[0]);
+    return CUP_OK;
+}
+
+/* The heads that begin at head `first` of a tensor [B,T,heads size]. */
+static cup__heads heads_of(cup_tensor *t, int64_t first, int64_t size)
+{
+    if (!t)
+        return (cup__heads){0};
+    return (cup__heads){.tensor = t,
+                        .offset = first * size * t->stride[2],
+                        .stride = {t->stride[0], size * t->stride[2], t->stride[1], t->stride[2]}};
+}
+
+static cup__attention attention_of(const cup__call *call, int heads, int kv_heads, bool causal,
+                                   double scale, double dropout)
+{
+    cup_tensor *qkv = call->in[0];
+    int64_t kv = groups_of(heads, kv_heads), size = qkv->shape[2] / (heads + 2 * kv);
+    return (cup__attention){
+        .c = call->c,
+        .random = call->random,
+        .sequence = call->sequence,
+        .dtype = qkv->dtype,
+        .batch = qkv->shape[0],
+        .heads = heads,
+        .kv_heads = kv,
+        .queries = qkv->shape[1],
+        .keys = qkv->shape[1],
+        .size = size,
+        .causal = causal,
+        .scale = scale != 0 ? scale : 1 / sqrt((double)size),
+        .dropout = dropout,
+        .q = heads_of(qkv, 0, size),
+        .k = heads_of(qkv, heads, size),
+        .v = heads_of(qkv, heads + kv, size),
+    };
+}
+
+cup__attention cup__attention_of_one(const cup__call *call)
+{
+    const cup__qkv_attention_attributes *t = call->attributes;
+    cup__attention a = attention_of(call, t->heads, t->kv_heads, t->causal, t->scale, t->dropout);
+    a.o = heads_of(call->out[0], 0, a.size);
+    a.lse = call->out_count > 1 ? call->out[1] : NULL;
+    return a;
+}
+
+cup__attention cup__attention_of_one_grad(const cup__call *call)
+{
+    const cup__qkv_attention_grad_attributes *t = call->attributes;
+    cup__attention a = attention_of(call, t->heads, t->kv_heads, t->causal, t->scale, t->dropout);
+    a.sequence = (uint32_t)t->sequence;
+    a.o = heads_of(call->in[1], 0, a.size);
+    a.lse = call->in[2];
+    a.d_o = heads_of(call->in[3], 0, a.size);
+    a.dq = heads_of(call->out[0], 0, a.size);
+    a.dk = heads_of(call->out[0], a.heads, a.size);
+    a.dv = heads_of(call->out[0], a.heads + a.kv_heads, a.size);
+    return a;
+}
+
+static cup_status gradient(cup__grad *g)
+{
+    const cup__qkv_attention_attributes *a = g->attributes;
+    g->d_in[0] = cup__qkv_attention_grad(g->c, g->in[0], g->out[0], g->out[1], g->d_out[0],
+                                         a->heads, a->kv_heads, a->causal, a->scale, a->dropout,
+                                         g->sequence);
+    return CUP_OK;
+}
+
+#define WITH(...) &(const cup__qkv_attention_attributes){__VA_ARGS__}
+static const cup__sample samples[] = {
+    {"1x1x3", WITH(.heads = 1)},
+    {"2x0x24", WITH(.heads = 2)},
+    {"2x5x48", WITH(.heads = 2, .causal = true)},
+    {"1x19x40", WITH(4, 2, .causal = true)},
+    {"2x66x96", WITH(4, 4, true, 0, 0.2)},
+    {"1x130x320", WITH(3, 1, .scale = 0.05)},
+    {NULL, NULL}};
+#define GRAD(...) &(const cup__qkv_attention_grad_attributes){__VA_ARGS__}
+static const cup__sample samples_grad[] = {
+    {"1x1x3 1x1x1 1x1x1 1x1x1", GRAD(.heads = 1)},
+    {"2x0x24 2x0x8 2x2x0 2x0x8", GRAD(.heads = 2)},
+    {"2x5x48 2x5x16 2x2x5 2x5x16", GRAD(.heads = 2, .causal = true)},
+    {"1x19x40 1x19x20 1x4x19 1x19x20", GRAD(4, 2, .causal = true)},
+    {"2x66x96 2x66x32 2x4x66 2x66x32", GRAD(4, 4, true, 0, 0.2, 3)},
+    {"1x130x320 1x130x192 1x3x130 1x130x192", GRAD(3, 1, .scale = 0.05)},
+    {NULL, NULL}};
+static const cup__sample bench[] = {{"64x256x1152", WITH(6, 6, true, 0, 0.2)},
+                                    {"32x1024x2304", WITH(.heads = 12, .causal = true)},
+                                    {"4x4096x6144", WITH(.heads = 16, .causal = true)},
+                                    {NULL, NULL}};
+static const cup__sample bench_grad[] = {
+    {"64x256x1152 64x256x384 64x6x256 64x256x384", GRAD(6, 6, true, 0, 0.2, 0)},
+    {"32x1024x2304 32x1024x768 32x12x1024 32x1024x768", GRAD(.heads = 12, .causal = true)},
+    {"4x4096x6144 4x4096x2048 4x16x4096 4x4096x2048", GRAD(.heads = 16, .causal = true)},
+    {NULL, NULL}};
+
+const cup__op cup__op_qkv_attention = {
+    .kind = CUP__QKV_ATTENTION,
+    .infer = infer,
+    .specification = cup__attention_specification,
+    .gradient = gradient,
+    .impls = cup__attention_impls,
+    .saves = CUP__SAVE_IN(0) | CUP__SAVE_OUT(0) | CUP__SAVE_OUT(1),
+    .random = true,
+    .strided_out = true,
+    .samples = samples,
+    .bench = bench,
+    .tolerance = 32, /* as attention */
+    .cost = cup__attention_cost,
+};
+
+const cup__op cup__op_qkv_attention_grad = {
+    .kind = CUP__QKV_ATTENTION_GRAD,
+    .infer = infer_grad,
+    .specification = cup__attention_specification_grad,
+    .impls = cup__attention_grad_impls,
+    .strided_out = true,
+    .samples = samples_grad,
+    .bench = bench_grad,
+    .domain = {{0}, {0}, {4, 6}, {0}},
+    .in_dtypes = {[2] = CUP__DTYPE(F32) | CUP__DTYPE(F64)},
+    .tolerance = 64, /* as attention_grad */
+    .cost = cup__attention_cost,
+};

@@ -1,0 +1,322 @@
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/parallel.h"
+#include "cuda/cuda.h"
+#include "ops/attention/rope_call.cuh"
+#include "dispatch/attributes.h"
+#include "ops/elementwise/pointwise.h"
+
+#define USUAL_BASE 10000.0
+
+static cup_status infer(cup__call *call)
+{
+    const cup__rope_attributes *a = call->attributes;
+    const cup_tensor *x = call->in[0];
+    CUP_TRY(cup__need_float(call, 0));
+    CUP_TRY(cup__need_ndim(call, 0, 4, 4));
+    int64_t size = a->size ? a->size : x->shape[3];
+    if (size < 2 || size > x->shape[3] || size % 2)
+        return cup__call_fail(call, CUP_SHAPE, "%lld of %lld features cannot be turned in pairs",
+                              (long long)size, (long long)x->shape[3]);
+    if (!(a->base >= 0) || isinf(a->base))
+        return cup__call_fail(call, CUP_ARGUMENT, "base must be positive; 0 means 10000");
+    if (a->heads < 0 || a->heads > x->shape[1])
+        return cup__call_fail(call, CUP_ARGUMENT, "%d heads cannot be turned", a->heads);
+    if (a->offset < 0 || a->offset > (1 << 24) - x->shape[2])
+        return cup__call_fail(call, CUP_ARGUMENT, "positions must lie from 0 to 2^24");
+    call->result[0] = cup__shape_of(x);
+    call->order[0] = "0213";
+    return CUP_OK;
+}
+
+/* How many pairs of a row are turned, and where those of pair i lie. */
+static int64_t pairs_of(const cup__call *call)
+{
+    const cup__rope_attributes *a = call->attributes;
+    return (a->size ? a->size : call->in[0]->shape[3]) / 2;
+}
+
+static int64_t first_of(const cup__rope_attributes *a, int64_t i)
+{
+    return a->interleaved ? 2 * i : i;
+}
+
+static int64_t second_of(const cup__rope_attributes *a, int64_t i, int64_t pairs)
+{
+    return a->interleaved ? 2 * i + 1 : i + pairs;
+}
+
+static double frequency_of(const cup__rope_attributes *a, int64_t i, int64_t pairs)
+{
+    return pow(a->base == 0 ? USUAL_BASE : a->base, -(double)i / (double)pairs);
+}
+
+static int64_t heads_turned(const cup__call *call)
+{
+    const cup__rope_attributes *a = call->attributes;
+    return a->heads ? a->heads : call->in[0]->shape[1];
+}
+
+static int64_t row_of(const cup_tensor *t, int64_t b, int64_t head, int64_t position)
+{
+    return b * t->stride[0] + head * t->stride[1] + position * t->stride[2];
+}
+
+static void turn_row(cup__call *call, int64_t b, int64_t head, int64_t position)
+{
+    const cup__rope_attributes *a = call->attributes;
+    const cup_tensor *x = call->in[0];
+    cup_tensor *y = call->out[0];
+    int64_t from = row_of(x, b, head, position), to = row_of(y, b, head, position);
+    for (int64_t d = 0; d < x->shape[3]; d++)
+        cup__store(y, to + d * y->stride[3], cup__load(x, from + d * x->stride[3]));
+    int64_t pairs = head < heads_turned(call) ? pairs_of(call) : 0;
+    for (int64_t i = 0; i < pairs; i++) {
+        double angle = (double)(a->offset + position) * frequency_of(a, i, pairs);
+        double cosine = cos(angle), sine = a->inverse ? -sin(angle) : sin(angle);
+        int64_t first = first_of(a, i), second = second_of(a, i, pairs);
+        double u = cup__load(x, from + first * x->stride[3]);
+        double v = cup__load(x, from + second * x->stride[3]);
+        cup__store(y, to + first * y->stride[3], u * cosine - v * sine);
+        cup__store(y, to + second * y->stride[3], u * sine + v * cosine);
+    }
+}
+
+static cup_status specification(cup__call *call)
+{
+    const int64_t *n = call->in[0]->shape;
+    for (int64_t b = 0; b < n[0]; b++)
+        for (int64_t head = 0; head < n[1]; head++)
+            for (int64_t position = 0; position < n[2]; position++)
+                turn_row(call, b, head, position);
+    return CUP_OK;
+}
+
+static cup_status gradient(cup__grad *g)
+{
+    const cup__rope_attributes *a = g->attributes;
+    g->d_in[0] = cup_rope(g->c, g->d_out[0], a->base, a->offset, a->size, a->heads, a->interleaved,
+                          !a->inverse);
+    return CUP_OK;
+}
+
+/* Cosines and sines of all positions, [positions, pairs] each, and one row a thread at work. */
+typedef struct job {
+    cup__call *call;
+    int64_t pairs, heads;
+    float *cosine, *sine;
+} job;
+
+static void make_table(int64_t begin, int64_t end, void *user)
+{
+    job *j = user;
+    const cup__rope_attributes *a = j->call->attributes;
+    for (int64_t i = 0; i < j->pairs; i++) {
+        double frequency = frequency_of(a, i, j->pairs);
+        for (int64_t position = begin; position < end; position++) {
+            double angle = (double)(a->offset + position) * frequency;
+            j->cosine[position * j->pairs + i] = (float)cos(angle);
+            j->sine[position * j->pairs + i] = (float)(a->inverse ? -sin(angle) : sin(angle));
+        }
+    }
+}
+
+CUP__WIDE static void turn_halves(float *row, const float *cosine, const float *sine, int64_t pairs)
+{
+    for (int64_t i = 0; i < pairs; i++) {
+        float u = row[i], v = row[pairs + i];
+        row[i] = u * cosine[i] - v * sine[i];
+        row[pairs + i] = u * sine[i] + v * cosine[i];
+    }
+}
+
+CUP__WIDE static void turn_neighbours(float *row, const float *cosine, const float *sine,
+                                      int64_t pairs)
+{
+    for (int64_t i = 0; i < pairs; i++) {
+        float u = row[2 * i], v = row[2 * i + 1];
+        row[2 * i] = u * cosine[i] - v * sine[i];
+        row[2 * i + 1] = u * sine[i] + v * cosine[i];
+    }
+}
+
+#define LONGEST 1024 /* features of a head */
+
+static void load_row(float *row, const cup_tensor *t, int64_t at, int64_t size)
+{
+    if (t->stride[3] == 1)
+        cup__load_f32(row, (const char *)t->data + at * cup_dtype_size(t->dtype), t->dtype, size);
+    else
+        for (int64_t d = 0; d < size; d++)
+            row[d] = (float)cup__load(t, at + d * t->stride[3]);
+}
+
+static void store_row(cup_tensor *t, int64_t at, const float *row, int64_t size)
+{
+    if (t->stride[3] == 1)
+        cup__store_f32((char *)t->data + at * cup_dtype_size(t->dtype), row, t->dtype, size);
+    else
+        for (int64_t d = 0; d < size; d++)
+            cup__store(t, at + d * t->stride[3], row[d]);
+}
+
+static void turn_rows(int64_t begin, int64_t end, void *user)
+{
+    job *j = user;
+    const cup__rope_attributes *a = j->call->attributes;
+    const cup_tensor *x = j->call->in[0];
+    cup_tensor *y = j->call->out[0];
+    float row[LONGEST];
+    for (int64_t i = begin; i < end; i++) {
+        int64_t head = i % x->shape[1], position = i / x->shape[1] % x->shape[2];
+        int64_t b = i / x->shape[1] / x->shape[2], at = position * j->pairs;
+        load_row(row, x, row_of(x, b, head, position), x->shape[3]);
+        if (head < j->heads && a->interleaved)
+            turn_neighbours(row, j->cosine + at, j->sine + at, j->pairs);
+        else if (head < j->heads)
+            turn_halves(row, j->cosine + at, j->sine + at, j->pairs);
+        store_row(y, row_of(y, b, head, position), row, x->shape[3]);
+    }
+}
+
+static const char *refuses_cpu(const cup__call *call)
+{
+    if (call->in[0]->dtype == CUP_F64)
+        return "it computes in single precision";
+    return call->in[0]->shape[3] > LONGEST ? "heads are larger than 1024" : NULL;
+}
+
+static cup_status run_cpu(cup__call *call)
+{
+    job j = {.call = call, .pairs = pairs_of(call), .heads = heads_turned(call)};
+    int64_t positions = call->in[0]->shape[2], size = call->in[0]->shape[3];
+    j.cosine = cup__calloc((size_t)(2 * positions * j.pairs), sizeof *j.cosine);
+    if (!j.cosine)
+        return cup__fail(&call->c->error, CUP_MEMORY, "rope: out of host memory");
+    j.sine = j.cosine + positions * j.pairs;
+    cup__parallel_for(positions, 2048 / (size + 1) + 1, make_table, &j);
+    cup__parallel_for(call->in[0]->count / size, 16384 / size + 1, turn_rows, &j);
+    cup__free(j.cosine);
+    return CUP_OK;
+}
+
+static const char *refuses_cuda(const cup__call *call)
+{
+    return pairs_of(call) > ROPE_PAIRS ? "over 512 features are turned" : NULL;
+}
+
+/* Elements of an access: as many as 16 bytes hold, while all rows and units begin at multiples. */
+static int vector_of(const cup__call *call)
+{
+    const cup_tensor *x = call->in[0], *y = call->out[0];
+    int64_t steps = pairs_of(call) | (x->shape[3] - 2 * pairs_of(call));
+    for (int i = 0; i < 3; i++)
+        steps |= (x->shape[i] > 1 ? x->stride[i] : 0) | (y->shape[i] > 1 ? y->stride[i] : 0);
+    int64_t size = cup_dtype_size(x->dtype), vector = 16 / size;
+    uintptr_t begin = (uintptr_t)x->data | (uintptr_t)y->data;
+    while (vector > 1 && (steps % vector || begin % (uintptr_t)(vector * size) ||
+                          x->stride[3] != 1 || y->stride[3] != 1))
+        vector /= 2;
+    return (int)vector;
+}
+
+/* Powers take longer than the rest of a call, and a model's calls all need the same ones. */
+static void put_frequencies(const cup__rope_attributes *a, int64_t pairs, bool radians, double *to)
+{
+    static _Thread_local struct {
+        double base, frequency[ROPE_PAIRS];
+        int64_t pairs;
+        bool radians;
+    } last;
+    if (last.pairs != pairs || last.base != a->base || last.radians != radians) {
+        last.pairs = pairs;
+        last.base = a->base;
+        last.radians = radians;
+        for (int64_t i = 0; i < pairs; i++)
+            last.frequency[i] = frequency_of(a, i, pairs) / (radians ? 1 : 2 * M_PI);
+    }
+    memcpy(to, last.frequency, (size_t)pairs * sizeof *to);
+}
+
+static void fill_call(rope_call *to, const cup__call *call)
+{
+    const cup__rope_attributes *a = call->attributes;
+    const cup_tensor *x = call->in[0], *y = call->out[0];
+    int64_t pairs = pairs_of(call);
+    *to = (rope_call){
+        .x = x->data,
+        .y = y->data,
+        .rows = x->shape[0] * x->shape[2],
+        .heads = (int)x->shape[1],
+        .positions = (int)x->shape[2],
+        .size = (int)x->shape[3],
+        .pairs = (int)pairs,
+        .heads_turned = (int)heads_turned(call),
+        .inverse = a->inverse,
+        .offset = a->offset,
+    };
+    for (int i = 0; i < 4; i++) {
+        to->x_stride[i] = x->stride[i];
+        to->y_stride[i] = y->stride[i];
+    }
+    put_frequencies(a, pairs, x->dtype == CUP_F64, to->frequency);
+}
+
+static cup_status run_cuda(cup__call *call)
+{
+    const cup__rope_attributes *a = call->attributes;
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    int vector = vector_of(call);
+    cup__knob knobs[] = {
+        {"CUP_T", call->in[0]->dtype}, {"VEC", vector}, {"INTERLEAVED", a->interleaved}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "rope.cu", "rope_fwd", knobs, 3);
+    if (!kernel)
+        return call->c->error.status;
+    rope_call argument;
+    fill_call(&argument, call);
+    int64_t units = (argument.size - argument.pairs) / vector;
+    int64_t blocks = (argument.rows * units + ROPE_THREADS - 1) / ROPE_THREADS;
+    /* The angles are worth more heads the more blocks there are without dividing these up. */
+    int64_t parts = 16 * (int64_t)cup__cuda_facts(gpu)->multiprocessors / blocks + 1;
+    parts = parts < argument.heads ? parts : argument.heads;
+    argument.heads_each = (int)((argument.heads + parts - 1) / parts);
+    cup__grid grid = {
+        .x = blocks,
+        .y = (argument.heads + argument.heads_each - 1) / argument.heads_each,
+        .threads = ROPE_THREADS,
+    };
+    return cup__launch(gpu, kernel, grid, CUP__ARG(argument));
+}
+
+static const cup__impl impls[] = {
+    {.name = "rows", .place = CUP__CPU, .strided = true, .refuses = refuses_cpu, .run = run_cpu},
+    {.name = "units", .place = CUP__CUDA, CUP__THRESHOLDS(8, 256, 1024),
+     .strided = true, .refuses = refuses_cuda,
+     .run = run_cuda},
+    {0},
+};
+#define WITH(...) &(const cup__rope_attributes){__VA_ARGS__}
+static const cup__sample samples[] = {
+    {"1x1x1x2", WITH(0)},
+    {"0x1x1x2", WITH(0)},
+    {"2x3x5x8", WITH(0)},
+    {"2x3x5x8", WITH(500, 7, 4, 2, true, false)},
+    {"1x2x65x64", WITH(.offset = 100000)},
+    {"1x4x9x10", WITH(.size = 6, .interleaved = true, .inverse = true)},
+    {"2x2x33x128", WITH(.heads = 1, .inverse = true)},
+    {NULL, NULL}};
+static const cup__sample bench[] = {{"32x12x1024x64", WITH(0)},
+                                    {"4x48x4096x128", WITH(.heads = 32)},
+                                    {NULL, NULL}};
+
+const cup__op cup__op_rope = {
+    .infer = infer,
+    .specification = specification,
+    .gradient = gradient,
+    .impls = impls,
+    .strided_out = true,
+    .samples = samples,
+    .bench = bench,
+};

@@ -1,0 +1,21 @@
+/* The one argument of the rope kernel, as the host fills it and the kernel reads it. Plain C,
+ * included by both. */
+#ifndef CUP_OPS_ATTENTION_ROPE_CALL_CUH
+#define CUP_OPS_ATTENTION_ROPE_CALL_CUH
+
+#define ROPE_PAIRS 256
+#define ROPE_THREADS 128
+
+typedef struct rope_call {
+    const void *x;
+    void *y;
+    long long x_stride[4], y_stride[4]; /* batch, head, position, feature; in elements */
+    long long rows;                     /* batch times positions */
+    int heads, positions, size, pairs;
+    int heads_turned, heads_each; /* of all, and of one thread */
+    int inverse;
+    long long offset;
+    double frequency[ROPE_PAIRS]; /* in turns a position; for f64 in radians */
+} rope_call;
+
+#endif

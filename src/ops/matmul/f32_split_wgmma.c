@@ -1,0 +1,270 @@
+/* The host side of f32_split_wgmma.cu: which tiles, tensor maps, the launch. */
+#include <math.h>
+#include <string.h>
+
+#include "cuda/loader.h"
+#include "kernels/product_call.cuh"
+#include "ops/matmul/split_call.cuh"
+#include "kernels/wgmma_call.cuh"
+#include "ops/matmul/f32_split.h"
+#include "ops/matmul/product_state.h"
+
+#define COUNT(array) (int)(sizeof(array) / sizeof *(array))
+#define TILE_M 128
+#define SHARED_MOST 232448
+#define STAGING (2 * 4 * 2 * 2048)
+#define STAGES_MOST 8
+
+static int64_t divide_up(int64_t value, int64_t by)
+{
+    return (value + by - 1) / by;
+}
+
+/* Microseconds of a stage of 64 of k: one product of tiles, fitted to an H200. */
+static const struct {
+    int tile_n;
+    double stage, tile;
+} menu[] = {{128, 0.328, 1.5}, {64, 0.185, 0.9}, {256, 0.620, 2.5}};
+static const int part_counts[] = {1, 2, 3, 4, 6, 8};
+
+static int64_t tiles_of(const cup__product *p, int tile_n)
+{
+    return divide_up(p->m, TILE_M) * divide_up(p->n, tile_n) * p->batch_count;
+}
+
+/* Of k in a stage: 128 bytes. */
+static int tile_k(cup_dtype dtype)
+{
+    return dtype == CUP_F32 ? 32 : 64;
+}
+
+static bool parts_fit(const cup__product *p, int tile_n, int parts)
+{
+    int64_t tiles = tiles_of(p, tile_n);
+    return parts == 1 || (tiles * parts * TILE_M * tile_n * 4 <= (int64_t)CUP__WORKSPACE_BYTES &&
+                          tiles * 2 <= CUP__COUNTERS && divide_up(p->k, 64) >= 4 * parts);
+}
+
+/* Microseconds to make the planes. */
+static double cut_time(const cup__product *p, int planes)
+{
+    double elements = (double)(p->m + p->n) * (double)p->k * (double)p->batch_count;
+    double passes = (p->a.column == 1 ? 1.0 : 1.5) + (p->b.row == 1 ? 1.0 : 1.5) - 1;
+    return 5.0 * passes + elements * (4 * passes + 2 * planes) / 3.0e6 + (planes > 1 ? 5 : 0);
+}
+
+/* Microseconds to turn the matrices that do not lie along k. */
+static double turn_time(const cup__product *p)
+{
+    double turned = (p->a.column == 1 ? 0 : (double)p->m) + (p->b.row == 1 ? 0 : (double)p->n);
+    return turned > 0 ? 4 + turned * (double)p->k * (double)p->batch_count * 8 / 2.8e6 : 0;
+}
+
+/* The best tiles for planes of a dtype. */
+static double choose_tiles(const cup__product *p, int multiprocessors, cup_dtype dtype, int planes,
+                           cup__split_plan *plan)
+{
+    double least = 0, products = planes == 2 ? 3 : 1;
+    for (int i = 0; i < COUNT(menu); i++)
+        for (int j = 0; j < COUNT(part_counts); j++) {
+            int tile_n = menu[i].tile_n, parts = part_counts[j];
+            if ((tile_n == 256 && planes > 1) || !parts_fit(p, tile_n, parts))
+                continue;
+            double rounds = ceil((double)(tiles_of(p, tile_n) * parts) / multiprocessors);
+            double k_tiles = (double)divide_up(divide_up(p->k, tile_k(dtype)), parts);
+            double joining = parts > 1 ? 4.5 + tile_n / 256.0 * (1 + 0.6 * parts) : 0;
+            double each = k_tiles * products * menu[i].stage + menu[i].tile + joining;
+            double time = 5 + rounds * each;
+            if (least == 0 || time < least) {
+                least = time;
+                *plan = (cup__split_plan){dtype, planes, tile_n, parts};
+            }
+        }
+    return least;
+}
+
+double cup__split_choose(const cup_context *c, const cup__product *p, int multiprocessors,
+                         cup__split_plan *plan)
+{
+    if (c->precision == CUP__HIGHEST)
+        return choose_tiles(p, multiprocessors, CUP_F16, 2, plan) + cut_time(p, 2);
+    cup__split_plan whole;
+    double cut = choose_tiles(p, multiprocessors, CUP_F16, 1, plan) + cut_time(p, 1);
+    if (c->precision == CUP__MEDIUM)
+        plan->dtype = CUP_BF16;
+    double direct = choose_tiles(p, multiprocessors, CUP_F32, 1, &whole) + turn_time(p);
+    if (direct >= cut)
+        return cut;
+    *plan = whole;
+    return direct;
+}
+
+double cup__split_vendor_time(const cup_context *c, const cup__product *p)
+{
+    double operations = 2.0 * (double)p->m * (double)p->n * (double)p->k * (double)p->batch_count;
+    if (c->precision == CUP__HIGHEST)
+        return 12 + operations / 50e6;
+    bool both_turned = p->a.column != 1 && p->b.column == 1;
+    return 9 + operations / (both_turned ? 260e6 : 400e6);
+}
+
+static int bias_bytes(const cup__product *p, const cup__split_plan *plan)
+{
+    return p->bias ? 2 * 2 * plan->tile_n * 4 : 0;
+}
+
+int cup__split_stages(const cup__product *p, const cup__split_plan *plan)
+{
+    int stage = plan->planes * (TILE_M + plan->tile_n) * 128 + 16;
+    int stages = (SHARED_MOST - STAGING - 32 - bias_bytes(p, plan)) / stage;
+    return stages < STAGES_MOST ? stages : STAGES_MOST;
+}
+
+static cup_status encode(cup_context *c, CUtensorMap *map, CUtensorMapDataType type, void *data,
+                         int dims, const int64_t size[3], const int64_t stride[2], int box_length,
+                         int box_lines)
+{
+    uint64_t sizes[3], strides[2] = {(uint64_t)stride[0], (uint64_t)stride[1]};
+    for (int i = 0; i < 3; i++)
+        sizes[i] = (uint64_t)size[i];
+    uint32_t box[3] = {(uint32_t)box_length, (uint32_t)box_lines, 1}, steps[3] = {1, 1, 1};
+    CUresult result = cup__driver.cuTensorMapEncodeTiled(
+        map, type, (uint32_t)dims, data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result == CUDA_SUCCESS)
+        return CUP_OK;
+    return cup__fail(&c->error, CUP_INTERNAL,
+                     "matrix product: the driver refused a tensor map of %lld x %lld x %lld "
+                     "elements with error %d",
+                     (long long)size[2], (long long)size[1], (long long)size[0], (int)result);
+}
+
+static cup_status encode_planes(cup_context *c, CUtensorMap *map, const cup__split_plan *plan,
+                                const cup__split_planes *from, int i, int tile)
+{
+    int64_t sizes[3] = {from->length[i], from->lines[i], from->batch[i] * plan->planes};
+    int64_t strides[2] = {from->line_bytes[i], from->matrix_bytes[i]};
+    CUtensorMapDataType type = plan->dtype == CUP_F32   ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+                               : plan->dtype == CUP_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                        : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    bool along_k = from->along[i] == PRODUCT_ALONG_K;
+    return encode(c, map, type, from->data[i], 3, sizes, strides,
+                  along_k ? tile_k(plan->dtype) : 64, along_k ? tile : 64);
+}
+
+/* Whether TMA can write y: it writes whole pieces of 16 bytes. */
+static bool can_store(const cup__product *p)
+{
+    return p->n % 4 == 0 && (p->y.row % 4 == 0 || p->m == 1) && (uintptr_t)p->y.data % 16 == 0 &&
+           (uintptr_t)p->pre % 16 == 0 && (!p->batch_ndim || p->y.batch[0] % 4 == 0);
+}
+
+static cup_status encode_result(cup_context *c, CUtensorMap *map, const cup__product *p, void *data)
+{
+    int64_t row = p->m == 1 ? p->n : p->y.row, batch = p->batch_ndim ? p->batch_count : 1;
+    int64_t sizes[3] = {p->n, p->m, batch};
+    int64_t strides[2] = {row * 4, (batch > 1 ? p->y.batch[0] : row * p->m) * 4};
+    return encode(c, map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, data, 2 + p->batch_ndim, sizes, strides,
+                  32, 16);
+}
+
+static void fill(wgmma_call *to, split_product *extra, const cup__product *p,
+                 const cup__split_plan *plan, const cup__split_planes *from, int multiprocessors)
+{
+    int64_t k_tiles = divide_up(p->k, tile_k(plan->dtype)), part = divide_up(k_tiles, plan->parts);
+    int batch = p->batch_ndim;
+    double rows = sqrt((double)multiprocessors * plan->tile_n / TILE_M) + 0.5;
+    memset(to, 0, sizeof *to);
+    to->bias = p->bias;
+    to->y = p->y.data;
+    to->pre = p->pre;
+    to->y_row = p->y.row;
+    to->y_batch[0] = batch ? p->y.batch[0] : 0;
+    to->m = (int)p->m;
+    to->n = (int)p->n;
+    to->k_tiles = (int)k_tiles;
+    to->tiles_m = (int)divide_up(p->m, TILE_M);
+    to->tiles_n = (int)divide_up(p->n, plan->tile_n);
+    to->parts = (int)divide_up(k_tiles, part);
+    to->part_tiles = (int)part;
+    to->units = (int)(tiles_of(p, plan->tile_n) * to->parts);
+    to->group = (int)rows;
+    to->a_batch[0] = from->batch[0] > 1;
+    to->b_batch[0] = from->batch[1] > 1;
+    *extra = (split_product){
+        .a = (const float *)(const void *)p->a.data,
+        .b = (const float *)(const void *)p->b.data,
+        .a_row = p->a.row,
+        .a_k = p->a.column,
+        .a_batch = batch ? p->a.batch[0] : 0,
+        .b_column = p->b.column,
+        .b_k = p->b.row,
+        .b_batch = batch ? p->b.batch[0] : 0,
+        .k = p->k,
+        .a_exponents = from->exponents[0],
+        .b_exponents = from->exponents[1],
+        .a_matrices = (int)from->batch[0],
+        .b_matrices = (int)from->batch[1],
+        .words = from->words,
+    };
+}
+
+static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__split_plan *plan,
+                              const cup__split_planes *from, bool store, bool parts)
+{
+    cup__knob knobs[] = {
+        {"CUP_T", plan->dtype},
+        {"PLANES", plan->planes},
+        {"TILE_N", plan->tile_n},
+        {"STAGES", cup__split_stages(p, plan)},
+        {"A_ALONG", from->along[0]},
+        {"B_ALONG", from->along[1]},
+        {"BATCH", p->batch_ndim},
+        {"HAS_BIAS", p->bias != NULL},
+        {"HAS_PRE", p->pre != NULL},
+        {"ACTIVATION", p->activation},
+        {"PARTS", parts},
+        {"Y_DIRECT", !store},
+    };
+    return cup__kernel_get(gpu, "f32_split_wgmma.cu", "matmul_split_sm90", knobs, COUNT(knobs));
+}
+
+cup_status cup__split_multiply(cup_context *c, const cup__product *p, const cup__split_plan *plan,
+                               const cup__split_planes *from)
+{
+    cup__cuda *gpu = cup__cuda_of(c->device);
+    int multiprocessors = cup__cuda_facts(gpu)->multiprocessors;
+    CUtensorMap a, b, y, pre;
+    CUP_TRY(encode_planes(c, &a, plan, from, 0, TILE_M));
+    CUP_TRY(encode_planes(c, &b, plan, from, 1, plan->tile_n));
+    bool store = can_store(p);
+    y = pre = a;
+    if (store)
+        CUP_TRY(encode_result(c, &y, p, p->y.data));
+    if (store && p->pre)
+        CUP_TRY(encode_result(c, &pre, p, p->pre));
+    wgmma_call argument;
+    split_product extra;
+    fill(&argument, &extra, p, plan, from, multiprocessors);
+    if (argument.parts > 1) {
+        cup__product_state *state = cup__product_state_of(c);
+        if (!state)
+            return c->error.status;
+        argument.partial = state->workspace;
+        argument.arrived = state->counters;
+    }
+    cup__kernel *kernel = kernel_of(gpu, p, plan, from, store, argument.parts > 1);
+    if (!kernel)
+        return c->error.status;
+    int stages = cup__split_stages(p, plan);
+    cup__grid grid = {
+        .x = argument.units < multiprocessors ? argument.units : multiprocessors,
+        .threads = 128 * 3,
+        .shared = stages * (plan->planes * (TILE_M + plan->tile_n) * 128 + 16) + STAGING +
+                  bias_bytes(p, plan) + 16,
+        .dependent = true,
+    };
+    return cup__launch(gpu, kernel, grid, CUP__ARG(a), CUP__ARG(b), CUP__ARG(y), CUP__ARG(pre),
+                       CUP__ARG(argument), CUP__ARG(extra));
+}

@@ -1,0 +1,54 @@
+/* The host side of wgmma.cu, with its choices open to the benchmark and the tuner. */
+#ifndef CUP_OPS_MATMUL_WGMMA_H
+#define CUP_OPS_MATMUL_WGMMA_H
+
+#include "ops/matmul/product_cuda.h"
+
+/* How the kernel is built and laid over y. */
+typedef struct cup__wgmma_plan {
+    int tile_m, tile_n, consumers;
+    bool pingpong;
+    int stages;
+    int cluster_m, cluster_n; /* one of them is 1 */
+    int parts;                /* into which k is cut */
+    int group;                /* rows of tiles that are walked together; 0: a good number */
+    int cluster_k;            /* parts that meet in a cluster: as many as `parts`; 0: in memory */
+    int64_t watchdog;         /* nanoseconds after which a wait ends in a trap; 0: never */
+} cup__wgmma_plan;
+
+const char *cup__product_wgmma_refuses(cup_context *c, const cup__product *p);
+/* The same where one of its own plans must fit, which is what the function below goes by. */
+const char *cup__product_wgmma_menu_refuses(cup_context *c, const cup__product *p);
+cup_status cup__product_wgmma(cup__call *call, const cup__product *p);
+
+/* The same, only where it is likely to be faster than cuBLASLt. */
+const char *cup__product_wgmma_best_refuses(cup_context *c, const cup__product *p);
+cup_status cup__product_wgmma_best(cup__call *call, const cup__product *p);
+
+/* The plan by the shape alone, and the microseconds it is likely to take; what cuBLASLt is likely
+ * to take; and the product by a given plan. */
+double cup__wgmma_choose(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan);
+double cup__cublaslt_time(const cup__product *p, int multiprocessors);
+cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p,
+                                 const cup__wgmma_plan *plan);
+
+/* The plans that are likely to be fastest, best first; returns how many. And whether a plan is one
+ * of those that are ever chosen, whatever its parts. */
+int cup__wgmma_candidates(const cup__product *p, int multiprocessors, cup__wgmma_plan *plans,
+                          int most);
+bool cup__wgmma_is_on_menu(const cup__wgmma_plan *plan);
+/* The plan, remembered by the shape, and whether it is likely to be faster than cuBLASLt. */
+bool cup__product_choice(cup_context *c, const cup__product *p, cup__wgmma_plan *plan);
+
+/* Up to WGMMA_LIST products in one launch, for all of which the first function gives NULL with the
+ * same directions in which elements of a and b are neighbours. The plan has neither parts nor
+ * clusters. */
+const char *cup__product_wgmma_list_refuses(cup_context *c, const cup__product *p, int a_along,
+                                            int b_along);
+cup_status cup__product_wgmma_list(cup_context *c, const cup__product *p, int count,
+                                   const cup__wgmma_plan *plan);
+
+/* Why this plan cannot be used for the product; NULL when it can. */
+const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan *plan);
+
+#endif

@@ -1,9 +1,0 @@
-#include "ops/attributes.h"
-#include "ops/extreme.h"
-
-const cup__op cup__op_max = {
-    CUP__REDUCE(CUP__FOLD_MAX),
-    .in_dtypes = {CUP__DTYPES_FLOAT | CUP__DTYPES_INTEGER},
-    .gradient = cup__extreme_gradient,
-    .saves = CUP__SAVE_IN(0) | CUP__SAVE_OUT(0),
-};

@@ -1,0 +1,279 @@
+/* Batchnorm and groupnorm on the GPU: knobs and launches of channelnorm.cu. */
+#include <string.h>
+
+#include "dispatch/attributes.h"
+#include "ops/norm/channelnorm_cuda.h"
+#include "dispatch/rows.h"
+
+#define BLOCK 256
+#define PIECES 4       /* vectors on the way to a thread */
+#define ROUNDS 2       /* times as many are one part of a plane */
+#define KNOBS 8
+
+/* The launches of one call: what they have in common. */
+typedef struct work {
+    cup__cuda *gpu;
+    cup__channels at;
+    const cup_tensor *x, *dy, *gamma, *beta;
+    cup_tensor *out;
+    cup_dtype param, result;
+    channels_call call;
+    cup__knob knobs[KNOBS];
+    bool columns;
+    int groups; /* of threads in a block, where a group takes a part of a plane */
+    int side;
+    cup_tensor *partial;
+} work;
+
+const char *cup__channelnorm_cuda_refuses(const cup__call *call)
+{
+    int x = call->op == &cup__op_channelnorm_grad ? 1 : 0;
+    return call->in[x]->count > (int64_t)1 << 40 ? "it has more than 2^40 elements" : NULL;
+}
+
+static int least_power(int64_t least, int from, int most)
+{
+    while (from < most && from < least)
+        from *= 2;
+    return from;
+}
+
+static int64_t pieces_of(int64_t count, int64_t piece)
+{
+    return (count + piece - 1) / piece;
+}
+
+channels_call cup__channelnorm_planes(const cup__channels *at, int64_t most, int vec)
+{
+    int64_t part = pieces_of(pieces_of(at->after, pieces_of(at->after, most)), vec) * vec;
+    int64_t parts = pieces_of(at->after, part);
+    return (channels_call){.before = at->before,
+                           .after = at->after,
+                           .count = at->count,
+                           .instances = (unsigned)at->instances,
+                           .channels = (unsigned)at->channels,
+                           .groups = (unsigned)at->groups,
+                           .each = (unsigned)at->each,
+                           .line = 1,
+                           .lines = (unsigned)at->before,
+                           .part = (unsigned)part,
+                           .parts = (unsigned)parts,
+                           .tasks = (unsigned)(at->instances * at->groups),
+                           .by_parts = divisor_of(parts),
+                           .by_each = divisor_of(at->each)};
+}
+
+static int vec_of(const work *w, int64_t width)
+{
+    int vec = 16 / (int)cup_dtype_size(w->x->dtype);
+    const cup_tensor *all[] = {w->x, w->dy, w->out};
+    for (int i = 0; i < 3; i++)
+        vec = cup__row_vec(all[i], width, vec);
+    return vec;
+}
+
+/* Groups of threads for parts of planes: returns the threads of one. */
+static int plan_planes(work *w, int vec)
+{
+    channels_call *c = &w->call;
+    int group = least_power(pieces_of(w->at.after, (int64_t)vec * PIECES), 8, BLOCK);
+    int64_t part = (int64_t)group * vec * PIECES * ROUNDS;
+    w->groups = BLOCK / group;
+    c->line = 1;
+    c->lines = (unsigned)w->at.before;
+    c->part = (unsigned)part;
+    c->parts = (unsigned)pieces_of(w->at.after, part);
+    c->tasks = (unsigned)(w->at.instances * w->at.before * w->at.channels * c->parts);
+    return group;
+}
+
+/* Tiles of columns and slices of rows: returns the threads along the columns. */
+static int plan_columns(work *w, int vec)
+{
+    channels_call *c = &w->call;
+    int lanes = least_power(pieces_of(w->at.channels, vec), 1, 32), rows = BLOCK / lanes;
+    int64_t tiles = pieces_of(w->at.channels, (int64_t)lanes * vec);
+    int64_t wanted = (tiles == 1 ? 8 : 4) * (int64_t)cup__cuda_facts(w->gpu)->multiprocessors;
+    int64_t slices = wanted / (tiles * w->at.instances + 1) + 1;
+    int64_t line = pieces_of(w->at.before, slices);
+    line = (pieces_of(line, PIECES * rows) + !line) * PIECES * rows;
+    c->line = (unsigned)line;
+    c->lines = (unsigned)pieces_of(w->at.before, line);
+    c->part = c->parts = 1;
+    c->tiles = (unsigned)tiles;
+    c->tasks = (unsigned)(tiles * c->lines * w->at.instances);
+    return lanes;
+}
+
+/* Statistics that a block makes side by side, where their partial sums are neighbours. */
+static int plan_side(const work *w)
+{
+    if (w->at.each > 1 || w->call.parts > 1)
+        return 1;
+    return w->call.lines > 64 && w->at.instances * w->at.groups < 1024 ? 4 : 32;
+}
+
+static cup_status plan(work *w, cup_context *context, bool back)
+{
+    const cup__channels *at = &w->at;
+    channels_call *c = &w->call;
+    w->gpu = cup__cuda_of(context->device);
+    w->columns = at->after == 1;
+    int vec = vec_of(w, w->columns ? at->channels : at->after), group = 32, lanes = 32;
+    c->before = at->before;
+    c->after = at->after;
+    c->count = at->count;
+    c->instances = (unsigned)at->instances;
+    c->channels = (unsigned)at->channels;
+    c->groups = (unsigned)at->groups;
+    c->each = (unsigned)at->each;
+    if (w->columns)
+        lanes = plan_columns(w, vec);
+    else
+        group = plan_planes(w, vec);
+    int64_t sums = at->instances * c->lines * at->channels * c->parts;
+    if (sums > INT32_MAX || at->channels > INT32_MAX / 64 || at->before > INT32_MAX)
+        return cup__fail(&context->error, CUP_UNSUPPORTED,
+                         "%lld channels of %lld planes are too many for a GPU",
+                         (long long)at->channels, (long long)(at->instances * at->before));
+    w->side = plan_side(w);
+    const cup__knob knobs[KNOBS] = {{"CUP_T", w->x->dtype}, {"PARAM", w->param},
+                                    {"BACK", back},         {"VEC", vec},
+                                    {"GROUP", group},       {"PIECES", PIECES},
+                                    {"THREADS", BLOCK},     {"LANES", lanes}};
+    memcpy(w->knobs, knobs, sizeof knobs);
+    cup__shape shape = {w->x->dtype == CUP_F64 ? CUP_F64 : CUP_F32, 2, {sums, 2}};
+    w->partial = cup__tensor_make(context, &shape, "partial sums");
+    return w->partial ? CUP_OK : context->error.status;
+}
+
+static cup__kernel *kernel_of(const work *w, const char *entry)
+{
+    return cup__kernel_get(w->gpu, "channelnorm.cu", entry, w->knobs, KNOBS);
+}
+
+static cup__kernel *finish_of(const work *w, bool back)
+{
+    const cup__knob knobs[] = {{"CUP_T", w->x->dtype}, {"PARAM", w->param},
+                               {"RESULT", w->result},  {"BACK", back},
+                               {"THREADS", BLOCK},     {"SIDE", w->side}};
+    return cup__kernel_get(w->gpu, "channelnorm_finish.cu", "channel_finish", knobs, 6);
+}
+
+static cup__grid grid_of(const work *w)
+{
+    return (cup__grid){.x = w->columns ? w->call.tasks : pieces_of(w->call.tasks, w->groups),
+                       .threads = BLOCK};
+}
+
+static cup_status launch_sums(work *w, void *mean, void *rstd)
+{
+    cup__kernel *kernel = kernel_of(w, w->columns ? "channel_sums_columns" : "channel_sums_planes");
+    if (!kernel)
+        return w->x->context->error.status;
+    void *dy = cup__data_of(w->dy);
+    return cup__launch(w->gpu, kernel, grid_of(w), CUP__ARG(w->call), CUP__ARG(w->x->data),
+                       CUP__ARG(dy), CUP__ARG(mean), CUP__ARG(rstd), CUP__ARG(w->partial->data));
+}
+
+static cup_status launch_apply(work *w, void *mean, void *rstd, void *other)
+{
+    cup__kernel *kernel =
+        kernel_of(w, w->columns ? "channel_apply_columns" : "channel_apply_planes");
+    if (!kernel)
+        return w->x->context->error.status;
+    void *dy = cup__data_of(w->dy), *gamma = cup__data_of(w->gamma);
+    cup__grid grid = grid_of(w);
+    grid.dependent = true;
+    return cup__launch(w->gpu, kernel, grid, CUP__ARG(w->call), CUP__ARG(w->x->data),
+                       CUP__ARG(dy), CUP__ARG(mean), CUP__ARG(rstd), CUP__ARG(gamma),
+                       CUP__ARG(other), CUP__ARG(w->out->data));
+}
+
+static cup_status launch_forward(work *w, const cup__channelnorm *n, void *mean, void *rstd)
+{
+    cup__kernel *kernel = finish_of(w, false);
+    if (!kernel)
+        return w->x->context->error.status;
+    if (!n->constant)
+        CUP_TRY(launch_sums(w, mean, rstd));
+    cup__grid grid = {.x = pieces_of(w->at.instances * w->at.groups, w->side), .threads = BLOCK,
+                      .dependent = !n->constant};
+    void *running_mean = cup__data_of(n->running_mean), *running_var = cup__data_of(n->running_var);
+    CUP_TRY(cup__launch(w->gpu, kernel, grid, CUP__ARG(w->call), CUP__ARG(w->partial->data),
+                        CUP__ARG(mean), CUP__ARG(rstd), CUP__ARG(running_mean),
+                        CUP__ARG(running_var)));
+    return launch_apply(w, mean, rstd, cup__data_of(w->beta));
+}
+
+static cup_dtype param_dtype(const cup_tensor *gamma, const cup_tensor *beta, cup_dtype otherwise)
+{
+    return gamma ? gamma->dtype : beta ? beta->dtype : otherwise;
+}
+
+cup_status cup__channelnorm_cuda(cup__call *call)
+{
+    cup__channelnorm n = cup__channelnorm_of(call);
+    work w = {.at = n.at, .x = n.x, .out = n.y, .gamma = n.gamma, .beta = n.beta,
+              .param = param_dtype(n.gamma, n.beta, n.x->dtype)};
+    w.result = w.param;
+    cup_tensor *own = NULL;
+    cup_status status = plan(&w, call->c, false);
+    w.call.constant = n.constant;
+    w.call.momentum = n.momentum;
+    w.call.eps = n.eps;
+    if (status == CUP_OK && !n.mean) {
+        cup__shape shape = {w.partial->dtype, 2, {2, n.at.instances * n.at.groups}};
+        own = cup__tensor_make(call->c, &shape, "statistics");
+        status = own ? CUP_OK : call->c->error.status;
+    }
+    if (status == CUP_OK) {
+        int64_t size = n.at.instances * n.at.groups * cup_dtype_size(w.partial->dtype);
+        status = launch_forward(&w, &n, own ? own->data : n.mean->data,
+                                own ? (char *)own->data + size : n.rstd->data);
+    }
+    cup_tensor_free(own);
+    cup_tensor_free(w.partial);
+    return status;
+}
+
+static cup_status launch_finish_back(work *w, const cup__channelnorm_back *b, void *means_of)
+{
+    cup__kernel *kernel = finish_of(w, true);
+    if (!kernel)
+        return w->x->context->error.status;
+    void *gamma = cup__data_of(w->gamma), *dgamma = cup__data_of(b->dgamma);
+    void *dbeta = cup__data_of(b->dbeta);
+    int64_t second = b->dgamma || b->dbeta ? pieces_of(w->at.channels, w->side) : 0;
+    cup__grid grid = {.x = pieces_of(w->at.instances * w->at.groups, w->side) + second,
+                      .threads = BLOCK, .dependent = true};
+    return cup__launch(w->gpu, kernel, grid, CUP__ARG(w->call), CUP__ARG(w->partial->data),
+                       CUP__ARG(gamma), CUP__ARG(means_of), CUP__ARG(dgamma), CUP__ARG(dbeta));
+}
+
+static cup_status launch_back(work *w, const cup__channelnorm_back *b, void *means_of)
+{
+    void *mean = b->mean->data, *rstd = b->rstd->data;
+    CUP_TRY(launch_sums(w, mean, rstd));
+    CUP_TRY(launch_finish_back(w, b, means_of));
+    return launch_apply(w, mean, rstd, means_of);
+}
+
+cup_status cup__channelnorm_back_cuda(cup__call *call)
+{
+    const cup__channelnorm_grad_attributes *a = call->attributes;
+    cup__channelnorm_back b = cup__channelnorm_back_of(call);
+    work w = {.at = b.at, .x = b.x, .dy = b.dy, .out = b.dx, .gamma = b.gamma, .result = a->dtype,
+              .param = param_dtype(b.gamma, NULL, b.x->dtype)};
+    cup_tensor *means = NULL;
+    cup_status status = plan(&w, call->c, true);
+    w.call.constant = b.constant;
+    if (status == CUP_OK) {
+        cup__shape shape = {w.partial->dtype, 2, {b.at.instances * b.at.groups, 2}};
+        means = cup__tensor_make(call->c, &shape, "means of gradients");
+        status = means ? launch_back(&w, &b, means->data) : call->c->error.status;
+    }
+    cup_tensor_free(means);
+    cup_tensor_free(w.partial);
+    return status;
+}

@@ -1,0 +1,162 @@
+#include "ops/random/dropout.h"
+
+#include <math.h>
+
+#include "base/parallel.h"
+#include "base/philox.h"
+#include "dispatch/attributes.h"
+#include "ops/elementwise/pointwise.h"
+
+#define CHUNK 1024 /* elements computed together; a multiple of 8 */
+
+cup__dropout cup__dropout_of(const cup__call *call)
+{
+    const cup__dropout_attributes *a = call->attributes;
+    uint32_t threshold = (uint32_t)(a->p * 65536 + 0.5);
+    return (cup__dropout){threshold, threshold == 65536 ? 0 : 65536.0 / (65536 - threshold)};
+}
+
+cup_status cup__dropout_infer(cup__call *call)
+{
+    const cup__dropout_attributes *a = call->attributes;
+    const cup_tensor *x = call->in[call->in_count - 1];
+    CUP_TRY(cup__need_float(call, 0));
+    CUP_TRY(cup__need_same_dtype(call, 0, call->in_count - 1));
+    if (!(a->p >= 0 && a->p <= 1))
+        return cup__call_fail(call, CUP_ARGUMENT, "p is %g; it must be from 0 to 1", a->p);
+    call->result[0] = cup__shape_of(call->in[0]);
+    cup__shape shape = cup__shape_of(x);
+    if (!cup__shape_equal(&shape, &call->result[0]))
+        return cup__call_fail(call, CUP_SHAPE, "both inputs must have one shape");
+    call->result[1] = (cup__shape){.dtype = CUP_U8, .ndim = 1, .size = {(x->count + 7) / 8}};
+    return CUP_OK;
+}
+
+cup_status cup__dropout_specification(cup__call *call)
+{
+    cup__dropout dropout = cup__dropout_of(call);
+    const cup_tensor *x = call->in[call->in_count - 1];
+    const cup_tensor *residual = call->in_count > 1 ? call->in[0] : NULL;
+    for (int64_t byte = 0; byte < (x->count + 7) / 8; byte++) {
+        cup__philox_words w = cup__philox_block(call->random, call->sequence, (uint64_t)byte);
+        unsigned mask = 0;
+        for (int64_t i = byte * 8; i < x->count && i < byte * 8 + 8; i++) {
+            bool kept = (w.at[i % 8 / 2] >> i % 2 * 16 & 0xffff) >= dropout.threshold;
+            double y = kept ? cup__load(x, cup__offset_of(x, i)) * dropout.scale : 0;
+            if (residual)
+                y += cup__load(residual, cup__offset_of(residual, i));
+            cup__store(call->out[0], i, y);
+            mask |= (unsigned)kept << i % 8;
+        }
+        if (call->out_count > 1)
+            ((uint8_t *)call->out[1]->data)[byte] = (uint8_t)mask;
+    }
+    return CUP_OK;
+}
+
+/* The masks of `bytes` times 8 elements. */
+CUP__WIDE static void draw(uint8_t *mask, uint64_t key, uint32_t sequence, uint32_t step,
+                           uint64_t first, int64_t bytes, uint32_t threshold)
+{
+    for (int64_t i = 0; i < bytes; i++) {
+        uint64_t block = first + (uint64_t)i;
+        cup__philox_words w =
+            cup__philox(key, (uint32_t)block, (uint32_t)(block >> 32), sequence, step);
+        uint32_t bits = 0;
+        for (int k = 0; k < 4; k++) {
+            bits |= (uint32_t)((w.at[k] & 0xffff) >= threshold) << (2 * k);
+            bits |= (uint32_t)((w.at[k] >> 16) >= threshold) << (2 * k + 1);
+        }
+        mask[i] = (uint8_t)bits;
+    }
+}
+
+CUP__WIDE static void apply(float *y, const float *x, const uint8_t *mask, int64_t count,
+                            float scale)
+{
+    for (int64_t i = 0; i < count; i++)
+        y[i] = mask[i / 8] >> (i % 8) & 1 ? x[i] * scale : 0.0f;
+}
+
+CUP__WIDE static void add(float *y, const float *x, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        y[i] += x[i];
+}
+
+typedef struct job {
+    const cup__call *call;
+    cup__dropout dropout;
+} job;
+
+static const char *element_at(const cup_tensor *t, int64_t i)
+{
+    return (const char *)t->data + i * cup_dtype_size(t->dtype);
+}
+
+static void run_chunks(int64_t begin, int64_t end, void *user)
+{
+    const job *j = user;
+    const cup__call *call = j->call;
+    const cup_tensor *x = call->in[call->in_count - 1];
+    for (int64_t chunk = begin; chunk < end; chunk++) {
+        float in[CHUNK], out[CHUNK];
+        uint8_t mask[CHUNK / 8];
+        int64_t start = chunk * CHUNK, count = x->count - start < CHUNK ? x->count - start : CHUNK;
+        int64_t bytes = (count + 7) / 8;
+        draw(mask, call->random[0], call->sequence, (uint32_t)call->random[1],
+             (uint64_t)start / 8, bytes, j->dropout.threshold);
+        if (count % 8)
+            mask[bytes - 1] &= (uint8_t)((1u << count % 8) - 1);
+        cup__load_f32(in, element_at(x, start), x->dtype, count);
+        apply(out, in, mask, count, (float)j->dropout.scale);
+        if (call->in_count > 1) {
+            cup__load_f32(in, element_at(call->in[0], start), x->dtype, count);
+            add(out, in, count);
+        }
+        cup__store_f32((char *)(uintptr_t)element_at(call->out[0], start), out, x->dtype, count);
+        for (int64_t i = 0; call->out_count > 1 && i < bytes; i++)
+            ((uint8_t *)call->out[1]->data)[start / 8 + i] = mask[i];
+    }
+}
+
+static cup_status run(cup__call *call)
+{
+    job j = {call, cup__dropout_of(call)};
+    cup__parallel_for((call->out[0]->count + CHUNK - 1) / CHUNK, 4, run_chunks, &j);
+    return CUP_OK;
+}
+
+static const char *refuses(const cup__call *call)
+{
+    return call->in[0]->dtype == CUP_F64 ? "it computes in single precision" : NULL;
+}
+
+static cup_status gradient(cup__grad *g)
+{
+    const cup__dropout_attributes *a = g->attributes;
+    g->d_in[0] = cup__dropout_grad(g->c, g->d_out[0], g->out[1], a->p);
+    return CUP_OK;
+}
+
+const cup__impl cup__dropout_impls[] = {
+    {.name = "philox", .place = CUP__CUDA, CUP__THRESHOLDS(8, 1024), .run = cup__dropout_cuda},
+    {.name = "philox", .place = CUP__CPU, CUP__THRESHOLDS(8, 1024), .refuses = refuses, .run = run},
+    {0},
+};
+#define P(p) &(const cup__dropout_attributes){p}
+static const cup__sample samples[] = {
+    {"7", P(0.5)},        {"()", P(0.3)},       {"3x5", P(0)},          {"16x3", P(1)},
+    {"33x1000", P(0.1)}, {"2x3x1025", P(0.75)}, {"0x5", P(0.5)}, {NULL, NULL}};
+static const cup__sample bench[] = {{"32768x3072", P(0.1)}, {NULL, NULL}};
+
+const cup__op cup__op_dropout = {
+    .infer = cup__dropout_infer,
+    .specification = cup__dropout_specification,
+    .gradient = gradient,
+    .impls = cup__dropout_impls,
+    .saves = CUP__SAVE_OUT(1),
+    .random = true,
+    .samples = samples,
+    .bench = bench,
+};

@@ -1,0 +1,70 @@
+#include "dispatch/attributes.h"
+#include "ops/elementwise/pointwise.h"
+#include "ops/reduce/reduce.h"
+
+_Static_assert(offsetof(cup__var_attributes, keep) == offsetof(cup__sum_attributes, keep),
+               "the attributes of a reduction begin with axes and keep");
+
+/* (x, mean, dy): `a` is twice the share of one element. */
+static double slope(const double *x, const double *a)
+{
+    return a[0] * (x[0] - x[1]) * x[2];
+}
+
+CUP__WIDE static void slope_f32(float *y, const float *const *x, int64_t count, const double *a)
+{
+    float scale = (float)a[0];
+    const float *in = x[0], *mean = x[1], *dy = x[2];
+    for (int64_t i = 0; i < count; i++)
+        y[i] = scale * (in[i] - mean[i]) * dy[i];
+}
+
+static cup_status gradient(cup__grad *g)
+{
+    const cup__var_attributes *a = g->attributes;
+    int64_t degrees = cup__reduce_length(g) - a->correction;
+    cup_tensor *mean = cup_mean(g->c, g->in[0], a->axes, a->axes_count, true);
+    g->d_in[0] = cup__var_grad(g->c, g->in[0], mean, cup__reduce_kept(g, g->d_out[0]),
+                               2 / (double)degrees);
+    return CUP_OK;
+}
+
+static const cup__pointwise kind = {.source = "var.cu", .f64 = slope, .f32 = slope_f32,
+                                    .entry = "var_bwd"};
+#define AXES(correction, keep, ...)                                                                \
+    &(const cup__var_attributes){{__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / 4, keep, correction}
+static const cup__var_attributes all = {{0}, 0, false, 0};
+static const cup__sample samples[] = {
+    {"7", &all},
+    {"3x5", AXES(1, false, 1)},
+    {"3x5", AXES(1, true, 0)},
+    {"2x3x4", AXES(0, false, 0, 2)},
+    {"65x1025", AXES(1, false, -1)},
+    {"1025x65", AXES(0, false, 0)},
+    {"4x33x17", AXES(0, true, 1)},
+    {"200003", &all},
+    {NULL, NULL}};
+static const cup__sample bench[] = {
+    {"16384x16384", AXES(1, false, 0)}, {"16384x16384", AXES(1, false, 1)}, {NULL, NULL}};
+static const cup__var_grad_attributes half = {0.5};
+static const cup__sample grad_samples[] = {{"7 7 7", &half},
+                                           {"3x5 3x1 3x1", &half},
+                                           {"2x1025 2x1 2x1", &half},
+                                           {NULL, NULL}};
+
+const cup__op cup__op_var = {
+    .kind = CUP__FOLD_VAR,
+    .infer = cup__reduce_infer,
+    .specification = cup__reduce_specification,
+    .gradient = gradient,
+    .saves = CUP__SAVE_IN(0),
+    .impls = cup__reduce_impls,
+    .samples = samples,
+    .bench = bench,
+    .tolerance = CUP__REDUCE_TOLERANCE,
+};
+
+const cup__op cup__op_var_grad = {
+    CUP__POINTWISE(&kind),
+    .samples = grad_samples,
+};

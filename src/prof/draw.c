@@ -406,7 +406,7 @@ static cup__draw_limits usual_limits(const cup__draw_limits *given, uint64_t *st
 {
     cup__draw_limits limits = given ? *given : (cup__draw_limits){0};
     int kind = (int)cup__draw_below(state, 100);
-    double elements = kind < 45 ? 1 << 11 : kind < 80 ? 1 << 14 : kind < 98 ? 1 << 17 : 1 << 20;
+    double elements = kind < 45 ? 1 << 11 : kind < 80 ? 1 << 15 : kind < 98 ? 1 << 18 : 1 << 21;
     if (!(limits.elements > 0))
         limits.elements = elements;
     if (!(limits.work > 0))

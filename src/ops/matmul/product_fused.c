@@ -239,21 +239,39 @@ static cup_status compose_swiglu_grad(cup__call *call)
     return status;
 }
 
-static cup_status compose_matmul(cup__call *call)
+/* The product in f32 where y is f16, whose range the product may leave before it is scaled. */
+static cup_status compose_scaled(cup__call *call)
 {
     cup_context *c = call->c;
     const cup__matmul_scaled_attributes *t = call->attributes;
-    bool scaled = call->op->kind == CUP__MATMUL_SCALED;
-    cup_tensor *product = cup_matmul(c, call->in[0], call->in[1], scaled && t->transpose_a,
-                                     scaled && t->transpose_b);
+    cup__scale_attributes scale = {t->factor};
+    cup__cast_attributes narrow = {CUP_F16};
+    cup_tensor *in[2] = {call->in[0], call->in[1]};
+    bool wide = call->out[0]->dtype == CUP_F16;
+    for (int i = 0; i < 2 && wide; i++)
+        in[i] = cup_cast(c, call->in[i], CUP_F32);
+    cup_tensor *product = cup_matmul(c, in[0], in[1], t->transpose_a, t->transpose_b);
+    cup_tensor *scaled = NULL;
     cup_status status;
-    if (scaled) {
-        cup__scale_attributes scale = {t->factor};
-        status = call_into(c, CUP__OP_scale, &product, 1, &scale, call->out[0]);
+    if (wide) {
+        scaled = cup_scale(c, product, t->factor);
+        status = call_into(c, CUP__OP_cast, &scaled, 1, &narrow, call->out[0]);
     } else {
-        status = call_into(c, CUP__OP_gelu_grad, (cup_tensor *[]){call->in[2], product}, 2, NULL,
-                           call->out[0]);
+        status = call_into(c, CUP__OP_scale, &product, 1, &scale, call->out[0]);
     }
+    for (int i = 0; i < 2 && wide; i++)
+        cup_tensor_free(in[i]);
+    cup_tensor_free(product);
+    cup_tensor_free(scaled);
+    return status;
+}
+
+static cup_status compose_gelu_grad(cup__call *call)
+{
+    cup_context *c = call->c;
+    cup_tensor *product = cup_matmul(c, call->in[0], call->in[1], false, false);
+    cup_status status = call_into(c, CUP__OP_gelu_grad, (cup_tensor *[]){call->in[2], product}, 2,
+                                  NULL, call->out[0]);
     cup_tensor_free(product);
     return status;
 }
@@ -265,9 +283,10 @@ static cup_status run_composed(cup__call *call)
         return compose_linear(call);
     if (kind == CUP__MATMUL_SWIGLU_GRAD)
         return compose_swiglu_grad(call);
-    return kind == CUP__MATMUL_INTO  ? compose_into(call)
-           : kind == CUP__MATMUL_ADD ? compose_add(call)
-                                     : compose_matmul(call);
+    return kind == CUP__MATMUL_INTO     ? compose_into(call)
+           : kind == CUP__MATMUL_ADD    ? compose_add(call)
+           : kind == CUP__MATMUL_SCALED ? compose_scaled(call)
+                                        : compose_gelu_grad(call);
 }
 
 const cup__impl cup__product_fused_impls[] = {

@@ -132,13 +132,14 @@ static void settle(item *it, cup_status status, const cup__error *error, const c
     pthread_mutex_unlock(&lock);
 }
 
-/* Finds the item, waiting while another thread works on it; or makes it, which sets *mine. */
-static item *claim(const cup__code_name *name, bool *mine)
+/* Finds the item, waiting where wanted while another thread works on it; or makes it, which sets
+ * *mine. */
+static item *claim(const cup__code_name *name, bool wait, bool *mine)
 {
     *mine = false;
     pthread_mutex_lock(&lock);
     item *found = find(&name->key);
-    while (found && found->state == BUSY)
+    while (wait && found && found->state == BUSY)
         pthread_cond_wait(&changed, &lock);
     if (!found || found->state == GIVEN_UP) {
         found = item_new(name);
@@ -152,11 +153,12 @@ static item *claim(const cup__code_name *name, bool *mine)
     return found;
 }
 
+/* `out` is NULL where nobody waits. */
 static cup_status get(cup__error *error, const cup__unit *unit, const cup__code_name *name,
                       const cup__knob *knobs, int knob_count, const cup__code **out)
 {
     bool mine;
-    item *it = claim(name, &mine);
+    item *it = claim(name, out != NULL, &mine);
     if (!it)
         return cup__fail(error, CUP_MEMORY, "out of host memory for %s", name->file);
     if (mine) {
@@ -167,6 +169,8 @@ static cup_status get(cup__error *error, const cup__unit *unit, const cup__code_
         if (status != CUP_OK)
             return cup__fail(error, status, "%s", own.text);
     }
+    if (!out)
+        return CUP_OK;
     if (it->state == FAILED)
         return cup__fail(error, CUP_COMPILE, "%s", it->failure);
     *out = &it->code;
@@ -197,6 +201,14 @@ cup_status cup__code_get(cup__error *error, const char *arch, const cup__kernel_
     cup__text_free(&words);
     cup__free(unit);
     return status;
+}
+
+void cup__kernels_ahead(const char *arch, const cup__kernel_request *requests, int count)
+{
+    for (int i = 0; i < count; i++) {
+        cup__error ignored = {0};
+        cup__code_get(&ignored, arch, &requests[i], NULL);
+    }
 }
 
 /* Many at once. */

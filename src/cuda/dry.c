@@ -194,6 +194,11 @@ void cup__dry_like(cup__cuda *gpu, const cup__gpu_facts *facts)
     gpu->facts = *facts;
 }
 
+bool cup__device_is_dry(const cup__device *device)
+{
+    return device->calls == &calls;
+}
+
 const cup__kernel_request *cup__dry_requests(const cup__cuda *gpu, int *count)
 {
     *count = (int)gpu->dry->count;

@@ -13,6 +13,9 @@ cup_status cup__dry_open(cup__error *error, const char *arch, cup__device **out)
 /* Makes it answer as a certain card does, of which its architecture must be that. */
 void cup__dry_like(cup__cuda *gpu, const cup__gpu_facts *facts);
 
+/* Whether a device is a dry GPU: what is written to it is not kept. */
+bool cup__device_is_dry(const cup__device *device);
+
 /* What has been asked of it so far, each compilation once; borrowed until it is closed. */
 const cup__kernel_request *cup__dry_requests(const cup__cuda *gpu, int *count);
 

@@ -28,6 +28,10 @@ cup_status cup__kernels_prepare(cup__error *error, const char *arch,
                                 const cup__kernel_request *requests, int count, int threads,
                                 cup__kernel_progress progress, void *user);
 
+/* Gets in this thread those that no other thread is getting just now, for those who work ahead: who
+ * needs the others will wait for them. What fails is met again when it is needed. */
+void cup__kernels_ahead(const char *arch, const cup__kernel_request *requests, int count);
+
 /* Writes all code that this process has got so far, for all architectures, to a pack. */
 cup_status cup__kernels_pack(cup__error *error, const char *path, int *count);
 

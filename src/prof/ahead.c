@@ -20,7 +20,9 @@ typedef struct slot {
 } slot;
 
 struct cup__ahead {
-    int64_t count, next, wanted; /* the item to be begun; the first that is not given up */
+    /* The items to be begun and to be prepared; the first that is not given up. */
+    int64_t count, next, next_prepared, wanted;
+    cup__ahead_prepare prepare;
     cup__ahead_make make;
     cup__ahead_drop drop;
     void *user;
@@ -47,14 +49,33 @@ static bool can_begin(const cup__ahead *a)
            a->slots[a->next % a->rooms].state != BUSY;
 }
 
+static bool can_prepare(const cup__ahead *a)
+{
+    return a->prepare && a->next_prepared < a->count;
+}
+
+/* Called and left with the lock held. */
+static void prepare_next(cup__ahead *a)
+{
+    int64_t item = a->next_prepared++;
+    pthread_mutex_unlock(&a->lock);
+    a->prepare(item, a->user);
+    pthread_mutex_lock(&a->lock);
+}
+
 /* Called and left with the lock held. */
 static void make_next(cup__ahead *a)
 {
     int64_t item = a->next++;
+    bool unprepared = can_prepare(a) && a->next_prepared <= item;
     slot *s = &a->slots[item % a->rooms];
     s->state = BUSY;
     s->item = item;
+    if (unprepared)
+        a->next_prepared = item + 1;
     pthread_mutex_unlock(&a->lock);
+    if (unprepared)
+        a->prepare(item, a->user);
     a->make(item, s->room, a->user);
     pthread_mutex_lock(&a->lock);
     s->state = READY;
@@ -71,6 +92,8 @@ static void *work(void *user)
     while (!a->over && a->next < a->count) {
         if (can_begin(a))
             make_next(a);
+        else if (can_prepare(a))
+            prepare_next(a);
         else
             pthread_cond_wait(&a->work, &a->lock);
     }
@@ -90,8 +113,8 @@ static void start(cup__ahead *a, int threads)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-cup__ahead *cup__ahead_new(int64_t count, size_t size, cup__ahead_make make, cup__ahead_drop drop,
-                           void *user)
+cup__ahead *cup__ahead_new(int64_t count, size_t size, cup__ahead_prepare prepare,
+                           cup__ahead_make make, cup__ahead_drop drop, void *user)
 {
     int threads = cup__threads(), rooms = ROOMS_EACH * threads;
     cup__ahead *a = cup__calloc(1, sizeof *a);
@@ -101,8 +124,8 @@ cup__ahead *cup__ahead_new(int64_t count, size_t size, cup__ahead_make make, cup
         good = (slots[i].room = cup__calloc(1, size)) != NULL;
     if (!a)
         return NULL;
-    *a = (cup__ahead){.count = count, .make = make, .drop = drop, .user = user, .slots = slots,
-                      .rooms = slots ? rooms : 0};
+    *a = (cup__ahead){.count = count, .prepare = prepare, .make = make, .drop = drop,
+                      .user = user, .slots = slots, .rooms = slots ? rooms : 0};
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->work, NULL);
     pthread_cond_init(&a->done, NULL);

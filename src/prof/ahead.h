@@ -14,10 +14,15 @@ typedef struct cup__ahead cup__ahead;
 typedef void (*cup__ahead_make)(int64_t i, void *room, void *user);
 typedef void (*cup__ahead_drop)(void *room);
 
+/* What is done of an item once and needs no room, such as compiling, in any thread: a thread that
+ * finds no free room goes on with that of later items. Of an item that is made meanwhile it may not
+ * have ended. */
+typedef void (*cup__ahead_prepare)(int64_t i, void *user);
+
 /* Begins items 0 to count - 1, each in one of a few rooms of `size` bytes, which `drop` clears at
- * the end. NULL: no memory. */
-cup__ahead *cup__ahead_new(int64_t count, size_t size, cup__ahead_make make, cup__ahead_drop drop,
-                           void *user);
+ * the end. `prepare` may be NULL. NULL: no memory. */
+cup__ahead *cup__ahead_new(int64_t count, size_t size, cup__ahead_prepare prepare,
+                           cup__ahead_make make, cup__ahead_drop drop, void *user);
 
 /* The room of item i, waiting until it is made; those of items before it are given up. Items may
  * be left out, but not gone back to. */

@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "base/parallel.h"
+#include "cuda/cuda.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
 #include "grad/tape.h"
@@ -15,6 +16,7 @@
 #include "prof/check.h"
 #include "prof/compare.h"
 #include "prof/draw.h"
+#include "prof/kernels.h"
 
 #define MOST_INPUTS 64
 #define NOISES 3
@@ -46,6 +48,8 @@ typedef struct room {
 } room;
 
 typedef struct checker {
+    const cup__gpu_facts *facts; /* NULL: on a CPU */
+    cup__precision precision;
     backward_call *calls; /* the samples' */
     int64_t samples;
     const cup__row *const *rows;
@@ -172,12 +176,46 @@ static void expect(room *r)
     }
 }
 
-static void make(int64_t number, void *user_room, void *user)
+/* A sample's call, or one that is drawn; `scratch` is a CPU context. */
+static bool choose(const checker *k, int64_t number, cup_context *scratch, room *r)
 {
     static const cup_dtype dtypes[] = {CUP_F32, CUP_BF16, CUP_F16};
+    int tries;
+    if (number < k->samples) {
+        r->call = k->calls[number];
+        return true;
+    }
+    int64_t drawn = number - k->samples;
+    const cup__row *row = k->rows[drawn % k->row_count];
+    cup__draw_limits limits = {.elements = MOST_ELEMENTS, .work = MOST_WORK, .tame = true,
+                               .dtypes = 1u << dtypes[drawn / k->row_count % 3]};
+    bool there = cup__draw(scratch, row, &limits, k->seed, drawn, &r->drawn, &tries);
+    cup__error_clear(&scratch->error);
+    r->call = (backward_call){row, NULL, r->drawn.dtype};
+    return there;
+}
+
+/* The kernels of a call, from a run on a dry GPU. */
+static void prepare(int64_t number, void *user)
+{
+    const checker *k = user;
+    cup_context *scratch = cup_context_new(&(cup_options){.device = "cpu", .threads = k->threads});
+    room *r = cup__calloc(1, sizeof *r);
+    if (r && cup_error(scratch) == CUP_OK && choose(k, number, scratch, r)) {
+        cup_context *c = cup__kernels_note(k->facts, k->precision);
+        outcome ignored;
+        if (c)
+            run(r, c, r->call.dtype, 0, &ignored);
+        cup__kernels_get_noted(c);
+    }
+    cup__free(r);
+    cup_context_free(scratch);
+}
+
+static void make(int64_t number, void *user_room, void *user)
+{
     const checker *k = user;
     room *r = user_room;
-    int tries;
     if (r->c) {
         cup_tape_clear(r->c);
         cup__scope_pop(r->c);
@@ -189,17 +227,7 @@ static void make(int64_t number, void *user_room, void *user)
     if (!r->there)
         return;
     cup_scope_open(r->c);
-    if (number < k->samples) {
-        r->call = k->calls[number];
-    } else {
-        int64_t drawn = number - k->samples;
-        const cup__row *row = k->rows[drawn % k->row_count];
-        cup__draw_limits limits = {.elements = MOST_ELEMENTS, .work = MOST_WORK, .tame = true,
-                                   .dtypes = 1u << dtypes[drawn / k->row_count % 3]};
-        r->there = cup__draw(r->c, row, &limits, k->seed, drawn, &r->drawn, &tries);
-        cup__error_clear(&r->c->error);
-        r->call = (backward_call){row, NULL, r->drawn.dtype};
-    }
+    r->there = choose(k, number, r->c, r);
     if (r->there)
         expect(r);
 }
@@ -316,7 +344,9 @@ cup_status cup__check_backward(cup_context *c, const cup__row *const *rows, int 
                                void *user)
 {
     const cup__row *some[CUP__OP_COUNT] = {0};
-    checker k = {.rows = some, .threads = cup__threads(), .seed = seed};
+    checker k = {.rows = some, .threads = cup__threads(), .seed = seed, .precision = c->precision};
+    if (c->device->is_cuda)
+        k.facts = cup__cuda_facts(cup__cuda_of(c->device));
     for (int i = 0; i < row_count; i++)
         if (rows[i]->op->gradient && rows[i]->is_public) {
             some[k.row_count++] = rows[i];
@@ -326,7 +356,9 @@ cup_status cup__check_backward(cup_context *c, const cup__row *const *rows, int 
     for (int64_t i = 0, at = 0; k.calls && i < k.row_count; i++)
         at += list_samples(some[i], k.calls + at);
     int64_t all = k.samples + (k.row_count ? count : 0);
-    cup__ahead *ahead = k.calls ? cup__ahead_new(all, sizeof(room), make, drop, &k) : NULL;
+    cup__ahead_prepare compile = k.facts ? prepare : NULL;
+    cup__ahead *ahead =
+        k.calls ? cup__ahead_new(all, sizeof(room), compile, make, drop, &k) : NULL;
     for (int64_t i = 0; ahead && i < all; i++)
         conclude(c, cup__ahead_get(ahead, i), report, user);
     cup__ahead_free(ahead);

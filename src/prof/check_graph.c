@@ -8,10 +8,10 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "cuda/cuda.h"
-#include "cuda/dry.h"
 #include "cupola/grad.h"
 #include "prof/ahead.h"
 #include "prof/compare.h"
+#include "prof/kernels.h"
 
 /* What a result may be wrong by is what the op that made it may be, and what comes to it from the
  * way: how far it moves, in double, when each value and gradient on the way is moved by a quarter
@@ -203,30 +203,30 @@ static void conclude(cup_context *c, item *it, uint64_t seed, int64_t number,
 /* The kernels a graph needs, from a run on a dry GPU. */
 static void compile(const checker *k, const cup__graph *g, cup_dtype dtype)
 {
-    cup_context *c = cup__context_dry(k->facts->arch);
+    cup_context *c = cup__kernels_note(k->facts, k->precision);
     cup__graph_run run;
-    if (cup_error(c) == CUP_OK) {
-        int count;
-        cup__error ignored = {0};
-        cup__dry_like(cup__cuda_of(c->device), k->facts);
-        c->precision = k->precision;
+    if (c)
         cup__graph_execute(g, c, dtype, dtype, 0, &run);
-        const cup__kernel_request *requests = cup__dry_requests(cup__cuda_of(c->device), &count);
-        cup__kernels_prepare(&ignored, k->facts->arch, requests, count, 1, NULL, NULL);
-    }
-    cup_context_free(c);
+    cup__kernels_get_noted(c);
+}
+
+static const cup_dtype dtypes[] = {CUP_F32, CUP_BF16, CUP_F16};
+
+static void prepare(int64_t number, void *user)
+{
+    const checker *k = user;
+    cup__graph graph;
+    cup__graph_draw(k->seed, number, &graph);
+    compile(k, &graph, dtypes[number % 3]);
 }
 
 static void make(int64_t number, void *room, void *user)
 {
-    static const cup_dtype dtypes[] = {CUP_F32, CUP_BF16, CUP_F16};
     const checker *k = user;
     item *it = room;
     cup_context **c = &it->expected.c;
     cup__graph_draw(k->seed, number, &it->graph);
     it->dtype = dtypes[number % 3];
-    if (k->facts)
-        compile(k, &it->graph, it->dtype);
     if (*c) {
         cup_tape_clear(*c);
         cup__scope_pop(*c);
@@ -250,7 +250,8 @@ cup_status cup__check_graphs(cup_context *c, uint64_t seed, int64_t count,
     checker k = {.c = c, .seed = seed, .precision = c->precision, .threads = cup__threads()};
     if (c->device->is_cuda)
         k.facts = cup__cuda_facts(cup__cuda_of(c->device));
-    cup__ahead *ahead = cup__ahead_new(count, sizeof(item), make, drop, &k);
+    cup__ahead *ahead = cup__ahead_new(count, sizeof(item), k.facts ? prepare : NULL, make,
+                                       drop, &k);
     if (!ahead)
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory for graphs");
     for (int64_t i = 0; i < count; i++) {

@@ -76,17 +76,37 @@ cup_status cup__kernels_build(cup__error *error, const char *arch, const char *o
     return error->status != CUP_OK ? error->status : status;
 }
 
-/* As run_impls does, without an end at what fails, and as the check calls them only. */
-static void run_checked(cup_context *c, const cup__row *row, const cup__sample *sample,
-                        cup_dtype dtype, cup__layout layout)
+cup_context *cup__kernels_note(const cup__gpu_facts *facts, cup__precision precision)
 {
-    cup_tensor *in[MOST_INPUTS];
-    int count = cup__sample_inputs(c, row, sample, dtype, dtype, layout, 0, in, MOST_INPUTS);
+    cup_context *c = cup__context_dry(facts->arch);
+    if (c && cup_error(c) == CUP_OK) {
+        cup__dry_like(cup__cuda_of(c->device), facts);
+        c->precision = precision;
+        return c;
+    }
+    cup_context_free(c);
+    return NULL;
+}
+
+void cup__kernels_get_noted(cup_context *c)
+{
+    int count;
+    if (!c)
+        return;
+    const cup__cuda *dry = cup__cuda_of(c->device);
+    const cup__kernel_request *requests = cup__dry_requests(dry, &count);
+    cup__kernels_ahead(cup__cuda_facts(dry)->arch, requests, count);
+    cup_context_free(c);
+}
+
+void cup__kernels_run_all(cup_context *c, const cup__row *row, cup_tensor **in, int count,
+                          const void *attributes)
+{
     for (const cup__impl *impl = row->op->impls; impl && impl->name && count >= 0; impl++) {
         cup__call call;
         cup__error_clear(&c->error);
         if (impl->place != CUP__CUDA ||
-            cup__call_begin(&call, c, row, in, count, sample->attributes) != CUP_OK ||
+            cup__call_begin(&call, c, row, in, count, attributes) != CUP_OK ||
             (impl->refuses && impl->refuses(&call)))
             continue;
         call.saving = true;
@@ -99,22 +119,16 @@ static void run_checked(cup_context *c, const cup__row *row, const cup__sample *
 void cup__kernels_for_check(const cup__gpu_facts *facts, cup__precision precision,
                             const cup__row *row, const cup__sample *sample, cup_dtype dtype)
 {
-    cup_context *c = row->op->view ? NULL : cup__context_dry(facts->arch);
-    if (c && cup_error(c) == CUP_OK) {
-        cup__cuda *dry = cup__cuda_of(c->device);
-        cup__dry_like(dry, facts);
-        c->precision = precision;
-        for (int layout = CUP__ROW_MAJOR; layout <= CUP__TRANSPOSED; layout++) {
-            if (layout && cup__check_one_layout(row, sample))
-                continue;
-            cup_scope_open(c);
-            run_checked(c, row, sample, dtype, (cup__layout)layout);
-            cup__scope_pop(c);
-        }
-        int count;
-        cup__error ignored = {0};
-        const cup__kernel_request *requests = cup__dry_requests(dry, &count);
-        cup__kernels_prepare(&ignored, facts->arch, requests, count, 1, NULL, NULL);
+    cup_context *c = row->op->view ? NULL : cup__kernels_note(facts, precision);
+    for (int layout = CUP__ROW_MAJOR; c && layout <= CUP__TRANSPOSED; layout++) {
+        cup_tensor *in[MOST_INPUTS];
+        if (layout && cup__check_one_layout(row, sample))
+            continue;
+        cup_scope_open(c);
+        int count = cup__sample_inputs(c, row, sample, dtype, dtype, (cup__layout)layout, 0, in,
+                                       MOST_INPUTS);
+        cup__kernels_run_all(c, row, in, count, sample->attributes);
+        cup__scope_pop(c);
     }
-    cup_context_free(c);
+    cup__kernels_get_noted(c);
 }

@@ -17,6 +17,18 @@ cup_status cup__kernels_build(cup__error *error, const char *arch, const char *o
 void cup__kernels_for_check(const cup__gpu_facts *facts, cup__precision precision,
                             const cup__row *row, const cup__sample *sample, cup_dtype dtype);
 
+/* A dry GPU that answers as a card does: what is run on it is noted. */
+cup_context *cup__kernels_note(const cup__gpu_facts *facts, cup__precision precision);
+
+/* Gets in this thread what was asked of a dry GPU and no other thread is getting, and frees the
+ * context, which may be NULL. */
+void cup__kernels_get_noted(cup_context *c);
+
+/* Runs every implementation for a GPU that takes the call, as a check does; goes on where one
+ * fails. */
+void cup__kernels_run_all(cup_context *c, const cup__row *row, cup_tensor **in, int count,
+                          const void *attributes);
+
 /* The same for what programs commonly ask for: of each op the implementation that is taken at the
  * benchmark's shapes, in f32, f16 and bf16; and the steps of all presets of trainings. */
 cup_status cup__kernels_build_common(cup__error *error, const char *arch, int threads,

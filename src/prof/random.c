@@ -6,8 +6,10 @@
 
 #include "base/memory.h"
 #include "base/parallel.h"
+#include "cuda/cuda.h"
 #include "prof/ahead.h"
 #include "prof/cost.h"
+#include "prof/kernels.h"
 
 #define MOST_FAILING 64 /* implementations that are told apart */
 #define MOVES 4 /* of the inputs, to see how far a result moves */
@@ -33,6 +35,8 @@ typedef struct random_check {
     cup__report report;
     void *user;
     int threads;
+    const cup__gpu_facts *facts; /* NULL: on a CPU */
+    cup__precision precision;
     const cup__drawn *drawn; /* the call at hand */
     failing failing[MOST_FAILING];
 } random_check;
@@ -74,6 +78,27 @@ static cup_context *fresh(cup_context *c, int threads)
         cup_scope_open(c);
     }
     return c;
+}
+
+/* The kernels of a call, from a run on a dry GPU. */
+static void prepare(int64_t i, void *user)
+{
+    const random_check *all = user;
+    const cup__random_options *o = all->options;
+    const cup__row *row = o->rows[i % o->row_count];
+    cup_context *scratch = row->op->view ? NULL : fresh(NULL, all->threads);
+    cup__drawn *d = cup__malloc(sizeof *d);
+    int tries;
+    if (scratch && d && cup__draw(scratch, row, NULL, o->seed, i / o->row_count, d, &tries)) {
+        cup_tensor *in[CUP__CHECK_INPUTS];
+        cup_context *c = cup__kernels_note(all->facts, all->precision);
+        int count = c ? cup__drawn_inputs(d, c, d->dtype, in, CUP__CHECK_INPUTS) : -1;
+        if (count >= 0)
+            cup__kernels_run_all(c, row, in, count, d->attributes);
+        cup__kernels_get_noted(c);
+    }
+    cup__free(d);
+    cup_context_free(scratch);
 }
 
 static void make(int64_t i, void *at, void *user)
@@ -299,10 +324,14 @@ static void check_room(random_check *all, const room *r)
 cup_status cup__random_check(cup_context *c, const cup__random_options *options,
                              cup__random_count *counts, cup__report report, void *user)
 {
-    random_check all = {.c = c, .options = options, .report = report, .user = user};
+    random_check all = {.c = c, .options = options, .report = report, .user = user,
+                        .precision = c->precision};
     all.threads = cup__threads();
+    if (c->device->is_cuda)
+        all.facts = cup__cuda_facts(cup__cuda_of(c->device));
     all.scratch = cup_context_new(&(cup_options){.device = "cpu", .threads = all.threads});
-    cup__ahead *ahead = cup__ahead_new(options->calls, sizeof(room), make, drop, &all);
+    cup__ahead *ahead = cup__ahead_new(options->calls, sizeof(room), all.facts ? prepare : NULL,
+                                       make, drop, &all);
     cup_status status = ahead && all.scratch ? CUP_OK : CUP_MEMORY;
     for (int64_t i = 0; i < options->calls && status == CUP_OK; i++) {
         const room *r = cup__ahead_get(ahead, i);

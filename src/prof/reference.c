@@ -28,13 +28,18 @@ cup_status cup__reference_run(cup__reference *r, const cup__reference_call *k)
     return cup__call_run(&r->call, NULL);
 }
 
+static void prepare(int64_t i, void *user)
+{
+    cup__references *all = user;
+    const cup__reference_call *k = &all->calls[i];
+    cup__kernels_for_check(all->facts, all->precision, k->row, k->sample, k->dtype);
+}
+
 static void make(int64_t i, void *room, void *user)
 {
     cup__references *all = user;
     cup__reference *r = room;
     const cup__reference_call *k = &all->calls[i];
-    if (all->facts)
-        cup__kernels_for_check(all->facts, all->precision, k->row, k->sample, k->dtype);
     if (r->c)
         cup__scope_pop(r->c);
     else
@@ -62,7 +67,8 @@ cup__references *cup__references_new(const cup_context *c, const cup__reference_
     r->precision = c->precision;
     if (c->device && c->device->is_cuda)
         r->facts = cup__cuda_facts(cup__cuda_of(c->device));
-    r->ahead = cup__ahead_new(count, sizeof(cup__reference), make, drop, r);
+    r->ahead = cup__ahead_new(count, sizeof(cup__reference), r->facts ? prepare : NULL, make,
+                              drop, r);
     if (r->ahead)
         return r;
     cup__free(r);

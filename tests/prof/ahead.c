@@ -12,7 +12,13 @@ typedef struct room {
     int used;
 } room;
 
-static _Atomic int made[ITEMS], dropped;
+static _Atomic int prepared[ITEMS], made[ITEMS], dropped;
+
+static void prepare(int64_t i, void *user)
+{
+    EXPECT(user == made);
+    prepared[i]++;
+}
 
 static void make(int64_t i, void *user_room, void *user)
 {
@@ -45,14 +51,15 @@ TEST(ahead_gives_items_in_order_each_made_once)
         memset((void *)made, 0, sizeof made);
         dropped = 0;
         cup__threads_set(threads);
-        cup__ahead *a = cup__ahead_new(ITEMS, sizeof(room), make, drop, (void *)made);
+        memset((void *)prepared, 0, sizeof prepared);
+        cup__ahead *a = cup__ahead_new(ITEMS, sizeof(room), prepare, make, drop, (void *)made);
         EXPECT(a);
         for (int i = 0; i < ITEMS; i++)
             EXPECT_INT(((room *)cup__ahead_get(a, i))->item, i);
         EXPECT(cup__ahead_waited(a) >= 0);
         cup__ahead_free(a);
         for (int i = 0; i < ITEMS; i++)
-            EXPECT_INT(made[i], 1);
+            EXPECT(made[i] == 1 && prepared[i] == 1);
         EXPECT_INT(dropped, ITEMS);
     }
 }
@@ -60,7 +67,10 @@ TEST(ahead_gives_items_in_order_each_made_once)
 TEST(ahead_leaves_items_out_and_ends_early)
 {
     cup__threads_set(3);
-    cup__ahead *a = cup__ahead_new(ITEMS, sizeof(room), make, drop, (void *)made);
+    memset((void *)made, 0, sizeof made);
+    memset((void *)prepared, 0, sizeof prepared);
+    dropped = 0;
+    cup__ahead *a = cup__ahead_new(ITEMS, sizeof(room), prepare, make, drop, (void *)made);
     EXPECT(a);
     for (int i = 2; i < 200; i += 1 + i % 40)
         EXPECT_INT(((room *)cup__ahead_get(a, i))->item, i);
@@ -69,11 +79,11 @@ TEST(ahead_leaves_items_out_and_ends_early)
     EXPECT_INT(dropped, total());
     EXPECT(total() < ITEMS);
     for (int i = 0; i < ITEMS; i++)
-        EXPECT(made[i] <= 1);
+        EXPECT(made[i] <= 1 && prepared[i] <= 1 && prepared[i] >= made[i]);
 }
 
 TEST(ahead_of_nothing)
 {
-    cup__ahead_free(cup__ahead_new(0, sizeof(room), make, drop, NULL));
+    cup__ahead_free(cup__ahead_new(0, sizeof(room), NULL, make, drop, NULL));
     cup__ahead_free(NULL);
 }

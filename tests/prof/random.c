@@ -4,6 +4,9 @@
 #include <string.h>
 
 #include "../test.h"
+#include "cuda/cuda.h"
+#include "cuda/dry.h"
+#include "prof/kernels.h"
 #include "prof/random.h"
 
 #define WRONG_FROM 70 /* elements of the last dimension */
@@ -117,4 +120,25 @@ TEST(random_command_repeats_a_call)
                             test_build()),
                0);
     EXPECT_CONTAINS(out, "seed 9: 40 random calls");
+}
+
+/* Working ahead asks a GPU that is not there, which no values are made for. */
+TEST(random_calls_ask_for_their_kernels_ahead)
+{
+    cup_context *scratch = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *model = cup__context_dry("sm_90a");
+    const cup__row *row = cup__row_find("layernorm");
+    const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(model->device));
+    int tries, count;
+    cup__drawn d;
+    EXPECT(cup__draw(scratch, row, NULL, 3, 0, &d, &tries));
+    cup_context *c = cup__kernels_note(facts, CUP__HIGHEST);
+    EXPECT(c && cup__device_is_dry(c->device) && !cup__device_is_dry(scratch->device));
+    cup_tensor *in[8];
+    int in_count = cup__drawn_inputs(&d, c, d.dtype, in, 8);
+    cup__kernels_run_all(c, row, in, in_count, d.attributes);
+    EXPECT(cup__dry_requests(cup__cuda_of(c->device), &count) && count > 0);
+    cup_context_free(c);
+    cup_context_free(model);
+    cup_context_free(scratch);
 }

@@ -39,6 +39,7 @@ typedef void (*fold_f64)(double *acc, const double *shift, const double *x, int6
 FOLDS(add, acc[i] + v)
 FOLDS(largest, v > acc[i] || v != v ? v : acc[i])
 FOLDS(smallest, v < acc[i] || v != v ? v : acc[i])
+FOLDS(apart, acc[i] + (v - shift[i]))
 FOLDS(squares, acc[i] + (v - shift[i]) * (v - shift[i]))
 FOLD(exponentials_f32, float, CUP__WIDE, acc[i] + (double)cup__exp_f32((float)(v - shift[i])))
 FOLD(exponentials_f64, double, , acc[i] + exp(v - shift[i]))
@@ -59,6 +60,10 @@ static const folding foldings[] = {
     [CUP__FOLD_VAR] = {squares_f32, squares_f64, add_f64, 0},
     [CUP__FOLD_LOGSUMEXP] = {exponentials_f32, exponentials_f64, add_f64, 0},
 };
+
+/* How far the mean is from the first element. Equal elements have a variance of exactly 0 then,
+ * which a mean that is rounded as a whole would miss. */
+static const folding from_the_first = {apart_f32, apart_f64, add_f64, 0};
 
 typedef struct job {
     cup__call *call;
@@ -239,9 +244,9 @@ static void plan(job *j)
     j->pieces = r->length > j->piece ? (r->length + j->piece - 1) / j->piece : 1;
 }
 
-static void pass(job *j, int kind)
+static void pass(job *j, const folding *fold)
 {
-    j->fold = &foldings[kind];
+    j->fold = fold;
     int64_t each = j->r.length < j->piece ? j->r.length : j->piece;
     if (j->across >= 0)
         cup__parallel_for(j->outer * j->tiles * j->pieces, PIECE / 2 / (each * 8 + 1) + 1,
@@ -258,16 +263,20 @@ static void run(job *j, double *memory)
     double *shift = memory + outputs;
     j->folded = memory;
     j->partial = shift + outputs;
-    if (kind == CUP__FOLD_VAR || kind == CUP__FOLD_LOGSUMEXP) {
-        pass(j, kind == CUP__FOLD_VAR ? CUP__FOLD_SUM : CUP__FOLD_MAX);
-        for (int64_t i = 0; i < outputs; i++) {
-            shift[i] = kind == CUP__FOLD_VAR ? j->folded[i] / (double)j->r.length : j->folded[i];
-            if (kind == CUP__FOLD_LOGSUMEXP && isinf(shift[i]))
-                shift[i] = 0;
-        }
+    if (kind == CUP__FOLD_VAR) {
+        for (int64_t i = 0; i < outputs; i++)
+            shift[i] = j->r.length ? cup__load(j->call->in[0], cup__reduction_kept(&j->r, i)) : 0;
+        j->shift = shift;
+        pass(j, &from_the_first);
+        for (int64_t i = 0; i < outputs; i++)
+            shift[i] += j->folded[i] / (double)j->r.length;
+    } else if (kind == CUP__FOLD_LOGSUMEXP) {
+        pass(j, &foldings[CUP__FOLD_MAX]);
+        for (int64_t i = 0; i < outputs; i++)
+            shift[i] = isinf(j->folded[i]) ? 0 : j->folded[i];
         j->shift = shift;
     }
-    pass(j, kind);
+    pass(j, &foldings[kind]);
     cup__parallel_for(outputs, PIECE / 16, finish, j);
 }
 

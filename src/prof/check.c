@@ -20,6 +20,7 @@ struct cup__checking {
 static void check_layout(cup__check_call *k, const cup__reference_call *call, cup__layout layout)
 {
     k->layout = layout_names[layout];
+    k->out_offset = layout == CUP__PADDED;
     cup_scope_open(k->c);
     k->in_count = cup__sample_inputs_filled(k->c, k->row, call->sample, k->dtype, k->dtype, layout,
                                             CUP__CHECK_SEED, (cup__filling){.alike = true}, k->in,

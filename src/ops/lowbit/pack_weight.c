@@ -247,7 +247,9 @@ static cup_status unpack_cuda(cup__call *call)
     cup__packed p = cup__packed_of(call, 0);
     cup_tensor *w = call->out[0];
     bool aligned = (uintptr_t)p.weight->data % 8 == 0 && (uintptr_t)w->data % 16 == 0;
-    int vector = p.group % 8 == 0 && aligned ? 8 : p.bits == 4 ? 2 : 1;
+    uintptr_t pair = 2 * (uintptr_t)cup_dtype_size(w->dtype);
+    bool paired = p.bits == 4 && (uintptr_t)w->data % pair == 0;
+    int vector = p.group % 8 == 0 && aligned ? 8 : paired ? 2 : 1;
     cup__knob knobs[] = {
         {"CUP_T", w->dtype}, {"SCALE_T", p.scale->dtype}, {"BITS", p.bits}, {"VEC", vector}};
     cup__kernel *kernel = cup__kernel_get(gpu, "pack_weight.cu", "unpack_fwd", knobs, 4);

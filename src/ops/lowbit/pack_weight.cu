@@ -93,8 +93,10 @@ extern "C" __global__ void __launch_bounds__(256)
     } else {
         vec<uint8_t, (VEC + 1) / 2> from = load<(VEC + 1) / 2>((const uint8_t *)c.weight + at / 2);
 #pragma unroll
-        for (int i = 0; i < VEC; i++)
-            to.at[i] = convert<T>(scale * (real)((from.at[i / 2] >> i % 2 * 4 & 15) - zero));
+        for (int i = 0; i < VEC; i++) {
+            int half = VEC == 1 ? (int)(at % 2) : i % 2;
+            to.at[i] = convert<T>(scale * (real)((from.at[i / 2] >> half * 4 & 15) - zero));
+        }
     }
     store(w + at, to);
 }

@@ -212,3 +212,31 @@ TEST(matmul_rows_are_apart)
     EXPECT(p.m == 1 ? p.batch_count == 5 : p.a.row >= 8);
     cup_context_free(c);
 }
+
+/* A product of inputs that lie well lies well itself, and names the same elements, for all strides
+ * of sizes that may be 1. */
+TEST(matmul_merged_batches_lie_well)
+{
+    cup_context *c = cpu();
+    static const int64_t sizes[] = {1, 2, 3}, steps[] = {1, 2, 3, 4, 7, 29};
+    for (int i = 0; i < 3 * 3 * 3 * 216; i++) {
+        int64_t batch = sizes[i % 3], m = sizes[i / 3 % 3], k = sizes[i / 9 % 3];
+        int64_t stride[] = {steps[i / 27 % 6], steps[i / 162 % 6], steps[i / 972 % 6]};
+        cup_tensor a = {.dtype = CUP_F64, .ndim = 3, .shape = {batch, m, k}};
+        memcpy(a.stride, stride, sizeof stride);
+        cup_tensor b = {.dtype = CUP_F64, .ndim = 2, .shape = {k, 2}, .stride = {2, 1}};
+        cup__shape y = {CUP_F64, 3, {batch, m, 2}};
+        cup__product p;
+        cup__product_make(&p, &a, false, &b, false, &y);
+        if (cup__product_lies_well(&a) && !cup__product_in_lines(p.m, p.k, p.a.row, p.a.column))
+            test_fail(__FILE__, __LINE__, "%lld x %lld x %lld, strides %lld, %lld and %lld",
+                      (long long)batch, (long long)m, (long long)k, (long long)stride[0],
+                      (long long)stride[1], (long long)stride[2]);
+        for (int64_t at = 0; at < batch * m * k; at++) {
+            int64_t t = at / k / p.m, row = at / k % p.m;
+            EXPECT_INT(cup__product_offset(&p, &p.a, t) + row * p.a.row + at % k * p.a.column,
+                       at / k / m * stride[0] + at / k % m * stride[1] + at % k * stride[2]);
+        }
+    }
+    cup_context_free(c);
+}

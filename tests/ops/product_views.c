@@ -207,6 +207,44 @@ static void expect_repeated_rows_hold(const char *device)
     cup_context_free(c);
 }
 
+/* Rows of one matrix each: any distance may lie between them and between their elements, so that
+ * together they are no matrix that a library can be told of. */
+static void expect_skewed_rows_hold(const char *device)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    if (cup_error(c) != CUP_OK) {
+        cup_context_free(c);
+        test_skip("no GPU");
+    }
+    static const cup_dtype dtypes[] = {CUP_F64, CUP_F32, CUP_BF16, CUP_F16};
+    for (int i = 0; i < 4; i++) {
+        cup_tensor *base = numbers(c, dtypes[i], dtypes[i], 3, (int64_t[]){24, 5, 4}, 1);
+        cup_tensor *weight = numbers(c, dtypes[i], dtypes[i], 2, (int64_t[]){16, 24}, 2);
+        cup_tensor *turned = cup_permute(c, base, (int64_t[]){1, 2, 0}, 3);
+        cup_tensor *rows = cup_slice(c, turned, (int64_t[]){0, 2, 0}, 3, (int64_t[]){5, 1, 24}, 3);
+        cup_tensor *want = cup_linear(c, cup_copy(c, rows), weight, NULL);
+        cup_tensor *off = cup_sub(c, cup_linear(c, rows, weight, NULL), want);
+        off = cup_cast(c, cup_max(c, cup_abs(c, off), NULL, 0, false), CUP_F64);
+        double most = -1;
+        EXPECT_TEXT(cup_error_text(c), "");
+        EXPECT_INT(cup_tensor_read(off, &most, sizeof most), CUP_OK);
+        EXPECT_NEAR(most, 0, i == 0 ? 1e-13 : i == 1 ? 1e-4 : 0.1);
+        cup_tensor_free(base);
+        cup_tensor_free(weight);
+    }
+    cup_context_free(c);
+}
+
+TEST(product_skewed_rows)
+{
+    expect_skewed_rows_hold("cpu");
+}
+
+TEST(gpu_product_skewed_rows)
+{
+    expect_skewed_rows_hold("cuda");
+}
+
 TEST(product_repeated_rows)
 {
     expect_repeated_rows_hold("cpu");

@@ -36,6 +36,19 @@ static void drop_batch(cup__product *p, int i)
     }
 }
 
+/* Whether one b for many a that lie behind each other is one taller a. Rows of that must be apart,
+ * which those of an a that is used again and again are not, and it must lie as well as one a does:
+ * single rows may have any distance between their elements and from each other. */
+static bool makes_taller(const cup__product *p, int last)
+{
+    int64_t size = p->batch_size[last], row = p->m == 1 ? p->a.batch[last] : p->a.row;
+    bool follow = p->m == 1 ? row > 0
+                            : p->a.batch[last] == p->m * row && p->y.batch[last] == p->m * p->y.row;
+    return p->b.batch[last] == 0 && follow &&
+           (cup__product_in_lines(size * p->m, p->k, row, p->a.column) ||
+            !cup__product_in_lines(p->m, p->k, p->a.row, p->a.column));
+}
+
 static void merge_batches(cup__product *p)
 {
     for (int i = p->batch_ndim; i-- > 0;)
@@ -49,12 +62,8 @@ static void merge_batches(cup__product *p)
         p->batch_size[i] *= p->batch_size[i - 1];
         drop_batch(p, i - 1);
     }
-    /* One b for many a that lie behind each other is one taller a. Rows of that must be apart,
-     * which those of an a that is used again and again are not. */
     int last = p->batch_ndim - 1;
-    while (last >= 0 && p->b.batch[last] == 0 &&
-           (p->m == 1 ? p->a.batch[last] > 0 : p->a.batch[last] == p->m * p->a.row) &&
-           (p->m == 1 || p->y.batch[last] == p->m * p->y.row)) {
+    while (last >= 0 && makes_taller(p, last)) {
         p->a.row = p->m == 1 ? p->a.batch[last] : p->a.row;
         p->y.row = p->m == 1 ? p->y.batch[last] : p->y.row;
         p->m *= p->batch_size[last];

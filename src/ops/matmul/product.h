@@ -102,6 +102,15 @@ static inline cup_dtype cup__product_bias_dtype(const cup__product *p)
     return p->y_scale ? p->dtype : cup__product_y_dtype(p);
 }
 
+/* Whether elements that are `row` and `column` apart are neighbours in one direction, and in lines
+ * that do not overlap in the other. Where a dimension has one element its stride says nothing. */
+static inline bool cup__product_in_lines(int64_t rows, int64_t columns, int64_t row, int64_t column)
+{
+    bool by_rows = column == 1 || columns == 1, by_columns = row == 1 || rows == 1;
+    return (by_rows && (row >= columns || rows == 1)) ||
+           (by_columns && (column >= rows || columns == 1));
+}
+
 /* Whether matrix kernels can read the last two dimensions where they are: neighbours in one
  * direction, lines that do not overlap in the other. And the tensor as it will be when the GPU
  * reads it: itself, or `packed`, which is then filled. */

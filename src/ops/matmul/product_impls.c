@@ -13,9 +13,7 @@ bool cup__product_lies_well(const cup_tensor *t)
     if (t->ndim < 2)
         return t->stride[0] == 1 || t->shape[0] <= 1;
     const int64_t *size = t->shape + t->ndim - 2, *stride = t->stride + t->ndim - 2;
-    bool rows = stride[1] == 1 || size[1] == 1, columns = stride[0] == 1 || size[0] == 1;
-    return (rows && (stride[0] >= size[1] || size[0] == 1)) ||
-           (columns && (stride[1] >= size[0] || size[1] == 1));
+    return cup__product_in_lines(size[0], size[1], stride[0], stride[1]);
 }
 
 cup_tensor *cup__product_packed(cup_tensor *t, cup_tensor *packed)

@@ -63,6 +63,45 @@ TEST(attention_of_a_query_that_sees_nothing_is_0)
     cup_context_free(c);
 }
 
+/* Its one probability is 1 whatever the score, so nothing flows back to q and k: not even what
+ * rounding leaves, which is no error of any size beside 0. */
+static void expect_one_key_has_no_slope(const char *device)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    cup_context *host = cup_context_new(&(cup_options){.device = "cpu"});
+    if (cup_error(c) != CUP_OK) {
+        cup_context_free(host);
+        cup_context_free(c);
+        test_skip("no GPU");
+    }
+    cup_tensor *in[3];
+    for (int i = 0; i < 3; i++) {
+        int64_t shape[] = {1, i ? 1 : 2, i ? 1 : 66, 8};
+        cup_tensor *one = filled(host, shape, i, 1);
+        in[i] = cup_cast(c, cup_tensor_to(c, one), CUP_F64);
+        cup_require_grad(in[i]);
+    }
+    cup_tensor *o = cup_attention(c, in[0], in[1], in[2], false, 0, 0);
+    cup_backward(c, cup_sum(c, cup_mul(c, o, in[0]), NULL, 0, false));
+    EXPECT_TEXT(cup_error_text(c), "");
+    double dk[8];
+    EXPECT_INT(cup_tensor_read(cup_grad(in[1]), dk, sizeof dk), CUP_OK);
+    for (int i = 0; i < 8; i++)
+        EXPECT(dk[i] == 0);
+    cup_context_free(host);
+    cup_context_free(c);
+}
+
+TEST(attention_one_key_has_no_slope)
+{
+    expect_one_key_has_no_slope("cpu");
+}
+
+TEST(gpu_attention_one_key_has_no_slope)
+{
+    expect_one_key_has_no_slope("cuda");
+}
+
 TEST(attention_drops_the_share_it_is_asked_to)
 {
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .seed = 5});

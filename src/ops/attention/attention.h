@@ -42,6 +42,13 @@ static inline uint32_t cup__attention_number(const cup__philox_words *block, int
     return key >> 3 & 1 ? word >> 16 : word & 0xffff;
 }
 
+/* Whether any query meets a key. Where none does, what kernels of tiles and tensor maps cannot
+ * describe is left to the plain ones, which give 0. */
+static inline bool cup__attention_is_any(const cup__attention *a)
+{
+    return a->batch > 0 && a->heads > 0 && a->queries > 0 && a->keys > 0;
+}
+
 /* How many keys the query sees, counted from the first. The last query sees all. */
 static inline int64_t cup__attention_visible(const cup__attention *a, int64_t query)
 {

@@ -11,6 +11,8 @@ static const char *refuses(const cup__call *call)
         return "the size of a head must be a multiple of 8 up to 256";
     if (a.scale < 0)
         return "the scale is negative";
+    if (!cup__attention_is_any(&a))
+        return "there are no queries or no keys";
     return a.queries > CUP__POSITIONS_MOST || a.keys > CUP__POSITIONS_MOST
                ? "there are over 2^30 positions"
                : NULL;

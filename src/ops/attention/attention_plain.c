@@ -4,16 +4,18 @@
 #define PLAIN_WARPS 4
 #define PLAIN_CHUNK 256
 
-static cup_status simple(const cup__attention *a, const char *entry, int64_t rows, bool whole_rows,
+/* A warp for each of the rows and part of its features, or a thread for each. */
+static cup_status simple(const cup__attention *a, const char *entry, int64_t rows, bool by_threads,
                          const attention_call *argument)
 {
+    int64_t each = by_threads ? PLAIN_WARPS * 32 : PLAIN_WARPS;
     cup__attention_kernel l = {
         .file = "attention_plain.cu",
         .entry = entry,
         .knobs = {{"CUP_T", a->dtype}, {"DROPOUT", a->dropout > 0}},
         .knob_count = 2,
-        .grid = {.x = (rows + PLAIN_WARPS - 1) / PLAIN_WARPS,
-                 .y = whole_rows ? 1 : (a->size + PLAIN_CHUNK - 1) / PLAIN_CHUNK,
+        .grid = {.x = (rows + each - 1) / each,
+                 .y = by_threads ? 1 : (a->size + PLAIN_CHUNK - 1) / PLAIN_CHUNK,
                  .threads = PLAIN_WARPS * 32},
     };
     return cup__attention_launch(a, &l, argument);

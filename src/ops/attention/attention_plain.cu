@@ -3,7 +3,8 @@
  *
  * Each lane computes the score of one key (or query) of 32; then all lanes add up the 32 rows, each
  * its own features: CHUNK of them in block y, so that a head may have any size.
- * The sums of o times d_o come first, by attention_plain_delta. */
+ * The sums of o times d_o come first, by attention_plain_delta: a thread each, which adds in the
+ * order of the products with v, so that a query that sees one key has gradients of exactly 0. */
 #ifndef CUP_T
 #define CUP_T 0
 #endif
@@ -161,17 +162,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
     attention_plain_delta(const __grid_constant__ attention_call c)
 {
-    place p;
-    if (!find_place(c, c.heads, c.queries, &p))
+    long long row = (long long)blockIdx.x * (WARPS * 32) + threadIdx.x;
+    if (row >= (long long)c.batch * c.heads * c.queries)
         return;
-    const T *o = row_of(c.o, p.batch, p.head, p.position);
-    const T *d_o = row_of(c.d_o, p.batch, p.head, p.position);
-    real sum = 0;
-    for (int d = (int)threadIdx.x % 32; d < c.size; d += 32)
-        sum += to_real(o[d * c.o.feature]) * to_real(d_o[d * c.d_o.feature]);
-    sum = warp_total(sum);
-    if (threadIdx.x % 32 == 0)
-        ((real *)c.delta)[p.row] = sum;
+    int query = (int)(row % c.queries), head = (int)(row / c.queries % c.heads);
+    int batch = (int)(row / c.queries / c.heads);
+    ((real *)c.delta)[row] = product_of(c, row_of(c.d_o, batch, head, query), c.d_o.feature,
+                                        row_of(c.o, batch, head, query), c.o.feature);
 }
 
 /* The gradient of one score but for the scale, and in *kept the probability that dropout keeps. */

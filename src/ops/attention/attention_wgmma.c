@@ -26,7 +26,7 @@ static const char *refuses(const cup__call *call, int64_t size_most)
                                 : "the size of a head must be a multiple of 8 up to 256";
     if (a.scale < 0)
         return "the scale is negative";
-    if (a.queries == 0 || a.keys == 0)
+    if (!cup__attention_is_any(&a))
         return "there are no queries or no keys";
     return a.queries > CUP__POSITIONS_MOST || a.keys > CUP__POSITIONS_MOST
                ? "there are over 2^30 positions"

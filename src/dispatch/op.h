@@ -56,6 +56,10 @@ typedef struct cup__impl {
 /* As an initialiser of an implementation: CUP__THRESHOLDS(64, 128). */
 #define CUP__THRESHOLDS(...) .thresholds = (const int64_t[]){__VA_ARGS__, 0}
 
+/* dy weight, the gradient of an activation's result, taken through the activation at `pre`. */
+typedef cup_tensor *(*cup__past)(cup_context *c, cup_tensor *dy, cup_tensor *weight,
+                                 cup_tensor *pre);
+
 /* What backward works on: the recorded call and the gradients of its results. Values that the
  * op's `saves` does not name are NULL; shapes are always there. */
 typedef struct cup__grad {
@@ -68,9 +72,11 @@ typedef struct cup__grad {
     const bool *wanted;        /* which inputs need a gradient */
     cup_tensor *const *d_out;  /* NULL where nothing flowed back */
     cup_tensor **d_in;         /* to be set; may stay NULL: no gradient */
-    /* Where input i was recorded as linear_gelu or linear_swiglu, what these keep before it; then
-     * d_pre[i], the gradient with respect to it, may be set in place of d_in[i]. */
+    /* Where input i is the first result of an op that hands gradients past its activation, the
+     * value before the activation and the op's way past it; then d_pre[i], the gradient with
+     * respect to that value, may be set in place of d_in[i]. */
     cup_tensor *const *pre;
+    const cup__past *past;
     cup_tensor **d_pre;
     /* The gradient that input i has already, where it may be added to in place; then d_in[i] stays
      * NULL. */
@@ -106,6 +112,10 @@ struct cup__op {
     /* The specification: plain, in double through cup__load and cup__store, any strides. */
     cup_status (*specification)(cup__call *call);
     cup_status (*gradient)(cup__grad *g);
+    /* Of an op whose first result is an activation of its second, which is hidden: how a product
+     * that this result goes into hands its gradient past the activation. The op's own gradient
+     * then finds in d_out[1] what came that way. */
+    cup__past past;
     const cup__impl *impls; /* ends with a NULL name */
     /* Which implementation took an equal call before, asked before the implementations are; NULL:
      * not known. And what is told of the one that was found then. */

@@ -53,33 +53,31 @@ static cup_status check_saved(cup_context *c, const cup__node *node)
     return CUP_OK;
 }
 
-/* What gradient_of works with, for each input or for each value of a node. */
+/* What the gradient of one node works with, in one block of memory. */
 typedef struct workings {
-    cup_tensor **values, **pre, **sum;
+    cup_tensor **d_in, **d_pre, **pre, **sum; /* for each input */
+    cup__past *past;
+    cup_tensor **values; /* for each input and each result */
     cup__shape *shapes;
     bool *wanted;
 } workings;
 
 static bool workings_make(workings *w, const cup__node *node)
 {
-    size_t values = (size_t)(node->in_count + node->out_count), count = (size_t)node->in_count;
-    *w = (workings){
-        .values = cup__calloc(values, sizeof *w->values),
-        .pre = cup__calloc(count, sizeof *w->pre),
-        .sum = cup__calloc(count, sizeof *w->sum),
-        .shapes = cup__calloc(values, sizeof *w->shapes),
-        .wanted = cup__calloc(count, sizeof *w->wanted),
-    };
-    return w->values && w->pre && w->sum && w->shapes && w->wanted;
-}
-
-static void workings_free(workings *w)
-{
-    cup__free(w->values);
-    cup__free(w->pre);
-    cup__free(w->sum);
-    cup__free(w->shapes);
-    cup__free(w->wanted);
+    size_t in = (size_t)node->in_count, values = in + (size_t)node->out_count;
+    size_t bytes = (4 * in + values) * sizeof(cup_tensor *) + in * sizeof(cup__past) +
+                   values * sizeof(cup__shape) + in * sizeof(bool);
+    w->shapes = cup__calloc(1, bytes);
+    if (!w->shapes)
+        return false;
+    w->values = (cup_tensor **)(w->shapes + values);
+    w->d_in = w->values + values;
+    w->d_pre = w->d_in + in;
+    w->pre = w->d_pre + in;
+    w->sum = w->pre + in;
+    w->past = (cup__past *)(w->sum + in);
+    w->wanted = (bool *)(w->past + in);
+    return true;
 }
 
 static void look_around(cup_context *c, const cup__node *node, workings *w)
@@ -95,45 +93,38 @@ static void look_around(cup_context *c, const cup__node *node, workings *w)
         if (edge->node) {
             const cup__node *from = c->tape->nodes[edge->node - 1];
             sum = from->d_out[edge->output];
-            bool keeps = from->row == &cup__rows[CUP__OP_linear_gelu] ||
-                         from->row == &cup__rows[CUP__OP_linear_swiglu];
-            if (keeps && edge->output == 0)
+            if (from->row && from->row->op->past && edge->output == 0) {
                 w->pre[i] = from->out[1].tensor;
+                w->past[i] = from->row->op->past;
+            }
         }
         w->sum[i] = sum && is_ours_alone(sum) ? sum : NULL;
     }
 }
 
-static cup_status gradient_of(cup_context *c, cup__node *node, cup_tensor **d_in,
-                              cup_tensor **d_pre)
+static cup_status gradient_of(cup_context *c, const cup__node *node, workings *w)
 {
-    workings w;
-    cup_status status = CUP_MEMORY;
-    if (!workings_make(&w, node)) {
-        cup__fail(&c->error, CUP_MEMORY, "out of host memory in backward");
-    } else {
-        look_around(c, node, &w);
-        cup__grad g = {
-            .c = c,
-            .row = node->row,
-            .attributes = node->attributes,
-            .in_count = node->in_count,
-            .out_count = node->out_count,
-            .in = w.values,
-            .out = w.values + node->in_count,
-            .in_shape = w.shapes,
-            .out_shape = w.shapes + node->in_count,
-            .wanted = w.wanted,
-            .d_out = node->d_out,
-            .d_in = d_in,
-            .pre = w.pre,
-            .d_pre = d_pre,
-            .sum = w.sum,
-            .sequence = node->sequence,
-        };
-        status = node->row->op->gradient(&g);
-    }
-    workings_free(&w);
+    look_around(c, node, w);
+    cup__grad g = {
+        .c = c,
+        .row = node->row,
+        .attributes = node->attributes,
+        .in_count = node->in_count,
+        .out_count = node->out_count,
+        .in = w->values,
+        .out = w->values + node->in_count,
+        .in_shape = w->shapes,
+        .out_shape = w->shapes + node->in_count,
+        .wanted = w->wanted,
+        .d_out = node->d_out,
+        .d_in = w->d_in,
+        .pre = w->pre,
+        .past = w->past,
+        .d_pre = w->d_pre,
+        .sum = w->sum,
+        .sequence = node->sequence,
+    };
+    cup_status status = node->row->op->gradient(&g);
     return status == CUP_OK ? c->error.status : status;
 }
 
@@ -150,20 +141,18 @@ static cup_status deliver(cup_context *c, const cup__edge *edge, int output, cup
 static cup_status step_back(cup_context *c, cup__node *node)
 {
     CUP_TRY(check_saved(c, node));
-    size_t count = (size_t)node->in_count;
-    cup_tensor **d_in = cup__calloc(2 * count, sizeof *d_in);
-    if (!d_in)
+    workings w;
+    if (!workings_make(&w, node))
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory in backward");
-    cup_tensor **d_pre = d_in + count;
-    cup_status status = node->row ? gradient_of(c, node, d_in, d_pre)
-                                  : cup__recompute_backward(c, node, d_in);
+    cup_status status = node->row ? gradient_of(c, node, &w)
+                                  : cup__recompute_backward(c, node, w.d_in);
     for (int i = 0; i < node->in_count && status == CUP_OK; i++) {
         const cup__edge *edge = &node->edges[i];
-        status = deliver(c, edge, edge->output, d_in[i]);
+        status = deliver(c, edge, edge->output, w.d_in[i]);
         if (status == CUP_OK)
-            status = deliver(c, edge, 1, d_pre[i]);
+            status = deliver(c, edge, 1, w.d_pre[i]);
     }
-    cup__free(d_in);
+    cup__free(w.shapes);
     return status;
 }
 

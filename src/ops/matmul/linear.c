@@ -107,7 +107,7 @@ static cup_status specification_weight_grad(cup__call *call)
     return CUP_OK;
 }
 
-/* dx, or the gradient before the gelu or swiglu that x came from. */
+/* dx, or the gradient before the activation that x came from. */
 static void back_to_x(cup__grad *g, cup_tensor *dy)
 {
     const cup__shape *x = &g->in_shape[0];
@@ -115,10 +115,8 @@ static void back_to_x(cup__grad *g, cup_tensor *dy)
     if (x->ndim == 1) {
         cup_tensor *dx = cup_matmul(g->c, rows, g->in[1], false, false);
         g->d_in[0] = cup_reshape(g->c, dx, x->size, 1);
-    } else if (g->pre[0] && g->pre[0]->shape[x->ndim - 1] == x->size[x->ndim - 1]) {
-        g->d_pre[0] = cup__matmul_gelu_grad(g->c, rows, g->in[1], g->pre[0]);
     } else if (g->pre[0]) {
-        g->d_pre[0] = cup__matmul_swiglu_grad(g->c, rows, g->in[1], g->pre[0]);
+        g->d_pre[0] = g->past[0](g->c, rows, g->in[1], g->pre[0]);
     } else if (g->sum[0]) {
         cup_matmul_add(g->c, g->sum[0], rows, g->in[1], false, false);
     } else {
@@ -276,6 +274,7 @@ const cup__op cup__op_linear_gelu = {
     .infer = infer_linear_gelu,
     .specification = specification_gelu,
     .gradient = gradient_gelu,
+    .past = cup__matmul_gelu_grad,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_OUT(1),
     .impls = cup__product_impls,
     .recall = cup__product_recall,

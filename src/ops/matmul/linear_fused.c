@@ -195,6 +195,7 @@ const cup__op cup__op_linear_swiglu = {
     .infer = infer_swiglu,
     .specification = specification_swiglu,
     .gradient = gradient_swiglu,
+    .past = cup__matmul_swiglu_grad,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_OUT(1),
     .impls = cup__product_fused_impls,
     .samples = swiglu_samples,

@@ -11,6 +11,7 @@
 #include "cli/op_names.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "cuda/cuda.h"
 #include "dispatch/attributes.h"
 #include "prof/check.h"
 
@@ -204,7 +205,7 @@ static int check_all(check_run *run, cup_context *c)
     cup__checking *checking = cup__checking_new(c, rows, count);
     if (!checking)
         return cli_report(c);
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count && !cup__device_is_lost(c->device); i++) {
         int one = check_op(run, c, checking, rows[i]);
         code = code ? code : one;
     }
@@ -255,6 +256,9 @@ static int run(cli_call *call)
         code = finish(&run, c, code);
         cup__text_free(&run.writer.text);
     }
+    if (c && c->device && cup__device_is_lost(c->device))
+        code = cli_fail(CLI_FAILED, "no call behind the one that stopped the GPU was checked; "
+                                    "another seed, or other ops, begin with others");
     cup_context_free(c);
     return code;
 }

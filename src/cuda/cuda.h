@@ -18,6 +18,9 @@ int cup__cuda_count(char why[512]);
 /* The GPU behind a device whose is_cuda is true. */
 cup__cuda *cup__cuda_of(cup__device *device);
 
+/* Whether it is a GPU that the driver refuses to this process after a kernel that went wrong. */
+bool cup__device_is_lost(cup__device *device);
+
 /* What the kernels are chosen by. */
 typedef struct cup__gpu_facts {
     int index, major, minor, multiprocessors, clock_khz, memory_clock_khz, memory_bus_bits;

@@ -74,6 +74,11 @@ static cup_status fail_lost(cup__cuda *gpu, CUresult result, const char *doing)
     return cup__fail(gpu->device.error, CUP_DRIVER, "%s", gpu->lost_text);
 }
 
+bool cup__device_is_lost(cup__device *device)
+{
+    return device->is_cuda && cup__cuda_of(device)->lost;
+}
+
 cup_status cup__cuda_check(cup__cuda *gpu, CUresult result, const char *doing)
 {
     if (result == CUDA_SUCCESS)

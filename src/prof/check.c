@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "cuda/cuda.h"
 #include "dispatch/attributes.h"
 #include "prof/check_call.h"
 
@@ -40,7 +41,7 @@ static cup_status check_sample(cup__check_call *k, const cup__reference_call *ca
     k->shapes = call->sample->shapes;
     k->dtype = call->dtype;
     int layouts = cup__check_one_layout(k->row, call->sample) ? 1 : 3;
-    for (int layout = 0; layout < layouts; layout++)
+    for (int layout = 0; layout < layouts && !cup__device_is_lost(k->c->device); layout++)
         check_layout(k, call, (cup__layout)layout);
     return CUP_OK;
 }
@@ -104,7 +105,7 @@ cup_status cup__checking_row(cup__checking *all, const cup__row *row,
         all->at++;
     cup_seed(all->c, CUP__CHECK_SEED);
     for (; all->at < all->count && all->calls[all->at].row == row; all->at++) {
-        if (status != CUP_OK)
+        if (status != CUP_OK || cup__device_is_lost(all->c->device))
             continue;
         k.want = cup__references_get(all->references, all->at);
         status = check_sample(&k, &all->calls[all->at]);
@@ -133,7 +134,7 @@ static cup_status check_rows(cup_context *c, const cup__row *const *rows, int co
 {
     cup__checking *k = cup__checking_new(c, rows, count);
     cup_status status = k ? CUP_OK : CUP_MEMORY;
-    for (int i = 0; i < count && status == CUP_OK; i++)
+    for (int i = 0; i < count && status == CUP_OK && !cup__device_is_lost(c->device); i++)
         status = cup__checking_row(k, rows[i], report, user);
     cup__checking_free(k);
     return status;

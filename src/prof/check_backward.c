@@ -359,7 +359,7 @@ cup_status cup__check_backward(cup_context *c, const cup__row *const *rows, int 
     cup__ahead_prepare compile = k.facts ? prepare : NULL;
     cup__ahead *ahead =
         k.calls ? cup__ahead_new(all, sizeof(room), compile, make, drop, &k) : NULL;
-    for (int64_t i = 0; ahead && i < all; i++)
+    for (int64_t i = 0; ahead && i < all && !cup__device_is_lost(c->device); i++)
         conclude(c, cup__ahead_get(ahead, i), report, user);
     cup__ahead_free(ahead);
     cup__free(k.calls);

@@ -6,6 +6,7 @@
 
 #include "base/blas.h"
 #include "base/memory.h"
+#include "cuda/cuda.h"
 #include "prof/compare.h"
 
 #define GUARD 64 /* elements before and behind each result */
@@ -256,11 +257,12 @@ void cup__check_run(cup__check_call *k, cup_status made)
         check_view(k);
     } else {
         for (int i = 0; impls && impls[i].name; i++)
-            if (impls[i].place == place)
+            if (impls[i].place == place && !cup__device_is_lost(k->c->device))
                 check_impl(k, &impls[i], i);
         if (place == CUP__CPU)
             check_impl(k, NULL, 0);
-        check_inputs(k);
+        if (!cup__device_is_lost(k->c->device))
+            check_inputs(k);
     }
 }
 
@@ -269,6 +271,8 @@ void cup__check_unreached(cup__check_call *k)
     cup__place place = k->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
     const cup__impl *impls = k->row->op->impls;
     for (int i = 0; impls && impls[i].name && i < CUP__CHECK_IMPLS; i++) {
+        if (cup__device_is_lost(k->c->device))
+            return;
         if (impls[i].place != place || k->accepted[i] || !k->refusal[i])
             continue;
         /* On a CPU only a BLAS library can be missing. */

@@ -126,6 +126,8 @@ static void judge(cup_context *c, const cup__graph *g, cup_dtype dtype, const ex
         hold(r, note, x->want.gradient[i], run.gradient[i], own + SHARE * x->gradient_moved[i],
              "gradient of", i);
     }
+    if (status == CUP_OK && cup__device_is_lost(c->device))
+        snprintf(note, 300, "%.299s", c->error.text);
     cup_tape_clear(c);
     cup__scope_pop(c);
     cup__error_clear(&c->error);
@@ -140,7 +142,7 @@ static bool fails_without(cup_context *c, expectation *x, const cup__graph *g, c
     bool any = false;
     for (int i = 0; i < g->count; i++)
         any |= cup__graph_is_end(g, i);
-    if (!any)
+    if (!any || cup__device_is_lost(c->device))
         return false;
     cup__error_clear(&x->c->error);
     cup_scope_open(x->c);
@@ -254,7 +256,7 @@ cup_status cup__check_graphs(cup_context *c, uint64_t seed, int64_t count,
                                        drop, &k);
     if (!ahead)
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory for graphs");
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < count && !cup__device_is_lost(c->device); i++) {
         item *it = cup__ahead_get(ahead, i);
         if (it->expected.c)
             conclude(c, it, seed, i, report, user);

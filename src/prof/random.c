@@ -248,6 +248,8 @@ typedef struct retry {
 static bool fails(const cup__drawn *d, void *user)
 {
     retry *t = user;
+    if (cup__device_is_lost(t->all->c->device))
+        return false;
     bool failed = false, is_specification = !strcmp(t->impl, "specification");
     cup__reference *want = cup__calloc(1, sizeof *want);
     if (!want)
@@ -287,6 +289,10 @@ static void report_call(const cup_check_result *r, void *user)
     random_check *all = user;
     retry t = {all, r->impl};
     cup_check_result small = *r;
+    if (cup__device_is_lost(all->c->device)) {
+        all->report(r, all->user);
+        return;
+    }
     if (!r->passed && !fails(all->drawn, &t)) {
         small.passed = true;
         small.error = r->tolerance; /* as far as it is known */
@@ -336,6 +342,8 @@ cup_status cup__random_check(cup_context *c, const cup__random_options *options,
                                        make, drop, &all);
     cup_status status = ahead && all.scratch ? CUP_OK : CUP_MEMORY;
     for (int64_t i = 0; i < options->calls && status == CUP_OK; i++) {
+        if (cup__device_is_lost(c->device))
+            break;
         const room *r = cup__ahead_get(ahead, i);
         cup__random_count *count = counts ? &counts[i % options->row_count] : NULL;
         if (!r->reference.c) {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../cuda/support.h"
 #include "../test.h"
 #include "cuda/cuda.h"
 #include "cuda/dry.h"
@@ -13,7 +14,7 @@
 
 typedef struct seen {
     int64_t results, failed;
-    char repeat[400];
+    char repeat[400], note[400];
 } seen;
 
 static void report(const cup_check_result *r, void *user)
@@ -23,6 +24,8 @@ static void report(const cup_check_result *r, void *user)
     s->failed += !r->passed;
     if (!r->passed && !s->repeat[0])
         snprintf(s->repeat, sizeof s->repeat, "%s", r->repeat);
+    if (!r->passed && !s->note[0])
+        snprintf(s->note, sizeof s->note, "%s", r->note);
 }
 
 /* A vector's rest that is forgotten where rows are long. */
@@ -141,4 +144,23 @@ TEST(random_calls_ask_for_their_kernels_ahead)
     cup_context_free(c);
     cup_context_free(model);
     cup_context_free(scratch);
+}
+
+/* A kernel that goes wrong takes the GPU from the process: the call that it was is the one failure,
+ * as it was drawn, and what cannot run behind it is none. */
+TEST(random_calls_end_with_a_gpu_that_is_lost)
+{
+    fake_begin();
+    const cup__row *rows[] = {cup__row_find("tanh"), cup__row_find("add")};
+    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    EXPECT_TEXT(cup_error_text(c), "");
+    seen all = {0};
+    cup__random_options options = {.rows = rows, .row_count = 2, .calls = 40, .seed = 4};
+    fake_fail("cuStreamSynchronize", 1, CUDA_ERROR_MISALIGNED_ADDRESS);
+    EXPECT_INT(cup__random_check(c, &options, NULL, report, &all), CUP_OK);
+    EXPECT_INT(all.results, 1);
+    EXPECT_INT(all.failed, 1);
+    EXPECT_CONTAINS(all.note, "This process cannot use the GPU any more");
+    EXPECT_CONTAINS(all.repeat, "/seed=");
+    cup_context_free(c);
 }

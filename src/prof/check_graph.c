@@ -265,9 +265,27 @@ cup_status cup__check_graphs(cup_context *c, uint64_t seed, int64_t count,
     return CUP_OK;
 }
 
+/* Drops nodes, each of which may have to wait for others. */
+static bool drop_nodes(cup__graph *g, const bool *wanted)
+{
+    bool dropped = true, left = false;
+    while (dropped) {
+        dropped = left = false;
+        for (int i = g->count - 1; i > 0; i--)
+            if (wanted[i] && !g->node[i].gone) {
+                bool can = cup__graph_can_drop(g, i);
+                g->node[i].gone = can;
+                dropped |= can;
+                left |= !can;
+            }
+    }
+    return !left;
+}
+
 static bool parse(const char *repeat, uint64_t *seed, int64_t *number, item *it)
 {
     char *at, name[16];
+    bool gone[CUP__GRAPH_NODES] = {false};
     *seed = strtoull(repeat, &at, 10);
     if (at == repeat || *at != ':')
         return false;
@@ -285,13 +303,12 @@ static bool parse(const char *repeat, uint64_t *seed, int64_t *number, item *it)
     for (at += *at == ':'; *at; at += *at == ',') {
         char *end;
         long node = strtol(at, &end, 10);
-        if (end == at || node < 1 || node >= it->graph.count || (*end && *end != ',') ||
-            !cup__graph_can_drop(&it->graph, (int)node))
+        if (end == at || node < 1 || node >= it->graph.count || (*end && *end != ','))
             return false;
-        it->graph.node[node].gone = true;
+        gone[node] = true;
         at = end;
     }
-    return true;
+    return drop_nodes(&it->graph, gone);
 }
 
 cup_status cup__check_graph(cup_context *c, const char *repeat, cup__graph_report report,

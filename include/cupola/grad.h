@@ -13,14 +13,43 @@ extern "C" {
 CUP_API cup_tensor *cup_require_grad(cup_tensor *t);
 
 /* Adds d loss / d p to the gradient of every parameter p that the loss depends on, and drops what
- * was recorded. The loss must have one element. */
+ * was recorded, unless it is kept. The loss must have one element. */
 CUP_API cup_status cup_backward(cup_context *c, cup_tensor *loss);
 
-/* The parameter's gradient, borrowed; NULL before the first backward and after cup_grad_clear. */
-CUP_API cup_tensor *cup_grad(cup_tensor *parameter);
+/* The same from `count` tensors at once, of any shapes: gradients[i] says what the gradient of
+ * tensors[i] is, with its shape and dtype. It, or `gradients`, may be NULL for tensors of one
+ * element: a gradient of 1. The gradients given are read only. */
+CUP_API cup_status cup_backward_from(cup_context *c, cup_tensor *const *tensors,
+                                     cup_tensor *const *gradients, int count);
 
-/* Forgets a parameter's gradient; the next backward starts from nothing. */
-CUP_API void cup_grad_clear(cup_tensor *parameter);
+/* Sets out[i] to d loss / d inputs[i], a new tensor, or to NULL where the loss does not depend on
+ * the input; parameters' own gradients are not touched. The loss must have one element. An input
+ * is a parameter or a recorded result, and none comes twice. Only what lies between the loss and
+ * the inputs is worked on. Drops what was recorded, unless it is kept. When it fails, all of `out`
+ * is NULL. */
+CUP_API cup_status cup_gradients(cup_context *c, cup_tensor *loss, cup_tensor *const *inputs,
+                                 int count, cup_tensor **out);
+
+/* Switches whether backward keeps what was recorded, so that it can be gone through again; returns
+ * what it was. It is off in a new context. What is kept takes its memory until cup_tape_clear, the
+ * end of the outermost scope, or a backward after this was switched off. */
+CUP_API bool cup_tape_keep(cup_context *c, bool on);
+
+/* A tensor of the same elements in the same memory that leads nowhere back: no gradient flows
+ * through it. What may not be changed in place may not through it either. */
+CUP_API cup_tensor *cup_detach(cup_tensor *t);
+
+/* Has backward add d loss / d t to cup_grad(t) of a recorded result, as it does for parameters;
+ * cup_gradients does not. Returns the tensor. It lives until it was freed and what was recorded
+ * dropped, its gradient as long. For a parameter nothing needs to be done. */
+CUP_API cup_tensor *cup_retain_grad(cup_tensor *t);
+
+/* The gradient of a parameter or of a result under cup_retain_grad, borrowed; NULL before the first
+ * backward and after cup_grad_clear. */
+CUP_API cup_tensor *cup_grad(cup_tensor *t);
+
+/* Forgets a tensor's gradient; the next backward starts from nothing. */
+CUP_API void cup_grad_clear(cup_tensor *t);
 
 /* Switches recording on or off, for example off while a model is evaluated; returns what it was.
  * It is on in a new context. */

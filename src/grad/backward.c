@@ -1,4 +1,5 @@
-/* Backward: walks the tape from the loss and hands gradients on until they reach parameters. */
+/* Backward: walks the tape from its end and hands gradients on until they reach what they are
+ * wanted of. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -32,12 +33,16 @@ cup_status cup__grad_add(cup_context *c, cup_tensor **sum, cup_tensor *d)
     return c->error.status;
 }
 
-/* A parameter's gradient is the caller's, to read and to change: it shares memory with nothing. */
-static cup_status add_to_parameter(cup_context *c, cup_tensor *parameter, cup_tensor *d)
+cup_status cup__grad_give(cup_context *c, cup_tensor **sum, cup_tensor *d)
 {
-    if (!parameter->grad && !(is_ours_alone(d) && d->scope >= 0))
+    if (!*sum && !(is_ours_alone(d) && d->scope >= 0))
         d = cup_copy(c, d);
-    return d ? cup__grad_add(c, &parameter->grad, d) : c->error.status;
+    return d ? cup__grad_add(c, sum, d) : c->error.status;
+}
+
+const char *cup__node_name(const cup__node *node)
+{
+    return node->row ? node->row->name : "a recomputed block";
 }
 
 static cup_status check_saved(cup_context *c, const cup__node *node)
@@ -48,9 +53,43 @@ static cup_status check_saved(cup_context *c, const cup__node *node)
             return cup__fail(&c->error, CUP_STATE,
                              "backward of %s: a value it needs was changed in place after it was "
                              "computed; change parameters only after cup_backward",
-                             node->row ? node->row->name : "a recomputed block");
+                             cup__node_name(node));
     }
     return CUP_OK;
+}
+
+cup_tensor **cup__walk_end(const cup__walk *walk, cup_tensor *parameter)
+{
+    for (; walk; walk = walk->outer) {
+        for (int i = 0; i < walk->count; i++)
+            if (walk->inputs[i] == parameter)
+                return walk->out ? &walk->out[i] : &parameter->grad;
+        if (walk->only)
+            return NULL;
+    }
+    return &parameter->grad;
+}
+
+/* The place in `out` of a result of a node that is an input of the walk; NULL: it is none. */
+static cup_tensor **end_of_result(const cup__walk *walk, size_t number, int output)
+{
+    for (int i = 0; i < walk->count && walk->out; i++) {
+        const cup_tensor *t = walk->inputs[i];
+        if (!t->is_parameter && t->node == number && t->output == output)
+            return &walk->out[i];
+    }
+    return NULL;
+}
+
+/* Where the gradient of a node's input goes; NULL: it is not wanted. */
+static cup_tensor **slot_of(cup_context *c, const cup__walk *walk, const cup__edge *edge,
+                            int output)
+{
+    if (edge->parameter)
+        return cup__walk_end(walk, edge->parameter);
+    if (!edge->node || (walk->needed && !walk->needed[edge->node - 1]))
+        return NULL;
+    return &c->tape->nodes[edge->node - 1]->d_out[output];
 }
 
 /* What the gradient of one node works with, in one block of memory. */
@@ -80,31 +119,37 @@ static bool workings_make(workings *w, const cup__node *node)
     return true;
 }
 
-static void look_around(cup_context *c, const cup__node *node, workings *w)
+/* Whether a product may hand its gradient past the activation that its input came from. */
+static cup__past way_past(const cup__walk *walk, const cup__edge *edge, const cup__node *from)
 {
+    bool seen = from->retained[0] || end_of_result(walk, edge->node, 0);
+    return from->row && edge->output == 0 && !seen ? from->row->op->past : NULL;
+}
+
+/* Says of each input what is wanted and what is there; false: nothing is wanted. */
+static bool look_around(cup_context *c, const cup__walk *walk, const cup__node *node, workings *w)
+{
+    bool any = false;
     for (int i = 0; i < node->in_count + node->out_count; i++) {
         w->values[i] = node->in[i].tensor;
         w->shapes[i] = node->in[i].shape;
     }
     for (int i = 0; i < node->in_count; i++) {
         const cup__edge *edge = &node->edges[i];
-        w->wanted[i] = edge->parameter || edge->node;
-        cup_tensor *sum = edge->parameter ? edge->parameter->grad : NULL;
-        if (edge->node) {
+        cup_tensor **slot = slot_of(c, walk, edge, edge->output);
+        any |= w->wanted[i] = slot != NULL;
+        if (slot && edge->node) {
             const cup__node *from = c->tape->nodes[edge->node - 1];
-            sum = from->d_out[edge->output];
-            if (from->row && from->row->op->past && edge->output == 0) {
-                w->pre[i] = from->out[1].tensor;
-                w->past[i] = from->row->op->past;
-            }
+            w->past[i] = way_past(walk, edge, from);
+            w->pre[i] = w->past[i] ? from->out[1].tensor : NULL;
         }
-        w->sum[i] = sum && is_ours_alone(sum) ? sum : NULL;
+        w->sum[i] = slot && *slot && is_ours_alone(*slot) ? *slot : NULL;
     }
+    return any;
 }
 
 static cup_status gradient_of(cup_context *c, const cup__node *node, workings *w)
 {
-    look_around(c, node, w);
     cup__grad g = {
         .c = c,
         .row = node->row,
@@ -128,87 +173,87 @@ static cup_status gradient_of(cup_context *c, const cup__node *node, workings *w
     return status == CUP_OK ? c->error.status : status;
 }
 
-static cup_status deliver(cup_context *c, const cup__edge *edge, int output, cup_tensor *d)
+static cup_status deliver(cup_context *c, const cup__walk *walk, const cup__edge *edge, int output,
+                          cup_tensor *d)
 {
-    if (!d || !(edge->parameter || edge->node))
+    cup_tensor **slot = d ? slot_of(c, walk, edge, output) : NULL;
+    if (!slot)
         return CUP_OK;
-    if (edge->parameter)
-        return add_to_parameter(c, edge->parameter, d);
-    cup__node *target = c->tape->nodes[edge->node - 1];
-    return cup__grad_add(c, &target->d_out[output], d);
+    return edge->parameter ? cup__grad_give(c, slot, d) : cup__grad_add(c, slot, d);
 }
 
-static cup_status step_back(cup_context *c, cup__node *node)
+static cup_status work(cup_context *c, const cup__walk *walk, cup__node *node, workings *w)
 {
+    /* What is used inside a recomputed block is not among its inputs. */
+    if (!look_around(c, walk, node, w) && !node->block)
+        return CUP_OK;
     CUP_TRY(check_saved(c, node));
+    CUP_TRY(node->row ? gradient_of(c, node, w)
+                      : cup__recompute_backward(c, walk, node, w->wanted, w->d_in));
+    for (int i = 0; i < node->in_count; i++) {
+        const cup__edge *edge = &node->edges[i];
+        CUP_TRY(deliver(c, walk, edge, edge->output, w->d_in[i]));
+        CUP_TRY(deliver(c, walk, edge, 1, w->d_pre[i]));
+    }
+    return CUP_OK;
+}
+
+static cup_status step_back(cup_context *c, const cup__walk *walk, cup__node *node)
+{
     workings w;
     if (!workings_make(&w, node))
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory in backward");
-    cup_status status = node->row ? gradient_of(c, node, &w)
-                                  : cup__recompute_backward(c, node, w.d_in);
-    for (int i = 0; i < node->in_count && status == CUP_OK; i++) {
-        const cup__edge *edge = &node->edges[i];
-        status = deliver(c, edge, edge->output, w.d_in[i]);
-        if (status == CUP_OK)
-            status = deliver(c, edge, 1, w.d_pre[i]);
-    }
+    cup_status status = work(c, walk, node, &w);
     cup__free(w.shapes);
     return status;
 }
 
-cup_status cup__tape_walk(cup_context *c, size_t first)
+/* Gives the gradients of results to those who asked for them. */
+static cup_status give_results(cup_context *c, const cup__walk *walk, size_t number)
 {
-    cup_status status = CUP_OK;
-    while (c->tape->count > first && status == CUP_OK) {
-        cup__node *node = c->tape->nodes[c->tape->count - 1];
-        bool reached = false;
-        for (int i = 0; i < node->out_count; i++)
-            reached |= node->d_out[i] != NULL;
-        if (reached) {
-            cup_scope_open(c);
-            status = step_back(c, node);
-            cup__scope_pop(c);
-        }
-        cup__tape_truncate(c, c->tape->count - 1);
+    const cup__node *node = c->tape->nodes[number - 1];
+    for (int i = 0; i < node->out_count; i++) {
+        cup_tensor *d = node->d_out[i], **end = end_of_result(walk, number, i);
+        if (d && end)
+            CUP_TRY(cup__grad_give(c, end, d));
+        if (d && node->retained[i] && !walk->only)
+            CUP_TRY(cup__grad_give(c, &node->retained[i]->grad, d));
     }
-    cup__tape_truncate(c, first);
-    return status;
+    return CUP_OK;
 }
 
-cup_status cup_backward(cup_context *c, cup_tensor *loss)
+static bool is_reached(const cup__walk *walk, const cup__node *node, size_t number)
 {
-    if (!c)
-        return CUP_MEMORY;
-    if (c->error.status != CUP_OK)
-        return c->error.status;
-    if (!loss)
-        return cup__fail(&c->error, CUP_ARGUMENT, "backward: the loss is NULL");
-    if (loss->context != c)
-        return cup__fail(&c->error, CUP_ARGUMENT, "backward: the loss belongs to another context");
-    char text[CUP__SHAPE_TEXT];
-    if (loss->count != 1)
-        return cup__fail(&c->error, CUP_SHAPE,
-                         "backward of %s: the loss must have one element; take its sum or mean",
-                         cup__tensor_text(loss, text));
-    if (loss->node && c->tape && loss->generation != c->tape->generation)
-        return cup__fail(&c->error, CUP_STATE,
-                         "backward: what was recorded of the loss is gone since an earlier "
-                         "cup_backward, cup_tape_clear or the end of the outermost scope; compute "
-                         "the loss again");
-    if (!loss->node || !c->tape)
-        return cup__fail(&c->error, CUP_STATE,
-                         "backward: the loss depends on no parameter that was recorded; mark "
-                         "parameters with cup_require_grad before computing it");
-    bool was = cup_grad_recording(c, false);
-    cup__shape shape = cup__shape_of(loss);
-    cup__tape_truncate(c, loss->node);
-    cup_tensor *one = cup__full(c, &shape, 1);
-    cup_status status = one ? cup__grad_add(c, &c->tape->nodes[loss->node - 1]->d_out[loss->output],
-                                            one)
-                            : c->error.status;
-    if (status == CUP_OK)
-        status = cup__tape_walk(c, 0);
-    cup_tape_clear(c);
-    cup_grad_recording(c, was);
+    bool reached = false;
+    for (int i = 0; i < node->out_count; i++)
+        reached |= node->d_out[i] != NULL;
+    return reached && !(walk->needed && !walk->needed[number - 1]);
+}
+
+static void forget(cup__node *node)
+{
+    for (int i = 0; i < node->out_count; i++) {
+        cup__tensor_release(node->d_out[i]);
+        node->d_out[i] = NULL;
+    }
+}
+
+cup_status cup__tape_walk(cup_context *c, const cup__walk *walk, size_t last, size_t first)
+{
+    cup_status status = c->error.status;
+    for (size_t n = last; n > first; n--) {
+        cup__node *node = c->tape->nodes[n - 1];
+        if (status == CUP_OK && is_reached(walk, node, n)) {
+            cup_scope_open(c);
+            status = give_results(c, walk, n);
+            if (status == CUP_OK)
+                status = step_back(c, walk, node);
+            cup__scope_pop(c);
+        }
+        if (walk->keep)
+            forget(node);
+        else
+            cup__tape_truncate(c, n - 1);
+    }
     return status;
 }

@@ -49,13 +49,9 @@ static cup_tensor *stand_in(cup_tensor *t, bool wanted)
     return leaf;
 }
 
-static cup_status run_again(cup_context *c, cup__node *node, cup_tensor **leaves)
+static cup_status run_again(cup_context *c, const cup__walk *outer, cup__node *node,
+                            cup_tensor **leaves)
 {
-    for (int i = 0; i < node->in_count; i++) {
-        cup_tensor *in = node->in[i].tensor;
-        bool wanted = node->edges[i].parameter || node->edges[i].node;
-        leaves[i] = in ? stand_in(in, wanted) : NULL;
-    }
     size_t first = c->tape->count;
     uint32_t sequence = c->random.sequence;
     c->random.sequence = node->sequence;
@@ -68,15 +64,23 @@ static cup_status run_again(cup_context *c, cup__node *node, cup_tensor **leaves
     if (c->tape->count == first || !cup__leads_to_parameter(c, out))
         return CUP_OK;
     CUP_TRY(cup__grad_add(c, &c->tape->nodes[out->node - 1]->d_out[out->output], node->d_out[0]));
-    return cup__tape_walk(c, first);
+    const cup__walk walk = {.inputs = leaves, .count = node->in_count, .outer = outer};
+    return cup__tape_walk(c, &walk, c->tape->count, first);
 }
 
-cup_status cup__recompute_backward(cup_context *c, cup__node *node, cup_tensor **d_in)
+cup_status cup__recompute_backward(cup_context *c, const cup__walk *walk, cup__node *node,
+                                   const bool *wanted, cup_tensor **d_in)
 {
     cup_tensor **leaves = cup__calloc((size_t)node->in_count, sizeof *leaves);
     if (!leaves)
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory in backward");
-    cup_status status = run_again(c, node, leaves);
+    for (int i = 0; i < node->in_count; i++) {
+        cup_tensor *in = node->in[i].tensor;
+        leaves[i] = in ? stand_in(in, wanted[i]) : NULL;
+    }
+    size_t first = c->tape->count;
+    cup_status status = run_again(c, walk, node, leaves);
+    cup__tape_truncate(c, first);
     for (int i = 0; i < node->in_count && status == CUP_OK; i++)
         d_in[i] = leaves[i] ? leaves[i]->grad : NULL;
     cup__free(leaves);

@@ -55,8 +55,8 @@ cup__node *cup__tape_node(cup_context *c, int in_count, int out_count, size_t at
         goto no_memory;
     size_t values = (size_t)(in_count + out_count);
     size_t size = sizeof(cup__node) + values * sizeof(cup__saved) +
-                  (size_t)in_count * sizeof(cup__edge) + (size_t)out_count * sizeof(cup_tensor *) +
-                  attributes_size;
+                  (size_t)in_count * sizeof(cup__edge) +
+                  2 * (size_t)out_count * sizeof(cup_tensor *) + attributes_size;
     cup__node *node = cup__calloc(1, size);
     if (!node)
         goto no_memory;
@@ -64,7 +64,8 @@ cup__node *cup__tape_node(cup_context *c, int in_count, int out_count, size_t at
     node->out = node->in + in_count;
     node->edges = (cup__edge *)(node->out + out_count);
     node->d_out = (cup_tensor **)(node->edges + in_count);
-    node->attributes = node->d_out + out_count;
+    node->retained = node->d_out + out_count;
+    node->attributes = node->retained + out_count;
     node->in_count = in_count;
     node->out_count = out_count;
     tape->nodes[tape->count++] = node;
@@ -127,6 +128,7 @@ static void node_free(cup__node *node)
     for (int i = 0; i < node->out_count; i++) {
         cup__tensor_release(node->out[i].tensor);
         cup__tensor_release(node->d_out[i]);
+        cup__tensor_release(node->retained[i]);
     }
     cup__free(node);
 }
@@ -161,44 +163,95 @@ static const cup__tape_calls calls = {
     .free = tape_free,
 };
 
+cup__tape *cup__tape_make(cup_context *c)
+{
+    if (c->tape)
+        return c->tape;
+    c->tape = cup__calloc(1, sizeof *c->tape);
+    if (!c->tape) {
+        cup__fail(&c->error, CUP_MEMORY, "out of host memory for the tape");
+        return NULL;
+    }
+    c->tape->generation = 1;
+    c->tape_calls = &calls;
+    return c->tape;
+}
+
+static bool is_recorded(const cup_tensor *t)
+{
+    const cup__tape *tape = t->context->tape;
+    return tape && t->node && t->generation == tape->generation;
+}
+
 cup_tensor *cup_require_grad(cup_tensor *t)
 {
     if (!t)
         return NULL;
     cup_context *c = t->context;
     char text[CUP__SHAPE_TEXT];
-    if (!c->tape) {
-        c->tape = cup__calloc(1, sizeof *c->tape);
-        if (!c->tape) {
-            cup__fail(&c->error, CUP_MEMORY, "out of host memory for the tape");
-            return NULL;
-        }
-        c->tape->generation = 1;
-        c->tape_calls = &calls;
-    }
+    if (!cup__tape_make(c))
+        return NULL;
     bool bad_dtype = !cup__dtype_is_float(t->dtype);
-    if (bad_dtype || (t->node && t->generation == c->tape->generation)) {
+    if (bad_dtype || is_recorded(t)) {
         cup__fail(&c->error, bad_dtype ? CUP_DTYPE : CUP_STATE,
                   "%s cannot be a parameter: %s", cup__tensor_text(t, text),
                   bad_dtype ? "only floating-point tensors have gradients"
-                            : "it is a recorded result; its gradient follows from its inputs");
+                            : "it is a recorded result; its gradient follows from its inputs, and "
+                              "cup_retain_grad keeps it");
         return NULL;
     }
     t->is_parameter = true;
     return t;
 }
 
-cup_tensor *cup_grad(cup_tensor *parameter)
+cup_tensor *cup_retain_grad(cup_tensor *t)
 {
-    return parameter ? parameter->grad : NULL;
+    if (!t || t->is_parameter)
+        return t;
+    char text[CUP__SHAPE_TEXT];
+    if (!is_recorded(t)) {
+        cup__fail(&t->context->error, CUP_STATE,
+                  "retain_grad of %s: it is no recorded result that backward would reach; mark "
+                  "what it is computed from with cup_require_grad before, or itself",
+                  cup__tensor_text(t, text));
+        return NULL;
+    }
+    cup_tensor **retained = &t->context->tape->nodes[t->node - 1]->retained[t->output];
+    if (!*retained) {
+        cup__tensor_retain(t);
+        *retained = t;
+    }
+    return t;
 }
 
-void cup_grad_clear(cup_tensor *parameter)
+cup_tensor *cup_detach(cup_tensor *t)
 {
-    if (!parameter)
+    if (!t)
+        return NULL;
+    cup__shape shape = cup__shape_of(t);
+    return cup__tensor_view(t, &shape, t->stride, 0);
+}
+
+bool cup_tape_keep(cup_context *c, bool on)
+{
+    if (!c || !cup__tape_make(c))
+        return false;
+    bool was = c->tape->keep;
+    c->tape->keep = on;
+    return was;
+}
+
+cup_tensor *cup_grad(cup_tensor *t)
+{
+    return t ? t->grad : NULL;
+}
+
+void cup_grad_clear(cup_tensor *t)
+{
+    if (!t)
         return;
-    cup_tensor_free(parameter->grad);
-    parameter->grad = NULL;
+    cup_tensor_free(t->grad);
+    t->grad = NULL;
 }
 
 bool cup_grad_recording(cup_context *c, bool on)

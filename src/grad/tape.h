@@ -28,6 +28,7 @@ typedef struct cup__node {
     cup__saved *in, *out;
     cup__edge *edges;
     cup_tensor **d_out; /* gradients that have arrived, references */
+    cup_tensor **retained; /* results whose gradient is wanted, references; or NULL */
     void *attributes;
     uint32_t sequence;  /* of the random numbers */
 } cup__node;
@@ -36,10 +37,27 @@ typedef struct cup__tape {
     cup__node **nodes;
     size_t count, capacity;
     uint32_t generation; /* numbers of nodes are good within one generation */
+    bool keep;           /* backward leaves what was recorded */
 } cup__tape;
+
+/* Where gradients go at the ends of one walk: what goes to an input of the walk is added to its
+ * place in `out`, or without that to the tensor's own gradient; what goes to another parameter, as
+ * the walk around this one says, at last to its own gradient. */
+typedef struct cup__walk {
+    cup_tensor *const *inputs;
+    cup_tensor **out; /* references */
+    int count;
+    bool only;          /* what goes to no input is not wanted */
+    const bool *needed; /* by node: whether it leads to an input; NULL: not known */
+    bool keep;          /* leaves the nodes for another walk */
+    const struct cup__walk *outer;
+} cup__walk;
 
 bool cup__leads_to_parameter(cup_context *c, const cup_tensor *t);
 bool cup__tape_wants(cup_context *c, cup_tensor *const *in, int in_count);
+
+/* The context's tape, made when there is none; NULL with an error when there is no memory. */
+cup__tape *cup__tape_make(cup_context *c);
 
 /* A new node at the end of the tape, cleared; NULL with an error when there is no memory. */
 cup__node *cup__tape_node(cup_context *c, int in_count, int out_count, size_t attributes_size);
@@ -51,13 +69,26 @@ void cup__tape_mark(cup_context *c, cup_tensor *t, int output);
 /* Frees the nodes from `count` on. */
 void cup__tape_truncate(cup_context *c, size_t count);
 
-/* Walks the nodes from the last down to number `first` + 1, freeing each when done. */
-cup_status cup__tape_walk(cup_context *c, size_t first);
+/* Walks the nodes from number `last` down to number `first` + 1, of which there must be none after
+ * `last` unless they are kept; frees each when done, or leaves it without gradients. */
+cup_status cup__tape_walk(cup_context *c, const cup__walk *walk, size_t last, size_t first);
 
-/* Backward through a recomputed block; sets d_in as a gradient function does. */
-cup_status cup__recompute_backward(cup_context *c, cup__node *node, cup_tensor **d_in);
+/* Backward through a recomputed block; sets d_in of the wanted inputs as a gradient function
+ * does. */
+cup_status cup__recompute_backward(cup_context *c, const cup__walk *walk, cup__node *node,
+                                   const bool *wanted, cup_tensor **d_in);
 
 /* Adds a gradient to what has arrived in a slot, which holds a reference. */
 cup_status cup__grad_add(cup_context *c, cup_tensor **sum, cup_tensor *d);
+
+/* The same at the end of a walk: what is there belongs to the caller and shares memory with
+ * nothing. */
+cup_status cup__grad_give(cup_context *c, cup_tensor **sum, cup_tensor *d);
+
+/* Where the gradient of a parameter goes; NULL: nowhere. */
+cup_tensor **cup__walk_end(const cup__walk *walk, cup_tensor *parameter);
+
+/* For messages: "gelu", "a recomputed block". */
+const char *cup__node_name(const cup__node *node);
 
 #endif

@@ -302,6 +302,12 @@ void cup__tensor_hand_out(cup_tensor *t)
     list_add(list_of(t), t);
 }
 
+void cup__tensor_adopt(cup_tensor *t)
+{
+    t->scope = (int)t->context->depth - 1;
+    list_add(list_of(t), t);
+}
+
 void cup_tensor_free(cup_tensor *t)
 {
     if (!t || t->context->closed)

@@ -60,6 +60,9 @@ void cup__tensor_order(cup_tensor *t, const char *order);
 /* Moves a tensor of the innermost scope to the scope outside of it; leaves others alone. */
 void cup__tensor_hand_out(cup_tensor *t);
 
+/* Puts a tensor whose scope is gone into the innermost one, which takes over the reference. */
+void cup__tensor_adopt(cup_tensor *t);
+
 /* Whether what two tensors span in memory meets. */
 bool cup__tensor_overlap(const cup_tensor *s, const cup_tensor *t);
 

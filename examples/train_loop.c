@@ -6,27 +6,29 @@
 
 enum { ARMS = 3, POINTS = 600, WIDTH = 64, STEPS = 400 };
 
-/* The weights of the network, in the order of their use. */
+/* Two hidden layers, and one that gives a score for each arm. */
 typedef struct network {
-    cup_tensor *weight1, *bias1, *weight2, *bias2, *weight3, *bias3;
+    cup_parameters *parameters;
+    cup_linear_layer first, second, last;
 } network;
 
-static cup_tensor *random_weight(cup_context *c, int64_t out, int64_t in)
+/* The tensors belong to the list, which feeds the optimizer and could be saved. */
+static void make_network(cup_context *c, network *n)
 {
-    return cup_keep(cup_normal(c, CUP_F32, (int64_t[]){out, in}, 2, 0, 1 / sqrt((double)in)));
-}
-
-static cup_tensor *zeros(cup_context *c, int64_t count)
-{
-    return cup_keep(cup_full(c, CUP_F32, &count, 1, 0));
+    const cup_linear_layer_options *gelu =
+        CUP_OPTIONS(cup_linear_layer_options, .activation = CUP_ACTIVATION_GELU);
+    n->parameters = cup_parameters_new(c, CUP_F32);
+    cup_linear_layer_new(&n->first, n->parameters, "first", 2, WIDTH, gelu);
+    cup_linear_layer_new(&n->second, n->parameters, "second", WIDTH, WIDTH, gelu);
+    cup_linear_layer_new(&n->last, n->parameters, "last", WIDTH, ARMS, NULL);
 }
 
 /* x [POINTS,2] to one score for each arm, [POINTS,ARMS]. */
-static cup_tensor *scores(cup_context *c, const network *n, cup_tensor *x)
+static cup_tensor *scores(const network *n, cup_tensor *x)
 {
-    cup_tensor *h = cup_linear_gelu(c, x, n->weight1, n->bias1);
-    h = cup_linear_gelu(c, h, n->weight2, n->bias2);
-    return cup_linear(c, h, n->weight3, n->bias3);
+    cup_tensor *h = cup_linear_layer_call(&n->first, x);
+    h = cup_linear_layer_call(&n->second, h);
+    return cup_linear_layer_call(&n->last, h);
 }
 
 /* Point i lies on arm i % ARMS, the further out the larger i is. */
@@ -45,7 +47,7 @@ static double part_right(cup_context *c, const network *n, cup_tensor *x, const 
     int64_t guess[POINTS] = {0};
     cup_scope_open(c);
     bool recording = cup_grad_recording(c, false);
-    cup_tensor *best = cup_argmax(c, scores(c, n, x), (int64_t[]){1}, 1, false);
+    cup_tensor *best = cup_argmax(c, scores(n, x), (int64_t[]){1}, 1, false);
     cup_tensor_read(best, guess, sizeof guess);
     cup_grad_recording(c, recording);
     cup_scope_close(c);
@@ -60,7 +62,7 @@ static void train(cup_context *c, const network *n, cup_optimizer *o, cup_tensor
     cup_schedule schedule = {.high = 0.01, .low = 0.001, .warmup = 20, .steps = STEPS};
     for (int step = 0; step < STEPS && !cup_error(c); step++) {
         cup_scope_open(c); /* what a step computes is freed with its scope */
-        cup_tensor *loss = cup_cross_entropy(c, scores(c, n, x), y, -1, 0, 0, 0, false);
+        cup_tensor *loss = cup_cross_entropy(c, scores(n, x), y, -1, 0, 0, 0, false);
         cup_backward(c, loss);
         cup_optimizer_set(o, cup_schedule_rate(&schedule, step), 1);
         cup_optimizer_step(o);
@@ -80,24 +82,17 @@ int main(void)
     draw_spirals(points, arms);
     cup_tensor *x = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){POINTS, 2}, points);
     cup_tensor *y = cup_tensor_from(c, CUP_I32, 1, (int64_t[]){POINTS}, arms);
-    network n = {random_weight(c, WIDTH, 2),     zeros(c, WIDTH),
-                 random_weight(c, WIDTH, WIDTH), zeros(c, WIDTH),
-                 random_weight(c, ARMS, WIDTH),  zeros(c, ARMS)};
-    const cup_parameter parameters[] = {
-        {.name = "weight1", .tensor = n.weight1, .decay = true},
-        {.name = "bias1", .tensor = n.bias1},
-        {.name = "weight2", .tensor = n.weight2, .decay = true},
-        {.name = "bias2", .tensor = n.bias2},
-        {.name = "weight3", .tensor = n.weight3, .decay = true},
-        {.name = "bias3", .tensor = n.bias3},
-    };
-    cup_optimizer *o = cup_optimizer_new(c, parameters, 6, NULL);
+    network n;
+    make_network(c, &n);
+    printf("%lld numbers to be learned\n", (long long)cup_parameters_count(n.parameters, true));
+    cup_optimizer *o = cup_optimizer_of(n.parameters, NULL);
     train(c, &n, o, x, y);
     printf("%.1f %% of the points are told right\n", 100 * part_right(c, &n, x, arms));
     int failed = cup_error(c) != CUP_OK;
     if (failed)
         fprintf(stderr, "%s\n", cup_error_text(c));
     cup_optimizer_free(o);
+    cup_parameters_free(n.parameters);
     cup_context_free(c);
     return failed;
 }

@@ -18,7 +18,8 @@
  * Compile with: cc program.c $(pkg-config --cflags --libs cupola)
  *
  * base.h has the context, errors and ownership; tensor.h the arrays; ops.h every op; expr.h
- * formulas of your own; grad.h gradients; prof.h checks, timings and memory. */
+ * formulas of your own; grad.h gradients; parameters.h and layers.h models of any kind; prof.h
+ * checks, timings and memory. */
 #ifndef CUPOLA_CUPOLA_H
 #define CUPOLA_CUPOLA_H
 
@@ -29,9 +30,11 @@
 #include "cupola/graph.h"
 #include "cupola/io.h"
 #include "cupola/kernel.h"
+#include "cupola/layers.h"
 #include "cupola/nn.h"
 #include "cupola/ops.h"
 #include "cupola/optim.h"
+#include "cupola/parameters.h"
 #include "cupola/prof.h"
 #include "cupola/tensor.h"
 #include "cupola/train.h"

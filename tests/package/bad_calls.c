@@ -144,6 +144,7 @@ static void make_things(things *t)
                    {"cup_gpt *", gpt},
                    {"cup_gpt_cache *", cup_gpt_cache_new(gpt, 1, 0)},
                    {"cup_generator *", cup_generator_new(gpt, NULL)},
+                   {"cup_parameters *", cup_parameters_new(c, CUP_F32)},
                    {"cup_optimizer *", cup_optimizer_new(c, &parameter, 1, NULL)},
                    {"cup_trainer *", trainer}}};
     EXPECT_INT(cup_error(c), CUP_OK);
@@ -163,7 +164,7 @@ static const char *const long_ones[] = {"cup_check", "cup_ceiling_measure", NULL
 static const char *const null_is_fine[] = {
     "cup_grad",         "cup_scope_return", "cup_capture_end",   "cup_tensors_name",
     "cup_tensors_at",   "cup_tensors_find", "cup_decoder_end",   "cup_tokenizer_token",
-    "cup_decoder_add",  NULL};
+    "cup_decoder_add",  "cup_parameters_find", NULL};
 
 TEST(bad_calls_of_something_and_nothing)
 {
@@ -202,6 +203,7 @@ TEST(bad_order_of_freeing)
     EXPECT(cup_optimizer_step(o) != CUP_OK);
     EXPECT_INT(cup_optimizer_taken(o), -1);
     cup_optimizer_free(o);
+    cup_parameters_free(thing_of(&t, "cup_parameters *"));
     cup_generator_free(thing_of(&t, "cup_generator *"));
     cup_gpt_cache_free(thing_of(&t, "cup_gpt_cache *"));
     cup_trainer_free(thing_of(&t, "cup_trainer *"));

@@ -1,0 +1,256 @@
+/* cupola/layers.h: layers as small structs over a list of parameters.
+ *
+ * Every layer is made and called in one way. cup_X_layer_new fills a struct that the caller has,
+ * on the stack or in a struct of a whole model; the tensors are made in the list under the name,
+ * which "" or NULL leaves out, and belong to it, so that there is nothing to free; options may be
+ * NULL. cup_X_layer_call computes. All errors end in the context, so that a model can be made and
+ * called without a check behind each line; a layer that could not be made gives NULL.
+ *
+ *     cup_parameters *list = cup_parameters_new(c, CUP_F32);
+ *     cup_linear_layer up, down;
+ *     cup_linear_layer_new(&up, list, "up", 2, 64,
+ *                          CUP_OPTIONS(cup_linear_layer_options,
+ *                                      .activation = CUP_ACTIVATION_GELU));
+ *     cup_linear_layer_new(&down, list, "down", 64, 3, NULL);
+ *     cup_tensor *y = cup_linear_layer_call(&down, cup_linear_layer_call(&up, x));
+ *
+ * Whether layers drop out and take statistics of batches is said once, for the whole list:
+ * cup_parameters_training. A layer's struct may be copied; the list must outlive it. */
+#ifndef CUPOLA_LAYERS_H
+#define CUPOLA_LAYERS_H
+
+#include "cupola/parameters.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What every layer's struct begins with, one of the caller's own too: by it a sequence calls
+ * layers of any kind. */
+typedef struct cup_layer cup_layer;
+struct cup_layer {
+    cup_tensor *(*call)(const cup_layer *layer, cup_tensor *x);
+    cup_parameters *parameters; /* the list it was made in */
+};
+
+/* Calls a layer of any kind: cup_layer_call(&up.layer, x). */
+CUP_API cup_tensor *cup_layer_call(const cup_layer *layer, cup_tensor *x);
+
+/* What stands behind a linear layer. SWIGLU makes it twice as wide, and silu(gate) times value of
+ * the halves. */
+typedef enum cup_activation {
+    CUP_ACTIVATION_NONE = 0,
+    CUP_ACTIVATION_RELU = 1,
+    CUP_ACTIVATION_GELU = 2,
+    CUP_ACTIVATION_SILU = 3,
+    CUP_ACTIVATION_SWIGLU = 4,
+    CUP_ACTIVATION_TANH = 5,
+    CUP_ACTIVATION_SIGMOID = 6
+} cup_activation;
+
+/* x [..,in] to activation(x weight^T + bias) [..,out]. "weight" [out,in] has weight decay and is
+ * Muon's; "bias" [out] begins with zeros. */
+typedef struct cup_linear_layer {
+    cup_layer layer;
+    cup_activation activation;
+    cup_tensor *weight, *bias;
+} cup_linear_layer;
+
+typedef struct cup_linear_layer_options {
+    size_t size;
+    cup_activation activation;
+    bool no_bias;
+    bool outer;                  /* the first or last layer: not Muon's */
+    cup_initializer initializer; /* of the weight; DEFAULT: KAIMING_NORMAL with gain sqrt(2) before
+                                    relu, gelu, silu and swiglu, else 1 */
+    double deviation, gain;      /* see cup_parameter_options */
+} cup_linear_layer_options;
+
+CUP_API cup_status cup_linear_layer_new(cup_linear_layer *layer, cup_parameters *list,
+                                        const char *name, int64_t in, int64_t out,
+                                        const cup_linear_layer_options *options);
+CUP_API cup_tensor *cup_linear_layer_call(const cup_linear_layer *layer, cup_tensor *x);
+
+/* Ids [..], i32 or i64, to rows [..,width] of "weight" [count,width]. */
+typedef struct cup_embedding_layer {
+    cup_layer layer;
+    cup_tensor *weight;
+} cup_embedding_layer;
+
+typedef struct cup_embedding_layer_options {
+    size_t size;
+    cup_initializer initializer; /* DEFAULT: NORMAL */
+    double deviation, gain;
+} cup_embedding_layer_options;
+
+CUP_API cup_status cup_embedding_layer_new(cup_embedding_layer *layer, cup_parameters *list,
+                                           const char *name, int64_t count, int64_t width,
+                                           const cup_embedding_layer_options *options);
+CUP_API cup_tensor *cup_embedding_layer_call(const cup_embedding_layer *layer, cup_tensor *x);
+
+/* Options of all norms; each takes those it has. */
+typedef struct cup_norm_layer_options {
+    size_t size;
+    double epsilon;     /* 0: 1e-5 */
+    bool no_bias;       /* not of rmsnorm, which has none */
+    bool channels_last; /* of batchnorm and groupnorm: x is [N,..,C] and not [N,C,..] */
+    double momentum;    /* of batchnorm: how far the running statistics move; 0: 0.1 */
+} cup_norm_layer_options;
+
+/* Norms of the last dimension, of `width`: see cup_layernorm and cup_rmsnorm. "weight" begins with
+ * ones, "bias" with zeros, as in those below. */
+typedef struct cup_layernorm_layer {
+    cup_layer layer;
+    cup_tensor *weight, *bias;
+    double epsilon;
+} cup_layernorm_layer;
+
+CUP_API cup_status cup_layernorm_layer_new(cup_layernorm_layer *layer, cup_parameters *list,
+                                           const char *name, int64_t width,
+                                           const cup_norm_layer_options *options);
+CUP_API cup_tensor *cup_layernorm_layer_call(const cup_layernorm_layer *layer, cup_tensor *x);
+
+typedef struct cup_rmsnorm_layer {
+    cup_layer layer;
+    cup_tensor *weight;
+    double epsilon;
+} cup_rmsnorm_layer;
+
+CUP_API cup_status cup_rmsnorm_layer_new(cup_rmsnorm_layer *layer, cup_parameters *list,
+                                         const char *name, int64_t width,
+                                         const cup_norm_layer_options *options);
+CUP_API cup_tensor *cup_rmsnorm_layer_call(const cup_rmsnorm_layer *layer, cup_tensor *x);
+
+/* See cup_batchnorm. "running_mean" and "running_var" are buffers in f32, or f64 in a list of f64:
+ * calls in training move them, and others use them. */
+typedef struct cup_batchnorm_layer {
+    cup_layer layer;
+    cup_tensor *weight, *bias, *running_mean, *running_var;
+    double epsilon, momentum;
+    int axis;
+} cup_batchnorm_layer;
+
+CUP_API cup_status cup_batchnorm_layer_new(cup_batchnorm_layer *layer, cup_parameters *list,
+                                           const char *name, int64_t channels,
+                                           const cup_norm_layer_options *options);
+CUP_API cup_tensor *cup_batchnorm_layer_call(const cup_batchnorm_layer *layer, cup_tensor *x);
+
+/* See cup_groupnorm; the groups divide the channels. */
+typedef struct cup_groupnorm_layer {
+    cup_layer layer;
+    cup_tensor *weight, *bias;
+    double epsilon;
+    int groups, axis;
+} cup_groupnorm_layer;
+
+CUP_API cup_status cup_groupnorm_layer_new(cup_groupnorm_layer *layer, cup_parameters *list,
+                                           const char *name, int64_t channels, int64_t groups,
+                                           const cup_norm_layer_options *options);
+CUP_API cup_tensor *cup_groupnorm_layer_call(const cup_groupnorm_layer *layer, cup_tensor *x);
+
+/* Drops elements with probability p, from 0 to below 1, while its list is in training; see
+ * cup_dropout. It has no tensors and no name. */
+typedef struct cup_dropout_layer {
+    cup_layer layer;
+    double p;
+} cup_dropout_layer;
+
+CUP_API cup_status cup_dropout_layer_new(cup_dropout_layer *layer, cup_parameters *list, double p);
+CUP_API cup_tensor *cup_dropout_layer_call(const cup_dropout_layer *layer, cup_tensor *x);
+
+/* Attention of x [B,T,width] to itself, in heads of width / heads features: "qkv" makes queries of
+ * all heads, then keys, then values; "out" joins what the heads found. */
+typedef struct cup_attention_layer {
+    cup_layer layer;
+    cup_linear_layer qkv, out;
+    int heads, kv_heads, head_size;
+    bool causal, rope;
+    double rope_base, dropout;
+} cup_attention_layer;
+
+typedef struct cup_attention_layer_options {
+    size_t size;
+    int64_t kv_heads; /* heads of keys and values, which divide the heads; 0: as many */
+    bool causal;      /* a token sees none behind it */
+    bool rope;        /* positions turn queries and keys, see cup_rope */
+    double rope_base; /* 0: 10000 */
+    double dropout;   /* of probabilities, in training */
+    bool no_bias;
+    cup_initializer initializer; /* of both weights, see cup_linear_layer_options */
+    double deviation, gain;
+} cup_attention_layer_options;
+
+CUP_API cup_status cup_attention_layer_new(cup_attention_layer *layer, cup_parameters *list,
+                                           const char *name, int64_t width, int64_t heads,
+                                           const cup_attention_layer_options *options);
+CUP_API cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tensor *x);
+
+/* Two linear layers, "up" from width to hidden with the activation, and "down" back. */
+typedef struct cup_mlp_layer {
+    cup_layer layer;
+    cup_linear_layer up, down;
+} cup_mlp_layer;
+
+typedef struct cup_mlp_layer_options {
+    size_t size;
+    cup_activation activation; /* NONE: GELU */
+    bool no_bias;
+    cup_initializer initializer; /* of both weights, see cup_linear_layer_options */
+    double deviation, gain;
+} cup_mlp_layer_options;
+
+CUP_API cup_status cup_mlp_layer_new(cup_mlp_layer *layer, cup_parameters *list, const char *name,
+                                     int64_t width, int64_t hidden,
+                                     const cup_mlp_layer_options *options);
+CUP_API cup_tensor *cup_mlp_layer_call(const cup_mlp_layer *layer, cup_tensor *x);
+
+/* A block of a transformer, each half behind a norm and added to what comes in:
+ * h = x + attention(norm1(x)), y = h + mlp(norm2(h)). */
+typedef struct cup_transformer_layer {
+    cup_layer layer;
+    cup_layernorm_layer norm1, norm2;         /* or, with rmsnorm, */
+    cup_rmsnorm_layer rmsnorm1, rmsnorm2;     /* these; the names are "norm1" and "norm2" */
+    cup_attention_layer attention;            /* "attention" */
+    cup_mlp_layer mlp;                        /* "mlp" */
+    bool rms;
+    double dropout;
+} cup_transformer_layer;
+
+typedef struct cup_transformer_layer_options {
+    size_t size;
+    int64_t kv_heads;
+    bool causal, rope;
+    double rope_base;
+    bool rmsnorm;              /* else layernorm */
+    double epsilon;            /* of the norms; 0: 1e-5 */
+    cup_activation activation; /* of the MLP; NONE: GELU */
+    int64_t hidden;            /* width inside the MLP; 0: 4 width, with SWIGLU 8/3 width */
+    double dropout;            /* of what each half adds and of probabilities, in training */
+    bool no_bias;
+    double deviation; /* of all matrices, which are normal; 0: 0.02 */
+    int64_t layers;   /* of the model: what leads back to the residual stream begins smaller, by
+                         sqrt(2 layers); 0: it does not */
+} cup_transformer_layer_options;
+
+CUP_API cup_status cup_transformer_layer_new(cup_transformer_layer *layer, cup_parameters *list,
+                                             const char *name, int64_t width, int64_t heads,
+                                             const cup_transformer_layer_options *options);
+CUP_API cup_tensor *cup_transformer_layer_call(const cup_transformer_layer *layer, cup_tensor *x);
+
+/* Layers one after another, each called with what the one before it gave. The array and the
+ * layers are borrowed, and stay where they are while the sequence is used. It has no tensors and
+ * no name of its own. */
+typedef struct cup_sequence_layer {
+    cup_layer layer;
+    const cup_layer *const *layers;
+    int count;
+} cup_sequence_layer;
+
+CUP_API cup_status cup_sequence_layer_new(cup_sequence_layer *layer, cup_parameters *list,
+                                          const cup_layer *const *layers, int count);
+CUP_API cup_tensor *cup_sequence_layer_call(const cup_sequence_layer *layer, cup_tensor *x);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

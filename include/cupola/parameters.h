@@ -1,0 +1,129 @@
+/* cupola/parameters.h: the list in which a model's tensors are made, by name. One list feeds the
+ * optimizer, files and checkpoints.
+ *
+ * Options structs begin with their size, so that programs and libraries of different versions
+ * understand each other; CUP_OPTIONS fills it in:
+ *
+ *     cup_parameter_new(list, "weight", 2, (int64_t[]){8, 4},
+ *                       CUP_OPTIONS(cup_parameter_options, .initializer = CUP_INITIALIZER_ZEROS));
+ *
+ * A size of 0, as in a struct that is written without it, means the fields of the first version,
+ * which are all there are today. NULL options, and a field that is 0, mean the default. */
+#ifndef CUPOLA_PARAMETERS_H
+#define CUPOLA_PARAMETERS_H
+
+#include "cupola/optim.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A pointer to options of the type, with its size and the fields that are named. In C only. */
+#define CUP_OPTIONS(type, ...) (&(type){.size = sizeof(type), __VA_ARGS__})
+
+/* How the first values are drawn. `in` and `out` are what a number of the result is summed from
+ * and what a number of the input goes to: of a matrix [out,in] its sizes, of more dimensions
+ * [out,in,window..] those times the window. All but ZEROS, ONES, NORMAL and UNIFORM need at least
+ * two dimensions. */
+typedef enum cup_initializer {
+    CUP_INITIALIZER_DEFAULT = 0, /* NORMAL; a layer may have another, which it names */
+    CUP_INITIALIZER_NORMAL = 1,  /* deviation as given, or 0.02 */
+    CUP_INITIALIZER_UNIFORM = 2, /* the same deviation: between -+ sqrt(3) deviation */
+    /* Glorot and Bengio 2010, "Understanding the difficulty of training deep feedforward neural
+     * networks": deviation gain sqrt(2 / (in + out)); uniform between -+ gain sqrt(6 / (in + out)).
+     * Gain 1 where none is given. */
+    CUP_INITIALIZER_XAVIER_NORMAL = 3,
+    CUP_INITIALIZER_XAVIER_UNIFORM = 4,
+    /* He, Zhang, Ren and Sun 2015, "Delving deep into rectifiers": deviation gain / sqrt(in);
+     * uniform between -+ gain sqrt(3 / in). Gain sqrt(2), that of relu, where none is given. */
+    CUP_INITIALIZER_KAIMING_NORMAL = 5,
+    CUP_INITIALIZER_KAIMING_UNIFORM = 6,
+    CUP_INITIALIZER_ZEROS = 7,
+    CUP_INITIALIZER_ONES = 8,
+    /* Saxe, McClelland and Ganguli 2014, "Exact solutions to the nonlinear dynamics of learning in
+     * deep linear neural networks": a random matrix, each as likely as any other, whose rows (or
+     * columns, where those are fewer) are orthogonal and have length gain, 1 where none is given.
+     * Dimensions behind the first count as one. Made on the host, in time that grows as
+     * the product of its sizes times the smaller of them. */
+    CUP_INITIALIZER_ORTHOGONAL = 9
+} cup_initializer;
+
+/* What a parameter is. */
+typedef struct cup_parameter_options {
+    size_t size; /* of this struct, see above */
+    cup_initializer initializer;
+    double deviation;  /* of NORMAL and UNIFORM */
+    double gain;       /* of the others; 0: theirs */
+    double rate;       /* multiplies the learning rate for it; 0: 1 */
+    bool decay;        /* weight decay pulls at it */
+    bool hidden;       /* a matrix between layers, not one of embeddings: Muon's */
+    bool buffer;       /* saved and loaded, but not trained; ZEROS and ONES only, of any dtype */
+    const char *dtype; /* its name, "f32"; NULL: the list's */
+} cup_parameter_options;
+
+/* A list of parameters, or the part of one under a prefix. */
+typedef struct cup_parameters cup_parameters;
+
+/* An empty list, whose tensors have the dtype unless they say otherwise: f32, f64, f16 or bf16.
+ * Free it before the context, and behind the optimizers that were made of it; its tensors go with
+ * it. */
+CUP_API cup_parameters *cup_parameters_new(cup_context *c, cup_dtype dtype);
+CUP_API void cup_parameters_free(cup_parameters *list);
+
+/* The part of the list whose names begin with "PREFIX.", also those of tensors made later; what is
+ * made in it gets the prefix in front of its name. Borrowed from the list, with which it goes;
+ * freeing it does nothing. NULL or "" gives the list itself. */
+CUP_API cup_parameters *cup_parameters_under(cup_parameters *list, const char *prefix);
+
+/* A new tensor of the list, which owns it, marked with cup_require_grad unless it is a buffer. Its
+ * name is unique in the whole list, and parts of a name are joined by dots: "h.0.attn.weight".
+ * The values depend on the context's seed, the whole name, the shape and the options only, not on
+ * what else was made or drawn before; a GPU and a CPU draw the same numbers, but for the last bits
+ * of logarithms and sines. */
+CUP_API cup_tensor *cup_parameter_new(cup_parameters *list, const char *name, int ndim,
+                                      const int64_t *shape, const cup_parameter_options *options);
+
+/* Gives a tensor of the list a second name, as for output weights that are those of the embedding;
+ * returns the tensor. It is counted, stepped and saved once, under its first name; under another
+ * one only in a part of the list which the first is not in. */
+CUP_API cup_tensor *cup_parameter_share(cup_parameters *list, const char *name,
+                                        cup_tensor *tensor);
+
+/* The tensor of that name, behind the list's prefix; NULL when there is none. */
+CUP_API cup_tensor *cup_parameters_find(const cup_parameters *list, const char *name);
+
+/* How many numbers the tensors hold; only of those that are trained: no buffers, nothing frozen. */
+CUP_API int64_t cup_parameters_count(const cup_parameters *list, bool trained);
+
+/* All tensors of the list with their whole names, buffers too, in the order they were made in: for
+ * files and checkpoints. Borrowed, until the next call on the list. */
+CUP_API const cup_named *cup_parameters_named(cup_parameters *list, int64_t *count);
+
+/* From the next computation on the parameters of the list have no gradient, and every optimizer
+ * leaves them as they are; or they are trained again. A tensor with several names is frozen with
+ * any of them. An optimizer made of the list while they were frozen does not know them. */
+CUP_API cup_status cup_parameters_freeze(cup_parameters *list);
+CUP_API cup_status cup_parameters_unfreeze(cup_parameters *list);
+
+/* Whether layers made in the list, or in any part of it, behave as in training: drop out, and take
+ * the statistics of batches. It is on in a new list; returns what it was. Until backward is done
+ * with a block of cup_recompute it must stay as it was when the block ran. */
+CUP_API bool cup_parameters_training(cup_parameters *list, bool on);
+
+/* An optimizer of all parameters of the list that are trained, with their decay, rate and hidden;
+ * see cup_optimizer_new. Fails where there is none. */
+CUP_API cup_optimizer *cup_optimizer_of(cup_parameters *list, const cup_optimizer_options *options);
+
+/* Writes the tensors of the list, buffers too, into a safetensors file; see
+ * cup_safetensors_save. */
+CUP_API cup_status cup_parameters_save(cup_parameters *list, const char *path);
+
+/* Reads them again. The file must hold each of them with its shape and dtype, and nothing else
+ * that has the list's prefix; otherwise the sentence names what is missing, superfluous or
+ * different, and nothing was changed. */
+CUP_API cup_status cup_parameters_load(cup_parameters *list, const char *path);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

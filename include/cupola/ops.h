@@ -110,7 +110,7 @@ CUP_API cup_tensor *cup_gelu(cup_context *c, cup_tensor *x);
 /* (x) -> y: 0.5 x (1 + erf(x / sqrt(2))) */
 CUP_API cup_tensor *cup_gelu_erf(cup_context *c, cup_tensor *x);
 
-/* (x) -> y: x / (1 + exp(-x)) */
+/* (x) -> y: x / (1 + exp(-x)), and its limit 0 at -inf */
 CUP_API cup_tensor *cup_silu(cup_context *c, cup_tensor *x);
 
 /* (x) -> y: x above 0, else alpha (exp(x) - 1) */

@@ -98,21 +98,21 @@ DEVICE float gelu_slope_short(float x)
     return 0.5f + 0.5f * t + 0.5f * x * (1.0f - t * t) * (0.79788456f + 0.10703222f * s);
 }
 
-/* x / (1 + exp(-x)), as short. */
+/* x / (1 + exp(-x)), as short; its limit 0 at -infinity. */
 DEVICE float silu_short(float x)
 {
-    float t;
+    float t, half = fmaxf(0.5f * x, -0x1.fffffep126f);
     asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(0.5f * x));
-    return 0.5f * x + 0.5f * x * t;
+    return half + half * t;
 }
 
-/* Its derivative. */
+/* Its derivative, and that one's limits. */
 DEVICE float silu_slope_short(float x)
 {
     float t;
     asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(0.5f * x));
-    float s = 0.5f + 0.5f * t;
-    return s * (1.0f + x * (1.0f - s));
+    float s = 0.5f + 0.5f * t, finite = fminf(fmaxf(x, -0x1.fffffep127f), 0x1.fffffep127f);
+    return s * (1.0f + finite * (1.0f - s));
 }
 
 DEVICE float gelu_exact(float x)

@@ -122,4 +122,23 @@ template <typename Real> DEVICE Real sigmoid_of(Real x)
     return reciprocal_of(1 + exp_of(-x));
 }
 
+/* The nearest finite number; of NaN any. */
+DEVICE float above_infinity(float x) { return fmaxf(x, -0x1.fffffep127f); }
+DEVICE double above_infinity(double x) { return fmax(x, -0x1.fffffffffffffp1023); }
+DEVICE float finite_of(float x) { return fminf(above_infinity(x), 0x1.fffffep127f); }
+DEVICE double finite_of(double x) { return fmin(above_infinity(x), 0x1.fffffffffffffp1023); }
+
+/* x / (1 + e^-x), and its limit 0 at -infinity. */
+template <typename Real> DEVICE Real silu_of(Real x)
+{
+    return above_infinity(x) * sigmoid_of(x);
+}
+
+/* Its derivative, and that one's limits. */
+template <typename Real> DEVICE Real silu_slope_of(Real x)
+{
+    Real s = sigmoid_of(x);
+    return s * (1 + finite_of(x) * (1 - s));
+}
+
 #endif

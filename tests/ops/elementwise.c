@@ -34,7 +34,7 @@ TEST(elementwise_special_values)
         {cup_tanh, {NAN, 1, -1, 0, 1, -1}},
         {cup_sigmoid, {NAN, 1, 0, 0.5f, 1, 3.7835e-44f}},
         {cup_relu, {NAN, INFINITY, 0, 0, 100, 0}},
-        {cup_silu, {NAN, INFINITY, NAN, 0, 100, -3.7835e-42f}},
+        {cup_silu, {NAN, INFINITY, 0, 0, 100, -3.7835e-42f}},
         {cup_erf, {NAN, 1, -1, 0, 1, -1}},
         {cup_softplus, {NAN, INFINITY, 0, 0.6931472f, 100, 3.7835e-44f}},
         {cup_sqrt, {NAN, INFINITY, NAN, 0, 10, NAN}},

@@ -1,17 +1,12 @@
-#include <math.h>
-
-#include "base/wide_math.h"
 #include "dispatch/attributes.h"
+#include "ops/activation/silu.h"
 #include "ops/elementwise/pointwise.h"
 
-/* The derivative, from x and the sigmoid of x. */
-#define SLOPE(x, s) ((s) * (1 + (x) * (1 - (s))))
+CUP__ELEMENT(silu, cup__silu(x[0]))
+CUP__FLOATS_1(silu_f32, cup__silu_f32(p))
 
-CUP__ELEMENT(silu, x[0] / (1 + exp(-x[0])))
-CUP__FLOATS_1(silu_f32, p * cup__sigmoid_f32(p))
-
-CUP__ELEMENT(slope, x[1] * SLOPE(x[0], 1 / (1 + exp(-x[0]))))
-CUP__FLOATS_2(slope_f32, q * SLOPE(p, cup__sigmoid_f32(p)))
+CUP__ELEMENT(slope, x[1] * cup__silu_slope(x[0]))
+CUP__FLOATS_2(slope_f32, q * cup__silu_slope_f32(p))
 
 static cup_status gradient(cup__grad *g)
 {

@@ -5,10 +5,9 @@
 DEVICE real apply(const real *x, const attribute *)
 {
 #ifdef GRAD
-    real s = sigmoid_of(x[0]);
-    return x[1] * s * (1 + x[0] * (1 - s));
+    return x[1] * silu_slope_of(x[0]);
 #else
-    return x[0] * sigmoid_of(x[0]);
+    return silu_of(x[0]);
 #endif
 }
 

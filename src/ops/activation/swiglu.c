@@ -1,18 +1,14 @@
-#include <math.h>
-
-#include "base/wide_math.h"
 #include "dispatch/attributes.h"
+#include "ops/activation/silu.h"
 #include "ops/elementwise/pointwise.h"
 
-CUP__ELEMENT(swiglu, x[0] / (1 + exp(-x[0])) * x[1])
-CUP__FLOATS_2(swiglu_f32, p * cup__sigmoid_f32(p) * q)
+CUP__ELEMENT(swiglu, cup__silu(x[0]) * x[1])
+CUP__FLOATS_2(swiglu_f32, cup__silu_f32(p) * q)
 
-/* The derivative of silu, from x and the sigmoid of x. */
-#define SLOPE(x, s) ((s) * (1 + (x) * (1 - (s))))
-CUP__ELEMENT(gate_slope, x[2] * x[1] * SLOPE(x[0], 1 / (1 + exp(-x[0]))))
-CUP__FLOATS_3(gate_slope_f32, r * q * SLOPE(p, cup__sigmoid_f32(p)))
-CUP__ELEMENT(up_slope, x[2] * x[0] / (1 + exp(-x[0])))
-CUP__FLOATS_3(up_slope_f32, r * p * cup__sigmoid_f32(p))
+CUP__ELEMENT(gate_slope, x[2] * x[1] * cup__silu_slope(x[0]))
+CUP__FLOATS_3(gate_slope_f32, r * q * cup__silu_slope_f32(p))
+CUP__ELEMENT(up_slope, x[2] * cup__silu(x[0]))
+CUP__FLOATS_3(up_slope_f32, r * cup__silu_f32(p))
 
 static cup_status gradient(cup__grad *g)
 {

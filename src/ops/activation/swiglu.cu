@@ -7,18 +7,17 @@
 
 DEVICE real apply(const real *x, const attribute *)
 {
-    real s = sigmoid_of(x[0]);
 #ifdef GRAD
-    return x[2] * x[1] * s * (1 + x[0] * (1 - s));
+    return x[2] * x[1] * silu_slope_of(x[0]);
 #else
-    return x[0] * s * x[1];
+    return silu_of(x[0]) * x[1];
 #endif
 }
 
 #ifdef GRAD
 DEVICE real apply_second(const real *x, const attribute *)
 {
-    return x[2] * x[0] * sigmoid_of(x[0]);
+    return x[2] * silu_of(x[0]);
 }
 
 POINTWISE(swiglu_bwd)

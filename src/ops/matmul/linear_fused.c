@@ -1,7 +1,6 @@
 /* Linear layers with more in the same pass: an activation, a gate, a residual sum. */
-#include <math.h>
-
 #include "dispatch/attributes.h"
+#include "ops/activation/silu.h"
 #include "ops/matmul/product_fused.h"
 
 static cup_status infer(cup__call *call)
@@ -43,11 +42,6 @@ static double dot(const cup__call *call, const cup_tensor *bias, int64_t row, in
     return sum;
 }
 
-static double silu(double v)
-{
-    return v / (1 + exp(-v));
-}
-
 static cup_status specification(cup__call *call)
 {
     cup_tensor *y = call->out[0], *pre = call->out_count > 1 ? call->out[1] : NULL;
@@ -57,7 +51,7 @@ static cup_status specification(cup__call *call)
         double v = dot(call, bias, i / n, i % n);
         if (pre)
             cup__store(pre, i, v);
-        cup__store(y, i, call->op->kind == CUP__LINEAR_RELU ? (v < 0 ? 0 : v) : silu(v));
+        cup__store(y, i, call->op->kind == CUP__LINEAR_RELU ? (v < 0 ? 0 : v) : cup__silu(v));
     }
     return CUP_OK;
 }
@@ -73,7 +67,7 @@ static cup_status specification_swiglu(cup__call *call)
             cup__store(pre, i / n * 2 * n + i % n, gate);
             cup__store(pre, i / n * 2 * n + n + i % n, up);
         }
-        cup__store(y, i, silu(gate) * up);
+        cup__store(y, i, cup__silu(gate) * up);
     }
     return CUP_OK;
 }

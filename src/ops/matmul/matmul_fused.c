@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "dispatch/attributes.h"
+#include "ops/activation/silu.h"
 #include "ops/matmul/product_fused.h"
 
 typedef cup__matmul_scaled_attributes scaled_attributes;
@@ -130,9 +131,8 @@ static cup_status specification_swiglu_grad(cup__call *call)
         double d = dot(call, &p, 0, t, i, j);
         double gate = cup__load(pre, cup__offset_of(pre, row + j));
         double up = cup__load(pre, cup__offset_of(pre, row + p.n + j));
-        double s = 1 / (1 + exp(-gate));
-        cup__store(y, row + j, d * up * s * (1 + gate * (1 - s)));
-        cup__store(y, row + p.n + j, d * gate * s);
+        cup__store(y, row + j, d * up * cup__silu_slope(gate));
+        cup__store(y, row + p.n + j, d * cup__silu(gate));
     }
     return CUP_OK;
 }

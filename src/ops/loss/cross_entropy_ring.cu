@@ -173,7 +173,8 @@ DEVICE float share_of(const target_type *targets, const rule &r)
     return count ? (float)(1 / (double)count) : 0.0f;
 }
 
-/* How many clusters have written their losses; 0 between launches. */
+/* How many clusters have written their losses; 0 between launches, of which no two run at a time:
+ * a context loads modules of its own and has one stream. */
 __device__ unsigned arrived;
 
 /* The cluster that comes last adds the losses, always in the same order. */

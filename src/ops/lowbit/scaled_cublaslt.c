@@ -10,11 +10,13 @@
 #include "ops/lowbit/scaled.h"
 
 #define ALIGNMENT 16 /* of everything; f8 needs it */
+#define ALIGNMENT_MOST 256
 
 /* All that a plan depends on. Filled from zeroed memory, so that it can be compared as bytes. */
 typedef struct plan_key {
     int64_t m, n, k;
     int32_t dtype[3]; /* of a, b and y */
+    int32_t alignment[3]; /* of b, a and y, in bytes */
     int8_t bias, fast, scaled[2];
 } plan_key;
 
@@ -96,6 +98,25 @@ static void set_pointers(cup__scaled_plan *plan, const void *bias, const void *a
         set(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &a, sizeof a);
 }
 
+/* Up to what the library assumes of matrices of which it is told nothing. */
+static int32_t alignment_of(const void *data)
+{
+    uintptr_t at = (uintptr_t)data, lowest = at & (~at + 1);
+    return at == 0 || lowest > ALIGNMENT_MOST ? ALIGNMENT_MOST : (int32_t)lowest;
+}
+
+static void say_alignments(const cup__scaled_plan *plan, cublasLtMatmulPreference_t preference)
+{
+    static const cublasLtMatmulPreferenceAttributes_t attributes[4] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    for (int i = 0; i < 4; i++) {
+        uint32_t bytes = (uint32_t)plan->key.alignment[i < 2 ? i : 2];
+        cup__cublaslt.cublasLtMatmulPreferenceSetAttribute(preference, attributes[i], &bytes,
+                                                           sizeof bytes);
+    }
+}
+
 static cublasStatus_t choose(cup__product_state *state, cup__scaled_plan *plan)
 {
     cublasLtMatmulPreference_t preference;
@@ -109,6 +130,7 @@ static cublasStatus_t choose(cup__product_state *state, cup__scaled_plan *plan)
         preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
     cup__cublaslt.cublasLtMatmulPreferenceSetAttribute(
         preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions);
+    say_alignments(plan, preference);
     cublasLtMatmulHeuristicResult_t result;
     int found = 0;
     status = cup__cublaslt.cublasLtMatmulAlgoGetHeuristic(
@@ -134,6 +156,9 @@ static cup__scaled_plan *plan_of(cup_context *c, cup__product_state *state, cons
     key.dtype[0] = p->dtype;
     key.dtype[1] = s->b_dtype;
     key.dtype[2] = s->y_dtype;
+    key.alignment[0] = alignment_of(p->b.data);
+    key.alignment[1] = alignment_of(p->a.data);
+    key.alignment[2] = alignment_of(p->y.data);
     key.bias = p->bias != NULL;
     key.fast = s->fast;
     key.scaled[0] = s->a.data != NULL;

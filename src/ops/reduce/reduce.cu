@@ -58,7 +58,8 @@ DEVICE void finish(const reduce_call &c, int64_t output, const state &s)
 }
 
 #if SPLIT
-/* How many pieces of a result or tile are done. They are 0 between launches. */
+/* How many pieces of a result or tile are done. They are 0 between launches, of which no two run at
+ * a time: a context loads modules of its own and has one stream. */
 __device__ unsigned arrived[REDUCE_COUNTERS];
 
 /* True in the block that is the last of `blocks` to come here with this counter. The fence of one

@@ -68,6 +68,41 @@ typedef cup_tensor *(*cup_block)(cup_context *c, cup_tensor *const *inputs, int 
 CUP_API cup_tensor *cup_recompute(cup_context *c, cup_block block, cup_tensor *const *inputs,
                                   int count, void *user);
 
+/* What the backward of an op of your own gets and gives. All tensors are borrowed. */
+typedef struct cup_custom_grad {
+    cup_tensor *const *inputs, *const *outputs; /* NULL where the op does not save them */
+    /* Gradients of the outputs, in row-major order and not to be changed; NULL: none came. */
+    cup_tensor *const *d_outputs;
+    const bool *wanted;           /* which inputs need a gradient */
+    /* To be set for those: a tensor of the input's shape and dtype; NULL: no gradient. */
+    cup_tensor **d_inputs;
+    int input_count, output_count;
+    const void *attributes;
+} cup_custom_grad;
+
+/* An op of your own, of other calls, formulas and kernels. It must stay where it is as long as what
+ * is recorded of it; what is all zero may be left out. */
+typedef struct cup_custom_op {
+    const char *name;      /* for messages */
+    int output_count;      /* 1 to 32 */
+    uint32_t saves_inputs; /* bit i: backward reads input i; these live until it ran */
+    uint32_t saves_outputs;
+    size_t attributes_size; /* of what is copied for backward */
+    /* Sets each of `outputs` to a tensor that it made, in the scope it was called in. Recording is
+     * off meanwhile. What it makes besides is freed behind it. */
+    cup_status (*forward)(cup_context *c, cup_tensor *const *inputs, int count,
+                          const void *attributes, cup_tensor **outputs);
+    /* NULL: the op has no gradient, and its inputs may lead to no parameter. */
+    cup_status (*backward)(cup_context *c, const cup_custom_grad *g);
+} cup_custom_op;
+
+/* Runs the op's forward on up to 32 inputs, which may be NULL if it allows that, and records it as
+ * one step, whose gradients its backward computes. `outputs` takes output_count tensors; all NULL
+ * when it fails. A callback that returns an error leaves it in the context. Within cup_recompute
+ * forward runs again; within a capture what the callbacks call on the context is captured. */
+CUP_API cup_status cup_custom(cup_context *c, const cup_custom_op *op, cup_tensor *const *inputs,
+                              int count, const void *attributes, cup_tensor **outputs);
+
 #ifdef __cplusplus
 }
 #endif

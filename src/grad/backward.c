@@ -42,7 +42,7 @@ cup_status cup__grad_give(cup_context *c, cup_tensor **sum, cup_tensor *d)
 
 const char *cup__node_name(const cup__node *node)
 {
-    return node->row ? node->row->name : "a recomputed block";
+    return node->row ? node->row->name : node->custom ? node->custom->name : "a recomputed block";
 }
 
 static cup_status check_saved(cup_context *c, const cup__node *node)
@@ -173,6 +173,36 @@ static cup_status gradient_of(cup_context *c, const cup__node *node, workings *w
     return status == CUP_OK ? c->error.status : status;
 }
 
+static cup_status gradient_of_custom(cup_context *c, const cup__node *node, workings *w)
+{
+    /* Kernels of users take tensors in row-major order only. */
+    for (int i = 0; i < node->out_count; i++) {
+        cup_tensor *d = node->d_out[i] ? cup__contiguous(c, node->d_out[i]) : NULL;
+        if (d)
+            hold(&node->d_out[i], d);
+    }
+    CUP_TRY(c->error.status);
+    const cup_custom_grad g = {
+        .inputs = w->values,
+        .outputs = w->values + node->in_count,
+        .d_outputs = node->d_out,
+        .wanted = w->wanted,
+        .d_inputs = w->d_in,
+        .input_count = node->in_count,
+        .output_count = node->out_count,
+        .attributes = node->attributes,
+    };
+    return cup__custom_backward(c, node, &g);
+}
+
+static cup_status gradients_of(cup_context *c, const cup__walk *walk, cup__node *node, workings *w)
+{
+    if (node->custom)
+        return gradient_of_custom(c, node, w);
+    return node->row ? gradient_of(c, node, w)
+                     : cup__recompute_backward(c, walk, node, w->wanted, w->d_in);
+}
+
 static cup_status deliver(cup_context *c, const cup__walk *walk, const cup__edge *edge, int output,
                           cup_tensor *d)
 {
@@ -188,8 +218,7 @@ static cup_status work(cup_context *c, const cup__walk *walk, cup__node *node, w
     if (!look_around(c, walk, node, w) && !node->block)
         return CUP_OK;
     CUP_TRY(check_saved(c, node));
-    CUP_TRY(node->row ? gradient_of(c, node, w)
-                      : cup__recompute_backward(c, walk, node, w->wanted, w->d_in));
+    CUP_TRY(gradients_of(c, walk, node, w));
     for (int i = 0; i < node->in_count; i++) {
         const cup__edge *edge = &node->edges[i];
         CUP_TRY(deliver(c, walk, edge, edge->output, w->d_in[i]));

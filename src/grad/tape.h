@@ -21,7 +21,8 @@ typedef struct cup__edge {
 } cup__edge;
 
 typedef struct cup__node {
-    const cup__row *row; /* NULL: a recomputed block */
+    const cup__row *row; /* or one of the next two */
+    const cup_custom_op *custom;
     cup_block block;
     void *block_user;
     int in_count, out_count;
@@ -77,6 +78,9 @@ cup_status cup__tape_walk(cup_context *c, const cup__walk *walk, size_t last, si
  * does. */
 cup_status cup__recompute_backward(cup_context *c, const cup__walk *walk, cup__node *node,
                                    const bool *wanted, cup_tensor **d_in);
+
+/* Runs the backward of a user's op and checks what it gives. */
+cup_status cup__custom_backward(cup_context *c, const cup__node *node, const cup_custom_grad *g);
 
 /* Adds a gradient to what has arrived in a slot, which holds a reference. */
 cup_status cup__grad_add(cup_context *c, cup_tensor **sum, cup_tensor *d);

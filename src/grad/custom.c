@@ -1,0 +1,196 @@
+/* Ops of the user's own, recorded as one node with a gradient of the user's own. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "grad/tape.h"
+#include "dispatch/attributes.h"
+
+/* One bit of `saves_inputs` and `saves_outputs` each. */
+#define MOST 32
+
+static cup_status check_op(cup_context *c, const cup_custom_op *op)
+{
+    if (!op)
+        return cup__fail(&c->error, CUP_ARGUMENT, "custom: the op is NULL");
+    if (!op->name || !op->forward)
+        return cup__fail(&c->error, CUP_ARGUMENT, "custom %s: its %s is NULL",
+                         op->name ? op->name : "op", op->name ? "forward" : "name");
+    if (op->output_count < 1 || op->output_count > MOST)
+        return cup__fail(&c->error, CUP_ARGUMENT, "custom %s: it has %d outputs, 1 to %d are "
+                         "possible",
+                         op->name, op->output_count, MOST);
+    return CUP_OK;
+}
+
+static cup_status check_call(cup_context *c, const cup_custom_op *op, cup_tensor *const *inputs,
+                             int count, const void *attributes)
+{
+    if (count < 0 || count > MOST || (count > 0 && !inputs))
+        return cup__fail(&c->error, CUP_ARGUMENT, "custom %s: %d inputs%s, 0 to %d are possible",
+                         op->name, count, inputs ? "" : ", the list of which is NULL", MOST);
+    if (op->attributes_size && !attributes)
+        return cup__fail(&c->error, CUP_ARGUMENT, "custom %s: its attributes are NULL", op->name);
+    for (int i = 0; i < count; i++)
+        if (inputs[i] && inputs[i]->context != c)
+            return cup__fail(&c->error, CUP_ARGUMENT,
+                             "custom %s: input %d belongs to another context; copy it with "
+                             "cup_tensor_to",
+                             op->name, i + 1);
+    return CUP_OK;
+}
+
+/* What a callback says, or what went wrong meanwhile without its saying so. */
+static cup_status said(cup_context *c, const cup_custom_op *op, const char *which,
+                       cup_status status)
+{
+    if (c->error.status == CUP_OK && status != CUP_OK)
+        cup__fail(&c->error, status, "custom %s: its %s failed", op->name, which);
+    return c->error.status;
+}
+
+static cup_status check_outputs(cup_context *c, const cup_custom_op *op, cup_tensor **outputs)
+{
+    for (int i = 0; i < op->output_count; i++) {
+        const cup_tensor *t = outputs[i];
+        bool made = t && t->context == c && t->scope == (int)c->depth - 1 && !t->is_parameter;
+        for (int j = 0; j < i; j++)
+            made &= outputs[j] != t;
+        if (!made)
+            return cup__fail(&c->error, CUP_ARGUMENT,
+                             "custom %s: output %d %s", op->name, i + 1,
+                             t ? "must be a tensor of its own that forward made, neither an input, "
+                                 "nor kept, nor a parameter; return a cup_copy"
+                               : "was not set by its forward");
+    }
+    return CUP_OK;
+}
+
+static cup_status run_forward(cup_context *c, const cup_custom_op *op, cup_tensor *const *inputs,
+                              int count, const void *attributes, cup_tensor **outputs)
+{
+    size_t depth = c->depth, unopened = c->unopened;
+    cup_scope_open(c);
+    bool was = cup_grad_recording(c, false);
+    cup_status status = c->error.status;
+    if (status == CUP_OK)
+        status = said(c, op, "forward", op->forward(c, inputs, count, attributes, outputs));
+    cup_grad_recording(c, was);
+    if (status == CUP_OK && c->depth != depth + 1)
+        status = cup__fail(&c->error, CUP_STATE,
+                           "custom %s: its forward must close the scopes it opens, and no other",
+                           op->name);
+    if (status == CUP_OK)
+        status = check_outputs(c, op, outputs);
+    for (int i = 0; i < op->output_count && status == CUP_OK; i++)
+        cup__tensor_hand_out(outputs[i]);
+    while (c->unopened > unopened || c->depth > depth)
+        cup__scope_pop(c);
+    return status;
+}
+
+static void keep(cup__saved *saved, cup_tensor *t, bool wanted)
+{
+    saved->shape = cup__shape_of(t);
+    saved->version = t->storage->version;
+    if (wanted) {
+        cup__tensor_retain(t);
+        saved->tensor = t;
+    }
+}
+
+/* Whether it is a view of what an input lies in, which may be changed in place if that may. */
+static bool is_view_of_input(const cup_tensor *t, cup_tensor *const *inputs, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (inputs[i] && inputs[i]->storage == t->storage)
+            return true;
+    return false;
+}
+
+static cup_status record(cup_context *c, const cup_custom_op *op, cup_tensor *const *inputs,
+                         int count, const void *attributes, cup_tensor **outputs)
+{
+    cup__node *node = cup__tape_node(c, count, op->output_count, op->attributes_size);
+    if (!node)
+        return CUP_MEMORY;
+    node->custom = op;
+    if (op->attributes_size)
+        memcpy(node->attributes, attributes, op->attributes_size);
+    for (int i = 0; i < count; i++) {
+        if (!inputs[i])
+            continue;
+        keep(&node->in[i], inputs[i], op->saves_inputs >> i & 1);
+        cup__tape_link(c, node, i, inputs[i]);
+    }
+    for (int i = 0; i < op->output_count; i++) {
+        keep(&node->out[i], outputs[i], op->saves_outputs >> i & 1);
+        cup__tape_mark(c, outputs[i], i);
+        if (!is_view_of_input(outputs[i], inputs, count))
+            outputs[i]->storage->recorded = c->tape->generation;
+    }
+    return CUP_OK;
+}
+
+cup_status cup_custom(cup_context *c, const cup_custom_op *op, cup_tensor *const *inputs, int count,
+                      const void *attributes, cup_tensor **outputs)
+{
+    if (!c)
+        return CUP_MEMORY;
+    if (c->error.status != CUP_OK)
+        return c->error.status;
+    CUP_TRY(check_op(c, op));
+    if (!outputs)
+        return cup__fail(&c->error, CUP_ARGUMENT, "custom %s: there is no place for its outputs",
+                         op->name);
+    memset(outputs, 0, sizeof *outputs * (size_t)op->output_count);
+    CUP_TRY(check_call(c, op, inputs, count, attributes));
+    bool wanted = c->tape_calls && c->tape_calls->wants(c, inputs, count);
+    if (wanted && !op->backward)
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "custom %s: it has no backward, and an input leads to a parameter; switch "
+                         "recording off around it with cup_grad_recording",
+                         op->name);
+    cup_status status = run_forward(c, op, inputs, count, attributes, outputs);
+    if (status == CUP_OK && wanted)
+        status = record(c, op, inputs, count, attributes, outputs);
+    if (status != CUP_OK)
+        memset(outputs, 0, sizeof *outputs * (size_t)op->output_count);
+    return status;
+}
+
+static bool came_in(const cup_custom_grad *g, const cup_tensor *d)
+{
+    for (int i = 0; i < g->output_count; i++)
+        if (g->d_outputs[i] == d)
+            return true;
+    return false;
+}
+
+cup_status cup__custom_backward(cup_context *c, const cup__node *node, const cup_custom_grad *g)
+{
+    const cup_custom_op *op = node->custom;
+    size_t depth = c->depth;
+    char is[CUP__SHAPE_TEXT], should[CUP__SHAPE_TEXT];
+    CUP_TRY(said(c, op, "backward", op->backward(c, g)));
+    if (c->depth != depth)
+        return cup__fail(&c->error, CUP_STATE,
+                         "custom %s: its backward must close the scopes it opens, and no other",
+                         op->name);
+    for (int i = 0; i < g->input_count; i++) {
+        const cup_tensor *d = g->d_inputs[i];
+        if (!d || !g->wanted[i])
+            continue;
+        cup__shape shape = cup__shape_of(d);
+        if (d->context != c || d->dtype != node->in[i].shape.dtype ||
+            !cup__shape_equal(&shape, &node->in[i].shape))
+            return cup__fail(&c->error, CUP_SHAPE,
+                             "custom %s: the gradient of input %d is %s%s and should be %s",
+                             op->name, i + 1, cup__tensor_text(d, is),
+                             d->context != c ? " of another context" : "",
+                             cup__shape_text(&node->in[i].shape, should));
+        /* What the user goes on owning may be changed before the gradient is used. */
+        if (d->scope != (int)c->depth - 1 && !came_in(g, d))
+            g->d_inputs[i] = cup_copy(c, g->d_inputs[i]);
+    }
+    return c->error.status;
+}

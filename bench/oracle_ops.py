@@ -275,6 +275,39 @@ def concat():
     return parts, {"axis": axis}, lambda *x: torch.cat(x, axis)
 
 
+def constant(fn):
+    def draw():
+        sides = shape()
+        return [], {"dtype": "f64", "shape": sides}, lambda: fn(sides, dtype=torch.float64)
+    return draw
+
+
+def arange():
+    start, step = choose.randint(-5, 5) / 2, choose.choice([-2, -0.75, 0.5, 1, 3])
+    stop = start + step * (size() + choose.choice([0, 0.5]))
+    return ([], {"dtype": "f64", "start": start, "stop": stop, "step": step},
+            lambda: torch.arange(start, stop, step, dtype=torch.float64))
+
+
+def eye():
+    rows, columns, diagonal = size(), size(), choose.randint(-3, 3)
+    ones = lambda: (torch.arange(columns) == torch.arange(rows)[:, None] + diagonal).double()
+    return [], {"dtype": "f64", "rows": rows, "columns": columns, "diagonal": diagonal}, ones
+
+
+def flip():
+    sides = shape(1, 4)
+    axes = axes_of(sides)
+    return [real(sides)], {"axes": axes}, lambda x: torch.flip(x, axes)
+
+
+def triangle(fn):
+    def draw():
+        diagonal = choose.randint(-3, 3)
+        return [real(shape(2, 4))], {"diagonal": diagonal}, lambda x: fn(x, diagonal)
+    return draw
+
+
 def where():
     sides = shape()
     return ([torch.rand(sides) < 0.5, real(narrowed(sides)), real(sides)], {}, torch.where)
@@ -325,6 +358,8 @@ OPS = {
     "linear": linear(), "linear_gelu": linear(lambda y: F.gelu(y, approximate="tanh")),
     "linear_relu": linear(F.relu), "linear_silu": linear(F.silu),
     "linear_swiglu": linear(swiglu, twice=True), "linear_add": linear(residual=True),
+    "zeros": constant(torch.zeros), "ones": constant(torch.ones), "arange": arange, "eye": eye,
+    "flip": flip, "tril": triangle(torch.tril), "triu": triangle(torch.triu),
 }
 
 

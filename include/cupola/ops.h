@@ -146,8 +146,29 @@ CUP_API cup_tensor *cup_dropout_add(cup_context *c, cup_tensor *residual, cup_te
 CUP_API cup_tensor *cup_full(cup_context *c, cup_dtype dtype, const int64_t *shape,
                              int shape_count, double value);
 
+/* () -> y: a tensor of zeros */
+CUP_API cup_tensor *cup_zeros(cup_context *c, cup_dtype dtype, const int64_t *shape,
+                              int shape_count);
+
+/* () -> y: a tensor of ones */
+CUP_API cup_tensor *cup_ones(cup_context *c, cup_dtype dtype, const int64_t *shape,
+                             int shape_count);
+
+/* (): start, start + step, start + 2 step and so on up to, not including, stop; each is rounded
+ * once. The dtype is a float, i32 or i64; whole numbers go to 2^53 */
+CUP_API cup_tensor *cup_arange(cup_context *c, cup_dtype dtype, double start, double stop,
+                               double step);
+
+/* () -> y: a matrix [rows,columns] of zeros with ones where the column is the row + diagonal */
+CUP_API cup_tensor *cup_eye(cup_context *c, cup_dtype dtype, int64_t rows, int64_t columns,
+                            int64_t diagonal);
+
 /* (x) -> y: the same elements, in row-major order in new memory */
 CUP_API cup_tensor *cup_copy(cup_context *c, cup_tensor *x);
+
+/* (y, x) -> : writes the elements of x, of the same dtype and broadcast to the shape of y, into
+ * y, which may be a view of any strides */
+CUP_API cup_status cup_copy_into(cup_context *c, cup_tensor *y, cup_tensor *x);
 
 /* (x): the same elements in another dtype: to nearest even; to integers towards zero, at most
  * to the ends of their range */
@@ -189,6 +210,17 @@ CUP_API cup_tensor *cup_slice(cup_context *c, cup_tensor *x, const int64_t *star
 
 /* (x...) -> y: the inputs one after another along an axis */
 CUP_API cup_tensor *cup_concat(cup_context *c, cup_tensor *const *x, int x_count, int axis);
+
+/* (x) -> y: x with its elements in the opposite order along the axes, along all when none is
+ * given */
+CUP_API cup_tensor *cup_flip(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count);
+
+/* (x) -> y: x with zeros above a diagonal of the matrices in its last two dimensions: where the
+ * column is greater than the row + diagonal */
+CUP_API cup_tensor *cup_tril(cup_context *c, cup_tensor *x, int64_t diagonal);
+
+/* (x) -> y: x with zeros below a diagonal: where the column is less than the row + diagonal */
+CUP_API cup_tensor *cup_triu(cup_context *c, cup_tensor *x, int64_t diagonal);
 
 /* Reductions */
 

@@ -15,7 +15,7 @@
 
 /* Public rows that wait for an anchor; a new op that has none is not let through. */
 static const char *const waiting =
-    " cast cast_transpose dequantize dropout dropout_add full global_norm grouped_matmul "
+    " cast cast_transpose copy_into dequantize dropout dropout_add full global_norm grouped_matmul "
     "linear_cross_entropy linear_dropout linear_int4 linear_int8 linear_quantize matmul_add "
     "matmul_into matmul_list normal pack_int4 pack_int8 qkv_attention quantize rope "
     "scaled_grouped_matmul scaled_matmul uniform unpack_int4 unpack_int8 ";

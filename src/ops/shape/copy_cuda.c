@@ -134,6 +134,9 @@ static int transposed_dimension(const cup__loop *loop)
 static bool is_thin(const cup__loop *loop, int packed, int *few, int *along)
 {
     int other = packed == X ? Y : X;
+    for (int d = 0; d < loop->ndim; d++)
+        if (loop->stride[X][d] < 0) /* the kernel's offsets have no sign */
+            return false;
     for (int f = 0; f < loop->ndim; f++)
         for (int a = 0; a < loop->ndim; a++)
             if (f != a && loop->size[f] < TILE_LEAST && loop->size[a] >= THIN_LEAST &&

@@ -4,20 +4,44 @@
 #include "cuda/cuda.h"
 #include "dispatch/attributes.h"
 
+enum { FULL, ZEROS, ONES };
+
+/* zeros and ones have the attributes of full but its last. */
+_Static_assert(sizeof(cup__zeros_attributes) == sizeof(cup__ones_attributes) &&
+                   offsetof(cup__zeros_attributes, shape) == offsetof(cup__ones_attributes, shape),
+               "one struct speaks for both");
+
+static cup_status set_result(cup__call *call, cup_dtype dtype, const int64_t *shape, int ndim)
+{
+    call->result[0].dtype = dtype;
+    call->result[0].ndim = ndim;
+    memcpy(call->result[0].size, shape, sizeof call->result[0].size);
+    return CUP_OK;
+}
+
 static cup_status infer(cup__call *call)
 {
     const cup__full_attributes *a = call->attributes;
-    call->result[0].dtype = a->dtype;
-    call->result[0].ndim = a->shape_count;
-    memcpy(call->result[0].size, a->shape, sizeof a->shape);
-    return CUP_OK;
+    return set_result(call, a->dtype, a->shape, a->shape_count);
+}
+
+static cup_status infer_constant(cup__call *call)
+{
+    const cup__zeros_attributes *a = call->attributes;
+    return set_result(call, a->dtype, a->shape, a->shape_count);
+}
+
+static double value_of(const cup__call *call)
+{
+    const cup__full_attributes *a = call->attributes;
+    return call->op->kind == FULL ? a->value : call->op->kind == ONES;
 }
 
 static cup_status specification(cup__call *call)
 {
-    const cup__full_attributes *a = call->attributes;
+    double value = value_of(call);
     for (int64_t i = 0; i < call->out[0]->count; i++)
-        cup__store(call->out[0], i, a->value);
+        cup__store(call->out[0], i, value);
     return CUP_OK;
 }
 
@@ -36,11 +60,12 @@ static void fill(int64_t begin, int64_t end, void *user)
 
 static cup_status run(cup__call *call)
 {
-    const cup__full_attributes *a = call->attributes;
-    job j = {.to = call->out[0]->data, .size = cup_dtype_size(a->dtype)};
-    cup_tensor one = {.data = j.element, .dtype = a->dtype};
-    cup__store(&one, 0, a->value);
-    if (a->value == 0)
+    cup_dtype dtype = call->out[0]->dtype;
+    job j = {.to = call->out[0]->data, .size = cup_dtype_size(dtype)};
+    cup_tensor one = {.data = j.element, .dtype = dtype};
+    double value = value_of(call);
+    cup__store(&one, 0, value);
+    if (value == 0)
         return call->c->device->calls->fill(call->c->device, j.to, 0,
                                             (size_t)(call->out[0]->count * j.size));
     cup__parallel_for(call->out[0]->count, 65536, fill, &j);
@@ -49,12 +74,12 @@ static cup_status run(cup__call *call)
 
 static cup_status run_cuda(cup__call *call)
 {
-    const cup__full_attributes *a = call->attributes;
-    int64_t size = cup_dtype_size(a->dtype), bytes = call->out[0]->count * size;
+    cup_dtype dtype = call->out[0]->dtype;
+    int64_t size = cup_dtype_size(dtype), bytes = call->out[0]->count * size;
     uint64_t pattern = 0;
     void *y = call->out[0]->data;
-    cup_tensor one = {.data = &pattern, .dtype = a->dtype};
-    cup__store(&one, 0, a->value);
+    cup_tensor one = {.data = &pattern, .dtype = dtype};
+    cup__store(&one, 0, value_of(call));
     if (pattern == 0)
         return call->c->device->calls->fill(call->c->device, y, 0, (size_t)bytes);
     for (int64_t filled = size; filled < 8; filled *= 2)
@@ -94,4 +119,41 @@ const cup__op cup__op_full = {
     .impls = impls,
     .samples = samples,
     .bench = bench,
+};
+
+static const cup__sample zeros_samples[] = {
+    {"", &(const cup__zeros_attributes){CUP_F32, {3, 5}, 2}},
+    {"", &(const cup__zeros_attributes){CUP_BF16, {1000}, 1}},
+    {"", &(const cup__zeros_attributes){CUP_I64, {0}, 0}},
+    {"", &(const cup__zeros_attributes){CUP_U8, {1037}, 1}},
+    {"", &(const cup__zeros_attributes){CUP_F64, {0, 2}, 2}},
+    {NULL, NULL}};
+static const cup__sample ones_samples[] = {
+    {"", &(const cup__ones_attributes){CUP_F32, {3, 5}, 2}},
+    {"", &(const cup__ones_attributes){CUP_BF16, {1000}, 1}},
+    {"", &(const cup__ones_attributes){CUP_I64, {0}, 0}},
+    {"", &(const cup__ones_attributes){CUP_U8, {1037}, 1}},
+    {"", &(const cup__ones_attributes){CUP_F64, {0, 2}, 2}},
+    {NULL, NULL}};
+static const cup__sample zeros_bench[] = {
+    {"", &(const cup__zeros_attributes){CUP_F32, {67108864}, 1}}, {NULL, NULL}};
+static const cup__sample ones_bench[] = {
+    {"", &(const cup__ones_attributes){CUP_F32, {67108864}, 1}}, {NULL, NULL}};
+
+const cup__op cup__op_zeros = {
+    .kind = ZEROS,
+    .infer = infer_constant,
+    .specification = specification,
+    .impls = impls,
+    .samples = zeros_samples,
+    .bench = zeros_bench,
+};
+
+const cup__op cup__op_ones = {
+    .kind = ONES,
+    .infer = infer_constant,
+    .specification = specification,
+    .impls = impls,
+    .samples = ones_samples,
+    .bench = ones_bench,
 };

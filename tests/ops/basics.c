@@ -1,0 +1,125 @@
+/* Tensors made from nothing, copies into tensors, flips and triangles: values by hand, and what is
+ * refused. */
+#include <math.h>
+#include <string.h>
+
+#include "../test.h"
+#include "cupola/cupola.h"
+#include "tensor/tensor.h"
+
+static void expect_values(cup_tensor *t, const double *want, int64_t count)
+{
+    EXPECT(t != NULL);
+    EXPECT_INT(t->count, count);
+    for (int64_t i = 0; i < count; i++)
+        EXPECT_NEAR(cup__load(t, cup__offset_of(t, i)), want[i], 0);
+}
+
+static void expect_error(cup_context *c, cup_status status, const char *part)
+{
+    EXPECT_INT(cup_error(c), status);
+    EXPECT_CONTAINS(cup_error_text(c), part);
+    cup_error_clear(c);
+}
+
+static cup_tensor *counted(cup_context *c, int64_t rows, int64_t columns)
+{
+    double end = (double)(rows * columns);
+    return cup_reshape(c, cup_arange(c, CUP_F32, 0, end, 1), (int64_t[]){rows, columns}, 2);
+}
+
+TEST(made_from_nothing)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    const int64_t shape[] = {2, 2};
+    expect_values(cup_zeros(c, CUP_I32, shape, 2), (double[]){0, 0, 0, 0}, 4);
+    expect_values(cup_ones(c, CUP_BF16, shape, 2), (double[]){1, 1, 1, 1}, 4);
+    expect_values(cup_arange(c, CUP_F64, 1, -1.25, -0.75), (double[]){1, 0.25, -0.5}, 3);
+    expect_values(cup_arange(c, CUP_I64, 9007199254740988.0, 9007199254740992.0, 2),
+                  (double[]){9007199254740988.0, 9007199254740990.0}, 2);
+    expect_values(cup_eye(c, CUP_F16, 2, 3, 1), (double[]){0, 1, 0, 0, 0, 1}, 6);
+    expect_values(cup_eye(c, CUP_F32, 3, 1, INT64_MIN), (double[]){0, 0, 0}, 3);
+    EXPECT_INT(cup_tensor_count(cup_arange(c, CUP_F32, 3, 3, 1)), 0);
+    EXPECT_INT(cup_error(c), CUP_OK);
+    cup_context_free(c);
+}
+
+TEST(arange_refuses)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    EXPECT(!cup_arange(c, CUP_F32, 0, 1, 0));
+    expect_error(c, CUP_ARGUMENT, "not 0");
+    EXPECT(!cup_arange(c, CUP_F32, 0, INFINITY, 1));
+    expect_error(c, CUP_ARGUMENT, "finite");
+    EXPECT(!cup_arange(c, CUP_I32, 0, 2, 0.5));
+    expect_error(c, CUP_ARGUMENT, "whole");
+    EXPECT(cup_arange(c, CUP_I32, 0, 3e9, 1e9));
+    EXPECT(!cup_arange(c, CUP_I32, 0, 3e9 + 1, 1e9));
+    expect_error(c, CUP_ARGUMENT, "whole");
+    EXPECT(!cup_arange(c, CUP_U8, 0, 3, 1));
+    expect_error(c, CUP_DTYPE, "dtype");
+    EXPECT(!cup_arange(c, CUP_F32, 0, 1, 1e-300));
+    expect_error(c, CUP_SHAPE, "too large");
+    EXPECT(!cup_eye(c, CUP_F32, -1, 2, 0));
+    expect_error(c, CUP_SHAPE, "negative");
+    cup_context_free(c);
+}
+
+TEST(copies_into_tensors)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_tensor *y = cup_zeros(c, CUP_F32, (int64_t[]){2, 3}, 2), *row = counted(c, 1, 3);
+    EXPECT_INT(cup_copy_into(c, y, row), CUP_OK);
+    expect_values(y, (double[]){0, 1, 2, 0, 1, 2}, 6);
+    cup_tensor *column = cup_permute(c, cup_slice(c, y, (int64_t[]){0, 1}, 2, (int64_t[]){2, 1}, 2),
+                                     (int64_t[]){1, 0}, 2);
+    EXPECT_INT(cup_copy_into(c, column, cup_full(c, CUP_F32, NULL, 0, 7)), CUP_OK);
+    expect_values(y, (double[]){0, 7, 2, 0, 7, 2}, 6);
+    EXPECT(cup_copy_into(c, row, y) != CUP_OK);
+    expect_error(c, CUP_SHAPE, "y would have to be [2,3]");
+    EXPECT(cup_copy_into(c, y, column) != CUP_OK);
+    expect_error(c, CUP_SHAPE, "broadcast");
+    EXPECT(cup_copy_into(c, y, y) != CUP_OK);
+    expect_error(c, CUP_ARGUMENT, "shares memory");
+    EXPECT(cup_copy_into(c, cup_broadcast(c, row, (int64_t[]){2, 3}, 2), y) != CUP_OK);
+    expect_error(c, CUP_ARGUMENT, "repeats one element");
+    EXPECT(cup_copy_into(c, y, cup_zeros(c, CUP_F64, (int64_t[]){3}, 1)) != CUP_OK);
+    EXPECT_INT(cup_error(c), CUP_DTYPE);
+    cup_context_free(c);
+}
+
+TEST(copies_into_what_gradients_know)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_tensor *w = cup_require_grad(counted(c, 2, 2)), *x = counted(c, 2, 2);
+    cup_tensor *h = cup_mul(c, w, w);
+    EXPECT(cup_copy_into(c, h, x) != CUP_OK);
+    expect_error(c, CUP_STATE, "recorded result");
+    EXPECT(cup_copy_into(c, x, w) != CUP_OK);
+    expect_error(c, CUP_UNSUPPORTED, "it has no gradient");
+    cup_grad_recording(c, false);
+    EXPECT_INT(cup_copy_into(c, w, x), CUP_OK);
+    cup_grad_recording(c, true);
+    EXPECT(cup_backward(c, cup_sum(c, h, NULL, 0, false)) != CUP_OK); /* w was saved */
+    cup_context_free(c);
+}
+
+TEST(flips_and_triangles)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_tensor *x = counted(c, 2, 3), *turned = cup_permute(c, x, (int64_t[]){1, 0}, 2);
+    expect_values(cup_flip(c, x, NULL, 0), (double[]){5, 4, 3, 2, 1, 0}, 6);
+    expect_values(cup_flip(c, turned, (int64_t[]){0}, 1), (double[]){2, 5, 1, 4, 0, 3}, 6);
+    expect_values(cup_tril(c, turned, 0), (double[]){0, 0, 1, 4, 2, 5}, 6);
+    expect_values(cup_triu(c, x, 1), (double[]){0, 1, 2, 0, 0, 5}, 6);
+    expect_values(cup_triu(c, x, INT64_MIN), (double[]){0, 1, 2, 3, 4, 5}, 6);
+    expect_values(cup_tril(c, x, INT64_MIN), (double[]){0, 0, 0, 0, 0, 0}, 6);
+    EXPECT(!cup_flip(c, x, (int64_t[]){0, -2}, 2));
+    expect_error(c, CUP_SHAPE, "named twice");
+    EXPECT(!cup_flip(c, x, (int64_t[]){2}, 1));
+    EXPECT(cup_error(c) != CUP_OK);
+    cup_error_clear(c);
+    EXPECT(!cup_tril(c, cup_arange(c, CUP_F32, 0, 3, 1), 0));
+    EXPECT(cup_error(c) != CUP_OK);
+    cup_context_free(c);
+}

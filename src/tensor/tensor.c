@@ -257,8 +257,8 @@ bool cup__tensor_overlap(const cup_tensor *s, const cup_tensor *t)
             last += (both[i]->shape[d] - 1) * both[i]->stride[d];
         end[i] = (const char *)both[i]->data + (last + 1) * cup_dtype_size(both[i]->dtype);
     }
-    return s->storage == t->storage && s->count && t->count && (const char *)s->data < end[1] &&
-           (const char *)t->data < end[0];
+    return s->storage && s->storage == t->storage && s->count && t->count &&
+           (const char *)s->data < end[1] && (const char *)t->data < end[0];
 }
 
 cup_tensor *cup_tensor_new(cup_context *c, cup_dtype dtype, int ndim, const int64_t *shape)

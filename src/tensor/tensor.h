@@ -63,7 +63,7 @@ void cup__tensor_hand_out(cup_tensor *t);
 /* Puts a tensor whose scope is gone into the innermost one, which takes over the reference. */
 void cup__tensor_adopt(cup_tensor *t);
 
-/* Whether what two tensors span in memory meets. */
+/* Whether what two tensors span in memory meets; without memory they do not. */
 bool cup__tensor_overlap(const cup_tensor *s, const cup_tensor *t);
 
 /* To be asked before a caller's tensor is changed in place: a recorded result is refused, because

@@ -43,6 +43,24 @@ TEST(draw_takes_every_op_and_is_read_back)
     cup_context_free(c);
 }
 
+/* Inference of what changes in place asks whether inputs share memory. */
+TEST(draw_of_calls_in_place_has_elements)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    const char *const names[] = {"matmul_into", "copy_into"};
+    cup__drawn *d = malloc(sizeof *d);
+    for (int k = 0; k < 2; k++) {
+        int full = 0, tries;
+        double elements, work;
+        for (int i = 0; i < CALLS; i++)
+            full += cup__draw(c, cup__row_find(names[k]), NULL, 3, i, d, &tries) &&
+                    cup__drawn_cost(d, c, &elements, &work) && elements > 0;
+        EXPECT(full > CALLS / 2);
+    }
+    free(d);
+    cup_context_free(c);
+}
+
 TEST(draw_is_a_function_of_its_seed)
 {
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});

@@ -144,6 +144,9 @@ struct cup__op {
     /* What is rounded on the way is part of what the op means, so that its specification is run in
      * the dtype itself, not in f64. */
     bool rounds;
+    /* Results in 8-bit floats are codes of a value, which the specification stores unrounded where
+     * a check gives it a result in f64: near the middle of two codes either is right. */
+    bool codes;
     /* Bit i: the whole numbers of input i go up, from 0 to the number of rows of input 0. */
     uint32_t ascending;
     int64_t bench_indices;      /* whole numbers of bench calls are below this; 0: as the domain */

@@ -44,6 +44,7 @@ static bool both_special(double got, double want)
 typedef struct comparison {
     const cup_tensor *want, *got;
     double slack, least, rms;
+    bool codes;
     double *of_block; /* the sum of squares, then the largest error */
     int64_t *where;
 } comparison;
@@ -87,13 +88,34 @@ static double error_of(const comparison *c, double w, double g)
     return isnan(error) ? INFINITY : error;
 }
 
+static double code_of(cup_dtype dtype, double value)
+{
+    unsigned char byte;
+    cup_tensor one = {.data = &byte, .dtype = dtype};
+    cup__store(&one, 0, value);
+    return cup__load(&one, 0);
+}
+
+/* The room of f32's own rounding is left where nothing is forgiven. */
+static double error_of_code(const comparison *c, double w, double g)
+{
+    double reach = (c->slack + epsilon[CUP_F32]) * (fabs(w) + c->rms) + c->least;
+    if (both_special(g, w) || g == w)
+        return 0;
+    if (isnan(w) || isnan(g))
+        return INFINITY;
+    double low = code_of(c->got->dtype, w - reach), high = code_of(c->got->dtype, w + reach);
+    return g < low || g > high ? INFINITY : 0;
+}
+
 static void find_worst(int64_t begin, int64_t end, void *user)
 {
     comparison *c = user;
     for (int64_t b = begin; b < end; b++) {
         double worst = 0;
         for (int64_t i = b * BLOCK; i < end_of(c, b); i++) {
-            double error = error_of(c, value_at(c->want, i), value_at(c->got, i));
+            double w = value_at(c->want, i), g = value_at(c->got, i);
+            double error = c->codes ? error_of_code(c, w, g) : error_of(c, w, g);
             if (error > worst) {
                 worst = error;
                 c->where[b] = i;
@@ -127,21 +149,33 @@ double cup__compare(const cup_tensor *want, const cup_tensor *got, double slack,
     return cup__compare_above(want, got, slack, 1e-300, note, note_size);
 }
 
+static double compare(comparison *c, char *note, size_t note_size)
+{
+    int64_t blocks = (c->want->count + BLOCK - 1) / BLOCK;
+    c->of_block = cup__calloc((size_t)blocks, sizeof *c->of_block);
+    c->where = cup__calloc((size_t)blocks, sizeof *c->where);
+    double worst = INFINITY;
+    if (c->of_block && c->where)
+        worst = compare_blocks(c, blocks, note, note_size);
+    else
+        snprintf(note, note_size, "there is no host memory to compare");
+    cup__free(c->of_block);
+    cup__free(c->where);
+    return worst;
+}
+
 double cup__compare_above(const cup_tensor *want, const cup_tensor *got, double slack, double least,
                           char *note, size_t note_size)
 {
-    int64_t blocks = (want->count + BLOCK - 1) / BLOCK;
-    comparison c = {.want = want, .got = got, .slack = slack, .least = least,
-                    .of_block = cup__calloc((size_t)blocks, sizeof *c.of_block),
-                    .where = cup__calloc((size_t)blocks, sizeof *c.where)};
-    double worst = INFINITY;
-    if (c.of_block && c.where)
-        worst = compare_blocks(&c, blocks, note, note_size);
-    else
-        snprintf(note, note_size, "there is no host memory to compare");
-    cup__free(c.of_block);
-    cup__free(c.where);
-    return worst;
+    comparison c = {.want = want, .got = got, .slack = slack, .least = least};
+    return compare(&c, note, note_size);
+}
+
+double cup__compare_codes(const cup_tensor *want, const cup_tensor *got, double slack, double least,
+                          char *note, size_t note_size)
+{
+    comparison c = {.want = want, .got = got, .slack = slack, .least = least, .codes = true};
+    return compare(&c, note, note_size);
 }
 
 bool cup__on_host(cup_tensor *t, cup_tensor *host, void **memory)

@@ -62,6 +62,7 @@ static cup_status compute(cup__reference *r, const cup__drawn *d, double moved, 
     for (int i = 0; i < count && moved > 0; i++)
         move(r->in[i], moved, seed + (uint64_t)i);
     CUP_TRY(cup__call_begin(&r->call, r->c, d->row, r->in, count, d->attributes));
+    cup__reference_widen_codes(&r->call);
     r->call.saving = true;
     r->call.out_count = d->row->results_count;
     CUP_TRY(cup__call_allocate(&r->call));

@@ -13,6 +13,13 @@ struct cup__references {
     int threads; /* a new context sets them for all */
 };
 
+void cup__reference_widen_codes(cup__call *call)
+{
+    for (int i = 0; i < CUP__MAX_OUT && call->op->codes; i++)
+        if (call->result[i].dtype == CUP_F8E4M3 || call->result[i].dtype == CUP_F8E5M2)
+            call->result[i].dtype = CUP_F64;
+}
+
 cup_status cup__reference_run(cup__reference *r, const cup__reference_call *k)
 {
     cup_seed(r->c, CUP__CHECK_SEED);
@@ -22,6 +29,7 @@ cup_status cup__reference_run(cup__reference *r, const cup__reference_call *k)
     if (count < 0)
         return r->c->error.status;
     CUP_TRY(cup__call_begin(&r->call, r->c, k->row, r->in, count, k->sample->attributes));
+    cup__reference_widen_codes(&r->call);
     r->call.saving = true;
     r->call.out_count = k->row->results_count;
     CUP_TRY(cup__call_allocate(&r->call));

@@ -22,6 +22,9 @@ typedef struct cup__reference {
     cup__call call;
 } cup__reference;
 
+/* Lets a specification store what codes are roundings of; before results are allocated. */
+void cup__reference_widen_codes(cup__call *call);
+
 typedef struct cup__references cup__references;
 
 /* Begins with the calls, which must live as long as it does. NULL: no memory. */

@@ -122,7 +122,9 @@ static bool workings_make(workings *w, const cup__node *node)
 /* Whether a product may hand its gradient past the activation that its input came from. */
 static cup__past way_past(const cup__walk *walk, const cup__edge *edge, const cup__node *from)
 {
-    bool seen = from->retained[0] || end_of_result(walk, edge->node, 0);
+    bool seen = from->retained[0] != NULL;
+    for (; walk; walk = walk->outer) /* a block may use what was computed outside of it */
+        seen |= end_of_result(walk, edge->node, 0) != NULL;
     return from->row && edge->output == 0 && !seen ? from->row->op->past : NULL;
 }
 

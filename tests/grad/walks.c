@@ -243,6 +243,27 @@ TEST(gradients_through_recomputed_blocks)
     cup_context_free(c);
 }
 
+static cup_tensor *linear_of_user(cup_context *c, cup_tensor *const *inputs, int count, void *user)
+{
+    (void)count;
+    return cup_linear(c, user, inputs[0], NULL);
+}
+
+/* A result that a recomputed block takes from outside, past an activation. */
+TEST(gradients_of_what_a_block_takes_from_outside)
+{
+    cup_context *c = cpu();
+    cup_tensor *w = cup_full(c, CUP_F64, (int64_t[]){COUNT, COUNT}, 2, 0.3), *out;
+    cup_require_grad(w);
+    cup_tensor *h = cup_linear_gelu(c, cup_reshape(c, numbers(c, -1), (int64_t[]){1, COUNT}, 2), w,
+                                    NULL);
+    cup_tensor *y = cup_recompute(c, linear_of_user, &w, 1, h);
+    EXPECT_INT(cup_gradients(c, total(c, y), &h, 1, &out), CUP_OK);
+    EXPECT(out != NULL);
+    EXPECT_NEAR(at(out, 2), COUNT * 0.3, 1e-12);
+    cup_context_free(c);
+}
+
 TEST(grad_walks_misled)
 {
     cup_context *c = cpu();

@@ -21,7 +21,7 @@
 typedef struct check_given {
     const char *device, *graph, *repeat;
     cli_files ops;
-    int64_t random, graphs, gradients, seed;
+    int64_t random, from, graphs, gradients, seed;
 } check_given;
 
 static const cli_option options[] = {
@@ -30,6 +30,9 @@ static const cli_option options[] = {
      "where to run; without it CUP_DEVICE, else the first usable GPU, else the CPU"},
     {"random", INTEGER(check_given, random, 1, 1000000000), "N", NULL,
      "instead, N random calls"},
+    {"from", INTEGER(check_given, from, 0, 1000000000), "N", NULL,
+     "with --random and --seed, leave out the calls before this one, as a check says that had to "
+     "stop"},
     {"repeat", TEXT(check_given, repeat), "CALL", NULL,
      "instead, the one random call that a failure names"},
     {"graphs", INTEGER(check_given, graphs, 1, 1000000000), "N", NULL,
@@ -191,6 +194,8 @@ static int make_random(cli_call *call, cup_context *c)
                                  .rows = rows,
                                  .row_count = named_rows(given, rows),
                                  .calls = given->random,
+                                 .first = given->from < given->random ? given->from
+                                                                      : given->random,
                                  .device = given->device};
     random.seed = call_has(call, "seed") ? (uint64_t)given->seed
                                          : (uint64_t)time.tv_sec * 1000 +
@@ -257,8 +262,7 @@ static int run(cli_call *call)
         cup__text_free(&run.writer.text);
     }
     if (c && c->device && cup__device_is_lost(c->device))
-        code = cli_fail(CLI_FAILED, "no call behind the one that stopped the GPU was checked; "
-                                    "another seed, or other ops, begin with others");
+        code = cli_fail(CLI_FAILED, "no call behind the one that stopped the GPU was checked");
     cup_context_free(c);
     return code;
 }

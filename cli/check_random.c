@@ -11,6 +11,7 @@
 #include "cli/json.h"
 #include "cli/progress.h"
 #include "cli/terminal.h"
+#include "cuda/cuda.h"
 
 #define MOST_NOTES 3 /* of one implementation, that are printed */
 #define MOST_IMPLS 1024
@@ -29,7 +30,7 @@ typedef struct random_run {
     double begin;
     found found[MOST_IMPLS];
     int found_count;
-    int64_t results, failed;
+    int64_t results, failed, next; /* next: the call behind the last one that was made */
 } random_run;
 
 /* The command that repeats the call at hand of this thread, for a process that does not survive
@@ -77,6 +78,7 @@ static double now(void)
 static void on_done(int64_t calls, void *user)
 {
     random_run *run = user;
+    run->next = calls;
     if (!run->shows_progress && isatty(STDERR_FILENO) && now() - run->begin > 2) {
         progress_begin(&run->progress, stderr, NULL, run->given->calls, 0);
         run->progress.noun = "call";
@@ -178,6 +180,9 @@ static int finish(random_run *run, cup_context *c, const cup__random_count *coun
         printf("seed %llu: %lld random calls, %lld results, %lld wrong, on %s\n",
                (unsigned long long)given->seed, (long long)drawn, (long long)run->results,
                (long long)run->failed, cup_device_text(c));
+    if (!given->repeat && cup__device_is_lost(c->device) && run->next < given->calls)
+        printf("go on behind that call with --random %lld --seed %llu --from %lld\n",
+               (long long)given->calls, (unsigned long long)given->seed, (long long)run->next);
     return run->failed ? CLI_FAILED : CLI_OK;
 }
 
@@ -188,6 +193,7 @@ int check_random(cli_call *call, cup_context *c, const check_random_given *given
     cup__random_options options = {.rows = given->rows,
                                    .row_count = given->row_count,
                                    .calls = given->calls,
+                                   .first = given->first,
                                    .seed = given->seed,
                                    .begins = on_begin,
                                    .done = on_done};

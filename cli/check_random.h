@@ -10,7 +10,7 @@ typedef struct check_random_given {
     const char *repeat; /* the call to make; NULL: `calls` are drawn */
     const cup__row *const *rows;
     int row_count;
-    int64_t calls;
+    int64_t calls, first; /* first: the number of the first that is made */
     uint64_t seed;
     const char *device; /* as it was given, for the command that repeats a call */
 } check_random_given;

@@ -87,6 +87,7 @@ static void prepare(int64_t i, void *user)
 {
     const random_check *all = user;
     const cup__random_options *o = all->options;
+    i += o->first;
     const cup__row *row = o->rows[i % o->row_count];
     cup_context *scratch = row->op->view ? NULL : fresh(NULL, all->threads);
     cup__drawn *d = cup__malloc(sizeof *d);
@@ -108,6 +109,7 @@ static void make(int64_t i, void *at, void *user)
     random_check *all = user;
     room *r = at;
     const cup__random_options *o = all->options;
+    i += o->first;
     const cup__row *row = o->rows[i % o->row_count];
     r->is_drawn = false;
     r->reference.c = fresh(r->reference.c, all->threads);
@@ -339,13 +341,13 @@ cup_status cup__random_check(cup_context *c, const cup__random_options *options,
     if (c->device->is_cuda)
         all.facts = cup__cuda_facts(cup__cuda_of(c->device));
     all.scratch = cup_context_new(&(cup_options){.device = "cpu", .threads = all.threads});
-    cup__ahead *ahead = cup__ahead_new(options->calls, sizeof(room), all.facts ? prepare : NULL,
-                                       make, drop, &all);
+    cup__ahead *ahead = cup__ahead_new(options->calls - options->first, sizeof(room),
+                                       all.facts ? prepare : NULL, make, drop, &all);
     cup_status status = ahead && all.scratch ? CUP_OK : CUP_MEMORY;
-    for (int64_t i = 0; i < options->calls && status == CUP_OK; i++) {
+    for (int64_t i = options->first; i < options->calls && status == CUP_OK; i++) {
         if (cup__device_is_lost(c->device))
             break;
-        const room *r = cup__ahead_get(ahead, i);
+        const room *r = cup__ahead_get(ahead, i - options->first);
         cup__random_count *count = counts ? &counts[i % options->row_count] : NULL;
         if (!r->reference.c) {
             status = CUP_MEMORY;

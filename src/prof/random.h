@@ -8,7 +8,7 @@
 typedef struct cup__random_options {
     const cup__row *const *rows; /* drawn in turn */
     int row_count;
-    int64_t calls;
+    int64_t calls, first; /* calls first to calls - 1 */
     uint64_t seed;
     /* Told of each call before it is made, also while its specification is worked out in another
      * thread: what to say if the process does not survive it. May be NULL. */

@@ -13,7 +13,7 @@
 #define WRONG_FROM 70 /* elements of the last dimension */
 
 typedef struct seen {
-    int64_t results, failed;
+    int64_t results, failed, texts; /* texts: which calls, in no order */
     char repeat[400], note[400];
 } seen;
 
@@ -21,6 +21,10 @@ static void report(const cup_check_result *r, void *user)
 {
     seen *s = user;
     s->results++;
+    int32_t text = 0;
+    for (const char *at = r->repeat; *at; at++)
+        text = (text * 31 + *at) % 1000003;
+    s->texts += text;
     s->failed += !r->passed;
     if (!r->passed && !s->repeat[0])
         snprintf(s->repeat, sizeof s->repeat, "%s", r->repeat);
@@ -144,6 +148,27 @@ TEST(random_calls_ask_for_their_kernels_ahead)
     cup_context_free(c);
     cup_context_free(model);
     cup_context_free(scratch);
+}
+
+/* A check that begins later makes the same calls from there. */
+TEST(random_calls_go_on_where_they_are_told)
+{
+    const cup__row *rows[] = {cup__row_find("tanh"), cup__row_find("add")};
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup__random_options options = {.rows = rows, .row_count = 2, .calls = 12, .seed = 4};
+    seen all = {0}, before = {0}, behind = {0};
+    EXPECT_INT(cup__random_check(c, &options, NULL, report, &all), CUP_OK);
+    options.calls = 7;
+    EXPECT_INT(cup__random_check(c, &options, NULL, report, &before), CUP_OK);
+    options.calls = 12;
+    options.first = 7;
+    EXPECT_INT(cup__random_check(c, &options, NULL, report, &behind), CUP_OK);
+    EXPECT(before.results > 0 && behind.results > 0);
+    EXPECT_INT(before.results + behind.results, all.results);
+    EXPECT_INT(before.texts + behind.texts, all.texts);
+    options.first = 12;
+    EXPECT_INT(cup__random_check(c, &options, NULL, report, &behind), CUP_OK);
+    cup_context_free(c);
 }
 
 /* A kernel that goes wrong takes the GPU from the process: the call that it was is the one failure,

@@ -14,6 +14,7 @@
 #include "cuda/cuda.h"
 #include "dispatch/attributes.h"
 #include "prof/check.h"
+#include "prof/check_backward.h"
 
 #define MOST_IMPLS 16
 #define MOST_NOTES 3 /* of one implementation, that are printed */
@@ -203,6 +204,38 @@ static int make_random(cli_call *call, cup_context *c)
     return check_random(call, c, &random);
 }
 
+static void on_gradient(const cup__backward_result *r, void *user)
+{
+    check_run *run = user;
+    cup_check_result same = {.op = r->op, .impl = "gradient", .dtype = r->dtype,
+                             .layout = "row-major", .shapes = r->call, .note = r->note,
+                             .error = r->error, .tolerance = r->tolerance, .passed = r->passed};
+    run->calls++;
+    run->failed += !r->passed;
+    if (run->call->json) {
+        write_result(&run->writer, &same);
+    } else if (!r->passed) {
+        print_failure(&same);
+        printf("       error %.3g epsilons, at most %.3g allowed; cupola check --op %s\n", r->error,
+               r->tolerance, r->op);
+    }
+}
+
+/* The gradients of the samples, which no implementation's own check sees. */
+static int check_slopes(check_run *run, cup_context *c, const cup__row *const *rows, int count)
+{
+    int64_t calls = run->calls, failed = run->failed;
+    if (cup__check_backward_samples(c, rows, count, on_gradient, run) != CUP_OK)
+        return cli_report(c);
+    failed = run->failed - failed;
+    calls = run->calls - calls;
+    if (calls && !run->call->json)
+        printf("%s%-6s%s gradients of %lld samples in f32, %lld failed\n",
+               color(stdout, failed ? COLOR_RED : COLOR_GREEN), failed ? "FAILED" : "ok",
+               color(stdout, COLOR_OFF), (long long)calls, (long long)failed);
+    return CLI_OK;
+}
+
 static int check_all(check_run *run, cup_context *c)
 {
     const cup__row *rows[CUP__OP_COUNT] = {0};
@@ -216,6 +249,8 @@ static int check_all(check_run *run, cup_context *c)
     }
     run->waited = cup__checking_waited(checking);
     cup__checking_free(checking);
+    int slopes = check_slopes(run, c, rows, count);
+    code = code ? code : slopes;
     return code ? code : run->failed ? CLI_FAILED : CLI_OK;
 }
 
@@ -274,7 +309,8 @@ const cli_verb verb_check = {
     .text = "Runs each implementation of each op on this machine, over dtypes, odd shapes and "
             "layouts, and compares with the plain specification, which is computed in double on "
             "the CPU. Also looks for writes outside a result and for a second run that gives "
-            "other bits.\n\n"
+            "other bits, and holds the gradients of the samples, in f32, against the same in "
+            "double.\n\n"
             "An error is given in epsilons of the dtype, next to what the op allows. The exit "
             "code is 1 when one is larger.\n\n"
             "With --random the calls are drawn: shapes about the sizes at which implementations "

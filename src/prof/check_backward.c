@@ -298,7 +298,8 @@ static void conclude(cup_context *c, const room *r, cup__backward_report report,
     if (!r->there || r->c->error.status != CUP_OK || !r->want.differentiable ||
         is_rounding(r))
         return;
-    cup__backward_result result = {.dtype = r->call.dtype, .note = note};
+    cup__backward_result result = {
+        .op = r->call.row->name, .dtype = r->call.dtype, .note = note};
     cup_scope_open(c);
     cup_status status = run(r, c, r->call.dtype, 0, &got);
     if (status == CUP_OK)
@@ -325,13 +326,13 @@ static void conclude(cup_context *c, const room *r, cup__backward_report report,
     cup__text_free(&text);
 }
 
-static int64_t list_samples(const cup__row *row, backward_call *to)
+static int64_t list_samples(const cup__row *row, uint32_t wanted, backward_call *to)
 {
     static const cup_dtype dtypes[] = {CUP_F32, CUP_BF16, CUP_F16};
     int64_t count = 0;
     for (const cup__sample *s = row->op->samples; s && s->shapes; s++)
         for (int d = 0; d < 3; d++)
-            if (cup__check_dtypes(row) >> dtypes[d] & 1) {
+            if ((cup__check_dtypes(row) & wanted) >> dtypes[d] & 1) {
                 if (to)
                     to[count] = (backward_call){row, s, dtypes[d]};
                 count++;
@@ -339,9 +340,10 @@ static int64_t list_samples(const cup__row *row, backward_call *to)
     return count;
 }
 
-cup_status cup__check_backward(cup_context *c, const cup__row *const *rows, int row_count,
-                               uint64_t seed, int64_t count, cup__backward_report report,
-                               void *user)
+/* Of the samples those dtypes, as bits. */
+static cup_status check(cup_context *c, const cup__row *const *rows, int row_count,
+                        uint32_t dtypes, uint64_t seed, int64_t count,
+                        cup__backward_report report, void *user)
 {
     const cup__row *some[CUP__OP_COUNT] = {0};
     checker k = {.rows = some, .threads = cup__threads(), .seed = seed, .precision = c->precision};
@@ -350,11 +352,11 @@ cup_status cup__check_backward(cup_context *c, const cup__row *const *rows, int 
     for (int i = 0; i < row_count; i++)
         if (rows[i]->op->gradient && rows[i]->is_public) {
             some[k.row_count++] = rows[i];
-            k.samples += list_samples(rows[i], NULL);
+            k.samples += list_samples(rows[i], dtypes, NULL);
         }
     k.calls = cup__calloc((size_t)k.samples + 1, sizeof *k.calls);
     for (int64_t i = 0, at = 0; k.calls && i < k.row_count; i++)
-        at += list_samples(some[i], k.calls + at);
+        at += list_samples(some[i], dtypes, k.calls + at);
     int64_t all = k.samples + (k.row_count ? count : 0);
     cup__ahead_prepare compile = k.facts ? prepare : NULL;
     cup__ahead *ahead =
@@ -364,4 +366,17 @@ cup_status cup__check_backward(cup_context *c, const cup__row *const *rows, int 
     cup__ahead_free(ahead);
     cup__free(k.calls);
     return ahead ? CUP_OK : cup__fail(&c->error, CUP_MEMORY, "out of host memory for gradients");
+}
+
+cup_status cup__check_backward(cup_context *c, const cup__row *const *rows, int row_count,
+                               uint64_t seed, int64_t count, cup__backward_report report,
+                               void *user)
+{
+    return check(c, rows, row_count, CUP__DTYPES_FLOAT, seed, count, report, user);
+}
+
+cup_status cup__check_backward_samples(cup_context *c, const cup__row *const *rows, int row_count,
+                                       cup__backward_report report, void *user)
+{
+    return check(c, rows, row_count, CUP__DTYPE(F32), 1, 0, report, user);
 }

@@ -5,6 +5,7 @@
 #include "dispatch/op.h"
 
 typedef struct cup__backward_result {
+    const char *op;
     const char *call; /* as text, which a drawn call can be repeated by */
     const char *note;
     cup_dtype dtype;
@@ -19,5 +20,9 @@ typedef void (*cup__backward_report)(const cup__backward_result *result, void *u
 cup_status cup__check_backward(cup_context *c, const cup__row *const *rows, int row_count,
                                uint64_t seed, int64_t count, cup__backward_report report,
                                void *user);
+
+/* The samples alone, and in f32: what a check of everything can afford. */
+cup_status cup__check_backward_samples(cup_context *c, const cup__row *const *rows, int row_count,
+                                       cup__backward_report report, void *user);
 
 #endif

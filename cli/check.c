@@ -20,7 +20,7 @@
 #define MOST_NOTES 3 /* of one implementation, that are printed */
 
 typedef struct check_given {
-    const char *device, *graph, *repeat;
+    const char *device, *graph, *gradient, *repeat;
     cli_files ops;
     int64_t random, from, graphs, gradients, seed;
 } check_given;
@@ -40,6 +40,8 @@ static const cli_option options[] = {
      "instead, N random graphs of ops, forward and backward"},
     {"gradients", INTEGER(check_given, gradients, 1, 1000000000), "N", NULL,
      "instead, gradients of the ops' samples and of N random calls"},
+    {"gradient", TEXT(check_given, gradient), "CALL", NULL,
+     "instead, the gradients of the one random call that a failure names"},
     {"graph", TEXT(check_given, graph), "TEXT", NULL,
      "instead, the one graph that a failure names"},
     {"seed", INTEGER(check_given, seed, 0, INT64_MAX), "N", NULL,
@@ -283,10 +285,10 @@ static int run(cli_call *call)
         code = make_random(call, c);
     } else if (!code && (given->graphs || given->graph)) {
         code = check_graphs(call, c, seed, given->graphs, given->graph);
-    } else if (!code && given->gradients) {
+    } else if (!code && (given->gradients || given->gradient)) {
         const cup__row *rows[CUP__OP_COUNT] = {0};
         code = check_gradients(call, c, rows, named_rows(given, rows), seed,
-                               given->gradients);
+                               given->gradients, given->gradient);
     } else if (!code) {
         check_run run = {.call = call, .begin = now()};
         json_begin(&run.writer, "check");

@@ -78,7 +78,14 @@ static void on_gradient(const cup__backward_result *r, void *user)
                r->note);
         if (isfinite(r->error))
             printf(", error %.3g epsilons, at most %.3g allowed", r->error, r->tolerance);
-        printf("\n");
+        if (r->drawn)
+            printf("\n       cupola check --gradient '%s'\n", r->call);
+        else
+            printf("\n       cupola check --gradients 1 --op %s\n", r->op);
+    } else if (run->wanted == 1) {
+        printf("%sok%s     %s, error %.3g epsilons, at most %.3g allowed\n",
+               color(stdout, COLOR_GREEN), color(stdout, COLOR_OFF), r->call, r->error,
+               r->tolerance);
     } else if (run->count % 500 == 0) {
         printf("%lld gradients\n", (long long)run->count);
     }
@@ -121,11 +128,13 @@ int check_graphs(cli_call *call, cup_context *c, uint64_t seed, int64_t count, c
 }
 
 int check_gradients(cli_call *call, cup_context *c, const cup__row *const *rows, int row_count,
-                    uint64_t seed, int64_t count)
+                    uint64_t seed, int64_t count, const char *gradient)
 {
-    graphs_run run = {.call = call, .begin = now()};
+    graphs_run run = {.call = call, .wanted = gradient ? 1 : 0, .begin = now()};
     begin(&run, c);
-    cup_status status = cup__check_backward(c, rows, row_count, seed, count, on_gradient, &run);
+    cup_status status =
+        gradient ? cup__check_backward_call(c, gradient, on_gradient, &run)
+                 : cup__check_backward(c, rows, row_count, seed, count, on_gradient, &run);
     int code = status == CUP_OK ? finish(&run, c) : cli_report(c);
     cup__text_free(&run.writer.text);
     return code;

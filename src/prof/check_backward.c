@@ -17,6 +17,7 @@
 #include "prof/compare.h"
 #include "prof/draw.h"
 #include "prof/kernels.h"
+#include "prof/random.h"
 
 #define MOST_INPUTS 64
 #define NOISES 3
@@ -212,21 +213,29 @@ static void prepare(int64_t number, void *user)
     cup_context_free(scratch);
 }
 
-static void make(int64_t number, void *user_room, void *user)
+/* A context without tensors or an error. */
+static bool refresh(room *r, int threads)
 {
-    const checker *k = user;
-    room *r = user_room;
     if (r->c) {
         cup_tape_clear(r->c);
         cup__scope_pop(r->c);
         cup__error_clear(&r->c->error);
     } else {
-        r->c = cup_context_new(&(cup_options){.device = "cpu", .threads = k->threads});
+        r->c = cup_context_new(&(cup_options){.device = "cpu", .threads = threads});
     }
-    r->there = cup_error(r->c) == CUP_OK;
+    if (cup_error(r->c) != CUP_OK)
+        return false;
+    cup_scope_open(r->c);
+    return true;
+}
+
+static void make(int64_t number, void *user_room, void *user)
+{
+    const checker *k = user;
+    room *r = user_room;
+    r->there = refresh(r, k->threads);
     if (!r->there)
         return;
-    cup_scope_open(r->c);
     r->there = choose(k, number, r->c, r);
     if (r->there)
         expect(r);
@@ -289,31 +298,84 @@ static bool is_rounding(const room *r)
     return strstr(r->call.row->name, "norm") && x && x->ndim && x->shape[x->ndim - 1] < 3;
 }
 
-/* Runs it on the device, unless in double the op refuses it or has no gradient there. */
-static void conclude(cup_context *c, const room *r, cup__backward_report report, void *user)
+/* Runs it on the device; false where in double the op refuses it or has no gradient. */
+static bool judge(cup_context *c, const room *r, cup__backward_result *result, char note[300])
 {
-    char note[300] = "";
-    cup__text text = {0};
     outcome got;
     if (!r->there || r->c->error.status != CUP_OK || !r->want.differentiable ||
         is_rounding(r))
-        return;
-    cup__backward_result result = {
+        return false;
+    *result = (cup__backward_result){
         .op = r->call.row->name, .dtype = r->call.dtype, .note = note};
+    *note = 0;
     cup_scope_open(c);
     cup_status status = run(r, c, r->call.dtype, 0, &got);
     if (status == CUP_OK)
         status = c->device->calls->synchronize(c->device);
     for (int i = 0; i < got.in_count && status == CUP_OK; i++)
-        hold(r, &got, i, &result, note);
-    result.passed = status == CUP_OK && result.error <= result.tolerance;
+        hold(r, &got, i, result, note);
+    result->passed = status == CUP_OK && result->error <= result->tolerance;
     if (status != CUP_OK) {
-        result.error = INFINITY;
-        snprintf(note, sizeof note, "%.299s", c->error.text);
+        result->error = INFINITY;
+        snprintf(note, 300, "%.299s", c->error.text);
     }
     cup_tape_clear(c);
     cup__scope_pop(c);
     cup__error_clear(&c->error);
+    return true;
+}
+
+typedef struct retry {
+    cup_context *c; /* the device's */
+    room room;
+    cup__backward_result result;
+    char note[300];
+    int threads;
+} retry;
+
+static bool fails(const cup__drawn *d, void *user)
+{
+    retry *t = user;
+    room *r = &t->room;
+    r->there = refresh(r, t->threads);
+    r->drawn = *d;
+    r->call = (backward_call){d->row, NULL, d->dtype};
+    if (r->there)
+        expect(r);
+    return judge(t->c, r, &t->result, t->note) && !t->result.passed;
+}
+
+/* The smallest call that still fails, and what is said of it. */
+static void shrink(cup_context *c, room *r, cup__backward_result *result, char note[300])
+{
+    retry *t = cup__calloc(1, sizeof *t);
+    cup_context *scratch = cup_context_new(&(cup_options){.device = "cpu",
+                                                          .threads = cup__threads()});
+    if (t && cup_error(scratch) == CUP_OK) {
+        t->c = c;
+        t->threads = cup__threads();
+        cup__shrink(&r->drawn, scratch, fails, t);
+        if (fails(&r->drawn, t)) {
+            *result = t->result;
+            result->note = note;
+            memcpy(note, t->note, sizeof t->note);
+        }
+        drop(&t->room);
+    }
+    cup__free(t);
+    cup_context_free(scratch);
+}
+
+static void conclude(cup_context *c, room *r, cup__backward_report report, void *user)
+{
+    char note[300] = "";
+    cup__text text = {0};
+    cup__backward_result result;
+    if (!judge(c, r, &result, note))
+        return;
+    if (!result.passed && !r->call.sample && !cup__device_is_lost(c->device))
+        shrink(c, r, &result, note);
+    result.drawn = !r->call.sample;
     if (r->call.sample) {
         cup__text_add(&text, "%s %s %s ", r->call.row->name, cup_dtype_name(r->call.dtype),
                       r->call.sample->shapes);
@@ -373,6 +435,27 @@ cup_status cup__check_backward(cup_context *c, const cup__row *const *rows, int 
                                void *user)
 {
     return check(c, rows, row_count, CUP__DTYPES_FLOAT, seed, count, report, user);
+}
+
+cup_status cup__check_backward_call(cup_context *c, const char *text, cup__backward_report report,
+                                    void *user)
+{
+    room *r = cup__calloc(1, sizeof *r);
+    if (!r)
+        return cup__fail(&c->error, CUP_MEMORY, "out of host memory for gradients");
+    cup_status status = cup__drawn_parse(&c->error, text, &r->drawn);
+    if (status == CUP_OK && (!r->drawn.row->op->gradient || !r->drawn.row->is_public))
+        status = cup__fail(&c->error, CUP_ARGUMENT, "%s has no gradient", r->drawn.row->name);
+    if (status == CUP_OK) {
+        r->call = (backward_call){r->drawn.row, NULL, r->drawn.dtype};
+        r->there = refresh(r, cup__threads());
+        if (r->there)
+            expect(r);
+        conclude(c, r, report, user);
+    }
+    drop(r);
+    cup__free(r);
+    return status;
 }
 
 cup_status cup__check_backward_samples(cup_context *c, const cup__row *const *rows, int row_count,

@@ -11,6 +11,7 @@ typedef struct cup__backward_result {
     cup_dtype dtype;
     double error, tolerance;
     bool passed;
+    bool drawn; /* the call is the smallest one that fails, and can be made again by its text */
 } cup__backward_result;
 
 typedef void (*cup__backward_report)(const cup__backward_result *result, void *user);
@@ -20,6 +21,10 @@ typedef void (*cup__backward_report)(const cup__backward_result *result, void *u
 cup_status cup__check_backward(cup_context *c, const cup__row *const *rows, int row_count,
                                uint64_t seed, int64_t count, cup__backward_report report,
                                void *user);
+
+/* One drawn call, by its text. */
+cup_status cup__check_backward_call(cup_context *c, const char *text, cup__backward_report report,
+                                    void *user);
 
 /* The samples alone, and in f32: what a check of everything can afford. */
 cup_status cup__check_backward_samples(cup_context *c, const cup__row *const *rows, int row_count,

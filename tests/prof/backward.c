@@ -1,4 +1,5 @@
 /* Gradients of calls against double, one of them wrong on purpose. */
+#include <stdio.h>
 #include <string.h>
 
 #include "../test.h"
@@ -50,5 +51,34 @@ TEST(backward_sees_a_wrong_gradient)
     EXPECT_INT(cup__check_backward(c, rows, 1, 5, 0, report, NULL), CUP_OK);
     EXPECT(failed >= count / 4); /* f32; in 16 bits it may hide in the rounding */
     EXPECT(count > 10);
+    cup_context_free(c);
+}
+
+static char smallest[400];
+
+static void keep(const cup__backward_result *r, void *user)
+{
+    (void)user;
+    failed += !r->passed;
+    if (r->drawn && !r->passed && r->dtype == CUP_F32)
+        snprintf(smallest, sizeof smallest, "%s", r->call);
+}
+
+TEST(backward_shrinks_what_fails)
+{
+    const cup__row *known = cup__row_find("tanh");
+    cup__op op = *known->op;
+    cup__row row = *known;
+    const cup__row *rows[] = {&row};
+    right = known->op;
+    op.gradient = wrong_gradient;
+    row.op = &op;
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    EXPECT_INT(cup__check_backward(c, rows, 1, 5, 8, keep, NULL), CUP_OK);
+    EXPECT(!strncmp(smallest, "tanh f32 1", 10) && strlen(smallest) < 40);
+    failed = 0;
+    EXPECT_INT(cup__check_backward_call(c, smallest, keep, NULL), CUP_OK);
+    EXPECT_INT(failed, 0); /* by the op's own gradient */
+    EXPECT_INT(cup__check_backward_call(c, "argmax f32 3", keep, NULL), CUP_ARGUMENT);
     cup_context_free(c);
 }

@@ -146,7 +146,7 @@ ubsan: ## the tests under UndefinedBehaviorSanitizer
 	$(MAKE) BUILD=build/ubsan OPT=-O1 SANITIZE="-fsanitize=undefined -fno-sanitize-recover" test
 # Ten times slower than without, so it runs the tests with threads unless K says otherwise.
 TSAN_K := op_gelu op_sum op_layernorm op_softmax_grad op_linear_relu op_adamw tensor_ cuda_ cache_ \
-    kernels_t pool_random bpe_ data_ train
+    kernels_t pool_random bpe_ data_ train threads_
 tsan: export CK_TIMEOUT_MULTIPLIER := 20
 tsan: ## a part of the tests under ThreadSanitizer
 	$(MAKE) BUILD=build/tsan OPT=-O1 SANITIZE=-fsanitize=thread K="$(or $(K),$(TSAN_K))" test

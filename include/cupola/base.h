@@ -81,6 +81,8 @@ typedef struct cup_options {
                               what was tuned by timing */
     double memory_share;   /* the same limit as a part of the device's memory, 0.5 for half of it;
                               0: no limit. The lower of both limits counts */
+    bool debug;            /* watch for misuse, as CUP_DEBUG=1 asks of every context: see
+                              cup_debug_mark */
 } cup_options;
 
 /* Makes a context on one device; NULL options mean all defaults.
@@ -144,6 +146,24 @@ CUP_API void cup_random_step(cup_context *c, uint64_t step);
  * "medium": it may be rounded to bf16: 2^-7 of that sum; attention as "high". In these two,
  * elements below 2^-29 of the largest in their row or column may keep fewer bits. */
 CUP_API cup_status cup_precision(cup_context *c, const char *precision);
+
+/* With CUP_DEBUG=1, or `debug` in its options, a context watches how it is used, at the price of
+ * speed. These give CUP_STATE and a sentence:
+ *   - a tensor used after its scope was closed or it was freed, by any call; the sentence names the
+ *     op that made it. What the tape still holds counts as used too late all the same. The last
+ *     65536 tensors that ended are known;
+ *   - a call while another thread is in one of the same context: it waits for that and fails;
+ *   - the first op whose result has a NaN; the sentence says which inputs were not finite before.
+ *     Results in a captured graph are not looked at.
+ * Released memory of tensors is filled with 0xff, a NaN in every float. cup_context_free tells the
+ * log what was kept and not freed.
+ * Calls of ops are numbered from 1 in what is said. The text, of up to 63 bytes, is copied and
+ * said as well, from this call on until the next; NULL: none. CUP_DEBUG_HERE gives file and line.
+ * Both do nothing where nothing is watched. */
+CUP_API void cup_debug_mark(cup_context *c, const char *text);
+#define CUP_DEBUG_HERE(c) cup_debug_mark(c, __FILE__ ":" CUP_DEBUG_TEXT(__LINE__))
+#define CUP_DEBUG_TEXT(line) CUP_DEBUG_TEXT_OF(line)
+#define CUP_DEBUG_TEXT_OF(line) #line
 
 /* What the library has to say goes to this hook instead of stderr; NULL restores stderr. What is
  * said is set by CUP_LOG. May be called from any thread. */

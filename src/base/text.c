@@ -1,6 +1,7 @@
 #include "base/text.h"
 
 #include <locale.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,15 +52,18 @@ void cup__text_add(cup__text *text, const char *format, ...)
     va_end(again);
 }
 
+static locale_t c_locale;
+
+static void make_locale(void)
+{
+    c_locale = newlocale(LC_ALL_MASK, "C", NULL);
+}
+
 double cup__text_number(const char *from, char **end)
 {
-    static locale_t c_locale;
-    locale_t now = __atomic_load_n(&c_locale, __ATOMIC_ACQUIRE);
-    if (!now) {
-        now = newlocale(LC_ALL_MASK, "C", NULL);
-        __atomic_store_n(&c_locale, now, __ATOMIC_RELEASE);
-    }
-    return now ? strtod_l(from, end, now) : strtod(from, end);
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_locale);
+    return c_locale ? strtod_l(from, end, c_locale) : strtod(from, end);
 }
 
 void cup__text_add_number(cup__text *text, double value)

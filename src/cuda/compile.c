@@ -152,7 +152,7 @@ typedef struct job {
     char title[640]; /* "gelu.cu for sm_90a (CUP_T=3)", for messages */
 } job;
 
-static bool strict;
+static _Atomic bool strict;
 
 void cup__compile_strictly(void)
 {

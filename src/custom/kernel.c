@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "cuda/gpu.h"
 #include "cuda/unit.h"
-#include "tensor/tensor.h"
+#include "tensor/debug.h"
 
 #define NAME_MOST 63
 #define DEFINES_MOST 16
@@ -257,6 +257,8 @@ static cup_status take_tensor(const cup_kernel *k, int i, cup_tensor *t, value *
         return fail(k->c, k->name, "argument %d (%s), %s, is of another context; copy it with "
                                    "cup_tensor_to",
                     i + 1, d->name, cup__tensor_text(t, text));
+    if (!cup__usable(t, true, "an argument of a kernel"))
+        return k->c->error.status;
     if (d->dtype != ANY && d->dtype != (int)t->dtype)
         return fail(k->c, k->name, "argument %d (%s) is %s, declared as %s", i + 1, d->name,
                     cup__tensor_text(t, text), cup_dtype_name((cup_dtype)d->dtype));
@@ -343,6 +345,7 @@ cup_status cup_kernel_launch(cup_kernel *k, const cup_kernel_grid *grid,
     cup__grid checked;
     if (!k)
         return CUP_ARGUMENT;
+    CUP__DEBUG_CALL(k->c);
     if (k->c->error.status != CUP_OK)
         return k->c->error.status;
     if (!grid)

@@ -158,7 +158,8 @@ cup__program *cup__program_get(cup_context *c, const cup__formula *formula)
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for a formula");
         return NULL;
     }
-    for (cup__program *known = c->programs; known; known = known->next)
+    cup__slot *slot = &c->slots[CUP__SLOT_PROGRAMS];
+    for (cup__program *known = slot->kept; known; known = known->next)
         if (equal(known, p)) {
             program_free(p);
             return known;
@@ -175,8 +176,7 @@ cup__program *cup__program_get(cup_context *c, const cup__formula *formula)
         return NULL;
     }
     p->op.saves = need;
-    p->next = c->programs;
-    c->programs = p;
-    c->programs_free = programs_free;
+    p->next = slot->kept;
+    *slot = (cup__slot){p, programs_free};
     return p;
 }

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/env.h"
 #include "base/log.h"
 #include "cuda/cuda.h"
 #include "dispatch/attributes.h"
@@ -171,9 +170,7 @@ static bool is_preferred(const char *list, const char *op, const char *impl)
 
 const cup__impl *cup__call_choose(cup__call *call)
 {
-    static const char *preferences;
-    if (!preferences)
-        preferences = cup__env_get(CUP__ENV_IMPL);
+    const char *preferences = call->c->preferences;
     cup__place place = call->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
     const cup__impl *first = call->op->recall && !*preferences ? call->op->recall(call) : NULL;
     if (first)
@@ -335,7 +332,16 @@ static cup_status check_recording(cup__call *call, bool wanted)
 cup_tensor *cup__op_call(cup_context *c, const cup__row *row, cup_tensor *const *in, int in_count,
                          const void *attributes, cup_tensor **out)
 {
-    if (!c || c->error.status != CUP_OK || cup__stopped(c) != CUP_OK)
+    if (!c)
+        return NULL;
+    return c->debug ? cup__op_watched(c, row, in, in_count, attributes, out)
+                    : cup__op_plain(c, row, in, in_count, attributes, out);
+}
+
+cup_tensor *cup__op_plain(cup_context *c, const cup__row *row, cup_tensor *const *in, int in_count,
+                          const void *attributes, cup_tensor **out)
+{
+    if (c->error.status != CUP_OK || cup__stopped(c) != CUP_OK)
         return NULL;
     cup__call call;
     if (cup__call_begin(&call, c, row, in, in_count, attributes) != CUP_OK)

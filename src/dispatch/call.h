@@ -10,6 +10,12 @@
  * or fewer than none, and CUP__INTS_NULL when the list is not there, which are then refused. */
 int cup__take_ints(int64_t to[8], const int64_t *from, int count);
 
+/* What cup__op_call does of a context: plainly, or where it is watched. */
+cup_tensor *cup__op_plain(cup_context *c, const cup__row *row, cup_tensor *const *in, int in_count,
+                          const void *attributes, cup_tensor **out);
+cup_tensor *cup__op_watched(cup_context *c, const cup__row *row, cup_tensor *const *in,
+                            int in_count, const void *attributes, cup_tensor **out);
+
 /* The context's status after a failed call; CUP_ARGUMENT when a NULL tensor came in. */
 cup_status cup__call_status(cup_context *c);
 

@@ -196,8 +196,9 @@ static void free_all(void *user)
 
 static cup__preferred *table_of(cup_context *c)
 {
-    if (c->preferred)
-        return c->preferred;
+    cup__slot *slot = &c->slots[CUP__SLOT_PREFERRED];
+    if (slot->kept)
+        return slot->kept;
     cup__preferred *p = cup__calloc(1, sizeof *p);
     while (p && cup__rows[p->ops].name)
         p->ops++;
@@ -210,8 +211,8 @@ static cup__preferred *table_of(cup_context *c)
         return NULL;
     }
     cup__tuning_records(c, take_record, p);
-    c->preferred_free = free_all;
-    return c->preferred = p;
+    *slot = (cup__slot){p, free_all};
+    return p;
 }
 
 /* Keeps what was found for a call, NULL being nothing. */

@@ -2,6 +2,7 @@
 #include "base/memory.h"
 #include "grad/tape.h"
 #include "dispatch/attributes.h"
+#include "tensor/debug.h"
 
 static cup_status check_start(cup_context *c, const char *verb, const cup_tensor *t)
 {
@@ -9,6 +10,8 @@ static cup_status check_start(cup_context *c, const char *verb, const cup_tensor
         return cup__fail(&c->error, CUP_ARGUMENT, "%s: the loss is NULL", verb);
     if (t->context != c)
         return cup__fail(&c->error, CUP_ARGUMENT, "%s: the loss belongs to another context", verb);
+    if (!cup__usable(t, true, verb))
+        return c->error.status;
     if (t->is_parameter)
         return CUP_OK;
     if (t->node && c->tape && t->generation != c->tape->generation)
@@ -39,6 +42,8 @@ static cup_status check_gradient(cup_context *c, const char *verb, const cup_ten
     if (gradient->context != c)
         return cup__fail(&c->error, CUP_ARGUMENT, "%s: a gradient belongs to another context",
                          verb);
+    if (!cup__usable(gradient, true, verb))
+        return c->error.status;
     cup__shape is = cup__shape_of(t), given = cup__shape_of(gradient);
     if (!cup__shape_equal(&is, &given) || is.dtype != given.dtype)
         return cup__fail(&c->error, CUP_SHAPE, "%s of %s: its gradient cannot be %s", verb,
@@ -88,6 +93,7 @@ cup_status cup_backward(cup_context *c, cup_tensor *loss)
 {
     if (!c)
         return CUP_MEMORY;
+    CUP__DEBUG_CALL(c);
     if (c->error.status != CUP_OK)
         return c->error.status;
     if (loss && loss->context == c)
@@ -102,6 +108,7 @@ cup_status cup_backward_from(cup_context *c, cup_tensor *const *tensors,
     static const char verb[] = "backward_from";
     if (!c)
         return CUP_MEMORY;
+    CUP__DEBUG_CALL(c);
     if (c->error.status != CUP_OK)
         return c->error.status;
     if (!tensors || count < 1)
@@ -170,6 +177,7 @@ cup_status cup_gradients(cup_context *c, cup_tensor *loss, cup_tensor *const *in
         out[i] = NULL;
     if (!c)
         return CUP_MEMORY;
+    CUP__DEBUG_CALL(c);
     if (c->error.status != CUP_OK)
         return c->error.status;
     if (!inputs || !out || count < 1)

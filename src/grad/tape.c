@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "tensor/debug.h"
 
 /* Where the gradient of a node's input goes. */
 static cup__edge edge_to(cup_context *c, cup_tensor *t)
@@ -143,6 +144,7 @@ void cup_tape_clear(cup_context *c)
 {
     if (!c || !c->tape)
         return;
+    CUP__DEBUG_CALL(c);
     cup__tape_truncate(c, 0);
     c->tape->generation++;
 }
@@ -185,7 +187,7 @@ static bool is_recorded(const cup_tensor *t)
 
 cup_tensor *cup_require_grad(cup_tensor *t)
 {
-    if (!t)
+    if (!cup__usable(t, true, "cup_require_grad"))
         return NULL;
     cup_context *c = t->context;
     char text[CUP__SHAPE_TEXT];
@@ -206,7 +208,9 @@ cup_tensor *cup_require_grad(cup_tensor *t)
 
 cup_tensor *cup_retain_grad(cup_tensor *t)
 {
-    if (!t || t->is_parameter)
+    if (!cup__usable(t, true, "cup_retain_grad"))
+        return NULL;
+    if (t->is_parameter)
         return t;
     char text[CUP__SHAPE_TEXT];
     if (!is_recorded(t)) {
@@ -226,7 +230,7 @@ cup_tensor *cup_retain_grad(cup_tensor *t)
 
 cup_tensor *cup_detach(cup_tensor *t)
 {
-    if (!t)
+    if (!cup__usable(t, true, "cup_detach"))
         return NULL;
     cup__shape shape = cup__shape_of(t);
     return cup__tensor_view(t, &shape, t->stride, 0);
@@ -243,12 +247,12 @@ bool cup_tape_keep(cup_context *c, bool on)
 
 cup_tensor *cup_grad(cup_tensor *t)
 {
-    return t ? t->grad : NULL;
+    return cup__usable(t, false, "cup_grad") ? t->grad : NULL;
 }
 
 void cup_grad_clear(cup_tensor *t)
 {
-    if (!t)
+    if (!cup__usable(t, false, "cup_grad_clear"))
         return;
     cup_tensor_free(t->grad);
     t->grad = NULL;

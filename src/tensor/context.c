@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "cuda/dry.h"
-#include "tensor/tensor.h"
+#include "tensor/debug.h"
 
 #define TEXT(x) #x
 #define VERSION_TEXT(major, minor, patch) TEXT(major) "." TEXT(minor) "." TEXT(patch)
@@ -91,6 +91,9 @@ static cup_status open_context(cup_context *c)
     CUP_TRY(cup__precision_find(&c->error, cup__env_get(CUP__ENV_PRECISION), &c->precision));
     CUP_TRY(open_device(c, c->options.device ? c->options.device : cup__env_get(CUP__ENV_DEVICE)));
     limit_share(c);
+    CUP_TRY(cup__env_check(&c->error, CUP__ENV_DEBUG));
+    if (c->options.debug || !strcmp(cup__env_get(CUP__ENV_DEBUG), "1"))
+        CUP_TRY(cup__debug_open(c));
     return open_random(c);
 }
 
@@ -100,6 +103,7 @@ static cup_context *context_struct(void)
     if (!c)
         return NULL;
     c->recording = true;
+    c->preferences = cup__env_get(CUP__ENV_IMPL);
     c->scopes = cup__calloc(8, sizeof *c->scopes);
     c->scope_capacity = 8;
     c->depth = 1;
@@ -130,21 +134,28 @@ cup_context *cup__context_dry(const char *arch)
     return c;
 }
 
-/* `closing` frees what a guest holds as well. */
-static void free_list(cup_tensor **list, bool closing)
+/* Whose end frees the tensors of a list. The context's frees what a guest holds as well; that of a
+ * scope that the caller closes is also the end of what the tape holds, for the caller. */
+typedef enum end { OF_CONTEXT, OF_SCOPE, OF_CALLERS_SCOPE } end;
+
+static void free_list(cup_tensor **list, end whose)
 {
     while (*list) {
         cup_tensor *t = *list;
         *list = t->next;
         t->previous = t->next = NULL;
         t->scope = CUP__SCOPE_NONE;
-        t->refs = closing ? 1 : t->refs;
+        if (t->context->debug && (t->refs == 1 || whose == OF_CALLERS_SCOPE))
+            cup__debug_gone(t, "its scope was closed");
+        t->refs = whose == OF_CONTEXT ? 1 : t->refs;
         cup__tensor_release(t);
     }
 }
 
 static void free_struct(cup_context *c)
 {
+    if (c->debug)
+        cup__debug_close(c);
     while (c->spare) {
         cup_tensor *t = c->spare;
         c->spare = t->next;
@@ -165,17 +176,16 @@ void cup_context_free(cup_context *c)
         return;
     if (c->device)
         c->device->calls->synchronize(c->device);
+    if (c->debug)
+        cup__debug_leaks(c);
     if (c->tape)
         c->tape_calls->free(c);
     while (c->depth > 0)
-        free_list(&c->scopes[--c->depth].tensors, true);
-    free_list(&c->kept, true);
-    if (c->programs_free)
-        c->programs_free(c->programs);
-    if (c->cuda_ops_free)
-        c->cuda_ops_free(c->cuda_ops);
-    if (c->preferred_free)
-        c->preferred_free(c->preferred);
+        free_list(&c->scopes[--c->depth].tensors, OF_CONTEXT);
+    free_list(&c->kept, OF_CONTEXT);
+    for (int i = 0; i < CUP__SLOTS; i++)
+        if (c->slots[i].kept)
+            c->slots[i].free(c->slots[i].kept);
     if (c->random.state)
         c->device->calls->release(c->device, c->random.state);
     if (c->device)
@@ -215,6 +225,7 @@ cup_status cup_synchronize(cup_context *c)
 {
     if (!c)
         return CUP_MEMORY;
+    CUP__DEBUG_CALL(c);
     if (c->device)
         CUP_TRY(c->device->calls->synchronize(c->device));
     return c->error.status;
@@ -240,6 +251,7 @@ void cup_scope_open(cup_context *c)
 {
     if (!c)
         return;
+    CUP__DEBUG_CALL(c);
     if (!cup__grow(&c->scopes, &c->scope_capacity, c->depth, sizeof *c->scopes)) {
         cup__fail(&c->error, CUP_MEMORY, "out of host memory while opening a scope");
         c->unopened++;
@@ -248,20 +260,28 @@ void cup_scope_open(cup_context *c)
     c->scopes[c->depth++] = (cup__scope){0};
 }
 
-void cup__scope_pop(cup_context *c)
+static void pop(cup_context *c, end whose)
 {
     if (c->unopened > 0)
         c->unopened--;
     else if (c->depth > 1)
-        free_list(&c->scopes[--c->depth].tensors, false);
+        free_list(&c->scopes[--c->depth].tensors, whose);
+}
+
+void cup__scope_pop(cup_context *c)
+{
+    pop(c, OF_SCOPE);
 }
 
 cup_tensor *cup_scope_return(cup_context *c, cup_tensor *t)
 {
     if (!c)
         return NULL;
+    CUP__DEBUG_CALL(c);
+    if (!cup__usable(t, true, "cup_scope_return"))
+        t = NULL;
     cup__tensor_hand_out(t);
-    cup__scope_pop(c);
+    pop(c, OF_CALLERS_SCOPE);
     return t;
 }
 
@@ -269,9 +289,10 @@ void cup_scope_close(cup_context *c)
 {
     if (!c)
         return;
+    CUP__DEBUG_CALL(c);
     if (c->depth == 2 && !c->unopened && c->tape)
         c->tape_calls->clear(c);
-    cup__scope_pop(c);
+    pop(c, OF_CALLERS_SCOPE);
 }
 
 void cup_seed(cup_context *c, uint64_t seed)
@@ -286,6 +307,7 @@ void cup_random_step(cup_context *c, uint64_t step)
 {
     if (!c || !c->random.state)
         return;
+    CUP__DEBUG_CALL(c);
     c->random.step = step;
     c->random.sequence = 0;
     uint64_t state[2] = {c->random.seed, step};

@@ -32,6 +32,19 @@ typedef struct cup__random {
     uint32_t sequence;
 } cup__random;
 
+/* What the layers above keep for a context: freed with it, in this order, before its device. */
+typedef enum cup__slot_id {
+    CUP__SLOT_PROGRAMS,  /* formulas that were made, see custom/program.h */
+    CUP__SLOT_PRODUCTS,  /* of matrix products on a GPU, see ops/matmul/product_state.h */
+    CUP__SLOT_PREFERRED, /* implementations that were measured, see dispatch/tuned.h */
+    CUP__SLOTS
+} cup__slot_id;
+
+typedef struct cup__slot {
+    void *kept; /* NULL until its module makes it */
+    void (*free)(void *kept);
+} cup__slot;
+
 /* How far f32 matrix products may round on a GPU, see cup_precision. */
 typedef enum cup__precision { CUP__HIGHEST, CUP__HIGH, CUP__MEDIUM } cup__precision;
 extern const char *const cup__precision_names[];
@@ -57,12 +70,9 @@ struct cup_context {
     void *stop_user;
     int guests;  /* see cup__context_join */
     bool closed; /* freed, but for its guests */
-    void *cuda_ops; /* what CUDA implementations keep for the context (cuBLASLt handle, ...) */
-    void (*cuda_ops_free)(void *);
-    struct cup__preferred *preferred; /* implementations that were measured, see dispatch/tuned.h */
-    void (*preferred_free)(void *);
-    struct cup__program *programs; /* formulas that were made, see custom/program.h */
-    void (*programs_free)(void *);
+    cup__slot slots[CUP__SLOTS];
+    struct cup__debug *debug; /* see tensor/debug.h; NULL: nothing is watched */
+    const char *preferences; /* what CUP_IMPL said when the context was made */
 };
 
 /* A context on a dry GPU (cuda/dry.h), to learn which kernels an architecture needs. */
@@ -81,7 +91,8 @@ cup_status cup__capture_after(cup_context *c, struct cup_graph *before);
 void cup__context_join(cup_context *c);
 void cup__context_leave(cup_context *c);
 
-/* Closes the innermost scope and leaves the tape alone. */
+/* Closes the innermost scope and leaves the tape alone. What else holds a tensor of it may go on
+ * using it. */
 void cup__scope_pop(cup_context *c);
 
 #endif

@@ -2,7 +2,7 @@
 
 #include "base/memory.h"
 #include "cuda/cuda.h"
-#include "tensor/context.h"
+#include "tensor/debug.h"
 
 struct cup_graph {
     cup_context *context;
@@ -21,6 +21,7 @@ static cup_status begin(cup_context *c, cup__graph *before)
 
 cup_status cup_capture_begin(cup_context *c)
 {
+    CUP__DEBUG_CALL(c);
     return begin(c, NULL);
 }
 
@@ -33,6 +34,7 @@ cup_graph *cup_capture_end(cup_context *c)
 {
     if (!c || !c->device || !c->device->is_cuda)
         return NULL;
+    CUP__DEBUG_CALL(c);
     cup_graph *graph = cup__calloc(1, sizeof *graph);
     cup__graph *captured = NULL;
     cup_status status = cup__graph_end(cup__cuda_of(c->device), &captured);
@@ -53,6 +55,7 @@ cup_status cup_graph_launch(cup_graph *graph)
 {
     if (!graph)
         return CUP_ARGUMENT;
+    CUP__DEBUG_CALL(graph->context);
     if (graph->context->error.status != CUP_OK)
         return graph->context->error.status;
     return cup__graph_launch(graph->captured);

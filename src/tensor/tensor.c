@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "tensor/debug.h"
 
 cup__shape cup__shape_of(const cup_tensor *t)
 {
@@ -94,7 +95,7 @@ static cup_tensor *tensor_struct(cup_context *c)
     if (t)
         c->spare = t->next;
     else
-        t = cup__malloc(sizeof *t);
+        t = c->debug ? cup__debug_tensor(c) : cup__malloc(sizeof *t);
     if (!t) {
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for a tensor");
         return NULL;
@@ -117,6 +118,8 @@ static void storage_release(cup__storage *storage)
     if (!storage || --storage->refs > 0)
         return;
     cup__device *device = storage->context->device;
+    if (storage->context->debug)
+        cup__debug_poison(storage);
     device->calls->release(device, storage->data);
     storage->next = storage->context->spare_storage;
     storage->context->spare_storage = storage;
@@ -149,6 +152,10 @@ void cup__tensor_release(cup_tensor *t)
     storage_release(t->storage);
     if (t->grad)
         cup_tensor_free(t->grad);
+    if (t->context->debug) {
+        cup__debug_bury(t);
+        return;
+    }
     t->next = t->context->spare;
     t->context->spare = t;
 }
@@ -263,6 +270,7 @@ bool cup__tensor_overlap(const cup_tensor *s, const cup_tensor *t)
 
 cup_tensor *cup_tensor_new(cup_context *c, cup_dtype dtype, int ndim, const int64_t *shape)
 {
+    CUP__DEBUG_CALL(c);
     cup__shape wanted = {.dtype = dtype, .ndim = ndim};
     if (c && ndim > 0 && !shape) {
         cup__fail(&c->error, CUP_ARGUMENT, "a tensor of %d dimensions: its shape is NULL", ndim);
@@ -276,6 +284,7 @@ cup_tensor *cup_tensor_new(cup_context *c, cup_dtype dtype, int ndim, const int6
 cup_tensor *cup_tensor_from(cup_context *c, cup_dtype dtype, int ndim, const int64_t *shape,
                             const void *data)
 {
+    CUP__DEBUG_CALL(c);
     cup_tensor *t = cup_tensor_new(c, dtype, ndim, shape);
     if (!t || cup_tensor_write(t, data, (size_t)(t->count * cup_dtype_size(dtype))) != CUP_OK)
         return NULL;
@@ -284,7 +293,10 @@ cup_tensor *cup_tensor_from(cup_context *c, cup_dtype dtype, int ndim, const int
 
 cup_tensor *cup_keep(cup_tensor *t)
 {
-    if (!t || t->scope < 0)
+    if (!cup__usable(t, true, "cup_keep"))
+        return NULL;
+    CUP__DEBUG_CALL(t->context);
+    if (t->scope < 0)
         return t;
     list_remove(t);
     t->scope = -1;
@@ -312,6 +324,12 @@ void cup_tensor_free(cup_tensor *t)
 {
     if (!t || t->context->closed)
         return;
+    CUP__DEBUG_CALL(t->context);
+    if (t->context->debug) {
+        if (!cup__usable(t, true, "cup_tensor_free"))
+            return;
+        cup__debug_gone(t, "cup_tensor_free");
+    }
     list_remove(t);
     cup__tensor_release(t);
 }
@@ -323,19 +341,21 @@ cup_context *cup_tensor_context(const cup_tensor *t)
 
 cup_dtype cup_tensor_dtype(const cup_tensor *t)
 {
-    return t ? t->dtype : CUP_F32;
+    return cup__usable(t, false, "cup_tensor_dtype") ? t->dtype : CUP_F32;
 }
 
 int cup_tensor_ndim(const cup_tensor *t)
 {
-    return t ? t->ndim : 0;
+    return cup__usable(t, false, "cup_tensor_ndim") ? t->ndim : 0;
 }
 
 static bool find_dimension(const cup_tensor *t, int *dimension)
 {
-    if (t && *dimension < 0)
+    if (!cup__usable(t, false, "the size of a dimension"))
+        return false;
+    if (*dimension < 0)
         *dimension += t->ndim;
-    return t && *dimension >= 0 && *dimension < t->ndim;
+    return *dimension >= 0 && *dimension < t->ndim;
 }
 
 int64_t cup_tensor_size(const cup_tensor *t, int dimension)
@@ -350,17 +370,17 @@ int64_t cup_tensor_stride(const cup_tensor *t, int dimension)
 
 int64_t cup_tensor_count(const cup_tensor *t)
 {
-    return t ? t->count : 0;
+    return cup__usable(t, false, "cup_tensor_count") ? t->count : 0;
 }
 
 bool cup_tensor_is_contiguous(const cup_tensor *t)
 {
-    return t && t->contiguous;
+    return cup__usable(t, false, "cup_tensor_is_contiguous") && t->contiguous;
 }
 
 void *cup_tensor_data(cup_tensor *t)
 {
-    return t ? t->data : NULL;
+    return cup__usable(t, true, "cup_tensor_data") ? t->data : NULL;
 }
 
 int64_t cup__offset_of(const cup_tensor *t, int64_t index)

@@ -4,13 +4,13 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "tensor/tensor.h"
+#include "tensor/debug.h"
 
 static cup_status check_bytes(cup_tensor *t, const void *data, size_t bytes, const char *verb)
 {
     size_t wanted = (size_t)(t->count * cup_dtype_size(t->dtype));
     char text[CUP__SHAPE_TEXT];
-    if (t->context->closed)
+    if (t->context->closed || !cup__usable(t, true, verb))
         return t->context->error.status;
     if (bytes != wanted)
         return cup__fail(&t->context->error, CUP_ARGUMENT,
@@ -65,6 +65,7 @@ cup_status cup_tensor_read(cup_tensor *t, void *data, size_t bytes)
 {
     if (!t)
         return CUP_ARGUMENT;
+    CUP__DEBUG_CALL(t->context);
     CUP_TRY(check_bytes(t, data, bytes, "reading"));
     if (bytes == 0)
         return CUP_OK;
@@ -78,6 +79,7 @@ cup_status cup_tensor_write(cup_tensor *t, const void *data, size_t bytes)
 {
     if (!t)
         return CUP_ARGUMENT;
+    CUP__DEBUG_CALL(t->context);
     CUP_TRY(check_bytes(t, data, bytes, "writing"));
     if (bytes == 0)
         return CUP_OK;
@@ -91,6 +93,8 @@ cup_status cup_tensor_write(cup_tensor *t, const void *data, size_t bytes)
 double cup_tensor_item(cup_tensor *t)
 {
     if (!t)
+        return NAN;
+    if (!cup__usable(t, true, "cup_tensor_item"))
         return NAN;
     char text[CUP__SHAPE_TEXT];
     if (t->count != 1) {
@@ -112,6 +116,10 @@ cup_tensor *cup_tensor_to(cup_context *c, cup_tensor *t)
         return NULL;
     if (!t) {
         cup__fail(&c->error, CUP_ARGUMENT, "the tensor to copy from another context is NULL");
+        return NULL;
+    }
+    if (!cup__usable(t, true, "cup_tensor_to")) {
+        cup__fail(&c->error, t->context->error.status, "%s", t->context->error.text);
         return NULL;
     }
     cup__shape shape = cup__shape_of(t);
@@ -163,6 +171,8 @@ cup_status cup_tensor_print(cup_tensor *t, FILE *file)
 {
     if (!t)
         return CUP_ARGUMENT;
+    if (!cup__usable(t, true, "cup_tensor_print"))
+        return t->context->error.status;
     char text[CUP__SHAPE_TEXT];
     if (!file)
         return cup__fail(&t->context->error, CUP_ARGUMENT, "printing %s: the file is NULL",

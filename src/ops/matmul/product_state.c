@@ -21,8 +21,9 @@ static void state_free(void *user)
 
 cup__product_state *cup__product_state_of(cup_context *c)
 {
-    if (c->cuda_ops)
-        return c->cuda_ops;
+    cup__slot *slot = &c->slots[CUP__SLOT_PRODUCTS];
+    if (slot->kept)
+        return slot->kept;
     cup__product_state *state = cup__calloc(1, sizeof *state);
     if (!state) {
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for matrix products");
@@ -41,7 +42,6 @@ cup__product_state *cup__product_state_of(cup_context *c)
         state_free(state);
         return NULL;
     }
-    c->cuda_ops = state;
-    c->cuda_ops_free = state_free;
+    *slot = (cup__slot){state, state_free};
     return state;
 }

@@ -1,4 +1,5 @@
-"""Writes tests/ops/anchors.tsv: small calls and what PyTorch in double says of them on a CPU.
+"""Writes tests/ops/anchors.tsv: small calls and what PyTorch in double says of them on a CPU, and
+some that were worked out by hand.
 
     python3 bench/anchors.py > tests/ops/anchors.tsv
 
@@ -49,6 +50,26 @@ def line_of(op):
                       f"PyTorch {torch.__version__}, CPU, double"])
 
 
+# Worked out by hand: op, attributes, inputs, results, gradients.
+BY_HAND = [
+    ("cast", "dtype=f64", "3:f:1.5,-2,0.25", "3:f:1.5,-2,0.25", "3:f:-0.25,0.25,0.75"),
+    ("full", "dtype=f64 shape=2,3 value=1.5", "", "2x3:f:1.5,1.5,1.5,1.5,1.5,1.5", ""),
+    ("global_norm", "", "2:f:2,-4 1x2:f:5,6", ":f:9", ""),
+    ("grouped_matmul", "",
+     "3x2:f:1,2,3,-1,0.5,4 2x2x2:f:1,0,2,1,0,1,-1,2 2:i:1,3",
+     "3x2:f:5,2,1,1,-4,8.5",
+     "3x2:f:-0.25,-0.25,0,-0.75,-0.25,-1 2x2x2:f:-0.25,0.25,-0.5,0.5,2.5,-0.125,1.25,-1 -"),
+    ("linear_cross_entropy", "ignore_index=-1",
+     "1x1:f:1 2x1:f:0,0 1:i:0",
+     ":f:0.69314718055994530942",
+     "1x1:f:0 2x1:f:0.125,-0.125 -"),
+    ("rope", "",
+     "1x1x2x2:f:1,2,3,4",
+     "1x1x2x2:f:1,2,-1.7449770216271668744,4.6856221778962483896",
+     "1x1x2x2:f:-0.25,0.25,0.40522672940110478805,-0.63110323860592237999"),
+]
+
+
 def main():
     random.seed(5)
     torch.manual_seed(5)
@@ -61,6 +82,8 @@ def main():
             if len(line) < 12000:
                 lines.append(line)
         print("\n".join(lines))
+    for row in BY_HAND:
+        print("\t".join(row) + "\tby hand")
 
 
 if __name__ == "__main__":

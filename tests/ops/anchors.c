@@ -15,9 +15,9 @@
 
 /* Public rows that wait for an anchor; a new op that has none is not let through. */
 static const char *const waiting =
-    " cast cast_transpose copy_into dequantize dropout dropout_add full global_norm grouped_matmul "
-    "linear_cross_entropy linear_dropout linear_int4 linear_int8 linear_quantize matmul_add "
-    "matmul_into matmul_list normal pack_int4 pack_int8 qkv_attention quantize rope "
+    " cast_transpose copy_into dequantize dropout dropout_add "
+    "linear_dropout linear_int4 linear_int8 linear_quantize matmul_add "
+    "matmul_into matmul_list normal pack_int4 pack_int8 qkv_attention quantize "
     "scaled_grouped_matmul scaled_matmul uniform unpack_int4 unpack_int8 ";
 
 /* "2x3:f:1,2,.." in a dtype for floats; "-" is NULL. Moves *at behind it. */

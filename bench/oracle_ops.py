@@ -301,6 +301,20 @@ def flip():
     return [real(sides)], {"axes": axes}, lambda x: torch.flip(x, axes)
 
 
+def pad():
+    sides = shape(1, 4)
+    before, after = ([choose.randint(0, 3) for _ in sides] for _ in range(2))
+    flat = [n for pair in reversed(list(zip(before, after))) for n in pair]
+    return ([real(sides)], {"before": before, "after": after, "value": 0.5},
+            lambda x: F.pad(x, flat, value=0.5))
+
+
+def repeat():
+    sides = shape(0, 3)
+    times = [choose.randint(1, 3) for _ in range(len(sides) + choose.randint(0, 1))]
+    return [real(sides)], {"times": times}, lambda x: x.repeat(times)
+
+
 def triangle(fn):
     def draw():
         diagonal = choose.randint(-3, 3)
@@ -360,6 +374,7 @@ OPS = {
     "linear_swiglu": linear(swiglu, twice=True), "linear_add": linear(residual=True),
     "zeros": constant(torch.zeros), "ones": constant(torch.ones), "arange": arange, "eye": eye,
     "flip": flip, "tril": triangle(torch.tril), "triu": triangle(torch.triu),
+    "pad": pad, "repeat": repeat,
 }
 
 

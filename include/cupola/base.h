@@ -117,6 +117,11 @@ CUP_API void cup_error_clear(cup_context *c);
 /* Opens a scope inside the current one; tensors made from now on belong to it. */
 CUP_API void cup_scope_open(cup_context *c);
 
+/* Opens a scope in which nothing is recorded, whatever is computed in it. It is closed as other
+ * scopes are, also after an error; recording is then what it was before, and what the tape holds
+ * stays. */
+CUP_API void cup_scope_open_without_grad(cup_context *c);
+
 /* Closes the innermost scope and frees its tensors. Closing the outermost scope also drops what
  * the tape recorded. Without an open scope it does nothing. */
 CUP_API void cup_scope_close(cup_context *c);
@@ -124,6 +129,10 @@ CUP_API void cup_scope_close(cup_context *c);
 /* Closes the innermost scope, but hands one tensor of it to the scope outside, and returns that
  * tensor. What the tape recorded stays. For functions that make their result in many steps. */
 CUP_API cup_tensor *cup_scope_return(cup_context *c, cup_tensor *t);
+
+/* The same with several tensors; those that are NULL are passed over. The scope is closed in any
+ * case; the status is that of the context, so that a function can end with it. */
+CUP_API cup_status cup_scope_return_all(cup_context *c, cup_tensor *const *tensors, int count);
 
 /* Takes the tensor out of its scope and returns it; free it with cup_tensor_free. */
 CUP_API cup_tensor *cup_keep(cup_tensor *t);

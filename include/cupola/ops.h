@@ -211,6 +211,16 @@ CUP_API cup_tensor *cup_slice(cup_context *c, cup_tensor *x, const int64_t *star
 /* (x...) -> y: the inputs one after another along an axis */
 CUP_API cup_tensor *cup_concat(cup_context *c, cup_tensor *const *x, int x_count, int axis);
 
+/* (x) -> y: x with before[i] places of the value in front of it and after[i] behind it along
+ * each dimension i */
+CUP_API cup_tensor *cup_pad(cup_context *c, cup_tensor *x, const int64_t *before,
+                            int before_count, const int64_t *after, int after_count, double value);
+
+/* (x): x times[i] times, one after another, along each dimension i; more numbers than x has
+ * dimensions make new ones in front */
+CUP_API cup_tensor *cup_repeat(cup_context *c, cup_tensor *x, const int64_t *times,
+                               int times_count);
+
 /* (x) -> y: x with its elements in the opposite order along the axes, along all when none is
  * given */
 CUP_API cup_tensor *cup_flip(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count);

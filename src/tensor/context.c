@@ -264,13 +264,42 @@ static void pop(cup_context *c, end whose)
 {
     if (c->unopened > 0)
         c->unopened--;
-    else if (c->depth > 1)
-        free_list(&c->scopes[--c->depth].tensors, whose);
+    else if (c->depth > 1) {
+        cup__scope *scope = &c->scopes[--c->depth];
+        if (scope->without_grad)
+            c->recording = scope->recorded;
+        free_list(&scope->tensors, whose);
+    }
 }
 
 void cup__scope_pop(cup_context *c)
 {
     pop(c, OF_SCOPE);
+}
+
+void cup_scope_open_without_grad(cup_context *c)
+{
+    cup_scope_open(c);
+    if (!c || c->unopened)
+        return;
+    c->scopes[c->depth - 1].without_grad = true;
+    c->scopes[c->depth - 1].recorded = c->recording;
+    c->recording = false;
+}
+
+cup_status cup_scope_return_all(cup_context *c, cup_tensor *const *tensors, int count)
+{
+    if (!c)
+        return CUP_MEMORY;
+    CUP__DEBUG_CALL(c);
+    if (count < 0 || (count > 0 && !tensors))
+        cup__fail(&c->error, CUP_ARGUMENT, "%d tensors to return from a scope%s", count,
+                  count < 0 ? "" : "; the list of them is NULL");
+    for (int i = 0; tensors && i < count; i++)
+        if (cup__usable(tensors[i], true, "cup_scope_return_all"))
+            cup__tensor_hand_out(tensors[i]);
+    pop(c, OF_CALLERS_SCOPE);
+    return c->error.status;
 }
 
 cup_tensor *cup_scope_return(cup_context *c, cup_tensor *t)
@@ -290,7 +319,7 @@ void cup_scope_close(cup_context *c)
     if (!c)
         return;
     CUP__DEBUG_CALL(c);
-    if (c->depth == 2 && !c->unopened && c->tape)
+    if (c->depth == 2 && !c->unopened && c->tape && !c->scopes[1].without_grad)
         c->tape_calls->clear(c);
     pop(c, OF_CALLERS_SCOPE);
 }

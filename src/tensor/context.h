@@ -21,6 +21,8 @@ typedef struct cup__tape_calls {
 
 typedef struct cup__scope {
     cup_tensor *tensors; /* head of a doubly linked list */
+    bool without_grad;   /* nothing is recorded in it */
+    bool recorded;       /* whether it was before, to be so again */
 } cup__scope;
 
 /* Random numbers are a pure function of (seed, step, sequence, element): `state` holds seed and

@@ -123,3 +123,25 @@ TEST(flips_and_triangles)
     EXPECT(cup_error(c) != CUP_OK);
     cup_context_free(c);
 }
+
+TEST(pads_and_repeats)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_tensor *x = counted(c, 2, 2);
+    const int64_t one[] = {1, 0}, two[] = {0, 2}, large[] = {INT64_MAX, 0}, less[] = {-1, 0};
+    expect_values(cup_pad(c, x, one, 2, two, 2, 9),
+                  (double[]){9, 9, 9, 9, 0, 1, 9, 9, 2, 3, 9, 9}, 12);
+    expect_values(cup_repeat(c, x, (int64_t[]){1, 2}, 2), (double[]){0, 1, 0, 1, 2, 3, 2, 3}, 8);
+    expect_values(cup_repeat(c, x, (int64_t[]){2, 1, 1}, 3), (double[]){0, 1, 2, 3, 0, 1, 2, 3}, 8);
+    EXPECT(!cup_pad(c, x, less, 2, two, 2, 0));
+    expect_error(c, CUP_ARGUMENT, "negative");
+    EXPECT(!cup_pad(c, x, large, 2, two, 2, 0));
+    expect_error(c, CUP_SHAPE, "too large");
+    EXPECT(!cup_pad(c, x, one, 2, two, 1, 0));
+    expect_error(c, CUP_SHAPE, "one of each");
+    EXPECT(!cup_repeat(c, x, (int64_t[]){2}, 1));
+    expect_error(c, CUP_SHAPE, "one for each");
+    EXPECT(!cup_repeat(c, x, less, 2));
+    expect_error(c, CUP_ARGUMENT, "times");
+    cup_context_free(c);
+}

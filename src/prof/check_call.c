@@ -114,8 +114,9 @@ static cup_status guard_changed(cup__check_call *k, cup__call *call)
     return CUP_OK;
 }
 
-static cup_status run_once(cup__check_call *k, const cup__impl *impl, cup__call *call,
-                           cup_tensor **in)
+/* A call as backward wants it, with memory for its results: what implementations are asked about,
+ * since some look at where results begin. */
+static cup_status prepare(cup__check_call *k, cup__call *call, cup_tensor **in)
 {
     CUP_TRY(begin(k, call, in));
     call->saving = true;
@@ -126,6 +127,11 @@ static cup_status run_once(cup__check_call *k, const cup__impl *impl, cup__call 
         if (!call->out[i])
             return k->c->error.status;
     }
+    return CUP_OK;
+}
+
+static cup_status run_prepared(cup__check_call *k, const cup__impl *impl, cup__call *call)
+{
     CUP_TRY(cup__call_run(call, impl));
     return k->c->device->calls->synchronize(k->c->device);
 }
@@ -171,19 +177,22 @@ static void check_written(cup__check_call *k, cup_check_result *r, cup_tensor *t
 }
 
 /* The specification itself, which is slow and the same in each run, has no second one. */
-static cup_status check_runs(cup__check_call *k, cup_check_result *r, const cup__impl *impl)
+static cup_status check_runs(cup__check_call *k, cup_check_result *r, const cup__impl *impl,
+                             cup__call *first)
 {
-    cup__call first, second;
-    cup_tensor *in[CUP__CHECK_INPUTS], *again[CUP__CHECK_INPUTS];
-    CUP_TRY(run_once(k, impl, &first, in));
-    compare_all(k, r, &first, impl ? impl->slack : 0);
-    if (impl)
-        CUP_TRY(run_once(k, impl, &second, again));
-    for (int i = 0; i < first.out_count; i++)
-        check_written(k, r, first.out[i], impl ? second.out[i] : NULL, "result", i);
-    for (int i = 0; i < first.in_count; i++)
-        if (first.in[i] && cup__call_changes(&first, i))
-            check_written(k, r, first.in[i], impl ? second.in[i] : NULL, "input", i);
+    cup__call second;
+    cup_tensor *again[CUP__CHECK_INPUTS];
+    CUP_TRY(run_prepared(k, impl, first));
+    compare_all(k, r, first, impl ? impl->slack : 0);
+    if (impl) {
+        CUP_TRY(prepare(k, &second, again));
+        CUP_TRY(run_prepared(k, impl, &second));
+    }
+    for (int i = 0; i < first->out_count; i++)
+        check_written(k, r, first->out[i], impl ? second.out[i] : NULL, "result", i);
+    for (int i = 0; i < first->in_count; i++)
+        if (first->in[i] && cup__call_changes(first, i))
+            check_written(k, r, first->in[i], impl ? second.in[i] : NULL, "input", i);
     return CUP_OK;
 }
 
@@ -197,14 +206,14 @@ static void check_impl(cup__check_call *k, const cup__impl *impl, int number)
     if (k->only && strcmp(k->only, r.impl) != 0 && strcmp(k->only, "inputs") != 0)
         return;
     cup_scope_open(k->c);
-    cup_status status = begin(k, &call, in);
+    cup_status status = prepare(k, &call, in);
     const char *why = status == CUP_OK && impl && impl->refuses ? impl->refuses(&call) : NULL;
     if (impl && number < CUP__CHECK_IMPLS) {
         k->accepted[number] += !why;
         k->refusal[number] = why ? why : k->refusal[number];
     }
     if (status == CUP_OK && !why)
-        status = check_runs(k, &r, impl);
+        status = check_runs(k, &r, impl, &call);
     if (!why)
         finish(k, &r, status);
     cup__scope_pop(k->c);

@@ -31,8 +31,8 @@ static void plan_group(ring_plan *p, int64_t width, int few, int most, int wides
     for (p->group = 4; p->group < widest; p->group *= 2)
         if (vectors <= p->group * (p->group < 32 ? 2 : p->group == 32 ? 3 : few))
             break;
+    p->again = p->group == widest && vectors > widest * most && p->vec == 8;
     if (p->group == widest && vectors > widest * most) {
-        p->again = p->vec == 8;
         p->group = p->again ? THREADS : 2 * widest;
     }
     p->pieces = (vectors + p->group - 1) / p->group;

@@ -157,6 +157,8 @@ static cup_status add_parameters(cup_optimizer *o, const cup_parameter *paramete
     for (int i = 0; i < o->count; i++) {
         CUP_TRY(check_parameter(o->c, &parameters[i], i));
         CUP_TRY(check_single(o->c, parameters, i));
+    }
+    for (int i = 0; i < o->count; i++) {
         cup__tensor_retain(parameters[i].tensor);
         o->parameters[i] = parameters[i].tensor;
         CUP_TRY(add_parameter(o, &parameters[i], settings));

@@ -153,7 +153,7 @@ TEST(meaning_of_attributes_that_are_refused)
     expect_error(c, "stride has 3 numbers");
     EXPECT(!cup_max_pool2d(c, x, NULL, 0, NULL, 0, NULL, 0, NULL, 0, false, false));
     expect_error(c, "window has 0 numbers");
-    EXPECT(!cup_max_pool2d(c, x, three, 1, NULL, 0, axes, 3, NULL, 0, false, false));
+    EXPECT(!cup_max_pool2d(c, x, three, 1, NULL, 0, three, 3, NULL, 0, false, false));
     expect_error(c, "padding has 3 numbers");
     EXPECT(!cup_sum(c, x, axes, 2, false));
     expect_error(c, "named twice");

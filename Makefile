@@ -148,6 +148,8 @@ ubsan: ## the tests under UndefinedBehaviorSanitizer
 TSAN_K := op_gelu op_sum op_layernorm op_softmax_grad op_linear_relu op_adamw tensor_ cuda_ cache_ \
     kernels_t pool_random bpe_ data_ train threads_
 tsan: export CK_TIMEOUT_MULTIPLIER := 20
+# OpenBLAS has threads of its own when a test forks, and mends itself in the child.
+tsan: export TSAN_OPTIONS := die_after_fork=0
 tsan: ## a part of the tests under ThreadSanitizer
 	$(MAKE) BUILD=build/tsan OPT=-O1 SANITIZE=-fsanitize=thread K="$(or $(K),$(TSAN_K))" test
 

@@ -67,10 +67,11 @@ cup_tensor *cup__attention_numbers(const cup__attention *a, cup_dtype dtype, int
 
 /* The tensors of a call that the fast kernels can take: rows of neighbouring features that begin at
  * multiples of 16 bytes. Others pass through copies. */
+enum { COPIES_MOST = 9 }; /* q, k, v, do, dq, dk, dv, o and lse */
 typedef struct copies {
-    cup_tensor *copy[8];
-    cup__heads *result[8]; /* what the copy must be written back to */
-    cup__heads original[8];
+    cup_tensor *copy[COPIES_MOST];
+    cup__heads *result[COPIES_MOST]; /* what the copy must be written back to */
+    cup__heads original[COPIES_MOST];
     int count;
 } copies;
 

@@ -142,12 +142,14 @@ static void free_list(cup_tensor **list, end whose)
 {
     while (*list) {
         cup_tensor *t = *list;
-        *list = t->next;
-        t->previous = t->next = NULL;
-        t->scope = CUP__SCOPE_NONE;
         if (t->context->debug && (t->refs == 1 || whose == OF_CALLERS_SCOPE))
             cup__debug_gone(t, "its scope was closed");
-        t->refs = whose == OF_CONTEXT ? 1 : t->refs;
+        if (whose != OF_CONTEXT) {
+            cup__tensor_disown(t);
+            continue;
+        }
+        t->refs = 1;
+        t->grad = NULL; /* which stands on a list itself */
         cup__tensor_release(t);
     }
 }
@@ -183,6 +185,7 @@ void cup_context_free(cup_context *c)
     while (c->depth > 0)
         free_list(&c->scopes[--c->depth].tensors, OF_CONTEXT);
     free_list(&c->kept, OF_CONTEXT);
+    free_list(&c->held, OF_CONTEXT);
     for (int i = 0; i < CUP__SLOTS; i++)
         if (c->slots[i].kept)
             c->slots[i].free(c->slots[i].kept);

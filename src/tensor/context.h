@@ -60,6 +60,7 @@ struct cup_context {
     size_t depth, scope_capacity;
     size_t unopened; /* scopes inside the innermost that there was no memory for */
     cup_tensor *kept;
+    cup_tensor *held; /* in no scope and not kept, but by others: see CUP__SCOPE_NONE */
     cup_tensor *spare; /* structs to use again */
     struct cup__storage *spare_storage;
     struct cup__tape *tape;            /* made by the grad layer for the first parameter */

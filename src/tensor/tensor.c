@@ -72,13 +72,13 @@ static void list_add(cup_tensor **list, cup_tensor *t)
 
 static cup_tensor **list_of(cup_tensor *t)
 {
+    if (t->scope == CUP__SCOPE_NONE)
+        return &t->context->held;
     return t->scope < 0 ? &t->context->kept : &t->context->scopes[t->scope].tensors;
 }
 
 static void list_remove(cup_tensor *t)
 {
-    if (t->scope == CUP__SCOPE_NONE)
-        return;
     if (t->previous)
         t->previous->next = t->next;
     else
@@ -86,7 +86,13 @@ static void list_remove(cup_tensor *t)
     if (t->next)
         t->next->previous = t->previous;
     t->previous = t->next = NULL;
-    t->scope = CUP__SCOPE_NONE;
+}
+
+static void list_move(cup_tensor *t, int scope)
+{
+    list_remove(t);
+    t->scope = scope;
+    list_add(list_of(t), t);
 }
 
 static cup_tensor *tensor_struct(cup_context *c)
@@ -158,6 +164,12 @@ void cup__tensor_release(cup_tensor *t)
     }
     t->next = t->context->spare;
     t->context->spare = t;
+}
+
+void cup__tensor_disown(cup_tensor *t)
+{
+    list_move(t, CUP__SCOPE_NONE);
+    cup__tensor_release(t);
 }
 
 static cup__storage *storage_make(cup_context *c, size_t bytes, const char *tag)
@@ -298,9 +310,7 @@ cup_tensor *cup_keep(cup_tensor *t)
     CUP__DEBUG_CALL(t->context);
     if (t->scope < 0)
         return t;
-    list_remove(t);
-    t->scope = -1;
-    list_add(list_of(t), t);
+    list_move(t, -1);
     return t;
 }
 
@@ -309,15 +319,12 @@ void cup__tensor_hand_out(cup_tensor *t)
     cup_context *c = t ? t->context : NULL;
     if (!t || c->unopened || c->depth < 2 || t->scope != (int)c->depth - 1)
         return;
-    list_remove(t);
-    t->scope = (int)c->depth - 2;
-    list_add(list_of(t), t);
+    list_move(t, (int)c->depth - 2);
 }
 
 void cup__tensor_adopt(cup_tensor *t)
 {
-    t->scope = (int)t->context->depth - 1;
-    list_add(list_of(t), t);
+    list_move(t, (int)t->context->depth - 1);
 }
 
 void cup_tensor_free(cup_tensor *t)
@@ -330,8 +337,7 @@ void cup_tensor_free(cup_tensor *t)
             return;
         cup__debug_gone(t, "cup_tensor_free");
     }
-    list_remove(t);
-    cup__tensor_release(t);
+    cup__tensor_disown(t);
 }
 
 cup_context *cup_tensor_context(const cup_tensor *t)

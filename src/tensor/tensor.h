@@ -33,10 +33,11 @@ struct cup_tensor {
     uint32_t node, generation;
     int output;
     cup_tensor *grad;
-    cup_tensor *previous, *next; /* in the list of its scope, or of the kept ones */
+    cup_tensor *previous, *next; /* in the list of its scope, of the kept or of the held ones */
 };
 
-/* Of a tensor in no scope any more, which something else still holds. */
+/* Of a tensor in no scope any more, which something else still holds: it stands on the context's
+ * list of held ones, so that every tensor stands on one list and ends with its context. */
 #define CUP__SCOPE_NONE (-2)
 
 /* A shape and a type, before there is memory. */
@@ -72,6 +73,9 @@ cup_status cup__tensor_change(cup_tensor *t, const char *verb);
 
 void cup__tensor_retain(cup_tensor *t);
 void cup__tensor_release(cup_tensor *t);
+
+/* Ends what the list that a tensor stands on holds of it: its scope, or its keeper. */
+void cup__tensor_disown(cup_tensor *t);
 
 cup__shape cup__shape_of(const cup_tensor *t);
 bool cup__shape_equal(const cup__shape *a, const cup__shape *b); /* sizes, not dtypes */

@@ -35,11 +35,12 @@ const cup__op cup__op_adaptive_max_pool2d = {
 
 static const cup__adaptive_max_pool2d_grad_attributes nine = {false, 8, 9}, last = {true, 11, 4},
                                                       large = {false, 13, 13},
-                                                      many_windows = {false, 2, 2};
+                                                      many_windows = {false, 2, 2},
+                                                      many_sums = {false, 2, 248};
 static const cup__sample grad_samples[] = {
     {"2x3x4x3 2x3x4x3", &nine}, {"2x3x4x5 2x3x4x5", &last}, {"1x3x16x20 1x3x16x20", &nine},
     {"1x2x3x16 1x2x3x16", &last}, {"0x3x4x3 0x3x4x3", &nine},
-    {"1x1x12000x2 1x1x12000x2", &many_windows},
+    {"1x1x12000x2 1x1x12000x2", &many_windows}, {"11x8x192x2 11x8x192x2", &many_sums},
     {NULL, NULL}};
 static const cup__sample grad_bench[] = {{"64x512x7x7 64x512x7x7", &large}, {NULL, NULL}};
 

@@ -19,7 +19,8 @@
  *
  * base.h has the context, errors and ownership; tensor.h the arrays; ops.h every op; expr.h
  * formulas of your own; grad.h gradients; parameters.h and layers.h models of any kind; prof.h
- * checks, timings and memory. */
+ * checks, timings and memory; wrap.h, and dlpack.h, which is not part of this one, memory of
+ * others. */
 #ifndef CUPOLA_CUPOLA_H
 #define CUPOLA_CUPOLA_H
 
@@ -38,5 +39,6 @@
 #include "cupola/prof.h"
 #include "cupola/tensor.h"
 #include "cupola/train.h"
+#include "cupola/wrap.h"
 
 #endif

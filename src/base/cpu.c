@@ -164,6 +164,24 @@ static cup_status synchronize(cup__device *device)
     return CUP_OK;
 }
 
+static cup_status reach(cup__device *device, const void *memory, size_t bytes,
+                        char why[CUP__REACH_TEXT])
+{
+    (void)device, (void)memory, (void)bytes, (void)why;
+    return CUP_OK;
+}
+
+static void part(cup__device *device, void (*done)(void *user), void *user)
+{
+    (void)device;
+    done(user);
+}
+
+static void idle(cup__device *device)
+{
+    (void)device;
+}
+
 static void memory_use(cup__device *device, cup__memory_use *use)
 {
     *use = cpu_of(device)->use;
@@ -200,6 +218,9 @@ static const cup__device_calls calls = {
     .copy = copy,
     .fill = fill,
     .synchronize = synchronize,
+    .reach = reach,
+    .part = part,
+    .idle = idle,
     .memory_use = memory_use,
     .limit = limit_cpu,
     .trim = trim_cpu,

@@ -17,6 +17,8 @@ typedef struct cup__memory_use {
     int64_t allocations, cached;       /* calls, and those that asked the driver for nothing */
 } cup__memory_use;
 
+#define CUP__REACH_TEXT 320
+
 typedef struct cup__device_calls {
     void (*close)(cup__device *device);
     /* Memory aligned to 256 bytes. The tag is a literal naming what it is for. */
@@ -29,6 +31,13 @@ typedef struct cup__device_calls {
     cup_status (*copy)(cup__device *device, void *to, const void *from, size_t bytes);
     cup_status (*fill)(cup__device *device, void *to, int byte, size_t bytes);
     cup_status (*synchronize)(cup__device *device);
+    /* Whether ops can use memory that is not the device's own; `why` says why not. */
+    cup_status (*reach)(cup__device *device, const void *memory, size_t bytes,
+                        char why[CUP__REACH_TEXT]);
+    /* Calls `release` when nothing that the context has queued uses such memory any more. */
+    void (*part)(cup__device *device, void (*release)(void *user), void *user);
+    /* Waits for all work on the device, whoever queued it, as far as that is possible. */
+    void (*idle)(cup__device *device);
     void (*memory_use)(cup__device *device, cup__memory_use *use);
     void (*limit)(cup__device *device, int64_t bytes); /* 0: none */
     int64_t (*trim)(cup__device *device); /* waits; the bytes given back to the driver */

@@ -55,6 +55,15 @@ void cup__cuda_note(cup__cuda *gpu, const char *what);
 cup_status cup__graph_write(cup__cuda *gpu, void *to, const void *host, size_t bytes);
 void cup__graphs_close(cup__cuda *gpu, bool driver);
 
+/* Calls `release` when the graph that is captured is freed; after a failure it was not taken. */
+cup_status cup__graph_part(cup__cuda *gpu, void (*release)(void *user), void *user);
+
+/* Memory of others, for the device's table. */
+cup_status cup__cuda_reach(cup__device *device, const void *memory, size_t bytes,
+                           char why[CUP__REACH_TEXT]);
+void cup__cuda_part(cup__device *device, void (*release)(void *user), void *user);
+void cup__cuda_idle(cup__device *device);
+
 /* "CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)" */
 #define CUP__RESULT_TEXT 256
 const char *cup__cuda_result_text(CUresult result, char out[CUP__RESULT_TEXT]);

@@ -10,12 +10,20 @@ typedef struct pinned {
     void *memory;
 } pinned;
 
+/* Memory of others that was let go of while the graph was captured. */
+typedef struct parted {
+    struct parted *next;
+    void (*release)(void *user);
+    void *user;
+} parted;
+
 struct cup__graph {
     cup__cuda *gpu; /* NULL once that is closed */
     cup__graph *next;
     CUgraphExec runnable;
     cup__pool_private *memory;
     pinned *written;
+    parted *parted;
 };
 
 static void release(cup__graph *graph, bool driver)
@@ -31,6 +39,12 @@ static void release(cup__graph *graph, bool driver)
         graph->written = gone->next;
         if (driver)
             cup__driver.cuMemFreeHost(gone->memory);
+        cup__free(gone);
+    }
+    while (graph->parted) {
+        parted *gone = graph->parted;
+        graph->parted = gone->next;
+        gone->release(gone->user);
         cup__free(gone);
     }
     graph->runnable = NULL;
@@ -158,6 +172,16 @@ cup_status cup__graph_launch(cup__graph *graph)
     cup__cuda_note(gpu, "a captured graph");
     return cup__cuda_check(gpu, cup__driver.cuGraphLaunch(graph->runnable, gpu->stream),
                            "launching a graph");
+}
+
+cup_status cup__graph_part(cup__cuda *gpu, void (*release_it)(void *user), void *user)
+{
+    parted *kept = cup__malloc(sizeof *kept);
+    if (!kept)
+        return cup__fail(gpu->device.error, CUP_MEMORY, "out of host memory for a graph");
+    *kept = (parted){gpu->capturing->parted, release_it, user};
+    gpu->capturing->parted = kept;
+    return CUP_OK;
 }
 
 cup_status cup__graph_write(cup__cuda *gpu, void *to, const void *host, size_t bytes)

@@ -128,6 +128,9 @@ cup_status cup__call_allocate(cup__call *call)
         if (!cup__shape_equal(&shape, &call->result[i]) || out->dtype != call->result[i].dtype ||
             (!out->contiguous && !call->op->strided_out))
             return cup__call_fail(call, CUP_SHAPE, "the result does not fit where it should go");
+        if (cup__tensor_read_only(out))
+            return cup__call_fail(call, CUP_STATE, "the result would be written to memory that was "
+                                                   "wrapped as read-only");
         out->storage->version++;
     }
     return CUP_OK;
@@ -255,9 +258,16 @@ cup_status cup__call_run(cup__call *call, const cup__impl *impl)
 {
     if (writes_nothing(call))
         return CUP_OK;
-    for (int i = 0; i < call->in_count; i++)
-        if (call->in[i] && cup__call_changes(call, i))
-            call->in[i]->storage->version++;
+    for (int i = 0; i < call->in_count; i++) {
+        if (!call->in[i] || !cup__call_changes(call, i))
+            continue;
+        if (cup__tensor_read_only(call->in[i]))
+            return cup__call_fail(call, CUP_STATE,
+                                  "input %d would be changed in place, but its memory was wrapped "
+                                  "as read-only; change a copy of it",
+                                  i + 1);
+        call->in[i]->storage->version++;
+    }
     if (!impl)
         return call->op->specification(call);
     if (!impl->strided)

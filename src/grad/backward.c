@@ -10,7 +10,7 @@
  * sees their memory. */
 static bool is_ours_alone(const cup_tensor *d)
 {
-    return d->refs == 1 && d->storage->refs == 1 && d->contiguous;
+    return d->refs == 1 && d->storage->refs == 1 && !d->storage->foreign && d->contiguous;
 }
 
 static void hold(cup_tensor **slot, cup_tensor *d)

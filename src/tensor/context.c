@@ -154,8 +154,16 @@ static void free_list(cup_tensor **list, end whose)
     }
 }
 
+static void close_device(cup_context *c)
+{
+    if (c->device)
+        c->device->calls->close(c->device);
+    c->device = NULL;
+}
+
 static void free_struct(cup_context *c)
 {
+    close_device(c);
     if (c->debug)
         cup__debug_close(c);
     while (c->spare) {
@@ -191,9 +199,8 @@ void cup_context_free(cup_context *c)
             c->slots[i].free(c->slots[i].kept);
     if (c->random.state)
         c->device->calls->release(c->device, c->random.state);
-    if (c->device)
-        c->device->calls->close(c->device);
-    c->device = NULL;
+    if (c->holds == 0)
+        close_device(c);
     c->closed = true;
     cup__error_clear(&c->error);
     cup__fail(&c->error, CUP_STATE,
@@ -210,7 +217,10 @@ void cup__context_join(cup_context *c)
 
 void cup__context_leave(cup_context *c)
 {
-    if (--c->guests == 0 && c->closed)
+    c->guests--;
+    if (c->closed && c->holds == 0)
+        close_device(c);
+    if (c->closed && c->guests == 0)
         free_struct(c);
 }
 
@@ -246,7 +256,7 @@ const char *cup_error_text(const cup_context *c)
 
 void cup_error_clear(cup_context *c)
 {
-    if (c && c->device)
+    if (c && c->device && !c->closed)
         cup__error_clear(&c->error);
 }
 

@@ -72,6 +72,7 @@ struct cup_context {
     bool (*stop)(void *user); /* or NULL; asked before each op: true fails it, see cup__stopped */
     void *stop_user;
     int guests;  /* see cup__context_join */
+    int holds;   /* those of them that hold memory, for which the device stays open */
     bool closed; /* freed, but for its guests */
     cup__slot slots[CUP__SLOTS];
     struct cup__debug *debug; /* see tensor/debug.h; NULL: nothing is watched */

@@ -247,11 +247,11 @@ void cup__debug_leaks(cup_context *c)
     }
     if (count > said)
         cup__log(CUP__QUIET, "debug:   and %d more", count - said);
-    if (c->guests)
+    if (c->guests > c->holds)
         cup__log(CUP__QUIET,
                  "debug: %d optimizers, models, graphs or the like were not freed before "
                  "cup_context_free",
-                 c->guests);
+                 c->guests - c->holds);
     c->debug->closing = true;
 }
 

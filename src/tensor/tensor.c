@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "tensor/debug.h"
+#include "tensor/wrap.h"
 
 cup__shape cup__shape_of(const cup_tensor *t)
 {
@@ -119,14 +120,18 @@ static cup_tensor *tensor_struct(cup_context *c)
     return t;
 }
 
-static void storage_release(cup__storage *storage)
+void cup__storage_drop(cup__storage *storage)
 {
     if (!storage || --storage->refs > 0)
         return;
     cup__device *device = storage->context->device;
-    if (storage->context->debug)
-        cup__debug_poison(storage);
-    device->calls->release(device, storage->data);
+    if (storage->foreign) {
+        cup__foreign_release(storage->context, storage->foreign);
+    } else {
+        if (storage->context->debug)
+            cup__debug_poison(storage);
+        device->calls->release(device, storage->data);
+    }
     storage->next = storage->context->spare_storage;
     storage->context->spare_storage = storage;
 }
@@ -141,6 +146,10 @@ cup_status cup__tensor_change(cup_tensor *t, const char *verb)
                          "change; change a copy of it, or call cup_backward or cup_tape_clear "
                          "first",
                          verb, cup__tensor_text(t, text));
+    if (cup__tensor_read_only(t))
+        return cup__fail(&c->error, CUP_STATE,
+                         "%s %s: its memory was wrapped as read-only; change a copy of it", verb,
+                         cup__tensor_text(t, text));
     t->storage->version++;
     return CUP_OK;
 }
@@ -155,7 +164,7 @@ void cup__tensor_release(cup_tensor *t)
     if (!t || t->context->closed || --t->refs > 0)
         return;
     list_remove(t);
-    storage_release(t->storage);
+    cup__storage_drop(t->storage);
     if (t->grad)
         cup_tensor_free(t->grad);
     if (t->context->debug) {
@@ -172,13 +181,18 @@ void cup__tensor_disown(cup_tensor *t)
     cup__tensor_release(t);
 }
 
-static cup__storage *storage_make(cup_context *c, size_t bytes, const char *tag)
+cup__storage *cup__storage_struct(cup_context *c)
 {
     cup__storage *storage = c->spare_storage;
-    if (storage)
-        c->spare_storage = storage->next;
-    else
-        storage = cup__malloc(sizeof *storage);
+    if (!storage)
+        return cup__malloc(sizeof *storage);
+    c->spare_storage = storage->next;
+    return storage;
+}
+
+static cup__storage *storage_make(cup_context *c, size_t bytes, const char *tag)
+{
+    cup__storage *storage = cup__storage_struct(c);
     if (!storage) {
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for a tensor");
         return NULL;
@@ -232,19 +246,19 @@ static bool is_contiguous(const cup_tensor *t)
     return true;
 }
 
-cup_tensor *cup__tensor_view(cup_tensor *base, const cup__shape *shape, const int64_t *stride,
-                             int64_t offset)
+cup_tensor *cup__tensor_on(cup__storage *storage, void *data, const cup__shape *shape,
+                           const int64_t *stride)
 {
-    cup_context *c = base->context;
+    cup_context *c = storage->context;
     int64_t count;
     if (c->error.status != CUP_OK || cup__shape_check(&c->error, shape, &count) != CUP_OK)
         return NULL;
     cup_tensor *t = tensor_struct(c);
     if (!t)
         return NULL;
-    t->storage = base->storage;
+    t->storage = storage;
     t->storage->refs++;
-    t->data = (char *)base->data + offset * cup_dtype_size(base->dtype);
+    t->data = data;
     t->dtype = shape->dtype;
     t->ndim = shape->ndim;
     t->count = count;
@@ -253,6 +267,13 @@ cup_tensor *cup__tensor_view(cup_tensor *base, const cup__shape *shape, const in
         t->stride[i] = stride[i];
     t->contiguous = is_contiguous(t);
     return t;
+}
+
+cup_tensor *cup__tensor_view(cup_tensor *base, const cup__shape *shape, const int64_t *stride,
+                             int64_t offset)
+{
+    char *data = (char *)base->data + offset * cup_dtype_size(base->dtype);
+    return cup__tensor_on(base->storage, data, shape, stride);
 }
 
 void cup__tensor_order(cup_tensor *t, const char *order)
@@ -276,7 +297,7 @@ bool cup__tensor_overlap(const cup_tensor *s, const cup_tensor *t)
             last += (both[i]->shape[d] - 1) * both[i]->stride[d];
         end[i] = (const char *)both[i]->data + (last + 1) * cup_dtype_size(both[i]->dtype);
     }
-    return s->storage && s->storage == t->storage && s->count && t->count &&
+    return s->storage && t->storage && s->count && t->count &&
            (const char *)s->data < end[1] && (const char *)t->data < end[0];
 }
 

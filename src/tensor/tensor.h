@@ -5,6 +5,9 @@
 #include "cupola/tensor.h"
 #include "tensor/context.h"
 
+/* Of memory that is the caller's, see tensor/wrap.h. */
+typedef struct cup__foreign cup__foreign;
+
 typedef struct cup__storage {
     cup_context *context;
     void *data;
@@ -13,6 +16,7 @@ typedef struct cup__storage {
     struct cup__storage *next; /* among the context's spare ones */
     uint32_t version; /* counts changes in place, so that backward sees a saved value was lost */
     uint32_t recorded; /* the tape's generation in which a recorded call wrote it */
+    cup__foreign *foreign; /* NULL: the memory is the device's own */
 } cup__storage;
 
 struct cup_tensor {
@@ -54,6 +58,15 @@ cup_tensor *cup__tensor_make(cup_context *c, const cup__shape *shape, const char
 cup_tensor *cup__tensor_view(cup_tensor *base, const cup__shape *shape, const int64_t *stride,
                              int64_t offset);
 
+/* A tensor on a storage, which it takes a reference to: from `data` on, strides in elements. */
+cup_tensor *cup__tensor_on(cup__storage *storage, void *data, const cup__shape *shape,
+                           const int64_t *stride);
+
+/* The struct of a new storage, not set; NULL when there is no host memory. The other drops a
+ * reference. */
+cup__storage *cup__storage_struct(cup_context *c);
+void cup__storage_drop(cup__storage *storage);
+
 /* Makes a new row-major tensor lie in memory in another order of its dimensions, which is given
  * as digits, outermost first. */
 void cup__tensor_order(cup_tensor *t, const char *order);
@@ -64,11 +77,15 @@ void cup__tensor_hand_out(cup_tensor *t);
 /* Puts a tensor whose scope is gone into the innermost one, which takes over the reference. */
 void cup__tensor_adopt(cup_tensor *t);
 
+/* Whether its memory is the caller's and may not be written. */
+bool cup__tensor_read_only(const cup_tensor *t);
+
 /* Whether what two tensors span in memory meets; without memory they do not. */
 bool cup__tensor_overlap(const cup_tensor *s, const cup_tensor *t);
 
-/* To be asked before a caller's tensor is changed in place: a recorded result is refused, because
- * gradients would go on as if it still came from what it was computed from. */
+/* To be asked before a caller's tensor is changed in place: read-only memory is refused, and a
+ * recorded result, because gradients would go on as if it still came from what it was computed
+ * from. */
 cup_status cup__tensor_change(cup_tensor *t, const char *verb);
 
 void cup__tensor_retain(cup_tensor *t);

@@ -291,6 +291,7 @@ CUresult cuMemAlloc(CUdeviceptr *memory, size_t bytes)
     char *block = aligned_alloc(HEAD, HEAD + (bytes + HEAD - 1) / HEAD * HEAD);
     memcpy(block, &bytes, sizeof bytes);
     *memory = (CUdeviceptr)(uintptr_t)(block + HEAD);
+    fake_range_add(block + HEAD, bytes, CU_MEMORYTYPE_DEVICE);
     fake_count(FAKE_MEMORY, 1);
     return CUDA_SUCCESS;
 }
@@ -300,6 +301,7 @@ CUresult cuMemFree(CUdeviceptr memory)
     LEAVE;
     fake_finish();
     char *block = (char *)(uintptr_t)memory - HEAD;
+    fake_range_remove(block + HEAD);
     size_t bytes;
     memcpy(&bytes, block, sizeof bytes);
     give(bytes);
@@ -313,6 +315,7 @@ CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned int flags)
     ENTER;
     (void)flags;
     *memory = malloc(bytes);
+    fake_range_add(*memory, bytes, CU_MEMORYTYPE_HOST);
     fake_count(FAKE_PINNED, 1);
     return CUDA_SUCCESS;
 }
@@ -321,6 +324,7 @@ CUresult cuMemFreeHost(void *memory)
 {
     LEAVE;
     fake_finish();
+    fake_range_remove(memory);
     free(memory);
     fake_count(FAKE_PINNED, -1);
     return CUDA_SUCCESS;
@@ -398,7 +402,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
     if (offset || handle != bytes)
         return CUDA_ERROR_INVALID_VALUE;
     unmapped = 0;
-    (void)address;
+    fake_range_add((void *)(uintptr_t)address, bytes, CU_MEMORYTYPE_DEVICE);
     fake_count(FAKE_MAPPED, 1);
     return CUDA_SUCCESS;
 }
@@ -409,6 +413,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
     fake_finish();
     mmap((void *)(uintptr_t)address, bytes, PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    fake_range_remove((void *)(uintptr_t)address);
     give(bytes);
     fake_count(FAKE_MAPPED, -1);
     return CUDA_SUCCESS;

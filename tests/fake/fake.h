@@ -61,6 +61,10 @@ typedef enum fake_kind {
 void fake_count(fake_kind kind, long change);
 long fake_setting(const char *name, long usual);
 
+/* Memory the driver knows of, for cuPointerGetAttribute: of the current device, or pinned. */
+void fake_range_add(const void *memory, size_t bytes, CUmemorytype type);
+void fake_range_remove(const void *memory);
+
 /* Queues one piece of work; done at the latest by fake_finish. */
 typedef struct fake_work {
     struct fake_work *next;

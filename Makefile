@@ -103,7 +103,7 @@ random: $(COMMAND) ## random calls of every op on the CPU, others each time; CAL
 	$(BUILD)/cupola check --device cpu --random $(or $(CALLS),5000)
 
 .PHONY: gpu
-gpu: $(BUILD)/test $(COMMAND) $(BUILD)/tools/tree $(FAKE) ## all that a GPU can tell, and its line in bench/checked.tsv; K=word SEED=1 CALLS=20000 GOALS=1
+gpu: $(BUILD)/test $(COMMAND) $(BUILD)/tools/tree $(FAKE) ## all that a GPU can tell, and its line in bench/checked.tsv; K=word SEED=1 CALLS=20000 KERNELS=5000 GOALS=1
 	$(Q)tools/gpu $(BUILD) $(K)
 
 .PHONY: sanitize

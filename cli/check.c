@@ -22,7 +22,7 @@
 typedef struct check_given {
     const char *device, *graph, *gradient, *repeat;
     cli_files ops;
-    int64_t random, from, graphs, gradients, seed;
+    int64_t random, kernels, from, graphs, gradients, seed;
 } check_given;
 
 static const cli_option options[] = {
@@ -31,6 +31,9 @@ static const cli_option options[] = {
      "where to run; without it CUP_DEVICE, else the first usable GPU, else the CPU"},
     {"random", INTEGER(check_given, random, 1, 1000000000), "N", NULL,
      "instead, N random calls"},
+    {"kernels", INTEGER(check_given, kernels, 1, 1000000000), "N", NULL,
+     "with --random on a GPU, choose calls that need about N kernels at most, as compiling takes "
+     "longest; without it any number"},
     {"from", INTEGER(check_given, from, 0, 1000000000), "N", NULL,
      "with --random and --seed, leave out the calls before this one, as a check says that had to "
      "stop"},
@@ -197,6 +200,7 @@ static int make_random(cli_call *call, cup_context *c)
                                  .rows = rows,
                                  .row_count = named_rows(given, rows),
                                  .calls = given->random,
+                                 .kernels = given->kernels,
                                  .first = given->from < given->random ? given->from
                                                                       : given->random,
                                  .device = given->device};
@@ -318,7 +322,9 @@ const cli_verb verb_check = {
             "With --random the calls are drawn: shapes about the sizes at which implementations "
             "change their path and those of real models, strides, offsets, dtypes, attributes and "
             "values. A call that fails is made smaller while it still does, and the command is "
-            "printed that makes it again.\n\n"
+            "printed that makes it again. With --kernels, a GPU that has to compile them gets "
+            "many calls for each: that budget is spread over the ops and over the check, and "
+            "calls between are chosen among those of known kernels.\n\n"
             "With --graphs, graphs of three to twelve ops are drawn and run with the gradients of "
             "all their leaves, and compared with the same in double on the CPU. What a value may "
             "be wrong by follows from how far it moves, in double, when every value and gradient "
@@ -330,7 +336,9 @@ const cli_verb verb_check = {
                 "Graphs of ops that were not drawn before:\n"
                 "cupola check --graphs 1000 --seed 20260105\n"
                 "Random calls, others each time:\n"
-                "cupola check --random 2000 --device cpu\n",
+                "cupola check --random 2000 --device cpu\n"
+                "As many on a GPU as its compiling allows:\n"
+                "cupola check --random 20000 --kernels 5000 --device cuda\n",
     .options = options,
     .size = sizeof(check_given),
     .run = run,

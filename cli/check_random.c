@@ -195,6 +195,7 @@ int check_random(cli_call *call, cup_context *c, const check_random_given *given
                                    .calls = given->calls,
                                    .first = given->first,
                                    .seed = given->seed,
+                                   .kernels = given->kernels,
                                    .begins = on_begin,
                                    .done = on_done};
     last_device = given->device;

@@ -24,7 +24,7 @@ _cupola()
         generate) words=' --from --prompt --no-echo --tokens --temperature --top-k --top-p --seed --device --threads --json --color --help' ;;
         info) words=' --searched --json --color --help' ;;
         ops) words=' --json --color --help' ;;
-        check) words=' --op --device --random --from --repeat --graphs --gradients --gradient --graph --seed --json --color --help' ;;
+        check) words=' --op --device --random --kernels --from --repeat --graphs --gradients --gradient --graph --seed --json --color --help' ;;
         bench) words=' --op --device --dtype --shapes --attributes --indices --precision --transposed --impl --chosen --seconds --no-error --format --from --peers --goals --compare --noise --json --color --help' ;;
         tune) words=' --op --shapes --attributes --dtype --device --merge --to --json --color --help' ;;
         kernels) words=' --arch --op --common --pack --threads --json --color --help' ;;

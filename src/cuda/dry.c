@@ -87,10 +87,15 @@ static int64_t trim(cup__device *device)
     return 0;
 }
 
+static void forget(struct cup__dry *dry, size_t count)
+{
+    while (dry->count > count)
+        cup__free((void *)(uintptr_t)dry->requests[--dry->count].knobs);
+}
+
 void cup__dry_close(cup__cuda *gpu)
 {
-    for (size_t i = 0; i < gpu->dry->count; i++)
-        cup__free((void *)(uintptr_t)gpu->dry->requests[i].knobs);
+    forget(gpu->dry, 0);
     cup__free(gpu->dry->requests);
     cup__free(gpu->dry);
     cup__free(gpu);
@@ -203,6 +208,14 @@ const cup__kernel_request *cup__dry_requests(const cup__cuda *gpu, int *count)
 {
     *count = (int)gpu->dry->count;
     return gpu->dry->requests;
+}
+
+void cup__dry_forget(cup__cuda *gpu, int count)
+{
+    if ((size_t)count == gpu->dry->count)
+        return;
+    forget(gpu->dry, (size_t)count);
+    cup__kernels_close(gpu, false); /* it would not ask again for what it remembers */
 }
 
 static bool same(const cup__kernel_request *a, const cup__kernel_request *b)

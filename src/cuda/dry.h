@@ -19,6 +19,9 @@ bool cup__device_is_dry(const cup__device *device);
 /* What has been asked of it so far, each compilation once; borrowed until it is closed. */
 const cup__kernel_request *cup__dry_requests(const cup__cuda *gpu, int *count);
 
+/* Forgets all that was asked of it but the first `count`. */
+void cup__dry_forget(cup__cuda *gpu, int count);
+
 /* The architectures kernels are made for, ending with NULL. */
 extern const char *const cup__architectures[];
 

@@ -277,6 +277,28 @@ void cup__check_run(cup__check_call *k, cup_status made)
     }
 }
 
+static void run_dry(cup__check_call *k, const cup__impl *impl)
+{
+    cup__call call;
+    cup_tensor *in[CUP__CHECK_INPUTS];
+    cup_scope_open(k->c);
+    if (!impl && begin(k, &call, in) == CUP_OK)
+        k->row->op->view(&call);
+    else if (impl && prepare(k, &call, in) == CUP_OK && !(impl->refuses && impl->refuses(&call)))
+        cup__call_run(&call, impl);
+    cup__scope_pop(k->c);
+    cup__error_clear(&k->c->error);
+}
+
+void cup__check_dry(cup__check_call *k)
+{
+    if (k->row->op->view)
+        run_dry(k, NULL);
+    for (const cup__impl *impl = k->row->op->impls; impl && impl->name; impl++)
+        if (impl->place == CUP__CUDA)
+            run_dry(k, impl);
+}
+
 void cup__check_unreached(cup__check_call *k)
 {
     cup__place place = k->c->device->is_cuda ? CUP__CUDA : CUP__CPU;

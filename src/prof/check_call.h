@@ -32,6 +32,9 @@ typedef struct cup__check_call {
  * in the dtype itself too, and reports each. `made` is what came of making the inputs. */
 void cup__check_run(cup__check_call *k, cup_status made);
 
+/* Makes the same calls on a dry GPU, where nothing comes of them but the kernels that it notes. */
+void cup__check_dry(cup__check_call *k);
+
 /* Reports the implementations that took none of the calls so far: they were not checked. */
 void cup__check_unreached(cup__check_call *k);
 

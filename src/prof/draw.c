@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "prof/check.h"
-#include "prof/cost.h"
 
 #define TRIES 48
 #define MOST_SHAPES 1200 /* bytes of a recipe's text */
@@ -20,15 +19,6 @@ typedef struct drawing {
     const cup__drawn *forward;
     const cup__call *forward_call;
 } drawing;
-
-static int64_t count_of(const cup__shape *shape)
-{
-    int64_t count = 1;
-    for (int i = 0; i < shape->ndim; i++)
-        count = count && shape->size[i] > ((int64_t)1 << 40) / count ? (int64_t)1 << 40
-                                                                     : count * shape->size[i];
-    return count;
-}
 
 void cup__drawn_lay_plain(cup__drawn_input *in)
 {
@@ -358,45 +348,67 @@ static cup_dtype draw_dtype(const cup__row *row, uint32_t wanted, uint64_t *stat
     return (cup_dtype)__builtin_ctz(dtypes);
 }
 
-static bool draw_try(cup_context *scratch, const cup__row *row, const cup__draw_limits *limits,
-                     uint64_t state, cup__drawn *d)
-{
-    cup__symbols symbols;
+/* A drawing of which all is settled but its sizes, which shrink until the limits hold. */
+typedef struct settled {
+    const cup__recipe *recipe; /* NULL: by the text */
     char text[MOST_SHAPES];
-    cup__symbols_begin(&symbols, row, cup__draw_word(&state));
-    memset(d, 0, offsetof(cup__drawn, in));
-    d->row = row;
-    d->dtype = draw_dtype(row, limits->dtypes, &state);
-    const cup__recipe *recipe = pick_recipe(row, &state);
-    const char *shapes = recipe ? recipe->shapes : text, *flags = recipe ? recipe->values : "";
-    if (!recipe && row->op->pointwise) {
-        int used = snprintf(text, sizeof text, "~");
+    const char *flags;
+    cup_dtype dtype;
+    cup__symbols symbols;
+    /* What attributes are drawn from; strides and offsets, values: 0: from what is left of that. */
+    uint64_t state, layouts, values;
+} settled;
+
+static bool settle(const cup__row *row, const cup__draw_limits *limits, uint64_t state, settled *s)
+{
+    cup__symbols_begin(&s->symbols, row, cup__draw_word(&state));
+    s->layouts = s->values = 0;
+    s->dtype = draw_dtype(row, limits->dtypes, &state);
+    s->recipe = pick_recipe(row, &state);
+    s->flags = s->recipe ? s->recipe->values : "";
+    if (!s->recipe && row->op->pointwise) {
+        int used = snprintf(s->text, sizeof s->text, "~");
         for (int i = 1; i < row->in_least && i < 8; i++)
-            used += snprintf(text + used, sizeof text - (size_t)used, " ~");
+            used += snprintf(s->text + used, sizeof s->text - (size_t)used, " ~");
         bool own = row->op->domain[0].low < row->op->domain[0].high || !row->is_public;
-        flags = own ? "" : "ws";
+        s->flags = own ? "" : "ws";
     }
-    if (!recipe && (!row->op->pointwise || cup__draw_chance(&state, 40))) {
+    if (!s->recipe && (!row->op->pointwise || cup__draw_chance(&state, 40))) {
         int count = 0;
         while (row->op->samples[count].shapes)
             count++;
         if (!recipe_of_sample(row->op->samples[cup__draw_below(&state, count)].shapes, &state,
-                              text))
+                              s->text))
             return false;
     }
+    s->state = state;
+    return true;
+}
+
+/* Leaves the sizes it ended with in s->symbols. */
+static bool draw_settled(cup_context *scratch, const cup__row *row, const cup__draw_limits *limits,
+                         settled *s, cup__drawn *d)
+{
     double elements, work;
+    memset(d, 0, offsetof(cup__drawn, in));
+    d->row = row;
+    d->dtype = s->dtype;
     for (;;) {
-        drawing w = {.d = d, .scratch = scratch, .symbols = &symbols, .state = state};
+        drawing w = {.d = d, .scratch = scratch, .symbols = &s->symbols, .state = s->state};
         cup__error_clear(&scratch->error);
-        if (!draw_once(&w, recipe, shapes))
+        if (!draw_once(&w, s->recipe, s->recipe ? s->recipe->shapes : s->text))
             return false;
+        if (s->layouts)
+            w.state = s->layouts;
         draw_layouts(d, limits, &w.state);
-        draw_values(d, flags, limits->tame, &w.state);
+        if (s->values)
+            w.state = s->values;
+        draw_values(d, s->flags, limits->tame, &w.state);
         if (!cup__drawn_cost(d, scratch, &elements, &work))
             return false;
         if (elements <= limits->elements && work <= limits->work)
             return true;
-        if (!cup__symbols_shrink(&symbols))
+        if (!cup__symbols_shrink(&s->symbols))
             return false;
     }
 }
@@ -414,15 +426,23 @@ static cup__draw_limits usual_limits(const cup__draw_limits *given, uint64_t *st
     return limits;
 }
 
-bool cup__draw(cup_context *scratch, const cup__row *row, const cup__draw_limits *given,
-               uint64_t seed, int64_t number, cup__drawn *out, int *tries)
+/* The state of a call, behind its limits. */
+static uint64_t begin(const cup__row *row, const cup__draw_limits *given, uint64_t seed,
+                      int64_t number, cup__draw_limits *limits)
 {
     uint64_t state = seed * 0x2545f4914f6cdd1du + (uint64_t)number;
     for (const char *at = row->name; *at; at++)
         state = (state ^ (unsigned char)*at) * 0x100000001b3u;
-    cup__draw_limits limits = usual_limits(given, &state);
+    *limits = usual_limits(given, &state);
+    return state;
+}
+
+static bool draw_first(cup_context *scratch, const cup__row *row, const cup__draw_limits *limits,
+                       uint64_t state, settled *s, cup__drawn *out, int *tries)
+{
     for (*tries = 1; *tries <= TRIES; ++*tries) {
-        bool drawn = draw_try(scratch, row, &limits, cup__draw_word(&state), out);
+        bool drawn = settle(row, limits, cup__draw_word(&state), s) &&
+                     draw_settled(scratch, row, limits, s, out);
         cup__error_clear(&scratch->error);
         if (drawn)
             return true;
@@ -431,68 +451,34 @@ bool cup__draw(cup_context *scratch, const cup__row *row, const cup__draw_limits
     return false;
 }
 
-/* Tensors without memory, for inference. */
-typedef struct hollow {
-    cup_tensor tensor[CUP__DRAWN_INPUTS];
-    cup_tensor *in[CUP__DRAWN_INPUTS];
-} hollow;
-
-static cup_tensor hollow_tensor(cup_context *c, const cup__shape *shape, const int64_t *stride)
+bool cup__draw(cup_context *scratch, const cup__row *row, const cup__draw_limits *given,
+               uint64_t seed, int64_t number, cup__drawn *out, int *tries)
 {
-    cup_tensor t = {.context = c, .dtype = shape->dtype, .ndim = shape->ndim};
-    t.count = count_of(shape);
-    t.contiguous = true;
-    int64_t step = 1;
-    for (int i = shape->ndim; i-- > 0; step *= shape->size[i]) {
-        t.shape[i] = shape->size[i];
-        t.stride[i] = stride ? stride[i] : step;
-        t.contiguous = t.contiguous && (shape->size[i] == 1 || t.stride[i] == step);
-    }
-    return t;
+    settled s;
+    cup__draw_limits limits;
+    uint64_t state = begin(row, given, seed, number, &limits);
+    return draw_first(scratch, row, &limits, state, &s, out, tries);
 }
 
-static bool infer_hollow(const cup__drawn *d, cup_context *scratch, cup__call *call, hollow *h)
+bool cup__draw_sibling(cup_context *scratch, const cup__row *row, uint64_t seed, int64_t number,
+                       int sibling, cup__drawn *out, int *tries)
 {
-    for (int i = 0; i < d->count; i++) {
-        const cup__drawn_input *in = &d->in[i];
-        h->in[i] = in->given ? &h->tensor[i] : NULL;
-        if (!in->given)
-            continue;
-        if (cup__shape_check(&scratch->error, &in->shape, &h->tensor[i].count) != CUP_OK)
-            return false;
-        h->tensor[i] = hollow_tensor(scratch, &in->shape, in->stride);
-        bool below = in->places == CUP__PLACES_ANY || in->places == CUP__PLACES_DIFFERENT;
-        if (below && in->below < 1 && h->tensor[i].count)
-            return false; /* there is no place */
-    }
-    return d->count >= d->row->in_least && d->count <= d->row->in_most &&
-           cup__call_begin(call, scratch, d->row, h->in, d->count, d->attributes) == CUP_OK;
-}
-
-bool cup__drawn_infer(const cup__drawn *d, cup_context *scratch, cup__call *call)
-{
-    hollow h;
-    return infer_hollow(d, scratch, call, &h);
-}
-
-bool cup__drawn_cost(const cup__drawn *d, cup_context *scratch, double *elements, double *work)
-{
-    hollow h;
-    cup__call call;
-    cup_tensor out[CUP__MAX_OUT];
-    double bytes;
-    *elements = *work = 0;
-    if (!infer_hollow(d, scratch, &call, &h))
+    settled s;
+    cup__draw_limits limits;
+    uint64_t state = begin(row, NULL, seed, number, &limits), own = state + (uint64_t)sibling;
+    if (!draw_first(scratch, row, &limits, state, &s, out, tries))
         return false;
-    for (int i = 0; i < d->count; i++)
-        *elements += h.in[i] ? (double)h.in[i]->count : 0;
-    for (int i = 0; i < d->row->results_count; i++) {
-        out[i] = hollow_tensor(scratch, &call.result[i], NULL);
-        call.out[i] = &out[i];
-        *elements += (double)out[i].count;
-    }
-    call.out_count = d->row->results_count;
-    if (d->row->results_count)
-        cup__call_cost(&call, &bytes, work);
-    return true;
+    if (!sibling)
+        return true;
+    int kind = (int)cup__draw_below(&own, 100);
+    if (kind < 50)
+        cup__symbols_vary(&s.symbols, &own);
+    if (kind >= 30 && kind < 70)
+        s.state = cup__draw_word(&own);
+    if (kind < 90)
+        s.layouts = cup__draw_word(&own);
+    s.values = cup__draw_word(&own);
+    bool drawn = draw_settled(scratch, row, &limits, &s, out);
+    cup__error_clear(&scratch->error);
+    return drawn;
 }

@@ -56,6 +56,11 @@ typedef struct cup__draw_limits {
 bool cup__draw(cup_context *scratch, const cup__row *row, const cup__draw_limits *limits,
                uint64_t seed, int64_t number, cup__drawn *out, int *tries);
 
+/* The same, or at a sibling above 0 a call much like it: other values, mostly other strides and
+ * offsets, and now and then another size or other attributes. */
+bool cup__draw_sibling(cup_context *scratch, const cup__row *row, uint64_t seed, int64_t number,
+                       int sibling, cup__drawn *out, int *tries);
+
 /* Whether the op takes the call; its error, if any, is in `scratch`. */
 bool cup__drawn_infer(const cup__drawn *d, cup_context *scratch, cup__call *call);
 
@@ -102,6 +107,9 @@ int64_t cup__symbol(cup__symbols *s, char letter);
 void cup__symbols_begin(cup__symbols *s, const cup__row *row, uint64_t state);
 /* Draws one of the sizes that were used anew, small; false when all are small already. */
 bool cup__symbols_shrink(cup__symbols *s);
+
+/* Forgets one of the sizes that were used, to be drawn anew. */
+void cup__symbols_vary(cup__symbols *s, uint64_t *state);
 
 /* The value of "2N", "GR", "K/128", "V+p"; moves `at` behind it. */
 int64_t cup__expression(cup__symbols *s, const char **at);

@@ -122,6 +122,17 @@ bool cup__symbols_shrink(cup__symbols *s)
     return true;
 }
 
+void cup__symbols_vary(cup__symbols *s, uint64_t *state)
+{
+    int used[128], count = 0;
+    for (int i = 0; i < 128; i++)
+        if (s->set[i])
+            used[count++] = i;
+    if (count)
+        s->set[used[cup__draw_below(state, count)]] = false;
+    s->state = cup__draw_word(state);
+}
+
 static int64_t factor(cup__symbols *s, const char **at)
 {
     if (**at >= '0' && **at <= '9') {

@@ -4,6 +4,7 @@
 
 #include "cuda/dry.h"
 #include "prof/check.h"
+#include "prof/check_call.h"
 
 #define MOST_INPUTS 1024
 
@@ -100,26 +101,21 @@ void cup__kernels_get_noted(cup_context *c)
 }
 
 void cup__kernels_run_all(cup_context *c, const cup__row *row, cup_tensor **in, int count,
-                          const void *attributes)
+                          const void *attributes, int out_offset)
 {
-    for (const cup__impl *impl = row->op->impls; impl && impl->name && count >= 0; impl++) {
-        cup__call call;
-        cup__error_clear(&c->error);
-        if (impl->place != CUP__CUDA ||
-            cup__call_begin(&call, c, row, in, count, attributes) != CUP_OK ||
-            (impl->refuses && impl->refuses(&call)))
-            continue;
-        call.saving = true;
-        call.out_count = row->results_count;
-        if (cup__call_allocate(&call) == CUP_OK)
-            cup__call_run(&call, impl);
-    }
+    cup__check_call k = {.c = c, .row = row, .attributes = attributes, .out_offset = out_offset};
+    if (count < 0 || count > CUP__CHECK_INPUTS)
+        return;
+    memcpy(k.in, in, (size_t)count * sizeof *in);
+    k.in_count = count;
+    cup__error_clear(&c->error);
+    cup__check_dry(&k);
 }
 
 void cup__kernels_for_check(const cup__gpu_facts *facts, cup__precision precision,
                             const cup__row *row, const cup__sample *sample, cup_dtype dtype)
 {
-    cup_context *c = row->op->view ? NULL : cup__kernels_note(facts, precision);
+    cup_context *c = cup__kernels_note(facts, precision);
     for (int layout = CUP__ROW_MAJOR; c && layout <= CUP__TRANSPOSED; layout++) {
         cup_tensor *in[MOST_INPUTS];
         if (layout && cup__check_one_layout(row, sample))
@@ -127,7 +123,7 @@ void cup__kernels_for_check(const cup__gpu_facts *facts, cup__precision precisio
         cup_scope_open(c);
         int count = cup__sample_inputs(c, row, sample, dtype, dtype, (cup__layout)layout, 0, in,
                                        MOST_INPUTS);
-        cup__kernels_run_all(c, row, in, count, sample->attributes);
+        cup__kernels_run_all(c, row, in, count, sample->attributes, layout == CUP__PADDED);
         cup__scope_pop(c);
     }
     cup__kernels_get_noted(c);

@@ -24,13 +24,14 @@ cup_context *cup__kernels_note(const cup__gpu_facts *facts, cup__precision preci
  * context, which may be NULL. */
 void cup__kernels_get_noted(cup_context *c);
 
-/* Runs every implementation for a GPU that takes the call, as a check does; goes on where one
- * fails. */
+/* Runs every implementation for a GPU that takes the call as a check does, with results that lie
+ * `out_offset` elements behind where vectors begin; goes on where one fails. */
 void cup__kernels_run_all(cup_context *c, const cup__row *row, cup_tensor **in, int count,
-                          const void *attributes);
+                          const void *attributes, int out_offset);
 
-/* The same for what programs commonly ask for: of each op the implementation that is taken at the
- * benchmark's shapes, in f32, f16 and bf16; and the steps of all presets of trainings. */
+/* As cup__kernels_build, what programs commonly ask for: of each op the implementation that is
+ * taken at the benchmark's shapes, in f32, f16 and bf16; and the steps of all presets of trainings.
+ */
 cup_status cup__kernels_build_common(cup__error *error, const char *arch, int threads,
                                      cup__kernel_progress progress, void *user, int *count);
 

@@ -10,6 +10,7 @@
 #include "prof/ahead.h"
 #include "prof/cost.h"
 #include "prof/kernels.h"
+#include "prof/random_plan.h"
 
 #define MOST_FAILING 64 /* implementations that are told apart */
 #define MOVES 4 /* of the inputs, to see how far a result moves */
@@ -36,6 +37,7 @@ typedef struct random_check {
     void *user;
     int threads;
     const cup__gpu_facts *facts; /* NULL: on a CPU */
+    cup__random_plan *plan;      /* NULL: each call as it comes */
     cup__precision precision;
     const cup__drawn *drawn; /* the call at hand */
     failing failing[MOST_FAILING];
@@ -88,16 +90,13 @@ static void prepare(int64_t i, void *user)
     const random_check *all = user;
     const cup__random_options *o = all->options;
     i += o->first;
-    const cup__row *row = o->rows[i % o->row_count];
-    cup_context *scratch = row->op->view ? NULL : fresh(NULL, all->threads);
+    cup_context *scratch = fresh(NULL, all->threads);
     cup__drawn *d = cup__malloc(sizeof *d);
     int tries;
-    if (scratch && d && cup__draw(scratch, row, NULL, o->seed, i / o->row_count, d, &tries)) {
-        cup_tensor *in[CUP__CHECK_INPUTS];
+    if (scratch && d && cup__random_plan_draw(all->plan, o, i, scratch, d, &tries)) {
         cup_context *c = cup__kernels_note(all->facts, all->precision);
-        int count = c ? cup__drawn_inputs(d, c, d->dtype, in, CUP__CHECK_INPUTS) : -1;
-        if (count >= 0)
-            cup__kernels_run_all(c, row, in, count, d->attributes);
+        if (c)
+            cup__random_note(c, d);
         cup__kernels_get_noted(c);
     }
     cup__free(d);
@@ -110,13 +109,11 @@ static void make(int64_t i, void *at, void *user)
     room *r = at;
     const cup__random_options *o = all->options;
     i += o->first;
-    const cup__row *row = o->rows[i % o->row_count];
     r->is_drawn = false;
     r->reference.c = fresh(r->reference.c, all->threads);
     if (!r->reference.c)
         return;
-    r->is_drawn = cup__draw(r->reference.c, row, NULL, o->seed, i / o->row_count, &r->drawn,
-                            &r->tries);
+    r->is_drawn = cup__random_plan_draw(all->plan, o, i, r->reference.c, &r->drawn, &r->tries);
     if (!r->is_drawn)
         return;
     r->text.length = r->shapes.length = 0;
@@ -341,8 +338,13 @@ cup_status cup__random_check(cup_context *c, const cup__random_options *options,
     if (c->device->is_cuda)
         all.facts = cup__cuda_facts(cup__cuda_of(c->device));
     all.scratch = cup_context_new(&(cup_options){.device = "cpu", .threads = all.threads});
-    cup__ahead *ahead = cup__ahead_new(options->calls - options->first, sizeof(room),
-                                       all.facts ? prepare : NULL, make, drop, &all);
+    bool plans = all.facts && options->kernels;
+    if (plans)
+        all.plan = cup__random_plan_new(options, all.facts, all.precision);
+    cup__ahead *ahead = NULL;
+    if (!plans || all.plan)
+        ahead = cup__ahead_new(options->calls - options->first, sizeof(room),
+                               all.facts ? prepare : NULL, make, drop, &all);
     cup_status status = ahead && all.scratch ? CUP_OK : CUP_MEMORY;
     for (int64_t i = options->first; i < options->calls && status == CUP_OK; i++) {
         if (cup__device_is_lost(c->device))
@@ -364,6 +366,7 @@ cup_status cup__random_check(cup_context *c, const cup__random_options *options,
             options->done(i + 1, user);
     }
     cup__ahead_free(ahead);
+    cup__random_plan_free(all.plan);
     cup_context_free(all.scratch);
     if (status != CUP_OK)
         return cup__fail(&c->error, status, "no memory for random calls");

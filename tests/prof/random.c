@@ -143,7 +143,7 @@ TEST(random_calls_ask_for_their_kernels_ahead)
     EXPECT(c && cup__device_is_dry(c->device) && !cup__device_is_dry(scratch->device));
     cup_tensor *in[8];
     int in_count = cup__drawn_inputs(&d, c, d.dtype, in, 8);
-    cup__kernels_run_all(c, row, in, in_count, d.attributes);
+    cup__kernels_run_all(c, row, in, in_count, d.attributes, d.out_offset);
     EXPECT(cup__dry_requests(cup__cuda_of(c->device), &count) && count > 0);
     cup_context_free(c);
     cup_context_free(model);

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "dispatch/contest.h"
 #include "dispatch/tuned.h"
+#include "ops/matmul/epilogues.h"
 #include "ops/matmul/product_tune.h"
 #include "prof/attributes.h"
 #include "prof/check.h"
@@ -72,7 +73,9 @@ static cup_status tune_call(const tuner *t, cup__call *call, const char *shapes,
 {
     cup__product p;
     CUP_TRY(cup__call_allocate(call));
-    bool is_product = cup__product_of_call(call, &p);
+    bool is_product = t->row->op->epilogue != NULL;
+    if (is_product)
+        cup__product_of(call, call->in, &p);
     bool is_plain = t->row->op->impls == cup__product_impls;
     /* What is fused into a product leaves only plans of one kernel to choose from; where that does
      * not take the call there is nothing to measure in it. */

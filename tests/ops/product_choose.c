@@ -18,7 +18,7 @@ static void expect_plan(const cup__product *p)
     EXPECT(cup__wgmma_is_on_menu(&plan));
     EXPECT(cup__wgmma_plan_refuses(p, &plan) == NULL);
     /* Blocks of a tile wait for each other, so that all must be there at a time. */
-    int64_t columns = p->activation == CUP__SWIGLU ? 2 * p->n : p->n;
+    int64_t columns = p->activation == PRODUCT_SWIGLU ? 2 * p->n : p->n;
     int64_t tiles = (p->m + plan.tile_m - 1) / plan.tile_m *
                     ((columns + plan.tile_n - 1) / plan.tile_n);
     EXPECT(plan.parts == 1 || plan.cluster_k || tiles * plan.parts <= 132);
@@ -38,9 +38,9 @@ TEST(matmul_tiles_for_any_epilogue)
     static const float bias[1];
     for (int i = 0; i < 6 * 4 * 2 * 2; i++) {
         cup__product p = product(sizes[i % 6], 768, 3072);
-        p.kind = (cup__other)(i / 6 % 4);
-        p.activation = p.kind ? CUP__NO_ACTIVATION : i / 24 % 2 ? CUP__SWIGLU : CUP__GELU;
-        p.y_dtype = p.kind == CUP__ADD && i / 24 % 2 ? CUP_F32 : CUP_BF16;
+        p.kind = (i / 6 % 4);
+        p.activation = p.kind ? 0 : i / 24 % 2 ? PRODUCT_SWIGLU : PRODUCT_GELU;
+        p.y_dtype = p.kind == PRODUCT_ADD && i / 24 % 2 ? CUP_F32 : CUP_BF16;
         p.bias = i / 48 ? bias : NULL;
         expect_plan(&p);
     }

@@ -1,48 +1,34 @@
-#include <math.h>
-
-#include "base/wide_math.h"
 #include "dispatch/attributes.h"
+#include "ops/activation/gelu.h"
 #include "ops/elementwise/pointwise.h"
-
-#define SQRT_2_PI 0.79788456080286535588
-#define CUBIC 0.044715
 
 static double gelu(const double *x, const double *a)
 {
     (void)a;
-    /* 0.5 (1 + tanh u) is the sigmoid of 2u, which does not cancel for negative u. */
-    return x[0] / (1 + exp(-2 * SQRT_2_PI * (x[0] + CUBIC * x[0] * x[0] * x[0])));
+    return cup__gelu(x[0]);
 }
 
 CUP__FUSED static void gelu_f32(float *y, const float *const *x, int64_t count, const double *a)
 {
     (void)a;
     const float *in = x[0];
-    for (int64_t i = 0; i < count; i++) {
-        float v = in[i];
-        float u = v * ((float)(-2 * SQRT_2_PI) - (float)(2 * SQRT_2_PI * CUBIC) * v * v);
-        y[i] = v / (1.0f + cup__exp_or_infinity_f32(u));
-    }
+    for (int64_t i = 0; i < count; i++)
+        y[i] = cup__gelu_f32(in[i]);
 }
 
 /* (x, dy) -> dy times the derivative of gelu at x. */
 static double slope(const double *x, const double *a)
 {
     (void)a;
-    double v = x[0], s = 1 / (1 + exp(-2 * SQRT_2_PI * (v + CUBIC * v * v * v)));
-    return x[1] * (s + 2 * v * s * (1 - s) * SQRT_2_PI * (1 + 3 * CUBIC * v * v));
+    return x[1] * cup__gelu_slope(x[0]);
 }
 
 CUP__FUSED static void slope_f32(float *y, const float *const *x, int64_t count, const double *a)
 {
     (void)a;
     const float *in = x[0], *dy = x[1];
-    for (int64_t i = 0; i < count; i++) {
-        float v = in[i];
-        float s = cup__sigmoid_f32(2.0f * (float)SQRT_2_PI * (v + (float)CUBIC * v * v * v));
-        float du = (float)SQRT_2_PI * (1.0f + 3.0f * (float)CUBIC * v * v);
-        y[i] = dy[i] * (s + 2.0f * v * s * (1.0f - s) * du);
-    }
+    for (int64_t i = 0; i < count; i++)
+        y[i] = dy[i] * cup__gelu_slope_f32(in[i]);
 }
 
 static cup_status gradient(cup__grad *g)

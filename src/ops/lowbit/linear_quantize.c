@@ -1,9 +1,10 @@
 #include <math.h>
 
 #include "dispatch/attributes.h"
-#include "ops/matmul/product_fused.h"
-#include "ops/matmul/wgmma.h"
+#include "ops/activation/gelu.h"
 #include "ops/lowbit/scaled.h"
+#include "ops/matmul/epilogues.h"
+#include "ops/matmul/wgmma.h"
 
 typedef cup__linear_quantize_attributes attributes;
 
@@ -29,23 +30,14 @@ static cup_status infer(cup__call *call)
     return CUP_OK;
 }
 
-static double gelu(double v)
-{
-    return v / (1 + exp(-2 * 0.79788456080286535588 * (v + 0.044715 * v * v * v)));
-}
-
 static cup_status specification(cup__call *call)
 {
     const attributes *t = call->attributes;
-    const cup_tensor *x = call->in[X], *w = call->in[WEIGHT], *bias = call->in[BIAS];
     double scale = cup__load(call->in[SCALE], 0), end = cup__code_most(t->dtype), most = 0;
-    int64_t n = w->shape[0], depth = w->shape[1];
+    int64_t n = call->in[WEIGHT]->shape[0];
     for (int64_t i = 0; i < call->out[0]->count; i++) {
-        double v = bias ? cup__load(bias, i % n * bias->stride[0]) : 0;
-        for (int64_t k = 0; k < depth; k++)
-            v += cup__load(x, cup__offset_of(x, i / n * depth + k)) *
-                 cup__load(w, i % n * w->stride[0] + k * w->stride[1]);
-        v = t->gelu ? gelu(v) : v;
+        double v = cup__linear_element(call, call->in[BIAS], i / n, i % n);
+        v = t->gelu ? cup__gelu(v) : v;
         most = fabs(v) > most || isnan(v) ? fabs(v) : most;
         v /= scale;
         cup__store(call->out[0], i, v > end ? end : v < -end ? -end : v);
@@ -58,7 +50,7 @@ static void make_product(const cup__call *call, cup_tensor *const *in, cup__prod
 {
     const attributes *t = call->attributes;
     cup__product_make(p, in[X], false, in[WEIGHT], true, &call->result[0]);
-    p->activation = t->gelu ? CUP__GELU : CUP__NO_ACTIVATION;
+    p->activation = t->gelu ? PRODUCT_GELU : 0;
     p->bias = in[BIAS] ? in[BIAS]->data : NULL;
     p->y_scale = in[SCALE]->data;
     if (call->out_count && call->out[0]) {
@@ -100,14 +92,6 @@ static cup_status run(cup__call *call)
     return status;
 }
 
-/* Calls an op whose result goes where it is given. */
-static void call_into(cup_context *c, int op, cup_tensor *in, const void *given, cup_tensor *y)
-{
-    cup_tensor *out[CUP__MAX_OUT] = {y};
-    if (in)
-        cup__op_call(c, &cup__rows[op], &in, 1, given, out);
-}
-
 /* The largest size, in f32, into `most`. */
 static void note_most(cup_context *c, cup_tensor *v, cup_tensor *most)
 {
@@ -115,7 +99,8 @@ static void note_most(cup_context *c, cup_tensor *v, cup_tensor *most)
     cup_tensor *size = v ? cup_abs(c, v) : NULL;
     cup_tensor *flat = size ? cup_reshape(c, size, (int64_t[]){1, all}, 2) : NULL;
     cup__max_attributes last = {.axes = {1}, .axes_count = 1, .keep = true};
-    call_into(c, CUP__OP_max, flat, &last, most);
+    if (flat)
+        cup__call_into(c, CUP__OP_max, &flat, 1, &last, most);
     cup_tensor_free(flat);
     cup_tensor_free(size);
 }
@@ -138,7 +123,8 @@ static cup_status compose(cup__call *call)
     cup_tensor *over = scale ? cup_div(c, v, scale) : NULL;
     cup_tensor *inside = over ? cup_clamp(c, over, -end, end) : NULL;
     cup__cast_attributes to = {t->dtype};
-    call_into(c, CUP__OP_cast, inside, &to, call->out[0]);
+    if (inside)
+        cup__call_into(c, CUP__OP_cast, &inside, 1, &to, call->out[0]);
     cup_tensor *used[] = {inside, over, scale, v != linear ? v : NULL, linear,
                           wide[0], wide[1], wide[2], wide[3]};
     for (size_t i = 0; i < sizeof used / sizeof *used; i++)

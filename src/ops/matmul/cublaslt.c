@@ -67,7 +67,7 @@ static bool activates_apart(const cup_context *c, const cup__product *p)
 /* Whether its epilogue keeps the value before the activation. */
 static bool saves_within(const cup_context *c, const cup__product *p)
 {
-    return p->activation == CUP__GELU && p->saving && !activates_apart(c, p);
+    return p->activation == PRODUCT_GELU && p->saving && !activates_apart(c, p);
 }
 
 static int epilogue_of(const cup_context *c, const cup__product *p)
@@ -76,7 +76,7 @@ static int epilogue_of(const cup_context *c, const cup__product *p)
         return p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     if (saves_within(c, p))
         return p->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-    if (p->activation == CUP__GELU)
+    if (p->activation == PRODUCT_GELU)
         return p->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
     return p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }

@@ -1,8 +1,7 @@
-#include <math.h>
 #include <string.h>
 
 #include "dispatch/attributes.h"
-#include "ops/matmul/product_fused.h"
+#include "ops/matmul/epilogues.h"
 #include "ops/matmul/wgmma.h"
 
 cup_status cup__linear_infer(cup__call *call, const cup_tensor *bias)
@@ -28,19 +27,7 @@ cup_status cup__linear_infer(cup__call *call, const cup_tensor *bias)
     return CUP_OK;
 }
 
-static cup_status infer_linear(cup__call *call)
-{
-    return cup__linear_infer(call, call->in[2]);
-}
-
-static cup_status infer_linear_gelu(cup__call *call)
-{
-    CUP_TRY(infer_linear(call));
-    call->result[1] = call->result[0];
-    return CUP_OK;
-}
-
-static cup_status infer_weight_grad(cup__call *call)
+static cup_status infer(cup__call *call)
 {
     const cup_tensor *dy = call->in[0], *x = call->in[1];
     CUP_TRY(cup__need_float(call, 0));
@@ -54,10 +41,9 @@ static cup_status infer_weight_grad(cup__call *call)
     return CUP_OK;
 }
 
-/* sum over k of x[row, k] weight[j, k], plus bias[j]. */
-static double dot(const cup__call *call, int64_t row, int64_t j)
+double cup__linear_element(const cup__call *call, const cup_tensor *bias, int64_t row, int64_t j)
 {
-    const cup_tensor *x = call->in[0], *weight = call->in[1], *bias = call->in[2];
+    const cup_tensor *x = call->in[0], *weight = call->in[1];
     double sum = bias ? cup__load(bias, j * bias->stride[0]) : 0;
     for (int64_t k = 0; k < weight->shape[1]; k++)
         sum += cup__load(x, cup__offset_of(x, row * weight->shape[1] + k)) *
@@ -66,27 +52,6 @@ static double dot(const cup__call *call, int64_t row, int64_t j)
 }
 
 static cup_status specification(cup__call *call)
-{
-    int64_t n = call->in[1]->shape[0];
-    for (int64_t i = 0; i < call->out[0]->count; i++)
-        cup__store(call->out[0], i, dot(call, i / n, i % n));
-    return CUP_OK;
-}
-
-static cup_status specification_gelu(cup__call *call)
-{
-    int64_t n = call->in[1]->shape[0];
-    for (int64_t i = 0; i < call->out[0]->count; i++) {
-        double v = dot(call, i / n, i % n);
-        if (call->out_count > 1)
-            cup__store(call->out[1], i, v);
-        cup__store(call->out[0], i,
-                   v / (1 + exp(-1.5957691216057307118 * (v + 0.044715 * v * v * v))));
-    }
-    return CUP_OK;
-}
-
-static cup_status specification_weight_grad(cup__call *call)
 {
     const cup_tensor *dy = call->in[0], *x = call->in[1];
     int64_t n = dy->shape[dy->ndim - 1], k = x->shape[x->ndim - 1];
@@ -140,22 +105,8 @@ cup_status cup__linear_back(cup__grad *g, cup_tensor *dy, int bias)
     return g->c->error.status;
 }
 
-static cup_status gradient(cup__grad *g)
-{
-    return cup__linear_back(g, g->d_out[0], 2);
-}
-
-static cup_status gradient_gelu(cup__grad *g)
-{
-    /* What comes back may have been taken through the gelu already. */
-    cup_tensor *dy = g->d_out[0] ? cup__gelu_grad(g->c, g->out[1], g->d_out[0]) : NULL;
-    if (g->d_out[1])
-        dy = dy ? cup_add(g->c, dy, g->d_out[1]) : g->d_out[1];
-    return cup__linear_back(g, dy, 2);
-}
-
 /* Composed: the product of the flattened matrices into the first result, the sum into the other. */
-static cup_status run_weight_grad(cup__call *call)
+static cup_status run(cup__call *call)
 {
     cup_context *c = call->c;
     cup_tensor *in[2];
@@ -183,28 +134,28 @@ static cup_tensor flat(const cup_tensor *t)
     return two;
 }
 
-static void make_weight_grad(const cup__call *call, cup__product *p)
+static void make_product(const cup__call *call, cup__product *p)
 {
     cup_tensor dy = flat(call->in[0]), x = flat(call->in[1]);
     cup__product_make(p, &dy, true, &x, false, &call->result[0]);
     p->summing = true;
 }
 
-static const char *refuses_weight_grad(const cup__call *call)
+static const char *refuses(const cup__call *call)
 {
     if (!call->c->device->is_cuda)
         return "it is for GPUs";
     if (!call->in[0]->contiguous || !call->in[1]->contiguous)
         return "an input does not lie row-major";
     cup__product p;
-    make_weight_grad(call, &p);
+    make_product(call, &p);
     return cup__product_wgmma_menu_refuses(call->c, &p);
 }
 
-static cup_status run_weight_grad_wgmma(cup__call *call)
+static cup_status run_wgmma(cup__call *call)
 {
     cup__product p;
-    make_weight_grad(call, &p);
+    make_product(call, &p);
     p.y.data = call->out[0]->data;
     p.a_sums = call->out[1]->data;
     return cup__product_wgmma(call, &p);
@@ -212,88 +163,35 @@ static cup_status run_weight_grad_wgmma(cup__call *call)
 
 static void cost(const cup__call *call, double *bytes, double *flops)
 {
-    const cup_tensor *x = call->in[0], *weight = call->in[1], *y = call->out[0];
-    *flops = 2.0 * (double)y->count * (double)weight->shape[1];
-    *bytes = (double)((x->count + weight->count + y->count * call->out_count) *
-                      cup_dtype_size(y->dtype));
-}
-
-static void cost_weight_grad(const cup__call *call, double *bytes, double *flops)
-{
     const cup_tensor *dy = call->in[0], *x = call->in[1];
     *flops = 2.0 * (double)dy->count * (double)x->shape[x->ndim - 1];
     *bytes = (double)((dy->count + x->count + call->out[0]->count) * cup_dtype_size(x->dtype));
 }
 
-static const cup__impl weight_grad_impls[] = {
-    {.name = "composed", .place = CUP__CPU, .strided = true, .run = run_weight_grad},
+static const cup__impl impls[] = {
+    {.name = "composed", .place = CUP__CPU, .strided = true, .run = run},
     {.name = "wgmma", .place = CUP__CUDA, CUP__THRESHOLDS(64, 128, 256),
-     .strided = true, .refuses = refuses_weight_grad,
-     .run = run_weight_grad_wgmma},
-    {.name = "composed", .place = CUP__CUDA, .strided = true, .run = run_weight_grad},
+     .strided = true, .refuses = refuses,
+     .run = run_wgmma},
+    {.name = "composed", .place = CUP__CUDA, .strided = true, .run = run},
     {0},
 };
 
 static const cup__sample samples[] = {
-    {"0x5 3x5 3", NULL},      {"4x0 3x0 3", NULL},     {"7 5x7 5", NULL},
-    {"1x1 1x1 1", NULL},      {"3x5 9x5 -", NULL},     {"2x3x5 9x5 9", NULL},
-    {"2x33x65 129x65 129", NULL}, {"130x70 520x70 520", NULL},
-    {"0x3x5 4x5 4", NULL},    {"2x0x8 16x8 16", NULL}, {"3x5 0x5 0", NULL},
-    {"2x3x0 4x0 -", NULL},    {"9x8 16x8 16", NULL},   {"17x16 8x16 -", NULL},
-    {"3x20x64 130x64 130", NULL}, {"5x24 12x24 12", NULL}, {"33x20 36x20 36", NULL},
-    {NULL, NULL}};
-static const cup__sample bench[] = {{"1024x512 768x512 768", NULL},
-                                    {"32768x768 3072x768 3072", NULL},
-                                    {"8192x4096 14336x4096 14336", NULL},
-                                    {NULL, NULL}};
-static const cup__sample weight_grad_samples[] = {
     {"0x5 0x3", NULL}, {"7 5", NULL},          {"1x1 1x1", NULL},
     {"9x5 9x3", NULL}, {"2x33x65 2x33x29", NULL}, {"300x70 300x130", NULL},
     {"520x136 520x264", NULL}, {"5x206x8 5x206x520", NULL},
     {"0x3x5 0x3x4", NULL}, {"3x0 3x5", NULL},     {"3x5 3x0", NULL},
     {"9x8 9x16", NULL},    {"60x130 60x64", NULL}, {"17x16 17x8", NULL}, {NULL, NULL}};
-static const cup__sample weight_grad_bench[] = {
+static const cup__sample bench[] = {
     {"32768x3072 32768x768", NULL}, {"32768x768 32768x3072", NULL}, {NULL, NULL}};
 
-const cup__op cup__op_linear = {
-    .infer = infer_linear,
-    .specification = specification,
-    .gradient = gradient,
-    .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),
-    .impls = cup__product_impls,
-    .recall = cup__product_recall,
-    .remember = cup__product_remember,
-    .by_rows = 1,
-    .samples = samples,
-    .bench = bench,
-    .tolerance = 8, /* sums of up to 70 products */
-    .cost = cost,
-};
-
-const cup__op cup__op_linear_gelu = {
-    .infer = infer_linear_gelu,
-    .specification = specification_gelu,
-    .gradient = gradient_gelu,
-    .past = cup__matmul_gelu_grad,
-    .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_OUT(1),
-    .impls = cup__product_impls,
-    .recall = cup__product_recall,
-    .remember = cup__product_remember,
-    .by_rows = 1,
-    .samples = samples,
-    .bench = bench,
-    /* As linear, and for -6 the tail of gelu carries a rounding 24-fold. The epilogue of wgmma is
-     * good to 2^-12 of what stands before the gelu only: why is said at gelu_short. */
-    .tolerance = 16,
-    .cost = cost,
-};
-
 const cup__op cup__op_linear_weight_grad = {
-    .infer = infer_weight_grad,
-    .specification = specification_weight_grad,
-    .impls = weight_grad_impls,
-    .samples = weight_grad_samples,
-    .bench = weight_grad_bench,
+    .infer = infer,
+    .specification = specification,
+    .impls = impls,
+    .samples = samples,
+    .bench = bench,
     .tolerance = 32, /* sums of up to 1030 products */
-    .cost = cost_weight_grad,
+    .cost = cost,
 };

@@ -1,7 +1,7 @@
 #include "base/philox.h"
 #include "dispatch/attributes.h"
 #include "ops/random/dropout.h"
-#include "ops/matmul/product_fused.h"
+#include "ops/matmul/epilogues.h"
 #include "ops/matmul/wgmma.h"
 
 typedef cup__linear_dropout_attributes attributes;
@@ -29,18 +29,14 @@ static cup_status infer(cup__call *call)
 static cup_status specification(cup__call *call)
 {
     cup__dropout dropout = cup__dropout_of(call);
-    const cup_tensor *x = call->in[X], *w = call->in[WEIGHT], *bias = call->in[BIAS];
     const cup_tensor *residual = call->in[RESIDUAL];
     uint8_t *mask = call->out_count > 1 ? call->out[1]->data : NULL;
-    int64_t n = w->shape[0], depth = w->shape[1];
+    int64_t n = call->in[WEIGHT]->shape[0];
     for (int64_t i = 0; i < call->out[0]->count; i++) {
         cup__philox_words words =
             cup__philox_block(call->random, call->sequence, (uint64_t)(i / 8));
         bool kept = (words.at[i % 8 / 2] >> i % 2 * 16 & 0xffff) >= dropout.threshold;
-        double v = bias ? cup__load(bias, i % n * bias->stride[0]) : 0;
-        for (int64_t k = 0; k < depth; k++)
-            v += cup__load(x, cup__offset_of(x, i / n * depth + k)) *
-                 cup__load(w, i % n * w->stride[0] + k * w->stride[1]);
+        double v = cup__linear_element(call, call->in[BIAS], i / n, i % n);
         v = kept ? v * dropout.scale : 0;
         if (residual)
             v += cup__load(residual, cup__offset_of(residual, i));
@@ -72,7 +68,7 @@ static void make_product(const cup__call *call, cup_tensor *const *in, cup__prod
     cup__product_make(p, in[X], false, in[WEIGHT], true, &call->result[0]);
     p->dropping = d;
     p->bias = in[BIAS] ? in[BIAS]->data : NULL;
-    p->kind = in[RESIDUAL] ? CUP__ADD : CUP__NO_OTHER;
+    p->kind = in[RESIDUAL] ? PRODUCT_ADD : 0;
     p->other = in[RESIDUAL] ? in[RESIDUAL]->data : NULL;
     if (call->out_count && call->out[0])
         p->y.data = call->out[0]->data;

@@ -1,5 +1,5 @@
 #include "dispatch/attributes.h"
-#include "ops/matmul/product.h"
+#include "ops/matmul/epilogues.h"
 
 typedef cup__matmul_attributes attributes;
 
@@ -51,6 +51,19 @@ static cup_status infer(cup__call *call)
     y->dtype = a->dtype;
     y->size[y->ndim - 2] = a->shape[a->ndim - 2 + t->transpose_a];
     y->size[y->ndim - 1] = b->shape[b->ndim - 1 - t->transpose_b];
+    return CUP_OK;
+}
+
+cup_status cup__matmul_infer(cup__call *call, int first, bool transpose_a, bool transpose_b,
+                             cup__shape *y)
+{
+    cup__call product = *call;
+    attributes turned = {transpose_a, transpose_b};
+    product.in = call->in + first;
+    product.in_count = 2;
+    product.attributes = &turned;
+    CUP_TRY(infer(&product));
+    *y = product.result[0];
     return CUP_OK;
 }
 
@@ -144,6 +157,7 @@ static const cup__sample bench[] = {
     {NULL, NULL}};
 
 const cup__op cup__op_matmul = {
+    .epilogue = &cup__epilogue_matmul,
     .infer = infer,
     .specification = specification,
     .gradient = gradient,

@@ -1,10 +1,9 @@
 #include "ops/matmul/product.h"
 
-#include <math.h>
 #include <string.h>
 
-#include "base/wide_math.h"
 #include "dispatch/attributes.h"
+#include "ops/activation/gelu.h"
 #include "ops/elementwise/pointwise.h"
 
 /* The strides of op(t): along its rows and columns, and over the batch dimensions of y. */
@@ -124,10 +123,8 @@ int64_t cup__product_offset(const cup__product *p, const cup__matrix *m, int64_t
 
 CUP__WIDE static void gelu_row(float *y, const float *x, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++) {
-        float v = x[i], u = 0.79788456f * (v + 0.044715f * v * v * v);
-        y[i] = v * cup__sigmoid_f32(2.0f * u);
-    }
+    for (int64_t i = 0; i < count; i++)
+        y[i] = cup__gelu_f32(x[i]);
 }
 
 CUP__WIDE static void add_row(float *y, const float *x, int64_t count)
@@ -147,8 +144,7 @@ static void finish_f64(const cup__product *p, int64_t at, const cup__tile *tile,
             double v = row[j] + (p->bias ? ((const double *)p->bias)[tile->column + j] : 0);
             if (p->pre)
                 ((double *)p->pre)[to + j] = v;
-            if (p->activation == CUP__GELU)
-                v = v / (1 + exp(-1.5957691216057307118 * (v + 0.044715 * v * v * v)));
+            v = p->activation == PRODUCT_GELU ? cup__gelu(v) : v;
             ((double *)(void *)p->y.data)[to + j] = v;
         }
     }
@@ -167,7 +163,7 @@ static void finish_chunk(const cup__product *p, int64_t to, int64_t column, floa
     }
     if (p->pre)
         cup__store_f32((char *)p->pre + to * size, sums, p->dtype, count);
-    if (p->activation == CUP__GELU)
+    if (p->activation == PRODUCT_GELU)
         gelu_row(sums, sums, count);
     char *y = p->y.data + to * size;
     if (y != (char *)sums)

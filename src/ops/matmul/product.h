@@ -8,24 +8,6 @@
 
 #define CUP__PRODUCT_BATCH 6 /* dimensions */
 
-/* As the PRODUCT_ values of kernels/product_call.cuh. All but GELU is done by wgmma only. */
-typedef enum cup__activation {
-    CUP__NO_ACTIVATION,
-    CUP__GELU,
-    CUP__RELU,
-    CUP__SILU,
-    CUP__SWIGLU /* b has 2 n columns: y = silu(the first n) times the others */
-} cup__activation;
-
-/* What is done with a matrix that lies as y does; wgmma only. Back through swiglu, both that and y
- * have 2 n columns. */
-typedef enum cup__other {
-    CUP__NO_OTHER,
-    CUP__ADD,
-    CUP__TIMES_GELU_SLOPE,
-    CUP__THROUGH_SWIGLU
-} cup__other;
-
 /* Element (i, j) of matrix number t is at data + i row + j column + batch offset, in elements. */
 typedef struct cup__matrix {
     char *data;
@@ -63,13 +45,14 @@ typedef struct cup__product {
     int64_t batch_size[CUP__PRODUCT_BATCH], batch_count;
     cup__matrix a, b, y; /* m by k, k by n, m by n; y is row-major */
     const void *bias;    /* n elements, or NULL */
-    cup__activation activation;
+    int activation;      /* PRODUCT_GELU and so on; 0: none. All but GELU by wgmma only */
     float factor;        /* 1 but for wgmma */
-    cup__other kind;
+    int kind;            /* PRODUCT_ADD and so on, of `other`; 0: none. By wgmma only; back through
+                            swiglu, both `other` and y have 2 n columns */
     const cup__dropping *dropping; /* or NULL; wgmma only, of one matrix */
     const float *y_scale; /* where y has codes of 8 bits of a and b that have none: over this, */
     unsigned *y_most;     /* with the largest size, as bits of a float, put here; zero before */
-    const void *other;   /* for `kind` */
+    const void *other;   /* a matrix that lies as y does */
     void *a_sums;        /* takes the m sums of a along k, where a lies along m: wgmma; or NULL */
     void *pre;           /* as y, takes the value before the activation; or NULL */
     const cup__scaling *scaling; /* of a and b that are codes of 8 bits; or NULL */

@@ -2,9 +2,8 @@
 #include <string.h>
 
 #include "dispatch/attributes.h"
-#include "ops/matmul/product.h"
+#include "ops/matmul/epilogues.h"
 #include "ops/matmul/product_cuda.h"
-#include "ops/matmul/product_fused.h"
 #include "ops/matmul/product_recall.h"
 #include "ops/matmul/product_tuned.h"
 
@@ -28,24 +27,6 @@ cup_tensor *cup__product_packed(cup_tensor *t, cup_tensor *packed)
     return packed;
 }
 
-static void product_of(const cup__call *call, cup_tensor *const *in, cup__product *p)
-{
-    const cup__row *row = call->row;
-    cup_tensor *y = call->out[0];
-    if (row == &cup__rows[CUP__OP_matmul]) {
-        const cup__matmul_attributes *t = call->attributes;
-        cup__product_make(p, in[0], t->transpose_a, in[1], t->transpose_b, &call->result[0]);
-    } else {
-        cup__product_make(p, in[0], false, in[1], true, &call->result[0]);
-        p->bias = in[2] ? in[2]->data : NULL;
-        p->activation =
-            row == &cup__rows[CUP__OP_linear_gelu] ? CUP__GELU : CUP__NO_ACTIVATION;
-        p->pre = call->out_count > 1 && call->out[1] ? call->out[1]->data : NULL;
-        p->saving = call->out_count > 1;
-    }
-    p->y.data = y ? y->data : NULL;
-}
-
 typedef cup_status (*runner)(cup__call *call, const cup__product *p);
 
 /* Runs with a packed bias and, on a GPU, with packed matrices where theirs lie badly. */
@@ -61,7 +42,7 @@ static cup_status run(cup__call *call, runner how)
     cup_status status = call->c->error.status;
     if (status == CUP_OK) {
         cup__product p;
-        product_of(call, in, &p);
+        cup__product_of(call, in, &p);
         status = how(call, &p);
     }
     for (int i = 0; i < call->in_count; i++)
@@ -78,7 +59,7 @@ static const char *refusal(const cup__call *call, cup__product_refuses refuses)
                                cup__product_packed(call->in[1], &b),
                                call->in_count > 2 ? call->in[2] : NULL};
     cup__product p;
-    product_of(call, in, &p);
+    cup__product_of(call, in, &p);
     return refuses(call->c, &p);
 }
 
@@ -151,7 +132,7 @@ static cup__recalled *recalled_of(const cup__call *call)
     if (!as_it_is || (call->in_count > 2 && call->in[2] && !call->in[2]->contiguous))
         return NULL;
     cup__product p;
-    product_of(call, call->in, &p);
+    cup__product_of(call, call->in, &p);
     return cup__product_recalled(call->c, &p);
 }
 
@@ -168,15 +149,4 @@ void cup__product_remember(const cup__call *call, const cup__impl *impl)
     cup__recalled *place = recalled_of(call);
     if (place)
         place->impl = impl;
-}
-
-bool cup__product_of_call(const cup__call *call, cup__product *p)
-{
-    if (call->op->impls == cup__product_fused_impls)
-        cup__product_fused_of(call, p);
-    else if (call->op->impls == cup__product_impls)
-        product_of(call, call->in, p);
-    else
-        return false;
-    return true;
 }

@@ -341,7 +341,8 @@ const char *cup__product_tuned_refuses(cup_context *c, const cup__product *p)
 
 bool cup__product_has_plans_only(const cup__product *p)
 {
-    return p->kind || p->activation > CUP__GELU || cup__product_y_dtype(p) != p->dtype;
+    return p->kind || (p->activation && p->activation != PRODUCT_GELU) ||
+           cup__product_y_dtype(p) != p->dtype;
 }
 
 static void log_way(const cup__way *way)

@@ -44,8 +44,4 @@ bool cup__product_has_plans_only(const cup__product *p);
 typedef struct cup__product_table cup__product_table;
 void cup__product_table_free(cup__product_table *table);
 
-/* The product of a call of matmul, linear or one of its kin, those with something fused into them
- * included. False: this op is none. */
-bool cup__product_of_call(const cup__call *call, cup__product *p);
-
 #endif

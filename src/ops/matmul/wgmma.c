@@ -46,11 +46,11 @@ const char *cup__product_wgmma_refuses(cup_context *c, const cup__product *p)
     bool whole = cup__wgmma_can_store(p) && (uintptr_t)p->other % 16 == 0;
     if (p->dropping && p->batch_ndim)
         return "it drops elements of one matrix";
-    if (p->kind == CUP__THROUGH_SWIGLU && p->batch_ndim)
+    if (p->kind == PRODUCT_SWIGLU_GRAD && p->batch_ndim)
         return "it takes the way back through swiglu of one matrix";
-    if ((p->kind || p->adding || p->dropping || p->activation == CUP__SWIGLU) && !whole)
+    if ((p->kind || p->adding || p->dropping || p->activation == PRODUCT_SWIGLU) && !whole)
         return "the lines of the result do not start at multiples of 16 bytes";
-    if (p->activation == CUP__SWIGLU && (b.along != PRODUCT_ALONG_K || p->batch_ndim))
+    if (p->activation == PRODUCT_SWIGLU && (b.along != PRODUCT_ALONG_K || p->batch_ndim))
         return "it takes swiglu of one matrix, and weights whose k lies together";
     return NULL;
 }
@@ -78,7 +78,7 @@ static int working_bytes(const cup__product *p, const cup__wgmma_plan *plan)
                  : kind == PRODUCT_SCALE_LINES ? plan->consumers * plan->tile_n * 4
                                                : 0;
     int other = plan->tile_m * plan->tile_n * (int)cup_dtype_size(cup__product_y_dtype(p)) *
-                (p->kind == CUP__THROUGH_SWIGLU ? 2
+                (p->kind == PRODUCT_SWIGLU_GRAD ? 2
                  : p->kind                      ? 1
                                                 : 0);
     return plan->stages * stage + other + (p->bias ? bias : 0) + scales + 16 * plan->stages + 32;
@@ -175,7 +175,7 @@ const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan
 {
     cup__wgmma_cut w = cup__wgmma_cut_of(p, plan);
     int64_t blocks = (int64_t)plan->cluster_m * plan->cluster_n;
-    bool swiglu = p->activation == CUP__SWIGLU;
+    bool swiglu = p->activation == PRODUCT_SWIGLU;
     if (p->summing && (plan->tile_m > 192 || plan->cluster_n > 1))
         return "its tiles of a have no warp for each panel, or are shared";
     if (cup__wgmma_shared(p, plan) > SHARED_MOST)

@@ -103,7 +103,7 @@ static double work_time(const rates *cost, int64_t k, int64_t tiles, int parts, 
 
 static int64_t tiles_of(const cup__product *p, int tile_m, int tile_n)
 {
-    int64_t columns = p->activation == CUP__SWIGLU ? 2 * p->n : p->n;
+    int64_t columns = p->activation == PRODUCT_SWIGLU ? 2 * p->n : p->n;
     return divide_up(p->m, tile_m) * divide_up(columns, tile_n) * p->batch_count;
 }
 

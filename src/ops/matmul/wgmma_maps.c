@@ -111,7 +111,7 @@ cup_status cup__wgmma_encode(cup_context *c, const cup__product *p, const cup__w
     int shared_a = plan->cluster_n, shared_b = plan->cluster_m;
     int64_t depth = cup__wgmma_tile_k(p);
     CUP_TRY(encode(c, &to->a, p, p->a.data, a, depth, (a_k ? plan->tile_m : depth) / shared_a));
-    int64_t columns = p->activation == CUP__SWIGLU ? plan->tile_n / 2 : plan->tile_n;
+    int64_t columns = p->activation == PRODUCT_SWIGLU ? plan->tile_n / 2 : plan->tile_n;
     CUP_TRY(encode(c, &to->b, p, p->b.data, b, depth, (b_k ? columns : depth) / shared_b));
     to->y = to->pre = to->a;
     if (!store)
@@ -125,7 +125,7 @@ cup_status cup__wgmma_encode(cup_context *c, const cup__product *p, const cup__w
     for (int i = 0; i < p->batch_ndim; i++)
         y.batch[i] = p->y.batch[p->batch_ndim - 1 - i];
     const int64_t staged[] = {line, 16}, tile[] = {line, plan->tile_m};
-    bool back = p->kind == CUP__THROUGH_SWIGLU, halves = p->activation == CUP__SWIGLU;
+    bool back = p->kind == PRODUCT_SWIGLU_GRAD, halves = p->activation == PRODUCT_SWIGLU;
     CUP_TRY(encode_result(c, p, p->y.data, &y, staged, back, &to->y));
     if (p->kind)
         return encode_result(c, p, p->other, &y, tile, back, &to->pre);

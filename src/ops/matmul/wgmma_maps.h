@@ -36,7 +36,7 @@ static inline int64_t cup__wgmma_tile_k(const cup__product *p)
 /* Columns of b. */
 static inline int64_t cup__wgmma_columns(const cup__product *p)
 {
-    return p->activation == CUP__SWIGLU ? 2 * p->n : p->n;
+    return p->activation == PRODUCT_SWIGLU ? 2 * p->n : p->n;
 }
 
 /* The bytes of a line of so many columns on its way to y: 128, or 64 where that goes in evenly. */

@@ -52,8 +52,13 @@ typedef struct cup__knob {
 cup__kernel *cup__kernel_get(cup__cuda *gpu, const char *file, const char *entry,
                              const cup__knob *knobs, int knob_count);
 
-/* The same for a source that is not one of ours, by a name for messages and the cache; `text` NULL
- * takes the embedded source. The caller keeps the pointer: each call looks for the code anew. */
+/* The same for a source whose text the library has elsewhere, a literal; `file` is a name for
+ * messages and the cache. */
+cup__kernel *cup__kernel_of_text(cup__cuda *gpu, const char *file, const char *text,
+                                 const char *entry, const cup__knob *knobs, int knob_count);
+
+/* The same for a source that is not one of ours. The caller keeps the pointer: each call looks for
+ * the code anew. */
 cup__kernel *cup__kernel_from_text(cup__cuda *gpu, const char *name, const char *text,
                                    const char *entry, const cup__knob *knobs, int knob_count);
 

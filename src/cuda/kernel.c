@@ -16,20 +16,20 @@ struct cup__module {
 
 /* The short way: equal pointers and values. */
 
-static size_t slot_of(const cup__kernels *k, const char *file, const char *entry,
+static size_t slot_of(const cup__kernels *k, const char *source, const char *entry,
                       const cup__knob *knobs, int count)
 {
-    uint64_t hash = (uintptr_t)file * 0x9e3779b97f4a7c15u + (uintptr_t)entry;
+    uint64_t hash = (uintptr_t)source * 0x9e3779b97f4a7c15u + (uintptr_t)entry;
     for (int i = 0; i < count; i++)
         hash = (hash ^ (uint64_t)knobs[i].value) * 0xff51afd7ed558ccdu;
     hash = (hash ^ hash >> 32) * 0xc4ceb9fe1a85ec53u;
     return (size_t)(hash >> 32) & (k->alias_capacity - 1);
 }
 
-static bool same(const cup__kernel_alias *alias, const char *file, const char *entry,
+static bool same(const cup__kernel_alias *alias, const char *source, const char *entry,
                  const cup__knob *knobs, int count)
 {
-    if (alias->file != file || alias->entry != entry || alias->knob_count != count)
+    if (alias->source != source || alias->entry != entry || alias->knob_count != count)
         return false;
     for (int i = 0; i < count; i++)
         if (alias->knobs[i].name != knobs[i].name || alias->knobs[i].value != knobs[i].value)
@@ -37,11 +37,11 @@ static bool same(const cup__kernel_alias *alias, const char *file, const char *e
     return true;
 }
 
-static cup__kernel_alias *alias_slot(cup__kernels *k, const char *file, const char *entry,
+static cup__kernel_alias *alias_slot(cup__kernels *k, const char *source, const char *entry,
                                      const cup__knob *knobs, int count)
 {
-    size_t slot = slot_of(k, file, entry, knobs, count);
-    while (k->aliases[slot].kernel && !same(&k->aliases[slot], file, entry, knobs, count))
+    size_t slot = slot_of(k, source, entry, knobs, count);
+    while (k->aliases[slot].kernel && !same(&k->aliases[slot], source, entry, knobs, count))
         slot = (slot + 1) & (k->alias_capacity - 1);
     return &k->aliases[slot];
 }
@@ -58,7 +58,7 @@ static bool alias_reserve(cup__kernels *k)
     for (size_t i = 0; i < k->alias_capacity; i++) {
         const cup__kernel_alias *a = &k->aliases[i];
         if (a->kernel)
-            *alias_slot(&larger, a->file, a->entry, a->knobs, a->knob_count) = *a;
+            *alias_slot(&larger, a->source, a->entry, a->knobs, a->knob_count) = *a;
     }
     cup__free(k->aliases);
     *k = larger;
@@ -66,7 +66,7 @@ static bool alias_reserve(cup__kernels *k)
 }
 
 /* Remembers the call. Without memory for that, it will only be slower again. */
-static void alias_add(cup__kernels *k, const char *file, const char *entry,
+static void alias_add(cup__kernels *k, const char *source, const char *entry,
                       const cup__knob *knobs, int count, cup__kernel *kernel)
 {
     cup__knob *copy = alias_reserve(k) ? cup__calloc((size_t)count, sizeof *copy) : NULL;
@@ -74,8 +74,8 @@ static void alias_add(cup__kernels *k, const char *file, const char *entry,
         return;
     if (count)
         memcpy(copy, knobs, (size_t)count * sizeof *copy);
-    *alias_slot(k, file, entry, knobs, count) =
-        (cup__kernel_alias){file, entry, copy, count, kernel};
+    *alias_slot(k, source, entry, knobs, count) =
+        (cup__kernel_alias){source, entry, copy, count, kernel};
     k->alias_count++;
 }
 
@@ -226,19 +226,26 @@ cup__kernel *cup__kernel_from_text(cup__cuda *gpu, const char *name, const char 
     return kernel;
 }
 
-cup__kernel *cup__kernel_get(cup__cuda *gpu, const char *file, const char *entry,
-                             const cup__knob *knobs, int knob_count)
+cup__kernel *cup__kernel_of_text(cup__cuda *gpu, const char *file, const char *text,
+                                 const char *entry, const cup__knob *knobs, int knob_count)
 {
     cup__kernels *k = &gpu->kernels;
+    const char *source = text ? text : file;
     if (k->alias_capacity) {
-        const cup__kernel_alias *alias = alias_slot(k, file, entry, knobs, knob_count);
+        const cup__kernel_alias *alias = alias_slot(k, source, entry, knobs, knob_count);
         if (alias->kernel)
             return alias->kernel;
     }
-    cup__kernel *kernel = cup__kernel_from_text(gpu, file, NULL, entry, knobs, knob_count);
+    cup__kernel *kernel = cup__kernel_from_text(gpu, file, text, entry, knobs, knob_count);
     if (kernel)
-        alias_add(k, file, entry, knobs, knob_count, kernel);
+        alias_add(k, source, entry, knobs, knob_count, kernel);
     return kernel;
+}
+
+cup__kernel *cup__kernel_get(cup__cuda *gpu, const char *file, const char *entry,
+                             const cup__knob *knobs, int knob_count)
+{
+    return cup__kernel_of_text(gpu, file, NULL, entry, knobs, knob_count);
 }
 
 void cup__kernels_close(cup__cuda *gpu, bool driver)

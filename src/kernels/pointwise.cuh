@@ -1,4 +1,5 @@
-/* Elementwise kernels. NAME.cu includes this, says what one element of the result is,
+/* Elementwise kernels. A source, which CUP__FORMULA of ops/elementwise/pointwise.h makes or which
+ * is NAME.cu, includes this, says what one element of the result is,
  *
  *     DEVICE real apply(const real *x, const attribute *a)
  *

@@ -29,6 +29,13 @@ TEST(kernels_get_the_same)
     EXPECT(cup__kernel_get(gpu, "add.cu", "fake_add", others, 2) != kernel);
     EXPECT(cup__kernel_get(gpu, "add.cu", "fake_add", knobs, 1) != kernel);
     EXPECT_INT(kernels_compiled(), 3);
+    /* A text is known by itself, not by the name that it goes by. */
+    static const char text[] = FAKE_ADD, longer[] = FAKE_ADD "/* longer */\n";
+    cup__kernel *own = cup__kernel_of_text(gpu, "add.cu", text, "fake_add", knobs, 2);
+    EXPECT(own != NULL);
+    EXPECT(cup__kernel_of_text(gpu, "add.cu", text, "fake_add", knobs, 2) == own);
+    EXPECT(cup__kernel_of_text(gpu, "add.cu", longer, "fake_add", knobs, 2) != own);
+    EXPECT(cup__kernel_get(gpu, "add.cu", "fake_add", knobs, 2) == kernel);
     /* Many, so that the table grows. */
     cup__kernel *many[300];
     for (int round = 0; round < 2; round++)

@@ -1,43 +1,10 @@
 #include "dispatch/attributes.h"
 #include "ops/elementwise/pointwise.h"
 
-CUP__ELEMENT(leaky_relu, x[0] > 0 ? x[0] : a[0] * x[0])
-CUP__FLOATS_1(leaky_relu_f32, p > 0.0f ? p : (float)a[0] * p)
-
-CUP__ELEMENT(slope, x[0] > 0 ? x[1] : a[0] * x[1])
-CUP__FLOATS_2(slope_f32, p > 0.0f ? q : (float)a[0] * q)
-
-static cup_status gradient(cup__grad *g)
-{
-    const cup__leaky_relu_attributes *a = g->attributes;
-    g->d_in[0] = cup__leaky_relu_grad(g->c, g->in[0], g->d_out[0], a->slope);
-    return CUP_OK;
-}
-
-static const cup__pointwise kind = {.source = "leaky_relu.cu", .f64 = leaky_relu,
-                                    .f32 = leaky_relu_f32, .entry = "leaky_relu_fwd"};
-static const cup__pointwise slope_kind = {.source = "leaky_relu.cu", .knob = "GRAD", .f64 = slope,
-                                          .f32 = slope_f32, .entry = "leaky_relu_bwd"};
+CUP__FORMULA(1, leaky_relu_fwd, x[0] > 0 ? x[0] : a[0] * x[0], p > 0.0f ? p : (float)a[0] * p,
+             x[0] > 0 ? x[0] : a[0] * x[0])
+CUP__FORMULA(2, leaky_relu_bwd, x[0] > 0 ? x[1] : a[0] * x[1], p > 0.0f ? q : (float)a[0] * q,
+             x[0] > 0 ? x[1] : a[0] * x[1])
 static const cup__leaky_relu_attributes first = {0.01}, second = {0.3};
-static const cup__sample samples[] = {{"0x5", &first},      {"()", &second},     {"7", &first},
-                                      {"2x3x1025", &second}, {"33x1000", &first}, {NULL, NULL}};
-static const cup__sample bench[] = {{"32768x3072", &first}, {NULL, NULL}};
 static const cup__leaky_relu_grad_attributes slope_first = {0.01}, slope_second = {0.3};
-static const cup__sample grad_samples[] = {
-    {"7 7", &slope_first}, {"2x1025 2x1025", &slope_second}, {NULL, NULL}};
-
-static const cup__sample grad_bench[] = {{"32768x3072 32768x3072", &slope_first}, {NULL, NULL}};
-
-const cup__op cup__op_leaky_relu = {
-    CUP__POINTWISE(&kind),
-    .gradient = gradient,
-    .saves = CUP__SAVE_IN(0),
-    .samples = samples,
-    .bench = bench,
-};
-
-const cup__op cup__op_leaky_relu_grad = {
-    CUP__POINTWISE(&slope_kind),
-    .samples = grad_samples,
-    .bench = grad_bench,
-};
+CUP__UNARY_WITH(leaky_relu, cup__pointwise_infer, a->slope)

@@ -30,37 +30,16 @@ static inline float slope_of_f32(float x)
     return x > 20.0f ? 1.0f : slope;
 }
 
-CUP__ELEMENT(mish, mish_of(x[0]))
-CUP__FLOATS_1(mish_f32, mish_of_f32(p))
+CUP__ELEMENT(mish_fwd_f64, mish_of(x[0]))
+CUP__FLOATS_1(mish_fwd_f32, mish_of_f32(p))
 
-CUP__ELEMENT(slope, x[1] * slope_of(x[0]))
-CUP__FLOATS_2(slope_f32, q * slope_of_f32(p))
+CUP__ELEMENT(mish_bwd_f64, x[1] * slope_of(x[0]))
+CUP__FLOATS_2(mish_bwd_f32, q * slope_of_f32(p))
 
-static cup_status gradient(cup__grad *g)
-{
-    g->d_in[0] = cup__mish_grad(g->c, g->in[0], g->d_out[0]);
-    return CUP_OK;
-}
-
-static const cup__pointwise kind = {.source = "mish.cu", .f64 = mish, .f32 = mish_f32,
-                                    .entry = "mish_fwd"};
-static const cup__pointwise slope_kind = {.source = "mish.cu", .knob = "GRAD", .f64 = slope,
-                                          .f32 = slope_f32, .entry = "mish_bwd"};
-
-const cup__op cup__op_mish = {
-    CUP__POINTWISE(&kind),
-    .gradient = gradient,
-    .saves = CUP__SAVE_IN(0),
-    .samples = cup__unary_samples,
-    .bench = cup__unary_bench,
-    .domain = {{-12, 12}},
-    .tolerance = 16, /* for -12, e^x carries the rounding of x 12-fold */
-};
-
-const cup__op cup__op_mish_grad = {
-    CUP__POINTWISE(&slope_kind),
-    .samples = cup__grad_samples,
-    .bench = cup__grad_bench,
-    .domain = {{-12, 12}, {-2, 2}},
-    .tolerance = 16, /* as mish */
-};
+static const cup__pointwise mish_fwd_kind = {
+    .source = "mish.cu", .f64 = mish_fwd_f64, .f32 = mish_fwd_f32, .entry = "mish_fwd"};
+static const cup__pointwise mish_bwd_kind = {.source = "mish.cu", .knob = "GRAD",
+                                             .f64 = mish_bwd_f64, .f32 = mish_bwd_f32,
+                                             .entry = "mish_bwd"};
+/* For -12, e^x carries the rounding of x 12-fold. */
+CUP__UNARY(mish, in, -12, 12, -12, 12, .tolerance = 16)

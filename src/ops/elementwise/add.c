@@ -1,25 +1,8 @@
 #include "dispatch/attributes.h"
 #include "ops/elementwise/pointwise.h"
 
-static double add(const double *x, const double *a)
-{
-    (void)a;
-    return x[0] + x[1];
-}
-
-CUP__WIDE static void add_f32(float *y, const float *const *x, int64_t count, const double *a)
-{
-    (void)a;
-    const float *left = x[0], *right = x[1];
-    for (int64_t i = 0; i < count; i++)
-        y[i] = left[i] + right[i];
-}
-
-static int64_t add_i64(const int64_t *x, const double *a)
-{
-    (void)a;
-    return (int64_t)((uint64_t)x[0] + (uint64_t)x[1]);
-}
+CUP__ELEMENT_I64(add_i64, (int64_t)((uint64_t)x[0] + (uint64_t)x[1]))
+CUP__FORMULA(2, add_fwd, x[0] + x[1], p + q, x[0] + x[1], .i64 = add_i64)
 
 static cup_status gradient(cup__grad *g)
 {
@@ -28,12 +11,4 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__pointwise kind = {.source = "add.cu", .f64 = add, .f32 = add_f32, .i64 = add_i64,
-                                    .entry = "add_fwd"};
-
-const cup__op cup__op_add = {
-    CUP__POINTWISE(&kind),
-    .gradient = gradient,
-    .samples = cup__binary_samples,
-    .bench = cup__binary_bench,
-};
+CUP__BINARY(add, .gradient = gradient)

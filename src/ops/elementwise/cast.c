@@ -13,10 +13,10 @@ static cup_status infer(cup__call *call)
     return CUP_OK;
 }
 
-CUP__ELEMENT(same, x[0])
-CUP__ELEMENT_I64(same_i64, x[0])
+CUP__ELEMENT(cast_fwd_f64, x[0])
+CUP__ELEMENT_I64(cast_i64, x[0])
 
-static void same_f32(float *y, const float *const *x, int64_t count, const double *a)
+static void cast_fwd_f32(float *y, const float *const *x, int64_t count, const double *a)
 {
     (void)a;
     memcpy(y, x[0], (size_t)count * sizeof *y);
@@ -29,8 +29,8 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__pointwise kind = {.source = "cast.cu", .f64 = same, .f32 = same_f32,
-                                    .i64 = same_i64, .entry = "cast_fwd"};
+CUP__KERNEL(cast_fwd, x[0], .i64 = cast_i64)
+
 #define TO(name) &(const cup__cast_attributes){CUP_##name}
 static const cup__sample samples[] = {
     {"0x5", TO(F32)},   {"()", TO(BF16)},      {"7", TO(F64)},         {"3x5", TO(F16)},
@@ -41,7 +41,7 @@ static const cup__sample bench[] = {
     {"67108864", TO(BF16)}, {"67108864", TO(F32)}, {"32768x3072", TO(F16)}, {NULL, NULL}};
 
 const cup__op cup__op_cast = {
-    .pointwise = &kind,
+    .pointwise = &cast_fwd_kind,
     .infer = infer,
     .specification = cup__pointwise_specification,
     .impls = cup__pointwise_impls,

@@ -4,8 +4,7 @@
 #include "dispatch/attributes.h"
 #include "ops/elementwise/pointwise.h"
 
-CUP__ELEMENT(value, exp(x[0]))
-CUP__FLOATS_1(value_f32, cup__exp_f32(p))
+CUP__FORMULA(1, exp_fwd, exp(x[0]), cup__exp_f32(p), exp_of(x[0]))
 
 static cup_status gradient(cup__grad *g)
 {
@@ -13,11 +12,8 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__pointwise kind = {.source = "exp.cu", .f64 = value, .f32 = value_f32,
-                                    .entry = "exp_fwd"};
-
 const cup__op cup__op_exp = {
-    CUP__POINTWISE(&kind),
+    CUP__POINTWISE(&exp_fwd_kind),
     .gradient = gradient,
     .saves = CUP__SAVE_OUT(0),
     .samples = cup__unary_samples,

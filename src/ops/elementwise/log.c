@@ -4,8 +4,7 @@
 #include "dispatch/attributes.h"
 #include "ops/elementwise/pointwise.h"
 
-CUP__ELEMENT(value, log(x[0]))
-CUP__FLOATS_1(value_f32, cup__log_f32(p))
+CUP__FORMULA(1, log_fwd, log(x[0]), cup__log_f32(p), log_of(x[0]))
 
 static cup_status gradient(cup__grad *g)
 {
@@ -13,11 +12,8 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__pointwise kind = {.source = "log.cu", .f64 = value, .f32 = value_f32,
-                                    .entry = "log_fwd"};
-
 const cup__op cup__op_log = {
-    CUP__POINTWISE(&kind),
+    CUP__POINTWISE(&log_fwd_kind),
     .gradient = gradient,
     .saves = CUP__SAVE_IN(0),
     .samples = cup__unary_samples,

@@ -1,25 +1,8 @@
 #include "dispatch/attributes.h"
 #include "ops/elementwise/pointwise.h"
 
-static double mul(const double *x, const double *a)
-{
-    (void)a;
-    return x[0] * x[1];
-}
-
-CUP__WIDE static void mul_f32(float *y, const float *const *x, int64_t count, const double *a)
-{
-    (void)a;
-    const float *left = x[0], *right = x[1];
-    for (int64_t i = 0; i < count; i++)
-        y[i] = left[i] * right[i];
-}
-
-static int64_t mul_i64(const int64_t *x, const double *a)
-{
-    (void)a;
-    return (int64_t)((uint64_t)x[0] * (uint64_t)x[1]);
-}
+CUP__ELEMENT_I64(mul_i64, (int64_t)((uint64_t)x[0] * (uint64_t)x[1]))
+CUP__FORMULA(2, mul_fwd, x[0] * x[1], p * q, x[0] * x[1], .i64 = mul_i64)
 
 static cup_status gradient(cup__grad *g)
 {
@@ -30,13 +13,4 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__pointwise kind = {.source = "mul.cu", .f64 = mul, .f32 = mul_f32, .i64 = mul_i64,
-                                    .entry = "mul_fwd"};
-
-const cup__op cup__op_mul = {
-    CUP__POINTWISE(&kind),
-    .gradient = gradient,
-    .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),
-    .samples = cup__binary_samples,
-    .bench = cup__binary_bench,
-};
+CUP__BINARY(mul, .gradient = gradient, .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1))

@@ -22,6 +22,10 @@ const cup__sample cup__grad_samples[] = {
     {"7 7", NULL}, {"3x5 3x5", NULL}, {"2x1025 2x1025", NULL}, {NULL, NULL}};
 const cup__sample cup__grad_bench[] = {
     {"4096x1024 4096x1024", NULL}, {"32768x3072 32768x3072", NULL}, {NULL, NULL}};
+const cup__sample cup__binary_grad_samples[] = {
+    {"7 7 7", NULL}, {"5 3x5 3x5", NULL}, {"2x1 2x1025 2x1025", NULL}, {NULL, NULL}};
+const cup__sample cup__binary_grad_bench[] = {{"32768x3072 32768x3072 32768x3072", NULL},
+                                              {NULL, NULL}};
 
 static bool is_small(cup_dtype dtype)
 {

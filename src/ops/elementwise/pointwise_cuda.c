@@ -62,7 +62,8 @@ static cup_status launch_piece(const piece *p)
         knobs[count++] = (cup__knob){names[k], cup__access_knob(n, &plan, k)};
     if (kind->knob)
         knobs[count++] = (cup__knob){kind->knob, 1};
-    cup__kernel *kernel = cup__kernel_get(gpu, kind->source, kind->entry, knobs, count);
+    cup__kernel *kernel =
+        cup__kernel_of_text(gpu, kind->source, kind->text, kind->entry, knobs, count);
     if (!kernel)
         return p->call->c->error.status;
     pointwise_call argument;

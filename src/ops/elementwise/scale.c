@@ -1,8 +1,7 @@
 #include "dispatch/attributes.h"
 #include "ops/elementwise/pointwise.h"
 
-CUP__ELEMENT(scale, a[0] * x[0])
-CUP__FLOATS_1(scale_f32, (float)a[0] * p)
+CUP__FORMULA(1, scale_fwd, a[0] * x[0], (float)a[0] * p, a[0] * x[0])
 
 static cup_status gradient(cup__grad *g)
 {
@@ -11,15 +10,13 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__pointwise kind = {.source = "scale.cu", .f64 = scale, .f32 = scale_f32,
-                                    .entry = "scale_fwd"};
 static const cup__scale_attributes third = {1.0 / 3}, minus = {-2};
 static const cup__sample samples[] = {{"0x5", &third},      {"()", &minus},     {"7", &third},
                                       {"2x3x1025", &minus}, {"33x1000", &third}, {NULL, NULL}};
 static const cup__sample bench[] = {{"67108864", &third}, {NULL, NULL}};
 
 const cup__op cup__op_scale = {
-    CUP__POINTWISE(&kind),
+    CUP__POINTWISE(&scale_fwd_kind),
     .gradient = gradient,
     .samples = samples,
     .bench = bench,

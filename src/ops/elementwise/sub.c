@@ -1,9 +1,8 @@
 #include "dispatch/attributes.h"
 #include "ops/elementwise/pointwise.h"
 
-CUP__ELEMENT(sub, x[0] - x[1])
-CUP__FLOATS_2(sub_f32, p - q)
 CUP__ELEMENT_I64(sub_i64, (int64_t)((uint64_t)x[0] - (uint64_t)x[1]))
+CUP__FORMULA(2, sub_fwd, x[0] - x[1], p - q, x[0] - x[1], .i64 = sub_i64)
 
 static cup_status gradient(cup__grad *g)
 {
@@ -13,12 +12,4 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__pointwise kind = {.source = "sub.cu", .f64 = sub, .f32 = sub_f32, .i64 = sub_i64,
-                                    .entry = "sub_fwd"};
-
-const cup__op cup__op_sub = {
-    CUP__POINTWISE(&kind),
-    .gradient = gradient,
-    .samples = cup__binary_samples,
-    .bench = cup__binary_bench,
-};
+CUP__BINARY(sub, .gradient = gradient)

@@ -2,9 +2,9 @@
 #include "dispatch/loop.h"
 #include "ops/elementwise/pointwise.h"
 
-CUP__ELEMENT(where, x[0] != 0 ? x[1] : x[2])
 CUP__ELEMENT_I64(where_i64, x[0] != 0 ? x[1] : x[2])
-CUP__FLOATS_3(where_f32, p != 0.0f ? q : r)
+CUP__FORMULA(3, where_fwd, x[0] != 0 ? x[1] : x[2], p != 0.0f ? q : r, x[0] != 0 ? x[1] : x[2],
+             .i64 = where_i64)
 
 static cup_status infer(cup__call *call)
 {
@@ -28,8 +28,6 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__pointwise kind = {.source = "where.cu", .f64 = where, .f32 = where_f32,
-                                    .i64 = where_i64, .entry = "where_fwd"};
 static const cup__sample samples[] = {{"7 7 7", NULL},
                                       {"3x5 5 ()", NULL},
                                       {"3x1 1x5 3x5", NULL},
@@ -38,17 +36,16 @@ static const cup__sample samples[] = {{"7 7 7", NULL},
                                       {"0x5 5 5", NULL},
                                       {"4096 4096 ()", NULL},
                                       {NULL, NULL}};
-static const cup__sample bench[] = {{"32768x3072 32768x3072 32768x3072", NULL}, {NULL, NULL}};
 #define TYPES (CUP__DTYPES_FLOAT | CUP__DTYPES_INDEX)
 
 const cup__op cup__op_where = {
-    .pointwise = &kind,
+    .pointwise = &where_fwd_kind,
     .infer = infer,
     .specification = cup__pointwise_specification,
     .impls = cup__pointwise_impls,
     .gradient = gradient,
     .saves = CUP__SAVE_IN(0),
     .samples = samples,
-    .bench = bench,
+    .bench = cup__binary_grad_bench,
     .in_dtypes = {CUP__DTYPE(BOOL), TYPES, TYPES},
 };

@@ -32,6 +32,7 @@
 #include "cupola/io.h"
 #include "cupola/kernel.h"
 #include "cupola/layers.h"
+#include "cupola/loop.h"
 #include "cupola/nn.h"
 #include "cupola/ops.h"
 #include "cupola/optim.h"

@@ -1,8 +1,10 @@
-/* cupola/train.h: a training run of a GPT: batches, steps, evaluation and checkpoints. */
+/* cupola/train.h: a training run of a GPT: batches, steps, evaluation and checkpoints.
+ * Its steps are those of cupola/loop.h. */
 #ifndef CUPOLA_TRAIN_H
 #define CUPOLA_TRAIN_H
 
 #include "cupola/data.h"
+#include "cupola/loop.h"
 #include "cupola/nn.h"
 
 #ifdef __cplusplus
@@ -39,27 +41,7 @@ typedef struct cup_preset {
 CUP_API const cup_preset *cup_presets(void);
 CUP_API const cup_preset *cup_preset_find(const char *name);
 
-/* One step of a run, or the evaluation before it. */
-typedef struct cup_training_point {
-    int64_t step;      /* steps that were done before */
-    double loss;       /* of the step's batch; NaN where no step followed, as behind the last */
-    double norm, rate; /* of the gradients before they were clipped; the learning rate */
-    double validation; /* the loss of the validation part; NaN where it was not evaluated */
-} cup_training_point;
-
 typedef struct cup_trainer cup_trainer;
-
-/* What a run tells while it goes on. All may be NULL. */
-typedef struct cup_training_hooks {
-    /* A step is done, or an evaluation (then loss is NaN). On a GPU a few steps come at once. */
-    void (*point)(const cup_training_point *point, void *user);
-    /* A checkpoint of so many steps is on the disk. */
-    void (*saved)(int64_t steps, void *user);
-    /* Asked often, also inside a step or an evaluation, which is then given up as if it had never
-     * begun: true ends the run with a checkpoint of the steps done and CUP_INTERRUPTED. */
-    bool (*stop)(void *user);
-    void *user;
-} cup_training_hooks;
 
 /* A run with new weights. Data and tokenizer are borrowed; checkpoints go to the folder, NULL for
  * none, which no other run can use until this one is freed or its process ends. A run that was not

@@ -24,24 +24,53 @@ static const struct {
 const char *const cup__architectures[] = {"sm_75",  "sm_80",   "sm_86",  "sm_89",
                                           "sm_90a", "sm_100a", "sm_120", NULL};
 
+/* What stands before each piece of its memory, a list of those that are in use. */
+#define ALIGNMENT 256
+typedef struct block {
+    struct block *previous, *next;
+} block;
+
 struct cup__dry {
     cup__kernel_request *requests;
     size_t count, capacity;
     cup__kernel kernel; /* stands for all */
+    block *blocks;
 };
 
 static cup_status allocate(cup__device *device, size_t bytes, const char *tag, void **out)
 {
-    *out = cup__aligned(256, bytes);
-    if (*out)
-        return CUP_OK;
-    return cup__fail(device->error, CUP_MEMORY, "out of host memory: %zu bytes for %s", bytes, tag);
+    struct cup__dry *dry = cup__cuda_of(device)->dry;
+    block *b = bytes < SIZE_MAX - ALIGNMENT ? cup__aligned(ALIGNMENT, ALIGNMENT + bytes) : NULL;
+    *out = NULL;
+    if (!b)
+        return cup__fail(device->error, CUP_MEMORY, "out of host memory: %zu bytes for %s", bytes,
+                         tag);
+    *b = (block){NULL, dry->blocks};
+    if (dry->blocks)
+        dry->blocks->previous = b;
+    dry->blocks = b;
+    *out = (char *)b + ALIGNMENT;
+    return CUP_OK;
 }
 
 static void release(cup__device *device, void *memory)
 {
-    (void)device;
-    cup__free(memory);
+    if (!memory)
+        return;
+    struct cup__dry *dry = cup__cuda_of(device)->dry;
+    block *b = (block *)(void *)((char *)memory - ALIGNMENT);
+    *(b->previous ? &b->previous->next : &dry->blocks) = b->next;
+    if (b->next)
+        b->next->previous = b->previous;
+    cup__free(b);
+}
+
+bool cup__dry_holds(const cup__device *device, const void *memory)
+{
+    const block *b = cup__cuda_of((cup__device *)(uintptr_t)device)->dry->blocks;
+    while (b && (const char *)b + ALIGNMENT != memory)
+        b = b->next;
+    return b != NULL;
 }
 
 static cup_status write(cup__device *device, void *to, const void *host, size_t bytes)

@@ -16,6 +16,9 @@ void cup__dry_like(cup__cuda *gpu, const cup__gpu_facts *facts);
 /* Whether a device is a dry GPU: what is written to it is not kept. */
 bool cup__device_is_dry(const cup__device *device);
 
+/* Whether the memory is a piece of a dry GPU's that is in use. */
+bool cup__dry_holds(const cup__device *device, const void *memory);
+
 /* What has been asked of it so far, each compilation once; borrowed until it is closed. */
 const cup__kernel_request *cup__dry_requests(const cup__cuda *gpu, int *count);
 

@@ -1,7 +1,6 @@
 #include <math.h>
-#include <string.h>
 
-#include "base/memory.h"
+#include "base/fields.h"
 #include "nn/gpt.h"
 #include "tensor/tensor.h"
 
@@ -187,85 +186,44 @@ int64_t cup_gpt_parameter_count(const cup_gpt_config *config, bool embeddings)
     return count;
 }
 
-typedef enum field_kind { WHOLE, REAL, FLAG, CHOICE } field_kind;
+static const char *const position_words[] = {"learned", "rotary", NULL};
+static const char *const norm_words[] = {"layernorm", "rmsnorm", NULL};
+static const char *const mlp_words[] = {"gelu", "swiglu", NULL};
 
-/* A field of the config as it stands in a file; the words of a choice in the order of its enum. */
-typedef struct field {
-    const char *name;
-    field_kind kind;
-    size_t offset;
-    const char *words[2];
-} field;
-
-#define AT(name) offsetof(cup_gpt_config, name)
-static const field fields[] = {
-    {"layers", WHOLE, AT(layers), {0}},
-    {"heads", WHOLE, AT(heads), {0}},
-    {"width", WHOLE, AT(width), {0}},
-    {"context", WHOLE, AT(context), {0}},
-    {"vocabulary", WHOLE, AT(vocabulary), {0}},
-    {"kv_heads", WHOLE, AT(kv_heads), {0}},
-    {"hidden", WHOLE, AT(hidden), {0}},
-    {"positions", CHOICE, AT(positions), {"learned", "rotary"}},
-    {"norm", CHOICE, AT(norm), {"layernorm", "rmsnorm"}},
-    {"mlp", CHOICE, AT(mlp), {"gelu", "swiglu"}},
-    {"bias", FLAG, AT(bias), {0}},
-    {"untied", FLAG, AT(untied), {0}},
-    {"dropout", REAL, AT(dropout), {0}},
-    {"rope_base", REAL, AT(rope_base), {0}},
-    {"epsilon", REAL, AT(epsilon), {0}},
-};
-#define FIELDS (sizeof fields / sizeof *fields)
+/* Ranges are check's. */
+#define FIELD(name, kind, words)                                                                   \
+    {                                                                                              \
+        #name, CUP__FIELD_##kind, offsetof(cup_gpt_config, name), 0, 0, true, words                \
+    }
+static const cup__field fields[] = {
+    FIELD(layers, WHOLE, NULL),
+    FIELD(heads, WHOLE, NULL),
+    FIELD(width, WHOLE, NULL),
+    FIELD(context, WHOLE, NULL),
+    FIELD(vocabulary, WHOLE, NULL),
+    FIELD(kv_heads, WHOLE, NULL),
+    FIELD(hidden, WHOLE, NULL),
+    FIELD(positions, CHOICE, position_words),
+    FIELD(norm, CHOICE, norm_words),
+    FIELD(mlp, CHOICE, mlp_words),
+    FIELD(bias, FLAG, NULL),
+    FIELD(untied, FLAG, NULL),
+    FIELD(dropout, REAL, NULL),
+    FIELD(rope_base, REAL, NULL),
+    FIELD(epsilon, REAL, NULL),
+    {0}};
 
 void cup__gpt_config_write(cup__json_writer *writer, const char *key, const cup_gpt_config *config)
 {
     cup__json_open(writer, key, CUP__JSON_OBJECT);
-    for (const field *f = fields; f < fields + FIELDS; f++) {
-        const char *at = (const char *)config + f->offset;
-        int choice;
-        if (f->kind == WHOLE) {
-            cup__json_add_integer(writer, f->name, *(const int64_t *)(const void *)at);
-        } else if (f->kind == REAL) {
-            cup__json_add_number(writer, f->name, *(const double *)(const void *)at);
-        } else if (f->kind == FLAG) {
-            cup__json_add_boolean(writer, f->name, *(const bool *)at);
-        } else {
-            memcpy(&choice, at, sizeof choice);
-            cup__json_add_string(writer, f->name, f->words[choice]);
-        }
-    }
+    cup__fields_write(writer, fields, config);
     cup__json_close(writer);
-}
-
-static cup_status read_choice(cup_context *c, const cup__json *json, const cup__json_node *object,
-                              const field *f, char *at)
-{
-    const char *word;
-    CUP_TRY(cup__json_get_string(&c->error, json, object, f->name, &word));
-    for (int choice = 0; choice < 2; choice++)
-        if (!strcmp(word, f->words[choice])) {
-            memcpy(at, &choice, sizeof choice);
-            return CUP_OK;
-        }
-    return cup__fail(&c->error, CUP_FORMAT, "%s: %s is \"%.40s\", not %s or %s", json->name,
-                     f->name, word, f->words[0], f->words[1]);
 }
 
 cup_status cup__gpt_config_read(cup_context *c, const cup__json *json, const cup__json_node *object,
                                 cup_gpt_config *config)
 {
-    for (const field *f = fields; f < fields + FIELDS; f++) {
-        char *at = (char *)config + f->offset;
-        if (f->kind == WHOLE)
-            CUP_TRY(cup__json_get_integer(&c->error, json, object, f->name, 0, INT64_MAX,
-                                          (int64_t *)(void *)at));
-        else if (f->kind == REAL)
-            CUP_TRY(cup__json_get_number(&c->error, json, object, f->name, (double *)(void *)at));
-        else if (f->kind == FLAG)
-            CUP_TRY(cup__json_get_boolean(&c->error, json, object, f->name, (bool *)at));
-        else
-            CUP_TRY(read_choice(c, json, object, f, at));
-    }
+    CUP_TRY(cup__fields_read(&c->error, json, object, fields, config));
     if (cup_gpt_config_check(c, config) == CUP_OK)
         return CUP_OK;
     cup__error_prefix(&c->error, "%s: ", json->name);
@@ -274,10 +232,5 @@ cup_status cup__gpt_config_read(cup_context *c, const cup__json *json, const cup
 
 const char *cup__gpt_config_differs(const cup_gpt_config *a, const cup_gpt_config *b)
 {
-    static const size_t sizes[] = {
-        [WHOLE] = 8, [REAL] = 8, [FLAG] = sizeof(bool), [CHOICE] = sizeof(int)};
-    for (const field *f = fields; f < fields + FIELDS; f++)
-        if (memcmp((const char *)a + f->offset, (const char *)b + f->offset, sizes[f->kind]))
-            return f->name;
-    return NULL;
+    return cup__fields_differ(fields, a, b);
 }

@@ -54,7 +54,7 @@ static void run_presets(cup_context *c)
             if (!a.model.vocabulary)
                 a.model.vocabulary = a.model.context < 1024 ? CHARACTERS : GPT2_VOCABULARY;
             if (cup__training_check(c, &a) == CUP_OK)
-                cup__training_kernels(c, &a, 0);
+                cup__training_kernels(c, &a);
             cup__error_clear(&c->error);
         }
 }

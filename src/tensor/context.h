@@ -82,6 +82,22 @@ struct cup_context {
 /* A context on a dry GPU (cuda/dry.h), to learn which kernels an architecture needs. */
 cup_context *cup__context_dry(const char *arch);
 
+/* A context's calls on its own tensors, but on a dry GPU like its own (cuda/dry.h), so that the
+ * kernels they need are noted and nothing is computed. What is made meanwhile is freed before the
+ * end, gradients included. */
+typedef struct cup__rehearsal {
+    cup__device *device; /* the dry one meanwhile, the context's behind the end */
+    cup__slot slots[CUP__SLOTS];
+    cup__random random;
+    bool (*stop)(void *user);
+} cup__rehearsal;
+
+cup_status cup__rehearsal_begin(cup_context *c, cup__rehearsal *r);
+/* The context has its device again, with `device` the dry one, to be asked what was noted. Fails
+ * where tensors made meanwhile were kept; they are freed. */
+cup_status cup__rehearsal_end(cup_context *c, cup__rehearsal *r);
+void cup__rehearsal_close(cup__rehearsal *r);
+
 /* CUP_INTERRUPTED, also as the context's error, where its stop says so. */
 cup_status cup__stopped(cup_context *c);
 

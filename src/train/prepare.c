@@ -1,13 +1,13 @@
-/* Kernels before the first step: a step of the same shapes is made on a GPU that is not there, and
- * what it asks for is got on all cores, instead of one after the other as the real step meets it.
- * A failure here is none: the step meets it again and says what it belongs to. */
+/* Kernels before the first step: a step is made on a GPU that is not there, and what it asks for is
+ * got on all cores, instead of one after the other as the real step meets it. A failure here is
+ * none: the step meets it again and says what it belongs to. */
 #include <time.h>
 
 #include "base/log.h"
-#include "base/memory.h"
 #include "cuda/dry.h"
+#include "cupola/grad.h"
 #include "tensor/context.h"
-#include "train/trainer.h"
+#include "train/loop.h"
 
 static double now(void)
 {
@@ -16,75 +16,58 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void evaluate(cup_context *c, cup_gpt *m, int64_t rows)
+static void evaluate(cup_loop *l)
 {
-    const int64_t shape[] = {rows, m->config.context};
-    cup_scope_open(c);
-    cup_gpt_loss(m, cup_tensor_new(c, CUP_I32, 2, shape), cup_tensor_new(c, CUP_I32, 2, shape),
-                 false);
-    cup_scope_close(c);
+    double ignored;
+    bool recorded = cup_grad_recording(l->c, false);
+    bool trained = cup_parameters_training(l->list, false);
+    cup_scope_open(l->c);
+    if (l->calls.rehearse)
+        l->calls.rehearse(l->c, l->calls.user);
+    else if (l->calls.evaluate)
+        l->calls.evaluate(l->c, &ignored, l->calls.user);
+    cup_scope_return(l->c, NULL);
+    cup_parameters_training(l->list, trained);
+    cup_grad_recording(l->c, recorded);
 }
 
-static void step(cup_context *c, cup_gpt *m, cup_optimizer *o, const cup_training *a,
-                 int64_t texts)
+void cup__loop_rehearse(cup_loop *l)
 {
-    const int64_t shape[] = {a->batch, a->model.context};
-    cup_scope_open(c);
-    cup_tensor *tokens = cup_tensor_new(c, CUP_I32, 2, shape);
-    cup_tensor *targets = cup_tensor_new(c, CUP_I32, 2, shape);
-    cup_backward(c, cup_gpt_loss(m, tokens, targets, true));
-    /* Once more, so that gradients are added to those that are there. */
-    if (a->accumulate > 1)
-        cup_backward(c, cup_gpt_loss(m, tokens, targets, true));
-    cup_optimizer_step(o);
-    cup_optimizer_clear(o);
-    cup_scope_close(c);
-    cup_grad_recording(c, false);
-    if (texts == 0 || texts >= a->batch)
-        evaluate(c, m, a->batch);
-    if (texts % a->batch)
-        evaluate(c, m, texts % a->batch);
+    int64_t all = l->options.accumulate;
+    cup_optimizer_set(l->optimizer, l->options.schedule.high, 1);
+    /* Of many batches two, so that gradients are added to those that are there. */
+    if (all <= 2 || cup__loop_compute(l, 0, 2) == CUP_OK)
+        cup__loop_compute(l, all <= 2 ? 0 : all, all);
+    cup__loop_clear(l);
+    evaluate(l);
 }
 
-void cup__training_kernels(cup_context *c, const cup_training *a, int64_t texts)
+cup_status cup__loop_prepare(cup_loop *l)
 {
-    cup_gpt *m = cup_gpt_new(c, &a->model, a->dtype);
-    cup_optimizer *o =
-        m ? cup_optimizer_new(c, m->parameters, m->parameter_count, &a->optimizer) : NULL;
-    if (o) {
-        m->recompute = a->recompute;
-        m->logits_most = a->logits_most;
-        cup_optimizer_set(o, a->rate, 1);
-        step(c, m, o, a, texts);
-    }
-    cup_optimizer_free(o);
-    cup_gpt_free(m);
-}
-
-void cup__trainer_prepare(cup_trainer *t)
-{
-    if (!cup_device_is_cuda(t->c))
-        return;
-    const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(t->c->device));
+    cup_context *c = l->c;
+    if (!cup_device_is_cuda(c) || cup__device_is_dry(c->device))
+        return CUP_OK;
     double start = now();
-    cup_context *c = cup__context_dry(facts->arch);
-    if (cup_error(c) == CUP_OK) {
-        cup__cuda *dry = cup__cuda_of(c->device);
+    cup__rehearsal rehearsal;
+    CUP_TRY(cup__rehearsal_begin(c, &rehearsal));
+    cup__loop_rehearse(l);
+    cup_status status = cup__rehearsal_end(c, &rehearsal);
+    cup_error_clear(c);
+    if (status == CUP_OK) {
         cup__error ignored = {0};
         int count = 0;
-        cup__dry_like(dry, facts);
-        c->precision = t->c->precision;
-        c->options.deterministic = t->c->options.deterministic;
-        cup__training_kernels(c, &t->training,
-                              cup__evaluated_texts(t->data, CUP_VALIDATION,
-                                                   t->training.model.context,
-                                                   t->training.evaluate_texts));
+        const cup__cuda *dry = cup__cuda_of(rehearsal.device);
         const cup__kernel_request *requests = cup__dry_requests(dry, &count);
         double asked = now();
-        cup__kernels_prepare(&ignored, facts->arch, requests, count, 0, NULL, NULL);
+        cup__kernels_prepare(&ignored, cup__cuda_facts(dry)->arch, requests, count, 0, NULL, NULL);
         cup__log(CUP__INFO, "training: %d kernels are ready after %.2f s, %.2f s of it to find out "
                             "which",
                  count, now() - start, asked - start);
+    } else {
+        cup__fail(&c->error, status,
+                  "training: a tensor that the loss or the evaluation makes is kept, and would not "
+                  "be computed again when the step is replayed; make it before the run");
     }
-    cup_context_free(c);
+    cup__rehearsal_close(&rehearsal);
+    return status;
 }

@@ -1,91 +1,114 @@
 /* The loop of a run. */
 #include <math.h>
 
+#include "cupola/grad.h"
 #include "tensor/context.h"
 #include "tensor/tensor.h"
-#include "train/trainer.h"
+#include "train/loop.h"
 
 static bool is_due(int64_t step, int64_t every)
 {
     return every > 0 && step % every == 0;
 }
 
-static cup_status evaluate(cup_trainer *t, const cup_training_hooks *hooks)
+static cup_status ask(cup_loop *l, double *loss)
 {
-    const cup_training *a = &t->training;
-    CUP_TRY(cup__trainer_read(t, hooks));
-    double loss;
-    CUP_TRY(
-        cup_gpt_evaluate(t->model, t->data, CUP_VALIDATION, a->batch, a->evaluate_texts, &loss));
-    cup_training_point *point = cup__trainer_point(t, t->steps);
+    cup_context *c = l->c;
+    bool recorded = cup_grad_recording(c, false);
+    bool trained = cup_parameters_training(l->list, false);
+    cup_scope_open(c);
+    cup_status status = l->calls.evaluate(c, loss, l->calls.user);
+    cup_scope_return(c, NULL);
+    cup_parameters_training(l->list, trained);
+    cup_grad_recording(c, recorded);
+    CUP_TRY(c->error.status);
+    if (status != CUP_OK)
+        return cup__fail(&c->error, status, "training: the evaluation behind %lld steps failed",
+                         (long long)l->steps);
+    if (isfinite(*loss))
+        return CUP_OK;
+    return cup__fail(&c->error, CUP_STATE,
+                     "training: the loss of the evaluation behind %lld steps is not a number; "
+                     "lower the learning rate, and start again or from the last checkpoint",
+                     (long long)l->steps);
+}
+
+static cup_status evaluate(cup_loop *l, const cup_training_hooks *hooks)
+{
+    double loss = NAN;
+    CUP_TRY(cup__loop_read(l, hooks));
+    CUP_TRY(ask(l, &loss));
+    cup_training_point *point = cup__loop_point(l, l->steps);
     if (!point)
-        return t->c->error.status;
+        return l->c->error.status;
     point->validation = loss;
     if (hooks && hooks->point)
         hooks->point(point, hooks->user);
     return CUP_OK;
 }
 
-static cup_status save(cup_trainer *t, const cup_training_hooks *hooks)
+static cup_status save(cup_loop *l, const cup_training_hooks *hooks)
 {
-    CUP_TRY(cup__trainer_read(t, hooks));
-    if (!t->folder || t->saved == t->point_count)
+    CUP_TRY(cup__loop_read(l, hooks));
+    if (!l->folder || l->saved == l->point_count)
         return CUP_OK;
-    bool (*stop)(void *) = t->c->stop;
-    t->c->stop = NULL;
-    cup_status status = cup_trainer_save(t);
-    t->c->stop = stop;
+    bool (*stop)(void *) = l->c->stop;
+    l->c->stop = NULL;
+    cup_status status = cup_loop_save(l);
+    l->c->stop = stop;
     if (status != CUP_OK)
         return status;
     if (hooks && hooks->saved)
-        hooks->saved(t->steps, hooks->user);
+        hooks->saved(l->steps, hooks->user);
     return CUP_OK;
 }
 
-/* Whether the evaluation before the next step is among the points of the checkpoint. */
-static bool is_evaluated(const cup_trainer *t)
+/* Whether nothing is left to evaluate before the next step: nothing ever is, or it is among the
+ * points of the checkpoint. */
+static bool is_evaluated(const cup_loop *l)
 {
-    if (t->point_count == 0)
+    if (!l->calls.evaluate)
+        return true;
+    if (l->point_count == 0)
         return false;
-    const cup_training_point *last = &t->points[t->point_count - 1];
-    return last->step == t->steps && isfinite(last->validation);
+    const cup_training_point *last = &l->points[l->point_count - 1];
+    return last->step == l->steps && isfinite(last->validation);
 }
 
-static cup_status run_steps(cup_trainer *t, const cup_training_hooks *hooks)
+static cup_status run_steps(cup_loop *l, const cup_training_hooks *hooks)
 {
-    const cup_training *a = &t->training;
-    while (t->steps < a->steps) {
-        if ((t->steps == 0 || is_due(t->steps, a->evaluate_every)) && !is_evaluated(t))
-            CUP_TRY(evaluate(t, hooks));
-        CUP_TRY(cup__trainer_step(t));
-        if (cup__trainer_should_read(t))
-            CUP_TRY(cup__trainer_read(t, hooks));
-        CUP_TRY(cup__stopped(t->c));
-        if (is_due(t->steps, a->save_every) && t->steps < a->steps)
-            CUP_TRY(save(t, hooks));
+    const cup_loop_options *a = &l->options;
+    while (l->steps < a->schedule.steps) {
+        if ((l->steps == 0 || is_due(l->steps, a->evaluate_every)) && !is_evaluated(l))
+            CUP_TRY(evaluate(l, hooks));
+        CUP_TRY(cup__loop_step(l));
+        if (cup__loop_should_read(l))
+            CUP_TRY(cup__loop_read(l, hooks));
+        CUP_TRY(cup__stopped(l->c));
+        if (is_due(l->steps, a->save_every) && l->steps < a->schedule.steps)
+            CUP_TRY(save(l, hooks));
     }
-    CUP_TRY(cup__trainer_read(t, hooks));
-    if (is_evaluated(t))
-        return CUP_OK;
-    CUP_TRY(evaluate(t, hooks));
-    return save(t, hooks);
+    CUP_TRY(cup__loop_read(l, hooks));
+    if (!is_evaluated(l))
+        CUP_TRY(evaluate(l, hooks));
+    return save(l, hooks);
 }
 
-cup_status cup_trainer_run(cup_trainer *t, const cup_training_hooks *hooks)
+cup_status cup_loop_run(cup_loop *l, const cup_training_hooks *hooks)
 {
-    if (!t)
+    if (!l)
         return CUP_ARGUMENT;
-    if (t->c->error.status != CUP_OK)
-        return t->c->error.status;
-    CUP_TRY(cup__trainer_own(t));
-    cup__trainer_prepare(t);
-    t->c->stop = hooks ? hooks->stop : NULL;
-    t->c->stop_user = hooks ? hooks->user : NULL;
-    cup_status status = run_steps(t, hooks);
-    t->c->stop = NULL;
+    if (l->c->error.status != CUP_OK)
+        return l->c->error.status;
+    CUP_TRY(cup__loop_own(l));
+    CUP_TRY(cup__loop_prepare(l));
+    l->c->stop = hooks ? hooks->stop : NULL;
+    l->c->stop_user = hooks ? hooks->user : NULL;
+    cup_status status = run_steps(l, hooks);
+    l->c->stop = NULL;
     if (status != CUP_INTERRUPTED)
         return status;
-    cup_error_clear(t->c);
-    CUP_TRY(save(t, hooks));
+    cup_error_clear(l->c);
+    CUP_TRY(save(l, hooks));
     return CUP_INTERRUPTED;
 }

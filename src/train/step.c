@@ -6,8 +6,10 @@
 
 #include "base/log.h"
 #include "base/memory.h"
-#include "dispatch/op.h"
-#include "train/trainer.h"
+#include "cupola/grad.h"
+#include "cupola/ops.h"
+#include "tensor/tensor.h"
+#include "train/loop.h"
 
 /* A reading waits for the device, so it is not done in every step; but the device should not be
  * further ahead of what a user sees, or of a signal, than this. */
@@ -21,235 +23,253 @@ static double now(void)
 }
 
 /* All that varies from step to step goes into device memory before the step is computed. */
-static cup_status prepare(cup_trainer *t)
+static cup_status prepare(cup_loop *l)
 {
-    const cup_training *a = &t->training;
-    int64_t rows = a->batch * a->accumulate;
-    size_t bytes = (size_t)(rows * a->model.context) * sizeof *t->host_tokens;
-    CUP_TRY(cup_data_batch(t->c, t->data, CUP_TRAIN, a->seed, (uint64_t)t->steps, 0, rows,
-                           a->model.context, t->host_tokens, t->host_targets));
-    CUP_TRY(cup_tensor_write(t->tokens, t->host_tokens, bytes));
-    CUP_TRY(cup_tensor_write(t->targets, t->host_targets, bytes));
+    if (l->calls.batch) {
+        cup_status status = l->calls.batch(l->c, l->steps, l->calls.user);
+        CUP_TRY(l->c->error.status);
+        if (status != CUP_OK)
+            return cup__fail(&l->c->error, status, "training: the batches of step %lld failed",
+                             (long long)l->steps);
+    }
     /* Number 0 is that of the first weights. */
-    cup_random_step(t->c, (uint64_t)t->steps + 1);
-    return cup_optimizer_set(t->optimizer, cup_schedule_rate(&t->schedule, t->steps),
-                             1 / (double)a->accumulate);
+    cup_random_step(l->c, (uint64_t)l->steps + 1);
+    return cup_optimizer_set(l->optimizer, cup_schedule_rate(&l->options.schedule, l->steps),
+                             1 / (double)l->options.accumulate);
 }
 
-/* One of the step's batches. */
-static cup_tensor *part(cup_tensor *all, int64_t i)
+/* The loss as f32, whatever the model computes in; NULL with an error. */
+static cup_tensor *plain_loss(cup_context *c, cup_tensor *loss, int64_t i)
 {
-    cup__shape shape = {.dtype = all->dtype, .ndim = 2, .size = {all->shape[1], all->shape[2]}};
-    return cup__tensor_view(all, &shape, all->stride + 1, i * all->stride[0]);
+    if (!loss || c->error.status != CUP_OK) {
+        cup__fail(&c->error, CUP_STATE, "training: the loss of batch %lld is NULL", (long long)i);
+        return NULL;
+    }
+    if (loss->count != 1) {
+        char text[CUP__SHAPE_TEXT];
+        cup__fail(&c->error, CUP_SHAPE, "training: the loss of batch %lld is %s; it must be one "
+                                        "number, as cup_mean gives",
+                  (long long)i, cup__tensor_text(loss, text));
+        return NULL;
+    }
+    if (loss->dtype == CUP_F32)
+        return loss;
+    bool was = cup_grad_recording(c, false);
+    cup_tensor *plain = cup_cast(c, loss, CUP_F32);
+    cup_grad_recording(c, was);
+    return plain;
 }
 
-static cup_status compute_batch(cup_trainer *t, int64_t i)
+static cup_status compute_batch(cup_loop *l, int64_t i)
 {
-    cup_context *c = t->c;
+    cup_context *c = l->c;
     cup__device *device = c->device;
-    float *place = (float *)t->losses->data + i;
+    float *place = (float *)l->losses->data + i;
     cup_scope_open(c);
-    cup_tensor *loss = cup_gpt_loss(t->model, part(t->tokens, i), part(t->targets, i), true);
+    cup_tensor *loss = l->calls.loss(c, i, l->calls.user), *plain = plain_loss(c, loss, i);
     cup_status status = c->error.status;
-    if (loss)
-        status = device->calls->copy(device, place, loss->data, sizeof *place);
+    if (plain)
+        status = device->calls->copy(device, place, plain->data, sizeof *place);
     if (status == CUP_OK)
         status = cup_backward(c, loss);
     cup_scope_return(c, NULL);
     return status;
 }
 
-/* The batches [from, to) of a step, and behind the last what the optimizer does. Nothing in it
- * depends on the step's number but what prepare wrote. */
-static cup_status compute_part(cup_trainer *t, int64_t from, int64_t to)
+/* Nothing in it depends on the step's number but what prepare wrote. */
+cup_status cup__loop_compute(cup_loop *l, int64_t from, int64_t to)
 {
     cup_status status = CUP_OK;
-    cup_scope_open(t->c);
+    cup_scope_open(l->c);
     for (int64_t i = from; i < to && status == CUP_OK; i++) {
         /* Calls only queue the work, which would go on long after they are stopped. */
-        if (i > 0 && t->c->stop)
-            status = cup_synchronize(t->c);
+        if (i > 0 && l->c->stop)
+            status = cup_synchronize(l->c);
         if (status == CUP_OK)
-            status = compute_batch(t, i);
+            status = compute_batch(l, i);
     }
-    if (status == CUP_OK && to == t->training.accumulate) {
+    if (status == CUP_OK && to == l->options.accumulate) {
         /* Weights that are half changed are none. */
-        bool (*stop)(void *) = t->c->stop;
-        t->c->stop = NULL;
-        status = cup_optimizer_step(t->optimizer);
-        t->c->stop = stop;
+        bool (*stop)(void *) = l->c->stop;
+        l->c->stop = NULL;
+        status = cup_optimizer_step(l->optimizer);
+        l->c->stop = stop;
     }
-    cup_scope_return(t->c, NULL);
+    cup_scope_return(l->c, NULL);
     return status;
 }
 
-/* Forgets the gradients, behind a step or where it was given up. */
-static void clear(cup_trainer *t)
+void cup__loop_clear(cup_loop *l)
 {
-    cup_optimizer_clear(t->optimizer);
-    cup_tape_clear(t->c);
+    cup_optimizer_clear(l->optimizer);
+    cup_tape_clear(l->c);
 }
 
-static cup_status compute(cup_trainer *t)
+static cup_status compute(cup_loop *l)
 {
-    cup_status status = compute_part(t, 0, t->training.accumulate);
-    clear(t);
+    cup_status status = cup__loop_compute(l, 0, l->options.accumulate);
+    cup__loop_clear(l);
     return status;
 }
 
-static cup_status launch(cup_trainer *t)
+static cup_status launch(cup_loop *l)
 {
-    for (int64_t i = 0; i < t->graph_count; i++) {
-        CUP_TRY(cup_graph_launch(t->graphs[i]));
-        if (i + 1 == t->graph_count)
+    for (int64_t i = 0; i < l->graph_count; i++) {
+        CUP_TRY(cup_graph_launch(l->graphs[i]));
+        if (i + 1 == l->graph_count)
             break;
-        CUP_TRY(cup_synchronize(t->c));
-        CUP_TRY(cup__stopped(t->c));
+        CUP_TRY(cup_synchronize(l->c));
+        CUP_TRY(cup__stopped(l->c));
     }
     return CUP_OK;
 }
 
-void cup__trainer_free_graphs(cup_trainer *t)
+void cup__loop_free_graphs(cup_loop *l)
 {
-    for (int64_t i = 0; i < t->graph_count; i++)
-        cup_graph_free(t->graphs[i]);
-    cup__free(t->graphs);
-    t->graphs = NULL;
-    t->graph_count = 0;
+    for (int64_t i = 0; i < l->graph_count; i++)
+        cup_graph_free(l->graphs[i]);
+    cup__free(l->graphs);
+    l->graphs = NULL;
+    l->graph_count = 0;
 }
 
 /* One of `count` graphs of the step; what is left of the gradients goes on in the next one. */
-static cup_status capture_part(cup_trainer *t, int64_t i, int64_t count)
+static cup_status capture_part(cup_loop *l, int64_t i, int64_t count)
 {
-    int64_t batches = t->training.accumulate;
-    cup_status status = i ? cup__capture_after(t->c, t->graphs[0]) : cup_capture_begin(t->c);
+    int64_t batches = l->options.accumulate;
+    cup_status status = i ? cup__capture_after(l->c, l->graphs[0]) : cup_capture_begin(l->c);
     if (status != CUP_OK)
         return status;
-    status = compute_part(t, batches * i / count, batches * (i + 1) / count);
+    status = cup__loop_compute(l, batches * i / count, batches * (i + 1) / count);
     /* The gradients are given up inside the capture, which holds their memory. */
     if (i + 1 == count || status != CUP_OK)
-        clear(t);
-    t->graphs[i] = cup_capture_end(t->c);
-    t->graph_count += t->graphs[i] != NULL;
-    return status == CUP_OK && !t->graphs[i] ? t->c->error.status : status;
+        cup__loop_clear(l);
+    l->graphs[i] = cup_capture_end(l->c);
+    l->graph_count += l->graphs[i] != NULL;
+    return status == CUP_OK && !l->graphs[i] ? l->c->error.status : status;
 }
 
 /* Captures the step, in so many graphs that a signal need not wait long, and replays it. Where that
  * is not possible the calls do. */
-static cup_status capture(cup_trainer *t, int64_t count)
+static cup_status capture(cup_loop *l, int64_t count)
 {
     /* The graph gets memory of its own, as much as a step of calls has just used; what that leaves
      * idle goes back. */
-    cup__device *device = t->c->device;
+    cup__device *device = l->c->device;
     device->calls->trim(device);
-    bool (*stop)(void *) = t->c->stop;
-    t->c->stop = NULL;
-    t->graphs = cup__calloc((size_t)count, sizeof(cup_graph *));
+    bool (*stop)(void *) = l->c->stop;
+    l->c->stop = NULL;
+    l->graphs = cup__calloc((size_t)count, sizeof(cup_graph *));
     cup_status status = CUP_OK;
-    if (!t->graphs)
-        status = cup__fail(&t->c->error, CUP_MEMORY, "out of host memory for graphs");
+    if (!l->graphs)
+        status = cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for graphs");
     for (int64_t i = 0; i < count && status == CUP_OK; i++)
-        status = capture_part(t, i, count);
-    t->c->stop = stop;
+        status = capture_part(l, i, count);
+    l->c->stop = stop;
     if (status == CUP_OK) {
-        t->replay = CUP__REPLAY_ON;
-        return launch(t);
+        l->replay = CUP__REPLAY_ON;
+        return launch(l);
     }
-    cup__log(CUP__INFO, "training: the step is not captured: %s", cup_error_text(t->c));
-    cup_error_clear(t->c);
-    cup__trainer_free_graphs(t);
-    t->replay = CUP__REPLAY_OFF;
-    cup_random_step(t->c, (uint64_t)t->steps + 1);
-    return compute(t);
+    cup__log(CUP__INFO, "training: the step is not captured: %s", cup_error_text(l->c));
+    cup_error_clear(l->c);
+    cup__loop_free_graphs(l);
+    l->replay = CUP__REPLAY_OFF;
+    cup_random_step(l->c, (uint64_t)l->steps + 1);
+    return compute(l);
 }
 
 /* A step of calls, timed, says into how many graphs it is to be captured. */
-static cup_status compute_timed(cup_trainer *t)
+static cup_status compute_timed(cup_loop *l)
 {
-    CUP_TRY(cup_synchronize(t->c));
+    CUP_TRY(cup_synchronize(l->c));
     double start = now();
-    CUP_TRY(compute(t));
-    CUP_TRY(cup_synchronize(t->c));
-    double parts = t->part_seconds > 0 ? (now() - start) / t->part_seconds + 1 : 1e9;
-    int64_t most = t->training.accumulate;
-    t->parts = parts < (double)most ? (int64_t)parts : most;
+    CUP_TRY(compute(l));
+    CUP_TRY(cup_synchronize(l->c));
+    double parts = l->part_seconds > 0 ? (now() - start) / l->part_seconds + 1 : 1e9;
+    int64_t most = l->options.accumulate;
+    l->parts = parts < (double)most ? (int64_t)parts : most;
     return CUP_OK;
 }
 
-static cup_status run(cup_trainer *t)
+static cup_status run(cup_loop *l)
 {
-    cup__replay replay = t->replay;
+    cup__replay replay = l->replay;
     if (replay == CUP__REPLAY_ON)
-        return launch(t);
+        return launch(l);
     if (replay == CUP__REPLAY_NEXT)
-        return capture(t, t->parts);
+        return capture(l, l->parts);
     if (replay == CUP__REPLAY_OFF)
-        return compute(t);
-    cup_status status = replay == CUP__REPLAY_TIMED ? compute_timed(t) : compute(t);
+        return compute(l);
+    cup_status status = replay == CUP__REPLAY_TIMED ? compute_timed(l) : compute(l);
     if (status == CUP_OK)
-        t->replay = !cup_device_is_cuda(t->c) ? CUP__REPLAY_OFF
-                    : replay == CUP__REPLAY_NOT_YET && t->training.accumulate > 1
+        l->replay = !cup_device_is_cuda(l->c) ? CUP__REPLAY_OFF
+                    : replay == CUP__REPLAY_NOT_YET && l->options.accumulate > 1
                         ? CUP__REPLAY_TIMED
                         : CUP__REPLAY_NEXT;
     return status;
 }
 
-cup_status cup__trainer_step(cup_trainer *t)
+cup_status cup__loop_step(cup_loop *l)
 {
-    CUP_TRY(prepare(t));
-    CUP_TRY(run(t));
-    cup__device *device = t->c->device;
-    int64_t width = t->training.accumulate + 1;
-    float *row = (float *)t->pending->data + t->steps % CUP__PENDING_MOST * width;
-    CUP_TRY(device->calls->copy(device, row, t->losses->data, (size_t)(width - 1) * sizeof *row));
-    CUP_TRY(device->calls->copy(device, row + width - 1, cup_optimizer_norm(t->optimizer)->data,
+    CUP_TRY(prepare(l));
+    bool (*stop)(void *) = l->c->stop;
+    if (l->whole_steps)
+        l->c->stop = NULL;
+    cup_status status = run(l);
+    l->c->stop = stop;
+    CUP_TRY(status);
+    cup__device *device = l->c->device;
+    int64_t width = l->options.accumulate + 1;
+    float *row = (float *)l->pending->data + l->steps % CUP__PENDING_MOST * width;
+    CUP_TRY(device->calls->copy(device, row, l->losses->data, (size_t)(width - 1) * sizeof *row));
+    CUP_TRY(device->calls->copy(device, row + width - 1, cup_optimizer_norm(l->optimizer)->data,
                                 sizeof *row));
-    t->steps++;
+    l->steps++;
     return CUP_OK;
 }
 
-bool cup__trainer_should_read(const cup_trainer *t)
+bool cup__loop_should_read(const cup_loop *l)
 {
-    return t->steps - t->read > t->ahead;
+    return l->steps - l->read > l->ahead;
 }
 
-static cup_status add_step(cup_trainer *t, const cup_training_hooks *hooks)
+static cup_status add_step(cup_loop *l, const cup_training_hooks *hooks)
 {
-    int64_t width = t->training.accumulate + 1;
-    const float *row = t->host_pending + t->read % CUP__PENDING_MOST * width;
+    int64_t width = l->options.accumulate + 1;
+    const float *row = l->host_pending + l->read % CUP__PENDING_MOST * width;
     double loss = 0;
     for (int64_t i = 0; i < width - 1; i++)
         loss += (double)row[i];
     loss /= (double)(width - 1);
     if (!isfinite(loss))
-        return cup__fail(&t->c->error, CUP_STATE,
+        return cup__fail(&l->c->error, CUP_STATE,
                          "training: the loss of step %lld is not a number, so the run has come "
                          "apart; lower the learning rate or lengthen the warm-up, and start again "
                          "or from the last checkpoint",
-                         (long long)t->read);
-    cup_training_point *point = cup__trainer_point(t, t->read);
+                         (long long)l->read);
+    cup_training_point *point = cup__loop_point(l, l->read);
     if (!point)
-        return t->c->error.status;
+        return l->c->error.status;
     point->loss = loss;
     point->norm = (double)row[width - 1] / (double)(width - 1);
-    t->read++;
+    l->read++;
     if (hooks && hooks->point)
         hooks->point(point, hooks->user);
     return CUP_OK;
 }
 
-cup_status cup__trainer_read(cup_trainer *t, const cup_training_hooks *hooks)
+cup_status cup__loop_read(cup_loop *l, const cup_training_hooks *hooks)
 {
-    if (t->read == t->steps)
+    if (l->read == l->steps)
         return CUP_OK;
-    size_t bytes = (size_t)t->pending->count * sizeof *t->host_pending;
-    CUP_TRY(cup_tensor_read(t->pending, t->host_pending, bytes));
-    double time = now(), each = (time - t->read_at) / (double)(t->steps - t->read);
-    if (t->read_at > 0 && cup_device_is_cuda(t->c))
-        t->ahead = each * CUP__PENDING_MOST <= AHEAD_SECONDS ? CUP__PENDING_MOST - 1
+    size_t bytes = (size_t)l->pending->count * sizeof *l->host_pending;
+    CUP_TRY(cup_tensor_read(l->pending, l->host_pending, bytes));
+    double time = now(), each = (time - l->read_at) / (double)(l->steps - l->read);
+    if (l->read_at > 0 && cup_device_is_cuda(l->c))
+        l->ahead = each * CUP__PENDING_MOST <= AHEAD_SECONDS ? CUP__PENDING_MOST - 1
                                                              : (int64_t)(AHEAD_SECONDS / each);
-    t->read_at = time;
-    while (t->read < t->steps)
-        CUP_TRY(add_step(t, hooks));
+    l->read_at = time;
+    while (l->read < l->steps)
+        CUP_TRY(add_step(l, hooks));
     return CUP_OK;
 }

@@ -1,38 +1,67 @@
-/* Making a training run, and what can be asked of it. */
-#include <math.h>
+/* A training run of a GPT: what a batch and an evaluation are, for the loop that does the rest. */
 #include <string.h>
 
-#include "base/file.h"
 #include "base/memory.h"
-#include "io/checkpoint.h"
 #include "nn/gpt.h"
 #include "tensor/tensor.h"
 #include "train/trainer.h"
 
-/* Of a step on a GPU that runs without the host: a signal waits so long. */
-#define PART_SECONDS 0.25
-
-static cup_status make_batches(cup_trainer *t)
+/* The texts of a step: which follow from its number alone. */
+static cup_status write_batch(cup_context *c, int64_t step, void *user)
 {
+    cup_trainer *t = user;
     const cup_training *a = &t->training;
-    cup_context *c = t->c;
-    const int64_t shape[] = {a->accumulate, a->batch, a->model.context};
-    size_t tokens = (size_t)(shape[0] * shape[1] * shape[2]);
-    t->host_tokens = cup__malloc(tokens * sizeof *t->host_tokens);
-    t->host_targets = cup__malloc(tokens * sizeof *t->host_targets);
-    size_t row = (size_t)a->accumulate + 1;
-    t->host_pending = cup__malloc(CUP__PENDING_MOST * row * sizeof *t->host_pending);
-    if (!t->host_tokens || !t->host_targets || !t->host_pending)
-        return cup__fail(&c->error, CUP_MEMORY, "out of host memory for the batches of a step");
-    t->tokens = cup_keep(cup_tensor_new(c, CUP_I32, 3, shape));
-    t->targets = cup_keep(cup_tensor_new(c, CUP_I32, 3, shape));
-    t->losses = cup_keep(cup_tensor_new(c, CUP_F32, 1, shape));
-    t->pending =
-        cup_keep(cup_tensor_new(c, CUP_F32, 2, (int64_t[]){CUP__PENDING_MOST, a->accumulate + 1}));
-    return c->error.status;
+    int64_t rows = a->batch * a->accumulate;
+    size_t bytes = (size_t)(rows * a->model.context) * sizeof *t->host_tokens;
+    CUP_TRY(cup_data_batch(c, t->data, CUP_TRAIN, a->seed, (uint64_t)step, 0, rows,
+                           a->model.context, t->host_tokens, t->host_targets));
+    CUP_TRY(cup_tensor_write(t->tokens, t->host_tokens, bytes));
+    return cup_tensor_write(t->targets, t->host_targets, bytes);
 }
 
-static cup_status check_vocabulary(cup_trainer *t)
+/* One of the step's batches. */
+static cup_tensor *part(cup_tensor *all, int64_t i)
+{
+    cup__shape shape = {.dtype = all->dtype, .ndim = 2, .size = {all->shape[1], all->shape[2]}};
+    return cup__tensor_view(all, &shape, all->stride + 1, i * all->stride[0]);
+}
+
+static cup_tensor *loss_of_batch(cup_context *c, int64_t i, void *user)
+{
+    const cup_trainer *t = user;
+    (void)c;
+    return cup_gpt_loss(t->model, part(t->tokens, i), part(t->targets, i), true);
+}
+
+static cup_status evaluate(cup_context *c, double *loss, void *user)
+{
+    const cup_trainer *t = user;
+    const cup_training *a = &t->training;
+    (void)c;
+    return cup_gpt_evaluate(t->model, t->data, CUP_VALIDATION, a->batch, a->evaluate_texts, loss);
+}
+
+static void rehearse_rows(const cup_trainer *t, int64_t rows)
+{
+    cup_context *c = t->model->context;
+    const int64_t shape[] = {rows, t->training.model.context};
+    cup_gpt_loss(t->model, cup_tensor_new(c, CUP_I32, 2, shape),
+                 cup_tensor_new(c, CUP_I32, 2, shape), false);
+}
+
+/* An evaluation has batches of two sizes at most. */
+static void rehearse(cup_context *c, void *user)
+{
+    const cup_trainer *t = user;
+    int64_t batch = t->training.batch;
+    (void)c;
+    if (t->texts >= batch)
+        rehearse_rows(t, batch);
+    if (t->texts % batch)
+        rehearse_rows(t, t->texts % batch);
+}
+
+static cup_status check_vocabulary(cup_context *c, cup_trainer *t)
 {
     cup_gpt_config *g = &t->training.model;
     int64_t size = cup_tokenizer_size(t->tokenizer);
@@ -40,48 +69,74 @@ static cup_status check_vocabulary(cup_trainer *t)
         g->vocabulary = size;
     if (g->vocabulary >= size)
         return CUP_OK;
-    return cup__fail(&t->c->error, CUP_ARGUMENT,
+    return cup__fail(&c->error, CUP_ARGUMENT,
                      "training: the tokenizer has %lld tokens and the model knows %lld only; leave "
                      "the vocabulary to the tokenizer, or take the tokenizer of the checkpoint",
                      (long long)size, (long long)g->vocabulary);
 }
 
-/* Seconds to wait for the lock of a folder, which somebody who only reads may hold for a moment. */
-#define LOCK_SECONDS 1
-
-/* Makes the folder and writes its lock there, which also tries whether that is possible: the first
- * checkpoint may be hours away. */
-static cup_status open_folder(cup_trainer *t, const char *folder)
+static cup_status make_batches(cup_context *c, cup_trainer *t)
 {
-    cup__error *error = &t->c->error;
-    CUP_TRY(cup__folder_make(error, folder));
-    t->folder = cup__strdup(folder);
-    if (!t->folder)
-        return cup__fail(error, CUP_MEMORY, "out of host memory for a training run");
-    CUP_TRY(cup__lock_take(error, folder, LOCK_SECONDS, &t->lock));
-    return cup__checkpoint_mend(error, folder);
+    const cup_training *a = &t->training;
+    const int64_t shape[] = {a->accumulate, a->batch, a->model.context};
+    size_t tokens = (size_t)(shape[0] * shape[1] * shape[2]);
+    t->host_tokens = cup__malloc(tokens * sizeof *t->host_tokens);
+    t->host_targets = cup__malloc(tokens * sizeof *t->host_targets);
+    if (!t->host_tokens || !t->host_targets)
+        return cup__fail(&c->error, CUP_MEMORY, "out of host memory for the batches of a step");
+    t->tokens = cup_keep(cup_tensor_new(c, CUP_I32, 3, shape));
+    t->targets = cup_keep(cup_tensor_new(c, CUP_I32, 3, shape));
+    return c->error.status;
 }
 
-static cup_status make(cup_trainer *t, const char *folder)
+/* The model and its loop. */
+static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
 {
-    cup_training *a = &t->training;
-    CUP_TRY(check_vocabulary(t));
-    CUP_TRY(cup__training_check(t->c, a));
-    CUP_TRY(cup_precision(t->c, a->precision));
-    t->schedule =
-        (cup_schedule){.high = a->rate, .low = a->rate_end, .warmup = a->warmup, .steps = a->steps};
-    CUP_TRY(cup__training_fits(t->c, a));
-    if (folder)
-        CUP_TRY(open_folder(t, folder));
-    cup_seed(t->c, a->seed);
-    t->model = cup_gpt_new(t->c, &a->model, a->dtype);
+    const cup_training *a = &t->training;
+    const cup_loop_calls calls = {write_batch, loss_of_batch, evaluate, rehearse, t};
+    const cup_loop_options options = {
+        .schedule = {.high = a->rate, .low = a->rate_end, .warmup = a->warmup, .steps = a->steps},
+        .optimizer = a->optimizer,
+        .accumulate = a->accumulate,
+        .evaluate_every = a->evaluate_every,
+        .save_every = a->save_every,
+        .folder = folder,
+        .kind = "gpt"};
+    t->loop = cup__loop_begin(c, &calls, &options, &cup__training_checkpoints);
+    if (!t->loop)
+        return c->error.status;
+    cup_seed(c, a->seed);
+    t->model = cup_gpt_new(c, &a->model, a->dtype);
     if (!t->model)
-        return t->c->error.status;
+        return c->error.status;
     t->model->recompute = a->recompute;
     t->model->logits_most = a->logits_most;
-    t->optimizer =
-        cup_optimizer_new(t->c, t->model->parameters, t->model->parameter_count, &a->optimizer);
-    return t->optimizer ? make_batches(t) : t->c->error.status;
+    cup_optimizer *optimizer =
+        cup_optimizer_new(c, t->model->parameters, t->model->parameter_count, &a->optimizer);
+    CUP_TRY(cup__loop_train(t->loop, optimizer, t->model->weights, t->model->weight_count));
+    return make_batches(c, t);
+}
+
+static cup_status make(cup_context *c, cup_trainer *t, const char *folder)
+{
+    cup_training *a = &t->training;
+    CUP_TRY(check_vocabulary(c, t));
+    CUP_TRY(cup__training_check(c, a));
+    CUP_TRY(cup_precision(c, a->precision));
+    CUP_TRY(cup__training_fits(c, a));
+    t->texts = cup__evaluated_texts(t->data, CUP_VALIDATION, a->model.context, a->evaluate_texts);
+    return make_loop(c, t, folder);
+}
+
+/* The graphs of the loop first, which read the others. */
+static void free_parts(cup_trainer *t)
+{
+    cup_loop_free(t->loop);
+    cup_tensor_free(t->tokens);
+    cup_tensor_free(t->targets);
+    cup_gpt_free(t->model);
+    cup__free(t->host_tokens);
+    cup__free(t->host_targets);
 }
 
 cup_trainer *cup_trainer_new(cup_context *c, const cup_training *training, const cup_data *data,
@@ -99,15 +154,11 @@ cup_trainer *cup_trainer_new(cup_context *c, const cup_training *training, const
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for a training run");
         return NULL;
     }
-    t->c = c;
-    cup__context_join(c);
     t->training = *training;
-    t->part_seconds = PART_SECONDS;
-    t->parts = 1;
     t->data = data;
     t->tokenizer = tokenizer;
     cup_scope_open(c);
-    cup_status status = make(t, folder);
+    cup_status status = make(c, t, folder);
     cup_scope_return(c, NULL);
     if (status == CUP_OK)
         return t;
@@ -119,21 +170,18 @@ void cup_trainer_free(cup_trainer *t)
 {
     if (!t)
         return;
-    cup__trainer_free_graphs(t);
-    cup_optimizer_free(t->optimizer);
-    cup_gpt_free(t->model);
-    cup_tensor_free(t->tokens);
-    cup_tensor_free(t->targets);
-    cup_tensor_free(t->losses);
-    cup_tensor_free(t->pending);
-    cup__free(t->host_tokens);
-    cup__free(t->host_targets);
-    cup__free(t->host_pending);
-    cup__free(t->points);
-    cup__lock_drop(&t->lock);
-    cup__free(t->folder);
-    cup__context_leave(t->c);
+    free_parts(t);
     cup__free(t);
+}
+
+void cup__training_kernels(cup_context *c, const cup_training *training)
+{
+    cup_trainer t = {.training = *training, .texts = training->batch};
+    cup_scope_open(c);
+    if (make_loop(c, &t, NULL) == CUP_OK)
+        cup__loop_rehearse(t.loop);
+    cup_scope_return(c, NULL);
+    free_parts(&t);
 }
 
 cup_gpt *cup_trainer_model(cup_trainer *t)
@@ -143,23 +191,30 @@ cup_gpt *cup_trainer_model(cup_trainer *t)
 
 int64_t cup_trainer_steps(const cup_trainer *t)
 {
-    return t ? t->steps : 0;
+    return t ? cup_loop_steps(t->loop) : 0;
 }
 
 const cup_training_point *cup_trainer_points(const cup_trainer *t, int64_t *count)
 {
-    if (count)
-        *count = t ? (int64_t)t->point_count : 0;
-    return t ? t->points : NULL;
+    return cup_loop_points(t ? t->loop : NULL, count);
 }
 
-cup_training_point *cup__trainer_point(cup_trainer *t, int64_t step)
+cup_status cup_trainer_resume(cup_trainer *t)
 {
-    if (!cup__grow(&t->points, &t->point_capacity, t->point_count, sizeof *t->points)) {
-        cup__fail(&t->c->error, CUP_MEMORY, "out of host memory for the losses of a run");
-        return NULL;
-    }
-    cup_training_point *point = &t->points[t->point_count++];
-    *point = (cup_training_point){step, NAN, NAN, cup_schedule_rate(&t->schedule, step), NAN};
-    return point;
+    return cup_loop_resume(t ? t->loop : NULL);
+}
+
+cup_status cup_trainer_overwrite(cup_trainer *t)
+{
+    return cup_loop_overwrite(t ? t->loop : NULL);
+}
+
+cup_status cup_trainer_run(cup_trainer *t, const cup_training_hooks *hooks)
+{
+    return cup_loop_run(t ? t->loop : NULL, hooks);
+}
+
+cup_status cup_trainer_save(cup_trainer *t)
+{
+    return cup_loop_save(t ? t->loop : NULL);
 }

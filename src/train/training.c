@@ -59,62 +59,27 @@ const cup_preset *cup_preset_find(const char *name)
     return NULL;
 }
 
-typedef enum field_kind { WHOLE, REAL, FLAG } field_kind;
-
-/* A number of a training: its name in files and sentences, where it stands, its range, and whether
- * a run that goes on from a checkpoint must have the same. */
-typedef struct field {
-    const char *name;
-    field_kind kind;
-    size_t offset;
-    double least, most;
-    bool fixed;
-} field;
-
 #define AT(name) offsetof(cup_training, name)
-static const field fields[] = {
-    {"batch", WHOLE, AT(batch), 1, 1 << 24, true},
-    {"accumulate", WHOLE, AT(accumulate), 0, 1 << 20, true},
-    {"steps", WHOLE, AT(steps), 1, 1e15, false},
-    {"warmup", WHOLE, AT(warmup), 0, 1e15, false},
-    {"rate", REAL, AT(rate), 0, 1e6, false},
-    {"rate_end", REAL, AT(rate_end), 0, 1e6, false},
-    {"beta1", REAL, AT(optimizer.beta1), 0, 1, true},
-    {"beta2", REAL, AT(optimizer.beta2), 0, 1, true},
-    {"epsilon", REAL, AT(optimizer.epsilon), 0, 1, true},
-    {"momentum", REAL, AT(optimizer.momentum), 0, 1, true},
-    {"nesterov", FLAG, AT(optimizer.nesterov), 0, 1, true},
-    {"weight_decay", REAL, AT(optimizer.weight_decay), 0, 1e6, false},
-    {"clip", REAL, AT(optimizer.clip), 0, 1e30, false},
-    {"stochastic", FLAG, AT(optimizer.stochastic), 0, 1, true},
-    {"evaluate_every", WHOLE, AT(evaluate_every), 0, 1e15, false},
-    {"evaluate_texts", WHOLE, AT(evaluate_texts), 0, 1e15, false},
-    {"save_every", WHOLE, AT(save_every), 0, 1e15, false},
-    {"recompute", FLAG, AT(recompute), 0, 1, false},
-    {"logits_most", WHOLE, AT(logits_most), 0, 1e15, false},
-};
-#define FIELDS (sizeof fields / sizeof *fields)
-
-/* A field as a number; those of a checked training are all exact. */
-static double number_at(const cup_training *training, const field *f)
-{
-    const char *at = (const char *)training + f->offset;
-    return f->kind == WHOLE  ? (double)*(const int64_t *)(const void *)at
-           : f->kind == REAL ? *(const double *)(const void *)at
-                             : *(const bool *)at;
-}
-
-static const char *const methods[] = {"adamw", "sgd", "lion", "muon"};
+static const cup__field fields[] = {
+    {"method", CUP__FIELD_CHOICE, AT(optimizer.method), 0, 0, true, cup__method_words},
+    {"batch", CUP__FIELD_WHOLE, AT(batch), 1, 1 << 24, true, NULL},
+    {"accumulate", CUP__FIELD_WHOLE, AT(accumulate), 0, 1 << 20, true, NULL},
+    {"steps", CUP__FIELD_WHOLE, AT(steps), 1, 1e15, false, NULL},
+    {"warmup", CUP__FIELD_WHOLE, AT(warmup), 0, 1e15, false, NULL},
+    {"rate", CUP__FIELD_REAL, AT(rate), 0, 1e6, false, NULL},
+    {"rate_end", CUP__FIELD_REAL, AT(rate_end), 0, 1e6, false, NULL},
+    CUP__OPTIMIZER_FIELDS(cup_training, optimizer),
+    {"evaluate_every", CUP__FIELD_WHOLE, AT(evaluate_every), 0, 1e15, false, NULL},
+    {"evaluate_texts", CUP__FIELD_WHOLE, AT(evaluate_texts), 0, 1e15, false, NULL},
+    {"save_every", CUP__FIELD_WHOLE, AT(save_every), 0, 1e15, false, NULL},
+    {"recompute", CUP__FIELD_FLAG, AT(recompute), 0, 1, false, NULL},
+    {"logits_most", CUP__FIELD_WHOLE, AT(logits_most), 0, 1e15, false, NULL},
+    {0}};
 
 cup_status cup__training_check(cup_context *c, cup_training *training)
 {
     cup__precision precision = c->precision;
-    for (const field *f = fields; f < fields + FIELDS; f++) {
-        double value = number_at(training, f);
-        if (!(value >= f->least && value <= f->most))
-            return cup__fail(&c->error, CUP_ARGUMENT, "training: %s must be from %g to %g, not %g",
-                             f->name, f->least, f->most, value);
-    }
+    CUP_TRY(cup__fields_check(&c->error, "training", fields, training));
     if (training->dtype != CUP_F32 && training->dtype != CUP_BF16)
         return cup__fail(&c->error, CUP_DTYPE, "training: the dtype must be f32 or bf16, not %s",
                          cup_dtype_name(training->dtype));
@@ -133,15 +98,12 @@ cup_status cup__training_check(cup_context *c, cup_training *training)
 
 const char *cup__training_differs(const cup_training *a, const cup_training *b)
 {
-    for (const field *f = fields; f < fields + FIELDS; f++)
-        if (f->fixed && number_at(a, f) != number_at(b, f))
-            return f->name;
-    return a->dtype != b->dtype ? "dtype"
+    const char *name = cup__fields_differ(fields, a, b);
+    return name ? name
+           : a->dtype != b->dtype ? "dtype"
            : a->seed != b->seed ? "seed"
            : strcmp(a->precision, b->precision) ? "precision"
-           : a->optimizer.method != b->optimizer.method
-               ? "method"
-               : cup__gpt_config_differs(&a->model, &b->model);
+                                                : cup__gpt_config_differs(&a->model, &b->model);
 }
 
 void cup__training_write(cup__json_writer *writer, const char *key, const cup_training *training)
@@ -150,31 +112,8 @@ void cup__training_write(cup__json_writer *writer, const char *key, const cup_tr
     cup__json_add_string(writer, "dtype", cup_dtype_name(training->dtype));
     cup__json_add_unsigned(writer, "seed", training->seed);
     cup__json_add_string(writer, "precision", training->precision);
-    cup__json_add_string(writer, "method", methods[training->optimizer.method]);
-    for (const field *f = fields; f < fields + FIELDS; f++) {
-        const char *at = (const char *)training + f->offset;
-        if (f->kind == WHOLE)
-            cup__json_add_integer(writer, f->name, *(const int64_t *)(const void *)at);
-        else if (f->kind == REAL)
-            cup__json_add_number(writer, f->name, *(const double *)(const void *)at);
-        else
-            cup__json_add_boolean(writer, f->name, *(const bool *)at);
-    }
+    cup__fields_write(writer, fields, training);
     cup__json_close(writer);
-}
-
-static cup_status read_method(cup_context *c, const cup__json *json, const cup__json_node *object,
-                              cup_method *out)
-{
-    const char *word;
-    CUP_TRY(cup__json_get_string(&c->error, json, object, "method", &word));
-    for (int i = 0; i < 4; i++)
-        if (!strcmp(word, methods[i])) {
-            *out = (cup_method)i;
-            return CUP_OK;
-        }
-    return cup__fail(&c->error, CUP_FORMAT, "%s: method is \"%.40s\", not adamw, sgd, lion or muon",
-                     json->name, word);
 }
 
 cup_status cup__training_read(cup_context *c, const cup__json *json, const cup__json_node *object,
@@ -187,16 +126,5 @@ cup_status cup__training_read(cup_context *c, const cup__json *json, const cup__
         return cup__fail(error, CUP_FORMAT, "%s: dtype is \"%.40s\"", json->name, dtype);
     CUP_TRY(cup__json_get_unsigned(error, json, object, "seed", &training->seed));
     CUP_TRY(cup__json_get_string(error, json, object, "precision", &training->precision));
-    CUP_TRY(read_method(c, json, object, &training->optimizer.method));
-    for (const field *f = fields; f < fields + FIELDS; f++) {
-        char *at = (char *)training + f->offset;
-        if (f->kind == WHOLE)
-            CUP_TRY(cup__json_get_integer(error, json, object, f->name, 0, INT64_MAX,
-                                          (int64_t *)(void *)at));
-        else if (f->kind == REAL)
-            CUP_TRY(cup__json_get_number(error, json, object, f->name, (double *)(void *)at));
-        else
-            CUP_TRY(cup__json_get_boolean(error, json, object, f->name, (bool *)at));
-    }
-    return CUP_OK;
+    return cup__fields_read(error, json, object, fields, training);
 }

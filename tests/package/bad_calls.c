@@ -112,10 +112,23 @@ typedef struct things {
     struct {
         const char *type;
         void *thing;
-    } all[16];
+    } all[20];
 } things;
 
 static const char words[] = "the quick brown fox jumps over the lazy dog, and the dog sleeps on; ";
+
+static cup_tensor *loss_of_nothing(cup_context *c, int64_t batch, void *user)
+{
+    (void)batch;
+    return cup_sum(c, user, NULL, 0, false);
+}
+
+static cup_loop *make_loop(cup_parameters *list, cup_tensor *x)
+{
+    const cup_loop_calls calls = {.loss = loss_of_nothing, .user = x};
+    return cup_loop_new(list, &calls,
+                        CUP_OPTIONS(cup_loop_options, .schedule = {.high = 0.1, .steps = 1}));
+}
 
 static void make_things(things *t)
 {
@@ -128,6 +141,8 @@ static void make_things(things *t)
     cup_trainer *trainer = cup_trainer_new(c, &training, data, tokenizer, NULL);
     cup_gpt *gpt = cup_trainer_model(trainer);
     cup_tensor *x = cup_require_grad(cup_full(c, CUP_F32, (int64_t[]){2}, 1, 1));
+    cup_parameters *list = cup_parameters_new(c, CUP_F32);
+    cup_tensor *learned = cup_parameter_new(list, "x", 1, (int64_t[]){2}, NULL);
     cup_parameter parameter = {.name = "x", .tensor = x};
     static char path[400];
     snprintf(path, sizeof path, "%s/x.safetensors", test_folder());
@@ -144,7 +159,8 @@ static void make_things(things *t)
                    {"cup_gpt *", gpt},
                    {"cup_gpt_cache *", cup_gpt_cache_new(gpt, 1, 0)},
                    {"cup_generator *", cup_generator_new(gpt, NULL)},
-                   {"cup_parameters *", cup_parameters_new(c, CUP_F32)},
+                   {"cup_parameters *", list},
+                   {"cup_loop *", make_loop(list, learned)},
                    {"cup_optimizer *", cup_optimizer_new(c, &parameter, 1, NULL)},
                    {"cup_trainer *", trainer}}};
     EXPECT_INT(cup_error(c), CUP_OK);
@@ -162,6 +178,7 @@ static void *thing_of(const things *t, const char *type)
 static void free_made(const things *t)
 {
     cup_optimizer_free(thing_of(t, "cup_optimizer *"));
+    cup_loop_free(thing_of(t, "cup_loop *"));
     cup_parameters_free(thing_of(t, "cup_parameters *"));
     cup_generator_free(thing_of(t, "cup_generator *"));
     cup_gpt_cache_free(thing_of(t, "cup_gpt_cache *"));

@@ -105,6 +105,30 @@ TEST_LIMITED(install_examples, 300)
     EXPECT_CONTAINS(out, " % of the points are told right");
 }
 
+/* What one run computes, another computes that was stopped and goes on. */
+TEST_LIMITED(install_examples_go_on, 300)
+{
+    skip_without("pkg-config");
+    const char *folder = install("/usr");
+    int code = test_command(
+        out, sizeof out,
+        "export PKG_CONFIG_PATH='%s/usr/lib/pkgconfig' PKG_CONFIG_SYSROOT_DIR='%s'\n"
+        "export LD_LIBRARY_PATH='%s/usr/lib' CUP_DEVICE=cpu\n"
+        "cp examples/*.c '%s' && cd '%s' && for name in mlp_classifier autoencoder; do "
+        "${CC:-cc} -std=c11 -o $name $name.c $(pkg-config --cflags --libs cupola) -lm && "
+        "./$name whole && ./$name parts 130 && ./$name parts && "
+        "cmp whole/model.safetensors parts/model.safetensors && "
+        "cmp whole/losses.csv parts/losses.csv && rm -r whole parts || exit 1; done",
+        folder, folder, folder, folder, folder);
+    if (code)
+        test_fail(__FILE__, __LINE__, "%s", out);
+    EXPECT_CONTAINS(out, "400 of 400 steps are done\n");
+    EXPECT_CONTAINS(out, "goes on behind 130 steps\n");
+    EXPECT_CONTAINS(out, "300 of 300 steps are done\n");
+    EXPECT_CONTAINS(out, "step 400  validation loss 0.01");
+    EXPECT_CONTAINS(out, "step 300  validation loss 0.00");
+}
+
 TEST_LIMITED(install_static_library, 300)
 {
     const char *folder = install("/usr");

@@ -67,12 +67,12 @@ static void train(const cup_training *training, int64_t parts, outcome *out)
     cup_trainer *t = cup_trainer_new(c, training, data, tokenizer, NULL);
     EXPECT_TEXT(cup_error_text(c), "");
     if (!parts)
-        t->replay = CUP__REPLAY_OFF;
-    t->part_seconds = parts > 1 ? 0 : 1e9;
+        t->loop->replay = CUP__REPLAY_OFF;
+    t->loop->part_seconds = parts > 1 ? 0 : 1e9;
     EXPECT_INT(cup_trainer_run(t, NULL), CUP_OK);
     EXPECT_TEXT(cup_error_text(c), "");
-    EXPECT_INT(t->replay, parts ? CUP__REPLAY_ON : CUP__REPLAY_OFF);
-    EXPECT_INT(t->graph_count, parts);
+    EXPECT_INT(t->loop->replay, parts ? CUP__REPLAY_ON : CUP__REPLAY_OFF);
+    EXPECT_INT(t->loop->graph_count, parts);
     const cup_training_point *points = cup_trainer_points(t, &out->count);
     EXPECT(out->count <= MOST_POINTS);
     memcpy(out->points, points, (size_t)out->count * sizeof *points);
@@ -81,7 +81,7 @@ static void train(const cup_training *training, int64_t parts, outcome *out)
     cup_synchronize(c);
     clock_gettime(CLOCK_MONOTONIC, &a);
     for (int i = 0; i < 50; i++)
-        cup__trainer_step(t);
+        cup__loop_step(t->loop);
     cup_synchronize(c);
     clock_gettime(CLOCK_MONOTONIC, &b);
     out->seconds = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
@@ -165,8 +165,8 @@ TEST_LIMITED(gpu_trainer_stops_within_a_second, 180)
                CUP_INTERRUPTED);
     double took = now() - a.at;
     printf("%d graphs a step; the run ended %.2f s after it was asked to\n",
-           (int)a.trainer->graph_count, took);
-    EXPECT(a.trainer->graph_count > 2);
+           (int)a.trainer->loop->graph_count, took);
+    EXPECT(a.trainer->loop->graph_count > 2);
     EXPECT(took < 1);
     cup_trainer_free(a.trainer);
     cup_data_free(data);

@@ -1,0 +1,122 @@
+/* cupola/loop.h: a training loop for any model: accumulated batches, evaluation, checkpoints that
+ * a run goes on from bit for bit, and on a GPU a step that is captured once and replayed.
+ *
+ * The program says what a batch is and what its loss is; the loop does the rest:
+ *
+ *     cup_loop *loop = cup_loop_new(parameters,
+ *                                   &(cup_loop_calls){.batch = batch, .loss = loss, .user = &me},
+ *                                   CUP_OPTIONS(cup_loop_options, .folder = "run",
+ *                                               .schedule = {.high = 1e-3, .steps = 1000}));
+ *     if (cup_loop_has_checkpoint(loop))
+ *         cup_loop_resume(loop);
+ *     cup_loop_run(loop, NULL);
+ *     cup_loop_free(loop);
+ *
+ * Parameters of 16 bits are trained through master copies in f32, see cup_optimizer_new. */
+#ifndef CUPOLA_LOOP_H
+#define CUPOLA_LOOP_H
+
+#include "cupola/parameters.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a loop asks of the program. A call that fails says so in the context, or by its status, and
+ * ends the run. */
+typedef struct cup_loop_calls {
+    /* Brings all that step `step`, counted from 0, reads to where `loss` reads it, for all batches
+     * of the step: cup_tensor_write into tensors that stay. It follows from the step's number
+     * alone, so that a run that goes on reads what the uninterrupted one would have. NULL: every
+     * step reads the same. */
+    cup_status (*batch)(cup_context *c, int64_t step, void *user);
+    /* The loss of one of the step's batches, counted from 0: one number, recorded. It reads nothing
+     * back from the device, keeps nothing that it makes, and draws from the context's random
+     * numbers alone: on a GPU it is called a few times only, the first time without computing
+     * anything, and then captured and replayed. What is made in it is freed behind it. */
+    cup_tensor *(*loss)(cup_context *c, int64_t batch, void *user);
+    /* Sets *loss to that of what was kept apart, a finite number. Nothing is recorded and layers
+     * are not in training meanwhile. NULL: nothing is evaluated. */
+    cup_status (*evaluate)(cup_context *c, double *loss, void *user);
+    /* Calls what `evaluate` calls, each shape once: on a GPU, where it computes nothing, so that
+     * the kernels are there before the first step. NULL: `evaluate` itself is called so. */
+    void (*rehearse)(cup_context *c, void *user);
+    void *user;
+} cup_loop_calls;
+
+/* How a loop trains. */
+typedef struct cup_loop_options {
+    size_t size;
+    cup_schedule schedule; /* learning rates; its `steps` are those of the whole run, at least 1 */
+    cup_optimizer_options optimizer;
+    int64_t accumulate;     /* batches whose gradients, averaged, make one step; 0: 1 */
+    int64_t evaluate_every; /* steps between evaluations; 0: only before and behind all steps */
+    int64_t save_every;     /* steps between checkpoints; 0: only behind all steps */
+    /* Where checkpoints go, NULL for none: no other run can use it until this one is freed or its
+     * process ends. It is made if it is not there. */
+    const char *folder;
+    const char *kind; /* what is trained; checkpoints of another kind are refused. NULL: "model" */
+} cup_loop_options;
+
+/* One step of a run, or the evaluation before it. */
+typedef struct cup_training_point {
+    int64_t step;      /* steps that were done before */
+    double loss;       /* of the step's batch; NaN where no step followed, as behind the last */
+    double norm, rate; /* of the gradients before they were clipped; the learning rate */
+    double validation; /* the loss of what was kept apart; NaN where it was not evaluated */
+} cup_training_point;
+
+/* What a run tells while it goes on. All may be NULL. */
+typedef struct cup_training_hooks {
+    /* A step is done, or an evaluation (then loss is NaN). On a GPU a few steps come at once. */
+    void (*point)(const cup_training_point *point, void *user);
+    /* A checkpoint of so many steps is on the disk. */
+    void (*saved)(int64_t steps, void *user);
+    /* Asked often, also inside a step or an evaluation, which is then given up as if it had never
+     * begun: true ends the run with a checkpoint of the steps done and CUP_INTERRUPTED. */
+    bool (*stop)(void *user);
+    void *user;
+} cup_training_hooks;
+
+typedef struct cup_loop cup_loop;
+
+/* A run that trains what the list has to be trained. The list, and `user` of the calls, must
+ * outlive the loop; the calls themselves are copied. Random numbers begin from the context's seed:
+ * give it the same one to go on from a checkpoint. */
+CUP_API cup_loop *cup_loop_new(cup_parameters *list, const cup_loop_calls *calls,
+                               const cup_loop_options *options);
+CUP_API void cup_loop_free(cup_loop *loop);
+
+/* Whether a checkpoint stands in its folder, to resume from. */
+CUP_API bool cup_loop_has_checkpoint(const cup_loop *loop);
+
+/* Goes on from the folder's checkpoint, with the same losses, bit for bit, as if the run had never
+ * stopped. Number of steps, rates, evaluations and saves may differ from the checkpoint's; what
+ * else differs is refused, the names and shapes of the tensors included. */
+CUP_API cup_status cup_loop_resume(cup_loop *loop);
+
+/* Lets a new run replace what stands in its folder, with its first save. Otherwise a run that was
+ * not resumed refuses to begin where a checkpoint, or a file that has a name of one, stands. */
+CUP_API cup_status cup_loop_overwrite(cup_loop *loop);
+
+/* Runs the steps that are left. CUP_INTERRUPTED when a hook said stop; CUP_STATE when the loss is
+ * no longer a number. A step whose loss is a number and whose gradients are not changes nothing,
+ * see cup_optimizer_step. */
+CUP_API cup_status cup_loop_run(cup_loop *loop, const cup_training_hooks *hooks);
+
+/* Writes a checkpoint now: the list's tensors, buffers too, as model.safetensors; what the
+ * optimizer remembers; losses.csv; and state.json, which ties them together. Whatever stops it, the
+ * folder holds a whole checkpoint, the old one or the new one. */
+CUP_API cup_status cup_loop_save(cup_loop *loop);
+
+/* The steps done, and every point so far, those before a resume included. Borrowed. */
+CUP_API int64_t cup_loop_steps(const cup_loop *loop);
+CUP_API const cup_training_point *cup_loop_points(const cup_loop *loop, int64_t *count);
+
+/* The loop's own, to ask how many steps were skipped. */
+CUP_API cup_optimizer *cup_loop_optimizer(cup_loop *loop);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

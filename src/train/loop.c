@@ -1,0 +1,220 @@
+/* Making a training loop, and what can be asked of it. */
+#include "train/loop.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "nn/parameters.h"
+#include "tensor/tensor.h"
+
+/* Of a step on a GPU that runs without the host: a signal waits so long. */
+#define PART_SECONDS 0.25
+
+/* Seconds to wait for the lock of a folder, which somebody who only reads may hold for a moment. */
+#define LOCK_SECONDS 1
+
+const char *const cup__method_words[] = {"adamw", "sgd", "lion", "muon", NULL};
+static const char *const decline_words[] = {"cosine", "linear", "constant", NULL};
+
+#define AT(name) offsetof(cup_loop_options, name)
+static const cup__field fields[] = {
+    {"method", CUP__FIELD_CHOICE, AT(optimizer.method), 0, 0, true, cup__method_words},
+    {"accumulate", CUP__FIELD_WHOLE, AT(accumulate), 1, 1 << 20, true, NULL},
+    {"steps", CUP__FIELD_WHOLE, AT(schedule.steps), 1, 1e15, false, NULL},
+    {"warmup", CUP__FIELD_WHOLE, AT(schedule.warmup), 0, 1e15, false, NULL},
+    {"rate", CUP__FIELD_REAL, AT(schedule.high), 0, 1e6, false, NULL},
+    {"rate_end", CUP__FIELD_REAL, AT(schedule.low), 0, 1e6, false, NULL},
+    {"decline", CUP__FIELD_CHOICE, AT(schedule.decline), 0, 0, false, decline_words},
+    CUP__OPTIMIZER_FIELDS(cup_loop_options, optimizer),
+    {"evaluate_every", CUP__FIELD_WHOLE, AT(evaluate_every), 0, 1e15, false, NULL},
+    {"save_every", CUP__FIELD_WHOLE, AT(save_every), 0, 1e15, false, NULL},
+    {0}};
+
+/* What a run must have the same to go on, besides the fields. */
+static void write(const cup_loop *l, cup__json_writer *writer)
+{
+    cup__json_open(writer, "training", CUP__JSON_OBJECT);
+    cup__json_add_unsigned(writer, "seed", l->c->random.seed);
+    cup__json_add_string(writer, "precision", cup__precision_names[l->c->precision]);
+    cup__fields_write(writer, fields, &l->options);
+    cup__json_close(writer);
+}
+
+static cup_status check(cup_loop *l, const cup__checkpoint *checkpoint)
+{
+    cup__error *error = &l->c->error;
+    const cup__json *json = &checkpoint->json;
+    const cup__json_node *object;
+    const char *precision, *differs;
+    uint64_t seed;
+    cup_loop_options found = {0};
+    CUP_TRY(
+        cup__json_get(error, json, checkpoint->state, "training", CUP__JSON_OBJECT, &object));
+    CUP_TRY(cup__json_get_unsigned(error, json, object, "seed", &seed));
+    CUP_TRY(cup__json_get_string(error, json, object, "precision", &precision));
+    CUP_TRY(cup__fields_read(error, json, object, fields, &found));
+    differs = seed != l->c->random.seed ? "seed"
+              : strcmp(precision, cup__precision_names[l->c->precision])
+                  ? "precision"
+                  : cup__fields_differ(fields, &l->options, &found);
+    if (!differs)
+        return CUP_OK;
+    return cup__fail(error, CUP_ARGUMENT,
+                     "training: %s is not what the checkpoint in %s was made with; set it so, or "
+                     "start a new run in another folder",
+                     differs, l->folder);
+}
+
+static const char *const files[] = {CUP__MODEL_FILE, CUP__OPTIMIZER_FILE, CUP__LOSSES_FILE, NULL};
+static const cup__loop_checkpoints checkpoints = {.files = files, .write = write, .check = check};
+
+/* Makes the folder and writes its lock there, which also tries whether that is possible: the first
+ * checkpoint may be hours away. */
+static cup_status open_folder(cup_loop *l)
+{
+    cup__error *error = &l->c->error;
+    CUP_TRY(cup__folder_make(error, l->folder));
+    CUP_TRY(cup__lock_take(error, l->folder, LOCK_SECONDS, &l->lock));
+    return cup__checkpoint_mend(error, l->folder);
+}
+
+cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
+                          const cup_loop_options *options, const cup__loop_checkpoints *own)
+{
+    cup_loop *l = cup__calloc(1, sizeof *l);
+    char *kind = cup__strdup(options->kind ? options->kind : "model");
+    char *folder = options->folder ? cup__strdup(options->folder) : NULL;
+    if (!l || !kind || (options->folder && !folder)) {
+        cup__fail(&c->error, CUP_MEMORY, "out of host memory for a training run");
+        cup__free(l);
+        cup__free(kind);
+        cup__free(folder);
+        return NULL;
+    }
+    *l = (cup_loop){.c = c,
+                    .calls = *calls,
+                    .options = *options,
+                    .checkpoints = own,
+                    .kind = kind,
+                    .folder = folder,
+                    .part_seconds = PART_SECONDS,
+                    .parts = 1};
+    cup__context_join(c);
+    if (!folder || open_folder(l) == CUP_OK)
+        return l;
+    cup_loop_free(l);
+    return NULL;
+}
+
+cup_status cup__loop_train(cup_loop *l, cup_optimizer *optimizer, const cup_named *weights,
+                           int64_t weight_count)
+{
+    cup_context *c = l->c;
+    const int64_t row = l->options.accumulate + 1;
+    l->optimizer = optimizer;
+    l->weights = weights;
+    l->weight_count = weight_count;
+    if (!optimizer)
+        return c->error.status;
+    l->host_pending = cup__malloc(CUP__PENDING_MOST * (size_t)row * sizeof *l->host_pending);
+    if (!l->host_pending)
+        return cup__fail(&c->error, CUP_MEMORY, "out of host memory for the losses of a step");
+    l->losses = cup_keep(cup_tensor_new(c, CUP_F32, 1, &l->options.accumulate));
+    l->pending = cup_keep(cup_tensor_new(c, CUP_F32, 2, (int64_t[]){CUP__PENDING_MOST, row}));
+    return c->error.status;
+}
+
+static cup_status take_options(cup_context *c, const cup_loop_calls *calls,
+                               const cup_loop_options *from, cup_loop_options *options)
+{
+    CUP_TRY(cup__options_take(c, "training", options, sizeof *options, from));
+    if (!calls || !calls->loss)
+        return cup__fail(&c->error, CUP_ARGUMENT, "training: the %s NULL; nothing can be trained",
+                         calls ? "call that gives the loss is" : "calls are");
+    options->accumulate += options->accumulate == 0;
+    return cup__fields_check(&c->error, "training", fields, options);
+}
+
+cup_loop *cup_loop_new(cup_parameters *list, const cup_loop_calls *calls,
+                       const cup_loop_options *from)
+{
+    cup_loop_options options;
+    cup_context *c = list ? cup__parameters_context(list) : NULL;
+    if (!c || c->error.status != CUP_OK || take_options(c, calls, from, &options) != CUP_OK)
+        return NULL;
+    cup_scope_open(c);
+    cup_loop *l = cup__loop_begin(c, calls, &options, &checkpoints);
+    cup_status status = c->error.status;
+    if (l) {
+        l->list = list;
+        l->options.folder = l->folder;
+        l->options.kind = l->kind;
+        /* A step that is given up halfway must not have moved statistics of batches. */
+        l->whole_steps = cup_parameters_count(list, false) != cup_parameters_count(list, true);
+        status = cup__loop_train(l, cup_optimizer_of(list, &options.optimizer), NULL, 0);
+    }
+    cup_scope_return(c, NULL);
+    if (status == CUP_OK)
+        return l;
+    cup_loop_free(l);
+    return NULL;
+}
+
+void cup_loop_free(cup_loop *l)
+{
+    if (!l)
+        return;
+    cup__loop_free_graphs(l);
+    cup_optimizer_free(l->optimizer);
+    cup_tensor_free(l->losses);
+    cup_tensor_free(l->pending);
+    cup__free(l->host_pending);
+    cup__free(l->points);
+    cup__lock_drop(&l->lock);
+    cup__free(l->kind);
+    cup__free(l->folder);
+    cup__context_leave(l->c);
+    cup__free(l);
+}
+
+const cup_named *cup__loop_weights(cup_loop *l, int64_t *count)
+{
+    *count = l->weight_count;
+    return l->list ? cup_parameters_named(l->list, count) : l->weights;
+}
+
+int64_t cup_loop_steps(const cup_loop *l)
+{
+    return l ? l->steps : 0;
+}
+
+const cup_training_point *cup_loop_points(const cup_loop *l, int64_t *count)
+{
+    if (count)
+        *count = l ? (int64_t)l->point_count : 0;
+    return l ? l->points : NULL;
+}
+
+cup_optimizer *cup_loop_optimizer(cup_loop *l)
+{
+    return l ? l->optimizer : NULL;
+}
+
+bool cup_loop_has_checkpoint(const cup_loop *l)
+{
+    return l && l->folder && cup__checkpoint_number(l->folder) > 0;
+}
+
+cup_training_point *cup__loop_point(cup_loop *l, int64_t step)
+{
+    if (!cup__grow(&l->points, &l->point_capacity, l->point_count, sizeof *l->points)) {
+        cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for the losses of a run");
+        return NULL;
+    }
+    cup_training_point *point = &l->points[l->point_count++];
+    *point = (cup_training_point){step, NAN, NAN, cup_schedule_rate(&l->options.schedule, step),
+                                  NAN};
+    return point;
+}

@@ -1,0 +1,138 @@
+/* The inside of a training loop. */
+#ifndef CUP_TRAIN_LOOP_H
+#define CUP_TRAIN_LOOP_H
+
+#include "base/fields.h"
+#include "base/lock.h"
+#include "cupola/graph.h"
+#include "cupola/loop.h"
+#include "io/checkpoint.h"
+
+#define CUP__PENDING_MOST 64 /* steps whose loss may still be on the device */
+
+#define CUP__MODEL_FILE "model.safetensors"
+#define CUP__OPTIMIZER_FILE "optimizer.safetensors"
+#define CUP__LOSSES_FILE "losses.csv"
+
+/* How the step is run on a GPU: as calls at first, which compiles the kernels; where it is made of
+ * several batches, once more, to see how long it takes; then captured once and replayed. */
+typedef enum cup__replay {
+    CUP__REPLAY_NOT_YET,
+    CUP__REPLAY_TIMED,
+    CUP__REPLAY_NEXT,
+    CUP__REPLAY_ON,
+    CUP__REPLAY_OFF
+} cup__replay;
+
+/* What is particular about the checkpoints of those who use a loop. */
+typedef struct cup__loop_checkpoints {
+    /* The files of a run, ending with NULL: those of its checkpoint, then those written from it. */
+    const char *const *files;
+    /* Adds to state.json what follows schema, kind and step; and fails where a loop cannot go on
+     * from what is there. */
+    void (*write)(const cup_loop *loop, cup__json_writer *writer);
+    cup_status (*check)(cup_loop *loop, const cup__checkpoint *checkpoint);
+    /* A file of the user's own and its text, or NULL. */
+    const char *own_file;
+    cup_status (*own_text)(const cup_loop *loop, cup__text *out);
+} cup__loop_checkpoints;
+
+struct cup_loop {
+    cup_context *c;
+    cup_loop_calls calls;
+    cup_loop_options options; /* checked, defaults filled in */
+    const cup__loop_checkpoints *checkpoints;
+    char *kind, *folder;
+    cup__lock lock; /* of the folder, for as long as the loop is there */
+    bool owns;      /* what is in the folder is this run's, or may be replaced */
+
+    bool whole_steps; /* none is given up halfway */
+
+    cup_parameters *list; /* NULL: the two below */
+    const cup_named *weights;
+    int64_t weight_count;
+    cup_optimizer *optimizer; /* the loop's */
+
+    int64_t steps;       /* done, or at least given to the device */
+    cup_tensor *losses;  /* of the batches of one step, [accumulate] */
+    cup_tensor *pending; /* [CUP__PENDING_MOST, accumulate + 1]: losses, then the norm */
+    float *host_pending;
+    int64_t read;   /* steps whose loss is known */
+    double read_at; /* the time of the last reading */
+    int64_t ahead;  /* steps the device may be given before the next */
+
+    cup_training_point *points;
+    size_t point_count, point_capacity;
+    size_t saved; /* points when a checkpoint was saved last */
+
+    cup__replay replay;
+    double part_seconds; /* about the most that one graph may take */
+    cup_graph **graphs;  /* of the step, one after the other */
+    int64_t graph_count;
+    int64_t parts; /* that the step is to be captured in */
+};
+
+/* The fields of an optimizer's options that stand at `at` in a struct. */
+#define CUP__OPTIMIZER_FIELD(type, at, name, kind, most, fixed)                                    \
+    {                                                                                              \
+        #name, CUP__FIELD_##kind, offsetof(type, at.name), 0, most, fixed, NULL                    \
+    }
+#define CUP__OPTIMIZER_FIELDS(type, at)                                                            \
+    CUP__OPTIMIZER_FIELD(type, at, beta1, REAL, 1, true),                                          \
+        CUP__OPTIMIZER_FIELD(type, at, beta2, REAL, 1, true),                                      \
+        CUP__OPTIMIZER_FIELD(type, at, epsilon, REAL, 1, true),                                    \
+        CUP__OPTIMIZER_FIELD(type, at, momentum, REAL, 1, true),                                   \
+        CUP__OPTIMIZER_FIELD(type, at, nesterov, FLAG, 1, true),                                   \
+        CUP__OPTIMIZER_FIELD(type, at, weight_decay, REAL, 1e6, false),                            \
+        CUP__OPTIMIZER_FIELD(type, at, clip, REAL, 1e30, false),                                   \
+        CUP__OPTIMIZER_FIELD(type, at, stochastic, FLAG, 1, true)
+extern const char *const cup__method_words[];
+
+/* Makes a loop in two steps, so that a folder that cannot be had is told before a model is made:
+ * with options that were checked, and then with an optimizer, which it takes, and the weights,
+ * which it borrows. */
+cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
+                          const cup_loop_options *options,
+                          const cup__loop_checkpoints *checkpoints);
+cup_status cup__loop_train(cup_loop *loop, cup_optimizer *optimizer, const cup_named *weights,
+                           int64_t weight_count);
+
+/* The tensors that a checkpoint holds. */
+const cup_named *cup__loop_weights(cup_loop *loop, int64_t *count);
+
+/* Makes one step and one evaluation in the loop's context as it is, for the kernels they ask for;
+ * what fails stays in the context's error. */
+void cup__loop_rehearse(cup_loop *loop);
+/* Gets the kernels of a step on a GPU. Fails where the calls do what a replayed step cannot. */
+cup_status cup__loop_prepare(cup_loop *loop);
+
+/* Gives the device one more step. CUP_INTERRUPTED where the context's stop says so; then the step
+ * is given up as if it had never begun. */
+cup_status cup__loop_step(cup_loop *loop);
+/* The batches [from, to) of a step, and behind the last what the optimizer does. */
+cup_status cup__loop_compute(cup_loop *loop, int64_t from, int64_t to);
+/* Forgets the gradients, behind a step or where it was given up. */
+void cup__loop_clear(cup_loop *loop);
+void cup__loop_free_graphs(cup_loop *loop);
+
+/* Waits for the losses of all steps given, adds their points and reports them. CUP_STATE where a
+ * loss is not finite. */
+cup_status cup__loop_read(cup_loop *loop, const cup_training_hooks *hooks);
+/* Whether it is time for that. */
+bool cup__loop_should_read(const cup_loop *loop);
+
+/* A new point at the end, everything but the step not known; NULL with an error. */
+cup_training_point *cup__loop_point(cup_loop *loop, int64_t step);
+
+/* The points as the text of losses.csv, and back, where they must tell of so many steps. */
+void cup__points_write(const cup_loop *loop, cup__text *text);
+cup_status cup__points_read(cup_loop *loop, const char *text, int64_t steps);
+
+/* Makes sure that a checkpoint of the run replaces nothing but its own. */
+cup_status cup__loop_own(cup_loop *loop);
+
+/* Reads schema, kind and step of a checkpoint. */
+cup_status cup__loop_state_read(cup__error *error, const cup__checkpoint *checkpoint,
+                                const char *kind, int64_t *step);
+
+#endif

@@ -1,0 +1,171 @@
+/* Checkpoints of a loop: the model's tensors, the optimizer's, and losses.csv, with the step and
+ * what the run was made with in state.json. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "tensor/tensor.h"
+#include "train/loop.h"
+
+#define SCHEMA 1
+#define PARTS_MOST 4
+
+cup_status cup__loop_own(cup_loop *l)
+{
+    if (l->folder && !l->owns)
+        CUP_TRY(cup__checkpoint_vacant(&l->c->error, l->folder, l->checkpoints->files));
+    l->owns = true;
+    return CUP_OK;
+}
+
+cup_status cup_loop_overwrite(cup_loop *l)
+{
+    if (!l)
+        return CUP_ARGUMENT;
+    l->owns = true;
+    return l->c->error.status;
+}
+
+static void write_state(const cup_loop *l, cup__json_writer *writer)
+{
+    cup__json_open(writer, NULL, CUP__JSON_OBJECT);
+    cup__json_add_integer(writer, "schema", SCHEMA);
+    cup__json_add_string(writer, "kind", l->kind);
+    cup__json_add_integer(writer, "step", l->steps);
+    l->checkpoints->write(l, writer);
+    cup__json_close(writer);
+}
+
+/* The texts are made; what cannot be made is an error. */
+static cup_status save(cup_loop *l, cup__text *own, cup__text *points, cup__json_writer *writer)
+{
+    const cup__loop_checkpoints *k = l->checkpoints;
+    int64_t weights, states;
+    int count = 0;
+    const cup_named *weight = cup__loop_weights(l, &weights);
+    const cup_named *state = cup_optimizer_state(l->optimizer, &states);
+    if (!weight)
+        return l->c->error.status;
+    cup__points_write(l, points);
+    write_state(l, writer);
+    if (k->own_file)
+        CUP_TRY(k->own_text(l, own));
+    if (points->failed || writer->text.failed)
+        return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for a checkpoint");
+    cup__checkpoint_part parts[PARTS_MOST];
+    parts[count++] = (cup__checkpoint_part){CUP__MODEL_FILE, weight, weights, NULL, 0};
+    parts[count++] = (cup__checkpoint_part){CUP__OPTIMIZER_FILE, state, states, NULL, 0};
+    if (k->own_file)
+        parts[count++] = (cup__checkpoint_part){
+            .name = k->own_file, .bytes = own->bytes, .size = own->length};
+    parts[count++] = (cup__checkpoint_part){
+        .name = CUP__LOSSES_FILE, .bytes = points->bytes, .size = points->length};
+    return cup__checkpoint_save(l->c, l->folder, parts, count, &writer->text);
+}
+
+cup_status cup_loop_save(cup_loop *l)
+{
+    if (!l)
+        return CUP_ARGUMENT;
+    cup_context *c = l->c;
+    if (c->error.status != CUP_OK)
+        return c->error.status;
+    if (!l->folder)
+        return cup__fail(&c->error, CUP_STATE, "training: the run has no folder for checkpoints");
+    CUP_TRY(cup__loop_own(l));
+    CUP_TRY(cup__loop_read(l, NULL));
+    cup__text own = {0}, points = {0};
+    cup__json_writer writer = {.lines = 2};
+    cup_status status = save(l, &own, &points, &writer);
+    cup__text_free(&own);
+    cup__text_free(&points);
+    cup__text_free(&writer.text);
+    if (status == CUP_OK)
+        l->saved = l->point_count;
+    return status;
+}
+
+cup_status cup__loop_state_read(cup__error *error, const cup__checkpoint *checkpoint,
+                                const char *kind, int64_t *step)
+{
+    const cup__json *json = &checkpoint->json;
+    const char *found;
+    int64_t schema;
+    CUP_TRY(cup__json_get_integer(error, json, checkpoint->state, "schema", 0, INT64_MAX, &schema));
+    if (schema != SCHEMA)
+        return cup__fail(error, CUP_FORMAT,
+                         "%s: schema %lld is not the one this version knows, which is %d",
+                         json->name, (long long)schema, SCHEMA);
+    CUP_TRY(cup__json_get_string(error, json, checkpoint->state, "kind", &found));
+    if (strcmp(found, kind))
+        return cup__fail(error, CUP_FORMAT, "%s: the checkpoint is not of a %s but of \"%.40s\"",
+                         json->name, kind, found);
+    return cup__json_get_integer(error, json, checkpoint->state, "step", 0, INT64_MAX, step);
+}
+
+static cup_status fill_points(cup_loop *l, const cup__checkpoint *checkpoint, int64_t steps)
+{
+    char *losses;
+    size_t bytes;
+    CUP_TRY(
+        cup__checkpoint_read(&l->c->error, checkpoint, CUP__LOSSES_FILE, &losses, &bytes));
+    cup_status status = CUP_OK;
+    if (strlen(losses) != bytes)
+        status = cup__fail(&l->c->error, CUP_FORMAT, "%s: a byte of it is 0", CUP__LOSSES_FILE);
+    else
+        status = cup__points_read(l, losses, steps);
+    cup__free(losses);
+    return status;
+}
+
+static cup_status fill(cup_loop *l, const cup__checkpoint *checkpoint, int64_t steps)
+{
+    cup_context *c = l->c;
+    int64_t weights, states;
+    const cup_named *weight = cup__loop_weights(l, &weights);
+    const cup_named *state = cup_optimizer_state(l->optimizer, &states);
+    CUP_TRY(c->error.status);
+    CUP_TRY(cup__checkpoint_fill(c, checkpoint, CUP__MODEL_FILE, weight, weights));
+    CUP_TRY(cup__checkpoint_fill(c, checkpoint, CUP__OPTIMIZER_FILE, state, states));
+    CUP_TRY(fill_points(l, checkpoint, steps));
+    int64_t counted = cup_optimizer_taken(l->optimizer) + cup_optimizer_skipped(l->optimizer);
+    if (counted == steps)
+        return c->error.status;
+    return cup__fail(&c->error, CUP_FORMAT,
+                     "%s/state.json says that %lld steps were done, and %s %lld; go back to an "
+                     "older copy of the folder",
+                     l->folder, (long long)steps, CUP__OPTIMIZER_FILE, (long long)counted);
+}
+
+static cup_status resume(cup_loop *l, const cup__checkpoint *checkpoint, int64_t *steps)
+{
+    CUP_TRY(cup__loop_state_read(&l->c->error, checkpoint, l->kind, steps));
+    CUP_TRY(l->checkpoints->check(l, checkpoint));
+    if (*steps > l->options.schedule.steps)
+        return cup__fail(&l->c->error, CUP_ARGUMENT,
+                         "training: the checkpoint in %s has done %lld steps already, more than "
+                         "the %lld asked for",
+                         l->folder, (long long)*steps, (long long)l->options.schedule.steps);
+    return fill(l, checkpoint, *steps);
+}
+
+cup_status cup_loop_resume(cup_loop *l)
+{
+    if (!l)
+        return CUP_ARGUMENT;
+    cup_context *c = l->c;
+    if (c->error.status != CUP_OK)
+        return c->error.status;
+    if (!l->folder)
+        return cup__fail(&c->error, CUP_STATE, "training: the run has no folder to resume from");
+    cup__checkpoint checkpoint;
+    int64_t steps = 0;
+    CUP_TRY(cup__checkpoint_open(&c->error, l->folder, &checkpoint));
+    cup_status status = resume(l, &checkpoint, &steps);
+    cup__checkpoint_close(&checkpoint);
+    if (status != CUP_OK)
+        return status;
+    l->owns = true;
+    l->saved = l->point_count;
+    l->steps = l->read = steps;
+    return CUP_OK;
+}

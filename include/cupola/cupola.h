@@ -19,8 +19,8 @@
  *
  * base.h has the context, errors and ownership; tensor.h the arrays; ops.h every op; expr.h
  * formulas of your own; grad.h gradients; parameters.h and layers.h models of any kind; prof.h
- * checks, timings and memory; wrap.h, and dlpack.h, which is not part of this one, memory of
- * others. */
+ * checks, timings and memory; loader.h samples as batches; wrap.h memory of others, and so has
+ * dlpack.h, which is not part of this one. */
 #ifndef CUPOLA_CUPOLA_H
 #define CUPOLA_CUPOLA_H
 
@@ -32,6 +32,7 @@
 #include "cupola/io.h"
 #include "cupola/kernel.h"
 #include "cupola/layers.h"
+#include "cupola/loader.h"
 #include "cupola/loop.h"
 #include "cupola/nn.h"
 #include "cupola/ops.h"

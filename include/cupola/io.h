@@ -34,6 +34,10 @@ CUP_API cup_status cup_safetensors_fill(cup_context *c, const char *path, const 
 CUP_API cup_status cup_safetensors_save(cup_context *c, const char *path, const cup_named *tensors,
                                         int64_t count);
 
+/* Reads the array of a file that numpy.save wrote: row-major, little-endian, of a dtype that Cupola
+ * has; two bytes of no meaning ("V2") are bf16. */
+CUP_API cup_tensor *cup_npy_load(cup_context *c, const char *path);
+
 #ifdef __cplusplus
 }
 #endif

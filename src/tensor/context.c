@@ -184,6 +184,11 @@ void cup_context_free(cup_context *c)
 {
     if (!c)
         return;
+    while (c->helpers) {
+        cup__helper *helper = c->helpers;
+        c->helpers = helper->next;
+        helper->stop(helper->user);
+    }
     if (c->device)
         c->device->calls->synchronize(c->device);
     if (c->debug)
@@ -208,6 +213,21 @@ void cup_context_free(cup_context *c)
               "like first");
     if (c->guests == 0)
         free_struct(c);
+}
+
+void cup__helper_add(cup_context *c, cup__helper *helper)
+{
+    helper->next = c->helpers;
+    c->helpers = helper;
+}
+
+void cup__helper_remove(cup_context *c, cup__helper *helper)
+{
+    for (cup__helper **link = &c->helpers; *link; link = &(*link)->next)
+        if (*link == helper) {
+            *link = helper->next;
+            return;
+        }
 }
 
 void cup__context_join(cup_context *c)

@@ -47,6 +47,16 @@ typedef struct cup__slot {
     void (*free)(void *kept);
 } cup__slot;
 
+/* What must come to rest before a context ends, as threads that fill its memory; asked for it
+ * first of all. */
+typedef struct cup__helper {
+    void (*stop)(void *user);
+    void *user;
+    struct cup__helper *next;
+} cup__helper;
+void cup__helper_add(cup_context *c, cup__helper *helper);
+void cup__helper_remove(cup_context *c, cup__helper *helper);
+
 /* How far f32 matrix products may round on a GPU, see cup_precision. */
 typedef enum cup__precision { CUP__HIGHEST, CUP__HIGH, CUP__MEDIUM } cup__precision;
 extern const char *const cup__precision_names[];
@@ -74,6 +84,7 @@ struct cup_context {
     int guests;  /* see cup__context_join */
     int holds;   /* those of them that hold memory, for which the device stays open */
     bool closed; /* freed, but for its guests */
+    cup__helper *helpers;
     cup__slot slots[CUP__SLOTS];
     struct cup__debug *debug; /* see tensor/debug.h; NULL: nothing is watched */
     const char *preferences; /* what CUP_IMPL said when the context was made */

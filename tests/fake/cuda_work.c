@@ -16,12 +16,14 @@
 #undef MAY
 
 struct CUstream_st {
+    CUstream next; /* of all */
+    fake_work *queue, **end;
     bool capturing;
     CUgraph captured;
 };
 struct CUevent_st {
-    int queued; /* recordings not yet reached */
-    bool recorded;
+    long recorded, reached; /* recordings that were queued, and those that were done */
+    CUstream stream;        /* of the last recording */
 };
 struct CUgraph_st {
     fake_work *first, **end;
@@ -31,7 +33,7 @@ struct CUgraphExec_st {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static fake_work *queue, **queue_end = &queue;
+static CUstream streams;
 static long queued;
 
 EXPORT fake_queued_function fake_cuda_queued;
@@ -39,6 +41,15 @@ EXPORT fake_queued_function fake_cuda_queued;
 long fake_cuda_queued(void)
 {
     return queued;
+}
+
+static void do_next(CUstream stream);
+
+/* Streams run as far apart as their waits for each other allow. */
+static void do_until(CUevent event, long recording)
+{
+    while (event->reached < recording && event->stream && event->stream->queue)
+        do_next(event->stream);
 }
 
 static void do_work(const fake_work *work)
@@ -49,30 +60,38 @@ static void do_work(const fake_work *work)
         memset(work->to, work->byte, work->bytes);
     else if (work->what == FAKE_LAUNCH)
         fake_launch(work);
+    else if (work->what == FAKE_WAIT)
+        do_until(work->event, work->recording);
     else
-        work->event->queued--;
+        work->event->reached++;
 }
 
-/* Does the queued work up to the recording of `until`, or all of it. */
-static void finish(CUevent until)
+static void do_next(CUstream stream)
+{
+    fake_work *work = stream->queue;
+    stream->queue = work->next;
+    if (!stream->queue)
+        stream->end = &stream->queue;
+    do_work(work);
+    free(work);
+    queued--;
+}
+
+static void finish(CUstream stream)
 {
     pthread_mutex_lock(&lock);
-    for (bool found = false; queue && !found;) {
-        fake_work *work = queue;
-        do_work(work);
-        found = until && until->queued == 0;
-        queue = work->next;
-        if (!queue)
-            queue_end = &queue;
-        free(work);
-        queued--;
-    }
+    while (stream->queue)
+        do_next(stream);
     pthread_mutex_unlock(&lock);
 }
 
 void fake_finish(void)
 {
-    finish(NULL);
+    pthread_mutex_lock(&lock);
+    for (CUstream stream = streams; stream; stream = stream->next)
+        while (stream->queue)
+            do_next(stream);
+    pthread_mutex_unlock(&lock);
 }
 
 static fake_work *copy_of(const fake_work *work)
@@ -95,8 +114,8 @@ CUresult fake_queue(CUstream stream, const fake_work *work)
         *stream->captured->end = copy;
         stream->captured->end = &copy->next;
     } else {
-        *queue_end = copy;
-        queue_end = &copy->next;
+        *stream->end = copy;
+        stream->end = &copy->next;
         queued++;
     }
     pthread_mutex_unlock(&lock);
@@ -108,6 +127,11 @@ CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
     ENTER;
     (void)flags;
     *stream = calloc(1, sizeof **stream);
+    (*stream)->end = &(*stream)->queue;
+    pthread_mutex_lock(&lock);
+    (*stream)->next = streams;
+    streams = *stream;
+    pthread_mutex_unlock(&lock);
     fake_count(FAKE_STREAM, 1);
     return CUDA_SUCCESS;
 }
@@ -115,7 +139,14 @@ CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
 CUresult cuStreamDestroy(CUstream stream)
 {
     LEAVE;
-    fake_finish();
+    finish(stream);
+    pthread_mutex_lock(&lock);
+    for (CUstream *link = &streams; *link; link = &(*link)->next)
+        if (*link == stream) {
+            *link = stream->next;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
     free(stream);
     fake_count(FAKE_STREAM, -1);
     return CUDA_SUCCESS;
@@ -126,22 +157,25 @@ CUresult cuStreamSynchronize(CUstream stream)
     ENTER;
     if (stream->capturing)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    fake_finish();
+    finish(stream);
     return CUDA_SUCCESS;
 }
 
 CUresult cuStreamQuery(CUstream stream)
 {
     ENTER;
-    (void)stream;
-    return queue ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    return stream->queue ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
 {
     ENTER;
-    (void)stream, (void)event, (void)flags;
-    return CUDA_SUCCESS;
+    (void)flags;
+    /* The default streams do no work of their own here. */
+    if ((uintptr_t)stream <= 2)
+        return CUDA_SUCCESS;
+    return fake_queue(stream, &(fake_work){.what = FAKE_WAIT, .event = event,
+                                           .recording = event->recorded});
 }
 
 CUresult cuEventCreate(CUevent *event, unsigned int flags)
@@ -165,22 +199,25 @@ CUresult cuEventDestroy(CUevent event)
 CUresult cuEventRecord(CUevent event, CUstream stream)
 {
     ENTER;
-    event->recorded = true;
-    event->queued += !stream->capturing;
+    if (!stream->capturing) {
+        event->recorded++;
+        event->stream = stream;
+    }
     return fake_queue(stream, &(fake_work){.what = FAKE_RECORD, .event = event});
 }
 
 CUresult cuEventQuery(CUevent event)
 {
     ENTER;
-    return event->queued ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    return event->reached < event->recorded ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 CUresult cuEventSynchronize(CUevent event)
 {
     ENTER;
-    if (event->queued)
-        finish(event);
+    pthread_mutex_lock(&lock);
+    do_until(event, event->recorded);
+    pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
 
@@ -190,7 +227,9 @@ CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent stop)
     *milliseconds = 0.25f;
     if (!start->recorded || !stop->recorded)
         return CUDA_ERROR_INVALID_HANDLE;
-    return start->queued || stop->queued ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    return start->reached < start->recorded || stop->reached < stop->recorded
+               ? CUDA_ERROR_NOT_READY
+               : CUDA_SUCCESS;
 }
 
 static CUresult queue_copy(CUstream stream, void *to, const void *from, size_t bytes)

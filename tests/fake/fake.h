@@ -68,12 +68,13 @@ void fake_range_remove(const void *memory);
 /* Queues one piece of work; done at the latest by fake_finish. */
 typedef struct fake_work {
     struct fake_work *next;
-    enum { FAKE_COPY, FAKE_FILL, FAKE_LAUNCH, FAKE_RECORD } what;
+    enum { FAKE_COPY, FAKE_FILL, FAKE_LAUNCH, FAKE_RECORD, FAKE_WAIT } what;
     void *to;
     const void *from;
     size_t bytes;
     int byte;
     CUevent event;
+    long recording; /* of the event, that a wait is for */
     CUfunction function;
     unsigned long long arguments[64];
 } fake_work;

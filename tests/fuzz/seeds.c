@@ -104,6 +104,9 @@ int main(int count, char **arguments)
     put(folder, "tuning", "two", tuning, sizeof tuning - 1);
     put(folder, "utf8", "text", sample, sizeof sample - 1);
     put(folder, "bpe", "text", sample, sizeof sample - 1);
+    static const char npy[] = "\x93NUMPY\1\0\x48\0{'descr': '<f4', 'fortran_order': False, "
+                              "'shape': (2, 1), }            \n12345678";
+    put(folder, "npy", "two", npy, sizeof npy - 1);
     write_tensors(c, folder);
     write_tokenizers(c, folder);
     write_gpt2(folder);

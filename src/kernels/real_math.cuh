@@ -122,6 +122,13 @@ template <typename Real> DEVICE Real sigmoid_of(Real x)
     return reciprocal_of(1 + exp_of(-x));
 }
 
+/* The derivative of x normal_below(x). */
+template <typename Real> DEVICE Real gelu_erf_slope_of(Real x)
+{
+    Real density = (Real)0.39894228040143267794 * exp_of((Real)-0.5 * x * x);
+    return normal_below(x) + x * density;
+}
+
 /* The nearest finite number; of NaN any. */
 DEVICE float above_infinity(float x) { return fmaxf(x, -0x1.fffffep127f); }
 DEVICE double above_infinity(double x) { return fmax(x, -0x1.fffffffffffffp1023); }

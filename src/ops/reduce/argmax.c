@@ -68,6 +68,46 @@ static cup_status run(cup__call *call)
     return CUP_OK;
 }
 
+/* Of i64, not all of which are doubles. */
+static int64_t place_of_integer(const cup__call *call, const cup__reduction *r, int64_t output)
+{
+    int64_t base = cup__reduction_kept(r, output), place = 0, best = 0;
+    for (int64_t i = 0; i < r->length; i++) {
+        int64_t x = cup__reduction_integer(call, base + cup__reduction_folded(r, i));
+        if (i == 0 || (call->op == &cup__op_argmax ? x > best : x < best)) {
+            best = x;
+            place = i;
+        }
+    }
+    return place;
+}
+
+static int64_t place_of(const cup__call *call, const cup__reduction *r, int64_t output)
+{
+    int64_t base = cup__reduction_kept(r, output), place = 0;
+    double best = 0;
+    for (int64_t i = 0; i < r->length; i++) {
+        double x = cup__load(call->in[0], base + cup__reduction_folded(r, i));
+        bool beats = call->op == &cup__op_argmax ? x > best : x < best;
+        if (i == 0 || beats || (isnan(x) && !isnan(best))) {
+            best = x;
+            place = i;
+        }
+    }
+    return place;
+}
+
+static cup_status specification(cup__call *call)
+{
+    cup__reduction r;
+    cup__reduction_make(&r, call);
+    bool whole = !cup__dtype_is_float(call->in[0]->dtype);
+    for (int64_t i = 0; i < r.outputs; i++)
+        ((int64_t *)call->out[0]->data)[i] =
+            whole ? place_of_integer(call, &r, i) : place_of(call, &r, i);
+    return CUP_OK;
+}
+
 static const cup__impl max_impls[] = {
     {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(1024),
      .strided = true, .refuses = refuses, .run = run},
@@ -79,10 +119,17 @@ static const cup__impl min_impls[] = {
     {.name = "pieces", .place = CUP__CUDA, CUP__THRESHOLDS(16, 32, 256, 4096),
      .strided = true, .run = cup__reduce_cuda}, {0}};
 
-#define PLACE(fold, implementations)                                                               \
-    .kind = (fold), .infer = cup__reduce_infer, .specification = cup__reduce_specification,        \
+static const cup__fold max_fold = {.source = "argmax.cu",
+                                   .text = CUP__STATE_TEXT("argmax_state.cuh"),
+                                   .gives_place = true, .needs_elements = true};
+static const cup__fold min_fold = {.source = "argmin.cu",
+                                   .text = "#define LESS 1\n" CUP__STATE_TEXT("argmax_state.cuh"),
+                                   .gives_place = true, .needs_elements = true};
+
+#define PLACE(of, implementations)                                                                 \
+    .fold = (of), .infer = cup__reduce_infer, .specification = specification,                      \
     .impls = (implementations), .samples = cup__reduce_samples, .bench = cup__reduce_bench,        \
     .in_dtypes = {CUP__DTYPES_FLOAT | CUP__DTYPES_INTEGER}
 
-const cup__op cup__op_argmax = {PLACE(CUP__FOLD_ARGMAX, max_impls)};
-const cup__op cup__op_argmin = {PLACE(CUP__FOLD_ARGMIN, min_impls)};
+const cup__op cup__op_argmax = {PLACE(&max_fold, max_impls)};
+const cup__op cup__op_argmin = {PLACE(&min_fold, min_impls)};

@@ -1,6 +1,8 @@
 #include "dispatch/attributes.h"
 #include "ops/reduce/reduce.h"
 
+CUP__FOLD(mean, 0, acc + x, acc + x, acc / n)
+
 static cup_status gradient(cup__grad *g)
 {
     cup__shape one = {.dtype = g->in_shape[0].dtype};
@@ -10,6 +12,6 @@ static cup_status gradient(cup__grad *g)
 }
 
 const cup__op cup__op_mean = {
-    CUP__REDUCE(CUP__FOLD_MEAN),
+    CUP__REDUCE(&mean_fold),
     .gradient = gradient,
 };

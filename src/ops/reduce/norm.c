@@ -2,20 +2,11 @@
 #include "ops/elementwise/pointwise.h"
 #include "ops/reduce/reduce.h"
 
-/* (x, y, dy): x / y is the direction of steepest growth, and 0 where all elements are 0. */
-static double slope(const double *x, const double *a)
-{
-    (void)a;
-    return x[1] > 0 ? x[2] * (x[0] / x[1]) : 0;
-}
+CUP__FOLD_STATE(norm, "norm_state.cuh", 0, acc + x * x, acc + x * x, acc + x, sqrt(acc))
 
-CUP__WIDE static void slope_f32(float *y, const float *const *x, int64_t count, const double *a)
-{
-    (void)a;
-    const float *in = x[0], *norm = x[1], *dy = x[2];
-    for (int64_t i = 0; i < count; i++)
-        y[i] = norm[i] > 0.0f ? dy[i] * (in[i] / norm[i]) : 0.0f;
-}
+/* (x, y, dy): x / y is the direction of steepest growth, and 0 where all elements are 0. */
+CUP__FORMULA(3, norm_bwd, x[1] > 0 ? x[2] * (x[0] / x[1]) : 0, q > 0.0f ? r * (p / q) : 0.0f,
+             x[1] > 0 ? x[2] * (x[0] / x[1]) : (real)0)
 
 static cup_status gradient(cup__grad *g)
 {
@@ -24,19 +15,14 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__pointwise kind = {.source = "norm.cu", .f64 = slope, .f32 = slope_f32,
-                                    .entry = "norm_bwd"};
-static const cup__sample grad_samples[] = {
-    {"7 7 7", NULL}, {"3x5 3x1 3x1", NULL}, {"2x1025 2x1 2x1", NULL}, {NULL, NULL}};
-
 const cup__op cup__op_norm = {
-    CUP__REDUCE(CUP__FOLD_NORM),
+    CUP__REDUCE(&norm_fold),
     .gradient = gradient,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_OUT(0),
 };
 
 const cup__op cup__op_norm_grad = {
-    CUP__POINTWISE(&kind),
-    .samples = grad_samples,
+    CUP__POINTWISE(&norm_bwd_kind),
+    .samples = cup__reduce_grad_samples,
     .domain = {{-2, 2}, {0.5, 3}},
 };

@@ -1,7 +1,5 @@
 #include "ops/reduce/reduce.h"
 
-#include <math.h>
-
 #include "base/memory.h"
 #include "dispatch/attributes.h"
 
@@ -67,23 +65,14 @@ int64_t cup__reduction_folded(const cup__reduction *r, int64_t index)
     return offset_in(r->folded, r->folded_size, r->folded_stride, index);
 }
 
-/* Folds that have no result without an element, and take any dtype. */
-static bool is_extreme(int kind)
-{
-    return kind == CUP__FOLD_MAX || kind == CUP__FOLD_MIN || kind == CUP__FOLD_ARGMAX ||
-           kind == CUP__FOLD_ARGMIN;
-}
-
 static cup_status check_dtype(cup__call *call)
 {
     cup_dtype dtype = call->in[0]->dtype;
-    int kind = call->op->kind;
-    bool is_place = kind == CUP__FOLD_ARGMAX || kind == CUP__FOLD_ARGMIN;
-    bool takes_any = kind == CUP__FOLD_SUM || is_extreme(kind);
-    if (!takes_any || cup__dtype_is_float(dtype))
+    const cup__fold *fold = call->op->fold;
+    bool whole = !cup__dtype_is_float(dtype);
+    if (!whole || !(fold->i64 || fold->gives_place))
         CUP_TRY(cup__need_float(call, 0));
-    bool widens = kind == CUP__FOLD_SUM && !cup__dtype_is_float(dtype);
-    call->result[0].dtype = widens || is_place ? CUP_I64 : dtype;
+    call->result[0].dtype = fold->gives_place || (fold->widens && whole) ? CUP_I64 : dtype;
     return CUP_OK;
 }
 
@@ -110,143 +99,53 @@ cup_status cup__reduce_infer(cup__call *call)
         if (!gone || a->keep)
             shape->size[shape->ndim++] = gone ? 1 : in->shape[i];
     }
-    if (length == 0 && is_extreme(call->op->kind))
+    if (length == 0 && call->op->fold->needs_elements)
         return cup__call_fail(call, CUP_SHAPE, "no elements along the axes have a %s",
                               call->row->name);
     return CUP_OK;
 }
 
-/* In long double, so that a plain sum of many doubles is as good as one by lanes. */
-static long double fold(int kind, long double sum, double x, double shift)
-{
-    switch ((cup__fold)kind) {
-    case CUP__FOLD_SUM:
-    case CUP__FOLD_MEAN:
-        return sum + x;
-    case CUP__FOLD_MAX:
-        return x > sum || isnan(x) ? x : sum;
-    case CUP__FOLD_MIN:
-        return x < sum || isnan(x) ? x : sum;
-    case CUP__FOLD_NORM:
-    case CUP__FOLD_VAR:
-        return sum + (x - shift) * (x - shift);
-    case CUP__FOLD_LOGSUMEXP:
-        return sum + exp(x - shift);
-    default:
-        return NAN;
-    }
-}
-
-static double start_of(int kind)
-{
-    return kind == CUP__FOLD_MAX ? -INFINITY : kind == CUP__FOLD_MIN ? INFINITY : 0;
-}
-
-double cup__fold_finish(const cup__call *call, int64_t length, double value, double shift)
-{
-    switch ((cup__fold)call->op->kind) {
-    case CUP__FOLD_MEAN:
-        return value / (double)length;
-    case CUP__FOLD_NORM:
-        return sqrt(value);
-    case CUP__FOLD_VAR: {
-        int64_t degrees = length - ((const cup__var_attributes *)call->attributes)->correction;
-        return degrees > 0 ? value / (double)degrees : NAN;
-    }
-    case CUP__FOLD_LOGSUMEXP:
-        return shift + log(value);
-    default:
-        return value;
-    }
-}
-
-static double fold_all(const cup__call *call, const cup__reduction *r, int64_t output, int kind,
-                       double shift)
+static double fold_all(const cup__call *call, const cup__reduction *r, int64_t output,
+                       const cup__fold *fold, double shift)
 {
     int64_t base = cup__reduction_kept(r, output);
-    long double sum = start_of(kind);
+    long double acc = fold->start;
     for (int64_t i = 0; i < r->length; i++)
-        sum = fold(kind, sum, cup__load(call->in[0], base + cup__reduction_folded(r, i)), shift);
-    return (double)sum;
+        acc = fold->next(acc, cup__load(call->in[0], base + cup__reduction_folded(r, i)), shift);
+    return fold->finish(call, (double)r->length, (double)acc, shift);
 }
 
-static int64_t integer_at(const cup_tensor *t, int64_t offset)
+int64_t cup__reduction_integer(const cup__call *call, int64_t offset)
 {
+    const cup_tensor *t = call->in[0];
     return t->dtype == CUP_I64 ? ((const int64_t *)t->data)[offset] : (int64_t)cup__load(t, offset);
 }
 
-/* Of i64, not all of which are doubles. */
-static int64_t place_of_integer(const cup__call *call, const cup__reduction *r, int64_t output)
+static void fold_integers(const cup__call *call, const cup__reduction *r, int64_t output)
 {
-    int64_t base = cup__reduction_kept(r, output), place = 0, best = 0;
+    int64_t base = cup__reduction_kept(r, output), acc = 0;
     for (int64_t i = 0; i < r->length; i++) {
-        int64_t x = integer_at(call->in[0], base + cup__reduction_folded(r, i));
-        if (i == 0 || (call->op->kind == CUP__FOLD_ARGMAX ? x > best : x < best)) {
-            best = x;
-            place = i;
-        }
+        int64_t x = cup__reduction_integer(call, base + cup__reduction_folded(r, i));
+        acc = i ? call->op->fold->i64(acc, x) : x;
     }
-    return place;
-}
-
-static int64_t place_of(const cup__call *call, const cup__reduction *r, int64_t output)
-{
-    int64_t base = cup__reduction_kept(r, output), place = 0;
-    double best = 0;
-    for (int64_t i = 0; i < r->length; i++) {
-        double x = cup__load(call->in[0], base + cup__reduction_folded(r, i));
-        bool beats = call->op->kind == CUP__FOLD_ARGMAX ? x > best : x < best;
-        if (i == 0 || beats || (isnan(x) && !isnan(best))) {
-            best = x;
-            place = i;
-        }
-    }
-    return place;
-}
-
-static int64_t fold_integers(const cup__call *call, const cup__reduction *r, int64_t output)
-{
-    int64_t base = cup__reduction_kept(r, output), folded = 0;
-    for (int64_t i = 0; i < r->length; i++) {
-        int64_t x = integer_at(call->in[0], base + cup__reduction_folded(r, i));
-        if (call->op->kind == CUP__FOLD_SUM)
-            folded = (int64_t)((uint64_t)folded + (uint64_t)x);
-        else if (i == 0 || (call->op->kind == CUP__FOLD_MAX ? x > folded : x < folded))
-            folded = x;
-    }
-    return folded;
+    if (call->out[0]->dtype == CUP_I64)
+        ((int64_t *)call->out[0]->data)[output] = acc;
+    else
+        cup__store(call->out[0], output, (double)acc);
 }
 
 cup_status cup__reduce_specification(cup__call *call)
 {
-    cup_tensor *out = call->out[0];
     cup__reduction r;
     cup__reduction_make(&r, call);
-    int kind = call->op->kind;
+    const cup__fold *fold = call->op->fold;
     for (int64_t i = 0; i < r.outputs; i++) {
-        if (kind == CUP__FOLD_ARGMAX || kind == CUP__FOLD_ARGMIN) {
-            bool whole = !cup__dtype_is_float(call->in[0]->dtype);
-            ((int64_t *)out->data)[i] =
-                whole ? place_of_integer(call, &r, i) : place_of(call, &r, i);
-            continue;
-        }
         if (!cup__dtype_is_float(call->in[0]->dtype)) {
-            int64_t folded = fold_integers(call, &r, i);
-            if (out->dtype == CUP_I64)
-                ((int64_t *)out->data)[i] = folded;
-            else
-                cup__store(out, i, (double)folded);
+            fold_integers(call, &r, i);
             continue;
         }
-        double shift = 0;
-        if (kind == CUP__FOLD_VAR)
-            shift = fold_all(call, &r, i, CUP__FOLD_SUM, 0) / (double)r.length;
-        if (kind == CUP__FOLD_LOGSUMEXP)
-            shift = fold_all(call, &r, i, CUP__FOLD_MAX, 0);
-        if (kind == CUP__FOLD_LOGSUMEXP && isinf(shift))
-            shift = 0;
-        double value = fold_all(call, &r, i, kind, shift);
-        cup__store(out, i, cup__fold_finish(call, r.length, value, shift));
+        double shift = fold->first ? fold_all(call, &r, i, fold->first, 0) : 0;
+        cup__store(call->out[0], i, fold_all(call, &r, i, fold, shift));
     }
     return CUP_OK;
 }
@@ -298,3 +197,5 @@ const cup__sample cup__reduce_bench[] = {
     {"16384x16384", AXES(false, 1)},
     {"32768x768", AXES(false, 0)},
     {NULL, NULL}};
+const cup__sample cup__reduce_grad_samples[] = {
+    {"7 7 7", NULL}, {"3x5 3x1 3x1", NULL}, {"2x1025 2x1 2x1", NULL}, {NULL, NULL}};

@@ -24,15 +24,41 @@
 #ifndef UNROLL
 #define UNROLL 4
 #endif
+#ifndef HAS_ADD_ALL
+#define HAS_ADD_ALL 0
+#endif
+#ifndef HAS_CENTRE
+#define HAS_CENTRE 0
+#endif
 #ifndef BLOCKS
 /* How many should fit a multiprocessor together. Doubles need twice the registers, and code for
  * sm_100a and sm_120 takes some more than that for the cards before, most for variances. */
 #define BLOCKS                                                                                     \
-    (CUP_T == CUP_F64 || (__CUDA_ARCH__ >= 1000 && OP == REDUCE_VAR) ? 2                           \
-     : __CUDA_ARCH__ >= 1000                                         ? 3                           \
-                                                                     : 4)
+    (CUP_T == CUP_F64 || (__CUDA_ARCH__ >= 1000 && HAS_CENTRE) ? 2                                 \
+     : __CUDA_ARCH__ >= 1000                                   ? 3                                 \
+                                                               : 4)
 #endif
 #define SLOTS (REDUCE_THREADS / LANES)
+
+/* After turn 1, 2, 4, ...: what has been seen by then says where the next elements are. */
+template <int Count> DEVICE void centre_all(state (&s)[Count], int &turn)
+{
+#if HAS_CENTRE
+    turn++;
+    if ((turn & (turn - 1)) == 0)
+#pragma unroll
+        for (int k = 0; k < Count; k++)
+            s[k].centre();
+#endif
+}
+
+struct join_op {
+    __device__ __forceinline__ state operator()(state a, const state &b) const
+    {
+        a.join(b);
+        return a;
+    }
+};
 
 typedef dtype_of<Y>::type result;
 
@@ -54,7 +80,7 @@ DEVICE int64_t folded_offset(const reduce_call &c, int64_t index)
 
 DEVICE void finish(const reduce_call &c, int64_t output, const state &s)
 {
-    ((result *)c.y)[output] = convert<result>(s.result(c.length, c.correction));
+    ((result *)c.y)[output] = convert<result>(s.result(c.length, c.argument));
 }
 
 #if SPLIT
@@ -95,7 +121,7 @@ DEVICE state load_state(const state *from)
 /* Elements side by side: in one go where a state can take several. */
 DEVICE void add_vector(state &s, const vec<T, VEC> &v, int64_t index)
 {
-#if OP == REDUCE_LOGSUMEXP
+#if HAS_ADD_ALL
     wide x[VEC];
 #pragma unroll
     for (int k = 0; k < VEC; k++)

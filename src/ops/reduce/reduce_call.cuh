@@ -7,17 +7,6 @@
 #define REDUCE_THREADS 256
 #define REDUCE_COUNTERS 4096 /* results, or tiles of them, that several blocks may share */
 
-/* Values of the knob OP, in the order of cup__fold. */
-#define REDUCE_SUM 0
-#define REDUCE_MEAN 1
-#define REDUCE_MAX 2
-#define REDUCE_MIN 3
-#define REDUCE_NORM 4
-#define REDUCE_VAR 5
-#define REDUCE_LOGSUMEXP 6
-#define REDUCE_ARGMAX 7
-#define REDUCE_ARGMIN 8
-
 typedef struct reduce_call {
     const void *x;
     void *y, *partial;                   /* a state for each piece of each result */
@@ -25,7 +14,7 @@ typedef struct reduce_call {
     long long pieces, piece;             /* of a result, and their elements */
     long long across_size, across_step;  /* the kept dimension that tiles lie along: its size, */
     long long tiles;                     /* and how far its neighbours are apart in the result */
-    double correction;
+    double argument; /* of the fold, for its result */
     int kept, folded, across; /* dimensions */
     long long kept_size[REDUCE_DIMS], kept_stride[REDUCE_DIMS];
     long long folded_size[REDUCE_DIMS], folded_stride[REDUCE_DIMS];

@@ -1,11 +1,7 @@
 /* Reductions on all cores. The elements are cut into pieces by their number alone, each piece is
  * folded in double precision, and the pieces of a result are joined in order, so that the bits do
  * not depend on the threads. */
-#include <math.h>
-#include <string.h>
-
 #include "base/parallel.h"
-#include "base/wide_math.h"
 #include "dispatch/attributes.h"
 #include "ops/elementwise/pointwise.h"
 #include "ops/reduce/reduce.h"
@@ -16,58 +12,9 @@
 #define TILE 1024     /* columns folded together; their partial results fit the first cache */
 #define PIECE 131072  /* elements folded in one go */
 
-/* Folds `rows` rows of `count` elements into acc[count], column by column. */
-typedef void (*fold_f32)(double *acc, const double *shift, const float *x, int64_t rows,
-                         int64_t stride, int64_t count);
-typedef void (*fold_f64)(double *acc, const double *shift, const double *x, int64_t rows,
-                         int64_t stride, int64_t count);
-
-#define FOLD(name, type, wide, next)                                                               \
-    wide static void name(double *acc, const double *shift, const type *x, int64_t rows,           \
-                          int64_t stride, int64_t count)                                           \
-    {                                                                                              \
-        (void)shift;                                                                               \
-        for (int64_t row = 0; row < rows; row++, x += stride)                                      \
-            for (int64_t i = 0; i < count; i++) {                                                  \
-                double v = (double)x[i];                                                           \
-                acc[i] = (next);                                                                   \
-            }                                                                                      \
-    }
-#define FOLDS(name, next)                                                                          \
-    FOLD(name##_f32, float, CUP__WIDE, next)                                                       \
-    FOLD(name##_f64, double, CUP__WIDE, next)
-FOLDS(add, acc[i] + v)
-FOLDS(largest, v > acc[i] || v != v ? v : acc[i])
-FOLDS(smallest, v < acc[i] || v != v ? v : acc[i])
-FOLDS(apart, acc[i] + (v - shift[i]))
-FOLDS(squares, acc[i] + (v - shift[i]) * (v - shift[i]))
-FOLD(exponentials_f32, float, CUP__WIDE, acc[i] + (double)cup__exp_f32((float)(v - shift[i])))
-FOLD(exponentials_f64, double, , acc[i] + exp(v - shift[i]))
-
-typedef struct folding {
-    fold_f32 f32;
-    fold_f64 f64;
-    fold_f64 join; /* of partial results */
-    double start;
-} folding;
-
-static const folding foldings[] = {
-    [CUP__FOLD_SUM] = {add_f32, add_f64, add_f64, 0},
-    [CUP__FOLD_MEAN] = {add_f32, add_f64, add_f64, 0},
-    [CUP__FOLD_MAX] = {largest_f32, largest_f64, largest_f64, -INFINITY},
-    [CUP__FOLD_MIN] = {smallest_f32, smallest_f64, smallest_f64, INFINITY},
-    [CUP__FOLD_NORM] = {squares_f32, squares_f64, add_f64, 0},
-    [CUP__FOLD_VAR] = {squares_f32, squares_f64, add_f64, 0},
-    [CUP__FOLD_LOGSUMEXP] = {exponentials_f32, exponentials_f64, add_f64, 0},
-};
-
-/* How far the mean is from the first element. Equal elements have a variance of exactly 0 then,
- * which a mean that is rounded as a whole would miss. */
-static const folding from_the_first = {apart_f32, apart_f64, add_f64, 0};
-
 typedef struct job {
     cup__call *call;
-    const folding *fold;
+    const cup__fold *fold;
     cup__reduction r;
     /* The kept dimension along which a tile lies, -1 to fold along rows; its index step in the
      * result, and what is left of the results without it. */
@@ -144,7 +91,7 @@ static double fold_piece(const job *j, int64_t output, int64_t begin, int64_t en
         }
     }
     for (int64_t width = used / 2; width > 0; width /= 2)
-        j->fold->join(lanes, NULL, lanes + width, 1, 0, width);
+        j->fold->join(lanes, lanes + width, width);
     return lanes[0];
 }
 
@@ -208,7 +155,7 @@ static void join(int64_t begin, int64_t end, void *user)
     for (int64_t i = begin; i < end; i++) {
         j->folded[i] = j->partial[i * j->pieces];
         for (int64_t piece = 1; piece < j->pieces; piece++)
-            j->fold->join(&j->folded[i], NULL, &j->partial[i * j->pieces + piece], 1, 0, 1);
+            j->fold->join(&j->folded[i], &j->partial[i * j->pieces + piece], 1);
     }
 }
 
@@ -218,7 +165,7 @@ static void finish(int64_t begin, int64_t end, void *user)
     for (int64_t i = begin; i < end; i++) {
         double shift = j->shift ? j->shift[i] : 0;
         cup__store(j->call->out[0], i,
-                   cup__fold_finish(j->call, j->r.length, j->folded[i], shift));
+                   j->fold->finish(j->call, (double)j->r.length, j->folded[i], shift));
     }
 }
 
@@ -244,7 +191,7 @@ static void plan(job *j)
     j->pieces = r->length > j->piece ? (r->length + j->piece - 1) / j->piece : 1;
 }
 
-static void pass(job *j, const folding *fold)
+static void pass(job *j, const cup__fold *fold)
 {
     j->fold = fold;
     int64_t each = j->r.length < j->piece ? j->r.length : j->piece;
@@ -258,25 +205,22 @@ static void pass(job *j, const folding *fold)
 
 static void run(job *j, double *memory)
 {
-    int kind = j->call->op->kind;
+    const cup__fold *fold = j->call->op->fold;
     int64_t outputs = j->r.outputs;
     double *shift = memory + outputs;
     j->folded = memory;
     j->partial = shift + outputs;
-    if (kind == CUP__FOLD_VAR) {
-        for (int64_t i = 0; i < outputs; i++)
+    if (fold->first) {
+        for (int64_t i = 0; i < outputs && fold->from_first; i++)
             shift[i] = j->r.length ? cup__load(j->call->in[0], cup__reduction_kept(&j->r, i)) : 0;
-        j->shift = shift;
-        pass(j, &from_the_first);
+        j->shift = fold->from_first ? shift : NULL;
+        pass(j, fold->first);
         for (int64_t i = 0; i < outputs; i++)
-            shift[i] += j->folded[i] / (double)j->r.length;
-    } else if (kind == CUP__FOLD_LOGSUMEXP) {
-        pass(j, &foldings[CUP__FOLD_MAX]);
-        for (int64_t i = 0; i < outputs; i++)
-            shift[i] = isinf(j->folded[i]) ? 0 : j->folded[i];
+            shift[i] = fold->first->finish(j->call, (double)j->r.length, j->folded[i],
+                                           fold->from_first ? shift[i] : 0);
         j->shift = shift;
     }
-    pass(j, &foldings[kind]);
+    pass(j, fold);
     cup__parallel_for(outputs, PIECE / 16, finish, j);
 }
 

@@ -13,9 +13,7 @@
 #define LEAST_PIECE 4096 /* elements that are worth a block */
 #define LEAST_ROWS 16    /* rows a slot of a block should have */
 
-_Static_assert(REDUCE_SUM == (int)CUP__FOLD_SUM && REDUCE_LOGSUMEXP == (int)CUP__FOLD_LOGSUMEXP &&
-                   REDUCE_ARGMIN == (int)CUP__FOLD_ARGMIN && REDUCE_DIMS == CUP_MAX_DIMS,
-               "the kernels number folds and dimensions as the host does");
+_Static_assert(REDUCE_DIMS == CUP_MAX_DIMS, "a call of the kernels holds all dimensions");
 
 typedef struct plan {
     cup__call *call;
@@ -134,8 +132,9 @@ static void fill_call(reduce_call *to, const plan *p, cup_tensor *partial)
         .folded = r->folded,
         .across = p->across,
     };
-    if (p->call->op->kind == CUP__FOLD_VAR)
-        to->correction = ((const cup__var_attributes *)p->call->attributes)->correction;
+    const cup__fold *fold = p->call->op->fold;
+    if (fold->argument)
+        to->argument = fold->argument(p->call);
     for (int i = 0; i < r->kept; i++) {
         to->kept_size[i] = r->kept_size[i];
         to->kept_stride[i] = r->kept_stride[i];
@@ -151,12 +150,11 @@ static cup_status launch(const plan *p, cup_tensor *partial)
     const cup__call *call = p->call;
     cup__knob knobs[10] = {{"CUP_T", call->in[0]->dtype},
                           {"Y", call->out[0]->dtype},
-                          {"OP", call->op->kind},
                           {"VEC", p->vec},
                           {"SPLIT", p->pieces > 1},
                           {"UNROLL", UNROLL},
                           {"PLAIN", p->r.folded < 2}};
-    int count = 7;
+    int count = 6;
     if (p->columns) {
         knobs[count++] = (cup__knob){"COLUMNS", 1};
         knobs[count++] = (cup__knob){"LANES", p->lanes};
@@ -164,9 +162,10 @@ static cup_status launch(const plan *p, cup_tensor *partial)
         knobs[count++] = (cup__knob){"GROUP", p->group};
         knobs[count++] = (cup__knob){"GATHER", p->gather};
     }
-    cup__kernel *kernel = cup__kernel_get(p->gpu, "reduce.cu",
-                                          p->columns ? "reduce_columns" : "reduce_rows", knobs,
-                                          count);
+    const cup__fold *fold = call->op->fold;
+    cup__kernel *kernel =
+        cup__kernel_of_text(p->gpu, fold->source, fold->text,
+                            p->columns ? "reduce_columns" : "reduce_rows", knobs, count);
     if (!kernel)
         return call->c->error.status;
     reduce_call argument;

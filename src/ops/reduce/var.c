@@ -5,19 +5,27 @@
 _Static_assert(offsetof(cup__var_attributes, keep) == offsetof(cup__sum_attributes, keep),
                "the attributes of a reduction begin with axes and keep");
 
-/* (x, mean, dy): `a` is twice the share of one element. */
-static double slope(const double *x, const double *a)
+static double correction(const cup__call *call)
 {
-    return a[0] * (x[0] - x[1]) * x[2];
+    return ((const cup__var_attributes *)call->attributes)->correction;
 }
 
-CUP__WIDE static void slope_f32(float *y, const float *const *x, int64_t count, const double *a)
+static double share(const cup__call *call, double n, double squares)
 {
-    float scale = (float)a[0];
-    const float *in = x[0], *mean = x[1], *dy = x[2];
-    for (int64_t i = 0; i < count; i++)
-        y[i] = scale * (in[i] - mean[i]) * dy[i];
+    double degrees = n - correction(call);
+    return degrees > 0 ? squares / degrees : NAN;
 }
+
+/* How far the mean is from the first element. Equal elements have a variance of exactly 0 then,
+ * which a mean that is rounded as a whole would miss. */
+CUP__FOLD(apart, 0, acc + (x - shift), acc + x, shift + acc / n)
+CUP__FOLD_STATE(var, "var_state.cuh", 0, acc + (x - shift) * (x - shift),
+                acc + (x - shift) * (x - shift), acc + x, share(call, n, acc),
+                .first = &apart_fold, .from_first = true, .argument = correction)
+
+/* (x, mean, dy): `a` is twice the share of one element. */
+CUP__FORMULA(3, var_bwd, a[0] * (x[0] - x[1]) * x[2], (float)a[0] * (p - q) * r,
+             a[0] * (x[0] - x[1]) * x[2])
 
 static cup_status gradient(cup__grad *g)
 {
@@ -29,8 +37,6 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-static const cup__pointwise kind = {.source = "var.cu", .f64 = slope, .f32 = slope_f32,
-                                    .entry = "var_bwd"};
 #define AXES(correction, keep, ...)                                                                \
     &(const cup__var_attributes){{__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / 4, keep, correction}
 static const cup__var_attributes all = {{0}, 0, false, 0};
@@ -53,7 +59,7 @@ static const cup__sample grad_samples[] = {{"7 7 7", &half},
                                            {NULL, NULL}};
 
 const cup__op cup__op_var = {
-    .kind = CUP__FOLD_VAR,
+    .fold = &var_fold,
     .infer = cup__reduce_infer,
     .specification = cup__reduce_specification,
     .gradient = gradient,
@@ -65,6 +71,6 @@ const cup__op cup__op_var = {
 };
 
 const cup__op cup__op_var_grad = {
-    CUP__POINTWISE(&kind),
+    CUP__POINTWISE(&var_bwd_kind),
     .samples = grad_samples,
 };

@@ -64,6 +64,10 @@ $(BUILD)/tools/%: tools/%.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) -std=c11 -O1 -Wall -Wextra -D_GNU_SOURCE -Iinclude -Isrc -o $@ $<
 
+$(BUILD)/tools/gen_ops: tools/gen_ops.c tools/gen_ops_rows.c tools/gen_ops.h
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=c11 -O1 -Wall -Wextra -D_GNU_SOURCE -o $@ $(filter %.c,$^)
+
 $(BUILD)/gen/kernels.c: $(BUILD)/tools/embed $(EMBEDDED)
 	@mkdir -p $(@D)
 	$(Q)$(BUILD)/tools/embed $(EMBEDDED) > $@.tmp && mv $@.tmp $@

@@ -65,7 +65,7 @@ static void time_one(cup_context *c, int64_t count, int64_t rows, int64_t width,
     cup__timer *timer = NULL;
     cup_scope_open(c);
     c->device->calls->allocate(c->device, FLUSH, "flush", &flush);
-    cup_tensor *dy = cup_normal(c, dtype, (int64_t[]){count, width}, 2, 0, 1);
+    cup_tensor *dy = cup_normal(c, dtype, 2, (int64_t[]){count, width}, 0, 1);
     cup_tensor *ids = cup_tensor_new(c, id_dtype, 1, (int64_t[]){count});
     cup_tensor *in[] = {dy, ids};
     cup__embedding_grad_attributes a = {rows};

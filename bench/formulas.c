@@ -72,7 +72,7 @@ static void time_formula(cup_context *c, const formula *f, void *flush, cup__tim
     cup_scope_open(c);
     cup_expr *e = cup_expr_new(c, "a b c", NULL, f->text);
     for (int i = 0; i < 3; i++)
-        in[i] = cup_normal(c, f->dtype, f->shape[i], f->ndim[i], 0, 1);
+        in[i] = cup_normal(c, f->dtype, f->ndim[i], f->shape[i], 0, 1);
     must(c);
     cup_synchronize(c);
     start = now();
@@ -107,8 +107,8 @@ static void time_formula(cup_context *c, const formula *f, void *flush, cup__tim
 static void time_host(cup_context *c)
 {
     int64_t shape[] = {64};
-    cup_tensor *in[] = {cup_normal(c, CUP_F32, shape, 1, 0, 1),
-                        cup_normal(c, CUP_F32, shape, 1, 0, 1)};
+    cup_tensor *in[] = {cup_normal(c, CUP_F32, 1, shape, 0, 1),
+                        cup_normal(c, CUP_F32, 1, shape, 0, 1)};
     cup_tensor *out[CUP_EXPR_RESULTS] = {cup_tensor_new(c, CUP_F32, 1, shape)};
     cup_expr *e = cup_expr_new(c, "a b", NULL, "a + b");
     for (int round = 0; round < 3; round++) {

@@ -67,11 +67,11 @@ int main(void)
         const shape_of_groups *s = &shapes[i];
         cup_scope_open(r.c);
         cup_tensor *in[5] = {
-            cup_normal(r.c, CUP_BF16, (int64_t[]){s->rows, s->k}, 2, 0, 1),
-            cup_normal(r.c, CUP_BF16, (int64_t[]){s->groups, s->n, s->k}, 3, 0, 1),
+            cup_normal(r.c, CUP_BF16, 2, (int64_t[]){s->rows, s->k}, 0, 1),
+            cup_normal(r.c, CUP_BF16, 3, (int64_t[]){s->groups, s->n, s->k}, 0, 1),
             offsets_of(r.c, s),
-            cup_normal(r.c, CUP_BF16, (int64_t[]){s->rows, s->n}, 2, 0, 1),
-            cup_normal(r.c, CUP_BF16, (int64_t[]){s->n, s->k}, 2, 0, 1),
+            cup_normal(r.c, CUP_BF16, 2, (int64_t[]){s->rows, s->n}, 0, 1),
+            cup_normal(r.c, CUP_BF16, 2, (int64_t[]){s->n, s->k}, 0, 1),
         };
         double work = 2e-6 * (double)s->rows * (double)s->k * (double)s->n;
         double one = time_of(&r, one_product, in), y = time_of(&r, forward, in);

@@ -34,9 +34,11 @@ static double pass(cup_tensor *x, cup_tensor *w, cup_tensor *targets, int64_t ch
     cup_scope_open(c);
     cup_tensor *y = cup_scale(c, x, 1), *loss;
     if (chunk)
-        loss = cup_linear_cross_entropy(c, y, w, targets, -1, 0, 0, 0, chunk);
+        loss = cup_linear_cross_entropy(
+            c, y, w, targets, -1, CUP_OPTIONS(cup_linear_cross_entropy_options, .chunk = chunk));
     else
-        loss = cup_cross_entropy(c, cup_linear(c, y, w, NULL), targets, -1, 0, 0, 0, true);
+        loss = cup_cross_entropy(c, cup_linear(c, y, w, NULL), targets, -1,
+                                 CUP_OPTIONS(cup_cross_entropy_options, .in_place = true));
     check(cup_backward(c, loss));
     double value = cup_tensor_item(loss);
     cup_grad_clear(x);
@@ -77,9 +79,9 @@ int main(int argc, char **argv)
     int64_t classes = argc > 3 ? atoll(argv[3]) : 50304;
     c = cup_context_new(&(cup_options){.device = "cuda"});
     check(cup_error(c));
-    cup_tensor *x = cup_keep(cup_normal(c, CUP_BF16, (int64_t[]){rows, width}, 2, 0, 1));
-    cup_tensor *w = cup_keep(cup_normal(c, CUP_BF16, (int64_t[]){classes, width}, 2, 0, 0.02));
-    cup_tensor *targets = cup_full(c, CUP_I32, (int64_t[]){rows}, 1, 5);
+    cup_tensor *x = cup_keep(cup_normal(c, CUP_BF16, 2, (int64_t[]){rows, width}, 0, 1));
+    cup_tensor *w = cup_keep(cup_normal(c, CUP_BF16, 2, (int64_t[]){classes, width}, 0, 0.02));
+    cup_tensor *targets = cup_full(c, CUP_I32, 1, (int64_t[]){rows}, 5);
     cup_require_grad(x);
     cup_require_grad(w);
     check(cup_error(c));

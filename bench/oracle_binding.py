@@ -20,12 +20,35 @@ class Row:
     def __init__(self, name, inputs, attributes, results):
         self.name = name
         self.inputs = [i.strip() for i in inputs.split(",") if i.strip()]
-        self.attributes = [a.strip().split() for a in attributes.split(",") if a.strip()]
+        parts = [a.split("=") for a in attributes.split(",") if a.strip()]
+        self.attributes = [part[0].split() for part in parts if len(part) == 1]
+        self.options = [part[0].split() for part in parts if len(part) == 2]
         self.visible = len([r for r in results.split(";")[0].split(",") if r.strip()])
 
 
 def rows_of(path):
     return {m[0]: Row(*m) for m in ROW.findall(pathlib.Path(path).read_text(encoding="utf-8"))}
+
+
+class Ints(ctypes.Structure):
+    _fields_ = [("values", ctypes.POINTER(ctypes.c_int64)), ("count", ctypes.c_int)]
+
+
+TYPES = {"int": ctypes.c_int, "int64": ctypes.c_int64, "float": ctypes.c_double,
+         "bool": ctypes.c_bool, "dtype": ctypes.c_int, "ints": Ints}
+
+
+def options_of(row, given):
+    """The row's cup_NAME_options; what is not named is 0, its default."""
+    kind = type(row.name, (ctypes.Structure,), {"_fields_": [("size", ctypes.c_size_t)] + [
+        (key, TYPES[kind]) for kind, key in row.options]})
+    options = kind(size=ctypes.sizeof(kind))
+    for kind, key in row.options:
+        value = given.get(key)
+        if value is not None:
+            setattr(options, key, Ints((ctypes.c_int64 * len(value))(*value), len(value))
+                    if kind == "ints" else DTYPES[value][0] if kind == "dtype" else value)
+    return options
 
 
 class Failure(Exception):
@@ -69,7 +92,7 @@ class Library:
         return out
 
     def call(self, name, inputs, attributes=None):
-        """The op's visible results; attributes that are not named are 0."""
+        """The op's visible results; attributes that are not named are 0, or have the default."""
         row, given, hold = self.rows[name], attributes or {}, []
         args = [self.c]
         if row.inputs and row.inputs[0].endswith("..."):
@@ -80,7 +103,8 @@ class Library:
             value = given.get(key, () if kind == "ints" else 0)
             if kind == "ints":
                 hold.append((ctypes.c_int64 * len(value))(*value))
-                args += [hold[-1], ctypes.c_int(len(value))]
+                pair = [hold[-1], ctypes.c_int(len(value))]
+                args += reversed(pair) if key == "shape" else pair
             elif kind == "float":
                 args.append(ctypes.c_double(value))
             elif kind == "int64":
@@ -89,6 +113,9 @@ class Library:
                 args.append(ctypes.c_bool(value))
             else:
                 args.append(ctypes.c_int(DTYPES[value][0] if kind == "dtype" else value))
+        if row.options:
+            hold.append(options_of(row, given))
+            args.append(ctypes.byref(hold[-1]))
         function = getattr(self.lib, "cup_" + name)
         if row.visible == 1:
             function.restype = ctypes.c_void_p

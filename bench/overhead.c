@@ -82,7 +82,8 @@ static void call_product(subject *s)
 
 static void call_attention(subject *s)
 {
-    cup_attention(s->c, s->heads, s->heads, s->heads, true, 0, 0);
+    cup_attention(s->c, s->heads, s->heads, s->heads,
+                  CUP_OPTIONS(cup_attention_options, .causal = true));
 }
 
 static void call_allocate(subject *s)

@@ -164,8 +164,8 @@ static const knobs for_entropy[] = {
 
 static void sweep_entropy(int64_t rows, int64_t width, cup_dtype dtype)
 {
-    cup_tensor *logits = cup_normal(c, dtype, (int64_t[]){rows, width}, 2, 0, 2);
-    cup_tensor *targets = cup_full(c, CUP_I32, (int64_t[]){rows}, 1, 5);
+    cup_tensor *logits = cup_normal(c, dtype, 2, (int64_t[]){rows, width}, 0, 2);
+    cup_tensor *targets = cup_full(c, CUP_I32, 1, (int64_t[]){rows}, 5);
     check(c->error.status);
     for (int in_place = 1; in_place >= 0; in_place--)
         for (size_t i = 0; i < sizeof for_entropy / sizeof *for_entropy; i++)
@@ -177,8 +177,8 @@ static void sweep_entropy(int64_t rows, int64_t width, cup_dtype dtype)
 static void sweep_softmax(int64_t rows, int64_t width, cup_dtype dtype, bool rings)
 {
     static const int warps[] = {2, 4, 8, 16}, pieces[] = {2, 4, 8};
-    cup_tensor *x = cup_normal(c, dtype, (int64_t[]){rows, width}, 2, 0, 2);
-    cup_tensor *y = cup_normal(c, dtype, (int64_t[]){rows, width}, 2, 0, 2);
+    cup_tensor *x = cup_normal(c, dtype, 2, (int64_t[]){rows, width}, 0, 2);
+    cup_tensor *y = cup_normal(c, dtype, 2, (int64_t[]){rows, width}, 0, 2);
     check(c->error.status);
     for (int group = 64; group <= 1024; group *= 2)
         for (int p = 1; p <= 16; p++)

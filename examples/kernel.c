@@ -20,7 +20,7 @@ int main(void)
         return 0;
     }
     int64_t n = 1000;
-    cup_tensor *x = cup_normal(c, CUP_F32, &n, 1, 0, 1), *y = cup_full(c, CUP_F32, &n, 1, 3);
+    cup_tensor *x = cup_normal(c, CUP_F32, 1, &n, 0, 1), *y = cup_full(c, CUP_F32, 1, &n, 3);
     cup_kernel *axpy = cup_kernel_new(c, &(cup_kernel_source){
                                              .name = "axpy",
                                              .text = text,

@@ -48,7 +48,7 @@ static cup_tensor *loss(cup_context *c, int64_t batch, void *user)
     (void)batch; /* there is one a step */
     cup_tensor *h = cup_linear_layer_call(&m->first, m->x);
     h = cup_linear_layer_call(&m->scores, cup_linear_layer_call(&m->second, h));
-    return cup_cross_entropy(c, h, m->arm, -1, 0, 0, 0, false);
+    return cup_cross_entropy(c, h, m->arm, -1, NULL);
 }
 
 /* The loss of points that no step draws. */

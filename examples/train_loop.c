@@ -62,7 +62,7 @@ static void train(cup_context *c, const network *n, cup_optimizer *o, cup_tensor
     cup_schedule schedule = {.high = 0.01, .low = 0.001, .warmup = 20, .steps = STEPS};
     for (int step = 0; step < STEPS && !cup_error(c); step++) {
         cup_scope_open(c); /* what a step computes is freed with its scope */
-        cup_tensor *loss = cup_cross_entropy(c, scores(n, x), y, -1, 0, 0, 0, false);
+        cup_tensor *loss = cup_cross_entropy(c, scores(n, x), y, -1, NULL);
         cup_backward(c, loss);
         cup_optimizer_set(o, cup_schedule_rate(&schedule, step), 1);
         cup_optimizer_step(o);

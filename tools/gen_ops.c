@@ -3,170 +3,10 @@
  * Files are only rewritten when their content changes. */
 #include <ctype.h>
 #include <stdarg.h>
-#include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_ROWS 512
-#define MOST_PARTS 16
-
-typedef struct part {
-    char type[16]; /* of an attribute */
-    char name[40];
-    bool optional, list, hidden;
-} part;
-
-typedef struct row {
-    char name[48], section[64], words[400];
-    char inputs_text[200], attributes_text[200], results_text[200];
-    bool is_public;
-    part inputs[MOST_PARTS], attributes[MOST_PARTS], results[MOST_PARTS];
-    int input_count, attribute_count, result_count, visible;
-} row;
-
-static row rows[MOST_ROWS];
-static int row_count;
-static const char *source_name;
-static int line_number;
-
-static void fail(const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    fprintf(stderr, "%s:%d: ", source_name, line_number);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
-    va_end(args);
-    exit(1);
-}
-
-static void skip(const char **at)
-{
-    while (isspace((unsigned char)**at) || **at == ',')
-        (*at)++;
-}
-
-static void take_name(const char **at, char *out, size_t size)
-{
-    skip(at);
-    size_t n = strspn(*at, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
-    if (n == 0 || n >= size)
-        fail("a name is missing at: %.20s", *at);
-    memcpy(out, *at, n);
-    out[n] = 0;
-    *at += n;
-}
-
-static void take_group(const char **at, char *out, size_t size)
-{
-    skip(at);
-    const char *end = strchr(*at, ')');
-    if (**at != '(' || !end || (size_t)(end - *at) >= size)
-        fail("a group in parentheses is missing at: %.20s", *at);
-    memcpy(out, *at + 1, (size_t)(end - *at) - 1);
-    out[end - *at - 1] = 0;
-    *at = end + 1;
-}
-
-static void take_string(const char **at, char *out, size_t size)
-{
-    skip(at);
-    const char *end = **at == '"' ? strchr(*at + 1, '"') : NULL;
-    if (!end || (size_t)(end - *at) >= size)
-        fail("a text in quotes is missing at: %.20s", *at);
-    memcpy(out, *at + 1, (size_t)(end - *at) - 1);
-    out[end - *at - 1] = 0;
-    *at = end + 1;
-}
-
-static int parse_parts(const char *text, part *parts, bool typed)
-{
-    int count = 0;
-    bool hidden = false;
-    for (const char *at = text;;) {
-        while (isspace((unsigned char)*at) || *at == ',' || *at == ';')
-            hidden |= *at++ == ';';
-        if (!*at)
-            return count;
-        if (count == MOST_PARTS)
-            fail("more than %d parts", MOST_PARTS);
-        part *p = &parts[count++];
-        if (typed)
-            take_name(&at, p->type, sizeof p->type);
-        take_name(&at, p->name, sizeof p->name);
-        p->hidden = hidden;
-        p->optional = *at == '?' && *at++;
-        p->list = !strncmp(at, "...", 3);
-        at += p->list ? 3 : 0;
-    }
-}
-
-/* What would otherwise be met as an error of the compiler in a generated file. */
-static void check_row(const row *r, const char *rest)
-{
-    if (!islower((unsigned char)r->name[0]))
-        fail("%s: a name begins with a small letter", r->name);
-    for (int i = 0; i < row_count - 1; i++)
-        if (!strcmp(rows[i].name, r->name))
-            fail("there is an op %s already", r->name);
-    if (r->visible < r->result_count && r->visible == 0)
-        fail("%s has only hidden results", r->name);
-    skip(&rest);
-    if (*rest != ')')
-        fail("%s: a closing parenthesis is missing", r->name);
-}
-
-static void parse_row(const char *at, const char *section)
-{
-    if (row_count == MOST_ROWS)
-        fail("more than %d rows", MOST_ROWS);
-    row *r = &rows[row_count++];
-    r->is_public = !strncmp(at, "OP(", 3);
-    at = strchr(at, '(') + 1;
-    snprintf(r->section, sizeof r->section, "%s", section);
-    take_name(&at, r->name, sizeof r->name);
-    take_group(&at, r->inputs_text, sizeof r->inputs_text);
-    take_group(&at, r->attributes_text, sizeof r->attributes_text);
-    take_group(&at, r->results_text, sizeof r->results_text);
-    take_string(&at, r->words, sizeof r->words);
-    r->input_count = parse_parts(r->inputs_text, r->inputs, false);
-    r->attribute_count = parse_parts(r->attributes_text, r->attributes, true);
-    r->result_count = parse_parts(r->results_text, r->results, false);
-    for (int i = 0; i < r->result_count; i++)
-        r->visible += !r->results[i].hidden;
-    check_row(r, at);
-}
-
-static void parse(FILE *file)
-{
-    char line[2048], section[64] = "";
-    bool comment = false;
-    while (fgets(line, sizeof line, file)) {
-        line_number++;
-        const char *at = line;
-        skip(&at);
-        comment = comment || !strncmp(at, "/*", 2);
-        if (comment || !*at) {
-            comment = comment && !strstr(at, "*/");
-            continue;
-        }
-        if (!strncmp(at, "OP(", 3) || !strncmp(at, "INTERNAL(", 9)) {
-            while (!strchr(line, '"') || !strchr(strchr(line, '"') + 1, '"')) {
-                size_t used = strlen(line);
-                if (used + 2 >= sizeof line || !fgets(line + used, (int)(sizeof line - used), file))
-                    fail("the row does not end");
-                line_number++;
-            }
-            parse_row(at, section);
-        } else if (!strncmp(at, "SECTION(", 8)) {
-            at += 8;
-            take_string(&at, section, sizeof section);
-        } else {
-            fail("a row begins with OP, INTERNAL or SECTION");
-        }
-    }
-}
+#include "gen_ops.h"
 
 static const char *c_type(const part *attribute)
 {
@@ -183,6 +23,14 @@ static const char *c_type(const part *attribute)
 static bool is_ints(const part *attribute)
 {
     return !strcmp(attribute->type, "ints");
+}
+
+/* The number that a default is; 0 where it is words for what an op makes of 0. */
+static double number_of(const part *attribute)
+{
+    char *end;
+    double number = strtod(attribute->preset, &end);
+    return *end ? 0 : number;
 }
 
 static char *out_text;
@@ -291,15 +139,42 @@ static void put_prototype(const row *r, const char *prefix)
         else
             put(", cup_tensor *%s", r->inputs[i].name);
     for (int i = 0; i < r->attribute_count; i++) {
-        put(", %s%s", c_type(&r->attributes[i]), r->attributes[i].name);
-        if (is_ints(&r->attributes[i]))
-            put(", int %s_count", r->attributes[i].name);
+        const part *a = &r->attributes[i];
+        if (a->is_option)
+            continue;
+        if (!strcmp(a->name, "shape"))
+            put(", int ndim, const int64_t *shape");
+        else if (is_ints(a))
+            put(", const int64_t *%s, int %s_count", a->name, a->name);
+        else
+            put(", %s%s", c_type(a), a->name);
     }
+    if (r->has_options)
+        put(", const cup_%s_options *options", r->name);
     if (r->visible > 1)
         for (int i = 0; i < r->visible; i++)
             put(", cup_tensor **%s", r->results[i].name);
     put(")");
     wrap_prototype();
+}
+
+static void put_options(const row *r)
+{
+    put("typedef struct cup_%s_options {\n    size_t size;\n", r->name);
+    size_t widest = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < r->attribute_count; i++) {
+            const part *a = &r->attributes[i];
+            char field[80];
+            if (!a->is_option)
+                continue;
+            int n = snprintf(field, sizeof field, "%s%s;", is_ints(a) ? "cup_ints " : c_type(a),
+                             a->name);
+            widest = (size_t)n > widest ? (size_t)n : widest;
+            if (pass)
+                put("    %-*s /* default: %s */\n", (int)widest, field, a->preset);
+        }
+    put("} cup_%s_options;\n\n", r->name);
 }
 
 static void write_header(void)
@@ -311,7 +186,13 @@ static void write_header(void)
         "of\n"
         " * one call have one dtype; arithmetic is done in at least single precision and rounded\n"
         " * once. A failure returns NULL (or a status) and leaves its sentence in the context.\n"
-        " * Where there are several results, the pointer for one not wanted may be NULL. */\n"
+        " * Where there are several results, the pointer for one not wanted may be NULL.\n *\n"
+        " * Arguments stand in one order: the context, tensors, the dtype, the shape, other\n"
+        " * attributes, options, results. Options may be NULL. A field that is 0, false or has no\n"
+        " * numbers means the default that stands beside it; see CUP_OPTIONS and CUP_INTS:\n *\n"
+        " *     y = cup_max_pool2d(c, x, (int64_t[]){3, 3}, 2,\n"
+        " *                        CUP_OPTIONS(cup_max_pool2d_options, .stride = CUP_INTS(2),\n"
+        " *                                    .ceil_mode = true)); */\n"
         "#ifndef CUPOLA_OPS_H\n#define CUPOLA_OPS_H\n\n#include \"cupola/tensor.h\"\n\n"
         "#ifdef __cplusplus\nextern \"C\" {\n#endif\n");
     const char *section = "";
@@ -322,12 +203,15 @@ static void write_header(void)
         if (strcmp(section, r->section))
             put("\n/* %s */\n", section = r->section);
         put("\n");
-        char words[900];
+        char words[1600];
         snprintf(words, sizeof words, "(%s) -> %s: %s", r->inputs_text, r->results_text, r->words);
         if (strchr(words, ';'))
             snprintf(words, sizeof words, "(%s): %s", r->inputs_text, r->words);
         put_wrapped(words, "/*", " *");
-        put(" */\nCUP_API ");
+        put(" */\n");
+        if (r->has_options)
+            put_options(r);
+        put("CUP_API ");
         put_prototype(r, "cup_");
         put(";\n");
     }
@@ -378,10 +262,40 @@ static void put_attribute_rows(const row *r)
         for (; a->type[n]; n++)
             kind[n] = (char)toupper((unsigned char)a->type[n]);
         kind[n] = 0;
-        put("    {\"%s\", CUP__KIND_%s, offsetof(cup__%s_attributes, %s)},\n", a->name, kind,
-            r->name, a->name);
+        put("    {\"%s\", CUP__KIND_%s, offsetof(cup__%s_attributes, %s), ", a->name, kind, r->name,
+            a->name);
+        if (a->is_option)
+            put("offsetof(cup_%s_options, %s)},\n", r->name, a->name);
+        else
+            put("0},\n");
     }
-    put("    {NULL, 0, 0}};\n");
+    put("    {NULL, 0, 0, 0}};\n");
+}
+
+/* The attributes of a call, from its arguments and its options. */
+static void put_attribute_values(const row *r)
+{
+    if (r->has_options)
+        put("    cup_%s_options given;\n"
+            "    bool taken = cup__take_options(c, \"%s\", &given, sizeof given, options);\n",
+            r->name, r->name);
+    if (r->attribute_count)
+        put("    cup__%s_attributes attributes = {0};\n", r->name);
+    for (int k = 0; k < r->attribute_count; k++) {
+        const part *a = &r->attributes[k];
+        const char *n = a->name;
+        if (is_ints(a))
+            put(a->is_option ? "    attributes.%s_count = cup__take_ints(attributes.%s, "
+                               "given.%s.values, given.%s.count);\n"
+                : strcmp(n, "shape") != 0
+                    ? "    attributes.%s_count = cup__take_ints(attributes.%s, %s, %s_count);\n"
+                    : "    attributes.%s_count = cup__take_ints(attributes.%s, %s, ndim);\n",
+                n, n, n, n);
+        else if (a->is_option && number_of(a) != 0)
+            put("    attributes.%s = given.%s != 0 ? given.%s : %s;\n", n, n, n, a->preset);
+        else
+            put("    attributes.%s = %s%s;\n", n, a->is_option ? "given." : "", n);
+    }
 }
 
 static void put_function(const row *r)
@@ -390,17 +304,7 @@ static void put_function(const row *r)
     put("\n");
     put_prototype(r, r->is_public ? "cup_" : "cup__");
     put("\n{\n");
-    if (r->attribute_count) {
-        put("    cup__%s_attributes attributes = {0};\n", r->name);
-        for (int k = 0; k < r->attribute_count; k++) {
-            const char *name = r->attributes[k].name;
-            if (is_ints(&r->attributes[k]))
-                put("    attributes.%s_count = cup__take_ints(attributes.%s, %s, %s_count);\n",
-                    name, name, name, name);
-            else
-                put("    attributes.%s = %s;\n", name, name);
-        }
-    }
+    put_attribute_values(r);
     const char *given = r->attribute_count ? "&attributes" : "NULL";
     char inputs[400];
     if (list) {
@@ -412,14 +316,15 @@ static void put_function(const row *r)
         put(r->input_count ? "};\n" : "NULL};\n");
         snprintf(inputs, sizeof inputs, "in, %d", r->input_count);
     }
+    const char *when = r->has_options ? "!taken ? NULL : " : "";
     if (r->visible == 1) {
-        put("    return cup__op_call(c, &cup__rows[CUP__OP_%s], %s, %s, NULL);\n}\n", r->name,
-            inputs, given);
+        put("    return %scup__op_call(c, &cup__rows[CUP__OP_%s], %s, %s, NULL);\n}\n", when,
+            r->name, inputs, given);
         return;
     }
     put("    cup_tensor *out[CUP__MAX_OUT] = {NULL};\n"
-        "    bool done = cup__op_call(c, &cup__rows[CUP__OP_%s], %s, %s, out) != NULL;\n",
-        r->name, inputs, given);
+        "    bool done = %scup__op_call(c, &cup__rows[CUP__OP_%s], %s, %s, out) != NULL;\n",
+        r->has_options ? "taken && " : "", r->name, inputs, given);
     for (int k = 0; k < r->visible; k++)
         put("    if (%s)\n        *%s = out[%d];\n", r->results[k].name, r->results[k].name, k);
     put("    return done ? CUP_OK : cup__call_status(c);\n}\n");
@@ -440,17 +345,23 @@ static void write_table(void)
             least += !r->inputs[k].optional;
             list |= r->inputs[k].list;
         }
-        put("    {\"%s\", &cup__op_%s, \"%s\", \"%s\",\n     \"%s\",\n     \"%s\", %d, ", r->name,
-            r->name, r->inputs_text, r->attributes_text, r->results_text, r->words, least);
+        put("    {\"%s\", &cup__op_%s, \"%s\", \"", r->name, r->name, r->inputs_text);
+        for (int k = 0; k < r->attribute_count; k++)
+            put("%s%s %s", k ? ", " : "", r->attributes[k].type, r->attributes[k].name);
+        put("\",\n     \"%s\",\n     \"%s\", %d, ", r->results_text, r->words, least);
         if (list)
             put("INT_MAX");
         else
             put("%d", r->input_count);
         put(", %d, %d, %s, ", r->visible, r->result_count, r->is_public ? "true" : "false");
         if (r->attribute_count)
-            put("sizeof(cup__%s_attributes), %s_attributes},\n", r->name, r->name);
+            put("sizeof(cup__%s_attributes), %s_attributes, ", r->name, r->name);
         else
-            put("0, NULL},\n");
+            put("0, NULL, ");
+        if (r->has_options)
+            put("sizeof(cup_%s_options)},\n", r->name);
+        else
+            put("0},\n");
     }
     put("    {0}};\n");
     for (int i = 0; i < row_count; i++)
@@ -463,7 +374,7 @@ static void write_page(void)
     put("# The ops\n\nGenerated from `src/dispatch/ops.def` by `make gen`. An op NAME is NAME.c "
         "in a folder\nof `src/ops` (specification, gradient, CPU) and NAME.cu beside it (GPU). In "
         "C the call\nis `cup_NAME(context, inputs, attributes)`; `?` marks an input that may be "
-        "NULL.\n");
+        "NULL, and attributes\nwith a default are fields of the call's `cup_NAME_options`.\n");
     const char *section = "";
     for (int i = 0; i < row_count; i++) {
         row *r = &rows[i];
@@ -483,14 +394,13 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: gen_ops OPS.DEF FOLDER\n");
         return 2;
     }
-    source_name = argv[1];
     folder = argv[2];
-    FILE *file = fopen(source_name, "rb");
+    FILE *file = fopen(argv[1], "rb");
     if (!file) {
-        fprintf(stderr, "gen_ops: %s cannot be read; run it in the root\n", source_name);
+        fprintf(stderr, "gen_ops: %s cannot be read; run it in the root\n", argv[1]);
         return 1;
     }
-    parse(file);
+    read_rows(file, argv[1]);
     fclose(file);
     write_header();
     write_attributes();

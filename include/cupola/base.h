@@ -68,6 +68,16 @@ CUP_API const char *cup_status_text(cup_status status);
 /* The library's version, "major.minor.patch". */
 CUP_API const char *cup_version(void);
 
+/* Structs of options begin with their size, so that programs and libraries of different versions
+ * understand each other. CUP_OPTIONS makes a pointer to one, in C, of the fields that are named:
+ *
+ *     cup_cross_entropy(c, logits, targets, -1,
+ *                       CUP_OPTIONS(cup_cross_entropy_options, .label_smoothing = 0.1));
+ *
+ * NULL options, and a field that is 0 or was not there in the caller's version, mean the default.
+ * A size of 0 is refused, as are fields that are set and that this library does not know. */
+#define CUP_OPTIONS(type, ...) (&(type){.size = sizeof(type), __VA_ARGS__})
+
 /* How a context is made. All zero means the default of each field. */
 typedef struct cup_options {
     const char *device;    /* "auto" (the default), "cpu", "cuda" or "cuda:N" */

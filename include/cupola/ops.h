@@ -4,7 +4,15 @@
  * may be NULL. Axes count from 0, or from the end when negative. Floating-point inputs of
  * one call have one dtype; arithmetic is done in at least single precision and rounded
  * once. A failure returns NULL (or a status) and leaves its sentence in the context.
- * Where there are several results, the pointer for one not wanted may be NULL. */
+ * Where there are several results, the pointer for one not wanted may be NULL.
+ *
+ * Arguments stand in one order: the context, tensors, the dtype, the shape, other
+ * attributes, options, results. Options may be NULL. A field that is 0, false or has no
+ * numbers means the default that stands beside it; see CUP_OPTIONS and CUP_INTS:
+ *
+ *     y = cup_max_pool2d(c, x, (int64_t[]){3, 3}, 2,
+ *                        CUP_OPTIONS(cup_max_pool2d_options, .stride = CUP_INTS(2),
+ *                                    .ceil_mode = true)); */
 #ifndef CUPOLA_OPS_H
 #define CUPOLA_OPS_H
 
@@ -143,25 +151,33 @@ CUP_API cup_tensor *cup_dropout_add(cup_context *c, cup_tensor *residual, cup_te
 /* Making tensors */
 
 /* () -> y: a tensor whose elements all have one value */
-CUP_API cup_tensor *cup_full(cup_context *c, cup_dtype dtype, const int64_t *shape,
-                             int shape_count, double value);
+CUP_API cup_tensor *cup_full(cup_context *c, cup_dtype dtype, int ndim, const int64_t *shape,
+                             double value);
 
 /* () -> y: a tensor of zeros */
-CUP_API cup_tensor *cup_zeros(cup_context *c, cup_dtype dtype, const int64_t *shape,
-                              int shape_count);
+CUP_API cup_tensor *cup_zeros(cup_context *c, cup_dtype dtype, int ndim, const int64_t *shape);
 
 /* () -> y: a tensor of ones */
-CUP_API cup_tensor *cup_ones(cup_context *c, cup_dtype dtype, const int64_t *shape,
-                             int shape_count);
+CUP_API cup_tensor *cup_ones(cup_context *c, cup_dtype dtype, int ndim, const int64_t *shape);
 
 /* (): start, start + step, start + 2 step and so on up to, not including, stop; each is rounded
  * once. The dtype is a float, i32 or i64; whole numbers go to 2^53 */
+typedef struct cup_arange_options {
+    size_t size;
+    double step; /* default: 1 */
+} cup_arange_options;
+
 CUP_API cup_tensor *cup_arange(cup_context *c, cup_dtype dtype, double start, double stop,
-                               double step);
+                               const cup_arange_options *options);
 
 /* () -> y: a matrix [rows,columns] of zeros with ones where the column is the row + diagonal */
+typedef struct cup_eye_options {
+    size_t size;
+    int64_t diagonal; /* default: 0 */
+} cup_eye_options;
+
 CUP_API cup_tensor *cup_eye(cup_context *c, cup_dtype dtype, int64_t rows, int64_t columns,
-                            int64_t diagonal);
+                            const cup_eye_options *options);
 
 /* (x) -> y: the same elements, in row-major order in new memory */
 CUP_API cup_tensor *cup_copy(cup_context *c, cup_tensor *x);
@@ -180,23 +196,21 @@ CUP_API cup_status cup_cast_transpose(cup_context *c, cup_tensor *x, cup_dtype d
                                       cup_tensor **y, cup_tensor **transposed);
 
 /* () -> y: random numbers, equally likely from low up to, before rounding, not including high */
-CUP_API cup_tensor *cup_uniform(cup_context *c, cup_dtype dtype, const int64_t *shape,
-                                int shape_count, double low, double high);
+CUP_API cup_tensor *cup_uniform(cup_context *c, cup_dtype dtype, int ndim, const int64_t *shape,
+                                double low, double high);
 
 /* () -> y: normal random numbers */
-CUP_API cup_tensor *cup_normal(cup_context *c, cup_dtype dtype, const int64_t *shape,
-                               int shape_count, double mean, double deviation);
+CUP_API cup_tensor *cup_normal(cup_context *c, cup_dtype dtype, int ndim, const int64_t *shape,
+                               double mean, double deviation);
 
 /* Shape */
 
 /* (x): the same elements in another shape, one size of which may be -1; a view where the
  * strides allow, else a copy */
-CUP_API cup_tensor *cup_reshape(cup_context *c, cup_tensor *x, const int64_t *shape,
-                                int shape_count);
+CUP_API cup_tensor *cup_reshape(cup_context *c, cup_tensor *x, int ndim, const int64_t *shape);
 
 /* (x) -> y: a view in which dimensions of size 1, or missing in front, are repeated */
-CUP_API cup_tensor *cup_broadcast(cup_context *c, cup_tensor *x, const int64_t *shape,
-                                  int shape_count);
+CUP_API cup_tensor *cup_broadcast(cup_context *c, cup_tensor *x, int ndim, const int64_t *shape);
 
 /* (x) -> y: a view with the dimensions in another order: dimension i of it is dimension axes[i]
  * of x */
@@ -213,8 +227,14 @@ CUP_API cup_tensor *cup_concat(cup_context *c, cup_tensor *const *x, int x_count
 
 /* (x) -> y: x with before[i] places of the value in front of it and after[i] behind it along
  * each dimension i */
+typedef struct cup_pad_options {
+    size_t size;
+    double value; /* default: 0 */
+} cup_pad_options;
+
 CUP_API cup_tensor *cup_pad(cup_context *c, cup_tensor *x, const int64_t *before,
-                            int before_count, const int64_t *after, int after_count, double value);
+                            int before_count, const int64_t *after, int after_count,
+                            const cup_pad_options *options);
 
 /* (x): x times[i] times, one after another, along each dimension i; more numbers than x has
  * dimensions make new ones in front */
@@ -267,8 +287,13 @@ CUP_API cup_tensor *cup_norm(cup_context *c, cup_tensor *x, const int64_t *axes,
 
 /* (x) -> y: variance over the axes: squared distances from the mean, summed, over their number
  * less the correction */
+typedef struct cup_var_options {
+    size_t size;
+    bool keep; /* default: false */
+} cup_var_options;
+
 CUP_API cup_tensor *cup_var(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
-                            bool keep, int correction);
+                            int correction, const cup_var_options *options);
 
 /* (x) -> y: log of the sum of exponentials over the axes, without overflow */
 CUP_API cup_tensor *cup_logsumexp(cup_context *c, cup_tensor *x, const int64_t *axes,
@@ -282,20 +307,33 @@ CUP_API cup_tensor *cup_cumsum(cup_context *c, cup_tensor *x, int axis, bool rev
 
 /* (x): largest element of each window of x, which is [N,C,H,W], or [N,H,W,C] with
  * channels_last; NaN when there is one. window, stride, padding and dilation are one number, or
- * one each for height and width; without a stride it is the window, without the others 0 and 1;
- * ceil_mode lets the last window reach over the edge. The first of equal ones gets the gradient */
+ * one each for height and width; ceil_mode lets the last window reach over the edge. The first
+ * of equal ones gets the gradient */
+typedef struct cup_max_pool2d_options {
+    size_t size;
+    cup_ints stride;    /* default: the window */
+    cup_ints padding;   /* default: 0 */
+    cup_ints dilation;  /* default: 1 */
+    bool ceil_mode;     /* default: false */
+    bool channels_last; /* default: false */
+} cup_max_pool2d_options;
+
 CUP_API cup_tensor *cup_max_pool2d(cup_context *c, cup_tensor *x, const int64_t *window,
-                                   int window_count, const int64_t *stride, int stride_count,
-                                   const int64_t *padding, int padding_count,
-                                   const int64_t *dilation, int dilation_count, bool ceil_mode,
-                                   bool channels_last);
+                                   int window_count, const cup_max_pool2d_options *options);
 
 /* (x): mean of each window of x; all as in max_pool2d. Padding counts as zeros with
  * count_include_pad, else only elements of x count */
+typedef struct cup_avg_pool2d_options {
+    size_t size;
+    cup_ints stride;        /* default: the window */
+    cup_ints padding;       /* default: 0 */
+    bool ceil_mode;         /* default: false */
+    bool count_include_pad; /* default: false */
+    bool channels_last;     /* default: false */
+} cup_avg_pool2d_options;
+
 CUP_API cup_tensor *cup_avg_pool2d(cup_context *c, cup_tensor *x, const int64_t *window,
-                                   int window_count, const int64_t *stride, int stride_count,
-                                   const int64_t *padding, int padding_count, bool ceil_mode,
-                                   bool count_include_pad, bool channels_last);
+                                   int window_count, const cup_avg_pool2d_options *options);
 
 /* (x): mean of each of size[0] x size[1] windows that cover x, which is [N,C,H,W], or [N,H,W,C]
  * with channels_last; one size is both. Of n windows over m elements number i reaches from
@@ -336,17 +374,30 @@ CUP_API cup_status cup_add_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *re
  * the statistics are those of x, and the running ones, if given, move by momentum towards its
  * mean and unbiased variance, in place; otherwise they are the running ones. These are f32, or
  * f64 for x in f64; gamma and beta have the dtype of x or f32 */
+typedef struct cup_batchnorm_options {
+    size_t size;
+    bool train;      /* default: false */
+    double eps;      /* default: 1e-5 */
+    double momentum; /* default: 0.1 */
+} cup_batchnorm_options;
+
 CUP_API cup_tensor *cup_batchnorm(cup_context *c, cup_tensor *x, cup_tensor *gamma,
                                   cup_tensor *beta, cup_tensor *running_mean,
-                                  cup_tensor *running_var, int axis, bool train, double eps,
-                                  double momentum);
+                                  cup_tensor *running_var, int axis,
+                                  const cup_batchnorm_options *options);
 
 /* (x, gamma?, beta?): (x - mean) / sqrt(variance + eps) gamma + beta with the statistics of
  * each group of neighbouring channels over all dimensions but the first; channels lie along the
  * axis, 1 or the last. groups 0: each channel is one, instance normalisation. gamma and beta
  * have an element a channel, in the dtype of x or in f32 */
+typedef struct cup_groupnorm_options {
+    size_t size;
+    double eps; /* default: 1e-5 */
+} cup_groupnorm_options;
+
 CUP_API cup_tensor *cup_groupnorm(cup_context *c, cup_tensor *x, cup_tensor *gamma,
-                                  cup_tensor *beta, int groups, int axis, double eps);
+                                  cup_tensor *beta, int groups, int axis,
+                                  const cup_groupnorm_options *options);
 
 /* Softmax and losses */
 
@@ -357,21 +408,36 @@ CUP_API cup_tensor *cup_softmax(cup_context *c, cup_tensor *x, int axis);
 CUP_API cup_tensor *cup_log_softmax(cup_context *c, cup_tensor *x, int axis);
 
 /* (logits, targets): mean over the rows of -log softmax of logits at the target, without rows
- * whose target is ignore_index; f32 for 16-bit logits. label_smoothing spreads that part of the
- * target over all classes; z_loss adds so much of logsumexp squared; when not 0, only the first
- * columns are classes. in_place: a recorded call overwrites the logits by their gradient. A bad
- * target is an error, on a GPU NaN */
+ * whose target is ignore_index, which is -1 where no class is left out; f32 for 16-bit logits.
+ * label_smoothing spreads that part of the target over all classes; z_loss adds so much of
+ * logsumexp squared; only the first columns are classes. in_place: a recorded call overwrites
+ * the logits by their gradient. A bad target is an error, on a GPU NaN */
+typedef struct cup_cross_entropy_options {
+    size_t size;
+    double label_smoothing; /* default: 0 */
+    double z_loss;          /* default: 0 */
+    int64_t columns;        /* default: all columns */
+    bool in_place;          /* default: false */
+} cup_cross_entropy_options;
+
 CUP_API cup_tensor *cup_cross_entropy(cup_context *c, cup_tensor *logits, cup_tensor *targets,
-                                      int64_t ignore_index, double label_smoothing, double z_loss,
-                                      int64_t columns, bool in_place);
+                                      int64_t ignore_index,
+                                      const cup_cross_entropy_options *options);
 
 /* (x, weight, targets): cross_entropy(linear(x, weight), targets), for x [..,K] and weight
- * [N,K], whose logits exist for so many rows at a time only: chunk, or where it is 0 as many as
- * take 256 MB. In training the gradients are made with the loss, and backward scales them */
+ * [N,K], whose logits exist for chunk rows at a time only. In training the gradients are made
+ * with the loss, and backward scales them */
+typedef struct cup_linear_cross_entropy_options {
+    size_t size;
+    double label_smoothing; /* default: 0 */
+    double z_loss;          /* default: 0 */
+    int64_t columns;        /* default: all columns */
+    int64_t chunk;          /* default: as many rows as take 256 MB */
+} cup_linear_cross_entropy_options;
+
 CUP_API cup_tensor *cup_linear_cross_entropy(cup_context *c, cup_tensor *x, cup_tensor *weight,
                                              cup_tensor *targets, int64_t ignore_index,
-                                             double label_smoothing, double z_loss,
-                                             int64_t columns, int64_t chunk);
+                                             const cup_linear_cross_entropy_options *options);
 
 /* Tables */
 
@@ -399,8 +465,14 @@ CUP_API cup_status cup_sort(cup_context *c, cup_tensor *x, int axis, bool descen
 
 /* (x): the k largest elements along the axis, or smallest, in order, and their places, as i64;
  * of equal ones the first */
-CUP_API cup_status cup_top_k(cup_context *c, cup_tensor *x, int64_t k, int axis, bool smallest,
-                             cup_tensor **values, cup_tensor **indices);
+typedef struct cup_top_k_options {
+    size_t size;
+    bool smallest; /* default: false */
+} cup_top_k_options;
+
+CUP_API cup_status cup_top_k(cup_context *c, cup_tensor *x, int64_t k, int axis,
+                             const cup_top_k_options *options, cup_tensor **values,
+                             cup_tensor **indices);
 
 /* Training */
 
@@ -411,22 +483,45 @@ CUP_API cup_tensor *cup_global_norm(cup_context *c, cup_tensor *const *x, int x_
 
 /* (q, k, v): softmax over the keys of scale q k^T, times v, in each head; q and o are
  * [B,H,T,D], k and v [B,G,S,D] where G divides H; causal lets the last query see all keys, each
- * one before it one less; scale 0 means 1/sqrt[D]; dropout drops probabilities; a query that
- * sees nothing gives 0 */
+ * one before it one less; dropout drops probabilities; a query that sees nothing gives 0 */
+typedef struct cup_attention_options {
+    size_t size;
+    bool causal;    /* default: false */
+    double scale;   /* default: 1/sqrt[D] */
+    double dropout; /* default: 0 */
+} cup_attention_options;
+
 CUP_API cup_tensor *cup_attention(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v,
-                                  bool causal, double scale, double dropout);
+                                  const cup_attention_options *options);
 
 /* (qkv): attention over [B,T,W], where W holds the heads of q, then kv_heads of k, then as many
- * of v; o is [B,T,heads D]; kv_heads 0 means heads; the rest as in attention */
-CUP_API cup_tensor *cup_qkv_attention(cup_context *c, cup_tensor *qkv, int heads, int kv_heads,
-                                      bool causal, double scale, double dropout);
+ * of v; o is [B,T,heads D]; the rest as in attention */
+typedef struct cup_qkv_attention_options {
+    size_t size;
+    int kv_heads;   /* default: heads */
+    bool causal;    /* default: false */
+    double scale;   /* default: 1/sqrt[D] */
+    double dropout; /* default: 0 */
+} cup_qkv_attention_options;
 
-/* (x): x, [B,H,T,D], with pairs of the first `size` features of each row turned by an angle:
- * pair i by base^[-2 i / size] times its position, which is offset + t; pairs are i and i +
- * size/2, or 2 i and 2 i + 1 when interleaved; base 0 means 10000, size 0 all features; heads,
- * when not 0, says how many of the first heads are turned; inverse turns back */
-CUP_API cup_tensor *cup_rope(cup_context *c, cup_tensor *x, double base, int64_t offset, int size,
-                             int heads, bool interleaved, bool inverse);
+CUP_API cup_tensor *cup_qkv_attention(cup_context *c, cup_tensor *qkv, int heads,
+                                      const cup_qkv_attention_options *options);
+
+/* (x): x, [B,H,T,D], with pairs of the first features of each row turned by an angle: pair i by
+ * base^[-2 i / features] times its position, which is offset + t; pairs are i and i +
+ * features/2, or 2 i and 2 i + 1 when interleaved; heads says how many of the first heads are
+ * turned; inverse turns back */
+typedef struct cup_rope_options {
+    size_t size;
+    double base;      /* default: 10000 */
+    int64_t offset;   /* default: 0 */
+    int features;     /* default: all features */
+    int heads;        /* default: all heads */
+    bool interleaved; /* default: false */
+    bool inverse;     /* default: false */
+} cup_rope_options;
+
+CUP_API cup_tensor *cup_rope(cup_context *c, cup_tensor *x, const cup_rope_options *options);
 
 /* Matrix products */
 
@@ -445,10 +540,17 @@ CUP_API cup_tensor *cup_linear_gelu(cup_context *c, cup_tensor *x, cup_tensor *w
 
 /* (x): x / scale in f8e4m3, f8e5m2 or i8, where each block of the rows [all dimensions but the
  * last] and columns has its own scale, in f32: its largest size over the largest of the dtype;
- * 0 takes all in one block, else blocks are 1 row of all columns, or 1 or 128 rows of 128
- * columns */
-CUP_API cup_status cup_quantize(cup_context *c, cup_tensor *x, cup_dtype dtype, int block_rows,
-                                int block_columns, cup_tensor **y, cup_tensor **scale);
+ * without both there is one block, else blocks are 1 row of all columns, or 1 or 128 rows of
+ * 128 columns */
+typedef struct cup_quantize_options {
+    size_t size;
+    int block_rows;    /* default: all rows */
+    int block_columns; /* default: all columns */
+} cup_quantize_options;
+
+CUP_API cup_status cup_quantize(cup_context *c, cup_tensor *x, cup_dtype dtype,
+                                const cup_quantize_options *options, cup_tensor **y,
+                                cup_tensor **scale);
 
 /* (x, scale) -> y: x times scale, which quantize made, in the dtype */
 CUP_API cup_tensor *cup_dequantize(cup_context *c, cup_tensor *x, cup_tensor *scale,
@@ -516,8 +618,14 @@ CUP_API cup_tensor *cup_linear_add(cup_context *c, cup_tensor *x, cup_tensor *we
                                    cup_tensor *residual, cup_tensor *bias);
 
 /* (a, b) -> y: factor times matmul(a, b) */
-CUP_API cup_tensor *cup_matmul_scaled(cup_context *c, cup_tensor *a, cup_tensor *b,
-                                      bool transpose_a, bool transpose_b, double factor);
+typedef struct cup_matmul_scaled_options {
+    size_t size;
+    bool transpose_a; /* default: false */
+    bool transpose_b; /* default: false */
+} cup_matmul_scaled_options;
+
+CUP_API cup_tensor *cup_matmul_scaled(cup_context *c, cup_tensor *a, cup_tensor *b, double factor,
+                                      const cup_matmul_scaled_options *options);
 
 /* (y, a, b): writes matmul(a, b) into y, whatever was there; y has the dtype of a and b, or
  * f32, which then takes the sums as they are */

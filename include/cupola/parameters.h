@@ -1,14 +1,9 @@
 /* cupola/parameters.h: the list in which a model's tensors are made, by name. One list feeds the
- * optimizer, files and checkpoints.
- *
- * Options structs begin with their size, so that programs and libraries of different versions
- * understand each other; CUP_OPTIONS fills it in:
+ * optimizer, files and checkpoints:
  *
  *     cup_parameter_new(list, "weight", 2, (int64_t[]){8, 4},
  *                       CUP_OPTIONS(cup_parameter_options, .initializer = CUP_INITIALIZER_ZEROS));
- *
- * A size of 0, as in a struct that is written without it, means the fields of the first version,
- * which are all there are today. NULL options, and a field that is 0, mean the default. */
+ */
 #ifndef CUPOLA_PARAMETERS_H
 #define CUPOLA_PARAMETERS_H
 
@@ -17,9 +12,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* A pointer to options of the type, with its size and the fields that are named. In C only. */
-#define CUP_OPTIONS(type, ...) (&(type){.size = sizeof(type), __VA_ARGS__})
 
 /* How the first values are drawn. `in` and `out` are what a number of the result is summed from
  * and what a number of the input goes to: of a matrix [out,in] its sizes, of more dimensions
@@ -50,7 +42,7 @@ typedef enum cup_initializer {
 
 /* What a parameter is. */
 typedef struct cup_parameter_options {
-    size_t size; /* of this struct, see above */
+    size_t size; /* of this struct, see CUP_OPTIONS */
     cup_initializer initializer;
     double deviation;  /* of NORMAL and UNIFORM */
     double gain;       /* of the others; 0: theirs */

@@ -39,6 +39,15 @@ CUP_API int64_t cup_dtype_size(cup_dtype dtype);
 /* Finds a type by name; CUP_ARGUMENT when there is none. */
 CUP_API cup_status cup_dtype_find(const char *name, cup_dtype *out);
 
+/* A list of whole numbers among options; CUP_INTS(2, 2) makes one in C. Borrowed for the call. */
+typedef struct cup_ints {
+    const int64_t *values;
+    int count;
+} cup_ints;
+#define CUP_INTS(...)                                                                              \
+    ((cup_ints){(const int64_t[]){__VA_ARGS__},                                                    \
+                (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))})
+
 /* A tensor of the given sizes [shape[0],..,shape[ndim-1]] whose elements are not set.
  * ndim 0 makes a scalar; a size of 0 makes an empty tensor. */
 CUP_API cup_tensor *cup_tensor_new(cup_context *c, cup_dtype dtype, int ndim,

@@ -235,7 +235,7 @@ static uint32_t folded_of(const back *b)
 static cup_tensor *reshaped(cup_context *c, cup_tensor *t, const cup__shape *shape)
 {
     cup__shape own = cup__shape_of(t);
-    return cup__shape_equal(&own, shape) ? t : cup_reshape(c, t, shape->size, shape->ndim);
+    return cup__shape_equal(&own, shape) ? t : cup_reshape(c, t, shape->ndim, shape->size);
 }
 
 /* The gradients of the results, with folded dimensions of size 1. */

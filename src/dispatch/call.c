@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/options.h"
 #include "cuda/cuda.h"
 #include "dispatch/attributes.h"
 #include "dispatch/tuned.h"
@@ -30,6 +31,11 @@ int cup__take_ints(int64_t to[8], const int64_t *from, int count)
     for (int i = 0; i < count; i++)
         to[i] = from[i];
     return count;
+}
+
+bool cup__take_options(cup_context *c, const char *name, void *to, size_t own, const void *from)
+{
+    return cup__options_take(c ? &c->error : NULL, name, to, own, from) == CUP_OK;
 }
 
 cup_status cup__call_status(cup_context *c)

@@ -96,5 +96,5 @@ cup_tensor *cup__sum_to(cup_context *c, cup_tensor *t, const cup__shape *shape)
     if (count == 0)
         return t;
     cup_tensor *summed = cup_sum(c, t, axes, count, true);
-    return summed && extra ? cup_reshape(c, summed, shape->size, shape->ndim) : summed;
+    return summed && extra ? cup_reshape(c, summed, shape->ndim, shape->size) : summed;
 }

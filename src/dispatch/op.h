@@ -180,6 +180,7 @@ typedef struct cup__attribute {
     const char *name;
     cup__kind kind;
     size_t offset;
+    size_t option; /* its place in the options of the call; 0: it is an argument */
 } cup__attribute;
 
 struct cup__row {
@@ -191,6 +192,7 @@ struct cup__row {
     bool is_public;
     size_t attributes_size;
     const cup__attribute *attributes; /* ends with a NULL name */
+    size_t options_size;              /* of cup_NAME_options; 0: the call has none */
 };
 
 /* The number by which in_place, domain and in_dtypes speak of input i. */

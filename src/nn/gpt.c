@@ -24,9 +24,9 @@ static cup_tensor *start_tensor(cup_gpt *m, const cup__gpt_tensor *t)
     int64_t shape[2] = {cup__gpt_extent(g, t->shape[0]), cup__gpt_extent(g, t->shape[1])};
     int ndim = t->shape[1] == CUP__EXTENT_NONE ? 1 : 2;
     if (t->start == CUP__START_0 || t->start == CUP__START_1)
-        return cup_full(m->context, m->dtype, shape, ndim, t->start == CUP__START_1);
+        return cup_full(m->context, m->dtype, ndim, shape, t->start == CUP__START_1);
     double shrink = t->start == CUP__START_RESIDUAL ? 1 / sqrt(2.0 * (double)g->layers) : 1;
-    return cup_normal(m->context, m->dtype, shape, ndim, 0, DEVIATION * shrink);
+    return cup_normal(m->context, m->dtype, ndim, shape, 0, DEVIATION * shrink);
 }
 
 /* Rows that stand for no token are 0 and stay so: nothing gives them a gradient. */

@@ -115,17 +115,20 @@ static cup_tensor *attend(cup_gpt_cache *cache, int64_t layer, cup_tensor *x)
     const int64_t apart[] = {cache->batch, length, cup__gpt_parts(g), cup__gpt_head_size(g)};
     const int64_t together[] = {cache->batch, length, g->width};
     const int64_t swap[] = {0, 2, 1, 3};
-    cup_tensor *qkv = cup_reshape(c, cup_linear(c, x, b->qkv, b->qkv_bias), apart, 4);
+    cup_tensor *qkv = cup_reshape(c, cup_linear(c, x, b->qkv, b->qkv_bias), 4, apart);
     qkv = cup_permute(c, qkv, swap, 4);
     if (g->positions == CUP_ROTARY)
-        qkv = cup_rope(c, qkv, g->rope_base, cache->used, 0, (int)(own + shared), false, false);
+        qkv = cup_rope(c, qkv,
+                       CUP_OPTIONS(cup_rope_options, .base = g->rope_base, .offset = cache->used,
+                                   .heads = (int)(own + shared)));
     cup_tensor *q = cup__gpt_part(qkv, 1, 0, own);
     cup_tensor *k = cup__gpt_part(qkv, 1, own, own + shared);
     cup_tensor *v = cup__gpt_part(qkv, 1, own + shared, own + 2 * shared);
     k = append(cache, cache->keys[layer], k);
     v = append(cache, cache->values[layer], v);
-    cup_tensor *o = cup_permute(c, cup_attention(c, q, k, v, true, 0, 0), swap, 4);
-    return cup_linear(c, cup_reshape(c, o, together, 3), b->join, b->join_bias);
+    cup_tensor *o = cup_permute(
+        c, cup_attention(c, q, k, v, CUP_OPTIONS(cup_attention_options, .causal = true)), swap, 4);
+    return cup_linear(c, cup_reshape(c, o, 3, together), b->join, b->join_bias);
 }
 
 static cup_status check_room(cup_gpt_cache *cache, cup_tensor *tokens)
@@ -169,7 +172,7 @@ static cup_tensor *read(cup_gpt_cache *cache, cup_tensor *tokens)
     cup_tensor *y = cup__gpt_add_norm(m, x, delta, m->norm, m->norm_bias, false, &x);
     cup_tensor *logits =
         cup__gpt_part(cup_linear(c, y, m->head, NULL), -1, 0, m->config.vocabulary);
-    return cup_reshape(c, logits, (const int64_t[]){cache->batch, m->config.vocabulary}, 2);
+    return cup_reshape(c, logits, 2, (const int64_t[]){cache->batch, m->config.vocabulary});
 }
 
 cup_tensor *cup_gpt_read(cup_gpt_cache *cache, cup_tensor *tokens)

@@ -65,9 +65,11 @@ static cup_tensor *turn(const cup_gpt *m, cup_tensor *qkv)
     const int64_t apart[] = {batch, length, cup__gpt_parts(g), cup__gpt_head_size(g)};
     const int64_t swap[] = {0, 2, 1, 3};
     const int64_t together[] = {batch, length, -1};
-    cup_tensor *heads = cup_permute(c, cup_reshape(c, qkv, apart, 4), swap, 4);
-    heads = cup_rope(c, heads, g->rope_base, 0, 0, (int)(g->heads + g->kv_heads), false, false);
-    return cup_reshape(c, cup_permute(c, heads, swap, 4), together, 3);
+    cup_tensor *heads = cup_permute(c, cup_reshape(c, qkv, 4, apart), swap, 4);
+    heads = cup_rope(c, heads,
+                     CUP_OPTIONS(cup_rope_options, .base = g->rope_base,
+                                 .heads = (int)(g->heads + g->kv_heads)));
+    return cup_reshape(c, cup_permute(c, heads, swap, 4), 3, together);
 }
 
 static cup_tensor *attend(const cup_gpt *m, const cup_gpt_block *b, cup_tensor *x, bool training)
@@ -77,8 +79,10 @@ static cup_tensor *attend(const cup_gpt *m, const cup_gpt_block *b, cup_tensor *
     cup_tensor *qkv = cup_linear(c, x, b->qkv, b->qkv_bias);
     if (g->positions == CUP_ROTARY)
         qkv = turn(m, qkv);
-    cup_tensor *o = cup_qkv_attention(c, qkv, (int)g->heads, (int)g->kv_heads, true, 0,
-                                      dropout_of(m, training));
+    cup_tensor *o =
+        cup_qkv_attention(c, qkv, (int)g->heads,
+                          CUP_OPTIONS(cup_qkv_attention_options, .kv_heads = (int)g->kv_heads,
+                                      .causal = true, .dropout = dropout_of(m, training)));
     return cup_linear(c, o, b->join, b->join_bias);
 }
 
@@ -198,9 +202,12 @@ cup_tensor *cup_gpt_loss(cup_gpt *m, cup_tensor *tokens, cup_tensor *targets, bo
     int64_t vocabulary = m->config.vocabulary;
     int64_t rows = training && targets ? rows_at_once(m, targets) : 0;
     if (rows > 0)
-        loss = cup_linear_cross_entropy(c, x, m->head, targets, -1, 0, 0, vocabulary, rows);
+        loss = cup_linear_cross_entropy(
+            c, x, m->head, targets, -1,
+            CUP_OPTIONS(cup_linear_cross_entropy_options, .columns = vocabulary, .chunk = rows));
     else /* The logits are used up: in training their gradient takes their place. */
-        loss = cup_cross_entropy(c, cup_linear(c, x, m->head, NULL), targets, -1, 0, 0, vocabulary,
-                                 training);
+        loss = cup_cross_entropy(
+            c, cup_linear(c, x, m->head, NULL), targets, -1,
+            CUP_OPTIONS(cup_cross_entropy_options, .columns = vocabulary, .in_place = training));
     return cup_scope_return(c, loss);
 }

@@ -95,11 +95,11 @@ static cup_tensor *orthogonal(cup_context *c, cup_dtype dtype, int ndim, const i
     for (int i = 0; i < ndim; i++)
         all *= shape[i];
     if (all == 0)
-        return cup_full(c, dtype, shape, ndim, 0);
+        return cup_full(c, dtype, ndim, shape, 0);
     int64_t rows = shape[0], columns = all / rows;
     bool tall = rows > columns;
     int64_t sizes[] = {tall ? columns : rows, tall ? rows : columns};
-    cup_tensor *drawn = cup_normal(c, CUP_F64, sizes, 2, 0, 1);
+    cup_tensor *drawn = cup_normal(c, CUP_F64, 2, sizes, 0, 1);
     size_t bytes = (size_t)all * sizeof(double);
     double *host = cup__malloc(bytes);
     cup_tensor *t = NULL;
@@ -110,7 +110,7 @@ static cup_tensor *orthogonal(cup_context *c, cup_dtype dtype, int ndim, const i
         t = cup_scale(c, cup_tensor_from(c, CUP_F64, 2, sizes, host), gain);
         if (tall)
             t = cup_permute(c, t, (int64_t[]){1, 0}, 2);
-        t = cup_copy(c, cup_reshape(c, cup_cast(c, t, dtype), shape, ndim));
+        t = cup_copy(c, cup_reshape(c, cup_cast(c, t, dtype), ndim, shape));
     }
     cup__free(host);
     return t;
@@ -122,15 +122,15 @@ static cup_tensor *draw(cup_context *c, const kind *k, cup_dtype dtype, int ndim
     double most = sqrt(3) * deviation;
     switch (k->family) {
     case NORMAL:
-        return cup_normal(c, dtype, shape, ndim, 0, deviation);
+        return cup_normal(c, dtype, ndim, shape, 0, deviation);
     case UNIFORM:
-        return cup_uniform(c, dtype, shape, ndim, -most, most);
+        return cup_uniform(c, dtype, ndim, shape, -most, most);
     case ORTHOGONAL:
         return orthogonal(c, dtype, ndim, shape, deviation);
     case CONSTANT:
         break;
     }
-    return cup_full(c, dtype, shape, ndim, k->value);
+    return cup_full(c, dtype, ndim, shape, k->value);
 }
 
 static cup_status check(cup_context *c, const char *name, cup_dtype dtype, int ndim,

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/options.h"
 #include "cupola/ops.h"
 #include "tensor/context.h"
 
@@ -104,7 +105,7 @@ cup_status cup_linear_layer_new(cup_linear_layer *layer, cup_parameters *list, c
     list = cup_parameters_under(list, name);
     CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call_linear));
     cup_context *c = cup__parameters_context(list);
-    if (cup__options_take(c, "linear", &o, sizeof o, options) == CUP_OK &&
+    if (cup__options_take(&c->error, "linear", &o, sizeof o, options) == CUP_OK &&
         cup__layer_size(list, "in", in) == CUP_OK && cup__layer_size(list, "out", out) == CUP_OK) {
         if ((int)o.activation < 0 || o.activation > CUP_ACTIVATION_SIGMOID)
             cup__fail(&c->error, CUP_ARGUMENT, "layer under \"%s\": activation %d is none",
@@ -147,7 +148,7 @@ cup_status cup_embedding_layer_new(cup_embedding_layer *layer, cup_parameters *l
     list = cup_parameters_under(list, name);
     CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call_embedding));
     cup_context *c = cup__parameters_context(list);
-    if (cup__options_take(c, "embedding", &o, sizeof o, options) == CUP_OK &&
+    if (cup__options_take(&c->error, "embedding", &o, sizeof o, options) == CUP_OK &&
         cup__layer_size(list, "count", count) == CUP_OK &&
         cup__layer_size(list, "width", width) == CUP_OK)
         layer->weight = cup_parameter_new(
@@ -168,7 +169,7 @@ static cup_status take_norm(cup_parameters *list, const char *what, int64_t widt
                             cup_norm_layer_options *o, const cup_norm_layer_options *options)
 {
     cup_context *c = cup__parameters_context(list);
-    CUP_TRY(cup__options_take(c, what, o, sizeof *o, options));
+    CUP_TRY(cup__options_take(&c->error, what, o, sizeof *o, options));
     o->epsilon = o->epsilon == 0 ? EPSILON : o->epsilon;
     o->momentum = o->momentum == 0 ? MOMENTUM : o->momentum;
     if (!(o->epsilon > 0 && o->epsilon < 1) || !(o->momentum > 0 && o->momentum <= 1))
@@ -252,10 +253,12 @@ cup_status cup_batchnorm_layer_new(cup_batchnorm_layer *layer, cup_parameters *l
 cup_tensor *cup_batchnorm_layer_call(const cup_batchnorm_layer *layer, cup_tensor *x)
 {
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
-    return c ? cup_batchnorm(c, x, layer->weight, layer->bias, layer->running_mean,
-                             layer->running_var, layer->axis,
-                             cup__parameters_is_training(layer->layer.parameters), layer->epsilon,
-                             layer->momentum)
+    return c ? cup_batchnorm(
+                   c, x, layer->weight, layer->bias, layer->running_mean, layer->running_var,
+                   layer->axis,
+                   CUP_OPTIONS(cup_batchnorm_options,
+                               .train = cup__parameters_is_training(layer->layer.parameters),
+                               .eps = layer->epsilon, .momentum = layer->momentum))
              : NULL;
 }
 
@@ -286,7 +289,7 @@ cup_tensor *cup_groupnorm_layer_call(const cup_groupnorm_layer *layer, cup_tenso
 {
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
     return c ? cup_groupnorm(c, x, layer->weight, layer->bias, layer->groups, layer->axis,
-                             layer->epsilon)
+                             CUP_OPTIONS(cup_groupnorm_options, .eps = layer->epsilon))
              : NULL;
 }
 

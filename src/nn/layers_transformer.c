@@ -1,6 +1,7 @@
 /* Layers made of layers: attention, MLP, the block of a transformer. */
 #include <math.h>
 
+#include "base/options.h"
 #include "cupola/ops.h"
 #include "nn/layers.h"
 #include "tensor/context.h"
@@ -81,7 +82,7 @@ cup_status cup_attention_layer_new(cup_attention_layer *layer, cup_parameters *l
     list = cup_parameters_under(list, name);
     CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call_attention));
     cup_context *c = cup__parameters_context(list);
-    if (cup__options_take(c, "attention", &o, sizeof o, options) == CUP_OK)
+    if (cup__options_take(&c->error, "attention", &o, sizeof o, options) == CUP_OK)
         make_attention(layer, list, width, heads, o, 1);
     return cup__layer_end(layer, sizeof *layer);
 }
@@ -94,9 +95,11 @@ static cup_tensor *turn(const cup_attention_layer *layer, cup_context *c, cup_te
     int64_t parts = layer->heads + 2 * (int64_t)layer->kv_heads, size = layer->head_size;
     const int64_t apart[] = {batch, length, parts, size};
     const int64_t together[] = {batch, length, parts * size};
-    cup_tensor *x = cup_permute(c, cup_reshape(c, qkv, apart, 4), swap, 4);
-    x = cup_rope(c, x, layer->rope_base, 0, 0, layer->heads + layer->kv_heads, false, false);
-    return cup_reshape(c, cup_permute(c, x, swap, 4), together, 3);
+    cup_tensor *x = cup_permute(c, cup_reshape(c, qkv, 4, apart), swap, 4);
+    x = cup_rope(c, x,
+                 CUP_OPTIONS(cup_rope_options, .base = layer->rope_base,
+                             .heads = layer->heads + layer->kv_heads));
+    return cup_reshape(c, cup_permute(c, x, swap, 4), 3, together);
 }
 
 cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tensor *x)
@@ -114,8 +117,10 @@ cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tenso
     cup_tensor *qkv = cup_linear_layer_call(&layer->qkv, x);
     if (layer->rope && qkv)
         qkv = turn(layer, c, qkv);
-    cup_tensor *o = cup_qkv_attention(c, qkv, layer->heads, layer->kv_heads, layer->causal, 0,
-                                      training ? layer->dropout : 0);
+    cup_tensor *o = cup_qkv_attention(
+        c, qkv, layer->heads,
+        CUP_OPTIONS(cup_qkv_attention_options, .kv_heads = layer->kv_heads, .causal = layer->causal,
+                    .dropout = training ? layer->dropout : 0));
     return cup_linear_layer_call(&layer->out, o);
 }
 
@@ -141,7 +146,8 @@ cup_status cup_mlp_layer_new(cup_mlp_layer *layer, cup_parameters *list, const c
     cup_mlp_layer_options o;
     list = cup_parameters_under(list, name);
     CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call_mlp));
-    if (cup__options_take(cup__parameters_context(list), "mlp", &o, sizeof o, options) == CUP_OK)
+    cup_context *c = cup__parameters_context(list);
+    if (cup__options_take(&c->error, "mlp", &o, sizeof o, options) == CUP_OK)
         make_mlp(layer, list, width, hidden, &o, 1);
     return cup__layer_end(layer, sizeof *layer);
 }
@@ -210,7 +216,7 @@ cup_status cup_transformer_layer_new(cup_transformer_layer *layer, cup_parameter
     list = cup_parameters_under(list, name);
     CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call_transformer));
     cup_context *c = cup__parameters_context(list);
-    if (cup__options_take(c, "transformer", &o, sizeof o, options) == CUP_OK)
+    if (cup__options_take(&c->error, "transformer", &o, sizeof o, options) == CUP_OK)
         make_transformer(layer, list, width, heads, &o);
     return cup__layer_end(layer, sizeof *layer);
 }

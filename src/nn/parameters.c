@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "cupola/grad.h"
 #include "tensor/tensor.h"
 
 #define NAME_MOST 250
-#define OPTIONS_MOST 4096 /* bytes; a size above is no size */
 
 /* A name. Of a tensor with several the first one is its own, the others say so. */
 typedef struct entry {
@@ -55,27 +55,6 @@ cup_dtype cup__parameters_dtype(const cup_parameters *list)
 bool cup__parameters_is_training(const cup_parameters *list)
 {
     return list->root->training;
-}
-
-cup_status cup__options_take(cup_context *c, const char *what, void *to, size_t own,
-                             const void *from)
-{
-    size_t size = own;
-    memset(to, 0, own);
-    if (!from)
-        return CUP_OK;
-    memcpy(&size, from, sizeof size);
-    size = size ? size : own;
-    bool known = size <= OPTIONS_MOST;
-    if (known)
-        memcpy(to, from, size < own ? size : own);
-    for (size_t i = own; i < size; i++)
-        if (!known || ((const char *)from)[i])
-            return cup__fail(&c->error, CUP_UNSUPPORTED,
-                             "%s: its options have %zu bytes, and this library, %s, knows %zu of "
-                             "them; set their size with CUP_OPTIONS, or use a newer library",
-                             what, size, cup_version(), own);
-    return CUP_OK;
 }
 
 cup_parameters *cup_parameters_new(cup_context *c, cup_dtype dtype)
@@ -229,7 +208,7 @@ cup_tensor *cup_parameter_new(cup_parameters *list, const char *name, int ndim,
     cup_parameters *root = list->root;
     cup_context *c = root->context;
     cup_dtype dtype = root->dtype;
-    if (cup__options_take(c, "parameter", &own, sizeof own, options) != CUP_OK)
+    if (cup__options_take(&c->error, "parameter", &own, sizeof own, options) != CUP_OK)
         return NULL;
     if (own.dtype && cup_dtype_find(own.dtype, &dtype) != CUP_OK) {
         cup__fail(&c->error, CUP_DTYPE, "parameters: \"%.100s\" is no dtype", own.dtype);

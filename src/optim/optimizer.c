@@ -186,7 +186,7 @@ static cup_status make(cup_optimizer *o, const cup_parameter *parameters)
         return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
     }
     o->hyper = cup_keep(cup_tensor_new(o->c, CUP_F32, 1, (int64_t[]){3}));
-    o->norm = cup_keep(cup_full(o->c, CUP_F32, NULL, 0, 0));
+    o->norm = cup_keep(cup_full(o->c, CUP_F32, 0, NULL, 0));
     o->inputs[0] = cup_keep(cup_tensor_new(o->c, CUP_F32, 1, (int64_t[]){CUP__FACTOR_COUNT}));
     /* Steps taken, beta1 and beta2 to that power, steps skipped: see step_factors. */
     const double start[] = {0, 1, 1, 0};

@@ -48,7 +48,7 @@ cup_tensor *cup__orthogonal(cup_context *c, cup_tensor *x)
     cup_scope_open(c);
     int64_t axes[] = {-2, -1};
     cup_tensor *length = cup_norm(c, x, axes, 2, true);
-    cup_tensor *least = length ? cup_full(c, length->dtype, NULL, 0, 1e-7) : NULL;
+    cup_tensor *least = length ? cup_full(c, length->dtype, 0, NULL, 1e-7) : NULL;
     x = cup_div(c, x, cup_add(c, length, least));
     bool tall = x && x->shape[x->ndim - 2] > x->shape[x->ndim - 1];
     for (int i = 0; i < ROUNDS && x; i++)
@@ -95,7 +95,7 @@ static cup_status make_group(cup__muon *m, int first)
     int64_t rows = like->shape[0], columns = like->shape[1];
     g->size = STEP_SIZE * sqrt((double)(rows > columns ? rows : columns));
     int64_t shape[] = {g->count, rows, columns};
-    g->directions = cup_keep(cup_full(m->c, like->dtype, shape, 3, 0));
+    g->directions = cup_keep(cup_full(m->c, like->dtype, 3, shape, 0));
     if (!g->directions)
         return m->c->error.status;
     cup__shape one = cup__shape_of(like);

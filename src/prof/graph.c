@@ -350,7 +350,7 @@ static cup_tensor *make_leaf(execution *e, int i)
     e->base[i] = cup_require_grad(
         numbers(e, &flat, e->g->seed + (uint64_t)i * 7919, scale, 0, e->dtype));
     cup_tensor *part = cup_slice(e->c, e->base[i], &n->number, 1, &count, 1);
-    return cup_reshape(e->c, part, n->size, n->ndim);
+    return cup_reshape(e->c, part, n->ndim, n->size);
 }
 
 static cup_tensor *make_elementwise(execution *e, const cup__graph_node *n, cup_tensor *const *in)
@@ -424,7 +424,7 @@ static cup_tensor *make_view(execution *e, const cup__graph_node *n, cup_tensor 
         axes[n->ndim - 2] = n->ndim - 1;
         return cup_permute(e->c, in[0], axes, n->ndim);
     case RESHAPE:
-        return cup_reshape(e->c, in[0], n->size, n->ndim);
+        return cup_reshape(e->c, in[0], n->ndim, n->size);
     default:
         return cup_concat(e->c, in, 2, -1);
     }

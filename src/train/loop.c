@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "nn/parameters.h"
 #include "tensor/tensor.h"
 
@@ -129,7 +130,7 @@ cup_status cup__loop_train(cup_loop *l, cup_optimizer *optimizer, const cup_name
 static cup_status take_options(cup_context *c, const cup_loop_calls *calls,
                                const cup_loop_options *from, cup_loop_options *options)
 {
-    CUP_TRY(cup__options_take(c, "training", options, sizeof *options, from));
+    CUP_TRY(cup__options_take(&c->error, "training", options, sizeof *options, from));
     if (!calls || !calls->loss)
         return cup__fail(&c->error, CUP_ARGUMENT, "training: the %s NULL; nothing can be trained",
                          calls ? "call that gives the loss is" : "calls are");

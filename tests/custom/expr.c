@@ -419,7 +419,7 @@ TEST(expr_in_place)
     cup_context *c = open_cpu();
     cup_tensor *x = filled(c, CUP_F32, 2, (int64_t[]){3, 700}, -1, 1), *out[CUP_EXPR_RESULTS] = {x};
     cup_tensor *row = cup_slice(c, x, (int64_t[]){1, 0}, 2, (int64_t[]){1, -1}, 2);
-    cup_tensor *turned = cup_reshape(c, x, (int64_t[]){700, 3}, 2);
+    cup_tensor *turned = cup_reshape(c, x, 2, (int64_t[]){700, 3});
     double was = at(x, 2000), first = at(x, 0);
     cup_expr *e = cup_expr_new(c, "x m", "k", "x - k*m, m*m");
     cup_tensor *m = filled(c, CUP_F32, 2, (int64_t[]){3, 700}, -1, 1);
@@ -451,7 +451,7 @@ TEST(expr_threads_do_not_show)
         cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .threads = i + 1});
         cup_tensor *out[CUP_EXPR_RESULTS] = {NULL}, *more[CUP_EXPR_RESULTS] = {NULL};
         int64_t shape[] = {3000, 37};
-        cup_tensor *x = cup_normal(c, CUP_F32, shape, 2, 0, 1);
+        cup_tensor *x = cup_normal(c, CUP_F32, 2, shape, 0, 1);
         cup_expr *e = cup_expr_new(c, "x", NULL, "sum[0](x*x)");
         cup_expr *f = cup_expr_new(c, "x", NULL, "sum[](x*x), mean[](x), max[](x)");
         cup_expr_call(e, &x, NULL, out);

@@ -179,7 +179,7 @@ TEST_LIMITED(gpu_expr_beyond_32_bits, 120)
 {
     cup_context *c = open_gpu();
     int64_t rows = 1100000, shape[] = {rows, 2048};
-    cup_tensor *x = cup_full(c, CUP_BF16, shape, 2, 1), *out[CUP_EXPR_RESULTS] = {NULL};
+    cup_tensor *x = cup_full(c, CUP_BF16, 2, shape, 1), *out[CUP_EXPR_RESULTS] = {NULL};
     if (cup_error(c) == CUP_MEMORY)
         test_skip("4.2 GiB of memory are needed");
     cup_expr *e = cup_expr_new(c, "x", NULL, "f32(sum[0](x)), f32(mean[0](3*x)), max[0](x)");

@@ -169,7 +169,7 @@ TEST(custom_straight_through)
     static const cup_custom_op op = {.name = "round", .output_count = 1,
                                      .forward = round_forward, .backward = round_backward};
     cup_tensor *x = cup_require_grad(numbers(c, 0.123)), *y;
-    cup_tensor *two = cup_full(c, CUP_F64, NULL, 0, 2);
+    cup_tensor *two = cup_full(c, CUP_F64, 0, NULL, 2);
     EXPECT_INT(cup_custom(c, &op, &x, 1, NULL, &y), CUP_OK);
     EXPECT_NEAR(at(y, 0), 0.12, 1e-12);
     EXPECT(cup_tensor_write(y, (double[COUNT]){0}, sizeof(double[COUNT])) != CUP_OK);

@@ -61,7 +61,7 @@ TEST(in_place_of_a_view_of_a_parameter)
 {
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
     cup_tensor *w = cup_require_grad(matrix(c));
-    cup_tensor *flat = cup_reshape(c, w, (int64_t[]){4}, 1);
+    cup_tensor *flat = cup_reshape(c, w, 1, (int64_t[]){4});
     EXPECT_INT(cup_tensor_write(w, numbers, sizeof numbers), CUP_OK);
     EXPECT(cup_tensor_write(flat, numbers, sizeof numbers) != CUP_OK);
     expect_error(c, "recorded result");
@@ -78,7 +78,7 @@ TEST(recording_of_calls_without_a_gradient)
     expect_error(c, "it has no gradient");
     EXPECT(cup_matmul_into(c, x, matrix(c), w, false, false) != CUP_OK);
     expect_error(c, "it has no gradient");
-    EXPECT(cup_quantize(c, w, CUP_I8, 0, 0, &codes, &scale) != CUP_OK);
+    EXPECT(cup_quantize(c, w, CUP_I8, NULL, &codes, &scale) != CUP_OK);
     expect_error(c, "it has no gradient");
     EXPECT(cup_argmax(c, w, NULL, 0, false)); /* counts; nobody expects a gradient of these */
     EXPECT(cup_less(c, w, x));
@@ -106,7 +106,7 @@ TEST(optimizer_misled)
     cup_parameter twice[] = {{.name = "a", .tensor = w}, {.name = "b", .tensor = w}};
     EXPECT(!cup_optimizer_new(c, twice, 2, NULL));
     expect_error(c, "are one tensor");
-    twice[1].tensor = cup_reshape(c, w, (int64_t[]){4}, 1);
+    twice[1].tensor = cup_reshape(c, w, 1, (int64_t[]){4});
     cup_tape_clear(c);
     EXPECT(!cup_optimizer_new(c, twice, 2, NULL));
     cup_error_clear(c);

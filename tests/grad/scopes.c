@@ -4,7 +4,7 @@
 
 static cup_tensor *ones(cup_context *c)
 {
-    return cup_ones(c, CUP_F32, (int64_t[]){2}, 1);
+    return cup_ones(c, CUP_F32, 1, (int64_t[]){2});
 }
 
 TEST(scope_without_grad)

@@ -61,9 +61,9 @@ TEST(grad_flows_through_views)
 {
     cup_context *c = cpu();
     cup_tensor *x = numbers(c, 6);
-    cup_tensor *m = cup_reshape(c, x, (int64_t[]){2, 3}, 2);
-    cup_tensor *wide = cup_broadcast(c, cup_reshape(c, m, (int64_t[]){1, 6}, 2),
-                                     (int64_t[]){4, 6}, 2);
+    cup_tensor *m = cup_reshape(c, x, 2, (int64_t[]){2, 3});
+    cup_tensor *wide =
+        cup_broadcast(c, cup_reshape(c, m, 2, (int64_t[]){1, 6}), 2, (int64_t[]){4, 6});
     EXPECT_INT(cup_backward(c, total(c, cup_mul(c, wide, wide))), CUP_OK);
     EXPECT_NEAR(at(cup_grad(x), 0), 4 * 2 * -1.0, 1e-12);
     cup_context_free(c);
@@ -125,7 +125,7 @@ TEST(grad_misuse_has_a_sentence)
     EXPECT_INT(cup_backward(c, cup_mul(c, x, x)), CUP_SHAPE);
     EXPECT_CONTAINS(cup_error_text(c), "one element");
     cup_error_clear(c);
-    EXPECT_INT(cup_backward(c, cup_full(c, CUP_F64, NULL, 0, 1)), CUP_STATE);
+    EXPECT_INT(cup_backward(c, cup_full(c, CUP_F64, 0, NULL, 1)), CUP_STATE);
     cup_error_clear(c);
     cup_tensor *loss = total(c, cup_mul(c, x, x));
     double values[3] = {1, 2, 3};
@@ -133,7 +133,7 @@ TEST(grad_misuse_has_a_sentence)
     EXPECT_INT(cup_backward(c, loss), CUP_STATE);
     EXPECT_CONTAINS(cup_error_text(c), "changed in place");
     cup_error_clear(c);
-    EXPECT(cup_require_grad(cup_full(c, CUP_I32, NULL, 0, 1)) == NULL);
+    EXPECT(cup_require_grad(cup_full(c, CUP_I32, 0, NULL, 1)) == NULL);
     EXPECT_INT(cup_error(c), CUP_DTYPE);
     cup_context_free(c);
 }

@@ -147,9 +147,9 @@ TEST(grad_of_results_in_the_middle)
     for (int retain = 0; retain < 2; retain++) {
         cup_scope_open(c);
         cup_tensor *x = numbers(c, -1);
-        cup_tensor *w = cup_full(c, CUP_F64, (int64_t[]){COUNT, COUNT}, 2, 0.3);
+        cup_tensor *w = cup_full(c, CUP_F64, 2, (int64_t[]){COUNT, COUNT}, 0.3);
         cup_require_grad(w);
-        cup_tensor *rows = cup_reshape(c, x, (int64_t[]){1, COUNT}, 2);
+        cup_tensor *rows = cup_reshape(c, x, 2, (int64_t[]){1, COUNT});
         cup_tensor *h = cup_linear_gelu(c, rows, w, NULL);
         EXPECT(!retain || cup_retain_grad(h) == h);
         cup_tensor *y = cup_linear(c, h, w, NULL);
@@ -253,10 +253,10 @@ static cup_tensor *linear_of_user(cup_context *c, cup_tensor *const *inputs, int
 TEST(gradients_of_what_a_block_takes_from_outside)
 {
     cup_context *c = cpu();
-    cup_tensor *w = cup_full(c, CUP_F64, (int64_t[]){COUNT, COUNT}, 2, 0.3), *out;
+    cup_tensor *w = cup_full(c, CUP_F64, 2, (int64_t[]){COUNT, COUNT}, 0.3), *out;
     cup_require_grad(w);
-    cup_tensor *h = cup_linear_gelu(c, cup_reshape(c, numbers(c, -1), (int64_t[]){1, COUNT}, 2), w,
-                                    NULL);
+    cup_tensor *h =
+        cup_linear_gelu(c, cup_reshape(c, numbers(c, -1), 2, (int64_t[]){1, COUNT}), w, NULL);
     cup_tensor *y = cup_recompute(c, linear_of_user, &w, 1, h);
     EXPECT_INT(cup_gradients(c, total(c, y), &h, 1, &out), CUP_OK);
     EXPECT(out != NULL);

@@ -155,7 +155,7 @@ TEST(dlpack_goes_there_and_back_in_every_dtype)
 TEST(dlpack_says_read_only_and_copied)
 {
     cup_context *c = cpu();
-    cup_tensor *w = cup_require_grad(cup_full(c, CUP_BF16, (int64_t[]){2}, 1, 3));
+    cup_tensor *w = cup_require_grad(cup_full(c, CUP_BF16, 1, (int64_t[]){2}, 3));
     cup_tensor *y = cup_mul(c, w, w);
     DLManagedTensorVersioned *m = cup_dlpack_export(y, -1, false);
     EXPECT_INT(m->flags, DLPACK_FLAG_BITMASK_READ_ONLY);

@@ -66,7 +66,7 @@ static void stir(cup_context *c, cup_parameters *list)
             continue;
         int64_t all = cup_tensor_count(named[i].tensor);
         cup_tensor *x = cup_scale(c, waves(c, 1, &all), 0.3);
-        read(cup_add(c, x, cup_full(c, CUP_F32, NULL, 0, 0.5)), got_values);
+        read(cup_add(c, x, cup_full(c, CUP_F32, 0, NULL, 0.5)), got_values);
         cup_tensor_write(named[i].tensor, got_values, (size_t)all * sizeof *got_values);
     }
 }
@@ -153,14 +153,14 @@ static void check_batchnorm(bool last)
     cup_batchnorm_layer l;
     cup_batchnorm_layer_new(&l, list, "n", 4,
                             CUP_OPTIONS(cup_norm_layer_options, .channels_last = last));
-    cup_tensor *mean = cup_keep(cup_full(c, CUP_F32, (int64_t[]){4}, 1, 0));
-    cup_tensor *var = cup_keep(cup_full(c, CUP_F32, (int64_t[]){4}, 1, 1));
+    cup_tensor *mean = cup_keep(cup_full(c, CUP_F32, 1, (int64_t[]){4}, 0));
+    cup_tensor *var = cup_keep(cup_full(c, CUP_F32, 1, (int64_t[]){4}, 1));
     EXPECT_INT(cup_parameters_count(list, true), 8);
     EXPECT_INT(cup_parameters_count(list, false), 16);
     for (int training = 1; training >= 0; training--) {
         cup_parameters_training(list, training);
-        cup_tensor *want = cup_batchnorm(c, x, l.weight, l.bias, mean, var, last ? -1 : 1, training,
-                                         1e-5, 0.1);
+        cup_tensor *want = cup_batchnorm(c, x, l.weight, l.bias, mean, var, last ? -1 : 1,
+                                         CUP_OPTIONS(cup_batchnorm_options, .train = training));
         expect_same(cup_cast(c, cup_layer_call(&l.layer, x), CUP_F32), cup_cast(c, want, CUP_F32),
                     0);
         expect_same(cup_parameters_find(list, "n.running_mean"), mean, 0);
@@ -188,8 +188,8 @@ TEST(layers_groupnorm)
     cup_groupnorm_layer_new(&b, list, "b", 4, 4,
                             CUP_OPTIONS(cup_norm_layer_options, .channels_last = true));
     stir(c, list);
-    expect_same(cup_layer_call(&a.layer, x), cup_groupnorm(c, x, a.weight, a.bias, 2, 1, 1e-5), 0);
-    expect_same(cup_layer_call(&b.layer, x), cup_groupnorm(c, x, b.weight, b.bias, 4, -1, 1e-5), 0);
+    expect_same(cup_layer_call(&a.layer, x), cup_groupnorm(c, x, a.weight, a.bias, 2, 1, NULL), 0);
+    expect_same(cup_layer_call(&b.layer, x), cup_groupnorm(c, x, b.weight, b.bias, 4, -1, NULL), 0);
     cup_tape_clear(c);
     cup_parameters_free(list);
     cup_context_free(c);
@@ -228,7 +228,7 @@ static cup_tensor *heads_of(cup_context *c, cup_tensor *x, int64_t heads)
 {
     int64_t batch = cup_tensor_size(x, 0), length = cup_tensor_size(x, 1);
     const int64_t apart[] = {batch, length, heads, cup_tensor_size(x, 2) / heads};
-    return cup_permute(c, cup_reshape(c, x, apart, 4), (int64_t[]){0, 2, 1, 3}, 4);
+    return cup_permute(c, cup_reshape(c, x, 4, apart), (int64_t[]){0, 2, 1, 3}, 4);
 }
 
 static void check_attention(bool causal, bool rope, int64_t kv_heads)
@@ -247,11 +247,11 @@ static void check_attention(bool causal, bool rope, int64_t kv_heads)
     cup_tensor *k = heads_of(c, part(c, qkv, 16, 4 * keys), keys);
     cup_tensor *v = heads_of(c, part(c, qkv, 16 + 4 * keys, 4 * keys), keys);
     if (rope) {
-        q = cup_rope(c, q, 0, 0, 0, 0, false, false);
-        k = cup_rope(c, k, 0, 0, 0, 0, false, false);
+        q = cup_rope(c, q, NULL);
+        k = cup_rope(c, k, NULL);
     }
-    cup_tensor *o = cup_attention(c, q, k, v, causal, 0, 0);
-    o = cup_reshape(c, cup_permute(c, o, (int64_t[]){0, 2, 1, 3}, 4), (int64_t[]){2, 5, 16}, 3);
+    cup_tensor *o = cup_attention(c, q, k, v, CUP_OPTIONS(cup_attention_options, .causal = causal));
+    o = cup_reshape(c, cup_permute(c, o, (int64_t[]){0, 2, 1, 3}, 4), 3, (int64_t[]){2, 5, 16});
     o = cup_linear(c, o, cup_parameters_find(list, "a.out.weight"),
                    cup_parameters_find(list, "a.out.bias"));
     expect_same(cup_layer_call(&l.layer, x), o, 1e-5);
@@ -354,7 +354,7 @@ static cup_tensor *loss_of(cup_context *c, const model *m)
     }
     cup_tensor *x = cup_tensor_from(c, CUP_I32, 2, (int64_t[]){2, 8}, tokens);
     cup_tensor *y = cup_tensor_from(c, CUP_I32, 2, (int64_t[]){2, 8}, targets);
-    return cup_cross_entropy(c, cup_sequence_layer_call(&m->sequence, x), y, -1, 0, 0, 0, false);
+    return cup_cross_entropy(c, cup_sequence_layer_call(&m->sequence, x), y, -1, NULL);
 }
 
 static double train(cup_context *c, model *m, cup_method method, double rate, int steps)

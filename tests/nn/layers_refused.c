@@ -14,7 +14,7 @@ TEST(layers_refuse_what_cannot_be)
 {
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
     cup_parameters *list = cup_parameters_new(c, CUP_F32);
-    cup_tensor *x = cup_full(c, CUP_F32, (int64_t[]){2, 4}, 2, 1);
+    cup_tensor *x = cup_full(c, CUP_F32, 2, (int64_t[]){2, 4}, 1);
     cup_linear_layer l, none;
     cup_attention_layer a;
     cup_groupnorm_layer g;

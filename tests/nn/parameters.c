@@ -133,7 +133,7 @@ static void values_of(cup_context *c, cup_initializer initializer, bool others, 
     if (others) {
         cup_random_step(c, 77);
         matrix(list, "before", 3, 3, initializer);
-        cup_normal(c, CUP_F32, (int64_t[]){3}, 1, 0, 1);
+        cup_normal(c, CUP_F32, 1, (int64_t[]){3}, 0, 1);
     }
     read(matrix(cup_parameters_under(list, "a"), "w", 24, 20, initializer));
     memcpy(out, values, 480 * sizeof *out);
@@ -163,10 +163,10 @@ TEST(parameters_leave_the_random_sequence_alone)
     cup_parameters *list = cup_parameters_new(c, CUP_F32);
     for (int with = 0; with < 2; with++) {
         cup_random_step(c, 9);
-        cup_normal(c, CUP_F32, (int64_t[]){8}, 1, 0, 1);
+        cup_normal(c, CUP_F32, 1, (int64_t[]){8}, 0, 1);
         if (with)
             matrix(list, "w", 4, 4, CUP_INITIALIZER_XAVIER_NORMAL);
-        cup_tensor_read(cup_normal(c, CUP_F32, (int64_t[]){8}, 1, 0, 1), with ? second : first,
+        cup_tensor_read(cup_normal(c, CUP_F32, 1, (int64_t[]){8}, 0, 1), with ? second : first,
                         sizeof first);
     }
     EXPECT(!memcmp(first, second, sizeof first));
@@ -254,15 +254,17 @@ TEST(parameters_refuse_what_cannot_be)
                  {{.buffer = true}, "begins with zeros or ones"},
                  {{.dtype = "i64"}, "make it a buffer"},
                  {{.dtype = "i63"}, "\"i63\" is no dtype"},
-                 {{.size = 1 << 20}, "options have 1048576 bytes"}};
+                 {{.size = 1 << 20}, "the size of its options is 1048576"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        EXPECT(!cup_parameter_new(list, "v", 1, shape, &wrong[i].options));
+        cup_parameter_options given = wrong[i].options;
+        given.size = given.size ? given.size : sizeof given;
+        EXPECT(!cup_parameter_new(list, "v", 1, shape, &given));
         EXPECT_CONTAINS(cup_error_text(c), wrong[i].words);
         cup_error_clear(c);
     }
     EXPECT(!cup_parameter_share(list, "v", NULL));
     expect_error(c, CUP_ARGUMENT, "is NULL");
-    EXPECT(!cup_parameter_share(list, "v", cup_full(c, CUP_F32, shape, 2, 1)));
+    EXPECT(!cup_parameter_share(list, "v", cup_full(c, CUP_F32, 2, shape, 1)));
     expect_error(c, CUP_ARGUMENT, "no tensor of this list");
     EXPECT(cup_parameters_freeze(cup_parameters_under(list, "nothing")) != CUP_OK);
     expect_error(c, CUP_ARGUMENT, "nothing under \"nothing.\"");
@@ -289,6 +291,8 @@ TEST(parameters_options_of_another_size)
                                    .initializer = CUP_INITIALIZER_ONES,
                                    .deviation = -1};
     EXPECT(cup_parameter_new(list, "c", 0, NULL, &older) != NULL);
+    EXPECT(!cup_parameter_new(list, "d", 0, NULL, &(cup_parameter_options){.deviation = 1}));
+    expect_error(c, CUP_ARGUMENT, "parameter: the size of its options is 0; make them with");
     cup_parameters_free(list);
     cup_context_free(c);
 }
@@ -309,7 +313,7 @@ TEST(parameters_frozen_stay_as_they_are)
 {
     cup_context *c = cpu();
     cup_parameters *list = cup_parameters_new(c, CUP_F32);
-    cup_parameter_options ones = {.initializer = CUP_INITIALIZER_ONES};
+    cup_parameter_options ones = {.size = sizeof ones, .initializer = CUP_INITIALIZER_ONES};
     cup_tensor *a = cup_parameter_new(list, "a", 0, NULL, &ones);
     cup_tensor *b = cup_parameter_new(list, "part.b", 0, NULL, &ones);
     cup_optimizer *o = cup_optimizer_of(list, &(cup_optimizer_options){.method = CUP_SGD});
@@ -361,7 +365,7 @@ TEST(parameters_shared_count_once)
     cup_context *c = cpu();
     cup_parameters *list = cup_parameters_new(c, CUP_F32);
     cup_parameters *head = cup_parameters_under(list, "head");
-    cup_parameter_options ones = {.initializer = CUP_INITIALIZER_ONES};
+    cup_parameter_options ones = {.size = sizeof ones, .initializer = CUP_INITIALIZER_ONES};
     cup_tensor *a = cup_parameter_new(list, "table", 0, NULL, &ones);
     EXPECT(cup_parameter_share(head, "weight", a) == a);
     EXPECT(cup_parameters_find(list, "head.weight") == a);

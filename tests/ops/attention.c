@@ -19,13 +19,13 @@ TEST(attention_result_joins_heads_as_a_view)
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
     int64_t shape[] = {2, 3, 5, 4}, joined[] = {2, 5, 12};
     cup_tensor *q = filled(c, shape, 1, 1);
-    cup_tensor *o = cup_attention(c, q, q, q, true, 0, 0);
+    cup_tensor *o = cup_attention(c, q, q, q, CUP_OPTIONS(cup_attention_options, .causal = true));
     EXPECT(o && o->stride[0] == 60 && o->stride[1] == 4 && o->stride[2] == 12 && o->stride[3] == 1);
     EXPECT(o && !o->contiguous);
     cup_tensor *turned = o ? cup__tensor_view(o, &(cup__shape){CUP_F32, 4, {2, 5, 3, 4}},
                                               (int64_t[]){60, 12, 4, 1}, 0)
                            : NULL;
-    cup_tensor *y = turned ? cup_reshape(c, turned, joined, 3) : NULL;
+    cup_tensor *y = turned ? cup_reshape(c, turned, 3, joined) : NULL;
     EXPECT(y && o && y->data == o->data);
     cup_context_free(c);
 }
@@ -38,7 +38,8 @@ TEST(attention_of_extreme_scores_is_finite)
     cup_tensor *v = filled(c, shape, 3, 1);
     cup_require_grad(q);
     cup_require_grad(v);
-    cup_tensor *o = cup_attention(c, q, k, v, true, 1, 0);
+    cup_tensor *o =
+        cup_attention(c, q, k, v, CUP_OPTIONS(cup_attention_options, .causal = true, .scale = 1));
     cup_backward(c, cup_sum(c, o, NULL, 0, false));
     EXPECT(cup_error(c) == CUP_OK);
     for (int64_t i = 0; o && i < o->count; i++) {
@@ -54,7 +55,7 @@ TEST(attention_of_a_query_that_sees_nothing_is_0)
     int64_t more[] = {1, 1, 40, 8}, less[] = {1, 1, 3, 8};
     cup_tensor *q = filled(c, more, 1, 1), *k = filled(c, less, 2, 1);
     cup_require_grad(q);
-    cup_tensor *o = cup_attention(c, q, k, k, true, 0, 0);
+    cup_tensor *o = cup_attention(c, q, k, k, CUP_OPTIONS(cup_attention_options, .causal = true));
     cup_backward(c, cup_sum(c, o, NULL, 0, false));
     EXPECT(cup_error(c) == CUP_OK);
     for (int64_t i = 0; o && i < 37 * 8; i++)
@@ -81,7 +82,7 @@ static void expect_one_key_has_no_slope(const char *device)
         in[i] = cup_cast(c, cup_tensor_to(c, one), CUP_F64);
         cup_require_grad(in[i]);
     }
-    cup_tensor *o = cup_attention(c, in[0], in[1], in[2], false, 0, 0);
+    cup_tensor *o = cup_attention(c, in[0], in[1], in[2], NULL);
     cup_backward(c, cup_sum(c, cup_mul(c, o, in[0]), NULL, 0, false));
     EXPECT_TEXT(cup_error_text(c), "");
     double dk[8];
@@ -113,7 +114,8 @@ TEST(attention_drops_the_share_it_is_asked_to)
         ((float *)v->data)[i] = 1;
     double mean[2] = {0};
     for (int k = 0; k < 2; k++) {
-        cup_tensor *o = cup_attention(c, zero, zero, v, false, 0, 0.25);
+        cup_tensor *o =
+            cup_attention(c, zero, zero, v, CUP_OPTIONS(cup_attention_options, .dropout = 0.25));
         for (int i = 0; o && i < 512; i++)
             mean[k] += cup__load(o, i) / 512;
     }
@@ -129,7 +131,8 @@ TEST(attention_does_not_depend_on_the_threads)
     for (int k = 0; k < 2; k++) {
         cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .threads = k ? 2 : 1});
         cup_tensor *q = filled(c, shape, 1, 1), *v = filled(c, shape, 3, 1);
-        cup_tensor *o = cup_attention(c, q, v, v, true, 0, 0.1);
+        cup_tensor *o = cup_attention(
+            c, q, v, v, CUP_OPTIONS(cup_attention_options, .causal = true, .dropout = 0.1));
         EXPECT(cup_tensor_read(o, result[k], sizeof result[k]) == CUP_OK);
         cup_context_free(c);
     }
@@ -141,7 +144,9 @@ static void expect_words(const int64_t *q, const int64_t *k, double scale, doubl
 {
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
     cup_tensor *x = filled(c, q, 1, 1), *y = filled(c, k, 1, 1);
-    EXPECT(!cup_attention(c, x, y, y, true, scale, dropout));
+    EXPECT(!cup_attention(
+        c, x, y, y,
+        CUP_OPTIONS(cup_attention_options, .causal = true, .scale = scale, .dropout = dropout)));
     if (!strstr(cup_error_text(c), words))
         test_fail(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", cup_error_text(c), words);
     cup_context_free(c);

@@ -121,7 +121,8 @@ static void check(const char *device, int positions)
         in[i] = cup_tensor_from(c, CUP_F32, 4, shape, p.in[i]);
     for (int i = Q; i <= V; i++)
         cup_require_grad(in[i]);
-    cup_tensor *o = cup_attention(c, in[Q], in[K], in[V], true, 0, 0);
+    cup_tensor *o =
+        cup_attention(c, in[Q], in[K], in[V], CUP_OPTIONS(cup_attention_options, .causal = true));
     cup_backward(c, cup_sum(c, cup_mul(c, o, in[D_O]), NULL, 0, false));
     size_t bytes = (size_t)positions * SIZE * sizeof(float);
     float *got = malloc(bytes);

@@ -18,10 +18,11 @@ TEST(batchnorm_moves_the_running_statistics)
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
     cup_tensor *in = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){4, 2}, x);
     cup_tensor *m = vector(c, 2, mean), *v = vector(c, 2, var);
-    cup_tensor *out = cup_batchnorm(c, in, NULL, NULL, m, v, 1, true, 0, 0.1);
+    cup_tensor *out = cup_batchnorm(c, in, NULL, NULL, m, v, 1,
+                                    CUP_OPTIONS(cup_batchnorm_options, .train = true));
     EXPECT(cup_tensor_read(out, y, sizeof y) == CUP_OK);
-    EXPECT_NEAR(y[0], -2 / sqrt(3.5), 1e-6);
-    EXPECT_NEAR(y[7], 3 / sqrt(3.5), 1e-6);
+    EXPECT_NEAR(y[0], -2 / sqrt(3.5 + 1e-5), 5e-7);
+    EXPECT_NEAR(y[7], 30 / sqrt(350 + 1e-5), 5e-7);
     EXPECT(cup_tensor_read(m, mean, sizeof mean) == CUP_OK);
     EXPECT(cup_tensor_read(v, var, sizeof var) == CUP_OK);
     EXPECT_NEAR(mean[0], 0.3, 1e-6);
@@ -37,7 +38,8 @@ TEST(batchnorm_outside_training_uses_them)
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
     cup_tensor *in = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){2, 2}, x);
     cup_tensor *m = vector(c, 2, mean), *v = vector(c, 2, var);
-    cup_tensor *out = cup_batchnorm(c, in, NULL, NULL, m, v, 1, false, 0.25, 0.1);
+    cup_tensor *out =
+        cup_batchnorm(c, in, NULL, NULL, m, v, 1, CUP_OPTIONS(cup_batchnorm_options, .eps = 0.25));
     EXPECT(cup_tensor_read(out, y, sizeof y) == CUP_OK);
     EXPECT_NEAR(y[2], 1 / sqrt(4.25), 1e-6);
     EXPECT_NEAR(y[3], 30, 1e-5);
@@ -59,7 +61,8 @@ TEST(batchnorm_far_from_zero)
         squares += ((double)x[i] - mean) * ((double)x[i] - mean) / COUNT;
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
     cup_tensor *in = cup_tensor_from(c, CUP_F32, 3, (int64_t[]){10, 1, 50}, x);
-    cup_tensor *out = cup_batchnorm(c, in, NULL, NULL, NULL, NULL, 1, true, 1e-5, 0);
+    cup_tensor *out = cup_batchnorm(c, in, NULL, NULL, NULL, NULL, 1,
+                                    CUP_OPTIONS(cup_batchnorm_options, .train = true));
     EXPECT(cup_tensor_read(out, y, sizeof y) == CUP_OK);
     for (int i = 0; i < COUNT; i++)
         EXPECT_NEAR(y[i], ((double)x[i] - mean) / sqrt(squares + 1e-5), 4e-6);
@@ -79,15 +82,29 @@ TEST(batchnorm_and_groupnorm_say_what_is_wrong)
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
     cup_tensor *x = cup_tensor_from(c, CUP_F32, 3, (int64_t[]){2, 3, 2}, ones);
     cup_tensor *two = vector(c, 2, ones), *three = vector(c, 3, ones);
-    expect_failure(c, cup_batchnorm(c, x, two, NULL, NULL, NULL, 1, true, 0, 0), "gamma");
-    expect_failure(c, cup_batchnorm(c, x, NULL, NULL, three, NULL, 1, true, 0, 0), "together");
-    expect_failure(c, cup_batchnorm(c, x, NULL, NULL, NULL, NULL, 1, false, 0, 0), "running mean");
-    expect_failure(c, cup_batchnorm(c, x, NULL, NULL, NULL, NULL, 5, true, 0, 0), "axis 5");
-    expect_failure(c, cup_batchnorm(c, x, NULL, NULL, three, three, 1, true, 0, 2), "momentum");
-    expect_failure(c, cup_batchnorm(c, three, NULL, NULL, NULL, NULL, 0, true, 0, 0),
+    expect_failure(c,
+                   cup_batchnorm(c, x, two, NULL, NULL, NULL, 1,
+                                 CUP_OPTIONS(cup_batchnorm_options, .train = true)),
+                   "gamma");
+    expect_failure(c,
+                   cup_batchnorm(c, x, NULL, NULL, three, NULL, 1,
+                                 CUP_OPTIONS(cup_batchnorm_options, .train = true)),
+                   "together");
+    expect_failure(c, cup_batchnorm(c, x, NULL, NULL, NULL, NULL, 1, NULL), "running mean");
+    expect_failure(c,
+                   cup_batchnorm(c, x, NULL, NULL, NULL, NULL, 5,
+                                 CUP_OPTIONS(cup_batchnorm_options, .train = true)),
+                   "axis 5");
+    expect_failure(c,
+                   cup_batchnorm(c, x, NULL, NULL, three, three, 1,
+                                 CUP_OPTIONS(cup_batchnorm_options, .train = true, .momentum = 2)),
+                   "momentum");
+    expect_failure(c,
+                   cup_batchnorm(c, three, NULL, NULL, NULL, NULL, 0,
+                                 CUP_OPTIONS(cup_batchnorm_options, .train = true)),
                    "more than one");
-    expect_failure(c, cup_groupnorm(c, x, NULL, NULL, 2, 1, 0), "2 groups");
-    expect_failure(c, cup_groupnorm(c, x, NULL, NULL, 1, 0, 0), "axis");
+    expect_failure(c, cup_groupnorm(c, x, NULL, NULL, 2, 1, NULL), "2 groups");
+    expect_failure(c, cup_groupnorm(c, x, NULL, NULL, 1, 0, NULL), "axis");
     cup_context_free(c);
 }
 
@@ -96,13 +113,13 @@ TEST(groupnorm_of_a_large_batch_is_that_of_its_parts)
 {
     enum { EACH = 8 * 16384, BATCH = 65 };
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
-    cup_tensor *x = cup_uniform(c, CUP_F32, (int64_t[]){BATCH, 8, 16384}, 3, -1, 1);
-    cup_tensor *all = cup_groupnorm(c, x, NULL, NULL, 2, 1, 1e-5);
+    cup_tensor *x = cup_uniform(c, CUP_F32, 3, (int64_t[]){BATCH, 8, 16384}, -1, 1);
+    cup_tensor *all = cup_groupnorm(c, x, NULL, NULL, 2, 1, NULL);
     float *whole = malloc((size_t)BATCH * EACH * 4), *part = malloc(EACH * 4);
     EXPECT(cup_tensor_read(all, whole, (size_t)BATCH * EACH * 4) == CUP_OK);
     for (int64_t i = 0; i < BATCH; i += 32) {
         cup_tensor *one = cup_slice(c, x, (int64_t[]){i, 0, 0}, 3, (int64_t[]){1, -1, -1}, 3);
-        one = cup_groupnorm(c, one, NULL, NULL, 2, 1, 1e-5);
+        one = cup_groupnorm(c, one, NULL, NULL, 2, 1, NULL);
         EXPECT(cup_tensor_read(one, part, EACH * 4) == CUP_OK);
         for (int k = 0; k < EACH; k++)
             EXPECT(part[k] == whole[i * EACH + k]);

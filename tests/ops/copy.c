@@ -17,7 +17,7 @@ static void compare(cup_context *gpu, cup_context *cpu, cup_dtype dtype, const i
 {
     cup_scope_open(gpu);
     cup_scope_open(cpu);
-    cup_tensor *x = cup_uniform(gpu, CUP_F32, size, 4, 0, 100);
+    cup_tensor *x = cup_uniform(gpu, CUP_F32, 4, size, 0, 100);
     x = dtype == CUP_F32 ? x : cup_cast(gpu, x, dtype);
     cup_tensor *want = turned(cpu, cup_tensor_to(cpu, x), axes);
     cup_tensor *got = cup_tensor_to(cpu, turned(gpu, x, axes));
@@ -51,7 +51,7 @@ TEST(copy_of_turned_views_on_the_cpu)
 {
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
     const int64_t size[] = {1, 3, 40, 2}, axes[] = {0, 2, 3, 1};
-    cup_tensor *x = cup_uniform(c, CUP_F32, size, 4, 0, 1), *y = turned(c, x, axes);
+    cup_tensor *x = cup_uniform(c, CUP_F32, 4, size, 0, 1), *y = turned(c, x, axes);
     for (int64_t i = 0; y && i < y->count; i++)
         EXPECT(((float *)y->data)[i] == ((float *)x->data)[i % 3 * 80 + i / 3]);
     EXPECT(y && y->count == 240);
@@ -85,7 +85,7 @@ TEST_LIMITED(gpu_concat_of_many_parts, 120)
     }
     for (int axis = 0; axis < 2; axis++) {
         const int64_t size[] = {axis ? 33 : 1200, axis ? 1200 : 40};
-        cup_tensor *x = cup_uniform(gpu, CUP_BF16, size, 2, 0, 100), *y = many_parts(gpu, x, axis);
+        cup_tensor *x = cup_uniform(gpu, CUP_BF16, 2, size, 0, 100), *y = many_parts(gpu, x, axis);
         EXPECT(y && y->count > 0);
         size_t bytes = (size_t)y->count * 2;
         void *got = malloc(bytes), *want = malloc(bytes);
@@ -101,7 +101,7 @@ TEST_LIMITED(gpu_concat_of_many_parts, 120)
 TEST(concat_of_many_parts_on_the_cpu)
 {
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
-    cup_tensor *x = cup_uniform(c, CUP_F32, (int64_t[]){1200, 5}, 2, 0, 1);
+    cup_tensor *x = cup_uniform(c, CUP_F32, 2, (int64_t[]){1200, 5}, 0, 1);
     cup_tensor *y = many_parts(c, x, 0);
     EXPECT(y && !memcmp(y->data, x->data, (size_t)y->count * 4));
     cup_context_free(c);
@@ -112,7 +112,7 @@ TEST(axes_out_of_range_are_refused)
 {
     const int64_t size[] = {2, 3}, far[] = {INT64_MAX, INT64_MIN, (int64_t)1 << 32, 2, -3};
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
-    cup_tensor *x = cup_uniform(c, CUP_F32, size, 2, 0, 1);
+    cup_tensor *x = cup_uniform(c, CUP_F32, 2, size, 0, 1);
     for (int i = 0; i < 5; i++) {
         EXPECT(!cup_permute(c, x, (int64_t[]){far[i], 1}, 2));
         EXPECT_CONTAINS(cup_error_text(c), "does not exist");

@@ -22,9 +22,11 @@ static double step(const int32_t *targets, int64_t columns, bool in_place, float
     for (int i = 0; i < ROWS * WIDTH; i++)
         x[i] = (float)sin(i * 1.7);
     cup_tensor *p = cup_require_grad(cup_tensor_from(c, CUP_F32, 2, (int64_t[]){ROWS, WIDTH}, x));
-    cup_tensor *zero = cup_full(c, CUP_F32, NULL, 0, 0), *half = cup_full(c, CUP_F32, NULL, 0, 0.5);
-    cup_tensor *loss = cup_cross_entropy(c, cup_add(c, p, zero), targets_of(c, targets), -1, 0.1,
-                                         1e-2, columns, in_place);
+    cup_tensor *zero = cup_full(c, CUP_F32, 0, NULL, 0), *half = cup_full(c, CUP_F32, 0, NULL, 0.5);
+    cup_tensor *loss =
+        cup_cross_entropy(c, cup_add(c, p, zero), targets_of(c, targets), -1,
+                          CUP_OPTIONS(cup_cross_entropy_options, .label_smoothing = 0.1,
+                                      .z_loss = 1e-2, .columns = columns, .in_place = in_place));
     double value = cup_tensor_item(loss);
     EXPECT(cup_backward(c, cup_mul(c, loss, half)) == CUP_OK);
     EXPECT(cup_tensor_read(cup_grad(p), gradient, ROWS * WIDTH * sizeof *gradient) == CUP_OK);
@@ -64,8 +66,7 @@ TEST(cross_entropy_survives_large_logits)
     int32_t targets[] = {0, 1};
     cup_tensor *logits = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){2, 3}, x);
     cup_tensor *t = cup_tensor_from(c, CUP_I32, 1, (int64_t[]){2}, targets);
-    EXPECT_NEAR(cup_tensor_item(cup_cross_entropy(c, logits, t, -1, 0, 0, 0, false)),
-                log(2) / 2, 1e-6);
+    EXPECT_NEAR(cup_tensor_item(cup_cross_entropy(c, logits, t, -1, NULL)), log(2) / 2, 1e-6);
     cup_context_free(c);
 }
 
@@ -75,16 +76,19 @@ TEST(cross_entropy_says_which_target_is_bad)
     const int32_t bad[] = {0, 1, 2, WIDTH, 0}, good[ROWS] = {0};
     float x[ROWS * WIDTH] = {0};
     cup_tensor *logits = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){ROWS, WIDTH}, x);
-    EXPECT(!cup_cross_entropy(c, logits, targets_of(c, bad), -1, 0, 0, 0, false));
+    EXPECT(!cup_cross_entropy(c, logits, targets_of(c, bad), -1, NULL));
     EXPECT_CONTAINS(cup_error_text(c), "target of row 3 is 11, which is none of the 11 classes");
     cup_error_clear(c);
-    EXPECT(!cup_cross_entropy(c, logits, targets_of(c, good), -1, 0, 0, WIDTH + 1, false));
+    EXPECT(!cup_cross_entropy(c, logits, targets_of(c, good), -1,
+                              CUP_OPTIONS(cup_cross_entropy_options, .columns = WIDTH + 1)));
     EXPECT_CONTAINS(cup_error_text(c), "columns is 12");
     cup_error_clear(c);
-    EXPECT(!cup_cross_entropy(c, logits, targets_of(c, good), -1, 2, 0, 0, false));
+    EXPECT(!cup_cross_entropy(c, logits, targets_of(c, good), -1,
+                              CUP_OPTIONS(cup_cross_entropy_options, .label_smoothing = 2)));
     EXPECT_CONTAINS(cup_error_text(c), "label_smoothing is 2");
     cup_error_clear(c);
-    EXPECT(!cup_cross_entropy(c, cup_require_grad(logits), targets_of(c, good), -1, 0, 0, 0, true));
+    EXPECT(!cup_cross_entropy(c, cup_require_grad(logits), targets_of(c, good), -1,
+                              CUP_OPTIONS(cup_cross_entropy_options, .in_place = true)));
     EXPECT_CONTAINS(cup_error_text(c), "no parameter");
     cup_context_free(c);
 }

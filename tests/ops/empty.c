@@ -65,7 +65,7 @@ TEST_LIMITED(empty_calls_on_cards, 120)
 
 static cup_tensor *ones(cup_context *c, int ndim, int64_t i, int64_t j, int64_t k)
 {
-    return cup_full(c, CUP_F32, (int64_t[]){i, j, k}, ndim, 1);
+    return cup_full(c, CUP_F32, ndim, (int64_t[]){i, j, k}, 1);
 }
 
 /* Each result has these sides. */
@@ -84,7 +84,10 @@ static void multiply_nothing(cup_context *c)
         cup_tensor *a = ta ? ones(c, 3, 0, 5, 3) : ones(c, 3, 0, 3, 5);
         cup_tensor *b = tb ? ones(c, 3, 0, 4, 5) : ones(c, 3, 0, 5, 4), *y = ones(c, 3, 0, 3, 4);
         expect_shape(cup_matmul(c, a, b, ta, tb), 0, 3, 4);
-        expect_shape(cup_matmul_scaled(c, a, b, ta, tb, 2), 0, 3, 4);
+        expect_shape(cup_matmul_scaled(c, a, b, 2,
+                                       CUP_OPTIONS(cup_matmul_scaled_options, .transpose_a = ta,
+                                                   .transpose_b = tb)),
+                     0, 3, 4);
         EXPECT_INT(cup_matmul_into(c, y, a, b, ta, tb), CUP_OK);
         EXPECT_INT(cup_matmul_add(c, y, a, b, ta, tb), CUP_OK);
     }
@@ -123,10 +126,10 @@ static void pack_nothing(cup_context *c)
     EXPECT_INT(cup_pack_int4(c, w, 0, true, &four[0], &four[1], &four[2]), CUP_OK);
     expect_shape(cup_linear_int8(c, x, eight[0], eight[1], NULL), 0, 3, 4);
     expect_shape(cup_linear_int4(c, x, four[0], four[1], four[2], NULL), 0, 3, 4);
-    cup_tensor *offsets = cup_full(c, CUP_I32, (int64_t[]){2}, 1, 0);
+    cup_tensor *offsets = cup_full(c, CUP_I32, 1, (int64_t[]){2}, 0);
     EXPECT(cup_grouped_matmul(c, ones(c, 2, 0, 5, 0), ones(c, 3, 2, 5, 3), offsets, false));
-    cup_tensor *targets = cup_full(c, CUP_I32, (int64_t[]){0, 3}, 2, 0);
-    EXPECT(cup_linear_cross_entropy(c, x, w, targets, -1, 0, 0, 0, 0));
+    cup_tensor *targets = cup_full(c, CUP_I32, 2, (int64_t[]){0, 3}, 0);
+    EXPECT(cup_linear_cross_entropy(c, x, w, targets, -1, NULL));
 }
 
 /* Sums without terms: 0, then what comes after. */

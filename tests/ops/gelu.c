@@ -9,8 +9,8 @@
 static void expect_tail(cup_context *c, cup_dtype dtype, int64_t m, int64_t k, int64_t n)
 {
     const int64_t x_shape[] = {m, k}, w_shape[] = {n, k};
-    cup_tensor *x = cup_full(c, dtype, x_shape, 2, 0), *w = cup_full(c, dtype, w_shape, 2, 1);
-    cup_tensor *bias = cup_full(c, dtype, &n, 1, -9.625);
+    cup_tensor *x = cup_full(c, dtype, 2, x_shape, 0), *w = cup_full(c, dtype, 2, w_shape, 1);
+    cup_tensor *bias = cup_full(c, dtype, 1, &n, -9.625);
     cup_tensor *y = cup_cast(c, cup_linear_gelu(c, x, w, bias), CUP_F64);
     double got[400], v = -9.625, u = sqrt(2 / M_PI) * (v + 0.044715 * v * v * v);
     double want = v / (1 + exp(-2 * u));

@@ -68,7 +68,7 @@ static cup_tensor *add(cup_context *c, cup_tensor *x)
 static cup_tensor *add_row(cup_context *c, cup_tensor *x)
 {
     const int64_t width = WIDTH;
-    return cup_add(c, x, cup_full(c, cup_tensor_dtype(x), &width, 1, 3));
+    return cup_add(c, x, cup_full(c, cup_tensor_dtype(x), 1, &width, 3));
 }
 
 static cup_tensor *to_f32(cup_context *c, cup_tensor *x)
@@ -84,7 +84,7 @@ static cup_tensor *to_u8(cup_context *c, cup_tensor *x)
 static cup_tensor *turn_heads(cup_context *c, cup_tensor *x)
 {
     const int64_t heads[] = {-1, 32, 64}, order[] = {0, 2, 1};
-    return cup_copy(c, cup_permute(c, cup_reshape(c, x, heads, 3), order, 3));
+    return cup_copy(c, cup_permute(c, cup_reshape(c, x, 3, heads), order, 3));
 }
 
 static cup_tensor *cut(cup_context *c, cup_tensor *x)
@@ -100,7 +100,7 @@ static cup_tensor *concat(cup_context *c, cup_tensor *x)
 
 static cup_tensor *choose(cup_context *c, cup_tensor *x)
 {
-    cup_tensor *half = cup_full(c, cup_tensor_dtype(x), NULL, 0, 0.5);
+    cup_tensor *half = cup_full(c, cup_tensor_dtype(x), 0, NULL, 0.5);
     return cup_where(c, cup_less(c, x, half), x, cup_neg(c, x));
 }
 
@@ -142,33 +142,32 @@ static cup_tensor *cumsum(cup_context *c, cup_tensor *x)
 static cup_tensor *sorted(cup_context *c, cup_tensor *x)
 {
     cup_tensor *values, *indices;
-    return cup_top_k(c, x, 3, 1, false, &values, &indices) == CUP_OK ? indices : NULL;
+    return cup_top_k(c, x, 3, 1, NULL, &values, &indices) == CUP_OK ? indices : NULL;
 }
 
 static cup_tensor *pooled(cup_context *c, cup_tensor *x)
 {
     const int64_t image[] = {-1, 2, 32, 32}, window = 2;
-    return cup_avg_pool2d(c, cup_reshape(c, x, image, 4), &window, 1, NULL, 0, NULL, 0, false,
-                          false, false);
+    return cup_avg_pool2d(c, cup_reshape(c, x, 4, image), &window, 1, NULL);
 }
 
 static cup_tensor *gathered(cup_context *c, cup_tensor *x)
 {
     const int64_t size[] = {cup_tensor_size(x, 0), 4};
-    return cup_gather(c, x, cup_full(c, CUP_I64, size, 2, WIDTH - 1), 1);
+    return cup_gather(c, x, cup_full(c, CUP_I64, 2, size, WIDTH - 1), 1);
 }
 
 static cup_tensor *narrowed(cup_context *c, cup_tensor *x)
 {
     const int64_t size[] = {64, WIDTH};
-    return cup_linear(c, x, cup_full(c, cup_tensor_dtype(x), size, 2, 0.125), NULL);
+    return cup_linear(c, x, cup_full(c, cup_tensor_dtype(x), 2, size, 0.125), NULL);
 }
 
 static cup_tensor *widened(cup_context *c, cup_tensor *x)
 {
     const int64_t size[] = {WIDTH, 64};
     cup_tensor *part = cup_slice(c, x, (int64_t[]){0, 0}, 2, (int64_t[]){-1, 64}, 2);
-    return cup_linear(c, part, cup_full(c, cup_tensor_dtype(x), size, 2, 0.125), NULL);
+    return cup_linear(c, part, cup_full(c, cup_tensor_dtype(x), 2, size, 0.125), NULL);
 }
 
 static cup_tensor *transposed(cup_context *c, cup_tensor *x)
@@ -246,21 +245,21 @@ static void check_random(cup_context *c, cup_tensor *x, const char *what)
 static void check_whole(cup_context *c)
 {
     const int64_t five[] = {TAIL, WIDTH};
-    cup_tensor *x = cup_full(c, CUP_F32, shape, 2, 1);
+    cup_tensor *x = cup_full(c, CUP_F32, 2, shape, 1);
     EXPECT_NEAR(cup_tensor_item(cup_sum(c, x, NULL, 0, false)), (double)(ROWS * WIDTH), 0);
     cup_tensor *last = cup_slice(c, x, (int64_t[]){ROWS - 1, WIDTH - 1}, 2, (int64_t[]){1, 1}, 2);
-    EXPECT(cup__copy_to(c, last, cup_full(c, CUP_F32, (int64_t[]){1, 1}, 2, 7)) == CUP_OK);
+    EXPECT(cup__copy_to(c, last, cup_full(c, CUP_F32, 2, (int64_t[]){1, 1}, 7)) == CUP_OK);
     EXPECT_NEAR(cup_tensor_item(cup_max(c, x, NULL, 0, false)), 7, 0);
     EXPECT_NEAR(cup_tensor_item(cup_argmax(c, x, NULL, 0, false)), (double)(ROWS * WIDTH - 1), 0);
     cup_tensor *columns = cup_sum(c, x, (int64_t[]){0}, 1, false);
     EXPECT_NEAR(cup_tensor_item(tail(c, columns, 1, 0)), (double)(ROWS + 6), 0);
-    cup_tensor *zeros = cup_full(c, CUP_F32, flat, 1, 0);
+    cup_tensor *zeros = cup_full(c, CUP_F32, 1, flat, 0);
     cup_tensor *few = cup_tensor_new(c, CUP_F32, 2, five);
     float values[TAIL * WIDTH];
     for (int i = 0; i < TAIL * WIDTH; i++)
         values[i] = (float)(i % 7);
     EXPECT(cup_tensor_write(few, values, sizeof values) == CUP_OK);
-    few = cup_reshape(c, few, (int64_t[]){-1}, 1);
+    few = cup_reshape(c, few, 1, (int64_t[]){-1});
     cup_tensor *end = cup_slice(c, zeros, (int64_t[]){flat[0] - TAIL * WIDTH}, 1,
                                 (int64_t[]){TAIL * WIDTH}, 1);
     EXPECT(cup__copy_to(c, end, few) == CUP_OK);
@@ -286,9 +285,9 @@ static void check_tables(cup_context *c, cup_tensor *x)
                  cup_index_select(c, few, a, 0), 0);
     a = cup_tensor_from(c, CUP_I64, 1, (int64_t[]){4}, at);
     b = cup_tensor_from(c, CUP_I64, 1, (int64_t[]){4}, behind);
-    cup_tensor *four = cup_full(c, CUP_BF16, (int64_t[]){4}, 1, 3);
-    cup_tensor *all = cup_reshape(c, x, (int64_t[]){-1}, 1);
-    few = cup_reshape(c, few, (int64_t[]){-1}, 1);
+    cup_tensor *four = cup_full(c, CUP_BF16, 1, (int64_t[]){4}, 3);
+    cup_tensor *all = cup_reshape(c, x, 1, (int64_t[]){-1});
+    few = cup_reshape(c, few, 1, (int64_t[]){-1});
     expect_alike(c, "scatter_add", tail(c, cup_scatter_add(c, all, b, four, 0), TAIL * WIDTH, 0),
                  cup_scatter_add(c, few, a, four, 0), 0);
     expect_alike(c, "gather of all", cup_gather(c, all, b, 0), cup_gather(c, few, a, 0), 0);
@@ -309,9 +308,9 @@ static void check_embedding_grad(cup_context *c, cup_tensor *x)
     cup_tensor *big = cup__op_call(c, row, (cup_tensor *[]){dy, b}, 2, &rows, NULL);
     cup_tensor *small = cup__op_call(c, row, (cup_tensor *[]){dy, a}, 2, &few, NULL);
     expect_alike(c, "embedding_grad", tail(c, big, TAIL, 0), small, 0);
-    cup_tensor *ids = cup_full(c, CUP_I32, (int64_t[]){ROWS}, 1, 0);
+    cup_tensor *ids = cup_full(c, CUP_I32, 1, (int64_t[]){ROWS}, 0);
     cup_tensor *end = cup_slice(c, ids, (int64_t[]){ROWS - TAIL}, 1, (int64_t[]){TAIL}, 1);
-    cup_tensor *three = cup_full(c, CUP_I32, (int64_t[]){TAIL}, 1, 3);
+    cup_tensor *three = cup_full(c, CUP_I32, 1, (int64_t[]){TAIL}, 3);
     EXPECT(cup__copy_to(c, end, three) == CUP_OK);
     rows = few = 4;
     big = cup__op_call(c, row, (cup_tensor *[]){x, ids}, 2, &rows, NULL);
@@ -322,9 +321,9 @@ static void check_embedding_grad(cup_context *c, cup_tensor *x)
 /* The product over the rows, of which only the last count. */
 static void check_weight_gradient(cup_context *c, cup_tensor *x)
 {
-    cup_tensor *dy = cup_full(c, CUP_BF16, (int64_t[]){ROWS, 64}, 2, 0);
+    cup_tensor *dy = cup_full(c, CUP_BF16, 2, (int64_t[]){ROWS, 64}, 0);
     cup_tensor *end = cup_slice(c, dy, (int64_t[]){ROWS - TAIL, 0}, 2, (int64_t[]){TAIL, 64}, 2);
-    cup_tensor *few = cup_uniform(c, CUP_BF16, (int64_t[]){TAIL, 64}, 2, -1, 1);
+    cup_tensor *few = cup_uniform(c, CUP_BF16, 2, (int64_t[]){TAIL, 64}, -1, 1);
     EXPECT(cup__copy_to(c, end, few) == CUP_OK);
     expect_alike(c, "matmul over many rows", cup_matmul(c, dy, x, true, false),
                  cup_matmul(c, few, tail(c, x, TAIL, 0), true, false), 1e-2);
@@ -369,7 +368,7 @@ static cup_context *open_large_gpu(void)
 TEST_LIMITED(gpu_big_rows, 300)
 {
     cup_context *c = open_large_gpu();
-    cup_tensor *x = cup_uniform(c, CUP_BF16, shape, 2, 0, 1);
+    cup_tensor *x = cup_uniform(c, CUP_BF16, 2, shape, 0, 1);
     check_random(c, x, "uniform");
     check_rows(c, x);
     cup_scope_open(c);
@@ -392,7 +391,7 @@ TEST_LIMITED(gpu_big_tables, 300)
     cup_scope_open(c);
     check_whole(c);
     cup_scope_close(c);
-    cup_tensor *x = cup_uniform(c, CUP_BF16, shape, 2, 0, 1);
+    cup_tensor *x = cup_uniform(c, CUP_BF16, 2, shape, 0, 1);
     for (int i = 0; i < 4; i++) {
         cup_scope_open(c);
         checks[i](c, x);

@@ -18,7 +18,7 @@ static void expect_error(cup_context *c, const char *text)
 
 static cup_tensor *ones(cup_context *c, int ndim, int64_t a, int64_t b, int64_t d)
 {
-    return cup_full(c, CUP_F32, (int64_t[]){a, b, d}, ndim, 1);
+    return cup_full(c, CUP_F32, ndim, (int64_t[]){a, b, d}, 1);
 }
 
 TEST(grouped_sentences)

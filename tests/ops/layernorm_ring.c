@@ -27,9 +27,9 @@ static void check_width(cup_dtype dtype, int64_t width)
 {
     cup_context *c = cup__context_dry("sm_90a");
     cup_dtype real = dtype == CUP_F64 ? CUP_F64 : CUP_F32;
-    cup_tensor *x = cup_full(c, dtype, (int64_t[]){64, width}, 2, 1), *dgamma, *dbeta;
-    cup_tensor *one = cup_full(c, real, (int64_t[]){64}, 1, 1);
-    cup_tensor *gamma = cup_full(c, dtype, &width, 1, 1), *dx;
+    cup_tensor *x = cup_full(c, dtype, 2, (int64_t[]){64, width}, 1), *dgamma, *dbeta;
+    cup_tensor *one = cup_full(c, real, 1, (int64_t[]){64}, 1);
+    cup_tensor *gamma = cup_full(c, dtype, 1, &width, 1), *dx;
     cup__layernorm_grad(c, x, x, one, one, gamma, NULL, real, true, true, &dx, &dgamma, &dbeta);
     EXPECT_TEXT(cup_error_text(c), "");
     int count, found = 0;

@@ -12,7 +12,7 @@ static cup_context *cpu(void)
 
 static cup_tensor *random_weights(cup_context *c, int64_t n, int64_t k)
 {
-    return cup_normal(c, CUP_F32, (int64_t[]){n, k}, 2, 0.1, 1);
+    return cup_normal(c, CUP_F32, 2, (int64_t[]){n, k}, 0.1, 1);
 }
 
 static float most_of_difference(cup_context *c, cup_tensor *a, cup_tensor *b)
@@ -40,7 +40,7 @@ TEST(linear_packed_round_trip)
                    CUP_OK);
         back = cup_unpack_int4(c, four[0], four[1], symmetric ? NULL : four[2], CUP_F32);
         EXPECT(most_of_difference(c, w, back) <= 1.001f * scale);
-        cup_tensor *x = cup_normal(c, CUP_F32, (int64_t[]){3, 128}, 2, 0, 1);
+        cup_tensor *x = cup_normal(c, CUP_F32, 2, (int64_t[]){3, 128}, 0, 1);
         cup_tensor *y = cup_linear_int4(c, x, four[0], four[1], four[2], NULL);
         EXPECT(most_of_difference(c, y, cup_linear(c, x, back, NULL)) < 1e-3f);
     }
@@ -72,7 +72,7 @@ TEST(linear_packed_says_what_is_wrong)
     EXPECT_CONTAINS(cup_error_text(c), "whole number of groups of 5");
     cup_error_clear(c);
     EXPECT_INT(cup_pack_int8(c, w, 4, &q, &scale), CUP_OK);
-    cup_tensor *x = cup_normal(c, CUP_F32, (int64_t[]){2, 8}, 2, 0, 1);
+    cup_tensor *x = cup_normal(c, CUP_F32, 2, (int64_t[]){2, 8}, 0, 1);
     EXPECT(cup_linear_int8(c, x, q, scale, NULL) == NULL);
     EXPECT_CONTAINS(cup_error_text(c), "x has 8 features and weight takes 12");
     cup_error_clear(c);

@@ -19,7 +19,7 @@ static cup_context *cpu(void)
 
 static cup_tensor *zeros(cup_context *c, int64_t rows, int64_t columns)
 {
-    return cup_full(c, CUP_F32, (int64_t[]){rows, columns}, 2, 0);
+    return cup_full(c, CUP_F32, 2, (int64_t[]){rows, columns}, 0);
 }
 
 static void expect_error(cup_context *c, const char *text)
@@ -35,14 +35,14 @@ TEST(matmul_sentences)
     expect_error(c, "matmul: [8,64] f32, [32,64] f32: inner sizes 64 and 32 differ; transpose b?");
     EXPECT(!cup_matmul(c, zeros(c, 64, 8), zeros(c, 64, 32), false, false));
     expect_error(c, "inner sizes 8 and 64 differ; transpose a?");
-    cup_tensor *three = cup_full(c, CUP_F32, (int64_t[]){3, 4, 5}, 3, 0);
-    cup_tensor *two = cup_full(c, CUP_F32, (int64_t[]){2, 5, 4}, 3, 0);
+    cup_tensor *three = cup_full(c, CUP_F32, 3, (int64_t[]){3, 4, 5}, 0);
+    cup_tensor *two = cup_full(c, CUP_F32, 3, (int64_t[]){2, 5, 4}, 0);
     EXPECT(!cup_matmul(c, three, two, false, false));
     expect_error(c, "batch sizes 3 and 2 do not broadcast");
-    cup_tensor *vector = cup_full(c, CUP_F32, (int64_t[]){5}, 1, 0);
+    cup_tensor *vector = cup_full(c, CUP_F32, 1, (int64_t[]){5}, 0);
     EXPECT(!cup_matmul(c, three, vector, false, false));
     expect_error(c, "input 2 must have 2 to 8 dimensions");
-    EXPECT(!cup_matmul(c, three, cup_full(c, CUP_F64, (int64_t[]){5, 4}, 2, 0), false, false));
+    EXPECT(!cup_matmul(c, three, cup_full(c, CUP_F64, 2, (int64_t[]){5, 4}, 0), false, false));
     expect_error(c, "different dtypes");
     EXPECT(!cup_linear(c, three, zeros(c, 5, 7), NULL));
     expect_error(c, "x has 5 features and weight [N,K] takes 7; transpose weight?");
@@ -56,8 +56,8 @@ TEST(matmul_special_values)
 {
     cup_context *c = cpu();
     for (int64_t n = 1; n <= 130; n += 43) {
-        cup_tensor *a = cup_full(c, CUP_F32, (int64_t[]){n, n}, 2, 1);
-        cup_tensor *b = cup_full(c, CUP_F32, (int64_t[]){n, n}, 2, 0);
+        cup_tensor *a = cup_full(c, CUP_F32, 2, (int64_t[]){n, n}, 1);
+        cup_tensor *b = cup_full(c, CUP_F32, 2, (int64_t[]){n, n}, 0);
         float *va = cup_tensor_data(a);
         va[n * n - 1] = INFINITY;
         va[0] = n > 1 ? NAN : INFINITY;
@@ -72,14 +72,14 @@ TEST(matmul_special_values)
 TEST(matmul_no_terms)
 {
     cup_context *c = cpu();
-    cup_tensor *full = cup_full(c, CUP_F32, (int64_t[]){4, 6}, 2, NAN);
+    cup_tensor *full = cup_full(c, CUP_F32, 2, (int64_t[]){4, 6}, NAN);
     cup_tensor_free(full);
     cup_tensor *y = cup_matmul(c, zeros(c, 4, 0), zeros(c, 0, 6), false, false);
     float values[24];
     EXPECT_INT(cup_tensor_read(y, values, sizeof values), CUP_OK);
     for (int i = 0; i < 24; i++)
         EXPECT(values[i] == 0);
-    cup_tensor *bias = cup_full(c, CUP_F32, (int64_t[]){6}, 1, 3);
+    cup_tensor *bias = cup_full(c, CUP_F32, 1, (int64_t[]){6}, 3);
     y = cup_linear(c, zeros(c, 4, 0), zeros(c, 6, 0), bias);
     EXPECT_INT(cup_tensor_read(y, values, sizeof values), CUP_OK);
     for (int i = 0; i < 24; i++)
@@ -126,7 +126,7 @@ TEST(matmul_threads_same_bits)
 TEST(matmul_gradient_of_shared_b)
 {
     cup_context *c = cpu();
-    cup_tensor *x = cup_reshape(c, random_matrix(c, 6, 5), (int64_t[]){2, 3, 5}, 3);
+    cup_tensor *x = cup_reshape(c, random_matrix(c, 6, 5), 3, (int64_t[]){2, 3, 5});
     cup_tensor *w = cup_require_grad(random_matrix(c, 5, 4));
     cup_tensor *loss = cup_sum(c, cup_matmul(c, x, w, false, false), NULL, 0, false);
     EXPECT_INT(cup_backward(c, loss), CUP_OK);
@@ -204,8 +204,8 @@ TEST(matmul_precision_setting)
 TEST(matmul_rows_are_apart)
 {
     cup_context *c = cpu();
-    cup_tensor *row = cup_full(c, CUP_F32, (int64_t[]){1, 1, 8}, 3, 1);
-    cup_tensor *many = cup_broadcast(c, row, (int64_t[]){5, 1, 8}, 3);
+    cup_tensor *row = cup_full(c, CUP_F32, 3, (int64_t[]){1, 1, 8}, 1);
+    cup_tensor *many = cup_broadcast(c, row, 3, (int64_t[]){5, 1, 8});
     cup__shape y = {CUP_F32, 3, {5, 1, 4}};
     cup__product p;
     cup__product_make(&p, many, false, zeros(c, 8, 4), false, &y);

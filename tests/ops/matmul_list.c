@@ -10,7 +10,7 @@ static void expect_error(cup_context *c, const char *text)
 
 static cup_tensor *random(cup_context *c, int64_t rows, int64_t columns)
 {
-    return cup_uniform(c, CUP_F32, (int64_t[]){rows, columns}, 2, -1, 1);
+    return cup_uniform(c, CUP_F32, 2, (int64_t[]){rows, columns}, -1, 1);
 }
 
 TEST(matmul_list_sentences)

@@ -28,8 +28,8 @@ TEST(meaning_of_a_sum_and_its_norm)
     cup_context *c = cpu();
     for (int i = 0; i < 8; i++) {
         cup_dtype dtype = dtypes[i / 2];
-        cup_tensor *x = cup_uniform(c, dtype, shape, 2, -1, 1), *sum, *y, *plain;
-        cup_tensor *residual = cup_uniform(c, dtype, shape, 2, -1, 1);
+        cup_tensor *x = cup_uniform(c, dtype, 2, shape, -1, 1), *sum, *y, *plain;
+        cup_tensor *residual = cup_uniform(c, dtype, 2, shape, -1, 1);
         if (i % 2) {
             cup_add_layernorm(c, x, residual, NULL, NULL, 1e-5, &y, &sum);
             plain = cup_layernorm(c, sum, NULL, NULL, 1e-5);
@@ -41,8 +41,8 @@ TEST(meaning_of_a_sum_and_its_norm)
         EXPECT_NEAR(cup_tensor_item(cup_max(c, apart, NULL, 0, false)), 0, 0);
     }
     /* By hand: of one element the layernorm is 0 whatever was rounded, and so is its gradient. */
-    cup_tensor *one = cup_require_grad(cup_full(c, CUP_BF16, (int64_t[]){1, 1}, 2, 1));
-    cup_tensor *tiny = cup_full(c, CUP_BF16, (int64_t[]){1, 1}, 2, 0.001), *y, *sum;
+    cup_tensor *one = cup_require_grad(cup_full(c, CUP_BF16, 2, (int64_t[]){1, 1}, 1));
+    cup_tensor *tiny = cup_full(c, CUP_BF16, 2, (int64_t[]){1, 1}, 0.001), *y, *sum;
     cup_add_layernorm(c, one, tiny, NULL, NULL, 1e-5, &y, &sum);
     EXPECT_NEAR(cup_tensor_item(y), 0, 0);
     EXPECT_INT(cup_backward(c, cup_sum(c, y, NULL, 0, false)), CUP_OK);
@@ -89,7 +89,7 @@ TEST(meaning_of_large_integers)
     cup_sort(c, x, 0, true, &sorted, &places);
     for (int i = 0; i < 4; i++)
         EXPECT_INT(((int64_t *)cup_tensor_data(sorted))[i], big + 2 - i);
-    cup_top_k(c, x, 1, 0, true, &sorted, &places);
+    cup_top_k(c, x, 1, 0, CUP_OPTIONS(cup_top_k_options, .smallest = true), &sorted, &places);
     EXPECT_INT(*(int64_t *)cup_tensor_data(sorted), big - 1);
     const int64_t *sums = cup_tensor_data(cup_cumsum(c, x, 0, false));
     EXPECT_INT(sums[3], 4 * big + 2);
@@ -125,7 +125,7 @@ TEST(meaning_of_casts_beyond_f8)
     }
     /* What is quantized saturates. */
     cup_tensor *codes, *scale;
-    cup_quantize(c, floats(c, 3, (float[]){3e38f, -3e38f, 1}), CUP_F8E5M2, 0, 0, &codes, &scale);
+    cup_quantize(c, floats(c, 3, (float[]){3e38f, -3e38f, 1}), CUP_F8E5M2, NULL, &codes, &scale);
     const float *back = cup_tensor_data(cup_cast(c, codes, CUP_F32));
     EXPECT(back[0] == 57344 && back[1] == -57344);
     cup_context_free(c);
@@ -135,29 +135,33 @@ TEST(meaning_of_attributes_that_are_refused)
 {
     const int64_t image[] = {1, 1, 8, 8}, three[] = {2, 2, 2}, axes[] = {0, 0};
     cup_context *c = cpu();
-    cup_tensor *x = cup_full(c, CUP_F32, image, 4, 1);
+    cup_tensor *x = cup_full(c, CUP_F32, 4, image, 1);
     static const double bad[] = {-1e-5, NAN, INFINITY};
     for (int i = 0; i < 3; i++) {
         EXPECT(!cup_layernorm(c, x, NULL, NULL, bad[i]));
         expect_error(c, "eps is");
         EXPECT(!cup_rmsnorm(c, x, NULL, bad[i]));
         expect_error(c, "eps is");
-        EXPECT(!cup_groupnorm(c, x, NULL, NULL, 1, 1, bad[i]));
+        EXPECT(!cup_groupnorm(c, x, NULL, NULL, 1, 1,
+                              CUP_OPTIONS(cup_groupnorm_options, .eps = bad[i])));
         expect_error(c, "eps is");
-        EXPECT(!cup_batchnorm(c, x, NULL, NULL, NULL, NULL, 1, true, bad[i], 0.1));
+        EXPECT(!cup_batchnorm(c, x, NULL, NULL, NULL, NULL, 1,
+                              CUP_OPTIONS(cup_batchnorm_options, .train = true, .eps = bad[i])));
         expect_error(c, "eps is");
     }
-    EXPECT(!cup_avg_pool2d(c, x, three, 3, NULL, 0, NULL, 0, false, false, false));
+    EXPECT(!cup_avg_pool2d(c, x, three, 3, NULL));
     expect_error(c, "window has 3 numbers");
-    EXPECT(!cup_avg_pool2d(c, x, three, 2, three, 3, NULL, 0, false, false, false));
+    EXPECT(
+        !cup_avg_pool2d(c, x, three, 2, CUP_OPTIONS(cup_avg_pool2d_options, .stride = {three, 3})));
     expect_error(c, "stride has 3 numbers");
-    EXPECT(!cup_max_pool2d(c, x, NULL, 0, NULL, 0, NULL, 0, NULL, 0, false, false));
+    EXPECT(!cup_max_pool2d(c, x, NULL, 0, NULL));
     expect_error(c, "window has 0 numbers");
-    EXPECT(!cup_max_pool2d(c, x, three, 1, NULL, 0, three, 3, NULL, 0, false, false));
+    EXPECT(!cup_max_pool2d(c, x, three, 1,
+                           CUP_OPTIONS(cup_max_pool2d_options, .padding = {three, 3})));
     expect_error(c, "padding has 3 numbers");
     EXPECT(!cup_sum(c, x, axes, 2, false));
     expect_error(c, "named twice");
-    EXPECT(!cup_reshape(c, x, NULL, 2));
+    EXPECT(!cup_reshape(c, x, 2, NULL));
     expect_error(c, "is NULL");
     EXPECT(!cup_concat(c, NULL, 2, 0));
     expect_error(c, "list of them is NULL");

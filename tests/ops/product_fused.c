@@ -51,7 +51,7 @@ TEST(matmul_into_does_not_read_what_is_there)
                                    false);
     cup_dtype dtypes[] = {CUP_F32, CUP_BF16};
     for (int i = 0; i < 2; i++) {
-        cup_tensor *y = cup_full(c, dtypes[i], (int64_t[]){9, 17}, 2, NAN);
+        cup_tensor *y = cup_full(c, dtypes[i], 2, (int64_t[]){9, 17}, NAN);
         EXPECT_INT(cup_matmul_into(c, y, a, b, false, false), CUP_OK);
         expect_same(c, y, exact, i ? 0.02 : 1e-5);
         cup_matmul_add(c, y, a, b, false, false);
@@ -63,15 +63,15 @@ TEST(matmul_into_does_not_read_what_is_there)
 TEST(matmul_into_of_nothing)
 {
     cup_context *c = cpu();
-    cup_tensor *y = cup_full(c, CUP_F32, (int64_t[]){3, 4}, 2, 5);
-    cup_tensor *a = cup_full(c, CUP_F32, (int64_t[]){3, 0}, 2, 0);
-    cup_tensor *b = cup_full(c, CUP_F32, (int64_t[]){0, 4}, 2, 0);
+    cup_tensor *y = cup_full(c, CUP_F32, 2, (int64_t[]){3, 4}, 5);
+    cup_tensor *a = cup_full(c, CUP_F32, 2, (int64_t[]){3, 0}, 0);
+    cup_tensor *b = cup_full(c, CUP_F32, 2, (int64_t[]){0, 4}, 0);
     cup_matmul_add(c, y, a, b, false, false);
     EXPECT_NEAR(at(c, y, 11), 5, 0);
     cup_matmul_into(c, y, a, b, false, false);
     EXPECT_NEAR(at(c, y, 11), 0, 0);
-    cup_tensor *none = cup_full(c, CUP_F32, (int64_t[]){0, 4}, 2, 0);
-    cup_tensor *no_rows = cup_full(c, CUP_F32, (int64_t[]){0, 3}, 2, 0);
+    cup_tensor *none = cup_full(c, CUP_F32, 2, (int64_t[]){0, 4}, 0);
+    cup_tensor *no_rows = cup_full(c, CUP_F32, 2, (int64_t[]){0, 3}, 0);
     EXPECT_INT(cup_matmul_add(c, none, no_rows, y, false, false), CUP_OK);
     EXPECT_INT(cup_error(c), CUP_OK);
     cup_context_free(c);
@@ -101,9 +101,9 @@ TEST(matmul_into_refuses_what_it_would_spoil)
 TEST(matmul_into_passes_on_what_is_not_finite)
 {
     cup_context *c = cpu();
-    cup_tensor *a = cup_full(c, CUP_F32, (int64_t[]){2, 3}, 2, 1);
-    cup_tensor *b = cup_full(c, CUP_F32, (int64_t[]){3, 2}, 2, INFINITY);
-    cup_tensor *y = cup_full(c, CUP_F32, (int64_t[]){2, 2}, 2, 1);
+    cup_tensor *a = cup_full(c, CUP_F32, 2, (int64_t[]){2, 3}, 1);
+    cup_tensor *b = cup_full(c, CUP_F32, 2, (int64_t[]){3, 2}, INFINITY);
+    cup_tensor *y = cup_full(c, CUP_F32, 2, (int64_t[]){2, 2}, 1);
     cup_matmul_add(c, y, a, b, false, false);
     EXPECT(isinf(at(c, y, 3)));
     cup_matmul_add(c, y, a, cup_scale(c, b, -1), false, false);
@@ -115,9 +115,9 @@ TEST(matmul_into_passes_on_what_is_not_finite)
 static cup_tensor *framed(cup_context *c, cup_tensor *inside)
 {
     int64_t rows = cup_tensor_size(inside, 0), columns = cup_tensor_size(inside, 1);
-    cup_tensor *side = cup_full(c, CUP_BF16, (int64_t[]){rows, 16}, 2, NAN);
+    cup_tensor *side = cup_full(c, CUP_BF16, 2, (int64_t[]){rows, 16}, NAN);
     cup_tensor *row = cup_concat(c, (cup_tensor *[]){side, inside, side}, 3, 1);
-    cup_tensor *lid = cup_full(c, CUP_BF16, (int64_t[]){8, columns + 32}, 2, NAN);
+    cup_tensor *lid = cup_full(c, CUP_BF16, 2, (int64_t[]){8, columns + 32}, NAN);
     cup_tensor *all = cup_concat(c, (cup_tensor *[]){lid, row, lid}, 3, 0);
     return cup_slice(c, all, (int64_t[]){8, 16}, 2, (int64_t[]){rows, columns}, 2);
 }
@@ -133,12 +133,12 @@ static void expect_edges_hold(cup_context *c)
         a = framed(c, a);
         b = framed(c, b);
         expect_same(c, cup_matmul(c, a, b, ta, tb), want, 0.3);
-        cup_tensor *y = cup_full(c, CUP_F32, (int64_t[]){40, 24}, 2, NAN);
+        cup_tensor *y = cup_full(c, CUP_F32, 2, (int64_t[]){40, 24}, NAN);
         EXPECT_INT(cup_matmul_into(c, y, a, b, ta, tb), CUP_OK);
         expect_same(c, y, want, 1e-3);
         EXPECT_INT(cup_matmul_add(c, y, a, b, ta, tb), CUP_OK);
         expect_same(c, cup_scale(c, y, 0.5f), want, 1e-3);
-        cup_tensor *low = cup_full(c, CUP_BF16, (int64_t[]){40, 24}, 2, 0);
+        cup_tensor *low = cup_full(c, CUP_BF16, 2, (int64_t[]){40, 24}, 0);
         EXPECT_INT(cup_matmul_add(c, low, a, b, ta, tb), CUP_OK);
         expect_same(c, low, want, 0.3);
     }

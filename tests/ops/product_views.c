@@ -59,7 +59,7 @@ static cup_tensor *weights(cup_context *c, cup_dtype dtype, cup_dtype as, int64_
     if (how == SKEWED) {
         *base = numbers(c, dtype, as, 1, (int64_t[]){n * k + 1}, 2);
         cup_tensor *rest = cup_slice(c, *base, (int64_t[]){1}, 1, (int64_t[]){n * k}, 1);
-        return cup_reshape(c, rest, sizes, 2);
+        return cup_reshape(c, rest, 2, sizes);
     }
     *base = numbers(c, dtype, as, 2,
                     how == TURNED   ? (int64_t[]){k, n}
@@ -192,7 +192,7 @@ static void expect_repeated_rows_hold(const char *device)
     for (int i = 0; i < 2; i++) {
         cup_tensor *row = numbers(c, dtypes[i], dtypes[i], 3, (int64_t[]){1, 1, 72}, 1);
         cup_tensor *weight = numbers(c, dtypes[i], dtypes[i], 2, (int64_t[]){40, 72}, 2);
-        cup_tensor *many = cup_broadcast(c, row, (int64_t[]){70, 1, 72}, 3);
+        cup_tensor *many = cup_broadcast(c, row, 3, (int64_t[]){70, 1, 72});
         cup_tensor *want = cup_linear(c, row, weight, NULL);
         cup_tensor *got = cup_linear(c, many, weight, NULL);
         cup_tensor *off = cup_cast(c, cup_max(c, cup_abs(c, cup_sub(c, got, want)), NULL, 0, false),

@@ -29,7 +29,7 @@ static void check_variances(cup_context *c, const float *x, const int64_t *shape
     for (int64_t axis = 0; axis < 2; axis++) {
         int64_t count = shape[1 - axis];
         cup_tensor *t = cup_tensor_from(c, CUP_F32, 2, shape, x);
-        cup_tensor *y = cup_var(c, t, &axis, 1, false, 0);
+        cup_tensor *y = cup_var(c, t, &axis, 1, 0, NULL);
         float *got = malloc((size_t)count * sizeof *got);
         EXPECT(got && cup_tensor_read(y, got, (size_t)count * sizeof *got) == CUP_OK);
         for (int64_t i = 0; i < count; i++) {
@@ -72,10 +72,10 @@ static void norm_of(cup_context *c, cup_dtype dtype, double size, const int64_t 
                     int64_t axis)
 {
     double root = sqrt((double)shape[axis]), epsilon = dtype == CUP_BF16 ? 0x1p-7 : 0x1p-23;
-    cup_tensor *x = cup_require_grad(cup_full(c, dtype, shape, 2, size));
+    cup_tensor *x = cup_require_grad(cup_full(c, dtype, 2, shape, size));
     cup_tensor *y = cup_norm(c, x, &axis, 1, false);
     cup_tensor *most = cup_max(c, cup_cast(c, y, CUP_F64), NULL, 0, false);
-    double rounded = cup_tensor_item(cup_cast(c, cup_full(c, dtype, NULL, 0, size), CUP_F64));
+    double rounded = cup_tensor_item(cup_cast(c, cup_full(c, dtype, 0, NULL, size), CUP_F64));
     EXPECT_NEAR(cup_tensor_item(most) / rounded / root, 1, 8 * epsilon);
     EXPECT(cup_backward(c, cup_sum(c, y, NULL, 0, false)) == CUP_OK);
     cup_tensor *slope = cup_min(c, cup_cast(c, cup_grad(x), CUP_F64), NULL, 0, false);

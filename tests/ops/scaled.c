@@ -14,12 +14,12 @@ static cup_context *cpu(void)
 
 static cup_tensor *tensor(cup_context *c, cup_dtype dtype, int64_t rows, int64_t columns)
 {
-    return cup_full(c, dtype, (int64_t[]){rows, columns}, 2, 1);
+    return cup_full(c, dtype, 2, (int64_t[]){rows, columns}, 1);
 }
 
 static cup_tensor *by_three(cup_context *c)
 {
-    return cup_full(c, CUP_F32, (int64_t[]){3}, 1, 1);
+    return cup_full(c, CUP_F32, 1, (int64_t[]){3}, 1);
 }
 
 static void expect_error(cup_context *c, const char *text)
@@ -32,9 +32,11 @@ TEST(scaled_sentences)
 {
     cup_context *c = cpu();
     cup_tensor *x = tensor(c, CUP_F32, 4, 256), *y = NULL, *scale = NULL;
-    EXPECT(cup_quantize(c, x, CUP_F8E4M3, 1, 64, &y, &scale) != CUP_OK);
+    EXPECT(cup_quantize(c, x, CUP_F8E4M3,
+                        CUP_OPTIONS(cup_quantize_options, .block_rows = 1, .block_columns = 64), &y,
+                        &scale) != CUP_OK);
     expect_error(c, "blocks of 1 rows and 64 columns; they must be 0 and 0, 1 and 0, 1 and 128");
-    EXPECT(cup_quantize(c, x, CUP_BF16, 0, 0, &y, &scale) != CUP_OK);
+    EXPECT(cup_quantize(c, x, CUP_BF16, NULL, &y, &scale) != CUP_OK);
     expect_error(c, "codes are f8e4m3, f8e5m2 or i8, not bf16");
     cup_tensor *a = cup_cast(c, x, CUP_F8E4M3), *i = cup_cast(c, x, CUP_I8);
     EXPECT(!cup_scaled_matmul(c, x, a, NULL, NULL, NULL, CUP_BF16, true));
@@ -63,7 +65,8 @@ TEST(quantize_special_values)
     cup_context *c = cpu();
     cup_tensor *x = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){4, 4}, rows), *y = NULL,
                *scale = NULL;
-    EXPECT(cup_quantize(c, x, CUP_F8E4M3, 1, 0, &y, &scale) == CUP_OK);
+    EXPECT(cup_quantize(c, x, CUP_F8E4M3, CUP_OPTIONS(cup_quantize_options, .block_rows = 1), &y,
+                        &scale) == CUP_OK);
     const uint8_t *codes = cup_tensor_data(y);
     const float *scales = cup_tensor_data(scale);
     EXPECT(scales[0] == 1 && codes[0] == 0 && codes[1] == 0x80);
@@ -72,7 +75,8 @@ TEST(quantize_special_values)
     EXPECT(isinf(scales[2]) && isnan(cup__from_f8e4m3(codes[8])) && codes[9] == 0);
     EXPECT(scales[3] == 0x1p-126f && codes[12] == 0);
     y = scale = NULL;
-    EXPECT(cup_quantize(c, x, CUP_I8, 1, 0, &y, &scale) == CUP_OK);
+    EXPECT(cup_quantize(c, x, CUP_I8, CUP_OPTIONS(cup_quantize_options, .block_rows = 1), &y,
+                        &scale) == CUP_OK);
     const int8_t *whole = cup_tensor_data(y);
     EXPECT(whole[4] == 0 && whole[6] == -127 && whole[5] == 64 && whole[7] == 32);
     cup_context_free(c);
@@ -89,7 +93,10 @@ TEST(quantize_and_back)
     cup_tensor *x = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){33, 200}, values);
     for (int i = 0; i < 4; i++) {
         cup_tensor *y = NULL, *scale = NULL;
-        EXPECT(cup_quantize(c, x, CUP_I8, blocks[i][0], blocks[i][1], &y, &scale) == CUP_OK);
+        EXPECT(cup_quantize(c, x, CUP_I8,
+                            CUP_OPTIONS(cup_quantize_options, .block_rows = blocks[i][0],
+                                        .block_columns = blocks[i][1]),
+                            &y, &scale) == CUP_OK);
         const float *back = cup_tensor_data(cup_dequantize(c, y, scale, CUP_F32));
         for (int k = 0; k < 33 * 200; k++)
             EXPECT_NEAR((double)back[k], (double)values[k], 3.0 / 127 * 0.501);
@@ -142,7 +149,7 @@ TEST(scaled_groups)
     enum { K = 130, N = 3, GROUPS = 2, ROWS = 5 };
     static const float by_matrix[] = {2, 4}, by_block[] = {2, 3, 4, 5};
     cup_tensor *x = cup_cast(c, tensor(c, CUP_F32, ROWS, K), CUP_I8), *y = NULL;
-    cup_tensor *ones = cup_full(c, CUP_F32, (int64_t[]){GROUPS, N, K}, 3, 1);
+    cup_tensor *ones = cup_full(c, CUP_F32, 3, (int64_t[]){GROUPS, N, K}, 1);
     cup_tensor *w = cup_cast(c, ones, CUP_I8);
     cup_tensor *offsets = cup_tensor_from(c, CUP_I32, 1, (int64_t[]){2}, (int32_t[]){3, 4});
     cup_tensor *scale = cup_tensor_from(c, CUP_F32, 1, (int64_t[]){2}, by_matrix);
@@ -169,8 +176,8 @@ TEST(linear_quantize_ends)
 {
     cup_context *c = cpu();
     static const float numbers[] = {1, -1000, 3, 0, NAN};
-    cup_tensor *w = cup_full(c, CUP_F32, (int64_t[]){1, 1}, 2, 1);
-    cup_tensor *half = cup_full(c, CUP_F32, (int64_t[]){1}, 1, 0.5), *y = NULL, *most = NULL;
+    cup_tensor *w = cup_full(c, CUP_F32, 2, (int64_t[]){1, 1}, 1);
+    cup_tensor *half = cup_full(c, CUP_F32, 1, (int64_t[]){1}, 0.5), *y = NULL, *most = NULL;
     for (int count = 4; count <= 5; count++) {
         cup_tensor *x = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){count, 1}, numbers);
         y = most = NULL;

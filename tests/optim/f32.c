@@ -24,8 +24,8 @@ static float draw(uint64_t *state)
 static cup_tensor *take(cup_context *c, cup_dtype dtype, const float *values, int rows, int columns)
 {
     int64_t shape[] = {rows, columns};
-    cup_tensor *t = columns ? cup_tensor_from(c, CUP_F32, 2, shape, values)
-                            : cup_full(c, CUP_F32, shape, 1, 0);
+    cup_tensor *t =
+        columns ? cup_tensor_from(c, CUP_F32, 2, shape, values) : cup_full(c, CUP_F32, 1, shape, 0);
     return cup_keep(dtype == CUP_F32 ? t : cup_cast(c, t, dtype));
 }
 
@@ -68,7 +68,7 @@ static void step(cup_context *c, cup_optimizer *o, cup_tensor *x, cup_tensor *ta
     cup_scope_open(c);
     cup_tensor *hidden = cup_relu(c, cup_linear(c, x, p[0], p[1]));
     cup_tensor *logits = cup_linear(c, hidden, p[2], p[3]), *of[PARAMETERS];
-    EXPECT_INT(cup_backward(c, cup_cross_entropy(c, logits, targets, -1, 0, 0, 0, false)), CUP_OK);
+    EXPECT_INT(cup_backward(c, cup_cross_entropy(c, logits, targets, -1, NULL)), CUP_OK);
     for (int i = 0; i < PARAMETERS; i++)
         of[i] = cup_grad(p[i]);
     if (gradient)

@@ -9,9 +9,9 @@
 static void expect_norm(cup_context *c, cup_dtype dtype, double x, int64_t count)
 {
     cup_scope_open(c);
-    cup_tensor *all[] = {cup_full(c, dtype, (int64_t[]){20000}, 1, 0),
-                         cup_cast(c, cup_full(c, CUP_F64, &count, 1, x), dtype),
-                         cup_full(c, dtype, NULL, 0, 0)};
+    cup_tensor *all[] = {cup_full(c, dtype, 1, (int64_t[]){20000}, 0),
+                         cup_cast(c, cup_full(c, CUP_F64, 1, &count, x), dtype),
+                         cup_full(c, dtype, 0, NULL, 0)};
     double one = cup_tensor_item(cup_max(c, cup_cast(c, all[1], CUP_F64), NULL, 0, false));
     double got = cup_tensor_item(cup_global_norm(c, all, 3)), want = one * sqrt((double)count);
     if (!(fabs(got - want) <= 1e-6 * want))

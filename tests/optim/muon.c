@@ -55,8 +55,8 @@ TEST(muon_steps_along_orthogonal_directions)
 {
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
     int64_t shape[] = {4, 16}, wide[] = {16};
-    cup_tensor *w = cup_keep(cup_normal(c, CUP_F32, shape, 2, 0, 1));
-    cup_tensor *v = cup_keep(cup_full(c, CUP_F32, wide, 1, 1));
+    cup_tensor *w = cup_keep(cup_normal(c, CUP_F32, 2, shape, 0, 1));
+    cup_tensor *v = cup_keep(cup_full(c, CUP_F32, 1, wide, 1));
     cup_parameter list[] = {{.name = "w", .tensor = w, .hidden = true}, {.name = "v", .tensor = v}};
     cup_optimizer *o =
         cup_optimizer_new(c, list, 2, &(cup_optimizer_options){.method = CUP_MUON});
@@ -95,7 +95,7 @@ static void first_step(const char *device, bool single, const float *gradient, f
         test_skip("no GPU");
     }
     int64_t shape[] = {ROWS, COLUMNS};
-    cup_tensor *w = cup_keep(cup_full(c, CUP_F32, shape, 2, 0));
+    cup_tensor *w = cup_keep(cup_full(c, CUP_F32, 2, shape, 0));
     cup_tensor *g = cup_keep(cup_tensor_from(c, CUP_F32, 2, shape, gradient));
     cup_parameter one = {.name = "w", .tensor = w, .hidden = true};
     cup_optimizer *o = cup_optimizer_new(

@@ -285,7 +285,7 @@ TEST(optimizer_refuses_what_cannot_be)
     EXPECT(cup_optimizer_new(r.c, r.list, PARAMETERS, NULL) == NULL);
     EXPECT_CONTAINS(cup_error_text(r.c), "the rate of b");
     cup_error_clear(r.c);
-    r.list[1] = (cup_parameter){"ids", cup_full(r.c, CUP_I32, counts, 1, 0), false, 0, false};
+    r.list[1] = (cup_parameter){"ids", cup_full(r.c, CUP_I32, 1, counts, 0), false, 0, false};
     EXPECT(cup_optimizer_new(r.c, r.list, PARAMETERS, NULL) == NULL);
     EXPECT_INT(cup_error(r.c), CUP_DTYPE);
     cup_error_clear(r.c);

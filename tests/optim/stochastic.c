@@ -11,7 +11,7 @@ static double mean_after(int steps, cup_method method)
 {
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
     int64_t shape[] = {COUNT}, states;
-    cup_tensor *p = cup_keep(cup_full(c, CUP_BF16, shape, 1, 1));
+    cup_tensor *p = cup_keep(cup_full(c, CUP_BF16, 1, shape, 1));
     cup_parameter list[] = {{.name = "p", .tensor = p}};
     cup_optimizer_options options = {.method = method, .stochastic = true};
     cup_optimizer *o = cup_optimizer_new(c, list, 1, &options);

@@ -140,7 +140,7 @@ static void make_things(things *t)
     cup_data *data = cup_data_new(c, corpus, tokenizer, 4);
     cup_trainer *trainer = cup_trainer_new(c, &training, data, tokenizer, NULL);
     cup_gpt *gpt = cup_trainer_model(trainer);
-    cup_tensor *x = cup_require_grad(cup_full(c, CUP_F32, (int64_t[]){2}, 1, 1));
+    cup_tensor *x = cup_require_grad(cup_full(c, CUP_F32, 1, (int64_t[]){2}, 1));
     cup_parameters *list = cup_parameters_new(c, CUP_F32);
     cup_tensor *learned = cup_parameter_new(list, "x", 1, (int64_t[]){2}, NULL);
     cup_parameter parameter = {.name = "x", .tensor = x};

@@ -20,8 +20,8 @@ typedef struct arguments {
     intptr_t whole[MOST_ARGUMENTS];
     double real[8];
     int wholes, reals;
+    intptr_t options[16]; /* a cup_NAME_options */
 } arguments;
-
 
 typedef intptr_t (*called)(intptr_t, intptr_t, intptr_t, intptr_t, intptr_t, intptr_t, intptr_t,
                            intptr_t, intptr_t, intptr_t, intptr_t, intptr_t, intptr_t, intptr_t,
@@ -68,18 +68,53 @@ static const wrong wrongs[] = {
 };
 #define WRONGS (int)(sizeof wrongs / sizeof *wrongs)
 
+static void put_list(arguments *a, const cup__attribute *kind, const int64_t *list, int count)
+{
+    if (!strcmp(kind->name, "shape")) {
+        put(a, count);
+        put(a, (intptr_t)list);
+    } else {
+        put(a, (intptr_t)list);
+        put(a, count);
+    }
+}
+
+/* A field of the options; those that are not there yet are 0. */
+static void set_option(arguments *a, const cup__attribute *kind, const char *at, const wrong *w)
+{
+    static const size_t bytes[] = {[CUP__KIND_INT] = sizeof(int),
+                                   [CUP__KIND_DTYPE] = sizeof(cup_dtype),
+                                   [CUP__KIND_INT64] = sizeof(int64_t),
+                                   [CUP__KIND_BOOL] = sizeof(bool)};
+    char *field = (char *)a->options + kind->option;
+    if (kind->kind == CUP__KIND_INTS) {
+        int count;
+        memcpy(&count, at + 8 * sizeof(int64_t), sizeof count);
+        const int64_t *list = w ? w->list : (const int64_t *)(const void *)at;
+        *(cup_ints *)(void *)field = (cup_ints){list, w ? w->count : count};
+    } else if (kind->kind == CUP__KIND_FLOAT) {
+        memcpy(field, w ? (const void *)&w->real : at, sizeof(double));
+    } else {
+        bool changed = w && kind->kind != CUP__KIND_BOOL;
+        memcpy(field, changed ? (const void *)&w->whole : at, bytes[kind->kind]);
+    }
+}
+
 static void put_attribute(arguments *a, const cup__attribute *kind, const char *at, const wrong *w)
 {
     int64_t whole = 0;
     int count = 0;
+    if (kind->option) {
+        set_option(a, kind, at, w);
+        return;
+    }
     switch (kind->kind) {
     case CUP__KIND_FLOAT:
         a->real[a->reals++] = w ? w->real : *(const double *)(const void *)at;
         return;
     case CUP__KIND_INTS:
         memcpy(&count, at + 8 * sizeof(int64_t), sizeof count);
-        put(a, w ? (intptr_t)w->list : (intptr_t)at);
-        put(a, w ? w->count : count);
+        put_list(a, kind, w ? w->list : (const int64_t *)(const void *)at, w ? w->count : count);
         return;
     case CUP__KIND_INT64:
         memcpy(&whole, at, 8);
@@ -99,7 +134,7 @@ static void fill(arguments *a, cup_context *c, const cup__row *row, cup_tensor *
                  const void *attributes, int changed, const wrong *w, cup_tensor **out)
 {
     static const char zeros[1024];
-    *a = (arguments){{0}, {0}, 0, 0};
+    *a = (arguments){{0}, {0}, 0, 0, {0}};
     put(a, (intptr_t)c);
     if (row->in_most == INT_MAX) {
         put(a, (intptr_t)in);
@@ -112,6 +147,9 @@ static void fill(arguments *a, cup_context *c, const cup__row *row, cup_tensor *
     for (const cup__attribute *k = row->attributes; k && k->name; k++, number++)
         put_attribute(a, k, (attributes ? (const char *)attributes : zeros) + k->offset,
                       number == changed ? w : NULL);
+    a->options[0] = (intptr_t)row->options_size;
+    if (row->options_size)
+        put(a, attributes ? (intptr_t)a->options : 0);
     for (int i = 0; row->visible > 1 && i < row->visible; i++)
         put(a, out ? (intptr_t)&out[i] : 0);
 }
@@ -166,15 +204,22 @@ static void try_sample(cup_context *c, const cup__row *row, const cup__sample *s
             fill(&a, c, row, in, count, s->attributes, number, &wrongs[w], out);
             expect_words(c, row, &a, what);
         }
+    static const size_t sizes[] = {0, 1, sizeof(size_t) - 1, sizeof(size_t), 4097, SIZE_MAX};
+    for (int i = 0; row->options_size && i < 6; i++) {
+        snprintf(what, sizeof what, "\"%.80s\", options of %zu bytes", s->shapes, sizes[i]);
+        fill(&a, c, row, in, count, s->attributes, -1, NULL, out);
+        memcpy(a.options, &sizes[i], sizeof sizes[i]);
+        expect_words(c, row, &a, what);
+    }
     cup_context *other = cup_context_new(&(cup_options){.device = "cpu"});
     const int64_t shape[] = {3, 2};
     cup_tensor *instead[] = {NULL,
-                             cup_full(c, CUP_F32, NULL, 0, 1),
-                             cup_full(c, CUP_I64, shape, 2, 1),
-                             cup_full(c, CUP_BOOL, shape, 1, 1),
-                             cup_full(c, dtype, &huge[5], 2, -7),
+                             cup_full(c, CUP_F32, 0, NULL, 1),
+                             cup_full(c, CUP_I64, 2, shape, 1),
+                             cup_full(c, CUP_BOOL, 1, shape, 1),
+                             cup_full(c, dtype, 2, &huge[5], -7),
                              cup_tensor_new(c, dtype, 0, NULL),
-                             cup_full(other, dtype, shape, 2, 1),
+                             cup_full(other, dtype, 2, shape, 1),
                              cup_tensor_new(c, dtype, 2, twice)};
     for (int i = 0; i < count; i++)
         for (size_t k = 0; k < sizeof instead / sizeof *instead; k++) {

@@ -53,6 +53,8 @@ TEST(results_that_are_not_wanted)
     EXPECT_INT(cup_sort(c, x, 0, false, &sorted, NULL), CUP_OK);
     EXPECT(((const float *)cup_tensor_data(sorted))[2] == 3);
     EXPECT_INT(cup_sort(c, x, 0, false, NULL, NULL), CUP_OK);
-    EXPECT_INT(cup_top_k(NULL, NULL, 1, 0, true, NULL, NULL), CUP_MEMORY);
+    EXPECT_INT(
+        cup_top_k(NULL, NULL, 1, 0, CUP_OPTIONS(cup_top_k_options, .smallest = true), NULL, NULL),
+        CUP_MEMORY);
     cup_context_free(c);
 }

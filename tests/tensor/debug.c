@@ -112,7 +112,7 @@ TEST(debug_names_the_op_that_makes_a_nan)
     EXPECT_INT(cup_error(c), CUP_OK);
     cup_context_free(c);
     c = watched_on("cpu");
-    EXPECT(cup_reshape(c, vector(c, NAN), (int64_t[]){2, 1}, 2)); /* which makes no numbers */
+    EXPECT(cup_reshape(c, vector(c, NAN), 2, (int64_t[]){2, 1})); /* which makes no numbers */
     EXPECT(!cup_neg(c, vector(c, NAN)));
     expect_state(c, "neg: ", "input 1 had a NaN before");
     cup_context_free(c);
@@ -206,7 +206,7 @@ TEST(debug_poisons_when_the_last_view_ends)
     c->device->calls = &calls;
     float to[2];
     cup_tensor *x = cup_keep(vector(c, 5));
-    cup_tensor *view = cup_keep(cup_reshape(c, x, (int64_t[]){2, 1}, 2));
+    cup_tensor *view = cup_keep(cup_reshape(c, x, 2, (int64_t[]){2, 1}));
     cup_tensor_free(x);
     EXPECT_INT(filled, 0);
     EXPECT_INT(cup_tensor_read(view, to, sizeof to), CUP_OK);

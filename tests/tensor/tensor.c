@@ -28,7 +28,7 @@ TEST(tensor_scopes_free_what_is_not_kept)
     cup_context *c = cpu();
     int64_t before = held(c);
     cup_scope_open(c);
-    cup_tensor *a = cup_full(c, CUP_F32, (int64_t[]){100}, 1, 2);
+    cup_tensor *a = cup_full(c, CUP_F32, 1, (int64_t[]){100}, 2);
     cup_tensor *kept = cup_keep(cup_add(c, a, a));
     EXPECT(held(c) > before);
     cup_scope_close(c);
@@ -46,7 +46,7 @@ TEST(tensor_scope_hands_its_result_out)
     int64_t before = held(c);
     cup_scope_open(c);
     cup_scope_open(c);
-    cup_tensor *a = cup_full(c, CUP_F32, (int64_t[]){100}, 1, 2);
+    cup_tensor *a = cup_full(c, CUP_F32, 1, (int64_t[]){100}, 2);
     cup_tensor *sum = cup_scope_return(c, cup_add(c, a, a));
     float values[100];
     EXPECT_INT(cup_tensor_read(sum, values, sizeof values), CUP_OK);
@@ -62,7 +62,7 @@ TEST(tensor_scope_that_found_no_memory_closes_nothing_else)
 {
     cup_context *c = cpu();
     cup_scope_open(c);
-    cup_tensor *a = cup_full(c, CUP_F32, (int64_t[]){100}, 1, 2);
+    cup_tensor *a = cup_full(c, CUP_F32, 1, (int64_t[]){100}, 2);
     cup__memory_fail_at(1, true);
     int opened = 0;
     for (; cup_error(c) == CUP_OK; opened++)
@@ -81,8 +81,8 @@ TEST(tensor_view_outlives_its_base)
 {
     cup_context *c = cpu();
     cup_scope_open(c);
-    cup_tensor *a = cup_full(c, CUP_F32, (int64_t[]){2, 3}, 2, 7);
-    cup_tensor *view = cup_keep(cup_reshape(c, a, (int64_t[]){3, 2}, 2));
+    cup_tensor *a = cup_full(c, CUP_F32, 2, (int64_t[]){2, 3}, 7);
+    cup_tensor *view = cup_keep(cup_reshape(c, a, 2, (int64_t[]){3, 2}));
     cup_scope_close(c);
     float values[6];
     EXPECT_INT(cup_tensor_read(view, values, sizeof values), CUP_OK);
@@ -93,8 +93,8 @@ TEST(tensor_view_outlives_its_base)
 TEST(tensor_first_error_stays_and_stops_later_calls)
 {
     cup_context *c = cpu();
-    cup_tensor *a = cup_full(c, CUP_F32, (int64_t[]){2, 3}, 2, 1);
-    cup_tensor *b = cup_full(c, CUP_F32, (int64_t[]){4}, 1, 1);
+    cup_tensor *a = cup_full(c, CUP_F32, 2, (int64_t[]){2, 3}, 1);
+    cup_tensor *b = cup_full(c, CUP_F32, 1, (int64_t[]){4}, 1);
     EXPECT(cup_add(c, cup_add(c, a, b), a) == NULL);
     EXPECT_INT(cup_error(c), CUP_SHAPE);
     EXPECT_CONTAINS(cup_error_text(c), "add: [2,3] f32, [4] f32");
@@ -107,7 +107,7 @@ TEST(tensor_first_error_stays_and_stops_later_calls)
 TEST(tensor_null_and_foreign_inputs_have_a_sentence)
 {
     cup_context *c = cpu(), *other = cpu();
-    cup_tensor *a = cup_full(c, CUP_F32, (int64_t[]){2}, 1, 1);
+    cup_tensor *a = cup_full(c, CUP_F32, 1, (int64_t[]){2}, 1);
     EXPECT(cup_add(c, a, NULL) == NULL);
     EXPECT_CONTAINS(cup_error_text(c), "input 2 of (a, b) is NULL");
     cup_error_clear(c);
@@ -147,11 +147,11 @@ TEST(tensor_bad_shapes_are_refused)
 TEST(tensor_memory_limit_is_an_ordinary_error)
 {
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .memory_limit = 1 << 20});
-    EXPECT(cup_full(c, CUP_F32, (int64_t[]){1 << 20}, 1, 0) == NULL);
+    EXPECT(cup_full(c, CUP_F32, 1, (int64_t[]){1 << 20}, 0) == NULL);
     EXPECT_INT(cup_error(c), CUP_MEMORY);
     EXPECT_CONTAINS(cup_error_text(c), "exceeds the limit of 1.0 MiB");
     cup_error_clear(c);
-    EXPECT(cup_full(c, CUP_F32, (int64_t[]){1000}, 1, 0) != NULL);
+    EXPECT(cup_full(c, CUP_F32, 1, (int64_t[]){1000}, 0) != NULL);
     cup_context_free(c);
 }
 
@@ -162,7 +162,7 @@ TEST(tensor_unknown_device_is_a_sentence)
         cup_context *c = cup_context_new(&(cup_options){.device = names[i]});
         EXPECT_INT(cup_error(c), CUP_ARGUMENT);
         EXPECT_CONTAINS(cup_error_text(c), "auto, cpu, cuda or cuda:N");
-        EXPECT(cup_full(c, CUP_F32, NULL, 0, 1) == NULL);
+        EXPECT(cup_full(c, CUP_F32, 0, NULL, 1) == NULL);
         cup_scope_open(c);
         cup_scope_close(c);
         cup_error_clear(c);
@@ -175,7 +175,7 @@ TEST(tensor_dtypes_convert_exactly)
 {
     cup_context *c = cpu();
     for (int dtype = CUP_F16; dtype <= CUP_BF16; dtype++) {
-        cup_tensor *t = cup_full(c, (cup_dtype)dtype, (int64_t[]){1}, 1, 0);
+        cup_tensor *t = cup_full(c, (cup_dtype)dtype, 1, (int64_t[]){1}, 0);
         for (unsigned bits = 0; bits < 65536; bits++) {
             uint16_t half = (uint16_t)bits;
             EXPECT_INT(cup_tensor_write(t, &half, 2), CUP_OK);
@@ -195,7 +195,7 @@ TEST(tensor_print_shortens)
     char *text = NULL;
     size_t size = 0;
     FILE *file = open_memstream(&text, &size);
-    cup_tensor *t = cup_full(c, CUP_I32, (int64_t[]){2, 100}, 2, 3);
+    cup_tensor *t = cup_full(c, CUP_I32, 2, (int64_t[]){2, 100}, 3);
     EXPECT_INT(cup_tensor_print(t, file), CUP_OK);
     fclose(file);
     EXPECT_CONTAINS(text, "[2,100] i32 [[3, 3, 3, ..., 3, 3, 3],");
@@ -206,8 +206,8 @@ TEST(tensor_print_shortens)
 TEST(tensor_item_wants_one_element)
 {
     cup_context *c = cpu();
-    EXPECT_NEAR(cup_tensor_item(cup_full(c, CUP_BF16, NULL, 0, 0.5)), 0.5, 0);
-    EXPECT(isnan(cup_tensor_item(cup_full(c, CUP_F32, (int64_t[]){2}, 1, 1))));
+    EXPECT_NEAR(cup_tensor_item(cup_full(c, CUP_BF16, 0, NULL, 0.5)), 0.5, 0);
+    EXPECT(isnan(cup_tensor_item(cup_full(c, CUP_F32, 1, (int64_t[]){2}, 1))));
     EXPECT_CONTAINS(cup_error_text(c), "2 elements, not one");
     cup_context_free(c);
 }
@@ -219,7 +219,7 @@ TEST(tensor_every_allocation_may_fail)
         cup__memory_fail_at(n, false);
         cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
         cup_scope_open(c);
-        cup_tensor *a = cup_full(c, CUP_F32, (int64_t[]){3, 4}, 2, 1);
+        cup_tensor *a = cup_full(c, CUP_F32, 2, (int64_t[]){3, 4}, 1);
         cup_require_grad(a);
         cup_tensor *loss = cup_sum(c, cup_gelu(c, cup_mul(c, a, a)), NULL, 0, false);
         cup_status status = loss ? cup_backward(c, loss) : cup_error(c);

@@ -29,7 +29,7 @@ static void hear(void *user, const char *line)
 
 static cup_tensor *loss_of(cup_context *c, cup_tensor *weight, cup_expr *formula)
 {
-    cup_tensor *x = cup_normal(c, CUP_F32, (int64_t[]){ROWS, WIDTH}, 2, 0, 1);
+    cup_tensor *x = cup_normal(c, CUP_F32, 2, (int64_t[]){ROWS, WIDTH}, 0, 1);
     cup_tensor *y = cup_gelu(c, cup_linear(c, x, weight, NULL));
     cup_tensor *z = cup_expr_call(formula, &y, NULL, NULL);
     return cup_mean(c, cup_layernorm(c, z, NULL, NULL, 1e-5), NULL, 0, false);
@@ -37,8 +37,7 @@ static cup_tensor *loss_of(cup_context *c, cup_tensor *weight, cup_expr *formula
 
 static void train(cup_context *c, worker *w)
 {
-    cup_tensor *weight =
-        cup_keep(cup_normal(c, CUP_F32, (int64_t[]){WIDTH, WIDTH}, 2, 0, 0.1));
+    cup_tensor *weight = cup_keep(cup_normal(c, CUP_F32, 2, (int64_t[]){WIDTH, WIDTH}, 0, 0.1));
     cup_require_grad(weight);
     cup_parameter parameter = {.name = "weight", .tensor = weight};
     cup_optimizer_options options = {0};

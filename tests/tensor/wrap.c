@@ -77,7 +77,7 @@ TEST(wrap_releases_once_at_the_last_use)
     cup_wrap_options told = {TOLD};
     cup_scope_open(c);
     cup_tensor *x = cup_tensor_wrap(c, CUP_F32, 1, (int64_t[]){4}, memory, &told);
-    cup_tensor *view = cup_keep(cup_reshape(c, x, (int64_t[]){2, 2}, 2));
+    cup_tensor *view = cup_keep(cup_reshape(c, x, 2, (int64_t[]){2, 2}));
     cup_scope_close(c);
     EXPECT_INT(released, 0);
     EXPECT(cup_tensor_data(view) == memory);
@@ -89,7 +89,7 @@ TEST(wrap_releases_once_at_the_last_use)
     EXPECT_INT(released, 1);
     /* Its struct is used again for memory that is the device's own. */
     cup_scope_open(c);
-    cup_full(c, CUP_F32, (int64_t[]){4}, 1, 2);
+    cup_full(c, CUP_F32, 1, (int64_t[]){4}, 2);
     cup_scope_close(c);
     EXPECT_INT(released, 1);
     cup_keep(cup_tensor_wrap(c, CUP_F32, 1, (int64_t[]){0}, NULL, &told));
@@ -103,7 +103,7 @@ TEST(wrap_is_held_by_the_tape)
 {
     float memory[] = {1, 2}, d[2];
     cup_context *c = cpu();
-    cup_tensor *w = cup_keep(cup_require_grad(cup_full(c, CUP_F32, (int64_t[]){2}, 1, 3)));
+    cup_tensor *w = cup_keep(cup_require_grad(cup_full(c, CUP_F32, 1, (int64_t[]){2}, 3)));
     cup_scope_open(c);
     cup_scope_open(c);
     cup_tensor *x = cup_tensor_wrap(c, CUP_F32, 1, (int64_t[]){2}, memory,
@@ -161,11 +161,11 @@ TEST(wrap_read_only_is_written_by_nothing)
     cup_context *c = cpu();
     cup_tensor *y = cup_tensor_wrap(c, CUP_F32, 1, (int64_t[]){4}, memory,
                                     &(cup_wrap_options){.read_only = true});
-    cup_tensor *x = cup_full(c, CUP_F32, (int64_t[]){4}, 1, 9);
+    cup_tensor *x = cup_full(c, CUP_F32, 1, (int64_t[]){4}, 9);
     EXPECT_INT(cup_tensor_write(y, (float[4]){0}, 16), CUP_STATE);
     expect_error(c, CUP_STATE, "writing [4] f32: its memory was wrapped as read-only");
-    EXPECT_INT(cup_copy_into(c, cup_reshape(c, y, (int64_t[]){2, 2}, 2),
-                             cup_reshape(c, x, (int64_t[]){2, 2}, 2)),
+    EXPECT_INT(cup_copy_into(c, cup_reshape(c, y, 2, (int64_t[]){2, 2}),
+                             cup_reshape(c, x, 2, (int64_t[]){2, 2})),
                CUP_STATE);
     expect_error(c, CUP_STATE, "copy_into: [2,2] f32, [2,2] f32: input 1 would be changed");
     cup_expr *e = cup_expr_new(c, "x", "", "x+1");
@@ -219,7 +219,7 @@ TEST(hold_outlives_tensor_and_context)
     c = cpu();
     EXPECT(!cup_tensor_hold(NULL));
     cup__memory_fail_at(1, true);
-    EXPECT(!cup_tensor_hold(cup_full(c, CUP_F32, NULL, 0, 1)));
+    EXPECT(!cup_tensor_hold(cup_full(c, CUP_F32, 0, NULL, 1)));
     cup__memory_fail_at(0, false);
     cup_context_free(c);
 }
@@ -227,7 +227,7 @@ TEST(hold_outlives_tensor_and_context)
 TEST(hold_of_what_gradients_rely_on_is_read_only)
 {
     cup_context *c = cpu();
-    cup_tensor *w = cup_require_grad(cup_full(c, CUP_F32, (int64_t[]){2}, 1, 3));
+    cup_tensor *w = cup_require_grad(cup_full(c, CUP_F32, 1, (int64_t[]){2}, 3));
     const cup_hold *hold = cup_tensor_hold(cup_mul(c, w, w)), *plain = cup_tensor_hold(w);
     EXPECT(hold->read_only && !plain->read_only);
     cup_hold_free(hold);

@@ -80,6 +80,7 @@ static cup_status evaluate(cup_context *c, double *out, void *user)
 }
 
 static const cup_loop_options usual = {
+    .size = sizeof usual,
     .schedule = {.high = 0.02, .low = 0.002, .warmup = 2, .steps = 12},
     .optimizer = {.weight_decay = 0.1, .clip = 1},
     .accumulate = 2,
@@ -319,7 +320,9 @@ TEST(loop_refuses_what_cannot_be)
     cup_parameters *list = cup_parameters_new(c, CUP_F32);
     const cup_loop_calls calls = {.loss = loss};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        EXPECT(!cup_loop_new(list, &calls, &bad[i].options));
+        cup_loop_options options = bad[i].options;
+        options.size = sizeof options;
+        EXPECT(!cup_loop_new(list, &calls, &options));
         EXPECT_CONTAINS(cup_error_text(c), bad[i].words);
         cup_error_clear(c);
     }

@@ -16,7 +16,7 @@ static cup_status infer(cup__call *call)
     const cup_tensor *x = call->in[0];
     CUP_TRY(cup__need_float(call, 0));
     CUP_TRY(cup__need_ndim(call, 0, 4, 4));
-    int64_t size = a->size ? a->size : x->shape[3];
+    int64_t size = a->features ? a->features : x->shape[3];
     if (size < 2 || size > x->shape[3] || size % 2)
         return cup__call_fail(call, CUP_SHAPE, "%lld of %lld features cannot be turned in pairs",
                               (long long)size, (long long)x->shape[3]);
@@ -35,7 +35,7 @@ static cup_status infer(cup__call *call)
 static int64_t pairs_of(const cup__call *call)
 {
     const cup__rope_attributes *a = call->attributes;
-    return (a->size ? a->size : call->in[0]->shape[3]) / 2;
+    return (a->features ? a->features : call->in[0]->shape[3]) / 2;
 }
 
 static int64_t first_of(const cup__rope_attributes *a, int64_t i)
@@ -97,8 +97,10 @@ static cup_status specification(cup__call *call)
 static cup_status gradient(cup__grad *g)
 {
     const cup__rope_attributes *a = g->attributes;
-    g->d_in[0] = cup_rope(g->c, g->d_out[0], a->base, a->offset, a->size, a->heads, a->interleaved,
-                          !a->inverse);
+    g->d_in[0] = cup_rope(g->c, g->d_out[0],
+                          CUP_OPTIONS(cup_rope_options, .base = a->base, .offset = a->offset,
+                                      .features = a->features, .heads = a->heads,
+                                      .interleaved = a->interleaved, .inverse = !a->inverse));
     return CUP_OK;
 }
 
@@ -304,7 +306,7 @@ static const cup__sample samples[] = {
     {"2x3x5x8", WITH(0)},
     {"2x3x5x8", WITH(500, 7, 4, 2, true, false)},
     {"1x2x65x64", WITH(.offset = 100000)},
-    {"1x4x9x10", WITH(.size = 6, .interleaved = true, .inverse = true)},
+    {"1x4x9x10", WITH(.features = 6, .interleaved = true, .inverse = true)},
     {"2x2x33x128", WITH(.heads = 1, .inverse = true)},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"32x12x1024x64", WITH(0)},

@@ -62,9 +62,9 @@ static cup_status gradient(cup__grad *g)
         flat[1] *= i ? size[i] : 1;
     }
     cup_tensor *dy = cup_permute(g->c, g->d_out[0], front, ndim);
-    cup_tensor *rows = cup_reshape(g->c, dy, flat, 2);
+    cup_tensor *rows = cup_reshape(g->c, dy, 2, flat);
     cup_tensor *dx = cup__embedding_grad(g->c, rows, g->in[1], shape.size[axis]);
-    g->d_in[0] = cup_permute(g->c, cup_reshape(g->c, dx, size, ndim), back, ndim);
+    g->d_in[0] = cup_permute(g->c, cup_reshape(g->c, dx, ndim, size), back, ndim);
     return CUP_OK;
 }
 

@@ -71,7 +71,7 @@ static cup_status specify_loss(cup__call *call, cup_tensor *logits, cup_tensor *
     cup_tensor *share = cup__tensor_make(c, &one, "share");
     if (!share)
         return c->error.status;
-    cup_tensor *flat = cup_reshape(c, call->in[2], (int64_t[]){-1}, 1);
+    cup_tensor *flat = cup_reshape(c, call->in[2], 1, (int64_t[]){-1});
     cup_tensor *in[] = {logits, flat, share};
     cup__call count, sum;
     cup_status status = cup__call_begin(&count, c, &cup__rows[CUP__OP_target_share], &flat, 1,
@@ -192,7 +192,7 @@ static cup_status run_chunks(cup__call *call, chunks *k)
     cup_context *c = call->c;
     cup_dtype wide = call->out[0]->dtype;
     k->x = cup__rows_of(c, call->in[0]);
-    k->targets = cup_reshape(c, call->in[2], (int64_t[]){-1}, 1);
+    k->targets = cup_reshape(c, call->in[2], 1, (int64_t[]){-1});
     k->share = cup__target_share(c, k->targets, k->a->ignore_index, wide);
     int64_t count = (k->rows + k->chunk - 1) / k->chunk;
     k->losses = cup_tensor_new(c, wide, 1, &count);

@@ -97,7 +97,7 @@ static void note_most(cup_context *c, cup_tensor *v, cup_tensor *most)
 {
     int64_t all = -1;
     cup_tensor *size = v ? cup_abs(c, v) : NULL;
-    cup_tensor *flat = size ? cup_reshape(c, size, (int64_t[]){1, all}, 2) : NULL;
+    cup_tensor *flat = size ? cup_reshape(c, size, 2, (int64_t[]){1, all}) : NULL;
     cup__max_attributes last = {.axes = {1}, .axes_count = 1, .keep = true};
     if (flat)
         cup__call_into(c, CUP__OP_max, &flat, 1, &last, most);
@@ -119,7 +119,7 @@ static cup_status compose(cup__call *call)
     cup_tensor *v = linear && t->gelu ? cup_gelu(c, linear) : linear;
     note_most(c, v, call->out[1]);
     double end = cup__code_most(t->dtype);
-    cup_tensor *scale = v ? cup_reshape(c, wide[SCALE], (int64_t[]){1}, 1) : NULL;
+    cup_tensor *scale = v ? cup_reshape(c, wide[SCALE], 1, (int64_t[]){1}) : NULL;
     cup_tensor *over = scale ? cup_div(c, v, scale) : NULL;
     cup_tensor *inside = over ? cup_clamp(c, over, -end, end) : NULL;
     cup__cast_attributes to = {t->dtype};

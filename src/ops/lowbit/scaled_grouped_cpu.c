@@ -48,7 +48,7 @@ static cup_status run_floats(cup__call *call, const job *w)
     int64_t rows = p->batch_count * p->n, sizes[] = {p->batch_count, p->n, p->k};
     cup_tensor *x = cup__scaled_widened(c, call->in[0], &w->s.a, p->m, p->m, p->k);
     cup_tensor *lines = x ? cup__scaled_widened(c, call->in[1], &w->s.b, rows, p->n, p->k) : NULL;
-    cup_tensor *weight = lines ? cup_reshape(c, lines, sizes, 3) : NULL;
+    cup_tensor *weight = lines ? cup_reshape(c, lines, 3, sizes) : NULL;
     cup_tensor *y = weight ? cup_grouped_matmul(c, x, weight, call->in[2], true) : NULL;
     if (y)
         cup__store_f32(p->y.data, y->data, p->y_dtype, y->count);

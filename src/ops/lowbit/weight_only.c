@@ -63,7 +63,7 @@ static cup_tensor *scale_gradient(cup__grad *g, cup__packed w, cup_tensor *dy)
     cup_tensor *each = cup_mul(c, dw, unpack(c, &w, g->in_shape[0].dtype));
     if (!each || !groups)
         return each ? cup__full(c, shape, 0) : NULL;
-    each = cup_reshape(c, each, (int64_t[]){n, groups, each->shape[1] / groups}, 3);
+    each = cup_reshape(c, each, 3, (int64_t[]){n, groups, each->shape[1] / groups});
     return cup_cast(c, cup_sum(c, each, (int64_t[]){2}, 1, false), shape->dtype);
 }
 
@@ -78,7 +78,7 @@ static cup_status gradient(cup__grad *g)
         cup_tensor *rows = ndim > 1 ? dy : cup__rows_of(g->c, dy);
         cup_tensor *dx =
             cup_matmul(g->c, rows, unpack(g->c, &w, g->in_shape[0].dtype), false, false);
-        g->d_in[0] = ndim > 1 ? dx : cup_reshape(g->c, dx, g->in_shape[0].size, 1);
+        g->d_in[0] = ndim > 1 ? dx : cup_reshape(g->c, dx, 1, g->in_shape[0].size);
     }
     if (g->wanted[2])
         g->d_in[2] = scale_gradient(g, w, dy);

@@ -79,7 +79,7 @@ static void back_to_x(cup__grad *g, cup_tensor *dy)
     cup_tensor *rows = x->ndim > 1 ? dy : cup__rows_of(g->c, dy);
     if (x->ndim == 1) {
         cup_tensor *dx = cup_matmul(g->c, rows, g->in[1], false, false);
-        g->d_in[0] = cup_reshape(g->c, dx, x->size, 1);
+        g->d_in[0] = cup_reshape(g->c, dx, 1, x->size);
     } else if (g->pre[0]) {
         g->d_pre[0] = g->past[0](g->c, rows, g->in[1], g->pre[0]);
     } else if (g->sum[0]) {

@@ -72,17 +72,23 @@ static cup_status gradient_scaled(cup__grad *g)
     bool ta = t->transpose_a, tb = t->transpose_b;
     cup_tensor *a = g->in[0], *b = g->in[1], *dy = g->d_out[0];
     if (g->wanted[0])
-        g->d_in[0] =
-            cup__sum_to(g->c,
-                        ta ? cup_matmul_scaled(g->c, b, dy, tb, true, t->factor)
-                           : cup_matmul_scaled(g->c, dy, b, false, !tb, t->factor),
-                        &g->in_shape[0]);
+        g->d_in[0] = cup__sum_to(
+            g->c,
+            ta ? cup_matmul_scaled(
+                     g->c, b, dy, t->factor,
+                     CUP_OPTIONS(cup_matmul_scaled_options, .transpose_a = tb, .transpose_b = true))
+               : cup_matmul_scaled(g->c, dy, b, t->factor,
+                                   CUP_OPTIONS(cup_matmul_scaled_options, .transpose_b = !tb)),
+            &g->in_shape[0]);
     if (g->wanted[1])
-        g->d_in[1] =
-            cup__sum_to(g->c,
-                        tb ? cup_matmul_scaled(g->c, dy, a, true, ta, t->factor)
-                           : cup_matmul_scaled(g->c, a, dy, !ta, false, t->factor),
-                        &g->in_shape[1]);
+        g->d_in[1] = cup__sum_to(
+            g->c,
+            tb ? cup_matmul_scaled(
+                     g->c, dy, a, t->factor,
+                     CUP_OPTIONS(cup_matmul_scaled_options, .transpose_a = true, .transpose_b = ta))
+               : cup_matmul_scaled(g->c, a, dy, t->factor,
+                                   CUP_OPTIONS(cup_matmul_scaled_options, .transpose_a = !ta)),
+            &g->in_shape[1]);
     return CUP_OK;
 }
 

@@ -110,7 +110,7 @@ cup_tensor *cup__rows_of(cup_context *c, cup_tensor *t)
     int64_t rows = 1;
     for (int i = 0; t && i < t->ndim - 1; i++)
         rows *= t->shape[i];
-    return t ? cup_reshape(c, t, (int64_t[]){rows, t->shape[t->ndim - 1]}, 2) : NULL;
+    return t ? cup_reshape(c, t, 2, (int64_t[]){rows, t->shape[t->ndim - 1]}) : NULL;
 }
 
 int64_t cup__product_offset(const cup__product *p, const cup__matrix *m, int64_t t)

@@ -165,12 +165,12 @@ cup_tensor *cup__reduce_kept(const cup__grad *g, cup_tensor *t)
     for (int i = 0; i < kept.ndim; i++)
         if (is_folded(g->attributes, kept.ndim, i))
             kept.size[i] = 1;
-    return cup_reshape(g->c, t, kept.size, kept.ndim);
+    return cup_reshape(g->c, t, kept.ndim, kept.size);
 }
 
 cup_tensor *cup__reduce_spread(const cup__grad *g, cup_tensor *t)
 {
-    return cup_broadcast(g->c, cup__reduce_kept(g, t), g->in_shape[0].size, g->in_shape[0].ndim);
+    return cup_broadcast(g->c, cup__reduce_kept(g, t), g->in_shape[0].ndim, g->in_shape[0].size);
 }
 
 #define AXES(keep, ...)                                                                            \

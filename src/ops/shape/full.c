@@ -94,7 +94,7 @@ static cup_status run_cuda(cup__call *call)
 
 cup_tensor *cup__full(cup_context *c, const cup__shape *shape, double value)
 {
-    return cup_full(c, shape->dtype, shape->size, shape->ndim, value);
+    return cup_full(c, shape->dtype, shape->ndim, shape->size, value);
 }
 
 static const cup__impl impls[] = {{.name = "words", .place = CUP__CUDA, .run = run_cuda},

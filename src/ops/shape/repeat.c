@@ -67,11 +67,11 @@ static cup_status gradient(cup__grad *g)
             inner *= k == i ? size : g->out_shape[0].size[k];
         if (a->times[i] != 1) {
             const int64_t split[] = {outer, a->times[i], inner}, axis = 1;
-            d = cup_sum(g->c, cup_reshape(g->c, d, split, 3), &axis, 1, false);
+            d = cup_sum(g->c, cup_reshape(g->c, d, 3, split), &axis, 1, false);
         }
         outer *= size;
     }
-    g->d_in[0] = cup_reshape(g->c, d, x->size, x->ndim);
+    g->d_in[0] = cup_reshape(g->c, d, x->ndim, x->size);
     return CUP_OK;
 }
 

@@ -100,7 +100,7 @@ static cup_status specification(cup__call *call)
 
 static cup_status gradient(cup__grad *g)
 {
-    g->d_in[0] = cup_reshape(g->c, g->d_out[0], g->in_shape[0].size, g->in_shape[0].ndim);
+    g->d_in[0] = cup_reshape(g->c, g->d_out[0], g->in_shape[0].ndim, g->in_shape[0].size);
     return CUP_OK;
 }
 

@@ -1,0 +1,35 @@
+/* A row of src/dispatch/ops.def as gen_ops knows it. */
+#ifndef TOOLS_GEN_OPS_H
+#define TOOLS_GEN_OPS_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#define MOST_PARTS 16
+
+typedef struct part {
+    char type[16]; /* of an attribute */
+    char name[40];
+    char preset[40]; /* the default, as it stands in the row; "" for none */
+    bool optional, list, hidden;
+    bool is_option; /* a field of the options of the call, else an argument */
+} part;
+
+typedef struct row {
+    char name[48], section[64], words[1000];
+    char inputs_text[200], attributes_text[400], results_text[200];
+    bool is_public, has_options;
+    part inputs[MOST_PARTS], attributes[MOST_PARTS], results[MOST_PARTS];
+    int input_count, attribute_count, result_count, visible;
+} row;
+
+extern row rows[];
+extern int row_count;
+
+/* Says what is wrong with the line that is being read, and ends the program. */
+void fail(const char *format, ...);
+
+/* Reads all rows of the file, whose name is for messages. */
+void read_rows(FILE *file, const char *name);
+
+#endif

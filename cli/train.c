@@ -134,8 +134,8 @@ static void announce(const train_run *r)
     fprintf(stderr, "device   %s, %s\n", cup_device_text(r->c), cup_dtype_name(m->dtype));
     fprintf(stderr, "text     %lld files, %s tokens of %lld kinds (%s)\n",
             (long long)cup_corpus_files(r->corpus),
-            progress_number((double)(cup_data_count(r->data, CUP_TRAIN) +
-                                     cup_data_count(r->data, CUP_VALIDATION)),
+            progress_number((double)(cup_data_count(r->data, CUP_SPLIT_TRAIN) +
+                                     cup_data_count(r->data, CUP_SPLIT_VALIDATION)),
                             count),
             (long long)cup_tokenizer_size(r->tokenizer), cup_tokenizer_kind(r->tokenizer));
     fprintf(stderr, "model    %lld layers, %lld heads, %lld wide, context %lld: %s parameters\n",

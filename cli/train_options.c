@@ -121,11 +121,13 @@ static void apply_model(const cli_call *call, cup_training *t)
     TAKE("hidden", model.hidden, hidden);
     TAKE("kv-heads", model.kv_heads, kv_heads);
     if (given->positions)
-        t->model.positions = strcmp(given->positions, "learned") ? CUP_ROTARY : CUP_LEARNED;
+        t->model.positions =
+            strcmp(given->positions, "learned") ? CUP_POSITIONS_ROTARY : CUP_POSITIONS_LEARNED;
     if (given->norm)
-        t->model.norm = strcmp(given->norm, "layernorm") ? CUP_RMSNORM : CUP_LAYERNORM;
+        t->model.norm =
+            strcmp(given->norm, "layernorm") ? CUP_NORM_KIND_RMSNORM : CUP_NORM_KIND_LAYERNORM;
     if (given->mlp)
-        t->model.mlp = strcmp(given->mlp, "gelu") ? CUP_SWIGLU : CUP_GELU;
+        t->model.mlp = strcmp(given->mlp, "gelu") ? CUP_MLP_KIND_SWIGLU : CUP_MLP_KIND_GELU;
     if (given->bias)
         t->model.bias = !strcmp(given->bias, "yes");
 }
@@ -156,10 +158,10 @@ static void apply_run(const cli_call *call, cup_training *t)
     if (given->precision)
         t->precision = given->precision;
     if (given->optimizer)
-        t->optimizer.method = !strcmp(given->optimizer, "sgd")    ? CUP_SGD
-                              : !strcmp(given->optimizer, "lion") ? CUP_LION
-                              : !strcmp(given->optimizer, "muon") ? CUP_MUON
-                                                                  : CUP_ADAMW;
+        t->optimizer.method = !strcmp(given->optimizer, "sgd")    ? CUP_METHOD_SGD
+                              : !strcmp(given->optimizer, "lion") ? CUP_METHOD_LION
+                              : !strcmp(given->optimizer, "muon") ? CUP_METHOD_MUON
+                                                                  : CUP_METHOD_ADAMW;
 }
 
 /* What chooses a new model and its tokenizer has no say where both are there. */

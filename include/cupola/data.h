@@ -79,7 +79,7 @@ CUP_API const char *cup_decoder_add(cup_decoder *d, int32_t token, size_t *bytes
 /* What is left when no more tokens come: "" or U+FFFD. */
 CUP_API const char *cup_decoder_end(cup_decoder *d, size_t *bytes);
 
-typedef enum cup_split { CUP_TRAIN, CUP_VALIDATION } cup_split;
+typedef enum cup_split { CUP_SPLIT_TRAIN = 0, CUP_SPLIT_VALIDATION = 1 } cup_split;
 
 /* Encodes a corpus. The first 90 % of the tokens are for training, the rest for validation;
  * `<|endoftext|>`, where the tokenizer has it, stands behind each file. Both parts must have more

@@ -63,11 +63,11 @@ CUP_API cup_term cup_expr_text(cup_expr *e, const char *text);
 
 /* How a result ends; all zero: as it is. */
 typedef enum cup_expr_fold {
-    CUP_FOLD_NONE,
-    CUP_FOLD_SUM,
-    CUP_FOLD_MEAN,
-    CUP_FOLD_MIN,
-    CUP_FOLD_MAX
+    CUP_EXPR_FOLD_NONE = 0,
+    CUP_EXPR_FOLD_SUM = 1,
+    CUP_EXPR_FOLD_MEAN = 2,
+    CUP_EXPR_FOLD_MIN = 3,
+    CUP_EXPR_FOLD_MAX = 4
 } cup_expr_fold;
 
 typedef struct cup_expr_end {

@@ -63,9 +63,9 @@ typedef struct cup_kernel_grid {
 } cup_kernel_grid;
 
 typedef enum cup_argument_kind {
-    CUP_ARGUMENT_TENSOR,
-    CUP_ARGUMENT_INTEGER,
-    CUP_ARGUMENT_NUMBER
+    CUP_ARGUMENT_KIND_TENSOR = 0,
+    CUP_ARGUMENT_KIND_INTEGER = 1,
+    CUP_ARGUMENT_KIND_NUMBER = 2
 } cup_argument_kind;
 
 typedef struct cup_kernel_argument {
@@ -74,9 +74,9 @@ typedef struct cup_kernel_argument {
     int64_t integer;
     double number;
 } cup_kernel_argument;
-#define CUP_TENSOR_ARGUMENT(t) {CUP_ARGUMENT_TENSOR, (t), 0, 0}
-#define CUP_INTEGER_ARGUMENT(n) {CUP_ARGUMENT_INTEGER, NULL, (n), 0}
-#define CUP_NUMBER_ARGUMENT(x) {CUP_ARGUMENT_NUMBER, NULL, 0, (x)}
+#define CUP_TENSOR_ARGUMENT(t) {CUP_ARGUMENT_KIND_TENSOR, (t), 0, 0}
+#define CUP_INTEGER_ARGUMENT(n) {CUP_ARGUMENT_KIND_INTEGER, NULL, (n), 0}
+#define CUP_NUMBER_ARGUMENT(x) {CUP_ARGUMENT_KIND_NUMBER, NULL, 0, (x)}
 
 /* Launches it. Checked before: the grid, the block and the shared memory against what the card and
  * the kernel allow; the arguments' number, kinds and ranges against those declared; that tensors

@@ -9,9 +9,15 @@
 extern "C" {
 #endif
 
-typedef enum cup_positions { CUP_LEARNED, CUP_ROTARY } cup_positions;
-typedef enum cup_norm_kind { CUP_LAYERNORM, CUP_RMSNORM } cup_norm_kind;
-typedef enum cup_mlp_kind { CUP_GELU, CUP_SWIGLU } cup_mlp_kind;
+typedef enum cup_positions {
+    CUP_POSITIONS_LEARNED = 0,
+    CUP_POSITIONS_ROTARY = 1
+} cup_positions;
+typedef enum cup_norm_kind {
+    CUP_NORM_KIND_LAYERNORM = 0,
+    CUP_NORM_KIND_RMSNORM = 1
+} cup_norm_kind;
+typedef enum cup_mlp_kind { CUP_MLP_KIND_GELU = 0, CUP_MLP_KIND_SWIGLU = 1 } cup_mlp_kind;
 
 /* What a GPT looks like. All zero in a field but the first five means its default. */
 typedef struct cup_gpt_config {

@@ -9,12 +9,12 @@ extern "C" {
 #endif
 
 typedef enum cup_method {
-    CUP_ADAMW,
-    CUP_SGD, /* with momentum, plain or in Nesterov's form */
-    CUP_LION,
-    CUP_MUON /* for hidden matrices; the other parameters go by AdamW. On a GPU the products that
-                make a direction are in bf16: all that is promised is that its singular values are
-                near 1, not its digits; see `single` */
+    CUP_METHOD_ADAMW = 0,
+    CUP_METHOD_SGD = 1, /* with momentum, plain or in Nesterov's form */
+    CUP_METHOD_LION = 2,
+    CUP_METHOD_MUON = 3 /* for hidden matrices; the other parameters go by AdamW. On a GPU the
+                           products that make a direction are in bf16: all that is promised is that
+                           its singular values are near 1, not its digits; see `single` */
 } cup_method;
 
 /* How to optimize. All zero means AdamW with the defaults. */
@@ -74,14 +74,18 @@ CUP_API int64_t cup_optimizer_skipped(cup_optimizer *o);
  * "NAME.second" and "NAME.master" for each parameter, and "steps". Borrowed. */
 CUP_API const cup_named *cup_optimizer_state(const cup_optimizer *o, int64_t *count);
 
-typedef enum cup_decline { CUP_COSINE, CUP_LINEAR, CUP_CONSTANT } cup_decline;
+typedef enum cup_decline {
+    CUP_DECLINE_COSINE = 0,
+    CUP_DECLINE_LINEAR = 1,
+    CUP_DECLINE_CONSTANT = 2
+} cup_decline;
 
 /* A learning rate over the steps of a run: it rises in a line over `warmup` steps to `high`, and
  * then declines to `low`, which it has from step `steps` on. */
 typedef struct cup_schedule {
     double high, low;
     int64_t warmup, steps;
-    cup_decline decline; /* CUP_CONSTANT stays at `high` */
+    cup_decline decline; /* CUP_DECLINE_CONSTANT stays at `high` */
 } cup_schedule;
 
 /* The rate of a step, counted from 0. */

@@ -53,7 +53,7 @@ static cup_status add_result(cup_expr *e, const cup__parsed *parsed)
 {
     cup__formula *f = &e->formula;
     const cup__ending *end = &parsed->ending;
-    bool folded = end->fold != CUP_FOLD_NONE;
+    bool folded = end->fold != CUP_EXPR_FOLD_NONE;
     if (f->results == CUP_EXPR_RESULTS)
         return FUNCTION_ERROR(e, "it has more than %d results", CUP_EXPR_RESULTS);
     if (f->results &&
@@ -190,7 +190,7 @@ cup_status cup_expr_result(cup_expr *e, cup_term term, const cup_expr_end *end)
             return FUNCTION_ERROR(e, "a result is a float or bool, not %s",
                                   cup_dtype_name(end->dtype));
         if (end->axis_count < 0 || end->axis_count > 8 || (end->axis_count && !end->axes) ||
-            (unsigned)end->fold > CUP_FOLD_MAX)
+            (unsigned)end->fold > CUP_EXPR_FOLD_MAX)
             return FUNCTION_ERROR(e, "a fold is one of cup_expr_fold over 0 to 8 axes");
         parsed.ending.fold = end->fold;
         parsed.ending.keep = end->fold && end->keep;
@@ -221,7 +221,7 @@ static bool needs_steps(const cup_expr *e, cup_tensor *const *inputs)
 {
     bool picks = false;
     for (int j = 0; j < e->formula.results; j++)
-        picks |= e->formula.result[j].fold >= CUP_FOLD_MIN;
+        picks |= e->formula.result[j].fold >= CUP_EXPR_FOLD_MIN;
     return picks && e->c->tape_calls && e->c->tape_calls->wants(e->c, inputs, e->formula.inputs);
 }
 
@@ -232,11 +232,11 @@ static cup_tensor *fold_by_op(cup_context *c, const cup__formula *f, int j, cup_
     int64_t axes[8];
     for (int i = 0; i < f->axis_count; i++)
         axes[i] = f->axes[i];
-    if (f->result[j].fold == CUP_FOLD_SUM)
+    if (f->result[j].fold == CUP_EXPR_FOLD_SUM)
         y = cup_sum(c, t, axes, f->axis_count, f->keep);
-    else if (f->result[j].fold == CUP_FOLD_MEAN)
+    else if (f->result[j].fold == CUP_EXPR_FOLD_MEAN)
         y = cup_mean(c, t, axes, f->axis_count, f->keep);
-    else if (f->result[j].fold == CUP_FOLD_MIN)
+    else if (f->result[j].fold == CUP_EXPR_FOLD_MIN)
         y = cup_min(c, t, axes, f->axis_count, f->keep);
     else
         y = cup_max(c, t, axes, f->axis_count, f->keep);
@@ -257,7 +257,7 @@ static cup_tensor *call_in_steps(cup_expr *e, cup_tensor *const *inputs,
     plain.folded = plain.keep = false;
     plain.axis_count = 0;
     for (int j = 0; j < plain.results; j++) {
-        plain.result[j].fold = CUP_FOLD_NONE;
+        plain.result[j].fold = CUP_EXPR_FOLD_NONE;
         plain.result[j].dtype = plan.wide ? CUP_F64 : CUP_F32;
     }
     attributes->program = cup__program_get(e->c, &plain);

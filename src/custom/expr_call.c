@@ -25,7 +25,7 @@ static cup_status find_folded(cup__call *call, const cup__program *p, cup__expr_
         if (plan->folded >> d & 1)
             plan->length *= plan->full.size[d];
     for (int j = 0; j < p->results && plan->length == 0; j++)
-        if (p->result[j].fold == CUP_FOLD_MIN || p->result[j].fold == CUP_FOLD_MAX)
+        if (p->result[j].fold == CUP_EXPR_FOLD_MIN || p->result[j].fold == CUP_EXPR_FOLD_MAX)
             return cup__call_fail(call, CUP_SHAPE, "no elements have no smallest or largest");
     return CUP_OK;
 }
@@ -188,12 +188,12 @@ static void evaluate(const element_job *job, int64_t kept, int64_t folded, doubl
 static double fold(int how, double sum, double value)
 {
     switch (how) {
-    case CUP_FOLD_SUM:
-    case CUP_FOLD_MEAN:
+    case CUP_EXPR_FOLD_SUM:
+    case CUP_EXPR_FOLD_MEAN:
         return sum + value;
-    case CUP_FOLD_MIN:
+    case CUP_EXPR_FOLD_MIN:
         return cup__function_f64(CUP__MIN, sum, value, 0);
-    case CUP_FOLD_MAX:
+    case CUP_EXPR_FOLD_MAX:
         return cup__function_f64(CUP__MAX, sum, value, 0);
     default:
         return value;
@@ -215,12 +215,12 @@ static void run_elements(int64_t begin, int64_t end, void *user)
             evaluate(job, i, f, value);
             for (int j = 0; j < p->results; j++) {
                 double x = value[p->result[j].node];
-                bool first = f == 0 && p->result[j].fold >= CUP_FOLD_MIN;
+                bool first = f == 0 && p->result[j].fold >= CUP_EXPR_FOLD_MIN;
                 sum[j] = first ? x : fold(p->result[j].fold, sum[j], x);
             }
         }
         for (int j = 0; j < p->results; j++) {
-            if (p->result[j].fold == CUP_FOLD_MEAN)
+            if (p->result[j].fold == CUP_EXPR_FOLD_MEAN)
                 sum[j] /= (double)job->plan->length;
             cup__store(job->call->out[j], i, sum[j]);
         }

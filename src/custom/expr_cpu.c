@@ -206,7 +206,7 @@ static void fold_piece(bench *b, int64_t kept, int64_t piece, double *sums)
 
 static void store_folded(const job *j, int64_t kept, int r, double sum)
 {
-    if (j->program->result[r].fold == CUP_FOLD_MEAN)
+    if (j->program->result[r].fold == CUP_EXPR_FOLD_MEAN)
         sum /= (double)j->plan->length;
     cup__store(j->call->out[r], kept, sum);
 }

@@ -168,7 +168,7 @@ static cup__program *finisher(const cup__work *w)
     for (int j = 0; j < f.results && good; j++) {
         int fold = w->program->result[j].fold;
         f.result[j] = (cup__program_result){cup__graph_leaf(&g, CUP__INPUT, j),
-                                            fold == CUP_FOLD_MEAN ? CUP_FOLD_SUM : fold,
+                                            fold == CUP_EXPR_FOLD_MEAN ? CUP_EXPR_FOLD_SUM : fold,
                                             (int)w->nest.y_dtype[j]};
         good = f.result[j].node >= 0;
     }

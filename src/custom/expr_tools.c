@@ -27,7 +27,7 @@ static bool derive(cup_expr *e, int node, int input)
     if (one < 0 || cup__derive(&e->graph, &node, &one, 1, slopes, e->formula.inputs) < 0)
         return false;
     int slope = slopes[input] < 0 ? cup__graph_number(&e->graph, 0) : slopes[input];
-    e->formula.result[0] = (cup__program_result){slope, CUP_FOLD_NONE, -1};
+    e->formula.result[0] = (cup__program_result){slope, CUP_EXPR_FOLD_NONE, -1};
     e->formula.results = 1;
     return slope >= 0;
 }

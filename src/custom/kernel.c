@@ -288,9 +288,9 @@ static cup_status take(const cup_kernel *k, int i, const cup_kernel_argument *a,
     static const char *const kinds[] = {"a tensor", "an integer", "a number"};
     const declared *d = &k->arguments[i];
     bool whole = d->dtype == CUP_I32 || d->dtype == CUP_I64;
-    int wanted = d->tensor ? CUP_ARGUMENT_TENSOR
-                 : whole   ? CUP_ARGUMENT_INTEGER
-                           : CUP_ARGUMENT_NUMBER;
+    int wanted = d->tensor ? CUP_ARGUMENT_KIND_TENSOR
+                 : whole   ? CUP_ARGUMENT_KIND_INTEGER
+                           : CUP_ARGUMENT_KIND_NUMBER;
     if ((int)a->kind != wanted)
         return fail(k->c, k->name, "argument %d (%s) is %s, declared as %s", i + 1, d->name,
                     (unsigned)a->kind < 3 ? kinds[a->kind] : "nothing known", kinds[wanted]);

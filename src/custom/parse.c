@@ -379,7 +379,7 @@ static int parse_fold(parser *p, cup__ending *ending)
     const char *after = name + length + strspn(name + length, " \t\r\n");
     if (!is_fold(name, length) || *after != '[')
         return parse_any(p);
-    for (int i = CUP_FOLD_SUM; i <= CUP_FOLD_MAX; i++)
+    for (int i = CUP_EXPR_FOLD_SUM; i <= CUP_EXPR_FOLD_MAX; i++)
         if (strlen(names[i]) == length && !memcmp(names[i], name, length))
             ending->fold = i;
     p->at = after + 1;

@@ -64,7 +64,7 @@ static cup_status derive(cup_context *c, const cup__program *p, uint32_t given, 
     for (int j = 0; j < p->results && good; j++) {
         results[j] = number[p->result[j].node];
         seeds[j] = given >> j & 1 ? cup__graph_leaf(g, CUP__INPUT, p->inputs + j) : -1;
-        if (p->result[j].fold == CUP_FOLD_MEAN && seeds[j] >= 0)
+        if (p->result[j].fold == CUP_EXPR_FOLD_MEAN && seeds[j] >= 0)
             seeds[j] = cup__graph_add(g, CUP__MUL, seeds[j],
                                       cup__graph_leaf(g, CUP__PARAMETER, p->parameters), -1);
         good = seeds[j] >= 0 || !(given >> j & 1);
@@ -139,7 +139,7 @@ static cup_status make_group(cup_context *c, const cup__program *p, const slopes
     for (int i = 0; i < to->count && status == CUP_OK; i++) {
         int input = to->inputs[i];
         f.result[f.results++] = (cup__program_result){
-            slopes[input], over ? CUP_FOLD_SUM : CUP_FOLD_NONE, key->dtype[input]};
+            slopes[input], over ? CUP_EXPR_FOLD_SUM : CUP_EXPR_FOLD_NONE, key->dtype[input]};
         status = mark_inputs(&g, slopes[input], &inputs);
     }
     f.folded = over != 0;

@@ -110,8 +110,8 @@ double cup__vector_fold(bool wide, int fold, const void *x, int64_t count)
 {
     if (wide)
         return fold_wide(fold, x, count);
-    if (fold == CUP_FOLD_MIN || fold == CUP_FOLD_MAX)
-        return (double)largest_of(x, count, fold == CUP_FOLD_MAX ? 1.0f : -1.0f);
+    if (fold == CUP_EXPR_FOLD_MIN || fold == CUP_EXPR_FOLD_MAX)
+        return (double)largest_of(x, count, fold == CUP_EXPR_FOLD_MAX ? 1.0f : -1.0f);
     return sum_of(x, count);
 }
 
@@ -123,7 +123,7 @@ CUP__WIDE static void add_to(double *sums, const float *x, int64_t count)
 
 static double pick(int fold, double a, double b)
 {
-    return cup__function_f64(fold == CUP_FOLD_MAX ? CUP__MAX : CUP__MIN, a, b, 0);
+    return cup__function_f64(fold == CUP_EXPR_FOLD_MAX ? CUP__MAX : CUP__MIN, a, b, 0);
 }
 
 CUP__WIDE static void pick_to(double *best, const float *x, int64_t count, double sign)
@@ -141,18 +141,18 @@ void cup__vector_fold_to(bool wide, int fold, double *sums, const void *x, int64
         sums[i] = cup__fold_two(fold, sums[i], values[i]);
     if (wide)
         return;
-    if (fold == CUP_FOLD_MIN || fold == CUP_FOLD_MAX)
-        pick_to(sums, x, count, fold == CUP_FOLD_MAX ? 1 : -1);
+    if (fold == CUP_EXPR_FOLD_MIN || fold == CUP_EXPR_FOLD_MAX)
+        pick_to(sums, x, count, fold == CUP_EXPR_FOLD_MAX ? 1 : -1);
     else
         add_to(sums, x, count);
 }
 
 double cup__fold_two(int fold, double a, double b)
 {
-    return fold == CUP_FOLD_MIN || fold == CUP_FOLD_MAX ? pick(fold, a, b) : a + b;
+    return fold == CUP_EXPR_FOLD_MIN || fold == CUP_EXPR_FOLD_MAX ? pick(fold, a, b) : a + b;
 }
 
 double cup__fold_start(int fold)
 {
-    return fold == CUP_FOLD_MIN ? INFINITY : fold == CUP_FOLD_MAX ? -INFINITY : 0;
+    return fold == CUP_EXPR_FOLD_MIN ? INFINITY : fold == CUP_EXPR_FOLD_MAX ? -INFINITY : 0;
 }

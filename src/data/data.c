@@ -134,14 +134,14 @@ void cup_data_free(cup_data *d)
 
 static int64_t begin_of(const cup_data *d, cup_split part)
 {
-    return part == CUP_TRAIN ? 0 : d->train;
+    return part == CUP_SPLIT_TRAIN ? 0 : d->train;
 }
 
 int64_t cup_data_count(const cup_data *d, cup_split part)
 {
     if (!d)
         return 0;
-    return part == CUP_TRAIN ? d->train : d->count - d->train;
+    return part == CUP_SPLIT_TRAIN ? d->train : d->count - d->train;
 }
 
 int64_t cup__data_vocabulary(const cup_data *d)

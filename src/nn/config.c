@@ -36,7 +36,7 @@ int64_t cup__gpt_extent(const cup_gpt_config *config, cup__extent extent)
     case CUP__EXTENT_QKV:
         return cup__gpt_parts(config) * cup__gpt_head_size(config);
     case CUP__EXTENT_UP:
-        return config->hidden * (config->mlp == CUP_SWIGLU ? 2 : 1);
+        return config->hidden * (config->mlp == CUP_MLP_KIND_SWIGLU ? 2 : 1);
     case CUP__EXTENT_HIDDEN:
         return config->hidden;
     case CUP__EXTENT_NONE:
@@ -52,12 +52,12 @@ static bool has_no_bias(const cup_gpt_config *config)
 
 static bool has_no_norm_bias(const cup_gpt_config *config)
 {
-    return !config->bias || config->norm == CUP_RMSNORM;
+    return !config->bias || config->norm == CUP_NORM_KIND_RMSNORM;
 }
 
 static bool is_rotary(const cup_gpt_config *config)
 {
-    return config->positions == CUP_ROTARY;
+    return config->positions == CUP_POSITIONS_ROTARY;
 }
 
 static bool is_tied(const cup_gpt_config *config)
@@ -115,7 +115,7 @@ static cup_status check_heads(cup__error *error, const cup_gpt_config *g)
         return cup__fail(error, CUP_ARGUMENT,
                          "gpt: %lld heads do not share %lld heads of keys and values evenly", heads,
                          kv_heads);
-    if (g->positions == CUP_ROTARY && width / heads % 2 != 0)
+    if (g->positions == CUP_POSITIONS_ROTARY && width / heads % 2 != 0)
         return cup__fail(error, CUP_ARGUMENT,
                          "gpt: rotary positions need heads of an even size, not %lld",
                          width / heads);
@@ -132,7 +132,8 @@ static cup_status check_numbers(cup__error *error, const cup_gpt_config *g)
             error, CUP_ARGUMENT,
             "gpt: epsilon must be between 0 and 1 and rope_base above 1, not %g and %g", g->epsilon,
             g->rope_base);
-    if (g->positions > CUP_ROTARY || g->norm > CUP_RMSNORM || g->mlp > CUP_SWIGLU)
+    if (g->positions > CUP_POSITIONS_ROTARY || g->norm > CUP_NORM_KIND_RMSNORM ||
+        g->mlp > CUP_MLP_KIND_SWIGLU)
         return cup__fail(error, CUP_ARGUMENT, "gpt: positions, norm or mlp is none of its kinds");
     return CUP_OK;
 }
@@ -148,7 +149,8 @@ static cup_status check(cup__error *error, cup_gpt_config *g)
         g->kv_heads = g->heads;
     /* Three matrices instead of two: two thirds of the usual width give as many weights. */
     if (g->hidden == 0)
-        g->hidden = g->mlp == CUP_SWIGLU ? (g->width * 8 / 3 + 63) / 64 * 64 : 4 * g->width;
+        g->hidden =
+            g->mlp == CUP_MLP_KIND_SWIGLU ? (g->width * 8 / 3 + 63) / 64 * 64 : 4 * g->width;
     if (g->rope_base == 0)
         g->rope_base = 10000;
     if (g->epsilon == 0)

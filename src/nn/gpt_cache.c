@@ -117,7 +117,7 @@ static cup_tensor *attend(cup_gpt_cache *cache, int64_t layer, cup_tensor *x)
     const int64_t swap[] = {0, 2, 1, 3};
     cup_tensor *qkv = cup_reshape(c, cup_linear(c, x, b->qkv, b->qkv_bias), 4, apart);
     qkv = cup_permute(c, qkv, swap, 4);
-    if (g->positions == CUP_ROTARY)
+    if (g->positions == CUP_POSITIONS_ROTARY)
         qkv = cup_rope(c, qkv,
                        CUP_OPTIONS(cup_rope_options, .base = g->rope_base, .offset = cache->used,
                                    .heads = (int)(own + shared)));

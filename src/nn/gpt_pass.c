@@ -33,8 +33,9 @@ cup_tensor *cup__gpt_part(cup_tensor *x, int axis, int64_t from, int64_t to)
 static cup_tensor *norm(const cup_gpt *m, cup_tensor *x, cup_tensor *gamma, cup_tensor *beta)
 {
     double epsilon = m->config.epsilon;
-    return m->config.norm == CUP_RMSNORM ? cup_rmsnorm(m->context, x, gamma, epsilon)
-                                         : cup_layernorm(m->context, x, gamma, beta, epsilon);
+    return m->config.norm == CUP_NORM_KIND_RMSNORM
+               ? cup_rmsnorm(m->context, x, gamma, epsilon)
+               : cup_layernorm(m->context, x, gamma, beta, epsilon);
 }
 
 /* Dropout by itself and not together with the sum, because sum and norm together are worth more:
@@ -49,7 +50,7 @@ cup_tensor *cup__gpt_add_norm(const cup_gpt *m, cup_tensor *x, cup_tensor *delta
     if (!delta)
         return norm(m, x, gamma, beta);
     delta = drop(m, delta, training);
-    if (m->config.norm == CUP_RMSNORM)
+    if (m->config.norm == CUP_NORM_KIND_RMSNORM)
         cup_add_rmsnorm(c, delta, x, gamma, epsilon, &y, sum);
     else
         cup_add_layernorm(c, delta, x, gamma, beta, epsilon, &y, sum);
@@ -77,7 +78,7 @@ static cup_tensor *attend(const cup_gpt *m, const cup_gpt_block *b, cup_tensor *
     cup_context *c = m->context;
     const cup_gpt_config *g = &m->config;
     cup_tensor *qkv = cup_linear(c, x, b->qkv, b->qkv_bias);
-    if (g->positions == CUP_ROTARY)
+    if (g->positions == CUP_POSITIONS_ROTARY)
         qkv = turn(m, qkv);
     cup_tensor *o =
         cup_qkv_attention(c, qkv, (int)g->heads,
@@ -89,7 +90,7 @@ static cup_tensor *attend(const cup_gpt *m, const cup_gpt_block *b, cup_tensor *
 cup_tensor *cup__gpt_mlp(const cup_gpt *m, const cup_gpt_block *b, cup_tensor *x)
 {
     cup_context *c = m->context;
-    if (m->config.mlp == CUP_GELU)
+    if (m->config.mlp == CUP_MLP_KIND_GELU)
         return cup_linear(c, cup_linear_gelu(c, x, b->up, b->up_bias), b->down, b->down_bias);
     return cup_linear(c, cup_linear_swiglu(c, x, b->up, b->up_bias), b->down, b->down_bias);
 }

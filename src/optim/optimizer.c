@@ -44,7 +44,7 @@ static cup_status check_options(cup_context *c, const cup_optimizer_options *o)
             return cup__fail(&c->error, CUP_ARGUMENT,
                              "optimizer: %s must be at least 0 and below %g, not %g",
                              numbers[i].name, numbers[i].below, numbers[i].value);
-    if (o->method > CUP_MUON)
+    if (o->method > CUP_METHOD_MUON)
         return cup__fail(&c->error, CUP_ARGUMENT, "optimizer: method %d is none", (int)o->method);
     return CUP_OK;
 }
@@ -54,13 +54,13 @@ static void fill_defaults(cup_optimizer_options *o)
     if (o->beta1 == 0)
         o->beta1 = 0.9;
     if (o->beta2 == 0)
-        o->beta2 = o->method == CUP_LION ? 0.99 : 0.999;
+        o->beta2 = o->method == CUP_METHOD_LION ? 0.99 : 0.999;
     if (o->epsilon == 0)
         o->epsilon = 1e-8;
-    if (o->momentum == 0 && o->method == CUP_MUON)
+    if (o->momentum == 0 && o->method == CUP_METHOD_MUON)
         o->momentum = 0.95;
     /* Only AdamW corrects its states for their start at 0. */
-    if (o->method == CUP_SGD)
+    if (o->method == CUP_METHOD_SGD)
         o->beta1 = o->beta2 = 0;
 }
 
@@ -120,7 +120,7 @@ static cup_tensor *add_zeros(cup_optimizer *o, const cup_parameter *p, const cha
 
 static bool is_muons(const cup_optimizer *o, const cup_parameter *p)
 {
-    return o->options.method == CUP_MUON && p->hidden && p->tensor->ndim == 2;
+    return o->options.method == CUP_METHOD_MUON && p->hidden && p->tensor->ndim == 2;
 }
 
 /* The states, into a record of the update, or for Muon among its matrices. */
@@ -129,7 +129,7 @@ static cup_status add_parameter(cup_optimizer *o, const cup_parameter *p, float 
     cup_method method = o->options.method;
     cup_dtype dtype = p->tensor->dtype;
     cup_tensor *own[CUP__RECORD] = {p->tensor}, **r = own;
-    bool matrix = is_muons(o, p), has_first = method != CUP_SGD || o->options.momentum > 0;
+    bool matrix = is_muons(o, p), has_first = method != CUP_METHOD_SGD || o->options.momentum > 0;
     if (!matrix)
         r = o->inputs + CUP__RECORDS_AT + o->plain * CUP__RECORD;
     r[CUP__VALUE] = p->tensor;
@@ -137,7 +137,7 @@ static cup_status add_parameter(cup_optimizer *o, const cup_parameter *p, float 
         r[CUP__MASTER] = add_state(o, p->name, "master", cup_cast(o->c, p->tensor, CUP_F32));
     if (has_first)
         r[CUP__FIRST] = add_zeros(o, p, "first");
-    if (!matrix && (method == CUP_ADAMW || method == CUP_MUON))
+    if (!matrix && (method == CUP_METHOD_ADAMW || method == CUP_METHOD_MUON))
         r[CUP__SECOND] = add_zeros(o, p, "second");
     float rate = p->rate > 0 ? (float)p->rate : 1.0f;
     float decay = p->decay ? (float)o->options.weight_decay : 0.0f;
@@ -312,9 +312,9 @@ static cup_status run_update(cup_optimizer *o)
         CUP_TRY(cup__muon_step_all(o->muon, o->inputs[0], a->momentum, a->stochastic));
     if (o->plain == 0)
         return CUP_OK;
-    if (a->method == CUP_SGD)
+    if (a->method == CUP_METHOD_SGD)
         return cup__sgd(o->c, o->inputs, count, a->momentum, a->nesterov, a->stochastic);
-    if (a->method == CUP_LION)
+    if (a->method == CUP_METHOD_LION)
         return cup__lion(o->c, o->inputs, count, a->beta1, a->beta2, a->stochastic);
     return cup__adamw(o->c, o->inputs, count, a->beta1, a->beta2, a->epsilon, a->stochastic);
 }

@@ -13,10 +13,10 @@ static int64_t held_each(const cup_training *a)
     bool bf16 = a->dtype == CUP_BF16;
     int64_t weight = !bf16 ? 4 : a->optimizer.stochastic ? 2 : 6;
     switch (a->optimizer.method) {
-    case CUP_SGD:
+    case CUP_METHOD_SGD:
         return weight + (a->optimizer.momentum > 0 ? 4 : 0);
-    case CUP_LION:
-    case CUP_MUON:
+    case CUP_METHOD_LION:
+    case CUP_METHOD_MUON:
         return weight + 4;
     default:
         return weight + 8;
@@ -33,7 +33,7 @@ static double kept_bytes(const cup_training *a)
     double size = (double)cup_dtype_size(a->dtype), tokens = (double)a->batch * (double)g->context;
     double width = (double)g->width, hidden = (double)g->hidden;
     double block = 6 * width + (double)(cup__gpt_parts(g) * cup__gpt_head_size(g)) +
-                   (g->mlp == CUP_SWIGLU ? 3 : 2) * hidden;
+                   (g->mlp == CUP_MLP_KIND_SWIGLU ? 3 : 2) * hidden;
     double blocks =
         a->recompute ? (double)g->layers * width + 2 * block : (double)g->layers * block;
     double logits = tokens * (double)cup__gpt_rows(g) * size;

@@ -13,7 +13,7 @@ static cup_status write_batch(cup_context *c, int64_t step, void *user)
     const cup_training *a = &t->training;
     int64_t rows = a->batch * a->accumulate;
     size_t bytes = (size_t)(rows * a->model.context) * sizeof *t->host_tokens;
-    CUP_TRY(cup_data_batch(c, t->data, CUP_TRAIN, a->seed, (uint64_t)step, 0, rows,
+    CUP_TRY(cup_data_batch(c, t->data, CUP_SPLIT_TRAIN, a->seed, (uint64_t)step, 0, rows,
                            a->model.context, t->host_tokens, t->host_targets));
     CUP_TRY(cup_tensor_write(t->tokens, t->host_tokens, bytes));
     return cup_tensor_write(t->targets, t->host_targets, bytes);
@@ -38,7 +38,8 @@ static cup_status evaluate(cup_context *c, double *loss, void *user)
     const cup_trainer *t = user;
     const cup_training *a = &t->training;
     (void)c;
-    return cup_gpt_evaluate(t->model, t->data, CUP_VALIDATION, a->batch, a->evaluate_texts, loss);
+    return cup_gpt_evaluate(t->model, t->data, CUP_SPLIT_VALIDATION, a->batch, a->evaluate_texts,
+                            loss);
 }
 
 static void rehearse_rows(const cup_trainer *t, int64_t rows)
@@ -124,7 +125,8 @@ static cup_status make(cup_context *c, cup_trainer *t, const char *folder)
     CUP_TRY(cup__training_check(c, a));
     CUP_TRY(cup_precision(c, a->precision));
     CUP_TRY(cup__training_fits(c, a));
-    t->texts = cup__evaluated_texts(t->data, CUP_VALIDATION, a->model.context, a->evaluate_texts);
+    t->texts =
+        cup__evaluated_texts(t->data, CUP_SPLIT_VALIDATION, a->model.context, a->evaluate_texts);
     return make_loop(c, t, folder);
 }
 

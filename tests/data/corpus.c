@@ -120,25 +120,28 @@ TEST(data_split_and_windows)
     memcpy(text, "abcdefghijklmnopqrstuvwxyz", 26);
     cup_data *d = make_data(c, text, 1005, 8);
     int32_t inputs[64], targets[64];
-    EXPECT_INT(cup_data_count(d, CUP_TRAIN), 904);
-    EXPECT_INT(cup_data_count(d, CUP_VALIDATION), 101);
-    EXPECT_INT(cup_data_windows(d, CUP_TRAIN, 8), 112);
-    EXPECT_INT(cup_data_windows(d, CUP_VALIDATION, 50), 2);
-    EXPECT_INT(cup_data_windows(d, CUP_VALIDATION, 101), 0);
-    EXPECT_INT(cup_data_window(c, d, CUP_VALIDATION, 3, 8, 8, inputs, targets), CUP_OK);
+    EXPECT_INT(cup_data_count(d, CUP_SPLIT_TRAIN), 904);
+    EXPECT_INT(cup_data_count(d, CUP_SPLIT_VALIDATION), 101);
+    EXPECT_INT(cup_data_windows(d, CUP_SPLIT_TRAIN, 8), 112);
+    EXPECT_INT(cup_data_windows(d, CUP_SPLIT_VALIDATION, 50), 2);
+    EXPECT_INT(cup_data_windows(d, CUP_SPLIT_VALIDATION, 101), 0);
+    EXPECT_INT(cup_data_window(c, d, CUP_SPLIT_VALIDATION, 3, 8, 8, inputs, targets), CUP_OK);
     for (int i = 0; i < 64; i++) {
         EXPECT_INT(inputs[i], text[904 + 24 + i] - 'a');
         EXPECT_INT(targets[i], text[904 + 25 + i] - 'a');
     }
-    EXPECT_INT(cup_data_window(c, d, CUP_VALIDATION, 10, 3, 8, inputs, targets), CUP_ARGUMENT);
+    EXPECT_INT(cup_data_window(c, d, CUP_SPLIT_VALIDATION, 10, 3, 8, inputs, targets),
+               CUP_ARGUMENT);
     EXPECT_CONTAINS(cup_error_text(c), "rows 10 to 13 were asked for");
     cup_error_clear(c);
-    EXPECT_INT(cup_data_window(c, d, CUP_VALIDATION, 0, 1, 101, inputs, targets), CUP_ARGUMENT);
+    EXPECT_INT(cup_data_window(c, d, CUP_SPLIT_VALIDATION, 0, 1, 101, inputs, targets),
+               CUP_ARGUMENT);
     EXPECT_CONTAINS(cup_error_text(c), "more than this part of the data has, 101");
     cup_error_clear(c);
-    EXPECT_INT(cup_data_batch(c, d, CUP_TRAIN, 0, 0, -1, 1, 8, inputs, targets), CUP_ARGUMENT);
+    EXPECT_INT(cup_data_batch(c, d, CUP_SPLIT_TRAIN, 0, 0, -1, 1, 8, inputs, targets),
+               CUP_ARGUMENT);
     cup_error_clear(c);
-    EXPECT_INT(cup_data_batch(c, d, CUP_TRAIN, 0, 0, INT64_MAX, 1, 8, inputs, targets),
+    EXPECT_INT(cup_data_batch(c, d, CUP_SPLIT_TRAIN, 0, 0, INT64_MAX, 1, 8, inputs, targets),
                CUP_ARGUMENT);
     cup_data_free(d);
     free(text);
@@ -151,16 +154,16 @@ TEST(data_batches_depend_on_seed_step_and_row_only)
     char *text = letters(5000);
     cup_data *d = make_data(c, text, 5000, 16);
     int32_t whole[8 * 16], targets[8 * 16], half[4 * 16], other[8 * 16], ignored[8 * 16];
-    EXPECT_INT(cup_data_batch(c, d, CUP_TRAIN, 1, 2, 0, 8, 16, whole, targets), CUP_OK);
-    EXPECT_INT(cup_data_batch(c, d, CUP_TRAIN, 1, 2, 4, 4, 16, half, ignored), CUP_OK);
+    EXPECT_INT(cup_data_batch(c, d, CUP_SPLIT_TRAIN, 1, 2, 0, 8, 16, whole, targets), CUP_OK);
+    EXPECT_INT(cup_data_batch(c, d, CUP_SPLIT_TRAIN, 1, 2, 4, 4, 16, half, ignored), CUP_OK);
     EXPECT(memcmp(whole + 64, half, sizeof half) == 0);
     for (int r = 0; r < 8; r++)
         EXPECT(memcmp(whole + r * 16 + 1, targets + r * 16, 15 * 4) == 0);
-    EXPECT_INT(cup_data_batch(c, d, CUP_TRAIN, 1, 3, 0, 8, 16, other, ignored), CUP_OK);
+    EXPECT_INT(cup_data_batch(c, d, CUP_SPLIT_TRAIN, 1, 3, 0, 8, 16, other, ignored), CUP_OK);
     EXPECT(memcmp(whole, other, sizeof whole) != 0);
-    EXPECT_INT(cup_data_batch(c, d, CUP_TRAIN, 2, 2, 0, 8, 16, other, ignored), CUP_OK);
+    EXPECT_INT(cup_data_batch(c, d, CUP_SPLIT_TRAIN, 2, 2, 0, 8, 16, other, ignored), CUP_OK);
     EXPECT(memcmp(whole, other, sizeof whole) != 0);
-    EXPECT_INT(cup_data_batch(c, d, CUP_VALIDATION, 1, 2, 0, 8, 16, other, ignored), CUP_OK);
+    EXPECT_INT(cup_data_batch(c, d, CUP_SPLIT_VALIDATION, 1, 2, 0, 8, 16, other, ignored), CUP_OK);
     EXPECT(memcmp(whole, other, sizeof whole) != 0);
     cup_data_free(d);
     free(text);
@@ -181,7 +184,8 @@ TEST(data_batches_reach_every_place)
     }
     cup_data *d = make_data(c, text, 2 * COUNT, CONTEXT);
     for (uint64_t step = 0; step < STEPS; step++) {
-        EXPECT_INT(cup_data_batch(c, d, CUP_TRAIN, 7, step, 0, ROWS, CONTEXT, inputs, targets), 0);
+        EXPECT_INT(
+            cup_data_batch(c, d, CUP_SPLIT_TRAIN, 7, step, 0, ROWS, CONTEXT, inputs, targets), 0);
         for (int r = 0; r < ROWS; r++)
             drawn[inputs[r * CONTEXT]]++;
     }
@@ -208,7 +212,7 @@ TEST(data_too_short_has_a_sentence)
     EXPECT(make_data(c, text, 300, INT64_MAX) == NULL);
     cup_error_clear(c);
     cup_data *d = make_data(c, text, 300, 29);
-    EXPECT_INT(cup_data_count(d, CUP_VALIDATION), 30);
+    EXPECT_INT(cup_data_count(d, CUP_SPLIT_VALIDATION), 30);
     cup_data_free(d);
     free(text);
     cup_context_free(c);
@@ -228,9 +232,10 @@ TEST(data_wide_tokens_and_ends_of_files)
     cup_tokenizer *t = cup_tokenizer_bpe_new(c, corpus, 80000);
     EXPECT(cup_tokenizer_size(t) > 65536);
     cup_data *d = cup_data_new(c, corpus, t, 4);
-    int64_t count = cup_data_count(d, CUP_VALIDATION);
+    int64_t count = cup_data_count(d, CUP_SPLIT_VALIDATION);
     int32_t *inputs = malloc((size_t)count * 4), *targets = malloc((size_t)count * 4);
-    EXPECT_INT(cup_data_window(c, d, CUP_VALIDATION, 0, 1, count - 1, inputs, targets), CUP_OK);
+    EXPECT_INT(cup_data_window(c, d, CUP_SPLIT_VALIDATION, 0, 1, count - 1, inputs, targets),
+               CUP_OK);
     int32_t end = cup_tokenizer_special(t, "<|endoftext|>"), largest = 0;
     EXPECT_INT(targets[count - 2], end);
     for (int64_t i = 0; i < count - 1; i++)

@@ -15,9 +15,9 @@ static const cup_gpt_config configs[] = {
      .width = 16,
      .context = 24,
      .vocabulary = 29,
-     .positions = CUP_ROTARY,
-     .norm = CUP_RMSNORM,
-     .mlp = CUP_SWIGLU,
+     .positions = CUP_POSITIONS_ROTARY,
+     .norm = CUP_NORM_KIND_RMSNORM,
+     .mlp = CUP_MLP_KIND_SWIGLU,
      .untied = true},
 };
 

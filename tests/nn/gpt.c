@@ -24,9 +24,9 @@ static const cup_gpt_config llama = {.layers = 2,
                                      .width = 16,
                                      .context = 12,
                                      .vocabulary = 31,
-                                     .positions = CUP_ROTARY,
-                                     .norm = CUP_RMSNORM,
-                                     .mlp = CUP_SWIGLU,
+                                     .positions = CUP_POSITIONS_ROTARY,
+                                     .norm = CUP_NORM_KIND_RMSNORM,
+                                     .mlp = CUP_MLP_KIND_SWIGLU,
                                      .untied = true};
 
 /* Weights that any program can make again. */
@@ -248,7 +248,7 @@ TEST(gpt_refuses_what_cannot_be)
         {{.vocabulary = 1 << 30}, "vocabulary must be from 1"},
         {{.kv_heads = 3}, "kv_heads"},
         {{.hidden = -1}, "hidden must be from 1"},
-        {{.heads = 16, .positions = CUP_ROTARY}, "even size"},
+        {{.heads = 16, .positions = CUP_POSITIONS_ROTARY}, "even size"},
         {{.dropout = 1}, "dropout must be at least 0 and below 1"},
         {{.dropout = NAN}, "dropout"},
         {{.epsilon = 2}, "epsilon"},

@@ -411,7 +411,7 @@ TEST(layers_learn_and_come_back_from_a_file)
     EXPECT_INT(make_model(c, &a), CUP_OK);
     cup_seed(fresh, 99);
     EXPECT_INT(make_model(fresh, &b), CUP_OK);
-    EXPECT(train(c, &a, CUP_ADAMW, 0.01, 60) < 0.5);
+    EXPECT(train(c, &a, CUP_METHOD_ADAMW, 0.01, 60) < 0.5);
     EXPECT_INT(cup_parameters_save(a.list, path), CUP_OK);
     EXPECT_INT(cup_parameters_load(b.list, path), CUP_OK);
     cup_parameters_training(a.list, false);
@@ -432,7 +432,8 @@ TEST(gpu_layers_learn_as_on_a_cpu)
     EXPECT_INT(make_model(c, &a), CUP_OK);
     EXPECT_INT(make_model(g, &b), CUP_OK);
     for (int steps = 1; steps < 9; steps += 7)
-        EXPECT_NEAR(train(g, &b, CUP_SGD, 0.1, steps), train(c, &a, CUP_SGD, 0.1, steps), 1e-3);
+        EXPECT_NEAR(train(g, &b, CUP_METHOD_SGD, 0.1, steps),
+                    train(c, &a, CUP_METHOD_SGD, 0.1, steps), 1e-3);
     cup_parameters_free(a.list);
     cup_parameters_free(b.list);
     cup_context_free(c);

@@ -59,7 +59,7 @@ TEST(muon_steps_along_orthogonal_directions)
     cup_tensor *v = cup_keep(cup_full(c, CUP_F32, 1, wide, 1));
     cup_parameter list[] = {{.name = "w", .tensor = w, .hidden = true}, {.name = "v", .tensor = v}};
     cup_optimizer *o =
-        cup_optimizer_new(c, list, 2, &(cup_optimizer_options){.method = CUP_MUON});
+        cup_optimizer_new(c, list, 2, &(cup_optimizer_options){.method = CUP_METHOD_MUON});
     int64_t states;
     const cup_named *state = cup_optimizer_state(o, &states);
     EXPECT_INT(states, 4); /* steps; the momentum of w; both states of v */
@@ -99,7 +99,7 @@ static void first_step(const char *device, bool single, const float *gradient, f
     cup_tensor *g = cup_keep(cup_tensor_from(c, CUP_F32, 2, shape, gradient));
     cup_parameter one = {.name = "w", .tensor = w, .hidden = true};
     cup_optimizer *o = cup_optimizer_new(
-        c, &one, 1, &(cup_optimizer_options){.method = CUP_MUON, .single = single});
+        c, &one, 1, &(cup_optimizer_options){.method = CUP_METHOD_MUON, .single = single});
     EXPECT_INT(cup_optimizer_set(o, 1, 1), CUP_OK);
     EXPECT_INT(cup_backward(c, cup_sum(c, cup_mul(c, w, g), NULL, 0, false)), CUP_OK);
     EXPECT_INT(cup_optimizer_step(o), CUP_OK);

@@ -82,13 +82,13 @@ static void expect_element(run *r, const cup_optimizer_options *o, int i, int64_
     double g = (double)r->gradient[i][k] * factor, decay = decays[i] ? o->weight_decay : 0;
     double *p = &r->want[i][k], *m = &r->first[i][k], *v = &r->second[i][k];
     rate *= rates[i] > 0 ? rates[i] : 1;
-    if (o->method == CUP_ADAMW) {
+    if (o->method == CUP_METHOD_ADAMW) {
         *m = 0.9 * *m + 0.1 * g;
         *v = 0.95 * *v + 0.05 * g * g;
         double corrected = *m / (1 - pow(0.9, step));
         *p -= rate * decay * *p;
         *p -= rate * corrected / (sqrt(*v / (1 - pow(0.95, step))) + 1e-8);
-    } else if (o->method == CUP_SGD) {
+    } else if (o->method == CUP_METHOD_SGD) {
         g += decay * *p;
         *m = o->momentum * *m + g;
         *p -= rate * (o->nesterov ? g + o->momentum * *m : *m);
@@ -141,11 +141,11 @@ static void follow(const cup_optimizer_options *options, cup_dtype dtype, double
 
 static const cup_optimizer_options adamw = {.beta2 = 0.95, .weight_decay = 0.1, .clip = 2};
 static const cup_optimizer_options heavy = {
-    .method = CUP_SGD, .momentum = 0.8, .weight_decay = 0.1, .clip = 2};
+    .method = CUP_METHOD_SGD, .momentum = 0.8, .weight_decay = 0.1, .clip = 2};
 static const cup_optimizer_options nesterov = {
-    .method = CUP_SGD, .momentum = 0.8, .nesterov = true, .weight_decay = 0.01};
+    .method = CUP_METHOD_SGD, .momentum = 0.8, .nesterov = true, .weight_decay = 0.01};
 static const cup_optimizer_options lion = {
-    .method = CUP_LION, .beta2 = 0.95, .weight_decay = 0.1, .clip = 2};
+    .method = CUP_METHOD_LION, .beta2 = 0.95, .weight_decay = 0.1, .clip = 2};
 
 TEST(optimizer_adamw_follows_the_paper)
 {
@@ -156,7 +156,7 @@ TEST(optimizer_sgd_follows_its_definition)
 {
     follow(&heavy, CUP_F32, 2e-6);
     follow(&nesterov, CUP_F32, 2e-6);
-    follow(&(cup_optimizer_options){.method = CUP_SGD}, CUP_F32, 2e-6);
+    follow(&(cup_optimizer_options){.method = CUP_METHOD_SGD}, CUP_F32, 2e-6);
 }
 
 TEST(optimizer_lion_follows_the_paper)
@@ -170,8 +170,8 @@ TEST(optimizer_bf16_parameters_follow_their_master_copy)
     /* Steps far below the resolution of bf16 still add up. */
     run r;
     begin(&r, CUP_BF16);
-    cup_optimizer *o =
-        cup_optimizer_new(r.c, r.list, PARAMETERS, &(cup_optimizer_options){.method = CUP_LION});
+    cup_optimizer *o = cup_optimizer_new(r.c, r.list, PARAMETERS,
+                                         &(cup_optimizer_options){.method = CUP_METHOD_LION});
     double before = cup_tensor_item(cup_cast(r.c, r.p[0], CUP_F32)), sign = 0;
     for (int step = 0; step < 500; step++) {
         make_gradients(&r, 1);
@@ -330,9 +330,9 @@ TEST(schedule_rises_and_falls)
     EXPECT_NEAR(cup_schedule_rate(&s, 35), 0.1 + 0.9 * 0.5 * (1 + sqrt(0.5)), 1e-12);
     EXPECT_NEAR(cup_schedule_rate(&s, 110), 0.1, 1e-12);
     EXPECT_NEAR(cup_schedule_rate(&s, 1000), 0.1, 1e-12);
-    s.decline = CUP_LINEAR;
+    s.decline = CUP_DECLINE_LINEAR;
     EXPECT_NEAR(cup_schedule_rate(&s, 35), 0.1 + 0.9 * 0.75, 1e-12);
-    s.decline = CUP_CONSTANT;
+    s.decline = CUP_DECLINE_CONSTANT;
     EXPECT_NEAR(cup_schedule_rate(&s, 1000), 1, 1e-12);
     /* Nothing but a rise, and neither rise nor fall. */
     cup_schedule rise = {.high = 1, .low = 0.5, .warmup = 10, .steps = 10};

@@ -16,7 +16,7 @@ static double mean_after(int steps, cup_method method)
     cup_optimizer_options options = {.method = method, .stochastic = true};
     cup_optimizer *o = cup_optimizer_new(c, list, 1, &options);
     cup_optimizer_state(o, &states);
-    EXPECT_INT(states, method == CUP_SGD ? 1 : 2); /* no master copy */
+    EXPECT_INT(states, method == CUP_METHOD_SGD ? 1 : 2); /* no master copy */
     EXPECT_INT(cup_optimizer_set(o, 0.25 / 256, 1), CUP_OK);
     for (int i = 0; i < steps; i++) {
         cup_scope_open(c);
@@ -37,8 +37,8 @@ static double mean_after(int steps, cup_method method)
 TEST(stochastic_rounding_has_the_right_mean)
 {
     double ulp = 1.0 / 256, deviation = ulp * sqrt(0.25 * 0.75 / COUNT);
-    EXPECT_NEAR(mean_after(1, CUP_SGD), 1 - 0.25 * ulp, 5 * deviation);
-    EXPECT_NEAR(mean_after(1, CUP_LION), 1 - 0.25 * ulp, 5 * deviation);
+    EXPECT_NEAR(mean_after(1, CUP_METHOD_SGD), 1 - 0.25 * ulp, 5 * deviation);
+    EXPECT_NEAR(mean_after(1, CUP_METHOD_LION), 1 - 0.25 * ulp, 5 * deviation);
     /* Numbers of another step each time. */
-    EXPECT_NEAR(mean_after(8, CUP_SGD), 1 - 2 * ulp, 5 * sqrt(8) * deviation);
+    EXPECT_NEAR(mean_after(8, CUP_METHOD_SGD), 1 - 2 * ulp, 5 * sqrt(8) * deviation);
 }

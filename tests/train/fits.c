@@ -68,8 +68,8 @@ TEST(training_says_what_it_needs)
     training.recompute = true;
     expect_bounds(training);
     training.recompute = false;
-    training.model.mlp = CUP_SWIGLU;
-    training.model.norm = CUP_RMSNORM;
+    training.model.mlp = CUP_MLP_KIND_SWIGLU;
+    training.model.norm = CUP_NORM_KIND_RMSNORM;
     expect_bounds(training);
     training.batch = 1;
     training.model.width = 256;

@@ -114,9 +114,9 @@ static void expect_same(cup_dtype dtype, cup_method method)
 
 TEST_LIMITED(gpu_captured_step_gives_the_bits_of_calls, 180)
 {
-    expect_same(CUP_F32, CUP_ADAMW);
-    expect_same(CUP_BF16, CUP_ADAMW);
-    expect_same(CUP_BF16, CUP_MUON);
+    expect_same(CUP_F32, CUP_METHOD_ADAMW);
+    expect_same(CUP_BF16, CUP_METHOD_ADAMW);
+    expect_same(CUP_BF16, CUP_METHOD_MUON);
 }
 
 static double now(void)
@@ -146,7 +146,7 @@ TEST_LIMITED(gpu_trainer_stops_within_a_second, 180)
     static char text[60000];
     for (size_t i = 0; i < sizeof text; i++)
         text[i] = "abcdefgh ijklmnop\n"[i * i / 7 % 18];
-    cup_training training = training_of(CUP_BF16, CUP_ADAMW);
+    cup_training training = training_of(CUP_BF16, CUP_METHOD_ADAMW);
     training.model.layers = 12;
     training.model.heads = 12;
     training.model.width = 768;

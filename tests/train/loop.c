@@ -191,7 +191,8 @@ static void expect_exact_resume(const cup_loop_options *options, cup_dtype dtype
 
 TEST(loop_resumes_bit_for_bit)
 {
-    static const cup_method methods[] = {CUP_ADAMW, CUP_SGD, CUP_LION, CUP_MUON};
+    static const cup_method methods[] = {CUP_METHOD_ADAMW, CUP_METHOD_SGD, CUP_METHOD_LION,
+                                         CUP_METHOD_MUON};
     static const cup_dtype dtypes[] = {CUP_F32, CUP_BF16, CUP_F64};
     const char *folder = test_folder();
     for (int i = 0; i < 4; i++) {
@@ -287,7 +288,7 @@ TEST(loop_refuses_a_checkpoint_of_another_run)
     other.accumulate = 3;
     expect_refused(&other, CUP_F32, folder, CUP_ARGUMENT, "accumulate is not what");
     other = usual;
-    other.optimizer.method = CUP_LION;
+    other.optimizer.method = CUP_METHOD_LION;
     expect_refused(&other, CUP_F32, folder, CUP_ARGUMENT, "method is not what");
     other = usual;
     other.schedule.steps = 3;

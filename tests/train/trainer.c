@@ -51,19 +51,19 @@ TEST(trainer_resumes_bit_for_bit_with_other_kinds)
     const char *folder = test_folder();
     cup_training other = tiny;
     other.dtype = CUP_BF16;
-    other.model.positions = CUP_ROTARY;
-    other.model.norm = CUP_RMSNORM;
-    other.model.mlp = CUP_SWIGLU;
+    other.model.positions = CUP_POSITIONS_ROTARY;
+    other.model.norm = CUP_NORM_KIND_RMSNORM;
+    other.model.mlp = CUP_MLP_KIND_SWIGLU;
     other.model.kv_heads = 1;
     other.model.untied = true;
     expect_exact_resume(&other, 6, folder);
-    other.optimizer.method = CUP_LION;
+    other.optimizer.method = CUP_METHOD_LION;
     other.recompute = true;
     expect_exact_resume(&other, 3, folder);
-    other.optimizer = (cup_optimizer_options){.method = CUP_SGD, .momentum = 0.9};
+    other.optimizer = (cup_optimizer_options){.method = CUP_METHOD_SGD, .momentum = 0.9};
     other.dtype = CUP_F32;
     expect_exact_resume(&other, 4, folder);
-    other.optimizer = (cup_optimizer_options){.method = CUP_MUON, .weight_decay = 0.1};
+    other.optimizer = (cup_optimizer_options){.method = CUP_METHOD_MUON, .weight_decay = 0.1};
     other.dtype = CUP_BF16;
     expect_exact_resume(&other, 5, folder);
     other.optimizer.stochastic = true;
@@ -172,14 +172,14 @@ TEST(trainer_checkpoint_can_be_used_alone)
     cup_gpt *m = cup_gpt_load(s.c, folder);
     EXPECT(m != NULL);
     double loss;
-    EXPECT_INT(cup_gpt_evaluate(m, s.data, CUP_VALIDATION, 3, 0, &loss), CUP_OK);
+    EXPECT_INT(cup_gpt_evaluate(m, s.data, CUP_SPLIT_VALIDATION, 3, 0, &loss), CUP_OK);
     EXPECT_NEAR(loss, want, 0);
     /* Batches of another size only change the rounding; fewer texts change the loss a little. */
-    EXPECT_INT(cup_gpt_evaluate(m, s.data, CUP_VALIDATION, 1000, 0, &loss), CUP_OK);
+    EXPECT_INT(cup_gpt_evaluate(m, s.data, CUP_SPLIT_VALIDATION, 1000, 0, &loss), CUP_OK);
     EXPECT_NEAR(loss, want, 1e-5);
-    EXPECT_INT(cup_gpt_evaluate(m, s.data, CUP_VALIDATION, 2, 5, &loss), CUP_OK);
+    EXPECT_INT(cup_gpt_evaluate(m, s.data, CUP_SPLIT_VALIDATION, 2, 5, &loss), CUP_OK);
     EXPECT_NEAR(loss, want, 0.5);
-    EXPECT_INT(cup_gpt_evaluate(m, s.data, CUP_VALIDATION, 0, 0, &loss), CUP_ARGUMENT);
+    EXPECT_INT(cup_gpt_evaluate(m, s.data, CUP_SPLIT_VALIDATION, 0, 0, &loss), CUP_ARGUMENT);
     cup_gpt_free(m);
     end(&s);
 }

@@ -3,21 +3,29 @@ some that were worked out by hand.
 
     python3 bench/anchors.py > tests/ops/anchors.tsv
 
-A line is an op, its attributes, inputs, results, the gradients of the inputs, and the source. A
-tensor is its shape, its kind (f, i or b) and its elements; the gradients are those of the sum over
-all float results of element k times ((7 k) mod 5 - 1) / 4."""
+A line is an op, its attributes, inputs, results, the gradients of the inputs, and the source. The
+results are those that a caller sees, and after them the inputs that the call changes. A tensor is
+its shape, its kind (f: a float of any dtype, or one of KINDS) and its elements; the gradients are
+those of the sum over all float results of element k times ((7 k) mod 5 - 1) / 4."""
 import random
 
 import torch
 
 import oracle_ops
+from anchor_cases import cases
 from oracle_ops import OPS
+
+KINDS = {torch.float32: "s", torch.float8_e4m3fn: "e", torch.float8_e5m2: "g", torch.bool: "b",
+         torch.uint8: "u", torch.int8: "c", torch.int32: "j", torch.int64: "i"}
 
 
 def text_of(t):
-    kind = "f" if t.is_floating_point() else "b" if t.dtype == torch.bool else "i"
-    values = ",".join(format(v, ".17g") if kind == "f" else str(int(v))
-                      for v in t.reshape(-1).tolist())
+    if t is None:
+        return "-"
+    kind = KINDS.get(t.dtype, "f")
+    real = t.is_floating_point()
+    values = ",".join(format(v, ".17g") if real else str(int(v))
+                      for v in t.double().reshape(-1).tolist())
     return "x".join(map(str, t.shape)) + ":" + kind + ":" + values
 
 
@@ -46,7 +54,7 @@ def line_of(op):
         grads = [next(found) if t.is_floating_point() else None for t in leaves]
     return "\t".join([op, attributes_text(attributes), " ".join(map(text_of, leaves)),
                       " ".join(text_of(r.detach()) for r in results),
-                      " ".join("-" if g is None else text_of(g) for g in grads),
+                      " ".join(map(text_of, grads)),
                       f"PyTorch {torch.__version__}, CPU, double"])
 
 
@@ -84,6 +92,10 @@ def main():
         print("\n".join(lines))
     for row in BY_HAND:
         print("\t".join(row) + "\tby hand")
+    for op, attributes, inputs, results, gradients, source in cases(weighed):
+        print("\t".join([op, attributes_text(attributes), " ".join(map(text_of, inputs)),
+                         " ".join(map(text_of, results)), " ".join(map(text_of, gradients)),
+                         source]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,277 @@
+"""Anchors of ops that bench/oracle_ops.py has no draw for: codes of few bits, changes in place,
+random numbers and steps of optimizers. Each case is op, attributes, inputs, results, gradients and
+the source. Numbers that pass through f32 or codes are chosen so that they are exact there."""
+import math
+
+import torch
+import torch.nn.functional as F
+
+TORCH = f"PyTorch {torch.__version__}, CPU, double"
+PAPER = "Salmon et al. 2011, checked against the known answers of Random123"
+SEED = 7  # of the random numbers in tests/ops/anchors.c
+
+
+def real(*shape):
+    return (torch.rand(shape, dtype=torch.float64) * 4 - 2).mul(64).round() / 64
+
+
+def whole(*shape, most=4):
+    return torch.randint(-most, most + 1, shape).double()
+
+
+def scales(*shape):
+    return torch.tensor(2.0).pow(torch.randint(-3, 3, shape).float())
+
+
+def graded(fn, leaves, weighed):
+    """Results, and the gradients of the leaves that have some."""
+    leaves = [t.clone().requires_grad_() if t is not None and t.dtype == torch.float64 else t
+              for t in leaves]
+    results = fn(*leaves)
+    results = results if isinstance(results, tuple) else (results,)
+    reals = [t for t in leaves if t is not None and t.requires_grad]
+    found = iter(torch.autograd.grad(weighed(results), reals, allow_unused=True))
+    grads = [next(found) if t is not None and t.requires_grad else None for t in leaves]
+    return [r.detach() for r in results], grads
+
+
+def products():
+    y, a, b, p = real(2, 3), real(2, 4), real(4, 3), real(3, 2)
+    yield "matmul_into", {}, [y, a, b], [a @ b], [], TORCH
+    yield ("matmul_into", {"transpose_a": True, "transpose_b": True}, [y, a.T.contiguous(),
+           b.T.contiguous()], [a @ b], [], TORCH)
+    yield "matmul_add", {}, [y, a, b], [torch.addmm(y, a, b)], [], TORCH
+    yield ("matmul_list", {}, [a, b, y, p, y, torch.zeros(3, 3, dtype=torch.float64)],
+           [a @ b, p @ y], [], TORCH)
+    x = real(3)
+    yield "copy_into", {}, [y, x], [y.clone().copy_(x)], [], TORCH
+
+
+def attention(weighed):
+    for causal in (False, True):
+        heads, groups, size, tokens = 4, 2, 3, 3
+        qkv = real(2, tokens, (heads + 2 * groups) * size)
+
+        def fn(t):
+            q, k, v = t.split([heads * size, groups * size, groups * size], -1)
+            q, k, v = (u.unflatten(-1, (-1, size)).transpose(1, 2) for u in (q, k, v))
+            o = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+            return o.transpose(1, 2).flatten(2)
+        results, grads = graded(fn, [qkv], weighed)
+        yield ("qkv_attention", {"heads": heads, "kv_heads": groups, "causal": causal}, [qkv],
+               results, grads, TORCH)
+
+
+def codes(weighed):
+    x = whole(2, 3) * 1.25
+    results, grads = graded(lambda t: (t, t.mT.contiguous()), [x], weighed)
+    yield "cast_transpose", {"dtype": "f64"}, [x], results, grads, TORCH
+    for name, dtype in (("f8e4m3", torch.float8_e4m3fn), ("f8e5m2", torch.float8_e5m2)):
+        y = real(3, 2).to(dtype)
+        x = y.double() + 2.0 ** -12  # rounded back to the code
+        yield "cast_transpose", {"dtype": name}, [x], [y, y.double().mT.to(dtype)], [], TORCH
+    most = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.int8: 127.0}
+    for name, dtype in (("f8e4m3", torch.float8_e4m3fn), ("f8e5m2", torch.float8_e5m2),
+                        ("i8", torch.int8)):
+        for rows in (0, 1):
+            count = 3 if rows else 1
+            x = (real(3, 4) * 20 + 0.125).clamp(-60, 60)
+            size = most[dtype] * scales(count, 1).double()  # so that scales are powers of two
+            x[0:3 if rows else 1, 0] = size[:, 0]
+            x = x.clamp(-size, size)
+            scale = (size / most[dtype]).float()
+            y = x / scale.double()
+            y = y.round().to(dtype) if dtype == torch.int8 else y.to(dtype)
+            yield ("quantize", {"dtype": name, "block_rows": rows, "block_columns": 0}, [x],
+                   [y, scale], [], TORCH)
+            yield ("dequantize", {"dtype": "f32"}, [y, scale], [y.float() * scale], [],
+                   TORCH)
+    a, b = whole(2, 16).to(torch.float8_e4m3fn), whole(16, 16).to(torch.float8_e4m3fn)
+    for rows in (False, True):
+        sa, sb = scales(2 if rows else 1, 1), scales(16 if rows else 1, 1)
+        y = (a.double() * sa.double()) @ (b.double() * sb.double()).T
+        yield "scaled_matmul", {"dtype": "f32"}, [a, b, sa, sb, None], [y.float()], [], TORCH
+    i, j = whole(2, 16, most=100).to(torch.int8), whole(16, 16, most=100).to(torch.int8)
+    yield ("scaled_matmul", {"dtype": "i32"}, [i, j], [torch._int_mm(i.repeat(16, 1), j.T)[:2]], [],
+           TORCH)
+    x, w = whole(4, 16).to(torch.float8_e4m3fn), whole(2, 16, 16).to(torch.float8_e5m2)
+    sx, sw = scales(1, 1), scales(2)
+    parts = [x[:1].double() @ w[0].double().T * sw[0], x[1:3].double() @ w[1].double().T * sw[1],
+             torch.zeros(1, 16, dtype=torch.float64)]
+    yield ("scaled_grouped_matmul", {"dtype": "f32"}, [x, w, torch.tensor([1, 3]), sx, sw],
+           [(torch.cat(parts) * sx).float()], [], TORCH)
+    x, w, bias, scale = whole(2, 4), whole(3, 4) / 2, whole(3), scales(1)[0]
+    y = F.linear(x, w, bias)
+    yield ("linear_quantize", {"dtype": "f8e5m2"}, [x, w, scale, bias],
+           [(y / scale).to(torch.float8_e5m2), y.abs().max().float().reshape(1, 1)], [], TORCH)
+
+
+def packed(numbers):
+    """Two a byte, the lower half first."""
+    return (numbers[:, 0::2] | numbers[:, 1::2] << 4).to(torch.uint8)
+
+
+def low_bits(weighed):
+    scale = scales(3, 2)
+    full = scale.double().repeat_interleave(4, 1)
+    number = torch.randint(-126, 127, (3, 8))
+    number[:, 0::4] = 127
+    w = number * full
+    # PyTorch's own quantization of each group as a channel.
+    channels = torch.quantize_per_channel(w.reshape(6, 4).float(), scale.flatten(),
+                                          torch.zeros(6, dtype=torch.int64), 0, torch.qint8)
+    assert torch.equal(channels.int_repr().reshape(3, 8), number.to(torch.int8))
+    eight = channels.int_repr().reshape(3, 8)
+    back = channels.dequantize().reshape(3, 8).double()
+    yield "pack_int8", {"group": 4}, [w], [eight, scale], [], TORCH
+    yield "unpack_int8", {"dtype": "f32"}, [eight, scale], [back.float()], [], TORCH
+    x, bias = real(2, 8), real(3)
+    results, grads = graded(lambda t, u: F.linear(t, back, u), [x, bias], weighed)
+    yield ("linear_int8", {}, [x, eight, scale, bias], results, [grads[0], None, None, grads[1]],
+           TORCH)
+    number = torch.randint(0, 16, (3, 8))
+    number[:, 0::4], number[:, 1::4] = 0, 15
+    zero = torch.randint(1, 15, (3, 2))
+    w = (number - zero.repeat_interleave(4, 1)) * full
+    channels = torch.quantize_per_channel(w.reshape(6, 4).float(), scale.flatten(),
+                                          zero.flatten(), 0, torch.quint8)
+    back = channels.dequantize().reshape(3, 8).double()
+    assert torch.equal(back, w)
+    four, zero = packed(number), zero.to(torch.uint8)
+    yield ("pack_int4", {"group": 4, "symmetric": False}, [w], [four, scale, zero], [], TORCH)
+    yield "unpack_int4", {"dtype": "f32"}, [four, scale, zero], [back.float()], [], TORCH
+    results, grads = graded(lambda t, u: F.linear(t, back, u), [x, bias], weighed)
+    yield ("linear_int4", {}, [x, four, scale, zero, bias], results,
+           [grads[0], None, None, None, grads[1]], TORCH)
+    number = torch.randint(1, 16, (3, 8))
+    number[:, 0::4] = 15
+    w = (number - 8) * full
+    yield ("pack_int4", {"group": 4, "symmetric": True}, [w],
+           [packed(number), scale, torch.full((3, 2), 8, dtype=torch.uint8)], [], "by hand")
+
+
+def philox(key, counter):
+    c, k = list(counter), [key & 0xffffffff, key >> 32]
+    for _ in range(10):
+        p, q = 0xd2511f53 * c[0], 0xcd9e8d57 * c[2]
+        c = [(q >> 32) ^ c[1] ^ k[0], q & 0xffffffff, (p >> 32) ^ c[3] ^ k[1], p & 0xffffffff]
+        k = [(k[0] + 0x9e3779b9) & 0xffffffff, (k[1] + 0xbb67ae85) & 0xffffffff]
+    return c
+
+
+assert philox(0, [0] * 4) == [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]
+assert philox(0x299f31d0a4093822, [0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344]) == \
+    [0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1]
+
+
+def words(count):
+    return [w for block in range((count + 3) // 4) for w in philox(SEED, [block, 0, 0, 0])][:count]
+
+
+def doubles(count):
+    """As C++ and Python make a double of 53 bits from two words."""
+    w = words(2 * count)
+    return [((a >> 5) * 67108864.0 + (b >> 6)) / 9007199254740992.0 for a, b in zip(w[0::2], w[1::2])]
+
+
+def random_numbers():
+    y = torch.tensor([w / 2 ** 24 * 4 - 2 for w in (w >> 8 for w in words(7))])
+    yield "uniform", {"dtype": "f32", "shape": [7], "low": -2, "high": 2}, [], [y], [], PAPER
+    y = torch.tensor([u * 2 - 1 for u in doubles(5)], dtype=torch.float64)
+    yield "uniform", {"dtype": "f64", "shape": [5], "low": -1, "high": 1}, [], [y], [], PAPER
+    u = doubles(6)
+    pairs = [(math.sqrt(-2 * math.log(a + 2.0 ** -53)), 2 * math.pi * b)
+             for a, b in zip(u[0::2], u[1::2])]
+    z = [r * f(t) for r, t in pairs for f in (math.cos, math.sin)]
+    y = torch.tensor([1.5 + 2 * v for v in z], dtype=torch.float64)
+    yield ("normal", {"dtype": "f64", "shape": [6], "mean": 1.5, "deviation": 2}, [], [y], [],
+           "Box and Muller 1958 of numbers of " + PAPER)
+
+
+def kept(count, p):
+    """Which elements stay: eight 16-bit halves a block, low ones first."""
+    halves = [h for w in words((count + 7) // 8 * 4) for h in (w & 0xffff, w >> 16)]
+    return torch.tensor([float(h >= round(p * 65536)) for h in halves[:count]],
+                        dtype=torch.float64)
+
+
+def dropouts(weighed):
+    for p in (0, 0.25, 1):
+        x, other, w, bias = real(3, 5), real(3, 5), real(5, 4), real(5)
+        mask = kept(15, p).reshape(3, 5) / (1 - p if p < 1 else 1)
+        results, grads = graded(lambda t: t * mask, [x], weighed)
+        yield "dropout", {"p": p}, [x], results, grads, PAPER
+        results, grads = graded(lambda r, t: r + t * mask, [other, x], weighed)
+        yield "dropout_add", {"p": p}, [other, x], results, grads, PAPER
+        z = real(3, 4)
+        results, grads = graded(lambda t, u, v, r: F.linear(t, u, v) * mask + r, [z, w, bias, other],
+                                weighed)
+        yield "linear_dropout", {"p": p}, [z, w, bias, other], results, grads, PAPER
+
+
+def stepped(make, count):
+    """A parameter and gradient before step `count`, its states then and all after it."""
+    value = torch.nn.Parameter(real(2, 3))
+    optimizer = make([value])
+    for _ in range(count):
+        before = value.detach().clone(), {k: v.clone() for k, v in optimizer.state[value].items()
+                                          if v is not None}
+        value.grad = real(2, 3)
+        optimizer.step()
+    return before[0], value.grad, before[1], value.detach(), optimizer.state[value]
+
+
+def optimizers():
+    rate, decay, b1, b2 = 0.125, 0.0625, 0.75, 0.875
+    settings = torch.tensor([[1, decay]], dtype=torch.float64)
+    for t in (1, 3):
+        factors = torch.tensor([rate / (1 - b1 ** t), 1 / math.sqrt(1 - b2 ** t), 1, rate, 1],
+                               dtype=torch.float64)
+        x, g, was, y, state = stepped(lambda p: torch.optim.AdamW(
+            p, lr=rate, betas=(b1, b2), eps=1e-3, weight_decay=decay), t)
+        first = was.get("exp_avg", torch.zeros(2, 3, dtype=torch.float64))
+        second = was.get("exp_avg_sq", torch.zeros(2, 3, dtype=torch.float64))
+        yield ("adamw", {"beta1": b1, "beta2": b2, "epsilon": 1e-3},
+               [factors, settings, x, g, None, first, second],
+               [y, state["exp_avg"], state["exp_avg_sq"]], [], TORCH)
+    factors = torch.tensor([rate, 1, 1, rate, 1], dtype=torch.float64)
+    for nesterov in (False, True):
+        x, g, was, y, state = stepped(lambda p: torch.optim.SGD(
+            p, lr=rate, momentum=0.75, nesterov=nesterov, weight_decay=decay), 3)
+        yield ("sgd", {"momentum": 0.75, "nesterov": nesterov},
+               [factors, settings, x, g, None, was["momentum_buffer"], None],
+               [y, state["momentum_buffer"]], [], TORCH)
+    x, g, m = real(2, 3), real(2, 3), real(2, 3)
+    update = (b1 * m + (1 - b1) * g).sign()
+    yield ("lion", {"beta1": b1, "beta2": b2}, [factors, settings, x, g, None, m, None],
+           [x - rate * (update + decay * x), b2 * m + (1 - b2) * g], [],
+           "the program in Chen et al. 2023, Symbolic Discovery of Optimization Algorithms")
+    # PyTorch's momentum is an average, this one a sum: all is 1 - 0.75 as large there.
+    x, g, was, y, state = stepped(lambda p: torch.optim.Muon(p, lr=rate, momentum=0.75), 2)
+    buffer, after = was["momentum_buffer"] * 4, state["momentum_buffer"] * 4
+    yield ("muon_momentum", {"momentum": 0.75},
+           [factors, settings, x, g, None, buffer, None],
+           [g.lerp(after / 4, 0.75) * 4, after], [], TORCH)
+    yield ("muon_step", {}, [factors, settings, x, g, None, None, None],
+           [x - rate * (g + decay * x)], [], "by hand")
+    value = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
+    value.grad = torch.tensor([3, 4, 12, 0], dtype=torch.float64) * 0.5
+    norm = torch.nn.utils.clip_grad_norm_([value], 2.0)
+    hyper = torch.tensor([rate, 2, 0.5], dtype=torch.float64)
+    state = torch.tensor([2, b1 ** 2, b2 ** 2, 1], dtype=torch.float64)
+    yield ("step_factors", {"beta1": b1, "beta2": b2}, [hyper, state, norm * 2],
+           [torch.tensor([rate / (1 - b1 ** 3), 1 / math.sqrt(1 - b2 ** 3),
+                          float(value.grad[0] / 3), rate, 1]).float(),
+            torch.tensor([3, b1 ** 3, b2 ** 3, 1], dtype=torch.float64)], [], TORCH)
+    yield ("target_share", {"ignore_index": -1, "dtype": "f64"}, [torch.tensor([2, -1, 0, 0, -1])],
+           [torch.tensor(1 / 3, dtype=torch.float64)], [], "by hand")
+
+
+def cases(weighed):
+    yield from products()
+    yield from attention(weighed)
+    yield from codes(weighed)
+    yield from low_bits(weighed)
+    yield from random_numbers()
+    yield from dropouts(weighed)
+    yield from optimizers()

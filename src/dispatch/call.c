@@ -10,6 +10,7 @@
 #include "base/options.h"
 #include "cuda/cuda.h"
 #include "dispatch/attributes.h"
+#include "dispatch/memo.h"
 #include "dispatch/tuned.h"
 
 #define PACKED_MOST 16
@@ -104,6 +105,7 @@ cup_status cup__call_begin(cup__call *call, cup_context *c, const cup__row *row,
     memset(call, 0, offsetof(cup__call, result));
     call->saving = false;
     call->sequence = 0;
+    call->memo = NULL;
     call->c = c;
     call->row = row;
     call->op = row->op;
@@ -177,13 +179,11 @@ static bool is_preferred(const char *list, const char *op, const char *impl)
     return false;
 }
 
-const cup__impl *cup__call_choose(cup__call *call)
+static const cup__impl *choose(cup__call *call)
 {
     const char *preferences = call->c->preferences;
     cup__place place = call->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
-    const cup__impl *first = call->op->recall && !*preferences ? call->op->recall(call) : NULL;
-    if (first)
-        return first;
+    const cup__impl *first = NULL;
     for (const cup__impl *impl = call->op->impls; impl && impl->name; impl++) {
         if (impl->place != place || refusal(call, impl))
             continue;
@@ -198,9 +198,19 @@ const cup__impl *cup__call_choose(cup__call *call)
     bool may_differ = place == CUP__CUDA && first && first[1].name && !first->varies &&
                       !*preferences;
     const cup__impl *measured = may_differ ? cup__preferred_of(call) : NULL;
-    if (first && !measured && call->op->remember && !*preferences)
-        call->op->remember(call, first);
     return measured ? measured : first;
+}
+
+const cup__impl *cup__call_choose(cup__call *call)
+{
+    call->memo = NULL;
+    cup__memo *memo = call->c->device->is_cuda ? cup__memo_of(call) : NULL;
+    if (!memo)
+        return choose(call);
+    if (!memo->impl)
+        memo->impl = choose(call);
+    call->memo = memo;
+    return memo->impl;
 }
 
 static cup_status refuse_all(cup__call *call)
@@ -276,6 +286,10 @@ cup_status cup__call_run(cup__call *call, const cup__impl *impl)
     }
     if (!impl)
         return call->op->specification(call);
+    if (call->memo && call->memo->impl != impl)
+        call->memo = NULL;
+    if (call->memo && call->memo->again && !cup__log_wants(CUP__DISPATCH))
+        return call->memo->again(call, call->memo);
     if (!impl->strided)
         for (int i = 0; i < call->in_count; i++)
             if (call->in[i] && !call->in[i]->contiguous)

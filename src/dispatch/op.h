@@ -30,6 +30,7 @@ typedef struct cup__call {
     bool saving;             /* hidden results, which only backward needs, are wanted */
     uint32_t sequence;       /* of the random numbers, for an op that draws some */
     const uint64_t *random;  /* device memory: seed and step */
+    struct cup__memo *memo;  /* what is remembered of equal calls, see dispatch/memo.h; or NULL */
 } cup__call;
 
 typedef enum cup__place { CUP__CPU, CUP__CUDA } cup__place;
@@ -121,10 +122,6 @@ struct cup__op {
      * then finds in d_out[1] what came that way. */
     cup__past past;
     const cup__impl *impls; /* ends with a NULL name */
-    /* Which implementation took an equal call before, asked before the implementations are; NULL:
-     * not known. And what is told of the one that was found then. */
-    const cup__impl *(*recall)(const cup__call *call);
-    void (*remember)(const cup__call *call, const cup__impl *impl);
     uint32_t saves;
     bool random;            /* draws random numbers */
     bool strided_out;       /* implementations can write to a result of any strides */

@@ -8,10 +8,11 @@
 #include "base/memory.h"
 #include "cuda/gpu.h"
 #include "dispatch/contest.h"
+#include "dispatch/memo.h"
 #include "dispatch/tuning.h"
 #include "tensor/context.h"
 
-#define MOST_NUMBERS 256 /* of what a call is told apart by; longer ones are not measured */
+#define MOST_INPUTS 64 /* calls with more of them are not measured */
 #define MOST_IMPLS CUP__CONTEST_MOST
 
 struct cup__preferred {
@@ -20,89 +21,20 @@ struct cup__preferred {
     bool *has;        /* by the op's place in the table: whether there are any for it */
     int ops;
     size_t count, capacity;
-    cup__map by_call; /* from the hash of a call's numbers to a place in `found`: no texts twice */
-    const cup__impl **found;
-    size_t found_count, found_capacity;
 };
-
-/* What makes a call another one for its speed, as numbers. */
-typedef struct key {
-    int64_t number[MOST_NUMBERS];
-    int count; /* above MOST_NUMBERS: there were more */
-} key;
-
-static void add(key *k, int64_t number)
-{
-    if (k->count < MOST_NUMBERS)
-        k->number[k->count] = number;
-    k->count++;
-}
 
 static bool is_aligned(const cup_tensor *t)
 {
     return (uintptr_t)t->data % 16 == 0;
 }
 
-static void add_input(key *k, const cup_tensor *t)
-{
-    add(k, t ? t->ndim : -1);
-    if (!t)
-        return;
-    add(k, t->dtype);
-    add(k, is_aligned(t));
-    add(k, t->contiguous);
-    for (int i = 0; i < t->ndim; i++) {
-        add(k, t->shape[i]);
-        if (!t->contiguous)
-            add(k, t->stride[i]);
-    }
-}
-
-/* An attribute's numbers. Of one that is no whole number it counts whether it is 0; which random
- * numbers are drawn makes no difference. */
+/* Of an attribute that is no whole number it counts whether it is 0. */
 static int numbers_of(const cup__attribute *a, const void *attributes, int64_t out[8])
 {
-    const char *at = (const char *)attributes + a->offset;
-    double real;
-    int count = 1;
-    if (!strcmp(a->name, "sequence"))
-        return 0;
-    if (a->kind == CUP__KIND_INT || a->kind == CUP__KIND_DTYPE) {
-        out[0] = *(const int *)(const void *)at;
-    } else if (a->kind == CUP__KIND_INT64) {
-        out[0] = *(const int64_t *)(const void *)at;
-    } else if (a->kind == CUP__KIND_BOOL) {
-        out[0] = *(const bool *)at;
-    } else if (a->kind == CUP__KIND_FLOAT) {
-        memcpy(&real, at, sizeof real);
-        out[0] = real < 0 || real > 0;
-    } else {
-        memcpy(&count, at + 8 * sizeof *out, sizeof count);
-        memcpy(out, at, 8 * sizeof *out);
-    }
+    int count = cup__attribute_numbers(a, attributes, out);
+    if (a->kind == CUP__KIND_FLOAT && count)
+        out[0] = (out[0] & INT64_MAX) != 0;
     return count;
-}
-
-static bool hash_of(const cup__call *call, uint64_t *hash)
-{
-    key k;
-    int64_t numbers[8];
-    k.count = 0;
-    add(&k, (int64_t)(uintptr_t)call->row);
-    add(&k, call->saving);
-    add(&k, call->c->precision);
-    for (int i = 0; i < call->in_count && k.count <= MOST_NUMBERS; i++)
-        add_input(&k, call->in[i]);
-    for (const cup__attribute *a = call->row->attributes; a && a->name; a++) {
-        int count = numbers_of(a, call->attributes, numbers);
-        add(&k, count);
-        for (int i = 0; i < count; i++)
-            add(&k, numbers[i]);
-    }
-    if (k.count > MOST_NUMBERS)
-        return false;
-    *hash = cup__hash_bytes(k.number, (size_t)k.count * sizeof *k.number);
-    return true;
 }
 
 static void add_sizes(cup__text *to, const int64_t *numbers, int count, char between)
@@ -111,7 +43,8 @@ static void add_sizes(cup__text *to, const int64_t *numbers, int count, char bet
         cup__text_add(to, "%.*s%lld", i > 0, &between, (long long)numbers[i]);
 }
 
-/* The same as words, for a record: "call attention bf16:8x12x64x64 ... causal=1". */
+/* What makes a call another one for its speed, as words for a record:
+ * "call attention bf16:8x12x64x64 ... causal=1". */
 static void text_of(const cup__call *call, cup__text *to)
 {
     int64_t numbers[8];
@@ -188,9 +121,7 @@ static void free_all(void *user)
         cup__free(p->names[i]);
     cup__free(p->names);
     cup__free(p->has);
-    cup__free(p->found);
     cup__map_free(&p->by_text);
-    cup__map_free(&p->by_call);
     cup__free(p);
 }
 
@@ -213,21 +144,6 @@ static cup__preferred *table_of(cup_context *c)
     cup__tuning_records(c, take_record, p);
     *slot = (cup__slot){p, free_all};
     return p;
-}
-
-/* Keeps what was found for a call, NULL being nothing. */
-static bool remember(cup__preferred *p, uint64_t hash, const cup__impl *impl)
-{
-    uint32_t at = cup__map_find(&p->by_call, hash);
-    if (at != CUP__NOT_THERE) {
-        p->found[at] = impl;
-        return true;
-    }
-    if (!cup__grow(&p->found, &p->found_capacity, p->found_count, sizeof(cup__impl *)) ||
-        !cup__map_add(&p->by_call, hash, (uint32_t)p->found_count))
-        return false;
-    p->found[p->found_count++] = impl;
-    return true;
 }
 
 static const cup__impl *look_up(const cup__preferred *p, const cup__call *call)
@@ -271,25 +187,16 @@ static bool measures(const cup__call *call)
 const cup__impl *cup__preferred_of(cup__call *call)
 {
     cup_context *c = call->c;
-    const cup__impl *impl = NULL;
-    uint64_t hash;
     double us;
     int count;
-    if (c->options.deterministic || cup__cuda_of(c->device)->dry)
+    if (c->options.deterministic || cup__cuda_of(c->device)->dry || call->in_count > MOST_INPUTS)
         return NULL;
     cup__preferred *p = table_of(c);
-    if (!p || !(c->tuning || has_any(p, call->row)) || !hash_of(call, &hash))
+    if (!p || !(c->tuning || has_any(p, call->row)))
         return NULL;
-    uint32_t at = cup__map_find(&p->by_call, hash);
-    if (at != CUP__NOT_THERE) {
-        impl = p->found[at];
-    } else {
-        impl = look_up(p, call);
-        if (!impl && measures(call))
-            cup__preferred_tune(call, &impl, &us, &count);
-        else if (!remember(p, hash, impl))
-            return NULL;
-    }
+    const cup__impl *impl = look_up(p, call);
+    if (!impl && measures(call))
+        cup__preferred_tune(call, &impl, &us, &count);
     return impl && accepts(call, impl) ? impl : NULL;
 }
 
@@ -309,23 +216,22 @@ cup_status cup__preferred_tune(cup__call *call, const cup__impl **out, double *u
     competitors k = {.call = call};
     cup_context *c = call->c;
     cup__preferred *p = table_of(c);
-    uint64_t hash;
     *out = NULL;
     *count = cup__impls_of(call, k.impl, MOST_IMPLS);
-    if (!p || !hash_of(call, &hash))
+    if (!p || call->in_count > MOST_INPUTS)
         return c->error.status;
+    call->memo = NULL;
     int best = *count > 1 ? cup__contest(c, *count, run_impl, &k, us) : -1;
     *out = best >= 0 ? k.impl[best] : NULL;
     cup__text text = {0}, way = {0};
     cup_status status = c->error.status;
     if (*out) {
+        cup__memo_forget(c);
         text_of(call, &text);
         cup__text_add(&way, "%s", (*out)->name);
         if (text.failed || way.failed || !put(p, call->row, text.bytes, (*out)->name))
             status = cup__fail(&c->error, CUP_MEMORY, "out of host memory for tuning records");
     }
-    if (status == CUP_OK && !remember(p, hash, *out))
-        status = cup__fail(&c->error, CUP_MEMORY, "out of host memory for tuning records");
     if (*out && status == CUP_OK)
         status = cup__tuning_remember(c, &text, &way, *us);
     cup__text_free(&text);

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "dispatch/contest.h"
+#include "dispatch/memo.h"
 #include "dispatch/tuned.h"
 #include "ops/matmul/epilogues.h"
 #include "ops/matmul/product_tune.h"
@@ -155,6 +156,7 @@ cup_status cup_tuning(cup_context *c, bool on)
     if (!c || c->error.status != CUP_OK)
         return cup_error(c);
     c->tuning = on;
+    cup__memo_forget(c);
     return CUP_OK;
 }
 

@@ -18,6 +18,17 @@ static const void *data_of(cup_tensor *const *in, int i)
     return i > 0 && in[i] ? in[i]->data : NULL;
 }
 
+void cup__product_point(const cup__call *call, cup_tensor *const *in, cup__product *p)
+{
+    const cup__epilogue *e = call->op->epilogue;
+    p->a.data = in[e->a]->data;
+    p->b.data = in[e->a + 1]->data;
+    p->y.data = e->a ? in[0]->data : call->out[0] ? call->out[0]->data : NULL;
+    p->bias = data_of(in, e->bias);
+    p->other = p->kind && e->adding ? in[0]->data : data_of(in, e->other);
+    p->pre = call->out_count > 1 && call->out[1] ? call->out[1]->data : NULL;
+}
+
 void cup__product_of(const cup__call *call, cup_tensor *const *in, cup__product *p)
 {
     const cup__epilogue *e = call->op->epilogue;
@@ -31,19 +42,12 @@ void cup__product_of(const cup__call *call, cup_tensor *const *in, cup__product 
                       turns ? asked->transpose_b : e->turned == CUP__TURNED_WEIGHT, &y);
     if (e->back && e->gated && p->m > 1)
         p->y.row = row;
-    p->y.data = e->a ? in[0]->data : call->out[0] ? call->out[0]->data : NULL;
     p->factor = e->scaled ? asked->factor : 1;
-    p->bias = data_of(in, e->bias);
     p->activation = e->activation;
-    p->kind = e->kind;
-    p->other = data_of(in, e->other);
     p->saving = call->out_count > 1;
-    p->pre = call->out_count > 1 && call->out[1] ? call->out[1]->data : NULL;
     p->adding = e->adding && (p->y_dtype == CUP_F32 || p->k > READ_K_MOST);
-    if (e->adding && !p->adding) {
-        p->kind = PRODUCT_ADD;
-        p->other = in[0]->data;
-    }
+    p->kind = e->adding && !p->adding ? PRODUCT_ADD : e->kind;
+    cup__product_point(call, in, p);
 }
 
 static cup_status infer(cup__call *call)
@@ -263,9 +267,6 @@ static const cup__sample gelu_bench[] = {{"32768x768 768x3072 32768x3072", NULL}
 static const cup__sample swiglu_bench[] = {{"8192x4096 4096x14336 8192x28672", NULL},
                                            {NULL, NULL}};
 
-#define REMEMBERED_cup__product_impls                                                              \
-    .recall = cup__product_recall, .remember = cup__product_remember,
-#define REMEMBERED_cup__product_fused_impls
 #define MATMUL(name, ...)                                                                          \
     const cup__epilogue cup__epilogue_##name = {.turned = CUP__TURNED_AS_ASKED, __VA_ARGS__};
 #define LINEAR(name, list, tried, rounding, kept, through, ...)                                    \
@@ -279,7 +280,6 @@ static const cup__sample swiglu_bench[] = {{"8192x4096 4096x14336 8192x28672", N
         .past = (through),                                                                         \
         .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | (kept),                                       \
         .impls = (list),                                                                           \
-        REMEMBERED_##list                                                                          \
         .by_rows = 1,                                                                              \
         .samples = tried##_samples,                                                                \
         .bench = tried##_bench,                                                                    \

@@ -49,6 +49,8 @@ cup_tensor *cup__epilogue_back(cup_context *c, const cup__epilogue *e, cup_tenso
 
 /* The product of a call of an op that has a row. */
 void cup__product_of(const cup__call *call, cup_tensor *const *in, cup__product *p);
+/* Its pointers alone, where `kind` is known. */
+void cup__product_point(const cup__call *call, cup_tensor *const *in, cup__product *p);
 
 /* What matmul says of two of the inputs. */
 cup_status cup__matmul_infer(cup__call *call, int first, bool transpose_a, bool transpose_b,

@@ -102,9 +102,6 @@ cup_tensor *cup__product_packed(cup_tensor *t, cup_tensor *packed);
 
 /* The implementations, best first, of matmul, linear and linear_gelu. */
 extern const cup__impl cup__product_impls[];
-/* Which of them took an equal call of these ops; see cup__op. */
-const cup__impl *cup__product_recall(const cup__call *call);
-void cup__product_remember(const cup__call *call, const cup__impl *impl);
 
 /* Where matrix `t` of the batch starts, in elements. */
 int64_t cup__product_offset(const cup__product *p, const cup__matrix *m, int64_t t);

@@ -29,6 +29,8 @@ static cup_status run_wgmma(cup__call *call)
         cup_tensor *t = call->in[i];
         bool keep = !t || (i == a || i == a + 1 ? cup__product_lies_well(t) : t->contiguous);
         in[i] = keep ? t : cup_copy(c, t);
+        if (!keep)
+            call->memo = NULL; /* whose launch would be of the copy */
     }
     cup_status status = c->error.status;
     if (status == CUP_OK) {

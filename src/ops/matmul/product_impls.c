@@ -4,7 +4,6 @@
 #include "dispatch/attributes.h"
 #include "ops/matmul/epilogues.h"
 #include "ops/matmul/product_cuda.h"
-#include "ops/matmul/product_recall.h"
 #include "ops/matmul/product_tuned.h"
 
 bool cup__product_lies_well(const cup_tensor *t)
@@ -38,6 +37,8 @@ static cup_status run(cup__call *call, runner how)
         bool keep = i < 2 ? !is_cuda || cup__product_lies_well(call->in[i])
                           : !call->in[i] || call->in[i]->contiguous;
         in[i] = keep ? call->in[i] : cup_copy(call->c, call->in[i]);
+        if (!keep)
+            call->memo = NULL; /* whose launch would be of the copy */
     }
     cup_status status = call->c->error.status;
     if (status == CUP_OK) {
@@ -122,31 +123,3 @@ const cup__impl cup__product_impls[] = {
      .run = run_plain},
     {0},
 };
-
-/* What is remembered of the call's product; NULL where inputs must be packed, where a product that
- * was never measured shall be, or on a CPU. */
-static cup__recalled *recalled_of(const cup__call *call)
-{
-    bool as_it_is = call->c->device->is_cuda && !call->c->tuning &&
-                    cup__product_lies_well(call->in[0]) && cup__product_lies_well(call->in[1]);
-    if (!as_it_is || (call->in_count > 2 && call->in[2] && !call->in[2]->contiguous))
-        return NULL;
-    cup__product p;
-    cup__product_of(call, call->in, &p);
-    return cup__product_recalled(call->c, &p);
-}
-
-const cup__impl *cup__product_recall(const cup__call *call)
-{
-    if (call->c->tuning && call->c->device->is_cuda)
-        cup__product_forget(cup__product_state_of(call->c));
-    cup__recalled *place = recalled_of(call);
-    return place ? place->impl : NULL;
-}
-
-void cup__product_remember(const cup__call *call, const cup__impl *impl)
-{
-    cup__recalled *place = recalled_of(call);
-    if (place)
-        place->impl = impl;
-}

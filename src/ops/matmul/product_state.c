@@ -2,7 +2,6 @@
 
 #include "base/memory.h"
 #include "ops/matmul/split_call.cuh"
-#include "ops/matmul/product_recall.h"
 #include "ops/matmul/product_tuned.h"
 #include "tensor/context.h"
 
@@ -14,8 +13,6 @@ static void state_free(void *user)
     cup__product_table_free(state->tuned);
     if (state->workspace)
         state->device->calls->release(state->device, state->workspace);
-    cup__free(state->choices);
-    cup__recalled_free(state->recalled);
     cup__free(state);
 }
 

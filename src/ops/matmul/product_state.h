@@ -12,7 +12,6 @@
 
 typedef struct cup__plan cup__plan;
 typedef struct cup__scaled_plan cup__scaled_plan;
-struct cup__choices;
 
 struct cup__product_state {
     cup__device *device;
@@ -22,8 +21,6 @@ struct cup__product_state {
     cublasLtHandle_t cublaslt;
     bool cublaslt_failed;
     cup__plan *plans[CUP__PLAN_SLOTS]; /* of cuBLASLt, by the hash of their key */
-    struct cup__choices *choices;      /* of tiles, by shape */
-    struct cup__recalled_table *recalled; /* what product_recall.c remembers */
     cup__scaled_plan *scaled_plans;    /* of cuBLASLt, for codes of 8 bits */
     struct cup__product_table *tuned;  /* what was measured; NULL until it is asked for */
 };

@@ -44,6 +44,7 @@ cup_status cup__product_tune(cup__call *call, const cup__product *p, cup__tuned_
     contest *k = cup__calloc(1, sizeof *k);
     if (!k)
         return cup__fail(&call->c->error, CUP_MEMORY, "out of host memory for tuning");
+    call->memo = NULL; /* of which each way would make its own */
     k->call = call;
     k->p = p;
     k->count = cup__ways_of(call->c, p, k->ways);

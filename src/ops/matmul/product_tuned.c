@@ -10,7 +10,8 @@
 #include "base/memory.h"
 #include "cuda/gpu.h"
 #include "cuda/loader.h"
-#include "ops/matmul/product_recall.h"
+#include "dispatch/memo.h"
+#include "ops/matmul/product_state.h"
 #include "ops/matmul/product_tune.h"
 #include "tensor/context.h"
 
@@ -199,7 +200,7 @@ const char *cup__way_refuses(cup_context *c, const cup__product *p, const cup__w
 cup_status cup__way_run(cup__call *call, const cup__product *p, const cup__way *way)
 {
     if (way->doer == CUP__BY_WGMMA)
-        return cup__product_wgmma_by(call->c, p, &way->plan);
+        return cup__product_wgmma_kept(call, p, &way->plan);
     if (way->doer == CUP__BY_CUBLASLT)
         return cup__product_cublaslt_by(call, p, way->rank);
     return doers[way->doer].run(call, p);
@@ -294,8 +295,7 @@ void cup__product_table_free(cup__product_table *table)
 cup_status cup__product_prefer(cup_context *c, const cup__product *p, const cup__way *way)
 {
     cup__product_table *table = table_of(c);
-    if (table)
-        cup__product_forget(cup__product_state_of(c));
+    cup__memo_forget(c);
     if (table && !prefer(table, hash_of(c, p), way))
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory for tuning records");
     return c->error.status;
@@ -362,7 +362,7 @@ cup_status cup__product_wgmma_tuned(cup__call *call, const cup__product *p)
         return cup__product_wgmma(call, p);
     if (cup__log_wants(CUP__DISPATCH))
         log_way(way);
-    return cup__product_wgmma_by(c, p, &way->plan);
+    return cup__product_wgmma_kept(call, p, &way->plan);
 }
 
 cup_status cup__product_tuned(cup__call *call, const cup__product *p)

@@ -3,11 +3,12 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/memory.h"
 #include "cuda/loader.h"
+#include "dispatch/memo.h"
 #include "kernels/product_call.cuh"
 #include "kernels/wgmma_call.cuh"
-#include "ops/matmul/product_recall.h"
+#include "ops/matmul/epilogues.h"
+#include "ops/matmul/product_state.h"
 #include "ops/matmul/wgmma_maps.h"
 
 #define SHARED_MOST 232448
@@ -296,15 +297,25 @@ static void fill_call(wgmma_call *to, const cup__product *p, const cup__wgmma_op
     }
 }
 
-/* A launch as it is kept for equal products. */
+/* A launch as it is kept for equal calls; without a kernel where only the plan is. */
 typedef struct launch {
     cup__wgmma_plan plan;
     cup__kernel *kernel;
     cup__grid grid;
     bool store;
+    int kind;
     wgmma_call argument;
     cup__wgmma_maps map;
+    const void *aimed[4]; /* where the maps begin: a, b, y, and pre or the other matrix */
 } launch;
+
+/* What lies as the result does, and is read or written by a map. */
+static const void *beside(const cup__product *p)
+{
+    return p->kind ? p->other : p->pre;
+}
+
+static const char owner; /* of what is kept here */
 
 static cup_status describe(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan,
                            launch *l)
@@ -314,6 +325,7 @@ static cup_status describe(cup_context *c, const cup__product *p, const cup__wgm
     cup__wgmma_operands(p, &a, &b);
     cup__wgmma_cut w = cup__wgmma_cut_of(p, plan);
     l->plan = *plan;
+    l->kind = p->kind;
     l->store = cup__wgmma_can_store(p);
     CUP_TRY(cup__wgmma_encode(c, p, plan, &a, &b, l->store, &l->map));
     fill_call(&l->argument, p, &a, &b, &w);
@@ -341,52 +353,84 @@ static cup_status describe(cup_context *c, const cup__product *p, const cup__wgm
         .shared = cup__wgmma_shared(p, plan),
         .cluster = plan->cluster_k ? plan->cluster_k : (int)blocks,
     };
+    const void *at[4] = {p->a.data, p->b.data, p->y.data, beside(p)};
+    memcpy(l->aimed, at, sizeof at);
     return CUP_OK;
 }
 
-static bool aim_map(CUtensorMap *map, const void *at)
+static bool aim_map(CUtensorMap *map, const void **aimed, const void *at)
 {
+    if (*aimed == at)
+        return true;
+    *aimed = at;
     return cup__driver.cuTensorMapReplaceAddress(map, (void *)(uintptr_t)at) == CUDA_SUCCESS;
 }
 
 /* Aims a launch that was described for an equal product at this one's memory. */
 static bool aim(launch *l, const cup__product *p)
 {
-    const void *pre = p->kind ? p->other : p->pre;
     l->argument.bias = p->bias;
     l->argument.y = p->y.data;
     l->argument.pre = p->pre;
     l->argument.a_sums = p->a_sums;
     l->argument.other = p->other;
-    return aim_map(&l->map.a, p->a.data) && aim_map(&l->map.b, p->b.data) &&
-           (!l->store || aim_map(&l->map.y, p->y.data)) &&
-           (!l->store || !pre || aim_map(&l->map.pre, pre));
+    return cup__driver.cuTensorMapReplaceAddress &&
+           aim_map(&l->map.a, &l->aimed[0], p->a.data) &&
+           aim_map(&l->map.b, &l->aimed[1], p->b.data) &&
+           (!l->store || aim_map(&l->map.y, &l->aimed[2], p->y.data)) &&
+           (!l->store || !beside(p) || aim_map(&l->map.pre, &l->aimed[3], beside(p)));
 }
 
-/* From what is remembered; false when it is not, or of another plan. */
-static bool find_launch(const cup__recalled *place, const cup__product *p,
-                        const cup__wgmma_plan *plan, launch *l)
+static cup_status start(cup_context *c, launch *l)
 {
-    if (!place || !place->launch || !cup__driver.cuTensorMapReplaceAddress)
-        return false;
-    memcpy(l, place->launch, sizeof *l);
-    return !memcmp(&l->plan, plan, sizeof *plan) && aim(l, p);
+    return cup__launch(cup__cuda_of(c->device), l->kernel, l->grid, CUP__ARG(l->map.a),
+                       CUP__ARG(l->map.b), CUP__ARG(l->map.y), CUP__ARG(l->map.pre),
+                       CUP__ARG(l->argument));
+}
+
+static cup_status again(cup__call *call, cup__memo *memo)
+{
+    launch *l = memo->kept;
+    cup__product p = {.kind = l->kind};
+    cup__product_point(call, call->in, &p);
+    if (aim(l, &p))
+        return start(call->c, l);
+    memo->again = NULL;
+    return memo->impl->run(call);
 }
 
 cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan)
 {
     launch l = {0};
-    cup__recalled *place = cup__product_recalled(c, p);
-    if (!find_launch(place, p, plan, &l)) {
-        CUP_TRY(describe(c, p, plan, &l));
-        if (place && !place->launch)
-            place->launch = cup__malloc(sizeof l);
-        if (place && place->launch)
-            memcpy(place->launch, &l, sizeof l);
-    }
-    return cup__launch(cup__cuda_of(c->device), l.kernel, l.grid, CUP__ARG(l.map.a),
-                       CUP__ARG(l.map.b), CUP__ARG(l.map.y), CUP__ARG(l.map.pre),
-                       CUP__ARG(l.argument));
+    CUP_TRY(describe(c, p, plan, &l));
+    return start(c, &l);
+}
+
+/* The launch that is kept for the call; NULL where there is none, or of something else. */
+static launch *kept_of(const cup__call *call)
+{
+    const cup__memo *memo = call->memo;
+    return memo && memo->owner == (const void *)&owner ? memo->kept : NULL;
+}
+
+cup_status cup__product_wgmma_kept(cup__call *call, const cup__product *p,
+                                   const cup__wgmma_plan *plan)
+{
+    launch made = {0}, *l = kept_of(call);
+    /* Of what else a launch points at nothing says where it is the next time. */
+    bool keeps = call->memo && !p->scaling && !p->groups.kind && !p->dropping && !p->y_scale;
+    made.plan = *plan;
+    if (!keeps && call->memo && !l)
+        cup__memo_keep(call->memo, &owner, &made, sizeof made);
+    if (!keeps)
+        return cup__product_wgmma_by(call->c, p, plan);
+    if (l && l->kernel && !memcmp(&l->plan, plan, sizeof *plan) && aim(l, p))
+        return start(call->c, l);
+    CUP_TRY(describe(call->c, p, plan, &made));
+    l = cup__memo_keep(call->memo, &owner, &made, sizeof made);
+    if (l && call->op->epilogue)
+        call->memo->again = again;
+    return start(call->c, l ? l : &made);
 }
 
 const char *cup__product_wgmma_menu_refuses(cup_context *c, const cup__product *p)
@@ -401,11 +445,15 @@ const char *cup__product_wgmma_menu_refuses(cup_context *c, const cup__product *
 
 cup_status cup__product_wgmma(cup__call *call, const cup__product *p)
 {
+    const launch *l = kept_of(call);
     cup__wgmma_plan plan;
-    cup__product_choice(call->c, p, &plan);
+    if (l)
+        plan = l->plan;
+    else
+        cup__product_choice(call->c, p, &plan);
     if (plan.parts < 1)
         return cup__call_fail(call, CUP_UNSUPPORTED, "no shape of tiles fits this product");
-    return cup__product_wgmma_by(call->c, p, &plan);
+    return cup__product_wgmma_kept(call, p, &plan);
 }
 
 const char *cup__product_wgmma_best_refuses(cup_context *c, const cup__product *p)

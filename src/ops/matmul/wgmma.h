@@ -31,13 +31,16 @@ double cup__wgmma_choose(const cup__product *p, int multiprocessors, cup__wgmma_
 double cup__cublaslt_time(const cup__product *p, int multiprocessors);
 cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p,
                                  const cup__wgmma_plan *plan);
+/* The same of a call's own memory, whose launch is kept in what is remembered of the call. */
+cup_status cup__product_wgmma_kept(cup__call *call, const cup__product *p,
+                                   const cup__wgmma_plan *plan);
 
 /* The plans that are likely to be fastest, best first; returns how many. And whether a plan is one
  * of those that are ever chosen, whatever its parts. */
 int cup__wgmma_candidates(const cup__product *p, int multiprocessors, cup__wgmma_plan *plans,
                           int most);
 bool cup__wgmma_is_on_menu(const cup__wgmma_plan *plan);
-/* The plan, remembered by the shape, and whether it is likely to be faster than cuBLASLt. */
+/* The plan, with no parts where none fits, and whether it is likely to be faster than cuBLASLt. */
 bool cup__product_choice(cup_context *c, const cup__product *p, cup__wgmma_plan *plan);
 
 /* Up to WGMMA_LIST products in one launch, for all of which the first function gives NULL with the

@@ -4,9 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
-#include "base/memory.h"
-#include "ops/matmul/product_state.h"
 #include "ops/matmul/wgmma.h"
 
 #define COUNT(array) (int)(sizeof(array) / sizeof *(array))
@@ -203,52 +200,12 @@ double cup__cublaslt_time(const cup__product *p, int multiprocessors)
     return least + epilogue_time(p, 0.39, 0.31);
 }
 
-/* All that a choice depends on. Filled from zeroed memory, so that it can be compared as bytes. */
-typedef struct choice_key {
-    int64_t m, n, k, batch_count;
-    int32_t dtype, y_dtype, activation, kind, saving, bias, summing, zero;
-} choice_key;
-
-typedef struct choice {
-    choice_key key;
-    cup__wgmma_plan plan;
-    double ours, vendor; /* microseconds */
-} choice;
-
-#define CHOICES 512
-
-struct cup__choices {
-    choice slot[CHOICES];
-};
-
-/* Made, or remembered by the shape; `made` takes what cannot be remembered. */
-static const choice *choice_of(cup_context *c, const cup__product *p, choice *made)
-{
-    int multiprocessors = cup__cuda_facts(cup__cuda_of(c->device))->multiprocessors;
-    memset(made, 0, sizeof *made);
-    made->key = (choice_key){p->m, p->n, p->k, p->batch_count, (int32_t)p->dtype,
-                             (int32_t)p->y_dtype, (int32_t)p->activation, (int32_t)p->kind,
-                             p->saving, p->bias != NULL, p->summing, 0};
-    cup__product_state *state = cup__product_state_of(c);
-    if (state && !state->choices)
-        state->choices = cup__calloc(1, sizeof *state->choices);
-    choice *slot = made;
-    if (state && state->choices)
-        slot = &state->choices->slot[cup__hash_bytes(&made->key, sizeof made->key) % CHOICES];
-    if (slot == made || memcmp(&slot->key, &made->key, sizeof made->key)) {
-        made->ours = cup__wgmma_choose(p, multiprocessors, &made->plan);
-        made->vendor = cup__cublaslt_time(p, multiprocessors);
-        *slot = *made;
-    }
-    return slot;
-}
-
 bool cup__product_choice(cup_context *c, const cup__product *p, cup__wgmma_plan *plan)
 {
-    choice made;
-    const choice *found = choice_of(c, p, &made);
-    *plan = found->plan;
-    return found->vendor >= (p->m <= FEW ? MARGIN_FEW : MARGIN) * found->ours;
+    int multiprocessors = cup__cuda_facts(cup__cuda_of(c->device))->multiprocessors;
+    memset(plan, 0, sizeof *plan);
+    double ours = cup__wgmma_choose(p, multiprocessors, plan);
+    return cup__cublaslt_time(p, multiprocessors) >= (p->m <= FEW ? MARGIN_FEW : MARGIN) * ours;
 }
 
 typedef struct candidate {

@@ -104,10 +104,12 @@ typedef struct cup__domain {
 struct cup__pointwise;
 struct cup__epilogue;
 struct cup__fold;
+struct cup__update;
 
 struct cup__op {
     const struct cup__pointwise *pointwise; /* of an elementwise op */
     const struct cup__fold *fold;           /* of a fold along axes */
+    const struct cup__update *update;       /* of a step of an optimizer */
     const struct cup__epilogue *epilogue;   /* of a matrix product */
     int kind; /* which of several ops this is, for functions that serve them all */
     /* Checks the inputs and fills call->result for every result, hidden ones included. */

@@ -39,37 +39,10 @@ static void read(const void *attributes, cup__step *s)
     s->a[1] = from->beta2;
     s->a[2] = from->epsilon;
     s->stochastic = from->stochastic;
+    s->states = 2;
 }
 
 static const cup__update update = {"adamw.cu", read, adamw, adamw_f32};
-
-static cup_status infer(cup__call *call)
-{
-    return cup__update_infer(call, 2);
-}
-
-static cup_status specification(cup__call *call)
-{
-    return cup__update_specification(call, &update);
-}
-
-static cup_status run_cpu(cup__call *call)
-{
-    return cup__update_cpu(call, &update);
-}
-
-static cup_status run_cuda(cup__call *call)
-{
-    return cup__update_cuda(call, &update);
-}
-
-static const cup__impl impls[] = {
-    {.name = "chunks", .place = CUP__CPU, CUP__THRESHOLDS(4, 1024, 8192),
-     .refuses = cup__update_refuses_cpu, .run = run_cpu},
-    {.name = "chunks", .place = CUP__CUDA, CUP__THRESHOLDS(4, 1024, 8192),
-     .refuses = cup__update_refuses_cuda, .run = run_cuda},
-    {0},
-};
 
 #define USUAL                                                                                      \
     &(const cup__adamw_attributes)                                                                 \
@@ -95,7 +68,4 @@ static const cup__sample bench[] = {
     {GPT2, USUAL},
     {NULL, NULL}};
 
-const cup__op cup__op_adamw = {
-    CUP__UPDATE,    .infer = infer,     .specification = specification,
-    .impls = impls, .samples = samples, .bench = bench,
-};
+const cup__op cup__op_adamw = {CUP__UPDATE(&update), .samples = samples, .bench = bench};

@@ -52,50 +52,19 @@ static void read_momentum(const void *attributes, cup__step *s)
     s->a[0] = ((const cup__muon_momentum_attributes *)attributes)->momentum;
     s->a[1] = s->a[2] = 0;
     s->stochastic = false;
+    s->states = 1;
 }
 
 static void read_step(const void *attributes, cup__step *s)
 {
     s->a[0] = s->a[1] = s->a[2] = 0;
     s->stochastic = ((const cup__muon_step_attributes *)attributes)->stochastic;
+    s->states = 0;
 }
 
 static const cup__update for_momentum = {"muon_momentum.cu", read_momentum, momentum,
                                          momentum_f32},
                          for_step = {"muon_step.cu", read_step, step, step_f32};
-
-static const cup__update *update_of(const cup__call *call)
-{
-    return call->op == &cup__op_muon_step ? &for_step : &for_momentum;
-}
-
-static cup_status infer(cup__call *call)
-{
-    return cup__update_infer(call, call->op != &cup__op_muon_step);
-}
-
-static cup_status specification(cup__call *call)
-{
-    return cup__update_specification(call, update_of(call));
-}
-
-static cup_status run_cpu(cup__call *call)
-{
-    return cup__update_cpu(call, update_of(call));
-}
-
-static cup_status run_cuda(cup__call *call)
-{
-    return cup__update_cuda(call, update_of(call));
-}
-
-static const cup__impl impls[] = {
-    {.name = "chunks", .place = CUP__CPU, CUP__THRESHOLDS(4, 1024, 8192),
-     .refuses = cup__update_refuses_cpu, .run = run_cpu},
-    {.name = "chunks", .place = CUP__CUDA, CUP__THRESHOLDS(4, 1024, 8192),
-     .refuses = cup__update_refuses_cuda, .run = run_cuda},
-    {0},
-};
 
 static const cup__muon_momentum_attributes usual = {0.95};
 static const cup__muon_step_attributes nearest = {false}, random = {true};
@@ -113,11 +82,7 @@ static const cup__sample momentum_bench[] = {
 static const cup__sample step_bench[] = {{"5 1x2 84934656 84934656 - - -", &nearest}, {NULL, NULL}};
 
 const cup__op cup__op_muon_momentum = {
-    CUP__UPDATE,    .infer = infer,              .specification = specification,
-    .impls = impls, .samples = momentum_samples, .bench = momentum_bench,
-};
+    CUP__UPDATE(&for_momentum), .samples = momentum_samples, .bench = momentum_bench};
 
 const cup__op cup__op_muon_step = {
-    CUP__UPDATE,    .infer = infer,          .specification = specification,
-    .impls = impls, .samples = step_samples, .bench = step_bench,
-};
+    CUP__UPDATE(&for_step), .samples = step_samples, .bench = step_bench};

@@ -42,38 +42,10 @@ static void read(const void *attributes, cup__step *s)
     s->a[1] = from->nesterov;
     s->a[2] = 0;
     s->stochastic = from->stochastic;
+    s->states = from->momentum != 0;
 }
 
 static const cup__update update = {"sgd.cu", read, sgd, sgd_f32};
-
-static cup_status infer(cup__call *call)
-{
-    const cup__sgd_attributes *a = call->attributes;
-    return cup__update_infer(call, a->momentum != 0);
-}
-
-static cup_status specification(cup__call *call)
-{
-    return cup__update_specification(call, &update);
-}
-
-static cup_status run_cpu(cup__call *call)
-{
-    return cup__update_cpu(call, &update);
-}
-
-static cup_status run_cuda(cup__call *call)
-{
-    return cup__update_cuda(call, &update);
-}
-
-static const cup__impl impls[] = {
-    {.name = "chunks", .place = CUP__CPU, CUP__THRESHOLDS(4, 1024, 8192),
-     .refuses = cup__update_refuses_cpu, .run = run_cpu},
-    {.name = "chunks", .place = CUP__CUDA, CUP__THRESHOLDS(4, 1024, 8192),
-     .refuses = cup__update_refuses_cuda, .run = run_cuda},
-    {0},
-};
 
 static const cup__sgd_attributes plain = {0, false, false}, heavy = {0.9, false, false},
                                    nesterov = {0.9, true, true};
@@ -85,7 +57,4 @@ static const cup__sample samples[] = {
 static const cup__sample bench[] = {{"5 1x2 124354560 124354560 - 124354560 -", &heavy},
                                     {NULL, NULL}};
 
-const cup__op cup__op_sgd = {
-    CUP__UPDATE,    .infer = infer,     .specification = specification,
-    .impls = impls, .samples = samples, .bench = bench,
-};
+const cup__op cup__op_sgd = {CUP__UPDATE(&update), .samples = samples, .bench = bench};

@@ -54,8 +54,10 @@ static cup_status check_record(cup__call *call, int i, int states)
     return cup__need_same_dtype(call, at, at + CUP__GRADIENT);
 }
 
-cup_status cup__update_infer(cup__call *call, int states)
+cup_status cup__update_infer(cup__call *call)
 {
+    cup__step step;
+    call->op->update->read(call->attributes, &step);
     int records = cup__update_records(call);
     if (call->in_count < CUP__RECORDS_AT || (call->in_count - CUP__RECORDS_AT) % CUP__RECORD != 0 ||
         !call->in[1])
@@ -68,12 +70,12 @@ cup_status cup__update_infer(cup__call *call, int states)
         return cup__call_fail(call, CUP_SHAPE, "factors must be [%d], settings [%d,%d]",
                               CUP__FACTOR_COUNT, records, CUP__SETTING_COUNT);
     for (int i = 0; i < records; i++)
-        CUP_TRY(check_record(call, i, states));
+        CUP_TRY(check_record(call, i, step.states));
     return CUP_OK;
 }
 
 /* The numbers for parameter i; false when the step is to be skipped. */
-static bool step_of(const cup__call *call, const cup__update *update, int i, cup__step *step)
+static bool step_of(const cup__call *call, int i, cup__step *step)
 {
     const cup_tensor *factors = call->in[0], *settings = call->in[1];
     double factor[CUP__FACTOR_COUNT], setting[CUP__SETTING_COUNT];
@@ -86,7 +88,7 @@ static bool step_of(const cup__call *call, const cup__update *update, int i, cup
     step->root = factor[CUP__FACTOR_ROOT];
     step->gradient = factor[CUP__FACTOR_GRADIENT];
     step->decay = setting[CUP__SETTING_DECAY];
-    update->read(call->attributes, step);
+    call->op->update->read(call->attributes, step);
     return factor[CUP__FACTOR_GO] != 0;
 }
 
@@ -109,8 +111,7 @@ static bool is_stochastic(cup_tensor *const *r, const cup__step *step)
     return step->stochastic && !r[CUP__MASTER] && r[CUP__VALUE]->dtype == CUP_BF16;
 }
 
-static void update_element(const cup__call *call, int row, int64_t index,
-                           const cup__update *update, const cup__step *step)
+static void update_element(const cup__call *call, int row, int64_t index, const cup__step *step)
 {
     cup_tensor *const *r = cup__update_record(call, row);
     cup_tensor *truth = r[CUP__MASTER] ? r[CUP__MASTER] : r[CUP__VALUE];
@@ -119,8 +120,8 @@ static void update_element(const cup__call *call, int row, int64_t index,
         if (r[CUP__FIRST + k])
             state[k] = cup__load(r[CUP__FIRST + k], cup__offset_of(r[CUP__FIRST + k], index));
     double gradient = cup__load(r[CUP__GRADIENT], cup__offset_of(r[CUP__GRADIENT], index));
-    double value = update->f64(cup__load(truth, cup__offset_of(truth, index)), gradient, &state[0],
-                               &state[1], step);
+    double before = cup__load(truth, cup__offset_of(truth, index));
+    double value = call->op->update->f64(before, gradient, &state[0], &state[1], step);
     for (int k = 0; k < 2; k++)
         if (r[CUP__FIRST + k])
             cup__store(r[CUP__FIRST + k], cup__offset_of(r[CUP__FIRST + k], index), state[k]);
@@ -134,19 +135,19 @@ static void update_element(const cup__call *call, int row, int64_t index,
         cup__store(r[CUP__VALUE], cup__offset_of(r[CUP__VALUE], index), value);
 }
 
-cup_status cup__update_specification(cup__call *call, const cup__update *update)
+cup_status cup__update_specification(cup__call *call)
 {
     for (int i = 0; i < cup__update_records(call); i++) {
         cup__step step;
-        if (!step_of(call, update, i, &step))
+        if (!step_of(call, i, &step))
             return CUP_OK;
         for (int64_t k = 0; k < cup__update_elements(call, i); k++)
-            update_element(call, i, k, update, &step);
+            update_element(call, i, k, &step);
     }
     return CUP_OK;
 }
 
-const char *cup__update_refuses_cpu(const cup__call *call)
+static const char *refuses(const cup__call *call)
 {
     for (int i = CUP__RECORDS_AT; i < call->in_count; i++)
         if (call->in[i] && call->in[i]->dtype == CUP_F64)
@@ -156,7 +157,6 @@ const char *cup__update_refuses_cpu(const cup__call *call)
 
 typedef struct job {
     cup__call *call;
-    const cup__update *update;
     int64_t *first; /* chunk of each parameter, and behind the last their number */
 } job;
 
@@ -183,7 +183,7 @@ static void update_piece(const job *j, int row, const cup__step *step, int64_t o
                                          : value_buffer;
     if (value == value_buffer)
         cup__load_f32(value, at, p->dtype, count);
-    j->update->f32(value, gradient, floats_at(r[CUP__FIRST], offset),
+    j->call->op->update->f32(value, gradient, floats_at(r[CUP__FIRST], offset),
                    floats_at(r[CUP__SECOND], offset), count, step);
     if (is_stochastic(r, step))
         for (int64_t i = 0; i < count; i++)
@@ -201,7 +201,7 @@ static void update_chunks(int64_t begin, int64_t end, void *user)
             i++;
         cup__step step;
         cup_tensor *const *r = cup__update_record(j->call, i);
-        if (!step_of(j->call, j->update, i, &step))
+        if (!step_of(j->call, i, &step))
             return;
         int64_t from = (chunk - j->first[i]) * CHUNK, to = from + CHUNK;
         if (to > r[CUP__VALUE]->count)
@@ -211,10 +211,10 @@ static void update_chunks(int64_t begin, int64_t end, void *user)
     }
 }
 
-cup_status cup__update_cpu(cup__call *call, const cup__update *update)
+static cup_status run(cup__call *call)
 {
     int records = cup__update_records(call);
-    job j = {call, update, cup__malloc((size_t)(records + 1) * sizeof *j.first)};
+    job j = {call, cup__malloc((size_t)(records + 1) * sizeof *j.first)};
     if (!j.first)
         return cup__call_fail(call, CUP_MEMORY, "out of host memory");
     j.first[0] = 0;
@@ -224,6 +224,14 @@ cup_status cup__update_cpu(cup__call *call, const cup__update *update)
     cup__free(j.first);
     return CUP_OK;
 }
+
+const cup__impl cup__update_impls[] = {
+    {.name = "chunks", .place = CUP__CPU, CUP__THRESHOLDS(4, 1024, 8192),
+     .refuses = refuses, .run = run},
+    {.name = "chunks", .place = CUP__CUDA, CUP__THRESHOLDS(4, 1024, 8192),
+     .refuses = cup__update_refuses_cuda, .run = cup__update_cuda},
+    {0},
+};
 
 void cup__update_cost(const cup__call *call, double *bytes, double *flops)
 {

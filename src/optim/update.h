@@ -29,11 +29,12 @@ enum { CUP__VALUE, CUP__GRADIENT, CUP__MASTER, CUP__FIRST, CUP__SECOND, CUP__REC
 typedef struct cup__step {
     double corrected, root, gradient, rate, decay, a[3];
     bool stochastic; /* bf16 values are rounded at random, so that the mean is right */
+    int states;      /* that must be there */
 } cup__step;
 
 typedef struct cup__update {
     const char *source; /* "adamw.cu", whose kernel is adamw_step */
-    void (*read)(const void *attributes, cup__step *step); /* sets `a` and `stochastic` */
+    void (*read)(const void *attributes, cup__step *step); /* sets what is not a factor */
     /* One element; returns the new value. */
     double (*f64)(double value, double gradient, double *first, double *second,
                   const cup__step *step);
@@ -48,18 +49,19 @@ cup_tensor *const *cup__update_record(const cup__call *call, int i);
 /* How many elements the step changes: none when there is no gradient. */
 int64_t cup__update_elements(const cup__call *call, int i);
 
-/* Checks the records; `states` of them must be there. */
-cup_status cup__update_infer(cup__call *call, int states);
-cup_status cup__update_specification(cup__call *call, const cup__update *update);
-cup_status cup__update_cpu(cup__call *call, const cup__update *update);
-cup_status cup__update_cuda(cup__call *call, const cup__update *update);
-const char *cup__update_refuses_cpu(const cup__call *call);
+/* What the descriptors of all updates share. */
+cup_status cup__update_infer(cup__call *call);
+cup_status cup__update_specification(cup__call *call);
+extern const cup__impl cup__update_impls[];
+cup_status cup__update_cuda(cup__call *call);
 const char *cup__update_refuses_cuda(const cup__call *call);
 void cup__update_cost(const cup__call *call, double *bytes, double *flops);
 
 /* The fields of a descriptor that every update has. */
 #define CUP__STATE_DTYPES (CUP__DTYPE(F32) | CUP__DTYPE(F64))
-#define CUP__UPDATE                                                                                \
+#define CUP__UPDATE(of)                                                                            \
+    .update = (of), .infer = cup__update_infer, .specification = cup__update_specification,        \
+    .impls = cup__update_impls,                                                                    \
     .list_from = CUP__RECORDS_AT, .list_step = CUP__RECORD,                                        \
     .in_place = (1u << CUP__VALUE | 1u << CUP__MASTER | 1u << CUP__FIRST | 1u << CUP__SECOND)      \
                 << CUP__RECORDS_AT,                                                                \

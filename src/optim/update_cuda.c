@@ -25,7 +25,6 @@ typedef struct kind {
 
 typedef struct launch {
     const cup__call *call;
-    const cup__update *update;
     kind kind;
     bool aligned;
     int count;
@@ -68,7 +67,8 @@ static cup_status send(launch *l)
     int64_t most = l->count <= 64 ? 64 : l->count <= 256 ? 256 : MOST_AT_ONCE;
     int64_t wide = 16 / cup_dtype_size(l->kind.dtype);
     cup__step step;
-    l->update->read(l->call->attributes, &step);
+    const cup__update *update = l->call->op->update;
+    update->read(l->call->attributes, &step);
     const cup__knob knobs[] = {{"CUP_T", l->kind.dtype},
                                {"MOST", most},
                                {"MASTER", l->kind.master},
@@ -77,10 +77,10 @@ static cup_status send(launch *l)
                                {"STOCHASTIC", step.stochastic && !l->kind.master &&
                                                   l->kind.dtype == CUP_BF16}};
     char entry_name[32];
-    size_t length = strcspn(l->update->source, ".");
-    memcpy(entry_name, l->update->source, length);
+    size_t length = strcspn(update->source, ".");
+    memcpy(entry_name, update->source, length);
     memcpy(entry_name + length, "_step", sizeof "_step");
-    cup__kernel *kernel = cup__kernel_get(gpu, l->update->source, entry_name, knobs, 6);
+    cup__kernel *kernel = cup__kernel_get(gpu, update->source, entry_name, knobs, 6);
     if (!kernel)
         return l->call->c->error.status;
     /* update_attributes of optim/update.cuh. */
@@ -132,10 +132,10 @@ static bool is_taken(const cup__call *call, int row)
     return false;
 }
 
-cup_status cup__update_cuda(cup__call *call, const cup__update *update)
+cup_status cup__update_cuda(cup__call *call)
 {
     int records = cup__update_records(call);
-    launch l = {.call = call, .update = update, .aligned = true};
+    launch l = {.call = call, .aligned = true};
     for (int start = 0; start < records; start++) {
         if (is_taken(call, start))
             continue;

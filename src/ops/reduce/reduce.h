@@ -30,7 +30,7 @@ typedef struct cup__fold {
     bool needs_elements;                    /* without any there is no result */
     const struct cup__fold *first;          /* goes over the elements before; NULL: none does */
     double (*argument)(const cup__call *call); /* of result() on the device; NULL: 0 */
-    bool from_first; /* the shift of `first` itself is the first element where that can be, else 0 */
+    bool from_first; /* the shift of `first` itself is the first element, where there is one */
 } cup__fold;
 
 /* A fold whose state is one number, as NAME_fold, for host and device: what it starts with; the

@@ -1,19 +1,15 @@
 #include "dispatch/row_ring.h"
+#include "base/divide.h"
 
 #define PARTS_MOST 16 /* RING_PARTS of ops/loss/row_ring.cuh */
 #define CLUSTER_MOST 8
 #define SYSTEM_BYTES 1024 /* of shared memory, taken from each block */
 
-static int64_t over(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 /* Bytes of a block's ring, or 0 where it does not fit: next to it are row_ring_shared and a little
  * of the kernel's own. */
 static int64_t ring_bytes(const cup__row_ring *p, int64_t bytes, int shared_most)
 {
-    int64_t slice = over(over(bytes, 512), p->cluster * p->warps);
+    int64_t slice = divide_up(divide_up(bytes, 512), p->cluster * p->warps);
     int64_t ring = slice * 512 * p->warps * p->ring;
     int64_t own = p->ring * p->warps * PARTS_MOST * 8 + p->cluster * p->warps * 32 + 1024;
     int64_t most = (shared_most + SYSTEM_BYTES) / p->blocks - SYSTEM_BYTES;
@@ -59,7 +55,8 @@ static void choose_warps(cup__row_ring *p, int64_t bytes, int shared_most)
         for (int pieces = 6; pieces >= 4; pieces--) {
             cup__row_ring q = {warps, pieces, 0, 0, p->blocks, {0}};
             choose_depth(&q, bytes, shared_most);
-            int64_t lines = over(over(bytes, 512), q.cluster * warps), rest = lines % pieces;
+            int64_t lines = divide_up(divide_up(bytes, 512), q.cluster * warps);
+            int64_t rest = lines % pieces;
             int64_t cost = (2 * (lines - rest) + 5 * rest) * warps * q.cluster;
             if (cost >= least || !ring_bytes(&q, bytes, shared_most))
                 continue;

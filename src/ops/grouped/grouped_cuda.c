@@ -1,6 +1,7 @@
 /* Grouped products on a GPU: the table of groups, and the kernels of other products over it. */
 #include <math.h>
 
+#include "base/divide.h"
 #include "dispatch/attributes.h"
 #include "ops/grouped/grouped.h"
 #include "ops/matmul/wgmma.h"
@@ -22,11 +23,6 @@ static const entry menu[] = {
     {{64, 256, 2, true, 4, 1, 1, 1, 0, 0, 0}, 0.355, 0.47},
     {{64, 128, 2, true, 8, 1, 1, 1, 0, 0, 0}, 0.250, 0.1},
 };
-
-static int64_t divide_up(int64_t value, int64_t by)
-{
-    return (value + by - 1) / by;
-}
 
 /* As if all groups were of the same size. */
 static double time_of(const cup__product *p, const entry *e, int multiprocessors)

@@ -1,6 +1,7 @@
 /* Products of codes of 8 bits on Hopper: which tiles wgmma.cu cuts them into. */
 #include <math.h>
 
+#include "base/divide.h"
 #include "dispatch/attributes.h"
 #include "ops/grouped/grouped.h"
 #include "ops/matmul/wgmma.h"
@@ -33,11 +34,6 @@ static const entry promoted[] = {
     {{64, 64, 1, false, 12, 1, 1, 1, 0, 0, 0}, 0.24, 0.4},
 };
 static const int part_counts[] = {1, 2, 3, 4, 6, 8};
-
-static int64_t divide_up(int64_t value, int64_t by)
-{
-    return (value + by - 1) / by;
-}
 
 static double time_of(const cup__product *p, const entry *e, int parts, int multiprocessors)
 {

@@ -1,5 +1,6 @@
 #include "ops/lowbit/weight_only_skinny.h"
 
+#include "base/divide.h"
 #include "kernels/packed_call.cuh"
 #include "kernels/product_call.cuh"
 #include "ops/matmul/product_state.h"
@@ -24,11 +25,6 @@ bool cup__rows_packed_can(cup_context *c, cup_dtype dtype)
 #define RING_LEAST 3       /* stages */
 #define CLUSTER_MOST 2     /* larger ones wait for places */
 #define CLUSTER_COST 16384 /* in bytes of weights */
-
-static int64_t divide_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
 
 int cup__shift_of(int64_t x)
 {

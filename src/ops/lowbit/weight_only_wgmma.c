@@ -1,4 +1,5 @@
 /* The host side of weight_only_wgmma.cu: weights of 8 or 4 bits times many rows, on Hopper. */
+#include "base/divide.h"
 #include "cuda/loader.h"
 #include "kernels/packed_call.cuh"
 #include "ops/lowbit/weight_only_wgmma.h"
@@ -9,11 +10,6 @@
 #define SHARED_MOST 232000
 #define TURN_BYTES 16384
 #define SIDE_MOST (INT64_C(1) << 31)
-
-static int64_t divide_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
 
 static int64_t rows_of(const cup__call *call)
 {

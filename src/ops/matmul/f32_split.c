@@ -7,6 +7,7 @@
  * again with three numbers of bf16, which have the range of f32, in six products. */
 #include "ops/matmul/f32_split.h"
 
+#include "base/divide.h"
 #include "cuda/loader.h"
 #include "kernels/product_call.cuh"
 #include "ops/matmul/split_call.cuh"
@@ -21,11 +22,6 @@
 #define CHUNK_LINES 64
 #define PIECES 4 /* of 4 elements that a thread takes at once */
 #define BLOCKS_MOST 1056
-
-static int64_t divide_up(int64_t value, int64_t by)
-{
-    return (value + by - 1) / by;
-}
 
 /* Threads for a line along k. */
 static int group_of(int64_t length)

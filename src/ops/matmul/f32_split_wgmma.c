@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/divide.h"
 #include "cuda/loader.h"
 #include "kernels/product_call.cuh"
 #include "ops/matmul/split_call.cuh"
@@ -14,11 +15,6 @@
 #define SHARED_MOST 232448
 #define STAGING (2 * 4 * 2 * 2048)
 #define STAGES_MOST 8
-
-static int64_t divide_up(int64_t value, int64_t by)
-{
-    return (value + by - 1) / by;
-}
 
 /* Microseconds of a stage of 64 of k: one product of tiles, fitted to an H200. */
 static const struct {

@@ -1,5 +1,6 @@
 /* Products of a few rows on Hopper: weights along k by weight_only_stream.cu, along n by
  * skinny_stream.cu. */
+#include "base/divide.h"
 #include "cuda/loader.h"
 #include "kernels/packed_call.cuh"
 #include "kernels/product_call.cuh"
@@ -17,11 +18,6 @@
 #define STAGE_BYTES (2 * PANEL * STAGE_K * 2)
 #define SHARED_MOST 232000
 #define WARPS 8
-
-static int64_t divide_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
 
 /* How skinny_stream.cu is cut: how many blocks share k, the lines of k and the units of 16 columns
  * of each. */

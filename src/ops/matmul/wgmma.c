@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/divide.h"
 #include "cuda/loader.h"
 #include "dispatch/memo.h"
 #include "kernels/product_call.cuh"
@@ -54,11 +55,6 @@ const char *cup__product_wgmma_refuses(cup_context *c, const cup__product *p)
     if (p->activation == PRODUCT_SWIGLU && (b.along != PRODUCT_ALONG_K || p->batch_ndim))
         return "it takes swiglu of one matrix, and weights whose k lies together";
     return NULL;
-}
-
-static int64_t divide_up(int64_t value, int64_t by)
-{
-    return (value + by - 1) / by;
 }
 
 /* Whether the sums of each k-tile leave the tensor cores. */

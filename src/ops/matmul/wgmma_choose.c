@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/divide.h"
 #include "ops/matmul/wgmma.h"
 
 #define COUNT(array) (int)(sizeof(array) / sizeof *(array))
@@ -81,11 +82,6 @@ static const rates vendor_rates = {3.56, 0, 1.53, 1.0};
 #define MARGIN 0.965        /* what the library must be below of our time, */
 #define MARGIN_FEW 1.03     /* and where tiles are mostly empty, */
 #define FEW 48              /* with so many rows */
-
-static int64_t divide_up(int64_t value, int64_t by)
-{
-    return (value + by - 1) / by;
-}
 
 /* Microseconds of `tiles`, each in `parts` along k, by `slots` at a time. */
 static double work_time(const rates *cost, int64_t k, int64_t tiles, int parts, int slots,

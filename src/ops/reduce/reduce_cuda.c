@@ -1,6 +1,7 @@
 /* Reductions on the GPU: which kernel of reduce.cu, its knobs, and how results are cut up. */
 #include <string.h>
 
+#include "base/divide.h"
 #include "cuda/cuda.h"
 #include "ops/reduce/reduce_call.cuh"
 #include "dispatch/attributes.h"
@@ -26,11 +27,6 @@ typedef struct plan {
     int64_t pieces, piece;
 } plan;
 
-static int64_t over(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 /* Takes the widest vectors that begin at multiples of their size: all strides but that of the
  * vectors' own dimension, and its size where it is gone through in several runs, are multiples. */
 static void choose_vec(plan *p, int64_t run)
@@ -54,8 +50,8 @@ static void cut(plan *p, int64_t most, int64_t multiple)
         most = REDUCE_COUNTERS;
     if (most < 2 || p->units > REDUCE_COUNTERS)
         most = 1;
-    p->piece = over(over(p->r.length, most), multiple) * multiple;
-    p->pieces = p->r.length ? over(p->r.length, p->piece) : 1;
+    p->piece = divide_up(divide_up(p->r.length, most), multiple) * multiple;
+    p->pieces = p->r.length ? divide_up(p->r.length, p->piece) : 1;
 }
 
 static void plan_columns(plan *p, int multiprocessors)
@@ -68,10 +64,10 @@ static void plan_columns(plan *p, int multiprocessors)
     p->lanes = 32;
     while (p->lanes > 1 && p->lanes / 2 * p->vec >= width)
         p->lanes /= 2;
-    p->tiles = over(width, p->lanes * p->vec);
+    p->tiles = divide_up(width, p->lanes * p->vec);
     p->units = p->r.outputs / width * p->tiles;
     int64_t slots = REDUCE_THREADS / p->lanes;
-    int64_t most = over(p->r.length, slots * LEAST_ROWS);
+    int64_t most = divide_up(p->r.length, slots * LEAST_ROWS);
     int64_t wanted = multiprocessors * COLUMN_WAVES / p->units;
     cut(p, most < wanted ? most : wanted, slots);
 }
@@ -84,14 +80,14 @@ static void plan_rows(plan *p, int multiprocessors)
     if (p->gather)
         p->vec = 1;
     p->units = p->r.outputs;
-    int64_t vectors = over(p->r.length, p->vec), blocks = multiprocessors * WAVES;
+    int64_t vectors = divide_up(p->r.length, p->vec), blocks = multiprocessors * WAVES;
     p->group = 4;
     while (p->group < 32 && p->group < vectors)
         p->group *= 2;
     bool few = p->r.outputs < blocks * (REDUCE_THREADS / 32) && vectors > 32 * UNROLL;
     if (few || vectors > REDUCE_THREADS * UNROLL)
         p->group = REDUCE_THREADS;
-    int64_t most = over(p->r.length, LEAST_PIECE), wanted = blocks / p->r.outputs;
+    int64_t most = divide_up(p->r.length, LEAST_PIECE), wanted = blocks / p->r.outputs;
     if (p->group < REDUCE_THREADS)
         wanted = 1;
     cut(p, most < wanted ? most : wanted, 16);
@@ -172,7 +168,7 @@ static cup_status launch(const plan *p, cup_tensor *partial)
     fill_call(&argument, p, partial);
     int64_t units = p->units * p->pieces;
     int64_t groups = p->columns ? 1 : REDUCE_THREADS / p->group;
-    cup__grid grid = {.x = over(units, groups), .threads = REDUCE_THREADS};
+    cup__grid grid = {.x = divide_up(units, groups), .threads = REDUCE_THREADS};
     return cup__launch(p->gpu, kernel, grid, CUP__ARG(argument));
 }
 

@@ -309,6 +309,18 @@ def pad():
             lambda x: F.pad(x, flat, value=0.5))
 
 
+def pad_edges(mode):
+    def draw():
+        padded = choose.randint(1, 3)
+        sides = [choose.randint(1, 3) for _ in range(2)]
+        sides += [choose.randint(4, 7) for _ in range(padded)]
+        before, after = ([0, 0] + [choose.randint(0, 3) for _ in range(padded)] for _ in range(2))
+        flat = [n for pair in reversed(list(zip(before[2:], after[2:]))) for n in pair]
+        return ([real(sides)], {"before": before, "after": after},
+                lambda x: F.pad(x, flat, mode=mode))
+    return draw
+
+
 def repeat():
     sides = shape(0, 3)
     times = [choose.randint(1, 3) for _ in range(len(sides) + choose.randint(0, 1))]
@@ -374,7 +386,8 @@ OPS = {
     "linear_swiglu": linear(swiglu, twice=True), "linear_add": linear(residual=True),
     "zeros": constant(torch.zeros), "ones": constant(torch.ones), "arange": arange, "eye": eye,
     "flip": flip, "tril": triangle(torch.tril), "triu": triangle(torch.triu),
-    "pad": pad, "repeat": repeat,
+    "pad": pad, "pad_reflect": pad_edges("reflect"),
+    "pad_replicate": pad_edges("replicate"), "pad_circular": pad_edges("circular"), "repeat": repeat,
 }
 
 

@@ -236,6 +236,19 @@ CUP_API cup_tensor *cup_pad(cup_context *c, cup_tensor *x, const int64_t *before
                             int before_count, const int64_t *after, int after_count,
                             const cup_pad_options *options);
 
+/* (x): as pad, with x turned round at its edges, which do not come twice; by fewer than a
+ * dimension has elements */
+CUP_API cup_tensor *cup_pad_reflect(cup_context *c, cup_tensor *x, const int64_t *before,
+                                    int before_count, const int64_t *after, int after_count);
+
+/* (x) -> y: as pad, with the elements at the edges over and over again */
+CUP_API cup_tensor *cup_pad_replicate(cup_context *c, cup_tensor *x, const int64_t *before,
+                                      int before_count, const int64_t *after, int after_count);
+
+/* (x): as pad, with x going on at its other end; by at most what a dimension has */
+CUP_API cup_tensor *cup_pad_circular(cup_context *c, cup_tensor *x, const int64_t *before,
+                                     int before_count, const int64_t *after, int after_count);
+
 /* (x): x times[i] times, one after another, along each dimension i; more numbers than x has
  * dimensions make new ones in front */
 CUP_API cup_tensor *cup_repeat(cup_context *c, cup_tensor *x, const int64_t *times,

@@ -13,6 +13,9 @@ VERSION := $(shell sed -n 's/^.define CUP_VERSION_[A-Z]* //p' include/cupola/bas
 # V=1 shows the commands whole.
 Q := $(if $(V),,@)
 MAJOR := $(firstword $(subst ., ,$(VERSION)))
+MINOR := $(word 2,$(subst ., ,$(VERSION)))
+# Programs go on with a library of the same name; before 1.0 a minor version has another interface.
+SERIES := $(if $(filter 0,$(MAJOR)),0.$(MINOR),$(MAJOR))
 
 LIB_C := $(wildcard src/*/*.c src/*/*/*.c)
 LIB_O := $(LIB_C:%.c=$(BUILD)/%.o) $(BUILD)/gen/kernels.o $(BUILD)/gen/dispatch/table.o
@@ -33,7 +36,7 @@ $(LIB): $(LIB_O)
 	$(Q)ar rcs $@ $^
 
 $(BUILD)/libcupola.so: $(LIB_O) src/cupola.map
-	$(Q)$(CC) $(SANITIZE) -shared -Wl,-soname,libcupola.so.$(MAJOR) -Wl,--version-script=src/cupola.map \
+	$(Q)$(CC) $(SANITIZE) -shared -Wl,-soname,libcupola.so.$(SERIES) -Wl,--version-script=src/cupola.map \
 	    -Wl,-z,defs -Wl,-z,nodelete -o $@ $(LIB_O) $(LDLIBS)
 
 $(BUILD)/cupola: $(CLI_O) $(LIB)
@@ -136,9 +139,13 @@ bench: all $(BUILD)/bench/prepare ## times every op and its peers (PyTorch, CuPy
 	$(Q)tools/performance $(BUILD)/cupola
 	$(BUILD)/cupola bench --compare $(BUILD)/records.before.tsv bench/records.tsv
 
-.PHONY: abi
-abi: ## our declarations of the driver, NVRTC and cuBLASLt against NVIDIA's headers
+.PHONY: abi abi-list
+abi: ## the interface against the last release's; our declarations of the driver, NVRTC and cuBLASLt against NVIDIA's
+	CC="$(CC)" tools/interface --compare $(lastword $(shell ls docs/abi/*.txt | sort -V))
 	CC="$(CC)" tools/abi $(TOOLKIT)
+
+abi-list: ## at a release: writes its interface to docs/abi, for later versions to be held against
+	CC="$(CC)" tools/interface >docs/abi/$(VERSION).txt
 
 # Sanitizers make tests slower, so each has more time.
 .PHONY: asan ubsan tsan
@@ -168,9 +175,8 @@ ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
 DATADIR ?= $(PREFIX)/share/cupola
 CMAKEDIR = $(LIBDIR)/cmake/Cupola
 FILL = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@VERSION@|$(VERSION)|g' \
-    -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|g' -e 's|@MAJOR@|$(MAJOR)|g' -e 's|@MINOR@|$(MINOR)|g' \
+    -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|g' -e 's|@MAJOR@|$(MAJOR)|g' -e 's|@MINOR@|$(MINOR)|g' -e 's|@SERIES@|$(SERIES)|g' \
     -e "s|@INCLUDE_FROM_LIB@|$$(realpath -m --relative-to='$(LIBDIR)' '$(INCLUDEDIR)')|g"
-MINOR := $(word 2,$(subst ., ,$(VERSION)))
 AT = $(DESTDIR)
 SO = libcupola.so
 
@@ -181,8 +187,8 @@ install: all ## library, headers, command, pages; DESTDIR= PREFIX= LIBDIR=
 	$(Q)install -m 644 include/cupola/*.h '$(AT)$(INCLUDEDIR)/cupola'
 	$(Q)install -m 644 $(LIB) '$(AT)$(LIBDIR)'
 	$(Q)install -m 755 $(BUILD)/$(SO) '$(AT)$(LIBDIR)/$(SO).$(VERSION)'
-	$(Q)ln -sf $(SO).$(VERSION) '$(AT)$(LIBDIR)/$(SO).$(MAJOR)'
-	$(Q)ln -sf $(SO).$(MAJOR) '$(AT)$(LIBDIR)/$(SO)'
+	$(Q)ln -sf $(SO).$(VERSION) '$(AT)$(LIBDIR)/$(SO).$(SERIES)'
+	$(Q)ln -sf $(SO).$(SERIES) '$(AT)$(LIBDIR)/$(SO)'
 	$(Q)install -m 755 $(BUILD)/cupola '$(AT)$(BINDIR)'
 	$(Q)if [ -f $(BUILD)/kernels.pack ]; then install -d '$(AT)$(DATADIR)' && \
 	    install -m 644 $(BUILD)/kernels.pack '$(AT)$(DATADIR)'; fi
@@ -196,7 +202,7 @@ install: all ## library, headers, command, pages; DESTDIR= PREFIX= LIBDIR=
 	$(Q)if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ]; then PATH="$$PATH:/sbin:/usr/sbin" ldconfig; fi
 
 uninstall: ## removes what make install put there
-	$(Q)rm -f '$(AT)$(LIBDIR)/$(notdir $(LIB))' '$(AT)$(LIBDIR)/$(SO)' '$(AT)$(LIBDIR)/$(SO).$(MAJOR)' \
+	$(Q)rm -f '$(AT)$(LIBDIR)/$(notdir $(LIB))' '$(AT)$(LIBDIR)/$(SO)' '$(AT)$(LIBDIR)/$(SO).$(SERIES)' \
 	    '$(AT)$(LIBDIR)/$(SO).$(VERSION)' '$(AT)$(LIBDIR)/pkgconfig/cupola.pc' '$(AT)$(BINDIR)/cupola' \
 	    '$(AT)$(BASH_COMPLETIONS)/cupola' '$(AT)$(ZSH_COMPLETIONS)/_cupola' \
 	    '$(AT)$(MANDIR)'/man1/cupola.1 '$(AT)$(MANDIR)'/man1/cupola-*.1

@@ -27,7 +27,7 @@ extern "C" {
 #endif
 
 #define CUP_VERSION_MAJOR 0
-#define CUP_VERSION_MINOR 1
+#define CUP_VERSION_MINOR 2
 #define CUP_VERSION_PATCH 0
 
 #if defined(__GNUC__)

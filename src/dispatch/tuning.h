@@ -1,6 +1,6 @@
 /* Measured choices as text: one line says that on a card, under a driver and a version of this
  * library, a call was fastest done in some way. Its fields, divided by tabs, are the card
- * ("NVIDIA H200"), the CUDA version of the driver ("13000"), the version ("0.1.0"), the call
+ * ("NVIDIA H200"), the CUDA version of the driver ("13000"), the version ("0.2.0"), the call
  * ("product dtype=3 m=4096 ..."), the way ("wgmma tile_m=128 ...") and its microseconds. A line
  * that begins with # is a comment. Of two for the same call the later one counts. */
 #ifndef CUP_DISPATCH_TUNING_H

@@ -48,9 +48,12 @@ static char *read_text(const char *path)
 
 TEST_LIMITED(install_and_uninstall, 300)
 {
+    char name[60];
     const char *folder = install("/usr");
     EXPECT_INT(test_command(out, sizeof out, "readelf -d '%s/usr/lib/libcupola.so'", folder), 0);
-    EXPECT_CONTAINS(out, "[libcupola.so.0]");
+    snprintf(name, sizeof name, CUP_VERSION_MAJOR ? "[libcupola.so.%d]" : "[libcupola.so.%d.%d]",
+             CUP_VERSION_MAJOR, CUP_VERSION_MINOR);
+    EXPECT_CONTAINS(out, name);
     EXPECT_INT(test_command(out, sizeof out, "'%s/usr/bin/cupola' --version", folder), 0);
     EXPECT_INT(test_command(out, sizeof out, "ls '%s/usr/share/man/man1/cupola.1'", folder), 0);
     EXPECT_INT(test_command(out, sizeof out,
@@ -150,7 +153,7 @@ TEST_LIMITED(install_cmake, 300)
     snprintf(path, sizeof path, "%s/CMakeLists.txt", folder);
     static const char text[] = "cmake_minimum_required(VERSION 3.16)\n"
                                "project(user C)\n"
-                               "find_package(Cupola 0.1 REQUIRED CONFIG)\n"
+                               "find_package(Cupola 0.2 REQUIRED CONFIG)\n"
                                "add_executable(add add.c)\n"
                                "target_link_libraries(add PRIVATE Cupola::cupola)\n";
     EXPECT_INT(cup__file_write(&error, path, text, sizeof text - 1), CUP_OK);

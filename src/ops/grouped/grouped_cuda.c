@@ -1,58 +1,16 @@
 /* Grouped products on a GPU: the table of groups, and the kernels of other products over it. */
-#include <math.h>
-
-#include "base/divide.h"
 #include "dispatch/attributes.h"
 #include "ops/grouped/grouped.h"
 #include "ops/matmul/wgmma.h"
 
-#define COUNT(array) (int)(sizeof(array) / sizeof *(array))
 #define THREADS 256
 #define CLEARING_BLOCKS 64
 
-/* Tiles and what they cost, in microseconds: for each 64 of k, and beside that. */
-typedef struct entry {
-    cup__wgmma_plan plan;
-    double k_tile, tile;
-} entry;
-
-static const entry menu[] = {
-    {{128, 192, 2, true, 4, 1, 1, 1, 0, 0, 0}, 0.473, 0.74},
-    {{128, 256, 2, false, 4, 1, 1, 1, 0, 0, 0}, 0.619, 2.08},
-    {{128, 128, 2, true, 6, 1, 1, 1, 0, 0, 0}, 0.328, 0.39},
-    {{64, 256, 2, true, 4, 1, 1, 1, 0, 0, 0}, 0.355, 0.47},
-    {{64, 128, 2, true, 8, 1, 1, 1, 0, 0, 0}, 0.250, 0.1},
-};
-
-/* As if all groups were of the same size. */
-static double time_of(const cup__product *p, const entry *e, int multiprocessors)
-{
-    bool by_rows = p->groups.kind == PRODUCT_GROUPS_OF_ROWS;
-    double share = 1.0 / (double)p->batch_count;
-    double rows = by_rows ? (double)p->m * share : (double)p->m;
-    double depth = by_rows ? (double)p->k : (double)p->k * share;
-    double tiles = (double)p->batch_count * ceil(rows / e->plan.tile_m) *
-                   (double)divide_up(p->n, e->plan.tile_n);
-    return ceil(tiles / multiprocessors) * (ceil(depth / 64) * e->k_tile + e->tile);
-}
-
 /* False when no plan fits. */
-static bool choose(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan)
+static bool choose(const cup__call *call, const cup__product *p, cup__wgmma_plan *plan)
 {
-    double least = INFINITY;
-    for (int i = 0; i < COUNT(menu); i++) {
-        double time = time_of(p, &menu[i], multiprocessors);
-        if (time >= least || cup__wgmma_plan_refuses(p, &menu[i].plan))
-            continue;
-        least = time;
-        *plan = menu[i].plan;
-    }
-    return least < INFINITY;
-}
-
-static int multiprocessors_of(const cup__call *call)
-{
-    return cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
+    int multiprocessors = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
+    return cup__wgmma_choose(p, multiprocessors, plan) > 0;
 }
 
 const char *cup__grouped_wgmma_refuses(const cup__call *call)
@@ -65,7 +23,7 @@ const char *cup__grouped_wgmma_refuses(const cup__call *call)
     if (p.groups.kind == PRODUCT_GROUPS_OF_DEPTH && (p.m == 1 || p.n == 1))
         return "it does not take single columns";
     const char *why = cup__product_wgmma_refuses(call->c, &p);
-    if (!why && !choose(&p, multiprocessors_of(call), &plan))
+    if (!why && !choose(call, &p, &plan))
         why = "no tile fits it";
     return why;
 }
@@ -110,7 +68,7 @@ cup_status cup__grouped_wgmma(cup__call *call)
     cup__product p;
     cup__wgmma_plan plan;
     cup__grouped_product(call, &p);
-    choose(&p, multiprocessors_of(call), &plan);
+    choose(call, &p, &plan);
     cup_tensor *table = cup__grouped_table(call, &p, plan.tile_m);
     if (!table)
         return call->c->error.status;

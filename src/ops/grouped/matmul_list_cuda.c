@@ -1,8 +1,6 @@
 /* Lists of products on a GPU: as many as fit the arguments of a kernel in each launch. */
 #include "ops/grouped/matmul_list.h"
 
-#include <math.h>
-
 #include "kernels/wgmma_call.cuh"
 #include "dispatch/attributes.h"
 #include "ops/matmul/wgmma.h"
@@ -124,42 +122,6 @@ cup_status cup__list_mma(cup__call *call)
     return run_mma(call, false);
 }
 
-/* Tiles of wgmma.cu and what they cost, in microseconds: for each 64 of k, and beside that.
- */
-static const struct {
-    cup__wgmma_plan plan;
-    double k_tile, tile;
-} menu[] = {
-    {{128, 192, 2, true, 4, 1, 1, 1, 0, 0, 0}, 0.473, 0.74},
-    {{128, 256, 2, false, 4, 1, 1, 1, 0, 0, 0}, 0.619, 2.08},
-    {{128, 128, 2, true, 6, 1, 1, 1, 0, 0, 0}, 0.328, 0.39},
-    {{64, 256, 2, true, 4, 1, 1, 1, 0, 0, 0}, 0.355, 0.47},
-    {{64, 128, 2, true, 8, 1, 1, 1, 0, 0, 0}, 0.250, 0.1},
-};
-
-/* The plan under which blocks that take tiles in turn are done first. */
-static const cup__wgmma_plan *plan_of(const cup__call *call, const cup__product *p, int count)
-{
-    double least = INFINITY, all = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
-    const cup__wgmma_plan *best = NULL;
-    for (size_t i = 0; i < sizeof menu / sizeof *menu; i++) {
-        const cup__wgmma_plan *plan = &menu[i].plan;
-        double sum = 0, longest = 0;
-        for (int j = 0; j < count; j++) {
-            double one = (double)((p[j].k + 63) / 64) * menu[i].k_tile + menu[i].tile;
-            sum += one * (double)((p[j].m + plan->tile_m - 1) / plan->tile_m) *
-                   (double)((p[j].n + plan->tile_n - 1) / plan->tile_n);
-            longest = fmax(longest, one);
-        }
-        double time = fmax(longest, sum / all + longest / 2);
-        if (time < least) {
-            least = time;
-            best = plan;
-        }
-    }
-    return best;
-}
-
 const char *cup__list_wgmma_refuses(const cup__call *call)
 {
     for (int i = 0; i < call->in_count / CUP__LIST_STEP; i++) {
@@ -174,6 +136,7 @@ const char *cup__list_wgmma_refuses(const cup__call *call)
 cup_status cup__list_wgmma(cup__call *call)
 {
     int count = call->in_count / CUP__LIST_STEP;
+    int multiprocessors = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
     for (int i = 0; i < count;) {
         cup__product p[WGMMA_LIST];
         int taken = 0;
@@ -181,7 +144,8 @@ cup_status cup__list_wgmma(cup__call *call)
             p[taken] = cup__list_product(call, i);
             taken += wgmma_takes(call, &p[taken]);
         }
-        CUP_TRY(cup__product_wgmma_list(call->c, p, taken, plan_of(call, p, taken)));
+        const cup__wgmma_plan *plan = cup__wgmma_choose_list(p, taken, multiprocessors);
+        CUP_TRY(cup__product_wgmma_list(call->c, p, taken, plan));
     }
     return run_mma(call, true);
 }

@@ -1,82 +1,14 @@
-/* Products of codes of 8 bits on Hopper: which tiles wgmma.cu cuts them into. */
-#include <math.h>
-
-#include "base/divide.h"
+/* Products of codes of 8 bits on Hopper, by wgmma.cu. */
 #include "dispatch/attributes.h"
 #include "ops/grouped/grouped.h"
 #include "ops/matmul/wgmma.h"
 #include "ops/lowbit/scaled.h"
 
-#define COUNT(array) (int)(sizeof(array) / sizeof *(array))
-
-/* Tiles and what they cost, in microseconds: for each 128 of k, and beside that. */
-typedef struct entry {
-    cup__wgmma_plan plan;
-    double k_tile, tile;
-} entry;
-
-static const entry whole[] = {
-    {{128, 192, 2, true, 4, 2, 1, 1, 0, 0, 0}, 0.53, 0.65},
-    {{128, 256, 2, false, 4, 2, 1, 1, 0, 0, 0}, 0.71, 1.84},
-    {{128, 256, 2, false, 4, 1, 1, 1, 0, 0, 0}, 0.71, 1.84},
-    {{128, 128, 2, true, 6, 1, 1, 1, 0, 0, 0}, 0.36, 0.39},
-    {{64, 256, 2, true, 4, 1, 1, 1, 0, 0, 0}, 0.375, 0.47},
-    {{64, 128, 2, true, 8, 1, 1, 1, 0, 0, 0}, 0.215, 0.1},
-    {{64, 64, 1, false, 12, 1, 1, 1, 0, 0, 0}, 0.155, 0.1},
-};
-/* With sums that leave the tensor cores after each 128 of k. */
-static const entry promoted[] = {
-    {{192, 128, 3, false, 5, 1, 1, 1, 0, 0, 0}, 0.565, 1.1},
-    {{128, 192, 2, false, 5, 1, 1, 1, 0, 0, 0}, 0.575, 1.1},
-    {{256, 128, 2, false, 4, 1, 1, 1, 0, 0, 0}, 0.75, 2.0},
-    {{128, 128, 2, false, 6, 1, 1, 1, 0, 0, 0}, 0.40, 0.9},
-    {{64, 128, 1, false, 8, 1, 1, 1, 0, 0, 0}, 0.32, 0.6},
-    {{64, 64, 1, false, 12, 1, 1, 1, 0, 0, 0}, 0.24, 0.4},
-};
-static const int part_counts[] = {1, 2, 3, 4, 6, 8};
-
-static double time_of(const cup__product *p, const entry *e, int parts, int multiprocessors)
-{
-    const cup__wgmma_plan *plan = &e->plan;
-    int blocks = plan->cluster_m * plan->cluster_n;
-    int64_t matrices = p->groups.kind ? p->batch_count : 1; /* as if all were of one size */
-    int64_t tiles = matrices *
-                    divide_up(divide_up(p->m, matrices), (int64_t)plan->tile_m * plan->cluster_m) *
-                    divide_up(p->n, (int64_t)plan->tile_n * plan->cluster_n) * parts;
-    int slots = multiprocessors / blocks;
-    double rounds = (double)divide_up(tiles, slots < 1 ? 1 : slots);
-    double part_cost =
-        parts > 1 ? 4.5 + plan->tile_m * plan->tile_n / 32768.0 * (1 + 0.6 * parts) : 0;
-    return rounds *
-           ((double)divide_up(divide_up(p->k, 128), parts) * e->k_tile + e->tile + part_cost);
-}
-
 /* False when no plan fits. */
-static bool choose(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan)
+static bool choose(const cup__call *call, const cup__product *p, cup__wgmma_plan *plan)
 {
-    bool sums_leave =
-        p->scaling->kind == PRODUCT_SCALE_BLOCKS || (p->dtype != CUP_I8 && !p->scaling->fast);
-    const entry *menu = sums_leave ? promoted : whole;
-    int count = sums_leave ? COUNT(promoted) : COUNT(whole);
-    double least = INFINITY;
-    for (int i = 0; i < count; i++)
-        for (int j = 0; j < COUNT(part_counts); j++) {
-            cup__wgmma_plan one = menu[i].plan;
-            one.parts = part_counts[j];
-            if ((j > 0 && divide_up(p->k, 128) < 4 * one.parts) || cup__wgmma_plan_refuses(p, &one))
-                continue;
-            double time = time_of(p, &menu[i], one.parts, multiprocessors);
-            if (time < least) {
-                least = time;
-                *plan = one;
-            }
-        }
-    return least < INFINITY;
-}
-
-static int multiprocessors_of(const cup__call *call)
-{
-    return cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
+    int multiprocessors = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
+    return cup__wgmma_choose(p, multiprocessors, plan) > 0;
 }
 
 const char *cup__scaled_wgmma_refuses(const cup__call *call)
@@ -86,7 +18,7 @@ const char *cup__scaled_wgmma_refuses(const cup__call *call)
     cup__wgmma_plan plan;
     cup__scaled_product(call, &p, &s);
     const char *why = cup__product_wgmma_refuses(call->c, &p);
-    if (!why && !choose(&p, multiprocessors_of(call), &plan))
+    if (!why && !choose(call, &p, &plan))
         why = "no tile fits it";
     return why;
 }
@@ -97,7 +29,7 @@ static cup_status run(cup__call *call)
     cup__scaling s;
     cup__wgmma_plan plan;
     cup__scaled_product(call, &p, &s);
-    choose(&p, multiprocessors_of(call), &plan);
+    choose(call, &p, &plan);
     return cup__product_wgmma_by(call->c, &p, &plan);
 }
 
@@ -142,7 +74,7 @@ const char *cup__scaled_grouped_wgmma_refuses(const cup__call *call)
     if (p.batch_count == 0 || p.m == 0 || p.n == 0)
         return "there is nothing to multiply";
     const char *why = cup__product_wgmma_refuses(call->c, &p);
-    if (!why && !choose(&p, multiprocessors_of(call), &plan))
+    if (!why && !choose(call, &p, &plan))
         why = "no tile fits it";
     return why;
 }
@@ -173,7 +105,7 @@ cup_status cup__scaled_grouped_wgmma(cup__call *call)
     if (status == CUP_OK) {
         call->in = in;
         cup__scaled_grouped_product(call, &p, &s);
-        choose(&p, multiprocessors_of(call), &plan);
+        choose(call, &p, &plan);
         status = with_table(call, &p, &plan);
         call->in = given;
     }

@@ -57,8 +57,7 @@ const char *cup__product_wgmma_refuses(cup_context *c, const cup__product *p)
     return NULL;
 }
 
-/* Whether the sums of each k-tile leave the tensor cores. */
-static bool promotes(const cup__product *p)
+bool cup__wgmma_promotes(const cup__product *p)
 {
     const cup__scaling *s = p->scaling;
     return s && (s->kind == PRODUCT_SCALE_BLOCKS || (p->dtype != CUP_I8 && !s->fast));
@@ -84,13 +83,13 @@ static int working_bytes(const cup__product *p, const cup__wgmma_plan *plan)
 /* Where sums leave the tensor cores the kernel stores results without TMA, from smaller pieces. */
 static int piece_bytes(const cup__product *p)
 {
-    return promotes(p) && !p->groups.kind ? PIECE_BYTES / 2 : PIECE_BYTES;
+    return cup__wgmma_promotes(p) && !p->groups.kind ? PIECE_BYTES / 2 : PIECE_BYTES;
 }
 
 /* Pieces of 16 lines that each warp can have on their way. */
 static int staging_buffers(const cup__product *p, const cup__wgmma_plan *plan)
 {
-    if (!promotes(p))
+    if (!cup__wgmma_promotes(p))
         return plan->consumers == 3 ? 1 : 2;
     int two = plan->consumers * 4 * 2 * piece_bytes(p);
     return working_bytes(p, plan) + two > SHARED_MOST ? 1 : 2;
@@ -177,13 +176,13 @@ const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan
         return "its tiles of a have no warp for each panel, or are shared";
     if (cup__wgmma_shared(p, plan) > SHARED_MOST)
         return "it needs more shared memory than a block can have";
-    if (p->scaling && w.parts > 1 && (p->dtype == CUP_I8 || promotes(p)))
+    if (p->scaling && w.parts > 1 && (p->dtype == CUP_I8 || cup__wgmma_promotes(p)))
         return "its sums cannot be cut into parts";
     if (p->y_scale && plan->tile_n % 64)
         return "its columns are not whole lines of codes";
     if (p->groups.kind && (w.parts > 1 || blocks > 1 || plan->tile_n % 64))
         return "groups are not cut into parts, nor shared by clusters, nor have they half panels";
-    if (promotes(p) && (plan->tile_n % 64 || !sums_fit(plan)))
+    if (cup__wgmma_promotes(p) && (plan->tile_n % 64 || !sums_fit(plan)))
         return "its columns do not share scales, or its sums do not fit the registers";
     if (swiglu && (plan->tile_n % 128 || plan->cluster_n > 1 || w.parts > 1))
         return "its tiles are not for two halves";
@@ -220,7 +219,7 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__
         {"Y_T", y == CUP_I32 ? CUP_F32 : y}, /* which are not looked into */
         {"GROUPS", p->groups.kind},
         {"SCALES", p->scaling ? p->scaling->kind : PRODUCT_SCALE_NONE},
-        {"PROMOTE", promotes(p)},
+        {"PROMOTE", cup__wgmma_promotes(p)},
         {"SCALE_VEC", scale_vector(p)},
         {"TILE_M", plan->tile_m},
         {"TILE_N", plan->tile_n},

@@ -25,8 +25,8 @@ cup_status cup__product_wgmma(cup__call *call, const cup__product *p);
 const char *cup__product_wgmma_best_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_wgmma_best(cup__call *call, const cup__product *p);
 
-/* The plan by the shape alone, and the microseconds it is likely to take; what cuBLASLt is likely
- * to take; and the product by a given plan. */
+/* The plan by the shape alone, and the microseconds it is likely to take, 0 where none fits; what
+ * cuBLASLt is likely to take; and the product by a given plan. */
 double cup__wgmma_choose(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan);
 double cup__cublaslt_time(const cup__product *p, int multiprocessors);
 cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p,
@@ -34,6 +34,12 @@ cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p,
 /* The same of a call's own memory, whose launch is kept in what is remembered of the call. */
 cup_status cup__product_wgmma_kept(cup__call *call, const cup__product *p,
                                    const cup__wgmma_plan *plan);
+
+/* The plan for a list of products, under which blocks that take tiles in turn are done first. */
+const cup__wgmma_plan *cup__wgmma_choose_list(const cup__product *p, int count,
+                                              int multiprocessors);
+/* Whether the sums of each k-tile of codes leave the tensor cores. */
+bool cup__wgmma_promotes(const cup__product *p);
 
 /* The plans that are likely to be fastest, best first; returns how many. And whether a plan is one
  * of those that are ever chosen, whatever its parts. */

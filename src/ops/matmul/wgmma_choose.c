@@ -1,18 +1,20 @@
-/* Which tiles a product on Hopper is cut into, and whether NVIDIA's library would be faster, by a
- * model of both that was fitted to measurements on an H200 (bench/matmul_models.c). */
+/* Which tiles products on Hopper are cut into, by menus of tiles with their costs, and whether
+ * NVIDIA's library would be faster, by models that were fitted to measurements on an H200
+ * (bench/matmul_models.c). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/divide.h"
 #include "ops/matmul/wgmma.h"
+#include "ops/matmul/wgmma_maps.h"
 
 #define COUNT(array) (int)(sizeof(array) / sizeof *(array))
 
 /* What work in one shape of tiles costs, in microseconds. */
 typedef struct rates {
     double start;  /* once */
-    double k_tile; /* for each 64 of k of a tile */
+    double k_tile; /* for each 64 of k of a tile, or 128 of codes */
     double tile;   /* for each tile beside that */
     double whole;  /* 1: a round that is not full costs as much as a full one; 0: its share */
 } rates;
@@ -28,7 +30,7 @@ typedef struct entry {
 #define T(m, n, s, cm, cn) {m, n, 3, false, s, cm, cn, 1, 0, 0, 0}
 /* Parts of k that meet in a cluster. */
 #define SK(m, n, s, k) {m, n, 1, false, s, 1, 1, k, 0, k, 0}
-static const entry menu[] = {
+static const entry plain_entries[] = {
     {P(128, 192, 4, 2, 1), {5.5, 0.513, 0.0, 0.85}},
     {P(128, 192, 4, 1, 1), {5.2, 0.513, 0.06, 1.0}},
     {C(128, 256, 4, 2, 1), {4.4, 0.677, 1.2, 0.9}},
@@ -60,6 +62,56 @@ static const entry menu[] = {
     {C(128, 256, 3, 1, 1), {4.5, 0.655, 1.85, 1.0}},
 };
 
+static const entry group_entries[] = {
+    {P(128, 192, 4, 1, 1), {0, 0.473, 0.74, 1}}, {C(128, 256, 4, 1, 1), {0, 0.619, 2.08, 1}},
+    {P(128, 128, 6, 1, 1), {0, 0.328, 0.39, 1}}, {P(64, 256, 4, 1, 1), {0, 0.355, 0.47, 1}},
+    {P(64, 128, 8, 1, 1), {0, 0.250, 0.1, 1}},
+};
+static const entry code_entries[] = {
+    {P(128, 192, 4, 2, 1), {0, 0.53, 0.65, 1}},  {C(128, 256, 4, 2, 1), {0, 0.71, 1.84, 1}},
+    {C(128, 256, 4, 1, 1), {0, 0.71, 1.84, 1}},  {P(128, 128, 6, 1, 1), {0, 0.36, 0.39, 1}},
+    {P(64, 256, 4, 1, 1), {0, 0.375, 0.47, 1}},  {P(64, 128, 8, 1, 1), {0, 0.215, 0.1, 1}},
+    {S(64, 64, 12, 1, 1), {0, 0.155, 0.1, 1}},
+};
+/* With sums that leave the tensor cores after each 128 of k. */
+static const entry promoted_entries[] = {
+    {T(192, 128, 5, 1, 1), {0, 0.565, 1.1, 1}},  {C(128, 192, 5, 1, 1), {0, 0.575, 1.1, 1}},
+    {C(256, 128, 4, 1, 1), {0, 0.75, 2.0, 1}},   {C(128, 128, 6, 1, 1), {0, 0.40, 0.9, 1}},
+    {S(64, 128, 8, 1, 1), {0, 0.32, 0.6, 1}},    {S(64, 64, 12, 1, 1), {0, 0.24, 0.4, 1}},
+};
+
+static const int whole_counts[] = {1, 0}, code_counts[] = {1, 2, 3, 4, 6, 8, 0},
+                 plain_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0};
+
+typedef double time_function(const cup__product *p, const entry *e, const cup__wgmma_plan *one,
+                             int multiprocessors);
+static time_function plain_time, simple_time;
+
+/* What products of one kind choose from. */
+typedef struct menu {
+    const entry *entries;
+    int count;
+    const int *parts; /* numbers of parts of k, up to 0 */
+    bool at_a_time;   /* parts are only worth a look where all fit the card at a time */
+    time_function *time;
+} menu;
+
+static const menu plain_menu = {plain_entries, COUNT(plain_entries), plain_counts, true,
+                                plain_time},
+                  group_menu = {group_entries, COUNT(group_entries), whole_counts, false,
+                                simple_time},
+                  code_menu = {code_entries, COUNT(code_entries), code_counts, false,
+                               simple_time},
+                  promoted_menu = {promoted_entries, COUNT(promoted_entries), code_counts, false,
+                                   simple_time};
+
+static const menu *menu_of(const cup__product *p)
+{
+    return p->scaling       ? cup__wgmma_promotes(p) ? &promoted_menu : &code_menu
+           : p->groups.kind ? &group_menu
+                            : &plain_menu;
+}
+
 /* The library's tiles as its times show them; what one of them costs beside is shared. */
 typedef struct vendor_tile {
     int tile_m, tile_n;
@@ -76,7 +128,7 @@ static const rates vendor_rates = {3.56, 0, 1.53, 1.0};
 
 #define PART_TILE 32768.0   /* elements of the tile that the costs of parts are given for */
 #define BYTES_EACH_US 3.7e6 /* from memory */
-#define PARTS_MOST 12
+#define PARTS_MOST 12 /* of plain_counts */
 #define HOT_US 300          /* from here on the card's power is what limits it, */
 #define HOT_COST 1.08       /* and turns of small tiles take less of it than large ones together */
 #define MARGIN 0.965        /* what the library must be below of our time, */
@@ -118,13 +170,17 @@ static double epilogue_time(const cup__product *p, double gelu, double saved)
     return millions * ((p->activation ? gelu : 0) + (p->saving ? saved : 0));
 }
 
-static double plan_time(const cup__product *p, const entry *e, const cup__wgmma_plan *one,
+static double plan_area(const cup__wgmma_plan *plan)
+{
+    return plan->tile_m * plan->tile_n / PART_TILE;
+}
+
+static double plain_time(const cup__product *p, const entry *e, const cup__wgmma_plan *one,
                         int multiprocessors)
 {
     int64_t tiles = tiles_of(p, one->tile_m * one->cluster_m, one->tile_n * one->cluster_n);
     int slots = multiprocessors / (one->cluster_m * one->cluster_n);
-    double area = one->tile_m * one->tile_n / PART_TILE;
-    double joining = one->cluster_k ? 1.8 : 3.34 + 0.25 * one->parts * area;
+    double joining = one->cluster_k ? 1.8 : 3.34 + 0.25 * one->parts * plan_area(one);
     double time = work_time(&e->cost, p->k, tiles, one->parts, slots, joining);
     if (time > HOT_US && !one->pingpong)
         time *= HOT_COST;
@@ -132,27 +188,45 @@ static double plan_time(const cup__product *p, const entry *e, const cup__wgmma_
     return time + epilogue_time(p, 0.1, 0.31);
 }
 
-/* Whether so many parts are worth a look: they fit the card at a time, and are long enough. */
-static bool parts_fit(int64_t tiles, int64_t k, int parts, int multiprocessors, int k_tiles_least)
+/* As if all groups were of the same size. */
+static double simple_time(const cup__product *p, const entry *e, const cup__wgmma_plan *one,
+                          int multiprocessors)
 {
-    return parts == 1 || (tiles <= multiprocessors / parts &&
-                          divide_up(k, 64) >= (int64_t)k_tiles_least * parts);
+    bool of_depth = p->groups.kind == PRODUCT_GROUPS_OF_DEPTH;
+    int64_t matrices = p->groups.kind ? p->batch_count : 1;
+    int64_t m = of_depth ? p->m : divide_up(p->m, matrices);
+    int64_t k = of_depth ? divide_up(p->k, matrices) : p->k;
+    int64_t tiles = matrices * divide_up(m, (int64_t)one->tile_m * one->cluster_m) *
+                    divide_up(p->n, (int64_t)one->tile_n * one->cluster_n) * one->parts;
+    int64_t slots = multiprocessors / (one->cluster_m * one->cluster_n);
+    double joining = one->parts > 1 ? 4.5 + plan_area(one) * (1 + 0.6 * one->parts) : 0;
+    return (double)divide_up(tiles, slots < 1 ? 1 : slots) *
+           ((double)divide_up(divide_up(k, cup__wgmma_tile_k(p)), one->parts) * e->cost.k_tile +
+            e->cost.tile + joining);
 }
 
-/* A row of the menu with the number of parts that is best for it; 0 when it cannot be used. */
-static double choose_parts(const cup__product *p, int multiprocessors, const entry *e,
-                           cup__wgmma_plan *plan)
+/* Whether so many parts are worth a look: they fit the card at a time, and are long enough. */
+static bool parts_fit(int64_t tiles, int64_t k_tiles, int parts, int multiprocessors, int least)
+{
+    return parts == 1 ||
+           (tiles <= multiprocessors / parts && k_tiles >= (int64_t)least * parts);
+}
+
+/* A row of a menu with the number of parts that is best for it; 0 when it cannot be used. */
+static double choose_parts(const cup__product *p, int multiprocessors, const menu *from,
+                           const entry *e, cup__wgmma_plan *plan)
 {
     double least = 0;
-    int meeting = e->plan.cluster_k;
-    for (int parts = meeting ? meeting : 1; parts <= (meeting ? meeting : PARTS_MOST); parts++) {
+    int64_t k_tiles = divide_up(p->k, cup__wgmma_tile_k(p));
+    int64_t tiles = from->at_a_time ? tiles_of(p, e->plan.tile_m, e->plan.tile_n) : 0;
+    for (const int *parts = from->parts; *parts; parts++) {
         cup__wgmma_plan one = e->plan;
-        one.parts = parts;
-        if (!parts_fit(tiles_of(p, one.tile_m, one.tile_n), p->k, parts, multiprocessors, 4))
-            break;
-        if (cup__wgmma_plan_refuses(p, &one))
+        one.parts = *parts;
+        if ((one.cluster_k && one.parts != one.cluster_k) ||
+            !parts_fit(tiles, k_tiles, one.parts, multiprocessors, 4) ||
+            cup__wgmma_plan_refuses(p, &one))
             continue;
-        double time = plan_time(p, e, &one, multiprocessors);
+        double time = from->time(p, e, &one, multiprocessors);
         if (least == 0 || time < least) {
             least = time;
             *plan = one;
@@ -163,16 +237,40 @@ static double choose_parts(const cup__product *p, int multiprocessors, const ent
 
 double cup__wgmma_choose(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan)
 {
+    const menu *from = menu_of(p);
     double least = 0;
-    for (int i = 0; i < COUNT(menu); i++) {
+    for (int i = 0; i < from->count; i++) {
         cup__wgmma_plan one;
-        double time = choose_parts(p, multiprocessors, &menu[i], &one);
+        double time = choose_parts(p, multiprocessors, from, &from->entries[i], &one);
         if (time > 0 && (least == 0 || time < least)) {
             least = time;
             *plan = one;
         }
     }
     return least;
+}
+
+const cup__wgmma_plan *cup__wgmma_choose_list(const cup__product *p, int count,
+                                              int multiprocessors)
+{
+    double least = INFINITY;
+    const cup__wgmma_plan *best = NULL;
+    for (int i = 0; i < group_menu.count; i++) {
+        const entry *e = &group_menu.entries[i];
+        double sum = 0, longest = 0;
+        for (int j = 0; j < count; j++) {
+            double one = (double)divide_up(p[j].k, 64) * e->cost.k_tile + e->cost.tile;
+            sum += one * (double)divide_up(p[j].m, e->plan.tile_m) *
+                   (double)divide_up(p[j].n, e->plan.tile_n);
+            longest = fmax(longest, one);
+        }
+        double time = fmax(longest, sum / multiprocessors + longest / 2);
+        if (time < least) {
+            least = time;
+            best = &e->plan;
+        }
+    }
+    return best;
 }
 
 double cup__cublaslt_time(const cup__product *p, int multiprocessors)
@@ -185,7 +283,8 @@ double cup__cublaslt_time(const cup__product *p, int multiprocessors)
             cost.k_tile = tile->k_tile;
             int64_t tiles = tiles_of(p, tile->tile_m, tile->tile_n);
             bool wide = tile->tile_m > 256 || tile->tile_n > 256;
-            if (!parts_fit(tiles, p->k, parts, multiprocessors, 8) || (parts > 1 && wide))
+            if (!parts_fit(tiles, divide_up(p->k, 64), parts, multiprocessors, 8) ||
+                (parts > 1 && wide))
                 break;
             double part_cost = 3 + 6.0 * tile->tile_m * tile->tile_n / PART_TILE;
             double time = work_time(&cost, p->k, tiles, parts, multiprocessors, part_cost);
@@ -218,10 +317,11 @@ static int by_time(const void *left, const void *right)
 int cup__wgmma_candidates(const cup__product *p, int multiprocessors, cup__wgmma_plan *plans,
                           int most)
 {
-    candidate all[COUNT(menu)];
+    candidate all[COUNT(plain_entries)];
     int count = 0;
-    for (int i = 0; i < COUNT(menu); i++) {
-        all[count].time = choose_parts(p, multiprocessors, &menu[i], &all[count].plan);
+    for (int i = 0; i < COUNT(plain_entries); i++) {
+        all[count].time = choose_parts(p, multiprocessors, &plain_menu, &plain_entries[i],
+                                       &all[count].plan);
         count += all[count].time > 0;
     }
     qsort(all, (size_t)count, sizeof *all, by_time);
@@ -233,8 +333,8 @@ int cup__wgmma_candidates(const cup__product *p, int multiprocessors, cup__wgmma
 
 bool cup__wgmma_is_on_menu(const cup__wgmma_plan *plan)
 {
-    for (int i = 0; i < COUNT(menu); i++) {
-        cup__wgmma_plan one = menu[i].plan;
+    for (int i = 0; i < COUNT(plain_entries); i++) {
+        cup__wgmma_plan one = plain_entries[i].plan;
         one.parts = plan->parts;
         if (!memcmp(&one, plan, sizeof one))
             return plan->parts >= 1 && plan->parts <= PARTS_MOST;

@@ -26,55 +26,71 @@ typedef struct job {
     atomic_bool failed;
 } job;
 
-/* c[4, 16 wide] += a[4, count] b[count, 16 wide]; a's rows and columns may lie either way. */
-static inline __attribute__((always_inline)) void tile(float *c, int64_t c_row, const float *a,
-                                                       int64_t a_row, int64_t a_step,
-                                                       const float *b, int64_t b_row,
-                                                       int64_t count, int wide)
+/* c += a b; a's rows and columns may lie either way. */
+typedef struct matrices {
+    float *c;
+    const float *a, *b;
+    int64_t c_row, a_row, a_step, b_row;
+} matrices;
+
+/* c[4, 16 wide] += a[4, count] b[count, 16 wide] */
+static inline __attribute__((always_inline)) void tile(matrices m, int64_t count, int wide)
 {
     lanes sum[4][2];
 #pragma GCC unroll 4
     for (int r = 0; r < 4; r++)
 #pragma GCC unroll 2
         for (int w = 0; w < wide; w++)
-            sum[r][w] = *(const lanes *)(c + r * c_row + w * LANES);
+            sum[r][w] = *(const lanes *)(m.c + r * m.c_row + w * LANES);
     for (int64_t k = 0; k < count; k++) {
 #pragma GCC unroll 4
         for (int r = 0; r < 4; r++)
 #pragma GCC unroll 2
             for (int w = 0; w < wide; w++)
-                sum[r][w] += a[r * a_row + k * a_step] *
-                             *(const lanes *)(b + k * b_row + w * LANES);
+                sum[r][w] += m.a[r * m.a_row + k * m.a_step] *
+                             *(const lanes *)(m.b + k * m.b_row + w * LANES);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < 4; r++)
 #pragma GCC unroll 2
         for (int w = 0; w < wide; w++)
-            *(lanes *)(c + r * c_row + w * LANES) = sum[r][w];
+            *(lanes *)(m.c + r * m.c_row + w * LANES) = sum[r][w];
 }
 
 /* c[rows, width] += a[rows, count] b[count, width]; rows are a multiple of 4, width of LANES. */
-CUP__WIDE static void multiply(float *c, int64_t c_row, const float *a, int64_t a_row,
-                               int64_t a_step, const float *b, int64_t b_row, int64_t rows,
-                               int64_t width, int64_t count)
+CUP__WIDE static void multiply(matrices m, int64_t rows, int64_t width, int64_t count)
 {
-    int64_t n = 0;
-    for (; n + 2 * LANES <= width; n += 2 * LANES)
-        for (int64_t r = 0; r < rows; r += 4)
-            tile(c + r * c_row + n, c_row, a + r * a_row, a_row, a_step, b + n, b_row, count, 2);
-    if (n < width)
-        for (int64_t r = 0; r < rows; r += 4)
-            tile(c + r * c_row + n, c_row, a + r * a_row, a_row, a_step, b + n, b_row, count, 1);
+    for (int64_t n = 0; n < width; n += 2 * LANES)
+        for (int64_t r = 0; r < rows; r += 4) {
+            matrices part = m;
+            part.c += r * m.c_row + n;
+            part.a += r * m.a_row;
+            part.b += n;
+            if (n + 2 * LANES <= width)
+                tile(part, count, 2);
+            else
+                tile(part, count, 1);
+        }
+}
+
+/* Rows of a head. */
+typedef struct rows_of {
+    int64_t batch, head, first, count;
+} rows_of;
+
+static int64_t offset_of(const cup__heads *h, rows_of at, int64_t row)
+{
+    return h->offset + at.batch * h->stride[0] + at.head * h->stride[1] +
+           (at.first + row) * h->stride[2];
 }
 
 /* Rows of a head as floats, `padded` apart and filled up with zeros; rows past the end are zero. */
-static void load_rows(float *to, const cup__heads *h, int64_t b, int64_t head, int64_t first,
-                      int64_t count, int64_t room, int64_t size, int64_t padded)
+static void load_rows(float *to, const cup__heads *h, rows_of from, int64_t room, int64_t size,
+                      int64_t padded)
 {
     const cup_tensor *t = h->tensor;
-    for (int64_t i = 0; i < count; i++, to += padded) {
-        int64_t at = h->offset + b * h->stride[0] + head * h->stride[1] +
-                     (first + i) * h->stride[2];
+    for (int64_t i = 0; i < from.count; i++, to += padded) {
+        int64_t at = offset_of(h, from, i);
         if (h->stride[3] == 1)
             cup__load_f32(to, (const char *)t->data + at * cup_dtype_size(t->dtype), t->dtype,
                           size);
@@ -83,16 +99,15 @@ static void load_rows(float *to, const cup__heads *h, int64_t b, int64_t head, i
                 to[d] = (float)cup__load(t, at + d * h->stride[3]);
         memset(to + size, 0, (size_t)(padded - size) * sizeof *to);
     }
-    memset(to, 0, (size_t)((room - count) * padded) * sizeof *to);
+    memset(to, 0, (size_t)((room - from.count) * padded) * sizeof *to);
 }
 
-static void store_rows(const cup__heads *h, int64_t b, int64_t head, int64_t first, int64_t count,
-                       const float *from, int64_t size, int64_t padded)
+static void store_rows(const cup__heads *h, rows_of to, const float *from, int64_t size,
+                       int64_t padded)
 {
     cup_tensor *t = h->tensor;
-    for (int64_t i = 0; i < count; i++, from += padded) {
-        int64_t at = h->offset + b * h->stride[0] + head * h->stride[1] +
-                     (first + i) * h->stride[2];
+    for (int64_t i = 0; i < to.count; i++, from += padded) {
+        int64_t at = offset_of(h, to, i);
         if (h->stride[3] == 1)
             cup__store_f32((char *)t->data + at * cup_dtype_size(t->dtype), from, t->dtype, size);
         else
@@ -195,9 +210,10 @@ static void pack_keys(const job *j, float *turned, float *values, float *scratch
     for (int64_t n = 0; n < blocks; n++) {
         int64_t first = n * COLS, block = COLS * j->padded;
         int64_t count = a->keys - first < COLS ? a->keys - first : COLS;
-        load_rows(scratch, &a->k, b, kv, first, count, COLS, a->size, j->padded);
+        load_rows(scratch, &a->k, (rows_of){b, kv, first, count}, COLS, a->size, j->padded);
         turn(turned + n * block, scratch, j->padded);
-        load_rows(values + n * block, &a->v, b, kv, first, count, COLS, a->size, j->padded);
+        load_rows(values + n * block, &a->v, (rows_of){b, kv, first, count}, COLS, a->size,
+                  j->padded);
     }
 }
 
@@ -223,7 +239,8 @@ static void finish_rows(const cup__attention *a, int64_t head, int64_t first, in
             ((float *)a->lse->data)[head * a->queries + first + r] =
                 s->sum[r] == 0 ? -INFINITY : s->most[r] + logf(s->sum[r]);
     }
-    store_rows(&a->o, head / a->heads, head % a->heads, first, count, out, a->size, padded);
+    store_rows(&a->o, (rows_of){head / a->heads, head % a->heads, first, count}, out, a->size,
+               padded);
 }
 
 /* One block of queries against all the keys it sees. */
@@ -236,21 +253,23 @@ static void forward_block(const job *j, int64_t head, int64_t first, const float
     state s = {.sum = {0}};
     for (int r = 0; r < ROWS; r++)
         s.most[r] = -INFINITY;
-    load_rows(q, &a->q, head / a->heads, head % a->heads, first, count, ROWS, a->size, padded);
+    load_rows(q, &a->q, (rows_of){head / a->heads, head % a->heads, first, count}, ROWS, a->size,
+              padded);
     memset(out, 0, (size_t)(ROWS * padded) * sizeof *out);
     int64_t blocks = blocks_seen(a, first + count);
     for (int64_t n = 0; n < blocks; n++) {
         for (int r = 0; r < rows; r++)
             s.seen[r] = seen_of(a, first + r, n * COLS);
         memset(score, 0, (size_t)(rows * COLS) * sizeof *score);
-        multiply(score, COLS, q, padded, 1, turned + n * COLS * padded, COLS, rows, COLS, a->size);
+        multiply((matrices){score, q, turned + n * COLS * padded, COLS, padded, 1, COLS}, rows,
+                 COLS, a->size);
         soften_rows(score, out, &s, rows, padded, (float)a->scale);
         if (a->dropout > 0) {
             keep_factors(keep, a, head, first, n * COLS);
             weigh(score, keep, rows * COLS);
         }
-        multiply(out, padded, score, COLS, 1, values + n * COLS * padded, padded, rows, padded,
-                 min_of(a->keys - n * COLS, COLS));
+        multiply((matrices){out, score, values + n * COLS * padded, padded, COLS, 1, padded}, rows,
+                 padded, min_of(a->keys - n * COLS, COLS));
     }
     finish_rows(a, head, first, count, out, &s, padded);
 }
@@ -366,24 +385,24 @@ static void backward_block(const job *j, desk *w, int64_t b, int64_t head, int64
     int64_t padded = j->padded, count = min_of(a->queries - first, ROWS), block = COLS * padded;
     int64_t row = b * a->heads + head, seen[ROWS];
     float lse[ROWS] = {0}, delta[ROWS] = {0};
-    load_rows(w->q, &a->o, b, head, first, count, ROWS, a->size, padded);
-    load_rows(w->d_o, &a->d_o, b, head, first, count, ROWS, a->size, padded);
+    load_rows(w->q, &a->o, (rows_of){b, head, first, count}, ROWS, a->size, padded);
+    load_rows(w->d_o, &a->d_o, (rows_of){b, head, first, count}, ROWS, a->size, padded);
     for (int64_t r = 0; r < count; r++) {
         delta[r] = dot(w->q + r * padded, w->d_o + r * padded, padded);
         lse[r] = (float)cup__load(a->lse, cup__offset_of(a->lse, row * a->queries + first + r));
         lse[r] = lse[r] == -INFINITY ? INFINITY : lse[r];
     }
-    load_rows(w->q, &a->q, b, head, first, count, ROWS, a->size, padded);
+    load_rows(w->q, &a->q, (rows_of){b, head, first, count}, ROWS, a->size, padded);
     memset(w->dq, 0, (size_t)(ROWS * padded) * sizeof *w->dq);
     int64_t blocks = blocks_seen(a, first + count);
     for (int64_t n = 0; n < blocks; n++) {
         for (int r = 0; r < ROWS; r++)
             seen[r] = seen_of(a, first + r, n * COLS);
         memset(w->score, 0, 2 * ROWS * COLS * sizeof *w->score);
-        multiply(w->score, COLS, w->q, padded, 1, w->k_turned + n * block, COLS, ROWS, COLS,
-                 padded);
-        multiply(w->ds, COLS, w->d_o, padded, 1, w->v_turned + n * block, COLS, ROWS, COLS,
-                 padded);
+        multiply((matrices){w->score, w->q, w->k_turned + n * block, COLS, padded, 1, COLS}, ROWS,
+                 COLS, padded);
+        multiply((matrices){w->ds, w->d_o, w->v_turned + n * block, COLS, padded, 1, COLS}, ROWS,
+                 COLS, padded);
         if (a->dropout > 0)
             keep_factors(w->keep, a, row, first, n * COLS);
         const float *keep = a->dropout > 0 ? w->keep : NULL;
@@ -392,11 +411,14 @@ static void backward_block(const job *j, desk *w, int64_t b, int64_t head, int64
                 delta_of_few(w->score + r * COLS, w->ds + r * COLS, keep ? keep + r * COLS : NULL,
                              lse + r, delta + r, seen[r], (float)a->scale);
         soften_back(w->score, w->ds, keep, lse, delta, seen, (float)a->scale);
-        multiply(w->dq, padded, w->ds, COLS, 1, w->k + n * block, padded, ROWS, padded, COLS);
-        multiply(w->dk + n * block, padded, w->ds, 1, COLS, w->q, padded, COLS, padded, ROWS);
-        multiply(w->dv + n * block, padded, w->score, 1, COLS, w->d_o, padded, COLS, padded, ROWS);
+        multiply((matrices){w->dq, w->ds, w->k + n * block, padded, COLS, 1, padded}, ROWS, padded,
+                 COLS);
+        multiply((matrices){w->dk + n * block, w->ds, w->q, padded, 1, COLS, padded}, COLS, padded,
+                 ROWS);
+        multiply((matrices){w->dv + n * block, w->score, w->d_o, padded, 1, COLS, padded}, COLS,
+                 padded, ROWS);
     }
-    store_rows(&a->dq, b, head, first, count, w->dq, a->size, padded);
+    store_rows(&a->dq, (rows_of){b, head, first, count}, w->dq, a->size, padded);
 }
 
 static void backward_head(const job *j, desk *w, int64_t b, int64_t kv)
@@ -407,16 +429,16 @@ static void backward_head(const job *j, desk *w, int64_t b, int64_t kv)
     /* The place of the keys holds the values until these are turned. */
     for (int64_t n = 0; n < j->blocks; n++) {
         int64_t first = n * COLS, count = min_of(a->keys - first, COLS);
-        load_rows(w->k + n * block, &a->v, b, kv, first, count, COLS, a->size, padded);
+        load_rows(w->k + n * block, &a->v, (rows_of){b, kv, first, count}, COLS, a->size, padded);
         turn(w->v_turned + n * block, w->k + n * block, padded);
-        load_rows(w->k + n * block, &a->k, b, kv, first, count, COLS, a->size, padded);
+        load_rows(w->k + n * block, &a->k, (rows_of){b, kv, first, count}, COLS, a->size, padded);
         turn(w->k_turned + n * block, w->k + n * block, padded);
     }
     for (int64_t g = 0; g < group; g++)
         for (int64_t first = 0; first < a->queries; first += ROWS)
             backward_block(j, w, b, kv * group + g, first);
-    store_rows(&a->dk, b, kv, 0, a->keys, w->dk, a->size, padded);
-    store_rows(&a->dv, b, kv, 0, a->keys, w->dv, a->size, padded);
+    store_rows(&a->dk, (rows_of){b, kv, 0, a->keys}, w->dk, a->size, padded);
+    store_rows(&a->dv, (rows_of){b, kv, 0, a->keys}, w->dv, a->size, padded);
 }
 
 static void backward_heads(int64_t begin, int64_t end, void *user)

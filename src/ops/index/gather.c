@@ -52,9 +52,10 @@ void cup__move_element(cup_tensor *to, int64_t at, const cup_tensor *from, int64
 }
 
 cup_status cup__gather_launch(cup__call *call, const char *entry, const cup_tensor *x,
-                              const cup_tensor *ids, cup_tensor *y, cup__along along,
-                              int64_t length, int vec, int64_t count)
+                              cup_tensor *y, cup__along along, int64_t length, int vec,
+                              int64_t count)
 {
+    const cup_tensor *ids = call->in[1];
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     cup__knob knobs[] = {{"CUP_T", x->dtype}, {"CUP_ID", ids->dtype}, {"VEC", vec}};
     int64_t inner = along.inner / vec;
@@ -94,8 +95,8 @@ static cup_status run_cuda(cup__call *call)
 {
     cup_tensor *y = call->out[0];
     cup__along from = cup__along_of(call->in[0], axis_of(call));
-    return cup__gather_launch(call, "gather_fwd", call->in[0], call->in[1], y, from,
-                              y->shape[from.axis], 1, y->count);
+    return cup__gather_launch(call, "gather_fwd", call->in[0], y, from, y->shape[from.axis], 1,
+                              y->count);
 }
 
 static cup_status gradient(cup__grad *g)

@@ -27,9 +27,9 @@ cup_status cup__index_at(cup__call *call, const cup_tensor *indices, int64_t at,
 void cup__move_element(cup_tensor *to, int64_t at, const cup_tensor *from, int64_t offset);
 
 /* Launches a kernel of gather.cu with a thread for each of `count` elements of [.., length, inner];
- * `along` is the other tensor. */
+ * `along` is the other tensor, the ids are input 1. */
 cup_status cup__gather_launch(cup__call *call, const char *entry, const cup_tensor *x,
-                              const cup_tensor *ids, cup_tensor *y, cup__along along,
-                              int64_t length, int vec, int64_t count);
+                              cup_tensor *y, cup__along along, int64_t length, int vec,
+                              int64_t count);
 
 #endif

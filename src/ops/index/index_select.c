@@ -41,7 +41,7 @@ static cup_status run_cuda(cup__call *call)
     uintptr_t address = (uintptr_t)x->data | (uintptr_t)y->data;
     while (vec > 1 && (from.inner % vec || address % (uintptr_t)(vec * size)))
         vec /= 2;
-    return cup__gather_launch(call, "select_fwd", x, call->in[1], call->out[0], from,
+    return cup__gather_launch(call, "select_fwd", x, call->out[0], from,
                               call->in[1]->count, vec, y->count / vec);
 }
 

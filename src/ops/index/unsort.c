@@ -38,7 +38,7 @@ static cup_status run_cuda(cup__call *call)
     cup__along to = cup__along_of(out, attributes_of(call)->axis);
     CUP_TRY(call->c->device->calls->fill(call->c->device, out->data, 0,
                                          (size_t)(out->count * cup_dtype_size(out->dtype))));
-    return cup__gather_launch(call, "put_fwd", dy, call->in[1], out, to, dy->shape[to.axis], 1,
+    return cup__gather_launch(call, "put_fwd", dy, out, to, dy->shape[to.axis], 1,
                               dy->count);
 }
 

@@ -79,12 +79,13 @@ static cut choose(int64_t m, const cup__packed *w, int multiprocessors)
 
 /* A tensor map over `lines` lines of elements of 1 or 2 bytes, 64 of k by `box` of them. */
 static cup_status encode(cup_context *c, CUtensorMap *map, const void *data,
-                         CUtensorMapDataType type, int64_t line, int64_t line_bytes, int64_t lines,
-                         int box_length, int box)
+                         CUtensorMapDataType type, int64_t line, int64_t lines, int box_length,
+                         int box)
 {
-    uint64_t sizes[2] = {(uint64_t)line, (uint64_t)lines}, strides[1] = {(uint64_t)line_bytes};
+    int64_t size = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 ? 1 : 2;
+    uint64_t sizes[2] = {(uint64_t)line, (uint64_t)lines}, strides[1] = {(uint64_t)(line * size)};
     uint32_t boxes[2] = {(uint32_t)box_length, (uint32_t)box}, steps[2] = {1, 1};
-    int64_t span = box_length * (line_bytes / line);
+    int64_t span = box_length * size;
     CUresult result = cup__driver.cuTensorMapEncodeTiled(
         map, type, 2, (void *)(uintptr_t)data, sizes, strides, boxes, steps,
         CU_TENSOR_MAP_INTERLEAVE_NONE,
@@ -125,8 +126,8 @@ cup_status cup__linear_codes_by(cup__call *call, int tokens, int parts)
     CUP_TRY(encode(c, &x_map, x->data,
                    x->dtype == CUP_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                        : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                   w.k, w.k * 2, m, STAGE_K, tokens));
-    CUP_TRY(encode(c, &w_map, w.weight->data, CU_TENSOR_MAP_DATA_TYPE_UINT8, line, line, w.n,
+                   w.k, m, STAGE_K, tokens));
+    CUP_TRY(encode(c, &w_map, w.weight->data, CU_TENSOR_MAP_DATA_TYPE_UINT8, line, w.n,
                    STAGE_K * w.bits / 8, TILE_ROWS));
     cup__knob knobs[] = {{"CUP_T", x->dtype}, {"SCALE_T", w.scale->dtype}, {"BITS", w.bits},
                          {"TOKENS", tokens},  {"STAGES", stages},          {"PARTS", parts}};

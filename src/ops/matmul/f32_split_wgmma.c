@@ -117,13 +117,13 @@ int cup__split_stages(const cup__product *p, const cup__split_plan *plan)
 }
 
 static cup_status encode(cup_context *c, CUtensorMap *map, CUtensorMapDataType type, void *data,
-                         int dims, const int64_t size[3], const int64_t stride[2], int box_length,
-                         int box_lines)
+                         int dims, const int64_t size[3], const int64_t stride[2],
+                         const uint32_t box[3])
 {
     uint64_t sizes[3], strides[2] = {(uint64_t)stride[0], (uint64_t)stride[1]};
     for (int i = 0; i < 3; i++)
         sizes[i] = (uint64_t)size[i];
-    uint32_t box[3] = {(uint32_t)box_length, (uint32_t)box_lines, 1}, steps[3] = {1, 1, 1};
+    uint32_t steps[3] = {1, 1, 1};
     CUresult result = cup__driver.cuTensorMapEncodeTiled(
         map, type, (uint32_t)dims, data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
         CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
@@ -145,8 +145,9 @@ static cup_status encode_planes(cup_context *c, CUtensorMap *map, const cup__spl
                                : plan->dtype == CUP_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                         : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     bool along_k = from->along[i] == PRODUCT_ALONG_K;
+    uint32_t along_lines[3] = {(uint32_t)tile_k(plan->dtype), (uint32_t)tile, 1};
     return encode(c, map, type, from->data[i], 3, sizes, strides,
-                  along_k ? tile_k(plan->dtype) : 64, along_k ? tile : 64);
+                  along_k ? along_lines : (const uint32_t[3]){64, 64, 1});
 }
 
 /* Whether TMA can write y: it writes whole pieces of 16 bytes. */
@@ -162,7 +163,7 @@ static cup_status encode_result(cup_context *c, CUtensorMap *map, const cup__pro
     int64_t sizes[3] = {p->n, p->m, batch};
     int64_t strides[2] = {row * 4, (batch > 1 ? p->y.batch[0] : row * p->m) * 4};
     return encode(c, map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, data, 2 + p->batch_ndim, sizes, strides,
-                  32, 16);
+                  (const uint32_t[3]){32, 16, 1});
 }
 
 static void fill(wgmma_call *to, split_product *extra, const cup__product *p,

@@ -214,11 +214,12 @@ cup_status cup__layernorm_cpu(cup__call *call)
     return CUP_OK;
 }
 
-/* Means of g and of g times the normalised x, where g is gamma dy; both are kept. */
-CUP__WIDE static void dots_of_chunk(float *g, float *normal, const float *dy, const float *x,
-                                    const float *gamma, int64_t count, float mean, float rstd,
-                                    double *sum, double *dot)
+/* Sums of g and of g times the normalised x, where g is gamma dy, from dy, x and gamma; both are
+ * kept. */
+CUP__WIDE static void dots_of_chunk(float *g, float *normal, const float *const from[3],
+                                    int64_t count, float mean, float rstd, double sums[2])
 {
+    const float *dy = from[0], *x = from[1], *gamma = from[2];
     float first[LANES] = {0}, second[LANES] = {0};
     int64_t i = 0;
     for (; i + LANES <= count; i += LANES)
@@ -236,8 +237,8 @@ CUP__WIDE static void dots_of_chunk(float *g, float *normal, const float *dy, co
         first[k] += v;
         second[k] += v * z;
     }
-    *sum += (double)join_lanes(first);
-    *dot += (double)join_lanes(second);
+    sums[0] += (double)join_lanes(first);
+    sums[1] += (double)join_lanes(second);
 }
 
 CUP__WIDE static void dx_row(float *dx, const float *g, const float *normal, int64_t count,
@@ -277,15 +278,15 @@ static void backward_row(const backward *w, int64_t row, float *buffer, float *d
     float rstd = statistic(b->rstd, row), mean = statistic(b->mean, row);
     const float *dy = row_of(b->dy, row, width, spare);
     const float *x = row_of(b->x, row, width, spare + width);
-    double sum = 0, dot = 0;
+    double sums[2] = {0, 0};
     for (int64_t i = 0; i < width; i += CHUNK)
-        dots_of_chunk(buffer + i, normal + i, dy + i, x + i, w->gamma + i,
-                      width - i < CHUNK ? width - i : CHUNK, mean, rstd, &sum, &dot);
+        dots_of_chunk(buffer + i, normal + i, (const float *[]){dy + i, x + i, w->gamma + i},
+                      width - i < CHUNK ? width - i : CHUNK, mean, rstd, sums);
     if (b->dgamma || b->dbeta)
         add_products(dgamma, dgamma + width, dy, normal, width);
     float *dx = place_of(b->dx, row, width, spare);
-    dx_row(dx, buffer, normal, width, b->mean ? (float)(sum / (double)width) : 0,
-           (float)(dot / (double)width), rstd);
+    dx_row(dx, buffer, normal, width, b->mean ? (float)(sums[0] / (double)width) : 0,
+           (float)(sums[1] / (double)width), rstd);
     if (b->dsum)
         add_row(dx, dx, row_of(b->dsum, row, width, spare + width), width);
     put_row(b->dx, row, width, dx);

@@ -125,6 +125,9 @@ static cup_status run(const room *r, cup_context *c, cup_dtype hold, int noise, 
     int count = o->in_count = make_inputs(r, c, hold, o->in);
     if (count < 0)
         return c->error.status;
+    /* The specification of an op that rounds on the way is otherwise run in the dtype itself. */
+    for (int i = 0; i < count && hold == CUP_F64 && r->call.row->op->rounds; i++)
+        o->in[i] = is_real(o->in[i]) ? cup_cast(c, o->in[i], CUP_F64) : o->in[i];
     if (noise)
         move_inputs(r, c, o, noise);
     for (int i = 0; i < count; i++)
@@ -263,6 +266,47 @@ static double own_roundings(const room *r, int i)
     return fmax(most, sqrt(fmax(sizes, count / own)));
 }
 
+static const void *attribute_of(const room *r, const char *name)
+{
+    static const double zero = 0;
+    const char *all = attributes_of(r);
+    for (const cup__attribute *a = r->call.row->attributes; a && a->name; a++)
+        if (!strcmp(a->name, name))
+            return all ? all + a->offset : (const void *)&zero;
+    return NULL;
+}
+
+/* How many elements of x one mean or size is of; 0 where the op makes none. */
+static int64_t normalised_together(const room *r)
+{
+    const cup_tensor *x = r->want.in[0];
+    const int *axis = attribute_of(r, "axis"), *groups = attribute_of(r, "groups");
+    if (!attribute_of(r, "eps") || !x || x->ndim == 0 || x->count == 0)
+        return 0;
+    if (groups && *groups > 0)
+        return x->count / (x->shape[0] * *groups);
+    int d = axis && *axis >= 0 ? *axis : x->ndim - 1;
+    return axis ? x->count / x->shape[d] : x->shape[d];
+}
+
+/* The size of the terms that cancel in the gradient of input `i`, as far as it may be made of their
+ * rounding alone: where one value is divided by its own size, or two stand about their mean, their
+ * results do not depend on them but for eps. The terms are what flows back, at most 2, times gamma,
+ * over the size, which eps is below. */
+static double cancelling_terms(const room *r, int i)
+{
+    const char *name = r->call.row->name;
+    bool summed = !strncmp(name, "add_", 4), centred = !strstr(name, "rmsnorm");
+    int64_t together = normalised_together(r);
+    if (i > summed || together < 1 || together > (centred ? 2 : 1))
+        return 0;
+    const cup_tensor *gamma = r->want.in[1 + summed];
+    double most = gamma ? 0 : 1, eps = *(const double *)attribute_of(r, "eps");
+    for (int64_t k = 0; gamma && k < gamma->count; k++)
+        most = fmax(most, fabs(cup__load(gamma, cup__offset_of(gamma, k))));
+    return 2 * most / sqrt(eps > 0 ? eps : 1e-5);
+}
+
 static void hold(const room *r, const outcome *got, int i, cup__backward_result *result,
                  char note[300])
 {
@@ -275,7 +319,9 @@ static void hold(const room *r, const outcome *got, int i, cup__backward_result 
         return;
     if (a && b && cup__on_host(b, &host, &memory)) {
         *where = 0;
-        error = cup__compare_above(a, &host, 0, cup__smallest(b->dtype), where, sizeof where);
+        double least = cup__epsilon(b->dtype) * cancelling_terms(r, i);
+        error = cup__compare_above(a, &host, 0, least + cup__smallest(b->dtype), where,
+                                   sizeof where);
     }
     cup__free(memory);
     /* What is f32 beside a call in 16 bits is no better than what flows back to it. */
@@ -288,22 +334,11 @@ static void hold(const room *r, const outcome *got, int i, cup__backward_result 
     snprintf(note, 300, "gradient of input %d: %s", i + 1, where);
 }
 
-/* A gradient of a value that is divided by its own size, or of the loss of a single class, is made
- * of rounding alone. */
-static bool is_rounding(const room *r)
-{
-    const cup_tensor *x = r->want.in[0], *targets = r->want.in[1];
-    if (!strcmp(r->call.row->name, "cross_entropy") && x && targets)
-        return x->count == targets->count;
-    return strstr(r->call.row->name, "norm") && x && x->ndim && x->shape[x->ndim - 1] < 3;
-}
-
 /* Runs it on the device; false where in double the op refuses it or has no gradient. */
 static bool judge(cup_context *c, const room *r, cup__backward_result *result, char note[300])
 {
     outcome got;
-    if (!r->there || r->c->error.status != CUP_OK || !r->want.differentiable ||
-        is_rounding(r))
+    if (!r->there || r->c->error.status != CUP_OK || !r->want.differentiable)
         return false;
     *result = (cup__backward_result){
         .op = r->call.row->name, .dtype = r->call.dtype, .note = note};

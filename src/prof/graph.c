@@ -161,8 +161,9 @@ static void draw_op(cup__graph *g, uint64_t *state)
         a = a ? a - 1 : g->count - 1;
     cup__graph_node n = like(&g->node[a], 1 + (int)below(state, KINDS - 1));
     n.in[0] = a;
-    /* What is left of a value that is divided by its own size is made of rounding alone. */
-    if ((n.kind == LAYERNORM || n.kind == RMSNORM) && last(&n) < 3)
+    /* The gradient of one value that is divided by its own size, or of two about their mean, is
+     * made of rounding alone. */
+    if ((n.kind == LAYERNORM && last(&n) < 3) || (n.kind == RMSNORM && last(&n) < 2))
         n.kind = GELU;
     if (n.kind >= ADD && n.kind <= MUL)
         draw_second(g, state, &n);

@@ -82,3 +82,24 @@ TEST(backward_shrinks_what_fails)
     EXPECT_INT(cup__check_backward_call(c, "argmax f32 3", keep, NULL), CUP_ARGUMENT);
     cup_context_free(c);
 }
+
+/* Ops of which nothing, or nothing narrow, was held: those that round on the way are in no dtype
+ * but their own otherwise, and narrow norms leave rounding alone in x, but not in gamma. */
+TEST(backward_holds_norms_of_any_width)
+{
+    static const char *const calls[] = {
+        "layernorm f32 5x1 1 1",         "layernorm bf16 7x2 2 2",
+        "rmsnorm f32 5x1 1",             "rmsnorm f32 9x2 2",
+        "add_rmsnorm f32 3x8 3x8",       "add_layernorm bf16 3x8 3x8 8 8",
+        "add_layernorm f32 4x2 4x2 2 2", "norm f32 5x2 axes=1",
+        "groupnorm f32 3x4x1 4 4 groups=4 axis=1",
+    };
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        count = 0;
+        EXPECT_INT(cup__check_backward_call(c, calls[i], report, &count), CUP_OK);
+        if (count != 1)
+            test_fail(__FILE__, __LINE__, "%s was not held", calls[i]);
+    }
+    cup_context_free(c);
+}

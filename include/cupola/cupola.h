@@ -19,8 +19,8 @@
  *
  * base.h has the context, errors and ownership; tensor.h the arrays; ops.h every op; expr.h
  * formulas of your own; grad.h gradients; parameters.h and layers.h models of any kind; prof.h
- * checks, timings and memory; loader.h samples as batches; wrap.h memory of others, and so has
- * dlpack.h, which is not part of this one. */
+ * checks, timings and memory; loader.h samples as batches; stream.h the order of work on a GPU;
+ * wrap.h memory of others, and so has dlpack.h, which is not part of this one. */
 #ifndef CUPOLA_CUPOLA_H
 #define CUPOLA_CUPOLA_H
 
@@ -39,6 +39,7 @@
 #include "cupola/optim.h"
 #include "cupola/parameters.h"
 #include "cupola/prof.h"
+#include "cupola/stream.h"
 #include "cupola/tensor.h"
 #include "cupola/train.h"
 #include "cupola/wrap.h"

@@ -36,9 +36,6 @@ cup_status cup__cuda_look(cup__error *error, int index, cup__gpu_facts *out);
 
 CUstream cup__cuda_stream(const cup__cuda *gpu);
 
-/* Work queued from now on on another stream comes after what the context has queued. */
-cup_status cup__cuda_lead(cup__cuda *gpu, CUstream other);
-
 /* A knob becomes -Dname=value when the kernel is compiled. */
 typedef struct cup__knob {
     const char *name; /* a literal */

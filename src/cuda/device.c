@@ -189,8 +189,10 @@ static cup_status open_parts(cup__cuda *gpu, int64_t memory_limit)
     CUP_TRY(check_facts(gpu));
     CUP_TRY(open_context(gpu));
     /* Non-blocking: work of others on the default stream is none of ours. */
-    CUP_TRY(cup__cuda_check(gpu, cup__driver.cuStreamCreate(&gpu->stream, CU_STREAM_NON_BLOCKING),
+    CUP_TRY(cup__cuda_check(gpu, cup__driver.cuStreamCreate(&gpu->own_stream,
+                                                       CU_STREAM_NON_BLOCKING),
                             "making a stream"));
+    gpu->stream = gpu->own_stream;
     CUP_TRY(cup__pool_open(gpu, memory_limit, &gpu->pool));
     snprintf(gpu->device.text, sizeof gpu->device.text, "cuda:%d, %s, %.1f GiB", gpu->facts.index,
              gpu->facts.name, (double)gpu->facts.memory_bytes / (1 << 30));
@@ -211,8 +213,8 @@ static void close_gpu(cup__device *device)
     if (gpu->pool)
         cup__pool_close(gpu->pool, usable);
     if (usable) {
-        if (gpu->stream)
-            cup__driver.cuStreamDestroy(gpu->stream);
+        if (gpu->own_stream)
+            cup__driver.cuStreamDestroy(gpu->own_stream);
         cup__driver.cuDevicePrimaryCtxRelease(gpu->handle);
     }
     cup__free(gpu);

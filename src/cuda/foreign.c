@@ -62,20 +62,3 @@ void cup__cuda_idle(cup__device *device)
     if (!gpu->capturing && cup__cuda_enter_to_free(gpu))
         cup__driver.cuCtxSynchronize();
 }
-
-cup_status cup__cuda_lead(cup__cuda *gpu, CUstream other)
-{
-    CUevent event;
-    CUP_TRY(cup__cuda_enter(gpu));
-    if (gpu->capturing)
-        return cup__fail(gpu->device.error, CUP_STATE,
-                         "other streams cannot wait for a graph that is being captured; end the "
-                         "capture first");
-    CUP_TRY(cup__cuda_check(gpu, cup__driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING),
-                            "making an event"));
-    CUresult result = cup__driver.cuEventRecord(event, gpu->stream);
-    if (result == CUDA_SUCCESS)
-        result = cup__driver.cuStreamWaitEvent(other, event, 0);
-    cup__driver.cuEventDestroy(event);
-    return cup__cuda_check(gpu, result, "letting another stream wait");
-}

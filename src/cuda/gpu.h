@@ -15,7 +15,8 @@ struct cup__cuda {
     cup__gpu_facts facts;
     CUdevice handle;
     CUcontext context;
-    CUstream stream;
+    CUstream stream;     /* what is queued goes here */
+    CUstream own_stream; /* what it was at first, and is unless a caller's is used */
     bool virtual_memory; /* the driver and the card can map memory into reserved addresses */
     bool clusters;
     unsigned forks;      /* value of cup__forks when it was opened */

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "cuda/cuda.h"
+#include "cuda/stream.h"
 #include "cupola/ops.h"
 #include "tensor/debug.h"
 #include "tensor/wrap.h"

@@ -16,32 +16,32 @@ struct cup__module {
 
 /* The short way: equal pointers and values. */
 
-static size_t slot_of(const cup__kernels *k, const char *source, const char *entry,
-                      const cup__knob *knobs, int count)
+static size_t slot_of(const cup__kernels *k, const cup__kernel_alias *of)
 {
-    uint64_t hash = (uintptr_t)source * 0x9e3779b97f4a7c15u + (uintptr_t)entry;
-    for (int i = 0; i < count; i++)
-        hash = (hash ^ (uint64_t)knobs[i].value) * 0xff51afd7ed558ccdu;
+    const char *source = of->text ? of->text : of->file;
+    uint64_t hash = (uintptr_t)source * 0x9e3779b97f4a7c15u + (uintptr_t)of->entry;
+    for (int i = 0; i < of->knob_count; i++)
+        hash = (hash ^ (uint64_t)of->knobs[i].value) * 0xff51afd7ed558ccdu;
     hash = (hash ^ hash >> 32) * 0xc4ceb9fe1a85ec53u;
     return (size_t)(hash >> 32) & (k->alias_capacity - 1);
 }
 
-static bool same(const cup__kernel_alias *alias, const char *source, const char *entry,
-                 const cup__knob *knobs, int count)
+static bool same(const cup__kernel_alias *a, const cup__kernel_alias *b)
 {
-    if (alias->source != source || alias->entry != entry || alias->knob_count != count)
+    if (a->file != b->file || a->text != b->text || a->entry != b->entry ||
+        a->knob_count != b->knob_count)
         return false;
-    for (int i = 0; i < count; i++)
-        if (alias->knobs[i].name != knobs[i].name || alias->knobs[i].value != knobs[i].value)
+    for (int i = 0; i < a->knob_count; i++)
+        if (a->knobs[i].name != b->knobs[i].name || a->knobs[i].value != b->knobs[i].value)
             return false;
     return true;
 }
 
-static cup__kernel_alias *alias_slot(cup__kernels *k, const char *source, const char *entry,
-                                     const cup__knob *knobs, int count)
+/* Where it stands, or the empty slot where it would. */
+static cup__kernel_alias *alias_slot(cup__kernels *k, const cup__kernel_alias *of)
 {
-    size_t slot = slot_of(k, source, entry, knobs, count);
-    while (k->aliases[slot].kernel && !same(&k->aliases[slot], source, entry, knobs, count))
+    size_t slot = slot_of(k, of);
+    while (k->aliases[slot].kernel && !same(&k->aliases[slot], of))
         slot = (slot + 1) & (k->alias_capacity - 1);
     return &k->aliases[slot];
 }
@@ -55,27 +55,26 @@ static bool alias_reserve(cup__kernels *k)
     larger.aliases = cup__calloc(larger.alias_capacity, sizeof *larger.aliases);
     if (!larger.aliases)
         return false;
-    for (size_t i = 0; i < k->alias_capacity; i++) {
-        const cup__kernel_alias *a = &k->aliases[i];
-        if (a->kernel)
-            *alias_slot(&larger, a->source, a->entry, a->knobs, a->knob_count) = *a;
-    }
+    for (size_t i = 0; i < k->alias_capacity; i++)
+        if (k->aliases[i].kernel)
+            *alias_slot(&larger, &k->aliases[i]) = k->aliases[i];
     cup__free(k->aliases);
     *k = larger;
     return true;
 }
 
 /* Remembers the call. Without memory for that, it will only be slower again. */
-static void alias_add(cup__kernels *k, const char *source, const char *entry,
-                      const cup__knob *knobs, int count, cup__kernel *kernel)
+static void alias_add(cup__kernels *k, const cup__kernel_alias *found)
 {
-    cup__knob *copy = alias_reserve(k) ? cup__calloc((size_t)count, sizeof *copy) : NULL;
+    cup__knob *copy =
+        alias_reserve(k) ? cup__calloc((size_t)found->knob_count, sizeof *copy) : NULL;
     if (!copy)
         return;
-    if (count)
-        memcpy(copy, knobs, (size_t)count * sizeof *copy);
-    *alias_slot(k, source, entry, knobs, count) =
-        (cup__kernel_alias){source, entry, copy, count, kernel};
+    if (found->knob_count)
+        memcpy(copy, found->knobs, (size_t)found->knob_count * sizeof *copy);
+    cup__kernel_alias *slot = alias_slot(k, found);
+    *slot = *found;
+    slot->knobs = copy;
     k->alias_count++;
 }
 
@@ -230,16 +229,16 @@ cup__kernel *cup__kernel_of_text(cup__cuda *gpu, const char *file, const char *t
                                  const char *entry, const cup__knob *knobs, int knob_count)
 {
     cup__kernels *k = &gpu->kernels;
-    const char *source = text ? text : file;
+    cup__kernel_alias call = {file, text, entry, knobs, knob_count, NULL};
     if (k->alias_capacity) {
-        const cup__kernel_alias *alias = alias_slot(k, source, entry, knobs, knob_count);
-        if (alias->kernel)
-            return alias->kernel;
+        cup__kernel *known = alias_slot(k, &call)->kernel;
+        if (known)
+            return known;
     }
-    cup__kernel *kernel = cup__kernel_from_text(gpu, file, text, entry, knobs, knob_count);
-    if (kernel)
-        alias_add(k, source, entry, knobs, knob_count, kernel);
-    return kernel;
+    call.kernel = cup__kernel_from_text(gpu, file, text, entry, knobs, knob_count);
+    if (call.kernel)
+        alias_add(k, &call);
+    return call.kernel;
 }
 
 cup__kernel *cup__kernel_get(cup__cuda *gpu, const char *file, const char *entry,

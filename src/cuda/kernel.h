@@ -24,7 +24,7 @@ struct cup__kernel {
 
 /* What a call of cup__kernel_get looked like; equal pointers and values are the same kernel. */
 typedef struct cup__kernel_alias {
-    const char *source, *entry; /* of our text the text itself, else the file's name */
+    const char *file, *text, *entry;
     const cup__knob *knobs; /* copied */
     int knob_count;
     cup__kernel *kernel;    /* NULL: the slot is empty */

@@ -169,12 +169,17 @@ const char *test_build(void)
     return build && *build ? build : "build";
 }
 
+/* Whether one of the words is in the name, or there are none, and none that has a "-" before it. */
 static bool wanted(const char *name, int words, char **word)
 {
-    for (int i = 0; i < words; i++)
-        if (strstr(name, word[i]))
-            return true;
-    return words == 0;
+    bool any = false, all = true;
+    for (int i = 0; i < words; i++) {
+        if (word[i][0] == '-' && strstr(name, word[i] + 1))
+            return false;
+        all = all && word[i][0] == '-';
+        any = any || strstr(name, word[i]);
+    }
+    return any || all;
 }
 
 static double processor_seconds(void)

@@ -277,26 +277,30 @@ void cup__check_run(cup__check_call *k, cup_status made)
     }
 }
 
-static void run_dry(cup__check_call *k, const cup__impl *impl)
+static void launch(cup__check_call *k, const cup__impl *impl)
 {
+    cup_check_result r = result_of(k, impl ? impl->name : "view", 0);
     cup__call call;
     cup_tensor *in[CUP__CHECK_INPUTS];
     cup_scope_open(k->c);
-    if (!impl && begin(k, &call, in) == CUP_OK)
-        k->row->op->view(&call);
-    else if (impl && prepare(k, &call, in) == CUP_OK && !(impl->refuses && impl->refuses(&call)))
-        cup__call_run(&call, impl);
+    cup_status status = impl ? prepare(k, &call, in) : begin(k, &call, in);
+    if (status == CUP_OK && !impl)
+        status = k->row->op->view(&call);
+    else if (status == CUP_OK && !(impl->refuses && impl->refuses(&call)))
+        status = run_prepared(k, impl, &call);
+    if (k->report)
+        finish(k, &r, status);
     cup__scope_pop(k->c);
     cup__error_clear(&k->c->error);
 }
 
-void cup__check_dry(cup__check_call *k)
+void cup__check_launches(cup__check_call *k)
 {
     if (k->row->op->view)
-        run_dry(k, NULL);
+        launch(k, NULL);
     for (const cup__impl *impl = k->row->op->impls; impl && impl->name; impl++)
         if (impl->place == CUP__CUDA)
-            run_dry(k, impl);
+            launch(k, impl);
 }
 
 void cup__check_unreached(cup__check_call *k)

@@ -32,8 +32,9 @@ typedef struct cup__check_call {
  * in the dtype itself too, and reports each. `made` is what came of making the inputs. */
 void cup__check_run(cup__check_call *k, cup_status made);
 
-/* Makes the same calls on a dry GPU, where nothing comes of them but the kernels that it notes. */
-void cup__check_dry(cup__check_call *k);
+/* Makes the same calls on a GPU and looks at no result, so that `want` may be NULL: on a dry one
+ * for the kernels that it notes. Where `report` is set, tells which of them fail. */
+void cup__check_launches(cup__check_call *k);
 
 /* Reports the implementations that took none of the calls so far: they were not checked. */
 void cup__check_unreached(cup__check_call *k);

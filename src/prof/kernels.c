@@ -109,7 +109,7 @@ void cup__kernels_run_all(cup_context *c, const cup__row *row, cup_tensor **in, 
     memcpy(k.in, in, (size_t)count * sizeof *in);
     k.in_count = count;
     cup__error_clear(&c->error);
-    cup__check_dry(&k);
+    cup__check_launches(&k);
 }
 
 void cup__kernels_for_check(const cup__gpu_facts *facts, cup__precision precision,

@@ -4,6 +4,7 @@
 #define FAKE_INSIDE
 #include "fake.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -198,6 +199,27 @@ CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function,
     return CUDA_SUCCESS;
 }
 
+/* What the real driver refuses, as its manual says. */
+static bool can_encode(CUtensorMapDataType type, uint32_t rank, const void *address,
+                       const uint64_t *sizes, const uint64_t *strides, const uint32_t *box,
+                       const uint32_t *steps, CUtensorMapSwizzle swizzle)
+{
+    uint64_t element = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 ? 1
+                       : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ||
+                               type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+                           ? 4
+                           : 2;
+    uint64_t row = rank ? box[0] * element : 0;
+    bool can = rank >= 1 && rank <= 5 && (uintptr_t)address % 16 == 0 && row % 16 == 0;
+    for (uint32_t i = 0; i < rank && i < 5; i++) {
+        can = can && sizes[i] >= 1 && sizes[i] <= (uint64_t)1 << 32 && box[i] >= 1 &&
+              box[i] <= 256 && steps[i] >= 1 && steps[i] <= 8;
+        if (i + 1 < rank)
+            can = can && strides[i] % 16 == 0 && strides[i] < (uint64_t)1 << 40;
+    }
+    return can && (swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || row <= 16u << swizzle);
+}
+
 CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, uint32_t rank,
                                 void *address, const uint64_t *sizes, const uint64_t *strides,
                                 const uint32_t *box, const uint32_t *element_strides,
@@ -205,10 +227,11 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, uint
                                 CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill)
 {
     ENTER;
-    (void)type, (void)rank, (void)sizes, (void)strides, (void)box, (void)element_strides;
-    (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    (void)interleave, (void)promotion, (void)fill;
     memset(map, 0, sizeof *map);
-    return (uintptr_t)address % 16 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    return can_encode(type, rank, address, sizes, strides, box, element_strides, swizzle)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuTensorMapReplaceAddress(CUtensorMap *map, void *address)

@@ -124,7 +124,6 @@ TEST(tuning_is_found_by_the_next_context)
     fake_begin();
     setenv("CUP_KERNELS", "", 1);
     setenv("FAKE_NVRTC_ANY", "1", 1);
-    setenv("CUP_LIBCUBLASLT", "off", 1); /* which does not know the fake driver */
     setenv("CUP_LOG", "dispatch", 1);
     cup_log_to(hear, heard);
     cup_context *c = fake_context();
@@ -179,7 +178,6 @@ TEST(tuning_record_before_a_faster_way)
     const char *folder = fake_begin();
     setenv("CUP_KERNELS", "", 1);
     setenv("FAKE_NVRTC_ANY", "1", 1);
-    setenv("CUP_LIBCUBLASLT", "off", 1);
     setenv("CUP_LOG", "dispatch", 1);
     snprintf(path, sizeof path, "%s/tuning.tsv", folder);
     setenv("CUP_TUNING", path, 1);
@@ -215,7 +213,6 @@ TEST(tuning_of_implementations)
     fake_begin();
     setenv("CUP_KERNELS", "", 1);
     setenv("FAKE_NVRTC_ANY", "1", 1);
-    setenv("CUP_LIBCUBLASLT", "off", 1);
     cup_context *c = fake_context();
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         int before = count;

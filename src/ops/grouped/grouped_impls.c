@@ -124,14 +124,10 @@ cup_status cup__grouped_cpu(cup__call *call)
 
 const cup__impl cup__grouped_impls[] = {
     {.name = "groups", .place = CUP__CPU, CUP__THRESHOLDS(128), .run = cup__grouped_cpu},
-    {.name = "wgmma",
-     .place = CUP__CUDA,
-     .refuses = cup__grouped_wgmma_refuses,
-     .run = cup__grouped_wgmma},
-    {.name = "mma",
-     .place = CUP__CUDA,
-     .refuses = cup__grouped_mma_refuses,
-     .run = cup__grouped_mma},
+    {.name = "wgmma", .place = CUP__CUDA, CUP__THRESHOLDS(8, 64, 128, 192, 256),
+     .refuses = cup__grouped_wgmma_refuses, .run = cup__grouped_wgmma},
+    {.name = "mma", .place = CUP__CUDA, CUP__THRESHOLDS(8, 32, 128),
+     .refuses = cup__grouped_mma_refuses, .run = cup__grouped_mma},
     {.name = "plain", .place = CUP__CUDA, CUP__THRESHOLDS(16, 128), .run = cup__grouped_plain},
     {0},
 };

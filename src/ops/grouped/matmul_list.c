@@ -83,11 +83,9 @@ static void cost(const cup__call *call, double *bytes, double *flops)
 }
 
 static const cup__impl impls[] = {
-    {.name = "products", .place = CUP__CPU, .run = run},
-    {.name = "wgmma",
-     .place = CUP__CUDA,
-     .refuses = cup__list_wgmma_refuses,
-     .run = cup__list_wgmma},
+    {.name = "products", .place = CUP__CPU, CUP__THRESHOLDS(128, 512), .run = run},
+    {.name = "wgmma", .place = CUP__CUDA, CUP__THRESHOLDS(8, 64, 128, 256),
+     .refuses = cup__list_wgmma_refuses, .run = cup__list_wgmma},
     {.name = "mma", .place = CUP__CUDA, CUP__THRESHOLDS(32, 128),
      .refuses = cup__list_mma_refuses, .run = cup__list_mma},
     {.name = "plain", .place = CUP__CUDA, CUP__THRESHOLDS(16, 128), .run = cup__list_plain},

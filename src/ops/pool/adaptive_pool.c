@@ -317,6 +317,7 @@ const cup__impl cup__adaptive_impls[] = {
     {.name = "rows", .place = CUP__CPU, .refuses = cup__pool_cpu_refuses, .run = run},
     {.name = "windows",
      .place = CUP__CUDA,
+     CUP__THRESHOLDS(4, 8, 16, 64),
      .refuses = cup__adaptive_cuda_refuses,
      .run = cup__adaptive_cuda},
     {0},

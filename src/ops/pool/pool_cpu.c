@@ -187,21 +187,16 @@ const char *cup__pool_cpu_refuses(const cup__call *call)
 }
 
 const cup__impl cup__pool_impls[] = {
-    {.name = "rows", .place = CUP__CPU, .refuses = cup__pool_cpu_refuses, .run = cup__pool_cpu},
-    {.name = "windows",
-     .place = CUP__CUDA,
-     .refuses = cup__pool_cuda_refuses,
-     .run = cup__pool_cuda},
+    {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(8, 32), .refuses = cup__pool_cpu_refuses,
+     .run = cup__pool_cpu},
+    {.name = "windows", .place = CUP__CUDA, CUP__THRESHOLDS(2, 4, 8, 16, 32),
+     .refuses = cup__pool_cuda_refuses, .run = cup__pool_cuda},
     {0},
 };
 const cup__impl cup__pool_grad_impls[] = {
-    {.name = "rows",
-     .place = CUP__CPU,
-     .refuses = cup__pool_cpu_refuses,
+    {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(8, 32), .refuses = cup__pool_cpu_refuses,
      .run = cup__pool_grad_cpu},
-    {.name = "gather",
-     .place = CUP__CUDA,
-     .refuses = cup__pool_cuda_refuses,
-     .run = cup__pool_grad_cuda},
+    {.name = "gather", .place = CUP__CUDA, CUP__THRESHOLDS(2, 4, 8, 16, 32),
+     .refuses = cup__pool_cuda_refuses, .run = cup__pool_grad_cuda},
     {0},
 };

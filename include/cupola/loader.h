@@ -1,8 +1,8 @@
 /* cupola/loader.h: samples as shuffled batches, read ahead by a thread.
  *
  *     cup_loader_array arrays[] = {{.path = "x.npy"}, {.path = "y.npy"}};
- *     cup_loader *l = cup_loader_new(c, arrays, 2, &(cup_loader_options){.batch = 64,
- *                                                                       .shuffle = true});
+ *     cup_loader *l = cup_loader_new(
+ *         c, arrays, 2, CUP_OPTIONS(cup_loader_options, .batch = 64, .shuffle = true));
  *     for (int step = 0; step < steps; step++) {
  *         cup_tensor *batch[2];
  *         cup_scope_open(c);
@@ -33,9 +33,9 @@ typedef struct cup_loader_array {
     const int64_t *shape;
 } cup_loader_array;
 
-/* All zero means the default of each field; only `batch` must be set. */
+/* Only `batch` must be set. */
 typedef struct cup_loader_options {
-    size_t size;     /* sizeof(cup_loader_options), or 0 */
+    size_t size;     /* see CUP_OPTIONS */
     int64_t batch;   /* samples */
     bool shuffle;    /* each epoch in an order of its own; else as they lie */
     bool drop_last;  /* leaves out what is left of an epoch; else its last batch is smaller */

@@ -9,9 +9,8 @@
 extern "C" {
 #endif
 
-/* All zero means the default of each field. */
 typedef struct cup_wrap_options {
-    size_t size;             /* sizeof(cup_wrap_options), or 0 */
+    size_t size;             /* see CUP_OPTIONS */
     const int64_t *strides;  /* in elements, one a dimension, none negative; NULL: row-major */
     bool read_only;          /* no call changes the memory: those that would fail */
     void (*release)(void *user); /* NULL: nobody is told */

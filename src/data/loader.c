@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "cuda/feed.h"
 #include "cuda/gpu.h"
 #include "data/source.h"
@@ -314,15 +315,10 @@ cup_status cup_loader_resume(cup_loader *l, const cup_loader_state *state)
 static cup_status check_options(cup_context *c, const cup_loader_array *arrays, int count,
                                 const cup_loader_options *o)
 {
-    if (!o || !arrays || count < 1 || count > CUP_LOADER_ARRAYS)
+    if (!arrays || count < 1 || count > CUP_LOADER_ARRAYS)
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "a loader: it needs 1 to %d arrays, and options with a batch",
                          CUP_LOADER_ARRAYS);
-    if (o->size && o->size != sizeof *o)
-        return cup__fail(&c->error, CUP_ARGUMENT,
-                         "cup_loader_options of %zu bytes, and this library's are %zu: compile "
-                         "with its header",
-                         o->size, sizeof *o);
     if (o->batch < 1 || o->prefetch < -1 || o->prefetch > PREFETCH_MOST)
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "a loader with a batch of %lld and prefetch %d: give 1 or more, and -1 to "
@@ -415,7 +411,10 @@ cup_loader *cup_loader_new(cup_context *c, const cup_loader_array *arrays, int c
                            const cup_loader_options *options)
 {
     CUP__DEBUG_CALL(c);
-    if (!c || c->error.status != CUP_OK || check_options(c, arrays, count, options) != CUP_OK)
+    cup_loader_options o;
+    if (!c || c->error.status != CUP_OK ||
+        cup__options_take(&c->error, "cup_loader_new", &o, sizeof o, options) != CUP_OK ||
+        check_options(c, arrays, count, &o) != CUP_OK)
         return NULL;
     cup_loader *l = cup__calloc(1, sizeof *l);
     if (!l) {
@@ -423,10 +422,10 @@ cup_loader *cup_loader_new(cup_context *c, const cup_loader_array *arrays, int c
         return NULL;
     }
     l->c = c;
-    l->options = *options;
+    l->options = o;
     l->count = count;
     l->owner = getpid();
-    l->at.seed = l->ahead.seed = options->seed;
+    l->at.seed = l->ahead.seed = o.seed;
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     l->helper = (cup__helper){.stop = stop, .user = l};

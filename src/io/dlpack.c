@@ -173,6 +173,7 @@ static cup_tensor *import(cup_context *c, DLManagedTensorVersioned *managed)
         return NULL;
     }
     cup_wrap_options options = {
+        .size = sizeof options,
         .strides = t->strides,
         .read_only = managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY,
         .release = end_import,

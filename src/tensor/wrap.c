@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "cuda/cuda.h"
 #include "tensor/debug.h"
 
@@ -141,16 +142,12 @@ cup_tensor *cup_tensor_wrap(cup_context *c, cup_dtype dtype, int ndim, const int
         cup__fail(&c->error, CUP_ARGUMENT, "a tensor of %d dimensions: its shape is NULL", ndim);
         return NULL;
     }
-    if (options && options->size && options->size != sizeof *options) {
-        cup__fail(&c->error, CUP_ARGUMENT,
-                  "cup_wrap_options of %zu bytes, and this library's are %zu: compile with its "
-                  "header",
-                  options->size, sizeof *options);
+    cup_wrap_options o;
+    if (cup__options_take(&c->error, "cup_tensor_wrap", &o, sizeof o, options) != CUP_OK)
         return NULL;
-    }
     if (ndim > 0 && ndim <= CUP_MAX_DIMS)
         memcpy(wanted.size, shape, sizeof *shape * (size_t)ndim);
-    return wrap(c, &wanted, memory, options ? options : &(cup_wrap_options){0});
+    return wrap(c, &wanted, memory, &o);
 }
 
 void cup__foreign_release(cup_context *c, cup__foreign *foreign)

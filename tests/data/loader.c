@@ -15,6 +15,7 @@
 #include "test.h"
 
 #define SAMPLES 103
+#define SIZED .size = sizeof(cup_loader_options)
 
 /* Sample i is x = (i, i + 0.5), y = i. */
 static float xs[SAMPLES][2];
@@ -77,7 +78,7 @@ static void take_two(const char *device, const cup_loader_array *from, int prefe
         c = cup_context_new(&(cup_options){.device = device, .debug = true});
     }
     cup_loader *l = cup_loader_new(
-        c, from, 2, &(cup_loader_options){.batch = 10, .shuffle = true, .seed = 5,
+        c, from, 2, &(cup_loader_options){SIZED, .batch = 10, .shuffle = true, .seed = 5,
                                           .prefetch = prefetch});
     EXPECT_TEXT(cup_error_text(c), "");
     EXPECT_INT(cup_loader_samples(l), SAMPLES);
@@ -159,7 +160,7 @@ TEST(loader_reads_files)
     EXPECT(!memcmp(plain, other, sizeof plain));
     /* Cut off behind its opening: said in words, and the batch stays the next one. */
     c = cup_context_new(&(cup_options){.device = "cpu"});
-    cup_loader *l = cup_loader_new(c, from, 2, &(cup_loader_options){.batch = 50});
+    cup_loader *l = cup_loader_new(c, from, 2, &(cup_loader_options){SIZED, .batch = 50});
     EXPECT_INT(take(l, c, other), 50);
     cup_loader_state before, after;
     cup_tensor *batch[2];
@@ -180,7 +181,7 @@ static void expect_resumed(const char *device)
 {
     int32_t whole[2 * SAMPLES + 10], rest[2 * SAMPLES + 10];
     cup_context *c = begin(device);
-    cup_loader_options o = {.batch = 10, .shuffle = true, .seed = 77, .prefetch = 3};
+    cup_loader_options o = {SIZED, .batch = 10, .shuffle = true, .seed = 77, .prefetch = 3};
     cup_loader *l = cup_loader_new(c, arrays, 2, &o);
     cup_loader_state state;
     int at = 0, from = 0;
@@ -221,14 +222,14 @@ TEST(loader_drops_the_last)
     int32_t got[SAMPLES];
     cup_context *c = begin("cpu");
     cup_loader *l = cup_loader_new(c, arrays, 2,
-                                   &(cup_loader_options){.batch = 50, .drop_last = true});
+                                   &(cup_loader_options){SIZED, .batch = 50, .drop_last = true});
     EXPECT_INT(cup_loader_batches(l), 2);
     for (int b = 0; b < 5; b++) {
         EXPECT_INT(take(l, c, got), 50);
         EXPECT_INT(got[49], b % 2 * 50 + 49);
     }
     cup_loader_free(l);
-    l = cup_loader_new(c, arrays, 2, &(cup_loader_options){.batch = 1000});
+    l = cup_loader_new(c, arrays, 2, &(cup_loader_options){SIZED, .batch = 1000});
     EXPECT_INT(cup_loader_batches(l), 1);
     EXPECT_INT(take(l, c, got), SAMPLES);
     cup_loader_free(l);
@@ -247,17 +248,17 @@ static void expect_refused(cup_context *c, const cup_loader_array *from, int cou
 TEST(loader_refuses_in_words)
 {
     cup_context *c = begin("cpu");
-    const cup_loader_options ten = {.batch = 10};
+    const cup_loader_options ten = {SIZED, .batch = 10};
     cup_loader_array other[] = {arrays[0], arrays[1]};
     expect_refused(c, NULL, 1, &ten, CUP_ARGUMENT, "1 to 16 arrays");
     expect_refused(c, arrays, 17, &ten, CUP_ARGUMENT, "1 to 16 arrays");
-    expect_refused(c, arrays, 2, NULL, CUP_ARGUMENT, "options");
-    expect_refused(c, arrays, 2, &(cup_loader_options){0}, CUP_ARGUMENT, "batch of 0");
-    expect_refused(c, arrays, 2, &(cup_loader_options){.size = 1, .batch = 1}, CUP_ARGUMENT,
-                   "header");
-    expect_refused(c, arrays, 2, &(cup_loader_options){.batch = 1, .prefetch = 17}, CUP_ARGUMENT,
-                   "prefetch 17");
-    expect_refused(c, arrays, 2, &(cup_loader_options){.batch = 104, .drop_last = true},
+    expect_refused(c, arrays, 2, NULL, CUP_ARGUMENT, "batch of 0");
+    expect_refused(c, arrays, 2, &(cup_loader_options){SIZED}, CUP_ARGUMENT, "batch of 0");
+    expect_refused(c, arrays, 2, &(cup_loader_options){.batch = 1}, CUP_ARGUMENT,
+                   "CUP_OPTIONS");
+    expect_refused(c, arrays, 2, &(cup_loader_options){SIZED, .batch = 1, .prefetch = 17},
+                   CUP_ARGUMENT, "prefetch 17");
+    expect_refused(c, arrays, 2, &(cup_loader_options){SIZED, .batch = 104, .drop_last = true},
                    CUP_ARGUMENT, "103 samples make no batch of 104");
     other[1].shape = (int64_t[]){102};
     expect_refused(c, other, 2, &ten, CUP_SHAPE, "103 and 102 samples");
@@ -283,7 +284,8 @@ static void fail_each_allocation(const char *device)
         cup_tensor *batch[2];
         cup__memory_fail_at(n, false);
         cup_loader *l = cup_loader_new(
-            c, arrays, 2, &(cup_loader_options){.batch = 40, .shuffle = true, .prefetch = -1});
+            c, arrays, 2,
+            &(cup_loader_options){SIZED, .batch = 40, .shuffle = true, .prefetch = -1});
         if (l && cup_loader_next(l, batch) != CUP_OK)
             EXPECT_INT(cup_error(c), CUP_MEMORY);
         cup__memory_fail_at(0, false);
@@ -315,7 +317,7 @@ TEST(loader_copies_neither_early_nor_late)
         cup_tensor *seen = cup_tensor_new(c, CUP_I32, 1, (int64_t[]){STEPS * BATCH});
         cup_loader *l = cup_loader_new(
             c, arrays, 2,
-            &(cup_loader_options){.batch = BATCH, .drop_last = true, .prefetch = prefetch});
+            &(cup_loader_options){SIZED, .batch = BATCH, .drop_last = true, .prefetch = prefetch});
         for (int step = 0; step < STEPS; step++) {
             cup_tensor *batch[2];
             cup_scope_open(c);
@@ -338,7 +340,7 @@ TEST(loader_and_a_captured_graph)
     cup_context *c = begin("cuda");
     cup_tensor *batch[2];
     int32_t got[SAMPLES];
-    cup_loader *l = cup_loader_new(c, arrays, 2, &(cup_loader_options){.batch = 10});
+    cup_loader *l = cup_loader_new(c, arrays, 2, &(cup_loader_options){SIZED, .batch = 10});
     EXPECT_INT(take(l, c, got), 10);
     EXPECT_INT(cup_capture_begin(c), CUP_OK);
     EXPECT_INT(cup_loader_next(l, batch), CUP_STATE);
@@ -359,7 +361,7 @@ TEST(loader_and_a_failing_driver)
         cup_context *c = begin("cuda");
         cup_tensor *batch[2];
         fake_fail(NULL, n, CUDA_ERROR_OUT_OF_MEMORY);
-        cup_loader *l = cup_loader_new(c, arrays, 2, &(cup_loader_options){.batch = 10});
+        cup_loader *l = cup_loader_new(c, arrays, 2, &(cup_loader_options){SIZED, .batch = 10});
         for (int i = 0; l && i < 3; i++)
             if (cup_loader_next(l, batch) != CUP_OK) {
                 EXPECT(cup_error_text(c)[0]);
@@ -379,7 +381,7 @@ TEST(loader_freed_behind_its_context)
         int32_t got[SAMPLES];
         cup_tensor *batch[2];
         cup_loader *l =
-            cup_loader_new(c, arrays, 2, &(cup_loader_options){.batch = 10, .prefetch = 4});
+            cup_loader_new(c, arrays, 2, &(cup_loader_options){SIZED, .batch = 10, .prefetch = 4});
         EXPECT_INT(take(l, c, got), 10);
         cup_context_free(c);
         EXPECT_INT(cup_loader_next(l, batch), CUP_STATE);

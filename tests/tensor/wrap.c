@@ -16,6 +16,7 @@ static void count_release(void *user)
 }
 
 static const int one = 1;
+#define SIZED .size = sizeof(cup_wrap_options)
 #define TOLD .release = count_release, .user = (void *)(uintptr_t)&one
 
 static cup_context *cpu(void)
@@ -56,7 +57,7 @@ TEST(wrap_follows_strides)
     cup_context *c = cpu();
     cup_tensor *x = cup_tensor_wrap(
         c, CUP_F32, 2, (int64_t[]){2, 3}, (void *)(uintptr_t)memory,
-        &(cup_wrap_options){.size = sizeof(cup_wrap_options), .strides = (int64_t[]){1, 3},
+        &(cup_wrap_options){SIZED, .strides = (int64_t[]){1, 3},
                             .read_only = true});
     EXPECT_INT(cup_tensor_stride(x, 1), 3);
     EXPECT_INT(cup_tensor_read(cup_neg(c, x), to, sizeof to), CUP_OK);
@@ -64,7 +65,7 @@ TEST(wrap_follows_strides)
         EXPECT(to[i] == -memory[i / 3 + i % 3 * 3]);
     /* One element, many times. */
     x = cup_tensor_wrap(c, CUP_F32, 1, (int64_t[]){6}, (void *)(uintptr_t)(memory + 4),
-                        &(cup_wrap_options){.strides = (int64_t[]){0}, .read_only = true});
+                        &(cup_wrap_options){SIZED, .strides = (int64_t[]){0}, .read_only = true});
     EXPECT_INT(cup_tensor_read(x, to, sizeof to), CUP_OK);
     EXPECT(to[0] == 5 && to[5] == 5);
     cup_context_free(c);
@@ -74,7 +75,7 @@ TEST(wrap_releases_once_at_the_last_use)
 {
     float memory[4] = {1, 2, 3, 4};
     cup_context *c = cpu();
-    cup_wrap_options told = {TOLD};
+    cup_wrap_options told = {SIZED, TOLD};
     cup_scope_open(c);
     cup_tensor *x = cup_tensor_wrap(c, CUP_F32, 1, (int64_t[]){4}, memory, &told);
     cup_tensor *view = cup_keep(cup_reshape(c, x, 2, (int64_t[]){2, 2}));
@@ -107,7 +108,7 @@ TEST(wrap_is_held_by_the_tape)
     cup_scope_open(c);
     cup_scope_open(c);
     cup_tensor *x = cup_tensor_wrap(c, CUP_F32, 1, (int64_t[]){2}, memory,
-                                    &(cup_wrap_options){.read_only = true, TOLD});
+                                    &(cup_wrap_options){SIZED, .read_only = true, TOLD});
     cup_tensor *loss = cup_scope_return(c, cup_sum(c, cup_mul(c, x, w), NULL, 0, false));
     EXPECT_INT(released, 0);
     EXPECT_INT(cup_backward(c, loss), CUP_OK);
@@ -124,10 +125,11 @@ TEST(wrap_refuses_what_cannot_be)
     int64_t two[] = {2, 2};
     cup_context *c = cpu();
 #define REFUSE(dtype, ndim, shape, at, status, words, ...)                                         \
-    EXPECT(!cup_tensor_wrap(c, dtype, ndim, shape, at, &(cup_wrap_options){TOLD, __VA_ARGS__}));   \
+    EXPECT(!cup_tensor_wrap(c, dtype, ndim, shape, at,                                             \
+                            &(cup_wrap_options){SIZED, TOLD, __VA_ARGS__}));                       \
     expect_error(c, status, words)
-    REFUSE(CUP_F32, 2, two, NULL, CUP_ARGUMENT, "[2,2] f32: its memory is NULL", .size = 0);
-    REFUSE(CUP_F32, 2, two, (char *)memory + 2, CUP_ARGUMENT, "multiple of an", .size = 0);
+    REFUSE(CUP_F32, 2, two, NULL, CUP_ARGUMENT, "its memory is NULL", .read_only = false);
+    REFUSE(CUP_F32, 2, two, (char *)memory + 2, CUP_ARGUMENT, "multiple of an", .read_only = false);
     REFUSE(CUP_F32, 2, two, memory, CUP_ARGUMENT, "negative", .strides = (int64_t[]){2, -1});
     REFUSE(CUP_F32, 2, two, memory, CUP_ARGUMENT, "share an address", .strides = (int64_t[]){1, 1});
     REFUSE(CUP_F32, 2, two, memory, CUP_ARGUMENT, "share an address", .strides = (int64_t[]){2, 0});
@@ -135,18 +137,19 @@ TEST(wrap_refuses_what_cannot_be)
            .strides = (int64_t[]){INT64_MAX, INT64_MAX});
     REFUSE(CUP_F64, 1, two, memory, CUP_ARGUMENT, "too far",
            .strides = (int64_t[]){INT64_MAX / 8 + 1});
-    REFUSE(CUP_F32, 1, two, (void *)(UINTPTR_MAX - 3), CUP_ARGUMENT, "end", .size = 0);
-    REFUSE(CUP_F32, 2, two, memory, CUP_ARGUMENT, "compile with its header", .size = 3);
-    REFUSE(CUP_F32, 9, two, memory, CUP_SHAPE, "9 dimensions", .size = 0);
-    REFUSE(CUP_F32, -1, two, memory, CUP_SHAPE, "-1 dimensions", .size = 0);
-    REFUSE((cup_dtype)77, 2, two, memory, CUP_DTYPE, "no dtype", .size = 0);
-    REFUSE(CUP_F32, 1, NULL, memory, CUP_ARGUMENT, "its shape is NULL", .size = 0);
+    REFUSE(CUP_F32, 1, two, (void *)(UINTPTR_MAX - 3), CUP_ARGUMENT, "end", .read_only = false);
+    EXPECT(!cup_tensor_wrap(c, CUP_F32, 2, two, memory, &(cup_wrap_options){TOLD}));
+    expect_error(c, CUP_ARGUMENT, "make them with CUP_OPTIONS");
+    REFUSE(CUP_F32, 9, two, memory, CUP_SHAPE, "9 dimensions", .read_only = false);
+    REFUSE(CUP_F32, -1, two, memory, CUP_SHAPE, "-1 dimensions", .read_only = false);
+    REFUSE((cup_dtype)77, 2, two, memory, CUP_DTYPE, "no dtype", .read_only = false);
+    REFUSE(CUP_F32, 1, NULL, memory, CUP_ARGUMENT, "its shape is NULL", .read_only = false);
     EXPECT(!cup_tensor_wrap(NULL, CUP_F32, 1, two, memory, NULL));
     for (long n = 1; n < 4; n++) {
         cup_context *fresh = cup_context_new(&(cup_options){.device = "cpu"});
         cup__memory_fail_at(n, false);
         cup_tensor *x = cup_tensor_wrap(fresh, CUP_F32, 2, two, memory,
-                                        &(cup_wrap_options){TOLD});
+                                        &(cup_wrap_options){SIZED, TOLD});
         cup__memory_fail_at(0, false);
         EXPECT(!x && cup_error(fresh) == CUP_MEMORY);
         cup_context_free(fresh);
@@ -160,7 +163,7 @@ TEST(wrap_read_only_is_written_by_nothing)
     float memory[] = {1, 2, 3, 4};
     cup_context *c = cpu();
     cup_tensor *y = cup_tensor_wrap(c, CUP_F32, 1, (int64_t[]){4}, memory,
-                                    &(cup_wrap_options){.read_only = true});
+                                    &(cup_wrap_options){SIZED, .read_only = true});
     cup_tensor *x = cup_full(c, CUP_F32, 1, (int64_t[]){4}, 9);
     EXPECT_INT(cup_tensor_write(y, (float[4]){0}, 16), CUP_STATE);
     expect_error(c, CUP_STATE, "writing [4] f32: its memory was wrapped as read-only");
@@ -197,7 +200,7 @@ TEST(wrap_is_not_poisoned)
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .debug = true});
     released = 0;
     cup_tensor *x = cup_keep(cup_tensor_wrap(c, CUP_F32, 1, (int64_t[]){2}, memory,
-                                             &(cup_wrap_options){TOLD}));
+                                             &(cup_wrap_options){SIZED, TOLD}));
     cup_tensor_free(x);
     EXPECT(released == 1 && memory[0] == 1 && memory[1] == 2);
     cup_context_free(c);
@@ -264,7 +267,7 @@ TEST(wrap_of_the_gpus_memory)
     EXPECT_INT(hold->device, 0);
     EXPECT_INT(cup_synchronize(other), CUP_OK);
     cup_tensor *x = cup_keep(cup_tensor_wrap(c, CUP_F32, 1, (int64_t[]){4}, hold->data,
-                                             &(cup_wrap_options){.release = note_queued}));
+                                             &(cup_wrap_options){SIZED, .release = note_queued}));
     EXPECT_INT(cup_tensor_read(x, to, sizeof to), CUP_OK);
     EXPECT(to[0] == 1 && to[3] == 4);
     EXPECT_INT(cup_tensor_write(x, (float[]){5, 6, 7, 8}, 16), CUP_OK);
@@ -285,16 +288,18 @@ TEST(wrap_of_the_hosts_memory_for_a_gpu_is_refused)
     float memory[4];
     void *pinned;
     cup_context *c = fake();
-    EXPECT(!cup_tensor_wrap(c, CUP_F32, 1, (int64_t[]){4}, memory, &(cup_wrap_options){TOLD}));
+    EXPECT(!cup_tensor_wrap(c, CUP_F32, 1, (int64_t[]){4}, memory,
+                            &(cup_wrap_options){SIZED, TOLD}));
     expect_error(c, CUP_ARGUMENT, "copy memory of the host with cup_tensor_from");
     cup__driver.cuMemHostAlloc(&pinned, 64, 0);
-    EXPECT(!cup_tensor_wrap(c, CUP_F32, 1, (int64_t[]){4}, pinned, &(cup_wrap_options){TOLD}));
+    EXPECT(!cup_tensor_wrap(c, CUP_F32, 1, (int64_t[]){4}, pinned,
+                            &(cup_wrap_options){SIZED, TOLD}));
     expect_error(c, CUP_ARGUMENT, "memory of the host");
     cup__driver.cuMemFreeHost(pinned);
     CUdeviceptr device; /* which is too short */
     cup__driver.cuMemAlloc(&device, 4096);
     EXPECT(!cup_tensor_wrap(c, CUP_F32, 1, (int64_t[]){1025}, (void *)(uintptr_t)device,
-                            &(cup_wrap_options){TOLD}));
+                            &(cup_wrap_options){SIZED, TOLD}));
     expect_error(c, CUP_ARGUMENT, "ends in");
     cup__driver.cuMemFree(device);
     cup_context_free(c);
@@ -314,7 +319,7 @@ TEST(wrap_released_in_a_capture_stays_with_the_graph)
     EXPECT_INT(cup_capture_begin(c), CUP_OK);
     cup_scope_open(c);
     cup_tensor *x = cup_tensor_wrap(c, CUP_F32, 1, (int64_t[]){4}, memory,
-                                    &(cup_wrap_options){.release = note_queued});
+                                    &(cup_wrap_options){SIZED, .release = note_queued});
     EXPECT(x != NULL);
     EXPECT_INT(c->device->calls->copy(c->device, cup_tensor_data(y), cup_tensor_data(x), 16),
                CUP_OK);

@@ -6,17 +6,45 @@
 #include "tensor/tensor.h"
 #include "train/trainer.h"
 
-/* The texts of a step: which follow from its number alone. */
+#define PIECE (1 << 20) /* tokens that are written at a time, some 20 ms */
+
+/* How many texts are written at a time. */
+static int64_t rows_of_piece(const cup_training *a)
+{
+    int64_t rows = a->batch * a->accumulate, most = PIECE / a->model.context;
+    return rows < most ? rows : most > 1 ? most : 1;
+}
+
+static cup_status write_rows(cup_tensor *to, int64_t first, int64_t rows, const int32_t *from)
+{
+    int64_t context = to->shape[2], offset = first * context;
+    cup__shape shape = {.dtype = to->dtype, .ndim = 1, .size = {rows * context}};
+    cup_tensor *piece = cup__tensor_view(to, &shape, &(int64_t){1}, offset);
+    if (!piece)
+        return to->context->error.status;
+    cup_status status =
+        cup_tensor_write(piece, from, (size_t)shape.size[0] * sizeof *from);
+    cup_tensor_free(piece);
+    return status;
+}
+
+/* The texts of a step, which follow from its number alone. There may be so many of them that a stop
+ * cannot wait. */
 static cup_status write_batch(cup_context *c, int64_t step, void *user)
 {
     cup_trainer *t = user;
     const cup_training *a = &t->training;
-    int64_t rows = a->batch * a->accumulate;
-    size_t bytes = (size_t)(rows * a->model.context) * sizeof *t->host_tokens;
-    CUP_TRY(cup_data_batch(c, t->data, CUP_SPLIT_TRAIN, a->seed, (uint64_t)step, 0, rows,
-                           a->model.context, t->host_tokens, t->host_targets));
-    CUP_TRY(cup_tensor_write(t->tokens, t->host_tokens, bytes));
-    return cup_tensor_write(t->targets, t->host_targets, bytes);
+    int64_t all = a->batch * a->accumulate, most = rows_of_piece(a);
+    for (int64_t first = 0; first < all; first += most) {
+        int64_t rows = all - first < most ? all - first : most;
+        CUP_TRY(cup_data_batch(c, t->data, CUP_SPLIT_TRAIN, a->seed, (uint64_t)step, first, rows,
+                               a->model.context, t->host_tokens, t->host_targets));
+        CUP_TRY(write_rows(t->tokens, first, rows, t->host_tokens));
+        CUP_TRY(write_rows(t->targets, first, rows, t->host_targets));
+        if (first + rows < all)
+            CUP_TRY(cup__stopped(c));
+    }
+    return CUP_OK;
 }
 
 /* One of the step's batches. */
@@ -80,7 +108,7 @@ static cup_status make_batches(cup_context *c, cup_trainer *t)
 {
     const cup_training *a = &t->training;
     const int64_t shape[] = {a->accumulate, a->batch, a->model.context};
-    size_t tokens = (size_t)(shape[0] * shape[1] * shape[2]);
+    size_t tokens = (size_t)(rows_of_piece(a) * a->model.context);
     t->host_tokens = cup__malloc(tokens * sizeof *t->host_tokens);
     t->host_targets = cup__malloc(tokens * sizeof *t->host_targets);
     if (!t->host_tokens || !t->host_targets)

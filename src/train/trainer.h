@@ -12,7 +12,7 @@ struct cup_trainer {
     const cup_data *data;
     const cup_tokenizer *tokenizer;
     cup_gpt *model;
-    int32_t *host_tokens, *host_targets; /* of one step: [accumulate, batch, context] */
+    int32_t *host_tokens, *host_targets; /* of some texts of a step */
     cup_tensor *tokens, *targets;        /* the same on the device */
     int64_t texts;                       /* that an evaluation takes */
 };

@@ -65,6 +65,21 @@ TEST_LIMITED(trainer_stops_within_a_second, 180)
     expect_soon(&training, 0.05);
 }
 
+/* Where a step has a million batches their texts alone take longer than a second. */
+TEST_LIMITED(trainer_stops_between_the_texts_of_a_step, 180)
+{
+    cup_training training = tiny;
+    training.model.width = 8;
+    training.model.heads = 1;
+    training.model.layers = 1;
+    training.model.context = 64;
+    training.evaluate_texts = 1;
+    training.batch = 1;
+    training.accumulate = 1 << 20;
+    expect_soon(&training, 0.2);
+    expect_soon(&training, 6);
+}
+
 /* Says stop at the n-th time it is asked, and from then on. */
 typedef struct counter {
     long left, asked;

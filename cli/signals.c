@@ -32,6 +32,8 @@ static void on_signal(int number)
     int now = now_ms();
     if (caught && now - caught_ms <= 500 && now >= caught_ms)
         return;
+    if (caught && number == SIGXCPU) /* the kernel sends it each second until the process ends */
+        return;
     if (!caught && at_stake == SIGNALS_NOTHING)
         _exit(CLI_SIGNAL + number);
     if (caught && (at_stake != SIGNALS_WORK || times > 1))
@@ -55,6 +57,7 @@ void signals_catch(void)
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGXCPU, &action, NULL);
     if (!sigaction(SIGHUP, NULL, &old) && old.sa_handler != SIG_IGN)
         sigaction(SIGHUP, &action, NULL);
     signal(SIGPIPE, SIG_IGN);

@@ -28,7 +28,8 @@ const cli_option train_options[] = {
     {"precision", CHOICE(train_given, precision), "highest|high|medium", NULL,
      "of f32 products on a GPU: in f32, rounded to tf32, or rounded to bf16; without it high"},
     {"tune", FLAG(train_given, tune), NULL, NULL,
-     "measure each matrix product of the model that was never measured on this GPU"},
+     "measure each matrix product of the model that was never measured on this GPU; on a CPU "
+     "there is nothing to measure"},
     {"threads", INTEGER(train_given, threads, 0, 4096), "N", "0",
      "threads on a CPU; 0: all that the process may use"},
     {"deterministic", FLAG(train_given, deterministic), NULL, NULL,

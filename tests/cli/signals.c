@@ -68,4 +68,7 @@ TEST(signals_spare_work_until_the_third)
     EXPECT_INT(status_after(SIGNALS_WORK, SIGINT, SIGINT, 0, 600), SIGINT);
     EXPECT_INT(status_after(SIGNALS_WORK, SIGINT, SIGINT, SIGTERM, 600), 128 + SIGTERM);
     EXPECT_INT(status_after(SIGNALS_WORK, SIGINT, SIGINT, SIGTERM, 0), SIGINT);
+    /* The limit on a process's time is told once a second, and must not cost the checkpoint. */
+    EXPECT_INT(status_after(SIGNALS_WORK, SIGXCPU, SIGXCPU, SIGXCPU, 600), SIGXCPU);
+    EXPECT_INT(status_after(SIGNALS_OUTPUT, SIGXCPU, SIGXCPU, SIGTERM, 600), 128 + SIGTERM);
 }

@@ -1,4 +1,5 @@
 /* cupola train and cupola generate as commands: signals, kills, files, what they refuse. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,7 +133,7 @@ TEST(train_ends_by_a_signal_with_a_checkpoint)
     static const struct {
         const char *name;
         int code;
-    } signals[] = {{"INT", 130}, {"TERM", 143}, {"HUP", 129}};
+    } signals[] = {{"INT", 130}, {"TERM", 143}, {"HUP", 129}, {"XCPU", 128 + SIGXCPU}};
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
         EXPECT_INT(signal_run(folder, signals[i].name), signals[i].code);
         EXPECT_INT(test_command(out, sizeof out, "cat '%s/log'", folder), 0);
@@ -146,6 +147,13 @@ TEST(train_ends_by_a_signal_with_a_checkpoint)
             test_fail(__FILE__, __LINE__, "%s: %d: %s", words, code, out);
         EXPECT_CONTAINS(out, "resumed  behind step");
     }
+}
+
+TEST(train_says_that_a_cpu_is_not_tuned)
+{
+    const char *folder = work_folder();
+    EXPECT_INT(cupola(folder, "train --data text.txt --out run --steps 1 --tune " TINY " 2>&1"), 0);
+    EXPECT_CONTAINS(out, "--tune measures on a GPU only");
 }
 
 /* Sends SIGTERM in the middle of something long, behind the first checkpoint; a checkpoint must be

@@ -12,6 +12,12 @@
 #ifndef ACTIVATION
 #define ACTIVATION 0
 #endif
+#ifndef A_ALONG
+#define A_ALONG PRODUCT_ALONG_K
+#endif
+#ifndef B_ALONG
+#define B_ALONG PRODUCT_ALONG_K
+#endif
 
 DEVICE long long batch_offset(const product_call &c, const long long *stride, long long index)
 {

@@ -6,9 +6,6 @@
  * STAGES tiles of its own, and put their sums together at the end. With several shares each block
  * writes its sums to `part`, and attention_combine joins them.
  * K and V once: 4 B G S D bytes. */
-#ifndef CUP_T
-#define CUP_T 3
-#endif
 #ifndef SIZE
 #define SIZE 128 /* of a head, up to a multiple of 16 */
 #endif

@@ -6,9 +6,6 @@
  * in registers: running maximum and sum a row, probabilities packed into the A of the second
  * product. The last rows of a head, which see the most keys, are started first. 4 B H T S D flops,
  * halved by causality; Q, K, V, O once, K and V mostly from the L2 cache. */
-#ifndef CUP_T
-#define CUP_T 3
-#endif
 #ifndef SIZE
 #define SIZE 64 /* of a head, up to a multiple of 16 */
 #endif

@@ -12,9 +12,6 @@
  * block stay in one warp each 16; the tiles walked over are shared, one copied ahead. 14 B H T S D
  * flops, 18 with SPLIT, halved by causality. CUP_SPILLS_ALLOWED: in f32, addresses that are needed
  * once a tile. */
-#ifndef CUP_T
-#define CUP_T 3
-#endif
 #ifndef SIZE
 #define SIZE 64 /* of a head, up to a multiple of 16, or 32 above 128 */
 #endif

@@ -5,9 +5,6 @@
  * its own features: CHUNK of them in block y, so that a head may have any size.
  * The sums of o times d_o come first, by attention_plain_delta: a thread each, which adds in the
  * order of the products with v, so that a query that sees one key has gradients of exactly 0. */
-#ifndef CUP_T
-#define CUP_T 0
-#endif
 #ifndef DROPOUT
 #define DROPOUT 0
 #endif

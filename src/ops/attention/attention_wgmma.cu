@@ -7,35 +7,17 @@
  * warpgroups start their products in turn, so that one's softmax meets the other's products. Keys
  * are walked from the last to the first, since only the last can be partly hidden. 4 B H T S D
  * flops, halved by causality; one exponential for each 4 D of them. */
-#ifndef CUP_T
-#define CUP_T 3
-#endif
-#ifndef SIZE
-#define SIZE 128 /* of a head, up to a multiple of 64 */
-#endif
 #ifndef WARPGROUPS
 #define WARPGROUPS 2
 #endif
 #ifndef STEP
 #define STEP 128
 #endif
-#ifndef STAGES
-#define STAGES 2
-#endif
 #ifndef ORDER
 #define ORDER 1
 #endif
-#ifndef CAUSAL
-#define CAUSAL 0
-#endif
-#ifndef DROPOUT
-#define DROPOUT 0
-#endif
 
 #include "attention_wgmma.cuh"
-
-#define ROWS (64 * WARPGROUPS)
-#define THREADS (128 * (WARPGROUPS + 1))
 
 #if CUP_HAS_WGMMA
 

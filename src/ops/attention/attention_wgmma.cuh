@@ -2,8 +2,8 @@
  * the sums of a warpgroup, dropout, and rows of results on their way to memory.
  *
  * A tile of positions lies in shared memory as panels of 64 features, 128 swizzled bytes a
- * position, as TMA brings them. The file that includes this one names SIZE, the features of a head,
- * and STEP, the positions walked over at a time. A warpgroup's sums s[] hold in s[i], for thread t
+ * position, as TMA brings them. The file that includes this one names STEP, the positions walked
+ * over at a time, and WARPGROUPS, those that multiply. A warpgroup's sums s[] hold in s[i], for thread t
  * of 128 with lane l: row 16 (t / 32) + l / 4, 8 further down where i & 2, and column 8 (i / 4) + 2
  * (l % 4) + (i & 1). */
 #ifndef CUP_OPS_ATTENTION_ATTENTION_WGMMA_CUH
@@ -15,6 +15,21 @@
 #include "tma.cuh"
 #include "wgmma.cuh"
 
+#ifndef SIZE
+#define SIZE 128 /* features of a head, up to a multiple of 64 */
+#endif
+#ifndef STAGES
+#define STAGES 2
+#endif
+#ifndef CAUSAL
+#define CAUSAL 0
+#endif
+#ifndef DROPOUT
+#define DROPOUT 0
+#endif
+
+#define ROWS (64 * WARPGROUPS)
+#define THREADS (128 * (WARPGROUPS + 1))
 #define LOG2_E 1.4426950408889634f
 #define LN_2 0.6931471805599453f
 #define INFINITE __int_as_float(0x7f800000)

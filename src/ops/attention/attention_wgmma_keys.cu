@@ -4,30 +4,12 @@
  * them, STEP at a time (a divisor of 128), of all heads of the group. Scores stand turned, rows
  * keys and columns queries, so that probabilities are in place to be multiplied with d_o and q. 8 B
  * H T S D flops, halved by causality. */
-#ifndef CUP_T
-#define CUP_T 3
-#endif
-#ifndef SIZE
-#define SIZE 128 /* of a head, up to a multiple of 64 */
-#endif
 #ifndef STEP
 #define STEP 64
 #endif
-#ifndef STAGES
-#define STAGES 2
-#endif
-#ifndef CAUSAL
-#define CAUSAL 0
-#endif
-#ifndef DROPOUT
-#define DROPOUT 0
-#endif
-
-#include "attention_wgmma.cuh"
 
 #define WARPGROUPS 2
-#define ROWS (64 * WARPGROUPS)
-#define THREADS (128 * (WARPGROUPS + 1))
+#include "attention_wgmma.cuh"
 
 #if CUP_HAS_WGMMA
 

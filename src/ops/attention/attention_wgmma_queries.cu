@@ -6,30 +6,12 @@
  * is needed: the last one of a step is under way while the scores of the next begin. Also written
  * are the sums of o times d_o and the scaled lse, which the other kernel needs. 6 B H T S D flops,
  * halved by causality. */
-#ifndef CUP_T
-#define CUP_T 3
-#endif
-#ifndef SIZE
-#define SIZE 128 /* of a head, up to a multiple of 64 */
-#endif
 #ifndef STEP
 #define STEP 64
 #endif
-#ifndef STAGES
-#define STAGES 2
-#endif
-#ifndef CAUSAL
-#define CAUSAL 0
-#endif
-#ifndef DROPOUT
-#define DROPOUT 0
-#endif
-
-#include "attention_wgmma.cuh"
 
 #define WARPGROUPS 2
-#define ROWS (64 * WARPGROUPS)
-#define THREADS (128 * (WARPGROUPS + 1))
+#include "attention_wgmma.cuh"
 
 #if CUP_HAS_WGMMA
 

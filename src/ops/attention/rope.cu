@@ -4,9 +4,6 @@
  * `heads_each` heads, the block's part of them in y; behind the pairs follow units of VEC features
  * that are only copied. Whole turns are taken off before single precision could lose them.
  * Reads and writes each element once. */
-#ifndef CUP_T
-#define CUP_T 3
-#endif
 #ifndef VEC
 #define VEC 1 /* elements of an access */
 #endif

@@ -1,9 +1,6 @@
 /* y = x scale, x codes of 8 bits in rows of `columns`, the scale of row i and column k at
  * scale[(i >> shift) line + k / 128 block]. A thread makes VEC elements of one row; grid.x counts
  * 256 threads. Memory bound. */
-#ifndef CUP_T
-#define CUP_T 9
-#endif
 #include "product_call.cuh"
 #include "vec.cuh"
 

@@ -2,9 +2,6 @@
  * scale, from the group's largest element, or for 4 bits that are not SYMMETRIC from its least and
  * largest, and rounds. All in single precision, divided exactly, so that every machine finds the
  * same numbers. unpack_fwd: a thread makes VEC elements of one group. */
-#ifndef CUP_T
-#define CUP_T 0
-#endif
 #include "packed_call.cuh"
 #include "reduce.cuh"
 #include "vec.cuh"

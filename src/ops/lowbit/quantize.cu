@@ -6,9 +6,6 @@
  * block takes a row. quantize_runs: 128 / VEC neighbouring threads take 128 columns of a row.
  * quantize_tiles: 256 threads take 128 rows of 128 columns and hold them in registers. Memory
  * bound: x is read once, twice for quantize_all. */
-#ifndef CUP_T
-#define CUP_T 3
-#endif
 #include "reduce.cuh"
 #include "vec.cuh"
 

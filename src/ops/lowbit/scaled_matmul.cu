@@ -6,9 +6,6 @@
  * time, in 16-byte pieces whose places are mixed by their line. i8 is summed exactly. f8 goes to
  * the tensor cores as it is where they take it and FAST allows their short sums, else as f16, which
  * holds every f8 e5m2, and every e4m3 over 256. 2 m n k operations. */
-#ifndef CUP_T
-#define CUP_T 9
-#endif
 #ifndef Y_T
 #define Y_T 3
 #endif

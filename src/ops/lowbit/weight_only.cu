@@ -8,9 +8,6 @@
  * itself reads. As the order of k is free, the bytes serve as they come, if x is read in the same
  * order. blockIdx.y counts the parts k is cut into; the part that comes last adds all, in order.
  * linear_packed_plain: any floats, a warp a row of w. */
-#ifndef CUP_T
-#define CUP_T 3
-#endif
 #include "packed.cuh"
 #include "reduce.cuh"
 

@@ -7,9 +7,6 @@
  * in registers, or in shared memory (XSHARED); with HELD 0 they are read again for each unit. A
  * block ALONE writes its sums; others send theirs to the block of the cluster that owns the unit,
  * which adds those of all parts, in order, at the end. */
-#ifndef CUP_T
-#define CUP_T 3
-#endif
 #ifndef OCTETS
 #define OCTETS 1
 #endif

@@ -5,9 +5,6 @@
  * weights in registers while the tensor cores work on those before, and multiply them with x out of
  * shared memory: the sums are y turned, and are turned back on their way to memory. A cluster of
  * blocks can share k: each of them adds up some of the columns, which the others send. */
-#ifndef CUP_T
-#define CUP_T 3
-#endif
 #ifndef TOKENS
 #define TOKENS 128
 #endif

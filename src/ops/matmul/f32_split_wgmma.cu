@@ -12,9 +12,6 @@
  * end is summed again from a and b themselves, as infinities in one plane meet zeros in another.
  *
  * 2 m n k operations a product; a tile brings 128 PLANES (TILE_M + TILE_N) bytes for 64 of k. */
-#ifndef CUP_T
-#define CUP_T 2
-#endif
 #define Y_T CUP_F32
 #include "product.cuh"
 
@@ -26,12 +23,6 @@
 #endif
 #ifndef STAGES
 #define STAGES 3
-#endif
-#ifndef A_ALONG
-#define A_ALONG PRODUCT_ALONG_K
-#endif
-#ifndef B_ALONG
-#define B_ALONG PRODUCT_ALONG_K
 #endif
 #ifndef BATCH /* dimensions, at most 1 */
 #define BATCH 0

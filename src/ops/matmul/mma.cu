@@ -5,9 +5,6 @@
  * along n, each TILE_M / 2 x TILE_N / 4. Tiles of 32 of k travel to shared memory by asynchronous
  * copies of A_VEC and B_VEC elements, STAGES of them at a time, in 16-byte pieces whose places are
  * mixed by their line, so that eight lines can be read at once. 2 m n k operations. */
-#ifndef CUP_T
-#define CUP_T 2
-#endif
 #include "product.cuh"
 #include "ptx.cuh"
 
@@ -19,12 +16,6 @@
 #endif
 #ifndef STAGES
 #define STAGES 4
-#endif
-#ifndef A_ALONG
-#define A_ALONG PRODUCT_ALONG_K
-#endif
-#ifndef B_ALONG
-#define B_ALONG PRODUCT_ALONG_K
 #endif
 #ifndef A_VEC
 #define A_VEC 8

@@ -5,19 +5,10 @@
  * SIDE x SIDE elements in groups of four, held in registers; the next DEPTH of k is on its way
  * from memory while the last one is multiplied out of shared memory. 2 m n k operations; a is
  * read n / TILE times, b m / TILE times, mostly from L2. */
-#ifndef CUP_T
-#define CUP_T 0
-#endif
 #include "product.cuh"
 
 #ifndef TILE
 #define TILE 128
-#endif
-#ifndef A_ALONG
-#define A_ALONG PRODUCT_ALONG_K
-#endif
-#ifndef B_ALONG
-#define B_ALONG PRODUCT_ALONG_K
 #endif
 #ifndef A_VEC /* neighbours read at once */
 #define A_VEC 1

@@ -7,9 +7,6 @@
  * read in the same order. Grid: x counts rows of w, y the parts k is cut into; the part that
  * comes last adds all, in order. matmul_rows_plain: any floats, a warp a row of w, m <= 8. Grid:
  * x counts 8 rows of w. */
-#ifndef CUP_T
-#define CUP_T 3
-#endif
 #include "product.cuh"
 #include "ptx.cuh"
 #include "reduce.cuh"

@@ -5,9 +5,6 @@
  * a part of k. One thread orders copies of 64 lines of k by 128 columns into a ring of STAGES.
  * Of a stage, each of eight warps multiplies 16 lines by 64 columns, against rows of x in shared
  * memory. */
-#ifndef CUP_T
-#define CUP_T 3
-#endif
 #ifndef OCTETS
 #define OCTETS 1
 #endif

@@ -26,12 +26,6 @@
 #ifndef STAGES
 #define STAGES 3
 #endif
-#ifndef A_ALONG
-#define A_ALONG PRODUCT_ALONG_K
-#endif
-#ifndef B_ALONG
-#define B_ALONG PRODUCT_ALONG_K
-#endif
 #ifndef A_VEC
 #define A_VEC 4
 #endif

@@ -11,9 +11,6 @@
  * adds up a share of the tile, in the order of the parts, so that the bits stay the same.
  *
  * 2 m n k operations; a tile brings 128 (TILE_M + TILE_N) bytes for each 128 bytes along k. */
-#ifndef CUP_T
-#define CUP_T 3
-#endif
 #include "product.cuh"
 
 #ifndef Y_T
@@ -39,12 +36,6 @@
 #endif
 #ifndef CLUSTER_N
 #define CLUSTER_N 1
-#endif
-#ifndef A_ALONG
-#define A_ALONG PRODUCT_ALONG_K
-#endif
-#ifndef B_ALONG
-#define B_ALONG PRODUCT_ALONG_K
 #endif
 #ifndef BATCH /* dimensions, at most 2 */
 #define BATCH 0

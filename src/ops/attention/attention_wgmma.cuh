@@ -3,9 +3,9 @@
  *
  * A tile of positions lies in shared memory as panels of 64 features, 128 swizzled bytes a
  * position, as TMA brings them. The file that includes this one names STEP, the positions walked
- * over at a time, and WARPGROUPS, those that multiply. A warpgroup's sums s[] hold in s[i], for thread t
- * of 128 with lane l: row 16 (t / 32) + l / 4, 8 further down where i & 2, and column 8 (i / 4) + 2
- * (l % 4) + (i & 1). */
+ * over at a time, and WARPGROUPS, those that multiply. A warpgroup's sums s[] hold in s[i], for
+ * thread t of 128 with lane l: row 16 (t / 32) + l / 4, 8 further down where i & 2, and column 8 (i
+ * / 4) + 2 (l % 4) + (i & 1). */
 #ifndef CUP_OPS_ATTENTION_ATTENTION_WGMMA_CUH
 #define CUP_OPS_ATTENTION_ATTENTION_WGMMA_CUH
 

@@ -16,6 +16,16 @@ cup__along cup__along_of(const cup_tensor *t, int axis)
     return a;
 }
 
+_Static_assert(sizeof(cup__gather_attributes) == sizeof(cup__index_select_attributes) &&
+                   sizeof(cup__gather_attributes) == sizeof(cup__scatter_add_attributes) &&
+                   sizeof(cup__gather_attributes) == sizeof(int),
+               "what takes indices along an axis has no other attribute");
+
+int64_t cup__indices_along(cup_tensor *const *in, int i, const void *attributes)
+{
+    return i == 1 ? cup__along_of(in[0], *(const int *)attributes).size : 0;
+}
+
 cup_status cup__need_indices(cup__call *call, int i, int j, int axis)
 {
     const cup_tensor *indices = call->in[i], *x = call->in[j];
@@ -110,12 +120,6 @@ static cup_status gradient(cup__grad *g)
 
 static const cup__impl impls[] = {{.name = "elements", .place = CUP__CUDA,
      CUP__THRESHOLDS(4, 8, 256), .run = run_cuda}, {0}};
-static int64_t indices(cup_tensor *const *in, int i, const void *attributes)
-{
-    int axis = ((const cup__gather_attributes *)attributes)->axis;
-    return i == 1 ? cup__along_of(in[0], axis).size : 0;
-}
-
 #define ALONG(axis) &(const cup__gather_attributes){axis}
 static const cup__sample samples[] = {
     {"7 3", ALONG(0)},           {"6x5 9x5", ALONG(0)},   {"3x8 3x5", ALONG(1)},
@@ -132,6 +136,6 @@ const cup__op cup__op_gather = {
     .samples = samples,
     .bench = bench,
     .domain = {{0}, {0, 6}},
-    .indices = indices,
+    .indices = cup__indices_along,
     .in_dtypes = {CUP__DTYPES_MOVED, CUP__DTYPES_INDEX},
 };

@@ -15,6 +15,9 @@ typedef struct cup__along {
 /* The tensor, of `like`'s shape, along an axis that may count from the end. */
 cup__along cup__along_of(const cup_tensor *t, int axis);
 
+/* `indices` of a descriptor whose one attribute is the axis: input 1 names places along it. */
+int64_t cup__indices_along(cup_tensor *const *in, int i, const void *attributes);
+
 /* Checks that input i holds an index for each element of a tensor like input j but for its size
  * along the axis. */
 cup_status cup__need_indices(cup__call *call, int i, int j, int axis);

@@ -70,12 +70,6 @@ static cup_status gradient(cup__grad *g)
 
 static const cup__impl impls[] = {{.name = "vectors", .place = CUP__CUDA,
      CUP__THRESHOLDS(4, 8, 256), .run = run_cuda}, {0}};
-static int64_t indices(cup_tensor *const *in, int i, const void *attributes)
-{
-    int axis = ((const cup__index_select_attributes *)attributes)->axis;
-    return i == 1 ? cup__along_of(in[0], axis).size : 0;
-}
-
 #define ALONG(axis) &(const cup__index_select_attributes){axis}
 static const cup__sample samples[] = {
     {"7 3", ALONG(0)},           {"6x5 9", ALONG(0)},   {"3x8 5", ALONG(1)},
@@ -94,6 +88,6 @@ const cup__op cup__op_index_select = {
     .samples = samples,
     .bench = bench,
     .domain = {{0}, {0, 6}},
-    .indices = indices,
+    .indices = cup__indices_along,
     .in_dtypes = {CUP__DTYPES_MOVED, CUP__DTYPES_INDEX},
 };

@@ -127,12 +127,6 @@ static cup_status gradient(cup__grad *g)
 
 static const cup__impl impls[] = {
     {.name = "sorted", .place = CUP__CUDA, CUP__THRESHOLDS(64, 1024), .run = run_cuda}, {0}};
-static int64_t indices(cup_tensor *const *in, int i, const void *attributes)
-{
-    int axis = ((const cup__scatter_add_attributes *)attributes)->axis;
-    return i == 1 ? cup__along_of(in[0], axis).size : 0;
-}
-
 #define ALONG(axis) &(const cup__scatter_add_attributes){axis}
 static const cup__sample samples[] = {
     {"7 3 3", ALONG(0)},              {"6x5 9x5 9x5", ALONG(0)}, {"3x8 3x5 3x5", ALONG(1)},
@@ -151,7 +145,7 @@ const cup__op cup__op_scatter_add = {
     .samples = samples,
     .bench = bench,
     .domain = {{0}, {0, 6}, {-0.5, 1}},
-    .indices = indices,
+    .indices = cup__indices_along,
     .bench_indices = 4096,
     .in_dtypes = {CUP__DTYPES_FLOAT | CUP__DTYPES_INDEX, CUP__DTYPES_INDEX,
                   CUP__DTYPES_FLOAT | CUP__DTYPES_INDEX},

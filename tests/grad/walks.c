@@ -1,42 +1,7 @@
 /* Backward from any tensors, several times, to results in the middle and to chosen inputs. */
 #include <math.h>
 
-#include "../test.h"
-#include "cupola/cupola.h"
-
-enum { COUNT = 6 };
-
-static cup_context *cpu(void)
-{
-    return cup_context_new(&(cup_options){.device = "cpu"});
-}
-
-static cup_tensor *numbers(cup_context *c, double first)
-{
-    double values[COUNT];
-    for (int i = 0; i < COUNT; i++)
-        values[i] = first + 0.25 * i;
-    return cup_tensor_from(c, CUP_F64, 1, (int64_t[]){COUNT}, values);
-}
-
-static cup_tensor *total(cup_context *c, cup_tensor *x)
-{
-    return cup_sum(c, x, NULL, 0, false);
-}
-
-static double at(cup_tensor *t, int i)
-{
-    double values[COUNT];
-    EXPECT_INT(cup_tensor_read(t, values, sizeof values), CUP_OK);
-    return values[i];
-}
-
-static void expect_error(cup_context *c, cup_status status, const char *part)
-{
-    EXPECT_INT(cup_error(c), status);
-    EXPECT_CONTAINS(cup_error_text(c), part);
-    cup_error_clear(c);
-}
+#include "six.h"
 
 /* sum of v gelu(x)^2, by plain arithmetic. */
 static double value_of(const double *x, const double *v)

@@ -1,6 +1,8 @@
 /* Lists of products on a GPU: as many as fit the arguments of a kernel in each launch. */
 #include "ops/grouped/matmul_list.h"
 
+#include <string.h>
+
 #include "kernels/wgmma_call.cuh"
 #include "dispatch/attributes.h"
 #include "ops/matmul/wgmma.h"
@@ -39,7 +41,8 @@ static int gather(const cup__call *call, int first, int64_t tile, int most, bool
 {
     const cup__matmul_list_attributes *t = call->attributes;
     int count = call->in_count / CUP__LIST_STEP, i = first;
-    *out = (batch){.a_vec = most, .b_vec = most};
+    memset(out, 0, sizeof *out); /* equal calls launch equal bytes */
+    out->a_vec = out->b_vec = most;
     out->list.a_along = t->transpose_a ? PRODUCT_ALONG_MN : PRODUCT_ALONG_K;
     out->list.b_along = t->transpose_b ? PRODUCT_ALONG_K : PRODUCT_ALONG_MN;
     for (; i < count && out->list.count < PRODUCT_LIST; i++) {

@@ -1,4 +1,6 @@
 /* Lists of products on Hopper: many pairs of matrices in one launch of wgmma.cu. */
+#include <string.h>
+
 #include "cuda/cuda.h"
 #include "cuda/unit.h"
 #include "kernels/wgmma_call.cuh"
@@ -58,8 +60,13 @@ static cup_status launch_list(cup_context *c, const cup__product *first,
 cup_status cup__product_wgmma_list(cup_context *c, const cup__product *p, int count,
                                    const cup__wgmma_plan *plan)
 {
-    wgmma_list list = {.count = count};
+    wgmma_list list;
     map_list all;
+    /* With what lies between fields and behind the last item, so that equal calls launch equal
+     * bytes. */
+    memset(&list, 0, sizeof list);
+    memset(&all, 0, sizeof all);
+    list.count = count;
     cup__wgmma_operand a = {0}, b = {0};
     int64_t units = 0;
     for (int i = 0; i < count; i++) {

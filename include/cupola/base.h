@@ -121,6 +121,15 @@ CUP_API cup_status cup_error(const cup_context *c);
  * until the next call on the context. */
 CUP_API const char *cup_error_text(const cup_context *c);
 
+/* Makes this the context's error, unless it has one, as the library's own calls do: for layers, ops
+ * and callbacks of your own. The words are those of printf; they should name the thing and say the
+ * cure. Returns the status. */
+CUP_API cup_status cup_fail(cup_context *c, cup_status status, const char *format, ...)
+#ifdef __GNUC__
+    __attribute__((format(printf, 3, 4)))
+#endif
+    ;
+
 /* Forgets the error, so that the context can be used again. */
 CUP_API void cup_error_clear(cup_context *c);
 

@@ -71,6 +71,12 @@ CUP_API cup_status cup_linear_layer_new(cup_linear_layer *layer, cup_parameters 
                                         const cup_linear_layer_options *options);
 CUP_API cup_tensor *cup_linear_layer_call(const cup_linear_layer *layer, cup_tensor *x);
 
+/* A layer of tensors that are in the list already: under names of the caller's choice, or another
+ * layer's, as output weights that are those of the embedding. The bias may be NULL. */
+CUP_API cup_status cup_linear_layer_of(cup_linear_layer *layer, cup_parameters *list,
+                                       cup_tensor *weight, cup_tensor *bias,
+                                       cup_activation activation);
+
 /* Ids [..], i32 or i64, to rows [..,width] of "weight" [count,width]. */
 typedef struct cup_embedding_layer {
     cup_layer layer;
@@ -98,7 +104,8 @@ typedef struct cup_norm_layer_options {
 } cup_norm_layer_options;
 
 /* Norms of the last dimension, of `width`: see cup_layernorm and cup_rmsnorm. "weight" begins with
- * ones, "bias" with zeros, as in those below. */
+ * ones, "bias" with zeros, as in those below. Those of tensors that are there already are as
+ * cup_linear_layer_of, with an epsilon of 0 for 1e-5. */
 typedef struct cup_layernorm_layer {
     cup_layer layer;
     cup_tensor *weight, *bias;
@@ -110,6 +117,9 @@ CUP_API cup_status cup_layernorm_layer_new(cup_layernorm_layer *layer, cup_param
                                            const cup_norm_layer_options *options);
 CUP_API cup_tensor *cup_layernorm_layer_call(const cup_layernorm_layer *layer, cup_tensor *x);
 
+CUP_API cup_status cup_layernorm_layer_of(cup_layernorm_layer *layer, cup_parameters *list,
+                                          cup_tensor *weight, cup_tensor *bias, double epsilon);
+
 typedef struct cup_rmsnorm_layer {
     cup_layer layer;
     cup_tensor *weight;
@@ -120,6 +130,9 @@ CUP_API cup_status cup_rmsnorm_layer_new(cup_rmsnorm_layer *layer, cup_parameter
                                          const char *name, int64_t width,
                                          const cup_norm_layer_options *options);
 CUP_API cup_tensor *cup_rmsnorm_layer_call(const cup_rmsnorm_layer *layer, cup_tensor *x);
+
+CUP_API cup_status cup_rmsnorm_layer_of(cup_rmsnorm_layer *layer, cup_parameters *list,
+                                        cup_tensor *weight, double epsilon);
 
 /* See cup_batchnorm. "running_mean" and "running_var" are buffers in f32, or f64 in a list of f64:
  * calls in training move them, and others use them. */
@@ -236,6 +249,37 @@ CUP_API cup_status cup_transformer_layer_new(cup_transformer_layer *layer, cup_p
                                              const char *name, int64_t width, int64_t heads,
                                              const cup_transformer_layer_options *options);
 CUP_API cup_tensor *cup_transformer_layer_call(const cup_transformer_layer *layer, cup_tensor *x);
+
+/* The tensors of such a block, [outputs, inputs] where they are matrices; what it has not is
+ * NULL. */
+typedef struct cup_transformer_tensors {
+    cup_tensor *norm1, *norm1_bias; /* [width] */
+    cup_tensor *qkv, *qkv_bias;     /* queries of all heads, then keys, then values */
+    cup_tensor *out, *out_bias;     /* [width, width] */
+    cup_tensor *norm2, *norm2_bias;
+    cup_tensor *up, *up_bias;     /* [hidden, width]; SWIGLU: the gates, then the values */
+    cup_tensor *down, *down_bias; /* [width, hidden] */
+} cup_transformer_tensors;
+
+/* A block of tensors that are in the list already, under names of the caller's choice. Of the
+ * options those that say how tensors are made do not matter. */
+CUP_API cup_status cup_transformer_layer_of(cup_transformer_layer *layer, cup_parameters *list,
+                                            const cup_transformer_tensors *tensors, int64_t heads,
+                                            const cup_transformer_layer_options *options);
+
+/* The block within a stack of them, where the last sum of one and the first norm of the next are
+ * one op: its input is x and *delta, the sum of which has not been made yet (NULL: x alone), and so
+ * is what it returns and *delta then. Dropout of *delta is left to whoever adds it, too. */
+CUP_API cup_tensor *cup_transformer_layer_pass(const cup_transformer_layer *layer, cup_tensor *x,
+                                               cup_tensor **delta);
+
+/* The same of x [B,T,width] that follows `used` positions which were read before, causal: their
+ * keys and values, in front in `keys` and `values` [B,kv_heads,length,head size] of the same dtype,
+ * are attended to, and those of x are put behind them. Nothing is recorded. CUP_STATE where there
+ * is no room for T more. */
+CUP_API cup_tensor *cup_transformer_layer_read(const cup_transformer_layer *layer, cup_tensor *x,
+                                               cup_tensor **delta, cup_tensor *keys,
+                                               cup_tensor *values, int64_t used);
 
 /* Layers one after another, each called with what the one before it gave. The array and the
  * layers are borrowed, and stay where they are while the sequence is used. It has no tensors and

@@ -1,9 +1,9 @@
-/* cupola/nn.h: the GPT family as plain structs and functions. */
+/* cupola/nn.h: the GPT family, written with the layers of cupola/layers.h. */
 #ifndef CUPOLA_NN_H
 #define CUPOLA_NN_H
 
 #include "cupola/grad.h"
-#include "cupola/optim.h"
+#include "cupola/layers.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -42,31 +42,17 @@ CUP_API cup_status cup_gpt_config_check(cup_context *c, cup_gpt_config *config);
 /* How many numbers it learns; with the input embeddings or without. -1 when it cannot be. */
 CUP_API int64_t cup_gpt_parameter_count(const cup_gpt_config *config, bool embeddings);
 
-/* One block: attention and an MLP, each behind a norm and added to what comes in. What the config
- * has not is NULL. Weights are [outputs, inputs]. */
-typedef struct cup_gpt_block {
-    cup_tensor *norm1, *norm1_bias; /* [width] */
-    cup_tensor *qkv, *qkv_bias;     /* queries of all heads, then keys, then values */
-    cup_tensor *join, *join_bias;   /* [width, width] */
-    cup_tensor *norm2, *norm2_bias;
-    cup_tensor *up, *up_bias;     /* [hidden, width]; SwiGLU: the gates, then the values */
-    cup_tensor *down, *down_bias; /* [width, hidden] */
-} cup_gpt_block;
-
-/* A model: its tensors, which are its own, and the lists that optimizers and files take. */
+/* A model, made of layers (cupola/layers.h). All NULL that its config has not. */
 typedef struct cup_gpt {
     cup_context *context;
-    cup_gpt_config config; /* checked, defaults filled in */
-    cup_dtype dtype;       /* of the parameters and of what is computed: f32, bf16, f16 or f64 */
-    cup_tensor *embedding; /* [rows, width], where rows is the vocabulary rounded up */
-    cup_tensor *positions; /* [context, width]; NULL with rotary positions */
-    cup_gpt_block *blocks;
+    cup_gpt_config config;      /* checked, defaults filled in */
+    cup_dtype dtype;            /* of the parameters and of what is computed: f32, bf16, f16, f64 */
+    cup_parameters *parameters; /* its own: for cup_optimizer_of, files, and what is by name */
+    cup_tensor *embedding;      /* [rows, width], where rows is the vocabulary rounded up */
+    cup_tensor *positions;      /* [context, width]; NULL with rotary positions */
+    cup_transformer_layer *blocks;
     cup_tensor *norm, *norm_bias;
-    cup_tensor *head;          /* [rows, width]; the embedding itself unless untied */
-    cup_parameter *parameters; /* for cup_optimizer_new; weight decay on matrices only */
-    int parameter_count;
-    cup_named *weights; /* the same tensors for files, without rows that stand for no token */
-    int64_t weight_count;
+    cup_tensor *head; /* [rows, width]; the embedding itself unless untied */
     struct cup__gpt_pass *passes; /* the library's own */
     bool recompute;               /* keep only what enters each block and compute the rest again in
                                      backward: less memory, a third more time */
@@ -77,7 +63,8 @@ typedef struct cup_gpt {
 
 /* A new model: weights normal with deviation 0.02, those that lead back to the residual stream
  * smaller by sqrt(2 layers), biases 0, norms 1. They depend on the context's seed only. Names are
- * GPT-2's: "wte.weight", "h.0.attn.c_attn.weight". Free it before the context. */
+ * GPT-2's: "wte.weight", "h.0.attn.c_attn.weight". They are marked with cup_require_grad: compute
+ * in cup_scope_open_without_grad where nothing is learned. Free it before the context. */
 CUP_API cup_gpt *cup_gpt_new(cup_context *c, const cup_gpt_config *config, cup_dtype dtype);
 CUP_API void cup_gpt_free(cup_gpt *m);
 

@@ -37,7 +37,10 @@ typedef enum cup_initializer {
      * columns, where those are fewer) are orthogonal and have length gain, 1 where none is given.
      * Dimensions behind the first count as one. Made on the host, in time that grows as
      * the product of its sizes times the smaller of them. */
-    CUP_INITIALIZER_ORTHOGONAL = 9
+    CUP_INITIALIZER_ORTHOGONAL = 9,
+    /* NORMAL, from the context's random numbers as they come (see cup_random_step), not from those
+     * of the name: for models that have to begin as they did elsewhere. */
+    CUP_INITIALIZER_NORMAL_IN_ORDER = 10
 } cup_initializer;
 
 /* What a parameter is. */
@@ -51,6 +54,9 @@ typedef struct cup_parameter_options {
     bool hidden;       /* a matrix between layers, not one of embeddings: Muon's */
     bool buffer;       /* saved and loaded, but not trained; ZEROS and ONES only, of any dtype */
     const char *dtype; /* its name, "f32"; NULL: the list's */
+    int64_t rows;      /* of the first dimension, that count; those behind begin with zeros, and are
+                          neither counted nor in files, as the rows of an embedding that only round
+                          up its size. 0: all */
 } cup_parameter_options;
 
 /* A list of parameters, or the part of one under a prefix. */

@@ -19,6 +19,11 @@ typedef struct cup_memory {
 } cup_memory;
 CUP_API cup_status cup_memory_use(cup_context *c, cup_memory *out);
 
+/* Fails with CUP_MEMORY where the context's device has less than so many bytes in all, or may take
+ * less, or where on a CPU less is left: to refuse at once what cannot be. `what` says, in the
+ * plural, what needs them, and begins the sentence. Where nobody knows, it does not fail. */
+CUP_API cup_status cup_memory_check(cup_context *c, double bytes, const char *what);
+
 /* What one kind of use holds of a GPU context's memory. */
 typedef struct cup_memory_user {
     const char *tag; /* the op that made the tensors, or "tensor"; lives as long as the library */

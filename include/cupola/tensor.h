@@ -82,6 +82,9 @@ CUP_API int64_t cup_tensor_stride(const cup_tensor *t, int dimension); /* in ele
 CUP_API int64_t cup_tensor_count(const cup_tensor *t);                 /* of elements */
 CUP_API bool cup_tensor_is_contiguous(const cup_tensor *t);            /* in row-major order */
 
+/* "[32,64] bf16", for messages, written into `text` of `bytes` bytes and returned. */
+CUP_API const char *cup_tensor_text(const cup_tensor *t, char *text, size_t bytes);
+
 /* The address of the first element, in the device's memory. */
 CUP_API void *cup_tensor_data(cup_tensor *t);
 

@@ -8,6 +8,7 @@
 
 #include "base/memory.h"
 #include "base/options.h"
+#include "cuda/dry.h"
 #include "cuda/feed.h"
 #include "cuda/gpu.h"
 #include "data/source.h"
@@ -266,6 +267,10 @@ cup_status cup_loader_next(cup_loader *l, cup_tensor **batch)
         return cup__fail(&l->c->error, CUP_STATE,
                          "a batch cannot be fetched while a graph is captured; fetch it before, "
                          "and cup_copy_into what the graph reads");
+    if (cup__device_is_dry(l->c->device))
+        return cup__fail(&l->c->error, CUP_STATE,
+                         "a batch cannot be fetched while a training step is rehearsed; give the "
+                         "loop a `rehearse` of its own");
     cup_status status = give(l, batch);
     if (status != CUP_OK)
         forget(l);

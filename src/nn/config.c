@@ -1,6 +1,7 @@
 #include <math.h>
 
 #include "base/fields.h"
+#include "nn/config.h"
 #include "nn/gpt.h"
 #include "tensor/tensor.h"
 
@@ -66,7 +67,7 @@ static bool is_tied(const cup_gpt_config *config)
 }
 
 #define MODEL(field) false, offsetof(cup_gpt, field)
-#define BLOCK(field) true, offsetof(cup_gpt_block, field)
+#define BLOCK(field) true, offsetof(cup_transformer_tensors, field)
 #define VECTOR(extent)                                                                             \
     {                                                                                              \
         CUP__EXTENT_##extent, CUP__EXTENT_NONE                                                     \
@@ -83,8 +84,8 @@ const cup__gpt_tensor cup__gpt_tensors[] = {
     {"h.%d.ln_1.bias", BLOCK(norm1_bias), VECTOR(WIDTH), CUP__START_0, has_no_norm_bias},
     {"h.%d.attn.c_attn.weight", BLOCK(qkv), MATRIX(QKV, WIDTH), CUP__START_NORMAL, NULL},
     {"h.%d.attn.c_attn.bias", BLOCK(qkv_bias), VECTOR(QKV), CUP__START_0, has_no_bias},
-    {"h.%d.attn.c_proj.weight", BLOCK(join), MATRIX(WIDTH, WIDTH), CUP__START_RESIDUAL, NULL},
-    {"h.%d.attn.c_proj.bias", BLOCK(join_bias), VECTOR(WIDTH), CUP__START_0, has_no_bias},
+    {"h.%d.attn.c_proj.weight", BLOCK(out), MATRIX(WIDTH, WIDTH), CUP__START_RESIDUAL, NULL},
+    {"h.%d.attn.c_proj.bias", BLOCK(out_bias), VECTOR(WIDTH), CUP__START_0, has_no_bias},
     {"h.%d.ln_2.weight", BLOCK(norm2), VECTOR(WIDTH), CUP__START_1, NULL},
     {"h.%d.ln_2.bias", BLOCK(norm2_bias), VECTOR(WIDTH), CUP__START_0, has_no_norm_bias},
     {"h.%d.mlp.c_fc.weight", BLOCK(up), MATRIX(UP, WIDTH), CUP__START_NORMAL, NULL},

@@ -1,8 +1,8 @@
-/* The inside of the GPT, shared by its making, its passes and its cache. */
+/* The inside of the GPT, shared by its making, its passes and its cache, which are written with
+ * public calls alone, as a program's own model is. */
 #ifndef CUP_NN_GPT_H
 #define CUP_NN_GPT_H
 
-#include "base/json.h"
 #include "cupola/nn.h"
 
 /* Sizes that follow from a checked config. */
@@ -32,7 +32,7 @@ typedef enum cup__start {
 typedef struct cup__gpt_tensor {
     const char *name;
     bool in_block;
-    size_t offset; /* in the block or the model */
+    size_t offset; /* in the model, or among the tensors of a block */
     cup__extent shape[2];
     cup__start start;
     bool (*absent)(const cup_gpt_config *config); /* NULL: always there */
@@ -44,29 +44,20 @@ int64_t cup__gpt_extent(const cup_gpt_config *config, cup__extent extent);
 /* What a recomputed block is told: two for each block, without dropout and with it. */
 typedef struct cup__gpt_pass {
     const cup_gpt *model;
-    const cup_gpt_block *block;
+    const cup_transformer_layer *block;
     bool training;
 } cup__gpt_pass;
 
-/* Refuses at once what the device has no memory for: so many bytes for each parameter. */
-cup_status cup__gpt_fits(cup_context *c, const cup_gpt_config *config, int64_t bytes_each,
-                         const char *what);
-
-/* The config as a JSON object under the key, and back. */
-void cup__gpt_config_write(cup__json_writer *writer, const char *key, const cup_gpt_config *config);
-cup_status cup__gpt_config_read(cup_context *c, const cup__json *json, const cup__json_node *object,
-                                cup_gpt_config *config);
-
-/* The name of a field in which two checked configs differ; NULL: none. */
-const char *cup__gpt_config_differs(const cup_gpt_config *a, const cup_gpt_config *b);
-
-/* Norm of x + delta, where delta, dropped out in training, may be NULL; *sum becomes x + delta. */
-cup_tensor *cup__gpt_add_norm(const cup_gpt *m, cup_tensor *x, cup_tensor *delta, cup_tensor *gamma,
-                              cup_tensor *beta, bool training, cup_tensor **sum);
-/* On a CPU, that the model knows every token; their dtype. */
-cup_status cup__gpt_tokens_check(const cup_gpt *m, const cup_tensor *tokens);
+/* The final norm of x + delta, where delta, dropped out in training, may be NULL. */
+cup_tensor *cup__gpt_end(const cup_gpt *m, cup_tensor *x, cup_tensor *delta, bool training);
+/* On a CPU, that the model knows every token of [B,T]; their dtype. */
+cup_status cup__gpt_tokens_check(const cup_gpt *m, cup_tensor *tokens);
 /* The elements [from, to) along an axis, as a view. */
 cup_tensor *cup__gpt_part(cup_tensor *x, int axis, int64_t from, int64_t to);
-cup_tensor *cup__gpt_mlp(const cup_gpt *m, const cup_gpt_block *b, cup_tensor *x);
+
+/* What a model of so many parameters takes of memory, so many bytes for each: refused at once where
+ * the device has not as much. */
+cup_status cup__gpt_fits(cup_context *c, const cup_gpt_config *config, int64_t bytes_each,
+                         const char *what);
 
 #endif

@@ -21,6 +21,7 @@ typedef struct kind {
     bool fans; /* the deviation follows from the shape, which then needs two dimensions */
     double gain, value;
     double (*deviation)(double in, double out);
+    bool in_order; /* from the random numbers that come next */
 } kind;
 
 static double of_xavier(double in, double out)
@@ -45,6 +46,7 @@ static const kind kinds[] = {
     [CUP_INITIALIZER_ZEROS] = {.name = "zeros", .family = CONSTANT, .value = 0},
     [CUP_INITIALIZER_ONES] = {.name = "ones", .family = CONSTANT, .value = 1},
     [CUP_INITIALIZER_ORTHOGONAL] = {"orthogonal", ORTHOGONAL, true, 1, 0, NULL},
+    [CUP_INITIALIZER_NORMAL_IN_ORDER] = {.name = "normal", .family = NORMAL, .in_order = true},
 };
 #define KINDS ((int)(sizeof kinds / sizeof *kinds))
 
@@ -183,12 +185,13 @@ cup_tensor *cup__initial(cup_context *c, const char *name, cup_dtype dtype, int 
     cup__random before = c->random;
     bool was = cup_grad_recording(c, false);
     cup_scope_open(c);
-    if (k->family != CONSTANT)
+    bool named = k->family != CONSTANT && !k->in_order;
+    if (named)
         cup_random_step(c, cup__hash_bytes(name, strlen(name)));
     cup_tensor *t = cup_keep(
         draw(c, k, dtype, ndim, wanted.size, deviation_of(k, ndim, wanted.size, options)));
     cup__scope_pop(c);
-    if (k->family != CONSTANT) {
+    if (named) {
         cup_random_step(c, before.step);
         c->random.sequence = before.sequence;
     }

@@ -116,6 +116,27 @@ cup_status cup_linear_layer_new(cup_linear_layer *layer, cup_parameters *list, c
     return cup__layer_end(layer, sizeof *layer);
 }
 
+/* Begins a layer of tensors that are there; fails without the first of them. */
+static cup_status begin_of(void *layer, size_t bytes, cup_parameters *list, cup_tensor *weight,
+                           cup_tensor *(*call)(const cup_layer *, cup_tensor *))
+{
+    CUP_TRY(cup__layer_begin(layer, bytes, list, call));
+    if (!weight)
+        cup__fail(&cup__parameters_context(list)->error, CUP_ARGUMENT,
+                  "layer under \"%s\": its weight is NULL", cup__parameters_prefix(list));
+    return cup__layer_end(layer, bytes);
+}
+
+cup_status cup_linear_layer_of(cup_linear_layer *layer, cup_parameters *list, cup_tensor *weight,
+                               cup_tensor *bias, cup_activation activation)
+{
+    CUP_TRY(begin_of(layer, sizeof *layer, list, weight, call_linear));
+    layer->weight = weight;
+    layer->bias = bias;
+    layer->activation = activation;
+    return CUP_OK;
+}
+
 cup_tensor *cup_linear_layer_call(const cup_linear_layer *layer, cup_tensor *x)
 {
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
@@ -196,6 +217,16 @@ cup_status cup_layernorm_layer_new(cup_layernorm_layer *layer, cup_parameters *l
     return cup__layer_end(layer, sizeof *layer);
 }
 
+cup_status cup_layernorm_layer_of(cup_layernorm_layer *layer, cup_parameters *list,
+                                  cup_tensor *weight, cup_tensor *bias, double epsilon)
+{
+    CUP_TRY(begin_of(layer, sizeof *layer, list, weight, call_layernorm));
+    layer->weight = weight;
+    layer->bias = bias;
+    layer->epsilon = epsilon == 0 ? EPSILON : epsilon;
+    return CUP_OK;
+}
+
 cup_tensor *cup_layernorm_layer_call(const cup_layernorm_layer *layer, cup_tensor *x)
 {
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
@@ -213,6 +244,15 @@ cup_status cup_rmsnorm_layer_new(cup_rmsnorm_layer *layer, cup_parameters *list,
         layer->weight = vector(list, "weight", width, CUP_INITIALIZER_ONES);
     }
     return cup__layer_end(layer, sizeof *layer);
+}
+
+cup_status cup_rmsnorm_layer_of(cup_rmsnorm_layer *layer, cup_parameters *list, cup_tensor *weight,
+                                double epsilon)
+{
+    CUP_TRY(begin_of(layer, sizeof *layer, list, weight, call_rmsnorm));
+    layer->weight = weight;
+    layer->epsilon = epsilon == 0 ? EPSILON : epsilon;
+    return CUP_OK;
 }
 
 cup_tensor *cup_rmsnorm_layer_call(const cup_rmsnorm_layer *layer, cup_tensor *x)

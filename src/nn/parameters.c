@@ -16,6 +16,7 @@ typedef struct entry {
     char *name;
     cup_tensor *tensor; /* held, once for each name */
     cup_parameter_options options;
+    cup_tensor *counted; /* the rows that count, a view, or NULL: all */
     bool shared;
 } entry;
 
@@ -86,8 +87,11 @@ void cup_parameters_free(cup_parameters *list)
         return;
     for (size_t i = 0; i < list->count; i++) {
         entry *e = &list->entries[i];
-        if (!e->shared && !list->context->closed && e->tensor->scope != CUP__SCOPE_NONE)
-            cup_tensor_free(e->tensor);
+        if (!e->shared && !list->context->closed) {
+            cup_tensor_free(e->counted);
+            if (e->tensor->scope != CUP__SCOPE_NONE)
+                cup_tensor_free(e->tensor);
+        }
     }
     for (size_t i = 0; i < list->count; i++) {
         cup__tensor_release(list->entries[i].tensor);
@@ -178,6 +182,33 @@ static bool is_trained(const entry *e)
     return !e->options.buffer && e->tensor->is_parameter;
 }
 
+/* What is counted and saved of it. */
+static cup_tensor *counted(const entry *e)
+{
+    return e->counted ? e->counted : e->tensor;
+}
+
+/* Sets the rows behind those that count to zeros. */
+static cup_status count_rows(cup_context *c, entry *e)
+{
+    cup_tensor *t = e->tensor;
+    int64_t rows = e->options.rows;
+    if (rows == 0)
+        return CUP_OK;
+    if (t->ndim < 1 || rows < 0 || rows > t->shape[0])
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "parameter %.200s: %lld rows of %lld cannot count; 0 means all", e->name,
+                         (long long)rows, (long long)(t->ndim < 1 ? 0 : t->shape[0]));
+    size_t bytes = (size_t)(t->count * cup_dtype_size(t->dtype));
+    size_t used = t->shape[0] ? bytes / (size_t)t->shape[0] * (size_t)rows : 0;
+    if (bytes > used)
+        CUP_TRY(c->device->calls->fill(c->device, (char *)t->data + used, 0, bytes - used));
+    cup__shape shape = cup__shape_of(t);
+    shape.size[0] = rows;
+    e->counted = cup_keep(cup__tensor_view(t, &shape, t->stride, 0));
+    return c->error.status;
+}
+
 /* Room for one more under a name that is not there yet, which it takes over. */
 static entry *add_entry(cup_parameters *root, char *name)
 {
@@ -227,6 +258,11 @@ cup_tensor *cup_parameter_new(cup_parameters *list, const char *name, int ndim,
     own.dtype = NULL;
     e->options = own;
     e->tensor = t;
+    if (count_rows(c, e) != CUP_OK) {
+        cup_tensor_free(t);
+        cup__free(whole);
+        return NULL;
+    }
     cup__tensor_retain(t);
     root->count++;
     return t;
@@ -251,6 +287,7 @@ cup_tensor *cup_parameter_share(cup_parameters *list, const char *name, cup_tens
     if (!e)
         return NULL;
     e->options = root->entries[own].options;
+    e->counted = root->entries[own].counted;
     e->shared = true;
     e->tensor = tensor;
     cup__tensor_retain(tensor);
@@ -275,7 +312,7 @@ int64_t cup_parameters_count(const cup_parameters *list, bool trained)
     for (size_t i = 0; list && i < list->root->count; i++) {
         const entry *e = &list->root->entries[i];
         if (counts(list, e) && (!trained || is_trained(e)))
-            sum += e->tensor->count;
+            sum += counted(e)->count;
     }
     return sum;
 }
@@ -295,7 +332,7 @@ const cup_named *cup_parameters_named(cup_parameters *list, int64_t *count)
     }
     for (size_t i = 0; i < root->count; i++)
         if (counts(list, &root->entries[i]))
-            named[used++] = (cup_named){root->entries[i].name, root->entries[i].tensor};
+            named[used++] = (cup_named){root->entries[i].name, counted(&root->entries[i])};
     cup__free(root->named);
     root->named = named;
     if (count)

@@ -1,4 +1,7 @@
 #include "cupola/prof.h"
+
+#include "base/room.h"
+#include "base/text.h"
 #include "cuda/pool.h"
 #include "tensor/context.h"
 
@@ -42,4 +45,25 @@ cup_status cup_memory_use(cup_context *c, cup_memory *out)
         .cached = use.cached,
     };
     return CUP_OK;
+}
+
+cup_status cup_memory_check(cup_context *c, double bytes, const char *what)
+{
+    cup__memory_use use = {0};
+    char needs[32], has[32];
+    if (!c || !c->device || c->error.status != CUP_OK)
+        return cup_error(c);
+    c->device->calls->memory_use(c->device, &use);
+    int64_t most = use.total;
+    if (!c->device->is_cuda) {
+        cup__room room;
+        cup__room_find(&room);
+        most = room.free;
+    }
+    most = use.limit > 0 && use.limit < most ? use.limit : most;
+    if (most <= 0 || !(bytes > (double)most))
+        return CUP_OK;
+    return cup__fail(&c->error, CUP_MEMORY, "%s need %s, and the device has %s; make it smaller",
+                     what ? what : "they", cup__text_bytes(bytes, needs),
+                     cup__text_bytes((double)most, has));
 }

@@ -1,5 +1,6 @@
 #include "tensor/context.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -272,6 +273,18 @@ cup_status cup_error(const cup_context *c)
 const char *cup_error_text(const cup_context *c)
 {
     return c ? c->error.text : "there is no host memory for a context";
+}
+
+cup_status cup_fail(cup_context *c, cup_status status, const char *format, ...)
+{
+    char words[CUP__ERROR_TEXT];
+    va_list args;
+    if (!c || status == CUP_OK)
+        return c ? status : CUP_MEMORY;
+    va_start(args, format);
+    vsnprintf(words, sizeof words, format ? format : "a failure without words", args);
+    va_end(args);
+    return cup__fail(&c->error, status, "%s", words);
 }
 
 void cup_error_clear(cup_context *c)

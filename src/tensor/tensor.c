@@ -36,6 +36,15 @@ const char *cup__tensor_text(const cup_tensor *t, char out[CUP__SHAPE_TEXT])
     return cup__shape_text(&shape, out);
 }
 
+const char *cup_tensor_text(const cup_tensor *t, char *text, size_t bytes)
+{
+    char whole[CUP__SHAPE_TEXT];
+    if (!text || !bytes)
+        return "";
+    snprintf(text, bytes, "%s", t ? cup__tensor_text(t, whole) : "NULL");
+    return text;
+}
+
 cup_status cup__shape_check(cup__error *error, const cup__shape *shape, int64_t *count)
 {
     if (shape->ndim < 0 || shape->ndim > CUP_MAX_DIMS)

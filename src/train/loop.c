@@ -102,6 +102,8 @@ cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
                     .folder = folder,
                     .part_seconds = PART_SECONDS,
                     .parts = 1};
+    l->options.folder = folder;
+    l->options.kind = kind;
     cup__context_join(c);
     if (!folder || open_folder(l) == CUP_OK)
         return l;
@@ -109,15 +111,15 @@ cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
     return NULL;
 }
 
-cup_status cup__loop_train(cup_loop *l, cup_optimizer *optimizer, const cup_named *weights,
-                           int64_t weight_count)
+cup_status cup__loop_train(cup_loop *l, cup_parameters *list)
 {
     cup_context *c = l->c;
     const int64_t row = l->options.accumulate + 1;
-    l->optimizer = optimizer;
-    l->weights = weights;
-    l->weight_count = weight_count;
-    if (!optimizer)
+    l->list = list;
+    /* A step that is given up halfway must not have moved statistics of batches. */
+    l->whole_steps = cup_parameters_count(list, false) != cup_parameters_count(list, true);
+    l->optimizer = cup_optimizer_of(list, &l->options.optimizer);
+    if (!l->optimizer)
         return c->error.status;
     l->host_pending = cup__malloc(CUP__PENDING_MOST * (size_t)row * sizeof *l->host_pending);
     if (!l->host_pending)
@@ -149,12 +151,7 @@ cup_loop *cup_loop_new(cup_parameters *list, const cup_loop_calls *calls,
     cup_loop *l = cup__loop_begin(c, calls, &options, &checkpoints);
     cup_status status = c->error.status;
     if (l) {
-        l->list = list;
-        l->options.folder = l->folder;
-        l->options.kind = l->kind;
-        /* A step that is given up halfway must not have moved statistics of batches. */
-        l->whole_steps = cup_parameters_count(list, false) != cup_parameters_count(list, true);
-        status = cup__loop_train(l, cup_optimizer_of(list, &options.optimizer), NULL, 0);
+        status = cup__loop_train(l, list);
     }
     cup_scope_return(c, NULL);
     if (status == CUP_OK)
@@ -178,12 +175,6 @@ void cup_loop_free(cup_loop *l)
     cup__free(l->folder);
     cup__context_leave(l->c);
     cup__free(l);
-}
-
-const cup_named *cup__loop_weights(cup_loop *l, int64_t *count)
-{
-    *count = l->weight_count;
-    return l->list ? cup_parameters_named(l->list, count) : l->weights;
 }
 
 int64_t cup_loop_steps(const cup_loop *l)

@@ -48,9 +48,7 @@ struct cup_loop {
 
     bool whole_steps; /* none is given up halfway */
 
-    cup_parameters *list; /* NULL: the two below */
-    const cup_named *weights;
-    int64_t weight_count;
+    cup_parameters *list;
     cup_optimizer *optimizer; /* the loop's */
 
     int64_t steps;       /* done, or at least given to the device */
@@ -89,16 +87,11 @@ struct cup_loop {
 extern const char *const cup__method_words[];
 
 /* Makes a loop in two steps, so that a folder that cannot be had is told before a model is made:
- * with options that were checked, and then with an optimizer, which it takes, and the weights,
- * which it borrows. */
+ * with options that were checked, and then with what it trains. */
 cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
                           const cup_loop_options *options,
                           const cup__loop_checkpoints *checkpoints);
-cup_status cup__loop_train(cup_loop *loop, cup_optimizer *optimizer, const cup_named *weights,
-                           int64_t weight_count);
-
-/* The tensors that a checkpoint holds. */
-const cup_named *cup__loop_weights(cup_loop *loop, int64_t *count);
+cup_status cup__loop_train(cup_loop *loop, cup_parameters *list);
 
 /* Makes one step and one evaluation in the loop's context as it is, for the kernels they ask for;
  * what fails stays in the context's error. */

@@ -41,7 +41,7 @@ static cup_status save(cup_loop *l, cup__text *own, cup__text *points, cup__json
     const cup__loop_checkpoints *k = l->checkpoints;
     int64_t weights, states;
     int count = 0;
-    const cup_named *weight = cup__loop_weights(l, &weights);
+    const cup_named *weight = cup_parameters_named(l->list, &weights);
     const cup_named *state = cup_optimizer_state(l->optimizer, &states);
     if (!weight)
         return l->c->error.status;
@@ -121,7 +121,7 @@ static cup_status fill(cup_loop *l, const cup__checkpoint *checkpoint, int64_t s
 {
     cup_context *c = l->c;
     int64_t weights, states;
-    const cup_named *weight = cup__loop_weights(l, &weights);
+    const cup_named *weight = cup_parameters_named(l->list, &weights);
     const cup_named *state = cup_optimizer_state(l->optimizer, &states);
     CUP_TRY(c->error.status);
     CUP_TRY(cup__checkpoint_fill(c, checkpoint, CUP__MODEL_FILE, weight, weights));

@@ -6,7 +6,7 @@
 #include "data/corpus.h"
 #include "data/tokenizer.h"
 #include "io/checkpoint.h"
-#include "nn/gpt.h"
+#include "nn/config.h"
 #include "tensor/tensor.h"
 #include "train/trainer.h"
 
@@ -115,10 +115,12 @@ cup_gpt *cup_gpt_load(cup_context *c, const char *folder)
     cup_status status = read_state(c, &checkpoint, &found);
     if (status == CUP_OK)
         m = cup_gpt_new(c, &found.training.model, found.training.dtype);
-    if (m)
-        status = cup__checkpoint_fill(c, &checkpoint, CUP__MODEL_FILE, m->weights, m->weight_count);
+    int64_t count;
+    const cup_named *weights = m ? cup_parameters_named(m->parameters, &count) : NULL;
+    if (weights)
+        status = cup__checkpoint_fill(c, &checkpoint, CUP__MODEL_FILE, weights, count);
     cup__checkpoint_close(&checkpoint);
-    if (m && status == CUP_OK)
+    if (weights && status == CUP_OK)
         return m;
     cup_gpt_free(m);
     return NULL;

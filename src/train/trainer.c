@@ -140,9 +140,7 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
         return c->error.status;
     t->model->recompute = a->recompute;
     t->model->logits_most = a->logits_most;
-    cup_optimizer *optimizer =
-        cup_optimizer_new(c, t->model->parameters, t->model->parameter_count, &a->optimizer);
-    CUP_TRY(cup__loop_train(t->loop, optimizer, t->model->weights, t->model->weight_count));
+    CUP_TRY(cup__loop_train(t->loop, t->model->parameters));
     return make_batches(c, t);
 }
 

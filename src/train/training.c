@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "nn/gpt.h"
+#include "nn/config.h"
 #include "tensor/context.h"
 #include "train/trainer.h"
 

@@ -48,9 +48,11 @@ TEST(cache_gives_the_logits_of_the_whole_text)
     for (int which = 0; which < 2; which++) {
         cup_context *c = cpu();
         cup_gpt *m = cup_gpt_new(c, &configs[which], CUP_F32);
-        for (int64_t i = 0; i < m->weight_count; i++) {
+        int64_t weights;
+        const cup_named *weight = cup_parameters_named(m->parameters, &weights);
+        for (int64_t i = 0; i < weights; i++) {
             /* Weights so large that every token leaves its trace. */
-            cup_tensor *t = m->weights[i].tensor;
+            cup_tensor *t = weight[i].tensor;
             float *w = cup_tensor_data(t);
             for (int64_t k = 0; cup_tensor_ndim(t) == 2 && k < cup_tensor_count(t); k++)
                 w[k] *= 15;

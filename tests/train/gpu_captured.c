@@ -40,8 +40,10 @@ typedef struct outcome {
 static uint64_t hash_weights(const cup_gpt *model)
 {
     uint64_t hash = 1;
-    for (int i = 0; i < model->parameter_count; i++) {
-        cup_tensor *t = model->parameters[i].tensor;
+    int64_t weights;
+    const cup_named *weight = cup_parameters_named(model->parameters, &weights);
+    for (int64_t i = 0; i < weights; i++) {
+        cup_tensor *t = weight[i].tensor;
         size_t bytes = (size_t)(t->count * cup_dtype_size(t->dtype));
         unsigned char *values = cup__malloc(bytes);
         EXPECT(values && cup_tensor_read(t, values, bytes) == CUP_OK);

@@ -42,7 +42,7 @@ typedef struct cup__knob {
     int64_t value;
 } cup__knob;
 
-/* The kernel `entry` of the embedded source `file` ("gelu.cu") compiled with these knobs for this
+/* The kernel `entry` of the embedded source `file` ("copy.cu") compiled with these knobs for this
  * GPU: from memory, else from the cache folder, else by NVRTC. Calling again with equal arguments
  * is a short look-up; the pointer stays valid as long as the device. NULL on failure, with the
  * compiler's words in the device's error. */

@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 typedef struct cup__source {
-    const char *name; /* "gelu.cu", "dtype.cuh" */
+    const char *name; /* "copy.cu", "dtype.cuh" */
     const char *path; /* from the project's root */
     const char *text;
     size_t size;

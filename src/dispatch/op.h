@@ -1,8 +1,9 @@
 /* How an op is described and called.
  *
- * An op is one row in ops.def and one pair of files, NAME.c and NAME.cu. The row gives the name,
- * the inputs, the attributes and the results; from it tools/gen_ops makes the public prototype,
- * the attribute struct and the table entry. NAME.c ends in the descriptor below. */
+ * An op is one row in ops.def and NAME.c, beside which its kernels stand in NAME.cu where they are
+ * not made of a formula. The row gives the name, the inputs, the attributes and the results; from
+ * it tools/gen_ops makes the public prototype, the attribute struct and the table entry. NAME.c
+ * ends in the descriptor below. */
 #ifndef CUP_DISPATCH_OP_H
 #define CUP_DISPATCH_OP_H
 

@@ -17,7 +17,7 @@
 typedef enum cup__real { CUP__REAL_F32, CUP__REAL_F64, CUP__REAL_I64 } cup__real;
 
 typedef struct cup__pointwise {
-    const char *source; /* "gelu.cu" */
+    const char *source; /* "mish.cu" */
     const char *text;   /* what stands in it; NULL: it is a file beside the op's */
     const char *knob;   /* defined as 1 for the kernel, or NULL: lets one file serve several ops */
     /* One element, in double: the specification. `a` are the attributes, when all are float. */

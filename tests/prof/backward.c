@@ -93,6 +93,7 @@ TEST(backward_holds_norms_of_any_width)
         "add_rmsnorm f32 3x8 3x8",       "add_layernorm bf16 3x8 3x8 8 8",
         "add_layernorm f32 4x2 4x2 2 2", "norm f32 5x2 axes=1",
         "groupnorm f32 3x4x1 4 4 groups=4 axis=1",
+        "cross_entropy f32 5x1 5:i64<1 ignore_index=-100",
     };
     cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {

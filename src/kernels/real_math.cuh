@@ -129,6 +129,14 @@ template <typename Real> DEVICE Real gelu_erf_slope_of(Real x)
     return normal_below(x) + x * density;
 }
 
+/* x min(max(x + 3, 0), 6) / 6 */
+template <typename Real> DEVICE Real hardswish_of(Real x)
+{
+    Real part = x + 3;
+    part = part < 0 ? (Real)0 : part > 6 ? (Real)6 : part;
+    return x * part * (Real)(1.0 / 6);
+}
+
 /* The nearest finite number; of NaN any. */
 DEVICE float above_infinity(float x) { return fmaxf(x, -0x1.fffffep127f); }
 DEVICE double above_infinity(double x) { return fmax(x, -0x1.fffffffffffffp1023); }

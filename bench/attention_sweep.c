@@ -475,7 +475,7 @@ static void warm(rig *r, int part, int of)
 
 int main(int argc, char **argv)
 {
-    rig r = {.c = cup_context_new(&(cup_options){.device = "cuda", .seed = 9}),
+    rig r = {.c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda", .seed = 9)),
              .watchdog = argc > 1 && !strcmp(argv[1], "time") ? 0 : WATCHDOG};
     if (cup_error(r.c) != CUP_OK)
         fail(&r, "opening the GPU");

@@ -224,7 +224,8 @@ int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 1 << 16);
     bool markdown = argc > 2 && !strcmp(argv[2], "markdown");
-    cup_context *c = cup_context_new(&(cup_options){.device = argc > 1 ? argv[1] : "cuda"});
+    cup_context *c =
+        cup_context_new(CUP_OPTIONS(cup_options, .device = argc > 1 ? argv[1] : "cuda"));
     if (cup_error(c) == CUP_OK && cup_device_is_cuda(c)) {
         prepare(cup__cuda_facts(cup__cuda_of(c->device)));
         stand_between();

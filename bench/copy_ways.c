@@ -149,7 +149,7 @@ static void time_concat(bench *b, cup_dtype dtype, int64_t rows, int64_t columns
 
 int main(void)
 {
-    bench b = {.c = cup_context_new(&(cup_options){.device = "cuda"})};
+    bench b = {.c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"))};
     if (cup_error(b.c) != CUP_OK ||
         b.c->device->calls->allocate(b.c->device, FLUSH, "flush", &b.flush) != CUP_OK ||
         cup__timer_new(cup__cuda_of(b.c->device), &b.timer) != CUP_OK)

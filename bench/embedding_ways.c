@@ -94,7 +94,7 @@ static void time_one(cup_context *c, int64_t count, int64_t rows, int64_t width,
 
 int main(void)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     if (cup_error(c) != CUP_OK)
         fail(c);
     time_one(c, 32768, 50304, 768, CUP_BF16, CUP_I32);

@@ -130,7 +130,7 @@ static void time_host(cup_context *c)
 
 int main(void)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     must(c);
     void *flush;
     cup__timer *timer;

@@ -18,8 +18,15 @@ class Result(ctypes.Structure):
                 ("chosen", ctypes.c_bool), ("copy_us", ctypes.c_double)]
 
 
-class Options(ctypes.Structure):
-    _fields_ = [("dtype", ctypes.c_int), ("shapes", ctypes.c_char_p), ("impl", ctypes.c_char_p),
+class Sized(ctypes.Structure):
+    """Options, which begin with their size; what is not named is 0, the default."""
+
+    def __init__(self, **fields):
+        super().__init__(size=ctypes.sizeof(type(self)), **fields)
+
+
+class Options(Sized):
+    _fields_ = [("size", ctypes.c_size_t), ("dtype", ctypes.c_int), ("shapes", ctypes.c_char_p), ("impl", ctypes.c_char_p),
                 ("seconds", ctypes.c_double), ("attributes", ctypes.c_char_p),
                 ("indices", ctypes.c_int64), ("no_error", ctypes.c_bool),
                 ("chosen", ctypes.c_bool), ("transposed", ctypes.c_bool),
@@ -29,8 +36,8 @@ class Options(ctypes.Structure):
 REPORT = ctypes.CFUNCTYPE(None, ctypes.POINTER(Result), ctypes.c_void_p)
 
 
-class ContextOptions(ctypes.Structure):
-    _fields_ = [("device", ctypes.c_char_p), ("seed", ctypes.c_uint64), ("threads", ctypes.c_int),
+class ContextOptions(Sized):
+    _fields_ = [("size", ctypes.c_size_t), ("device", ctypes.c_char_p), ("seed", ctypes.c_uint64), ("threads", ctypes.c_int),
                 ("memory_limit", ctypes.c_int64), ("deterministic", ctypes.c_bool),
                 ("memory_share", ctypes.c_double)]
 
@@ -62,9 +69,10 @@ class Cupola:
                          "bytes": r.bytes, "flops": r.flops, "chosen": r.chosen, "copy": r.copy_us,
                          "attributes": r.attributes.decode()})
 
-        options = Options(CODES[row.dtype], row.shapes.encode(), None, seconds,
-                          row.attributes.encode() if row.attributes else None, row.indices,
-                          no_error, not args.all, row.transposed)
+        options = Options(dtype=CODES[row.dtype], shapes=row.shapes.encode(), seconds=seconds,
+                          attributes=row.attributes.encode() if row.attributes else None,
+                          indices=row.indices, no_error=no_error, chosen=not args.all,
+                          transposed=row.transposed)
         if self.lib.cup_precision(self.c, row.precision.encode()) or \
                 self.lib.cup_bench(self.c, row.op.encode(), ctypes.byref(options),
                                    ctypes.byref(self.ceiling), REPORT(take), None):

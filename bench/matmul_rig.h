@@ -215,7 +215,7 @@ static double median(double *values, int count)
 static void open_rig(rig *r, size_t capacity)
 {
     memset(r, 0, sizeof *r);
-    r->c = cup_context_new(&(cup_options){.device = "cuda"});
+    r->c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     if (cup_error(r->c) != CUP_OK)
         fail(r, "opening the GPU");
     r->gpu = cup__cuda_of(r->c->device);

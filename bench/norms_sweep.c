@@ -311,7 +311,7 @@ static const job jobs[] = {
 
 int main(int count, char **words)
 {
-    rig r = {.c = cup_context_new(&(cup_options){.device = "cuda"})};
+    rig r = {.c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"))};
     if (cup_error(r.c) != CUP_OK)
         fail(&r, "opening the GPU");
     r.gpu = cup__cuda_of(r.c->device);

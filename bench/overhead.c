@@ -263,8 +263,9 @@ int main(int argc, char **argv)
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
     mallopt(M_TOP_PAD, 1 << 28);
-    cup_context *c = strcmp(device, "dry") ? cup_context_new(&(cup_options){.device = device})
-                                           : cup__context_dry("sm_90a");
+    cup_context *c = strcmp(device, "dry")
+                         ? cup_context_new(CUP_OPTIONS(cup_options, .device = device))
+                         : cup__context_dry("sm_90a");
     if (cup_error(c) == CUP_OK)
         time_all(c);
     if (cup_error(c))

@@ -204,8 +204,13 @@ static int bench_call(bench_run *run, cup_context *c, const cup_ceiling *ceiling
 {
     const bench_given *given = run->call->given;
     const cup__row *row = cup__row_find(call.op);
-    cup_bench_options how = {.shapes = call.shapes, .attributes = call.attributes, .chosen = true,
-                             .bare = true, .seconds = given->seconds, .no_error = given->no_error};
+    cup_bench_options how = {.size = sizeof how,
+                             .shapes = call.shapes,
+                             .attributes = call.attributes,
+                             .chosen = true,
+                             .bare = true,
+                             .seconds = given->seconds,
+                             .no_error = given->no_error};
     const char *precision = cut_word(call.attributes, "precision=");
     how.transposed = cut_word(call.attributes, "transposed=1") != NULL;
     if (!row || cup_dtype_find(call.dtype, &how.dtype) != CUP_OK)
@@ -230,10 +235,15 @@ static int bench_file(bench_run *run, cup_context *c, const cup_ceiling *ceiling
 static int bench_all(bench_run *run, cup_context *c, const cup_ceiling *ceiling)
 {
     const bench_given *given = run->call->given;
-    cup_bench_options how = {.shapes = given->shapes, .impl = given->impl,
-                             .seconds = given->seconds, .attributes = given->attributes,
-                             .indices = given->indices, .no_error = given->no_error,
-                             .chosen = given->chosen, .transposed = given->transposed};
+    cup_bench_options how = {.size = sizeof how,
+                             .shapes = given->shapes,
+                             .impl = given->impl,
+                             .seconds = given->seconds,
+                             .attributes = given->attributes,
+                             .indices = given->indices,
+                             .no_error = given->no_error,
+                             .chosen = given->chosen,
+                             .transposed = given->transposed};
     int code = CLI_OK;
     if (cup_dtype_find(given->dtype, &how.dtype) != CUP_OK)
         return cli_usage("--dtype %s: there is no such dtype", given->dtype);
@@ -294,7 +304,7 @@ static int measure(bench_run *run)
     int read = given->goals ? bench_goal_calls(given->goals, &run->calls) : CLI_OK;
     if (read)
         return read;
-    cup_context *c = cup_context_new(&(cup_options){.device = given->device});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = given->device));
     cup_ceiling ceiling;
     int code = cli_report(c);
     if (!code && given->precision && cup_precision(c, given->precision) != CUP_OK)

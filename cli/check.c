@@ -282,7 +282,7 @@ static int run(cli_call *call)
     int code = op_names_check(given->ops.name, given->ops.count);
     if (code)
         return code;
-    cup_context *c = cup_context_new(&(cup_options){.device = given->device});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = given->device));
     code = cli_report(c);
     uint64_t seed = call_has(call, "seed") ? (uint64_t)given->seed : 1;
     if (!code && (given->repeat || given->random)) {

@@ -100,7 +100,8 @@ static int generate(const cli_call *call, cup_context *c, const cup__text *promp
         .prompt = prompt->bytes,
         .prompt_bytes = prompt->length,
         .tokens = given->tokens,
-        .sampling = {.temperature = given->temperature > 0 ? given->temperature : -1,
+        .sampling = {.size = sizeof(cup_sampling),
+                     .temperature = given->temperature > 0 ? given->temperature : -1,
                      .top_k = given->top_k,
                      .top_p = given->top_p,
                      .seed = (uint64_t)given->seed},
@@ -132,7 +133,7 @@ static int run(cli_call *call)
         signals_stake(SIGNALS_NOTHING);
         signals_catch();
         c = cup_context_new(
-            &(cup_options){.device = given->device, .threads = (int)given->threads});
+            CUP_OPTIONS(cup_options, .device = given->device, .threads = (int)given->threads));
         code = cli_report(c);
     }
     if (!code)

@@ -262,13 +262,14 @@ static int write_document(train_run *r, const cup__text *sample)
 /* Writes with the trained model; into `text`, or as it goes to stdout when it is NULL. */
 static int write_sample(train_run *r, cup__text *text)
 {
-    cli_writing writing = {.model = cup_trainer_model(r->trainer),
-                           .tokenizer = r->tokenizer,
-                           .prompt = "\n",
-                           .prompt_bytes = 1,
-                           .tokens = r->given->sample,
-                           .sampling = {.temperature = 0.8, .seed = r->training.seed},
-                           .text = text};
+    cli_writing writing = {
+        .model = cup_trainer_model(r->trainer),
+        .tokenizer = r->tokenizer,
+        .prompt = "\n",
+        .prompt_bytes = 1,
+        .tokens = r->given->sample,
+        .sampling = {.size = sizeof(cup_sampling), .temperature = 0.8, .seed = r->training.seed},
+        .text = text};
     return write_text(r->c, &writing);
 }
 
@@ -343,11 +344,10 @@ static int run(cli_call *call)
     /* Until the first step is done there is nothing that a checkpoint could save. */
     signals_stake(SIGNALS_NOTHING);
     signals_catch();
-    r.c = cup_context_new(&(cup_options){.device = r.given->device,
-                                         .threads = (int)r.given->threads,
-                                         .deterministic = r.given->deterministic,
-                                         .memory_limit = r.given->memory_limit,
-                                         .memory_share = r.given->memory_share});
+    r.c = cup_context_new(
+        CUP_OPTIONS(cup_options, .device = r.given->device, .threads = (int)r.given->threads,
+                    .deterministic = r.given->deterministic, .memory_limit = r.given->memory_limit,
+                    .memory_share = r.given->memory_share));
     int code = run_with(&r);
     int drawn = draw_memory(&r);
     code = code ? code : drawn;

@@ -62,7 +62,8 @@ static int measure(tune_run *run, cup_context *c)
     const tune_given *given = run->call->given;
     const char **ops = given->ops.count ? given->ops.name : all;
     int count = given->ops.count ? given->ops.count : 3;
-    cup_bench_options how = {.shapes = given->shapes, .attributes = given->attributes};
+    cup_bench_options how = {
+        .size = sizeof how, .shapes = given->shapes, .attributes = given->attributes};
     cup_dtype_find(given->dtype, &how.dtype);
     if (!run->call->json)
         printf("%s\n", cup_device_text(c));
@@ -77,7 +78,7 @@ static int measure(tune_run *run, cup_context *c)
 static int run_measuring(cli_call *call)
 {
     const tune_given *given = call->given;
-    cup_context *c = cup_context_new(&(cup_options){.device = given->device});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = given->device));
     int code = cli_report(c);
     if (!code) {
         tune_run run = {.call = call};
@@ -97,7 +98,7 @@ static int run_measuring(cli_call *call)
 static int run_merging(cli_call *call)
 {
     const tune_given *given = call->given;
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     int code = cli_report(c);
     if (!code && cup_tuning_merge(c, given->merge.name, given->merge.count, given->to) != CUP_OK)
         code = cli_report(c);

@@ -94,7 +94,7 @@ static void make(autoencoder *m, cup_context *c, cup_parameters *list)
 int main(int count, char **words)
 {
     autoencoder m = {.stop = count > 2 ? atoi(words[2]) : 0};
-    cup_context *c = cup_context_new(&(cup_options){.seed = 1});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .seed = 1));
     cup_parameters *list = cup_parameters_new(c, CUP_BF16);
     make(&m, c, list);
     m.loop = cup_loop_new(

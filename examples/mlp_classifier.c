@@ -94,7 +94,7 @@ static cup_status train(classifier *m, cup_parameters *list, const char *folder)
 int main(int count, char **words)
 {
     classifier m = {.stop = count > 2 ? atoi(words[2]) : 0};
-    cup_context *c = cup_context_new(&(cup_options){.seed = 1});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .seed = 1));
     cup_parameters *list = cup_parameters_new(c, CUP_F32);
     const cup_linear_layer_options *gelu =
         CUP_OPTIONS(cup_linear_layer_options, .activation = CUP_ACTIVATION_GELU);

@@ -77,7 +77,7 @@ int main(void)
 {
     static float points[POINTS][2];
     static int32_t arms[POINTS];
-    cup_context *c = cup_context_new(&(cup_options){.seed = 1});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .seed = 1));
     printf("on %s\n", cup_device_text(c));
     draw_spirals(points, arms);
     cup_tensor *x = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){POINTS, 2}, points);

@@ -75,11 +75,13 @@ CUP_API const char *cup_version(void);
  *                       CUP_OPTIONS(cup_cross_entropy_options, .label_smoothing = 0.1));
  *
  * NULL options, and a field that is 0 or was not there in the caller's version, mean the default.
- * A size of 0 is refused, as are fields that are set and that this library does not know. */
+ * A size of 0 is refused, as are fields that are set and that this library does not know. Options
+ * inside a struct that has a size need none of their own. */
 #define CUP_OPTIONS(type, ...) (&(type){.size = sizeof(type), __VA_ARGS__})
 
 /* How a context is made. All zero means the default of each field. */
 typedef struct cup_options {
+    size_t size;           /* of this struct, see CUP_OPTIONS */
     const char *device;    /* "auto" (the default), "cpu", "cuda" or "cuda:N" */
     uint64_t seed;         /* of the random numbers; 0 is a seed like any other */
     int threads;           /* of the CPU implementations; 0: all that the process may use */

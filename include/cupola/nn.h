@@ -19,8 +19,9 @@ typedef enum cup_norm_kind {
 } cup_norm_kind;
 typedef enum cup_mlp_kind { CUP_MLP_KIND_GELU = 0, CUP_MLP_KIND_SWIGLU = 1 } cup_mlp_kind;
 
-/* What a GPT looks like. All zero in a field but the first five means its default. */
+/* What a GPT looks like. A field that is 0 has its default, but for the first six. */
 typedef struct cup_gpt_config {
+    size_t size;                  /* of this struct: {.size = sizeof(cup_gpt_config), ...} */
     int64_t layers, heads, width; /* width is a multiple of heads */
     int64_t context;              /* tokens it sees at once */
     int64_t vocabulary;           /* tokens it knows */
@@ -95,13 +96,15 @@ CUP_API void cup_gpt_cache_cut(cup_gpt_cache *cache, int64_t used);
 
 /* How the next token is drawn. All zero: from all tokens, as likely as the model says. */
 typedef struct cup_sampling {
+    size_t size;        /* of this struct, see CUP_OPTIONS */
     double temperature; /* below 1 bolder guesses become likelier; 0: 1; below 0: always the best */
     int64_t top_k;      /* only the k likeliest; 0: all */
     double top_p;       /* only the likeliest that make up p together; 0: all */
     uint64_t seed;
 } cup_sampling;
 
-/* Draws a token from `count` logits; number `draw` of the seed's sequence. NaN is never drawn. */
+/* Draws a token from `count` logits; number `draw` of the seed's sequence. NaN is never drawn. -1
+ * where there is no number among them, and for a sampling whose size is wrong. */
 CUP_API int64_t cup_sample(const float *logits, int64_t count, const cup_sampling *sampling,
                            uint64_t draw);
 

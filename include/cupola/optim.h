@@ -19,6 +19,7 @@ typedef enum cup_method {
 
 /* How to optimize. All zero means AdamW with the defaults. */
 typedef struct cup_optimizer_options {
+    size_t size; /* of this struct, see CUP_OPTIONS */
     cup_method method;
     double beta1, beta2; /* 0 means 0.9 and 0.999, for Lion 0.9 and 0.99 */
     double epsilon;      /* of AdamW; 0 means 1e-8 */

@@ -100,6 +100,7 @@ typedef struct cup_tune_result {
 
 /* How to time. All zero means the defaults. */
 typedef struct cup_bench_options {
+    size_t size;        /* of this struct, see CUP_OPTIONS */
     cup_dtype dtype;    /* of floating-point inputs */
     const char *shapes; /* one for each input, "32x768 768"; NULL: the op's own bench shapes */
     const char *impl;   /* only this implementation; NULL: all that accept */

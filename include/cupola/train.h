@@ -13,6 +13,7 @@ extern "C" {
 
 /* All that says what a run computes. Start from a preset. */
 typedef struct cup_training {
+    size_t size; /* of this struct, as a preset has it */
     cup_gpt_config model;
     cup_dtype dtype;    /* f32 or bf16, the latter with a master copy of the weights in f32 */
     int64_t batch;      /* texts of the model's context that are computed at once */

@@ -1,6 +1,8 @@
 #include <math.h>
+#include <string.h>
 
 #include "base/fields.h"
+#include "base/options.h"
 #include "nn/config.h"
 #include "nn/gpt.h"
 #include "tensor/tensor.h"
@@ -162,19 +164,33 @@ static cup_status check(cup__error *error, cup_gpt_config *g)
     return check_numbers(error, g);
 }
 
+cup_status cup__gpt_config_take(cup_context *c, const cup_gpt_config *config, cup_gpt_config *to)
+{
+    CUP_TRY(cup__options_take(&c->error, "gpt", to, sizeof *to, config));
+    return check(&c->error, to);
+}
+
 cup_status cup_gpt_config_check(cup_context *c, cup_gpt_config *config)
 {
     if (!c)
         return CUP_MEMORY;
     if (!config)
         return cup__fail(&c->error, CUP_ARGUMENT, "gpt: the configuration is NULL");
-    return c->error.status != CUP_OK ? c->error.status : check(&c->error, config);
+    if (c->error.status != CUP_OK)
+        return c->error.status;
+    cup_gpt_config own;
+    size_t size = config->size;
+    CUP_TRY(cup__options_take(&c->error, "gpt", &own, sizeof own, config));
+    cup_status status = check(&c->error, &own);
+    memcpy(config, &own, size < sizeof own ? size : sizeof own);
+    config->size = size;
+    return status;
 }
 
 int64_t cup_gpt_parameter_count(const cup_gpt_config *config, bool embeddings)
 {
-    cup_gpt_config g = config ? *config : (cup_gpt_config){0};
-    if (check(NULL, &g) != CUP_OK)
+    cup_gpt_config g;
+    if (cup__options_take(NULL, "gpt", &g, sizeof g, config) != CUP_OK || check(NULL, &g) != CUP_OK)
         return -1;
     int64_t count = 0;
     for (const cup__gpt_tensor *t = cup__gpt_tensors; t->name; t++) {
@@ -226,6 +242,7 @@ void cup__gpt_config_write(cup__json_writer *writer, const char *key, const cup_
 cup_status cup__gpt_config_read(cup_context *c, const cup__json *json, const cup__json_node *object,
                                 cup_gpt_config *config)
 {
+    config->size = sizeof *config;
     CUP_TRY(cup__fields_read(&c->error, json, object, fields, config));
     if (cup_gpt_config_check(c, config) == CUP_OK)
         return CUP_OK;

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "cupola/ops.h"
 #include "nn/gpt.h"
 #include "tensor/tensor.h"
@@ -26,8 +27,11 @@ cup_generator *cup_generator_new(cup_gpt *m, const cup_sampling *sampling)
         return NULL;
     }
     g->model = m;
-    if (sampling)
-        g->sampling = *sampling;
+    if (cup__options_take(&m->context->error, "generator", &g->sampling, sizeof g->sampling,
+                          sampling) != CUP_OK) {
+        cup_generator_free(g);
+        return NULL;
+    }
     g->tokens = cup__malloc((size_t)m->config.context * sizeof *g->tokens);
     g->logits = cup__malloc((size_t)m->config.vocabulary * sizeof *g->logits);
     g->cache = cup_gpt_cache_new(m, 1, 0);

@@ -117,9 +117,8 @@ cup_gpt *cup_gpt_new(cup_context *c, const cup_gpt_config *config, cup_dtype dty
         return NULL;
     }
     m->context = c;
-    m->config = *config;
     m->dtype = dtype;
-    if (cup_gpt_config_check(c, &m->config) == CUP_OK && make(m) == CUP_OK)
+    if (cup__gpt_config_take(c, config, &m->config) == CUP_OK && make(m) == CUP_OK)
         return m;
     cup_gpt_free(m);
     return NULL;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/philox.h"
 #include "cupola/nn.h"
 
@@ -57,9 +58,10 @@ static double uniform(uint64_t seed, uint64_t draw)
 
 int64_t cup_sample(const float *logits, int64_t count, const cup_sampling *sampling, uint64_t draw)
 {
-    static const cup_sampling usual = {0};
-    const cup_sampling *s = sampling ? sampling : &usual;
+    cup_sampling own, *s = &own;
     int64_t best = best_of(logits, count);
+    if (cup__options_take(NULL, "sample", &own, sizeof own, sampling) != CUP_OK)
+        return -1;
     if (best < 0 || s->temperature < 0 || isinf(logits[best]))
         return best;
     candidate *all = cup__malloc((size_t)count * sizeof *all);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "cupola/grad.h"
 #include "cupola/optim.h"
 #include "dispatch/attributes.h"
@@ -215,9 +216,9 @@ cup_optimizer *cup_optimizer_new(cup_context *c, const cup_parameter *parameters
     o->c = c;
     cup__context_join(c);
     o->count = count;
-    if (options)
-        o->options = *options;
-    if (check_options(c, &o->options) != CUP_OK) {
+    if (cup__options_take(&c->error, "optimizer", &o->options, sizeof *options, options) !=
+            CUP_OK ||
+        check_options(c, &o->options) != CUP_OK) {
         cup_optimizer_free(o);
         return NULL;
     }

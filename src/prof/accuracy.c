@@ -267,7 +267,7 @@ cup__accuracy *cup__accuracy_new(const cup__call *timed, const cup__sample *samp
     a->dtype = dtype;
     a->sample = *sample;
     a->sample.shapes = a->shapes;
-    a->c = cup_context_new(&(cup_options){.device = "cpu", .threads = cup__threads()});
+    a->c = cup__context_cpu(cup__threads());
     if (cup_error(a->c) == CUP_OK && compute(a, timed, sample->shapes))
         return a;
     cup__accuracy_free(a);

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/parallel.h"
 #include "cuda/cuda.h"
 #include "prof/accuracy.h"
@@ -378,9 +379,9 @@ cup_status cup_bench(cup_context *c, const char *op, const cup_bench_options *op
 {
     if (!c || c->error.status != CUP_OK)
         return cup_error(c);
-    cup_bench_options defaults = {0};
-    if (!options)
-        options = &defaults;
+    cup_bench_options own;
+    CUP_TRY(cup__options_take(&c->error, "bench", &own, sizeof own, options));
+    options = &own;
     bench b = {
         .c = c, .row = cup__row_find(op), .ceiling = ceiling, .report = report, .user = user};
     if (!b.row)

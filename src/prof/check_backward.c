@@ -203,7 +203,7 @@ static bool choose(const checker *k, int64_t number, cup_context *scratch, room 
 static void prepare(int64_t number, void *user)
 {
     const checker *k = user;
-    cup_context *scratch = cup_context_new(&(cup_options){.device = "cpu", .threads = k->threads});
+    cup_context *scratch = cup__context_cpu(k->threads);
     room *r = cup__calloc(1, sizeof *r);
     if (r && cup_error(scratch) == CUP_OK && choose(k, number, scratch, r)) {
         cup_context *c = cup__kernels_note(k->facts, k->precision);
@@ -224,7 +224,7 @@ static bool refresh(room *r, int threads)
         cup__scope_pop(r->c);
         cup__error_clear(&r->c->error);
     } else {
-        r->c = cup_context_new(&(cup_options){.device = "cpu", .threads = threads});
+        r->c = cup__context_cpu(threads);
     }
     if (cup_error(r->c) != CUP_OK)
         return false;
@@ -384,8 +384,7 @@ static bool fails(const cup__drawn *d, void *user)
 static void shrink(cup_context *c, room *r, cup__backward_result *result, char note[300])
 {
     retry *t = cup__calloc(1, sizeof *t);
-    cup_context *scratch = cup_context_new(&(cup_options){.device = "cpu",
-                                                          .threads = cup__threads()});
+    cup_context *scratch = cup__context_cpu(cup__threads());
     if (t && cup_error(scratch) == CUP_OK) {
         t->c = c;
         t->threads = cup__threads();

@@ -157,8 +157,7 @@ static bool fails_without(cup_context *c, expectation *x, const cup__graph *g, c
 /* Drops nodes while the rest still fails. */
 static void shrink(cup_context *c, item *it, cup__graph_result *r, char note[300])
 {
-    expectation x = {.c = cup_context_new(&(cup_options){.device = "cpu",
-                                                         .threads = cup__threads()})};
+    expectation x = {.c = cup__context_cpu(cup__threads())};
     bool smaller = cup_error(x.c) == CUP_OK;
     while (smaller) {
         smaller = false;
@@ -234,7 +233,7 @@ static void make(int64_t number, void *room, void *user)
         cup__scope_pop(*c);
         cup__error_clear(&(*c)->error);
     } else {
-        *c = cup_context_new(&(cup_options){.device = "cpu", .threads = k->threads});
+        *c = cup__context_cpu(k->threads);
     }
     cup_scope_open(*c);
     if (cup_error(*c) == CUP_OK)
@@ -322,7 +321,7 @@ cup_status cup__check_graph(cup_context *c, const char *repeat, cup__graph_repor
                          "\"%.100s\" is no graph; write it as a failure of --graphs names it: "
                          "seed:number:dtype:nodes that are dropped",
                          repeat);
-    it.expected.c = cup_context_new(&(cup_options){.device = "cpu", .threads = cup__threads()});
+    it.expected.c = cup__context_cpu(cup__threads());
     if (cup_error(it.expected.c) == CUP_OK)
         expect(&it.expected, &it.graph, it.dtype);
     if (it.expected.c)

@@ -76,7 +76,7 @@ static cup_context *fresh(cup_context *c, int threads)
     if (c)
         cup__scope_pop(c);
     else
-        c = cup_context_new(&(cup_options){.device = "cpu", .threads = threads});
+        c = cup__context_cpu(threads);
     if (c) {
         cup_error_clear(c);
         cup_scope_open(c);
@@ -337,7 +337,7 @@ cup_status cup__random_check(cup_context *c, const cup__random_options *options,
     all.threads = cup__threads();
     if (c->device->is_cuda)
         all.facts = cup__cuda_facts(cup__cuda_of(c->device));
-    all.scratch = cup_context_new(&(cup_options){.device = "cpu", .threads = all.threads});
+    all.scratch = cup__context_cpu(all.threads);
     bool plans = all.facts && options->kernels;
     if (plans)
         all.plan = cup__random_plan_new(options, all.facts, all.precision);

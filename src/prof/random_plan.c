@@ -100,7 +100,7 @@ static choice choose(planning *p, int i)
 static void plan_row(planning *p, bool budget)
 {
     row_plan *to = p->to;
-    p->scratch = cup_context_new(&(cup_options){.device = "cpu", .threads = cup__threads()});
+    p->scratch = cup__context_cpu(cup__threads());
     p->dry = cup__kernels_note(p->all->facts, p->all->precision);
     p->drawn = cup__malloc(sizeof *p->drawn);
     if (p->scratch)

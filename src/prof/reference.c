@@ -51,7 +51,7 @@ static void make(int64_t i, void *room, void *user)
     if (r->c)
         cup__scope_pop(r->c);
     else
-        r->c = cup_context_new(&(cup_options){.device = "cpu", .threads = all->threads});
+        r->c = cup__context_cpu(all->threads);
     if (!r->c)
         return;
     cup_error_clear(r->c);

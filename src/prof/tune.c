@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "dispatch/contest.h"
 #include "dispatch/memo.h"
 #include "dispatch/tuned.h"
@@ -143,12 +144,14 @@ cup_status cup_tune(cup_context *c, const char *op, const cup_bench_options *opt
     if (!report || !options)
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "tune: it needs options and a function to report to");
+    cup_bench_options own;
+    CUP_TRY(cup__options_take(&c->error, "tune", &own, sizeof own, options));
     if (!c->device->is_cuda)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "tuning is for GPUs; on a CPU the first implementation that takes a call "
                          "does it");
-    const cup__sample *own = t.row->op->bench ? t.row->op->bench : t.row->op->samples;
-    return options->shapes ? tune_given(&t, options) : tune_samples(&t, own, options->dtype);
+    const cup__sample *samples = t.row->op->bench ? t.row->op->bench : t.row->op->samples;
+    return own.shapes ? tune_given(&t, &own) : tune_samples(&t, samples, own.dtype);
 }
 
 cup_status cup_tuning(cup_context *c, bool on)

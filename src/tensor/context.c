@@ -8,6 +8,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/parallel.h"
 #include "cuda/dry.h"
 #include "tensor/debug.h"
@@ -120,11 +121,15 @@ cup_context *cup_context_new(const cup_options *options)
     cup_context *c = context_struct();
     if (!c)
         return NULL;
-    if (options)
-        c->options = *options;
-    if (open_context(c) == CUP_OK)
+    if (cup__options_take(&c->error, "context", &c->options, sizeof *options, options) == CUP_OK &&
+        open_context(c) == CUP_OK)
         cup__log(CUP__INFO, "device: %s", c->device->text);
     return c;
+}
+
+cup_context *cup__context_cpu(int threads)
+{
+    return cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .threads = threads));
 }
 
 cup_context *cup__context_dry(const char *arch)

@@ -91,6 +91,9 @@ struct cup_context {
     const char *preferences; /* what CUP_IMPL said when the context was made */
 };
 
+/* A context on the CPU with so many threads; 0: all. */
+cup_context *cup__context_cpu(int threads);
+
 /* A context on a dry GPU (cuda/dry.h), to learn which kernels an architecture needs. */
 cup_context *cup__context_dry(const char *arch);
 

@@ -118,6 +118,7 @@ cup_status cup__loop_train(cup_loop *l, cup_parameters *list)
     l->list = list;
     /* A step that is given up halfway must not have moved statistics of batches. */
     l->whole_steps = cup_parameters_count(list, false) != cup_parameters_count(list, true);
+    l->options.optimizer.size = sizeof l->options.optimizer;
     l->optimizer = cup_optimizer_of(list, &l->options.optimizer);
     if (!l->optimizer)
         return c->error.status;

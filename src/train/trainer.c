@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "nn/gpt.h"
 #include "tensor/tensor.h"
 #include "train/trainer.h"
@@ -182,11 +183,14 @@ cup_trainer *cup_trainer_new(cup_context *c, const cup_training *training, const
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for a training run");
         return NULL;
     }
-    t->training = *training;
     t->data = data;
     t->tokenizer = tokenizer;
     cup_scope_open(c);
-    cup_status status = make(c, t, folder);
+    cup_status status =
+        cup__options_take(&c->error, "training", &t->training, sizeof t->training, training);
+    t->training.model.size = sizeof t->training.model;
+    if (status == CUP_OK)
+        status = make(c, t, folder);
     cup_scope_return(c, NULL);
     if (status == CUP_OK)
         return t;

@@ -7,17 +7,24 @@
 #include "train/trainer.h"
 
 #define GPT2(n_layers, n_heads, n_width)                                                           \
-    .layers = (n_layers), .heads = (n_heads), .width = (n_width), .context = 1024, .bias = true
+    .size = sizeof(cup_gpt_config), .layers = (n_layers), .heads = (n_heads), .width = (n_width),  \
+    .context = 1024, .bias = true
 #define GPT2_RUN(n_batch, n_accumulate, peak)                                                      \
-    .dtype = CUP_BF16, .precision = "high", .batch = (n_batch), .accumulate = (n_accumulate),      \
-    .steps = 600000, .warmup = 2000, .rate = (peak), .rate_end = (peak) / 10,                      \
-    .optimizer = {.beta2 = 0.95, .weight_decay = 0.1, .clip = 1}, .evaluate_every = 1000,          \
-    .evaluate_texts = 4096, .save_every = 1000
+    .size = sizeof(cup_training), .dtype = CUP_BF16, .precision = "high", .batch = (n_batch),      \
+    .accumulate = (n_accumulate), .steps = 600000, .warmup = 2000, .rate = (peak),                 \
+    .rate_end = (peak) / 10, .optimizer = {.beta2 = 0.95, .weight_decay = 0.1, .clip = 1},         \
+    .evaluate_every = 1000, .evaluate_texts = 4096, .save_every = 1000
 
 static const cup_preset presets[] = {
     {"char",
      "nanoGPT's character model: 10.7 million parameters, minutes on a GPU",
-     {.model = {.layers = 6, .heads = 6, .width = 384, .context = 256, .dropout = 0.2},
+     {.size = sizeof(cup_training),
+      .model = {.size = sizeof(cup_gpt_config),
+                .layers = 6,
+                .heads = 6,
+                .width = 384,
+                .context = 256,
+                .dropout = 0.2},
       .precision = "high",
       .batch = 64,
       .steps = 5000,
@@ -29,7 +36,9 @@ static const cup_preset presets[] = {
       .save_every = 500}},
     {"demo",
      "a small character model that learns in two minutes on two CPU cores",
-     {.model = {.layers = 4, .heads = 4, .width = 128, .context = 64},
+     {.size = sizeof(cup_training),
+      .model =
+          {.size = sizeof(cup_gpt_config), .layers = 4, .heads = 4, .width = 128, .context = 64},
       .precision = "high",
       .batch = 16,
       .steps = 1500,
@@ -126,5 +135,7 @@ cup_status cup__training_read(cup_context *c, const cup__json *json, const cup__
         return cup__fail(error, CUP_FORMAT, "%s: dtype is \"%.40s\"", json->name, dtype);
     CUP_TRY(cup__json_get_unsigned(error, json, object, "seed", &training->seed));
     CUP_TRY(cup__json_get_string(error, json, object, "precision", &training->precision));
+    training->size = sizeof *training;
+    training->optimizer.size = sizeof training->optimizer;
     return cup__fields_read(error, json, object, fields, training);
 }

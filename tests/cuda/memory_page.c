@@ -15,7 +15,8 @@ static char path[4400];
 static cup_context *begin(int64_t limit)
 {
     snprintf(path, sizeof path, "%s/page.html", fake_begin());
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda:0", .memory_limit = limit});
+    cup_context *c =
+        cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda:0", .memory_limit = limit));
     EXPECT_TEXT(cup_error_text(c), "");
     return c;
 }
@@ -110,7 +111,7 @@ TEST(memory_page_of_a_long_life)
 
 TEST(memory_page_of_a_cpu)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT_INT(cup_memory_page(c, "page.html"), CUP_UNSUPPORTED);
     EXPECT_CONTAINS(cup_error_text(c), "cup_memory_use");
     cup_context_free(c);
@@ -139,7 +140,8 @@ TEST(memory_page_survives_failed_allocations)
 TEST(memory_share_and_trim)
 {
     fake_begin();
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda:0", .memory_share = 0.0625});
+    cup_context *c =
+        cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda:0", .memory_share = 0.0625));
     cup_memory use;
     void *memory;
     EXPECT_INT(cup_memory_use(c, &use), CUP_OK);
@@ -153,7 +155,7 @@ TEST(memory_share_and_trim)
     EXPECT(cup_memory_trim(c) >= 50 << 20);
     EXPECT_INT(cup_memory_trim(NULL), 0);
     cup_context_free(c);
-    c = cup_context_new(&(cup_options){.device = "cpu", .memory_share = 1.5});
+    c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .memory_share = 1.5));
     EXPECT_INT(cup_error(c), CUP_ARGUMENT);
     cup_context_free(c);
 }

@@ -451,7 +451,8 @@ TEST(expr_threads_do_not_show)
 {
     float sums[2][40];
     for (int i = 0; i < 2; i++) {
-        cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .threads = i + 1});
+        cup_context *c =
+            cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .threads = i + 1));
         cup_tensor *out[CUP_EXPR_RESULTS] = {NULL}, *more[CUP_EXPR_RESULTS] = {NULL};
         int64_t shape[] = {3000, 37};
         cup_tensor *x = cup_normal(c, CUP_F32, 2, shape, 0, 1);

@@ -10,7 +10,7 @@
 
 static inline cup_context *open_cpu(void)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT(cup_error(c) == CUP_OK);
     return c;
 }

@@ -127,7 +127,7 @@ static void run_layout(cup_context *cpu, cup_context *gpu, const layout *l, cons
 
 static cup_context *open_gpu(void)
 {
-    cup_context *gpu = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *gpu = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     if (cup_error(gpu) != CUP_OK)
         test_skip("no GPU: %s", cup_error_text(gpu));
     return gpu;
@@ -135,7 +135,8 @@ static cup_context *open_gpu(void)
 
 static void run_dtypes(int d)
 {
-    cup_context *gpu = open_gpu(), *cpu = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *gpu = open_gpu(),
+                *cpu = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     for (size_t l = 0; l < LAYOUTS; l++) {
         cup_scope_open(cpu);
         cup_scope_open(gpu);
@@ -225,7 +226,8 @@ TEST_LIMITED(gpu_expr_gradients, 300)
     static const char *const formulas[] = {"gelu(a)*b, silu(c) + k*a",
                                            "sum[-1](a*b*c), mean[-1](a)",
                                            "max[0](a*b + c)", "mean[](a*b + exp(c))"};
-    cup_context *gpu = open_gpu(), *cpu = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *gpu = open_gpu(),
+                *cpu = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     static const int which[] = {0, 1, 5, 6};
     for (size_t f = 0; f < sizeof formulas / sizeof *formulas; f++)
         for (size_t l = 0; l < 4; l++) {

@@ -14,7 +14,7 @@
 static cup_context *open_fake(void)
 {
     kernel_begin();
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     EXPECT_TEXT(cup_error_text(c), "");
     return c;
 }
@@ -70,7 +70,8 @@ TEST(kernel_is_launched)
 
 TEST(kernel_launches_are_checked)
 {
-    cup_context *c = open_fake(), *host = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = open_fake(),
+                *host = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *t = cup_tensor_new(c, CUP_I32, 2, (int64_t[]){4, 4});
     cup_tensor *f = cup_tensor_new(c, CUP_F32, 1, (int64_t[]){4});
     cup_tensor *far = cup_tensor_new(host, CUP_I32, 1, (int64_t[]){4});
@@ -151,7 +152,7 @@ TEST(kernel_sources_are_checked)
         cup_error_clear(c);
     }
     cup_context_free(c);
-    c = cup_context_new(&(cup_options){.device = "cpu"});
+    c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT(!cup_kernel_new(c, &add));
     EXPECT_INT(cup_error(c), CUP_UNSUPPORTED);
     cup_context_free(c);

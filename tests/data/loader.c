@@ -35,7 +35,7 @@ static cup_context *begin(const char *device)
     }
     if (!folder)
         folder = fake_begin();
-    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
     EXPECT_TEXT(cup_error_text(c), "");
     return c;
 }
@@ -75,7 +75,7 @@ static void take_two(const char *device, const cup_loader_array *from, int prefe
     cup_context *c = begin(device);
     if (debug) {
         cup_context_free(c);
-        c = cup_context_new(&(cup_options){.device = device, .debug = true});
+        c = cup_context_new(CUP_OPTIONS(cup_options, .device = device, .debug = true));
     }
     cup_loader *l = cup_loader_new(
         c, from, 2, &(cup_loader_options){SIZED, .batch = 10, .shuffle = true, .seed = 5,
@@ -138,7 +138,7 @@ TEST(loader_reads_files)
     take_two("cpu", arrays, -1, false, plain);
     snprintf(x, sizeof x, "%s/x.npy", folder);
     snprintf(both, sizeof both, "%s/both.safetensors", folder);
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_named named[] = {
         {"x", cup_tensor_from(c, CUP_F32, 2, (int64_t[]){SAMPLES, 2}, xs)},
         {"y", cup_tensor_from(c, CUP_I32, 1, (int64_t[]){SAMPLES}, ys)}};
@@ -159,7 +159,7 @@ TEST(loader_reads_files)
     take_two("cuda", from, 0, false, other);
     EXPECT(!memcmp(plain, other, sizeof plain));
     /* Cut off behind its opening: said in words, and the batch stays the next one. */
-    c = cup_context_new(&(cup_options){.device = "cpu"});
+    c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_loader *l = cup_loader_new(c, from, 2, &(cup_loader_options){SIZED, .batch = 50});
     EXPECT_INT(take(l, c, other), 50);
     cup_loader_state before, after;

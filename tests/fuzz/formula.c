@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static int runs;
     if (runs++ % 200 == 0) { /* a context keeps what it made of formulas */
         cup_context_free(c);
-        c = cup_context_new(&(cup_options){.device = "cpu", .threads = 1});
+        c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .threads = 1));
     }
     char *text = malloc(size + 1);
     memcpy(text, data, size);

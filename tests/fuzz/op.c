@@ -179,7 +179,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     bytes b = {data, data + size};
     cup_context *c = cup_context_new(
-        &(cup_options){.device = "cpu", .threads = 1, .memory_limit = 1 << 20});
+        CUP_OPTIONS(cup_options, .device = "cpu", .threads = 1, .memory_limit = 1 << 20));
     MUST(cup_error(c) == CUP_OK);
     cup_scope_open(c);
     call(&b, c);

@@ -87,7 +87,7 @@ int main(int count, char **arguments)
 {
     MUST(count == 2);
     const char *folder = arguments[1];
-    cup_options options = {.device = "cpu"};
+    cup_options options = {.size = sizeof options, .device = "cpu"};
     cup_context *c = cup_context_new(&options);
     static const char json[] =
         "{\"a\": [1, -2.5e3, true, null, \"\\u00e9\\ud83d\\ude00\\n\"], \"b\": {}}";

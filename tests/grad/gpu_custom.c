@@ -96,7 +96,7 @@ static cup_kernel *compile(cup_context *c, const char *entry, const char *argume
 TEST(gpu_custom_of_kernels)
 {
     static float values[COUNT];
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     if (cup_error(c) != CUP_OK)
         test_skip("no GPU: %s", cup_error_text(c));
     const cube kernels = {compile(c, "cube", "f32 *y, const f32 *x, i64 n"),

@@ -18,7 +18,7 @@ static void expect_error(cup_context *c, const char *part)
 
 TEST(in_place_into_a_recorded_result)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *w = cup_require_grad(matrix(c)), *x = matrix(c);
     cup_tensor *h = cup_add(c, w, x), *turned = cup_permute(c, h, (int64_t[]){1, 0}, 2);
     EXPECT(cup_matmul_into(c, h, x, x, false, false) != CUP_OK);
@@ -43,7 +43,7 @@ TEST(in_place_into_a_recorded_result)
 
 TEST(in_place_by_a_formula)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *w = cup_require_grad(matrix(c)), *h = cup_add(c, w, matrix(c)), *out[] = {h};
     cup_tensor *x = matrix(c);
     cup_expr *e = cup_expr_new(c, "x", NULL, "2*x");
@@ -59,7 +59,7 @@ TEST(in_place_by_a_formula)
 
 TEST(in_place_of_a_view_of_a_parameter)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *w = cup_require_grad(matrix(c));
     cup_tensor *flat = cup_reshape(c, w, 1, (int64_t[]){4});
     EXPECT_INT(cup_tensor_write(w, numbers, sizeof numbers), CUP_OK);
@@ -72,7 +72,7 @@ TEST(in_place_of_a_view_of_a_parameter)
 
 TEST(recording_of_calls_without_a_gradient)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *w = cup_require_grad(matrix(c)), *x = matrix(c), *codes, *scale;
     EXPECT(!cup_global_norm(c, &w, 1));
     expect_error(c, "it has no gradient");
@@ -89,7 +89,7 @@ TEST(recording_of_calls_without_a_gradient)
 
 TEST(backward_misled)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *w = cup_require_grad(matrix(c)), *loss = cup_sum(c, w, NULL, 0, false);
     EXPECT_INT(cup_backward(c, loss), CUP_OK);
     EXPECT(cup_backward(c, loss) != CUP_OK);
@@ -101,7 +101,7 @@ TEST(backward_misled)
 
 TEST(optimizer_misled)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *w = matrix(c);
     cup_parameter twice[] = {{.name = "a", .tensor = w}, {.name = "b", .tensor = w}};
     EXPECT(!cup_optimizer_new(c, twice, 2, NULL));

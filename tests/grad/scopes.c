@@ -9,7 +9,7 @@ static cup_tensor *ones(cup_context *c)
 
 TEST(scope_without_grad)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *w = cup_require_grad(ones(c)), *loss = cup_sum(c, cup_mul(c, w, w), NULL, 0, false);
     cup_scope_open_without_grad(c);
     cup_tensor *inside = cup_mul(c, w, w);
@@ -29,7 +29,7 @@ TEST(scope_without_grad)
 
 TEST(scope_with_several_results)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_scope_open(c);
     cup_scope_open(c);
     cup_tensor *results[] = {ones(c), NULL, ones(c)};

@@ -9,7 +9,7 @@ enum { COUNT = 6 };
 
 static inline cup_context *cpu(void)
 {
-    return cup_context_new(&(cup_options){.device = "cpu"});
+    return cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
 }
 
 static inline cup_tensor *numbers(cup_context *c, double first)

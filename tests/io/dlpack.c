@@ -26,7 +26,7 @@ static void count_delete(DLManagedTensorVersioned *self)
 static cup_context *cpu(void)
 {
     deleted = 0;
-    return cup_context_new(&(cup_options){.device = "cpu"});
+    return cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
 }
 
 /* [2,3] f32, the numbers 0 to 5 behind 8 bytes of others. */
@@ -113,7 +113,7 @@ TEST(dlpack_refuses_and_deletes)
     m.dl_tensor.strides = (int64_t[]){-3, 1};
     expect_refused(c, m, CUP_ARGUMENT, "negative");
     for (long n = 1; n < 4; n++) {
-        cup_context *fresh = cup_context_new(&(cup_options){.device = "cpu"});
+        cup_context *fresh = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
         m = plain();
         deleted = 0;
         cup__memory_fail_at(n, false);
@@ -183,8 +183,8 @@ TEST(dlpack_on_the_fake_gpu)
     float to[2];
     CUstream stream;
     fake_begin();
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
-    cup_context *other = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
+    cup_context *other = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     cup_tensor *x = cup_tensor_from(c, CUP_F32, 1, (int64_t[]){2}, (float[]){1, 2});
     EXPECT(!cup_dlpack_export(x, 0, false));
     EXPECT_CONTAINS(cup_error_text(c), "the stream 0");

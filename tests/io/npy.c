@@ -48,7 +48,7 @@ TEST(npy_reads_what_numpy_writes)
     } types[] = {{"<f4", CUP_F32}, {"<f8", CUP_F64}, {"<f2", CUP_F16},  {"<i8", CUP_I64},
                  {"<i4", CUP_I32}, {"|u1", CUP_U8},  {"|b1", CUP_BOOL}, {"|i1", CUP_I8},
                  {"<V2", CUP_BF16}, {"|V2", CUP_BF16}};
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     char header[200], back[48];
     const char zeros[48] = {1, 0, 1};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
@@ -77,7 +77,7 @@ TEST(npy_reads_what_numpy_writes)
 
 TEST(npy_refuses_in_words)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
 #define REST "'fortran_order': False, 'shape': (2,)}"
     expect_refused(c, "{'descr': '>f4', " REST, CUP_DTYPE, "type >f4");
     expect_refused(c, "{'descr': '|O', " REST, CUP_DTYPE, "type |O");

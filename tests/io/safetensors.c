@@ -36,7 +36,7 @@ static void put_file(const char *path, const char *header, size_t data_bytes)
 
 static cup_context *cpu(void)
 {
-    cup_options options = {.device = "cpu"};
+    cup_options options = {.size = sizeof options, .device = "cpu"};
     return cup_context_new(&options);
 }
 

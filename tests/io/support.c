@@ -12,7 +12,7 @@
 
 cup_context *cpu(void)
 {
-    cup_options options = {.device = "cpu"};
+    cup_options options = {.size = sizeof options, .device = "cpu"};
     return cup_context_new(&options);
 }
 

@@ -8,8 +8,15 @@
 #include "test.h"
 
 static const cup_gpt_config configs[] = {
-    {.layers = 2, .heads = 2, .width = 16, .context = 24, .vocabulary = 29, .bias = true},
-    {.layers = 2,
+    {.size = sizeof(cup_gpt_config),
+     .layers = 2,
+     .heads = 2,
+     .width = 16,
+     .context = 24,
+     .vocabulary = 29,
+     .bias = true},
+    {.size = sizeof(cup_gpt_config),
+     .layers = 2,
      .heads = 4,
      .kv_heads = 2,
      .width = 16,
@@ -23,7 +30,7 @@ static const cup_gpt_config configs[] = {
 
 static cup_context *cpu(void)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .seed = 3});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 3));
     EXPECT_INT(cup_error(c), CUP_OK);
     return c;
 }
@@ -106,7 +113,7 @@ TEST(sample_follows_the_odds)
 {
     static const float logits[] = {0, 1.0986123f, NAN, -INFINITY, 0}; /* 1 : 3 : - : 0 : 1 */
     int count[5] = {0};
-    cup_sampling s = {.seed = 7};
+    cup_sampling s = {.size = sizeof s, .seed = 7};
     for (uint64_t i = 0; i < 20000; i++)
         count[cup_sample(logits, 5, &s, i)]++;
     EXPECT_NEAR(count[0] / 20000.0, 0.2, 0.015);
@@ -116,7 +123,7 @@ TEST(sample_follows_the_odds)
     for (uint64_t i = 0; i < 1000; i++) {
         int64_t drawn = cup_sample(logits, 5, &s, i);
         again += drawn == cup_sample(logits, 5, &s, i);
-        other += drawn == cup_sample(logits, 5, &(cup_sampling){.seed = 8}, i);
+        other += drawn == cup_sample(logits, 5, CUP_OPTIONS(cup_sampling, .seed = 8), i);
     }
     EXPECT_INT(again, 1000);
     EXPECT(other < 600);
@@ -126,14 +133,14 @@ TEST(sample_keeps_to_the_likeliest)
 {
     static const float logits[] = {0, 2, 1, -1, 1.5f};
     for (uint64_t i = 0; i < 300; i++) {
-        EXPECT_INT(cup_sample(logits, 5, &(cup_sampling){.temperature = -1}, i), 1);
-        EXPECT_INT(cup_sample(logits, 5, &(cup_sampling){.top_k = 1}, i), 1);
-        EXPECT_INT(cup_sample(logits, 5, &(cup_sampling){.top_p = 0.01}, i), 1);
-        EXPECT_INT(cup_sample(logits, 5, &(cup_sampling){.temperature = 0.001}, i), 1);
-        int64_t drawn = cup_sample(logits, 5, &(cup_sampling){.top_k = 2}, i);
+        EXPECT_INT(cup_sample(logits, 5, CUP_OPTIONS(cup_sampling, .temperature = -1), i), 1);
+        EXPECT_INT(cup_sample(logits, 5, CUP_OPTIONS(cup_sampling, .top_k = 1), i), 1);
+        EXPECT_INT(cup_sample(logits, 5, CUP_OPTIONS(cup_sampling, .top_p = 0.01), i), 1);
+        EXPECT_INT(cup_sample(logits, 5, CUP_OPTIONS(cup_sampling, .temperature = 0.001), i), 1);
+        int64_t drawn = cup_sample(logits, 5, CUP_OPTIONS(cup_sampling, .top_k = 2), i);
         EXPECT(drawn == 1 || drawn == 4);
         /* The two likeliest make up 0.71 of all, the three likeliest 0.87. */
-        drawn = cup_sample(logits, 5, &(cup_sampling){.top_p = 0.8}, i);
+        drawn = cup_sample(logits, 5, CUP_OPTIONS(cup_sampling, .top_p = 0.8), i);
         EXPECT(drawn == 1 || drawn == 4 || drawn == 2);
     }
     EXPECT_INT(cup_sample((const float[]){NAN, NAN}, 2, NULL, 0), -1);
@@ -145,7 +152,7 @@ static void write_some(int32_t *out, uint64_t seed, int64_t feed, int64_t count)
 {
     cup_context *c = cpu();
     cup_gpt *m = cup_gpt_new(c, &configs[1], CUP_F32);
-    cup_generator *g = cup_generator_new(m, &(cup_sampling){.seed = seed});
+    cup_generator *g = cup_generator_new(m, CUP_OPTIONS(cup_sampling, .seed = seed));
     int32_t *prompt = cup__malloc((size_t)feed * sizeof *prompt);
     for (int64_t i = 0; i < feed; i++)
         prompt[i] = token(i);

@@ -10,15 +10,21 @@
 
 static cup_context *cpu(void)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .seed = 5});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
     EXPECT_INT(cup_error(c), CUP_OK);
     return c;
 }
 
 /* Two small models that differ in everything that can differ. */
-static const cup_gpt_config gpt2 = {
-    .layers = 2, .heads = 2, .width = 16, .context = 12, .vocabulary = 29, .bias = true};
-static const cup_gpt_config llama = {.layers = 2,
+static const cup_gpt_config gpt2 = {.size = sizeof gpt2,
+                                    .layers = 2,
+                                    .heads = 2,
+                                    .width = 16,
+                                    .context = 12,
+                                    .vocabulary = 29,
+                                    .bias = true};
+static const cup_gpt_config llama = {.size = sizeof llama,
+                                     .layers = 2,
                                      .heads = 4,
                                      .kv_heads = 2,
                                      .width = 16,
@@ -75,8 +81,8 @@ static void expect_losses_of(const cup_gpt_config *config, cup_dtype dtype, bool
     m->logits_most = logits_most;
     set_weights(m);
     cup_optimizer *o =
-        cup_optimizer_of(m->parameters,
-                         &(cup_optimizer_options){.beta2 = 0.95, .weight_decay = 0.1, .clip = 1});
+        cup_optimizer_of(m->parameters, CUP_OPTIONS(cup_optimizer_options, .beta2 = 0.95,
+                                                    .weight_decay = 0.1, .clip = 1));
     cup_optimizer_set(o, 0.01, 1);
     for (int step = 0; step < 8; step++) {
         cup_scope_open(c);
@@ -186,10 +192,15 @@ TEST(gpt_recompute_draws_the_same_dropout)
 
 TEST(gpt_counts_its_parameters)
 {
-    cup_gpt_config small = {
-        .layers = 6, .heads = 6, .width = 384, .context = 256, .vocabulary = 65};
+    cup_gpt_config small = {.size = sizeof small,
+                            .layers = 6,
+                            .heads = 6,
+                            .width = 384,
+                            .context = 256,
+                            .vocabulary = 65};
     EXPECT_INT(cup_gpt_parameter_count(&small, true), 10745088);
-    cup_gpt_config large = {.layers = 12,
+    cup_gpt_config large = {.size = sizeof large,
+                            .layers = 12,
                             .heads = 12,
                             .width = 768,
                             .context = 1024,
@@ -197,7 +208,7 @@ TEST(gpt_counts_its_parameters)
                             .bias = true};
     EXPECT_INT(cup_gpt_parameter_count(&large, true), 124439808);
     EXPECT_INT(cup_gpt_parameter_count(&large, false), 124439808 - (50257 + 1024) * 768);
-    cup_gpt_config none = {0};
+    cup_gpt_config none = {.size = sizeof none};
     EXPECT_INT(cup_gpt_parameter_count(&none, true), -1);
     cup_context *c = cpu();
     for (int i = 0; i < 2; i++) {
@@ -213,8 +224,13 @@ TEST(gpt_counts_its_parameters)
 TEST(gpt_begins_as_it_should)
 {
     cup_context *c = cpu();
-    cup_gpt_config config = {
-        .layers = 8, .heads = 4, .width = 64, .context = 32, .vocabulary = 203, .bias = true};
+    cup_gpt_config config = {.size = sizeof config,
+                             .layers = 8,
+                             .heads = 4,
+                             .width = 64,
+                             .context = 32,
+                             .vocabulary = 203,
+                             .bias = true};
     cup_gpt *m = cup_gpt_new(c, &config, CUP_F32);
     int64_t weights;
     const cup_named *weight = cup_parameters_named(m->parameters, &weights);
@@ -360,9 +376,9 @@ TEST(gpt_has_a_kernel_for_everything)
 /* The embedding has rows up to a multiple of 64, of which only the vocabulary's are tokens. */
 TEST(gpt_knows_its_tokens)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     const cup_gpt_config config = {
-        .layers = 1, .heads = 1, .width = 8, .context = 4, .vocabulary = 61};
+        .size = sizeof config, .layers = 1, .heads = 1, .width = 8, .context = 4, .vocabulary = 61};
     cup_gpt *m = cup_gpt_new(c, &config, CUP_F32);
     cup_gpt_cache *cache = cup_gpt_cache_new(m, 1, 0);
     static const int32_t bad[] = {61, 64, -1};

@@ -11,7 +11,7 @@
 
 static cup_context *device(const char *name)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = name, .seed = 11});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = name, .seed = 11));
     if (!strcmp(name, "cuda") && cup_error(c) != CUP_OK)
         test_skip("no GPU");
     EXPECT_INT(cup_error(c), CUP_OK);
@@ -359,7 +359,8 @@ static cup_tensor *loss_of(cup_context *c, const model *m)
 
 static double train(cup_context *c, model *m, cup_method method, double rate, int steps)
 {
-    cup_optimizer *o = cup_optimizer_of(m->list, &(cup_optimizer_options){.method = method});
+    cup_optimizer *o =
+        cup_optimizer_of(m->list, CUP_OPTIONS(cup_optimizer_options, .method = method));
     double loss = 0;
     cup_optimizer_set(o, rate, 1);
     for (int i = 0; i < steps; i++) {

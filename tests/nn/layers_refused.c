@@ -12,7 +12,7 @@ static void expect_refused(cup_context *c, cup_status status, const char *words)
 
 TEST(layers_refuse_what_cannot_be)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_parameters *list = cup_parameters_new(c, CUP_F32);
     cup_tensor *x = cup_full(c, CUP_F32, 2, (int64_t[]){2, 4}, 1);
     cup_linear_layer l, none;

@@ -43,7 +43,7 @@ static void begin(stack *s, bool rms)
         .activation = rms ? CUP_ACTIVATION_SWIGLU : CUP_ACTIVATION_GELU,
         .dropout = 0.2,
         .deviation = 0.4};
-    s->c = cup_context_new(&(cup_options){.device = "cpu", .seed = 3});
+    s->c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 3));
     s->list = cup_parameters_new(s->c, CUP_F32);
     for (int i = 0; i < DEPTH; i++) {
         char name[8] = "h.0";
@@ -164,7 +164,7 @@ TEST(layers_of_tensors_refuse_what_is_not_there)
 
 TEST(parameters_count_rows_that_are_asked_for)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_parameters *list = cup_parameters_new(c, CUP_F32);
     cup_parameter_options options = {.size = sizeof options, .rows = 3};
     cup_tensor *t = cup_parameter_new(list, "words", 2, (int64_t[]){4, 2}, &options);
@@ -198,7 +198,7 @@ TEST(parameters_count_rows_that_are_asked_for)
 
 TEST(context_takes_errors_of_the_program)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     char text[40];
     EXPECT_INT(cup_fail(c, CUP_OK, "nothing"), CUP_OK);
     EXPECT_INT(cup_error(c), CUP_OK);

@@ -11,7 +11,7 @@
 
 static cup_context *device(const char *name, uint64_t seed)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = name, .seed = seed});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = name, .seed = seed));
     if (!strcmp(name, "cuda") && cup_error(c) != CUP_OK)
         test_skip("no GPU");
     EXPECT_INT(cup_error(c), CUP_OK);
@@ -316,14 +316,16 @@ TEST(parameters_frozen_stay_as_they_are)
     cup_parameter_options ones = {.size = sizeof ones, .initializer = CUP_INITIALIZER_ONES};
     cup_tensor *a = cup_parameter_new(list, "a", 0, NULL, &ones);
     cup_tensor *b = cup_parameter_new(list, "part.b", 0, NULL, &ones);
-    cup_optimizer *o = cup_optimizer_of(list, &(cup_optimizer_options){.method = CUP_METHOD_SGD});
+    cup_optimizer *o =
+        cup_optimizer_of(list, CUP_OPTIONS(cup_optimizer_options, .method = CUP_METHOD_SGD));
     EXPECT_INT(cup_parameters_freeze(cup_parameters_under(list, "part")), CUP_OK);
     EXPECT_INT(cup_parameters_count(list, true), 1);
     step(c, o, a, b);
     EXPECT_NEAR(cup_tensor_item(a), 0.9, 1e-6);
     EXPECT_NEAR(cup_tensor_item(b), 1, 0);
     EXPECT(cup_grad(b) == NULL);
-    cup_optimizer *few = cup_optimizer_of(list, &(cup_optimizer_options){.method = CUP_METHOD_SGD});
+    cup_optimizer *few =
+        cup_optimizer_of(list, CUP_OPTIONS(cup_optimizer_options, .method = CUP_METHOD_SGD));
     EXPECT_INT(cup_parameters_count(list, true), 1);
     EXPECT_INT(cup_parameters_unfreeze(list), CUP_OK);
     step(c, few, a, b);
@@ -351,7 +353,7 @@ TEST(parameters_carry_rate_and_decay_to_the_optimizer)
         list, "b", 0, NULL,
         CUP_OPTIONS(cup_parameter_options, .initializer = CUP_INITIALIZER_ONES, .decay = true));
     cup_optimizer *o = cup_optimizer_of(
-        list, &(cup_optimizer_options){.method = CUP_METHOD_SGD, .weight_decay = 0.5});
+        list, CUP_OPTIONS(cup_optimizer_options, .method = CUP_METHOD_SGD, .weight_decay = 0.5));
     step(c, o, a, b);
     EXPECT_NEAR(cup_tensor_item(a), 1 - 0.2, 1e-6);
     EXPECT_NEAR(cup_tensor_item(b), 1 - 0.1 - 0.1 * 0.5, 1e-6);
@@ -379,7 +381,8 @@ TEST(parameters_shared_count_once)
     EXPECT_INT(cup_parameters_count(head, true), 1);
     named = cup_parameters_named(head, &count);
     EXPECT_TEXT(named[0].name, "head.weight");
-    cup_optimizer *o = cup_optimizer_of(list, &(cup_optimizer_options){.method = CUP_METHOD_SGD});
+    cup_optimizer *o =
+        cup_optimizer_of(list, CUP_OPTIONS(cup_optimizer_options, .method = CUP_METHOD_SGD));
     step(c, o, a, a);
     EXPECT_NEAR(cup_tensor_item(a), 1 - 0.2, 1e-6);
     cup_parameters_freeze(head);

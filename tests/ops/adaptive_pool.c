@@ -24,7 +24,7 @@ static void expect_equal(cup_tensor *a, cup_tensor *b)
 
 TEST(adaptive_pooling_equals_pooling_where_windows_are_alike)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *x = cup_uniform(c, CUP_F32, 4, (int64_t[]){2, 3, 8, 12}, -1, 1);
     const int64_t window[] = {2, 4};
     expect_equal(adaptive(c, x, false, 4, 3), cup_avg_pool2d(c, x, window, 2, NULL));
@@ -36,7 +36,7 @@ TEST(adaptive_pooling_equals_pooling_where_windows_are_alike)
 
 TEST(adaptive_pooling_gives_each_element_its_share)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *x = cup_full(c, CUP_F32, 4, (int64_t[]){1, 1, 1, 5}, 1);
     cup_require_grad(x);
     cup_tensor *y = adaptive(c, x, false, 1, 3); /* elements 0-1, 1-3, 3-4 */
@@ -49,7 +49,7 @@ TEST(adaptive_pooling_gives_each_element_its_share)
 
 TEST(adaptive_pooling_says_what_is_wrong)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *x = cup_full(c, CUP_F32, 4, (int64_t[]){1, 1, 4, 4}, 1);
     EXPECT(!adaptive(c, x, false, 0, 3));
     EXPECT_CONTAINS(cup_error_text(c), "sides of 4 and 0 must be from 1 to 2^29");

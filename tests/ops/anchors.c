@@ -98,7 +98,7 @@ static void expect_near(const anchor *a, const char *what, int i, double error, 
 
 static void check_forward(const anchor *a, cup_dtype dtype, bool specification)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *in[MOST], *want[MOST];
     const void *attributes = a->row->attributes_size ? a->attributes : NULL;
     int count = read_tensors(c, a->field[2], dtype, in);
@@ -136,7 +136,7 @@ static cup_tensor *weighed(cup_context *c, cup_tensor *y)
 
 static void check_gradients(const anchor *a)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *in[MOST], *want[MOST], *out[CUP__MAX_OUT] = {NULL}, *loss = NULL;
     const void *attributes = a->row->attributes_size ? a->attributes : NULL;
     int count = read_tensors(c, a->field[2], CUP_F64, in);

@@ -16,7 +16,7 @@ static cup_tensor *filled(cup_context *c, const int64_t *shape, int seed, double
 
 TEST(attention_result_joins_heads_as_a_view)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     int64_t shape[] = {2, 3, 5, 4}, joined[] = {2, 5, 12};
     cup_tensor *q = filled(c, shape, 1, 1);
     cup_tensor *o = cup_attention(c, q, q, q, CUP_OPTIONS(cup_attention_options, .causal = true));
@@ -32,7 +32,7 @@ TEST(attention_result_joins_heads_as_a_view)
 
 TEST(attention_of_extreme_scores_is_finite)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     int64_t shape[] = {1, 2, 70, 8};
     cup_tensor *q = filled(c, shape, 1, 300), *k = filled(c, shape, 2, 300);
     cup_tensor *v = filled(c, shape, 3, 1);
@@ -51,7 +51,7 @@ TEST(attention_of_extreme_scores_is_finite)
 
 TEST(attention_of_a_query_that_sees_nothing_is_0)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     int64_t more[] = {1, 1, 40, 8}, less[] = {1, 1, 3, 8};
     cup_tensor *q = filled(c, more, 1, 1), *k = filled(c, less, 2, 1);
     cup_require_grad(q);
@@ -68,8 +68,8 @@ TEST(attention_of_a_query_that_sees_nothing_is_0)
  * rounding leaves, which is no error of any size beside 0. */
 static void expect_one_key_has_no_slope(const char *device)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = device});
-    cup_context *host = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
+    cup_context *host = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     if (cup_error(c) != CUP_OK) {
         cup_context_free(host);
         cup_context_free(c);
@@ -105,7 +105,7 @@ TEST(gpu_attention_one_key_has_no_slope)
 
 TEST(attention_drops_the_share_it_is_asked_to)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .seed = 5});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
     int64_t shape[] = {1, 1, 512, 1};
     cup_tensor *zero = filled(c, shape, 1, 0);
     float *one = zero ? zero->data : NULL;
@@ -129,7 +129,8 @@ TEST(attention_does_not_depend_on_the_threads)
     int64_t shape[] = {1, 2, 200, 24};
     float result[2][2 * 200 * 24];
     for (int k = 0; k < 2; k++) {
-        cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .threads = k ? 2 : 1});
+        cup_context *c =
+            cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .threads = k ? 2 : 1));
         cup_tensor *q = filled(c, shape, 1, 1), *v = filled(c, shape, 3, 1);
         cup_tensor *o = cup_attention(
             c, q, v, v, CUP_OPTIONS(cup_attention_options, .causal = true, .dropout = 0.1));
@@ -142,7 +143,7 @@ TEST(attention_does_not_depend_on_the_threads)
 static void expect_words(const int64_t *q, const int64_t *k, double scale, double dropout,
                          const char *words)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *x = filled(c, q, 1, 1), *y = filled(c, k, 1, 1);
     EXPECT(!cup_attention(
         c, x, y, y,

@@ -107,7 +107,7 @@ static void expect_close(const problem *p, int which, const float *got)
 
 static void check(const char *device, int positions)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
     if (cup_error(c) != CUP_OK) {
         cup_context_free(c);
         test_skip("no GPU");

@@ -30,7 +30,7 @@ static cup_tensor *counted(cup_context *c, int64_t rows, int64_t columns)
 
 TEST(made_from_nothing)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     const int64_t shape[] = {2, 2};
     expect_values(cup_zeros(c, CUP_I32, 2, shape), (double[]){0, 0, 0, 0}, 4);
     expect_values(cup_ones(c, CUP_BF16, 2, shape), (double[]){1, 1, 1, 1}, 4);
@@ -50,7 +50,7 @@ TEST(made_from_nothing)
 
 TEST(arange_refuses)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT(!cup_arange(c, CUP_F32, 0, 1, CUP_OPTIONS(cup_arange_options, .step = NAN)));
     expect_error(c, CUP_ARGUMENT, "finite");
     EXPECT(!cup_arange(c, CUP_F32, 0, INFINITY, NULL));
@@ -71,7 +71,7 @@ TEST(arange_refuses)
 
 TEST(copies_into_tensors)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *y = cup_zeros(c, CUP_F32, 2, (int64_t[]){2, 3}), *row = counted(c, 1, 3);
     EXPECT_INT(cup_copy_into(c, y, row), CUP_OK);
     expect_values(y, (double[]){0, 1, 2, 0, 1, 2}, 6);
@@ -94,7 +94,7 @@ TEST(copies_into_tensors)
 
 TEST(copies_into_what_gradients_know)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *w = cup_require_grad(counted(c, 2, 2)), *x = counted(c, 2, 2);
     cup_tensor *h = cup_mul(c, w, w);
     EXPECT(cup_copy_into(c, h, x) != CUP_OK);
@@ -110,7 +110,7 @@ TEST(copies_into_what_gradients_know)
 
 TEST(flips_and_triangles)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *x = counted(c, 2, 3), *turned = cup_permute(c, x, (int64_t[]){1, 0}, 2);
     expect_values(cup_flip(c, x, NULL, 0), (double[]){5, 4, 3, 2, 1, 0}, 6);
     expect_values(cup_flip(c, turned, (int64_t[]){0}, 1), (double[]){2, 5, 1, 4, 0, 3}, 6);
@@ -130,7 +130,7 @@ TEST(flips_and_triangles)
 
 TEST(pads_and_repeats)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *x = counted(c, 2, 2);
     const int64_t one[] = {1, 0}, two[] = {0, 2}, large[] = {INT64_MAX, 0}, less[] = {-1, 0};
     expect_values(cup_pad(c, x, one, 2, two, 2, CUP_OPTIONS(cup_pad_options, .value = 9)),

@@ -15,7 +15,7 @@ static cup_tensor *vector(cup_context *c, int64_t count, const float *data)
 TEST(batchnorm_moves_the_running_statistics)
 {
     float x[] = {1, 10, 2, 20, 3, 30, 6, 60}, mean[] = {0, 100}, var[] = {1, 1}, y[8];
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *in = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){4, 2}, x);
     cup_tensor *m = vector(c, 2, mean), *v = vector(c, 2, var);
     cup_tensor *out = cup_batchnorm(c, in, NULL, NULL, m, v, 1,
@@ -35,7 +35,7 @@ TEST(batchnorm_moves_the_running_statistics)
 TEST(batchnorm_outside_training_uses_them)
 {
     float x[] = {1, 10, 2, 20}, mean[] = {1, 5}, var[] = {4, 0}, y[4];
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *in = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){2, 2}, x);
     cup_tensor *m = vector(c, 2, mean), *v = vector(c, 2, var);
     cup_tensor *out =
@@ -59,7 +59,7 @@ TEST(batchnorm_far_from_zero)
         mean += (double)x[i] / COUNT;
     for (int i = 0; i < COUNT; i++)
         squares += ((double)x[i] - mean) * ((double)x[i] - mean) / COUNT;
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *in = cup_tensor_from(c, CUP_F32, 3, (int64_t[]){10, 1, 50}, x);
     cup_tensor *out = cup_batchnorm(c, in, NULL, NULL, NULL, NULL, 1,
                                     CUP_OPTIONS(cup_batchnorm_options, .train = true));
@@ -79,7 +79,7 @@ static void expect_failure(cup_context *c, cup_tensor *out, const char *part)
 TEST(batchnorm_and_groupnorm_say_what_is_wrong)
 {
     float ones[12] = {1};
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *x = cup_tensor_from(c, CUP_F32, 3, (int64_t[]){2, 3, 2}, ones);
     cup_tensor *two = vector(c, 2, ones), *three = vector(c, 3, ones);
     expect_failure(c,
@@ -112,7 +112,7 @@ TEST(batchnorm_and_groupnorm_say_what_is_wrong)
 TEST(groupnorm_of_a_large_batch_is_that_of_its_parts)
 {
     enum { EACH = 8 * 16384, BATCH = 65 };
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *x = cup_uniform(c, CUP_F32, 3, (int64_t[]){BATCH, 8, 16384}, -1, 1);
     cup_tensor *all = cup_groupnorm(c, x, NULL, NULL, 2, 1, NULL);
     float *whole = malloc((size_t)BATCH * EACH * 4), *part = malloc(EACH * 4);

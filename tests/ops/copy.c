@@ -29,12 +29,12 @@ static void compare(cup_context *gpu, cup_context *cpu, cup_dtype dtype, const i
 
 TEST_LIMITED(gpu_copies_of_turned_views, 120)
 {
-    cup_context *gpu = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *gpu = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     if (cup_error(gpu) != CUP_OK) {
         cup_context_free(gpu);
         test_skip("no GPU");
     }
-    cup_context *cpu = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *cpu = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     const cup_dtype dtypes[] = {CUP_U8, CUP_BF16, CUP_F32, CUP_I64};
     const int64_t sizes[][4] = {{2, 3, 20, 33}, {1, 1, 257, 129}, {3, 300, 8, 1}, {1, 3, 64, 64},
                                 {2, 15, 10, 13}, {1, 1, 1000, 2}, {5, 70, 64, 1}};
@@ -49,7 +49,7 @@ TEST_LIMITED(gpu_copies_of_turned_views, 120)
 
 TEST(copy_of_turned_views_on_the_cpu)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     const int64_t size[] = {1, 3, 40, 2}, axes[] = {0, 2, 3, 1};
     cup_tensor *x = cup_uniform(c, CUP_F32, 4, size, 0, 1), *y = turned(c, x, axes);
     for (int64_t i = 0; y && i < y->count; i++)
@@ -78,7 +78,7 @@ static cup_tensor *many_parts(cup_context *c, cup_tensor *x, int axis)
 
 TEST_LIMITED(gpu_concat_of_many_parts, 120)
 {
-    cup_context *gpu = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *gpu = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     if (cup_error(gpu) != CUP_OK) {
         cup_context_free(gpu);
         test_skip("no GPU");
@@ -100,7 +100,7 @@ TEST_LIMITED(gpu_concat_of_many_parts, 120)
 
 TEST(concat_of_many_parts_on_the_cpu)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *x = cup_uniform(c, CUP_F32, 2, (int64_t[]){1200, 5}, 0, 1);
     cup_tensor *y = many_parts(c, x, 0);
     EXPECT(y && !memcmp(y->data, x->data, (size_t)y->count * 4));
@@ -111,7 +111,7 @@ TEST(concat_of_many_parts_on_the_cpu)
 TEST(axes_out_of_range_are_refused)
 {
     const int64_t size[] = {2, 3}, far[] = {INT64_MAX, INT64_MIN, (int64_t)1 << 32, 2, -3};
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *x = cup_uniform(c, CUP_F32, 2, size, 0, 1);
     for (int i = 0; i < 5; i++) {
         EXPECT(!cup_permute(c, x, (int64_t[]){far[i], 1}, 2));

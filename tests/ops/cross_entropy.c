@@ -17,7 +17,7 @@ static cup_tensor *targets_of(cup_context *c, const int32_t *targets)
 /* The gradient of the logits, which come from a parameter by an addition of 0. */
 static double step(const int32_t *targets, int64_t columns, bool in_place, float *gradient)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     float x[ROWS * WIDTH];
     for (int i = 0; i < ROWS * WIDTH; i++)
         x[i] = (float)sin(i * 1.7);
@@ -61,7 +61,7 @@ TEST(cross_entropy_of_ignored_rows_is_zero)
 
 TEST(cross_entropy_survives_large_logits)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     float x[] = {1e4f, -1e4f, 0, -INFINITY, 88, 88};
     int32_t targets[] = {0, 1};
     cup_tensor *logits = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){2, 3}, x);
@@ -72,7 +72,7 @@ TEST(cross_entropy_survives_large_logits)
 
 TEST(cross_entropy_says_which_target_is_bad)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     const int32_t bad[] = {0, 1, 2, WIDTH, 0}, good[ROWS] = {0};
     float x[ROWS * WIDTH] = {0};
     cup_tensor *logits = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){ROWS, WIDTH}, x);

@@ -125,7 +125,8 @@ static void prepare(const cup__gpu_facts *facts)
 static void expect_same(const char *device, int threads, int other_threads)
 {
     static uint64_t first[MOST_CALLS], second[MOST_CALLS];
-    cup_options options = {.device = device, .threads = threads, .deterministic = true};
+    cup_options options = {
+        .size = sizeof options, .device = device, .threads = threads, .deterministic = true};
     int count = all_hashes(&options, first);
     options.threads = other_threads;
     EXPECT_INT(all_hashes(&options, second), count);
@@ -147,7 +148,7 @@ TEST_LIMITED(deterministic_ops_on_any_number_of_threads, 120)
 
 TEST_LIMITED(gpu_deterministic_ops, 300)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     bool is_there = cup_error(c) == CUP_OK;
     if (is_there)
         prepare(cup__cuda_facts(cup__cuda_of(c->device)));
@@ -241,7 +242,7 @@ TEST_LIMITED(gpu_capture_of_any_op, 300)
 {
     uint64_t want[2 * MOST_SAMPLES], got[2 * MOST_SAMPLES];
     int compared = 0;
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     if (cup_error(c) != CUP_OK)
         test_skip("no GPU");
     prepare_replays(cup__cuda_facts(cup__cuda_of(c->device)));
@@ -277,8 +278,8 @@ TEST(deterministic_refuses_what_varies)
     cup__row row = *cup__row_find("neg");
     row.op = &op;
     for (int switched = 0; switched < 2; switched++) {
-        cup_context *c =
-            cup_context_new(&(cup_options){.device = "cpu", .deterministic = switched == 1});
+        cup_context *c = cup_context_new(
+            CUP_OPTIONS(cup_options, .device = "cpu", .deterministic = switched == 1));
         cup_tensor *x = cup_tensor_new(c, CUP_F32, 1, (int64_t[]){4});
         cup__call call;
         EXPECT_INT(cup__call_begin(&call, c, &row, &x, 1, NULL), CUP_OK);

@@ -11,7 +11,7 @@ static float y[COUNT];
 
 static void draw(double p)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .seed = 3});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 3));
     cup_tensor *x = cup_full(c, CUP_F32, 1, (int64_t[]){COUNT}, 1);
     EXPECT_INT(cup_tensor_read(cup_dropout(c, x, p), y, sizeof y), CUP_OK);
     cup_context_free(c);

@@ -6,7 +6,7 @@
 
 static cup_context *cpu(void)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT_INT(cup_error(c), CUP_OK);
     return c;
 }

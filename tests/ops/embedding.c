@@ -7,7 +7,7 @@
 
 TEST(embedding_adds_up_repeated_ids)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     float values[] = {1, 2, 3, 4, 5, 6}, dy[] = {1, 10, 2, 20, 4, 40}, got[6];
     int32_t ids[] = {2, 0, 2};
     cup_tensor *table = cup_require_grad(
@@ -25,7 +25,7 @@ TEST(embedding_adds_up_repeated_ids)
 
 TEST(embedding_says_which_id_is_bad)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     float values[6] = {0};
     int64_t ids[] = {2, 3, -1};
     cup_tensor *table = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){3, 2}, values);

@@ -167,12 +167,12 @@ static void do_nothing(cup_context *c)
 
 TEST(empty_products)
 {
-    do_nothing(cup_context_new(&(cup_options){.device = "cpu"}));
+    do_nothing(cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu")));
 }
 
 TEST(gpu_empty_products)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     if (cup_error(c) != CUP_OK) {
         cup_context_free(c);
         test_skip("no GPU");

@@ -140,7 +140,7 @@ typedef struct places {
 
 static void check_gradient(const empty_call *e)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     double error = cup__check_gradient(c, e->row, &e->sample);
     if (cup_error(c) != CUP_OK || !(error < 1e-5))
         test_fail(__FILE__, __LINE__, "gradient of %s, \"%s\": %g %s", e->row->name,
@@ -209,7 +209,7 @@ static void check_row(const places *p, const cup__row *row)
 
 static void without_gpu(void *row)
 {
-    places p = {.host = cup_context_new(&(cup_options){.device = "cpu"}),
+    places p = {.host = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu")),
                 .gpu = {cup__context_dry("sm_90a"), cup__context_dry("sm_80")},
                 .dry = true};
     check_row(&p, row);
@@ -222,8 +222,8 @@ static void without_gpu(void *row)
 
 TEST_LIMITED(gpu_empty_sizes, 300)
 {
-    places p = {.host = cup_context_new(&(cup_options){.device = "cpu"}),
-                .gpu = {cup_context_new(&(cup_options){.device = "cuda"})}};
+    places p = {.host = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu")),
+                .gpu = {cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"))}};
     if (cup_error(p.gpu[0]) != CUP_OK)
         test_skip("%s", cup_error_text(p.gpu[0]));
     for (const cup__row *row = cup__rows; row->name; row++)

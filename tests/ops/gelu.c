@@ -32,12 +32,12 @@ static void expect_tails(cup_context *c)
 
 TEST(gelu_keeps_its_tail)
 {
-    expect_tails(cup_context_new(&(cup_options){.device = "cpu"}));
+    expect_tails(cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu")));
 }
 
 TEST(gpu_gelu_keeps_its_tail)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     if (cup_error(c) != CUP_OK) {
         cup_context_free(c);
         test_skip("no GPU");

@@ -333,7 +333,8 @@ static void check_weight_gradient(cup_context *c, cup_tensor *x)
 static cup_tensor *train(cup_context *c, cup_tensor *values)
 {
     cup_parameter p = {.name = "p", .tensor = cup_cast(c, values, CUP_F32), .decay = true};
-    cup_optimizer *o = cup_optimizer_new(c, &p, 1, &(cup_optimizer_options){.weight_decay = 0.1});
+    cup_optimizer *o =
+        cup_optimizer_new(c, &p, 1, CUP_OPTIONS(cup_optimizer_options, .weight_decay = 0.1));
     EXPECT(cup_backward(c, cup_sum(c, cup_gelu(c, p.tensor), NULL, 0, false)) == CUP_OK);
     EXPECT(cup_optimizer_set(o, 0.1, 1) == CUP_OK && cup_optimizer_step(o) == CUP_OK);
     cup_tensor *last = cup_keep(tail(c, p.tensor, TAIL, 0));
@@ -354,7 +355,7 @@ static void check_adamw(cup_context *c, cup_tensor *x)
 
 static cup_context *open_large_gpu(void)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     if (cup_error(c) != CUP_OK)
         test_skip("no GPU");
     cup_scope_open(c);

@@ -26,7 +26,7 @@ TEST(layernorm_far_from_zero)
         mean += (double)x[i] / WIDTH;
     for (int i = 0; i < WIDTH; i++)
         squares += ((double)x[i] - mean) * ((double)x[i] - mean) / WIDTH;
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *out = cup_layernorm(c, make(c, CUP_F32, 1, WIDTH, x), NULL, NULL, 1e-5);
     EXPECT(cup_tensor_read(out, y, sizeof y) == CUP_OK);
     for (int i = 0; i < WIDTH; i++)
@@ -41,7 +41,7 @@ TEST(layernorm_of_a_constant_row_is_beta)
         x[i] = 3e5f;
         beta[i] = (float)i;
     }
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *out = cup_layernorm(c, make(c, CUP_F32, 1, 100, x), NULL,
                                     make(c, CUP_F32, 0, 100, beta), 1e-5);
     EXPECT(cup_tensor_read(out, y, sizeof y) == CUP_OK);
@@ -55,7 +55,7 @@ TEST(layernorm_takes_f32_parameters_with_bf16)
 {
     uint16_t x[] = {0x3f80, 0x4000, 0x4040, 0x4080}; /* 1 2 3 4 */
     float gamma[] = {1, 2, 3, 4}, beta[] = {0.5f, 0, 0, -0.5f};
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *g = cup_require_grad(make(c, CUP_F32, 0, 4, gamma));
     cup_tensor *out = cup_layernorm(c, make(c, CUP_BF16, 1, 4, x), g, make(c, CUP_F32, 0, 4, beta),
                                     0);
@@ -72,7 +72,7 @@ TEST(layernorm_takes_f32_parameters_with_bf16)
 TEST(layernorm_bad_shapes_get_a_sentence)
 {
     float x[6] = {0};
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT(!cup_layernorm(c, make(c, CUP_F32, 2, 3, x), make(c, CUP_F32, 0, 2, x), NULL, 1e-5));
     EXPECT_CONTAINS(cup_error_text(c), "gamma must have one dimension of size 3");
     cup_error_clear(c);
@@ -91,7 +91,7 @@ TEST(layernorm_bad_shapes_get_a_sentence)
 static void check_large(cup_dtype dtype)
 {
     enum { ROWS = 4100, WIDTH = 4098 };
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *x = cup_uniform(c, dtype, 2, (int64_t[]){ROWS, WIDTH}, -1, 1);
     cup_tensor *results[2] = {NULL};
     EXPECT(cup_add_layernorm(c, x, x, NULL, NULL, 1e-5, &results[0], &results[1]) == CUP_OK);

@@ -7,7 +7,7 @@
 
 static cup_context *cpu(void)
 {
-    return cup_context_new(&(cup_options){.device = "cpu"});
+    return cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
 }
 
 static cup_tensor *random_weights(cup_context *c, int64_t n, int64_t k)

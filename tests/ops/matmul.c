@@ -14,7 +14,7 @@
 
 static cup_context *cpu(void)
 {
-    return cup_context_new(&(cup_options){.device = "cpu"});
+    return cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
 }
 
 static cup_tensor *zeros(cup_context *c, int64_t rows, int64_t columns)
@@ -101,7 +101,8 @@ TEST(matmul_threads_same_bits)
 {
     float *first = NULL;
     for (int threads = 1; threads <= 3; threads++) {
-        cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .threads = threads});
+        cup_context *c =
+            cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .threads = threads));
         cup_tensor *a = zeros(c, 300, 200), *b = zeros(c, 200, 500);
         float *va = cup_tensor_data(a), *vb = cup_tensor_data(b);
         for (int i = 0; i < 300 * 200; i++)

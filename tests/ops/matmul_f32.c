@@ -93,7 +93,7 @@ static void check_all(const char *device, const char *impl)
 {
     if (impl)
         setenv("CUP_IMPL", impl, 1);
-    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
     bool is_there = cup_error(c) == CUP_OK;
     const int sizes[][3] = {{1, 5, 40}, {33, 17, 70}, {130, 70, 256}, {257, 264, 1000}};
     for (int kind = 0; kind < KINDS && is_there; kind++)

@@ -15,7 +15,7 @@ static cup_tensor *random(cup_context *c, int64_t rows, int64_t columns)
 
 TEST(matmul_list_sentences)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *a = random(c, 2, 3), *b = random(c, 3, 4), *y = random(c, 2, 5);
     EXPECT(cup_matmul_list(c, (cup_tensor *[]){a, b}, 2, false, false) != CUP_OK);
     expect_error(c, "the list does not consist of three tensors each");
@@ -30,7 +30,7 @@ TEST(matmul_list_sentences)
 TEST(matmul_list_of_many)
 {
     enum { MANY = 130 };
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *list[3 * MANY];
     for (int i = 0; i < MANY; i++) {
         list[3 * i] = random(c, 1 + i % 7, 1 + i % 5);

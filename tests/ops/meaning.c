@@ -6,7 +6,7 @@
 
 static cup_context *cpu(void)
 {
-    return cup_context_new(&(cup_options){.device = "cpu"});
+    return cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
 }
 
 static void expect_error(cup_context *c, const char *part)

@@ -14,7 +14,7 @@ static void expect(cup_tensor *y, const float *wanted, int count)
 
 TEST(pad_edges_by_hand)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *x = cup_tensor_from(c, CUP_F32, 1, (int64_t[]){3}, (float[]){1, 2, 3});
     int64_t two[] = {2}, three[] = {3};
     expect(cup_pad_reflect(c, x, two, 1, two, 1), (float[]){3, 2, 1, 2, 3, 2, 1}, 7);
@@ -32,7 +32,7 @@ static void expect_refused(cup_context *c, cup_tensor *y, const char *words)
 
 TEST(pad_edges_refused)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *x = cup_tensor_from(c, CUP_F32, 1, (int64_t[]){3}, (float[]){1, 2, 3});
     cup_tensor *none = cup_tensor_new(c, CUP_F32, 1, (int64_t[]){0});
     int64_t zero[] = {0}, one[] = {1}, three[] = {3}, four[] = {4}, minus[] = {-1};

@@ -7,7 +7,7 @@
 
 static cup_context *cpu(void)
 {
-    return cup_context_new(&(cup_options){.device = "cpu"});
+    return cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
 }
 
 /* Numbers between -1 and 1 that look random. */
@@ -153,7 +153,7 @@ TEST(products_do_not_read_beyond_edges)
 
 TEST_LIMITED(gpu_products_do_not_read_beyond_edges, 120)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     if (cup_error(c) != CUP_OK) {
         cup_context_free(c);
         test_skip("no GPU");

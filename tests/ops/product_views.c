@@ -153,12 +153,12 @@ static const int hows[][2] = {{APART, SKEWED}, {APART, PLAIN},  {PLAIN, SKEWED},
 
 static void expect_views_hold(const char *device, cup_dtype dtype, double tolerance, size_t ways)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
     if (cup_error(c) != CUP_OK) {
         cup_context_free(c);
         test_skip("no GPU");
     }
-    cup_context *exact = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *exact = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     for (size_t l = 0; l < COUNT(layers); l++)
         for (size_t s = 0; s < COUNT(shapes); s++)
             for (size_t h = 0; h < ways; h++) {
@@ -183,7 +183,7 @@ static void expect_views_hold(const char *device, cup_dtype dtype, double tolera
 /* One row that is used again for every matrix of a batch is no matrix of rows. */
 static void expect_repeated_rows_hold(const char *device)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
     if (cup_error(c) != CUP_OK) {
         cup_context_free(c);
         test_skip("no GPU");
@@ -211,7 +211,7 @@ static void expect_repeated_rows_hold(const char *device)
  * together they are no matrix that a library can be told of. */
 static void expect_skewed_rows_hold(const char *device)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
     if (cup_error(c) != CUP_OK) {
         cup_context_free(c);
         test_skip("no GPU");

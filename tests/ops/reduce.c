@@ -46,7 +46,7 @@ static void check_variances(cup_context *c, const float *x, const int64_t *shape
 /* The elements lie around `centre`; the first row and column at `first` where that is not 0. */
 static void variances(const char *device, double centre, double first)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
     if (cup_error(c) != CUP_OK)
         test_skip("%s", cup_error_text(c));
     for (int s = 0; s < SHAPES; s++) {
@@ -87,7 +87,7 @@ static void norms(const char *device)
 {
     static const double sizes[] = {1e30, 1e20, 3, 1e-20, 1e-30};
     static const int64_t few[][2] = {{3, 5}, {1, 1}, {64, 1000}, {2049, 257}};
-    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
     if (cup_error(c) != CUP_OK)
         test_skip("%s", cup_error_text(c));
     for (int s = 0; s < 4; s++)

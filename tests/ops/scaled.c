@@ -9,7 +9,7 @@
 
 static cup_context *cpu(void)
 {
-    return cup_context_new(&(cup_options){.device = "cpu"});
+    return cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
 }
 
 static cup_tensor *tensor(cup_context *c, cup_dtype dtype, int64_t rows, int64_t columns)

@@ -60,7 +60,7 @@ static void expect_fused(cup_context *c, cup_dtype dtype)
 static void expect_limits(const char *device)
 {
     static const cup_dtype dtypes[] = {CUP_F32, CUP_BF16, CUP_F16};
-    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
     if (cup_error(c) != CUP_OK) {
         cup_context_free(c);
         test_skip("no GPU");

@@ -10,7 +10,7 @@
 
 TEST(sort_puts_nan_last_and_keeps_equal_ones_in_order)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     float x[] = {2, NAN, -1, 2, INFINITY, -INFINITY}, got[6];
     int64_t places[6], want[] = {5, 2, 0, 3, 4, 1}, back[] = {1, 4, 0, 3, 2, 5};
     cup_tensor *t = cup_tensor_from(c, CUP_F32, 1, (int64_t[]){6}, x);
@@ -32,7 +32,7 @@ TEST(sort_puts_nan_last_and_keeps_equal_ones_in_order)
 
 TEST(scatter_add_adds_up_and_says_which_index_is_bad)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     float x[] = {1, 2, 3}, src[] = {10, 20, 30, 40}, got[3];
     int32_t good[] = {2, 0, 2, 2}, bad[] = {2, 0, 3, 2};
     cup_tensor *t = cup_tensor_from(c, CUP_F32, 1, (int64_t[]){3}, x);
@@ -78,7 +78,7 @@ static void compare(cup_context *gpu, cup_context *cpu, cup_dtype dtype, int64_t
 
 static cup_context *open_gpu(void)
 {
-    cup_context *gpu = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *gpu = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     if (cup_error(gpu) != CUP_OK) {
         cup_context_free(gpu);
         test_skip("no GPU");
@@ -89,7 +89,7 @@ static cup_context *open_gpu(void)
 TEST_LIMITED(gpu_sort_of_short_rows, 120)
 {
     cup_context *gpu = open_gpu();
-    cup_context *cpu = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *cpu = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     const cup_dtype dtypes[] = {CUP_F32, CUP_BF16, CUP_I32};
     const int64_t lengths[] = {16, 17, 32, 100, 700, 1024, 1025, 2048};
     for (int i = 0; i < 3; i++)
@@ -105,7 +105,7 @@ TEST_LIMITED(gpu_sort_of_short_rows, 120)
 TEST_LIMITED(gpu_sort_of_long_rows, 120)
 {
     cup_context *gpu = open_gpu();
-    cup_context *cpu = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *cpu = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     const cup_dtype dtypes[] = {CUP_F32, CUP_BF16, CUP_F64, CUP_I32};
     for (int i = 0; i < 4; i++) {
         compare(gpu, cpu, dtypes[i], 2, 2049, 0, false);

@@ -24,7 +24,7 @@ static void report(const cup_check_result *r, void *user)
 
 static void check_on(const char *device, const cup__row *row)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
     int count = 0;
     if (cup_check(c, row->name, report, &count) != CUP_OK || cup_error(c) != CUP_OK)
         test_fail(__FILE__, __LINE__, "%s", cup_error_text(c));
@@ -41,7 +41,7 @@ static void check_gradient(void *user)
 {
     const cup__row *row = user;
     for (const cup__sample *s = row->op->samples; s->shapes; s++) {
-        cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+        cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
         double error = cup__check_gradient(c, row, s);
         if (cup_error(c) != CUP_OK)
             test_fail(__FILE__, __LINE__, "%s", cup_error_text(c));

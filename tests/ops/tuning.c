@@ -102,7 +102,7 @@ static void hear(void *user, const char *line)
 
 static cup_context *fake_context(void)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     if (cup_error(c))
         test_fail(__FILE__, __LINE__, "%s", cup_error_text(c));
     return c;
@@ -129,7 +129,7 @@ TEST(tuning_is_found_by_the_next_context)
     cup_context *c = fake_context();
     multiply(c, 1024);
     EXPECT_TEXT(heard, "");
-    cup_bench_options how = {.dtype = CUP_BF16, .shapes = "1024x512 512x256"};
+    cup_bench_options how = {.size = sizeof how, .dtype = CUP_BF16, .shapes = "1024x512 512x256"};
     cup_tune(c, "matmul", &how, take_result, &count);
     EXPECT_TEXT(cup_error_text(c), "");
     EXPECT_INT(count, 1);
@@ -216,13 +216,15 @@ TEST(tuning_of_implementations)
     cup_context *c = fake_context();
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         int before = count;
-        cup_bench_options how = {
-            .dtype = CUP_BF16, .shapes = calls[i][1], .attributes = calls[i][2]};
+        cup_bench_options how = {.size = sizeof how,
+                                 .dtype = CUP_BF16,
+                                 .shapes = calls[i][1],
+                                 .attributes = calls[i][2]};
         cup_tune(c, calls[i][0], &how, take_result, &count);
         EXPECT_TEXT(cup_error_text(c), "");
         EXPECT(count > before);
     }
-    cup_bench_options how = {.dtype = CUP_BF16, .shapes = "64x64"};
+    cup_bench_options how = {.size = sizeof how, .dtype = CUP_BF16, .shapes = "64x64"};
     int before = count;
     EXPECT_INT(cup_tune(c, "gelu", &how, take_result, &count), CUP_OK);
     EXPECT_INT(count, before);
@@ -294,8 +296,8 @@ TEST(tuning_record_of_an_implementation_is_followed)
 TEST(tuning_needs_an_op_and_a_gpu)
 {
     int count = 0;
-    cup_bench_options how = {.dtype = CUP_F32};
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_bench_options how = {.size = sizeof how, .dtype = CUP_F32};
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT_INT(cup_tune(c, "gelo", &how, take_result, &count), CUP_ARGUMENT);
     cup_error_clear(c);
     EXPECT_INT(cup_tune(c, "matmul", &how, take_result, &count), CUP_UNSUPPORTED);
@@ -315,7 +317,7 @@ TEST(tuning_files_are_merged)
         EXPECT_OK(&error, cup__file_write(&error, from[i], texts[i], strlen(texts[i])));
     }
     snprintf(to, sizeof to, "%s/to.tsv", folder);
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT_INT(cup_tuning_merge(c, paths, 2, to), CUP_OK);
     cup__tuning merged = {0};
     EXPECT_OK(&error, cup__tuning_read(&error, to, true, &merged));

@@ -80,7 +80,7 @@ static void step(cup_context *c, cup_optimizer *o, cup_tensor *x, cup_tensor *ta
 
 static void train(const char *device, cup_dtype dtype, trained *to)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
     if (cup_error(c) != CUP_OK) {
         cup_context_free(c);
         test_skip("no GPU");

@@ -35,12 +35,12 @@ static void expect_norms(cup_context *c)
 
 TEST(global_norm_of_any_size)
 {
-    expect_norms(cup_context_new(&(cup_options){.device = "cpu"}));
+    expect_norms(cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu")));
 }
 
 TEST(gpu_global_norm_of_any_size)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     if (cup_error(c) != CUP_OK) {
         cup_context_free(c);
         test_skip("no GPU");

@@ -30,7 +30,7 @@ static void check_shape(int rows, int columns)
 {
     enum { MATRICES = 3, MOST = 3 * 40 * 40 };
     float values[MOST];
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     for (int i = 0; i < MATRICES * rows * columns; i++)
         values[i] = (float)test_uniform(-3, 3);
     int64_t shape[] = {MATRICES, rows, columns};
@@ -53,13 +53,13 @@ TEST(muon_makes_matrices_orthogonal)
 /* A parameter whose gradient is itself: each step takes the same size away from it. */
 TEST(muon_steps_along_orthogonal_directions)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     int64_t shape[] = {4, 16}, wide[] = {16};
     cup_tensor *w = cup_keep(cup_normal(c, CUP_F32, 2, shape, 0, 1));
     cup_tensor *v = cup_keep(cup_full(c, CUP_F32, 1, wide, 1));
     cup_parameter list[] = {{.name = "w", .tensor = w, .hidden = true}, {.name = "v", .tensor = v}};
-    cup_optimizer *o =
-        cup_optimizer_new(c, list, 2, &(cup_optimizer_options){.method = CUP_METHOD_MUON});
+    cup_optimizer *o = cup_optimizer_new(
+        c, list, 2, CUP_OPTIONS(cup_optimizer_options, .method = CUP_METHOD_MUON));
     int64_t states;
     const cup_named *state = cup_optimizer_state(o, &states);
     EXPECT_INT(states, 4); /* steps; the momentum of w; both states of v */
@@ -89,7 +89,7 @@ enum { ROWS = 24, COLUMNS = 40, MATRIX = ROWS * COLUMNS };
 /* The first step of a matrix whose gradient is known, in units of its size. */
 static void first_step(const char *device, bool single, const float *gradient, float *step)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
     if (cup_error(c) != CUP_OK) {
         cup_context_free(c);
         test_skip("no GPU");
@@ -99,7 +99,8 @@ static void first_step(const char *device, bool single, const float *gradient, f
     cup_tensor *g = cup_keep(cup_tensor_from(c, CUP_F32, 2, shape, gradient));
     cup_parameter one = {.name = "w", .tensor = w, .hidden = true};
     cup_optimizer *o = cup_optimizer_new(
-        c, &one, 1, &(cup_optimizer_options){.method = CUP_METHOD_MUON, .single = single});
+        c, &one, 1,
+        CUP_OPTIONS(cup_optimizer_options, .method = CUP_METHOD_MUON, .single = single));
     EXPECT_INT(cup_optimizer_set(o, 1, 1), CUP_OK);
     EXPECT_INT(cup_backward(c, cup_sum(c, cup_mul(c, w, g), NULL, 0, false)), CUP_OK);
     EXPECT_INT(cup_optimizer_step(o), CUP_OK);

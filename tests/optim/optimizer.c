@@ -23,7 +23,7 @@ typedef struct run {
 
 static cup_context *cpu(void)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT_INT(cup_error(c), CUP_OK);
     return c;
 }
@@ -139,13 +139,20 @@ static void follow(const cup_optimizer_options *options, cup_dtype dtype, double
     cup_context_free(r.c);
 }
 
-static const cup_optimizer_options adamw = {.beta2 = 0.95, .weight_decay = 0.1, .clip = 2};
-static const cup_optimizer_options heavy = {
-    .method = CUP_METHOD_SGD, .momentum = 0.8, .weight_decay = 0.1, .clip = 2};
-static const cup_optimizer_options nesterov = {
-    .method = CUP_METHOD_SGD, .momentum = 0.8, .nesterov = true, .weight_decay = 0.01};
+static const cup_optimizer_options adamw = {
+    .size = sizeof adamw, .beta2 = 0.95, .weight_decay = 0.1, .clip = 2};
+static const cup_optimizer_options heavy = {.size = sizeof heavy,
+                                            .method = CUP_METHOD_SGD,
+                                            .momentum = 0.8,
+                                            .weight_decay = 0.1,
+                                            .clip = 2};
+static const cup_optimizer_options nesterov = {.size = sizeof nesterov,
+                                               .method = CUP_METHOD_SGD,
+                                               .momentum = 0.8,
+                                               .nesterov = true,
+                                               .weight_decay = 0.01};
 static const cup_optimizer_options lion = {
-    .method = CUP_METHOD_LION, .beta2 = 0.95, .weight_decay = 0.1, .clip = 2};
+    .size = sizeof lion, .method = CUP_METHOD_LION, .beta2 = 0.95, .weight_decay = 0.1, .clip = 2};
 
 TEST(optimizer_adamw_follows_the_paper)
 {
@@ -156,7 +163,7 @@ TEST(optimizer_sgd_follows_its_definition)
 {
     follow(&heavy, CUP_F32, 2e-6);
     follow(&nesterov, CUP_F32, 2e-6);
-    follow(&(cup_optimizer_options){.method = CUP_METHOD_SGD}, CUP_F32, 2e-6);
+    follow(CUP_OPTIONS(cup_optimizer_options, .method = CUP_METHOD_SGD), CUP_F32, 2e-6);
 }
 
 TEST(optimizer_lion_follows_the_paper)
@@ -170,8 +177,8 @@ TEST(optimizer_bf16_parameters_follow_their_master_copy)
     /* Steps far below the resolution of bf16 still add up. */
     run r;
     begin(&r, CUP_BF16);
-    cup_optimizer *o = cup_optimizer_new(r.c, r.list, PARAMETERS,
-                                         &(cup_optimizer_options){.method = CUP_METHOD_LION});
+    cup_optimizer *o = cup_optimizer_new(
+        r.c, r.list, PARAMETERS, CUP_OPTIONS(cup_optimizer_options, .method = CUP_METHOD_LION));
     double before = cup_tensor_item(cup_cast(r.c, r.p[0], CUP_F32)), sign = 0;
     for (int step = 0; step < 500; step++) {
         make_gradients(&r, 1);
@@ -274,7 +281,9 @@ TEST(optimizer_refuses_what_cannot_be)
     run r;
     begin(&r, CUP_F32);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        EXPECT(cup_optimizer_new(r.c, r.list, PARAMETERS, &bad[i].options) == NULL);
+        cup_optimizer_options options = bad[i].options;
+        options.size = sizeof options;
+        EXPECT(cup_optimizer_new(r.c, r.list, PARAMETERS, &options) == NULL);
         EXPECT_INT(cup_error(r.c), CUP_ARGUMENT);
         EXPECT_CONTAINS(cup_error_text(r.c), bad[i].words);
         cup_error_clear(r.c);

@@ -9,11 +9,11 @@ enum { COUNT = 5000 };
 /* Steps of a quarter of what lies between 1 and the bf16 below it. */
 static double mean_after(int steps, cup_method method)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     int64_t shape[] = {COUNT}, states;
     cup_tensor *p = cup_keep(cup_full(c, CUP_BF16, 1, shape, 1));
     cup_parameter list[] = {{.name = "p", .tensor = p}};
-    cup_optimizer_options options = {.method = method, .stochastic = true};
+    cup_optimizer_options options = {.size = sizeof options, .method = method, .stochastic = true};
     cup_optimizer *o = cup_optimizer_new(c, list, 1, &options);
     cup_optimizer_state(o, &states);
     EXPECT_INT(states, method == CUP_METHOD_SGD ? 1 : 2); /* no master copy */

@@ -132,9 +132,11 @@ static cup_loop *make_loop(cup_parameters *list, cup_tensor *x)
 
 static void make_things(things *t)
 {
-    cup_context *c = t->c = cup_context_new(&(cup_options){.device = "cpu"});
-    const cup_gpt_config config = {.layers = 1, .heads = 1, .width = 8, .context = 4};
-    cup_training training = {.model = config, .batch = 1, .steps = 1, .rate = 0.1};
+    cup_context *c = t->c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    const cup_gpt_config config = {
+        .size = sizeof config, .layers = 1, .heads = 1, .width = 8, .context = 4};
+    cup_training training = {
+        .size = sizeof training, .model = config, .batch = 1, .steps = 1, .rate = 0.1};
     cup_corpus *corpus = cup_corpus_new(c, words, sizeof words - 1);
     cup_tokenizer *tokenizer = cup_tokenizer_char_new(c, corpus);
     cup_data *data = cup_data_new(c, corpus, tokenizer, 4);

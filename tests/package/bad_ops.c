@@ -211,7 +211,7 @@ static void try_sample(cup_context *c, const cup__row *row, const cup__sample *s
         memcpy(a.options, &sizes[i], sizeof sizes[i]);
         expect_words(c, row, &a, what);
     }
-    cup_context *other = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *other = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     const int64_t shape[] = {3, 2};
     cup_tensor *instead[] = {NULL,
                              cup_full(c, CUP_F32, 0, NULL, 1),
@@ -248,7 +248,8 @@ static bool is_small(const cup__sample *s)
 static void check_bad(void *user)
 {
     const cup__row *row = user;
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .memory_limit = 1 << 30});
+    cup_context *c =
+        cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .memory_limit = 1 << 30));
     try_nulls(c, row);
     int tried = 0;
     for (const cup__sample *s = row->op->samples; s->shapes && tried < 4; s++)

@@ -7,7 +7,7 @@
 
 TEST(nothing_is_handed_on)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_gpt *m = cup_gpt_new(c, NULL, CUP_F32);
     EXPECT(!m && cup_error(c) == CUP_ARGUMENT);
     EXPECT(!cup_gpt_logits(m, NULL) && !cup_gpt_loss(m, NULL, NULL, true));
@@ -29,7 +29,7 @@ TEST(nothing_is_handed_on)
 
 TEST(nothing_is_named)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT_SENTENCE(cup_gpt_load(c, NULL), "name one");
     EXPECT_SENTENCE(cup_gpt_tokenizer_load(c, NULL), "name one");
     EXPECT_SENTENCE(cup_gpt_corpus_load(c, NULL), "name one");
@@ -48,7 +48,7 @@ TEST(nothing_is_named)
 TEST(results_that_are_not_wanted)
 {
     const float values[] = {3, 1, 2};
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *x = cup_tensor_from(c, CUP_F32, 1, (int64_t[]){3}, values), *sorted;
     EXPECT_INT(cup_sort(c, x, 0, false, &sorted, NULL), CUP_OK);
     EXPECT(((const float *)cup_tensor_data(sorted))[2] == 3);

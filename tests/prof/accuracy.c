@@ -19,7 +19,7 @@ static void expect_seen(const char *op, const char *shapes)
     cup__sample sample = {shapes, row->op->samples->attributes};
     cup_tensor *in[8];
     cup__call call;
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     int count = cup__sample_inputs(c, row, &sample, dtype, dtype, CUP__ROW_MAJOR, 5, in, 8);
     EXPECT(count >= 0);
     EXPECT_INT(cup__call_begin(&call, c, row, in, count, sample.attributes), CUP_OK);

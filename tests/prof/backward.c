@@ -32,7 +32,7 @@ TEST(backward_passes_what_is_right)
 {
     const cup__row *rows[] = {cup__row_find("tanh"), cup__row_find("linear"),
                               cup__row_find("mul"), cup__row_find("softmax")};
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT_INT(cup__check_backward(c, rows, 4, 5, 40, report, &count), CUP_OK);
     EXPECT(count > 60);
     cup_context_free(c);
@@ -47,7 +47,7 @@ TEST(backward_sees_a_wrong_gradient)
     right = known->op;
     op.gradient = wrong_gradient;
     row.op = &op;
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT_INT(cup__check_backward(c, rows, 1, 5, 0, report, NULL), CUP_OK);
     EXPECT(failed >= count / 4); /* f32; in 16 bits it may hide in the rounding */
     EXPECT(count > 10);
@@ -73,7 +73,7 @@ TEST(backward_shrinks_what_fails)
     right = known->op;
     op.gradient = wrong_gradient;
     row.op = &op;
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT_INT(cup__check_backward(c, rows, 1, 5, 8, keep, NULL), CUP_OK);
     EXPECT(!strncmp(smallest, "tanh f32 1", 10) && strlen(smallest) < 40);
     failed = 0;
@@ -95,7 +95,7 @@ TEST(backward_holds_norms_of_any_width)
         "groupnorm f32 3x4x1 4 4 groups=4 axis=1",
         "cross_entropy f32 5x1 5:i64<1 ignore_index=-100",
     };
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         count = 0;
         EXPECT_INT(cup__check_backward_call(c, calls[i], report, &count), CUP_OK);

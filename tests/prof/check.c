@@ -72,7 +72,7 @@ static void check(cup_status (*run)(cup__call *call))
     int calls = 0;
     op.impls = impls;
     row.op = &op;
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup__checking *k = cup__checking_new(c, rows, 1);
     EXPECT(k);
     EXPECT_INT(cup__checking_row(k, &row, report, &calls), CUP_OK);
@@ -120,7 +120,7 @@ TEST(check_says_why_a_call_failed)
 TEST(check_reports_ops_in_the_order_they_were_given)
 {
     const cup__row *rows[] = {cup__row_find("exp"), cup__row_find("sum"), cup__row_find("relu")};
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup__checking *k = cup__checking_new(c, rows, 3);
     int calls = 0;
     EXPECT_INT(cup__checking_row(k, rows[0], report, &calls), CUP_OK);

@@ -35,7 +35,7 @@ TEST(codes_a_step_off_are_wrong)
 
 TEST(codes_are_unrounded_in_the_specification)
 {
-    cup__reference r = {.c = cup_context_new(&(cup_options){.device = "cpu"})};
+    cup__reference r = {.c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"))};
     const cup__row *row = cup__row_find("linear_quantize");
     const cup__reference_call call = {row, &row->op->samples[3], CUP_BF16};
     EXPECT_INT(cup__reference_run(&r, &call), CUP_OK);

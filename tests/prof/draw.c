@@ -22,7 +22,7 @@ static void expect_repeats(const char *text)
 
 TEST(draw_takes_every_op_and_is_read_back)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup__drawn *d = malloc(sizeof *d);
     for (const cup__row *row = cup__rows; row->name; row++) {
         int drawn = 0, tries;
@@ -46,7 +46,7 @@ TEST(draw_takes_every_op_and_is_read_back)
 /* Inference of what changes in place asks whether inputs share memory. */
 TEST(draw_of_calls_in_place_has_elements)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     const char *const names[] = {"matmul_into", "copy_into"};
     cup__drawn *d = malloc(sizeof *d);
     for (int k = 0; k < 2; k++) {
@@ -63,7 +63,7 @@ TEST(draw_of_calls_in_place_has_elements)
 
 TEST(draw_is_a_function_of_its_seed)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup__drawn *d = malloc(sizeof *d);
     const cup__row *row = cup__row_find("linear");
     cup__text text[3] = {{0}};
@@ -83,7 +83,7 @@ TEST(draw_is_a_function_of_its_seed)
 
 TEST(drawn_inputs_are_equal_in_every_layout)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup__drawn *d = malloc(sizeof *d);
     cup_tensor *wide[CUP__DRAWN_INPUTS], *own[CUP__DRAWN_INPUTS];
     for (int number = 0; number < 200; number++) {

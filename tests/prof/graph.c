@@ -23,7 +23,7 @@ static void report(const cup__graph_result *r, void *user)
 
 TEST(graph_random_ones_are_right)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     uint64_t seed = test_random() >> 1;
     EXPECT_INT(cup__check_graphs(c, seed, 150, report, &count), CUP_OK);
     EXPECT_INT(count, 150);
@@ -35,7 +35,7 @@ TEST(graph_random_ones_are_right)
 static void hold_cancelling(const char *device)
 {
     static const char *const graphs[] = {"4711:18:f32:1,2,3,6,7,8,9", "4711:249:f32:1,5,6,7"};
-    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
     if (cup_error(c) != CUP_OK) {
         cup_context_free(c);
         test_skip("no GPU");
@@ -70,7 +70,7 @@ TEST(graph_of_a_number_is_always_the_same)
 
 TEST(graph_is_named_and_repeated)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT_INT(cup__check_graphs(c, 3, 7, report, &count), CUP_OK);
     char text[8000], name[300];
     snprintf(text, sizeof text, "%s", last);
@@ -87,7 +87,7 @@ TEST(graph_is_named_and_repeated)
 /* Dropping ops one by one keeps a graph that runs, until nothing is left to be dropped. */
 TEST(graph_runs_without_any_of_its_ops)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup__graph_run run;
     int dropped = 0;
     for (int64_t number = 0; number < 20; number++) {
@@ -115,7 +115,7 @@ TEST(graph_runs_without_any_of_its_ops)
  * it by what the tolerance says. */
 TEST(graph_tolerance_is_that_of_the_dtype)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT_INT(cup__check_graph(c, "4:2:f32:", report, &count), CUP_OK);
     EXPECT(tolerance >= 4);
     EXPECT(tolerance < 400);

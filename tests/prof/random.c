@@ -56,7 +56,7 @@ TEST(random_calls_find_what_is_wrong_and_make_it_small)
     const cup__row *rows[] = {&row};
     op.impls = impls;
     row.op = &op;
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     seen all = {0}, again = {0};
     cup__random_options options = {.rows = rows, .row_count = 1, .calls = 300, .seed = 4};
     EXPECT_INT(cup__random_check(c, &options, NULL, report, &all), CUP_OK);
@@ -79,7 +79,7 @@ TEST(random_calls_are_drawn_at_thresholds)
     cup__row row = *known;
     op.impls = own;
     row.op = &op;
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     bool below = false, at = false, above = false;
     for (int number = 0; number < 3000; number++) {
         static cup__drawn d;
@@ -98,7 +98,7 @@ TEST(random_calls_are_drawn_at_thresholds)
 
 TEST(random_calls_of_every_op_can_be_made)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     for (const cup__row *row = cup__rows; row->name; row++) {
         cup__random_count count = {0};
         seen all = {0};
@@ -132,7 +132,7 @@ TEST(random_command_repeats_a_call)
 /* Working ahead asks a GPU that is not there, which no values are made for. */
 TEST(random_calls_ask_for_their_kernels_ahead)
 {
-    cup_context *scratch = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *scratch = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_context *model = cup__context_dry("sm_90a");
     const cup__row *row = cup__row_find("layernorm");
     const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(model->device));
@@ -154,7 +154,7 @@ TEST(random_calls_ask_for_their_kernels_ahead)
 TEST(random_calls_go_on_where_they_are_told)
 {
     const cup__row *rows[] = {cup__row_find("tanh"), cup__row_find("add")};
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup__random_options options = {.rows = rows, .row_count = 2, .calls = 12, .seed = 4};
     seen all = {0}, before = {0}, behind = {0};
     EXPECT_INT(cup__random_check(c, &options, NULL, report, &all), CUP_OK);
@@ -177,7 +177,7 @@ TEST(random_calls_end_with_a_gpu_that_is_lost)
 {
     fake_begin();
     const cup__row *rows[] = {cup__row_find("tanh"), cup__row_find("add")};
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     EXPECT_TEXT(cup_error_text(c), "");
     seen all = {0};
     cup__random_options options = {.rows = rows, .row_count = 2, .calls = 40, .seed = 4};

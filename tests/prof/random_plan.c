@@ -47,7 +47,7 @@ static account account_of(const cup__random_plan *plan, const cup__random_option
     account a = {0};
     uint64_t text[CALLS];
     cup__drawn *d = malloc(sizeof *d);
-    cup_context *scratch = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *scratch = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_context *dry = cup__kernels_note(facts, CUP__HIGHEST);
     cup__hash_begin(&a.texts);
     for (int i = 0; i < CALLS; i++) {
@@ -129,7 +129,7 @@ TEST(random_plan_knows_all_kernels_of_its_calls)
     kernel_begin();
     unsetenv("CUP_KERNELS");
     setenv("FAKE_NVRTC_ANY", "1", 1);
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(c->device));
     cup__random_options o = options_of(KERNELS);
     cup__random_plan *plan = cup__random_plan_new(&o, facts, c->precision);
@@ -142,7 +142,7 @@ TEST(random_plan_knows_all_kernels_of_its_calls)
 
 TEST(draw_siblings_are_calls_of_their_own)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     const cup__row *row = cup__row_find("layernorm");
     cup__drawn *d = malloc(2 * sizeof *d);
     int tries, same_sizes = 0, drawn = 0;

@@ -24,7 +24,7 @@ static cup_context *begin(void)
     unsetenv("CUP_KERNELS");
     setenv("FAKE_NVRTC_ANY", "1", 1);
     setenv("FAKE_CUDA_MEMORY", "4000000000", 1);
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     EXPECT_TEXT(cup_error_text(c), "");
     return c;
 }
@@ -131,7 +131,7 @@ __attribute__((constructor)) static void add_all(void)
 
 TEST_LIMITED(stand_in_random_calls, 60)
 {
-    cup_context *c = begin(), *scratch = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = begin(), *scratch = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup__drawn *d = malloc(sizeof *d);
     uint64_t seed = test_random();
     for (const cup__row *row = cup__rows; row->name; row++)

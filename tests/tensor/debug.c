@@ -14,7 +14,7 @@
 
 static cup_context *watched_on(const char *device)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = device, .debug = true});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device, .debug = true));
     EXPECT_TEXT(cup_error_text(c), "");
     return c;
 }
@@ -263,16 +263,16 @@ TEST(debug_names_two_threads_in_one_context)
 TEST(debug_is_asked_for_by_the_environment)
 {
     setenv("CUP_DEBUG", "1", 1);
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT(c->debug != NULL);
     cup_context_free(c);
     setenv("CUP_DEBUG", "yes", 1);
-    c = cup_context_new(&(cup_options){.device = "cpu"});
+    c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT_INT(cup_error(c), CUP_ARGUMENT);
     EXPECT_CONTAINS(cup_error_text(c), "CUP_DEBUG");
     cup_context_free(c);
     setenv("CUP_DEBUG", "0", 1);
-    c = cup_context_new(&(cup_options){.device = "cpu"});
+    c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT(c->debug == NULL);
     cup_debug_mark(c, "nothing");
     cup_context_free(c);
@@ -280,7 +280,7 @@ TEST(debug_is_asked_for_by_the_environment)
 
 TEST(gpu_debug_names_the_op_that_makes_a_nan)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda", .debug = true});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda", .debug = true));
     if (cup_error(c)) {
         cup_context_free(c);
         test_skip("no GPU");

@@ -13,7 +13,7 @@
 
 static cup_context *context_on(const char *device)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
     EXPECT_TEXT(cup_error_text(c), "");
     return c;
 }

@@ -11,7 +11,7 @@
 
 static cup_context *cpu(void)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT_INT(cup_error(c), CUP_OK);
     return c;
 }
@@ -146,7 +146,8 @@ TEST(tensor_bad_shapes_are_refused)
 
 TEST(tensor_memory_limit_is_an_ordinary_error)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .memory_limit = 1 << 20});
+    cup_context *c =
+        cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .memory_limit = 1 << 20));
     EXPECT(cup_full(c, CUP_F32, 1, (int64_t[]){1 << 20}, 0) == NULL);
     EXPECT_INT(cup_error(c), CUP_MEMORY);
     EXPECT_CONTAINS(cup_error_text(c), "exceeds the limit of 1.0 MiB");
@@ -159,7 +160,7 @@ TEST(tensor_unknown_device_is_a_sentence)
 {
     const char *const names[] = {"gpu", "cuda:x", "cuda:", "cuda:-1", "", "cpu0"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        cup_context *c = cup_context_new(&(cup_options){.device = names[i]});
+        cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = names[i]));
         EXPECT_INT(cup_error(c), CUP_ARGUMENT);
         EXPECT_CONTAINS(cup_error_text(c), "auto, cpu, cuda or cuda:N");
         EXPECT(cup_full(c, CUP_F32, 0, NULL, 1) == NULL);
@@ -217,7 +218,7 @@ TEST(tensor_every_allocation_may_fail)
 {
     for (long n = 1; n < 400; n++) {
         cup__memory_fail_at(n, false);
-        cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+        cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
         cup_scope_open(c);
         cup_tensor *a = cup_full(c, CUP_F32, 2, (int64_t[]){3, 4}, 1);
         cup_require_grad(a);

@@ -40,7 +40,7 @@ static void train(cup_context *c, worker *w)
     cup_tensor *weight = cup_keep(cup_normal(c, CUP_F32, 2, (int64_t[]){WIDTH, WIDTH}, 0, 0.1));
     cup_require_grad(weight);
     cup_parameter parameter = {.name = "weight", .tensor = weight};
-    cup_optimizer_options options = {0};
+    cup_optimizer_options options = {.size = sizeof options};
     cup_expr *formula = cup_expr_new(c, "x", NULL, "x * x + 0.25 * tanh(x)");
     cup_optimizer *o = cup_optimizer_new(c, &parameter, 1, &options);
     for (int i = 0; i < ROUNDS && cup_error(c) == CUP_OK; i++) {
@@ -64,7 +64,7 @@ static void *work(void *user)
 {
     worker *w = user;
     for (int i = 0; i < 2; i++) {
-        cup_context *c = cup_context_new(&(cup_options){.device = w->device, .seed = 5});
+        cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = w->device, .seed = 5));
         train(c, w);
         cup_tuning(c, false);
         cup_synchronize(c);
@@ -122,7 +122,7 @@ TEST(gpu_threads_two_contexts)
 {
     worker workers[2] = {0};
     listen();
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     bool is_there = cup_error(c) == CUP_OK;
     cup_context_free(c);
     if (!is_there)

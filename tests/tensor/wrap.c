@@ -21,7 +21,7 @@ static const int one = 1;
 
 static cup_context *cpu(void)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT_INT(cup_error(c), CUP_OK);
     released = 0;
     return c;
@@ -146,7 +146,7 @@ TEST(wrap_refuses_what_cannot_be)
     REFUSE(CUP_F32, 1, NULL, memory, CUP_ARGUMENT, "its shape is NULL", .read_only = false);
     EXPECT(!cup_tensor_wrap(NULL, CUP_F32, 1, two, memory, NULL));
     for (long n = 1; n < 4; n++) {
-        cup_context *fresh = cup_context_new(&(cup_options){.device = "cpu"});
+        cup_context *fresh = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
         cup__memory_fail_at(n, false);
         cup_tensor *x = cup_tensor_wrap(fresh, CUP_F32, 2, two, memory,
                                         &(cup_wrap_options){SIZED, TOLD});
@@ -197,7 +197,7 @@ TEST(wrap_twice_knows_of_overlap)
 TEST(wrap_is_not_poisoned)
 {
     float memory[] = {1, 2};
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .debug = true});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .debug = true));
     released = 0;
     cup_tensor *x = cup_keep(cup_tensor_wrap(c, CUP_F32, 1, (int64_t[]){2}, memory,
                                              &(cup_wrap_options){SIZED, TOLD}));
@@ -208,7 +208,7 @@ TEST(wrap_is_not_poisoned)
 
 TEST(hold_outlives_tensor_and_context)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu", .debug = true});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .debug = true));
     cup_tensor *x = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){2, 2}, (float[]){1, 2, 3, 4});
     const cup_hold *hold = cup_tensor_hold(cup_permute(c, x, (int64_t[]){1, 0}, 2));
     const cup_hold *second = cup_tensor_hold(x);
@@ -243,7 +243,7 @@ TEST(hold_of_what_gradients_rely_on_is_read_only)
 static cup_context *fake(void)
 {
     fake_begin();
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     EXPECT_TEXT(cup_error_text(c), "");
     released = 0;
     return c;
@@ -261,7 +261,7 @@ static void note_queued(void *user)
 TEST(wrap_of_the_gpus_memory)
 {
     float to[4];
-    cup_context *c = fake(), *other = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = fake(), *other = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     cup_tensor *theirs = cup_tensor_from(other, CUP_F32, 1, (int64_t[]){4}, (float[]){1, 2, 3, 4});
     const cup_hold *hold = cup_tensor_hold(theirs);
     EXPECT_INT(hold->device, 0);

@@ -16,6 +16,7 @@
 static cup_training training_of(cup_dtype dtype, cup_method method)
 {
     return (cup_training){
+        .size = sizeof(cup_training),
         .model = {.layers = 2, .heads = 4, .width = 128, .context = 64, .dropout = 0.2},
         .batch = 8,
         .accumulate = 2,
@@ -60,7 +61,7 @@ static void train(const cup_training *training, int64_t parts, outcome *out)
     char text[6000];
     for (size_t i = 0; i < sizeof text; i++)
         text[i] = (char)("abcdefgh ijklmnop\n"[i * i / 7 % 18]);
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     if (cup_error(c) != CUP_OK)
         test_skip("no GPU");
     cup_corpus *corpus = cup_corpus_new(c, text, sizeof text);
@@ -155,7 +156,7 @@ TEST_LIMITED(gpu_trainer_stops_within_a_second, 180)
     training.model.context = 1024;
     training.accumulate = 400;
     training.evaluate_texts = 1;
-    cup_context *c = cup_context_new(&(cup_options){.device = "cuda"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
     if (cup_error(c) != CUP_OK)
         test_skip("no GPU");
     cup_corpus *corpus = cup_corpus_new(c, text, sizeof text);

@@ -92,7 +92,7 @@ static void begin_on(model *m, const char *device, const cup_loop_options *from,
                      const char *folder)
 {
     *m = (model){.stop_at = -1, .poison_at = -1, .accumulate = from->accumulate};
-    m->c = cup_context_new(&(cup_options){.device = device, .seed = 5});
+    m->c = cup_context_new(CUP_OPTIONS(cup_options, .device = device, .seed = 5));
     m->list = cup_parameters_new(m->c, dtype);
     cup_linear_layer_new(&m->first, m->list, "first", 4, 8, NULL);
     cup_batchnorm_layer_new(&m->norm, m->list, "norm", 8, NULL);
@@ -317,7 +317,7 @@ TEST(loop_refuses_what_cannot_be)
                {{.schedule = {.steps = 5}, .save_every = -1}, "save_every must be"},
                {{.schedule = {.steps = 5}, .optimizer = {.method = 9}}, "method 9 is none"},
                {{.schedule = {.steps = 5, .decline = 7}}, "decline 7 is none"}};
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_parameters *list = cup_parameters_new(c, CUP_F32);
     const cup_loop_calls calls = {.loss = loss};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -7,7 +7,13 @@
 #include "test.h"
 
 const cup_training tiny = {
-    .model = {.layers = 2, .heads = 2, .width = 16, .context = 16, .dropout = 0.1},
+    .size = sizeof tiny,
+    .model = {.size = sizeof tiny.model,
+              .layers = 2,
+              .heads = 2,
+              .width = 16,
+              .context = 16,
+              .dropout = 0.1},
     .batch = 3,
     .accumulate = 2,
     .steps = 12,
@@ -34,7 +40,7 @@ const char *sample_text(void)
 
 void begin(session *s, const cup_training *training, const char *text, const char *folder)
 {
-    *s = (session){.c = cup_context_new(&(cup_options){.device = "cpu"}), .stop_at = -1};
+    *s = (session){.c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu")), .stop_at = -1};
     s->corpus = cup_corpus_new(s->c, text, strlen(text));
     s->tokenizer = cup_tokenizer_char_new(s->c, s->corpus);
     s->data = cup_data_new(s->c, s->corpus, s->tokenizer, training->model.context);

@@ -77,7 +77,8 @@ TEST(trainer_gives_the_same_losses_with_any_number_of_threads)
     int64_t count = 0;
     for (int threads = 1; threads <= 4; threads += 3) {
         begin(&s, &tiny, sample_text(), NULL);
-        cup_context *other = cup_context_new(&(cup_options){.device = "cpu", .threads = threads});
+        cup_context *other =
+            cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .threads = threads));
         EXPECT_INT(go(&s), CUP_OK);
         count = points_of(&s, threads == 1 ? one : many);
         cup_context_free(other);
@@ -281,7 +282,7 @@ TEST(trainer_refuses_what_cannot_be)
 
 TEST(presets_can_be)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     int count = 0;
     for (const cup_preset *p = cup_presets(); p->name; p++, count++) {
         EXPECT(cup_preset_find(p->name) == p);
@@ -303,7 +304,7 @@ TEST(trainer_survives_failed_allocations)
     training.steps = 1;
     training.accumulate = 1;
     for (long n = 1;; n += 1 + n / 12) {
-        cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+        cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
         const char *text = sample_text();
         cup_corpus *corpus = cup_corpus_new(c, text, strlen(text));
         cup_tokenizer *tokenizer = cup_tokenizer_char_new(c, corpus);

@@ -368,6 +368,30 @@ cup_tensor *cup__op_call(cup_context *c, const cup__row *row, cup_tensor *const 
                     : cup__op_plain(c, row, in, in_count, attributes, out);
 }
 
+/* What a recorded gradient would silently leave out. */
+static cup_status check_twice(cup__call *call, bool given)
+{
+    cup_context *c = call->c;
+    if (!c->twice || !c->tape_calls->wants(c, call->in, call->in_count) || !gives_floats(call))
+        return CUP_OK;
+    if (call->op->gradient && !given)
+        return CUP_OK;
+    return cup__call_fail(call, CUP_UNSUPPORTED,
+                          "this part of a gradient has none itself, so that second derivatives "
+                          "cannot be had here");
+}
+
+/* What an implementation calls is part of it, and recorded as it. */
+static cup_status do_hidden(cup__call *call, bool record)
+{
+    cup_context *c = call->c;
+    bool recording = c->recording;
+    c->recording = recording && !c->twice;
+    cup_status status = do_call(call, record);
+    c->recording = recording;
+    return status;
+}
+
 cup_tensor *cup__op_plain(cup_context *c, const cup__row *row, cup_tensor *const *in, int in_count,
                           const void *attributes, cup_tensor **out)
 {
@@ -377,12 +401,12 @@ cup_tensor *cup__op_plain(cup_context *c, const cup__row *row, cup_tensor *const
     if (cup__call_begin(&call, c, row, in, in_count, attributes) != CUP_OK)
         return NULL;
     bool wanted = c->tape_calls && !(out && out[0]) && c->tape_calls->wants(c, in, in_count);
-    if (check_recording(&call, wanted) != CUP_OK)
+    if (check_recording(&call, wanted) != CUP_OK || check_twice(&call, out && out[0]) != CUP_OK)
         return NULL;
     bool record = wanted && row->op->gradient;
     for (int i = 0; out && i < row->visible; i++)
         call.out[i] = out[i];
-    bool failed = do_call(&call, record) != CUP_OK || c->error.status != CUP_OK;
+    bool failed = do_hidden(&call, record) != CUP_OK || c->error.status != CUP_OK;
     if (!failed && record)
         failed = c->tape_calls->record(&call) != CUP_OK;
     if (failed) {

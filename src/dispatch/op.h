@@ -126,6 +126,9 @@ struct cup__op {
     cup__past past;
     const cup__impl *impls; /* ends with a NULL name */
     uint32_t saves;
+    /* The gradient is made of calls alone, without views or changes of its own making, so that it
+     * can be recorded; where one of the calls has no gradient, that one says so. */
+    bool twice;
     bool random;            /* draws random numbers */
     bool strided_out;       /* implementations can write to a result of any strides */
     uint32_t in_place;      /* bit i: input i is changed by the call (only updates do this) */

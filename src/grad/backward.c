@@ -10,7 +10,9 @@
  * sees their memory. */
 static bool is_ours_alone(const cup_tensor *d)
 {
-    return d->refs == 1 && d->storage->refs == 1 && !d->storage->foreign && d->contiguous;
+    const cup__storage *storage = d->storage;
+    return !d->context->twice && d->refs == 1 && storage->refs == 1 && !storage->foreign &&
+           d->contiguous;
 }
 
 static void hold(cup_tensor **slot, cup_tensor *d)
@@ -142,7 +144,7 @@ static bool look_around(cup_context *c, const cup__walk *walk, const cup__node *
         any |= w->wanted[i] = slot != NULL;
         if (slot && edge->node) {
             const cup__node *from = c->tape->nodes[edge->node - 1];
-            w->past[i] = way_past(walk, edge, from);
+            w->past[i] = c->twice ? NULL : way_past(walk, edge, from);
             w->pre[i] = w->past[i] ? from->out[1].tensor : NULL;
         }
         w->sum[i] = slot && *slot && is_ours_alone(*slot) ? *slot : NULL;
@@ -199,6 +201,11 @@ static cup_status gradient_of_custom(cup_context *c, const cup__node *node, work
 
 static cup_status gradients_of(cup_context *c, const cup__walk *walk, cup__node *node, workings *w)
 {
+    if (c->twice && !(node->row && node->row->op->twice))
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "the gradient of %s cannot be recorded, so that second derivatives cannot "
+                         "be had through it",
+                         cup__node_name(node));
     if (node->custom)
         return gradient_of_custom(c, node, w);
     return node->row ? gradient_of(c, node, w)

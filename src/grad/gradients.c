@@ -65,16 +65,17 @@ static cup_status begin_at(cup_context *c, const cup__walk *walk, cup_tensor *t,
     return own ? cup__grad_give(c, end, own) : c->error.status;
 }
 
-/* Walks from the tensors, which were checked, with recording off; drops what is not kept. */
+/* Walks from the tensors, which were checked, with recording off but of gradients that are to be
+ * differentiated themselves; drops what is not kept. */
 static cup_status run(cup_context *c, cup__walk *walk, cup_tensor *const *tensors,
                       cup_tensor *const *gradients, int count)
 {
-    bool was = cup_grad_recording(c, false);
+    bool was = cup_grad_recording(c, c->twice);
     size_t last = 0;
     for (int i = 0; i < count; i++)
         if (!tensors[i]->is_parameter && tensors[i]->node > last)
             last = tensors[i]->node;
-    walk->keep = c->tape->keep;
+    walk->keep = c->tape->keep || c->twice;
     if (!walk->keep)
         cup__tape_truncate(c, last);
     cup_scope_open(c);
@@ -169,15 +170,12 @@ static const bool *find_needed(const cup__tape *tape, cup_tensor *const *inputs,
     return needed;
 }
 
-cup_status cup_gradients(cup_context *c, cup_tensor *loss, cup_tensor *const *inputs, int count,
-                         cup_tensor **out)
+static cup_status find_gradients(cup_context *c, cup_tensor *loss, cup_tensor *const *inputs,
+                                 int count, cup_tensor **out)
 {
     static const char verb[] = "gradients";
     for (int i = 0; i < count && out; i++)
         out[i] = NULL;
-    if (!c)
-        return CUP_MEMORY;
-    CUP__DEBUG_CALL(c);
     if (c->error.status != CUP_OK)
         return c->error.status;
     if (!inputs || !out || count < 1)
@@ -201,5 +199,26 @@ cup_status cup_gradients(cup_context *c, cup_tensor *loss, cup_tensor *const *in
             cup__tensor_release(out[i]);
         out[i] = status == CUP_OK ? out[i] : NULL;
     }
+    return status;
+}
+
+cup_status cup_gradients(cup_context *c, cup_tensor *loss, cup_tensor *const *inputs, int count,
+                         cup_tensor **out)
+{
+    if (!c)
+        return CUP_MEMORY;
+    CUP__DEBUG_CALL(c);
+    return find_gradients(c, loss, inputs, count, out);
+}
+
+cup_status cup_gradients_recorded(cup_context *c, cup_tensor *loss, cup_tensor *const *inputs,
+                                  int count, cup_tensor **out)
+{
+    if (!c)
+        return CUP_MEMORY;
+    CUP__DEBUG_CALL(c);
+    c->twice = true;
+    cup_status status = find_gradients(c, loss, inputs, count, out);
+    c->twice = false;
     return status;
 }

@@ -77,6 +77,7 @@ struct cup_context {
     struct cup__tape *tape;            /* made by the grad layer for the first parameter */
     const cup__tape_calls *tape_calls; /* NULL until then */
     bool recording;
+    bool twice; /* the gradients that are computed are recorded, to be differentiated themselves */
     cup__random random;
     cup__precision precision;
     bool tuning; /* see cup_tuning */

@@ -119,6 +119,9 @@ extern const cup__sample cup__binary_grad_samples[], cup__binary_grad_bench[];
  * of the saved one of `in` and `out` and of dy. Then where both are tested, and further fields of
  * both descriptors. */
 #define CUP__UNARY(name, saved, low, high, slope_low, slope_high, ...)                             \
+    CUP__UNARY_TWICE(name, saved, low, high, slope_low, slope_high, NULL, 0, __VA_ARGS__)
+/* The same where the gradient has one itself, `again`, which needs `kept`. */
+#define CUP__UNARY_TWICE(name, saved, low, high, slope_low, slope_high, again, kept, ...)          \
     static cup_status name##_gradient(cup__grad *g)                                                \
     {                                                                                              \
         g->d_in[0] = cup__##name##_grad(g->c, g->saved[0], g->d_out[0]);                           \
@@ -127,11 +130,15 @@ extern const cup__sample cup__binary_grad_samples[], cup__binary_grad_bench[];
     const cup__op cup__op_##name = {CUP__POINTWISE(&name##_fwd_kind),                              \
                                     .gradient = name##_gradient,                                   \
                                     .saves = CUP__SAVED_##saved,                                   \
+                                    .twice = true,                                                 \
                                     .samples = cup__unary_samples,                                 \
                                     .bench = cup__unary_bench,                                     \
                                     .domain = {{low, high}},                                       \
                                     __VA_ARGS__};                                                  \
     const cup__op cup__op_##name##_grad = {CUP__POINTWISE(&name##_bwd_kind),                       \
+                                           .gradient = again,                                      \
+                                           .saves = kept,                                          \
+                                           .twice = true,                                          \
                                            .samples = cup__grad_samples,                           \
                                            .bench = cup__grad_bench,                               \
                                            .domain = {{slope_low, slope_high}},                    \

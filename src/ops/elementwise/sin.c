@@ -62,5 +62,29 @@ CUP__KERNEL(sin_fwd, sin(x[0]))
 CUP__KERNEL(cos_fwd, cos(x[0]))
 CUP__KERNEL(sin_bwd, x[1] * cos(x[0]))
 CUP__KERNEL(cos_bwd, -x[1] * sin(x[0]))
-CUP__UNARY(sin, in, -40, 40, -40, 40)
-CUP__UNARY(cos, in, -40, 40, -40, 40)
+
+/* Of dy cos x. */
+static cup_status sin_again(cup__grad *g)
+{
+    cup_context *c = g->c;
+    cup_tensor *x = g->in[0], *both = cup_mul(c, g->d_out[0], g->in[1]);
+    g->d_in[0] = cup__cos_grad(c, x, both);
+    g->d_in[1] = cup__sin_grad(c, x, g->d_out[0]);
+    return CUP_OK;
+}
+
+CUP__UNARY_TWICE(sin, in, -40, 40, -40, 40, sin_again,
+                 CUP__SAVE_IN(0) | CUP__SAVE_IN(1))
+
+/* Of -dy sin x. */
+static cup_status cos_again(cup__grad *g)
+{
+    cup_context *c = g->c;
+    cup_tensor *x = g->in[0], *both = cup_mul(c, g->d_out[0], g->in[1]);
+    g->d_in[0] = cup_neg(c, cup__sin_grad(c, x, both));
+    g->d_in[1] = cup__cos_grad(c, x, g->d_out[0]);
+    return CUP_OK;
+}
+
+CUP__UNARY_TWICE(cos, in, -40, 40, -40, 40, cos_again,
+                 CUP__SAVE_IN(0) | CUP__SAVE_IN(1))

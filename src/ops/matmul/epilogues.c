@@ -277,6 +277,7 @@ static const cup__sample swiglu_bench[] = {{"8192x4096 4096x14336 8192x28672", N
         .infer = infer,                                                                            \
         .specification = specification,                                                            \
         .gradient = gradient,                                                                      \
+        .twice = true,                                                                             \
         .past = (through),                                                                         \
         .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | (kept),                                       \
         .impls = (list),                                                                           \

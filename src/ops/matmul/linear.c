@@ -186,8 +186,29 @@ static const cup__sample samples[] = {
 static const cup__sample bench[] = {
     {"32768x3072 32768x768", NULL}, {"32768x768 32768x3072", NULL}, {NULL, NULL}};
 
+/* Of dy^T x and the sum of dy over the rows. */
+static cup_status gradient(cup__grad *g)
+{
+    cup_context *c = g->c;
+    cup_tensor *d = g->d_out[0], *sum = g->d_out[1];
+    cup_tensor *dy = cup__rows_of(c, g->in[0]), *x = cup__rows_of(c, g->in[1]), *back = NULL;
+    if (g->wanted[0] && d)
+        back = cup_matmul(c, x, d, false, true);
+    if (g->wanted[0] && sum)
+        back = back ? cup_add(c, back, sum) : cup_broadcast(c, sum, 2, dy ? dy->shape : NULL);
+    if (back)
+        g->d_in[0] = cup_reshape(c, back, g->in_shape[0].ndim, g->in_shape[0].size);
+    if (g->wanted[1] && d)
+        g->d_in[1] = cup_reshape(c, cup_matmul(c, dy, d, false, false), g->in_shape[1].ndim,
+                                 g->in_shape[1].size);
+    return c->error.status;
+}
+
 const cup__op cup__op_linear_weight_grad = {
     .infer = infer,
+    .gradient = gradient,
+    .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),
+    .twice = true,
     .specification = specification,
     .impls = impls,
     .samples = samples,

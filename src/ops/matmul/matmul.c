@@ -161,6 +161,7 @@ const cup__op cup__op_matmul = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
+    .twice = true,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),
     .impls = cup__product_impls,
     .samples = samples,

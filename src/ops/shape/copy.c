@@ -98,6 +98,7 @@ const cup__op cup__op_copy = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
+    .twice = true,
     .impls = impls,
     .strided_out = true,
     .in_dtypes = {CUP__DTYPES_FLOAT | CUP__DTYPES_INDEX | CUP__DTYPE(U8) | CUP__DTYPE(BOOL)},

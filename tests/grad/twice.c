@@ -1,0 +1,166 @@
+/* Second derivatives against differences of first ones, in f64. */
+#include <math.h>
+#include <string.h>
+
+#include "cupola/cupola.h"
+#include "test.h"
+
+enum { ROWS = 3, WIDTH = 4 };
+
+typedef cup_tensor *(*function)(cup_context *c, cup_tensor *x, cup_tensor *w, cup_tensor *b);
+
+static cup_tensor *of_sin(cup_context *c, cup_tensor *x, cup_tensor *w, cup_tensor *b)
+{
+    return cup_add(c, cup_sin(c, cup_mul(c, x, w)), cup_cos(c, cup_sub(c, x, b)));
+}
+
+static cup_tensor *of_div(cup_context *c, cup_tensor *x, cup_tensor *w, cup_tensor *b)
+{
+    return cup_div(c, cup_mul(c, x, b), w);
+}
+
+static cup_tensor *of_roots(cup_context *c, cup_tensor *x, cup_tensor *w, cup_tensor *b)
+{
+    return cup_mul(c, cup_sqrt(c, cup_exp(c, cup_mul(c, x, w))), cup_neg(c, cup_log(c, b)));
+}
+
+static cup_tensor *of_linear(cup_context *c, cup_tensor *x, cup_tensor *w, cup_tensor *b)
+{
+    return cup_tanh(c, cup_linear(c, x, w, b));
+}
+
+static cup_tensor *of_two_layers(cup_context *c, cup_tensor *x, cup_tensor *w, cup_tensor *b)
+{
+    cup_tensor *h = cup_sigmoid(c, cup_linear(c, x, w, b));
+    return cup_relu(c, cup_scale(c, cup_linear(c, h, w, NULL), 1.5));
+}
+
+static cup_tensor *of_matmul(cup_context *c, cup_tensor *x, cup_tensor *w, cup_tensor *b)
+{
+    cup_tensor *y = cup_matmul(c, x, w, false, true), *z = cup_matmul(c, y, w, false, false);
+    cup_tensor *turned = cup_permute(c, cup_mul(c, z, z), (int64_t[]){1, 0}, 2);
+    return cup_add(c, cup_mean(c, turned, (int64_t[]){1}, 1, false), b);
+}
+
+/* The sum of squares of d loss / d x, where the loss is a weighed sum; recorded. */
+static cup_tensor *penalty_of(cup_context *c, function f, cup_tensor *x, cup_tensor *w,
+                              cup_tensor *b)
+{
+    cup_tensor *y = f(c, x, w, b), *d;
+    cup_tensor *loss = cup_sum(c, cup_mul(c, y, cup_mul(c, y, y)), NULL, 0, false);
+    cup_gradients_recorded(c, loss, &x, 1, &d);
+    return cup_sum(c, cup_mul(c, d, d), NULL, 0, false);
+}
+
+/* Of a part of the values, moved by a step: the penalty. */
+static double moved(cup_context *c, function f, cup_tensor *const *all, int which, int at,
+                    double step)
+{
+    double values[WIDTH * WIDTH], kept;
+    size_t bytes = (size_t)cup_tensor_count(all[which]) * sizeof *values;
+    cup_tensor_read(all[which], values, bytes);
+    kept = values[at];
+    values[at] += step;
+    cup_tensor_write(all[which], values, bytes);
+    cup_scope_open(c);
+    double penalty = cup_tensor_item(penalty_of(c, f, all[0], all[1], all[2]));
+    cup_scope_close(c);
+    values[at] = kept;
+    cup_tensor_write(all[which], values, bytes);
+    return penalty;
+}
+
+static void expect_second(const char *device, function f)
+{
+    static const int64_t shapes[3][2] = {{ROWS, WIDTH}, {WIDTH, WIDTH}, {WIDTH}};
+    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    cup_tensor *all[3];
+    for (int i = 0; i < 3; i++) {
+        double values[WIDTH * WIDTH];
+        for (int k = 0; k < WIDTH * WIDTH; k++)
+            values[k] = 0.4 + 0.3 * sin(5 * i + 1.7 * k);
+        all[i] = cup_keep(cup_tensor_from(c, CUP_F64, i < 2 ? 2 : 1, shapes[i], values));
+        cup_require_grad(all[i]);
+    }
+    cup_scope_open(c);
+    EXPECT_INT(cup_backward(c, penalty_of(c, f, all[0], all[1], all[2])), CUP_OK);
+    EXPECT_TEXT(cup_error_text(c), "");
+    cup_scope_close(c);
+    for (int i = 0; i < 3; i++) {
+        double found[WIDTH * WIDTH] = {0};
+        int count = (int)cup_tensor_count(all[i]);
+        if (cup_grad(all[i]))
+            cup_tensor_read(cup_grad(all[i]), found, (size_t)count * sizeof *found);
+        for (int k = 0; k < count; k++) {
+            double step = 1e-5, slope = (moved(c, f, all, i, k, step) -
+                                         moved(c, f, all, i, k, -step)) / (2 * step);
+            EXPECT_NEAR(found[k], slope, 1e-6 * (1 + fabs(slope)));
+        }
+    }
+    EXPECT_TEXT(cup_error_text(c), "");
+    cup_context_free(c);
+}
+
+/* Shapes of w that go with x: a row of it stands for all. */
+static cup_tensor *row_of(cup_context *c, cup_tensor *w)
+{
+    return cup_sum(c, w, (int64_t[]){0}, 1, false);
+}
+
+#define OVER_ROWS(name)                                                                            \
+    static cup_tensor *name##_rows(cup_context *c, cup_tensor *x, cup_tensor *w, cup_tensor *b)    \
+    {                                                                                              \
+        return name(c, x, row_of(c, w), b);                                                        \
+    }
+OVER_ROWS(of_sin)
+OVER_ROWS(of_div)
+OVER_ROWS(of_roots)
+
+TEST(twice_against_differences)
+{
+    static const function all[] = {of_sin_rows, of_div_rows,   of_roots_rows,
+                                   of_linear,   of_two_layers, of_matmul};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        expect_second("cpu", all[i]);
+}
+
+/* d^2 x^3 = 6 x, and again what does not depend on x any more. */
+TEST(twice_by_hand)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_tensor *x = cup_require_grad(cup_tensor_from(c, CUP_F32, 0, NULL, (float[]){3}));
+    cup_tensor *d, *dd, *ddd;
+    cup_tensor *y = cup_mul(c, cup_mul(c, x, x), x);
+    EXPECT_INT(cup_gradients_recorded(c, y, &x, 1, &d), CUP_OK);
+    EXPECT_NEAR(cup_tensor_item(d), 27, 0);
+    EXPECT_INT(cup_gradients_recorded(c, d, &x, 1, &dd), CUP_OK);
+    EXPECT_NEAR(cup_tensor_item(dd), 18, 0);
+    EXPECT_INT(cup_gradients(c, dd, &x, 1, &ddd), CUP_OK);
+    EXPECT_NEAR(cup_tensor_item(ddd), 6, 0);
+    EXPECT(!cup_grad(x));
+    cup_context_free(c);
+}
+
+TEST(twice_is_refused_where_it_cannot_be)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_tensor *x = cup_require_grad(cup_full(c, CUP_F32, 1, (int64_t[]){4}, 0.5)), *d;
+    cup_tensor *y = cup_sum(c, cup_silu(c, x), NULL, 0, false);
+    EXPECT_INT(cup_gradients_recorded(c, y, &x, 1, &d), CUP_UNSUPPORTED);
+    EXPECT_CONTAINS(cup_error_text(c), "silu_grad");
+    EXPECT_CONTAINS(cup_error_text(c), "second derivatives");
+    EXPECT(!d);
+    cup_error_clear(c);
+    y = cup_sum(c, cup_softmax(c, x, 0), NULL, 0, false);
+    EXPECT_INT(cup_gradients_recorded(c, y, &x, 1, &d), CUP_UNSUPPORTED);
+    EXPECT_CONTAINS(cup_error_text(c), "the gradient of softmax cannot be recorded");
+    cup_error_clear(c);
+    y = cup_sum(c, cup_slice(c, x, (int64_t[]){1}, 1, (int64_t[]){2}, 1), NULL, 0, false);
+    EXPECT_INT(cup_gradients_recorded(c, y, &x, 1, &d), CUP_UNSUPPORTED);
+    cup_error_clear(c);
+    /* The usual gradient is there all the same. */
+    y = cup_sum(c, cup_silu(c, x), NULL, 0, false);
+    EXPECT_INT(cup_gradients(c, y, &x, 1, &d), CUP_OK);
+    EXPECT(d != NULL);
+    cup_context_free(c);
+}

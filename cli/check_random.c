@@ -196,6 +196,7 @@ int check_random(cli_call *call, cup_context *c, const check_random_given *given
                                    .first = given->first,
                                    .seed = given->seed,
                                    .kernels = given->kernels,
+                                   .large = true,
                                    .begins = on_begin,
                                    .done = on_done};
     last_device = given->device;

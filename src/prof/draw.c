@@ -407,11 +407,14 @@ static bool draw_settled(cup_context *scratch, const cup__row *row, const cup__d
         if (!cup__drawn_cost(d, scratch, &elements, &work))
             return false;
         if (elements <= limits->elements && work <= limits->work)
-            return true;
+            return elements >= limits->least;
         if (!cup__symbols_shrink(&s->symbols))
             return false;
     }
 }
+
+#define LARGE_ELEMENTS (1 << 23)
+#define LARGE_ONE_OF 100
 
 /* Most calls are small, some large. */
 static cup__draw_limits usual_limits(const cup__draw_limits *given, uint64_t *state)
@@ -419,6 +422,10 @@ static cup__draw_limits usual_limits(const cup__draw_limits *given, uint64_t *st
     cup__draw_limits limits = given ? *given : (cup__draw_limits){0};
     int kind = (int)cup__draw_below(state, 100);
     double elements = kind < 45 ? 1 << 11 : kind < 80 ? 1 << 15 : kind < 98 ? 1 << 18 : 1 << 21;
+    if (limits.large && !cup__draw_below(state, LARGE_ONE_OF)) {
+        elements = LARGE_ELEMENTS;
+        limits.least = elements / 8;
+    }
     if (!(limits.elements > 0))
         limits.elements = elements;
     if (!(limits.work > 0))
@@ -437,7 +444,7 @@ static uint64_t begin(const cup__row *row, const cup__draw_limits *given, uint64
     return state;
 }
 
-static bool draw_first(cup_context *scratch, const cup__row *row, const cup__draw_limits *limits,
+static bool draw_first(cup_context *scratch, const cup__row *row, cup__draw_limits *limits,
                        uint64_t state, settled *s, cup__drawn *out, int *tries)
 {
     for (*tries = 1; *tries <= TRIES; ++*tries) {
@@ -446,6 +453,7 @@ static bool draw_first(cup_context *scratch, const cup__row *row, const cup__dra
         cup__error_clear(&scratch->error);
         if (drawn)
             return true;
+        limits->least = *tries < TRIES / 2 ? limits->least : 0;
     }
     *tries = TRIES;
     return false;
@@ -460,12 +468,12 @@ bool cup__draw(cup_context *scratch, const cup__row *row, const cup__draw_limits
     return draw_first(scratch, row, &limits, state, &s, out, tries);
 }
 
-bool cup__draw_sibling(cup_context *scratch, const cup__row *row, uint64_t seed, int64_t number,
-                       int sibling, cup__drawn *out, int *tries)
+bool cup__draw_sibling(cup_context *scratch, const cup__row *row, const cup__draw_limits *given,
+                       uint64_t seed, int64_t number, int sibling, cup__drawn *out, int *tries)
 {
     settled s;
     cup__draw_limits limits;
-    uint64_t state = begin(row, NULL, seed, number, &limits), own = state + (uint64_t)sibling;
+    uint64_t state = begin(row, given, seed, number, &limits), own = state + (uint64_t)sibling;
     if (!draw_first(scratch, row, &limits, state, &s, out, tries))
         return false;
     if (!sibling)

@@ -44,10 +44,12 @@ typedef struct cup__drawn {
 /* What a drawing may take. 0 stands for the usual. */
 typedef struct cup__draw_limits {
     double elements; /* of inputs and results together */
+    double least;    /* of them, where the op has such calls */
     double work;     /* operations */
     uint32_t dtypes; /* bits 1 << cup_dtype */
     bool tame;       /* values of the op's own domain only: no scale, shift or special ones */
     bool row_major;  /* inputs without strides or offsets */
+    bool large;      /* one of a hundred is drawn to fill a card several times */
 } cup__draw_limits;
 
 /* Draws call `number` of the seed; a function of the two, the limits and the library alone.
@@ -58,8 +60,8 @@ bool cup__draw(cup_context *scratch, const cup__row *row, const cup__draw_limits
 
 /* The same, or at a sibling above 0 a call much like it: other values, mostly other strides and
  * offsets, and now and then another size or other attributes. */
-bool cup__draw_sibling(cup_context *scratch, const cup__row *row, uint64_t seed, int64_t number,
-                       int sibling, cup__drawn *out, int *tries);
+bool cup__draw_sibling(cup_context *scratch, const cup__row *row, const cup__draw_limits *limits,
+                       uint64_t seed, int64_t number, int sibling, cup__drawn *out, int *tries);
 
 /* Whether the op takes the call; its error, if any, is in `scratch`. */
 bool cup__drawn_infer(const cup__drawn *d, cup_context *scratch, cup__call *call);

@@ -15,6 +15,7 @@ typedef struct cup__random_options {
     void (*begins)(const char *text, void *user);
     void (*done)(int64_t calls, void *user); /* after each of them; may be NULL */
     bool no_shrinking;
+    bool large; /* now and then, as cup__draw_limits says */
     int64_t kernels; /* on a GPU, about how many are compiled for the calls; 0: any number */
 } cup__random_options;
 

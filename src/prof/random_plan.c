@@ -35,6 +35,8 @@ typedef struct planning {
     row_plan *to;
     cup_context *scratch, *dry;
     cup__drawn *drawn;
+    int32_t *taken; /* numbers of calls that were taken as they are drawn */
+    int taken_count;
 } planning;
 
 void cup__random_note(cup_context *dry, const cup__drawn *d)
@@ -54,10 +56,12 @@ static int kernels_noted(const planning *p)
     return count;
 }
 
-static bool draw_choice(cup_context *scratch, const cup__row *row, uint64_t seed, choice one,
-                        cup__drawn *out, int *tries)
+static bool draw_choice(cup_context *scratch, const cup__row *row,
+                        const cup__random_options *options, choice one, cup__drawn *out, int *tries)
 {
-    if (!cup__draw_sibling(scratch, row, seed, one.number, one.sibling, out, tries))
+    cup__draw_limits limits = {.large = options->large};
+    if (!cup__draw_sibling(scratch, row, &limits, options->seed, one.number, one.sibling, out,
+                           tries))
         return false;
     out->seed += one.values;
     return true;
@@ -67,7 +71,7 @@ static bool draw_choice(cup_context *scratch, const cup__row *row, uint64_t seed
 static int kernels_of(planning *p, choice one)
 {
     int tries, before = kernels_noted(p);
-    if (!draw_choice(p->scratch, p->row, p->all->options->seed, one, p->drawn, &tries))
+    if (!draw_choice(p->scratch, p->row, p->all->options, one, p->drawn, &tries))
         return -1;
     cup__random_note(p->dry, p->drawn);
     return kernels_noted(p) - before;
@@ -83,17 +87,19 @@ static choice choose(planning *p, int i)
     bool may_spend = (int64_t)known * to->count < (int64_t)to->share * (i + 1);
     for (int k = 0; k < CANDIDATES; k++) {
         choice one = {i + k * to->count, 0, 0};
-        if (k % 2 && i)
-            one = (choice){to->calls[cup__draw_below(&state, i)].number,
+        if (k % 2 && p->taken_count)
+            one = (choice){p->taken[cup__draw_below(&state, p->taken_count)],
                            (int)(1 + cup__draw_below(&state, 1 << 20)), 0};
         int more = kernels_of(p, one);
-        if (!more || (more > 0 && may_spend && (!known || known + more <= to->share)))
+        if (!more || (more > 0 && may_spend && (!known || known + more <= to->share))) {
+            if (!one.sibling)
+                p->taken[p->taken_count++] = one.number;
             return one;
+        }
         cup__dry_forget(cup__cuda_of(p->dry->device), known);
     }
-    choice again = i ? to->calls[cup__draw_below(&state, i)] : (choice){0};
-    again.values = (uint32_t)(i + 1);
-    return again;
+    int32_t again = p->taken_count ? p->taken[cup__draw_below(&state, p->taken_count)] : 0;
+    return (choice){again, 0, (uint32_t)(i + 1)};
 }
 
 /* An op's calls; without a budget where `share` is not known yet, and then what they want. */
@@ -103,10 +109,11 @@ static void plan_row(planning *p, bool budget)
     p->scratch = cup__context_cpu(cup__threads());
     p->dry = cup__kernels_note(p->all->facts, p->all->precision);
     p->drawn = cup__malloc(sizeof *p->drawn);
+    p->taken = cup__calloc((size_t)to->count, sizeof *p->taken);
     if (p->scratch)
         cup_scope_open(p->scratch);
     for (int i = 0; i < to->count; i++) {
-        bool asks = p->scratch && p->dry && p->drawn;
+        bool asks = p->scratch && p->dry && p->drawn && p->taken;
         to->calls[i] = budget && asks ? choose(p, i) : (choice){i, 0, 0};
         if (!budget && asks)
             kernels_of(p, to->calls[i]);
@@ -117,6 +124,7 @@ static void plan_row(planning *p, bool budget)
     cup_context_free(p->scratch);
     cup_context_free(p->dry);
     cup__free(p->drawn);
+    cup__free(p->taken);
 }
 
 static void plan_rows(int64_t begin, int64_t end, void *user)
@@ -189,10 +197,11 @@ bool cup__random_plan_draw(const cup__random_plan *plan, const cup__random_optio
 {
     const cup__row *row = options->rows[i % options->row_count];
     int64_t number = i / options->row_count;
+    cup__draw_limits limits = {.large = options->large};
     if (!plan)
-        return cup__draw(scratch, row, NULL, options->seed, number, out, tries);
-    return draw_choice(scratch, row, options->seed,
-                       plan->rows[i % options->row_count].calls[number], out, tries);
+        return cup__draw(scratch, row, &limits, options->seed, number, out, tries);
+    return draw_choice(scratch, row, options, plan->rows[i % options->row_count].calls[number],
+                       out, tries);
 }
 
 int64_t cup__random_plan_kernels(const cup__random_plan *plan)

@@ -120,3 +120,23 @@ TEST(drawn_calls_that_make_no_sense_are_refused)
     }
     free(d);
 }
+
+/* A kernel that goes over its elements several times does so at large sizes only. */
+TEST(draw_of_large_calls_fills_a_card)
+{
+    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    const cup__draw_limits limits = {.large = true};
+    cup__drawn *d = malloc(sizeof *d);
+    int large = 0, tries;
+    double elements, work, most = 0;
+    for (int i = 0; i < 2000; i++)
+        if (cup__draw(c, cup__row_find("layernorm"), &limits, 3, i, d, &tries) &&
+            cup__drawn_cost(d, c, &elements, &work)) {
+            large += elements > 2e6;
+            most = elements > most ? elements : most;
+        }
+    EXPECT(large > 10 && large < 100);
+    EXPECT(most > 4e6 && most < 1e7);
+    free(d);
+    cup_context_free(c);
+}

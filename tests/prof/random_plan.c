@@ -148,10 +148,10 @@ TEST(draw_siblings_are_calls_of_their_own)
     int tries, same_sizes = 0, drawn = 0;
     for (int number = 0; number < 20; number++) {
         EXPECT(cup__draw(c, row, NULL, 3, number, &d[0], &tries));
-        EXPECT(cup__draw_sibling(c, row, 3, number, 0, &d[1], &tries));
+        EXPECT(cup__draw_sibling(c, row, NULL, 3, number, 0, &d[1], &tries));
         EXPECT(d[1].seed == d[0].seed && !memcmp(d[1].in, d[0].in, sizeof *d->in));
         for (int sibling = 1; sibling < 20; sibling++) {
-            if (!cup__draw_sibling(c, row, 3, number, sibling, &d[1], &tries))
+            if (!cup__draw_sibling(c, row, NULL, 3, number, sibling, &d[1], &tries))
                 continue;
             drawn++;
             EXPECT(d[1].seed != d[0].seed && d[1].dtype == d[0].dtype);

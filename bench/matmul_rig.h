@@ -126,7 +126,7 @@ static cup__product product_of(rig *r, const shape *s, int which)
         p.y.batch[0] = s->m * s->n;
     }
     p.bias = s->bias ? r->bias : NULL;
-    p.activation = s->gelu ? CUP__GELU : CUP__NO_ACTIVATION;
+    p.activation = s->gelu ? PRODUCT_GELU : 0;
     p.saving = s->pre;
     p.pre = s->pre ? r->pre[which] : NULL;
     return p;

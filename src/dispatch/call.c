@@ -106,6 +106,7 @@ cup_status cup__call_begin(cup__call *call, cup_context *c, const cup__row *row,
     call->saving = false;
     call->sequence = 0;
     call->memo = NULL;
+    call->tuned.impl = NULL;
     call->c = c;
     call->row = row;
     call->op = row->op;
@@ -156,6 +157,8 @@ static void log_choice(const cup__call *call, const cup__impl *taken)
 {
     char text[CUP__SHAPE_TEXT];
     cup__place place = call->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
+    if (call->tuned.impl)
+        cup__tuned_log(call);
     cup__log(CUP__DISPATCH, "%s %s: %s", call->row->name,
              call->out_count ? cup__shape_text(&call->result[0], text) : "",
              taken ? taken->name : "specification");
@@ -194,21 +197,25 @@ static const cup__impl *choose(cup__call *call)
         if (is_preferred(preferences, call->row->name, impl->name))
             return impl;
     }
-    /* What varies was measured itself. */
-    bool may_differ = place == CUP__CUDA && first && first[1].name && !first->varies &&
-                      !*preferences;
-    const cup__impl *measured = may_differ ? cup__preferred_of(call) : NULL;
-    return measured ? measured : first;
+    bool may_differ = place == CUP__CUDA && first && first[1].name && !*preferences;
+    if (may_differ)
+        cup__tuned_of(call);
+    return call->tuned.impl ? call->tuned.impl : first;
 }
 
 const cup__impl *cup__call_choose(cup__call *call)
 {
     call->memo = NULL;
+    call->tuned.impl = NULL;
     cup__memo *memo = call->c->device->is_cuda ? cup__memo_of(call) : NULL;
     if (!memo)
         return choose(call);
-    if (!memo->impl)
+    if (!memo->impl) {
         memo->impl = choose(call);
+        memo->tuned = call->tuned;
+    } else if (memo->tuned.impl) {
+        call->tuned = memo->tuned;
+    }
     call->memo = memo;
     return memo->impl;
 }
@@ -294,7 +301,8 @@ cup_status cup__call_run(cup__call *call, const cup__impl *impl)
         for (int i = 0; i < call->in_count; i++)
             if (call->in[i] && !call->in[i]->contiguous)
                 return run_packed(call, impl);
-    return impl->run(call);
+    bool planned = impl->planning && impl == call->tuned.impl;
+    return planned ? impl->planning->run(call, &call->tuned.plan) : impl->run(call);
 }
 
 static cup_status run_chosen(cup__call *call)

@@ -4,7 +4,7 @@
 
 #include "cupola/base.h"
 
-#define CUP__CONTEST_MOST 24
+#define CUP__CONTEST_MOST 40
 
 /* Runs each of `count` ways up to 15 times, with the L2 cache flushed, and drops early what is far
  * behind. Returns the fastest way and its median in *us, or -1: none works, or there is an error in

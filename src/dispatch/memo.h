@@ -14,6 +14,7 @@ typedef cup_status cup__again(cup__call *call, cup__memo *memo);
 
 struct cup__memo {
     const cup__impl *impl; /* that takes the call; NULL: not known yet */
+    cup__way tuned;        /* as cup__call has it */
     cup__again *again;     /* in place of the implementation's `run`; NULL: that one runs */
     void *kept;            /* of the implementation's: one piece of memory, or NULL */
     const void *owner;     /* tells who keeps it */

@@ -14,6 +14,18 @@
 typedef struct cup__op cup__op;
 typedef struct cup__row cup__row;
 
+/* Numbers that an implementation can be run with, where it has several plans to choose from. */
+#define CUP__PLAN_NUMBERS 10
+typedef struct cup__plan {
+    int number[CUP__PLAN_NUMBERS];
+} cup__plan;
+
+/* An implementation with a plan; all zero where it makes one itself, or has none. */
+typedef struct cup__way {
+    const struct cup__impl *impl; /* NULL: there is none */
+    cup__plan plan;
+} cup__way;
+
 /* One call of an op, from inference to the run. */
 typedef struct cup__call {
     cup_context *c;
@@ -31,10 +43,21 @@ typedef struct cup__call {
     bool saving;             /* hidden results, which only backward needs, are wanted */
     uint32_t sequence;       /* of the random numbers, for an op that draws some */
     const uint64_t *random;  /* device memory: seed and step */
+    cup__way tuned;          /* the way that was measured to be the fastest, if that was taken */
     struct cup__memo *memo;  /* what is remembered of equal calls, see dispatch/memo.h; or NULL */
 } cup__call;
 
 typedef enum cup__place { CUP__CPU, CUP__CUDA } cup__place;
+
+/* What an implementation with plans of its own offers the tuner. */
+typedef struct cup__planning {
+    const char *const *names; /* of a plan's numbers, ends with NULL */
+    /* Those that may be the fastest for a call, likely ones first; returns how many. */
+    int (*list)(const cup__call *call, cup__plan *out, int most);
+    /* Why a plan cannot be used, where the implementation itself takes the call. */
+    const char *(*refuses)(const cup__call *call, const cup__plan *plan);
+    cup_status (*run)(cup__call *call, const cup__plan *plan);
+} cup__planning;
 
 /* One way to compute an op. They stand in order, best first. */
 typedef struct cup__impl {
@@ -44,6 +67,8 @@ typedef struct cup__impl {
     /* Why it cannot do this call, in words; NULL when it can. No function means it always can. */
     const char *(*refuses)(const cup__call *call);
     cup_status (*run)(cup__call *call);
+    const cup__planning *planning; /* NULL: it has no plans to measure */
+    bool eager; /* a later implementation without the doubts of its `refuses`: is not measured */
     double tolerance; /* in place of the op's, when not 0 */
     double slack;     /* what its results may be off beside, as a part of the element's size and
                          of the whole's: sums that are not kept in f32 */
@@ -104,6 +129,7 @@ typedef struct cup__domain {
 
 struct cup__pointwise;
 struct cup__epilogue;
+struct cup__text;
 struct cup__fold;
 struct cup__update;
 
@@ -125,6 +151,10 @@ struct cup__op {
      * then finds in d_out[1] what came that way. */
     cup__past past;
     const cup__impl *impls; /* ends with a NULL name */
+    /* What makes a call another one for its speed, in words of the op's own, which other ops may
+     * share; NULL: its name, inputs and attributes. `similar` asks for those of a plainer call
+     * whose records count as well; false: there is none. */
+    bool (*words)(const cup__call *call, bool similar, struct cup__text *to);
     uint32_t saves;
     /* The gradient is made of calls alone, without views or changes of its own making, so that it
      * can be recorded; where one of the calls has no gradient, that one says so. */

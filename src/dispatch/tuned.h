@@ -1,21 +1,24 @@
-/* Implementations that were measured to be the fastest for a call, where an op has several that
- * take it. What is measured of the ways inside a matrix product stands in product_tuned.h. */
+/* Ways that were measured to be the fastest for a call, where an op has several that take it: its
+ * implementations, and of one that has plans each plan. */
 #ifndef CUP_DISPATCH_TUNED_H
 #define CUP_DISPATCH_TUNED_H
 
 #include "base/text.h"
 #include "dispatch/op.h"
 
-typedef struct cup__preferred cup__preferred;
+/* Sets call->tuned to the measured way; to none where nothing was measured, or it refuses. */
+void cup__tuned_of(cup__call *call);
 
-/* The measured one; NULL: nothing was measured, or it refuses. */
-const cup__impl *cup__preferred_of(cup__call *call);
+/* Measures all ways, which overwrites the results, and takes the fastest from now on, in this
+ * context and by the user's file in later ones. *out is none where there is no choice; *count says
+ * how many ways there were. */
+cup_status cup__tune_call(cup__call *call, cup__way *out, double *us, int *count);
 
-/* The implementations on a GPU that take the call, in their order; returns how many. */
-int cup__impls_of(const cup__call *call, const cup__impl **out, int most);
+/* A way as it stands in a record: "wgmma tile_m=128 parts=2". Numbers that are 0 are left out. */
+void cup__way_text(const cup__way *way, cup__text *text);
+bool cup__way_parse(const cup__op *op, const char *text, cup__way *out);
 
-/* Measures them, which overwrites the results, and prefers the fastest from now on, in this context
- * and by the user's file in later ones. *out is NULL where there is no choice. */
-cup_status cup__preferred_tune(cup__call *call, const cup__impl **out, double *us, int *count);
+/* Says in the log which measured way a call takes. */
+void cup__tuned_log(const cup__call *call);
 
 #endif

@@ -6,8 +6,7 @@
 #include "dispatch/contest.h"
 #include "dispatch/memo.h"
 #include "dispatch/tuned.h"
-#include "ops/matmul/epilogues.h"
-#include "ops/matmul/product_tune.h"
+#include "dispatch/tuning.h"
 #include "prof/attributes.h"
 #include "prof/check.h"
 #include "prof/kernels.h"
@@ -23,67 +22,22 @@ typedef struct tuner {
     void *user;
 } tuner;
 
-static cup_status told(const tuner *t, const cup__text *way, cup_tune_result result)
-{
-    if (way->failed)
-        return cup__fail(&t->c->error, CUP_MEMORY, "out of host memory for tuning");
-    result.op = t->row->name;
-    result.way = way->bytes;
-    t->report(&result, t->user);
-    return CUP_OK;
-}
-
-/* The ways inside a matrix product. */
-static cup_status tune_product(const tuner *t, cup__call *call, const cup__product *p,
-                               const char *shapes, cup_dtype dtype)
-{
-    cup__tuned_way found;
-    cup__text way = {0};
-    CUP_TRY(cup__product_tune(call, p, &found));
-    cup__way_text(&found.way, &way);
-    cup_status status = told(t, &way, (cup_tune_result){.shapes = shapes,
-                                                        .dtype = dtype,
-                                                        .us = found.us,
-                                                        .ways = found.ways,
-                                                        .seconds = found.seconds});
-    cup__text_free(&way);
-    return status == CUP_OK ? cup__tuned_way_save(t->c, p, &found) : status;
-}
-
-/* The op's implementations. */
-static cup_status tune_impls(const tuner *t, cup__call *call, const char *shapes, cup_dtype dtype)
-{
-    const cup__impl *impl;
-    cup__text way = {0};
-    double us, start = cup__seconds_now();
-    int count;
-    CUP_TRY(cup__preferred_tune(call, &impl, &us, &count));
-    if (!impl)
-        return CUP_OK;
-    cup__text_add(&way, "%s", impl->name);
-    cup_status status =
-        told(t, &way, (cup_tune_result){.shapes = shapes,
-                                        .dtype = dtype,
-                                        .us = us,
-                                        .ways = count,
-                                        .seconds = cup__seconds_now() - start});
-    cup__text_free(&way);
-    return status;
-}
-
 static cup_status tune_call(const tuner *t, cup__call *call, const char *shapes, cup_dtype dtype)
 {
-    cup__product p;
+    cup_tune_result result = {.op = t->row->name, .shapes = shapes, .dtype = dtype};
+    double start = cup__seconds_now();
+    cup__text text = {0};
+    cup__way way;
     CUP_TRY(cup__call_allocate(call));
-    bool is_product = t->row->op->epilogue != NULL;
-    if (is_product)
-        cup__product_of(call, call->in, &p);
-    bool is_plain = t->row->op->impls == cup__product_impls;
-    /* What is fused into a product leaves only plans of one kernel to choose from; where that does
-     * not take the call there is nothing to measure in it. */
-    if (is_product && (is_plain || (p.factor == 1 && !cup__product_wgmma_refuses(t->c, &p))))
-        CUP_TRY(tune_product(t, call, &p, shapes, dtype));
-    return is_plain ? CUP_OK : tune_impls(t, call, shapes, dtype);
+    CUP_TRY(cup__tune_call(call, &way, &result.us, &result.ways));
+    if (!way.impl)
+        return CUP_OK;
+    cup__way_text(&way, &text);
+    result.way = cup__text_string(&text);
+    result.seconds = cup__seconds_now() - start;
+    t->report(&result, t->user);
+    cup__text_free(&text);
+    return CUP_OK;
 }
 
 /* Once as inference calls it, and once more where training wants hidden results. */

@@ -3,7 +3,9 @@
 
 #include "fuzz.h"
 
-#include "ops/matmul/product_tuned.h"
+#include "dispatch/attributes.h"
+#include "dispatch/tuned.h"
+#include "dispatch/tuning.h"
 
 static cup_status parse(const char *text, size_t size, cup__tuning *to)
 {
@@ -25,10 +27,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (size_t i = 0; i < first.count; i++) {
         cup__way way, again;
         cup__text words = {0};
-        if (!cup__way_parse(first.lines[i].way, &way))
+        if (!cup__way_parse(cup__rows[CUP__OP_linear].op, first.lines[i].way, &way))
             continue;
         cup__way_text(&way, &words);
-        MUST(cup__way_parse(words.bytes, &again) && !memcmp(&way, &again, sizeof way));
+        MUST(cup__way_parse(cup__rows[CUP__OP_linear].op, words.bytes, &again) &&
+             !memcmp(&way, &again, sizeof way));
         cup__text_free(&words);
     }
     cup__tuning_free(&first);

@@ -9,7 +9,8 @@
 #include "cupola/cupola.h"
 #include "dispatch/attributes.h"
 #include "dispatch/op.h"
-#include "ops/matmul/product_tuned.h"
+#include "dispatch/tuned.h"
+#include "dispatch/tuning.h"
 #include "test.h"
 
 #define LINE(call, way, us) "card\t13000\t0.1.0\t" call "\t" way "\t" us "\n"
@@ -62,27 +63,43 @@ TEST(tuning_refuses_what_is_no_record)
 TEST(tuning_ways_as_text)
 {
     static const char *const good[] = {
-        "rows ways=7", "cublaslt rank=3 ways=7", "stream ways=8",
+        "rows", "cublaslt", "cublaslt rank=3", "stream",
         "wgmma tile_m=128 tile_n=192 consumers=2 stages=4 cluster_m=2 cluster_n=1 parts=3 "
-        "pingpong=1 ways=8"};
+        "pingpong=1"};
     static const char *const bad[] = {
-        "", "row ways=7", "rows", "rows ", "rows ways=7 ", "rows ways=99", "cublaslt ways=7",
-        "cublaslt rank=9 ways=7", "cublaslt rank= ways=7", "wgmma ways=7",
-        "wgmma tile_m=127 tile_n=192 consumers=2 stages=4 cluster_m=2 cluster_n=1 parts=3 "
-        "pingpong=1 ways=7",
-        "wgmma tile_m=128 tile_n=192 consumers=2 stages=4 cluster_m=2 cluster_n=1 parts=0 "
-        "pingpong=1 ways=7"};
+        "", "row", "blas", "rows ", "rows ways=7", "cublaslt rank=", "cublaslt rank=0",
+        "cublaslt rank=-1", "cublaslt rank=99999999999", "cublaslt rank=1 rank=1",
+        "wgmma tile_n=128 tile_m=128", "wgmma tile_m=128 ", "wgmma tile_m= 128"};
     cup__way way;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         cup__text text = {0};
-        EXPECT(cup__way_parse(good[i], &way));
+        EXPECT(cup__way_parse(&cup__op_linear, good[i], &way));
         cup__way_text(&way, &text);
         EXPECT_TEXT(text.bytes, good[i]);
         cup__text_free(&text);
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        if (cup__way_parse(bad[i], &way))
+        if (cup__way_parse(&cup__op_linear, bad[i], &way))
             test_fail(__FILE__, __LINE__, "\"%s\" was taken for a way", bad[i]);
+    EXPECT(cup__way_parse(&cup__op_linear_silu, "composed", &way) && way.impl->name);
+    EXPECT(!cup__way_parse(&cup__op_linear_silu, "cublaslt", &way));
+}
+
+/* What the library was built with is of its version, and of ways that there are. */
+TEST(tuning_that_is_shipped_counts)
+{
+    cup__error error = {0};
+    cup__tuning t = {0};
+    cup__way way;
+    EXPECT_OK(&error, cup__tuning_shipped(&error, &t));
+    EXPECT(t.count > 0);
+    for (size_t i = 0; i < t.count; i++) {
+        const cup__tuning_line *l = &t.lines[i];
+        EXPECT_TEXT(l->version, cup_version());
+        if (!strncmp(l->call, "product ", 8) && !cup__way_parse(&cup__op_linear, l->way, &way))
+            test_fail(__FILE__, __LINE__, "there is no way \"%s\"", l->way);
+    }
+    cup__tuning_free(&t);
 }
 
 static char way_found[200];
@@ -152,29 +169,21 @@ TEST(tuning_is_found_by_the_next_context)
     fake_expect_nothing_left();
 }
 
-/* Every implementation on a GPU but the one that follows records is a way that is measured. */
-TEST(tuning_knows_all_products)
+/* A record of a plan is followed where there is such a plan, for its product alone. */
+TEST(tuning_record_of_a_plan_is_followed)
 {
-    for (const cup__impl *impl = cup__product_impls; impl->name; impl++) {
-        char text[64];
-        cup__way way;
-        int length = (int)strlen(impl->name);
-        if (length > 5 && !strcmp(impl->name + length - 5, "_best"))
-            length -= 5;
-        bool plans = !strncmp(impl->name, "wgmma", 5);
-        if (impl->place != CUP__CUDA || !strcmp(impl->name, "tuned") || plans)
-            continue;
-        snprintf(text, sizeof text, "%.*s%s ways=%d", length, impl->name,
-                 strcmp(impl->name, "cublaslt") ? "" : " rank=0", CUP__DOERS);
-        if (!cup__way_parse(text, &way))
-            test_fail(__FILE__, __LINE__, "no way is called %s", text);
-    }
-}
-
-/* A record counts while no way that it does not know of is likely to be faster. */
-TEST(tuning_record_before_a_faster_way)
-{
-    char path[4400], text[600], heard[sizeof way_found];
+    static const struct {
+        const char *way, *heard;
+    } cases[] = {
+        {"mma", "mma"},
+        {"nothing", ""},
+        {"wgmma tile_m=64 tile_n=64 consumers=1 stages=12 cluster_m=1 cluster_n=1 parts=1",
+         "wgmma tile_m=64 tile_n=64 consumers=1 stages=12 cluster_m=1 cluster_n=1 parts=1"},
+        {"wgmma tile_m=65 tile_n=64 consumers=1 stages=12 cluster_m=1 cluster_n=1 parts=1", ""},
+        {"wgmma", ""},
+        {"cublaslt rank=77", ""},
+    };
+    char path[4400], text[700], heard[sizeof way_found];
     const char *folder = fake_begin();
     setenv("CUP_KERNELS", "", 1);
     setenv("FAKE_NVRTC_ANY", "1", 1);
@@ -182,22 +191,26 @@ TEST(tuning_record_before_a_faster_way)
     snprintf(path, sizeof path, "%s/tuning.tsv", folder);
     setenv("CUP_TUNING", path, 1);
     cup_log_to(hear, heard);
-    for (int ways = 7; ways <= CUP__DOERS; ways++)
-        for (int64_t m = 16; m <= 1024; m *= 64) {
-            snprintf(text, sizeof text,
-                     "Fake GPU\t%d\t%s\tproduct dtype=3 precision=0 m=%d n=256 k=512 batch=1 "
-                     "batch_ndim=0 a=2 b=2 a_aligned=1 b_aligned=1 y_aligned=1 bias=0 "
-                     "activation=0 saving=0 y_dtype=3 other=0 special=0\tmma ways=%d\t5\n",
-                     cup__library_report_of(CUP__LIBCUDA)->version, cup_version(), (int)m, ways);
-            cup__error error = {0};
-            EXPECT_OK(&error, cup__file_write(&error, path, text, strlen(text)));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(text, sizeof text,
+                 "Fake GPU\t%d\t%s\tproduct dtype=3 precision=0 m=1024 n=256 k=512 batch=1 "
+                 "batch_ndim=0 a=2 b=2 a_aligned=1 b_aligned=1 y_aligned=1 bias=0 "
+                 "activation=0 saving=0 y_dtype=3 other=0 special=0\t%s\t5\n",
+                 cup__library_report_of(CUP__LIBCUDA)->version, cup_version(), cases[i].way);
+        cup__error error = {0};
+        EXPECT_OK(&error, cup__file_write(&error, path, text, strlen(text)));
+        cup_context *c = fake_context();
+        for (int again = 0; again < 2; again++) {
             *heard = 0;
-            cup_context *c = fake_context();
-            multiply(c, m);
+            multiply(c, 1024);
             EXPECT_TEXT(cup_error_text(c), "");
-            EXPECT_INT(*heard != 0, ways == CUP__DOERS || m > 16);
-            cup_context_free(c);
+            EXPECT_TEXT(heard, cases[i].heard);
         }
+        *heard = 0;
+        multiply(c, 1025);
+        EXPECT_TEXT(heard, "");
+        cup_context_free(c);
+    }
     fake_expect_nothing_left();
 }
 

@@ -26,8 +26,8 @@ typedef struct plan_key {
     int32_t dtype, precision, epilogue, rank;
 } plan_key;
 
-struct cup__plan {
-    cup__plan *next;
+struct cup__cublaslt_plan {
+    cup__cublaslt_plan *next;
     plan_key key;
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t layout[3];
@@ -124,7 +124,7 @@ static void fill_key(plan_key *key, const cup_context *c, const cup__product *p,
     key->leading[2] = leading(p->y.row, p->m, p->n);
 }
 
-static void plan_free(cup__plan *plan)
+static void plan_free(cup__cublaslt_plan *plan)
 {
     if (plan->operation)
         cup__cublaslt.cublasLtMatmulDescDestroy(plan->operation);
@@ -138,7 +138,7 @@ void cup__product_cublaslt_close(cup__product_state *state)
 {
     for (int i = 0; i < CUP__PLAN_SLOTS; i++)
         while (state->plans[i]) {
-            cup__plan *plan = state->plans[i];
+            cup__cublaslt_plan *plan = state->plans[i];
             state->plans[i] = plan->next;
             plan_free(plan);
         }
@@ -146,13 +146,13 @@ void cup__product_cublaslt_close(cup__product_state *state)
         cup__cublaslt.cublasLtDestroy(state->cublaslt);
 }
 
-static cublasStatus_t set(cup__plan *plan, cublasLtMatmulDescAttributes_t attribute,
+static cublasStatus_t set(cup__cublaslt_plan *plan, cublasLtMatmulDescAttributes_t attribute,
                           const void *value, size_t size)
 {
     return cup__cublaslt.cublasLtMatmulDescSetAttribute(plan->operation, attribute, value, size);
 }
 
-static cublasStatus_t describe(cup__plan *plan)
+static cublasStatus_t describe(cup__cublaslt_plan *plan)
 {
     const plan_key *key = &plan->key;
     cudaDataType_t type = type_of((cup_dtype)key->dtype);
@@ -189,7 +189,7 @@ static cublasStatus_t describe(cup__plan *plan)
 }
 
 /* The heuristic looks at whether pointers are given, so some address stands in for them. */
-static void set_pointers(cup__plan *plan, const void *bias, void *pre)
+static void set_pointers(cup__cublaslt_plan *plan, const void *bias, void *pre)
 {
     int epilogue = plan->key.epilogue;
     bool has_bias = epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_BIAS ||
@@ -202,7 +202,7 @@ static void set_pointers(cup__plan *plan, const void *bias, void *pre)
         set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &pre, sizeof(void *));
 }
 
-static cublasStatus_t choose(cup__product_state *state, cup__plan *plan)
+static cublasStatus_t choose(cup__product_state *state, cup__cublaslt_plan *plan)
 {
     static const cublasLtMatmulPreferenceAttributes_t alignments[3] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -240,16 +240,16 @@ static cublasStatus_t choose(cup__product_state *state, cup__plan *plan)
 }
 
 /* The plan of a product: remembered, or made. NULL without memory. */
-static cup__plan *plan_of(cup_context *c, cup__product_state *state, const cup__product *p,
-                          int rank)
+static cup__cublaslt_plan *plan_of(cup_context *c, cup__product_state *state,
+                                   const cup__product *p, int rank)
 {
     plan_key key;
     fill_key(&key, c, p, rank);
-    cup__plan **slot = &state->plans[cup__hash_bytes(&key, sizeof key) % CUP__PLAN_SLOTS];
-    for (cup__plan *plan = *slot; plan; plan = plan->next)
+    cup__cublaslt_plan **slot = &state->plans[cup__hash_bytes(&key, sizeof key) % CUP__PLAN_SLOTS];
+    for (cup__cublaslt_plan *plan = *slot; plan; plan = plan->next)
         if (!memcmp(&plan->key, &key, sizeof key))
             return plan;
-    cup__plan *plan = cup__calloc(1, sizeof *plan);
+    cup__cublaslt_plan *plan = cup__calloc(1, sizeof *plan);
     if (!plan) {
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for a plan of cuBLASLt");
         return NULL;
@@ -306,15 +306,15 @@ const char *cup__product_cublaslt_rank_refuses(cup_context *c, const cup__produc
     cup__product_state *state = cup__product_state_of(c);
     if (!state || !cup__cublaslt_start(c, state))
         return "cuBLASLt could not be started";
-    cup__plan *plan = plan_of(c, state, p, rank);
+    cup__cublaslt_plan *plan = plan_of(c, state, p, rank);
     if (!plan || plan->status != CUBLAS_STATUS_SUCCESS)
         return "cuBLASLt has no algorithm for it";
     return NULL;
 }
 
 /* One matrix, or one strided batch of them. */
-static cublasStatus_t multiply(cup__product_state *state, cup__plan *plan, const cup__product *p,
-                               CUstream stream)
+static cublasStatus_t multiply(cup__product_state *state, cup__cublaslt_plan *plan,
+                               const cup__product *p, CUstream stream)
 {
     static const float one = 1, zero = 0;
     static const double one64 = 1, zero64 = 0;
@@ -346,7 +346,7 @@ static cup_status multiply_all(cup__call *call, const cup__product *whole, int r
     if (!state || !cup__cublaslt_start(c, state))
         return cup__call_fail(call, CUP_DRIVER, "cuBLASLt could not be started");
     CUP_TRY(cup__launch_foreign(gpu, "cublasLtMatmul"));
-    cup__plan *plan = plan_of(c, state, whole, rank);
+    cup__cublaslt_plan *plan = plan_of(c, state, whole, rank);
     if (!plan)
         return CUP_MEMORY;
     int64_t inner = whole->batch_ndim ? whole->batch_size[whole->batch_ndim - 1] : 1;
@@ -376,8 +376,8 @@ static cup_status again(cup__call *call, cup__memo *memo)
     cup__product p = {.dtype = call->in[call->op->epilogue->a]->dtype};
     cup__product_point(call, call->in, &p);
     CUP_TRY(cup__launch_foreign(gpu, "cublasLtMatmul"));
-    cublasStatus_t status = multiply(cup__product_state_of(c), *(cup__plan **)memo->kept, &p,
-                                     cup__cuda_stream(gpu));
+    cup__cublaslt_plan *plan = *(cup__cublaslt_plan **)memo->kept;
+    cublasStatus_t status = multiply(cup__product_state_of(c), plan, &p, cup__cuda_stream(gpu));
     return status == CUBLAS_STATUS_SUCCESS ? CUP_OK : explain(call, status);
 }
 
@@ -387,7 +387,7 @@ static void keep(cup__call *call, const cup__product *p, int rank)
     cup__product_state *state = cup__product_state_of(call->c);
     if (!call->memo || !call->op->epilogue || calls_of(p) != 1 || !state)
         return;
-    cup__plan *plan = plan_of(call->c, state, p, rank);
+    cup__cublaslt_plan *plan = plan_of(call->c, state, p, rank);
     if (plan && cup__memo_keep(call->memo, &owner, &plan, sizeof plan))
         call->memo->again = again;
 }

@@ -49,6 +49,8 @@ cup_tensor *cup__epilogue_back(cup_context *c, const cup__epilogue *e, cup_tenso
 
 /* The product of a call of an op that has a row. */
 void cup__product_of(const cup__call *call, cup_tensor *const *in, cup__product *p);
+/* The product as it will be, with inputs that lie badly packed. */
+void cup__product_like(const cup__call *call, cup__product *p);
 /* Its pointers alone, where `kind` is known. */
 void cup__product_point(const cup__call *call, cup_tensor *const *in, cup__product *p);
 
@@ -61,6 +63,9 @@ cup_status cup__linear_infer(cup__call *call, const cup_tensor *bias);
 cup_status cup__linear_back(cup__grad *g, cup_tensor *dy, int bias);
 /* Element (row, j) of x weight^T + bias, by the specification. */
 double cup__linear_element(const cup__call *call, const cup_tensor *bias, int64_t row, int64_t j);
+
+/* See cup__op.words. */
+bool cup__product_words(const cup__call *call, bool similar, struct cup__text *to);
 
 /* The implementations of products that not all kernels can do, composed ones among them. */
 extern const cup__impl cup__product_fused_impls[];

@@ -249,8 +249,3 @@ cup_status cup__product_split(cup__call *call, const cup__product *p)
         cup_tensor_free(made[i]);
     return status;
 }
-
-cup_status cup__product_split_best(cup__call *call, const cup__product *p)
-{
-    return cup__product_split(call, p);
-}

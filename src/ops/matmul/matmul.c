@@ -163,6 +163,7 @@ const cup__op cup__op_matmul = {
     .gradient = gradient,
     .twice = true,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),
+    .words = cup__product_words,
     .impls = cup__product_impls,
     .samples = samples,
     .bench = bench,

@@ -30,7 +30,6 @@ cup_status cup__product_rows(cup__call *call, const cup__product *p);
 const char *cup__product_stream_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_stream(cup__call *call, const cup__product *p);
 const char *cup__product_stream_best_refuses(cup_context *c, const cup__product *p);
-cup_status cup__product_stream_best(cup__call *call, const cup__product *p);
 
 /* Our kernel for the tensor cores of cards from Turing on. */
 const char *cup__product_mma_refuses(cup_context *c, const cup__product *p);
@@ -40,24 +39,10 @@ cup_status cup__product_mma(cup__call *call, const cup__product *p);
 const char *cup__product_split_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_split(cup__call *call, const cup__product *p);
 const char *cup__product_split_best_refuses(cup_context *c, const cup__product *p);
-cup_status cup__product_split_best(cup__call *call, const cup__product *p);
 
 /* f32 by the tensor cores of Ampere and later. */
 const char *cup__product_tf32_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_tf32(cup__call *call, const cup__product *p);
-
-/* All of them: what the implementations of product_impls.c are made of, and what is measured when
- * products are tuned. BEST refuses where the way is not likely to be the fastest. A new one stands
- * at the end, because tuning records say how many ways they were measured against. */
-#define CUP__PRODUCT_WAYS(WAY)                                                                     \
-    WAY(ROWS, rows, rows)                                                                          \
-    WAY(WGMMA, wgmma, wgmma_best)                                                                  \
-    WAY(CUBLASLT, cublaslt, cublaslt)                                                              \
-    WAY(SPLIT, split, split_best)                                                                  \
-    WAY(TF32, tf32, tf32)                                                                          \
-    WAY(MMA, mma, mma)                                                                             \
-    WAY(PLAIN, plain, plain)                                                                       \
-    WAY(STREAM, stream, stream_best)
 
 /* The argument of plain, mma and tf32. */
 struct product_call;

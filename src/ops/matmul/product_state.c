@@ -2,7 +2,6 @@
 
 #include "base/memory.h"
 #include "ops/matmul/split_call.cuh"
-#include "ops/matmul/product_tuned.h"
 #include "tensor/context.h"
 
 static void state_free(void *user)
@@ -10,7 +9,6 @@ static void state_free(void *user)
     cup__product_state *state = user;
     cup__scaled_cublaslt_close(state);
     cup__product_cublaslt_close(state);
-    cup__product_table_free(state->tuned);
     if (state->workspace)
         state->device->calls->release(state->device, state->workspace);
     cup__free(state);

@@ -10,7 +10,7 @@
 #define CUP__WORKSPACE_BYTES ((size_t)36 << 20) /* two tiles of sums for each multiprocessor */
 #define CUP__COUNTERS 16384
 
-typedef struct cup__plan cup__plan;
+typedef struct cup__cublaslt_plan cup__cublaslt_plan;
 typedef struct cup__scaled_plan cup__scaled_plan;
 
 struct cup__product_state {
@@ -20,9 +20,8 @@ struct cup__product_state {
     unsigned *split;    /* SPLIT_WORDS of ops/matmul/split_call.cuh */
     cublasLtHandle_t cublaslt;
     bool cublaslt_failed;
-    cup__plan *plans[CUP__PLAN_SLOTS]; /* of cuBLASLt, by the hash of their key */
+    cup__cublaslt_plan *plans[CUP__PLAN_SLOTS]; /* of cuBLASLt, by the hash of their key */
     cup__scaled_plan *scaled_plans;    /* of cuBLASLt, for codes of 8 bits */
-    struct cup__product_table *tuned;  /* what was measured; NULL until it is asked for */
 };
 
 /* Makes the library's handle once; false when that fails. */

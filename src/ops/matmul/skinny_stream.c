@@ -115,11 +115,6 @@ const char *cup__product_stream_best_refuses(cup_context *c, const cup__product 
     return NULL;
 }
 
-cup_status cup__product_stream_best(cup__call *call, const cup__product *p)
-{
-    return cup__product_stream(call, p);
-}
-
 static cup_status encode(cup_context *c, const cup__product *p, CUtensorMap *map)
 {
     int64_t batch = p->batch_ndim ? p->b.batch[0] * 2 : p->b.row * 2 * p->k;

@@ -459,8 +459,3 @@ const char *cup__product_wgmma_best_refuses(cup_context *c, const cup__product *
     cup__wgmma_plan plan;
     return cup__product_choice(c, p, &plan) ? NULL : "cuBLASLt is likely to be faster";
 }
-
-cup_status cup__product_wgmma_best(cup__call *call, const cup__product *p)
-{
-    return cup__product_wgmma(call, p);
-}

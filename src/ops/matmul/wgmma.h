@@ -23,7 +23,6 @@ cup_status cup__product_wgmma(cup__call *call, const cup__product *p);
 
 /* The same, only where it is likely to be faster than cuBLASLt. */
 const char *cup__product_wgmma_best_refuses(cup_context *c, const cup__product *p);
-cup_status cup__product_wgmma_best(cup__call *call, const cup__product *p);
 
 /* The plan by the shape alone, and the microseconds it is likely to take, 0 where none fits; what
  * cuBLASLt is likely to take; and the product by a given plan. */
@@ -46,6 +45,10 @@ bool cup__wgmma_promotes(const cup__product *p);
 int cup__wgmma_candidates(const cup__product *p, int multiprocessors, cup__wgmma_plan *plans,
                           int most);
 bool cup__wgmma_is_on_menu(const cup__wgmma_plan *plan);
+/* The same as numbers for the tuner; false where no such plan is on the menu. */
+extern const char *const cup__wgmma_plan_names[];
+int cup__wgmma_plans(cup_context *c, const cup__product *p, cup__plan *out, int most);
+bool cup__wgmma_plan_of(const cup__plan *numbers, cup__wgmma_plan *plan);
 /* The plan, with no parts where none fits, and whether it is likely to be faster than cuBLASLt. */
 bool cup__product_choice(cup_context *c, const cup__product *p, cup__wgmma_plan *plan);
 

@@ -128,6 +128,7 @@ static const rates vendor_rates = {3.56, 0, 1.53, 1.0};
 
 #define PART_TILE 32768.0   /* elements of the tile that the costs of parts are given for */
 #define BYTES_EACH_US 3.7e6 /* from memory */
+#define PLANS_MOST 16 /* that are measured */
 #define PARTS_MOST 12 /* of plain_counts */
 #define HOT_US 300          /* from here on the card's power is what limits it, */
 #define HOT_COST 1.08       /* and turns of small tiles take less of it than large ones together */
@@ -340,4 +341,39 @@ bool cup__wgmma_is_on_menu(const cup__wgmma_plan *plan)
             return plan->parts >= 1 && plan->parts <= PARTS_MOST;
     }
     return false;
+}
+
+const char *const cup__wgmma_plan_names[] = {"tile_m",    "tile_n",    "consumers", "stages",
+                                             "cluster_m", "cluster_n", "parts",     "pingpong",
+                                             "cluster_k", NULL};
+
+int cup__wgmma_plans(cup_context *c, const cup__product *p, cup__plan *out, int most)
+{
+    cup__wgmma_plan plans[PLANS_MOST];
+    int multiprocessors = cup__cuda_facts(cup__cuda_of(c->device))->multiprocessors;
+    int count = cup__wgmma_candidates(p, multiprocessors, plans,
+                                      most < PLANS_MOST ? most : PLANS_MOST);
+    for (int i = 0; i < count; i++) {
+        const cup__wgmma_plan *one = &plans[i];
+        out[i] = (cup__plan){{one->tile_m, one->tile_n, one->consumers, one->stages,
+                              one->cluster_m, one->cluster_n, one->parts, one->pingpong,
+                              one->cluster_k}};
+    }
+    return count;
+}
+
+bool cup__wgmma_plan_of(const cup__plan *numbers, cup__wgmma_plan *plan)
+{
+    const int *n = numbers->number;
+    memset(plan, 0, sizeof *plan);
+    plan->tile_m = n[0];
+    plan->tile_n = n[1];
+    plan->consumers = n[2];
+    plan->stages = n[3];
+    plan->cluster_m = n[4];
+    plan->cluster_n = n[5];
+    plan->parts = n[6];
+    plan->pingpong = n[7];
+    plan->cluster_k = n[8];
+    return cup__wgmma_is_on_menu(plan);
 }

@@ -1,48 +1,6 @@
-/* Products with more before they are stored: in one kernel where Hopper's can; otherwise composed
- * of the plain ops. */
+/* Products with more before they are stored, composed of the plain ops. */
 #include "dispatch/attributes.h"
 #include "ops/matmul/epilogues.h"
-#include "ops/matmul/product_tuned.h"
-
-#define ADDED_K_MOST 8192 /* another matrix: from here on a pass of its own is faster */
-
-static const char *refuses_wgmma(const cup__call *call)
-{
-    if (!call->c->device->is_cuda)
-        return "it is for GPUs";
-    cup_tensor like[4], *in[4] = {NULL};
-    for (int i = 0; i < call->in_count; i++)
-        in[i] = call->in[i] ? cup__product_packed(call->in[i], &like[i]) : NULL;
-    cup__product p;
-    cup__product_of(call, in, &p);
-    if (p.kind == PRODUCT_ADD && p.k > ADDED_K_MOST)
-        return "where k is so long a sum in a pass of its own is faster";
-    return cup__product_wgmma_menu_refuses(call->c, &p);
-}
-
-static cup_status run_wgmma(cup__call *call)
-{
-    cup_tensor *in[4] = {NULL};
-    cup_context *c = call->c;
-    int a = call->op->epilogue->a;
-    for (int i = 0; i < call->in_count; i++) {
-        cup_tensor *t = call->in[i];
-        bool keep = !t || (i == a || i == a + 1 ? cup__product_lies_well(t) : t->contiguous);
-        in[i] = keep ? t : cup_copy(c, t);
-        if (!keep)
-            call->memo = NULL; /* whose launch would be of the copy */
-    }
-    cup_status status = c->error.status;
-    if (status == CUP_OK) {
-        cup__product p;
-        cup__product_of(call, in, &p);
-        status = cup__product_wgmma_tuned(call, &p);
-    }
-    for (int i = 0; i < call->in_count; i++)
-        if (in[i] != call->in[i])
-            cup_tensor_free(in[i]);
-    return status;
-}
 
 cup_tensor *cup__half_of(cup_context *c, cup_tensor *t, int which)
 {
@@ -164,17 +122,3 @@ cup_status cup__compose_scaled(cup__call *call)
     cup_tensor_free(scaled);
     return status;
 }
-
-static cup_status run_composed(cup__call *call)
-{
-    return call->op->epilogue->compose(call);
-}
-
-const cup__impl cup__product_fused_impls[] = {
-    {.name = "composed", .place = CUP__CPU, .strided = true, .run = run_composed},
-    {.name = "wgmma", .place = CUP__CUDA, CUP__THRESHOLDS(64, 128, 256, 4096, 8192),
-     .strided = true, .refuses = refuses_wgmma,
-     .run = run_wgmma},
-    {.name = "composed", .place = CUP__CUDA, .strided = true, .run = run_composed},
-    {0},
-};

@@ -73,7 +73,7 @@ static double moved(cup_context *c, function f, cup_tensor *const *all, int whic
 static void expect_second(const char *device, function f)
 {
     static const int64_t shapes[3][2] = {{ROWS, WIDTH}, {WIDTH, WIDTH}, {WIDTH}};
-    cup_context *c = cup_context_new(&(cup_options){.device = device});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
     cup_tensor *all[3];
     for (int i = 0; i < 3; i++) {
         double values[WIDTH * WIDTH];
@@ -127,7 +127,7 @@ TEST(twice_against_differences)
 /* d^2 x^3 = 6 x, and again what does not depend on x any more. */
 TEST(twice_by_hand)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *x = cup_require_grad(cup_tensor_from(c, CUP_F32, 0, NULL, (float[]){3}));
     cup_tensor *d, *dd, *ddd;
     cup_tensor *y = cup_mul(c, cup_mul(c, x, x), x);
@@ -143,7 +143,7 @@ TEST(twice_by_hand)
 
 TEST(twice_is_refused_where_it_cannot_be)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_tensor *x = cup_require_grad(cup_full(c, CUP_F32, 1, (int64_t[]){4}, 0.5)), *d;
     cup_tensor *y = cup_sum(c, cup_silu(c, x), NULL, 0, false);
     EXPECT_INT(cup_gradients_recorded(c, y, &x, 1, &d), CUP_UNSUPPORTED);

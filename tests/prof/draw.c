@@ -124,7 +124,7 @@ TEST(drawn_calls_that_make_no_sense_are_refused)
 /* A kernel that goes over its elements several times does so at large sizes only. */
 TEST(draw_of_large_calls_fills_a_card)
 {
-    cup_context *c = cup_context_new(&(cup_options){.device = "cpu"});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     const cup__draw_limits limits = {.large = true};
     cup__drawn *d = malloc(sizeof *d);
     int large = 0, tries;

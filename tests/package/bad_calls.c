@@ -201,7 +201,8 @@ static void free_new(const function *f, void *made)
     void *found = dlsym(RTLD_DEFAULT, name);
     void (*run)(void *);
     memcpy(&run, &found, sizeof run);
-    if (found && made && (ends_with(f->name, "_new") || ends_with(f->name, "_derivative")))
+    if (found && made && (ends_with(f->name, "_new") || ends_with(f->name, "_of") ||
+                          ends_with(f->name, "_derivative")))
         run(made);
 }
 

@@ -9,6 +9,7 @@
 
 #include "../test.h"
 #include "cupola/cupola.h"
+#include "cupola/dlpack.h"
 
 typedef struct function {
     char gives[64], name[64], takes[64]; /* the type of the result and of the first argument */
@@ -202,8 +203,11 @@ static void free_new(const function *f, void *made)
     void (*run)(void *);
     memcpy(&run, &found, sizeof run);
     if (found && made && (ends_with(f->name, "_new") || ends_with(f->name, "_of") ||
-                          ends_with(f->name, "_derivative")))
+                          ends_with(f->name, "_derivative") || ends_with(f->name, "_hold")))
         run(made);
+    DLManagedTensorVersioned *exported = made;
+    if (made && !strcmp(f->name, "cup_dlpack_export"))
+        exported->deleter(exported);
 }
 
 /* They take seconds with NULL for all they may leave out, and have tests of their own. */

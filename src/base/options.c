@@ -9,6 +9,7 @@ cup_status cup__options_take(cup__error *error, const char *name, void *to, size
 {
     size_t size = 0;
     memset(to, 0, own);
+    memcpy(to, &own, sizeof own);
     if (!from)
         return CUP_OK;
     memcpy(&size, from, sizeof size);

@@ -169,7 +169,18 @@ TEST(tuning_is_found_by_the_next_context)
     fake_expect_nothing_left();
 }
 
-/* A record of a plan is followed where there is such a plan, for its product alone. */
+static void multiply_into(cup_context *c, int64_t m)
+{
+    cup_scope_open(c);
+    cup_tensor *y = cup_tensor_new(c, CUP_BF16, 2, (int64_t[]){m, 256});
+    cup_tensor *a = cup_tensor_new(c, CUP_BF16, 2, (int64_t[]){m, 512});
+    cup_tensor *b = cup_tensor_new(c, CUP_BF16, 2, (int64_t[]){512, 256});
+    cup_matmul_into(c, y, a, b, false, false);
+    cup_scope_close(c);
+}
+
+/* A record of a plan is followed where there is such a plan, for its product alone, and for an op
+ * that does the same and has no record of its own. */
 TEST(tuning_record_of_a_plan_is_followed)
 {
     static const struct {
@@ -206,6 +217,10 @@ TEST(tuning_record_of_a_plan_is_followed)
             EXPECT_TEXT(cup_error_text(c), "");
             EXPECT_TEXT(heard, cases[i].heard);
         }
+        *heard = 0;
+        multiply_into(c, 1024);
+        EXPECT_TEXT(cup_error_text(c), "");
+        EXPECT_TEXT(heard, strchr(cases[i].heard, ' ') ? cases[i].heard : "");
         *heard = 0;
         multiply(c, 1025);
         EXPECT_TEXT(heard, "");

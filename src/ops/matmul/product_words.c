@@ -19,7 +19,8 @@ bool cup__product_words(const cup__call *call, bool similar, cup__text *to)
 {
     cup__product product, *p = &product;
     cup__product_like(call, p);
-    bool more = p->adding || call->op->epilogue->scaled;
+    const cup__epilogue *e = call->op->epilogue;
+    bool more = p->adding || e->scaled || e->a;
     if (similar && !more)
         return false;
     const struct {
@@ -49,6 +50,6 @@ bool cup__product_words(const cup__call *call, bool similar, cup__text *to)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         cup__text_add(to, " %s=%lld", all[i].name, (long long)all[i].value);
     if (more && !similar)
-        cup__text_add(to, p->adding ? " adding=1" : " scaled=1");
+        cup__text_add(to, " %s=1", p->adding ? "adding" : e->scaled ? "scaled" : "into");
     return true;
 }

@@ -117,7 +117,10 @@ gpu: $(BUILD)/test $(COMMAND) $(BUILD)/tools/tree $(FAKE) ## all that a GPU can 
 sanitize: $(COMMAND) ## compute-sanitizer's four tools over random calls on a GPU; CALLS=500 SEED=1 TOOLS="memcheck"
 	tools/sanitize $(BUILD)
 
-# Programs of bench/ may look inside the library.
+# Programs of bench/ may look inside the library, so they are built to see whether they still can.
+.PHONY: programs
+programs: $(patsubst %.c,$(BUILD)/%,$(wildcard bench/*.c)) ## the programs of bench/
+
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIB)
 	$(Q)$(CC) $(SANITIZE) -o $@ $^ $(LDLIBS)
 

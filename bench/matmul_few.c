@@ -2,10 +2,7 @@
  * and a sum that reads as many bytes as the weights have. With the L2 cache flushed by writing, as
  * everywhere else here, and by reading, after which nothing is left to be written back. */
 #include "matmul_rig.h"
-#include "kernels/packed_call.cuh"
-#include "kernels/product_call.cuh"
 #include "ops/matmul/wgmma.h"
-#include "ops/lowbit/weight_only_skinny.h"
 
 typedef struct way {
     const char *name;
@@ -13,26 +10,8 @@ typedef struct way {
     cup_status (*run)(cup__call *call, const cup__product *p);
 } way;
 
-/* The kernel of weight_only_stream.cu with weights of 16 bits. */
-static const char *ahead_refuses(cup_context *c, const cup__product *p)
-{
-    return p->m > 16                            ? "for few rows"
-           : !cup__rows_packed_can(c, p->dtype) ? "no tensor cores"
-           : p->b.row != 1 || p->a.column != 1  ? "not along k"
-                                                : NULL;
-}
-
-static cup_status ahead(cup__call *call, const cup__product *p)
-{
-    product_call product;
-    packed_call weights = {0};
-    cup__product_fill(&product, p);
-    product.b_mn *= 2;
-    return cup__rows_stream(call->c, p->dtype, 16, p->dtype, 0, &product, &weights);
-}
-
 static const way ways[] = {
-    {"stream", ahead_refuses, ahead},
+    {"stream", cup__product_stream_refuses, cup__product_stream},
     {"rows", cup__product_rows_refuses, cup__product_rows},
     {"cublaslt", cup__product_cublaslt_refuses, cup__product_cublaslt},
     {"wgmma", cup__product_wgmma_refuses, cup__product_wgmma},
@@ -122,7 +101,8 @@ int main(void)
                 if (!ways[0].refuses(r.c, &p)) {
                     cup__product q = product_of(&r, &s, 0);
                     cup__call call = fake_call(&r);
-                    if (cup__product_plain(&call, &q) != CUP_OK || ahead(&call, &p) != CUP_OK)
+                    if (cup__product_plain(&call, &q) != CUP_OK ||
+                        cup__product_stream(&call, &p) != CUP_OK)
                         fail(&r, "plain");
                     printf(" error %.2f", compare(&r, &s, r.y[0], r.y[1]));
                 }

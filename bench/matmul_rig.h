@@ -109,7 +109,7 @@ static int64_t padded(int64_t count)
 }
 
 /* The product of a shape in the rig's memory; lines are padded to multiples of 8 elements. */
-static cup__product product_of(rig *r, const shape *s, int which)
+static inline cup__product product_of(rig *r, const shape *s, int which)
 {
     cup__product p = {.dtype = (cup_dtype)s->dtype, .y_dtype = (cup_dtype)s->dtype, .factor = 1,
                       .m = s->m, .n = s->n, .k = s->k,
@@ -132,7 +132,7 @@ static cup__product product_of(rig *r, const shape *s, int which)
     return p;
 }
 
-static void prepare(rig *r, const shape *s)
+static inline void prepare(rig *r, const shape *s)
 {
     make_noise(r, s->dtype);
     int64_t a = padded(s->ta ? s->m : s->k) * (s->ta ? s->k : s->m) * s->batch;
@@ -194,7 +194,7 @@ static inline double compare(rig *r, const shape *s, const char *want, const cha
     return worst;
 }
 
-static cup__call fake_call(rig *r)
+static inline cup__call fake_call(rig *r)
 {
     return (cup__call){.c = r->c, .row = cup__row_find("matmul")};
 }

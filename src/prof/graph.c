@@ -1,29 +1,11 @@
-#include "prof/graph.h"
+#include "prof/graph_kinds.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "base/memory.h"
-#include "cupola/grad.h"
-#include "cupola/ops.h"
 #include "dispatch/op.h"
-#include "prof/compare.h"
 
-typedef enum kind {
-    LEAF,
-    GELU, SILU, TANH, SIGMOID, SCALE,
-    ADD, SUB, MUL,
-    LINEAR, LINEAR_GELU, LINEAR_SILU, LINEAR_SWIGLU, LINEAR_ADD,
-    MATMUL,
-    LAYERNORM, RMSNORM,
-    SUM, MEAN,
-    SOFTMAX, LOG_SOFTMAX,
-    SLICE, TRANSPOSE, RESHAPE, CONCAT,
-    KINDS
-} kind;
-
-/* By kind: the op's name. */
-static const char *const names[KINDS] = {
+const char *const cup__graph_names[KINDS] = {
     "leaf", "gelu", "silu", "tanh", "sigmoid", "scale", "add", "sub", "mul", "linear",
     "linear_gelu", "linear_silu", "linear_swiglu", "linear_add", "matmul", "layernorm", "rmsnorm",
     "sum", "mean", "softmax", "log_softmax", "slice", "permute", "reshape", "concat"};
@@ -41,7 +23,7 @@ static int64_t below(uint64_t *state, int64_t most)
     return (int64_t)(word(state) % (uint64_t)most);
 }
 
-static double unit(uint64_t *state)
+double cup__graph_unit(uint64_t *state)
 {
     return (double)(word(state) >> 11) * 0x1p-52 - 1;
 }
@@ -227,7 +209,7 @@ bool cup__graph_can_drop(const cup__graph *g, int node)
            (n->ndim == a->ndim && !memcmp(n->size, a->size, (size_t)n->ndim * sizeof *n->size));
 }
 
-static bool is_needed(const cup__graph *g, int node)
+bool cup__graph_is_needed(const cup__graph *g, int node)
 {
     if (g->node[node].gone)
         return false;
@@ -252,9 +234,9 @@ void cup__graph_text(const cup__graph *g, cup__text *out)
     bool first = true;
     for (int i = 0; i < g->count; i++) {
         const cup__graph_node *n = &g->node[i];
-        if (!is_needed(g, i))
+        if (!cup__graph_is_needed(g, i))
             continue;
-        cup__text_add(out, "%s%d = %s", first ? "" : "; ", i, names[n->kind]);
+        cup__text_add(out, "%s%d = %s", first ? "" : "; ", i, cup__graph_names[n->kind]);
         first = false;
         for (int k = 0; k < 4 && n->kind; k++)
             if (n->in[k] >= 0)
@@ -268,209 +250,10 @@ double cup__graph_roundings(const cup__graph *g, int node, cup_dtype dtype)
 {
     const cup__graph_node *n = &g->node[node];
     double rows = 1, most = fmax((double)last(n), (double)last(&g->node[n->in[0]]));
-    const cup__row *row = cup__row_find(names[n->kind]);
+    const cup__row *row = cup__row_find(cup__graph_names[n->kind]);
     for (int i = 0; i < n->ndim - 1; i++)
         rows *= (double)n->size[i];
     if (cup_dtype_size(dtype) < 4)
         return 4; /* the inside is f32 */
     return fmax(fmax(4, row->op->tolerance), sqrt(fmax(rows, most)));
-}
-
-/* A run under way. */
-typedef struct execution {
-    const cup__graph *g;
-    cup_context *c;
-    cup_dtype dtype, hold;
-    int noise;
-    cup_tensor *value[CUP__GRAPH_NODES], *base[CUP__GRAPH_NODES];
-} execution;
-
-/* Numbers of [-1, 1) times `scale`, plus `shift`, rounded to the dtype. */
-static cup_tensor *numbers(execution *e, const cup__graph_node *n, uint64_t seed, double scale,
-                           double shift, cup_dtype rounded)
-{
-    cup__shape shape = {.dtype = e->hold, .ndim = n->ndim};
-    uint64_t bits, state = seed;
-    cup_tensor one = {.data = &bits, .dtype = rounded};
-    memcpy(shape.size, n->size, sizeof n->size);
-    cup_tensor *t = cup__tensor_make(e->c, &shape, "sample");
-    char *values = t ? cup__malloc((size_t)(t->count * cup_dtype_size(t->dtype))) : NULL;
-    cup_tensor to = {.data = values, .dtype = e->hold};
-    for (int64_t i = 0; values && i < t->count; i++) {
-        cup__store(&one, 0, shift + scale * unit(&state));
-        cup__store(&to, i, cup__load(&one, 0));
-    }
-    if (values)
-        cup_tensor_write(t, values, (size_t)(t->count * cup_dtype_size(t->dtype)));
-    else if (e->c->error.status == CUP_OK)
-        cup__fail(&e->c->error, CUP_MEMORY, "out of host memory for a graph");
-    cup__free(values);
-    return t;
-}
-
-/* Moves a value as the rounding of its op would, or what flows back along an edge; the other of
- * both stays, since they round apart: y = v (1 + r), of which only one part is recorded. A leaf is
- * exact, and moves by what f32 can tell apart: an op that rounds each of its steps is right for
- * inputs that far off, and where most of these cancel, as the deviations of nearly equal numbers
- * in a norm or the terms of a mean near 0, no order of its steps is better. */
-static cup_tensor *moved(execution *e, int i, int edge, cup_tensor *t)
-{
-    bool leaf = !e->g->node[i].kind;
-    if (!e->noise || !t || (leaf && edge > 0))
-        return t;
-    double roundings = leaf ? 1 : cup__graph_roundings(e->g, i, e->dtype);
-    double inside = fmin(cup__epsilon(e->dtype), cup__epsilon(CUP_F32));
-    double scale = roundings / 4 * (leaf ? inside : cup__epsilon(e->dtype));
-    cup__graph_node shape = {.ndim = t->ndim};
-    memcpy(shape.size, t->shape, (size_t)t->ndim * sizeof *t->shape);
-    uint64_t seed = e->g->seed + (uint64_t)(10000 * e->noise + 10 * i + edge) * 0x2545f4914f6cdd1du;
-    cup_tensor *r = numbers(e, &shape, seed, scale, 0, CUP_F64);
-    bool was = cup_grad_recording(e->c, false);
-    cup_tensor *fixed = cup_mul(e->c, t, r);
-    if (edge > 0)
-        fixed = cup_neg(e->c, fixed);
-    else if (!leaf)
-        fixed = cup_add(e->c, fixed,
-                        numbers(e, &shape, seed + 1, cup__smallest(e->dtype), 0, CUP_F64));
-    cup_grad_recording(e->c, was);
-    if (edge > 0)
-        t = cup_add(e->c, t, cup_mul(e->c, t, r));
-    return cup_add(e->c, t, fixed);
-}
-
-/* Weights are small, so that values keep their size. */
-static cup_tensor *make_leaf(execution *e, int i)
-{
-    const cup__graph_node *n = &e->g->node[i];
-    cup__graph_node flat = {.ndim = 1, .size = {n->number}};
-    int64_t count = 1;
-    for (int d = 0; d < n->ndim; d++)
-        count *= n->size[d];
-    flat.size[0] += count;
-    double scale = i && n->ndim > 1 ? 2 / sqrt((double)last(n)) : 1;
-    e->base[i] = cup_require_grad(
-        numbers(e, &flat, e->g->seed + (uint64_t)i * 7919, scale, 0, e->dtype));
-    cup_tensor *part = cup_slice(e->c, e->base[i], &n->number, 1, &count, 1);
-    return cup_reshape(e->c, part, n->ndim, n->size);
-}
-
-static cup_tensor *make_elementwise(execution *e, const cup__graph_node *n, cup_tensor *const *in)
-{
-    switch (n->kind) {
-    case GELU:
-        return cup_gelu(e->c, in[0]);
-    case SILU:
-        return cup_silu(e->c, in[0]);
-    case TANH:
-        return cup_tanh(e->c, in[0]);
-    case SIGMOID:
-        return cup_sigmoid(e->c, in[0]);
-    case SCALE:
-        return cup_scale(e->c, in[0], -0.75);
-    case ADD:
-        return cup_add(e->c, in[0], in[1]);
-    case SUB:
-        return cup_sub(e->c, in[0], in[1]);
-    default:
-        return cup_mul(e->c, in[0], in[1]);
-    }
-}
-
-static cup_tensor *make_product(execution *e, const cup__graph_node *n, cup_tensor *const *in)
-{
-    switch (n->kind) {
-    case LINEAR:
-        return cup_linear(e->c, in[0], in[1], in[3]);
-    case LINEAR_GELU:
-        return cup_linear_gelu(e->c, in[0], in[1], in[3]);
-    case LINEAR_SILU:
-        return cup_linear_silu(e->c, in[0], in[1], in[3]);
-    case LINEAR_SWIGLU:
-        return cup_linear_swiglu(e->c, in[0], in[1], in[3]);
-    case LINEAR_ADD:
-        return cup_linear_add(e->c, in[0], in[1], in[2], in[3]);
-    default:
-        return cup_matmul(e->c, in[0], in[1], false, false);
-    }
-}
-
-static cup_tensor *make_rows(execution *e, const cup__graph_node *n, cup_tensor *const *in)
-{
-    int64_t axis = -1;
-    switch (n->kind) {
-    case LAYERNORM:
-        return cup_layernorm(e->c, in[0], in[1], in[2], 1e-5);
-    case RMSNORM:
-        return cup_rmsnorm(e->c, in[0], in[1], 1e-5);
-    case SUM:
-        return cup_sum(e->c, in[0], &axis, 1, true);
-    case MEAN:
-        return cup_mean(e->c, in[0], &axis, 1, true);
-    case SOFTMAX:
-        return cup_softmax(e->c, in[0], -1);
-    default:
-        return cup_log_softmax(e->c, in[0], -1);
-    }
-}
-
-static cup_tensor *make_view(execution *e, const cup__graph_node *n, cup_tensor *const *in)
-{
-    int64_t starts[3] = {0}, axes[3] = {0, 1, 2};
-    switch (n->kind) {
-    case SLICE:
-        starts[n->ndim - 1] = n->number;
-        return cup_slice(e->c, in[0], starts, n->ndim, n->size, n->ndim);
-    case TRANSPOSE:
-        axes[n->ndim - 1] = n->ndim - 2;
-        axes[n->ndim - 2] = n->ndim - 1;
-        return cup_permute(e->c, in[0], axes, n->ndim);
-    case RESHAPE:
-        return cup_reshape(e->c, in[0], n->ndim, n->size);
-    default:
-        return cup_concat(e->c, in, 2, -1);
-    }
-}
-
-static cup_tensor *make(execution *e, int i)
-{
-    const cup__graph_node *n = &e->g->node[i];
-    cup_tensor *in[4] = {NULL};
-    for (int k = 0; k < 4; k++)
-        in[k] = n->in[k] >= 0 && n->kind ? e->value[n->in[k]] : NULL;
-    if (n->gone)
-        return in[0];
-    for (int k = 0; k < 4; k++)
-        in[k] = moved(e, i, k + 1, in[k]);
-    cup_tensor *t = n->kind == LEAF        ? make_leaf(e, i)
-                    : n->kind <= MUL       ? make_elementwise(e, n, in)
-                    : n->kind <= MATMUL    ? make_product(e, n, in)
-                    : n->kind < SLICE      ? make_rows(e, n, in)
-                                           : make_view(e, n, in);
-    return moved(e, i, 0, t);
-}
-
-cup_status cup__graph_execute(const cup__graph *g, cup_context *c, cup_dtype dtype, cup_dtype hold,
-                              int noise, cup__graph_run *out)
-{
-    execution e = {.g = g, .c = c, .dtype = dtype, .hold = hold, .noise = noise};
-    cup_tensor *loss = NULL;
-    *out = (cup__graph_run){{NULL}, {NULL}};
-    for (int i = 0; i < g->count; i++) {
-        if (!g->node[i].gone && !is_needed(g, i))
-            continue;
-        e.value[i] = make(&e, i);
-        if (!e.value[i])
-            return c->error.status;
-        if (!cup__graph_is_end(g, i))
-            continue;
-        out->value[i] = e.value[i];
-        cup_tensor *d = numbers(&e, &g->node[i], g->seed ^ (uint64_t)(i + 1) * 104729, 1, 0, dtype);
-        cup_tensor *part = cup_sum(c, cup_mul(c, e.value[i], d), NULL, 0, false);
-        loss = loss ? cup_add(c, loss, part) : part;
-    }
-    if (!loss || cup_backward(c, loss) != CUP_OK)
-        return c->error.status;
-    for (int i = 0; i < g->count; i++)
-        out->gradient[i] = e.base[i] ? cup_grad(e.base[i]) : NULL;
-    return c->device->calls->synchronize(c->device);
 }

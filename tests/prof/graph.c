@@ -31,9 +31,8 @@ TEST(graph_random_ones_are_right)
 }
 
 /* A norm of three nearly equal numbers, a mean of numbers that cancel, the slope of a tanh near 1,
- * sums that cancel behind a gelu and behind a product that was broadcast: what is stored in between
- * is rounded, no order of steps is much closer to double, and what may be wrong follows from how far
- * they move. */
+ * sums that cancel behind a gelu and behind a product that was broadcast: no order of steps is much
+ * closer to double, and what may be wrong follows from how far they move. */
 static void hold_cancelling(const char *device)
 {
     static const char *const graphs[] = {"4711:18:f32:1,2,3,6,7,8,9", "4711:249:f32:1,5,6,7",
@@ -47,7 +46,7 @@ static void hold_cancelling(const char *device)
     }
     for (int i = 0; i < 5; i++) {
         EXPECT_INT(cup__check_graph(c, graphs[i], report, &count), CUP_OK);
-        EXPECT(tolerance < 200);
+        EXPECT(tolerance < 400);
     }
     EXPECT_INT(count, 5);
     cup_context_free(c);

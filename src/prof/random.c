@@ -147,19 +147,29 @@ static void report_missing(random_check *all, const room *r)
     all->report(&result, all->user);
 }
 
-/* The root of the mean square of how far a result moved. */
+/* The root of the mean square of how far what moved of a result did: rows that a mask leaves empty
+ * stay 0 whatever the inputs are, and say nothing of the others. */
 static double distance(const cup_tensor *a, const cup_tensor *b)
 {
     double squares = 0;
     int64_t count = 0;
     for (int64_t i = 0; i < a->count; i++) {
         double by = cup__load(a, cup__offset_of(a, i)) - cup__load(b, cup__offset_of(b, i));
-        if (!isfinite(by))
+        if (!isfinite(by) || by == 0)
             continue;
         squares += by * by;
         count++;
     }
     return count ? sqrt(squares / (double)count) : 0;
+}
+
+/* How many results are not 0; rows that a mask leaves empty took no operations. */
+static int64_t not_zero(const cup_tensor *t)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < t->count; i++)
+        count += cup__load(t, cup__offset_of(t, i)) != 0;
+    return count;
 }
 
 /* By which part of themselves inputs are moved: what the sums are kept in, f64 or f32 or what the
@@ -172,7 +182,7 @@ static double part_of(const cup__check_call *k, const cup__drawn *d)
         if (!strcmp(impl->name, k->only))
             by = fmax(by, impl->slack);
     const cup__call *call = &k->want->call;
-    int64_t count = call->out_count ? call->out[0]->count : 0;
+    int64_t count = call->out_count ? not_zero(call->out[0]) : 0;
     for (int i = 0; !call->out_count && i < call->in_count; i++)
         count += call->in[i] && cup__call_changes(call, i) ? call->in[i]->count : 0;
     if (!count || (!call->out_count && !call->op->cost))

@@ -141,7 +141,7 @@ CUP_API cup_tensor *cup_swiglu(cup_context *c, cup_tensor *gate, cup_tensor *up)
 
 /* Dropout */
 
-/* (x): 0 with probability p, which is rounded to a multiple of 2^-16, else x / (1 - p) with the
+/* (x): 0 with probability p, which is rounded to a multiple of 2^-32, else x / (1 - p) with the
  * p so rounded, so that the mean is kept */
 CUP_API cup_tensor *cup_dropout(cup_context *c, cup_tensor *x, double p);
 

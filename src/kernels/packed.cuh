@@ -28,7 +28,7 @@ DEVICE void put(const product_call &c, long long token, long long row, real v)
     long long at = token * c.y_row + row;
     if (c.pre)
         ((T *)c.pre)[at] = from_real<T>(v);
-    ((T *)c.y)[at] = from_real<T>(activated<T>(v));
+    ((T *)c.y)[at] = from_real<T>(activated(v));
 }
 
 #if (CUP_T == CUP_F16 || CUP_T == CUP_BF16) && (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800)

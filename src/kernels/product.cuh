@@ -3,6 +3,10 @@
 #define CUP_PRODUCT_CUH
 
 #include "product_call.cuh"
+#ifndef Y_T /* results of 16 bits do not show the difference */
+#define SHORT_MATH (CUP_T == 2 || CUP_T == 3)
+#endif
+#include "real_math.cuh"
 #include "vec.cuh"
 
 #ifndef ACTIVATION
@@ -88,61 +92,15 @@ DEVICE void tile_place(long long index, long long tiles_m, long long tiles_n, lo
     *tile_n = inside / height;
 }
 
-/* gelu by its tanh form. The short form is for results of 16 bits: tanh.approx is good to 2^-11. */
-DEVICE float gelu_short(float x)
-{
-    float t, u = x * (0.79788456f + 0.035677408f * x * x);
-    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(u));
-    return 0.5f * x + 0.5f * x * t;
-}
-
-/* The derivative of gelu, as short. */
-DEVICE float gelu_slope_short(float x)
-{
-    float t, s = x * x, u = x * (0.79788456f + 0.035677408f * s);
-    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(u));
-    return 0.5f + 0.5f * t + 0.5f * x * (1.0f - t * t) * (0.79788456f + 0.10703222f * s);
-}
-
-/* x / (1 + exp(-x)), as short; its limit 0 at -infinity. */
-DEVICE float silu_short(float x)
-{
-    float t, half = fmaxf(0.5f * x, -0x1.fffffep126f);
-    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(0.5f * x));
-    return half + half * t;
-}
-
-/* Its derivative, and that one's limits. */
-DEVICE float silu_slope_short(float x)
-{
-    float t;
-    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(0.5f * x));
-    float s = 0.5f + 0.5f * t, finite = fminf(fmaxf(x, -0x1.fffffep127f), 0x1.fffffep127f);
-    return s * (1.0f + finite * (1.0f - s));
-}
-
-DEVICE float gelu_exact(float x)
-{
-    float u = 0.79788456f * (x + 0.044715f * x * x * x);
-    return x / (1.0f + expf(-2.0f * u));
-}
-
-DEVICE double gelu_exact(double x)
-{
-    return 0.5 * x * (1.0 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-}
-
 /* What a sum becomes before it is rounded into y; `pre` is what it was before the activation. */
-template <typename Element, typename Real> DEVICE Real activated(Real x)
+template <typename Real> DEVICE Real activated(Real x)
 {
 #if ACTIVATION == PRODUCT_GELU
-    if (sizeof(Element) <= 2)
-        return (Real)gelu_short((float)x);
-    return gelu_exact(x);
+    return gelu_of(x);
 #elif ACTIVATION == PRODUCT_RELU
     return x < 0 ? (Real)0 : x;
 #elif ACTIVATION == PRODUCT_SILU
-    return (Real)silu_short((float)x);
+    return silu_of(x);
 #else
     return x;
 #endif

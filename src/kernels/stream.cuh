@@ -76,7 +76,7 @@ DEVICE void write_one(const stream_call &s, const place &p, int token, int row, 
     long long at = p.batch * s.y_batch + token * s.y_row + row;
     if (s.pre)
         ((T *)s.pre)[at] = from_real<T>(v);
-    ((T *)s.y)[at] = from_real<T>(activated<T>(v));
+    ((T *)s.y)[at] = from_real<T>(activated(v));
 }
 
 /* How many of the units this block owns. */

@@ -29,6 +29,7 @@ typedef struct wgmma_call {
     unsigned char *mask;              /* or null */
     unsigned threshold, sequence;
     float kept;           /* factor of what dropout keeps */
+    unsigned threshold_rest;
     const float *y_scale; /* of the codes that y consists of, and the largest size before, as */
     unsigned *y_most;     /* the bits of a float, zero before the call */
     const int *groups; /* the table of group_count groups */

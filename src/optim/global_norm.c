@@ -191,7 +191,7 @@ static cup_status finish(launch *l)
 
 static cup_status run_cuda(cup__call *call)
 {
-    cup__shape sums = {.dtype = call->in[0]->dtype == CUP_F64 ? CUP_F64 : CUP_F32, .ndim = 1};
+    cup__shape sums = {.dtype = CUP_F64, .ndim = 1};
     for (int i = 0; i < call->in_count; i++)
         sums.size[0] += (call->in[i]->count + BLOCK - 1) / BLOCK;
     launch l = {

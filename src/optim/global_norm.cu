@@ -1,7 +1,8 @@
 /* Square root of the sum of the squares of all elements of many tensors, always added in the same
  * order. `squares`: a block for each CHUNK elements of some tensor, found by halving in the table
  * that lies in the kernel's arguments; 256 threads, eight 16-byte loads each in flight; one partial
- * sum a block. `finish`: one block adds the partial sums in double. Moves the tensors once. */
+ * sum a block. Squares that f32 has no place for are summed again in double. `finish`: one block
+ * adds the partial sums in double. Moves the tensors once. */
 #include "dtype.cuh"
 #include "reduce.cuh"
 
@@ -46,8 +47,23 @@ DEVICE real square(const vec<T, VEC> &v)
     return sum;
 }
 
+/* The squares of a chunk in double, by all threads of the block. Chunks of zeros, as the gradients
+ * of tables have them, are not worth it. */
+DEVICE double squares_in_double(const T *data, int64_t from, int64_t to)
+{
+    bool zero = true;
+    for (int64_t i = from + threadIdx.x; i < to; i += THREADS)
+        zero = zero && to_real(data[i]) == 0;
+    if (__syncthreads_and(zero))
+        return 0;
+    double sum = 0;
+    for (int64_t i = from + threadIdx.x; i < to; i += THREADS)
+        sum += (double)to_real(data[i]) * (double)to_real(data[i]);
+    return block_sum(sum);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
-global_norm_squares(const __grid_constant__ norm_table table, int count, real *partial)
+global_norm_squares(const __grid_constant__ norm_table table, int count, double *partial)
 {
     const norm_entry &e = norm_find(table, count, blockIdx.x);
     int64_t from = ((int64_t)blockIdx.x - e.chunk) * CHUNK;
@@ -73,17 +89,19 @@ global_norm_squares(const __grid_constant__ norm_table table, int count, real *p
 #pragma unroll
     for (int u = 1; u < UNROLL; u++)
         sum[0] += sum[u];
-    real all = block_sum(sum[0]);
+    double all = (double)block_sum(sum[0]);
+    if (sizeof(real) == 4 && !(all > 1e-30 && all < 1e38))
+        all = squares_in_double(e.data, from, to);
     if (threadIdx.x == 0)
         partial[blockIdx.x] = all;
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
-global_norm_finish(const real *partial, int64_t count, float *norm)
+global_norm_finish(const double *partial, int64_t count, float *norm)
 {
     double sum = 0;
     for (int64_t i = threadIdx.x; i < count; i += blockDim.x)
-        sum += (double)partial[i];
+        sum += partial[i];
     sum = block_sum(sum);
     if (threadIdx.x == 0)
         *norm = (float)sqrt(sum);

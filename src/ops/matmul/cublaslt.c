@@ -8,6 +8,7 @@
 #include "cuda/gpu.h"
 #include "cuda/loader.h"
 #include "dispatch/attributes.h"
+#include "dispatch/memo.h"
 #include "ops/matmul/epilogues.h"
 #include "ops/matmul/product_cuda.h"
 #include "ops/matmul/product_state.h"
@@ -366,6 +367,31 @@ static cup_status multiply_all(cup__call *call, const cup__product *whole, int r
     return CUP_OK;
 }
 
+static const char owner; /* of what is kept here */
+
+static cup_status again(cup__call *call, cup__memo *memo)
+{
+    cup_context *c = call->c;
+    cup__cuda *gpu = cup__cuda_of(c->device);
+    cup__product p = {.dtype = call->in[call->op->epilogue->a]->dtype};
+    cup__product_point(call, call->in, &p);
+    CUP_TRY(cup__launch_foreign(gpu, "cublasLtMatmul"));
+    cup__cublaslt_plan *plan = *(cup__cublaslt_plan **)memo->kept;
+    cublasStatus_t status = multiply(cup__product_state_of(c), plan, &p, cup__cuda_stream(gpu));
+    return status == CUBLAS_STATUS_SUCCESS ? CUP_OK : explain(call, status);
+}
+
+/* Equal calls need a look at neither the product nor its plan. */
+static void keep(cup__call *call, const cup__product *p, int rank)
+{
+    cup__product_state *state = cup__product_state_of(call->c);
+    if (!call->memo || !call->op->epilogue || calls_of(p) != 1 || !state)
+        return;
+    cup__cublaslt_plan *plan = plan_of(call->c, state, p, rank);
+    if (plan && cup__memo_keep(call->memo, &owner, &plan, sizeof plan))
+        call->memo->again = again;
+}
+
 cup_status cup__product_cublaslt(cup__call *call, const cup__product *p)
 {
     return cup__product_cublaslt_by(call, p, 0);
@@ -373,8 +399,10 @@ cup_status cup__product_cublaslt(cup__call *call, const cup__product *p)
 
 cup_status cup__product_cublaslt_by(cup__call *call, const cup__product *p, int rank)
 {
-    if (!activates_apart(call->c, p))
+    if (!activates_apart(call->c, p)) {
+        keep(call, p, rank);
         return multiply_all(call, p, rank);
+    }
     cup__product before = *p;
     cup_tensor *in = call->out[p->pre ? 1 : 0], *out[] = {call->out[0]};
     before.y.data = in->data;

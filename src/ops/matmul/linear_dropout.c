@@ -1,4 +1,3 @@
-#include "base/philox.h"
 #include "dispatch/attributes.h"
 #include "ops/random/dropout.h"
 #include "ops/matmul/epilogues.h"
@@ -33,9 +32,7 @@ static cup_status specification(cup__call *call)
     uint8_t *mask = call->out_count > 1 ? call->out[1]->data : NULL;
     int64_t n = call->in[WEIGHT]->shape[0];
     for (int64_t i = 0; i < call->out[0]->count; i++) {
-        cup__philox_words words =
-            cup__philox_block(call->random, call->sequence, (uint64_t)(i / 8));
-        bool kept = (words.at[i % 8 / 2] >> i % 2 * 16 & 0xffff) >= dropout.threshold;
+        bool kept = cup__dropout_keeps(call, &dropout, i);
         double v = cup__linear_element(call, call->in[BIAS], i / n, i % n);
         v = kept ? v * dropout.scale : 0;
         if (residual)
@@ -62,6 +59,7 @@ static void make_product(const cup__call *call, cup_tensor *const *in, cup__prod
 {
     cup__dropout dropout = cup__dropout_of(call);
     *d = (cup__dropping){.threshold = dropout.threshold,
+                         .rest = dropout.rest,
                          .sequence = call->sequence,
                          .kept = (float)dropout.scale,
                          .random = call->random};
@@ -161,6 +159,7 @@ static const cup__sample samples[] = {{"0x5 3x5 3 0x3", P(0.5)},
                                       {"3x8 0x8 0 -", P(0.5)},
                                       {"9x8 16x8 16 9x16", P(0.5)},
                                       {"3x20x64 130x64 130 -", P(0.5)},
+                                      {"1032x16 1032x16 - -", P(0.9)},
                                       {NULL, NULL}};
 static const cup__sample bench[] = {{"32768x3072 768x3072 768 32768x768", P(0.1)},
                                     {"32768x768 3072x768 3072 -", P(0.1)},

@@ -25,7 +25,7 @@ typedef struct cup__scaling {
 
 /* Dropout of the result, before anything is added to it. */
 typedef struct cup__dropping {
-    uint32_t threshold, sequence;
+    uint32_t threshold, rest, sequence;
     float kept;
     const uint64_t *random; /* device memory: seed and step */
     uint8_t *mask;          /* or NULL */

@@ -112,7 +112,7 @@ DEVICE void finish(const product_call &c, const one_matrix &one, long long row0,
             long long at = one.y + row * c.y_row + column;
             if (c.pre)
                 ((T *)c.pre)[at] = from_real<T>(v);
-            ((T *)c.y)[at] = from_real<T>(activated<T>(v));
+            ((T *)c.y)[at] = from_real<T>(activated(v));
         }
     }
 }

@@ -183,7 +183,7 @@ DEVICE void finish(const product_call &c, long long y0, const operand_a &a, cons
                 long long at = y0 + row * c.y_row + column;
                 if (c.pre)
                     ((float *)c.pre)[at] = v;
-                ((float *)c.y)[at] = activated<float>(v);
+                ((float *)c.y)[at] = activated(v);
             }
 }
 

@@ -262,6 +262,7 @@ static void fill_call(wgmma_call *to, const cup__product *p, const cup__wgmma_op
         to->random = (const unsigned long long *)(const void *)p->dropping->random;
         to->mask = p->dropping->mask;
         to->threshold = p->dropping->threshold;
+        to->threshold_rest = p->dropping->rest;
         to->sequence = p->dropping->sequence;
         to->kept = p->dropping->kept;
     }

@@ -3,8 +3,8 @@
 #ifndef CUP_OPS_MATMUL_WGMMA_DROPOUT_CUH
 #define CUP_OPS_MATMUL_WGMMA_DROPOUT_CUH
 
+#include "dropout.cuh"
 #include "hopper.cuh"
-#include "philox.cuh"
 #include "wgmma_call.cuh"
 
 #ifndef DROPOUT
@@ -15,13 +15,8 @@
 DEVICE unsigned draw_kept(const wgmma_call &c, int row, int column)
 {
     long long number = ((long long)row * c.n + column) / 8;
-    philox_words w = philox_block((const uint64_t *)c.random, c.sequence, (uint64_t)number);
-    unsigned kept = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        kept |= (unsigned)((w.at[i] & 0xffff) >= c.threshold) << (2 * i);
-        kept |= (unsigned)(w.at[i] >> 16 >= c.threshold) << (2 * i + 1);
-    }
+    unsigned kept = dropout_kept(c.random[0], (uint32_t)c.random[1], c.sequence, (uint64_t)number,
+                                 c.threshold, c.threshold_rest);
     if (c.mask && row < c.m && column < c.n)
         c.mask[number] = (unsigned char)kept;
     return kept;

@@ -75,7 +75,9 @@ DEVICE void completed(const wgmma_call &c, const unit &u, const float *sum,
     }
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        v[i] = activated<result>(v[i]);
+        v[i] = sizeof(result) <= 2 && ACTIVATION == PRODUCT_GELU   ? gelu_short(v[i])
+               : sizeof(result) <= 2 && ACTIVATION == PRODUCT_SILU ? silu_short(v[i])
+                                                                   : activated(v[i]);
     if (DROPOUT)
         drop(c, u.row + row, u.column + column, v);
     if (OTHER) {

@@ -6,6 +6,7 @@
  * neighbours take neighbouring values; else they are neighbours. adaptive_bwd: a thread for each
  * vector of the image gathers from the windows that hold it. Bytes: image and result once. */
 #include "adaptive_call.cuh"
+#include "long_sum.cuh"
 #include "reduce.cuh"
 
 #ifndef MAX
@@ -186,10 +187,7 @@ adaptive_bwd(const __grid_constant__ adaptive_call c)
         return;
     unsigned k = split(&rest, c.inner), w = split(&rest, c.in[1]), h = split(&rest, c.in[0]);
     holders down(h, c.in[0], c.out[0]), across(w, c.in[1], c.out[1]);
-    real sum[VEC];
-#pragma unroll
-    for (int e = 0; e < VEC; e++)
-        sum[e] = 0;
+    long_sum<real, sizeof(T) == 4> sum[VEC];
     for (int row = down.first; row <= down.last; row++)
         for (int column = across.first; column <= across.last; column++) {
             span rows(row, c.in[0], c.out[0]), columns(column, c.in[1], c.out[1]);
@@ -203,11 +201,15 @@ adaptive_bwd(const __grid_constant__ adaptive_call c)
 #pragma unroll
             for (int e = 0; e < VEC; e++)
                 if (!MAX)
-                    sum[e] += to_real(dy.at[e]) / (real)(rows.count * columns.count);
+                    sum[e].add(to_real(dy.at[e]) / (real)(rows.count * columns.count));
                 else if (places.at[e] == own)
-                    sum[e] += to_real(dy.at[e]);
+                    sum[e].add(to_real(dy.at[e]));
         }
-    store((T *)c.y + (int64_t)index * VEC, from_reals<T, VEC>(sum));
+    real values[VEC];
+#pragma unroll
+    for (int e = 0; e < VEC; e++)
+        values[e] = sum[e].value();
+    store((T *)c.y + (int64_t)index * VEC, from_reals<T, VEC>(values));
 }
 
 #endif

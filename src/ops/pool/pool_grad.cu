@@ -5,6 +5,7 @@
  * pool_rows_bwd: for windows that tile planes of one value a pixel: a thread for VEC windows of a
  * row writes their elements, STRIDE_W VEC of each of their rows. Bytes: dy, its places and dx
  * once. */
+#include "long_sum.cuh"
 #include "pool_window.cuh"
 
 /* Windows that hold one value, at most, along a dimension. */
@@ -45,10 +46,7 @@ pool_bwd(const __grid_constant__ pool_call c)
     int k = (int)split(&index, c.inner) * VEC, w = (int)split(&index, c.columns);
     int h = (int)split(&index, c.rows) + c.first_row, inner = (int)c.inner.size * VEC;
     int64_t plane = c.plane + index;
-    real sum[VEC];
-#pragma unroll
-    for (int e = 0; e < VEC; e++)
-        sum[e] = 0;
+    long_sum<real, sizeof(T) == 4 && !FEW> sum[VEC];
 #pragma unroll unroll_h
     for (int s = 0; s < STEPS_H; s++) {
         int row, i;
@@ -74,12 +72,17 @@ pool_bwd(const __grid_constant__ pool_call c)
 #pragma unroll
             for (int e = 0; e < VEC; e++)
                 if (!MAX)
-                    sum[e] += to_real(dy.at[e]) / share;
+                    sum[e].add(to_real(dy.at[e]) / share);
                 else if (places.at[e] == i * WINDOW_W + j)
-                    sum[e] += to_real(dy.at[e]);
+                    sum[e].add(to_real(dy.at[e]));
         }
     }
-    store((T *)c.y + ((plane * c.height + h) * c.width + w) * inner + k, from_reals<T, VEC>(sum));
+    real values[VEC];
+#pragma unroll
+    for (int e = 0; e < VEC; e++)
+        values[e] = sum[e].value();
+    store((T *)c.y + ((plane * c.height + h) * c.width + w) * inner + k,
+          from_reals<T, VEC>(values));
 }
 
 #else

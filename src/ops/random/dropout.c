@@ -8,12 +8,29 @@
 #include "ops/elementwise/pointwise.h"
 
 #define CHUNK 1024 /* elements computed together; a multiple of 8 */
+#define FURTHER_ON ((uint64_t)1 << 63)
 
 cup__dropout cup__dropout_of(const cup__call *call)
 {
     const cup__dropout_attributes *a = call->attributes;
-    uint32_t threshold = (uint32_t)(a->p * 65536 + 0.5);
-    return (cup__dropout){threshold, threshold == 65536 ? 0 : 65536.0 / (65536 - threshold)};
+    uint64_t dropped = (uint64_t)(a->p * 0x1p32 + 0.5), kept = ((uint64_t)1 << 32) - dropped;
+    return (cup__dropout){(uint32_t)(dropped >> 16), dropped & 0xffff,
+                          kept ? 0x1p32 / (double)kept : 0};
+}
+
+static uint32_t half_of(const cup__call *call, uint64_t block, int64_t index)
+{
+    cup__philox_words w = cup__philox_block(call->random, call->sequence, block);
+    return w.at[index % 8 / 2] >> index % 2 * 16 & 0xffff;
+}
+
+bool cup__dropout_keeps(const cup__call *call, const cup__dropout *dropout, int64_t index)
+{
+    uint64_t block = (uint64_t)index / 8;
+    uint32_t half = half_of(call, block, index);
+    if (half != dropout->threshold)
+        return half > dropout->threshold;
+    return half_of(call, block | FURTHER_ON, index) >= dropout->rest;
 }
 
 cup_status cup__dropout_infer(cup__call *call)
@@ -38,10 +55,9 @@ cup_status cup__dropout_specification(cup__call *call)
     const cup_tensor *x = call->in[call->in_count - 1];
     const cup_tensor *residual = call->in_count > 1 ? call->in[0] : NULL;
     for (int64_t byte = 0; byte < (x->count + 7) / 8; byte++) {
-        cup__philox_words w = cup__philox_block(call->random, call->sequence, (uint64_t)byte);
         unsigned mask = 0;
         for (int64_t i = byte * 8; i < x->count && i < byte * 8 + 8; i++) {
-            bool kept = (w.at[i % 8 / 2] >> i % 2 * 16 & 0xffff) >= dropout.threshold;
+            bool kept = cup__dropout_keeps(call, &dropout, i);
             double y = kept ? cup__load(x, cup__offset_of(x, i)) * dropout.scale : 0;
             if (residual)
                 y += cup__load(residual, cup__offset_of(residual, i));
@@ -54,21 +70,38 @@ cup_status cup__dropout_specification(cup__call *call)
     return CUP_OK;
 }
 
-/* The masks of `bytes` times 8 elements. */
-CUP__WIDE static void draw(uint8_t *mask, uint64_t key, uint32_t sequence, uint32_t step,
-                           uint64_t first, int64_t bytes, uint32_t threshold)
+/* The masks of `bytes` times 8 elements, and which of them equal the threshold. */
+CUP__WIDE static void draw(uint8_t *mask, uint8_t *equal, uint64_t key, uint32_t sequence,
+                           uint32_t step, uint64_t first, int64_t bytes, uint32_t threshold)
 {
     for (int64_t i = 0; i < bytes; i++) {
         uint64_t block = first + (uint64_t)i;
         cup__philox_words w =
             cup__philox(key, (uint32_t)block, (uint32_t)(block >> 32), sequence, step);
-        uint32_t bits = 0;
+        uint32_t bits = 0, same = 0;
         for (int k = 0; k < 4; k++) {
-            bits |= (uint32_t)((w.at[k] & 0xffff) >= threshold) << (2 * k);
-            bits |= (uint32_t)((w.at[k] >> 16) >= threshold) << (2 * k + 1);
+            uint32_t low = w.at[k] & 0xffff, high = w.at[k] >> 16;
+            bits |= (uint32_t)(low >= threshold) << (2 * k);
+            bits |= (uint32_t)(high >= threshold) << (2 * k + 1);
+            same |= (uint32_t)(low == threshold) << (2 * k);
+            same |= (uint32_t)(high == threshold) << (2 * k + 1);
         }
         mask[i] = (uint8_t)bits;
+        equal[i] = (uint8_t)same;
     }
+}
+
+/* The masks from element `start` on. */
+static void draw_all(uint8_t *mask, const cup__call *call, const cup__dropout *dropout,
+                     int64_t start, int64_t bytes)
+{
+    uint8_t equal[CHUNK / 8];
+    draw(mask, equal, call->random[0], call->sequence, (uint32_t)call->random[1],
+         (uint64_t)start / 8, bytes, dropout->threshold);
+    for (int64_t i = 0; dropout->rest && i < bytes; i++)
+        for (int k = 0; equal[i] >> k; k++)
+            if (equal[i] >> k & 1 && !cup__dropout_keeps(call, dropout, start + i * 8 + k))
+                mask[i] &= (uint8_t)~(1u << k);
 }
 
 CUP__WIDE static void apply(float *y, const float *x, const uint8_t *mask, int64_t count,
@@ -104,8 +137,7 @@ static void run_chunks(int64_t begin, int64_t end, void *user)
         uint8_t mask[CHUNK / 8];
         int64_t start = chunk * CHUNK, count = x->count - start < CHUNK ? x->count - start : CHUNK;
         int64_t bytes = (count + 7) / 8;
-        draw(mask, call->random[0], call->sequence, (uint32_t)call->random[1],
-             (uint64_t)start / 8, bytes, j->dropout.threshold);
+        draw_all(mask, call, &j->dropout, start, bytes);
         if (count % 8)
             mask[bytes - 1] &= (uint8_t)((1u << count % 8) - 1);
         cup__load_f32(in, element_at(x, start), x->dtype, count);
@@ -147,7 +179,8 @@ const cup__impl cup__dropout_impls[] = {
 #define P(p) &(const cup__dropout_attributes){p}
 static const cup__sample samples[] = {
     {"7", P(0.5)},        {"()", P(0.3)},       {"3x5", P(0)},          {"16x3", P(1)},
-    {"33x1000", P(0.1)}, {"2x3x1025", P(0.75)}, {"0x5", P(0.5)}, {NULL, NULL}};
+    {"33x1000", P(0.1)}, {"2x3x1025", P(0.75)}, {"0x5", P(0.5)}, {"1025x1025", P(0.9)},
+    {NULL, NULL}};
 static const cup__sample bench[] = {{"32768x3072", P(0.1)}, {NULL, NULL}};
 
 const cup__op cup__op_dropout = {

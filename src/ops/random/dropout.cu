@@ -3,7 +3,7 @@
  * said in dropout.h. A thread has UNROLL units of 8 elements, one Philox block and one byte of the
  * mask each, in accesses of WIDTH elements. Grid: pieces of 256 * UNROLL units. Bytes: x and y (and
  * residual) once and an eighth of a byte an element; some 50 integer operations a unit. */
-#include "philox.cuh"
+#include "dropout.cuh"
 #include "vec.cuh"
 
 #ifndef CUP_T
@@ -37,26 +37,12 @@ DEVICE unit read_unit(const T *from)
     return u;
 }
 
-/* Bit i is set where element i of the unit is kept. */
-DEVICE unsigned draw(uint64_t seed, uint32_t step, uint32_t sequence, int64_t number,
-                     uint32_t threshold)
-{
-    philox_words w = philox(seed, (uint32_t)number, (uint32_t)(number >> 32), sequence, step);
-    unsigned kept = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        kept |= (unsigned)((w.at[i] & 0xffff) >= threshold) << (2 * i);
-        kept |= (unsigned)(w.at[i] >> 16 >= threshold) << (2 * i + 1);
-    }
-    return kept;
-}
-
 DEVICE real one(unsigned kept, int i, T x, real scale)
 {
     return kept >> i & 1 ? to_real(x) * scale : (real)0;
 }
 
-DEVICE void write_unit(T *to, const unit &x, const unit &rest, unsigned kept, real scale)
+DEVICE void write_unit(T *to, const unit &x, const unit &other, unsigned kept, real scale)
 {
 #pragma unroll
     for (int i = 0; i < 8 / WIDTH; i++) {
@@ -65,7 +51,7 @@ DEVICE void write_unit(T *to, const unit &x, const unit &rest, unsigned kept, re
         for (int k = 0; k < WIDTH; k++) {
             out[k] = one(kept, i * WIDTH + k, x.piece[i].at[k], scale);
             if (ADD)
-                out[k] += to_real(rest.piece[i].at[k]);
+                out[k] += to_real(other.piece[i].at[k]);
         }
         store(to + i * WIDTH, from_reals<T, WIDTH>(out));
     }
@@ -84,10 +70,10 @@ DEVICE void write_few(T *y, const T *x, const T *residual, unsigned kept, int co
 /* The units of one thread, from `start` on; Whole says that all of them exist and are whole. */
 template <bool Whole>
 DEVICE void dropout(T *y, uint8_t *mask, const T *x, const T *residual, const uint64_t *state,
-                    uint32_t sequence, uint32_t threshold, real scale, int64_t count,
+                    uint32_t sequence, uint32_t threshold, uint32_t rest, real scale, int64_t count,
                     int64_t start)
 {
-    unit in[UNROLL], rest[UNROLL];
+    unit in[UNROLL], other[UNROLL];
     unsigned kept[UNROLL];
     uint64_t seed = 0;
     uint32_t step = 0;
@@ -101,7 +87,7 @@ DEVICE void dropout(T *y, uint8_t *mask, const T *x, const T *residual, const ui
         if (Whole || number * 8 + 8 <= count) {
             in[u] = read_unit(x + number * 8);
             if (ADD)
-                rest[u] = read_unit(residual + number * 8);
+                other[u] = read_unit(residual + number * 8);
         }
 #ifdef GRAD
         kept[u] = Whole || number * 8 < count ? mask[number] : 0;
@@ -113,12 +99,12 @@ DEVICE void dropout(T *y, uint8_t *mask, const T *x, const T *residual, const ui
         if (!Whole && left <= 0)
             return;
 #ifndef GRAD
-        kept[u] = draw(seed, step, sequence, number, threshold);
+        kept[u] = dropout_kept(seed, step, sequence, (uint64_t)number, threshold, rest);
         if (SAVE)
             mask[number] = (uint8_t)(left < 8 ? kept[u] & ((1u << left) - 1) : kept[u]);
 #endif
         if (Whole || left >= 8)
-            write_unit(y + number * 8, in[u], rest[u], kept[u], scale);
+            write_unit(y + number * 8, in[u], other[u], kept[u], scale);
         else
             write_few(y + number * 8, x + number * 8, residual + number * 8, kept[u], (int)left,
                       scale);
@@ -132,12 +118,13 @@ DEVICE void dropout(T *y, uint8_t *mask, const T *x, const T *residual, const ui
 #endif
 extern "C" __global__ void __launch_bounds__(THREADS)
     NAME(T *y, uint8_t *mask, const T *x, const T *residual, const uint64_t *state,
-         uint32_t sequence, uint32_t threshold, double scale, int64_t count)
+         uint32_t sequence, uint32_t threshold, uint32_t rest, double scale, int64_t count)
 {
     int64_t begin = (int64_t)blockIdx.x * (THREADS * UNROLL), start = begin + threadIdx.x;
     if ((begin + THREADS * UNROLL) * 8 <= count)
-        dropout<true>(y, mask, x, residual, state, sequence, threshold, (real)scale, count, start);
+        dropout<true>(y, mask, x, residual, state, sequence, threshold, rest, (real)scale, count,
+                      start);
     else
-        dropout<false>(y, mask, x, residual, state, sequence, threshold, (real)scale, count,
+        dropout<false>(y, mask, x, residual, state, sequence, threshold, rest, (real)scale, count,
                        start);
 }

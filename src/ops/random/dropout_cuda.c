@@ -36,5 +36,6 @@ cup_status cup__dropout_cuda(cup__call *call)
     cup__grid grid = {.x = (out->count + block - 1) / block, .threads = 256};
     return cup__launch(gpu, kernel, grid, CUP__ARG(out->data), CUP__ARG(mask), CUP__ARG(x->data),
                        CUP__ARG(residual), CUP__ARG(call->random), CUP__ARG(call->sequence),
-                       CUP__ARG(dropout.threshold), CUP__ARG(dropout.scale), CUP__ARG(out->count));
+                       CUP__ARG(dropout.threshold), CUP__ARG(dropout.rest),
+                       CUP__ARG(dropout.scale), CUP__ARG(out->count));
 }

@@ -62,7 +62,8 @@ static cup_status save(cup_loop *l, cup__text *own, cup__text *points, cup__json
     return cup__checkpoint_save(l->c, l->folder, parts, count, &writer->text);
 }
 
-cup_status cup_loop_save(cup_loop *l)
+/* Whether the run is one with a folder and without an error. */
+static cup_status check_folder(cup_loop *l, const char *what_for)
 {
     if (!l)
         return CUP_ARGUMENT;
@@ -70,7 +71,14 @@ cup_status cup_loop_save(cup_loop *l)
     if (c->error.status != CUP_OK)
         return c->error.status;
     if (!l->folder)
-        return cup__fail(&c->error, CUP_STATE, "training: the run has no folder for checkpoints");
+        return cup__fail(&c->error, CUP_STATE, "training: the run has no folder %s", what_for);
+    return CUP_OK;
+}
+
+cup_status cup_loop_save(cup_loop *l)
+{
+    CUP_TRY(check_folder(l, "for checkpoints"));
+    cup_context *c = l->c;
     CUP_TRY(cup__loop_own(l));
     CUP_TRY(cup__loop_read(l, NULL));
     cup__text own = {0}, points = {0};
@@ -150,13 +158,8 @@ static cup_status resume(cup_loop *l, const cup__checkpoint *checkpoint, int64_t
 
 cup_status cup_loop_resume(cup_loop *l)
 {
-    if (!l)
-        return CUP_ARGUMENT;
+    CUP_TRY(check_folder(l, "to resume from"));
     cup_context *c = l->c;
-    if (c->error.status != CUP_OK)
-        return c->error.status;
-    if (!l->folder)
-        return cup__fail(&c->error, CUP_STATE, "training: the run has no folder to resume from");
     cup__checkpoint checkpoint;
     int64_t steps = 0;
     CUP_TRY(cup__checkpoint_open(&c->error, l->folder, &checkpoint));

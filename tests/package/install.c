@@ -86,21 +86,29 @@ TEST_LIMITED(install_pkg_config, 300)
     EXPECT_CONTAINS(out, "0.");
 }
 
+/* Runs what a user types who has the library in $folder. */
+static void expect_typed(const char *folder, const char *script)
+{
+    int code = test_command(
+        out, sizeof out,
+        "folder='%s'\n"
+        "export PKG_CONFIG_PATH=\"$folder/usr/lib/pkgconfig\" PKG_CONFIG_SYSROOT_DIR=\"$folder\"\n"
+        "export LD_LIBRARY_PATH=\"$folder/usr/lib\" CUP_DEVICE=cpu\n"
+        "%s",
+        folder, script);
+    if (code)
+        test_fail(__FILE__, __LINE__, "%s", out);
+}
+
 /* Each example is built and run as a user does it. */
 TEST_LIMITED(install_examples, 300)
 {
     skip_without("pkg-config");
-    const char *folder = install("/usr");
-    int code = test_command(
-        out, sizeof out,
-        "export PKG_CONFIG_PATH='%s/usr/lib/pkgconfig' PKG_CONFIG_SYSROOT_DIR='%s'\n"
-        "export LD_LIBRARY_PATH='%s/usr/lib' CUP_DEVICE=cpu\n"
-        "for source in examples/*.c; do ${CC:-cc} -std=c11 -Wall -Wextra -pedantic -Werror "
-        "-o '%s/example' \"$source\" $(pkg-config --cflags --libs cupola) -lm && "
-        "'%s/example' || exit 1; done",
-        folder, folder, folder, folder, folder);
-    if (code)
-        test_fail(__FILE__, __LINE__, "%s", out);
+    expect_typed(install("/usr"),
+                 "for source in examples/*.c; do "
+                 "${CC:-cc} -std=c11 -Wall -Wextra -pedantic -Werror -o \"$folder/example\" "
+                 "\"$source\" $(pkg-config --cflags --libs cupola) -lm && "
+                 "\"$folder/example\" || exit 1; done");
     EXPECT_CONTAINS(out, "the derivative of (x * (x * x)) - a is");
     EXPECT_CONTAINS(out, "largest error");
     /* The last of train_loop.c. */
@@ -112,19 +120,13 @@ TEST_LIMITED(install_examples, 300)
 TEST_LIMITED(install_examples_go_on, 300)
 {
     skip_without("pkg-config");
-    const char *folder = install("/usr");
-    int code = test_command(
-        out, sizeof out,
-        "export PKG_CONFIG_PATH='%s/usr/lib/pkgconfig' PKG_CONFIG_SYSROOT_DIR='%s'\n"
-        "export LD_LIBRARY_PATH='%s/usr/lib' CUP_DEVICE=cpu\n"
-        "cp examples/*.c '%s' && cd '%s' && for name in mlp_classifier autoencoder; do "
-        "${CC:-cc} -std=c11 -o $name $name.c $(pkg-config --cflags --libs cupola) -lm && "
-        "./$name whole && ./$name parts 130 && ./$name parts && "
-        "cmp whole/model.safetensors parts/model.safetensors && "
-        "cmp whole/losses.csv parts/losses.csv && rm -r whole parts || exit 1; done",
-        folder, folder, folder, folder, folder);
-    if (code)
-        test_fail(__FILE__, __LINE__, "%s", out);
+    expect_typed(install("/usr"),
+                 "cp examples/* \"$folder\" && cd \"$folder\" && "
+                 "for name in mlp_classifier autoencoder; do "
+                 "${CC:-cc} -std=c11 -o $name $name.c $(pkg-config --cflags --libs cupola) -lm && "
+                 "./$name whole && ./$name parts 130 && ./$name parts && "
+                 "cmp whole/model.safetensors parts/model.safetensors && "
+                 "cmp whole/losses.csv parts/losses.csv && rm -r whole parts || exit 1; done");
     EXPECT_CONTAINS(out, "400 of 400 steps are done\n");
     EXPECT_CONTAINS(out, "goes on behind 130 steps\n");
     EXPECT_CONTAINS(out, "300 of 300 steps are done\n");

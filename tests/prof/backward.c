@@ -28,6 +28,21 @@ static cup_status wrong_gradient(cup__grad *g)
     return CUP_OK;
 }
 
+/* Checks tanh with the wrong gradient, by `drawn` random calls beside its samples. */
+static cup_context *check_wrong(int64_t drawn, cup__backward_report told)
+{
+    const cup__row *known = cup__row_find("tanh");
+    cup__op op = *known->op;
+    cup__row row = *known;
+    const cup__row *rows[] = {&row};
+    right = known->op;
+    op.gradient = wrong_gradient;
+    row.op = &op;
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    EXPECT_INT(cup__check_backward(c, rows, 1, 5, drawn, told, NULL), CUP_OK);
+    return c;
+}
+
 TEST(backward_passes_what_is_right)
 {
     const cup__row *rows[] = {cup__row_find("tanh"), cup__row_find("linear"),
@@ -40,15 +55,7 @@ TEST(backward_passes_what_is_right)
 
 TEST(backward_sees_a_wrong_gradient)
 {
-    const cup__row *known = cup__row_find("tanh");
-    cup__op op = *known->op;
-    cup__row row = *known;
-    const cup__row *rows[] = {&row};
-    right = known->op;
-    op.gradient = wrong_gradient;
-    row.op = &op;
-    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
-    EXPECT_INT(cup__check_backward(c, rows, 1, 5, 0, report, NULL), CUP_OK);
+    cup_context *c = check_wrong(0, report);
     EXPECT(failed >= count / 4); /* f32; in 16 bits it may hide in the rounding */
     EXPECT(count > 10);
     cup_context_free(c);
@@ -66,15 +73,7 @@ static void keep(const cup__backward_result *r, void *user)
 
 TEST(backward_shrinks_what_fails)
 {
-    const cup__row *known = cup__row_find("tanh");
-    cup__op op = *known->op;
-    cup__row row = *known;
-    const cup__row *rows[] = {&row};
-    right = known->op;
-    op.gradient = wrong_gradient;
-    row.op = &op;
-    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
-    EXPECT_INT(cup__check_backward(c, rows, 1, 5, 8, keep, NULL), CUP_OK);
+    cup_context *c = check_wrong(8, keep);
     EXPECT(!strncmp(smallest, "tanh f32 1", 10) && strlen(smallest) < 40);
     failed = 0;
     EXPECT_INT(cup__check_backward_call(c, smallest, keep, NULL), CUP_OK);

@@ -7,6 +7,12 @@
 
 #define CUP__DTYPES_MOVED (CUP__DTYPES_FLOAT | CUP__DTYPES_INDEX | CUP__DTYPE(U8) | CUP__DTYPE(I8))
 
+/* The fields of an op that only moves elements of its first input, where its file has them all
+ * under their usual names. */
+#define CUP__MOVER                                                                                 \
+    .infer = infer, .specification = specification, .gradient = gradient, .impls = impls,          \
+    .samples = samples, .bench = bench, .in_dtypes = {CUP__DTYPES_MOVED}
+
 typedef struct cup__along {
     int axis;
     int64_t outer, size, inner;

@@ -81,12 +81,4 @@ static const cup__sample samples[] = {
 static const cup__sample bench[] = {
     {"67108864", AXES(0)}, {"8192x8192", AXES(0)}, {"8192x8192", AXES(1)}, {NULL, NULL}};
 
-const cup__op cup__op_flip = {
-    .infer = infer,
-    .specification = specification,
-    .gradient = gradient,
-    .impls = impls,
-    .samples = samples,
-    .bench = bench,
-    .in_dtypes = {CUP__DTYPES_MOVED},
-};
+const cup__op cup__op_flip = {CUP__MOVER};

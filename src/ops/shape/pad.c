@@ -104,12 +104,4 @@ static const cup__sample bench[] = {
     {"()", &none},
     {NULL, NULL}};
 
-const cup__op cup__op_pad = {
-    .infer = infer,
-    .specification = specification,
-    .gradient = gradient,
-    .impls = impls,
-    .samples = samples,
-    .bench = bench,
-    .in_dtypes = {CUP__DTYPES_MOVED},
-};
+const cup__op cup__op_pad = {CUP__MOVER};

@@ -209,10 +209,6 @@ static const cup__sample bench[] = {
     {"()", &none},
     {NULL, NULL}};
 
-#define EDGES(which)                                                                               \
-    .kind = (which), .infer = infer, .specification = specification, .gradient = gradient,         \
-    .impls = impls, .samples = samples, .bench = bench, .in_dtypes = {CUP__DTYPES_MOVED}
-
-const cup__op cup__op_pad_reflect = {EDGES(REFLECT)};
-const cup__op cup__op_pad_replicate = {EDGES(REPLICATE)};
-const cup__op cup__op_pad_circular = {EDGES(CIRCULAR)};
+const cup__op cup__op_pad_reflect = {.kind = REFLECT, CUP__MOVER};
+const cup__op cup__op_pad_replicate = {.kind = REPLICATE, CUP__MOVER};
+const cup__op cup__op_pad_circular = {.kind = CIRCULAR, CUP__MOVER};

@@ -91,12 +91,4 @@ static const cup__sample samples[] = {
 static const cup__sample bench[] = {
     {"8192x1024", TIMES(1, 8)}, {"1024x8192", TIMES(8, 1)}, {NULL, NULL}};
 
-const cup__op cup__op_repeat = {
-    .infer = infer,
-    .specification = specification,
-    .gradient = gradient,
-    .impls = impls,
-    .samples = samples,
-    .bench = bench,
-    .in_dtypes = {CUP__DTYPES_MOVED},
-};
+const cup__op cup__op_repeat = {CUP__MOVER};

@@ -102,9 +102,5 @@ static const cup__sample samples[] = {
     {"130x257", &main_one}, {"3x7x7", &far_above}, {NULL, NULL}};
 static const cup__sample bench[] = {{"8192x8192", &main_one}, {NULL, NULL}};
 
-#define TRIANGLE(which)                                                                            \
-    .kind = (which), .infer = infer, .specification = specification, .gradient = gradient,         \
-    .impls = impls, .samples = samples, .bench = bench, .in_dtypes = {CUP__DTYPES_MOVED}
-
-const cup__op cup__op_tril = {TRIANGLE(LOWER)};
-const cup__op cup__op_triu = {TRIANGLE(UPPER)};
+const cup__op cup__op_tril = {.kind = LOWER, CUP__MOVER};
+const cup__op cup__op_triu = {.kind = UPPER, CUP__MOVER};

@@ -80,7 +80,6 @@ const char *cup__scaled_wgmma_refuses(const cup__call *call);
 cup_status cup__scaled_wgmma(cup__call *call);
 const char *cup__scaled_cublaslt_refuses(const cup__call *call);
 cup_status cup__scaled_cublaslt(cup__call *call);
-cup_status cup__scaled_cublaslt_by(cup_context *c, const cup__product *p);
 cup_status cup__scaled_mma(cup__call *call);
 cup_status cup__scaled_mma_by(cup__call *call, const cup__product *product);
 

@@ -1,5 +1,5 @@
-/* Products of codes of 8 bits by the tensor cores of every card: the host side of scaled_matmul.cu.
- */
+/* Products of codes of 8 bits by the tensor cores of every card, the host side of scaled_matmul.cu,
+ * and by NVIDIA's library. */
 #include "cuda/cuda.h"
 #include "dispatch/attributes.h"
 #include "ops/matmul/product_cuda.h"
@@ -63,4 +63,20 @@ cup_status cup__scaled_mma(cup__call *call)
     cup__scaling s;
     cup__scaled_product(call, &p, &s);
     return cup__scaled_mma_by(call, &p);
+}
+
+const char *cup__scaled_cublaslt_refuses(const cup__call *call)
+{
+    cup__product p;
+    cup__scaling s;
+    cup__scaled_product(call, &p, &s);
+    return cup__product_cublaslt_refuses(call->c, &p);
+}
+
+cup_status cup__scaled_cublaslt(cup__call *call)
+{
+    cup__product p;
+    cup__scaling s;
+    cup__scaled_product(call, &p, &s);
+    return cup__product_cublaslt(call, &p);
 }

@@ -1,5 +1,6 @@
-/* Matrix products by NVIDIA's cuBLASLt. It thinks in columns, so y^T = b^T a^T is asked for. What
- * the library says about a shape is remembered, so that a call costs a look-up. */
+/* Matrix products by NVIDIA's cuBLASLt, also of f8 codes with one scale each. It thinks in columns,
+ * so y^T = b^T a^T is asked for. What the library says about a shape is remembered, so that a call
+ * costs a look-up. */
 #include <limits.h>
 #include <string.h>
 
@@ -16,29 +17,35 @@
 #define MOST_CALLS 64 /* for the outer dimensions of a batch */
 #define ALIGNMENT_MOST 256
 #define AUX_MULTIPLE 8    /* elements of a line of what is saved */
+#define CODES_ALIGNMENT 16
 #define BIAS_ALIGNMENT 16 /* some of its kernels need it, and the heuristic does not ask */
 
 /* All that a plan depends on. Filled from zeroed memory, so that it can be compared as bytes. */
 typedef struct plan_key {
     int64_t m, n, k, batch;
-    int64_t leading[3], step[3]; /* of a, b and y: between lines, between matrices of a batch */
-    int32_t transposed[2], alignment[3];
-    int32_t dtype, precision, epilogue, rank;
+    int64_t leading[3], step[3]; /* of b, a and y: between lines, between matrices of a batch */
+    int32_t transposed[2], alignment[3], dtype[3]; /* of b, a and y */
+    int32_t precision, epilogue, rank;
+    int8_t fast, scaled[2]; /* of codes alone */
 } plan_key;
 
 struct cup__cublaslt_plan {
     cup__cublaslt_plan *next;
     plan_key key;
     cublasLtMatmulDesc_t operation;
-    cublasLtMatrixLayout_t layout[3];
+    cublasLtMatrixLayout_t layout[3]; /* of b, a and y */
     cublasLtMatmulAlgo_t algorithm;
     size_t workspace;
     cublasStatus_t status; /* why there is no algorithm */
 };
 
-static cudaDataType_t type_of(cup_dtype dtype)
+static cudaDataType_t type_of(int32_t dtype)
 {
     switch (dtype) {
+    case CUP_F8E4M3:
+        return CUDA_R_8F_E4M3;
+    case CUP_F8E5M2:
+        return CUDA_R_8F_E5M2;
     case CUP_F64:
         return CUDA_R_64F;
     case CUP_F16:
@@ -52,9 +59,9 @@ static cudaDataType_t type_of(cup_dtype dtype)
 
 static cublasComputeType_t compute_of(const plan_key *key)
 {
-    if (key->dtype == CUP_F64)
+    if (key->dtype[0] == CUP_F64)
         return CUBLAS_COMPUTE_64F;
-    if (key->dtype != CUP_F32 || key->precision == CUP__HIGHEST)
+    if (key->dtype[0] != CUP_F32 || key->precision == CUP__HIGHEST)
         return CUBLAS_COMPUTE_32F;
     return key->precision == CUP__HIGH ? CUBLAS_COMPUTE_32F_FAST_TF32
                                        : CUBLAS_COMPUTE_32F_FAST_16BF;
@@ -108,7 +115,12 @@ static void fill_key(plan_key *key, const cup_context *c, const cup__product *p,
     key->n = p->m;
     key->k = p->k;
     key->batch = last >= 0 ? p->batch_size[last] : 1;
-    key->dtype = p->dtype;
+    key->dtype[0] = p->scaling ? p->scaling->b_dtype : p->dtype;
+    key->dtype[1] = p->dtype;
+    key->dtype[2] = p->scaling ? p->scaling->y_dtype : p->dtype;
+    key->fast = p->scaling && p->scaling->fast;
+    key->scaled[0] = p->scaling && p->scaling->b.data;
+    key->scaled[1] = p->scaling && p->scaling->a.data;
     key->precision = p->dtype == CUP_F32 ? c->precision : 0;
     key->epilogue = epilogue_of(c, p);
     const cup__matrix *matrix[3] = {&p->b, &p->a, &p->y};
@@ -152,21 +164,26 @@ static cublasStatus_t set(cup__cublaslt_plan *plan, cublasLtMatmulDescAttributes
     return cup__cublaslt.cublasLtMatmulDescSetAttribute(plan->operation, attribute, value, size);
 }
 
+static bool of_codes(const plan_key *key)
+{
+    return cup_dtype_size((cup_dtype)key->dtype[0]) == 1;
+}
+
 static cublasStatus_t describe(cup__cublaslt_plan *plan)
 {
     const plan_key *key = &plan->key;
-    cudaDataType_t type = type_of((cup_dtype)key->dtype);
     const int64_t rows[3] = {key->transposed[0] ? key->k : key->m,
                              key->transposed[1] ? key->n : key->k, key->m};
     const int64_t columns[3] = {key->transposed[0] ? key->m : key->k,
                                 key->transposed[1] ? key->k : key->n, key->n};
-    int32_t batch = (int32_t)key->batch, saved = type;
+    int32_t batch = (int32_t)key->batch, y_type = type_of(key->dtype[2]);
     cublasStatus_t status = cup__cublaslt.cublasLtMatmulDescCreate(
-        &plan->operation, compute_of(key), key->dtype == CUP_F64 ? CUDA_R_64F : CUDA_R_32F);
+        &plan->operation, compute_of(key), key->dtype[0] == CUP_F64 ? CUDA_R_64F : CUDA_R_32F);
     for (int i = 0; i < 3 && status == CUBLAS_STATUS_SUCCESS; i++) {
         cublasLtMatrixLayout_t *layout = &plan->layout[i];
-        status = cup__cublaslt.cublasLtMatrixLayoutCreate(layout, type, (uint64_t)rows[i],
-                                                          (uint64_t)columns[i], key->leading[i]);
+        status = cup__cublaslt.cublasLtMatrixLayoutCreate(layout, type_of(key->dtype[i]),
+                                                          (uint64_t)rows[i], (uint64_t)columns[i],
+                                                          key->leading[i]);
         if (status != CUBLAS_STATUS_SUCCESS || batch == 1)
             continue;
         cup__cublaslt.cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
@@ -178,18 +195,23 @@ static cublasStatus_t describe(cup__cublaslt_plan *plan)
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
     uint32_t epilogue = (uint32_t)key->epilogue;
+    if (of_codes(key))
+        set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &key->fast, sizeof key->fast);
+    if (of_codes(key) && epilogue == CUBLASLT_EPILOGUE_BIAS)
+        set(plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &y_type, sizeof y_type);
     set(plan, CUBLASLT_MATMUL_DESC_TRANSA, &key->transposed[0], sizeof(int32_t));
     set(plan, CUBLASLT_MATMUL_DESC_TRANSB, &key->transposed[1], sizeof(int32_t));
     status = set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
     if (epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
         set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &key->leading[2], sizeof(int64_t));
-        status = set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &saved, sizeof saved);
+        status = set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &y_type, sizeof y_type);
     }
     return status;
 }
 
 /* The heuristic looks at whether pointers are given, so some address stands in for them. */
-static void set_pointers(cup__cublaslt_plan *plan, const void *bias, void *pre)
+static void set_pointers(cup__cublaslt_plan *plan, const void *bias, void *pre, const void *b_scale,
+                         const void *a_scale)
 {
     int epilogue = plan->key.epilogue;
     bool has_bias = epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_BIAS ||
@@ -200,6 +222,10 @@ static void set_pointers(cup__cublaslt_plan *plan, const void *bias, void *pre)
         set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(void *));
     if (has_pre)
         set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &pre, sizeof(void *));
+    if (plan->key.scaled[0])
+        set(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &b_scale, sizeof(void *));
+    if (plan->key.scaled[1])
+        set(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &a_scale, sizeof(void *));
 }
 
 static cublasStatus_t choose(cup__product_state *state, cup__cublaslt_plan *plan)
@@ -211,7 +237,7 @@ static cublasStatus_t choose(cup__product_state *state, cup__cublaslt_plan *plan
     cublasStatus_t status = cup__cublaslt.cublasLtMatmulPreferenceCreate(&preference);
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
-    uint64_t most = CUP__CUBLASLT_BYTES;
+    uint64_t most = of_codes(&plan->key) ? CUP__WORKSPACE_BYTES : CUP__CUBLASLT_BYTES;
     uint32_t reductions =
         CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
     cup__cublaslt.cublasLtMatmulPreferenceSetAttribute(
@@ -256,7 +282,8 @@ static cup__cublaslt_plan *plan_of(cup_context *c, cup__product_state *state,
     }
     plan->key = key;
     plan->status = describe(plan);
-    set_pointers(plan, state->workspace, state->workspace);
+    void *some = state->workspace;
+    set_pointers(plan, some, some, some, some);
     if (plan->status == CUBLAS_STATUS_SUCCESS)
         plan->status = choose(state, plan);
     plan->next = *slot;
@@ -287,6 +314,16 @@ const char *cup__product_cublaslt_refuses(cup_context *c, const cup__product *p)
     return cup__product_cublaslt_rank_refuses(c, p, 0);
 }
 
+/* Of f8 it needs everything at multiples of 16 bytes. */
+static bool codes_lie_badly(const cup__product *p)
+{
+    const cup__scaling *s = p->scaling;
+    uintptr_t at = (uintptr_t)p->a.data | (uintptr_t)p->b.data | (uintptr_t)p->y.data |
+                   (uintptr_t)p->bias | (uintptr_t)s->a.data | (uintptr_t)s->b.data |
+                   (uintptr_t)p->k | (uintptr_t)p->n;
+    return at % CODES_ALIGNMENT;
+}
+
 const char *cup__product_cublaslt_rank_refuses(cup_context *c, const cup__product *p, int rank)
 {
     if (cup__cuda_of(c->device)->dry)
@@ -303,6 +340,11 @@ const char *cup__product_cublaslt_rank_refuses(cup_context *c, const cup__produc
         return "the bias starts between multiples of 16 bytes";
     if (calls_of(p) > MOST_CALLS || p->batch_count > INT32_MAX)
         return "the batch has too many parts for one call";
+    bool f8 = p->dtype == CUP_F8E4M3 || p->dtype == CUP_F8E5M2;
+    if (p->scaling && (!f8 || p->scaling->kind != PRODUCT_SCALE_ONE))
+        return "it is for f8 with one scale";
+    if (p->scaling && codes_lie_badly(p))
+        return "something does not start at a multiple of 16 bytes";
     cup__product_state *state = cup__product_state_of(c);
     if (!state || !cup__cublaslt_start(c, state))
         return "cuBLASLt could not be started";
@@ -319,7 +361,8 @@ static cublasStatus_t multiply(cup__product_state *state, cup__cublaslt_plan *pl
     static const float one = 1, zero = 0;
     static const double one64 = 1, zero64 = 0;
     bool wide = p->dtype == CUP_F64;
-    set_pointers(plan, p->bias, p->pre);
+    const cup__scaling *s = p->scaling;
+    set_pointers(plan, p->bias, p->pre, s ? s->b.data : NULL, s ? s->a.data : NULL);
     return cup__cublaslt.cublasLtMatmul(
         state->cublaslt, plan->operation, wide ? (const void *)&one64 : &one, p->b.data,
         plan->layout[0], p->a.data, plan->layout[1], wide ? (const void *)&zero64 : &zero,

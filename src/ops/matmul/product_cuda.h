@@ -8,7 +8,7 @@
 /* Why an implementation cannot do a product, in words; NULL when it can. */
 typedef const char *(*cup__product_refuses)(cup_context *c, const cup__product *p);
 
-/* NVIDIA's library, with its bias and GELU epilogues. */
+/* NVIDIA's library, with its bias and GELU epilogues, or of f8 codes with one scale each. */
 const char *cup__product_cublaslt_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_cublaslt(cup__call *call, const cup__product *p);
 

@@ -7,7 +7,6 @@
 static void state_free(void *user)
 {
     cup__product_state *state = user;
-    cup__scaled_cublaslt_close(state);
     cup__product_cublaslt_close(state);
     if (state->workspace)
         state->device->calls->release(state->device, state->workspace);

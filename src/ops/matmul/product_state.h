@@ -11,7 +11,6 @@
 #define CUP__COUNTERS 16384
 
 typedef struct cup__cublaslt_plan cup__cublaslt_plan;
-typedef struct cup__scaled_plan cup__scaled_plan;
 
 struct cup__product_state {
     cup__device *device;
@@ -21,13 +20,11 @@ struct cup__product_state {
     cublasLtHandle_t cublaslt;
     bool cublaslt_failed;
     cup__cublaslt_plan *plans[CUP__PLAN_SLOTS]; /* of cuBLASLt, by the hash of their key */
-    cup__scaled_plan *scaled_plans;    /* of cuBLASLt, for codes of 8 bits */
 };
 
 /* Makes the library's handle once; false when that fails. */
 bool cup__cublaslt_start(cup_context *c, cup__product_state *state);
 
 void cup__product_cublaslt_close(cup__product_state *state);
-void cup__scaled_cublaslt_close(cup__product_state *state);
 
 #endif

@@ -101,7 +101,8 @@ def run(library, op, seed):
     inputs, attributes, fn = OPS[op]()
     dtype = random.choice(FLOATS)
     kind = oracle_ops.ROUNDING["kind"] = DTYPES[dtype][1]
-    bases, steps = zip(*(lie(t.to(kind) if t.is_floating_point() else t) for t in inputs))
+    lying = [lie(t.to(kind) if t.is_floating_point() else t) for t in inputs]
+    bases, steps = [base for base, _ in lying], [step for _, step in lying]
     words = f"{dtype} " + " ".join(
         "x".join(map(str, t.shape)) + (f"({s[0]})" if s else "") for t, s in zip(inputs, steps)) + \
         "".join(f" {k}={v}" for k, v in attributes.items())

@@ -109,6 +109,10 @@ def run(library, op, seed):
     shapes = tuple_of(fn(*(stepped(b, s) for b, s in zip(bases, steps))))
     weights = [(torch.rand(r.shape, dtype=torch.float64) - 0.3).to(kind) for r in shapes
                if r.is_floating_point()]
+    if hasattr(fn, "bends") and weights:
+        sums = fn.bends(*(stepped(b, s).double() for b, s in zip(bases, steps)))
+        whole = sums.square().mean().sqrt()
+        weights[0][sums.abs() < 4 * torch.finfo(kind).eps * whole] = 0
     exact = (lambda k: theirs(fn, bases, steps, k, weights))
     want, want_grads = exact(torch.float64)
     peer, peer_grads = exact(kind)

@@ -1,7 +1,9 @@
 """What bench/oracle.py compares: for each op PyTorch's counterpart, and how its calls are drawn.
 
 A draw gives the inputs, the attributes, and the function of the inputs. Inputs are made in double
-and rounded to the dtype of the call; those of whole numbers stay as they are."""
+and rounded to the dtype of the call; those of whole numbers stay as they are. Where a result bends
+at the zero of a sum, the function has a `bends`, which gives that sum: beside its zero a rounding
+decides about the slope."""
 import math
 import random as choose
 
@@ -227,7 +229,7 @@ def matmul(factor=None):
     return draw
 
 
-def linear(after=lambda y: y, twice=False, residual=False):
+def linear(after=lambda y: y, twice=False, residual=False, kinked=False):
     def draw():
         lead, k, n = shape(1, 2), size(), size() or 1
         inputs = [real(lead + [k]), real([2 * n if twice else n, k])]
@@ -238,6 +240,8 @@ def linear(after=lambda y: y, twice=False, residual=False):
         def fn(x, w, *rest):
             y = after(F.linear(x, w, rest[-1]))
             return y + rest[0] if residual else y
+        if kinked:
+            fn.bends = F.linear
         return inputs, {}, fn
     return draw
 
@@ -382,7 +386,7 @@ OPS = {
     "gather": gathering(False), "scatter_add": gathering(True), "sort": sort, "top_k": top_k,
     "attention": attention, "matmul": matmul(), "matmul_scaled": matmul(0.37),
     "linear": linear(), "linear_gelu": linear(lambda y: F.gelu(y, approximate="tanh")),
-    "linear_relu": linear(F.relu), "linear_silu": linear(F.silu),
+    "linear_relu": linear(F.relu, kinked=True), "linear_silu": linear(F.silu),
     "linear_swiglu": linear(swiglu, twice=True), "linear_add": linear(residual=True),
     "zeros": constant(torch.zeros), "ones": constant(torch.ones), "arange": arange, "eye": eye,
     "flip": flip, "tril": triangle(torch.tril), "triu": triangle(torch.triu),

@@ -67,13 +67,14 @@ struct two_sums {
     }
 };
 
-/* Moments of a row are taken around a pivot, its first element, or around 0 for 16-bit elements,
- * whose own rounding is larger than what is lost so; and once more around the mean where that is
- * FAR away: squared, in variances. */
+/* Moments of a row are taken around a pivot, its first element, or around 0 for 16-bit elements;
+ * and once more around the mean where that is FAR away: squared, in variances. The variance is a
+ * difference of two numbers FAR + 1 and FAR times as large, of which each is a few roundings off,
+ * and its statistics are f32 whatever the elements are. */
 #ifndef PIVOT
 #define PIVOT (sizeof(T) > 2)
 #endif
-#define FAR (PIVOT ? 8 : 256)
+#define FAR 8
 
 /* Groups of one warp go on together. */
 DEVICE bool any_of_warp(bool x)

@@ -112,19 +112,22 @@ static double logit(const cup__cross_entropy *e, int64_t row, int64_t column)
 
 static double lse_of(const cup__cross_entropy *e, int64_t row)
 {
-    double most = -INFINITY, sum = 0;
+    double most = -INFINITY;
+    long double sum = 0;
     for (int64_t k = 0; k < e->classes; k++)
         most = fmax(most, logit(e, row, k));
     for (int64_t k = 0; k < e->classes; k++)
         sum += exp(logit(e, row, k) - most);
-    return most + log(sum);
+    return most + log((double)sum);
 }
 
 static double row_loss(const cup__cross_entropy *e, int64_t row, double lse)
 {
-    double mean = 0, s = e->smoothing;
+    long double sum = 0;
+    double s = e->smoothing;
     for (int64_t k = 0; k < e->classes && s > 0; k++)
-        mean += logit(e, row, k) / (double)e->classes;
+        sum += logit(e, row, k);
+    double mean = (double)(sum / (long double)e->classes);
     return lse - (1 - s) * logit(e, row, cup__target_of(e, row)) - s * mean + e->z_loss * lse * lse;
 }
 
@@ -147,7 +150,8 @@ static void write_slopes(const cup__cross_entropy *e, cup_tensor *to, int64_t ro
 static cup_status specification(cup__call *call)
 {
     cup__cross_entropy e = cup__cross_entropy_of(call);
-    double share, loss = 0;
+    double share;
+    long double loss = 0; /* or its rounding would be more than that of a tree of sums */
     CUP_TRY(cup__cross_entropy_share(call, &e, &share));
     for (int64_t row = 0; row < e.rows; row++) {
         double lse = lse_of(&e, row);
@@ -158,7 +162,7 @@ static cup_status specification(cup__call *call)
         if (e.in_place)
             write_slopes(&e, e.logits, row, lse, share);
     }
-    cup__store(call->out[0], 0, loss * share);
+    cup__store(call->out[0], 0, (double)(loss * share));
     if (call->out_count > 2)
         cup__store(call->out[2], 0, share);
     return CUP_OK;
@@ -210,7 +214,9 @@ static const cup__cross_entropy_attributes plain = {.ignore_index = -1},
                                            over = {.ignore_index = -1, .in_place = true},
                                            over_all = {2, 0.2, 1e-3, 7, true},
                                            padded = {5, 0.1, 1e-3, 8001, true},
-                                           over_padded = {3, 0.1, 1e-3, 50257, true};
+                                           over_padded = {3, 0.1, 1e-3, 50257, true},
+                                           half_smooth = {-1, 0.435272797969765, 0, 0, false},
+                                           half_some = {-100, 0.435272797969765, 0, 6, false};
 static const cup__sample samples[] = {
     {"3x9 3", &plain},    {"9 ()", &plain},      {"2x5x8 2x5", &some},  {"33x40 33", &smooth},
     {"65x13 65", &all},   {"0x9 0", &plain},     {"5x1025 5", &all},    {"7x5003 7", &smooth},
@@ -222,7 +228,8 @@ static const cup__sample samples[] = {
     {"40x8192 40", &over},   {"40x8192 40", &padded}, {"40x10000 40", &over},
     {"9x32000 9", &over},    {"9x50304 9", &over},  {"9x50304 9", &over_padded},
     {"5x128256 5", &over},   {"5x151936 5", &over}, {"64x6144 64", &plain},
-    {"9x32000 9", &smooth},  {"7x128256 7", &plain}, {NULL, NULL}};
+    {"9x32000 9", &smooth},  {"7x128256 7", &plain},
+    {"312x2x11x5 312x2x11", &half_smooth}, {"445x2x11x7 445x2x11", &half_some}, {NULL, NULL}};
 static const cup__sample bench[] = {{"8192x50304 8192", &over}, {"8192x50304 8192", &plain},
                                     {"8192x128256 8192", &over},
                                     {NULL, NULL}};

@@ -51,6 +51,27 @@ TEST(matmul_sentences)
     cup_context_free(c);
 }
 
+/* Equal terms are rounded to the same side: one sum along all of k would be off by 1e-4. */
+TEST(matmul_of_long_sums)
+{
+    const int64_t sizes[][2] = {{16, 2}, {3, 2}, {3, 70}};
+    cup_context *c = cpu();
+    for (int i = 0; i < 3; i++) {
+        int64_t m = sizes[i][0], n = sizes[i][1], k = 100000;
+        cup_tensor *a = cup_full(c, CUP_F32, 2, (int64_t[]){m, k}, 0.1);
+        for (int transposed = 0; transposed < 2; transposed++) {
+            cup_tensor *b = cup_full(c, CUP_F32, 2, (int64_t[]){transposed ? n : k,
+                                                               transposed ? k : n}, 0.3);
+            cup_tensor *y = cup_matmul(c, a, b, false, transposed);
+            float got[16 * 70];
+            EXPECT_INT(cup_tensor_read(y, got, sizeof *got * (size_t)(m * n)), CUP_OK);
+            for (int64_t at = 0; at < m * n; at++)
+                EXPECT_NEAR(got[at], (double)0.1f * 0.3f * (double)k, 3000 * 4e-6);
+        }
+    }
+    cup_context_free(c);
+}
+
 /* No value of an operand may be lost, and none that is not there may leak in. */
 TEST(matmul_special_values)
 {

@@ -14,7 +14,8 @@
 #define FEW_ROWS 4
 #define RUN 2048    /* of k or n at a time, where there are few rows */
 
-/* Adds a panel of a times a panel of b to `sums`: ROWS rows by VECTORS vectors of columns. */
+/* Adds a panel of a times a panel of b to `sums`: ROWS rows by VECTORS vectors of columns. A panel
+ * has its own sum, since one along all of k rounds the more the longer it is. */
 #define KERNEL(name, attribute, real, vector, ROWS, VECTORS, load, store, splat, multiply_add)     \
     attribute static void name(int64_t k, const void *left, const void *right, void *sums,         \
                                int64_t distance)                                                   \
@@ -24,7 +25,7 @@
         real *y = sums;                                                                            \
         vector sum[ROWS][VECTORS];                                                                 \
         UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int j = 0; j < VECTORS; j++)             \
-            sum[i][j] = load(y + i * distance + j * LANES);                                        \
+            sum[i][j] = splat(0);                                                                  \
         for (; k > 0; k--, a += ROWS, b += VECTORS * LANES) {                                      \
             vector row[VECTORS];                                                                   \
             UNROLL for (int j = 0; j < VECTORS; j++)                                               \
@@ -36,7 +37,8 @@
             }                                                                                      \
         }                                                                                          \
         UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int j = 0; j < VECTORS; j++)             \
-            store(y + i * distance + j * LANES, sum[i][j]);                                        \
+            store(y + i * distance + j * LANES,                                                    \
+                  load(y + i * distance + j * LANES) + sum[i][j]);                                 \
     }
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
@@ -192,28 +194,39 @@ static const float *run_of_b(const cup__product *p, int64_t batch, cup__tile par
     return space;
 }
 
+/* sums += left times `now` lines of b from k on, added up apart like a panel's. */
+static void add_lines(const cup__product *p, int64_t batch, const cup__tile *tile, int64_t k,
+                      int64_t now, const float *left, float *apart, float *sums)
+{
+    float line[RUN];
+    int64_t columns = tile->columns;
+    memset(apart, 0, (size_t)(tile->rows * columns) * sizeof *apart);
+    for (int64_t l = 0; l < now; l++)
+        for (int64_t j = 0; j < columns; j += RUN) {
+            int64_t wide = columns - j < RUN ? columns - j : RUN;
+            const float *b = run_of_b(p, batch, (cup__tile){k + l, 1, tile->column + j, wide}, line);
+            for (int64_t i = 0; i < tile->rows; i++)
+                add_scaled(apart + i * columns + j, b, left[i * now + l], wide);
+        }
+    add_scaled(sums, apart, 1, tile->rows * columns);
+}
+
 static void few_rows(const cup__product *p, int64_t batch, const cup__tile *tile, void *space)
 {
     float left[FEW_ROWS * RUN], line[RUN], *sums = space;
-    int64_t columns = tile->columns;
+    int64_t columns = tile->columns, run = p->b.row == 1 ? RUN : DEPTH;
     memset(sums, 0, (size_t)(tile->rows * columns) * sizeof *sums);
-    for (int64_t k = 0; k < p->k; k += RUN) {
-        int64_t now = p->k - k < RUN ? p->k - k : RUN;
+    for (int64_t k = 0; k < p->k; k += run) {
+        int64_t now = p->k - k < run ? p->k - k : run;
         cup__product_gather(p, &p->a, batch, &(cup__tile){tile->row, tile->rows, k, now}, left);
         for (int64_t j = 0; p->b.row == 1 && j < columns; j++) {
-            cup__tile part = {k, now, tile->column + j, 1};
-            const float *b = run_of_b(p, batch, part, line);
+            const float *b =
+                run_of_b(p, batch, (cup__tile){k, now, tile->column + j, 1}, line);
             for (int64_t i = 0; i < tile->rows; i++)
                 sums[i * columns + j] += dot(left + i * now, b, now);
         }
-        for (int64_t l = 0; p->b.row != 1 && l < now; l++)
-            for (int64_t j = 0; j < columns; j += RUN) {
-                int64_t wide = columns - j < RUN ? columns - j : RUN;
-                cup__tile part = {k + l, 1, tile->column + j, wide};
-                const float *b = run_of_b(p, batch, part, line);
-                for (int64_t i = 0; i < tile->rows; i++)
-                    add_scaled(sums + i * columns + j, b, left[i * now + l], wide);
-            }
+        if (p->b.row != 1)
+            add_lines(p, batch, tile, k, now, left, sums + tile->rows * columns, sums);
     }
     cup__product_finish(p, batch, tile, sums, columns);
 }

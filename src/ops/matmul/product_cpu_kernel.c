@@ -204,7 +204,8 @@ static void add_lines(const cup__product *p, int64_t batch, const cup__tile *til
     for (int64_t l = 0; l < now; l++)
         for (int64_t j = 0; j < columns; j += RUN) {
             int64_t wide = columns - j < RUN ? columns - j : RUN;
-            const float *b = run_of_b(p, batch, (cup__tile){k + l, 1, tile->column + j, wide}, line);
+            cup__tile part = {k + l, 1, tile->column + j, wide};
+            const float *b = run_of_b(p, batch, part, line);
             for (int64_t i = 0; i < tile->rows; i++)
                 add_scaled(apart + i * columns + j, b, left[i * now + l], wide);
         }

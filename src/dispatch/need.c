@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cupola/ops.h"
 #include "dispatch/attributes.h"
 #include "dispatch/op.h"
 
@@ -97,4 +98,43 @@ cup_tensor *cup__sum_to(cup_context *c, cup_tensor *t, const cup__shape *shape)
         return t;
     cup_tensor *summed = cup_sum(c, t, axes, count, true);
     return summed && extra ? cup_reshape(c, summed, shape->ndim, shape->size) : summed;
+}
+
+cup_tensor *cup__number(cup_context *c, const cup_tensor *like, double value)
+{
+    return like ? cup__full(c, &(cup__shape){.dtype = like->dtype}, value) : NULL;
+}
+
+cup_tensor *cup__widen(cup_context *c, cup_tensor *t)
+{
+    return t && cup_dtype_size(t->dtype) < 4 ? cup_cast(c, t, CUP_F32) : t;
+}
+
+cup_tensor *cup__detached(cup_tensor *t)
+{
+    cup__shape shape = cup__shape_of(t);
+    return cup__tensor_view(t, &shape, t->stride, 0);
+}
+
+cup_status cup__composed_of(cup_context *c, const cup__row *row, cup_tensor *const *in,
+                            int in_count, cup_tensor *y, cup_tensor *dy, cup_tensor **d_in)
+{
+    static const bool wanted[4] = {true, true, true, true};
+    cup__shape shapes[4], result;
+    if (!dy)
+        return c->error.status;
+    result = cup__shape_of(dy);
+    for (int i = 0; i < in_count; i++)
+        shapes[i] = in[i] ? cup__shape_of(in[i]) : result;
+    return row->op->composed(&(cup__grad){.c = c,
+                                          .row = row,
+                                          .in_count = in_count,
+                                          .out_count = 1,
+                                          .in = in,
+                                          .out = &y,
+                                          .in_shape = shapes,
+                                          .out_shape = &result,
+                                          .wanted = wanted,
+                                          .d_out = &dy,
+                                          .d_in = d_in});
 }

@@ -146,6 +146,11 @@ struct cup__op {
     /* The specification: plain, in double through cup__load and cup__store, any strides. */
     cup_status (*specification)(cup__call *call);
     cup_status (*gradient)(cup__grad *g);
+    /* The same gradient made of calls alone that have one themselves, which is taken where what
+     * computes a gradient is recorded, for second derivatives: `gradient` itself where it is so
+     * made. It works in 32 bits where the op does, and takes hidden results only as numbers, by
+     * cup__detached, unless `gradient` uses what comes back to them. NULL: it is refused. */
+    cup_status (*composed)(cup__grad *g);
     /* Of an op whose first result is an activation of its second, which is hidden: how a product
      * that this result goes into hands its gradient past the activation. The op's own gradient
      * then finds in d_out[1] what came that way. */
@@ -156,9 +161,6 @@ struct cup__op {
      * whose records count as well; false: there is none. */
     bool (*words)(const cup__call *call, bool similar, struct cup__text *to);
     uint32_t saves;
-    /* The gradient is made of calls alone, without views or changes of its own making, so that it
-     * can be recorded; where one of the calls has no gradient, that one says so. */
-    bool twice;
     bool random;            /* draws random numbers */
     bool strided_out;       /* implementations can write to a result of any strides */
     uint32_t in_place;      /* bit i: input i is changed by the call (only updates do this) */
@@ -295,5 +297,14 @@ cup_tensor *cup__contiguous(cup_context *c, cup_tensor *t);
  * broadcast from. For gradients. */
 cup_tensor *cup__full(cup_context *c, const cup__shape *shape, double value);
 cup_tensor *cup__sum_to(cup_context *c, cup_tensor *t, const cup__shape *shape);
+/* For composed ones: a number in `like`'s dtype; `t` in f32 where it is in 16 bits, else itself. */
+cup_tensor *cup__number(cup_context *c, const cup_tensor *like, double value);
+cup_tensor *cup__widen(cup_context *c, cup_tensor *t);
+/* What cup_detach gives. */
+cup_tensor *cup__detached(cup_tensor *t);
+/* The composed gradient of another op: of a call of up to 4 inputs without attributes and with the
+ * one result y, one of which may be NULL where the op does not save it. */
+cup_status cup__composed_of(cup_context *c, const cup__row *row, cup_tensor *const *in,
+                            int in_count, cup_tensor *y, cup_tensor *dy, cup_tensor **d_in);
 
 #endif

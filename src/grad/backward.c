@@ -173,7 +173,8 @@ static cup_status gradient_of(cup_context *c, const cup__node *node, workings *w
         .sum = w->sum,
         .sequence = node->sequence,
     };
-    cup_status status = node->row->op->gradient(&g);
+    const cup__op *op = node->row->op;
+    cup_status status = (c->twice ? op->composed : op->gradient)(&g);
     return status == CUP_OK ? c->error.status : status;
 }
 
@@ -201,7 +202,7 @@ static cup_status gradient_of_custom(cup_context *c, const cup__node *node, work
 
 static cup_status gradients_of(cup_context *c, const cup__walk *walk, cup__node *node, workings *w)
 {
-    if (c->twice && !(node->row && node->row->op->twice))
+    if (c->twice && !(node->row && node->row->op->composed))
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "the gradient of %s cannot be recorded, so that second derivatives cannot "
                          "be had through it",

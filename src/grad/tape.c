@@ -230,10 +230,7 @@ cup_tensor *cup_retain_grad(cup_tensor *t)
 
 cup_tensor *cup_detach(cup_tensor *t)
 {
-    if (!cup__usable(t, true, "cup_detach"))
-        return NULL;
-    cup__shape shape = cup__shape_of(t);
-    return cup__tensor_view(t, &shape, t->stride, 0);
+    return cup__usable(t, true, "cup_detach") ? cup__detached(t) : NULL;
 }
 
 bool cup_tape_keep(cup_context *c, bool on)

@@ -14,4 +14,11 @@ CUP__FORMULA(2, gelu_erf_bwd,
              q * (cup__normal_below_f32(p) + p * (float)DENSITY * cup__exp_f32(-0.5f * p * p)),
              x[1] * gelu_erf_slope_of(x[0]))
 /* For -6, e^(-x^2/2) carries the rounding of 18 18-fold. */
-CUP__UNARY(gelu_erf, in, -6, 6, -6, 6, .tolerance = 16)
+static cup_tensor *gelu_erf_slope(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *below = cup_add(c, cup__number(c, x, 1), cup_erf(c, cup_scale(c, x, SQRT_HALF)));
+    cup_tensor *density = cup_exp(c, cup_scale(c, cup_mul(c, x, x), -0.5));
+    return cup_add(c, cup_scale(c, below, 0.5), cup_scale(c, cup_mul(c, x, density), DENSITY));
+}
+
+CUP__UNARY_TWICE(gelu_erf, in, -6, 6, -6, 6, .tolerance = 16)

@@ -41,5 +41,12 @@ static const cup__pointwise mish_fwd_kind = {
 static const cup__pointwise mish_bwd_kind = {.source = "mish.cu", .knob = "GRAD",
                                              .f64 = mish_bwd_f64, .f32 = mish_bwd_f32,
                                              .entry = "mish_bwd"};
+static cup_tensor *mish_slope(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *t = cup_tanh(c, cup_softplus(c, x));
+    cup_tensor *rest = cup_sub(c, cup__number(c, x, 1), cup_mul(c, t, t));
+    return cup_add(c, t, cup_mul(c, cup_mul(c, x, rest), cup_sigmoid(c, x)));
+}
+
 /* For -12, e^x carries the rounding of x 12-fold. */
-CUP__UNARY(mish, in, -12, 12, -12, 12, .tolerance = 16)
+CUP__UNARY_TWICE(mish, in, -12, 12, -12, 12, .tolerance = 16)

@@ -19,6 +19,18 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
+static cup_status composed(cup__grad *g)
+{
+    cup_context *c = g->c;
+    cup_tensor *gate = cup__widen(c, g->in[0]), *up = cup__widen(c, g->in[1]), *d_gate = NULL;
+    cup_tensor *dy = cup__widen(c, g->d_out[0]), *d_up = cup_mul(c, dy, cup_silu(c, gate));
+    CUP_TRY(cup__composed_of(c, &cup__rows[CUP__OP_silu], &gate, 1, NULL, cup_mul(c, dy, up),
+                             &d_gate));
+    g->d_in[0] = cup__sum_to(c, cup_cast(c, d_gate, g->in_shape[0].dtype), &g->in_shape[0]);
+    g->d_in[1] = cup__sum_to(c, cup_cast(c, d_up, g->in_shape[1].dtype), &g->in_shape[1]);
+    return c->error.status;
+}
+
 static const cup__pointwise kind = {.source = "swiglu.cu", .f64 = swiglu, .f32 = swiglu_f32,
                                     .entry = "swiglu_fwd"};
 static const cup__pointwise slope_kind = {.source = "swiglu.cu",
@@ -36,6 +48,7 @@ static const cup__sample grad_bench[] = {{"8192x14336 8192x14336 8192x14336", NU
 const cup__op cup__op_swiglu = {
     CUP__POINTWISE(&kind),
     .gradient = gradient,
+    .composed = composed,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),
     .samples = cup__binary_samples,
     .bench = bench,

@@ -317,6 +317,7 @@ const cup__op cup__op_rope = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
+    .composed = gradient,
     .impls = impls,
     .strided_out = true,
     .samples = samples,

@@ -11,4 +11,4 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-CUP__BINARY(add, .gradient = gradient, .twice = true)
+CUP__BINARY(add, .gradient = gradient, .composed = gradient)

@@ -46,6 +46,7 @@ const cup__op cup__op_cast = {
     .specification = cup__pointwise_specification,
     .impls = cup__pointwise_impls,
     .gradient = gradient,
+    .composed = gradient,
     .samples = samples,
     .bench = bench,
     .domain = {{-300, 300}},

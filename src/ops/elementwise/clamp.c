@@ -19,4 +19,16 @@ static cup_status infer(cup__call *call)
 
 static const cup__clamp_attributes first = {-0.5, 1}, second = {0, 0};
 static const cup__clamp_grad_attributes slope_first = {-0.5, 1}, slope_second = {0, 0};
-CUP__UNARY_WITH(clamp, infer, a->low, a->high)
+
+static cup_status composed(cup__grad *g)
+{
+    const cup__clamp_attributes *a = g->attributes;
+    cup_context *c = g->c;
+    cup_tensor *x = g->in[0], *zero = cup__number(c, x, 0);
+    cup_tensor *low = cup__number(c, x, a->low), *high = cup__number(c, x, a->high);
+    cup_tensor *below = cup_where(c, cup_less_equal(c, x, high), g->d_out[0], zero);
+    g->d_in[0] = cup_where(c, cup_greater_equal(c, x, low), below, zero);
+    return CUP_OK;
+}
+
+CUP__UNARY_WITH(clamp, infer, composed, a->low, a->high)

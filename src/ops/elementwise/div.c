@@ -14,30 +14,22 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-CUP__BINARY(div, .gradient = gradient, .twice = true, .saves = CUP__SAVE_IN(1) | CUP__SAVE_OUT(0),
-            .domain = {{-2, 2}, {0.5, 2}})
-
-/* Of -dy y / b. */
-static cup_status gradient_again(cup__grad *g)
+static cup_status composed(cup__grad *g)
 {
     cup_context *c = g->c;
-    cup_tensor *b = g->in[0], *d = g->d_out[0];
+    cup_tensor *share = cup_div(c, g->d_out[0], g->in[1]);
     if (g->wanted[0])
-        g->d_in[0] = cup__sum_to(c, cup_neg(c, cup_div(c, cup_mul(c, d, g->out[0]), b)),
-                                 &g->in_shape[0]);
+        g->d_in[0] = cup__sum_to(c, share, &g->in_shape[0]);
     if (g->wanted[1])
-        g->d_in[1] = cup__sum_to(c, cup_neg(c, cup_div(c, cup_mul(c, d, g->in[2]), b)),
-                                 &g->in_shape[1]);
-    if (g->wanted[2])
-        g->d_in[2] = cup__sum_to(c, cup__div_grad(c, b, g->in[1], d), &g->in_shape[2]);
+        g->d_in[1] = cup__sum_to(c, cup_neg(c, cup_mul(c, share, g->out[0])), &g->in_shape[1]);
     return CUP_OK;
 }
 
+CUP__BINARY(div, .gradient = gradient, .composed = composed,
+            .saves = CUP__SAVE_IN(1) | CUP__SAVE_OUT(0), .domain = {{-2, 2}, {0.5, 2}})
+
 const cup__op cup__op_div_grad = {
     CUP__POINTWISE(&div_bwd_kind),
-    .gradient = gradient_again,
-    .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_IN(2) | CUP__SAVE_OUT(0),
-    .twice = true,
     .samples = cup__binary_grad_samples,
     .bench = cup__binary_grad_bench,
     .domain = {{0.5, 2}},

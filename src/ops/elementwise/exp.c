@@ -15,7 +15,7 @@ static cup_status gradient(cup__grad *g)
 const cup__op cup__op_exp = {
     CUP__POINTWISE(&exp_fwd_kind),
     .gradient = gradient,
-    .twice = true,
+    .composed = gradient,
     .saves = CUP__SAVE_OUT(0),
     .samples = cup__unary_samples,
     .bench = cup__unary_bench,

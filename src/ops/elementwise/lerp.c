@@ -36,6 +36,7 @@ static const cup__sample bench[] = {{"67108864 67108864", &small}, {NULL, NULL}}
 const cup__op cup__op_lerp = {
     CUP__POINTWISE(&lerp_fwd_kind),
     .gradient = gradient,
+    .composed = gradient,
     .samples = samples,
     .bench = bench,
 };

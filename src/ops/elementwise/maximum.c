@@ -37,9 +37,33 @@ static cup_status minimum_gradient(cup__grad *g)
     return share(g, 1);
 }
 
+static cup_status share_composed(cup__grad *g, int flipped)
+{
+    cup_context *c = g->c;
+    cup_tensor *dy = g->d_out[0], *zero = cup__number(c, dy, 0);
+    cup_tensor *half = cup_where(c, cup_equal(c, g->in[0], g->in[1]), cup_scale(c, dy, 0.5), zero);
+    for (int i = 0; i < 2; i++) {
+        int own = i ^ flipped;
+        cup_tensor *first = cup_greater(c, g->in[own], g->in[1 - own]);
+        if (g->wanted[i])
+            g->d_in[i] = cup__sum_to(c, cup_where(c, first, dy, half), &g->in_shape[i]);
+    }
+    return CUP_OK;
+}
+
+static cup_status maximum_composed(cup__grad *g)
+{
+    return share_composed(g, 0);
+}
+
+static cup_status minimum_composed(cup__grad *g)
+{
+    return share_composed(g, 1);
+}
+
 #define BOTH CUP__SAVE_IN(0) | CUP__SAVE_IN(1)
-CUP__BINARY(maximum, .gradient = maximum_gradient, .saves = BOTH)
-CUP__BINARY(minimum, .gradient = minimum_gradient, .saves = BOTH)
+CUP__BINARY(maximum, .gradient = maximum_gradient, .composed = maximum_composed, .saves = BOTH)
+CUP__BINARY(minimum, .gradient = minimum_gradient, .composed = minimum_composed, .saves = BOTH)
 
 const cup__op cup__op_maximum_grad = {
     CUP__POINTWISE(&maximum_bwd_kind),

@@ -13,4 +13,5 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-CUP__BINARY(mul, .gradient = gradient, .twice = true, .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1))
+CUP__BINARY(mul, .gradient = gradient, .composed = gradient,
+            .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1))

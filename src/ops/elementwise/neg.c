@@ -13,7 +13,7 @@ static cup_status gradient(cup__grad *g)
 const cup__op cup__op_neg = {
     CUP__POINTWISE(&neg_fwd_kind),
     .gradient = gradient,
-    .twice = true,
+    .composed = gradient,
     .samples = cup__unary_samples,
     .bench = cup__unary_bench,
 };

@@ -1,6 +1,7 @@
 /* What holds for elementwise ops wherever they run: dtypes, shapes, samples. */
 #include "ops/elementwise/pointwise.h"
 
+#include "cupola/ops.h"
 #include "dispatch/loop.h"
 
 const cup__sample cup__unary_samples[] = {{"0x5", NULL},      {"()", NULL},     {"7", NULL},
@@ -69,3 +70,12 @@ const cup__impl cup__pointwise_impls[] = {
      .strided = true, .run = cup__pointwise_cpu},
     {0},
 };
+
+cup_status cup__unary_composed(cup__grad *g, cup_tensor *at,
+                               cup_tensor *(*slope)(cup_context *c, cup_tensor *at))
+{
+    cup_context *c = g->c;
+    cup_tensor *s = slope(c, cup__widen(c, at)), *dy = cup__widen(c, g->d_out[0]);
+    g->d_in[0] = cup_cast(c, cup_mul(c, dy, s), g->in_shape[0].dtype);
+    return c->error.status;
+}

@@ -119,9 +119,16 @@ extern const cup__sample cup__binary_grad_samples[], cup__binary_grad_bench[];
  * of the saved one of `in` and `out` and of dy. Then where both are tested, and further fields of
  * both descriptors. */
 #define CUP__UNARY(name, saved, low, high, slope_low, slope_high, ...)                             \
-    CUP__UNARY_TWICE(name, saved, low, high, slope_low, slope_high, NULL, 0, __VA_ARGS__)
-/* The same where the gradient has one itself, `again`, which needs `kept`. */
-#define CUP__UNARY_TWICE(name, saved, low, high, slope_low, slope_high, again, kept, ...)          \
+    CUP__UNARY_COMPOSED(name, saved, low, high, slope_low, slope_high, NULL, __VA_ARGS__)
+/* The same with second derivatives: the file has NAME_slope(context, saved), the derivative there
+ * in public ops. */
+#define CUP__UNARY_TWICE(name, saved, low, high, slope_low, slope_high, ...)                       \
+    static cup_status name##_composed(cup__grad *g)                                                \
+    {                                                                                              \
+        return cup__unary_composed(g, g->saved[0], name##_slope);                                  \
+    }                                                                                              \
+    CUP__UNARY_COMPOSED(name, saved, low, high, slope_low, slope_high, name##_composed, __VA_ARGS__)
+#define CUP__UNARY_COMPOSED(name, saved, low, high, slope_low, slope_high, of_calls, ...)          \
     static cup_status name##_gradient(cup__grad *g)                                                \
     {                                                                                              \
         g->d_in[0] = cup__##name##_grad(g->c, g->saved[0], g->d_out[0]);                           \
@@ -129,16 +136,13 @@ extern const cup__sample cup__binary_grad_samples[], cup__binary_grad_bench[];
     }                                                                                              \
     const cup__op cup__op_##name = {CUP__POINTWISE(&name##_fwd_kind),                              \
                                     .gradient = name##_gradient,                                   \
+                                    .composed = of_calls,                                          \
                                     .saves = CUP__SAVED_##saved,                                   \
-                                    .twice = true,                                                 \
                                     .samples = cup__unary_samples,                                 \
                                     .bench = cup__unary_bench,                                     \
                                     .domain = {{low, high}},                                       \
                                     __VA_ARGS__};                                                  \
     const cup__op cup__op_##name##_grad = {CUP__POINTWISE(&name##_bwd_kind),                       \
-                                           .gradient = again,                                      \
-                                           .saves = kept,                                          \
-                                           .twice = true,                                          \
                                            .samples = cup__grad_samples,                           \
                                            .bench = cup__grad_bench,                               \
                                            .domain = {{slope_low, slope_high}},                    \
@@ -147,8 +151,9 @@ extern const cup__sample cup__binary_grad_samples[], cup__binary_grad_bench[];
 #define CUP__SAVED_out CUP__SAVE_OUT(0)
 
 /* The same of an op with attributes, which its gradient takes as well: they follow, as a->NAME. The
- * file has two of each to test with: first and second, slope_first and slope_second. */
-#define CUP__UNARY_WITH(name, infers, ...)                                                         \
+ * file has two of each to test with: first and second, slope_first and slope_second. `of_calls` is
+ * what `composed` says, or NULL. */
+#define CUP__UNARY_WITH(name, infers, of_calls, ...)                                               \
     static cup_status gradient(cup__grad *g)                                                       \
     {                                                                                              \
         const cup__##name##_attributes *a = g->attributes;                                         \
@@ -168,6 +173,7 @@ extern const cup__sample cup__binary_grad_samples[], cup__binary_grad_bench[];
                                     .specification = cup__pointwise_specification,                 \
                                     .impls = cup__pointwise_impls,                                 \
                                     .gradient = gradient,                                          \
+                                    .composed = of_calls,                                          \
                                     .saves = CUP__SAVE_IN(0),                                      \
                                     .samples = samples,                                            \
                                     .bench = bench};                                               \
@@ -180,6 +186,10 @@ extern const cup__sample cup__binary_grad_samples[], cup__binary_grad_bench[];
                                     .samples = cup__binary_samples,                                \
                                     .bench = cup__binary_bench,                                    \
                                     __VA_ARGS__};
+
+/* dy times the slope at `at`. */
+cup_status cup__unary_composed(cup__grad *g, cup_tensor *at,
+                               cup_tensor *(*slope)(cup_context *c, cup_tensor *at));
 
 cup__real cup__pointwise_real(const cup__call *call);
 

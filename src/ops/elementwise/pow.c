@@ -28,7 +28,28 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-CUP__BINARY(pow, .gradient = gradient, .domain = {{0.1, 3}, {-3, 3}},
+/* Where b a^(b-1) or log a has no value although the product it stands in is 0, another takes its
+ * place. */
+static cup_status composed(cup__grad *g)
+{
+    cup_context *c = g->c;
+    cup_tensor *a = g->in[0], *b = g->in[1], *y = g->out[0], *dy = g->d_out[0];
+    cup_tensor *zero = cup__number(c, dy, 0), *one = cup__number(c, dy, 1);
+    cup_tensor *at_zero = cup_equal(c, a, zero);
+    if (g->wanted[0]) {
+        cup_tensor *safe = cup_where(c, cup_equal(c, b, zero), one, b);
+        cup_tensor *power = cup_pow(c, a, cup_sub(c, cup_where(c, at_zero, safe, b), one));
+        g->d_in[0] = cup__sum_to(c, cup_mul(c, cup_mul(c, dy, b), power), &g->in_shape[0]);
+    }
+    if (g->wanted[1]) {
+        cup_tensor *safe = cup_where(c, cup_less_equal(c, y, one), one, a);
+        cup_tensor *log = cup_log(c, cup_where(c, at_zero, safe, a));
+        g->d_in[1] = cup__sum_to(c, cup_mul(c, cup_mul(c, dy, y), log), &g->in_shape[1]);
+    }
+    return CUP_OK;
+}
+
+CUP__BINARY(pow, .gradient = gradient, .composed = composed, .domain = {{0.1, 3}, {-3, 3}},
             .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_OUT(0))
 
 const cup__op cup__op_pow_base_grad = {

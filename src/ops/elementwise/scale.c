@@ -18,7 +18,7 @@ static const cup__sample bench[] = {{"67108864", &third}, {NULL, NULL}};
 const cup__op cup__op_scale = {
     CUP__POINTWISE(&scale_fwd_kind),
     .gradient = gradient,
-    .twice = true,
+    .composed = gradient,
     .samples = samples,
     .bench = bench,
 };

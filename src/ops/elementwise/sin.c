@@ -63,28 +63,16 @@ CUP__KERNEL(cos_fwd, cos(x[0]))
 CUP__KERNEL(sin_bwd, x[1] * cos(x[0]))
 CUP__KERNEL(cos_bwd, -x[1] * sin(x[0]))
 
-/* Of dy cos x. */
-static cup_status sin_again(cup__grad *g)
+static cup_tensor *sin_slope(cup_context *c, cup_tensor *x)
 {
-    cup_context *c = g->c;
-    cup_tensor *x = g->in[0], *both = cup_mul(c, g->d_out[0], g->in[1]);
-    g->d_in[0] = cup__cos_grad(c, x, both);
-    g->d_in[1] = cup__sin_grad(c, x, g->d_out[0]);
-    return CUP_OK;
+    return cup_cos(c, x);
 }
 
-CUP__UNARY_TWICE(sin, in, -40, 40, -40, 40, sin_again,
-                 CUP__SAVE_IN(0) | CUP__SAVE_IN(1))
+CUP__UNARY_TWICE(sin, in, -40, 40, -40, 40)
 
-/* Of -dy sin x. */
-static cup_status cos_again(cup__grad *g)
+static cup_tensor *cos_slope(cup_context *c, cup_tensor *x)
 {
-    cup_context *c = g->c;
-    cup_tensor *x = g->in[0], *both = cup_mul(c, g->d_out[0], g->in[1]);
-    g->d_in[0] = cup_neg(c, cup__sin_grad(c, x, both));
-    g->d_in[1] = cup__cos_grad(c, x, g->d_out[0]);
-    return CUP_OK;
+    return cup_neg(c, cup_sin(c, x));
 }
 
-CUP__UNARY_TWICE(cos, in, -40, 40, -40, 40, cos_again,
-                 CUP__SAVE_IN(0) | CUP__SAVE_IN(1))
+CUP__UNARY_TWICE(cos, in, -40, 40, -40, 40)

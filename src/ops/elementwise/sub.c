@@ -12,4 +12,4 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-CUP__BINARY(sub, .gradient = gradient, .twice = true)
+CUP__BINARY(sub, .gradient = gradient, .composed = gradient)

@@ -44,6 +44,7 @@ const cup__op cup__op_where = {
     .specification = cup__pointwise_specification,
     .impls = cup__pointwise_impls,
     .gradient = gradient,
+    .composed = gradient,
     .saves = CUP__SAVE_IN(0),
     .samples = samples,
     .bench = cup__binary_grad_bench,

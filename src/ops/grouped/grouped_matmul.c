@@ -94,6 +94,7 @@ const cup__op cup__op_grouped_matmul = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
+    .composed = gradient,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_IN(2),
     .impls = cup__grouped_impls,
     .samples = samples,

@@ -110,6 +110,7 @@ const cup__op cup__op_embedding = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
+    .composed = gradient,
     .saves = CUP__SAVE_IN(1),
     .impls = impls,
     .samples = samples,

@@ -179,7 +179,16 @@ static const cup__sample samples[] = {
 static const cup__embedding_grad_attributes gpt2 = {50304};
 static const cup__sample bench[] = {{"32x1024x768 32x1024", &gpt2}, {NULL, NULL}};
 
+static cup_status gradient(cup__grad *g)
+{
+    g->d_in[0] = cup_embedding(g->c, g->d_out[0], g->in[1]);
+    return CUP_OK;
+}
+
 const cup__op cup__op_embedding_grad = {
+    .gradient = gradient,
+    .composed = gradient,
+    .saves = CUP__SAVE_IN(1),
     .infer = infer,
     .specification = specification,
     .impls = impls,

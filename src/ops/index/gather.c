@@ -131,6 +131,7 @@ const cup__op cup__op_gather = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
+    .composed = gradient,
     .saves = CUP__SAVE_IN(1),
     .impls = impls,
     .samples = samples,

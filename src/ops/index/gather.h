@@ -10,8 +10,8 @@
 /* The fields of an op that only moves elements of its first input, where its file has them all
  * under their usual names. */
 #define CUP__MOVER                                                                                 \
-    .infer = infer, .specification = specification, .gradient = gradient, .impls = impls,          \
-    .samples = samples, .bench = bench, .in_dtypes = {CUP__DTYPES_MOVED}
+    .infer = infer, .specification = specification, .gradient = gradient, .composed = gradient,    \
+    .impls = impls, .samples = samples, .bench = bench, .in_dtypes = {CUP__DTYPES_MOVED}
 
 typedef struct cup__along {
     int axis;

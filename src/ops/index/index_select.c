@@ -83,6 +83,7 @@ const cup__op cup__op_index_select = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
+    .composed = gradient,
     .saves = CUP__SAVE_IN(1),
     .impls = impls,
     .samples = samples,

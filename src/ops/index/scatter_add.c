@@ -140,6 +140,7 @@ const cup__op cup__op_scatter_add = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
+    .composed = gradient,
     .saves = CUP__SAVE_IN(1),
     .impls = impls,
     .samples = samples,

@@ -198,6 +198,7 @@ const cup__op cup__op_sort = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
+    .composed = gradient,
     .saves = CUP__SAVE_OUT(1),
     .impls = impls,
     .samples = samples,

@@ -181,6 +181,7 @@ const cup__op cup__op_top_k = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
+    .composed = gradient,
     .saves = CUP__SAVE_OUT(1),
     .impls = impls,
     .samples = samples,

@@ -50,7 +50,17 @@ static const cup__sample samples[] = {
     {"1 1", ALONG(0)}, {"1x5 1x5", ALONG(0)}, {"3x1 3x1", ALONG(1)}, {"2x1x7 2x1x7", ALONG(-2)},
     {"0x1 0x1", ALONG(1)}, {NULL, NULL}};
 
+static cup_status gradient(cup__grad *g)
+{
+    const cup__unsort_attributes *a = g->attributes;
+    g->d_in[0] = cup_gather(g->c, g->d_out[0], g->in[1], a->axis);
+    return CUP_OK;
+}
+
 const cup__op cup__op_unsort = {
+    .gradient = gradient,
+    .composed = gradient,
+    .saves = CUP__SAVE_IN(1),
     .infer = infer,
     .specification = specification,
     .impls = impls,

@@ -238,6 +238,7 @@ const cup__op cup__op_cross_entropy = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
+    .composed = cup__cross_entropy_composed,
     .overwrites = overwrites,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_OUT(1) | CUP__SAVE_OUT(2),
     .impls = impls,

@@ -41,4 +41,6 @@ const char *cup__cross_entropy_grad_cuda_refuses(const cup__call *call);
 cup_status cup__cross_entropy_grad_cuda(cup__call *call);
 cup_status cup__scale_by_cuda(cup__call *call);
 
+cup_status cup__cross_entropy_composed(cup__grad *g);
+
 #endif

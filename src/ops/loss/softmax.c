@@ -104,9 +104,20 @@ const cup__sample cup__softmax_grad_bench[] = {{"8192x8192 8192x8192", &last},
                                                {"4096x10000 4096x10000", &last},
                                                {NULL, NULL}};
 
+static cup_status composed(cup__grad *g)
+{
+    const int64_t axis = ((const cup__softmax_attributes *)g->attributes)->axis;
+    cup_context *c = g->c;
+    cup_tensor *y = cup__widen(c, g->out[0]), *dy = cup__widen(c, g->d_out[0]);
+    cup_tensor *sum = cup_sum(c, cup_mul(c, y, dy), &axis, 1, true);
+    g->d_in[0] = cup_cast(c, cup_mul(c, y, cup_sub(c, dy, sum)), g->in_shape[0].dtype);
+    return CUP_OK;
+}
+
 const cup__op cup__op_softmax = {
     CUP__SOFTMAX(CUP__SOFTMAX_PLAIN),
     .gradient = gradient,
+    .composed = composed,
     .saves = CUP__SAVE_OUT(0),
 };
 

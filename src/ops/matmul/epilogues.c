@@ -157,6 +157,42 @@ static cup_status gradient(cup__grad *g)
     return dy ? cup__linear_back(g, dy, e->bias) : g->c->error.status;
 }
 
+/* The activation's own composed gradient, where the sum before it was saved, or its result. */
+static cup_tensor *composed_back(cup__grad *g, cup_tensor *dy)
+{
+    cup_context *c = g->c;
+    const cup__epilogue *e = g->row->op->epilogue;
+    const cup__row *row = &cup__rows[e->op];
+    cup_tensor *at = g->out[!e->by_result], *d[2] = {NULL}, *parts[2];
+    cup__shape half = cup__shape_of(at);
+    int last = half.ndim - 1;
+    if (!e->gated) {
+        cup__composed_of(c, row, &at, 1, at, dy, d);
+        return d[0];
+    }
+    half.size[last] /= 2;
+    for (int i = 0; i < 2; i++) {
+        int64_t starts[CUP_MAX_DIMS] = {0};
+        starts[last] = i * half.size[last];
+        parts[i] = cup_slice(c, at, starts, half.ndim, half.size, half.ndim);
+    }
+    cup__composed_of(c, row, parts, 2, NULL, dy, d);
+    return cup_concat(c, d, 2, last);
+}
+
+static cup_status composed(cup__grad *g)
+{
+    const cup__epilogue *e = g->row->op->epilogue;
+    cup_tensor *dy = g->d_out[0], *past = g->out_count > 1 ? g->d_out[1] : NULL;
+    if (e->other && g->wanted[e->other])
+        g->d_in[e->other] = dy;
+    if (dy && e->grad_op)
+        dy = composed_back(g, dy);
+    if (past)
+        dy = dy ? cup_add(g->c, dy, past) : past;
+    return dy ? cup__linear_back(g, dy, e->bias) : g->c->error.status;
+}
+
 static void cost(const cup__call *call, double *bytes, double *flops)
 {
     const cup__epilogue *e = call->op->epilogue;
@@ -277,7 +313,7 @@ static const cup__sample swiglu_bench[] = {{"8192x4096 4096x14336 8192x28672", N
         .infer = infer,                                                                            \
         .specification = specification,                                                            \
         .gradient = gradient,                                                                      \
-        .twice = true,                                                                             \
+        .composed = composed,                                                                      \
         .past = (through),                                                                         \
         .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | (kept),                                       \
         .words = cup__product_words,                                                               \

@@ -207,8 +207,8 @@ static cup_status gradient(cup__grad *g)
 const cup__op cup__op_linear_weight_grad = {
     .infer = infer,
     .gradient = gradient,
+    .composed = gradient,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),
-    .twice = true,
     .specification = specification,
     .impls = impls,
     .samples = samples,

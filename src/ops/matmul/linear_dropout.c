@@ -169,6 +169,7 @@ const cup__op cup__op_linear_dropout = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
+    .composed = gradient,
     .saves = CUP__SAVE_IN(X) | CUP__SAVE_IN(WEIGHT) | CUP__SAVE_OUT(1),
     .impls = impls,
     .random = true,

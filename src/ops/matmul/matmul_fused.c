@@ -130,6 +130,7 @@ const cup__op cup__op_matmul_scaled = {
     .infer = infer_scaled,
     .specification = specification,
     .gradient = gradient_scaled,
+    .composed = gradient_scaled,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),
     .words = cup__product_words,
     .impls = cup__product_fused_impls,

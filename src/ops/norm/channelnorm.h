@@ -37,6 +37,7 @@ cup__channels cup__channels_of(const cup_tensor *x, int axis, int groups);
 cup_status cup__channelnorm_infer(cup__call *call);
 cup_status cup__channelnorm_specification(cup__call *call);
 cup_status cup__channelnorm_gradient(cup__grad *g);
+cup_status cup__channelnorm_composed(cup__grad *g);
 
 const char *cup__channelnorm_cpu_refuses(const cup__call *call);
 cup_status cup__channelnorm_cpu(cup__call *call);
@@ -54,7 +55,8 @@ extern const cup__impl cup__channelnorm_impls[];
 
 #define CUP__CHANNELNORM                                                                           \
     .infer = cup__channelnorm_infer, .specification = cup__channelnorm_specification,              \
-    .gradient = cup__channelnorm_gradient, .impls = cup__channelnorm_impls,                        \
+    .gradient = cup__channelnorm_gradient, .composed = cup__channelnorm_composed,                  \
+    .impls = cup__channelnorm_impls,                                                               \
     .tolerance = 16 /* a small variance carries the rounding of many squares */
 
 #endif

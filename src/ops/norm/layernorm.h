@@ -28,6 +28,7 @@ cup__layernorm_back cup__layernorm_back_of(const cup__call *call);
 cup_status cup__layernorm_infer(cup__call *call);
 cup_status cup__layernorm_specification(cup__call *call);
 cup_status cup__layernorm_gradient(cup__grad *g);
+cup_status cup__layernorm_composed(cup__grad *g);
 
 /* The statistics of rows without elements: a mean and a variance of 0. */
 cup_status cup__layernorm_of_nothing(cup__call *call, const cup__layernorm *n);
@@ -62,7 +63,8 @@ extern const cup__impl cup__layernorm_impls[];
 /* The fields of the four descriptors. The domain is off centre, so that the mean matters. */
 #define CUP__LAYERNORM(bits)                                                                       \
     .kind = (bits), .infer = cup__layernorm_infer, .specification = cup__layernorm_specification,  \
-    .gradient = cup__layernorm_gradient, .impls = cup__layernorm_impls, .domain = {{-1, 3}},       \
+    .gradient = cup__layernorm_gradient, .composed = cup__layernorm_composed,                      \
+    .impls = cup__layernorm_impls, .domain = {{-1, 3}},                                            \
     .tolerance = 16 /* a small variance carries the rounding of many squares */
 
 #endif

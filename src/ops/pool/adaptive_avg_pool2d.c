@@ -26,6 +26,7 @@ const cup__op cup__op_adaptive_avg_pool2d = {
     .infer = cup__adaptive_infer,
     .specification = cup__adaptive_specification,
     .gradient = gradient,
+    .composed = gradient,
     .impls = cup__adaptive_impls,
     .samples = samples,
     .bench = bench,
@@ -41,7 +42,17 @@ static const cup__sample grad_samples[] = {{"2x3x1x1", &nine},  {"2x3x4x3", &nin
                                            {NULL, NULL}};
 static const cup__sample grad_bench[] = {{"64x512x7x7", &large}, {NULL, NULL}};
 
+static cup_status gradient_again(cup__grad *g)
+{
+    const cup__adaptive_avg_pool2d_grad_attributes *a = g->attributes;
+    const int64_t *size = &g->in_shape[0].size[a->channels_last ? 1 : 2];
+    g->d_in[0] = cup_adaptive_avg_pool2d(g->c, g->d_out[0], size, 2, a->channels_last);
+    return CUP_OK;
+}
+
 const cup__op cup__op_adaptive_avg_pool2d_grad = {
+    .gradient = gradient_again,
+    .composed = gradient_again,
     .kind = CUP__ADAPTIVE_GRAD,
     .infer = cup__adaptive_grad_infer,
     .specification = cup__adaptive_grad_specification,

@@ -38,6 +38,7 @@ const cup__op cup__op_avg_pool2d = {
     .infer = cup__pool_infer,
     .specification = cup__pool_specification,
     .gradient = gradient,
+    .composed = gradient,
     .impls = cup__pool_impls,
     .samples = samples,
     .bench = bench,
@@ -65,7 +66,37 @@ static const cup__sample grad_samples[] = {{"2x3x4x8", &two_grad},   {"1x2x2x3",
 static const cup__sample grad_bench[] = {
     {"32x64x64x64", &big_grad}, {"64x64x56x56", &pass_grad}, {NULL, NULL}};
 
+/* Whether there are more windows than fit whole. */
+static bool is_ceiled(const cup__grad *g, const cup__avg_pool2d_grad_attributes *a)
+{
+    const int64_t sides[2] = {a->height, a->width};
+    for (int i = 0; i < 2; i++) {
+        int64_t window = a->window[a->window_count > 1 ? i : 0], padding = 0, stride = window;
+        if (a->stride_count)
+            stride = a->stride[a->stride_count > 1 ? i : 0];
+        if (a->padding_count)
+            padding = a->padding[a->padding_count > 1 ? i : 0];
+        int64_t whole = (sides[i] + 2 * padding - window) / stride + 1;
+        if (g->in_shape[0].size[(a->channels_last ? 1 : 2) + i] > whole)
+            return true;
+    }
+    return false;
+}
+
+static cup_status gradient_again(cup__grad *g)
+{
+    const cup__avg_pool2d_grad_attributes *a = g->attributes;
+    g->d_in[0] = cup_avg_pool2d(
+        g->c, g->d_out[0], a->window, a->window_count,
+        CUP_OPTIONS(cup_avg_pool2d_options, .stride = {a->stride, a->stride_count},
+                    .padding = {a->padding, a->padding_count}, .ceil_mode = is_ceiled(g, a),
+                    .count_include_pad = a->count_include_pad, .channels_last = a->channels_last));
+    return CUP_OK;
+}
+
 const cup__op cup__op_avg_pool2d_grad = {
+    .gradient = gradient_again,
+    .composed = gradient_again,
     .kind = CUP__POOL_GRAD,
     .infer = cup__pool_grad_infer,
     .specification = cup__pool_grad_specification,

@@ -187,6 +187,7 @@ const cup__op cup__op_dropout = {
     .infer = cup__dropout_infer,
     .specification = cup__dropout_specification,
     .gradient = gradient,
+    .composed = gradient,
     .impls = cup__dropout_impls,
     .saves = CUP__SAVE_OUT(1),
     .random = true,

@@ -73,7 +73,17 @@ static const cup__sample samples[] = {{"7 1", P(0.5)},         {"() 1", P(0.3)},
                                       {"2x3x1025 769", P(0.75)}, {NULL, NULL}};
 static const cup__sample bench[] = {{"32768x3072 12582912", P(0.1)}, {NULL, NULL}};
 
+static cup_status gradient(cup__grad *g)
+{
+    const cup__dropout_grad_attributes *a = g->attributes;
+    g->d_in[0] = cup__dropout_grad(g->c, g->d_out[0], g->in[1], a->p);
+    return CUP_OK;
+}
+
 const cup__op cup__op_dropout_grad = {
+    .gradient = gradient,
+    .composed = gradient,
+    .saves = CUP__SAVE_IN(1),
     .infer = infer,
     .specification = specification,
     .impls = impls,

@@ -245,6 +245,7 @@ const cup__op cup__op_cumsum = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
+    .composed = gradient,
     .impls = impls,
     .samples = samples,
     .bench = bench,

@@ -21,9 +21,18 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
+static cup_status composed(cup__grad *g)
+{
+    cup_context *c = g->c;
+    cup_tensor *y = cup__reduce_kept(g, g->out[0]), *dy = cup__reduce_kept(g, g->d_out[0]);
+    g->d_in[0] = cup_mul(c, dy, cup_exp(c, cup_sub(c, g->in[0], y)));
+    return CUP_OK;
+}
+
 const cup__op cup__op_logsumexp = {
     CUP__REDUCE(&logsumexp_fold),
     .gradient = gradient,
+    .composed = composed,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_OUT(0),
 };
 

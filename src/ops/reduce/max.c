@@ -45,12 +45,25 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
+static cup_status composed(cup__grad *g)
+{
+    const cup__sum_attributes *a = g->attributes;
+    cup_context *c = g->c;
+    cup_tensor *y = cup__reduce_kept(g, g->out[0]), *dy = cup__reduce_kept(g, g->d_out[0]);
+    cup_tensor *zero = cup__number(c, dy, 0), *is = cup_equal(c, g->in[0], y);
+    cup_tensor *n = cup_sum(c, cup_where(c, is, cup__number(c, dy, 1), zero), a->axes,
+                            a->axes_count, true);
+    g->d_in[0] = cup_where(c, is, cup_div(c, dy, n), zero);
+    return CUP_OK;
+}
+
 static const cup__sample grad_samples[] = {
     {"7 7 7 7", NULL}, {"3x5 3x1 3x1 3x1", NULL}, {"2x1025 2x1 2x1 2x1", NULL}, {NULL, NULL}};
 
 #define EXTREME(of)                                                                                \
     CUP__REDUCE(of), .in_dtypes = {CUP__DTYPES_FLOAT | CUP__DTYPES_INTEGER},                       \
-                     .gradient = gradient, .saves = CUP__SAVE_IN(0) | CUP__SAVE_OUT(0)
+                     .gradient = gradient, .composed = composed,                                   \
+                     .saves = CUP__SAVE_IN(0) | CUP__SAVE_OUT(0)
 
 const cup__op cup__op_max = {EXTREME(&max_fold)};
 const cup__op cup__op_min = {EXTREME(&min_fold)};

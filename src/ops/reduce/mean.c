@@ -14,5 +14,5 @@ static cup_status gradient(cup__grad *g)
 const cup__op cup__op_mean = {
     CUP__REDUCE(&mean_fold),
     .gradient = gradient,
-    .twice = true,
+    .composed = gradient,
 };

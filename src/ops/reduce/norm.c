@@ -15,9 +15,20 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
+static cup_status composed(cup__grad *g)
+{
+    cup_context *c = g->c;
+    cup_tensor *y = cup__reduce_kept(g, g->out[0]), *dy = cup__reduce_kept(g, g->d_out[0]);
+    cup_tensor *zero = cup__number(c, dy, 0), *some = cup_greater(c, y, zero);
+    cup_tensor *size = cup_where(c, some, y, cup__number(c, dy, 1));
+    g->d_in[0] = cup_mul(c, cup_where(c, some, dy, zero), cup_div(c, g->in[0], size));
+    return CUP_OK;
+}
+
 const cup__op cup__op_norm = {
     CUP__REDUCE(&norm_fold),
     .gradient = gradient,
+    .composed = composed,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_OUT(0),
 };
 

@@ -18,5 +18,5 @@ const cup__op cup__op_sum = {
     CUP__REDUCE(&sum_fold),
     .in_dtypes = {CUP__DTYPES_FLOAT | CUP__DTYPES_INTEGER},
     .gradient = gradient,
-    .twice = true,
+    .composed = gradient,
 };

@@ -37,6 +37,19 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
+static cup_status composed(cup__grad *g)
+{
+    const cup__var_attributes *a = g->attributes;
+    cup_context *c = g->c;
+    cup_tensor *x = cup__widen(c, g->in[0]);
+    cup_tensor *apart = cup_sub(c, x, cup_mean(c, x, a->axes, a->axes_count, true));
+    cup_tensor *dy = cup__widen(c, cup__reduce_kept(g, g->d_out[0]));
+    int64_t degrees = cup__reduce_length(g) - a->correction;
+    g->d_in[0] = cup_cast(c, cup_scale(c, cup_mul(c, apart, dy), 2 / (double)degrees),
+                          g->in_shape[0].dtype);
+    return CUP_OK;
+}
+
 #define AXES(correction, keep, ...)                                                                \
     &(const cup__var_attributes){{__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / 4, keep, correction}
 static const cup__var_attributes all = {{0}, 0, false, 0};
@@ -63,6 +76,7 @@ const cup__op cup__op_var = {
     .infer = cup__reduce_infer,
     .specification = cup__reduce_specification,
     .gradient = gradient,
+    .composed = composed,
     .saves = CUP__SAVE_IN(0),
     .impls = cup__reduce_impls,
     .samples = samples,

@@ -59,6 +59,6 @@ const cup__op cup__op_broadcast = {
     .view = view,
     .specification = specification,
     .gradient = gradient,
-    .twice = true,
+    .composed = gradient,
     .samples = samples,
 };

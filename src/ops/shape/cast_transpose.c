@@ -130,6 +130,7 @@ const cup__op cup__op_cast_transpose = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
+    .composed = gradient,
     .impls = impls,
     .samples = samples,
     .bench = bench,

@@ -210,6 +210,7 @@ const cup__op cup__op_concat = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
+    .composed = gradient,
     .impls = impls,
     .samples = samples,
     .bench = bench,

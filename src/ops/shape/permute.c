@@ -71,6 +71,6 @@ const cup__op cup__op_permute = {
     .view = view,
     .specification = specification,
     .gradient = gradient,
-    .twice = true,
+    .composed = gradient,
     .samples = samples,
 };

@@ -114,6 +114,6 @@ const cup__op cup__op_reshape = {
     .view = view,
     .specification = specification,
     .gradient = gradient,
-    .twice = true,
+    .composed = gradient,
     .samples = samples,
 };

@@ -79,10 +79,23 @@ static const cup__sample samples[] = {{"7", PART((2), (3))},
                                       {"0x3", PART((0, 1), (-1, 1))},
                                       {NULL, NULL}};
 
+/* Without the view that is written to. */
+static cup_status composed(cup__grad *g)
+{
+    const cup__slice_attributes *a = g->attributes;
+    int ndim = g->in_shape[0].ndim;
+    int64_t after[CUP_MAX_DIMS];
+    for (int d = 0; d < ndim; d++)
+        after[d] = g->in_shape[0].size[d] - a->starts[d] - g->out_shape[0].size[d];
+    g->d_in[0] = cup_pad(g->c, g->d_out[0], a->starts, ndim, after, ndim, NULL);
+    return CUP_OK;
+}
+
 const cup__op cup__op_slice = {
     .infer = infer,
     .view = view,
     .specification = specification,
     .gradient = gradient,
+    .composed = composed,
     .samples = samples,
 };

@@ -129,6 +129,59 @@ TEST(sample_follows_the_odds)
     EXPECT(other < 600);
 }
 
+typedef struct ranked {
+    double weight;
+    int64_t token;
+} ranked;
+
+static int by_weight(const void *a, const void *b)
+{
+    const ranked *x = a, *y = b;
+    if (x->weight != y->weight)
+        return x->weight < y->weight ? 1 : -1;
+    return (x->token > y->token) - (x->token < y->token);
+}
+
+/* How often one of all was drawn, from all put in order and cut. */
+static void expect_odds(const float *logits, int count, const cup_sampling *s)
+{
+    ranked all[40];
+    int drawn[40] = {0}, kept = count, draws = 20000;
+    double sum = 0, part = 0;
+    for (int i = 0; i < count; i++)
+        all[i] = (ranked){exp(logits[i] / s->temperature), i};
+    qsort(all, (size_t)count, sizeof *all, by_weight);
+    kept = s->top_k > 0 && s->top_k < count ? (int)s->top_k : count;
+    for (int i = 0; i < kept; i++)
+        sum += all[i].weight;
+    for (int i = 0; i < kept && s->top_p > 0; i++)
+        if ((part += all[i].weight) >= s->top_p * sum) {
+            kept = i + 1;
+            sum = part;
+        }
+    for (int i = 0; i < draws; i++) {
+        int64_t token = cup_sample(logits, count, s, (uint64_t)i);
+        EXPECT(token >= 0 && token < count);
+        drawn[token]++;
+    }
+    for (int i = 0; i < count; i++)
+        EXPECT_NEAR((double)drawn[all[i].token] / draws, i < kept ? all[i].weight / sum : 0,
+                    0.015 * (i < kept));
+}
+
+TEST(sample_cuts_like_an_ordered_list)
+{
+    float logits[40];
+    for (int i = 0; i < 40; i++) /* some are equal */
+        logits[i] = (float)((i * 17) % 23) / 5;
+    const int ks[] = {0, 1, 2, 7, 39, 40, 50};
+    const double ps[] = {0, 0.1, 0.5, 0.93};
+    for (int k = 0; k < 7; k++)
+        for (int p = 0; p < 4; p++)
+            expect_odds(logits, 40, CUP_OPTIONS(cup_sampling, .temperature = 0.7 + 0.3 * p,
+                                                .top_k = ks[k], .top_p = ps[p], .seed = 3));
+}
+
 TEST(sample_keeps_to_the_likeliest)
 {
     static const float logits[] = {0, 2, 1, -1, 1.5f};

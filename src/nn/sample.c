@@ -135,7 +135,8 @@ static int64_t draw_from(heap *all, scale by, double part, double uniform)
 int64_t cup_sample(const float *logits, int64_t count, const cup_sampling *sampling, uint64_t draw)
 {
     cup_sampling own, *s = &own;
-    if (count > INT32_MAX || cup__options_take(NULL, "sample", &own, sizeof own, sampling) != CUP_OK)
+    if (count > INT32_MAX ||
+        cup__options_take(NULL, "sample", &own, sizeof own, sampling) != CUP_OK)
         return -1;
     int64_t best = best_of(logits, count);
     if (best < 0 || s->temperature < 0 || isinf(logits[best]))

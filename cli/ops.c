@@ -8,6 +8,7 @@
 #include "cli/json.h"
 #include "cli/op_names.h"
 #include "cli/options.h"
+#include "cli/pages.h"
 #include "cli/terminal.h"
 
 static const char *const place_names[] = {[CUP__CPU] = "cpu", [CUP__CUDA] = "cuda"};
@@ -26,6 +27,7 @@ static void write_row(cup__json_writer *writer, const cup__row *row)
     cup__json_add_string(writer, "results", row->results);
     cup__json_add_string(writer, "computes", row->words);
     cup__json_add_boolean(writer, "gradient", row->op->gradient != NULL);
+    cup__json_add_boolean(writer, "second_derivatives", row->op->composed != NULL);
     cup__json_add_boolean(writer, "public", row->is_public);
     cup__json_open(writer, "implementations", CUP__JSON_ARRAY);
     for (const cup__impl *impl = row->op->impls; impl && impl->name; impl++) {
@@ -50,13 +52,47 @@ static int write_document(const cli_call *call)
     return json_end(&writer);
 }
 
+/* The names of public ops that have these, in lines of 100 columns. */
+static void list_ops(cup__text *page, bool gradient, bool second)
+{
+    size_t column = 0;
+    for (const cup__row *row = cup__rows; row->name; row++) {
+        const cup__op *op = row->op;
+        if (!row->is_public || !op->gradient != !gradient || !op->composed != !second)
+            continue;
+        size_t length = strlen(row->name) + 3;
+        cup__text_add(page, column + length > 98 ? ",\n" : column ? ", " : "");
+        cup__text_add(page, "`%s`", row->name);
+        column = column + length > 98 ? length : column + length + 1;
+    }
+    cup__text_add(page, ".\n");
+}
+
+void gradients_page(cup__text *page)
+{
+    cup__text_add(page, "# Which ops have gradients\n\nGenerated from the ops by `make gen`; "
+                        "`cupola ops NAME` says the same of one.\n\n## Gradients, and second "
+                        "derivatives\n\nThat is, `cup_gradients_recorded` goes through "
+                        "them.\n\n");
+    list_ops(page, true, true);
+    cup__text_add(page, "\nOf these, `attention` and `qkv_attention` with dropout, `cross_entropy` "
+                        "in place, and `batchnorm`\nwhose running mean or variance leads to a "
+                        "parameter are refused.\n\n## Gradients alone\n\n");
+    list_ops(page, true, false);
+    cup__text_add(page, "\n## No gradient\n\nA call of one of these where an input leads to "
+                        "a parameter is refused if its results are\nfloats.\n\n");
+    list_ops(page, false, false);
+}
+
 static void print_details(const cup__row *row)
 {
     printf("%s%s%s(%s)", color(stdout, COLOR_BOLD), row->name, color(stdout, COLOR_OFF),
            row->inputs);
     printf("%s%s -> %s\n", *row->attributes_text ? "; " : "", row->attributes_text, row->results);
     printf("    %s\n    gradient: %s\n    implementations, best first:", row->words,
-           row->op->gradient ? "yes" : "no");
+           row->op->composed   ? "yes, and second derivatives"
+           : row->op->gradient ? "yes"
+                               : "no");
     for (const cup__impl *impl = row->op->impls; impl && impl->name; impl++)
         printf(" %s on %s,", impl->name, place_names[impl->place]);
     puts(row->op->view ? " view" : " specification");

@@ -185,7 +185,9 @@ static cup_status write_all(cup__error *error, const char *folder)
     completion_bash(&page);
     CUP_TRY(save(error, folder, "completion/cupola.bash", &page));
     completion_zsh(&page);
-    return save(error, folder, "completion/_cupola", &page);
+    CUP_TRY(save(error, folder, "completion/_cupola", &page));
+    gradients_page(&page);
+    return save(error, folder, "GRADIENTS.md", &page);
 }
 
 int pages_write(const char *folder)

@@ -4,12 +4,15 @@
 
 #include "base/text.h"
 
-/* Writes man/cupola.1, man/cupola-VERB.1, completion/cupola.bash and completion/_cupola into a
- * folder. Returns an exit code. */
+/* Writes man/cupola.1, man/cupola-VERB.1, completion/cupola.bash, completion/_cupola and
+ * GRADIENTS.md into a folder. Returns an exit code. */
 int pages_write(const char *folder);
 
 /* The two completions. */
 void completion_bash(cup__text *page);
 void completion_zsh(cup__text *page);
+
+/* Which ops have gradients, and second derivatives. */
+void gradients_page(cup__text *page);
 
 #endif

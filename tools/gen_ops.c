@@ -374,7 +374,8 @@ static void write_page(void)
     put("# The ops\n\nGenerated from `src/dispatch/ops.def` by `make gen`. An op NAME is NAME.c "
         "in a folder\nof `src/ops` (specification, gradient, CPU) and NAME.cu beside it (GPU). In "
         "C the call\nis `cup_NAME(context, inputs, attributes)`; `?` marks an input that may be "
-        "NULL, and attributes\nwith a default are fields of the call's `cup_NAME_options`.\n");
+        "NULL, and attributes\nwith a default are fields of the call's `cup_NAME_options`. "
+        "[GRADIENTS.md](GRADIENTS.md) says\nwhich have gradients, and second derivatives.\n");
     const char *section = "";
     for (int i = 0; i < row_count; i++) {
         row *r = &rows[i];

@@ -31,8 +31,8 @@ CUP_API cup_status cup_gradients(cup_context *c, cup_tensor *loss, cup_tensor *c
                                  int count, cup_tensor **out);
 
 /* The same, with what computes the gradients recorded as well, and all kept: cup_backward of what
- * is made of them gives second derivatives. docs/OPS.md says which ops allow it; what else lies
- * between, as ops of your own and recomputed blocks, is refused with CUP_UNSUPPORTED. */
+ * is made of them gives second derivatives. docs/GRADIENTS.md says which ops allow it; what else
+ * lies between, as ops of your own and recomputed blocks, is refused with CUP_UNSUPPORTED. */
 CUP_API cup_status cup_gradients_recorded(cup_context *c, cup_tensor *loss,
                                           cup_tensor *const *inputs, int count, cup_tensor **out);
 

@@ -221,6 +221,15 @@ TEST(man_pages_are_right)
     EXPECT_INT(test_command(out, sizeof out, "diff -r '%s/man' docs/man", folder), 0);
 }
 
+TEST(page_of_gradients_is_right)
+{
+    const char *folder = test_folder();
+    EXPECT_INT(test_command(out, sizeof out, "%s/cupola write-pages '%s'", test_build(), folder),
+               0);
+    EXPECT_INT(test_command(out, sizeof out, "diff '%s/GRADIENTS.md' docs/GRADIENTS.md", folder),
+               0);
+}
+
 TEST(completions_are_right)
 {
     const char *folder = test_folder();

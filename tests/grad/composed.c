@@ -139,7 +139,7 @@ static void expect_same(const char *call, cup_tensor *a, cup_tensor *b, double t
     }
     EXPECT_INT(a->dtype, b->dtype);
     EXPECT_INT(a->count, b->count);
-    double most = fmax(largest(a), 1e-3);
+    double most = fmax(largest(a), 0.1);
     for (int64_t i = 0; i < a->count; i++) {
         double want = value(a, i), got = value(b, i);
         bool same = want == got || (isnan(want) && isnan(got));

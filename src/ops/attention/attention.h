@@ -95,4 +95,8 @@ cup_status cup__attention_decode(cup__attention *a);
 cup_status cup__attention_simple(cup__attention *a);
 cup_status cup__attention_simple_grad(cup__attention *a);
 
+/* `composed` of the two ops. */
+cup_status cup__attention_composed(cup__grad *g);
+cup_status cup__qkv_attention_composed(cup__grad *g);
+
 #endif

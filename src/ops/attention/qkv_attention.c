@@ -152,6 +152,7 @@ const cup__op cup__op_qkv_attention = {
     .infer = infer,
     .specification = cup__attention_specification,
     .gradient = gradient,
+    .composed = cup__qkv_attention_composed,
     .impls = cup__attention_impls,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_OUT(0) | CUP__SAVE_OUT(1),
     .random = true,

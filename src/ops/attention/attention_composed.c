@@ -1,0 +1,137 @@
+/* The gradient of attention in public ops, for second derivatives: scores, probabilities and all
+ * are made whole. */
+#include <math.h>
+
+#include "cupola/ops.h"
+#include "dispatch/attributes.h"
+#include "ops/attention/attention.h"
+
+#define UNSEEN 1e30 /* under what any score of a key that is seen is */
+#define DIMS 5
+
+/* Tensors of a call as [B, G, H / G, T or S, D], so that what heads share broadcasts. */
+typedef struct heads {
+    cup_context *c;
+    int64_t q[DIMS], k[DIMS];
+    double scale;
+    bool causal;
+} heads;
+
+static heads heads_of(cup_context *c, const cup__shape *q, const cup__shape *k, bool causal,
+                      double scale)
+{
+    int64_t groups = k->size[1], each = groups ? q->size[1] / groups : 0;
+    return (heads){.c = c,
+                   .q = {q->size[0], groups, each, q->size[2], q->size[3]},
+                   .k = {k->size[0], groups, 1, k->size[2], k->size[3]},
+                   .scale = scale != 0 ? scale : 1 / sqrt((double)q->size[3]),
+                   .causal = causal};
+}
+
+/* Ones where a query, [T,S], sees a key. */
+static cup_tensor *seen(const heads *h, cup_dtype dtype)
+{
+    cup__shape shape = {.dtype = dtype, .ndim = 2, .size = {h->q[3], h->k[3]}};
+    cup_tensor *all = cup__full(h->c, &shape, 1);
+    return h->causal ? cup_tril(h->c, all, h->k[3] - h->q[3]) : all;
+}
+
+/* A query that sees nothing has no probabilities: they are all 0. */
+static cup_tensor *probabilities(const heads *h, cup_tensor *q, cup_tensor *k)
+{
+    cup_context *c = h->c;
+    cup_tensor *score = cup_scale(c, cup_matmul(c, q, k, false, true), h->scale);
+    if (!h->causal || !score)
+        return cup_softmax(c, score, -1);
+    cup_tensor *mask = seen(h, score->dtype);
+    cup_tensor *hidden = cup_sub(c, mask, cup__number(c, score, 1));
+    score = cup_add(c, cup_mul(c, score, mask), cup_scale(c, hidden, UNSEEN));
+    return cup_mul(c, cup_softmax(c, score, -1), mask);
+}
+
+static cup_tensor *split(const heads *h, cup_tensor *t, const int64_t *shape)
+{
+    return cup_reshape(h->c, cup__widen(h->c, t), DIMS, shape);
+}
+
+/* Summed over the heads that share it, in the shape and dtype of the input. */
+static cup_tensor *joined(const heads *h, cup_tensor *d, const int64_t *shape,
+                          const cup__shape *input)
+{
+    cup__shape sum = {.ndim = DIMS};
+    for (int i = 0; i < DIMS; i++)
+        sum.size[i] = shape[i];
+    d = cup_cast(h->c, cup__sum_to(h->c, d, &sum), input->dtype);
+    return cup_reshape(h->c, d, input->ndim, input->size);
+}
+
+static void back(const heads *h, cup_tensor *const in[3], const cup__shape shape[3],
+                 cup_tensor *d_o, cup_tensor *d_in[3])
+{
+    cup_context *c = h->c;
+    cup_tensor *q = split(h, in[0], h->q), *k = split(h, in[1], h->k), *v = split(h, in[2], h->k);
+    cup_tensor *dy = split(h, d_o, h->q), *p = probabilities(h, q, k);
+    cup_tensor *dp = cup_mul(c, p, cup_matmul(c, dy, v, false, true));
+    cup_tensor *sum = cup_sum(c, dp, (int64_t[]){DIMS - 1}, 1, true);
+    cup_tensor *ds = cup_scale(c, cup_sub(c, dp, cup_mul(c, p, sum)), h->scale);
+    d_in[0] = joined(h, cup_matmul(c, ds, k, false, false), h->q, &shape[0]);
+    d_in[1] = joined(h, cup_matmul(c, ds, q, true, false), h->k, &shape[1]);
+    d_in[2] = joined(h, cup_matmul(c, p, dy, true, false), h->k, &shape[2]);
+}
+
+static cup_status refuse_dropout(cup__grad *g)
+{
+    return cup__fail(&g->c->error, CUP_UNSUPPORTED,
+                     "the gradient of %s with dropout cannot be recorded; leave its dropout out "
+                     "where second derivatives are wanted",
+                     g->row->name);
+}
+
+cup_status cup__attention_composed(cup__grad *g)
+{
+    const cup__attention_attributes *a = g->attributes;
+    if (a->dropout > 0)
+        return refuse_dropout(g);
+    heads h = heads_of(g->c, &g->in_shape[0], &g->in_shape[1], a->causal, a->scale);
+    back(&h, g->in, g->in_shape, g->d_out[0], g->d_in);
+    return g->c->error.status;
+}
+
+/* [B,T,heads D] as [B,heads,T,D], and back. */
+static cup_tensor *turned_in(cup_context *c, cup_tensor *t, const cup__shape *to)
+{
+    const int64_t shape[] = {to->size[0], to->size[2], to->size[1], to->size[3]};
+    return cup_permute(c, cup_reshape(c, t, 4, shape), (int64_t[]){0, 2, 1, 3}, 4);
+}
+
+static cup_tensor *turned_out(cup_context *c, cup_tensor *t, const cup__shape *from)
+{
+    const int64_t shape[] = {from->size[0], from->size[2], from->size[1] * from->size[3]};
+    return cup_reshape(c, cup_permute(c, t, (int64_t[]){0, 2, 1, 3}, 4), 3, shape);
+}
+
+cup_status cup__qkv_attention_composed(cup__grad *g)
+{
+    const cup__qkv_attention_attributes *a = g->attributes;
+    cup_context *c = g->c;
+    const int64_t *size = g->in_shape[0].size;
+    int kv_heads = a->kv_heads ? a->kv_heads : a->heads;
+    int64_t count[3] = {a->heads, kv_heads, kv_heads}, starts[3] = {0};
+    int64_t width = size[2] / (a->heads + 2 * kv_heads);
+    cup__shape shape[3];
+    cup_tensor *in[3], *d_in[3];
+    if (a->dropout > 0)
+        return refuse_dropout(g);
+    for (int i = 0; i < 3; i++) {
+        const int64_t part[] = {size[0], size[1], count[i] * width};
+        shape[i] = (cup__shape){g->in_shape[0].dtype, 4, {size[0], count[i], size[1], width}};
+        in[i] = turned_in(c, cup_slice(c, g->in[0], starts, 3, part, 3), &shape[i]);
+        starts[2] += part[2];
+    }
+    heads h = heads_of(c, &shape[0], &shape[1], a->causal, a->scale);
+    back(&h, in, shape, turned_in(c, g->d_out[0], &shape[0]), d_in);
+    for (int i = 0; i < 3; i++)
+        d_in[i] = turned_out(c, d_in[i], &shape[i]);
+    g->d_in[0] = cup_concat(c, d_in, 3, 2);
+    return c->error.status;
+}

@@ -338,6 +338,44 @@ def triangle(fn):
     return draw
 
 
+def by_numbers(fn):
+    """Of two that are no whole quotient of each other in any dtype, where a rest would jump."""
+    def draw():
+        sides = shape()
+        b = torch.tensor([1.5, 2.5, -3.5, 7.0], dtype=torch.float64)[whole(sides, 4, torch.int64)]
+        rest = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)[whole(sides, 3, torch.int64)]
+        return [whole(sides, 9, torch.int64) * b - 4 * b + rest, b], {}, fn
+    return draw
+
+
+def integers(fn, low=-100, high=100, unary=False, shift=False):
+    def draw():
+        sides, kind = shape(), choose.choice([torch.int32, torch.int64])
+        a = whole(sides, high - low, kind) + low
+        if unary:
+            return [a], {}, fn
+        b = whole(narrowed(sides), 31 if shift else high - low, kind) + (0 if shift else low)
+        return [a, b], {}, fn
+    return draw
+
+
+def truths(fn):
+    def draw():
+        sides = shape()
+        a, b = torch.rand(sides) < 0.5, torch.rand(narrowed(sides)) < 0.5
+        return [a, b], {}, fn
+    return draw
+
+
+def with_special(fn):
+    def draw():
+        x = real(shape())
+        for value in (math.nan, math.inf, -math.inf):
+            x[torch.rand(x.shape) < 0.2] = value
+        return [x], {}, fn
+    return draw
+
+
 def where():
     sides = shape()
     return ([torch.rand(sides) < 0.5, real(narrowed(sides)), real(sides)], {}, torch.where)
@@ -392,6 +430,27 @@ OPS = {
     "flip": flip, "tril": triangle(torch.tril), "triu": triangle(torch.triu),
     "pad": pad, "pad_reflect": pad_edges("reflect"),
     "pad_replicate": pad_edges("replicate"), "pad_circular": pad_edges("circular"), "repeat": repeat,
+    "square": unary(torch.square), "reciprocal": unary(torch.reciprocal, 0.25, 4.0),
+    "rsqrt": unary(torch.rsqrt, 0.1, 5.0), "exp2": unary(torch.exp2),
+    "log2": unary(torch.log2, 0.1, 5.0), "expm1": unary(torch.expm1),
+    "log1p": unary(torch.log1p, -0.75, 4.0), "tan": unary(torch.tan, -1.2, 1.2),
+    "asin": unary(torch.asin, -0.9, 0.9), "acos": unary(torch.acos, -0.9, 0.9),
+    "atan": unary(torch.atan), "atan2": binary(torch.atan2, 0.25, 3.0),
+    "sinh": unary(torch.sinh), "cosh": unary(torch.cosh), "asinh": unary(torch.asinh),
+    "acosh": unary(torch.acosh, 1.25, 5.0), "atanh": unary(torch.atanh, -0.9, 0.9),
+    "sign": unary(torch.sign), "round": unary(torch.round), "floor": unary(torch.floor),
+    "ceil": unary(torch.ceil), "trunc": unary(torch.trunc),
+    "remainder": by_numbers(torch.remainder), "fmod": by_numbers(torch.fmod),
+    "floor_div": by_numbers(lambda a, b: torch.div(a, b, rounding_mode="floor")),
+    "isnan": with_special(torch.isnan),
+    "isinf": with_special(torch.isinf), "isfinite": with_special(torch.isfinite),
+    "logical_and": truths(torch.logical_and), "logical_or": truths(torch.logical_or),
+    "logical_xor": truths(torch.logical_xor), "logical_not": unary(torch.logical_not),
+    "bitwise_and": integers(torch.bitwise_and), "bitwise_or": integers(torch.bitwise_or),
+    "bitwise_xor": integers(torch.bitwise_xor),
+    "bitwise_not": integers(torch.bitwise_not, unary=True),
+    "shift_left": integers(torch.bitwise_left_shift, -3, 3, shift=True),
+    "shift_right": integers(torch.bitwise_right_shift, -100000, 100000, shift=True),
 }
 
 

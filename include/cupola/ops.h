@@ -66,6 +66,85 @@ CUP_API cup_tensor *cup_cos(cup_context *c, cup_tensor *x);
 /* (x) -> y: error function of x */
 CUP_API cup_tensor *cup_erf(cup_context *c, cup_tensor *x);
 
+/* (x) -> y: x times itself */
+CUP_API cup_tensor *cup_square(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: 1 / x */
+CUP_API cup_tensor *cup_reciprocal(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: 1 / square root of x */
+CUP_API cup_tensor *cup_rsqrt(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: 2 to the power x */
+CUP_API cup_tensor *cup_exp2(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: logarithm of x to base 2 */
+CUP_API cup_tensor *cup_log2(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: e to the power x less 1, exact for a small x */
+CUP_API cup_tensor *cup_expm1(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: natural logarithm of 1 + x, exact for a small x */
+CUP_API cup_tensor *cup_log1p(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: tangent of x */
+CUP_API cup_tensor *cup_tan(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: angle whose sine is x */
+CUP_API cup_tensor *cup_asin(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: angle whose cosine is x */
+CUP_API cup_tensor *cup_acos(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: angle whose tangent is x, between -pi/2 and pi/2 */
+CUP_API cup_tensor *cup_atan(cup_context *c, cup_tensor *x);
+
+/* (a, b): angle of the point that lies b across and a up, from -pi to pi, broadcast; the
+ * gradient at 0, 0 is 0 */
+CUP_API cup_tensor *cup_atan2(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (x) -> y: hyperbolic sine of x */
+CUP_API cup_tensor *cup_sinh(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: hyperbolic cosine of x */
+CUP_API cup_tensor *cup_cosh(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: number whose hyperbolic sine is x */
+CUP_API cup_tensor *cup_asinh(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: number from 0 whose hyperbolic cosine is x */
+CUP_API cup_tensor *cup_acosh(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: number whose hyperbolic tangent is x */
+CUP_API cup_tensor *cup_atanh(cup_context *c, cup_tensor *x);
+
+/* (x): -1, 0 or 1 as x is below, at or above 0; NaN for NaN. The gradient is 0 */
+CUP_API cup_tensor *cup_sign(cup_context *c, cup_tensor *x);
+
+/* (x): whole number nearest to x, of two the even one; the gradient is 0 */
+CUP_API cup_tensor *cup_round(cup_context *c, cup_tensor *x);
+
+/* (x): largest whole number that is at most x; the gradient is 0 */
+CUP_API cup_tensor *cup_floor(cup_context *c, cup_tensor *x);
+
+/* (x): smallest whole number that is at least x; the gradient is 0 */
+CUP_API cup_tensor *cup_ceil(cup_context *c, cup_tensor *x);
+
+/* (x): x without what follows the point; the gradient is 0 */
+CUP_API cup_tensor *cup_trunc(cup_context *c, cup_tensor *x);
+
+/* (a, b): what is left of a after floor_div by b, with the sign of b as in Python, broadcast;
+ * NaN for a b of 0, of integers 0 */
+CUP_API cup_tensor *cup_remainder(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (a, b): what is left of a after division by b cut to a whole number, with the sign of a as in
+ * C, broadcast; NaN for a b of 0, of integers 0 */
+CUP_API cup_tensor *cup_fmod(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (a, b): a / b rounded down to a whole number, broadcast; by 0 as a / b, of integers 0. The
+ * gradient is 0 */
+CUP_API cup_tensor *cup_floor_div(cup_context *c, cup_tensor *a, cup_tensor *b);
+
 /* (a, b): the larger of a and b, broadcast; NaN when one is; equal ones share the gradient */
 CUP_API cup_tensor *cup_maximum(cup_context *c, cup_tensor *a, cup_tensor *b);
 
@@ -100,6 +179,49 @@ CUP_API cup_tensor *cup_greater_equal(cup_context *c, cup_tensor *a, cup_tensor 
 
 /* (condition, a, b): a where the condition, of dtype bool, holds, else b; broadcast */
 CUP_API cup_tensor *cup_where(cup_context *c, cup_tensor *condition, cup_tensor *a, cup_tensor *b);
+
+/* (x) -> y: whether x is NaN, as bool */
+CUP_API cup_tensor *cup_isnan(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: whether x is infinite, as bool */
+CUP_API cup_tensor *cup_isinf(cup_context *c, cup_tensor *x);
+
+/* (x) -> y: whether x is neither infinite nor NaN, as bool */
+CUP_API cup_tensor *cup_isfinite(cup_context *c, cup_tensor *x);
+
+/* (a, b) -> y: whether a and b are both not 0, as bool, broadcast */
+CUP_API cup_tensor *cup_logical_and(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (a, b) -> y: whether one of a and b is not 0, as bool, broadcast */
+CUP_API cup_tensor *cup_logical_or(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (a, b) -> y: whether exactly one of a and b is not 0, as bool, broadcast */
+CUP_API cup_tensor *cup_logical_xor(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (x) -> y: whether x is 0, as bool */
+CUP_API cup_tensor *cup_logical_not(cup_context *c, cup_tensor *x);
+
+/* Bits of integers */
+
+/* (a, b) -> y: the bits that a and b have both, broadcast */
+CUP_API cup_tensor *cup_bitwise_and(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (a, b) -> y: the bits that a or b has, broadcast */
+CUP_API cup_tensor *cup_bitwise_or(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (a, b) -> y: the bits that one of a and b has, broadcast */
+CUP_API cup_tensor *cup_bitwise_xor(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (x): the bits that x does not have; -1 - x of a number with a sign */
+CUP_API cup_tensor *cup_bitwise_not(cup_context *c, cup_tensor *x);
+
+/* (a, b): a times 2^b, of which the dtype keeps the low bits, broadcast; 0 for a b below 0 or
+ * above 63 */
+CUP_API cup_tensor *cup_shift_left(cup_context *c, cup_tensor *a, cup_tensor *b);
+
+/* (a, b): a / 2^b rounded down, broadcast; for a b below 0 or above 63 what is left of any
+ * number: 0 or -1 */
+CUP_API cup_tensor *cup_shift_right(cup_context *c, cup_tensor *a, cup_tensor *b);
 
 /* Activations */
 

@@ -75,6 +75,54 @@ CUP__IN_LOOP float cup__log_f32(float x)
     return x < 0.0f || x != x ? __builtin_nanf("") : y;
 }
 
+/* 2^x; 0 below -150, infinity from 128 on, NaN for NaN; whole powers are exact. */
+CUP__IN_LOOP float cup__exp2_f32(float x)
+{
+    float clamped = x < -151.0f ? -151.0f : x > 129.0f ? 129.0f : x;
+    float n = clamped + 12582912.0f;
+    int32_t exponent = (int32_t)(cup__bits(n) - cup__bits(12582912.0f));
+    float r = (clamped - (n - 12582912.0f)) * 0.693147181f;
+    float p = 1.9841270e-4f;
+    p = p * r + 1.3888889e-3f;
+    p = p * r + 8.3333333e-3f;
+    p = p * r + 4.1666667e-2f;
+    p = p * r + 1.6666667e-1f;
+    p = p * r + 0.5f;
+    p = p * r * r + r + 1.0f;
+    int32_t half = exponent >> 1;
+    float first = cup__float((uint32_t)(half + 127) << 23);
+    float second = cup__float((uint32_t)(exponent - half + 127) << 23);
+    float y = p * first * second;
+    return x != x ? x : y;
+}
+
+/* Logarithm to base 2, as cup__log_f32; of whole powers it is exact. */
+CUP__IN_LOOP float cup__log2_f32(float x)
+{
+    float normal = x < 1.17549435e-38f ? x * 8388608.0f : x;
+    float shift = x < 1.17549435e-38f ? -23.0f : 0.0f;
+    uint32_t bits = cup__bits(normal) - 0x3f3504f3;
+    float exponent = (float)((int32_t)bits >> 23) + shift;
+    float m = cup__float((bits & 0x7fffff) + 0x3f3504f3);
+    float s = (m - 1.0f) / (m + 1.0f), z = s * s;
+    float p = 0.24279078841f;
+    p = p * z + 0.28498786688f;
+    p = p * z + 0.40000972152f;
+    p = p * z + 0.66666662693f;
+    float y = exponent + (2.0f * s + s * z * p) * 1.44269504f;
+    y = x == 0.0f ? -__builtin_inff() : y;
+    y = x > 3.40282347e38f ? x : y;
+    return x < 0.0f || x != x ? __builtin_nanf("") : y;
+}
+
+/* log(1 + x): the rounding of 1 + x is made good by the quotient x / ((1 + x) - 1). */
+CUP__IN_LOOP float cup__log1p_f32(float x)
+{
+    float sum = 1.0f + x, rounded = sum - 1.0f;
+    float y = cup__log_f32(sum) * (x / rounded);
+    return rounded == 0.0f || x > 3.40282347e38f ? x : y;
+}
+
 /* tanh x, from e^2|x| for large |x| and from an odd polynomial fraction near 0, where the other
  * form would cancel. */
 CUP__IN_LOOP float cup__tanh_f32(float x)

@@ -107,6 +107,7 @@ cup_status cup__pointwise_specification(cup__call *call);
 extern const cup__impl cup__pointwise_impls[];
 extern const cup__sample cup__unary_samples[], cup__unary_bench[];
 extern const cup__sample cup__binary_samples[], cup__binary_bench[];
+extern const cup__sample cup__binary_few_samples[]; /* for ops of many dtypes */
 extern const cup__sample cup__grad_samples[], cup__grad_bench[]; /* of two equal shapes */
 extern const cup__sample cup__binary_grad_samples[], cup__binary_grad_bench[];
 
@@ -190,6 +191,8 @@ extern const cup__sample cup__binary_grad_samples[], cup__binary_grad_bench[];
 /* dy times the slope at `at`. */
 cup_status cup__unary_composed(cup__grad *g, cup_tensor *at,
                                cup_tensor *(*slope)(cup_context *c, cup_tensor *at));
+/* The gradient of what has a slope of 0 everywhere. */
+cup_status cup__no_slope(cup__grad *g);
 
 cup__real cup__pointwise_real(const cup__call *call);
 

@@ -12,6 +12,7 @@
 #include "cli/op_names.h"
 #include "cli/terminal.h"
 #include "cuda/cuda.h"
+#include "dispatch/op.h"
 #include "tensor/context.h"
 
 typedef struct bench_given {
@@ -66,7 +67,7 @@ static const cli_option options[] = {
 
 typedef struct bench_run {
     cli_call *call;
-    cup__json_writer writer;
+    cli_json writer;
     cli_records records, peers, calls; /* calls: those of a file of goals */
     char card[64], date[24];
     int64_t count;
@@ -84,27 +85,27 @@ static bool is_format(const cli_call *call, const char *format)
     return !strcmp(format_of(call), format);
 }
 
-static void write_record(cup__json_writer *writer, const cli_record *r)
+static void write_record(cli_json *writer, const cli_record *r)
 {
-    cup__json_open(writer, NULL, CUP__JSON_OBJECT);
-    cup__json_add_string(writer, "op", r->op);
-    cup__json_add_string(writer, "implementation", r->impl);
-    cup__json_add_string(writer, "dtype", r->dtype);
-    cup__json_add_string(writer, "shapes", r->shapes);
-    cup__json_add_string(writer, "attributes", r->attributes);
-    cup__json_add_number(writer, "median_us", r->ours_us);
-    cup__json_add_number(writer, "spread", r->spread);
-    cup__json_add_number(writer, "bytes", r->bytes);
-    cup__json_add_number(writer, "flops", r->flops);
-    cup__json_add_number(writer, "share_of_floor", r->share_of_floor);
-    cup__json_add_number(writer, "copy_us", r->copy_us);
-    cup__json_add_number(writer, "error", r->error);
+    json_open_object(writer, NULL);
+    json_add_string(writer, "op", r->op);
+    json_add_string(writer, "implementation", r->impl);
+    json_add_string(writer, "dtype", r->dtype);
+    json_add_string(writer, "shapes", r->shapes);
+    json_add_string(writer, "attributes", r->attributes);
+    json_add_number(writer, "median_us", r->ours_us);
+    json_add_number(writer, "spread", r->spread);
+    json_add_number(writer, "bytes", r->bytes);
+    json_add_number(writer, "flops", r->flops);
+    json_add_number(writer, "share_of_floor", r->share_of_floor);
+    json_add_number(writer, "copy_us", r->copy_us);
+    json_add_number(writer, "error", r->error);
     if (r->peer[0]) {
-        cup__json_add_string(writer, "peer", r->peer);
-        cup__json_add_number(writer, "peer_us", r->peer_us);
-        cup__json_add_number(writer, "ratio", r->ratio);
+        json_add_string(writer, "peer", r->peer);
+        json_add_number(writer, "peer_us", r->peer_us);
+        json_add_number(writer, "ratio", r->ratio);
     }
-    cup__json_close(writer);
+    json_close(writer);
 }
 
 static void print_head(void)
@@ -248,7 +249,7 @@ static int bench_all(bench_run *run, cup_context *c, const cup_ceiling *ceiling)
     if (cup_dtype_find(given->dtype, &how.dtype) != CUP_OK)
         return cli_usage("--dtype %s: there is no such dtype", given->dtype);
     for (const cup__row *row = cup__rows; row->name; row++) {
-        if (!op_is_named(row, given->ops.name, given->ops.count, true))
+        if (!op_is_named((int)(row - cup__rows), given->ops.name, given->ops.count, true))
             continue;
         int one = given->shapes ? bench_shapes(run, c, row, &how, ceiling)
                                 : bench_op(run, c, row, &how, ceiling);
@@ -263,12 +264,12 @@ static int bench_all(bench_run *run, cup_context *c, const cup_ceiling *ceiling)
 static int write_document(bench_run *run, const char *device)
 {
     json_begin(&run->writer, "bench");
-    cup__json_add_string(&run->writer, "device", device);
-    cup__json_add_number(&run->writer, "copy_bytes_per_second", records_copy_rate(&run->records));
-    cup__json_open(&run->writer, "results", CUP__JSON_ARRAY);
+    json_add_string(&run->writer, "device", device);
+    json_add_number(&run->writer, "copy_bytes_per_second", records_copy_rate(&run->records));
+    json_open_array(&run->writer, "results");
     for (size_t i = 0; i < run->records.count; i++)
         write_record(&run->writer, &run->records.row[i]);
-    cup__json_close(&run->writer);
+    json_close(&run->writer);
     return json_end(&run->writer);
 }
 

@@ -26,21 +26,21 @@ static double change_of(const cli_record *before, const cli_record *after, bool 
     return *by_peer ? before->ratio / after->ratio : b / a;
 }
 
-static void write_row(cup__json_writer *writer, const cli_record *before, const cli_record *after,
+static void write_row(cli_json *writer, const cli_record *before, const cli_record *after,
                       double change, double most, bool by_peer)
 {
-    cup__json_open(writer, NULL, CUP__JSON_OBJECT);
-    cup__json_add_string(writer, "op", after->op);
-    cup__json_add_string(writer, "shapes", after->shapes);
-    cup__json_add_string(writer, "attributes", after->attributes);
-    cup__json_add_string(writer, "dtype", after->dtype);
-    cup__json_add_number(writer, "before_us", before->ours_us);
-    cup__json_add_number(writer, "after_us", after->ours_us);
-    cup__json_add_number(writer, "change", change - 1);
-    cup__json_add_number(writer, "allowed", most);
-    cup__json_add_boolean(writer, "by_peer", by_peer);
-    cup__json_add_boolean(writer, "regression", change - 1 > most);
-    cup__json_close(writer);
+    json_open_object(writer, NULL);
+    json_add_string(writer, "op", after->op);
+    json_add_string(writer, "shapes", after->shapes);
+    json_add_string(writer, "attributes", after->attributes);
+    json_add_string(writer, "dtype", after->dtype);
+    json_add_number(writer, "before_us", before->ours_us);
+    json_add_number(writer, "after_us", after->ours_us);
+    json_add_number(writer, "change", change - 1);
+    json_add_number(writer, "allowed", most);
+    json_add_boolean(writer, "by_peer", by_peer);
+    json_add_boolean(writer, "regression", change - 1 > most);
+    json_close(writer);
 }
 
 static void print_row(const cli_record *before, const cli_record *after, double change, double most,
@@ -62,11 +62,11 @@ static void print_row(const cli_record *before, const cli_record *after, double 
 static int report(cli_call *call, const cli_records *before, const cli_records *after,
                   double noise)
 {
-    cup__json_writer writer;
+    cli_json writer;
     int compared = 0, slower = 0, code = CLI_OK;
     if (call->json) {
         json_begin(&writer, "bench");
-        cup__json_open(&writer, "comparison", CUP__JSON_ARRAY);
+        json_open_array(&writer, "comparison");
     } else {
         printf("%s%-18s %-30s %-6s %10s %10s %9s %8s  %-7s%s\n", color(stdout, COLOR_BOLD), "op",
                "shapes", "dtype", "before us", "after us", "change", "allowed", "by",
@@ -86,7 +86,7 @@ static int report(cli_call *call, const cli_records *before, const cli_records *
             print_row(a, b, change, most, by_peer);
     }
     if (call->json) {
-        cup__json_close(&writer);
+        json_close(&writer);
         code = json_end(&writer);
     }
     if (!compared)

@@ -134,27 +134,27 @@ static void reached_words(const goal *g, char *to, size_t size)
                  r->flops / r->ours_us * 1e-6);
 }
 
-static void write_json(const goals *all, cup__json_writer *w)
+static void write_json(const goals *all, cli_json *w)
 {
     json_begin(w, "bench");
-    cup__json_open(w, "goals", CUP__JSON_ARRAY);
+    json_open_array(w, "goals");
     for (size_t i = 0; i < all->count; i++) {
         const goal *g = &all->row[i];
         char words[96];
-        cup__json_open(w, NULL, CUP__JSON_OBJECT);
-        cup__json_add_string(w, "area", g->area);
-        cup__json_add_string(w, "op", g->call.op);
-        cup__json_add_string(w, "shapes", g->call.shapes);
-        cup__json_add_string(w, "dtype", g->call.dtype);
-        cup__json_add_string(w, "attributes", g->call.attributes);
+        json_open_object(w, NULL);
+        json_add_string(w, "area", g->area);
+        json_add_string(w, "op", g->call.op);
+        json_add_string(w, "shapes", g->call.shapes);
+        json_add_string(w, "dtype", g->call.dtype);
+        json_add_string(w, "attributes", g->call.attributes);
         goal_words(g, words, sizeof words);
-        cup__json_add_string(w, "goal", words);
+        json_add_string(w, "goal", words);
         reached_words(g, words, sizeof words);
-        cup__json_add_string(w, "reached", words);
-        cup__json_add_number(w, "share", g->share);
-        cup__json_close(w);
+        json_add_string(w, "reached", words);
+        json_add_number(w, "share", g->share);
+        json_close(w);
     }
-    cup__json_close(w);
+    json_close(w);
 }
 
 static void print_goal(const goal *g, bool markdown)
@@ -231,7 +231,7 @@ int bench_goals(const char *path, const cli_records *records, const char *format
         return cli_usage("--goals are written as text, json or markdown");
     int code = read_file(&all, path, records);
     if (!code && !strcmp(format, "json")) {
-        cup__json_writer writer;
+        cli_json writer;
         write_json(&all, &writer);
         code = json_end(&writer);
     } else if (!code) {

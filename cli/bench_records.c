@@ -122,7 +122,7 @@ static void read_row(char *line, char separator, const int *order, int count, cl
         char *to = (char *)row + c->offset;
         double value = c->size ? 0 : cup__text_number(field, &end);
         if (c->size)
-            cup__text_visible(field, "", to, c->size);
+            cup_text_visible(field, "", to, c->size);
         else
             *(double *)(void *)to = end != field ? value : NAN;
     }

@@ -60,7 +60,7 @@ typedef struct tally {
 
 typedef struct check_run {
     cli_call *call;
-    cup__json_writer writer;
+    cli_json writer;
     tally tallies[MOST_IMPLS];
     int count;
     int64_t calls, failed;
@@ -84,21 +84,21 @@ static tally *tally_of(check_run *run, const char *impl)
     return t;
 }
 
-static void write_result(cup__json_writer *writer, const cup_check_result *r)
+static void write_result(cli_json *writer, const cup_check_result *r)
 {
-    cup__json_open(writer, NULL, CUP__JSON_OBJECT);
-    cup__json_add_string(writer, "op", r->op);
-    cup__json_add_string(writer, "implementation", r->impl);
-    cup__json_add_string(writer, "dtype", cup_dtype_name(r->dtype));
-    cup__json_add_string(writer, "layout", r->layout);
-    cup__json_add_string(writer, "shapes", r->shapes);
-    cup__json_add_number(writer, "error", r->error); /* null: there was no value to compare */
-    cup__json_add_number(writer, "tolerance", r->tolerance);
-    cup__json_add_boolean(writer, "passed", r->passed);
-    cup__json_add_boolean(writer, "unreached", r->unreached);
+    json_open_object(writer, NULL);
+    json_add_string(writer, "op", r->op);
+    json_add_string(writer, "implementation", r->impl);
+    json_add_string(writer, "dtype", cup_dtype_name(r->dtype));
+    json_add_string(writer, "layout", r->layout);
+    json_add_string(writer, "shapes", r->shapes);
+    json_add_number(writer, "error", r->error); /* null: there was no value to compare */
+    json_add_number(writer, "tolerance", r->tolerance);
+    json_add_boolean(writer, "passed", r->passed);
+    json_add_boolean(writer, "unreached", r->unreached);
     if (!r->passed || r->unreached)
-        cup__json_add_string(writer, "note", r->note);
-    cup__json_close(writer);
+        json_add_string(writer, "note", r->note);
+    json_close(writer);
 }
 
 static void print_failure(const cup_check_result *r)
@@ -185,7 +185,7 @@ static int named_rows(const check_given *given, const cup__row *rows[CUP__OP_COU
 {
     int count = 0;
     for (const cup__row *row = cup__rows; row->name; row++)
-        if (op_is_named(row, given->ops.name, given->ops.count, true))
+        if (op_is_named((int)(row - cup__rows), given->ops.name, given->ops.count, true))
             rows[count++] = row;
     return count;
 }
@@ -269,9 +269,9 @@ static int finish(check_run *run, cup_context *c, int code)
                now() - run->begin, run->waited);
         return code;
     }
-    cup__json_close(&run->writer);
-    cup__json_add_integer(&run->writer, "calls", run->calls);
-    cup__json_add_integer(&run->writer, "failed", run->failed);
+    json_close(&run->writer);
+    json_add_integer(&run->writer, "calls", run->calls);
+    json_add_integer(&run->writer, "failed", run->failed);
     int written = json_end(&run->writer);
     return code ? code : written;
 }
@@ -296,11 +296,11 @@ static int run(cli_call *call)
     } else if (!code) {
         check_run run = {.call = call, .begin = now()};
         json_begin(&run.writer, "check");
-        cup__json_add_string(&run.writer, "device", cup_device_text(c));
-        cup__json_open(&run.writer, "results", CUP__JSON_ARRAY);
+        json_add_string(&run.writer, "device", cup_device_text(c));
+        json_open_array(&run.writer, "results");
         code = check_all(&run, c);
         code = finish(&run, c, code);
-        cup__text_free(&run.writer.text);
+        json_drop(&run.writer);
     }
     if (c && c->device && cup__device_is_lost(c->device))
         code = cli_fail(CLI_FAILED, "no call behind the one that stopped the GPU was checked");

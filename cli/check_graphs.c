@@ -12,7 +12,7 @@
 
 typedef struct graphs_run {
     cli_call *call;
-    cup__json_writer writer;
+    cli_json writer;
     int64_t wanted, count, failed;
     double begin;
 } graphs_run;
@@ -24,17 +24,17 @@ static double now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-static void write_result(cup__json_writer *writer, const cup__graph_result *r)
+static void write_result(cli_json *writer, const cup__graph_result *r)
 {
-    cup__json_open(writer, NULL, CUP__JSON_OBJECT);
-    cup__json_add_string(writer, "graph", r->graph);
-    cup__json_add_string(writer, "repeat", r->repeat);
-    cup__json_add_string(writer, "dtype", cup_dtype_name(r->dtype));
-    cup__json_add_number(writer, "error", r->error);
-    cup__json_add_number(writer, "tolerance", r->tolerance);
-    cup__json_add_boolean(writer, "passed", r->passed);
-    cup__json_add_string(writer, "note", r->note);
-    cup__json_close(writer);
+    json_open_object(writer, NULL);
+    json_add_string(writer, "graph", r->graph);
+    json_add_string(writer, "repeat", r->repeat);
+    json_add_string(writer, "dtype", cup_dtype_name(r->dtype));
+    json_add_number(writer, "error", r->error);
+    json_add_number(writer, "tolerance", r->tolerance);
+    json_add_boolean(writer, "passed", r->passed);
+    json_add_string(writer, "note", r->note);
+    json_close(writer);
 }
 
 static void print_failure(const cup__graph_result *r)
@@ -96,9 +96,9 @@ static int finish(graphs_run *run, cup_context *c)
 {
     int code = CLI_OK;
     if (run->call->json) {
-        cup__json_close(&run->writer);
-        cup__json_add_integer(&run->writer, "calls", run->count);
-        cup__json_add_integer(&run->writer, "failed", run->failed);
+        json_close(&run->writer);
+        json_add_integer(&run->writer, "calls", run->count);
+        json_add_integer(&run->writer, "failed", run->failed);
         code = json_end(&run->writer);
     } else {
         printf("%lld calls, %lld failed, on %s, in %.1f s\n", (long long)run->count,
@@ -112,8 +112,8 @@ static void begin(graphs_run *run, cup_context *c)
     if (!run->call->json)
         return;
     json_begin(&run->writer, "check");
-    cup__json_add_string(&run->writer, "device", cup_device_text(c));
-    cup__json_open(&run->writer, "results", CUP__JSON_ARRAY);
+    json_add_string(&run->writer, "device", cup_device_text(c));
+    json_open_array(&run->writer, "results");
 }
 
 int check_graphs(cli_call *call, cup_context *c, uint64_t seed, int64_t count, const char *graph)
@@ -123,7 +123,7 @@ int check_graphs(cli_call *call, cup_context *c, uint64_t seed, int64_t count, c
     cup_status status = graph ? cup__check_graph(c, graph, on_result, &run)
                               : cup__check_graphs(c, seed, count, on_result, &run);
     int code = status == CUP_OK ? finish(&run, c) : cli_report(c);
-    cup__text_free(&run.writer.text);
+    json_drop(&run.writer);
     return code;
 }
 
@@ -136,6 +136,6 @@ int check_gradients(cli_call *call, cup_context *c, const cup__row *const *rows,
         gradient ? cup__check_backward_call(c, gradient, on_gradient, &run)
                  : cup__check_backward(c, rows, row_count, seed, count, on_gradient, &run);
     int code = status == CUP_OK ? finish(&run, c) : cli_report(c);
-    cup__text_free(&run.writer.text);
+    json_drop(&run.writer);
     return code;
 }

@@ -24,7 +24,7 @@ typedef struct found {
 typedef struct random_run {
     cli_call *call;
     const check_random_given *given;
-    cup__json_writer writer;
+    cli_json writer;
     cli_progress progress;
     bool shows_progress;
     double begin;
@@ -116,18 +116,18 @@ static void print_failure(random_run *run, const cup_check_result *r)
     fflush(stdout);
 }
 
-static void write_failure(cup__json_writer *writer, const cup_check_result *r)
+static void write_failure(cli_json *writer, const cup_check_result *r)
 {
-    cup__json_open(writer, NULL, CUP__JSON_OBJECT);
-    cup__json_add_string(writer, "op", r->op);
-    cup__json_add_string(writer, "implementation", r->impl);
-    cup__json_add_string(writer, "dtype", cup_dtype_name(r->dtype));
-    cup__json_add_string(writer, "shapes", r->shapes);
-    cup__json_add_number(writer, "error", r->error);
-    cup__json_add_number(writer, "tolerance", r->tolerance);
-    cup__json_add_string(writer, "note", r->note);
-    cup__json_add_string(writer, "repeat", r->repeat);
-    cup__json_close(writer);
+    json_open_object(writer, NULL);
+    json_add_string(writer, "op", r->op);
+    json_add_string(writer, "implementation", r->impl);
+    json_add_string(writer, "dtype", cup_dtype_name(r->dtype));
+    json_add_string(writer, "shapes", r->shapes);
+    json_add_number(writer, "error", r->error);
+    json_add_number(writer, "tolerance", r->tolerance);
+    json_add_string(writer, "note", r->note);
+    json_add_string(writer, "repeat", r->repeat);
+    json_close(writer);
 }
 
 static void on_result(const cup_check_result *r, void *user)
@@ -168,11 +168,11 @@ static int finish(random_run *run, cup_context *c, const cup__random_count *coun
             printf("       %s %s: %lld failures in all\n", run->found[i].op, run->found[i].impl,
                    (long long)run->found[i].failed);
     if (run->call->json) {
-        cup__json_close(&run->writer);
-        cup__json_add_integer(&run->writer, "calls", given->repeat ? 1 : drawn);
-        cup__json_add_integer(&run->writer, "refused", refused);
-        cup__json_add_integer(&run->writer, "results", run->results);
-        cup__json_add_integer(&run->writer, "failed", run->failed);
+        json_close(&run->writer);
+        json_add_integer(&run->writer, "calls", given->repeat ? 1 : drawn);
+        json_add_integer(&run->writer, "refused", refused);
+        json_add_integer(&run->writer, "results", run->results);
+        json_add_integer(&run->writer, "failed", run->failed);
         int written = json_end(&run->writer);
         return written ? written : run->failed ? CLI_FAILED : CLI_OK;
     }
@@ -202,14 +202,14 @@ int check_random(cli_call *call, cup_context *c, const check_random_given *given
     last_device = given->device;
     catch_crashes();
     json_begin(&run.writer, "check");
-    cup__json_add_string(&run.writer, "device", cup_device_text(c));
-    cup__json_add_string(&run.writer, "mode", given->repeat ? "repeat" : "random");
+    json_add_string(&run.writer, "device", cup_device_text(c));
+    json_add_string(&run.writer, "mode", given->repeat ? "repeat" : "random");
     if (!given->repeat) {
         char seed[32];
         snprintf(seed, sizeof seed, "%llu", (unsigned long long)given->seed);
-        cup__json_add_string(&run.writer, "seed", seed);
+        json_add_string(&run.writer, "seed", seed);
     }
-    cup__json_open(&run.writer, "results", CUP__JSON_ARRAY);
+    json_open_array(&run.writer, "results");
     if (!call->json && !given->repeat) {
         printf("seed %llu\n", (unsigned long long)given->seed);
         fflush(stdout);
@@ -221,6 +221,6 @@ int check_random(cli_call *call, cup_context *c, const check_random_given *given
         progress_end(&run.progress);
     int code = status == CUP_OK ? finish(&run, c, counts)
                                 : cli_fail_status(status, "random calls", cup_error_text(c));
-    cup__text_free(&run.writer.text);
+    json_drop(&run.writer);
     return code;
 }

@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/text.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
+#include "cupola/text.h"
 
 #define MOST_WORDS 16384
 
@@ -48,7 +48,7 @@ static void say(const char *words, const char *keep)
     fflush(stdout);
     fprintf(stderr, "%scupola%s%s:%s %s\n", color(stderr, COLOR_RED), verb_name ? " " : "",
             verb_name ? verb_name : "", color(stderr, COLOR_OFF),
-            cup__text_visible(words, keep, visible, sizeof visible));
+            cup_text_visible(words, keep, visible, sizeof visible));
 }
 
 static void say_format(const char *format, va_list args)
@@ -97,7 +97,7 @@ const char *cli_shown(const char *name)
 {
     static char ring[8][8192];
     static unsigned turn;
-    return cup__text_visible(name, "", ring[turn++ % 8], sizeof ring[0]);
+    return cup_text_visible(name, "", ring[turn++ % 8], sizeof ring[0]);
 }
 
 void cli_write(const void *bytes, size_t count)

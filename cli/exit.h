@@ -41,7 +41,7 @@ int cli_fail_status(cup_status status, const char *of, const char *text);
 /* Says a context's error, NULL being no memory, and returns its exit code; 0 when it has none. */
 int cli_report(const cup_context *c);
 
-/* A name from outside as it may be printed: see cup__text_visible. Holds until the eighth call
+/* A name from outside as it may be printed: see cup_text_visible. Holds until the eighth call
  * after it. */
 const char *cli_shown(const char *name);
 

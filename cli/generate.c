@@ -4,14 +4,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/utf8.h"
 #include "cli/exit.h"
 #include "cli/json.h"
 #include "cli/options.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
+#include "cli/text.h"
 #include "cli/train.h"
 #include "cli/write.h"
+#include "cupola/text.h"
 #include "cupola/train.h"
 
 #define MOST_PROMPT ((size_t)64 << 20)
@@ -44,13 +45,14 @@ static const cli_option options[] = {
      "threads on a CPU; 0: all that the process may use"},
     {0}};
 
-static int read_stdin(cup__text *prompt)
+static int read_stdin(cli_text *prompt)
 {
     char buffer[65536];
-    size_t count;
+    size_t count, sum = 0;
     while ((count = fread(buffer, 1, sizeof buffer, stdin)) > 0) {
-        cup__text_append(prompt, buffer, count);
-        if (prompt->length > MOST_PROMPT)
+        fwrite(buffer, 1, count, prompt->to);
+        sum += count;
+        if (sum > MOST_PROMPT)
             return cli_usage("the prompt has over %zu bytes", MOST_PROMPT);
     }
     if (ferror(stdin))
@@ -58,41 +60,54 @@ static int read_stdin(cup__text *prompt)
     return CLI_OK;
 }
 
-static int read_prompt(const generate_given *given, cup__text *prompt)
+/* How many bytes at its begin are UTF-8. */
+static size_t valid_bytes(const cli_text *text)
+{
+    size_t at = 0;
+    for (int bytes = 1; bytes > 0; at += (size_t)(bytes > 0 ? bytes : 0))
+        bytes = cup_text_character(text->bytes + at, text->length - at, NULL);
+    return at;
+}
+
+static int read_prompt(const generate_given *given, cli_text *prompt)
 {
     bool from_stdin = given->prompt ? !strcmp(given->prompt, "-") : !isatty(STDIN_FILENO);
     int code = CLI_OK;
+    if (!text_open(prompt))
+        return cli_fail(CLI_MEMORY, "no host memory for the prompt");
     if (from_stdin)
         code = read_stdin(prompt);
     else if (given->prompt)
-        cup__text_append(prompt, given->prompt, strlen(given->prompt));
+        fputs(given->prompt, prompt->to);
     /* A model must read something before it can write. */
-    if (!code && prompt->length == 0)
-        cup__text_append(prompt, "\n", 1);
-    if (!code && prompt->failed)
+    if (!code && ftell(prompt->to) == 0)
+        fputs("\n", prompt->to);
+    if (!text_close(prompt) && !code)
         code = cli_fail(CLI_MEMORY, "no host memory for the prompt");
-    if (!code && cup__utf8_check(prompt->bytes, prompt->length) < prompt->length)
-        code = cli_usage("the prompt is not UTF-8 from byte %zu on",
-                         cup__utf8_check(prompt->bytes, prompt->length));
+    if (!code && valid_bytes(prompt) < prompt->length)
+        code = cli_usage("the prompt is not UTF-8 from byte %zu on", valid_bytes(prompt));
     return code;
 }
 
-static int write_document(cup_context *c, const cli_writing *w, const cup__text *prompt)
+static int write_document(cup_context *c, const cli_writing *w, const cli_text *prompt,
+                          const cli_text *text)
 {
-    cup__json_writer writer;
+    cli_json writer;
     json_begin(&writer, "generate");
-    cup__json_add_string(&writer, "device", cup_device_text(c));
-    cup__json_add_bytes(&writer, "prompt", prompt->bytes, prompt->length);
-    cup__json_add_bytes(&writer, "text", cup__text_string(w->text), w->text->length);
-    cup__json_add_integer(&writer, "tokens", w->written);
-    cup__json_add_number(&writer, "seconds", w->seconds);
+    json_add_string(&writer, "device", cup_device_text(c));
+    json_add_bytes(&writer, "prompt", prompt->bytes, prompt->length);
+    json_add_bytes(&writer, "text", text->bytes, text->length);
+    json_add_integer(&writer, "tokens", w->written);
+    json_add_number(&writer, "seconds", w->seconds);
     return json_end(&writer);
 }
 
-static int generate(const cli_call *call, cup_context *c, const cup__text *prompt)
+static int generate(const cli_call *call, cup_context *c, const cli_text *prompt)
 {
     const generate_given *given = call->given;
-    cup__text text = {0};
+    cli_text text = {0};
+    if (call->json && !text_open(&text))
+        return cli_fail(CLI_MEMORY, "no host memory for the text");
     cup_tokenizer *tokenizer = cup_gpt_tokenizer_load(c, given->from);
     cli_writing writing = {
         .model = tokenizer ? cup_gpt_load(c, given->from) : NULL,
@@ -106,18 +121,19 @@ static int generate(const cli_call *call, cup_context *c, const cup__text *promp
                      .top_p = given->top_p,
                      .seed = (uint64_t)given->seed},
         .echo = !call->json && !given->no_echo && given->prompt,
-        .text = call->json ? &text : NULL,
+        .to = text.to,
     };
     int code = cli_report(c);
     if (!code)
-        train_note_unchecked(given->from);
+        train_note_unchecked(c, given->from);
     if (!code)
         code = write_text(c, &writing);
     if (call->json && (!code || code > CLI_SIGNAL)) {
-        int written = write_document(c, &writing, prompt);
+        int written = text_close(&text) ? write_document(c, &writing, prompt, &text)
+                                        : cli_fail(CLI_MEMORY, "no host memory for the text");
         code = code ? code : written;
     }
-    cup__text_free(&text);
+    text_free(&text);
     cup_gpt_free(writing.model);
     cup_tokenizer_free(tokenizer);
     return code;
@@ -126,7 +142,7 @@ static int generate(const cli_call *call, cup_context *c, const cup__text *promp
 static int run(cli_call *call)
 {
     const generate_given *given = call->given;
-    cup__text prompt = {0};
+    cli_text prompt = {0};
     int code = read_prompt(given, &prompt);
     cup_context *c = NULL;
     if (!code) {
@@ -139,7 +155,7 @@ static int run(cli_call *call)
     if (!code)
         code = generate(call, c, &prompt);
     cup_context_free(c);
-    cup__text_free(&prompt);
+    text_free(&prompt);
     return code;
 }
 

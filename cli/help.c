@@ -3,9 +3,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/env.h"
 #include "cli/exit.h"
 #include "cli/terminal.h"
+#include "cupola/facts.h"
 
 #define WORDS_COLUMN 28
 
@@ -144,6 +144,7 @@ void help_all(FILE *to)
 #undef HELP_EXIT
     help_row(to, "128+N", "Signal N ended it.");
     fprintf(to, "\nEnvironment:\n");
-    for (int i = 0; i < CUP__ENV_COUNT; i++)
-        help_row(to, cup__env_name((cup__env)i), cup__env_words((cup__env)i));
+    cup_variable variable;
+    for (int i = 0; cup_variable_at(i, &variable); i++)
+        help_row(to, variable.name, variable.words);
 }

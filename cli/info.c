@@ -1,24 +1,20 @@
 /* cupola info: what this machine offers, and what is missing. */
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "base/blas.h"
-#include "base/env.h"
-#include "base/file.h"
-#include "base/memory.h"
-#include "base/parallel.h"
-#include "base/text.h"
 #include "cli/environment.h"
 #include "cli/exit.h"
 #include "cli/help.h"
 #include "cli/json.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
-#include "cuda/cache.h"
-#include "cuda/loader.h"
+#include "cupola/cache.h"
+#include "cupola/facts.h"
+#include "cupola/text.h"
 
 #define MOST_GPUS 16
 #define COLUMN 12
@@ -31,11 +27,6 @@ static const cli_option options[] = {{"searched", FLAG(info_given, searched), NU
                                       "say also where each missing library was looked for"},
                                      {0}};
 
-typedef struct gpu {
-    cup__gpu_facts facts;
-    cup__error error; /* why it cannot be used */
-} gpu;
-
 /* What is known of this machine, gathered once and then printed in either form. */
 typedef struct facts {
     char cpu[128];
@@ -44,13 +35,13 @@ typedef struct facts {
     int threads;
     int64_t memory;
     struct utsname system;
-    const cup__blas *blas;
-    char *cache; /* NULL: there is none */
-    cup__error cache_error; /* why nothing can be kept there */
+    cup_library_facts blas;
+    char cache[4096];     /* "": there is none */
+    char cache_why[2048]; /* why nothing can be kept there */
     int64_t cached_kernels, cached_bytes;
     char gpu_why[512];
     int gpu_count;
-    gpu gpus[MOST_GPUS];
+    cup_gpu gpus[MOST_GPUS];
 } facts;
 
 static void read_cpu_name(char *out, size_t size)
@@ -90,122 +81,127 @@ static void gather_cpu(facts *f)
     f->cores = sysconf(_SC_NPROCESSORS_ONLN);
     f->memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     uname(&f->system);
-    int64_t threads;
-    if (cup__env_integer(NULL, CUP__ENV_THREADS, &threads) == CUP_OK)
-        cup__threads_set((int)threads);
-    f->threads = cup__threads();
-    f->blas = cup__blas_get();
+    f->threads = cup_threads();
+    cup_library_look(CUP_LIBRARY_BLAS, &f->blas);
 }
 
 static void gather_cache(facts *f)
 {
-    cup__cached_list list = {0};
-    if (cup__cache_folder(&f->cache_error, &f->cache) != CUP_OK || !f->cache)
-        return;
-    cup__folder_check(&f->cache_error, f->cache);
-    cup__cache_list(&f->cache_error, &list);
-    f->cached_kernels = (int64_t)list.count;
-    for (size_t i = 0; i < list.count; i++)
-        f->cached_bytes += list.items[i].bytes;
-    cup__cache_list_free(&list);
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .threads = 1));
+    cup_error_clear(c);
+    if (cup_cache_folder(c, f->cache, sizeof f->cache) == CUP_OK && f->cache[0])
+        cup_cache_check(c);
+    snprintf(f->cache_why, sizeof f->cache_why, "%s", cup_error_text(c));
+    cup_error_clear(c);
+    cup_cached_kernels *kernels = cup_cached_kernels_new(c);
+    f->cached_kernels = cup_cached_kernels_count(kernels);
+    f->cached_bytes = cup_cached_kernels_bytes(kernels);
+    cup_cached_kernels_free(kernels);
+    cup_context_free(c);
 }
 
 static void gather(facts *f)
 {
     gather_cpu(f);
     gather_cache(f);
-    int count = cup__cuda_count(f->gpu_why);
-    for (f->gpu_count = 0; f->gpu_count < count && f->gpu_count < MOST_GPUS; f->gpu_count++) {
-        gpu *g = &f->gpus[f->gpu_count];
-        cup__cuda_look(&g->error, f->gpu_count, &g->facts);
-    }
+    int count = cup_gpu_count(f->gpu_why, sizeof f->gpu_why);
+    for (f->gpu_count = 0; f->gpu_count < count && f->gpu_count < MOST_GPUS; f->gpu_count++)
+        cup_gpu_look(f->gpu_count, &f->gpus[f->gpu_count]);
 }
 
-static void write_cpu(cup__json_writer *writer, const facts *f)
+static void write_cpu(cli_json *writer, const facts *f)
 {
-    cup__json_open(writer, "system", CUP__JSON_OBJECT);
-    cup__json_add_string(writer, "name", f->system.sysname);
-    cup__json_add_string(writer, "release", f->system.release);
-    cup__json_add_string(writer, "machine", f->system.machine);
-    cup__json_close(writer);
-    cup__json_open(writer, "cpu", CUP__JSON_OBJECT);
-    cup__json_add_string(writer, "name", f->cpu);
-    cup__json_add_string(writer, "vectors", f->vectors);
-    cup__json_add_integer(writer, "cores", f->cores);
-    cup__json_add_integer(writer, "threads", f->threads);
-    cup__json_add_integer(writer, "memory_bytes", f->memory);
-    cup__json_close(writer);
-    cup__json_open(writer, "blas", CUP__JSON_OBJECT);
-    cup__json_add_boolean(writer, "used", f->blas->found);
-    cup__json_add_string(writer, "text", f->blas->text);
-    cup__json_close(writer);
+    json_open_object(writer, "system");
+    json_add_string(writer, "name", f->system.sysname);
+    json_add_string(writer, "release", f->system.release);
+    json_add_string(writer, "machine", f->system.machine);
+    json_close(writer);
+    json_open_object(writer, "cpu");
+    json_add_string(writer, "name", f->cpu);
+    json_add_string(writer, "vectors", f->vectors);
+    json_add_integer(writer, "cores", f->cores);
+    json_add_integer(writer, "threads", f->threads);
+    json_add_integer(writer, "memory_bytes", f->memory);
+    json_close(writer);
+    json_open_object(writer, "blas");
+    json_add_boolean(writer, "used", f->blas.found);
+    json_add_string(writer, "text", f->blas.text);
+    json_close(writer);
 }
 
-static void write_gpu(cup__json_writer *writer, const gpu *g)
+static void write_gpu(cli_json *writer, const cup_gpu *g)
 {
-    cup__json_open(writer, NULL, CUP__JSON_OBJECT);
-    cup__json_add_integer(writer, "index", g->facts.index);
-    cup__json_add_string(writer, "name", g->facts.name);
-    cup__json_add_string(writer, "arch", g->facts.arch);
-    cup__json_add_integer(writer, "multiprocessors", g->facts.multiprocessors);
-    cup__json_add_integer(writer, "memory_bytes", g->facts.memory_bytes);
-    cup__json_add_boolean(writer, "usable", g->error.status == CUP_OK);
-    if (g->error.status != CUP_OK)
-        cup__json_add_string(writer, "why", g->error.text);
-    cup__json_close(writer);
+    json_open_object(writer, NULL);
+    json_add_integer(writer, "index", g->index);
+    json_add_string(writer, "name", g->name);
+    json_add_string(writer, "arch", g->arch);
+    json_add_integer(writer, "multiprocessors", g->multiprocessors);
+    json_add_integer(writer, "memory_bytes", g->memory_bytes);
+    json_add_boolean(writer, "usable", g->usable);
+    if (!g->usable)
+        json_add_string(writer, "why", g->why);
+    json_close(writer);
 }
+
+static const cup_library libraries[] = {CUP_LIBRARY_DRIVER, CUP_LIBRARY_NVRTC,
+                                        CUP_LIBRARY_CUBLASLT};
+enum { LIBRARIES = sizeof libraries / sizeof *libraries };
 
 /* Loading cuBLASLt takes a tenth of a second, for nothing where there is no GPU. */
-static bool is_looked_for(const facts *f, int library)
+static bool look(const facts *f, int i, cup_library_facts *out)
 {
-    return library != CUP__LIBCUBLASLT || f->gpu_count;
+    if (libraries[i] == CUP_LIBRARY_CUBLASLT && !f->gpu_count)
+        return false;
+    return cup_library_look(libraries[i], out) == CUP_OK;
 }
 
-static void write_library(cup__json_writer *writer, const cup__library_report *r)
+static void write_library(cli_json *writer, const cup_library_facts *r)
 {
-    cup__json_open(writer, NULL, CUP__JSON_OBJECT);
-    cup__json_add_string(writer, "name", r->name);
-    cup__json_add_string(writer, "needed_for", r->needed_for);
-    cup__json_add_boolean(writer, "found", r->found);
+    json_open_object(writer, NULL);
+    json_add_string(writer, "name", r->name);
+    json_add_string(writer, "needed_for", r->needed_for);
+    json_add_boolean(writer, "found", r->found);
     if (r->found) {
-        cup__json_add_integer(writer, "version", r->version);
-        cup__json_add_string(writer, "path", r->path);
+        json_add_integer(writer, "version", r->version);
+        json_add_string(writer, "path", r->text);
     } else {
-        cup__json_add_string(writer, "why", r->reason);
-        cup__json_add_string(writer, "cure", r->cure);
+        json_add_string(writer, "why", r->text);
+        json_add_string(writer, "cure", r->cure);
     }
-    cup__json_close(writer);
+    json_close(writer);
 }
 
 static int write_document(const facts *f)
 {
-    cup__json_writer writer;
+    cli_json writer;
     json_begin(&writer, "info");
-    cup__json_add_string(&writer, "version", cup_version());
+    json_add_string(&writer, "version", cup_version());
     write_cpu(&writer, f);
-    cup__json_open(&writer, "gpus", CUP__JSON_ARRAY);
+    json_open_array(&writer, "gpus");
     for (int i = 0; i < f->gpu_count; i++)
         write_gpu(&writer, &f->gpus[i]);
-    cup__json_close(&writer);
+    json_close(&writer);
     if (!f->gpu_count)
-        cup__json_add_string(&writer, "no_gpu_because", f->gpu_why);
-    cup__json_open(&writer, "libraries", CUP__JSON_ARRAY);
-    for (int i = 0; i < CUP__LIBRARIES; i++)
-        if (is_looked_for(f, i))
-            write_library(&writer, cup__library_report_of((cup__library)i));
-    cup__json_close(&writer);
-    if (f->cache)
-        cup__json_add_string(&writer, "cache", f->cache);
+        json_add_string(&writer, "no_gpu_because", f->gpu_why);
+    json_open_array(&writer, "libraries");
+    cup_library_facts library;
+    for (int i = 0; i < LIBRARIES; i++)
+        if (look(f, i, &library))
+            write_library(&writer, &library);
+    json_close(&writer);
+    if (f->cache[0])
+        json_add_string(&writer, "cache", f->cache);
     else
-        cup__json_add_null(&writer, "cache");
-    if (f->cache_error.status != CUP_OK)
-        cup__json_add_string(&writer, "cache_why", f->cache_error.text);
-    cup__json_add_integer(&writer, "cached_kernels", f->cached_kernels);
-    cup__json_add_integer(&writer, "cached_bytes", f->cached_bytes);
-    cup__json_open(&writer, "environment", CUP__JSON_OBJECT);
-    for (int i = 0; i < CUP__ENV_COUNT; i++)
-        cup__json_add_string(&writer, cup__env_name((cup__env)i), cup__env_get((cup__env)i));
-    cup__json_close(&writer);
+        json_add_null(&writer, "cache");
+    if (f->cache_why[0])
+        json_add_string(&writer, "cache_why", f->cache_why);
+    json_add_integer(&writer, "cached_kernels", f->cached_kernels);
+    json_add_integer(&writer, "cached_bytes", f->cached_bytes);
+    json_open_object(&writer, "environment");
+    cup_variable variable;
+    for (int i = 0; cup_variable_at(i, &variable); i++)
+        json_add_string(&writer, variable.name, variable.value);
+    json_close(&writer);
     return json_end(&writer);
 }
 
@@ -229,29 +225,29 @@ static void print_gpus(const facts *f)
     if (!f->gpu_count)
         line("gpu", "none: %s", f->gpu_why);
     for (int i = 0; i < f->gpu_count; i++) {
-        const gpu *g = &f->gpus[i];
+        const cup_gpu *g = &f->gpus[i];
         snprintf(name, sizeof name, "cuda:%d", i);
-        line(name, "%s, %s, %d multiprocessors, %s", g->facts.name, g->facts.arch,
-             g->facts.multiprocessors, cup__text_bytes((double)g->facts.memory_bytes, memory));
-        if (g->error.status != CUP_OK)
-            line("", "cannot be used: %s", g->error.text);
+        line(name, "%s, %s, %d multiprocessors, %s", g->name, g->arch, g->multiprocessors,
+             cup_text_size((double)g->memory_bytes, memory, sizeof memory));
+        if (!g->usable)
+            line("", "cannot be used: %s", g->why);
     }
 }
 
 static void print_libraries(const facts *f, bool searched)
 {
-    for (int i = 0; i < CUP__LIBRARIES; i++) {
-        if (!is_looked_for(f, i))
+    cup_library_facts r;
+    for (int i = 0; i < LIBRARIES; i++) {
+        if (!look(f, i, &r))
             continue;
-        const cup__library_report *r = cup__library_report_of((cup__library)i);
-        if (r->found) {
-            line(r->name, "%d.%d, %s", r->version / 1000, r->version % 1000 / 10, r->path);
+        if (r.found) {
+            line(r.name, "%d.%d, %s", r.version / 1000, r.version % 1000 / 10, r.text);
             continue;
         }
-        line(r->name, "not found; needed for %s", r->needed_for);
+        line(r.name, "not found; needed for %s", r.needed_for);
         if (searched)
-            line("", "looked for: %s", r->reason);
-        line("", "cure: %s", r->cure);
+            line("", "looked for: %s", r.text);
+        line("", "cure: %s", r.cure);
     }
 }
 
@@ -261,28 +257,27 @@ static void print_text(const facts *f, bool searched)
     line("cupola", "%s, %s %s %s", cup_version(), f->system.sysname, f->system.release,
          f->system.machine);
     line("CPU", "%s, %s, %ld cores, %d threads used, %s", f->cpu, f->vectors, f->cores, f->threads,
-         cup__text_bytes((double)f->memory, bytes));
-    line("BLAS", "%s", f->blas->text);
+         cup_text_size((double)f->memory, bytes, sizeof bytes));
+    line("BLAS", "%s", f->blas.text);
     print_gpus(f);
     print_libraries(f, searched);
-    if (f->cache)
+    if (f->cache[0])
         line("cache", "%s, %lld kernels, %s", f->cache, (long long)f->cached_kernels,
-             cup__text_bytes((double)f->cached_bytes, bytes));
+             cup_text_size((double)f->cached_bytes, bytes, sizeof bytes));
     else
         line("cache", "none: CUP_CACHE is off, or neither XDG_CACHE_HOME nor HOME is set");
-    if (f->cache_error.status != CUP_OK)
-        line("", "kernels cannot be kept: %s; or set CUP_CACHE", f->cache_error.text);
-    for (int i = 0; i < CUP__ENV_COUNT; i++) {
-        const char *value = cup__env_get((cup__env)i);
-        if (strcmp(value, cup__env_default((cup__env)i)))
-            line("set", "%s=%s", cup__env_name((cup__env)i), value);
-    }
+    if (f->cache_why[0])
+        line("", "kernels cannot be kept: %s; or set CUP_CACHE", f->cache_why);
+    cup_variable variable;
+    for (int i = 0; cup_variable_at(i, &variable); i++)
+        if (strcmp(variable.value, variable.standard))
+            line("set", "%s=%s", variable.name, variable.value);
 }
 
 static int run(cli_call *call)
 {
     const info_given *given = call->given;
-    facts *f = cup__calloc(1, sizeof *f);
+    facts *f = calloc(1, sizeof *f);
     if (!f)
         return cli_fail(CLI_MEMORY, "no host memory");
     gather(f);
@@ -293,8 +288,7 @@ static int run(cli_call *call)
         print_text(f, given->searched);
     int wrong = environment_check();
     code = code ? code : wrong;
-    cup__free(f->cache);
-    cup__free(f);
+    free(f);
     return code;
 }
 

@@ -4,127 +4,97 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/memory.h"
-#include "base/text.h"
 #include "cli/exit.h"
 #include "cli/json.h"
 #include "cli/kernels.h"
 #include "cli/nearest.h"
 #include "cli/terminal.h"
-#include "cuda/cache.h"
+#include "cupola/cache.h"
+#include "cupola/text.h"
 
-/* The value behind "name: " in a kernel's description; "" when there is none. */
-static void word_of(const cup__cached *kernel, const char *name, char *out, size_t size)
+static void write_kernel(cli_json *json, const cup_cached_kernel *kernel)
 {
-    char head[32];
-    out[0] = 0;
-    snprintf(head, sizeof head, "\n%s: ", name);
-    const char *at = kernel->words ? strstr(kernel->words, head) : NULL;
-    if (at)
-        snprintf(out, size, "%.*s", (int)strcspn(at + strlen(head), "\n"), at + strlen(head));
+    json_open_object(json, NULL);
+    json_add_string(json, "file", kernel->source);
+    json_add_string(json, "arch", kernel->arch);
+    json_add_string(json, "knobs", kernel->knobs);
+    json_add_string(json, "compiler", kernel->compiler);
+    json_add_integer(json, "bytes", kernel->bytes);
+    json_add_integer(json, "used", kernel->used);
+    json_add_string(json, "path", kernel->path);
+    json_close(json);
 }
 
-static const char *const words[] = {"file", "arch", "knobs", "compiler"};
-enum { FILE_WORD, ARCH_WORD, KNOBS_WORD, COMPILER_WORD, WORD_COUNT };
-
-static void write_kernel(cup__json_writer *writer, const cup__cached *kernel)
+static void print_kernel(const cup_cached_kernel *kernel)
 {
-    char value[1024];
-    cup__json_open(writer, NULL, CUP__JSON_OBJECT);
-    for (int i = 0; i < WORD_COUNT; i++) {
-        word_of(kernel, words[i], value, sizeof value);
-        cup__json_add_string(writer, words[i], value);
-    }
-    cup__json_add_integer(writer, "bytes", kernel->bytes);
-    cup__json_add_integer(writer, "used", kernel->used);
-    cup__json_add_string(writer, "path", kernel->path);
-    cup__json_close(writer);
-}
-
-static void print_kernel(const cup__cached *kernel)
-{
-    char value[WORD_COUNT][1024], bytes[32], date[32] = "?";
-    for (int i = 0; i < WORD_COUNT; i++)
-        word_of(kernel, words[i], value[i], sizeof value[i]);
+    char bytes[32], date[32] = "?";
     time_t used = (time_t)kernel->used;
     struct tm parts;
     if (localtime_r(&used, &parts))
         strftime(date, sizeof date, "%Y-%m-%d %H:%M", &parts);
-    printf("%-10s %-24s %10s  %s  %s\n", cli_shown(value[ARCH_WORD]),
-           cli_shown(value[FILE_WORD]), cup__text_bytes((double)kernel->bytes, bytes), date,
-           cli_shown(value[KNOBS_WORD]));
+    printf("%-10s %-24s %10s  %s  %s\n", cli_shown(kernel->arch), cli_shown(kernel->source),
+           cup_text_size((double)kernel->bytes, bytes, sizeof bytes), date,
+           cli_shown(kernel->knobs));
 }
 
-static int list_kernels(cli_call *call)
+static int list_kernels(cli_call *call, cup_context *c)
 {
-    cup__error error = {0};
-    cup__cached_list list = {0};
-    if (cup__cache_list(&error, &list) != CUP_OK)
-        return cli_fail_status(error.status, NULL, error.text);
-    cup__json_writer writer;
-    int64_t bytes = 0;
-    if (call->json) {
-        json_begin(&writer, call->verb->name);
-        cup__json_open(&writer, "kernels", CUP__JSON_ARRAY);
+    cup_cached_kernels *kernels = cup_cached_kernels_new(c);
+    int64_t count = cup_cached_kernels_count(kernels), bytes = cup_cached_kernels_bytes(kernels);
+    int code = cli_report(c);
+    cli_json json;
+    char text[32];
+    if (!code && call->json) {
+        json_begin(&json, call->verb->name);
+        json_open_array(&json, "kernels");
+        for (int64_t i = 0; i < count; i++)
+            write_kernel(&json, cup_cached_kernels_at(kernels, i));
+        json_close(&json);
+        json_add_integer(&json, "bytes", bytes);
+        code = json_end(&json);
+    } else if (!code) {
+        for (int64_t i = 0; i < count; i++)
+            print_kernel(cup_cached_kernels_at(kernels, i));
+        printf("%" PRId64 " kernels, %s\n", count, cup_text_size((double)bytes, text, sizeof text));
     }
-    for (size_t i = 0; i < list.count; i++) {
-        bytes += list.items[i].bytes;
-        if (call->json)
-            write_kernel(&writer, &list.items[i]);
-        else
-            print_kernel(&list.items[i]);
-    }
-    int code = CLI_OK;
-    if (call->json) {
-        cup__json_close(&writer);
-        cup__json_add_integer(&writer, "bytes", bytes);
-        code = json_end(&writer);
-    } else {
-        char text[32];
-        printf("%zu kernels, %s\n", list.count, cup__text_bytes((double)bytes, text));
-    }
-    cup__cache_list_free(&list);
+    cup_cached_kernels_free(kernels);
     return code;
 }
 
-static int clear_kernels(cli_call *call)
+static int clear_kernels(cli_call *call, cup_context *c)
 {
-    cup__error error = {0};
-    int64_t files = 0, bytes = 0;
-    if (cup__cache_clear(&error, &files, &bytes) != CUP_OK)
-        return cli_fail_status(error.status, NULL, error.text);
+    int64_t files, bytes;
+    char text[32];
+    if (cup_cache_clear(c, "", &files, &bytes) != CUP_OK)
+        return cli_report(c);
     if (!call->json) {
-        char text[32];
-        printf("%" PRId64 " kernels removed, %s\n", files, cup__text_bytes((double)bytes, text));
+        printf("%" PRId64 " kernels removed, %s\n", files,
+               cup_text_size((double)bytes, text, sizeof text));
         return CLI_OK;
     }
-    cup__json_writer writer;
-    json_begin(&writer, call->verb->name);
-    cup__json_add_integer(&writer, "removed", files);
-    cup__json_add_integer(&writer, "bytes", bytes);
-    return json_end(&writer);
+    cli_json json;
+    json_begin(&json, call->verb->name);
+    json_add_integer(&json, "removed", files);
+    json_add_integer(&json, "bytes", bytes);
+    return json_end(&json);
 }
 
-static int print_path(cli_call *call)
+static int print_path(cli_call *call, cup_context *c)
 {
-    cup__error error = {0};
-    char *folder = NULL;
-    if (cup__cache_folder(&error, &folder) != CUP_OK)
-        return cli_fail_status(error.status, NULL, error.text);
-    int code = CLI_OK;
-    if (!folder) {
-        code = cli_fail(CLI_FAILED, "there is no cache: CUP_CACHE is off, or neither "
+    char folder[4096];
+    if (cup_cache_folder(c, folder, sizeof folder) != CUP_OK)
+        return cli_report(c);
+    if (!folder[0])
+        return cli_fail(CLI_FAILED, "there is no cache: CUP_CACHE is off, or neither "
                                     "XDG_CACHE_HOME nor HOME is set");
-    } else if (call->json) {
-        cup__json_writer writer;
-        json_begin(&writer, call->verb->name);
-        cup__json_add_string(&writer, "path", folder);
-        code = json_end(&writer);
-    } else {
+    if (!call->json) {
         puts(terminal_is(stdout) ? cli_shown(folder) : folder);
+        return CLI_OK;
     }
-    cup__free(folder);
-    return code;
+    cli_json json;
+    json_begin(&json, call->verb->name);
+    json_add_string(&json, "path", folder);
+    return json_end(&json);
 }
 
 static const cli_option options[] = {
@@ -143,7 +113,7 @@ static const cli_option options[] = {
 
 static const struct {
     const char *name;
-    int (*run)(cli_call *call);
+    int (*run)(cli_call *call, cup_context *c);
 } actions[] = {{"list", list_kernels},
                {"build", kernels_build},
                {"clear", clear_kernels},
@@ -154,7 +124,14 @@ static int run_action(cli_call *call, size_t i)
 {
     static const char *const none[] = {NULL};
     int code = actions[i].run == kernels_build ? CLI_OK : call_allow(call, actions[i].name, none);
-    return code ? code : actions[i].run(call);
+    if (code)
+        return code;
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    code = cli_report(c);
+    if (!code)
+        code = actions[i].run(call, c);
+    cup_context_free(c);
+    return code;
 }
 
 static int run(cli_call *call)

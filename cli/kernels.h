@@ -3,6 +3,7 @@
 #define CLI_KERNELS_H
 
 #include "cli/options.h"
+#include "cupola/base.h"
 
 typedef struct kernels_given {
     cli_files archs, ops;
@@ -12,6 +13,6 @@ typedef struct kernels_given {
 } kernels_given;
 
 /* cupola kernels build. Returns an exit code. */
-int kernels_build(cli_call *call);
+int kernels_build(cli_call *call, cup_context *c);
 
 #endif

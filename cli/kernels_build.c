@@ -4,27 +4,26 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "cli/exit.h"
 #include "cli/json.h"
 #include "cli/kernels.h"
 #include "cli/op_names.h"
 #include "cli/progress.h"
-#include "cuda/cache.h"
-#include "cuda/dry.h"
-#include "cuda/loader.h"
-#include "prof/kernels.h"
+#include "cupola/cache.h"
+#include "cupola/facts.h"
+#include "cupola/io.h"
 
 #define MOST_ARCHS 32
 
 typedef struct build {
     const kernels_given *given;
+    cup_context *c;
     const char *archs[MOST_ARCHS];
     int arch_count;
-    cup__gpu_facts gpus[MOST_ARCHS];
+    cup_gpu gpus[MOST_ARCHS];
     cli_progress progress;
     bool is_begun;
-    int failed, compiled;
+    cup_cache_built built; /* all together */
 } build;
 
 static void add_arch(build *b, const char *arch)
@@ -40,53 +39,55 @@ static void add_arch(build *b, const char *arch)
 static int choose_archs(build *b)
 {
     char why[512];
-    int count = cup__cuda_count(why);
+    int count = cup_gpu_count(why, sizeof why);
     for (int i = 0; i < b->given->archs.count; i++)
         add_arch(b, b->given->archs.name[i]);
     for (int i = 0; i < count && i < MOST_ARCHS && !b->given->archs.count; i++)
-        if (cup__cuda_look(NULL, i, &b->gpus[i]) == CUP_OK)
+        if (cup_gpu_look(i, &b->gpus[i]) == CUP_OK)
             add_arch(b, b->gpus[i].arch);
     if (b->arch_count)
         return CLI_OK;
     char known[256] = "";
-    for (const char *const *arch = cup__architectures; *arch; arch++)
+    for (const char *const *arch = cup_architectures(); *arch; arch++)
         snprintf(known + strlen(known), sizeof known - strlen(known), " %s", *arch);
     return cli_usage("there is no GPU to build for (%s); name architectures with --arch:%s", why,
                      known);
 }
 
-static void on_kernel(void *user, int done, int count, const cup__kernel_request *request,
-                      const char *failure)
+static void on_kernel(int64_t done, int64_t count, const char *failure, void *user)
 {
     build *b = user;
-    (void)request;
     if (!b->is_begun) {
         progress_begin(&b->progress, stderr, NULL, count, 0);
         b->progress.noun = "kernel";
         b->is_begun = true;
     }
-    if (failure) {
-        b->failed++;
+    if (failure)
         progress_note(&b->progress, "%s", failure);
-    }
     progress_step(&b->progress, done, done, NAN);
 }
 
 static int build_one(build *b, const char *arch, const char *op)
 {
-    cup__error error = {0};
-    int count = 0;
+    cup_cache_built built;
     b->is_begun = false;
-    int threads = (int)b->given->threads;
-    cup_status status = b->given->common
-                            ? cup__kernels_build_common(&error, arch, threads, on_kernel, b, &count)
-                            : cup__kernels_build(&error, arch, op, threads, on_kernel, b, &count);
+    cup_status status = cup_cache_build(
+        b->c, arch,
+        CUP_OPTIONS(cup_cache_build_options, .op = op, .common = b->given->common,
+                    .threads = (int)b->given->threads, .progress = on_kernel, .user = b),
+        &built);
     if (b->is_begun)
         progress_end(&b->progress);
-    b->compiled += count;
+    b->built.kernels += built.kernels;
+    b->built.failed += built.failed;
+    if (!b->built.unkept)
+        memcpy(b->built.why, built.why, sizeof built.why);
+    b->built.unkept += built.unkept;
     if (status == CUP_OK)
         return CLI_OK;
-    return cli_fail_status(status, arch, error.text);
+    int code = cli_fail_status(status, arch, cup_error_text(b->c));
+    cup_error_clear(b->c);
+    return code;
 }
 
 static int build_all(build *b)
@@ -102,52 +103,43 @@ static int build_all(build *b)
     return code;
 }
 
-static int report(const build *b, cli_call *call, int packed)
+/* `packed` is how many kernels went into the pack; -1 where there is none. */
+static int report(const build *b, cli_call *call, int64_t packed)
 {
-    cup__error why = {0};
-    int64_t unkept = cup__cache_unkept(&why);
-    if (!call->json) {
-        printf("%d kernels are ready, %d failed\n", b->compiled - b->failed, b->failed);
-        if (b->given->pack && packed >= 0)
-            printf("%s holds %d kernels\n", cli_shown(b->given->pack), packed);
-    }
     int code = CLI_OK;
-    if (unkept && !b->given->pack)
-        code = cli_fail(CLI_FILE, "%" PRId64 " kernels were compiled but not kept: %s", unkept,
-                        why.text);
+    if (!call->json) {
+        printf("%" PRId64 " kernels are ready, %" PRId64 " failed\n", b->built.kernels,
+               b->built.failed);
+        if (packed >= 0)
+            printf("%s holds %" PRId64 " kernels\n", cli_shown(b->given->pack), packed);
+    }
+    if (b->built.unkept && !b->given->pack)
+        code = cli_fail(CLI_FILE, "%" PRId64 " kernels were compiled but not kept: %s",
+                        b->built.unkept, b->built.why);
     if (!call->json)
         return code;
-    cup__json_writer writer;
-    json_begin(&writer, call->verb->name);
-    cup__json_open(&writer, "architectures", CUP__JSON_ARRAY);
+    cli_json json;
+    json_begin(&json, call->verb->name);
+    json_open_array(&json, "architectures");
     for (int i = 0; i < b->arch_count; i++)
-        cup__json_add_string(&writer, NULL, b->archs[i]);
-    cup__json_close(&writer);
-    cup__json_add_integer(&writer, "ready", b->compiled - b->failed);
-    cup__json_add_integer(&writer, "failed", b->failed);
-    cup__json_add_integer(&writer, "unkept", unkept);
-    if (b->given->pack && packed >= 0) {
-        cup__json_add_string(&writer, "pack", b->given->pack);
-        cup__json_add_integer(&writer, "packed", packed);
+        json_add_string(&json, NULL, b->archs[i]);
+    json_close(&json);
+    json_add_integer(&json, "ready", b->built.kernels);
+    json_add_integer(&json, "failed", b->built.failed);
+    json_add_integer(&json, "unkept", b->built.unkept);
+    if (packed >= 0) {
+        json_add_string(&json, "pack", b->given->pack);
+        json_add_integer(&json, "packed", packed);
     }
-    int written = json_end(&writer);
+    int written = json_end(&json);
     return code ? code : written;
 }
 
-/* To be told before an hour of compiling, not behind it. */
-static cup_status can_be_written(cup__error *error, const char *path)
+int kernels_build(cli_call *call, cup_context *c)
 {
-    cup__writer writer;
-    CUP_TRY(cup__writer_open(error, path, &writer));
-    cup__writer_abandon(&writer);
-    return CUP_OK;
-}
-
-int kernels_build(cli_call *call)
-{
-    build b = {.given = call->given};
-    cup__error error = {0};
-    int packed = 0;
+    build b = {.given = call->given, .c = c};
+    cup_library_facts nvrtc;
+    int64_t packed = -1;
     if (b.given->common && b.given->ops.count)
         return cli_usage("--common is of all ops: leave out --op");
     int code = op_names_check(b.given->ops.name, b.given->ops.count);
@@ -155,13 +147,15 @@ int kernels_build(cli_call *call)
         code = choose_archs(&b);
     if (code)
         return code;
-    if (cup__library_need(&error, CUP__LIBNVRTC) != CUP_OK)
-        return cli_fail_status(error.status, NULL, error.text);
-    if (b.given->pack && can_be_written(&error, b.given->pack) != CUP_OK)
-        return cli_fail_status(error.status, NULL, error.text);
+    cup_library_look(CUP_LIBRARY_NVRTC, &nvrtc);
+    if (!nvrtc.found)
+        return cli_fail(CLI_NO_GPU, "%s: %s; %s", nvrtc.name, nvrtc.text, nvrtc.cure);
+    /* To be told before an hour of compiling, not behind it. */
+    if (b.given->pack && cup_file_check(c, b.given->pack) != CUP_OK)
+        return cli_report(c);
     code = build_all(&b);
-    if (b.given->pack && cup__kernels_pack(&error, b.given->pack, &packed) != CUP_OK) {
-        code = cli_fail_status(error.status, NULL, error.text);
+    if (b.given->pack && cup_cache_pack(c, b.given->pack, &packed) != CUP_OK) {
+        code = cli_report(c);
         packed = -1;
     }
     int written = report(&b, call, packed);

@@ -10,112 +10,122 @@
 #include "cli/options.h"
 #include "cli/pages.h"
 #include "cli/terminal.h"
+#include "cupola/facts.h"
 
-static const char *const place_names[] = {[CUP__CPU] = "cpu", [CUP__CUDA] = "cuda"};
-
-static bool is_wanted(const cli_call *call, const cup__row *row)
+static bool is_wanted(const cli_call *call, int op)
 {
-    return op_is_named(row, call->operands, call->operand_count, false);
+    return op_is_named(op, call->operands, call->operand_count, false);
 }
 
-static void write_row(cup__json_writer *writer, const cup__row *row)
+static const char *place_of(const cup_op_way *way)
 {
-    cup__json_open(writer, NULL, CUP__JSON_OBJECT);
-    cup__json_add_string(writer, "name", row->name);
-    cup__json_add_string(writer, "inputs", row->inputs);
-    cup__json_add_string(writer, "attributes", row->attributes_text);
-    cup__json_add_string(writer, "results", row->results);
-    cup__json_add_string(writer, "computes", row->words);
-    cup__json_add_boolean(writer, "gradient", row->op->gradient != NULL);
-    cup__json_add_boolean(writer, "second_derivatives", row->op->composed != NULL);
-    cup__json_add_boolean(writer, "public", row->is_public);
-    cup__json_open(writer, "implementations", CUP__JSON_ARRAY);
-    for (const cup__impl *impl = row->op->impls; impl && impl->name; impl++) {
-        cup__json_open(writer, NULL, CUP__JSON_OBJECT);
-        cup__json_add_string(writer, "name", impl->name);
-        cup__json_add_string(writer, "place", place_names[impl->place]);
-        cup__json_close(writer);
+    return way->is_cuda ? "cuda" : "cpu";
+}
+
+static void write_op(cli_json *json, int number, const cup_op_facts *op)
+{
+    cup_op_way way;
+    json_open_object(json, NULL);
+    json_add_string(json, "name", op->name);
+    json_add_string(json, "inputs", op->inputs);
+    json_add_string(json, "attributes", op->attributes);
+    json_add_string(json, "results", op->results);
+    json_add_string(json, "computes", op->words);
+    json_add_boolean(json, "gradient", op->has_gradient);
+    json_add_boolean(json, "second_derivatives", op->has_second_derivatives);
+    json_add_boolean(json, "public", op->is_public);
+    json_open_array(json, "implementations");
+    for (int i = 0; cup_op_way_at(number, i, &way); i++) {
+        json_open_object(json, NULL);
+        json_add_string(json, "name", way.name);
+        json_add_string(json, "place", place_of(&way));
+        json_close(json);
     }
-    cup__json_close(writer);
-    cup__json_close(writer);
+    json_close(json);
+    json_close(json);
 }
 
 static int write_document(const cli_call *call)
 {
-    cup__json_writer writer;
-    json_begin(&writer, call->verb->name);
-    cup__json_open(&writer, "ops", CUP__JSON_ARRAY);
-    for (const cup__row *row = cup__rows; row->name; row++)
-        if (is_wanted(call, row))
-            write_row(&writer, row);
-    cup__json_close(&writer);
-    return json_end(&writer);
+    cli_json json;
+    cup_op_facts op;
+    json_begin(&json, call->verb->name);
+    json_open_array(&json, "ops");
+    for (int i = 0; cup_op_at(i, &op); i++)
+        if (is_wanted(call, i))
+            write_op(&json, i, &op);
+    json_close(&json);
+    return json_end(&json);
 }
 
 /* The names of public ops that have these, in lines of 100 columns. */
-static void list_ops(cup__text *page, bool gradient, bool second)
+static void list_ops(FILE *page, bool gradient, bool second)
 {
     size_t column = 0;
-    for (const cup__row *row = cup__rows; row->name; row++) {
-        const cup__op *op = row->op;
-        if (!row->is_public || !op->gradient != !gradient || !op->composed != !second)
+    cup_op_facts op;
+    for (int i = 0; cup_op_at(i, &op); i++) {
+        if (!op.is_public || op.has_gradient != gradient || op.has_second_derivatives != second)
             continue;
-        size_t length = strlen(row->name) + 3;
-        cup__text_add(page, column + length > 98 ? ",\n" : column ? ", " : "");
-        cup__text_add(page, "`%s`", row->name);
+        size_t length = strlen(op.name) + 3;
+        fputs(column + length > 98 ? ",\n" : column ? ", " : "", page);
+        fprintf(page, "`%s`", op.name);
         column = column + length > 98 ? length : column + length + 1;
     }
-    cup__text_add(page, ".\n");
+    fputs(".\n", page);
 }
 
-void gradients_page(cup__text *page)
+void gradients_page(FILE *page)
 {
-    cup__text_add(page, "# Which ops have gradients\n\nGenerated from the ops by `make gen`; "
-                        "`cupola ops NAME` says the same of one.\n\n## Gradients, and second "
-                        "derivatives\n\nThat is, `cup_gradients_recorded` goes through "
-                        "them.\n\n");
+    fprintf(page, "# Which ops have gradients\n\nGenerated from the ops by `make gen`; "
+                  "`cupola ops NAME` says the same of one.\n\n## Gradients, and second "
+                  "derivatives\n\nThat is, `cup_gradients_recorded` goes through "
+                  "them.\n\n");
     list_ops(page, true, true);
-    cup__text_add(page, "\nOf these, `attention` and `qkv_attention` with dropout, `cross_entropy` "
-                        "in place, and `batchnorm`\nwhose running mean or variance leads to a "
-                        "parameter are refused.\n\n## Gradients alone\n\n");
+    fprintf(page, "\nOf these, `attention` and `qkv_attention` with dropout, `cross_entropy` "
+                  "in place, and `batchnorm`\nwhose running mean or variance leads to a "
+                  "parameter are refused.\n\n## Gradients alone\n\n");
     list_ops(page, true, false);
-    cup__text_add(page, "\n## No gradient\n\nA call of one of these where an input leads to "
-                        "a parameter is refused if its results are\nfloats.\n\n");
+    fprintf(page, "\n## No gradient\n\nA call of one of these where an input leads to "
+                  "a parameter is refused if its results are\nfloats.\n\n");
     list_ops(page, false, false);
 }
 
-static void print_details(const cup__row *row)
+static void print_details(int number, const cup_op_facts *op)
 {
-    printf("%s%s%s(%s)", color(stdout, COLOR_BOLD), row->name, color(stdout, COLOR_OFF),
-           row->inputs);
-    printf("%s%s -> %s\n", *row->attributes_text ? "; " : "", row->attributes_text, row->results);
-    printf("    %s\n    gradient: %s\n    implementations, best first:", row->words,
-           row->op->composed   ? "yes, and second derivatives"
-           : row->op->gradient ? "yes"
-                               : "no");
-    for (const cup__impl *impl = row->op->impls; impl && impl->name; impl++)
-        printf(" %s on %s,", impl->name, place_names[impl->place]);
-    puts(row->op->view ? " view" : " specification");
+    cup_op_way way;
+    printf("%s%s%s(%s)", color(stdout, COLOR_BOLD), op->name, color(stdout, COLOR_OFF), op->inputs);
+    printf("%s%s -> %s\n", *op->attributes ? "; " : "", op->attributes, op->results);
+    printf("    %s\n    gradient: %s\n    implementations, best first:", op->words,
+           op->has_second_derivatives ? "yes, and second derivatives"
+           : op->has_gradient         ? "yes"
+                                      : "no");
+    for (int i = 0; cup_op_way_at(number, i, &way); i++)
+        printf(" %s on %s,", way.name, place_of(&way));
+    puts(op->is_view ? " view" : " specification");
 }
 
-static void print_line(const cup__row *row)
+static void print_line(const cup_op_facts *op)
 {
     char words[1024];
-    snprintf(words, sizeof words, "(%s%s%s): %s", row->inputs, *row->attributes_text ? "; " : "",
-             row->attributes_text, row->words);
-    help_row(stdout, row->name, words);
+    snprintf(words, sizeof words, "(%s%s%s): %s", op->inputs, *op->attributes ? "; " : "",
+             op->attributes, op->words);
+    help_row(stdout, op->name, words);
 }
 
 static int run(cli_call *call)
 {
+    cup_op_facts op;
     int code = op_names_check(call->operands, call->operand_count);
     if (code)
         return code;
     if (call->json)
         return write_document(call);
-    for (const cup__row *row = cup__rows; row->name; row++)
-        if (is_wanted(call, row))
-            (call->operand_count ? print_details : print_line)(row);
+    for (int i = 0; cup_op_at(i, &op); i++) {
+        if (is_wanted(call, i) && call->operand_count)
+            print_details(i, &op);
+        else if (is_wanted(call, i))
+            print_line(&op);
+    }
     return CLI_OK;
 }
 

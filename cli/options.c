@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/memory.h"
 #include "cli/exit.h"
 #include "cli/nearest.h"
 
@@ -109,8 +108,8 @@ static int set_real(const cli_option *row, const char *text, double *out)
         return CLI_OK;
     }
     if (row->most)
-        return cli_usage("--%s %.100s: give a number from %g up to but not including %g",
-                         row->name, text, row->low, row->high);
+        return cli_usage("--%s %.100s: give a number from %g up to but not including %g", row->name,
+                         text, row->low, row->high);
     return cli_usage("--%s %.100s: give a number from %g to %g", row->name, text, row->low,
                      row->high);
 }
@@ -131,7 +130,7 @@ static int set_choice(const cli_option *row, const char *text, const char **out)
 
 static int add_file(const char *text, cli_files *out)
 {
-    const char **grown = cup__realloc(out->name, (size_t)out->count + 1, sizeof *grown);
+    const char **grown = realloc(out->name, ((size_t)out->count + 1) * sizeof *grown);
     if (!grown)
         return cli_fail(CLI_MEMORY, "no host memory for the list of files");
     grown[out->count++] = text;
@@ -238,8 +237,8 @@ static int parse_words(cli_call *call, int count, char **words)
 int call_parse(cli_call *call, const cli_verb *verb, int count, char **words)
 {
     *call = (cli_call){.verb = verb};
-    call->given = cup__calloc(1, verb->size ? verb->size : 1);
-    call->operands = cup__calloc((size_t)count + 1, sizeof *call->operands);
+    call->given = calloc(1, verb->size ? verb->size : 1);
+    call->operands = calloc((size_t)count + 1, sizeof *call->operands);
     if (!call->given || !call->operands)
         return cli_fail(CLI_MEMORY, "no host memory for the options");
     int code = set_defaults(common_options, call);
@@ -260,9 +259,9 @@ void call_free(cli_call *call)
 {
     for (const cli_option *o = call->verb->options; o && !option_ends(o); o++)
         if (option_is_list(o) && call->given)
-            cup__free(((cli_files *)((char *)call->given + o->offset))->name);
-    cup__free(call->given);
-    cup__free(call->operands);
+            free(((cli_files *)((char *)call->given + o->offset))->name);
+    free(call->given);
+    free(call->operands);
 }
 
 int call_allow(const cli_call *call, const char *with, const char *const *allowed)
@@ -274,8 +273,8 @@ int call_allow(const cli_call *call, const char *with, const char *const *allowe
         while (*name && strcmp(*name, call->verb->options[i].name))
             name++;
         if (!*name)
-            return cli_usage("--%s does nothing with %s: leave it out",
-                             call->verb->options[i].name, with);
+            return cli_usage("--%s does nothing with %s: leave it out", call->verb->options[i].name,
+                             with);
     }
     return CLI_OK;
 }

@@ -4,8 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/file.h"
-#include "base/text.h"
+#include "cli/text.h"
+#include "cupola/io.h"
+#include "cupola/text.h"
 
 /* The picture and the frame of the curves in it, in SVG's units. */
 enum { WIDTH = 760, HEIGHT = 440, LEFT = 68, RIGHT = 24, TOP = 48, BOTTOM = 56 };
@@ -36,11 +37,30 @@ static const char style[] =
     "}\n"
     "</style>\n";
 
-static void add_label(cup__text *out, const char *attributes, const char *words)
+/* Words as XML holds them; what is not UTF-8 or not allowed there becomes U+FFFD. */
+static void add_words(FILE *out, const char *words)
 {
-    cup__text_add(out, "<text %s>", attributes);
-    cup__text_add_markup(out, words);
-    cup__text_add(out, "</text>\n");
+    for (size_t left = strlen(words); left;) {
+        uint32_t code;
+        int bytes = cup_text_character(words, left, &code);
+        bool allowed = bytes > 0 && code >= 0x20 && code != 0xfffe && code != 0xffff;
+        if (!allowed)
+            fputs("\xef\xbf\xbd", out);
+        else if (code < 0x80 && strchr("<>&\"'", (int)code))
+            fprintf(out, "&#%u;", (unsigned)code);
+        else
+            fwrite(words, 1, (size_t)bytes, out);
+        bytes = bytes > 0 ? bytes : 1;
+        words += bytes;
+        left -= (size_t)bytes;
+    }
+}
+
+static void add_label(FILE *out, const char *attributes, const char *words)
+{
+    fprintf(out, "<text %s>", attributes);
+    add_words(out, words);
+    fprintf(out, "</text>\n");
 }
 
 static bool is_point(const cli_curve *curve, size_t i)
@@ -89,7 +109,7 @@ static double place(const scale *axis, double value)
     return axis->at_low + share * (axis->at_high - axis->at_low);
 }
 
-static void add_ticks(cup__text *out, const scale *axis, bool is_x)
+static void add_ticks(FILE *out, const scale *axis, bool is_x)
 {
     int count = (int)lround((axis->high - axis->low) / axis->step);
     for (int i = 0; i <= count; i++) {
@@ -99,13 +119,11 @@ static void add_ticks(cup__text *out, const scale *axis, bool is_x)
         char words[32], attributes[96];
         snprintf(words, sizeof words, "%.6g", value);
         if (is_x) {
-            cup__text_add(out, "<path class=\"grid\" d=\"M%.1f %dV%d\"/>\n", at, TOP,
-                          HEIGHT - BOTTOM);
+            fprintf(out, "<path class=\"grid\" d=\"M%.1f %dV%d\"/>\n", at, TOP, HEIGHT - BOTTOM);
             snprintf(attributes, sizeof attributes, "x=\"%.1f\" y=\"%d\" text-anchor=\"middle\"",
                      at, HEIGHT - BOTTOM + 20);
         } else {
-            cup__text_add(out, "<path class=\"grid\" d=\"M%d %.1fH%d\"/>\n", LEFT, at,
-                          WIDTH - RIGHT);
+            fprintf(out, "<path class=\"grid\" d=\"M%d %.1fH%d\"/>\n", LEFT, at, WIDTH - RIGHT);
             snprintf(attributes, sizeof attributes, "x=\"%d\" y=\"%.1f\" text-anchor=\"end\"",
                      LEFT - 8, at + 4.5);
         }
@@ -113,12 +131,11 @@ static void add_ticks(cup__text *out, const scale *axis, bool is_x)
     }
 }
 
-static void add_curve(cup__text *out, const cli_curve *curve, int index, const scale *x,
-                      const scale *y)
+static void add_curve(FILE *out, const cli_curve *curve, int index, const scale *x, const scale *y)
 {
     size_t group = (curve->count + MOST_POINTS - 1) / MOST_POINTS;
     bool begun = false;
-    cup__text_add(out, "<path class=\"curve c%d\" d=\"", index);
+    fprintf(out, "<path class=\"curve c%d\" d=\"", index);
     for (size_t i = 0; i < curve->count; i += group) {
         double sum_x = 0, sum_y = 0, count = 0;
         for (size_t k = i; k < i + group && k < curve->count; k++)
@@ -128,17 +145,17 @@ static void add_curve(cup__text *out, const cli_curve *curve, int index, const s
                 count++;
             }
         if (count) {
-            cup__text_add(out, "%s%.1f %.1f", begun ? "L" : "M", place(x, sum_x / count),
-                          place(y, sum_y / count));
+            fprintf(out, "%s%.1f %.1f", begun ? "L" : "M", place(x, sum_x / count),
+                    place(y, sum_y / count));
             begun = true;
         }
     }
     /* A single point is a dot: a line of no length with round ends. */
-    cup__text_add(out, "%s\"/>\n", begun ? "h0" : "");
+    fprintf(out, "%s\"/>\n", begun ? "h0" : "");
 }
 
 /* Top right, each name with its last value. */
-static void add_legend(cup__text *out, const cli_plot *plot)
+static void add_legend(FILE *out, const cli_plot *plot)
 {
     for (int k = 0; k < plot->curve_count; k++) {
         const cli_curve *curve = &plot->curves[k];
@@ -150,19 +167,18 @@ static void add_legend(cup__text *out, const cli_plot *plot)
         snprintf(words, sizeof words, "%.100s", curve->name);
         if (last)
             snprintf(words, sizeof words, "%.100s %#.4g", curve->name, curve->y[last - 1]);
-        cup__text_add(out, "<path class=\"curve c%d\" d=\"M%d %dh24\"/>\n", k, WIDTH - RIGHT - 40,
-                      y);
+        fprintf(out, "<path class=\"curve c%d\" d=\"M%d %dh24\"/>\n", k, WIDTH - RIGHT - 40, y);
         snprintf(attributes, sizeof attributes, "x=\"%d\" y=\"%d\" text-anchor=\"end\"",
                  WIDTH - RIGHT - 48, y + 4);
         add_label(out, attributes, words);
     }
 }
 
-static void add_frame(cup__text *out, const cli_plot *plot)
+static void add_frame(FILE *out, const cli_plot *plot)
 {
     char attributes[160];
-    cup__text_add(out, "<path class=\"axis\" fill=\"none\" d=\"M%d %dV%dH%d\"/>\n", LEFT, TOP,
-                  HEIGHT - BOTTOM, WIDTH - RIGHT);
+    fprintf(out, "<path class=\"axis\" fill=\"none\" d=\"M%d %dV%dH%d\"/>\n", LEFT, TOP,
+            HEIGHT - BOTTOM, WIDTH - RIGHT);
     snprintf(attributes, sizeof attributes, "class=\"title\" x=\"%d\" y=\"30\"", LEFT);
     add_label(out, attributes, plot->title);
     snprintf(attributes, sizeof attributes, "x=\"%d\" y=\"%d\" text-anchor=\"middle\"",
@@ -174,7 +190,7 @@ static void add_frame(cup__text *out, const cli_plot *plot)
     add_label(out, attributes, plot->y_words);
 }
 
-cup_status plot_write(cup__error *error, const cli_plot *plot, const char *path)
+static void draw(FILE *out, const cli_plot *plot)
 {
     scale x = {.at_low = LEFT, .at_high = WIDTH - RIGHT};
     scale y = {.at_low = HEIGHT - BOTTOM, .at_high = TOP};
@@ -182,24 +198,30 @@ cup_status plot_write(cup__error *error, const cli_plot *plot, const char *path)
     find_range(plot, false, &y);
     round_range(&x);
     round_range(&y);
-    cup__text out = {0};
-    cup__text_add(&out,
-                  "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" "
-                  "width=\"%d\" height=\"%d\" role=\"img\">\n<title>",
-                  WIDTH, HEIGHT, WIDTH, HEIGHT);
-    cup__text_add_markup(&out, plot->title);
-    cup__text_add(&out, "</title>\n%s<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", style,
-                  WIDTH, HEIGHT);
-    add_ticks(&out, &x, true);
-    add_ticks(&out, &y, false);
-    add_frame(&out, plot);
+    fprintf(out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" "
+            "width=\"%d\" height=\"%d\" role=\"img\">\n<title>",
+            WIDTH, HEIGHT, WIDTH, HEIGHT);
+    add_words(out, plot->title);
+    fprintf(out, "</title>\n%s<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", style, WIDTH,
+            HEIGHT);
+    add_ticks(out, &x, true);
+    add_ticks(out, &y, false);
+    add_frame(out, plot);
     for (int k = 0; k < plot->curve_count; k++)
-        add_curve(&out, &plot->curves[k], k, &x, &y);
-    add_legend(&out, plot);
-    cup__text_add(&out, "</svg>\n");
-    cup_status status = out.failed
-                            ? cup__fail(error, CUP_MEMORY, "%s: no host memory for the plot", path)
-                            : cup__file_write(error, path, out.bytes, out.length);
-    cup__text_free(&out);
+        add_curve(out, &plot->curves[k], k, &x, &y);
+    add_legend(out, plot);
+    fprintf(out, "</svg>\n");
+}
+
+cup_status plot_write(cup_context *c, const cli_plot *plot, const char *path)
+{
+    cli_text out;
+    if (text_open(&out))
+        draw(out.to, plot);
+    cup_status status = text_close(&out)
+                            ? cup_file_write(c, path, out.bytes, out.length)
+                            : cup_fail(c, CUP_MEMORY, "%s: no host memory for the plot", path);
+    text_free(&out);
     return status;
 }

@@ -2,7 +2,9 @@
 #ifndef CLI_PLOT_H
 #define CLI_PLOT_H
 
-#include "base/error.h"
+#include <stddef.h>
+
+#include "cupola/base.h"
 
 #define PLOT_MOST_CURVES 4
 
@@ -19,7 +21,7 @@ typedef struct cli_plot {
     int curve_count;
 } cli_plot;
 
-/* Replaces the file as a whole. */
-cup_status plot_write(cup__error *error, const cli_plot *plot, const char *path);
+/* Replaces the file as a whole; what fails is an error of the context. */
+cup_status plot_write(cup_context *c, const cli_plot *plot, const char *path);
 
 #endif

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/text.h"
 #include "cli/terminal.h"
+#include "cupola/text.h"
 
 #define DRAW_SECONDS 0.1
 #define LINE_SECONDS 5.0
@@ -157,7 +157,7 @@ void progress_note(cli_progress *p, const char *format, ...)
     vsnprintf(words, sizeof words, format, args);
     va_end(args);
     /* The words of a compiler have lines. */
-    fprintf(p->to, "%s\n", cup__text_visible(words, "\n\t", visible, sizeof visible));
+    fprintf(p->to, "%s\n", cup_text_visible(words, "\n\t", visible, sizeof visible));
     if (p->is_drawn)
         draw(p, now());
     fflush(p->to);

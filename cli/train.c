@@ -4,20 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
-#include "base/memory.h"
 #include "cli/exit.h"
 #include "cli/json.h"
 #include "cli/plot.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
+#include "cli/text.h"
 #include "cli/train.h"
 #include "cli/write.h"
-#include "cuda/cuda.h"
 #include "cupola/cupola.h"
-#include "io/checkpoint.h"
-#include "tensor/context.h"
-#include "train/trainer.h"
 
 #define SMALL_VOCABULARY 1024
 #define GPT2_VOCABULARY 50257
@@ -53,7 +48,7 @@ static int check_out(train_run *r)
     const char *out = r->given->out;
     if (r->given->overwrite)
         return CLI_OK;
-    cup_status status = cup__checkpoint_vacant(&r->c->error, out, cup__training_files);
+    cup_status status = cup_training_vacant(r->c, out);
     if (status == CUP_OK)
         return CLI_OK;
     return cli_fail(cli_exit_of(status),
@@ -69,14 +64,14 @@ static int choose_training(train_run *r)
     if (given->resume) {
         if (cup_training_load(r->c, given->out, &r->training, &r->first) != CUP_OK)
             return cli_report(r->c);
-        train_note_unchecked(given->out);
+        train_note_unchecked(r->c, given->out);
         return train_apply(r->call, &r->training);
     }
     int code = check_out(r);
     if (code)
         return code;
     bool is_cuda = cup_device_is_cuda(r->c);
-    bool has_bf16 = is_cuda && cup__cuda_facts(cup__cuda_of(r->c->device))->major >= 8;
+    bool has_bf16 = cup_device_computes_in(r->c, CUP_BF16);
     const char *name = given->preset ? given->preset : is_cuda ? "char" : "demo";
     r->training = cup_preset_find(name)->training;
     r->training.dtype = has_bf16 ? CUP_BF16 : CUP_F32;
@@ -171,13 +166,15 @@ static cup_status draw(train_run *r)
 {
     int64_t count, steps = 0, evaluations = 0;
     const cup_training_point *points = cup_trainer_points(r->trainer, &count);
-    double *memory = cup__malloc((size_t)count * 4 * sizeof *memory);
-    char *path = cup__path_join(r->given->out, "loss.svg");
+    double *memory = malloc(((size_t)count * 4 + 1) * sizeof *memory);
+    size_t room = strlen(r->given->out) + sizeof "/loss.svg";
+    char *path = malloc(room);
     if (!memory || !path) {
-        cup__free(memory);
-        cup__free(path);
-        return cup__fail(&r->c->error, CUP_MEMORY, "out of host memory for the curves");
+        free(memory);
+        free(path);
+        return cup_fail(r->c, CUP_MEMORY, "out of host memory for the curves");
     }
+    snprintf(path, room, "%s/loss.svg", r->given->out);
     double *x = memory, *y = x + count, *at = y + count, *validation = at + count;
     for (int64_t i = 0; i < count; i++) {
         if (isfinite(points[i].loss)) {
@@ -193,9 +190,9 @@ static cup_status draw(train_run *r)
     plot.curves[plot.curve_count++] = (cli_curve){"training", x, y, (size_t)steps};
     plot.curves[plot.curve_count++] =
         (cli_curve){"validation", at, validation, (size_t)evaluations};
-    cup_status status = plot_write(&r->c->error, &plot, path);
-    cup__free(memory);
-    cup__free(path);
+    cup_status status = plot_write(r->c, &plot, path);
+    free(memory);
+    free(path);
     return status;
 }
 
@@ -225,17 +222,9 @@ static void summarize(train_run *r)
     fprintf(stderr, "%s: checkpoint, losses.csv and loss.svg\n", cli_shown(r->given->out));
 }
 
-static void add_loss(cup__json_writer *writer, const char *key, double loss)
+static int write_document(train_run *r, const cli_text *sample)
 {
-    if (isfinite(loss))
-        cup__json_add_number(writer, key, loss);
-    else
-        cup__json_add_null(writer, key);
-}
-
-static int write_document(train_run *r, const cup__text *sample)
-{
-    cup__json_writer w;
+    cli_json w;
     int64_t count, steps = cup_trainer_steps(r->trainer);
     const cup_training_point *points = cup_trainer_points(r->trainer, &count);
     double loss = NAN;
@@ -243,24 +232,24 @@ static int write_document(train_run *r, const cup__text *sample)
         if (isfinite(points[i].loss))
             loss = points[i].loss;
     json_begin(&w, "train");
-    cup__json_add_string(&w, "device", cup_device_text(r->c));
-    cup__json_add_string(&w, "out", r->given->out);
-    cup__json_add_integer(&w, "parameters",
-                          cup_gpt_parameter_count(&cup_trainer_model(r->trainer)->config, true));
-    cup__json_add_integer(&w, "first_step", r->first);
-    cup__json_add_integer(&w, "steps", steps);
-    cup__json_add_boolean(&w, "finished", steps == r->training.steps);
-    cup__json_add_number(&w, "tokens_per_second", r->rate);
-    add_loss(&w, "loss", loss);
-    add_loss(&w, "first_validation_loss", validation_of(r, false));
-    add_loss(&w, "validation_loss", validation_of(r, true));
+    json_add_string(&w, "device", cup_device_text(r->c));
+    json_add_string(&w, "out", r->given->out);
+    json_add_integer(&w, "parameters",
+                     cup_gpt_parameter_count(&cup_trainer_model(r->trainer)->config, true));
+    json_add_integer(&w, "first_step", r->first);
+    json_add_integer(&w, "steps", steps);
+    json_add_boolean(&w, "finished", steps == r->training.steps);
+    json_add_number(&w, "tokens_per_second", r->rate);
+    json_add_number(&w, "loss", loss);
+    json_add_number(&w, "first_validation_loss", validation_of(r, false));
+    json_add_number(&w, "validation_loss", validation_of(r, true));
     if (sample)
-        cup__json_add_bytes(&w, "sample", cup__text_string(sample), sample->length);
+        json_add_bytes(&w, "sample", sample->bytes, sample->length);
     return json_end(&w);
 }
 
-/* Writes with the trained model; into `text`, or as it goes to stdout when it is NULL. */
-static int write_sample(train_run *r, cup__text *text)
+/* Writes with the trained model; to `to`, or as it goes to stdout when it is NULL. */
+static int write_sample(train_run *r, FILE *to)
 {
     cli_writing writing = {
         .model = cup_trainer_model(r->trainer),
@@ -269,21 +258,24 @@ static int write_sample(train_run *r, cup__text *text)
         .prompt_bytes = 1,
         .tokens = r->given->sample,
         .sampling = {.size = sizeof(cup_sampling), .temperature = 0.8, .seed = r->training.seed},
-        .text = text};
+        .to = to};
     return write_text(r->c, &writing);
 }
 
 static int finish(train_run *r)
 {
-    cup__text sample = {0};
-    bool wants = r->given->sample > 0 && !signals_caught();
+    cli_text sample = {0};
+    bool wants = r->given->sample > 0 && !signals_caught(), kept = wants && r->call->json;
     if (draw(r) != CUP_OK)
         return cli_report(r->c);
     summarize(r);
-    int code = wants ? write_sample(r, r->call->json ? &sample : NULL) : CLI_OK;
+    bool fits = !kept || text_open(&sample);
+    int code = wants && fits ? write_sample(r, sample.to) : CLI_OK;
+    if (kept && !text_close(&sample) && !code)
+        code = cli_fail(CLI_MEMORY, "no host memory for the sample");
     if (!code && r->call->json)
         code = write_document(r, wants ? &sample : NULL);
-    cup__text_free(&sample);
+    text_free(&sample);
     return code;
 }
 

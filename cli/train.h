@@ -24,6 +24,6 @@ extern const cli_option train_options[];
 int train_apply(const cli_call *call, cup_training *training);
 
 /* Says so where a folder's checkpoint has no checksum of what it says itself. */
-void train_note_unchecked(const char *folder);
+void train_note_unchecked(cup_context *c, const char *folder);
 
 #endif

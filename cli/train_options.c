@@ -3,7 +3,6 @@
 
 #include "cli/exit.h"
 #include "cli/train.h"
-#include "io/checkpoint.h"
 
 #define MOST INT64_C(1000000000000000)
 
@@ -203,9 +202,10 @@ int train_apply(const cli_call *call, cup_training *t)
                      (long long)((t->model.width / t->model.heads + 1) * t->model.heads));
 }
 
-void train_note_unchecked(const char *folder)
+void train_note_unchecked(cup_context *c, const char *folder)
 {
-    if (cup__checkpoint_unchecked(folder))
+    cup_checkpoint checkpoint;
+    if (cup_checkpoint_look(c, folder, &checkpoint) == CUP_OK && !checkpoint.checked)
         fprintf(stderr,
                 "note: %s/state.json is of version 0.1.0 and has no checksum; what changed "
                 "in it since would not be noticed\n",

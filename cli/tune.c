@@ -30,7 +30,7 @@ static const cli_option options[] = {
 
 typedef struct tune_run {
     cli_call *call;
-    cup__json_writer writer;
+    cli_json writer;
     int count;
 } tune_run;
 
@@ -44,16 +44,16 @@ static void on_result(const cup_tune_result *r, void *user)
         fflush(stdout);
         return;
     }
-    cup__json_writer *w = &run->writer;
-    cup__json_open(w, NULL, CUP__JSON_OBJECT);
-    cup__json_add_string(w, "op", r->op);
-    cup__json_add_string(w, "dtype", cup_dtype_name(r->dtype));
-    cup__json_add_string(w, "shapes", r->shapes);
-    cup__json_add_string(w, "way", r->way);
-    cup__json_add_number(w, "us", r->us);
-    cup__json_add_integer(w, "ways", r->ways);
-    cup__json_add_number(w, "seconds", r->seconds);
-    cup__json_close(w);
+    cli_json *w = &run->writer;
+    json_open_object(w, NULL);
+    json_add_string(w, "op", r->op);
+    json_add_string(w, "dtype", cup_dtype_name(r->dtype));
+    json_add_string(w, "shapes", r->shapes);
+    json_add_string(w, "way", r->way);
+    json_add_number(w, "us", r->us);
+    json_add_integer(w, "ways", r->ways);
+    json_add_number(w, "seconds", r->seconds);
+    json_close(w);
 }
 
 static int measure(tune_run *run, cup_context *c)
@@ -83,13 +83,13 @@ static int run_measuring(cli_call *call)
     if (!code) {
         tune_run run = {.call = call};
         json_begin(&run.writer, "tune");
-        cup__json_add_string(&run.writer, "device", cup_device_text(c));
-        cup__json_open(&run.writer, "results", CUP__JSON_ARRAY);
+        json_add_string(&run.writer, "device", cup_device_text(c));
+        json_open_array(&run.writer, "results");
         code = measure(&run, c);
-        cup__json_close(&run.writer);
+        json_close(&run.writer);
         if (call->json && !code)
             code = json_end(&run.writer);
-        cup__text_free(&run.writer.text);
+        json_drop(&run.writer);
     }
     cup_context_free(c);
     return code;
@@ -104,10 +104,10 @@ static int run_merging(cli_call *call)
         code = cli_report(c);
     cup_context_free(c);
     if (!code && call->json) {
-        cup__json_writer writer;
+        cli_json writer;
         json_begin(&writer, call->verb->name);
-        cup__json_add_string(&writer, "to", given->to);
-        cup__json_add_integer(&writer, "merged", given->merge.count);
+        json_add_string(&writer, "to", given->to);
+        json_add_integer(&writer, "merged", given->merge.count);
         code = json_end(&writer);
     }
     return code;

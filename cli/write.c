@@ -1,13 +1,12 @@
 #include "cli/write.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "base/memory.h"
 #include "cli/exit.h"
 #include "cli/signals.h"
-#include "tensor/context.h"
 
 static double now(void)
 {
@@ -18,27 +17,36 @@ static double now(void)
 
 static void put(cli_writing *w, const char *text, size_t bytes)
 {
-    if (w->text) {
-        cup__text_append(w->text, text, bytes);
-    } else if (bytes) {
+    if (w->to)
+        fwrite(text, 1, bytes, w->to);
+    else if (bytes)
         cli_write(text, bytes);
-    }
+}
+
+/* The text is not a file's here, but words of the command line. */
+static void blame_prompt(cup_context *c)
+{
+    char why[2048];
+    if (cup_error(c) != CUP_FORMAT)
+        return;
+    snprintf(why, sizeof why, "%s", cup_error_text(c));
+    cup_error_clear(c);
+    cup_fail(c, CUP_ARGUMENT, "%s", why);
 }
 
 /* Feeds the prompt; a model must read something before it can write. */
 static cup_status feed(cup_context *c, cli_writing *w, cup_generator *g)
 {
-    int32_t *tokens = cup__malloc((w->prompt_bytes + 1) * sizeof *tokens);
+    int32_t *tokens = malloc((w->prompt_bytes + 1) * sizeof *tokens);
     if (!tokens)
-        return cup__fail(&c->error, CUP_MEMORY, "out of host memory for the prompt");
+        return cup_fail(c, CUP_MEMORY, "out of host memory for the prompt");
     int64_t count = cup_tokenizer_encode(c, w->tokenizer, w->prompt, w->prompt_bytes, tokens);
     if (count >= 0 && w->echo)
         put(w, w->prompt, w->prompt_bytes);
-    /* The text is not a file's here, but words of the command line. */
-    if (count < 0 && c->error.status == CUP_FORMAT)
-        c->error.status = CUP_ARGUMENT;
-    cup_status status = count < 0 ? c->error.status : cup_generator_feed(g, tokens, count);
-    cup__free(tokens);
+    if (count < 0)
+        blame_prompt(c);
+    cup_status status = count < 0 ? cup_error(c) : cup_generator_feed(g, tokens, count);
+    free(tokens);
     return status;
 }
 
@@ -57,7 +65,7 @@ static cup_status write_tokens(cup_context *c, cli_writing *w, cup_generator *g,
     for (w->written = 0; w->written < w->tokens && !signals_caught() && !ferror(stdout);) {
         int32_t token = cup_generator_next(g);
         if (token < 0)
-            return c->error.status;
+            return cup_error(c);
         if (token == end)
             break;
         w->written++;
@@ -75,15 +83,15 @@ static cup_status write_tokens(cup_context *c, cli_writing *w, cup_generator *g,
 int write_text(cup_context *c, cli_writing *w)
 {
     signals_stake(SIGNALS_OUTPUT);
-    c->stop = wants_stop;
+    cup_stop_when(c, wants_stop, NULL);
     cup_generator *g = cup_generator_new(w->model, &w->sampling);
     cup_decoder *d = cup_decoder_new(c, w->tokenizer);
-    cup_status status = g && d ? feed(c, w, g) : c->error.status;
+    cup_status status = g && d ? feed(c, w, g) : cup_error(c);
     if (status == CUP_OK) {
         status = write_tokens(c, w, g, d);
-        put(w, "\n", w->text ? 0 : 1);
+        put(w, "\n", w->to ? 0 : 1);
     }
-    c->stop = NULL;
+    cup_stop_when(c, NULL, NULL);
     if (status == CUP_INTERRUPTED) {
         cup_error_clear(c);
         status = CUP_OK;

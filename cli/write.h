@@ -2,7 +2,8 @@
 #ifndef CLI_WRITE_H
 #define CLI_WRITE_H
 
-#include "base/text.h"
+#include <stdio.h>
+
 #include "cupola/data.h"
 #include "cupola/nn.h"
 
@@ -14,7 +15,7 @@ typedef struct cli_writing {
     int64_t tokens; /* at most; stops before at <|endoftext|> and at a signal */
     cup_sampling sampling;
     bool echo;       /* the prompt goes out first */
-    cup__text *text; /* where it goes; NULL: to stdout, token by token */
+    FILE *to;        /* where it goes; NULL: to stdout, token by token */
     int64_t written; /* tokens, set */
     double seconds;  /* set */
 } cli_writing;

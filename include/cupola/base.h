@@ -158,6 +158,12 @@ CUP_API cup_status cup_scope_return_all(cup_context *c, cup_tensor *const *tenso
 /* Takes the tensor out of its scope and returns it; free it with cup_tensor_free. */
 CUP_API cup_tensor *cup_keep(cup_tensor *t);
 
+/* From now on asks `stop` before each op of the context, in the thread that calls it: true fails
+ * the op with CUP_INTERRUPTED, so that long work ends soon, for example when a signal came. It must
+ * make no call on the context. NULL: nobody is asked, as in a new context. A training run whose
+ * hooks have a `stop` asks that one instead, until its end. */
+CUP_API void cup_stop_when(cup_context *c, bool (*stop)(void *user), void *user);
+
 /* Sets the seed of the context's random numbers and starts their sequence again. */
 CUP_API void cup_seed(cup_context *c, uint64_t seed);
 

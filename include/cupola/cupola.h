@@ -20,13 +20,16 @@
  * base.h has the context, errors and ownership; tensor.h the arrays; ops.h every op; expr.h
  * formulas of your own; grad.h gradients; parameters.h and layers.h models of any kind; prof.h
  * checks, timings and memory; loader.h samples as batches; stream.h the order of work on a GPU;
- * wrap.h memory of others, and so has dlpack.h, which is not part of this one. */
+ * facts.h what this machine offers; cache.h the compiled kernels on disk; text.h words for
+ * people; wrap.h memory of others, and so has dlpack.h, which is not part of this one. */
 #ifndef CUPOLA_CUPOLA_H
 #define CUPOLA_CUPOLA_H
 
 #include "cupola/base.h"
+#include "cupola/cache.h"
 #include "cupola/data.h"
 #include "cupola/expr.h"
+#include "cupola/facts.h"
 #include "cupola/grad.h"
 #include "cupola/graph.h"
 #include "cupola/io.h"
@@ -41,6 +44,7 @@
 #include "cupola/prof.h"
 #include "cupola/stream.h"
 #include "cupola/tensor.h"
+#include "cupola/text.h"
 #include "cupola/train.h"
 #include "cupola/wrap.h"
 

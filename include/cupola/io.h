@@ -38,6 +38,16 @@ CUP_API cup_status cup_safetensors_save(cup_context *c, const char *path, const 
  * has; two bytes of no meaning ("V2") are bf16. */
 CUP_API cup_tensor *cup_npy_load(cup_context *c, const char *path);
 
+/* Writes `bytes` bytes as the file, which they replace as a whole: until they are complete and on
+ * the disk, an older file of that name stays in its place, and a failure leaves it there. The
+ * folder must be there. For what a program keeps beside its tensors. */
+CUP_API cup_status cup_file_write(cup_context *c, const char *path, const void *data,
+                                  size_t bytes);
+
+/* Whether it could write that file: to be told before the work for it, not behind it. Changes
+ * nothing. */
+CUP_API cup_status cup_file_check(cup_context *c, const char *path);
+
 #ifdef __cplusplus
 }
 #endif

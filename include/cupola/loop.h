@@ -58,6 +58,26 @@ typedef struct cup_loop_options {
     const char *kind; /* what is trained; checkpoints of another kind are refused. NULL: "model" */
 } cup_loop_options;
 
+/* What a folder's checkpoint, of a loop or of a training of a GPT, says of itself. */
+typedef struct cup_checkpoint {
+    char kind[64];   /* what was trained: `kind` of the loop's options, "gpt" */
+    int64_t steps;   /* that were done */
+    uint64_t saves;  /* that the folder has seen, this one included */
+    int64_t bytes;   /* of the files it ties together */
+    bool checked;    /* false: by version 0.1.0, which gave state.json itself no checksum */
+} cup_checkpoint;
+
+/* Reads it from state.json alone, at once whatever the size of the files, which are not looked at:
+ * whether they are whole is said by who loads or resumes. CUP_IO where there is no such folder,
+ * CUP_FORMAT where it holds no checkpoint of ours or a damaged one. */
+CUP_API cup_status cup_checkpoint_look(cup_context *c, const char *folder, cup_checkpoint *out);
+
+/* Whether a new loop may begin in a folder, which need not be there: fails with CUP_ARGUMENT where
+ * its checkpoints would replace something, which the sentence names, or with the status with which
+ * that cannot be read. Runs ask it themselves; this is to know before long preparations.
+ * cup_training_vacant is the same for a training of a GPT. */
+CUP_API cup_status cup_loop_vacant(cup_context *c, const char *folder);
+
 /* One step of a run, or the evaluation before it. */
 typedef struct cup_training_point {
     int64_t step;      /* steps that were done before */

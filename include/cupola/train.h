@@ -53,6 +53,9 @@ CUP_API cup_trainer *cup_trainer_new(cup_context *c, const cup_training *trainin
                                      const char *folder);
 CUP_API void cup_trainer_free(cup_trainer *t);
 
+/* Whether a new training may begin in a folder: see cup_loop_vacant. */
+CUP_API cup_status cup_training_vacant(cup_context *c, const char *folder);
+
 /* What a folder's checkpoint was made with, to make the same trainer again, and the steps it has
  * done. */
 CUP_API cup_status cup_training_load(cup_context *c, const char *folder, cup_training *training,

@@ -54,7 +54,7 @@ cup_status cup__fail(cup__error *error, cup_status status, const char *format, .
     vsnprintf(whole, sizeof whole, format, args);
     va_end(args);
     /* Names come from outside; a compiler's own words have lines. */
-    cup__text_visible(whole, status == CUP_COMPILE ? "\n\t" : "", visible, sizeof visible);
+    cup_text_visible(whole, status == CUP_COMPILE ? "\n\t" : "", visible, sizeof visible);
     keep_both_ends(error->text, sizeof error->text, visible);
     return status;
 }
@@ -69,7 +69,7 @@ void cup__error_prefix(cup__error *error, const char *format, ...)
     vsnprintf(words, sizeof words, format, args);
     va_end(args);
     char visible[CUP__ERROR_TEXT];
-    size_t length = strlen(cup__text_visible(words, "", visible, sizeof visible));
+    size_t length = strlen(cup_text_visible(words, "", visible, sizeof visible));
     if (length >= CUP__ERROR_TEXT - 1)
         return;
     size_t room = sizeof error->text - 1 - length;

@@ -58,7 +58,7 @@ void cup__log(cup__level level, const char *format, ...)
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    say(cup__text_visible(line, "\n\t", visible, sizeof visible));
+    say(cup_text_visible(line, "\n\t", visible, sizeof visible));
 }
 
 void cup_log_to(cup_log_hook new_hook, void *user)

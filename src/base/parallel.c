@@ -50,6 +50,11 @@ static int processors(void)
     return count;
 }
 
+int cup__threads_usable(void)
+{
+    return processors();
+}
+
 int cup__threads(void)
 {
     int threads = atomic_load_explicit(&limit, memory_order_relaxed);

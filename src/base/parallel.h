@@ -17,6 +17,7 @@ void cup__parallel_alone(void);
 
 /* The threads such a loop uses; set with 0 for all that the process may use. */
 int cup__threads(void);
+int cup__threads_usable(void); /* that the process may use */
 void cup__threads_set(int threads);
 
 #endif

@@ -147,20 +147,30 @@ static int show_one(const char *from, size_t left, const char *keep, char out[16
     return bytes > 0 ? bytes : 1;
 }
 
-char *cup__text_visible(const char *from, const char *keep, char *out, size_t size)
+char *cup_text_visible(const char *words, const char *keep, char *text, size_t bytes)
 {
     char one[16];
-    size_t left = strlen(from), used = 0;
+    size_t left = words ? strlen(words) : 0, used = 0;
+    if (!text || !bytes)
+        return text;
     while (left) {
-        int bytes = show_one(from, left, keep, one);
+        int taken = show_one(words, left, keep ? keep : "", one);
         size_t length = strlen(one);
-        if (used + length >= size)
+        if (used + length >= bytes)
             break;
-        memcpy(out + used, one, length);
+        memcpy(text + used, one, length);
         used += length;
-        from += bytes;
-        left -= (size_t)bytes;
+        words += taken;
+        left -= (size_t)taken;
     }
-    out[used] = 0;
-    return out;
+    text[used] = 0;
+    return text;
+}
+
+const char *cup_text_size(double size, char *text, size_t bytes)
+{
+    char words[32];
+    if (text && bytes)
+        snprintf(text, bytes, "%s", cup__text_bytes(size, words));
+    return text;
 }

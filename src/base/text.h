@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "cupola/text.h"
+
 typedef struct cup__text {
     char *bytes; /* always ends in 0, unless nothing was ever appended: then NULL */
     size_t length, capacity;
@@ -17,11 +19,6 @@ void cup__text_free(cup__text *text);
 
 /* Words as XML and HTML hold them; what is not UTF-8 or not allowed there becomes U+FFFD. */
 void cup__text_add_markup(cup__text *text, const char *words);
-
-/* Words from outside as a terminal may show them: control characters, those that turn the direction
- * of writing, and bytes that are not UTF-8 become escapes such as \n and \x1b. What `keep` holds
- * stays. Cut at `size`, never within a character; returns `out`. */
-char *cup__text_visible(const char *from, const char *keep, char *out, size_t size);
 
 /* Numbers with a point, whatever the program's locale has instead. The shortest digits that give
  * the same double; and as strtod reads them, `end` set behind the number. */

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "cupola/text.h"
+
 int cup__utf8_decode(const void *bytes, size_t count, uint32_t *code)
 {
     const uint8_t *b = bytes;
@@ -31,6 +33,11 @@ int cup__utf8_decode(const void *bytes, size_t count, uint32_t *code)
     }
     *code = value;
     return length;
+}
+
+int cup_text_character(const char *text, size_t bytes, uint32_t *code)
+{
+    return cup__utf8_decode(text, text ? bytes : 0, code);
 }
 
 size_t cup__utf8_check(const void *bytes, size_t count)

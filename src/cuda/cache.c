@@ -370,7 +370,15 @@ void cup__cache_list_free(cup__cached_list *list)
     *list = (cup__cached_list){0};
 }
 
-cup_status cup__cache_clear(cup__error *error, int64_t *files, int64_t *bytes)
+/* Whether a file's name is that of a kernel of the source, as add_stem begins it. */
+static bool is_of(const char *path, const char *source)
+{
+    size_t length = strcspn(source, ".");
+    const char *name = cup__path_name(path);
+    return !*source || (!strncmp(name, source, length) && name[length] == '.');
+}
+
+cup_status cup__cache_clear(cup__error *error, const char *source, int64_t *files, int64_t *bytes)
 {
     char *folder;
     cup__cached_list list = {0};
@@ -379,6 +387,8 @@ cup_status cup__cache_clear(cup__error *error, int64_t *files, int64_t *bytes)
     cup_status status = folder ? scan(error, folder, &list) : CUP_OK;
     cup__free(folder);
     for (size_t i = 0; i < list.count; i++) {
+        if (!is_of(list.items[i].path, source))
+            continue;
         cup_status removed = cup__file_remove(error, list.items[i].path);
         *files += removed == CUP_OK;
         *bytes += removed == CUP_OK ? list.items[i].bytes : 0;

@@ -43,8 +43,8 @@ typedef struct cup__cached_list {
 
 cup_status cup__cache_list(cup__error *error, cup__cached_list *out);
 void cup__cache_list_free(cup__cached_list *list);
-/* Removes all compiled kernels; counts them. */
-cup_status cup__cache_clear(cup__error *error, int64_t *files, int64_t *bytes);
+/* Removes the compiled kernels of a source ("gelu.cu"), "" being all; counts them. */
+cup_status cup__cache_clear(cup__error *error, const char *source, int64_t *files, int64_t *bytes);
 
 /* Whether a file is a pack whose index can be used. */
 cup_status cup__pack_check(cup__error *error, const char *path);

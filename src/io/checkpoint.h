@@ -86,9 +86,6 @@ cup_status cup__checkpoint_state(cup__error *error, const char *folder, cup__jso
 /* What opens, without mending first. */
 cup_status cup__checkpoint_look(cup__error *error, const char *folder, cup__checkpoint *out);
 
-/* Whether the folder's state.json can be read and is of 0.1.0, without a checksum. */
-bool cup__checkpoint_unchecked(const char *folder);
-
 /* The number of the last finished save in the folder, which counts from 1; 0 when there is none. */
 uint64_t cup__checkpoint_number(const char *folder);
 

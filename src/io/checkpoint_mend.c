@@ -189,7 +189,7 @@ static cup_status look_at(cup__error *error, const char *folder, const char *nam
 
 cup_status cup__checkpoint_vacant(cup__error *error, const char *folder, const char *const *names)
 {
-    cup__checkpoint checkpoint;
+    cup__json json;
     cup__error why = {0};
     bool state, there;
     CUP_TRY(look_at(error, folder, "state.json", &state));
@@ -206,13 +206,13 @@ cup_status cup__checkpoint_vacant(cup__error *error, const char *folder, const c
                          "%s/%s is there and would be replaced, but is of no checkpoint of ours; "
                          "take another folder, or let it be overwritten",
                          folder, name);
-    cup_status status = cup__checkpoint_look(&why, folder, &checkpoint);
+    cup_status status = cup__checkpoint_state(&why, folder, &json);
     if (status != CUP_OK)
         return cup__fail(error, status,
                          "%s holds something that would be replaced, and it cannot be read: %s. "
                          "Take another folder, or let it be overwritten",
                          folder, why.text);
-    cup__checkpoint_close(&checkpoint);
+    cup__json_free(&json);
     return cup__fail(error, CUP_ARGUMENT,
                      "%s holds the checkpoint of a run; go on with it, take another folder, or let "
                      "it be overwritten",

@@ -310,16 +310,6 @@ cup_status cup__checkpoint_read(cup__error *error, const cup__checkpoint *checkp
     return CUP_OK;
 }
 
-bool cup__checkpoint_unchecked(const char *folder)
-{
-    cup__json json;
-    if (cup__checkpoint_state(NULL, folder, &json) != CUP_OK)
-        return false;
-    bool found = cup__json_find(json.root, "hash");
-    cup__json_free(&json);
-    return !found;
-}
-
 uint64_t cup__checkpoint_number(const char *folder)
 {
     cup__json json;

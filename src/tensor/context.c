@@ -394,6 +394,15 @@ void cup_random_step(cup_context *c, uint64_t step)
     c->device->calls->write(c->device, c->random.state, state, sizeof state);
 }
 
+void cup_stop_when(cup_context *c, bool (*stop)(void *user), void *user)
+{
+    if (!c)
+        return;
+    CUP__DEBUG_CALL(c);
+    c->stop = stop;
+    c->stop_user = user;
+}
+
 cup_status cup__stopped(cup_context *c)
 {
     if (!c->stop || !c->stop(c->stop_user))

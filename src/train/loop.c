@@ -195,6 +195,11 @@ cup_optimizer *cup_loop_optimizer(cup_loop *l)
     return l ? l->optimizer : NULL;
 }
 
+cup_status cup_loop_vacant(cup_context *c, const char *folder)
+{
+    return cup__loop_vacant(c, folder, files);
+}
+
 bool cup_loop_has_checkpoint(const cup_loop *l)
 {
     return l && l->folder && cup__checkpoint_number(l->folder) > 0;

@@ -124,6 +124,9 @@ cup_status cup__points_read(cup_loop *loop, const char *text, int64_t steps);
 /* Makes sure that a checkpoint of the run replaces nothing but its own. */
 cup_status cup__loop_own(cup_loop *loop);
 
+/* See cup_loop_vacant, of a run with these files. */
+cup_status cup__loop_vacant(cup_context *c, const char *folder, const char *const *files);
+
 /* Reads schema, kind and step of a checkpoint. */
 cup_status cup__loop_state_read(cup__error *error, const cup__checkpoint *checkpoint,
                                 const char *kind, int64_t *step);

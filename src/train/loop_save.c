@@ -1,5 +1,6 @@
 /* Checkpoints of a loop: the model's tensors, the optimizer's, and losses.csv, with the step and
  * what the run was made with in state.json. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -23,6 +24,56 @@ cup_status cup_loop_overwrite(cup_loop *l)
         return CUP_ARGUMENT;
     l->owns = true;
     return l->c->error.status;
+}
+
+cup_status cup__loop_vacant(cup_context *c, const char *folder, const char *const *files)
+{
+    if (!c)
+        return CUP_MEMORY;
+    if (c->error.status == CUP_OK && !folder)
+        return cup__fail(&c->error, CUP_ARGUMENT, "the folder of a run is NULL; name one");
+    CUP_TRY(c->error.status);
+    return cup__checkpoint_vacant(&c->error, folder, files);
+}
+
+static cup_status read_facts(cup__error *error, const cup__json *json, cup_checkpoint *out)
+{
+    const cup__json_node *state, *files;
+    const char *kind;
+    CUP_TRY(cup__json_get(error, json, json->root, "state", CUP__JSON_OBJECT, &state));
+    CUP_TRY(cup__json_get(error, json, json->root, "files", CUP__JSON_OBJECT, &files));
+    CUP_TRY(cup__json_get_string(error, json, state, "kind", &kind));
+    CUP_TRY(cup__json_get_integer(error, json, state, "step", 0, INT64_MAX, &out->steps));
+    CUP_TRY(cup__json_get_unsigned(error, json, json->root, "save", &out->saves));
+    CUP__JSON_EACH(file, files)
+    {
+        int64_t bytes;
+        CUP_TRY(cup__json_get_integer(error, json, file, "bytes", 0, INT64_MAX - out->bytes,
+                                      &bytes));
+        out->bytes += bytes;
+    }
+    snprintf(out->kind, sizeof out->kind, "%s", kind);
+    out->checked = cup__json_find(json->root, "hash");
+    return CUP_OK;
+}
+
+cup_status cup_checkpoint_look(cup_context *c, const char *folder, cup_checkpoint *out)
+{
+    cup__json json;
+    if (out)
+        *out = (cup_checkpoint){0};
+    if (!c)
+        return CUP_MEMORY;
+    CUP_TRY(c->error.status);
+    if (!folder || !out)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "checkpoint_look: the folder, or what takes the facts, is NULL");
+    CUP_TRY(cup__checkpoint_state(&c->error, folder, &json));
+    cup_status status = read_facts(&c->error, &json, out);
+    cup__json_free(&json);
+    if (status != CUP_OK)
+        *out = (cup_checkpoint){0};
+    return status;
 }
 
 static void write_state(const cup_loop *l, cup__json_writer *writer)
@@ -78,7 +129,6 @@ static cup_status check_folder(cup_loop *l, const char *what_for)
 cup_status cup_loop_save(cup_loop *l)
 {
     CUP_TRY(check_folder(l, "for checkpoints"));
-    cup_context *c = l->c;
     CUP_TRY(cup__loop_own(l));
     CUP_TRY(cup__loop_read(l, NULL));
     cup__text own = {0}, points = {0};

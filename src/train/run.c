@@ -102,10 +102,12 @@ cup_status cup_loop_run(cup_loop *l, const cup_training_hooks *hooks)
         return l->c->error.status;
     CUP_TRY(cup__loop_own(l));
     CUP_TRY(cup__loop_prepare(l));
-    l->c->stop = hooks ? hooks->stop : NULL;
-    l->c->stop_user = hooks ? hooks->user : NULL;
+    bool (*stop)(void *) = l->c->stop;
+    void *stop_user = l->c->stop_user;
+    if (hooks && hooks->stop)
+        cup_stop_when(l->c, hooks->stop, hooks->user);
     cup_status status = run_steps(l, hooks);
-    l->c->stop = NULL;
+    cup_stop_when(l->c, stop, stop_user);
     if (status != CUP_INTERRUPTED)
         return status;
     cup_error_clear(l->c);

@@ -13,7 +13,8 @@
 #define KIND "gpt"
 #define TOKENIZER "tokenizer.json"
 
-const char *const cup__training_files[] = {CUP__MODEL_FILE,  CUP__OPTIMIZER_FILE, TOKENIZER,
+/* The files of a run: those of its checkpoint, then those written from it. */
+static const char *const files[] = {CUP__MODEL_FILE,  CUP__OPTIMIZER_FILE, TOKENIZER,
                                            CUP__LOSSES_FILE, "loss.svg",          NULL};
 
 static void write(const cup_loop *l, cup__json_writer *writer)
@@ -76,12 +77,17 @@ static cup_status check(cup_loop *l, const cup__checkpoint *checkpoint)
 }
 
 const cup__loop_checkpoints cup__training_checkpoints = {
-    .files = cup__training_files,
+    .files = files,
     .write = write,
     .check = check,
     .own_file = TOKENIZER,
     .own_text = write_tokenizer,
 };
+
+cup_status cup_training_vacant(cup_context *c, const char *folder)
+{
+    return cup__loop_vacant(c, folder, files);
+}
 
 cup_status cup_training_load(cup_context *c, const char *folder, cup_training *training,
                              int64_t *steps)

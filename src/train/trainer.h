@@ -17,8 +17,6 @@ struct cup_trainer {
     int64_t texts;                       /* that an evaluation takes */
 };
 
-/* The files of a run, ending with NULL: those of its checkpoint, then those written from it. */
-extern const char *const cup__training_files[];
 extern const cup__loop_checkpoints cup__training_checkpoints;
 
 /* Refuses a checked training that there is no memory for. */

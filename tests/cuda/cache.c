@@ -263,14 +263,14 @@ TEST(kernels_clear)
 {
     kernel_begin();
     int64_t files, bytes;
-    EXPECT_INT(cup__cache_clear(NULL, &files, &bytes), CUP_OK);
+    EXPECT_INT(cup__cache_clear(NULL, "", &files, &bytes), CUP_OK);
     EXPECT_INT(files, 0);
     for (int i = 0; i < 3; i++)
         EXPECT_INT(kernel_code(NULL, "add.cu", i), CUP_OK);
     char path[4400];
     snprintf(path, sizeof path, "%s/cache/mine.txt", kernel_folder);
     EXPECT_INT(cup__file_write(NULL, path, "x", 1), CUP_OK);
-    EXPECT_INT(cup__cache_clear(NULL, &files, &bytes), CUP_OK);
+    EXPECT_INT(cup__cache_clear(NULL, "", &files, &bytes), CUP_OK);
     EXPECT_INT(files, 3);
     EXPECT(bytes > 300);
     EXPECT_INT(files_ending(""), 1);

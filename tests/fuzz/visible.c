@@ -14,13 +14,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char *words = strndup((const char *)data + 1, size - 1);
     MUST(words);
     memset(out, '#', sizeof out);
-    MUST(cup__text_visible(words, "", out, room) == out);
+    MUST(cup_text_visible(words, "", out, room) == out);
     size_t length = strlen(out);
     MUST(length < room && out[room] == '#');
     MUST(cup__utf8_check(out, length) == length);
     for (size_t i = 0; i < length; i++)
         MUST((unsigned char)out[i] >= 0x20 && out[i] != 0x7f);
-    MUST(!strcmp(cup__text_visible(out, "", again, sizeof again), out));
+    MUST(!strcmp(cup_text_visible(out, "", again, sizeof again), out));
     free(words);
     return 0;
 }

@@ -275,6 +275,63 @@ static void expect_refused(const cup_loop_options *options, cup_dtype dtype, con
     end(&m);
 }
 
+TEST(loop_folder_says_what_it_holds)
+{
+    char folder[4400], weights[4500];
+    cup_checkpoint found;
+    model m;
+    snprintf(folder, sizeof folder, "%s/run", test_folder());
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    EXPECT_INT(cup_loop_vacant(c, folder), CUP_OK);
+    EXPECT_INT(cup_checkpoint_look(c, folder, &found), CUP_IO);
+    cup_error_clear(c);
+    begin(&m, &usual, CUP_F32, folder);
+    EXPECT_INT(cup_loop_vacant(c, folder), CUP_OK);
+    EXPECT_INT(cup_checkpoint_look(c, folder, &found), CUP_FORMAT);
+    EXPECT_CONTAINS(cup_error_text(c), "no finished checkpoint");
+    cup_error_clear(c);
+    EXPECT_INT(go(&m), CUP_OK);
+    end(&m);
+    /* Neither call reads the tensors, so that they are as quick for large ones. */
+    snprintf(weights, sizeof weights, "%s/model.safetensors", folder);
+    EXPECT_INT(cup_file_write(c, weights, "", 0), CUP_OK);
+    EXPECT_INT(cup_checkpoint_look(c, folder, &found), CUP_OK);
+    EXPECT_TEXT(found.kind, "model");
+    EXPECT_INT(found.steps, 12);
+    EXPECT(found.saves >= 3 && found.bytes > 1000 && found.checked);
+    EXPECT_INT(cup_loop_vacant(c, folder), CUP_ARGUMENT);
+    EXPECT_CONTAINS(cup_error_text(c), "holds the checkpoint of a run");
+    cup_error_clear(c);
+    EXPECT_INT(cup_training_vacant(c, folder), CUP_ARGUMENT);
+    cup_context_free(c);
+}
+
+static bool asked_stop(void *user)
+{
+    return --*(int *)user < 0;
+}
+
+TEST(loop_can_be_stopped_from_its_context)
+{
+    model m;
+    int calls = 40;
+    begin(&m, &usual, CUP_F32, NULL);
+    cup_stop_when(m.c, asked_stop, &calls);
+    cup_tensor *x = cup_ones(m.c, CUP_F32, 1, (int64_t[]){2});
+    EXPECT(x && calls == 39);
+    calls = -1;
+    EXPECT(!cup_neg(m.c, x));
+    EXPECT_INT(cup_error(m.c), CUP_INTERRUPTED);
+    cup_error_clear(m.c);
+    /* Hooks with a stop of their own come before it, and it holds again behind the run. */
+    EXPECT_INT(go(&m), CUP_OK);
+    EXPECT(!cup_neg(m.c, x));
+    cup_error_clear(m.c);
+    cup_stop_when(m.c, NULL, NULL);
+    EXPECT(cup_neg(m.c, x) != NULL);
+    end(&m);
+}
+
 TEST(loop_refuses_a_checkpoint_of_another_run)
 {
     const char *folder = test_folder();

@@ -16,11 +16,13 @@
 #include "prof/check.h"
 #include "prof/compare.h"
 #include "prof/draw.h"
+#include "prof/gradient_bound.h"
 #include "prof/kernels.h"
 #include "prof/random.h"
 
 #define MOST_INPUTS 64
 #define NOISES 3
+#define KEPT (NOISES + 1) /* a run in which nothing moves but what is stored for backward */
 #define SHARE 4.0
 #define SEED 20261122u
 #define MOST_ELEMENTS 2e5
@@ -45,7 +47,7 @@ typedef struct room {
     cup__drawn drawn;
     bool there; /* there is such a call */
     outcome want;
-    double moved[MOST_INPUTS];
+    double moved[MOST_INPUTS], kept[MOST_INPUTS]; /* in epsilons of its size, and at most */
 } room;
 
 typedef struct checker {
@@ -115,6 +117,21 @@ static void move_inputs(const room *r, cup_context *c, outcome *o, int noise)
     }
 }
 
+static cup__gradient_call described(const room *r, const outcome *o)
+{
+    return (cup__gradient_call){r->call.row, attributes_of(r), r->call.dtype, o->in_count, o->in};
+}
+
+static cup_status move_kept(const room *r, cup_context *c, const outcome *o,
+                            cup_tensor *const *out)
+{
+    cup_tensor *own[MOST_INPUTS];
+    cup__gradient_call g = described(r, o);
+    if (make_inputs(r, c, r->call.dtype, own) < 0)
+        return c->error.status;
+    return cup__gradient_move_kept(c, &g, own, out);
+}
+
 /* Forward and backward, with random gradients of the results: a loss of which nothing but these
  * flows back. */
 static cup_status run(const room *r, cup_context *c, cup_dtype hold, int noise, outcome *o)
@@ -128,7 +145,7 @@ static cup_status run(const room *r, cup_context *c, cup_dtype hold, int noise, 
     /* The specification of an op that rounds on the way is otherwise run in the dtype itself. */
     for (int i = 0; i < count && hold == CUP_F64 && r->call.row->op->rounds; i++)
         o->in[i] = is_real(o->in[i]) ? cup_cast(c, o->in[i], CUP_F64) : o->in[i];
-    if (noise)
+    if (noise && noise != KEPT)
         move_inputs(r, c, o, noise);
     for (int i = 0; i < count; i++)
         if (is_real(o->in[i]))
@@ -139,6 +156,8 @@ static cup_status run(const room *r, cup_context *c, cup_dtype hold, int noise, 
     cup_random_step(c, 1);
     if (!cup__op_call(c, r->call.row, in, count, attributes_of(r), out))
         return c->error.status;
+    if (noise == KEPT)
+        CUP_TRY(move_kept(r, c, o, out));
     for (int i = 0; i < r->call.row->visible; i++) {
         if (!is_real(out[i]) || !cup__leads_to_parameter(c, out[i]))
             continue;
@@ -146,7 +165,7 @@ static cup_status run(const room *r, cup_context *c, cup_dtype hold, int noise, 
         /* Numbers that every dtype holds, whatever that of the result is. */
         cup_tensor *d = numbers(c, &shape, CUP_F8E4M3, out[i]->dtype, SEED + 77 + (uint64_t)i, 0,
                                 2);
-        if (noise) /* what flows back moves as well */
+        if (noise && noise != KEPT) /* what flows back moves as well */
             d = cup_mul(c, d, numbers(c, &shape, CUP_F64, CUP_F64,
                                       SEED + (uint64_t)(noise * 1000 + i), 1,
                                       cup__epsilon(r->call.dtype)));
@@ -159,25 +178,34 @@ static cup_status run(const room *r, cup_context *c, cup_dtype hold, int noise, 
     return loss ? cup_backward(c, loss) : c->error.status;
 }
 
+/* Runs it once more with noise, and notes how far gradients moved. */
+static cup_status expect_moved(room *r, int noise)
+{
+    double unit = cup__epsilon(CUP_F64) / cup__epsilon(r->call.dtype);
+    outcome other;
+    char note[200];
+    cup_scope_open(r->c);
+    cup_status status = run(r, r->c, CUP_F64, noise, &other);
+    for (int i = 0; i < other.in_count && status == CUP_OK; i++) {
+        cup_tensor *a = r->want.in[i] ? cup_grad(r->want.in[i]) : NULL;
+        cup_tensor *b = other.in[i] ? cup_grad(other.in[i]) : NULL;
+        if (a && b && noise == KEPT)
+            r->kept[i] = cup__gradient_apart(a, b);
+        else if (a && b)
+            r->moved[i] = fmax(r->moved[i], unit * cup__compare(a, b, 0, note, sizeof note));
+    }
+    cup__scope_pop(r->c);
+    return status;
+}
+
 static void expect(room *r)
 {
     memset(r->moved, 0, sizeof r->moved);
+    memset(r->kept, 0, sizeof r->kept);
     cup_status status = run(r, r->c, CUP_F64, 0, &r->want);
-    double unit = cup__epsilon(CUP_F64) / cup__epsilon(r->call.dtype);
-    for (int noise = 1; noise <= NOISES && status == CUP_OK && r->want.differentiable; noise++) {
-        outcome other;
-        char note[200];
-        cup_scope_open(r->c);
-        status = run(r, r->c, CUP_F64, noise, &other);
-        for (int i = 0; i < other.in_count && status == CUP_OK; i++) {
-            cup_tensor *a = r->want.in[i] ? cup_grad(r->want.in[i]) : NULL;
-            cup_tensor *b = other.in[i] ? cup_grad(other.in[i]) : NULL;
-            if (a && b)
-                r->moved[i] =
-                    fmax(r->moved[i], unit * cup__compare(a, b, 0, note, sizeof note));
-        }
-        cup__scope_pop(r->c);
-    }
+    int last = r->call.row->op->saves >> 16 ? KEPT : NOISES;
+    for (int noise = 1; noise <= last && status == CUP_OK && r->want.differentiable; noise++)
+        status = expect_moved(r, noise);
 }
 
 /* A sample's call, or one that is drawn; `scratch` is a CPU context. */
@@ -249,84 +277,28 @@ static void drop(void *user_room)
     cup_context_free(((room *)user_room)->c);
 }
 
-/* What the op itself may be wrong by, or where terms are summed in f32 the root of their number:
- * they are at most as many as the largest dimension, or the elements that a broadcast one met. */
-static double own_roundings(const room *r, int i)
-{
-    double most = fmax(SHARE, r->call.row->op->tolerance), sizes = 1, count = 1;
-    for (int k = 0; k < r->want.in_count; k++) {
-        const cup_tensor *t = r->want.in[k];
-        for (int d = 0; t && d < t->ndim; d++)
-            sizes = fmax(sizes, (double)t->shape[d]);
-        count = t ? fmax(count, (double)t->count) : count;
-    }
-    if (cup_dtype_size(r->call.dtype) < 4)
-        return most;
-    double own = fmax(1, r->want.in[i] ? (double)r->want.in[i]->count : 1);
-    return fmax(most, sqrt(fmax(sizes, count / own)));
-}
-
-static const void *attribute_of(const room *r, const char *name)
-{
-    static const double zero = 0;
-    const char *all = attributes_of(r);
-    for (const cup__attribute *a = r->call.row->attributes; a && a->name; a++)
-        if (!strcmp(a->name, name))
-            return all ? all + a->offset : (const void *)&zero;
-    return NULL;
-}
-
-/* How many elements of x one mean or size is of; 0 where the op makes none. */
-static int64_t normalised_together(const room *r)
-{
-    const cup_tensor *x = r->want.in[0];
-    const int *axis = attribute_of(r, "axis"), *groups = attribute_of(r, "groups");
-    if (!attribute_of(r, "eps") || !x || x->ndim == 0 || x->count == 0)
-        return 0;
-    if (groups && *groups > 0)
-        return x->count / (x->shape[0] * *groups);
-    int d = axis && *axis >= 0 ? *axis : x->ndim - 1;
-    return axis ? x->count / x->shape[d] : x->shape[d];
-}
-
-/* The size of the terms that cancel in the gradient of input `i`, as far as it may be made of their
- * rounding alone: where one value is divided by its own size, or two stand about their mean, their
- * results do not depend on them but for eps. The terms are what flows back, at most 2, times gamma,
- * over the size, which eps is below. */
-static double cancelling_terms(const room *r, int i)
-{
-    const char *name = r->call.row->name;
-    bool summed = !strncmp(name, "add_", 4), centred = !strstr(name, "rmsnorm");
-    int64_t together = normalised_together(r);
-    if (i > summed || together < 1 || together > (centred ? 2 : 1))
-        return 0;
-    const cup_tensor *gamma = r->want.in[1 + summed];
-    double most = gamma ? 0 : 1, eps = *(const double *)attribute_of(r, "eps");
-    for (int64_t k = 0; gamma && k < gamma->count; k++)
-        most = fmax(most, fabs(cup__load(gamma, cup__offset_of(gamma, k))));
-    return 2 * most / sqrt(eps > 0 ? eps : 1e-5);
-}
-
 static void hold(const room *r, const outcome *got, int i, cup__backward_result *result,
                  char note[300])
 {
+    cup__gradient_call g = described(r, &r->want);
     cup_tensor host, *a = r->want.in[i] ? cup_grad(r->want.in[i]) : NULL;
     cup_tensor *b = got->in[i] ? cup_grad(got->in[i]) : NULL;
     char where[200] = "it is not there";
     void *memory = NULL;
-    double error = INFINITY, tolerance = own_roundings(r, i) + SHARE * r->moved[i];
+    double error = INFINITY;
+    double tolerance = cup__gradient_roundings(&g, i, SHARE) + SHARE * r->moved[i];
     if ((!a && !b) || !is_real(got->in[i]))
         return;
+    /* What is f32 beside a call in 16 bits is no better than what flows back to it. */
+    double finer = b ? fmin(1, cup__epsilon(b->dtype) / cup__epsilon(r->call.dtype)) : 1;
     if (a && b && cup__on_host(b, &host, &memory)) {
         *where = 0;
-        double least = cup__epsilon(b->dtype) * cancelling_terms(r, i);
-        error = cup__compare_above(a, &host, 0, least + cup__smallest(b->dtype), where,
-                                   sizeof where);
+        double least = cup__epsilon(b->dtype) * cup__gradient_cancelling(&g, i);
+        least += SHARE * r->kept[i] * finer / tolerance;
+        error = finer * cup__compare_above(a, &host, 0, least + cup__smallest(b->dtype), where,
+                                           sizeof where);
     }
     cup__free(memory);
-    /* What is f32 beside a call in 16 bits is no better than what flows back to it. */
-    if (b && cup__epsilon(b->dtype) < cup__epsilon(r->call.dtype))
-        error *= cup__epsilon(b->dtype) / cup__epsilon(r->call.dtype);
     if (result->tolerance > 0 && !(error / tolerance > result->error / result->tolerance))
         return;
     result->error = error;

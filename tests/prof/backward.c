@@ -82,6 +82,21 @@ TEST(backward_shrinks_what_fails)
     cup_context_free(c);
 }
 
+/* Where a query sees one key, what cancels is o, which is stored rounded. */
+TEST(backward_knows_what_is_stored)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    failed = count = 0;
+    EXPECT_INT(cup__check_backward_call(c,
+                                        "attention bf16 1x1x6x1 1x1x1x1 1x1x1x1 "
+                                        "dropout=0.7352870899011806 /seed=226505648301070",
+                                        report, &count),
+               CUP_OK);
+    EXPECT_INT(count, 1);
+    EXPECT_INT(failed, 0);
+    cup_context_free(c);
+}
+
 /* Ops of which nothing, or nothing narrow, was held: those that round on the way are in no dtype
  * but their own otherwise, and narrow norms leave rounding alone in x, but not in gamma. */
 TEST(backward_holds_norms_of_any_width)

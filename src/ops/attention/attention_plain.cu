@@ -48,12 +48,13 @@ DEVICE T *row_of(const attention_heads &h, int batch, int head, int position)
     return (T *)h.data + batch * h.batch + head * h.head + position * h.position;
 }
 
+/* Of x and `factor` times y. */
 DEVICE real product_of(const attention_call &c, const T *x, long long x_step, const T *y,
-                       long long y_step)
+                       long long y_step, real factor = 1)
 {
     real sum = 0;
     for (int d = 0; d < c.size; d++)
-        sum += to_real(x[d * x_step]) * to_real(y[d * y_step]);
+        sum += to_real(x[d * x_step]) * (to_real(y[d * y_step]) * factor);
     return sum;
 }
 
@@ -179,11 +180,14 @@ DEVICE real score_back(const attention_call &c, int batch, int head, int kv, int
         return 0;
     real score = (real)c.scale_f64 * product_of(c, row_of(c.q, batch, head, query), c.q.feature,
                                                 row_of(c.k, batch, kv, key), c.k.feature);
+    /* What dropout multiplies with is taken to each number, as in the row of o that sees one key,
+     * so that delta is the same sum. */
+    real keep = keep_factor(c, batch * c.heads + head, query, key);
     real dp = product_of(c, row_of(c.d_o, batch, head, query), c.d_o.feature,
-                         row_of(c.v, batch, kv, key), c.v.feature);
-    real p = exp_of(score - lse), keep = keep_factor(c, batch * c.heads + head, query, key);
+                         row_of(c.v, batch, kv, key), c.v.feature, keep);
+    real p = exp_of(score - lse);
     *kept = p * keep;
-    return p * (dp * keep - ((const real *)c.delta)[at]);
+    return p * (dp - ((const real *)c.delta)[at]);
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32)

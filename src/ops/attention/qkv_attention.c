@@ -126,6 +126,7 @@ static const cup__sample samples[] = {
     {"2x5x48", WITH(.heads = 2, .causal = true)},
     {"1x19x40", WITH(4, 2, .causal = true)},
     {"2x66x96", WITH(4, 4, true, 0, 0.2)},
+    {"1x1x2664", WITH(.heads = 4, .scale = 0.1256, .dropout = 0.822)},
     {"1x130x320", WITH(3, 1, .scale = 0.05)},
     {NULL, NULL}};
 #define GRAD(...) &(const cup__qkv_attention_grad_attributes){__VA_ARGS__}

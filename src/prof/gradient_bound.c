@@ -1,0 +1,95 @@
+#include "prof/gradient_bound.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "prof/compare.h"
+#include "prof/draw.h"
+
+#define SEED 20261122u
+
+double cup__gradient_roundings(const cup__gradient_call *g, int i, double least)
+{
+    double most = fmax(least, g->row->op->tolerance), sizes = 1, count = 1;
+    for (int k = 0; k < g->in_count; k++) {
+        const cup_tensor *t = g->in[k];
+        for (int d = 0; t && d < t->ndim; d++)
+            sizes = fmax(sizes, (double)t->shape[d]);
+        count = t ? fmax(count, (double)t->count) : count;
+    }
+    if (cup_dtype_size(g->dtype) < 4)
+        return most;
+    double own = fmax(1, g->in[i] ? (double)g->in[i]->count : 1);
+    return fmax(most, sqrt(fmax(sizes, count / own)));
+}
+
+static const void *attribute_of(const cup__gradient_call *g, const char *name)
+{
+    static const double zero = 0;
+    const char *all = g->attributes;
+    for (const cup__attribute *a = g->row->attributes; a && a->name; a++)
+        if (!strcmp(a->name, name))
+            return all ? all + a->offset : (const void *)&zero;
+    return NULL;
+}
+
+/* How many elements of x one mean or size is of; 0 where the op makes none. */
+static int64_t normalised_together(const cup__gradient_call *g)
+{
+    const cup_tensor *x = g->in[0];
+    const int *axis = attribute_of(g, "axis"), *groups = attribute_of(g, "groups");
+    if (!attribute_of(g, "eps") || !x || x->ndim == 0 || x->count == 0)
+        return 0;
+    if (groups && *groups > 0)
+        return x->count / (x->shape[0] * *groups);
+    int d = axis && *axis >= 0 ? *axis : x->ndim - 1;
+    return axis ? x->count / x->shape[d] : x->shape[d];
+}
+
+double cup__gradient_cancelling(const cup__gradient_call *g, int i)
+{
+    const char *name = g->row->name;
+    bool summed = !strncmp(name, "add_", 4), centred = !strstr(name, "rmsnorm");
+    int64_t together = normalised_together(g);
+    if (i > summed || together < 1 || together > (centred ? 2 : 1))
+        return 0;
+    const cup_tensor *gamma = g->in[1 + summed];
+    double most = gamma ? 0 : 1, eps = *(const double *)attribute_of(g, "eps");
+    for (int64_t k = 0; gamma && k < gamma->count; k++)
+        most = fmax(most, fabs(cup__load(gamma, cup__offset_of(gamma, k))));
+    return 2 * most / sqrt(eps > 0 ? eps : 1e-5);
+}
+
+static void move(cup_tensor *t, cup_dtype stored)
+{
+    uint64_t bits, state = SEED;
+    cup_tensor one = {.data = &bits, .dtype = stored};
+    for (int64_t i = 0; i < t->count; i++) {
+        double value = cup__load(t, cup__offset_of(t, i));
+        double by = (cup__draw_word(&state) >> 63 ? 1 : -1) * cup__epsilon(stored);
+        cup__store(&one, 0, value);
+        if (isfinite(value) && cup__load(&one, 0) != value)
+            cup__store(t, cup__offset_of(t, i), value * (1 + by));
+    }
+}
+
+cup_status cup__gradient_move_kept(cup_context *c, const cup__gradient_call *g,
+                                   cup_tensor *const *in, cup_tensor *const *out)
+{
+    cup__call call;
+    CUP_TRY(cup__call_begin(&call, c, g->row, in, g->in_count, g->attributes));
+    for (int i = 0; i < g->row->visible; i++)
+        if (g->row->op->saves & CUP__SAVE_OUT(i) && out[i] && out[i]->dtype == CUP_F64)
+            move(out[i], call.result[i].dtype);
+    return CUP_OK;
+}
+
+double cup__gradient_apart(const cup_tensor *a, const cup_tensor *b)
+{
+    double most = 0;
+    for (int64_t i = 0; i < a->count; i++) {
+        double by = cup__load(a, cup__offset_of(a, i)) - cup__load(b, cup__offset_of(b, i));
+        most = fmax(most, fabs(by));
+    }
+    return most;
+}

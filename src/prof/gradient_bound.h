@@ -1,0 +1,37 @@
+/* What a gradient through the tape may be wrong by. */
+#ifndef CUP_PROF_GRADIENT_BOUND_H
+#define CUP_PROF_GRADIENT_BOUND_H
+
+#include "dispatch/op.h"
+
+/* The call whose gradients they are, in `dtype`, with its inputs in double. */
+typedef struct cup__gradient_call {
+    const cup__row *row;
+    const void *attributes;
+    cup_dtype dtype;
+    int in_count;
+    cup_tensor *const *in;
+} cup__gradient_call;
+
+/* Epsilons: what the op itself may be wrong by, at least `least`, or where terms are summed in f32
+ * the root of their number: they are at most as many as the largest dimension, or the elements that
+ * a broadcast one met. */
+double cup__gradient_roundings(const cup__gradient_call *g, int i, double least);
+
+/* The size of the terms that cancel in the gradient of input `i`, as far as it may be made of their
+ * rounding alone: where one value is divided by its own size, or two stand about their mean, their
+ * results do not depend on them but for eps. The terms are what flows back, at most 2, times gamma,
+ * over the size, which eps is below. */
+double cup__gradient_cancelling(const cup__gradient_call *g, int i);
+
+/* Moves what backward keeps of the results as storing it does: a number that the dtype it is stored
+ * in lacks by one epsilon of that, twice what rounding does, up or down by chance. What the dtype
+ * has stays, so that a largest element is still equal to one. `in` are the inputs in their own
+ * dtypes, which say those of the results; `out` are the results in double. */
+cup_status cup__gradient_move_kept(cup_context *c, const cup__gradient_call *g,
+                                   cup_tensor *const *in, cup_tensor *const *out);
+
+/* The largest difference of two tensors of one shape. */
+double cup__gradient_apart(const cup_tensor *a, const cup_tensor *b);
+
+#endif

@@ -1,16 +1,13 @@
 /* Products of codes of 8 bits by the tensor cores of every card from Turing on: y = a b^T + bias,
  * where a code stands for its number times its scale. Any sizes and alignment.
  *
- * Grid: x counts tiles of TILE_M x TILE_N of y; 8 warps, 2 along m and 4 along n. Tiles of 64 of k
- * travel to shared memory by asynchronous copies of A_VEC and B_VEC codes, STAGES of them at a
- * time, in 16-byte pieces whose places are mixed by their line. i8 is summed exactly. f8 goes to
- * the tensor cores as it is where they take it and FAST allows their short sums, else as f16, which
- * holds every f8 e5m2, and every e4m3 over 256. 2 m n k operations. */
+ * Grid: x counts tiles of TILE_M x TILE_N of y; mma_tile.cuh says what a block does. i8 is summed
+ * exactly. f8 goes to the tensor cores as it is where they take it and FAST allows their short
+ * sums, else as f16, which holds every f8 e5m2, and every e4m3 over 256. 2 m n k operations. */
 #ifndef Y_T
 #define Y_T 3
 #endif
 #include "product.cuh"
-#include "ptx.cuh"
 
 #ifndef B_T
 #define B_T CUP_T
@@ -38,10 +35,8 @@
 #endif
 
 #define DEPTH 64
-#define A_BYTES (TILE_M * DEPTH)
-#define B_BYTES (TILE_N * DEPTH)
-#define BLOCKS_M (TILE_M / 2 / 16)
-#define BLOCKS_N (TILE_N / 4 / 8)
+#define ELEMENT uint8_t
+#include "mma_tile.cuh"
 
 typedef dtype_of<Y_T>::type result;
 #if CUP_T == CUP_I8
@@ -55,45 +50,6 @@ typedef float product;
 #define TAKES_F8 0
 #endif
 #define WIDENED(t) ((t) == CUP_F8E4M3 && !TAKES_F8 ? 256.0f : 1.0f)
-
-/* Where byte `x` of line `line` lies in a tile. */
-DEVICE uint32_t place(int line, int x)
-{
-    return (uint32_t)(line * DEPTH + ((x / 16 ^ (line >> 1 & 3)) << 4) + x % 16);
-}
-
-/* Orders the copies of Lines lines of an operand, from column k0 on. */
-template <int Lines, int Vec>
-DEVICE void bring(uint32_t to, const uint8_t *from, long long line0, long long lines,
-                  long long step, long long k0, long long k_end)
-{
-#pragma unroll
-    for (int i = 0; i < Lines * DEPTH / Vec / PRODUCT_THREADS; i++) {
-        int piece = (int)threadIdx.x + i * PRODUCT_THREADS;
-        int x = piece % (DEPTH / Vec) * Vec, line = piece / (DEPTH / Vec);
-        bool valid = line0 + line < lines && k0 + x < k_end;
-        const uint8_t *at = from + (line0 + line) * step + k0 + x;
-        uint32_t there = to + place(line, x);
-        if (Vec == 16)
-            copy_async16(there, at, valid);
-        else if (Vec == 8)
-            copy_async8(there, at, valid);
-        else if (Vec == 4)
-            copy_async4(there, at, valid);
-        else
-            asm volatile("st.shared.u8 [%0], %1;" ::"r"(there), "r"(valid ? (uint32_t)*at : 0u)
-                         : "memory");
-    }
-}
-
-/* 16 lines by 32 of k, as the tensor cores want them: blocks of 8 lines and 16 of k, the second
- * one further down the lines when `line_first`, else further along k. */
-DEVICE void read(uint32_t (&r)[4], uint32_t tile, int line, int k, bool line_first)
-{
-    int lane = threadIdx.x % 32, block = lane / 8, near = block & 1, far = block >> 1;
-    int down = line_first ? near : far, along = line_first ? far : near;
-    load_matrices(r, tile + place(line + 8 * down + lane % 8, k + 16 * along));
-}
 
 /* Two e4m3 in the upper halves of words of 16 bits become f16 over 256, and NaN stays NaN. */
 DEVICE uint32_t widened(uint32_t pair)
@@ -161,40 +117,6 @@ DEVICE void multiply_add_codes(float (&c)[4], const uint32_t (&a)[4], uint32_t b
 #endif
 
 typedef product products[BLOCKS_M][BLOCKS_N][4];
-typedef float sums[BLOCKS_M][BLOCKS_N][4];
-
-DEVICE void multiply(uint32_t a_tile, uint32_t b_tile, products &sum)
-{
-    int warp = threadIdx.x / 32, m0 = warp / 4 * (TILE_M / 2), n0 = warp % 4 * (TILE_N / 4);
-#pragma unroll
-    for (int k = 0; k < DEPTH; k += 32) {
-        uint32_t a[BLOCKS_M][4], b[BLOCKS_N / 2][4];
-#pragma unroll
-        for (int i = 0; i < BLOCKS_M; i++)
-            read(a[i], a_tile, m0 + 16 * i, k, true);
-#pragma unroll
-        for (int j = 0; j < BLOCKS_N / 2; j++)
-            read(b[j], b_tile, n0 + 16 * j, k, false);
-#pragma unroll
-        for (int i = 0; i < BLOCKS_M; i++)
-#pragma unroll
-            for (int j = 0; j < BLOCKS_N; j++)
-                multiply_add_codes(sum[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
-    }
-}
-
-/* The row or column of element l of block i. */
-DEVICE long long row_of(long long row0, int i, int l)
-{
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    return row0 + warp / 4 * (TILE_M / 2) + 16 * i + lane / 4 + l / 2 * 8;
-}
-
-DEVICE long long column_of(long long column0, int j, int l)
-{
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    return column0 + warp % 4 * (TILE_N / 4) + 8 * j + lane % 4 * 2 + l % 2;
-}
 
 DEVICE float scale_of(const product_scale &s, long long line, long long lines, long long block)
 {
@@ -245,7 +167,6 @@ extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
                   const __grid_constant__ product_scale b_scales)
 {
     extern __shared__ __align__(128) char shared[];
-    uint32_t stages = shared_address(shared);
     product_call c = all;
     const float *scales = b_scales.data;
     long long first = 0;
@@ -266,37 +187,21 @@ extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
     long long tile_m, tile_n;
     tile_place(blockIdx.x, (c.m + TILE_M - 1) / TILE_M, (c.n + TILE_N - 1) / TILE_N, &tile_m,
                &tile_n);
-    long long row0 = tile_m * TILE_M, column0 = tile_n * TILE_N, ahead = 0;
-    const uint8_t *a = (const uint8_t *)c.a, *b = (const uint8_t *)c.b;
+    long long row0 = tile_m * TILE_M, column0 = tile_n * TILE_N;
+    operand_a a = operand_a_of(c, c.a, row0, c.m);
+    operand_b b = operand_b_of(c, c.b, column0);
     products sum = {};
     sums total = {};
-#pragma unroll
-    for (int i = 0; i < STAGES - 1; i++, ahead += DEPTH) {
-        uint32_t stage = stages + i * (A_BYTES + B_BYTES);
-        if (ahead < c.k) {
-            bring<TILE_M, A_VEC>(stage, a, row0, c.m, c.a_mn, ahead, c.k);
-            bring<TILE_N, B_VEC>(stage + A_BYTES, b, column0, c.n, c.b_mn, ahead, c.k);
-        }
-        copies_end();
-    }
-    int now = 0, next = STAGES - 1;
-    for (long long k = 0; k < c.k; k += DEPTH, ahead += DEPTH) {
-        copies_wait<STAGES - 2>();
-        __syncthreads();
-        if (ahead < c.k) {
-            uint32_t stage = stages + next * (A_BYTES + B_BYTES);
-            bring<TILE_M, A_VEC>(stage, a, row0, c.m, c.a_mn, ahead, c.k);
-            bring<TILE_N, B_VEC>(stage + A_BYTES, b, column0, c.n, c.b_mn, ahead, c.k);
-        }
-        copies_end();
-        uint32_t stage = stages + now * (A_BYTES + B_BYTES);
-        multiply(stage, stage + A_BYTES, sum);
+    k_walk walk(a, b, c.k, shared_address(shared));
+    for (long long k = 0; k < c.k; k += DEPTH, walk.leave()) {
+        multiply<whole_words>(walk.come(),
+                              [&](int i, int j, whole_words &x, whole_words &w, int at) {
+                                  multiply_add_codes(sum[i][j], x.at, w.at[at], w.at[at + 1]);
+                              });
         if (SCALES == PRODUCT_SCALE_BLOCKS &&
             (k + DEPTH >= c.k || (k + DEPTH) % PRODUCT_SCALE_DEPTH == 0))
             take_over(c, a_scale, b_scale, first, row0, column0, k / PRODUCT_SCALE_DEPTH, sum,
                       total);
-        now = now == STAGES - 1 ? 0 : now + 1;
-        next = next == STAGES - 1 ? 0 : next + 1;
     }
     copies_wait<0>();
     if (SCALES != PRODUCT_SCALE_BLOCKS && SCALES != PRODUCT_SCALE_NONE)

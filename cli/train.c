@@ -96,14 +96,68 @@ static int load_tokenizer(train_run *r)
     return cli_report(r->c);
 }
 
+/* Whether the data is in tokens already. The two kinds cannot be mixed. */
+static int check_data(const train_given *given, bool *has_tokens)
+{
+    int tokens = 0;
+    for (int i = 0; i < given->data.count; i++)
+        tokens += cup_data_has_tokens(given->data.name[i]);
+    *has_tokens = tokens > 0;
+    if (tokens && tokens < given->data.count)
+        return cli_usage("--data names text and .bin files of tokens; give the one or the other");
+    return CLI_OK;
+}
+
+/* The tokenizer that stands beside the tokens, or the one that was named. */
+static int load_tokens(train_run *r)
+{
+    const train_given *given = r->given;
+    const char *path = given->tokenizer;
+    char *beside = NULL;
+    if (given->resume) {
+        r->tokenizer = cup_gpt_tokenizer_load(r->c, given->out);
+    } else {
+        if (!path)
+            path = beside = cup__path_join(given->data.name[0], "tokenizer.json");
+        if (path == beside && !(beside && cup__file_exists(beside))) {
+            cup__free(beside);
+            return cli_usage("the data is in tokens: give with --tokenizer the one that made them, "
+                             "a saved one or a folder with GPT-2's vocab.json and merges.txt");
+        }
+        r->tokenizer = cup_tokenizer_load(r->c, path);
+        cup__free(beside);
+    }
+    if (r->tokenizer)
+        r->data = cup_data_open(r->c, given->data.name, given->data.count, r->tokenizer,
+                                r->training.model.context);
+    return cli_report(r->c);
+}
+
+/* What the checkpoint's run learned from. */
+static int load_known(train_run *r)
+{
+    const char *out = r->given->out;
+    r->tokenizer = cup_gpt_tokenizer_load(r->c, out);
+    if (r->tokenizer)
+        r->data = cup_gpt_data_load(r->c, out, r->tokenizer, r->training.model.context);
+    return cli_report(r->c);
+}
+
 static int load_data(train_run *r)
 {
     const train_given *given = r->given;
-    r->corpus = given->data.count ? cup_corpus_load(r->c, given->data.name, given->data.count, 0)
-                                  : cup_gpt_corpus_load(r->c, given->out);
+    bool has_tokens;
+    int code = check_data(given, &has_tokens);
+    if (code)
+        return code;
+    if (!given->data.count)
+        return load_known(r);
+    if (has_tokens)
+        return load_tokens(r);
+    r->corpus = cup_corpus_load(r->c, given->data.name, given->data.count, 0);
     if (!r->corpus)
         return cli_report(r->c);
-    int code = load_tokenizer(r);
+    code = load_tokenizer(r);
     if (code)
         return code;
     r->data = cup_data_new(r->c, r->corpus, r->tokenizer, r->training.model.context);
@@ -128,7 +182,7 @@ static void announce(const train_run *r)
     const cup_gpt *m = cup_trainer_model(r->trainer);
     fprintf(stderr, "device   %s, %s\n", cup_device_text(r->c), cup_dtype_name(m->dtype));
     fprintf(stderr, "text     %lld files, %s tokens of %lld kinds (%s)\n",
-            (long long)cup_corpus_files(r->corpus),
+            (long long)cup_data_files(r->data),
             progress_number((double)(cup_data_count(r->data, CUP_SPLIT_TRAIN) +
                                      cup_data_count(r->data, CUP_SPLIT_VALIDATION)),
                             count),
@@ -357,15 +411,19 @@ const cli_verb verb_train = {
     .words = "train a GPT on text",
     .text =
         "Learns a language model from the text of files and folders: the first nine tenths of it, "
-        "the rest is for validation. What the model looks like and how it is trained comes from a "
-        "preset; every option changes one thing of it.\n\n"
+        "the rest is for validation. Files whose names end in .bin, and folders of them, are "
+        "tokens already, as llm.c and nanoGPT write them: they are read in pieces and may be of "
+        "any size, those with \"train\" in their names are for training and those with \"val\" for "
+        "validation, and they need --tokenizer, or a tokenizer.json beside them. What the model "
+        "looks like and how it is trained comes from a preset; every option changes one thing of "
+        "it.\n\n"
         "The folder --out gets a checkpoint, replaced as a whole every --save-every steps and at "
         "the end; losses.csv with every step; and loss.svg with the curves. SIGINT and SIGTERM "
         "end a run within a second, with a checkpoint and exit code 130 or 143, and --resume goes "
         "on from it as if nothing had happened: the same losses, bit for bit. Until the first step "
         "is done there is nothing to save, and they end the run at once; a second one does not "
         "keep the checkpoint from being saved, a third one, half a second after it, does. "
-        "--resume finds the text where it was.\n\n"
+        "--resume finds text or tokens where they were.\n\n"
         "Progress goes to stderr; the sample that --sample asks for, and the document of --json, "
         "go to stdout.",
     .examples = "A small model of a book, as large as the device suggests:\n"

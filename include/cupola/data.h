@@ -88,10 +88,30 @@ CUP_API cup_data *cup_data_new(cup_context *c, const cup_corpus *corpus, const c
                                int64_t context);
 CUP_API void cup_data_free(cup_data *d);
 
+/* Opens data that is in tokens already: files whose names end in .bin, and folders of them. A file
+ * is llm.c's (256 numbers of 32 bits, of which the first three are 20240520, 1 and the number of
+ * tokens, then 16 bits a token; or 20240801, 7 and 32 bits a token), or nanoGPT's: 16 bits a token
+ * and nothing else, all in little-endian order. What has "train" in its name is for training, what
+ * else has "val" in it for validation; where one of the two is missing, the first 90 % of all
+ * tokens are for training. The files follow each other in the order given, in a folder in that of
+ * their names' bytes. They are read in pieces, whenever a batch is made, however large they are; a
+ * token that the tokenizer does not have is a failure then, or now where it is among those that are
+ * looked at: of each file up to 64 pieces of 64 KiB. */
+CUP_API cup_data *cup_data_open(cup_context *c, const char *const *paths, int count,
+                                const cup_tokenizer *t, int64_t context);
+
+/* Whether a path is for cup_data_open: its name ends in .bin, or it is a folder that holds a file
+ * with such a name. */
+CUP_API bool cup_data_has_tokens(const char *path);
+
+/* The number of files that the tokens or their text are from. */
+CUP_API int64_t cup_data_files(const cup_data *d);
+
 /* The number of tokens in a part. */
 CUP_API int64_t cup_data_count(const cup_data *d, cup_split split);
 
-/* A number that is another one, but for one chance in 2^64, when the tokens are others. */
+/* A number that is another one, but for one chance in 2^64, when the tokens are others; of files of
+ * tokens, when their number is another or those among them are that cup_data_open looks at. */
 CUP_API uint64_t cup_data_hash(const cup_data *d);
 
 /* Fills inputs and targets [rows, context] with random places of a part; targets are the inputs one

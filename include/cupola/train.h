@@ -93,6 +93,11 @@ CUP_API cup_tokenizer *cup_gpt_tokenizer_load(cup_context *c, const char *folder
 /* The text that the run of a folder's checkpoint learned from, read again from where it was. */
 CUP_API cup_corpus *cup_gpt_corpus_load(cup_context *c, const char *folder);
 
+/* What the run learned from in tokens, text or not, found where it was; `context` is as for
+ * cup_data_new. */
+CUP_API cup_data *cup_gpt_data_load(cup_context *c, const char *folder, const cup_tokenizer *t,
+                                    int64_t context);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,9 +1,13 @@
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"
 #include "base/memory.h"
 #include "base/philox.h"
 #include "data/corpus.h"
+#include "data/shards.h"
 #include "data/tokenizer.h"
 #include "tensor/context.h"
 
@@ -13,6 +17,9 @@ struct cup_data {
     int64_t count, capacity;
     int64_t train; /* the first of them are for training */
     int64_t vocabulary; /* of the tokenizer */
+    cup__shards shards; /* where the tokens are in files, and not in memory */
+    uint64_t hash;      /* of those */
+    int64_t files;
     cup__text sources;
 };
 
@@ -79,7 +86,8 @@ static cup_status encode(cup__error *error, cup_data *d, const cup_corpus *corpu
 /* The cut is nanoGPT's, so that losses can be compared. */
 static cup_status split(cup__error *error, cup_data *d, int64_t context)
 {
-    d->train = (int64_t)(0.9 * (double)d->count);
+    if (d->train < 0)
+        d->train = (int64_t)(0.9 * (double)d->count);
     int64_t fewest = d->count - d->train < d->train ? d->count - d->train : d->train;
     if (context < 1)
         return cup__fail(error, CUP_ARGUMENT,
@@ -111,6 +119,8 @@ cup_data *cup_data_new(cup_context *c, const cup_corpus *corpus, const cup_token
     }
     d->wide = t->size > 65536;
     d->vocabulary = t->size;
+    d->files = (int64_t)corpus->count;
+    d->train = -1;
     cup_status status = encode(&c->error, d, corpus, t);
     if (status == CUP_OK)
         status = split(&c->error, d, context);
@@ -123,10 +133,62 @@ cup_data *cup_data_new(cup_context *c, const cup_corpus *corpus, const cup_token
     return NULL;
 }
 
+bool cup_data_has_tokens(const char *path)
+{
+    return path && cup__shards_named(path);
+}
+
+static cup_status open_shards(cup__error *error, cup_data *d, const char *const *paths, int count,
+                              int64_t context)
+{
+    char absolute[PATH_MAX];
+    CUP_TRY(cup__shards_open(error, paths, count, d->vocabulary, &d->shards));
+    for (int i = 0; i < count; i++) {
+        if (!realpath(paths[i], absolute))
+            return cup__file_fail(error, paths[i], "found", errno);
+        cup__text_append(&d->sources, absolute, strlen(absolute) + 1);
+    }
+    if (d->sources.failed)
+        return no_memory(error);
+    d->files = (int64_t)d->shards.count;
+    d->count = d->shards.tokens;
+    d->train = d->shards.train;
+    CUP_TRY(split(error, d, context));
+    return cup__shards_hash(error, &d->shards, &d->hash);
+}
+
+cup_data *cup_data_open(cup_context *c, const char *const *paths, int count, const cup_tokenizer *t,
+                        int64_t context)
+{
+    if (!c || cup_error(c) != CUP_OK)
+        return NULL;
+    if (!paths || count < 1 || !t) {
+        cup__fail(&c->error, CUP_ARGUMENT, "tokens: %s",
+                  t ? "no data was named; give a file or a folder" : "the tokenizer is NULL");
+        return NULL;
+    }
+    cup_data *d = cup__calloc(1, sizeof *d);
+    if (!d) {
+        no_memory(&c->error);
+        return NULL;
+    }
+    d->vocabulary = t->size;
+    if (open_shards(&c->error, d, paths, count, context) == CUP_OK)
+        return d;
+    cup_data_free(d);
+    return NULL;
+}
+
+int64_t cup_data_files(const cup_data *d)
+{
+    return d ? d->files : 0;
+}
+
 void cup_data_free(cup_data *d)
 {
     if (!d)
         return;
+    cup__shards_close(&d->shards);
     cup__free(d->tokens);
     cup__text_free(&d->sources);
     cup__free(d);
@@ -156,7 +218,9 @@ const cup__text *cup__data_sources(const cup_data *d)
 
 uint64_t cup_data_hash(const cup_data *d)
 {
-    return d ? cup__hash_bytes(d->tokens, (size_t)d->count * (d->wide ? 4 : 2)) : 0;
+    if (!d || d->shards.count)
+        return d ? d->hash : 0;
+    return cup__hash_bytes(d->tokens, (size_t)d->count * (d->wide ? 4 : 2));
 }
 
 static int32_t token_at(const cup_data *d, int64_t place)
@@ -164,13 +228,16 @@ static int32_t token_at(const cup_data *d, int64_t place)
     return d->wide ? ((const int32_t *)d->tokens)[place] : ((const uint16_t *)d->tokens)[place];
 }
 
-static void copy_row(const cup_data *d, int64_t place, int64_t context, int32_t *inputs,
-                     int32_t *targets)
+static cup_status copy_row(cup__error *error, const cup_data *d, int64_t place, int64_t context,
+                           int32_t *inputs, int32_t *targets)
 {
+    if (d->shards.count)
+        return cup__shards_row(error, &d->shards, place, context, inputs, targets);
     for (int64_t i = 0; i < context; i++) {
         inputs[i] = token_at(d, place + i);
         targets[i] = token_at(d, place + i + 1);
     }
+    return CUP_OK;
 }
 
 static cup_status check_rows(cup_context *c, const cup_data *d, cup_split part, int64_t first_row,
@@ -211,8 +278,8 @@ cup_status cup_data_batch(cup_context *c, const cup_data *d, cup_split part, uin
     for (int64_t r = 0; r < rows; r++) {
         uint64_t bits = draw(seed, step, (uint64_t)(first_row + r));
         int64_t place = (int64_t)((unsigned __int128)bits * places >> 64);
-        copy_row(d, begin_of(d, part) + place, context, inputs + r * context,
-                 targets + r * context);
+        CUP_TRY(copy_row(&c->error, d, begin_of(d, part) + place, context, inputs + r * context,
+                         targets + r * context));
     }
     return CUP_OK;
 }
@@ -234,7 +301,7 @@ cup_status cup_data_window(cup_context *c, const cup_data *d, cup_split part, in
                          (long long)first_row, (long long)(first_row + rows), (long long)windows,
                          (long long)context);
     for (int64_t r = 0; r < rows; r++)
-        copy_row(d, begin_of(d, part) + (first_row + r) * context, context, inputs + r * context,
-                 targets + r * context);
+        CUP_TRY(copy_row(&c->error, d, begin_of(d, part) + (first_row + r) * context, context,
+                         inputs + r * context, targets + r * context));
     return CUP_OK;
 }

@@ -22,26 +22,24 @@ void cup__sources_write(cup__json_writer *writer, const cup__text *sources)
     cup__json_close(writer);
 }
 
-static cup_corpus *load(cup_context *c, const cup__checkpoint *checkpoint, const char *folder)
+/* The paths in a checkpoint, which point into it. */
+static cup_status find_paths(cup_context *c, const cup__checkpoint *checkpoint, const char *folder,
+                             const char ***paths, int *count)
 {
     const cup__json_node *list = cup__json_find(checkpoint->state, KEY);
-    size_t count = list && list->kind == CUP__JSON_ARRAY ? list->count : 0, i = 0;
-    if (count == 0 || count > INT32_MAX) {
-        cup__fail(&c->error, CUP_ARGUMENT,
-                  "training: the checkpoint in %s does not say where its text lies; name it again",
-                  folder);
-        return NULL;
-    }
-    const char **paths = cup__calloc(count, sizeof *paths);
-    if (!paths) {
-        cup__fail(&c->error, CUP_MEMORY, "out of host memory for the paths of the text");
-        return NULL;
-    }
+    size_t found = list && list->kind == CUP__JSON_ARRAY ? list->count : 0, i = 0;
+    if (found == 0 || found > INT32_MAX)
+        return cup__fail(
+            &c->error, CUP_ARGUMENT,
+            "training: the checkpoint in %s does not say where its text lies; name it again",
+            folder);
+    *paths = cup__calloc(found, sizeof **paths);
+    if (!*paths)
+        return cup__fail(&c->error, CUP_MEMORY, "out of host memory for the paths of the text");
     CUP__JSON_EACH (path, list)
-        paths[i++] = path->kind == CUP__JSON_STRING ? path->string : "";
-    cup_corpus *corpus = cup_corpus_load(c, paths, (int)count, 0);
-    cup__free(paths);
-    return corpus;
+        (*paths)[i++] = path->kind == CUP__JSON_STRING ? path->string : "";
+    *count = (int)found;
+    return CUP_OK;
 }
 
 cup_corpus *cup_gpt_corpus_load(cup_context *c, const char *folder)
@@ -49,9 +47,43 @@ cup_corpus *cup_gpt_corpus_load(cup_context *c, const char *folder)
     if (!c || c->error.status != CUP_OK)
         return NULL;
     cup__checkpoint checkpoint;
+    const char **paths = NULL;
+    int count = 0;
+    cup_corpus *corpus = NULL;
     if (cup__checkpoint_open(&c->error, folder, &checkpoint) != CUP_OK)
         return NULL;
-    cup_corpus *corpus = load(c, &checkpoint, folder);
+    if (find_paths(c, &checkpoint, folder, &paths, &count) == CUP_OK)
+        corpus = cup_corpus_load(c, paths, count, 0);
+    cup__free(paths);
     cup__checkpoint_close(&checkpoint);
     return corpus;
+}
+
+static cup_data *make(cup_context *c, const char *const *paths, int count, const cup_tokenizer *t,
+                      int64_t context)
+{
+    if (cup_data_has_tokens(paths[0]))
+        return cup_data_open(c, paths, count, t, context);
+    cup_corpus *corpus = cup_corpus_load(c, paths, count, 0);
+    cup_data *data = corpus ? cup_data_new(c, corpus, t, context) : NULL;
+    cup_corpus_free(corpus);
+    return data;
+}
+
+cup_data *cup_gpt_data_load(cup_context *c, const char *folder, const cup_tokenizer *t,
+                            int64_t context)
+{
+    if (!c || c->error.status != CUP_OK)
+        return NULL;
+    cup__checkpoint checkpoint;
+    const char **paths = NULL;
+    int count = 0;
+    cup_data *data = NULL;
+    if (cup__checkpoint_open(&c->error, folder, &checkpoint) != CUP_OK)
+        return NULL;
+    if (find_paths(c, &checkpoint, folder, &paths, &count) == CUP_OK)
+        data = make(c, paths, count, t, context);
+    cup__free(paths);
+    cup__checkpoint_close(&checkpoint);
+    return data;
 }

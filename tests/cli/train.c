@@ -449,3 +449,41 @@ TEST(generate_refuses_what_cannot_be)
                0);
     expect_refusals(folder, list, sizeof list / sizeof *list);
 }
+
+#define CONSTANT "--tokenizer text/tokenizer.json --lr 0.01 --lr-end 0.01 --warmup 0 "
+
+/* Tokens in files, as a folder of which the run is interrupted and resumed: the losses are those of
+ * a run that was not. */
+TEST(train_on_tokens_resumes_bit_for_bit)
+{
+    const char *folder = work_folder();
+    EXPECT_INT(cupola(folder, "train --data text.txt --out text --steps 1 " TINY), 0);
+    static uint16_t tokens[4000];
+    char path[512];
+    for (size_t i = 0; i < 4000; i++)
+        tokens[i] = (uint16_t)((i * i / 7 + i / 3) % 9);
+    snprintf(path, sizeof path, "%s/tokens", folder);
+    EXPECT_INT(cup__folder_make(NULL, path), CUP_OK);
+    snprintf(path, sizeof path, "%s/tokens/train.bin", folder);
+    EXPECT_INT(cup__file_write(NULL, path, tokens, 6000), CUP_OK);
+    EXPECT_INT(cupola(folder, "train --data tokens --out run " TINY), 2);
+    EXPECT_CONTAINS(out, "give with --tokenizer the one that made them");
+    EXPECT_INT(cupola(folder, "train --data tokens text.txt --out run " TINY), 2);
+    EXPECT_CONTAINS(out, "give the one or the other");
+    snprintf(path, sizeof path, "%s/tokens/val.bin", folder);
+    EXPECT_INT(cup__file_write(NULL, path, tokens + 3000, 2000), CUP_OK);
+    EXPECT_INT(cupola(folder, "train --data tokens " CONSTANT "--out a --steps 6 " TINY), 0);
+    EXPECT_CONTAINS(out, "2 files, 4.00k tokens of 9 kinds");
+    EXPECT_INT(cupola(folder, "train --data tokens " CONSTANT "--out b --steps 4 " TINY), 0);
+    EXPECT_INT(cupola(folder, "train --out b --resume --steps 6 " TINY), 0);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd '%s' && cmp a/model.safetensors b/model.safetensors", folder),
+               0);
+    tokens[3100]++;
+    EXPECT_INT(cup__file_write(NULL, path, tokens + 3000, 2000), CUP_OK);
+    EXPECT_INT(cupola(folder, "train --out b --resume --steps 7 " TINY), 2);
+    EXPECT_CONTAINS(out, "the data are not those of the checkpoint");
+    EXPECT_INT(cup__file_write(NULL, path, tokens + 3000, 1999), CUP_OK);
+    EXPECT_INT(cupola(folder, "train --out b --resume --steps 7 " TINY), 5);
+    EXPECT_CONTAINS(out, "has 1999 bytes, which are no tokens");
+}

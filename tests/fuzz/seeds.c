@@ -107,6 +107,10 @@ int main(int count, char **arguments)
     static const char npy[] = "\x93NUMPY\1\0\x48\0{'descr': '<f4', 'fortran_order': False, "
                               "'shape': (2, 1), }            \n12345678";
     put(folder, "npy", "two", npy, sizeof npy - 1);
+    char shard[1024 + 8] = {0};
+    memcpy(shard, (const int32_t[]){20240520, 1, 4}, 12);
+    put(folder, "shards", "header", shard, sizeof shard);
+    put(folder, "shards", "plain", sample, 40);
     write_tensors(c, folder);
     write_tokenizers(c, folder);
     write_gpt2(folder);

@@ -5,10 +5,7 @@
  *
  * With a folder it keeps checkpoints there and goes on from what it finds; after STOP steps it
  * stops, as at a signal. Runs on a GPU when there is one. */
-#include <cupola/cupola.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "run.h"
 
 enum { SIDE = 12, PIXELS = SIDE * SIDE, CODE = 4, BATCH = 64, PARTS = 2, STEPS = 300 };
 
@@ -16,8 +13,6 @@ typedef struct autoencoder {
     cup_linear_layer first, code, second, picture;
     cup_sequence_layer all;
     cup_tensor *x; /* of a step: [PARTS * BATCH, PIXELS] */
-    cup_loop *loop;
-    int64_t stop;
 } autoencoder;
 
 /* A round spot somewhere, of some size: three numbers say all of it. */
@@ -63,19 +58,6 @@ static cup_status evaluate(cup_context *c, double *out, void *user)
     return cup_error(c);
 }
 
-static void show(const cup_training_point *point, void *user)
-{
-    (void)user;
-    if (!isnan(point->validation))
-        printf("step %3d  validation loss %.6f\n", (int)point->step, point->validation);
-}
-
-static bool is_over(void *user)
-{
-    const autoencoder *m = user;
-    return m->stop > 0 && cup_loop_steps(m->loop) >= m->stop;
-}
-
 static void make(autoencoder *m, cup_context *c, cup_parameters *list)
 {
     const cup_linear_layer_options *gelu =
@@ -93,24 +75,16 @@ static void make(autoencoder *m, cup_context *c, cup_parameters *list)
 
 int main(int count, char **words)
 {
-    autoencoder m = {.stop = count > 2 ? atoi(words[2]) : 0};
+    autoencoder m;
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .seed = 1));
     cup_parameters *list = cup_parameters_new(c, CUP_BF16);
     make(&m, c, list);
-    m.loop = cup_loop_new(
+    cup_loop *loop = cup_loop_new(
         list, &(cup_loop_calls){write_batch, loss, evaluate, NULL, &m},
         CUP_OPTIONS(cup_loop_options, .folder = count > 1 ? words[1] : NULL,
                     .kind = "autoencoder", .accumulate = PARTS, .evaluate_every = 100,
                     .schedule = {.high = 4e-3, .low = 4e-4, .warmup = 20, .steps = STEPS}));
-    if (cup_loop_has_checkpoint(m.loop) && cup_loop_resume(m.loop) == CUP_OK)
-        printf("goes on behind %d steps\n", (int)cup_loop_steps(m.loop));
-    cup_status status = cup_loop_run(
-        m.loop, &(cup_training_hooks){.point = show, .stop = is_over, .user = &m});
-    printf("%d of %d steps are done\n", (int)cup_loop_steps(m.loop), STEPS);
-    int failed = status != CUP_OK && status != CUP_INTERRUPTED;
-    if (failed)
-        fprintf(stderr, "%s\n", cup_error_text(c));
-    cup_loop_free(m.loop);
+    int failed = run_loop(c, loop, STEPS, count, words);
     cup_parameters_free(list);
     cup_context_free(c);
     return failed;

@@ -1,6 +1,6 @@
 /* Second derivatives as they are used: a gradient penalty and products with a Hessian, against what
- * PyTorch 2.15 gives in f64 on a CPU, by torch.autograd.grad with create_graph, for the same numbers:
- * number i of a tensor made by fill(.., by, from) is middle + by sin(1.3 i + from). */
+ * PyTorch 2.15 gives in f64 on a CPU, by torch.autograd.grad with create_graph, for the same
+ * numbers: number i of a tensor of fill(.., middle, by, from) is middle + by sin(1.3 i + from). */
 #include <math.h>
 
 #include "cupola/cupola.h"

@@ -1,8 +1,10 @@
 /* cupola train: from text to a model. */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/exit.h"
 #include "cli/json.h"
@@ -108,25 +110,25 @@ static int check_data(const train_given *given, bool *has_tokens)
     return CLI_OK;
 }
 
+static bool has_tokenizer(const char *folder)
+{
+    char path[PATH_MAX];
+    int length = snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    return length > 0 && (size_t)length < sizeof path && access(path, R_OK) == 0;
+}
+
 /* The tokenizer that stands beside the tokens, or the one that was named. */
 static int load_tokens(train_run *r)
 {
     const train_given *given = r->given;
-    const char *path = given->tokenizer;
-    char *beside = NULL;
-    if (given->resume) {
+    const char *path = given->tokenizer ? given->tokenizer : given->data.name[0];
+    if (given->resume)
         r->tokenizer = cup_gpt_tokenizer_load(r->c, given->out);
-    } else {
-        if (!path)
-            path = beside = cup__path_join(given->data.name[0], "tokenizer.json");
-        if (path == beside && !(beside && cup__file_exists(beside))) {
-            cup__free(beside);
-            return cli_usage("the data is in tokens: give with --tokenizer the one that made them, "
-                             "a saved one or a folder with GPT-2's vocab.json and merges.txt");
-        }
+    else if (given->tokenizer || has_tokenizer(path))
         r->tokenizer = cup_tokenizer_load(r->c, path);
-        cup__free(beside);
-    }
+    else
+        return cli_usage("the data is in tokens: give with --tokenizer the one that made them, a "
+                         "saved one or a folder with GPT-2's vocab.json and merges.txt");
     if (r->tokenizer)
         r->data = cup_data_open(r->c, given->data.name, given->data.count, r->tokenizer,
                                 r->training.model.context);

@@ -241,6 +241,25 @@ def optimizers():
         yield ("sgd", {"momentum": 0.75, "nesterov": nesterov},
                [factors, settings, x, g, None, was["momentum_buffer"], None],
                [y, state["momentum_buffer"]], [], TORCH)
+    factors = torch.tensor([rate / (1 - b1 ** 3), 1 / math.sqrt(1 - b2 ** 3), 1, rate, 1],
+                           dtype=torch.float64)
+    x, g, was, y, state = stepped(lambda p: torch.optim.Adam(
+        p, lr=rate, betas=(b1, b2), eps=1e-3, weight_decay=decay), 3)
+    yield ("adam", {"beta1": b1, "beta2": b2, "epsilon": 1e-3},
+           [factors, settings, x, g, None, was["exp_avg"], was["exp_avg_sq"]],
+           [y, state["exp_avg"], state["exp_avg_sq"]], [], TORCH)
+    factors = torch.tensor([rate, 1, 1, rate, 1], dtype=torch.float64)
+    for momentum in (0, 0.75):
+        x, g, was, y, state = stepped(lambda p: torch.optim.RMSprop(
+            p, lr=rate, alpha=b2, eps=1e-3, momentum=momentum, weight_decay=decay), 3)
+        kept = (lambda s: [s["square_avg"]] + ([s["momentum_buffer"]] if momentum else []))
+        yield ("rmsprop", {"beta2": b2, "epsilon": 1e-3, "momentum": momentum},
+               [factors, settings, x, g, None] + (kept(was) + [None])[:2], [y] + kept(state), [],
+               TORCH)
+    x, g, was, y, state = stepped(lambda p: torch.optim.Adagrad(
+        p, lr=rate, eps=1e-3, weight_decay=decay), 3)
+    yield ("adagrad", {"epsilon": 1e-3}, [factors, settings, x, g, None, was["sum"], None],
+           [y, state["sum"]], [], TORCH)
     x, g, m = real(2, 3), real(2, 3), real(2, 3)
     update = (b1 * m + (1 - b1) * g).sign()
     yield ("lion", {"beta1": b1, "beta2": b2}, [factors, settings, x, g, None, m, None],
@@ -249,7 +268,7 @@ def optimizers():
     # PyTorch's momentum is an average, this one a sum: all is 1 - 0.75 as large there.
     x, g, was, y, state = stepped(lambda p: torch.optim.Muon(p, lr=rate, momentum=0.75), 2)
     buffer, after = was["momentum_buffer"] * 4, state["momentum_buffer"] * 4
-    yield ("muon_momentum", {"momentum": 0.75},
+    yield ("muon", {"momentum": 0.75},
            [factors, settings, x, g, None, buffer, None],
            [g.lerp(after / 4, 0.75) * 4, after], [], TORCH)
     yield ("muon_step", {}, [factors, settings, x, g, None, None, None],

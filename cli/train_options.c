@@ -79,12 +79,13 @@ const cli_option train_options[] = {
      "learning rate at the last step; with --lr alone a tenth of it"},
     {"warmup", INTEGER(train_given, warmup, 0, MOST), "N", NULL,
      "steps in which the learning rate rises"},
-    {"optimizer", CHOICE(train_given, optimizer), "adamw|sgd|lion|muon", NULL,
+    {"optimizer", CHOICE(train_given, optimizer), CUP_METHOD_NAMES, NULL,
      "how gradients change weights; muon makes the steps of matrices between layers orthogonal and "
      "leaves the rest to adamw"},
     {"beta1", REAL_BELOW(train_given, beta1, 0, 1), "B", NULL, "memory of the gradient"},
     {"beta2", REAL_BELOW(train_given, beta2, 0, 1), "B", NULL, "memory of its square"},
-    {"momentum", REAL_BELOW(train_given, momentum, 0, 1), "M", NULL, "memory of sgd and muon"},
+    {"momentum", REAL_BELOW(train_given, momentum, 0, 1), "M", NULL,
+     "memory of earlier gradients, where the optimizer has one of this kind"},
     {"weight-decay", REAL(train_given, weight_decay, 0, 1000), "W", NULL,
      "how strongly matrices are pulled to 0"},
     {"clip", REAL(train_given, clip, 0, 1e9), "NORM", NULL,
@@ -158,10 +159,7 @@ static void apply_run(const cli_call *call, cup_training *t)
     if (given->precision)
         t->precision = given->precision;
     if (given->optimizer)
-        t->optimizer.method = !strcmp(given->optimizer, "sgd")    ? CUP_METHOD_SGD
-                              : !strcmp(given->optimizer, "lion") ? CUP_METHOD_LION
-                              : !strcmp(given->optimizer, "muon") ? CUP_METHOD_MUON
-                                                                  : CUP_METHOD_ADAMW;
+        cup_method_find(given->optimizer, &t->optimizer.method);
 }
 
 /* What chooses a new model and its tokenizer has no say where both are there. */

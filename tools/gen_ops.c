@@ -219,6 +219,52 @@ static void write_header(void)
     save("include/cupola/ops.h");
 }
 
+static void put_capitals(const char *text)
+{
+    for (; *text; text++)
+        put("%c", toupper((unsigned char)*text));
+}
+
+/* The optimizers that programs choose among. */
+static void write_methods(void)
+{
+    put("/* cupola/methods.h: the optimizers, generated from src/dispatch/ops.def by `make gen`.\n"
+        " * In parentheses the fields of cup_optimizer_options that each heeds beside those for "
+        "all,\n * with what 0 means. */\n"
+        "#ifndef CUPOLA_METHODS_H\n#define CUPOLA_METHODS_H\n\n"
+        "#ifdef __cplusplus\nextern \"C\" {\n#endif\n\ntypedef enum cup_method {\n");
+    const char *separator = "";
+    int count = 0;
+    for (int i = 0; i < row_count; i++) {
+        const row *r = &rows[i];
+        char words[1600];
+        if (!r->is_optimizer)
+            continue;
+        int n = snprintf(words, sizeof words, "%s (", r->words);
+        for (int k = 0; k + 1 < r->attribute_count; k++) {
+            const part *a = &r->attributes[k];
+            bool is_flag = !strcmp(a->type, "bool");
+            n += snprintf(words + n, sizeof words - (size_t)n, "%s%s%s%s", k ? ", " : "", a->name,
+                          is_flag ? "" : ": ", is_flag ? "" : *a->preset ? a->preset : "0");
+        }
+        snprintf(words + n, sizeof words - (size_t)n, ")");
+        put_wrapped(words, "    /*", "     *");
+        put(" */");
+        put("\n    CUP_METHOD_");
+        put_capitals(r->name);
+        put(" = %d,\n", count++);
+    }
+    put("} cup_method;\n\n/* The name of each, as cup_method_find takes it. */\n"
+        "#define CUP_METHOD_NAMES \"");
+    for (int i = 0; i < row_count; i++)
+        if (rows[i].is_optimizer) {
+            put("%s%s", separator, rows[i].name);
+            separator = "|";
+        }
+    put("\"\n\n#ifdef __cplusplus\n}\n#endif\n#endif\n");
+    save("include/cupola/methods.h");
+}
+
 static void write_attributes(void)
 {
     put("/* Generated from src/dispatch/ops.def by `make gen`: the attributes of each op as a "
@@ -227,7 +273,10 @@ static void write_attributes(void)
         "#include \"cupola/ops.h\"\n#include \"dispatch/op.h\"\n\ntypedef enum cup__op_id {\n");
     for (int i = 0; i < row_count; i++)
         put("    CUP__OP_%s,\n", rows[i].name);
-    put("    CUP__OP_COUNT\n} cup__op_id;\n");
+    put("    CUP__OP_COUNT\n} cup__op_id;\n\n"
+        "/* The op of each cup_method, and behind the last CUP__OP_COUNT. */\n"
+        "extern const cup__op_id cup__methods[];\n"
+        "extern const char *const cup__method_words[]; /* ends with NULL */\n");
     for (int i = 0; i < row_count; i++) {
         row *r = &rows[i];
         put("\nextern const cup__op cup__op_%s;\n", r->name);
@@ -265,11 +314,12 @@ static void put_attribute_rows(const row *r)
         put("    {\"%s\", CUP__KIND_%s, offsetof(cup__%s_attributes, %s), ", a->name, kind, r->name,
             a->name);
         if (a->is_option)
-            put("offsetof(cup_%s_options, %s)},\n", r->name, a->name);
+            put("offsetof(cup_%s_options, %s), ", r->name, a->name);
         else
-            put("0},\n");
+            put("0, ");
+        put("%s},\n", number_of(a) != 0 ? a->preset : "0");
     }
-    put("    {NULL, 0, 0, 0}};\n");
+    put("    {NULL, 0, 0, 0, 0}};\n");
 }
 
 /* The attributes of a call, from its arguments and its options. */
@@ -363,7 +413,15 @@ static void write_table(void)
         else
             put("0},\n");
     }
-    put("    {0}};\n");
+    put("    {0}};\n\nconst cup__op_id cup__methods[] = {");
+    for (int i = 0; i < row_count; i++)
+        if (rows[i].is_optimizer)
+            put("CUP__OP_%s, ", rows[i].name);
+    put("CUP__OP_COUNT};\nconst char *const cup__method_words[] = {");
+    for (int i = 0; i < row_count; i++)
+        if (rows[i].is_optimizer)
+            put("\"%s\", ", rows[i].name);
+    put("NULL};\n");
     for (int i = 0; i < row_count; i++)
         put_function(&rows[i]);
     save_below("dispatch/table.c");
@@ -404,6 +462,7 @@ int main(int argc, char **argv)
     read_rows(file, argv[1]);
     fclose(file);
     write_header();
+    write_methods();
     write_attributes();
     write_table();
     write_page();

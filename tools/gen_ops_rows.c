@@ -118,7 +118,7 @@ static void place_attributes(row *r)
     for (int i = 0; i < r->attribute_count; i++) {
         part *a = &r->attributes[i];
         bool is_dtype = !strcmp(a->type, "dtype"), is_shape = !strcmp(a->name, "shape");
-        a->is_option = a->preset[0];
+        a->is_option = a->preset[0] && !r->is_optimizer;
         r->has_options |= a->is_option;
         counted += r->input_count > 0 || !(is_dtype || is_shape);
         others += !is_dtype && !is_shape;
@@ -154,18 +154,47 @@ static void check_row(const row *r, const char *rest)
         fail("%s: a closing parenthesis is missing", r->name);
 }
 
+/* The value of a method is its place among the optimizers. */
+static void take_method(const char **at, const row *r)
+{
+    int before = 0;
+    for (int i = 0; i < row_count; i++)
+        before += rows[i].is_optimizer && &rows[i] != r;
+    skip(at);
+    char *end;
+    if (strtol(*at, &end, 10) != before || end == *at)
+        fail("%s: the value of this method must be %d; new ones come last", r->name, before);
+    *at = end;
+}
+
+/* OPTIMIZER(name, value, (attributes), "words"): an internal op that changes a list of inputs. */
+static void take_optimizer(const char **at, row *r)
+{
+    char attributes[sizeof r->attributes_text - 20];
+    take_method(at, r);
+    take_group(at, attributes, sizeof attributes);
+    snprintf(r->inputs_text, sizeof r->inputs_text, "x...");
+    snprintf(r->attributes_text, sizeof r->attributes_text, "%s%sbool stochastic", attributes,
+             *attributes ? ", " : "");
+}
+
 static void parse_row(const char *at, const char *section)
 {
     if (row_count == MOST_ROWS)
         fail("more than %d rows", MOST_ROWS);
     row *r = &rows[row_count++];
     r->is_public = !strncmp(at, "OP(", 3);
+    r->is_optimizer = !strncmp(at, "OPTIMIZER(", 10);
     at = strchr(at, '(') + 1;
     snprintf(r->section, sizeof r->section, "%s", section);
     take_name(&at, r->name, sizeof r->name);
-    take_group(&at, r->inputs_text, sizeof r->inputs_text);
-    take_group(&at, r->attributes_text, sizeof r->attributes_text);
-    take_group(&at, r->results_text, sizeof r->results_text);
+    if (r->is_optimizer) {
+        take_optimizer(&at, r);
+    } else {
+        take_group(&at, r->inputs_text, sizeof r->inputs_text);
+        take_group(&at, r->attributes_text, sizeof r->attributes_text);
+        take_group(&at, r->results_text, sizeof r->results_text);
+    }
     take_string(&at, r->words, sizeof r->words);
     r->input_count = parse_parts(r->inputs_text, r->inputs, false);
     r->attribute_count = parse_parts(r->attributes_text, r->attributes, true);
@@ -190,7 +219,8 @@ void read_rows(FILE *file, const char *name)
             comment = comment && !strstr(at, "*/");
             continue;
         }
-        if (!strncmp(at, "OP(", 3) || !strncmp(at, "INTERNAL(", 9)) {
+        if (!strncmp(at, "OP(", 3) || !strncmp(at, "INTERNAL(", 9) ||
+            !strncmp(at, "OPTIMIZER(", 10)) {
             while (!strchr(line, '"') || !strchr(strchr(line, '"') + 1, '"')) {
                 size_t used = strlen(line);
                 if (used + 2 >= sizeof line || !fgets(line + used, (int)(sizeof line - used), file))
@@ -202,7 +232,7 @@ void read_rows(FILE *file, const char *name)
             at += 8;
             take_string(&at, section, sizeof section);
         } else {
-            fail("a row begins with OP, INTERNAL or SECTION");
+            fail("a row begins with OP, INTERNAL, OPTIMIZER or SECTION");
         }
     }
 }

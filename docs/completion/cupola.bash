@@ -13,7 +13,7 @@ _cupola()
     train:--norm) words='layernorm rmsnorm' ;;
     train:--mlp) words='gelu swiglu' ;;
     train:--bias) words='yes no' ;;
-    train:--optimizer) words='adamw sgd lion muon' ;;
+    train:--optimizer) words='adamw sgd lion muon adam rmsprop adagrad' ;;
     bench:--dtype) words='f32 f64 f16 bf16 i8 f8e4m3 f8e5m2' ;;
     bench:--precision) words='highest high medium' ;;
     bench:--format) words='text json csv tsv html markdown' ;;

@@ -2,29 +2,25 @@
 #ifndef CUPOLA_OPTIM_H
 #define CUPOLA_OPTIM_H
 
+#include "cupola/methods.h"
 #include "cupola/tensor.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef enum cup_method {
-    CUP_METHOD_ADAMW = 0,
-    CUP_METHOD_SGD = 1, /* with momentum, plain or in Nesterov's form */
-    CUP_METHOD_LION = 2,
-    CUP_METHOD_MUON = 3 /* for hidden matrices; the other parameters go by AdamW. On a GPU the
-                           products that make a direction are in bf16: all that is promised is that
-                           its singular values are near 1, not its digits; see `single` */
-} cup_method;
+/* The name of a method, "adamw"; "?" for a value that is none. */
+CUP_API const char *cup_method_name(cup_method method);
+
+/* Finds a method by name; CUP_ARGUMENT when there is none. */
+CUP_API cup_status cup_method_find(const char *name, cup_method *out);
 
 /* How to optimize. All zero means AdamW with the defaults. */
 typedef struct cup_optimizer_options {
     size_t size; /* of this struct, see CUP_OPTIONS */
     cup_method method;
-    double beta1, beta2; /* 0 means 0.9 and 0.999, for Lion 0.9 and 0.99 */
-    double epsilon;      /* of AdamW; 0 means 1e-8 */
-    double momentum;     /* of SGD, where 0 means none, and of Muon, where 0 means 0.95 */
-    bool nesterov;       /* of SGD */
+    double beta1, beta2, epsilon, momentum; /* of the methods that name them in methods.h, with */
+    bool nesterov;                          /* what 0 means */
     double weight_decay; /* of the parameters whose `decay` is set; 0 means none */
     double clip;         /* gradients whose common norm is larger are scaled down to it; 0: never */
     bool stochastic;     /* bf16 parameters have no master copy, which saves 4 bytes a number; they

@@ -216,6 +216,7 @@ typedef struct cup__attribute {
     cup__kind kind;
     size_t offset;
     size_t option; /* its place in the options of the call; 0: it is an argument */
+    double usual;  /* the default that the row names, where that is a number */
 } cup__attribute;
 
 struct cup__row {

@@ -1,48 +1,12 @@
-#include <math.h>
+#include "optim/rule.h"
 
-#include "dispatch/attributes.h"
-#include "ops/elementwise/pointwise.h"
-#include "optim/update.h"
-
-/* Weight decay pulls at the parameter itself and does not enter the states. */
-static double adamw(double value, double gradient, double *first, double *second,
-                    const cup__step *s)
-{
-    double g = gradient * s->gradient, beta1 = s->a[0], beta2 = s->a[1];
-    *first = beta1 * *first + (1 - beta1) * g;
-    *second = beta2 * *second + (1 - beta2) * g * g;
-    double step = s->corrected * *first / (sqrt(*second) * s->root + s->a[2]);
-    return value - s->rate * s->decay * value - step;
-}
-
-CUP__WIDE static void adamw_f32(float *value, const float *gradient, float *first, float *second,
-                                int64_t count, const cup__step *s)
-{
-    float scale = (float)s->gradient, corrected = (float)s->corrected, root = (float)s->root;
-    float decay = (float)(s->rate * s->decay), epsilon = (float)s->a[2];
-    float beta1 = (float)s->a[0], rest1 = (float)(1 - s->a[0]);
-    float beta2 = (float)s->a[1], rest2 = (float)(1 - s->a[1]);
-    for (int64_t i = 0; i < count; i++) {
-        float g = gradient[i] * scale;
-        float m = beta1 * first[i] + rest1 * g;
-        float v = beta2 * second[i] + rest2 * g * g;
-        first[i] = m;
-        second[i] = v;
-        value[i] -= decay * value[i] + corrected * m / (sqrtf(v) * root + epsilon);
-    }
-}
-
-static void read(const void *attributes, cup__step *s)
-{
-    const cup__adamw_attributes *from = attributes;
-    s->a[0] = from->beta1;
-    s->a[1] = from->beta2;
-    s->a[2] = from->epsilon;
-    s->stochastic = from->stochastic;
-    s->states = 2;
-}
-
-static const cup__update update = {"adamw.cu", read, adamw, adamw_f32};
+/* Both states are corrected for their start at 0. */
+CUP__RULE(adamw, 2, (),
+    first = n.a[0] * first + n.rest[0] * g;
+    second = n.a[1] * second + n.rest[1] * g * g;
+    real length = sqrt(second) * n.root + n.a[2];
+    value = value - (n.rate * n.decay * value + n.corrected * first / length);
+)
 
 #define USUAL                                                                                      \
     &(const cup__adamw_attributes)                                                                 \
@@ -68,4 +32,4 @@ static const cup__sample bench[] = {
     {GPT2, USUAL},
     {NULL, NULL}};
 
-const cup__op cup__op_adamw = {CUP__UPDATE(&update), .samples = samples, .bench = bench};
+const cup__op cup__op_adamw = {CUP__UPDATE(&adamw_update), .samples = samples, .bench = bench};

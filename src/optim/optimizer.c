@@ -8,6 +8,7 @@
 #include "cupola/grad.h"
 #include "cupola/optim.h"
 #include "dispatch/attributes.h"
+#include "optim/method.h"
 #include "optim/orthogonal.h"
 #include "optim/update.h"
 
@@ -16,6 +17,8 @@
 struct cup_optimizer {
     cup_context *c;
     cup_optimizer_options options;
+    const cup__row *row, *others; /* of hidden matrices and of all else, with their attributes */
+    cup__method_attributes attributes, others_attributes;
     int count, plain;       /* parameters; those that are not Muon's, which come first */
     cup_tensor **parameters;
     cup_tensor **inputs;    /* of the update: factors, settings, the records of `plain` */
@@ -23,47 +26,11 @@ struct cup_optimizer {
     cup_tensor *hyper, *steps, *norm;
     cup_named *state;
     int64_t state_count;
-    cup__muon *muon;        /* or NULL */
+    cup__muon_steps *muon;        /* or NULL */
     cup__muon_matrix *matrices;
     int matrix_count;
     bool ready; /* a learning rate was set */
 };
-
-static cup_status check_options(cup_context *c, const cup_optimizer_options *o)
-{
-    const struct {
-        const char *name;
-        double value, below;
-    } numbers[] = {{"beta1", o->beta1, 1},
-                   {"beta2", o->beta2, 1},
-                   {"epsilon", o->epsilon, INFINITY},
-                   {"momentum", o->momentum, 1},
-                   {"weight_decay", o->weight_decay, INFINITY},
-                   {"clip", o->clip, INFINITY}};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (!(numbers[i].value >= 0 && numbers[i].value < numbers[i].below))
-            return cup__fail(&c->error, CUP_ARGUMENT,
-                             "optimizer: %s must be at least 0 and below %g, not %g",
-                             numbers[i].name, numbers[i].below, numbers[i].value);
-    if (o->method > CUP_METHOD_MUON)
-        return cup__fail(&c->error, CUP_ARGUMENT, "optimizer: method %d is none", (int)o->method);
-    return CUP_OK;
-}
-
-static void fill_defaults(cup_optimizer_options *o)
-{
-    if (o->beta1 == 0)
-        o->beta1 = 0.9;
-    if (o->beta2 == 0)
-        o->beta2 = o->method == CUP_METHOD_LION ? 0.99 : 0.999;
-    if (o->epsilon == 0)
-        o->epsilon = 1e-8;
-    if (o->momentum == 0 && o->method == CUP_METHOD_MUON)
-        o->momentum = 0.95;
-    /* Only AdamW corrects its states for their start at 0. */
-    if (o->method == CUP_METHOD_SGD)
-        o->beta1 = o->beta2 = 0;
-}
 
 static cup_status check_parameter(cup_context *c, const cup_parameter *p, int i)
 {
@@ -119,27 +86,28 @@ static cup_tensor *add_zeros(cup_optimizer *o, const cup_parameter *p, const cha
     return add_state(o, p->name, part, cup__full(o->c, &shape, 0));
 }
 
-static bool is_muons(const cup_optimizer *o, const cup_parameter *p)
+/* Whether the parameter goes by a method for hidden matrices alone. */
+static bool is_matrix(const cup_optimizer *o, const cup_parameter *p)
 {
-    return o->options.method == CUP_METHOD_MUON && p->hidden && p->tensor->ndim == 2;
+    return o->row != o->others && p->hidden && p->tensor->ndim == 2;
 }
 
 /* The states, into a record of the update, or for Muon among its matrices. */
 static cup_status add_parameter(cup_optimizer *o, const cup_parameter *p, float *setting)
 {
-    cup_method method = o->options.method;
+    static const char *const parts[] = {"first", "second"};
     cup_dtype dtype = p->tensor->dtype;
     cup_tensor *own[CUP__RECORD] = {p->tensor}, **r = own;
-    bool matrix = is_muons(o, p), has_first = method != CUP_METHOD_SGD || o->options.momentum > 0;
+    bool matrix = is_matrix(o, p);
+    int states = matrix ? cup__update_states(o->row, &o->attributes)
+                        : cup__update_states(o->others, &o->others_attributes);
     if (!matrix)
         r = o->inputs + CUP__RECORDS_AT + o->plain * CUP__RECORD;
     r[CUP__VALUE] = p->tensor;
     if (dtype == CUP_F16 || (dtype == CUP_BF16 && !o->options.stochastic))
         r[CUP__MASTER] = add_state(o, p->name, "master", cup_cast(o->c, p->tensor, CUP_F32));
-    if (has_first)
-        r[CUP__FIRST] = add_zeros(o, p, "first");
-    if (!matrix && (method == CUP_METHOD_ADAMW || method == CUP_METHOD_MUON))
-        r[CUP__SECOND] = add_zeros(o, p, "second");
+    for (int i = 0; i < states; i++)
+        r[CUP__FIRST + i] = add_zeros(o, p, parts[i]);
     float rate = p->rate > 0 ? (float)p->rate : 1.0f;
     float decay = p->decay ? (float)o->options.weight_decay : 0.0f;
     if (matrix) {
@@ -218,11 +186,14 @@ cup_optimizer *cup_optimizer_new(cup_context *c, const cup_parameter *parameters
     o->count = count;
     if (cup__options_take(&c->error, "optimizer", &o->options, sizeof *options, options) !=
             CUP_OK ||
-        check_options(c, &o->options) != CUP_OK) {
+        cup__method_options(c, &o->options) != CUP_OK) {
         cup_optimizer_free(o);
         return NULL;
     }
-    fill_defaults(&o->options);
+    o->row = cup__method_row(o->options.method);
+    o->others = cup__method_others(o->options.method);
+    cup__method_attributes_of(o->row, &o->options, &o->attributes);
+    cup__method_attributes_of(o->others, &o->options, &o->others_attributes);
     bool was = cup_grad_recording(c, false);
     cup_status status = make(o, parameters);
     cup_grad_recording(c, was);
@@ -307,17 +278,13 @@ static cup_status check_step(const cup_optimizer *o)
 
 static cup_status run_update(cup_optimizer *o)
 {
-    const cup_optimizer_options *a = &o->options;
     int count = CUP__RECORDS_AT + o->plain * CUP__RECORD;
     if (o->muon)
-        CUP_TRY(cup__muon_step_all(o->muon, o->inputs[0], a->momentum, a->stochastic));
-    if (o->plain == 0)
-        return CUP_OK;
-    if (a->method == CUP_METHOD_SGD)
-        return cup__sgd(o->c, o->inputs, count, a->momentum, a->nesterov, a->stochastic);
-    if (a->method == CUP_METHOD_LION)
-        return cup__lion(o->c, o->inputs, count, a->beta1, a->beta2, a->stochastic);
-    return cup__adamw(o->c, o->inputs, count, a->beta1, a->beta2, a->epsilon, a->stochastic);
+        CUP_TRY(cup__muon_step_all(o->muon, o->inputs[0], o->options.momentum,
+                                   o->options.stochastic));
+    if (o->plain > 0)
+        cup__op_call(o->c, o->others, o->inputs, count, &o->others_attributes, NULL);
+    return o->c->error.status;
 }
 
 cup_status cup_optimizer_step(cup_optimizer *o)
@@ -333,7 +300,9 @@ cup_status cup_optimizer_step(cup_optimizer *o)
                          "optimizer: no parameter has a gradient; call cup_backward first");
     /* Into tensors of the optimizer's own, so that nothing is allocated and a captured step finds
      * them again. */
-    const cup__step_factors_attributes betas = {o->options.beta1, o->options.beta2};
+    const cup__step_factors_attributes betas = {
+        cup__method_number(o->others, &o->others_attributes, "beta1"),
+        cup__method_number(o->others, &o->others_attributes, "beta2")};
     cup_tensor *const in[] = {o->hyper, o->steps, o->norm};
     if (!cup__op_call(o->c, &cup__rows[CUP__OP_global_norm], o->gradients, count, NULL, &o->norm) ||
         !cup__op_call(o->c, &cup__rows[CUP__OP_step_factors], in, 3, &betas, &o->inputs[0]))

@@ -19,7 +19,7 @@ typedef struct group {
     double size; /* what orthogonal matrices of the shape are multiplied with */
 } group;
 
-struct cup__muon {
+struct cup__muon_steps {
     cup_context *c;
     int count, groups;
     bool single;
@@ -64,7 +64,7 @@ static cup_dtype dtype_of_rounds(cup_context *c, bool single)
     return CUP_BF16;
 }
 
-static cup_status make_orthogonal(cup__muon *m, const group *g)
+static cup_status make_orthogonal(cup__muon_steps *m, const group *g)
 {
     cup_context *c = m->c;
     cup_dtype rounds = dtype_of_rounds(c, m->single), own = g->directions->dtype;
@@ -86,7 +86,7 @@ static bool same_group(const cup__muon_matrix *a, const cup__muon_matrix *b)
 }
 
 /* The group that begins with matrix `first`. */
-static cup_status make_group(cup__muon *m, int first)
+static cup_status make_group(cup__muon_steps *m, int first)
 {
     const cup_tensor *like = m->matrices[first].value;
     group *g = &m->group[m->groups++];
@@ -109,7 +109,7 @@ static cup_status make_group(cup__muon *m, int first)
     return m->c->error.status;
 }
 
-static cup_status make_settings(cup__muon *m)
+static cup_status make_settings(cup__muon_steps *m)
 {
     float *values = cup__malloc((size_t)m->count * CUP__SETTING_COUNT * sizeof *values);
     if (!values)
@@ -124,7 +124,7 @@ static cup_status make_settings(cup__muon *m)
     return m->c->error.status;
 }
 
-static cup_status make(cup__muon *m, const cup__muon_matrix *matrices)
+static cup_status make(cup__muon_steps *m, const cup__muon_matrix *matrices)
 {
     size_t count = (size_t)m->count, inputs = CUP__RECORDS_AT + count * CUP__RECORD;
     m->matrices = cup__calloc(count, sizeof *m->matrices);
@@ -150,9 +150,10 @@ static cup_status make(cup__muon *m, const cup__muon_matrix *matrices)
     return CUP_OK;
 }
 
-cup__muon *cup__muon_new(cup_context *c, const cup__muon_matrix *matrices, int count, bool single)
+cup__muon_steps *cup__muon_new(cup_context *c, const cup__muon_matrix *matrices, int count,
+                               bool single)
 {
-    cup__muon *m = cup__calloc(1, sizeof *m);
+    cup__muon_steps *m = cup__calloc(1, sizeof *m);
     if (!m) {
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for an optimizer");
         return NULL;
@@ -166,7 +167,7 @@ cup__muon *cup__muon_new(cup_context *c, const cup__muon_matrix *matrices, int c
     return NULL;
 }
 
-void cup__muon_free(cup__muon *m)
+void cup__muon_free(cup__muon_steps *m)
 {
     if (!m)
         return;
@@ -183,7 +184,8 @@ void cup__muon_free(cup__muon *m)
     cup__free(m);
 }
 
-cup_status cup__muon_step_all(cup__muon *m, cup_tensor *factors, double momentum, bool stochastic)
+cup_status cup__muon_step_all(cup__muon_steps *m, cup_tensor *factors, double momentum,
+                              bool stochastic)
 {
     int inputs = CUP__RECORDS_AT + m->count * CUP__RECORD;
     m->momentum[0] = m->step[0] = factors;
@@ -193,10 +195,10 @@ cup_status cup__muon_step_all(cup__muon *m, cup_tensor *factors, double momentum
         m->momentum[at] = cup_grad(m->matrices[i].value);
         m->step[at] = m->momentum[at] ? m->views[i] : NULL;
     }
-    const cup__muon_momentum_attributes a = {momentum};
+    const cup__muon_attributes a = {.momentum = momentum};
     const cup__muon_step_attributes b = {stochastic};
     cup_context *c = m->c;
-    cup__op_call(c, &cup__rows[CUP__OP_muon_momentum], m->momentum, inputs, &a, NULL);
+    cup__op_call(c, &cup__rows[CUP__OP_muon], m->momentum, inputs, &a, NULL);
     for (int i = 0; i < m->groups && c->error.status == CUP_OK; i++)
         make_orthogonal(m, &m->group[i]);
     cup__op_call(c, &cup__rows[CUP__OP_muon_step], m->step, inputs, &b, NULL);

@@ -5,7 +5,7 @@
 #include "cupola/optim.h"
 #include "tensor/tensor.h"
 
-typedef struct cup__muon cup__muon;
+typedef struct cup__muon_steps cup__muon_steps;
 
 /* One matrix: the parameter, its master copy or NULL, and its momentum, all borrowed. */
 typedef struct cup__muon_matrix {
@@ -15,11 +15,13 @@ typedef struct cup__muon_matrix {
 
 /* Matrices of one shape and dtype are worked on together, through memory of their size that is kept
  * between steps. `single`: in f32 where bf16 would be faster. NULL with an error in the context. */
-cup__muon *cup__muon_new(cup_context *c, const cup__muon_matrix *matrices, int count, bool single);
-void cup__muon_free(cup__muon *m);
+cup__muon_steps *cup__muon_new(cup_context *c, const cup__muon_matrix *matrices, int count,
+                               bool single);
+void cup__muon_free(cup__muon_steps *m);
 
 /* One step of the matrices that have a gradient. */
-cup_status cup__muon_step_all(cup__muon *m, cup_tensor *factors, double momentum, bool stochastic);
+cup_status cup__muon_step_all(cup__muon_steps *m, cup_tensor *factors, double momentum,
+                              bool stochastic);
 
 /* x, [..,rows,columns], with the singular values of each matrix brought near 1: between 0.7 and 1.2
  * for all but the smallest. */

@@ -1,5 +1,7 @@
 #include "optim/update.h"
 
+#include <string.h>
+
 #include "base/half.h"
 #include "base/memory.h"
 #include "base/parallel.h"
@@ -22,6 +24,41 @@ int64_t cup__update_elements(const cup__call *call, int i)
 {
     cup_tensor *const *r = cup__update_record(call, i);
     return r[CUP__GRADIENT] ? r[CUP__VALUE]->count : 0;
+}
+
+static bool is_number(const cup__attribute *a)
+{
+    return strcmp(a->name, "stochastic") != 0;
+}
+
+void cup__update_numbers(const cup__row *row, const void *attributes, double *out)
+{
+    int count = 0;
+    for (const cup__attribute *a = row->attributes; a->name; a++) {
+        const char *at = (const char *)attributes + a->offset;
+        if (is_number(a) && count < CUP__UPDATE_NUMBERS)
+            out[count++] = a->kind == CUP__KIND_BOOL ? *(const bool *)at
+                                                     : *(const double *)(const void *)at;
+    }
+    while (count < CUP__UPDATE_NUMBERS)
+        out[count++] = 0;
+}
+
+int cup__update_states(const cup__row *row, const void *attributes)
+{
+    double a[CUP__UPDATE_NUMBERS];
+    const cup__update *update = row->op->update;
+    cup__update_numbers(row, attributes, a);
+    bool without = update->last_for && a[update->last_for - 1] == 0;
+    return update->states - (without ? 1 : 0);
+}
+
+bool cup__update_stochastic(const cup__row *row, const void *attributes)
+{
+    for (const cup__attribute *a = row->attributes; a->name; a++)
+        if (!is_number(a))
+            return *(const bool *)((const char *)attributes + a->offset);
+    return false;
 }
 
 static bool is_wide(const cup_tensor *t)
@@ -56,9 +93,8 @@ static cup_status check_record(cup__call *call, int i, int states)
 
 cup_status cup__update_infer(cup__call *call)
 {
-    cup__step step;
-    call->op->update->read(call->attributes, &step);
     int records = cup__update_records(call);
+    int states = cup__update_states(call->row, call->attributes);
     if (call->in_count < CUP__RECORDS_AT || (call->in_count - CUP__RECORDS_AT) % CUP__RECORD != 0 ||
         !call->in[1])
         return cup__call_fail(call, CUP_ARGUMENT,
@@ -70,7 +106,7 @@ cup_status cup__update_infer(cup__call *call)
         return cup__call_fail(call, CUP_SHAPE, "factors must be [%d], settings [%d,%d]",
                               CUP__FACTOR_COUNT, records, CUP__SETTING_COUNT);
     for (int i = 0; i < records; i++)
-        CUP_TRY(check_record(call, i, step.states));
+        CUP_TRY(check_record(call, i, states));
     return CUP_OK;
 }
 
@@ -88,7 +124,11 @@ static bool step_of(const cup__call *call, int i, cup__step *step)
     step->root = factor[CUP__FACTOR_ROOT];
     step->gradient = factor[CUP__FACTOR_GRADIENT];
     step->decay = setting[CUP__SETTING_DECAY];
-    call->op->update->read(call->attributes, step);
+    if (call->op->update->unscaled)
+        step->gradient = 1;
+    cup__update_numbers(call->row, call->attributes, step->a);
+    for (int k = 0; k < CUP__UPDATE_NUMBERS; k++)
+        step->rest[k] = 1 - step->a[k];
     return factor[CUP__FACTOR_GO] != 0;
 }
 
@@ -106,9 +146,10 @@ static uint16_t round_at_random(const cup__call *call, int row, int64_t i, float
     return (uint16_t)(((up & 0x7f800000) == 0x7f800000 ? bits : up) >> 16);
 }
 
-static bool is_stochastic(cup_tensor *const *r, const cup__step *step)
+static bool is_stochastic(const cup__call *call, cup_tensor *const *r)
 {
-    return step->stochastic && !r[CUP__MASTER] && r[CUP__VALUE]->dtype == CUP_BF16;
+    return !r[CUP__MASTER] && r[CUP__VALUE]->dtype == CUP_BF16 &&
+           cup__update_stochastic(call->row, call->attributes);
 }
 
 static void update_element(const cup__call *call, int row, int64_t index, const cup__step *step)
@@ -116,16 +157,16 @@ static void update_element(const cup__call *call, int row, int64_t index, const 
     cup_tensor *const *r = cup__update_record(call, row);
     cup_tensor *truth = r[CUP__MASTER] ? r[CUP__MASTER] : r[CUP__VALUE];
     double state[2] = {0, 0};
-    for (int k = 0; k < 2; k++)
-        if (r[CUP__FIRST + k])
-            state[k] = cup__load(r[CUP__FIRST + k], cup__offset_of(r[CUP__FIRST + k], index));
+    int states = 0;
+    for (; states < 2 && r[CUP__FIRST + states]; states++)
+        state[states] = cup__load(r[CUP__FIRST + states],
+                                  cup__offset_of(r[CUP__FIRST + states], index));
     double gradient = cup__load(r[CUP__GRADIENT], cup__offset_of(r[CUP__GRADIENT], index));
     double before = cup__load(truth, cup__offset_of(truth, index));
-    double value = call->op->update->f64(before, gradient, &state[0], &state[1], step);
-    for (int k = 0; k < 2; k++)
-        if (r[CUP__FIRST + k])
-            cup__store(r[CUP__FIRST + k], cup__offset_of(r[CUP__FIRST + k], index), state[k]);
-    if (is_stochastic(r, step)) {
+    double value = call->op->update->f64(before, gradient * step->gradient, state, states, step);
+    for (int k = 0; k < states; k++)
+        cup__store(r[CUP__FIRST + k], cup__offset_of(r[CUP__FIRST + k], index), state[k]);
+    if (is_stochastic(call, r)) {
         uint16_t bits = round_at_random(call, row, index, (float)value);
         ((uint16_t *)truth->data)[cup__offset_of(truth, index)] = bits;
         return;
@@ -165,7 +206,21 @@ static float *floats_at(cup_tensor *t, int64_t offset)
     return t ? (float *)t->data + offset : NULL;
 }
 
-static void update_piece(const job *j, int row, const cup__step *step, int64_t offset,
+static cup__step_f32 in_f32(const cup__step *s)
+{
+    cup__step_f32 n = {.corrected = (float)s->corrected,
+                       .root = (float)s->root,
+                       .gradient = (float)s->gradient,
+                       .rate = (float)s->rate,
+                       .decay = (float)s->decay};
+    for (int k = 0; k < CUP__UPDATE_NUMBERS; k++) {
+        n.a[k] = (float)s->a[k];
+        n.rest[k] = (float)s->rest[k];
+    }
+    return n;
+}
+
+static void update_piece(const job *j, int row, const cup__step_f32 *step, int64_t offset,
                          int64_t count)
 {
     cup_tensor *const *r = cup__update_record(j->call, row);
@@ -184,8 +239,8 @@ static void update_piece(const job *j, int row, const cup__step *step, int64_t o
     if (value == value_buffer)
         cup__load_f32(value, at, p->dtype, count);
     j->call->op->update->f32(value, gradient, floats_at(r[CUP__FIRST], offset),
-                   floats_at(r[CUP__SECOND], offset), count, step);
-    if (is_stochastic(r, step))
+                             floats_at(r[CUP__SECOND], offset), count, step);
+    if (is_stochastic(j->call, r))
         for (int64_t i = 0; i < count; i++)
             ((uint16_t *)(void *)at)[i] = round_at_random(j->call, row, offset + i, value[i]);
     else if ((char *)value != at)
@@ -203,11 +258,12 @@ static void update_chunks(int64_t begin, int64_t end, void *user)
         cup_tensor *const *r = cup__update_record(j->call, i);
         if (!step_of(j->call, i, &step))
             return;
+        const cup__step_f32 floats = in_f32(&step);
         int64_t from = (chunk - j->first[i]) * CHUNK, to = from + CHUNK;
         if (to > r[CUP__VALUE]->count)
             to = r[CUP__VALUE]->count;
         for (int64_t at = from; at < to; at += PIECE)
-            update_piece(j, i, &step, at, to - at < PIECE ? to - at : PIECE);
+            update_piece(j, i, &floats, at, to - at < PIECE ? to - at : PIECE);
     }
 }
 

@@ -1,4 +1,4 @@
-/* One optimizer step of many parameters in one launch. A rule, in adamw.cu for example, says what
+/* One optimizer step of many parameters in one launch. A rule, in adamw.c for example, says what
  * happens to one element; the walk is here.
  *
  * Grid: a block for each chunk of CHUNK elements of some parameter, which it finds by halving in
@@ -218,5 +218,23 @@ DEVICE void update_chunk(const update_table &table, int count, const float *fact
     if (whole + (int)threadIdx.x < size)
         update_rest<Rule>(e, whole + threadIdx.x, n);
 }
+
+/* What stands before the body of a rule and behind it: the rule, and its kernel. */
+struct update_rule {
+    static __device__ __forceinline__ real step(real value, real g, real &first, real &second,
+                                                const update_numbers &n);
+};
+
+#define RULE                                                                                       \
+    __device__ __forceinline__ real update_rule::step(real value, real g, real &first,             \
+                                                      real &second, const update_numbers &n)
+
+#define UPDATE(name)                                                                               \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                          \
+        name##_step(const __grid_constant__ update_table table, int count, const float *factors,   \
+                    const float *settings, update_attributes attributes)                           \
+    {                                                                                              \
+        update_chunk<update_rule>(table, count, factors, settings, attributes);                    \
+    }
 
 #endif

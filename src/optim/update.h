@@ -4,7 +4,8 @@
  * Inputs of an update: factors [5], from step_factors; settings [n,2], a row for each parameter;
  * then a record for each parameter: the parameter, its gradient or NULL, when it is left alone, its
  * master copy in higher precision or NULL, and up to two states, all of one shape. Where there is a
- * master, it is what the step changes, and the parameter becomes its rounding. */
+ * master, it is what the step changes, and the parameter becomes its rounding. What a step changes
+ * is said by a rule, see rule.h. */
 #ifndef CUP_OPTIM_UPDATE_H
 #define CUP_OPTIM_UPDATE_H
 
@@ -24,24 +25,36 @@ enum { CUP__SETTING_RATE, CUP__SETTING_DECAY, CUP__SETTING_COUNT }; /* columns o
 enum { CUP__VALUE, CUP__GRADIENT, CUP__MASTER, CUP__FIRST, CUP__SECOND, CUP__RECORD };
 #define CUP__RECORDS_AT 2
 
-/* The numbers of one step of one parameter: the factors, with the rates multiplied by the
- * parameter's own, its weight decay, and the attributes. */
-typedef struct cup__step {
-    double corrected, root, gradient, rate, decay, a[3];
-    bool stochastic; /* bf16 values are rounded at random, so that the mean is right */
-    int states;      /* that must be there */
-} cup__step;
+#define CUP__UPDATE_NUMBERS 3
+
+/* The numbers of one step of one parameter, as rules see them: the factors, with the rates
+ * multiplied by the parameter's own, its weight decay, and the attributes. */
+#define CUP__STEP_NUMBERS(real)                                                                    \
+    struct {                                                                                       \
+        real corrected, root, gradient, rate, decay;                                               \
+        real a[CUP__UPDATE_NUMBERS], rest[CUP__UPDATE_NUMBERS]; /* the attributes; 1 - them */     \
+    }
+typedef CUP__STEP_NUMBERS(double) cup__step;
+typedef CUP__STEP_NUMBERS(float) cup__step_f32;
 
 typedef struct cup__update {
-    const char *source; /* "adamw.cu", whose kernel is adamw_step */
-    void (*read)(const void *attributes, cup__step *step); /* sets what is not a factor */
-    /* One element; returns the new value. */
-    double (*f64)(double value, double gradient, double *first, double *second,
-                  const cup__step *step);
+    const char *source, *text, *entry; /* of the kernel */
+    int states;    /* kept for each parameter */
+    int last_for;  /* the last state is kept where this attribute, from 1, is not 0; 0: always */
+    bool unscaled; /* the gradient is a direction of a size of its own: no scale, no clip */
+    int others;    /* not 0: hidden matrices go by it, and by this op all other parameters */
+    /* One element, whose gradient is scaled; returns the new value. */
+    double (*f64)(double value, double gradient, double *states, int count, const cup__step *step);
     /* `count` elements in place; vectorised. States that are not there are NULL. */
-    void (*f32)(float *value, const float *gradient, float *first, float *second, int64_t count,
-                const cup__step *step);
+    void (*f32)(float *values, const float *gradients, float *firsts, float *seconds,
+                int64_t count, const cup__step_f32 *step);
 } cup__update;
+
+/* The attributes of a row as numbers, 0 behind the last; how many states a parameter has with
+ * them; whether bf16 values are rounded at random. */
+void cup__update_numbers(const cup__row *row, const void *attributes, double *out);
+int cup__update_states(const cup__row *row, const void *attributes);
+bool cup__update_stochastic(const cup__row *row, const void *attributes);
 
 /* How many records there are, and each one's five tensors. */
 int cup__update_records(const cup__call *call);
@@ -59,7 +72,9 @@ void cup__update_cost(const cup__call *call, double *bytes, double *flops);
 
 /* The fields of a descriptor that every update has. */
 #define CUP__STATE_DTYPES (CUP__DTYPE(F32) | CUP__DTYPE(F64))
-#define CUP__UPDATE(of)                                                                            \
+#define CUP__UPDATE(of) CUP__UPDATE_FROM(of, -2)
+/* The same where the first state is tested from `low` on, as one that a root is taken of. */
+#define CUP__UPDATE_FROM(of, low)                                                                  \
     .update = (of), .infer = cup__update_infer, .specification = cup__update_specification,        \
     .impls = cup__update_impls,                                                                    \
     .list_from = CUP__RECORDS_AT, .list_step = CUP__RECORD,                                        \
@@ -67,7 +82,7 @@ void cup__update_cost(const cup__call *call, double *bytes, double *flops);
                 << CUP__RECORDS_AT,                                                                \
     .in_dtypes = {CUP__DTYPE(F32),   CUP__DTYPE(F32),  0, 0, CUP__STATE_DTYPES,                    \
                   CUP__STATE_DTYPES, CUP__STATE_DTYPES},                                           \
-    .domain = {{0, 0.9}, {0, 0.9}, {-2, 2}, {-2, 2}, {-2, 2}, {-2, 2}, {0.01, 2}},                 \
+    .domain = {{0, 0.9}, {0, 0.9}, {-2, 2}, {-2, 2}, {-2, 2}, {low, 2}, {0.01, 2}},                \
     .random = true, .cost = cup__update_cost
 
 #endif

@@ -1,6 +1,4 @@
 /* The launch of an update: parameters of one kind go into one table and one kernel. */
-#include <string.h>
-
 #include "cuda/cuda.h"
 #include "optim/update.h"
 
@@ -66,29 +64,27 @@ static cup_status send(launch *l)
     cup__cuda *gpu = cup__cuda_of(l->call->c->device);
     int64_t most = l->count <= 64 ? 64 : l->count <= 256 ? 256 : MOST_AT_ONCE;
     int64_t wide = 16 / cup_dtype_size(l->kind.dtype);
-    cup__step step;
     const cup__update *update = l->call->op->update;
-    update->read(l->call->attributes, &step);
+    bool stochastic = cup__update_stochastic(l->call->row, l->call->attributes);
     const cup__knob knobs[] = {{"CUP_T", l->kind.dtype},
                                {"MOST", most},
                                {"MASTER", l->kind.master},
                                {"STATES", l->kind.states},
                                {"VEC", l->aligned ? wide : 1},
-                               {"STOCHASTIC", step.stochastic && !l->kind.master &&
-                                                  l->kind.dtype == CUP_BF16}};
-    char entry_name[32];
-    size_t length = strcspn(update->source, ".");
-    memcpy(entry_name, update->source, length);
-    memcpy(entry_name + length, "_step", sizeof "_step");
-    cup__kernel *kernel = cup__kernel_get(gpu, update->source, entry_name, knobs, 6);
+                               {"STOCHASTIC", stochastic && !l->kind.master &&
+                                                  l->kind.dtype == CUP_BF16},
+                               {"UNSCALED", update->unscaled}};
+    cup__kernel *kernel = cup__kernel_of_text(gpu, update->source, update->text, update->entry,
+                                              knobs, update->unscaled ? 7 : 6);
     if (!kernel)
         return l->call->c->error.status;
     /* update_attributes of optim/update.cuh. */
     struct {
-        double a[3];
+        double a[CUP__UPDATE_NUMBERS];
         const void *random;
         uint32_t sequence, unused;
-    } attributes = {{step.a[0], step.a[1], step.a[2]}, l->call->random, l->call->sequence, 0};
+    } attributes = {.random = l->call->random, .sequence = l->call->sequence};
+    cup__update_numbers(l->call->row, l->call->attributes, attributes.a);
     const void *factors = l->call->in[0]->data, *settings = l->call->in[1]->data;
     cup__argument table = {l->entries, (size_t)most * sizeof *l->entries};
     cup_status status = cup__launch(gpu, kernel, ((cup__grid){.x = l->chunks, .threads = THREADS}),

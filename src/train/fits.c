@@ -3,6 +3,7 @@
 #include "base/room.h"
 #include "base/text.h"
 #include "nn/gpt.h"
+#include "optim/method.h"
 #include "tensor/tensor.h"
 #include "train/trainer.h"
 
@@ -12,15 +13,7 @@ static int64_t held_each(const cup_training *a)
 {
     bool bf16 = a->dtype == CUP_BF16;
     int64_t weight = !bf16 ? 4 : a->optimizer.stochastic ? 2 : 6;
-    switch (a->optimizer.method) {
-    case CUP_METHOD_SGD:
-        return weight + (a->optimizer.momentum > 0 ? 4 : 0);
-    case CUP_METHOD_LION:
-    case CUP_METHOD_MUON:
-        return weight + 4;
-    default:
-        return weight + 8;
-    }
+    return weight + 4 * cup__method_states(&a->optimizer);
 }
 
 /* What forward keeps of a batch for backward. In a block: what both norms give and the sum before

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "dispatch/attributes.h"
 #include "nn/parameters.h"
 #include "tensor/tensor.h"
 
@@ -16,7 +17,6 @@
 /* Seconds to wait for the lock of a folder, which somebody who only reads may hold for a moment. */
 #define LOCK_SECONDS 1
 
-const char *const cup__method_words[] = {"adamw", "sgd", "lion", "muon", NULL};
 static const char *const decline_words[] = {"cosine", "linear", "constant", NULL};
 
 #define AT(name) offsetof(cup_loop_options, name)

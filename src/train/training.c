@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "dispatch/attributes.h"
 #include "nn/config.h"
 #include "tensor/context.h"
 #include "train/trainer.h"

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "cupola/cupola.h"
+#include "optim/method.h"
 #include "test.h"
 
 #define PARAMETERS 3
@@ -92,6 +93,21 @@ static void expect_element(run *r, const cup_optimizer_options *o, int i, int64_
         g += decay * *p;
         *m = o->momentum * *m + g;
         *p -= rate * (o->nesterov ? g + o->momentum * *m : *m);
+    } else if (o->method == CUP_METHOD_ADAM) {
+        g += decay * *p;
+        *m = 0.9 * *m + 0.1 * g;
+        *v = 0.999 * *v + 0.001 * g * g;
+        double corrected = *m / (1 - pow(0.9, step));
+        *p -= rate * corrected / (sqrt(*v / (1 - pow(0.999, step))) + 1e-8);
+    } else if (o->method == CUP_METHOD_RMSPROP) {
+        g += decay * *p;
+        *m = 0.99 * *m + 0.01 * g * g;
+        *v = o->momentum * *v + g / (sqrt(*m) + 1e-8);
+        *p -= rate * *v;
+    } else if (o->method == CUP_METHOD_ADAGRAD) {
+        g += decay * *p;
+        *m += g * g;
+        *p -= rate * g / (sqrt(*m) + 1e-10);
     } else {
         double mix = 0.9 * *m + 0.1 * g;
         *p -= rate * ((mix > 0) - (mix < 0) + decay * *p);
@@ -169,6 +185,60 @@ TEST(optimizer_sgd_follows_its_definition)
 TEST(optimizer_lion_follows_the_paper)
 {
     follow(&lion, CUP_F32, 2e-6);
+}
+
+TEST(optimizer_others_follow_the_formulas_of_pytorch)
+{
+    static const cup_optimizer_options others[] = {
+        {.size = sizeof *others, .method = CUP_METHOD_ADAM, .weight_decay = 0.1, .clip = 2},
+        {.size = sizeof *others, .method = CUP_METHOD_RMSPROP, .weight_decay = 0.1},
+        {.size = sizeof *others, .method = CUP_METHOD_RMSPROP, .momentum = 0.8, .clip = 2},
+        {.size = sizeof *others, .method = CUP_METHOD_ADAGRAD, .weight_decay = 0.1, .clip = 2}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        follow(&others[i], CUP_F32, 3e-6);
+}
+
+TEST(optimizer_methods_have_names)
+{
+    int count = 0;
+    for (; strcmp(cup_method_name((cup_method)count), "?"); count++) {
+        cup_method found = (cup_method)-1;
+        EXPECT_INT(cup_method_find(cup_method_name((cup_method)count), &found), CUP_OK);
+        EXPECT_INT(found, count);
+        EXPECT(strstr("|" CUP_METHOD_NAMES "|", cup_method_name(found)) != NULL);
+    }
+    EXPECT_INT(count, CUP_METHOD_ADAGRAD + 1);
+    cup_method found = CUP_METHOD_LION;
+    EXPECT_INT(cup_method_find("adamwx", &found), CUP_ARGUMENT);
+    EXPECT_INT(cup_method_find(NULL, &found), CUP_ARGUMENT);
+    EXPECT_INT(cup_method_find("adamw", NULL), CUP_ARGUMENT);
+    EXPECT_INT(found, CUP_METHOD_LION);
+    EXPECT_TEXT(cup_method_name((cup_method)-1), "?");
+}
+
+/* What a method keeps is what a run is told to have room for. */
+TEST(optimizer_states_are_those_of_the_table)
+{
+    for (int method = 0; strcmp(cup_method_name((cup_method)method), "?"); method++)
+        for (int with = 0; with < 2; with++) {
+            run r;
+            begin(&r, CUP_F32);
+            cup_optimizer_options options = {.size = sizeof options,
+                                             .method = (cup_method)method,
+                                             .momentum = with ? 0.5 : 0};
+            int64_t count, states = 0;
+            cup_optimizer *o = cup_optimizer_new(r.c, r.list, PARAMETERS, &options);
+            const cup_named *state = cup_optimizer_state(o, &count);
+            for (int64_t i = 0; i < count; i++)
+                states += strstr(state[i].name, ".first") || strstr(state[i].name, ".second");
+            /* None of the parameters is a hidden matrix, so that Muon leaves all to AdamW. */
+            if (method != CUP_METHOD_MUON)
+                EXPECT_INT(states, PARAMETERS * cup__method_states(&options));
+            else
+                EXPECT_INT(states, PARAMETERS * 2);
+            cup_optimizer_free(o);
+            cup_context_free(r.c);
+        }
 }
 
 TEST(optimizer_bf16_parameters_follow_their_master_copy)

@@ -16,6 +16,7 @@ TEST(nothing_is_handed_on)
     EXPECT(!cup_optimizer_state(NULL, NULL) && !cup_trainer_points(NULL, NULL));
     EXPECT(cup_schedule_rate(NULL, 1) == 0);
     EXPECT_INT(cup_dtype_find(NULL, NULL), CUP_ARGUMENT);
+    EXPECT_INT(cup_method_find(NULL, NULL), CUP_ARGUMENT);
     cup_context_free(c);
 }
 

@@ -191,15 +191,13 @@ static void expect_exact_resume(const cup_loop_options *options, cup_dtype dtype
 
 TEST(loop_resumes_bit_for_bit)
 {
-    static const cup_method methods[] = {CUP_METHOD_ADAMW, CUP_METHOD_SGD, CUP_METHOD_LION,
-                                         CUP_METHOD_MUON};
     static const cup_dtype dtypes[] = {CUP_F32, CUP_BF16, CUP_F64};
     const char *folder = test_folder();
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; strcmp(cup_method_name((cup_method)i), "?"); i++) {
         cup_loop_options options = usual;
-        options.optimizer.method = methods[i];
+        options.optimizer.method = (cup_method)i;
         options.accumulate = 1 + i % 3;
-        expect_exact_resume(&options, dtypes[i % 3], 1 + 3 * i, folder);
+        expect_exact_resume(&options, dtypes[i % 3], 1 + 3 * (i % 4), folder);
     }
 }
 
@@ -372,7 +370,7 @@ TEST(loop_refuses_what_cannot_be)
                {{.schedule = {.steps = 5, .high = NAN}}, "rate must be from 0"},
                {{.schedule = {.steps = 5}, .accumulate = -1}, "accumulate must be from 1"},
                {{.schedule = {.steps = 5}, .save_every = -1}, "save_every must be"},
-               {{.schedule = {.steps = 5}, .optimizer = {.method = 9}}, "method 9 is none"},
+               {{.schedule = {.steps = 5}, .optimizer = {.method = 99}}, "method 99 is none"},
                {{.schedule = {.steps = 5, .decline = 7}}, "decline 7 is none"}};
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_parameters *list = cup_parameters_new(c, CUP_F32);

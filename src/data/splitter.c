@@ -118,6 +118,48 @@ static cup_status pass_on(const char *text, size_t length, cup__word word, void 
     return word(user, text, length);
 }
 
+/* What a byte is to GPT-2's pattern; OTHER: it depends on the character that it is a part of. */
+enum { SIGN, LETTER, DIGIT, SPACE, OTHER };
+
+static const unsigned char kinds[256] = {
+    ['A' ... 'Z'] = LETTER,   ['a' ... 'z'] = LETTER, ['0' ... '9'] = DIGIT,
+    ['\t' ... '\r'] = SPACE, [' '] = SPACE,          [128 ... 255] = OTHER};
+
+static int kind_of(char byte)
+{
+    return kinds[(unsigned char)byte];
+}
+
+static size_t suffix_length(const char *text, size_t length)
+{
+    static const char *const suffixes[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+        size_t bytes = strlen(suffixes[i]);
+        if (bytes <= length && memcmp(text, suffixes[i], bytes) == 0)
+            return bytes;
+    }
+    return 0;
+}
+
+/* The first word of a text as GPT-2's pattern has it, found without the pattern, which takes
+ * longer; 0 where a character beyond ASCII has a say. */
+static size_t plain_word(const char *text, size_t length)
+{
+    size_t at = text[0] == ' ' && length > 1 && kind_of(text[1]) != SPACE;
+    int kind = kind_of(text[at]);
+    size_t suffix = at == 0 && text[0] == '\'' ? suffix_length(text, length) : 0;
+    if (suffix || kind == OTHER)
+        return suffix;
+    while (++at < length && kind_of(text[at]) == kind)
+        ;
+    if (at == length)
+        return at;
+    if (kind_of(text[at]) == OTHER)
+        return 0;
+    /* The last space before a word is the word's, or a word of its own. */
+    return kind == SPACE && at > 1 ? at - 1 : at;
+}
+
 /* Text that is UTF-8. */
 static cup_status split_valid(cup__error *error, const cup__splitter *splitter,
                               pcre2_match_data *match, pcre2_match_context *limits,
@@ -125,6 +167,12 @@ static cup_status split_valid(cup__error *error, const cup__splitter *splitter,
 {
     const PCRE2_SIZE *found = pcre2_get_ovector_pointer(match);
     for (size_t at = 0; at < length;) {
+        size_t plain = plain_word(text + at, length - at);
+        if (plain) {
+            CUP_TRY(pass_on(text + at, plain, word, user));
+            at += plain;
+            continue;
+        }
         int result = pcre2_match(splitter->code, (PCRE2_SPTR)text, length, at, PCRE2_NO_UTF_CHECK,
                                  match, limits);
         if (result == PCRE2_ERROR_NOMEMORY || result == PCRE2_ERROR_HEAPLIMIT)

@@ -241,8 +241,8 @@ static int32_t special_at(const cup_tokenizer *t, const char *text, size_t lengt
     return best;
 }
 
-cup_status cup__tokenizer_encode(cup__error *error, const cup_tokenizer *t, const char *text,
-                                 size_t length, cup__tokens out)
+cup_status cup__tokenizer_encode_next(cup__error *error, const cup_tokenizer *t, const char *text,
+                                      size_t length, cup__tokens out, void **work)
 {
     bool begins_special[256] = {false};
     size_t from = 0, used;
@@ -255,12 +255,29 @@ cup_status cup__tokenizer_encode(cup__error *error, const cup_tokenizer *t, cons
         if (special < 0)
             continue;
         if (at > from)
-            CUP_TRY(t->calls->encode(error, t, text + from, at - from, out));
+            CUP_TRY(t->calls->encode(error, t, text + from, at - from, out, work));
         CUP_TRY(out.put(out.user, &special, 1));
         from = at + used;
         at = from - 1;
     }
-    return from < length ? t->calls->encode(error, t, text + from, length - from, out) : CUP_OK;
+    if (from == length)
+        return CUP_OK;
+    return t->calls->encode(error, t, text + from, length - from, out, work);
+}
+
+void cup__tokenizer_forget(const cup_tokenizer *t, void *work)
+{
+    if (t->calls->forget)
+        t->calls->forget(work);
+}
+
+cup_status cup__tokenizer_encode(cup__error *error, const cup_tokenizer *t, const char *text,
+                                 size_t length, cup__tokens out)
+{
+    void *work = NULL;
+    cup_status status = cup__tokenizer_encode_next(error, t, text, length, out, &work);
+    cup__tokenizer_forget(t, work);
+    return status;
 }
 
 typedef struct buffer {

@@ -24,10 +24,12 @@ typedef struct cup__merge {
 
 typedef struct cup__tokenizer_calls {
     const char *kind;
+    /* What encoding keeps from text to text is *work, NULL at first. */
     cup_status (*encode)(cup__error *error, const cup_tokenizer *t, const char *text, size_t length,
-                         cup__tokens out);
+                         cup__tokens out, void **work);
     void (*save)(const cup_tokenizer *t, cup__json_writer *writer);
     cup_status (*load)(cup__error *error, const cup__json *json, cup_tokenizer *t);
+    void (*forget)(void *work); /* NULL: there is none */
 } cup__tokenizer_calls;
 
 struct cup_tokenizer {
@@ -53,6 +55,12 @@ extern const cup__tokenizer_calls cup__tokenizer_char, cup__tokenizer_bpe;
 cup_status cup__tokenizer_encode(cup__error *error, const cup_tokenizer *t, const char *text,
                                  size_t length, cup__tokens out);
 
+/* The same for one text of many: *work, NULL at first, is for one thread at a time and must be
+ * forgotten. */
+cup_status cup__tokenizer_encode_next(cup__error *error, const cup_tokenizer *t, const char *text,
+                                      size_t length, cup__tokens out, void **work);
+void cup__tokenizer_forget(const cup_tokenizer *t, void *work);
+
 static inline uint64_t cup__pair(int32_t left, int32_t right)
 {
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
@@ -73,6 +81,9 @@ typedef struct cup__special {
 cup_status cup__bpe_complete(cup__error *error, cup_tokenizer *t, const char *name,
                              const cup__special *special, size_t special_count);
 
+cup_status cup__bpe_encode(cup__error *error, const cup_tokenizer *t, const char *text,
+                           size_t length, cup__tokens out, void **work);
+void cup__bpe_forget(void *work);
 cup_status cup__bpe_load(cup__error *error, const cup__json *json, cup_tokenizer *t);
 
 /* Appends up to `most` merges, of the pairs that are the most frequent in the words of the text. */

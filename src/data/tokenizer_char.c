@@ -92,8 +92,9 @@ static cup_status refuse(cup__error *error, const char *text, size_t at, int byt
 }
 
 static cup_status encode(cup__error *error, const cup_tokenizer *t, const char *text, size_t length,
-                         cup__tokens out)
+                         cup__tokens out, void **work)
 {
+    (void)work;
     int32_t ascii[128], piece[PIECE];
     size_t count = 0;
     for (uint32_t code = 0; code < 128; code++)
@@ -150,4 +151,4 @@ static cup_status load(cup__error *error, const cup__json *json, cup_tokenizer *
     return status;
 }
 
-const cup__tokenizer_calls cup__tokenizer_char = {"char", encode, save, load};
+const cup__tokenizer_calls cup__tokenizer_char = {"char", encode, save, load, NULL};

@@ -1,5 +1,7 @@
 #include "test.h"
 
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,4 +98,52 @@ TEST(splitter_unknown_pattern)
     cup__splitter *splitter;
     EXPECT_INT(cup__splitter_new(&error, "(a+)+$", &splitter), CUP_FORMAT);
     EXPECT_CONTAINS(error.text, "pattern \"(a+)+$\" is unknown");
+}
+
+/* GPT-2's pattern as it is, run by PCRE2 for every word. */
+static void split_by_pattern(const char *text, size_t length, cup__text *out)
+{
+#define SPACES                                                                                     \
+    "\\t-\\r\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"                   \
+    "\\x{202f}\\x{205f}\\x{3000}"
+    static const char pattern[] =
+        "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" SPACES "\\p{L}\\p{N}]+"
+        "|[" SPACES "]+(?![^" SPACES "])|[" SPACES "]+";
+    int number;
+    PCRE2_SIZE place;
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
+                                     PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &number, &place, NULL);
+    pcre2_match_data *match = pcre2_match_data_create(1, NULL);
+    const PCRE2_SIZE *found = pcre2_get_ovector_pointer(match);
+    for (size_t at = 0; at < length; at = found[1]) {
+        EXPECT(pcre2_match(code, (PCRE2_SPTR)text, length, at, 0, match, NULL) > 0);
+        add_word(out, text + at, found[1] - at);
+    }
+    pcre2_match_data_free(match);
+    pcre2_code_free(code);
+}
+
+/* Words that are found without the pattern are those that it would have found. */
+TEST(splitter_plain_words_are_those_of_the_pattern)
+{
+    static const char *const parts[] = {
+        "a",  "B",      "re",     "s",      "ll",     " ",      " ",      "\n", "\t",
+        "'",  "'",      "'ve",    "'d",     "7",      "42",     "!",      "?",  "\x01",
+        "\r", "\u00e9", "\u0301", "\u00a0", "\u2003", "\u00b2", "\u65e5", ".",  "\x7f"};
+    cup__error error = {0};
+    cup__splitter *splitter;
+    EXPECT_INT(cup__splitter_new(&error, "gpt2", &splitter), CUP_OK);
+    for (int round = 0; round < 3000; round++) {
+        cup__text text = {0}, words = {0}, expected = {0};
+        size_t kinds = round % 2 ? sizeof parts / sizeof *parts : 18;
+        for (unsigned i = 0, count = 1 + test_random() % 40; i < count; i++)
+            cup__text_add(&text, "%s", parts[test_random() % kinds]);
+        EXPECT_INT(cup__split(&error, splitter, text.bytes, text.length, add_word, &words), CUP_OK);
+        split_by_pattern(text.bytes, text.length, &expected);
+        EXPECT_TEXT(cup__text_string(&words), cup__text_string(&expected));
+        cup__text_free(&text);
+        cup__text_free(&words);
+        cup__text_free(&expected);
+    }
+    cup__splitter_free(splitter);
 }

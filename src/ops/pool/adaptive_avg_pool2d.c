@@ -1,5 +1,5 @@
-#include "ops/pool/adaptive_pool.h"
 #include "dispatch/attributes.h"
+#include "ops/pool/pool.h"
 
 static cup_status gradient(cup__grad *g)
 {
@@ -23,8 +23,9 @@ static const cup__sample bench[] = {{"64x2048x7x7", &one}, {"64x512x13x13", &sev
                                     {"64x56x56x256", &last_one}, {NULL, NULL}};
 
 const cup__op cup__op_adaptive_avg_pool2d = {
-    .infer = cup__adaptive_infer,
-    .specification = cup__adaptive_specification,
+    .kind = CUP__POOL_ADAPTIVE,
+    .infer = cup__pool_infer,
+    .specification = cup__pool_specification,
     .gradient = gradient,
     .composed = gradient,
     .impls = cup__adaptive_impls,
@@ -53,9 +54,9 @@ static cup_status gradient_again(cup__grad *g)
 const cup__op cup__op_adaptive_avg_pool2d_grad = {
     .gradient = gradient_again,
     .composed = gradient_again,
-    .kind = CUP__ADAPTIVE_GRAD,
-    .infer = cup__adaptive_grad_infer,
-    .specification = cup__adaptive_grad_specification,
+    .kind = CUP__POOL_ADAPTIVE | CUP__POOL_GRAD,
+    .infer = cup__pool_infer,
+    .specification = cup__pool_grad_specification,
     .impls = cup__adaptive_impls,
     .samples = grad_samples,
     .bench = grad_bench,

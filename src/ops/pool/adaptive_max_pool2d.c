@@ -1,5 +1,5 @@
-#include "ops/pool/adaptive_pool.h"
 #include "dispatch/attributes.h"
+#include "ops/pool/pool.h"
 
 static cup_status gradient(cup__grad *g)
 {
@@ -23,9 +23,9 @@ static const cup__sample bench[] = {{"64x2048x7x7", &one}, {"64x512x13x13", &sev
                                     {NULL, NULL}};
 
 const cup__op cup__op_adaptive_max_pool2d = {
-    .kind = CUP__ADAPTIVE_MAX,
-    .infer = cup__adaptive_infer,
-    .specification = cup__adaptive_specification,
+    .kind = CUP__POOL_ADAPTIVE | CUP__POOL_MAX,
+    .infer = cup__pool_infer,
+    .specification = cup__pool_specification,
     .gradient = gradient,
     .saves = CUP__SAVE_OUT(1),
     .impls = cup__adaptive_impls,
@@ -45,9 +45,9 @@ static const cup__sample grad_samples[] = {
 static const cup__sample grad_bench[] = {{"64x512x7x7 64x512x7x7", &large}, {NULL, NULL}};
 
 const cup__op cup__op_adaptive_max_pool2d_grad = {
-    .kind = CUP__ADAPTIVE_MAX | CUP__ADAPTIVE_GRAD,
-    .infer = cup__adaptive_grad_infer,
-    .specification = cup__adaptive_grad_specification,
+    .kind = CUP__POOL_ADAPTIVE | CUP__POOL_MAX | CUP__POOL_GRAD,
+    .infer = cup__pool_infer,
+    .specification = cup__pool_grad_specification,
     .impls = cup__adaptive_impls,
     .samples = grad_samples,
     .bench = grad_bench,

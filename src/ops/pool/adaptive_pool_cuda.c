@@ -1,7 +1,7 @@
 /* Adaptive pooling on the GPU: its knobs, and as many planes a launch as 32 bits can number. */
 #include "cuda/cuda.h"
 #include "ops/pool/adaptive_call.cuh"
-#include "ops/pool/adaptive_pool.h"
+#include "ops/pool/pool.h"
 
 #define MOST_INDEX ((int64_t)INT32_MAX - 65536)
 #define WINDOW_SHARE 16 /* elements of a window for a thread, from which it has several */
@@ -9,7 +9,7 @@
 
 const char *cup__adaptive_cuda_refuses(const cup__call *call)
 {
-    cup__adaptive p = cup__adaptive_of(call);
+    cup__pooling p = cup__pooling_of(call);
     for (int d = 0; d < 2; d++)
         if ((p.in[d] + 1) * (p.out[d] + 1) > INT32_MAX)
             return "its sides are too long for 32 bits";
@@ -19,30 +19,20 @@ const char *cup__adaptive_cuda_refuses(const cup__call *call)
                : NULL;
 }
 
-/* The widest vector of a pixel's values, of up to 16 bytes, that starts at its multiples. */
-static int vector_of(const cup_tensor *t, int64_t inner, int most)
-{
-    int size = (int)cup_dtype_size(t->dtype);
-    while (most > 1 && (most * size > 16 || inner % most ||
-                        (uintptr_t)t->data % (uintptr_t)(most * size)))
-        most /= 2;
-    return most;
-}
-
 /* Threads of a window: several for a large one, so that enough of the card works. */
-static int group_of(const cup__adaptive *p)
+static int group_of(const cup__pooling *p)
 {
-    int64_t elements = p->reach[0] * p->reach[1];
+    int64_t elements = p->window[0] * p->window[1];
     int group = 1;
     while (group < 32 && group * WINDOW_SHARE < elements)
         group *= 2;
     return elements > MOST_WARP ? ADAPTIVE_THREADS : group;
 }
 
-static cup_status launch(cup__call *call, const cup__adaptive *p, const cup_tensor *places,
+static cup_status launch(cup__call *call, const cup__pooling *p, const cup_tensor *places,
                          const adaptive_call *c, int vec)
 {
-    bool is_grad = call->op->kind & CUP__ADAPTIVE_GRAD;
+    bool is_grad = call->op->kind & CUP__POOL_GRAD;
     int group = is_grad ? 1 : group_of(p);
     cup__knob knobs[] = {{"CUP_T", call->in[0]->dtype},
                          {"MAX", p->is_max},
@@ -61,15 +51,15 @@ static cup_status launch(cup__call *call, const cup__adaptive *p, const cup_tens
 
 cup_status cup__adaptive_cuda(cup__call *call)
 {
-    cup__adaptive p = cup__adaptive_of(call);
-    bool is_grad = call->op->kind & CUP__ADAPTIVE_GRAD;
+    cup__pooling p = cup__pooling_of(call);
+    bool is_grad = call->op->kind & CUP__POOL_GRAD;
     const cup_tensor *x = call->in[0], *y = call->out[0];
     const cup_tensor *places = call->out_count > 1 ? call->out[1] : NULL;
     if (is_grad && p.is_max)
         places = call->in[1];
-    int vec = vector_of(x, p.inner, 16);
-    vec = vector_of(y, p.inner, vec);
-    vec = places ? vector_of(places, p.inner, vec) : vec;
+    int vec = cup__pool_vector(x, p.inner, 16);
+    vec = cup__pool_vector(y, p.inner, vec);
+    vec = places ? cup__pool_vector(places, p.inner, vec) : vec;
     int64_t in_plane = p.in[0] * p.in[1] * p.inner, out_plane = p.out[0] * p.out[1] * p.inner;
     int64_t read = is_grad ? out_plane : in_plane, written = is_grad ? in_plane : out_plane;
     int64_t size = cup_dtype_size(x->dtype), most = MOST_INDEX / written;
@@ -79,7 +69,7 @@ cup_status cup__adaptive_cuda(cup__call *call)
                            .y = (char *)y->data + i * written * size,
                            .count = (unsigned)(planes * written / vec),
                            .inner = divisor_of(p.inner / vec),
-                           .reach = (int)p.reach[1]};
+                           .reach = (int)p.window[1]};
         if (places)
             c.places = (char *)places->data + i * out_plane * cup_dtype_size(places->dtype);
         for (int d = 0; d < 2; d++) {

@@ -83,7 +83,7 @@ static const cup__sample grad_bench[] = {{"32x64x64x64 32x64x64x64", &big_grad},
 
 const cup__op cup__op_max_pool2d_grad = {
     .kind = CUP__POOL_MAX | CUP__POOL_GRAD,
-    .infer = cup__pool_grad_infer,
+    .infer = cup__pool_infer,
     .specification = cup__pool_grad_specification,
     .impls = cup__pool_grad_impls,
     .samples = grad_samples,

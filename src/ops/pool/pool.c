@@ -2,7 +2,10 @@
 
 #include <math.h>
 
+#include "base/memory.h"
 #include "dispatch/attributes.h"
+
+#define SIDE_MOST (INT32_MAX / 4)
 
 /* One number for both dimensions, one each, or none for what is usual. */
 static void take(int64_t to[2], const int64_t *from, int count, int64_t usual)
@@ -12,52 +15,69 @@ static void take(int64_t to[2], const int64_t *from, int count, int64_t usual)
 }
 
 static void take_window(cup__pooling *p, const int64_t *window, int windows, const int64_t *stride,
-                        int strides, const int64_t *padding, int paddings)
+                        int strides, const int64_t *padding, int paddings, bool channels_last)
 {
     take(p->window, window, windows, 1);
     take(p->stride, stride, strides, p->window[0]);
     if (strides == 0)
         p->stride[1] = p->window[1];
     take(p->padding, padding, paddings, 0);
-    p->dilation[0] = p->dilation[1] = 1;
+    p->channels_last = channels_last;
 }
 
 #define TAKE_WINDOW(p, a)                                                                          \
     take_window(p, (a)->window, (a)->window_count, (a)->stride, (a)->stride_count, (a)->padding,   \
-                (a)->padding_count)
+                (a)->padding_count, (a)->channels_last)
 
 /* What the attributes say; the sizes of a gradient's image are theirs, others those of x. */
-static bool read_attributes(cup__pooling *p, const cup__call *call, bool *ceil_mode)
+static void read_attributes(cup__pooling *p, const cup__call *call, bool *ceil_mode)
 {
     const cup__max_pool2d_attributes *max = call->attributes;
     const cup__max_pool2d_grad_attributes *max_grad = call->attributes;
     const cup__avg_pool2d_attributes *avg = call->attributes;
     const cup__avg_pool2d_grad_attributes *avg_grad = call->attributes;
-    *p = (cup__pooling){.is_max = call->op->kind & CUP__POOL_MAX};
+    *p = (cup__pooling){.is_max = call->op->kind & CUP__POOL_MAX, .dilation = {1, 1}};
     *ceil_mode = false;
     switch (call->op->kind) {
     case CUP__POOL_MAX:
         TAKE_WINDOW(p, max);
         take(p->dilation, max->dilation, max->dilation_count, 1);
         *ceil_mode = max->ceil_mode;
-        return max->channels_last;
+        break;
     case CUP__POOL_MAX | CUP__POOL_GRAD:
         TAKE_WINDOW(p, max_grad);
         take(p->dilation, max_grad->dilation, max_grad->dilation_count, 1);
         p->in[0] = max_grad->height;
         p->in[1] = max_grad->width;
-        return max_grad->channels_last;
+        break;
     case CUP__POOL_GRAD:
         TAKE_WINDOW(p, avg_grad);
         p->count_padding = avg_grad->count_include_pad;
         p->in[0] = avg_grad->height;
         p->in[1] = avg_grad->width;
-        return avg_grad->channels_last;
+        break;
     default:
         TAKE_WINDOW(p, avg);
         p->count_padding = avg->count_include_pad;
         *ceil_mode = avg->ceil_mode;
-        return avg->channels_last;
+    }
+}
+
+/* Those of both kinds are alike. */
+static void read_adaptive(cup__pooling *p, const cup__call *call)
+{
+    const cup__adaptive_avg_pool2d_attributes *a = call->attributes;
+    const cup__adaptive_avg_pool2d_grad_attributes *grad = call->attributes;
+    bool is_grad = call->op->kind & CUP__POOL_GRAD;
+    *p = (cup__pooling){.is_max = call->op->kind & CUP__POOL_MAX,
+                        .adaptive = true,
+                        .channels_last = is_grad ? grad->channels_last : a->channels_last,
+                        .dilation = {1, 1}};
+    if (is_grad) {
+        p->in[0] = grad->height;
+        p->in[1] = grad->width;
+    } else {
+        take(p->out, a->size, a->size_count, 1);
     }
 }
 
@@ -73,11 +93,11 @@ static int64_t windows(const cup__pooling *p, int d, bool ceil_mode)
 }
 
 /* Sizes of the tensor that a call reads, or a gradient's dy. */
-static void read_sizes(cup__pooling *p, const cup_tensor *t, bool channels_last, int64_t size[2])
+static void read_sizes(cup__pooling *p, const cup_tensor *t, int64_t size[2])
 {
-    int at = channels_last ? 1 : 2;
-    p->inner = channels_last ? t->shape[3] : 1;
-    p->planes = channels_last ? t->shape[0] : t->shape[0] * t->shape[1];
+    int at = p->channels_last ? 1 : 2;
+    p->inner = p->channels_last ? t->shape[3] : 1;
+    p->planes = p->channels_last ? t->shape[0] : t->shape[0] * t->shape[1];
     size[0] = t->shape[at];
     size[1] = t->shape[at + 1];
 }
@@ -85,18 +105,24 @@ static void read_sizes(cup__pooling *p, const cup_tensor *t, bool channels_last,
 cup__pooling cup__pooling_of(const cup__call *call)
 {
     cup__pooling p;
-    bool ceil_mode, channels_last = read_attributes(&p, call, &ceil_mode);
-    read_sizes(&p, call->in[0], channels_last,
-               call->op->kind & CUP__POOL_GRAD ? p.out : p.in);
-    for (int d = 0; d < 2 && !(call->op->kind & CUP__POOL_GRAD); d++)
-        p.out[d] = windows(&p, d, ceil_mode);
+    bool ceil_mode = false, is_grad = call->op->kind & CUP__POOL_GRAD;
+    if (call->op->kind & CUP__POOL_ADAPTIVE)
+        read_adaptive(&p, call);
+    else
+        read_attributes(&p, call, &ceil_mode);
+    read_sizes(&p, call->in[0], is_grad ? p.out : p.in);
+    for (int d = 0; d < 2; d++)
+        if (p.adaptive && p.out[d] > 0)
+            p.window[d] = p.in[d] / p.out[d] + (p.in[d] % p.out[d] ? 2 : 0);
+        else if (!p.adaptive && !is_grad)
+            p.out[d] = windows(&p, d, ceil_mode);
     return p;
 }
 
 static cup_status check_numbers(cup__call *call, const cup__pooling *p)
 {
     for (int d = 0; d < 2; d++) {
-        const int64_t most = INT32_MAX / 4;
+        const int64_t most = SIDE_MOST;
         if (p->window[d] < 1 || p->stride[d] < 1 || p->dilation[d] < 1 || p->window[d] > most ||
             p->stride[d] > most || p->dilation[d] > most ||
             (p->window[d] - 1) * p->dilation[d] > most)
@@ -119,60 +145,87 @@ static cup_status check_numbers(cup__call *call, const cup__pooling *p)
     return CUP_OK;
 }
 
-static void set_sides(cup__shape *shape, bool channels_last, const int64_t side[2])
+/* Whether an adaptive pooling has sides that it may have. */
+static cup_status check_sides(cup__call *call, const cup__pooling *p)
 {
-    shape->size[channels_last ? 1 : 2] = side[0];
-    shape->size[channels_last ? 2 : 3] = side[1];
+    bool is_grad = call->op->kind & CUP__POOL_GRAD;
+    for (int d = 0; d < 2; d++) {
+        int64_t own = is_grad ? p->out[d] : p->in[d], side = is_grad ? p->in[d] : p->out[d];
+        if (side < 1 || side > SIDE_MOST || own < 1 || own > SIDE_MOST)
+            return cup__call_fail(call, CUP_SHAPE,
+                                  "sides of %lld and %lld must be from 1 to 2^29",
+                                  (long long)own, (long long)side);
+    }
+    if (p->is_max && !is_grad && p->window[0] > INT32_MAX / p->window[1])
+        return cup__call_fail(call, CUP_SHAPE, "windows of %lld x %lld are too large",
+                              (long long)p->window[0], (long long)p->window[1]);
+    return CUP_OK;
 }
 
-cup_status cup__pool_infer(cup__call *call)
+/* The shapes of the results: sides of their own, and places where they are wanted. */
+static void set_results(cup__call *call, const cup__pooling *p)
+{
+    bool is_grad = call->op->kind & CUP__POOL_GRAD;
+    const int64_t *side = is_grad ? p->in : p->out;
+    call->result[0] = cup__shape_of(call->in[0]);
+    call->result[0].size[p->channels_last ? 1 : 2] = side[0];
+    call->result[0].size[p->channels_last ? 2 : 3] = side[1];
+    if (!p->is_max || is_grad)
+        return;
+    call->result[1] = call->result[0];
+    call->result[1].dtype = p->window[0] * p->window[1] > 255 ? CUP_I32 : CUP_U8;
+}
+
+static cup_status check_windows(cup__call *call)
 {
     bool ceil_mode;
     cup__pooling p;
-    CUP_TRY(cup__need_float(call, 0));
-    CUP_TRY(cup__need_ndim(call, 0, 4, 4));
-    CUP_TRY(cup__need_pairs(call, "window"));
-    bool channels_last = read_attributes(&p, call, &ceil_mode);
-    read_sizes(&p, call->in[0], channels_last, p.in);
+    read_attributes(&p, call, &ceil_mode);
+    if (!(call->op->kind & CUP__POOL_GRAD))
+        read_sizes(&p, call->in[0], p.in);
     CUP_TRY(check_numbers(call, &p));
     p = cup__pooling_of(call);
-    if (p.out[0] < 1 || p.out[1] < 1)
+    if (!(call->op->kind & CUP__POOL_GRAD) && (p.out[0] < 1 || p.out[1] < 1))
         return cup__call_fail(call, CUP_SHAPE,
                               "a window of %lld x %lld does not fit into %lld x %lld with this "
                               "padding",
                               (long long)p.window[0], (long long)p.window[1], (long long)p.in[0],
                               (long long)p.in[1]);
-    call->result[0] = cup__shape_of(call->in[0]);
-    set_sides(&call->result[0], channels_last, p.out);
-    if (p.is_max) {
-        call->result[1] = call->result[0];
-        call->result[1].dtype = p.window[0] * p.window[1] > 255 ? CUP_I32 : CUP_U8;
-    }
     return CUP_OK;
 }
 
-cup_status cup__pool_grad_infer(cup__call *call)
+cup_status cup__pool_infer(cup__call *call)
 {
-    bool ceil_mode;
-    cup__pooling p;
+    bool adaptive = call->op->kind & CUP__POOL_ADAPTIVE;
     CUP_TRY(cup__need_float(call, 0));
     CUP_TRY(cup__need_ndim(call, 0, 4, 4));
-    CUP_TRY(cup__need_pairs(call, "window"));
-    bool channels_last = read_attributes(&p, call, &ceil_mode);
-    CUP_TRY(check_numbers(call, &p));
-    if (p.is_max) {
+    CUP_TRY(cup__need_pairs(call, adaptive ? "size" : "window"));
+    if (!adaptive)
+        CUP_TRY(check_windows(call));
+    cup__pooling p = cup__pooling_of(call);
+    if (adaptive)
+        CUP_TRY(check_sides(call, &p));
+    if (p.is_max && call->op->kind & CUP__POOL_GRAD) {
         cup__shape dy = cup__shape_of(call->in[0]), places = cup__shape_of(call->in[1]);
         if (!cup__shape_equal(&dy, &places))
             return cup__call_fail(call, CUP_SHAPE, "dy and places must have one shape");
     }
-    call->result[0] = cup__shape_of(call->in[0]);
-    set_sides(&call->result[0], channels_last, p.in);
+    set_results(call, &p);
     return CUP_OK;
+}
+
+int64_t cup__pool_start(const cup__pooling *p, int d, int64_t at)
+{
+    return p->adaptive ? at * p->in[d] / p->out[d] : at * p->stride[d] - p->padding[d];
 }
 
 int64_t cup__pool_span(const cup__pooling *p, int d, int64_t at, int64_t *first)
 {
-    int64_t begin = at * p->stride[d] - p->padding[d], step = p->dilation[d];
+    int64_t begin = cup__pool_start(p, d, at), step = p->dilation[d];
+    if (p->adaptive) {
+        *first = 0;
+        return ((at + 1) * p->in[d] + p->out[d] - 1) / p->out[d] - begin;
+    }
     int64_t before = begin < 0 ? (-begin + step - 1) / step : 0;
     int64_t end = begin < p->in[d] ? (p->in[d] - begin + step - 1) / step : 0;
     if (end > p->window[d])
@@ -228,8 +281,8 @@ static double look_at_window(const cup__pooling *p, const cup_tensor *x, int64_t
     *place = -1;
     for (int64_t i = top; i < top + high; i++)
         for (int64_t j = left; j < left + wide; j++) {
-            int64_t h = row * p->stride[0] - p->padding[0] + i * p->dilation[0];
-            int64_t w = column * p->stride[1] - p->padding[1] + j * p->dilation[1];
+            int64_t h = cup__pool_start(p, 0, row) + i * p->dilation[0];
+            int64_t w = cup__pool_start(p, 1, column) + j * p->dilation[1];
             double v = cup__load(x, cup__offset_of(x, pixel(p, plane, h, w, k)));
             sum += v;
             if (*place < 0 || v > most || (isnan(v) && !isnan(most))) {
@@ -253,10 +306,9 @@ cup_status cup__pool_specification(cup__call *call)
 }
 
 /* What one value of dy adds to the image's gradient. */
-static void spread(const cup__pooling *p, const cup__call *call, int64_t index)
+static void spread(const cup__pooling *p, const cup__call *call, int64_t index, double *sums)
 {
     const cup_tensor *dy = call->in[0], *places = call->in_count > 1 ? call->in[1] : NULL;
-    cup_tensor *dx = call->out[0];
     double v = cup__load(dy, cup__offset_of(dy, index));
     int64_t k = index % p->inner, pixels = index / p->inner, column = pixels % p->out[1];
     int64_t row = pixels / p->out[1] % p->out[0], plane = pixels / p->out[1] / p->out[0];
@@ -265,22 +317,27 @@ static void spread(const cup__pooling *p, const cup__call *call, int64_t index)
     int64_t place = p->is_max ? cup__pool_place(places, cup__offset_of(places, index)) : 0;
     for (int64_t i = top; i < top + high; i++)
         for (int64_t j = left; j < left + wide; j++) {
-            int64_t h = row * p->stride[0] - p->padding[0] + i * p->dilation[0];
-            int64_t w = column * p->stride[1] - p->padding[1] + j * p->dilation[1];
+            int64_t h = cup__pool_start(p, 0, row) + i * p->dilation[0];
+            int64_t w = cup__pool_start(p, 1, column) + j * p->dilation[1];
             int64_t at = pixel(p, plane, h, w, k);
             if (!p->is_max)
-                cup__store(dx, at, cup__load(dx, at) + v / cup__pool_divisor(p, row, column));
+                sums[at] += v / cup__pool_divisor(p, row, column);
             else if (place == i * p->window[1] + j)
-                cup__store(dx, at, cup__load(dx, at) + v);
+                sums[at] += v;
         }
 }
 
 cup_status cup__pool_grad_specification(cup__call *call)
 {
     cup__pooling p = cup__pooling_of(call);
-    for (int64_t i = 0; i < call->out[0]->count; i++)
-        cup__store(call->out[0], i, 0);
+    cup_tensor *dx = call->out[0];
+    double *sums = cup__calloc((size_t)dx->count + 1, sizeof *sums);
+    if (!sums)
+        return cup__call_fail(call, CUP_MEMORY, "out of host memory for its sums");
     for (int64_t i = 0; i < call->in[0]->count; i++)
-        spread(&p, call, i);
+        spread(&p, call, i, sums);
+    for (int64_t i = 0; i < dx->count; i++)
+        cup__store(dx, i, sums[i]);
+    cup__free(sums);
     return CUP_OK;
 }

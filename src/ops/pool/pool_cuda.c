@@ -83,8 +83,7 @@ static cup_status launch_parts(launch *l)
     return CUP_OK;
 }
 
-/* The widest vector of up to 16 bytes that divides `width` and starts at its multiples. */
-static int vector_of(const cup_tensor *t, int64_t width, int most)
+int cup__pool_vector(const cup_tensor *t, int64_t width, int most)
 {
     int size = (int)cup_dtype_size(t->dtype);
     while (most > 1 && (most * size > 16 || width % most ||
@@ -107,9 +106,9 @@ static int group_of(const cup__pooling *p, const cup_tensor *image, const cup_te
         if ((p->out[d] - 1) * p->stride[d] + p->stride[d] > p->in[d])
             return 0;
     int most = stride == 3 ? (int)(16 / size) : (int)(16 / size / stride);
-    int group = vector_of(other, p->out[1], most > 0 ? most : 1);
+    int group = cup__pool_vector(other, p->out[1], most > 0 ? most : 1);
     if (places)
-        group = vector_of(places, p->out[1], group);
+        group = cup__pool_vector(places, p->out[1], group);
     int64_t bytes = group * stride * size, aligned = bytes > 16 ? 16 : bytes;
     bool words = (bytes & (bytes - 1)) == 0 || bytes % 16 == 0;
     if (!words || p->in[1] * size % aligned || (uintptr_t)image->data % (uintptr_t)aligned)
@@ -163,9 +162,9 @@ static void plan_pixels(launch *l, const cup_tensor *a, const cup_tensor *b,
                         const cup_tensor *places, const int64_t written[2])
 {
     int64_t inner = l->p.inner;
-    l->vec = vector_of(a, inner, 16);
-    l->vec = vector_of(b, inner, l->vec);
-    l->vec = places ? vector_of(places, inner, l->vec) : l->vec;
+    l->vec = cup__pool_vector(a, inner, 16);
+    l->vec = cup__pool_vector(b, inner, l->vec);
+    l->vec = places ? cup__pool_vector(places, inner, l->vec) : l->vec;
     l->unroll = 1;
     l->inner = inner / l->vec;
     l->rows = written[0];

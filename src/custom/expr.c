@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "cupola/ops.h"
+#include "tensor/debug.h"
 
 #define FUNCTION_ERROR(e, ...) cup__fail(&(e)->c->error, CUP_ARGUMENT, "formula: " __VA_ARGS__)
 
@@ -324,13 +325,17 @@ static cup_status check_recording(cup_expr *e, cup_tensor *const *inputs, cup_te
 
 static cup_status check_places(cup_expr *e, cup_tensor *const *inputs, cup_tensor *const *out)
 {
-    for (int j = 0; out && j < e->formula.results; j++)
+    for (int j = 0; out && j < e->formula.results; j++) {
+        if (out[j] && out[j]->context == e->c &&
+            !cup__usable(out[j], true, "formula: a result"))
+            return e->c->error.status;
         for (int i = 0; out[j] && i < e->formula.inputs; i++)
             if (!may_write(e, out[j], inputs[i]))
                 return FUNCTION_ERROR(e, "result %d would be written over input %s, which is still "
                                          "needed; only an input of the same dtype and shape that "
                                          "lies the same can be changed in place, and by no fold",
                                       j + 1, e->names.names[i].name);
+    }
     return CUP_OK;
 }
 

@@ -97,6 +97,8 @@ cup_status cup_backward(cup_context *c, cup_tensor *loss)
     CUP__DEBUG_CALL(c);
     if (c->error.status != CUP_OK)
         return c->error.status;
+    if (loss && loss->context == c && !cup__usable(loss, true, "backward"))
+        return c->error.status;
     if (loss && loss->context == c)
         CUP_TRY(check_gradient(c, "backward", loss, NULL));
     CUP_TRY(check_start(c, "backward", loss));

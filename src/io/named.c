@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "tensor/debug.h"
 #include "tensor/tensor.h"
 
 #define CHUNK ((size_t)16 << 20)
@@ -63,6 +64,8 @@ static cup_status check_tensors(cup_context *c, const char *path, const cup_name
             return cup__fail(&c->error, CUP_ARGUMENT, "%s: tensor %lld of the list, \"%.100s\", %s",
                              path, (long long)i, tensors[i].name,
                              tensors[i].tensor ? "belongs to another context" : "is NULL");
+        else if (!cup__usable(tensors[i].tensor, true, tensors[i].name))
+            return c->error.status;
     return CUP_OK;
 }
 

@@ -20,6 +20,7 @@ struct cup__debug {
     pthread_mutex_t lock; /* held during a call */
     _Atomic long owner;   /* the thread that holds it */
     _Atomic(const char *) call;
+    _Atomic bool told; /* the log knows of two threads */
     int depth; /* of calls inside the call */
     const char *op;
     uint64_t count;
@@ -64,17 +65,20 @@ void cup__debug_close(cup_context *c)
 static bool wait_for_other(cup_context *c, long me, const char *name)
 {
     cup__debug *d = c->debug;
-    long other = atomic_load(&d->owner);
     const char *call = atomic_load(&d->call);
-    cup__log(CUP__QUIET,
-             "debug: thread %ld calls %s while thread %ld is in %s of the same context", me, name,
-             other, call ? call : "a call");
+    char other[32] = "another thread";
+    if (atomic_load(&d->owner)) /* 0: it is just about to leave */
+        snprintf(other, sizeof other, "thread %ld", atomic_load(&d->owner));
+    /* Before the wait, which is for ever where that one waits for this one. */
+    if (!atomic_exchange(&d->told, true))
+        cup__log(CUP__QUIET, "debug: thread %ld calls %s while %s is in %s of the same context", me,
+                 name, other, call ? call : "a call");
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += PATIENCE;
     bool mine = pthread_mutex_timedlock(&d->lock, &until) == 0;
     cup__fail(&c->error, CUP_STATE,
-              "thread %ld called %s while thread %ld was in %s: a context is used by one thread at "
+              "thread %ld called %s while %s was in %s: a context is used by one thread at "
               "a time; make one for each thread, or lock around the calls",
               me, name, other, call ? call : "a call");
     return mine;

@@ -41,6 +41,8 @@ const char *cup_tensor_text(const cup_tensor *t, char *text, size_t bytes)
     char whole[CUP__SHAPE_TEXT];
     if (!text || !bytes)
         return "";
+    if (t)
+        cup__usable(t, true, __func__);
     snprintf(text, bytes, "%s", t ? cup__tensor_text(t, whole) : "NULL");
     return text;
 }

@@ -72,6 +72,61 @@ TEST(debug_names_a_tensor_after_its_free)
     cup_context_free(c);
 }
 
+TEST(debug_names_a_tensor_in_calls_that_are_no_op)
+{
+    cup_context *c = watched_on("cpu");
+    char text[80], path[4400];
+    cup_tensor *x = cup_keep(vector(c, 3)), *y = cup_keep(vector(c, 4)), *out = y;
+    cup_expr *e = cup_expr_new(c, "x", NULL, "x*x");
+    cup_tensor_free(y);
+    EXPECT_TEXT(cup_tensor_text(y, text, sizeof text), "[2] f32");
+    expect_state(c, "cup_tensor_text: [2] f32 of cup_tensor_from", "used after cup_tensor_free");
+    EXPECT_INT(cup_backward(c, y), CUP_STATE);
+    expect_state(c, "backward: [2] f32", "used after cup_tensor_free");
+    EXPECT(!cup_expr_call(e, &x, NULL, &out));
+    expect_state(c, "formula: a result: [2] f32", "used after cup_tensor_free");
+    snprintf(path, sizeof path, "%s/x.safetensors", test_folder());
+    EXPECT_INT(cup_safetensors_save(c, path, &(cup_named){"weight", y}, 1), CUP_STATE);
+    expect_state(c, "weight: [2] f32", "used after cup_tensor_free");
+    EXPECT_INT(cup_safetensors_save(c, path, &(cup_named){"weight", x}, 1), CUP_OK);
+    EXPECT_INT(cup_safetensors_fill(c, path, &(cup_named){"weight", y}, 1), CUP_STATE);
+    expect_state(c, "weight: [2] f32", "used after cup_tensor_free");
+    cup_expr_free(e);
+    cup_tensor_free(x);
+    cup_context_free(c);
+}
+
+static void *open_and_close(void *user)
+{
+    for (int i = 0; i < 100000; i++) {
+        cup_scope_open(user);
+        cup_scope_close(user);
+    }
+    return NULL;
+}
+
+static void count_lines(void *user, const char *line)
+{
+    (void)line;
+    ++*(int *)user;
+}
+
+/* However often it happens. */
+TEST(debug_tells_once_of_two_threads)
+{
+    pthread_t threads[2];
+    int lines = 0;
+    cup_context *c = watched_on("cpu");
+    cup_log_to(count_lines, &lines);
+    for (int i = 0; i < 2; i++)
+        EXPECT_INT(pthread_create(&threads[i], NULL, open_and_close, c), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    EXPECT(lines <= 1 && lines == (cup_error(c) != CUP_OK));
+    cup_log_to(NULL, NULL);
+    cup_context_free(c);
+}
+
 /* The tape holds it, so that its memory is still there. */
 TEST(debug_names_a_tensor_that_only_the_tape_holds)
 {

@@ -39,11 +39,11 @@ static cup_status specification(cup__call *call)
         while (g < groups && i >= cup__group_begin(call->in[2], g + 1, rows))
             g++;
         for (int64_t j = 0; j < n; j++) {
-            double sum = 0;
+            long double sum = 0;
             for (int64_t k = 0; g < groups && k < x->shape[1]; k++)
                 sum += cup__load(x, i * x->stride[0] + k * x->stride[1]) *
                        cup__load(w, g * w->stride[0] + k * step_k + j * step_n);
-            cup__store(y, i * n + j, sum);
+            cup__store(y, i * n + j, (double)sum);
         }
     }
     return CUP_OK;

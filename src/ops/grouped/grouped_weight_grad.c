@@ -27,11 +27,11 @@ static cup_status specification(cup__call *call)
         int64_t end = cup__group_begin(call->in[2], g + 1, rows);
         for (int64_t i = 0; i < m; i++)
             for (int64_t j = 0; j < n; j++) {
-                double sum = 0;
+                long double sum = 0;
                 for (int64_t k = begin; k < end; k++)
                     sum += cup__load(a, k * a->stride[0] + i * a->stride[1]) *
                            cup__load(b, k * b->stride[0] + j * b->stride[1]);
-                cup__store(call->out[0], (g * m + i) * n + j, sum);
+                cup__store(call->out[0], (g * m + i) * n + j, (double)sum);
             }
     }
     return CUP_OK;

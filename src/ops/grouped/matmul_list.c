@@ -50,11 +50,11 @@ static cup_status specification(cup__call *call)
         cup_tensor *const *record = call->in + (ptrdiff_t)r * CUP__LIST_STEP;
         for (int64_t i = 0; i < p.m; i++)
             for (int64_t j = 0; j < p.n; j++) {
-                double sum = 0;
+                long double sum = 0;
                 for (int64_t k = 0; k < p.k; k++)
                     sum += cup__load(record[CUP__LIST_A], i * p.a.row + k * p.a.column) *
                            cup__load(record[CUP__LIST_B], k * p.b.row + j * p.b.column);
-                cup__store(record[CUP__LIST_Y], i * p.y.row + j, sum);
+                cup__store(record[CUP__LIST_Y], i * p.y.row + j, (double)sum);
             }
     }
     return CUP_OK;

@@ -38,10 +38,10 @@ static cup_status specification(cup__call *call)
     cup__packed w = cup__packed_of(call, 1);
     for (int64_t i = 0; i < call->out[0]->count; i++) {
         int64_t row = i / w.n, n = i % w.n;
-        double sum = bias ? cup__load(bias, n * bias->stride[0]) : 0;
+        long double sum = bias ? cup__load(bias, n * bias->stride[0]) : 0;
         for (int64_t k = 0; k < w.k; k++)
             sum += cup__load(x, cup__offset_of(x, row * w.k + k)) * cup__packed_element(&w, n, k);
-        cup__store(call->out[0], i, sum);
+        cup__store(call->out[0], i, (double)sum);
     }
     return CUP_OK;
 }

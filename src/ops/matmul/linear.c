@@ -44,11 +44,11 @@ static cup_status infer(cup__call *call)
 double cup__linear_element(const cup__call *call, const cup_tensor *bias, int64_t row, int64_t j)
 {
     const cup_tensor *x = call->in[0], *weight = call->in[1];
-    double sum = bias ? cup__load(bias, j * bias->stride[0]) : 0;
+    long double sum = bias ? cup__load(bias, j * bias->stride[0]) : 0;
     for (int64_t k = 0; k < weight->shape[1]; k++)
         sum += cup__load(x, cup__offset_of(x, row * weight->shape[1] + k)) *
                cup__load(weight, j * weight->stride[0] + k * weight->stride[1]);
-    return sum;
+    return (double)sum;
 }
 
 static cup_status specification(cup__call *call)
@@ -57,16 +57,16 @@ static cup_status specification(cup__call *call)
     int64_t n = dy->shape[dy->ndim - 1], k = x->shape[x->ndim - 1];
     int64_t rows = n ? dy->count / n : 0;
     for (int64_t j = 0; j < n; j++) {
-        double sum = 0;
+        long double sum = 0;
         for (int64_t r = 0; r < rows; r++)
             sum += cup__load(dy, cup__offset_of(dy, r * n + j));
-        cup__store(call->out[1], j, sum);
+        cup__store(call->out[1], j, (double)sum);
         for (int64_t i = 0; i < k; i++) {
-            double product = 0;
+            long double product = 0;
             for (int64_t r = 0; r < rows; r++)
                 product += cup__load(dy, cup__offset_of(dy, r * n + j)) *
                            cup__load(x, cup__offset_of(x, r * k + i));
-            cup__store(call->out[0], j * k + i, product);
+            cup__store(call->out[0], j * k + i, (double)product);
         }
     }
     return CUP_OK;

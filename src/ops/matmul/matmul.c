@@ -78,11 +78,11 @@ static cup_status specification(cup__call *call)
         int64_t y = cup__product_offset(&p, &p.y, t);
         for (int64_t i = 0; i < p.m; i++)
             for (int64_t j = 0; j < p.n; j++) {
-                double sum = 0;
+                long double sum = 0;
                 for (int64_t k = 0; k < p.k; k++)
                     sum += cup__load(call->in[0], a + i * p.a.row + k * p.a.column) *
                            cup__load(call->in[1], b + k * p.b.row + j * p.b.column);
-                cup__store(call->out[0], y + i * p.y.row + j, sum);
+                cup__store(call->out[0], y + i * p.y.row + j, (double)sum);
             }
     }
     return CUP_OK;

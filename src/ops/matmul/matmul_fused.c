@@ -36,11 +36,11 @@ static double dot(const cup__call *call, const cup__product *p, int first, int64
 {
     int64_t a = cup__product_offset(p, &p->a, batch) + i * p->a.row;
     int64_t b = cup__product_offset(p, &p->b, batch) + j * p->b.column;
-    double sum = 0;
+    long double sum = 0;
     for (int64_t k = 0; k < p->k; k++)
         sum += cup__load(call->in[first], a + k * p->a.column) *
                cup__load(call->in[first + 1], b + k * p->b.row);
-    return sum;
+    return (double)sum;
 }
 
 static cup_status specification(cup__call *call)

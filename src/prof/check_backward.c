@@ -204,8 +204,15 @@ static void expect(room *r)
     memset(r->kept, 0, sizeof r->kept);
     cup_status status = run(r, r->c, CUP_F64, 0, &r->want);
     int last = r->call.row->op->saves >> 16 ? KEPT : NOISES;
+    double growth = 1;
+    if (status == CUP_OK && r->want.differentiable) {
+        cup__gradient_call g = described(r, &r->want);
+        growth = cup__gradient_growth(r->c, &g);
+    }
     for (int noise = 1; noise <= last && status == CUP_OK && r->want.differentiable; noise++)
         status = expect_moved(r, noise);
+    for (int i = 0; i < MOST_INPUTS; i++)
+        r->moved[i] *= growth;
 }
 
 /* A sample's call, or one that is drawn; `scratch` is a CPU context. */

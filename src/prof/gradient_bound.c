@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "prof/compare.h"
+#include "prof/cost.h"
 #include "prof/draw.h"
 
 #define SEED 20261122u
@@ -21,6 +22,24 @@ double cup__gradient_roundings(const cup__gradient_call *g, int i, double least)
         return most;
     double own = fmax(1, g->in[i] ? (double)g->in[i]->count : 1);
     return fmax(most, sqrt(fmax(sizes, count / own)));
+}
+
+double cup__gradient_growth(cup_context *c, const cup__gradient_call *g)
+{
+    cup__call call;
+    double bytes, flops = 0, count = 1;
+    if (cup_dtype_size(g->dtype) < 4)
+        return 1;
+    cup_scope_open(c);
+    if (cup__call_begin(&call, c, g->row, g->in, g->in_count, g->attributes) == CUP_OK &&
+        cup__call_allocate(&call) == CUP_OK) {
+        for (int i = 0; i < call.out_count; i++)
+            count = fmax(count, (double)call.out[i]->count);
+        cup__call_cost(&call, &bytes, &flops);
+    }
+    cup__scope_pop(c);
+    cup__error_clear(&c->error);
+    return fmax(1, sqrt(flops / count) / 8);
 }
 
 static const void *attribute_of(const cup__gradient_call *g, const char *name)

@@ -18,6 +18,11 @@ typedef struct cup__gradient_call {
  * a broadcast one met. */
 double cup__gradient_roundings(const cup__gradient_call *g, int i, double least);
 
+/* How many times as far as its inputs' own rounding its sums in f32 may move a gradient: as in
+ * random calls, the root of the operations of a result, each of which rounds what was summed before
+ * it, once that is large. */
+double cup__gradient_growth(cup_context *c, const cup__gradient_call *g);
+
 /* The size of the terms that cancel in the gradient of input `i`, as far as it may be made of their
  * rounding alone: where one value is divided by its own size, or two stand about their mean, their
  * results do not depend on them but for eps. The terms are what flows back, at most 2, times gamma,

@@ -62,6 +62,10 @@ def line_of(op):
 # Worked out by hand: op, attributes, inputs, results, gradients.
 BY_HAND = [
     ("cast", "dtype=f64", "3:f:1.5,-2,0.25", "3:f:1.5,-2,0.25", "3:f:-0.25,0.25,0.75"),
+    ("conv2d", "padding=1 groups=1",
+     "1x1x2x2:f:1,2,3,4 1x1x2x2:f:1,-1,2,0.5 1:f:0.25",
+     "1x1x3x3:f:0.75,3.25,4.25,0.75,7.25,10.25,-2.75,-0.75,4.25",
+     "1x1x2x2:f:0.875,0.875,1.5,-1 1x1x2x2:f:2.25,4.75,2.25,2.25 1:f:2"),
     ("full", "dtype=f64 shape=2,3 value=1.5", "", "2x3:f:1.5,1.5,1.5,1.5,1.5,1.5", ""),
     ("global_norm", "", "2:f:2,-4 1x2:f:5,6", ":f:9", ""),
     ("grouped_matmul", "",

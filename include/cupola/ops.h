@@ -438,6 +438,28 @@ CUP_API cup_tensor *cup_logsumexp(cup_context *c, cup_tensor *x, const int64_t *
  * it */
 CUP_API cup_tensor *cup_cumsum(cup_context *c, cup_tensor *x, int axis, bool reverse);
 
+/* Convolutions */
+
+/* (x, weight, bias?): sums of x [N,C,H,W] under weight [O,C/groups,KH,KW] at each place, plus
+ * bias [O]: y[n,o,i,j] is the sum over c, k and l of weight[o,c,k,l] x[n,c,i stride + k
+ * dilation - top,j stride + l dilation - left], where what lies outside of x is left out. Group
+ * g of the channels of x makes group g of those of y. stride and dilation are one number, or
+ * one each for height and width; padding one, two, or four: top, bottom, left, right. same pads
+ * so that y has a place for each stride of x, with the odd one behind. Images that lie as
+ * [N,H,W,C] are taken as they lie: give the view that cup_permute makes of them; y then lies
+ * so, too */
+typedef struct cup_conv2d_options {
+    size_t size;
+    cup_ints stride;   /* default: 1 */
+    cup_ints padding;  /* default: 0 */
+    bool same;         /* default: false */
+    cup_ints dilation; /* default: 1 */
+    int groups;        /* default: 1 */
+} cup_conv2d_options;
+
+CUP_API cup_tensor *cup_conv2d(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                               cup_tensor *bias, const cup_conv2d_options *options);
+
 /* Pooling */
 
 /* (x): largest element of each window of x, which is [N,C,H,W], or [N,H,W,C] with

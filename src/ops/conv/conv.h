@@ -1,0 +1,29 @@
+/* What conv2d and its gradients share. */
+#ifndef CUP_OPS_CONV_CONV_H
+#define CUP_OPS_CONV_CONV_H
+
+#include "dispatch/op.h"
+#include "ops/conv/conv_call.cuh"
+
+/* The `kind` of these ops. */
+enum { CUP__CONV_FORWARD, CUP__CONV_INPUT, CUP__CONV_WEIGHT };
+
+typedef struct cup__conv {
+    cup_dtype dtype;
+    conv_call call; /* with the addresses of call->in and, once there is memory, of call->out */
+} cup__conv;
+
+/* A call's convolution, after its inference. */
+cup__conv cup__conv_of(const cup__call *call);
+
+cup_status cup__conv_infer(cup__call *call);
+cup_status cup__conv_input_infer(cup__call *call);
+cup_status cup__conv_weight_infer(cup__call *call);
+cup_status cup__conv_specification(cup__call *call);
+cup_status cup__conv_input_specification(cup__call *call);
+cup_status cup__conv_weight_specification(cup__call *call);
+void cup__conv_cost(const cup__call *call, double *bytes, double *flops);
+
+extern const cup__impl cup__conv_impls[], cup__conv_weight_impls[];
+
+#endif

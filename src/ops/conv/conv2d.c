@@ -1,0 +1,80 @@
+#include "dispatch/attributes.h"
+#include "ops/conv/conv.h"
+
+typedef cup__conv2d_attributes attributes;
+
+static cup_status gradient(cup__grad *g)
+{
+    const attributes *a = g->attributes;
+    const int64_t *x = g->in_shape[0].size, *weight = g->in_shape[1].size;
+    cup_tensor *dy = g->d_out[0];
+    if (g->wanted[0])
+        g->d_in[0] = cup__conv2d_input_grad(g->c, dy, g->in[1], a->stride, a->stride_count,
+                                            a->padding, a->padding_count, a->same, a->dilation,
+                                            a->dilation_count, a->groups, x[2], x[3]);
+    if (g->wanted[1])
+        g->d_in[1] = cup__conv2d_weight_grad(g->c, dy, g->in[0], a->stride, a->stride_count,
+                                             a->padding, a->padding_count, a->same, a->dilation,
+                                             a->dilation_count, a->groups, weight + 2, 2);
+    if (g->in_count > 2 && g->wanted[2])
+        g->d_in[2] = cup_sum(g->c, dy, (int64_t[]){0, 2, 3}, 3, false);
+    return g->c->error.status;
+}
+
+#define ONE(a) {a}, 1
+#define TWO(a, b) {a, b}, 2
+#define FOUR(a, b, c, d) {a, b, c, d}, 4
+#define NONE {0}, 0
+static const attributes plain = {NONE, NONE, false, NONE, 1},
+                        three = {NONE, ONE(1), false, NONE, 1},
+                        half = {ONE(2), ONE(1), false, NONE, 1},
+                        skip = {ONE(2), NONE, false, NONE, 1},
+                        first = {ONE(2), ONE(3), false, NONE, 1},
+                        far = {TWO(5, 4), TWO(1, 0), false, NONE, 1},
+                        odd = {TWO(1, 3), FOUR(2, 0, 1, 3), false, TWO(2, 3), 1},
+                        same = {NONE, NONE, true, TWO(2, 1), 1},
+                        same_half = {ONE(2), NONE, true, NONE, 1},
+                        wide = {NONE, TWO(3, 4), false, NONE, 1},
+                        two_groups = {ONE(2), ONE(1), false, NONE, 2},
+                        three_groups = {NONE, ONE(1), false, NONE, 3},
+                        by_channel = {NONE, ONE(1), false, NONE, 6},
+                        by_channel_half = {TWO(2, 1), ONE(2), false, TWO(1, 2), 5},
+                        by_channel_many = {NONE, ONE(3), false, NONE, 40};
+static const cup__sample samples[] = {
+    {"1x1x1x1 1x1x1x1 1", &plain},     {"2x3x5x7 4x3x3x3 4", &plain},
+    {"2x3x8x9 4x3x3x3 -", &three},     {"1x7x9x8 5x7x3x3 5", &half},
+    {"2x5x6x7 3x5x1x1 3", &plain},     {"3x4x7x9 6x4x1x1 6", &skip},
+    {"1x3x21x23 8x3x7x7 8", &first},   {"1x2x17x19 3x2x2x3 3", &far},
+    {"2x3x11x13 4x3x3x2 4", &odd},     {"1x3x9x10 4x3x3x4 4", &same},
+    {"1x3x9x10 4x3x3x4 4", &same_half}, {"1x2x1x2 3x2x5x6 3", &wide},
+    {"0x3x5x5 4x3x3x3 4", &three},     {"2x3x0x5 4x3x3x3 4", &wide},
+    {"2x0x5x5 4x0x3x3 4", &three},     {"2x3x5x5 0x3x3x3 0", &three},
+    {"2x6x7x8 4x3x3x3 4", &two_groups}, {"1x6x5x9 9x2x3x3 -", &three_groups},
+    {"2x6x9x10 6x1x3x3 6", &by_channel}, {"1x6x7x8 12x1x3x3 12", &by_channel},
+    {"2x5x9x12 5x1x5x3 5", &by_channel_half}, {"1x40x8x9 40x1x7x7 40", &by_channel_many},
+    {"1x1000x3x3 5x1000x1x1 5", &plain}, {"1x3x4x5 1000x3x3x3 1000", &three},
+    {"1x64x9x11 72x64x3x3 72", &three}, {"1x32x20x18 130x32x3x3 130", &half},
+    {"3x16x16x24 24x16x3x3 24", &three}, {"1x1x40x70 3x1x5x4 3", &plain},
+    {NULL, NULL}};
+static const cup__sample bench[] = {{"64x64x128x128 128x64x3x3 -", &three},
+                                    {"256x3x224x224 64x3x7x7 -", &first},
+                                    {"256x64x56x56 64x64x3x3 -", &three},
+                                    {"256x256x56x56 64x256x1x1 -", &plain},
+                                    {"256x512x7x7 512x512x3x3 -", &three},
+                                    {"64x40x56x56 40x1x7x7 -", &by_channel_many},
+                                    {NULL, NULL}};
+
+const cup__op cup__op_conv2d = {
+    .kind = CUP__CONV_FORWARD,
+    .infer = cup__conv_infer,
+    .specification = cup__conv_specification,
+    .gradient = gradient,
+    .composed = gradient,
+    .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),
+    .impls = cup__conv_impls,
+    .samples = samples,
+    .bench = bench,
+    .strided_out = true,
+    .tolerance = 16, /* sums of some hundred products, as in matmul */
+    .cost = cup__conv_cost,
+};

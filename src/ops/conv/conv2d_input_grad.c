@@ -1,0 +1,78 @@
+#include "dispatch/attributes.h"
+#include "ops/conv/conv.h"
+
+typedef cup__conv2d_input_grad_attributes attributes;
+
+/* dx is linear in dy and in the weight; the gradient of each is a convolution again. */
+static cup_status gradient(cup__grad *g)
+{
+    const attributes *a = g->attributes;
+    cup_tensor *d = g->d_out[0];
+    if (g->wanted[0])
+        g->d_in[0] = cup_conv2d(
+            g->c, d, g->in[1], NULL,
+            CUP_OPTIONS(cup_conv2d_options, .stride = {a->stride, a->stride_count},
+                        .padding = {a->padding, a->padding_count}, .same = a->same,
+                        .dilation = {a->dilation, a->dilation_count}, .groups = a->groups));
+    if (g->wanted[1])
+        g->d_in[1] = cup__conv2d_weight_grad(g->c, g->in[0], d, a->stride, a->stride_count,
+                                             a->padding, a->padding_count, a->same, a->dilation,
+                                             a->dilation_count, a->groups, &g->in_shape[1].size[2],
+                                             2);
+    return g->c->error.status;
+}
+
+#define ONE(a) {a}, 1
+#define TWO(a, b) {a, b}, 2
+#define FOUR(a, b, c, d) {a, b, c, d}, 4
+#define NONE {0}, 0
+#define SIZED(name, stride, padding, same, dilation, groups, height, width)                        \
+    static const attributes name = {stride, padding, same, dilation, groups, height, width}
+SIZED(one, NONE, NONE, false, NONE, 1, 1, 1);
+SIZED(plain, NONE, NONE, false, NONE, 1, 6, 7);
+SIZED(three, NONE, ONE(1), false, NONE, 1, 8, 9);
+SIZED(half, ONE(2), ONE(1), false, NONE, 1, 9, 8);
+SIZED(skip, ONE(2), NONE, false, NONE, 1, 7, 9);
+SIZED(first, ONE(2), ONE(3), false, NONE, 1, 21, 23);
+SIZED(far, TWO(5, 4), TWO(1, 0), false, NONE, 1, 17, 19);
+SIZED(rest, TWO(3, 7), NONE, false, NONE, 1, 4, 6);
+SIZED(odd, TWO(1, 3), FOUR(2, 0, 1, 3), false, TWO(2, 3), 1, 11, 13);
+SIZED(apart, TWO(4, 6), TWO(3, 4), false, TWO(6, 4), 1, 15, 14);
+SIZED(same, ONE(2), NONE, true, NONE, 1, 9, 10);
+SIZED(wide, NONE, TWO(3, 4), false, NONE, 1, 1, 2);
+SIZED(two_groups, ONE(2), ONE(1), false, NONE, 2, 7, 8);
+SIZED(by_channel, NONE, ONE(1), false, NONE, 6, 9, 10);
+SIZED(by_channel_half, TWO(2, 1), ONE(2), false, TWO(1, 2), 5, 9, 12);
+SIZED(big, NONE, ONE(1), false, NONE, 1, 128, 128);
+SIZED(pass, ONE(2), ONE(1), false, NONE, 1, 56, 56);
+static const cup__sample samples[] = {
+    {"1x1x1x1 1x1x1x1", &one},      {"2x5x6x7 5x3x1x1", &plain},
+    {"2x4x8x9 4x3x3x3", &three},    {"1x5x5x4 5x7x3x3", &half},
+    {"3x6x4x5 6x4x1x1", &skip},     {"1x8x11x12 8x3x7x7", &first},
+    {"1x3x4x5 3x2x2x3", &far},      {"1x3x1x1 3x2x2x3", &rest},
+    {"2x4x9x5 4x3x3x2", &odd},      {"1x3x3x3 3x4x3x3", &apart},
+    {"1x4x5x5 4x3x3x4", &same},     {"1x3x3x5 3x2x5x6", &wide},
+    {"0x4x8x9 4x3x3x3", &three},    {"2x4x8x9 4x0x3x3", &three},
+    {"2x0x8x9 0x3x3x3", &three},    {"2x4x4x4 4x3x3x3", &two_groups},
+    {"2x6x9x10 6x1x3x3", &by_channel}, {"1x12x9x10 12x1x3x3", &by_channel},
+    {"2x5x5x12 5x1x5x3", &by_channel_half}, {"1x72x8x9 72x64x3x3", &three},
+    {"1x130x5x4 130x33x3x3", &half}, {"3x24x8x9 24x16x3x3", &three},
+    {NULL, NULL}};
+static const cup__sample bench[] = {{"64x128x128x128 128x64x3x3", &big},
+                                    {"256x128x28x28 128x64x3x3", &pass},
+                                    {NULL, NULL}};
+
+const cup__op cup__op_conv2d_input_grad = {
+    .kind = CUP__CONV_INPUT,
+    .infer = cup__conv_input_infer,
+    .specification = cup__conv_input_specification,
+    .gradient = gradient,
+    .composed = gradient,
+    .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),
+    .impls = cup__conv_impls,
+    .samples = samples,
+    .bench = bench,
+    .strided_out = true,
+    .tolerance = 16,
+    .cost = cup__conv_cost,
+};

@@ -1,0 +1,26 @@
+/* Convolutions on a GPU. */
+#ifndef CUP_OPS_CONV_CONV_CUDA_H
+#define CUP_OPS_CONV_CONV_CUDA_H
+
+#include "cuda/cuda.h"
+#include "ops/conv/conv.h"
+#include "ops/conv/conv_launch.cuh"
+
+const char *cup__conv_simt_refuses(const cup__call *call);
+const char *cup__conv_few_refuses(const cup__call *call);
+cup_status cup__conv_simt(cup__call *call);
+cup_status cup__conv_few(cup__call *call);
+cup_status cup__conv_weight_simt(cup__call *call);
+cup_status cup__conv_weight_few(cup__call *call);
+
+/* Tiles of `tile` places and results, and how many blocks they make with their classes. */
+conv_tiles cup__conv_tiles_of(const conv_call *c, int64_t tile_places, int64_t tile_results,
+                              int64_t *blocks);
+
+/* Into how many parts the places of a weight's gradient are put so that `blocks` of each keep the
+ * card busy; the places of a part are a multiple of `step`. Makes the memory of their sums. */
+cup_tensor *cup__conv_parts_make(cup__call *call, const cup__conv *v, int64_t blocks, int64_t step,
+                                 conv_parts *out);
+cup_status cup__conv_join(cup__call *call, const cup__conv *v, const conv_parts *p, int along);
+
+#endif

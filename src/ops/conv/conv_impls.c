@@ -1,0 +1,33 @@
+/* The ordered implementations of conv2d and its gradients. */
+#include "ops/conv/conv_cpu.h"
+#include "ops/conv/conv_cuda.h"
+
+#define VARIES "a BLAS library may add in another order each time"
+
+const cup__impl cup__conv_impls[] = {
+    {.name = "direct", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(4, 16),
+     .refuses = cup__conv_direct_refuses, .run = cup__conv_direct},
+    {.name = "blas", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(64, 512),
+     .refuses = cup__conv_blas_refuses, .run = cup__conv_blas, .varies = VARIES},
+    {.name = "blocked", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(64, 512),
+     .refuses = cup__conv_cpu_refuses, .run = cup__conv_blocked},
+    {.name = "few", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(4, 256),
+     .refuses = cup__conv_few_refuses, .run = cup__conv_few},
+    {.name = "simt", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(16, 64, 128),
+     .refuses = cup__conv_simt_refuses, .run = cup__conv_simt},
+    {0},
+};
+
+const cup__impl cup__conv_weight_impls[] = {
+    {.name = "direct", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(4, 16),
+     .refuses = cup__conv_direct_refuses, .run = cup__conv_weight_direct},
+    {.name = "blas", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(256, 512),
+     .refuses = cup__conv_blas_refuses, .run = cup__conv_weight_blas, .varies = VARIES},
+    {.name = "blocked", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(256, 512),
+     .refuses = cup__conv_cpu_refuses, .run = cup__conv_weight_blocked},
+    {.name = "few", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(4, 32, 1024),
+     .refuses = cup__conv_few_refuses, .run = cup__conv_weight_few},
+    {.name = "simt", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(16, 64, 1024),
+     .refuses = cup__conv_simt_refuses, .run = cup__conv_weight_simt},
+    {0},
+};

@@ -1,0 +1,29 @@
+/* The arguments of the convolution kernels beside the convolution itself. Plain C, included by host
+ * and kernels. */
+#ifndef CUP_OPS_CONV_CONV_LAUNCH_CUH
+#define CUP_OPS_CONV_CONV_LAUNCH_CUH
+
+#include "conv_call.cuh"
+
+#define CONV_THREADS 256
+
+/* Along what the elements of the image are neighbours in memory. */
+#define CONV_ALONG_ROWS 0
+#define CONV_ALONG_CHANNELS 1
+
+/* Tiles of places and results; all classes have as many as the largest. */
+typedef struct conv_tiles {
+    unsigned places, results; /* how many tiles of each */
+    unsigned classes[2];      /* of rows and columns */
+} conv_tiles;
+
+/* The gradient of the weight: places are put into parts, whose sums stand behind each other as
+ * groups, results, and elements of the columns. */
+typedef struct conv_parts {
+    void *sums;
+    long long all, part; /* places of all images, and of a part */
+    int parts, depth;    /* elements of the columns of a group */
+    unsigned results, depths; /* tiles of each */
+} conv_parts;
+
+#endif

@@ -31,8 +31,9 @@ CUP_API cup_status cup_gradients(cup_context *c, cup_tensor *loss, cup_tensor *c
                                  int count, cup_tensor **out);
 
 /* The same, with what computes the gradients recorded as well, and all kept: cup_backward of what
- * is made of them gives second derivatives. docs/GRADIENTS.md says which ops allow it; what else
- * lies between, as ops of your own and recomputed blocks, is refused with CUP_UNSUPPORTED. */
+ * is made of them gives second derivatives. docs/GRADIENTS.md says which ops allow it, and
+ * ops of your own may; what else lies between, as recomputed blocks, is refused with
+ * CUP_UNSUPPORTED. */
 CUP_API cup_status cup_gradients_recorded(cup_context *c, cup_tensor *loss,
                                           cup_tensor *const *inputs, int count, cup_tensor **out);
 
@@ -100,6 +101,9 @@ typedef struct cup_custom_op {
                           const void *attributes, cup_tensor **outputs);
     /* NULL: the op has no gradient, and its inputs may lead to no parameter. */
     cup_status (*backward)(cup_context *c, const cup_custom_grad *g);
+    /* `backward` is made of what is recorded: ops, formulas, and other ops of your own, in which
+     * kernels and what reads values must stand. Then cup_gradients_recorded goes through it. */
+    bool second_derivatives;
 } cup_custom_op;
 
 /* Runs the op's forward on up to 32 inputs, which may be NULL if it allows that, and records it as

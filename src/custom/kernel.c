@@ -337,6 +337,19 @@ static cup_status check_grid(const cup_kernel *k, const cup_kernel_grid *g, cup_
     return CUP_OK;
 }
 
+/* A gradient that is recorded would silently end here. */
+static cup_status check_recorded(cup_kernel *k, const cup_kernel_argument *arguments, int count)
+{
+    cup_context *c = k->c;
+    for (int i = 0; i < count && c->twice; i++)
+        if (k->arguments[i].tensor && c->tape_calls->wants(c, &arguments[i].tensor, 1))
+            return fail(c, k->name,
+                        "argument %d leads to a parameter in a gradient that is recorded, and a "
+                        "launch is not; launch it in the forward of a cup_custom_op",
+                        i + 1);
+    return CUP_OK;
+}
+
 cup_status cup_kernel_launch(cup_kernel *k, const cup_kernel_grid *grid,
                              const cup_kernel_argument *arguments, int count)
 {
@@ -357,6 +370,7 @@ cup_status cup_kernel_launch(cup_kernel *k, const cup_kernel_grid *grid,
         CUP_TRY(take(k, i, &arguments[i], &values[i]));
         list[i] = (cup__argument){&values[i], size_of(&k->arguments[i])};
     }
+    CUP_TRY(check_recorded(k, arguments, count));
     for (int i = 0; i < count; i++)
         if (k->arguments[i].tensor && !k->arguments[i].read_only)
             CUP_TRY(cup__tensor_change(arguments[i].tensor, "a kernel that writes to"));

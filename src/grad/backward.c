@@ -202,7 +202,9 @@ static cup_status gradient_of_custom(cup_context *c, const cup__node *node, work
 
 static cup_status gradients_of(cup_context *c, const cup__walk *walk, cup__node *node, workings *w)
 {
-    if (c->twice && !(node->row && node->row->op->composed))
+    bool twice = node->row ? node->row->op->composed != NULL
+                           : node->custom && node->custom->second_derivatives;
+    if (c->twice && !twice)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "the gradient of %s cannot be recorded, so that second derivatives cannot "
                          "be had through it",

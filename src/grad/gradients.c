@@ -28,15 +28,15 @@ static cup_status check_start(cup_context *c, const char *verb, const cup_tensor
     return CUP_OK;
 }
 
+/* `otherwise` is what can be done besides where a loss has several elements. */
 static cup_status check_gradient(cup_context *c, const char *verb, const cup_tensor *t,
-                                 const cup_tensor *gradient)
+                                 const cup_tensor *gradient, const char *otherwise)
 {
     char text[CUP__SHAPE_TEXT], other[CUP__SHAPE_TEXT];
     if (!gradient && t->count != 1)
         return cup__fail(&c->error, CUP_SHAPE,
-                         "%s of %s: the loss must have one element; take its sum or mean, or give "
-                         "its gradient to cup_backward_from",
-                         verb, cup__tensor_text(t, text));
+                         "%s of %s: the loss must have one element; take its sum or mean, or %s",
+                         verb, cup__tensor_text(t, text), otherwise);
     if (!gradient)
         return CUP_OK;
     if (gradient->context != c)
@@ -46,8 +46,9 @@ static cup_status check_gradient(cup_context *c, const char *verb, const cup_ten
         return c->error.status;
     cup__shape is = cup__shape_of(t), given = cup__shape_of(gradient);
     if (!cup__shape_equal(&is, &given) || is.dtype != given.dtype)
-        return cup__fail(&c->error, CUP_SHAPE, "%s of %s: its gradient cannot be %s", verb,
-                         cup__tensor_text(t, text), cup__tensor_text(gradient, other));
+        return cup__fail(&c->error, CUP_SHAPE,
+                         "%s of %s: its gradient cannot be %s; give one of its shape and dtype",
+                         verb, cup__tensor_text(t, text), cup__tensor_text(gradient, other));
     return CUP_OK;
 }
 
@@ -100,7 +101,8 @@ cup_status cup_backward(cup_context *c, cup_tensor *loss)
     if (loss && loss->context == c && !cup__usable(loss, true, "backward"))
         return c->error.status;
     if (loss && loss->context == c)
-        CUP_TRY(check_gradient(c, "backward", loss, NULL));
+        CUP_TRY(check_gradient(c, "backward", loss, NULL,
+                               "give its gradient to cup_backward_from"));
     CUP_TRY(check_start(c, "backward", loss));
     return run(c, &(cup__walk){0}, &loss, NULL, 1);
 }
@@ -118,7 +120,8 @@ cup_status cup_backward_from(cup_context *c, cup_tensor *const *tensors,
         return cup__fail(&c->error, CUP_ARGUMENT, "%s: there is no tensor to begin at", verb);
     for (int i = 0; i < count; i++) {
         CUP_TRY(check_start(c, verb, tensors[i]));
-        CUP_TRY(check_gradient(c, verb, tensors[i], gradients ? gradients[i] : NULL));
+        CUP_TRY(check_gradient(c, verb, tensors[i], gradients ? gradients[i] : NULL,
+                               "give its gradient, a tensor of its shape"));
     }
     return run(c, &(cup__walk){0}, tensors, gradients, count);
 }
@@ -184,7 +187,8 @@ static cup_status find_gradients(cup_context *c, cup_tensor *loss, cup_tensor *c
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "gradients: the inputs and a place for their gradients must be given");
     CUP_TRY(check_start(c, verb, loss));
-    CUP_TRY(check_gradient(c, verb, loss, NULL));
+    CUP_TRY(check_gradient(c, verb, loss, NULL,
+                           "the sum of its product with the gradient it has"));
     CUP_TRY(check_inputs(c, inputs, count));
     size_t last = loss->is_parameter ? 0 : loss->node;
     bool *needed = cup__calloc(last, sizeof *needed);

@@ -1,8 +1,11 @@
 /* Kernels of the user, on the fake driver, which carries out fake_add(p, n, v): it adds v to n
  * numbers of 32 bits. */
+#include "cupola/grad.h"
 #include "cupola/kernel.h"
+#include "cupola/ops.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../cuda/support.h"
@@ -179,4 +182,47 @@ TEST(kernel_out_of_memory)
     EXPECT(made > 0);
     cup_context_free(c);
     fake_expect_nothing_left();
+}
+
+static cup_status double_forward(cup_context *c, cup_tensor *const *in, int count,
+                                 const void *attributes, cup_tensor **out)
+{
+    (void)count, (void)attributes;
+    out[0] = cup_scale(c, in[0], 2);
+    return cup_error(c);
+}
+
+static cup_status double_backward(cup_context *c, const cup_custom_grad *g)
+{
+    cup_kernel *k = *(cup_kernel *const *)g->attributes;
+    g->d_inputs[0] = cup_scale(c, g->d_outputs[0], 2);
+    return LAUNCH(k, ONE, CUP_TENSOR_ARGUMENT(g->d_outputs[0]), CUP_INTEGER_ARGUMENT(0),
+                  CUP_INTEGER_ARGUMENT(0));
+}
+
+/* A launch is not recorded: what came out of it would be taken for a number. */
+TEST(kernel_is_refused_in_a_recorded_gradient)
+{
+    static const cup_custom_op op = {.name = "double", .output_count = 1,
+                                     .attributes_size = sizeof(cup_kernel *),
+                                     .forward = double_forward, .backward = double_backward,
+                                     .second_derivatives = true};
+    setenv("FAKE_NVRTC_ANY", "1", 1); /* the ops' kernels do nothing */
+    cup_context *c = open_fake();
+    cup_kernel_source source = add;
+    source.arguments = "const any *p, i32 n, i32 v";
+    cup_kernel *k = cup_kernel_new(c, &source);
+    cup_tensor *x = cup_require_grad(cup_full(c, CUP_F32, 1, (int64_t[]){4}, 3)), *y, *d;
+    for (int recorded = 0; recorded < 2; recorded++) {
+        EXPECT_INT(cup_custom(c, &op, &x, 1, &k, &y), CUP_OK);
+        cup_tensor *loss = cup_sum(c, cup_mul(c, y, y), NULL, 0, false);
+        if (!recorded)
+            EXPECT_INT(cup_gradients(c, loss, &x, 1, &d), CUP_OK);
+        else
+            EXPECT_INT(cup_gradients_recorded(c, loss, &x, 1, &d), CUP_ARGUMENT);
+    }
+    EXPECT_CONTAINS(cup_error_text(c), "argument 1 leads to a parameter");
+    EXPECT_CONTAINS(cup_error_text(c), "forward of a cup_custom_op");
+    cup_kernel_free(k);
+    cup_context_free(c);
 }

@@ -147,6 +147,77 @@ TEST(custom_straight_through)
     cup_context_free(c);
 }
 
+/* x^3, whose gradient is an op of its own, so that it may read values itself. */
+static cup_status each(cup_context *c, cup_tensor *const *in, int count, double factor,
+                       cup_tensor **out)
+{
+    double values[3][COUNT];
+    for (int i = 0; i < count; i++)
+        EXPECT_INT(cup_tensor_read(in[i], values[i], sizeof values[i]), CUP_OK);
+    for (int i = 0; i < COUNT; i++)
+        values[2][i] = factor * values[0][i] * values[0][i] *
+                       (count > 1 ? values[1][i] : values[0][i]);
+    out[0] = cup_tensor_from(c, CUP_F64, 1, (int64_t[]){COUNT}, values[2]);
+    return cup_error(c);
+}
+
+static cup_status slope_forward(cup_context *c, cup_tensor *const *in, int count,
+                                const void *attributes, cup_tensor **out)
+{
+    (void)attributes;
+    return each(c, in, count, 3, out);
+}
+
+/* Of 3 x^2 d. */
+static cup_status slope_backward(cup_context *c, const cup_custom_grad *g)
+{
+    cup_tensor *both = cup_mul(c, g->inputs[1], g->d_outputs[0]);
+    g->d_inputs[0] = cup_scale(c, cup_mul(c, g->inputs[0], both), 6);
+    g->d_inputs[1] =
+        cup_scale(c, cup_mul(c, cup_mul(c, g->inputs[0], g->inputs[0]), g->d_outputs[0]), 3);
+    return CUP_OK;
+}
+
+static const cup_custom_op slope = {.name = "slope of cube", .output_count = 1,
+                                    .saves_inputs = 3, .forward = slope_forward,
+                                    .backward = slope_backward, .second_derivatives = true};
+
+static cup_status cube_forward(cup_context *c, cup_tensor *const *in, int count,
+                               const void *attributes, cup_tensor **out)
+{
+    (void)attributes;
+    return each(c, in, count, 1, out);
+}
+
+static cup_status cube_backward(cup_context *c, const cup_custom_grad *g)
+{
+    cup_tensor *in[] = {g->inputs[0], g->d_outputs[0]};
+    return cup_custom(c, &slope, in, 2, NULL, &g->d_inputs[0]);
+}
+
+TEST(custom_second_derivatives)
+{
+    cup_custom_op cube = {.name = "cube", .output_count = 1, .saves_inputs = 1,
+                          .forward = cube_forward, .backward = cube_backward};
+    cup_context *c = cpu();
+    cup_tensor *x = cup_require_grad(numbers(c, -1)), *y, *d, *dd, *ddd;
+    EXPECT_INT(cup_custom(c, &cube, &x, 1, NULL, &y), CUP_OK);
+    EXPECT_INT(cup_gradients_recorded(c, total(c, y), &x, 1, &d), CUP_UNSUPPORTED);
+    expect_error(c, CUP_UNSUPPORTED, "the gradient of cube cannot be recorded");
+    cube.second_derivatives = true;
+    EXPECT_INT(cup_custom(c, &cube, &x, 1, NULL, &y), CUP_OK);
+    EXPECT_INT(cup_gradients_recorded(c, total(c, y), &x, 1, &d), CUP_OK);
+    EXPECT_INT(cup_gradients_recorded(c, total(c, d), &x, 1, &dd), CUP_OK);
+    EXPECT_INT(cup_gradients(c, total(c, dd), &x, 1, &ddd), CUP_OK);
+    for (int i = 0; i < COUNT; i++) {
+        double v = at(x, i);
+        EXPECT_NEAR(at(d, i), 3 * v * v, 1e-12);
+        EXPECT_NEAR(at(dd, i), 6 * v, 1e-12);
+        EXPECT_NEAR(at(ddd, i), 6, 1e-12);
+    }
+    cup_context_free(c);
+}
+
 /* What goes wrong, by the number in the attributes. */
 enum { FINE, SAYS, UNSET, SAME, AN_INPUT, KEPT, OPENS, SHAPE, SAYS_BACK, MINE, LAST };
 

@@ -234,10 +234,14 @@ TEST(grad_walks_misled)
     cup_context *c = cpu();
     cup_tensor *x = cup_require_grad(numbers(c, 1)), *y = cup_mul(c, x, x), *loss = total(c, y);
     cup_tensor *out[2] = {x, x}, *twice[] = {x, x}, *plain = numbers(c, 1);
+    EXPECT_INT(cup_backward(c, y), CUP_SHAPE);
+    expect_error(c, CUP_SHAPE, "give its gradient to cup_backward_from");
     EXPECT_INT(cup_backward_from(c, &y, NULL, 1), CUP_SHAPE);
-    expect_error(c, CUP_SHAPE, "cup_backward_from");
+    expect_error(c, CUP_SHAPE, "give its gradient, a tensor of its shape");
+    EXPECT_INT(cup_gradients(c, y, &x, 1, out), CUP_SHAPE);
+    expect_error(c, CUP_SHAPE, "the sum of its product with the gradient it has");
     EXPECT_INT(cup_backward_from(c, &y, &loss, 1), CUP_SHAPE);
-    expect_error(c, CUP_SHAPE, "its gradient cannot be");
+    expect_error(c, CUP_SHAPE, "its gradient cannot be [] f64; give one of its shape and dtype");
     EXPECT_INT(cup_backward_from(c, &y, &y, 0), CUP_ARGUMENT);
     expect_error(c, CUP_ARGUMENT, "no tensor");
     EXPECT_INT(cup_backward_from(c, &plain, &plain, 1), CUP_STATE);

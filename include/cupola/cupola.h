@@ -18,10 +18,10 @@
  * Compile with: cc program.c $(pkg-config --cflags --libs cupola)
  *
  * base.h has the context, errors and ownership; tensor.h the arrays; ops.h every op; expr.h
- * formulas of your own; grad.h gradients; parameters.h and layers.h models of any kind; prof.h
- * checks, timings and memory; loader.h samples as batches; stream.h the order of work on a GPU;
- * facts.h what this machine offers; cache.h the compiled kernels on disk; text.h words for
- * people; wrap.h memory of others, and so has dlpack.h, which is not part of this one. */
+ * formulas of your own; grad.h gradients; losses.h losses; parameters.h and layers.h models of any
+ * kind; prof.h checks, timings and memory; loader.h samples as batches; stream.h the order of work
+ * on a GPU; facts.h what this machine offers; cache.h the compiled kernels on disk; text.h words
+ * for people; wrap.h memory of others, and so has dlpack.h, which is not part of this one. */
 #ifndef CUPOLA_CUPOLA_H
 #define CUPOLA_CUPOLA_H
 
@@ -37,6 +37,7 @@
 #include "cupola/layers.h"
 #include "cupola/loader.h"
 #include "cupola/loop.h"
+#include "cupola/losses.h"
 #include "cupola/nn.h"
 #include "cupola/ops.h"
 #include "cupola/optim.h"

@@ -110,6 +110,14 @@ cup_tensor *cup__widen(cup_context *c, cup_tensor *t)
     return t && cup_dtype_size(t->dtype) < 4 ? cup_cast(c, t, CUP_F32) : t;
 }
 
+cup_status cup__no_slopes(cup__grad *g)
+{
+    for (int i = 0; i < g->in_count; i++)
+        if (g->wanted[i])
+            g->d_in[i] = cup__full(g->c, &g->in_shape[i], 0);
+    return g->c->error.status;
+}
+
 cup_tensor *cup__detached(cup_tensor *t)
 {
     cup__shape shape = cup__shape_of(t);

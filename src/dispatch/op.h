@@ -301,6 +301,8 @@ cup_tensor *cup__sum_to(cup_context *c, cup_tensor *t, const cup__shape *shape);
 /* For composed ones: a number in `like`'s dtype; `t` in f32 where it is in 16 bits, else itself. */
 cup_tensor *cup__number(cup_context *c, const cup_tensor *like, double value);
 cup_tensor *cup__widen(cup_context *c, cup_tensor *t);
+/* Gradients of 0 of all wanted inputs. */
+cup_status cup__no_slopes(cup__grad *g);
 /* What cup_detach gives. */
 cup_tensor *cup__detached(cup_tensor *t);
 /* The composed gradient of another op: of a call of up to 4 inputs without attributes and with the

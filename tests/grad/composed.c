@@ -1,8 +1,11 @@
 /* Composed gradients of all ops that have one: against the gradient that is not recorded, and their
  * own derivatives against differences of it, at random calls. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "../cuda/support.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
@@ -37,8 +40,12 @@ static bool is_parameter(const cup_tensor *t)
 static cup_tensor *numbers(cup_context *c, const cup_tensor *like, uint64_t seed)
 {
     cup_tensor *t = cup_tensor_new(c, CUP_F64, like->ndim, like->shape);
-    for (int64_t i = 0; t && i < like->count; i++)
-        ((double *)t->data)[i] = (double)(cup__draw_word(&seed) >> 11) * 0x1p-52 - 1;
+    double *values = t ? cup__calloc((size_t)t->count, sizeof *values) : NULL;
+    for (int64_t i = 0; values && i < t->count; i++)
+        values[i] = (double)(cup__draw_word(&seed) >> 11) * 0x1p-52 - 1;
+    if (values)
+        cup_tensor_write(t, values, (size_t)t->count * sizeof *values);
+    cup__free(values);
     return t ? cup_cast(c, t, like->dtype) : NULL;
 }
 
@@ -274,4 +281,52 @@ TEST_LIMITED(composed_gradients_2, 300)
 TEST_LIMITED(composed_gradients_3, 300)
 {
     hold_share(3);
+}
+
+/* On a GPU whose kernels do nothing: all calls are there, and none is refused. */
+static void launch(cup_context *c, const cup__drawn *d)
+{
+    point p = {0};
+    cup_tensor *slopes[MOST + CUP__MAX_OUT];
+    cup__text text = {0};
+    cup__drawn_text(d, &text);
+    cup_scope_open(c);
+    cup_tape_keep(c, true);
+    cup_tensor *loss = loss_of(c, d, d->dtype, &p), *sum = NULL;
+    bool there = loss && gradients(c, &p, loss, false, slopes) &&
+                 (gradients(c, &p, loss, true, slopes) || cup_error(c) != CUP_UNSUPPORTED);
+    if (there)
+        sum = mix(c, &p, slopes);
+    if (there && sum && cup__leads_to_parameter(c, sum))
+        gradients(c, &p, sum, false, slopes);
+    if (there)
+        expect_no_error(c, text.bytes);
+    cup_error_clear(c);
+    cup_tape_clear(c);
+    cup_scope_close(c);
+    cup__text_free(&text);
+}
+
+TEST_LIMITED(composed_gradients_on_the_stand_in, 300)
+{
+    static const cup_dtype dtypes[] = {CUP_F32, CUP_BF16};
+    fake_begin();
+    unsetenv("CUP_KERNELS");
+    setenv("FAKE_NVRTC_ANY", "1", 1);
+    cup_context *scratch = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
+    EXPECT_TEXT(cup_error_text(c), "");
+    for (const cup__row *row = cup__rows; row->name; row++)
+        for (int number = 0; row->op->composed && number < 4; number++) {
+            int tries;
+            cup__drawn d;
+            cup__draw_limits limits = {.elements = ELEMENTS, .work = 1e5, .tame = true,
+                                       .dtypes = 1u << dtypes[number % 2]};
+            if (cup__draw(scratch, row, &limits, 12, number, &d, &tries))
+                launch(c, &d);
+            cup_error_clear(scratch);
+        }
+    cup_context_free(scratch);
+    cup_context_free(c);
+    fake_expect_nothing_left();
 }

@@ -85,6 +85,8 @@ cup_status cup__channelnorm_composed(cup__grad *g)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "the gradient of batchnorm cannot be recorded where its running mean or "
                          "variance leads to a parameter; detach these with cup_detach");
+    if (!g->in[0]->count)
+        return cup__no_slopes(g); /* nothing has no mean */
     normalise(g, &p);
     cup_tensor *dy = as_planes(c, &p, g->d_out[0]);
     cup_tensor *d = g->in[1] ? cup_mul(c, dy, as_channels(c, &p, g->in[1], false)) : dy;

@@ -46,6 +46,8 @@ cup_status cup__layernorm_composed(cup__grad *g)
     int gamma = add ? 2 : 1, beta = gamma + 1;
     /* All four have eps alone for attributes. */
     double eps = ((const cup__layernorm_attributes *)g->attributes)->eps;
+    if (!g->in_shape[0].size[g->in_shape[0].ndim - 1])
+        return cup__no_slopes(g); /* rows of nothing have no mean */
     cup_tensor *dy = cup__widen(c, g->d_out[0]), *dx = add ? g->d_out[1] : NULL;
     if (dy) {
         row_norm n = normalise(c, cup__widen(c, add ? g->out[1] : g->in[0]), centred, eps);

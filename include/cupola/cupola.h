@@ -18,10 +18,11 @@
  * Compile with: cc program.c $(pkg-config --cflags --libs cupola)
  *
  * base.h has the context, errors and ownership; tensor.h the arrays; ops.h every op; expr.h
- * formulas of your own; grad.h gradients; losses.h losses; parameters.h and layers.h models of any
- * kind; prof.h checks, timings and memory; loader.h samples as batches; stream.h the order of work
- * on a GPU; facts.h what this machine offers; cache.h the compiled kernels on disk; text.h words
- * for people; wrap.h memory of others, and so has dlpack.h, which is not part of this one. */
+ * formulas of your own; grad.h gradients; losses.h losses; functions.h what is made of several ops;
+ * parameters.h and layers.h models of any kind; prof.h checks, timings and memory; loader.h samples
+ * as batches; stream.h the order of work on a GPU; facts.h what this machine offers; cache.h the
+ * compiled kernels on disk; text.h words for people; wrap.h memory of others, and so has dlpack.h,
+ * which is not part of this one. */
 #ifndef CUPOLA_CUPOLA_H
 #define CUPOLA_CUPOLA_H
 
@@ -30,6 +31,7 @@
 #include "cupola/data.h"
 #include "cupola/expr.h"
 #include "cupola/facts.h"
+#include "cupola/functions.h"
 #include "cupola/grad.h"
 #include "cupola/graph.h"
 #include "cupola/io.h"

@@ -1,0 +1,66 @@
+/* cupola/functions.h: what is made of several ops, on every device and with their gradients. All
+ * return NULL, or a status, with an error in the context for what does not fit. Axes may count from
+ * the end. Where a size depends on values, these come to the host first, so that the call waits for
+ * the device and cannot stand in a captured graph; it says so. */
+#ifndef CUPOLA_FUNCTIONS_H
+#define CUPOLA_FUNCTIONS_H
+
+#include "cupola/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* x, with the value where the mask, of dtype bool, holds; they broadcast. */
+CUP_API cup_tensor *cup_masked_fill(cup_context *c, cup_tensor *x, cup_tensor *mask, double value);
+/* Tensors of one shape and dtype side by side along a new axis. */
+CUP_API cup_tensor *cup_stack(cup_context *c, cup_tensor *const *x, int count, int axis);
+/* Views of x cut along the axis into parts of these sizes, which add up to that of x, in out. */
+CUP_API cup_status cup_split_along(cup_context *c, cup_tensor *x, const int64_t *sizes, int count,
+                             int axis, cup_tensor **out);
+/* x with its elements `places` further on along the axis, those beyond the end at the beginning;
+ * backwards where places is below 0. */
+CUP_API cup_tensor *cup_roll(cup_context *c, cup_tensor *x, int64_t places, int axis);
+/* [.., classes] of the dtype for indices [..]: 1 at the place that the index names, else 0; only 0
+ * for an index that is none. */
+CUP_API cup_tensor *cup_one_hot(cup_context *c, cup_tensor *indices, int64_t classes,
+                                cup_dtype dtype);
+/* Whether any element, or all, over the axes, over all when none is given, are not 0, as bool. Of no
+ * elements none is, and all are. */
+CUP_API cup_tensor *cup_any(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
+                            bool keep);
+CUP_API cup_tensor *cup_all(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
+                            bool keep);
+/* cup_embedding through whose row `padding`, from 0, no gradient flows. */
+CUP_API cup_tensor *cup_embedding_padded(cup_context *c, cup_tensor *table, cup_tensor *ids,
+                                         int64_t padding);
+
+/* The element in the middle of those along the axis, the lower of two; NaN where there is one. */
+CUP_API cup_tensor *cup_median(cup_context *c, cup_tensor *x, int axis, bool keep);
+/* What the part q, from 0 to 1, of the floats along the axis is at most: between two neighbours in
+ * order it goes in a straight line; NaN where there is one. */
+CUP_API cup_tensor *cup_quantile(cup_context *c, cup_tensor *x, double q, int axis, bool keep);
+/* How often each number below bins stands in x, as i64 [bins], or with weights, of the shape of x,
+ * what those places weigh. A number that is not below bins is an error on the CPU and does not
+ * count on a GPU. */
+CUP_API cup_tensor *cup_bincount(cup_context *c, cup_tensor *x, cup_tensor *weights, int64_t bins);
+/* `count` places for each row of floats along the last dimension, as i64 [.., count], drawn with
+ * probabilities in proportion to them; 0 is never drawn while there is another. With replacement
+ * each is drawn of all, through memory for count times x; without, of those that are left. */
+CUP_API cup_tensor *cup_multinomial(cup_context *c, cup_tensor *x, int64_t count,
+                                    bool replacement);
+
+/* The places of the n elements that are not 0, in row-major order, as i64 [n, ndim]. Waits. */
+CUP_API cup_tensor *cup_nonzero(cup_context *c, cup_tensor *x);
+/* The n elements of x, in row-major order, where the mask, of dtype bool, holds, which broadcasts to
+ * the shape of x: [n]. Waits. */
+CUP_API cup_tensor *cup_masked_select(cup_context *c, cup_tensor *x, cup_tensor *mask);
+/* The n values that x has, in order, [n]; if asked, for each element the number of its value, in the
+ * shape of x, and how often each value comes, [n], as i64. NaN is no other NaN. Waits. */
+CUP_API cup_status cup_unique(cup_context *c, cup_tensor *x, cup_tensor **values,
+                              cup_tensor **inverse, cup_tensor **counts);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

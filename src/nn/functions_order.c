@@ -1,0 +1,205 @@
+/* Functions that put elements in order or count them. */
+#include "nn/functions.h"
+
+#include <math.h>
+
+/* The elements in order along the axis, and the last of them, which is NaN where there is one. */
+typedef struct ordered {
+    int axis;
+    int64_t size;
+    cup_tensor *values, *last;
+} ordered;
+
+static bool order(ordered *o, cup_context *c, const char *name, cup_tensor *x, int axis)
+{
+    cup_tensor *places;
+    if (!cup__function_begin(c, name, x) || !cup__function_axis(c, name, x->ndim, axis, &o->axis))
+        return false;
+    o->size = x->shape[o->axis];
+    if (o->size == 0) {
+        cup_fail(c, CUP_SHAPE, "%s: there are no elements along axis %d", name, o->axis);
+        return false;
+    }
+    if (cup_sort(c, x, o->axis, false, &o->values, &places) != CUP_OK)
+        return false;
+    o->last = cup__part(c, o->values, o->axis, o->size - 1, 1);
+    return o->last != NULL;
+}
+
+/* NaN in place of what was picked where there is one; without the axis unless it is kept. */
+static cup_tensor *ended(cup_context *c, const ordered *o, cup_tensor *picked, bool keep)
+{
+    if (cup__dtype_is_float(o->last->dtype))
+        picked = cup_where(c, cup_isnan(c, o->last), o->last, picked);
+    int64_t shape[CUP_MAX_DIMS];
+    int ndim = 0;
+    for (int d = 0; d < o->last->ndim; d++)
+        if (d != o->axis)
+            shape[ndim++] = o->last->shape[d];
+    return keep ? picked : cup_reshape(c, picked, ndim, shape);
+}
+
+cup_tensor *cup_median(cup_context *c, cup_tensor *x, int axis, bool keep)
+{
+    ordered o;
+    if (!order(&o, c, "median", x, axis))
+        return NULL;
+    return ended(c, &o, cup__part(c, o.values, o.axis, (o.size - 1) / 2, 1), keep);
+}
+
+cup_tensor *cup_quantile(cup_context *c, cup_tensor *x, double q, int axis, bool keep)
+{
+    ordered o;
+    if (!cup__function_begin(c, "quantile", x))
+        return NULL;
+    if (!(q >= 0 && q <= 1) || !cup__dtype_is_float(x->dtype)) {
+        cup_fail(c, CUP_ARGUMENT,
+                 "quantile: the part is %g of %s; it must be from 0 to 1 of floats", q,
+                 cup_dtype_name(x->dtype));
+        return NULL;
+    }
+    if (!order(&o, c, "quantile", x, axis))
+        return NULL;
+    double place = q * (double)(o.size - 1), low = floor(place);
+    cup_tensor *y = cup__part(c, o.values, o.axis, (int64_t)low, 1);
+    if (place > low)
+        y = cup_lerp(c, y, cup__part(c, o.values, o.axis, (int64_t)low + 1, 1), place - low);
+    return ended(c, &o, y, keep);
+}
+
+static cup_tensor *flat(cup_context *c, cup_tensor *x)
+{
+    return cup_reshape(c, x, 1, (int64_t[]){-1});
+}
+
+cup_tensor *cup_bincount(cup_context *c, cup_tensor *x, cup_tensor *weights, int64_t bins)
+{
+    if (!cup__function_begin(c, "bincount", x))
+        return NULL;
+    if (bins < 1) {
+        cup_fail(c, CUP_ARGUMENT, "bincount: %lld bins; there must be some", (long long)bins);
+        return NULL;
+    }
+    if (weights && weights->count != x->count) {
+        cup_fail(c, CUP_SHAPE, "bincount: there must be a weight for each element of x");
+        return NULL;
+    }
+    cup_dtype dtype = weights ? weights->dtype : CUP_I64;
+    cup_tensor *each = weights ? flat(c, weights) : cup_ones(c, dtype, 1, &x->count);
+    return cup_scatter_add(c, cup_zeros(c, dtype, 1, &bins), flat(c, x), each, 0);
+}
+
+/* Whoever comes first of those that each wait for an exponential time over their part is drawn as
+ * is asked; the logarithm of -1 over that time is a part's logarithm and a number that does not
+ * depend on it. */
+cup_tensor *cup_multinomial(cup_context *c, cup_tensor *x, int64_t count, bool replacement)
+{
+    static const char name[] = "multinomial";
+    if (!cup__function_begin(c, name, x))
+        return NULL;
+    int last = x->ndim - 1;
+    if (last < 0 || count < 1 || !cup__dtype_is_float(x->dtype) || x->shape[last] < 1 ||
+        (!replacement && count > x->shape[last]) || (replacement && x->ndim == CUP_MAX_DIMS)) {
+        cup_fail(c, CUP_ARGUMENT,
+                 "%s: %lld cannot be drawn of the floats along the last dimension of x", name,
+                 (long long)count);
+        return NULL;
+    }
+    int64_t shape[CUP_MAX_DIMS], axis = -1;
+    int ndim = 0;
+    for (int d = 0; d < last; d++)
+        shape[ndim++] = x->shape[d];
+    if (replacement)
+        shape[ndim++] = 1;
+    shape[ndim++] = x->shape[last];
+    cup_tensor *wide = cup_cast(c, cup_reshape(c, x, ndim, shape), CUP_F32), *values, *places;
+    if (replacement)
+        shape[ndim - 2] = count;
+    cup_tensor *time = cup_neg(c, cup_log(c, cup_uniform(c, CUP_F32, ndim, shape, 0, 1)));
+    cup_tensor *score = cup_sub(c, cup_log(c, wide), cup_log(c, time));
+    if (replacement)
+        return cup_argmax(c, score, &axis, 1, false);
+    cup_top_k(c, score, count, -1, NULL, &values, &places);
+    return cup_error(c) == CUP_OK ? places : NULL;
+}
+
+/* The flat places of what is true, as i64: they come first when truth is put in order. */
+static cup_tensor *places_of(cup_context *c, cup_tensor *is)
+{
+    cup_tensor *values, *places;
+    cup_tensor *truth = cup_cast(c, flat(c, is), CUP_I32);
+    int64_t count = (int64_t)cup_tensor_item(cup_sum(c, truth, NULL, 0, false));
+    if (cup_error(c) != CUP_OK || cup_sort(c, truth, 0, true, &values, &places) != CUP_OK)
+        return NULL;
+    return cup__part(c, places, 0, 0, count);
+}
+
+cup_tensor *cup_nonzero(cup_context *c, cup_tensor *x)
+{
+    if (!cup__function_begin(c, "nonzero", x))
+        return NULL;
+    cup_tensor *is = cup_cast(c, x, CUP_BOOL);
+    cup_tensor *places = is ? places_of(c, is) : NULL, *parts[CUP_MAX_DIMS];
+    if (!places || x->ndim == 0)
+        return places ? cup_zeros(c, CUP_I64, 2, (int64_t[]){places->count, 0}) : NULL;
+    for (int d = x->ndim; d-- > 0;) {
+        cup_tensor *size = cup__single(c, CUP_I64, (double)x->shape[d]);
+        parts[d] = cup_remainder(c, places, size);
+        places = cup_floor_div(c, places, size);
+    }
+    return cup_error(c) == CUP_OK ? cup_stack(c, parts, x->ndim, 1) : NULL;
+}
+
+cup_tensor *cup_masked_select(cup_context *c, cup_tensor *x, cup_tensor *mask)
+{
+    if (!cup__function_begin(c, "masked_select", x) ||
+        !cup__function_begin(c, "masked_select", mask))
+        return NULL;
+    if (mask->dtype != CUP_BOOL) {
+        cup_fail(c, CUP_DTYPE,
+                 "masked_select: the mask must be bool; make one with cup_not_equal");
+        return NULL;
+    }
+    cup_tensor *is = cup_broadcast(c, mask, x->ndim, x->shape);
+    cup_tensor *places = is ? places_of(c, is) : NULL;
+    return places ? cup_index_select(c, flat(c, x), places, 0) : NULL;
+}
+
+cup_status cup_unique(cup_context *c, cup_tensor *x, cup_tensor **values, cup_tensor **inverse,
+                      cup_tensor **counts)
+{
+    cup_tensor *sorted, *places, *none[3] = {NULL};
+    values = values ? values : &none[0];
+    inverse = inverse ? inverse : &none[1];
+    *values = *inverse = NULL;
+    if (counts)
+        *counts = NULL;
+    if (!cup__function_begin(c, "unique", x))
+        return c ? cup_error(c) : CUP_ARGUMENT;
+    int64_t n = x->count;
+    if (cup_sort(c, flat(c, x), 0, false, &sorted, &places) != CUP_OK)
+        return cup_error(c);
+    /* Where another value begins, and how many did before. */
+    cup_tensor *other = cup_zeros(c, CUP_I64, 1, &n);
+    if (n > 1) {
+        cup_tensor *parts[] = {cup_zeros(c, CUP_I64, 1, (int64_t[]){1}),
+                               cup_cast(c, cup_not_equal(c, cup__part(c, sorted, 0, 1, n - 1),
+                                                         cup__part(c, sorted, 0, 0, n - 1)),
+                                        CUP_I64)};
+        other = cup_concat(c, parts, 2, 0);
+    }
+    cup_tensor *number = cup_cumsum(c, other, 0, false);
+    if (!number)
+        return cup_error(c);
+    int64_t found = n ? (int64_t)cup_tensor_item(cup__part(c, number, 0, n - 1, 1)) + 1 : 0;
+    cup_tensor *times = cup_bincount(c, number, NULL, found ? found : 1);
+    cup_tensor *end = cup_sub(c, cup_cumsum(c, times, 0, false), cup__single(c, CUP_I64, 1));
+    if (cup_error(c) != CUP_OK)
+        return cup_error(c);
+    *values = found ? cup_index_select(c, sorted, end, 0) : cup__part(c, sorted, 0, 0, 0);
+    if (counts)
+        *counts = cup__part(c, times, 0, 0, found);
+    *inverse = cup_reshape(c, cup_scatter_add(c, cup_zeros(c, CUP_I64, 1, &n), places, number, 0),
+                           x->ndim, x->shape);
+    return cup_error(c);
+}

@@ -105,6 +105,7 @@ static void make_op(cup__program *p)
         .infer = cup__expr_infer,
         .specification = cup__expr_specification,
         .gradient = cup__expr_gradient,
+        .composed = cup__expr_composed,
         .impls = cup__expr_impls,
     };
     p->row = (cup__row){

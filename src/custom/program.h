@@ -84,6 +84,7 @@ void cup__expr_loops_make(const cup__call *call, const cup__expr_plan *plan,
 cup_status cup__expr_infer(cup__call *call);
 cup_status cup__expr_specification(cup__call *call);
 cup_status cup__expr_gradient(cup__grad *g);
+cup_status cup__expr_composed(cup__grad *g);
 cup_status cup__expr_cpu(cup__call *call);
 cup_status cup__expr_cuda(cup__call *call);
 extern const cup__impl cup__expr_impls[];
@@ -91,6 +92,17 @@ extern const cup__impl cup__expr_impls[];
 /* Which inputs derivatives need, as bits. */
 cup_status cup__slopes_need(cup_context *c, const cup__program *program, uint32_t *need);
 void cup__slopes_free(struct cup__slopes *slopes);
+
+/* Derivatives by the inputs, as nodes of a graph, and what its leaves are. */
+typedef struct cup__slopes_call {
+    cup_context *c;
+    const cup__graph *graph;
+    cup_tensor *const *source; /* inputs, then gradients of results */
+    const double *parameters;
+    cup__shape full;           /* before folding */
+    cup_dtype dtype;           /* that is computed in */
+} cup__slopes_call;
+cup_status cup__slopes_compose(const cup__slopes_call *s, cup__grad *g, const int *slopes);
 void cup__program_kernels_free(struct cup__program_kernel *kernels);
 
 /* The CUDA source of a program; false without memory. */

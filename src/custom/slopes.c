@@ -309,3 +309,33 @@ cup_status cup__expr_gradient(cup__grad *g)
         CUP_TRY(run_group(&b, &s->groups[k]));
     return CUP_OK;
 }
+
+static bool is_wide(const cup__shape *shapes, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (cup_dtype_size(shapes[i].dtype) == 8 || shapes[i].dtype == CUP_I32)
+            return true;
+    return false;
+}
+
+cup_status cup__expr_composed(cup__grad *g)
+{
+    const cup__expr_attributes *a = g->attributes;
+    back b = {.g = g, .program = a->program, .attributes = *a};
+    cup__graph graph;
+    int slopes[CUP__PROGRAM_INPUTS];
+    find_full(&b);
+    CUP_TRY(find_sources(&b));
+    bool wide = is_wide(g->in_shape, g->in_count) || is_wide(g->out_shape, g->out_count);
+    cup_status status = derive(g->c, a->program, key_of(&b).given, &graph, slopes);
+    const cup__slopes_call call = {.c = g->c,
+                                   .graph = &graph,
+                                   .source = b.source,
+                                   .parameters = b.attributes.parameters,
+                                   .full = b.full,
+                                   .dtype = wide ? CUP_F64 : CUP_F32};
+    if (status == CUP_OK)
+        status = cup__slopes_compose(&call, g, slopes);
+    cup__graph_close(&graph);
+    return status;
+}

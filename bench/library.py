@@ -74,8 +74,8 @@ class Cupola:
                           indices=row.indices, no_error=no_error, chosen=not args.all,
                           transposed=row.transposed)
         if self.lib.cup_precision(self.c, row.precision.encode()) or \
-                self.lib.cup_bench(self.c, row.op.encode(), ctypes.byref(options),
-                                   ctypes.byref(self.ceiling), REPORT(take), None):
+                self.lib.cup_bench(self.c, row.op.encode(), ctypes.byref(self.ceiling),
+                                   ctypes.byref(options), REPORT(take), None):
             text = self.lib.cup_error_text(self.c).decode()
             self.lib.cup_error_clear(self.c)
             print(f"{row.op} {row.shapes[:60]}: {text}", flush=True)

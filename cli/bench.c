@@ -161,7 +161,7 @@ static void on_result(const cup_bench_result *r, void *user)
 static int bench_op(bench_run *run, cup_context *c, const cup__row *row,
                     const cup_bench_options *how, const cup_ceiling *ceiling)
 {
-    if (cup_bench(c, row->name, how, ceiling, on_result, run) == CUP_OK)
+    if (cup_bench(c, row->name, ceiling, how, on_result, run) == CUP_OK)
         return CLI_OK;
     cup_status status = cup_error(c);
     int code = cli_report(c);

@@ -168,7 +168,7 @@ static int load_data(train_run *r)
 
 static int make_trainer(train_run *r)
 {
-    r->trainer = cup_trainer_new(r->c, &r->training, r->data, r->tokenizer, r->given->out);
+    r->trainer = cup_trainer_new(r->c, r->data, r->tokenizer, r->given->out, &r->training);
     if (r->trainer && r->given->resume) {
         cup_trainer_resume(r->trainer);
         r->first = cup_trainer_steps(r->trainer);

@@ -3,7 +3,8 @@
  * Ownership, once for the whole library:
  *   1. A tensor belongs to the innermost open scope; closing the scope frees it.
  *   2. cup_keep takes a tensor out of its scope; it is then yours, until cup_tensor_free.
- *   3. Anything else made by a call ending in _new or _load is yours, until the matching _free.
+ *   3. Anything else made by a call ending in _new or _load is yours, until the matching _free,
+ *      which may be given NULL. Such a call returns NULL when it fails.
  *   4. Inputs are only borrowed; a call never frees what you pass in.
  *   5. cup_context_free frees all that is left of a context, kept tensors included.
  *
@@ -79,12 +80,24 @@ CUP_API const char *cup_version(void);
  * inside a struct that has a size need none of their own. */
 #define CUP_OPTIONS(type, ...) (&(type){.size = sizeof(type), __VA_ARGS__})
 
+/* The same where fields are set one by one, and for C++, which has no CUP_OPTIONS:
+ *
+ *     cup_loop_options o = CUP_DEFAULTS(cup_loop_options);
+ *     o.folder = "run"; */
+#ifdef __cplusplus
+#define CUP_DEFAULTS(type) ([] { type made{}; made.size = sizeof made; return made; }())
+#else
+#define CUP_DEFAULTS(type) ((type){.size = sizeof(type)})
+#endif
+
 /* How a context is made. All zero means the default of each field. */
 typedef struct cup_options {
     size_t size;           /* of this struct, see CUP_OPTIONS */
     const char *device;    /* "auto" (the default), "cpu", "cuda" or "cuda:N" */
     uint64_t seed;         /* of the random numbers; 0 is a seed like any other */
-    int threads;           /* of the CPU implementations; 0: all that the process may use */
+    int threads;           /* of the CPU implementations; 0: what CUP_THREADS says, else all that
+                              the process may use. They are one for all contexts of a process: the
+                              context that was made last says how many */
     int64_t memory_limit;  /* bytes of device memory the context may hold; 0: no limit */
     bool deterministic;    /* the same bits run after run on the same device with the same
                               libraries, or an error where that cannot be. Ops are so in any case,
@@ -155,7 +168,8 @@ CUP_API cup_tensor *cup_scope_return(cup_context *c, cup_tensor *t);
  * case; the status is that of the context, so that a function can end with it. */
 CUP_API cup_status cup_scope_return_all(cup_context *c, cup_tensor *const *tensors, int count);
 
-/* Takes the tensor out of its scope and returns it; free it with cup_tensor_free. */
+/* Takes the tensor out of its scope and returns it; free it with cup_tensor_free. One that was
+ * kept already, or NULL, is returned as it is. */
 CUP_API cup_tensor *cup_keep(cup_tensor *t);
 
 /* From now on asks `stop` before each op of the context, in the thread that calls it: true fails
@@ -202,7 +216,8 @@ CUP_API void cup_debug_mark(cup_context *c, const char *text);
 #define CUP_DEBUG_TEXT_OF(line) #line
 
 /* What the library has to say goes to this hook instead of stderr; NULL restores stderr. What is
- * said is set by CUP_LOG. May be called from any thread. */
+ * said is set by CUP_LOG. The hook is one for all contexts, and may be called from any thread; the
+ * line, without its end, lives during the call, which must make none on a context. */
 typedef void (*cup_log_hook)(void *user, const char *line);
 CUP_API void cup_log_to(cup_log_hook hook, void *user);
 

@@ -66,7 +66,7 @@ typedef struct cup_gpt {
  * smaller by sqrt(2 layers), biases 0, norms 1. They depend on the context's seed only. Names are
  * GPT-2's: "wte.weight", "h.0.attn.c_attn.weight". They are marked with cup_require_grad: compute
  * in cup_scope_open_without_grad where nothing is learned. Free it before the context. */
-CUP_API cup_gpt *cup_gpt_new(cup_context *c, const cup_gpt_config *config, cup_dtype dtype);
+CUP_API cup_gpt *cup_gpt_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config);
 CUP_API void cup_gpt_free(cup_gpt *m);
 
 /* tokens [B,T], i32 or i64, T at most the context, to logits [B,T,vocabulary]. A token that the
@@ -105,8 +105,8 @@ typedef struct cup_sampling {
 
 /* Draws a token from `count` logits; number `draw` of the seed's sequence. NaN is never drawn. -1
  * where there is no number among them, and for a sampling whose size is wrong. */
-CUP_API int64_t cup_sample(const float *logits, int64_t count, const cup_sampling *sampling,
-                           uint64_t draw);
+CUP_API int64_t cup_sample(const float *logits, int64_t count, uint64_t draw,
+                           const cup_sampling *sampling);
 
 /* Writes text: reads a beginning, then gives token after token. When the context is full it goes
  * on from the latter half of it. */

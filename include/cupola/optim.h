@@ -25,7 +25,7 @@ typedef struct cup_optimizer_options {
     double clip;         /* gradients whose common norm is larger are scaled down to it; 0: never */
     bool stochastic;     /* bf16 parameters have no master copy, which saves 4 bytes a number; they
                             are rounded up or down at random, so that the mean is right */
-    bool single;            /* Muon makes its directions in f32 on a GPU too, as on a CPU */
+    bool single;         /* Muon makes its directions in f32 on a GPU too, as on a CPU */
 } cup_optimizer_options;
 
 /* A tensor to be trained, borrowed for as long as the optimizer lives. The name is copied. */

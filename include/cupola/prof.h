@@ -64,7 +64,8 @@ CUP_API cup_status cup_check(cup_context *c, const char *op,
                              void *user);
 
 /* What the device can do at best: bytes a second of a large copy, read plus written, measured;
- * and operations a second by dtype, 0 where not known. */
+ * and operations a second of the dtype that is the index, an addition and a multiplication being
+ * two, 0 where not known. */
 typedef struct cup_ceiling {
     double copy_bytes;
     double flops[16];
@@ -113,9 +114,11 @@ typedef struct cup_bench_options {
     bool bare;          /* attributes that are not named are 0 */
 } cup_bench_options;
 
-/* Times one op and reports each implementation at each shape. */
-CUP_API cup_status cup_bench(cup_context *c, const char *op, const cup_bench_options *options,
-                             const cup_ceiling *ceiling,
+/* Times one op and reports each implementation at each shape: on a GPU by events on its stream, on
+ * a CPU by the clock. The ceiling and the report are needed. An op whose result is a view is not
+ * timed, and nothing is reported. */
+CUP_API cup_status cup_bench(cup_context *c, const char *op, const cup_ceiling *ceiling,
+                             const cup_bench_options *options,
                              void (*report)(const cup_bench_result *result, void *user),
                              void *user);
 
@@ -123,7 +126,7 @@ CUP_API cup_status cup_bench(cup_context *c, const char *op, const cup_bench_opt
  * are looked at), where it has several ways to do a call: implementations, and inside matrix
  * products kernels, plans and algorithms of cuBLASLt. What is fastest is remembered: in this
  * context from now on, and in the file of tuning records for later ones. Calls without a choice are
- * not reported. */
+ * not reported. The options and the report are needed. */
 CUP_API cup_status cup_tune(cup_context *c, const char *op, const cup_bench_options *options,
                             void (*report)(const cup_tune_result *result, void *user), void *user);
 

@@ -61,8 +61,9 @@ CUP_API cup_tensor *cup_tensor_from(cup_context *c, cup_dtype dtype, int ndim,
  * it. */
 CUP_API void cup_tensor_free(cup_tensor *t);
 
-/* Copies all elements, in row-major order, to or from host memory of exactly `bytes` bytes.
- * Reading waits for the device. */
+/* Copies all elements, in row-major order, to or from host memory of exactly `bytes` bytes; another
+ * number fails with CUP_ARGUMENT. Reading waits for the device; what was to be written may be
+ * changed or freed when writing returns. Gradients know nothing of either. */
 CUP_API cup_status cup_tensor_read(cup_tensor *t, void *data, size_t bytes);
 CUP_API cup_status cup_tensor_write(cup_tensor *t, const void *data, size_t bytes);
 
@@ -70,7 +71,8 @@ CUP_API cup_status cup_tensor_write(cup_tensor *t, const void *data, size_t byte
  * has more. Waits for the device. */
 CUP_API double cup_tensor_item(cup_tensor *t);
 
-/* A copy of the tensor in another context, which may be on another device. */
+/* A copy of the tensor in another context, which may be on another device, by way of the host. It
+ * leads nowhere back: no gradient flows through it. Waits for the device. */
 CUP_API cup_tensor *cup_tensor_to(cup_context *c, cup_tensor *t);
 
 /* What a tensor is. A negative dimension counts from the end; out of range gives 0. */
@@ -85,7 +87,9 @@ CUP_API bool cup_tensor_is_contiguous(const cup_tensor *t);            /* in row
 /* "[32,64] bf16", for messages, written into `text` of `bytes` bytes and returned. */
 CUP_API const char *cup_tensor_text(const cup_tensor *t, char *text, size_t bytes);
 
-/* The address of the first element, in the device's memory. */
+/* The address of the first element, in the device's memory, for as long as the tensor is there; of
+ * a view the others follow at its strides. NULL may be that of a tensor without elements. On a GPU
+ * what fills it may not be done yet. cup_tensor_hold keeps it for others. */
 CUP_API void *cup_tensor_data(cup_tensor *t);
 
 /* A tensor and its name, both borrowed: what files and models speak in. */

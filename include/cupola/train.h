@@ -48,9 +48,9 @@ typedef struct cup_trainer cup_trainer;
  * none, which no other run can use until this one is freed or its process ends. A run that was not
  * resumed refuses to begin where a checkpoint, or a file that has a name of one, stands already.
  * The model's vocabulary may be 0: that of the tokenizer. */
-CUP_API cup_trainer *cup_trainer_new(cup_context *c, const cup_training *training,
-                                     const cup_data *data, const cup_tokenizer *tokenizer,
-                                     const char *folder);
+CUP_API cup_trainer *cup_trainer_new(cup_context *c, const cup_data *data,
+                                     const cup_tokenizer *tokenizer, const char *folder,
+                                     const cup_training *training);
 CUP_API void cup_trainer_free(cup_trainer *t);
 
 /* Whether a new training may begin in a folder: see cup_loop_vacant. */

@@ -121,7 +121,7 @@ int32_t cup_generator_next(cup_generator *g)
         cup_gpt_cache_cut(g->cache, g->count - 1);
     if (read_rest(g) != CUP_OK)
         return -1;
-    int64_t token = cup_sample(g->logits, g->model->config.vocabulary, &g->sampling, g->draws);
+    int64_t token = cup_sample(g->logits, g->model->config.vocabulary, g->draws, &g->sampling);
     if (token < 0) {
         cup__fail(error, CUP_STATE,
                   "generator: the model's output is not a number; its weights "

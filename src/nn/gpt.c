@@ -103,7 +103,7 @@ static cup_status make(cup_gpt *m)
     return status;
 }
 
-cup_gpt *cup_gpt_new(cup_context *c, const cup_gpt_config *config, cup_dtype dtype)
+cup_gpt *cup_gpt_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config)
 {
     if (!c || cup_error(c) != CUP_OK)
         return NULL;

@@ -132,7 +132,7 @@ static int64_t draw_from(heap *all, scale by, double part, double uniform)
     return drawn.token;
 }
 
-int64_t cup_sample(const float *logits, int64_t count, const cup_sampling *sampling, uint64_t draw)
+int64_t cup_sample(const float *logits, int64_t count, uint64_t draw, const cup_sampling *sampling)
 {
     cup_sampling own, *s = &own;
     if (count > INT32_MAX ||

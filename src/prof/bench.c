@@ -373,8 +373,8 @@ static cup_status bench_samples(bench *b, const cup_bench_options *options)
     return status;
 }
 
-cup_status cup_bench(cup_context *c, const char *op, const cup_bench_options *options,
-                     const cup_ceiling *ceiling,
+cup_status cup_bench(cup_context *c, const char *op, const cup_ceiling *ceiling,
+                     const cup_bench_options *options,
                      void (*report)(const cup_bench_result *result, void *user), void *user)
 {
     if (!c || c->error.status != CUP_OK)

@@ -120,7 +120,7 @@ cup_gpt *cup_gpt_load(cup_context *c, const char *folder)
     cup_gpt *m = NULL;
     cup_status status = read_state(c, &checkpoint, &found);
     if (status == CUP_OK)
-        m = cup_gpt_new(c, &found.training.model, found.training.dtype);
+        m = cup_gpt_new(c, found.training.dtype, &found.training.model);
     int64_t count;
     const cup_named *weights = m ? cup_parameters_named(m->parameters, &count) : NULL;
     if (weights)

@@ -136,7 +136,7 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
     if (!t->loop)
         return c->error.status;
     cup_seed(c, a->seed);
-    t->model = cup_gpt_new(c, &a->model, a->dtype);
+    t->model = cup_gpt_new(c, a->dtype, &a->model);
     if (!t->model)
         return c->error.status;
     t->model->recompute = a->recompute;
@@ -168,8 +168,8 @@ static void free_parts(cup_trainer *t)
     cup__free(t->host_targets);
 }
 
-cup_trainer *cup_trainer_new(cup_context *c, const cup_training *training, const cup_data *data,
-                             const cup_tokenizer *tokenizer, const char *folder)
+cup_trainer *cup_trainer_new(cup_context *c, const cup_data *data, const cup_tokenizer *tokenizer,
+                             const char *folder, const cup_training *training)
 {
     if (!c || c->error.status != CUP_OK)
         return NULL;

@@ -54,7 +54,7 @@ TEST(cache_gives_the_logits_of_the_whole_text)
     static const int64_t ends[] = {7, 8, 9, 13, 14, 24};
     for (int which = 0; which < 2; which++) {
         cup_context *c = cpu();
-        cup_gpt *m = cup_gpt_new(c, &configs[which], CUP_F32);
+        cup_gpt *m = cup_gpt_new(c, CUP_F32, &configs[which]);
         int64_t weights;
         const cup_named *weight = cup_parameters_named(m->parameters, &weights);
         for (int64_t i = 0; i < weights; i++) {
@@ -94,7 +94,7 @@ TEST(cache_gives_the_logits_of_the_whole_text)
 TEST(cache_refuses_what_cannot_be)
 {
     cup_context *c = cpu();
-    cup_gpt *m = cup_gpt_new(c, &configs[0], CUP_F32);
+    cup_gpt *m = cup_gpt_new(c, CUP_F32, &configs[0]);
     EXPECT(cup_gpt_cache_new(m, 0, 0) == NULL);
     cup_error_clear(c);
     EXPECT(cup_gpt_cache_new(m, 1, 25) == NULL);
@@ -115,15 +115,15 @@ TEST(sample_follows_the_odds)
     int count[5] = {0};
     cup_sampling s = {.size = sizeof s, .seed = 7};
     for (uint64_t i = 0; i < 20000; i++)
-        count[cup_sample(logits, 5, &s, i)]++;
+        count[cup_sample(logits, 5, i, &s)]++;
     EXPECT_NEAR(count[0] / 20000.0, 0.2, 0.015);
     EXPECT_NEAR(count[1] / 20000.0, 0.6, 0.015);
     EXPECT_INT(count[2] + count[3], 0);
     int again = 0, other = 0;
     for (uint64_t i = 0; i < 1000; i++) {
-        int64_t drawn = cup_sample(logits, 5, &s, i);
-        again += drawn == cup_sample(logits, 5, &s, i);
-        other += drawn == cup_sample(logits, 5, CUP_OPTIONS(cup_sampling, .seed = 8), i);
+        int64_t drawn = cup_sample(logits, 5, i, &s);
+        again += drawn == cup_sample(logits, 5, i, &s);
+        other += drawn == cup_sample(logits, 5, i, CUP_OPTIONS(cup_sampling, .seed = 8));
     }
     EXPECT_INT(again, 1000);
     EXPECT(other < 600);
@@ -160,7 +160,7 @@ static void expect_odds(const float *logits, int count, const cup_sampling *s)
             sum = part;
         }
     for (int i = 0; i < draws; i++) {
-        int64_t token = cup_sample(logits, count, s, (uint64_t)i);
+        int64_t token = cup_sample(logits, count, (uint64_t)i, s);
         EXPECT(token >= 0 && token < count);
         drawn[token]++;
     }
@@ -186,25 +186,25 @@ TEST(sample_keeps_to_the_likeliest)
 {
     static const float logits[] = {0, 2, 1, -1, 1.5f};
     for (uint64_t i = 0; i < 300; i++) {
-        EXPECT_INT(cup_sample(logits, 5, CUP_OPTIONS(cup_sampling, .temperature = -1), i), 1);
-        EXPECT_INT(cup_sample(logits, 5, CUP_OPTIONS(cup_sampling, .top_k = 1), i), 1);
-        EXPECT_INT(cup_sample(logits, 5, CUP_OPTIONS(cup_sampling, .top_p = 0.01), i), 1);
-        EXPECT_INT(cup_sample(logits, 5, CUP_OPTIONS(cup_sampling, .temperature = 0.001), i), 1);
-        int64_t drawn = cup_sample(logits, 5, CUP_OPTIONS(cup_sampling, .top_k = 2), i);
+        EXPECT_INT(cup_sample(logits, 5, i, CUP_OPTIONS(cup_sampling, .temperature = -1)), 1);
+        EXPECT_INT(cup_sample(logits, 5, i, CUP_OPTIONS(cup_sampling, .top_k = 1)), 1);
+        EXPECT_INT(cup_sample(logits, 5, i, CUP_OPTIONS(cup_sampling, .top_p = 0.01)), 1);
+        EXPECT_INT(cup_sample(logits, 5, i, CUP_OPTIONS(cup_sampling, .temperature = 0.001)), 1);
+        int64_t drawn = cup_sample(logits, 5, i, CUP_OPTIONS(cup_sampling, .top_k = 2));
         EXPECT(drawn == 1 || drawn == 4);
         /* The two likeliest make up 0.71 of all, the three likeliest 0.87. */
-        drawn = cup_sample(logits, 5, CUP_OPTIONS(cup_sampling, .top_p = 0.8), i);
+        drawn = cup_sample(logits, 5, i, CUP_OPTIONS(cup_sampling, .top_p = 0.8));
         EXPECT(drawn == 1 || drawn == 4 || drawn == 2);
     }
-    EXPECT_INT(cup_sample((const float[]){NAN, NAN}, 2, NULL, 0), -1);
-    EXPECT_INT(cup_sample(logits, 0, NULL, 0), -1);
-    EXPECT_INT(cup_sample((const float[]){0, INFINITY}, 2, NULL, 0), 1);
+    EXPECT_INT(cup_sample((const float[]){NAN, NAN}, 2, 0, NULL), -1);
+    EXPECT_INT(cup_sample(logits, 0, 0, NULL), -1);
+    EXPECT_INT(cup_sample((const float[]){0, INFINITY}, 2, 0, NULL), 1);
 }
 
 static void write_some(int32_t *out, uint64_t seed, int64_t feed, int64_t count)
 {
     cup_context *c = cpu();
-    cup_gpt *m = cup_gpt_new(c, &configs[1], CUP_F32);
+    cup_gpt *m = cup_gpt_new(c, CUP_F32, &configs[1]);
     cup_generator *g = cup_generator_new(m, CUP_OPTIONS(cup_sampling, .seed = seed));
     int32_t *prompt = cup__malloc((size_t)feed * sizeof *prompt);
     for (int64_t i = 0; i < feed; i++)
@@ -234,7 +234,7 @@ TEST(generator_writes_the_same_from_the_same_seed)
 TEST(generator_refuses_what_cannot_be)
 {
     cup_context *c = cpu();
-    cup_gpt *m = cup_gpt_new(c, &configs[0], CUP_F32);
+    cup_gpt *m = cup_gpt_new(c, CUP_F32, &configs[0]);
     cup_generator *g = cup_generator_new(m, NULL);
     EXPECT_INT(cup_generator_next(g), -1);
     EXPECT_CONTAINS(cup_error_text(c), "fed nothing");
@@ -255,7 +255,7 @@ TEST(generator_survives_every_failed_allocation)
 {
     for (long n = 1;; n += n < 40 ? 1 : 5) {
         cup_context *c = cpu();
-        cup_gpt *m = cup_gpt_new(c, &configs[1], CUP_F32);
+        cup_gpt *m = cup_gpt_new(c, CUP_F32, &configs[1]);
         cup__memory_fail_at(n, false);
         cup_generator *g = cup_generator_new(m, NULL);
         cup_generator_feed(g, (int32_t[]){3, 4}, 2);

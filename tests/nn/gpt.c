@@ -75,7 +75,7 @@ static void expect_losses_of(const cup_gpt_config *config, cup_dtype dtype, bool
                              int64_t logits_most, const double *want, double tolerance)
 {
     cup_context *c = cpu();
-    cup_gpt *m = cup_gpt_new(c, config, dtype);
+    cup_gpt *m = cup_gpt_new(c, dtype, config);
     EXPECT(m != NULL);
     m->recompute = recompute;
     m->logits_most = logits_most;
@@ -142,7 +142,7 @@ TEST(gpt_logits_in_chunks_give_the_same_losses)
 static float *gradients(cup_context *c, const cup_gpt_config *config, bool recompute,
                         int64_t *count)
 {
-    cup_gpt *m = cup_gpt_new(c, config, CUP_F32);
+    cup_gpt *m = cup_gpt_new(c, CUP_F32, config);
     m->recompute = recompute;
     cup_random_step(c, 9);
     cup_tensor *loss = cup_gpt_loss(m, text(c, config->vocabulary, 3, 12, 0),
@@ -213,7 +213,7 @@ TEST(gpt_counts_its_parameters)
     cup_context *c = cpu();
     for (int i = 0; i < 2; i++) {
         const cup_gpt_config *config = i ? &llama : &gpt2;
-        cup_gpt *m = cup_gpt_new(c, config, CUP_F32);
+        cup_gpt *m = cup_gpt_new(c, CUP_F32, config);
         EXPECT_INT(cup_parameters_count(m->parameters, true),
                    cup_gpt_parameter_count(config, true));
         cup_gpt_free(m);
@@ -231,7 +231,7 @@ TEST(gpt_begins_as_it_should)
                              .context = 32,
                              .vocabulary = 203,
                              .bias = true};
-    cup_gpt *m = cup_gpt_new(c, &config, CUP_F32);
+    cup_gpt *m = cup_gpt_new(c, CUP_F32, &config);
     int64_t weights;
     const cup_named *weight = cup_parameters_named(m->parameters, &weights);
     EXPECT_TEXT(weight[0].name, "wte.weight");
@@ -297,16 +297,16 @@ TEST(gpt_refuses_what_cannot_be)
         CHANGE(dropout);
         CHANGE(epsilon);
         CHANGE(rope_base);
-        EXPECT(cup_gpt_new(c, &config, CUP_F32) == NULL);
+        EXPECT(cup_gpt_new(c, CUP_F32, &config) == NULL);
         EXPECT_INT(cup_error(c), CUP_ARGUMENT);
         EXPECT_CONTAINS(cup_error_text(c), bad[i].words);
         EXPECT_INT(cup_gpt_parameter_count(&config, true), -1);
         cup_error_clear(c);
     }
-    EXPECT(cup_gpt_new(c, &gpt2, CUP_I32) == NULL);
+    EXPECT(cup_gpt_new(c, CUP_I32, &gpt2) == NULL);
     EXPECT_INT(cup_error(c), CUP_DTYPE);
     cup_error_clear(c);
-    cup_gpt *m = cup_gpt_new(c, &gpt2, CUP_F32);
+    cup_gpt *m = cup_gpt_new(c, CUP_F32, &gpt2);
     EXPECT(cup_gpt_logits(m, text(c, 29, 1, 13, 0)) == NULL);
     EXPECT_CONTAINS(cup_error_text(c), "T from 1 to the context 12");
     cup_error_clear(c);
@@ -319,7 +319,7 @@ TEST(gpt_survives_every_failed_allocation)
     for (long n = 1;; n += n < 60 ? 1 : 7) {
         cup_context *c = cpu();
         cup__memory_fail_at(n, false);
-        cup_gpt *m = cup_gpt_new(c, &gpt2, CUP_F32);
+        cup_gpt *m = cup_gpt_new(c, CUP_F32, &gpt2);
         cup_tensor *loss = NULL;
         if (m)
             loss = cup_gpt_loss(m, text(c, 29, 2, 12, 0), text(c, 29, 2, 12, 1), true);
@@ -338,7 +338,7 @@ TEST(gpt_survives_every_failed_allocation)
 static void expect_kernels(const char *arch, const cup_gpt_config *config, cup_dtype dtype)
 {
     cup_context *c = cup__context_dry(arch);
-    cup_gpt *m = cup_gpt_new(c, config, dtype);
+    cup_gpt *m = cup_gpt_new(c, dtype, config);
     cup_optimizer *o = m ? cup_optimizer_of(m->parameters, NULL) : NULL;
     cup_optimizer_set(o, 0.1, 1);
     cup_scope_open(c);
@@ -379,7 +379,7 @@ TEST(gpt_knows_its_tokens)
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     const cup_gpt_config config = {
         .size = sizeof config, .layers = 1, .heads = 1, .width = 8, .context = 4, .vocabulary = 61};
-    cup_gpt *m = cup_gpt_new(c, &config, CUP_F32);
+    cup_gpt *m = cup_gpt_new(c, CUP_F32, &config);
     cup_gpt_cache *cache = cup_gpt_cache_new(m, 1, 0);
     static const int32_t bad[] = {61, 64, -1};
     for (int i = 0; i < 3; i++) {

@@ -141,7 +141,7 @@ static void make_things(things *t)
     cup_corpus *corpus = cup_corpus_new(c, words, sizeof words - 1);
     cup_tokenizer *tokenizer = cup_tokenizer_char_new(c, corpus);
     cup_data *data = cup_data_new(c, corpus, tokenizer, 4);
-    cup_trainer *trainer = cup_trainer_new(c, &training, data, tokenizer, NULL);
+    cup_trainer *trainer = cup_trainer_new(c, data, tokenizer, NULL, &training);
     cup_gpt *gpt = cup_trainer_model(trainer);
     cup_tensor *x = cup_require_grad(cup_full(c, CUP_F32, 1, (int64_t[]){2}, 1));
     cup_parameters *list = cup_parameters_new(c, CUP_F32);

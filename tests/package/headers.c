@@ -31,3 +31,17 @@ TEST(headers_alone_with_clang)
 {
     compile_each("clang", "-x c -std=c11 -Wstrict-prototypes");
 }
+
+TEST_LIMITED(program_in_cpp, 120)
+{
+    const char *sanitize = getenv("SANITIZE"), *folder = test_folder();
+    if (test_command(out, sizeof out, "command -v g++"))
+        test_skip("g++ is not installed");
+    int code = test_command(
+        out, sizeof out,
+        "g++ %s -std=c++17 -Wall -Wextra -pedantic -Werror -Iinclude -o '%s/program' "
+        "tests/package/program.cpp '%s/libcupola.a' -lpcre2-8 -lm -ldl -lpthread && '%s/program'",
+        sanitize ? sanitize : "", folder, test_build(), folder);
+    EXPECT_TEXT(out, "");
+    EXPECT_INT(code, 0);
+}

@@ -8,7 +8,7 @@
 TEST(nothing_is_handed_on)
 {
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
-    cup_gpt *m = cup_gpt_new(c, NULL, CUP_F32);
+    cup_gpt *m = cup_gpt_new(c, CUP_F32, NULL);
     EXPECT(!m && cup_error(c) == CUP_ARGUMENT);
     EXPECT(!cup_gpt_logits(m, NULL) && !cup_gpt_loss(m, NULL, NULL, true));
     EXPECT_INT(cup_gpt_parameter_count(NULL, true), -1);

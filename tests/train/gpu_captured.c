@@ -67,7 +67,7 @@ static void train(const cup_training *training, int64_t parts, outcome *out)
     cup_corpus *corpus = cup_corpus_new(c, text, sizeof text);
     cup_tokenizer *tokenizer = cup_tokenizer_char_new(c, corpus);
     cup_data *data = cup_data_new(c, corpus, tokenizer, training->model.context);
-    cup_trainer *t = cup_trainer_new(c, training, data, tokenizer, NULL);
+    cup_trainer *t = cup_trainer_new(c, data, tokenizer, NULL, training);
     EXPECT_TEXT(cup_error_text(c), "");
     if (!parts)
         t->loop->replay = CUP__REPLAY_OFF;
@@ -162,7 +162,7 @@ TEST_LIMITED(gpu_trainer_stops_within_a_second, 180)
     cup_corpus *corpus = cup_corpus_new(c, text, sizeof text);
     cup_tokenizer *tokenizer = cup_tokenizer_char_new(c, corpus);
     cup_data *data = cup_data_new(c, corpus, tokenizer, training.model.context);
-    alarm_at a = {.trainer = cup_trainer_new(c, &training, data, tokenizer, NULL)};
+    alarm_at a = {.trainer = cup_trainer_new(c, data, tokenizer, NULL, &training)};
     EXPECT_TEXT(cup_error_text(c), "");
     EXPECT_INT(cup_trainer_run(a.trainer, &(cup_training_hooks){.stop = is_over, .user = &a}),
                CUP_INTERRUPTED);

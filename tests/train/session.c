@@ -44,7 +44,7 @@ void begin(session *s, const cup_training *training, const char *text, const cha
     s->corpus = cup_corpus_new(s->c, text, strlen(text));
     s->tokenizer = cup_tokenizer_char_new(s->c, s->corpus);
     s->data = cup_data_new(s->c, s->corpus, s->tokenizer, training->model.context);
-    s->trainer = cup_trainer_new(s->c, training, s->data, s->tokenizer, folder);
+    s->trainer = cup_trainer_new(s->c, s->data, s->tokenizer, folder, training);
 }
 
 void end(session *s)

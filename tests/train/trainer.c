@@ -310,7 +310,7 @@ TEST(trainer_survives_failed_allocations)
         cup_tokenizer *tokenizer = cup_tokenizer_char_new(c, corpus);
         cup_data *data = cup_data_new(c, corpus, tokenizer, 16);
         cup__memory_fail_at(n, false);
-        cup_trainer *t = cup_trainer_new(c, &training, data, tokenizer, folder);
+        cup_trainer *t = cup_trainer_new(c, data, tokenizer, folder, &training);
         cup_trainer_overwrite(t);
         cup_status status = cup_trainer_run(t, NULL);
         cup__memory_fail_at(0, false);

@@ -25,8 +25,8 @@ CUP_API cup_tensor *cup_roll(cup_context *c, cup_tensor *x, int64_t places, int 
  * for an index that is none. */
 CUP_API cup_tensor *cup_one_hot(cup_context *c, cup_tensor *indices, int64_t classes,
                                 cup_dtype dtype);
-/* Whether any element, or all, over the axes, over all when none is given, are not 0, as bool. Of no
- * elements none is, and all are. */
+/* Whether any element, or all, over the axes, over all when none is given, are not 0, as bool. Of
+ * no elements none is, and all are. */
 CUP_API cup_tensor *cup_any(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
                             bool keep);
 CUP_API cup_tensor *cup_all(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
@@ -52,11 +52,11 @@ CUP_API cup_tensor *cup_multinomial(cup_context *c, cup_tensor *x, int64_t count
 
 /* The places of the n elements that are not 0, in row-major order, as i64 [n, ndim]. Waits. */
 CUP_API cup_tensor *cup_nonzero(cup_context *c, cup_tensor *x);
-/* The n elements of x, in row-major order, where the mask, of dtype bool, holds, which broadcasts to
- * the shape of x: [n]. Waits. */
+/* The n elements of x, in row-major order, where the mask, of dtype bool, holds, which broadcasts
+ * to the shape of x: [n]. Waits. */
 CUP_API cup_tensor *cup_masked_select(cup_context *c, cup_tensor *x, cup_tensor *mask);
-/* The n values that x has, in order, [n]; if asked, for each element the number of its value, in the
- * shape of x, and how often each value comes, [n], as i64. NaN is no other NaN. Waits. */
+/* The n values that x has, in order, [n]; if asked, for each element the number of its value, in
+ * the shape of x, and how often each value comes, [n], as i64. NaN is no other NaN. Waits. */
 CUP_API cup_status cup_unique(cup_context *c, cup_tensor *x, cup_tensor **values,
                               cup_tensor **inverse, cup_tensor **counts);
 

@@ -330,3 +330,42 @@ TEST_LIMITED(composed_gradients_on_the_stand_in, 300)
     cup_context_free(c);
     fake_expect_nothing_left();
 }
+
+/* Each allocation fails once while the gradient is composed. */
+static void starve(const cup__drawn *d)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    cup_tensor *slopes[MOST + CUP__MAX_OUT];
+    point p = {0};
+    cup_scope_open(c);
+    cup_tape_keep(c, true);
+    cup_tensor *loss = loss_of(c, d, d->dtype, &p);
+    bool done = !loss || !gradients(c, &p, loss, true, slopes);
+    for (long n = 1; !done; n++) {
+        cup_scope_open(c);
+        cup__memory_fail_at(n, false);
+        done = gradients(c, &p, loss, true, slopes);
+        cup__memory_fail_at(0, false);
+        EXPECT_INT(cup_error(c), done ? CUP_OK : CUP_MEMORY);
+        cup_error_clear(c);
+        cup_scope_close(c);
+    }
+    cup_scope_close(c);
+    cup_context_free(c);
+}
+
+TEST_LIMITED(composed_gradients_without_memory, 300)
+{
+    cup_context *scratch = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    for (const cup__row *row = cup__rows; row->name; row++)
+        for (int number = 0; row->op->composed && number < 2; number++) {
+            int tries;
+            cup__drawn d;
+            cup__draw_limits limits = {.elements = 60, .work = 1e5, .tame = true,
+                                       .dtypes = 1u << (number ? CUP_BF16 : CUP_F32)};
+            if (cup__draw(scratch, row, &limits, 13, number, &d, &tries))
+                starve(&d);
+            cup_error_clear(scratch);
+        }
+    cup_context_free(scratch);
+}

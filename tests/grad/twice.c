@@ -150,12 +150,30 @@ TEST(twice_is_refused_where_it_cannot_be)
     EXPECT_INT(cup_gradients_recorded(c, y, &x, 1, &d), CUP_UNSUPPORTED);
     EXPECT_CONTAINS(cup_error_text(c), "the gradient of max_pool2d cannot be recorded");
     EXPECT_CONTAINS(cup_error_text(c), "second derivatives");
+    EXPECT_CONTAINS(cup_error_text(c), "docs/GRADIENTS.md");
     EXPECT(!d);
     cup_error_clear(c);
     /* The usual gradient is there all the same. */
     y = cup_sum(c, cup_max_pool2d(c, x, window, 1, NULL), NULL, 0, false);
     EXPECT_INT(cup_gradients(c, y, &x, 1, &d), CUP_OK);
     EXPECT(d != NULL);
+    cup_context_free(c);
+}
+
+static cup_tensor *block(cup_context *c, cup_tensor *const *inputs, int count, void *user)
+{
+    (void)count, (void)user;
+    return cup_mul(c, inputs[0], inputs[0]);
+}
+
+TEST(twice_is_refused_through_a_recomputed_block)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    cup_tensor *x = cup_require_grad(cup_full(c, CUP_F32, 0, NULL, 0.5)), *d;
+    cup_tensor *y = cup_recompute(c, block, &x, 1, NULL);
+    EXPECT_INT(cup_gradients_recorded(c, y, &x, 1, &d), CUP_UNSUPPORTED);
+    EXPECT_CONTAINS(cup_error_text(c), "a recomputed block cannot be recorded");
+    EXPECT_CONTAINS(cup_error_text(c), "without cup_recompute");
     cup_context_free(c);
 }
 

@@ -8,8 +8,9 @@
 
 const cli_option train_options[] = {
     {"data", FILES(train_given, data), "FILE|DIR", NULL,
-     "text to learn from, up to 1 GiB: files, and folders with all text below them; or .bin files "
-     "of tokens and folders of them, of any size; --resume knows it"},
+     "text to learn from, up to 1 GiB: files, and folders with all text below them, also JSON "
+     "Lines (.jsonl, field text) and packed ones (.gz, .zst); or .bin files of tokens and folders "
+     "of them, of any size; --resume knows it"},
     {"out", TEXT(train_given, out), "DIR", "run",
      "folder for the checkpoint, losses.csv and loss.svg"},
     {"resume", FLAG(train_given, resume), NULL, NULL,

@@ -19,8 +19,10 @@ typedef struct cup_data cup_data;
 /* Reads files, and folders with all that is below them in the order of the paths' bytes. In a
  * folder, hidden files, symbolic links, folders of builds (build, out, dist, target,
  * node_modules, __pycache__, venv) or with a checkpoint, and files that are empty or not UTF-8 text
- * are left out; a file named in `paths` must not be empty or hold a zero byte. More than
- * `most_bytes` in all is a failure; 0 means 1 GiB. */
+ * are left out; a file named in `paths` must not be empty or hold a zero byte. Files whose names
+ * end in .gz or .zst are unpacked, with zlib or zstd, which must be installed then. Those that end
+ * in .jsonl or .ndjson, packed or not, have a JSON object a line, whose field "text" is as a file
+ * of its own. More than `most_bytes` in all is a failure; 0 means 1 GiB. */
 CUP_API cup_corpus *cup_corpus_load(cup_context *c, const char *const *paths, int count,
                                     int64_t most_bytes);
 /* The same for one text in memory, which is copied. */
@@ -106,6 +108,36 @@ CUP_API bool cup_data_has_tokens(const char *path);
 
 /* The number of files that the tokens or their text are from. */
 CUP_API int64_t cup_data_files(const cup_data *d);
+
+/* How text becomes files of tokens. */
+typedef struct cup_tokenize_options {
+    size_t size;
+    int64_t shard_tokens;   /* the most of a file; 0: 100 million */
+    const char *text_field; /* the field of JSON Lines that has the text; NULL: "text" */
+    /* Told now and then the bytes of files that were read, of all files, and the tokens so far;
+     * true stops the work, which is CUP_INTERRUPTED then. NULL: nobody is told. */
+    bool (*progress)(int64_t bytes, int64_t all, int64_t tokens, void *user);
+    void *user;
+} cup_tokenize_options;
+
+typedef struct cup_tokenized {
+    int64_t bytes, texts, skipped; /* of files; texts in them; files that were left out */
+    int64_t train, validation;     /* tokens of the parts */
+    int64_t files;                 /* of tokens */
+} cup_tokenized;
+
+/* Encodes text of any size into a new folder for cup_data_open: train_000000.bin and so on,
+ * val_000000.bin, and tokenizer.json. They are llm.c's, with 32 bits a token where the tokenizer
+ * has over 65536 of them. Paths are as for cup_corpus_load; "<|endoftext|>", where the tokenizer
+ * has it, stands behind each text. The last part of the files' bytes, 0 or more and less than 1,
+ * is for validation; a file may be cut for that. Up to 4 MiB of text a thread are in memory at a
+ * time; a text is cut between words, which changes none of its tokens, or where 16 MiB of it hold
+ * no space between signs of ASCII, between characters. The folder must be empty or not be there,
+ * and has its files when all of them are complete and on the disk; until then they are made in a
+ * folder beside it with ".part" behind the name, which a failure removes. `made` may be NULL. */
+CUP_API cup_status cup_tokenize(cup_context *c, const char *const *paths, int count,
+                                const cup_tokenizer *t, const char *folder, double validation,
+                                const cup_tokenize_options *options, cup_tokenized *made);
 
 /* The number of tokens in a part. */
 CUP_API int64_t cup_data_count(const cup_data *d, cup_split split);

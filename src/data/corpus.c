@@ -4,16 +4,17 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/utf8.h"
+#include "data/lines.h"
+#include "data/stream.h"
+#include "data/walk.h"
 #include "tensor/context.h"
 
 #define USUAL_BYTES ((int64_t)1 << 30)
-#define MOST_DEPTH 64
+#define PIECE ((size_t)1 << 20)
 
 static cup_status no_memory(cup__error *error, const char *path)
 {
@@ -32,122 +33,98 @@ static cup_status append(cup__error *error, cup_corpus *corpus, const char *path
     return CUP_OK;
 }
 
-/* Reads a file as far as the corpus has room for it. */
-static cup_status read_text(cup__error *error, cup_corpus *corpus, const char *path, char **bytes,
-                            size_t *size)
+static cup_status too_many(cup__error *error, const cup_corpus *corpus, const char *path)
+{
+    return cup__fail(error, CUP_ARGUMENT,
+                     "%s: with it the data would have more than %lld bytes; name fewer files, or "
+                     "make tokens of them with cupola tokenize",
+                     path, (long long)corpus->most_bytes);
+}
+
+/* Reads what is left of a file as far as the corpus has room for it. */
+static cup_status read_stream(cup__error *error, const cup_corpus *corpus, cup__stream *stream,
+                              cup__text *out)
 {
     uint64_t room = (uint64_t)corpus->most_bytes - corpus->text.length;
-    struct stat there;
-    if (stat(path, &there) == 0 && S_ISREG(there.st_mode) && (uint64_t)there.st_size > room)
-        return cup__fail(error, CUP_ARGUMENT,
-                         "%s: with it the data would have more than %lld bytes; name fewer files",
-                         path, (long long)corpus->most_bytes);
-    return cup__file_read(error, path, room, bytes, size);
-}
-
-static cup_status add_named_file(cup__error *error, cup_corpus *corpus, const char *path)
-{
-    char *bytes;
-    size_t size;
-    CUP_TRY(read_text(error, corpus, path, &bytes, &size));
-    const char *zero = memchr(bytes, 0, size);
-    cup_status status;
-    if (size == 0)
-        status = cup__fail(error, CUP_FORMAT, "%s is empty; name a file with text", path);
-    else if (zero)
-        status = cup__fail(error, CUP_FORMAT,
-                           "%s is binary, not text: byte %zu is 0; name a text file, or convert it "
-                           "to UTF-8",
-                           path, (size_t)(zero - bytes));
-    else
-        status = append(error, corpus, path, bytes, size);
-    cup__free(bytes);
+    char *piece = cup__malloc(PIECE);
+    size_t got = PIECE;
+    cup_status status = piece ? CUP_OK : no_memory(error, stream->file.path);
+    if (status == CUP_OK && stream->file.size > room && !stream->packing)
+        status = too_many(error, corpus, stream->file.path);
+    while (status == CUP_OK && got == PIECE) {
+        status = cup__stream_read(error, stream, piece, PIECE, &got);
+        if (status == CUP_OK && got > room - out->length)
+            status = too_many(error, corpus, stream->file.path);
+        if (status == CUP_OK)
+            cup__text_append(out, piece, got);
+        if (out->failed)
+            status = no_memory(error, stream->file.path);
+    }
+    cup__free(piece);
     return status;
 }
 
-static cup_status add_found_file(cup__error *error, cup_corpus *corpus, const char *path)
+static cup_status read_text(cup__error *error, const cup_corpus *corpus, const char *path,
+                            cup__text *out)
 {
-    char *bytes;
-    size_t size;
-    CUP_TRY(read_text(error, corpus, path, &bytes, &size));
-    cup_status status = CUP_OK;
-    if (size == 0 || memchr(bytes, 0, size) || cup__utf8_check(bytes, size) != size)
-        corpus->skipped++;
-    else
-        status = append(error, corpus, path, bytes, size);
-    cup__free(bytes);
+    cup__stream stream;
+    cup_status status = cup__stream_open(error, path, &stream);
+    if (status == CUP_OK)
+        status = read_stream(error, corpus, &stream, out);
+    cup__stream_close(&stream);
     return status;
 }
 
-static bool is_build_folder(const char *name)
+typedef struct line_adder {
+    cup__error *error;
+    cup_corpus *corpus;
+    const char *path;
+} line_adder;
+
+static cup_status add_line(void *user, const char *text, size_t length)
 {
-    static const char *const names[] = {"build",        "out",         "dist", "target",
-                                        "node_modules", "__pycache__", "venv"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(name, names[i]) == 0)
-            return true;
-    return false;
+    const line_adder *a = user;
+    return append(a->error, a->corpus, a->path, text, length);
 }
 
-/* A run whose folder lies among its own text must find the same text when it is resumed. */
-static bool is_checkpoint(const char *path)
+/* A file of JSON Lines is a file a line. */
+static cup_status add_text(cup__error *error, cup_corpus *corpus, const char *path,
+                           const cup__text *text)
 {
-    char *state = cup__path_join(path, "state.json");
-    bool found = state && access(state, F_OK) == 0;
-    cup__free(state);
-    return found;
+    line_adder adder = {error, corpus, path};
+    if (!cup__lines_named(path))
+        return append(error, corpus, path, text->bytes, text->length);
+    return cup__lines_each(error, path, 1, text->bytes, text->length, CUP__TEXT_FIELD, add_line,
+                           &adder);
 }
 
-static cup_status add_folder(cup__error *error, cup_corpus *corpus, const char *path, int depth);
-
-static cup_status add_entry(cup__error *error, cup_corpus *corpus, const char *folder,
-                            const char *name, int depth)
+static cup_status check_text(cup__error *error, const char *path, const cup__text *text)
 {
-    char *path = cup__path_join(folder, name);
-    if (!path)
-        return no_memory(error, folder);
-    struct stat there;
-    cup_status status = CUP_OK;
-    if (lstat(path, &there))
-        status = errno == ENOENT ? CUP_OK : cup__file_fail(error, path, "read", errno);
-    else if (S_ISDIR(there.st_mode) && !is_build_folder(name) && !is_checkpoint(path))
-        status = add_folder(error, corpus, path, depth + 1);
-    else if (S_ISREG(there.st_mode))
-        status = add_found_file(error, corpus, path);
-    else
-        corpus->skipped++;
-    cup__free(path);
-    return status;
-}
-
-static cup_status add_folder(cup__error *error, cup_corpus *corpus, const char *path, int depth)
-{
-    if (depth > MOST_DEPTH)
-        return cup__fail(error, CUP_ARGUMENT, "%s: folders are nested deeper than %d levels", path,
-                         MOST_DEPTH);
-    cup__names names;
-    CUP_TRY(cup__folder_list(error, path, &names));
-    cup_status status = CUP_OK;
-    for (size_t i = 0; i < names.count && status == CUP_OK; i++)
-        if (names.name[i][0] == '.')
-            corpus->skipped++;
-        else
-            status = add_entry(error, corpus, path, names.name[i], depth);
-    cup__names_free(&names);
-    return status;
-}
-
-static cup_status add_path(cup__error *error, cup_corpus *corpus, const char *path)
-{
-    if (!path || !*path)
-        return cup__fail(error, CUP_ARGUMENT, "the path of a data file is empty");
-    if (!cup__folder_exists(path))
-        return add_named_file(error, corpus, path);
-    size_t before = corpus->count;
-    CUP_TRY(add_folder(error, corpus, path, 0));
-    if (corpus->count == before)
-        return cup__fail(error, CUP_FORMAT, "%s holds no text files; name another folder", path);
+    const char *zero = text->length ? memchr(text->bytes, 0, text->length) : NULL;
+    if (text->length == 0)
+        return cup__fail(error, CUP_FORMAT, "%s is empty; name a file with text", path);
+    if (zero)
+        return cup__fail(error, CUP_FORMAT,
+                         "%s is binary, not text: byte %zu is 0; name a text file, or convert it "
+                         "to UTF-8",
+                         path, (size_t)(zero - text->bytes));
     return CUP_OK;
+}
+
+static cup_status add_file(cup__error *error, const char *path, bool found, bool *taken, void *user)
+{
+    cup_corpus *corpus = user;
+    cup__text text = {0};
+    cup_status status = read_text(error, corpus, path, &text);
+    if (status == CUP_OK && found)
+        *taken = text.length && !memchr(text.bytes, 0, text.length) &&
+                 cup__utf8_check(text.bytes, text.length) == text.length;
+    else if (status == CUP_OK)
+        status = check_text(error, path, &text);
+    if (status == CUP_OK && *taken)
+        status = add_text(error, corpus, path, &text);
+    cup__text_free(&text);
+    return status;
 }
 
 /* Where a later run finds the same text, whatever its own folder. */
@@ -174,7 +151,8 @@ cup_corpus *cup_corpus_load(cup_context *c, const char *const *paths, int count,
     if (count < 1 || !paths)
         status = cup__fail(&c->error, CUP_ARGUMENT, "no data was named; give a file or a folder");
     for (int i = 0; i < count && status == CUP_OK; i++)
-        if ((status = add_path(&c->error, corpus, paths[i])) == CUP_OK)
+        if ((status = cup__walk(&c->error, paths[i], add_file, corpus, &corpus->skipped)) ==
+            CUP_OK)
             status = add_source(&c->error, corpus, paths[i]);
     if (status == CUP_OK)
         return corpus;

@@ -107,6 +107,17 @@ int main(int count, char **arguments)
     static const char npy[] = "\x93NUMPY\1\0\x48\0{'descr': '<f4', 'fortran_order': False, "
                               "'shape': (2, 1), }            \n12345678";
     put(folder, "npy", "two", npy, sizeof npy - 1);
+    static const char line[] = "\3{\"id\": 1, \"text\": \"a \\u00e9\"}\n\n{\"text\": \"\"}\n";
+    /* "abc " eight times. */
+    static const char gzip[] =
+        "\001\037\213\010\000\000\000\000\000\002\003\113\114\112\126\110\304\203"
+        "\001\303\077\224\257\040\000\000\000";
+    static const char zstd[] =
+        "\002\050\265\057\375\000\130\125\000\000\040\141\142\143\040\001\000\063"
+        "\216\010";
+    put(folder, "packed", "lines", line, sizeof line - 1);
+    put(folder, "packed", "gzip", gzip, sizeof gzip - 1);
+    put(folder, "packed", "zstd", zstd, sizeof zstd - 1);
     char shard[1024 + 8] = {0};
     memcpy(shard, (const int32_t[]){20240520, 1, 4}, 12);
     put(folder, "shards", "header", shard, sizeof shard);

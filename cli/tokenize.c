@@ -1,0 +1,126 @@
+/* cupola tokenize: text into files of tokens. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/exit.h"
+#include "cli/json.h"
+#include "cli/options.h"
+#include "cli/progress.h"
+#include "cli/signals.h"
+#include "cupola/cupola.h"
+
+typedef struct tokenize_given {
+    cli_files data;
+    const char *tokenizer, *out, *text_field;
+    int64_t shard_tokens, threads;
+    double validation;
+} tokenize_given;
+
+static const cli_option options[] = {
+    {"data", FILES(tokenize_given, data), "FILE|DIR", NULL,
+     "text of any size: files, and folders with all text below them; .jsonl files have a text a "
+     "line, and .gz and .zst files are unpacked"},
+    {"tokenizer", TEXT(tokenize_given, tokenizer), "PATH", NULL,
+     "a saved tokenizer, or a folder with one or with GPT-2's vocab.json and merges.txt"},
+    {"out", TEXT(tokenize_given, out), "DIR", "tokens",
+     "folder for the files of tokens, which is new or empty"},
+    {"validation", REAL_BELOW(tokenize_given, validation, 0, 1), "PART", "0.1",
+     "part of the data, from its end, that is for validation"},
+    {"text-field", TEXT(tokenize_given, text_field), "NAME", "text",
+     "field of JSON Lines that has the text"},
+    {"shard-tokens", INTEGER(tokenize_given, shard_tokens, 1, INT32_MAX), "N", "100000000",
+     "most tokens of a file"},
+    {"threads", INTEGER(tokenize_given, threads, 0, 4096), "N", "0",
+     "threads; 0: all that the process may use"},
+    {0}};
+
+static bool on_progress(int64_t bytes, int64_t all, int64_t tokens, void *user)
+{
+    cli_progress *p = user;
+    (void)tokens;
+    p->total = all;
+    progress_step(p, bytes, bytes, NAN);
+    return signals_caught() != 0;
+}
+
+static int write_document(const tokenize_given *given, const cup_tokenized *made, double rate)
+{
+    cli_json w;
+    json_begin(&w, "tokenize");
+    json_add_string(&w, "out", given->out);
+    json_add_integer(&w, "bytes", made->bytes);
+    json_add_integer(&w, "texts", made->texts);
+    json_add_integer(&w, "skipped", made->skipped);
+    json_add_integer(&w, "train_tokens", made->train);
+    json_add_integer(&w, "validation_tokens", made->validation);
+    json_add_integer(&w, "files", made->files);
+    json_add_number(&w, "bytes_per_second", rate);
+    return json_end(&w);
+}
+
+static int tokenize(const cli_call *call, cup_context *c)
+{
+    const tokenize_given *given = call->given;
+    cup_tokenizer *t = cup_tokenizer_load(c, given->tokenizer);
+    cup_tokenized made = {0};
+    cli_progress progress;
+    char train[32], validation[32];
+    if (!t)
+        return cli_report(c);
+    progress_begin(&progress, stderr, "B", 1, 0);
+    progress.noun = "byte";
+    cup_status status =
+        cup_tokenize(c, given->data.name, given->data.count, t, given->out, given->validation,
+                     CUP_OPTIONS(cup_tokenize_options, .shard_tokens = given->shard_tokens,
+                                 .text_field = given->text_field, .progress = on_progress,
+                                 .user = &progress),
+                     &made);
+    progress_end(&progress);
+    cup_tokenizer_free(t);
+    if (status == CUP_INTERRUPTED)
+        return cli_exit_of(status);
+    if (status != CUP_OK)
+        return cli_report(c);
+    fprintf(stderr, "%s: %lld files, %s tokens for training and %s for validation of %lld texts\n",
+            cli_shown(given->out), (long long)made.files,
+            progress_number((double)made.train, train),
+            progress_number((double)made.validation, validation), (long long)made.texts);
+    return call->json ? write_document(given, &made, progress_rate(&progress)) : CLI_OK;
+}
+
+static int run(cli_call *call)
+{
+    const tokenize_given *given = call->given;
+    if (!given->data.count)
+        return cli_usage("--data is missing: name files or folders with text");
+    if (!given->tokenizer)
+        return cli_usage("--tokenizer is missing: name a saved tokenizer, or a folder with GPT-2's "
+                         "vocab.json and merges.txt");
+    signals_catch();
+    cup_context *c = cup_context_new(
+        CUP_OPTIONS(cup_options, .device = "cpu", .threads = (int)given->threads));
+    int code = cli_report(c);
+    if (!code)
+        code = tokenize(call, c);
+    cup_context_free(c);
+    return code;
+}
+
+const cli_verb verb_tokenize = {
+    .name = "tokenize",
+    .synopsis = "--data FILE|DIR... --tokenizer PATH [--out DIR] [OPTION]...",
+    .words = "make files of tokens of text",
+    .text = "Encodes text of any size on all cores, and writes it as llm.c does: files "
+            "train_000000.bin and so on, val_000000.bin with the last part of the data, and the "
+            "tokenizer beside them. cupola train --data DIR reads them, in pieces, without a limit "
+            "to their size.\n\n"
+            "The folder has its files when all of them are complete. A signal ends the work within "
+            "a second and leaves nothing.",
+    .examples = "All text of a folder, with GPT-2's tokenizer:\n"
+                "cupola tokenize --data texts --tokenizer gpt2 --out tokens\n"
+                "A model of it:\ncupola train --preset gpt2-124m --data tokens --out model\n",
+    .options = options,
+    .size = sizeof(tokenize_given),
+    .run = run,
+};

@@ -1,0 +1,376 @@
+/* Text into files of tokens: pieces of it are read, encoded by all threads and written in their
+ * order, as many at a time as bound the memory. */
+#include "data/tokenize.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/options.h"
+#include "base/parallel.h"
+#include "data/lines.h"
+#include "data/reader.h"
+#include "data/tokenizer.h"
+#include "tensor/context.h"
+
+#define SHARD_TOKENS 100000000
+#define PIECES_A_THREAD 4
+#define PIECES_MOST 1024
+#define PART ".part"
+
+/* A piece and its tokens. */
+typedef struct task {
+    struct job *job;
+    cup__piece piece;
+    cup__error error;
+    char *tokens; /* of 16 or 32 bits */
+    size_t count, capacity;
+    int64_t texts;
+} task;
+
+typedef struct job {
+    cup_context *c;
+    const cup_tokenizer *tokenizer;
+    cup_tokenize_options options;
+    bool wide;
+    int32_t end; /* of a text; -1: there is none */
+    cup__reader reader;
+    task *tasks;
+    size_t task_count, task_most;
+    pthread_mutex_t lock;
+    void **works; /* what encoding keeps, each used by one thread at a time */
+    size_t work_count;
+    cup__shard_writer parts[2]; /* by cup_split */
+    int64_t texts;
+    char *folder; /* in which all is made, to be renamed */
+} job;
+
+static cup_status no_memory(cup__error *error)
+{
+    return cup__fail(error, CUP_MEMORY, "out of host memory for making tokens of text");
+}
+
+static cup_status put(void *user, const int32_t *tokens, size_t count)
+{
+    task *k = user;
+    size_t each = k->job->wide ? 4 : 2;
+    if (count > k->capacity - k->count) {
+        size_t capacity = k->capacity + k->capacity / 2 + count + 1024;
+        char *grown = cup__realloc(k->tokens, capacity, each);
+        if (!grown)
+            return no_memory(&k->error);
+        k->tokens = grown;
+        k->capacity = capacity;
+    }
+    if (k->job->wide) {
+        memcpy(k->tokens + 4 * k->count, tokens, 4 * count);
+    } else {
+        uint16_t *to = (uint16_t *)(void *)k->tokens + k->count;
+        for (size_t i = 0; i < count; i++)
+            to[i] = (uint16_t)tokens[i];
+    }
+    k->count += count;
+    return CUP_OK;
+}
+
+/* A task and the work of the thread that does it. */
+typedef struct doer {
+    task *task;
+    void *work;
+} doer;
+
+static cup_status encode(doer *d, const char *text, size_t length, bool ends)
+{
+    task *k = d->task;
+    const job *j = k->job;
+    CUP_TRY(cup__tokenizer_encode_next(&k->error, j->tokenizer, text, length,
+                                       (cup__tokens){put, k}, &d->work));
+    k->texts += ends;
+    return ends && j->end >= 0 ? put(k, &j->end, 1) : CUP_OK;
+}
+
+static cup_status encode_line(void *user, const char *text, size_t length)
+{
+    return encode(user, text, length, true);
+}
+
+static void do_task(doer *d)
+{
+    task *k = d->task;
+    const cup__piece *p = &k->piece;
+    cup_status status;
+    if (p->lines)
+        status = cup__lines_each(&k->error, p->path, p->line, p->bytes, p->length,
+                                 k->job->options.text_field, encode_line, d);
+    else
+        status = encode(d, p->bytes, p->length, p->ends);
+    if (status != CUP_OK && !p->lines)
+        cup__error_prefix(&k->error, "%s: ", p->path);
+}
+
+static void *take_work(job *j)
+{
+    pthread_mutex_lock(&j->lock);
+    void *work = j->work_count ? j->works[--j->work_count] : NULL;
+    pthread_mutex_unlock(&j->lock);
+    return work;
+}
+
+static void give_work(job *j, void *work)
+{
+    pthread_mutex_lock(&j->lock);
+    if (work && j->work_count < j->task_most) {
+        j->works[j->work_count++] = work;
+        work = NULL;
+    }
+    pthread_mutex_unlock(&j->lock);
+    cup__tokenizer_forget(j->tokenizer, work);
+}
+
+static void do_tasks(int64_t begin, int64_t end, void *user)
+{
+    job *j = user;
+    doer d = {.work = take_work(j)};
+    for (int64_t i = begin; i < end; i++) {
+        d.task = &j->tasks[i];
+        do_task(&d);
+    }
+    give_work(j, d.work);
+}
+
+static void clear_tasks(job *j)
+{
+    for (size_t i = 0; i < j->task_count; i++) {
+        task *k = &j->tasks[i];
+        cup__free(k->piece.bytes);
+        k->piece.bytes = NULL;
+        k->count = 0;
+        k->texts = 0;
+    }
+    j->task_count = 0;
+}
+
+static cup_status read_tasks(job *j)
+{
+    clear_tasks(j);
+    while (j->task_count < j->task_most) {
+        cup__piece piece;
+        CUP_TRY(cup__reader_next(&j->c->error, &j->reader, &piece));
+        if (!piece.bytes)
+            break;
+        j->tasks[j->task_count].job = j;
+        j->tasks[j->task_count++].piece = piece;
+    }
+    return CUP_OK;
+}
+
+static cup_status write_tasks(job *j)
+{
+    cup__error *error = &j->c->error;
+    for (size_t i = 0; i < j->task_count; i++) {
+        task *k = &j->tasks[i];
+        if (k->error.status != CUP_OK)
+            return cup__fail(error, k->error.status, "%s", k->error.text);
+        CUP_TRY(cup__shard_writer_add(error, &j->parts[k->piece.validation], k->tokens, k->count));
+        j->texts += k->texts;
+    }
+    return CUP_OK;
+}
+
+static cup_status tell(job *j)
+{
+    const cup_tokenize_options *o = &j->options;
+    int64_t tokens = j->parts[0].tokens + j->parts[1].tokens;
+    if (o->progress && o->progress((int64_t)cup__reader_done(&j->reader),
+                                   (int64_t)j->reader.total, tokens, o->user))
+        return cup__fail(&j->c->error, CUP_INTERRUPTED, "making tokens of text was stopped");
+    return CUP_OK;
+}
+
+static cup_status do_all(job *j)
+{
+    do {
+        CUP_TRY(read_tasks(j));
+        cup__parallel_for((int64_t)j->task_count, 1, do_tasks, j);
+        CUP_TRY(write_tasks(j));
+        CUP_TRY(tell(j));
+    } while (j->task_count);
+    for (int part = 0; part < 2; part++)
+        CUP_TRY(cup__shard_writer_end(&j->c->error, &j->parts[part]));
+    if (j->parts[CUP_SPLIT_TRAIN].tokens)
+        return CUP_OK;
+    return cup__fail(&j->c->error, CUP_FORMAT,
+                     "there is no text for training in the files; name others, or a smaller part "
+                     "for validation");
+}
+
+static cup_status save_tokenizer(job *j)
+{
+    char *path = cup__path_join(j->folder, "tokenizer.json");
+    cup_status status =
+        path ? cup_tokenizer_save(j->c, j->tokenizer, path) : no_memory(&j->c->error);
+    cup__free(path);
+    return status;
+}
+
+static void undo(job *j)
+{
+    cup__shard_writer_undo(&j->parts[0]);
+    cup__shard_writer_undo(&j->parts[1]);
+    char *path = cup__path_join(j->folder, "tokenizer.json");
+    if (path)
+        unlink(path);
+    cup__free(path);
+    rmdir(j->folder);
+}
+
+static cup_status check_folder(cup__error *error, const char *folder)
+{
+    cup__names names;
+    if (!cup__file_exists(folder) && !cup__folder_exists(folder))
+        return CUP_OK;
+    CUP_TRY(cup__folder_list(error, folder, &names));
+    size_t count = names.count;
+    cup__names_free(&names);
+    if (count == 0)
+        return CUP_OK;
+    return cup__fail(error, CUP_ARGUMENT,
+                     "the folder %s is not empty, and tokens replace nothing; name another one",
+                     folder);
+}
+
+/* All is made in a folder beside the one that is wanted, which has its name when all is there. */
+static cup_status make_folder(job *j, const char *folder)
+{
+    cup__error *error = &j->c->error;
+    size_t length = strlen(folder);
+    CUP_TRY(check_folder(error, folder));
+    while (length > 1 && folder[length - 1] == '/')
+        length--;
+    j->folder = cup__malloc(length + sizeof PART);
+    if (!j->folder)
+        return no_memory(error);
+    snprintf(j->folder, length + sizeof PART, "%.*s" PART, (int)length, folder);
+    if (!cup__file_exists(j->folder) && !cup__folder_exists(j->folder))
+        return cup__folder_make(error, j->folder);
+    cup_status status = cup__fail(error, CUP_ARGUMENT,
+                                  "%s is there: another process makes these tokens, or was killed "
+                                  "while it did; then remove it",
+                                  j->folder);
+    cup__free(j->folder);
+    j->folder = NULL;
+    return status;
+}
+
+static cup_status begin(job *j, const char *folder)
+{
+    int64_t pieces = (int64_t)cup__threads() * PIECES_A_THREAD;
+    j->task_most = (size_t)(pieces < PIECES_MOST ? pieces : PIECES_MOST);
+    j->tasks = cup__calloc(j->task_most, sizeof *j->tasks);
+    j->works = cup__calloc(j->task_most, sizeof *j->works);
+    if (!j->tasks || !j->works)
+        return no_memory(&j->c->error);
+    CUP_TRY(make_folder(j, folder));
+    for (int part = 0; part < 2; part++)
+        j->parts[part] = (cup__shard_writer){.folder = j->folder,
+                                             .prefix = part ? "val" : "train",
+                                             .wide = j->wide,
+                                             .most = j->options.shard_tokens,
+                                             .writer.handle = -1};
+    return CUP_OK;
+}
+
+static cup_status rename_folder(job *j)
+{
+    char *to = cup__strdup(j->folder);
+    if (!to)
+        return no_memory(&j->c->error);
+    to[strlen(to) - strlen(PART)] = 0;
+    cup_status status = cup__file_rename(&j->c->error, j->folder, to);
+    /* It may have its name and not be on the disk; then that is what must go again. */
+    if (status != CUP_OK && !cup__folder_exists(j->folder))
+        strcpy(j->folder, to);
+    cup__free(to);
+    return status;
+}
+
+static cup_status run(job *j, const char *const *paths, int count, const char *folder,
+                      double validation)
+{
+    CUP_TRY(cup__reader_open(&j->c->error, paths, count, validation, &j->reader));
+    cup_status status = begin(j, folder);
+    if (status == CUP_OK)
+        status = do_all(j);
+    if (status == CUP_OK)
+        status = save_tokenizer(j);
+    if (status == CUP_OK)
+        status = rename_folder(j);
+    if (status != CUP_OK && j->folder)
+        undo(j);
+    return status;
+}
+
+static void end(job *j)
+{
+    clear_tasks(j);
+    for (size_t i = 0; j->tasks && i < j->task_most; i++)
+        cup__free(j->tasks[i].tokens);
+    while (j->work_count)
+        cup__tokenizer_forget(j->tokenizer, j->works[--j->work_count]);
+    cup__free(j->tasks);
+    cup__free(j->works);
+    cup__free(j->folder);
+    cup__reader_close(&j->reader);
+    pthread_mutex_destroy(&j->lock);
+}
+
+static cup_status check(cup_context *c, const char *const *paths, int count,
+                        const cup_tokenizer *t, const char *folder, double validation,
+                        cup_tokenize_options *o)
+{
+    if (!paths || count < 1 || !t || !folder || !*folder)
+        return cup__fail(&c->error, CUP_ARGUMENT, "making tokens of text: %s",
+                         !t                    ? "the tokenizer is NULL"
+                         : !paths || count < 1 ? "no data was named; give a file or a folder"
+                                               : "no folder was named for them");
+    if (!(validation >= 0 && validation < 1))
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "making tokens of text: the part for validation is %g; give 0 or more and "
+                         "less than 1",
+                         validation);
+    if (o->shard_tokens < 0 || o->shard_tokens > INT32_MAX)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "making tokens of text: %lld tokens a file; give 1 to %d, or 0 for %d",
+                         (long long)o->shard_tokens, INT32_MAX, SHARD_TOKENS);
+    o->shard_tokens = o->shard_tokens ? o->shard_tokens : SHARD_TOKENS;
+    o->text_field = o->text_field ? o->text_field : CUP__TEXT_FIELD;
+    return CUP_OK;
+}
+
+cup_status cup_tokenize(cup_context *c, const char *const *paths, int count, const cup_tokenizer *t,
+                        const char *folder, double validation, const cup_tokenize_options *options,
+                        cup_tokenized *made)
+{
+    if (!c)
+        return CUP_ARGUMENT;
+    if (c->error.status != CUP_OK)
+        return c->error.status;
+    job j = {.c = c, .tokenizer = t, .reader.stream.file.handle = -1};
+    CUP_TRY(cup__options_take(&c->error, "cup_tokenize", &j.options, sizeof j.options, options));
+    CUP_TRY(check(c, paths, count, t, folder, validation, &j.options));
+    j.wide = t->size > 65536;
+    j.end = cup_tokenizer_special(t, "<|endoftext|>");
+    pthread_mutex_init(&j.lock, NULL);
+    cup_status status = run(&j, paths, count, folder, validation);
+    if (status == CUP_OK && made)
+        *made = (cup_tokenized){.bytes = (int64_t)j.reader.total,
+                                .texts = j.texts,
+                                .skipped = j.reader.skipped,
+                                .train = j.parts[CUP_SPLIT_TRAIN].tokens,
+                                .validation = j.parts[CUP_SPLIT_VALIDATION].tokens,
+                                .files = j.parts[0].files + j.parts[1].files};
+    end(&j);
+    return status;
+}

@@ -21,11 +21,6 @@ static int smaller(int a, int b)
     return a < b ? a : b;
 }
 
-static int64_t tiles_of(const cup__product *p, int64_t tile)
-{
-    return (p->m + tile - 1) / tile * ((p->n + tile - 1) / tile);
-}
-
 static bool wgmma_takes(const cup__call *call, const cup__product *p)
 {
     const cup__matmul_list_attributes *t = call->attributes;
@@ -55,7 +50,7 @@ static int gather(const cup__call *call, int first, int64_t tile, int most, bool
         out->b_vec = smaller(out->b_vec, cup__product_vector(&p, &p.b, b_line, b_line, most));
         out->list.item[out->list.count++] =
             (product_item){p.a.data, p.b.data, p.y.data, p.m, p.n, p.k, out->tiles};
-        out->tiles += tiles_of(&p, tile);
+        out->tiles += cup__product_tiles(&p, tile, tile);
     }
     return i;
 }
@@ -71,7 +66,7 @@ static cup_status launch(cup__call *call, const batch *b, const char *file, cons
         {"B_ALONG", b->list.b_along},
         {"A_VEC", b->a_vec},
         {"B_VEC", b->b_vec},
-        {stages ? "TILE_M" : "TILE", tile},
+        {"TILE_M", tile},
         {"TILE_N", tile},
         {"STAGES", stages},
     };
@@ -89,7 +84,7 @@ static int64_t tile_of(const cup__call *call)
     int64_t tiles = 0;
     for (int i = 0; i < call->in_count / CUP__LIST_STEP; i++) {
         cup__product p = cup__list_product(call, i);
-        tiles += tiles_of(&p, 128);
+        tiles += cup__product_tiles(&p, 128, 128);
     }
     return tiles < cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors ? 64 : 128;
 }
@@ -108,10 +103,9 @@ const char *cup__list_mma_refuses(const cup__call *call)
 static cup_status run_mma(cup__call *call, bool others)
 {
     int count = call->in_count / CUP__LIST_STEP;
-    int64_t tile = tile_of(call), stages = 4;
-    int shared = cup__cuda_facts(cup__cuda_of(call->c->device))->shared_per_block;
-    while (stages > 2 && stages * 2 * tile * LINE_BYTES > shared)
-        stages--;
+    int64_t tile = tile_of(call);
+    int stages = cup__product_stages(cup__cuda_facts(cup__cuda_of(call->c->device)),
+                                     2 * tile * LINE_BYTES);
     for (int i = 0; i < count;) {
         batch b;
         i = gather(call, i, tile, 8, others, &b);

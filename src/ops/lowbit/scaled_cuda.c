@@ -17,11 +17,6 @@ static int vector_of(const cup__product *p, const void *data)
     return vector < 4 ? 1 : vector;
 }
 
-static int64_t tiles_of(const cup__product *p, int64_t tile)
-{
-    return (p->m + tile - 1) / tile * ((p->n + tile - 1) / tile);
-}
-
 cup_status cup__scaled_mma_by(cup__call *call, const cup__product *product)
 {
     cup__product p = *product;
@@ -29,10 +24,9 @@ cup_status cup__scaled_mma_by(cup__call *call, const cup__product *product)
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     const cup__gpu_facts *facts = cup__cuda_facts(gpu);
     int a_vec = vector_of(&p, p.a.data), b_vec = vector_of(&p, p.b.data);
-    bool small = tiles_of(&p, 128) < facts->multiprocessors || a_vec == 1 || b_vec == 1;
-    int64_t tile = small ? 64 : 128, stage = 2 * tile * LINE_BYTES, stages = 4;
-    while (stages > 2 && stages * stage > facts->shared_per_block)
-        stages--;
+    bool small = cup__product_tiles(&p, 128, 128) < facts->multiprocessors || a_vec == 1 || b_vec == 1;
+    int64_t tile = small ? 64 : 128, stage = 2 * tile * LINE_BYTES;
+    int stages = cup__product_stages(facts, stage);
     cup__knob knobs[] = {
         {"CUP_T", p.dtype}, {"B_T", s.b_dtype}, {"Y_T", s.y_dtype},        {"TILE_M", tile},
         {"TILE_N", tile},   {"STAGES", stages}, {"SCALES", s.kind},        {"FAST", s.fast},
@@ -45,7 +39,7 @@ cup_status cup__scaled_mma_by(cup__call *call, const cup__product *product)
     product_call argument;
     int64_t groups = p.batch_count;
     cup__grid grid = {
-        .x = tiles_of(&p, tile), .threads = PRODUCT_THREADS, .shared = (int)(stages * stage)};
+        .x = cup__product_tiles(&p, tile, tile), .threads = PRODUCT_THREADS, .shared = (int)(stages * stage)};
     for (int64_t g = 0; g < groups; g += GRID_Y_MOST) {
         grid.y = p.batch_count = groups - g < GRID_Y_MOST ? groups - g : GRID_Y_MOST;
         cup__product_fill(&argument, &p);

@@ -44,7 +44,29 @@ const char *cup__product_split_best_refuses(cup_context *c, const cup__product *
 const char *cup__product_tf32_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_tf32(cup__call *call, const cup__product *p);
 
-/* The argument of plain, mma and tf32. */
+/* What plain, mma and tf32 differ in: the kernel, the tile of y of a block, and where tiles of k wait
+ * in shared memory, how many bytes of a line a stage has. */
+typedef struct cup__tiled {
+    const char *file, *entry;
+    int64_t tile_m, tile_n;
+    int stage_bytes; /* of k; 0: there are no stages */
+    int vector_most; /* elements that are read at once */
+    int terms;       /* of tf32; 0 for others */
+} cup__tiled;
+cup_status cup__product_tiled(cup__call *call, const cup__product *p, const cup__tiled *t);
+
+static inline int64_t cup__product_tiles(const cup__product *p, int64_t tile_m, int64_t tile_n)
+{
+    return (p->m + tile_m - 1) / tile_m * ((p->n + tile_n - 1) / tile_n);
+}
+
+/* Whether its tiles, of this size, do not fill the card. */
+bool cup__product_few(cup__call *call, const cup__product *p, int64_t tile);
+
+/* How many stages of so many bytes a block's shared memory has room for, at most 4. */
+int cup__product_stages(const cup__gpu_facts *facts, int64_t stage);
+
+/* Their argument. */
 struct product_call;
 void cup__product_fill(struct product_call *to, const cup__product *p);
 

@@ -1,4 +1,4 @@
-/* The host side of simt.cu. */
+/* The host side of simt.cu, and what it shares with those of mma.cu and tf32.cu. */
 #include <string.h>
 
 #include "kernels/product_call.cuh"
@@ -51,9 +51,63 @@ void cup__product_fill(product_call *to, const cup__product *p)
     }
 }
 
-static int64_t tiles_of(const cup__product *p, int64_t tile)
+bool cup__product_few(cup__call *call, const cup__product *p, int64_t tile)
 {
-    return (p->m + tile - 1) / tile * ((p->n + tile - 1) / tile);
+    const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(call->c->device));
+    return cup__product_tiles(p, tile, tile) * p->batch_count < facts->multiprocessors;
+}
+
+int cup__product_stages(const cup__gpu_facts *facts, int64_t stage)
+{
+    int stages = 4;
+    while (stages > 2 && stages * stage > facts->shared_per_block)
+        stages--;
+    return stages;
+}
+
+/* How many elements of a matrix are read at once: along k, of which groups may begin anywhere, or
+ * along `side`. */
+static int vector_of(const cup__product *p, const cup__matrix *m, bool along_k, int64_t side,
+                     int64_t step_k, int64_t step_side, int most)
+{
+    int64_t whole_k = p->groups.kind == PRODUCT_GROUPS_OF_DEPTH ? 1 : p->k;
+    if (step_k != 1 && step_side != 1)
+        return 1;
+    return cup__product_vector(p, m, along_k ? step_side : step_k, along_k ? whole_k : side, most);
+}
+
+cup_status cup__product_tiled(cup__call *call, const cup__product *p, const cup__tiled *t)
+{
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    bool a_k = p->a.column == 1 || p->a.row != 1, b_k = p->b.row == 1 || p->b.column != 1;
+    int64_t stage = (t->tile_m + t->tile_n) * t->stage_bytes;
+    int stages = cup__product_stages(cup__cuda_facts(gpu), stage);
+    cup__knob knobs[] = {
+        {"CUP_T", p->dtype},
+        {"TILE_M", t->tile_m},
+        {"TILE_N", t->tile_n},
+        {"A_ALONG", a_k ? PRODUCT_ALONG_K : PRODUCT_ALONG_MN},
+        {"B_ALONG", b_k ? PRODUCT_ALONG_K : PRODUCT_ALONG_MN},
+        {"A_VEC", vector_of(p, &p->a, a_k, p->m, p->a.column, p->a.row, t->vector_most)},
+        {"B_VEC", vector_of(p, &p->b, b_k, p->n, p->b.row, p->b.column, t->vector_most)},
+        {"ACTIVATION", p->activation},
+        {"GROUPS", p->groups.kind},
+        {"STAGES", stages}, /* from here on where there are any */
+        {"TERMS", t->terms},
+    };
+    int count = !t->stage_bytes ? 9 : !t->terms ? 10 : 11;
+    cup__kernel *kernel = cup__kernel_get(gpu, t->file, t->entry, knobs, count);
+    if (!kernel)
+        return call->c->error.status;
+    product_call argument;
+    cup__product_fill(&argument, p);
+    cup__grid grid = {
+        .x = cup__product_tiles(p, t->tile_m, t->tile_n),
+        .y = p->batch_count < GRID_Y_MOST ? p->batch_count : GRID_Y_MOST,
+        .threads = PRODUCT_THREADS,
+        .shared = (int)(stages * stage),
+    };
+    return cup__launch(gpu, kernel, grid, CUP__ARG(argument));
 }
 
 const char *cup__product_plain_refuses(cup_context *c, const cup__product *p)
@@ -65,40 +119,11 @@ const char *cup__product_plain_refuses(cup_context *c, const cup__product *p)
 
 cup_status cup__product_plain(cup__call *call, const cup__product *p)
 {
-    cup__cuda *gpu = cup__cuda_of(call->c->device);
-    bool a_k = p->a.column == 1 || p->a.row != 1, b_k = p->b.row == 1 || p->b.column != 1;
-    bool a_near = p->a.column == 1 || p->a.row == 1, b_near = p->b.row == 1 || p->b.column == 1;
-    int64_t tile = 128;
-    if (p->dtype == CUP_F64 ||
-        tiles_of(p, tile) * p->batch_count < cup__cuda_facts(gpu)->multiprocessors)
-        tile = 64;
-    int most = tile == 64 ? 4 : 8;
-    /* Groups of k may begin anywhere. */
-    int64_t whole_k = p->groups.kind == PRODUCT_GROUPS_OF_DEPTH ? 1 : p->k;
-    cup__knob knobs[] = {
-        {"CUP_T", p->dtype},
-        {"TILE", tile},
-        {"A_ALONG", a_k ? PRODUCT_ALONG_K : PRODUCT_ALONG_MN},
-        {"B_ALONG", b_k ? PRODUCT_ALONG_K : PRODUCT_ALONG_MN},
-        {"A_VEC", !a_near ? 1
-                          : cup__product_vector(p, &p->a, a_k ? p->a.row : p->a.column,
-                                                a_k ? whole_k : p->m, most)},
-        {"B_VEC", !b_near ? 1
-                          : cup__product_vector(p, &p->b, b_k ? p->b.column : p->b.row,
-                                                b_k ? whole_k : p->n, most)},
-        {"ACTIVATION", p->activation},
-        {"GROUPS", p->groups.kind},
-    };
-    cup__kernel *kernel =
-        cup__kernel_get(gpu, "simt.cu", "matmul_plain", knobs, sizeof knobs / sizeof *knobs);
-    if (!kernel)
-        return call->c->error.status;
-    product_call argument;
-    cup__product_fill(&argument, p);
-    cup__grid grid = {
-        .x = tiles_of(p, tile),
-        .y = p->batch_count < GRID_Y_MOST ? p->batch_count : GRID_Y_MOST,
-        .threads = PRODUCT_THREADS,
-    };
-    return cup__launch(gpu, kernel, grid, CUP__ARG(argument));
+    int64_t tile = p->dtype == CUP_F64 || cup__product_few(call, p, 128) ? 64 : 128;
+    const cup__tiled tiled = {.file = "simt.cu",
+                              .entry = "matmul_plain",
+                              .tile_m = tile,
+                              .tile_n = tile,
+                              .vector_most = tile == 64 ? 4 : 8};
+    return cup__product_tiled(call, p, &tiled);
 }

@@ -7,9 +7,10 @@
  * read n / TILE times, b m / TILE times, mostly from L2. */
 #include "product.cuh"
 
-#ifndef TILE
-#define TILE 128
+#ifndef TILE_M
+#define TILE_M 128
 #endif
+#define TILE TILE_M /* in both directions */
 #ifndef A_VEC /* neighbours read at once */
 #define A_VEC 1
 #endif

@@ -115,9 +115,10 @@ static bool run(rig *r, const job *j, const cup__wgmma_plan *plan, int which, do
         return false;
     if (!plan && (s.kind != PRODUCT_SCALE_ONE || j->dtype == CUP_I8))
         return false;
+    cup__call call = fake_call(r);
     r->c->device->calls->fill(r->c->device, r->flush, 0, FLUSH);
     cup__timer_start(r->timer);
-    if ((plan ? cup__product_wgmma_by(r->c, &p, plan) : cup__scaled_cublaslt_by(r->c, &p)) ||
+    if ((plan ? cup__product_wgmma_by(r->c, &p, plan) : cup__product_cublaslt(&call, &p)) ||
         cup__timer_stop(r->timer, &milliseconds) != CUP_OK)
         fail(r, "timing");
     *us = milliseconds * 1000;

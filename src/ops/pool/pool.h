@@ -56,6 +56,9 @@ double cup__pool_divisor(const cup__pooling *p, int64_t row, int64_t column);
 int64_t cup__pool_place(const cup_tensor *places, int64_t index);
 void cup__pool_place_set(cup_tensor *places, int64_t index, int64_t place);
 
+/* `gradient` of the gradients of the two that take the largest. */
+cup_status cup__pool_pick(cup__grad *g);
+
 extern const cup__impl cup__pool_impls[], cup__pool_grad_impls[], cup__adaptive_impls[];
 
 #endif

@@ -114,6 +114,7 @@ TEST_LIMITED(install_examples, 300)
     /* The last of train_loop.c. */
     EXPECT_CONTAINS(out, "step 399  loss 0.0");
     EXPECT_CONTAINS(out, " % of the points are told right");
+    EXPECT_CONTAINS(out, "\n99."); /* of the images by cnn_classifier.c */
 }
 
 /* What one run computes, another computes that was stopped and goes on. */
@@ -122,7 +123,7 @@ TEST_LIMITED(install_examples_go_on, 300)
     skip_without("pkg-config");
     expect_typed(install("/usr"),
                  "cp examples/* \"$folder\" && cd \"$folder\" && "
-                 "for name in mlp_classifier autoencoder; do "
+                 "for name in mlp_classifier autoencoder cnn_classifier; do "
                  "${CC:-cc} -std=c11 -o $name $name.c $(pkg-config --cflags --libs cupola) -lm && "
                  "./$name whole && ./$name parts 130 && ./$name parts && "
                  "cmp whole/model.safetensors parts/model.safetensors && "
@@ -132,6 +133,7 @@ TEST_LIMITED(install_examples_go_on, 300)
     EXPECT_CONTAINS(out, "300 of 300 steps are done\n");
     EXPECT_CONTAINS(out, "step 400  validation loss 0.02");
     EXPECT_CONTAINS(out, "step 300  validation loss 0.00");
+    EXPECT_CONTAINS(out, "step 200  validation loss 0.02");
 }
 
 TEST_LIMITED(install_static_library, 300)

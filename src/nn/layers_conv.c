@@ -1,0 +1,127 @@
+/* Convolutions as layers. */
+#include <string.h>
+
+#include "base/options.h"
+#include "cupola/ops.h"
+#include "nn/layers.h"
+#include "tensor/context.h"
+
+CUP__LAYER_CALL(conv2d)
+
+static cup_status refuse(cup_parameters *list, const char *words)
+{
+    return cup__fail(&cup__parameters_context(list)->error, CUP_ARGUMENT,
+                     "layer under \"%s\": %s", cup__parameters_prefix(list), words);
+}
+
+/* One number for both sides or, for padding, all four; or one each. */
+static cup_status take(cup_parameters *list, int64_t *to, int most, const cup_ints *from,
+                       int64_t usual)
+{
+    if (from->count < 0 || from->count > most || from->count == 3 ||
+        (from->count && !from->values))
+        return refuse(list, "stride and dilation have one number or two, padding one, two or four");
+    for (int i = 0; i < most; i++)
+        to[i] = from->count == 0 ? usual
+                                 : from->values[from->count == most ? i
+                                                 : from->count == 1  ? 0
+                                                                     : i / 2];
+    return CUP_OK;
+}
+
+static cup_status take_options(cup_conv2d_layer *layer, cup_parameters *list,
+                               const cup_conv2d_layer_options *o)
+{
+    if ((int)o->activation < 0 || o->activation > CUP_ACTIVATION_SIGMOID ||
+        o->activation == CUP_ACTIVATION_SWIGLU)
+        return refuse(list, "its activation is none that an image can have");
+    CUP_TRY(take(list, layer->stride, 2, &o->stride, 1));
+    CUP_TRY(take(list, layer->dilation, 2, &o->dilation, 1));
+    CUP_TRY(take(list, layer->padding, 4, &o->padding, 0));
+    layer->activation = o->activation;
+    layer->same = o->same;
+    layer->groups = o->groups ? o->groups : 1;
+    return CUP_OK;
+}
+
+static void make_tensors(cup_conv2d_layer *layer, cup_parameters *list, const int64_t shape[4],
+                         const cup_conv2d_layer_options *o)
+{
+    cup_parameter_options weight = {.size = sizeof weight,
+                                    .initializer = o->initializer,
+                                    .deviation = o->deviation,
+                                    .gain = o->gain,
+                                    .decay = true,
+                                    .hidden = true};
+    if (o->initializer == CUP_INITIALIZER_DEFAULT) {
+        bool rectifies =
+            o->activation >= CUP_ACTIVATION_RELU && o->activation <= CUP_ACTIVATION_SILU;
+        weight.initializer = CUP_INITIALIZER_KAIMING_NORMAL;
+        weight.gain = o->gain > 0 || rectifies ? o->gain : 1;
+    }
+    layer->weight = cup_parameter_new(list, "weight", 4, shape, &weight);
+    if (!o->no_bias)
+        layer->bias = cup_parameter_new(
+            list, "bias", 1, shape,
+            CUP_OPTIONS(cup_parameter_options, .initializer = CUP_INITIALIZER_ZEROS));
+}
+
+cup_status cup_conv2d_layer_new(cup_conv2d_layer *layer, cup_parameters *list, const char *name,
+                                int64_t in, int64_t out, const int64_t *kernel, int kernel_count,
+                                const cup_conv2d_layer_options *options)
+{
+    cup_conv2d_layer_options o;
+    list = cup_parameters_under(list, name);
+    CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call_conv2d));
+    cup_context *c = cup__parameters_context(list);
+    if (cup__options_take(&c->error, "conv2d", &o, sizeof o, options) != CUP_OK ||
+        cup__layer_size(list, "in", in) != CUP_OK || cup__layer_size(list, "out", out) != CUP_OK)
+        return cup__layer_end(layer, sizeof *layer);
+    if (!kernel || kernel_count < 1 || kernel_count > 2)
+        refuse(list, "a kernel has one size, or a height and a width");
+    else if (cup__layer_size(list, "kernel", kernel[0]) == CUP_OK &&
+             cup__layer_size(list, "kernel", kernel[kernel_count - 1]) == CUP_OK &&
+             take_options(layer, list, &o) == CUP_OK) {
+        const int64_t shape[] = {out, in / (layer->groups > 0 ? layer->groups : 1), kernel[0],
+                                 kernel[kernel_count - 1]};
+        if (layer->groups < 1 || in % layer->groups || out % layer->groups)
+            refuse(list, "its channels, in and out, do not divide into the groups");
+        else
+            make_tensors(layer, list, shape, &o);
+    }
+    return cup__layer_end(layer, sizeof *layer);
+}
+
+static cup_tensor *activated(cup_context *c, cup_activation activation, cup_tensor *y)
+{
+    switch (activation) {
+    case CUP_ACTIVATION_RELU:
+        return cup_relu(c, y);
+    case CUP_ACTIVATION_GELU:
+        return cup_gelu(c, y);
+    case CUP_ACTIVATION_SILU:
+        return cup_silu(c, y);
+    case CUP_ACTIVATION_TANH:
+        return cup_tanh(c, y);
+    case CUP_ACTIVATION_SIGMOID:
+        return cup_sigmoid(c, y);
+    case CUP_ACTIVATION_SWIGLU:
+    case CUP_ACTIVATION_NONE:
+        break;
+    }
+    return y;
+}
+
+cup_tensor *cup_conv2d_layer_call(const cup_conv2d_layer *layer, cup_tensor *x)
+{
+    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
+    if (!c)
+        return NULL;
+    cup_tensor *y = cup_conv2d(c, x, layer->weight, layer->bias,
+                               CUP_OPTIONS(cup_conv2d_options, .stride = {layer->stride, 2},
+                                           .padding = {layer->padding, layer->same ? 0 : 4},
+                                           .same = layer->same,
+                                           .dilation = {layer->dilation, 2},
+                                           .groups = layer->groups));
+    return activated(c, layer->activation, y);
+}

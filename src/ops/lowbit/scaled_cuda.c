@@ -24,7 +24,8 @@ cup_status cup__scaled_mma_by(cup__call *call, const cup__product *product)
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     const cup__gpu_facts *facts = cup__cuda_facts(gpu);
     int a_vec = vector_of(&p, p.a.data), b_vec = vector_of(&p, p.b.data);
-    bool small = cup__product_tiles(&p, 128, 128) < facts->multiprocessors || a_vec == 1 || b_vec == 1;
+    bool few = cup__product_tiles(&p, 128, 128) < facts->multiprocessors;
+    bool small = few || a_vec == 1 || b_vec == 1;
     int64_t tile = small ? 64 : 128, stage = 2 * tile * LINE_BYTES;
     int stages = cup__product_stages(facts, stage);
     cup__knob knobs[] = {
@@ -38,8 +39,9 @@ cup_status cup__scaled_mma_by(cup__call *call, const cup__product *product)
         return call->c->error.status;
     product_call argument;
     int64_t groups = p.batch_count;
-    cup__grid grid = {
-        .x = cup__product_tiles(&p, tile, tile), .threads = PRODUCT_THREADS, .shared = (int)(stages * stage)};
+    cup__grid grid = {.x = cup__product_tiles(&p, tile, tile),
+                      .threads = PRODUCT_THREADS,
+                      .shared = (int)(stages * stage)};
     for (int64_t g = 0; g < groups; g += GRID_Y_MOST) {
         grid.y = p.batch_count = groups - g < GRID_Y_MOST ? groups - g : GRID_Y_MOST;
         cup__product_fill(&argument, &p);

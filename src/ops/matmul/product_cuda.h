@@ -44,8 +44,8 @@ const char *cup__product_split_best_refuses(cup_context *c, const cup__product *
 const char *cup__product_tf32_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_tf32(cup__call *call, const cup__product *p);
 
-/* What plain, mma and tf32 differ in: the kernel, the tile of y of a block, and where tiles of k wait
- * in shared memory, how many bytes of a line a stage has. */
+/* What plain, mma and tf32 differ in: the kernel, the tile of y of a block, and where tiles of k
+ * wait in shared memory, how many bytes of a line a stage has. */
 typedef struct cup__tiled {
     const char *file, *entry;
     int64_t tile_m, tile_n;

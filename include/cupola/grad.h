@@ -32,8 +32,8 @@ CUP_API cup_status cup_gradients(cup_context *c, cup_tensor *loss, cup_tensor *c
 
 /* The same, with what computes the gradients recorded as well, and all kept: cup_backward of what
  * is made of them gives second derivatives. docs/GRADIENTS.md says which ops allow it;
- * formulas do, and ops of your own may; what else lies between, as recomputed blocks, is refused
- * with CUP_UNSUPPORTED. */
+ * formulas and recomputed blocks do, ops of your own may; what else lies between is refused with
+ * CUP_UNSUPPORTED. */
 CUP_API cup_status cup_gradients_recorded(cup_context *c, cup_tensor *loss,
                                           cup_tensor *const *inputs, int count, cup_tensor **out);
 

@@ -203,16 +203,15 @@ static cup_status gradient_of_custom(cup_context *c, const cup__node *node, work
 static cup_status check_twice(cup_context *c, const cup__node *node)
 {
     bool can = node->row ? node->row->op->composed != NULL
-                         : node->custom && node->custom->second_derivatives;
+                         : node->block || node->custom->second_derivatives;
     if (!c->twice || can)
         return CUP_OK;
     return cup__fail(&c->error, CUP_UNSUPPORTED,
                      "the gradient of %s cannot be recorded, so that second derivatives cannot be "
                      "had through it; %s",
                      cup__node_name(node),
-                     node->row      ? "docs/GRADIENTS.md lists the ops to write it with"
-                     : node->custom ? "set its second_derivatives if its backward allows it"
-                                    : "call the block itself, without cup_recompute");
+                     node->row ? "docs/GRADIENTS.md lists the ops to write it with"
+                               : "set its second_derivatives if its backward allows it");
 }
 
 static cup_status gradients_of(cup_context *c, const cup__walk *walk, cup__node *node, workings *w)

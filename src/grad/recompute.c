@@ -68,9 +68,33 @@ static cup_status run_again(cup_context *c, const cup__walk *outer, cup__node *n
     return cup__tape_walk(c, &walk, c->tape->count, first);
 }
 
+/* Where gradients are recorded, the block is computed again from its inputs themselves, as if it had
+ * never been one: what it records stays, and gradients flow back through it to what is before it. */
+static cup_status run_recorded(cup_context *c, const cup__walk *walk, cup__node *node)
+{
+    cup_tensor **inputs = cup__calloc((size_t)node->in_count, sizeof *inputs);
+    size_t first = c->tape->count;
+    uint32_t sequence = c->random.sequence;
+    if (!inputs)
+        return cup__fail(&c->error, CUP_MEMORY, "out of host memory in backward");
+    for (int i = 0; i < node->in_count; i++)
+        inputs[i] = node->in[i].tensor;
+    c->random.sequence = node->sequence;
+    cup_tensor *out = node->block(c, inputs, node->in_count, node->block_user);
+    c->random.sequence = sequence;
+    cup__free(inputs);
+    if (!out || c->error.status != CUP_OK || c->tape->count == first ||
+        !cup__leads_to_parameter(c, out))
+        return c->error.status;
+    CUP_TRY(cup__grad_add(c, &c->tape->nodes[out->node - 1]->d_out[out->output], node->d_out[0]));
+    return cup__tape_walk(c, walk, c->tape->count, first);
+}
+
 cup_status cup__recompute_backward(cup_context *c, const cup__walk *walk, cup__node *node,
                                    const bool *wanted, cup_tensor **d_in)
 {
+    if (c->twice)
+        return run_recorded(c, walk, node);
     cup_tensor **leaves = cup__calloc((size_t)node->in_count, sizeof *leaves);
     if (!leaves)
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory in backward");

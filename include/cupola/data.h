@@ -43,7 +43,8 @@ CUP_API cup_tokenizer *cup_tokenizer_char_new(cup_context *c, const cup_corpus *
 
 /* A byte-level BPE tokenizer with `size` tokens: the 256 bytes, then the most frequent pairs of
  * tokens in the corpus, then "<|endoftext|>". It has fewer when no pair is left that occurs twice.
- * Any bytes can be encoded. */
+ * Any bytes can be encoded. Sennrich, Haddow and Birch 2016, "Neural machine translation of rare
+ * words with subword units", on bytes, with GPT-2's rule for where words part. */
 CUP_API cup_tokenizer *cup_tokenizer_bpe_new(cup_context *c, const cup_corpus *corpus,
                                              int64_t size);
 

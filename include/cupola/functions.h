@@ -23,8 +23,8 @@ CUP_API cup_status cup_split_along(cup_context *c, cup_tensor *x, const int64_t 
 CUP_API cup_tensor *cup_roll(cup_context *c, cup_tensor *x, int64_t places, int axis);
 /* [.., classes] of the dtype for indices [..]: 1 at the place that the index names, else 0; only 0
  * for an index that is none. */
-CUP_API cup_tensor *cup_one_hot(cup_context *c, cup_tensor *indices, int64_t classes,
-                                cup_dtype dtype);
+CUP_API cup_tensor *cup_one_hot(cup_context *c, cup_tensor *indices, cup_dtype dtype,
+                                int64_t classes);
 /* Whether any element, or all, over the axes, over all when none is given, are not 0, as bool. Of
  * no elements none is, and all are. */
 CUP_API cup_tensor *cup_any(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,

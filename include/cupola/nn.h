@@ -99,7 +99,8 @@ typedef struct cup_sampling {
     size_t size;        /* of this struct, see CUP_OPTIONS */
     double temperature; /* below 1 bolder guesses become likelier; 0: 1; below 0: always the best */
     int64_t top_k;      /* only the k likeliest; 0: all */
-    double top_p;       /* only the likeliest that make up p together; 0: all */
+    double top_p;       /* only the likeliest that make up p together; 0: all. Holtzman and others
+                           2020, "The curious case of neural text degeneration" */
     uint64_t seed;
 } cup_sampling;
 

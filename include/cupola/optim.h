@@ -15,7 +15,14 @@ CUP_API const char *cup_method_name(cup_method method);
 /* Finds a method by name; CUP_ARGUMENT when there is none. */
 CUP_API cup_status cup_method_find(const char *name, cup_method *out);
 
-/* How to optimize. All zero means AdamW with the defaults. */
+/* How to optimize. All zero means AdamW with the defaults.
+ *
+ * The methods are those of: Loshchilov and Hutter 2019, "Decoupled weight decay regularization"
+ * (AdamW); Chen and others 2023, "Symbolic discovery of optimization algorithms" (Lion); Jordan and
+ * others 2024, "Muon: an optimizer for hidden layers in neural networks"; Kingma and Ba 2015,
+ * "Adam: a method for stochastic optimization"; Tieleman and Hinton 2012, lecture 6.5 of "Neural
+ * networks for machine learning" (RMSprop); Duchi, Hazan and Singer 2011, "Adaptive subgradient
+ * methods for online learning and stochastic optimization" (Adagrad). */
 typedef struct cup_optimizer_options {
     size_t size; /* of this struct, see CUP_OPTIONS */
     cup_method method;
@@ -77,8 +84,10 @@ typedef enum cup_decline {
     CUP_DECLINE_CONSTANT = 2
 } cup_decline;
 
-/* A learning rate over the steps of a run: it rises in a line over `warmup` steps to `high`, and
- * then declines to `low`, which it has from step `steps` on. */
+/* A learning rate over the steps of a run: step i < warmup has high (i + 1) / (warmup + 1); then it
+ * declines to `low`, which it has from step `steps` on: in a line, or along half a cosine, low +
+ * (high - low) (1 + cos(pi t)) / 2 where t goes from 0 to 1 (Loshchilov and Hutter 2017, "SGDR:
+ * stochastic gradient descent with warm restarts", without the restarts). */
 typedef struct cup_schedule {
     double high, low;
     int64_t warmup, steps;

@@ -124,7 +124,7 @@ cup_tensor *cup_roll(cup_context *c, cup_tensor *x, int64_t places, int axis)
     return cup_concat(c, parts, 2, at);
 }
 
-cup_tensor *cup_one_hot(cup_context *c, cup_tensor *indices, int64_t classes, cup_dtype dtype)
+cup_tensor *cup_one_hot(cup_context *c, cup_tensor *indices, cup_dtype dtype, int64_t classes)
 {
     if (!cup__function_begin(c, "one_hot", indices))
         return NULL;

@@ -59,7 +59,7 @@ static void check_moves(const char *name)
     expect_numbers(cup_roll(c, x, 1, 1), "2x3: 3 1 2 6 4 5");
     expect_numbers(cup_roll(c, x, -4, 1), "2x3: 2 3 1 5 6 4");
     expect_numbers(cup_roll(c, x, 2, 0), "2x3: 1 2 3 4 5 6");
-    expect_numbers(cup_one_hot(c, wholes(c, 3, (int64_t[]){2, 0, 7}), 3, CUP_BF16),
+    expect_numbers(cup_one_hot(c, wholes(c, 3, (int64_t[]){2, 0, 7}), CUP_BF16, 3),
                    "3x3: 0 0 1 1 0 0 0 0 0");
     cup_tensor *some = floats(c, 2, 3, (float[]){0, 0, NAN, 0, 0, 0});
     expect_numbers(cup_any(c, some, (int64_t[]){1}, 1, false), "2: 1 0");
@@ -203,9 +203,9 @@ TEST(functions_refuse_with_a_sentence)
     expect_error(c, "have 2 of the 3");
     EXPECT(!cup_roll(c, x, 1, 2));
     expect_error(c, "no axis 2");
-    EXPECT(!cup_one_hot(c, x, 3, CUP_F32));
+    EXPECT(!cup_one_hot(c, x, CUP_F32, 3));
     expect_error(c, "must be i32 or i64");
-    EXPECT(!cup_one_hot(c, wholes(c, 1, (int64_t[]){0}), -1, CUP_F32));
+    EXPECT(!cup_one_hot(c, wholes(c, 1, (int64_t[]){0}), CUP_F32, -1));
     expect_error(c, "-1 classes");
     EXPECT(!cup_embedding_padded(c, x, wholes(c, 1, (int64_t[]){0}), 2));
     expect_error(c, "row 2 is none");

@@ -68,8 +68,8 @@ static cup_status run_again(cup_context *c, const cup__walk *outer, cup__node *n
     return cup__tape_walk(c, &walk, c->tape->count, first);
 }
 
-/* Where gradients are recorded, the block is computed again from its inputs themselves, as if it had
- * never been one: what it records stays, and gradients flow back through it to what is before it. */
+/* Where gradients are recorded, the block is computed again from its inputs themselves, as if it
+ * had never been one: what it records stays, and gradients go through that to what is before. */
 static cup_status run_recorded(cup_context *c, const cup__walk *walk, cup__node *node)
 {
     cup_tensor **inputs = cup__calloc((size_t)node->in_count, sizeof *inputs);

@@ -9,10 +9,11 @@ typedef struct train_given {
     cli_files data;
     const char *out, *preset, *device, *dtype, *tokenizer, *precision;
     const char *positions, *norm, *mlp, *bias, *optimizer;
-    const char *memory_page;
+    const char *memory_page, *decline;
     bool tune, resume, overwrite, recompute, stochastic, untied, deterministic;
     int64_t layers, heads, kv_heads, width, hidden, context, vocabulary;
-    int64_t batch, accumulate, steps, warmup, evaluate_every, evaluate_texts, save_every;
+    int64_t batch, accumulate, steps, warmup, decline_steps;
+    int64_t evaluate_every, evaluate_texts, save_every;
     int64_t seed, sample, threads, logits_memory;
     int64_t memory_limit;
     double memory_share, dropout, lr, lr_end, beta1, beta2, momentum, weight_decay, clip;

@@ -80,6 +80,11 @@ const cli_option train_options[] = {
      "learning rate at the last step; with --lr alone a tenth of it"},
     {"warmup", INTEGER(train_given, warmup, 0, MOST), "N", NULL,
      "steps in which the learning rate rises"},
+    {"decline", CHOICE(train_given, decline), "cosine|linear|constant|root", NULL,
+     "how it declines behind that; root is 1 - sqrt(x) of it; without it cosine"},
+    {"decline-steps", INTEGER(train_given, decline_steps, 0, MOST), "N", NULL,
+     "the last steps, in which it declines; it stays at its peak before them (warm-up, stable, "
+     "decay); 0: all steps behind the warm-up"},
     {"optimizer", CHOICE(train_given, optimizer), CUP_METHOD_NAMES, NULL,
      "how gradients change weights; muon makes the steps of matrices between layers orthogonal and "
      "leaves the rest to adamw"},
@@ -145,6 +150,9 @@ static void apply_run(const cli_call *call, cup_training *t)
         t->rate_end = given->lr / 10;
     TAKE("lr-end", rate_end, lr_end);
     TAKE("warmup", warmup, warmup);
+    TAKE("decline-steps", decline_steps, decline_steps);
+    if (given->decline)
+        cup_decline_find(given->decline, &t->decline);
     TAKE("beta1", optimizer.beta1, beta1);
     TAKE("beta2", optimizer.beta2, beta2);
     TAKE("momentum", optimizer.momentum, momentum);

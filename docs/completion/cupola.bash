@@ -13,6 +13,7 @@ _cupola()
     train:--norm) words='layernorm rmsnorm' ;;
     train:--mlp) words='gelu swiglu' ;;
     train:--bias) words='yes no' ;;
+    train:--decline) words='cosine linear constant root' ;;
     train:--optimizer) words='adamw sgd lion muon adam rmsprop adagrad' ;;
     bench:--dtype) words='f32 f64 f16 bf16 i8 f8e4m3 f8e5m2' ;;
     bench:--precision) words='highest high medium' ;;
@@ -20,7 +21,7 @@ _cupola()
     tune:--dtype) words='f32 f64 f16 bf16 i8 f8e4m3 f8e5m2' ;;
     *:--color) words='auto always never' ;;
     *) [[ $word == -* ]] && case $verb in
-        train) words=' --data --out --resume --overwrite --preset --device --dtype --precision --tune --threads --deterministic --memory-limit --memory-share --memory-page --seed --sample --tokenizer --vocabulary --layers --heads --kv-heads --width --hidden --context --positions --norm --mlp --bias --untied --dropout --steps --batch --accumulate --lr --lr-end --warmup --optimizer --beta1 --beta2 --momentum --weight-decay --clip --stochastic --recompute --logits-memory --evaluate-every --evaluate-texts --save-every --json --color --help' ;;
+        train) words=' --data --out --resume --overwrite --preset --device --dtype --precision --tune --threads --deterministic --memory-limit --memory-share --memory-page --seed --sample --tokenizer --vocabulary --layers --heads --kv-heads --width --hidden --context --positions --norm --mlp --bias --untied --dropout --steps --batch --accumulate --lr --lr-end --warmup --decline --decline-steps --optimizer --beta1 --beta2 --momentum --weight-decay --clip --stochastic --recompute --logits-memory --evaluate-every --evaluate-texts --save-every --json --color --help' ;;
         tokenize) words=' --data --tokenizer --out --validation --text-field --shard-tokens --threads --json --color --help' ;;
         generate) words=' --from --prompt --no-echo --tokens --temperature --top-k --top-p --seed --device --threads --json --color --help' ;;
         info) words=' --searched --json --color --help' ;;

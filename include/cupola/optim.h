@@ -78,20 +78,31 @@ CUP_API int64_t cup_optimizer_skipped(cup_optimizer *o);
  * "NAME.second" and "NAME.master" for each parameter, and "steps". Borrowed. */
 CUP_API const cup_named *cup_optimizer_state(const cup_optimizer *o, int64_t *count);
 
+/* How a learning rate declines: what is left of it over the part x of the decline. */
 typedef enum cup_decline {
-    CUP_DECLINE_COSINE = 0,
-    CUP_DECLINE_LINEAR = 1,
-    CUP_DECLINE_CONSTANT = 2
+    CUP_DECLINE_COSINE = 0,   /* (1 + cos(pi x)) / 2 */
+    CUP_DECLINE_LINEAR = 1,   /* 1 - x */
+    CUP_DECLINE_CONSTANT = 2, /* 1: it does not */
+    CUP_DECLINE_ROOT = 3      /* 1 - sqrt(x) */
 } cup_decline;
 
+/* The name of a decline, "cosine"; "?" for a value that is none. */
+CUP_API const char *cup_decline_name(cup_decline decline);
+
+/* Finds a decline by name; CUP_ARGUMENT when there is none. */
+CUP_API cup_status cup_decline_find(const char *name, cup_decline *out);
+
 /* A learning rate over the steps of a run: step i < warmup has high (i + 1) / (warmup + 1); then it
- * declines to `low`, which it has from step `steps` on: in a line, or along half a cosine, low +
- * (high - low) (1 + cos(pi t)) / 2 where t goes from 0 to 1 (Loshchilov and Hutter 2017, "SGDR:
- * stochastic gradient descent with warm restarts", without the restarts). */
+ * stays at `high` until the last `decline_steps`, in which it declines to low + (high - low) left,
+ * and is `low` from step `steps` on. Where decline_steps is 0, or there are not so many behind the
+ * rise, it declines from the rise on. The cosine is that of Loshchilov and Hutter 2017, "SGDR:
+ * stochastic gradient descent with warm restarts", without the restarts; a decline in the last
+ * steps only that of Hu and others 2024, "MiniCPM". */
 typedef struct cup_schedule {
     double high, low;
     int64_t warmup, steps;
-    cup_decline decline; /* CUP_DECLINE_CONSTANT stays at `high` */
+    cup_decline decline;
+    int64_t decline_steps;
 } cup_schedule;
 
 /* The rate of a step, counted from 0. */

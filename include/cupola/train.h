@@ -20,7 +20,7 @@ typedef struct cup_training {
     int64_t accumulate; /* such batches that make one step; 0: 1 */
     int64_t steps;
     int64_t warmup;        /* steps in which the learning rate rises to `rate` */
-    double rate, rate_end; /* from there it falls along a cosine to rate_end at the last step */
+    double rate, rate_end; /* from there it declines to rate_end at the last step */
     cup_optimizer_options optimizer;
     int64_t evaluate_every; /* steps between evaluations; 0: only before and behind all steps */
     int64_t evaluate_texts; /* texts of the validation part that are evaluated; 0: all of it */
@@ -29,6 +29,8 @@ typedef struct cup_training {
     bool recompute;         /* see cup_gpt */
     int64_t logits_most;    /* see cup_gpt */
     const char *precision;  /* of f32 products, see cup_precision; NULL: what the context has */
+    cup_decline decline;    /* of the rate, with decline_steps as cup_schedule has them */
+    int64_t decline_steps;
 } cup_training;
 
 /* A run that is known to work, under a name. */

@@ -4,10 +4,15 @@
 #include <string.h>
 
 /* A field as a number; whole ones that were checked are all exact. */
+static int kind_of(const cup__field *f)
+{
+    return (int)f->kind & ~CUP__FIELD_LATER;
+}
+
 static double number_at(const cup__field *f, const void *from)
 {
     const void *at = (const char *)from + f->offset;
-    switch (f->kind) {
+    switch (kind_of(f)) {
     case CUP__FIELD_WHOLE:
         return (double)*(const int64_t *)at;
     case CUP__FIELD_REAL:
@@ -35,9 +40,9 @@ cup_status cup__fields_check(cup__error *error, const char *what, const cup__fie
 {
     for (const cup__field *f = fields; f->name; f++) {
         double value = number_at(f, from);
-        if (f->kind == CUP__FIELD_CHOICE && !(value >= 0 && value < count_of(f->words)))
+        if (kind_of(f) == CUP__FIELD_CHOICE && !(value >= 0 && value < count_of(f->words)))
             return cup__fail(error, CUP_ARGUMENT, "%s: %s %g is none", what, f->name, value);
-        if (f->kind != CUP__FIELD_CHOICE && !(value >= f->least && value <= f->most))
+        if (kind_of(f) != CUP__FIELD_CHOICE && !(value >= f->least && value <= f->most))
             return cup__fail(error, CUP_ARGUMENT, "%s: %s must be from %g to %g, not %g", what,
                              f->name, f->least, f->most, value);
     }
@@ -56,7 +61,7 @@ void cup__fields_write(cup__json_writer *writer, const cup__field *fields, const
 {
     for (const cup__field *f = fields; f->name; f++) {
         const void *at = (const char *)from + f->offset;
-        switch (f->kind) {
+        switch (kind_of(f)) {
         case CUP__FIELD_WHOLE:
             cup__json_add_integer(writer, f->name, *(const int64_t *)at);
             break;
@@ -97,7 +102,9 @@ cup_status cup__fields_read(cup__error *error, const cup__json *json, const cup_
 {
     for (const cup__field *f = fields; f->name; f++) {
         void *at = (char *)to + f->offset;
-        switch (f->kind) {
+        if ((f->kind & CUP__FIELD_LATER) && !cup__json_find(object, f->name))
+            continue;
+        switch (kind_of(f)) {
         case CUP__FIELD_WHOLE:
             CUP_TRY(cup__json_get_integer(error, json, object, f->name, 0, INT64_MAX, at));
             break;

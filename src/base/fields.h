@@ -9,8 +9,11 @@ typedef enum cup__field_kind {
     CUP__FIELD_WHOLE,
     CUP__FIELD_REAL,
     CUP__FIELD_FLAG,
-    CUP__FIELD_CHOICE
+    CUP__FIELD_CHOICE,
+    CUP__FIELD_LATER = 8 /* with one of these: 0 in files that were written before it was there */
 } cup__field_kind;
+
+#define CUP__LATER(kind) (cup__field_kind)(CUP__FIELD_##kind | CUP__FIELD_LATER)
 
 /* A number of a struct: its name in files and sentences, where it stands, its range, and whether
  * what goes on from a file must have the same. */

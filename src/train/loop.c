@@ -9,6 +9,7 @@
 #include "base/options.h"
 #include "dispatch/attributes.h"
 #include "nn/parameters.h"
+#include "optim/schedule.h"
 #include "tensor/tensor.h"
 
 /* Of a step on a GPU that runs without the host: a signal waits so long. */
@@ -16,8 +17,6 @@
 
 /* Seconds to wait for the lock of a folder, which somebody who only reads may hold for a moment. */
 #define LOCK_SECONDS 1
-
-static const char *const decline_words[] = {"cosine", "linear", "constant", NULL};
 
 #define AT(name) offsetof(cup_loop_options, name)
 static const cup__field fields[] = {
@@ -27,7 +26,8 @@ static const cup__field fields[] = {
     {"warmup", CUP__FIELD_WHOLE, AT(schedule.warmup), 0, 1e15, false, NULL},
     {"rate", CUP__FIELD_REAL, AT(schedule.high), 0, 1e6, false, NULL},
     {"rate_end", CUP__FIELD_REAL, AT(schedule.low), 0, 1e6, false, NULL},
-    {"decline", CUP__FIELD_CHOICE, AT(schedule.decline), 0, 0, false, decline_words},
+    {"decline", CUP__FIELD_CHOICE, AT(schedule.decline), 0, 0, false, cup__decline_words},
+    {"decline_steps", CUP__LATER(WHOLE), AT(schedule.decline_steps), 0, 1e15, false, NULL},
     CUP__OPTIMIZER_FIELDS(cup_loop_options, optimizer),
     {"evaluate_every", CUP__FIELD_WHOLE, AT(evaluate_every), 0, 1e15, false, NULL},
     {"save_every", CUP__FIELD_WHOLE, AT(save_every), 0, 1e15, false, NULL},

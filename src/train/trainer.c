@@ -125,7 +125,12 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
     const cup_training *a = &t->training;
     const cup_loop_calls calls = {write_batch, loss_of_batch, evaluate, rehearse, t};
     const cup_loop_options options = {
-        .schedule = {.high = a->rate, .low = a->rate_end, .warmup = a->warmup, .steps = a->steps},
+        .schedule = {.high = a->rate,
+                     .low = a->rate_end,
+                     .warmup = a->warmup,
+                     .steps = a->steps,
+                     .decline = a->decline,
+                     .decline_steps = a->decline_steps},
         .optimizer = a->optimizer,
         .accumulate = a->accumulate,
         .evaluate_every = a->evaluate_every,

@@ -4,6 +4,7 @@
 
 #include "dispatch/attributes.h"
 #include "nn/config.h"
+#include "optim/schedule.h"
 #include "tensor/context.h"
 #include "train/trainer.h"
 
@@ -84,6 +85,8 @@ static const cup__field fields[] = {
     {"save_every", CUP__FIELD_WHOLE, AT(save_every), 0, 1e15, false, NULL},
     {"recompute", CUP__FIELD_FLAG, AT(recompute), 0, 1, false, NULL},
     {"logits_most", CUP__FIELD_WHOLE, AT(logits_most), 0, 1e15, false, NULL},
+    {"decline", CUP__LATER(CHOICE), AT(decline), 0, 0, false, cup__decline_words},
+    {"decline_steps", CUP__LATER(WHOLE), AT(decline_steps), 0, 1e15, false, NULL},
     {0}};
 
 cup_status cup__training_check(cup_context *c, cup_training *training)

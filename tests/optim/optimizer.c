@@ -399,6 +399,20 @@ TEST(optimizer_survives_every_failed_allocation)
     }
 }
 
+TEST(schedule_declines_have_names)
+{
+    static const char *const names[] = {"cosine", "linear", "constant", "root"};
+    cup_decline found = CUP_DECLINE_COSINE;
+    for (int i = 0; i < 4; i++) {
+        EXPECT_INT(cup_decline_find(names[i], &found), CUP_OK);
+        EXPECT_INT(found, i);
+        EXPECT_TEXT(cup_decline_name(found), names[i]);
+    }
+    EXPECT_INT(cup_decline_find("step", &found), CUP_ARGUMENT);
+    EXPECT_TEXT(cup_decline_name((cup_decline)4), "?");
+    EXPECT_TEXT(cup_decline_name((cup_decline)-1), "?");
+}
+
 TEST(schedule_rises_and_falls)
 {
     cup_schedule s = {.high = 1, .low = 0.1, .warmup = 10, .steps = 110};
@@ -417,6 +431,17 @@ TEST(schedule_rises_and_falls)
     cup_schedule rise = {.high = 1, .low = 0.5, .warmup = 10, .steps = 10};
     EXPECT_NEAR(cup_schedule_rate(&rise, 9), 10.0 / 11, 1e-12);
     EXPECT_NEAR(cup_schedule_rate(&rise, 10), 0.5, 1e-12);
+    cup_schedule late = {.high = 1, .low = 0.1, .warmup = 10, .steps = 110, .decline_steps = 20};
+    late.decline = CUP_DECLINE_LINEAR;
+    EXPECT_NEAR(cup_schedule_rate(&late, 9), 10.0 / 11, 1e-12);
+    EXPECT_NEAR(cup_schedule_rate(&late, 10), 1, 1e-12);
+    EXPECT_NEAR(cup_schedule_rate(&late, 90), 1, 1e-12);
+    EXPECT_NEAR(cup_schedule_rate(&late, 95), 0.1 + 0.9 * 0.75, 1e-12);
+    EXPECT_NEAR(cup_schedule_rate(&late, 110), 0.1, 1e-12);
+    late.decline = CUP_DECLINE_ROOT;
+    EXPECT_NEAR(cup_schedule_rate(&late, 95), 0.1 + 0.9 * 0.5, 1e-12);
+    late.decline_steps = 1000;
+    EXPECT_NEAR(cup_schedule_rate(&late, 35), 0.1 + 0.9 * 0.5, 1e-12);
     cup_schedule flat = {.high = 1, .low = 1};
     EXPECT_NEAR(cup_schedule_rate(&flat, 0), 1, 1e-12);
 }

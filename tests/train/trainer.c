@@ -325,3 +325,32 @@ TEST(trainer_survives_failed_allocations)
         EXPECT(n < 100000);
     }
 }
+
+/* The rate stays at its peak before the last steps, and a run that goes on from there has the rates
+ * of its own settings. */
+TEST(trainer_declines_in_the_last_steps)
+{
+    const char *folder = test_folder();
+    cup_training training = tiny;
+    training.decline = CUP_DECLINE_LINEAR;
+    training.decline_steps = 4;
+    session s;
+    cup_training_point points[MOST_POINTS];
+    begin(&s, &training, sample_text(), folder);
+    EXPECT_INT(go(&s), CUP_OK);
+    int64_t count = points_of(&s, points);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t step = points[i].step;
+        if (step >= training.warmup && step <= 8)
+            EXPECT_NEAR(points[i].rate, training.rate, 1e-15);
+        if (step == 10)
+            EXPECT_NEAR(points[i].rate, 0.5 * (training.rate + training.rate_end), 1e-9);
+    }
+    end(&s);
+    cup_training found;
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    EXPECT_INT(cup_training_load(c, folder, &found, NULL), CUP_OK);
+    EXPECT_INT(found.decline, CUP_DECLINE_LINEAR);
+    EXPECT_INT(found.decline_steps, 4);
+    cup_context_free(c);
+}

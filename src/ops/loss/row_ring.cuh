@@ -39,14 +39,6 @@ typedef vec<T, VEC> unit;
 
 #if __CUDA_ARCH__ >= 900
 
-DEVICE void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
-                 "%2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
-
 DEVICE void bulk_store(void *to, uint32_t from, uint32_t bytes)
 {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
@@ -138,7 +130,7 @@ struct row_ring {
         int at = part * RING_PART;
         uint32_t bytes = (uint32_t)part_count(part) * 16, barrier = full((int)(k % RING), part);
         barrier_expect(barrier, bytes);
-        bulk_load(shared_address(slot(k) + at),
+        copy_bulk(shared_address(slot(k) + at),
                   x + (row(k) * vectors + own.first + at) * VEC, bytes, barrier);
     }
 

@@ -4,30 +4,14 @@
  * read while one is worked on. A block writes one partial row of each, and layernorm_finish adds
  * those up in order. Reads x and dy once and writes dx once; with LONG, for rows that no group can
  * hold, the sums along rows come first, then dx together with the sums over columns. */
-#include "rows.cuh"
+#include "layernorm_back.cuh"
 
-#ifndef PARAM
-#define PARAM CUP_T /* dtype of gamma */
-#endif
-#ifndef CENTRED
-#define CENTRED 1
-#endif
-#ifndef DSUM
-#define DSUM 0
-#endif
-#ifndef PARTS
-#define PARTS 2 /* partial rows a block: dgamma, then dbeta */
-#endif
 #ifndef PREFETCH
 #define PREFETCH 1 /* 0 where registers are too few for two rows */
 #endif
 #ifndef LONG
 #define LONG 0
 #endif
-
-typedef dtype_of<PARAM>::type P;
-typedef vec<T, VEC> unit;
-typedef two<real> pair;
 
 struct row_of_dsum {
     unit at[DSUM ? PIECES : 1];

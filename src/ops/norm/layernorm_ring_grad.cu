@@ -3,20 +3,9 @@
  * for rows of whole 16-byte vectors: blocks stay, rows come through a ring in shared memory, and
  * each thread adds up dgamma and dbeta of its columns in registers. A block writes one partial row
  * of each, which layernorm_finish adds up. Reads x and dy once and writes dx once. */
+#include "layernorm_back.cuh"
 #include "team_ring.cuh"
 
-#ifndef PARAM
-#define PARAM CUP_T /* dtype of gamma */
-#endif
-#ifndef CENTRED
-#define CENTRED 1
-#endif
-#ifndef DSUM
-#define DSUM 0
-#endif
-#ifndef PARTS
-#define PARTS 2 /* partial rows a block: dgamma, then dbeta */
-#endif
 #ifndef FULL
 #define FULL 0 /* a row is exactly SPAN wide */
 #endif
@@ -30,10 +19,6 @@
 #define KEPT (AGAIN ? 1 : PIECES)
 
 #if __CUDA_ARCH__ >= 900
-
-typedef dtype_of<PARAM>::type P;
-typedef vec<T, VEC> unit;
-typedef two<real> pair;
 
 DEVICE bool has(int p, int width)
 {

@@ -135,6 +135,14 @@ static void draw_shape(cup__graph *g, uint64_t *state, cup__graph_node *n)
     }
 }
 
+/* Whether a value is as it was drawn, by no op that rounds. */
+static bool is_exact(const cup__graph *g, int node)
+{
+    const cup__graph_node *n = &g->node[node];
+    return n->kind == LEAF || (n->kind >= SLICE && is_exact(g, n->in[0]) &&
+                               (n->kind != CONCAT || is_exact(g, n->in[1])));
+}
+
 /* An op on a node that has at least two dimensions. */
 static void draw_op(cup__graph *g, uint64_t *state)
 {
@@ -143,9 +151,8 @@ static void draw_op(cup__graph *g, uint64_t *state)
         a = a ? a - 1 : g->count - 1;
     cup__graph_node n = like(&g->node[a], 1 + (int)below(state, KINDS - 1));
     n.in[0] = a;
-    /* The gradient of one value that is divided by its own size, or of two about their mean, is
-     * made of rounding alone. */
-    if ((n.kind == LAYERNORM && last(&n) < 3) || (n.kind == RMSNORM && last(&n) < 2))
+    /* Two values that are nearly equal may each be rounded by more than they are apart. */
+    if (n.kind == LAYERNORM && last(&n) == 2 && !is_exact(g, a))
         n.kind = GELU;
     if (n.kind >= ADD && n.kind <= MUL)
         draw_second(g, state, &n);
@@ -157,7 +164,8 @@ static void draw_op(cup__graph *g, uint64_t *state)
         b.size[b.ndim - 1] = n.size[n.ndim - 1] = width(state);
         n.in[1] = same_sizes(g, state, &b);
     }
-    if (n.kind == LAYERNORM || n.kind == RMSNORM)
+    bool narrow = last(&n) < (n.kind == LAYERNORM ? 3 : 2); /* has no weights */
+    if ((n.kind == LAYERNORM || n.kind == RMSNORM) && !narrow)
         n.in[1] = vector(g, state, last(&n), true);
     if (n.kind == LAYERNORM && n.in[1] >= 0)
         n.in[2] = vector(g, state, last(&n), true);

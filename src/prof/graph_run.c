@@ -9,6 +9,8 @@
 #include "prof/compare.h"
 #include "prof/graph_kinds.h"
 
+#define EPS 1e-5 /* of norms */
+
 /* A run under way. */
 typedef struct execution {
     const cup__graph *g;
@@ -157,14 +159,110 @@ static cup_tensor *make_product(execution *e, const cup__graph_node *n, cup_tens
     }
 }
 
+/* Of a row of x: its mean, 0 for one that is not centred, and what its elements are divided by. */
+typedef struct statistics {
+    double mean, size;
+} statistics;
+
+static statistics statistics_of(const cup_tensor *x, int64_t row, int64_t width, bool centred)
+{
+    double mean = 0, squares = 0;
+    for (int64_t k = 0; k < width && centred; k++)
+        mean += cup__load(x, cup__offset_of(x, row * width + k)) / (double)width;
+    for (int64_t k = 0; k < width; k++) {
+        double v = cup__load(x, cup__offset_of(x, row * width + k)) - mean;
+        squares += v * v / (double)width;
+    }
+    return (statistics){mean, sqrt(squares + EPS)};
+}
+
+static double gamma_at(const cup_tensor *gamma, int64_t k)
+{
+    return gamma ? cup__load(gamma, cup__offset_of(gamma, k)) : 1;
+}
+
+/* Numbers as large as what an op rounds each of its terms by. */
+static cup_tensor *roundings(execution *e, const cup__graph_node *n, int use)
+{
+    int node = (int)(n - e->g->node);
+    double inside = fmin(cup__epsilon(e->dtype), cup__epsilon(CUP_F32));
+    uint64_t number = (uint64_t)(10000 * e->noise + 10 * node + use);
+    return numbers(e, n, e->g->seed + number * 0x2545f4914f6cdd1du,
+                   cup__graph_roundings(e->g, node, e->dtype) / 4 * inside, 0, CUP_F64);
+}
+
+/* y + x r - x r, of which the last is not recorded: y with slopes r more. */
+static cup_tensor *with_slopes(execution *e, cup_tensor *y, cup_tensor *x, cup_tensor *r)
+{
+    cup_tensor *part = cup_mul(e->c, x, r);
+    bool was = cup_grad_recording(e->c, false);
+    cup_tensor *less = cup_neg(e->c, part);
+    cup_grad_recording(e->c, was);
+    return cup_add(e->c, y, cup_add(e->c, part, less));
+}
+
+/* The mean is stored in f32 for backward, so that all deviations of a row are off by one number:
+ * its sum with what flows back does not cancel where theirs do. */
+static cup_tensor *with_moved_mean(execution *e, const cup__graph_node *n, cup_tensor *const *in,
+                                   cup_tensor *y)
+{
+    int64_t axis = -1, width = n->size[n->ndim - 1];
+    cup_tensor *off = roundings(e, n, 8), *deviations = numbers(e, n, 0, 0, 0, CUP_F64);
+    cup_tensor *weighed = numbers(e, n, 0, 0, 0, CUP_F64);
+    if (!off || !deviations || !weighed)
+        return NULL;
+    double *to = off->data, *d = deviations->data, *w = weighed->data;
+    for (int64_t row = 0; row < off->count / width; row++) {
+        statistics s = statistics_of(in[0], row, width, true);
+        double by = to[row * width] * fabs(s.mean) / s.size;
+        for (int64_t k = 0; k < width; k++) {
+            int64_t at = row * width + k;
+            d[at] = (cup__load(in[0], cup__offset_of(in[0], at)) - s.mean) / s.size;
+            to[at] = by;
+            w[at] = by * gamma_at(in[1], k) / s.size;
+        }
+    }
+    bool was = cup_grad_recording(e->c, false);
+    cup_tensor *both = cup_mul(e->c, weighed, deviations);
+    cup_grad_recording(e->c, was);
+    y = in[1] ? with_slopes(e, y, in[1], off) : y;
+    y = with_slopes(e, y, cup_mean(e->c, in[0], &axis, 1, true), both);
+    cup_tensor *along = cup_mean(e->c, cup_mul(e->c, in[0], deviations), &axis, 1, true);
+    return with_slopes(e, y, along, weighed);
+}
+
+/* What a norm rounds inside its gradients. Those of gamma and beta are sums over rows, of terms
+ * that each are rounded. That of one value that is divided by its own size, or of two about their
+ * mean, is what is left of terms that cancel but for eps, each a gradient times gamma over that
+ * size. */
+static cup_tensor *with_moved_slopes(execution *e, const cup__graph_node *n, cup_tensor *const *in,
+                                     cup_tensor *y)
+{
+    int64_t width = n->size[n->ndim - 1];
+    bool centred = n->kind == LAYERNORM;
+    if (!e->noise || !y)
+        return y;
+    for (int k = 1; k < 3 && in[k]; k++)
+        y = with_slopes(e, y, in[k], roundings(e, n, 4 + k));
+    if (centred)
+        y = with_moved_mean(e, n, in, y);
+    if (width > (centred ? 2 : 1))
+        return y;
+    cup_tensor *r = roundings(e, n, 7);
+    for (int64_t k = 0; r && k < r->count; k++)
+        ((double *)r->data)[k] *= gamma_at(in[1], k % width) /
+                                  statistics_of(in[0], k / width, width, centred).size;
+    return with_slopes(e, y, in[0], r);
+}
+
 static cup_tensor *make_rows(execution *e, const cup__graph_node *n, cup_tensor *const *in)
 {
     int64_t axis = -1;
     switch (n->kind) {
     case LAYERNORM:
-        return cup_layernorm(e->c, in[0], in[1], in[2], 1e-5);
+        return with_moved_slopes(e, n, in, cup_layernorm(e->c, in[0], in[1], in[2], EPS));
     case RMSNORM:
-        return cup_rmsnorm(e->c, in[0], in[1], 1e-5);
+        return with_moved_slopes(e, n, in, cup_rmsnorm(e->c, in[0], in[1], EPS));
     case SUM:
         return cup_sum(e->c, in[0], &axis, 1, true);
     case MEAN:

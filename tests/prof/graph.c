@@ -4,6 +4,7 @@
 
 #include "../test.h"
 #include "prof/check_graph.h"
+#include "prof/graph_kinds.h"
 
 static int64_t count, failed;
 static double tolerance;
@@ -70,6 +71,23 @@ TEST(graph_of_a_number_is_always_the_same)
     EXPECT(!memcmp(&a, &b, sizeof a));
     cup__graph_draw(5, 12, &b);
     EXPECT(memcmp(&a, &b, sizeof a));
+}
+
+/* Where what cancels is all that a gradient is made of. */
+TEST(graph_has_norms_of_any_width)
+{
+    int narrow[2] = {0};
+    for (int64_t number = 0; number < 300; number++) {
+        cup__graph g;
+        cup__graph_draw(7, number, &g);
+        for (int i = 0; i < g.count; i++) {
+            const cup__graph_node *n = &g.node[i];
+            narrow[0] += n->kind == LAYERNORM && n->size[n->ndim - 1] < 3;
+            narrow[1] += n->kind == RMSNORM && n->size[n->ndim - 1] < 2;
+        }
+    }
+    EXPECT(narrow[0] > 3);
+    EXPECT(narrow[1] > 3);
 }
 
 TEST(graph_is_named_and_repeated)

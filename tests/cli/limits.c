@@ -172,9 +172,11 @@ TEST(limits_environment_of_every_verb)
         "CUP_LOG=loud",     "CUP_DEVICE=tpu",        "CUP_PRECISION=low",   "CUP_THREADS=x",
         "CUP_KERNELS=/no",  "CUP_CACHE_MAX=1x",      "CUP_KERNEL_PACK=/no", "CUP_BLAS=/no",
         "CUP_LIBCUDA=/no",  "CUP_LIBNVRTC=/no",      "CUP_LIBCUBLASLT=/no", "CUP_IMPL=a=b",
-        "CUP_MAPPING=on",   "CUP_TUNING=/no/no.tsv", "CUP_NOTHING=1"};
+        "CUP_MAPPING=on",   "CUP_TUNING=/no/no.tsv", "CUP_LIBZ=/no",       "CUP_LIBZSTD=/no",
+        "CUP_NOTHING=1"};
     static const char *const verb[] = {"train --data t.txt", "generate", "info", "ops",
                                        "check --op add",     "bench --op add --seconds 0.001",
+                                       "tokenize --data t.txt",
                                        "tune",               "kernels list"};
     begin();
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -160,10 +160,11 @@ struct whole_words {
     }
 };
 
-/* A walk along k: stages up to `ahead` of it are there or on their way. */
-struct k_walk {
-    const operand_a &a;
-    const operand_b &b;
+/* A walk along k: stages up to `ahead` of it are there or on their way. What brings the operands
+ * may be of the caller's own, with places as operand_a and operand_b have them. */
+template <typename A, typename B> struct k_walk {
+    const A &a;
+    const B &b;
     long long k_end, ahead;
     uint32_t shared;
     int now, next;
@@ -178,9 +179,9 @@ struct k_walk {
         copies_end();
     }
 
-    __device__ __forceinline__ k_walk(const operand_a &a, const operand_b &b, long long k_end,
-                                      uint32_t shared)
-        : a(a), b(b), k_end(k_end), ahead(0), shared(shared), now(0), next(STAGES - 1)
+    __device__ __forceinline__ k_walk(const A &a, const B &b, long long k_end, uint32_t shared,
+                                      long long begin = 0)
+        : a(a), b(b), k_end(k_end), ahead(begin), shared(shared), now(0), next(STAGES - 1)
     {
 #pragma unroll
         for (int i = 0; i < STAGES - 1; i++, ahead += DEPTH)

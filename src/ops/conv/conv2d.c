@@ -55,6 +55,7 @@ static const cup__sample samples[] = {
     {"1x1000x3x3 5x1000x1x1 5", &plain}, {"1x3x4x5 1000x3x3x3 1000", &three},
     {"1x64x9x11 72x64x3x3 72", &three}, {"1x32x20x18 130x32x3x3 130", &half},
     {"3x16x16x24 24x16x3x3 24", &three}, {"1x1x40x70 3x1x5x4 3", &plain},
+    {"1x32x7x9 64x16x3x3 64", &two_groups}, {"2x20x8x9 24x20x3x3 24", &three},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"64x64x128x128 128x64x3x3 -", &three},
                                     {"256x3x224x224 64x3x7x7 -", &first},

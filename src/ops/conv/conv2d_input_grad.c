@@ -57,6 +57,7 @@ static const cup__sample samples[] = {
     {"2x6x9x10 6x1x3x3", &by_channel}, {"1x12x9x10 12x1x3x3", &by_channel},
     {"2x5x5x12 5x1x5x3", &by_channel_half}, {"1x72x8x9 72x64x3x3", &three},
     {"1x130x5x4 130x33x3x3", &half}, {"3x24x8x9 24x16x3x3", &three},
+    {"1x64x4x4 64x16x3x3", &two_groups}, {"2x20x8x9 20x24x3x3", &three},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"64x128x128x128 128x64x3x3", &big},
                                     {"256x128x28x28 128x64x3x3", &pass},

@@ -51,7 +51,9 @@ static const cup__sample samples[] = {
     {"2x6x9x10 2x6x9x10", &by_channel}, {"1x12x9x10 1x6x9x10", &by_channel},
     {"2x5x5x12 2x5x9x12", &by_channel_half}, {"1x72x8x9 1x64x8x9", &three},
     {"1x130x5x4 1x33x9x8", &half},     {"3x24x8x9 3x16x8x9", &three},
-    {"2x9x40x41 2x3x40x41", &three},   {NULL, NULL}};
+    {"2x9x40x41 2x3x40x41", &three},
+    {"1x64x4x4 1x32x7x8", &two_groups}, {"2x20x8x9 2x36x8x9", &three},
+    {NULL, NULL}};
 static const cup__sample bench[] = {{"64x128x128x128 64x64x128x128", &three},
                                     {"256x128x28x28 256x64x56x56", &half},
                                     {NULL, NULL}};

@@ -13,6 +13,11 @@ cup_status cup__conv_few(cup__call *call);
 cup_status cup__conv_weight_simt(cup__call *call);
 cup_status cup__conv_weight_few(cup__call *call);
 
+/* By tensor cores, of 16-bit elements. */
+const char *cup__conv_mma_refuses(const cup__call *call);
+cup_status cup__conv_mma(cup__call *call);
+cup_status cup__conv_weight_mma(cup__call *call);
+
 /* Tiles of `tile` places and results, and how many blocks they make with their classes. */
 conv_tiles cup__conv_tiles_of(const conv_call *c, int64_t tile_places, int64_t tile_results,
                               int64_t *blocks);

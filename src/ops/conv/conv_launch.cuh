@@ -4,6 +4,7 @@
 #define CUP_OPS_CONV_CONV_LAUNCH_CUH
 
 #include "conv_call.cuh"
+#include "divide.cuh"
 
 #define CONV_THREADS 256
 
@@ -24,6 +25,7 @@ typedef struct conv_parts {
     long long all, part; /* places of all images, and of a part */
     int parts, depth;    /* elements of the columns of a group */
     unsigned results, depths; /* tiles of each */
+    divisor by_columns, by_rows; /* of places that are fewer than 2^31, by the sides of dy */
 } conv_parts;
 
 #endif

@@ -1,0 +1,177 @@
+/* The host side of conv_mma.cu and conv_mma_weight.cu. */
+#include "cupola/ops.h"
+#include "ops/conv/conv_cuda.h"
+
+#define TILE 128
+#define SMALL_TILE 64
+#define LINE_BYTES 64    /* of k in a stage */
+#define STAGES 4
+#define FIXED 4096       /* bytes of shared memory beside the stages, at most */
+#define LEAST 16         /* results and elements of the columns of a group that make a tile */
+#define GRID_YZ_MOST 65535
+
+static int64_t over(int64_t count, int64_t by)
+{
+    return (count + by - 1) / by;
+}
+
+const char *cup__conv_mma_refuses(const cup__call *call)
+{
+    if (!call->c->device->is_cuda)
+        return "it is for GPUs";
+    const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(call->c->device));
+    cup__conv v = cup__conv_of(call);
+    const conv_call *c = &v.call;
+    if (v.dtype != CUP_BF16 && v.dtype != CUP_F16)
+        return "it multiplies bf16 and f16 only";
+    if (facts->major * 10 + facts->minor < (v.dtype == CUP_BF16 ? 80 : 75))
+        return v.dtype == CUP_BF16 ? "the tensor cores of this card do not know bf16"
+                                   : "the card has no tensor cores it can use";
+    int64_t depth = (int64_t)c->channels * c->side[0].taps * c->side[1].taps;
+    if (c->results < LEAST || depth < LEAST)
+        return "a group has too few results or elements for a tile";
+    if (call->op->kind == CUP__CONV_WEIGHT &&
+        (int64_t)c->images * c->side[0].out > INT32_MAX / (c->side[1].out + 1) - TILE)
+        return "the places are too many for 32 bits";
+    return cup__conv_simt_refuses(call);
+}
+
+/* Channels as neighbours: the tensor itself where they are, else a copy that lies so. `first` is
+ * the dimension that takes their part. */
+static cup_tensor *channels_last(cup_context *c, cup_tensor *t, int first)
+{
+    const int64_t out[2][4] = {{1, 2, 3, 0}, {0, 2, 3, 1}}, back[2][4] = {{3, 0, 1, 2},
+                                                                         {0, 3, 1, 2}};
+    if (t->stride[first] == 1 || t->shape[first] == 1)
+        return t;
+    cup_tensor *turned = cup_permute(c, t, out[first], 4);
+    cup_tensor *copy = turned ? cup_copy(c, turned) : NULL;
+    cup_tensor *last = copy ? cup_permute(c, copy, back[first], 4) : NULL;
+    cup_tensor_free(turned);
+    cup_tensor_free(copy);
+    return last;
+}
+
+/* Runs with both inputs so, and without what is remembered of the call's own memory. */
+static cup_status run_last(cup__call *call, cup_status (*run)(cup__call *call))
+{
+    cup_context *c = call->c;
+    cup_tensor **given = call->in;
+    cup_tensor *in[3] = {given[0], given[1], call->in_count > 2 ? given[2] : NULL};
+    in[0] = channels_last(c, given[0], 1);
+    in[1] = channels_last(c, given[1], call->op->kind == CUP__CONV_INPUT ? 0 : 1);
+    call->in = in;
+    if (in[0] && in[1])
+        run(call);
+    call->in = given;
+    for (int i = 0; i < 2; i++)
+        if (in[i] != given[i])
+            cup_tensor_free(in[i]);
+    return c->error.status;
+}
+
+static int64_t lowest_bit(int64_t value)
+{
+    return value & -value;
+}
+
+/* How many neighbouring channels can be read at once wherever a tap lies. */
+static int vector_of(const void *data, const long long step[4], int channel, long long group,
+                     int channels)
+{
+    int64_t steps = channels | group;
+    for (int i = 0; i < 4; i++)
+        steps |= i == channel ? 0 : step[i];
+    int vector = 8;
+    while (vector > 1 && (lowest_bit(steps) < vector || (uintptr_t)data % (size_t)(2 * vector)))
+        vector /= 2;
+    return vector;
+}
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static int stages_of(const cup__cuda *gpu, int64_t tile)
+{
+    int stages = STAGES, room = cup__cuda_facts(gpu)->shared_per_block - FIXED;
+    while (stages > 2 && stages * 2 * tile * LINE_BYTES > room)
+        stages--;
+    return stages;
+}
+
+/* Whether results that are neighbours can be written two at a time. */
+static bool writes_pairs(const conv_call *c)
+{
+    long long steps = c->y_step[0] | c->y_step[2] | c->y_step[3] | c->y_group | c->results;
+    return c->y_step[1] == 1 && steps % 2 == 0 && (uintptr_t)c->y % 4 == 0;
+}
+
+static cup_status launch(cup__call *call)
+{
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    cup__conv v = cup__conv_of(call);
+    const conv_call *c = &v.call;
+    int64_t blocks, tile = TILE;
+    conv_tiles tiles = cup__conv_tiles_of(c, tile, tile, &blocks);
+    if (c->results <= SMALL_TILE || blocks * c->groups < cup__cuda_facts(gpu)->multiprocessors) {
+        tile = SMALL_TILE;
+        tiles = cup__conv_tiles_of(c, tile, tile, &blocks);
+    }
+    int stages = stages_of(gpu, tile);
+    int vector = least(vector_of(c->x, c->x_step, 1, c->x_group, c->channels),
+                       vector_of(c->w, c->w_step, 1, c->w_group, c->channels));
+    cup__knob knobs[] = {{"CUP_T", v.dtype},   {"TILE_M", tile},   {"TILE_N", tile},
+                         {"STAGES", stages},   {"A_VEC", vector},  {"PAIRS", writes_pairs(c)}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "conv_mma.cu", "conv_mma", knobs, 6);
+    if (!kernel)
+        return call->c->error.status;
+    cup__grid grid = {.x = blocks, .y = least(c->groups, GRID_YZ_MOST), .threads = CONV_THREADS,
+                      .shared = (int)(stages * 2 * tile * LINE_BYTES)};
+    return cup__launch(gpu, kernel, grid, CUP__ARG(v.call), CUP__ARG(tiles));
+}
+
+cup_status cup__conv_mma(cup__call *call)
+{
+    return call->out[0]->count ? run_last(call, launch) : CUP_OK;
+}
+
+static cup_status launch_weight(cup__call *call)
+{
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    cup__conv v = cup__conv_of(call);
+    const conv_call *c = &v.call;
+    int64_t depth = (int64_t)c->channels * c->side[0].taps * c->side[1].taps;
+    int64_t tile = c->results <= SMALL_TILE || depth <= SMALL_TILE ? SMALL_TILE : TILE;
+    int stages = stages_of(gpu, tile);
+    conv_parts parts;
+    int64_t depths = over(depth, tile), results = over(c->results, tile);
+    cup_tensor *sums = cup__conv_parts_make(call, &v, depths * results * c->groups, TILE, &parts);
+    parts.depths = (unsigned)depths;
+    parts.results = (unsigned)results;
+    parts.by_columns = divisor_of(c->side[1].out);
+    parts.by_rows = divisor_of(c->side[0].out);
+    cup__knob knobs[] = {{"CUP_T", v.dtype},
+                         {"TILE_M", tile},
+                         {"TILE_N", tile},
+                         {"STAGES", stages},
+                         {"A_VEC", vector_of(c->w, c->w_step, 1, c->w_group, c->results)},
+                         {"B_VEC", vector_of(c->x, c->x_step, 1, c->x_group, c->channels)}};
+    cup__kernel *kernel =
+        sums ? cup__kernel_get(gpu, "conv_mma_weight.cu", "conv_mma_weight", knobs, 6) : NULL;
+    cup__grid grid = {.x = depths * results, .y = least(c->groups, GRID_YZ_MOST), .z = parts.parts,
+                      .threads = CONV_THREADS, .shared = (int)(stages * 2 * tile * LINE_BYTES)};
+    if (kernel && cup__launch(gpu, kernel, grid, CUP__ARG(v.call), CUP__ARG(parts)) == CUP_OK)
+        cup__conv_join(call, &v, &parts, CONV_ALONG_CHANNELS);
+    cup_tensor_free(sums);
+    return call->c->error.status;
+}
+
+cup_status cup__conv_weight_mma(cup__call *call)
+{
+    if (call->out[0]->count == 0)
+        return CUP_OK;
+    return call->in[1]->shape[0] == 0 ? cup__conv_weight_simt(call)
+                                      : run_last(call, launch_weight);
+}

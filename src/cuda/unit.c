@@ -49,7 +49,7 @@ static cup_status read_from_folder(cup__error *error, const char *folder, cup__p
 
 static bool find_embedded(cup__part *part)
 {
-    for (const cup__source *source = cup__sources; source->name; source++)
+    for (const cup__source *source = cup__sources(); source->name; source++)
         if (!strcmp(source->name, part->name)) {
             part->name = source->name;
             part->text = source->text;

@@ -212,7 +212,7 @@ cup_status cup__tuning_path(cup__error *error, char **out)
 
 cup_status cup__tuning_shipped(cup__error *error, cup__tuning *to)
 {
-    for (const cup__source *s = cup__sources; s->name; s++)
+    for (const cup__source *s = cup__sources(); s->name; s++)
         if (!strcmp(s->name, "tuning.tsv"))
             return cup__tuning_parse(error, s->name, s->text, s->size, to);
     return CUP_OK;

@@ -1,5 +1,5 @@
 /* Division by a number known to the host only, as a multiplication. Plain C, included by host and
- * kernels: divisor_of on the host, divided in kernels. */
+ * kernels: divisor_of on the host, divided and split in kernels. */
 #ifndef CUP_KERNELS_DIVIDE_CUH
 #define CUP_KERNELS_DIVIDE_CUH
 
@@ -12,6 +12,14 @@ typedef struct divisor {
 static __device__ __forceinline__ unsigned divided(unsigned n, const divisor &d)
 {
     return (__umulhi(n, d.multiplier) + n) >> d.shift;
+}
+
+/* Takes the last of several dimensions from an index: the place along it. */
+static __device__ __forceinline__ unsigned split(unsigned *index, const divisor &d)
+{
+    unsigned rest = divided(*index, d), place = *index - rest * d.size;
+    *index = rest;
+    return place;
 }
 #else
 /* `size` is from 1 to 2^31 - 1. */

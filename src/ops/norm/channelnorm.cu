@@ -5,12 +5,6 @@
 #include "channels.cuh"
 #include "hopper.cuh"
 
-#ifndef PARAM
-#define PARAM CUP_T /* dtype of gamma and beta */
-#endif
-#ifndef BACK
-#define BACK 0
-#endif
 #ifndef LANES
 #define LANES 32 /* threads side by side along the columns */
 #endif

@@ -6,15 +6,6 @@
 #include "channels.cuh"
 #include "hopper.cuh"
 
-#ifndef PARAM
-#define PARAM CUP_T /* dtype of gamma and beta */
-#endif
-#ifndef RESULT
-#define RESULT PARAM /* of dgamma and dbeta */
-#endif
-#ifndef BACK
-#define BACK 0
-#endif
 #ifndef CLUSTER
 #define CLUSTER 8
 #endif

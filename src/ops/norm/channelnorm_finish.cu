@@ -4,15 +4,6 @@
 #include "channels.cuh"
 #include "hopper.cuh"
 
-#ifndef PARAM
-#define PARAM CUP_T /* dtype of gamma */
-#endif
-#ifndef RESULT
-#define RESULT PARAM /* of dgamma and dbeta */
-#endif
-#ifndef BACK
-#define BACK 0
-#endif
 #ifndef SIDE
 #define SIDE 1
 #endif

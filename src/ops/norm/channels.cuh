@@ -8,6 +8,16 @@
 
 #ifdef __CUDACC__
 #include "rows.cuh"
+
+#ifndef PARAM
+#define PARAM CUP_T /* dtype of gamma and beta */
+#endif
+#ifndef RESULT
+#define RESULT PARAM /* of dgamma and dbeta */
+#endif
+#ifndef BACK
+#define BACK 0
+#endif
 #endif
 
 /* As the host fills it and the kernels read it. */

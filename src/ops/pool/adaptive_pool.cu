@@ -32,13 +32,6 @@
 
 typedef dtype_of<(PLACE < 0 ? CUP_U8 : PLACE)>::type place_type;
 
-DEVICE unsigned split(unsigned *index, const divisor &d)
-{
-    unsigned rest = divided(*index, d), place = *index - rest * d.size;
-    *index = rest;
-    return place;
-}
-
 /* The elements of one window along a dimension. */
 struct span {
     int first, count;

@@ -87,11 +87,4 @@ DEVICE void write_windows(const pool_call &c, int64_t at, const window (&w)[VEC]
     }
 }
 
-DEVICE unsigned split(unsigned *index, const divisor &d)
-{
-    unsigned rest = divided(*index, d), place = *index - rest * d.size;
-    *index = rest;
-    return place;
-}
-
 #endif

@@ -85,13 +85,6 @@ DEVICE void write_chunk(element *to, const element *from, int valid)
             to[i] = from[i];
 }
 
-DEVICE unsigned split(unsigned *index, const divisor &d)
-{
-    unsigned rest = divided(*index, d), place = *index - rest * d.size;
-    *index = rest;
-    return place;
-}
-
 /* C elements of a column from number `from` on, put together from the two aligned pieces of shared
  * memory in which they lie. */
 DEVICE output shifted(const word *tile, int column, int from)

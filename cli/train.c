@@ -413,7 +413,7 @@ const cli_verb verb_train = {
     .words = "train a GPT on text",
     .text =
         "Learns a language model from the text of files and folders: the first nine tenths of it, "
-        "the rest is for validation. Files whose names end in .bin, and folders of them, are "
+        "the rest is for validation. Files whose names end in .bin, and folders of such, are "
         "tokens already, as llm.c and nanoGPT write them: they are read in pieces and may be of "
         "any size, those with \"train\" in their names are for training and those with \"val\" for "
         "validation, and they need --tokenizer, or a tokenizer.json beside them. What the model "

@@ -103,8 +103,9 @@ CUP_API void cup_data_free(cup_data *d);
 CUP_API cup_data *cup_data_open(cup_context *c, const char *const *paths, int count,
                                 const cup_tokenizer *t, int64_t context);
 
-/* Whether a path is for cup_data_open: its name ends in .bin, or it is a folder that holds a file
- * with such a name. */
+/* Whether a path is for cup_data_open: its name ends in .bin, or it is a folder that holds such a
+ * file which has "train" or "val" in its name or begins as llm.c's do. Other files of a folder are
+ * left out. */
 CUP_API bool cup_data_has_tokens(const char *path);
 
 /* The number of files that the tokens or their text are from. */

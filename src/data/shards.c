@@ -30,6 +30,34 @@ static bool is_bin(const char *name)
     return length > 4 && strcmp(name + length - 4, ".bin") == 0 && name[0] != '.';
 }
 
+static bool is_of_llmc(const char *path)
+{
+    cup__file file;
+    int32_t magic = 0;
+    bool found = false;
+    if (cup__file_open(NULL, path, &file) != CUP_OK)
+        return false;
+    if (file.size >= sizeof magic &&
+        cup__file_read_at(NULL, &file, 0, &magic, sizeof magic) == CUP_OK)
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+            found |= kinds[i].bytes && kinds[i].magic == magic;
+    cup__file_close(&file);
+    return found;
+}
+
+/* Whether a file in a folder is one of tokens: others may end in .bin, too. */
+static bool is_shard(const char *folder, const char *name)
+{
+    if (!is_bin(name))
+        return false;
+    if (strstr(name, "train") || strstr(name, "val"))
+        return true;
+    char *path = cup__path_join(folder, name);
+    bool found = path && is_of_llmc(path);
+    cup__free(path);
+    return found;
+}
+
 bool cup__shards_named(const char *path)
 {
     if (!cup__folder_exists(path))
@@ -38,8 +66,8 @@ bool cup__shards_named(const char *path)
     bool found = false;
     if (cup__folder_list(NULL, path, &names) != CUP_OK)
         return false;
-    for (size_t i = 0; i < names.count; i++)
-        found |= is_bin(names.name[i]);
+    for (size_t i = 0; i < names.count && !found; i++)
+        found = is_shard(path, names.name[i]);
     cup__names_free(&names);
     return found;
 }
@@ -120,7 +148,7 @@ static cup_status add_folder(cup__error *error, cup__shards *s, const char *fold
     cup_status status = CUP_OK;
     CUP_TRY(cup__folder_list(error, folder, &names));
     for (size_t i = 0; i < names.count && status == CUP_OK; i++) {
-        if (!is_bin(names.name[i]))
+        if (!is_shard(folder, names.name[i]))
             continue;
         char *path = cup__path_join(folder, names.name[i]);
         status = path ? add_file(error, s, path) : no_memory(error);

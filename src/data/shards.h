@@ -24,7 +24,8 @@ typedef struct cup__shards {
     int64_t vocabulary; /* that tokens are below */
 } cup__shards;
 
-/* Whether a path is one of tokens, not of text: a name that ends in .bin, or a folder with such. */
+/* Whether a path is one of tokens, not of text: a name that ends in .bin, or a folder with such a
+ * file that has "train" or "val" in its name or begins as llm.c's do. */
 bool cup__shards_named(const char *path);
 
 /* Opens files and folders of them, in which names with "train" are for training and other names

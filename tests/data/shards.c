@@ -132,7 +132,7 @@ TEST(shards_give_the_batches_of_text)
     cup_corpus *corpus = cup_corpus_new(c, text, COUNT);
     cup_data *memory = cup_data_new(c, corpus, t, CONTEXT);
     for (int64_t i = 0; i < 8; i++) {
-        snprintf(names[i], sizeof names[i], "%lld.bin", (long long)i);
+        snprintf(names[i], sizeof names[i], "train_%lld.bin", (long long)i);
         put(folder, names[i], i % 2 ? MAGIC : 0, COUNT / 8, i * COUNT / 8, COUNT / 8);
     }
     cup_data *files = cup_data_open(c, &folder, 1, t, CONTEXT);
@@ -149,6 +149,27 @@ TEST(shards_give_the_batches_of_text)
     cup_data_free(memory);
     cup_data_free(files);
     cup_corpus_free(corpus);
+    cup_tokenizer_free(t);
+    cup_context_free(c);
+}
+
+/* A folder of text may hold a .bin file that is something else. */
+TEST(shards_are_not_all_that_ends_in_bin)
+{
+    const char *folder = test_folder();
+    cup_context *c = cpu();
+    cup_tokenizer *t = tokenizer(c);
+    put(folder, "firmware.bin", 0, 0, 0, 100);
+    EXPECT(!cup_data_has_tokens(folder));
+    EXPECT(cup_data_open(c, &folder, 1, t, 8) == NULL);
+    EXPECT_CONTAINS(cup_error_text(c), "neither a file of tokens");
+    cup_error_clear(c);
+    put(folder, "a.bin", MAGIC, 200, 0, 200);
+    EXPECT(cup_data_has_tokens(folder));
+    cup_data *d = cup_data_open(c, &folder, 1, t, 8);
+    EXPECT_INT(cup_data_files(d), 1);
+    EXPECT_INT(cup_data_count(d, CUP_SPLIT_TRAIN), 180);
+    cup_data_free(d);
     cup_tokenizer_free(t);
     cup_context_free(c);
 }

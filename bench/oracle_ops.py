@@ -396,6 +396,14 @@ def with_special(fn):
     return draw
 
 
+def prod():
+    """Along one axis, now and then with a 0 or two, by which other slopes become 0."""
+    sides = shape(1, 3)
+    axis, keep, x = choose.randrange(len(sides)), choose.random() < 0.5, real(sides, 0.8, 1.25)
+    x[torch.rand(sides) < 0.1] = 0
+    return [x], {"axes": [axis], "keep": keep}, lambda x: torch.prod(x, axis, keep)
+
+
 def where():
     sides = shape()
     return ([torch.rand(sides) < 0.5, real(narrowed(sides)), real(sides)], {}, torch.where)
@@ -450,7 +458,7 @@ OPS = {
     "flip": flip, "tril": triangle(torch.tril), "triu": triangle(torch.triu),
     "pad": pad, "pad_reflect": pad_edges("reflect"),
     "pad_replicate": pad_edges("replicate"), "pad_circular": pad_edges("circular"), "repeat": repeat,
-    "square": unary(torch.square), "reciprocal": unary(torch.reciprocal, 0.25, 4.0),
+    "prod": prod, "square": unary(torch.square), "reciprocal": unary(torch.reciprocal, 0.25, 4.0),
     "rsqrt": unary(torch.rsqrt, 0.1, 5.0), "exp2": unary(torch.exp2),
     "log2": unary(torch.log2, 0.1, 5.0), "expm1": unary(torch.expm1),
     "log1p": unary(torch.log1p, -0.75, 4.0), "tan": unary(torch.tan, -1.2, 1.2),

@@ -398,6 +398,11 @@ CUP_API cup_tensor *cup_sum(cup_context *c, cup_tensor *x, const int64_t *axes, 
 CUP_API cup_tensor *cup_mean(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
                              bool keep);
 
+/* (x): product over the axes, over all when none is given; 1 of no elements. Integers are
+ * multiplied as i64, of which the low bits are kept */
+CUP_API cup_tensor *cup_prod(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
+                             bool keep);
+
 /* (x): largest element over the axes; NaN when there is one. Equal ones share the gradient */
 CUP_API cup_tensor *cup_max(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
                             bool keep);

@@ -35,6 +35,12 @@ CUP_API cup_tensor *cup_all(cup_context *c, cup_tensor *x, const int64_t *axes, 
 CUP_API cup_tensor *cup_embedding_padded(cup_context *c, cup_tensor *table, cup_tensor *ids,
                                          int64_t padding);
 
+/* Sums of products by letters, as "bij,bjk->bik": each tensor has a letter for each dimension, none
+ * twice, equal letters have one size, and what is not in the result is summed over. Without "->"
+ * the result has, in alphabetic order, the letters that stand in one term alone. Up to 16 floats,
+ * multiplied from left to right as cup_matmul does. */
+CUP_API cup_tensor *cup_einsum(cup_context *c, cup_tensor *const *x, int count, const char *text);
+
 /* The element in the middle of those along the axis, the lower of two; NaN where there is one. */
 CUP_API cup_tensor *cup_median(cup_context *c, cup_tensor *x, int axis, bool keep);
 /* What the part q, from 0 to 1, of the floats along the axis is at most: between two neighbours in

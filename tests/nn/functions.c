@@ -180,6 +180,80 @@ TEST(gpu_multinomial)
     check_multinomial("cuda");
 }
 
+static void check_einsum(const char *name)
+{
+    static const struct {
+        const char *text;
+        int count;
+        const char *want;
+    } cases[] = {
+        {"ij,jk->ik", 2, "2x2: 22 28 49 64"},
+        {"ij , jk", 2, "2x2: 22 28 49 64"},
+        {"ij,jk->ki", 2, "2x2: 22 49 28 64"},
+        {"ij,jk->", 2, ": 163"},
+        {"ij,jk->j", 2, "3: 15 49 99"},
+        {"ij,jk->ijk", 2, "2x3x2: 1 2 6 8 15 18 4 8 15 20 30 36"},
+        {"ij,jk,kl->il", 3, "2x3: 134 184 234 305 418 531"},
+        {"ij,kl,kl->ij", 3, "2x3: 91 182 273 364 455 546"},
+        {"ij->ji", 1, "3x2: 1 4 2 5 3 6"},
+        {"ij->i", 1, "2: 6 15"},
+        {"ba", 1, "3x2: 1 4 2 5 3 6"},
+        {"ij->ij", 1, "2x3: 1 2 3 4 5 6"},
+    };
+    cup_context *c = device(name);
+    cup_tensor *x = cup_require_grad(floats(c, 2, 3, (float[]){1, 2, 3, 4, 5, 6}));
+    cup_tensor *y = floats(c, 3, 2, (float[]){1, 2, 3, 4, 5, 6});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool alike = strstr(cases[i].text, "kl,kl");
+        cup_tensor *in[] = {x, y, alike ? y : x};
+        cup_tensor *got = cup_einsum(c, in, cases[i].count, cases[i].text);
+        if (!got)
+            test_fail(__FILE__, __LINE__, "%s: %s", cases[i].text, cup_error_text(c));
+        expect_numbers(got, cases[i].want);
+    }
+    cup_tensor *in[] = {x, y};
+    EXPECT_INT(cup_backward(c, cup_einsum(c, in, 2, "ij,jk->")), CUP_OK);
+    expect_numbers(cup_grad(x), "2x3: 3 7 11 3 7 11");
+    EXPECT_INT(cup_error(c), CUP_OK);
+    cup_context_free(c);
+}
+
+TEST(einsum_by_letters)
+{
+    check_einsum("cpu");
+}
+
+TEST(gpu_einsum)
+{
+    check_einsum("cuda");
+}
+
+TEST(einsum_of_hostile_texts)
+{
+    static const char *const texts[] = {
+        "",          "ij",        "ij,jk,",       "ij,jk-",    "ij,jk->ik->", "ij,jk->iz", "ii,jk",
+        "ij,jk->ii", "i1,jk",     "ij,kj->ik",    "ijk,jk",    "ij;jk",       "ij,jk->ik ,",
+        "\xff\xfe,jk", "ij,...k",   "abcdefghijk,j", "ij,jk->ik%s", ",",      "->",
+        "ij,jk>ik"};
+    cup_context *c = device("cpu");
+    cup_tensor *in[] = {floats(c, 2, 3, (float[]){1, 2, 3, 4, 5, 6}),
+                        floats(c, 3, 2, (float[]){1, 2, 3, 4, 5, 6})};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        if (cup_einsum(c, in, 2, texts[i]))
+            test_fail(__FILE__, __LINE__, "\"%s\" was taken", texts[i]);
+        EXPECT_CONTAINS(cup_error_text(c), "einsum: ");
+        cup_error_clear(c);
+    }
+    char long_text[5000];
+    memset(long_text, 'a', sizeof long_text - 1);
+    long_text[sizeof long_text - 1] = 0;
+    EXPECT(!cup_einsum(c, in, 2, long_text));
+    cup_error_clear(c);
+    EXPECT(!cup_einsum(c, in, 17, "a"));
+    EXPECT_CONTAINS(cup_error_text(c), "at most 16");
+    cup_context_free(c);
+}
+
 static void expect_error(cup_context *c, const char *part)
 {
     EXPECT_CONTAINS(cup_error_text(c), part);

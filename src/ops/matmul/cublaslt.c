@@ -332,6 +332,8 @@ const char *cup__product_cublaslt_rank_refuses(cup_context *c, const cup__produc
         return "cuBLASLt was not found, see `cupola info`";
     if (cup__product_is_empty(p))
         return "there is nothing to sum";
+    if (p->activation == PRODUCT_GELU && cup_dtype_size(p->dtype) == 2)
+        return "its gelu in 16 bits is 0 in the tail";
     if (saves_within(c, p) && (p->batch_ndim || p->n % AUX_MULTIPLE || (uintptr_t)p->pre % 16))
         return "it saves what was before a gelu of one matrix, in lines of whole pieces";
     if (p->dtype == CUP_F64 && (p->bias || p->activation))

@@ -645,12 +645,16 @@ CUP_API cup_tensor *cup_global_norm(cup_context *c, cup_tensor *const *x, int x_
 
 /* (q, k, v): softmax over the keys of scale q k^T, times v, in each head; q and o are
  * [B,H,T,D], k and v [B,G,S,D] where G divides H; causal lets the last query see all keys, each
- * one before it one less; dropout drops probabilities; a query that sees nothing gives 0 */
+ * one before it one less; window_left and window_right are how many keys a query sees up to and
+ * from its own, which is among them, where the last query's own key is the last; dropout drops
+ * probabilities; a query that sees nothing gives 0 */
 typedef struct cup_attention_options {
     size_t size;
-    bool causal;    /* default: false */
-    double scale;   /* default: 1/sqrt[D] */
-    double dropout; /* default: 0 */
+    bool causal;          /* default: false */
+    double scale;         /* default: 1/sqrt[D] */
+    double dropout;       /* default: 0 */
+    int64_t window_left;  /* default: all keys */
+    int64_t window_right; /* default: all keys */
 } cup_attention_options;
 
 CUP_API cup_tensor *cup_attention(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v,
@@ -660,10 +664,12 @@ CUP_API cup_tensor *cup_attention(cup_context *c, cup_tensor *q, cup_tensor *k, 
  * of v; o is [B,T,heads D]; the rest as in attention */
 typedef struct cup_qkv_attention_options {
     size_t size;
-    int kv_heads;   /* default: heads */
-    bool causal;    /* default: false */
-    double scale;   /* default: 1/sqrt[D] */
-    double dropout; /* default: 0 */
+    int kv_heads;         /* default: heads */
+    bool causal;          /* default: false */
+    double scale;         /* default: 1/sqrt[D] */
+    double dropout;       /* default: 0 */
+    int64_t window_left;  /* default: all keys */
+    int64_t window_right; /* default: all keys */
 } cup_qkv_attention_options;
 
 CUP_API cup_tensor *cup_qkv_attention(cup_context *c, cup_tensor *qkv, int heads,

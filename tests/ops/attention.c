@@ -165,3 +165,42 @@ TEST(attention_says_what_does_not_fit)
     expect_words(good, good, 0, 1, "below 1");
     expect_words(good, good, 0, NAN, "below 1");
 }
+
+/* With queries of zeros all that a query sees counts alike: its result is the mean of the values of
+ * the keys from one end of its window to the other, and 0 where there are none. Five keys with the
+ * values 1, 2, 4, 8, 16; the last query stands at the last key. */
+static void expect_means(int64_t queries, const cup_attention_options *options, const float *want)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    const int64_t of_queries[] = {1, 1, queries, 1}, of_keys[] = {1, 1, 5, 1};
+    const float values[] = {1, 2, 4, 8, 16};
+    float got[8];
+    cup_tensor *q = cup_zeros(c, CUP_F32, 4, of_queries);
+    cup_tensor *v = cup_tensor_from(c, CUP_F32, 4, of_keys, values);
+    cup_tensor *o = cup_attention(c, q, v, v, options);
+    EXPECT_INT(cup_tensor_read(o, got, (size_t)queries * sizeof *got), CUP_OK);
+    for (int64_t i = 0; i < queries; i++)
+        EXPECT_NEAR(got[i], want[i], 1e-6);
+    cup_context_free(c);
+}
+
+TEST(attention_sees_through_a_window)
+{
+    expect_means(5, CUP_OPTIONS(cup_attention_options, .causal = true, .window_left = 2),
+                 (const float[]){1, 1.5f, 3, 6, 12});
+    expect_means(5, CUP_OPTIONS(cup_attention_options, .window_left = 1, .window_right = 1),
+                 (const float[]){1, 2, 4, 8, 16});
+    expect_means(5, CUP_OPTIONS(cup_attention_options, .window_left = 2, .window_right = 2),
+                 (const float[]){1.5f, 7 / 3.0f, 14 / 3.0f, 28 / 3.0f, 12});
+    expect_means(2, CUP_OPTIONS(cup_attention_options, .window_left = 3),
+                 (const float[]){30 / 4.0f, 28 / 3.0f});
+    expect_means(7, CUP_OPTIONS(cup_attention_options, .window_right = 2),
+                 (const float[]){0, 1, 1.5f, 7 / 3.0f, 15 / 4.0f, 31 / 5.0f, 31 / 5.0f});
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    const int64_t shape[] = {1, 1, 2, 1};
+    cup_tensor *q = cup_zeros(c, CUP_F32, 4, shape);
+    EXPECT(!cup_attention(c, q, q, q, CUP_OPTIONS(cup_attention_options, .window_left = -1)));
+    EXPECT_INT(cup_error(c), CUP_ARGUMENT);
+    EXPECT_CONTAINS(cup_error_text(c), "not -1");
+    cup_context_free(c);
+}

@@ -16,7 +16,8 @@ cup_status cup__attention_check(cup__call *call, double scale, double dropout, i
     return CUP_OK;
 }
 
-static cup_status check_inputs(cup__call *call, double scale, double dropout)
+static cup_status check_inputs(cup__call *call, double scale, double dropout, int64_t left,
+                               int64_t right)
 {
     for (int i = 0; i < 3; i++) {
         CUP_TRY(cup__need_float(call, i));
@@ -34,13 +35,15 @@ static cup_status check_inputs(cup__call *call, double scale, double dropout)
         return cup__call_fail(call, CUP_SHAPE,
                               "the %lld heads of q are no multiple of the %lld heads of k and v",
                               (long long)q[1], (long long)k[1]);
+    CUP_TRY(cup__attention_mask_check(call, left, right));
     return cup__attention_check(call, scale, dropout, q[3]);
 }
 
 static cup_status infer(cup__call *call)
 {
     const cup__attention_attributes *attributes = call->attributes;
-    CUP_TRY(check_inputs(call, attributes->scale, attributes->dropout));
+    CUP_TRY(check_inputs(call, attributes->scale, attributes->dropout, attributes->window_left,
+                         attributes->window_right));
     call->result[0] = cup__shape_of(call->in[0]);
     call->order[0] = "0213";
     call->result[1] = call->result[0];
@@ -52,7 +55,8 @@ static cup_status infer(cup__call *call)
 static cup_status infer_grad(cup__call *call)
 {
     const cup__attention_grad_attributes *attributes = call->attributes;
-    CUP_TRY(check_inputs(call, attributes->scale, attributes->dropout));
+    CUP_TRY(check_inputs(call, attributes->scale, attributes->dropout, attributes->window_left,
+                         attributes->window_right));
     for (int i = 0; i < 3; i++) {
         call->result[i] = cup__shape_of(call->in[i]);
         call->order[i] = "0213";
@@ -68,7 +72,7 @@ static cup__heads heads_of(cup_tensor *t)
     return h;
 }
 
-static cup__attention attention_of(const cup__call *call, bool causal, double scale, double dropout)
+static cup__attention attention_of(const cup__call *call, double scale, double dropout)
 {
     cup_tensor *const *in = call->in;
     return (cup__attention){
@@ -82,7 +86,6 @@ static cup__attention attention_of(const cup__call *call, bool causal, double sc
         .queries = in[0]->shape[2],
         .keys = in[1]->shape[2],
         .size = in[0]->shape[3],
-        .causal = causal,
         .scale = scale != 0 ? scale : 1 / sqrt((double)in[0]->shape[3]),
         .dropout = dropout,
         .q = heads_of(in[0]),
@@ -94,8 +97,8 @@ static cup__attention attention_of(const cup__call *call, bool causal, double sc
 cup__attention cup__attention_of_three(const cup__call *call)
 {
     const cup__attention_attributes *attributes = call->attributes;
-    cup__attention a = attention_of(call, attributes->causal, attributes->scale,
-                                    attributes->dropout);
+    cup__attention a = attention_of(call, attributes->scale, attributes->dropout);
+    a.mask = CUP__MASK_OF(attributes, a.queries, a.keys);
     a.o = heads_of(call->out[0]);
     a.lse = call->out_count > 1 ? call->out[1] : NULL;
     return a;
@@ -104,8 +107,8 @@ cup__attention cup__attention_of_three(const cup__call *call)
 cup__attention cup__attention_of_three_grad(const cup__call *call)
 {
     const cup__attention_grad_attributes *attributes = call->attributes;
-    cup__attention a = attention_of(call, attributes->causal, attributes->scale,
-                                    attributes->dropout);
+    cup__attention a = attention_of(call, attributes->scale, attributes->dropout);
+    a.mask = CUP__MASK_OF(attributes, a.queries, a.keys);
     a.sequence = (uint32_t)attributes->sequence;
     a.o = heads_of(call->in[3]);
     a.lse = call->in[4];
@@ -118,10 +121,9 @@ cup__attention cup__attention_of_three_grad(const cup__call *call)
 
 static cup_status gradient(cup__grad *g)
 {
-    const cup__attention_attributes *a = g->attributes;
-    return cup__attention_grad(g->c, g->in[0], g->in[1], g->in[2], g->out[0], g->out[1],
-                               g->d_out[0], a->causal, a->scale, a->dropout, g->sequence,
-                               &g->d_in[0], &g->d_in[1], &g->d_in[2]);
+    cup_tensor *const in[] = {g->in[0],  g->in[1],  g->in[2],
+                              g->out[0], g->out[1], g->d_out[0]};
+    return cup__attention_back(g, &cup__rows[CUP__OP_attention_grad], in, 6, g->d_in);
 }
 
 #define WITH(...) &(const cup__attention_attributes){__VA_ARGS__}
@@ -141,6 +143,20 @@ static const cup__sample samples[] = {
     {"1x1x65x80 1x1x130x80 1x1x130x80", &flat},
     {"1x2x40x128 1x2x72x128 1x2x72x128", &drop},
     {"1x1x19x256 1x1x35x256 1x1x35x256", &causal},
+    /* Windows of one key, of two, to either side, at the edges of tiles, and where some queries or
+     * keys are left with nothing. */
+    {"2x2x5x8 2x2x5x8 2x2x5x8", WITH(.causal = true, .window_left = 1)},
+    {"1x2x70x16 1x1x70x16 1x1x70x16", WITH(.window_left = 1, .window_right = 1)},
+    {"1x2x129x64 1x1x129x64 1x1x129x64", WITH(.causal = true, .window_left = 2)},
+    {"1x2x200x64 1x1x200x64 1x1x200x64", WITH(.causal = true, .window_left = 64)},
+    {"1x2x200x64 1x1x200x64 1x1x200x64", WITH(.window_left = 65, .window_right = 33)},
+    {"1x1x140x80 1x1x300x80 1x1x300x80", WITH(.causal = true, .window_left = 100)},
+    {"1x1x300x128 1x1x140x128 1x1x140x128", WITH(.window_left = 31, .window_right = 17)},
+    {"1x1x300x64 1x1x520x64 1x1x520x64", WITH(.window_right = 40)},
+    {"1x4x66x24 1x2x66x24 1x2x66x24", WITH(.causal = true, .dropout = 0.2, .window_left = 20)},
+    {"1x8x2x64 1x2x300x64 1x2x300x64", WITH(.causal = true, .window_left = 129)},
+    {"1x8x9x64 1x1x300x64 1x1x300x64", WITH(.window_left = 40, .window_right = 3)},
+    {"1x2x9x5 1x2x40x5 1x2x40x5", WITH(.window_left = 33, .window_right = 4)},
     /* What cancels where a query sees one key is o as it is stored. */
     {"1x1x6x1 1x1x1x1 1x1x1x1", WITH(.dropout = 0.735)},
     {"1x2x1x1 1x2x1x1 1x2x1x1", WITH(.dropout = 0.661)},
@@ -153,11 +169,27 @@ static const cup__sample samples_grad[] = {
     {"1x2x3x4 1x2x0x4 1x2x0x4 1x2x3x4 1x2x3 1x2x3x4", GRAD(0)},
     {"1x2x7x16 1x1x3x16 1x1x3x16 1x2x7x16 1x2x7 1x2x7x16", GRAD(.causal = true)},
     {"2x3x17x5 2x3x33x5 2x3x33x5 2x3x17x5 2x3x17 2x3x17x5", GRAD(0)},
-    {"1x4x66x24 1x2x66x24 1x2x66x24 1x4x66x24 1x4x66 1x4x66x24", GRAD(true, 0, 0.2, 3)},
+    {"1x4x66x24 1x2x66x24 1x2x66x24 1x4x66x24 1x4x66 1x4x66x24",
+     GRAD(.causal = true, .dropout = 0.2, .sequence = 3)},
     {"1x2x129x64 1x1x129x64 1x1x129x64 1x2x129x64 1x2x129 1x2x129x64", GRAD(.causal = true)},
     {"1x1x65x80 1x1x130x80 1x1x130x80 1x1x65x80 1x1x65 1x1x65x80", GRAD(0)},
-    {"1x2x40x128 1x2x72x128 1x2x72x128 1x2x40x128 1x2x40 1x2x40x128", GRAD(true, 0, 0.2, 0)},
+    {"1x2x40x128 1x2x72x128 1x2x72x128 1x2x40x128 1x2x40 1x2x40x128",
+     GRAD(.causal = true, .dropout = 0.2)},
     {"1x1x19x256 1x1x35x256 1x1x35x256 1x1x19x256 1x1x19 1x1x19x256", GRAD(.causal = true)},
+    {"2x2x5x8 2x2x5x8 2x2x5x8 2x2x5x8 2x2x5 2x2x5x8", GRAD(.causal = true, .window_left = 1)},
+    {"1x2x200x64 1x1x200x64 1x1x200x64 1x2x200x64 1x2x200 1x2x200x64",
+     GRAD(.causal = true, .window_left = 64)},
+    {"1x2x200x64 1x1x200x64 1x1x200x64 1x2x200x64 1x2x200 1x2x200x64",
+     GRAD(.window_left = 65, .window_right = 33)},
+    {"1x1x140x80 1x1x300x80 1x1x300x80 1x1x140x80 1x1x140 1x1x140x80",
+     GRAD(.causal = true, .window_left = 100)},
+    {"1x1x300x128 1x1x140x128 1x1x140x128 1x1x300x128 1x1x300 1x1x300x128",
+     GRAD(.window_left = 31, .window_right = 17)},
+    {"1x1x300x64 1x1x520x64 1x1x520x64 1x1x300x64 1x1x300 1x1x300x64", GRAD(.window_right = 40)},
+    {"1x4x66x24 1x2x66x24 1x2x66x24 1x4x66x24 1x4x66 1x4x66x24",
+     GRAD(.causal = true, .dropout = 0.2, .sequence = 3, .window_left = 20)},
+    {"1x2x9x5 1x2x40x5 1x2x40x5 1x2x9x5 1x2x9 1x2x9x5",
+     GRAD(.window_left = 33, .window_right = 4)},
     {NULL, NULL}};
 static const cup__sample bench[] = {
     {"64x6x256x64 64x6x256x64 64x6x256x64", &drop},
@@ -173,7 +205,7 @@ static const cup__sample bench[] = {
     {NULL, NULL}};
 static const cup__sample bench_grad[] = {
     {"64x6x256x64 64x6x256x64 64x6x256x64 64x6x256x64 64x6x256 64x6x256x64",
-     GRAD(true, 0, 0.2, 0)},
+     GRAD(.causal = true, .dropout = 0.2)},
     {"8x12x2048x64 8x12x2048x64 8x12x2048x64 8x12x2048x64 8x12x2048 8x12x2048x64", GRAD(0)},
     {"8x12x2048x64 8x12x2048x64 8x12x2048x64 8x12x2048x64 8x12x2048 8x12x2048x64",
      GRAD(.causal = true)},

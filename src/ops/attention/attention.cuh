@@ -64,13 +64,6 @@ DEVICE float lse_of(float base, float sum, float scale)
     return SPLIT ? base * scale + logf(sum) : (base + log2f(sum)) * LN_2;
 }
 
-/* How many keys the query sees, counted from the first. */
-DEVICE int seen_by(const attention_call &c, int query)
-{
-    int seen = CAUSAL ? query + 1 + c.keys - c.queries : c.keys;
-    return seen < c.keys ? seen : c.keys;
-}
-
 /* Begins to copy, by `Threads` threads of which this is one, `Rows` rows from position `first` on;
  * rows past `limit` and features past the head's size are 0. */
 template <int Rows, int Threads>

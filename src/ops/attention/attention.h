@@ -5,6 +5,7 @@
 
 #include "base/philox.h"
 #include "dispatch/op.h"
+#include "ops/attention/attention_mask.h"
 
 /* A tensor, or a part of one, as [batch, heads, positions, size]. */
 typedef struct cup__heads {
@@ -19,7 +20,7 @@ typedef struct cup__attention {
     uint32_t sequence;
     cup_dtype dtype;
     int64_t batch, heads, kv_heads, queries, keys, size;
-    bool causal;
+    cup__attention_mask mask;
     double scale, dropout;
     cup__heads q, k, v, o;       /* forward writes o, backward reads it */
     cup_tensor *lse;             /* [batch, heads, queries]; NULL: not wanted */
@@ -49,13 +50,6 @@ static inline bool cup__attention_is_any(const cup__attention *a)
     return a->batch > 0 && a->heads > 0 && a->queries > 0 && a->keys > 0;
 }
 
-/* How many keys the query sees, counted from the first. The last query sees all. */
-static inline int64_t cup__attention_visible(const cup__attention *a, int64_t query)
-{
-    int64_t seen = a->causal ? query + 1 + a->keys - a->queries : a->keys;
-    return seen < 0 ? 0 : seen;
-}
-
 cup_status cup__attention_check(cup__call *call, double scale, double dropout, int64_t size);
 
 /* The rows that share all this: op->kind of each. */
@@ -67,6 +61,11 @@ cup__attention cup__attention_of_three(const cup__call *call);
 cup__attention cup__attention_of_three_grad(const cup__call *call);
 cup__attention cup__attention_of_one(const cup__call *call);
 cup__attention cup__attention_of_one_grad(const cup__call *call);
+
+/* The gradient's row, called with the attributes of the same name of the row that is differentiated
+ * and the sequence of its random numbers. */
+cup_status cup__attention_back(cup__grad *g, const cup__row *row, cup_tensor *const *in, int count,
+                               cup_tensor **out);
 
 cup_status cup__attention_specification(cup__call *call);
 cup_status cup__attention_specification_grad(cup__call *call);

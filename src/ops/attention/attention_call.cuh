@@ -3,6 +3,8 @@
 #ifndef CUP_OPS_ATTENTION_ATTENTION_CALL_CUH
 #define CUP_OPS_ATTENTION_ATTENTION_CALL_CUH
 
+#include "attention_mask.cuh"
+
 /* A tensor seen as [batch, heads, positions, size]; strides in elements. */
 typedef struct attention_heads {
     void *data;
@@ -23,6 +25,7 @@ typedef struct attention_call {
     unsigned sequence, threshold; /* of dropout; threshold 0: none */
     float scale, factor;          /* factor: what dropout multiplies by */
     double scale_f64, factor_f64;
+    attention_mask mask; /* for WINDOW */
 } attention_call;
 
 #endif

@@ -14,26 +14,16 @@ typedef struct heads {
     cup_context *c;
     int64_t q[DIMS], k[DIMS];
     double scale;
-    bool causal;
+    cup__attention_mask mask;
 } heads;
 
-static heads heads_of(cup_context *c, const cup__shape *q, const cup__shape *k, bool causal,
-                      double scale)
+static heads heads_of(cup_context *c, const cup__shape *q, const cup__shape *k, double scale)
 {
     int64_t groups = k->size[1], each = groups ? q->size[1] / groups : 0;
     return (heads){.c = c,
                    .q = {q->size[0], groups, each, q->size[2], q->size[3]},
                    .k = {k->size[0], groups, 1, k->size[2], k->size[3]},
-                   .scale = scale != 0 ? scale : 1 / sqrt((double)q->size[3]),
-                   .causal = causal};
-}
-
-/* Ones where a query, [T,S], sees a key. */
-static cup_tensor *seen(const heads *h, cup_dtype dtype)
-{
-    cup__shape shape = {.dtype = dtype, .ndim = 2, .size = {h->q[3], h->k[3]}};
-    cup_tensor *all = cup__full(h->c, &shape, 1);
-    return h->causal ? cup_tril(h->c, all, h->k[3] - h->q[3]) : all;
+                   .scale = scale != 0 ? scale : 1 / sqrt((double)q->size[3])};
 }
 
 /* A query that sees nothing has no probabilities: they are all 0. */
@@ -41,9 +31,9 @@ static cup_tensor *probabilities(const heads *h, cup_tensor *q, cup_tensor *k)
 {
     cup_context *c = h->c;
     cup_tensor *score = cup_scale(c, cup_matmul(c, q, k, false, true), h->scale);
-    if (!h->causal || !score)
+    if ((!h->mask.causal && !h->mask.window) || !score)
         return cup_softmax(c, score, -1);
-    cup_tensor *mask = seen(h, score->dtype);
+    cup_tensor *mask = cup__attention_mask_ones(c, &h->mask, score->dtype);
     cup_tensor *hidden = cup_sub(c, mask, cup__number(c, score, 1));
     score = cup_add(c, cup_mul(c, score, mask), cup_scale(c, hidden, UNSEEN));
     return cup_mul(c, cup_softmax(c, score, -1), mask);
@@ -92,7 +82,8 @@ cup_status cup__attention_composed(cup__grad *g)
     const cup__attention_attributes *a = g->attributes;
     if (a->dropout > 0)
         return refuse_dropout(g);
-    heads h = heads_of(g->c, &g->in_shape[0], &g->in_shape[1], a->causal, a->scale);
+    heads h = heads_of(g->c, &g->in_shape[0], &g->in_shape[1], a->scale);
+    h.mask = CUP__MASK_OF(a, h.q[3], h.k[3]);
     back(&h, g->in, g->in_shape, g->d_out[0], g->d_in);
     return g->c->error.status;
 }
@@ -128,7 +119,8 @@ cup_status cup__qkv_attention_composed(cup__grad *g)
         in[i] = turned_in(c, cup_slice(c, g->in[0], starts, 3, part, 3), &shape[i]);
         starts[2] += part[2];
     }
-    heads h = heads_of(c, &shape[0], &shape[1], a->causal, a->scale);
+    heads h = heads_of(c, &shape[0], &shape[1], a->scale);
+    h.mask = CUP__MASK_OF(a, h.q[3], h.k[3]);
     back(&h, in, shape, turned_in(c, g->d_out[0], &shape[0]), d_in);
     for (int i = 0; i < 3; i++)
         d_in[i] = turned_out(c, d_in[i], &shape[i]);

@@ -142,11 +142,22 @@ static void keep_factors(float *keep, const cup__attention *a, int64_t row, int6
     }
 }
 
-/* The keys of a block that a query sees. */
-static int64_t seen_of(const cup__attention *a, int64_t query, int64_t key)
+/* The keys [from, to) of a block that a query sees. */
+typedef struct range {
+    int64_t from, to;
+} range;
+
+static int64_t within(int64_t key)
 {
-    int64_t seen = query < a->queries ? cup__attention_visible(a, query) - key : 0;
-    return seen < 0 ? 0 : seen > COLS ? COLS : seen;
+    return key < 0 ? 0 : key > COLS ? COLS : key;
+}
+
+static range seen_of(const cup__attention *a, int64_t query, int64_t key)
+{
+    if (query >= a->queries)
+        return (range){0, 0};
+    return (range){within(cup__attention_first(&a->mask, query) - key),
+                   within(cup__attention_end(&a->mask, query) - key)};
 }
 
 static inline __attribute__((always_inline)) float sum_lanes(const float *part)
@@ -159,14 +170,14 @@ static inline __attribute__((always_inline)) float sum_lanes(const float *part)
 
 /* Scores of one query become e^(scaled score - maximum); returns what the row's sums so far must be
  * multiplied by. */
-static inline __attribute__((always_inline)) float soften(float *score, int64_t seen, float scale,
+static inline __attribute__((always_inline)) float soften(float *score, range seen, float scale,
                                                           float *most, float *sum)
 {
     float top[LANES], part[LANES] = {0}, before = *most;
     for (int i = 0; i < LANES; i++)
         top[i] = before;
     for (int i = 0; i < COLS; i++) {
-        score[i] = i < seen ? score[i] * scale : -INFINITY;
+        score[i] = i >= seen.from && i < seen.to ? score[i] * scale : -INFINITY;
         top[i % LANES] = score[i] > top[i % LANES] ? score[i] : top[i % LANES];
     }
     for (int i = 0; i < LANES; i++)
@@ -183,7 +194,7 @@ static inline __attribute__((always_inline)) float soften(float *score, int64_t 
 
 typedef struct state {
     float most[ROWS], sum[ROWS];
-    int64_t seen[ROWS];
+    range seen[ROWS];
 } state;
 
 CUP__WIDE static void soften_rows(float *score, float *out, state *s, int64_t rows, int64_t padded,
@@ -222,10 +233,16 @@ static int64_t min_of(int64_t x, int64_t y)
     return x < y ? x : y;
 }
 
-/* Blocks of keys that the queries below `end` see anything of. */
+/* Blocks of keys that the queries below `end` see anything of, and those before them that the
+ * queries from `first` on see nothing of. */
 static int64_t blocks_seen(const cup__attention *a, int64_t end)
 {
-    return end > 0 ? (cup__attention_visible(a, end - 1) + COLS - 1) / COLS : 0;
+    return end > 0 ? (cup__attention_end(&a->mask, end - 1) + COLS - 1) / COLS : 0;
+}
+
+static int64_t blocks_before(const cup__attention *a, int64_t first)
+{
+    return cup__attention_first(&a->mask, first) / COLS;
 }
 
 static void finish_rows(const cup__attention *a, int64_t head, int64_t first, int64_t count,
@@ -257,7 +274,7 @@ static void forward_block(const job *j, int64_t head, int64_t first, const float
               padded);
     memset(out, 0, (size_t)(ROWS * padded) * sizeof *out);
     int64_t blocks = blocks_seen(a, first + count);
-    for (int64_t n = 0; n < blocks; n++) {
+    for (int64_t n = blocks_before(a, first); n < blocks; n++) {
         for (int r = 0; r < rows; r++)
             s.seen[r] = seen_of(a, first + r, n * COLS);
         memset(score, 0, (size_t)(rows * COLS) * sizeof *score);
@@ -339,12 +356,12 @@ static void desk_lay(desk *w, float *memory, int64_t keys, int64_t queries)
 /* Scores become probabilities times what dropout leaves of them, and `ds` the gradients of the
  * scores; ds holds the gradients of the probabilities before. */
 CUP__WIDE static void soften_back(float *score, float *ds, const float *keep, const float *lse,
-                                  const float *delta, const int64_t *seen, float scale)
+                                  const float *delta, const range *seen, float scale)
 {
     for (int r = 0; r < ROWS; r++)
         for (int i = r * COLS; i < (r + 1) * COLS; i++) {
             float p = cup__exp_f32(score[i] * scale - lse[r]);
-            p = i - r * COLS < seen[r] ? p : 0;
+            p = i - r * COLS >= seen[r].from && i - r * COLS < seen[r].to ? p : 0;
             float factor = keep ? keep[i] : 1;
             ds[i] = p * (ds[i] * factor - delta[r]) * scale;
             score[i] = p * factor;
@@ -355,11 +372,11 @@ CUP__WIDE static void soften_back(float *score, float *ds, const float *keep, co
  * so that what cancels in exact arithmetic cancels here, as all does where one key is seen. Where
  * this is not what o and lse say but for rounding, they are of other keys too, and count. */
 static void delta_of_few(const float *score, const float *dp, const float *keep, const float *lse,
-                         float *delta, int64_t seen, float scale)
+                         float *delta, range seen, float scale)
 {
     const float alike = 0x1p-10f;
     float sum = 0, products = 0, sizes = 0;
-    for (int64_t i = 0; i < seen; i++) {
+    for (int64_t i = seen.from; i < seen.to; i++) {
         float p = cup__exp_f32(score[i] * scale - *lse);
         sum += p;
         float product = p * (dp[i] * (keep ? keep[i] : 1));
@@ -368,6 +385,11 @@ static void delta_of_few(const float *score, const float *dp, const float *keep,
     }
     if (fabsf(sum - 1) < alike && fabsf(products - *delta) <= sizes * alike)
         *delta = products / sum;
+}
+
+static int64_t keys_of(const cup__attention *a, int64_t query)
+{
+    return cup__attention_end(&a->mask, query) - cup__attention_first(&a->mask, query);
 }
 
 CUP__WIDE static float dot(const float *x, const float *y, int64_t count)
@@ -383,7 +405,8 @@ static void backward_block(const job *j, desk *w, int64_t b, int64_t head, int64
 {
     const cup__attention *a = j->a;
     int64_t padded = j->padded, count = min_of(a->queries - first, ROWS), block = COLS * padded;
-    int64_t row = b * a->heads + head, seen[ROWS];
+    int64_t row = b * a->heads + head;
+    range seen[ROWS];
     float lse[ROWS] = {0}, delta[ROWS] = {0};
     load_rows(w->q, &a->o, (rows_of){b, head, first, count}, ROWS, a->size, padded);
     load_rows(w->d_o, &a->d_o, (rows_of){b, head, first, count}, ROWS, a->size, padded);
@@ -395,7 +418,7 @@ static void backward_block(const job *j, desk *w, int64_t b, int64_t head, int64
     load_rows(w->q, &a->q, (rows_of){b, head, first, count}, ROWS, a->size, padded);
     memset(w->dq, 0, (size_t)(ROWS * padded) * sizeof *w->dq);
     int64_t blocks = blocks_seen(a, first + count);
-    for (int64_t n = 0; n < blocks; n++) {
+    for (int64_t n = blocks_before(a, first); n < blocks; n++) {
         for (int r = 0; r < ROWS; r++)
             seen[r] = seen_of(a, first + r, n * COLS);
         memset(w->score, 0, 2 * ROWS * COLS * sizeof *w->score);
@@ -406,8 +429,8 @@ static void backward_block(const job *j, desk *w, int64_t b, int64_t head, int64
         if (a->dropout > 0)
             keep_factors(w->keep, a, row, first, n * COLS);
         const float *keep = a->dropout > 0 ? w->keep : NULL;
-        for (int64_t r = 0; r < count && n == 0; r++)
-            if (cup__attention_visible(a, first + r) <= COLS)
+        for (int64_t r = 0; r < count; r++)
+            if (seen[r].to - seen[r].from == keys_of(a, first + r) && seen[r].to > 0)
                 delta_of_few(w->score + r * COLS, w->ds + r * COLS, keep ? keep + r * COLS : NULL,
                              lse + r, delta + r, seen[r], (float)a->scale);
         soften_back(w->score, w->ds, keep, lse, delta, seen, (float)a->scale);

@@ -69,7 +69,7 @@ static cup_status decode(cup__attention *a)
                   {"WARPS", warps},
                   {"KEYS", DECODE_KEYS},
                   {"STAGES", DECODE_STAGES},
-                  {"CAUSAL", a->causal && a->queries > 1},
+                  {"CAUSAL", a->mask.causal && a->queries > 1},
                   {"SPLIT", cup__attention_splits(a)}},
         .knob_count = 7,
         .grid = {.x = pairs,

@@ -18,9 +18,6 @@
 #ifndef STAGES
 #define STAGES 3
 #endif
-#ifndef CAUSAL
-#define CAUSAL 0
-#endif
 
 #define A_IN_REGISTERS (!WIDE && SIZE <= 128)
 #include "attention.cuh"
@@ -120,9 +117,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     int batch = (int)blockIdx.x / c.kv_heads, kv = (int)blockIdx.x % c.kv_heads;
     int first = (int)blockIdx.z * 16, rows = c.heads / c.kv_heads * c.queries;
     const T *keys = head_of(c.k, batch, kv), *values = head_of(c.v, batch, kv);
-    int all = (c.keys + KEYS - 1) / KEYS;
-    int from = (int)((long long)all * blockIdx.y / c.splits) + warp;
-    int to = (int)((long long)all * (blockIdx.y + 1) / c.splits);
+    const int begin = first_tile(c, 0, KEYS);
+    int end = WINDOW ? seen_by(c, c.queries - 1) : c.keys;
+    int all = (end + KEYS - 1) / KEYS - begin;
+    if (WINDOW && all < 0)
+        all = 0;
+    int from = begin + (int)((long long)all * blockIdx.y / c.splits) + warp;
+    int to = begin + (int)((long long)all * (blockIdx.y + 1) / c.splits);
 
     load_packed(c, q_tile, batch, kv, first, rows);
 #pragma unroll
@@ -140,6 +141,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     clear(o);
     softmax_state state = {{-INFINITE, -INFINITE}, {0, 0}};
     int seen_g = seen_by_row(c, first + lane / 4), seen_g8 = seen_by_row(c, first + lane / 4 + 8);
+    int first_g = first_seen(c, (first + lane / 4) % c.queries);
+    int first_g8 = first_seen(c, (first + lane / 4 + 8) % c.queries);
     int stage = 0;
     for (int n = from; n < to; n += WARPS) {
         int next = n + (STAGES - 1) * WARPS, free_stage = stage == 0 ? STAGES - 1 : stage - 1;
@@ -156,8 +159,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
         __syncwarp();
         float s[KEYS / 8][4], fade[2];
         multiply_rows(s, q, q_tile, k_tiles + stage * 2 * TILE);
-        if (CAUSAL || (n + 1) * KEYS > c.keys)
+        if (CAUSAL || WINDOW || (n + 1) * KEYS > c.keys)
             mask_scores(s, seen_g - n * KEYS, seen_g8 - n * KEYS);
+        if (WINDOW)
+            mask_before(s, first_g - n * KEYS, first_g8 - n * KEYS);
         soften(s, state, fade, scale);
         if (__any_sync(0xffffffffu, fade[0] != 1 || fade[1] != 1))
             fade_rows(o, fade);

@@ -88,7 +88,7 @@ static cup__attention_kernel kernel_of(const char *file, const char *entry, cons
                   {"WARPS", p->warps},
                   {step, p->step},
                   {"STAGES", p->stages},
-                  {"CAUSAL", a->causal},
+                  {"CAUSAL", a->mask.causal},
                   {"DROPOUT", a->dropout > 0},
                   {"SPLIT", cup__attention_splits(a)}},
         .knob_count = 8,

@@ -18,9 +18,6 @@
 #ifndef STAGES
 #define STAGES 2 /* tiles of keys and of values in shared memory */
 #endif
-#ifndef CAUSAL
-#define CAUSAL 0
-#endif
 #ifndef DROPOUT
 #define DROPOUT 0
 #endif
@@ -78,15 +75,19 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     const T *keys = head_of(c.k, batch, kv), *values = head_of(c.v, batch, kv);
     int last = first + ROWS < c.queries ? first + ROWS : c.queries;
     int end = seen_by(c, last - 1), tiles = end > 0 ? (end + KEYS - 1) / KEYS : 0;
+    const int begin = first_tile(c, first, KEYS);
     int query = first + (int)threadIdx.x / 32 * 16;
     uint32_t own_tile = q_tile + (int)threadIdx.x / 32 * 16 * PITCH;
 
     load_tile<ROWS, WARPS * 32>(threadIdx.x, q_tile, head_of(c.q, batch, head), c.q.position, first,
                                 c.queries, c.size);
     copies_end();
-    if (STAGES == 2 && tiles) {
-        load_tile<KEYS, WARPS * 32>(threadIdx.x, k_tiles, keys, c.k.position, 0, c.keys, c.size);
-        load_tile<KEYS, WARPS * 32>(threadIdx.x, v_tiles, values, c.v.position, 0, c.keys, c.size);
+    if (STAGES == 2 && (WINDOW ? begin < tiles : tiles)) {
+        int to = begin % STAGES * tile_bytes;
+        load_tile<KEYS, WARPS * 32>(threadIdx.x, k_tiles + to, keys, c.k.position, begin * KEYS,
+                                    c.keys, c.size);
+        load_tile<KEYS, WARPS * 32>(threadIdx.x, v_tiles + to, values, c.v.position, begin * KEYS,
+                                    c.keys, c.size);
     }
     copies_end();
     copies_wait<1>();
@@ -98,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     softmax_state state = {{-INFINITE, -INFINITE}, {0, 0}};
 
 #pragma unroll 1
-    for (int n = 0; n < tiles; n++) {
+    for (int n = begin; n < tiles; n++) {
         int next = STAGES == 2 ? n + 1 : n;
         if (next < tiles) {
             int to = next % STAGES * tile_bytes;
@@ -111,12 +112,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
         copies_wait<STAGES - 1>();
         __syncthreads();
         int at = n % STAGES * tile_bytes;
-        if (n * KEYS < seen_by(c, query + 15)) {
+        if (n * KEYS < seen_by(c, query + 15) &&
+            (!WINDOW || (n + 1) * KEYS > first_seen(c, query))) {
             float s[KEYS / 8][4], fade[2];
             multiply_rows(s, q, own_tile, k_tiles + at);
             if ((n + 1) * KEYS > seen_by(c, query))
                 mask_scores(s, seen_by(c, query + lane_id() / 4) - n * KEYS,
                             seen_by(c, query + lane_id() / 4 + 8) - n * KEYS);
+            if (WINDOW && n * KEYS < first_seen(c, query + 15))
+                mask_before(s, first_seen(c, query + lane_id() / 4) - n * KEYS,
+                            first_seen(c, query + lane_id() / 4 + 8) - n * KEYS);
             soften(s, state, fade, scale);
             fade_rows(o, fade);
             if (DROPOUT)

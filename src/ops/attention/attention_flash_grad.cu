@@ -27,9 +27,6 @@
 #ifndef STAGES
 #define STAGES 2
 #endif
-#ifndef CAUSAL
-#define CAUSAL 0
-#endif
 #ifndef DROPOUT
 #define DROPOUT 0
 #endif
@@ -70,6 +67,8 @@ DEVICE void queries_back(const attention_call &c, float (&s)[STEP / 8][4],
     int g = lane_id() / 4, t = lane_id() % 4;
     float scale = score_scale(c);
     int seen[2] = {seen_by(c, query + g) - key - 2 * t, seen_by(c, query + g + 8) - key - 2 * t};
+    int from[2] = {first_seen(c, query + g) - key - 2 * t,
+                   first_seen(c, query + g + 8) - key - 2 * t};
 #pragma unroll
     for (int at = 0; at < STEP / 8; at++)
 #pragma unroll
@@ -78,7 +77,7 @@ DEVICE void queries_back(const attention_call &c, float (&s)[STEP / 8][4],
             float p = weight_of(s[at][i], n.base[r], scale);
             if (SPLIT)
                 p *= n.inverse[r];
-            if (masked && 8 * at + e >= seen[r])
+            if (masked && (8 * at + e >= seen[r] || (WINDOW && 8 * at + e < from[r])))
                 p = 0;
             s[at][i] = p * (dp[at][i] - n.delta[r]);
         }
@@ -96,6 +95,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const T *keys = head_of(c.k, batch, kv), *values = head_of(c.v, batch, kv);
     int last = first + ROWS < c.queries ? first + ROWS : c.queries;
     int end = seen_by(c, last - 1), tiles = end > 0 ? (end + STEP - 1) / STEP : 0;
+    const int skipped = first_tile(c, first, STEP);
+    if (WINDOW)
+        tiles = tiles > skipped ? tiles - skipped : 0;
     int query = first + (int)threadIdx.x / 32 * 16, own = (int)threadIdx.x / 32 * 16 * PITCH;
 
     load_tile<ROWS, THREADS>(threadIdx.x, q_tile, head_of(c.q, batch, head), c.q.position, first,
@@ -127,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (int n = STAGES == 2 ? -1 : 0; n < walks * tiles; n++) {
         int next = STAGES == 2 ? n + 1 : n, to = next % STAGES * TILE;
         if (next < walks * tiles) {
-            int begin = (next < tiles ? next : next - tiles) * STEP;
+            int begin = (skipped + (next < tiles ? next : next - tiles)) * STEP;
             load_tile<STEP, THREADS>(threadIdx.x, k_tiles + to, keys, c.k.position, begin, c.keys,
                                      c.size);
             load_tile<STEP, THREADS>(threadIdx.x, v_tiles + to, values, c.v.position, begin, c.keys,
@@ -138,16 +140,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             continue;
         copies_wait<STAGES - 1>();
         __syncthreads();
-        int at = n % STAGES * TILE, key = (n < tiles ? n : n - tiles) * STEP;
+        int at = n % STAGES * TILE, key = (skipped + (n < tiles ? n : n - tiles)) * STEP;
 #if SPLIT
         if (n == tiles) {
             refine(rows, all, score_scale(c));
             store_numbers(c, rows, numbers, query);
         }
 #endif
-        if (key < seen_by(c, query + 15)) {
+        if (key < seen_by(c, query + 15) && (!WINDOW || key + STEP > first_seen(c, query))) {
             float s[STEP / 8][4], dp[STEP / 8][4];
-            bool masked = key + STEP > seen_by(c, query);
+            bool masked = key + STEP > seen_by(c, query) ||
+                          (WINDOW && key < first_seen(c, query + 15));
             multiply_rows(s, q, q_tile + own, k_tiles + at);
             multiply_rows(dp, d_o, d_o_tile + own, v_tiles + at);
             drop_back(c, dp, row, query, key);
@@ -155,6 +158,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             if (n < tiles && masked)
                 mask_scores(s, seen_by(c, query + lane_id() / 4) - key,
                             seen_by(c, query + lane_id() / 4 + 8) - key);
+            if (WINDOW && n < tiles && masked)
+                mask_before(s, first_seen(c, query + lane_id() / 4) - key,
+                            first_seen(c, query + lane_id() / 4 + 8) - key);
             if (n < tiles)
                 gather(all, s, dp, score_scale(c));
             else
@@ -203,7 +209,9 @@ DEVICE void keys_back(const attention_call &c, float (&s)[STEP / 8][4], float (&
                 float p = weight_of(s[at][i], e ? base.y : base.x, scale);
                 if (SPLIT)
                     p *= e ? inverse.y : inverse.x;
-                if (masked && key + g + 8 * upper >= seen_by(c, query + at * 8 + 2 * t + e))
+                int own = key + g + 8 * upper, other = query + at * 8 + 2 * t + e;
+                if (masked &&
+                    (own >= seen_by(c, other) || (WINDOW && own < first_seen(c, other))))
                     p = 0;
                 bool kept = !DROPOUT || keeps(word[e][r], upper, c.threshold);
                 float d = kept ? dp[at][i] * (DROPOUT ? c.factor : 1.0f) : 0;
@@ -250,10 +258,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     int first = (int)(blockIdx.x % (unsigned)blocks) * ROWS;
     int batch = pair / c.kv_heads, kv = pair % c.kv_heads;
     int key = first + (int)threadIdx.x / 32 * 16, own = (int)threadIdx.x / 32 * 16 * PITCH;
-    int unseen = CAUSAL ? first - (c.keys - c.queries) : 0; /* the queries before it see no key */
+    int unseen = first_seeing(c, first); /* the queries before it see no key */
+    int most = c.keys - first < ROWS ? c.keys : first + ROWS; /* end of the keys of this block */
     walk w;
     w.first = (unseen < 0 ? 0 : unseen) / STEP;
-    w.tiles = (c.queries + STEP - 1) / STEP - w.first;
+    w.tiles = (end_seeing(c, most - 1) + STEP - 1) / STEP - w.first;
     int tiles = w.tiles > 0 ? w.tiles * (c.heads / c.kv_heads) : 0;
 
     load_tile<ROWS, THREADS>(threadIdx.x, k_tile, head_of(c.k, batch, kv), c.k.position, first,
@@ -282,12 +291,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         __syncthreads();
         int at = n % STAGES * TILE, query = (w.first + n % w.tiles) * STEP;
         uint32_t mine = numbers + n % STAGES * STEP * NUMBERS * 4;
-        if (key < seen_by(c, query + STEP - 1)) {
+        if (key < seen_by(c, query + STEP - 1) && (!WINDOW || key + 15 >= first_seen(c, query))) {
             float s[STEP / 8][4], dp[STEP / 8][4];
             multiply_rows<STEP / 8, true>(s, k, k_tile + own, q_tiles + at);
             multiply_rows<STEP / 8, true>(dp, v, v_tile + own, d_o_tiles + at);
             int row = batch * c.heads + kv * (c.heads / c.kv_heads) + n / w.tiles;
-            keys_back(c, s, dp, mine, row, query, key, CAUSAL && key + 16 > seen_by(c, query));
+            bool masked = WINDOW || (CAUSAL && key + 16 > seen_by(c, query));
+            keys_back(c, s, dp, mine, row, query, key, masked);
             int column = (int)blockIdx.y * PART;
             multiply_columns(dv, s, d_o_tiles + at, column);
             multiply_columns(dk, dp, q_tiles + at, column);

@@ -1,4 +1,7 @@
 /* The implementations of the rows of attention, and what they have in common. */
+#include <string.h>
+
+#include "dispatch/attributes.h"
 #include "ops/attention/attention.h"
 
 cup__attention cup__attention_of(const cup__call *call)
@@ -12,7 +15,33 @@ cup__attention cup__attention_of(const cup__call *call)
     return of[call->op->kind](call);
 }
 
-/* Forward does two matrix products over the scores that causality leaves, backward five. */
+cup_status cup__attention_back(cup__grad *g, const cup__row *row, cup_tensor *const *in, int count,
+                               cup_tensor **out)
+{
+    union {
+        cup__attention_grad_attributes three;
+        cup__qkv_attention_grad_attributes one;
+        char bytes[1];
+    } to = {.one = {0}};
+    for (const cup__attribute *b = row->attributes; b->name; b++) {
+        size_t size = b->kind == CUP__KIND_BOOL  ? sizeof(bool)
+                      : b->kind == CUP__KIND_INT ? sizeof(int)
+                                                 : sizeof(int64_t);
+        int64_t sequence = g->sequence;
+        if (!strcmp(b->name, "sequence"))
+            memcpy(to.bytes + b->offset, &sequence, size);
+        for (const cup__attribute *a = g->row->attributes; a->name; a++)
+            if (!strcmp(a->name, b->name))
+                memcpy(to.bytes + b->offset, (const char *)g->attributes + a->offset, size);
+    }
+    cup_tensor *made[CUP__MAX_OUT] = {NULL};
+    cup__op_call(g->c, row, in, count, &to, made);
+    for (int i = 0; i < row->visible; i++)
+        out[i] = made[i];
+    return g->c->error.status;
+}
+
+/* Forward does two matrix products over the scores that the mask leaves, backward five. */
 void cup__attention_cost(const cup__call *call, double *bytes, double *flops)
 {
     cup__attention a = cup__attention_of(call);
@@ -20,7 +49,8 @@ void cup__attention_cost(const cup__call *call, double *bytes, double *flops)
                     call->op->kind == CUP__QKV_ATTENTION_GRAD;
     double pairs = 0;
     for (int64_t query = 0; query < a.queries; query++)
-        pairs += (double)cup__attention_visible(&a, query);
+        pairs += (double)(cup__attention_end(&a.mask, query) -
+                          cup__attention_first(&a.mask, query));
     double rows = (double)(a.queries * a.heads + a.keys * a.kv_heads);
     double size = (double)(a.batch * a.size);
     *bytes = (backward ? 4 : 2) * rows * size * (double)cup_dtype_size(a.dtype);

@@ -38,7 +38,8 @@ attention_call cup__attention_call_of(const cup__attention *a)
         .queries = (int)a->queries,
         .keys = (int)a->keys,
         .size = (int)a->size,
-        .causal = a->causal,
+        .causal = a->mask.causal,
+        .mask = {(int)a->mask.before, (int)a->mask.after},
         .splits = 1,
         .sequence = a->sequence,
         .threshold = cup__attention_threshold(a->dropout),
@@ -49,11 +50,21 @@ attention_call cup__attention_call_of(const cup__attention *a)
     };
 }
 
+int cup__attention_knobs(const cup__attention *a, const cup__knob *knobs, int count, cup__knob *out)
+{
+    memcpy(out, knobs, (size_t)count * sizeof *out);
+    if (a->mask.window)
+        out[count++] = (cup__knob){"WINDOW", 1};
+    return count;
+}
+
 cup_status cup__attention_launch(const cup__attention *a, const cup__attention_kernel *l,
                                  const attention_call *argument)
 {
     cup__cuda *gpu = cup__cuda_of(a->c->device);
-    cup__kernel *kernel = cup__kernel_get(gpu, l->file, l->entry, l->knobs, l->knob_count);
+    cup__knob knobs[CUP__ATTENTION_KNOBS];
+    int count = cup__attention_knobs(a, l->knobs, l->knob_count, knobs);
+    cup__kernel *kernel = cup__kernel_get(gpu, l->file, l->entry, knobs, count);
     if (!kernel)
         return a->c->error.status;
     return cup__launch(gpu, kernel, l->grid, CUP__ARG(*argument));

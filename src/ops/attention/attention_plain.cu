@@ -9,6 +9,7 @@
 #define DROPOUT 0
 #endif
 
+#define CAUSAL c.causal /* of a call c, not a knob */
 #include "attention_call.cuh"
 #include "philox.cuh"
 #include "real_math.cuh"
@@ -75,12 +76,6 @@ DEVICE real keep_factor(const attention_call &c, int row, int query, int key)
 #endif
 }
 
-DEVICE int seen_by(const attention_call &c, int query)
-{
-    int seen = c.causal ? query + 1 + c.keys - c.queries : c.keys;
-    return seen < c.keys ? seen : c.keys;
-}
-
 DEVICE real warp_most(real x)
 {
     for (int mask = 16; mask > 0; mask /= 2) {
@@ -134,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     int seen = seen_by(c, p.position), row = p.batch * c.heads + p.head;
     const T *q = row_of(c.q, p.batch, p.head, p.position);
     real o[EACH] = {0}, most = -infinite(), sum = 0;
-    for (int first = 0; first < seen; first += 32) {
+    for (int first = first_seen(c, p.position); first < seen; first += 32) {
         int key = first + lane, count = seen - first < 32 ? seen - first : 32;
         real score = -infinite();
         if (lane < count)
@@ -176,7 +171,7 @@ DEVICE real score_back(const attention_call &c, int batch, int head, int kv, int
     long long at = ((long long)batch * c.heads + head) * c.queries + query;
     real lse = ((const real *)c.lse)[at];
     *kept = 0;
-    if (key >= seen_by(c, query) || lse == -infinite())
+    if (key >= seen_by(c, query) || (WINDOW && key < first_seen(c, query)) || lse == -infinite())
         return 0;
     real score = (real)c.scale_f64 * product_of(c, row_of(c.q, batch, head, query), c.q.feature,
                                                 row_of(c.k, batch, kv, key), c.k.feature);
@@ -199,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     int lane = (int)threadIdx.x % 32, kv = p.head / (c.heads / c.kv_heads);
     int seen = seen_by(c, p.position);
     real dq[EACH] = {0}, kept;
-    for (int first = 0; first < seen; first += 32) {
+    for (int first = first_seen(c, p.position); first < seen; first += 32) {
         int count = seen - first < 32 ? seen - first : 32;
         real ds =
             lane < count ? score_back(c, p.batch, p.head, kv, p.position, first + lane, &kept) : 0;
@@ -208,6 +203,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     store_row(c.dq, p, dq, (real)c.scale_f64);
 }
 
+#define END (WINDOW ? end_seeing(c, p.position) : c.queries)
+
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
     attention_plain_keys(const __grid_constant__ attention_call c)
 {
@@ -215,11 +212,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     if (!find_place(c, c.kv_heads, c.keys, &p))
         return;
     int lane = (int)threadIdx.x % 32, group = c.heads / c.kv_heads;
-    int unseen = c.causal ? p.position - (c.keys - c.queries) : 0;
+    int unseen = CAUSAL ? p.position - (c.keys - c.queries) : 0;
+    if (WINDOW)
+        unseen = first_seeing(c, p.position);
     real dk[EACH] = {0}, dv[EACH] = {0};
     for (int head = p.head * group; head < (p.head + 1) * group; head++)
-        for (int first = unseen > 0 ? unseen : 0; first < c.queries; first += 32) {
-            int count = c.queries - first < 32 ? c.queries - first : 32;
+        for (int first = unseen > 0 ? unseen : 0; first < END; first += 32) {
+            int count = END - first < 32 ? END - first : 32;
             real ds = 0, kept = 0;
             if (lane < count)
                 ds = score_back(c, p.batch, head, p.head, first + lane, p.position, &kept);

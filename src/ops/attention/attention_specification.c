@@ -54,16 +54,17 @@ static void attend(cup__attention *a, int64_t b, int64_t head, int64_t query, do
                    double *out)
 {
     int64_t kv = head / (a->heads / a->kv_heads), row = b * a->heads + head;
-    int64_t seen = cup__attention_visible(a, query);
+    int64_t first = cup__attention_first(&a->mask, query);
+    int64_t seen = cup__attention_end(&a->mask, query);
     double most = -INFINITY, sum = 0;
-    for (int64_t k = 0; k < seen; k++) {
+    for (int64_t k = first; k < seen; k++) {
         score[k] = a->scale * dot(&a->q, at(&a->q, b, head, query), &a->k, at(&a->k, b, kv, k),
                                   a->size);
         most = score[k] > most ? score[k] : most;
     }
     for (int64_t d = 0; d < a->size; d++)
         out[d] = 0;
-    for (int64_t k = 0; k < seen; k++) {
+    for (int64_t k = first; k < seen; k++) {
         double p = exp(score[k] - (most == -INFINITY ? 0 : most));
         sum += p;
         p *= keep_factor(a, row, query, k);
@@ -101,13 +102,14 @@ static void attend_back(cup__attention *a, int64_t b, int64_t head, int64_t quer
                         double *dk, double *dv)
 {
     int64_t kv = head / (a->heads / a->kv_heads), row = b * a->heads + head;
-    int64_t seen = cup__attention_visible(a, query);
+    int64_t first = cup__attention_first(&a->mask, query);
+    int64_t seen = cup__attention_end(&a->mask, query);
     int64_t q_at = at(&a->q, b, head, query), o_at = at(&a->d_o, b, head, query);
     double lse = cup__load(a->lse, cup__offset_of(a->lse, row * a->queries + query));
     double delta = dot(&a->d_o, o_at, &a->o, at(&a->o, b, head, query), a->size);
     for (int64_t d = 0; d < a->size; d++)
         dq[d] = 0;
-    for (int64_t k = 0; k < seen && lse != -INFINITY; k++) {
+    for (int64_t k = first; k < seen && lse != -INFINITY; k++) {
         int64_t k_at = at(&a->k, b, kv, k), v_at = at(&a->v, b, kv, k);
         double p = exp(a->scale * dot(&a->q, q_at, &a->k, k_at, a->size) - lse);
         double keep = keep_factor(a, row, query, k);

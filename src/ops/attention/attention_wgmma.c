@@ -26,6 +26,8 @@ static const char *refuses(const cup__call *call, int64_t size_most)
                                 : "the size of a head must be a multiple of 8 up to 256";
     if (a.scale < 0)
         return "the scale is negative";
+    if (a.mask.window)
+        return "it knows of no windows";
     if (!cup__attention_is_any(&a))
         return "there are no queries or no keys";
     return a.queries > CUP__POSITIONS_MOST || a.keys > CUP__POSITIONS_MOST
@@ -58,7 +60,7 @@ static int forward_step(const cup__attention *a)
     case 64:
         return 128;
     case 128:
-        return a->dropout > 0 ? 112 : a->causal ? 128 : 176;
+        return a->dropout > 0 ? 112 : a->mask.causal ? 128 : 176;
     case 192:
         return a->dropout > 0 ? 64 : 96;
     default:
@@ -144,7 +146,7 @@ static cup__kernel *kernel_of(const cup__attention *a, cup__hopper_kernel which,
     cup__knob knobs[] = {
         {"CUP_T", a->dtype},          {"SIZE", padded(a)},
         {"STEP", plan->step},         {"STAGES", plan->stages},
-        {"CAUSAL", a->causal},        {"DROPOUT", a->dropout > 0},
+        {"CAUSAL", a->mask.causal},       {"DROPOUT", a->dropout > 0},
         {"WATCHDOG", plan->watchdog}, {"WARPGROUPS", plan->warpgroups},
         {"ORDER", plan->order},
     };
@@ -155,14 +157,16 @@ static cup__kernel *kernel_of(const cup__attention *a, cup__hopper_kernel which,
         .threads = 128 * (plan->warpgroups + 1),
         .shared = (int)cup__hopper_bytes(which, plan, padded(a)),
     };
-    return cup__kernel_get(gpu, files[which], entries[which], knobs, count);
+    cup__knob all[CUP__ATTENTION_KNOBS];
+    count = cup__attention_knobs(a, knobs, count, all);
+    return cup__kernel_get(gpu, files[which], entries[which], all, count);
 }
 
 /* Tiles of rows of all heads; where causality makes them unequal two make a unit. */
 static int64_t units_of(const cup__attention *a, int64_t positions, int64_t rows, int64_t heads)
 {
     int64_t tiles = cup__attention_tiles(positions, rows);
-    return (a->causal ? (tiles + 1) / 2 : tiles) * a->batch * heads;
+    return (a->mask.causal ? (tiles + 1) / 2 : tiles) * a->batch * heads;
 }
 
 cup_status cup__attention_hopper_by(cup__attention *a, const cup__hopper_plan *plan)

@@ -21,9 +21,6 @@
 #ifndef STAGES
 #define STAGES 2
 #endif
-#ifndef CAUSAL
-#define CAUSAL 0
-#endif
 #ifndef DROPOUT
 #define DROPOUT 0
 #endif
@@ -49,13 +46,6 @@ typedef uint32_t fragments[STEP / 16][4];
 DEVICE T *head_of(const attention_heads &h, int batch, int head)
 {
     return (T *)h.data + batch * h.batch + head * h.head;
-}
-
-/* How many keys the query sees, counted from the first. */
-DEVICE int seen_by(const attention_call &c, int query)
-{
-    int seen = CAUSAL ? query + 1 + c.keys - c.queries : c.keys;
-    return seen < c.keys ? seen : c.keys;
 }
 
 /* One thread brings `Lines` positions, all panels. */

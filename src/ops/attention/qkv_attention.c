@@ -12,7 +12,7 @@ static int64_t groups_of(int heads, int kv_heads)
 }
 
 static cup_status check_inputs(cup__call *call, int heads, int kv_heads, double scale,
-                               double dropout)
+                               double dropout, int64_t left, int64_t right)
 {
     CUP_TRY(cup__need_float(call, 0));
     CUP_TRY(cup__need_ndim(call, 0, 3, 3));
@@ -22,6 +22,7 @@ static cup_status check_inputs(cup__call *call, int heads, int kv_heads, double 
                               "heads must be at least 1 and a multiple of kv_heads, not %d and %d",
                               heads, kv_heads);
     int64_t parts = heads + 2 * kv;
+    CUP_TRY(cup__attention_mask_check(call, left, right));
     if (width % parts != 0)
         return cup__call_fail(call, CUP_SHAPE,
                               "the width %lld does not divide into %d heads of q and %lld each of "
@@ -33,7 +34,8 @@ static cup_status check_inputs(cup__call *call, int heads, int kv_heads, double 
 static cup_status infer(cup__call *call)
 {
     const cup__qkv_attention_attributes *a = call->attributes;
-    CUP_TRY(check_inputs(call, a->heads, a->kv_heads, a->scale, a->dropout));
+    CUP_TRY(check_inputs(call, a->heads, a->kv_heads, a->scale, a->dropout, a->window_left,
+                         a->window_right));
     const cup_tensor *qkv = call->in[0];
     int64_t size = qkv->shape[2] / (a->heads + 2 * groups_of(a->heads, a->kv_heads));
     call->result[0] = cup__shape_of(qkv);
@@ -47,7 +49,8 @@ static cup_status infer(cup__call *call)
 static cup_status infer_grad(cup__call *call)
 {
     const cup__qkv_attention_grad_attributes *a = call->attributes;
-    CUP_TRY(check_inputs(call, a->heads, a->kv_heads, a->scale, a->dropout));
+    CUP_TRY(check_inputs(call, a->heads, a->kv_heads, a->scale, a->dropout, a->window_left,
+                         a->window_right));
     call->result[0] = cup__shape_of(call->in[0]);
     return CUP_OK;
 }
@@ -62,8 +65,8 @@ static cup__heads heads_of(cup_tensor *t, int64_t first, int64_t size)
                         .stride = {t->stride[0], size * t->stride[2], t->stride[1], t->stride[2]}};
 }
 
-static cup__attention attention_of(const cup__call *call, int heads, int kv_heads, bool causal,
-                                   double scale, double dropout)
+static cup__attention attention_of(const cup__call *call, int heads, int kv_heads, double scale,
+                                   double dropout)
 {
     cup_tensor *qkv = call->in[0];
     int64_t kv = groups_of(heads, kv_heads), size = qkv->shape[2] / (heads + 2 * kv);
@@ -78,7 +81,6 @@ static cup__attention attention_of(const cup__call *call, int heads, int kv_head
         .queries = qkv->shape[1],
         .keys = qkv->shape[1],
         .size = size,
-        .causal = causal,
         .scale = scale != 0 ? scale : 1 / sqrt((double)size),
         .dropout = dropout,
         .q = heads_of(qkv, 0, size),
@@ -90,7 +92,8 @@ static cup__attention attention_of(const cup__call *call, int heads, int kv_head
 cup__attention cup__attention_of_one(const cup__call *call)
 {
     const cup__qkv_attention_attributes *t = call->attributes;
-    cup__attention a = attention_of(call, t->heads, t->kv_heads, t->causal, t->scale, t->dropout);
+    cup__attention a = attention_of(call, t->heads, t->kv_heads, t->scale, t->dropout);
+    a.mask = CUP__MASK_OF(t, a.queries, a.keys);
     a.o = heads_of(call->out[0], 0, a.size);
     a.lse = call->out_count > 1 ? call->out[1] : NULL;
     return a;
@@ -99,7 +102,8 @@ cup__attention cup__attention_of_one(const cup__call *call)
 cup__attention cup__attention_of_one_grad(const cup__call *call)
 {
     const cup__qkv_attention_grad_attributes *t = call->attributes;
-    cup__attention a = attention_of(call, t->heads, t->kv_heads, t->causal, t->scale, t->dropout);
+    cup__attention a = attention_of(call, t->heads, t->kv_heads, t->scale, t->dropout);
+    a.mask = CUP__MASK_OF(t, a.queries, a.keys);
     a.sequence = (uint32_t)t->sequence;
     a.o = heads_of(call->in[1], 0, a.size);
     a.lse = call->in[2];
@@ -112,11 +116,8 @@ cup__attention cup__attention_of_one_grad(const cup__call *call)
 
 static cup_status gradient(cup__grad *g)
 {
-    const cup__qkv_attention_attributes *a = g->attributes;
-    g->d_in[0] = cup__qkv_attention_grad(g->c, g->in[0], g->out[0], g->out[1], g->d_out[0],
-                                         a->heads, a->kv_heads, a->causal, a->scale, a->dropout,
-                                         g->sequence);
-    return CUP_OK;
+    cup_tensor *const in[] = {g->in[0], g->out[0], g->out[1], g->d_out[0]};
+    return cup__attention_back(g, &cup__rows[CUP__OP_qkv_attention_grad], in, 4, g->d_in);
 }
 
 #define WITH(...) &(const cup__qkv_attention_attributes){__VA_ARGS__}
@@ -125,7 +126,9 @@ static const cup__sample samples[] = {
     {"2x0x24", WITH(.heads = 2)},
     {"2x5x48", WITH(.heads = 2, .causal = true)},
     {"1x19x40", WITH(4, 2, .causal = true)},
-    {"2x66x96", WITH(4, 4, true, 0, 0.2)},
+    {"2x66x96", WITH(4, 4, .causal = true, .dropout = 0.2)},
+    {"2x66x96", WITH(4, 2, .causal = true, .window_left = 17)},
+    {"1x130x96", WITH(.heads = 2, .window_left = 9, .window_right = 65)},
     {"1x1x2664", WITH(.heads = 4, .scale = 0.1256, .dropout = 0.822)},
     {"1x130x320", WITH(3, 1, .scale = 0.05)},
     {NULL, NULL}};
@@ -135,15 +138,17 @@ static const cup__sample samples_grad[] = {
     {"2x0x24 2x0x8 2x2x0 2x0x8", GRAD(.heads = 2)},
     {"2x5x48 2x5x16 2x2x5 2x5x16", GRAD(.heads = 2, .causal = true)},
     {"1x19x40 1x19x20 1x4x19 1x19x20", GRAD(4, 2, .causal = true)},
-    {"2x66x96 2x66x32 2x4x66 2x66x32", GRAD(4, 4, true, 0, 0.2, 3)},
+    {"2x66x96 2x66x32 2x4x66 2x66x32", GRAD(4, 4, .causal = true, .dropout = 0.2, .sequence = 3)},
     {"1x130x320 1x130x192 1x3x130 1x130x192", GRAD(3, 1, .scale = 0.05)},
+    {"2x66x96 2x66x48 2x4x66 2x66x48", GRAD(4, 2, .causal = true, .window_left = 17)},
+    {"1x130x96 1x130x32 1x2x130 1x130x32", GRAD(.heads = 2, .window_left = 9, .window_right = 65)},
     {NULL, NULL}};
-static const cup__sample bench[] = {{"64x256x1152", WITH(6, 6, true, 0, 0.2)},
+static const cup__sample bench[] = {{"64x256x1152", WITH(6, 6, .causal = true, .dropout = 0.2)},
                                     {"32x1024x2304", WITH(.heads = 12, .causal = true)},
                                     {"4x4096x6144", WITH(.heads = 16, .causal = true)},
                                     {NULL, NULL}};
 static const cup__sample bench_grad[] = {
-    {"64x256x1152 64x256x384 64x6x256 64x256x384", GRAD(6, 6, true, 0, 0.2, 0)},
+    {"64x256x1152 64x256x384 64x6x256 64x256x384", GRAD(6, 6, .causal = true, .dropout = 0.2)},
     {"32x1024x2304 32x1024x768 32x12x1024 32x1024x768", GRAD(.heads = 12, .causal = true)},
     {"4x4096x6144 4x4096x2048 4x16x4096 4x4096x2048", GRAD(.heads = 16, .causal = true)},
     {NULL, NULL}};

@@ -9,6 +9,9 @@ template <typename Wide> struct factor_of { typedef double type; };
 template <> struct factor_of<int64_t> { typedef int64_t type; };
 typedef factor_of<wide>::type factor;
 
+/* Blocks that fit a multiprocessor: factors of 8 bytes need the registers that doubles do. */
+#define BLOCKS 2
+
 struct state {
     factor acc;
 

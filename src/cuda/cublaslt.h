@@ -57,15 +57,12 @@ typedef enum cublasLtMatmulDescAttributes_t {
     CUBLASLT_MATMUL_DESC_EPILOGUE = 7,                /* [uint32_t] a cublasLtEpilogue_t */
     CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,            /* [const void *] */
     CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE = 10,      /* [int64_t] */
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,   /* [void *] */
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,        /* [int64_t] */
     CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET = 15,        /* [int32_t] */
     CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,        /* [const void *] */
     CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,        /* [const void *] */
     CUBLASLT_MATMUL_DESC_C_SCALE_POINTER = 19,        /* [const void *] */
     CUBLASLT_MATMUL_DESC_D_SCALE_POINTER = 20,        /* [const void *] */
     CUBLASLT_MATMUL_DESC_AMAX_D_POINTER = 21,         /* [void *] */
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE = 22, /* [int32_t] a cudaDataType */
     CUBLASLT_MATMUL_DESC_FAST_ACCUM = 25,             /* [int8_t] */
     CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26          /* [int32_t] a cudaDataType */
 } cublasLtMatmulDescAttributes_t;
@@ -92,10 +89,6 @@ typedef enum cublasLtEpilogue_t {
     CUBLASLT_EPILOGUE_RELU = 2,
     CUBLASLT_EPILOGUE_BIAS = 4,
     CUBLASLT_EPILOGUE_RELU_BIAS = 6,
-    CUBLASLT_EPILOGUE_GELU = 32,
-    CUBLASLT_EPILOGUE_GELU_BIAS = 36,
-    CUBLASLT_EPILOGUE_GELU_AUX = 160,
-    CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 164,
     CUBLASLT_EPILOGUE_DGELU = 192,
     CUBLASLT_EPILOGUE_DGELU_BGRAD = 208,
     CUBLASLT_EPILOGUE_BGRADA = 256,

@@ -16,7 +16,6 @@
 
 #define MOST_CALLS 64 /* for the outer dimensions of a batch */
 #define ALIGNMENT_MOST 256
-#define AUX_MULTIPLE 8    /* elements of a line of what is saved */
 #define CODES_ALIGNMENT 16
 #define BIAS_ALIGNMENT 16 /* some of its kernels need it, and the heuristic does not ask */
 
@@ -67,26 +66,9 @@ static cublasComputeType_t compute_of(const plan_key *key)
                                        : CUBLAS_COMPUTE_32F_FAST_16BF;
 }
 
-/* Whether the activation is a pass of its own: the library's GELU is not as exact as f32. */
-static bool activates_apart(const cup_context *c, const cup__product *p)
+/* A GELU is a pass of its own: the tail of the library's is 0. */
+static int epilogue_of(const cup__product *p)
 {
-    return p->dtype == CUP_F32 && p->activation && c->precision == CUP__HIGHEST;
-}
-
-/* Whether its epilogue keeps the value before the activation. */
-static bool saves_within(const cup_context *c, const cup__product *p)
-{
-    return p->activation == PRODUCT_GELU && p->saving && !activates_apart(c, p);
-}
-
-static int epilogue_of(const cup_context *c, const cup__product *p)
-{
-    if (activates_apart(c, p))
-        return p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    if (saves_within(c, p))
-        return p->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-    if (p->activation == PRODUCT_GELU)
-        return p->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
     return p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
@@ -122,7 +104,7 @@ static void fill_key(plan_key *key, const cup_context *c, const cup__product *p,
     key->scaled[0] = p->scaling && p->scaling->b.data;
     key->scaled[1] = p->scaling && p->scaling->a.data;
     key->precision = p->dtype == CUP_F32 ? c->precision : 0;
-    key->epilogue = epilogue_of(c, p);
+    key->epilogue = epilogue_of(p);
     const cup__matrix *matrix[3] = {&p->b, &p->a, &p->y};
     for (int i = 0; i < 3; i++) {
         key->alignment[i] = alignment_of(p, matrix[i]);
@@ -201,27 +183,15 @@ static cublasStatus_t describe(cup__cublaslt_plan *plan)
         set(plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &y_type, sizeof y_type);
     set(plan, CUBLASLT_MATMUL_DESC_TRANSA, &key->transposed[0], sizeof(int32_t));
     set(plan, CUBLASLT_MATMUL_DESC_TRANSB, &key->transposed[1], sizeof(int32_t));
-    status = set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    if (epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
-        set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &key->leading[2], sizeof(int64_t));
-        status = set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &y_type, sizeof y_type);
-    }
-    return status;
+    return set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
 }
 
 /* The heuristic looks at whether pointers are given, so some address stands in for them. */
-static void set_pointers(cup__cublaslt_plan *plan, const void *bias, void *pre, const void *b_scale,
+static void set_pointers(cup__cublaslt_plan *plan, const void *bias, const void *b_scale,
                          const void *a_scale)
 {
-    int epilogue = plan->key.epilogue;
-    bool has_bias = epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_BIAS ||
-                    epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    bool has_pre = epilogue == CUBLASLT_EPILOGUE_GELU_AUX ||
-                   epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    if (has_bias)
+    if (plan->key.epilogue == CUBLASLT_EPILOGUE_BIAS)
         set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(void *));
-    if (has_pre)
-        set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &pre, sizeof(void *));
     if (plan->key.scaled[0])
         set(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &b_scale, sizeof(void *));
     if (plan->key.scaled[1])
@@ -283,7 +253,7 @@ static cup__cublaslt_plan *plan_of(cup_context *c, cup__product_state *state,
     plan->key = key;
     plan->status = describe(plan);
     void *some = state->workspace;
-    set_pointers(plan, some, some, some, some);
+    set_pointers(plan, some, some, some);
     if (plan->status == CUBLAS_STATUS_SUCCESS)
         plan->status = choose(state, plan);
     plan->next = *slot;
@@ -332,10 +302,8 @@ const char *cup__product_cublaslt_rank_refuses(cup_context *c, const cup__produc
         return "cuBLASLt was not found, see `cupola info`";
     if (cup__product_is_empty(p))
         return "there is nothing to sum";
-    if (p->activation == PRODUCT_GELU && cup_dtype_size(p->dtype) == 2)
-        return "its gelu in 16 bits is 0 in the tail";
-    if (saves_within(c, p) && (p->batch_ndim || p->n % AUX_MULTIPLE || (uintptr_t)p->pre % 16))
-        return "it saves what was before a gelu of one matrix, in lines of whole pieces";
+    if (p->activation && p->dtype != CUP_F32 && p->dtype != CUP_F64)
+        return "its GELU is 0 in the tail, and one of its own would see rounded numbers";
     if (p->dtype == CUP_F64 && (p->bias || p->activation))
         return "cuBLASLt has no epilogues in f64";
     if ((uintptr_t)p->bias % BIAS_ALIGNMENT)
@@ -364,7 +332,7 @@ static cublasStatus_t multiply(cup__product_state *state, cup__cublaslt_plan *pl
     static const double one64 = 1, zero64 = 0;
     bool wide = p->dtype == CUP_F64;
     const cup__scaling *s = p->scaling;
-    set_pointers(plan, p->bias, p->pre, s ? s->b.data : NULL, s ? s->a.data : NULL);
+    set_pointers(plan, p->bias, s ? s->b.data : NULL, s ? s->a.data : NULL);
     return cup__cublaslt.cublasLtMatmul(
         state->cublaslt, plan->operation, wide ? (const void *)&one64 : &one, p->b.data,
         plan->layout[0], p->a.data, plan->layout[1], wide ? (const void *)&zero64 : &zero,
@@ -444,7 +412,7 @@ cup_status cup__product_cublaslt(cup__call *call, const cup__product *p)
 
 cup_status cup__product_cublaslt_by(cup__call *call, const cup__product *p, int rank)
 {
-    if (!activates_apart(call->c, p)) {
+    if (!p->activation) {
         keep(call, p, rank);
         return multiply_all(call, p, rank);
     }
@@ -453,7 +421,7 @@ cup_status cup__product_cublaslt_by(cup__call *call, const cup__product *p, int 
     before.y.data = in->data;
     before.pre = NULL;
     CUP_TRY(multiply_all(call, &before, rank));
-    return cup__op_call(call->c, &cup__rows[CUP__OP_gelu], &in, 1, NULL, out)
+    return cup__op_call(call->c, &cup__rows[call->op->epilogue->op], &in, 1, NULL, out)
                ? CUP_OK
                : call->c->error.status;
 }

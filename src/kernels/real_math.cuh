@@ -172,65 +172,39 @@ template <typename Real> DEVICE Real gelu_slope_of(Real x)
     return s + 2 * x * s * (1 - s) * ((Real)SQRT_2_PI * (1 + 3 * (Real)GELU_CUBIC * x * x));
 }
 
-/* The same for the epilogues of wgmma with results of 16 bits, where the special functions are
- * what is waited for: two exponentials and one reciprocal for two elements, good to 2^-15 of
- * themselves down to 2^-126. A tanh.approx, one for each, is good to 2^-11 of 1, so that tails
- * would be 0. */
-
-/* 1 / (1 + 2^-s) of both. Above 30 that is 1, and the product of both divisors is not infinite. */
-DEVICE void sigmoids_short(float &s, float &t)
+/* The same for the epilogues of wgmma with results of 16 bits, in as few instructions as there are:
+ * an exponential and a reciprocal, good to 2^-15 of themselves down to 2^-126. A tanh.approx would
+ * be one instruction less, but is good to 2^-11 of 1, so that tails would be 0. */
+DEVICE float gelu_sigmoid_short(float x)
 {
-    float a = exp2_short(fminf(s, 30.0f)), b = exp2_short(fminf(t, 30.0f));
-    float below_a = 1.0f + a, below_b = 1.0f + b, r = reciprocal_of(below_a * below_b);
-    s = a * (below_b * r);
-    t = b * (below_a * r);
+    return reciprocal_of(1.0f + exp2_short(x * (-2.3022082f - 0.10294324f * (x * x))));
 }
 
-DEVICE float gelu_exponent(float x)
+DEVICE float gelu_short(float x)
 {
-    return x * (2.3022082f + 0.10294324f * (x * x));
+    return x * gelu_sigmoid_short(x);
 }
 
-DEVICE void gelus_short(float &x, float &y)
+DEVICE float gelu_slope_short(float x)
 {
-    float s = gelu_exponent(x), t = gelu_exponent(y);
-    sigmoids_short(s, t);
-    x *= s;
-    y *= t;
-}
-
-DEVICE float gelu_slope_from(float x, float s)
-{
+    float s = gelu_sigmoid_short(x);
     return s + x * (s - s * s) * (1.5957691f + 0.21406444f * (x * x));
 }
 
-DEVICE void gelu_slopes_short(float &x, float &y)
+DEVICE float sigmoid_short(float x)
 {
-    float s = gelu_exponent(x), t = gelu_exponent(y);
-    sigmoids_short(s, t);
-    x = gelu_slope_from(x, s);
-    y = gelu_slope_from(y, t);
+    return reciprocal_of(1.0f + exp2_short(-1.44269504f * x));
 }
 
-DEVICE void silus_short(float &x, float &y)
+DEVICE float silu_short(float x)
 {
-    float s = 1.44269504f * x, t = 1.44269504f * y;
-    sigmoids_short(s, t);
-    x = above_infinity(x) * s;
-    y = above_infinity(y) * t;
+    return above_infinity(x) * sigmoid_short(x);
 }
 
-DEVICE float silu_slope_from(float x, float s)
+DEVICE float silu_slope_short(float x)
 {
+    float s = sigmoid_short(x);
     return s * (1.0f + finite_of(x) * (1.0f - s));
-}
-
-DEVICE void silu_slopes_short(float &x, float &y)
-{
-    float s = 1.44269504f * x, t = 1.44269504f * y;
-    sigmoids_short(s, t);
-    x = silu_slope_from(x, s);
-    y = silu_slope_from(y, t);
 }
 
 #endif

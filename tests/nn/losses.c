@@ -259,7 +259,7 @@ TEST(losses_are_those_of_another_library)
     check("cpu");
 }
 
-TEST(gpu_losses)
+TEST_LIMITED(gpu_losses, 300)
 {
     check("cuda");
 }

@@ -53,18 +53,6 @@ DEVICE void biased(const wgmma_call &c, const float *sum, const bias_value *bias
         }
 }
 
-DEVICE void activated_pair(float &x, float &y)
-{
-    if (sizeof(result) <= 2 && ACTIVATION == PRODUCT_GELU) {
-        gelus_short(x, y);
-    } else if (sizeof(result) <= 2 && ACTIVATION == PRODUCT_SILU) {
-        silus_short(x, y);
-    } else {
-        x = activated(x);
-        y = activated(y);
-    }
-}
-
 /* Which values of a tile go out: of y, or before the activation; of the two halves that swiglu has
  * before, and its gradient as y. */
 enum outlet { TO_Y, TO_PRE, TO_PRE_SECOND, TO_Y_SECOND };
@@ -82,15 +70,14 @@ DEVICE void completed(const wgmma_call &c, const unit &u, const float *sum,
         float up[8];
         biased(c, sum + (column + second) / 2, bias + column + second, up);
 #pragma unroll
-        for (int i = 0; i < 8; i += 2) {
-            silus_short(v[i], v[i + 1]);
-            v[i] *= up[i];
-            v[i + 1] *= up[i + 1];
-        }
+        for (int i = 0; i < 8; i++)
+            v[i] = silu_short(v[i]) * up[i];
     }
 #pragma unroll
-    for (int i = 0; i < 8; i += 2)
-        activated_pair(v[i], v[i + 1]);
+    for (int i = 0; i < 8; i++)
+        v[i] = sizeof(result) <= 2 && ACTIVATION == PRODUCT_GELU   ? gelu_short(v[i])
+               : sizeof(result) <= 2 && ACTIVATION == PRODUCT_SILU ? silu_short(v[i])
+                                                                   : activated(v[i]);
     if (DROPOUT)
         drop(c, u.row + row, u.column + column, v);
     if (OTHER) {
@@ -99,19 +86,15 @@ DEVICE void completed(const wgmma_call &c, const unit &u, const float *sum,
         if (OTHER == PRODUCT_SWIGLU_GRAD && Outlet == TO_Y)
             read_other(other, 1, row, column, second);
 #pragma unroll
-        for (int i = 0; i < 8; i += 2)
-            if (OTHER == PRODUCT_GELU_GRAD)
-                gelu_slopes_short(o[i], o[i + 1]);
-            else if (OTHER == PRODUCT_SWIGLU_GRAD && Outlet == TO_Y_SECOND)
-                silus_short(o[i], o[i + 1]);
-            else if (OTHER == PRODUCT_SWIGLU_GRAD)
-                silu_slopes_short(o[i], o[i + 1]);
-#pragma unroll
         for (int i = 0; i < 8; i++)
             if (OTHER == PRODUCT_ADD)
                 v[i] += o[i];
+            else if (OTHER == PRODUCT_GELU_GRAD)
+                v[i] *= gelu_slope_short(o[i]);
+            else if (Outlet == TO_Y_SECOND)
+                v[i] *= silu_short(o[i]);
             else
-                v[i] *= OTHER == PRODUCT_SWIGLU_GRAD && Outlet == TO_Y ? second[i] * o[i] : o[i];
+                v[i] *= second[i] * silu_slope_short(o[i]);
     }
 }
 

@@ -25,6 +25,10 @@ static void prepare(const char *folder)
     EXPECT_INT(test_command(out, sizeof out, "ln -s \"$PWD/bench\" '%s/bench'", folder), 0);
     EXPECT_INT(shell(folder, "{ seq 9999; echo Once upon a time; seq 9999; } >book.txt; "
                              "cp book.txt shakespeare.txt; echo 1 >begin.txt; "
+                             "mkdir texts; cp book.txt texts; "
+                             "cupola train --data book.txt --tokenizer bpe --vocabulary 270 "
+                             "--layers 1 --heads 1 --width 16 --context 16 --batch 1 --steps 1 "
+                             "--out gpt2; "
                              "printf 'a\\tb\\tc\\td\\te\\t5\\n' | tee mine.tsv >yours.tsv; "
                              "cupola bench --op add --shapes '512x512 512x512' --format csv "
                              ">old.csv"),

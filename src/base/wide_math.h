@@ -6,15 +6,10 @@
 #include "base/half.h"
 #include "base/wide.h"
 
-/* e^x; 0 below -104, infinity above 88.73, NaN for NaN. The polynomial is Taylor's for
- * |r| <= ln(2)/2, and the power of two is applied in two steps so that subnormals come out. */
-CUP__IN_LOOP float cup__exp_f32(float x)
+/* e^r 2^exponent: Taylor's polynomial for |r| <= ln(2)/2, and the power of two is applied in two
+ * steps so that subnormals come out. */
+CUP__IN_LOOP float cup__exp_scaled_f32(float r, int32_t exponent)
 {
-    float clamped = x < -104.0f ? -104.0f : x > 89.0f ? 89.0f : x;
-    float n = clamped * 1.44269504f + 12582912.0f;
-    int32_t exponent = (int32_t)(cup__bits(n) - cup__bits(12582912.0f));
-    n -= 12582912.0f;
-    float r = clamped - n * 0.693145752f - n * 1.42860677e-6f;
     float p = 1.9841270e-4f;
     p = p * r + 1.3888889e-3f;
     p = p * r + 8.3333333e-3f;
@@ -25,7 +20,18 @@ CUP__IN_LOOP float cup__exp_f32(float x)
     int32_t half = exponent >> 1;
     float first = cup__float((uint32_t)(half + 127) << 23);
     float second = cup__float((uint32_t)(exponent - half + 127) << 23);
-    float y = p * first * second;
+    return p * first * second;
+}
+
+/* e^x; 0 below -104, infinity above 88.73, NaN for NaN. */
+CUP__IN_LOOP float cup__exp_f32(float x)
+{
+    float clamped = x < -104.0f ? -104.0f : x > 89.0f ? 89.0f : x;
+    float n = clamped * 1.44269504f + 12582912.0f;
+    int32_t exponent = (int32_t)(cup__bits(n) - cup__bits(12582912.0f));
+    n -= 12582912.0f;
+    float r = clamped - n * 0.693145752f - n * 1.42860677e-6f;
+    float y = cup__exp_scaled_f32(r, exponent);
     return x != x ? x : y;
 }
 
@@ -82,17 +88,7 @@ CUP__IN_LOOP float cup__exp2_f32(float x)
     float n = clamped + 12582912.0f;
     int32_t exponent = (int32_t)(cup__bits(n) - cup__bits(12582912.0f));
     float r = (clamped - (n - 12582912.0f)) * 0.693147181f;
-    float p = 1.9841270e-4f;
-    p = p * r + 1.3888889e-3f;
-    p = p * r + 8.3333333e-3f;
-    p = p * r + 4.1666667e-2f;
-    p = p * r + 1.6666667e-1f;
-    p = p * r + 0.5f;
-    p = p * r * r + r + 1.0f;
-    int32_t half = exponent >> 1;
-    float first = cup__float((uint32_t)(half + 127) << 23);
-    float second = cup__float((uint32_t)(exponent - half + 127) << 23);
-    float y = p * first * second;
+    float y = cup__exp_scaled_f32(r, exponent);
     return x != x ? x : y;
 }
 

@@ -154,56 +154,64 @@ static cup_status no_places(cup__call *call, const cup__conv *v)
     return cup__conv_join(call, v, &none, CONV_ALONG_ROWS);
 }
 
-cup_status cup__conv_weight_simt(cup__call *call)
+static cup_status simt_sums(cup__call *call, const cup__conv *v, int along)
 {
     cup__cuda *gpu = cup__cuda_of(call->c->device);
-    cup__conv v = cup__conv_of(call);
-    const conv_call *c = &v.call;
-    if (call->out[0]->count == 0)
-        return CUP_OK;
-    if (c->images == 0)
-        return no_places(call, &v);
-    int along = along_of(c);
+    const conv_call *c = &v->call;
     int64_t depths = over((int64_t)c->channels * c->side[0].taps * c->side[1].taps, TILE);
     int64_t results = over(c->results, TILE);
     conv_parts parts;
-    cup_tensor *sums = cup__conv_parts_make(call, &v, depths * results * c->groups, TILE, &parts);
+    cup_tensor *sums = cup__conv_parts_make(call, v, depths * results * c->groups, TILE, &parts);
     parts.results = (unsigned)results;
     parts.depths = (unsigned)depths;
-    cup__knob knobs[] = {{"CUP_T", v.dtype}, {"ALONG", along}};
+    cup__knob knobs[] = {{"CUP_T", v->dtype}, {"ALONG", along}};
     cup__kernel *kernel =
         sums ? cup__kernel_get(gpu, "conv_weight.cu", "conv_weight", knobs, 2) : NULL;
     cup__grid grid = {.x = depths * results, .y = least(c->groups, GRID_YZ_MOST), .z = parts.parts,
                       .threads = CONV_THREADS};
-    if (kernel && cup__launch(gpu, kernel, grid, CUP__ARG(v.call), CUP__ARG(parts)) == CUP_OK)
-        cup__conv_join(call, &v, &parts, along);
+    if (kernel && cup__launch(gpu, kernel, grid, CUP__ARG(v->call), CUP__ARG(parts)) == CUP_OK)
+        cup__conv_join(call, v, &parts, along);
     cup_tensor_free(sums);
     return call->c->error.status;
 }
 
-cup_status cup__conv_weight_few(cup__call *call)
+static cup_status few_sums(cup__call *call, const cup__conv *v, int along)
 {
     cup__cuda *gpu = cup__cuda_of(call->c->device);
-    cup__conv v = cup__conv_of(call);
-    const conv_call *c = &v.call;
-    if (call->out[0]->count == 0)
-        return CUP_OK;
-    if (c->images == 0)
-        return no_places(call, &v);
-    int along = along_of(c);
+    const conv_call *c = &v->call;
     int64_t pairs = (int64_t)c->groups * c->results * c->channels;
     int64_t taps = (int64_t)c->side[0].taps * c->side[1].taps;
     int64_t blocks = over(pairs, along == CONV_ALONG_CHANNELS ? 32 : 1);
     conv_parts parts;
-    cup_tensor *sums = cup__conv_parts_make(call, &v, blocks * taps, CONV_THREADS, &parts);
-    cup__knob knobs[] = {{"CUP_T", v.dtype}, {"ALONG", along}};
+    cup_tensor *sums = cup__conv_parts_make(call, v, blocks * taps, CONV_THREADS, &parts);
+    cup__knob knobs[] = {{"CUP_T", v->dtype}, {"ALONG", along}};
     cup__kernel *kernel = sums ? cup__kernel_get(gpu, "conv_weight_direct.cu", "conv_weight_direct",
                                                  knobs, 2)
                                : NULL;
     cup__grid grid = {.x = blocks, .y = least(taps, GRID_YZ_MOST), .z = parts.parts,
                       .threads = CONV_THREADS};
-    if (kernel && cup__launch(gpu, kernel, grid, CUP__ARG(v.call), CUP__ARG(parts)) == CUP_OK)
-        cup__conv_join(call, &v, &parts, along);
+    if (kernel && cup__launch(gpu, kernel, grid, CUP__ARG(v->call), CUP__ARG(parts)) == CUP_OK)
+        cup__conv_join(call, v, &parts, along);
     cup_tensor_free(sums);
     return call->c->error.status;
+}
+
+/* Sums over all places, or none. */
+static cup_status weight_of(cup__call *call,
+                            cup_status (*sums)(cup__call *call, const cup__conv *v, int along))
+{
+    cup__conv v = cup__conv_of(call);
+    if (call->out[0]->count == 0)
+        return CUP_OK;
+    return v.call.images == 0 ? no_places(call, &v) : sums(call, &v, along_of(&v.call));
+}
+
+cup_status cup__conv_weight_simt(cup__call *call)
+{
+    return weight_of(call, simt_sums);
+}
+
+cup_status cup__conv_weight_few(cup__call *call)
+{
+    return weight_of(call, few_sums);
 }

@@ -102,7 +102,7 @@ $(BUILD)/fake/libnvrtc.so: tests/fake/nvrtc.c src/cuda/api.h src/cuda/nvrtc.def
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -shared -o $@ $(filter %.c,$^)
 
 .PHONY: test
-test: $(BUILD)/test $(COMMAND) $(FAKE) $(BUILD)/tools/tree ## all tests; K=word runs those with the word in their name, K=-word the others
+test: $(BUILD)/test $(COMMAND) $(BUILD)/libcupola.so $(FAKE) $(BUILD)/tools/tree ## all tests; K=word runs those with the word in their name, K=-word the others
 	BUILD=$(BUILD) SANITIZE="$(SANITIZE)" $(BUILD)/test $(K)
 
 .PHONY: random

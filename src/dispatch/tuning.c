@@ -12,6 +12,7 @@
 #include "cuda/sources.h"
 
 #define FIELDS 6
+#define US_MOST 1e15 /* thirty years */
 #define HEAD "# card\tCUDA\tversion\tcall\tway\tus\n"
 
 static int compare(const void *left, const void *right)
@@ -104,7 +105,7 @@ static cup_status parse_line(cup__error *error, const char *name, size_t number,
         return CUP_OK;
     bool good = cut(line, fields);
     double us = good ? cup__text_number(fields[5], &end) : 0;
-    if (!good || *end || !(us > 0 && isfinite(us)))
+    if (!good || *end || !(us > 0 && us <= US_MOST))
         return cup__fail(error, CUP_FORMAT,
                          "%s: line %zu is no tuning record of %d fields that ends in microseconds; "
                          "remove it, or measure again with `cupola tune`",

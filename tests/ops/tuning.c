@@ -46,7 +46,7 @@ TEST(tuning_refuses_what_is_no_record)
         "card\t13000\t0.1.0\tcall\tway\n",      "card\t13000\t0.1.0\tcall\tway\t1\tmore\n",
         "card\t13000\t0.1.0\tcall\t\t1\n",      "card\t13000\t0.1.0\tcall\tway\tfast\n",
         "card\t13000\t0.1.0\tcall\tway\t-1\n",  "card\t13000\t0.1.0\tcall\tway\tinf\n",
-        "card\t13000\t0.1.0\tcall\tway\t1 us\n"};
+        "card\t13000\t0.1.0\tcall\tway\t1 us\n", "card\t13000\t0.1.0\tcall\tway\t1e307\n"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         cup__error error = {0};
         cup__tuning t = {0};

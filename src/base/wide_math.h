@@ -61,9 +61,13 @@ CUP__IN_LOOP float cup__exp_or_infinity_f32(float x)
     return x > 88.0f ? __builtin_inff() : y;
 }
 
-/* Natural logarithm; -infinity at 0, NaN below. log(m) for m in [sqrt(1/2), sqrt(2)) is an odd
- * series in s = (m-1)/(m+1). */
-CUP__IN_LOOP float cup__log_f32(float x)
+/* x as m 2^exponent with m in [sqrt(1/2), sqrt(2)); log(m) is an odd series in s = (m-1)/(m+1),
+ * 2 s + rest. */
+typedef struct cup__log_parts {
+    float exponent, s, rest;
+} cup__log_parts;
+
+CUP__IN_LOOP cup__log_parts cup__log_parts_f32(float x)
 {
     float normal = x < 1.17549435e-38f ? x * 8388608.0f : x;
     float shift = x < 1.17549435e-38f ? -23.0f : 0.0f;
@@ -75,10 +79,23 @@ CUP__IN_LOOP float cup__log_f32(float x)
     p = p * z + 0.28498786688f;
     p = p * z + 0.40000972152f;
     p = p * z + 0.66666662693f;
-    float y = exponent * 0.693359375f + (2.0f * s + (s * z * p + exponent * -2.12194440e-4f));
+    return (cup__log_parts){exponent, s, s * z * p};
+}
+
+/* -infinity at 0, NaN below. */
+CUP__IN_LOOP float cup__log_edges_f32(float x, float y)
+{
     y = x == 0.0f ? -__builtin_inff() : y;
     y = x > 3.40282347e38f ? x : y;
     return x < 0.0f || x != x ? __builtin_nanf("") : y;
+}
+
+/* Natural logarithm. */
+CUP__IN_LOOP float cup__log_f32(float x)
+{
+    cup__log_parts l = cup__log_parts_f32(x);
+    float y = l.exponent * 0.693359375f + (2.0f * l.s + (l.rest + l.exponent * -2.12194440e-4f));
+    return cup__log_edges_f32(x, y);
 }
 
 /* 2^x; 0 below -150, infinity from 128 on, NaN for NaN; whole powers are exact. */
@@ -95,20 +112,8 @@ CUP__IN_LOOP float cup__exp2_f32(float x)
 /* Logarithm to base 2, as cup__log_f32; of whole powers it is exact. */
 CUP__IN_LOOP float cup__log2_f32(float x)
 {
-    float normal = x < 1.17549435e-38f ? x * 8388608.0f : x;
-    float shift = x < 1.17549435e-38f ? -23.0f : 0.0f;
-    uint32_t bits = cup__bits(normal) - 0x3f3504f3;
-    float exponent = (float)((int32_t)bits >> 23) + shift;
-    float m = cup__float((bits & 0x7fffff) + 0x3f3504f3);
-    float s = (m - 1.0f) / (m + 1.0f), z = s * s;
-    float p = 0.24279078841f;
-    p = p * z + 0.28498786688f;
-    p = p * z + 0.40000972152f;
-    p = p * z + 0.66666662693f;
-    float y = exponent + (2.0f * s + s * z * p) * 1.44269504f;
-    y = x == 0.0f ? -__builtin_inff() : y;
-    y = x > 3.40282347e38f ? x : y;
-    return x < 0.0f || x != x ? __builtin_nanf("") : y;
+    cup__log_parts l = cup__log_parts_f32(x);
+    return cup__log_edges_f32(x, l.exponent + (2.0f * l.s + l.rest) * 1.44269504f);
 }
 
 /* log(1 + x): the rounding of 1 + x is made good by the quotient x / ((1 + x) - 1). */

@@ -26,4 +26,19 @@ void cup__conv_cost(const cup__call *call, double *bytes, double *flops);
 
 extern const cup__impl cup__conv_impls[], cup__conv_weight_impls[];
 
+/* The descriptor of one of the three, each of which is differentiated by the other two. */
+#define CUP__CONV_OP(name, which, part, impls_, ...)                                               \
+    const cup__op cup__op_##name = {.kind = which,                                                 \
+                                    .infer = cup__conv_##part##infer,                              \
+                                    .specification = cup__conv_##part##specification,              \
+                                    .gradient = gradient,                                          \
+                                    .composed = gradient,                                          \
+                                    .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),                    \
+                                    .impls = impls_,                                               \
+                                    .samples = samples,                                            \
+                                    .bench = bench,                                                \
+                                    .tolerance = 16,                                               \
+                                    .cost = cup__conv_cost,                                        \
+                                    __VA_ARGS__};
+
 #endif

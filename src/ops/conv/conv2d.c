@@ -65,17 +65,5 @@ static const cup__sample bench[] = {{"64x64x128x128 128x64x3x3 -", &three},
                                     {"64x40x56x56 40x1x7x7 -", &by_channel_many},
                                     {NULL, NULL}};
 
-const cup__op cup__op_conv2d = {
-    .kind = CUP__CONV_FORWARD,
-    .infer = cup__conv_infer,
-    .specification = cup__conv_specification,
-    .gradient = gradient,
-    .composed = gradient,
-    .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),
-    .impls = cup__conv_impls,
-    .samples = samples,
-    .bench = bench,
-    .strided_out = true,
-    .tolerance = 16, /* sums of some hundred products, as in matmul */
-    .cost = cup__conv_cost,
-};
+/* Sums of some hundred products, as in matmul. */
+CUP__CONV_OP(conv2d, CUP__CONV_FORWARD, , cup__conv_impls, .strided_out = true)

@@ -63,17 +63,4 @@ static const cup__sample bench[] = {{"64x128x128x128 128x64x3x3", &big},
                                     {"256x128x28x28 128x64x3x3", &pass},
                                     {NULL, NULL}};
 
-const cup__op cup__op_conv2d_input_grad = {
-    .kind = CUP__CONV_INPUT,
-    .infer = cup__conv_input_infer,
-    .specification = cup__conv_input_specification,
-    .gradient = gradient,
-    .composed = gradient,
-    .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),
-    .impls = cup__conv_impls,
-    .samples = samples,
-    .bench = bench,
-    .strided_out = true,
-    .tolerance = 16,
-    .cost = cup__conv_cost,
-};
+CUP__CONV_OP(conv2d_input_grad, CUP__CONV_INPUT, input_, cup__conv_impls, .strided_out = true)

@@ -58,16 +58,6 @@ static const cup__sample bench[] = {{"64x128x128x128 64x64x128x128", &three},
                                     {"256x128x28x28 256x64x56x56", &half},
                                     {NULL, NULL}};
 
-const cup__op cup__op_conv2d_weight_grad = {
-    .kind = CUP__CONV_WEIGHT,
-    .infer = cup__conv_weight_infer,
-    .specification = cup__conv_weight_specification,
-    .gradient = gradient,
-    .composed = gradient,
-    .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),
-    .impls = cup__conv_weight_impls,
-    .samples = samples,
-    .bench = bench,
-    .tolerance = 16, /* sums over all places of dy */
-    .cost = cup__conv_cost,
-};
+/* Sums over all places of dy. */
+CUP__CONV_OP(conv2d_weight_grad, CUP__CONV_WEIGHT, weight_, cup__conv_weight_impls,
+             .strided_out = false)

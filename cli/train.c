@@ -337,7 +337,7 @@ static int finish(train_run *r)
 
 static int train(train_run *r)
 {
-    const cup_training_hooks hooks = {.point = on_point, .stop = on_stop, .user = r};
+    const cup_training_hooks hooks = {sizeof hooks, .point = on_point, .stop = on_stop, .user = r};
     progress_begin(&r->progress, stderr, "tokens", r->training.steps, r->first);
     cup_status status = cup_trainer_run(r->trainer, &hooks);
     signals_stake(SIGNALS_OUTPUT);

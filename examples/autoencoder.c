@@ -80,7 +80,7 @@ int main(int count, char **words)
     cup_parameters *list = cup_parameters_new(c, CUP_BF16);
     make(&m, c, list);
     cup_loop *loop = cup_loop_new(
-        list, &(cup_loop_calls){write_batch, loss, evaluate, NULL, &m},
+        list, CUP_OPTIONS(cup_loop_calls, write_batch, loss, evaluate, .user = &m),
         CUP_OPTIONS(cup_loop_options, .folder = count > 1 ? words[1] : NULL,
                     .kind = "autoencoder", .accumulate = PARTS, .evaluate_every = 100,
                     .schedule = {.high = 4e-3, .low = 4e-4, .warmup = 20, .steps = STEPS}));

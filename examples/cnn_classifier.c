@@ -102,7 +102,7 @@ int main(int count, char **words)
     cup_parameters *list = cup_parameters_new(c, CUP_F32);
     make(&m, c, list);
     cup_loop *loop = cup_loop_new(
-        list, &(cup_loop_calls){read_batch, loss, evaluate, NULL, &m},
+        list, CUP_OPTIONS(cup_loop_calls, read_batch, loss, evaluate, .user = &m),
         CUP_OPTIONS(cup_loop_options, .folder = count > 1 ? words[1] : NULL,
                     .kind = "shape classifier", .evaluate_every = 50, .save_every = 50,
                     .schedule = {.high = 0.02, .low = 0.001, .warmup = 20, .steps = STEPS},

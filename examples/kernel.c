@@ -21,12 +21,12 @@ int main(void)
     }
     int64_t n = 1000;
     cup_tensor *x = cup_normal(c, CUP_F32, 1, &n, 0, 1), *y = cup_full(c, CUP_F32, 1, &n, 3);
-    cup_kernel *axpy = cup_kernel_new(c, &(cup_kernel_source){
+    cup_kernel *axpy = cup_kernel_new(c, CUP_OPTIONS(cup_kernel_source,
                                              .name = "axpy",
                                              .text = text,
                                              .entry = "axpy",
-                                             .arguments = "f32 *y, const f32 *x, f32 a, i64 n"});
-    cup_kernel_grid grid = {.blocks = {(n + 255) / 256}, .threads = {256}};
+                                             .arguments = "f32 *y, const f32 *x, f32 a, i64 n"));
+    cup_kernel_grid grid = {sizeof grid, .blocks = {(n + 255) / 256}, .threads = {256}};
     cup_kernel_argument arguments[] = {CUP_TENSOR_ARGUMENT(y), CUP_TENSOR_ARGUMENT(x),
                                        CUP_NUMBER_ARGUMENT(2.5), CUP_INTEGER_ARGUMENT(n)};
     double us = 0;

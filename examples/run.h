@@ -30,8 +30,8 @@ static int run_loop(cup_context *c, cup_loop *loop, int steps, int count, char *
     run r = {.loop = loop, .stop = count > 2 ? atoi(words[2]) : 0};
     if (cup_loop_has_checkpoint(loop) && cup_loop_resume(loop) == CUP_OK)
         printf("goes on behind %d steps\n", (int)cup_loop_steps(loop));
-    cup_status status =
-        cup_loop_run(loop, &(cup_training_hooks){.point = show, .stop = is_over, .user = &r});
+    cup_status status = cup_loop_run(loop, CUP_OPTIONS(cup_training_hooks, .point = show,
+                                                       .stop = is_over, .user = &r));
     printf("%d of %d steps are done\n", (int)cup_loop_steps(loop), steps);
     int failed = status != CUP_OK && status != CUP_INTERRUPTED;
     if (failed)

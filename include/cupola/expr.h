@@ -71,6 +71,7 @@ typedef enum cup_expr_fold {
 } cup_expr_fold;
 
 typedef struct cup_expr_end {
+    size_t size; /* see CUP_OPTIONS */
     cup_expr_fold fold;
     const int *axes; /* of a fold; none: all of them */
     int axis_count;

@@ -87,10 +87,10 @@ typedef struct cup_custom_grad {
     const void *attributes;
 } cup_custom_grad;
 
-/* An op of your own, of other calls, formulas and kernels. It must stay where it is as long as what
- * is recorded of it; what is all zero may be left out. */
+/* An op of your own, of other calls, formulas and kernels; what is all zero may be left out. */
 typedef struct cup_custom_op {
-    const char *name;      /* for messages */
+    size_t size;           /* see CUP_OPTIONS */
+    const char *name;      /* for messages; must stay as long as what is recorded of the op */
     int output_count;      /* 1 to 32 */
     uint32_t saves_inputs; /* bit i: backward reads input i; these live until it ran */
     uint32_t saves_outputs;

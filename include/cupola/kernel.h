@@ -8,10 +8,11 @@
  *         "    if (i < n)\n"
  *         "        y[i] += a * x[i];\n"
  *         "}\n";
- *     cup_kernel *k = cup_kernel_new(c, &(cup_kernel_source){
+ *     cup_kernel *k = cup_kernel_new(c, CUP_OPTIONS(cup_kernel_source,
  *         .name = "axpy", .text = text, .entry = "axpy",
- *         .arguments = "f32 *y, const f32 *x, f32 a, i64 n"});
- *     cup_kernel_launch(k, &(cup_kernel_grid){.blocks = {(n + 255) / 256}, .threads = {256}},
+ *         .arguments = "f32 *y, const f32 *x, f32 a, i64 n"));
+ *     cup_kernel_grid grid = {sizeof grid, .blocks = {(n + 255) / 256}, .threads = {256}};
+ *     cup_kernel_launch(k, &grid,
  *                       (cup_kernel_argument[]){CUP_TENSOR_ARGUMENT(y), CUP_TENSOR_ARGUMENT(x),
  *                                               CUP_NUMBER_ARGUMENT(2.5),
  *                                               CUP_INTEGER_ARGUMENT(n)}, 4);
@@ -30,6 +31,7 @@ extern "C" {
 typedef struct cup_kernel cup_kernel;
 
 typedef struct cup_kernel_source {
+    size_t size;           /* see CUP_OPTIONS */
     const char *name;      /* for messages and the cache: letters, digits, - and _ */
     const char *text;      /* CUDA C++; may include the library's own "dtype.cuh" and others */
     const char *entry;     /* an extern "C" __global__ function of it */
@@ -57,6 +59,7 @@ CUP_API cup_status cup_kernel_ask(cup_kernel *kernel, cup_kernel_facts *facts);
 
 /* Sizes of 0 mean 1; no blocks at all when blocks[0] is 0. */
 typedef struct cup_kernel_grid {
+    size_t size;      /* see CUP_OPTIONS */
     int64_t blocks[3];
     int threads[3];   /* a block */
     int shared_bytes; /* a block, beyond what the source declares */

@@ -282,6 +282,7 @@ CUP_API cup_tensor *cup_transformer_layer_call(const cup_transformer_layer *laye
 /* The tensors of such a block, [outputs, inputs] where they are matrices; what it has not is
  * NULL. */
 typedef struct cup_transformer_tensors {
+    size_t size;                    /* see CUP_OPTIONS */
     cup_tensor *norm1, *norm1_bias; /* [width] */
     cup_tensor *qkv, *qkv_bias;     /* queries of all heads, then keys, then values */
     cup_tensor *out, *out_bias;     /* [width, width] */

@@ -4,7 +4,8 @@
  * The program says what a batch is and what its loss is; the loop does the rest:
  *
  *     cup_loop *loop = cup_loop_new(parameters,
- *                                   &(cup_loop_calls){.batch = batch, .loss = loss, .user = &me},
+ *                                   CUP_OPTIONS(cup_loop_calls, .batch = batch, .loss = loss,
+ *                                               .user = &me),
  *                                   CUP_OPTIONS(cup_loop_options, .folder = "run",
  *                                               .schedule = {.high = 1e-3, .steps = 1000}));
  *     if (cup_loop_has_checkpoint(loop))
@@ -25,6 +26,7 @@ extern "C" {
 /* What a loop asks of the program. A call that fails says so in the context, or by its status, and
  * ends the run. */
 typedef struct cup_loop_calls {
+    size_t size; /* see CUP_OPTIONS */
     /* Brings all that step `step`, counted from 0, reads to where `loss` reads it, for all batches
      * of the step: cup_tensor_write into tensors that stay. It follows from the step's number
      * alone, so that a run that goes on reads what the uninterrupted one would have. NULL: every
@@ -88,6 +90,7 @@ typedef struct cup_training_point {
 
 /* What a run tells while it goes on. All may be NULL. */
 typedef struct cup_training_hooks {
+    size_t size; /* see CUP_OPTIONS */
     /* A step is done, or an evaluation (then loss is NaN). On a GPU a few steps come at once. */
     void (*point)(const cup_training_point *point, void *user);
     /* A checkpoint of so many steps is on the disk. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "cupola/ops.h"
 #include "tensor/debug.h"
 
@@ -178,6 +179,26 @@ cup_term cup_expr_text(cup_expr *e, const char *text)
     return cup__parse(&e->graph, &e->names, text, NULL, 0) + 1;
 }
 
+static cup_status take_end(cup_expr *e, const cup_expr_end *from, cup__ending *to)
+{
+    cup_expr_end own, *const end = &own;
+    CUP_TRY(cup__options_take(&e->c->error, "formula", end, sizeof *end, from));
+    bool float_or_bool = cup__dtype_is_float(end->dtype) || end->dtype == CUP_BOOL;
+    if (end->typed && (!float_or_bool || cup_dtype_size(end->dtype) == 0))
+        return FUNCTION_ERROR(e, "a result is a float or bool, not %s",
+                              cup_dtype_name(end->dtype));
+    if (end->axis_count < 0 || end->axis_count > 8 || (end->axis_count && !end->axes) ||
+        (unsigned)end->fold > CUP_EXPR_FOLD_MAX)
+        return FUNCTION_ERROR(e, "a fold is one of cup_expr_fold over 0 to 8 axes");
+    to->fold = end->fold;
+    to->keep = end->fold && end->keep;
+    to->axis_count = end->fold ? end->axis_count : 0;
+    to->dtype = end->typed ? (int)end->dtype : -1;
+    for (int i = 0; i < to->axis_count; i++)
+        to->axes[i] = end->axes[i];
+    return CUP_OK;
+}
+
 cup_status cup_expr_result(cup_expr *e, cup_term term, const cup_expr_end *end)
 {
     cup__parsed parsed = {.node = term - 1, .ending.dtype = -1};
@@ -185,21 +206,7 @@ cup_status cup_expr_result(cup_expr *e, cup_term term, const cup_expr_end *end)
         return e ? e->c->error.status : CUP_ARGUMENT;
     if (term <= 0 || term > e->graph.count)
         return FUNCTION_ERROR(e, "there is no term %d to be a result", term);
-    if (end) {
-        bool float_or_bool = cup__dtype_is_float(end->dtype) || end->dtype == CUP_BOOL;
-        if (end->typed && (!float_or_bool || cup_dtype_size(end->dtype) == 0))
-            return FUNCTION_ERROR(e, "a result is a float or bool, not %s",
-                                  cup_dtype_name(end->dtype));
-        if (end->axis_count < 0 || end->axis_count > 8 || (end->axis_count && !end->axes) ||
-            (unsigned)end->fold > CUP_EXPR_FOLD_MAX)
-            return FUNCTION_ERROR(e, "a fold is one of cup_expr_fold over 0 to 8 axes");
-        parsed.ending.fold = end->fold;
-        parsed.ending.keep = end->fold && end->keep;
-        parsed.ending.axis_count = end->fold ? end->axis_count : 0;
-        parsed.ending.dtype = end->typed ? (int)end->dtype : -1;
-        for (int i = 0; i < parsed.ending.axis_count; i++)
-            parsed.ending.axes[i] = end->axes[i];
-    }
+    CUP_TRY(take_end(e, end, &parsed.ending));
     return add_result(e, &parsed);
 }
 

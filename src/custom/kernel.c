@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/text.h"
 #include "cuda/gpu.h"
 #include "cuda/unit.h"
@@ -181,10 +182,11 @@ static cup_status compile(cup_context *c, cup_kernel *k, const cup_kernel_source
     return status;
 }
 
-static cup_status check_source(cup_context *c, const cup_kernel_source *s)
+static cup_status take_source(cup_context *c, const cup_kernel_source *from, cup_kernel_source *s)
 {
-    if (!s || !s->name || !s->text || !s->entry || !s->arguments)
-        return fail(c, s && s->name ? s->name : "?",
+    CUP_TRY(cup__options_take(&c->error, "kernel", s, sizeof *s, from));
+    if (!s->name || !s->text || !s->entry || !s->arguments)
+        return fail(c, s->name ? s->name : "?",
                     "its name, text, entry and arguments must be given");
     for (const char *at = s->name; *at; at++)
         if (!isalnum((unsigned char)*at) && *at != '_' && *at != '-')
@@ -199,9 +201,10 @@ static cup_status check_source(cup_context *c, const cup_kernel_source *s)
     return CUP_OK;
 }
 
-cup_kernel *cup_kernel_new(cup_context *c, const cup_kernel_source *source)
+cup_kernel *cup_kernel_new(cup_context *c, const cup_kernel_source *from)
 {
-    if (!c || c->error.status != CUP_OK || check_source(c, source) != CUP_OK)
+    cup_kernel_source own, *const source = &own;
+    if (!c || c->error.status != CUP_OK || take_source(c, from, source) != CUP_OK)
         return NULL;
     cup_kernel *k = cup__calloc(1, sizeof *k);
     if (!k) {
@@ -305,8 +308,12 @@ static cup_status take(const cup_kernel *k, int i, const cup_kernel_argument *a,
     return CUP_OK;
 }
 
-static cup_status check_grid(const cup_kernel *k, const cup_kernel_grid *g, cup__grid *to)
+static cup_status take_grid(const cup_kernel *k, const cup_kernel_grid *from, cup__grid *to)
 {
+    cup_kernel_grid own, *const g = &own;
+    if (!from)
+        return fail(k->c, k->name, "the grid is NULL");
+    CUP_TRY(cup__options_take(&k->c->error, k->name, g, sizeof *g, from));
     const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(k->c->device));
     static const int64_t blocks_most[] = {2147483647, 65535, 65535};
     static const int threads_most[] = {1024, 1024, 64};
@@ -361,11 +368,9 @@ cup_status cup_kernel_launch(cup_kernel *k, const cup_kernel_grid *grid,
     CUP__DEBUG_CALL(k->c);
     if (k->c->error.status != CUP_OK)
         return k->c->error.status;
-    if (!grid)
-        return fail(k->c, k->name, "the grid is NULL");
     if (count != k->count || (count && !arguments))
         return fail(k->c, k->name, "launched with %d arguments, %d are declared", count, k->count);
-    CUP_TRY(check_grid(k, grid, &checked));
+    CUP_TRY(take_grid(k, grid, &checked));
     for (int i = 0; i < count; i++) {
         CUP_TRY(take(k, i, &arguments[i], &values[i]));
         list[i] = (cup__argument){&values[i], size_of(&k->arguments[i])};

@@ -1,17 +1,20 @@
 /* Ops of the user's own, recorded as one node with a gradient of the user's own. */
+#include <stdalign.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "grad/tape.h"
 #include "dispatch/attributes.h"
 
 /* One bit of `saves_inputs` and `saves_outputs` each. */
 #define MOST 32
 
-static cup_status check_op(cup_context *c, const cup_custom_op *op)
+static cup_status take_op(cup_context *c, const cup_custom_op *from, cup_custom_op *op)
 {
-    if (!op)
+    if (!from)
         return cup__fail(&c->error, CUP_ARGUMENT, "custom: the op is NULL");
+    CUP_TRY(cup__options_take(&c->error, "custom", op, sizeof *op, from));
     if (!op->name || !op->forward)
         return cup__fail(&c->error, CUP_ARGUMENT, "custom %s: its %s is NULL",
                          op->name ? op->name : "op", op->name ? "forward" : "name");
@@ -110,12 +113,14 @@ static bool is_view_of_input(const cup_tensor *t, cup_tensor *const *inputs, int
 static cup_status record(cup_context *c, const cup_custom_op *op, cup_tensor *const *inputs,
                          int count, const void *attributes, cup_tensor **outputs)
 {
-    cup__node *node = cup__tape_node(c, count, op->output_count, op->attributes_size);
+    const size_t size = (op->attributes_size + alignof(cup_custom_op) - 1) /
+                        alignof(cup_custom_op) * alignof(cup_custom_op);
+    cup__node *node = cup__tape_node(c, count, op->output_count, size + sizeof *op);
     if (!node)
         return CUP_MEMORY;
-    node->custom = op;
     if (op->attributes_size)
         memcpy(node->attributes, attributes, op->attributes_size);
+    node->custom = memcpy((char *)node->attributes + size, op, sizeof *op);
     for (int i = 0; i < count; i++) {
         if (!inputs[i])
             continue;
@@ -131,14 +136,15 @@ static cup_status record(cup_context *c, const cup_custom_op *op, cup_tensor *co
     return CUP_OK;
 }
 
-cup_status cup_custom(cup_context *c, const cup_custom_op *op, cup_tensor *const *inputs, int count,
-                      const void *attributes, cup_tensor **outputs)
+cup_status cup_custom(cup_context *c, const cup_custom_op *from, cup_tensor *const *inputs,
+                      int count, const void *attributes, cup_tensor **outputs)
 {
+    cup_custom_op own, *const op = &own;
     if (!c)
         return CUP_MEMORY;
     if (c->error.status != CUP_OK)
         return c->error.status;
-    CUP_TRY(check_op(c, op));
+    CUP_TRY(take_op(c, from, op));
     if (!outputs)
         return cup__fail(&c->error, CUP_ARGUMENT, "custom %s: there is no place for its outputs",
                          op->name);

@@ -22,7 +22,7 @@ typedef struct cup__edge {
 
 typedef struct cup__node {
     const cup__row *row; /* or one of the next two */
-    const cup_custom_op *custom;
+    const cup_custom_op *custom; /* stands behind the attributes */
     cup_block block;
     void *block_user;
     int in_count, out_count;

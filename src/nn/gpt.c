@@ -94,6 +94,8 @@ static cup_status make(cup_gpt *m)
     cup_transformer_tensors *tensors = calloc(layers, sizeof *tensors);
     if (!m->blocks || !m->passes || !tensors)
         status = cup_fail(c, CUP_MEMORY, "out of host memory for a model");
+    for (size_t i = 0; tensors && i < layers; i++)
+        tensors[i].size = sizeof *tensors;
     cup_random_step(c, 0);
     if (status == CUP_OK)
         status = make_tensors(m, tensors);

@@ -346,18 +346,20 @@ static cup_status take_tensors(cup_transformer_layer *layer, cup_parameters *lis
 }
 
 cup_status cup_transformer_layer_of(cup_transformer_layer *layer, cup_parameters *list,
-                                    const cup_transformer_tensors *t, int64_t heads,
+                                    const cup_transformer_tensors *tensors, int64_t heads,
                                     const cup_transformer_layer_options *options)
 {
     cup_transformer_layer_options o;
+    cup_transformer_tensors t;
     CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call_transformer));
     cup_context *c = cup__parameters_context(list);
     if (cup__options_take(&c->error, "transformer", &o, sizeof o, options) == CUP_OK &&
+        cup__options_take(&c->error, "transformer: its tensors", &t, sizeof t, tensors) == CUP_OK &&
         check_probability(list, o.dropout) == CUP_OK) {
         layer->dropout = o.dropout;
         layer->rms = o.rmsnorm;
-        if (t)
-            take_tensors(layer, list, t, heads, &o);
+        if (tensors)
+            take_tensors(layer, list, &t, heads, &o);
         else
             cup__fail(&c->error, CUP_ARGUMENT, "transformer under \"%s\": its tensors are NULL",
                       cup__parameters_prefix(list));

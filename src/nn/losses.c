@@ -55,7 +55,8 @@ static cup_tensor *formula(const loss *l, const char *text, const char *paramete
     bool narrow = true;
     for (int i = 0; i < l->count; i++)
         narrow &= l->in[i] && cup_dtype_size(l->in[i]->dtype) < 4;
-    cup_expr_end end = {.fold = fold,
+    cup_expr_end end = {.size = sizeof end,
+                        .fold = fold,
                         .axes = &axis,
                         .axis_count = axis < CUP_MAX_DIMS,
                         .typed = narrow && fold != CUP_EXPR_FOLD_NONE,

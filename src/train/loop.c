@@ -130,26 +130,34 @@ cup_status cup__loop_train(cup_loop *l, cup_parameters *list)
     return c->error.status;
 }
 
-static cup_status take_options(cup_context *c, const cup_loop_calls *calls,
-                               const cup_loop_options *from, cup_loop_options *options)
+static cup_status take_options(cup_context *c, const cup_loop_options *from,
+                               cup_loop_options *options)
 {
     CUP_TRY(cup__options_take(&c->error, "training", options, sizeof *options, from));
-    if (!calls || !calls->loss)
-        return cup__fail(&c->error, CUP_ARGUMENT, "training: the %s NULL; nothing can be trained",
-                         calls ? "call that gives the loss is" : "calls are");
     options->accumulate += options->accumulate == 0;
     return cup__fields_check(&c->error, "training", fields, options);
 }
 
-cup_loop *cup_loop_new(cup_parameters *list, const cup_loop_calls *calls,
-                       const cup_loop_options *from)
+static cup_status take_calls(cup_context *c, const cup_loop_calls *from, cup_loop_calls *calls)
 {
-    cup_loop_options options;
+    CUP_TRY(cup__options_take(&c->error, "training: its calls", calls, sizeof *calls, from));
+    if (calls->loss)
+        return CUP_OK;
+    return cup__fail(&c->error, CUP_ARGUMENT, "training: the %s NULL; nothing can be trained",
+                     from ? "call that gives the loss is" : "calls are");
+}
+
+cup_loop *cup_loop_new(cup_parameters *list, const cup_loop_calls *calls,
+                       const cup_loop_options *options)
+{
+    cup_loop_options own;
+    cup_loop_calls own_calls;
     cup_context *c = list ? cup__parameters_context(list) : NULL;
-    if (!c || c->error.status != CUP_OK || take_options(c, calls, from, &options) != CUP_OK)
+    if (!c || c->error.status != CUP_OK || take_options(c, options, &own) != CUP_OK ||
+        take_calls(c, calls, &own_calls) != CUP_OK)
         return NULL;
     cup_scope_open(c);
-    cup_loop *l = cup__loop_begin(c, calls, &options, &checkpoints);
+    cup_loop *l = cup__loop_begin(c, &own_calls, &own, &checkpoints);
     cup_status status = c->error.status;
     if (l) {
         status = cup__loop_train(l, list);

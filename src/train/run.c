@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "cupola/grad.h"
+#include "base/options.h"
 #include "tensor/context.h"
 #include "tensor/tensor.h"
 #include "train/loop.h"
@@ -42,7 +43,7 @@ static cup_status evaluate(cup_loop *l, const cup_training_hooks *hooks)
     if (!point)
         return l->c->error.status;
     point->validation = loss;
-    if (hooks && hooks->point)
+    if (hooks->point)
         hooks->point(point, hooks->user);
     return CUP_OK;
 }
@@ -58,7 +59,7 @@ static cup_status save(cup_loop *l, const cup_training_hooks *hooks)
     l->c->stop = stop;
     if (status != CUP_OK)
         return status;
-    if (hooks && hooks->saved)
+    if (hooks->saved)
         hooks->saved(l->steps, hooks->user);
     return CUP_OK;
 }
@@ -94,23 +95,25 @@ static cup_status run_steps(cup_loop *l, const cup_training_hooks *hooks)
     return save(l, hooks);
 }
 
-cup_status cup_loop_run(cup_loop *l, const cup_training_hooks *hooks)
+cup_status cup_loop_run(cup_loop *l, const cup_training_hooks *from)
 {
+    cup_training_hooks hooks;
     if (!l)
         return CUP_ARGUMENT;
     if (l->c->error.status != CUP_OK)
         return l->c->error.status;
+    CUP_TRY(cup__options_take(&l->c->error, "training: its hooks", &hooks, sizeof hooks, from));
     CUP_TRY(cup__loop_own(l));
     CUP_TRY(cup__loop_prepare(l));
     bool (*stop)(void *) = l->c->stop;
     void *stop_user = l->c->stop_user;
-    if (hooks && hooks->stop)
-        cup_stop_when(l->c, hooks->stop, hooks->user);
-    cup_status status = run_steps(l, hooks);
+    if (hooks.stop)
+        cup_stop_when(l->c, hooks.stop, hooks.user);
+    cup_status status = run_steps(l, &hooks);
     cup_stop_when(l->c, stop, stop_user);
     if (status != CUP_INTERRUPTED)
         return status;
     cup_error_clear(l->c);
-    CUP_TRY(save(l, hooks));
+    CUP_TRY(save(l, &hooks));
     return CUP_INTERRUPTED;
 }

@@ -253,7 +253,7 @@ static cup_status add_step(cup_loop *l, const cup_training_hooks *hooks)
     point->loss = loss;
     point->norm = (double)row[width - 1] / (double)(width - 1);
     l->read++;
-    if (hooks && hooks->point)
+    if (hooks->point)
         hooks->point(point, hooks->user);
     return CUP_OK;
 }

@@ -123,7 +123,7 @@ static cup_status make_batches(cup_context *c, cup_trainer *t)
 static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
 {
     const cup_training *a = &t->training;
-    const cup_loop_calls calls = {write_batch, loss_of_batch, evaluate, rehearse, t};
+    const cup_loop_calls calls = {sizeof calls, write_batch, loss_of_batch, evaluate, rehearse, t};
     const cup_loop_options options = {
         .schedule = {.high = a->rate,
                      .low = a->rate_end,

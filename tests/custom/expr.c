@@ -366,11 +366,11 @@ TEST(expr_builder)
     cup_term all = cup_expr_apply(e, "where", (cup_term[]){cup_expr_text(e, "x < y"), h, y}, 3);
     int axes[] = {-1};
     EXPECT(cup_expr_result(e, all,
-                           &(cup_expr_end){.fold = CUP_EXPR_FOLD_SUM,
+                           CUP_OPTIONS(cup_expr_end, .fold = CUP_EXPR_FOLD_SUM,
                                            .axes = axes,
                                            .axis_count = 1,
                                            .typed = true,
-                                           .dtype = CUP_F64}) == CUP_OK);
+                                           .dtype = CUP_F64)) == CUP_OK);
     EXPECT_TEXT(cup_expr_words(e), "f64(sum[-1](where(x < y, x * 2, y)))");
     cup_tensor *in[] = {filled(c, CUP_F32, 1, (int64_t[]){9}, -1, 1),
                         filled(c, CUP_F32, 1, (int64_t[]){9}, -1, 1)};

@@ -22,7 +22,8 @@ static cup_context *open_fake(void)
     return c;
 }
 
-static const cup_kernel_source add = {.name = "add-to",
+static const cup_kernel_source add = {.size = sizeof add,
+                                      .name = "add-to",
                                       .text = FAKE_ADD,
                                       .entry = "fake_add",
                                       .arguments = "i32 *p, i32 n, i32 v"};
@@ -30,7 +31,8 @@ static const cup_kernel_source add = {.name = "add-to",
 #define LAUNCH(k, grid, ...)                                                                       \
     cup_kernel_launch(k, &(cup_kernel_grid)grid, (cup_kernel_argument[]){__VA_ARGS__},             \
                       sizeof((cup_kernel_argument[]){__VA_ARGS__}) / sizeof(cup_kernel_argument))
-#define ONE {.blocks = {1}, .threads = {32}}
+#define GRID .size = sizeof(cup_kernel_grid)
+#define ONE {GRID, .blocks = {1}, .threads = {32}}
 
 TEST(kernel_is_launched)
 {
@@ -99,19 +101,25 @@ TEST(kernel_launches_are_checked)
         {ONE,
          {CUP_TENSOR_ARGUMENT(t), CUP_INTEGER_ARGUMENT((int64_t)1 << 31), CUP_INTEGER_ARGUMENT(1)},
          "argument 2 (n), 2147483648, does not fit i32"},
-        {{.blocks = {-1}, .threads = {32}}, GOOD, "a grid of -1 blocks along x"},
-        {{.blocks = {1, 65536}, .threads = {32}}, GOOD, "a grid of 65536 blocks along y"},
-        {{.blocks = {1}, .threads = {2048}}, GOOD, "a block of 2048 threads along x"},
-        {{.blocks = {1}, .threads = {1, 1, 65}}, GOOD, "a block of 65 threads along z"},
-        {{.blocks = {1}, .threads = {64, 32}}, GOOD, "a block of 2048 threads; with its 32"},
-        {{.blocks = {1}, .threads = {32}, .shared_bytes = 1 << 28}, GOOD, "bytes of shared memory"},
-        {{.blocks = {1}, .threads = {32}, .shared_bytes = -1}, GOOD, "-1 bytes of shared memory"},
+        {{GRID, .blocks = {-1}, .threads = {32}}, GOOD, "a grid of -1 blocks along x"},
+        {{GRID, .blocks = {1, 65536}, .threads = {32}}, GOOD, "a grid of 65536 blocks along y"},
+        {{GRID, .blocks = {1}, .threads = {2048}}, GOOD, "a block of 2048 threads along x"},
+        {{GRID, .blocks = {1}, .threads = {1, 1, 65}}, GOOD, "a block of 65 threads along z"},
+        {{GRID, .blocks = {1}, .threads = {64, 32}}, GOOD, "a block of 2048 threads; with its 32"},
+        {{GRID, .blocks = {1}, .threads = {32}, .shared_bytes = 1 << 28}, GOOD,
+         "bytes of shared memory"},
+        {{GRID, .blocks = {1}, .threads = {32}, .shared_bytes = -1}, GOOD,
+         "-1 bytes of shared memory"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         EXPECT_INT(cup_kernel_launch(k, &rows[i].grid, rows[i].arguments, 3), CUP_ARGUMENT);
         EXPECT_CONTAINS(cup_error_text(c), rows[i].words);
         cup_error_clear(c);
     }
+    EXPECT_INT(cup_kernel_launch(k, &(cup_kernel_grid){.blocks = {1}}, rows[0].arguments, 3),
+               CUP_ARGUMENT);
+    EXPECT_CONTAINS(cup_error_text(c), "add-to: the size of its options is 0");
+    cup_error_clear(c);
     EXPECT_INT(cup_kernel_launch(k, &rows[0].grid, rows[0].arguments, 2), CUP_ARGUMENT);
     EXPECT_CONTAINS(cup_error_text(c), "launched with 2 arguments, 3 are declared");
     cup_kernel_free(k);
@@ -127,7 +135,8 @@ TEST(kernel_sources_are_checked)
         cup_status status;
         const char *words;
     } rows[] = {
-#define SOURCE(name, text, entry, arguments, defines) {name, text, entry, arguments, defines}
+#define SOURCE(name, text, entry, arguments, defines)                                              \
+    {sizeof(cup_kernel_source), name, text, entry, arguments, defines}
         {SOURCE("../x", FAKE_ADD, "fake_add", "", NULL), CUP_ARGUMENT, "is no name"},
         {SOURCE("", FAKE_ADD, "fake_add", "", NULL), CUP_ARGUMENT, "a name has 1 to"},
         {SOURCE("x", NULL, "fake_add", "", NULL), CUP_ARGUMENT, "must be given"},
@@ -148,6 +157,9 @@ TEST(kernel_sources_are_checked)
         {SOURCE("x", "#error no\n", "fake_add", "any *p, i32, i32", NULL), CUP_COMPILE,
          "x.cu for sm_90a () does not compile"},
     };
+    EXPECT(!cup_kernel_new(c, &(cup_kernel_source){.name = "x"}));
+    EXPECT_CONTAINS(cup_error_text(c), "kernel: the size of its options is 0");
+    cup_error_clear(c);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         EXPECT(!cup_kernel_new(c, &rows[i].source));
         EXPECT_CONTAINS(cup_error_text(c), rows[i].words);
@@ -203,7 +215,7 @@ static cup_status double_backward(cup_context *c, const cup_custom_grad *g)
 /* A launch is not recorded: what came out of it would be taken for a number. */
 TEST(kernel_is_refused_in_a_recorded_gradient)
 {
-    static const cup_custom_op op = {.name = "double", .output_count = 1,
+    static const cup_custom_op op = {.size = sizeof op, .name = "double", .output_count = 1,
                                      .attributes_size = sizeof(cup_kernel *),
                                      .forward = double_forward, .backward = double_backward,
                                      .second_derivatives = true};

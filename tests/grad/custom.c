@@ -41,6 +41,7 @@ static cup_status wave_backward(cup_context *c, const cup_custom_grad *g)
 }
 
 static const cup_custom_op wave_op = {
+    .size = sizeof wave_op,
     .name = "wave",
     .output_count = 2,
     .saves_inputs = 3,
@@ -131,7 +132,7 @@ static cup_status round_backward(cup_context *c, const cup_custom_grad *g)
 TEST(custom_straight_through)
 {
     cup_context *c = cpu();
-    static const cup_custom_op op = {.name = "round", .output_count = 1,
+    static const cup_custom_op op = {.size = sizeof op, .name = "round", .output_count = 1,
                                      .forward = round_forward, .backward = round_backward};
     cup_tensor *x = cup_require_grad(numbers(c, 0.123)), *y;
     cup_tensor *two = cup_full(c, CUP_F64, 0, NULL, 2);
@@ -178,7 +179,8 @@ static cup_status slope_backward(cup_context *c, const cup_custom_grad *g)
     return CUP_OK;
 }
 
-static const cup_custom_op slope = {.name = "slope of cube", .output_count = 1,
+static const cup_custom_op slope = {.size = sizeof slope,
+                                    .name = "slope of cube", .output_count = 1,
                                     .saves_inputs = 3, .forward = slope_forward,
                                     .backward = slope_backward, .second_derivatives = true};
 
@@ -197,7 +199,7 @@ static cup_status cube_backward(cup_context *c, const cup_custom_grad *g)
 
 TEST(custom_second_derivatives)
 {
-    cup_custom_op cube = {.name = "cube", .output_count = 1, .saves_inputs = 1,
+    cup_custom_op cube = {.size = sizeof cube, .name = "cube", .output_count = 1, .saves_inputs = 1,
                           .forward = cube_forward, .backward = cube_backward};
     cup_context *c = cpu();
     cup_tensor *x = cup_require_grad(numbers(c, -1)), *y, *d, *dd, *ddd;
@@ -249,6 +251,7 @@ static cup_status wrong_backward(cup_context *c, const cup_custom_grad *g)
 }
 
 static const cup_custom_op wrong = {
+    .size = sizeof wrong,
     .name = "wrong",
     .output_count = 2,
     .saves_outputs = 2,

@@ -22,7 +22,8 @@ static const char text[] =
     "        dx[i] = 3 * x[i] * x[i] * dy[i];\n"
     "}\n";
 
-static const cup_kernel_grid grid = {.blocks = {(COUNT + 255) / 256}, .threads = {256}};
+static const cup_kernel_grid grid = {
+    .size = sizeof grid, .blocks = {(COUNT + 255) / 256}, .threads = {256}};
 
 static cup_status cube_forward(cup_context *c, cup_tensor *const *in, int count,
                                const void *attributes, cup_tensor **out)
@@ -48,6 +49,7 @@ static cup_status cube_backward(cup_context *c, const cup_custom_grad *g)
 }
 
 static const cup_custom_op op = {
+    .size = sizeof op,
     .name = "cube",
     .output_count = 1,
     .saves_inputs = 1,
@@ -85,10 +87,11 @@ static void fill(float *values, float first)
 
 static cup_kernel *compile(cup_context *c, const char *entry, const char *arguments)
 {
-    cup_kernel *kernel = cup_kernel_new(c, &(cup_kernel_source){.name = "custom-cube",
-                                                                .text = text,
-                                                                .entry = entry,
-                                                                .arguments = arguments});
+    cup_kernel *kernel = cup_kernel_new(c, CUP_OPTIONS(cup_kernel_source,
+                                                        .name = "custom-cube",
+                                                        .text = text,
+                                                        .entry = entry,
+                                                        .arguments = arguments));
     EXPECT_TEXT(cup_error_text(c), "");
     return kernel;
 }

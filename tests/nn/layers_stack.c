@@ -17,6 +17,7 @@ typedef struct stack {
 static cup_transformer_tensors tensors_of(const cup_transformer_layer *l)
 {
     return (cup_transformer_tensors){
+        .size = sizeof(cup_transformer_tensors),
         .norm1 = l->rms ? l->rmsnorm1.weight : l->norm1.weight,
         .norm1_bias = l->norm1.bias,
         .qkv = l->attention.qkv.weight,

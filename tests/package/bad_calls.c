@@ -126,7 +126,7 @@ static cup_tensor *loss_of_nothing(cup_context *c, int64_t batch, void *user)
 
 static cup_loop *make_loop(cup_parameters *list, cup_tensor *x)
 {
-    const cup_loop_calls calls = {.loss = loss_of_nothing, .user = x};
+    const cup_loop_calls calls = {.size = sizeof calls, .loss = loss_of_nothing, .user = x};
     return cup_loop_new(list, &calls,
                         CUP_OPTIONS(cup_loop_options, .schedule = {.high = 0.1, .steps = 1}));
 }

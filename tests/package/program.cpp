@@ -29,7 +29,7 @@ bool train(cup_context *c)
     m.x = cup_keep(cup_tensor_from(c, CUP_F32, 2, shape, x));
     m.y = cup_keep(cup_tensor_from(c, CUP_F32, 2, shape, y));
     cup_linear_layer_new(&m.layer, list, "line", 1, 1, nullptr);
-    cup_loop_calls calls{};
+    cup_loop_calls calls = CUP_DEFAULTS(cup_loop_calls);
     calls.loss = loss;
     calls.user = &m;
     cup_loop_options options = CUP_DEFAULTS(cup_loop_options);
@@ -62,7 +62,7 @@ cup_status backward(cup_context *c, const cup_custom_grad *g)
 
 bool differentiate(cup_context *c)
 {
-    cup_custom_op op{};
+    cup_custom_op op = CUP_DEFAULTS(cup_custom_op);
     op.name = "scaled_square";
     op.output_count = 1;
     op.saves_inputs = 1;

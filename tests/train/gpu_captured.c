@@ -164,7 +164,8 @@ TEST_LIMITED(gpu_trainer_stops_within_a_second, 180)
     cup_data *data = cup_data_new(c, corpus, tokenizer, training.model.context);
     alarm_at a = {.trainer = cup_trainer_new(c, data, tokenizer, NULL, &training)};
     EXPECT_TEXT(cup_error_text(c), "");
-    EXPECT_INT(cup_trainer_run(a.trainer, &(cup_training_hooks){.stop = is_over, .user = &a}),
+    EXPECT_INT(cup_trainer_run(a.trainer, CUP_OPTIONS(cup_training_hooks, .stop = is_over,
+                                                      .user = &a)),
                CUP_INTERRUPTED);
     double took = now() - a.at;
     printf("%d graphs a step; the run ended %.2f s after it was asked to\n",

@@ -103,7 +103,8 @@ static void begin_on(model *m, const char *device, const cup_loop_options *from,
     m->y = cup_tensor_new(m->c, CUP_F32, 2, (int64_t[]){m->accumulate * ROWS, 1});
     cup_loop_options options = *from;
     options.folder = folder;
-    m->loop = cup_loop_new(m->list, &(cup_loop_calls){write_batch, loss, evaluate, NULL, m},
+    m->loop = cup_loop_new(m->list,
+                           CUP_OPTIONS(cup_loop_calls, write_batch, loss, evaluate, NULL, m),
                            &options);
 }
 
@@ -128,7 +129,7 @@ static bool stops(void *user)
 
 static cup_status go(model *m)
 {
-    return cup_loop_run(m->loop, &(cup_training_hooks){.stop = stops, .user = m});
+    return cup_loop_run(m->loop, CUP_OPTIONS(cup_training_hooks, .stop = stops, .user = m));
 }
 
 static int64_t points_of(const model *m, cup_training_point *out)
@@ -230,7 +231,7 @@ TEST(loop_gives_up_no_step_that_moved_statistics)
     model m, whole;
     begin(&m, &usual, CUP_F32, test_folder());
     cup_status status =
-        cup_loop_run(m.loop, &(cup_training_hooks){.stop = stops_inside, .user = &m});
+        cup_loop_run(m.loop, CUP_OPTIONS(cup_training_hooks, .stop = stops_inside, .user = &m));
     EXPECT_INT(status, CUP_INTERRUPTED);
     int64_t steps = cup_loop_steps(m.loop);
     EXPECT(steps >= 1);
@@ -374,7 +375,7 @@ TEST(loop_refuses_what_cannot_be)
                {{.schedule = {.steps = 5, .decline = 7}}, "decline 7 is none"}};
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     cup_parameters *list = cup_parameters_new(c, CUP_F32);
-    const cup_loop_calls calls = {.loss = loss};
+    const cup_loop_calls calls = {.size = sizeof calls, .loss = loss};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         cup_loop_options options = bad[i].options;
         options.size = sizeof options;

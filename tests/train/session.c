@@ -64,7 +64,7 @@ static bool stops(void *user)
 
 cup_status go(session *s)
 {
-    return cup_trainer_run(s->trainer, &(cup_training_hooks){.stop = stops, .user = s});
+    return cup_trainer_run(s->trainer, CUP_OPTIONS(cup_training_hooks, .stop = stops, .user = s));
 }
 
 int64_t points_of(const session *s, cup_training_point *out)

@@ -35,7 +35,7 @@ static void expect_soon(const cup_training *training, double seconds)
     begin(&s, training, sample_text(), NULL);
     alarm_at a = {.at = now() + seconds};
     cup_status status =
-        cup_trainer_run(s.trainer, &(cup_training_hooks){.stop = is_over, .user = &a});
+        cup_trainer_run(s.trainer, CUP_OPTIONS(cup_training_hooks, .stop = is_over, .user = &a));
     double took = now() - a.at;
     EXPECT_TEXT(cup_error_text(s.c), "");
     EXPECT_INT(status, CUP_INTERRUPTED);
@@ -104,9 +104,9 @@ TEST_LIMITED(trainer_stopped_anywhere_goes_on_bit_for_bit, 120)
     training.evaluate_texts = 6;
     session s;
     counter n = {0};
+    const cup_training_hooks hooks = {.size = sizeof hooks, .stop = counts, .user = &n};
     begin(&s, &training, sample_text(), NULL);
-    EXPECT_INT(cup_trainer_run(s.trainer, &(cup_training_hooks){.stop = counts, .user = &n}),
-               CUP_OK);
+    EXPECT_INT(cup_trainer_run(s.trainer, &hooks), CUP_OK);
     int64_t count = points_of(&s, whole);
     long asked = n.asked;
     EXPECT(asked > 500);
@@ -120,7 +120,7 @@ TEST_LIMITED(trainer_stopped_anywhere_goes_on_bit_for_bit, 120)
         if (test_command(out, sizeof out, "%s", state) == 0)
             EXPECT_INT(cup_trainer_resume(s.trainer), CUP_OK);
         n = (counter){.left = (long)test_uniform(1, (double)asked / 3)};
-        status = cup_trainer_run(s.trainer, &(cup_training_hooks){.stop = counts, .user = &n});
+        status = cup_trainer_run(s.trainer, &hooks);
         EXPECT_TEXT(cup_error_text(s.c), "");
         if (status == CUP_OK) {
             EXPECT_INT(points_of(&s, parts), count);

@@ -43,6 +43,7 @@ static bool both_special(double got, double want)
 
 typedef struct comparison {
     const cup_tensor *want, *got;
+    const double *forgiven; /* by element; NULL: nothing */
     double slack, least, rms;
     bool codes;
     double *of_block; /* the sum of squares, then the largest error */
@@ -70,7 +71,7 @@ static void add_squares(int64_t begin, int64_t end, void *user)
 
 /* Below a dtype's normal numbers its steps are equal. What is too large for it is infinite, which
  * stands for the smallest number that is. */
-static double error_of(const comparison *c, double w, double g)
+static double error_of(const comparison *c, double w, double g, double forgiven)
 {
     cup_dtype dtype = c->got->dtype;
     bool is_float = cup__dtype_is_float(dtype);
@@ -83,7 +84,8 @@ static double error_of(const comparison *c, double w, double g)
     }
     double scale = is_float ? epsilon[dtype] * (fabs(w) + c->rms) + smallest[dtype] + c->least
                              : 0.125;
-    double error = fabs(g - w), forgiven = c->slack * (fabs(w) + c->rms);
+    double error = fabs(g - w);
+    forgiven += c->slack * (fabs(w) + c->rms);
     error = error <= forgiven ? 0 : (error - forgiven) / scale;
     return isnan(error) ? INFINITY : error;
 }
@@ -115,7 +117,8 @@ static void find_worst(int64_t begin, int64_t end, void *user)
         double worst = 0;
         for (int64_t i = b * BLOCK; i < end_of(c, b); i++) {
             double w = value_at(c->want, i), g = value_at(c->got, i);
-            double error = c->codes ? error_of_code(c, w, g) : error_of(c, w, g);
+            double forgiven = c->forgiven ? c->forgiven[i] : 0;
+            double error = c->codes ? error_of_code(c, w, g) : error_of(c, w, g, forgiven);
             if (error > worst) {
                 worst = error;
                 c->where[b] = i;
@@ -168,6 +171,13 @@ double cup__compare_above(const cup_tensor *want, const cup_tensor *got, double 
                           char *note, size_t note_size)
 {
     comparison c = {.want = want, .got = got, .slack = slack, .least = least};
+    return compare(&c, note, note_size);
+}
+
+double cup__compare_beyond(const cup_tensor *want, const cup_tensor *got, const double *forgiven,
+                           double least, char *note, size_t note_size)
+{
+    comparison c = {.want = want, .got = got, .forgiven = forgiven, .least = least};
     return compare(&c, note, note_size);
 }
 

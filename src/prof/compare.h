@@ -24,6 +24,10 @@ double cup__compare(const cup_tensor *want, const cup_tensor *got, double slack,
 double cup__compare_above(const cup_tensor *want, const cup_tensor *got, double slack, double least,
                           char *note, size_t note_size);
 
+/* The same where `forgiven`, a number for each element in order, is taken off its error. */
+double cup__compare_beyond(const cup_tensor *want, const cup_tensor *got, const double *forgiven,
+                           double least, char *note, size_t note_size);
+
 /* The same of codes, 8-bit floats, where `want` is what they are roundings of, in f64: infinite
  * where a code is not the rounding of a number within `slack` and `least` of that, else 0. */
 double cup__compare_codes(const cup_tensor *want, const cup_tensor *got, double slack, double least,

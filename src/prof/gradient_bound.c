@@ -1,7 +1,6 @@
 #include "prof/gradient_bound.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "prof/compare.h"
 #include "prof/cost.h"
@@ -40,43 +39,6 @@ double cup__gradient_growth(cup_context *c, const cup__gradient_call *g)
     cup__scope_pop(c);
     cup__error_clear(&c->error);
     return fmax(1, sqrt(flops / count) / 8);
-}
-
-static const void *attribute_of(const cup__gradient_call *g, const char *name)
-{
-    static const double zero = 0;
-    const char *all = g->attributes;
-    for (const cup__attribute *a = g->row->attributes; a && a->name; a++)
-        if (!strcmp(a->name, name))
-            return all ? all + a->offset : (const void *)&zero;
-    return NULL;
-}
-
-/* How many elements of x one mean or size is of; 0 where the op makes none. */
-static int64_t normalised_together(const cup__gradient_call *g)
-{
-    const cup_tensor *x = g->in[0];
-    const int *axis = attribute_of(g, "axis"), *groups = attribute_of(g, "groups");
-    if (!attribute_of(g, "eps") || !x || x->ndim == 0 || x->count == 0)
-        return 0;
-    if (groups && *groups > 0)
-        return x->count / (x->shape[0] * *groups);
-    int d = axis && *axis >= 0 ? *axis : x->ndim - 1;
-    return axis ? x->count / x->shape[d] : x->shape[d];
-}
-
-double cup__gradient_cancelling(const cup__gradient_call *g, int i)
-{
-    const char *name = g->row->name;
-    bool summed = !strncmp(name, "add_", 4), centred = !strstr(name, "rmsnorm");
-    int64_t together = normalised_together(g);
-    if (i > summed || together < 1 || together > (centred ? 2 : 1))
-        return 0;
-    const cup_tensor *gamma = g->in[1 + summed];
-    double most = gamma ? 0 : 1, eps = *(const double *)attribute_of(g, "eps");
-    for (int64_t k = 0; gamma && k < gamma->count; k++)
-        most = fmax(most, fabs(cup__load(gamma, cup__offset_of(gamma, k))));
-    return 2 * most / sqrt(eps > 0 ? eps : 1e-5);
 }
 
 static void move(cup_tensor *t, cup_dtype stored)

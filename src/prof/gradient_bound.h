@@ -11,6 +11,7 @@ typedef struct cup__gradient_call {
     cup_dtype dtype;
     int in_count;
     cup_tensor *const *in;
+    cup_tensor *const *back; /* by result: what flows back to it, NULL for nothing */
 } cup__gradient_call;
 
 /* Epsilons: what the op itself may be wrong by, at least `least`, or where terms are summed in f32
@@ -23,11 +24,11 @@ double cup__gradient_roundings(const cup__gradient_call *g, int i, double least)
  * it, once that is large. */
 double cup__gradient_growth(cup_context *c, const cup__gradient_call *g);
 
-/* The size of the terms that cancel in the gradient of input `i`, as far as it may be made of their
- * rounding alone: where one value is divided by its own size, or two stand about their mean, their
- * results do not depend on them but for eps. The terms are what flows back, at most 2, times gamma,
- * over the size, which eps is below. */
-double cup__gradient_cancelling(const cup__gradient_call *g, int i);
+/* For each element of input `i`, in order, how far its gradient may be off for the terms that it is
+ * the sum of, where few large ones may leave little: their sizes together, rounded in f32 at best.
+ * Of norms, softmax and log_softmax; NULL for other ops and inputs, or without memory. To be freed
+ * with cup__free. */
+double *cup__gradient_cancelling(const cup__gradient_call *g, int i);
 
 /* Moves what backward keeps of the results as storing it does: a number that the dtype it is stored
  * in lacks by one epsilon of that, twice what rounding does, up or down by chance. What the dtype

@@ -125,12 +125,63 @@ static cup_tensor *make_elementwise(execution *e, const cup__graph_node *n, cup_
     }
 }
 
-/* With what a call may store before the activation, for its gradient or where no kernel does both,
- * moved. */
+/* y with the slopes of x too, whose value is left out. */
+static cup_tensor *with_slopes(execution *e, cup_tensor *y, cup_tensor *x)
+{
+    return cup_add(e->c, y, cup_sub(e->c, x, cup_detach(x)));
+}
+
+/* For each element of t up to how far the terms of a sum of n move where its partial sums, which
+ * may be as large as the root of n of them, are rounded one after the other. */
+static cup_tensor *of_terms(execution *e, int node, int use, cup_tensor *t, double n)
+{
+    double inside = fmin(cup__epsilon(e->dtype), cup__epsilon(CUP_F32));
+    uint64_t number = (uint64_t)(10000 * e->noise + 10 * node + use);
+    cup__graph_node shape = {.ndim = t ? t->ndim : 0};
+    for (int d = 0; d < shape.ndim; d++)
+        shape.size[d] = t->shape[d];
+    return numbers(e, &shape, e->g->seed + number * 0xd1342543de82ef95u,
+                   fmax(1, sqrt(n)) / 4 * inside, 0, CUP_F64);
+}
+
+static cup_tensor *terms_moved(execution *e, int node, int use, cup_tensor *t, double n)
+{
+    return cup_mul(e->c, cup_detach(t), of_terms(e, node, use, t, n));
+}
+
+static cup_tensor *multiply(execution *e, bool linear, cup_tensor *a, cup_tensor *b,
+                            cup_tensor *bias)
+{
+    return linear ? cup_linear(e->c, a, b, bias) : cup_matmul(e->c, a, b, false, false);
+}
+
+/* A product. Its sums are rounded, and those in which its factors' gradients are what flows back
+ * times the other factor: all of them by the size of their terms, however little these leave. */
+static cup_tensor *make_sums(execution *e, const cup__graph_node *n, cup_tensor *const *in)
+{
+    int node = (int)(n - e->g->node);
+    bool linear = n->kind != MATMUL;
+    cup_tensor *a = in[0], *b = in[1], *bias = linear ? in[3] : NULL;
+    cup_tensor *y = multiply(e, linear, a, b, bias);
+    if (!e->noise || !y)
+        return y;
+    double k = (double)a->shape[a->ndim - 1], columns = (double)y->shape[y->ndim - 1];
+    double rows = linear ? (double)y->count / columns : (double)y->shape[y->ndim - 2];
+    cup_tensor *value = multiply(e, linear, terms_moved(e, node, 1, a, k), cup_detach(b), NULL);
+    cup_tensor *of_a = multiply(e, linear, a, terms_moved(e, node, 2, b, columns), NULL);
+    cup_tensor *of_b = multiply(e, linear, terms_moved(e, node, 3, a, rows), b, NULL);
+    if (bias)
+        of_b = cup_add(e->c, of_b, cup_mul(e->c, bias, of_terms(e, node, 4, y, rows)));
+    return with_slopes(e, with_slopes(e, cup_add(e->c, y, value), of_a), of_b);
+}
+
+/* With what a call may store before the activation or the sum, for its gradient or where no kernel
+ * does both, moved. */
 static cup_tensor *make_in_two(execution *e, const cup__graph_node *n, cup_tensor *const *in)
 {
-    cup_tensor *pre = cup_linear(e->c, in[0], in[1], in[3]);
-    pre = moved(e, (int)(n - e->g->node), -1, pre);
+    cup_tensor *pre = moved(e, (int)(n - e->g->node), -1, make_sums(e, n, in));
+    if (n->kind == LINEAR_ADD)
+        return cup_add(e->c, pre, in[2]);
     if (n->kind != LINEAR_SWIGLU)
         return n->kind == LINEAR_GELU ? cup_gelu(e->c, pre) : cup_silu(e->c, pre);
     int64_t from[3] = {0};
@@ -141,11 +192,9 @@ static cup_tensor *make_in_two(execution *e, const cup__graph_node *n, cup_tenso
 
 static cup_tensor *make_product(execution *e, const cup__graph_node *n, cup_tensor *const *in)
 {
-    if (e->noise && n->kind >= LINEAR_GELU && n->kind <= LINEAR_SWIGLU)
+    if (e->noise && n->kind >= LINEAR_GELU && n->kind <= LINEAR_ADD)
         return make_in_two(e, n, in);
     switch (n->kind) {
-    case LINEAR:
-        return cup_linear(e->c, in[0], in[1], in[3]);
     case LINEAR_GELU:
         return cup_linear_gelu(e->c, in[0], in[1], in[3]);
     case LINEAR_SILU:
@@ -155,7 +204,7 @@ static cup_tensor *make_product(execution *e, const cup__graph_node *n, cup_tens
     case LINEAR_ADD:
         return cup_linear_add(e->c, in[0], in[1], in[2], in[3]);
     default:
-        return cup_matmul(e->c, in[0], in[1], false, false);
+        return make_sums(e, n, in);
     }
 }
 
@@ -191,16 +240,6 @@ static cup_tensor *roundings(execution *e, const cup__graph_node *n, int use)
                    cup__graph_roundings(e->g, node, e->dtype) / 4 * inside, 0, CUP_F64);
 }
 
-/* y + x r - x r, of which the last is not recorded: y with slopes r more. */
-static cup_tensor *with_slopes(execution *e, cup_tensor *y, cup_tensor *x, cup_tensor *r)
-{
-    cup_tensor *part = cup_mul(e->c, x, r);
-    bool was = cup_grad_recording(e->c, false);
-    cup_tensor *less = cup_neg(e->c, part);
-    cup_grad_recording(e->c, was);
-    return cup_add(e->c, y, cup_add(e->c, part, less));
-}
-
 /* The mean is stored in f32 for backward, so that all deviations of a row are off by one number:
  * its sum with what flows back does not cancel where theirs do. */
 static cup_tensor *with_moved_mean(execution *e, const cup__graph_node *n, cup_tensor *const *in,
@@ -225,16 +264,15 @@ static cup_tensor *with_moved_mean(execution *e, const cup__graph_node *n, cup_t
     bool was = cup_grad_recording(e->c, false);
     cup_tensor *both = cup_mul(e->c, weighed, deviations);
     cup_grad_recording(e->c, was);
-    y = in[1] ? with_slopes(e, y, in[1], off) : y;
-    y = with_slopes(e, y, cup_mean(e->c, in[0], &axis, 1, true), both);
+    y = in[1] ? with_slopes(e, y, cup_mul(e->c, in[1], off)) : y;
+    y = with_slopes(e, y, cup_mul(e->c, cup_mean(e->c, in[0], &axis, 1, true), both));
     cup_tensor *along = cup_mean(e->c, cup_mul(e->c, in[0], deviations), &axis, 1, true);
-    return with_slopes(e, y, along, weighed);
+    return with_slopes(e, y, cup_mul(e->c, along, weighed));
 }
 
 /* What a norm rounds inside its gradients. Those of gamma and beta are sums over rows, of terms
- * that each are rounded. That of one value that is divided by its own size, or of two about their
- * mean, is what is left of terms that cancel but for eps, each a gradient times gamma over that
- * size. */
+ * that each are rounded. That of x has a term that is what flows back times gamma over the size of
+ * the row, of which others leave little where few values make up most of that size. */
 static cup_tensor *with_moved_slopes(execution *e, const cup__graph_node *n, cup_tensor *const *in,
                                      cup_tensor *y)
 {
@@ -243,30 +281,41 @@ static cup_tensor *with_moved_slopes(execution *e, const cup__graph_node *n, cup
     if (!e->noise || !y)
         return y;
     for (int k = 1; k < 3 && in[k]; k++)
-        y = with_slopes(e, y, in[k], roundings(e, n, 4 + k));
+        y = with_slopes(e, y, cup_mul(e->c, in[k], roundings(e, n, 4 + k)));
     if (centred)
         y = with_moved_mean(e, n, in, y);
-    if (width > (centred ? 2 : 1))
-        return y;
     cup_tensor *r = roundings(e, n, 7);
-    for (int64_t k = 0; r && k < r->count; k++)
-        ((double *)r->data)[k] *= gamma_at(in[1], k % width) /
-                                  statistics_of(in[0], k / width, width, centred).size;
-    return with_slopes(e, y, in[0], r);
+    for (int64_t row = 0; r && row < r->count / width; row++) {
+        double size = statistics_of(in[0], row, width, centred).size;
+        for (int64_t k = 0; k < width; k++)
+            ((double *)r->data)[row * width + k] *= gamma_at(in[1], k) / size;
+    }
+    return with_slopes(e, y, cup_mul(e->c, in[0], r));
+}
+
+/* A sum or a mean along rows, whose terms are rounded as those of products. */
+static cup_tensor *make_fold(execution *e, const cup__graph_node *n, cup_tensor *x)
+{
+    int64_t axis = -1, width = x ? x->shape[x->ndim - 1] : 1;
+    cup_tensor *y = n->kind == SUM ? cup_sum(e->c, x, &axis, 1, true)
+                                   : cup_mean(e->c, x, &axis, 1, true);
+    if (!e->noise || !y)
+        return y;
+    cup_tensor *by = terms_moved(e, (int)(n - e->g->node), 1, x, (double)width);
+    by = cup_sum(e->c, by, &axis, 1, true);
+    return cup_add(e->c, y, n->kind == SUM ? by : cup_scale(e->c, by, 1 / (double)width));
 }
 
 static cup_tensor *make_rows(execution *e, const cup__graph_node *n, cup_tensor *const *in)
 {
-    int64_t axis = -1;
     switch (n->kind) {
     case LAYERNORM:
         return with_moved_slopes(e, n, in, cup_layernorm(e->c, in[0], in[1], in[2], EPS));
     case RMSNORM:
         return with_moved_slopes(e, n, in, cup_rmsnorm(e->c, in[0], in[1], EPS));
     case SUM:
-        return cup_sum(e->c, in[0], &axis, 1, true);
     case MEAN:
-        return cup_mean(e->c, in[0], &axis, 1, true);
+        return make_fold(e, n, in[0]);
     case SOFTMAX:
         return cup_softmax(e->c, in[0], -1);
     default:

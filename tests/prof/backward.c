@@ -100,6 +100,55 @@ TEST(backward_knows_what_is_rounded)
     cup_context_free(c);
 }
 
+/* Right in double, and off by four epsilons of the terms that a norm's gradient is the sum of. */
+static cup_status wrong_by_terms(cup__grad *g)
+{
+    cup_context *c = g->c;
+    int64_t axis = -1;
+    CUP_TRY(right->gradient(g));
+    if (!g->d_in[0] || g->d_in[0]->dtype == CUP_F64)
+        return CUP_OK;
+    cup_tensor *h = cup_abs(c, g->in[1] ? cup_mul(c, g->d_out[0], g->in[1]) : g->d_out[0]);
+    cup_tensor *rate = cup_mean(c, cup_square(c, g->in[0]), &axis, 1, true);
+    rate = cup_reciprocal(c, cup_sqrt(c, rate));
+    cup_tensor *normed = cup_abs(c, cup_mul(c, g->in[0], rate));
+    cup_tensor *weighed = cup_mean(c, cup_mul(c, h, normed), &axis, 1, true);
+    cup_tensor *terms = cup_mul(c, rate, cup_add(c, h, cup_mul(c, normed, weighed)));
+    g->d_in[0] = cup_add(c, g->d_in[0], cup_scale(c, terms, 4 * 0x1p-23));
+    return c->error.status;
+}
+
+static void list_failed(const cup__backward_result *r, void *user)
+{
+    (void)user;
+    count++;
+    failed += !r->passed;
+    if (!r->passed)
+        snprintf(smallest, sizeof smallest, "%s", r->call);
+}
+
+/* One value that is nearly all of its row: its gradient is little beside its terms, by whose
+ * rounding it may be wrong, and by no more. */
+TEST(backward_knows_what_cancels)
+{
+    const cup__row *known = cup__row_find("rmsnorm");
+    cup__op op = *known->op;
+    cup__row row = *known;
+    const cup__row *rows[] = {&row};
+    right = known->op;
+    op.gradient = wrong_by_terms;
+    row.op = &op;
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    EXPECT_INT(cup__check_backward_call(c, "rmsnorm f32 1x4x2 - eps=1e-05 /seed=37957897110389",
+                                        report, &count),
+               CUP_OK);
+    EXPECT_INT(failed, 0);
+    EXPECT_INT(cup__check_backward_samples(c, rows, 1, list_failed, NULL), CUP_OK);
+    EXPECT_INT(failed, 1);
+    EXPECT(!strncmp(smallest, "rmsnorm f32 2x1 1", 17));
+    cup_context_free(c);
+}
+
 /* Ops of which nothing, or nothing narrow, was held: those that round on the way are in no dtype
  * but their own otherwise, and narrow norms leave rounding alone in x, but not in gamma. */
 TEST(backward_holds_norms_of_any_width)

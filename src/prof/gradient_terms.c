@@ -1,0 +1,186 @@
+/* The sizes of what cancels inside gradients: sums of a few large terms that may leave little, all
+ * of which are rounded. */
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "prof/draw.h"
+#include "prof/gradient_bound.h"
+
+/* Epsilons of f32 that they may be off by: each is a product of what was rounded and divided, by a
+ * size that counts twice, and is added to a sum of n, of which errors grow as everywhere. */
+static double share_of(double n)
+{
+    return fmax(2, sqrt(n) / 8) * 0x1p-23;
+}
+
+static const void *attribute_of(const cup__gradient_call *g, const char *name)
+{
+    static const double zero = 0;
+    const char *all = g->attributes;
+    for (const cup__attribute *a = g->row->attributes; a && a->name; a++)
+        if (!strcmp(a->name, name))
+            return all ? all + a->offset : (const void *)&zero;
+    return NULL;
+}
+
+static double value_at(const cup_tensor *t, int64_t i)
+{
+    return cup__load(t, cup__offset_of(t, i));
+}
+
+/* What flows back to the op's first result. */
+static double back_at(const cup__gradient_call *g, int64_t i)
+{
+    return g->back[0] ? value_at(g->back[0], i) : 0;
+}
+
+static int64_t inner_of(const cup_tensor *x, int axis)
+{
+    int64_t inner = 1;
+    for (int d = axis + 1; d < x->ndim; d++)
+        inner *= x->shape[d];
+    return inner;
+}
+
+/* Which elements of x have their statistics in common: of each `sample` elements, `channels` of
+ * them `inner` apart, those of `per` neighbouring channels. gamma has an element a channel. */
+typedef struct layout {
+    int64_t sample, channels, inner, per, groups;
+    bool centred;
+} layout;
+
+static layout layout_of(const cup__gradient_call *g, const cup_tensor *x)
+{
+    const int *axis = attribute_of(g, "axis"), *groups = attribute_of(g, "groups");
+    layout l = {.centred = !strstr(g->row->name, "rmsnorm")};
+    int d = axis && *axis >= 0 ? *axis : x->ndim - 1;
+    l.channels = l.per = x->shape[d];
+    l.inner = axis ? inner_of(x, d) : 1;
+    l.sample = !axis ? l.channels : groups ? x->count / x->shape[0] : x->count;
+    if (axis)
+        l.per = groups && *groups > 0 ? l.channels / *groups : 1;
+    l.groups = x->count / l.sample * (l.channels / l.per);
+    return l;
+}
+
+static int64_t channel_of(const layout *l, int64_t k)
+{
+    return k / l->inner % l->channels;
+}
+
+static int64_t group_of(const layout *l, int64_t k)
+{
+    return k / l->sample * (l->channels / l->per) + channel_of(l, k) / l->per;
+}
+
+/* Of a group: what its elements are divided by, and means over them, of sizes for the last two. */
+typedef struct statistics {
+    double mean, size, weighed, flowing;
+} statistics;
+
+/* The value whose statistics they are: of add_layernorm the sum of two. */
+static double input_at(const cup__gradient_call *g, int64_t k)
+{
+    return value_at(g->in[0], k) + (strncmp(g->row->name, "add_", 4) ? 0 : value_at(g->in[1], k));
+}
+
+static double flowing_at(const cup__gradient_call *g, const layout *l, int64_t k)
+{
+    const cup_tensor *gamma = g->in[strncmp(g->row->name, "add_", 4) ? 1 : 2];
+    return fabs(back_at(g, k) * (gamma ? value_at(gamma, channel_of(l, k)) : 1));
+}
+
+static void take_statistics(const cup__gradient_call *g, const layout *l, statistics *s)
+{
+    int64_t count = g->in[0]->count;
+    double n = (double)(count / l->groups), eps = *(const double *)attribute_of(g, "eps");
+    for (int64_t k = 0; k < count && l->centred; k++)
+        s[group_of(l, k)].mean += input_at(g, k) / n;
+    for (int64_t k = 0; k < count; k++) {
+        statistics *of = &s[group_of(l, k)];
+        of->size += pow(input_at(g, k) - of->mean, 2) / n;
+    }
+    for (int64_t i = 0; i < l->groups; i++)
+        s[i].size = sqrt(s[i].size + (eps > 0 ? eps : attribute_of(g, "axis") ? 1e-5 : 0));
+    for (int64_t k = 0; k < count; k++) {
+        statistics *of = &s[group_of(l, k)];
+        double h = flowing_at(g, l, k);
+        of->weighed += h * fabs(input_at(g, k) - of->mean) / of->size / n;
+        of->flowing += l->centred ? h / n : 0;
+    }
+}
+
+/* dx = (h - x^ mean(h x^) - mean h) / size, with h = dy gamma, and x^ what the norm makes of x. */
+static void bound_norm(const cup__gradient_call *g, double *bound)
+{
+    layout l = layout_of(g, g->in[0]);
+    statistics *all = cup__calloc((size_t)l.groups, sizeof *all);
+    if (all)
+        take_statistics(g, &l, all);
+    double share = share_of((double)(g->in[0]->count / l.groups));
+    for (int64_t k = 0; all && k < g->in[0]->count; k++) {
+        const statistics *s = &all[group_of(&l, k)];
+        double normed = fabs(input_at(g, k) - s->mean) / s->size;
+        double terms = flowing_at(g, &l, k) + normed * s->weighed + s->flowing;
+        bound[k] = share * terms / s->size;
+    }
+    cup__free(all);
+}
+
+/* A row of softmax: n elements, `step` apart. */
+typedef struct row_of {
+    int64_t begin, step, n;
+} row_of;
+
+static double logsumexp(const cup_tensor *x, row_of r)
+{
+    double most = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < r.n; j++)
+        most = fmax(most, value_at(x, r.begin + j * r.step));
+    for (int64_t j = 0; j < r.n && isfinite(most); j++)
+        sum += exp(value_at(x, r.begin + j * r.step) - most);
+    return most + log(sum);
+}
+
+/* Of softmax dx = y (dy - sum of y dy), of log_softmax dx = dy - p sum of dy. */
+static void bound_softmax_row(const cup__gradient_call *g, row_of r, bool is_log, double *bound)
+{
+    double lse = logsumexp(g->in[0], r), sum = 0;
+    for (int64_t j = 0; j < r.n; j++) {
+        int64_t k = r.begin + j * r.step;
+        sum += fabs(back_at(g, k)) * (is_log ? 1 : exp(value_at(g->in[0], k) - lse));
+    }
+    for (int64_t j = 0; j < r.n; j++) {
+        int64_t k = r.begin + j * r.step;
+        double p = exp(value_at(g->in[0], k) - lse), own = fabs(back_at(g, k));
+        bound[k] = share_of((double)r.n) * (is_log ? own + p * sum : p * (own + sum));
+    }
+}
+
+static void bound_softmax(const cup__gradient_call *g, bool is_log, double *bound)
+{
+    const cup_tensor *x = g->in[0];
+    int axis = *(const int *)attribute_of(g, "axis");
+    axis = axis < 0 ? axis + x->ndim : axis;
+    int64_t inner = inner_of(x, axis), n = x->ndim ? x->shape[axis] : 1;
+    for (int64_t i = 0; i < x->count / n; i++)
+        bound_softmax_row(g, (row_of){i / inner * inner * n + i % inner, inner, n}, is_log, bound);
+}
+
+double *cup__gradient_cancelling(const cup__gradient_call *g, int i)
+{
+    const char *name = g->row->name;
+    const bool *train = attribute_of(g, "train");
+    bool norm = attribute_of(g, "eps") && strstr(name, "norm") && (!train || *train);
+    bool is_log = !strcmp(name, "log_softmax"), softmax = is_log || !strcmp(name, "softmax");
+    const cup_tensor *x = g->in[0];
+    if (i > (norm && !strncmp(name, "add_", 4)) || !(norm || softmax) || !x || x->count == 0)
+        return NULL;
+    double *bound = cup__calloc((size_t)x->count, sizeof *bound);
+    if (bound && norm)
+        bound_norm(g, bound);
+    else if (bound)
+        bound_softmax(g, is_log, bound);
+    return bound;
+}

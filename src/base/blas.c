@@ -10,6 +10,7 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "base/shared.h"
 
 static const char *const candidates[] = {"libopenblas.so.0", "libopenblas.so", "libmkl_rt.so.2",
                                          "libblis.so.4", "libblas.so.3"};
@@ -122,7 +123,7 @@ static void *load(const char *name, const char **why)
     CPU_SET(core, &one);
     if (sched_setaffinity(0, sizeof one, &one))
         return NULL;
-    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    void *library = cup__shared_open(name);
     if (!library)
         *why = dlerror();
     sched_setaffinity(0, sizeof all, &all);
@@ -145,8 +146,6 @@ static void try_library(const char *name, bool named_by_user)
     if ((library || named_by_user) && !blas.text[0])
         snprintf(blas.text, sizeof blas.text, "%s%.100s: %.120s; our own code is used",
                  named_by_user ? "CUP_BLAS=" : "", name, why);
-    if (library)
-        dlclose(library);
 }
 
 static void find(void)

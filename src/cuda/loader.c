@@ -12,6 +12,7 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "base/shared.h"
 
 cup__driver_calls cup__driver;
 cup__nvrtc_calls cup__nvrtc;
@@ -125,7 +126,7 @@ static bool try(cup__library which, const char *name)
     cup__library_report *report = &reports[which];
     if (strchr(name, '/') && access(name, F_OK))
         return false;
-    void *handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    void *handle = cup__shared_open(name);
     if (!handle) {
         const char *words = dlerror();
         if (words && !strstr(words, "No such file"))
@@ -138,7 +139,6 @@ static bool try(cup__library which, const char *name)
         snprintf(words, sizeof words, "%.160s is too old or not the right library: it lacks ",
                  name);
         add_reason(report, words, missing);
-        dlclose(handle);
         return false;
     }
     struct link_map *map = NULL;

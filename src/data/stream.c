@@ -6,6 +6,7 @@
 
 #include "base/env.h"
 #include "base/memory.h"
+#include "base/shared.h"
 
 #define PACKED ((size_t)1 << 17)
 
@@ -174,12 +175,10 @@ static cup_status load(cup__error *error, const packing *p, const char *path)
     bool bound = false;
     pthread_mutex_lock(&lock);
     if (!*handle && strcmp(named, "off") != 0) {
-        *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+        *handle = cup__shared_open(library);
         why = *handle ? "it lacks a function that is needed" : dlerror();
-        if (*handle && !p->bind(*handle)) {
-            dlclose(*handle);
+        if (*handle && !p->bind(*handle))
             *handle = NULL;
-        }
     }
     bound = *handle && strcmp(named, "off") != 0;
     pthread_mutex_unlock(&lock);

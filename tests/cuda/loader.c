@@ -1,12 +1,14 @@
 /* Where libraries are looked for, and what is said when they are not there. */
 #include "cuda/loader.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/blas.h"
 #include "base/file.h"
 #include "support.h"
 #include "test.h"
@@ -72,6 +74,28 @@ TEST(loader_names_what_is_wrong)
     cup__error error = {0};
     EXPECT(cup__library_need(&error, CUP__LIBCUBLASLT) != CUP_OK);
     EXPECT_CONTAINS(error.text, "cuBLASLt: ");
+}
+
+/* Handlers that it registered as it was loaded still have their code. */
+TEST(loader_keeps_what_is_of_no_use)
+{
+    static const char *const names[] = {"libnvrtc.so", "libcuda.so.1"};
+    char here[4096], path[2][4500];
+    EXPECT(getcwd(here, sizeof here) != NULL);
+    const char *build = test_build();
+    for (int i = 0; i < 2; i++) {
+        snprintf(path[i], sizeof path[i], "%s%s%s/fake/%s", *build == '/' ? "" : here,
+                 *build == '/' ? "" : "/", build, names[i]);
+        EXPECT(!dlopen(path[i], RTLD_NOW | RTLD_NOLOAD));
+    }
+    setenv("CUP_LIBCUDA", "off", 1);
+    setenv("CUP_LIBCUBLASLT", path[0], 1);
+    setenv("CUP_BLAS", path[1], 1);
+    EXPECT(!cup__library_open(CUP__LIBCUBLASLT));
+    EXPECT(!cup__blas_get()->found);
+    EXPECT_CONTAINS(cup__blas_get()->text, "cblas");
+    for (int i = 0; i < 2; i++)
+        EXPECT(dlopen(path[i], RTLD_NOW | RTLD_NOLOAD) != NULL);
 }
 
 TEST(loader_off)

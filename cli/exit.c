@@ -25,6 +25,7 @@ static const struct {
     {CUP_OK, CLI_OK},         {CUP_ARGUMENT, CLI_USAGE},
     {CUP_MEMORY, CLI_MEMORY}, {CUP_NO_DEVICE, CLI_NO_GPU},
     {CUP_IO, CLI_FILE},       {CUP_FORMAT, CLI_FILE},
+    {CUP_PEER, CLI_PEER},
 };
 
 int cli_exit_of(cup_status status)

@@ -11,7 +11,8 @@
     X(USAGE, 2, "The command line or an environment variable is wrong; nothing was done.")         \
     X(NO_GPU, 3, "A GPU, or a library of NVIDIA, was asked for and cannot be used.")               \
     X(MEMORY, 4, "Host or device memory ran out.")                                                 \
-    X(FILE, 5, "A file could not be read or written, or its content is not valid.")
+    X(FILE, 5, "A file could not be read or written, or its content is not valid.")     \
+    X(PEER, 6, "Another process of the run ended or did not answer in time.")
 
 typedef enum cli_exit {
 #define CLI_EXIT_ENUM(name, value, words) CLI_##name = value,

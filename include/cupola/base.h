@@ -52,7 +52,8 @@ extern "C" {
     X(UNSUPPORTED, 10, "not supported")                                                            \
     X(STATE, 11, "not possible now")                                                               \
     X(INTERRUPTED, 12, "interrupted")                                                              \
-    X(INTERNAL, 13, "a fault inside the library")
+    X(INTERNAL, 13, "a fault inside the library")                                                  \
+    X(PEER, 14, "another process failed or did not come")
 
 typedef enum cup_status {
 #define CUP_STATUS_ENUM(name, value, words) CUP_##name = value,

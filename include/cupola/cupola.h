@@ -28,6 +28,7 @@
 
 #include "cupola/base.h"
 #include "cupola/cache.h"
+#include "cupola/comm.h"
 #include "cupola/data.h"
 #include "cupola/expr.h"
 #include "cupola/facts.h"

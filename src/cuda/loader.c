@@ -17,6 +17,7 @@
 cup__driver_calls cup__driver;
 cup__nvrtc_calls cup__nvrtc;
 cup__cublaslt_calls cup__cublaslt;
+cup__nccl_calls cup__nccl;
 
 typedef struct symbol {
     const char *name;
@@ -40,6 +41,12 @@ static const symbol nvrtc_symbols[] = {
 static const symbol cublaslt_symbols[] = {
 #define CALLS cup__cublaslt_calls
 #include "cuda/cublaslt.def"
+#undef CALLS
+    {0}};
+
+static const symbol nccl_symbols[] = {
+#define CALLS cup__nccl_calls
+#include "cuda/nccl.def"
 #undef CALLS
     {0}};
 
@@ -77,6 +84,15 @@ static const struct library {
                           {13, 12, 0},
                           cublaslt_symbols,
                           &cup__cublaslt},
+    [CUP__LIBNCCL] = {"NCCL", "tensors between GPUs",
+                      "install it from NVIDIA's repository (libnccl2) or with \"pip install "
+                      "nvidia-nccl-cu12\", or set CUP_LIBNCCL to its path; CUP_COMM=sockets does "
+                      "without, slowly",
+                      CUP__ENV_LIBNCCL,
+                      {"libnccl.so.2", "libnccl.so"},
+                      {0, 0},
+                      nccl_symbols,
+                      &cup__nccl},
 };
 
 /* Folders that are tried after the system's own search; * and ~ and $NAME are expanded. */
@@ -232,6 +248,10 @@ static int version_of(cup__library which)
     if (which == CUP__LIBNVRTC)
         return cup__nvrtc.nvrtcVersion(&major, &minor) == NVRTC_SUCCESS ? major * 1000 + minor * 10
                                                                         : 0;
+    if (which == CUP__LIBNCCL) /* 22703 is 2.27.3 */
+        return cup__nccl.ncclGetVersion(&major) == ncclSuccess
+                   ? major / 10000 * 1000 + major % 10000 / 100 * 10
+                   : 0;
     size_t version = cup__cublaslt.cublasLtGetVersion(); /* 130100 is 13.1 */
     return (int)(version / 10000 * 1000 + version % 10000 / 100 * 10);
 }

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "cuda/api.h"
 #include "cuda/cublaslt.h"
+#include "cuda/nccl.h"
 
 #define NEED(result, name, exported, arguments) result(*name) arguments;
 #define MAY NEED
@@ -18,17 +19,22 @@ typedef struct cup__nvrtc_calls {
 typedef struct cup__cublaslt_calls {
 #include "cuda/cublaslt.def"
 } cup__cublaslt_calls;
+typedef struct cup__nccl_calls {
+#include "cuda/nccl.def"
+} cup__nccl_calls;
 #undef NEED
 #undef MAY
 
 extern cup__driver_calls cup__driver;
 extern cup__nvrtc_calls cup__nvrtc;
 extern cup__cublaslt_calls cup__cublaslt;
+extern cup__nccl_calls cup__nccl;
 
 typedef enum cup__library {
     CUP__LIBCUDA,
     CUP__LIBNVRTC,
     CUP__LIBCUBLASLT,
+    CUP__LIBNCCL,
     CUP__LIBRARIES
 } cup__library;
 

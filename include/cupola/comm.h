@@ -1,0 +1,127 @@
+/* cupola/comm.h: many processes that compute together, one for each GPU or for a share of a CPU.
+ *
+ * A launcher starts the processes: `cupola launch`, torchrun, mpirun or Slurm. Each then makes a
+ * communicator, which finds the others, and calls the same collective operations in the same order:
+ *
+ *     cup_comm *m = cup_comm_new(c, NULL);
+ *     cup_comm_all_reduce(m, &gradient, 1, CUP_COMBINE_SUM);
+ *     cup_comm_free(m);
+ *
+ * Nothing waits for ever: who ends, stops, stays away or calls something else is named in the
+ * error, CUP_PEER, of all others. A communicator that failed once fails from then on.
+ *
+ * Between contexts on a GPU the data go by NCCL, which is found at run time: an operation is queued
+ * behind what the context has queued, may be captured in a graph, and has failed when a later call
+ * says so. Between contexts on a CPU they go by sockets, and a call has done its work when it
+ * returns. Sums are the same bits on all processes; by sockets they are added up in the order of
+ * the ranks, in f64 for floats, so that they are the same run after run. */
+#ifndef CUPOLA_COMM_H
+#define CUPOLA_COMM_H
+
+#include "cupola/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a launcher's variables say of this process. */
+typedef struct cup_launched {
+    const char *by;   /* "cupola", "torchrun", "Open MPI", "PMI" or "Slurm"; NULL: by nobody */
+    int rank, count;  /* of all processes of the run; 0 and 1 where nobody launched them */
+    int local_rank, local_count; /* of those on this host */
+    int restarts;     /* how many times the run was started again */
+} cup_launched;
+
+/* Reads them: CUP_RANK and the like first, then those of torchrun, Open MPI, PMI and Slurm.
+ * CUP_ARGUMENT, in the context, where they contradict themselves; `out` is then one process. */
+CUP_API cup_status cup_launched_look(cup_context *c, cup_launched *out);
+
+/* How a communicator is made. All zero means what the launcher's variables say. */
+typedef struct cup_comm_options {
+    size_t size;
+    int count;           /* of processes; 0: what the launcher says, and `rank` with it */
+    int rank;            /* this one's, from 0 */
+    const char *address; /* where rank 0 waits for the others: "HOST:PORT", or "file:PATH" of a file
+                            that all see and rank 0 writes. NULL: what the launcher says */
+    double timeout;      /* seconds to wait for a process that lives, at the beginning and in each
+                            operation; 0: what CUP_COMM_TIMEOUT says, else 300 */
+    double silence;      /* seconds without a sign of life after which a process is taken for
+                            stopped or cut off; 0: what CUP_COMM_SILENCE says, else 10 */
+} cup_comm_options;
+
+typedef struct cup_comm cup_comm;
+
+/* Joins the others. Every process of the run makes it, at about the same time. It is the context's
+ * alone, and is freed before it. NULL on failure. */
+CUP_API cup_comm *cup_comm_new(cup_context *c, const cup_comm_options *options);
+
+/* Leaves the others. Where the context has an error, they are told so and fail with its sentence.
+ * NULL is allowed. */
+CUP_API void cup_comm_free(cup_comm *m);
+
+/* The processes of a communicator that name the same color, in the order of their ranks in it, as a
+ * communicator of their own; a negative color joins none and gives NULL without an error. All of m
+ * call it. It may outlive m. */
+CUP_API cup_comm *cup_comm_split_new(cup_comm *m, int color);
+
+/* 0 and 1 for NULL, which is one process alone. */
+CUP_API int cup_comm_rank(const cup_comm *m);
+CUP_API int cup_comm_count(const cup_comm *m);
+
+/* "NCCL" or "sockets"; "nothing" for NULL. */
+CUP_API const char *cup_comm_backend(const cup_comm *m);
+
+/* What becomes of the elements that the processes bring. */
+typedef enum cup_combine {
+    CUP_COMBINE_SUM = 0,
+    CUP_COMBINE_MEAN = 1, /* of floats only */
+    CUP_COMBINE_MIN = 2,
+    CUP_COMBINE_MAX = 3
+} cup_combine;
+
+/* Tensors of an operation are the context's, in row-major order; those of one process have the
+ * dtypes and sizes of the others'. What is reduced is f32, f64, f16, bf16, i32 or i64. Gradients
+ * know nothing of any of it. */
+
+/* Each tensor becomes the reduction of all processes' tensors, on all of them. */
+CUP_API cup_status cup_comm_all_reduce(cup_comm *m, cup_tensor *const *tensors, int count,
+                                       cup_combine how);
+
+/* `from` is so many equal parts as there are processes; `to` takes the reduction of the part that
+ * has this process's number. */
+CUP_API cup_status cup_comm_reduce_scatter(cup_comm *m, cup_tensor *from, cup_tensor *to,
+                                           cup_combine how);
+
+/* `to` takes what all have in `from`, one behind the other. `from` may be the part of `to` that
+ * this process fills. */
+CUP_API cup_status cup_comm_all_gather(cup_comm *m, cup_tensor *from, cup_tensor *to);
+
+/* Each tensor becomes that of process `root`. */
+CUP_API cup_status cup_comm_broadcast(cup_comm *m, cup_tensor *const *tensors, int count, int root);
+
+/* Both are so many equal parts as there are processes: part i of `from` goes to process i, and part
+ * i of `to` comes from it. The two do not share memory. */
+CUP_API cup_status cup_comm_all_to_all(cup_comm *m, cup_tensor *from, cup_tensor *to);
+
+/* From one process to another, which calls the other one of the two meanwhile. */
+CUP_API cup_status cup_comm_send(cup_comm *m, cup_tensor *from, int to_rank);
+CUP_API cup_status cup_comm_receive(cup_comm *m, cup_tensor *to, int from_rank);
+
+/* Returns when all have called it. The host waits, and the work of the device goes on. */
+CUP_API cup_status cup_comm_barrier(cup_comm *m);
+
+/* Each of the numbers becomes the largest that a process brings, at most 64 of them: for what hosts
+ * agree on. The device is not asked. */
+CUP_API cup_status cup_comm_agree(cup_comm *m, int64_t *numbers, int count);
+
+/* Names the step that the next operations belong to, for messages. */
+CUP_API void cup_comm_step(cup_comm *m, int64_t step);
+
+/* From here to the next call of it with false this process is busy elsewhere, as with a file, and
+ * others wait for it without end as long as it lives. */
+CUP_API void cup_comm_busy(cup_comm *m, bool busy);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

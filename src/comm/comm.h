@@ -1,0 +1,76 @@
+/* The inside of a communicator: some processes of a mesh, and how they exchange tensors. */
+#ifndef CUP_COMM_COMM_H
+#define CUP_COMM_COMM_H
+
+#include "comm/mesh.h"
+#include "tensor/tensor.h"
+
+typedef struct cup__gpus cup__gpus; /* joined by NCCL */
+
+struct cup_comm {
+    cup_context *c;
+    cup__mesh *mesh;
+    int rank, count;
+    int *members; /* their ranks in the mesh */
+    uint32_t group;
+    uint64_t sequence; /* of the last operation */
+    int64_t step;
+    cup__gpus *nccl; /* NULL: by sockets */
+    struct cup__progress *progress; /* of an exchange, [count] */
+    char *stage[3];                 /* memory to use again */
+    size_t stage_bytes[3];
+};
+
+extern const size_t cup__progress_size;
+
+/* What one process sends to another and takes from it in an operation. */
+typedef struct cup__transfer {
+    const void *out;
+    void *in;
+    size_t out_bytes, in_bytes;
+    bool sends, receives;
+} cup__transfer;
+
+/* Begins an operation; `detail` must be the same on all processes, as a dtype. */
+cup_status cup__operation_begin(cup_comm *m, cup__operation_id id);
+void cup__operation_end(cup_comm *m);
+
+/* Exchanges with all members at once; the own transfer is passed over. */
+cup_status cup__exchange(cup_comm *m, uint32_t detail, cup__transfer *transfers);
+
+/* Fails where another process has, or NCCL has. */
+cup_status cup__comm_check(cup_comm *m);
+
+/* Memory of the communicator that stays until the next call with the same number; NULL with an
+ * error. */
+void *cup__stage(cup_comm *m, int which, size_t bytes);
+
+/* Operations on host memory, elements without gaps. */
+typedef struct cup__block {
+    void *data;
+    int64_t count;
+    cup_dtype dtype;
+} cup__block;
+cup_status cup__host_all_reduce(cup_comm *m, cup__block b, cup_combine how);
+cup_status cup__host_reduce_scatter(cup_comm *m, cup__block from, void *to, cup_combine how);
+cup_status cup__host_all_gather(cup_comm *m, cup__block from, void *to);
+cup_status cup__host_broadcast(cup_comm *m, void *data, size_t bytes, int root);
+cup_status cup__host_all_to_all(cup_comm *m, cup__block from, void *to);
+
+/* Puts the reduction of so many blocks, in their order, into `out`, which may be one of them. */
+void cup__fold_blocks(const void *const *blocks, int block_count, cup_dtype dtype,
+                      cup_combine how, int64_t count, void *out);
+
+/* The same by NCCL, behind what the context has queued. */
+cup_status cup__nccl_open(cup_comm *m);
+void cup__nccl_close(cup__gpus *n, bool broken);
+cup_status cup__nccl_all_reduce(cup_comm *m, cup_tensor *const *tensors, int count,
+                                cup_combine how);
+cup_status cup__nccl_reduce_scatter(cup_comm *m, cup_tensor *from, cup_tensor *to,
+                                    cup_combine how);
+cup_status cup__nccl_all_gather(cup_comm *m, cup_tensor *from, cup_tensor *to);
+cup_status cup__nccl_broadcast(cup_comm *m, cup_tensor *const *tensors, int count, int root);
+cup_status cup__nccl_all_to_all(cup_comm *m, cup_tensor *from, cup_tensor *to);
+cup_status cup__nccl_send(cup_comm *m, cup_tensor *t, int peer, bool receives);
+
+#endif

@@ -1,0 +1,241 @@
+/* Operations between GPUs: NCCL, on a stream of its own that waits for the context's and is waited
+ * for by it, with events, so that a graph takes both. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "comm/comm.h"
+#include "cuda/cuda.h"
+#include "cuda/loader.h"
+
+struct cup__gpus {
+    cup_comm *m;
+    cup__cuda *gpu;
+    ncclComm_t handle;
+    CUstream stream;
+    CUevent begun, done;
+    cup__rope rope;
+};
+
+static cup_status check(cup_comm *m, ncclResult_t result, const char *doing)
+{
+    if (result == ncclSuccess)
+        return CUP_OK;
+    if (m->mesh->failed)
+        return cup__mesh_error(m->mesh, &m->c->error);
+    const char *more =
+        cup__nccl.ncclGetLastError ? cup__nccl.ncclGetLastError(NULL) : NULL;
+    return cup__fail(&m->c->error, CUP_DRIVER, "NCCL: %s failed: %s%s%.300s; NCCL_DEBUG=INFO says "
+                                               "more",
+                     doing, cup__nccl.ncclGetErrorString(result), more && *more ? ": " : "",
+                     more ? more : "");
+}
+
+static cup_status check_driver(cup_comm *m, CUresult result, const char *doing)
+{
+    const char *text = NULL;
+    if (result == CUDA_SUCCESS)
+        return CUP_OK;
+    cup__driver.cuGetErrorString(result, &text);
+    return cup__fail(&m->c->error, CUP_DRIVER, "communicator: %s failed: %s", doing,
+                     text ? text : "unknown");
+}
+
+/* From the watching thread: ends what waits on the GPU for a process that will not come. */
+static void pull(void *user)
+{
+    cup__gpus *n = user;
+    cup__nccl.ncclCommAbort(n->handle);
+    n->handle = NULL;
+}
+
+static bool broken(void *user, char *why, size_t size)
+{
+    cup__gpus *n = user;
+    ncclResult_t result = ncclSuccess;
+    if (cup__nccl.ncclCommGetAsyncError(n->handle, &result) == ncclSuccess &&
+        (result == ncclSuccess || result == ncclInProgress))
+        return false;
+    snprintf(why, size, "NCCL has failed: %s", cup__nccl.ncclGetErrorString(result));
+    return true;
+}
+
+/* Memory that is mapped in pieces cannot be registered for other processes when a graph is
+ * captured, which NCCL would try. What the user has set stays. */
+static cup_status make_handle(cup_comm *m, cup__gpus *n)
+{
+    ncclUniqueId id;
+    memset(&id, 0, sizeof id);
+    setenv("NCCL_GRAPH_REGISTER", "0", 0);
+    if (m->rank == 0)
+        CUP_TRY(check(m, cup__nccl.ncclGetUniqueId(&id), "beginning"));
+    CUP_TRY(cup__operation_begin(m, CUP__BROADCAST));
+    cup_status status = cup__host_broadcast(m, &id, sizeof id, 0);
+    cup__operation_end(m);
+    CUP_TRY(status);
+    CUP_TRY(cup__launch_foreign(n->gpu, "NCCL"));
+    return check(m, cup__nccl.ncclCommInitRank(&n->handle, m->count, id, m->rank),
+                 "joining the GPUs");
+}
+
+cup_status cup__nccl_open(cup_comm *m)
+{
+    CUP_TRY(cup__library_need(&m->c->error, CUP__LIBNCCL));
+    cup__gpus *n = cup__calloc(1, sizeof *n);
+    if (!n)
+        return cup__fail(&m->c->error, CUP_MEMORY, "out of host memory for a communicator");
+    *n = (cup__gpus){.m = m, .gpu = cup__cuda_of(m->c->device)};
+    n->rope = (cup__rope){.pull = pull, .broken = broken, .user = n};
+    m->nccl = n;
+    CUP_TRY(make_handle(m, n));
+    CUP_TRY(check_driver(m, cup__driver.cuStreamCreate(&n->stream, CU_STREAM_NON_BLOCKING),
+                         "making a stream"));
+    CUP_TRY(check_driver(m, cup__driver.cuEventCreate(&n->begun, CU_EVENT_DISABLE_TIMING),
+                         "making an event"));
+    CUP_TRY(check_driver(m, cup__driver.cuEventCreate(&n->done, CU_EVENT_DISABLE_TIMING),
+                         "making an event"));
+    cup__rope_add(m->mesh, &n->rope);
+    return CUP_OK;
+}
+
+void cup__nccl_close(cup__gpus *n, bool failed)
+{
+    if (!n)
+        return;
+    cup__rope_remove(n->m->mesh, &n->rope);
+    bool driver = cup__launch_foreign(n->gpu, "NCCL") == CUP_OK || failed;
+    if (n->handle && failed)
+        cup__nccl.ncclCommAbort(n->handle);
+    if (driver && n->stream) {
+        cup__driver.cuStreamSynchronize(n->stream);
+        cup__driver.cuStreamDestroy(n->stream);
+    }
+    if (n->handle && !failed)
+        cup__nccl.ncclCommDestroy(n->handle);
+    if (driver && n->begun)
+        cup__driver.cuEventDestroy(n->begun);
+    if (driver && n->done)
+        cup__driver.cuEventDestroy(n->done);
+    cup__free(n);
+}
+
+/* NCCL's stream goes on behind what the context has queued. */
+static cup_status fork(cup_comm *m)
+{
+    cup__gpus *n = m->nccl;
+    CUP_TRY(cup__launch_foreign(n->gpu, "NCCL"));
+    CUP_TRY(check_driver(m, cup__driver.cuEventRecord(n->begun, cup__cuda_stream(n->gpu)),
+                         "recording an event"));
+    CUP_TRY(check_driver(m, cup__driver.cuStreamWaitEvent(n->stream, n->begun, 0),
+                         "waiting for an event"));
+    return check(m, cup__nccl.ncclGroupStart(), "beginning an operation");
+}
+
+/* And the context behind that. */
+static cup_status join(cup_comm *m, ncclResult_t result, const char *doing)
+{
+    cup__gpus *n = m->nccl;
+    ncclResult_t ended = cup__nccl.ncclGroupEnd();
+    CUP_TRY(check(m, result == ncclSuccess ? ended : result, doing));
+    CUP_TRY(check_driver(m, cup__driver.cuEventRecord(n->done, n->stream), "recording an event"));
+    return check_driver(m, cup__driver.cuStreamWaitEvent(cup__cuda_stream(n->gpu), n->done, 0),
+                        "waiting for an event");
+}
+
+static ncclDataType_t type_of(cup_dtype dtype)
+{
+    switch (dtype) {
+    case CUP_F32: return ncclFloat32;
+    case CUP_F64: return ncclFloat64;
+    case CUP_F16: return ncclFloat16;
+    case CUP_BF16: return ncclBfloat16;
+    case CUP_I64: return ncclInt64;
+    case CUP_I32: return ncclInt32;
+    default: return ncclUint8; /* of one byte each, which are only moved */
+    }
+}
+
+static ncclRedOp_t reduction_of(cup_combine how)
+{
+    static const ncclRedOp_t found[] = {[CUP_COMBINE_SUM] = ncclSum,
+                                        [CUP_COMBINE_MEAN] = ncclAvg,
+                                        [CUP_COMBINE_MIN] = ncclMin,
+                                        [CUP_COMBINE_MAX] = ncclMax};
+    return found[how];
+}
+
+cup_status cup__nccl_all_reduce(cup_comm *m, cup_tensor *const *tensors, int count,
+                                cup_combine how)
+{
+    ncclResult_t result = ncclSuccess;
+    CUP_TRY(fork(m));
+    for (int i = 0; i < count && result == ncclSuccess; i++)
+        if (tensors[i]->count)
+            result = cup__nccl.ncclAllReduce(tensors[i]->data, tensors[i]->data,
+                                             (size_t)tensors[i]->count, type_of(tensors[i]->dtype),
+                                             reduction_of(how), m->nccl->handle, m->nccl->stream);
+    return join(m, result, "all_reduce");
+}
+
+cup_status cup__nccl_reduce_scatter(cup_comm *m, cup_tensor *from, cup_tensor *to,
+                                    cup_combine how)
+{
+    CUP_TRY(fork(m));
+    return join(m,
+                cup__nccl.ncclReduceScatter(from->data, to->data, (size_t)to->count,
+                                            type_of(to->dtype), reduction_of(how),
+                                            m->nccl->handle, m->nccl->stream),
+                "reduce_scatter");
+}
+
+cup_status cup__nccl_all_gather(cup_comm *m, cup_tensor *from, cup_tensor *to)
+{
+    CUP_TRY(fork(m));
+    return join(m,
+                cup__nccl.ncclAllGather(from->data, to->data, (size_t)from->count,
+                                        type_of(to->dtype), m->nccl->handle, m->nccl->stream),
+                "all_gather");
+}
+
+cup_status cup__nccl_broadcast(cup_comm *m, cup_tensor *const *tensors, int count, int root)
+{
+    ncclResult_t result = ncclSuccess;
+    CUP_TRY(fork(m));
+    for (int i = 0; i < count && result == ncclSuccess; i++)
+        if (tensors[i]->count)
+            result = cup__nccl.ncclBroadcast(tensors[i]->data, tensors[i]->data,
+                                             (size_t)tensors[i]->count, type_of(tensors[i]->dtype),
+                                             root, m->nccl->handle, m->nccl->stream);
+    return join(m, result, "broadcast");
+}
+
+cup_status cup__nccl_all_to_all(cup_comm *m, cup_tensor *from, cup_tensor *to)
+{
+    cup__gpus *n = m->nccl;
+    size_t count = (size_t)(from->count / m->count);
+    size_t bytes = count * (size_t)cup_dtype_size(from->dtype);
+    ncclResult_t result = ncclSuccess;
+    CUP_TRY(fork(m));
+    for (int i = 0; i < m->count && result == ncclSuccess; i++) {
+        result = cup__nccl.ncclSend((char *)from->data + bytes * (size_t)i, count,
+                                    type_of(from->dtype), i, n->handle, n->stream);
+        if (result == ncclSuccess)
+            result = cup__nccl.ncclRecv((char *)to->data + bytes * (size_t)i, count,
+                                        type_of(to->dtype), i, n->handle, n->stream);
+    }
+    return join(m, result, "all_to_all");
+}
+
+cup_status cup__nccl_send(cup_comm *m, cup_tensor *t, int peer, bool receives)
+{
+    cup__gpus *n = m->nccl;
+    CUP_TRY(fork(m));
+    ncclResult_t result =
+        receives ? cup__nccl.ncclRecv(t->data, (size_t)t->count, type_of(t->dtype), peer,
+                                      n->handle, n->stream)
+                 : cup__nccl.ncclSend(t->data, (size_t)t->count, type_of(t->dtype), peer,
+                                      n->handle, n->stream);
+    return join(m, result, receives ? "receive" : "send");
+}

@@ -1,0 +1,207 @@
+/* Processes that end, stop, stay away or do something else are named by all others in time. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/together.h"
+#include "test.h"
+
+#define COUNT 3
+
+static void sum(cup_context *c, cup_comm *m)
+{
+    cup_tensor *t = cup_full(c, CUP_F32, 1, (int64_t[]){1000}, 1);
+    cup_comm_all_reduce(m, &t, 1, CUP_COMBINE_SUM);
+}
+
+static void look(double timeout, together_body body, void *user, together_end *ends)
+{
+    together_look(COUNT,
+                  CUP_OPTIONS(cup_comm_options, .count = COUNT, .address = together_address(),
+                              .timeout = timeout, .silence = 2),
+                  body, user, ends);
+}
+
+/* All but rank 1 failed within the time, and say so in these words. */
+static void expect_named(const together_end *ends, const char *words, double seconds)
+{
+    for (int i = 0; i < COUNT; i++) {
+        if (i == 1)
+            continue;
+        EXPECT_INT(ends[i].code, 1);
+        EXPECT_CONTAINS(ends[i].text, "communicator: rank 1 (process ");
+        EXPECT_CONTAINS(ends[i].text, words);
+        if (ends[i].seconds > seconds)
+            test_fail(__FILE__, __LINE__, "rank %d took %.1f s", i, ends[i].seconds);
+    }
+}
+
+static void killed(cup_context *c, cup_comm *m, void *user)
+{
+    (void)user;
+    for (int step = 0; step < 5; step++) {
+        cup_comm_step(m, step);
+        if (cup_comm_rank(m) == 1 && step == 3)
+            raise(SIGKILL);
+        sum(c, m);
+    }
+}
+
+TEST(comm_names_who_was_killed)
+{
+    together_end ends[COUNT];
+    look(30, killed, NULL, ends);
+    EXPECT_INT(ends[1].code, 128 + SIGKILL);
+    expect_named(ends, "has ended, or its host has", 5);
+}
+
+/* Rank 1 stops; its parent ends it when the others are through. */
+static void stopped(cup_context *c, cup_comm *m, void *user)
+{
+    (void)user;
+    sum(c, m);
+    if (cup_comm_rank(m) == 1) {
+        pid_t own = getpid();
+        if (fork() == 0) {
+            sleep(6);
+            kill(own, SIGKILL);
+            _exit(0);
+        }
+        raise(SIGSTOP);
+    }
+    sum(c, m);
+}
+
+TEST(comm_names_who_was_stopped)
+{
+    together_end ends[COUNT];
+    look(30, stopped, NULL, ends);
+    expect_named(ends, "has given no sign of life for 2 s", 5);
+}
+
+static void late(cup_context *c, cup_comm *m, void *user)
+{
+    (void)user;
+    cup_comm_step(m, 17);
+    sum(c, m);
+    if (cup_comm_rank(m) == 1)
+        sleep(4);
+    sum(c, m);
+}
+
+TEST(comm_names_who_is_late)
+{
+    together_end ends[COUNT];
+    look(1, late, NULL, ends);
+    expect_named(ends, "wait for more than 1 s: this one is in all_reduce, operation 2 of step 17, "
+                       "and that one is computing behind operation 1 of step 17",
+                 4.5);
+    EXPECT_INT(ends[1].code, 1);
+    EXPECT_CONTAINS(ends[1].text, "wait for more than 1 s");
+}
+
+/* Who says that it is busy may be late. */
+static void busy(cup_context *c, cup_comm *m, void *user)
+{
+    (void)user;
+    sum(c, m);
+    if (cup_comm_rank(m) == 1) {
+        cup_comm_busy(m, true);
+        sleep(3);
+        cup_comm_busy(m, false);
+    }
+    sum(c, m);
+}
+
+TEST(comm_waits_for_who_is_busy)
+{
+    together_end ends[COUNT];
+    look(1, busy, NULL, ends);
+    for (int i = 0; i < COUNT; i++)
+        EXPECT_TEXT(ends[i].text, "");
+}
+
+static void elsewhere(cup_context *c, cup_comm *m, void *user)
+{
+    const int *way = user;
+    sum(c, m);
+    if (cup_comm_rank(m) != 1) {
+        sum(c, m);
+    } else if (*way == 0) {
+        cup_comm_barrier(m);
+    } else {
+        cup_tensor *t = cup_full(c, CUP_F32, 1, (int64_t[]){*way == 1 ? 999 : 1000}, 1);
+        cup_comm_all_reduce(m, &t, 1, *way == 1 ? CUP_COMBINE_SUM : CUP_COMBINE_MAX);
+    }
+}
+
+TEST(comm_names_who_is_elsewhere)
+{
+    together_end ends[COUNT];
+    static const char *const words[] = {"all must call the same operations in the same order",
+                                        "sizes must be the same", "of another dtype or reduction"};
+    for (int way = 0; way < 3; way++) {
+        look(10, elsewhere, &way, ends);
+        for (int i = 0; i < COUNT; i++) {
+            EXPECT_INT(ends[i].code, 1);
+            EXPECT_CONTAINS(ends[i].text, words[way]);
+            EXPECT_CONTAINS(ends[i].text, "rank 1 (process ");
+        }
+    }
+}
+
+static void fails(cup_context *c, cup_comm *m, void *user)
+{
+    (void)user;
+    sum(c, m);
+    if (cup_comm_rank(m) == 1)
+        cup_fail(c, CUP_IO, "the disk is full");
+    sum(c, m);
+}
+
+TEST(comm_tells_why_another_failed)
+{
+    together_end ends[COUNT];
+    look(10, fails, NULL, ends);
+    EXPECT_TEXT(ends[1].text, "the disk is full");
+    expect_named(ends, "has failed: the disk is full", 5);
+}
+
+static void leaves(cup_context *c, cup_comm *m, void *user)
+{
+    (void)user;
+    sum(c, m);
+    if (cup_comm_rank(m) != 1)
+        sum(c, m);
+}
+
+TEST(comm_names_who_left)
+{
+    together_end ends[COUNT];
+    look(10, leaves, NULL, ends);
+    EXPECT_INT(ends[1].code, 0);
+    expect_named(ends, "has left while", 5);
+}
+
+static void nothing(cup_context *c, cup_comm *m, void *user)
+{
+    (void)c;
+    (void)m;
+    (void)user;
+}
+
+/* A process that was never started. */
+TEST(comm_names_who_never_came)
+{
+    together_end ends[COUNT];
+    together_look(2,
+                  CUP_OPTIONS(cup_comm_options, .count = 3, .address = together_address(),
+                              .timeout = 1),
+                  nothing, NULL, ends);
+    EXPECT_INT(ends[0].code, 1);
+    EXPECT_CONTAINS(ends[0].text, "rank 2 did not come to rank 0");
+    EXPECT_INT(ends[1].code, 1);
+}

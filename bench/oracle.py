@@ -101,11 +101,15 @@ def run(library, op, seed):
     inputs, attributes, fn = OPS[op]()
     dtype = random.choice(FLOATS)
     kind = oracle_ops.ROUNDING["kind"] = DTYPES[dtype][1]
-    lying = [lie(t.to(kind) if t.is_floating_point() else t) for t in inputs]
+    # Inputs that are fields of the options, and the dtype of those that go with the numbers.
+    named = getattr(fn, "named", {})
+    wide = torch.float64 if kind == torch.float64 else torch.float32
+    lying = [lie(t.to(wide if named.get(i) in oracle_ops.NUMBERS else kind)
+                 if t.is_floating_point() else t) for i, t in enumerate(inputs)]
     bases, steps = [base for base, _ in lying], [step for _, step in lying]
     words = f"{dtype} " + " ".join(
         "x".join(map(str, t.shape)) + (f"({s[0]})" if s else "") for t, s in zip(inputs, steps)) + \
-        "".join(f" {k}={v}" for k, v in attributes.items())
+        "".join(f" {k}={v}" for k, v in [*attributes.items(), *named.items()])
     shapes = tuple_of(fn(*(stepped(b, s) for b, s in zip(bases, steps))))
     weights = [(torch.rand(r.shape, dtype=torch.float64) - 0.3).to(kind) for r in shapes
                if r.is_floating_point()]
@@ -121,7 +125,9 @@ def run(library, op, seed):
         leaves = [library.tensor(b, b.is_floating_point()) for b in bases]
         views = [library.call(s[0], [leaf], s[1])[0] if s else leaf
                  for leaf, s in zip(leaves, steps)]
-        results = library.call(op, views, attributes)
+        fields = {named[i]: view for i, view in enumerate(views) if i in named}
+        results = library.call(op, [v for i, v in enumerate(views) if i not in named],
+                               {**attributes, **fields})
         found = []
         for i, (r, w, p) in enumerate(zip(results, want, peer)):
             compare(f"result {i}", library.read(r), w, p, found)

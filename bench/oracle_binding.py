@@ -19,10 +19,12 @@ ROW = re.compile(r'^OP\((\w+), \((.*?)\), \((.*?)\), \((.*?)\),', re.M)
 class Row:
     def __init__(self, name, inputs, attributes, results):
         self.name = name
-        self.inputs = [i.strip() for i in inputs.split(",") if i.strip()]
         parts = [a.split("=") for a in attributes.split(",") if a.strip()]
         self.attributes = [part[0].split() for part in parts if len(part) == 1]
         self.options = [part[0].split() for part in parts if len(part) == 2]
+        tensors = {key for kind, key in self.options if kind == "tensor"}
+        self.inputs = [i.strip() for i in inputs.split(",")
+                       if i.strip() and i.strip(" ?") not in tensors]
         self.visible = len([r for r in results.split(";")[0].split(",") if r.strip()])
 
 
@@ -35,7 +37,8 @@ class Ints(ctypes.Structure):
 
 
 TYPES = {"int": ctypes.c_int, "int64": ctypes.c_int64, "float": ctypes.c_double,
-         "bool": ctypes.c_bool, "dtype": ctypes.c_int, "ints": Ints}
+         "bool": ctypes.c_bool, "dtype": ctypes.c_int, "ints": Ints,
+         "tensor": ctypes.c_void_p}
 
 
 def options_of(row, given):

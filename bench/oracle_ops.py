@@ -226,13 +226,53 @@ def gathering(scatter):
     return draw
 
 
+NUMBERS = {"slopes", "sinks"}  # inputs that are in f32, but in f64 where the call is
+
+
 def attention():
     b, g, d = choose.randint(1, 2), choose.randint(1, 2), choose.choice([8, 16, 32, 64])
     h, t, causal = g * choose.randint(1, 3), choose.randint(1, 70), choose.random() < 0.5
     s = t if causal else choose.randint(1, 70)
-    return ([real([b, h, t, d]), real([b, g, s, d]), real([b, g, s, d])], {"causal": causal},
-            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal,
-                                                           enable_gqa=True))
+    inputs = [real([b, h, t, d]), real([b, g, s, d]), real([b, g, s, d])]
+    if choose.random() < 0.4:
+        return (inputs, {"causal": causal},
+                lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal,
+                                                               enable_gqa=True))
+    return scored(inputs, causal, t, s)
+
+
+def scored(inputs, causal, t, s):
+    """Attention with scores that are changed, of which PyTorch has the parts alone."""
+    heads, cap, left = inputs[0].shape[1], choose.choice([0.0, 0.0, 2.0, 30.0]), 0
+    given, named = {"causal": causal}, {}
+    if cap:
+        given["soft_cap"] = cap
+    if choose.random() < 0.4:
+        left = given["window_left"] = choose.randint(1, 40)
+    for name, low, high in (("slopes", 0.01, 0.5), ("sinks", -2.0, 2.0)):
+        if choose.random() < 0.5:
+            named[len(inputs)] = name
+            inputs.append(real([heads], low, high))
+    position = torch.arange(t)[:, None] + s - t
+    distance = position - torch.arange(s)
+    hidden = distance >= left if left else torch.zeros(t, s, dtype=torch.bool)
+    if causal:
+        hidden = hidden | (distance < 0)
+
+    def fn(q, k, v, *others):
+        extra = {named[i + 3]: x.to(q.dtype)[:, None, None] for i, x in enumerate(others)}
+        k, v = (x.repeat_interleave(heads // x.shape[1], 1) for x in (k, v))
+        score = q @ k.mT / math.sqrt(q.shape[-1])
+        score = cap * torch.tanh(score / cap) if cap else score
+        if "slopes" in extra:
+            score = score - extra["slopes"] * distance.abs().to(q.dtype)
+        score = score.masked_fill(hidden, -1e30 if q.dtype != torch.float16 else -6e4)
+        sink = extra.get("sinks", torch.full((heads, 1, 1), -6e4, dtype=q.dtype))
+        sink = sink.expand(q.shape[0], -1, q.shape[2], -1)
+        p = torch.softmax(torch.cat([score, sink], -1), -1)[..., :-1]
+        return p.masked_fill(hidden, 0) @ v
+    fn.named = named
+    return inputs, given, fn
 
 
 def matmul(factor=None):

@@ -12,7 +12,8 @@ static const char *c_type(const part *attribute)
 {
     static const char *const types[][2] = {{"int", "int "},         {"int64", "int64_t "},
                                            {"float", "double "},    {"bool", "bool "},
-                                           {"dtype", "cup_dtype "}, {"ints", "const int64_t *"}};
+                                           {"dtype", "cup_dtype "}, {"ints", "const int64_t *"},
+                                           {"tensor", "cup_tensor *"}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (!strcmp(attribute->type, types[i][0]))
             return types[i][1];
@@ -136,7 +137,7 @@ static void put_prototype(const row *r, const char *prefix)
     for (int i = 0; i < r->input_count; i++)
         if (r->inputs[i].list)
             put(", cup_tensor *const *%s, int %s_count", r->inputs[i].name, r->inputs[i].name);
-        else
+        else if (!r->inputs[i].is_option)
             put(", cup_tensor *%s", r->inputs[i].name);
     for (int i = 0; i < r->attribute_count; i++) {
         const part *a = &r->attributes[i];
@@ -286,7 +287,7 @@ static void write_attributes(void)
                 if (is_ints(&r->attributes[k]))
                     put("    int64_t %s[8];\n    int %s_count;\n", r->attributes[k].name,
                         r->attributes[k].name);
-                else
+                else if (!r->attributes[k].is_tensor)
                     put("    %s%s;\n", c_type(&r->attributes[k]), r->attributes[k].name);
             put("} cup__%s_attributes;\n", r->name);
         }
@@ -308,6 +309,8 @@ static void put_attribute_rows(const row *r)
         const part *a = &r->attributes[k];
         char kind[16];
         size_t n = 0;
+        if (a->is_tensor)
+            continue;
         for (; a->type[n]; n++)
             kind[n] = (char)toupper((unsigned char)a->type[n]);
         kind[n] = 0;
@@ -334,6 +337,8 @@ static void put_attribute_values(const row *r)
     for (int k = 0; k < r->attribute_count; k++) {
         const part *a = &r->attributes[k];
         const char *n = a->name;
+        if (a->is_tensor)
+            continue;
         if (is_ints(a))
             put(a->is_option ? "    attributes.%s_count = cup__take_ints(attributes.%s, "
                                "given.%s.values, given.%s.count);\n"
@@ -362,7 +367,7 @@ static void put_function(const row *r)
     } else {
         put("    cup_tensor *const in[] = {");
         for (int k = 0; k < r->input_count; k++)
-            put("%s%s", k ? ", " : "", r->inputs[k].name);
+            put("%s%s%s", k ? ", " : "", r->inputs[k].is_option ? "given." : "", r->inputs[k].name);
         put(r->input_count ? "};\n" : "NULL};\n");
         snprintf(inputs, sizeof inputs, "in, %d", r->input_count);
     }
@@ -396,8 +401,12 @@ static void write_table(void)
             list |= r->inputs[k].list;
         }
         put("    {\"%s\", &cup__op_%s, \"%s\", \"", r->name, r->name, r->inputs_text);
+        const char *separator = "";
         for (int k = 0; k < r->attribute_count; k++)
-            put("%s%s %s", k ? ", " : "", r->attributes[k].type, r->attributes[k].name);
+            if (!r->attributes[k].is_tensor) {
+                put("%s%s %s", separator, r->attributes[k].type, r->attributes[k].name);
+                separator = ", ";
+            }
         put("\",\n     \"%s\",\n     \"%s\", %d, ", r->results_text, r->words, least);
         if (list)
             put("INT_MAX");

@@ -12,7 +12,8 @@ typedef struct part {
     char name[40];
     char preset[40]; /* the default, as it stands in the row; "" for none */
     bool optional, list, hidden;
-    bool is_option; /* a field of the options of the call, else an argument */
+    bool is_option; /* a field of the options of the call, else an argument; inputs too */
+    bool is_tensor; /* names the input that this field of the options is: no attribute */
 } part;
 
 typedef struct row {

@@ -110,6 +110,22 @@ static int parse_parts(const char *text, part *parts, bool typed)
     }
 }
 
+/* An optional input that the attributes name, as a tensor, is a field of the options, at that place
+ * among them. */
+static void place_tensor(row *r, part *a)
+{
+    if (strcmp(a->type, "tensor") != 0)
+        return;
+    a->is_tensor = true;
+    for (int i = 0; i < r->input_count; i++)
+        if (!strcmp(r->inputs[i].name, a->name) && r->inputs[i].optional && a->preset[0]) {
+            r->inputs[i].is_option = true;
+            return;
+        }
+    fail("%s: the tensor %s must be an optional input, with what is done without it as its default",
+         r->name, a->name);
+}
+
 /* Attributes are arguments of the call; where there are over two, those that have a default are
  * fields of its options. The dtype and shape of a tensor that is made from none do not count. */
 static void place_attributes(row *r)
@@ -119,6 +135,7 @@ static void place_attributes(row *r)
         part *a = &r->attributes[i];
         bool is_dtype = !strcmp(a->type, "dtype"), is_shape = !strcmp(a->name, "shape");
         a->is_option = a->preset[0] && !r->is_optimizer;
+        place_tensor(r, a);
         r->has_options |= a->is_option;
         counted += r->input_count > 0 || !(is_dtype || is_shape);
         others += !is_dtype && !is_shape;

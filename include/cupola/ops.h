@@ -643,11 +643,14 @@ CUP_API cup_tensor *cup_global_norm(cup_context *c, cup_tensor *const *x, int x_
 
 /* Attention */
 
-/* (q, k, v): softmax over the keys of scale q k^T, times v, in each head; q and o are
- * [B,H,T,D], k and v [B,G,S,D] where G divides H; causal lets the last query see all keys, each
- * one before it one less; window_left and window_right are how many keys a query sees up to and
- * from its own, which is among them, where the last query's own key is the last; dropout drops
- * probabilities; a query that sees nothing gives 0 */
+/* (q, k, v, slopes?, sinks?): softmax over the keys of scale q k^T, times v, in each head; q
+ * and o are [B,H,T,D], k and v [B,G,S,D] where G divides H; causal lets the last query see all
+ * keys, each one before it one less; window_left and window_right are how many keys a query
+ * sees up to and from its own, which is among them, where the last query's own key is the last;
+ * soft_cap c makes c tanh[s / c] of a scaled score s; slopes [H] take slope times the distance
+ * between a key and the query's own from a score [ALiBi]; sinks [H] are the logits of a key
+ * more, with a value of 0; both are in f32, or in f64 as the rest; dropout drops probabilities;
+ * a query that sees nothing gives 0 */
 typedef struct cup_attention_options {
     size_t size;
     bool causal;          /* default: false */
@@ -655,13 +658,16 @@ typedef struct cup_attention_options {
     double dropout;       /* default: 0 */
     int64_t window_left;  /* default: all keys */
     int64_t window_right; /* default: all keys */
+    double soft_cap;      /* default: none */
+    cup_tensor *slopes;   /* default: none */
+    cup_tensor *sinks;    /* default: none */
 } cup_attention_options;
 
 CUP_API cup_tensor *cup_attention(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v,
                                   const cup_attention_options *options);
 
-/* (qkv): attention over [B,T,W], where W holds the heads of q, then kv_heads of k, then as many
- * of v; o is [B,T,heads D]; the rest as in attention */
+/* (qkv, slopes?, sinks?): attention over [B,T,W], where W holds the heads of q, then kv_heads
+ * of k, then as many of v; o is [B,T,heads D]; the rest as in attention */
 typedef struct cup_qkv_attention_options {
     size_t size;
     int kv_heads;         /* default: heads */
@@ -670,6 +676,9 @@ typedef struct cup_qkv_attention_options {
     double dropout;       /* default: 0 */
     int64_t window_left;  /* default: all keys */
     int64_t window_right; /* default: all keys */
+    double soft_cap;      /* default: none */
+    cup_tensor *slopes;   /* default: none */
+    cup_tensor *sinks;    /* default: none */
 } cup_qkv_attention_options;
 
 CUP_API cup_tensor *cup_qkv_attention(cup_context *c, cup_tensor *qkv, int heads,

@@ -8,7 +8,7 @@
 #include "dispatch/attributes.h"
 #include "tensor/context.h"
 
-#define NUMBERS_MOST 64
+#define NUMBERS_MOST 160
 #define MEMOS_MOST 4096
 #define ALIGNMENT 256 /* nobody looks at more of an address */
 

@@ -10,6 +10,7 @@
 #include "tensor/tensor.h"
 
 #define CUP__MAX_OUT 6
+#define CUP__SLOTS 12 /* inputs that a descriptor can tell apart; later ones are as the last */
 
 typedef struct cup__op cup__op;
 typedef struct cup__row cup__row;
@@ -173,7 +174,7 @@ struct cup__op {
     /* For tests and benchmark. */
     const cup__sample *samples; /* each ends with NULL shapes */
     const cup__sample *bench;
-    cup__domain domain[8];      /* all zero means [-2, 2) */
+    cup__domain domain[CUP__SLOTS]; /* all zero means [-2, 2) */
     /* Of how many things input i names some, by the inputs before it; 0: it names none. Samples
      * name any of them, and now and then those of the domain, so that some come often. */
     int64_t (*indices)(cup_tensor *const *in, int i, const void *attributes);
@@ -189,7 +190,7 @@ struct cup__op {
     /* Bit i: the whole numbers of input i go up, from 0 to the number of rows of input 0. */
     uint32_t ascending;
     int64_t bench_indices;      /* whole numbers of bench calls are below this; 0: as the domain */
-    uint32_t in_dtypes[8];      /* bits 1 << cup_dtype; 0: the floats, all inputs the same */
+    uint32_t in_dtypes[CUP__SLOTS]; /* bits 1 << cup_dtype; 0: the floats, all inputs the same */
     double tolerance;           /* in units of the dtype's epsilon; 0 means 4 */
     /* Bytes that must move and operations that must be done; NULL: inputs and results once, one
      * operation an element of the first result. */
@@ -237,7 +238,7 @@ static inline int cup__input_slot(const cup__op *op, int i)
     int slot = op->list_step && i >= op->list_from
                    ? op->list_from + (i - op->list_from) % op->list_step
                    : i;
-    return slot < 8 ? slot : 7;
+    return slot < CUP__SLOTS ? slot : CUP__SLOTS - 1;
 }
 
 static inline bool cup__overwrites(const cup__op *op, const void *attributes)

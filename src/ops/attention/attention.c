@@ -4,6 +4,9 @@
 
 #include "dispatch/attributes.h"
 
+/* Where the optional inputs begin. */
+enum { EXTRAS = 3, EXTRAS_GRAD = 6 };
+
 cup_status cup__attention_check(cup__call *call, double scale, double dropout, int64_t size)
 {
     if (!isfinite(scale))
@@ -16,8 +19,12 @@ cup_status cup__attention_check(cup__call *call, double scale, double dropout, i
     return CUP_OK;
 }
 
-static cup_status check_inputs(cup__call *call, double scale, double dropout, int64_t left,
-                               int64_t right)
+#define CHECK(call, a, first)                                                                      \
+    CUP_TRY(check_inputs(call, (a)->scale, (a)->dropout));                                         \
+    CUP_TRY(cup__attention_mask_check(call, (a)->window_left, (a)->window_right));                 \
+    CUP_TRY(cup__attention_score_check(call, (a)->soft_cap, first, (call)->in[0]->shape[1]))
+
+static cup_status check_inputs(cup__call *call, double scale, double dropout)
 {
     for (int i = 0; i < 3; i++) {
         CUP_TRY(cup__need_float(call, i));
@@ -35,15 +42,13 @@ static cup_status check_inputs(cup__call *call, double scale, double dropout, in
         return cup__call_fail(call, CUP_SHAPE,
                               "the %lld heads of q are no multiple of the %lld heads of k and v",
                               (long long)q[1], (long long)k[1]);
-    CUP_TRY(cup__attention_mask_check(call, left, right));
     return cup__attention_check(call, scale, dropout, q[3]);
 }
 
 static cup_status infer(cup__call *call)
 {
     const cup__attention_attributes *attributes = call->attributes;
-    CUP_TRY(check_inputs(call, attributes->scale, attributes->dropout, attributes->window_left,
-                         attributes->window_right));
+    CHECK(call, attributes, EXTRAS);
     call->result[0] = cup__shape_of(call->in[0]);
     call->order[0] = "0213";
     call->result[1] = call->result[0];
@@ -55,12 +60,13 @@ static cup_status infer(cup__call *call)
 static cup_status infer_grad(cup__call *call)
 {
     const cup__attention_grad_attributes *attributes = call->attributes;
-    CUP_TRY(check_inputs(call, attributes->scale, attributes->dropout, attributes->window_left,
-                         attributes->window_right));
+    CHECK(call, attributes, EXTRAS_GRAD);
     for (int i = 0; i < 3; i++) {
         call->result[i] = cup__shape_of(call->in[i]);
         call->order[i] = "0213";
     }
+    cup__attention_infer_numbers(call, EXTRAS_GRAD, 3, call->in[0]->shape[1],
+                                 call->in[0]->shape[2]);
     return CUP_OK;
 }
 
@@ -99,6 +105,7 @@ cup__attention cup__attention_of_three(const cup__call *call)
     const cup__attention_attributes *attributes = call->attributes;
     cup__attention a = attention_of(call, attributes->scale, attributes->dropout);
     a.mask = CUP__MASK_OF(attributes, a.queries, a.keys);
+    a.score = CUP__SCORE_OF(attributes, call, EXTRAS);
     a.o = heads_of(call->out[0]);
     a.lse = call->out_count > 1 ? call->out[1] : NULL;
     return a;
@@ -109,6 +116,7 @@ cup__attention cup__attention_of_three_grad(const cup__call *call)
     const cup__attention_grad_attributes *attributes = call->attributes;
     cup__attention a = attention_of(call, attributes->scale, attributes->dropout);
     a.mask = CUP__MASK_OF(attributes, a.queries, a.keys);
+    a.score = CUP__SCORE_OF(attributes, call, EXTRAS_GRAD);
     a.sequence = (uint32_t)attributes->sequence;
     a.o = heads_of(call->in[3]);
     a.lse = call->in[4];
@@ -116,6 +124,8 @@ cup__attention cup__attention_of_three_grad(const cup__call *call)
     a.dq = heads_of(call->out[0]);
     a.dk = heads_of(call->out[1]);
     a.dv = heads_of(call->out[2]);
+    a.d_slopes = call->out[3];
+    a.d_sinks = call->out[4];
     return a;
 }
 
@@ -123,7 +133,7 @@ static cup_status gradient(cup__grad *g)
 {
     cup_tensor *const in[] = {g->in[0],  g->in[1],  g->in[2],
                               g->out[0], g->out[1], g->d_out[0]};
-    return cup__attention_back(g, &cup__rows[CUP__OP_attention_grad], in, 6, g->d_in);
+    return cup__attention_back(g, &cup__rows[CUP__OP_attention_grad], in, 6, EXTRAS);
 }
 
 #define WITH(...) &(const cup__attention_attributes){__VA_ARGS__}
@@ -157,6 +167,21 @@ static const cup__sample samples[] = {
     {"1x8x2x64 1x2x300x64 1x2x300x64", WITH(.causal = true, .window_left = 129)},
     {"1x8x9x64 1x1x300x64 1x1x300x64", WITH(.window_left = 40, .window_right = 3)},
     {"1x2x9x5 1x2x40x5 1x2x40x5", WITH(.window_left = 33, .window_right = 4)},
+    /* Soft caps, slopes and sinks, each alone and with others. */
+    {"2x2x5x8 2x2x5x8 2x2x5x8", WITH(.causal = true, .soft_cap = 1.5)},
+    {"1x2x3x4 1x2x0x4 1x2x0x4 2 2", WITH(.soft_cap = 2)},
+    {"1x2x7x16 1x1x3x16 1x1x3x16 2 2", WITH(.causal = true, .soft_cap = 0.7)},
+    {"2x3x17x5 2x3x33x5 2x3x33x5 3", WITH(0)},
+    {"2x3x17x5 2x3x33x5 2x3x33x5 - 3", WITH(.causal = true)},
+    {"1x4x66x24 1x2x66x24 1x2x66x24 4 4", WITH(.causal = true, .dropout = 0.2, .soft_cap = 3)},
+    {"2x4x129x64 2x1x129x64 2x1x129x64 4 -", WITH(.causal = true)},
+    {"1x2x129x64 1x1x129x64 1x1x129x64 - 2", WITH(.scale = 0.2)},
+    {"1x1x65x80 1x1x130x80 1x1x130x80 1 1", WITH(.scale = 0.3, .soft_cap = 5)},
+    {"1x2x40x128 1x2x72x128 1x2x72x128 2 2", WITH(.causal = true, .soft_cap = 2)},
+    {"1x1x19x256 1x1x35x256 1x1x35x256 1 1", WITH(.window_left = 9, .soft_cap = 50)},
+    {"2x8x1x64 2x2x300x64 2x2x300x64 8 8", WITH(.causal = true, .soft_cap = 1)},
+    {"1x8x5x128 1x2x3000x128 1x2x3000x128 8 8", WITH(.causal = true)},
+    {"1x8x2x64 1x2x300x64 1x2x300x64 - 8", WITH(.causal = true, .window_left = 129)},
     /* What cancels where a query sees one key is o as it is stored. */
     {"1x1x6x1 1x1x1x1 1x1x1x1", WITH(.dropout = 0.735)},
     {"1x2x1x1 1x2x1x1 1x2x1x1", WITH(.dropout = 0.661)},
@@ -190,6 +215,18 @@ static const cup__sample samples_grad[] = {
      GRAD(.causal = true, .dropout = 0.2, .sequence = 3, .window_left = 20)},
     {"1x2x9x5 1x2x40x5 1x2x40x5 1x2x9x5 1x2x9 1x2x9x5",
      GRAD(.window_left = 33, .window_right = 4)},
+    {"2x2x5x8 2x2x5x8 2x2x5x8 2x2x5x8 2x2x5 2x2x5x8", GRAD(.causal = true, .soft_cap = 1.5)},
+    {"1x2x3x4 1x2x0x4 1x2x0x4 1x2x3x4 1x2x3 1x2x3x4 2 2", GRAD(.soft_cap = 2)},
+    {"2x3x17x5 2x3x33x5 2x3x33x5 2x3x17x5 2x3x17 2x3x17x5 3 3", GRAD(.soft_cap = 0.8)},
+    {"2x3x17x5 2x3x33x5 2x3x33x5 2x3x17x5 2x3x17 2x3x17x5 - 3", GRAD(.causal = true)},
+    {"1x4x66x24 1x2x66x24 1x2x66x24 1x4x66x24 1x4x66 1x4x66x24 4 4",
+     GRAD(.causal = true, .dropout = 0.2, .sequence = 3, .soft_cap = 3)},
+    {"1x2x200x64 1x1x200x64 1x1x200x64 1x2x200x64 1x2x200 1x2x200x64 2",
+     GRAD(.causal = true, .window_left = 64)},
+    {"1x1x65x80 1x1x130x80 1x1x130x80 1x1x65x80 1x1x65 1x1x65x80 1 1", GRAD(.soft_cap = 5)},
+    {"1x2x40x128 1x2x72x128 1x2x72x128 1x2x40x128 1x2x40 1x2x40x128 2 2",
+     GRAD(.causal = true, .soft_cap = 2)},
+    {"1x1x19x256 1x1x35x256 1x1x35x256 1x1x19x256 1x1x19 1x1x19x256 1 1", GRAD(.soft_cap = 2)},
     {NULL, NULL}};
 static const cup__sample bench[] = {
     {"64x6x256x64 64x6x256x64 64x6x256x64", &drop},
@@ -225,8 +262,10 @@ const cup__op cup__op_attention = {
     .gradient = gradient,
     .composed = cup__attention_composed,
     .impls = cup__attention_impls,
-    .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_IN(2) | CUP__SAVE_OUT(0) |
-             CUP__SAVE_OUT(1),
+    .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_IN(2) | CUP__SAVE_IN(3) |
+             CUP__SAVE_IN(4) | CUP__SAVE_OUT(0) | CUP__SAVE_OUT(1),
+    .in_dtypes = {[3] = CUP__NUMBERS, [4] = CUP__NUMBERS},
+    .domain = {[3] = {0.01, 0.5}},
     .random = true,
     .strided_out = true,
     .samples = samples,
@@ -243,8 +282,8 @@ const cup__op cup__op_attention_grad = {
     .strided_out = true,
     .samples = samples_grad,
     .bench = bench_grad,
-    .domain = {{0}, {0}, {0}, {0}, {4, 6}, {0}},
-    .in_dtypes = {[4] = CUP__DTYPE(F32) | CUP__DTYPE(F64)},
+    .domain = {[4] = {4, 6}, [6] = {0.01, 0.5}},
+    .in_dtypes = {[4] = CUP__NUMBERS, [6] = CUP__NUMBERS, [7] = CUP__NUMBERS},
     .tolerance = 64, /* as attention, with a difference of two sums behind it */
     .cost = cup__attention_cost,
 };

@@ -11,22 +11,15 @@
 #ifndef CUP_OPS_ATTENTION_ATTENTION_CUH
 #define CUP_OPS_ATTENTION_ATTENTION_CUH
 
-#include "attention_call.cuh"
-#include "philox.cuh"
-#include "ptx.cuh"
-
-#ifndef SPLIT
-#define SPLIT 0
-#endif
-
 #define WIDE (CUP_T == CUP_F32)
+#define SHORT_TANH (!WIDE)
+#include "attention_weights.cuh"
+#include "philox.cuh"
+
 #define BYTES (WIDE ? 4 : 2)
 #define IN_16_BYTES (16 / BYTES)
 #define PITCH (SIZE * BYTES + 16)
 #define DEPTH_STEPS (SIZE * BYTES / 32) /* of a matrix instruction through a head */
-#define LOG2_E 1.4426950408889634f
-#define LN_2 0.6931471805599453f
-#define INFINITE __int_as_float(0x7f800000)
 
 DEVICE int lane_id()
 {
@@ -36,32 +29,6 @@ DEVICE int lane_id()
 DEVICE T *head_of(const attention_heads &h, int batch, int head)
 {
     return (T *)h.data + batch * h.batch + head * h.head;
-}
-
-/* What scores are multiplied with. Bases of rows are in the unit of scores with SPLIT, so that the
- * largest has a weight of 1 exactly; else scaled to powers of two, which saves an instruction. */
-DEVICE float score_scale(const attention_call &c)
-{
-    return SPLIT ? c.scale : c.scale * LOG2_E;
-}
-
-DEVICE float weight_of(float score, float base, float scale)
-{
-    return SPLIT ? expf((score - base) * scale) : exp2_fast(score * scale - base);
-}
-
-/* What sums on another base are multiplied by to be on this one. */
-DEVICE float fade_of(float before, float base, float scale)
-{
-    return SPLIT ? expf((before - base) * scale) : exp2_fast(before - base);
-}
-
-/* The natural logarithm of a row's sum. */
-DEVICE float lse_of(float base, float sum, float scale)
-{
-    if (sum == 0)
-        return -INFINITE;
-    return SPLIT ? base * scale + logf(sum) : (base + log2f(sum)) * LN_2;
 }
 
 /* Begins to copy, by `Threads` threads of which this is one, `Rows` rows from position `first` on;

@@ -6,6 +6,7 @@
 #include "base/philox.h"
 #include "dispatch/op.h"
 #include "ops/attention/attention_mask.h"
+#include "ops/attention/attention_score.h"
 
 /* A tensor, or a part of one, as [batch, heads, positions, size]. */
 typedef struct cup__heads {
@@ -21,10 +22,12 @@ typedef struct cup__attention {
     cup_dtype dtype;
     int64_t batch, heads, kv_heads, queries, keys, size;
     cup__attention_mask mask;
+    cup__attention_score score;
     double scale, dropout;
     cup__heads q, k, v, o;       /* forward writes o, backward reads it */
     cup_tensor *lse;             /* [batch, heads, queries]; NULL: not wanted */
     cup__heads d_o, dq, dk, dv;  /* of backward only */
+    cup_tensor *d_slopes, *d_sinks; /* [batch, heads, queries] where there are slopes, or sinks */
 } cup__attention;
 
 /* Dropout draws numbers of 16 bits: a probability is dropped when its number is below the
@@ -42,6 +45,10 @@ static inline uint32_t cup__attention_number(const cup__philox_words *block, int
     uint32_t word = block->at[(key & 1) * 2 + (query >> 3 & 1)];
     return key >> 3 & 1 ? word >> 16 : word & 0xffff;
 }
+
+/* What backward has for the slope and the sink of one query. */
+void cup__attention_store_numbers(const cup__attention *a, int64_t b, int64_t head, int64_t query,
+                                  double d_slope, double lse, double delta);
 
 /* Whether any query meets a key. Where none does, what kernels of tiles and tensor maps cannot
  * describe is left to the plain ones, which give 0. */
@@ -63,9 +70,13 @@ cup__attention cup__attention_of_one(const cup__call *call);
 cup__attention cup__attention_of_one_grad(const cup__call *call);
 
 /* The gradient's row, called with the attributes of the same name of the row that is differentiated
- * and the sequence of its random numbers. */
+ * and the sequence of its random numbers, and with the optional inputs, which begin with input
+ * `first` of that row. */
 cup_status cup__attention_back(cup__grad *g, const cup__row *row, cup_tensor *const *in, int count,
-                               cup_tensor **out);
+                               int first);
+/* What a gradient's row has for slopes and sinks, beginning with result `first`. */
+void cup__attention_infer_numbers(cup__call *call, int input, int first, int64_t heads,
+                                  int64_t queries);
 
 cup_status cup__attention_specification(cup__call *call);
 cup_status cup__attention_specification_grad(cup__call *call);

@@ -4,6 +4,7 @@
 #define CUP_OPS_ATTENTION_ATTENTION_CALL_CUH
 
 #include "attention_mask.cuh"
+#include "attention_score.cuh"
 
 /* A tensor seen as [batch, heads, positions, size]; strides in elements. */
 typedef struct attention_heads {
@@ -26,6 +27,7 @@ typedef struct attention_call {
     float scale, factor;          /* factor: what dropout multiplies by */
     double scale_f64, factor_f64;
     attention_mask mask; /* for WINDOW */
+    attention_score score;
 } attention_call;
 
 #endif

@@ -15,7 +15,16 @@ typedef struct heads {
     int64_t q[DIMS], k[DIMS];
     double scale;
     cup__attention_mask mask;
+    cup__attention_score score; /* its tensors are of the tape */
 } heads;
+
+/* What the probabilities were made of. */
+typedef struct softened {
+    cup_tensor *p;
+    cup_tensor *slope;    /* of changed scores by scaled ones; NULL: 1 */
+    cup_tensor *distance; /* [T, S], with slopes */
+    cup_tensor *sink;     /* the probabilities of the sinks */
+} softened;
 
 static heads heads_of(cup_context *c, const cup__shape *q, const cup__shape *k, double scale)
 {
@@ -26,17 +35,66 @@ static heads heads_of(cup_context *c, const cup__shape *q, const cup__shape *k, 
                    .scale = scale != 0 ? scale : 1 / sqrt((double)q->size[3])};
 }
 
-/* A query that sees nothing has no probabilities: they are all 0. */
-static cup_tensor *probabilities(const heads *h, cup_tensor *q, cup_tensor *k)
+/* One number for each head. */
+static cup_tensor *of_heads(const heads *h, cup_tensor *t)
+{
+    return cup_reshape(h->c, t, DIMS, (int64_t[]){1, h->q[1], h->q[2], 1, 1});
+}
+
+static cup_tensor *distances(const heads *h, cup_dtype dtype)
+{
+    double ahead = (double)(h->k[3] - h->q[3]), end = (double)h->k[3];
+    cup_tensor *query = cup_arange(h->c, dtype, ahead, end, NULL);
+    cup_tensor *key = cup_arange(h->c, dtype, 0, end, NULL);
+    query = cup_reshape(h->c, query, 2, (int64_t[]){h->q[3], 1});
+    return cup_abs(h->c, cup_sub(h->c, query, key));
+}
+
+static cup_tensor *change(const heads *h, cup_tensor *score, softened *to)
 {
     cup_context *c = h->c;
-    cup_tensor *score = cup_scale(c, cup_matmul(c, q, k, false, true), h->scale);
-    if ((!h->mask.causal && !h->mask.window) || !score)
+    if (h->score.soft_cap > 0) {
+        cup_tensor *t = cup_tanh(c, cup_scale(c, score, 1 / h->score.soft_cap));
+        score = cup_scale(c, t, h->score.soft_cap);
+        to->slope = t ? cup_sub(c, cup__number(c, t, 1), cup_square(c, t)) : NULL;
+    }
+    if (h->score.slopes && score) {
+        to->distance = distances(h, score->dtype);
+        score = cup_sub(c, score, cup_mul(c, of_heads(h, h->score.slopes), to->distance));
+    }
+    return score;
+}
+
+/* Over the keys, and the sink where there is one. */
+static cup_tensor *soften(const heads *h, cup_tensor *score, softened *to)
+{
+    cup_context *c = h->c;
+    if (!h->score.sinks)
         return cup_softmax(c, score, -1);
+    const int64_t *q = h->q, shape[] = {q[0], q[1], q[2], q[3], 1};
+    const int64_t part[] = {q[0], q[1], q[2], q[3], h->k[3]}, ends[] = {0, 0, 0, 0, h->k[3]};
+    cup_tensor *sinks = cup_broadcast(c, of_heads(h, h->score.sinks), DIMS, shape);
+    cup_tensor *all = cup_softmax(c, cup_concat(c, (cup_tensor *[]){score, sinks}, 2, -1), -1);
+    to->sink = cup_slice(c, all, ends, DIMS, shape, DIMS);
+    return cup_slice(c, all, (int64_t[DIMS]){0}, DIMS, part, DIMS);
+}
+
+/* A query that sees nothing has no probabilities: they are all 0. */
+static softened probabilities(const heads *h, cup_tensor *q, cup_tensor *k)
+{
+    cup_context *c = h->c;
+    softened to = {NULL};
+    cup_tensor *score = cup_scale(c, cup_matmul(c, q, k, false, true), h->scale);
+    score = change(h, score, &to);
+    if ((!h->mask.causal && !h->mask.window) || !score) {
+        to.p = soften(h, score, &to);
+        return to;
+    }
     cup_tensor *mask = cup__attention_mask_ones(c, &h->mask, score->dtype);
     cup_tensor *hidden = cup_sub(c, mask, cup__number(c, score, 1));
     score = cup_add(c, cup_mul(c, score, mask), cup_scale(c, hidden, UNSEEN));
-    return cup_mul(c, cup_softmax(c, score, -1), mask);
+    to.p = cup_mul(c, soften(h, score, &to), mask);
+    return to;
 }
 
 static cup_tensor *split(const heads *h, cup_tensor *t, const int64_t *shape)
@@ -55,18 +113,44 @@ static cup_tensor *joined(const heads *h, cup_tensor *d, const int64_t *shape,
     return cup_reshape(h->c, d, input->ndim, input->size);
 }
 
+/* Gradients of three tensors, and of the optional inputs. */
 static void back(const heads *h, cup_tensor *const in[3], const cup__shape shape[3],
-                 cup_tensor *d_o, cup_tensor *d_in[3])
+                 cup_tensor *d_o, cup_tensor *d_in[3], cup_tensor *d_extra[CUP__EXTRAS])
 {
     cup_context *c = h->c;
     cup_tensor *q = split(h, in[0], h->q), *k = split(h, in[1], h->k), *v = split(h, in[2], h->k);
-    cup_tensor *dy = split(h, d_o, h->q), *p = probabilities(h, q, k);
+    cup_tensor *dy = split(h, d_o, h->q);
+    softened s = probabilities(h, q, k);
+    cup_tensor *p = s.p;
     cup_tensor *dp = cup_mul(c, p, cup_matmul(c, dy, v, false, true));
     cup_tensor *sum = cup_sum(c, dp, (int64_t[]){DIMS - 1}, 1, true);
-    cup_tensor *ds = cup_scale(c, cup_sub(c, dp, cup_mul(c, p, sum)), h->scale);
+    cup_tensor *ds = cup_sub(c, dp, cup_mul(c, p, sum));
+    const int64_t per_head[] = {0, 3, 4}, flat[] = {h->q[1] * h->q[2]};
+    if (s.distance)
+        d_extra[CUP__SLOPES] = cup_scale(
+            c, cup_reshape(c, cup_sum(c, cup_mul(c, ds, s.distance), per_head, 3, false), 1, flat),
+            -1);
+    if (s.sink)
+        d_extra[CUP__SINKS] = cup_scale(
+            c, cup_reshape(c, cup_sum(c, cup_mul(c, s.sink, sum), per_head, 3, false), 1, flat),
+            -1);
+    ds = cup_scale(c, s.slope ? cup_mul(c, ds, s.slope) : ds, h->scale);
     d_in[0] = joined(h, cup_matmul(c, ds, k, false, false), h->q, &shape[0]);
     d_in[1] = joined(h, cup_matmul(c, ds, q, true, false), h->k, &shape[1]);
     d_in[2] = joined(h, cup_matmul(c, p, dy, true, false), h->k, &shape[2]);
+}
+
+static cup__attention_score score_of(const cup__grad *g, double soft_cap, int first)
+{
+    const cup__call call = {.in = (cup_tensor **)g->in, .in_count = g->in_count};
+    return cup__attention_score_make(soft_cap, &call, first);
+}
+
+static void hand_out(cup__grad *g, int first, cup_tensor *const *d_extra)
+{
+    for (int i = 0; i < CUP__EXTRAS && first + i < g->in_count; i++)
+        if (g->in[first + i] && g->wanted[first + i])
+            g->d_in[first + i] = d_extra[i];
 }
 
 static cup_status refuse_dropout(cup__grad *g)
@@ -84,7 +168,10 @@ cup_status cup__attention_composed(cup__grad *g)
         return refuse_dropout(g);
     heads h = heads_of(g->c, &g->in_shape[0], &g->in_shape[1], a->scale);
     h.mask = CUP__MASK_OF(a, h.q[3], h.k[3]);
-    back(&h, g->in, g->in_shape, g->d_out[0], g->d_in);
+    h.score = score_of(g, a->soft_cap, 3);
+    cup_tensor *d_extra[CUP__EXTRAS] = {NULL};
+    back(&h, g->in, g->in_shape, g->d_out[0], g->d_in, d_extra);
+    hand_out(g, 3, d_extra);
     return g->c->error.status;
 }
 
@@ -121,7 +208,10 @@ cup_status cup__qkv_attention_composed(cup__grad *g)
     }
     heads h = heads_of(c, &shape[0], &shape[1], a->scale);
     h.mask = CUP__MASK_OF(a, h.q[3], h.k[3]);
-    back(&h, in, shape, turned_in(c, g->d_out[0], &shape[0]), d_in);
+    h.score = score_of(g, a->soft_cap, 1);
+    cup_tensor *d_extra[CUP__EXTRAS] = {NULL};
+    back(&h, in, shape, turned_in(c, g->d_out[0], &shape[0]), d_in, d_extra);
+    hand_out(g, 1, d_extra);
     for (int i = 0; i < 3; i++)
         d_in[i] = turned_out(c, d_in[i], &shape[i]);
     g->d_in[0] = cup_concat(c, d_in, 3, 2);

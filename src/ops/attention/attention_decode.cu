@@ -52,6 +52,17 @@ DEVICE int seen_by_row(const attention_call &c, int row)
     return seen_by(c, row % c.queries);
 }
 
+DEVICE score_rows rows_scored(const attention_call &c, int kv, int row, int row8)
+{
+    int group = c.heads / c.kv_heads, head, query, head8, query8;
+    place_of(c, row, &head, &query);
+    place_of(c, row8, &head8, &query8);
+    /* Rows past the last have no head. */
+    head = head < group ? head : 0;
+    head8 = head8 < group ? head8 : 0;
+    return score_rows_of(c, kv * group + head, query, kv * group + head8, query8);
+}
+
 /* The sums of one row, weights already made equal. */
 DEVICE void store_row(const attention_call &c, int batch, int head, int query, int column,
                       float value)
@@ -87,8 +98,9 @@ DEVICE void join_warps(const attention_call &c, const float *sums, int batch, in
         place_of(c, first + i, &head, &query);
         head += kv * group;
         long long place = ((long long)batch * c.heads + head) * c.queries + query;
+        float fade = c.splits > 1 ? 1 : take_sink(c, head, &base, &sum);
         float *part = (float *)c.part + (place * c.splits + blockIdx.y) * (c.size + 2);
-        float scale = c.splits > 1 ? 1 : sum == 0 ? 0 : 1 / sum;
+        float scale = c.splits > 1 ? 1 : sum == 0 ? 0 : fade / sum;
         for (int d = lane_id(); d < c.size; d += 32) {
             float value = 0;
             for (int w = 0; w < WARPS; w++)
@@ -143,6 +155,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     int seen_g = seen_by_row(c, first + lane / 4), seen_g8 = seen_by_row(c, first + lane / 4 + 8);
     int first_g = first_seen(c, (first + lane / 4) % c.queries);
     int first_g8 = first_seen(c, (first + lane / 4 + 8) % c.queries);
+    score_rows scored = rows_scored(c, kv, first + lane / 4, first + lane / 4 + 8);
     int stage = 0;
     for (int n = from; n < to; n += WARPS) {
         int next = n + (STAGES - 1) * WARPS, free_stage = stage == 0 ? STAGES - 1 : stage - 1;
@@ -159,6 +172,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
         __syncwarp();
         float s[KEYS / 8][4], fade[2];
         multiply_rows(s, q, q_tile, k_tiles + stage * 2 * TILE);
+        change_scores(s, c, scored, n * KEYS);
         if (CAUSAL || WINDOW || (n + 1) * KEYS > c.keys)
             mask_scores(s, seen_g - n * KEYS, seen_g8 - n * KEYS);
         if (WINDOW)
@@ -210,13 +224,14 @@ extern "C" __global__ void __launch_bounds__(128)
         const float *row = part + i * (c.size + 2);
         sum += fade_of(row[c.size], finite, score_scale(c)) * row[c.size + 1];
     }
+    const float fade = take_sink(c, head, &base, &sum);
     for (int d = lane; d < c.size; d += 32) {
         float value = 0;
         for (int i = 0; i < c.splits; i++) {
             const float *row = part + i * (c.size + 2);
             value += fade_of(row[c.size], finite, score_scale(c)) * row[d];
         }
-        store_row(c, batch, head, query, d, sum == 0 ? 0 : value / sum);
+        store_row(c, batch, head, query, d, sum == 0 ? 0 : value * fade / sum);
     }
     if (lane == 0)
         store_lse(c, batch, head, query, base, sum);

@@ -52,7 +52,8 @@ DEVICE void finish(const attention_call &c, softmax_state &state, float (&o)[SIZ
         float sum = state.sum[r];
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        scale[r] = sum == 0 ? 0 : (DROPOUT ? c.factor : 1.0f) / sum;
+        float fade = take_sink(c, head, &state.base[r], &sum);
+        scale[r] = sum == 0 ? 0 : (DROPOUT ? c.factor : 1.0f) * fade / sum;
         int row = query + lane_id() / 4 + 8 * r;
         if (c.lse && lane_id() % 4 == 0 && row < c.queries)
             ((float *)c.lse)[((long long)batch * c.heads + head) * c.queries + row] =
@@ -97,6 +98,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     float o[SIZE / 8][4], scale = score_scale(c);
     clear(o);
     softmax_state state = {{-INFINITE, -INFINITE}, {0, 0}};
+    score_rows rows =
+        score_rows_of(c, head, query + lane_id() / 4, head, query + lane_id() / 4 + 8);
 
 #pragma unroll 1
     for (int n = begin; n < tiles; n++) {
@@ -116,6 +119,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
             (!WINDOW || (n + 1) * KEYS > first_seen(c, query))) {
             float s[KEYS / 8][4], fade[2];
             multiply_rows(s, q, own_tile, k_tiles + at);
+            change_scores(s, c, rows, n * KEYS);
             if ((n + 1) * KEYS > seen_by(c, query))
                 mask_scores(s, seen_by(c, query + lane_id() / 4) - n * KEYS,
                             seen_by(c, query + lane_id() / 4 + 8) - n * KEYS);

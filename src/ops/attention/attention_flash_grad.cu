@@ -61,8 +61,8 @@ DEVICE void drop_back(const attention_call &c, float (&dp)[STEP / 8][4], int row
 
 /* Scores s become gradients of the scores but for the scale; dp are those of the probabilities. */
 DEVICE void queries_back(const attention_call &c, float (&s)[STEP / 8][4],
-                         const float (&dp)[STEP / 8][4], const row_numbers &n, int query, int key,
-                         bool masked)
+                         const float (&dp)[STEP / 8][4], row_numbers &n, const score_rows &scored,
+                         int query, int key, bool masked)
 {
     int g = lane_id() / 4, t = lane_id() % 4;
     float scale = score_scale(c);
@@ -73,14 +73,36 @@ DEVICE void queries_back(const attention_call &c, float (&s)[STEP / 8][4],
     for (int at = 0; at < STEP / 8; at++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            int r = i / 2, e = i % 2;
+            int r = i / 2, e = i % 2, distance = scored.position[r] - key - 2 * t - 8 * at - e;
+            float slope = 1;
+            if (CHANGED)
+                s[at][i] = changed(c.score, s[at][i] * c.scale, scored.linear[r], distance, &slope);
             float p = weight_of(s[at][i], n.base[r], scale);
             if (SPLIT)
                 p *= n.inverse[r];
             if (masked && (8 * at + e >= seen[r] || (WINDOW && 8 * at + e < from[r])))
                 p = 0;
             s[at][i] = p * (dp[at][i] - n.delta[r]);
+            if (SLOPES)
+                n.d_slope[r] -= s[at][i] * (float)(distance < 0 ? -distance : distance);
+            if (SOFT_CAP)
+                s[at][i] *= slope;
         }
+}
+
+/* The sums of the four lanes of a row. */
+DEVICE void store_slopes(const attention_call &c, const row_numbers &n, int batch, int head,
+                         int query)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float sum = n.d_slope[r];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        int at = query + lane_id() / 4 + 8 * r;
+        if (at < c.queries && lane_id() % 4 == 0)
+            store_number(c.score.d_slopes, batch, head, at, sum);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -118,13 +140,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if SPLIT
     row_sums all = {{{-INFINITE, -INFINITE}, {0, 0}}, {0, 0}, {0, 0}};
 #else
-    store_numbers(c, rows, numbers, query);
+    store_numbers(c, rows, numbers, query, batch, head);
 #endif
     const int walks = SPLIT ? 2 : 1;
     __syncthreads();
 
     float dq[SIZE / 8][4];
     clear(dq);
+    score_rows scored =
+        score_rows_of(c, head, query + lane_id() / 4, head, query + lane_id() / 4 + 8);
 #pragma unroll 1
     for (int n = STAGES == 2 ? -1 : 0; n < walks * tiles; n++) {
         int next = STAGES == 2 ? n + 1 : n, to = next % STAGES * TILE;
@@ -143,8 +167,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         int at = n % STAGES * TILE, key = (skipped + (n < tiles ? n : n - tiles)) * STEP;
 #if SPLIT
         if (n == tiles) {
-            refine(rows, all, score_scale(c));
-            store_numbers(c, rows, numbers, query);
+            refine(c, rows, all, head);
+            store_numbers(c, rows, numbers, query, batch, head);
         }
 #endif
         if (key < seen_by(c, query + 15) && (!WINDOW || key + STEP > first_seen(c, query))) {
@@ -155,6 +179,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             multiply_rows(dp, d_o, d_o_tile + own, v_tiles + at);
             drop_back(c, dp, row, query, key);
 #if SPLIT
+            if (n < tiles)
+                change_scores(s, c, scored, key);
             if (n < tiles && masked)
                 mask_scores(s, seen_by(c, query + lane_id() / 4) - key,
                             seen_by(c, query + lane_id() / 4 + 8) - key);
@@ -166,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             else
 #endif
             {
-                queries_back(c, s, dp, rows, query, key, masked);
+                queries_back(c, s, dp, rows, scored, query, key, masked);
                 multiply_columns(dq, s, k_tiles + at, 0);
             }
         }
@@ -174,12 +200,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
 #if SPLIT
     if (tiles == 0) {
-        refine(rows, all, score_scale(c));
-        store_numbers(c, rows, numbers, query);
+        refine(c, rows, all, head);
+        store_numbers(c, rows, numbers, query, batch, head);
     }
 #endif
     store_rows(head_of(c.dq, batch, head), c.dq.position, query, c.queries, 0, c.size, q_tile + own,
                dq, c.scale, c.scale);
+    if (SLOPES)
+        store_slopes(c, rows, batch, head, query);
 }
 
 /* As queries_back with keys as rows: s becomes the probabilities that dropout keeps, dp the
@@ -188,7 +216,7 @@ DEVICE void keys_back(const attention_call &c, float (&s)[STEP / 8][4], float (&
                       uint32_t numbers, int row, int query, int key, bool masked)
 {
     int g = lane_id() / 4, t = lane_id() % 4;
-    float scale = score_scale(c);
+    float scale = score_scale(c), linear = slope_of<float>(c, row % c.heads);
 #pragma unroll
     for (int j = 0; j < STEP / 16; j++) {
         uint32_t word[2][2];
@@ -206,6 +234,11 @@ DEVICE void keys_back(const attention_call &c, float (&s)[STEP / 8][4], float (&
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 int upper = i / 2, e = i % 2;
+                float slope = 1;
+                if (CHANGED)
+                    s[at][i] = changed(c.score, s[at][i] * c.scale, linear,
+                                       query + at * 8 + 2 * t + e + c.keys - c.queries - key - g -
+                                           8 * upper, &slope);
                 float p = weight_of(s[at][i], e ? base.y : base.x, scale);
                 if (SPLIT)
                     p *= e ? inverse.y : inverse.x;
@@ -217,6 +250,8 @@ DEVICE void keys_back(const attention_call &c, float (&s)[STEP / 8][4], float (&
                 float d = kept ? dp[at][i] * (DROPOUT ? c.factor : 1.0f) : 0;
                 s[at][i] = kept ? p : 0;
                 dp[at][i] = p * (d - (e ? delta.y : delta.x));
+                if (SOFT_CAP)
+                    dp[at][i] *= slope;
             }
         }
     }

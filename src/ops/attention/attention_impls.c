@@ -1,8 +1,11 @@
 /* The implementations of the rows of attention, and what they have in common. */
 #include <string.h>
 
+#include "cupola/ops.h"
 #include "dispatch/attributes.h"
 #include "ops/attention/attention.h"
+
+#define INPUTS_MOST 16
 
 cup__attention cup__attention_of(const cup__call *call)
 {
@@ -15,8 +18,19 @@ cup__attention cup__attention_of(const cup__call *call)
     return of[call->op->kind](call);
 }
 
+void cup__attention_infer_numbers(cup__call *call, int input, int first, int64_t heads,
+                                  int64_t queries)
+{
+    cup_dtype dtype = call->in[0]->dtype == CUP_F64 ? CUP_F64 : CUP_F32;
+    for (int i = 0; i < CUP__EXTRAS; i++)
+        call->result[first + i] =
+            cup__attention_extra(call, input + i)
+                ? (cup__shape){dtype, 3, {call->in[0]->shape[0], heads, queries}}
+                : (cup__shape){dtype, 1, {0}};
+}
+
 cup_status cup__attention_back(cup__grad *g, const cup__row *row, cup_tensor *const *in, int count,
-                               cup_tensor **out)
+                               int first)
 {
     union {
         cup__attention_grad_attributes three;
@@ -34,10 +48,17 @@ cup_status cup__attention_back(cup__grad *g, const cup__row *row, cup_tensor *co
             if (!strcmp(a->name, b->name))
                 memcpy(to.bytes + b->offset, (const char *)g->attributes + a->offset, size);
     }
-    cup_tensor *made[CUP__MAX_OUT] = {NULL};
-    cup__op_call(g->c, row, in, count, &to, made);
-    for (int i = 0; i < row->visible; i++)
-        out[i] = made[i];
+    cup_tensor *made[CUP__MAX_OUT] = {NULL}, *all[INPUTS_MOST] = {NULL};
+    memcpy(all, in, (size_t)count * sizeof *in);
+    for (int i = first; i < g->in_count; i++)
+        all[count + i - first] = g->in[i];
+    cup__op_call(g->c, row, all, count + g->in_count - first, &to, made);
+    int tensors = row->visible - CUP__EXTRAS;
+    for (int i = 0; i < tensors; i++)
+        g->d_in[i] = made[i];
+    for (int i = first; i < g->in_count; i++)
+        if (g->in[i] && g->wanted[i])
+            g->d_in[i] = cup_sum(g->c, made[tensors + i - first], (int64_t[]){0, 2}, 2, false);
     return g->c->error.status;
 }
 

@@ -19,6 +19,29 @@ static attention_heads heads_for(const cup__heads *h)
     return (attention_heads){data_of(h), h->stride[0], h->stride[1], h->stride[2], h->stride[3]};
 }
 
+static attention_numbers numbers_for(const cup_tensor *t)
+{
+    if (!t || t->ndim != 3)
+        return (attention_numbers){0};
+    return (attention_numbers){t->data, t->stride[0], t->stride[1], t->stride[2]};
+}
+
+static attention_score score_for(const cup__attention *a)
+{
+    const cup__attention_score *s = &a->score;
+    return (attention_score){
+        .slopes = s->slopes ? s->slopes->data : NULL,
+        .sinks = s->sinks ? s->sinks->data : NULL,
+        .slopes_step = s->slopes ? s->slopes->stride[0] : 0,
+        .sinks_step = s->sinks ? s->sinks->stride[0] : 0,
+        .soft_cap_f64 = s->soft_cap,
+        .soft_cap = (float)s->soft_cap,
+        .soft_cap_inverse = s->soft_cap > 0 ? (float)(1 / s->soft_cap) : 0,
+        .d_slopes = numbers_for(a->d_slopes),
+        .d_sinks = numbers_for(a->d_sinks),
+    };
+}
+
 attention_call cup__attention_call_of(const cup__attention *a)
 {
     return (attention_call){
@@ -40,6 +63,7 @@ attention_call cup__attention_call_of(const cup__attention *a)
         .size = (int)a->size,
         .causal = a->mask.causal,
         .mask = {(int)a->mask.before, (int)a->mask.after},
+        .score = score_for(a),
         .splits = 1,
         .sequence = a->sequence,
         .threshold = cup__attention_threshold(a->dropout),
@@ -55,6 +79,12 @@ int cup__attention_knobs(const cup__attention *a, const cup__knob *knobs, int co
     memcpy(out, knobs, (size_t)count * sizeof *out);
     if (a->mask.window)
         out[count++] = (cup__knob){"WINDOW", 1};
+    if (a->score.soft_cap > 0)
+        out[count++] = (cup__knob){"SOFT_CAP", 1};
+    if (a->score.slopes)
+        out[count++] = (cup__knob){"SLOPES", 1};
+    if (a->score.sinks)
+        out[count++] = (cup__knob){"SINKS", 1};
     return count;
 }
 

@@ -6,7 +6,7 @@
 #include "ops/attention/attention_call.cuh"
 #include "ops/attention/attention.h"
 
-#define CUP__ATTENTION_KNOBS 12
+#define CUP__ATTENTION_KNOBS 16
 
 /* One kernel: what it is compiled from and how it is launched. */
 typedef struct cup__attention_kernel {
@@ -17,7 +17,7 @@ typedef struct cup__attention_kernel {
 } cup__attention_kernel;
 
 attention_call cup__attention_call_of(const cup__attention *a);
-/* A kernel's knobs and what the mask adds to them, into `out`; returns how many. */
+/* A kernel's knobs and what the mask and the scores add to them, into `out`; returns how many. */
 int cup__attention_knobs(const cup__attention *a, const cup__knob *knobs, int count,
                          cup__knob *out);
 cup_status cup__attention_launch(const cup__attention *a, const cup__attention_kernel *kernel,

@@ -48,6 +48,12 @@ static inline cup_status cup__attention_mask_check(cup__call *call, int64_t left
     return CUP_OK;
 }
 
+/* The key that is a query's own. */
+static inline int64_t cup__attention_position(const cup__attention_mask *m, int64_t query)
+{
+    return query + m->keys - m->queries;
+}
+
 /* The keys [first, end) that a query sees; the first is no more than the end. */
 static inline int64_t cup__attention_end(const cup__attention_mask *m, int64_t query)
 {

@@ -119,6 +119,18 @@ DEVICE void store_row(const attention_heads &h, const place &p, const real (&sum
     }
 }
 
+/* Puts a sink into a row's sum; returns what its other sums are multiplied by. */
+DEVICE real take_sink(real sink, real *most, real *sum)
+{
+    real before = *most;
+    *most = before > sink ? before : sink;
+    if (*most == -infinite())
+        return 1;
+    real fade = exp_of(before - *most);
+    *sum = *sum * fade + exp_of(sink - *most);
+    return fade;
+}
+
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
     attention_plain_fwd(const __grid_constant__ attention_call c)
 {
@@ -128,13 +140,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     int lane = (int)threadIdx.x % 32, kv = p.head / (c.heads / c.kv_heads);
     int seen = seen_by(c, p.position), row = p.batch * c.heads + p.head;
     const T *q = row_of(c.q, p.batch, p.head, p.position);
-    real o[EACH] = {0}, most = -infinite(), sum = 0;
+    real o[EACH] = {0}, most = -infinite(), sum = 0, slope;
     for (int first = first_seen(c, p.position); first < seen; first += 32) {
         int key = first + lane, count = seen - first < 32 ? seen - first : 32;
         real score = -infinite();
         if (lane < count)
             score = (real)c.scale_f64 *
                     product_of(c, q, c.q.feature, row_of(c.k, p.batch, kv, key), c.k.feature);
+        if (CHANGED && lane < count)
+            score = changed(c.score, score, slope_of<real>(c, p.head),
+                            p.position + c.keys - c.queries - key, &slope);
         real before = most, chunk_most = warp_most(score);
         most = chunk_most > most ? chunk_most : most;
         real base = most == -infinite() ? 0 : most, fade = exp_of(before - base);
@@ -147,7 +162,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
             o[i] *= fade;
         add_rows(o, p, weight, row_of(c.v, p.batch, kv, first), c.v.position, c.v.feature, count);
     }
-    store_row(c.o, p, o, sum == 0 ? 0 : 1 / sum);
+    real fade = SINKS ? take_sink(sink_of<real>(c, p.head), &most, &sum) : 1;
+    store_row(c.o, p, o, sum == 0 ? 0 : fade / sum);
     if (c.lse && lane == 0 && p.first == 0)
         ((real *)c.lse)[p.row] = sum == 0 ? -infinite() : most + log_of(sum);
 }
@@ -164,9 +180,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
                                         row_of(c.o, batch, head, query), c.o.feature);
 }
 
-/* The gradient of one score but for the scale, and in *kept the probability that dropout keeps. */
+/* The gradient of one score but for the scale, in *kept the probability that dropout keeps, and to
+ * *d_slope what the slope gets. */
 DEVICE real score_back(const attention_call &c, int batch, int head, int kv, int query, int key,
-                       real *kept)
+                       real *kept, real *d_slope)
 {
     long long at = ((long long)batch * c.heads + head) * c.queries + query;
     real lse = ((const real *)c.lse)[at];
@@ -175,6 +192,10 @@ DEVICE real score_back(const attention_call &c, int batch, int head, int kv, int
         return 0;
     real score = (real)c.scale_f64 * product_of(c, row_of(c.q, batch, head, query), c.q.feature,
                                                 row_of(c.k, batch, kv, key), c.k.feature);
+    int distance = query + c.keys - c.queries - key;
+    real slope = 1;
+    if (CHANGED)
+        score = changed(c.score, score, slope_of<real>(c, head), distance, &slope);
     /* What dropout multiplies with is taken to each number, as in the row of o that sees one key,
      * so that delta is the same sum. */
     real keep = keep_factor(c, batch * c.heads + head, query, key);
@@ -182,7 +203,25 @@ DEVICE real score_back(const attention_call &c, int batch, int head, int kv, int
                          row_of(c.v, batch, kv, key), c.v.feature, keep);
     real p = exp_of(score - lse);
     *kept = p * keep;
-    return p * (dp - ((const real *)c.delta)[at]);
+    real ds = p * (dp - ((const real *)c.delta)[at]);
+    if (SLOPES)
+        *d_slope -= ds * (real)(distance < 0 ? -distance : distance);
+    return SOFT_CAP ? ds * slope : ds;
+}
+
+/* Of a row whose lanes have what their scores give the slope. */
+DEVICE void store_score_numbers(const attention_call &c, const place &p, real d_slope)
+{
+    real all = SLOPES ? warp_total(d_slope) : 0;
+    if (threadIdx.x % 32 || p.first)
+        return;
+    if (SLOPES)
+        store_number(c.score.d_slopes, p.batch, p.head, p.position, all);
+    real lse = ((const real *)c.lse)[p.row];
+    if (SINKS)
+        store_number(c.score.d_sinks, p.batch, p.head, p.position,
+                     lse == -infinite() ? 0 : -exp_of(sink_of<real>(c, p.head) - lse) *
+                                                  ((const real *)c.delta)[p.row]);
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
@@ -193,14 +232,17 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         return;
     int lane = (int)threadIdx.x % 32, kv = p.head / (c.heads / c.kv_heads);
     int seen = seen_by(c, p.position);
-    real dq[EACH] = {0}, kept;
+    real dq[EACH] = {0}, kept, d_slope = 0;
     for (int first = first_seen(c, p.position); first < seen; first += 32) {
         int count = seen - first < 32 ? seen - first : 32;
-        real ds =
-            lane < count ? score_back(c, p.batch, p.head, kv, p.position, first + lane, &kept) : 0;
+        real ds = 0;
+        if (lane < count)
+            ds = score_back(c, p.batch, p.head, kv, p.position, first + lane, &kept, &d_slope);
         add_rows(dq, p, ds, row_of(c.k, p.batch, kv, first), c.k.position, c.k.feature, count);
     }
     store_row(c.dq, p, dq, (real)c.scale_f64);
+    if (SLOPES || SINKS)
+        store_score_numbers(c, p, d_slope);
 }
 
 #define END (WINDOW ? end_seeing(c, p.position) : c.queries)
@@ -215,13 +257,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     int unseen = CAUSAL ? p.position - (c.keys - c.queries) : 0;
     if (WINDOW)
         unseen = first_seeing(c, p.position);
-    real dk[EACH] = {0}, dv[EACH] = {0};
+    real dk[EACH] = {0}, dv[EACH] = {0}, d_slope = 0;
     for (int head = p.head * group; head < (p.head + 1) * group; head++)
         for (int first = unseen > 0 ? unseen : 0; first < END; first += 32) {
             int count = END - first < 32 ? END - first : 32;
             real ds = 0, kept = 0;
             if (lane < count)
-                ds = score_back(c, p.batch, head, p.head, first + lane, p.position, &kept);
+                ds = score_back(c, p.batch, head, p.head, first + lane, p.position, &kept,
+                                &d_slope);
             add_rows(dk, p, ds, row_of(c.q, p.batch, head, first), c.q.position, c.q.feature,
                      count);
             add_rows(dv, p, kept, row_of(c.d_o, p.batch, head, first), c.d_o.position,

@@ -43,6 +43,7 @@ DEVICE void sum_delta(float (&delta)[2], uint32_t o_tile, uint32_t d_o_tile)
  * weights are multiplied with, and delta. */
 struct row_numbers {
     float base[2], inverse[2], delta[2];
+    float d_slope[2]; /* what this lane's scores give the slope */
 };
 
 /* As o and lse of the forward pass have them; `first` is where the head's numbers begin. With SPLIT
@@ -58,6 +59,7 @@ DEVICE row_numbers given(const attention_call &c, long long first, int query, ui
         float natural = at < c.queries ? ((const float *)c.lse)[first + at] : 0;
         n.base[r] = natural == -INFINITE ? INFINITE : natural * (SPLIT ? 1 : LOG2_E);
         n.inverse[r] = 1;
+        n.d_slope[r] = 0;
     }
     return n;
 }
@@ -101,23 +103,38 @@ DEVICE float sum_of_four(float x)
 
 /* What was given is replaced by what was found where the two differ by rounding only. Where they
  * do not, lse and o are of more keys than these, or of others, and count. */
-DEVICE void refine(row_numbers &n, const row_sums &all, float scale)
+DEVICE void refine(const attention_call &c, row_numbers &n, const row_sums &all, int head)
 {
+    float scale = score_scale(c);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float sum = sum_of_four(all.weights.sum[r]), products = sum_of_four(all.products[r]);
         float sizes = sum_of_four(all.sizes[r]), lse = n.base[r], most = all.weights.base[r];
+        bool none = sum == 0;
+        float fade = none ? 1 : take_sink(c, head, &most, &sum);
+        products *= fade;
+        sizes *= fade;
         bool alike = fabsf(lse_of(most, sum, scale) - lse) < ALIKE &&
                      fabsf(products / sum - n.delta[r]) <= sizes / sum * ALIKE;
-        n.base[r] = sum == 0 ? 0 : most;
-        n.inverse[r] = sum == 0 ? 0 : alike ? 1 / sum : expf(most * scale - lse);
+        n.base[r] = none ? 0 : most;
+        n.inverse[r] = none ? 0 : alike ? 1 / sum : expf(most * scale - lse);
         n.delta[r] = alike ? products * n.inverse[r] : n.delta[r];
     }
 }
 #endif
 
+/* The gradient of the sink of a row. */
+DEVICE float sink_back(const attention_call &c, const row_numbers &n, int r, int head)
+{
+    float sink = sink_of<float>(c, head);
+    float p = SPLIT ? expf(sink - n.base[r] * score_scale(c)) * n.inverse[r]
+                    : exp2_fast(sink * LOG2_E - n.base[r]);
+    return n.inverse[r] == 0 ? 0 : -p * n.delta[r];
+}
+
 /* For attention_grad_keys; `first` is where the head's numbers begin. */
-DEVICE void store_numbers(const attention_call &c, const row_numbers &n, long long first, int query)
+DEVICE void store_numbers(const attention_call &c, const row_numbers &n, long long first, int query,
+                          int batch, int head)
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -128,6 +145,8 @@ DEVICE void store_numbers(const attention_call &c, const row_numbers &n, long lo
         ((float *)c.delta)[first + at] = n.delta[r];
         if (SPLIT)
             ((float *)c.inverse)[first + at] = n.inverse[r];
+        if (SINKS)
+            store_number(c.score.d_sinks, batch, head, at, sink_back(c, n, r, head));
     }
 }
 

@@ -56,10 +56,12 @@ static void attend(cup__attention *a, int64_t b, int64_t head, int64_t query, do
     int64_t kv = head / (a->heads / a->kv_heads), row = b * a->heads + head;
     int64_t first = cup__attention_first(&a->mask, query);
     int64_t seen = cup__attention_end(&a->mask, query);
-    double most = -INFINITY, sum = 0;
+    double most = -INFINITY, sum = 0, slope;
     for (int64_t k = first; k < seen; k++) {
         score[k] = a->scale * dot(&a->q, at(&a->q, b, head, query), &a->k, at(&a->k, b, kv, k),
                                   a->size);
+        score[k] = cup__attention_changed(&a->score, score[k], head,
+                                          cup__attention_position(&a->mask, query) - k, &slope);
         most = score[k] > most ? score[k] : most;
     }
     for (int64_t d = 0; d < a->size; d++)
@@ -71,9 +73,12 @@ static void attend(cup__attention *a, int64_t b, int64_t head, int64_t query, do
         for (int64_t d = 0; d < a->size; d++)
             out[d] += p * cup__load(a->v.tensor, at(&a->v, b, kv, k) + d * a->v.stride[3]);
     }
+    double fade = a->score.sinks ? cup__attention_sink(cup__attention_of_head(a->score.sinks, head),
+                                                       &most, &sum)
+                                 : 1;
     for (int64_t d = 0; d < a->size; d++)
         cup__store(a->o.tensor, at(&a->o, b, head, query) + d * a->o.stride[3],
-                   sum == 0 ? 0 : out[d] / sum);
+                   sum == 0 ? 0 : out[d] * fade / sum);
     if (a->lse)
         cup__store(a->lse, row * a->queries + query, sum == 0 ? -INFINITY : most + log(sum));
 }
@@ -97,6 +102,19 @@ static void store_row(cup__heads *to, int64_t to_at, const double *from, int64_t
         cup__store(to->tensor, to_at + d * to->stride[3], from[d]);
 }
 
+void cup__attention_store_numbers(const cup__attention *a, int64_t b, int64_t head, int64_t query,
+                                  double d_slope, double lse, double delta)
+{
+    int64_t at = (b * a->heads + head) * a->queries + query;
+    if (a->score.slopes)
+        cup__store(a->d_slopes, cup__offset_of(a->d_slopes, at), d_slope);
+    if (!a->score.sinks)
+        return;
+    double sink = cup__attention_of_head(a->score.sinks, head);
+    double p = isinf(lse) ? 0 : exp(sink - lse);
+    cup__store(a->d_sinks, cup__offset_of(a->d_sinks, at), -p * delta);
+}
+
 /* One query: adds to dk and dv of its head, [keys, size] each, and writes its dq. */
 static void attend_back(cup__attention *a, int64_t b, int64_t head, int64_t query, double *dq,
                         double *dk, double *dv)
@@ -107,14 +125,18 @@ static void attend_back(cup__attention *a, int64_t b, int64_t head, int64_t quer
     int64_t q_at = at(&a->q, b, head, query), o_at = at(&a->d_o, b, head, query);
     double lse = cup__load(a->lse, cup__offset_of(a->lse, row * a->queries + query));
     double delta = dot(&a->d_o, o_at, &a->o, at(&a->o, b, head, query), a->size);
+    double slope, d_slope = 0;
     for (int64_t d = 0; d < a->size; d++)
         dq[d] = 0;
     for (int64_t k = first; k < seen && lse != -INFINITY; k++) {
         int64_t k_at = at(&a->k, b, kv, k), v_at = at(&a->v, b, kv, k);
-        double p = exp(a->scale * dot(&a->q, q_at, &a->k, k_at, a->size) - lse);
+        int64_t distance = cup__attention_position(&a->mask, query) - k;
+        double score = a->scale * dot(&a->q, q_at, &a->k, k_at, a->size);
+        double p = exp(cup__attention_changed(&a->score, score, head, distance, &slope) - lse);
         double keep = keep_factor(a, row, query, k);
         double dp = keep * dot(&a->d_o, o_at, &a->v, v_at, a->size);
-        double ds = a->scale * p * (dp - delta);
+        double ds = a->scale * slope * p * (dp - delta);
+        d_slope -= p * (dp - delta) * fabs((double)distance);
         for (int64_t d = 0; d < a->size; d++) {
             dq[d] += ds * cup__load(a->k.tensor, k_at + d * a->k.stride[3]);
             dk[k * a->size + d] += ds * cup__load(a->q.tensor, q_at + d * a->q.stride[3]);
@@ -122,6 +144,7 @@ static void attend_back(cup__attention *a, int64_t b, int64_t head, int64_t quer
         }
     }
     store_row(&a->dq, at(&a->dq, b, head, query), dq, a->size);
+    cup__attention_store_numbers(a, b, head, query, d_slope, lse, delta);
 }
 
 cup_status cup__attention_plain_grad(cup__attention *a)

@@ -28,6 +28,8 @@ static const char *refuses(const cup__call *call, int64_t size_most)
         return "the scale is negative";
     if (a.mask.window)
         return "it knows of no windows";
+    if (a.score.changed || a.score.sinks)
+        return "it knows of scores that are scaled, and of nothing else";
     if (!cup__attention_is_any(&a))
         return "there are no queries or no keys";
     return a.queries > CUP__POSITIONS_MOST || a.keys > CUP__POSITIONS_MOST

@@ -11,8 +11,16 @@ static int64_t groups_of(int heads, int kv_heads)
     return kv_heads ? kv_heads : heads;
 }
 
+/* Where the optional inputs begin. */
+enum { EXTRAS = 1, EXTRAS_GRAD = 4 };
+
+#define CHECK(call, a, first)                                                                      \
+    CUP_TRY(check_inputs(call, (a)->heads, (a)->kv_heads, (a)->scale, (a)->dropout));              \
+    CUP_TRY(cup__attention_mask_check(call, (a)->window_left, (a)->window_right));                 \
+    CUP_TRY(cup__attention_score_check(call, (a)->soft_cap, first, (a)->heads))
+
 static cup_status check_inputs(cup__call *call, int heads, int kv_heads, double scale,
-                               double dropout, int64_t left, int64_t right)
+                               double dropout)
 {
     CUP_TRY(cup__need_float(call, 0));
     CUP_TRY(cup__need_ndim(call, 0, 3, 3));
@@ -22,7 +30,6 @@ static cup_status check_inputs(cup__call *call, int heads, int kv_heads, double 
                               "heads must be at least 1 and a multiple of kv_heads, not %d and %d",
                               heads, kv_heads);
     int64_t parts = heads + 2 * kv;
-    CUP_TRY(cup__attention_mask_check(call, left, right));
     if (width % parts != 0)
         return cup__call_fail(call, CUP_SHAPE,
                               "the width %lld does not divide into %d heads of q and %lld each of "
@@ -34,8 +41,7 @@ static cup_status check_inputs(cup__call *call, int heads, int kv_heads, double 
 static cup_status infer(cup__call *call)
 {
     const cup__qkv_attention_attributes *a = call->attributes;
-    CUP_TRY(check_inputs(call, a->heads, a->kv_heads, a->scale, a->dropout, a->window_left,
-                         a->window_right));
+    CHECK(call, a, EXTRAS);
     const cup_tensor *qkv = call->in[0];
     int64_t size = qkv->shape[2] / (a->heads + 2 * groups_of(a->heads, a->kv_heads));
     call->result[0] = cup__shape_of(qkv);
@@ -49,9 +55,9 @@ static cup_status infer(cup__call *call)
 static cup_status infer_grad(cup__call *call)
 {
     const cup__qkv_attention_grad_attributes *a = call->attributes;
-    CUP_TRY(check_inputs(call, a->heads, a->kv_heads, a->scale, a->dropout, a->window_left,
-                         a->window_right));
+    CHECK(call, a, EXTRAS_GRAD);
     call->result[0] = cup__shape_of(call->in[0]);
+    cup__attention_infer_numbers(call, EXTRAS_GRAD, 1, a->heads, call->in[0]->shape[1]);
     return CUP_OK;
 }
 
@@ -94,6 +100,7 @@ cup__attention cup__attention_of_one(const cup__call *call)
     const cup__qkv_attention_attributes *t = call->attributes;
     cup__attention a = attention_of(call, t->heads, t->kv_heads, t->scale, t->dropout);
     a.mask = CUP__MASK_OF(t, a.queries, a.keys);
+    a.score = CUP__SCORE_OF(t, call, EXTRAS);
     a.o = heads_of(call->out[0], 0, a.size);
     a.lse = call->out_count > 1 ? call->out[1] : NULL;
     return a;
@@ -104,6 +111,7 @@ cup__attention cup__attention_of_one_grad(const cup__call *call)
     const cup__qkv_attention_grad_attributes *t = call->attributes;
     cup__attention a = attention_of(call, t->heads, t->kv_heads, t->scale, t->dropout);
     a.mask = CUP__MASK_OF(t, a.queries, a.keys);
+    a.score = CUP__SCORE_OF(t, call, EXTRAS_GRAD);
     a.sequence = (uint32_t)t->sequence;
     a.o = heads_of(call->in[1], 0, a.size);
     a.lse = call->in[2];
@@ -111,13 +119,15 @@ cup__attention cup__attention_of_one_grad(const cup__call *call)
     a.dq = heads_of(call->out[0], 0, a.size);
     a.dk = heads_of(call->out[0], a.heads, a.size);
     a.dv = heads_of(call->out[0], a.heads + a.kv_heads, a.size);
+    a.d_slopes = call->out[1];
+    a.d_sinks = call->out[2];
     return a;
 }
 
 static cup_status gradient(cup__grad *g)
 {
     cup_tensor *const in[] = {g->in[0], g->out[0], g->out[1], g->d_out[0]};
-    return cup__attention_back(g, &cup__rows[CUP__OP_qkv_attention_grad], in, 4, g->d_in);
+    return cup__attention_back(g, &cup__rows[CUP__OP_qkv_attention_grad], in, 4, EXTRAS);
 }
 
 #define WITH(...) &(const cup__qkv_attention_attributes){__VA_ARGS__}
@@ -131,6 +141,9 @@ static const cup__sample samples[] = {
     {"1x130x96", WITH(.heads = 2, .window_left = 9, .window_right = 65)},
     {"1x1x2664", WITH(.heads = 4, .scale = 0.1256, .dropout = 0.822)},
     {"1x130x320", WITH(3, 1, .scale = 0.05)},
+    {"1x19x40 4 4", WITH(4, 2, .causal = true, .soft_cap = 2)},
+    {"2x66x96 - 4", WITH(4, 4, .causal = true, .dropout = 0.2)},
+    {"2x66x96 4", WITH(4, 2, .causal = true, .window_left = 17)},
     {NULL, NULL}};
 #define GRAD(...) &(const cup__qkv_attention_grad_attributes){__VA_ARGS__}
 static const cup__sample samples_grad[] = {
@@ -142,6 +155,9 @@ static const cup__sample samples_grad[] = {
     {"1x130x320 1x130x192 1x3x130 1x130x192", GRAD(3, 1, .scale = 0.05)},
     {"2x66x96 2x66x48 2x4x66 2x66x48", GRAD(4, 2, .causal = true, .window_left = 17)},
     {"1x130x96 1x130x32 1x2x130 1x130x32", GRAD(.heads = 2, .window_left = 9, .window_right = 65)},
+    {"1x19x40 1x19x20 1x4x19 1x19x20 4 4", GRAD(4, 2, .causal = true, .soft_cap = 2)},
+    {"2x66x96 2x66x32 2x4x66 2x66x32 - 4",
+     GRAD(4, 4, .causal = true, .dropout = 0.2, .sequence = 3)},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"64x256x1152", WITH(6, 6, .causal = true, .dropout = 0.2)},
                                     {"32x1024x2304", WITH(.heads = 12, .causal = true)},
@@ -160,7 +176,10 @@ const cup__op cup__op_qkv_attention = {
     .gradient = gradient,
     .composed = cup__qkv_attention_composed,
     .impls = cup__attention_impls,
-    .saves = CUP__SAVE_IN(0) | CUP__SAVE_OUT(0) | CUP__SAVE_OUT(1),
+    .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_IN(2) | CUP__SAVE_OUT(0) |
+             CUP__SAVE_OUT(1),
+    .in_dtypes = {[1] = CUP__NUMBERS, [2] = CUP__NUMBERS},
+    .domain = {[1] = {0.01, 0.5}},
     .random = true,
     .strided_out = true,
     .samples = samples,
@@ -177,8 +196,8 @@ const cup__op cup__op_qkv_attention_grad = {
     .strided_out = true,
     .samples = samples_grad,
     .bench = bench_grad,
-    .domain = {{0}, {0}, {4, 6}, {0}},
-    .in_dtypes = {[2] = CUP__DTYPE(F32) | CUP__DTYPE(F64)},
+    .domain = {[2] = {4, 6}, [4] = {0.01, 0.5}},
+    .in_dtypes = {[2] = CUP__NUMBERS, [4] = CUP__NUMBERS, [5] = CUP__NUMBERS},
     .tolerance = 64, /* as attention_grad */
     .cost = cup__attention_cost,
 };

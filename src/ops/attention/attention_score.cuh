@@ -1,0 +1,123 @@
+/* What becomes of scores beside being scaled, as attention_score.h says it: all that the kernels of
+ * attention know of it. The first part is plain C, which the host fills in; the rest are functions
+ * of a call.
+ *
+ * With SOFT_CAP or SLOPES the scores are CHANGED: scaled before all else. With SINKS each row's sum
+ * has one weight more. */
+#ifndef CUP_OPS_ATTENTION_ATTENTION_SCORE_CUH
+#define CUP_OPS_ATTENTION_ATTENTION_SCORE_CUH
+
+/* One number for each query of each head; steps in elements. */
+typedef struct attention_numbers {
+    void *data;
+    long long batch, head, query;
+} attention_numbers;
+
+/* Numbers are f64 where the tensors are, else f32. */
+typedef struct attention_score {
+    const void *slopes, *sinks;
+    long long slopes_step, sinks_step;
+    double soft_cap_f64;
+    float soft_cap, soft_cap_inverse;
+    attention_numbers d_slopes, d_sinks; /* of backward */
+} attention_score;
+
+#ifdef __CUDACC__
+
+#include "dtype.cuh"
+
+#ifndef SOFT_CAP
+#define SOFT_CAP 0
+#endif
+#ifndef SLOPES
+#define SLOPES 0
+#endif
+#ifndef SINKS
+#define SINKS 0
+#endif
+#ifndef SHORT_TANH
+#define SHORT_TANH 0 /* good to 2^-22, of numbers near 0 as well as of others */
+#endif
+#define CHANGED (SOFT_CAP || SLOPES)
+
+DEVICE float capped(const attention_score &s, float x, float *slope)
+{
+    x *= s.soft_cap_inverse;
+    float t = SHORT_TANH ? 1 - __fdividef(2.0f, 1 + __expf(2 * x)) : tanhf(x);
+    *slope = 1 - t * t;
+    return s.soft_cap * t;
+}
+
+DEVICE double capped(const attention_score &s, double x, double *slope)
+{
+    double t = tanh(x / s.soft_cap_f64);
+    *slope = 1 - t * t;
+    return s.soft_cap_f64 * t;
+}
+
+/* A scaled score, changed; *slope is its derivative. `linear` is the head's slope. */
+template <typename Real>
+DEVICE Real changed(const attention_score &s, Real score, Real linear, int distance, Real *slope)
+{
+    *slope = 1;
+    if (SOFT_CAP)
+        score = capped(s, score, slope);
+    if (SLOPES)
+        score -= linear * (Real)(distance < 0 ? -distance : distance);
+    return score;
+}
+
+template <typename Real, typename Call> DEVICE Real slope_of(const Call &c, int head)
+{
+    return SLOPES ? ((const Real *)c.score.slopes)[head * c.score.slopes_step] : 0;
+}
+
+template <typename Real, typename Call> DEVICE Real sink_of(const Call &c, int head)
+{
+    return ((const Real *)c.score.sinks)[head * c.score.sinks_step];
+}
+
+template <typename Real>
+DEVICE void store_number(const attention_numbers &to, int batch, int head, int query, Real x)
+{
+    ((Real *)to.data)[batch * to.batch + head * to.head + query * to.query] = x;
+}
+
+/* Of the rows g and g + 8 of a tile as mma.sync leaves it. */
+struct score_rows {
+    float linear[2];
+    int position[2];
+};
+
+template <typename Call>
+DEVICE score_rows score_rows_of(const Call &c, int head, int query, int head8, int query8)
+{
+    score_rows rows = {{0, 0}, {0, 0}};
+    if (SLOPES) {
+        rows.linear[0] = slope_of<float>(c, head);
+        rows.linear[1] = slope_of<float>(c, head8);
+        rows.position[0] = query + c.keys - c.queries;
+        rows.position[1] = query8 + c.keys - c.queries;
+    }
+    return rows;
+}
+
+/* The scores of the keys from `key` on. */
+template <int Columns, typename Call>
+DEVICE void change_scores(float (&s)[Columns][4], const Call &c, const score_rows &rows, int key)
+{
+    if (!CHANGED)
+        return;
+    int first = key + (int)threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < Columns; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float slope;
+            s[j][i] = changed(c.score, s[j][i] * c.scale, rows.linear[i / 2],
+                              rows.position[i / 2] - first - 8 * j - i % 2, &slope);
+        }
+}
+
+#endif
+#endif

@@ -3,13 +3,7 @@
  * Bytes: x read and written. */
 #include "vec.cuh"
 
-#ifndef VEC
-#define VEC 1
-#endif
-
-#ifndef CUP_FACTOR
-#define CUP_FACTOR 0
-#endif
+/* Knobs: VEC, CUP_FACTOR. */
 
 extern "C" __global__ void __launch_bounds__(256)
 scale_by(T *x, const dtype_of<CUP_FACTOR>::type *factor, int64_t count)

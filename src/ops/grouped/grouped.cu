@@ -4,9 +4,7 @@
  * table; all blocks clear. */
 #include "reduce.cuh"
 
-#ifndef OFFSET_T
-#define OFFSET_T 4
-#endif
+/* A knob: OFFSET_T. */
 #define THREADS 256
 
 typedef dtype_of<OFFSET_T>::type offset;

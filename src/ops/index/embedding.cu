@@ -5,12 +5,7 @@
  * written once; the ids come from the cache. */
 #include "vec.cuh"
 
-#ifndef CUP_ID
-#define CUP_ID 5
-#endif
-#ifndef VEC
-#define VEC 1
-#endif
+/* Knobs: CUP_ID, VEC. */
 #define UNROLL 4
 
 typedef dtype_of<CUP_ID>::type id_type;

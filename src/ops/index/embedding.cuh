@@ -7,12 +7,7 @@
 #include "hopper.cuh"
 #include "rows.cuh"
 
-#ifndef PIECE
-#define PIECE 32 /* places */
-#endif
-#ifndef UNROLL
-#define UNROLL 2
-#endif
+/* Knobs: PIECE (places), UNROLL. */
 
 /* Which vector of a row piece `p` of this thread is. */
 DEVICE int vector_at(int span, int p)

@@ -12,15 +12,8 @@
 #include "embedding.cuh"
 #include "scan.cuh"
 
-#ifndef CUP_ID
-#define CUP_ID 5
-#endif
-#ifndef CLEAR
-#define CLEAR 0 /* rows are a multiple of 16 bytes, and aligned so */
-#endif
-#ifndef AHEAD
-#define AHEAD 0 /* some of dy is fetched ahead; it is aligned to 16 bytes */
-#endif
+/* Knobs: CUP_ID, CLEAR (rows are a multiple of 16 bytes, and aligned so), AHEAD (some of dy is
+ * fetched ahead; it is aligned to 16 bytes). */
 #define BULK (CLEAR && __CUDA_ARCH__ >= 900)
 #define ZEROS 2048 /* bytes */
 #define WARPS (THREADS / 32)

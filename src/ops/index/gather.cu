@@ -10,9 +10,7 @@
  * Bytes: y, ids and as much of x once. */
 #include "reduce.cuh"
 
-#ifndef CUP_ID
-#define CUP_ID 5
-#endif
+/* A knob: CUP_ID. */
 #ifndef VEC
 #define VEC 1
 #endif

@@ -6,9 +6,7 @@
 
 #include "vec.cuh"
 
-#ifndef DESCENDING
-#define DESCENDING 0
-#endif
+/* A knob: DESCENDING. */
 #define ORDER_BITS ((int)sizeof(T) * 8)
 
 template <int Bytes> struct order_of { typedef uint32_t type; };

@@ -4,9 +4,7 @@
 #include "order.cuh"
 #include "warp_sort.cuh"
 
-#ifndef ITEMS
-#define ITEMS 4
-#endif
+/* A knob: ITEMS. */
 #define WARPS 4
 #define PLACE_BITS (sizeof(T) > 2 ? 32 : 16)
 #define AT(i) ((i) + (i) / 32) /* in shared memory, where lanes meet no bank twice */

@@ -11,12 +11,7 @@
 #include "order.cuh"
 #include "scan.cuh"
 
-#ifndef FEW
-#define FEW 0
-#endif
-#ifndef VEC
-#define VEC 1 /* with FEW: elements of an access */
-#endif
+/* Knobs: FEW, VEC (with FEW: elements of an access). */
 #define THREADS 512
 #define DIGITS 256
 #define UNROLL 4 /* accesses on their way */

@@ -8,9 +8,7 @@
 #include "order.cuh"
 #include "warp_sort.cuh"
 
-#ifndef ITEMS
-#define ITEMS 8
-#endif
+/* A knob: ITEMS. */
 #define WARPS 4
 #define ALL 0xffffffffu
 

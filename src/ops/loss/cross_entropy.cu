@@ -8,9 +8,7 @@
 #include "online.cuh"
 #include "ptx.cuh"
 
-#ifndef INDEX
-#define INDEX CUP_I64
-#endif
+/* A knob: INDEX. */
 #ifndef STAGE
 #define STAGE 2
 #endif

@@ -7,12 +7,7 @@
  * A target that is no class makes its loss and its gradient NaN. */
 #include "row_found.cuh"
 
-#ifndef INDEX
-#define INDEX CUP_I64
-#endif
-#ifndef IN_PLACE
-#define IN_PLACE 0
-#endif
+/* Knobs: INDEX, IN_PLACE. */
 
 typedef dtype_of<INDEX>::type target_type;
 

@@ -14,21 +14,7 @@
 #include "row_share.cuh"
 #include "vec.cuh"
 
-#ifndef WARPS
-#define WARPS 16
-#endif
-#ifndef PIECES
-#define PIECES 4
-#endif
-#ifndef RING
-#define RING 2
-#endif
-#ifndef BLOCKS
-#define BLOCKS 1 /* that fit a multiprocessor together */
-#endif
-#ifndef CLUSTER
-#define CLUSTER 1
-#endif
+/* Knobs: WARPS, PIECES, RING, BLOCKS (that fit a multiprocessor together), CLUSTER. */
 #define VEC (16 / (int)sizeof(T))
 #define RING_THREADS (WARPS * 32)
 #define RING_PART (32 * PIECES)

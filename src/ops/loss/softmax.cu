@@ -5,9 +5,7 @@
  * down them together; the lines are read twice. */
 #include "online.cuh"
 
-#ifndef LOG
-#define LOG 0
-#endif
+/* A knob: LOG. */
 #ifndef LONG
 #define LONG 0
 #endif

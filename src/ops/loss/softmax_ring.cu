@@ -4,9 +4,7 @@
  * the warps of BLOCKS blocks a multiprocessor fill each other's waits. */
 #include "row_found.cuh"
 
-#ifndef LOG
-#define LOG 0
-#endif
+/* A knob: LOG. */
 
 #if __CUDA_ARCH__ >= 900
 

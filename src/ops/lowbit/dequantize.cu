@@ -4,12 +4,7 @@
 #include "product_call.cuh"
 #include "vec.cuh"
 
-#ifndef Y_T
-#define Y_T 3
-#endif
-#ifndef VEC
-#define VEC 8
-#endif
+/* Knobs: Y_T, VEC. */
 
 typedef dtype_of<Y_T>::type result;
 

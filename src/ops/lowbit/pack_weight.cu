@@ -9,9 +9,7 @@
 #ifndef SCALE_T
 #define SCALE_T 0
 #endif
-#ifndef BITS
-#define BITS 8
-#endif
+/* A knob: BITS. */
 #ifndef SYMMETRIC
 #define SYMMETRIC 1
 #endif

@@ -9,12 +9,7 @@
 #include "reduce.cuh"
 #include "vec.cuh"
 
-#ifndef Y_T
-#define Y_T 9
-#endif
-#ifndef VEC
-#define VEC 8
-#endif
+/* Knobs: Y_T, VEC. */
 
 #define THREADS 256
 #define RUN 128

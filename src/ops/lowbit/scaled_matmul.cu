@@ -4,35 +4,8 @@
  * Grid: x counts tiles of TILE_M x TILE_N of y; mma_tile.cuh says what a block does. i8 is summed
  * exactly. f8 goes to the tensor cores as it is where they take it and FAST allows their short
  * sums, else as f16, which holds every f8 e5m2, and every e4m3 over 256. 2 m n k operations. */
-#ifndef Y_T
-#define Y_T 3
-#endif
+/* Knobs: Y_T, B_T, TILE_M, TILE_N, STAGES, SCALES, FAST, A_VEC, B_VEC. */
 #include "product.cuh"
-
-#ifndef B_T
-#define B_T CUP_T
-#endif
-#ifndef TILE_M
-#define TILE_M 128
-#endif
-#ifndef TILE_N
-#define TILE_N 128
-#endif
-#ifndef STAGES
-#define STAGES 4
-#endif
-#ifndef SCALES
-#define SCALES PRODUCT_SCALE_ONE
-#endif
-#ifndef FAST
-#define FAST 0
-#endif
-#ifndef A_VEC
-#define A_VEC 16
-#endif
-#ifndef B_VEC
-#define B_VEC 16
-#endif
 
 #define DEPTH 64
 #define ELEMENT uint8_t

@@ -7,29 +7,9 @@
  * in registers, or in shared memory (XSHARED); with HELD 0 they are read again for each unit. A
  * block ALONE writes its sums; others send theirs to the block of the cluster that owns the unit,
  * which adds those of all parts, in order, at the end. */
-#ifndef OCTETS
-#define OCTETS 1
-#endif
-#ifndef PIECES
-#define PIECES 2
-#endif
-#ifndef WARPS
-#define WARPS 8
-#endif
-#ifndef STAGES
-#define STAGES 12
-#endif
-#ifndef HELD
-#define HELD 8
-#endif
-#ifndef XSHARED
-#define XSHARED 0
-#endif
+/* Knobs: OCTETS, PIECES, WARPS, STAGES, HELD, XSHARED, ALONE. */
 #ifndef AFTER /* scales multiply the sums of a piece, not weights */
 #define AFTER 1
-#endif
-#ifndef ALONE
-#define ALONE 1
 #endif
 #ifndef BLOCKS /* on a multiprocessor */
 #define BLOCKS 1

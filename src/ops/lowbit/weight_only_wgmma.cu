@@ -5,12 +5,7 @@
  * weights in registers while the tensor cores work on those before, and multiply them with x out of
  * shared memory: the sums are y turned, and are turned back on their way to memory. A cluster of
  * blocks can share k: each of them adds up some of the columns, which the others send. */
-#ifndef TOKENS
-#define TOKENS 128
-#endif
-#ifndef STAGES
-#define STAGES 4
-#endif
+/* Knobs: TOKENS, STAGES. */
 #ifndef PARTS /* of k, the blocks of a cluster */
 #define PARTS 1
 #endif

@@ -7,9 +7,7 @@
  * threads take a line. Along m or n a block takes 128 columns of a chunk of lines; what their
  * largest elements are is found before by matmul_split_most, for every chunk of lines. What is not
  * finite stays whole in the first plane. 4 bytes are read and 2 PLANES written an element. */
-#ifndef PLANES
-#define PLANES 2
-#endif
+/* A knob: PLANES. */
 #ifndef LONG /* whether lines along k are longer than a group takes at once */
 #define LONG 0
 #endif

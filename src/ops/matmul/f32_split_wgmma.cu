@@ -15,26 +15,9 @@
 #define Y_T CUP_F32
 #include "product.cuh"
 
-#ifndef PLANES
-#define PLANES 2
-#endif
-#ifndef TILE_N
-#define TILE_N 128
-#endif
-#ifndef STAGES
-#define STAGES 3
-#endif
+/* Knobs: PLANES, TILE_N, STAGES, HAS_BIAS, HAS_PRE, PARTS. */
 #ifndef BATCH /* dimensions, at most 1 */
 #define BATCH 0
-#endif
-#ifndef HAS_BIAS
-#define HAS_BIAS 0
-#endif
-#ifndef HAS_PRE
-#define HAS_PRE 0
-#endif
-#ifndef PARTS
-#define PARTS 0
 #endif
 #ifndef Y_DIRECT /* y's rows do not start at multiples of 16 bytes */
 #define Y_DIRECT 0

@@ -5,21 +5,7 @@
  * block does. 2 m n k operations. */
 #include "product.cuh"
 
-#ifndef TILE_M
-#define TILE_M 128
-#endif
-#ifndef TILE_N
-#define TILE_N 128
-#endif
-#ifndef STAGES
-#define STAGES 4
-#endif
-#ifndef A_VEC
-#define A_VEC 8
-#endif
-#ifndef B_VEC
-#define B_VEC 8
-#endif
+/* Knobs: TILE_M, TILE_N, STAGES, A_VEC, B_VEC. */
 
 #define DEPTH 32
 #define ELEMENT T

@@ -7,15 +7,10 @@
  * read n / TILE times, b m / TILE times, mostly from L2. */
 #include "product.cuh"
 
-#ifndef TILE_M
-#define TILE_M 128
-#endif
+/* Knobs: TILE_M, B_VEC. */
 #define TILE TILE_M /* in both directions */
 #ifndef A_VEC /* neighbours read at once */
 #define A_VEC 1
-#endif
-#ifndef B_VEC
-#define B_VEC 1
 #endif
 
 #define DEPTH 16

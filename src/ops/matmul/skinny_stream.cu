@@ -5,12 +5,7 @@
  * a part of k. One thread orders copies of 64 lines of k by 128 columns into a ring of STAGES.
  * Of a stage, each of eight warps multiplies 16 lines by 64 columns, against rows of x in shared
  * memory. */
-#ifndef OCTETS
-#define OCTETS 1
-#endif
-#ifndef STAGES
-#define STAGES 6
-#endif
+/* Knobs: OCTETS, STAGES. */
 #define BITS 16
 #define WARPS 8
 #include "packed.cuh"

@@ -6,29 +6,8 @@
  * block does. Tensor cores cut sums off towards zero: with three terms the products of the leading
  * parts are added up outside for each tile of k. An element that is NaN then is summed again
  * without tensor cores, as infinities have met zeros. */
-#ifndef CUP_T
-#define CUP_T 0
-#endif
+/* Knobs: CUP_T, TERMS, TILE_M, TILE_N, STAGES, A_VEC, B_VEC. */
 #include "product.cuh"
-
-#ifndef TERMS
-#define TERMS 1
-#endif
-#ifndef TILE_M
-#define TILE_M 128
-#endif
-#ifndef TILE_N
-#define TILE_N 128
-#endif
-#ifndef STAGES
-#define STAGES 3
-#endif
-#ifndef A_VEC
-#define A_VEC 4
-#endif
-#ifndef B_VEC
-#define B_VEC 4
-#endif
 
 #define DEPTH 32
 #define ELEMENT float

@@ -16,21 +16,7 @@
 #ifndef Y_T
 #define Y_T CUP_T
 #endif
-#ifndef TILE_M
-#define TILE_M 128
-#endif
-#ifndef TILE_N
-#define TILE_N 256
-#endif
-#ifndef CONSUMERS
-#define CONSUMERS 2
-#endif
-#ifndef PINGPONG
-#define PINGPONG 0
-#endif
-#ifndef STAGES
-#define STAGES 4
-#endif
+/* Knobs: TILE_M, TILE_N, CONSUMERS, PINGPONG, STAGES, GROUPS. */
 #ifndef CLUSTER_M
 #define CLUSTER_M 1
 #endif
@@ -51,9 +37,6 @@
 #endif
 #ifndef CLUSTER_K /* blocks of a cluster that have the parts of a tile; 1: parts meet in memory */
 #define CLUSTER_K 1
-#endif
-#ifndef GROUPS
-#define GROUPS 0
 #endif
 #ifndef SCALES
 #define SCALES PRODUCT_SCALE_NONE

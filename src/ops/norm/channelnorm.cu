@@ -5,9 +5,7 @@
 #include "channels.cuh"
 #include "hopper.cuh"
 
-#ifndef LANES
-#define LANES 32 /* threads side by side along the columns */
-#endif
+/* A knob: LANES (threads side by side along the columns). */
 #define ROWS (THREADS / LANES)
 #define UNROLL 4
 

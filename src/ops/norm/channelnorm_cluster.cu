@@ -6,15 +6,7 @@
 #include "channels.cuh"
 #include "hopper.cuh"
 
-#ifndef CLUSTER
-#define CLUSTER 8
-#endif
-#ifndef SLOTS
-#define SLOTS 4
-#endif
-#ifndef BLOCKS
-#define BLOCKS 1 /* that run at once on a multiprocessor */
-#endif
+/* Knobs: CLUSTER, SLOTS, BLOCKS (that run at once on a multiprocessor). */
 #define WARPS (THREADS / 32)
 #define STRIDE (32 * VEC) /* elements a warp takes at once */
 

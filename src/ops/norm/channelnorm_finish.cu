@@ -4,9 +4,7 @@
 #include "channels.cuh"
 #include "hopper.cuh"
 
-#ifndef SIDE
-#define SIDE 1
-#endif
+/* A knob: SIDE. */
 
 typedef dtype_of<PARAM>::type P;
 typedef dtype_of<RESULT>::type result;

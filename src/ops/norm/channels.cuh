@@ -9,14 +9,9 @@
 #ifdef __CUDACC__
 #include "rows.cuh"
 
-#ifndef PARAM
-#define PARAM CUP_T /* dtype of gamma and beta */
-#endif
+/* Knobs: PARAM (dtype of gamma and beta), BACK. */
 #ifndef RESULT
 #define RESULT PARAM /* of dgamma and dbeta */
-#endif
-#ifndef BACK
-#define BACK 0
 #endif
 #endif
 

@@ -5,13 +5,8 @@
  * and take as many rows each wait for the slowest. With SHIFT rows need not be whole vectors. */
 #include "layernorm_row.cuh"
 
-#ifndef LONG
-#define LONG 0
-#endif
+/* Knobs: LONG, BLOCKS (that run at once on a multiprocessor). */
 
-#ifndef BLOCKS
-#define BLOCKS 1 /* that run at once on a multiprocessor */
-#endif
 #if __CUDA_ARCH__ >= 1200 && BLOCKS > 3 /* which the compiler has no registers for */
 #undef BLOCKS
 #define BLOCKS 3

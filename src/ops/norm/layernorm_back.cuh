@@ -4,18 +4,8 @@
 
 #include "rows.cuh"
 
-#ifndef PARAM
-#define PARAM CUP_T /* dtype of gamma */
-#endif
-#ifndef CENTRED
-#define CENTRED 1
-#endif
-#ifndef DSUM
-#define DSUM 0
-#endif
-#ifndef PARTS
-#define PARTS 2 /* partial rows a block: dgamma, then dbeta */
-#endif
+/* Knobs: PARAM (dtype of gamma), CENTRED, DSUM, PARTS (partial rows a block: dgamma, then dbeta).
+ * */
 
 typedef dtype_of<PARAM>::type P;
 typedef vec<T, VEC> unit;

@@ -3,9 +3,7 @@
  * own. The launch may begin before the kernel that writes the partial rows has ended. */
 #include "hopper.cuh"
 
-#ifndef RESULT
-#define RESULT CUP_T /* of dgamma and dbeta */
-#endif
+/* A knob: RESULT (of dgamma and dbeta). */
 #define WARPS 8
 #define BATCH 17 /* rows on the way to a warp: enough at once for a block a multiprocessor */
 

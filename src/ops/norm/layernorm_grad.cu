@@ -6,12 +6,7 @@
  * hold, the sums along rows come first, then dx together with the sums over columns. */
 #include "layernorm_back.cuh"
 
-#ifndef PREFETCH
-#define PREFETCH 1 /* 0 where registers are too few for two rows */
-#endif
-#ifndef LONG
-#define LONG 0
-#endif
+/* Knobs: PREFETCH (0 where registers are too few for two rows), LONG. */
 
 struct row_of_dsum {
     unit at[DSUM ? PIECES : 1];

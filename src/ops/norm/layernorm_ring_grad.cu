@@ -6,14 +6,10 @@
 #include "layernorm_back.cuh"
 #include "team_ring.cuh"
 
-#ifndef FULL
-#define FULL 0 /* a row is exactly SPAN wide */
-#endif
+/* Knobs: FULL (a row is exactly SPAN wide), AGAIN (a row is read and worked on again, where
+ * registers are too few to keep it). */
 #ifndef BLOCKS
 #define BLOCKS 1 /* that run at once on a multiprocessor */
-#endif
-#ifndef AGAIN
-#define AGAIN 0 /* a row is read and worked on again, where registers are too few to keep it */
 #endif
 #define SUMS (PARTS ? PARTS : 1)
 #define KEPT (AGAIN ? 1 : PIECES)

@@ -7,24 +7,12 @@
 
 #include "rows.cuh"
 
-#ifndef PARAM
-#define PARAM CUP_T /* dtype of gamma and beta */
-#endif
-#ifndef CENTRED
-#define CENTRED 1
-#endif
-#ifndef ADD
-#define ADD 0
-#endif
-#ifndef HOLD
-#define HOLD 1 /* 0 where registers are too few for the weights: they are read when used */
-#endif
+/* Knobs: PARAM (dtype of gamma and beta), CENTRED, ADD, HOLD (0 where registers are too few for the
+ * weights: they are read when used), SHIFT (rows begin anywhere: vectors are those of memory, and
+ * may be cut). */
 
 #ifndef FULL
 #define FULL 0 /* rows are exactly SPAN wide, and every group has one */
-#endif
-#ifndef SHIFT
-#define SHIFT 0 /* rows begin anywhere: vectors are those of memory, and may be cut */
 #endif
 
 typedef dtype_of<PARAM>::type P;

@@ -8,9 +8,7 @@
 #include "layernorm_row.cuh"
 #include "spread.cuh"
 
-#ifndef BLOCKS
-#define BLOCKS 4 /* that run at once on a multiprocessor */
-#endif
+/* A knob: BLOCKS (that run at once on a multiprocessor). */
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 layernorm_spread(const T *x, const T *residual, const P *gammas, const P *betas, T *y, T *sum,

@@ -8,12 +8,7 @@
 #include "layernorm_row.cuh"
 #include "spread.cuh"
 
-#ifndef BLOCKS
-#define BLOCKS 4 /* that run at once on a multiprocessor */
-#endif
-#ifndef SLOTS
-#define SLOTS 3 /* parts that a block has room for */
-#endif
+/* Knobs: BLOCKS (that run at once on a multiprocessor), SLOTS (parts that a block has room for). */
 #define INPUTS (1 + ADD)
 
 #if __CUDA_ARCH__ >= 900

@@ -11,9 +11,7 @@
 #include "hopper.cuh"
 #include "rows.cuh"
 
-#ifndef STAGES
-#define STAGES 4
-#endif
+/* A knob: STAGES. */
 #define TEAM (GROUP < 32 ? 32 : GROUP)
 #define TEAMS (THREADS / TEAM)
 #define SHARE (TEAM / GROUP) /* rows a team works on at once */

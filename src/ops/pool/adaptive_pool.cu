@@ -9,24 +9,8 @@
 #include "long_sum.cuh"
 #include "reduce.cuh"
 
-#ifndef MAX
-#define MAX 1
-#endif
-#ifndef VEC
-#define VEC 1
-#endif
-#ifndef GROUP
-#define GROUP 8
-#endif
-#ifndef LAST
-#define LAST 0
-#endif
-#ifndef PLACE
-#define PLACE -1 /* the dtype of places; -1: none are wanted */
-#endif
-#ifndef BACKWARD
-#define BACKWARD 0 /* which kernel this is */
-#endif
+/* Knobs: MAX, VEC, GROUP, LAST, PLACE (the dtype of places; -1: none are wanted), BACKWARD (which
+ * kernel this is). */
 #define ITEMS (ADAPTIVE_THREADS / GROUP)
 #define UNROLL 4
 

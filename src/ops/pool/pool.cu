@@ -7,9 +7,7 @@
  * image once, the result once, with PLACE a place for each. */
 #include "pool_window.cuh"
 
-#ifndef UNROLL
-#define UNROLL 2
-#endif
+/* A knob: UNROLL. */
 
 enum {
     unroll_h = WINDOW_H * WINDOW_W <= 36 ? WINDOW_H : 1,

@@ -8,15 +8,7 @@
  * known when this is compiled. Bytes: the image once, the result once, with PLACE places. */
 #include "pool_window.cuh"
 
-#ifndef PAD_H
-#define PAD_H 0
-#endif
-#ifndef PAD_W
-#define PAD_W 0
-#endif
-#ifndef BACKWARD
-#define BACKWARD 0 /* which kernel this is */
-#endif
+/* Knobs: PAD_H, PAD_W, BACKWARD (which kernel this is). */
 
 /* `Main` neighbours of a line that begin at column `column`, Left before and Right behind them. */
 template <int Left, int Main, int Right, typename Element> struct line {

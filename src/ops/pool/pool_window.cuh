@@ -5,40 +5,8 @@
 #include "pool_call.cuh"
 #include "reduce.cuh"
 
-#ifndef MAX
-#define MAX 1
-#endif
-#ifndef WINDOW_H
-#define WINDOW_H 2
-#endif
-#ifndef WINDOW_W
-#define WINDOW_W 2
-#endif
-#ifndef STRIDE_H
-#define STRIDE_H 2
-#endif
-#ifndef STRIDE_W
-#define STRIDE_W 2
-#endif
-#ifndef DILATION_H
-#define DILATION_H 1
-#endif
-#ifndef DILATION_W
-#define DILATION_W 1
-#endif
-#ifndef TILES
-#define TILES 0 /* which kernel this is */
-#endif
-#ifndef VEC
-#define VEC 1
-#endif
-
-#ifndef PLACE
-#define PLACE -1 /* the dtype of places; -1: none are wanted */
-#endif
-#ifndef COUNT_PADDING
-#define COUNT_PADDING 0
-#endif
+/* Knobs: MAX, WINDOW_H, WINDOW_W, STRIDE_H, STRIDE_W, DILATION_H, DILATION_W, TILES (which kernel
+ * this is), VEC, PLACE (the dtype of places; -1: none are wanted), COUNT_PADDING. */
 
 typedef dtype_of<(PLACE < 0 ? CUP_U8 : PLACE)>::type place_type;
 

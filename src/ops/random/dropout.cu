@@ -9,18 +9,7 @@
 #ifndef CUP_T
 #error "CUP_T is the dtype of x and y"
 #endif
-#ifndef UNROLL
-#define UNROLL 4
-#endif
-#ifndef ADD
-#define ADD 0
-#endif
-#ifndef SAVE
-#define SAVE 1
-#endif
-#ifndef WIDTH
-#define WIDTH (sizeof(T) > 2 ? 16 / sizeof(T) : 8)
-#endif
+/* Knobs: UNROLL, ADD, SAVE, WIDTH. */
 
 #define THREADS 256
 

@@ -5,12 +5,7 @@
 #include "philox.cuh"
 #include "vec.cuh"
 
-#ifndef NORMAL
-#define NORMAL 0
-#endif
-#ifndef ALIGNED
-#define ALIGNED 1
-#endif
+/* Knobs: NORMAL, ALIGNED. */
 #if CUP_T == CUP_F64
 #define VEC 2
 #else

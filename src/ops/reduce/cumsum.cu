@@ -9,21 +9,8 @@
 #include "cumsum_call.cuh"
 #include "scan.cuh"
 
-#ifndef GROUP
-#define GROUP 256 /* threads of a row: a power of two up to 32, or all of the block */
-#endif
-#ifndef VEC
-#define VEC 4
-#endif
-#ifndef REVERSE
-#define REVERSE 0
-#endif
-#ifndef SUMS
-#define SUMS 0
-#endif
-#ifndef COLUMNS
-#define COLUMNS 0
-#endif
+/* Knobs: GROUP (threads of a row: a power of two up to 32, or all of the block), VEC, REVERSE,
+ * SUMS, COLUMNS. */
 #define THREADS CUMSUM_THREADS
 #define UNROLL 8
 

@@ -3,9 +3,7 @@
 #include "arange_call.cuh"
 #include "vec.cuh"
 
-#ifndef VEC
-#define VEC 4
-#endif
+/* A knob: VEC. */
 
 extern "C" __global__ void __launch_bounds__(ARANGE_THREADS)
     arange_fwd(const __grid_constant__ arange_call c)

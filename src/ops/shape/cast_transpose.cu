@@ -7,15 +7,7 @@
 #include "divide.cuh"
 #include "dtype.cuh"
 
-#ifndef CUP_TO
-#define CUP_TO 3
-#endif
-#ifndef VEC
-#define VEC 4
-#endif
-#ifndef WORDS
-#define WORDS 1
-#endif
+/* Knobs: CUP_TO, VEC, WORDS. */
 #define THREADS 256
 #define SIDE 64
 #define WORD_BYTES (sizeof(to_type) < 4 ? 4 : sizeof(to_type))

@@ -3,15 +3,7 @@
 #include "concat_call.cuh"
 #include "vec.cuh"
 
-#ifndef SIZE
-#define SIZE 4 /* bytes of an element */
-#endif
-#ifndef VEC
-#define VEC 4
-#endif
-#ifndef UNROLL
-#define UNROLL 4
-#endif
+/* Knobs: SIZE (bytes of an element), VEC, UNROLL. */
 
 typedef word_of<SIZE>::type element;
 

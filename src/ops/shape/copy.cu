@@ -3,21 +3,7 @@
 #include "copy_call.cuh"
 #include "vec.cuh"
 
-#ifndef SIZE
-#define SIZE 4 /* bytes of an element */
-#endif
-#ifndef VEC
-#define VEC 4
-#endif
-#ifndef SPREAD
-#define SPREAD 0
-#endif
-#ifndef NDIM
-#define NDIM 2
-#endif
-#ifndef UNROLL
-#define UNROLL 4
-#endif
+/* Knobs: SIZE (bytes of an element), VEC, SPREAD, NDIM, UNROLL. */
 
 typedef word_of<SIZE>::type element;
 

@@ -5,15 +5,7 @@
 #include "diagonal_call.cuh"
 #include "vec.cuh"
 
-#ifndef SIZE
-#define SIZE 4 /* bytes of an element */
-#endif
-#ifndef VEC
-#define VEC (16 / SIZE)
-#endif
-#ifndef WIDE
-#define WIDE 0 /* 2^31 elements or more */
-#endif
+/* Knobs: SIZE (bytes of an element), VEC, WIDE (2^31 elements or more). */
 
 typedef word_of<SIZE>::type element;
 

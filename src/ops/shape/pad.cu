@@ -4,24 +4,7 @@
 #include "pad_call.cuh"
 #include "vec.cuh"
 
-#ifndef SIZE
-#define SIZE 4 /* bytes of an element */
-#endif
-#ifndef VEC
-#define VEC 4
-#endif
-#ifndef NDIM
-#define NDIM 2
-#endif
-#ifndef WRAP
-#define WRAP 0
-#endif
-#ifndef ROWS
-#define ROWS 0
-#endif
-#ifndef WIDE
-#define WIDE 0 /* 2^31 elements or more */
-#endif
+/* Knobs: SIZE (bytes of an element), VEC, NDIM, WRAP, ROWS, WIDE (2^31 elements or more). */
 
 typedef word_of<SIZE>::type element;
 

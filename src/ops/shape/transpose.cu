@@ -11,18 +11,7 @@
 #include "copy_call.cuh"
 #include "vec.cuh"
 
-#ifndef SIZE
-#define SIZE 4 /* bytes of an element */
-#endif
-#ifndef SIDE
-#define SIDE 64
-#endif
-#ifndef ACROSS
-#define ACROSS (16 / SIZE)
-#endif
-#ifndef DOWN
-#define DOWN (16 / SIZE)
-#endif
+/* Knobs: SIZE (bytes of an element), SIDE, ACROSS, DOWN. */
 
 #define G (SIZE < 4 ? 4 / SIZE : 1)   /* elements of a word in shared memory */
 #define C (16 / SIZE)                 /* elements of 16 bytes */

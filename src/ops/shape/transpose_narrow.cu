@@ -7,22 +7,8 @@
 #include "copy_call.cuh"
 #include "vec.cuh"
 
-#ifndef SIZE
-#define SIZE 4 /* bytes of an element */
-#endif
-#ifndef SMALL
-#define SMALL 3
-#endif
-#ifndef VEC
-#define VEC (16 / SIZE)
-#endif
-#ifndef SPREAD
-#define SPREAD 0
-#endif
+/* Knobs: SIZE (bytes of an element), SMALL, VEC, SPREAD, STAGED. */
 
-#ifndef STAGED
-#define STAGED 0
-#endif
 #define AT(i) ((i) + (i) / 8) /* in shared memory: fewer lanes meet in a bank */
 
 typedef word_of<SIZE>::type element;

@@ -3,9 +3,7 @@
  * one for the rest. Bytes: y once, x where it is kept. */
 #include "diagonal.cuh"
 
-#ifndef UPPER
-#define UPPER 0
-#endif
+/* A knob: UPPER. */
 
 DEVICE bool keeps(const diagonal_call &c, const position &p)
 {

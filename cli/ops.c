@@ -71,7 +71,7 @@ static void list_ops(FILE *page, bool gradient, bool second)
         fprintf(page, "`%s`", op.name);
         column = column + length > 98 ? length : column + length + 1;
     }
-    fputs(".\n", page);
+    fputs(column ? ".\n" : "None.\n", page);
 }
 
 void gradients_page(FILE *page)

@@ -110,6 +110,7 @@ typedef struct cup__grad {
      * NULL. */
     cup_tensor *const *sum;
     uint32_t sequence;         /* of the recorded call */
+    bool kept;                 /* backward may come again: what was saved must not be changed */
 } cup__grad;
 
 /* Bits of `saves`: the value of input or result i is needed by the gradient. */

@@ -152,7 +152,8 @@ static bool look_around(cup_context *c, const cup__walk *walk, const cup__node *
     return any;
 }
 
-static cup_status gradient_of(cup_context *c, const cup__node *node, workings *w)
+static cup_status gradient_of(cup_context *c, const cup__walk *walk, const cup__node *node,
+                              workings *w)
 {
     cup__grad g = {
         .c = c,
@@ -172,6 +173,7 @@ static cup_status gradient_of(cup_context *c, const cup__node *node, workings *w
         .d_pre = w->d_pre,
         .sum = w->sum,
         .sequence = node->sequence,
+        .kept = walk->keep,
     };
     const cup__op *op = node->row->op;
     cup_status status = (c->twice ? op->composed : op->gradient)(&g);
@@ -219,7 +221,7 @@ static cup_status gradients_of(cup_context *c, const cup__walk *walk, cup__node 
     CUP_TRY(check_twice(c, node));
     if (node->custom)
         return gradient_of_custom(c, node, w);
-    return node->row ? gradient_of(c, node, w)
+    return node->row ? gradient_of(c, walk, node, w)
                      : cup__recompute_backward(c, walk, node, w->wanted, w->d_in);
 }
 

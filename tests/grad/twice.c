@@ -141,24 +141,31 @@ TEST(twice_by_hand)
     cup_context_free(c);
 }
 
-TEST(twice_is_refused_where_it_cannot_be)
+/* The loss of a linear layer in one op has the derivatives of the two that it is. */
+TEST(twice_through_the_loss_of_a_linear_layer)
 {
-    const int64_t shape[] = {2, 3};
-    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
-    cup_tensor *x = cup_require_grad(cup_full(c, CUP_F32, 2, shape, 0.5)), *d;
-    cup_tensor *targets = cup_tensor_from(c, CUP_I32, 1, shape, (int32_t[]){0, 1});
-    cup_tensor *y = cup_linear_cross_entropy(c, x, x, targets, -1, NULL);
-    EXPECT_INT(cup_gradients_recorded(c, y, &x, 1, &d), CUP_UNSUPPORTED);
-    EXPECT_CONTAINS(cup_error_text(c), "the gradient of linear_cross_entropy cannot be recorded");
-    EXPECT_CONTAINS(cup_error_text(c), "second derivatives");
-    EXPECT_CONTAINS(cup_error_text(c), "docs/GRADIENTS.md");
-    EXPECT(!d);
-    cup_error_clear(c);
-    /* The usual gradient is there all the same. */
-    y = cup_linear_cross_entropy(c, x, x, targets, -1, NULL);
-    EXPECT_INT(cup_gradients(c, y, &x, 1, &d), CUP_OK);
-    EXPECT(d != NULL);
-    cup_context_free(c);
+    double found[2][2][6];
+    for (int joined = 0; joined < 2; joined++) {
+        cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 3));
+        const int64_t shape[] = {3, 2};
+        cup_tensor *x = cup_require_grad(cup_uniform(c, CUP_F64, 2, shape, -1, 1));
+        cup_tensor *w = cup_require_grad(cup_uniform(c, CUP_F64, 2, shape, -1, 1)), *d[2], *in[2];
+        cup_tensor *ids = cup_tensor_from(c, CUP_I32, 1, shape, (int32_t[]){0, 2, 1});
+        in[0] = x;
+        in[1] = w;
+        cup_tensor *loss = joined ? cup_linear_cross_entropy(c, x, w, ids, 1, NULL)
+                                  : cup_cross_entropy(c, cup_linear(c, x, w, NULL), ids, 1, NULL);
+        EXPECT_INT(cup_gradients_recorded(c, loss, in, 2, d), CUP_OK);
+        cup_tensor *penalty = cup_add(c, cup_sum(c, cup_mul(c, d[0], d[0]), NULL, 0, false),
+                                      cup_sum(c, cup_mul(c, d[1], d[1]), NULL, 0, false));
+        EXPECT_INT(cup_gradients(c, penalty, in, 2, d), CUP_OK);
+        for (int i = 0; i < 2; i++)
+            EXPECT_INT(cup_tensor_read(d[i], found[joined][i], sizeof found[joined][i]), CUP_OK);
+        cup_context_free(c);
+    }
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < 6; k++)
+            EXPECT_NEAR(found[1][i][k], found[0][i][k], 1e-12);
 }
 
 /* In a block: dropout of a norm, an activation, and a product with a parameter of its own. */

@@ -256,3 +256,30 @@ TEST(grad_walks_misled)
     expect_error(c, CUP_STATE, "compute the loss again");
     cup_context_free(c);
 }
+
+/* Losses that leave their gradient with the call scale it in place, but not where backward comes
+ * again. */
+TEST(gradients_of_losses_come_twice)
+{
+    cup_context *c = cpu();
+    cup_tensor *x = cup_require_grad(cup_uniform(c, CUP_F64, 2, (int64_t[]){3, 2}, -1, 1));
+    cup_tensor *w = cup_require_grad(cup_uniform(c, CUP_F64, 2, (int64_t[]){3, 2}, -1, 1));
+    cup_tensor *ids = cup_tensor_from(c, CUP_I32, 1, (int64_t[]){3}, (int32_t[]){0, 2, 1});
+    const cup_cross_entropy_options *over =
+        CUP_OPTIONS(cup_cross_entropy_options, .in_place = true);
+    cup_tensor *want[2], *got[2], *in[] = {x, w};
+    cup_tensor *plain = cup_cross_entropy(c, cup_linear(c, x, w, NULL), ids, -1, NULL);
+    EXPECT_INT(cup_gradients(c, cup_scale(c, plain, 3), in, 2, want), CUP_OK);
+    cup_tape_keep(c, true);
+    cup_tensor *losses[] = {cup_linear_cross_entropy(c, x, w, ids, -1, NULL),
+                            cup_cross_entropy(c, cup_linear(c, x, w, NULL), ids, -1, over)};
+    for (int round = 0; round < 4; round++) {
+        cup_tensor *loss = cup_scale(c, losses[round / 2], 3);
+        EXPECT_INT(cup_gradients(c, loss, in, 2, got), CUP_OK);
+        EXPECT_TEXT(cup_error_text(c), "");
+        for (int k = 0; k < 2; k++)
+            for (int i = 0; i < COUNT; i++)
+                EXPECT_NEAR(at(got[k], i), at(want[k], i), 1e-12);
+    }
+    cup_context_free(c);
+}

@@ -173,12 +173,18 @@ static bool overwrites(const void *attributes)
     return ((const cup__cross_entropy_attributes *)attributes)->in_place;
 }
 
+cup_tensor *cup__loss_slope(cup__grad *g, cup_tensor *slope)
+{
+    slope = g->kept ? cup_copy(g->c, slope) : slope;
+    cup__scale_by(g->c, slope, g->d_out[0]);
+    return slope;
+}
+
 static cup_status gradient(cup__grad *g)
 {
     const cup__cross_entropy_attributes *a = g->attributes;
     if (a->in_place) {
-        cup__scale_by(g->c, g->in[0], g->d_out[0]);
-        g->d_in[0] = g->in[0];
+        g->d_in[0] = cup__loss_slope(g, g->in[0]);
         return CUP_OK;
     }
     g->d_in[0] = cup__cross_entropy_grad(g->c, g->in[0], g->in[1], g->out[1], g->out[2],

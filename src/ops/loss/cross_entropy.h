@@ -43,4 +43,7 @@ cup_status cup__scale_by_cuda(cup__call *call);
 
 cup_status cup__cross_entropy_composed(cup__grad *g);
 
+/* A gradient of the loss that the call left, times that of the loss: in place unless it is kept. */
+cup_tensor *cup__loss_slope(cup__grad *g, cup_tensor *slope);
+
 #endif

@@ -235,11 +235,40 @@ static cup_status run(cup__call *call)
 
 static cup_status gradient(cup__grad *g)
 {
-    for (int i = 0; i < 2; i++) {
-        cup__scale_by(g->c, g->out[1 + i], g->d_out[0]);
-        g->d_in[i] = g->out[1 + i];
-    }
+    for (int i = 0; i < 2; i++)
+        g->d_in[i] = cup__loss_slope(g, g->out[1 + i]);
     return CUP_OK;
+}
+
+/* That of cross_entropy at the logits as a whole, taken on to x and weight. */
+static cup_status composed(cup__grad *g)
+{
+    const cup__linear_cross_entropy_attributes *a = g->attributes;
+    const cup__cross_entropy_attributes loss = {a->ignore_index, a->label_smoothing, a->z_loss,
+                                                a->columns, false};
+    cup_context *c = g->c;
+    cup_tensor *x = cup__rows_of(c, g->in[0]), *weight = g->in[1], *slopes = NULL;
+    cup_tensor *targets = cup_reshape(c, g->in[2], 1, (int64_t[]){-1});
+    cup_tensor *logits = cup_linear(c, x, weight, NULL);
+    cup_dtype wide = g->out_shape[0].dtype;
+    cup_tensor *share = targets ? cup__target_share(c, targets, a->ignore_index, wide) : NULL;
+    if (!logits || !share)
+        return c->error.status;
+    cup_tensor *in[] = {logits, targets}, *out[] = {NULL, NULL, share};
+    const cup__shape in_shape[] = {cup__shape_of(logits), cup__shape_of(targets)};
+    cup__grad of_loss = *g;
+    of_loss.attributes = &loss;
+    of_loss.in = in;
+    of_loss.out = out;
+    of_loss.in_shape = in_shape;
+    of_loss.d_in = &slopes;
+    CUP_TRY(cup__cross_entropy_composed(&of_loss));
+    if (!slopes)
+        return cup__no_slopes(g);
+    cup_tensor *dx = cup_matmul(c, slopes, weight, false, false);
+    g->d_in[0] = cup_reshape(c, dx, g->in_shape[0].ndim, g->in_shape[0].size);
+    g->d_in[1] = cup_matmul(c, slopes, x, true, false);
+    return c->error.status;
 }
 
 static const char *refuses(const cup__call *call, bool narrow)
@@ -299,7 +328,9 @@ const cup__op cup__op_linear_cross_entropy = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
-    .saves = CUP__SAVE_OUT(1) | CUP__SAVE_OUT(2),
+    .composed = composed,
+    .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_IN(2) | CUP__SAVE_OUT(1) |
+             CUP__SAVE_OUT(2),
     .impls = impls,
     .samples = samples,
     .bench = bench,

@@ -52,18 +52,43 @@ static cup_tensor *unpack(cup_context *c, const cup__packed *w, cup_dtype dtype)
                         : cup_unpack_int4(c, w->weight, w->scale, w->zero, dtype);
 }
 
+/* A matrix [n,k] as the groups of its scales. */
+static cup_tensor *in_groups(cup_context *c, cup_tensor *t, const cup__shape *scale)
+{
+    int64_t n = scale->size[0], groups = scale->size[1];
+    return t ? cup_reshape(c, t, 3, (int64_t[]){n, groups, t->shape[1] / groups}) : NULL;
+}
+
+/* What the scales multiply. */
+static cup_tensor *numbers_of(cup__grad *g, cup__packed w)
+{
+    w.scale = cup__full(g->c, &g->in_shape[2], 1);
+    return unpack(g->c, &w, g->in_shape[0].dtype);
+}
+
+/* The weight; where it is differentiated once more, as a product with its scales. */
+static cup_tensor *weight_of(cup__grad *g, const cup__packed *w)
+{
+    cup_context *c = g->c;
+    const cup__shape *scale = &g->in_shape[2];
+    if (!c->twice || !scale->size[1])
+        return unpack(c, w, g->in_shape[0].dtype);
+    cup_tensor *numbers = numbers_of(g, *w);
+    cup_tensor *scales = cup_reshape(c, cup_cast(c, w->scale, g->in_shape[0].dtype), 3,
+                                     (int64_t[]){scale->size[0], scale->size[1], 1});
+    cup_tensor *all = cup_mul(c, in_groups(c, numbers, scale), scales);
+    return numbers ? cup_reshape(c, all, 2, numbers->shape) : NULL;
+}
+
 /* The gradient of the scales: each multiplies the numbers of its group. */
 static cup_tensor *scale_gradient(cup__grad *g, cup__packed w, cup_tensor *dy)
 {
     const cup__shape *shape = &g->in_shape[2];
     cup_context *c = g->c;
-    int64_t n = shape->size[0], groups = shape->size[1];
+    if (!shape->size[1])
+        return cup__full(c, shape, 0);
     cup_tensor *dw = cup_matmul(c, cup__rows_of(c, dy), cup__rows_of(c, g->in[0]), true, false);
-    w.scale = cup__full(c, shape, 1);
-    cup_tensor *each = cup_mul(c, dw, unpack(c, &w, g->in_shape[0].dtype));
-    if (!each || !groups)
-        return each ? cup__full(c, shape, 0) : NULL;
-    each = cup_reshape(c, each, 3, (int64_t[]){n, groups, each->shape[1] / groups});
+    cup_tensor *each = in_groups(c, cup_mul(c, dw, numbers_of(g, w)), shape);
     return cup_cast(c, cup_sum(c, each, (int64_t[]){2}, 1, false), shape->dtype);
 }
 
@@ -76,8 +101,7 @@ static cup_status gradient(cup__grad *g)
     cup_tensor *dy = g->d_out[0];
     if (g->wanted[0]) {
         cup_tensor *rows = ndim > 1 ? dy : cup__rows_of(g->c, dy);
-        cup_tensor *dx =
-            cup_matmul(g->c, rows, unpack(g->c, &w, g->in_shape[0].dtype), false, false);
+        cup_tensor *dx = cup_matmul(g->c, rows, weight_of(g, &w), false, false);
         g->d_in[0] = ndim > 1 ? dx : cup_reshape(g->c, dx, 1, g->in_shape[0].size);
     }
     if (g->wanted[2])
@@ -261,6 +285,7 @@ const cup__op cup__op_linear_int8 = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
+    .composed = gradient,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_IN(2),
     .impls = impls,
     .samples = int8_samples,
@@ -277,6 +302,7 @@ const cup__op cup__op_linear_int4 = {
     .infer = infer,
     .specification = specification,
     .gradient = gradient,
+    .composed = gradient,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_IN(2) | CUP__SAVE_IN(3),
     .impls = impls,
     .samples = int4_samples,

@@ -19,10 +19,11 @@
 #include "prof/gradient_bound.h"
 #include "prof/kernels.h"
 #include "prof/random.h"
+#include "prof/reference.h"
 
 #define MOST_INPUTS 64
 #define NOISES 3
-#define KEPT (NOISES + 1) /* a run in which nothing moves but what is stored for backward */
+#define KEPT NOISES /* in as many runs behind these nothing moves but what is stored */
 #define SHARE 4.0
 #define SEED 20261122u
 #define MOST_ELEMENTS 2e5
@@ -47,7 +48,8 @@ typedef struct room {
     cup__drawn drawn;
     bool there; /* there is such a call */
     outcome want;
-    double moved[MOST_INPUTS], kept[MOST_INPUTS]; /* in epsilons of its size, and at most */
+    double moved[MOST_INPUTS];     /* in epsilons of its size */
+    cup_tensor *kept[MOST_INPUTS]; /* by how much for what is stored; NULL: nothing is */
 } room;
 
 typedef struct checker {
@@ -62,8 +64,8 @@ typedef struct checker {
 
 static const void *attributes_of(const room *r)
 {
-    return r->call.sample ? r->call.sample->attributes
-           : r->call.row->attributes_size ? (const void *)r->drawn.attributes : NULL;
+    const void *drawn = r->call.row->attributes_size ? r->drawn.attributes : NULL;
+    return r->call.sample ? r->call.sample->attributes : drawn;
 }
 
 static int make_inputs(const room *r, cup_context *c, cup_dtype hold, cup_tensor **in)
@@ -128,13 +130,13 @@ static cup__gradient_call described(const room *r, const outcome *o)
 }
 
 static cup_status move_kept(const room *r, cup_context *c, const outcome *o,
-                            cup_tensor *const *out)
+                            cup_tensor *const *out, int draw)
 {
     cup_tensor *own[MOST_INPUTS];
     cup__gradient_call g = described(r, o);
     if (make_inputs(r, c, r->call.dtype, own) < 0)
         return c->error.status;
-    return cup__gradient_move_kept(c, &g, own, out);
+    return cup__gradient_move_kept(c, &g, own, out, draw);
 }
 
 /* Forward and backward, with random gradients of the results: a loss of which nothing but these
@@ -150,7 +152,7 @@ static cup_status run(const room *r, cup_context *c, cup_dtype hold, int noise, 
     /* The specification of an op that rounds on the way is otherwise run in the dtype itself. */
     for (int i = 0; i < count && hold == CUP_F64 && r->call.row->op->rounds; i++)
         o->in[i] = is_real(o->in[i]) ? cup_cast(c, o->in[i], CUP_F64) : o->in[i];
-    if (noise && noise != KEPT)
+    if (noise && noise <= KEPT)
         move_inputs(r, c, o, noise);
     for (int i = 0; i < count; i++)
         if (is_real(o->in[i]))
@@ -161,8 +163,8 @@ static cup_status run(const room *r, cup_context *c, cup_dtype hold, int noise, 
     cup_random_step(c, 1);
     if (!cup__op_call(c, r->call.row, in, count, attributes_of(r), out))
         return c->error.status;
-    if (noise == KEPT)
-        CUP_TRY(move_kept(r, c, o, out));
+    if (noise > KEPT)
+        CUP_TRY(move_kept(r, c, o, out, noise - KEPT));
     for (int i = 0; i < r->call.row->visible; i++) {
         if (!is_real(out[i]) || !cup__leads_to_parameter(c, out[i]))
             continue;
@@ -170,7 +172,7 @@ static cup_status run(const room *r, cup_context *c, cup_dtype hold, int noise, 
         /* Numbers that every dtype holds, whatever that of the result is. */
         cup_tensor *d = numbers(c, &shape, CUP_F8E4M3, out[i]->dtype, SEED + 77 + (uint64_t)i, 0,
                                 2);
-        if (noise && noise != KEPT) /* what flows back moves as well */
+        if (noise && noise <= KEPT) /* what flows back moves as well */
             d = cup_mul(c, d, numbers(c, &shape, CUP_F64, CUP_F64,
                                       SEED + (uint64_t)(noise * 1000 + i), 1,
                                       cup__epsilon(r->call.dtype)));
@@ -195,8 +197,8 @@ static cup_status expect_moved(room *r, int noise)
     for (int i = 0; i < other.in_count && status == CUP_OK; i++) {
         cup_tensor *a = r->want.in[i] ? cup_grad(r->want.in[i]) : NULL;
         cup_tensor *b = other.in[i] ? cup_grad(other.in[i]) : NULL;
-        if (a && b && noise == KEPT)
-            r->kept[i] = cup__gradient_apart(a, b);
+        if (a && b && noise > KEPT)
+            cup__gradient_apart(a, b, r->kept[i]);
         else if (a && b)
             r->moved[i] = fmax(r->moved[i], unit * cup__compare(a, b, 0, note, sizeof note));
     }
@@ -204,19 +206,30 @@ static cup_status expect_moved(room *r, int noise)
     return status;
 }
 
+static void expect_kept(room *r)
+{
+    for (int i = 0; i < r->want.in_count; i++) {
+        cup_tensor *a = r->want.in[i] ? cup_grad(r->want.in[i]) : NULL;
+        cup__shape shape = a ? cup__shape_of(a) : (cup__shape){0};
+        r->kept[i] = a ? cup__full(r->c, &shape, 0) : NULL;
+    }
+    for (int draw = 1; draw <= NOISES && r->c->error.status == CUP_OK; draw++)
+        expect_moved(r, KEPT + draw);
+}
+
 static void expect(room *r)
 {
     memset(r->moved, 0, sizeof r->moved);
     memset(r->kept, 0, sizeof r->kept);
     cup_status status = run(r, r->c, CUP_F64, 0, &r->want);
-    int last = r->call.row->op->saves >> 16 ? KEPT : NOISES;
-    double growth = 1;
-    if (status == CUP_OK && r->want.differentiable) {
-        cup__gradient_call g = described(r, &r->want);
-        growth = cup__gradient_growth(r->c, &g);
-    }
-    for (int noise = 1; noise <= last && status == CUP_OK && r->want.differentiable; noise++)
+    if (status != CUP_OK || !r->want.differentiable)
+        return;
+    cup__gradient_call g = described(r, &r->want);
+    double growth = cup__gradient_growth(r->c, &g);
+    for (int noise = 1; noise <= NOISES && status == CUP_OK; noise++)
         status = expect_moved(r, noise);
+    if (r->call.row->op->saves >> 16)
+        expect_kept(r);
     for (int i = 0; i < MOST_INPUTS; i++)
         r->moved[i] *= growth;
 }
@@ -260,27 +273,15 @@ static void prepare(int64_t number, void *user)
 /* A context without tensors or an error. */
 static bool refresh(room *r, int threads)
 {
-    if (r->c) {
-        cup_tape_clear(r->c);
-        cup__scope_pop(r->c);
-        cup__error_clear(&r->c->error);
-    } else {
-        r->c = cup__context_cpu(threads);
-    }
-    if (cup_error(r->c) != CUP_OK)
-        return false;
-    cup_scope_open(r->c);
-    return true;
+    r->c = cup__reference_context(r->c, threads);
+    return cup_error(r->c) == CUP_OK;
 }
 
 static void make(int64_t number, void *user_room, void *user)
 {
     const checker *k = user;
     room *r = user_room;
-    r->there = refresh(r, k->threads);
-    if (!r->there)
-        return;
-    r->there = choose(k, number, r->c, r);
+    r->there = refresh(r, k->threads) && choose(k, number, r->c, r);
     if (r->there)
         expect(r);
 }
@@ -288,6 +289,18 @@ static void make(int64_t number, void *user_room, void *user)
 static void drop(void *user_room)
 {
     cup_context_free(((room *)user_room)->c);
+}
+
+/* What of each element's error is that of what is stored, or of terms that cancel. */
+static double *forgiven_of(const room *r, const cup__gradient_call *g, int i, int64_t count)
+{
+    double *by = cup__calloc((size_t)count, sizeof *by);
+    const double *kept = r->kept[i] ? r->kept[i]->data : NULL;
+    for (int64_t k = 0; by && kept && k < count; k++)
+        by[k] = SHARE * kept[k];
+    if (by)
+        cup__gradient_cancelling(g, i, by);
+    return by;
 }
 
 static void hold(const room *r, const outcome *got, int i, cup__backward_result *result,
@@ -306,9 +319,10 @@ static void hold(const room *r, const outcome *got, int i, cup__backward_result 
     double finer = b ? fmin(1, cup__epsilon(b->dtype) / cup__epsilon(r->call.dtype)) : 1;
     if (a && b && cup__on_host(b, &host, &memory)) {
         *where = 0;
-        double least = SHARE * r->kept[i] * finer / tolerance + cup__smallest(b->dtype);
-        double *forgiven = cup__gradient_cancelling(&g, i);
-        error = finer * cup__compare_beyond(a, &host, forgiven, least, where, sizeof where);
+        double *forgiven = forgiven_of(r, &g, i, a->count);
+        if (forgiven)
+            error = finer * cup__compare_beyond(a, &host, forgiven, cup__smallest(b->dtype),
+                                                where, sizeof where);
         cup__free(forgiven);
     }
     cup__free(memory);

@@ -12,6 +12,7 @@
 #include "prof/ahead.h"
 #include "prof/compare.h"
 #include "prof/kernels.h"
+#include "prof/reference.h"
 
 /* What a result may be wrong by is what the op that made it may be, and what comes to it from the
  * way: how far it moves, in double, when each value and gradient on the way is moved by a quarter
@@ -225,18 +226,10 @@ static void make(int64_t number, void *room, void *user)
 {
     const checker *k = user;
     item *it = room;
-    cup_context **c = &it->expected.c;
     cup__graph_draw(k->seed, number, &it->graph);
     it->dtype = dtypes[number % 3];
-    if (*c) {
-        cup_tape_clear(*c);
-        cup__scope_pop(*c);
-        cup__error_clear(&(*c)->error);
-    } else {
-        *c = cup__context_cpu(k->threads);
-    }
-    cup_scope_open(*c);
-    if (cup_error(*c) == CUP_OK)
+    it->expected.c = cup__reference_context(it->expected.c, k->threads);
+    if (cup_error(it->expected.c) == CUP_OK)
         expect(&it->expected, &it->graph, it->dtype);
 }
 

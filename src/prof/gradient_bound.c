@@ -7,6 +7,7 @@
 #include "prof/draw.h"
 
 #define SEED 20261122u
+#define MOST_OF_16_BITS 12 /* what tensor cores are fed rounded; of sums nothing shows */
 
 double cup__gradient_roundings(const cup__gradient_call *g, int i, double least)
 {
@@ -18,7 +19,7 @@ double cup__gradient_roundings(const cup__gradient_call *g, int i, double least)
         count = t ? fmax(count, (double)t->count) : count;
     }
     if (cup_dtype_size(g->dtype) < 4)
-        return most;
+        return fmin(most, fmax(least, MOST_OF_16_BITS));
     double own = fmax(1, g->in[i] ? (double)g->in[i]->count : 1);
     return fmax(most, sqrt(fmax(sizes, count / own)));
 }
@@ -41,9 +42,9 @@ double cup__gradient_growth(cup_context *c, const cup__gradient_call *g)
     return fmax(1, sqrt(flops / count) / 8);
 }
 
-static void move(cup_tensor *t, cup_dtype stored)
+static void move(cup_tensor *t, cup_dtype stored, int draw)
 {
-    uint64_t bits, state = SEED;
+    uint64_t bits, state = SEED + (uint64_t)draw;
     cup_tensor one = {.data = &bits, .dtype = stored};
     for (int64_t i = 0; i < t->count; i++) {
         double value = cup__load(t, cup__offset_of(t, i));
@@ -55,22 +56,30 @@ static void move(cup_tensor *t, cup_dtype stored)
 }
 
 cup_status cup__gradient_move_kept(cup_context *c, const cup__gradient_call *g,
-                                   cup_tensor *const *in, cup_tensor *const *out)
+                                   cup_tensor *const *in, cup_tensor *const *out, int draw)
 {
     cup__call call;
     CUP_TRY(cup__call_begin(&call, c, g->row, in, g->in_count, g->attributes));
     for (int i = 0; i < g->row->visible; i++)
         if (g->row->op->saves & CUP__SAVE_OUT(i) && out[i] && out[i]->dtype == CUP_F64)
-            move(out[i], call.result[i].dtype);
+            move(out[i], call.result[i].dtype, draw);
     return CUP_OK;
 }
 
-double cup__gradient_apart(const cup_tensor *a, const cup_tensor *b)
+static double apart(const cup_tensor *a, const cup_tensor *b, int64_t i)
 {
-    double most = 0;
-    for (int64_t i = 0; i < a->count; i++) {
-        double by = cup__load(a, cup__offset_of(a, i)) - cup__load(b, cup__offset_of(b, i));
-        most = fmax(most, fabs(by));
+    return fabs(cup__load(a, cup__offset_of(a, i)) - cup__load(b, cup__offset_of(b, i)));
+}
+
+void cup__gradient_apart(const cup_tensor *a, const cup_tensor *b, cup_tensor *most)
+{
+    int64_t width = a->ndim ? a->shape[a->ndim - 1] : 1;
+    double *to = most->data;
+    for (int64_t row = 0; row * width < a->count; row++) {
+        double by = 0;
+        for (int64_t k = 0; k < width; k++)
+            by = fmax(by, apart(a, b, row * width + k));
+        for (int64_t k = 0; k < width; k++)
+            to[row * width + k] = fmax(to[row * width + k], by);
     }
-    return most;
 }

@@ -111,7 +111,8 @@ static void take_statistics(const cup__gradient_call *g, const layout *l, statis
     }
 }
 
-/* dx = (h - x^ mean(h x^) - mean h) / size, with h = dy gamma, and x^ what the norm makes of x. */
+/* dx = (h - x^ mean(h x^) - mean h) / size, with h = dy gamma, and x^ what the norm makes of x, of
+ * which all in a group are off by what the mean of x is rounded by. */
 static void bound_norm(const cup__gradient_call *g, double *bound)
 {
     layout l = layout_of(g, g->in[0]);
@@ -122,8 +123,9 @@ static void bound_norm(const cup__gradient_call *g, double *bound)
     for (int64_t k = 0; all && k < g->in[0]->count; k++) {
         const statistics *s = &all[group_of(&l, k)];
         double normed = fabs(input_at(g, k) - s->mean) / s->size;
-        double terms = flowing_at(g, &l, k) + normed * s->weighed + s->flowing;
-        bound[k] = share * terms / s->size;
+        double off = fabs(s->mean) / s->size * (s->weighed + normed * s->flowing);
+        double terms = flowing_at(g, &l, k) + normed * s->weighed + s->flowing + off;
+        bound[k] += share * terms / s->size;
     }
     cup__free(all);
 }
@@ -154,7 +156,7 @@ static void bound_softmax_row(const cup__gradient_call *g, row_of r, bool is_log
     for (int64_t j = 0; j < r.n; j++) {
         int64_t k = r.begin + j * r.step;
         double p = exp(value_at(g->in[0], k) - lse), own = fabs(back_at(g, k));
-        bound[k] = share_of((double)r.n) * (is_log ? own + p * sum : p * (own + sum));
+        bound[k] += share_of((double)r.n) * (is_log ? own + p * sum : p * (own + sum));
     }
 }
 
@@ -168,19 +170,17 @@ static void bound_softmax(const cup__gradient_call *g, bool is_log, double *boun
         bound_softmax_row(g, (row_of){i / inner * inner * n + i % inner, inner, n}, is_log, bound);
 }
 
-double *cup__gradient_cancelling(const cup__gradient_call *g, int i)
+void cup__gradient_cancelling(const cup__gradient_call *g, int i, double *bound)
 {
     const char *name = g->row->name;
     const bool *train = attribute_of(g, "train");
     bool norm = attribute_of(g, "eps") && strstr(name, "norm") && (!train || *train);
-    bool is_log = !strcmp(name, "log_softmax"), softmax = is_log || !strcmp(name, "softmax");
+    bool is_log = !strcmp(name, "log_softmax");
     const cup_tensor *x = g->in[0];
-    if (i > (norm && !strncmp(name, "add_", 4)) || !(norm || softmax) || !x || x->count == 0)
-        return NULL;
-    double *bound = cup__calloc((size_t)x->count, sizeof *bound);
-    if (bound && norm)
+    if (i > (norm && !strncmp(name, "add_", 4)) || !x || x->count == 0)
+        return;
+    if (norm)
         bound_norm(g, bound);
-    else if (bound)
+    else if (is_log || !strcmp(name, "softmax"))
         bound_softmax(g, is_log, bound);
-    return bound;
 }

@@ -71,26 +71,13 @@ static cup_status compute(cup__reference *r, const cup__drawn *d, double moved, 
     return cup__call_run(&r->call, NULL);
 }
 
-static cup_context *fresh(cup_context *c, int threads)
-{
-    if (c)
-        cup__scope_pop(c);
-    else
-        c = cup__context_cpu(threads);
-    if (c) {
-        cup_error_clear(c);
-        cup_scope_open(c);
-    }
-    return c;
-}
-
 /* The kernels of a call, from a run on a dry GPU. */
 static void prepare(int64_t i, void *user)
 {
     const random_check *all = user;
     const cup__random_options *o = all->options;
     i += o->first;
-    cup_context *scratch = fresh(NULL, all->threads);
+    cup_context *scratch = cup__reference_context(NULL, all->threads);
     cup__drawn *d = cup__malloc(sizeof *d);
     int tries;
     if (scratch && d && cup__random_plan_draw(all->plan, o, i, scratch, d, &tries)) {
@@ -110,7 +97,7 @@ static void make(int64_t i, void *at, void *user)
     const cup__random_options *o = all->options;
     i += o->first;
     r->is_drawn = false;
-    r->reference.c = fresh(r->reference.c, all->threads);
+    r->reference.c = cup__reference_context(r->reference.c, all->threads);
     if (!r->reference.c)
         return;
     r->is_drawn = cup__random_plan_draw(all->plan, o, i, r->reference.c, &r->drawn, &r->tries);
@@ -202,7 +189,7 @@ static void find_least(random_check *all, cup__check_call *k, const cup__drawn *
         k->least_out[i] = tiny;
     cup__reference *moved = cup__calloc(1, sizeof *moved);
     for (int try = 0; moved && try < MOVES; try++) {
-        moved->c = fresh(moved->c, all->threads);
+        moved->c = cup__reference_context(moved->c, all->threads);
         if (!moved->c || compute(moved, d, by, d->seed + 1000 * (uint64_t)try) != CUP_OK)
             break;
         for (int i = 0; i < moved->call.out_count; i++)
@@ -264,7 +251,7 @@ static bool fails(const cup__drawn *d, void *user)
     cup__reference *want = cup__calloc(1, sizeof *want);
     if (!want)
         return false;
-    want->c = fresh(NULL, t->all->threads);
+    want->c = cup__reference_context(NULL, t->all->threads);
     if (want->c && t->all->options->begins) {
         cup__text text = {0};
         cup__drawn_text(d, &text);
@@ -396,7 +383,7 @@ cup_status cup__random_repeat(cup_context *c, const char *text, const cup__rando
         for (int i = 0; i < options->row_count; i++)
             if (!strcmp(options->rows[i]->name, r->drawn.row->name))
                 r->drawn.row = options->rows[i];
-        r->reference.c = fresh(NULL, all.threads);
+        r->reference.c = cup__reference_context(NULL, all.threads);
         cup__drawn_text(&r->drawn, &r->text);
         cup__drawn_shapes_text(&r->drawn, &r->shapes);
         if (!r->reference.c) {

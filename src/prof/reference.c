@@ -3,7 +3,10 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "cuda/cuda.h"
+#include "cupola/grad.h"
 #include "prof/kernels.h"
+
+#define MOST_SPARE ((int64_t)256 << 20)
 
 struct cup__references {
     cup__ahead *ahead;
@@ -12,6 +15,23 @@ struct cup__references {
     cup__precision precision;
     int threads; /* a new context sets them for all */
 };
+
+cup_context *cup__reference_context(cup_context *c, int threads)
+{
+    cup_memory use;
+    if (!c) {
+        c = cup__context_cpu(threads);
+    } else {
+        cup_tape_clear(c);
+        cup__scope_pop(c);
+        cup_error_clear(c);
+        if (cup_memory_use(c, &use) == CUP_OK && use.reserved > MOST_SPARE)
+            cup_memory_trim(c);
+    }
+    if (c && cup_error(c) == CUP_OK)
+        cup_scope_open(c);
+    return c;
+}
 
 void cup__reference_widen_codes(cup__call *call)
 {
@@ -48,15 +68,9 @@ static void make(int64_t i, void *room, void *user)
     cup__references *all = user;
     cup__reference *r = room;
     const cup__reference_call *k = &all->calls[i];
+    r->c = cup__reference_context(r->c, all->threads);
     if (r->c)
-        cup__scope_pop(r->c);
-    else
-        r->c = cup__context_cpu(all->threads);
-    if (!r->c)
-        return;
-    cup_error_clear(r->c);
-    cup_scope_open(r->c);
-    cup__reference_run(r, k);
+        cup__reference_run(r, k);
 }
 
 static void drop(void *room)

@@ -38,6 +38,11 @@ const cup__reference *cup__references_get(cup__references *r, int64_t i);
 double cup__references_waited(const cup__references *r);
 void cup__references_free(cup__references *r);
 
+/* A CPU context with an open scope and no tensors, record or error, for one call after the other:
+ * `c`, or a new one where that is NULL. What it keeps of memory is little, since there is one for
+ * each thread and calls of all sizes. NULL, or with an error: there is no memory. */
+cup_context *cup__reference_context(cup_context *c, int threads);
+
 /* Computes one, in `reference->c`, which must be there. */
 cup_status cup__reference_run(cup__reference *reference, const cup__reference_call *call);
 

@@ -4,6 +4,7 @@
 
 #include "../test.h"
 #include "cupola/ops.h"
+#include "dispatch/attributes.h"
 #include "prof/check_backward.h"
 
 static int64_t count, failed;
@@ -100,6 +101,51 @@ TEST(backward_knows_what_is_rounded)
     cup_context_free(c);
 }
 
+/* Right in double, and dq half as large again in other dtypes. */
+static cup_status wrong_queries(cup__grad *g)
+{
+    CUP_TRY(right->gradient(g));
+    if (g->d_in[0] && g->d_in[0]->dtype != CUP_F64)
+        g->d_in[0] = cup_scale(g->c, g->d_in[0], 1.5);
+    return CUP_OK;
+}
+
+static int64_t narrow[2]; /* calls of 16 bits, and those that were found wrong */
+
+static void count_narrow(const cup__backward_result *r, void *user)
+{
+    (void)user;
+    narrow[0] += r->dtype != CUP_F32 && strstr(r->call, "dropout");
+    narrow[1] += r->dtype != CUP_F32 && strstr(r->call, "dropout") && !r->passed;
+}
+
+/* In 16 bits, what a call may be wrong by for its sums in f32 is nothing. */
+TEST(backward_holds_attention_in_16_bits)
+{
+    const cup__row *known = cup__row_find("attention");
+    cup__op op = *known->op;
+    cup__row row = *known;
+    const cup__row *rows[] = {&row};
+    static const cup__attention_attributes some = {.dropout = 0.3}, few = {.dropout = 0.1};
+    static const cup__sample samples[] = {
+        {"1x2x40x64 1x2x40x64 1x2x40x64", &some},
+        {"2x4x33x20 2x2x50x20 2x2x50x20", &few},
+        {NULL, NULL}};
+    right = known->op;
+    op.gradient = wrong_queries;
+    op.samples = samples;
+    row.op = &op;
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    EXPECT_INT(cup__check_backward(c, rows, 1, 5, 1, count_narrow, NULL), CUP_OK);
+    EXPECT(narrow[0] >= 4);
+    EXPECT(narrow[1] >= 4);
+    op.gradient = right->gradient;
+    narrow[0] = narrow[1] = 0;
+    EXPECT_INT(cup__check_backward(c, rows, 1, 5, 1, count_narrow, NULL), CUP_OK);
+    EXPECT_INT(narrow[1], 0);
+    cup_context_free(c);
+}
+
 /* Right in double, and off by four epsilons of the terms that a norm's gradient is the sum of. */
 static cup_status wrong_by_terms(cup__grad *g)
 {
@@ -139,9 +185,12 @@ TEST(backward_knows_what_cancels)
     op.gradient = wrong_by_terms;
     row.op = &op;
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
-    EXPECT_INT(cup__check_backward_call(c, "rmsnorm f32 1x4x2 - eps=1e-05 /seed=37957897110389",
-                                        report, &count),
-               CUP_OK);
+    static const char *const calls[] = {
+        "rmsnorm f32 1x4x2 - eps=1e-05 /seed=37957897110389",
+        "layernorm f32 1x10x2 - - /seed=261334194824125", /* two values, far from 0 */
+        "add_layernorm f32 49x2 49x2 - - /seed=20796652449793"};
+    for (int i = 0; i < 3; i++)
+        EXPECT_INT(cup__check_backward_call(c, calls[i], report, &count), CUP_OK);
     EXPECT_INT(failed, 0);
     EXPECT_INT(cup__check_backward_samples(c, rows, 1, list_failed, NULL), CUP_OK);
     EXPECT_INT(failed, 1);

@@ -8,6 +8,7 @@
 
 #include "cli/exit.h"
 #include "cli/json.h"
+#include "cli/launcher.h"
 #include "cli/plot.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
@@ -22,7 +23,9 @@
 typedef struct train_run {
     const cli_call *call;
     const train_given *given;
+    train_place place;
     cup_context *c;
+    cup_comm *comm;  /* NULL: this process alone */
     cup_training training;
     cup_corpus *corpus;
     cup_tokenizer *tokenizer;
@@ -38,6 +41,12 @@ static int64_t tokens_of(const cup_training *t, int64_t steps)
     return t->batch * t->accumulate * t->model.context * steps;
 }
 
+/* One of several processes speaks for all. */
+static bool speaks(const train_run *r)
+{
+    return cup_comm_rank(r->comm) == 0;
+}
+
 static bool is_large(const train_given *given)
 {
     return given->preset && !strncmp(given->preset, "gpt2", 4);
@@ -48,7 +57,7 @@ static bool is_large(const train_given *given)
 static int check_out(train_run *r)
 {
     const char *out = r->given->out;
-    if (r->given->overwrite)
+    if (r->given->overwrite || !speaks(r))
         return CLI_OK;
     cup_status status = cup_training_vacant(r->c, out);
     if (status == CUP_OK)
@@ -66,7 +75,8 @@ static int choose_training(train_run *r)
     if (given->resume) {
         if (cup_training_load(r->c, given->out, &r->training, &r->first) != CUP_OK)
             return cli_report(r->c);
-        train_note_unchecked(r->c, given->out);
+        if (speaks(r))
+            train_note_unchecked(r->c, given->out);
         return train_apply(r->call, &r->training);
     }
     int code = check_out(r);
@@ -168,6 +178,7 @@ static int load_data(train_run *r)
 
 static int make_trainer(train_run *r)
 {
+    r->training.comm = r->comm;
     r->trainer = cup_trainer_new(r->c, r->data, r->tokenizer, r->given->out, &r->training);
     if (r->trainer && r->given->resume) {
         cup_trainer_resume(r->trainer);
@@ -182,6 +193,11 @@ static void announce(const train_run *r)
 {
     char count[32], text[32];
     const cup_gpt *m = cup_trainer_model(r->trainer);
+    if (!speaks(r))
+        return;
+    if (r->comm)
+        fprintf(stderr, "run      %d processes, joined by %s\n", cup_comm_count(r->comm),
+                cup_comm_backend(r->comm));
     fprintf(stderr, "device   %s, %s\n", cup_device_text(r->c), cup_dtype_name(m->dtype));
     fprintf(stderr, "text     %lld files, %s tokens of %lld kinds (%s)\n",
             (long long)cup_data_files(r->data),
@@ -201,6 +217,10 @@ static void announce(const train_run *r)
 static void on_point(const cup_training_point *p, void *user)
 {
     train_run *r = user;
+    if (!speaks(r)) {
+        signals_stake(SIGNALS_WORK);
+        return;
+    }
     if (isfinite(p->validation)) {
         progress_note(&r->progress, "step %lld: validation loss %.4f", (long long)p->step,
                       p->validation);
@@ -321,6 +341,8 @@ static int write_sample(train_run *r, FILE *to)
 static int finish(train_run *r)
 {
     cli_text sample = {0};
+    if (!speaks(r))
+        return CLI_OK;
     bool wants = r->given->sample > 0 && !signals_caught(), kept = wants && r->call->json;
     if (draw(r) != CUP_OK)
         return cli_report(r->c);
@@ -338,11 +360,14 @@ static int finish(train_run *r)
 static int train(train_run *r)
 {
     const cup_training_hooks hooks = {sizeof hooks, .point = on_point, .stop = on_stop, .user = r};
-    progress_begin(&r->progress, stderr, "tokens", r->training.steps, r->first);
+    if (speaks(r))
+        progress_begin(&r->progress, stderr, "tokens", r->training.steps, r->first);
     cup_status status = cup_trainer_run(r->trainer, &hooks);
     signals_stake(SIGNALS_OUTPUT);
-    progress_end(&r->progress);
-    r->rate = progress_rate(&r->progress);
+    if (speaks(r)) {
+        progress_end(&r->progress);
+        r->rate = progress_rate(&r->progress);
+    }
     if (status != CUP_OK && status != CUP_INTERRUPTED)
         return cli_report(r->c);
     int code = finish(r);
@@ -358,6 +383,14 @@ static int run_with(train_run *r)
         fprintf(stderr, "note: --tune measures on a GPU only; this run is on the CPU\n");
     if (!code && cup_tuning(r->c, r->given->tune) != CUP_OK)
         code = cli_report(r->c);
+    if (!code && r->place.run.count > 1) {
+        r->comm = cup_comm_new(r->c, NULL);
+        code = cli_report(r->c);
+    }
+    if (!code && train_goes_on(r->c, r->comm, &r->place, r->given)) {
+        train_given *given = r->call->given;
+        given->resume = given->again = true;
+    }
     if (!code)
         code = choose_training(r);
     if (!code)
@@ -380,31 +413,53 @@ static int draw_memory(train_run *r)
     return cli_fail(CLI_FILE, "%s: the page of the memory was not written", r->given->memory_page);
 }
 
-static int run(cli_call *call)
+/* The work of one process. */
+static int run_one(void *user)
 {
+    cli_call *call = user;
     train_run r = {.call = call, .given = call->given};
-    if (!r.given->data.count && !r.given->resume)
-        return cli_usage("--data is missing: name files or folders with text to learn from");
-    if (r.given->overwrite && r.given->resume)
-        return cli_usage(
-            "--resume goes on with a checkpoint and --overwrite replaces one; give one "
-            "of them");
+    int code = train_find_place(r.given, &r.place);
+    if (code)
+        return code;
     /* Until the first step is done there is nothing that a checkpoint could save. */
     signals_stake(SIGNALS_NOTHING);
     signals_catch();
     r.c = cup_context_new(
-        CUP_OPTIONS(cup_options, .device = r.given->device, .threads = (int)r.given->threads,
+        CUP_OPTIONS(cup_options, .device = *r.place.device ? r.place.device : r.given->device,
+                    .threads = r.place.threads,
                     .deterministic = r.given->deterministic, .memory_limit = r.given->memory_limit,
                     .memory_share = r.given->memory_share));
-    int code = run_with(&r);
+    code = run_with(&r);
     int drawn = draw_memory(&r);
     code = code ? code : drawn;
     cup_trainer_free(r.trainer);
     cup_data_free(r.data);
     cup_tokenizer_free(r.tokenizer);
     cup_corpus_free(r.corpus);
+    cup_comm_free(r.comm);
     cup_context_free(r.c);
     return code;
+}
+
+static int run(cli_call *call)
+{
+    const train_given *given = call->given;
+    int processes;
+    if (!given->data.count && !given->resume)
+        return cli_usage("--data is missing: name files or folders with text to learn from");
+    if (given->overwrite && given->resume)
+        return cli_usage(
+            "--resume goes on with a checkpoint and --overwrite replaces one; give one "
+            "of them");
+    int code = train_plan(given, &processes);
+    if (code || processes == 1)
+        return code ? code : run_one(call);
+    const launcher l = {.processes = processes,
+                        .restarts = (int)given->restarts,
+                        .first_plain = true,
+                        .work = run_one,
+                        .user = call};
+    return launcher_run(&l);
 }
 
 const cli_verb verb_train = {
@@ -426,6 +481,11 @@ const cli_verb verb_train = {
         "is done there is nothing to save, and they end the run at once; a second one does not "
         "keep the checkpoint from being saved, a third one, half a second after it, does. "
         "--resume finds text or tokens where they were.\n\n"
+        "Several processes train one model with --gpus or --processes, or when `cupola launch`, "
+        "torchrun, mpirun or Slurm starts them: each computes its share of a step's batches, "
+        "--batch times --accumulate texts in all, so that the run is that of one process but for "
+        "rounding. Rank 0 writes the checkpoint, from which a run that is started again goes on by "
+        "itself, but with --overwrite; another number of processes may go on from it, too.\n\n"
         "Progress goes to stderr; the sample that --sample asks for, and the document of --json, "
         "go to stdout.",
     .examples = "A small model of a book, as large as the device suggests:\n"

@@ -3,6 +3,7 @@
 #define CLI_TRAIN_H
 
 #include "cli/options.h"
+#include "cupola/comm.h"
 #include "cupola/train.h"
 
 typedef struct train_given {
@@ -10,16 +11,33 @@ typedef struct train_given {
     const char *out, *preset, *device, *dtype, *tokenizer, *precision;
     const char *positions, *norm, *mlp, *bias, *optimizer;
     const char *memory_page, *decline;
+    bool again; /* no option: a run that was started again goes on from its checkpoint */
     bool tune, resume, overwrite, recompute, stochastic, untied, deterministic;
     int64_t layers, heads, kv_heads, width, hidden, context, vocabulary;
     int64_t batch, accumulate, steps, warmup, decline_steps;
     int64_t evaluate_every, evaluate_texts, save_every;
+    int64_t gpus, processes, restarts;
     int64_t seed, sample, threads, logits_memory;
     int64_t memory_limit;
     double memory_share, dropout, lr, lr_end, beta1, beta2, momentum, weight_decay, clip;
 } train_given;
 
 extern const cli_option train_options[];
+
+/* This process among those of a run. */
+typedef struct train_place {
+    cup_launched run;
+    char device[32]; /* "": what the options say */
+    int threads;
+} train_place;
+
+/* Refuses what cannot be started so; says how many processes are to be started from here, 1 where
+ * this one does the work. Returns an exit code. */
+int train_plan(const train_given *given, int *processes);
+/* Its GPU, or its share of the cores. Returns an exit code. */
+int train_find_place(const train_given *given, train_place *out);
+/* Whether a run that was started again has a checkpoint to go on from, as rank 0 sees it. */
+bool train_goes_on(cup_context *c, cup_comm *m, const train_place *place, const train_given *given);
 
 /* Puts what was on the command line into a training. Returns an exit code. */
 int train_apply(const cli_call *call, cup_training *training);

@@ -30,6 +30,12 @@ const cli_option train_options[] = {
     {"tune", FLAG(train_given, tune), NULL, NULL,
      "measure each matrix product of the model that was never measured on this GPU; on a CPU "
      "there is nothing to measure"},
+    {"gpus", INTEGER(train_given, gpus, 0, 4096), "N", "0",
+     "train on the first N GPUs of this host, by a process for each; 0: on one"},
+    {"processes", INTEGER(train_given, processes, 0, 4096), "N", "0",
+     "the same by N processes on the --device there is, as on CPUs; 0: by one"},
+    {"restarts", INTEGER(train_given, restarts, 0, 1000000), "N", "0",
+     "how often all of several processes go on from the checkpoint when one has failed"},
     {"threads", INTEGER(train_given, threads, 0, 4096), "N", "0",
      "threads on a CPU; 0: all that the process may use"},
     {"deterministic", FLAG(train_given, deterministic), NULL, NULL,
@@ -184,7 +190,7 @@ static int check_resume(const cli_call *call)
 int train_apply(const cli_call *call, cup_training *t)
 {
     const train_given *given = call->given;
-    if (given->resume && check_resume(call))
+    if (given->resume && !given->again && check_resume(call))
         return CLI_USAGE;
     int64_t heads = t->model.heads, width = t->model.width;
     apply_model(call, t);

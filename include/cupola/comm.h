@@ -33,7 +33,8 @@ typedef struct cup_launched {
 } cup_launched;
 
 /* Reads them: CUP_RANK and the like first, then those of torchrun, Open MPI, PMI and Slurm.
- * CUP_ARGUMENT, in the context, where they contradict themselves; `out` is then one process. */
+ * CUP_ARGUMENT, with a sentence in the context, where they contradict themselves; `out` is then one
+ * process. The context may be NULL: then there is no sentence. */
 CUP_API cup_status cup_launched_look(cup_context *c, cup_launched *out);
 
 /* How a communicator is made. All zero means what the launcher's variables say. */

@@ -17,6 +17,7 @@
 #ifndef CUPOLA_LOOP_H
 #define CUPOLA_LOOP_H
 
+#include "cupola/comm.h"
 #include "cupola/parameters.h"
 
 #ifdef __cplusplus
@@ -58,7 +59,19 @@ typedef struct cup_loop_options {
      * process ends. It is made if it is not there. */
     const char *folder;
     const char *kind; /* what is trained; checkpoints of another kind are refused. NULL: "model" */
+    /* The processes that train together, NULL for this one alone: see below. Borrowed. */
+    cup_comm *comm;
 } cup_loop_options;
+
+/* With a communicator each process computes an equal share of a step's batches, of which there must
+ * be a multiple of the processes: `loss` is called for its share only, with their numbers in the
+ * whole step, and `batch` need only bring those. The gradients are added up over all before they
+ * are clipped, and every process makes the same step, so that the run is that of one process but
+ * for rounding; losses are those of all batches. Random numbers of a batch follow from its number
+ * in the step. All processes make the same calls on their loops. Rank 0 alone has the folder, in
+ * which it writes and from which it resumes; what it has then, or begins with, all have. Each
+ * process evaluates for itself. A stop that one is asked for stops all before their next step, and
+ * not within one. Before each checkpoint the weights of all are compared. */
 
 /* What a folder's checkpoint, of a loop or of a training of a GPT, says of itself. */
 typedef struct cup_checkpoint {

@@ -31,6 +31,10 @@ typedef struct cup_training {
     const char *precision;  /* of f32 products, see cup_precision; NULL: what the context has */
     cup_decline decline;    /* of the rate, with decline_steps as cup_schedule has them */
     int64_t decline_steps;
+    /* The processes that train together, as cup_loop_options has them: the texts of a step are
+     * shared by them, of the batches or, where there are not enough, of each batch. Not kept in
+     * checkpoints: a run may go on with another number of processes. */
+    cup_comm *comm;
 } cup_training;
 
 /* A run that is known to work, under a name. */

@@ -16,13 +16,12 @@
 
 cup_status cup_launched_look(cup_context *c, cup_launched *out)
 {
-    if (!c)
-        return CUP_MEMORY;
-    if (c->error.status != CUP_OK)
+    if (c && c->error.status != CUP_OK)
         return c->error.status;
     if (!out)
-        return cup__fail(&c->error, CUP_ARGUMENT, "launched_look: what takes the facts is NULL");
-    return cup__launched(&c->error, out, NULL);
+        return cup__fail(c ? &c->error : NULL, CUP_ARGUMENT,
+                         "launched_look: what takes the facts is NULL");
+    return cup__launched(c ? &c->error : NULL, out, NULL);
 }
 
 static cup_status seconds(cup__error *error, double given, cup__env variable, double *out)

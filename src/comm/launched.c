@@ -127,7 +127,7 @@ static cup_status place_of(cup__error *error, const cup_launched *run, cup__meet
 cup_status cup__meeting_at(cup__error *error, const char *address, cup__meeting *out)
 {
     if (strncmp(address, "file:", 5))
-        return cup__place_read(error, address, &out->place);
+        return cup__endpoint_read(error, address, &out->place);
     if (snprintf(out->file, sizeof out->file, "%s", address + 5) < (int)sizeof out->file &&
         *out->file)
         return CUP_OK;

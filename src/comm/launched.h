@@ -7,7 +7,7 @@
 
 /* Where they meet. */
 typedef struct cup__meeting {
-    cup__place place;
+    cup__endpoint place;
     char file[4096]; /* instead, where it is not "" */
     uint64_t job;    /* the same for all processes of a run, and another for other runs */
     int more;        /* ports behind the place's that rank 0 may take where that one is taken */

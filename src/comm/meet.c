@@ -49,7 +49,7 @@ typedef struct meeting {
     uint64_t job;
     double deadline;
     int listener, port;
-    cup__place place; /* of rank 0 */
+    cup__endpoint place; /* of rank 0 */
     entry *list;      /* [count] */
     stranger strangers[STRANGERS];
     int stranger_count;
@@ -183,7 +183,7 @@ static cup_status gather(meeting *m, int least)
 }
 
 /* One attempt at one port. */
-static int greet(const meeting *m, const cup__place *place, channel which)
+static int greet(const meeting *m, const cup__endpoint *place, channel which)
 {
     char answer[8];
     double now = cup__clock(), soon = now + GREETING_SECONDS;
@@ -201,7 +201,7 @@ static int greet(const meeting *m, const cup__place *place, channel which)
 
 /* Reads where rank 0 is from the file that it writes; what stands there may be of an earlier run.
  */
-static bool read_file(const char *path, cup__place *place, uint64_t *job)
+static bool read_file(const char *path, cup__endpoint *place, uint64_t *job)
 {
     char text[CUP__HOST_TEXT + 64] = "", host[CUP__HOST_TEXT];
     unsigned long long found;
@@ -240,7 +240,7 @@ static cup_status write_file(meeting *m, const char *path)
 
 static cup_status open_rank_0(meeting *m, const cup__meeting *where)
 {
-    cup__place place = where->place;
+    cup__endpoint place = where->place;
     m->listener = cup__listen(&place, where->more);
     m->port = place.port;
     if (m->listener < 0)
@@ -269,7 +269,7 @@ static int find_rank_0(meeting *m, const cup__meeting *where, channel which)
 static cup_status join_rank_0(meeting *m, const cup__meeting *where)
 {
     cup__peer *first = &m->mesh->peers[0];
-    cup__place any = {.port = 0};
+    cup__endpoint any = {.port = 0};
     m->listener = cup__listen(&any, 0);
     m->port = any.port;
     if (m->listener < 0)
@@ -317,7 +317,7 @@ static cup_status share_list(meeting *m)
 static cup_status join_lower(meeting *m)
 {
     for (int i = 1; i < m->mesh->rank; i++) {
-        cup__place place = {.port = (int)m->list[i].port};
+        cup__endpoint place = {.port = (int)m->list[i].port};
         snprintf(place.host, sizeof place.host, "%s",
                  *m->list[i].host ? m->list[i].host : m->place.host);
         for (int which = DATA; which < CHANNELS; which++) {

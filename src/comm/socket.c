@@ -26,7 +26,7 @@ void cup__pause(double seconds)
     nanosleep(&t, NULL);
 }
 
-cup_status cup__place_read(cup__error *error, const char *text, cup__place *out)
+cup_status cup__endpoint_read(cup__error *error, const char *text, cup__endpoint *out)
 {
     const char *colon = strrchr(text, ':'), *from = text;
     size_t length = colon ? (size_t)(colon - text) : 0;
@@ -106,7 +106,7 @@ static int port_of(int handle)
                                           : ((struct sockaddr_in *)&at)->sin_port);
 }
 
-int cup__listen(cup__place *place, int more)
+int cup__listen(cup__endpoint *place, int more)
 {
     int handle = -1;
     for (int i = 0; i <= more && handle < 0; i++) {
@@ -161,7 +161,7 @@ static int connect_at(const struct addrinfo *at, double deadline)
     return -1;
 }
 
-int cup__connect(const cup__place *place, double deadline)
+int cup__connect(const cup__endpoint *place, double deadline)
 {
     struct addrinfo *list = find(place->host, place->port, false);
     int handle = -1;

@@ -10,10 +10,10 @@
 #define CUP__HOST_TEXT 256
 
 /* A place on the network. */
-typedef struct cup__place {
+typedef struct cup__endpoint {
     char host[CUP__HOST_TEXT];
     int port;
-} cup__place;
+} cup__endpoint;
 
 /* Seconds of a clock that nobody sets. */
 double cup__clock(void);
@@ -22,15 +22,15 @@ double cup__clock(void);
 void cup__pause(double seconds);
 
 /* Reads "HOST:PORT", also with an address of IPv6 in brackets. */
-cup_status cup__place_read(cup__error *error, const char *text, cup__place *out);
+cup_status cup__endpoint_read(cup__error *error, const char *text, cup__endpoint *out);
 
 /* Listens at a place, where the host is this one's, or else at all its addresses; where the port is
  * taken, at one of the `more` behind it. Port 0 takes any. -1: not possible, with errno set. */
-int cup__listen(cup__place *place, int more);
+int cup__listen(cup__endpoint *place, int more);
 
 /* Sockets that do not block, or -1. */
 int cup__accept(int listener);
-int cup__connect(const cup__place *place, double deadline);
+int cup__connect(const cup__endpoint *place, double deadline);
 
 /* The host at the other end, in digits. */
 bool cup__host_of(int handle, char host[CUP__HOST_TEXT]);

@@ -259,6 +259,12 @@ static int gather(cup_optimizer *o)
     return count;
 }
 
+cup_tensor *const *cup__optimizer_gradients(cup_optimizer *o, int *count)
+{
+    *count = gather(o);
+    return o->gradients;
+}
+
 /* A parameter that was freed is still there, because the optimizer holds it, but in no scope. */
 static cup_status check_step(const cup_optimizer *o)
 {

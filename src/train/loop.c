@@ -1,5 +1,5 @@
 /* Making a training loop, and what can be asked of it. */
-#include "train/loop.h"
+#include "train/together.h"
 
 #include <math.h>
 #include <string.h>
@@ -81,6 +81,23 @@ static cup_status open_folder(cup_loop *l)
     return cup__checkpoint_mend(error, l->folder);
 }
 
+/* Of several processes rank 0 alone has it; the others hear what is in it. */
+static cup_status find_folder(cup_loop *l)
+{
+    cup_status status = CUP_OK;
+    if (cup_comm_rank(l->comm) > 0) {
+        cup__free(l->folder);
+        l->folder = NULL;
+    }
+    if (l->folder)
+        status = open_folder(l);
+    int64_t found = l->folder && status == CUP_OK && cup__checkpoint_number(l->folder) > 0;
+    if (l->comm && status == CUP_OK)
+        status = cup_comm_agree(l->comm, &found, 1);
+    l->has_checkpoint = found;
+    return status;
+}
+
 cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
                           const cup_loop_options *options, const cup__loop_checkpoints *own)
 {
@@ -95,6 +112,7 @@ cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
         return NULL;
     }
     *l = (cup_loop){.c = c,
+                    .comm = cup_comm_count(options->comm) > 1 ? options->comm : NULL,
                     .calls = *calls,
                     .options = *options,
                     .checkpoints = own,
@@ -105,7 +123,7 @@ cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
     l->options.folder = folder;
     l->options.kind = kind;
     cup__context_join(c);
-    if (!folder || open_folder(l) == CUP_OK)
+    if (cup__loop_share(l) == CUP_OK && find_folder(l) == CUP_OK)
         return l;
     cup_loop_free(l);
     return NULL;
@@ -117,7 +135,8 @@ cup_status cup__loop_train(cup_loop *l, cup_parameters *list)
     const int64_t row = l->options.accumulate + 1;
     l->list = list;
     /* A step that is given up halfway must not have moved statistics of batches. */
-    l->whole_steps = cup_parameters_count(list, false) != cup_parameters_count(list, true);
+    l->whole_steps =
+        l->comm || cup_parameters_count(list, false) != cup_parameters_count(list, true);
     l->options.optimizer.size = sizeof l->options.optimizer;
     l->optimizer = cup_optimizer_of(list, &l->options.optimizer);
     if (!l->optimizer)
@@ -126,6 +145,10 @@ cup_status cup__loop_train(cup_loop *l, cup_parameters *list)
     if (!l->host_pending)
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory for the losses of a step");
     l->losses = cup_keep(cup_tensor_new(c, CUP_F32, 1, &l->options.accumulate));
+    if (l->losses)
+        l->own_losses = cup_keep(
+            cup__tensor_view(l->losses, &(cup__shape){CUP_F32, 1, {l->share}}, &(int64_t){1},
+                             l->first));
     l->pending = cup_keep(cup_tensor_new(c, CUP_F32, 2, (int64_t[]){CUP__PENDING_MOST, row}));
     return c->error.status;
 }
@@ -175,6 +198,7 @@ void cup_loop_free(cup_loop *l)
         return;
     cup__loop_free_graphs(l);
     cup_optimizer_free(l->optimizer);
+    cup_tensor_free(l->own_losses);
     cup_tensor_free(l->losses);
     cup_tensor_free(l->pending);
     cup__free(l->host_pending);
@@ -210,7 +234,8 @@ cup_status cup_loop_vacant(cup_context *c, const char *folder)
 
 bool cup_loop_has_checkpoint(const cup_loop *l)
 {
-    return l && l->folder && cup__checkpoint_number(l->folder) > 0;
+    return l && (l->comm ? l->has_checkpoint
+                         : l->folder && cup__checkpoint_number(l->folder) > 0);
 }
 
 cup_training_point *cup__loop_point(cup_loop *l, int64_t step)

@@ -48,11 +48,19 @@ struct cup_loop {
 
     bool whole_steps; /* none is given up halfway */
 
+    cup_comm *comm;       /* or NULL: this process alone */
+    int64_t first, share; /* the batches of a step that are this process's */
+    bool spread;          /* all have what rank 0 has */
+    bool has_checkpoint;  /* in rank 0's folder */
+    bool (*asked)(void *user); /* to stop, where others must agree to it; or NULL */
+    void *asked_user;
+
     cup_parameters *list;
     cup_optimizer *optimizer; /* the loop's */
 
     int64_t steps;       /* done, or at least given to the device */
     cup_tensor *losses;  /* of the batches of one step, [accumulate] */
+    cup_tensor *own_losses; /* those of them that this process computes */
     cup_tensor *pending; /* [CUP__PENDING_MOST, accumulate + 1]: losses, then the norm */
     float *host_pending;
     int64_t read;   /* steps whose loss is known */
@@ -101,7 +109,8 @@ cup_status cup__loop_prepare(cup_loop *loop);
 /* Gives the device one more step. CUP_INTERRUPTED where the context's stop says so; then the step
  * is given up as if it had never begun. */
 cup_status cup__loop_step(cup_loop *loop);
-/* The batches [from, to) of a step, and behind the last what the optimizer does. */
+/* The batches [from, to) of this process's share of a step, and behind the last what the optimizer
+ * does. */
 cup_status cup__loop_compute(cup_loop *loop, int64_t from, int64_t to);
 /* Forgets the gradients, behind a step or where it was given up. */
 void cup__loop_clear(cup_loop *loop);

@@ -4,8 +4,9 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "comm/comm.h"
 #include "tensor/tensor.h"
-#include "train/loop.h"
+#include "train/together.h"
 
 #define SCHEMA 1
 #define PARTS_MOST 4
@@ -121,7 +122,7 @@ static cup_status check_folder(cup_loop *l, const char *what_for)
     cup_context *c = l->c;
     if (c->error.status != CUP_OK)
         return c->error.status;
-    if (!l->folder)
+    if (!l->options.folder)
         return cup__fail(&c->error, CUP_STATE, "training: the run has no folder %s", what_for);
     return CUP_OK;
 }
@@ -131,14 +132,19 @@ cup_status cup_loop_save(cup_loop *l)
     CUP_TRY(check_folder(l, "for checkpoints"));
     CUP_TRY(cup__loop_own(l));
     CUP_TRY(cup__loop_read(l, NULL));
+    CUP_TRY(cup__loop_compare(l));
     cup__text own = {0}, points = {0};
     cup__json_writer writer = {.lines = 2};
-    cup_status status = save(l, &own, &points, &writer);
+    cup_comm_busy(l->comm, true);
+    cup_status status = l->folder ? save(l, &own, &points, &writer) : CUP_OK;
+    cup_comm_busy(l->comm, false);
     cup__text_free(&own);
     cup__text_free(&points);
     cup__text_free(&writer.text);
-    if (status == CUP_OK)
+    if (status == CUP_OK) {
         l->saved = l->point_count;
+        l->has_checkpoint = true;
+    }
     return status;
 }
 
@@ -206,9 +212,8 @@ static cup_status resume(cup_loop *l, const cup__checkpoint *checkpoint, int64_t
     return fill(l, checkpoint, *steps);
 }
 
-cup_status cup_loop_resume(cup_loop *l)
+static cup_status resume_alone(cup_loop *l)
 {
-    CUP_TRY(check_folder(l, "to resume from"));
     cup_context *c = l->c;
     cup__checkpoint checkpoint;
     int64_t steps = 0;
@@ -221,4 +226,13 @@ cup_status cup_loop_resume(cup_loop *l)
     l->saved = l->point_count;
     l->steps = l->read = steps;
     return CUP_OK;
+}
+
+/* A failure of rank 0 is told to the others when it leaves them. */
+cup_status cup_loop_resume(cup_loop *l)
+{
+    CUP_TRY(check_folder(l, "to resume from"));
+    if (l->folder)
+        CUP_TRY(resume_alone(l));
+    return cup__loop_spread(l);
 }

@@ -33,7 +33,7 @@ static void evaluate(cup_loop *l)
 
 void cup__loop_rehearse(cup_loop *l)
 {
-    int64_t all = l->options.accumulate;
+    int64_t all = l->share;
     cup_optimizer_set(l->optimizer, l->options.schedule.high, 1);
     /* Of many batches two, so that gradients are added to those that are there. */
     if (all <= 2 || cup__loop_compute(l, 0, 2) == CUP_OK)

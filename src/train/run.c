@@ -5,7 +5,7 @@
 #include "base/options.h"
 #include "tensor/context.h"
 #include "tensor/tensor.h"
-#include "train/loop.h"
+#include "train/together.h"
 
 static bool is_due(int64_t step, int64_t every)
 {
@@ -51,7 +51,7 @@ static cup_status evaluate(cup_loop *l, const cup_training_hooks *hooks)
 static cup_status save(cup_loop *l, const cup_training_hooks *hooks)
 {
     CUP_TRY(cup__loop_read(l, hooks));
-    if (!l->folder || l->saved == l->point_count)
+    if (!l->options.folder || l->saved == l->point_count)
         return CUP_OK;
     bool (*stop)(void *) = l->c->stop;
     l->c->stop = NULL;
@@ -59,7 +59,7 @@ static cup_status save(cup_loop *l, const cup_training_hooks *hooks)
     l->c->stop = stop;
     if (status != CUP_OK)
         return status;
-    if (hooks->saved)
+    if (hooks->saved && l->folder)
         hooks->saved(l->steps, hooks->user);
     return CUP_OK;
 }
@@ -85,7 +85,7 @@ static cup_status run_steps(cup_loop *l, const cup_training_hooks *hooks)
         CUP_TRY(cup__loop_step(l));
         if (cup__loop_should_read(l))
             CUP_TRY(cup__loop_read(l, hooks));
-        CUP_TRY(cup__stopped(l->c));
+        CUP_TRY(cup__loop_agree(l));
         if (is_due(l->steps, a->save_every) && l->steps < a->schedule.steps)
             CUP_TRY(save(l, hooks));
     }
@@ -105,10 +105,16 @@ cup_status cup_loop_run(cup_loop *l, const cup_training_hooks *from)
     CUP_TRY(cup__options_take(&l->c->error, "training: its hooks", &hooks, sizeof hooks, from));
     CUP_TRY(cup__loop_own(l));
     CUP_TRY(cup__loop_prepare(l));
+    CUP_TRY(cup__loop_spread(l));
     bool (*stop)(void *) = l->c->stop;
     void *stop_user = l->c->stop_user;
     if (hooks.stop)
         cup_stop_when(l->c, hooks.stop, hooks.user);
+    if (l->comm) {
+        l->asked = l->c->stop;
+        l->asked_user = l->c->stop_user;
+        cup_stop_when(l->c, NULL, NULL);
+    }
     cup_status status = run_steps(l, &hooks);
     cup_stop_when(l->c, stop, stop_user);
     if (status != CUP_INTERRUPTED)

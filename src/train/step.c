@@ -6,14 +6,19 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "comm/comm.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
 #include "tensor/tensor.h"
-#include "train/loop.h"
+#include "train/together.h"
 
 /* A reading waits for the device, so it is not done in every step; but the device should not be
  * further ahead of what a user sees, or of a signal, than this. */
 #define AHEAD_SECONDS 0.2
+
+/* The random numbers of a batch are those of its number, so that they do not depend on which
+ * process computes it: each has so many calls that draw some. */
+#define DRAWS 4096
 
 static double now(void)
 {
@@ -65,6 +70,7 @@ static cup_status compute_batch(cup_loop *l, int64_t i)
     cup_context *c = l->c;
     cup__device *device = c->device;
     float *place = (float *)l->losses->data + i;
+    c->random.sequence = (uint32_t)i * DRAWS;
     cup_scope_open(c);
     cup_tensor *loss = l->calls.loss(c, i, l->calls.user), *plain = plain_loss(c, loss, i);
     cup_status status = c->error.status;
@@ -86,12 +92,15 @@ cup_status cup__loop_compute(cup_loop *l, int64_t from, int64_t to)
         if (i > 0 && l->c->stop)
             status = cup_synchronize(l->c);
         if (status == CUP_OK)
-            status = compute_batch(l, i);
+            status = compute_batch(l, l->first + i);
     }
-    if (status == CUP_OK && to == l->options.accumulate) {
+    if (status == CUP_OK && to == l->share)
+        status = cup__loop_reduce(l);
+    if (status == CUP_OK && to == l->share) {
         /* Weights that are half changed are none. */
         bool (*stop)(void *) = l->c->stop;
         l->c->stop = NULL;
+        l->c->random.sequence = (uint32_t)l->options.accumulate * DRAWS;
         status = cup_optimizer_step(l->optimizer);
         l->c->stop = stop;
     }
@@ -107,7 +116,7 @@ void cup__loop_clear(cup_loop *l)
 
 static cup_status compute(cup_loop *l)
 {
-    cup_status status = cup__loop_compute(l, 0, l->options.accumulate);
+    cup_status status = cup__loop_compute(l, 0, l->share);
     cup__loop_clear(l);
     return status;
 }
@@ -136,7 +145,7 @@ void cup__loop_free_graphs(cup_loop *l)
 /* One of `count` graphs of the step; what is left of the gradients goes on in the next one. */
 static cup_status capture_part(cup_loop *l, int64_t i, int64_t count)
 {
-    int64_t batches = l->options.accumulate;
+    int64_t batches = l->share;
     cup_status status = i ? cup__capture_after(l->c, l->graphs[0]) : cup_capture_begin(l->c);
     if (status != CUP_OK)
         return status;
@@ -186,7 +195,7 @@ static cup_status compute_timed(cup_loop *l)
     CUP_TRY(compute(l));
     CUP_TRY(cup_synchronize(l->c));
     double parts = l->part_seconds > 0 ? (now() - start) / l->part_seconds + 1 : 1e9;
-    int64_t most = l->options.accumulate;
+    int64_t most = l->share;
     l->parts = parts < (double)most ? (int64_t)parts : most;
     return CUP_OK;
 }
@@ -203,7 +212,7 @@ static cup_status run(cup_loop *l)
     cup_status status = replay == CUP__REPLAY_TIMED ? compute_timed(l) : compute(l);
     if (status == CUP_OK)
         l->replay = !cup_device_is_cuda(l->c) ? CUP__REPLAY_OFF
-                    : replay == CUP__REPLAY_NOT_YET && l->options.accumulate > 1
+                    : replay == CUP__REPLAY_NOT_YET && l->share > 1
                         ? CUP__REPLAY_TIMED
                         : CUP__REPLAY_NEXT;
     return status;
@@ -264,6 +273,7 @@ cup_status cup__loop_read(cup_loop *l, const cup_training_hooks *hooks)
         return CUP_OK;
     size_t bytes = (size_t)l->pending->count * sizeof *l->host_pending;
     CUP_TRY(cup_tensor_read(l->pending, l->host_pending, bytes));
+    CUP_TRY(cup__comm_check(l->comm));
     double time = now(), each = (time - l->read_at) / (double)(l->steps - l->read);
     if (l->read_at > 0 && cup_device_is_cuda(l->c))
         l->ahead = each * CUP__PENDING_MOST <= AHEAD_SECONDS ? CUP__PENDING_MOST - 1

@@ -10,9 +10,9 @@
 #define PIECE (1 << 20) /* tokens that are written at a time, some 20 ms */
 
 /* How many texts are written at a time. */
-static int64_t rows_of_piece(const cup_training *a)
+static int64_t rows_of_piece(const cup_trainer *t)
 {
-    int64_t rows = a->batch * a->accumulate, most = PIECE / a->model.context;
+    int64_t rows = t->share * t->rows, most = PIECE / t->training.model.context;
     return rows < most ? rows : most > 1 ? most : 1;
 }
 
@@ -35,11 +35,13 @@ static cup_status write_batch(cup_context *c, int64_t step, void *user)
 {
     cup_trainer *t = user;
     const cup_training *a = &t->training;
-    int64_t all = a->batch * a->accumulate, most = rows_of_piece(a);
+    int64_t all = t->share * t->rows, most = rows_of_piece(t);
+    int64_t before = all * cup_comm_rank(a->comm);
     for (int64_t first = 0; first < all; first += most) {
         int64_t rows = all - first < most ? all - first : most;
-        CUP_TRY(cup_data_batch(c, t->data, CUP_SPLIT_TRAIN, a->seed, (uint64_t)step, first, rows,
-                               a->model.context, t->host_tokens, t->host_targets));
+        CUP_TRY(cup_data_batch(c, t->data, CUP_SPLIT_TRAIN, a->seed, (uint64_t)step,
+                               before + first, rows, a->model.context, t->host_tokens,
+                               t->host_targets));
         CUP_TRY(write_rows(t->tokens, first, rows, t->host_tokens));
         CUP_TRY(write_rows(t->targets, first, rows, t->host_targets));
         if (first + rows < all)
@@ -58,8 +60,9 @@ static cup_tensor *part(cup_tensor *all, int64_t i)
 static cup_tensor *loss_of_batch(cup_context *c, int64_t i, void *user)
 {
     const cup_trainer *t = user;
+    int64_t own = i - t->share * cup_comm_rank(t->training.comm);
     (void)c;
-    return cup_gpt_loss(t->model, part(t->tokens, i), part(t->targets, i), true);
+    return cup_gpt_loss(t->model, part(t->tokens, own), part(t->targets, own), true);
 }
 
 static cup_status evaluate(cup_context *c, double *loss, void *user)
@@ -67,7 +70,7 @@ static cup_status evaluate(cup_context *c, double *loss, void *user)
     const cup_trainer *t = user;
     const cup_training *a = &t->training;
     (void)c;
-    return cup_gpt_evaluate(t->model, t->data, CUP_SPLIT_VALIDATION, a->batch, a->evaluate_texts,
+    return cup_gpt_evaluate(t->model, t->data, CUP_SPLIT_VALIDATION, t->rows, a->evaluate_texts,
                             loss);
 }
 
@@ -83,7 +86,7 @@ static void rehearse_rows(const cup_trainer *t, int64_t rows)
 static void rehearse(cup_context *c, void *user)
 {
     const cup_trainer *t = user;
-    int64_t batch = t->training.batch;
+    int64_t batch = t->rows;
     (void)c;
     if (t->texts >= batch)
         rehearse_rows(t, batch);
@@ -108,8 +111,8 @@ static cup_status check_vocabulary(cup_context *c, cup_trainer *t)
 static cup_status make_batches(cup_context *c, cup_trainer *t)
 {
     const cup_training *a = &t->training;
-    const int64_t shape[] = {a->accumulate, a->batch, a->model.context};
-    size_t tokens = (size_t)(rows_of_piece(a) * a->model.context);
+    const int64_t shape[] = {t->share, t->rows, a->model.context};
+    size_t tokens = (size_t)(rows_of_piece(t) * a->model.context);
     t->host_tokens = cup__malloc(tokens * sizeof *t->host_tokens);
     t->host_targets = cup__malloc(tokens * sizeof *t->host_targets);
     if (!t->host_tokens || !t->host_targets)
@@ -117,6 +120,26 @@ static cup_status make_batches(cup_context *c, cup_trainer *t)
     t->tokens = cup_keep(cup_tensor_new(c, CUP_I32, 3, shape));
     t->targets = cup_keep(cup_tensor_new(c, CUP_I32, 3, shape));
     return c->error.status;
+}
+
+/* Shares the batches of a step among the processes, or where these are not enough, the texts of
+ * each batch. */
+static cup_status share(cup_context *c, cup_trainer *t)
+{
+    const cup_training *a = &t->training;
+    int64_t count = cup_comm_count(a->comm), parts = 1;
+    while (a->accumulate * parts % count && parts < count)
+        parts++;
+    t->batches = a->accumulate * parts;
+    t->share = t->batches / count;
+    t->rows = a->batch / parts;
+    if (a->batch % parts == 0)
+        return CUP_OK;
+    return cup__fail(&c->error, CUP_ARGUMENT,
+                     "training: %lld batches of %lld texts cannot be shared equally by %lld "
+                     "processes; make the one or the other a multiple of %lld",
+                     (long long)a->accumulate, (long long)a->batch, (long long)count,
+                     (long long)parts);
 }
 
 /* The model and its loop. */
@@ -132,7 +155,8 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
                      .decline = a->decline,
                      .decline_steps = a->decline_steps},
         .optimizer = a->optimizer,
-        .accumulate = a->accumulate,
+        .accumulate = t->batches,
+        .comm = a->comm,
         .evaluate_every = a->evaluate_every,
         .save_every = a->save_every,
         .folder = folder,
@@ -156,7 +180,11 @@ static cup_status make(cup_context *c, cup_trainer *t, const char *folder)
     CUP_TRY(check_vocabulary(c, t));
     CUP_TRY(cup__training_check(c, a));
     CUP_TRY(cup_precision(c, a->precision));
-    CUP_TRY(cup__training_fits(c, a));
+    CUP_TRY(share(c, t));
+    cup_training own = *a;
+    own.batch = t->rows;
+    own.accumulate = t->share;
+    CUP_TRY(cup__training_fits(c, &own));
     t->texts =
         cup__evaluated_texts(t->data, CUP_SPLIT_VALIDATION, a->model.context, a->evaluate_texts);
     return make_loop(c, t, folder);
@@ -214,8 +242,9 @@ void cup_trainer_free(cup_trainer *t)
 void cup__training_kernels(cup_context *c, const cup_training *training)
 {
     cup_trainer t = {.training = *training, .texts = training->batch};
+    t.training.comm = NULL;
     cup_scope_open(c);
-    if (make_loop(c, &t, NULL) == CUP_OK)
+    if (share(c, &t) == CUP_OK && make_loop(c, &t, NULL) == CUP_OK)
         cup__loop_rehearse(t.loop);
     cup_scope_return(c, NULL);
     free_parts(&t);

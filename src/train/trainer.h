@@ -15,6 +15,9 @@ struct cup_trainer {
     int32_t *host_tokens, *host_targets; /* of some texts of a step */
     cup_tensor *tokens, *targets;        /* the same on the device */
     int64_t texts;                       /* that an evaluation takes */
+    /* The batches in which the loop computes a step, those that are this process's, and the texts
+     * of each: of one process as the training says. */
+    int64_t batches, share, rows;
 };
 
 extern const cup__loop_checkpoints cup__training_checkpoints;

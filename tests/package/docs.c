@@ -93,6 +93,10 @@ static void look_for_command(const char *page, const char *code)
     for (const char *at = strstr(code, " --"); at; at = strstr(at, " --")) {
         at += 3;
         size_t length = strspn(at, "abcdefghijklmnopqrstuvwxyz0123456789-");
+        if (!length && *at == ' ') { /* another command follows */
+            look_for_command(page, at + 1);
+            return;
+        }
         if (!option_of(verb, at, length))
             test_fail(__FILE__, __LINE__, "%s: %s: no option --%.*s", page, code, (int)length, at);
     }

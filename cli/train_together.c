@@ -1,0 +1,89 @@
+/* cupola train as one of several processes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/exit.h"
+#include "cli/train.h"
+#include "cupola/facts.h"
+
+int train_plan(const train_given *given, int *processes)
+{
+    cup_launched by;
+    int64_t wanted = given->gpus ? given->gpus : given->processes;
+    bool launched = cup_launched_look(NULL, &by) == CUP_OK && by.by;
+    *processes = 1;
+    if (given->gpus && given->processes)
+        return cli_usage("--gpus and --processes both say how many processes there are; give one "
+                         "of them");
+    if (given->gpus && given->device && strcmp(given->device, "cuda") != 0)
+        return cli_usage("--gpus %lld takes the first GPUs, and --device %s something else",
+                         (long long)given->gpus, given->device);
+    if (wanted > 1 && launched)
+        return cli_usage("%s has started %d processes already; leave --%s out", by.by, by.count,
+                         given->gpus ? "gpus" : "processes");
+    if (given->restarts && wanted < 2)
+        return cli_usage("--restarts is of several processes: give --gpus or --processes, or "
+                         "cupola launch --restarts");
+    *processes = wanted > 1 ? (int)wanted : 1;
+    return CLI_OK;
+}
+
+static bool has_gpu(int index)
+{
+    cup_gpu gpu;
+    return cup_gpu_look(index, &gpu) == CUP_OK;
+}
+
+/* Where a launcher shows each process its own GPU alone, that is the first one. */
+static void find_gpu(const char *wish, int number, char out[32])
+{
+    bool any = has_gpu(0);
+    if (!any && !strcmp(wish, "auto"))
+        snprintf(out, 32, "cpu");
+    else if (any && (has_gpu(number) || has_gpu(1)))
+        snprintf(out, 32, "cuda:%d", number);
+    else
+        snprintf(out, 32, "cuda:0");
+}
+
+int train_find_place(const train_given *given, train_place *out)
+{
+    const char *set = getenv("CUP_DEVICE"), *threads = getenv("CUP_THREADS");
+    const char *wish = given->device ? given->device : set && *set ? set : "auto";
+    cup_context *c = NULL;
+    *out = (train_place){.threads = (int)given->threads};
+    if (cup_launched_look(NULL, &out->run) != CUP_OK) {
+        c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+        cup_launched_look(c, &out->run);
+        int code = cli_report(c);
+        cup_context_free(c);
+        return code;
+    }
+    if (given->gpus)
+        wish = "cuda";
+    if (out->run.count > 1 && (!strcmp(wish, "auto") || !strcmp(wish, "cuda")))
+        find_gpu(wish, out->run.local_rank, out->device);
+    else if (given->gpus)
+        snprintf(out->device, sizeof out->device, "cuda");
+    if (out->run.count > 1 && !out->threads && !(threads && *threads)) {
+        int share = cup_threads() / out->run.local_count;
+        out->threads = share > 1 ? share : 1;
+    }
+    return CLI_OK;
+}
+
+bool train_goes_on(cup_context *c, cup_comm *m, const train_place *place, const train_given *given)
+{
+    cup_checkpoint checkpoint;
+    int64_t found = 0;
+    if (!place->run.restarts || given->resume || given->overwrite)
+        return false;
+    if (cup_comm_rank(m) == 0) {
+        found = cup_checkpoint_look(c, given->out, &checkpoint) == CUP_OK;
+        cup_error_clear(c);
+    }
+    if (m)
+        cup_comm_agree(m, &found, 1);
+    return found;
+}

@@ -1,0 +1,168 @@
+#include "train/together.h"
+
+#include <stdio.h>
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "comm/comm.h"
+#include "cuda/dry.h"
+#include "optim/method.h"
+
+#define POINT_NUMBERS 5
+
+cup_status cup__loop_share(cup_loop *l)
+{
+    int64_t all = l->options.accumulate, count = cup_comm_count(l->comm);
+    if (all % count)
+        return cup__fail(&l->c->error, CUP_ARGUMENT,
+                         "training: %lld batches a step cannot be shared equally by %lld "
+                         "processes; set accumulate to a multiple of them",
+                         (long long)all, (long long)count);
+    l->share = all / count;
+    l->first = l->share * cup_comm_rank(l->comm);
+    return CUP_OK;
+}
+
+/* The points as numbers in a tensor, and back. */
+static cup_status spread_points(cup_loop *l, int64_t count)
+{
+    cup_context *c = l->c;
+    size_t bytes = (size_t)(count * POINT_NUMBERS) * sizeof(double);
+    double *numbers = cup__calloc((size_t)(count * POINT_NUMBERS) + 1, sizeof *numbers);
+    if (!numbers)
+        return cup__fail(&c->error, CUP_MEMORY, "out of host memory for the losses of a run");
+    for (int64_t i = 0; i < (int64_t)l->point_count && i < count; i++) {
+        const cup_training_point *p = &l->points[i];
+        double *n = numbers + i * POINT_NUMBERS;
+        n[0] = (double)p->step, n[1] = p->loss, n[2] = p->norm, n[3] = p->rate;
+        n[4] = p->validation;
+    }
+    cup_tensor *t =
+        cup_tensor_from(c, CUP_F64, 2, (int64_t[]){count, POINT_NUMBERS}, numbers);
+    cup_status status = t ? cup_comm_broadcast(l->comm, &t, 1, 0) : c->error.status;
+    if (status == CUP_OK)
+        status = cup_tensor_read(t, numbers, bytes);
+    if (cup_comm_rank(l->comm) > 0)
+        l->point_count = 0;
+    for (int64_t i = (int64_t)l->point_count; i < count && status == CUP_OK; i++) {
+        const double *n = numbers + i * POINT_NUMBERS;
+        cup_training_point *p = cup__loop_point(l, (int64_t)n[0]);
+        if (p)
+            p->loss = n[1], p->norm = n[2], p->rate = n[3], p->validation = n[4];
+        status = c->error.status;
+    }
+    cup__free(numbers);
+    return status;
+}
+
+static cup_status spread_tensors(cup_loop *l)
+{
+    int64_t weights, states;
+    const cup_named *weight = cup_parameters_named(l->list, &weights);
+    const cup_named *state = cup_optimizer_state(l->optimizer, &states);
+    CUP_TRY(l->c->error.status);
+    cup_tensor **all = cup__calloc((size_t)(weights + states), sizeof *all);
+    if (!all)
+        return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for the tensors of a run");
+    for (int64_t i = 0; i < weights; i++)
+        all[i] = weight[i].tensor;
+    for (int64_t i = 0; i < states; i++)
+        all[weights + i] = state[i].tensor;
+    cup_status status = cup_comm_broadcast(l->comm, all, (int)(weights + states), 0);
+    cup__free(all);
+    return status;
+}
+
+cup_status cup__loop_spread(cup_loop *l)
+{
+    if (!l->comm || l->spread)
+        return CUP_OK;
+    bool first = cup_comm_rank(l->comm) == 0;
+    int64_t numbers[] = {first ? l->steps : 0, first ? (int64_t)l->point_count : 0};
+    CUP_TRY(cup_comm_agree(l->comm, numbers, 2));
+    cup_scope_open(l->c);
+    cup_status status = spread_points(l, numbers[1]);
+    if (status == CUP_OK)
+        status = spread_tensors(l);
+    cup_scope_return(l->c, NULL);
+    CUP_TRY(status);
+    l->steps = l->read = numbers[0];
+    l->saved = first ? l->saved : l->point_count;
+    l->spread = true;
+    return cup__comm_check(l->comm);
+}
+
+cup_status cup__loop_reduce(cup_loop *l)
+{
+    if (!l->comm || cup__device_is_dry(l->c->device))
+        return CUP_OK;
+    int count;
+    cup_tensor *const *gradients = cup__optimizer_gradients(l->optimizer, &count);
+    cup_comm_step(l->comm, l->steps);
+    CUP_TRY(cup_comm_all_reduce(l->comm, gradients, count, CUP_COMBINE_SUM));
+    return cup_comm_all_gather(l->comm, l->own_losses, l->losses);
+}
+
+cup_status cup__loop_agree(cup_loop *l)
+{
+    if (!l->comm)
+        return cup__stopped(l->c);
+    int64_t stop = l->asked && l->asked(l->asked_user);
+    cup_comm_step(l->comm, l->steps);
+    CUP_TRY(cup_comm_agree(l->comm, &stop, 1));
+    if (!stop)
+        return CUP_OK;
+    return cup__fail(&l->c->error, CUP_INTERRUPTED, "stopped, as was asked for");
+}
+
+/* Of the bytes of all that is trained. */
+static cup_status hash_weights(cup_loop *l, uint64_t *out)
+{
+    int64_t count;
+    size_t room = 0;
+    char *bytes = NULL;
+    cup__hash hash;
+    const cup_named *named = cup_parameters_named(l->list, &count);
+    cup_status status = l->c->error.status;
+    cup__hash_begin(&hash);
+    for (int64_t i = 0; i < count && status == CUP_OK; i++) {
+        cup_tensor *t = named[i].tensor;
+        size_t size = (size_t)t->count * (size_t)cup_dtype_size(t->dtype);
+        if (!t->is_parameter || !t->contiguous)
+            continue;
+        if (size > room) {
+            cup__free(bytes);
+            bytes = cup__malloc(size);
+            room = bytes ? size : 0;
+        }
+        status = bytes ? cup_tensor_read(t, bytes, size)
+                       : cup__fail(&l->c->error, CUP_MEMORY,
+                                   "out of host memory for a tensor to be compared");
+        if (status == CUP_OK)
+            cup__hash_add(&hash, bytes, size);
+    }
+    char text[CUP__HASH_TEXT];
+    cup__hash_text(&hash, text);
+    *out = cup__hash_bytes(text, CUP__HASH_TEXT - 1);
+    cup__free(bytes);
+    return status;
+}
+
+cup_status cup__loop_compare(cup_loop *l)
+{
+    if (!l->comm)
+        return CUP_OK;
+    uint64_t own = 0;
+    /* The halves of it and their negatives: where all are alike, largest and smallest are so. */
+    CUP_TRY(hash_weights(l, &own));
+    int64_t low = (int64_t)(own & 0xffffffffu), high = (int64_t)(own >> 32);
+    int64_t numbers[] = {low, -low, high, -high};
+    CUP_TRY(cup_comm_agree(l->comm, numbers, 4));
+    if (numbers[0] == -numbers[1] && numbers[2] == -numbers[3])
+        return CUP_OK;
+    return cup__fail(&l->c->error, CUP_STATE,
+                     "training: behind step %lld the weights are not the same on all processes "
+                     "(rank %d has %016llx); go back to the last checkpoint, and look for a GPU "
+                     "or memory that fails",
+                     (long long)l->steps, cup_comm_rank(l->comm), (unsigned long long)own);
+}

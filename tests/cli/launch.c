@@ -1,0 +1,215 @@
+/* cupola launch, and cupola train by several processes: what they write, their codes, faults. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "test.h"
+
+#define TINY                                                                                       \
+    "--device cpu --layers 1 --heads 2 --width 16 --context 16 --batch 4 --evaluate-every 0 "      \
+    "--evaluate-texts 8 "
+
+static char out[200000];
+
+static const char *command(void)
+{
+    static char path[4200];
+    char folder[4096];
+    EXPECT(realpath(test_build(), folder) != NULL);
+    snprintf(path, sizeof path, "%s/cupola", folder);
+    return path;
+}
+
+static int launch(const char *words)
+{
+    return test_command(out, sizeof out, "'%s' launch %s", command(), words);
+}
+
+TEST(launch_tells_who_is_who)
+{
+    EXPECT_INT(launch("--processes 3 -- sh -c 'echo rank $CUP_RANK of $CUP_RANKS on "
+                      "$CUP_ADDRESS' | sort"),
+               0);
+    EXPECT_CONTAINS(out, "[0] rank 0 of 3 on 127.0.0.1:");
+    EXPECT_CONTAINS(out, "\n[2] rank 2 of 3");
+    EXPECT_INT(launch("--processes 2 -- sh -c 'printf unfinished; echo said >&2'"), 0);
+    EXPECT_CONTAINS(out, "[1] unfinished\n");
+    EXPECT_CONTAINS(out, "[1] said\n");
+}
+
+TEST(launch_gives_the_code_of_the_first_that_failed)
+{
+    EXPECT_INT(launch("-- sh -c 'if [ $CUP_RANK = 1 ]; then exit 7; fi; sleep 50'"), 7);
+    EXPECT_CONTAINS(out, "rank 1 ended with exit code 7");
+    EXPECT_INT(launch("-- sh -c 'if [ $CUP_RANK = 0 ]; then kill -9 $$; fi; trap : TERM; exit 6'"),
+               137);
+    EXPECT_CONTAINS(out, "rank 0 was ended by SIGKILL");
+    EXPECT_INT(launch("-- no-such-command"), 2);
+    EXPECT_CONTAINS(out, "no-such-command cannot be started");
+    EXPECT_INT(launch("--json -- true"), 2);
+    EXPECT_INT(launch(""), 2);
+}
+
+TEST(launch_starts_again)
+{
+    EXPECT_INT(launch("--restarts 3 -- sh -c 'echo try $CUP_RESTARTS; [ $CUP_RESTARTS = 2 ]'"), 0);
+    EXPECT_CONTAINS(out, "[1] try 2");
+    EXPECT_CONTAINS(out, "all are started again, 2 of 3 times");
+    EXPECT(!strstr(out, "try 3"));
+    EXPECT_INT(launch("--restarts 1 -- sh -c 'exit 9'"), 9);
+}
+
+TEST(launch_passes_signals_on)
+{
+    EXPECT_INT(test_command(out, sizeof out,
+                            "'%s' launch --restarts 5 -- sh -c 'trap \"echo ended; exit 5\" TERM; "
+                            "echo ready; while :; do sleep 0.05; done' & own=$!; sleep 0.7; "
+                            "kill -TERM $own; wait $own",
+                            command()),
+               5);
+    EXPECT_CONTAINS(out, "[0] ended");
+    EXPECT_CONTAINS(out, "[1] ended");
+}
+
+static const char *work_folder(void)
+{
+    const char *folder = test_folder();
+    char path[512], text[4000];
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = "abcd efg\n"[(i * i / 7 + i / 3) % 9];
+    snprintf(path, sizeof path, "%s/text.txt", folder);
+    EXPECT_INT(cup__file_write(NULL, path, text, sizeof text), CUP_OK);
+    return folder;
+}
+
+static int train(const char *folder, const char *words)
+{
+    return test_command(out, sizeof out, "cd '%s' && '%s' train --data text.txt " TINY "%s", folder,
+                        command(), words);
+}
+
+static char *losses(const char *folder, const char *run)
+{
+    char path[512], *text = NULL;
+    snprintf(path, sizeof path, "%s/%s/losses.csv", folder, run);
+    EXPECT_INT(cup__file_read(NULL, path, 1 << 24, &text, NULL), CUP_OK);
+    return text;
+}
+
+/* The end of the line before the next one that is a step and no evaluation. */
+static char *next_step(char *at)
+{
+    do
+        at = strchr(at + 1, '\n');
+    while (at && at[1] && strchr(at + 1, ',')[1] == ',');
+    return at;
+}
+
+/* The losses of two runs, step by step. */
+static void expect_close(const char *folder, const char *a, const char *b, double room)
+{
+    char *left = losses(folder, a), *right = losses(folder, b);
+    char *l = next_step(left), *r = next_step(right);
+    int lines = 0;
+    for (; l && r && l[1] && r[1]; l = next_step(l), r = next_step(r), lines++) {
+        double x = atof(strchr(l + 1, ',') + 1), y = atof(strchr(r + 1, ',') + 1);
+        if (!(fabs(x - y) <= room))
+            test_fail(__FILE__, __LINE__, "%s and %s, line %d: %.9g and %.9g", a, b, lines, x, y);
+    }
+    EXPECT(lines > 100 && (!l || !l[1]) && (!r || !r[1]));
+    cup__free(left);
+    cup__free(right);
+}
+
+TEST(launch_train_by_many_is_that_of_one)
+{
+    const char *folder = work_folder();
+    EXPECT_INT(train(folder, "--steps 101 --accumulate 4 --dropout 0.1 --out one"), 0);
+    EXPECT_INT(train(folder, "--steps 101 --accumulate 4 --dropout 0.1 --processes 2 --out two"),
+               0);
+    EXPECT_CONTAINS(out, "2 processes, joined by sockets");
+    EXPECT_INT(train(folder, "--steps 101 --accumulate 4 --dropout 0.1 --processes 4 --out four"),
+               0);
+    EXPECT_INT(train(folder, "--steps 101 --accumulate 4 --dropout 0.1 --processes 4 --out again"),
+               0);
+    expect_close(folder, "one", "two", 1e-5);
+    expect_close(folder, "one", "four", 1e-5);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd '%s' && cmp four/losses.csv again/losses.csv && "
+                            "cmp four/model.safetensors again/model.safetensors",
+                            folder),
+               0);
+    /* Texts of one batch are shared where there are not enough batches. */
+    EXPECT_INT(train(folder, "--steps 101 --out whole"), 0);
+    EXPECT_INT(train(folder, "--steps 101 --processes 4 --out parts"), 0);
+    expect_close(folder, "whole", "parts", 1e-5);
+    EXPECT_INT(train(folder, "--steps 4 --processes 3 --out odd"), 2);
+    EXPECT_CONTAINS(out, "cannot be shared equally by 3 processes");
+}
+
+TEST(launch_train_goes_on_with_another_number)
+{
+    const char *folder = work_folder();
+    const char *flat = "--warmup 5 --decline constant --accumulate 4 ";
+    char words[300];
+    snprintf(words, sizeof words, "%s --steps 101 --out one", flat);
+    EXPECT_INT(train(folder, words), 0);
+    snprintf(words, sizeof words, "%s --steps 40 --processes 4 --out two", flat);
+    EXPECT_INT(train(folder, words), 0);
+    EXPECT_INT(train(folder, "--steps 70 --processes 2 --resume --out two"), 0);
+    EXPECT_CONTAINS(out, "resumed  behind step 40");
+    EXPECT_INT(train(folder, "--steps 101 --resume --out two"), 0);
+    expect_close(folder, "one", "two", 1e-5);
+}
+
+/* Runs by two processes, one of which gets a signal at some moment behind the first checkpoint, are
+ * started again and end with the bits of a run that was left alone. */
+static void expect_survives(const char *folder, const char *name, const char *number, int tries)
+{
+    EXPECT_INT(
+        train(folder, "--steps 1500 --save-every 10 --processes 2 --accumulate 2 --out left"), 0);
+    for (int i = 0; i < tries; i++) {
+        int code = test_command(
+            out, sizeof out,
+            "cd '%s' && rm -rf run && { CUP_COMM_SILENCE=2 '%s' train --data text.txt " TINY
+            "--steps 1500 --save-every 10 --processes 2 --accumulate 2 --restarts 9 --out run & "
+            "own=$!; while [ ! -f run/state.json ]; do sleep 0.01; done; sleep 0.%d; "
+            "set -- $(cat /proc/$own/task/$own/children); shift %d; kill -%s $1; wait $own; }",
+            folder, command(), i * 3 % 7, i % 2, number);
+        if (code)
+            test_fail(__FILE__, __LINE__, "code %d: %.900s", code, out);
+        EXPECT_CONTAINS(out, name);
+        EXPECT_CONTAINS(out, "all are started again, 1 of 9 times");
+        EXPECT_INT(test_command(out, sizeof out, "cd '%s' && cmp run/losses.csv left/losses.csv && "
+                                                 "cmp run/model.safetensors left/model.safetensors",
+                                folder),
+                   0);
+    }
+}
+
+TEST(launch_train_survives_kills)
+{
+    expect_survives(work_folder(), "was ended by SIGKILL", "KILL", 4);
+}
+
+TEST(launch_train_survives_a_stop)
+{
+    expect_survives(work_folder(), "has given no sign of life for 2 s", "STOP", 1);
+}
+
+TEST(launch_train_refuses)
+{
+    const char *folder = work_folder();
+    EXPECT_INT(train(folder, "--gpus 2 --processes 2"), 2);
+    EXPECT_INT(train(folder, "--gpus 2"), 2); /* and --device cpu */
+    EXPECT_INT(train(folder, "--restarts 2"), 2);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd '%s' && CUP_RANKS=2 CUP_RANK=0 CUP_COMM_TIMEOUT=1 CUP_ADDRESS="
+                            "127.0.0.1:23456 '%s' train --data text.txt " TINY,
+                            folder, command()),
+               6);
+    EXPECT_CONTAINS(out, "rank 1 did not come to rank 0");
+}

@@ -1,0 +1,187 @@
+/* Loops of several processes: the run of one, whatever the model. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "comm/together.h"
+#include "test.h"
+
+#define ROWS 8
+#define BATCHES 4
+#define STEPS 20
+
+typedef struct model {
+    cup_parameters *list;
+    cup_linear_layer first, last;
+    cup_dropout_layer dropout;
+    cup_tensor *x, *y;
+    cup_expr *square;
+} model;
+
+static cup_status write_batch(cup_context *c, int64_t step, void *user)
+{
+    model *m = user;
+    float x[BATCHES * ROWS * 4], y[BATCHES * ROWS];
+    (void)c;
+    for (int i = 0; i < BATCHES * ROWS; i++) {
+        y[i] = 0;
+        for (int k = 0; k < 4; k++) {
+            x[i * 4 + k] = (float)sin((double)(i * 31 + k * 7 + step * 17));
+            y[i] += x[i * 4 + k] * (float)(k - 1);
+        }
+    }
+    CUP_TRY(cup_tensor_write(m->x, x, sizeof x));
+    return cup_tensor_write(m->y, y, sizeof y);
+}
+
+static cup_tensor *rows_of(cup_context *c, cup_tensor *all, int64_t batch)
+{
+    return cup_slice(c, all, (int64_t[]){batch * ROWS, 0}, 2, (int64_t[]){ROWS, -1}, 2);
+}
+
+static cup_tensor *loss(cup_context *c, int64_t batch, void *user)
+{
+    model *m = user;
+    cup_tensor *h = cup_relu(c, cup_linear_layer_call(&m->first, rows_of(c, m->x, batch)));
+    h = cup_linear_layer_call(&m->last, cup_dropout_layer_call(&m->dropout, h));
+    h = cup_sub(c, h, rows_of(c, m->y, batch));
+    h = cup_expr_call(m->square, &h, NULL, NULL);
+    return cup_mean(c, h, NULL, 0, false);
+}
+
+static cup_loop *make(model *m, cup_context *c, cup_comm *comm, int64_t accumulate,
+                      const char *folder)
+{
+    cup_seed(c, 5);
+    m->list = cup_parameters_new(c, CUP_F32);
+    cup_linear_layer_new(&m->first, m->list, "first", 4, 8, NULL);
+    cup_dropout_layer_new(&m->dropout, m->list, 0.1);
+    cup_linear_layer_new(&m->last, m->list, "last", 8, 1, NULL);
+    m->square = cup_expr_new(c, "x", NULL, "x*x");
+    m->x = cup_keep(cup_tensor_new(c, CUP_F32, 2, (int64_t[]){BATCHES * ROWS, 4}));
+    m->y = cup_keep(cup_tensor_new(c, CUP_F32, 2, (int64_t[]){BATCHES * ROWS, 1}));
+    cup_loop_calls calls = CUP_DEFAULTS(cup_loop_calls);
+    calls.batch = write_batch;
+    calls.loss = loss;
+    calls.user = m;
+    return cup_loop_new(m->list, &calls,
+                        CUP_OPTIONS(cup_loop_options, .accumulate = accumulate, .comm = comm,
+                                    .folder = folder, .optimizer = {.clip = 0.5},
+                                    .schedule = {.high = 0.02, .steps = STEPS}));
+}
+
+static void end(model *m, cup_loop *loop)
+{
+    cup_loop_free(loop);
+    cup_expr_free(m->square);
+    cup_parameters_free(m->list);
+}
+
+static void run_beside_one(cup_context *c, cup_comm *comm, void *user)
+{
+    model one = {0}, many = {0};
+    int64_t count, same;
+    (void)user;
+    cup_loop *alone = make(&one, c, NULL, BATCHES, NULL);
+    cup_loop_run(alone, NULL);
+    cup_loop *shared = make(&many, c, comm, BATCHES, NULL);
+    /* What rank 0 begins with, all have. */
+    if (cup_comm_rank(comm) > 0)
+        cup_tensor_write(many.last.bias, &(float){7}, sizeof(float));
+    cup_loop_run(shared, NULL);
+    const cup_training_point *a = cup_loop_points(alone, &count);
+    const cup_training_point *b = cup_loop_points(shared, &same);
+    if (count != STEPS || same != count)
+        wrong("%d and %d points", (int)count, (int)same);
+    for (int64_t i = 0; i < count && i < same; i++)
+        if (!(fabs(a[i].loss - b[i].loss) < 1e-5 && fabs(a[i].norm - b[i].norm) < 1e-4))
+            wrong("step %d: loss %.8g and %.8g, norm %.8g and %.8g", (int)i, a[i].loss, b[i].loss,
+                  a[i].norm, b[i].norm);
+    end(&one, alone);
+    end(&many, shared);
+}
+
+TEST(together_a_model_is_that_of_one)
+{
+    together(1, run_beside_one, NULL);
+    together(2, run_beside_one, NULL);
+    together(4, run_beside_one, NULL);
+}
+
+static void share_unequally(cup_context *c, cup_comm *comm, void *user)
+{
+    model m = {0};
+    (void)user;
+    if (make(&m, c, comm, 3, NULL) || cup_error(c) != CUP_ARGUMENT)
+        wrong("3 batches are shared by 2 processes");
+    else if (!strstr(cup_error_text(c), "3 batches a step cannot be shared equally by 2"))
+        wrong("%s", cup_error_text(c));
+    cup_error_clear(c);
+    cup_parameters_free(m.list);
+}
+
+TEST(together_shares_are_equal)
+{
+    together(2, share_unequally, NULL);
+}
+
+/* One process whose weights are others is noticed before they are saved. */
+static void differ(cup_context *c, cup_comm *comm, void *user)
+{
+    model m = {0};
+    cup_loop *loop = make(&m, c, comm, BATCHES, user);
+    cup_loop_run(loop, NULL);
+    if (cup_error(c))
+        wrong("the run: %s", cup_error_text(c));
+    cup_loop_save(loop);
+    if (cup_error(c))
+        wrong("the first save: %s", cup_error_text(c));
+    if (cup_comm_rank(comm) == 1)
+        cup_tensor_write(m.last.bias, &(float){7}, sizeof(float));
+    if (cup_loop_save(loop) != CUP_STATE ||
+        !strstr(cup_error_text(c), "the weights are not the same on all processes"))
+        wrong("the second save: %s", cup_error_text(c));
+    cup_error_clear(c);
+    end(&m, loop);
+}
+
+TEST(together_weights_that_differ_are_found)
+{
+    char folder[400];
+
+    snprintf(folder, sizeof folder, "%.*s/run", (int)(strrchr(together_address(), '/') -
+                                                       together_address() - 5),
+             together_address() + 5);
+    together(2, differ, folder);
+}
+
+typedef struct stopping {
+    cup_loop *loop;
+    int rank;
+} stopping;
+
+static bool stop_one(void *user)
+{
+    const stopping *s = user;
+    return s->rank == 1 && cup_loop_steps(s->loop) >= 7;
+}
+
+/* Who is asked to stop stops all, behind the same step. */
+static void stop(cup_context *c, cup_comm *comm, void *user)
+{
+    model m = {0};
+    (void)user;
+    stopping s = {make(&m, c, comm, BATCHES, NULL), cup_comm_rank(comm)};
+    cup_training_hooks hooks = CUP_DEFAULTS(cup_training_hooks);
+    hooks.stop = stop_one;
+    hooks.user = &s;
+    if (cup_loop_run(s.loop, &hooks) != CUP_INTERRUPTED || cup_loop_steps(s.loop) != 7)
+        wrong("stopped behind %d steps", (int)cup_loop_steps(s.loop));
+    end(&m, s.loop);
+}
+
+TEST(together_all_stop_where_one_is_asked)
+{
+    together(4, stop, NULL);
+}

@@ -1,6 +1,6 @@
 /* A timed call once more in double, on its own device and with its own inputs: what its results are
  * held against where the specification would take too long. That double is right there is what the
- * check has shown at smaller shapes. */
+ * check has shown at smaller shapes, and of products the specification at some elements. */
 #ifndef CUP_PROF_EXACT_H
 #define CUP_PROF_EXACT_H
 
@@ -13,7 +13,11 @@ typedef struct cup__exact cup__exact;
  * that is open. */
 cup__exact *cup__exact_new(const cup__call *timed);
 
-/* The error of an implementation at the call, as in cup_check; NAN where it fails. */
+/* How many elements in double the specification was asked for, as cup__sampled_hold says. */
+int64_t cup__exact_held(const cup__exact *e, const char **note);
+
+/* The error of an implementation at the call, as in cup_check; NAN where it fails, infinite where
+ * the specification says otherwise than double. */
 double cup__exact_error(cup__exact *e, const cup__impl *impl);
 void cup__exact_free(cup__exact *e);
 

@@ -173,16 +173,28 @@ template <typename Real> DEVICE Real gelu_slope_of(Real x)
 }
 
 /* The same for the epilogues of wgmma with results of 16 bits, in as few instructions as there are:
- * an exponential and a reciprocal, good to 2^-15 of themselves down to 2^-126. A tanh.approx would
- * be one instruction less, but is good to 2^-11 of 1, so that tails would be 0. */
+ * an exponential and a reciprocal, good to 2^-15 of themselves down to 2^-125. A tanh.approx would
+ * be one instruction less, but is good to 2^-11 of 1, so that tails would be 0.
+ *
+ * Those that are called scaled take x times a constant with which the exponent of 2 has one factor
+ * less; the reciprocal takes it out again. A bias brings that constant for nothing. */
+#define GELU_SCALE 0.46866869f /* the cube root of what stands at x^3 in the exponent */
+#define SILU_SCALE 1.44269504f
+
+DEVICE float gelu_scaled(float u)
+{
+    float e = exp2_short(-u * (4.9122295f + u * u));
+    return u * reciprocal_of(GELU_SCALE + GELU_SCALE * e);
+}
+
+DEVICE float silu_scaled(float u)
+{
+    return above_infinity(u) * reciprocal_of(SILU_SCALE + SILU_SCALE * exp2_short(-u));
+}
+
 DEVICE float gelu_sigmoid_short(float x)
 {
     return reciprocal_of(1.0f + exp2_short(x * (-2.3022082f - 0.10294324f * (x * x))));
-}
-
-DEVICE float gelu_short(float x)
-{
-    return x * gelu_sigmoid_short(x);
 }
 
 DEVICE float gelu_slope_short(float x)

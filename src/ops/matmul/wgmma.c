@@ -68,8 +68,7 @@ static int working_bytes(const cup__product *p, const cup__wgmma_plan *plan)
 {
     int stage = (plan->tile_m + (plan->tile_n + 63) / 64 * 64) * CUP__WGMMA_LINE;
     int kind = p->scaling ? p->scaling->kind : PRODUCT_SCALE_NONE;
-    int bias =
-        plan->consumers * 2 * plan->tile_n * (int)cup_dtype_size(cup__product_bias_dtype(p));
+    int bias = plan->consumers * plan->tile_n * (int)sizeof(float);
     int scales = kind == PRODUCT_SCALE_BLOCKS  ? plan->stages * (plan->tile_m + 32) * 4
                  : kind == PRODUCT_SCALE_LINES ? plan->consumers * plan->tile_n * 4
                                                : 0;

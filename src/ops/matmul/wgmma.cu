@@ -75,7 +75,7 @@
 #define CONSUMER_REGISTERS ((CONSUMERS == 3 ? 160 : 240) - (SUM_A || PROMOTE ? 8 : 0))
 #define STORE16 (PROMOTE && !GROUPS)
 #define STAGING_BYTES (CONSUMERS * 4 * STAGING_BUFFERS * STAGE_PIECE)
-#define BIAS_BYTES (HAS_BIAS ? CONSUMERS * 2 * TILE_N * (int)sizeof(bias_value) : 0)
+#define BIAS_BYTES (HAS_BIAS ? CONSUMERS * TILE_N * 4 : 0)
 #define SCALE_BYTES                                                                                \
     (SCALES == PRODUCT_SCALE_BLOCKS  ? STAGES * SCALE_FLOATS * 4                                   \
      : SCALES == PRODUCT_SCALE_LINES ? CONSUMERS * TILE_N * 4                                      \
@@ -117,6 +117,8 @@ DEVICE void produce_scales(const wgmma_call &c, const layout &at, const ring<STA
         bring_scales(c, unit_at(c, i), at, pipe, place);
 }
 
+#define ORDER 4 /* numbers of the barriers that hand the tensor cores on */
+
 /* One k-tile, for all rows that the warpgroup owns. */
 DEVICE void multiply(products &sum, uint64_t a, uint64_t b, bool add)
 {
@@ -154,6 +156,8 @@ DEVICE void add_tiles(products &sum, int k_tiles, uint64_t a, uint64_t b, const 
         before = place.stage;
         place.next();
     }
+    if (PINGPONG) /* the other's products wait behind the last ones of these */
+        pass(ORDER + 1 - w.group, 256);
     wgmma_wait<0>();
 #pragma unroll
     for (int m = 0; m < BLOCKS_M; m++)
@@ -167,12 +171,12 @@ DEVICE void main_loop(products &sum, const unit &u, uint64_t a, uint64_t b, cons
 {
 #if PROMOTE
     add_blocks((sums &)sum, u, a, b, at, w, pipe, place);
+    if (PINGPONG)
+        pass(ORDER + 1 - w.group, 256);
 #else
     add_tiles(sum, u.k_tiles, a, b, pipe, place, u, at, w);
 #endif
 }
-
-#define ORDER 4 /* numbers of the barriers that hand the tensor cores on */
 
 DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &pre,
                     const layout &at, const ring<STAGES> &pipe)
@@ -184,7 +188,7 @@ DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &
     uint64_t a = wgmma_describe(at.stages + mine, A_ALONG, PANEL);
     uint64_t b = wgmma_describe(at.stages + A_BYTES, B_ALONG, PANEL);
     ring_place<STAGES> place = {0, 0};
-    int turn = 0, bias_turn = 0;
+    int turn = 0;
     coder code = {0, CODES ? __fdiv_rn(1.0f, __ldg(c.y_scale)) : 1.0f};
     if (PINGPONG && w.group == 1)
         pass(ORDER, 256);
@@ -195,7 +199,7 @@ DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &
             place.skip(u.k_tiles);
             continue;
         }
-        bias_value *bias = (bias_value *)at.bias + (w.group * 2 + bias_turn) * TILE_N;
+        float *bias = (float *)at.bias + w.group * TILE_N;
         vec<bias_value, 2> two = {};
         if (HAS_BIAS && 2 * w.thread < TILE_N)
             two = load_bias(c, u.column, 2 * w.thread);
@@ -206,13 +210,12 @@ DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &
         if (PINGPONG)
             meet(ORDER + w.group, 256);
         main_loop(sum, u, a, b, at, w, pipe, place);
-        if (PINGPONG)
-            pass(ORDER + 1 - w.group, 256);
         if (HAS_BIAS) {
+            if (!PINGPONG) /* where warps meet before they multiply */
+                meet(1 + w.group, 128);
             if (2 * w.thread < TILE_N)
-                store(bias + 2 * w.thread, two);
+                keep_bias(bias + 2 * w.thread, two);
             meet(1 + w.group, 128);
-            bias_turn ^= 1;
         }
         if (PARTS) {
             u.mine = chunks_of(c, u.part);
@@ -224,8 +227,7 @@ DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &
         apply_scales(c, u, w, at, scales, sum);
         if (OTHER)
             barrier_wait(other_full(at, count), count >> 1 & 1);
-        finish(c, (&y)[u.item], pre, u, at, w, bias, code, &turn,
-               (const sums &)sum);
+        finish(c, (&y)[u.item], pre, u, at, w, bias, code, &turn, (const sums &)sum);
         if (OTHER) {
             __syncwarp();
             if (lane() == 0)

@@ -36,21 +36,39 @@ DEVICE vec<bias_value, 2> load_bias(const wgmma_call &c, int column, int at)
     return two;
 }
 
-/* Eight values of sixteen columns of 8 rows and the 8 below: the product with its bias. */
-DEVICE void biased(const wgmma_call &c, const float *sum, const bias_value *bias, float (&v)[8])
+/* What a product with its bias is multiplied with, for the short forms of activations. The bias is
+ * kept so in shared memory, unless what was before the activation goes out too. */
+#define SHORT_GELU (sizeof(result) <= 2 && ACTIVATION == PRODUCT_GELU)
+#define SHORT_SILU (sizeof(result) <= 2 && ACTIVATION == PRODUCT_SILU)
+#define SCALE_BEFORE (SHORT_GELU ? GELU_SCALE : SHORT_SILU ? SILU_SCALE : 1.0f)
+#define BIAS_SCALE (HAS_PRE ? 1.0f : SCALE_BEFORE)
+
+/* Two elements of the bias go to where `biased` finds them. */
+DEVICE void keep_bias(float *to, const vec<bias_value, 2> &two)
 {
+    *(float2 *)to = make_float2(to_real(two.at[0]) * BIAS_SCALE, to_real(two.at[1]) * BIAS_SCALE);
+}
+
+/* Eight values of sixteen columns of 8 rows and the 8 below: the product with its bias, as it is
+ * or scaled for the activation. */
+template <bool Scaled>
+DEVICE void biased(const wgmma_call &c, const float *sum, const float *bias, float (&v)[8])
+{
+    const float scale = Scaled ? SCALE_BEFORE : 1.0f, factor = FACTOR ? c.factor * scale : scale;
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        v[i] = FACTOR ? c.factor * sum[i] : sum[i];
-    if (HAS_BIAS)
+    for (int i = 0; i < 8; i += 4) {
+        float2 two = make_float2(0, 0);
+        if (HAS_BIAS)
+            two = *(const float2 *)(bias + 2 * i + lane() % 4 * 2);
+        two.x *= scale / BIAS_SCALE;
+        two.y *= scale / BIAS_SCALE;
 #pragma unroll
-        for (int i = 0; i < 8; i += 4) {
-            vec<bias_value, 2> two = load_plain<2>(bias + 2 * i + lane() % 4 * 2);
-            v[i] += to_real(two.at[0]);
-            v[i + 1] += to_real(two.at[1]);
-            v[i + 2] += to_real(two.at[0]);
-            v[i + 3] += to_real(two.at[1]);
-        }
+        for (int j = i; j < i + 4; j++)
+            if (FACTOR || scale != 1)
+                v[j] = HAS_BIAS ? fmaf(factor, sum[j], j % 2 ? two.y : two.x) : factor * sum[j];
+            else
+                v[j] = HAS_BIAS ? sum[j] + (j % 2 ? two.y : two.x) : sum[j];
+    }
 }
 
 /* Which values of a tile go out: of y, or before the activation; of the two halves that swiglu has
@@ -59,27 +77,26 @@ enum outlet { TO_Y, TO_PRE, TO_PRE_SECOND, TO_Y_SECOND };
 
 template <outlet Outlet>
 DEVICE void completed(const wgmma_call &c, const unit &u, const float *sum,
-                      const bias_value *bias, int column, const other_tile &other, int row,
+                      const float *bias, int column, const other_tile &other, int row,
                       float (&v)[8])
 {
     const int second = SWIGLU ? TILE_N / 2 : 0, at = Outlet == TO_PRE_SECOND ? second : 0;
-    biased(c, sum + (column + at) / 2, bias + column + at, v);
-    if (Outlet == TO_PRE || Outlet == TO_PRE_SECOND)
+    const bool before = Outlet == TO_PRE || Outlet == TO_PRE_SECOND;
+    biased<!before>(c, sum + (column + at) / 2, bias + column + at, v);
+    if (before)
         return;
     if (SWIGLU) {
         float up[8];
-        biased(c, sum + (column + second) / 2, bias + column + second, up);
+        biased<false>(c, sum + (column + second) / 2, bias + column + second, up);
 #pragma unroll
         for (int i = 0; i < 8; i++)
             v[i] = silu_short(v[i]) * up[i];
     }
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        v[i] = sizeof(result) <= 2 && ACTIVATION == PRODUCT_GELU   ? gelu_short(v[i])
-               : sizeof(result) <= 2 && ACTIVATION == PRODUCT_SILU ? silu_short(v[i])
-                                                                   : activated(v[i]);
+        v[i] = SHORT_GELU ? gelu_scaled(v[i]) : SHORT_SILU ? silu_scaled(v[i]) : activated(v[i]);
     if (DROPOUT)
-        drop(c, u.row + row, u.column + column, v);
+        drop(c, u.row + row + lane() / 4, u.column + column, v);
     if (OTHER) {
         float o[8], second[8] = {};
         read_other(other, 0, row, column, o);
@@ -142,21 +159,21 @@ DEVICE void put_elements(const wgmma_call &c, result *y, const unit &u, int row,
 /* Takes 16 rows of STAGE_COLUMNS to y, or to pre. The warp's buffers are used in turn. */
 template <outlet Outlet>
 DEVICE void put_rows(const wgmma_call &c, const tensor_map &map, const unit &u, const layout &at,
-                     const crew &w, const float *sum, const bias_value *bias, coder &code, int row,
+                     const crew &w, const float *sum, const float *bias, coder &code, int row,
                      int j0, int *turn)
 {
     uint32_t buffer =
         at.staging + ((w.group * 4 + w.warp) * STAGING_BUFFERS + *turn) * STAGE_PIECE;
     *turn = (*turn + 1) % STAGING_BUFFERS;
     other_tile other = {at.other};
-    int line = row - u.row + lane() / 4;
+    int first = row - u.row;
     if (lane() == 0 && !STORE16)
         tma_store_wait<STAGING_BUFFERS - 1>();
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < STAGE_COLUMNS; j += 16) {
         float v[8];
-        completed<Outlet>(c, u, sum, bias, j0 + j, other, line, v);
+        completed<Outlet>(c, u, sum, bias, j0 + j, other, first, v);
         if (CODES)
             code.take(c, row + lane() / 4, v);
         stage(buffer, j, v);
@@ -192,7 +209,7 @@ DEVICE void put_rows(const wgmma_call &c, const tensor_map &map, const unit &u, 
 
 /* From sums to y, for the rows of the warp. */
 DEVICE void finish(const wgmma_call &c, const tensor_map &y, const tensor_map &pre, const unit &u,
-                   const layout &at, const crew &w, const bias_value *bias, coder &code, int *turn,
+                   const layout &at, const crew &w, const float *bias, coder &code, int *turn,
                    const sums &sum)
 {
     int first = u.row + (PINGPONG ? 0 : w.group * ROWS) + 16 * w.warp;

@@ -61,28 +61,29 @@ struct other_tile {
 #define OTHER_HALF (COLUMNS / STAGE_COLUMNS * OTHER_PANEL)
 #define OTHER_BYTES (OTHER ? OTHER_HALF * (OTHER == PRODUCT_SWIGLU_GRAD ? 2 : 1) : 0)
 
-/* Eight values as a thread has them of sums, from row `row` of the tile and the one 8 below. */
+/* Eight values as a thread has them of sums, of 16 rows of the tile from `row` on. */
 DEVICE void read_other(const other_tile &other, int half, int row, int column, float (&o)[8])
 {
     uint32_t panel = other.at + half * OTHER_HALF + column / STAGE_COLUMNS * OTHER_PANEL;
+    column %= STAGE_COLUMNS;
+#if Y_T == CUP_F32
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        int line = row + i % 2 * 8, inside = column % STAGE_COLUMNS + i / 2 * 8 + lane() % 4 * 2;
-        int bytes = inside * (int)sizeof(result);
-        uint32_t from = staged_at(panel, line, bytes / 16) + bytes % 16;
-#if Y_T == CUP_F32
+        int line = row + lane() / 4 + i % 2 * 8, piece = column / 4 + i / 2 * 2 + lane() % 4 / 2;
+        uint32_t from = staged_at(panel, line, piece) + lane() % 2 * 8;
         asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
                      : "=f"(o[2 * i]), "=f"(o[2 * i + 1])
                      : "r"(from)
                      : "memory");
-#else
-        uint32_t word;
-        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
-        const result *two = (const result *)&word;
-        o[2 * i] = to_real(two[0]);
-        o[2 * i + 1] = to_real(two[1]);
-#endif
     }
+#else
+    union {
+        uint32_t words[4];
+        vec<result, 8> elements;
+    } eight;
+    load_matrices(eight.words, staged_at(panel, row + lane() % 16, column / 8 + lane() / 16));
+    to_reals(eight.elements, o);
+#endif
 }
 
 /* The barriers of the other matrix's tile: its bytes are in, for units of even and odd number, as

@@ -3,10 +3,12 @@
 CC ?= gcc
 BUILD ?= build
 OPT ?= -O2
+# What sanitizers report needs lines only, and -g1 compiles a quarter faster with them.
+DEBUG ?= -g
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror=implicit
 SANITIZE ?=
 CPPFLAGS := -D_GNU_SOURCE -Iinclude -Isrc -Isrc/kernels -I. -I$(BUILD)/gen
-CFLAGS := -std=c11 $(OPT) -g $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno $(SANITIZE)
+CFLAGS := -std=c11 $(OPT) $(DEBUG) $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno $(SANITIZE)
 LDLIBS := -lpcre2-8 -lm -ldl -lpthread
 PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^.define CUP_VERSION_[A-Z]* //p' include/cupola/base.h | paste -sd.)
@@ -154,7 +156,7 @@ abi-list: ## at a release: writes its interface to docs/abi, for later versions 
 .PHONY: asan tsan
 asan: export CK_TIMEOUT_MULTIPLIER := 5
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	$(MAKE) BUILD=build/asan OPT=-O1 \
+	$(MAKE) BUILD=build/asan OPT=-O1 DEBUG=-g1 \
 	    SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover -fno-omit-frame-pointer" test
 # Ten times slower than without, so it runs the tests with threads unless K says otherwise; a kill
 # at each of forty operations shows no more of threads than the other kills do.
@@ -164,7 +166,7 @@ tsan: export CK_TIMEOUT_MULTIPLIER := 20
 # OpenBLAS has threads of its own when a test forks, and mends itself in the child.
 tsan: export TSAN_OPTIONS := die_after_fork=0
 tsan: ## a part of the tests under ThreadSanitizer
-	$(MAKE) BUILD=build/tsan OPT=-O1 SANITIZE=-fsanitize=thread K="$(or $(K),$(TSAN_K))" test
+	$(MAKE) BUILD=build/tsan OPT=-O1 DEBUG=-g1 SANITIZE=-fsanitize=thread K="$(or $(K),$(TSAN_K))" test
 
 # Where make install puts things; a packager sets DESTDIR, PREFIX and LIBDIR.
 DESTDIR ?=

@@ -93,12 +93,14 @@ cup_status cup__attention_cpu_grad(cup__attention *a);
 #define CUP__POSITIONS_MOST (1 << 30)
 const char *cup__attention_hopper_refuses(const cup__call *call);
 const char *cup__attention_hopper_grad_refuses(const cup__call *call);
+const char *cup__attention_pass_refuses(const cup__call *call);
 const char *cup__attention_decode_refuses(const cup__call *call);
 const char *cup__attention_decode_f32_refuses(const cup__call *call);
 const char *cup__attention_flash_refuses(const cup__call *call);
 const char *cup__attention_flash_f32_refuses(const cup__call *call);
 cup_status cup__attention_hopper(cup__attention *a);
 cup_status cup__attention_hopper_grad(cup__attention *a);
+cup_status cup__attention_pass(cup__attention *a);
 cup_status cup__attention_flash(cup__attention *a);
 cup_status cup__attention_flash_grad(cup__attention *a);
 cup_status cup__attention_decode(cup__attention *a);

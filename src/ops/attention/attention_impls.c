@@ -90,6 +90,7 @@ static RUN(run_cpu, cup__attention_cpu)
 static RUN(run_cpu_grad, cup__attention_cpu_grad)
 static RUN(run_hopper, cup__attention_hopper)
 static RUN(run_hopper_grad, cup__attention_hopper_grad)
+static RUN(run_pass, cup__attention_pass)
 static RUN(run_flash, cup__attention_flash)
 static RUN(run_flash_grad, cup__attention_flash_grad)
 static RUN(run_decode, cup__attention_decode)
@@ -133,6 +134,9 @@ const cup__impl cup__attention_grad_impls[] = {
     {.name = "blocks", .place = CUP__CPU, CUP__THRESHOLDS(32, 64),
      .strided = true, .refuses = refuses_cpu,
      .run = run_cpu_grad},
+    {.name = "hopper_pass", .place = CUP__CUDA, CUP__THRESHOLDS(64, 128, 192, 256),
+     .strided = true, .tolerance = 2 * ROUNDED,
+     .refuses = cup__attention_pass_refuses, .run = run_pass},
     {.name = "hopper", .place = CUP__CUDA, CUP__THRESHOLDS(64, 128, 192, 256),
      .strided = true, .tolerance = 2 * ROUNDED,
      .refuses = cup__attention_hopper_grad_refuses, .run = run_hopper_grad},

@@ -124,14 +124,14 @@ static cup_status encode(const cup__attention *a, CUtensorMap *map, const cup__h
                      (long long)steps[1], (int)result);
 }
 
-static cup_status encode_queries(const cup__attention *a, CUtensorMap *map, const cup__heads *h,
-                                 int64_t box_positions)
+cup_status cup__hopper_map_queries(const cup__attention *a, CUtensorMap *map, const cup__heads *h,
+                                   int64_t box_positions)
 {
     return encode(a, map, h, a->heads, a->queries, box_positions);
 }
 
-static cup_status encode_keys(const cup__attention *a, CUtensorMap *map, const cup__heads *h,
-                              int64_t box_positions)
+cup_status cup__hopper_map_keys(const cup__attention *a, CUtensorMap *map, const cup__heads *h,
+                                int64_t box_positions)
 {
     return encode(a, map, h, a->kv_heads, a->keys, box_positions);
 }
@@ -174,9 +174,9 @@ static int64_t units_of(const cup__attention *a, int64_t positions, int64_t rows
 cup_status cup__attention_hopper_by(cup__attention *a, const cup__hopper_plan *plan)
 {
     CUtensorMap q, k, v;
-    CUP_TRY(encode_queries(a, &q, &a->q, 64));
-    CUP_TRY(encode_keys(a, &k, &a->k, plan->step));
-    CUP_TRY(encode_keys(a, &v, &a->v, plan->step));
+    CUP_TRY(cup__hopper_map_queries(a, &q, &a->q, 64));
+    CUP_TRY(cup__hopper_map_keys(a, &k, &a->k, plan->step));
+    CUP_TRY(cup__hopper_map_keys(a, &v, &a->v, plan->step));
     attention_call argument = cup__attention_call_of(a);
     cup__grid grid;
     int64_t units = units_of(a, a->queries, 64 * plan->warpgroups, a->heads);
@@ -191,11 +191,11 @@ static cup_status run_queries(cup__attention *a, const cup__hopper_plan *plan,
                               const attention_call *argument)
 {
     CUtensorMap q, k, v, o, d_o;
-    CUP_TRY(encode_queries(a, &q, &a->q, 64));
-    CUP_TRY(encode_keys(a, &k, &a->k, plan->step));
-    CUP_TRY(encode_keys(a, &v, &a->v, plan->step));
-    CUP_TRY(encode_queries(a, &o, &a->o, 64));
-    CUP_TRY(encode_queries(a, &d_o, &a->d_o, 64));
+    CUP_TRY(cup__hopper_map_queries(a, &q, &a->q, 64));
+    CUP_TRY(cup__hopper_map_keys(a, &k, &a->k, plan->step));
+    CUP_TRY(cup__hopper_map_keys(a, &v, &a->v, plan->step));
+    CUP_TRY(cup__hopper_map_queries(a, &o, &a->o, 64));
+    CUP_TRY(cup__hopper_map_queries(a, &d_o, &a->d_o, 64));
     cup__grid grid;
     int64_t units = units_of(a, a->queries, ROWS, a->heads);
     cup__kernel *kernel = kernel_of(a, CUP__HOPPER_QUERIES, plan, units, &grid);
@@ -209,10 +209,10 @@ static cup_status run_keys(cup__attention *a, const cup__hopper_plan *plan,
                            const attention_call *argument)
 {
     CUtensorMap q, k, v, d_o;
-    CUP_TRY(encode_queries(a, &q, &a->q, plan->step));
-    CUP_TRY(encode_keys(a, &k, &a->k, 64));
-    CUP_TRY(encode_keys(a, &v, &a->v, 64));
-    CUP_TRY(encode_queries(a, &d_o, &a->d_o, plan->step));
+    CUP_TRY(cup__hopper_map_queries(a, &q, &a->q, plan->step));
+    CUP_TRY(cup__hopper_map_keys(a, &k, &a->k, 64));
+    CUP_TRY(cup__hopper_map_keys(a, &v, &a->v, 64));
+    CUP_TRY(cup__hopper_map_queries(a, &d_o, &a->d_o, plan->step));
     cup__grid grid;
     int64_t units = units_of(a, a->keys, ROWS, a->kv_heads);
     cup__kernel *kernel = kernel_of(a, CUP__HOPPER_KEYS, plan, units, &grid);

@@ -2,6 +2,7 @@
 #ifndef CUP_OPS_ATTENTION_ATTENTION_WGMMA_H
 #define CUP_OPS_ATTENTION_ATTENTION_WGMMA_H
 
+#include "cuda/api.h"
 #include "ops/attention/attention_launch.h"
 
 /* The knobs of one kernel; see the heads of attention_sm90*.cu. */
@@ -22,6 +23,12 @@ typedef enum cup__hopper_kernel {
 /* The plan of a kernel for a call, and bytes of shared memory of a plan. */
 cup__hopper_plan cup__hopper_choose(cup__hopper_kernel kernel, const cup__attention *a);
 int64_t cup__hopper_bytes(cup__hopper_kernel kernel, const cup__hopper_plan *plan, int64_t size);
+
+/* Tensor maps over heads of queries or keys: boxes of 64 features of some positions. */
+cup_status cup__hopper_map_queries(const cup__attention *a, CUtensorMap *map, const cup__heads *h,
+                                   int64_t box_positions);
+cup_status cup__hopper_map_keys(const cup__attention *a, CUtensorMap *map, const cup__heads *h,
+                                int64_t box_positions);
 
 /* By given plans, on tensors that the kernels can take as they are; backward by two. */
 cup_status cup__attention_hopper_by(cup__attention *a, const cup__hopper_plan *plan);

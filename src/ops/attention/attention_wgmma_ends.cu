@@ -1,0 +1,94 @@
+/* What stands before and after backward's one pass on Hopper: the numbers that it needs of each
+ * query, and dq out of its sums. Both are bound by memory. */
+#include "attention_wgmma_grad.cuh"
+
+#if CUP_HAS_WGMMA
+
+#define LANES (SIZE / 8) /* of a query */
+
+DEVICE float product_of_words(uint32_t x, uint32_t y)
+{
+    union {
+        uint32_t word;
+        T at[2];
+    } a, b;
+    a.word = x;
+    b.word = y;
+    return to_real(a.at[0]) * to_real(b.at[0]) + to_real(a.at[1]) * to_real(b.at[1]);
+}
+
+/* The sum of o times d_o of a query, by LANES neighbouring lanes. */
+DEVICE float delta_of(const attention_call &c, int row, int query)
+{
+    int batch = row / c.heads, head = row % c.heads, column = threadIdx.x % LANES * 8;
+    float sum = 0;
+    if (query < c.queries && column < c.size) {
+        uint4 x = *(const uint4 *)(head_of(c.o, batch, head) + query * c.o.position + column);
+        uint4 y = *(const uint4 *)(head_of(c.d_o, batch, head) + query * c.d_o.position + column);
+        sum = product_of_words(x.x, y.x) + product_of_words(x.y, y.y) +
+              product_of_words(x.z, y.z) + product_of_words(x.w, y.w);
+    }
+#pragma unroll
+    for (int i = LANES / 2; i > 0; i /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, i);
+    return sum;
+}
+
+#endif
+
+/* Writes delta and the scaled lse, also of the queries past the last, and clears the turns. */
+extern "C" __global__ void __launch_bounds__(256)
+    attention_sm90_grad_begin(const __grid_constant__ attention_call c,
+                              const __grid_constant__ attention_pass p)
+{
+#if CUP_HAS_WGMMA
+    long long thread = (long long)blockIdx.x * 256 + threadIdx.x, at = thread / LANES;
+    long long rows = (long long)c.batch * c.heads;
+    int row = (int)(at / padded(c)), query = (int)(at % padded(c));
+    if (thread < rows * pass_steps(shape_of(c, p)) * 2)
+        p.turns[thread] = 0;
+    float delta = row < rows ? delta_of(c, row, query) : 0;
+    if (row >= rows || threadIdx.x % LANES)
+        return;
+    float natural =
+        query < c.queries ? ((const float *)c.lse)[(long long)row * c.queries + query] : -INFINITE;
+    ((float *)c.delta)[at] = delta;
+    ((float *)c.lse_log2)[at] = natural == -INFINITE ? INFINITE : natural * LOG2_E;
+#endif
+}
+
+/* A block of threads has a step of one head, each of its two halves the block of a warpgroup. */
+extern "C" __global__ void __launch_bounds__(256)
+    attention_sm90_grad_end(const __grid_constant__ attention_call c,
+                            const __grid_constant__ attention_pass p)
+{
+#if CUP_HAS_WGMMA
+    int steps = pass_steps(shape_of(c, p)), row = blockIdx.x / steps, step = blockIdx.x % steps;
+    int group = threadIdx.x / 128, thread = threadIdx.x % 128;
+    const float4 *from =
+        (const float4 *)(p.dq + ((long long)blockIdx.x * 2 + group) * BLOCK_NUMBERS) + thread;
+    bool any = pass_seen(shape_of(c, p), step) > 0;
+    float4 sum[BLOCK_COLUMNS / 8];
+#pragma unroll
+    for (int j = 0; j < BLOCK_COLUMNS / 8; j++)
+        sum[j] = any ? from[j * 128] : make_float4(0, 0, 0, 0);
+    T *head = head_of(c.dq, row / c.heads, row % c.heads);
+    int query = step * STEP + block_query(group) + thread / 32 * 16 + lane() / 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int j = 0; j < BLOCK_COLUMNS / 32; j++) {
+            uint32_t w[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                float4 x = sum[4 * j + k];
+                w[k] = pack((r ? x.z : x.x) * c.scale, (r ? x.w : x.y) * c.scale, T());
+            }
+            turn_words(w);
+            int at = query + 8 * r, column = block_column(group) + 32 * j + 8 * (lane() % 4);
+            if (at < c.queries && column < c.size)
+                *(uint4 *)(head + at * c.dq.position + column) =
+                    make_uint4(w[0], w[1], w[2], w[3]);
+        }
+#endif
+}

@@ -24,7 +24,7 @@ LIB_O := $(LIB_C:%.c=$(BUILD)/%.o) $(BUILD)/gen/kernels.o $(BUILD)/gen/dispatch/
 CLI_O := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cli/*.c))
 TEST_C := $(filter-out tests/fake/% tests/fuzz/%,$(wildcard tests/*.c tests/*/*.c))
 TEST_O := $(TEST_C:%.c=$(BUILD)/%.o)
-FAKE := $(BUILD)/fake/libcuda.so.1 $(BUILD)/fake/libnvrtc.so
+FAKE := $(BUILD)/fake/libcuda.so.1 $(BUILD)/fake/libnvrtc.so $(BUILD)/fake/libnccl.so
 DEVICE := $(wildcard src/*/*.cuh src/*/*.cu src/*/*/*.cuh src/*/*/*.cu)
 EMBEDDED := $(DEVICE) src/dispatch/tuning.tsv
 LIB := $(BUILD)/libcupola.a
@@ -94,10 +94,14 @@ TEST_O += $(filter-out $(BUILD)/cli/cupola.o,$(CLI_O))
 $(BUILD)/test: $(TEST_O) $(LIB)
 	$(Q)$(CC) $(SANITIZE) -rdynamic -o $@ $(TEST_O) $(LIB) -lcheck -lsubunit -lrt $(LDLIBS)
 
-# Stand-ins for the driver and NVRTC, for tests without a GPU.
+# Stand-ins for the driver, NVRTC and NCCL, for tests without a GPU.
 $(BUILD)/fake/libcuda.so.1: $(wildcard tests/fake/cuda*.c) tests/fake/fake.h src/cuda/api.h src/cuda/driver.def
 	@mkdir -p $(@D) && echo "  CC $@"
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -shared -o $@ $(filter %.c,$^) -lpthread
+
+$(BUILD)/fake/libnccl.so: tests/fake/nccl.c src/cuda/api.h src/cuda/nccl.h src/cuda/nccl.def
+	@mkdir -p $(@D) && echo "  CC $@"
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -shared -o $@ $(filter %.c,$^)
 
 $(BUILD)/fake/libnvrtc.so: tests/fake/nvrtc.c src/cuda/api.h src/cuda/nvrtc.def
 	@mkdir -p $(@D) && echo "  CC $@"

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include "base/memory.h"
 #include "comm/comm.h"
@@ -104,12 +105,12 @@ static void push(exchange *e, int i)
     const cup__transfer *t = &e->transfers[i];
     int handle = e->m->mesh->peers[e->m->members[i]].data;
     while (sends(e, i)) {
-        bool head = p->sent < sizeof(header);
-        const char *from = head ? (const char *)&p->out + p->sent
-                                : (const char *)t->out + (p->sent - sizeof(header));
-        size_t left = head ? sizeof(header) - p->sent : t->out_bytes + sizeof(header) - p->sent;
-        ssize_t sent = send(handle, from, left, MSG_NOSIGNAL | MSG_DONTWAIT |
-                                                    (head && t->out_bytes ? MSG_MORE : 0));
+        size_t head = p->sent < sizeof(header) ? sizeof(header) - p->sent : 0;
+        size_t done = head ? 0 : p->sent - sizeof(header);
+        struct iovec parts[] = {{(char *)&p->out + sizeof(header) - head, head},
+                                {(char *)(uintptr_t)t->out + done, t->out_bytes - done}};
+        const struct msghdr both = {.msg_iov = parts, .msg_iovlen = 2};
+        ssize_t sent = sendmsg(handle, &both, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         if (sent < 0) {

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "comm/socket.h"
 #include "comm/together.h"
 #include "test.h"
 
@@ -204,4 +205,45 @@ TEST(comm_names_who_never_came)
     EXPECT_INT(ends[0].code, 1);
     EXPECT_CONTAINS(ends[0].text, "rank 2 did not come to rank 0");
     EXPECT_INT(ends[1].code, 1);
+}
+
+/* Strangers at the door: connections that say nothing, and ones that say anything. */
+static void beset(cup_context *c, cup_comm *m, void *user)
+{
+    (void)user;
+    sum(c, m);
+}
+
+TEST(comm_lets_strangers_go)
+{
+    together_end ends[COUNT];
+    char address[64];
+    cup__endpoint place = {.host = "127.0.0.1", .port = 0};
+    int taken = cup__listen(&place, 0);
+    EXPECT(taken >= 0);
+    close(taken);
+    snprintf(address, sizeof address, "127.0.0.1:%d", place.port);
+    pid_t stranger = fork();
+    if (stranger == 0) {
+        char junk[4096];
+        for (size_t i = 0; i < sizeof junk; i++)
+            junk[i] = (char)test_random();
+        for (int i = 0;; i++) {
+            int handle = cup__connect(&place, cup__clock() + 1);
+            if (handle >= 0 && i % 3)
+                cup__send_all(handle, junk + i % 64, (size_t)(i % 300), cup__clock() + 1);
+            if (handle >= 0 && i % 2)
+                close(handle);
+            cup__pause(0.002);
+            if (i > 400)
+                _exit(0);
+        }
+    }
+    cup__pause(0.1);
+    together_look(COUNT,
+                  CUP_OPTIONS(cup_comm_options, .count = COUNT, .address = address, .timeout = 30),
+                  beset, NULL, ends);
+    kill(stranger, SIGKILL);
+    for (int i = 0; i < COUNT; i++)
+        EXPECT_TEXT(ends[i].text, "");
 }

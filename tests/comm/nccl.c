@@ -1,0 +1,108 @@
+/* The path by NCCL, on the stand-ins for it and for the driver: which queue and capture, and move
+ * nothing. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/together.h"
+#include "cuda/support.h"
+#include "test.h"
+
+static cup_context *open_gpu(void)
+{
+    char path[4400];
+    fake_begin();
+    snprintf(path, sizeof path, "%s/fake/libnccl.so", test_build());
+    setenv("CUP_LIBNCCL", path, 1);
+    unsetenv("CUP_KERNELS");
+    setenv("FAKE_NVRTC_ANY", "1", 1);
+    return cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
+}
+
+static cup_comm *join(cup_context *c)
+{
+    cup_comm *m = cup_comm_new(
+        c, CUP_OPTIONS(cup_comm_options, .count = 1, .address = "127.0.0.1:1", .timeout = 20));
+    if (!m)
+        test_fail(__FILE__, __LINE__, "%s", cup_error_text(c));
+    EXPECT_TEXT(cup_comm_backend(m), "NCCL");
+    return m;
+}
+
+static void call_all(cup_context *c, cup_comm *m)
+{
+    const int64_t size = 6;
+    cup_tensor *a = cup_tensor_new(c, CUP_F32, 1, &size), *b = cup_tensor_new(c, CUP_F32, 1, &size);
+    cup_tensor *list[] = {a, b, cup_tensor_new(c, CUP_BF16, 1, (int64_t[]){0})};
+    EXPECT_INT(cup_comm_all_reduce(m, list, 3, CUP_COMBINE_MEAN), CUP_OK);
+    EXPECT_INT(cup_comm_broadcast(m, list, 3, 0), CUP_OK);
+    EXPECT_INT(cup_comm_reduce_scatter(m, a, b, CUP_COMBINE_SUM), CUP_OK);
+    EXPECT_INT(cup_comm_all_gather(m, a, b), CUP_OK);
+    EXPECT_INT(cup_comm_all_to_all(m, a, b), CUP_OK);
+}
+
+TEST(comm_nccl_queues_and_captures)
+{
+    cup_context *c = open_gpu();
+    cup_comm *m = join(c), *part = cup_comm_split_new(m, 4);
+    EXPECT_TEXT(cup_comm_backend(part), "NCCL");
+    call_all(c, m);
+    EXPECT_INT(cup_capture_begin(c), CUP_OK);
+    call_all(c, part);
+    cup_graph *graph = cup_capture_end(c);
+    EXPECT_INT(cup_error(c), CUP_OK);
+    EXPECT_INT(cup_graph_launch(graph), CUP_OK);
+    EXPECT_INT(cup_synchronize(c), CUP_OK);
+    cup_graph_free(graph);
+    cup_comm_free(part);
+    cup_comm_free(m);
+    cup_context_free(c);
+    fake_expect_nothing_left();
+}
+
+TEST(comm_nccl_refuses)
+{
+    cup_context *c = open_gpu();
+    cup_comm *m = join(c);
+    cup_tensor *t = cup_full(c, CUP_BOOL, 1, (int64_t[]){4}, 1);
+    EXPECT_INT(cup_comm_all_reduce(m, &t, 1, CUP_COMBINE_SUM), CUP_DTYPE);
+    EXPECT_CONTAINS(cup_error_text(c), "bool cannot be reduced so");
+    cup_error_clear(c);
+    EXPECT_INT(cup_comm_send(m, t, 0), CUP_ARGUMENT);
+    EXPECT_CONTAINS(cup_error_text(c), "there is no other process 0 among 1");
+    cup_error_clear(c);
+    EXPECT_INT(cup_comm_broadcast(m, &t, 1, 1), CUP_ARGUMENT);
+    cup_error_clear(c);
+    cup_comm_free(m);
+    setenv("CUP_LIBNCCL", "off", 1);
+    cup_context_free(c);
+}
+
+TEST(comm_nccl_that_is_not_there_is_said)
+{
+    cup_context *c = open_gpu();
+    setenv("CUP_LIBNCCL", "off", 1);
+    EXPECT(cup_comm_new(c, CUP_OPTIONS(cup_comm_options, .count = 1, .address = "h:1")) == NULL);
+    EXPECT_INT(cup_error(c), CUP_NO_DEVICE);
+    EXPECT_CONTAINS(cup_error_text(c), "NCCL: CUP_LIBNCCL=off; install it");
+    cup_context_free(c);
+}
+
+TEST(comm_sockets_take_tensors_of_a_gpu)
+{
+    const int64_t size = 3;
+    float values[] = {1, 2, 3};
+    setenv("CUP_COMM", "sockets", 1);
+    cup_context *c = open_gpu();
+    cup_comm *m = cup_comm_new(c, CUP_OPTIONS(cup_comm_options, .count = 1, .address = "h:1"));
+    EXPECT_TEXT(cup_comm_backend(m), "sockets");
+    cup_tensor *a = cup_tensor_from(c, CUP_F32, 1, &size, values);
+    cup_tensor *b = cup_tensor_new(c, CUP_F32, 1, &size);
+    EXPECT_INT(cup_comm_all_reduce(m, &a, 1, CUP_COMBINE_MAX), CUP_OK);
+    EXPECT_INT(cup_comm_all_gather(m, a, b), CUP_OK);
+    memset(values, 0, sizeof values);
+    EXPECT_INT(cup_tensor_read(b, values, sizeof values), CUP_OK);
+    EXPECT(values[0] == 1 && values[2] == 3);
+    cup_comm_free(m);
+    cup_context_free(c);
+}

@@ -62,6 +62,60 @@ def attention(weighed):
                results, grads, TORCH)
 
 
+def averages():
+    average, value = real(2, 3), real(2, 3)
+    ema = torch.optim.swa_utils.get_ema_multi_avg_fn(0.875)
+    ema([after := average.clone()], [value], 1)
+    factors = torch.tensor([0.125, 1, 1, 0.125, 1], dtype=torch.float64)
+    settings = torch.zeros(1, 2, dtype=torch.float64)
+    yield ("average_step", {"decay": 0.875}, [factors, settings, average, value, None, None, None],
+           [after], [], TORCH)
+
+
+def reading():
+    heads, groups, size, length = 4, 2, 4, 5
+    for base, at in ((0, [2]), (100, [4, 1])):
+        qkv, keys, values = real(2, 1, (heads + 2 * groups) * size), *(
+            real(2, groups, length, size) for _ in range(2))
+        q, k, v = qkv.split([heads * size, groups * size, groups * size], -1)
+        q, k, v = (t.unflatten(-1, (-1, size)).transpose(1, 2) for t in (q, k, v))
+        new_keys, new_values, o = keys.clone(), values.clone(), []
+        for b in range(2):
+            p = at[b % len(at)]
+            angle = p * torch.tensor([float(base or 1) ** (-2 * i / size)
+                                      for i in range(size // 2)], dtype=torch.float64)
+            turn = torch.polar(torch.ones_like(angle), angle * (base > 0))
+            q_b, k_b = (torch.view_as_real(torch.complex(*t[b].chunk(2, -1)) * turn)
+                        .transpose(-1, -2).flatten(-2) for t in (q, k))
+            new_keys[b, :, p], new_values[b, :, p] = k_b[:, 0], v[b, :, 0]
+            o.append(F.scaled_dot_product_attention(
+                q_b[None], new_keys[b:b + 1, :, :p + 1], new_values[b:b + 1, :, :p + 1],
+                enable_gqa=True).transpose(1, 2).flatten(2))
+        yield ("qkv_attention_read", {"heads": heads, "rope_base": base},
+               [qkv, keys, values, torch.tensor(at)], [torch.cat(o), new_keys, new_values], [],
+               TORCH)
+
+
+def draws():
+    """From all tokens in order, by numbers of Philox whose third word is its own."""
+    for temperature, k, p in ((1, 0, 0), (0.5, 6, 0), (2, 0, 0.75), (-1, 0, 0), (1.5, 7, 0.9)):
+        logits, counters, tokens = real(2, 9), torch.tensor([40, 3]), []
+        logits[1, 4] = logits[1, 7]
+        for row in range(2):
+            w = philox(11, (80 + row, 0, 0x73616d70, 0))
+            u = (w[0] << 32 | w[1]) >> 11
+            order = logits[row].sort(descending=True, stable=True)
+            weights = (order.values / abs(temperature)).softmax(0)[:k or None]
+            if p:
+                before = weights.cumsum(0) - weights
+                weights = weights[before < p * weights.sum()]
+            at = int((weights.cumsum(0) <= u / 2 ** 53 * weights.sum()).sum())
+            tokens.append(int(order.indices[0 if temperature < 0 else at]))
+        yield ("draw_token", {"temperature": temperature, "top_k": k, "top_p": p, "seed": 11},
+               [logits, counters], [torch.tensor(tokens, dtype=torch.int32), counters + 1], [],
+               "PyTorch's order and softmax, with numbers of " + PAPER)
+
+
 def codes(weighed):
     x = whole(2, 3) * 1.25
     results, grads = graded(lambda t: (t, t.mT.contiguous()), [x], weighed)
@@ -294,3 +348,6 @@ def cases(weighed):
     yield from random_numbers()
     yield from dropouts(weighed)
     yield from optimizers()
+    yield from reading()
+    yield from draws()
+    yield from averages()

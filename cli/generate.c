@@ -21,11 +21,13 @@ typedef struct generate_given {
     const char *from, *prompt, *device;
     int64_t tokens, top_k, seed, threads;
     double temperature, top_p;
-    bool no_echo;
+    bool no_echo, ema;
 } generate_given;
 
 static const cli_option options[] = {
     {"from", TEXT(generate_given, from), "DIR", "run", "folder of a checkpoint"},
+    {"ema", FLAG(generate_given, ema), NULL, NULL,
+     "with the moving average of the weights, which train --ema kept"},
     {"prompt", TEXT(generate_given, prompt), "TEXT", NULL,
      "how the text begins; - reads it from stdin; without it, stdin when that is no terminal, "
      "else a new line"},
@@ -110,7 +112,9 @@ static int generate(const cli_call *call, cup_context *c, const cli_text *prompt
         return cli_fail(CLI_MEMORY, "no host memory for the text");
     cup_tokenizer *tokenizer = cup_gpt_tokenizer_load(c, given->from);
     cli_writing writing = {
-        .model = tokenizer ? cup_gpt_load(c, given->from) : NULL,
+        .model = !tokenizer   ? NULL
+                 : given->ema ? cup_gpt_load_average(c, given->from)
+                              : cup_gpt_load(c, given->from),
         .tokenizer = tokenizer,
         .prompt = prompt->bytes,
         .prompt_bytes = prompt->length,

@@ -19,7 +19,7 @@ typedef struct train_given {
     int64_t gpus, processes, restarts;
     int64_t seed, sample, threads, logits_memory;
     int64_t memory_limit;
-    double memory_share, dropout, lr, lr_end, beta1, beta2, momentum, weight_decay, clip;
+    double memory_share, dropout, lr, lr_end, beta1, beta2, momentum, weight_decay, clip, ema;
 } train_given;
 
 extern const cli_option train_options[];

@@ -102,6 +102,9 @@ const cli_option train_options[] = {
      "how strongly matrices are pulled to 0"},
     {"clip", REAL(train_given, clip, 0, 1e9), "NORM", NULL,
      "largest norm of a step's gradient; 0: no limit"},
+    {"ema", REAL_BELOW(train_given, ema, 0, 1), "DECAY", NULL,
+     "keep an exponential moving average of the weights, of which a step leaves so much, 0.999 for "
+     "example; generate --ema writes with it; 0: none"},
     {"stochastic", FLAG(train_given, stochastic), NULL, NULL,
      "no master copies of bf16 weights, which are rounded at random instead: less memory"},
     {"recompute", FLAG(train_given, recompute), NULL, NULL,
@@ -164,6 +167,7 @@ static void apply_run(const cli_call *call, cup_training *t)
     TAKE("momentum", optimizer.momentum, momentum);
     TAKE("weight-decay", optimizer.weight_decay, weight_decay);
     TAKE("clip", optimizer.clip, clip);
+    TAKE("ema", optimizer.average, ema);
     TAKE("recompute", recompute, recompute);
     if (call_has(call, "logits-memory"))
         t->logits_most = given->logits_memory << 20;

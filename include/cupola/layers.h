@@ -311,6 +311,13 @@ CUP_API cup_tensor *cup_transformer_layer_read(const cup_transformer_layer *laye
                                                cup_tensor **delta, cup_tensor *keys,
                                                cup_tensor *values, int64_t used);
 
+/* The same of one row a text, x [B,1,width], which stands at `position` on the device: i32 or i64,
+ * one number for all texts or one for each, see cup_qkv_attention_read. So the call can be captured
+ * in a graph (cupola/graph.h) and replayed at one position after the other. */
+CUP_API cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
+                                                  cup_tensor **delta, cup_tensor *keys,
+                                                  cup_tensor *values, cup_tensor *position);
+
 /* Layers one after another, each called with what the one before it gave. The array and the
  * layers are borrowed, and stay where they are while the sequence is used. It has no tensors and
  * no name of its own. */

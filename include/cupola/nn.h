@@ -94,6 +94,17 @@ CUP_API int64_t cup_gpt_cache_used(const cup_gpt_cache *cache);
 /* Forgets all but the first `used` tokens. */
 CUP_API void cup_gpt_cache_cut(cup_gpt_cache *cache, int64_t used);
 
+/* Reads one token of each text, tokens [B,1], at the position that is in device memory: i32 or i64,
+ * one number for all texts or one for each, from 0. What stands in front of it must have been read,
+ * what stands behind it is not looked at. How much was read is not changed by it, since the number
+ * is not known here: cup_gpt_cache_set says it. So a step of writing can be captured in a graph
+ * (cupola/graph.h), with cup_draw_token behind it, and replayed for token after token. A position
+ * that there is no room for is an error on a CPU; on a GPU the logits are NaN. */
+CUP_API cup_tensor *cup_gpt_read_at(cup_gpt_cache *cache, cup_tensor *tokens,
+                                    cup_tensor *position);
+/* Says that so many tokens were read. CUP_ARGUMENT where there is no room for them. */
+CUP_API cup_status cup_gpt_cache_set(cup_gpt_cache *cache, int64_t used);
+
 /* How the next token is drawn. All zero: from all tokens, as likely as the model says. */
 typedef struct cup_sampling {
     size_t size;        /* of this struct, see CUP_OPTIONS */
@@ -110,7 +121,9 @@ CUP_API int64_t cup_sample(const float *logits, int64_t count, uint64_t draw,
                            const cup_sampling *sampling);
 
 /* Writes text: reads a beginning, then gives token after token. When the context is full it goes
- * on from the latter half of it. */
+ * on from the latter half of it. On a GPU tokens are drawn there, some ahead of those that were
+ * asked for, by a step that is captured once and replayed; the numbers that draw them are those of
+ * cup_sample. */
 typedef struct cup_generator cup_generator;
 CUP_API cup_generator *cup_generator_new(cup_gpt *m, const cup_sampling *sampling);
 CUP_API void cup_generator_free(cup_generator *g);

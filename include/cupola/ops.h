@@ -636,6 +636,22 @@ CUP_API cup_status cup_top_k(cup_context *c, cup_tensor *x, int64_t k, int axis,
                              const cup_top_k_options *options, cup_tensor **values,
                              cup_tensor **indices);
 
+/* (logits, counters): a token for each row of logits [B,V], as i32 [B]: from the top_k
+ * likeliest, and of these from the likeliest that make up top_p together, each as likely as the
+ * softmax of logits / temperature says; a temperature below 0 always takes the likeliest. NaN
+ * is never drawn; -1 where there is no number. The first of the counters, i64, says which draw
+ * of the seed this is, and all of them are raised by 1 behind it: a second one can count
+ * positions. The same numbers as cup_sample */
+typedef struct cup_draw_token_options {
+    size_t size;
+    double temperature; /* default: 1 */
+    int64_t top_k;      /* default: all tokens */
+    double top_p;       /* default: all tokens */
+} cup_draw_token_options;
+
+CUP_API cup_tensor *cup_draw_token(cup_context *c, cup_tensor *logits, cup_tensor *counters,
+                                   int64_t seed, const cup_draw_token_options *options);
+
 /* Training */
 
 /* (x...) -> y: square root of the sum of the squares of all elements of all tensors, in f32 */
@@ -683,6 +699,22 @@ typedef struct cup_qkv_attention_options {
 
 CUP_API cup_tensor *cup_qkv_attention(cup_context *c, cup_tensor *qkv, int heads,
                                       const cup_qkv_attention_options *options);
+
+/* (qkv, keys, values, position): attention of the token that comes next to all that were read:
+ * qkv is [B,1,W], where W holds the heads of q, then those of k, then as many of v; keys and
+ * values, [B,G,length,D], take those of this token in place, and position, i32 or i64, says
+ * where, from 0, for all texts or for each; what stands behind it is not read. With a rope_base
+ * q and k are turned by their position as rope does it. o is [B,1,heads D]. A position that
+ * there is no room for is an error on the CPU; on a GPU it gives NaN and writes nothing */
+typedef struct cup_qkv_attention_read_options {
+    size_t size;
+    double scale;     /* default: 1/sqrt[D] */
+    double rope_base; /* default: no turning */
+} cup_qkv_attention_read_options;
+
+CUP_API cup_tensor *cup_qkv_attention_read(cup_context *c, cup_tensor *qkv, cup_tensor *keys,
+                                           cup_tensor *values, cup_tensor *position, int heads,
+                                           const cup_qkv_attention_read_options *options);
 
 /* (x): x, [B,H,T,D], with pairs of the first features of each row turned by an angle: pair i by
  * base^[-2 i / features] times its position, which is offset + t; pairs are i and i +

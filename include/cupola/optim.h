@@ -33,6 +33,9 @@ typedef struct cup_optimizer_options {
     bool stochastic;     /* bf16 parameters have no master copy, which saves 4 bytes a number; they
                             are rounded up or down at random, so that the mean is right */
     bool single;         /* Muon makes its directions in f32 on a GPU too, as on a CPU */
+    double average;      /* keeps an exponential moving average of each parameter in f32, of which
+                            a step leaves so much, 0.999 for example; 0: none. Not of parameters
+                            that are `stochastic` */
 } cup_optimizer_options;
 
 /* A tensor to be trained, borrowed for as long as the optimizer lives. The name is copied. */
@@ -74,8 +77,13 @@ CUP_API cup_tensor *cup_optimizer_norm(const cup_optimizer *o);
 CUP_API int64_t cup_optimizer_taken(cup_optimizer *o);
 CUP_API int64_t cup_optimizer_skipped(cup_optimizer *o);
 
+/* Puts the moving averages in the place of the parameters, to evaluate or to save them, or the
+ * parameters back as they were; meanwhile no step can be taken. Before the first step the averages
+ * are the parameters. CUP_STATE where no averages are kept. */
+CUP_API cup_status cup_optimizer_show_average(cup_optimizer *o, bool on);
+
 /* All that the optimizer remembers, as tensors to save and to fill again: "NAME.first",
- * "NAME.second" and "NAME.master" for each parameter, and "steps". Borrowed. */
+ * "NAME.second", "NAME.master" and "NAME.average" for each parameter, and "steps". Borrowed. */
 CUP_API const cup_named *cup_optimizer_state(const cup_optimizer *o, int64_t *count);
 
 /* How a learning rate declines: what is left of it over the part x of the decline. */

@@ -92,8 +92,10 @@ CUP_API const cup_training_point *cup_trainer_points(const cup_trainer *t, int64
 CUP_API cup_status cup_gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split,
                                     int64_t batch, int64_t texts, double *loss);
 
-/* The model and the tokenizer of a folder's checkpoint, to be used. */
+/* The model of a folder's checkpoint; the same with the moving averages of its weights in their
+ * place, CUP_STATE where the run kept none, see cup_optimizer_options; and the tokenizer. */
 CUP_API cup_gpt *cup_gpt_load(cup_context *c, const char *folder);
+CUP_API cup_gpt *cup_gpt_load_average(cup_context *c, const char *folder);
 CUP_API cup_tokenizer *cup_gpt_tokenizer_load(cup_context *c, const char *folder);
 
 /* The text that the run of a folder's checkpoint learned from, read again from where it was. */

@@ -56,6 +56,9 @@ void cup__checkpoint_close(cup__checkpoint *checkpoint);
 /* Fills the tensors from a part, which must hold them and no others. */
 cup_status cup__checkpoint_fill(cup_context *c, const cup__checkpoint *checkpoint, const char *name,
                                 const cup_named *tensors, int64_t count);
+/* The same of a part that may hold others too. */
+cup_status cup__checkpoint_fill_some(cup_context *c, const cup__checkpoint *checkpoint,
+                                     const char *name, const cup_named *tensors, int64_t count);
 
 /* Reads a part as it is; *out is the caller's and has a 0 behind its *size bytes. */
 cup_status cup__checkpoint_read(cup__error *error, const cup__checkpoint *checkpoint,

@@ -261,8 +261,9 @@ static cup_status part_of(cup__error *error, const cup__checkpoint *checkpoint, 
     return cup__fail(error, CUP_FORMAT, "the checkpoint %s has no %s", checkpoint->folder, name);
 }
 
-cup_status cup__checkpoint_fill(cup_context *c, const cup__checkpoint *checkpoint, const char *name,
-                                const cup_named *tensors, int64_t count)
+/* All that a part holds, or some of it. */
+static cup_status fill(cup_context *c, const cup__checkpoint *checkpoint, const char *name,
+                       const cup_named *tensors, int64_t count, bool all)
 {
     const cup__file *file;
     cup__safetensors open;
@@ -277,7 +278,7 @@ cup_status cup__checkpoint_fill(cup_context *c, const cup__checkpoint *checkpoin
     }
     CUP_TRY(cup__safetensors_take(&c->error, &own, &open));
     cup_status status = CUP_OK;
-    if ((int64_t)open.count != count)
+    if (all && (int64_t)open.count != count)
         status = cup__fail(&c->error, CUP_FORMAT,
                            "%s holds %zu tensors, but %lld are needed; it is of another model",
                            open.path, open.count, (long long)count);
@@ -288,6 +289,18 @@ cup_status cup__checkpoint_fill(cup_context *c, const cup__checkpoint *checkpoin
         c->error.status = status = CUP_FORMAT;
     cup__safetensors_close(&open);
     return status;
+}
+
+cup_status cup__checkpoint_fill(cup_context *c, const cup__checkpoint *checkpoint, const char *name,
+                                const cup_named *tensors, int64_t count)
+{
+    return fill(c, checkpoint, name, tensors, count, true);
+}
+
+cup_status cup__checkpoint_fill_some(cup_context *c, const cup__checkpoint *checkpoint,
+                                     const char *name, const cup_named *tensors, int64_t count)
+{
+    return fill(c, checkpoint, name, tensors, count, false);
 }
 
 cup_status cup__checkpoint_read(cup__error *error, const cup__checkpoint *checkpoint,

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "cupola/ops.h"
+#include "nn/drawing.h"
 #include "nn/gpt.h"
 #include "tensor/tensor.h"
 
@@ -15,6 +16,7 @@ struct cup_generator {
     int32_t *tokens; /* all of the context that the model sees, those not yet read included */
     int64_t count;
     float *logits; /* of the token that comes next */
+    cup__drawing *drawing; /* NULL: the host draws each token */
 };
 
 cup_generator *cup_generator_new(cup_gpt *m, const cup_sampling *sampling)
@@ -35,9 +37,11 @@ cup_generator *cup_generator_new(cup_gpt *m, const cup_sampling *sampling)
     g->tokens = cup__malloc((size_t)m->config.context * sizeof *g->tokens);
     g->logits = cup__malloc((size_t)m->config.vocabulary * sizeof *g->logits);
     g->cache = cup_gpt_cache_new(m, 1, 0);
-    if (g->tokens && g->logits && g->cache)
-        return g;
     if (g->cache)
+        g->drawing = cup__drawing_new(m, g->cache, &g->sampling);
+    if (g->tokens && g->logits && m->context->error.status == CUP_OK)
+        return g;
+    if (m->context->error.status == CUP_OK)
         cup__fail(&m->context->error, CUP_MEMORY, "out of host memory for a generator");
     cup_generator_free(g);
     return NULL;
@@ -47,6 +51,7 @@ void cup_generator_free(cup_generator *g)
 {
     if (!g)
         return;
+    cup__drawing_free(g->drawing);
     cup_gpt_cache_free(g->cache);
     cup__free(g->tokens);
     cup__free(g->logits);
@@ -73,6 +78,8 @@ static void make_room(cup_generator *g)
     memmove(g->tokens, g->tokens + context - kept, (size_t)kept * sizeof *g->tokens);
     g->count = kept;
     cup_gpt_cache_cut(g->cache, 0);
+    if (g->drawing)
+        cup__drawing_drop(g->drawing);
 }
 
 cup_status cup_generator_feed(cup_generator *g, const int32_t *tokens, int64_t count)
@@ -83,6 +90,10 @@ cup_status cup_generator_feed(cup_generator *g, const int32_t *tokens, int64_t c
         return cup__fail(&g->model->context->error, CUP_ARGUMENT,
                          "generator: %lld tokens to feed, and %s", (long long)count,
                          tokens ? "fewer than none cannot be" : "their place is NULL");
+    if (g->drawing && count > 0) {
+        cup__drawing_drop(g->drawing);
+        cup_gpt_cache_cut(g->cache, g->count);
+    }
     for (int64_t i = 0; i < count; i++) {
         CUP_TRY(check_token(g, tokens[i]));
         make_room(g);
@@ -107,6 +118,26 @@ static cup_status read_rest(cup_generator *g)
     return status;
 }
 
+/* The token that follows, as the host draws it. */
+static int64_t next_of_host(cup_generator *g)
+{
+    if (read_rest(g) != CUP_OK)
+        return -1;
+    return cup_sample(g->logits, g->model->config.vocabulary, g->draws, &g->sampling);
+}
+
+/* The same as the device drew it, ahead. */
+static int64_t next_of_device(cup_generator *g)
+{
+    cup_status status = CUP_OK;
+    int64_t used = cup_gpt_cache_used(g->cache);
+    if (!cup__drawing_has(g->drawing))
+        status = cup__drawing_stands(g->drawing)
+                     ? cup__drawing_go_on(g->drawing, g->model->config.context - used)
+                     : cup__drawing_begin(g->drawing, g->tokens + used, g->count - used, g->draws);
+    return status == CUP_OK ? cup__drawing_take(g->drawing) : -1;
+}
+
 int32_t cup_generator_next(cup_generator *g)
 {
     if (!g || g->model->context->error.status != CUP_OK)
@@ -117,11 +148,9 @@ int32_t cup_generator_next(cup_generator *g)
         return -1;
     }
     /* Everything is read already only when the context was cut and nothing was fed since. */
-    if (cup_gpt_cache_used(g->cache) == g->count)
+    if (cup_gpt_cache_used(g->cache) == g->count && !(g->drawing && cup__drawing_has(g->drawing)))
         cup_gpt_cache_cut(g->cache, g->count - 1);
-    if (read_rest(g) != CUP_OK)
-        return -1;
-    int64_t token = cup_sample(g->logits, g->model->config.vocabulary, g->draws, &g->sampling);
+    int64_t token = g->drawing ? next_of_device(g) : next_of_host(g);
     if (token < 0) {
         cup__fail(error, CUP_STATE,
                   "generator: the model's output is not a number; its weights "

@@ -79,6 +79,19 @@ void cup_gpt_cache_cut(cup_gpt_cache *cache, int64_t used)
         cache->used = used;
 }
 
+cup_status cup_gpt_cache_set(cup_gpt_cache *cache, int64_t used)
+{
+    if (!cache)
+        return CUP_ARGUMENT;
+    cup_context *c = cache->model->context;
+    if (used < 0 || used > cache->length)
+        return cup_fail(c, CUP_ARGUMENT, "cache: %lld tokens cannot have been read into room for "
+                                         "%lld",
+                        (long long)used, (long long)cache->length);
+    cache->used = used;
+    return cup_error(c);
+}
+
 static cup_status check_room(cup_gpt_cache *cache, cup_tensor *tokens)
 {
     cup_context *c = cache->model->context;
@@ -97,37 +110,82 @@ static cup_status check_room(cup_gpt_cache *cache, cup_tensor *tokens)
     return cup__gpt_tokens_check(cache->model, tokens);
 }
 
-static cup_tensor *read(cup_gpt_cache *cache, cup_tensor *tokens)
+/* Where the new tokens stand: the vectors that are added to theirs. */
+static cup_tensor *positions(const cup_gpt_cache *cache, int64_t length, cup_tensor *position)
+{
+    const cup_gpt *m = cache->model;
+    if (!position)
+        return cup__gpt_part(m->positions, 0, cache->used, cache->used + length);
+    int64_t count = cup_tensor_count(position);
+    cup_tensor *column = cup_reshape(m->context, position, 2, (const int64_t[]){count, 1});
+    return cup_embedding(m->context, m->positions, column);
+}
+
+/* At a position on the device, or where it is NULL behind what was read. */
+static cup_tensor *read(cup_gpt_cache *cache, cup_tensor *tokens, cup_tensor *position)
 {
     const cup_gpt *m = cache->model;
     cup_context *c = m->context;
-    int64_t length = cup_tensor_size(tokens, 1), used = cache->used;
+    int64_t length = cup_tensor_size(tokens, 1);
     cup_tensor *x = cup_embedding(c, m->embedding, tokens), *delta = NULL;
     if (m->positions)
-        x = cup_add(c, x, cup__gpt_part(m->positions, 0, used, used + length));
+        x = cup_add(c, x, positions(cache, length, position));
     bool was = cup_parameters_training(m->parameters, false);
-    for (int64_t i = 0; i < m->config.layers; i++)
-        x = cup_transformer_layer_read(&m->blocks[i], x, &delta, cache->keys[i], cache->values[i],
-                                       used);
+    for (int64_t i = 0; i < m->config.layers; i++) {
+        const cup_transformer_layer *block = &m->blocks[i];
+        cup_tensor *keys = cache->keys[i], *values = cache->values[i];
+        x = position
+                ? cup_transformer_layer_read_at(block, x, &delta, keys, values, position)
+                : cup_transformer_layer_read(block, x, &delta, keys, values, cache->used);
+    }
     cup_parameters_training(m->parameters, was);
-    x = cup__gpt_part(x, 1, length - 1, length);
-    delta = cup__gpt_part(delta, 1, length - 1, length);
+    if (length > 1) {
+        x = cup__gpt_part(x, 1, length - 1, length);
+        delta = cup__gpt_part(delta, 1, length - 1, length);
+    }
     cup_tensor *y = cup__gpt_end(m, x, delta, false);
     cup_tensor *logits =
         cup__gpt_part(cup_linear(c, y, m->head, NULL), -1, 0, m->config.vocabulary);
     return cup_reshape(c, logits, 2, (const int64_t[]){cache->batch, m->config.vocabulary});
 }
 
+static cup_tensor *read_apart(cup_gpt_cache *cache, cup_tensor *tokens, cup_tensor *position)
+{
+    cup_context *c = cache->model->context;
+    bool was = cup_grad_recording(c, false);
+    cup_scope_open(c);
+    cup_tensor *logits = cup_scope_return(c, read(cache, tokens, position));
+    cup_grad_recording(c, was);
+    return logits;
+}
+
 cup_tensor *cup_gpt_read(cup_gpt_cache *cache, cup_tensor *tokens)
 {
     if (!cache || check_room(cache, tokens) != CUP_OK)
         return NULL;
-    cup_context *c = cache->model->context;
-    bool was = cup_grad_recording(c, false);
-    cup_scope_open(c);
-    cup_tensor *logits = cup_scope_return(c, read(cache, tokens));
-    cup_grad_recording(c, was);
+    cup_tensor *logits = read_apart(cache, tokens, NULL);
     if (logits)
         cache->used += cup_tensor_size(tokens, 1);
     return logits;
+}
+
+cup_tensor *cup_gpt_read_at(cup_gpt_cache *cache, cup_tensor *tokens, cup_tensor *position)
+{
+    if (!cache)
+        return NULL;
+    cup_context *c = cache->model->context;
+    char text[100];
+    if (!tokens || !position) {
+        cup_fail(c, CUP_ARGUMENT, "cache: the %s NULL", tokens ? "position is" : "tokens are");
+        return NULL;
+    }
+    if (cup_tensor_ndim(tokens) != 2 || cup_tensor_size(tokens, 0) != cache->batch ||
+        cup_tensor_size(tokens, 1) != 1) {
+        cup_fail(c, CUP_SHAPE, "cache: tokens are %s; to read at a position they must be [%lld,1]",
+                 cup_tensor_text(tokens, text, sizeof text), (long long)cache->batch);
+        return NULL;
+    }
+    return cup__gpt_tokens_check(cache->model, tokens) == CUP_OK
+               ? read_apart(cache, tokens, position)
+               : NULL;
 }

@@ -139,6 +139,7 @@ cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tenso
 typedef struct reading {
     cup_tensor *keys, *values;
     int64_t used;
+    cup_tensor *position; /* of one new row a text, on the device; NULL: `used` */
 } reading;
 
 static cup_status check_past(const cup_transformer_layer *layer, cup_context *c,
@@ -160,6 +161,11 @@ static cup_status check_past(const cup_transformer_layer *layer, cup_context *c,
                          cup__tensor_text(k, keys), cup__tensor_text(v, values),
                          (long long)x->shape[0], a->kv_heads, a->head_size,
                          cup_dtype_name(x->dtype));
+    if (past->position && x->shape[1] != 1)
+        return cup__fail(&c->error, CUP_SHAPE,
+                         "transformer: a position on the device is that of one row a text, not of "
+                         "%lld",
+                         (long long)x->shape[1]);
     if (past->used < 0 || past->used > k->shape[2] || x->shape[1] > k->shape[2] - past->used)
         return cup__fail(&c->error, CUP_STATE,
                          "transformer: %lld positions were read, and there is no room for %lld "
@@ -201,6 +207,12 @@ static cup_tensor *read_attention(const cup_attention_layer *layer, cup_tensor *
     cup_tensor *qkv = cup_linear_layer_call(&layer->qkv, x);
     if (!qkv)
         return NULL;
+    if (past->position)
+        return cup_linear_layer_call(
+            &layer->out,
+            cup_qkv_attention_read(c, qkv, past->keys, past->values, past->position, layer->heads,
+                                   CUP_OPTIONS(cup_qkv_attention_read_options,
+                                               .rope_base = layer->rope ? layer->rope_base : 0)));
     int64_t own = layer->heads, shared = layer->kv_heads;
     int64_t batch = x->shape[0], length = x->shape[1];
     const int64_t apart[] = {batch, length, own + 2 * shared, layer->head_size};
@@ -414,18 +426,33 @@ cup_tensor *cup_transformer_layer_pass(const cup_transformer_layer *layer, cup_t
     return pass(layer, x, delta, NULL);
 }
 
+static cup_tensor *read_past(const cup_transformer_layer *layer, cup_tensor *x, cup_tensor **delta,
+                             const reading *past)
+{
+    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
+    if (!c || check_past(layer, c, x, past) != CUP_OK)
+        return NULL;
+    bool was = cup_grad_recording(c, false);
+    x = pass(layer, x, delta, past);
+    cup_grad_recording(c, was);
+    return x;
+}
+
 cup_tensor *cup_transformer_layer_read(const cup_transformer_layer *layer, cup_tensor *x,
                                        cup_tensor **delta, cup_tensor *keys, cup_tensor *values,
                                        int64_t used)
 {
-    const reading past = {keys, values, used};
+    return read_past(layer, x, delta, &(reading){keys, values, used, NULL});
+}
+
+cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
+                                          cup_tensor **delta, cup_tensor *keys,
+                                          cup_tensor *values, cup_tensor *position)
+{
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
-    if (!c || check_past(layer, c, x, &past) != CUP_OK)
-        return NULL;
-    bool was = cup_grad_recording(c, false);
-    x = pass(layer, x, delta, &past);
-    cup_grad_recording(c, was);
-    return x;
+    if (c && !position)
+        cup__fail(&c->error, CUP_ARGUMENT, "transformer: the position to read at is NULL");
+    return c && position ? read_past(layer, x, delta, &(reading){keys, values, 0, position}) : NULL;
 }
 
 cup_tensor *cup_transformer_layer_call(const cup_transformer_layer *layer, cup_tensor *x)

@@ -56,7 +56,8 @@ static const struct {
                {"epsilon", offsetof(cup_optimizer_options, epsilon), INFINITY},
                {"momentum", offsetof(cup_optimizer_options, momentum), 1},
                {"weight_decay", offsetof(cup_optimizer_options, weight_decay), INFINITY},
-               {"clip", offsetof(cup_optimizer_options, clip), INFINITY}},
+               {"clip", offsetof(cup_optimizer_options, clip), INFINITY},
+               {"average", offsetof(cup_optimizer_options, average), 1}},
   flags[] = {{"nesterov", offsetof(cup_optimizer_options, nesterov), 0},
              {"stochastic", offsetof(cup_optimizer_options, stochastic), 0}};
 #define COUNT(list) (sizeof(list) / sizeof *(list))

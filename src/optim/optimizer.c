@@ -8,11 +8,12 @@
 #include "cupola/grad.h"
 #include "cupola/optim.h"
 #include "dispatch/attributes.h"
+#include "optim/average.h"
 #include "optim/method.h"
 #include "optim/orthogonal.h"
 #include "optim/update.h"
 
-#define STATES_MOST 3 /* tensors kept for a parameter: master, first, second */
+#define STATES_MOST 4 /* tensors kept for a parameter: master, first, second, average */
 
 struct cup_optimizer {
     cup_context *c;
@@ -29,6 +30,8 @@ struct cup_optimizer {
     cup__muon_steps *muon;        /* or NULL */
     cup__muon_matrix *matrices;
     int matrix_count;
+    cup_tensor **averages; /* inputs of the step of averages, or NULL */
+    cup_tensor **shown;    /* while they are shown, the parameters as they were; or NULL */
     bool ready; /* a learning rate was set */
 };
 
@@ -92,6 +95,21 @@ static bool is_matrix(const cup_optimizer *o, const cup_parameter *p)
     return o->row != o->others && p->hidden && p->tensor->ndim == 2;
 }
 
+/* The record of an average, of what the steps change. */
+static cup_status add_average(cup_optimizer *o, const cup_parameter *p, cup_tensor *master)
+{
+    int i = o->plain + o->matrix_count;
+    cup_tensor **r = o->averages + CUP__RECORDS_AT + i * CUP__RECORD;
+    if (p->tensor->dtype == CUP_BF16 && !master)
+        return cup__fail(&o->c->error, CUP_ARGUMENT,
+                         "optimizer: no average is kept of %s, which is bf16 without a master "
+                         "copy; leave `stochastic` or `average` out",
+                         p->name);
+    r[CUP__VALUE] = add_zeros(o, p, CUP__AVERAGE_PART);
+    r[CUP__GRADIENT] = master ? master : p->tensor;
+    return o->c->error.status;
+}
+
 /* The states, into a record of the update, or for Muon among its matrices. */
 static cup_status add_parameter(cup_optimizer *o, const cup_parameter *p, float *setting)
 {
@@ -108,6 +126,8 @@ static cup_status add_parameter(cup_optimizer *o, const cup_parameter *p, float 
         r[CUP__MASTER] = add_state(o, p->name, "master", cup_cast(o->c, p->tensor, CUP_F32));
     for (int i = 0; i < states; i++)
         r[CUP__FIRST + i] = add_zeros(o, p, parts[i]);
+    if (o->averages)
+        CUP_TRY(add_average(o, p, r[CUP__MASTER]));
     float rate = p->rate > 0 ? (float)p->rate : 1.0f;
     float decay = p->decay ? (float)o->options.weight_decay : 0.0f;
     if (matrix) {
@@ -135,6 +155,11 @@ static cup_status add_parameters(cup_optimizer *o, const cup_parameter *paramete
     if (o->plain > 0)
         o->inputs[1] = cup_keep(cup_tensor_from(
             o->c, CUP_F32, 2, (int64_t[]){o->plain, CUP__SETTING_COUNT}, settings));
+    if (o->averages) {
+        o->averages[0] = o->inputs[0];
+        o->averages[1] = cup_keep(
+            cup_zeros(o->c, CUP_F32, 2, (int64_t[]){o->count, CUP__SETTING_COUNT}));
+    }
     if (o->matrix_count > 0)
         o->muon =
             cup__muon_new(o->c, o->matrices, o->matrix_count, o->options.single);
@@ -150,7 +175,11 @@ static cup_status make(cup_optimizer *o, const cup_parameter *parameters)
     o->matrices = cup__calloc(count, sizeof *o->matrices);
     o->state = cup__calloc(count * STATES_MOST + 1, sizeof *o->state);
     float *settings = cup__calloc(count * CUP__SETTING_COUNT, sizeof *settings);
-    if (!o->inputs || !o->gradients || !o->parameters || !o->matrices || !o->state || !settings) {
+    bool averages = o->options.average > 0;
+    if (averages)
+        o->averages = cup__calloc(CUP__RECORDS_AT + count * CUP__RECORD, sizeof *o->averages);
+    if ((averages && !o->averages) || !o->inputs || !o->gradients || !o->parameters ||
+        !o->matrices || !o->state || !settings) {
         cup__free(settings);
         return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
     }
@@ -215,9 +244,15 @@ void cup_optimizer_free(cup_optimizer *o)
     cup_tensor_free(o->norm);
     for (int i = 0; o->inputs && i < CUP__RECORDS_AT; i++)
         cup_tensor_free(o->inputs[i]);
+    if (o->averages)
+        cup_tensor_free(o->averages[1]);
+    for (int i = 0; o->shown && i < o->count; i++)
+        cup_tensor_free(o->shown[i]);
     cup__muon_free(o->muon);
     for (int i = 0; o->parameters && i < o->count; i++)
         cup__tensor_release(o->parameters[i]);
+    cup__free(o->averages);
+    cup__free(o->shown);
     cup__free(o->matrices);
     cup__free(o->parameters);
     cup__free(o->inputs);
@@ -273,6 +308,10 @@ static cup_status check_step(const cup_optimizer *o)
         return cup__fail(&o->c->error, CUP_STATE,
                          "optimizer: no learning rate was set; call cup_optimizer_set before the "
                          "first step");
+    if (o->shown)
+        return cup__fail(&o->c->error, CUP_STATE,
+                         "optimizer: the averages are shown in place of the parameters; put these "
+                         "back with cup_optimizer_show_average before a step");
     for (int i = 0; i < o->count; i++)
         if (o->parameters[i]->scope == CUP__SCOPE_NONE)
             return cup__fail(&o->c->error, CUP_STATE,
@@ -290,6 +329,10 @@ static cup_status run_update(cup_optimizer *o)
                                    o->options.stochastic));
     if (o->plain > 0)
         cup__op_call(o->c, o->others, o->inputs, count, &o->others_attributes, NULL);
+    const cup__average_step_attributes average = {o->options.average};
+    if (o->averages)
+        cup__op_call(o->c, &cup__rows[CUP__OP_average_step], o->averages,
+                     CUP__RECORDS_AT + o->count * CUP__RECORD, &average, NULL);
     return o->c->error.status;
 }
 
@@ -343,6 +386,56 @@ int64_t cup_optimizer_taken(cup_optimizer *o)
 int64_t cup_optimizer_skipped(cup_optimizer *o)
 {
     return read_steps(o, 3);
+}
+
+/* Parameter i's record among the averages. */
+static cup_tensor **average_of(const cup_optimizer *o, int i)
+{
+    return o->averages + CUP__RECORDS_AT + i * CUP__RECORD;
+}
+
+static cup_status show(cup_optimizer *o, double scale)
+{
+    o->shown = cup__calloc((size_t)o->count, sizeof *o->shown);
+    if (!o->shown)
+        return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
+    for (int i = 0; i < o->count && o->c->error.status == CUP_OK; i++) {
+        cup_tensor *p = o->parameters[i];
+        bool was = cup_grad_recording(o->c, false);
+        o->shown[i] = cup_keep(cup_copy(o->c, p));
+        cup_grad_recording(o->c, was);
+        if (scale > 0 && o->shown[i])
+            cup__average_take(o->c, p, average_of(o, i)[CUP__VALUE], scale);
+    }
+    return o->c->error.status;
+}
+
+static cup_status put_back(cup_optimizer *o)
+{
+    for (int i = 0; i < o->count; i++) {
+        if (o->shown[i])
+            cup__average_take(o->c, o->parameters[i], o->shown[i], 1);
+        cup_tensor_free(o->shown[i]);
+    }
+    cup__free(o->shown);
+    o->shown = NULL;
+    return o->c->error.status;
+}
+
+cup_status cup_optimizer_show_average(cup_optimizer *o, bool on)
+{
+    if (!o)
+        return CUP_ARGUMENT;
+    CUP_TRY(o->c->error.status);
+    if (!o->averages)
+        return cup__fail(&o->c->error, CUP_STATE,
+                         "optimizer: it keeps no averages; make it with an `average`");
+    if (on == (o->shown != NULL))
+        return CUP_OK;
+    if (!on)
+        return put_back(o);
+    int64_t steps = cup_optimizer_taken(o);
+    return steps < 0 ? o->c->error.status : show(o, cup__average_scale(o->options.average, steps));
 }
 
 const cup_named *cup_optimizer_state(const cup_optimizer *o, int64_t *count)

@@ -8,12 +8,12 @@
 #include "train/trainer.h"
 
 /* Bytes of a parameter that are there all the time: the weight, a master copy of one in bf16, and
- * what the optimizer keeps. */
+ * what the optimizer keeps, an average included. */
 static int64_t held_each(const cup_training *a)
 {
     bool bf16 = a->dtype == CUP_BF16;
     int64_t weight = !bf16 ? 4 : a->optimizer.stochastic ? 2 : 6;
-    return weight + 4 * cup__method_states(&a->optimizer);
+    return weight + 4 * (cup__method_states(&a->optimizer) + (a->optimizer.average > 0));
 }
 
 /* What forward keeps of a batch for backward. In a block: what both norms give and the sum before

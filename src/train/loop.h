@@ -91,7 +91,10 @@ struct cup_loop {
         CUP__OPTIMIZER_FIELD(type, at, nesterov, FLAG, 1, true),                                   \
         CUP__OPTIMIZER_FIELD(type, at, weight_decay, REAL, 1e6, false),                            \
         CUP__OPTIMIZER_FIELD(type, at, clip, REAL, 1e30, false),                                   \
-        CUP__OPTIMIZER_FIELD(type, at, stochastic, FLAG, 1, true)
+        CUP__OPTIMIZER_FIELD(type, at, stochastic, FLAG, 1, true),                                 \
+    {                                                                                              \
+        "average", CUP__LATER(REAL), offsetof(type, at.average), 0, 1, true, NULL                  \
+    }
 
 /* Makes a loop in two steps, so that a folder that cannot be had is told before a model is made:
  * with options that were checked, and then with what it trains. */

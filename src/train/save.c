@@ -109,27 +109,52 @@ cup_status cup_training_load(cup_context *c, const char *folder, cup_training *t
     return CUP_OK;
 }
 
-cup_gpt *cup_gpt_load(cup_context *c, const char *folder)
+/* The model of an open checkpoint; with its averages in place of its weights. */
+static cup_gpt *load_from(cup_context *c, const cup__checkpoint *checkpoint, bool average)
 {
-    if (!c || c->error.status != CUP_OK)
-        return NULL;
-    cup__checkpoint checkpoint;
     saved found;
-    if (cup__checkpoint_open(&c->error, folder, &checkpoint) != CUP_OK)
+    if (read_state(c, checkpoint, &found) != CUP_OK)
         return NULL;
-    cup_gpt *m = NULL;
-    cup_status status = read_state(c, &checkpoint, &found);
-    if (status == CUP_OK)
-        m = cup_gpt_new(c, found.training.dtype, &found.training.model);
+    double decay = found.training.optimizer.average;
+    if (average && decay == 0) {
+        cup__fail(&c->error, CUP_STATE,
+                  "the run of this checkpoint kept no averages of its weights; train with --ema");
+        return NULL;
+    }
+    cup_gpt *m = cup_gpt_new(c, found.training.dtype, &found.training.model);
     int64_t count;
     const cup_named *weights = m ? cup_parameters_named(m->parameters, &count) : NULL;
+    cup_status status = c->error.status;
     if (weights)
-        status = cup__checkpoint_fill(c, &checkpoint, CUP__MODEL_FILE, weights, count);
-    cup__checkpoint_close(&checkpoint);
+        status = cup__checkpoint_fill(c, checkpoint, CUP__MODEL_FILE, weights, count);
+    if (weights && average && status == CUP_OK)
+        status = cup__gpt_take_averages(c, checkpoint, m, decay);
     if (weights && status == CUP_OK)
         return m;
     cup_gpt_free(m);
     return NULL;
+}
+
+static cup_gpt *load(cup_context *c, const char *folder, bool average)
+{
+    if (!c || c->error.status != CUP_OK)
+        return NULL;
+    cup__checkpoint checkpoint;
+    if (cup__checkpoint_open(&c->error, folder, &checkpoint) != CUP_OK)
+        return NULL;
+    cup_gpt *m = load_from(c, &checkpoint, average);
+    cup__checkpoint_close(&checkpoint);
+    return m;
+}
+
+cup_gpt *cup_gpt_load(cup_context *c, const char *folder)
+{
+    return load(c, folder, false);
+}
+
+cup_gpt *cup_gpt_load_average(cup_context *c, const char *folder)
+{
+    return load(c, folder, true);
 }
 
 cup_tokenizer *cup_gpt_tokenizer_load(cup_context *c, const char *folder)

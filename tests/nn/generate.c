@@ -28,11 +28,18 @@ static const cup_gpt_config configs[] = {
      .untied = true},
 };
 
-static cup_context *cpu(void)
+static cup_context *device(const char *name)
 {
-    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 3));
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = name, .seed = 3));
+    if (!strcmp(name, "cuda") && cup_error(c) != CUP_OK)
+        test_skip("no GPU");
     EXPECT_INT(cup_error(c), CUP_OK);
     return c;
+}
+
+static cup_context *cpu(void)
+{
+    return device("cpu");
 }
 
 static int32_t token(int64_t i)
@@ -49,21 +56,26 @@ static cup_tensor *tokens(cup_context *c, int64_t from, int64_t to)
     return cup_tensor_from(c, CUP_I32, 2, (int64_t[]){2, to - from}, values);
 }
 
+/* Weights so large that every token leaves its trace. */
+static void enlarge(cup_gpt *m)
+{
+    int64_t weights;
+    const cup_named *weight = cup_parameters_named(m->parameters, &weights);
+    for (int64_t i = 0; i < weights; i++) {
+        cup_tensor *t = weight[i].tensor;
+        float *w = cup_tensor_data(t);
+        for (int64_t k = 0; cup_tensor_ndim(t) == 2 && k < cup_tensor_count(t); k++)
+            w[k] *= 15;
+    }
+}
+
 TEST(cache_gives_the_logits_of_the_whole_text)
 {
     static const int64_t ends[] = {7, 8, 9, 13, 14, 24};
     for (int which = 0; which < 2; which++) {
         cup_context *c = cpu();
         cup_gpt *m = cup_gpt_new(c, CUP_F32, &configs[which]);
-        int64_t weights;
-        const cup_named *weight = cup_parameters_named(m->parameters, &weights);
-        for (int64_t i = 0; i < weights; i++) {
-            /* Weights so large that every token leaves its trace. */
-            cup_tensor *t = weight[i].tensor;
-            float *w = cup_tensor_data(t);
-            for (int64_t k = 0; cup_tensor_ndim(t) == 2 && k < cup_tensor_count(t); k++)
-                w[k] *= 15;
-        }
+        enlarge(m);
         static float all[2 * 24 * 29];
         cup_tensor *logits = cup_gpt_logits(m, tokens(c, 0, 24));
         EXPECT_INT(cup_tensor_read(logits, all, sizeof all), CUP_OK);
@@ -89,6 +101,77 @@ TEST(cache_gives_the_logits_of_the_whole_text)
         cup_gpt_free(m);
         cup_context_free(c);
     }
+}
+
+/* Texts of which one is three tokens behind the other. */
+TEST(cache_reads_at_positions_in_device_memory)
+{
+    for (int which = 0; which < 2; which++) {
+        cup_context *c = cpu();
+        cup_gpt *m = cup_gpt_new(c, CUP_F32, &configs[which]);
+        enlarge(m);
+        static float all[2][24][29];
+        cup_tensor *logits = cup_gpt_logits(m, tokens(c, 0, 24));
+        EXPECT_INT(cup_tensor_read(logits, all, sizeof all), CUP_OK);
+        cup_gpt_cache *cache = cup_gpt_cache_new(m, 2, 0);
+        EXPECT(cup_gpt_read(cache, tokens(c, 0, 6)) != NULL);
+        for (int64_t i = 6; i < 24; i++) {
+            float last[2][29];
+            int64_t at[2] = {i, i - 3};
+            int32_t next[2] = {token(at[0]), token(at[1] + 3)};
+            cup_tensor *position = cup_tensor_from(c, CUP_I64, 1, (int64_t[]){2}, at);
+            cup_tensor *column = cup_tensor_from(c, CUP_I32, 2, (int64_t[]){2, 1}, next);
+            cup_tensor *found = cup_gpt_read_at(cache, column, position);
+            EXPECT_INT(cup_tensor_read(found, last, sizeof last), CUP_OK);
+            for (int row = 0; row < 2; row++)
+                for (int k = 0; k < 29; k++)
+                    EXPECT_NEAR(last[row][k], all[row][at[row]][k], 2e-5);
+        }
+        EXPECT_INT(cup_gpt_cache_used(cache), 6);
+        EXPECT_INT(cup_gpt_cache_set(cache, 21), CUP_OK);
+        EXPECT(cup_gpt_read(cache, tokens(c, 21, 24)) != NULL);
+        EXPECT_INT(cup_gpt_cache_set(cache, 25), CUP_ARGUMENT);
+        EXPECT_CONTAINS(cup_error_text(c), "room for 24");
+        cup_error_clear(c);
+        cup_tensor *beyond = cup_tensor_from(c, CUP_I64, 1, (int64_t[]){1}, (int64_t[]){24});
+        EXPECT(!cup_gpt_read_at(cache, tokens(c, 0, 1), beyond));
+        EXPECT_INT(cup_error(c), CUP_ARGUMENT);
+        cup_error_clear(c);
+        EXPECT(!cup_gpt_read_at(cache, tokens(c, 0, 2), beyond));
+        EXPECT_INT(cup_error(c), CUP_SHAPE);
+        cup_error_clear(c);
+        cup_gpt_cache_free(cache);
+        cup_gpt_free(m);
+        cup_context_free(c);
+    }
+}
+
+TEST(draw_token_draws_as_the_host_does)
+{
+    static float logits[2][700];
+    const double temperatures[] = {0, -1, 0.7, 3}, parts[] = {0, 0.4, 0.97};
+    cup_context *c = cpu();
+    for (int i = 0; i < 1400; i++)
+        logits[i / 700][i % 700] = i % 97 == 5 ? NAN : (float)(i * 37 % 101) / 9;
+    cup_tensor *x = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){2, 700}, logits);
+    cup_tensor *counters = cup_zeros(c, CUP_I64, 1, (int64_t[]){2});
+    for (int64_t i = 0; i < 60; i++) {
+        cup_sampling s = {.size = sizeof s, .temperature = temperatures[i % 4],
+                          .top_k = i % 5 * 11, .top_p = parts[i % 3], .seed = (uint64_t)i % 2};
+        cup_tensor *drawn = cup_draw_token(c, x, counters, i % 2,
+                                           CUP_OPTIONS(cup_draw_token_options,
+                                                       .temperature = s.temperature,
+                                                       .top_k = s.top_k, .top_p = s.top_p));
+        int32_t got[2];
+        int64_t count[2];
+        EXPECT_INT(cup_tensor_read(drawn, got, sizeof got), CUP_OK);
+        EXPECT_INT(cup_tensor_read(counters, count, sizeof count), CUP_OK);
+        for (int row = 0; row < 2; row++) {
+            EXPECT_INT(got[row], cup_sample(logits[row], 700, (uint64_t)(2 * i + row), &s));
+            EXPECT_INT(count[row], i + 1);
+        }
+    }
+    cup_context_free(c);
 }
 
 TEST(cache_refuses_what_cannot_be)
@@ -229,6 +312,34 @@ TEST(generator_writes_the_same_from_the_same_seed)
     write_some(second, 2, 3, 60);
     EXPECT(memcmp(first, second, sizeof first) != 0);
     write_some(first, 1, 100, 5); /* a prompt that is longer than the context */
+}
+
+/* What the captured step of a GPU writes, beyond the context and with a second text in between, is
+ * what the host makes of the CPU's logits. */
+TEST(gpu_generator_writes_as_a_cpu)
+{
+    const cup_sampling samplings[] = {{.size = sizeof(cup_sampling), .seed = 4},
+                                      {.size = sizeof(cup_sampling), .top_k = 5, .seed = 1},
+                                      {.size = sizeof(cup_sampling), .temperature = -1}};
+    for (int i = 0; i < 6; i++) {
+        int32_t written[2][90];
+        for (int which = 0; which < 2; which++) {
+            cup_context *c = device(which ? "cuda" : "cpu");
+            cup_gpt *m = cup_gpt_new(c, CUP_F32, &configs[i % 2]);
+            cup_generator *g = cup_generator_new(m, &samplings[i / 2]);
+            EXPECT_INT(cup_generator_feed(g, (int32_t[]){3, 1, 4}, 3), CUP_OK);
+            for (int k = 0; k < 90; k++) {
+                if (k == 13 || k == 50)
+                    EXPECT_INT(cup_generator_feed(g, (int32_t[]){2, 7}, k == 13 ? 1 : 2), CUP_OK);
+                written[which][k] = cup_generator_next(g);
+            }
+            EXPECT_INT(cup_error(c), CUP_OK);
+            cup_generator_free(g);
+            cup_gpt_free(m);
+            cup_context_free(c);
+        }
+        EXPECT(!memcmp(written[0], written[1], sizeof written[0]));
+    }
 }
 
 TEST(generator_refuses_what_cannot_be)

@@ -46,10 +46,6 @@ static inline uint32_t cup__attention_number(const cup__philox_words *block, int
     return key >> 3 & 1 ? word >> 16 : word & 0xffff;
 }
 
-/* What dropout multiplies the probability of a score by; heads of all batches are counted. */
-double cup__attention_keep_factor(const cup__attention *a, int64_t head, int64_t query,
-                                  int64_t key);
-
 /* What backward has for the slope and the sink of one query. */
 void cup__attention_store_numbers(const cup__attention *a, int64_t b, int64_t head, int64_t query,
                                   double d_slope, double lse, double delta);

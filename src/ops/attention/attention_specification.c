@@ -23,8 +23,8 @@ uint64_t cup__attention_random_block(const cup__attention *a, int64_t head, int6
     return tile * 32 + (uint64_t)(query % 8 * 4 + key % 8 / 2);
 }
 
-double cup__attention_keep_factor(const cup__attention *a, int64_t head, int64_t query,
-                                  int64_t key)
+/* What dropout multiplies the probability of a score by. */
+static double keep_factor(const cup__attention *a, int64_t head, int64_t query, int64_t key)
 {
     if (a->dropout == 0)
         return 1;
@@ -69,7 +69,7 @@ static void attend(cup__attention *a, int64_t b, int64_t head, int64_t query, do
     for (int64_t k = first; k < seen; k++) {
         double p = exp(score[k] - (most == -INFINITY ? 0 : most));
         sum += p;
-        p *= cup__attention_keep_factor(a, row, query, k);
+        p *= keep_factor(a, row, query, k);
         for (int64_t d = 0; d < a->size; d++)
             out[d] += p * cup__load(a->v.tensor, at(&a->v, b, kv, k) + d * a->v.stride[3]);
     }
@@ -133,7 +133,7 @@ static void attend_back(cup__attention *a, int64_t b, int64_t head, int64_t quer
         int64_t distance = cup__attention_position(&a->mask, query) - k;
         double score = a->scale * dot(&a->q, q_at, &a->k, k_at, a->size);
         double p = exp(cup__attention_changed(&a->score, score, head, distance, &slope) - lse);
-        double keep = cup__attention_keep_factor(a, row, query, k);
+        double keep = keep_factor(a, row, query, k);
         double dp = keep * dot(&a->d_o, o_at, &a->v, v_at, a->size);
         double ds = a->scale * slope * p * (dp - delta);
         d_slope -= p * (dp - delta) * fabs((double)distance);

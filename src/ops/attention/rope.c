@@ -4,11 +4,10 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "cuda/cuda.h"
-#include "ops/attention/rope_call.cuh"
 #include "dispatch/attributes.h"
+#include "ops/attention/rope.h"
+#include "ops/attention/rope_call.cuh"
 #include "ops/elementwise/pointwise.h"
-
-#define USUAL_BASE 10000.0
 
 static cup_status infer(cup__call *call)
 {
@@ -48,9 +47,9 @@ static int64_t second_of(const cup__rope_attributes *a, int64_t i, int64_t pairs
     return a->interleaved ? 2 * i + 1 : i + pairs;
 }
 
-static double frequency_of(const cup__rope_attributes *a, int64_t i, int64_t pairs)
+double cup__rope_frequency(double base, int64_t i, int64_t pairs)
 {
-    return pow(a->base == 0 ? USUAL_BASE : a->base, -(double)i / (double)pairs);
+    return pow(base == 0 ? CUP__ROPE_BASE : base, -(double)i / (double)pairs);
 }
 
 static int64_t heads_turned(const cup__call *call)
@@ -74,7 +73,7 @@ static void turn_row(cup__call *call, int64_t b, int64_t head, int64_t position)
         cup__store(y, to + d * y->stride[3], cup__load(x, from + d * x->stride[3]));
     int64_t pairs = head < heads_turned(call) ? pairs_of(call) : 0;
     for (int64_t i = 0; i < pairs; i++) {
-        double angle = (double)(a->offset + position) * frequency_of(a, i, pairs);
+        double angle = (double)(a->offset + position) * cup__rope_frequency(a->base, i, pairs);
         double cosine = cos(angle), sine = a->inverse ? -sin(angle) : sin(angle);
         int64_t first = first_of(a, i), second = second_of(a, i, pairs);
         double u = cup__load(x, from + first * x->stride[3]);
@@ -116,7 +115,7 @@ static void make_table(int64_t begin, int64_t end, void *user)
     job *j = user;
     const cup__rope_attributes *a = j->call->attributes;
     for (int64_t i = 0; i < j->pairs; i++) {
-        double frequency = frequency_of(a, i, j->pairs);
+        double frequency = cup__rope_frequency(a->base, i, j->pairs);
         for (int64_t position = begin; position < end; position++) {
             double angle = (double)(a->offset + position) * frequency;
             j->cosine[position * j->pairs + i] = (float)cos(angle);
@@ -225,19 +224,19 @@ static int vector_of(const cup__call *call)
 }
 
 /* Powers take longer than the rest of a call, and a model's calls all need the same ones. */
-static void put_frequencies(const cup__rope_attributes *a, int64_t pairs, bool radians, double *to)
+void cup__rope_frequencies(double base, int64_t pairs, bool radians, double *to)
 {
     static _Thread_local struct {
         double base, frequency[ROPE_PAIRS];
         int64_t pairs;
         bool radians;
     } last;
-    if (last.pairs != pairs || last.base != a->base || last.radians != radians) {
+    if (last.pairs != pairs || last.base != base || last.radians != radians) {
         last.pairs = pairs;
-        last.base = a->base;
+        last.base = base;
         last.radians = radians;
         for (int64_t i = 0; i < pairs; i++)
-            last.frequency[i] = frequency_of(a, i, pairs) / (radians ? 1 : 2 * M_PI);
+            last.frequency[i] = cup__rope_frequency(base, i, pairs) / (radians ? 1 : 2 * M_PI);
     }
     memcpy(to, last.frequency, (size_t)pairs * sizeof *to);
 }
@@ -263,7 +262,7 @@ static void fill_call(rope_call *to, const cup__call *call)
         to->x_stride[i] = x->stride[i];
         to->y_stride[i] = y->stride[i];
     }
-    put_frequencies(a, pairs, x->dtype == CUP_F64, to->frequency);
+    cup__rope_frequencies(a->base, pairs, x->dtype == CUP_F64, to->frequency);
 }
 
 static cup_status run_cuda(cup__call *call)

@@ -2,7 +2,7 @@
  *
  * A thread takes VEC pairs of one position, works out their angles once, and goes through
  * `heads_each` heads, the block's part of them in y; behind the pairs follow units of VEC features
- * that are only copied. Whole turns are taken off before single precision could lose them.
+ * that are only copied.
  * Reads and writes each element once. */
 #ifndef VEC
 #define VEC 1 /* elements of an access */
@@ -12,22 +12,8 @@
 #endif
 
 #include "rope_call.cuh"
+#include "rope_turn.cuh"
 #include "vec.cuh"
-
-/* The cosine and sine of `position` times the frequency. */
-#if CUP_T == CUP_F64
-DEVICE void turn_of(double frequency, long long position, double *cosine, double *sine)
-{
-    sincos((double)position * frequency, sine, cosine);
-}
-#else
-DEVICE void turn_of(double frequency, long long position, float *cosine, float *sine)
-{
-    float high = (float)frequency, low = (float)(frequency - high), p = (float)position;
-    float product = p * high, rest = __fmaf_rn(p, high, -product) + p * low;
-    sincospif(2 * ((product - rintf(product)) + rest), sine, cosine);
-}
-#endif
 
 DEVICE void load_unit(const T *from, real (&to)[VEC])
 {

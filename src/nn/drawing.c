@@ -1,0 +1,193 @@
+/* Writing on a GPU without the host between two tokens. */
+#include "nn/drawing.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "cupola/graph.h"
+#include "cupola/ops.h"
+#include "dispatch/attributes.h"
+#include "nn/gpt.h"
+#include "tensor/tensor.h"
+
+#define MOST 32       /* tokens that are read back at once */
+#define HEAD_MOST 256 /* see qkv_attention_read */
+
+/* Calls at first, which compiles the kernels; then a graph of them. */
+typedef enum phase { CALLS, CAPTURE, REPLAY, CALLS_ONLY } phase;
+
+struct cup__drawing {
+    cup_context *c;
+    cup_gpt_cache *cache;
+    cup__draw_token_attributes how;
+    cup_tensor *token;    /* drawn last, i32 [1] */
+    cup_tensor *counters; /* of the next draw, and where the token is to be read, i64 [2] */
+    cup_tensor *log;      /* i32 [MOST] */
+    cup_graph *graph;
+    phase phase;
+    int32_t drawn[MOST];
+    int64_t count, taken;
+    int64_t pace; /* tokens to be drawn at once; the first ones are waited for singly */
+    bool stands;
+};
+
+static cup_status make_tensors(cup__drawing *d)
+{
+    cup_context *c = d->c;
+    d->token = cup_keep(cup_tensor_new(c, CUP_I32, 1, (int64_t[]){1}));
+    d->counters = cup_keep(cup_tensor_new(c, CUP_I64, 1, (int64_t[]){2}));
+    d->log = cup_keep(cup_tensor_new(c, CUP_I32, 1, (int64_t[]){MOST}));
+    return c->error.status;
+}
+
+cup__drawing *cup__drawing_new(cup_gpt *m, cup_gpt_cache *cache, const cup_sampling *sampling)
+{
+    cup_context *c = m->context;
+    if (!cup_device_is_cuda(c) || cup__gpt_head_size(&m->config) > HEAD_MOST ||
+        m->config.vocabulary >= 1 << 24)
+        return NULL;
+    cup__drawing *d = cup__calloc(1, sizeof *d);
+    if (!d) {
+        cup__fail(&c->error, CUP_MEMORY, "out of host memory for a generator");
+        return NULL;
+    }
+    d->c = c;
+    d->cache = cache;
+    d->how = (cup__draw_token_attributes){.temperature = sampling->temperature,
+                                          .top_k = sampling->top_k,
+                                          .top_p = sampling->top_p,
+                                          .seed = (int64_t)sampling->seed};
+    if (make_tensors(d) == CUP_OK)
+        return d;
+    cup__drawing_free(d);
+    return NULL;
+}
+
+void cup__drawing_free(cup__drawing *d)
+{
+    if (!d)
+        return;
+    cup_graph_free(d->graph);
+    cup_tensor_free(d->token);
+    cup_tensor_free(d->counters);
+    cup_tensor_free(d->log);
+    cup__free(d);
+}
+
+bool cup__drawing_has(const cup__drawing *d)
+{
+    return d->taken < d->count;
+}
+
+int32_t cup__drawing_take(cup__drawing *d)
+{
+    return d->drawn[d->taken++];
+}
+
+bool cup__drawing_stands(const cup__drawing *d)
+{
+    return d->stands;
+}
+
+void cup__drawing_drop(cup__drawing *d)
+{
+    d->taken = d->count = 0;
+    d->stands = false;
+}
+
+/* The token that follows, into its place. */
+static cup_status draw(cup__drawing *d, cup_tensor *logits)
+{
+    cup_tensor *in[] = {logits, d->counters};
+    if (logits)
+        cup__op_call(d->c, &cup__rows[CUP__OP_draw_token], in, 2, &d->how, &d->token);
+    return d->c->error.status;
+}
+
+static cup_status step(cup__drawing *d)
+{
+    cup_context *c = d->c;
+    cup_scope_open(c);
+    cup_tensor *token = cup_reshape(c, d->token, 2, (int64_t[]){1, 1});
+    cup_tensor *position =
+        cup_slice(c, d->counters, (int64_t[]){1}, 1, (int64_t[]){1}, 1);
+    cup_status status = draw(d, cup_gpt_read_at(d->cache, token, position));
+    cup_scope_return(c, NULL);
+    return status;
+}
+
+/* Where a step cannot be captured it stays calls. */
+static cup_status capture(cup__drawing *d)
+{
+    cup_context *c = d->c;
+    CUP_TRY(cup_capture_begin(c));
+    bool (*stop)(void *) = c->stop;
+    c->stop = NULL;
+    step(d);
+    d->graph = cup_capture_end(c);
+    c->stop = stop;
+    d->phase = d->graph ? REPLAY : CALLS_ONLY;
+    if (d->graph)
+        return cup_graph_launch(d->graph);
+    cup__log(CUP__INFO, "generator: the step is not captured: %s", cup_error_text(c));
+    cup_error_clear(c);
+    return step(d);
+}
+
+static cup_status run(cup__drawing *d)
+{
+    if (d->phase == REPLAY)
+        return cup_graph_launch(d->graph);
+    if (d->phase == CAPTURE)
+        return capture(d);
+    if (d->phase == CALLS)
+        d->phase = CAPTURE;
+    return step(d);
+}
+
+static cup_status note(cup__drawing *d, int64_t at)
+{
+    cup__device *device = d->c->device;
+    return device->calls->copy(device, (int32_t *)d->log->data + at, d->token->data,
+                               sizeof *d->drawn);
+}
+
+/* Waits for what was noted. */
+static cup_status collect(cup__drawing *d, int64_t count)
+{
+    CUP_TRY(cup_tensor_read(d->log, d->drawn, sizeof d->drawn));
+    d->count = count;
+    d->taken = 0;
+    d->stands = true;
+    return CUP_OK;
+}
+
+cup_status cup__drawing_begin(cup__drawing *d, const int32_t *fresh, int64_t count,
+                              uint64_t number)
+{
+    cup_context *c = d->c;
+    cup__drawing_drop(d);
+    /* The draw raises both. */
+    int64_t counters[] = {(int64_t)number, cup_gpt_cache_used(d->cache) + count - 1};
+    CUP_TRY(cup_tensor_write(d->counters, counters, sizeof counters));
+    cup_scope_open(c);
+    cup_tensor *tokens = cup_tensor_from(c, CUP_I32, 2, (int64_t[]){1, count}, fresh);
+    cup_status status = draw(d, cup_gpt_read(d->cache, tokens));
+    cup_scope_return(c, NULL);
+    if (status == CUP_OK)
+        status = note(d, 0);
+    d->pace = 1;
+    return status == CUP_OK ? collect(d, 1) : status;
+}
+
+cup_status cup__drawing_go_on(cup__drawing *d, int64_t most)
+{
+    int64_t count = d->pace < most ? d->pace : most, used = cup_gpt_cache_used(d->cache);
+    d->stands = false;
+    for (int64_t i = 0; i < count; i++) {
+        CUP_TRY(run(d));
+        CUP_TRY(note(d, i));
+    }
+    CUP_TRY(cup_gpt_cache_set(d->cache, used + count));
+    d->pace = 2 * d->pace < MOST ? 2 * d->pace : MOST;
+    return collect(d, count);
+}

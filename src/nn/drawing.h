@@ -1,0 +1,32 @@
+/* Tokens that a GPU draws ahead of the host: a step of writing, captured once and replayed. */
+#ifndef CUP_NN_DRAWING_H
+#define CUP_NN_DRAWING_H
+
+#include "cupola/nn.h"
+
+typedef struct cup__drawing cup__drawing;
+
+/* NULL with an error, or without one where the model's steps are not for the device. */
+cup__drawing *cup__drawing_new(cup_gpt *m, cup_gpt_cache *cache,
+                               const cup_sampling *sampling);
+void cup__drawing_free(cup__drawing *d);
+
+/* Reads `count` tokens behind those of the cache, and draws the one that follows, the seed's number
+ * `number`. From there on the device goes on by itself. */
+cup_status cup__drawing_begin(cup__drawing *d, const int32_t *fresh, int64_t count,
+                              uint64_t number);
+/* Reads the token that was drawn last and draws the next, and so on, up to `most` of them, as many
+ * as are worth one wait for the device. */
+cup_status cup__drawing_go_on(cup__drawing *d, int64_t most);
+
+/* What was drawn and not taken yet: whether there is any; the next one, which may be -1 where the
+ * model's output is not a number. */
+bool cup__drawing_has(const cup__drawing *d);
+int32_t cup__drawing_take(cup__drawing *d);
+
+/* Whether the device stands behind the last token that was taken, so that it can go on. */
+bool cup__drawing_stands(const cup__drawing *d);
+/* What was drawn is void, since other tokens follow. */
+void cup__drawing_drop(cup__drawing *d);
+
+#endif

@@ -1,0 +1,265 @@
+/* Attention of the token that comes next: its query and key are turned, its key and value put
+ * behind those that are there, and all of them attended to. Where they go is read from memory, so
+ * that a graph of such calls is a step of writing, launched for each token. The limit is how fast
+ * keys and values can be read.
+ *
+ * Block x takes (text, kv head), y a share of the keys, z HEADS of its queries. A key is read by
+ * LANES lanes, EACH elements a lane, and the lanes of a warp hold several keys; each such group
+ * keeps a base and sums of its own, which are joined at the end, of several shares by read_join.
+ * The block that takes the new key writes it before it reads. */
+#include "dependent.cuh"
+#include "qkv_attention_read_call.cuh"
+#include "reduce.cuh"
+#include "rope_turn.cuh"
+#include "vec.cuh"
+
+/* Knobs: CUP_ID, EACH, LANES, HEADS, WARPS, TURNED (by rotary positions), WHOLE (heads are whole
+ * vectors of EACH elements). */
+#define SIZE (LANES * EACH)
+#define GROUPS (32 / LANES)
+#define UNROLL 4
+#define ROW (SIZE + 2) /* of sums: then the base and the sum of weights */
+
+typedef dtype_of<CUP_ID>::type id_type;
+
+DEVICE real lowest()
+{
+    return -(real)__int_as_float(0x7f800000);
+}
+
+/* 2 to the power x - base, where nothing is -infinity. */
+DEVICE real weight_of(real x, real base)
+{
+    return x == lowest() ? 0 : exp2(x - base);
+}
+
+DEVICE void load_lane(const T *from, int column, int size, real (&to)[EACH])
+{
+#if WHOLE
+    if (column < size) {
+        to_reals(load_plain<EACH>(from + column), to);
+        return;
+    }
+#endif
+#pragma unroll
+    for (int e = 0; e < EACH; e++)
+        to[e] = !WHOLE && column + e < size ? to_real(from[column + e]) : 0;
+}
+
+/* Element d of a head, turned where heads are. */
+DEVICE real turned(const read_call &c, const T *head, int d, long long position)
+{
+#if TURNED
+    int pairs = c.size / 2, pair = d < pairs ? d : d - pairs;
+    real cosine, sine, u = to_real(head[pair]), v = to_real(head[pair + pairs]);
+    turn_of(c.frequency[pair], position, &cosine, &sine);
+    return d < pairs ? u * cosine - v * sine : u * sine + v * cosine;
+#else
+    return to_real(head[d]);
+#endif
+}
+
+/* What a group of lanes has summed for one query. */
+struct sums {
+    real base, weight, o[EACH];
+};
+
+DEVICE void fade(sums &s, real base)
+{
+    real factor = s.base == lowest() && s.weight == 0 ? 0 : exp2(s.base - base);
+    s.base = base;
+    s.weight *= factor;
+#pragma unroll
+    for (int e = 0; e < EACH; e++)
+        s.o[e] *= factor;
+}
+
+DEVICE real larger(real a, real b)
+{
+    return a > b ? a : b;
+}
+
+/* Adds up what the groups of a warp have. */
+DEVICE void join_groups(sums &s)
+{
+#pragma unroll
+    for (int mask = LANES; mask < 32; mask *= 2) {
+        real base = larger(s.base, shuffle_xor(s.base, mask));
+        if (base > lowest())
+            fade(s, base);
+        s.weight += shuffle_xor(s.weight, mask);
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+            s.o[e] += shuffle_xor(s.o[e], mask);
+    }
+}
+
+/* The weighted mean of column d over `count` rows of sums. With a place for it, the sums themselves
+ * go on to read_join. */
+template <typename Row> DEVICE real mean_of(const Row *rows, int count, int row, int size, int d,
+                                            real *base_out, real *weight_out)
+{
+    real base = lowest(), weight = 0, value = 0;
+    for (int w = 0; w < count; w++)
+        base = larger(base, rows[w * row + size]);
+    for (int w = 0; w < count; w++) {
+        const Row *from = rows + w * row;
+        real factor = from[size + 1] == 0 ? 0 : exp2((real)from[size] - base);
+        weight += factor * from[size + 1];
+        value += factor * from[d];
+    }
+    *base_out = base;
+    *weight_out = weight;
+    return value;
+}
+
+DEVICE bool is_known(const read_call &c, long long position)
+{
+    return position >= 0 && position < c.length;
+}
+
+DEVICE long long position_of(const read_call &c, int batch)
+{
+    return (long long)((const id_type *)c.position)[c.positions > 1 ? batch : 0];
+}
+
+DEVICE void store_mean(const read_call &c, long long head, int d, real value, real weight,
+                       bool known)
+{
+    real mean = weight == 0 ? 0 : value / weight;
+    ((T *)c.o)[head * c.size + d] = from_real<T>(known ? mean : lowest() * 0);
+}
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    read_fwd(const __grid_constant__ read_call c)
+{
+    __shared__ real query[HEADS * SIZE], fresh[SIZE], joined[WARPS * HEADS * ROW];
+    int batch = (int)blockIdx.x / c.kv_heads, kv = (int)blockIdx.x % c.kv_heads;
+    int group = c.heads / c.kv_heads, first = kv * group + (int)blockIdx.z * HEADS;
+    int heads = (kv + 1) * group - first, size = c.size;
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    long long position = position_of(c, batch);
+    bool known = is_known(c, position);
+    const T *row = (const T *)c.qkv + (long long)batch * (c.heads + 2 * c.kv_heads) * size;
+    T *keys = (T *)c.keys + (long long)blockIdx.x * c.length * size;
+    T *values = (T *)c.values + (long long)blockIdx.x * c.length * size;
+    int from = (int)blockIdx.y * c.share, to = from + c.share;
+    to = known && to > position + 1 ? (int)position + 1 : known ? to : from;
+    for (int i = (int)threadIdx.x; i < (HEADS + 1) * SIZE; i += WARPS * 32) {
+        int head = i / SIZE, d = i % SIZE;
+        bool is_key = head == HEADS, valid = d < size && (is_key || head < heads);
+        const T *at = row + (is_key ? c.heads + kv : first + head) * size;
+        real x = valid ? turned(c, at, d, position) : 0;
+        if (is_key)
+            fresh[d] = x;
+        else
+            query[i] = x * (real)c.scale;
+        if (is_key && valid && from <= position && position < to) {
+            keys[position * size + d] = from_real<T>(x);
+            values[position * size + d] = row[(c.heads + c.kv_heads + kv) * size + d];
+        }
+    }
+    __syncthreads();
+    int column = lane % LANES * EACH, own = lane / LANES;
+    real q[HEADS][EACH];
+    sums s[HEADS];
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        s[h].base = lowest();
+        s[h].weight = 0;
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            q[h][e] = query[h * SIZE + column + e];
+            s[h].o[e] = 0;
+        }
+    }
+    for (int k = from + warp * GROUPS; k < to; k += WARPS * GROUPS * UNROLL) {
+        real key[UNROLL][EACH], value[UNROLL][EACH];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            int at = k + u * WARPS * GROUPS + own, inside = at < to ? size : 0;
+            load_lane(keys + (long long)at * size, column, inside, key[u]);
+            load_lane(values + (long long)at * size, column, inside, value[u]);
+#pragma unroll
+            for (int e = 0; e < EACH; e++)
+                key[u][e] = at == position ? fresh[column + e] : key[u][e];
+        }
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            real score[UNROLL], base = s[h].base;
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                score[u] = 0;
+#pragma unroll
+                for (int e = 0; e < EACH; e++)
+                    score[u] += q[h][e] * key[u][e];
+#pragma unroll
+                for (int mask = 1; mask < LANES; mask *= 2)
+                    score[u] += shuffle_xor(score[u], mask);
+                if (k + u * WARPS * GROUPS + own >= to)
+                    score[u] = lowest();
+                base = larger(base, score[u]);
+            }
+            if (base > s[h].base)
+                fade(s[h], base);
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                real weight = weight_of(score[u], base);
+                s[h].weight += weight;
+#pragma unroll
+                for (int e = 0; e < EACH; e++)
+                    s[h].o[e] += weight * value[u][e];
+            }
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        join_groups(s[h]);
+        real *to_row = joined + (warp * HEADS + h) * ROW;
+        if (lane < LANES)
+#pragma unroll
+            for (int e = 0; e < EACH; e++)
+                to_row[column + e] = s[h].o[e];
+        if (lane == 0) {
+            to_row[SIZE] = s[h].base;
+            to_row[SIZE + 1] = s[h].weight;
+        }
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < HEADS * SIZE; i += WARPS * 32) {
+        int h = i / SIZE, d = i % SIZE;
+        if (h >= heads || d >= size)
+            continue;
+        real base, weight;
+        real value = mean_of(joined + h * ROW, WARPS, HEADS * ROW, SIZE, d, &base, &weight);
+        long long head = (long long)batch * c.heads + first + h;
+        if (c.shares == 1) {
+            store_mean(c, head, d, value, weight, known);
+            continue;
+        }
+        real *part = (real *)c.part + (head * c.shares + blockIdx.y) * (size + 2);
+        part[d] = value;
+        if (d == 0) {
+            part[size] = base;
+            part[size + 1] = weight;
+        }
+    }
+}
+
+/* Joins the shares of a head; a block each. */
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    read_join(const __grid_constant__ read_call c)
+{
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    long long head = blockIdx.x;
+    bool known = is_known(c, position_of(c, (int)(head / c.heads)));
+    const real *parts = (const real *)c.part + head * c.shares * (c.size + 2);
+    for (int d = (int)threadIdx.x; d < c.size; d += WARPS * 32) {
+        real base, weight;
+        real value = mean_of(parts, c.shares, c.size + 2, c.size, d, &base, &weight);
+        store_mean(c, head, d, value, weight, known);
+    }
+}

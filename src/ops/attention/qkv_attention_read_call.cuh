@@ -1,0 +1,19 @@
+/* The one argument of the kernels of qkv_attention_read, as the host fills it and they read it.
+ * Plain C, included by both. */
+#ifndef CUP_OPS_ATTENTION_QKV_ATTENTION_READ_CALL_CUH
+#define CUP_OPS_ATTENTION_QKV_ATTENTION_READ_CALL_CUH
+
+#define READ_PAIRS 128
+
+typedef struct read_call {
+    const void *qkv, *position;
+    void *keys, *values, *o;
+    void *part; /* with several shares: [batch, heads, shares, size + 2] */
+    int heads, kv_heads, size, length;
+    int positions;     /* 1: all texts stand at the same */
+    int share, shares; /* keys of a block, and blocks for all of them */
+    double scale;      /* of a score, for powers of 2 */
+    double frequency[READ_PAIRS];
+} read_call;
+
+#endif

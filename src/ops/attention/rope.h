@@ -1,0 +1,16 @@
+/* What turns pairs of features by their position, for ops that do it on the way. */
+#ifndef CUP_OPS_ATTENTION_ROPE_H
+#define CUP_OPS_ATTENTION_ROPE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CUP__ROPE_BASE 10000.0 /* where none is given */
+
+/* What the position is multiplied by for pair i of so many, in radians. */
+double cup__rope_frequency(double base, int64_t i, int64_t pairs);
+
+/* Those of all pairs, at most ROPE_PAIRS; in radians, or in whole turns. */
+void cup__rope_frequencies(double base, int64_t pairs, bool radians, double *to);
+
+#endif

@@ -1,0 +1,352 @@
+/* Draws a token from each row of logits; a block each.
+ *
+ * The order is that of the host: the likeliest first, of equal ones the lower token. What lies at a
+ * place in it is searched for without putting anything in order: the logits are counted into bins
+ * of equal width, the bin that the place is in is split again until few are left, and of these each
+ * adds up those before it. Weights are whole numbers, whose sums have no order. A search reads the
+ * row twice; there is one for top_k, one for top_p and one for the draw. */
+#include "dependent.cuh"
+#include "draw_token_call.cuh"
+#include "philox.cuh"
+
+#define BINS 2048
+#define FEW DRAW_THREADS /* that are left to a thread each */
+#define UNIT 0x1p39f     /* the weight of the likeliest; 2^24 of them have a sum */
+#define LEAST -40.0f     /* powers of 2 below have no weight */
+
+enum measure { COUNT, WEIGHT };
+
+/* A place in the order: what lies before or at it is kept. */
+struct place {
+    float value;
+    int token;
+};
+
+struct search {
+    draw_call c;
+    const T *row;
+    float best, least; /* of those that are finite */
+    place last;        /* of those that are kept */
+};
+
+static __shared__ uint64_t bin_weight[BINS], warp_sum[32];
+static __shared__ unsigned bin_count[BINS];
+static __shared__ float few_value[FEW], warp_low[32], warp_high[32];
+static __shared__ int few_token[FEW];
+static __shared__ struct {
+    place at;
+    uint64_t before, own; /* of a bin: what lies before it, and in it */
+    int bin;
+    unsigned count;
+} found;
+
+DEVICE float infinity()
+{
+    return __int_as_float(0x7f800000);
+}
+
+DEVICE float value_at(const search &s, int token)
+{
+    return (float)to_real(s.row[token]);
+}
+
+DEVICE bool is_kept(const search &s, float value, int token)
+{
+    return value > s.last.value || (value == s.last.value && token <= s.last.token);
+}
+
+DEVICE uint64_t measured(const search &s, int measure, float value)
+{
+    float power = (value - s.best) * s.c.scale;
+    if (measure == COUNT)
+        return 1;
+    return power < LEAST ? 0 : (uint64_t)(exp2f(power) * UNIT);
+}
+
+/* The lowest and highest of each thread's; every thread gets them. */
+DEVICE void extremes(float *low, float *high)
+{
+    for (int mask = 16; mask; mask /= 2) {
+        *low = fminf(*low, __shfl_xor_sync(0xffffffffu, *low, mask));
+        *high = fmaxf(*high, __shfl_xor_sync(0xffffffffu, *high, mask));
+    }
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) {
+        warp_low[threadIdx.x / 32] = *low;
+        warp_high[threadIdx.x / 32] = *high;
+    }
+    __syncthreads();
+    for (int i = 0; i < DRAW_THREADS / 32; i++) {
+        *low = fminf(*low, warp_low[i]);
+        *high = fmaxf(*high, warp_high[i]);
+    }
+}
+
+/* What the threads before this one have, and all of them. */
+DEVICE uint64_t sum_before(uint64_t own, uint64_t *all)
+{
+    uint64_t sum = own;
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    for (int distance = 1; distance < 32; distance *= 2) {
+        uint64_t other = __shfl_up_sync(0xffffffffu, sum, distance);
+        sum += lane >= distance ? other : 0;
+    }
+    __syncthreads();
+    if (lane == 31)
+        warp_sum[warp] = sum;
+    __syncthreads();
+    *all = 0;
+    for (int i = 0; i < DRAW_THREADS / 32; i++) {
+        sum += i < warp ? warp_sum[i] : 0;
+        *all += warp_sum[i];
+    }
+    return sum - own;
+}
+
+/* Bins of what lies from `high` down to `low`. No bin's values are below those of the next one. */
+struct bins {
+    float low, high, lift, scale; /* small differences are lifted, or scales would overflow */
+};
+
+DEVICE bins bins_of(float low, float high)
+{
+    bins b = {low, high, high - low < 1e-20f ? 0x1p100f : 1.0f, 0};
+    float width = fminf((high - low) * b.lift, 1e38f); /* what is further is in the last one */
+    b.scale = width > 0 ? (float)BINS / width : 0;
+    return b;
+}
+
+DEVICE int bin_of(const bins &b, float value)
+{
+    return (int)fminf((b.high - value) * b.lift * b.scale, (float)(BINS - 1));
+}
+
+DEVICE bool is_in_range(const bins &b, float value)
+{
+    return value >= b.low && value <= b.high;
+}
+
+/* Of those that are kept and have this value, number `n`, counted by their tokens. */
+DEVICE void find_equal(const search &s, float value, uint64_t n)
+{
+    uint64_t before = 0;
+    for (int begin = 0; begin < s.c.count; begin += DRAW_THREADS) {
+        int token = begin + (int)threadIdx.x;
+        bool is_one = token < s.c.count && value_at(s, token) == value && is_kept(s, value, token);
+        int here = __syncthreads_count(is_one);
+        if (before + (uint64_t)here > n) {
+            uint64_t all, place_here = sum_before(is_one, &all);
+            if (is_one && before + place_here == n)
+                found.at = {value, token};
+            break;
+        }
+        before += (uint64_t)here;
+    }
+    __syncthreads();
+}
+
+DEVICE void fill_bins(const search &s, int measure, const bins &b)
+{
+    for (int i = (int)threadIdx.x; i < BINS; i += DRAW_THREADS) {
+        bin_weight[i] = 0;
+        bin_count[i] = 0;
+    }
+    __syncthreads();
+#pragma unroll 4
+    for (int token = (int)threadIdx.x; token < s.c.count; token += DRAW_THREADS) {
+        float value = value_at(s, token);
+        uint64_t weight = is_in_range(b, value) ? measured(s, measure, value) : 0;
+        if (!weight || !is_kept(s, value, token))
+            continue;
+        int bin = bin_of(b, value);
+        if (measure == WEIGHT)
+            atomicAdd((unsigned long long *)&bin_weight[bin], (unsigned long long)weight);
+        atomicAdd(&bin_count[bin], 1u);
+    }
+    __syncthreads();
+}
+
+/* What is in this thread's two bins, and returns what is before them. */
+DEVICE uint64_t sum_bins(int measure, uint64_t *first, uint64_t *second, uint64_t *all)
+{
+    int bin = 2 * (int)threadIdx.x;
+    *first = measure == WEIGHT ? bin_weight[bin] : bin_count[bin];
+    *second = measure == WEIGHT ? bin_weight[bin + 1] : bin_count[bin + 1];
+    return sum_before(*first + *second, all);
+}
+
+/* The bin that the target falls into. */
+DEVICE void choose_bin(uint64_t before, uint64_t first, uint64_t second, uint64_t target)
+{
+    int bin = 2 * (int)threadIdx.x;
+    if (before <= target && target < before + first + second) {
+        bool later = target >= before + first;
+        found.bin = bin + later;
+        found.before = later ? before + first : before;
+        found.count = bin_count[bin + later];
+    }
+    __syncthreads();
+}
+
+DEVICE bool is_member(const search &s, int measure, const bins &b, int bin, float value, int token)
+{
+    return is_in_range(b, value) && bin_of(b, value) == bin && is_kept(s, value, token) &&
+           measured(s, measure, value);
+}
+
+/* Each of the few in the bin adds up those before it. */
+DEVICE void find_among_few(const search &s, int measure, const bins &b, uint64_t target)
+{
+    int bin = found.bin;
+    uint64_t sum = found.before;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        found.count = 0;
+    __syncthreads();
+#pragma unroll 4
+    for (int token = (int)threadIdx.x; token < s.c.count; token += DRAW_THREADS) {
+        float value = value_at(s, token);
+        if (!is_member(s, measure, b, bin, value, token))
+            continue;
+        unsigned at = atomicAdd(&found.count, 1u);
+        few_value[at] = value;
+        few_token[at] = token;
+    }
+    __syncthreads();
+    int count = (int)found.count;
+    if ((int)threadIdx.x < count) {
+        place own = {few_value[threadIdx.x], few_token[threadIdx.x]};
+        for (int i = 0; i < count; i++)
+            if (few_value[i] > own.value || (few_value[i] == own.value && few_token[i] < own.token))
+                sum += measured(s, measure, few_value[i]);
+        uint64_t weight = measured(s, measure, own.value);
+        if (sum <= target && target - sum < weight)
+            found.at = own;
+    }
+    __syncthreads();
+}
+
+/* From the lowest to the highest that are in the bin that was found. */
+DEVICE bins narrower(const search &s, int measure, const bins &b)
+{
+    float low = infinity(), high = -infinity();
+    for (int token = (int)threadIdx.x; token < s.c.count; token += DRAW_THREADS) {
+        float value = value_at(s, token);
+        if (is_member(s, measure, b, found.bin, value, token)) {
+            low = fminf(low, value);
+            high = fmaxf(high, value);
+        }
+    }
+    extremes(&low, &high);
+    return bins_of(low, high);
+}
+
+/* What the draw hits of so much in all. */
+DEVICE uint64_t drawn_of(const search &s, uint64_t number, uint64_t all)
+{
+    struct philox_words w =
+        philox(s.c.seed, (uint32_t)number, (uint32_t)(number >> 32), DRAW_WORD, 0);
+    uint64_t bits = (uint64_t)w.at[0] << 32 | w.at[1];
+    return __umul64hi(bits >> 11 << 11, all);
+}
+
+/* The last to be kept of those that make up top_p. */
+DEVICE uint64_t part_of(const search &s, uint64_t all)
+{
+    double part = ceil(s.c.top_p * (double)all);
+    uint64_t least = part < 1 ? 1 : (uint64_t)part;
+    return (least < all ? least : all) - 1;
+}
+
+enum goal { TOP_K, TOP_P, DRAW };
+
+/* Sets found.at. */
+DEVICE void find(const search &s, int goal, uint64_t number)
+{
+    int measure = goal == TOP_K ? COUNT : WEIGHT;
+    float low = goal == TOP_K ? s.least : fmaxf(s.least, s.best + (LEAST - 1) / s.c.scale);
+    bins b = bins_of(low, s.best);
+    uint64_t target = (uint64_t)s.c.top_k - 1, before = 0;
+    for (bool is_first = true;; is_first = false) {
+        uint64_t first, second;
+        fill_bins(s, measure, b);
+        uint64_t all, own = sum_bins(measure, &first, &second, &all);
+        if (is_first && goal != TOP_K)
+            target = goal == TOP_P ? part_of(s, all) : drawn_of(s, number, all);
+        if (b.scale == 0) {
+            find_equal(s, b.high, (target - before) / measured(s, measure, b.high));
+            return;
+        }
+        choose_bin(before + own, first, second, target);
+        before = found.before;
+        if (found.count <= FEW) {
+            find_among_few(s, measure, b, target);
+            return;
+        }
+        b = narrower(s, measure, b);
+    }
+}
+
+DEVICE void draw_row(search &s, uint64_t number)
+{
+    float low = infinity(), high = -infinity();
+    uint64_t finite = 0;
+#pragma unroll 4
+    for (int token = (int)threadIdx.x; token < s.c.count; token += DRAW_THREADS) {
+        float value = value_at(s, token);
+        high = fmaxf(high, value);
+        bool counts = fabsf(value) < infinity();
+        low = counts ? fminf(low, value) : low;
+        finite += counts;
+    }
+    extremes(&low, &high);
+    sum_before(finite, &finite);
+    s.best = high;
+    s.least = low;
+    s.last = {-infinity(), s.c.count};
+    bool is_one = !(fabsf(high) < infinity()) || s.c.likeliest;
+    if (is_one) {
+        find_equal(s, high, 0);
+        return;
+    }
+    s.last.token = -1;
+    if (s.c.top_k > 0 && (uint64_t)s.c.top_k < finite) {
+        find(s, TOP_K, number);
+        s.last = found.at;
+        __syncthreads();
+    }
+    if (s.c.top_p > 0) {
+        find(s, TOP_P, number);
+        s.last = found.at;
+        __syncthreads();
+    }
+    find(s, DRAW, number);
+}
+
+extern "C" __global__ void __launch_bounds__(DRAW_THREADS)
+    draw_fwd(const __grid_constant__ draw_call c)
+{
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    search s;
+    s.c = c;
+    s.row = (const T *)c.logits + (long long)blockIdx.x * c.count;
+    if (threadIdx.x == 0)
+        found.at.token = -1;
+    __syncthreads();
+    draw_row(s, (uint64_t)c.counters[0] * (uint64_t)c.rows + blockIdx.x);
+    if (threadIdx.x == 0)
+        c.tokens[blockIdx.x] = found.at.token;
+    for (int i = (int)threadIdx.x; c.rows == 1 && i < c.counter_count; i += DRAW_THREADS)
+        c.counters[i] += 1;
+}
+
+/* With several rows no block knows when the others have read the counters. */
+extern "C" __global__ void __launch_bounds__(DRAW_THREADS)
+    draw_count(const __grid_constant__ draw_call c)
+{
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    for (int i = (int)threadIdx.x; i < c.counter_count; i += DRAW_THREADS)
+        c.counters[i] += 1;
+}

@@ -1,0 +1,21 @@
+/* The argument of the kernels of draw_token, as the host fills it and they read it. Plain C,
+ * included by both. */
+#ifndef CUP_OPS_RANDOM_DRAW_TOKEN_CALL_CUH
+#define CUP_OPS_RANDOM_DRAW_TOKEN_CALL_CUH
+
+#define DRAW_THREADS 1024
+#define DRAW_WORD 0x73616d70u /* sets these random numbers apart from others */
+
+typedef struct draw_call {
+    const void *logits;
+    int *tokens;
+    long long *counters;
+    int counter_count, rows, count;
+    int top_k;      /* 0: all */
+    int likeliest;  /* nothing is drawn */
+    float scale;    /* of a logit, for powers of 2 */
+    double top_p;   /* 0: all */
+    unsigned long long seed;
+} draw_call;
+
+#endif

@@ -30,7 +30,7 @@ class Options(Sized):
                 ("seconds", ctypes.c_double), ("attributes", ctypes.c_char_p),
                 ("indices", ctypes.c_int64), ("no_error", ctypes.c_bool),
                 ("chosen", ctypes.c_bool), ("transposed", ctypes.c_bool),
-                ("bare", ctypes.c_bool)]
+                ("bare", ctypes.c_bool), ("channels_last", ctypes.c_bool)]
 
 
 REPORT = ctypes.CFUNCTYPE(None, ctypes.POINTER(Result), ctypes.c_void_p)
@@ -72,7 +72,7 @@ class Cupola:
         options = Options(dtype=CODES[row.dtype], shapes=row.shapes.encode(), seconds=seconds,
                           attributes=row.attributes.encode() if row.attributes else None,
                           indices=row.indices, no_error=no_error, chosen=not args.all,
-                          transposed=row.transposed)
+                          transposed=row.transposed, channels_last=row.channels_last)
         if self.lib.cup_precision(self.c, row.precision.encode()) or \
                 self.lib.cup_bench(self.c, row.op.encode(), ctypes.byref(self.ceiling),
                                    ctypes.byref(options), REPORT(take), None):

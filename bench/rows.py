@@ -23,15 +23,17 @@ class Row:
 
     def __init__(self, op, shapes, dtype, make, attributes="", compiled=False, peers=None,
                  with_cupy=None, indices=0, exact=True, transposed=False, precision="highest",
-                 name="torch"):
+                 name="torch", channels_last=False):
         self.op, self.shapes, self.dtype, self.make = op, shapes, dtype, make
         self.attributes, self.compiled, self.peers = attributes, compiled, peers or {}
         self.with_cupy, self.indices, self.exact = with_cupy, indices, exact
         self.transposed, self.precision, self.name = transposed, precision, name
+        self.channels_last = channels_last
 
     def text(self):
         """Attributes as far as the row sets them; how the library writes them stands in a result."""
         more = [self.attributes, "transposed=1" if self.transposed else "",
+                "channels_last=1" if self.channels_last else "",
                 "precision=" + self.precision if self.precision != "highest" else ""]
         return " ".join(word for word in more if word)
 
@@ -421,8 +423,61 @@ def attention_rows():
               "causal=0 dropout=0")
 
 
+# Images, channels, side, results, kernel, stride, groups: ResNet-50's layers, the depthwise ones of
+# ConvNeXt-T, and a wide one.
+CONVOLUTIONS = (
+    (64, 64, 128, 128, 3, 1, 1), (64, 3, 224, 64, 7, 2, 1),
+    (64, 64, 56, 64, 1, 1, 1), (64, 64, 56, 64, 3, 1, 1), (64, 64, 56, 256, 1, 1, 1),
+    (64, 256, 56, 64, 1, 1, 1), (64, 256, 56, 128, 1, 1, 1), (64, 128, 56, 128, 3, 2, 1),
+    (64, 128, 28, 512, 1, 1, 1), (64, 256, 56, 512, 1, 2, 1), (64, 512, 28, 128, 1, 1, 1),
+    (64, 128, 28, 128, 3, 1, 1), (64, 512, 28, 256, 1, 1, 1), (64, 256, 28, 256, 3, 2, 1),
+    (64, 256, 14, 1024, 1, 1, 1), (64, 512, 28, 1024, 1, 2, 1), (64, 1024, 14, 256, 1, 1, 1),
+    (64, 256, 14, 256, 3, 1, 1), (64, 1024, 14, 512, 1, 1, 1), (64, 512, 14, 512, 3, 2, 1),
+    (64, 512, 7, 2048, 1, 1, 1), (64, 1024, 14, 2048, 1, 2, 1), (64, 2048, 7, 512, 1, 1, 1),
+    (64, 512, 7, 512, 3, 1, 1), (64, 96, 56, 96, 7, 1, 96), (64, 192, 28, 192, 7, 1, 192),
+    (64, 384, 14, 384, 7, 1, 384), (64, 768, 7, 768, 7, 1, 768))
+
+
+def channels_last(shape, d):
+    return random(shape, d).contiguous(memory_format=torch.channels_last)
+
+
+def convolution(d, x, w, stride, groups):
+    x, w = channels_last(x, d), channels_last(w, d)
+    torch.backends.cudnn.benchmark = True
+    return lambda: F.conv2d(x, w, None, stride, w.shape[2] // 2, 1, groups)
+
+
+def convolution_grad(d, dy, x, w, stride, groups, which):
+    x, w, dy = channels_last(x, d), channels_last(w, d), channels_last(dy, d)
+    torch.backends.cudnn.benchmark = True
+    pad = w.shape[2] // 2
+    return lambda: ATEN.convolution_backward(dy, x, w, None, [stride] * 2, [pad] * 2, [1] * 2,
+                                             False, [0] * 2, groups, which)[0 if which[0] else 1]
+
+
+def conv_rows():
+    for n, c, side, o, k, stride, groups in CONVOLUTIONS:
+        out = (side - 1) // stride + 1
+        x, w, y = (n, c, side, side), (o, c // groups, k, k), (n, o, out, out)
+        text = f"stride={stride} padding={k // 2} same=0 dilation=1 groups={groups}"
+        shown = ["x".join(map(str, s)) for s in (x, w, y)]
+        yield Row("conv2d", f"{shown[0]} {shown[1]} -", "bf16",
+                  lambda d, x, w, _, s=stride, g=groups: convolution(d, x, w, s, g), text,
+                  channels_last=True, exact=False)
+        yield Row("conv2d_input_grad", f"{shown[2]} {shown[1]}", "bf16",
+                  lambda d, dy, w, x=x, s=stride, g=groups: convolution_grad(
+                      d, dy, x, w, s, g, [True, False, False]),
+                  f"{text} height={side} width={side}", channels_last=True, exact=False)
+        yield Row("conv2d_weight_grad", f"{shown[2]} {shown[0]}", "bf16",
+                  lambda d, dy, x, w=w, s=stride, g=groups: convolution_grad(
+                      d, dy, x, w, s, g, [False, True, False]),
+                  f"{text} kernel={k}", channels_last=True, exact=False)
+
+
 PARTS = {"elementwise": elementwise_rows, "norm": norm_rows, "row": row_rows, "order": order_rows,
-         "update": update_rows, "product": product_rows, "attention": attention_rows}
+         "update": update_rows, "product": product_rows, "attention": attention_rows,
+         "conv": conv_rows}
 
 
 def all_rows(parts):

@@ -20,7 +20,7 @@ typedef struct bench_given {
         *precision;
     double seconds, noise;
     int64_t indices;
-    bool no_error, chosen, transposed;
+    bool no_error, chosen, transposed, channels_last;
     cli_files ops, compare;
 } bench_given;
 
@@ -42,6 +42,8 @@ static const cli_option options[] = {
      "how f32 products and attention may round on a GPU; without it CUP_PRECISION"},
     {"transposed", FLAG(bench_given, transposed), NULL, NULL,
      "inputs lie in memory with their dimensions in reverse order"},
+    {"channels-last", FLAG(bench_given, channels_last), NULL, NULL,
+     "inputs of four dimensions, images and kernels, lie in memory as [N,H,W,C]"},
     {"impl", TEXT(bench_given, impl), "NAME", NULL, "time this implementation alone"},
     {"chosen", FLAG(bench_given, chosen), NULL, NULL,
      "time the implementation alone that a call would take"},
@@ -214,6 +216,7 @@ static int bench_call(bench_run *run, cup_context *c, const cup_ceiling *ceiling
                              .no_error = given->no_error};
     const char *precision = cut_word(call.attributes, "precision=");
     how.transposed = cut_word(call.attributes, "transposed=1") != NULL;
+    how.channels_last = cut_word(call.attributes, "channels_last=1") != NULL;
     if (!row || cup_dtype_find(call.dtype, &how.dtype) != CUP_OK)
         return cli_fail(CLI_FILE, "%s: there is no op %s, or no dtype %s", given->goals, call.op,
                         call.dtype);
@@ -244,7 +247,8 @@ static int bench_all(bench_run *run, cup_context *c, const cup_ceiling *ceiling)
                              .indices = given->indices,
                              .no_error = given->no_error,
                              .chosen = given->chosen,
-                             .transposed = given->transposed};
+                             .transposed = given->transposed,
+                             .channels_last = given->channels_last};
     int code = CLI_OK;
     if (cup_dtype_find(given->dtype, &how.dtype) != CUP_OK)
         return cli_usage("--dtype %s: there is no such dtype", given->dtype);

@@ -164,6 +164,7 @@ struct cup__op {
     bool (*words)(const cup__call *call, bool similar, struct cup__text *to);
     uint32_t saves;
     bool random;            /* draws random numbers */
+    bool images;            /* takes images, which may lie with their channels last */
     bool strided_out;       /* implementations can write to a result of any strides */
     uint32_t in_place;      /* bit i: input i is changed by the call (only updates do this) */
     /* Whether a call that saves, with these attributes, changes input 0 as well. */

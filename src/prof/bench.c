@@ -306,7 +306,8 @@ static cup_status bench_sample(bench *b, const cup__sample *sample,
                                                           : b->row->op->bench_indices;
     int count = cup__sample_inputs_filled(b->c, b->row, sample, dtype, dtype, CUP__ROW_MAJOR, SEED,
                                           (cup__filling){.indices = indices,
-                                                         .reversed = options->transposed},
+                                                         .reversed = options->transposed,
+                                                         .channels_last = options->channels_last},
                                           in, MOST_INPUTS);
     if (count < 0)
         return b->c->error.status;
@@ -319,6 +320,8 @@ static cup_status bench_sample(bench *b, const cup__sample *sample,
     cup__attributes_text(b->row, sample->attributes, &b->attributes);
     if (options->transposed)
         cup__text_add(&b->attributes, "%stransposed=1", b->attributes.length ? " " : "");
+    if (options->channels_last)
+        cup__text_add(&b->attributes, "%schannels_last=1", b->attributes.length ? " " : "");
     if (dtype == CUP_F32 && b->c->precision != CUP__HIGHEST)
         cup__text_add(&b->attributes, "%sprecision=%s", b->attributes.length ? " " : "",
                       cup__precision_names[b->c->precision]);

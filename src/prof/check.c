@@ -7,7 +7,7 @@
 #include "dispatch/attributes.h"
 #include "prof/check_call.h"
 
-static const char *const layout_names[] = {"row-major", "padded", "transposed"};
+const char *const cup__layout_names[] = {"row-major", "padded", "transposed", "channels-last"};
 
 /* The calls of all ops that are to be checked, in order, and where it is among them. */
 struct cup__checking {
@@ -20,7 +20,7 @@ struct cup__checking {
 /* Every implementation with the inputs in one layout. */
 static void check_layout(cup__check_call *k, const cup__reference_call *call, cup__layout layout)
 {
-    k->layout = layout_names[layout];
+    k->layout = cup__layout_names[layout];
     k->out_offset = layout == CUP__PADDED;
     cup_scope_open(k->c);
     k->in_count = cup__sample_inputs_filled(k->c, k->row, call->sample, k->dtype, k->dtype, layout,
@@ -40,9 +40,10 @@ static cup_status check_sample(cup__check_call *k, const cup__reference_call *ca
     k->attributes = call->sample->attributes;
     k->shapes = call->sample->shapes;
     k->dtype = call->dtype;
-    int layouts = cup__check_one_layout(k->row, call->sample) ? 1 : 3;
-    for (int layout = 0; layout < layouts && !cup__device_is_lost(k->c->device); layout++)
-        check_layout(k, call, (cup__layout)layout);
+    for (cup__layout layout = 0; layout < CUP__LAYOUTS && !cup__device_is_lost(k->c->device);
+         layout++)
+        if (cup__check_has_layout(k->row, call->sample, layout))
+            check_layout(k, call, layout);
     return CUP_OK;
 }
 
@@ -57,9 +58,11 @@ uint32_t cup__check_dtypes(const cup__row *row)
     return row->in_most == 0 ? CUP__DTYPE(F32) : dtypes;
 }
 
-bool cup__check_one_layout(const cup__row *row, const cup__sample *sample)
+bool cup__check_has_layout(const cup__row *row, const cup__sample *sample, cup__layout layout)
 {
-    return row->in_most == 0 || row->op->in_place || cup__overwrites(row->op, sample->attributes);
+    bool one = row->in_most == 0 || row->op->in_place ||
+               cup__overwrites(row->op, sample->attributes);
+    return layout == CUP__ROW_MAJOR || (!one && (layout != CUP__CHANNELS_LAST || row->op->images));
 }
 
 /* Puts the calls of an op on the list, or only counts them. */

@@ -6,7 +6,14 @@
 #include "dispatch/op.h"
 
 /* How the inputs lie in memory. */
-typedef enum cup__layout { CUP__ROW_MAJOR, CUP__PADDED, CUP__TRANSPOSED } cup__layout;
+typedef enum cup__layout {
+    CUP__ROW_MAJOR,
+    CUP__PADDED,
+    CUP__TRANSPOSED,
+    CUP__CHANNELS_LAST, /* [N,C,H,W] lies as [N,H,W,C] */
+    CUP__LAYOUTS
+} cup__layout;
+extern const char *const cup__layout_names[];
 
 /* A check of several ops, whose specifications and kernels are worked out ahead on all cores. NULL
  * with an error in the context: no memory. */
@@ -30,8 +37,9 @@ double cup__check_gradient(cup_context *c, const cup__row *row, const cup__sampl
 /* The dtypes an op is checked with, as bits 1 << cup_dtype: every one that some input takes. */
 uint32_t cup__check_dtypes(const cup__row *row);
 
-/* Whether a sample's inputs must be in row-major order: there are none, or they are changed. */
-bool cup__check_one_layout(const cup__row *row, const cup__sample *sample);
+/* Whether a sample's inputs are checked in a layout: in others than row-major order not where there
+ * are none, or they are changed, and with their channels last those of images. */
+bool cup__check_has_layout(const cup__row *row, const cup__sample *sample, cup__layout layout);
 
 /* Makes the inputs of a sample: random values of the op's domain, rounded to `dtype` when they
  * are floats, or of no certain values when the seed is 0. They are held in `hold`: f64 for the
@@ -47,6 +55,7 @@ typedef struct cup__filling {
     int64_t indices;
     bool alike;
     bool reversed; /* the dimensions lie in reverse order, without gaps; in place of a layout */
+    bool channels_last; /* images and kernels [N,C,H,W] lie as [N,H,W,C]; in place of a layout */
 } cup__filling;
 int cup__sample_inputs_filled(cup_context *c, const cup__row *row, const cup__sample *sample,
                               cup_dtype dtype, cup_dtype hold, cup__layout layout, uint64_t seed,

@@ -66,10 +66,16 @@ static void lay_out(cup__drawn_input *in, uint64_t *state)
     in->offset = cup__draw_chance(state, 50) ? cup__draw_below(state, 16) : 0;
 }
 
+/* An image [N,C,H,W] as [N,H,W,C]. */
+static void lay_channels_last(const int64_t *size, int64_t *stride)
+{
+    stride[1] = 1;
+    stride[0] = (stride[2] = (stride[3] = size[1]) * size[3]) * size[2];
+}
+
 static void draw_layouts(cup__drawn *d, const cup__draw_limits *limits, uint64_t *state)
 {
-    bool plain = limits->row_major || cup__drawn_row_major(d);
-    bool all_plain = plain || cup__draw_chance(state, 35);
+    bool all_plain = limits->row_major || cup__drawn_row_major(d) || cup__draw_chance(state, 35);
     for (int i = 0; i < d->count; i++) {
         cup__drawn_input *in = &d->in[i];
         if (!in->given)
@@ -80,7 +86,9 @@ static void draw_layouts(cup__drawn *d, const cup__draw_limits *limits, uint64_t
             continue;
         if (kind < 30)
             in->offset = cup__draw_below(state, 16);
-        else if (kind < 70)
+        else if (d->row->op->images && in->shape.ndim == 4 && kind < 80)
+            lay_channels_last(in->shape.size, in->stride);
+        else if (kind < 70 || d->row->op->images)
             lay_out(in, state);
     }
 }

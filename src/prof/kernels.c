@@ -49,9 +49,9 @@ static void run_samples(cup_context *c, const cup__row *row, const cup__sample *
     uint32_t dtypes = cup__check_dtypes(row);
     for (const cup__sample *s = samples; s && s->shapes; s++)
         for (int dtype = 0; dtype < 32; dtype++)
-            for (int layout = CUP__ROW_MAJOR; layout <= CUP__TRANSPOSED; layout++)
-                if (dtypes >> dtype & 1 && !(layout && cup__check_one_layout(row, s)))
-                    run_sample(c, row, s, (cup_dtype)dtype, (cup__layout)layout, first);
+            for (cup__layout layout = 0; layout < CUP__LAYOUTS; layout++)
+                if (dtypes >> dtype & 1 && cup__check_has_layout(row, s, layout))
+                    run_sample(c, row, s, (cup_dtype)dtype, layout, first);
 }
 
 cup_status cup__kernels_build(cup__error *error, const char *arch, const char *op, int threads,
@@ -116,12 +116,12 @@ void cup__kernels_for_check(const cup__gpu_facts *facts, cup__precision precisio
                             const cup__row *row, const cup__sample *sample, cup_dtype dtype)
 {
     cup_context *c = cup__kernels_note(facts, precision);
-    for (int layout = CUP__ROW_MAJOR; c && layout <= CUP__TRANSPOSED; layout++) {
+    for (cup__layout layout = 0; c && layout < CUP__LAYOUTS; layout++) {
         cup_tensor *in[MOST_INPUTS];
-        if (layout && cup__check_one_layout(row, sample))
+        if (!cup__check_has_layout(row, sample, layout))
             continue;
         cup_scope_open(c);
-        int count = cup__sample_inputs(c, row, sample, dtype, dtype, (cup__layout)layout, 0, in,
+        int count = cup__sample_inputs(c, row, sample, dtype, dtype, layout, 0, in,
                                        MOST_INPUTS);
         cup__kernels_run_all(c, row, in, count, sample->attributes, layout == CUP__PADDED);
         cup__scope_pop(c);

@@ -127,22 +127,27 @@ static cup_dtype dtype_of_input(const cup__op *op, int i, cup_dtype dtype)
     return (cup_dtype)__builtin_ctz(allowed);
 }
 
+static const int innermost_channels[] = {1, 3, 2, 0};
+
 /* A tensor of the shape whose elements lie as the layout says: padded rows that start one
- * element in, or the dimensions stored in reverse order with gaps. */
+ * element in, the dimensions stored in reverse order with gaps, or the channels last. */
 static cup_tensor *lay_out(cup_context *c, const cup__shape *shape, cup__layout layout)
 {
-    if (layout == CUP__ROW_MAJOR || shape->ndim < 1)
+    bool last = layout == CUP__CHANNELS_LAST && shape->ndim == 4;
+    if (layout == CUP__ROW_MAJOR || shape->ndim < 1 || (layout == CUP__CHANNELS_LAST && !last))
         return cup__tensor_make(c, shape, "sample");
     cup__shape flat = {.dtype = shape->dtype, .ndim = 1, .size = {1}};
     int64_t stride[CUP_MAX_DIMS], total = 1;
     for (int i = 0; i < shape->ndim; i++) {
-        int d = layout == CUP__TRANSPOSED ? i : shape->ndim - 1 - i;
+        int d = last                        ? innermost_channels[i]
+                : layout == CUP__TRANSPOSED ? i
+                                            : shape->ndim - 1 - i;
         stride[d] = total;
-        total *= shape->size[d] + (i == 0 ? 3 : 0);
+        total *= shape->size[d] + (i == 0 && !last ? 3 : 0);
     }
-    flat.size[0] = total + 1;
+    flat.size[0] = total + !last;
     cup_tensor *base = cup__tensor_make(c, &flat, "sample");
-    cup_tensor *view = base ? cup__tensor_view(base, shape, stride, 1) : NULL;
+    cup_tensor *view = base ? cup__tensor_view(base, shape, stride, !last) : NULL;
     cup_tensor_free(base);
     return view;
 }
@@ -231,19 +236,20 @@ static cup_status fill(cup_tensor *t, cup_dtype rounded, cup__domain domain, int
     return status;
 }
 
-/* A tensor of this one's shape whose dimensions are stored in reverse order, filled when asked;
- * NULL on failure. */
-static cup_tensor *fill_reversed(const cup_tensor *like, bool filled, uint64_t seed,
-                                 cup__domain domain)
+/* A tensor of this one's shape whose dimensions are stored in another order, with the channels last
+ * or all reversed, filled when asked; NULL on failure. */
+static cup_tensor *fill_ordered(const cup_tensor *like, bool channels_last, bool filled,
+                                uint64_t seed, cup__domain domain)
 {
     if (!like)
         return NULL;
     cup__shape shape = cup__shape_of(like), stored = shape;
     int64_t stride[CUP_MAX_DIMS], step = 1;
     for (int i = 0; i < shape.ndim; i++) {
-        stored.size[i] = shape.size[shape.ndim - 1 - i];
-        stride[i] = step;
-        step *= shape.size[i];
+        int d = channels_last ? innermost_channels[i] : i;
+        stored.size[shape.ndim - 1 - i] = shape.size[d];
+        stride[d] = step;
+        step *= shape.size[d];
     }
     cup_tensor *base = cup__tensor_make(like->context, &stored, "sample");
     if (!base || (filled && fill(base, base->dtype, domain, 0, false, seed) != CUP_OK))
@@ -315,8 +321,9 @@ int cup__sample_inputs_filled(cup_context *c, const cup__row *row, const cup__sa
             domain = (cup__domain){0, (double)filling.indices};
         else if (row->op->indices)
             indices = row->op->indices(in, i, sample->attributes);
-        if (filling.reversed && shape.ndim > 1 && in[i]) {
-            in[i] = fill_reversed(in[i], seed != 0, own_seed, domain);
+        bool last = filling.channels_last && shape.ndim == 4;
+        if ((last || (filling.reversed && shape.ndim > 1)) && in[i]) {
+            in[i] = fill_ordered(in[i], last, seed != 0, own_seed, domain);
             if (in[i])
                 continue;
         }

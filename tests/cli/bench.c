@@ -168,6 +168,9 @@ TEST(bench_formats)
     EXPECT_CONTAINS(out, "f32   4x4 ");
     EXPECT_INT(cupola("bench --op copy --device cpu --seconds 0.001 --transposed --shapes 9x7"), 0);
     EXPECT_CONTAINS(out, "transposed=1");
+    EXPECT_INT(cupola("bench --op conv2d --device cpu --seconds 0.001 --channels-last "
+                      "--shapes '1x8x9x7 4x8x3x3 -'"), 0);
+    EXPECT_CONTAINS(out, "channels_last=1");
     EXPECT_INT(cupola("bench --op sum --device cpu --shapes 8 --attributes 'axis=0'"), 2);
     EXPECT_CONTAINS(out, "ints axes");
     EXPECT_INT(cupola("bench --op sum --device cpu --shapes 8 --attributes 'axes=,'"), 2);

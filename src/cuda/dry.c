@@ -164,6 +164,20 @@ static CUresult encode_nothing(CUtensorMap *map, CUtensorMapDataType type, uint3
     return CUDA_SUCCESS;
 }
 
+static CUresult encode_no_image(CUtensorMap *map, CUtensorMapDataType type, uint32_t rank,
+                                void *address, const uint64_t *sizes, const uint64_t *strides,
+                                const int *lower, const int *upper, uint32_t channels,
+                                uint32_t pixels, const uint32_t *steps,
+                                CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion promotion,
+                                CUtensorMapFloatOOBfill fill_value)
+{
+    (void)map, (void)type, (void)rank, (void)address, (void)sizes, (void)strides, (void)lower;
+    (void)upper, (void)channels, (void)pixels, (void)steps, (void)interleave, (void)swizzle;
+    (void)promotion, (void)fill_value;
+    return CUDA_SUCCESS;
+}
+
 static CUresult replace_nothing(CUtensorMap *map, void *address)
 {
     (void)map, (void)address;
@@ -181,6 +195,8 @@ static void stand_in_for_driver(void)
 {
     if (!cup__driver.cuTensorMapEncodeTiled)
         cup__driver.cuTensorMapEncodeTiled = encode_nothing;
+    if (!cup__driver.cuTensorMapEncodeIm2col)
+        cup__driver.cuTensorMapEncodeIm2col = encode_no_image;
     if (!cup__driver.cuTensorMapReplaceAddress)
         cup__driver.cuTensorMapReplaceAddress = replace_nothing;
     if (!cup__driver.cuLaunchKernelEx)

@@ -81,6 +81,20 @@ DEVICE void tma_load_shared(const tensor_map &map, uint32_t to, const box &b, ui
                      : "memory");
 }
 
+/* Brings places of an image [N][H][W][C], some channels of each; its map says how they are walked
+ * over, and how many. The first is at `b`; all are read `right` columns and `down` rows further
+ * on. */
+DEVICE void tma_load_places(const tensor_map &map, uint32_t to, const box &b, int right, int down,
+                            uint32_t barrier, uint64_t hint)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col"
+                 ".mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], "
+                 "[%2], {%7, %8}, %9;" ::"r"(to),
+                 "l"(&map), "r"(barrier), "r"(b.at[0]), "r"(b.at[1]), "r"(b.at[2]), "r"(b.at[3]),
+                 "h"((uint16_t)right), "h"((uint16_t)down), "l"(hint)
+                 : "memory");
+}
+
 /* Takes a box to the tensor. */
 template <int Rank> DEVICE void tma_store(const tensor_map &map, uint32_t from, const box &b)
 {

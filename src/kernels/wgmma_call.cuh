@@ -3,6 +3,7 @@
 #ifndef CUP_KERNELS_WGMMA_CALL_CUH
 #define CUP_KERNELS_WGMMA_CALL_CUH
 
+#include "divide.cuh"
 #include "product_call.cuh"
 
 typedef struct wgmma_call {
@@ -49,5 +50,25 @@ typedef struct wgmma_list {
     int count;
     wgmma_item item[WGMMA_LIST];
 } wgmma_list;
+
+/* The same for convolutions, as sums over the taps of a kernel. A map of places walks over those of
+ * an image, 64 channels of each. Of two numbers the first is for rows, the second for columns. */
+#define WGMMA_CONV_ROWS 1  /* a's rows are places, k their taps and channels; b is the weight, as */
+                           /* a matrix for each tap */
+#define WGMMA_CONV_DEPTH 2 /* k are places, of a as rows and of b under each tap, which with the */
+                           /* channels makes b's columns */
+
+typedef struct wgmma_conv {
+    wgmma_call all;
+    divisor places[2];  /* of an image */
+    int from[2];        /* where the first tap of the first place lies in the image */
+    int step[2];        /* from place to place */
+    int tap_step[2];    /* from tap to tap */
+    int taps, taps_wide; /* all of them, and those side by side */
+    int chunks;         /* of 64 channels */
+    int weight;         /* which matrix the first tap has, and how far those of the next row */
+    int weight_step[2]; /* and of the next column are apart */
+    long long y_step[3]; /* images, rows and columns of y, where its rows are not evenly spread */
+} wgmma_conv;
 
 #endif

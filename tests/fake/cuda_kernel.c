@@ -234,6 +234,25 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, uint
                : CUDA_ERROR_INVALID_VALUE;
 }
 
+CUresult cuTensorMapEncodeIm2col(CUtensorMap *map, CUtensorMapDataType type, uint32_t rank,
+                                 void *address, const uint64_t *sizes, const uint64_t *strides,
+                                 const int *lower, const int *upper, uint32_t channels,
+                                 uint32_t pixels, const uint32_t *element_strides,
+                                 CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                 CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill)
+{
+    ENTER;
+    (void)interleave, (void)promotion, (void)fill;
+    const uint32_t box[] = {channels, 1, 1, 1};
+    bool can = rank == 4 && pixels >= 1 && pixels <= 1024 &&
+               can_encode(type, rank, address, sizes, strides, box, element_strides, swizzle);
+    for (uint32_t i = 0; i + 2 < 4 && can; i++)
+        can = lower[i] >= -128 && lower[i] <= 127 && upper[i] >= -128 && upper[i] <= 127 &&
+              (int64_t)sizes[i + 1] + upper[i] > lower[i];
+    memset(map, 0, sizeof *map);
+    return can ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult cuTensorMapReplaceAddress(CUtensorMap *map, void *address)
 {
     ENTER;

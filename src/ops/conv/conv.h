@@ -35,6 +35,7 @@ extern const cup__impl cup__conv_impls[], cup__conv_weight_impls[];
                                     .composed = gradient,                                          \
                                     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),                    \
                                     .impls = impls_,                                               \
+                                    .images = true,                                                \
                                     .samples = samples,                                            \
                                     .bench = bench,                                                \
                                     .tolerance = 16,                                               \

@@ -56,6 +56,11 @@ static const cup__sample samples[] = {
     {"1x64x9x11 72x64x3x3 72", &three}, {"1x32x20x18 130x32x3x3 130", &half},
     {"3x16x16x24 24x16x3x3 24", &three}, {"1x1x40x70 3x1x5x4 3", &plain},
     {"1x32x7x9 64x16x3x3 64", &two_groups}, {"2x20x8x9 24x20x3x3 24", &three},
+    {"1x32x14x13 128x32x3x3 128", &three}, {"1x256x9x7 64x256x1x1 64", &plain},
+    {"3x72x13x11 96x72x2x2 96", &half}, {"1x16x33x31 200x16x3x2 -", &odd},
+    {"4x64x7x7 96x64x3x3 -", &three}, {"2x24x9x12 40x24x1x1 40", &skip},
+    {"3x3x23x21 64x3x7x7 64", &first}, {"2x3x14x15 32x3x3x3 -", &three},
+    {"2x7x11x9 24x7x2x5 24", &plain}, {"1x1x20x19 16x1x5x3 -", &half},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"64x64x128x128 128x64x3x3 -", &three},
                                     {"256x3x224x224 64x3x7x7 -", &first},

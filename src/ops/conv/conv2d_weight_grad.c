@@ -53,7 +53,10 @@ static const cup__sample samples[] = {
     {"1x130x5x4 1x33x9x8", &half},     {"3x24x8x9 3x16x8x9", &three},
     {"2x9x40x41 2x3x40x41", &three},
     {"1x64x4x4 1x32x7x8", &two_groups}, {"2x20x8x9 2x36x8x9", &three},
-    {NULL, NULL}};
+    {"2x128x14x14 2x64x14x14", &three}, {"1x64x28x28 1x72x28x28", &three},
+    {"2x72x7x7 2x136x14x13", &half}, {"5x192x7x7 5x40x7x7", &one},
+    {"2x24x9x5 2x32x11x13", &odd}, {"3x64x12x11 3x3x23x21", &first},
+    {"2x32x14x15 2x5x14x15", &three}, {NULL, NULL}};
 static const cup__sample bench[] = {{"64x128x128x128 64x64x128x128", &three},
                                     {"256x128x28x28 256x64x56x56", &half},
                                     {NULL, NULL}};

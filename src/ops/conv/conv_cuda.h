@@ -13,10 +13,36 @@ cup_status cup__conv_few(cup__call *call);
 cup_status cup__conv_weight_simt(cup__call *call);
 cup_status cup__conv_weight_few(cup__call *call);
 
+/* Of one channel a group, where channels are neighbours in memory. */
+const char *cup__conv_depthwise_refuses(const cup__call *call);
+cup_status cup__conv_depthwise(cup__call *call);
+cup_status cup__conv_weight_depthwise(cup__call *call);
+
 /* By tensor cores, of 16-bit elements. */
 const char *cup__conv_mma_refuses(const cup__call *call);
 cup_status cup__conv_mma(cup__call *call);
 cup_status cup__conv_weight_mma(cup__call *call);
+
+/* By those of Hopper alone: many channels, or a few; and why neither can do a call. */
+const char *cup__conv_wgmma_never(const cup__call *call);
+const char *cup__conv_wgmma_few_refuses(const cup__call *call);
+cup_status cup__conv_wgmma_few(cup__call *call);
+cup_status cup__conv_weight_wgmma_few(cup__call *call);
+const char *cup__conv_wgmma_refuses(const cup__call *call);
+cup_status cup__conv_wgmma(cup__call *call);
+cup_status cup__conv_weight_wgmma(cup__call *call);
+
+/* Their parts, of convolutions that may be another than the call's: the results of a class of rows
+ * and one of columns, of which forward has one each; and the sums of a weight's gradient by result,
+ * tap and channel, the last rounded up to 64 where there are several taps. */
+cup_status cup__conv_wgmma_class(cup__call *call, const cup__conv *v, int high, int wide);
+cup_status cup__conv_wgmma_sums(cup__call *call, const cup__conv *v, void *to);
+
+/* Runs a call whose channels shall be neighbours in memory, in pieces of 16 bytes, and dy and the
+ * weight's taps evenly spread: as it is, or with copies in place of its tensors. Without `all` the
+ * image and the weight are left as they are. */
+#define CUP__CONV_PIECE 8 /* elements */
+cup_status cup__conv_run_last(cup__call *call, bool all, cup_status (*run)(cup__call *call));
 
 /* Tiles of `tile` places and results, and how many blocks they make with their classes. */
 conv_tiles cup__conv_tiles_of(const conv_call *c, int64_t tile_places, int64_t tile_results,

@@ -7,6 +7,7 @@
 #include "divide.cuh"
 
 #define CONV_THREADS 256
+#define CONV_STRIP 8 /* places side by side that a thread of the depthwise kernels has */
 
 /* Along what the elements of the image are neighbours in memory. */
 #define CONV_ALONG_ROWS 0

@@ -86,7 +86,7 @@ static int piece_bytes(const cup__product *p)
 }
 
 /* Pieces of 16 lines that each warp can have on their way. */
-static int staging_buffers(const cup__product *p, const cup__wgmma_plan *plan)
+int cup__wgmma_staging(const cup__product *p, const cup__wgmma_plan *plan)
 {
     if (!cup__wgmma_promotes(p))
         return plan->consumers == 3 ? 1 : 2;
@@ -96,7 +96,7 @@ static int staging_buffers(const cup__product *p, const cup__wgmma_plan *plan)
 
 int cup__wgmma_shared(const cup__product *p, const cup__wgmma_plan *plan)
 {
-    int pieces = plan->consumers * 4 * staging_buffers(p, plan);
+    int pieces = plan->consumers * 4 * cup__wgmma_staging(p, plan);
     return working_bytes(p, plan) + pieces * piece_bytes(p);
 }
 
@@ -241,7 +241,7 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__
         {"ADDING", p->adding},
         {"SUM_A", p->summing},
         {"Y_DIRECT", !store},
-        {"STAGING_BUFFERS", staging_buffers(p, plan)},
+        {"STAGING_BUFFERS", cup__wgmma_staging(p, plan)},
         {"WATCHDOG", plan->watchdog},
     };
     return cup__kernel_get(gpu, "wgmma.cu", "matmul_sm90", knobs,

@@ -47,6 +47,9 @@
 #ifndef SUM_A /* whether the sums of a's lines along k are wanted */
 #define SUM_A 0
 #endif
+#ifndef CONV /* whether a or b is an image under the taps of a kernel */
+#define CONV 0
+#endif
 #ifndef Y_DIRECT /* y's rows do not start at multiples of 16 bytes */
 #define Y_DIRECT 0
 #endif
@@ -70,9 +73,10 @@
 #define THREADS (128 * (CONSUMERS + 1))
 #define SUMS (TILE_N / 2) /* registers for 64 rows */
 /* Registers of the threads that bring and of those that multiply, as the block's size leaves. */
+#define BRINGS_MORE (SUM_A || PROMOTE || CONV)
 #define BRINGER_REGISTERS                                                                          \
-    (CONSUMERS == 3 ? (SUM_A || PROMOTE ? 48 : 32) : SUM_A || PROMOTE ? 40 : 24)
-#define CONSUMER_REGISTERS ((CONSUMERS == 3 ? 160 : 240) - (SUM_A || PROMOTE ? 8 : 0))
+    (CONSUMERS == 3 ? (BRINGS_MORE ? 48 : 32) : BRINGS_MORE ? 40 : 24)
+#define CONSUMER_REGISTERS ((CONSUMERS == 3 ? 160 : 240) - (BRINGS_MORE ? 8 : 0))
 #define STORE16 (PROMOTE && !GROUPS)
 #define STAGING_BYTES (CONSUMERS * 4 * STAGING_BUFFERS * STAGE_PIECE)
 #define BIAS_BYTES (HAS_BIAS ? CONSUMERS * TILE_N * 4 : 0)
@@ -90,6 +94,7 @@ typedef result bias_value;
 
 #if CUP_HAS_WGMMA
 
+#include "wgmma_conv.cuh"
 #include "wgmma_finish.cuh"
 #include "wgmma_groups.cuh"
 #include "wgmma_load.cuh"
@@ -276,7 +281,11 @@ DEVICE void work(const wgmma_call &c, const tensor_map &a, const tensor_map &b, 
     if (threadIdx.x < 128) {
         if (CONSUMERS > 1)
             registers_give<BRINGER_REGISTERS>();
-        if (threadIdx.x < 32 && elected())
+        if (CONV == WGMMA_CONV_ROWS && threadIdx.x < 32 && elected())
+            produce_rows((const wgmma_conv &)c, a, b, at, pipe);
+        else if (CONV == WGMMA_CONV_DEPTH && threadIdx.x < 32 && elected())
+            produce_depth((const wgmma_conv &)c, a, b, at, pipe);
+        else if (!CONV && threadIdx.x < 32 && elected())
             produce(c, a, b, at, pipe);
         else if (SCALES == PRODUCT_SCALE_BLOCKS && threadIdx.x / 32 == 1)
             produce_scales(c, at, pipe);
@@ -309,6 +318,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 {
 #if CUP_HAS_WGMMA
     work(l.all, maps.a[0], maps.b[0], maps.y[0], maps.a[0]);
+#endif
+}
+
+#elif CONV
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    conv_sm90(const __grid_constant__ tensor_map a, const __grid_constant__ tensor_map b,
+              const __grid_constant__ tensor_map y, const __grid_constant__ wgmma_conv v)
+{
+#if CUP_HAS_WGMMA
+    work(v.all, a, b, y, y);
 #endif
 }
 

@@ -251,6 +251,30 @@ double cup__wgmma_choose(const cup__product *p, int multiprocessors, cup__wgmma_
     return least;
 }
 
+double cup__wgmma_choose_deep(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan)
+{
+    double least = 0;
+    int64_t k_tiles = divide_up(p->k, 64);
+    for (int i = 0; i < COUNT(plain_entries); i++) {
+        const entry *e = &plain_entries[i];
+        cup__wgmma_plan one = e->plan;
+        if (one.cluster_m * one.cluster_n > 1 || one.cluster_k || one.tile_n % 64)
+            continue;
+        int64_t tiles = tiles_of(p, one.tile_m, one.tile_n);
+        for (int parts = 1; parts <= multiprocessors; parts += 1 + parts / 8) {
+            one.parts = parts;
+            if (!parts_fit(tiles, k_tiles, parts, multiprocessors, 4))
+                break;
+            double time = plain_time(p, e, &one, multiprocessors);
+            if (!cup__wgmma_plan_refuses(p, &one) && (least == 0 || time < least)) {
+                least = time;
+                *plan = one;
+            }
+        }
+    }
+    return least;
+}
+
 const cup__wgmma_plan *cup__wgmma_choose_list(const cup__product *p, int count,
                                               int multiprocessors)
 {

@@ -183,6 +183,11 @@ DEVICE void put_rows(const wgmma_call &c, const tensor_map &map, const unit &u, 
         put_vectors(c, (result *)c.y, u, row, u.column + j0, buffer);
         return;
     }
+    if (SPREAD) {
+        __syncwarp();
+        put_places((const wgmma_conv &)c, row, u.column + j0, buffer);
+        return;
+    }
     if (Y_DIRECT || (GROUPS == PRODUCT_GROUPS_OF_ROWS && row + 16 > u.row_end)) {
         __syncwarp();
         put_elements(c, (result *)(Outlet == TO_PRE ? c.pre : c.y), u, row, u.column + j0, buffer);

@@ -74,7 +74,7 @@ DEVICE unit unit_at(const wgmma_call &c, int index)
 
 /* Copies one operand's part of a stage. `Shared` blocks of the cluster need the same: each brings
  * its share to all. */
-template <int Along, int Lines, int Shared>
+template <int Along, int Lines, int Shared, int Rank = 2 + BATCH>
 DEVICE void bring(const tensor_map &map, uint32_t to, uint32_t full, int mn, int k, int batch0,
                   int batch1, uint64_t hint)
 {
@@ -84,9 +84,9 @@ DEVICE void bring(const tensor_map &map, uint32_t to, uint32_t full, int mn, int
         box b = {{k, mn + rank * lines, batch0, batch1}};
         to += rank * lines * 128;
         if (Shared > 1)
-            tma_load_shared<2 + BATCH>(map, to, b, full, (1 << Shared) - 1, hint);
+            tma_load_shared<Rank>(map, to, b, full, (1 << Shared) - 1, hint);
         else
-            tma_load<2 + BATCH>(map, to, b, full, hint);
+            tma_load<Rank>(map, to, b, full, hint);
         return;
     }
     const int depth = TILE_K / Shared;
@@ -95,9 +95,9 @@ DEVICE void bring(const tensor_map &map, uint32_t to, uint32_t full, int mn, int
         box b = {{mn + 64 * i, k + rank * depth, batch0, batch1}};
         uint32_t there = to + i * PANEL + rank * depth * 128;
         if (Shared > 1)
-            tma_load_shared<2 + BATCH>(map, there, b, full, (1 << Shared) - 1, hint);
+            tma_load_shared<Rank>(map, there, b, full, (1 << Shared) - 1, hint);
         else
-            tma_load<2 + BATCH>(map, there, b, full, hint);
+            tma_load<Rank>(map, there, b, full, hint);
     }
 }
 

@@ -21,6 +21,9 @@
 #ifndef STORE16 /* results go to y by stores of 16 bytes, for which nobody waits, not by TMA */
 #define STORE16 0
 #endif
+#ifndef SPREAD /* whether y's rows are places of a convolution that are not evenly spread */
+#define SPREAD 0
+#endif
 /* A warp stages 16 rows of 128 bytes at a time, or of 64. */
 #define STAGE_LINE (STORE16 || COLUMNS * (int)sizeof(result) % 128 ? 64 : 128)
 #define STAGE_PIECE (STORE16 ? 1024 : 2048) /* bytes of shared memory for them */
@@ -111,6 +114,23 @@ DEVICE void put_vectors(const wgmma_call &c, result *y, const unit &u, int row, 
         uint4 v = load_shared16(staged_at(buffer, r, place));
         if (row + r < end && column < c.n)
             *(uint4 *)(y + (row + r) * c.y_row) = v;
+    }
+    __syncwarp();
+}
+
+/* Takes 16 staged rows to their places in y. */
+DEVICE void put_places(const wgmma_conv &v, int row, int column, uint32_t buffer)
+{
+    const int pieces = STAGE_LINE / 16, place = lane() % pieces;
+    column += place * 8;
+#pragma unroll
+    for (int r = lane() / pieces; r < 16; r += 32 / pieces) {
+        uint4 words = load_shared16(staged_at(buffer, r, place));
+        unsigned rest = (unsigned)(row + r);
+        int j = (int)split(&rest, v.places[1]), i = (int)split(&rest, v.places[0]);
+        if (row + r < v.all.m && column < v.all.n)
+            *(uint4 *)((result *)v.all.y + rest * v.y_step[0] + i * v.y_step[1] +
+                       j * v.y_step[2] + column) = words;
     }
     __syncwarp();
 }

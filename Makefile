@@ -44,11 +44,11 @@ $(BUILD)/libcupola.so: $(LIB_O) src/cupola.map
 $(BUILD)/cupola: $(CLI_O) $(LIB)
 	$(Q)$(CC) $(SANITIZE) -o $@ $(CLI_O) $(LIB) $(LDLIBS)
 
-$(BUILD)/%.o: %.c | $(BUILD)/gen/dispatch/attributes.h
+$(BUILD)/%.o: %.c | $(BUILD)/gen/dispatch/attributes.h $(BUILD)/gen/layers.h
 	@mkdir -p $(@D) && echo "  CC $<"
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
-$(BUILD)/gen/%.o: $(BUILD)/gen/%.c | $(BUILD)/gen/dispatch/attributes.h
+$(BUILD)/gen/%.o: $(BUILD)/gen/%.c | $(BUILD)/gen/dispatch/attributes.h $(BUILD)/gen/layers.h
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
 $(BUILD)/tests/%.o: CPPFLAGS += -Itests
@@ -83,8 +83,13 @@ $(BUILD)/gen/dispatch/attributes.h: $(BUILD)/tools/gen_ops src/dispatch/ops.def
 	$(Q)$(BUILD)/tools/gen_ops src/dispatch/ops.def $(BUILD)/gen && touch $@
 $(BUILD)/gen/dispatch/table.c: $(BUILD)/gen/dispatch/attributes.h ;
 
+# The public header of layers, from their sources.
+$(BUILD)/gen/layers.h: tools/gen_layers $(wildcard src/nn/layers*.c)
+	@mkdir -p $(@D)
+	$(Q)tools/gen_layers >$@ && { cmp -s $@ include/cupola/layers.h || cp $@ include/cupola/layers.h; }
+
 .PHONY: gen
-gen: $(BUILD)/gen/dispatch/attributes.h ## what is written from tables: ops.h, docs/OPS.md, man pages, completions, docs/PERFORMANCE.md
+gen: $(BUILD)/gen/dispatch/attributes.h $(BUILD)/gen/layers.h ## what is written from tables: ops.h, layers.h, docs/OPS.md, man pages, completions, docs/PERFORMANCE.md
 	$(Q)$(MAKE) --no-print-directory $(BUILD)/cupola
 	$(BUILD)/cupola write-pages docs
 	$(Q)tools/performance $(BUILD)/cupola

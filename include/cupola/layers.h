@@ -1,4 +1,5 @@
-/* cupola/layers.h: layers as small structs over a list of parameters.
+/* cupola/layers.h: layers as small structs over a list of parameters. Written by `make gen` from
+ * src/nn/layers*.c.
  *
  * Every layer is made and called in one way. cup_X_layer_new fills a struct that the caller has,
  * on the stack or in a struct of a whole model; the tensors are made in the list under the name,
@@ -77,6 +78,73 @@ CUP_API cup_status cup_linear_layer_of(cup_linear_layer *layer, cup_parameters *
                                        cup_tensor *weight, cup_tensor *bias,
                                        cup_activation activation);
 
+/* Ids [..], i32 or i64, to rows [..,width] of "weight" [count,width]. */
+typedef struct cup_embedding_layer {
+    cup_layer layer;
+    cup_tensor *weight;
+} cup_embedding_layer;
+
+typedef struct cup_embedding_layer_options {
+    size_t size;
+    cup_initializer initializer; /* DEFAULT: NORMAL */
+    double deviation, gain;
+} cup_embedding_layer_options;
+
+CUP_API cup_status cup_embedding_layer_new(cup_embedding_layer *layer, cup_parameters *list,
+                                           const char *name, int64_t count, int64_t width,
+                                           const cup_embedding_layer_options *options);
+CUP_API cup_tensor *cup_embedding_layer_call(const cup_embedding_layer *layer, cup_tensor *x);
+
+/* Drops elements with probability p, from 0 to below 1, while its list is in training; see
+ * cup_dropout. It has no tensors and no name. */
+typedef struct cup_dropout_layer {
+    cup_layer layer;
+    double p;
+} cup_dropout_layer;
+
+CUP_API cup_status cup_dropout_layer_new(cup_dropout_layer *layer, cup_parameters *list, double p);
+CUP_API cup_tensor *cup_dropout_layer_call(const cup_dropout_layer *layer, cup_tensor *x);
+
+/* Layers one after another, each called with what the one before it gave. The array and the
+ * layers are borrowed, and stay where they are while the sequence is used. It has no tensors and
+ * no name of its own. */
+typedef struct cup_sequence_layer {
+    cup_layer layer;
+    const cup_layer *const *layers;
+    int count;
+} cup_sequence_layer;
+
+CUP_API cup_status cup_sequence_layer_new(cup_sequence_layer *layer, cup_parameters *list,
+                                          const cup_layer *const *layers, int count);
+CUP_API cup_tensor *cup_sequence_layer_call(const cup_sequence_layer *layer, cup_tensor *x);
+
+/* Attention of x [B,T,width] to itself, in heads of width / heads features: "qkv" makes queries of
+ * all heads, then keys, then values; "out" joins what the heads found. */
+typedef struct cup_attention_layer {
+    cup_layer layer;
+    cup_linear_layer qkv, out;
+    int heads, kv_heads, head_size;
+    bool causal, rope;
+    double rope_base, dropout;
+} cup_attention_layer;
+
+typedef struct cup_attention_layer_options {
+    size_t size;
+    int64_t kv_heads; /* heads of keys and values, which divide the heads; 0: as many */
+    bool causal;      /* a token sees none behind it */
+    bool rope;        /* positions turn queries and keys, see cup_rope */
+    double rope_base; /* 0: 10000 */
+    double dropout;   /* of probabilities, in training */
+    bool no_bias;
+    cup_initializer initializer; /* of both weights, see cup_linear_layer_options */
+    double deviation, gain;
+} cup_attention_layer_options;
+
+CUP_API cup_status cup_attention_layer_new(cup_attention_layer *layer, cup_parameters *list,
+                                           const char *name, int64_t width, int64_t heads,
+                                           const cup_attention_layer_options *options);
+CUP_API cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tensor *x);
+
 /* Images x [N,in,H,W] to activation(cup_conv2d of them) [N,out,..]; a kernel is one size, or height
  * and width. "weight" [out,in/groups,KH,KW] has weight decay; "bias" [out] begins with zeros. All
  * activations but SWIGLU. Images that lie as [N,H,W,C] are taken as cup_conv2d takes them. */
@@ -106,22 +174,24 @@ CUP_API cup_status cup_conv2d_layer_new(cup_conv2d_layer *layer, cup_parameters 
                                         const cup_conv2d_layer_options *options);
 CUP_API cup_tensor *cup_conv2d_layer_call(const cup_conv2d_layer *layer, cup_tensor *x);
 
-/* Ids [..], i32 or i64, to rows [..,width] of "weight" [count,width]. */
-typedef struct cup_embedding_layer {
+/* Two linear layers, "up" from width to hidden with the activation, and "down" back. */
+typedef struct cup_mlp_layer {
     cup_layer layer;
-    cup_tensor *weight;
-} cup_embedding_layer;
+    cup_linear_layer up, down;
+} cup_mlp_layer;
 
-typedef struct cup_embedding_layer_options {
+typedef struct cup_mlp_layer_options {
     size_t size;
-    cup_initializer initializer; /* DEFAULT: NORMAL */
+    cup_activation activation; /* NONE: GELU */
+    bool no_bias;
+    cup_initializer initializer; /* of both weights, see cup_linear_layer_options */
     double deviation, gain;
-} cup_embedding_layer_options;
+} cup_mlp_layer_options;
 
-CUP_API cup_status cup_embedding_layer_new(cup_embedding_layer *layer, cup_parameters *list,
-                                           const char *name, int64_t count, int64_t width,
-                                           const cup_embedding_layer_options *options);
-CUP_API cup_tensor *cup_embedding_layer_call(const cup_embedding_layer *layer, cup_tensor *x);
+CUP_API cup_status cup_mlp_layer_new(cup_mlp_layer *layer, cup_parameters *list, const char *name,
+                                     int64_t width, int64_t hidden,
+                                     const cup_mlp_layer_options *options);
+CUP_API cup_tensor *cup_mlp_layer_call(const cup_mlp_layer *layer, cup_tensor *x);
 
 /* Options of all norms; each takes those it has. */
 typedef struct cup_norm_layer_options {
@@ -189,62 +259,6 @@ CUP_API cup_status cup_groupnorm_layer_new(cup_groupnorm_layer *layer, cup_param
                                            const char *name, int64_t channels, int64_t groups,
                                            const cup_norm_layer_options *options);
 CUP_API cup_tensor *cup_groupnorm_layer_call(const cup_groupnorm_layer *layer, cup_tensor *x);
-
-/* Drops elements with probability p, from 0 to below 1, while its list is in training; see
- * cup_dropout. It has no tensors and no name. */
-typedef struct cup_dropout_layer {
-    cup_layer layer;
-    double p;
-} cup_dropout_layer;
-
-CUP_API cup_status cup_dropout_layer_new(cup_dropout_layer *layer, cup_parameters *list, double p);
-CUP_API cup_tensor *cup_dropout_layer_call(const cup_dropout_layer *layer, cup_tensor *x);
-
-/* Attention of x [B,T,width] to itself, in heads of width / heads features: "qkv" makes queries of
- * all heads, then keys, then values; "out" joins what the heads found. */
-typedef struct cup_attention_layer {
-    cup_layer layer;
-    cup_linear_layer qkv, out;
-    int heads, kv_heads, head_size;
-    bool causal, rope;
-    double rope_base, dropout;
-} cup_attention_layer;
-
-typedef struct cup_attention_layer_options {
-    size_t size;
-    int64_t kv_heads; /* heads of keys and values, which divide the heads; 0: as many */
-    bool causal;      /* a token sees none behind it */
-    bool rope;        /* positions turn queries and keys, see cup_rope */
-    double rope_base; /* 0: 10000 */
-    double dropout;   /* of probabilities, in training */
-    bool no_bias;
-    cup_initializer initializer; /* of both weights, see cup_linear_layer_options */
-    double deviation, gain;
-} cup_attention_layer_options;
-
-CUP_API cup_status cup_attention_layer_new(cup_attention_layer *layer, cup_parameters *list,
-                                           const char *name, int64_t width, int64_t heads,
-                                           const cup_attention_layer_options *options);
-CUP_API cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tensor *x);
-
-/* Two linear layers, "up" from width to hidden with the activation, and "down" back. */
-typedef struct cup_mlp_layer {
-    cup_layer layer;
-    cup_linear_layer up, down;
-} cup_mlp_layer;
-
-typedef struct cup_mlp_layer_options {
-    size_t size;
-    cup_activation activation; /* NONE: GELU */
-    bool no_bias;
-    cup_initializer initializer; /* of both weights, see cup_linear_layer_options */
-    double deviation, gain;
-} cup_mlp_layer_options;
-
-CUP_API cup_status cup_mlp_layer_new(cup_mlp_layer *layer, cup_parameters *list, const char *name,
-                                     int64_t width, int64_t hidden,
-                                     const cup_mlp_layer_options *options);
-CUP_API cup_tensor *cup_mlp_layer_call(const cup_mlp_layer *layer, cup_tensor *x);
 
 /* A block of a transformer, each half behind a norm and added to what comes in:
  * h = x + attention(norm1(x)), y = h + mlp(norm2(h)). */
@@ -317,19 +331,6 @@ CUP_API cup_tensor *cup_transformer_layer_read(const cup_transformer_layer *laye
 CUP_API cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
                                                   cup_tensor **delta, cup_tensor *keys,
                                                   cup_tensor *values, cup_tensor *position);
-
-/* Layers one after another, each called with what the one before it gave. The array and the
- * layers are borrowed, and stay where they are while the sequence is used. It has no tensors and
- * no name of its own. */
-typedef struct cup_sequence_layer {
-    cup_layer layer;
-    const cup_layer *const *layers;
-    int count;
-} cup_sequence_layer;
-
-CUP_API cup_status cup_sequence_layer_new(cup_sequence_layer *layer, cup_parameters *list,
-                                          const cup_layer *const *layers, int count);
-CUP_API cup_tensor *cup_sequence_layer_call(const cup_sequence_layer *layer, cup_tensor *x);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,97 @@
-/* Layers of one or two tensors, dropout, and sequences. */
+/* What all layers begin with; linear layers, embeddings, dropout, and sequences. */
+#ifdef CUP_LAYERS_H
+/* What every layer's struct begins with, one of the caller's own too: by it a sequence calls
+ * layers of any kind. */
+typedef struct cup_layer cup_layer;
+struct cup_layer {
+    cup_tensor *(*call)(const cup_layer *layer, cup_tensor *x);
+    cup_parameters *parameters; /* the list it was made in */
+};
+
+/* Calls a layer of any kind: cup_layer_call(&up.layer, x). */
+CUP_API cup_tensor *cup_layer_call(const cup_layer *layer, cup_tensor *x);
+
+/* What stands behind a linear layer. SWIGLU makes it twice as wide, and silu(gate) times value of
+ * the halves. */
+typedef enum cup_activation {
+    CUP_ACTIVATION_NONE = 0,
+    CUP_ACTIVATION_RELU = 1,
+    CUP_ACTIVATION_GELU = 2,
+    CUP_ACTIVATION_SILU = 3,
+    CUP_ACTIVATION_SWIGLU = 4,
+    CUP_ACTIVATION_TANH = 5,
+    CUP_ACTIVATION_SIGMOID = 6
+} cup_activation;
+
+/* x [..,in] to activation(x weight^T + bias) [..,out]. "weight" [out,in] has weight decay and is
+ * Muon's; "bias" [out] begins with zeros. */
+typedef struct cup_linear_layer {
+    cup_layer layer;
+    cup_activation activation;
+    cup_tensor *weight, *bias;
+} cup_linear_layer;
+
+typedef struct cup_linear_layer_options {
+    size_t size;
+    cup_activation activation;
+    bool no_bias;
+    bool outer;                  /* the first or last layer: not Muon's */
+    cup_initializer initializer; /* of the weight; DEFAULT: KAIMING_NORMAL with gain sqrt(2) before
+                                    relu, gelu, silu and swiglu, else 1 */
+    double deviation, gain;      /* see cup_parameter_options */
+} cup_linear_layer_options;
+
+CUP_API cup_status cup_linear_layer_new(cup_linear_layer *layer, cup_parameters *list,
+                                        const char *name, int64_t in, int64_t out,
+                                        const cup_linear_layer_options *options);
+CUP_API cup_tensor *cup_linear_layer_call(const cup_linear_layer *layer, cup_tensor *x);
+
+/* A layer of tensors that are in the list already: under names of the caller's choice, or another
+ * layer's, as output weights that are those of the embedding. The bias may be NULL. */
+CUP_API cup_status cup_linear_layer_of(cup_linear_layer *layer, cup_parameters *list,
+                                       cup_tensor *weight, cup_tensor *bias,
+                                       cup_activation activation);
+
+/* Ids [..], i32 or i64, to rows [..,width] of "weight" [count,width]. */
+typedef struct cup_embedding_layer {
+    cup_layer layer;
+    cup_tensor *weight;
+} cup_embedding_layer;
+
+typedef struct cup_embedding_layer_options {
+    size_t size;
+    cup_initializer initializer; /* DEFAULT: NORMAL */
+    double deviation, gain;
+} cup_embedding_layer_options;
+
+CUP_API cup_status cup_embedding_layer_new(cup_embedding_layer *layer, cup_parameters *list,
+                                           const char *name, int64_t count, int64_t width,
+                                           const cup_embedding_layer_options *options);
+CUP_API cup_tensor *cup_embedding_layer_call(const cup_embedding_layer *layer, cup_tensor *x);
+
+/* Drops elements with probability p, from 0 to below 1, while its list is in training; see
+ * cup_dropout. It has no tensors and no name. */
+typedef struct cup_dropout_layer {
+    cup_layer layer;
+    double p;
+} cup_dropout_layer;
+
+CUP_API cup_status cup_dropout_layer_new(cup_dropout_layer *layer, cup_parameters *list, double p);
+CUP_API cup_tensor *cup_dropout_layer_call(const cup_dropout_layer *layer, cup_tensor *x);
+
+/* Layers one after another, each called with what the one before it gave. The array and the
+ * layers are borrowed, and stay where they are while the sequence is used. It has no tensors and
+ * no name of its own. */
+typedef struct cup_sequence_layer {
+    cup_layer layer;
+    const cup_layer *const *layers;
+    int count;
+} cup_sequence_layer;
+
+CUP_API cup_status cup_sequence_layer_new(cup_sequence_layer *layer, cup_parameters *list,
+                                          const cup_layer *const *layers, int count);
+CUP_API cup_tensor *cup_sequence_layer_call(const cup_sequence_layer *layer, cup_tensor *x);
+#endif
 #include "nn/layers.h"
 
 #include <string.h>
@@ -7,8 +100,6 @@
 #include "cupola/ops.h"
 #include "tensor/context.h"
 
-#define EPSILON 1e-5
-#define MOMENTUM 0.1
 #define SIZE_MOST ((int64_t)1 << 40)
 
 cup_status cup__layer_begin(void *layer, size_t bytes, cup_parameters *list,
@@ -62,15 +153,11 @@ cup_tensor *cup_layer_call(const cup_layer *layer, cup_tensor *x)
 
 CUP__LAYER_CALL(linear)
 CUP__LAYER_CALL(embedding)
-CUP__LAYER_CALL(layernorm)
-CUP__LAYER_CALL(rmsnorm)
-CUP__LAYER_CALL(batchnorm)
-CUP__LAYER_CALL(groupnorm)
 CUP__LAYER_CALL(dropout)
 CUP__LAYER_CALL(sequence)
 
-static cup_tensor *vector(cup_parameters *list, const char *name, int64_t size,
-                          cup_initializer initializer)
+cup_tensor *cup__layer_vector(cup_parameters *list, const char *name, int64_t size,
+                              cup_initializer initializer)
 {
     return cup_parameter_new(list, name, 1, &size,
                              CUP_OPTIONS(cup_parameter_options, .initializer = initializer));
@@ -95,7 +182,7 @@ static void make_linear(cup_linear_layer *layer, cup_parameters *list, int64_t i
     layer->activation = o->activation;
     layer->weight = cup_parameter_new(list, "weight", 2, (int64_t[]){rows, in}, &weight);
     if (!o->no_bias)
-        layer->bias = vector(list, "bias", rows, CUP_INITIALIZER_ZEROS);
+        layer->bias = cup__layer_vector(list, "bias", rows, CUP_INITIALIZER_ZEROS);
 }
 
 cup_status cup_linear_layer_new(cup_linear_layer *layer, cup_parameters *list, const char *name,
@@ -116,9 +203,9 @@ cup_status cup_linear_layer_new(cup_linear_layer *layer, cup_parameters *list, c
     return cup__layer_end(layer, sizeof *layer);
 }
 
-/* Begins a layer of tensors that are there; fails without the first of them. */
-static cup_status begin_of(void *layer, size_t bytes, cup_parameters *list, cup_tensor *weight,
-                           cup_tensor *(*call)(const cup_layer *, cup_tensor *))
+cup_status cup__layer_begin_of(void *layer, size_t bytes, cup_parameters *list,
+                               cup_tensor *weight,
+                               cup_tensor *(*call)(const cup_layer *, cup_tensor *))
 {
     CUP_TRY(cup__layer_begin(layer, bytes, list, call));
     if (!weight)
@@ -130,7 +217,7 @@ static cup_status begin_of(void *layer, size_t bytes, cup_parameters *list, cup_
 cup_status cup_linear_layer_of(cup_linear_layer *layer, cup_parameters *list, cup_tensor *weight,
                                cup_tensor *bias, cup_activation activation)
 {
-    CUP_TRY(begin_of(layer, sizeof *layer, list, weight, call_linear));
+    CUP_TRY(cup__layer_begin_of(layer, sizeof *layer, list, weight, call_linear));
     layer->weight = weight;
     layer->bias = bias;
     layer->activation = activation;
@@ -183,154 +270,6 @@ cup_tensor *cup_embedding_layer_call(const cup_embedding_layer *layer, cup_tenso
 {
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
     return c ? cup_embedding(c, layer->weight, x) : NULL;
-}
-
-/* The options with their defaults, checked. */
-static cup_status take_norm(cup_parameters *list, const char *what, int64_t width,
-                            cup_norm_layer_options *o, const cup_norm_layer_options *options)
-{
-    cup_context *c = cup__parameters_context(list);
-    CUP_TRY(cup__options_take(&c->error, what, o, sizeof *o, options));
-    o->epsilon = o->epsilon == 0 ? EPSILON : o->epsilon;
-    o->momentum = o->momentum == 0 ? MOMENTUM : o->momentum;
-    if (!(o->epsilon > 0 && o->epsilon < 1) || !(o->momentum > 0 && o->momentum <= 1))
-        return cup__fail(&c->error, CUP_ARGUMENT,
-                         "%s under \"%s\": epsilon must be between 0 and 1 and momentum at most 1, "
-                         "not %g and %g",
-                         what, cup__parameters_prefix(list), o->epsilon, o->momentum);
-    return cup__layer_size(list, "width", width);
-}
-
-cup_status cup_layernorm_layer_new(cup_layernorm_layer *layer, cup_parameters *list,
-                                   const char *name, int64_t width,
-                                   const cup_norm_layer_options *options)
-{
-    cup_norm_layer_options o;
-    list = cup_parameters_under(list, name);
-    CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call_layernorm));
-    if (take_norm(list, "layernorm", width, &o, options) == CUP_OK) {
-        layer->epsilon = o.epsilon;
-        layer->weight = vector(list, "weight", width, CUP_INITIALIZER_ONES);
-        if (!o.no_bias)
-            layer->bias = vector(list, "bias", width, CUP_INITIALIZER_ZEROS);
-    }
-    return cup__layer_end(layer, sizeof *layer);
-}
-
-cup_status cup_layernorm_layer_of(cup_layernorm_layer *layer, cup_parameters *list,
-                                  cup_tensor *weight, cup_tensor *bias, double epsilon)
-{
-    CUP_TRY(begin_of(layer, sizeof *layer, list, weight, call_layernorm));
-    layer->weight = weight;
-    layer->bias = bias;
-    layer->epsilon = epsilon == 0 ? EPSILON : epsilon;
-    return CUP_OK;
-}
-
-cup_tensor *cup_layernorm_layer_call(const cup_layernorm_layer *layer, cup_tensor *x)
-{
-    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
-    return c ? cup_layernorm(c, x, layer->weight, layer->bias, layer->epsilon) : NULL;
-}
-
-cup_status cup_rmsnorm_layer_new(cup_rmsnorm_layer *layer, cup_parameters *list, const char *name,
-                                 int64_t width, const cup_norm_layer_options *options)
-{
-    cup_norm_layer_options o;
-    list = cup_parameters_under(list, name);
-    CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call_rmsnorm));
-    if (take_norm(list, "rmsnorm", width, &o, options) == CUP_OK) {
-        layer->epsilon = o.epsilon;
-        layer->weight = vector(list, "weight", width, CUP_INITIALIZER_ONES);
-    }
-    return cup__layer_end(layer, sizeof *layer);
-}
-
-cup_status cup_rmsnorm_layer_of(cup_rmsnorm_layer *layer, cup_parameters *list, cup_tensor *weight,
-                                double epsilon)
-{
-    CUP_TRY(begin_of(layer, sizeof *layer, list, weight, call_rmsnorm));
-    layer->weight = weight;
-    layer->epsilon = epsilon == 0 ? EPSILON : epsilon;
-    return CUP_OK;
-}
-
-cup_tensor *cup_rmsnorm_layer_call(const cup_rmsnorm_layer *layer, cup_tensor *x)
-{
-    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
-    return c ? cup_rmsnorm(c, x, layer->weight, layer->epsilon) : NULL;
-}
-
-static cup_tensor *statistic(cup_parameters *list, const char *name, int64_t channels,
-                             cup_initializer initializer)
-{
-    const char *dtype = cup__parameters_dtype(list) == CUP_F64 ? "f64" : "f32";
-    return cup_parameter_new(list, name, 1, &channels,
-                             CUP_OPTIONS(cup_parameter_options, .initializer = initializer,
-                                         .buffer = true, .dtype = dtype));
-}
-
-cup_status cup_batchnorm_layer_new(cup_batchnorm_layer *layer, cup_parameters *list,
-                                   const char *name, int64_t channels,
-                                   const cup_norm_layer_options *options)
-{
-    cup_norm_layer_options o;
-    list = cup_parameters_under(list, name);
-    CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call_batchnorm));
-    if (take_norm(list, "batchnorm", channels, &o, options) == CUP_OK) {
-        layer->epsilon = o.epsilon;
-        layer->momentum = o.momentum;
-        layer->axis = o.channels_last ? -1 : 1;
-        layer->weight = vector(list, "weight", channels, CUP_INITIALIZER_ONES);
-        if (!o.no_bias)
-            layer->bias = vector(list, "bias", channels, CUP_INITIALIZER_ZEROS);
-        layer->running_mean = statistic(list, "running_mean", channels, CUP_INITIALIZER_ZEROS);
-        layer->running_var = statistic(list, "running_var", channels, CUP_INITIALIZER_ONES);
-    }
-    return cup__layer_end(layer, sizeof *layer);
-}
-
-cup_tensor *cup_batchnorm_layer_call(const cup_batchnorm_layer *layer, cup_tensor *x)
-{
-    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
-    return c ? cup_batchnorm(
-                   c, x, layer->weight, layer->bias, layer->running_mean, layer->running_var,
-                   layer->axis,
-                   CUP_OPTIONS(cup_batchnorm_options,
-                               .train = cup__parameters_is_training(layer->layer.parameters),
-                               .eps = layer->epsilon, .momentum = layer->momentum))
-             : NULL;
-}
-
-cup_status cup_groupnorm_layer_new(cup_groupnorm_layer *layer, cup_parameters *list,
-                                   const char *name, int64_t channels, int64_t groups,
-                                   const cup_norm_layer_options *options)
-{
-    cup_norm_layer_options o;
-    list = cup_parameters_under(list, name);
-    CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call_groupnorm));
-    cup_context *c = cup__parameters_context(list);
-    if (take_norm(list, "groupnorm", channels, &o, options) == CUP_OK) {
-        if (groups < 1 || groups > INT32_MAX || channels % groups != 0)
-            cup__fail(&c->error, CUP_ARGUMENT,
-                      "groupnorm under \"%s\": %lld groups do not share %lld channels evenly",
-                      cup__parameters_prefix(list), (long long)groups, (long long)channels);
-        layer->epsilon = o.epsilon;
-        layer->groups = (int)groups;
-        layer->axis = o.channels_last ? -1 : 1;
-        layer->weight = vector(list, "weight", channels, CUP_INITIALIZER_ONES);
-        if (!o.no_bias)
-            layer->bias = vector(list, "bias", channels, CUP_INITIALIZER_ZEROS);
-    }
-    return cup__layer_end(layer, sizeof *layer);
-}
-
-cup_tensor *cup_groupnorm_layer_call(const cup_groupnorm_layer *layer, cup_tensor *x)
-{
-    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
-    return c ? cup_groupnorm(c, x, layer->weight, layer->bias, layer->groups, layer->axis,
-                             CUP_OPTIONS(cup_groupnorm_options, .eps = layer->epsilon))
-             : NULL;
 }
 
 cup_status cup_dropout_layer_new(cup_dropout_layer *layer, cup_parameters *list, double p)

@@ -1,4 +1,7 @@
-/* What all layers do when they are made and called. */
+/* What all layers do when they are made and called.
+ *
+ * A layer is one file, layers_NAME.c: what cupola/layers.h says of it stands there between #ifdef
+ * CUP_LAYERS_H and #endif, from where tools/gen_layers takes it; then comes its code. */
 #ifndef CUP_NN_LAYERS_H
 #define CUP_NN_LAYERS_H
 
@@ -12,6 +15,31 @@ cup_status cup__layer_begin(void *layer, size_t bytes, cup_parameters *list,
 
 /* Clears the struct again where something failed, so that the layer cannot be called in part. */
 cup_status cup__layer_end(void *layer, size_t bytes);
+
+/* Begins a layer of tensors that are there; fails without the first of them. */
+cup_status cup__layer_begin_of(void *layer, size_t bytes, cup_parameters *list,
+                               cup_tensor *weight,
+                               cup_tensor *(*call)(const cup_layer *, cup_tensor *));
+
+/* A parameter of one dimension. */
+cup_tensor *cup__layer_vector(cup_parameters *list, const char *name, int64_t size,
+                              cup_initializer initializer);
+
+/* Drops out in training. */
+cup_tensor *cup__layer_drop(const cup_layer *layer, cup_context *c, cup_tensor *x, double p);
+cup_status cup__layer_probability(cup_parameters *list, double p);
+
+/* Everything of attention but its tensors; and those, the last of which begin smaller by the
+ * factor. */
+cup_status cup__attention_layer_set(cup_attention_layer *layer, cup_parameters *list,
+                                    int64_t width, int64_t heads, cup_attention_layer_options o);
+cup_status cup__attention_layer_make(cup_attention_layer *layer, cup_parameters *list,
+                                     int64_t width, int64_t heads, cup_attention_layer_options o,
+                                     double shrink);
+
+/* Makes the tensors of an MLP, whose last weights begin smaller by the factor. */
+cup_status cup__mlp_layer_make(cup_mlp_layer *layer, cup_parameters *list, int64_t width,
+                               int64_t hidden, const cup_mlp_layer_options *o, double shrink);
 
 /* Fails unless the size is at least 1 and can be doubled. */
 cup_status cup__layer_size(cup_parameters *list, const char *what, int64_t size);

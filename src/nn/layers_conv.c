@@ -1,4 +1,34 @@
 /* Convolutions as layers. */
+#ifdef CUP_LAYERS_H
+/* Images x [N,in,H,W] to activation(cup_conv2d of them) [N,out,..]; a kernel is one size, or height
+ * and width. "weight" [out,in/groups,KH,KW] has weight decay; "bias" [out] begins with zeros. All
+ * activations but SWIGLU. Images that lie as [N,H,W,C] are taken as cup_conv2d takes them. */
+typedef struct cup_conv2d_layer {
+    cup_layer layer;
+    cup_activation activation;
+    cup_tensor *weight, *bias;
+    int64_t stride[2], padding[4], dilation[2];
+    bool same;
+    int groups;
+} cup_conv2d_layer;
+
+typedef struct cup_conv2d_layer_options {
+    size_t size;
+    cup_activation activation;
+    cup_ints stride, padding, dilation; /* see cup_conv2d; none: 1, 0 and 1 */
+    bool same;
+    int groups;                  /* 0: 1 */
+    bool no_bias;
+    cup_initializer initializer; /* of the weight, see cup_linear_layer_options */
+    double deviation, gain;
+} cup_conv2d_layer_options;
+
+CUP_API cup_status cup_conv2d_layer_new(cup_conv2d_layer *layer, cup_parameters *list,
+                                        const char *name, int64_t in, int64_t out,
+                                        const int64_t *kernel, int kernel_count,
+                                        const cup_conv2d_layer_options *options);
+CUP_API cup_tensor *cup_conv2d_layer_call(const cup_conv2d_layer *layer, cup_tensor *x);
+#endif
 #include <string.h>
 
 #include "base/options.h"

@@ -1,4 +1,77 @@
-/* Layers made of layers: attention, MLP, the block of a transformer. */
+/* The block of a transformer. */
+#ifdef CUP_LAYERS_H
+/* A block of a transformer, each half behind a norm and added to what comes in:
+ * h = x + attention(norm1(x)), y = h + mlp(norm2(h)). */
+typedef struct cup_transformer_layer {
+    cup_layer layer;
+    cup_layernorm_layer norm1, norm2;         /* or, with rmsnorm, */
+    cup_rmsnorm_layer rmsnorm1, rmsnorm2;     /* these; the names are "norm1" and "norm2" */
+    cup_attention_layer attention;            /* "attention" */
+    cup_mlp_layer mlp;                        /* "mlp" */
+    bool rms;
+    double dropout;
+} cup_transformer_layer;
+
+typedef struct cup_transformer_layer_options {
+    size_t size;
+    int64_t kv_heads;
+    bool causal, rope;
+    double rope_base;
+    bool rmsnorm;              /* else layernorm */
+    double epsilon;            /* of the norms; 0: 1e-5 */
+    cup_activation activation; /* of the MLP; NONE: GELU */
+    int64_t hidden;            /* width inside the MLP; 0: 4 width, with SWIGLU 8/3 width */
+    double dropout;            /* of what each half adds and of probabilities, in training */
+    bool no_bias;
+    double deviation; /* of all matrices, which are normal; 0: 0.02 */
+    int64_t layers;   /* of the model: what leads back to the residual stream begins smaller, by
+                         sqrt(2 layers); 0: it does not */
+} cup_transformer_layer_options;
+
+CUP_API cup_status cup_transformer_layer_new(cup_transformer_layer *layer, cup_parameters *list,
+                                             const char *name, int64_t width, int64_t heads,
+                                             const cup_transformer_layer_options *options);
+CUP_API cup_tensor *cup_transformer_layer_call(const cup_transformer_layer *layer, cup_tensor *x);
+
+/* The tensors of such a block, [outputs, inputs] where they are matrices; what it has not is
+ * NULL. */
+typedef struct cup_transformer_tensors {
+    size_t size;                    /* see CUP_OPTIONS */
+    cup_tensor *norm1, *norm1_bias; /* [width] */
+    cup_tensor *qkv, *qkv_bias;     /* queries of all heads, then keys, then values */
+    cup_tensor *out, *out_bias;     /* [width, width] */
+    cup_tensor *norm2, *norm2_bias;
+    cup_tensor *up, *up_bias;     /* [hidden, width]; SWIGLU: the gates, then the values */
+    cup_tensor *down, *down_bias; /* [width, hidden] */
+} cup_transformer_tensors;
+
+/* A block of tensors that are in the list already, under names of the caller's choice. Of the
+ * options those that say how tensors are made do not matter. */
+CUP_API cup_status cup_transformer_layer_of(cup_transformer_layer *layer, cup_parameters *list,
+                                            const cup_transformer_tensors *tensors, int64_t heads,
+                                            const cup_transformer_layer_options *options);
+
+/* The block within a stack of them, where the last sum of one and the first norm of the next are
+ * one op: its input is x and *delta, the sum of which has not been made yet (NULL: x alone), and so
+ * is what it returns and *delta then. Dropout of *delta is left to whoever adds it, too. */
+CUP_API cup_tensor *cup_transformer_layer_pass(const cup_transformer_layer *layer, cup_tensor *x,
+                                               cup_tensor **delta);
+
+/* The same of x [B,T,width] that follows `used` positions which were read before, causal: their
+ * keys and values, in front in `keys` and `values` [B,kv_heads,length,head size] of the same dtype,
+ * are attended to, and those of x are put behind them. Nothing is recorded. CUP_STATE where there
+ * is no room for T more. */
+CUP_API cup_tensor *cup_transformer_layer_read(const cup_transformer_layer *layer, cup_tensor *x,
+                                               cup_tensor **delta, cup_tensor *keys,
+                                               cup_tensor *values, int64_t used);
+
+/* The same of one row a text, x [B,1,width], which stands at `position` on the device: i32 or i64,
+ * one number for all texts or one for each, see cup_qkv_attention_read. So the call can be captured
+ * in a graph (cupola/graph.h) and replayed at one position after the other. */
+CUP_API cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
+                                                  cup_tensor **delta, cup_tensor *keys,
+                                                  cup_tensor *values, cup_tensor *position);
+#endif
 #include <math.h>
 
 #include "base/options.h"
@@ -9,130 +82,10 @@
 #include "tensor/tensor.h"
 
 #define DEVIATION 0.02
-#define ROPE_BASE 10000
 
 CUP__LAYER_CALL(attention)
 CUP__LAYER_CALL(mlp)
 CUP__LAYER_CALL(transformer)
-
-static cup_tensor *drop(const cup_layer *layer, cup_context *c, cup_tensor *x, double p)
-{
-    return p > 0 && cup__parameters_is_training(layer->parameters) ? cup_dropout(c, x, p) : x;
-}
-
-static cup_status check_probability(cup_parameters *list, double p)
-{
-    if (p >= 0 && p < 1)
-        return CUP_OK;
-    return cup__fail(&cup__parameters_context(list)->error, CUP_ARGUMENT,
-                     "layer under \"%s\": dropout must be at least 0 and below 1, not %g",
-                     cup__parameters_prefix(list), p);
-}
-
-static cup_status check_attention(cup_parameters *list, int64_t width, int64_t heads,
-                                  const cup_attention_layer_options *o)
-{
-    cup_context *c = cup__parameters_context(list);
-    CUP_TRY(cup__layer_size(list, "width", width));
-    CUP_TRY(cup__layer_size(list, "heads", heads));
-    CUP_TRY(cup__layer_size(list, "kv_heads", o->kv_heads));
-    CUP_TRY(check_probability(list, o->dropout));
-    if (width % heads != 0 || heads % o->kv_heads != 0)
-        return cup__fail(&c->error, CUP_ARGUMENT,
-                         "attention under \"%s\": a width of %lld, %lld heads and %lld of keys and "
-                         "values do not divide each other",
-                         cup__parameters_prefix(list), (long long)width, (long long)heads,
-                         (long long)o->kv_heads);
-    if (o->rope && (width / heads % 2 != 0 || !(o->rope_base > 1 && isfinite(o->rope_base))))
-        return cup__fail(&c->error, CUP_ARGUMENT,
-                         "attention under \"%s\": rope needs heads of an even size and a base "
-                         "above 1, not %lld and %g",
-                         cup__parameters_prefix(list), (long long)(width / heads), o->rope_base);
-    return CUP_OK;
-}
-
-/* Everything but the tensors. */
-static cup_status set_attention(cup_attention_layer *layer, cup_parameters *list, int64_t width,
-                                int64_t heads, cup_attention_layer_options o)
-{
-    o.kv_heads = o.kv_heads == 0 ? heads : o.kv_heads;
-    o.rope_base = o.rope_base == 0 ? ROPE_BASE : o.rope_base;
-    CUP_TRY(check_attention(list, width, heads, &o));
-    layer->heads = (int)heads;
-    layer->kv_heads = (int)o.kv_heads;
-    layer->head_size = (int)(width / heads);
-    layer->causal = o.causal;
-    layer->rope = o.rope;
-    layer->rope_base = o.rope_base;
-    layer->dropout = o.dropout;
-    return CUP_OK;
-}
-
-/* `shrink` makes the weight smaller that leads back to the residual stream. */
-static cup_status make_attention(cup_attention_layer *layer, cup_parameters *list, int64_t width,
-                                 int64_t heads, cup_attention_layer_options o, double shrink)
-{
-    CUP_TRY(set_attention(layer, list, width, heads, o));
-    cup_linear_layer_options linear = {.size = sizeof linear,
-                                       .no_bias = o.no_bias,
-                                       .initializer = o.initializer,
-                                       .deviation = o.deviation,
-                                       .gain = o.gain};
-    int64_t all = (heads + 2 * (int64_t)layer->kv_heads) * layer->head_size;
-    CUP_TRY(cup_linear_layer_new(&layer->qkv, list, "qkv", width, all, &linear));
-    linear.deviation *= shrink;
-    return cup_linear_layer_new(&layer->out, list, "out", width, width, &linear);
-}
-
-cup_status cup_attention_layer_new(cup_attention_layer *layer, cup_parameters *list,
-                                   const char *name, int64_t width, int64_t heads,
-                                   const cup_attention_layer_options *options)
-{
-    cup_attention_layer_options o;
-    list = cup_parameters_under(list, name);
-    CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call_attention));
-    cup_context *c = cup__parameters_context(list);
-    if (cup__options_take(&c->error, "attention", &o, sizeof o, options) == CUP_OK)
-        make_attention(layer, list, width, heads, o, 1);
-    return cup__layer_end(layer, sizeof *layer);
-}
-
-/* Turns the heads of queries and keys by their positions. */
-static cup_tensor *turn(const cup_attention_layer *layer, cup_context *c, cup_tensor *qkv)
-{
-    const int64_t swap[] = {0, 2, 1, 3};
-    int64_t batch = cup_tensor_size(qkv, 0), length = cup_tensor_size(qkv, 1);
-    int64_t parts = layer->heads + 2 * (int64_t)layer->kv_heads, size = layer->head_size;
-    const int64_t apart[] = {batch, length, parts, size};
-    const int64_t together[] = {batch, length, parts * size};
-    cup_tensor *x = cup_permute(c, cup_reshape(c, qkv, 4, apart), swap, 4);
-    x = cup_rope(c, x,
-                 CUP_OPTIONS(cup_rope_options, .base = layer->rope_base,
-                             .heads = layer->heads + layer->kv_heads));
-    return cup_reshape(c, cup_permute(c, x, swap, 4), 3, together);
-}
-
-cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tensor *x)
-{
-    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
-    if (!c)
-        return NULL;
-    if (cup_tensor_ndim(x) != 3) {
-        cup__fail(&c->error, CUP_SHAPE,
-                  "attention under \"%s\": its input has %d dimensions; it must be [B,T,width]",
-                  cup__parameters_prefix(layer->layer.parameters), cup_tensor_ndim(x));
-        return NULL;
-    }
-    bool training = cup__parameters_is_training(layer->layer.parameters);
-    cup_tensor *qkv = cup_linear_layer_call(&layer->qkv, x);
-    if (layer->rope && qkv)
-        qkv = turn(layer, c, qkv);
-    cup_tensor *o = cup_qkv_attention(
-        c, qkv, layer->heads,
-        CUP_OPTIONS(cup_qkv_attention_options, .kv_heads = layer->kv_heads, .causal = layer->causal,
-                    .dropout = training ? layer->dropout : 0));
-    return cup_linear_layer_call(&layer->out, o);
-}
 
 /* Keys and values of what was read before, [B,kv_heads,length,head size], of which the first `used`
  * positions are there. */
@@ -231,41 +184,6 @@ static cup_tensor *read_attention(const cup_attention_layer *layer, cup_tensor *
     return cup_linear_layer_call(&layer->out, cup_reshape(c, o, 3, together));
 }
 
-static cup_status make_mlp(cup_mlp_layer *layer, cup_parameters *list, int64_t width,
-                           int64_t hidden, const cup_mlp_layer_options *o, double shrink)
-{
-    cup_linear_layer_options linear = {
-        .size = sizeof linear,
-        .activation = o->activation == CUP_ACTIVATION_NONE ? CUP_ACTIVATION_GELU : o->activation,
-        .no_bias = o->no_bias,
-        .initializer = o->initializer,
-        .deviation = o->deviation,
-        .gain = o->gain};
-    CUP_TRY(cup_linear_layer_new(&layer->up, list, "up", width, hidden, &linear));
-    linear.activation = CUP_ACTIVATION_NONE;
-    linear.deviation *= shrink;
-    return cup_linear_layer_new(&layer->down, list, "down", hidden, width, &linear);
-}
-
-cup_status cup_mlp_layer_new(cup_mlp_layer *layer, cup_parameters *list, const char *name,
-                             int64_t width, int64_t hidden, const cup_mlp_layer_options *options)
-{
-    cup_mlp_layer_options o;
-    list = cup_parameters_under(list, name);
-    CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call_mlp));
-    cup_context *c = cup__parameters_context(list);
-    if (cup__options_take(&c->error, "mlp", &o, sizeof o, options) == CUP_OK)
-        make_mlp(layer, list, width, hidden, &o, 1);
-    return cup__layer_end(layer, sizeof *layer);
-}
-
-cup_tensor *cup_mlp_layer_call(const cup_mlp_layer *layer, cup_tensor *x)
-{
-    if (!cup__layer_context((const cup_layer *)layer, x))
-        return NULL;
-    return cup_linear_layer_call(&layer->down, cup_linear_layer_call(&layer->up, x));
-}
-
 static cup_status make_halves(cup_transformer_layer *layer, cup_parameters *list, int64_t width,
                               int64_t heads, const cup_transformer_layer_options *o)
 {
@@ -289,10 +207,10 @@ static cup_status make_halves(cup_transformer_layer *layer, cup_parameters *list
                                        .deviation = deviation};
     cup_parameters *part = cup_parameters_under(list, "attention");
     CUP_TRY(cup__layer_begin(&layer->attention, sizeof layer->attention, part, call_attention));
-    CUP_TRY(make_attention(&layer->attention, part, width, heads, attention, shrink));
+    CUP_TRY(cup__attention_layer_make(&layer->attention, part, width, heads, attention, shrink));
     part = cup_parameters_under(list, "mlp");
     CUP_TRY(cup__layer_begin(&layer->mlp, sizeof layer->mlp, part, call_mlp));
-    return make_mlp(&layer->mlp, part, width, hidden, &mlp, shrink);
+    return cup__mlp_layer_make(&layer->mlp, part, width, hidden, &mlp, shrink);
 }
 
 static cup_status make_transformer(cup_transformer_layer *layer, cup_parameters *list,
@@ -301,7 +219,7 @@ static cup_status make_transformer(cup_transformer_layer *layer, cup_parameters 
 {
     const cup_norm_layer_options norm = {
         .size = sizeof norm, .epsilon = o->epsilon, .no_bias = o->no_bias};
-    CUP_TRY(check_probability(list, o->dropout));
+    CUP_TRY(cup__layer_probability(list, o->dropout));
     CUP_TRY(cup__layer_size(list, "width", width));
     layer->dropout = o->dropout;
     layer->rms = o->rmsnorm;
@@ -349,7 +267,7 @@ static cup_status take_tensors(cup_transformer_layer *layer, cup_parameters *lis
     cup_attention_layer *a = &layer->attention;
     cup_mlp_layer *m = &layer->mlp;
     CUP_TRY(cup__layer_begin(a, sizeof *a, list, call_attention));
-    CUP_TRY(set_attention(a, list, cup_tensor_size(t->norm1, 0), heads, attention));
+    CUP_TRY(cup__attention_layer_set(a, list, cup_tensor_size(t->norm1, 0), heads, attention));
     CUP_TRY(cup__layer_begin(m, sizeof *m, list, call_mlp));
     CUP_TRY(cup_linear_layer_of(&a->qkv, list, t->qkv, t->qkv_bias, CUP_ACTIVATION_NONE));
     CUP_TRY(cup_linear_layer_of(&a->out, list, t->out, t->out_bias, CUP_ACTIVATION_NONE));
@@ -367,7 +285,7 @@ cup_status cup_transformer_layer_of(cup_transformer_layer *layer, cup_parameters
     cup_context *c = cup__parameters_context(list);
     if (cup__options_take(&c->error, "transformer", &o, sizeof o, options) == CUP_OK &&
         cup__options_take(&c->error, "transformer: its tensors", &t, sizeof t, tensors) == CUP_OK &&
-        check_probability(list, o.dropout) == CUP_OK) {
+        cup__layer_probability(list, o.dropout) == CUP_OK) {
         layer->dropout = o.dropout;
         layer->rms = o.rmsnorm;
         if (tensors)
@@ -391,7 +309,7 @@ static cup_tensor *add_norm(const cup_transformer_layer *layer, cup_context *c, 
     *sum = x;
     if (!delta)
         return layer->rms ? cup_rmsnorm_layer_call(rms, x) : cup_layernorm_layer_call(norm, x);
-    delta = drop(&layer->layer, c, delta, layer->dropout);
+    delta = cup__layer_drop(&layer->layer, c, delta, layer->dropout);
     if (layer->rms)
         cup_add_rmsnorm(c, delta, x, rms->weight, rms->epsilon, &y, sum);
     else
@@ -462,5 +380,5 @@ cup_tensor *cup_transformer_layer_call(const cup_transformer_layer *layer, cup_t
     if (!x)
         return NULL;
     cup_context *c = cup__parameters_context(layer->layer.parameters);
-    return cup_add(c, x, drop(&layer->layer, c, delta, layer->dropout));
+    return cup_add(c, x, cup__layer_drop(&layer->layer, c, delta, layer->dropout));
 }

@@ -1,0 +1,157 @@
+/* Attention of positions to each other. */
+#ifdef CUP_LAYERS_H
+/* Attention of x [B,T,width] to itself, in heads of width / heads features: "qkv" makes queries of
+ * all heads, then keys, then values; "out" joins what the heads found. */
+typedef struct cup_attention_layer {
+    cup_layer layer;
+    cup_linear_layer qkv, out;
+    int heads, kv_heads, head_size;
+    bool causal, rope;
+    double rope_base, dropout;
+} cup_attention_layer;
+
+typedef struct cup_attention_layer_options {
+    size_t size;
+    int64_t kv_heads; /* heads of keys and values, which divide the heads; 0: as many */
+    bool causal;      /* a token sees none behind it */
+    bool rope;        /* positions turn queries and keys, see cup_rope */
+    double rope_base; /* 0: 10000 */
+    double dropout;   /* of probabilities, in training */
+    bool no_bias;
+    cup_initializer initializer; /* of both weights, see cup_linear_layer_options */
+    double deviation, gain;
+} cup_attention_layer_options;
+
+CUP_API cup_status cup_attention_layer_new(cup_attention_layer *layer, cup_parameters *list,
+                                           const char *name, int64_t width, int64_t heads,
+                                           const cup_attention_layer_options *options);
+CUP_API cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tensor *x);
+#endif
+#include <math.h>
+
+#include "base/options.h"
+#include "cupola/ops.h"
+#include "nn/layers.h"
+#include "tensor/tensor.h"
+
+#define ROPE_BASE 10000
+
+CUP__LAYER_CALL(attention)
+
+cup_tensor *cup__layer_drop(const cup_layer *layer, cup_context *c, cup_tensor *x, double p)
+{
+    return p > 0 && cup__parameters_is_training(layer->parameters) ? cup_dropout(c, x, p) : x;
+}
+
+cup_status cup__layer_probability(cup_parameters *list, double p)
+{
+    if (p >= 0 && p < 1)
+        return CUP_OK;
+    return cup__fail(&cup__parameters_context(list)->error, CUP_ARGUMENT,
+                     "layer under \"%s\": dropout must be at least 0 and below 1, not %g",
+                     cup__parameters_prefix(list), p);
+}
+
+static cup_status check_attention(cup_parameters *list, int64_t width, int64_t heads,
+                                  const cup_attention_layer_options *o)
+{
+    cup_context *c = cup__parameters_context(list);
+    CUP_TRY(cup__layer_size(list, "width", width));
+    CUP_TRY(cup__layer_size(list, "heads", heads));
+    CUP_TRY(cup__layer_size(list, "kv_heads", o->kv_heads));
+    CUP_TRY(cup__layer_probability(list, o->dropout));
+    if (width % heads != 0 || heads % o->kv_heads != 0)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "attention under \"%s\": a width of %lld, %lld heads and %lld of keys and "
+                         "values do not divide each other",
+                         cup__parameters_prefix(list), (long long)width, (long long)heads,
+                         (long long)o->kv_heads);
+    if (o->rope && (width / heads % 2 != 0 || !(o->rope_base > 1 && isfinite(o->rope_base))))
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "attention under \"%s\": rope needs heads of an even size and a base "
+                         "above 1, not %lld and %g",
+                         cup__parameters_prefix(list), (long long)(width / heads), o->rope_base);
+    return CUP_OK;
+}
+
+cup_status cup__attention_layer_set(cup_attention_layer *layer, cup_parameters *list,
+                                    int64_t width, int64_t heads, cup_attention_layer_options o)
+{
+    o.kv_heads = o.kv_heads == 0 ? heads : o.kv_heads;
+    o.rope_base = o.rope_base == 0 ? ROPE_BASE : o.rope_base;
+    CUP_TRY(check_attention(list, width, heads, &o));
+    layer->heads = (int)heads;
+    layer->kv_heads = (int)o.kv_heads;
+    layer->head_size = (int)(width / heads);
+    layer->causal = o.causal;
+    layer->rope = o.rope;
+    layer->rope_base = o.rope_base;
+    layer->dropout = o.dropout;
+    return CUP_OK;
+}
+
+cup_status cup__attention_layer_make(cup_attention_layer *layer, cup_parameters *list,
+                                     int64_t width, int64_t heads, cup_attention_layer_options o,
+                                     double shrink)
+{
+    CUP_TRY(cup__attention_layer_set(layer, list, width, heads, o));
+    cup_linear_layer_options linear = {.size = sizeof linear,
+                                       .no_bias = o.no_bias,
+                                       .initializer = o.initializer,
+                                       .deviation = o.deviation,
+                                       .gain = o.gain};
+    int64_t all = (heads + 2 * (int64_t)layer->kv_heads) * layer->head_size;
+    CUP_TRY(cup_linear_layer_new(&layer->qkv, list, "qkv", width, all, &linear));
+    linear.deviation *= shrink;
+    return cup_linear_layer_new(&layer->out, list, "out", width, width, &linear);
+}
+
+cup_status cup_attention_layer_new(cup_attention_layer *layer, cup_parameters *list,
+                                   const char *name, int64_t width, int64_t heads,
+                                   const cup_attention_layer_options *options)
+{
+    cup_attention_layer_options o;
+    list = cup_parameters_under(list, name);
+    CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call_attention));
+    cup_context *c = cup__parameters_context(list);
+    if (cup__options_take(&c->error, "attention", &o, sizeof o, options) == CUP_OK)
+        cup__attention_layer_make(layer, list, width, heads, o, 1);
+    return cup__layer_end(layer, sizeof *layer);
+}
+
+/* Turns the heads of queries and keys by their positions. */
+static cup_tensor *turn(const cup_attention_layer *layer, cup_context *c, cup_tensor *qkv)
+{
+    const int64_t swap[] = {0, 2, 1, 3};
+    int64_t batch = cup_tensor_size(qkv, 0), length = cup_tensor_size(qkv, 1);
+    int64_t parts = layer->heads + 2 * (int64_t)layer->kv_heads, size = layer->head_size;
+    const int64_t apart[] = {batch, length, parts, size};
+    const int64_t together[] = {batch, length, parts * size};
+    cup_tensor *x = cup_permute(c, cup_reshape(c, qkv, 4, apart), swap, 4);
+    x = cup_rope(c, x,
+                 CUP_OPTIONS(cup_rope_options, .base = layer->rope_base,
+                             .heads = layer->heads + layer->kv_heads));
+    return cup_reshape(c, cup_permute(c, x, swap, 4), 3, together);
+}
+
+cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tensor *x)
+{
+    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
+    if (!c)
+        return NULL;
+    if (cup_tensor_ndim(x) != 3) {
+        cup__fail(&c->error, CUP_SHAPE,
+                  "attention under \"%s\": its input has %d dimensions; it must be [B,T,width]",
+                  cup__parameters_prefix(layer->layer.parameters), cup_tensor_ndim(x));
+        return NULL;
+    }
+    bool training = cup__parameters_is_training(layer->layer.parameters);
+    cup_tensor *qkv = cup_linear_layer_call(&layer->qkv, x);
+    if (layer->rope && qkv)
+        qkv = turn(layer, c, qkv);
+    cup_tensor *o = cup_qkv_attention(
+        c, qkv, layer->heads,
+        CUP_OPTIONS(cup_qkv_attention_options, .kv_heads = layer->kv_heads, .causal = layer->causal,
+                    .dropout = training ? layer->dropout : 0));
+    return cup_linear_layer_call(&layer->out, o);
+}

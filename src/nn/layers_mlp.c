@@ -1,0 +1,61 @@
+/* Two linear layers. */
+#ifdef CUP_LAYERS_H
+/* Two linear layers, "up" from width to hidden with the activation, and "down" back. */
+typedef struct cup_mlp_layer {
+    cup_layer layer;
+    cup_linear_layer up, down;
+} cup_mlp_layer;
+
+typedef struct cup_mlp_layer_options {
+    size_t size;
+    cup_activation activation; /* NONE: GELU */
+    bool no_bias;
+    cup_initializer initializer; /* of both weights, see cup_linear_layer_options */
+    double deviation, gain;
+} cup_mlp_layer_options;
+
+CUP_API cup_status cup_mlp_layer_new(cup_mlp_layer *layer, cup_parameters *list, const char *name,
+                                     int64_t width, int64_t hidden,
+                                     const cup_mlp_layer_options *options);
+CUP_API cup_tensor *cup_mlp_layer_call(const cup_mlp_layer *layer, cup_tensor *x);
+#endif
+#include "base/options.h"
+#include "nn/layers.h"
+#include "tensor/context.h"
+
+CUP__LAYER_CALL(mlp)
+
+cup_status cup__mlp_layer_make(cup_mlp_layer *layer, cup_parameters *list, int64_t width,
+                               int64_t hidden, const cup_mlp_layer_options *o, double shrink)
+{
+    cup_linear_layer_options linear = {
+        .size = sizeof linear,
+        .activation = o->activation == CUP_ACTIVATION_NONE ? CUP_ACTIVATION_GELU : o->activation,
+        .no_bias = o->no_bias,
+        .initializer = o->initializer,
+        .deviation = o->deviation,
+        .gain = o->gain};
+    CUP_TRY(cup_linear_layer_new(&layer->up, list, "up", width, hidden, &linear));
+    linear.activation = CUP_ACTIVATION_NONE;
+    linear.deviation *= shrink;
+    return cup_linear_layer_new(&layer->down, list, "down", hidden, width, &linear);
+}
+
+cup_status cup_mlp_layer_new(cup_mlp_layer *layer, cup_parameters *list, const char *name,
+                             int64_t width, int64_t hidden, const cup_mlp_layer_options *options)
+{
+    cup_mlp_layer_options o;
+    list = cup_parameters_under(list, name);
+    CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call_mlp));
+    cup_context *c = cup__parameters_context(list);
+    if (cup__options_take(&c->error, "mlp", &o, sizeof o, options) == CUP_OK)
+        cup__mlp_layer_make(layer, list, width, hidden, &o, 1);
+    return cup__layer_end(layer, sizeof *layer);
+}
+
+cup_tensor *cup_mlp_layer_call(const cup_mlp_layer *layer, cup_tensor *x)
+{
+    if (!cup__layer_context((const cup_layer *)layer, x))
+        return NULL;
+    return cup_linear_layer_call(&layer->down, cup_linear_layer_call(&layer->up, x));
+}

@@ -13,38 +13,55 @@
 
 #define MOST_BYTES (16 << 20)
 
-/* Where a file may lie below the folder of CUP_KERNELS. */
-static const char *const places[] = {"src/ops/", "src/kernels/", "src/optim/", "ops/",
-                                     "kernels/", "optim/", ""};
+/* Where a file may lie below the folder of CUP_KERNELS, or in a folder there, as a family's. */
+static const char *const places[] = {"src/ops", "src/kernels", "src/optim", "ops",
+                                     "kernels", "optim",       "."};
 
-static char *path_in(const char *folder, const char *place, const char *name)
+/* Sets *found when the folder itself has the file. */
+static cup_status read_here(cup__error *error, const char *folder, cup__part *part, bool *found)
 {
-    cup__text path = {0};
-    cup__text_add(&path, "%s/%s%s", folder, place, name);
-    if (path.failed)
-        cup__text_free(&path);
-    return path.bytes;
+    cup_status status = CUP_OK;
+    char *path = cup__path_join(folder, part->name);
+    if (!path)
+        return cup__fail(error, CUP_MEMORY, "out of host memory for %s", part->name);
+    *found = cup__file_exists(path);
+    if (*found) {
+        status = cup__file_read(error, path, MOST_BYTES, &part->owned, &part->size);
+        part->text = part->owned;
+    }
+    cup__free(path);
+    return status;
 }
 
-/* Sets *found when the folder has the file. */
+/* The same for a folder in it. */
+static cup_status read_below(cup__error *error, const char *folder, cup__part *part, bool *found)
+{
+    cup__names names = {0};
+    cup_status status = cup__folder_list(error, folder, &names);
+    for (size_t i = 0; i < names.count && status == CUP_OK && !*found; i++) {
+        char *inside = cup__path_join(folder, names.name[i]);
+        status = inside ? read_here(error, inside, part, found)
+                        : cup__fail(error, CUP_MEMORY, "out of host memory for %s", part->name);
+        cup__free(inside);
+    }
+    cup__names_free(&names);
+    return status;
+}
+
 static cup_status read_from_folder(cup__error *error, const char *folder, cup__part *part,
                                    bool *found)
 {
-    *found = false;
-    for (size_t i = 0; i < sizeof places / sizeof *places && !*found; i++) {
-        char *path = path_in(folder, places[i], part->name);
-        if (!path)
+    cup_status status = CUP_OK;
+    for (size_t i = 0; i < sizeof places / sizeof *places && status == CUP_OK && !*found; i++) {
+        char *place = cup__path_join(folder, places[i]);
+        if (!place)
             return cup__fail(error, CUP_MEMORY, "out of host memory for %s", part->name);
-        cup_status status = CUP_OK;
-        if (cup__file_exists(path)) {
-            *found = true;
-            status = cup__file_read(error, path, MOST_BYTES, &part->owned, &part->size);
-            part->text = part->owned;
-        }
-        cup__free(path);
-        CUP_TRY(status);
+        status = read_here(error, place, part, found);
+        if (status == CUP_OK && !*found && cup__folder_exists(place))
+            status = read_below(error, place, part, found);
+        cup__free(place);
     }
-    return CUP_OK;
+    return status;
 }
 
 static bool find_embedded(cup__part *part)

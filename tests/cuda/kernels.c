@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "cuda/unit.h"
 #include "support.h"
 #include "test.h"
 
@@ -48,6 +49,33 @@ TEST(kernels_get_the_same)
     EXPECT(cup__kernel_get(gpu, "add.cu", "fake_add", knobs, 2) == kernel);
     gpu->device.calls->close(&gpu->device);
     fake_expect_nothing_left();
+}
+
+/* Sources in a folder take the place of the library's, in a tree like src and side by side. */
+TEST(kernels_in_a_folder)
+{
+    static const char *const places[] = {"src/ops/conv", "src/kernels", "ops/conv", "conv", ""};
+    kernel_begin();
+    for (int i = 0; i < 5; i++) {
+        char root[20], folder[200];
+        int own = 0;
+        cup__error error = {0};
+        cup__unit unit;
+        snprintf(root, sizeof root, "sources%d", i);
+        snprintf(folder, sizeof folder, "%s/%s/%s", kernel_folder, root, places[i]);
+        EXPECT_INT(cup__folder_make(&error, folder), CUP_OK);
+        fake_source(folder, "wgmma.cu", "#include \"vec.cuh\"\n  #include \"own.cuh\"\n");
+        fake_source(folder, "own.cuh", "/* one's own */\n");
+        snprintf(folder, sizeof folder, "%s/%s", kernel_folder, root);
+        setenv("CUP_KERNELS", folder, 1);
+        EXPECT_OK(&error, cup__unit_open(&error, "wgmma.cu", NULL, &unit));
+        EXPECT_CONTAINS(unit.parts[0].text, "own.cuh");
+        for (int j = 0; j < unit.count; j++)
+            own += strstr(unit.parts[j].text, "one's own") != NULL;
+        EXPECT_INT(own, 1);
+        EXPECT(unit.count > 3); /* what vec.cuh includes is the library's */
+        cup__unit_close(&unit);
+    }
 }
 
 TEST(kernels_failures_are_told)

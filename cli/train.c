@@ -179,6 +179,7 @@ static int load_data(train_run *r)
 static int make_trainer(train_run *r)
 {
     r->training.comm = r->comm;
+    r->training.optimizer.split = r->given->zero ? r->comm : NULL;
     r->trainer = cup_trainer_new(r->c, r->data, r->tokenizer, r->given->out, &r->training);
     if (r->trainer && r->given->resume) {
         cup_trainer_resume(r->trainer);

@@ -36,6 +36,9 @@ const cli_option train_options[] = {
      "the same by N processes on the --device there is, as on CPUs; 0: by one"},
     {"restarts", INTEGER(train_given, restarts, 0, 1000000), "N", "0",
      "how often all of several processes go on from the checkpoint when one has failed"},
+    {"zero", INTEGER(train_given, zero, 0, 1), "STAGE", "0",
+     "1: each of several processes keeps the optimizer's states of a share of the parameters only "
+     "(ZeRO 1); 0: of all"},
     {"threads", INTEGER(train_given, threads, 0, 4096), "N", "0",
      "threads on a CPU; 0: all that the process may use"},
     {"deterministic", FLAG(train_given, deterministic), NULL, NULL,

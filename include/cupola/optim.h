@@ -2,6 +2,7 @@
 #ifndef CUPOLA_OPTIM_H
 #define CUPOLA_OPTIM_H
 
+#include "cupola/comm.h"
 #include "cupola/methods.h"
 #include "cupola/tensor.h"
 
@@ -36,6 +37,9 @@ typedef struct cup_optimizer_options {
     double average;      /* keeps an exponential moving average of each parameter in f32, of which
                             a step leaves so much, 0.999 for example; 0: none. Not of parameters
                             that are `stochastic` */
+    cup_comm *split; /* each of its processes keeps the states of a share of the parameters and
+                        makes their steps, behind which all have the values, which saves memory:
+                        gradients must be the same on all of them. NULL: not. Borrowed */
 } cup_optimizer_options;
 
 /* A tensor to be trained, borrowed for as long as the optimizer lives. The name is copied. */
@@ -83,7 +87,8 @@ CUP_API int64_t cup_optimizer_skipped(cup_optimizer *o);
 CUP_API cup_status cup_optimizer_show_average(cup_optimizer *o, bool on);
 
 /* All that the optimizer remembers, as tensors to save and to fill again: "NAME.first",
- * "NAME.second", "NAME.master" and "NAME.average" for each parameter, and "steps". Borrowed. */
+ * "NAME.second", "NAME.master" and "NAME.average" for each parameter, and "steps"; with `split` of
+ * this process's share. Borrowed. */
 CUP_API const cup_named *cup_optimizer_state(const cup_optimizer *o, int64_t *count);
 
 /* How a learning rate declines: what is left of it over the part x of the decline. */

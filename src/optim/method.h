@@ -23,9 +23,6 @@ void cup__method_attributes_of(const cup__row *row, const cup_optimizer_options 
 /* The number that an op of a method has by this name; 0 where it has none. */
 double cup__method_number(const cup__row *row, const cup__method_attributes *a, const char *name);
 
-/* The gradients that the next step takes, in the order of the parameters; borrowed. */
-cup_tensor *const *cup__optimizer_gradients(cup_optimizer *o, int *count);
-
 /* How many states the method keeps for a parameter, from options as they were given. */
 int cup__method_states(const cup_optimizer_options *given);
 

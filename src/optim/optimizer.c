@@ -6,34 +6,10 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "cupola/grad.h"
-#include "cupola/optim.h"
 #include "dispatch/attributes.h"
 #include "optim/average.h"
-#include "optim/method.h"
-#include "optim/orthogonal.h"
+#include "optim/optimizer.h"
 #include "optim/update.h"
-
-#define STATES_MOST 4 /* tensors kept for a parameter: master, first, second, average */
-
-struct cup_optimizer {
-    cup_context *c;
-    cup_optimizer_options options;
-    const cup__row *row, *others; /* of hidden matrices and of all else, with their attributes */
-    cup__method_attributes attributes, others_attributes;
-    int count, plain;       /* parameters; those that are not Muon's, which come first */
-    cup_tensor **parameters;
-    cup_tensor **inputs;    /* of the update: factors, settings, the records of `plain` */
-    cup_tensor **gradients; /* of a step */
-    cup_tensor *hyper, *steps, *norm;
-    cup_named *state;
-    int64_t state_count;
-    cup__muon_steps *muon;        /* or NULL */
-    cup__muon_matrix *matrices;
-    int matrix_count;
-    cup_tensor **averages; /* inputs of the step of averages, or NULL */
-    cup_tensor **shown;    /* while they are shown, the parameters as they were; or NULL */
-    bool ready; /* a learning rate was set */
-};
 
 static cup_status check_parameter(cup_context *c, const cup_parameter *p, int i)
 {
@@ -78,7 +54,7 @@ static cup_tensor *add_state(cup_optimizer *o, const char *name, const char *par
     }
     snprintf(full, size, *part ? "%s.%s" : "%s%s", name, part);
     o->state[o->state_count++] = (cup_named){full, cup_keep(t)};
-    return t;
+    return cup__split_note(o, full, t, NULL) == CUP_OK ? t : NULL;
 }
 
 /* A state of the parameter's shape, full of zeros. */
@@ -108,6 +84,27 @@ static cup_status add_average(cup_optimizer *o, const cup_parameter *p, cup_tens
     r[CUP__VALUE] = add_zeros(o, p, CUP__AVERAGE_PART);
     r[CUP__GRADIENT] = master ? master : p->tensor;
     return o->c->error.status;
+}
+
+/* The states of a parameter that another process keeps, for which there is no memory here. */
+static cup_status add_elsewhere(cup_optimizer *o, const cup_parameter *p)
+{
+    static const char *const parts[] = {"first", "second"};
+    cup_dtype dtype = p->tensor->dtype;
+    cup__shape shape = cup__shape_of(p->tensor);
+    char name[512];
+    int states = is_matrix(o, p) ? cup__update_states(o->row, &o->attributes)
+                                 : cup__update_states(o->others, &o->others_attributes);
+    bool master = dtype == CUP_F16 || (dtype == CUP_BF16 && !o->options.stochastic);
+    shape.dtype = dtype == CUP_F64 ? CUP_F64 : CUP_F32;
+    for (int i = -(int)master; i < states; i++) {
+        const char *part = i < 0 ? "master" : parts[i];
+        if (snprintf(name, sizeof name, "%s.%s", p->name, part) >= (int)sizeof name)
+            return cup__fail(&o->c->error, CUP_ARGUMENT,
+                             "optimizer: the name %.100s... is too long", p->name);
+        CUP_TRY(cup__split_note(o, name, NULL, &shape));
+    }
+    return CUP_OK;
 }
 
 /* The states, into a record of the update, or for Muon among its matrices. */
@@ -150,7 +147,8 @@ static cup_status add_parameters(cup_optimizer *o, const cup_parameter *paramete
     for (int i = 0; i < o->count; i++) {
         cup__tensor_retain(parameters[i].tensor);
         o->parameters[i] = parameters[i].tensor;
-        CUP_TRY(add_parameter(o, &parameters[i], settings));
+        CUP_TRY(cup__split_owns(o, i) ? add_parameter(o, &parameters[i], settings)
+                                      : add_elsewhere(o, &parameters[i]));
     }
     if (o->plain > 0)
         o->inputs[1] = cup_keep(cup_tensor_from(
@@ -169,6 +167,7 @@ static cup_status add_parameters(cup_optimizer *o, const cup_parameter *paramete
 static cup_status make(cup_optimizer *o, const cup_parameter *parameters)
 {
     size_t count = (size_t)o->count;
+    CUP_TRY(cup__split_make(o, parameters));
     o->inputs = cup__calloc(CUP__RECORDS_AT + count * CUP__RECORD, sizeof *o->inputs);
     o->gradients = cup__calloc(count, sizeof *o->gradients);
     o->parameters = cup__calloc(count, sizeof *o->parameters);
@@ -240,6 +239,7 @@ void cup_optimizer_free(cup_optimizer *o)
         cup_tensor_free(o->state[i].tensor);
         cup__free((char *)(uintptr_t)o->state[i].name);
     }
+    cup__split_free(o);
     cup_tensor_free(o->hyper);
     cup_tensor_free(o->norm);
     for (int i = 0; o->inputs && i < CUP__RECORDS_AT; i++)
@@ -333,7 +333,7 @@ static cup_status run_update(cup_optimizer *o)
     if (o->averages)
         cup__op_call(o->c, &cup__rows[CUP__OP_average_step], o->averages,
                      CUP__RECORDS_AT + o->count * CUP__RECORD, &average, NULL);
-    return o->c->error.status;
+    return o->c->error.status == CUP_OK ? cup__split_share(o) : o->c->error.status;
 }
 
 cup_status cup_optimizer_step(cup_optimizer *o)

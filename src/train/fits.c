@@ -12,8 +12,10 @@
 static int64_t held_each(const cup_training *a)
 {
     bool bf16 = a->dtype == CUP_BF16;
-    int64_t weight = !bf16 ? 4 : a->optimizer.stochastic ? 2 : 6;
-    return weight + 4 * (cup__method_states(&a->optimizer) + (a->optimizer.average > 0));
+    bool master = bf16 && !a->optimizer.stochastic;
+    int64_t states = cup__method_states(&a->optimizer) + (a->optimizer.average > 0) + master;
+    int64_t owners = cup_comm_count(a->optimizer.split);
+    return (bf16 ? 2 : 4) + (4 * states + owners - 1) / owners;
 }
 
 /* What forward keeps of a batch for backward. In a block: what both norms give and the sum before

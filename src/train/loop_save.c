@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "comm/comm.h"
+#include "optim/optimizer.h"
 #include "tensor/tensor.h"
 #include "train/together.h"
 
@@ -94,7 +95,7 @@ static cup_status save(cup_loop *l, cup__text *own, cup__text *points, cup__json
     int64_t weights, states;
     int count = 0;
     const cup_named *weight = cup_parameters_named(l->list, &weights);
-    const cup_named *state = cup_optimizer_state(l->optimizer, &states);
+    const cup_named *state = cup__optimizer_whole(l->optimizer, &states);
     if (!weight)
         return l->c->error.status;
     cup__points_write(l, points);
@@ -133,11 +134,13 @@ cup_status cup_loop_save(cup_loop *l)
     CUP_TRY(cup__loop_own(l));
     CUP_TRY(cup__loop_read(l, NULL));
     CUP_TRY(cup__loop_compare(l));
+    CUP_TRY(cup__optimizer_collect(l->optimizer));
     cup__text own = {0}, points = {0};
     cup__json_writer writer = {.lines = 2};
     cup_comm_busy(l->comm, true);
     cup_status status = l->folder ? save(l, &own, &points, &writer) : CUP_OK;
     cup_comm_busy(l->comm, false);
+    cup__optimizer_whole_free(l->optimizer);
     cup__text_free(&own);
     cup__text_free(&points);
     cup__text_free(&writer.text);
@@ -186,7 +189,7 @@ static cup_status fill(cup_loop *l, const cup__checkpoint *checkpoint, int64_t s
     cup_context *c = l->c;
     int64_t weights, states;
     const cup_named *weight = cup_parameters_named(l->list, &weights);
-    const cup_named *state = cup_optimizer_state(l->optimizer, &states);
+    const cup_named *state = cup__optimizer_whole(l->optimizer, &states);
     CUP_TRY(c->error.status);
     CUP_TRY(cup__checkpoint_fill(c, checkpoint, CUP__MODEL_FILE, weight, weights));
     CUP_TRY(cup__checkpoint_fill(c, checkpoint, CUP__OPTIMIZER_FILE, state, states));
@@ -222,7 +225,7 @@ static cup_status resume_alone(cup_loop *l)
     cup__checkpoint_close(&checkpoint);
     if (status != CUP_OK)
         return status;
-    l->owns = true;
+    l->owns = l->resumed = true;
     l->saved = l->point_count;
     l->steps = l->read = steps;
     return CUP_OK;

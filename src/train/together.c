@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "comm/comm.h"
 #include "cuda/dry.h"
-#include "optim/method.h"
+#include "optim/optimizer.h"
 
 #define POINT_NUMBERS 5
 
@@ -55,12 +55,27 @@ static cup_status spread_points(cup_loop *l, int64_t count)
     return status;
 }
 
+/* Those of all that the optimizer keeps where each process has a share: of a checkpoint, or else
+ * copies of the weights that all have now. */
+static cup_status spread_split(cup_loop *l, bool resumed)
+{
+    if (!l->options.optimizer.split)
+        return CUP_OK;
+    if (!resumed)
+        return cup__split_renew(l->optimizer);
+    cup_status status = cup__optimizer_deal(l->optimizer);
+    cup__optimizer_whole_free(l->optimizer);
+    return status;
+}
+
 static cup_status spread_tensors(cup_loop *l)
 {
     int64_t weights, states;
     const cup_named *weight = cup_parameters_named(l->list, &weights);
     const cup_named *state = cup_optimizer_state(l->optimizer, &states);
     CUP_TRY(l->c->error.status);
+    if (l->options.optimizer.split)
+        states = 0;
     cup_tensor **all = cup__calloc((size_t)(weights + states), sizeof *all);
     if (!all)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for the tensors of a run");
@@ -78,12 +93,14 @@ cup_status cup__loop_spread(cup_loop *l)
     if (!l->comm || l->spread)
         return CUP_OK;
     bool first = cup_comm_rank(l->comm) == 0;
-    int64_t numbers[] = {first ? l->steps : 0, first ? (int64_t)l->point_count : 0};
-    CUP_TRY(cup_comm_agree(l->comm, numbers, 2));
+    int64_t numbers[] = {first ? l->steps : 0, first ? (int64_t)l->point_count : 0, l->resumed};
+    CUP_TRY(cup_comm_agree(l->comm, numbers, 3));
     cup_scope_open(l->c);
     cup_status status = spread_points(l, numbers[1]);
     if (status == CUP_OK)
         status = spread_tensors(l);
+    if (status == CUP_OK)
+        status = spread_split(l, numbers[2]);
     cup_scope_return(l->c, NULL);
     CUP_TRY(status);
     l->steps = l->read = numbers[0];

@@ -242,7 +242,7 @@ void cup_trainer_free(cup_trainer *t)
 void cup__training_kernels(cup_context *c, const cup_training *training)
 {
     cup_trainer t = {.training = *training, .texts = training->batch};
-    t.training.comm = NULL;
+    t.training.comm = t.training.optimizer.split = NULL;
     cup_scope_open(c);
     if (share(c, &t) == CUP_OK && make_loop(c, &t, NULL) == CUP_OK)
         cup__loop_rehearse(t.loop);

@@ -1,0 +1,60 @@
+/* The inside of an optimizer, and how its states are split over processes. */
+#ifndef CUP_OPTIM_OPTIMIZER_H
+#define CUP_OPTIM_OPTIMIZER_H
+
+#include "cupola/optim.h"
+#include "optim/method.h"
+#include "optim/orthogonal.h"
+#include "tensor/tensor.h"
+
+#define STATES_MOST 4 /* tensors kept for a parameter: master, first, second, average */
+
+struct cup_optimizer {
+    cup_context *c;
+    cup_optimizer_options options;
+    const cup__row *row, *others; /* of hidden matrices and of all else, with their attributes */
+    cup__method_attributes attributes, others_attributes;
+    int count, plain;       /* parameters; those that are not Muon's, which come first */
+    cup_tensor **parameters;
+    cup_tensor **inputs;    /* of the update: factors, settings, the records of `plain` */
+    cup_tensor **gradients; /* of a step */
+    cup_tensor *hyper, *steps, *norm;
+    cup_named *state;
+    int64_t state_count;
+    cup__muon_steps *muon;        /* or NULL */
+    cup__muon_matrix *matrices;
+    int matrix_count;
+    cup_tensor **averages; /* inputs of the step of averages, or NULL */
+    cup_tensor **shown;    /* while they are shown, the parameters as they were; or NULL */
+    struct cup__split *split; /* of states over processes, or NULL */
+    bool ready; /* a learning rate was set */
+};
+
+/* The gradients that the next step takes, in the order of the parameters; borrowed. */
+cup_tensor *const *cup__optimizer_gradients(cup_optimizer *o, int *count);
+
+/* Says which process keeps the states of each parameter: about as many elements each. */
+cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters);
+void cup__split_free(cup_optimizer *o);
+/* Whether this process keeps those of parameter i. */
+bool cup__split_owns(const cup_optimizer *o, int i);
+/* Notes a state, in the order in which one process alone would have them; of another process the
+ * tensor is NULL. The name is borrowed where there is a tensor, else copied. */
+cup_status cup__split_note(cup_optimizer *o, const char *name, cup_tensor *t,
+                           const cup__shape *shape);
+/* Behind a step: all get the values from those that made their steps. */
+cup_status cup__split_share(cup_optimizer *o);
+
+/* The copies of 16-bit parameters that this process keeps become what the parameters are now. */
+cup_status cup__split_renew(cup_optimizer *o);
+
+/* The states of all parameters, as one process alone has them. On rank 0 tensors for what others
+ * keep are made, which stay until the last call. All processes call the next two: they bring the
+ * others' states to rank 0, or rank 0's to those who keep them. Where nothing is split, the first
+ * gives the optimizer's own and the rest does nothing. */
+const cup_named *cup__optimizer_whole(cup_optimizer *o, int64_t *count);
+cup_status cup__optimizer_collect(cup_optimizer *o);
+cup_status cup__optimizer_deal(cup_optimizer *o);
+void cup__optimizer_whole_free(cup_optimizer *o);
+
+#endif

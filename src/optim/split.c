@@ -1,0 +1,225 @@
+/* States of an optimizer that are split over processes (stage 1 of Rajbhandari and others 2020,
+ * "ZeRO: memory optimizations toward training trillion parameter models"): each parameter's belong
+ * to one process, which makes its steps. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "comm/comm.h"
+#include "cuda/dry.h"
+#include "cupola/grad.h"
+#include "dispatch/attributes.h"
+#include "optim/optimizer.h"
+
+/* One state of all, in the order of the whole. */
+typedef struct state {
+    const char *name;
+    cup_tensor *tensor; /* NULL: another process keeps it */
+    cup__shape shape;
+    int owner, parameter; /* -1: of none */
+} state;
+
+struct cup__split {
+    cup_comm *comm;
+    int *owner;         /* of each parameter */
+    int at;             /* the parameter whose states are noted; -1: what all keep */
+    cup_tensor **list;  /* of the parameters of one process */
+    state *states;
+    size_t count, capacity;
+    cup_named *whole; /* on rank 0, while it is asked for */
+};
+
+/* The largest share so far gets nothing: each parameter goes to the process that has least. */
+static void choose_owners(struct cup__split *s, const cup_parameter *parameters, int count,
+                          int64_t *load)
+{
+    for (int i = 0; i < count; i++) {
+        int least = 0;
+        for (int r = 1; r < cup_comm_count(s->comm); r++)
+            if (load[r] < load[least])
+                least = r;
+        s->owner[i] = least;
+        load[least] += parameters[i].tensor ? parameters[i].tensor->count : 0;
+    }
+}
+
+cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters)
+{
+    cup_comm *comm = o->options.split;
+    if (cup_comm_count(comm) < 2)
+        return CUP_OK;
+    if (o->options.average > 0)
+        return cup__fail(&o->c->error, CUP_UNSUPPORTED,
+                         "optimizer: averages of parameters are not kept by several processes that "
+                         "split the states; leave `split` or `average` out");
+    size_t count = (size_t)o->count;
+    o->split = cup__calloc(1, sizeof *o->split);
+    int64_t *load = cup__calloc((size_t)cup_comm_count(comm), sizeof *load);
+    if (o->split) {
+        *o->split = (struct cup__split){.comm = comm,
+                                        .at = -1,
+                                        .owner = cup__calloc(count, sizeof(int)),
+                                        .list = cup__calloc(count, sizeof(cup_tensor *))};
+        if (load && o->split->owner && o->split->list) {
+            choose_owners(o->split, parameters, o->count, load);
+            cup__free(load);
+            return CUP_OK;
+        }
+    }
+    cup__free(load);
+    return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
+}
+
+void cup__split_free(cup_optimizer *o)
+{
+    struct cup__split *s = o->split;
+    if (!s)
+        return;
+    cup__optimizer_whole_free(o);
+    for (size_t i = 0; i < s->count; i++)
+        if (!s->states[i].tensor)
+            cup__free((char *)(uintptr_t)s->states[i].name);
+    cup__free(s->states);
+    cup__free(s->owner);
+    cup__free(s->list);
+    cup__free(s);
+    o->split = NULL;
+}
+
+bool cup__split_owns(const cup_optimizer *o, int i)
+{
+    if (!o->split)
+        return true;
+    o->split->at = i;
+    return o->split->owner[i] == cup_comm_rank(o->split->comm);
+}
+
+cup_status cup__split_note(cup_optimizer *o, const char *name, cup_tensor *t,
+                           const cup__shape *shape)
+{
+    struct cup__split *s = o->split;
+    if (!s)
+        return CUP_OK;
+    const char *own = t ? name : cup__strdup(name);
+    if (!own || !cup__grow(&s->states, &s->capacity, s->count, sizeof *s->states)) {
+        if (!t)
+            cup__free((char *)(uintptr_t)own);
+        return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
+    }
+    s->states[s->count++] = (state){.name = own,
+                                    .tensor = t,
+                                    .shape = t ? cup__shape_of(t) : *shape,
+                                    .owner = s->at < 0 ? 0 : s->owner[s->at],
+                                    .parameter = s->at};
+    return CUP_OK;
+}
+
+cup_status cup__split_share(cup_optimizer *o)
+{
+    struct cup__split *s = o->split;
+    if (!s || cup__device_is_dry(o->c->device))
+        return CUP_OK;
+    for (int r = 0; r < cup_comm_count(s->comm); r++) {
+        int count = 0;
+        for (int i = 0; i < o->count; i++)
+            if (s->owner[i] == r)
+                s->list[count++] = o->parameters[i];
+        if (count)
+            CUP_TRY(cup_comm_broadcast(s->comm, s->list, count, r));
+    }
+    return CUP_OK;
+}
+
+static cup_status renew(cup_optimizer *o, const state *a)
+{
+    cup__device *device = o->c->device;
+    cup_tensor *plain = cup_cast(o->c, o->parameters[a->parameter], a->tensor->dtype);
+    size_t bytes = (size_t)a->tensor->count * (size_t)cup_dtype_size(a->tensor->dtype);
+    return plain ? device->calls->copy(device, a->tensor->data, plain->data, bytes)
+                 : o->c->error.status;
+}
+
+cup_status cup__split_renew(cup_optimizer *o)
+{
+    struct cup__split *s = o->split;
+    bool was = cup_grad_recording(o->c, false);
+    cup_status status = CUP_OK;
+    cup_scope_open(o->c);
+    for (size_t i = 0; s && i < s->count && status == CUP_OK; i++) {
+        const char *part = strrchr(s->states[i].name, '.');
+        if (s->states[i].tensor && part && !strcmp(part, ".master"))
+            status = renew(o, &s->states[i]);
+    }
+    cup_scope_return(o->c, NULL);
+    cup_grad_recording(o->c, was);
+    return status;
+}
+
+const cup_named *cup__optimizer_whole(cup_optimizer *o, int64_t *count)
+{
+    struct cup__split *s = o->split;
+    if (!s || cup_comm_rank(s->comm) > 0)
+        return cup_optimizer_state(o, count);
+    *count = (int64_t)s->count;
+    if (s->whole)
+        return s->whole;
+    s->whole = cup__calloc(s->count, sizeof *s->whole);
+    if (!s->whole) {
+        cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for the states of an optimizer");
+        return NULL;
+    }
+    for (size_t i = 0; i < s->count; i++) {
+        const state *a = &s->states[i];
+        cup_tensor *t = a->tensor ? a->tensor : cup_keep(cup__full(o->c, &a->shape, 0));
+        s->whole[i] = (cup_named){a->name, t};
+    }
+    return o->c->error.status == CUP_OK ? s->whole : NULL;
+}
+
+void cup__optimizer_whole_free(cup_optimizer *o)
+{
+    struct cup__split *s = o->split;
+    if (!s || !s->whole)
+        return;
+    for (size_t i = 0; i < s->count; i++)
+        if (!s->states[i].tensor)
+            cup_tensor_free(s->whole[i].tensor);
+    cup__free(s->whole);
+    s->whole = NULL;
+}
+
+/* One state over to all, from its owner or from rank 0. Who has no place for it lends some. */
+static cup_status pass(cup_optimizer *o, size_t i, bool from_owner)
+{
+    struct cup__split *s = o->split;
+    const state *a = &s->states[i];
+    cup_scope_open(o->c);
+    cup_tensor *t = a->tensor;
+    if (!t)
+        t = s->whole ? s->whole[i].tensor : cup__full(o->c, &a->shape, 0);
+    cup_status status =
+        t ? cup_comm_broadcast(s->comm, &t, 1, from_owner ? a->owner : 0) : o->c->error.status;
+    cup_scope_return(o->c, NULL);
+    return status;
+}
+
+static cup_status pass_all(cup_optimizer *o, bool from_owner)
+{
+    int64_t count;
+    if (!o->split)
+        return CUP_OK;
+    cup__optimizer_whole(o, &count);
+    CUP_TRY(o->c->error.status);
+    for (size_t i = 0; i < o->split->count; i++)
+        CUP_TRY(pass(o, i, from_owner));
+    return CUP_OK;
+}
+
+cup_status cup__optimizer_collect(cup_optimizer *o)
+{
+    return pass_all(o, true);
+}
+
+cup_status cup__optimizer_deal(cup_optimizer *o)
+{
+    return pass_all(o, false);
+}

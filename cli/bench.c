@@ -6,7 +6,6 @@
 
 #include "base/memory.h"
 #include "cli/bench.h"
-#include "cli/bench_page.h"
 #include "cli/exit.h"
 #include "cli/json.h"
 #include "cli/op_names.h"

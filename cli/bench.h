@@ -19,4 +19,13 @@ int bench_goal_calls(const char *path, cli_records *calls);
 /* The rows as Markdown, newest of each call. */
 void bench_markdown(cup__text *out, const cli_records *records);
 
+/* One HTML page that needs nothing else: plots and the table of all rows. `device` is what it ran
+ * on. */
+void bench_page(cup__text *out, const cli_records *records, const char *device);
+
+/* Its plots, as SVG. Each adds nothing when no row has what it shows. */
+void bench_plot_bandwidth(cup__text *out, const cli_records *records);
+void bench_plot_roofline(cup__text *out, const cli_records *records);
+void bench_plot_peers(cup__text *out, const cli_records *records);
+
 #endif

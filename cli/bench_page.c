@@ -1,4 +1,4 @@
-#include "cli/bench_page.h"
+#include "cli/bench.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "cli/bench_page.h"
+#include "cli/bench.h"
 
 enum { WIDTH = 720, HEIGHT = 420, LEFT = 64, RIGHT = 28, TOP = 20, BOTTOM = 48 };
 

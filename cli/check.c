@@ -4,8 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cli/check_graphs.h"
-#include "cli/check_random.h"
+#include "cli/check.h"
 #include "cli/exit.h"
 #include "cli/json.h"
 #include "cli/op_names.h"

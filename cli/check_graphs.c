@@ -1,4 +1,4 @@
-#include "cli/check_graphs.h"
+#include "cli/check.h"
 
 #include <math.h>
 #include <stdio.h>

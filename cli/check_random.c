@@ -1,4 +1,4 @@
-#include "cli/check_random.h"
+#include "cli/check.h"
 
 #include <math.h>
 #include <signal.h>

@@ -86,3 +86,8 @@ void cup__error_clear(cup__error *error)
     error->status = CUP_OK;
     error->text[0] = 0;
 }
+
+cup_status cup__no_memory(cup__error *error, const char *where)
+{
+    return cup__fail(error, CUP_MEMORY, "%s: out of host memory", where);
+}

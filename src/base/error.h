@@ -17,6 +17,9 @@ typedef struct cup__error {
 cup_status cup__fail(cup__error *error, cup_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Fails for want of host memory; `where`, a path or what was done, begins the sentence. */
+cup_status cup__no_memory(cup__error *error, const char *where);
+
 /* Puts words in front of a recorded failure: "reading x.safetensors: " + text. */
 void cup__error_prefix(cup__error *error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

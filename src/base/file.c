@@ -45,11 +45,6 @@ cup_status cup__file_fail(cup__error *error, const char *path, const char *doing
     return cup__fail(error, CUP_IO, "%s cannot be %s: %s", path, doing, text);
 }
 
-static cup_status no_memory(cup__error *error, const char *path)
-{
-    return cup__fail(error, CUP_MEMORY, "%s: out of host memory", path);
-}
-
 static int open_again(const char *path, int flags, mode_t mode)
 {
     int handle;
@@ -90,7 +85,7 @@ cup_status cup__file_open(cup__error *error, const char *path, cup__file *out)
     if (out->path)
         return CUP_OK;
     close(out->handle);
-    return no_memory(error, path);
+    return cup__no_memory(error, path);
 }
 
 void cup__file_close(cup__file *file)
@@ -132,7 +127,7 @@ static cup_status read_all(cup__error *error, int handle, const char *path, uint
     size_t capacity = (size_t)(expected < most ? expected : most) + 2, used = 0;
     char *bytes = cup__malloc(capacity);
     if (!bytes)
-        return no_memory(error, path);
+        return cup__no_memory(error, path);
     for (;;) {
         ssize_t got = read(handle, bytes + used, capacity - 1 - used);
         if (got < 0 && errno == EINTR)
@@ -148,7 +143,7 @@ static cup_status read_all(cup__error *error, int handle, const char *path, uint
             char *grown = cup__realloc(bytes, capacity, 2);
             if (!grown) {
                 cup__free(bytes);
-                return no_memory(error, path);
+                return cup__no_memory(error, path);
             }
             bytes = grown;
             capacity *= 2;
@@ -205,7 +200,7 @@ cup_status cup__file_sync_folder(cup__error *error, const char *path)
     size_t length = (size_t)(name - path);
     char *folder = cup__malloc(length + 2);
     if (!folder)
-        return no_memory(error, path);
+        return cup__no_memory(error, path);
     memcpy(folder, path, length);
     memcpy(folder + length, length ? "" : ".", length ? 1 : 2);
     cup_status status = CUP_OK;
@@ -302,7 +297,7 @@ cup_status cup__writer_open(cup__error *error, const char *path, cup__writer *ou
     out->temporary = cup__malloc(size);
     if (!out->path || !out->temporary) {
         cup__writer_abandon(out);
-        return no_memory(error, path);
+        return cup__no_memory(error, path);
     }
     remove_left_behind(path);
     out->handle = open_temporary(path, out->temporary, size);

@@ -5,12 +5,10 @@
 #include <string.h>
 
 static _Atomic long countdown;
-static _Atomic long allocations;
 static _Atomic bool fail_all;
 
 static bool refused(void)
 {
-    atomic_fetch_add_explicit(&allocations, 1, memory_order_relaxed);
     long left = atomic_load_explicit(&countdown, memory_order_relaxed);
     if (left == 0)
         return false;
@@ -95,9 +93,4 @@ void cup__memory_fail_at(long n, bool all)
 {
     atomic_store(&fail_all, all);
     atomic_store(&countdown, n);
-}
-
-long cup__memory_count(void)
-{
-    return atomic_load(&allocations);
 }

@@ -25,6 +25,5 @@ bool cup__multiply_i64(int64_t a, int64_t b, int64_t *out);
 
 /* Tests: the n-th allocation from now on fails, and all after it when `all`; 0 turns it off. */
 void cup__memory_fail_at(long n, bool all);
-long cup__memory_count(void);
 
 #endif

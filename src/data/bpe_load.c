@@ -4,11 +4,6 @@
 #include "base/memory.h"
 #include "data/tokenizer.h"
 
-static cup_status no_memory(cup__error *error, const cup__json *json)
-{
-    return cup__fail(error, CUP_MEMORY, "%s: out of host memory", json->name);
-}
-
 /* Reads an array of `count` tokens. */
 static cup_status get_tokens(cup__error *error, const cup__json *json, const cup__json_node *array,
                              const char *what, size_t count, int32_t *out)
@@ -32,7 +27,7 @@ static cup_status get_merges(cup__error *error, const cup__json *json, cup_token
     CUP_TRY(cup__json_get(error, json, json->root, "merges", CUP__JSON_ARRAY, &merges));
     t->merges = cup__malloc(merges->count * sizeof *t->merges);
     if (!t->merges)
-        return no_memory(error, json);
+        return cup__no_memory(error, json->name);
     CUP__JSON_EACH(node, merges)
     {
         int32_t merge[3];
@@ -47,7 +42,7 @@ static cup_status complete(cup__error *error, const cup__json *json, const cup__
 {
     cup__special *special = cup__malloc(object->count * sizeof *special);
     if (!special)
-        return no_memory(error, json);
+        return cup__no_memory(error, json->name);
     size_t count = 0;
     cup_status status = CUP_OK;
     CUP__JSON_EACH(node, object)

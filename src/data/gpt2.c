@@ -23,11 +23,6 @@ typedef struct reader {
     size_t special_count;
 } reader;
 
-static cup_status no_memory(reader *r)
-{
-    return cup__fail(r->error, CUP_MEMORY, "%s: out of host memory", r->name);
-}
-
 /* Bytes that can be printed stand for themselves, the others for 256 and so on in their order. */
 static void make_table(reader *r)
 {
@@ -72,7 +67,7 @@ static cup_status add_text(reader *r, const cup__json_node *node)
     size_t known = r->texts.count;
     uint32_t index = cup__strings_add(&r->texts, to, length);
     if (index == CUP__NOT_THERE)
-        return no_memory(r);
+        return cup__no_memory(r->error, r->name);
     if (index < known)
         return cup__fail(r->error, CUP_FORMAT, "%s: \"%.100s\" is there twice", r->name, node->key);
     r->tokens[index] = (int32_t)token;
@@ -95,7 +90,7 @@ static cup_status read_vocabulary(reader *r, const cup__json *json)
     r->made = cup__calloc(count, 1);
     r->special = cup__malloc(count * sizeof *r->special);
     if (!r->bytes || !r->tokens || !r->made || !r->special)
-        return no_memory(r);
+        return cup__no_memory(r->error, r->name);
     CUP__JSON_EACH(node, json->root)
     CUP_TRY(add_text(r, node));
     for (int b = 0; b < 256; b++) {
@@ -143,7 +138,7 @@ static cup_status add_merge(reader *r, const char *file, size_t number, const ch
                              "files of one model?",
                              file, number, r->name);
     if (!cup__grow(&t->merges, &t->merge_capacity, t->merge_count, sizeof *t->merges))
-        return no_memory(r);
+        return cup__no_memory(r->error, r->name);
     t->merges[t->merge_count++] =
         (cup__merge){r->tokens[parts[0]], r->tokens[parts[1]], r->tokens[parts[2]]};
     r->made[parts[2]] = 1;

@@ -8,11 +8,6 @@
 #include "io/named.h"
 #include "tensor/context.h"
 
-static cup_status no_memory(cup__error *error, const char *path)
-{
-    return cup__fail(error, CUP_MEMORY, "%s: out of host memory", path);
-}
-
 static bool ends_in(const char *text, const char *end)
 {
     size_t length = strlen(text), wanted = strlen(end);
@@ -34,7 +29,7 @@ static cup_status write_part(cup_context *c, const char *folder, const cup__chec
     cup__writer writer;
     char *path = cup__checkpoint_path(folder, part->name, CUP__CHECKPOINT_NEW);
     cup_status status =
-        path ? cup__writer_open(&c->error, path, &writer) : no_memory(&c->error, folder);
+        path ? cup__writer_open(&c->error, path, &writer) : cup__no_memory(&c->error, folder);
     cup__free(path);
     CUP_TRY(status);
     cup__hash_begin(&hash);
@@ -67,7 +62,7 @@ static cup_status write_state(cup__error *error, const char *folder, const cup__
     char *path = cup__checkpoint_path(folder, "state.json", "");
     if (!path || document->failed) {
         cup__free(path);
-        return no_memory(error, folder);
+        return cup__no_memory(error, folder);
     }
     cup_status status = cup__file_write(error, path, document->bytes, document->length);
     cup__free(path);
@@ -99,7 +94,7 @@ static cup_status clear_last(cup__error *error, const char *folder,
 {
     const char **names = cup__calloc((size_t)count, sizeof *names);
     if (!names)
-        return no_memory(error, folder);
+        return cup__no_memory(error, folder);
     for (int i = 0; i < count; i++)
         names[i] = parts[i].name;
     cup_status status = cup__checkpoint_clear(error, folder, names, (size_t)count, true);
@@ -171,7 +166,7 @@ cup_status cup__checkpoint_save(cup_context *c, const char *folder,
     cup__json json;
     CUP_TRY(check_parts(&c->error, parts, count));
     if (state->failed)
-        return no_memory(&c->error, folder);
+        return cup__no_memory(&c->error, folder);
     CUP_TRY(cup__json_parse(&c->error, "the state", cup__text_string(state), state->length, &json));
     cup_status status = save(c, folder, parts, count, json.root);
     cup__json_free(&json);

@@ -9,11 +9,6 @@
 
 #define NEW CUP__CHECKPOINT_NEW
 
-static cup_status no_memory(cup__error *error, const char *path)
-{
-    return cup__fail(error, CUP_MEMORY, "%s: out of host memory", path);
-}
-
 char *cup__checkpoint_path(const char *folder, const char *name, const char *ending)
 {
     cup__text text = {0};
@@ -28,7 +23,8 @@ cup_status cup__checkpoint_rename(cup__error *error, const char *folder, const c
 {
     char *from = cup__checkpoint_path(folder, name, NEW);
     char *to = cup__checkpoint_path(folder, name, "");
-    cup_status status = from && to ? cup__file_rename(error, from, to) : no_memory(error, folder);
+    cup_status status =
+        from && to ? cup__file_rename(error, from, to) : cup__no_memory(error, folder);
     cup__free(from);
     cup__free(to);
     return status;
@@ -90,7 +86,7 @@ static cup_status finish_last(cup__error *error, const char *folder, bool *whole
 static cup_status remove_file(cup__error *error, const char *folder, const char *name)
 {
     char *path = cup__checkpoint_path(folder, name, "");
-    cup_status status = path ? cup__file_remove(error, path) : no_memory(error, folder);
+    cup_status status = path ? cup__file_remove(error, path) : cup__no_memory(error, folder);
     cup__free(path);
     return status;
 }
@@ -179,7 +175,7 @@ static cup_status look_at(cup__error *error, const char *folder, const char *nam
     struct stat status;
     char *path = cup__checkpoint_path(folder, name, "");
     if (!path)
-        return no_memory(error, folder);
+        return cup__no_memory(error, folder);
     *there = lstat(path, &status) == 0;
     int number = *there || errno == ENOENT || errno == ENOTDIR ? 0 : errno;
     cup_status result = number ? cup__file_fail(error, path, "read", number) : CUP_OK;

@@ -13,16 +13,11 @@
 #define PIECE ((size_t)1 << 20)
 #define TRIES 20
 
-static cup_status no_memory(cup__error *error, const char *path)
-{
-    return cup__fail(error, CUP_MEMORY, "%s: out of host memory", path);
-}
-
 static cup_status hash_file(cup__error *error, const cup__file *file, char out[CUP__HASH_TEXT])
 {
     char *piece = cup__malloc(PIECE);
     if (!piece)
-        return no_memory(error, file->path);
+        return cup__no_memory(error, file->path);
     cup__hash hash;
     cup__hash_begin(&hash);
     cup_status status = CUP_OK;
@@ -80,12 +75,12 @@ static cup_status find_file(cup__error *error, const cup__checkpoint *checkpoint
     CUP_TRY(cup__json_get_string(error, &checkpoint->json, node, "hash", &hash));
     char *path = cup__path_join(checkpoint->folder, node->key);
     cup__text named = {0};
-    cup_status status = path ? CUP_OK : no_memory(error, node->key);
+    cup_status status = path ? CUP_OK : cup__no_memory(error, node->key);
     for (int i = 0; i < 3 && status == CUP_OK && !*found; i++) {
         named.length = 0;
         cup__text_add(&named, "%s%s", path, endings[i]);
         if (named.failed)
-            status = no_memory(error, path);
+            status = cup__no_memory(error, path);
         else
             status = try_file(error, named.bytes, bytes, hash, out, found);
     }
@@ -101,7 +96,7 @@ static cup_status find_all(cup__error *error, cup__checkpoint *out)
     CUP_TRY(cup__json_get(error, &out->json, out->json.root, "files", CUP__JSON_OBJECT, &files));
     out->files = cup__calloc(files->count, sizeof *out->files);
     if (!out->files)
-        return no_memory(error, out->folder);
+        return cup__no_memory(error, out->folder);
     CUP__JSON_EACH(node, files)
     {
         CUP_TRY(find_file(error, out, node, &out->files[out->count], &found));
@@ -166,7 +161,7 @@ cup_status cup__checkpoint_state(cup__error *error, const char *folder, cup__jso
 {
     char *path = cup__path_join(folder, "state.json");
     if (!path)
-        return no_memory(error, folder);
+        return cup__no_memory(error, folder);
     cup_status status;
     struct stat there;
     if (!cup__folder_exists(folder))
@@ -189,7 +184,7 @@ static cup_status open_once(cup__error *error, const char *folder, cup__checkpoi
     *out = (cup__checkpoint){0};
     CUP_TRY(cup__checkpoint_state(error, folder, &out->json));
     out->folder = cup__strdup(folder);
-    cup_status status = out->folder ? CUP_OK : no_memory(error, folder);
+    cup_status status = out->folder ? CUP_OK : cup__no_memory(error, folder);
     if (status == CUP_OK)
         status = cup__json_get(error, &out->json, out->json.root, "state", CUP__JSON_OBJECT,
                                &out->state);
@@ -274,7 +269,7 @@ static cup_status fill(cup_context *c, const cup__checkpoint *checkpoint, const 
     own.path = cup__strdup(file->path);
     if (!own.path) {
         close(own.handle);
-        return no_memory(&c->error, file->path);
+        return cup__no_memory(&c->error, file->path);
     }
     CUP_TRY(cup__safetensors_take(&c->error, &own, &open));
     cup_status status = CUP_OK;
@@ -311,7 +306,7 @@ cup_status cup__checkpoint_read(cup__error *error, const cup__checkpoint *checkp
     CUP_TRY(part_of(error, checkpoint, name, &file));
     *out = cup__malloc((size_t)file->size + 1);
     if (!*out)
-        return no_memory(error, file->path);
+        return cup__no_memory(error, file->path);
     cup_status status = cup__file_read_at(error, file, 0, *out, (size_t)file->size);
     if (status != CUP_OK) {
         cup__free(*out);

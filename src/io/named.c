@@ -25,11 +25,6 @@ static size_t bytes_of(const cup_tensor *t)
     return (size_t)(t->count * cup_dtype_size(t->dtype));
 }
 
-static cup_status no_memory(cup_context *c, const char *path)
-{
-    return cup__fail(&c->error, CUP_MEMORY, "%s: out of host memory", path);
-}
-
 static cup_status read_part(void *user, uint64_t offset, void *out, size_t count)
 {
     outgoing *o = user;
@@ -40,7 +35,7 @@ static cup_status read_part(void *user, uint64_t offset, void *out, size_t count
     if (!o->packed) {
         o->packed = cup__malloc(bytes_of(t));
         if (!o->packed)
-            return no_memory(t->context, "saving a view");
+            return cup__no_memory(&t->context->error, "saving a view");
         CUP_TRY(cup_tensor_read(t, o->packed, bytes_of(t)));
     }
     memcpy(out, o->packed + offset, count);
@@ -77,7 +72,7 @@ cup_status cup__named_write(cup_context *c, cup__writer *writer, const cup_named
     outgoing *all = cup__calloc((size_t)count, sizeof *all);
     cup_status status = CUP_OK;
     if (!sources || !all)
-        status = no_memory(c, writer->path);
+        status = cup__no_memory(&c->error, writer->path);
     for (int64_t i = 0; status == CUP_OK && i < count; i++) {
         cup_tensor *t = tensors[i].tensor;
         all[i].tensor = t;
@@ -120,7 +115,7 @@ static cup_status fill_packed(cup_context *c, const cup__safetensors *file,
 {
     char *packed = cup__malloc(bytes_of(t));
     if (!packed)
-        return no_memory(c, file->path);
+        return cup__no_memory(&c->error, file->path);
     cup_status status = cup__safetensors_read(&c->error, file, entry, 0, packed, bytes_of(t));
     if (status == CUP_OK)
         status = cup_tensor_write(t, packed, bytes_of(t));
@@ -167,7 +162,7 @@ cup_status cup__named_fill(cup_context *c, const cup__safetensors *file, const c
     CUP_TRY(check_tensors(c, file->path, tensors, count));
     void *chunk = cup__malloc(c->device->is_cuda ? CHUNK : 0);
     if (!chunk)
-        return no_memory(c, file->path);
+        return cup__no_memory(&c->error, file->path);
     cup_status status = fill_all(c, file, tensors, count, chunk);
     cup__free(chunk);
     return status;
@@ -181,7 +176,7 @@ static cup_status load_all(cup_context *c, const cup__safetensors *file, cup_ten
         CUP_TRY(cup__safetensors_usable(&c->error, file, entry));
         char *name = cup__strdup(entry->name);
         if (!name)
-            return no_memory(c, file->path);
+            return cup__no_memory(&c->error, file->path);
         out->tensors[out->count++] = (cup_named){.name = name};
         cup_tensor *t = cup_tensor_new(c, (cup_dtype)entry->type->dtype, entry->ndim, entry->shape);
         if (!t)
@@ -201,7 +196,7 @@ cup_tensors *cup__named_load(cup_context *c, const cup__safetensors *file)
         out->tensors = cup__calloc(file->count, sizeof *out->tensors);
     if (!out || !out->tensors) {
         cup__free(out);
-        no_memory(c, file->path);
+        cup__no_memory(&c->error, file->path);
         return NULL;
     }
     out->context = c;

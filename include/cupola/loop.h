@@ -69,9 +69,9 @@ typedef struct cup_loop_options {
  * are clipped, and every process makes the same step, so that the run is that of one process but
  * for rounding; losses are those of all batches. Random numbers of a batch follow from its number
  * in the step. All processes make the same calls on their loops. Rank 0 alone has the folder, in
- * which it writes and from which it resumes; what it has then, or begins with, all have. Each
- * process evaluates for itself. A stop that one is asked for stops all before their next step, and
- * not within one. Before each checkpoint the weights of all are compared. */
+ * which it writes and from which it resumes; what it has then, or begins with, all have. `evaluate`
+ * is called on all of them, and may share its work. A stop that one is asked for stops all before
+ * their next step, and not within one. Before each checkpoint the weights of all are compared. */
 
 /* What a folder's checkpoint, of a loop or of a training of a GPT, says of itself. */
 typedef struct cup_checkpoint {

@@ -12,6 +12,7 @@
 #include "base/hash.h"
 
 #define RANKS_MOST 65536
+#define OWN_RESTARTS "CUP_RESTARTS" /* counts with any launcher, and without one */
 /* Ports for runs that were not given any, below those that systems hand out by themselves. */
 #define PORT_LEAST 20000
 #define PORT_COUNT 10000
@@ -22,7 +23,7 @@ static const struct launcher {
      * set. */
     const char *job, *part;
 } launchers[] = {
-    {"cupola", "CUP_RANKS", "CUP_RANK", "CUP_LOCAL_RANK", "CUP_LOCAL_RANKS", "CUP_RESTARTS",
+    {"cupola", "CUP_RANKS", "CUP_RANK", "CUP_LOCAL_RANK", "CUP_LOCAL_RANKS", OWN_RESTARTS,
      "CUP_JOB", NULL},
     {"torchrun", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
      "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID", NULL},
@@ -62,7 +63,8 @@ static cup_status read_row(cup__error *error, const struct launcher *row, cup_la
     CUP_TRY(number(error, row->rank, 0, out->count - 1, 0, &out->rank));
     CUP_TRY(number(error, row->local_count, 1, out->count, out->count, &out->local_count));
     CUP_TRY(number(error, row->local_rank, 0, RANKS_MOST, out->rank, &out->local_rank));
-    CUP_TRY(number(error, row->restarts, 0, 1 << 30, 0, &out->restarts));
+    const char *restarts = value_of(OWN_RESTARTS) ? OWN_RESTARTS : row->restarts;
+    CUP_TRY(number(error, restarts, 0, 1 << 30, 0, &out->restarts));
     out->by = row->by;
     return CUP_OK;
 }
@@ -157,5 +159,5 @@ cup_status cup__launched(cup__error *error, cup_launched *out, cup__meeting *mee
         *meeting = (cup__meeting){.job = job_of(row), .more = 7};
         return out->count > 1 ? place_of(error, out, meeting) : CUP_OK;
     }
-    return CUP_OK;
+    return number(error, OWN_RESTARTS, 0, 1 << 30, 0, &out->restarts);
 }

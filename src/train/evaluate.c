@@ -34,7 +34,7 @@ static cup_status evaluate_rows(const evaluation *e, int64_t first, int64_t rows
     return c->error.status;
 }
 
-static cup_status evaluate(evaluation *e, int64_t batch, double *loss)
+static cup_status evaluate(evaluation *e, int64_t batch, int64_t begin, int64_t end, double *sum)
 {
     cup_context *c = e->model->context;
     int64_t context = e->model->config.context;
@@ -44,14 +44,13 @@ static cup_status evaluate(evaluation *e, int64_t batch, double *loss)
     cup_status status = CUP_OK;
     if (!e->tokens || !e->targets)
         status = cup__fail(&c->error, CUP_MEMORY, "out of host memory for an evaluation");
-    double sum = 0;
-    for (int64_t first = 0; first < e->texts && status == CUP_OK; first += batch) {
-        int64_t rows = e->texts - first < batch ? e->texts - first : batch;
+    *sum = 0;
+    for (int64_t first = begin; first < end && status == CUP_OK; first += batch) {
+        int64_t rows = end - first < batch ? end - first : batch;
         double mean = NAN;
         status = evaluate_rows(e, first, rows, &mean);
-        sum += mean * (double)rows;
+        *sum += mean * (double)rows;
     }
-    *loss = sum / (double)e->texts;
     cup__free(e->tokens);
     cup__free(e->targets);
     return status;
@@ -63,8 +62,40 @@ int64_t cup__evaluated_texts(const cup_data *data, cup_split split, int64_t cont
     return texts > 0 && texts < windows ? texts : windows;
 }
 
+void cup__evaluated_share(cup_comm *comm, int64_t texts, int64_t *begin, int64_t *end)
+{
+    int64_t rank = cup_comm_rank(comm), count = cup_comm_count(comm);
+    *begin = texts / count * rank + (rank < texts % count ? rank : texts % count);
+    *end = *begin + texts / count + (rank < texts % count);
+}
+
+/* The share of each process, then the sum of all. */
+static cup_status evaluate_share(evaluation *e, cup_comm *comm, int64_t batch, double *loss)
+{
+    cup_context *c = e->model->context;
+    int64_t begin, end;
+    double sum;
+    cup__evaluated_share(comm, e->texts, &begin, &end);
+    CUP_TRY(evaluate(e, batch, begin, end, &sum));
+    if (comm) {
+        cup_scope_open(c);
+        cup_tensor *all = cup_tensor_from(c, CUP_F64, 0, NULL, &sum);
+        cup_comm_all_reduce(comm, &all, 1, CUP_COMBINE_SUM);
+        sum = cup_tensor_item(all);
+        cup_scope_return(c, NULL);
+    }
+    *loss = sum / (double)e->texts;
+    return c->error.status;
+}
+
 cup_status cup_gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, int64_t batch,
                             int64_t texts, double *loss)
+{
+    return cup__gpt_evaluate(m, data, split, NULL, batch, texts, loss);
+}
+
+cup_status cup__gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, cup_comm *comm,
+                             int64_t batch, int64_t texts, double *loss)
 {
     if (!m)
         return CUP_ARGUMENT;
@@ -89,7 +120,7 @@ cup_status cup_gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, i
                          "knows %lld",
                          (long long)cup__data_vocabulary(data), (long long)m->config.vocabulary);
     bool was = cup_grad_recording(c, false);
-    cup_status status = evaluate(&e, batch < e.texts ? batch : e.texts, loss);
+    cup_status status = evaluate_share(&e, comm, batch < e.texts ? batch : e.texts, loss);
     cup_grad_recording(c, was);
     return status;
 }

@@ -70,8 +70,8 @@ static cup_status evaluate(cup_context *c, double *loss, void *user)
     const cup_trainer *t = user;
     const cup_training *a = &t->training;
     (void)c;
-    return cup_gpt_evaluate(t->model, t->data, CUP_SPLIT_VALIDATION, t->rows, a->evaluate_texts,
-                            loss);
+    return cup__gpt_evaluate(t->model, t->data, CUP_SPLIT_VALIDATION, a->comm, t->rows,
+                             a->evaluate_texts, loss);
 }
 
 static void rehearse_rows(const cup_trainer *t, int64_t rows)
@@ -86,12 +86,13 @@ static void rehearse_rows(const cup_trainer *t, int64_t rows)
 static void rehearse(cup_context *c, void *user)
 {
     const cup_trainer *t = user;
-    int64_t batch = t->rows;
+    int64_t batch = t->rows, begin, end;
     (void)c;
-    if (t->texts >= batch)
+    cup__evaluated_share(t->training.comm, t->texts, &begin, &end);
+    if (end - begin >= batch)
         rehearse_rows(t, batch);
-    if (t->texts % batch)
-        rehearse_rows(t, t->texts % batch);
+    if ((end - begin) % batch)
+        rehearse_rows(t, (end - begin) % batch);
 }
 
 static cup_status check_vocabulary(cup_context *c, cup_trainer *t)

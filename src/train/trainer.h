@@ -47,6 +47,12 @@ const char *cup__training_differs(const cup_training *a, const cup_training *b);
  * they ask for; what fails stays in the context's error. */
 void cup__training_kernels(cup_context *c, const cup_training *training);
 
+/* Those of them that one of several processes takes, [*begin, *end). */
+void cup__evaluated_share(cup_comm *comm, int64_t texts, int64_t *begin, int64_t *end);
+/* As cup_gpt_evaluate, by all processes, each of which gets the loss. */
+cup_status cup__gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, cup_comm *comm,
+                             int64_t batch, int64_t texts, double *loss);
+
 /* How many of a part's texts an evaluation takes that is asked for `texts` of them, 0 being all. */
 int64_t cup__evaluated_texts(const cup_data *data, cup_split split, int64_t context, int64_t texts);
 

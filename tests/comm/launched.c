@@ -39,6 +39,12 @@ TEST(launched_by_nobody)
 {
     EXPECT_INT(with(""), CUP_OK);
     EXPECT(run.by == NULL && run.count == 1 && run.rank == 0 && run.local_count == 1);
+    EXPECT_INT(with("CUP_RESTARTS=2"), CUP_OK);
+    EXPECT(run.by == NULL && run.restarts == 2);
+    EXPECT_INT(with("WORLD_SIZE=2 RANK=0 LOCAL_WORLD_SIZE=2 CUP_RESTARTS=4 "
+                    "TORCHELASTIC_RESTART_COUNT=1"),
+               CUP_OK);
+    EXPECT_INT(run.restarts, 4);
 }
 
 TEST(launched_by_each)

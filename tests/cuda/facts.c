@@ -23,7 +23,7 @@ TEST(facts_of_no_gpu)
     EXPECT(!library.found && library.text[0] && library.cure[0]);
     EXPECT_INT(cup_library_look(CUP_LIBRARY_BLAS, &library), CUP_OK);
     EXPECT(library.text[0]);
-    EXPECT_INT(cup_library_look((cup_library)4, &library), CUP_ARGUMENT);
+    EXPECT_INT(cup_library_look((cup_library)5, &library), CUP_ARGUMENT);
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT(!cup_gpu_of(c, &gpu));
     EXPECT_INT(cup_error(c), CUP_OK);

@@ -204,7 +204,7 @@ static void write_header(void)
         if (strcmp(section, r->section))
             put("\n/* %s */\n", section = r->section);
         put("\n");
-        char words[1600];
+        char words[2200];
         snprintf(words, sizeof words, "(%s) -> %s: %s", r->inputs_text, r->results_text, r->words);
         if (strchr(words, ';'))
             snprintf(words, sizeof words, "(%s): %s", r->inputs_text, r->words);
@@ -238,7 +238,7 @@ static void write_methods(void)
     int count = 0;
     for (int i = 0; i < row_count; i++) {
         const row *r = &rows[i];
-        char words[1600];
+        char words[2200];
         if (!r->is_optimizer)
             continue;
         int n = snprintf(words, sizeof words, "%s (", r->words);

@@ -17,7 +17,7 @@ typedef struct part {
 } part;
 
 typedef struct row {
-    char name[48], section[64], words[1000];
+    char name[48], section[64], words[1600];
     char inputs_text[200], attributes_text[400], results_text[200];
     bool is_public, has_options;
     bool is_optimizer; /* its name and words are those of a cup_method as well */

@@ -225,7 +225,7 @@ static void parse_row(const char *at, const char *section)
 void read_rows(FILE *file, const char *name)
 {
     source_name = name;
-    char line[2048], section[64] = "";
+    char line[4096], section[64] = "";
     bool comment = false;
     while (fgets(line, sizeof line, file)) {
         line_number++;

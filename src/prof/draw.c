@@ -20,24 +20,6 @@ typedef struct drawing {
     const cup__call *forward_call;
 } drawing;
 
-void cup__drawn_lay_plain(cup__drawn_input *in)
-{
-    int64_t step = 1;
-    in->offset = 0;
-    for (int i = in->shape.ndim; i-- > 0; step *= in->shape.size[i])
-        in->stride[i] = step;
-}
-
-bool cup__drawn_row_major(const cup__drawn *d)
-{
-    if (cup__overwrites(d->row->op, d->attributes))
-        return true;
-    for (int i = 0; i < d->count; i++)
-        if (cup__input_changes(d->row->op, i))
-            return true;
-    return false;
-}
-
 /* The dimensions in any order in memory, some padded, some broadcast. */
 static void lay_out(cup__drawn_input *in, uint64_t *state)
 {
@@ -186,11 +168,16 @@ static bool read_input(drawing *w, const char *at)
         return true;
     in->given = true;
     cup_dtype dtype = in->shape.dtype;
+    const char *text = at;
     bool of_forward = (*at == '@' || *at == '%') && w->forward;
     if (!read_shape(w, &at, &in->shape))
         return false;
     if (!of_forward || cup__dtype_is_float(in->shape.dtype))
         in->shape.dtype = dtype;
+    if (of_forward && text[0] == '%') {
+        in->places = w->forward->in[text[1] - '0'].places;
+        in->below = w->forward->in[text[1] - '0'].below;
+    }
     static const char marks[] = " <^!";
     const char *mark = *at ? strchr(marks, *at) : NULL;
     if (mark) {

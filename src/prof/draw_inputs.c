@@ -8,6 +8,24 @@
 #include "prof/attributes.h"
 #include "prof/draw.h"
 
+void cup__drawn_lay_plain(cup__drawn_input *in)
+{
+    int64_t step = 1;
+    in->offset = 0;
+    for (int i = in->shape.ndim; i-- > 0; step *= in->shape.size[i])
+        in->stride[i] = step;
+}
+
+bool cup__drawn_row_major(const cup__drawn *d)
+{
+    if (cup__overwrites(d->row->op, d->attributes))
+        return true;
+    for (int i = 0; i < d->count; i++)
+        if (cup__input_changes(d->row->op, i))
+            return true;
+    return false;
+}
+
 /* The values of one input: a function of its seed and the place alone. */
 typedef struct values {
     const cup__drawn *d;

@@ -168,6 +168,41 @@ TEST(twice_through_the_loss_of_a_linear_layer)
             EXPECT_NEAR(found[1][i][k], found[0][i][k], 1e-12);
 }
 
+/* The sum of squared gradients of attention with dropout at x + step; the same random numbers each
+ * time. Where `d` is given, the gradients are recorded and it takes those of the sum. */
+static double penalty_of_attention(cup_context *c, cup_tensor *x, double step, cup_tensor **d)
+{
+    cup_tensor *slope, *loss;
+    cup_seed(c, 5);
+    cup_random_step(c, 1);
+    x = cup_require_grad(cup_detach(cup_add(c, x, cup_full(c, CUP_F64, 0, NULL, step))));
+    cup_tensor *y = cup_qkv_attention(c, x, 2, CUP_OPTIONS(cup_qkv_attention_options,
+                                                           .causal = true, .dropout = 0.4));
+    loss = cup_sum(c, cup_mul(c, y, y), NULL, 0, false);
+    EXPECT_INT(d ? cup_gradients_recorded(c, loss, &x, 1, &slope)
+                 : cup_gradients(c, loss, &x, 1, &slope), CUP_OK);
+    cup_tensor *sum = cup_sum(c, cup_mul(c, slope, slope), NULL, 0, false);
+    if (d)
+        EXPECT_INT(cup_gradients(c, sum, &x, 1, d), CUP_OK);
+    EXPECT_TEXT(cup_error_text(c), "");
+    return cup_tensor_item(sum);
+}
+
+/* What dropout dropped is dropped again. */
+TEST(twice_through_attention_with_dropout)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 3));
+    cup_tensor *x = cup_uniform(c, CUP_F64, 3, (int64_t[]){2, 19, 18}, -1, 1), *d;
+    double recorded = penalty_of_attention(c, x, 0, &d);
+    EXPECT_NEAR(recorded, penalty_of_attention(c, x, 0, NULL), 1e-12 * recorded);
+    double above = penalty_of_attention(c, x, 1e-5, NULL),
+           below = penalty_of_attention(c, x, -1e-5, NULL);
+    double slope = cup_tensor_item(cup_sum(c, d, NULL, 0, false));
+    EXPECT_NEAR(slope, (above - below) / 2e-5, 1e-6 * recorded);
+    EXPECT(fabs(slope) > 1e-3 * recorded);
+    cup_context_free(c);
+}
+
 /* In a block: dropout of a norm, an activation, and a product with a parameter of its own. */
 static cup_tensor *block(cup_context *c, cup_tensor *const *inputs, int count, void *user)
 {

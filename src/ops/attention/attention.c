@@ -22,6 +22,7 @@ cup_status cup__attention_check(cup__call *call, double scale, double dropout, i
 #define CHECK(call, a, first)                                                                      \
     CUP_TRY(check_inputs(call, (a)->scale, (a)->dropout));                                         \
     CUP_TRY(cup__attention_mask_check(call, (a)->window_left, (a)->window_right));                 \
+    CUP_TRY(cup__attention_offsets_check(call, first));                                            \
     CUP_TRY(cup__attention_score_check(call, (a)->soft_cap, first, (call)->in[0]->shape[1]))
 
 static cup_status check_inputs(cup__call *call, double scale, double dropout)
@@ -104,7 +105,7 @@ cup__attention cup__attention_of_three(const cup__call *call)
 {
     const cup__attention_attributes *attributes = call->attributes;
     cup__attention a = attention_of(call, attributes->scale, attributes->dropout);
-    a.mask = CUP__MASK_OF(attributes, a.queries, a.keys);
+    a.mask = CUP__MASK_OF(attributes, call, EXTRAS, a.queries, a.keys);
     a.score = CUP__SCORE_OF(attributes, call, EXTRAS);
     a.o = heads_of(call->out[0]);
     a.lse = call->out_count > 1 ? call->out[1] : NULL;
@@ -115,7 +116,7 @@ cup__attention cup__attention_of_three_grad(const cup__call *call)
 {
     const cup__attention_grad_attributes *attributes = call->attributes;
     cup__attention a = attention_of(call, attributes->scale, attributes->dropout);
-    a.mask = CUP__MASK_OF(attributes, a.queries, a.keys);
+    a.mask = CUP__MASK_OF(attributes, call, EXTRAS_GRAD, a.queries, a.keys);
     a.score = CUP__SCORE_OF(attributes, call, EXTRAS_GRAD);
     a.sequence = (uint32_t)attributes->sequence;
     a.o = heads_of(call->in[3]);
@@ -134,6 +135,26 @@ static cup_status gradient(cup__grad *g)
     cup_tensor *const in[] = {g->in[0],  g->in[1],  g->in[2],
                               g->out[0], g->out[1], g->d_out[0]};
     return cup__attention_back(g, &cup__rows[CUP__OP_attention_grad], in, 6, EXTRAS);
+}
+
+/* Positions that offsets name. */
+static int64_t places_from(cup_tensor *const *in, int i, int first)
+{
+    return i == first + CUP__QUERY_OFFSETS ? in[0]->shape[2]
+           : i == first + CUP__KEY_OFFSETS ? in[1]->shape[2]
+                                           : 0;
+}
+
+static int64_t places(cup_tensor *const *in, int i, const void *attributes)
+{
+    (void)attributes;
+    return places_from(in, i, EXTRAS);
+}
+
+static int64_t places_grad(cup_tensor *const *in, int i, const void *attributes)
+{
+    (void)attributes;
+    return places_from(in, i, EXTRAS_GRAD);
 }
 
 #define WITH(...) &(const cup__attention_attributes){__VA_ARGS__}
@@ -182,6 +203,18 @@ static const cup__sample samples[] = {
     {"2x8x1x64 2x2x300x64 2x2x300x64 8 8", WITH(.causal = true, .soft_cap = 1)},
     {"1x8x5x128 1x2x3000x128 1x2x3000x128 8 8", WITH(.causal = true)},
     {"1x8x2x64 1x2x300x64 1x2x300x64 - 8", WITH(.causal = true, .window_left = 129)},
+    /* Documents, of the same and of other lengths on both sides; lengths of keys. */
+    {"1x2x70x16 1x1x70x16 1x1x70x16 - - 4", WITH(.causal = true)},
+    {"2x2x200x64 2x1x200x64 2x1x200x64 - - 2x5", WITH(.causal = true)},
+    {"1x2x200x64 1x1x300x64 1x1x300x64 - - 3 3", WITH(.causal = true)},
+    {"2x2x129x40 2x1x160x40 2x1x160x40 - - 2x3 3", WITH(.window_left = 20, .window_right = 5)},
+    {"1x2x150x80 1x2x150x80 1x2x150x80 2 2 9", WITH(.causal = true, .soft_cap = 3)},
+    {"1x2x66x24 1x2x66x24 1x2x66x24 - - 3", WITH(.dropout = 0.2)},
+    {"3x4x33x128 3x2x140x128 3x2x140x128 - - - 3x1", WITH(.causal = true)},
+    {"3x8x1x64 3x2x300x64 3x2x300x64 - - - 3x1", WITH(.causal = true)},
+    {"2x8x3x128 2x2x3000x128 2x2x3000x128 8 8 - 1", WITH(.window_left = 700)},
+    {"1x1x40x256 1x1x40x256 1x1x40x256 - - 2", WITH(.causal = true)},
+    {"1x1x9x5 1x1x9x5 1x1x9x5 - - 0", WITH(0)},
     /* What cancels where a query sees one key is o as it is stored. */
     {"1x1x6x1 1x1x1x1 1x1x1x1", WITH(.dropout = 0.735)},
     {"1x2x1x1 1x2x1x1 1x2x1x1", WITH(.dropout = 0.661)},
@@ -227,6 +260,17 @@ static const cup__sample samples_grad[] = {
     {"1x2x40x128 1x2x72x128 1x2x72x128 1x2x40x128 1x2x40 1x2x40x128 2 2",
      GRAD(.causal = true, .soft_cap = 2)},
     {"1x1x19x256 1x1x35x256 1x1x35x256 1x1x19x256 1x1x19 1x1x19x256 1 1", GRAD(.soft_cap = 2)},
+    {"1x2x70x16 1x1x70x16 1x1x70x16 1x2x70x16 1x2x70 1x2x70x16 - - 4", GRAD(.causal = true)},
+    {"2x2x200x64 2x1x200x64 2x1x200x64 2x2x200x64 2x2x200 2x2x200x64 2 2 2x5",
+     GRAD(.causal = true, .soft_cap = 4)},
+    {"1x2x200x64 1x1x300x64 1x1x300x64 1x2x200x64 1x2x200 1x2x200x64 - - 3 3",
+     GRAD(.window_left = 33, .window_right = 9)},
+    {"1x2x66x24 1x2x66x24 1x2x66x24 1x2x66x24 1x2x66 1x2x66x24 - - 3",
+     GRAD(.dropout = 0.2, .sequence = 3)},
+    {"3x4x33x128 3x2x140x128 3x2x140x128 3x4x33x128 3x4x33 3x4x33x128 - - - 3x1",
+     GRAD(.causal = true)},
+    {"1x1x40x256 1x1x40x256 1x1x40x256 1x1x40x256 1x1x40 1x1x40x256 - - 2",
+     GRAD(.causal = true)},
     {NULL, NULL}};
 static const cup__sample bench[] = {
     {"64x6x256x64 64x6x256x64 64x6x256x64", &drop},
@@ -263,8 +307,12 @@ const cup__op cup__op_attention = {
     .composed = cup__attention_composed,
     .impls = cup__attention_impls,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_IN(2) | CUP__SAVE_IN(3) |
-             CUP__SAVE_IN(4) | CUP__SAVE_OUT(0) | CUP__SAVE_OUT(1),
-    .in_dtypes = {[3] = CUP__NUMBERS, [4] = CUP__NUMBERS},
+             CUP__SAVE_IN(4) | CUP__SAVE_IN(5) | CUP__SAVE_IN(6) |
+             CUP__SAVE_OUT(0) | CUP__SAVE_OUT(1),
+    .in_dtypes = {[3] = CUP__NUMBERS, [4] = CUP__NUMBERS, [5] = CUP__DTYPES_INDEX,
+                  [6] = CUP__DTYPES_INDEX},
+    .ascending = 1u << 5 | 1u << 6,
+    .indices = places,
     .domain = {[3] = {0.01, 0.5}},
     .random = true,
     .strided_out = true,
@@ -283,7 +331,10 @@ const cup__op cup__op_attention_grad = {
     .samples = samples_grad,
     .bench = bench_grad,
     .domain = {[4] = {4, 6}, [6] = {0.01, 0.5}},
-    .in_dtypes = {[4] = CUP__NUMBERS, [6] = CUP__NUMBERS, [7] = CUP__NUMBERS},
+    .in_dtypes = {[4] = CUP__NUMBERS, [6] = CUP__NUMBERS, [7] = CUP__NUMBERS,
+                  [8] = CUP__DTYPES_INDEX, [9] = CUP__DTYPES_INDEX},
+    .ascending = 1u << 8 | 1u << 9,
+    .indices = places_grad,
     .tolerance = 64, /* as attention, with a difference of two sums behind it */
     .cost = cup__attention_cost,
 };

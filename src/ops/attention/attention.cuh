@@ -12,7 +12,6 @@
 #define CUP_OPS_ATTENTION_ATTENTION_CUH
 
 #define WIDE (CUP_T == CUP_F32)
-#define SHORT_TANH (!WIDE)
 #include "attention_weights.cuh"
 #include "philox.cuh"
 

@@ -24,6 +24,7 @@ typedef struct cup__attention {
     cup__attention_mask mask;
     cup__attention_score score;
     double scale, dropout;
+    const cup_tensor *ranges[2]; /* on a GPU, of queries and of keys: attention_ranges.cu; NULL */
     cup__heads q, k, v, o;       /* forward writes o, backward reads it */
     cup_tensor *lse;             /* [batch, heads, queries]; NULL: not wanted */
     cup__heads d_o, dq, dk, dv;  /* of backward only */
@@ -45,6 +46,10 @@ static inline uint32_t cup__attention_number(const cup__philox_words *block, int
     uint32_t word = block->at[(key & 1) * 2 + (query >> 3 & 1)];
     return key >> 3 & 1 ? word >> 16 : word & 0xffff;
 }
+
+/* What dropout multiplies the probability of a score by; heads of all batches are counted. */
+double cup__attention_keep_factor(const cup__attention *a, int64_t head, int64_t query,
+                                  int64_t key);
 
 /* What backward has for the slope and the sink of one query. */
 void cup__attention_store_numbers(const cup__attention *a, int64_t b, int64_t head, int64_t query,
@@ -98,6 +103,8 @@ const char *cup__attention_decode_refuses(const cup__call *call);
 const char *cup__attention_decode_f32_refuses(const cup__call *call);
 const char *cup__attention_flash_refuses(const cup__call *call);
 const char *cup__attention_flash_f32_refuses(const cup__call *call);
+/* Runs kernels with what documents let each position see, where there are some. */
+cup_status cup__attention_with_ranges(cup__attention *a, cup_status (*kernels)(cup__attention *a));
 cup_status cup__attention_hopper(cup__attention *a);
 cup_status cup__attention_hopper_grad(cup__attention *a);
 cup_status cup__attention_pass(cup__attention *a);

@@ -114,24 +114,24 @@ static int64_t within(int64_t key)
     return key < 0 ? 0 : key > CUP__COLS ? CUP__COLS : key;
 }
 
-cup__range cup__blocks_seen(const cup__attention *a, int64_t query, int64_t key)
+cup__range cup__blocks_seen(const cup__attention *a, int64_t batch, int64_t query, int64_t key)
 {
     if (query >= a->queries)
         return (cup__range){0, 0};
-    return (cup__range){within(cup__attention_first(&a->mask, query) - key),
-                        within(cup__attention_end(&a->mask, query) - key)};
+    return (cup__range){within(cup__attention_first(&a->mask, batch, query) - key),
+                        within(cup__attention_end(&a->mask, batch, query) - key)};
 }
 
 /* Blocks of keys that the queries below `end` see anything of, and those before them that the
  * queries from `first` on see nothing of. */
-int64_t cup__blocks_end(const cup__attention *a, int64_t end)
+int64_t cup__blocks_end(const cup__attention *a, int64_t batch, int64_t end)
 {
-    return end > 0 ? (cup__attention_end(&a->mask, end - 1) + CUP__COLS - 1) / CUP__COLS : 0;
+    return end > 0 ? (cup__attention_end(&a->mask, batch, end - 1) + CUP__COLS - 1) / CUP__COLS : 0;
 }
 
-int64_t cup__blocks_begin(const cup__attention *a, int64_t first)
+int64_t cup__blocks_begin(const cup__attention *a, int64_t batch, int64_t first)
 {
-    return cup__attention_first(&a->mask, first) / CUP__COLS;
+    return cup__attention_first(&a->mask, batch, first) / CUP__COLS;
 }
 
 cup_status cup__blocks_run(cup__blocks *j, int64_t count, cup__body body, const char *name)

@@ -54,12 +54,12 @@ typedef struct cup__range {
     int64_t from, to;
 } cup__range;
 
-cup__range cup__blocks_seen(const cup__attention *a, int64_t query, int64_t key);
+cup__range cup__blocks_seen(const cup__attention *a, int64_t batch, int64_t query, int64_t key);
 
 /* Blocks of keys that the queries below `end` see anything of, and those before them that the
  * queries from `first` on see nothing of. */
-int64_t cup__blocks_end(const cup__attention *a, int64_t end);
-int64_t cup__blocks_begin(const cup__attention *a, int64_t first);
+int64_t cup__blocks_end(const cup__attention *a, int64_t batch, int64_t end);
+int64_t cup__blocks_begin(const cup__attention *a, int64_t batch, int64_t first);
 
 cup_status cup__blocks_run(cup__blocks *j, int64_t count, cup__body body, const char *name);
 

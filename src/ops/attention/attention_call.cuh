@@ -28,6 +28,7 @@ typedef struct attention_call {
     double scale_f64, factor_f64;
     attention_mask mask; /* for WINDOW */
     attention_score score;
+    attention_sights ranges;
 } attention_call;
 
 #endif

@@ -13,7 +13,8 @@
 typedef struct heads {
     cup_context *c;
     int64_t q[DIMS], k[DIMS];
-    double scale;
+    double scale, dropout;
+    int64_t sequence; /* of dropout's numbers */
     cup__attention_mask mask;
     cup__attention_score score; /* its tensors are of the tape */
 } heads;
@@ -102,6 +103,16 @@ static cup_tensor *split(const heads *h, cup_tensor *t, const int64_t *shape)
     return cup_reshape(h->c, cup__widen(h->c, t), DIMS, shape);
 }
 
+/* What dropout left of t, which stands for probabilities. */
+static cup_tensor *dropped(const heads *h, cup_tensor *t)
+{
+    if (h->dropout == 0 || !t)
+        return t;
+    const int64_t shape[] = {h->q[0], h->q[1] * h->q[2], h->q[3], h->k[3]};
+    cup_tensor *kept = cup__attention_kept(h->c, t->dtype, 4, shape, h->dropout, h->sequence);
+    return cup_mul(h->c, t, cup_reshape(h->c, kept, DIMS, t->shape));
+}
+
 /* Summed over the heads that share it, in the shape and dtype of the input. */
 static cup_tensor *joined(const heads *h, cup_tensor *d, const int64_t *shape,
                           const cup__shape *input)
@@ -115,14 +126,14 @@ static cup_tensor *joined(const heads *h, cup_tensor *d, const int64_t *shape,
 
 /* Gradients of three tensors, and of the optional inputs. */
 static void back(const heads *h, cup_tensor *const in[3], const cup__shape shape[3],
-                 cup_tensor *d_o, cup_tensor *d_in[3], cup_tensor *d_extra[CUP__EXTRAS])
+                 cup_tensor *d_o, cup_tensor *d_in[3], cup_tensor *d_extra[CUP__NUMBERED])
 {
     cup_context *c = h->c;
     cup_tensor *q = split(h, in[0], h->q), *k = split(h, in[1], h->k), *v = split(h, in[2], h->k);
     cup_tensor *dy = split(h, d_o, h->q);
     softened s = probabilities(h, q, k);
     cup_tensor *p = s.p;
-    cup_tensor *dp = cup_mul(c, p, cup_matmul(c, dy, v, false, true));
+    cup_tensor *dp = cup_mul(c, p, dropped(h, cup_matmul(c, dy, v, false, true)));
     cup_tensor *sum = cup_sum(c, dp, (int64_t[]){DIMS - 1}, 1, true);
     cup_tensor *ds = cup_sub(c, dp, cup_mul(c, p, sum));
     const int64_t per_head[] = {0, 3, 4}, flat[] = {h->q[1] * h->q[2]};
@@ -137,7 +148,7 @@ static void back(const heads *h, cup_tensor *const in[3], const cup__shape shape
     ds = cup_scale(c, s.slope ? cup_mul(c, ds, s.slope) : ds, h->scale);
     d_in[0] = joined(h, cup_matmul(c, ds, k, false, false), h->q, &shape[0]);
     d_in[1] = joined(h, cup_matmul(c, ds, q, true, false), h->k, &shape[1]);
-    d_in[2] = joined(h, cup_matmul(c, p, dy, true, false), h->k, &shape[2]);
+    d_in[2] = joined(h, cup_matmul(c, dropped(h, p), dy, true, false), h->k, &shape[2]);
 }
 
 static cup__attention_score score_of(const cup__grad *g, double soft_cap, int first)
@@ -148,28 +159,33 @@ static cup__attention_score score_of(const cup__grad *g, double soft_cap, int fi
 
 static void hand_out(cup__grad *g, int first, cup_tensor *const *d_extra)
 {
-    for (int i = 0; i < CUP__EXTRAS && first + i < g->in_count; i++)
+    for (int i = 0; i < CUP__NUMBERED && first + i < g->in_count; i++)
         if (g->in[first + i] && g->wanted[first + i])
             g->d_in[first + i] = d_extra[i];
 }
 
-static cup_status refuse_dropout(cup__grad *g)
+static cup_status refuse_documents(cup__grad *g, int first)
 {
-    return cup__fail(&g->c->error, CUP_UNSUPPORTED,
-                     "the gradient of %s with dropout cannot be recorded; leave its dropout out "
-                     "where second derivatives are wanted",
-                     g->row->name);
+    for (int i = first + CUP__QUERY_OFFSETS; i < first + CUP__EXTRAS && i < g->in_count; i++)
+        if (g->in[i])
+            return cup__fail(&g->c->error, CUP_UNSUPPORTED,
+                             "the gradient of %s with offsets cannot be recorded; leave them out "
+                             "where second derivatives are wanted",
+                             g->row->name);
+    return CUP_OK;
 }
 
 cup_status cup__attention_composed(cup__grad *g)
 {
     const cup__attention_attributes *a = g->attributes;
-    if (a->dropout > 0)
-        return refuse_dropout(g);
+    CUP_TRY(refuse_documents(g, 3));
     heads h = heads_of(g->c, &g->in_shape[0], &g->in_shape[1], a->scale);
-    h.mask = CUP__MASK_OF(a, h.q[3], h.k[3]);
+    h.mask = cup__attention_mask_make(a->causal, a->window_left, a->window_right, NULL, NULL,
+                                      h.q[3], h.k[3]);
+    h.dropout = a->dropout;
+    h.sequence = g->sequence;
     h.score = score_of(g, a->soft_cap, 3);
-    cup_tensor *d_extra[CUP__EXTRAS] = {NULL};
+    cup_tensor *d_extra[CUP__NUMBERED] = {NULL};
     back(&h, g->in, g->in_shape, g->d_out[0], g->d_in, d_extra);
     hand_out(g, 3, d_extra);
     return g->c->error.status;
@@ -198,8 +214,7 @@ cup_status cup__qkv_attention_composed(cup__grad *g)
     int64_t width = size[2] / (a->heads + 2 * kv_heads);
     cup__shape shape[3];
     cup_tensor *in[3], *d_in[3];
-    if (a->dropout > 0)
-        return refuse_dropout(g);
+    CUP_TRY(refuse_documents(g, 1));
     for (int i = 0; i < 3; i++) {
         const int64_t part[] = {size[0], size[1], count[i] * width};
         shape[i] = (cup__shape){g->in_shape[0].dtype, 4, {size[0], count[i], size[1], width}};
@@ -207,9 +222,12 @@ cup_status cup__qkv_attention_composed(cup__grad *g)
         starts[2] += part[2];
     }
     heads h = heads_of(c, &shape[0], &shape[1], a->scale);
-    h.mask = CUP__MASK_OF(a, h.q[3], h.k[3]);
+    h.mask = cup__attention_mask_make(a->causal, a->window_left, a->window_right, NULL, NULL,
+                                      h.q[3], h.k[3]);
+    h.dropout = a->dropout;
+    h.sequence = g->sequence;
     h.score = score_of(g, a->soft_cap, 1);
-    cup_tensor *d_extra[CUP__EXTRAS] = {NULL};
+    cup_tensor *d_extra[CUP__NUMBERED] = {NULL};
     back(&h, in, shape, turned_in(c, g->d_out[0], &shape[0]), d_in, d_extra);
     hand_out(g, 1, d_extra);
     for (int i = 0; i < 3; i++)

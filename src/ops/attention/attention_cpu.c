@@ -47,14 +47,14 @@ CUP__WIDE static void soften_rows(float *score, float *out, state *s, int64_t ro
     }
 }
 
-CUP__WIDE static void change_rows(const cup__attention *a, int64_t head, int64_t query, int64_t key,
+CUP__WIDE static void change_rows(const cup__attention *a, int64_t row, int64_t query, int64_t key,
                                   int64_t rows, float *score)
 {
     float slope[CUP__COLS];
     for (int64_t r = 0; r < rows; r++)
-        cup__attention_change(&a->score, (float)a->scale, head,
-                              cup__attention_position(&a->mask, query + r), key, CUP__COLS,
-                              score + r * CUP__COLS, slope);
+        cup__attention_change(&a->score, (float)a->scale, row % a->heads,
+                              cup__attention_position(&a->mask, row / a->heads, query + r), key,
+                              CUP__COLS, score + r * CUP__COLS, slope);
 }
 
 CUP__WIDE static void weigh(float *score, const float *keep, int64_t count)
@@ -113,16 +113,16 @@ static void forward_block(const cup__blocks *j, int64_t head, int64_t first, con
     cup__blocks_load(q, &a->q, (cup__rows_of){head / a->heads, head % a->heads, first, count},
                      CUP__ROWS, a->size, padded);
     memset(out, 0, (size_t)(CUP__ROWS * padded) * sizeof *out);
-    int64_t blocks = cup__blocks_end(a, first + count);
-    for (int64_t n = cup__blocks_begin(a, first); n < blocks; n++) {
+    int64_t blocks = cup__blocks_end(a, head / a->heads, first + count);
+    for (int64_t n = cup__blocks_begin(a, head / a->heads, first); n < blocks; n++) {
         for (int r = 0; r < rows; r++)
-            s.seen[r] = cup__blocks_seen(a, first + r, n * CUP__COLS);
+            s.seen[r] = cup__blocks_seen(a, head / a->heads, first + r, n * CUP__COLS);
         memset(score, 0, (size_t)(rows * CUP__COLS) * sizeof *score);
         cup__blocks_multiply((cup__matrices){score, q, turned + n * CUP__COLS * padded, CUP__COLS,
                                              padded, 1, CUP__COLS},
                              rows, CUP__COLS, a->size);
         if (a->score.changed)
-            change_rows(a, head % a->heads, first, n * CUP__COLS, rows, score);
+            change_rows(a, head, first, n * CUP__COLS, rows, score);
         soften_rows(score, out, &s, rows, padded, a->score.changed ? 1 : (float)a->scale);
         if (a->dropout > 0) {
             cup__blocks_keep(keep, a, head, first, n * CUP__COLS);
@@ -153,7 +153,7 @@ static void forward_pieces(int64_t begin, int64_t end, void *user)
         int64_t to = query_blocks * (piece + 1) / j->pieces;
         int64_t kv = head % a->heads / (a->heads / a->kv_heads);
         pack_keys(j, turned, values, rest, head / a->heads, kv,
-                  cup__blocks_end(a, cup__least(to * CUP__ROWS, a->queries)));
+                  cup__blocks_end(a, head / a->heads, cup__least(to * CUP__ROWS, a->queries)));
         for (int64_t n = from; n < to; n++)
             forward_block(j, head, n * CUP__ROWS, turned, values, rest);
     }

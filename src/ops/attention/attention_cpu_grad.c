@@ -45,22 +45,22 @@ CUP__WIDE static void soften_back(float *score, float *ds, const float *keep, co
         }
 }
 
-CUP__WIDE static void change_rows(const cup__attention *a, int64_t head, int64_t query, int64_t key,
+CUP__WIDE static void change_rows(const cup__attention *a, cup__rows_of at, int64_t key,
                                   const desk *w)
 {
     for (int64_t r = 0; r < CUP__ROWS; r++)
-        cup__attention_change(&a->score, (float)a->scale, head,
-                              cup__attention_position(&a->mask, query + r), key, CUP__COLS,
-                              w->score + r * CUP__COLS, w->slope + r * CUP__COLS);
+        cup__attention_change(&a->score, (float)a->scale, at.head,
+                              cup__attention_position(&a->mask, at.batch, at.first + r), key,
+                              CUP__COLS, w->score + r * CUP__COLS, w->slope + r * CUP__COLS);
 }
 
-CUP__WIDE static void change_rows_back(const cup__attention *a, int64_t query, int64_t key,
+CUP__WIDE static void change_rows_back(const cup__attention *a, cup__rows_of at, int64_t key,
                                        const desk *w, numbers *q)
 {
     for (int64_t r = 0; r < CUP__ROWS; r++)
         q->d_slope[r] += cup__attention_change_back(
-            &a->score, (float)a->scale, cup__attention_position(&a->mask, query + r), key,
-            CUP__COLS, w->slope + r * CUP__COLS, w->ds + r * CUP__COLS);
+            &a->score, (float)a->scale, cup__attention_position(&a->mask, at.batch, at.first + r),
+            key, CUP__COLS, w->slope + r * CUP__COLS, w->ds + r * CUP__COLS);
 }
 
 /* Queries that see one block of keys only: delta from the products that the gradients are made of,
@@ -82,9 +82,10 @@ static void delta_of_few(const float *score, const float *dp, const float *keep,
         *delta = products / sum;
 }
 
-static int64_t keys_of(const cup__attention *a, int64_t query)
+static int64_t keys_of(const cup__attention *a, int64_t batch, int64_t query)
 {
-    return cup__attention_end(&a->mask, query) - cup__attention_first(&a->mask, query);
+    return cup__attention_end(&a->mask, batch, query) -
+           cup__attention_first(&a->mask, batch, query);
 }
 
 CUP__WIDE static float dot(const float *x, const float *y, int64_t count)
@@ -119,7 +120,8 @@ static void refine_delta(const cup__attention *a, const desk *w, cup__rows_of at
     for (int64_t r = 0; r < at.count; r++) {
         int64_t row = r * CUP__COLS;
         double of_sink = sinks ? exp(cup__attention_of_head(sinks, at.head) - q->lse[r]) : 0;
-        if (q->seen[r].to - q->seen[r].from == keys_of(a, at.first + r) && q->seen[r].to > 0)
+        if (q->seen[r].to - q->seen[r].from == keys_of(a, at.batch, at.first + r) &&
+            q->seen[r].to > 0)
             delta_of_few(w->score + row, w->ds + row, keep ? keep + row : NULL, q->lse + r,
                          q->delta + r, q->seen[r], scale, (float)of_sink);
     }
@@ -132,7 +134,7 @@ static void backward_tile(const cup__blocks *j, desk *w, cup__rows_of at, int64_
     int64_t padded = j->padded, block = CUP__COLS * padded, key = n * CUP__COLS;
     float scale = (float)a->scale, *k = w->k + n * block;
     for (int r = 0; r < CUP__ROWS; r++)
-        q->seen[r] = cup__blocks_seen(a, at.first + r, key);
+        q->seen[r] = cup__blocks_seen(a, at.batch, at.first + r, key);
     memset(w->score, 0, 2 * CUP__ROWS * CUP__COLS * sizeof *w->score);
     cup__matrices scores = {w->score, w->q,     w->k_turned + n * block, CUP__COLS, padded,
                             1,        CUP__COLS};
@@ -140,7 +142,7 @@ static void backward_tile(const cup__blocks *j, desk *w, cup__rows_of at, int64_
     cup__blocks_multiply(scores, CUP__ROWS, CUP__COLS, padded);
     cup__blocks_multiply(dp, CUP__ROWS, CUP__COLS, padded);
     if (a->score.changed)
-        change_rows(a, at.head, at.first, key, w);
+        change_rows(a, at, key, w);
     if (a->dropout > 0)
         cup__blocks_keep(w->keep, a, at.batch * a->heads + at.head, at.first, key);
     const float *keep = a->dropout > 0 ? w->keep : NULL;
@@ -148,7 +150,7 @@ static void backward_tile(const cup__blocks *j, desk *w, cup__rows_of at, int64_
     soften_back(w->score, w->ds, keep, q, a->score.changed ? 1 : scale,
                 a->score.changed ? 1 : scale);
     if (a->score.changed)
-        change_rows_back(a, at.first, key, w, q);
+        change_rows_back(a, at, key, w, q);
     cup__matrices dq = {w->dq, w->ds, k, padded, CUP__COLS, 1, padded};
     cup__matrices dk = {w->dk + n * block, w->ds, w->q, padded, 1, CUP__COLS, padded};
     cup__matrices dv = {w->dv + n * block, w->score, w->d_o, padded, 1, CUP__COLS, padded};
@@ -163,8 +165,8 @@ static void backward_block(const cup__blocks *j, desk *w, int64_t b, int64_t hea
     cup__rows_of at = {b, head, first, cup__least(a->queries - first, CUP__ROWS)};
     numbers q = {.lse = {0}};
     load_block(j, w, at, &q);
-    int64_t blocks = cup__blocks_end(a, first + at.count);
-    for (int64_t n = cup__blocks_begin(a, first); n < blocks; n++)
+    int64_t blocks = cup__blocks_end(a, b, first + at.count);
+    for (int64_t n = cup__blocks_begin(a, b, first); n < blocks; n++)
         backward_tile(j, w, at, n, &q);
     cup__blocks_store(&a->dq, at, w->dq, a->size, j->padded);
     for (int64_t r = 0; r < at.count; r++)

@@ -47,12 +47,12 @@ DEVICE void load_packed(const attention_call &c, uint32_t to, int batch, int kv,
     }
 }
 
-DEVICE int seen_by_row(const attention_call &c, int row)
+DEVICE int seen_by_row(const attention_call &c, int batch, int row)
 {
-    return seen_by(c, row % c.queries);
+    return seen_by(c, batch, row % c.queries);
 }
 
-DEVICE score_rows rows_scored(const attention_call &c, int kv, int row, int row8)
+DEVICE score_rows rows_scored(const attention_call &c, int batch, int kv, int row, int row8)
 {
     int group = c.heads / c.kv_heads, head, query, head8, query8;
     place_of(c, row, &head, &query);
@@ -60,7 +60,7 @@ DEVICE score_rows rows_scored(const attention_call &c, int kv, int row, int row8
     /* Rows past the last have no head. */
     head = head < group ? head : 0;
     head8 = head8 < group ? head8 : 0;
-    return score_rows_of(c, kv * group + head, query, kv * group + head8, query8);
+    return score_rows_of(c, batch, kv * group + head, query, kv * group + head8, query8);
 }
 
 /* The sums of one row, weights already made equal. */
@@ -129,8 +129,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     int batch = (int)blockIdx.x / c.kv_heads, kv = (int)blockIdx.x % c.kv_heads;
     int first = (int)blockIdx.z * 16, rows = c.heads / c.kv_heads * c.queries;
     const T *keys = head_of(c.k, batch, kv), *values = head_of(c.v, batch, kv);
-    const int begin = first_tile(c, 0, KEYS);
-    int end = WINDOW ? seen_by(c, c.queries - 1) : c.keys;
+    const int begin = first_tile(c, batch, 0, KEYS);
+    int end = WINDOW ? seen_by(c, batch, c.queries - 1) : c.keys;
     int all = (end + KEYS - 1) / KEYS - begin;
     if (WINDOW && all < 0)
         all = 0;
@@ -152,10 +152,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     float o[SIZE / 8][4], scale = score_scale(c);
     clear(o);
     softmax_state state = {{-INFINITE, -INFINITE}, {0, 0}};
-    int seen_g = seen_by_row(c, first + lane / 4), seen_g8 = seen_by_row(c, first + lane / 4 + 8);
-    int first_g = first_seen(c, (first + lane / 4) % c.queries);
-    int first_g8 = first_seen(c, (first + lane / 4 + 8) % c.queries);
-    score_rows scored = rows_scored(c, kv, first + lane / 4, first + lane / 4 + 8);
+    int seen_g = seen_by_row(c, batch, first + lane / 4),
+        seen_g8 = seen_by_row(c, batch, first + lane / 4 + 8);
+    int first_g = first_seen(c, batch, (first + lane / 4) % c.queries);
+    int first_g8 = first_seen(c, batch, (first + lane / 4 + 8) % c.queries);
+    score_rows scored = rows_scored(c, batch, kv, first + lane / 4, first + lane / 4 + 8);
     int stage = 0;
     for (int n = from; n < to; n += WARPS) {
         int next = n + (STAGES - 1) * WARPS, free_stage = stage == 0 ? STAGES - 1 : stage - 1;

@@ -75,8 +75,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     int batch = row / c.heads, head = row % c.heads, kv = head / (c.heads / c.kv_heads);
     const T *keys = head_of(c.k, batch, kv), *values = head_of(c.v, batch, kv);
     int last = first + ROWS < c.queries ? first + ROWS : c.queries;
-    int end = seen_by(c, last - 1), tiles = end > 0 ? (end + KEYS - 1) / KEYS : 0;
-    const int begin = first_tile(c, first, KEYS);
+    int end = seen_by(c, batch, last - 1), tiles = end > 0 ? (end + KEYS - 1) / KEYS : 0;
+    const int begin = first_tile(c, batch, first, KEYS);
     int query = first + (int)threadIdx.x / 32 * 16;
     uint32_t own_tile = q_tile + (int)threadIdx.x / 32 * 16 * PITCH;
 
@@ -99,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     clear(o);
     softmax_state state = {{-INFINITE, -INFINITE}, {0, 0}};
     score_rows rows =
-        score_rows_of(c, head, query + lane_id() / 4, head, query + lane_id() / 4 + 8);
+        score_rows_of(c, batch, head, query + lane_id() / 4, head, query + lane_id() / 4 + 8);
 
 #pragma unroll 1
     for (int n = begin; n < tiles; n++) {
@@ -115,17 +115,17 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
         copies_wait<STAGES - 1>();
         __syncthreads();
         int at = n % STAGES * tile_bytes;
-        if (n * KEYS < seen_by(c, query + 15) &&
-            (!WINDOW || (n + 1) * KEYS > first_seen(c, query))) {
+        if (n * KEYS < seen_by(c, batch, query + 15) &&
+            (!WINDOW || (n + 1) * KEYS > first_seen(c, batch, query))) {
             float s[KEYS / 8][4], fade[2];
             multiply_rows(s, q, own_tile, k_tiles + at);
             change_scores(s, c, rows, n * KEYS);
-            if ((n + 1) * KEYS > seen_by(c, query))
-                mask_scores(s, seen_by(c, query + lane_id() / 4) - n * KEYS,
-                            seen_by(c, query + lane_id() / 4 + 8) - n * KEYS);
-            if (WINDOW && n * KEYS < first_seen(c, query + 15))
-                mask_before(s, first_seen(c, query + lane_id() / 4) - n * KEYS,
-                            first_seen(c, query + lane_id() / 4 + 8) - n * KEYS);
+            if ((n + 1) * KEYS > seen_by(c, batch, query))
+                mask_scores(s, seen_by(c, batch, query + lane_id() / 4) - n * KEYS,
+                            seen_by(c, batch, query + lane_id() / 4 + 8) - n * KEYS);
+            if (WINDOW && n * KEYS < first_seen(c, batch, query + 15))
+                mask_before(s, first_seen(c, batch, query + lane_id() / 4) - n * KEYS,
+                            first_seen(c, batch, query + lane_id() / 4 + 8) - n * KEYS);
             soften(s, state, fade, scale);
             fade_rows(o, fade);
             if (DROPOUT)

@@ -60,15 +60,16 @@ DEVICE void drop_back(const attention_call &c, float (&dp)[STEP / 8][4], int row
 }
 
 /* Scores s become gradients of the scores but for the scale; dp are those of the probabilities. */
-DEVICE void queries_back(const attention_call &c, float (&s)[STEP / 8][4],
+DEVICE void queries_back(const attention_call &c, int batch, float (&s)[STEP / 8][4],
                          const float (&dp)[STEP / 8][4], row_numbers &n, const score_rows &scored,
                          int query, int key, bool masked)
 {
     int g = lane_id() / 4, t = lane_id() % 4;
     float scale = score_scale(c);
-    int seen[2] = {seen_by(c, query + g) - key - 2 * t, seen_by(c, query + g + 8) - key - 2 * t};
-    int from[2] = {first_seen(c, query + g) - key - 2 * t,
-                   first_seen(c, query + g + 8) - key - 2 * t};
+    int seen[2] = {seen_by(c, batch, query + g) - key - 2 * t,
+                   seen_by(c, batch, query + g + 8) - key - 2 * t};
+    int from[2] = {first_seen(c, batch, query + g) - key - 2 * t,
+                   first_seen(c, batch, query + g + 8) - key - 2 * t};
 #pragma unroll
     for (int at = 0; at < STEP / 8; at++)
 #pragma unroll
@@ -116,8 +117,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     int batch = row / c.heads, head = row % c.heads, kv = head / (c.heads / c.kv_heads);
     const T *keys = head_of(c.k, batch, kv), *values = head_of(c.v, batch, kv);
     int last = first + ROWS < c.queries ? first + ROWS : c.queries;
-    int end = seen_by(c, last - 1), tiles = end > 0 ? (end + STEP - 1) / STEP : 0;
-    const int skipped = first_tile(c, first, STEP);
+    int end = seen_by(c, batch, last - 1), tiles = end > 0 ? (end + STEP - 1) / STEP : 0;
+    const int skipped = first_tile(c, batch, first, STEP);
     if (WINDOW)
         tiles = tiles > skipped ? tiles - skipped : 0;
     int query = first + (int)threadIdx.x / 32 * 16, own = (int)threadIdx.x / 32 * 16 * PITCH;
@@ -148,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     float dq[SIZE / 8][4];
     clear(dq);
     score_rows scored =
-        score_rows_of(c, head, query + lane_id() / 4, head, query + lane_id() / 4 + 8);
+        score_rows_of(c, batch, head, query + lane_id() / 4, head, query + lane_id() / 4 + 8);
 #pragma unroll 1
     for (int n = STAGES == 2 ? -1 : 0; n < walks * tiles; n++) {
         int next = STAGES == 2 ? n + 1 : n, to = next % STAGES * TILE;
@@ -171,10 +172,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             store_numbers(c, rows, numbers, query, batch, head);
         }
 #endif
-        if (key < seen_by(c, query + 15) && (!WINDOW || key + STEP > first_seen(c, query))) {
+        if (key < seen_by(c, batch, query + 15) &&
+            (!WINDOW || key + STEP > first_seen(c, batch, query))) {
             float s[STEP / 8][4], dp[STEP / 8][4];
-            bool masked = key + STEP > seen_by(c, query) ||
-                          (WINDOW && key < first_seen(c, query + 15));
+            bool masked = key + STEP > seen_by(c, batch, query) ||
+                          (WINDOW && key < first_seen(c, batch, query + 15));
             multiply_rows(s, q, q_tile + own, k_tiles + at);
             multiply_rows(dp, d_o, d_o_tile + own, v_tiles + at);
             drop_back(c, dp, row, query, key);
@@ -182,17 +184,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             if (n < tiles)
                 change_scores(s, c, scored, key);
             if (n < tiles && masked)
-                mask_scores(s, seen_by(c, query + lane_id() / 4) - key,
-                            seen_by(c, query + lane_id() / 4 + 8) - key);
+                mask_scores(s, seen_by(c, batch, query + lane_id() / 4) - key,
+                            seen_by(c, batch, query + lane_id() / 4 + 8) - key);
             if (WINDOW && n < tiles && masked)
-                mask_before(s, first_seen(c, query + lane_id() / 4) - key,
-                            first_seen(c, query + lane_id() / 4 + 8) - key);
+                mask_before(s, first_seen(c, batch, query + lane_id() / 4) - key,
+                            first_seen(c, batch, query + lane_id() / 4 + 8) - key);
             if (n < tiles)
                 gather(all, s, dp, score_scale(c));
             else
 #endif
             {
-                queries_back(c, s, dp, rows, scored, query, key, masked);
+                queries_back(c, batch, s, dp, rows, scored, query, key, masked);
                 multiply_columns(dq, s, k_tiles + at, 0);
             }
         }
@@ -217,6 +219,7 @@ DEVICE void keys_back(const attention_call &c, float (&s)[STEP / 8][4], float (&
 {
     int g = lane_id() / 4, t = lane_id() % 4;
     float scale = score_scale(c), linear = slope_of<float>(c, row % c.heads);
+    int batch = row / c.heads;
 #pragma unroll
     for (int j = 0; j < STEP / 16; j++) {
         uint32_t word[2][2];
@@ -236,15 +239,19 @@ DEVICE void keys_back(const attention_call &c, float (&s)[STEP / 8][4], float (&
                 int upper = i / 2, e = i % 2;
                 float slope = 1;
                 if (CHANGED)
-                    s[at][i] = changed(c.score, s[at][i] * c.scale, linear,
-                                       query + at * 8 + 2 * t + e + c.keys - c.queries - key - g -
-                                           8 * upper, &slope);
+                    s[at][i] =
+                        changed(c.score, s[at][i] * c.scale, linear,
+                                query + at * 8 + 2 * t + e +
+                                    ahead_of(c, batch, key + g + 8 * upper) - key - g - 8 * upper,
+                                &slope);
                 float p = weight_of(s[at][i], e ? base.y : base.x, scale);
                 if (SPLIT)
                     p *= e ? inverse.y : inverse.x;
                 int own = key + g + 8 * upper, other = query + at * 8 + 2 * t + e;
-                if (masked &&
-                    (own >= seen_by(c, other) || (WINDOW && own < first_seen(c, other))))
+                if (masked && (RANGES ? other < first_seeing(c, batch, own) ||
+                                            other >= end_seeing(c, batch, own)
+                                      : own >= seen_by(c, batch, other) ||
+                                            (WINDOW && own < first_seen(c, batch, other))))
                     p = 0;
                 bool kept = !DROPOUT || keeps(word[e][r], upper, c.threshold);
                 float d = kept ? dp[at][i] * (DROPOUT ? c.factor : 1.0f) : 0;
@@ -293,11 +300,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     int first = (int)(blockIdx.x % (unsigned)blocks) * ROWS;
     int batch = pair / c.kv_heads, kv = pair % c.kv_heads;
     int key = first + (int)threadIdx.x / 32 * 16, own = (int)threadIdx.x / 32 * 16 * PITCH;
-    int unseen = first_seeing(c, first); /* the queries before it see no key */
+    int unseen = first_seeing(c, batch, first);               /* the queries before it see no key */
     int most = c.keys - first < ROWS ? c.keys : first + ROWS; /* end of the keys of this block */
     walk w;
     w.first = (unseen < 0 ? 0 : unseen) / STEP;
-    w.tiles = (end_seeing(c, most - 1) + STEP - 1) / STEP - w.first;
+    w.tiles = (end_seeing(c, batch, most - 1) + STEP - 1) / STEP - w.first;
     int tiles = w.tiles > 0 ? w.tiles * (c.heads / c.kv_heads) : 0;
 
     load_tile<ROWS, THREADS>(threadIdx.x, k_tile, head_of(c.k, batch, kv), c.k.position, first,
@@ -326,12 +333,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         __syncthreads();
         int at = n % STAGES * TILE, query = (w.first + n % w.tiles) * STEP;
         uint32_t mine = numbers + n % STAGES * STEP * NUMBERS * 4;
-        if (key < seen_by(c, query + STEP - 1) && (!WINDOW || key + 15 >= first_seen(c, query))) {
+        if (key < seen_by(c, batch, query + STEP - 1) &&
+            (!WINDOW || key + 15 >= first_seen(c, batch, query))) {
             float s[STEP / 8][4], dp[STEP / 8][4];
             multiply_rows<STEP / 8, true>(s, k, k_tile + own, q_tiles + at);
             multiply_rows<STEP / 8, true>(dp, v, v_tile + own, d_o_tiles + at);
             int row = batch * c.heads + kv * (c.heads / c.kv_heads) + n / w.tiles;
-            bool masked = WINDOW || (CAUSAL && key + 16 > seen_by(c, query));
+            bool masked = WINDOW || (CAUSAL && key + 16 > seen_by(c, batch, query));
             keys_back(c, s, dp, mine, row, query, key, masked);
             int column = (int)blockIdx.y * PART;
             multiply_columns(dv, s, d_o_tiles + at, column);

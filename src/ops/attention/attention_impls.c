@@ -22,7 +22,7 @@ void cup__attention_infer_numbers(cup__call *call, int input, int first, int64_t
                                   int64_t queries)
 {
     cup_dtype dtype = call->in[0]->dtype == CUP_F64 ? CUP_F64 : CUP_F32;
-    for (int i = 0; i < CUP__EXTRAS; i++)
+    for (int i = 0; i < CUP__NUMBERED; i++)
         call->result[first + i] =
             cup__attention_extra(call, input + i)
                 ? (cup__shape){dtype, 3, {call->in[0]->shape[0], heads, queries}}
@@ -53,10 +53,10 @@ cup_status cup__attention_back(cup__grad *g, const cup__row *row, cup_tensor *co
     for (int i = first; i < g->in_count; i++)
         all[count + i - first] = g->in[i];
     cup__op_call(g->c, row, all, count + g->in_count - first, &to, made);
-    int tensors = row->visible - CUP__EXTRAS;
+    int tensors = row->visible - CUP__NUMBERED;
     for (int i = 0; i < tensors; i++)
         g->d_in[i] = made[i];
-    for (int i = first; i < g->in_count; i++)
+    for (int i = first; i < g->in_count && i < first + CUP__NUMBERED; i++)
         if (g->in[i] && g->wanted[i])
             g->d_in[i] = cup_sum(g->c, made[tensors + i - first], (int64_t[]){0, 2}, 2, false);
     return g->c->error.status;
@@ -69,9 +69,11 @@ void cup__attention_cost(const cup__call *call, double *bytes, double *flops)
     bool backward = call->op->kind == CUP__ATTENTION_GRAD ||
                     call->op->kind == CUP__QKV_ATTENTION_GRAD;
     double pairs = 0;
+    /* As if all were one document: offsets may lie where they cannot be read. */
+    a.mask.query_offsets = a.mask.key_offsets = NULL;
     for (int64_t query = 0; query < a.queries; query++)
-        pairs += (double)(cup__attention_end(&a.mask, query) -
-                          cup__attention_first(&a.mask, query));
+        pairs += (double)(cup__attention_end(&a.mask, 0, query) -
+                          cup__attention_first(&a.mask, 0, query));
     double rows = (double)(a.queries * a.heads + a.keys * a.kv_heads);
     double size = (double)(a.batch * a.size);
     *bytes = (backward ? 4 : 2) * rows * size * (double)cup_dtype_size(a.dtype);
@@ -82,20 +84,27 @@ void cup__attention_cost(const cup__call *call, double *bytes, double *flops)
     cup_status name(cup__call *call)                                                               \
     {                                                                                              \
         cup__attention a = cup__attention_of(call);                                                \
+        CUP_TRY(cup__attention_offsets_read(&a.mask, a.batch, &call->c->error));                   \
         return by(&a);                                                                             \
+    }
+#define RUN_CUDA(name, by)                                                                         \
+    static cup_status name(cup__call *call)                                                        \
+    {                                                                                              \
+        cup__attention a = cup__attention_of(call);                                                \
+        return cup__attention_with_ranges(&a, by);                                                 \
     }
 RUN(cup__attention_specification, cup__attention_plain)
 RUN(cup__attention_specification_grad, cup__attention_plain_grad)
 static RUN(run_cpu, cup__attention_cpu)
 static RUN(run_cpu_grad, cup__attention_cpu_grad)
-static RUN(run_hopper, cup__attention_hopper)
-static RUN(run_hopper_grad, cup__attention_hopper_grad)
-static RUN(run_pass, cup__attention_pass)
-static RUN(run_flash, cup__attention_flash)
-static RUN(run_flash_grad, cup__attention_flash_grad)
-static RUN(run_decode, cup__attention_decode)
-static RUN(run_simple, cup__attention_simple)
-static RUN(run_simple_grad, cup__attention_simple_grad)
+RUN_CUDA(run_hopper, cup__attention_hopper)
+RUN_CUDA(run_hopper_grad, cup__attention_hopper_grad)
+RUN_CUDA(run_pass, cup__attention_pass)
+RUN_CUDA(run_flash, cup__attention_flash)
+RUN_CUDA(run_flash_grad, cup__attention_flash_grad)
+RUN_CUDA(run_decode, cup__attention_decode)
+RUN_CUDA(run_simple, cup__attention_simple)
+RUN_CUDA(run_simple_grad, cup__attention_simple_grad)
 
 static const char *refuses_cpu(const cup__call *call)
 {

@@ -42,6 +42,12 @@ static attention_score score_for(const cup__attention *a)
     };
 }
 
+static attention_sight sight_for(const cup__attention *a, int of_keys)
+{
+    const cup_tensor *t = a->ranges[of_keys];
+    return (attention_sight){t ? t->data : NULL, t && t->shape[0] > 1 ? t->stride[0] : 0};
+}
+
 attention_call cup__attention_call_of(const cup__attention *a)
 {
     return (attention_call){
@@ -64,6 +70,7 @@ attention_call cup__attention_call_of(const cup__attention *a)
         .causal = a->mask.causal,
         .mask = {(int)a->mask.before, (int)a->mask.after},
         .score = score_for(a),
+        .ranges = {sight_for(a, 0), sight_for(a, 1)},
         .splits = 1,
         .sequence = a->sequence,
         .threshold = cup__attention_threshold(a->dropout),
@@ -79,6 +86,8 @@ int cup__attention_knobs(const cup__attention *a, const cup__knob *knobs, int co
     memcpy(out, knobs, (size_t)count * sizeof *out);
     if (a->mask.window)
         out[count++] = (cup__knob){"WINDOW", 1};
+    if (a->ranges[0])
+        out[count++] = (cup__knob){"RANGES", 1};
     if (a->score.soft_cap > 0)
         out[count++] = (cup__knob){"SOFT_CAP", 1};
     if (a->score.slopes)
@@ -104,6 +113,58 @@ cup_tensor *cup__attention_numbers(const cup__attention *a, cup_dtype dtype, int
 {
     cup__shape shape = {.dtype = dtype, .ndim = 1, .size = {count}};
     return cup__tensor_make(a->c, &shape, "attention");
+}
+
+static attention_ends ends_for(const cup_tensor *t, int64_t positions, cup_tensor *sight)
+{
+    attention_ends e = {.positions = (int)positions, .sight = sight->data};
+    if (!t)
+        return e;
+    e.ends = t->data;
+    e.batch = t->ndim == 2 ? t->stride[0] : 0;
+    e.step = t->stride[t->ndim - 1];
+    e.is_wide = t->dtype == CUP_I64;
+    return e;
+}
+
+static cup_status make_ranges(const cup__attention *a, cup_tensor *of_queries, cup_tensor *of_keys)
+{
+    cup__cuda *gpu = cup__cuda_of(a->c->device);
+    cup__kernel *kernel = cup__kernel_get(gpu, "attention_ranges.cu", "attention_ranges", NULL, 0);
+    int64_t most = a->queries > a->keys ? a->queries : a->keys, batches = of_queries->shape[0];
+    attention_documents argument = {
+        .queries = ends_for(a->mask.query_offsets, a->queries, of_queries),
+        .keys = ends_for(a->mask.key_offsets, a->keys, of_keys),
+        .before = a->mask.before,
+        .after = a->mask.after,
+        .count = (int)a->mask.documents,
+        .batches = (int)batches,
+    };
+    cup__grid grid = {.x = (most + 127) / 128, .y = 2, .z = batches, .threads = 128};
+    if (!kernel)
+        return a->c->error.status;
+    return most && batches ? cup__launch(gpu, kernel, grid, CUP__ARG(argument)) : CUP_OK;
+}
+
+cup_status cup__attention_with_ranges(cup__attention *a, cup_status (*kernels)(cup__attention *a))
+{
+    const cup__attention_mask *m = &a->mask;
+    if (!m->key_offsets)
+        return kernels(a);
+    bool alike = m->key_offsets->ndim == 1 && (!m->query_offsets || m->query_offsets->ndim == 1);
+    cup_tensor *made[2];
+    for (int i = 0; i < 2; i++) {
+        cup__shape shape = {CUP_I32, 3, {alike ? 1 : a->batch, 3, i ? a->keys : a->queries}};
+        a->ranges[i] = made[i] = cup__tensor_make(a->c, &shape, "attention");
+    }
+    cup_status status = a->c->error.status;
+    if (made[0] && made[1])
+        status = make_ranges(a, made[0], made[1]);
+    if (status == CUP_OK)
+        status = kernels(a);
+    cup_tensor_free(made[0]);
+    cup_tensor_free(made[1]);
+    return status;
 }
 
 /* The tensors of a call that the fast kernels can take: rows of neighbouring features that begin at

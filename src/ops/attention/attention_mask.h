@@ -3,12 +3,29 @@
  * ends goes down from one query to the next.
  *
  * Query i stands at position i + keys - queries, so that the last one stands at the last key. It
- * sees the keys from `before` in front of its position to `after` behind it. */
+ * sees the keys from `before` in front of its position to `after` behind it. Where documents lie
+ * one behind the other, this is so within each of them, and nothing else is seen. */
 #ifndef CUP_OPS_ATTENTION_ATTENTION_MASK_H
 #define CUP_OPS_ATTENTION_ATTENTION_MASK_H
 
 #include "cupola/ops.h"
 #include "dispatch/op.h"
+
+/* The optional inputs of the rows of attention, in their order behind all others, the first of
+ * which have gradients. */
+enum {
+    CUP__SLOPES,
+    CUP__SINKS,
+    CUP__NUMBERED,
+    CUP__QUERY_OFFSETS = CUP__NUMBERED,
+    CUP__KEY_OFFSETS,
+    CUP__EXTRAS
+};
+
+static inline cup_tensor *cup__attention_extra(const cup__call *call, int i)
+{
+    return i < call->in_count ? call->in[i] : NULL;
+}
 
 #define CUP__MASK_UNLIMITED ((1 << 30) - 1)
 
@@ -17,21 +34,35 @@ typedef struct cup__attention_mask {
     int64_t before, after; /* CUP__MASK_UNLIMITED: all */
     bool causal;           /* what stands behind it is hidden, and nothing else */
     bool window;           /* something else is hidden */
+    /* Where documents end, of [count] or [batch, count]; both NULL: there are none. */
+    const cup_tensor *query_offsets, *key_offsets;
+    int64_t documents;
 } cup__attention_mask;
 
-/* As the attributes of a row of attention say it. A window that hides nothing is none. */
-#define CUP__MASK_OF(a, queries, keys)                                                             \
-    cup__attention_mask_make((a)->causal, (a)->window_left, (a)->window_right, queries, keys)
+/* As the attributes of a row of attention and its optional inputs, from `first` on, say it. A
+ * window that hides nothing is none. */
+#define CUP__MASK_OF(a, call, first, queries, keys)                                                \
+    cup__attention_mask_make((a)->causal, (a)->window_left, (a)->window_right,                     \
+                             cup__attention_extra(call, (first) + CUP__QUERY_OFFSETS),             \
+                             cup__attention_extra(call, (first) + CUP__KEY_OFFSETS), queries,      \
+                             keys)
 
 static inline cup__attention_mask cup__attention_mask_make(bool causal, int64_t left, int64_t right,
+                                                           const cup_tensor *query_offsets,
+                                                           const cup_tensor *key_offsets,
                                                            int64_t queries, int64_t keys)
 {
-    cup__attention_mask m = {queries, keys, CUP__MASK_UNLIMITED, CUP__MASK_UNLIMITED, false, false};
+    cup__attention_mask m = {
+        queries, keys,  CUP__MASK_UNLIMITED, CUP__MASK_UNLIMITED,
+        false,   false, query_offsets,       key_offsets ? key_offsets : query_offsets,
+        0};
     if (left > 0 && left < keys)
         m.before = left - 1;
     if (causal || (right > 0 && right < queries))
         m.after = causal ? 0 : right - 1;
-    m.window = m.before < CUP__MASK_UNLIMITED || (!causal && m.after < CUP__MASK_UNLIMITED);
+    m.documents = m.key_offsets ? m.key_offsets->shape[m.key_offsets->ndim - 1] : 0;
+    m.window = m.key_offsets || m.before < CUP__MASK_UNLIMITED ||
+               (!causal && m.after < CUP__MASK_UNLIMITED);
     m.causal = causal && !m.window;
     return m;
 }
@@ -48,23 +79,104 @@ static inline cup_status cup__attention_mask_check(cup__call *call, int64_t left
     return CUP_OK;
 }
 
-/* The key that is a query's own. */
-static inline int64_t cup__attention_position(const cup__attention_mask *m, int64_t query)
+static inline cup_status cup__attention_offsets_check(cup__call *call, int first)
 {
-    return query + m->keys - m->queries;
+    const cup_tensor *q = cup__attention_extra(call, first + CUP__QUERY_OFFSETS);
+    const cup_tensor *k = cup__attention_extra(call, first + CUP__KEY_OFFSETS), *all[] = {q, k};
+    for (int i = 0; i < 2; i++) {
+        if (all[i] && all[i]->dtype != CUP_I32 && all[i]->dtype != CUP_I64)
+            return cup__call_fail(call, CUP_DTYPE, "offsets must be in i32 or i64");
+        if (all[i] && all[i]->ndim != 1 &&
+            (all[i]->ndim != 2 || all[i]->shape[0] != call->in[0]->shape[0]))
+            return cup__call_fail(call, CUP_SHAPE,
+                                  "offsets must be [N], or [B,N] with a row for each of the %lld "
+                                  "batches",
+                                  (long long)call->in[0]->shape[0]);
+    }
+    int64_t of_q = q ? q->shape[q->ndim - 1] : 1, of_k = k ? k->shape[k->ndim - 1] : of_q;
+    return of_q == of_k ? CUP_OK
+                        : cup__call_fail(call, CUP_SHAPE,
+                                         "there are %lld documents of queries and %lld of keys; "
+                                         "key_offsets without query_offsets are the length of the "
+                                         "keys, [1] or [B,1]",
+                                         (long long)of_q, (long long)of_k);
+}
+
+static inline int64_t cup__attention_offset(const cup_tensor *t, int64_t batch, int64_t document)
+{
+    bool alike = t->ndim == 1;
+    return (int64_t)cup__load(t, document * t->stride[!alike] + (alike ? 0 : batch * t->stride[0]));
+}
+
+/* Offsets that go down, or too far, are an error where they can be read. */
+static inline cup_status cup__attention_offsets_read(const cup__attention_mask *m, int64_t batches,
+                                                     cup__error *error)
+{
+    const cup_tensor *all[] = {m->query_offsets, m->key_offsets};
+    for (int64_t i = 0; i < 2 * batches * m->documents; i++) {
+        const cup_tensor *t = all[i % 2];
+        int64_t d = i / 2 % m->documents, b = i / 2 / m->documents;
+        int64_t least = d && t ? cup__attention_offset(t, b, d - 1) : 0;
+        int64_t end = t ? cup__attention_offset(t, b, d) : 0, most = i % 2 ? m->keys : m->queries;
+        if (end < least || end > most)
+            return cup__fail(error, CUP_ARGUMENT,
+                             "attention: document %lld ends before position %lld, but must end "
+                             "from %lld to %lld: offsets go up to the number of %s",
+                             (long long)d, (long long)end, (long long)least, (long long)most,
+                             i % 2 ? "keys" : "queries");
+    }
+    return CUP_OK;
+}
+
+/* The document of a query: its queries [from, to), its keys, and whether it is in one at all. */
+typedef struct cup__attention_document {
+    int64_t from, to, first_key, last_key;
+    bool is_one;
+} cup__attention_document;
+
+static inline cup__attention_document cup__attention_find(const cup__attention_mask *m,
+                                                          int64_t batch, int64_t query)
+{
+    cup__attention_document d = {0, m->queries, 0, m->keys, true};
+    if (!m->key_offsets)
+        return d;
+    d.to = d.last_key = 0;
+    for (int64_t i = 0; i < m->documents; i++) {
+        d.from = d.to;
+        d.first_key = d.last_key;
+        d.to = m->query_offsets ? cup__attention_offset(m->query_offsets, batch, i) : m->queries;
+        d.last_key = cup__attention_offset(m->key_offsets, batch, i);
+        if (query < d.to)
+            return d;
+    }
+    d.is_one = false;
+    d.first_key = d.last_key;
+    return d;
+}
+
+/* The key that is a query's own. */
+static inline int64_t cup__attention_position(const cup__attention_mask *m, int64_t batch,
+                                              int64_t query)
+{
+    cup__attention_document d = cup__attention_find(m, batch, query);
+    return query + (d.is_one ? d.last_key - d.to : 0);
 }
 
 /* The keys [first, end) that a query sees; the first is no more than the end. */
-static inline int64_t cup__attention_end(const cup__attention_mask *m, int64_t query)
+static inline int64_t cup__attention_end(const cup__attention_mask *m, int64_t batch, int64_t query)
 {
-    int64_t end = query + 1 + m->keys - m->queries + m->after;
-    return end < 0 ? 0 : end > m->keys ? m->keys : end;
+    cup__attention_document d = cup__attention_find(m, batch, query);
+    int64_t end = query + 1 + d.last_key - d.to + m->after;
+    return end < d.first_key ? d.first_key : end > d.last_key ? d.last_key : end;
 }
 
-static inline int64_t cup__attention_first(const cup__attention_mask *m, int64_t query)
+static inline int64_t cup__attention_first(const cup__attention_mask *m, int64_t batch,
+                                           int64_t query)
 {
-    int64_t first = query + m->keys - m->queries - m->before, end = cup__attention_end(m, query);
-    return first < 0 ? 0 : first < end ? first : end;
+    cup__attention_document d = cup__attention_find(m, batch, query);
+    int64_t end = cup__attention_end(m, batch, query);
+    int64_t first = query + d.last_key - d.to - m->before;
+    return first < d.first_key ? d.first_key : first < end ? first : end;
 }
 
 /* Ones, [queries, keys], where a query sees a key. */

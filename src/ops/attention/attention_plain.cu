@@ -138,10 +138,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     if (!find_place(c, c.heads, c.queries, &p))
         return;
     int lane = (int)threadIdx.x % 32, kv = p.head / (c.heads / c.kv_heads);
-    int seen = seen_by(c, p.position), row = p.batch * c.heads + p.head;
+    int seen = seen_by(c, p.batch, p.position), row = p.batch * c.heads + p.head;
     const T *q = row_of(c.q, p.batch, p.head, p.position);
     real o[EACH] = {0}, most = -infinite(), sum = 0, slope;
-    for (int first = first_seen(c, p.position); first < seen; first += 32) {
+    for (int first = first_seen(c, p.batch, p.position); first < seen; first += 32) {
         int key = first + lane, count = seen - first < 32 ? seen - first : 32;
         real score = -infinite();
         if (lane < count)
@@ -149,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
                     product_of(c, q, c.q.feature, row_of(c.k, p.batch, kv, key), c.k.feature);
         if (CHANGED && lane < count)
             score = changed(c.score, score, slope_of<real>(c, p.head),
-                            p.position + c.keys - c.queries - key, &slope);
+                            position_of(c, p.batch, p.position) - key, &slope);
         real before = most, chunk_most = warp_most(score);
         most = chunk_most > most ? chunk_most : most;
         real base = most == -infinite() ? 0 : most, fade = exp_of(before - base);
@@ -188,11 +188,12 @@ DEVICE real score_back(const attention_call &c, int batch, int head, int kv, int
     long long at = ((long long)batch * c.heads + head) * c.queries + query;
     real lse = ((const real *)c.lse)[at];
     *kept = 0;
-    if (key >= seen_by(c, query) || (WINDOW && key < first_seen(c, query)) || lse == -infinite())
+    if (key >= seen_by(c, batch, query) || (WINDOW && key < first_seen(c, batch, query)) ||
+        lse == -infinite())
         return 0;
     real score = (real)c.scale_f64 * product_of(c, row_of(c.q, batch, head, query), c.q.feature,
                                                 row_of(c.k, batch, kv, key), c.k.feature);
-    int distance = query + c.keys - c.queries - key;
+    int distance = position_of(c, batch, query) - key;
     real slope = 1;
     if (CHANGED)
         score = changed(c.score, score, slope_of<real>(c, head), distance, &slope);
@@ -220,8 +221,9 @@ DEVICE void store_score_numbers(const attention_call &c, const place &p, real d_
     real lse = ((const real *)c.lse)[p.row];
     if (SINKS)
         store_number(c.score.d_sinks, p.batch, p.head, p.position,
-                     lse == -infinite() ? 0 : -exp_of(sink_of<real>(c, p.head) - lse) *
-                                                  ((const real *)c.delta)[p.row]);
+                     lse == -infinite() ? 0
+                                        : -exp_of(sink_of<real>(c, p.head) - lse) *
+                                              ((const real *)c.delta)[p.row]);
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
@@ -231,9 +233,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     if (!find_place(c, c.heads, c.queries, &p))
         return;
     int lane = (int)threadIdx.x % 32, kv = p.head / (c.heads / c.kv_heads);
-    int seen = seen_by(c, p.position);
+    int seen = seen_by(c, p.batch, p.position);
     real dq[EACH] = {0}, kept, d_slope = 0;
-    for (int first = first_seen(c, p.position); first < seen; first += 32) {
+    for (int first = first_seen(c, p.batch, p.position); first < seen; first += 32) {
         int count = seen - first < 32 ? seen - first : 32;
         real ds = 0;
         if (lane < count)
@@ -245,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         store_score_numbers(c, p, d_slope);
 }
 
-#define END (WINDOW ? end_seeing(c, p.position) : c.queries)
+#define END (WINDOW ? end_seeing(c, p.batch, p.position) : c.queries)
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
     attention_plain_keys(const __grid_constant__ attention_call c)
@@ -256,15 +258,15 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     int lane = (int)threadIdx.x % 32, group = c.heads / c.kv_heads;
     int unseen = CAUSAL ? p.position - (c.keys - c.queries) : 0;
     if (WINDOW)
-        unseen = first_seeing(c, p.position);
+        unseen = first_seeing(c, p.batch, p.position);
     real dk[EACH] = {0}, dv[EACH] = {0}, d_slope = 0;
     for (int head = p.head * group; head < (p.head + 1) * group; head++)
         for (int first = unseen > 0 ? unseen : 0; first < END; first += 32) {
             int count = END - first < 32 ? END - first : 32;
             real ds = 0, kept = 0;
             if (lane < count)
-                ds = score_back(c, p.batch, head, p.head, first + lane, p.position, &kept,
-                                &d_slope);
+                ds =
+                    score_back(c, p.batch, head, p.head, first + lane, p.position, &kept, &d_slope);
             add_rows(dk, p, ds, row_of(c.q, p.batch, head, first), c.q.position, c.q.feature,
                      count);
             add_rows(dv, p, kept, row_of(c.d_o, p.batch, head, first), c.d_o.position,

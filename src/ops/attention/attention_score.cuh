@@ -24,6 +24,7 @@ typedef struct attention_score {
 
 #ifdef __CUDACC__
 
+#include "attention_mask.cuh"
 #include "dtype.cuh"
 
 #ifndef SOFT_CAP
@@ -35,15 +36,12 @@ typedef struct attention_score {
 #ifndef SINKS
 #define SINKS 0
 #endif
-#ifndef SHORT_TANH
-#define SHORT_TANH 0 /* good to 2^-22, of numbers near 0 as well as of others */
-#endif
 #define CHANGED (SOFT_CAP || SLOPES)
 
 DEVICE float capped(const attention_score &s, float x, float *slope)
 {
     x *= s.soft_cap_inverse;
-    float t = SHORT_TANH ? 1 - __fdividef(2.0f, 1 + __expf(2 * x)) : tanhf(x);
+    float t = tanhf(x);
     *slope = 1 - t * t;
     return s.soft_cap * t;
 }
@@ -90,14 +88,15 @@ struct score_rows {
 };
 
 template <typename Call>
-DEVICE score_rows score_rows_of(const Call &c, int head, int query, int head8, int query8)
+DEVICE score_rows score_rows_of(const Call &c, int batch, int head, int query, int head8,
+                                int query8)
 {
     score_rows rows = {{0, 0}, {0, 0}};
     if (SLOPES) {
         rows.linear[0] = slope_of<float>(c, head);
         rows.linear[1] = slope_of<float>(c, head8);
-        rows.position[0] = query + c.keys - c.queries;
-        rows.position[1] = query8 + c.keys - c.queries;
+        rows.position[0] = position_of(c, batch, query);
+        rows.position[1] = position_of(c, batch, query8);
     }
     return rows;
 }

@@ -13,9 +13,7 @@
 #include "dispatch/op.h"
 #include "ops/attention/attention_mask.h"
 
-/* The optional inputs of the rows of attention, in their order behind all others. */
-enum { CUP__SLOPES, CUP__SINKS, CUP__EXTRAS };
-#define CUP__NUMBERS (CUP__DTYPE(F32) | CUP__DTYPE(F64)) /* their dtypes */
+#define CUP__NUMBERS (CUP__DTYPE(F32) | CUP__DTYPE(F64)) /* dtypes of slopes and sinks */
 
 typedef struct cup__attention_score {
     cup_tensor *slopes, *sinks; /* [heads]; NULL: none */
@@ -25,11 +23,6 @@ typedef struct cup__attention_score {
 
 /* Of a call whose optional inputs begin with input `first`. */
 #define CUP__SCORE_OF(a, call, first) cup__attention_score_make((a)->soft_cap, call, first)
-
-static inline cup_tensor *cup__attention_extra(const cup__call *call, int i)
-{
-    return i < call->in_count ? call->in[i] : NULL;
-}
 
 static inline cup__attention_score cup__attention_score_make(double soft_cap, const cup__call *call,
                                                              int first)
@@ -49,7 +42,7 @@ static inline cup_status cup__attention_score_check(cup__call *call, double soft
         return cup__call_fail(call, CUP_ARGUMENT,
                               "a soft cap must be finite and above 0, or 0 for none, not %g",
                               soft_cap);
-    for (int i = 0; i < CUP__EXTRAS; i++) {
+    for (int i = 0; i < CUP__NUMBERED; i++) {
         const cup_tensor *t = cup__attention_extra(call, first + i);
         cup_dtype dtype = call->in[0]->dtype == CUP_F64 ? CUP_F64 : CUP_F32;
         if (t && (t->ndim != 1 || t->shape[0] != heads))

@@ -23,8 +23,8 @@ uint64_t cup__attention_random_block(const cup__attention *a, int64_t head, int6
     return tile * 32 + (uint64_t)(query % 8 * 4 + key % 8 / 2);
 }
 
-/* What dropout multiplies the probability of a score by. */
-static double keep_factor(const cup__attention *a, int64_t head, int64_t query, int64_t key)
+double cup__attention_keep_factor(const cup__attention *a, int64_t head, int64_t query,
+                                  int64_t key)
 {
     if (a->dropout == 0)
         return 1;
@@ -54,14 +54,14 @@ static void attend(cup__attention *a, int64_t b, int64_t head, int64_t query, do
                    double *out)
 {
     int64_t kv = head / (a->heads / a->kv_heads), row = b * a->heads + head;
-    int64_t first = cup__attention_first(&a->mask, query);
-    int64_t seen = cup__attention_end(&a->mask, query);
+    int64_t first = cup__attention_first(&a->mask, b, query);
+    int64_t seen = cup__attention_end(&a->mask, b, query);
     double most = -INFINITY, sum = 0, slope;
     for (int64_t k = first; k < seen; k++) {
-        score[k] = a->scale * dot(&a->q, at(&a->q, b, head, query), &a->k, at(&a->k, b, kv, k),
-                                  a->size);
+        score[k] =
+            a->scale * dot(&a->q, at(&a->q, b, head, query), &a->k, at(&a->k, b, kv, k), a->size);
         score[k] = cup__attention_changed(&a->score, score[k], head,
-                                          cup__attention_position(&a->mask, query) - k, &slope);
+                                          cup__attention_position(&a->mask, b, query) - k, &slope);
         most = score[k] > most ? score[k] : most;
     }
     for (int64_t d = 0; d < a->size; d++)
@@ -69,7 +69,7 @@ static void attend(cup__attention *a, int64_t b, int64_t head, int64_t query, do
     for (int64_t k = first; k < seen; k++) {
         double p = exp(score[k] - (most == -INFINITY ? 0 : most));
         sum += p;
-        p *= keep_factor(a, row, query, k);
+        p *= cup__attention_keep_factor(a, row, query, k);
         for (int64_t d = 0; d < a->size; d++)
             out[d] += p * cup__load(a->v.tensor, at(&a->v, b, kv, k) + d * a->v.stride[3]);
     }
@@ -120,8 +120,8 @@ static void attend_back(cup__attention *a, int64_t b, int64_t head, int64_t quer
                         double *dk, double *dv)
 {
     int64_t kv = head / (a->heads / a->kv_heads), row = b * a->heads + head;
-    int64_t first = cup__attention_first(&a->mask, query);
-    int64_t seen = cup__attention_end(&a->mask, query);
+    int64_t first = cup__attention_first(&a->mask, b, query);
+    int64_t seen = cup__attention_end(&a->mask, b, query);
     int64_t q_at = at(&a->q, b, head, query), o_at = at(&a->d_o, b, head, query);
     double lse = cup__load(a->lse, cup__offset_of(a->lse, row * a->queries + query));
     double delta = dot(&a->d_o, o_at, &a->o, at(&a->o, b, head, query), a->size);
@@ -130,10 +130,10 @@ static void attend_back(cup__attention *a, int64_t b, int64_t head, int64_t quer
         dq[d] = 0;
     for (int64_t k = first; k < seen && lse != -INFINITY; k++) {
         int64_t k_at = at(&a->k, b, kv, k), v_at = at(&a->v, b, kv, k);
-        int64_t distance = cup__attention_position(&a->mask, query) - k;
+        int64_t distance = cup__attention_position(&a->mask, b, query) - k;
         double score = a->scale * dot(&a->q, q_at, &a->k, k_at, a->size);
         double p = exp(cup__attention_changed(&a->score, score, head, distance, &slope) - lse);
-        double keep = keep_factor(a, row, query, k);
+        double keep = cup__attention_keep_factor(a, row, query, k);
         double dp = keep * dot(&a->d_o, o_at, &a->v, v_at, a->size);
         double ds = a->scale * slope * p * (dp - delta);
         d_slope -= p * (dp - delta) * fabs((double)distance);

@@ -17,6 +17,7 @@ enum { EXTRAS = 1, EXTRAS_GRAD = 4 };
 #define CHECK(call, a, first)                                                                      \
     CUP_TRY(check_inputs(call, (a)->heads, (a)->kv_heads, (a)->scale, (a)->dropout));              \
     CUP_TRY(cup__attention_mask_check(call, (a)->window_left, (a)->window_right));                 \
+    CUP_TRY(cup__attention_offsets_check(call, first));                                            \
     CUP_TRY(cup__attention_score_check(call, (a)->soft_cap, first, (a)->heads))
 
 static cup_status check_inputs(cup__call *call, int heads, int kv_heads, double scale,
@@ -99,7 +100,7 @@ cup__attention cup__attention_of_one(const cup__call *call)
 {
     const cup__qkv_attention_attributes *t = call->attributes;
     cup__attention a = attention_of(call, t->heads, t->kv_heads, t->scale, t->dropout);
-    a.mask = CUP__MASK_OF(t, a.queries, a.keys);
+    a.mask = CUP__MASK_OF(t, call, EXTRAS, a.queries, a.keys);
     a.score = CUP__SCORE_OF(t, call, EXTRAS);
     a.o = heads_of(call->out[0], 0, a.size);
     a.lse = call->out_count > 1 ? call->out[1] : NULL;
@@ -110,7 +111,7 @@ cup__attention cup__attention_of_one_grad(const cup__call *call)
 {
     const cup__qkv_attention_grad_attributes *t = call->attributes;
     cup__attention a = attention_of(call, t->heads, t->kv_heads, t->scale, t->dropout);
-    a.mask = CUP__MASK_OF(t, a.queries, a.keys);
+    a.mask = CUP__MASK_OF(t, call, EXTRAS_GRAD, a.queries, a.keys);
     a.score = CUP__SCORE_OF(t, call, EXTRAS_GRAD);
     a.sequence = (uint32_t)t->sequence;
     a.o = heads_of(call->in[1], 0, a.size);
@@ -130,6 +131,19 @@ static cup_status gradient(cup__grad *g)
     return cup__attention_back(g, &cup__rows[CUP__OP_qkv_attention_grad], in, 4, EXTRAS);
 }
 
+/* Positions that offsets name. */
+static int64_t places(cup_tensor *const *in, int i, const void *attributes)
+{
+    (void)attributes;
+    return i >= EXTRAS + CUP__QUERY_OFFSETS ? in[0]->shape[1] : 0;
+}
+
+static int64_t places_grad(cup_tensor *const *in, int i, const void *attributes)
+{
+    (void)attributes;
+    return i >= EXTRAS_GRAD + CUP__QUERY_OFFSETS ? in[0]->shape[1] : 0;
+}
+
 #define WITH(...) &(const cup__qkv_attention_attributes){__VA_ARGS__}
 static const cup__sample samples[] = {
     {"1x1x3", WITH(.heads = 1)},
@@ -144,6 +158,8 @@ static const cup__sample samples[] = {
     {"1x19x40 4 4", WITH(4, 2, .causal = true, .soft_cap = 2)},
     {"2x66x96 - 4", WITH(4, 4, .causal = true, .dropout = 0.2)},
     {"2x66x96 4", WITH(4, 2, .causal = true, .window_left = 17)},
+    {"2x130x96 - - 2x3", WITH(.heads = 2, .causal = true)},
+    {"2x66x96 - - - 2x1", WITH(4, 2, .scale = 0.1)},
     {NULL, NULL}};
 #define GRAD(...) &(const cup__qkv_attention_grad_attributes){__VA_ARGS__}
 static const cup__sample samples_grad[] = {
@@ -156,6 +172,7 @@ static const cup__sample samples_grad[] = {
     {"2x66x96 2x66x48 2x4x66 2x66x48", GRAD(4, 2, .causal = true, .window_left = 17)},
     {"1x130x96 1x130x32 1x2x130 1x130x32", GRAD(.heads = 2, .window_left = 9, .window_right = 65)},
     {"1x19x40 1x19x20 1x4x19 1x19x20 4 4", GRAD(4, 2, .causal = true, .soft_cap = 2)},
+    {"2x130x96 2x130x32 2x2x130 2x130x32 - - 2x3", GRAD(.heads = 2, .causal = true)},
     {"2x66x96 2x66x32 2x4x66 2x66x32 - 4",
      GRAD(4, 4, .causal = true, .dropout = 0.2, .sequence = 3)},
     {NULL, NULL}};
@@ -176,9 +193,13 @@ const cup__op cup__op_qkv_attention = {
     .gradient = gradient,
     .composed = cup__qkv_attention_composed,
     .impls = cup__attention_impls,
-    .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_IN(2) | CUP__SAVE_OUT(0) |
+    .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_IN(2) | CUP__SAVE_IN(3) |
+             CUP__SAVE_IN(4) | CUP__SAVE_OUT(0) |
              CUP__SAVE_OUT(1),
-    .in_dtypes = {[1] = CUP__NUMBERS, [2] = CUP__NUMBERS},
+    .in_dtypes = {[1] = CUP__NUMBERS, [2] = CUP__NUMBERS, [3] = CUP__DTYPES_INDEX,
+                  [4] = CUP__DTYPES_INDEX},
+    .ascending = 1u << 3 | 1u << 4,
+    .indices = places,
     .domain = {[1] = {0.01, 0.5}},
     .random = true,
     .strided_out = true,
@@ -197,7 +218,10 @@ const cup__op cup__op_qkv_attention_grad = {
     .samples = samples_grad,
     .bench = bench_grad,
     .domain = {[2] = {4, 6}, [4] = {0.01, 0.5}},
-    .in_dtypes = {[2] = CUP__NUMBERS, [4] = CUP__NUMBERS, [5] = CUP__NUMBERS},
+    .in_dtypes = {[2] = CUP__NUMBERS, [4] = CUP__NUMBERS, [5] = CUP__NUMBERS,
+                  [6] = CUP__DTYPES_INDEX, [7] = CUP__DTYPES_INDEX},
+    .ascending = 1u << 6 | 1u << 7,
+    .indices = places_grad,
     .tolerance = 64, /* as attention_grad */
     .cost = cup__attention_cost,
 };

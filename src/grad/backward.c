@@ -152,6 +152,26 @@ static bool look_around(cup_context *c, const cup__walk *walk, const cup__node *
     return any;
 }
 
+static bool is_empty(const cup__shape *shape)
+{
+    for (int d = 0; d < shape->ndim; d++)
+        if (shape->size[d] == 0)
+            return true;
+    return false;
+}
+
+/* Where no input has elements, there is nothing to compute: a gradient that is composed of ops
+ * could have results that have, such as sums along a dimension of none, and many of them. */
+static bool give_nothing(cup_context *c, const cup__node *node, workings *w)
+{
+    for (int i = 0; i < node->in_count; i++)
+        if (w->wanted[i] && !is_empty(&w->shapes[i]))
+            return false;
+    for (int i = 0; i < node->in_count; i++)
+        w->d_in[i] = w->wanted[i] ? cup__full(c, &w->shapes[i], 0) : NULL;
+    return true;
+}
+
 static cup_status gradient_of(cup_context *c, const cup__walk *walk, const cup__node *node,
                               workings *w)
 {
@@ -176,6 +196,8 @@ static cup_status gradient_of(cup_context *c, const cup__walk *walk, const cup__
         .kept = walk->keep,
     };
     const cup__op *op = node->row->op;
+    if (give_nothing(c, node, w))
+        return c->error.status;
     cup_status status = (c->twice ? op->composed : op->gradient)(&g);
     return status == CUP_OK ? c->error.status : status;
 }

@@ -82,7 +82,7 @@ typedef enum cup_combine {
 
 /* Tensors of an operation are the context's, in row-major order; those of one process have the
  * dtypes and sizes of the others'. What is reduced is f32, f64, f16, bf16, i32 or i64. Gradients
- * know nothing of any of it. */
+ * know nothing of those that fill a tensor that is there. */
 
 /* Each tensor becomes the reduction of all processes' tensors, on all of them. */
 CUP_API cup_status cup_comm_all_reduce(cup_comm *m, cup_tensor *const *tensors, int count,
@@ -107,6 +107,21 @@ CUP_API cup_status cup_comm_all_to_all(cup_comm *m, cup_tensor *from, cup_tensor
 /* From one process to another, which calls the other one of the two meanwhile. */
 CUP_API cup_status cup_comm_send(cup_comm *m, cup_tensor *from, int to_rank);
 CUP_API cup_status cup_comm_receive(cup_comm *m, cup_tensor *to, int from_rank);
+
+/* The same as new tensors, with gradients: those of the sum of the losses of all processes, which
+ * must go backward together. Where all compute one loss, each divides it by their number.
+ *
+ * The sum of all processes' tensors; the gradient is the sum of all gradients. */
+CUP_API cup_tensor *cup_comm_sum(cup_comm *m, cup_tensor *x);
+
+/* What all have, one behind the other along the first dimension; and the part of the sum that has
+ * this process's number, parts being along the first dimension. The gradient of the one is the
+ * other. */
+CUP_API cup_tensor *cup_comm_gather(cup_comm *m, cup_tensor *x);
+CUP_API cup_tensor *cup_comm_sum_scatter(cup_comm *m, cup_tensor *x);
+
+/* Part i along the first dimension goes to process i, and part i of the result comes from it. */
+CUP_API cup_tensor *cup_comm_exchange(cup_comm *m, cup_tensor *x);
 
 /* Returns when all have called it. The host waits, and the work of the device goes on. */
 CUP_API cup_status cup_comm_barrier(cup_comm *m);

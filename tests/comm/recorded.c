@@ -1,0 +1,156 @@
+/* Gradients through operations between processes, against the sum of all losses, differentiated by
+ * hand. */
+#include <math.h>
+
+#include "comm/together.h"
+#include "test.h"
+
+#define ROWS 3
+#define COLUMNS 2
+
+static double value(int rank, int64_t i)
+{
+    return sin((double)(rank * 13 + i * 5 + 1));
+}
+
+static cup_tensor *make(cup_context *c, int rank, int64_t rows, double salt)
+{
+    double values[64];
+    for (int64_t i = 0; i < rows * COLUMNS; i++)
+        values[i] = value(rank, i) + salt;
+    return cup_tensor_from(c, CUP_F64, 2, (int64_t[]){rows, COLUMNS}, values);
+}
+
+static void expect(cup_tensor *t, double (*want)(int rank, int count, int64_t i), cup_comm *m,
+                   const char *what)
+{
+    double values[64];
+    int64_t size = cup_tensor_count(t);
+    if (!t || cup_tensor_read(t, values, (size_t)size * sizeof *values) != CUP_OK) {
+        wrong("%s: there is none", what);
+        return;
+    }
+    for (int64_t i = 0; i < size; i++) {
+        double right = want(cup_comm_rank(m), cup_comm_count(m), i);
+        if (!(fabs(values[i] - right) < 1e-12))
+            wrong("%s, element %d: %.15g, not %.15g", what, (int)i, values[i], right);
+    }
+}
+
+/* The loss of a process is the sum of w y^2, with weights w of its own and y its result. */
+static cup_tensor *loss_of(cup_context *c, cup_comm *m, cup_tensor *y)
+{
+    cup_tensor *w = make(c, cup_comm_rank(m), cup_tensor_size(y, 0), 2);
+    return cup_sum(c, cup_mul(c, w, cup_mul(c, y, y)), NULL, 0, false);
+}
+
+static double weight(int rank, int64_t i)
+{
+    return value(rank, i) + 2;
+}
+
+static double d_sum(int rank, int count, int64_t i)
+{
+    double y = 0, w = 0;
+    (void)rank;
+    for (int r = 0; r < count; r++) {
+        y += value(r, i);
+        w += weight(r, i);
+    }
+    return 2 * w * y;
+}
+
+static double d_gather(int rank, int count, int64_t i)
+{
+    double w = 0;
+    for (int r = 0; r < count; r++)
+        w += weight(r, rank * ROWS * COLUMNS + i);
+    return 2 * w * value(rank, i);
+}
+
+/* Part p of the sum went to process p. */
+static double d_scatter(int rank, int count, int64_t i)
+{
+    int64_t part = ROWS * COLUMNS;
+    double y = 0;
+    (void)rank;
+    for (int r = 0; r < count; r++)
+        y += value(r, i);
+    return 2 * weight((int)(i / part), i % part) * y;
+}
+
+static double d_exchange(int rank, int count, int64_t i)
+{
+    int64_t part = ROWS * COLUMNS;
+    (void)count;
+    return 2 * weight((int)(i / part), rank * part + i % part) * value(rank, i);
+}
+
+typedef cup_tensor *(*operation)(cup_comm *m, cup_tensor *x);
+
+static void differentiate(cup_context *c, cup_comm *m, operation call, int64_t rows,
+                          double (*want)(int rank, int count, int64_t i), const char *what)
+{
+    cup_scope_open(c);
+    cup_tensor *x = cup_require_grad(make(c, cup_comm_rank(m), rows, 0));
+    cup_backward(c, loss_of(c, m, call(m, x)));
+    expect(cup_grad(x), want, m, what);
+    cup_scope_close(c);
+}
+
+static void once(cup_context *c, cup_comm *m, void *user)
+{
+    int64_t all = ROWS * cup_comm_count(m);
+    (void)user;
+    differentiate(c, m, cup_comm_sum, ROWS, d_sum, "sum");
+    differentiate(c, m, cup_comm_gather, ROWS, d_gather, "gather");
+    differentiate(c, m, cup_comm_sum_scatter, all, d_scatter, "sum_scatter");
+    differentiate(c, m, cup_comm_exchange, all, d_exchange, "exchange");
+}
+
+TEST(comm_gradients)
+{
+    together(1, once, NULL);
+    together(3, once, NULL);
+}
+
+/* Half the square of the gradient, differentiated: the second derivative times the gradient. */
+static double d_twice(int rank, int count, int64_t i)
+{
+    double w = 0;
+    for (int r = 0; r < count; r++)
+        w += weight(r, i);
+    /* Each process has the same gradient, and the sum of their losses reaches x by all of them. */
+    return count * 2 * w * d_sum(rank, count, i);
+}
+
+static void twice(cup_context *c, cup_comm *m, void *user)
+{
+    (void)user;
+    cup_tensor *x = cup_require_grad(make(c, cup_comm_rank(m), ROWS, 0)), *d = NULL;
+    cup_gradients_recorded(c, loss_of(c, m, cup_comm_sum(m, x)), &x, 1, &d);
+    cup_tensor *half = cup_full(c, CUP_F64, 0, NULL, 0.5);
+    cup_backward(c, cup_sum(c, cup_mul(c, half, cup_mul(c, d, d)), NULL, 0, false));
+    expect(cup_grad(x), d_twice, m, "second derivative");
+}
+
+TEST(comm_second_derivatives)
+{
+    together(2, twice, NULL);
+}
+
+static void refuse(cup_context *c, cup_comm *m, void *user)
+{
+    (void)user;
+    if (cup_comm_sum_scatter(m, make(c, 0, 3, 0)) || cup_error(c) != CUP_SHAPE)
+        wrong("3 rows are scattered over 2");
+    cup_error_clear(c);
+    if (cup_comm_gather(m, cup_full(c, CUP_F32, 0, NULL, 1)) || cup_error(c) != CUP_SHAPE)
+        wrong("a scalar is gathered");
+    cup_error_clear(c);
+}
+
+TEST(comm_gradients_refuse)
+{
+    together(2, refuse, NULL);
+}

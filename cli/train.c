@@ -82,11 +82,13 @@ static int choose_training(train_run *r)
     int code = check_out(r);
     if (code)
         return code;
-    bool is_cuda = cup_device_is_cuda(r->c);
-    bool has_bf16 = cup_device_computes_in(r->c, CUP_BF16);
-    const char *name = given->preset ? given->preset : is_cuda ? "char" : "demo";
+    const char *usual = cup_device_is_cuda(r->c) ? "char" : "demo";
+    const char *name = given->preset ? given->preset : usual;
     r->training = cup_preset_find(name)->training;
-    r->training.dtype = has_bf16 ? CUP_BF16 : CUP_F32;
+    r->training.dtype = cup_device_computes_in(r->c, CUP_BF16) ? CUP_BF16 : CUP_F32;
+    r->training.from = given->from;
+    if (given->from && cup_gpt_config_load(r->c, given->from, &r->training.model) != CUP_OK)
+        return cli_report(r->c);
     return train_apply(r->call, &r->training);
 }
 
@@ -97,8 +99,8 @@ static int load_tokenizer(train_run *r)
     int64_t size = given->vocabulary ? given->vocabulary
                    : is_large(given) ? GPT2_VOCABULARY
                                      : SMALL_VOCABULARY;
-    if (given->resume)
-        r->tokenizer = cup_gpt_tokenizer_load(r->c, given->out);
+    if (given->resume || (given->from && !given->tokenizer))
+        r->tokenizer = cup_gpt_tokenizer_load(r->c, given->resume ? given->out : given->from);
     else if (!strcmp(wanted, "char"))
         r->tokenizer = cup_tokenizer_char_new(r->c, r->corpus);
     else if (!strcmp(wanted, "bpe"))
@@ -162,10 +164,8 @@ static int load_data(train_run *r)
     int code = check_data(given, &has_tokens);
     if (code)
         return code;
-    if (!given->data.count)
-        return load_known(r);
-    if (has_tokens)
-        return load_tokens(r);
+    if (!given->data.count || has_tokens)
+        return has_tokens ? load_tokens(r) : load_known(r);
     r->corpus = cup_corpus_load(r->c, given->data.name, given->data.count, 0);
     if (!r->corpus)
         return cli_report(r->c);

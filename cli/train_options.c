@@ -13,6 +13,9 @@ const cli_option train_options[] = {
      "of them, of any size; --resume knows it"},
     {"out", TEXT(train_given, out), "DIR", "run",
      "folder for the checkpoint, losses.csv and loss.svg"},
+    {"from", TEXT(train_given, from), "DIR", NULL,
+     "begin with model, weights and tokenizer of a checkpoint, or of a published GPT-2, Llama or "
+     "Mistral (config.json and safetensors, as Hugging Face has them)"},
     {"resume", FLAG(train_given, resume), NULL, NULL,
      "go on from the checkpoint in --out, with its text, model and settings"},
     {"overwrite", FLAG(train_given, overwrite), NULL, NULL,
@@ -187,7 +190,7 @@ static void apply_run(const cli_call *call, cup_training *t)
 /* What chooses a new model and its tokenizer has no say where both are there. */
 static int check_resume(const cli_call *call)
 {
-    static const char *const news[] = {"preset", "tokenizer", "vocabulary"};
+    static const char *const news[] = {"preset", "tokenizer", "vocabulary", "from"};
     for (size_t i = 0; i < sizeof news / sizeof *news; i++)
         if (call_has(call, news[i]))
             return cli_usage("--%s does nothing with --resume: leave it out", news[i]);

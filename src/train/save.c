@@ -8,6 +8,7 @@
 #include "io/checkpoint.h"
 #include "nn/config.h"
 #include "tensor/tensor.h"
+#include "train/published.h"
 #include "train/trainer.h"
 
 #define KIND "gpt"
@@ -139,6 +140,8 @@ static cup_gpt *load(cup_context *c, const char *folder, bool average)
 {
     if (!c || c->error.status != CUP_OK)
         return NULL;
+    if (!average && cup__published_is(folder))
+        return cup_gpt_import(c, folder, CUP_F32);
     cup__checkpoint checkpoint;
     if (cup__checkpoint_open(&c->error, folder, &checkpoint) != CUP_OK)
         return NULL;
@@ -161,6 +164,8 @@ cup_tokenizer *cup_gpt_tokenizer_load(cup_context *c, const char *folder)
 {
     if (!c || c->error.status != CUP_OK)
         return NULL;
+    if (cup__published_is(folder))
+        return cup_tokenizer_load(c, folder);
     cup__checkpoint checkpoint;
     if (cup__checkpoint_open(&c->error, folder, &checkpoint) != CUP_OK)
         return NULL;

@@ -5,6 +5,7 @@
 #include "base/options.h"
 #include "nn/gpt.h"
 #include "tensor/tensor.h"
+#include "train/published.h"
 #include "train/trainer.h"
 
 #define PIECE (1 << 20) /* tokens that are written at a time, some 20 ms */
@@ -169,6 +170,8 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
     t->model = cup_gpt_new(c, a->dtype, &a->model);
     if (!t->model)
         return c->error.status;
+    if (a->from)
+        CUP_TRY(cup__gpt_take_from(t->model, a->from));
     t->model->recompute = a->recompute;
     t->model->logits_most = a->logits_most;
     CUP_TRY(cup__loop_train(t->loop, t->model->parameters));
@@ -244,6 +247,7 @@ void cup__training_kernels(cup_context *c, const cup_training *training)
 {
     cup_trainer t = {.training = *training, .texts = training->batch};
     t.training.comm = t.training.optimizer.split = NULL;
+    t.training.from = NULL;
     cup_scope_open(c);
     if (share(c, &t) == CUP_OK && make_loop(c, &t, NULL) == CUP_OK)
         cup__loop_rehearse(t.loop);

@@ -1,0 +1,195 @@
+"""Holds models read from published folders to PyTorch's, with random weights of small shapes.
+
+    python3 bench/published.py [--lib build/libcupola.so]
+
+Each family is written here as a folder of config.json and safetensors in two parts, computed by
+its formulas in PyTorch and by Cupola in f32 on the CPU; the largest difference of the logits is
+printed, and that after Cupola has written the folder again and read it back. Formulas: Radford and
+others 2019 (GPT-2); Touvron and others 2023 (Llama), Su and others 2021 (rotary positions), Zhang
+and Sennrich 2019 (RMSNorm), Shazeer 2020 (SwiGLU), Ainslie and others 2023 (groups of heads)."""
+import argparse
+import ctypes
+import json
+import os
+import struct
+import sys
+import tempfile
+
+import torch
+import torch.nn.functional as F
+
+WORST = 1e-3
+
+
+def save(folder, config, tensors):
+    names = sorted(tensors)
+    parts = {"model-00001-of-00002.safetensors": names[::2],
+             "model-00002-of-00002.safetensors": names[1::2]}
+    for file, own in parts.items():
+        header, data = {}, b""
+        for name in own:
+            bits = tensors[name].contiguous().numpy().tobytes()
+            header[name] = {"dtype": "F32", "shape": list(tensors[name].shape),
+                            "data_offsets": [len(data), len(data) + len(bits)]}
+            data += bits
+        text = json.dumps(header).encode()
+        with open(os.path.join(folder, file), "wb") as out:
+            out.write(struct.pack("<Q", len(text)) + text + data)
+    index = {"metadata": {}, "weight_map": {n: f for f, own in parts.items() for n in own}}
+    for file, value in (("model.safetensors.index.json", index), ("config.json", config)):
+        with open(os.path.join(folder, file), "w") as out:
+            json.dump(value, out)
+
+
+def gpt2(tied):
+    layers, heads, width, context, vocabulary = 3, 4, 32, 20, 77
+    t = {"wte.weight": (vocabulary, width), "wpe.weight": (context, width), "ln_f.weight": (width,),
+         "ln_f.bias": (width,)}
+    if not tied:
+        t["lm_head.weight"] = (vocabulary, width)
+    for i in range(layers):
+        for name, shape in {"ln_1.weight": (width,), "ln_1.bias": (width,), "ln_2.weight": (width,),
+                            "ln_2.bias": (width,), "attn.c_attn.weight": (width, 3 * width),
+                            "attn.c_attn.bias": (3 * width,), "attn.c_proj.weight": (width, width),
+                            "attn.c_proj.bias": (width,), "mlp.c_fc.weight": (width, 4 * width),
+                            "mlp.c_fc.bias": (4 * width,), "mlp.c_proj.weight": (4 * width, width),
+                            "mlp.c_proj.bias": (width,)}.items():
+            t[f"h.{i}.{name}"] = shape
+    t = {name: torch.randn(shape) * 0.3 for name, shape in t.items()}
+    config = {"model_type": "gpt2", "n_layer": layers, "n_head": heads, "n_embd": width,
+              "n_positions": context, "vocab_size": vocabulary, "n_inner": None,
+              "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+              "tie_word_embeddings": tied}
+
+    def norm(x, name):
+        return F.layer_norm(x, (width,), t[name + ".weight"], t[name + ".bias"], 1e-5)
+
+    def forward(tokens):
+        x = t["wte.weight"][tokens] + t["wpe.weight"][:tokens.shape[1]]
+        for i in range(layers):
+            h = f"h.{i}."
+            qkv = norm(x, h + "ln_1") @ t[h + "attn.c_attn.weight"] + t[h + "attn.c_attn.bias"]
+            q, k, v = (u.unflatten(-1, (heads, -1)).transpose(1, 2) for u in qkv.chunk(3, -1))
+            o = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+            x = x + o @ t[h + "attn.c_proj.weight"] + t[h + "attn.c_proj.bias"]
+            u = norm(x, h + "ln_2") @ t[h + "mlp.c_fc.weight"] + t[h + "mlp.c_fc.bias"]
+            x = x + F.gelu(u, approximate="tanh") @ t[h + "mlp.c_proj.weight"] + \
+                t[h + "mlp.c_proj.bias"]
+        return norm(x, "ln_f") @ t["wte.weight" if tied else "lm_head.weight"].T
+    prefix = "transformer." if not tied else ""
+    named = {(prefix if n != "lm_head.weight" else "") + n: v for n, v in t.items()}
+    return config, named, forward, vocabulary, context
+
+
+def llama(kind, tied, base, newer):
+    layers, heads, groups, width, hidden, vocabulary, context = 2, 6, 2, 48, 80, 61, 24
+    size = width // heads
+    t = {"model.embed_tokens.weight": (vocabulary, width), "model.norm.weight": (width,)}
+    if not tied:
+        t["lm_head.weight"] = (vocabulary, width)
+    for i in range(layers):
+        for name, shape in {"input_layernorm": (width,), "post_attention_layernorm": (width,),
+                            "self_attn.q_proj": (width, width),
+                            "self_attn.k_proj": (groups * size, width),
+                            "self_attn.v_proj": (groups * size, width),
+                            "self_attn.o_proj": (width, width), "mlp.gate_proj": (hidden, width),
+                            "mlp.up_proj": (hidden, width), "mlp.down_proj": (width, hidden)
+                            }.items():
+            t[f"model.layers.{i}.{name}.weight"] = shape
+    t = {name: torch.randn(shape) * 0.3 for name, shape in t.items()}
+    config = {"model_type": kind, "num_hidden_layers": layers, "num_attention_heads": heads,
+              "num_key_value_heads": groups, "hidden_size": width, "intermediate_size": hidden,
+              "vocab_size": vocabulary, "max_position_embeddings": context, "rms_norm_eps": 1e-6,
+              "hidden_act": "silu", "tie_word_embeddings": tied, "sliding_window": None}
+    if newer:
+        config["rope_parameters"] = {"rope_theta": base, "rope_type": "default"}
+    else:
+        config.update(rope_theta=base, rope_scaling=None)
+
+    def norm(x, name):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * t[name + ".weight"]
+
+    def turn(x):
+        angle = torch.arange(x.shape[2])[:, None] * base ** (-torch.arange(0, size, 2) / size)
+        low, high = x.chunk(2, -1)
+        return torch.cat([low * angle.cos() - high * angle.sin(),
+                          high * angle.cos() + low * angle.sin()], -1)
+
+    def forward(tokens):
+        x = t["model.embed_tokens.weight"][tokens]
+        for i in range(layers):
+            h = f"model.layers.{i}."
+            y = norm(x, h + "input_layernorm")
+            q, k, v = ((y @ t[f"{h}self_attn.{n}_proj.weight"].T).unflatten(-1, (-1, size))
+                       .transpose(1, 2) for n in "qkv")
+            o = F.scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True,
+                                               enable_gqa=True).transpose(1, 2).flatten(2)
+            x = x + o @ t[h + "self_attn.o_proj.weight"].T
+            y = norm(x, h + "post_attention_layernorm")
+            gate, up = (y @ t[f"{h}mlp.{n}_proj.weight"].T for n in ("gate", "up"))
+            x = x + (F.silu(gate) * up) @ t[h + "mlp.down_proj.weight"].T
+        head = "model.embed_tokens.weight" if tied else "lm_head.weight"
+        return norm(x, "model.norm") @ t[head].T
+    return config, t, forward, vocabulary, context
+
+
+class Library:
+    def __init__(self, path):
+        self.lib = ctypes.CDLL(path)
+        for name in ("cup_context_new", "cup_gpt_import", "cup_tensor_from", "cup_gpt_logits"):
+            getattr(self.lib, name).restype = ctypes.c_void_p
+        self.lib.cup_error_text.restype = ctypes.c_char_p
+        os.environ["CUP_DEVICE"] = "cpu"
+        self.c = ctypes.c_void_p(self.lib.cup_context_new(None))
+
+    def check(self, good):
+        if not good:
+            sys.exit(self.lib.cup_error_text(self.c).decode())
+        return ctypes.c_void_p(good)
+
+    def model(self, folder):
+        return self.check(self.lib.cup_gpt_import(self.c, folder.encode(), 0))
+
+    def export(self, model, folder):
+        self.check(not self.lib.cup_gpt_export(model, folder.encode()))
+
+    def logits(self, model, tokens, vocabulary):
+        shape = (ctypes.c_int64 * 2)(*tokens.shape)
+        ids = tokens.to(torch.int32).contiguous()
+        given = self.check(self.lib.cup_tensor_from(self.c, 5, 2, shape,
+                                                    ctypes.c_void_p(ids.data_ptr())))
+        out = torch.empty(*tokens.shape, vocabulary)
+        y = self.check(self.lib.cup_gpt_logits(model, given))
+        self.check(not self.lib.cup_tensor_read(y, ctypes.c_void_p(out.data_ptr()),
+                                                ctypes.c_size_t(out.numel() * 4)))
+        return out
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--lib", default="build/libcupola.so")
+    library = Library(options.parse_args().lib)
+    torch.manual_seed(1)
+    worst = 0
+    for words, made in (("gpt2", gpt2(True)), ("gpt2, untied, prefix", gpt2(False)),
+                        ("llama 2", llama("llama", False, 10000.0, False)),
+                        ("llama 3, tied", llama("llama", True, 500000.0, True)),
+                        ("mistral", llama("mistral", False, 1e6, False))):
+        config, tensors, forward, vocabulary, context = made
+        tokens = torch.randint(vocabulary, (3, context))
+        want, errors = forward(tokens), []
+        with tempfile.TemporaryDirectory() as folder:
+            save(folder, config, tensors)
+            model = library.model(folder)
+            errors.append((library.logits(model, tokens, vocabulary) - want).abs().max().item())
+            library.export(model, folder + "/again")
+            again = library.logits(library.model(folder + "/again"), tokens, vocabulary)
+            errors.append((again - want).abs().max().item())
+        worst = max(worst, *errors)
+        print(f"{words:24} logits up to {want.abs().max():.2f}, off by {errors[0]:.1e}, written and "
+              f"read again {errors[1]:.1e}")
+    sys.exit(worst > WORST)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+/* cupola export: a trained model as others read it. */
+#include "cli/exit.h"
+#include "cli/json.h"
+#include "cli/options.h"
+#include "cli/signals.h"
+#include "cupola/train.h"
+
+typedef struct export_given {
+    const char *from, *out, *device;
+    bool ema;
+} export_given;
+
+static const cli_option options[] = {
+    {"from", TEXT(export_given, from), "DIR", "run", "folder of a checkpoint"},
+    {"out", TEXT(export_given, out), "DIR", "published", "folder to be written"},
+    {"ema", FLAG(export_given, ema), NULL, NULL,
+     "the moving average of the weights, which train --ema kept"},
+    {"device", TEXT(export_given, device), "auto|cpu|cuda[:N]", "cpu", "whose memory holds them"},
+    {0}};
+
+static int export_model(const cli_call *call, cup_context *c)
+{
+    const export_given *given = call->given;
+    cup_gpt *m =
+        given->ema ? cup_gpt_load_average(c, given->from) : cup_gpt_load(c, given->from);
+    if (m)
+        cup_gpt_export(m, given->out);
+    int code = cli_report(c);
+    if (!code && call->json) {
+        cli_json w;
+        json_begin(&w, "export");
+        json_add_string(&w, "out", given->out);
+        json_add_integer(&w, "parameters", cup_gpt_parameter_count(&m->config, true));
+        code = json_end(&w);
+    }
+    cup_gpt_free(m);
+    return code;
+}
+
+static int run(cli_call *call)
+{
+    const export_given *given = call->given;
+    signals_stake(SIGNALS_NOTHING);
+    signals_catch();
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = given->device));
+    int code = cli_report(c);
+    if (!code)
+        code = export_model(call, c);
+    cup_context_free(c);
+    return code;
+}
+
+const cli_verb verb_export = {
+    .name = "export",
+    .synopsis = "[--from DIR] [--out DIR] [OPTION]...",
+    .words = "write a trained model as Hugging Face's transformers read it",
+    .text = "Writes config.json and model.safetensors of the model in a checkpoint, as a GPT-2 "
+            "(learned positions, layernorm, gelu, biases) or a Llama (rotary positions, rmsnorm, "
+            "swiglu, no biases). The tokenizer is not written. cupola train --from and cupola "
+            "generate --from read such folders.",
+    .examples = "The average of a run's weights:\ncupola export --from book --ema --out book-ema\n",
+    .options = options,
+    .size = sizeof(export_given),
+    .run = run,
+};

@@ -1,0 +1,336 @@
+/* Models from and to the folders that others publish. */
+#include "train/published.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "cupola/grad.h"
+#include "cupola/io.h"
+#include "cupola/ops.h"
+#include "nn/gpt.h"
+#include "tensor/tensor.h"
+
+#define MOST_CONFIG ((uint64_t)16 << 20)
+#define LONGEST_NAME 128
+
+static char *path_in(const char *folder, const char *name)
+{
+    size_t room = strlen(folder) + strlen(name) + 2;
+    char *path = cup__malloc(room);
+    if (path)
+        snprintf(path, room, "%s/%s", folder, name);
+    return path;
+}
+
+static bool is_there(const char *folder, const char *name)
+{
+    char *path = folder ? path_in(folder, name) : NULL;
+    bool there = path && cup__file_exists(path);
+    cup__free(path);
+    return there;
+}
+
+bool cup__published_is(const char *folder)
+{
+    return is_there(folder, "config.json") && !is_there(folder, "state.json");
+}
+
+static const cup__published_family *family_of(cup__error *error, const cup__json *json)
+{
+    const char *type;
+    if (cup__json_get_string(error, json, json->root, "model_type", &type) != CUP_OK)
+        return NULL;
+    const cup__published_family *f = cup__published_families;
+    while (f->model_type && strcmp(f->model_type, type))
+        f++;
+    if (f->model_type)
+        return f;
+    cup__fail(error, CUP_UNSUPPORTED,
+              "%s: models of type \"%.40s\" are not known; those of gpt2, llama and mistral are",
+              json->name, type);
+    return NULL;
+}
+
+/* The rows of our tensor that a part is. */
+static void rows_of(const cup_gpt_config *g, cup__published_part part, int64_t rows, int64_t *from,
+                    int64_t *count)
+{
+    int64_t size = cup__gpt_head_size(g);
+    int64_t heads = g->heads * size, shared = g->kv_heads * size;
+    *from = part == CUP__PART_KEYS     ? heads
+            : part == CUP__PART_VALUES ? heads + shared
+            : part == CUP__PART_UP     ? g->hidden
+                                       : 0;
+    *count = part == CUP__PART_QUERIES                            ? heads
+             : part == CUP__PART_KEYS || part == CUP__PART_VALUES ? shared
+             : part == CUP__PART_GATE || part == CUP__PART_UP     ? g->hidden
+                                                                  : rows;
+}
+
+/* What a row of the table is of the model, as they have it: a view. NULL without an error where
+ * the model has no such tensor. */
+static cup_tensor *view_of(cup_gpt *m, const cup__published_tensor *t, int block)
+{
+    char name[LONGEST_NAME];
+    int64_t count, from, rows;
+    const cup_named *named = cup_parameters_named(m->parameters, &count);
+    snprintf(name, sizeof name, t->own, block);
+    for (int64_t i = 0; named && i < count; i++) {
+        if (strcmp(named[i].name, name))
+            continue;
+        cup_tensor *own = named[i].tensor;
+        rows_of(&m->config, t->part, own->shape[0], &from, &rows);
+        own = cup__gpt_part(own, 0, from, from + rows);
+        return t->transposed ? cup_permute(m->context, own, (const int64_t[]){1, 0}, 2) : own;
+    }
+    return NULL;
+}
+
+/* Calls `visit` with each tensor of the model under their name. */
+typedef struct walk {
+    cup_gpt *model;
+    const cup__published_family *family;
+    cup_status (*visit)(struct walk *w, const char *name, cup_tensor *view);
+    const cup_tensors *found; /* when reading */
+    const char *folder;
+    cup_named *list; /* when writing */
+    int64_t count;
+} walk;
+
+static cup_status visit_all(walk *w)
+{
+    cup_context *c = w->model->context;
+    for (const cup__published_tensor *t = w->family->tensors; t->name; t++) {
+        bool in_block = strstr(t->own, "%d");
+        for (int i = 0; i < (in_block ? (int)w->model->config.layers : 1); i++) {
+            char name[LONGEST_NAME];
+            snprintf(name, sizeof name, t->name, i);
+            cup_tensor *view = view_of(w->model, t, i);
+            CUP_TRY(c->error.status);
+            if (view)
+                CUP_TRY(w->visit(w, name, view));
+        }
+    }
+    return CUP_OK;
+}
+
+static cup_tensor *find(const walk *w, const char *name)
+{
+    char longer[2 * LONGEST_NAME];
+    cup_tensor *t = cup_tensors_find(w->found, name);
+    if (t || !w->family->prefix)
+        return t;
+    snprintf(longer, sizeof longer, "%s%s", w->family->prefix, name);
+    return cup_tensors_find(w->found, longer);
+}
+
+static cup_status take(walk *w, const char *name, cup_tensor *view)
+{
+    cup_context *c = w->model->context;
+    char theirs[CUP__SHAPE_TEXT], ours[CUP__SHAPE_TEXT];
+    cup_tensor *t = find(w, name);
+    if (!t)
+        return cup__fail(&c->error, CUP_FORMAT, "%s: the weights have no \"%s\"", w->folder, name);
+    cup__shape found = cup__shape_of(t), wanted = cup__shape_of(view);
+    if (!cup__shape_equal(&found, &wanted))
+        return cup__fail(&c->error, CUP_FORMAT,
+                         "%s: \"%s\" is %s, and by config.json it must be %s", w->folder, name,
+                         cup__tensor_text(t, theirs), cup__tensor_text(view, ours));
+    cup_scope_open(c);
+    cup_copy_into(c, view, cup_cast(c, t, view->dtype));
+    cup_scope_return(c, NULL);
+    return c->error.status;
+}
+
+static cup_gpt *import(cup_context *c, const char *folder, const cup__json *json, cup_dtype dtype)
+{
+    cup_gpt_config config = {.size = sizeof config};
+    const cup__published_family *family = family_of(&c->error, json);
+    if (!family || family->read(&c->error, json, &config) != CUP_OK)
+        return NULL;
+    cup_gpt *m = cup_gpt_new(c, dtype, &config);
+    cup_tensors *found = m ? cup_safetensors_load(c, folder) : NULL;
+    walk w = {m, family, take, found, folder, NULL, 0};
+    cup_status status = found ? visit_all(&w) : c->error.status;
+    cup_tensors_free(found);
+    if (status == CUP_OK)
+        return m;
+    cup_gpt_free(m);
+    return NULL;
+}
+
+static cup_status read_config(cup_context *c, const char *folder, cup__json *json)
+{
+    char *path = folder ? path_in(folder, "config.json") : NULL;
+    if (!path)
+        return cup__fail(&c->error, folder ? CUP_MEMORY : CUP_ARGUMENT, "import: %s",
+                         folder ? "out of host memory" : "the folder is NULL");
+    cup_status status = cup__json_read(&c->error, path, MOST_CONFIG, json);
+    cup__free(path);
+    return status;
+}
+
+cup_gpt *cup_gpt_import(cup_context *c, const char *folder, cup_dtype dtype)
+{
+    cup__json json;
+    if (!c || c->error.status != CUP_OK || read_config(c, folder, &json) != CUP_OK)
+        return NULL;
+    bool was = cup_grad_recording(c, false);
+    cup_scope_open(c);
+    cup_gpt *m = import(c, folder, &json, dtype);
+    cup_scope_return(c, NULL);
+    cup_grad_recording(c, was);
+    cup__json_free(&json);
+    return m;
+}
+
+cup_status cup_gpt_config_load(cup_context *c, const char *folder, cup_gpt_config *config)
+{
+    if (!c)
+        return CUP_MEMORY;
+    CUP_TRY(c->error.status);
+    if (!config || !folder)
+        return cup__fail(&c->error, CUP_ARGUMENT, "the %s NULL",
+                         config ? "folder of a model is" : "place for its description is");
+    cup_training training;
+    cup_gpt_config found = {.size = sizeof found};
+    cup__json json;
+    if (!cup__published_is(folder)) {
+        CUP_TRY(cup_training_load(c, folder, &training, NULL));
+        *config = training.model;
+        return CUP_OK;
+    }
+    CUP_TRY(read_config(c, folder, &json));
+    const cup__published_family *family = family_of(&c->error, &json);
+    cup_status status = family ? family->read(&c->error, &json, &found) : c->error.status;
+    cup__json_free(&json);
+    CUP_TRY(status);
+    *config = found;
+    return cup_gpt_config_check(c, config);
+}
+
+static cup_status copy_weights(cup_gpt *m, cup_gpt *from, const char *folder)
+{
+    cup_context *c = m->context;
+    int64_t count, others;
+    const cup_named *to = cup_parameters_named(m->parameters, &count);
+    const cup_named *other = cup_parameters_named(from->parameters, &others);
+    CUP_TRY(c->error.status);
+    for (int64_t i = 0; i < count || i < others; i++) {
+        cup__shape a = {0}, b = {0};
+        bool both = i < count && i < others && !strcmp(to[i].name, other[i].name);
+        if (both) {
+            a = cup__shape_of(to[i].tensor);
+            b = cup__shape_of(other[i].tensor);
+        }
+        if (!both || !cup__shape_equal(&a, &b))
+            return cup__fail(&c->error, CUP_ARGUMENT,
+                             "training: the model in %s differs from the one to be trained at %s; "
+                             "leave what describes the model to it",
+                             folder, i < count ? to[i].name : other[i].name);
+        cup_copy_into(c, to[i].tensor, cup_cast(c, other[i].tensor, m->dtype));
+    }
+    return c->error.status;
+}
+
+cup_status cup__gpt_take_from(cup_gpt *m, const char *folder)
+{
+    cup_context *c = m->context;
+    bool was = cup_grad_recording(c, false);
+    cup_scope_open(c);
+    cup_gpt *from = cup__published_is(folder) ? cup_gpt_import(c, folder, m->dtype)
+                                              : cup_gpt_load(c, folder);
+    cup_status status = from ? copy_weights(m, from, folder) : c->error.status;
+    cup_gpt_free(from);
+    cup_scope_return(c, NULL);
+    cup_grad_recording(c, was);
+    return status;
+}
+
+static cup_status add(walk *w, const char *name, cup_tensor *view)
+{
+    cup_context *c = w->model->context;
+    char *copy = cup__strdup(name);
+    if (!copy)
+        return cup__fail(&c->error, CUP_MEMORY, "export: out of host memory");
+    w->list[w->count++] = (cup_named){copy, cup_copy(c, view)};
+    return c->error.status;
+}
+
+static cup_status write_config(const walk *w)
+{
+    cup_context *c = w->model->context;
+    cup__json_writer writer = {.lines = 1};
+    cup__json_open(&writer, NULL, CUP__JSON_OBJECT);
+    cup__json_open(&writer, "architectures", CUP__JSON_ARRAY);
+    cup__json_add_string(&writer, NULL, w->family->architecture);
+    cup__json_close(&writer);
+    cup__json_add_string(&writer, "model_type", w->family->model_type);
+    w->family->write(&w->model->config, &writer);
+    cup__json_add_string(&writer, "torch_dtype",
+                         w->model->dtype == CUP_BF16  ? "bfloat16"
+                         : w->model->dtype == CUP_F16 ? "float16"
+                         : w->model->dtype == CUP_F64 ? "float64"
+                                                      : "float32");
+    cup__json_close(&writer);
+    char *path = path_in(w->folder, "config.json");
+    if (!path || writer.text.failed)
+        cup__fail(&c->error, CUP_MEMORY, "export: out of host memory");
+    else
+        cup_file_write(c, path, writer.text.bytes, writer.text.length);
+    cup__free(path);
+    cup__text_free(&writer.text);
+    return c->error.status;
+}
+
+static cup_status write_weights(walk *w)
+{
+    cup_context *c = w->model->context;
+    CUP_TRY(visit_all(w));
+    char *path = path_in(w->folder, "model.safetensors");
+    if (!path)
+        return cup__fail(&c->error, CUP_MEMORY, "export: out of host memory");
+    cup_status status = cup_safetensors_save(c, path, w->list, w->count);
+    cup__free(path);
+    return status;
+}
+
+cup_status cup_gpt_export(cup_gpt *m, const char *folder)
+{
+    if (!m)
+        return CUP_ARGUMENT;
+    cup_context *c = m->context;
+    CUP_TRY(c->error.status);
+    if (!folder)
+        return cup__fail(&c->error, CUP_ARGUMENT, "export: the folder is NULL");
+    const cup__published_family *f = cup__published_families;
+    while (f->model_type && !f->is_one(&m->config))
+        f++;
+    if (!f->model_type)
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "export: a GPT is published as a GPT-2 (learned positions, layernorm, "
+                         "gelu, biases) or as a Llama (rotary positions, rmsnorm, swiglu, no "
+                         "biases), and this one is neither");
+    CUP_TRY(cup__folder_make(&c->error, folder));
+    int64_t rows = 0;
+    for (const cup__published_tensor *t = f->tensors; t->name; t++)
+        rows++;
+    walk w = {m, f, add, NULL, folder, NULL, 0};
+    w.list = cup__calloc((size_t)(rows * m->config.layers), sizeof *w.list);
+    if (!w.list)
+        return cup__fail(&c->error, CUP_MEMORY, "export: out of host memory");
+    bool was = cup_grad_recording(c, false);
+    cup_scope_open(c);
+    cup_status status = write_weights(&w);
+    cup_scope_return(c, NULL);
+    cup_grad_recording(c, was);
+    if (status == CUP_OK)
+        status = write_config(&w);
+    for (int64_t i = 0; i < w.count; i++)
+        cup__free((char *)(uintptr_t)w.list[i].name);
+    cup__free(w.list);
+    return status;
+}

@@ -1,0 +1,45 @@
+/* Models as others publish them: a folder with config.json and weights in safetensors files, in the
+ * names of Hugging Face's transformers. */
+#ifndef CUP_TRAIN_PUBLISHED_H
+#define CUP_TRAIN_PUBLISHED_H
+
+#include "base/json.h"
+#include "cupola/train.h"
+
+/* Which rows of ours a tensor of theirs is: all, or the heads of queries, keys or values among
+ * those of attention, or the half of an MLP's first matrix. */
+typedef enum cup__published_part {
+    CUP__PART_ALL,
+    CUP__PART_QUERIES,
+    CUP__PART_KEYS,
+    CUP__PART_VALUES,
+    CUP__PART_GATE,
+    CUP__PART_UP
+} cup__published_part;
+
+/* A tensor under our name and theirs, with %d for the block. */
+typedef struct cup__published_tensor {
+    const char *own, *name;
+    cup__published_part part;
+    bool transposed;
+} cup__published_tensor;
+
+typedef struct cup__published_family {
+    const char *model_type, *architecture;
+    const char *prefix; /* that names may have in front, or may not; NULL: none */
+    const cup__published_tensor *tensors; /* ends with a NULL name */
+    cup_status (*read)(cup__error *error, const cup__json *json, cup_gpt_config *config);
+    void (*write)(const cup_gpt_config *config, cup__json_writer *writer);
+    bool (*is_one)(const cup_gpt_config *config); /* whether the model is one of the family */
+} cup__published_family;
+
+extern const cup__published_family cup__published_families[]; /* ends with a NULL model_type */
+
+/* Whether a folder holds a published model, and no checkpoint of ours. */
+bool cup__published_is(const char *folder);
+
+/* Gives a model the weights of a published one, or of a checkpoint's, which must have the same
+ * tensors. */
+cup_status cup__gpt_take_from(cup_gpt *m, const char *folder);
+
+#endif

@@ -1,0 +1,229 @@
+/* The families of published models: what their config.json says, and what their tensors are. */
+#include <string.h>
+
+#include "train/published.h"
+
+#define MOST ((int64_t)1 << 24)
+
+static cup_status whole(cup__error *error, const cup__json *json, const char *key, int64_t *out)
+{
+    return cup__json_get_integer(error, json, json->root, key, 1, MOST, out);
+}
+
+/* The same of a key that need not be there, or may be null. */
+static cup_status whole_or(cup__error *error, const cup__json *json, const char *key,
+                           int64_t usual, int64_t *out)
+{
+    const cup__json_node *node = cup__json_find(json->root, key);
+    *out = usual;
+    return node && node->kind != CUP__JSON_NULL ? whole(error, json, key, out) : CUP_OK;
+}
+
+static cup_status real_or(cup__error *error, const cup__json *json, const char *key, double usual,
+                          double *out)
+{
+    const cup__json_node *node = cup__json_find(json->root, key);
+    *out = usual;
+    return node && node->kind != CUP__JSON_NULL
+               ? cup__json_get_number(error, json, json->root, key, out)
+               : CUP_OK;
+}
+
+static bool flag_or(const cup__json *json, const char *key, bool usual)
+{
+    const cup__json_node *node = cup__json_find(json->root, key);
+    return node && node->kind == CUP__JSON_BOOL ? node->boolean : usual;
+}
+
+static bool has(const cup__json *json, const char *key)
+{
+    const cup__json_node *node = cup__json_find(json->root, key);
+    return node && node->kind != CUP__JSON_NULL;
+}
+
+/* What the model computes that ours does not. */
+static cup_status refuse(cup__error *error, const cup__json *json, const char *key,
+                         const char *what)
+{
+    return cup__fail(error, CUP_UNSUPPORTED,
+                     "%s: \"%s\" asks for %s, which this version's models do not have", json->name,
+                     key, what);
+}
+
+static cup_status check_word(cup__error *error, const cup__json *json, const char *key,
+                             const char *const *known)
+{
+    const cup__json_node *node = cup__json_find(json->root, key);
+    if (!node || node->kind != CUP__JSON_STRING)
+        return CUP_OK;
+    for (; *known; known++)
+        if (!strcmp(node->string, *known))
+            return CUP_OK;
+    return refuse(error, json, key, "another function");
+}
+
+static cup_status read_gpt2(cup__error *error, const cup__json *json, cup_gpt_config *g)
+{
+    static const char *const gelus[] = {"gelu_new", "gelu_pytorch_tanh", NULL};
+    CUP_TRY(whole(error, json, "n_layer", &g->layers));
+    CUP_TRY(whole(error, json, "n_head", &g->heads));
+    CUP_TRY(whole(error, json, "n_embd", &g->width));
+    CUP_TRY(whole(error, json, "n_positions", &g->context));
+    CUP_TRY(whole(error, json, "vocab_size", &g->vocabulary));
+    CUP_TRY(whole_or(error, json, "n_inner", 0, &g->hidden));
+    CUP_TRY(real_or(error, json, "layer_norm_epsilon", 1e-5, &g->epsilon));
+    CUP_TRY(check_word(error, json, "activation_function", gelus));
+    if (flag_or(json, "scale_attn_by_inverse_layer_idx", false))
+        return refuse(error, json, "scale_attn_by_inverse_layer_idx", "other scales of attention");
+    if (!flag_or(json, "scale_attn_weights", true))
+        return refuse(error, json, "scale_attn_weights", "attention without a scale");
+    g->bias = true;
+    g->untied = !flag_or(json, "tie_word_embeddings", true);
+    return CUP_OK;
+}
+
+static void write_gpt2(const cup_gpt_config *g, cup__json_writer *w)
+{
+    cup__json_add_integer(w, "n_layer", g->layers);
+    cup__json_add_integer(w, "n_head", g->heads);
+    cup__json_add_integer(w, "n_embd", g->width);
+    cup__json_add_integer(w, "n_positions", g->context);
+    cup__json_add_integer(w, "n_ctx", g->context);
+    cup__json_add_integer(w, "n_inner", g->hidden);
+    cup__json_add_integer(w, "vocab_size", g->vocabulary);
+    cup__json_add_number(w, "layer_norm_epsilon", g->epsilon);
+    cup__json_add_string(w, "activation_function", "gelu_new");
+    cup__json_add_number(w, "resid_pdrop", g->dropout);
+    cup__json_add_number(w, "embd_pdrop", g->dropout);
+    cup__json_add_number(w, "attn_pdrop", g->dropout);
+    cup__json_add_boolean(w, "tie_word_embeddings", !g->untied);
+}
+
+static bool is_gpt2(const cup_gpt_config *g)
+{
+    return g->positions == CUP_POSITIONS_LEARNED && g->norm == CUP_NORM_KIND_LAYERNORM &&
+           g->mlp == CUP_MLP_KIND_GELU && g->bias && g->kv_heads == g->heads;
+}
+
+static const cup__published_tensor gpt2_tensors[] = {
+    {"wte.weight", "wte.weight", CUP__PART_ALL, false},
+    {"wpe.weight", "wpe.weight", CUP__PART_ALL, false},
+    {"h.%d.ln_1.weight", "h.%d.ln_1.weight", CUP__PART_ALL, false},
+    {"h.%d.ln_1.bias", "h.%d.ln_1.bias", CUP__PART_ALL, false},
+    {"h.%d.attn.c_attn.weight", "h.%d.attn.c_attn.weight", CUP__PART_ALL, true},
+    {"h.%d.attn.c_attn.bias", "h.%d.attn.c_attn.bias", CUP__PART_ALL, false},
+    {"h.%d.attn.c_proj.weight", "h.%d.attn.c_proj.weight", CUP__PART_ALL, true},
+    {"h.%d.attn.c_proj.bias", "h.%d.attn.c_proj.bias", CUP__PART_ALL, false},
+    {"h.%d.ln_2.weight", "h.%d.ln_2.weight", CUP__PART_ALL, false},
+    {"h.%d.ln_2.bias", "h.%d.ln_2.bias", CUP__PART_ALL, false},
+    {"h.%d.mlp.c_fc.weight", "h.%d.mlp.c_fc.weight", CUP__PART_ALL, true},
+    {"h.%d.mlp.c_fc.bias", "h.%d.mlp.c_fc.bias", CUP__PART_ALL, false},
+    {"h.%d.mlp.c_proj.weight", "h.%d.mlp.c_proj.weight", CUP__PART_ALL, true},
+    {"h.%d.mlp.c_proj.bias", "h.%d.mlp.c_proj.bias", CUP__PART_ALL, false},
+    {"ln_f.weight", "ln_f.weight", CUP__PART_ALL, false},
+    {"ln_f.bias", "ln_f.bias", CUP__PART_ALL, false},
+    {"lm_head.weight", "lm_head.weight", CUP__PART_ALL, false},
+    {0}};
+
+/* Newer files have what is said of rotary positions in one object. */
+static cup_status read_rope(cup__error *error, const cup__json *json, cup_gpt_config *g)
+{
+    static const char *const keys[] = {"rope_scaling", "rope_parameters"};
+    CUP_TRY(real_or(error, json, "rope_theta", 10000, &g->rope_base));
+    for (int i = 0; i < 2; i++) {
+        const cup__json_node *object = cup__json_find(json->root, keys[i]);
+        const cup__json_node *kind = cup__json_find(object, "rope_type");
+        const cup__json_node *base = cup__json_find(object, "rope_theta");
+        if (!object || object->kind != CUP__JSON_OBJECT)
+            continue;
+        if (!kind || kind->kind != CUP__JSON_STRING || strcmp(kind->string, "default"))
+            return refuse(error, json, keys[i], "scaled rotary positions");
+        if (base && base->kind == CUP__JSON_NUMBER)
+            g->rope_base = cup__json_number(base);
+    }
+    return CUP_OK;
+}
+
+/* What stands in the way of a Llama that is another one inside. */
+static cup_status check_llama(cup__error *error, const cup__json *json, const cup_gpt_config *g)
+{
+    static const char *const silus[] = {"silu", "swish", NULL};
+    int64_t size;
+    CUP_TRY(check_word(error, json, "hidden_act", silus));
+    CUP_TRY(whole_or(error, json, "head_dim", g->width / g->heads, &size));
+    if (size * g->heads != g->width)
+        return refuse(error, json, "head_dim", "heads of another size than width / heads");
+    if (flag_or(json, "attention_bias", false) || flag_or(json, "mlp_bias", false))
+        return refuse(error, json, "attention_bias", "biases beside rotary positions");
+    return CUP_OK;
+}
+
+static cup_status read_llama(cup__error *error, const cup__json *json, cup_gpt_config *g)
+{
+    int64_t window;
+    CUP_TRY(whole(error, json, "num_hidden_layers", &g->layers));
+    CUP_TRY(whole(error, json, "num_attention_heads", &g->heads));
+    CUP_TRY(whole(error, json, "hidden_size", &g->width));
+    CUP_TRY(whole(error, json, "intermediate_size", &g->hidden));
+    CUP_TRY(whole(error, json, "vocab_size", &g->vocabulary));
+    CUP_TRY(whole_or(error, json, "num_key_value_heads", g->heads, &g->kv_heads));
+    CUP_TRY(whole_or(error, json, "max_position_embeddings", 2048, &g->context));
+    /* Within the window a sliding one is none. */
+    CUP_TRY(whole_or(error, json, "sliding_window", g->context, &window));
+    if (has(json, "sliding_window") && window < g->context)
+        g->context = window;
+    CUP_TRY(read_rope(error, json, g));
+    CUP_TRY(real_or(error, json, "rms_norm_eps", 1e-6, &g->epsilon));
+    g->positions = CUP_POSITIONS_ROTARY;
+    g->norm = CUP_NORM_KIND_RMSNORM;
+    g->mlp = CUP_MLP_KIND_SWIGLU;
+    g->untied = !flag_or(json, "tie_word_embeddings", false);
+    return check_llama(error, json, g);
+}
+
+static void write_llama(const cup_gpt_config *g, cup__json_writer *w)
+{
+    cup__json_add_integer(w, "num_hidden_layers", g->layers);
+    cup__json_add_integer(w, "num_attention_heads", g->heads);
+    cup__json_add_integer(w, "num_key_value_heads", g->kv_heads);
+    cup__json_add_integer(w, "hidden_size", g->width);
+    cup__json_add_integer(w, "intermediate_size", g->hidden);
+    cup__json_add_integer(w, "max_position_embeddings", g->context);
+    cup__json_add_integer(w, "vocab_size", g->vocabulary);
+    cup__json_add_number(w, "rope_theta", g->rope_base);
+    cup__json_add_number(w, "rms_norm_eps", g->epsilon);
+    cup__json_add_string(w, "hidden_act", "silu");
+    cup__json_add_boolean(w, "attention_bias", false);
+    cup__json_add_boolean(w, "tie_word_embeddings", !g->untied);
+}
+
+static bool is_llama(const cup_gpt_config *g)
+{
+    return g->positions == CUP_POSITIONS_ROTARY && g->norm == CUP_NORM_KIND_RMSNORM &&
+           g->mlp == CUP_MLP_KIND_SWIGLU && !g->bias;
+}
+
+#define LLAMA(own, name, part)                                                                     \
+    {                                                                                              \
+        "h.%d." own, "model.layers.%d." name ".weight", CUP__PART_##part, false                    \
+    }
+static const cup__published_tensor llama_tensors[] = {
+    {"wte.weight", "model.embed_tokens.weight", CUP__PART_ALL, false},
+    LLAMA("ln_1.weight", "input_layernorm", ALL),
+    LLAMA("attn.c_attn.weight", "self_attn.q_proj", QUERIES),
+    LLAMA("attn.c_attn.weight", "self_attn.k_proj", KEYS),
+    LLAMA("attn.c_attn.weight", "self_attn.v_proj", VALUES),
+    LLAMA("attn.c_proj.weight", "self_attn.o_proj", ALL),
+    LLAMA("ln_2.weight", "post_attention_layernorm", ALL),
+    LLAMA("mlp.c_fc.weight", "mlp.gate_proj", GATE),
+    LLAMA("mlp.c_fc.weight", "mlp.up_proj", UP),
+    LLAMA("mlp.c_proj.weight", "mlp.down_proj", ALL),
+    {"ln_f.weight", "model.norm.weight", CUP__PART_ALL, false},
+    {"lm_head.weight", "lm_head.weight", CUP__PART_ALL, false},
+    {0}};
+
+const cup__published_family cup__published_families[] = {
+    {"gpt2", "GPT2LMHeadModel", "transformer.", gpt2_tensors, read_gpt2, write_gpt2, is_gpt2},
+    {"llama", "LlamaForCausalLM", NULL, llama_tensors, read_llama, write_llama, is_llama},
+    {"mistral", "MistralForCausalLM", NULL, llama_tensors, read_llama, write_llama, is_llama},
+    {0}};

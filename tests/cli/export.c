@@ -1,0 +1,49 @@
+/* cupola export, and what begins from what it wrote. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "test.h"
+
+static char out[100000];
+
+static int cupola(const char *folder, const char *words)
+{
+    char build[4096];
+    EXPECT(realpath(test_build(), build) != NULL);
+    return test_command(out, sizeof out, "cd '%s' && '%s/cupola' %s", folder, build, words);
+}
+
+#define TINY                                                                                       \
+    "--data text.txt --device cpu --threads 1 --batch 2 --evaluate-every 0 --evaluate-texts 8 "    \
+    "--steps 2 "
+#define LLAMA                                                                                      \
+    "--layers 1 --heads 2 --width 16 --context 16 --positions rotary --norm rmsnorm --mlp swiglu "
+
+TEST(export_is_where_a_run_may_begin)
+{
+    const char *folder = test_folder();
+    char path[512], text[3000];
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = "abcd efg\n"[(i * i / 7 + i / 3) % 9];
+    snprintf(path, sizeof path, "%s/text.txt", folder);
+    EXPECT_INT(cup__file_write(NULL, path, text, sizeof text), CUP_OK);
+    EXPECT_INT(cupola(folder, "train --out a " TINY LLAMA), 0);
+    EXPECT_INT(cupola(folder, "export --from a --out b --json"), 0);
+    EXPECT_CONTAINS(out, "\"parameters\"");
+    /* The first loss is that of the weights, whoever they come from. */
+    char want[64];
+    EXPECT_INT(cupola(folder, "train --from a --out c " TINY), 0);
+    const char *at = strstr(out, "before training ");
+    EXPECT(at);
+    snprintf(want, sizeof want, "%.22s", at);
+    EXPECT_INT(cupola(folder, "train --from b --tokenizer a --out d " TINY), 0);
+    EXPECT_CONTAINS(out, want);
+    EXPECT_INT(cupola(folder, "train --out d --resume --steps 3 " TINY), 0);
+    EXPECT(cupola(folder, "train --from a --layers 2 --out e " TINY) != 0);
+    EXPECT_CONTAINS(out, "differs from the one to be trained");
+    EXPECT(cupola(folder, "train --from a --out c --resume " TINY) != 0);
+    EXPECT_CONTAINS(out, "--from does nothing with --resume");
+    EXPECT(cupola(folder, "export --from nowhere --out x") != 0);
+}

@@ -1,0 +1,117 @@
+/* Models written as others publish them, and read again. bench/published.py holds them to PyTorch's
+ * formulas. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "cupola/cupola.h"
+#include "test.h"
+
+static const cup_gpt_config gpt2 = {.size = sizeof(cup_gpt_config),
+                                    .layers = 2,
+                                    .heads = 2,
+                                    .width = 16,
+                                    .context = 12,
+                                    .vocabulary = 29,
+                                    .bias = true};
+static const cup_gpt_config llama = {.size = sizeof(cup_gpt_config),
+                                     .layers = 2,
+                                     .heads = 4,
+                                     .kv_heads = 2,
+                                     .width = 16,
+                                     .context = 12,
+                                     .vocabulary = 29,
+                                     .positions = CUP_POSITIONS_ROTARY,
+                                     .norm = CUP_NORM_KIND_RMSNORM,
+                                     .mlp = CUP_MLP_KIND_SWIGLU,
+                                     .untied = true};
+
+static void logits_of(cup_gpt *m, float *out)
+{
+    int32_t ids[12];
+    for (int i = 0; i < 12; i++)
+        ids[i] = i * 5 % 29;
+    cup_tensor *tokens = cup_tensor_from(m->context, CUP_I32, 2, (int64_t[]){1, 12}, ids);
+    EXPECT_INT(cup_tensor_read(cup_gpt_logits(m, tokens), out, 12 * 29 * sizeof *out), CUP_OK);
+}
+
+TEST(published_models_are_read_as_they_were_written)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
+    const cup_gpt_config *configs[] = {&gpt2, &llama};
+    const char *base = test_folder();
+    for (int i = 0; i < 4; i++) {
+        static float own[12 * 29], read[12 * 29];
+        char folder[512];
+        snprintf(folder, sizeof folder, "%s/%d", base, i);
+        cup_gpt_config config = *configs[i / 2];
+        config.untied = i % 2;
+        cup_gpt *m = cup_gpt_new(c, CUP_F32, &config);
+        EXPECT_INT(cup_gpt_export(m, folder), CUP_OK);
+        logits_of(m, own);
+        cup_gpt *again = i % 2 ? cup_gpt_load(c, folder) : cup_gpt_import(c, folder, CUP_F32);
+        EXPECT_INT(cup_error(c), CUP_OK);
+        logits_of(again, read);
+        EXPECT(!memcmp(own, read, sizeof own));
+        EXPECT_NEAR(again->config.epsilon, m->config.epsilon, 0);
+        cup_gpt *rounded = cup_gpt_import(c, folder, CUP_BF16);
+        EXPECT(rounded && rounded->dtype == CUP_BF16);
+        cup_gpt_free(rounded);
+        cup_gpt_free(again);
+        cup_gpt_free(m);
+    }
+    cup_gpt_config neither = gpt2;
+    neither.bias = false;
+    cup_gpt *m = cup_gpt_new(c, CUP_F32, &neither);
+    EXPECT_INT(cup_gpt_export(m, base), CUP_UNSUPPORTED);
+    EXPECT_CONTAINS(cup_error_text(c), "neither");
+    cup_gpt_free(m);
+    cup_context_free(c);
+}
+
+/* Replaces a part of config.json, and expects a failure that says the words. */
+static void expect_refused(cup_context *c, const char *folder, const char *part, const char *by,
+                           cup_status status, const char *words)
+{
+    char path[512], changed[4096], *text;
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    EXPECT_INT(cup__file_read(NULL, path, 1 << 16, &text, NULL), CUP_OK);
+    char *at = strstr(text, part);
+    EXPECT(at);
+    snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, by, at + strlen(part));
+    EXPECT_INT(cup__file_write(NULL, path, changed, strlen(changed)), CUP_OK);
+    EXPECT(!cup_gpt_import(c, folder, CUP_F32));
+    EXPECT_INT(cup_error(c), status);
+    EXPECT_CONTAINS(cup_error_text(c), words);
+    cup_error_clear(c);
+    EXPECT_INT(cup__file_write(NULL, path, text, strlen(text)), CUP_OK);
+    cup__free(text);
+}
+
+TEST(published_models_are_refused_where_they_are_others)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
+    const char *folder = test_folder();
+    cup_gpt *m = cup_gpt_new(c, CUP_F32, &llama);
+    EXPECT_INT(cup_gpt_export(m, folder), CUP_OK);
+    const char *last = "\"attention_bias\": false";
+    expect_refused(c, folder, "\"llama\"", "\"bert\"", CUP_UNSUPPORTED, "bert");
+    expect_refused(c, folder, last, "\"head_dim\": 8", CUP_UNSUPPORTED, "width / heads");
+    expect_refused(c, folder, last, "\"attention_bias\": true", CUP_UNSUPPORTED, "biases");
+    expect_refused(c, folder, last, "\"rope_scaling\": {\"rope_type\": \"llama3\"}",
+                   CUP_UNSUPPORTED, "scaled rotary positions");
+    expect_refused(c, folder, "\"silu\"", "\"relu\"", CUP_UNSUPPORTED, "another function");
+    expect_refused(c, folder, "\"hidden_size\": 16", "\"hidden_size\": 32", CUP_FORMAT,
+                   "by config.json it must be");
+    expect_refused(c, folder, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", CUP_FORMAT,
+                   "have no \"model.layers.2.");
+    expect_refused(c, folder, "\"vocab_size\": 29", "\"vocab_size\": -1", CUP_FORMAT, "vocab_size");
+    EXPECT(!cup_gpt_import(c, "/nowhere", CUP_F32));
+    EXPECT_INT(cup_error(c), CUP_IO);
+    cup_error_clear(c);
+    EXPECT(!cup_gpt_import(c, NULL, CUP_F32));
+    EXPECT_INT(cup_error(c), CUP_ARGUMENT);
+    cup_gpt_free(m);
+    cup_context_free(c);
+}

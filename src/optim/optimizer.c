@@ -71,11 +71,16 @@ static bool is_matrix(const cup_optimizer *o, const cup_parameter *p)
     return o->row != o->others && p->hidden && p->tensor->ndim == 2;
 }
 
+/* Parameters whose states are here, so far. */
+static int own_count(const cup_optimizer *o)
+{
+    return o->plain + o->matrix_count;
+}
+
 /* The record of an average, of what the steps change. */
 static cup_status add_average(cup_optimizer *o, const cup_parameter *p, cup_tensor *master)
 {
-    int i = o->plain + o->matrix_count;
-    cup_tensor **r = o->averages + CUP__RECORDS_AT + i * CUP__RECORD;
+    cup_tensor **r = o->averages + CUP__RECORDS_AT + own_count(o) * CUP__RECORD;
     if (p->tensor->dtype == CUP_BF16 && !master)
         return cup__fail(&o->c->error, CUP_ARGUMENT,
                          "optimizer: no average is kept of %s, which is bf16 without a master "
@@ -89,7 +94,7 @@ static cup_status add_average(cup_optimizer *o, const cup_parameter *p, cup_tens
 /* The states of a parameter that another process keeps, for which there is no memory here. */
 static cup_status add_elsewhere(cup_optimizer *o, const cup_parameter *p)
 {
-    static const char *const parts[] = {"first", "second"};
+    static const char *const parts[] = {"master", "first", "second", CUP__AVERAGE_PART};
     cup_dtype dtype = p->tensor->dtype;
     cup__shape shape = cup__shape_of(p->tensor);
     char name[512];
@@ -97,9 +102,11 @@ static cup_status add_elsewhere(cup_optimizer *o, const cup_parameter *p)
                                  : cup__update_states(o->others, &o->others_attributes);
     bool master = dtype == CUP_F16 || (dtype == CUP_BF16 && !o->options.stochastic);
     shape.dtype = dtype == CUP_F64 ? CUP_F64 : CUP_F32;
-    for (int i = -(int)master; i < states; i++) {
-        const char *part = i < 0 ? "master" : parts[i];
-        if (snprintf(name, sizeof name, "%s.%s", p->name, part) >= (int)sizeof name)
+    for (int i = 0; i < 4; i++) {
+        bool kept = i == 0 ? master : i == 3 ? o->averages != NULL : i <= states;
+        if (!kept)
+            continue;
+        if (snprintf(name, sizeof name, "%s.%s", p->name, parts[i]) >= (int)sizeof name)
             return cup__fail(&o->c->error, CUP_ARGUMENT,
                              "optimizer: the name %.100s... is too long", p->name);
         CUP_TRY(cup__split_note(o, name, NULL, &shape));
@@ -156,7 +163,7 @@ static cup_status add_parameters(cup_optimizer *o, const cup_parameter *paramete
     if (o->averages) {
         o->averages[0] = o->inputs[0];
         o->averages[1] = cup_keep(
-            cup_zeros(o->c, CUP_F32, 2, (int64_t[]){o->count, CUP__SETTING_COUNT}));
+            cup_zeros(o->c, CUP_F32, 2, (int64_t[]){own_count(o), CUP__SETTING_COUNT}));
     }
     if (o->matrix_count > 0)
         o->muon =
@@ -330,9 +337,9 @@ static cup_status run_update(cup_optimizer *o)
     if (o->plain > 0)
         cup__op_call(o->c, o->others, o->inputs, count, &o->others_attributes, NULL);
     const cup__average_step_attributes average = {o->options.average};
-    if (o->averages)
+    if (o->averages && own_count(o) > 0)
         cup__op_call(o->c, &cup__rows[CUP__OP_average_step], o->averages,
-                     CUP__RECORDS_AT + o->count * CUP__RECORD, &average, NULL);
+                     CUP__RECORDS_AT + own_count(o) * CUP__RECORD, &average, NULL);
     return o->c->error.status == CUP_OK ? cup__split_share(o) : o->c->error.status;
 }
 
@@ -430,6 +437,10 @@ cup_status cup_optimizer_show_average(cup_optimizer *o, bool on)
     if (!o->averages)
         return cup__fail(&o->c->error, CUP_STATE,
                          "optimizer: it keeps no averages; make it with an `average`");
+    if (own_count(o) < o->count)
+        return cup__fail(&o->c->error, CUP_UNSUPPORTED,
+                         "optimizer: the averages are split among processes; load them from a "
+                         "checkpoint");
     if (on == (o->shown != NULL))
         return CUP_OK;
     if (!on)

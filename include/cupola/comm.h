@@ -57,7 +57,7 @@ typedef struct cup_comm cup_comm;
 CUP_API cup_comm *cup_comm_new(cup_context *c, const cup_comm_options *options);
 
 /* Leaves the others. Where the context has an error, they are told so and fail with its sentence.
- * NULL is allowed. */
+ * Graphs that captured its operations are freed before it. NULL is allowed. */
 CUP_API void cup_comm_free(cup_comm *m);
 
 /* The processes of a communicator that name the same color, in the order of their ranks in it, as a

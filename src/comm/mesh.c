@@ -41,6 +41,7 @@ static void free_mesh(cup__mesh *mesh)
     for (int i = 0; i < 2; i++)
         if (mesh->wake[i] >= 0)
             close(mesh->wake[i]);
+    pthread_cond_destroy(&mesh->let_go);
     pthread_mutex_destroy(&mesh->lock);
     cup__free(mesh->peers);
     cup__free(mesh);
@@ -66,6 +67,7 @@ cup__mesh *cup__mesh_new(cup__error *error, const cup__meeting *meeting, int ran
                         .wake = {-1, -1},
                         .mine = {.step = -1}};
     pthread_mutex_init(&mesh->lock, NULL);
+    pthread_cond_init(&mesh->let_go, NULL);
     for (int i = 0; i < count; i++) {
         peers[i] = (cup__peer){.data = -1, .control = -1, .doing = {.step = -1}};
         snprintf(peers[i].name, sizeof peers[i].name, "rank %d", i);
@@ -137,6 +139,8 @@ void cup__rope_add(cup__mesh *mesh, cup__rope *rope)
 void cup__rope_remove(cup__mesh *mesh, cup__rope *rope)
 {
     pthread_mutex_lock(&mesh->lock);
+    while (rope->held)
+        pthread_cond_wait(&mesh->let_go, &mesh->lock);
     for (cup__rope **link = &mesh->ropes; *link; link = &(*link)->next)
         if (*link == rope) {
             *link = rope->next;

@@ -45,6 +45,7 @@ typedef struct cup__rope {
     void (*pull)(void *user);
     bool (*broken)(void *user, char *why, size_t size); /* asked often; or NULL */
     void *user;
+    bool pulled, held; /* `held` while it is pulled, which may take until graphs were freed */
     struct cup__rope *next;
 } cup__rope;
 
@@ -53,6 +54,7 @@ typedef struct cup__mesh {
     double timeout, silence;
     cup__peer *peers; /* [count] */
     pthread_mutex_t lock; /* of all below, and of what the thread hears of the peers */
+    pthread_cond_t let_go; /* of a rope */
     pthread_t thread;
     bool running;
     int wake[2];     /* a byte in it ends the thread's wait */

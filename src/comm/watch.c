@@ -144,7 +144,7 @@ static void look_for_silence(watch *w, double now)
     w->last = now;
 }
 
-static void pull_ropes(cup__mesh *mesh)
+static void look_at_ropes(cup__mesh *mesh)
 {
     char why[256], text[CUP__NEWS_TEXT];
     for (cup__rope *rope = mesh->ropes; rope && !mesh->failed; rope = rope->next)
@@ -152,11 +152,22 @@ static void pull_ropes(cup__mesh *mesh)
             snprintf(text, sizeof text, "%s: %s", mesh->peers[mesh->rank].name, why);
             fail(mesh, text);
         }
-    for (cup__rope *rope = mesh->failed ? mesh->ropes : NULL; rope; rope = rope->next)
-        if (rope->pull) {
-            rope->pull(rope->user);
-            rope->pull = NULL;
-        }
+}
+
+/* With the lock held, but for the pulling itself, behind which the thread that computes goes on. */
+static void pull_ropes(cup__mesh *mesh)
+{
+    cup__rope *rope = mesh->ropes;
+    while (rope && rope->pulled)
+        rope = rope->next;
+    if (!rope)
+        return;
+    rope->pulled = rope->held = true;
+    pthread_mutex_unlock(&mesh->lock);
+    rope->pull(rope->user);
+    pthread_mutex_lock(&mesh->lock);
+    rope->held = false;
+    pthread_cond_broadcast(&mesh->let_go);
 }
 
 /* One round; false: the end. */
@@ -176,7 +187,7 @@ static bool turn(watch *w)
             hear(w, i);
     double now = cup__clock();
     look_for_silence(w, now);
-    pull_ropes(mesh);
+    look_at_ropes(mesh);
     bool beats = now - w->beaten >= mesh->silence / BEATS;
     if (mesh->failed && !mesh->told)
         tell_all(mesh, FAILED, mesh->news);
@@ -189,6 +200,8 @@ static bool turn(watch *w)
         tell_all(mesh, FAILED, mesh->last_words);
     else if (!goes_on && !mesh->told)
         tell_all(mesh, LEAVING, "");
+    if (mesh->failed)
+        pull_ropes(mesh);
     pthread_mutex_unlock(&mesh->lock);
     return goes_on;
 }

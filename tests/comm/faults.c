@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/socket.h"
+#include "comm/comm.h"
 #include "comm/together.h"
 #include "test.h"
 
@@ -246,4 +246,45 @@ TEST(comm_lets_strangers_go)
     kill(stranger, SIGKILL);
     for (int i = 0; i < COUNT; i++)
         EXPECT_TEXT(ends[i].text, "");
+}
+
+typedef struct pulled {
+    _Atomic bool begun, may_end;
+} pulled;
+
+/* As NCCL's end of an operation, which waits for the thread that computes to free its graphs. */
+static void pull(void *user)
+{
+    pulled *p = user;
+    atomic_store(&p->begun, true);
+    while (!atomic_load(&p->may_end))
+        cup__pause(0.001);
+}
+
+static void wait_on_a_gpu(cup_context *c, cup_comm *m, void *user)
+{
+    static pulled p;
+    cup__rope rope = {.pull = pull, .user = &p};
+    (void)user;
+    cup__rope_add(m->mesh, &rope);
+    if (cup_comm_rank(m) == 1)
+        raise(SIGKILL);
+    for (double end = cup__clock() + 4; !atomic_load(&p.begun) && cup__clock() < end;)
+        cup__pause(0.001);
+    if (!atomic_load(&p.begun))
+        wrong("nothing was pulled");
+    if (cup__comm_check(m) != CUP_PEER)
+        wrong("nothing has failed");
+    (void)c;
+    atomic_store(&p.may_end, true);
+    cup__rope_remove(m->mesh, &rope);
+}
+
+/* What waits on a GPU for a process that ended is ended, without a call of the host. */
+TEST(comm_ends_what_waits_on_a_gpu)
+{
+    together_end ends[COUNT];
+    look(30, wait_on_a_gpu, NULL, ends);
+    EXPECT_INT(ends[1].code, 128 + SIGKILL);
+    expect_named(ends, "has ended, or its host has", 4);
 }

@@ -29,11 +29,6 @@ cup_status cup__checking_row(cup__checking *k, const cup__row *row,
 double cup__checking_waited(const cup__checking *k);
 void cup__checking_free(cup__checking *k);
 
-/* Holds the op's gradient against finite differences of its specification, in double. Returns
- * the largest difference relative to the gradient's size; NAN with an error in `c`, a CPU
- * context, when it cannot be computed. */
-double cup__check_gradient(cup_context *c, const cup__row *row, const cup__sample *sample);
-
 /* The dtypes an op is checked with, as bits 1 << cup_dtype: every one that some input takes. */
 uint32_t cup__check_dtypes(const cup__row *row);
 

@@ -1,3 +1,5 @@
+#include "gradient_error.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -77,7 +79,7 @@ static double worst_of_input(probe *p, cup_tensor *in)
     return worst;
 }
 
-double cup__check_gradient(cup_context *c, const cup__row *row, const cup__sample *sample)
+double test_gradient_error(cup_context *c, const cup__row *row, const cup__sample *sample)
 {
     probe p = {.c = c, .row = row, .sample = sample};
     double worst = 0;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "cli/check.h"
 #include "cli/exit.h"
 #include "cli/json.h"
@@ -65,13 +66,6 @@ typedef struct check_run {
     int64_t calls, failed;
     double begin, waited; /* seconds */
 } check_run;
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 static tally *tally_of(check_run *run, const char *impl)
 {
@@ -265,7 +259,7 @@ static int finish(check_run *run, cup_context *c, int code)
         printf("%lld calls, %lld failed, on %s, in %.1f s, of which %.1f s were spent waiting for "
                "specifications and kernels\n",
                (long long)run->calls, (long long)run->failed, cup_device_text(c),
-               now() - run->begin, run->waited);
+               cup__clock() - run->begin, run->waited);
         return code;
     }
     json_close(&run->writer);
@@ -293,7 +287,7 @@ static int run(cli_call *call)
         code = check_gradients(call, c, rows, named_rows(given, rows), seed,
                                given->gradients, given->gradient);
     } else if (!code) {
-        check_run run = {.call = call, .begin = now()};
+        check_run run = {.call = call, .begin = cup__clock()};
         json_begin(&run.writer, "check");
         json_add_string(&run.writer, "device", cup_device_text(c));
         json_open_array(&run.writer, "results");

@@ -2,8 +2,8 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "cli/exit.h"
 #include "cli/json.h"
 #include "cli/terminal.h"
@@ -16,13 +16,6 @@ typedef struct graphs_run {
     int64_t wanted, count, failed;
     double begin;
 } graphs_run;
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 static void write_result(cli_json *writer, const cup__graph_result *r)
 {
@@ -102,7 +95,7 @@ static int finish(graphs_run *run, cup_context *c)
         code = json_end(&run->writer);
     } else {
         printf("%lld calls, %lld failed, on %s, in %.1f s\n", (long long)run->count,
-               (long long)run->failed, cup_device_text(c), now() - run->begin);
+               (long long)run->failed, cup_device_text(c), cup__clock() - run->begin);
     }
     return run->failed ? CLI_FAILED : code;
 }
@@ -118,7 +111,7 @@ static void begin(graphs_run *run, cup_context *c)
 
 int check_graphs(cli_call *call, cup_context *c, uint64_t seed, int64_t count, const char *graph)
 {
-    graphs_run run = {.call = call, .wanted = graph ? 1 : count, .begin = now()};
+    graphs_run run = {.call = call, .wanted = graph ? 1 : count, .begin = cup__clock()};
     begin(&run, c);
     cup_status status = graph ? cup__check_graph(c, graph, on_result, &run)
                               : cup__check_graphs(c, seed, count, on_result, &run);
@@ -130,7 +123,7 @@ int check_graphs(cli_call *call, cup_context *c, uint64_t seed, int64_t count, c
 int check_gradients(cli_call *call, cup_context *c, const cup__row *const *rows, int row_count,
                     uint64_t seed, int64_t count, const char *gradient)
 {
-    graphs_run run = {.call = call, .wanted = gradient ? 1 : 0, .begin = now()};
+    graphs_run run = {.call = call, .wanted = gradient ? 1 : 0, .begin = cup__clock()};
     begin(&run, c);
     cup_status status =
         gradient ? cup__check_backward_call(c, gradient, on_gradient, &run)

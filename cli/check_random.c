@@ -4,9 +4,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "cli/exit.h"
 #include "cli/json.h"
 #include "cli/progress.h"
@@ -67,19 +67,12 @@ static void on_begin(const char *text, void *user)
         last_length = sizeof last_words - 1;
 }
 
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 /* A bar on a terminal, when it takes a while. */
 static void on_done(int64_t calls, void *user)
 {
     random_run *run = user;
     run->next = calls;
-    if (!run->shows_progress && isatty(STDERR_FILENO) && now() - run->begin > 2) {
+    if (!run->shows_progress && isatty(STDERR_FILENO) && cup__clock() - run->begin > 2) {
         progress_begin(&run->progress, stderr, NULL, run->given->calls, 0);
         run->progress.noun = "call";
         run->shows_progress = true;
@@ -189,7 +182,7 @@ static int finish(random_run *run, cup_context *c, const cup__random_count *coun
 int check_random(cli_call *call, cup_context *c, const check_random_given *given)
 {
     static cup__random_count counts[1024];
-    random_run run = {.call = call, .given = given, .begin = now()};
+    random_run run = {.call = call, .given = given, .begin = cup__clock()};
     cup__random_options options = {.rows = given->rows,
                                    .row_count = given->row_count,
                                    .calls = given->calls,

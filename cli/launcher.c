@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "cli/exit.h"
+#include "cli/progress.h"
 
 #define LINE 4096
 #define TICK_MS 50
@@ -54,13 +55,6 @@ static void on_signal(int number)
 {
     signal_number = number;
     signal_count++;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static void catch_signals(void (*handler)(int))
@@ -228,7 +222,7 @@ static void note_end(run *r, int rank, int status)
     if (r->failed >= 0 && (r->code != CLI_PEER || p->code == CLI_PEER))
         return;
     if (r->failed < 0)
-        r->failed_at = now();
+        r->failed_at = progress_clock();
     r->failed = rank;
     r->code = p->code;
 }
@@ -243,7 +237,7 @@ static void reap(run *r)
 
 static void end_others(run *r)
 {
-    double since = now() - r->failed_at;
+    double since = progress_clock() - r->failed_at;
     if (r->failed < 0 || !r->left)
         return;
     if (r->told == 0 && since > SEE_SECONDS) {

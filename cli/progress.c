@@ -14,7 +14,7 @@
 #define MOST_BAR 40
 #define LEAST_BAR 8
 
-static double now(void)
+double progress_clock(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -49,7 +49,7 @@ void progress_begin(cli_progress *p, FILE *to, const char *unit, int64_t total, 
     *p = (cli_progress){
         .to = to, .noun = "step", .unit = unit, .total = total, .first = done, .done = done};
     p->loss = NAN;
-    p->began = now();
+    p->began = progress_clock();
     p->shown = -LINE_SECONDS;
     p->marks[0].time = p->marks[1].time = p->began;
     p->redraws = terminal_redraws(to);
@@ -57,7 +57,7 @@ void progress_begin(cli_progress *p, FILE *to, const char *unit, int64_t total, 
 
 double progress_rate(const cli_progress *p)
 {
-    double seconds = now() - p->began;
+    double seconds = progress_clock() - p->began;
     return seconds > 0 ? (double)p->units / seconds : 0;
 }
 
@@ -142,7 +142,7 @@ void progress_step(cli_progress *p, int64_t done, int64_t units, double loss)
     p->units = units;
     if (!isnan(loss))
         p->loss = loss;
-    double time = now();
+    double time = progress_clock();
     if (time - p->shown >= (p->redraws ? DRAW_SECONDS : LINE_SECONDS))
         show(p, time);
 }
@@ -159,13 +159,13 @@ void progress_note(cli_progress *p, const char *format, ...)
     /* The words of a compiler have lines. */
     fprintf(p->to, "%s\n", cup_text_visible(words, "\n\t", visible, sizeof visible));
     if (p->is_drawn)
-        draw(p, now());
+        draw(p, progress_clock());
     fflush(p->to);
 }
 
 void progress_end(cli_progress *p)
 {
-    show(p, now());
+    show(p, progress_clock());
     if (p->redraws)
         fputc('\n', p->to);
     fflush(p->to);

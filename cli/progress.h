@@ -42,4 +42,7 @@ double progress_rate(const cli_progress *p);
 const char *progress_number(double value, char out[32]);
 const char *progress_time(double seconds, char out[32]);
 
+/* Seconds since some moment of the past. */
+double progress_clock(void);
+
 #endif

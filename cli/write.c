@@ -3,17 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cli/exit.h"
+#include "cli/progress.h"
 #include "cli/signals.h"
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void put(cli_writing *w, const char *text, size_t bytes)
 {
@@ -61,7 +54,7 @@ static cup_status write_tokens(cup_context *c, cli_writing *w, cup_generator *g,
     int32_t end = cup_tokenizer_special(w->tokenizer, "<|endoftext|>");
     size_t bytes;
     const char *text;
-    double begin = now();
+    double begin = progress_clock();
     for (w->written = 0; w->written < w->tokens && !signals_caught() && !ferror(stdout);) {
         int32_t token = cup_generator_next(g);
         if (token < 0)
@@ -74,7 +67,7 @@ static cup_status write_tokens(cup_context *c, cli_writing *w, cup_generator *g,
         if (text)
             put(w, text, bytes);
     }
-    w->seconds = now() - begin;
+    w->seconds = progress_clock() - begin;
     text = cup_decoder_end(d, &bytes);
     put(w, text, text ? bytes : 0);
     return CUP_OK;

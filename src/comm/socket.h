@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 #define CUP__HOST_TEXT 256
@@ -14,9 +15,6 @@ typedef struct cup__endpoint {
     char host[CUP__HOST_TEXT];
     int port;
 } cup__endpoint;
-
-/* Seconds of a clock that nobody sets. */
-double cup__clock(void);
 
 /* Sleeps up to so many seconds. */
 void cup__pause(double seconds);

@@ -4,8 +4,8 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -30,13 +30,6 @@ static item *items;
 /* How long compiling has kept this process, to say so when it takes long. */
 static double waited, said;
 static int compiled;
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 static void count_compilation(double seconds)
 {
@@ -110,11 +103,11 @@ static cup_status obtain(cup__error *error, const cup__unit *unit, const cup__co
         return CUP_OK;
     if (cup__log_wants(CUP__SOURCE))
         say_source(unit, name->arch, knobs, knob_count);
-    double start = now();
+    double start = cup__clock();
     CUP_TRY(cup__unit_compile(error, unit, name->arch, knobs, knob_count, out));
-    count_compilation(now() - start);
+    count_compilation(cup__clock() - start);
     cup__log(CUP__INFO, "compiled %s for %s (%s) in %.0f ms", name->file, name->arch, name->knobs,
-             (now() - start) * 1000);
+             (cup__clock() - start) * 1000);
     cup__cache_write(name, out);
     return CUP_OK;
 }

@@ -1,8 +1,8 @@
 /* What can be asked of a formula: its derivatives, its text, its time. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "cuda/cuda.h"
 #include "custom/expr.h"
@@ -112,23 +112,10 @@ const char *cup_expr_words(cup_expr *e)
 #define RUNS 20
 #define WARM 3
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec * 1e6 + (double)time.tv_nsec * 1e-3;
-}
-
 static cup_status time_once(cup_expr *e, cup_tensor *const *inputs, const double *parameters,
                             cup__timer *timer, double *us)
 {
-    double start = now();
+    double start = cup__clock();
     if (timer)
         CUP_TRY(cup__timer_start(timer));
     cup_scope_open(e->c);
@@ -138,7 +125,7 @@ static cup_status time_once(cup_expr *e, cup_tensor *const *inputs, const double
         status = cup__timer_stop(timer, us);
         *us *= 1000;
     } else {
-        *us = now() - start;
+        *us = (cup__clock() - start) * 1e6;
     }
     cup__scope_pop(e->c);
     return status;
@@ -164,9 +151,7 @@ cup_status cup_expr_time(cup_expr *e, cup_tensor *const *inputs, const double *p
         status = time_once(e, inputs, parameters, timer, &us[i < WARM ? 0 : i - WARM]);
     cup__timer_free(timer);
     e->c->recording = recording;
-    if (status == CUP_OK) {
-        qsort(us, RUNS, sizeof *us, by_value);
-        *microseconds = us[RUNS / 2];
-    }
+    if (status == CUP_OK)
+        *microseconds = cup__median(us, RUNS);
     return status;
 }

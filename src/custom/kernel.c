@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/text.h"
@@ -387,12 +388,6 @@ cup_status cup_kernel_launch(cup_kernel *k, const cup_kernel_grid *grid,
 #define RUNS 20
 #define WARM 3
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 cup_status cup_kernel_time(cup_kernel *k, const cup_kernel_grid *grid,
                            const cup_kernel_argument *arguments, int count, double *microseconds)
 {
@@ -414,9 +409,7 @@ cup_status cup_kernel_time(cup_kernel *k, const cup_kernel_grid *grid,
         us[i < WARM ? 0 : i - WARM] = milliseconds * 1000;
     }
     cup__timer_free(timer);
-    if (status == CUP_OK) {
-        qsort(us, RUNS, sizeof *us, by_value);
-        *microseconds = us[RUNS / 2];
-    }
+    if (status == CUP_OK)
+        *microseconds = cup__median(us, RUNS);
     return status;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "cuda/cuda.h"
 #include "tensor/context.h"
@@ -56,20 +57,13 @@ static void run(contest *k, int i)
     k->runs[i] = -1;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(const contest *k, int i)
 {
     double sorted[RUNS_MOST];
     if (k->runs[i] < 1)
         return INFINITY;
     memcpy(sorted, k->us[i], sizeof sorted);
-    qsort(sorted, (size_t)k->runs[i], sizeof *sorted, by_value);
-    return sorted[k->runs[i] / 2];
+    return cup__median(sorted, k->runs[i]);
 }
 
 static int best_of(const contest *k)

@@ -6,6 +6,11 @@
 #include "dispatch/attributes.h"
 #include "dispatch/op.h"
 
+const char *cup__refuses_f64(const cup__call *call)
+{
+    return call->in[0]->dtype == CUP_F64 ? "it computes in single precision" : NULL;
+}
+
 cup_status cup__need_float(cup__call *call, int i)
 {
     cup_dtype dtype = call->in[i]->dtype;

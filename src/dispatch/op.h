@@ -282,6 +282,9 @@ const cup__impl *cup__call_choose(cup__call *call);
 cup_status cup__call_fail(cup__call *call, cup_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* A reason of implementations on the CPU. */
+const char *cup__refuses_f64(const cup__call *call);
+
 /* Checks an inference makes; `i` is the number of an input. */
 cup_status cup__need_float(cup__call *call, int i);
 cup_status cup__need_index(cup__call *call, int i);

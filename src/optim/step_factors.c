@@ -23,11 +23,6 @@ static cup_status infer(cup__call *call)
     return CUP_OK;
 }
 
-static double at(const cup_tensor *t, int i)
-{
-    return cup__load(t, cup__offset_of(t, i));
-}
-
 static void put(cup_tensor *t, int i, double value)
 {
     cup__store(t, cup__offset_of(t, i), value);
@@ -38,22 +33,23 @@ static cup_status specification(cup__call *call)
     const cup__step_factors_attributes *a = call->attributes;
     cup_tensor *hyper = call->in[0], *state = call->in[1], *out = call->out[0];
     const cup_tensor *norm = call->in_count > 2 ? call->in[2] : NULL;
-    double length = norm ? at(norm, 0) * at(hyper, SCALE) : 0;
+    double length = norm ? cup__element(norm, 0) * cup__element(hyper, SCALE) : 0;
     if (!isfinite(length)) {
-        put(state, SKIPPED, at(state, SKIPPED) + 1);
+        put(state, SKIPPED, cup__element(state, SKIPPED) + 1);
         for (int i = 0; i < CUP__FACTOR_COUNT; i++)
             put(out, i, 0);
         return CUP_OK;
     }
-    put(state, STEPS, at(state, STEPS) + 1);
-    put(state, POWER1, at(state, POWER1) * a->beta1);
-    put(state, POWER2, at(state, POWER2) * a->beta2);
-    double rate = at(hyper, RATE), limit = at(hyper, LIMIT), scale = at(hyper, SCALE);
+    put(state, STEPS, cup__element(state, STEPS) + 1);
+    put(state, POWER1, cup__element(state, POWER1) * a->beta1);
+    put(state, POWER2, cup__element(state, POWER2) * a->beta2);
+    double rate = cup__element(hyper, RATE), scale = cup__element(hyper, SCALE);
+    double limit = cup__element(hyper, LIMIT);
     /* The small number keeps a norm just above the limit from being scaled up. */
     if (limit > 0 && length + 1e-6 > limit)
         scale *= limit / (length + 1e-6);
-    put(out, CUP__FACTOR_CORRECTED, rate / (1 - at(state, POWER1)));
-    put(out, CUP__FACTOR_ROOT, 1 / sqrt(1 - at(state, POWER2)));
+    put(out, CUP__FACTOR_CORRECTED, rate / (1 - cup__element(state, POWER1)));
+    put(out, CUP__FACTOR_ROOT, 1 / sqrt(1 - cup__element(state, POWER2)));
     put(out, CUP__FACTOR_GRADIENT, scale);
     put(out, CUP__FACTOR_RATE, rate);
     put(out, CUP__FACTOR_GO, 1);

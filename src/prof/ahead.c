@@ -3,8 +3,8 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/parallel.h"
 
@@ -34,13 +34,6 @@ struct cup__ahead {
     pthread_cond_t work, done;
     pthread_t threads[MOST_THREADS];
 };
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 /* Whether the next item has a room. */
 static bool can_begin(const cup__ahead *a)
@@ -139,7 +132,7 @@ cup__ahead *cup__ahead_new(int64_t count, size_t size, cup__ahead_prepare prepar
 
 void *cup__ahead_get(cup__ahead *a, int64_t i)
 {
-    double begin = now();
+    double begin = cup__clock();
     pthread_mutex_lock(&a->lock);
     a->wanted = i;
     if (a->next < i)
@@ -153,7 +146,7 @@ void *cup__ahead_get(cup__ahead *a, int64_t i)
             pthread_cond_wait(&a->done, &a->lock);
     }
     pthread_mutex_unlock(&a->lock);
-    a->waited += now() - begin;
+    a->waited += cup__clock() - begin;
     return s->room;
 }
 

@@ -2,8 +2,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/parallel.h"
@@ -26,7 +26,7 @@
 typedef struct stopwatch {
     cup_context *c;
     cup__timer *timer; /* of the GPU, NULL on a CPU */
-    struct timespec start;
+    double start;
     void *flush;
 } stopwatch;
 
@@ -49,7 +49,7 @@ static cup_status stopwatch_start(stopwatch *w)
 {
     if (w->timer)
         return cup__timer_start(w->timer);
-    clock_gettime(CLOCK_MONOTONIC, &w->start);
+    w->start = cup__clock();
     return CUP_OK;
 }
 
@@ -61,17 +61,8 @@ static cup_status stopwatch_stop(stopwatch *w, double *us)
         *us = ms * 1e3;
         return CUP_OK;
     }
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    *us = (double)(now.tv_sec - w->start.tv_sec) * 1e6 +
-          (double)(now.tv_nsec - w->start.tv_nsec) * 1e-3;
+    *us = (cup__clock() - w->start) * 1e6;
     return CUP_OK;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 /* Dense tensor-core and FMA rates by compute capability, from the vendor's data sheets scaled to
@@ -198,9 +189,8 @@ static cup_status time_runs(bench *b, const cup__impl *impl)
         CUP_TRY(time_once(b, impl, &us[runs]));
         spent += us[runs++] + 100;
     }
-    qsort(us, (size_t)runs, sizeof *us, by_value);
     b->result.runs = runs;
-    b->result.median_us = us[runs / 2];
+    b->result.median_us = cup__median(us, runs);
     b->result.low_us = us[runs / 4];
     b->result.high_us = us[runs * 3 / 4];
     return CUP_OK;
@@ -254,8 +244,7 @@ static double time_copy(bench *b, size_t bytes)
         cup__error_clear(&c->error);
         return NAN;
     }
-    qsort(us, COPY_RUNS, sizeof *us, by_value);
-    return us[COPY_RUNS / 2];
+    return cup__median(us, COPY_RUNS);
 }
 
 /* Once for all implementations of a call. */

@@ -24,15 +24,10 @@ static const void *attribute_of(const cup__gradient_call *g, const char *name)
     return NULL;
 }
 
-static double value_at(const cup_tensor *t, int64_t i)
-{
-    return cup__load(t, cup__offset_of(t, i));
-}
-
 /* What flows back to the op's first result. */
 static double back_at(const cup__gradient_call *g, int64_t i)
 {
-    return g->back[0] ? value_at(g->back[0], i) : 0;
+    return g->back[0] ? cup__element(g->back[0], i) : 0;
 }
 
 static int64_t inner_of(const cup_tensor *x, int axis)
@@ -82,13 +77,14 @@ typedef struct statistics {
 /* The value whose statistics they are: of add_layernorm the sum of two. */
 static double input_at(const cup__gradient_call *g, int64_t k)
 {
-    return value_at(g->in[0], k) + (strncmp(g->row->name, "add_", 4) ? 0 : value_at(g->in[1], k));
+    bool adds = !strncmp(g->row->name, "add_", 4);
+    return cup__element(g->in[0], k) + (adds ? cup__element(g->in[1], k) : 0);
 }
 
 static double flowing_at(const cup__gradient_call *g, const layout *l, int64_t k)
 {
     const cup_tensor *gamma = g->in[strncmp(g->row->name, "add_", 4) ? 1 : 2];
-    return fabs(back_at(g, k) * (gamma ? value_at(gamma, channel_of(l, k)) : 1));
+    return fabs(back_at(g, k) * (gamma ? cup__element(gamma, channel_of(l, k)) : 1));
 }
 
 static void take_statistics(const cup__gradient_call *g, const layout *l, statistics *s)
@@ -139,9 +135,9 @@ static double logsumexp(const cup_tensor *x, row_of r)
 {
     double most = -INFINITY, sum = 0;
     for (int64_t j = 0; j < r.n; j++)
-        most = fmax(most, value_at(x, r.begin + j * r.step));
+        most = fmax(most, cup__element(x, r.begin + j * r.step));
     for (int64_t j = 0; j < r.n && isfinite(most); j++)
-        sum += exp(value_at(x, r.begin + j * r.step) - most);
+        sum += exp(cup__element(x, r.begin + j * r.step) - most);
     return most + log(sum);
 }
 
@@ -151,11 +147,11 @@ static void bound_softmax_row(const cup__gradient_call *g, row_of r, bool is_log
     double lse = logsumexp(g->in[0], r), sum = 0;
     for (int64_t j = 0; j < r.n; j++) {
         int64_t k = r.begin + j * r.step;
-        sum += fabs(back_at(g, k)) * (is_log ? 1 : exp(value_at(g->in[0], k) - lse));
+        sum += fabs(back_at(g, k)) * (is_log ? 1 : exp(cup__element(g->in[0], k) - lse));
     }
     for (int64_t j = 0; j < r.n; j++) {
         int64_t k = r.begin + j * r.step;
-        double p = exp(value_at(g->in[0], k) - lse), own = fabs(back_at(g, k));
+        double p = exp(cup__element(g->in[0], k) - lse), own = fabs(back_at(g, k));
         bound[k] += share_of((double)r.n) * (is_log ? own + p * sum : p * (own + sum));
     }
 }

@@ -432,3 +432,8 @@ int64_t cup__offset_of(const cup_tensor *t, int64_t index)
     }
     return offset;
 }
+
+double cup__element(const cup_tensor *t, int64_t index)
+{
+    return cup__load(t, cup__offset_of(t, index));
+}

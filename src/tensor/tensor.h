@@ -120,5 +120,7 @@ void cup__round_f32(float *x, cup_dtype dtype, int64_t count);
 
 /* The offset in elements of a flat row-major index. */
 int64_t cup__offset_of(const cup_tensor *t, int64_t index);
+/* The value of that element. */
+double cup__element(const cup_tensor *t, int64_t index);
 
 #endif

@@ -1,20 +1,13 @@
 /* Kernels before the first step: a step is made on a GPU that is not there, and what it asks for is
  * got on all cores, instead of one after the other as the real step meets it. A failure here is
  * none: the step meets it again and says what it belongs to. */
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "cuda/dry.h"
 #include "cupola/grad.h"
 #include "tensor/context.h"
 #include "train/loop.h"
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void evaluate(cup_loop *l)
 {
@@ -47,7 +40,7 @@ cup_status cup__loop_prepare(cup_loop *l)
     cup_context *c = l->c;
     if (!cup_device_is_cuda(c) || cup__device_is_dry(c->device))
         return CUP_OK;
-    double start = now();
+    double start = cup__clock();
     cup__rehearsal rehearsal;
     CUP_TRY(cup__rehearsal_begin(c, &rehearsal));
     cup__loop_rehearse(l);
@@ -58,11 +51,11 @@ cup_status cup__loop_prepare(cup_loop *l)
         int count = 0;
         const cup__cuda *dry = cup__cuda_of(rehearsal.device);
         const cup__kernel_request *requests = cup__dry_requests(dry, &count);
-        double asked = now();
+        double asked = cup__clock();
         cup__kernels_prepare(&ignored, cup__cuda_facts(dry)->arch, requests, count, 0, NULL, NULL);
         cup__log(CUP__INFO, "training: %d kernels are ready after %.2f s, %.2f s of it to find out "
                             "which",
-                 count, now() - start, asked - start);
+                 count, cup__clock() - start, asked - start);
     } else {
         cup__fail(&c->error, status,
                   "training: a tensor that the loss or the evaluation makes is kept, and would not "

@@ -2,8 +2,8 @@
  * so that the host never waits for the device in between. */
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "comm/comm.h"
@@ -19,13 +19,6 @@
 /* The random numbers of a batch are those of its number, so that they do not depend on which
  * process computes it: each has so many calls that draw some. */
 #define DRAWS 4096
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* All that varies from step to step goes into device memory before the step is computed. */
 static cup_status prepare(cup_loop *l)
@@ -191,10 +184,10 @@ static cup_status capture(cup_loop *l, int64_t count)
 static cup_status compute_timed(cup_loop *l)
 {
     CUP_TRY(cup_synchronize(l->c));
-    double start = now();
+    double start = cup__clock();
     CUP_TRY(compute(l));
     CUP_TRY(cup_synchronize(l->c));
-    double parts = l->part_seconds > 0 ? (now() - start) / l->part_seconds + 1 : 1e9;
+    double parts = l->part_seconds > 0 ? (cup__clock() - start) / l->part_seconds + 1 : 1e9;
     int64_t most = l->share;
     l->parts = parts < (double)most ? (int64_t)parts : most;
     return CUP_OK;
@@ -274,7 +267,7 @@ cup_status cup__loop_read(cup_loop *l, const cup_training_hooks *hooks)
     size_t bytes = (size_t)l->pending->count * sizeof *l->host_pending;
     CUP_TRY(cup_tensor_read(l->pending, l->host_pending, bytes));
     CUP_TRY(cup__comm_check(l->comm));
-    double time = now(), each = (time - l->read_at) / (double)(l->steps - l->read);
+    double time = cup__clock(), each = (time - l->read_at) / (double)(l->steps - l->read);
     if (l->read_at > 0 && cup_device_is_cuda(l->c))
         l->ahead = each * CUP__PENDING_MOST <= AHEAD_SECONDS ? CUP__PENDING_MOST - 1
                                                              : (int64_t)(AHEAD_SECONDS / each);

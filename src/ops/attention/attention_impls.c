@@ -106,11 +106,6 @@ RUN_CUDA(run_decode, cup__attention_decode)
 RUN_CUDA(run_simple, cup__attention_simple)
 RUN_CUDA(run_simple_grad, cup__attention_simple_grad)
 
-static const char *refuses_cpu(const cup__call *call)
-{
-    return call->in[0]->dtype == CUP_F64 ? "it computes in single precision" : NULL;
-}
-
 /* The tensor cores take probabilities and the gradients of scores rounded to 16 bits; the sums of
  * these are what is rounded again. */
 #define ROUNDED 6
@@ -119,7 +114,7 @@ static const char *refuses_cpu(const cup__call *call)
 
 const cup__impl cup__attention_impls[] = {
     {.name = "blocks", .place = CUP__CPU, CUP__THRESHOLDS(32, 64),
-     .strided = true, .refuses = refuses_cpu, .run = run_cpu},
+     .strided = true, .refuses = cup__refuses_f64, .run = run_cpu},
     {.name = "decode", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 256),
      .strided = true, .tolerance = ROUNDED,
      .refuses = cup__attention_decode_refuses, .run = run_decode},
@@ -141,7 +136,7 @@ const cup__impl cup__attention_impls[] = {
 
 const cup__impl cup__attention_grad_impls[] = {
     {.name = "blocks", .place = CUP__CPU, CUP__THRESHOLDS(32, 64),
-     .strided = true, .refuses = refuses_cpu,
+     .strided = true, .refuses = cup__refuses_f64,
      .run = run_cpu_grad},
     {.name = "hopper_pass", .place = CUP__CUDA, CUP__THRESHOLDS(64, 128, 192, 256),
      .strided = true, .tolerance = 2 * ROUNDED,

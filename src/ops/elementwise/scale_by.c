@@ -57,13 +57,8 @@ static cup_status run(cup__call *call)
     return CUP_OK;
 }
 
-static const char *refuses(const cup__call *call)
-{
-    return call->in[0]->dtype == CUP_F64 ? "it computes in single precision" : NULL;
-}
-
 static const cup__impl impls[] = {
-    {.name = "vector", .place = CUP__CPU, CUP__THRESHOLDS(4096), .refuses = refuses, .run = run},
+    {.name = "vector", .place = CUP__CPU, CUP__THRESHOLDS(4096), .refuses = cup__refuses_f64, .run = run},
     {.name = "vector", .place = CUP__CUDA, CUP__THRESHOLDS(4096), .run = cup__scale_by_cuda},
     {0},
 };

@@ -40,11 +40,6 @@ static cup_status infer(cup__call *call)
     return CUP_OK;
 }
 
-static double at(const cup_tensor *t, int64_t index)
-{
-    return cup__load(t, cup__offset_of(t, index));
-}
-
 /* out[i,j] = sum over k of a[i,k] b[k,j], through strides of elements. */
 static void multiply(cup_tensor *out, const cup_tensor *a, const cup_tensor *b, int64_t m,
                      int64_t n, int64_t k, const int64_t (*step)[2])
@@ -53,8 +48,8 @@ static void multiply(cup_tensor *out, const cup_tensor *a, const cup_tensor *b, 
         for (int64_t j = 0; j < n; j++) {
             double sum = 0;
             for (int64_t l = 0; l < k; l++)
-                sum += at(a, i * step[0][0] + l * step[0][1]) *
-                       at(b, l * step[1][0] + j * step[1][1]);
+                sum += cup__element(a, i * step[0][0] + l * step[0][1]) *
+                       cup__element(b, l * step[1][0] + j * step[1][1]);
             cup__store(out, cup__offset_of(out, i * n + j), sum);
         }
 }

@@ -28,11 +28,6 @@ cup_status cup__softmax_infer(cup__call *call)
     return CUP_OK;
 }
 
-static double at(const cup_tensor *t, int64_t index)
-{
-    return cup__load(t, cup__offset_of(t, index));
-}
-
 cup_status cup__softmax_specification(cup__call *call)
 {
     cup__lines l = cup__lines_of(call);
@@ -42,11 +37,11 @@ cup_status cup__softmax_specification(cup__call *call)
         double most = -INFINITY;
         long double sum = 0; /* or its rounding would be more than that of a tree of sums */
         for (int64_t k = 0; k < l.length; k++)
-            most = fmax(most, at(x, first + k * l.inner));
+            most = fmax(most, cup__element(x, first + k * l.inner));
         for (int64_t k = 0; k < l.length; k++)
-            sum += exp(at(x, first + k * l.inner) - most);
+            sum += exp(cup__element(x, first + k * l.inner) - most);
         for (int64_t k = 0; k < l.length; k++) {
-            double d = at(x, first + k * l.inner) - most;
+            double d = cup__element(x, first + k * l.inner) - most;
             cup__store(call->out[0], first + k * l.inner,
                        call->op->kind == CUP__SOFTMAX_LOG ? d - log((double)sum)
                                                           : exp(d) / (double)sum);
@@ -65,12 +60,12 @@ cup_status cup__softmax_grad_specification(cup__call *call)
         double sum = 0;
         for (int64_t k = 0; k < l.length; k++) {
             int64_t i = first + k * l.inner;
-            sum += at(dy, i) * (is_log ? 1 : at(y, i));
+            sum += cup__element(dy, i) * (is_log ? 1 : cup__element(y, i));
         }
         for (int64_t k = 0; k < l.length; k++) {
             int64_t i = first + k * l.inner;
-            cup__store(call->out[0], i, is_log ? at(dy, i) - exp(at(y, i)) * sum
-                                               : at(y, i) * (at(dy, i) - sum));
+            cup__store(call->out[0], i, is_log ? cup__element(dy, i) - exp(cup__element(y, i)) * sum
+                                               : cup__element(y, i) * (cup__element(dy, i) - sum));
         }
     }
     return CUP_OK;

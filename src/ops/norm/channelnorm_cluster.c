@@ -1,5 +1,6 @@
 /* Batchnorm and groupnorm of planes on Hopper and later, in one pass: knobs and launches of
  * channelnorm_cluster.cu. */
+#include "base/divide.h"
 #include "dispatch/attributes.h"
 #include "ops/norm/channelnorm_cuda.h"
 #include "dispatch/rows.h"
@@ -18,11 +19,6 @@ typedef struct cluster_plan {
     int64_t shared, clusters;
 } cluster_plan;
 
-static int64_t up(int64_t count, int64_t piece)
-{
-    return (count + piece - 1) / piece;
-}
-
 /* Clusters large enough to hold what is behind a statistic, and so that all multiprocessors have
  * work. Says why not when that cannot be. */
 static const char *plan_cluster(cluster_plan *p, const cup__gpu_facts *facts, int bytes)
@@ -32,10 +28,10 @@ static const char *plan_cluster(cluster_plan *p, const cup__gpu_facts *facts, in
     int64_t most = (room - SPARE) / (slot * WARPS);
     p->cluster = 1;
     while (p->cluster < CLUSTER_MOST &&
-           (up(up(all, p->cluster), WARPS) > most ||
+           (divide_up(divide_up(all, p->cluster), WARPS) > most ||
             (tasks * p->cluster < facts->multiprocessors * 9 / 10 && all >= 4 * p->cluster)))
         p->cluster *= 2;
-    p->slots = (int)up(up(all, p->cluster), WARPS);
+    p->slots = (int)divide_up(divide_up(all, p->cluster), WARPS);
     if (p->slots > most)
         return "what is behind one mean does not fit into the shared memory of a cluster";
     if (tasks * p->cluster < facts->multiprocessors / 3)
@@ -62,7 +58,7 @@ static const char *plan(cluster_plan *p, const cup__call *call, const cup__chann
     if (cup__row_vec(x, at->after, vec) != vec || cup__row_vec(dy, at->after, vec) != vec ||
         cup__row_vec(out, at->after, vec) != vec)
         return "its planes are not whole 16-byte vectors";
-    if (x->count / at->after * up(at->after * size, PART) > INT32_MAX)
+    if (x->count / at->after * divide_up(at->after * size, PART) > INT32_MAX)
         return "it has too many planes";
     *p = (cluster_plan){.cluster = 1};
     p->call = cup__channelnorm_planes(at, PART / size, vec);

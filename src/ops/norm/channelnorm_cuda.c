@@ -1,6 +1,7 @@
 /* Batchnorm and groupnorm on the GPU: knobs and launches of channelnorm.cu. */
 #include <string.h>
 
+#include "base/divide.h"
 #include "dispatch/attributes.h"
 #include "ops/norm/channelnorm_cuda.h"
 #include "dispatch/rows.h"
@@ -38,15 +39,10 @@ static int least_power(int64_t least, int from, int most)
     return from;
 }
 
-static int64_t pieces_of(int64_t count, int64_t piece)
-{
-    return (count + piece - 1) / piece;
-}
-
 channels_call cup__channelnorm_planes(const cup__channels *at, int64_t most, int vec)
 {
-    int64_t part = pieces_of(pieces_of(at->after, pieces_of(at->after, most)), vec) * vec;
-    int64_t parts = pieces_of(at->after, part);
+    int64_t part = divide_up(divide_up(at->after, divide_up(at->after, most)), vec) * vec;
+    int64_t parts = divide_up(at->after, part);
     return (channels_call){.before = at->before,
                            .after = at->after,
                            .count = at->count,
@@ -76,13 +72,13 @@ static int vec_of(const work *w, int64_t width)
 static int plan_planes(work *w, int vec)
 {
     channels_call *c = &w->call;
-    int group = least_power(pieces_of(w->at.after, (int64_t)vec * PIECES), 8, BLOCK);
+    int group = least_power(divide_up(w->at.after, (int64_t)vec * PIECES), 8, BLOCK);
     int64_t part = (int64_t)group * vec * PIECES * ROUNDS;
     w->groups = BLOCK / group;
     c->line = 1;
     c->lines = (unsigned)w->at.before;
     c->part = (unsigned)part;
-    c->parts = (unsigned)pieces_of(w->at.after, part);
+    c->parts = (unsigned)divide_up(w->at.after, part);
     c->tasks = (unsigned)(w->at.instances * w->at.before * w->at.channels * c->parts);
     return group;
 }
@@ -91,14 +87,14 @@ static int plan_planes(work *w, int vec)
 static int plan_columns(work *w, int vec)
 {
     channels_call *c = &w->call;
-    int lanes = least_power(pieces_of(w->at.channels, vec), 1, 32), rows = BLOCK / lanes;
-    int64_t tiles = pieces_of(w->at.channels, (int64_t)lanes * vec);
+    int lanes = least_power(divide_up(w->at.channels, vec), 1, 32), rows = BLOCK / lanes;
+    int64_t tiles = divide_up(w->at.channels, (int64_t)lanes * vec);
     int64_t wanted = (tiles == 1 ? 8 : 4) * (int64_t)cup__cuda_facts(w->gpu)->multiprocessors;
     int64_t slices = wanted / (tiles * w->at.instances + 1) + 1;
-    int64_t line = pieces_of(w->at.before, slices);
-    line = (pieces_of(line, PIECES * rows) + !line) * PIECES * rows;
+    int64_t line = divide_up(w->at.before, slices);
+    line = (divide_up(line, PIECES * rows) + !line) * PIECES * rows;
     c->line = (unsigned)line;
-    c->lines = (unsigned)pieces_of(w->at.before, line);
+    c->lines = (unsigned)divide_up(w->at.before, line);
     c->part = c->parts = 1;
     c->tiles = (unsigned)tiles;
     c->tasks = (unsigned)(tiles * c->lines * w->at.instances);
@@ -162,7 +158,7 @@ static cup__kernel *finish_of(const work *w, bool back)
 
 static cup__grid grid_of(const work *w)
 {
-    return (cup__grid){.x = w->columns ? w->call.tasks : pieces_of(w->call.tasks, w->groups),
+    return (cup__grid){.x = w->columns ? w->call.tasks : divide_up(w->call.tasks, w->groups),
                        .threads = BLOCK};
 }
 
@@ -197,7 +193,7 @@ static cup_status launch_forward(work *w, const cup__channelnorm *n, void *mean,
         return w->x->context->error.status;
     if (!n->constant)
         CUP_TRY(launch_sums(w, mean, rstd));
-    cup__grid grid = {.x = pieces_of(w->at.instances * w->at.groups, w->side), .threads = BLOCK,
+    cup__grid grid = {.x = divide_up(w->at.instances * w->at.groups, w->side), .threads = BLOCK,
                       .dependent = !n->constant};
     void *running_mean = cup__data_of(n->running_mean), *running_var = cup__data_of(n->running_var);
     CUP_TRY(cup__launch(w->gpu, kernel, grid, CUP__ARG(w->call), CUP__ARG(w->partial->data),
@@ -244,8 +240,8 @@ static cup_status launch_finish_back(work *w, const cup__channelnorm_back *b, vo
         return w->x->context->error.status;
     void *gamma = cup__data_of(w->gamma), *dgamma = cup__data_of(b->dgamma);
     void *dbeta = cup__data_of(b->dbeta);
-    int64_t second = b->dgamma || b->dbeta ? pieces_of(w->at.channels, w->side) : 0;
-    cup__grid grid = {.x = pieces_of(w->at.instances * w->at.groups, w->side) + second,
+    int64_t second = b->dgamma || b->dbeta ? divide_up(w->at.channels, w->side) : 0;
+    cup__grid grid = {.x = divide_up(w->at.instances * w->at.groups, w->side) + second,
                       .threads = BLOCK, .dependent = true};
     return cup__launch(w->gpu, kernel, grid, CUP__ARG(w->call), CUP__ARG(w->partial->data),
                        CUP__ARG(gamma), CUP__ARG(means_of), CUP__ARG(dgamma), CUP__ARG(dbeta));

@@ -33,11 +33,6 @@ static cup_status infer(cup__call *call)
     return CUP_OK;
 }
 
-static double at(const cup_tensor *t, int64_t index)
-{
-    return cup__load(t, cup__offset_of(t, index));
-}
-
 /* Element i, [before, each, after], of one group. */
 typedef struct element {
     int64_t place, channel;
@@ -52,14 +47,14 @@ static element element_of(const cup__channelnorm_back *b, int64_t instance, int6
     int64_t statistic = instance * c->groups + group;
     element e = {.channel = group * c->each + i % inner / c->after};
     e.place = (row * c->channels + e.channel) * c->after + i % c->after;
-    e.dy = at(b->dy, e.place);
-    e.normal = (at(b->x, e.place) - at(b->mean, statistic)) * at(b->rstd, statistic);
+    e.dy = cup__element(b->dy, e.place);
+    e.normal = (cup__element(b->x, e.place) - cup__element(b->mean, statistic)) * cup__element(b->rstd, statistic);
     return e;
 }
 
 static double gamma_of(const cup__channelnorm_back *b, const element *e)
 {
-    return b->gamma ? at(b->gamma, e->channel) : 1;
+    return b->gamma ? cup__element(b->gamma, e->channel) : 1;
 }
 
 static void specify_group(const cup__channelnorm_back *b, int64_t instance, int64_t group)
@@ -70,7 +65,7 @@ static void specify_group(const cup__channelnorm_back *b, int64_t instance, int6
         sum += gamma_of(b, &e) * e.dy / count;
         dot += gamma_of(b, &e) * e.dy * e.normal / count;
     }
-    double rstd = at(b->rstd, instance * b->at.groups + group);
+    double rstd = cup__element(b->rstd, instance * b->at.groups + group);
     for (int64_t i = 0; i < b->at.count; i++) {
         element e = element_of(b, instance, group, i);
         cup__store(b->dx, e.place, rstd * (gamma_of(b, &e) * e.dy - sum - e.normal * dot));

@@ -39,24 +39,19 @@ typedef struct row {
     double rstd, mean, dy_mean, dot_mean; /* of gamma dy, and of gamma dy times x normalised */
 } row;
 
-static double at(const cup_tensor *t, int64_t index)
-{
-    return cup__load(t, cup__offset_of(t, index));
-}
-
 static double scaled(const cup__layernorm_back *b, int64_t r, int64_t i)
 {
-    return at(b->dy, r * b->width + i) * (b->gamma ? at(b->gamma, i) : 1);
+    return cup__element(b->dy, r * b->width + i) * (b->gamma ? cup__element(b->gamma, i) : 1);
 }
 
 static double normalised(const cup__layernorm_back *b, const row *w, int64_t r, int64_t i)
 {
-    return (at(b->x, r * b->width + i) - w->mean) * w->rstd;
+    return (cup__element(b->x, r * b->width + i) - w->mean) * w->rstd;
 }
 
 static row row_of(const cup__layernorm_back *b, int64_t r)
 {
-    row w = {.rstd = at(b->rstd, r), .mean = b->mean ? at(b->mean, r) : 0};
+    row w = {.rstd = cup__element(b->rstd, r), .mean = b->mean ? cup__element(b->mean, r) : 0};
     for (int64_t i = 0; i < b->width; i++) {
         w.dy_mean += b->mean ? scaled(b, r, i) / (double)b->width : 0;
         w.dot_mean += scaled(b, r, i) * normalised(b, &w, r, i) / (double)b->width;
@@ -71,15 +66,15 @@ static cup_status specification(cup__call *call)
         row w = row_of(&b, r);
         for (int64_t i = 0; i < b.width; i++) {
             double dx = scaled(&b, r, i) - w.dy_mean - normalised(&b, &w, r, i) * w.dot_mean;
-            double more = b.dsum ? at(b.dsum, r * b.width + i) : 0;
+            double more = b.dsum ? cup__element(b.dsum, r * b.width + i) : 0;
             cup__store(b.dx, r * b.width + i, dx * w.rstd + more);
         }
     }
     for (int64_t i = 0; i < b.width; i++) {
         double dgamma = 0, dbeta = 0;
         for (int64_t r = 0; r < b.rows; r++) {
-            row w = {.rstd = at(b.rstd, r), .mean = b.mean ? at(b.mean, r) : 0};
-            double dy = at(b.dy, r * b.width + i);
+            row w = {.rstd = cup__element(b.rstd, r), .mean = b.mean ? cup__element(b.mean, r) : 0};
+            double dy = cup__element(b.dy, r * b.width + i);
             dgamma += dy * normalised(&b, &w, r, i);
             dbeta += dy;
         }

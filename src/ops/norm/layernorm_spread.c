@@ -1,5 +1,6 @@
 /* Layernorm and its kin on the GPU, of rows too long for the registers of a block: knobs and launch
  * of layernorm_spread.cu and, on Hopper and later, layernorm_spread_sm90.cu. */
+#include "base/divide.h"
 #include "dispatch/attributes.h"
 #include "ops/norm/layernorm.h"
 #include "dispatch/rows.h"
@@ -14,11 +15,6 @@ typedef struct spread_plan {
     bool shift, ring; /* ring: through shared memory */
     int64_t chunks, grid;
 } spread_plan;
-
-static int64_t up(int64_t count, int64_t piece)
-{
-    return (count + piece - 1) / piece;
-}
 
 static int64_t shared_of(const cup__layernorm *n, const spread_plan *p)
 {
@@ -42,10 +38,10 @@ static const char *plan(const cup__call *call, const cup__layernorm *n, spread_p
               BLOCKS * (shared_of(n, p) + SPARE) <= facts->shared_per_block;
     p->grid = (int64_t)BLOCKS * facts->multiprocessors;
     int64_t span = (int64_t)THREADS * p->vec, width = n->width + (p->shift ? p->vec - 1 : 0);
-    while (p->pieces > least && n->rows * up(width, span * p->pieces) < p->grid &&
-           up(width, span * p->pieces / 2) <= p->grid)
+    while (p->pieces > least && n->rows * divide_up(width, span * p->pieces) < p->grid &&
+           divide_up(width, span * p->pieces / 2) <= p->grid)
         p->pieces /= 2;
-    p->chunks = up(width, span * p->pieces);
+    p->chunks = divide_up(width, span * p->pieces);
     return p->chunks > p->grid ? "a row has more parts than blocks run at once" : NULL;
 }
 

@@ -151,7 +151,7 @@ static cup_status run(cup__call *call)
 }
 
 const cup__impl cup__adaptive_impls[] = {
-    {.name = "rows", .place = CUP__CPU, .refuses = cup__pool_cpu_refuses, .run = run},
+    {.name = "rows", .place = CUP__CPU, .refuses = cup__refuses_f64, .run = run},
     {.name = "windows",
      .place = CUP__CUDA,
      CUP__THRESHOLDS(4, 8, 16, 64),

@@ -30,7 +30,6 @@ cup_status cup__pool_specification(cup__call *call);
 cup_status cup__pool_grad_specification(cup__call *call);
 cup_status cup__pool_cpu(cup__call *call);
 cup_status cup__pool_grad_cpu(cup__call *call);
-const char *cup__pool_cpu_refuses(const cup__call *call);
 const char *cup__pool_cuda_refuses(const cup__call *call);
 cup_status cup__pool_cuda(cup__call *call);
 cup_status cup__pool_grad_cuda(cup__call *call);

@@ -181,20 +181,15 @@ cup_status cup__pool_grad_cpu(cup__call *call)
     return run(call, run_grad_rows, p.planes * p.in[0], p.in[1] * p.inner * p.window[0]);
 }
 
-const char *cup__pool_cpu_refuses(const cup__call *call)
-{
-    return call->in[0]->dtype == CUP_F64 ? "it computes in single precision" : NULL;
-}
-
 const cup__impl cup__pool_impls[] = {
-    {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(8, 32), .refuses = cup__pool_cpu_refuses,
+    {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(8, 32), .refuses = cup__refuses_f64,
      .run = cup__pool_cpu},
     {.name = "windows", .place = CUP__CUDA, CUP__THRESHOLDS(2, 4, 8, 16, 32),
      .refuses = cup__pool_cuda_refuses, .run = cup__pool_cuda},
     {0},
 };
 const cup__impl cup__pool_grad_impls[] = {
-    {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(8, 32), .refuses = cup__pool_cpu_refuses,
+    {.name = "rows", .place = CUP__CPU, CUP__THRESHOLDS(8, 32), .refuses = cup__refuses_f64,
      .run = cup__pool_grad_cpu},
     {.name = "gather", .place = CUP__CUDA, CUP__THRESHOLDS(2, 4, 8, 16, 32),
      .refuses = cup__pool_cuda_refuses, .run = cup__pool_grad_cuda},

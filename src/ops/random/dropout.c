@@ -159,11 +159,6 @@ static cup_status run(cup__call *call)
     return CUP_OK;
 }
 
-static const char *refuses(const cup__call *call)
-{
-    return call->in[0]->dtype == CUP_F64 ? "it computes in single precision" : NULL;
-}
-
 static cup_status gradient(cup__grad *g)
 {
     const cup__dropout_attributes *a = g->attributes;
@@ -173,7 +168,7 @@ static cup_status gradient(cup__grad *g)
 
 const cup__impl cup__dropout_impls[] = {
     {.name = "philox", .place = CUP__CUDA, CUP__THRESHOLDS(8, 1024), .run = cup__dropout_cuda},
-    {.name = "philox", .place = CUP__CPU, CUP__THRESHOLDS(8, 1024), .refuses = refuses, .run = run},
+    {.name = "philox", .place = CUP__CPU, CUP__THRESHOLDS(8, 1024), .refuses = cup__refuses_f64, .run = run},
     {0},
 };
 #define P(p) &(const cup__dropout_attributes){p}

@@ -134,8 +134,8 @@ static int load_tokens(train_run *r)
 {
     const train_given *given = r->given;
     const char *path = given->tokenizer ? given->tokenizer : given->data.name[0];
-    if (given->resume)
-        r->tokenizer = cup_gpt_tokenizer_load(r->c, given->out);
+    if (given->resume || (given->from && !given->tokenizer))
+        r->tokenizer = cup_gpt_tokenizer_load(r->c, given->resume ? given->out : given->from);
     else if (given->tokenizer || has_tokenizer(path))
         r->tokenizer = cup_tokenizer_load(r->c, path);
     else
@@ -166,10 +166,10 @@ static int load_data(train_run *r)
         return code;
     if (!given->data.count || has_tokens)
         return has_tokens ? load_tokens(r) : load_known(r);
-    r->corpus = cup_corpus_load(r->c, given->data.name, given->data.count, 0);
-    if (!r->corpus)
-        return cli_report(r->c);
-    code = load_tokenizer(r);
+    r->corpus =
+        cup_corpus_load(r->c, given->data.name, given->data.count,
+                        CUP_OPTIONS(cup_corpus_options, .text_field = given->text_field));
+    code = r->corpus ? load_tokenizer(r) : cli_report(r->c);
     if (code)
         return code;
     r->data = cup_data_new(r->c, r->corpus, r->tokenizer, r->training.model.context);

@@ -10,7 +10,7 @@ typedef struct train_given {
     cli_files data;
     const char *out, *preset, *device, *dtype, *tokenizer, *precision;
     const char *positions, *norm, *mlp, *bias, *optimizer;
-    const char *memory_page, *decline, *from;
+    const char *memory_page, *decline, *from, *text_field;
     bool again; /* no option: a run that was started again goes on from its checkpoint */
     bool tune, resume, overwrite, recompute, stochastic, untied, deterministic;
     int64_t layers, heads, kv_heads, width, hidden, context, vocabulary;

@@ -57,6 +57,8 @@ const cli_option train_options[] = {
     {"sample", INTEGER(train_given, sample, 0, 1000000), "N", "0",
      "tokens to write with the trained model at the end"},
     GROUP("Text"),
+    {"text-field", TEXT(train_given, text_field), "NAME", NULL,
+     "field of JSON Lines that has the text; without it text"},
     {"tokenizer", TEXT(train_given, tokenizer), "char|bpe|PATH", NULL,
      "one token for each character, byte pairs learned from the text, or a saved tokenizer or "
      "GPT-2's files; without it char, for GPT-2's presets bpe"},

@@ -21,7 +21,7 @@ _cupola()
     tune:--dtype) words='f32 f64 f16 bf16 i8 f8e4m3 f8e5m2' ;;
     *:--color) words='auto always never' ;;
     *) [[ $word == -* ]] && case $verb in
-        train) words=' --data --out --from --resume --overwrite --preset --device --dtype --precision --tune --gpus --processes --restarts --zero --threads --deterministic --memory-limit --memory-share --memory-page --seed --sample --tokenizer --vocabulary --layers --heads --kv-heads --width --hidden --context --positions --norm --mlp --bias --untied --dropout --steps --batch --accumulate --lr --lr-end --warmup --decline --decline-steps --optimizer --beta1 --beta2 --momentum --weight-decay --clip --ema --stochastic --recompute --logits-memory --evaluate-every --evaluate-texts --save-every --json --color --help' ;;
+        train) words=' --data --out --from --resume --overwrite --preset --device --dtype --precision --tune --gpus --processes --restarts --zero --threads --deterministic --memory-limit --memory-share --memory-page --seed --sample --text-field --tokenizer --vocabulary --layers --heads --kv-heads --width --hidden --context --positions --norm --mlp --bias --untied --dropout --steps --batch --accumulate --lr --lr-end --warmup --decline --decline-steps --optimizer --beta1 --beta2 --momentum --weight-decay --clip --ema --stochastic --recompute --logits-memory --evaluate-every --evaluate-texts --save-every --json --color --help' ;;
         tokenize) words=' --data --tokenizer --out --validation --text-field --shard-tokens --threads --json --color --help' ;;
         launch) words=' --processes --restarts --json --color --help' ;;
         generate) words=' --from --ema --prompt --no-echo --tokens --temperature --top-k --top-p --seed --device --threads --json --color --help' ;;

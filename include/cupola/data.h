@@ -21,10 +21,15 @@ typedef struct cup_data cup_data;
  * node_modules, __pycache__, venv) or with a checkpoint, and files that are empty or not UTF-8 text
  * are left out; a file named in `paths` must not be empty or hold a zero byte. Files whose names
  * end in .gz or .zst are unpacked, with zlib or zstd, which must be installed then. Those that end
- * in .jsonl or .ndjson, packed or not, have a JSON object a line, whose field "text" is as a file
- * of its own. More than `most_bytes` in all is a failure; 0 means 1 GiB. */
+ * in .jsonl or .ndjson, packed or not, have a JSON object a line, one of whose fields is as a file
+ * of its own. NULL options mean the defaults. */
+typedef struct cup_corpus_options {
+    size_t size;            /* of this struct, see CUP_OPTIONS */
+    int64_t most_bytes;     /* more in all are a failure; 0: 1 GiB */
+    const char *text_field; /* of JSON Lines, that has the text; NULL: "text" */
+} cup_corpus_options;
 CUP_API cup_corpus *cup_corpus_load(cup_context *c, const char *const *paths, int count,
-                                    int64_t most_bytes);
+                                    const cup_corpus_options *options);
 /* The same for one text in memory, which is copied. */
 CUP_API cup_corpus *cup_corpus_new(cup_context *c, const char *text, size_t bytes);
 CUP_API void cup_corpus_free(cup_corpus *corpus);

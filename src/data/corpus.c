@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/utf8.h"
 #include "data/lines.h"
 #include "data/stream.h"
@@ -94,8 +95,8 @@ static cup_status add_text(cup__error *error, cup_corpus *corpus, const char *pa
     line_adder adder = {error, corpus, path};
     if (!cup__lines_named(path))
         return append(error, corpus, path, text->bytes, text->length);
-    return cup__lines_each(error, path, 1, text->bytes, text->length, CUP__TEXT_FIELD, add_line,
-                           &adder);
+    const char *field = corpus->text_field ? corpus->text_field : CUP__TEXT_FIELD;
+    return cup__lines_each(error, path, 1, text->bytes, text->length, field, add_line, &adder);
 }
 
 static cup_status check_text(cup__error *error, const char *path, const cup__text *text)
@@ -137,7 +138,20 @@ static cup_status add_source(cup__error *error, cup_corpus *corpus, const char *
     return corpus->sources.failed ? no_memory(error, path) : CUP_OK;
 }
 
-cup_corpus *cup_corpus_load(cup_context *c, const char *const *paths, int count, int64_t most_bytes)
+static cup_status take_options(cup__error *error, const cup_corpus_options *from,
+                               cup_corpus *corpus)
+{
+    cup_corpus_options options;
+    CUP_TRY(cup__options_take(error, "corpus", &options, sizeof options, from));
+    corpus->most_bytes = options.most_bytes > 0 ? options.most_bytes : USUAL_BYTES;
+    if (!options.text_field)
+        return CUP_OK;
+    corpus->text_field = cup__strdup(options.text_field);
+    return corpus->text_field ? CUP_OK : no_memory(error, "data");
+}
+
+cup_corpus *cup_corpus_load(cup_context *c, const char *const *paths, int count,
+                            const cup_corpus_options *options)
 {
     if (!c || cup_error(c) != CUP_OK)
         return NULL;
@@ -146,9 +160,8 @@ cup_corpus *cup_corpus_load(cup_context *c, const char *const *paths, int count,
         no_memory(&c->error, "data");
         return NULL;
     }
-    corpus->most_bytes = most_bytes > 0 ? most_bytes : USUAL_BYTES;
-    cup_status status = CUP_OK;
-    if (count < 1 || !paths)
+    cup_status status = take_options(&c->error, options, corpus);
+    if (status == CUP_OK && (count < 1 || !paths))
         status = cup__fail(&c->error, CUP_ARGUMENT, "no data was named; give a file or a folder");
     for (int i = 0; i < count && status == CUP_OK; i++)
         if ((status = cup__walk(&c->error, paths[i], add_file, corpus, &corpus->skipped)) ==
@@ -185,6 +198,7 @@ void cup_corpus_free(cup_corpus *corpus)
     cup__text_free(&corpus->text);
     cup__text_free(&corpus->sources);
     cup__free(corpus->ends);
+    cup__free(corpus->text_field);
     cup__free(corpus);
 }
 

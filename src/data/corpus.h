@@ -13,10 +13,13 @@ struct cup_corpus {
     cup__text sources; /* the absolute paths it was loaded from, each with its 0 */
     int64_t skipped;
     int64_t most_bytes;
+    char *text_field; /* of JSON Lines; NULL: the usual one */
 };
 
 /* The sources of the corpus that was encoded. */
 const cup__text *cup__data_sources(const cup_data *d);
+/* Its text_field. */
+const char *cup__data_text_field(const cup_data *d);
 
 /* The size of the tokenizer that encoded it: tokens are below it. */
 int64_t cup__data_vocabulary(const cup_data *d);

@@ -21,6 +21,7 @@ struct cup_data {
     uint64_t hash;      /* of those */
     int64_t files;
     cup__text sources;
+    char *text_field; /* of the corpus, or NULL */
 };
 
 static cup_status no_memory(cup__error *error)
@@ -125,6 +126,8 @@ cup_data *cup_data_new(cup_context *c, const cup_corpus *corpus, const cup_token
     if (status == CUP_OK)
         status = split(&c->error, d, context);
     cup__text_append(&d->sources, corpus->sources.bytes, corpus->sources.length);
+    if (corpus->text_field && !(d->text_field = cup__strdup(corpus->text_field)))
+        d->sources.failed = true;
     if (status == CUP_OK && d->sources.failed)
         status = no_memory(&c->error);
     if (status == CUP_OK)
@@ -191,6 +194,7 @@ void cup_data_free(cup_data *d)
     cup__shards_close(&d->shards);
     cup__free(d->tokens);
     cup__text_free(&d->sources);
+    cup__free(d->text_field);
     cup__free(d);
 }
 
@@ -209,6 +213,11 @@ int64_t cup_data_count(const cup_data *d, cup_split part)
 int64_t cup__data_vocabulary(const cup_data *d)
 {
     return d->vocabulary;
+}
+
+const char *cup__data_text_field(const cup_data *d)
+{
+    return d->text_field;
 }
 
 const cup__text *cup__data_sources(const cup_data *d)

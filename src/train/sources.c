@@ -8,9 +8,10 @@
 #include "train/trainer.h"
 
 #define KEY "sources"
+#define FIELD_KEY "text_field"
 
 /* A path that is not UTF-8 has no place in JSON; then none is kept. */
-void cup__sources_write(cup__json_writer *writer, const cup__text *sources)
+void cup__sources_write(cup__json_writer *writer, const cup__text *sources, const char *field)
 {
     cup__json_open(writer, KEY, CUP__JSON_ARRAY);
     bool whole = cup__utf8_check(sources->bytes, sources->length) == sources->length;
@@ -20,6 +21,8 @@ void cup__sources_write(cup__json_writer *writer, const cup__text *sources)
         at += strlen(path) + 1;
     }
     cup__json_close(writer);
+    if (field)
+        cup__json_add_string(writer, FIELD_KEY, field);
 }
 
 /* The paths in a checkpoint, which point into it. */
@@ -42,6 +45,17 @@ static cup_status find_paths(cup_context *c, const cup__checkpoint *checkpoint, 
     return CUP_OK;
 }
 
+/* The text of paths that a checkpoint names. */
+static cup_corpus *load(cup_context *c, const cup__checkpoint *checkpoint, const char *const *paths,
+                        int count)
+{
+    const cup__json_node *field = cup__json_find(checkpoint->state, FIELD_KEY);
+    bool named = field && field->kind == CUP__JSON_STRING;
+    return cup_corpus_load(
+        c, paths, count,
+        CUP_OPTIONS(cup_corpus_options, .text_field = named ? field->string : NULL));
+}
+
 cup_corpus *cup_gpt_corpus_load(cup_context *c, const char *folder)
 {
     if (!c || c->error.status != CUP_OK)
@@ -53,18 +67,18 @@ cup_corpus *cup_gpt_corpus_load(cup_context *c, const char *folder)
     if (cup__checkpoint_open(&c->error, folder, &checkpoint) != CUP_OK)
         return NULL;
     if (find_paths(c, &checkpoint, folder, &paths, &count) == CUP_OK)
-        corpus = cup_corpus_load(c, paths, count, 0);
+        corpus = load(c, &checkpoint, paths, count);
     cup__free(paths);
     cup__checkpoint_close(&checkpoint);
     return corpus;
 }
 
-static cup_data *make(cup_context *c, const char *const *paths, int count, const cup_tokenizer *t,
-                      int64_t context)
+static cup_data *make(cup_context *c, const cup__checkpoint *checkpoint, const char *const *paths,
+                      int count, const cup_tokenizer *t, int64_t context)
 {
     if (cup_data_has_tokens(paths[0]))
         return cup_data_open(c, paths, count, t, context);
-    cup_corpus *corpus = cup_corpus_load(c, paths, count, 0);
+    cup_corpus *corpus = load(c, checkpoint, paths, count);
     cup_data *data = corpus ? cup_data_new(c, corpus, t, context) : NULL;
     cup_corpus_free(corpus);
     return data;
@@ -82,7 +96,7 @@ cup_data *cup_gpt_data_load(cup_context *c, const char *folder, const cup_tokeni
     if (cup__checkpoint_open(&c->error, folder, &checkpoint) != CUP_OK)
         return NULL;
     if (find_paths(c, &checkpoint, folder, &paths, &count) == CUP_OK)
-        data = make(c, paths, count, t, context);
+        data = make(c, &checkpoint, paths, count, t, context);
     cup__free(paths);
     cup__checkpoint_close(&checkpoint);
     return data;

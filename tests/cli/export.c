@@ -1,4 +1,4 @@
-/* cupola export, and what begins from what it wrote. */
+/* cupola export, what begins from what it wrote, and fields of JSON Lines. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,4 +46,27 @@ TEST(export_is_where_a_run_may_begin)
     EXPECT(cupola(folder, "train --from a --out c --resume " TINY) != 0);
     EXPECT_CONTAINS(out, "--from does nothing with --resume");
     EXPECT(cupola(folder, "export --from nowhere --out x") != 0);
+}
+
+/* The field is kept for those who go on. */
+TEST(train_reads_another_field_of_json_lines)
+{
+    const char *folder = test_folder();
+    char path[512], text[6000];
+    size_t used = 0;
+    for (int i = 0; i < 60; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used,
+                                 "{\"text\": \"other\", \"body\": \"abc defg hijk%d\"}\n", i);
+    snprintf(path, sizeof path, "%s/text.jsonl", folder);
+    EXPECT_INT(cup__file_write(NULL, path, text, used), CUP_OK);
+#define LINES                                                                                      \
+    "--device cpu --threads 1 --batch 2 --layers 1 --heads 2 --width 16 --context 16 "             \
+    "--evaluate-every 0 --evaluate-texts 8 "
+    EXPECT_INT(cupola(folder, "train --data text.jsonl --text-field body --out a --steps 2 " LINES),
+               0);
+    EXPECT_INT(cupola(folder, "train --out a --resume --steps 3 " LINES), 0);
+    EXPECT(cupola(folder, "train --data text.jsonl --out a --resume --steps 4 " LINES) != 0);
+    EXPECT_CONTAINS(out, "the vocabulary has no character");
+    EXPECT(cupola(folder, "train --data text.jsonl --text-field none --out b " LINES) != 0);
+    EXPECT_CONTAINS(out, "none");
 }

@@ -50,7 +50,7 @@ TEST(corpus_reads_folders_in_order)
     EXPECT_INT(mkfifo(link, 0666), 0);
     cup_context *c = cpu();
     const char *single = put(folder, "build/named.txt", "N", 1);
-    cup_corpus *corpus = cup_corpus_load(c, (const char *[]){folder, single}, 2, 0);
+    cup_corpus *corpus = cup_corpus_load(c, (const char *[]){folder, single}, 2, NULL);
     EXPECT_TEXT(cup_error_text(c), "");
     EXPECT_TEXT(cup_corpus_text(corpus), "AYAZBN");
     EXPECT_INT(cup_corpus_files(corpus), 4);
@@ -63,7 +63,7 @@ TEST(corpus_reads_folders_in_order)
 static void expect_refused(const char *path, int64_t most, const char *words)
 {
     cup_context *c = cpu();
-    EXPECT(cup_corpus_load(c, &path, 1, most) == NULL);
+    EXPECT(!cup_corpus_load(c, &path, 1, CUP_OPTIONS(cup_corpus_options, .most_bytes = most)));
     EXPECT_CONTAINS(cup_error_text(c), words);
     cup_context_free(c);
 }
@@ -82,7 +82,7 @@ TEST(corpus_bad_input_has_sentences)
                    "more than 9 bytes; name fewer files");
     expect_refused(folder, 9, "more than 9 bytes");
     cup_context *c = cpu();
-    EXPECT(cup_corpus_load(c, NULL, 0, 0) == NULL);
+    EXPECT(cup_corpus_load(c, NULL, 0, NULL) == NULL);
     EXPECT_CONTAINS(cup_error_text(c), "no data was named");
     cup_error_clear(c);
     EXPECT(cup_corpus_new(c, "", 0) == NULL);
@@ -228,7 +228,7 @@ TEST(data_wide_tokens_and_ends_of_files)
     for (size_t i = 7; i < length; i += 8)
         text[i] = ' ';
     const char *first = put(folder, "1", text, length), *second = put(folder, "2", text, length);
-    cup_corpus *corpus = cup_corpus_load(c, (const char *[]){first, second}, 2, 0);
+    cup_corpus *corpus = cup_corpus_load(c, (const char *[]){first, second}, 2, NULL);
     cup_tokenizer *t = cup_tokenizer_bpe_new(c, corpus, 80000);
     EXPECT(cup_tokenizer_size(t) > 65536);
     cup_data *d = cup_data_new(c, corpus, t, 4);
@@ -259,7 +259,7 @@ TEST(data_allocation_failures)
     cup_data *d = NULL;
     for (long n = 1; !d; n++) {
         cup__memory_fail_at(n, false);
-        cup_corpus *corpus = cup_corpus_load(c, &folder, 1, 0);
+        cup_corpus *corpus = cup_corpus_load(c, &folder, 1, NULL);
         cup_tokenizer *t = cup_tokenizer_bpe_new(c, corpus, 260);
         d = cup_data_new(c, corpus, t, 3);
         cup__memory_fail_at(0, false);

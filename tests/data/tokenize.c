@@ -156,17 +156,17 @@ TEST(corpus_reads_lines_and_packed_files)
     cup_context *c = cpu(1);
     for (int i = 0; i < 3; i++) {
         const char *path = at(folder, names[i]);
-        cup_corpus *corpus = cup_corpus_load(c, &path, 1, 0);
+        cup_corpus *corpus = cup_corpus_load(c, &path, 1, NULL);
         EXPECT_TEXT(cup_error_text(c), "");
         EXPECT_TEXT(cup_corpus_text(corpus), joined);
         EXPECT_INT(cup_corpus_files(corpus), 3);
         cup_corpus_free(corpus);
     }
     const char *both[] = {at(folder, "two.ndjson.gz"), at(folder, "t.txt.gz")};
-    EXPECT(cup_corpus_load(c, both, 2, 0) == NULL); /* "{..}{..}" stands on one line of it */
+    EXPECT(cup_corpus_load(c, both, 2, NULL) == NULL); /* "{..}{..}" stands on one line of it */
     EXPECT_CONTAINS(cup_error_text(c), "two.ndjson.gz: line 5");
     cup_error_clear(c);
-    cup_corpus *text = cup_corpus_load(c, both + 1, 1, 0);
+    cup_corpus *text = cup_corpus_load(c, both + 1, 1, NULL);
     EXPECT_TEXT(cup_corpus_text(text), "text");
     cup_corpus_free(text);
     cup_context_free(c);
@@ -175,7 +175,7 @@ TEST(corpus_reads_lines_and_packed_files)
 static void expect_corpus_refused(const char *path, int64_t most, const char *words)
 {
     cup_context *c = cpu(1);
-    EXPECT(cup_corpus_load(c, &path, 1, most) == NULL);
+    EXPECT(!cup_corpus_load(c, &path, 1, CUP_OPTIONS(cup_corpus_options, .most_bytes = most)));
     EXPECT_CONTAINS(cup_error_text(c), words);
     cup_context_free(c);
 }

@@ -12,6 +12,7 @@
 #define BINS 2048
 #define FEW DRAW_THREADS /* that are left to a thread each */
 #define UNIT 0x1p39f     /* the weight of the likeliest; 2^24 of them have a sum */
+#define AT_ONCE 8
 #define LEAST -40.0f     /* powers of 2 below have no weight */
 
 enum measure { COUNT, WEIGHT };
@@ -29,8 +30,8 @@ struct search {
     place last;        /* of those that are kept */
 };
 
-static __shared__ uint64_t bin_weight[BINS], warp_sum[32];
-static __shared__ unsigned bin_count[BINS];
+static __shared__ unsigned bin_low[BINS], bin_high[BINS], bin_count[BINS]; /* halves of weights */
+static __shared__ uint64_t warp_sum[32];
 static __shared__ float few_value[FEW], warp_low[32], warp_high[32];
 static __shared__ int few_token[FEW];
 static __shared__ struct {
@@ -45,9 +46,31 @@ DEVICE float infinity()
     return __int_as_float(0x7f800000);
 }
 
+DEVICE float nan_value()
+{
+    return __int_as_float(0x7fffffff);
+}
+
 DEVICE float value_at(const search &s, int token)
 {
     return (float)to_real(s.row[token]);
+}
+
+/* Calls `visit` with each of the thread's tokens and its value, several of which are read at a
+ * time: the row comes from far away. */
+template <typename Visit> DEVICE void visit_row(const search &s, const Visit &visit)
+{
+    for (int begin = (int)threadIdx.x; begin < s.c.count; begin += AT_ONCE * DRAW_THREADS) {
+        float value[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            int token = begin + i * DRAW_THREADS;
+            value[i] = token < s.c.count ? value_at(s, token) : nan_value();
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            visit(begin + i * DRAW_THREADS, value[i]);
+    }
 }
 
 DEVICE bool is_kept(const search &s, float value, int token)
@@ -145,24 +168,34 @@ DEVICE void find_equal(const search &s, float value, uint64_t n)
     __syncthreads();
 }
 
+/* Whole numbers of 64 bits as two of 32, whose sums by atomics are as exact and much faster. */
+DEVICE void add_weight(int bin, uint64_t weight)
+{
+    unsigned low = (unsigned)weight, before = low ? atomicAdd(&bin_low[bin], low) : 0;
+    unsigned high = (unsigned)(weight >> 32) + (before + low < before);
+    if (high)
+        atomicAdd(&bin_high[bin], high);
+}
+
+DEVICE uint64_t sum_of_bin(int measure, int bin)
+{
+    return measure == WEIGHT ? (uint64_t)bin_high[bin] << 32 | bin_low[bin] : bin_count[bin];
+}
+
 DEVICE void fill_bins(const search &s, int measure, const bins &b)
 {
-    for (int i = (int)threadIdx.x; i < BINS; i += DRAW_THREADS) {
-        bin_weight[i] = 0;
-        bin_count[i] = 0;
-    }
+    for (int i = (int)threadIdx.x; i < BINS; i += DRAW_THREADS)
+        bin_low[i] = bin_high[i] = bin_count[i] = 0;
     __syncthreads();
-#pragma unroll 4
-    for (int token = (int)threadIdx.x; token < s.c.count; token += DRAW_THREADS) {
-        float value = value_at(s, token);
+    visit_row(s, [&](int token, float value) {
         uint64_t weight = is_in_range(b, value) ? measured(s, measure, value) : 0;
         if (!weight || !is_kept(s, value, token))
-            continue;
+            return;
         int bin = bin_of(b, value);
         if (measure == WEIGHT)
-            atomicAdd((unsigned long long *)&bin_weight[bin], (unsigned long long)weight);
+            add_weight(bin, weight);
         atomicAdd(&bin_count[bin], 1u);
-    }
+    });
     __syncthreads();
 }
 
@@ -170,8 +203,8 @@ DEVICE void fill_bins(const search &s, int measure, const bins &b)
 DEVICE uint64_t sum_bins(int measure, uint64_t *first, uint64_t *second, uint64_t *all)
 {
     int bin = 2 * (int)threadIdx.x;
-    *first = measure == WEIGHT ? bin_weight[bin] : bin_count[bin];
-    *second = measure == WEIGHT ? bin_weight[bin + 1] : bin_count[bin + 1];
+    *first = sum_of_bin(measure, bin);
+    *second = sum_of_bin(measure, bin + 1);
     return sum_before(*first + *second, all);
 }
 
@@ -203,15 +236,13 @@ DEVICE void find_among_few(const search &s, int measure, const bins &b, uint64_t
     if (threadIdx.x == 0)
         found.count = 0;
     __syncthreads();
-#pragma unroll 4
-    for (int token = (int)threadIdx.x; token < s.c.count; token += DRAW_THREADS) {
-        float value = value_at(s, token);
-        if (!is_member(s, measure, b, bin, value, token))
-            continue;
-        unsigned at = atomicAdd(&found.count, 1u);
-        few_value[at] = value;
-        few_token[at] = token;
-    }
+    visit_row(s, [&](int token, float value) {
+        if (is_member(s, measure, b, bin, value, token)) {
+            unsigned at = atomicAdd(&found.count, 1u);
+            few_value[at] = value;
+            few_token[at] = token;
+        }
+    });
     __syncthreads();
     int count = (int)found.count;
     if ((int)threadIdx.x < count) {
@@ -230,13 +261,12 @@ DEVICE void find_among_few(const search &s, int measure, const bins &b, uint64_t
 DEVICE bins narrower(const search &s, int measure, const bins &b)
 {
     float low = infinity(), high = -infinity();
-    for (int token = (int)threadIdx.x; token < s.c.count; token += DRAW_THREADS) {
-        float value = value_at(s, token);
+    visit_row(s, [&](int token, float value) {
         if (is_member(s, measure, b, found.bin, value, token)) {
             low = fminf(low, value);
             high = fmaxf(high, value);
         }
-    }
+    });
     extremes(&low, &high);
     return bins_of(low, high);
 }
@@ -291,14 +321,12 @@ DEVICE void draw_row(search &s, uint64_t number)
 {
     float low = infinity(), high = -infinity();
     uint64_t finite = 0;
-#pragma unroll 4
-    for (int token = (int)threadIdx.x; token < s.c.count; token += DRAW_THREADS) {
-        float value = value_at(s, token);
+    visit_row(s, [&](int, float value) {
         high = fmaxf(high, value);
         bool counts = fabsf(value) < infinity();
         low = counts ? fminf(low, value) : low;
         finite += counts;
-    }
+    });
     extremes(&low, &high);
     sum_before(finite, &finite);
     s.best = high;

@@ -296,8 +296,9 @@ static double *forgiven_of(const room *r, const cup__gradient_call *g, int i, in
 {
     double *by = cup__calloc((size_t)count, sizeof *by);
     const double *kept = r->kept[i] ? r->kept[i]->data : NULL;
+    double usual = kept ? cup__gradient_usual(r->kept[i]) / 2 : 0;
     for (int64_t k = 0; by && kept && k < count; k++)
-        by[k] = SHARE * kept[k];
+        by[k] = SHARE * fmax(kept[k], usual);
     if (by)
         cup__gradient_cancelling(g, i, by);
     return by;

@@ -71,6 +71,14 @@ static double apart(const cup_tensor *a, const cup_tensor *b, int64_t i)
     return fabs(cup__load(a, cup__offset_of(a, i)) - cup__load(b, cup__offset_of(b, i)));
 }
 
+double cup__gradient_usual(const cup_tensor *most)
+{
+    double squares = 0;
+    for (int64_t i = 0; i < most->count; i++)
+        squares += pow(((const double *)most->data)[i], 2);
+    return most->count ? sqrt(squares / (double)most->count) : 0;
+}
+
 void cup__gradient_apart(const cup_tensor *a, const cup_tensor *b, cup_tensor *most)
 {
     int64_t width = a->ndim ? a->shape[a->ndim - 1] : 1;

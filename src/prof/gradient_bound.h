@@ -27,7 +27,7 @@ double cup__gradient_growth(cup_context *c, const cup__gradient_call *g);
 
 /* Adds to `bound`, for each element of input `i` in order, how far its gradient may be off for the
  * terms that it is the sum of, where few large ones may leave little: their sizes together, rounded
- * in f32 at best. Of norms, softmax and log_softmax; nothing for other ops and inputs. */
+ * in f32 at best. Of norms, softmax, log_softmax and attention; nothing for other ops and inputs. */
 void cup__gradient_cancelling(const cup__gradient_call *g, int i, double *bound);
 
 /* Moves what backward keeps of the results as storing it does: a number that the dtype it is stored
@@ -40,5 +40,9 @@ cup_status cup__gradient_move_kept(cup_context *c, const cup__gradient_call *g,
 /* Raises `most`, numbers in double that lie row-major, to the largest difference of a and b in each
  * row: what is off in one number that is kept, a row of a gradient mostly has in common. */
 void cup__gradient_apart(const cup_tensor *a, const cup_tensor *b, cup_tensor *most);
+
+/* The root of its mean square: in a row whose few moves happened to cancel, half of it may be what
+ * they are elsewhere. */
+double cup__gradient_usual(const cup_tensor *most);
 
 #endif

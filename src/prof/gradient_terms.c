@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "cupola/grad.h"
+#include "cupola/ops.h"
 #include "prof/draw.h"
 #include "prof/gradient_bound.h"
 
@@ -166,6 +168,56 @@ static void bound_softmax(const cup__gradient_call *g, bool is_log, double *boun
         bound_softmax_row(g, (row_of){i / inner * inner * n + i % inner, inner, n}, is_log, bound);
 }
 
+/* The call of attention with other values, all of whose probabilities count. */
+static cup_tensor *attend(const cup__gradient_call *g, cup_tensor *values)
+{
+    cup_context *c = values ? values->context : NULL;
+    _Alignas(16) char attributes[CUP__DRAWN_ATTRIBUTES];
+    cup_tensor *in[CUP__DRAWN_INPUTS], *out[CUP__MAX_OUT] = {NULL};
+    if (!values || g->in_count > CUP__DRAWN_INPUTS)
+        return NULL;
+    for (int i = 0; i < g->in_count; i++)
+        in[i] = i == 2 || !g->in[i] ? g->in[i] : cup_detach(g->in[i]);
+    in[2] = values;
+    memset(attributes, 0, sizeof attributes);
+    if (g->attributes)
+        memcpy(attributes, g->attributes, g->row->attributes_size);
+    for (const cup__attribute *a = g->row->attributes; a && a->name; a++)
+        if (!strcmp(a->name, "dropout"))
+            memset(attributes + a->offset, 0, sizeof(double));
+    return cup__op_call(c, g->row, in, g->in_count, attributes, out) ? out[0] : NULL;
+}
+
+static void add_scaled(double *bound, const cup_tensor *t, double by)
+{
+    for (int64_t k = 0; t && k < t->count; k++)
+        bound[k] += by * value_at(t, k);
+}
+
+/* Scores have the slopes p (d - mean of d), of what flows back to each key's probability, where d
+ * is as large as the sizes of d_o times those of v; dq sums them times k, dk times q. */
+static void bound_attention(const cup__gradient_call *g, int which, double *bound)
+{
+    cup_tensor *q = cup_detach(g->in[0]), *v = cup_detach(g->in[2]), *of_keys = NULL;
+    cup_context *c = q->context;
+    double scale = *(const double *)attribute_of(g, "scale");
+    scale = scale > 0 ? scale : 1 / sqrt((double)q->shape[3]);
+    double share = 2 * scale * share_of((double)v->shape[2]);
+    cup_tensor *back = cup_abs(c, g->back[0]), *size = cup_mul(c, back, attend(g, cup_abs(c, v)));
+    size = cup_sum(c, size, (int64_t[]){3}, 1, true);
+    if (which == 0) {
+        cup_tensor *keys = attend(g, cup_abs(c, cup_detach(g->in[1])));
+        add_scaled(bound, cup_mul(c, size, keys), share);
+    } else {
+        cup__shape shape = cup__shape_of(v);
+        cup_tensor *values = cup_require_grad(cup__full(c, &shape, 0));
+        cup_tensor *through = cup_mul(c, attend(g, values), cup_mul(c, size, cup_abs(c, q)));
+        if (cup_gradients(c, cup_sum(c, through, NULL, 0, false), &values, 1, &of_keys) == CUP_OK)
+            add_scaled(bound, of_keys, share);
+    }
+    cup__error_clear(&c->error);
+}
+
 void cup__gradient_cancelling(const cup__gradient_call *g, int i, double *bound)
 {
     const char *name = g->row->name;
@@ -173,7 +225,11 @@ void cup__gradient_cancelling(const cup__gradient_call *g, int i, double *bound)
     bool norm = attribute_of(g, "eps") && strstr(name, "norm") && (!train || *train);
     bool is_log = !strcmp(name, "log_softmax");
     const cup_tensor *x = g->in[0];
-    if (i > (norm && !strncmp(name, "add_", 4)) || !x || x->count == 0)
+    if (!x || x->count == 0)
+        return;
+    if (!strcmp(name, "attention") && i < 2 && g->back[0])
+        bound_attention(g, i, bound);
+    if (i > (norm && !strncmp(name, "add_", 4)))
         return;
     if (norm)
         bound_norm(g, bound);

@@ -178,15 +178,33 @@ static double part_of(const cup__check_call *k, const cup__drawn *d)
     return by * fmax(1, sqrt(flops / (double)count) / 8);
 }
 
+/* Probabilities are exponentials of scores less their logsumexp, both rounded to f32: the result is
+ * off by as much of itself, of which the op's tolerance allows at least 16. */
+static double of_scores(const cup__call *want)
+{
+    const cup_tensor *o = want->out[0], *lse = want->out[1];
+    double most = 0, squares = 0;
+    for (int64_t i = 0; i < lse->count; i++) {
+        double size = fabs(cup__load(lse, cup__offset_of(lse, i)));
+        most = isfinite(size) ? fmax(most, size) : most;
+    }
+    for (int64_t i = 0; i < o->count; i++)
+        squares += pow(cup__load(o, cup__offset_of(o, i)), 2);
+    return o->count ? 0x1p-23 * most * sqrt(squares / (double)o->count) / 16 : 0;
+}
+
 /* Sets the least units of errors: how far each result moves, in double, when the inputs are off by
  * what its sums can tell apart, and f32's smallest normal number, below which it may be 0. Results
  * of which most cancelled, such as the sum of many products that is near 0, cannot be closer than
  * that. Tried only where a result is too far off otherwise. */
 static void find_least(random_check *all, cup__check_call *k, const cup__drawn *d)
 {
+    const cup__call *want = &k->want->call;
     double by = part_of(k, d), tiny = d->dtype == CUP_F64 || d->dtype == CUP_F16 ? 0 : 0x1p-126;
     for (int i = 0; i < CUP__MAX_OUT; i++)
         k->least_out[i] = tiny;
+    if (strstr(d->row->name, "attention") && want->out_count > 1 && d->dtype != CUP_F64)
+        k->least_out[0] = fmax(tiny, of_scores(want));
     cup__reference *moved = cup__calloc(1, sizeof *moved);
     for (int try = 0; moved && try < MOVES; try++) {
         moved->c = cup__reference_context(moved->c, all->threads);

@@ -128,6 +128,22 @@ TEST(random_bound_is_not_of_empty_rows)
     cup_context_free(c);
 }
 
+/* Keys 704 places away with a slope of 1: f32 has few digits left for the scores' differences. */
+TEST(random_bound_knows_how_large_scores_are)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    seen all = {0};
+    const cup__random_options options = {.seed = 1};
+    EXPECT_INT(cup__random_repeat(c,
+                                  "attention f32 1x1x706x1 1x1x2x1 1x1x2x1 1 - "
+                                  "/seed=208265521918664",
+                                  &options, report, &all),
+               CUP_OK);
+    EXPECT(all.results > 0);
+    EXPECT_INT(all.failed, 0);
+    cup_context_free(c);
+}
+
 TEST(random_command_repeats_a_call)
 {
     char out[4000];

@@ -48,7 +48,8 @@ static element element_of(const cup__channelnorm_back *b, int64_t instance, int6
     element e = {.channel = group * c->each + i % inner / c->after};
     e.place = (row * c->channels + e.channel) * c->after + i % c->after;
     e.dy = cup__element(b->dy, e.place);
-    e.normal = (cup__element(b->x, e.place) - cup__element(b->mean, statistic)) * cup__element(b->rstd, statistic);
+    e.normal = (cup__element(b->x, e.place) - cup__element(b->mean, statistic)) *
+               cup__element(b->rstd, statistic);
     return e;
 }
 

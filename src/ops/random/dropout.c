@@ -168,7 +168,8 @@ static cup_status gradient(cup__grad *g)
 
 const cup__impl cup__dropout_impls[] = {
     {.name = "philox", .place = CUP__CUDA, CUP__THRESHOLDS(8, 1024), .run = cup__dropout_cuda},
-    {.name = "philox", .place = CUP__CPU, CUP__THRESHOLDS(8, 1024), .refuses = cup__refuses_f64, .run = run},
+    {.name = "philox", .place = CUP__CPU, CUP__THRESHOLDS(8, 1024),
+     .refuses = cup__refuses_f64, .run = run},
     {0},
 };
 #define P(p) &(const cup__dropout_attributes){p}

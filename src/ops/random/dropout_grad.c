@@ -59,7 +59,8 @@ static cup_status run(cup__call *call)
 
 static const cup__impl impls[] = {
     {.name = "bits", .place = CUP__CUDA, CUP__THRESHOLDS(8, 1024), .run = cup__dropout_cuda},
-    {.name = "bits", .place = CUP__CPU, CUP__THRESHOLDS(8, 1024), .refuses = cup__refuses_f64, .run = run},
+    {.name = "bits", .place = CUP__CPU, CUP__THRESHOLDS(8, 1024),
+     .refuses = cup__refuses_f64, .run = run},
     {0},
 };
 #define P(p) &(const cup__dropout_grad_attributes){p}

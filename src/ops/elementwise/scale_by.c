@@ -58,7 +58,8 @@ static cup_status run(cup__call *call)
 }
 
 static const cup__impl impls[] = {
-    {.name = "vector", .place = CUP__CPU, CUP__THRESHOLDS(4096), .refuses = cup__refuses_f64, .run = run},
+    {.name = "vector", .place = CUP__CPU, CUP__THRESHOLDS(4096),
+     .refuses = cup__refuses_f64, .run = run},
     {.name = "vector", .place = CUP__CUDA, CUP__THRESHOLDS(4096), .run = cup__scale_by_cuda},
     {0},
 };

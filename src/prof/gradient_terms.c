@@ -191,7 +191,7 @@ static cup_tensor *attend(const cup__gradient_call *g, cup_tensor *values)
 static void add_scaled(double *bound, const cup_tensor *t, double by)
 {
     for (int64_t k = 0; t && k < t->count; k++)
-        bound[k] += by * value_at(t, k);
+        bound[k] += by * cup__element(t, k);
 }
 
 /* Scores have the slopes p (d - mean of d), of what flows back to each key's probability, where d

@@ -330,7 +330,9 @@ int cup__sample_inputs_filled(cup_context *c, const cup__row *row, const cup__sa
         if (!in[i])
             return -1;
         if (seed && row->op->ascending >> slot & 1) {
-            if (fill_ascending(in[i], indices > 0 ? indices : in[0]->shape[0], own_seed) != CUP_OK)
+            int64_t below = row->op->indices ? row->op->indices(in, i, sample->attributes)
+                                            : in[0]->shape[0];
+            if (fill_ascending(in[i], below, own_seed) != CUP_OK)
                 return -1;
             continue;
         }

@@ -19,8 +19,8 @@
 
 static const struct launcher {
     const char *by, *count, *rank, *local_rank, *local_count, *restarts;
-    /* Differ between runs, or are NULL; the process that started this one does where they are not
-     * set. */
+    /* Differ between runs, or are NULL. Where they are not set, the address does, or on one host
+     * the process that started this one. */
     const char *job, *part;
 } launchers[] = {
     {"cupola", "CUP_RANKS", "CUP_RANK", "CUP_LOCAL_RANK", "CUP_LOCAL_RANKS", OWN_RESTARTS,
@@ -73,6 +73,12 @@ static uint64_t job_of(const struct launcher *row)
 {
     char text[1024];
     const char *job = value_of(row->job), *part = value_of(row->part);
+    const char *address = cup__env_get(CUP__ENV_ADDRESS), *host = value_of("MASTER_ADDR");
+    const char *port = value_of("MASTER_PORT");
+    if (!job && (*address || host)) {
+        job = *address ? address : host;
+        part = *address ? NULL : port;
+    }
     if (job)
         snprintf(text, sizeof text, "%s/%.400s/%.100s", row->by, job, part ? part : "");
     else

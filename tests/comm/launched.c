@@ -2,6 +2,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "comm/launched.h"
 #include "test.h"
@@ -79,6 +81,17 @@ TEST(launched_by_each)
     EXPECT_TEXT(run.by, "Slurm");
     EXPECT(run.count == 16 && run.rank == 15 && run.local_rank == 7);
     EXPECT_TEXT(meeting.place.host, "node07");
+    /* Processes of several hosts have nothing in common but the address. */
+    EXPECT_INT(with("WORLD_SIZE=2 RANK=0 MASTER_ADDR=h MASTER_PORT=29400"), CUP_OK);
+    uint64_t job = meeting.job;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(with("WORLD_SIZE=2 RANK=1 MASTER_ADDR=h MASTER_PORT=29400") != CUP_OK ||
+              meeting.job != job);
+    int status;
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    EXPECT_INT(with("WORLD_SIZE=2 RANK=0 MASTER_ADDR=h MASTER_PORT=29401"), CUP_OK);
+    EXPECT(meeting.job != job);
     EXPECT_INT(with("PMI_SIZE=3 PMI_RANK=2 CUP_ADDRESS=file:/tmp/x"), CUP_OK);
     EXPECT_TEXT(run.by, "PMI");
     EXPECT_TEXT(meeting.file, "/tmp/x");

@@ -7,6 +7,9 @@
 #include "comm/comm.h"
 #include "tensor/debug.h"
 
+#define PACKED 3 /* number of a stage */
+#define BUCKET_BYTES ((size_t)32 << 20)
+
 static cup_status check_reduction(cup_comm *m, const char *name, const cup_tensor *t,
                                   cup_combine how)
 {
@@ -100,12 +103,15 @@ static cup_status host_memory(cup_comm *m, size_t bytes, char **out)
     return cup__fail(&m->c->error, CUP_MEMORY, "out of host memory for tensors on their way");
 }
 
-/* As many tensors from `first` on as have one dtype. */
-static int same_dtype(cup_tensor *const *tensors, int first, int count)
+/* So many tensors from `first` on go together: of one dtype, and not too many bytes, for which
+ * there must be memory. A large one goes alone, from where it lies. */
+static int bucket_end(cup_tensor *const *tensors, int first, int count)
 {
     int end = first + 1;
-    while (end < count && tensors[end]->dtype == tensors[first]->dtype)
-        end++;
+    size_t bytes = bytes_of(tensors[first]);
+    while (end < count && tensors[end]->dtype == tensors[first]->dtype &&
+           bytes + bytes_of(tensors[end]) <= BUCKET_BYTES)
+        bytes += bytes_of(tensors[end++]);
     return end;
 }
 
@@ -136,16 +142,12 @@ static cup_status reduce_packed(cup_comm *m, cup_tensor *const *tensors, int cou
         b.data = tensors[0]->data;
         return cup__host_all_reduce(m, b, how);
     }
-    b.data = cup__malloc((size_t)b.count * (size_t)cup_dtype_size(b.dtype) + 1);
+    b.data = cup__stage(m, PACKED, (size_t)b.count * (size_t)cup_dtype_size(b.dtype) + 1);
     if (!b.data)
-        return cup__fail(&m->c->error, CUP_MEMORY, "out of host memory for tensors on their way");
-    cup_status status = pack(b.data, tensors, count, false);
-    if (status == CUP_OK)
-        status = cup__host_all_reduce(m, b, how);
-    if (status == CUP_OK)
-        status = pack(b.data, tensors, count, true);
-    cup__free(b.data);
-    return status;
+        return m->c->error.status;
+    CUP_TRY(pack(b.data, tensors, count, false));
+    CUP_TRY(cup__host_all_reduce(m, b, how));
+    return pack(b.data, tensors, count, true);
 }
 
 /* The head of every operation: nothing without a communicator, or in one that failed. */
@@ -170,7 +172,7 @@ static cup_status all_reduce(cup_comm *m, cup_tensor *const *tensors, int count,
     if (m->nccl)
         return cup__nccl_all_reduce(m, tensors, count, how);
     for (int i = 0, end; i < count; i = end) {
-        end = same_dtype(tensors, i, count);
+        end = bucket_end(tensors, i, count);
         CUP_TRY(reduce_packed(m, tensors + i, end - i, how));
     }
     return CUP_OK;

@@ -17,8 +17,8 @@ struct cup_comm {
     int64_t step;
     cup__gpus *nccl; /* NULL: by sockets */
     struct cup__progress *progress; /* of an exchange, [count] */
-    char *stage[3];                 /* memory to use again */
-    size_t stage_bytes[3];
+    char *stage[4];                 /* memory to use again */
+    size_t stage_bytes[4];
 };
 
 extern const size_t cup__progress_size;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "comm/together.h"
 #include "test.h"
 
@@ -90,6 +91,37 @@ static void reduce_list(cup_context *c, cup_comm *m, void *user)
         for (int64_t i = 0; i < cup_tensor_count(list[k]); i++)
             if (at(c, list[k], i) != reduced(n, i, CUP_COMBINE_SUM))
                 wrong("tensor %d of a list, element %d", k, (int)i);
+}
+
+/* More than goes at once: some tensors together, a large one alone. */
+static void reduce_much(cup_context *c, cup_comm *m, void *user)
+{
+    int r = cup_comm_rank(m), n = cup_comm_count(m);
+    const int64_t large = 9 << 20, small = 90000;
+    cup_tensor *list[] = {make(c, CUP_F32, r, small), cup_full(c, CUP_F32, 1, &large, r + 1.0),
+                          make(c, CUP_F32, r, small), cup_full(c, CUP_F32, 1, &large, r + 2.0),
+                          cup_full(c, CUP_F32, 1, &large, r + 3.0)};
+    (void)user;
+    cup_comm_all_reduce(m, list, 5, CUP_COMBINE_SUM);
+    for (int k = 0; k < 5; k++) {
+        if (k == 0 || k == 2) {
+            for (int64_t i = 0; i < small; i++)
+                if (at(c, list[k], i) != reduced(n, i, CUP_COMBINE_SUM))
+                    wrong("tensor %d of much, element %d", k, (int)i);
+            continue;
+        }
+        double own = k == 1 ? 1 : k == 3 ? 2 : 3, want = (double)n * own + (double)(n * (n - 1) / 2);
+        cup_tensor *low = cup_min(c, list[k], NULL, 0, false);
+        cup_tensor *high = cup_max(c, list[k], NULL, 0, false);
+        if (cup_tensor_item(low) != want || cup_tensor_item(high) != want)
+            wrong("tensor %d of much: %g to %g, not %g", k, cup_tensor_item(low),
+                  cup_tensor_item(high), want);
+    }
+}
+
+TEST(comm_all_reduce_of_much)
+{
+    together(2, reduce_much, NULL);
 }
 
 TEST(comm_all_reduce_of_a_list)
@@ -223,4 +255,34 @@ static void sum_random(cup_context *c, cup_comm *m, void *user)
 TEST(comm_sums_have_one_order)
 {
     together(4, sum_random, NULL);
+}
+
+/* Each allocation fails in turn: an error, and what follows goes on as if nothing had been. */
+TEST(comm_without_memory)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .threads = 1));
+    cup_tensor *list[] = {make(c, CUP_F32, 0, 100), make(c, CUP_F32, 0, 7)};
+    int failures = 0;
+    for (long n = 1; n < 200; n++) {
+        cup__memory_fail_at(n, false);
+        cup_comm *m =
+            cup_comm_new(c, CUP_OPTIONS(cup_comm_options, .count = 1, .address = "127.0.0.1:1"));
+        cup_comm *part = cup_comm_split_new(m, 0);
+        cup_comm_all_reduce(part, list, 2, CUP_COMBINE_SUM);
+        cup_comm_all_gather(m, list[0], list[0]);
+        cup_comm_barrier(m);
+        cup__memory_fail_at(0, false);
+        bool failed = cup_error(c) != CUP_OK;
+        if (failed)
+            EXPECT_INT(cup_error(c), CUP_MEMORY);
+        failures += failed;
+        cup_error_clear(c);
+        cup_comm_free(part);
+        cup_comm_free(m);
+        if (!failed)
+            break;
+    }
+    EXPECT(failures > 8 && failures < 199);
+    EXPECT_NEAR(at(c, list[0], 0), value(0, 0), 0);
+    cup_context_free(c);
 }

@@ -56,7 +56,8 @@ typedef struct wgmma_list {
 #define WGMMA_CONV_ROWS 1  /* a's rows are places, k their taps and channels; b is the weight, as */
                            /* a matrix for each tap */
 #define WGMMA_CONV_DEPTH 2 /* k are places, of a as rows and of b under each tap, which with the */
-                           /* channels makes b's columns */
+                           /* channels makes b's columns; with BATCH y has a matrix for each */
+                           /* part of k */
 
 typedef struct wgmma_conv {
     wgmma_call all;

@@ -42,6 +42,7 @@ SIZED(same, ONE(2), NONE, true, NONE, 1, 9, 10);
 SIZED(wide, NONE, TWO(3, 4), false, NONE, 1, 1, 2);
 SIZED(two_groups, ONE(2), ONE(1), false, NONE, 2, 7, 8);
 SIZED(by_channel, NONE, ONE(1), false, NONE, 6, 9, 10);
+SIZED(by_channel_many, NONE, ONE(3), false, NONE, 40, 13, 18);
 SIZED(by_channel_half, TWO(2, 1), ONE(2), false, TWO(1, 2), 5, 9, 12);
 SIZED(middle, NONE, ONE(1), false, NONE, 1, 14, 14);
 SIZED(even, ONE(2), ONE(1), false, NONE, 1, 14, 13);
@@ -61,9 +62,9 @@ static const cup__sample samples[] = {
     {"2x5x5x12 5x1x5x3", &by_channel_half}, {"1x72x8x9 72x64x3x3", &three},
     {"1x130x5x4 130x33x3x3", &half}, {"3x24x8x9 24x16x3x3", &three},
     {"1x64x4x4 64x16x3x3", &two_groups}, {"2x20x8x9 20x24x3x3", &three},
-    {"2x64x14x14 64x128x3x3", &middle}, {"2x40x7x7 40x136x3x3", &even},
+    {"2x32x14x14 32x128x3x3", &middle}, {"2x40x7x7 40x136x3x3", &even},
     {"2x64x7x7 64x128x1x1", &even_skip}, {"3x56x14x14 56x16x3x3", &middle},
-    {"2x24x9x5 24x32x3x2", &odd}, {NULL, NULL}};
+    {"2x24x9x5 24x32x3x2", &odd}, {"3x40x13x18 40x1x7x7", &by_channel_many}, {NULL, NULL}};
 static const cup__sample bench[] = {{"64x128x128x128 128x64x3x3", &big},
                                     {"256x128x28x28 128x64x3x3", &pass},
                                     {NULL, NULL}};

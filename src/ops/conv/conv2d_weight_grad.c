@@ -39,6 +39,8 @@ SIZED(same, ONE(2), NONE, true, NONE, 1, TWO(3, 4));
 SIZED(wide, NONE, TWO(3, 4), false, NONE, 1, TWO(5, 6));
 SIZED(two_groups, ONE(2), ONE(1), false, NONE, 2, ONE(3));
 SIZED(by_channel, NONE, ONE(1), false, NONE, 6, ONE(3));
+SIZED(by_channel_many, NONE, ONE(3), false, NONE, 40, ONE(7));
+SIZED(two_taps, NONE, NONE, false, NONE, 1, TWO(1, 2));
 SIZED(by_channel_half, TWO(2, 1), ONE(2), false, TWO(1, 2), 5, TWO(5, 3));
 static const cup__sample samples[] = {
     {"1x1x1x1 1x1x1x1", &one},         {"2x5x6x7 2x3x6x7", &one},
@@ -56,7 +58,8 @@ static const cup__sample samples[] = {
     {"2x128x14x14 2x64x14x14", &three}, {"1x64x28x28 1x72x28x28", &three},
     {"2x72x7x7 2x136x14x13", &half}, {"5x192x7x7 5x40x7x7", &one},
     {"2x24x9x5 2x32x11x13", &odd}, {"3x64x12x11 3x3x23x21", &first},
-    {"2x32x14x15 2x5x14x15", &three}, {NULL, NULL}};
+    {"2x32x14x15 2x5x14x15", &three}, {"3x40x13x18 3x40x13x18", &by_channel_many},
+    {"2x16x18x19 2x16x18x20", &two_taps}, {"2x16x18x20 2x24x18x20", &one}, {NULL, NULL}};
 static const cup__sample bench[] = {{"64x128x128x128 64x64x128x128", &three},
                                     {"256x128x28x28 256x64x56x56", &half},
                                     {NULL, NULL}};

@@ -33,10 +33,10 @@ cup_status cup__conv_wgmma(cup__call *call);
 cup_status cup__conv_weight_wgmma(cup__call *call);
 
 /* Their parts, of convolutions that may be another than the call's: the results of a class of rows
- * and one of columns, of which forward has one each; and the sums of a weight's gradient by result,
- * tap and channel, the last rounded up to 64 where there are several taps. */
+ * and one of columns, of which forward has one each; and the sums of a weight's gradient in parts,
+ * by result, tap and channel, the last rounded up to 64 where there are several taps. */
 cup_status cup__conv_wgmma_class(cup__call *call, const cup__conv *v, int high, int wide);
-cup_status cup__conv_wgmma_sums(cup__call *call, const cup__conv *v, void *to);
+cup_tensor *cup__conv_wgmma_sums(cup__call *call, const cup__conv *v, conv_parts *parts);
 
 /* Runs a call whose channels shall be neighbours in memory, in pieces of 16 bytes, and dy and the
  * weight's taps evenly spread: as it is, or with copies in place of its tensors. Without `all` the

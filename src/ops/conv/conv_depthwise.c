@@ -4,19 +4,19 @@
 
 #define TAPS_MOST 7    /* in each direction: those of a weight's gradient are sums in registers */
 #define STRIDE_MOST 2
-#define CHANNELS 64    /* of a warp */
-#define WARPS (CONV_THREADS / 32)
+#define TEAMS (CONV_THREADS / (CONV_CHANNELS / 2)) /* of a block, which have strips each */
 #define GRID_YZ_MOST 65535
-#define PARTS_MOST 128
+#define STEP_MOST (INT32_MAX / 64) /* from place to place, so that those of a strip fit an int */
+#define PARTS_MOST 512
 
 static bool steps_are_even(const long long step[4], const void *data, int64_t size)
 {
     return step[1] == 1 && step[0] % 2 == 0 && step[2] % 2 == 0 && step[3] % 2 == 0 &&
-           (uintptr_t)data % (uintptr_t)(2 * size) == 0;
+           step[3] <= STEP_MOST && (uintptr_t)data % (uintptr_t)(2 * size) == 0;
 }
 
 /* Why it cannot do a convolution, whatever its tensors lie like. */
-static const char *refuses_sizes(const cup__call *call, const cup__conv *v)
+static const char *refuses_sizes(const cup__conv *v)
 {
     const conv_call *c = &v->call;
     if (v->dtype == CUP_F64)
@@ -29,11 +29,14 @@ static const char *refuses_sizes(const cup__call *call, const cup__conv *v)
     for (int d = 0; d < 2; d++)
         if (c->side[d].dilation != 1 || c->side[d].taps > TAPS_MOST || c->side[d].in == 0)
             return "its kernel is too large, or has gaps";
-    if (divide_up(c->groups, CHANNELS) > GRID_YZ_MOST)
+    if (divide_up(c->groups, CONV_CHANNELS) > GRID_YZ_MOST)
         return "it has too many channels";
-    int64_t places = (int64_t)c->images * c->side[0].out;
-    if (call->op->kind == CUP__CONV_WEIGHT && places > INT32_MAX / (c->side[1].out + 1))
-        return "its places are too many for 32 bits";
+    for (int in = 0; in < 2; in++) { /* with what rows and strips are rounded up to */
+        int64_t rows = (in ? c->side[0].in : c->side[0].out) + (int64_t)CONV_HIGH;
+        int64_t wide = (in ? c->side[1].in : c->side[1].out) + (int64_t)CONV_STRIP;
+        if (rows * wide > INT32_MAX / 2 / (c->images ? c->images : 1))
+            return "its places are too many for 32 bits";
+    }
     return NULL;
 }
 
@@ -44,7 +47,7 @@ const char *cup__conv_depthwise_refuses(const cup__call *call)
     cup__conv v = cup__conv_of(call);
     const conv_call *c = &v.call;
     int64_t size = cup_dtype_size(v.dtype);
-    const char *why = refuses_sizes(call, &v);
+    const char *why = refuses_sizes(&v);
     if (why)
         return why;
     bool weight = call->op->kind == CUP__CONV_WEIGHT;
@@ -63,8 +66,9 @@ cup_status cup__conv_depthwise(cup__call *call)
         return CUP_OK;
     conv_line high = conv_line_of(&c->side[0], c->back, 0);
     conv_line wide = conv_line_of(&c->side[1], c->back, 0);
-    conv_tiles tiles = {.places = (unsigned)divide_up(wide.count, CONV_STRIP), .results = 1,
-                        .classes = {1, 1}};
+    int64_t strips = divide_up(wide.count, CONV_STRIP);
+    int64_t units = divide_up(high.count, CONV_HIGH) * CONV_HIGH * strips;
+    conv_tiles tiles = {.places = (unsigned)strips, .results = (unsigned)units, .classes = {1, 1}};
     cup__knob knobs[] = {{"CUP_T", v.dtype},
                          {"TAPS_H", c->side[0].taps},
                          {"TAPS_W", c->side[1].taps},
@@ -74,9 +78,8 @@ cup_status cup__conv_depthwise(cup__call *call)
         cup__kernel_get(gpu, "conv_depthwise.cu", "conv_depthwise", knobs, 5);
     if (!kernel)
         return call->c->error.status;
-    cup__grid grid = {.x = tiles.places * divide_up(high.count, WARPS),
-                      .y = c->images < GRID_YZ_MOST ? c->images : GRID_YZ_MOST,
-                      .z = divide_up(c->groups, CHANNELS),
+    cup__grid grid = {.x = divide_up((int64_t)tiles.results * c->images, TEAMS),
+                      .z = divide_up(c->groups, CONV_CHANNELS),
                       .threads = CONV_THREADS};
     return cup__launch(gpu, kernel, grid, CUP__ARG(v.call), CUP__ARG(tiles));
 }
@@ -86,12 +89,12 @@ static cup_tensor *make_parts(cup__call *call, const cup__conv *v, conv_parts *o
 {
     const conv_call *c = &v->call;
     int64_t strips = divide_up(c->side[1].out, CONV_STRIP);
-    int64_t channels = divide_up(c->groups, CHANNELS);
+    int64_t channels = divide_up(c->groups, CONV_CHANNELS);
     int64_t all = (int64_t)c->images * c->side[0].out * strips;
-    int64_t busy = 2 * cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
+    int64_t busy = 8 * cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
     int64_t parts = divide_up(busy, channels), taps = (int64_t)c->side[0].taps * c->side[1].taps;
     parts = parts > PARTS_MOST ? PARTS_MOST : parts;
-    int64_t part = divide_up(divide_up(all, parts), WARPS) * WARPS;
+    int64_t part = divide_up(all, parts);
     *out = (conv_parts){.all = all, .part = part, .parts = (int)divide_up(all, part),
                         .depth = (int)taps, .by_columns = divisor_of(strips),
                         .by_rows = divisor_of(c->side[0].out)};
@@ -119,7 +122,7 @@ cup_status cup__conv_weight_depthwise(cup__call *call)
     cup__kernel *kernel = sums ? cup__kernel_get(gpu, "conv_depthwise_weight.cu",
                                                  "conv_depthwise_weight", knobs, 4)
                                : NULL;
-    cup__grid grid = {.x = divide_up(c->groups, CHANNELS), .y = parts.parts,
+    cup__grid grid = {.x = divide_up(c->groups, CONV_CHANNELS), .y = parts.parts,
                       .threads = CONV_THREADS};
     if (kernel && cup__launch(gpu, kernel, grid, CUP__ARG(v.call), CUP__ARG(parts)) == CUP_OK)
         cup__conv_join(call, &v, &parts, CONV_ALONG_CHANNELS);

@@ -7,7 +7,9 @@
 #include "divide.cuh"
 
 #define CONV_THREADS 256
-#define CONV_STRIP 8 /* places side by side that a thread of the depthwise kernels has */
+#define CONV_STRIP 8     /* places side by side that a thread of the depthwise kernels has, */
+#define CONV_CHANNELS 32 /* channels that the threads of a strip have, */
+#define CONV_HIGH 4      /* and rows in which the strips of a block lie */
 
 /* Along what the elements of the image are neighbours in memory. */
 #define CONV_ALONG_ROWS 0
@@ -25,6 +27,7 @@ typedef struct conv_parts {
     void *sums;
     long long all, part; /* places of all images, and of a part */
     int parts, depth;    /* elements of the columns of a group */
+    int channels;        /* of a tap in the sums of wgmma.cu, which have more than there are */
     unsigned results, depths; /* tiles of each */
     divisor by_columns, by_rows; /* of places that are fewer than 2^31, by the sides of dy */
 } conv_parts;

@@ -1,5 +1,5 @@
-/* Packs an image or a weight of a few channels, and unpacks the gradient of one. A thread has the
- * GROUP rows and CHANNELS channels of a column. */
+/* Packs an image or a weight of a few channels, and unpacks the gradient of one, whose parts in f32
+ * are added in order. A thread has the GROUP rows and CHANNELS channels of a column. */
 #include "conv_pack.cuh"
 #include "vec.cuh"
 
@@ -54,12 +54,19 @@ extern "C" __global__ void __launch_bounds__(CONV_THREADS)
     for (long long at = (long long)blockIdx.x * CONV_THREADS + threadIdx.x; at < p.all;
          at += (long long)gridDim.x * CONV_THREADS) {
         column c = column_of(p, (unsigned)at);
-        vec<T, EACH> v = load<EACH>((const T *)p.from + at * EACH);
+        real sum[EACH] = {};
+        for (int part = 0; part < p.parts; part++) {
+            vec<real, EACH> v = load<EACH>((const real *)p.from + (part * p.all + at) * EACH);
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                sum[i] += v.at[i];
+        }
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             int row = i / CHANNELS, channel = i % CHANNELS;
             if (is_there(p, c, row, channel))
-                ((T *)p.to)[c.from + channel * p.step[1] + row * p.step[2]] = v.at[i];
+                ((T *)p.to)[c.from + channel * p.step[1] + row * p.step[2]] =
+                    from_real<T>(sum[i]);
         }
     }
 }

@@ -17,6 +17,7 @@ typedef struct conv_pack {
     int row_step;      /* from packed row to packed row */
     int before[2];     /* rows and columns of zeros in front */
     int size[2], channels; /* of what lies as it came */
+    int parts;         /* that are added while it is unpacked */
 } conv_pack;
 
 #endif

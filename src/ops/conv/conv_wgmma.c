@@ -8,32 +8,27 @@
 #include "base/divide.h"
 #include "cuda/loader.h"
 #include "cupola/ops.h"
+#include "dispatch/memo.h"
 #include "kernels/wgmma_call.cuh"
-#include "ops/conv/conv_cuda.h"
+#include "ops/conv/conv_wgmma.h"
 #include "ops/matmul/product_state.h"
-#include "ops/matmul/wgmma_maps.h"
 #include "ops/shape/copy.h"
 
-#define CHUNK 64     /* channels of a line, and places of a step of the weight's gradient */
 #define LEAST 16     /* channels and results, below which most of a tile would be empty */
 #define CORNER 127   /* how far beyond the image TMA can begin or end */
 #define FARTHEST 255 /* how far from the first tap the last one can be */
 #define STEP_MOST 8  /* from place to place */
 #define PLACES_MOST (INT32_MAX - 1024)
-
-/* How TMA walks over the places of a class along a side. */
-typedef struct walk {
-    int64_t from, end; /* where the first and the last first tap are read, from each end */
-    int64_t apart;     /* taps */
-    int tap, every;    /* number of the first tap, and from one to the next */
-} walk;
+#define SLICES 8     /* of parts that warps add at the same time, */
+#define MANY 65536   /* where there are fewer elements */
+#define PLACES_EACH 4 /* elements for each place, up to which parts are better matrices */
 
 /* Taps that go backwards, as in the gradient of the image, are taken from the last one on. */
-static walk walk_of(const conv_line *l)
+static cup__conv_walk walk_of(const conv_line *l)
 {
     int64_t reach = (int64_t)(l->taps - 1) * l->tap_step;
     bool turned = l->tap_step < 0;
-    walk w = {.from = l->from + (turned ? reach : 0),
+    cup__conv_walk w = {.from = l->from + (turned ? reach : 0),
               .apart = turned ? -(int64_t)l->tap_step : l->tap_step,
               .tap = turned ? l->tap + (l->taps - 1) * l->tap_every : l->tap,
               .every = turned ? -l->tap_every : l->tap_every};
@@ -43,7 +38,7 @@ static walk walk_of(const conv_line *l)
 
 static bool can_walk(const conv_line *l)
 {
-    walk w = walk_of(l);
+    cup__conv_walk w = walk_of(l);
     return llabs(w.from) <= CORNER && llabs(w.end) <= CORNER && l->step <= STEP_MOST &&
            w.apart * (l->taps - 1) <= FARTHEST;
 }
@@ -83,7 +78,8 @@ const char *cup__conv_wgmma_never(const cup__call *call)
     }
     if (c->images == 0)
         return "there is no image";
-    if ((int64_t)c->side[0].taps * c->side[1].taps > INT32_MAX / 4 / (c->channels + CHUNK))
+    int64_t taps = (int64_t)c->side[0].taps * c->side[1].taps;
+    if (taps > INT32_MAX / 4 / (c->channels + CUP__CONV_CHUNK))
         return "a result is a sum of more than 2^29 products";
     return NULL;
 }
@@ -100,95 +96,6 @@ const char *cup__conv_wgmma_refuses(const cup__call *call)
     return can_walk_all(&c) ? NULL : "its taps or padding reach farther than TMA does";
 }
 
-/* One launch. */
-typedef struct work {
-    cup_context *c;
-    const conv_call *call;
-    conv_line line[2];
-    walk walk[2];
-    cup__product p;
-    cup__wgmma_plan plan;
-    bool depth, spread;
-    wgmma_conv argument;
-    CUtensorMap a, b, y;
-} work;
-
-static cup_status refused(const work *w, CUresult result)
-{
-    if (result == CUDA_SUCCESS)
-        return CUP_OK;
-    return cup__fail(&w->c->error, CUP_INTERNAL,
-                     "convolution: the driver refused a tensor map, with error %d", (int)result);
-}
-
-static CUtensorMapDataType type_of(const work *w)
-{
-    return w->p.dtype == CUP_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-}
-
-/* Bytes between elements of a dimension; where it has one, any that TMA takes. */
-static uint64_t bytes_apart(int64_t size, int64_t step)
-{
-    return size == 1 ? 16 : (uint64_t)step * 2;
-}
-
-static cup_status encode_boxes(const work *w, CUtensorMap *map, const void *data, uint32_t rank,
-                               const uint64_t *sizes, const uint64_t *strides, const uint32_t *box)
-{
-    const uint32_t steps[] = {1, 1, 1};
-    CUtensorMapSwizzle swizzle =
-        box[0] * 2 == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
-    return refused(w, cup__driver.cuTensorMapEncodeTiled(
-                          map, type_of(w), rank, (void *)(uintptr_t)data, sizes, strides, box,
-                          steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
-}
-
-/* The image, of which `places` are read at a time. */
-static cup_status encode_image(const work *w, CUtensorMap *map, int places)
-{
-    const conv_call *c = w->call;
-    const conv_line *l = w->line;
-    const uint64_t sizes[] = {(uint64_t)c->channels, (uint64_t)l[1].size, (uint64_t)l[0].size,
-                              (uint64_t)c->images};
-    const uint64_t strides[] = {bytes_apart(l[1].size, c->x_step[3]),
-                                bytes_apart(l[0].size, c->x_step[2]),
-                                bytes_apart(c->images, c->x_step[0])};
-    const int from[] = {(int)w->walk[1].from, (int)w->walk[0].from};
-    const int end[] = {(int)w->walk[1].end, (int)w->walk[0].end};
-    const uint32_t steps[] = {1, (uint32_t)l[1].step, (uint32_t)l[0].step, 1};
-    return refused(w, cup__driver.cuTensorMapEncodeIm2col(
-                          map, type_of(w), 4, (void *)(uintptr_t)c->x, sizes, strides, from, end,
-                          CHUNK, (uint32_t)places, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                          CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
-}
-
-/* The weight as a matrix for each tap, whose lines are its channels. */
-static cup_status encode_weight(work *w)
-{
-    const conv_call *c = w->call;
-    int64_t taps = (int64_t)c->side[0].taps * c->side[1].taps;
-    int64_t lines = c->back ? c->channels : c->results;
-    const uint64_t sizes[] = {(uint64_t)(c->back ? c->results : c->channels), (uint64_t)lines,
-                              (uint64_t)taps};
-    const uint64_t strides[] = {bytes_apart(lines, c->w_step[c->back]),
-                                bytes_apart(taps, c->w_step[c->side[1].taps > 1 ? 3 : 2])};
-    int box_lines = (c->back ? CHUNK : w->plan.tile_n) / w->plan.cluster_m;
-    return encode_boxes(w, &w->b, c->w, 3, sizes, strides,
-                        (const uint32_t[]){CHUNK, (uint32_t)box_lines, 1});
-}
-
-/* A matrix with lines of `length`, of which boxes are read or written. */
-static cup_status encode_matrix(const work *w, CUtensorMap *map, const void *data, int64_t length,
-                                int64_t lines, int64_t step, int box_length, int box_lines)
-{
-    return encode_boxes(w, map, data, 2, (const uint64_t[]){(uint64_t)length, (uint64_t)lines},
-                        (const uint64_t[]){bytes_apart(lines, step)},
-                        (const uint32_t[]){(uint32_t)box_length, (uint32_t)box_lines});
-}
-
 /* Elements from one place to the next, where places lie evenly behind each other. */
 static int64_t place_step(const long long step[4], int64_t rows, int64_t columns)
 {
@@ -203,26 +110,16 @@ static bool places_lie_evenly(const long long step[4], int64_t images, int64_t r
            (images == 1 || step[0] == rows * columns * each);
 }
 
-static cup_status encode_results(work *w)
-{
-    int64_t line = cup__wgmma_stored_line(w->plan.tile_n * 2) / 2;
-    if (w->spread) {
-        w->y = w->a; /* which nobody looks at */
-        return CUP_OK;
-    }
-    return encode_matrix(w, &w->y, w->p.y.data, w->p.n, w->p.m, w->p.y.row, (int)line, 16);
-}
-
-static void fill_product(work *w, cup_dtype dtype)
+static void fill_product(cup__conv_work *w, cup_dtype dtype)
 {
     const conv_call *c = w->call;
     const conv_line *l = w->line;
     int64_t places = (int64_t)c->images * l[0].count * l[1].count;
-    int64_t chunks = divide_up(c->channels, CHUNK), taps = (int64_t)l[0].taps * l[1].taps;
+    int64_t chunks = divide_up(c->channels, CUP__CONV_CHUNK), taps = (int64_t)l[0].taps * l[1].taps;
     w->p = (cup__product){.dtype = dtype, .y_dtype = dtype, .batch_count = 1, .factor = 1};
     w->p.m = w->depth ? c->results : places;
-    w->p.k = w->depth ? places : taps * chunks * CHUNK;
-    w->p.n = !w->depth ? c->results : taps == 1 ? c->channels : taps * chunks * CHUNK;
+    w->p.k = w->depth ? places : taps * chunks * CUP__CONV_CHUNK;
+    w->p.n = !w->depth ? c->results : taps == 1 ? c->channels : taps * chunks * CUP__CONV_CHUNK;
     w->p.bias = c->bias;
     w->argument.chunks = (int)chunks;
     w->argument.taps = (int)taps;
@@ -230,7 +127,7 @@ static void fill_product(work *w, cup_dtype dtype)
 }
 
 /* Where places and taps are. */
-static void fill_walk(work *w)
+static void fill_walk(cup__conv_work *w)
 {
     wgmma_conv *to = &w->argument;
     int wide = w->call->side[1].taps;
@@ -247,7 +144,7 @@ static void fill_walk(work *w)
 }
 
 /* Where the results of a class go. */
-static void aim_results(work *w)
+static void aim_results(cup__conv_work *w)
 {
     const conv_call *c = w->call;
     const conv_line *l = w->line;
@@ -260,7 +157,7 @@ static void aim_results(work *w)
         w->argument.y_step[d] = step[d ? d + 1 : 0];
 }
 
-static cup_status fill_call(work *w, int multiprocessors)
+static cup_status fill_call(cup__conv_work *w, int multiprocessors)
 {
     wgmma_call *to = &w->argument.all;
     cup__wgmma_cut cut = cup__wgmma_cut_of(&w->p, &w->plan);
@@ -288,17 +185,17 @@ static cup_status fill_call(work *w, int multiprocessors)
     return CUP_OK;
 }
 
-static cup_status launch(work *w)
+static cup_status launch(cup__conv_work *w)
 {
     cup__cuda *gpu = cup__cuda_of(w->c->device);
     const cup__wgmma_plan *plan = &w->plan;
     int multiprocessors = cup__cuda_facts(gpu)->multiprocessors;
-    CUP_TRY(encode_results(w));
-    CUP_TRY(fill_call(w, multiprocessors));
     bool along_k = !w->depth && !w->call->back;
     cup__knob knobs[] = {
         {"CONV", w->depth ? WGMMA_CONV_DEPTH : WGMMA_CONV_ROWS},
         {"CUP_T", w->p.dtype},
+        {"Y_T", w->matrices ? CUP_F32 : w->p.dtype},
+        {"BATCH", w->matrices},
         {"TILE_M", plan->tile_m},
         {"TILE_N", plan->tile_n},
         {"CONSUMERS", plan->consumers},
@@ -326,6 +223,43 @@ static cup_status launch(work *w)
                        CUP__ARG(w->argument));
 }
 
+/* The plans of a call's launches, which are kept with what is remembered of it. */
+#define KEPT 4
+typedef struct kept_plans {
+    struct {
+        cup__wgmma_plan plan;
+        int parts; /* 0: the plan is not known yet */
+    } of[KEPT];
+} kept_plans;
+
+static const char owner;
+
+/* Chooses the plan of launch number `which`, and the parts of its k; false where none fits. */
+static bool choose_plan(cup__call *call, cup__conv_work *w, int which, int *parts)
+{
+    cup__memo *memo = which < KEPT ? call->memo : NULL;
+    kept_plans *kept = memo && memo->owner == (const void *)&owner ? memo->kept : NULL;
+    int multiprocessors = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
+    *parts = 1;
+    if (kept && kept->of[which].parts) {
+        w->plan = kept->of[which].plan;
+        *parts = kept->of[which].parts;
+        return true;
+    }
+    double time = w->matrices ? cup__wgmma_choose_deep(&w->p, multiprocessors, &w->plan, parts)
+                  : w->depth  ? cup__wgmma_choose_parts(&w->p, multiprocessors, &w->plan)
+                              : cup__wgmma_choose_conv(&w->p, multiprocessors, &w->plan);
+    if (time <= 0)
+        return false;
+    if (memo && !kept)
+        kept = cup__memo_keep(memo, &owner, &(kept_plans){0}, sizeof *kept);
+    if (kept) {
+        kept->of[which].plan = w->plan;
+        kept->of[which].parts = *parts;
+    }
+    return true;
+}
+
 static cup_status no_plan(cup__call *call)
 {
     return cup__call_fail(call, CUP_UNSUPPORTED, "no shape of tiles fits this convolution");
@@ -333,7 +267,7 @@ static cup_status no_plan(cup__call *call)
 
 cup_status cup__conv_wgmma_class(cup__call *call, const cup__conv *v, int high, int wide)
 {
-    work w;
+    cup__conv_work w;
     memset(&w, 0, sizeof w); /* with what lies between fields */
     w.c = call->c;
     w.call = &v->call;
@@ -344,11 +278,13 @@ cup_status cup__conv_wgmma_class(cup__call *call, const cup__conv *v, int high, 
     fill_product(&w, v->dtype);
     fill_walk(&w);
     aim_results(&w);
-    int multiprocessors = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
-    if (cup__wgmma_choose(&w.p, multiprocessors, &w.plan) <= 0)
+    int parts, multiprocessors = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
+    if (!choose_plan(call, &w, high * conv_classes(&v->call.side[1], v->call.back) + wide, &parts))
         return no_plan(call);
-    CUP_TRY(encode_image(&w, &w.a, w.plan.tile_m));
-    CUP_TRY(encode_weight(&w));
+    CUP_TRY(cup__conv_encode_image(&w, &w.a, w.plan.tile_m));
+    CUP_TRY(cup__conv_encode_weight(&w));
+    CUP_TRY(cup__conv_encode_results(&w));
+    CUP_TRY(fill_call(&w, multiprocessors));
     return launch(&w);
 }
 
@@ -388,20 +324,94 @@ cup_status cup__conv_wgmma(cup__call *call)
     return call->out[0]->count ? cup__conv_run_last(call, true, run_rows) : CUP_OK;
 }
 
-/* The sums as the kernel leaves them, by result, tap and channel; `one`: under a single tap. */
-static cup_tensor *make_sums(cup__call *call, const conv_call *c, bool one)
+static cup_tensor *make_parts(cup__conv_work *w, int count, conv_parts *out)
 {
-    int64_t channels = one ? c->channels : divide_up(c->channels, CHUNK) * CHUNK;
-    cup__shape shape = {call->out[0]->dtype, 4,
-                        {c->results, c->side[0].taps, c->side[1].taps, channels}};
-    return cup__tensor_make(call->c, &shape, "weight gradient");
+    int64_t part = divide_up(divide_up(w->p.k, CUP__CONV_CHUNK), count);
+    *out = (conv_parts){.parts = (int)divide_up(divide_up(w->p.k, CUP__CONV_CHUNK), part),
+                        .part = part, .depth = (int)w->p.n,
+                        .channels = (int)(w->p.n / w->argument.taps)};
+    cup__shape shape = {CUP_F32, 3, {out->parts, w->p.m, w->p.n}};
+    cup_tensor *sums = cup__tensor_make(w->c, &shape, "partial sums");
+    out->sums = sums ? sums->data : NULL;
+    return sums;
 }
 
+static cup_status encode_depth(cup__conv_work *w)
+{
+    const conv_call *c = w->call;
+    CUP_TRY(cup__conv_encode_dy(w, place_step(c->w_step, w->line[0].count, w->line[1].count)));
+    return cup__conv_encode_image(w, &w->b, CUP__CONV_CHUNK);
+}
+
+static cup_status launch_parts(cup__conv_work *w, const conv_parts *parts)
+{
+    CUP_TRY(encode_depth(w));
+    CUP_TRY(cup__conv_encode_parts(w, parts));
+    CUP_TRY(fill_call(w, cup__cuda_facts(cup__cuda_of(w->c->device))->multiprocessors));
+    w->argument.all.part_tiles = (int)parts->part;
+    w->argument.all.units *= parts->parts;
+    return launch(w);
+}
+
+static cup_status launch_depth(cup__conv_work *w)
+{
+    CUP_TRY(encode_depth(w));
+    CUP_TRY(cup__conv_encode_results(w));
+    CUP_TRY(fill_call(w, cup__cuda_facts(cup__cuda_of(w->c->device))->multiprocessors));
+    return launch(w);
+}
+
+static void begin_depth(cup__conv_work *w, const cup__call *call, const cup__conv *v)
+{
+    memset(w, 0, sizeof *w);
+    w->c = call->c;
+    w->call = &v->call;
+    w->depth = true;
+    for (int d = 0; d < 2; d++)
+        w->line[d] = conv_line_of(&v->call.side[d], false, 0);
+    fill_product(w, v->dtype);
+    fill_walk(w);
+}
+
+cup_tensor *cup__conv_wgmma_sums(cup__call *call, const cup__conv *v, conv_parts *parts)
+{
+    int count;
+    cup__conv_work w;
+    begin_depth(&w, call, v);
+    w.matrices = true;
+    if (!choose_plan(call, &w, 0, &count)) {
+        no_plan(call);
+        return NULL;
+    }
+    cup_tensor *sums = make_parts(&w, count, parts);
+    if (sums && launch_parts(&w, parts) == CUP_OK)
+        return sums;
+    cup_tensor_free(sums);
+    return NULL;
+}
+
+static cup_status run_matrices(cup__call *call, const cup__conv *v)
+{
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    conv_parts parts = {0};
+    cup_tensor *sums = cup__conv_wgmma_sums(call, v, &parts);
+    int64_t all = (int64_t)v->call.results * parts.depth;
+    int slices = all < MANY && parts.parts >= SLICES ? SLICES : 1;
+    cup__knob knobs[] = {{"CUP_T", v->dtype}, {"SLICES", slices}};
+    cup__kernel *kernel = sums ? cup__kernel_get(gpu, "conv_sums.cu", "conv_sums", knobs, 2) : NULL;
+    cup__grid grid = {.x = divide_up(all, CONV_THREADS / slices), .threads = CONV_THREADS};
+    if (kernel)
+        cup__launch(gpu, kernel, grid, CUP__ARG(v->call), CUP__ARG(parts));
+    cup_tensor_free(sums);
+    return call->c->error.status;
+}
+
+/* Sums by result, tap and channel go where the weight has them. */
 static cup_status turn_sums(cup__call *call, cup_tensor *sums)
 {
     cup_tensor *out = call->out[0];
-    int64_t size[] = {sums->shape[0], out->shape[1], sums->shape[1], sums->shape[2]};
-    cup__shape shape = {out->dtype, 4, {size[0], size[1], size[2], size[3]}};
+    cup__shape shape = {out->dtype, 4, {0}};
+    memcpy(shape.size, out->shape, sizeof shape.size);
     const int64_t *s = sums->stride;
     cup_tensor *turned =
         cup__tensor_view(sums, &shape, (int64_t[CUP_MAX_DIMS]){s[0], s[3], s[1], s[2]}, 0);
@@ -411,40 +421,34 @@ static cup_status turn_sums(cup__call *call, cup_tensor *sums)
     return call->c->error.status;
 }
 
-cup_status cup__conv_wgmma_sums(cup__call *call, const cup__conv *v, void *to)
+/* Its parts are added by the blocks that have them. */
+static cup_status run_whole(cup__call *call, cup__conv_work *w)
 {
-    const conv_call *c = &v->call;
-    int multiprocessors = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
-    work w;
-    memset(&w, 0, sizeof w);
-    w.c = call->c;
-    w.call = c;
-    w.depth = true;
-    for (int d = 0; d < 2; d++)
-        w.line[d] = conv_line_of(&c->side[d], false, 0);
-    fill_product(&w, v->dtype);
-    fill_walk(&w);
-    w.p.y = (cup__matrix){to, w.p.n, 1, {0}};
-    if (cup__wgmma_choose_deep(&w.p, multiprocessors, &w.plan) <= 0)
+    const conv_call *c = w->call;
+    int count;
+    int64_t channels = w->p.n / w->argument.taps;
+    cup__shape shape = {w->p.dtype, 4, {c->results, c->side[0].taps, c->side[1].taps, channels}};
+    if (!choose_plan(call, w, 0, &count))
         return no_plan(call);
-    int64_t step = place_step(c->w_step, w.line[0].count, w.line[1].count);
-    CUP_TRY(encode_matrix(&w, &w.a, c->w, c->results, w.p.k, step, CHUNK, CHUNK));
-    CUP_TRY(encode_image(&w, &w.b, CHUNK));
-    return launch(&w);
+    bool as_is = w->argument.taps == 1 && (uintptr_t)call->out[0]->data % 16 == 0;
+    cup_tensor *sums =
+        as_is ? call->out[0] : cup__tensor_make(call->c, &shape, "weight gradient");
+    if (!sums)
+        return call->c->error.status;
+    w->p.y = (cup__matrix){sums->data, w->p.n, 1, {0}};
+    if (launch_depth(w) == CUP_OK && !as_is)
+        turn_sums(call, sums);
+    if (!as_is)
+        cup_tensor_free(sums);
+    return call->c->error.status;
 }
 
 static cup_status run_depth(cup__call *call)
 {
     cup__conv v = cup__conv_of(call);
-    const conv_call *c = &v.call;
-    bool one = c->side[0].taps == 1 && c->side[1].taps == 1;
-    if (one && (uintptr_t)call->out[0]->data % 16 == 0)
-        return cup__conv_wgmma_sums(call, &v, call->out[0]->data);
-    cup_tensor *sums = make_sums(call, c, one);
-    if (sums && cup__conv_wgmma_sums(call, &v, sums->data) == CUP_OK)
-        turn_sums(call, sums);
-    cup_tensor_free(sums);
-    return call->c->error.status;
+    cup__conv_work w;
+    begin_depth(&w, call, &v);
+    return w.p.m * w.p.n <= PLACES_EACH * w.p.k ? run_matrices(call, &v) : run_whole(call, &w);
 }
 
 cup_status cup__conv_weight_wgmma(cup__call *call)

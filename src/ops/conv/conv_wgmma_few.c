@@ -177,14 +177,16 @@ static cup_status run_sums(cup__call *call)
 {
     cup__conv v = cup__conv_of(call);
     job j = {call, &v, packing_of(&v.call)};
-    cup_tensor *image = packed_image(&j);
-    cup_tensor *sums =
-        image ? make_lines(&j, (int64_t)v.call.results * j.how.taps * j.how.columns) : NULL;
-    if (sums && call->c->error.status == CUP_OK) {
+    cup_tensor *image = packed_image(&j), *sums = NULL;
+    conv_parts parts;
+    if (image && call->c->error.status == CUP_OK) {
         cup__conv lines = of_lines(&j, image);
+        sums = cup__conv_wgmma_sums(call, &lines, &parts);
+    }
+    if (sums) {
         conv_pack p = weight_pack(&j, sums->data, v.call.y, v.call.y_step);
-        if (cup__conv_wgmma_sums(call, &lines, sums->data) == CUP_OK)
-            run_pack(&j, "conv_unpack_columns", &p);
+        p.parts = parts.parts;
+        run_pack(&j, "conv_unpack_columns", &p);
     }
     cup_tensor_free(sums);
     cup_tensor_free(image);

@@ -27,9 +27,13 @@ const char *cup__product_wgmma_best_refuses(cup_context *c, const cup__product *
 /* The plan by the shape alone, and the microseconds it is likely to take, 0 where none fits; what
  * cuBLASLt is likely to take; and the product by a given plan. */
 double cup__wgmma_choose(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan);
-/* The same for a long k, which is cut into as many parts as the card takes at a time, by blocks
- * without clusters whose columns are whole panels. */
-double cup__wgmma_choose_deep(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan);
+/* The same for convolutions, and for their sums over places, by blocks without clusters whose
+ * columns are whole panels: k is cut into parts that the blocks add up, or into parts that are
+ * matrices of their own. */
+double cup__wgmma_choose_conv(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan);
+double cup__wgmma_choose_parts(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan);
+double cup__wgmma_choose_deep(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan,
+                              int *parts);
 double cup__cublaslt_time(const cup__product *p, int multiprocessors);
 cup_status cup__product_wgmma_by(cup_context *c, const cup__product *p,
                                  const cup__wgmma_plan *plan);

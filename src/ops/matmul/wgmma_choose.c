@@ -62,6 +62,12 @@ static const entry plain_entries[] = {
     {C(128, 256, 3, 1, 1), {4.5, 0.655, 1.85, 1.0}},
 };
 
+/* What convolutions choose from beside: tiles for 64 results. */
+static const entry narrow_entries[] = {
+    {P(128, 64, 8, 1, 1), {3.5, 0.29, 0.1, 1.0}},
+    {P(64, 256, 4, 1, 1), {3.5, 0.36, 0.4, 1.0}},
+};
+
 static const entry group_entries[] = {
     {P(128, 192, 4, 1, 1), {0, 0.473, 0.74, 1}}, {C(128, 256, 4, 1, 1), {0, 0.619, 2.08, 1}},
     {P(128, 128, 6, 1, 1), {0, 0.328, 0.39, 1}}, {P(64, 256, 4, 1, 1), {0, 0.355, 0.47, 1}},
@@ -135,6 +141,11 @@ static const rates vendor_rates = {3.56, 0, 1.53, 1.0};
 #define MARGIN 0.965        /* what the library must be below of our time, */
 #define MARGIN_FEW 1.03     /* and where tiles are mostly empty, */
 #define FEW 48              /* with so many rows */
+#define JOINED_EACH_US 1.5e6 /* bytes of parts that are matrices of their own, */
+#define JOINING 2.5         /* and what adding them up costs beside, */
+#define STORED 0.7          /* and storing a tile of one */
+#define WAVES_MOST 4
+#define MATRICES_MOST 512
 
 /* Microseconds of `tiles`, each in `parts` along k, by `slots` at a time. */
 static double work_time(const rates *cost, int64_t k, int64_t tiles, int parts, int slots,
@@ -251,7 +262,43 @@ double cup__wgmma_choose(const cup__product *p, int multiprocessors, cup__wgmma_
     return least;
 }
 
-double cup__wgmma_choose_deep(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan)
+double cup__wgmma_choose_conv(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan)
+{
+    double least = cup__wgmma_choose(p, multiprocessors, plan);
+    for (int i = 0; i < COUNT(narrow_entries); i++) {
+        cup__wgmma_plan one;
+        double time = choose_parts(p, multiprocessors, &plain_menu, &narrow_entries[i], &one);
+        if (time > 0 && (least <= 0 || time < least)) {
+            least = time;
+            *plan = one;
+        }
+    }
+    return least;
+}
+
+/* The best number of parts of a long k, which are matrices of their own in f32 and added later. */
+static double choose_matrices(const cup__product *p, int multiprocessors, const entry *e,
+                              int *parts)
+{
+    const cup__wgmma_plan *one = &e->plan;
+    int64_t k_tiles = divide_up(p->k, 64), tiles = tiles_of(p, one->tile_m, one->tile_n);
+    double least = 0, matrix = 4 * (double)p->m * (double)p->n / JOINED_EACH_US;
+    for (int waves = 0; waves <= WAVES_MOST; waves++) {
+        int64_t count = waves ? (int64_t)waves * multiprocessors / tiles : 1;
+        if (count < 1 || count > k_tiles || count > MATRICES_MOST)
+            continue;
+        double rounds = (double)divide_up(tiles * count, multiprocessors);
+        double each = (double)divide_up(k_tiles, count) * e->cost.k_tile + e->cost.tile + STORED;
+        double time = e->cost.start + rounds * each + JOINING + (double)count * matrix;
+        if (least == 0 || time < least) {
+            least = time;
+            *parts = (int)count;
+        }
+    }
+    return least;
+}
+
+double cup__wgmma_choose_parts(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan)
 {
     double least = 0;
     int64_t k_tiles = divide_up(p->k, 64);
@@ -261,15 +308,34 @@ double cup__wgmma_choose_deep(const cup__product *p, int multiprocessors, cup__w
         if (one.cluster_m * one.cluster_n > 1 || one.cluster_k || one.tile_n % 64)
             continue;
         int64_t tiles = tiles_of(p, one.tile_m, one.tile_n);
-        for (int parts = 1; parts <= multiprocessors; parts += 1 + parts / 8) {
+        for (int parts = 1; parts_fit(tiles, k_tiles, parts, multiprocessors, 4);
+             parts += 1 + parts / 8) {
             one.parts = parts;
-            if (!parts_fit(tiles, k_tiles, parts, multiprocessors, 4))
-                break;
             double time = plain_time(p, e, &one, multiprocessors);
             if (!cup__wgmma_plan_refuses(p, &one) && (least == 0 || time < least)) {
                 least = time;
                 *plan = one;
             }
+        }
+    }
+    return least;
+}
+
+double cup__wgmma_choose_deep(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan,
+                              int *parts)
+{
+    double least = 0;
+    for (int i = 0; i < COUNT(plain_entries) + COUNT(narrow_entries); i++) {
+        const entry *e = i < COUNT(plain_entries) ? &plain_entries[i]
+                                                  : &narrow_entries[i - COUNT(plain_entries)];
+        int count = 1;
+        if (e->plan.cluster_m * e->plan.cluster_n > 1 || e->plan.cluster_k || e->plan.tile_n % 64)
+            continue;
+        double time = choose_matrices(p, multiprocessors, e, &count);
+        if (time > 0 && !cup__wgmma_plan_refuses(p, &e->plan) && (least == 0 || time < least)) {
+            least = time;
+            *plan = e->plan;
+            *parts = count;
         }
     }
     return least;

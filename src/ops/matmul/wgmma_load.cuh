@@ -64,6 +64,10 @@ DEVICE unit unit_at(const wgmma_call &c, int index)
     u.batch[1] = BATCH > 1 ? matrix / c.batch_inner : 0;
     if (GROUPS == PRODUCT_GROUPS_OF_DEPTH)
         take_depth(c, matrix, u);
+    if (CONV && BATCH) { /* whose matrices are the parts of k */
+        u.k = matrix * c.part_tiles;
+        u.k_tiles = min(c.part_tiles, c.k_tiles - u.k);
+    }
     int strip = c.group * tiles_n, first = index / strip * c.group, inside = index % strip;
     int height = min(tiles_m - first, c.group);
     int tile_m = first + inside % height, tile_n = inside / height;

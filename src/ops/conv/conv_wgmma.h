@@ -1,0 +1,41 @@
+/* A launch of wgmma.cu for a convolution, and its tensor maps. */
+#ifndef CUP_OPS_CONV_CONV_WGMMA_H
+#define CUP_OPS_CONV_CONV_WGMMA_H
+
+#include "kernels/wgmma_call.cuh"
+#include "ops/conv/conv_cuda.h"
+#include "ops/matmul/wgmma_maps.h"
+
+/* Channels of a line, and places of a step of the weight's gradient. */
+#define CUP__CONV_CHUNK 64
+
+/* How TMA walks over the places of a class along a side. */
+typedef struct cup__conv_walk {
+    int64_t from, end; /* where the first and the last first tap are read, from each end */
+    int64_t apart;     /* taps */
+    int tap, every;    /* number of the first tap, and from one to the next */
+} cup__conv_walk;
+
+typedef struct cup__conv_work {
+    cup_context *c;
+    const conv_call *call;
+    conv_line line[2];
+    cup__conv_walk walk[2];
+    cup__product p;
+    cup__wgmma_plan plan;
+    bool depth, spread;
+    bool matrices; /* k is places, and its parts are matrices of their own */
+    wgmma_conv argument;
+    CUtensorMap a, b, y;
+} cup__conv_work;
+
+/* The image, of which `places` are read at a time; the weight, as a matrix for each tap, whose
+ * lines are its channels; dy, whose places are `step` elements apart; the results; and the matrices
+ * of parts, in f32. */
+cup_status cup__conv_encode_image(const cup__conv_work *w, CUtensorMap *map, int places);
+cup_status cup__conv_encode_weight(cup__conv_work *w);
+cup_status cup__conv_encode_dy(cup__conv_work *w, int64_t step);
+cup_status cup__conv_encode_results(cup__conv_work *w);
+cup_status cup__conv_encode_parts(cup__conv_work *w, const conv_parts *parts);
+
+#endif

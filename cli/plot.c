@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/text.h"
@@ -224,4 +225,84 @@ cup_status plot_write(cup_context *c, const cli_plot *plot, const char *path)
                             : cup_fail(c, CUP_MEMORY, "%s: no host memory for the plot", path);
     text_free(&out);
     return status;
+}
+
+double plot_flops_of_token(const cup_gpt_config *g)
+{
+    double weights = (double)cup_gpt_parameter_count(g, false);
+    weights += (double)g->vocabulary * (double)g->width;
+    return 6 * weights + 12.0 * (double)g->layers * (double)g->width * (double)g->context;
+}
+
+static cup_status draw_losses(cup_context *c, const cup_trainer *trainer, const char *path)
+{
+    int64_t count, steps = 0, evaluations = 0;
+    const cup_training_point *points = cup_trainer_points(trainer, &count);
+    double *memory = malloc(((size_t)count * 4 + 1) * sizeof *memory);
+    if (!memory)
+        return cup_fail(c, CUP_MEMORY, "out of host memory for the curves");
+    double *x = memory, *y = x + count, *at = y + count, *validation = at + count;
+    for (int64_t i = 0; i < count; i++) {
+        if (isfinite(points[i].loss)) {
+            x[steps] = (double)points[i].step;
+            y[steps++] = points[i].loss;
+        }
+        if (isfinite(points[i].validation)) {
+            at[evaluations] = (double)points[i].step;
+            validation[evaluations++] = points[i].validation;
+        }
+    }
+    cli_plot plot = {.title = "Loss", .x_words = "step", .y_words = "cross-entropy"};
+    plot.curves[plot.curve_count++] = (cli_curve){"training", x, y, (size_t)steps};
+    plot.curves[plot.curve_count++] =
+        (cli_curve){"validation", at, validation, (size_t)evaluations};
+    cup_status status = plot_write(c, &plot, path);
+    free(memory);
+    return status;
+}
+
+/* The number in the picture's address keeps a browser from showing an older one. */
+static cup_status write_page(cup_context *c, int64_t steps, const char *path, const char *words)
+{
+    cli_text page;
+    if (text_open(&page))
+        fprintf(page.to,
+                "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">\n"
+                "<meta name=\"color-scheme\" content=\"light dark\">\n"
+                "<meta http-equiv=\"refresh\" content=\"5\">\n<title>Loss</title>\n"
+                "<style>body { font: 15px system-ui, sans-serif; margin: 2em; }</style>\n"
+                "<p>%s</p>\n<img src=\"loss.svg?%lld\" alt=\"the curves of the loss\">\n</html>\n",
+                words, (long long)steps);
+    cup_status status = text_close(&page)
+                            ? cup_file_write(c, path, page.bytes, page.length)
+                            : cup_fail(c, CUP_MEMORY, "%s: no host memory for the page", path);
+    text_free(&page);
+    return status;
+}
+
+cup_status plot_run(cup_context *c, const cup_trainer *trainer, const char *folder,
+                        const char *words)
+{
+    size_t room = strlen(folder) + sizeof "/loss.html";
+    char *path = malloc(room);
+    if (!path)
+        return cup_fail(c, CUP_MEMORY, "out of host memory for the curves");
+    snprintf(path, room, "%s/loss.svg", folder);
+    cup_status status = draw_losses(c, trainer, path);
+    snprintf(path, room, "%s/loss.html", folder);
+    if (status == CUP_OK)
+        status = write_page(c, cup_trainer_steps(trainer), path, words);
+    free(path);
+    return status;
+}
+
+double plot_validation(const cup_trainer *trainer, bool last)
+{
+    int64_t count;
+    const cup_training_point *points = cup_trainer_points(trainer, &count);
+    double found = NAN;
+    for (int64_t i = 0; i < count; i++)
+        if (isfinite(points[i].validation) && (last || isnan(found)))
+            found = points[i].validation;
+    return found;
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli/exit.h"
@@ -17,6 +18,7 @@
 #include "cli/write.h"
 #include "cupola/cupola.h"
 
+#define DRAW_SECONDS 5
 #define SMALL_VOCABULARY 1024
 #define GPT2_VOCABULARY 50257
 
@@ -34,6 +36,8 @@ typedef struct train_run {
     cli_progress progress;
     int64_t first, done; /* steps before this run, and now */
     double rate;         /* tokens a second */
+    time_t drawn;        /* when the curves were written last */
+    bool saved;          /* a checkpoint is in the folder */
 } train_run;
 
 static int64_t tokens_of(const cup_training *t, int64_t steps)
@@ -215,6 +219,34 @@ static void announce(const train_run *r)
                 cli_shown(r->given->out));
 }
 
+/* How far the run is, in words, and its curves, so far. */
+static cup_status draw(train_run *r)
+{
+    char words[200], rate[32], flops[32], left[32];
+    double each = progress_rate(&r->progress);
+    int64_t steps = cup_trainer_steps(r->trainer);
+    const cup_gpt_config *config = &cup_trainer_model(r->trainer)->config;
+    double more = (double)tokens_of(&r->training, r->training.steps - steps);
+    snprintf(words, sizeof words, "Step %lld of %lld, %s tokens/s, %sFLOP/s, %s left",
+             (long long)steps, (long long)r->training.steps, progress_number(each, rate),
+             progress_number(each * plot_flops_of_token(config), flops),
+             progress_time(each > 0 ? more / each : 0, left));
+    return plot_run(r->c, r->trainer, r->given->out, words);
+}
+
+/* Now and then while the run goes on, which does not end for want of a picture. Not before there is
+ * a checkpoint, without which the next run would take it for somebody else's. */
+static void draw_again(train_run *r)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    if (!r->saved || t.tv_sec < r->drawn + DRAW_SECONDS)
+        return;
+    r->drawn = t.tv_sec;
+    if (cup_error(r->c) == CUP_OK && draw(r) != CUP_OK)
+        cup_error_clear(r->c);
+}
+
 static void on_point(const cup_training_point *p, void *user)
 {
     train_run *r = user;
@@ -230,59 +262,19 @@ static void on_point(const cup_training_point *p, void *user)
     signals_stake(SIGNALS_WORK);
     r->done = p->step + 1;
     progress_step(&r->progress, r->done, tokens_of(&r->training, r->done - r->first), p->loss);
+    draw_again(r);
+}
+
+static void on_saved(int64_t steps, void *user)
+{
+    (void)steps;
+    ((train_run *)user)->saved = true;
 }
 
 static bool on_stop(void *user)
 {
     (void)user;
     return signals_caught() != 0;
-}
-
-/* The curves of the whole run, steps before a resume included. */
-static cup_status draw(train_run *r)
-{
-    int64_t count, steps = 0, evaluations = 0;
-    const cup_training_point *points = cup_trainer_points(r->trainer, &count);
-    double *memory = malloc(((size_t)count * 4 + 1) * sizeof *memory);
-    size_t room = strlen(r->given->out) + sizeof "/loss.svg";
-    char *path = malloc(room);
-    if (!memory || !path) {
-        free(memory);
-        free(path);
-        return cup_fail(r->c, CUP_MEMORY, "out of host memory for the curves");
-    }
-    snprintf(path, room, "%s/loss.svg", r->given->out);
-    double *x = memory, *y = x + count, *at = y + count, *validation = at + count;
-    for (int64_t i = 0; i < count; i++) {
-        if (isfinite(points[i].loss)) {
-            x[steps] = (double)points[i].step;
-            y[steps++] = points[i].loss;
-        }
-        if (isfinite(points[i].validation)) {
-            at[evaluations] = (double)points[i].step;
-            validation[evaluations++] = points[i].validation;
-        }
-    }
-    cli_plot plot = {.title = "Loss", .x_words = "step", .y_words = "cross-entropy"};
-    plot.curves[plot.curve_count++] = (cli_curve){"training", x, y, (size_t)steps};
-    plot.curves[plot.curve_count++] =
-        (cli_curve){"validation", at, validation, (size_t)evaluations};
-    cup_status status = plot_write(r->c, &plot, path);
-    free(memory);
-    free(path);
-    return status;
-}
-
-/* The validation loss of the first or the last evaluation; NaN when there was none. */
-static double validation_of(train_run *r, bool last)
-{
-    int64_t count;
-    const cup_training_point *points = cup_trainer_points(r->trainer, &count);
-    double found = NAN;
-    for (int64_t i = 0; i < count; i++)
-        if (isfinite(points[i].validation) && (last || isnan(found)))
-            found = points[i].validation;
-    return found;
 }
 
 static void summarize(train_run *r)
@@ -293,10 +285,11 @@ static void summarize(train_run *r)
             signals_caught() ? "stopped" : "done", (long long)cup_trainer_steps(r->trainer),
             (long long)r->training.steps, progress_time(seconds, time),
             progress_number(r->rate, rate));
-    double first = validation_of(r, false), last = validation_of(r, true);
+    double first = plot_validation(r->trainer, false), last = plot_validation(r->trainer, true);
     if (last != first && isfinite(last))
         fprintf(stderr, "validation loss %.4f, before training %.4f\n", last, first);
-    fprintf(stderr, "%s: checkpoint, losses.csv and loss.svg\n", cli_shown(r->given->out));
+    fprintf(stderr, "%s: checkpoint, losses.csv, loss.svg and loss.html\n",
+            cli_shown(r->given->out));
 }
 
 static int write_document(train_run *r, const cli_text *sample)
@@ -318,8 +311,8 @@ static int write_document(train_run *r, const cli_text *sample)
     json_add_boolean(&w, "finished", steps == r->training.steps);
     json_add_number(&w, "tokens_per_second", r->rate);
     json_add_number(&w, "loss", loss);
-    json_add_number(&w, "first_validation_loss", validation_of(r, false));
-    json_add_number(&w, "validation_loss", validation_of(r, true));
+    json_add_number(&w, "first_validation_loss", plot_validation(r->trainer, false));
+    json_add_number(&w, "validation_loss", plot_validation(r->trainer, true));
     if (sample)
         json_add_bytes(&w, "sample", sample->bytes, sample->length);
     return json_end(&w);
@@ -360,7 +353,9 @@ static int finish(train_run *r)
 
 static int train(train_run *r)
 {
-    const cup_training_hooks hooks = {sizeof hooks, .point = on_point, .stop = on_stop, .user = r};
+    const cup_training_hooks hooks = {
+        sizeof hooks, .point = on_point, .saved = on_saved, .stop = on_stop, .user = r};
+    r->saved = r->given->resume;
     if (speaks(r))
         progress_begin(&r->progress, stderr, "tokens", r->training.steps, r->first);
     cup_status status = cup_trainer_run(r->trainer, &hooks);
@@ -476,7 +471,10 @@ const cli_verb verb_train = {
         "looks like and how it is trained comes from a preset; every option changes one thing of "
         "it.\n\n"
         "The folder --out gets a checkpoint, replaced as a whole every --save-every steps and at "
-        "the end; losses.csv with every step; and loss.svg with the curves. SIGINT and SIGTERM "
+        "the end; losses.csv with every step; and loss.svg with the curves, which is drawn again "
+        "every few seconds, and loss.html, a page with it that says how far the run is, with "
+        "tokens and operations a second: 6 a token for each weight that multiplies, and 12 layers "
+        "x width x context. SIGINT and SIGTERM "
         "end a run within a second, with a checkpoint and exit code 130 or 143, and --resume goes "
         "on from it as if nothing had happened: the same losses, bit for bit. Until the first step "
         "is done there is nothing to save, and they end the run at once; a second one does not "

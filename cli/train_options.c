@@ -12,7 +12,7 @@ const cli_option train_options[] = {
      "Lines (.jsonl, field text) and packed ones (.gz, .zst); or .bin files of tokens and folders "
      "of them, of any size; --resume knows it"},
     {"out", TEXT(train_given, out), "DIR", "run",
-     "folder for the checkpoint, losses.csv and loss.svg"},
+     "folder for the checkpoint, losses.csv, loss.svg and loss.html"},
     {"from", TEXT(train_given, from), "DIR", NULL,
      "begin with model, weights and tokenizer of a checkpoint, or of a published GPT-2, Llama or "
      "Mistral (config.json and safetensors, as Hugging Face has them)"},

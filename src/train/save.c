@@ -16,7 +16,8 @@
 
 /* The files of a run: those of its checkpoint, then those written from it. */
 static const char *const files[] = {CUP__MODEL_FILE,  CUP__OPTIMIZER_FILE, TOKENIZER,
-                                           CUP__LOSSES_FILE, "loss.svg",          NULL};
+                                    CUP__LOSSES_FILE, "loss.svg",          "loss.html",
+                                    NULL};
 
 static void write(const cup_loop *l, cup__json_writer *writer)
 {

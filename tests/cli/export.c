@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "test.h"
 
 static char out[100000];
@@ -30,6 +31,13 @@ TEST(export_is_where_a_run_may_begin)
     snprintf(path, sizeof path, "%s/text.txt", folder);
     EXPECT_INT(cup__file_write(NULL, path, text, sizeof text), CUP_OK);
     EXPECT_INT(cupola(folder, "train --out a " TINY LLAMA), 0);
+    char *page;
+    snprintf(path, sizeof path, "%s/a/loss.html", folder);
+    EXPECT_INT(cup__file_read(NULL, path, 1 << 16, &page, NULL), CUP_OK);
+    EXPECT_CONTAINS(page, "Step 2 of 2, ");
+    EXPECT_CONTAINS(page, "FLOP/s, ");
+    EXPECT_CONTAINS(page, "loss.svg?2");
+    cup__free(page);
     EXPECT_INT(cupola(folder, "export --from a --out b --json"), 0);
     EXPECT_CONTAINS(out, "\"parameters\"");
     /* The first loss is that of the weights, whoever they come from. */

@@ -161,6 +161,38 @@ static void time_sum(int64_t bytes)
     cup_scope_close(c);
 }
 
+/* The gradients of GPT-2's smallest model: as its tensors, and as many bytes in one. */
+static void time_gradients(int layers, int64_t width)
+{
+    const int64_t each[] = {3 * width * width, 4 * width * width, 4 * width * width, width * width,
+                            3 * width, 4 * width, width, width, width, width, width, width};
+    cup_tensor *list[12 * 64], *flat;
+    int64_t all = 0;
+    int tensors = 0;
+    cup_scope_open(c);
+    for (int i = 0; i < 12 * layers; i++, tensors++) {
+        list[i] = cup_full(c, CUP_BF16, 1, &each[i % 12], 0);
+        all += each[i % 12];
+    }
+    flat = cup_full(c, CUP_BF16, 1, &all, 0);
+    for (int way = 0; way < 2; way++) {
+        double start = 0;
+        for (int i = -3; i < 20; i++) {
+            if (i == 0) {
+                cup_synchronize(c);
+                cup_comm_barrier(m);
+                start = now();
+            }
+            cup_comm_all_reduce(m, way ? &flat : list, way ? 1 : tensors, CUP_COMBINE_SUM);
+        }
+        cup_synchronize(c);
+        if (rank == 0)
+            printf("all_reduce of %3d tensors, %lld bytes: %9.1f us\n", way ? 1 : tensors,
+                   (long long)(2 * all), (now() - start) / 20 * 1e6);
+    }
+    cup_scope_close(c);
+}
+
 int main(int argc, char **argv)
 {
     static const cup_dtype dtypes[] = {CUP_F32, CUP_F64, CUP_F16, CUP_BF16, CUP_I32, CUP_I64};
@@ -184,6 +216,8 @@ int main(int argc, char **argv)
     bool is_cuda = m && cup_device_is_cuda(c);
     for (int64_t bytes = 1 << 10; m && bytes <= (is_cuda ? 1 << 30 : 1 << 26); bytes *= 4)
         time_sum(bytes);
+    if (is_cuda)
+        time_gradients(12, 768);
     if (rank == 0)
         printf("%d results checked, %d wrong\n", checked, wrong);
     if (cup_error(c))

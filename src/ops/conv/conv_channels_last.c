@@ -4,13 +4,16 @@
 #include "ops/conv/conv_cuda.h"
 #include "ops/shape/copy.h"
 
+#define STEP_MOST ((int64_t)1 << 38) /* elements that a tensor map can have from line to line */
+
 /* Whether TMA can walk over a tensor with the channels in dimension `channel`. */
 static bool lies_well(const cup_tensor *t, int channel)
 {
     bool good = t->stride[channel] == 1 && (uintptr_t)t->data % 16 == 0;
     for (int d = 0; d < 4; d++)
         if (d != channel && t->shape[d] > 1)
-            good = good && t->stride[d] > 0 && t->stride[d] % CUP__CONV_PIECE == 0;
+            good = good && t->stride[d] > 0 && t->stride[d] < STEP_MOST &&
+                   t->stride[d] % CUP__CONV_PIECE == 0;
     return good;
 }
 

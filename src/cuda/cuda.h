@@ -66,6 +66,7 @@ typedef struct cup__grid {
     int shared;       /* bytes of dynamic shared memory */
     int cluster;      /* blocks a cluster along x; 0 or 1: none */
     bool dependent;   /* launch as a programmatic dependent of the kernel before it */
+    bool together;    /* blocks wait for each other: none begins before all have a place */
 } cup__grid;
 
 /* One kernel argument with its size, so that a launch can be checked against the kernel's own

@@ -83,7 +83,7 @@ static cup_status allow_cluster(cup__cuda *gpu, cup__kernel *kernel, int blocks)
 static CUresult launch_extended(const cup__cuda *gpu, const cup__kernel *kernel,
                                 const cup__grid *grid, void **values)
 {
-    CUlaunchAttribute attributes[2] = {0};
+    CUlaunchAttribute attributes[3] = {0};
     CUlaunchConfig config = {.gridDimX = (unsigned)grid->x,
                              .gridDimY = (unsigned)grid->y,
                              .gridDimZ = (unsigned)grid->z,
@@ -103,6 +103,11 @@ static CUresult launch_extended(const cup__cuda *gpu, const cup__kernel *kernel,
         CUlaunchAttribute *dependent = &attributes[config.numAttrs++];
         dependent->id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         dependent->value.programmaticStreamSerializationAllowed = 1;
+    }
+    if (grid->together) {
+        CUlaunchAttribute *together = &attributes[config.numAttrs++];
+        together->id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+        together->value.cooperative = 1;
     }
     return cup__driver.cuLaunchKernelEx(&config, kernel->function, values, NULL);
 }
@@ -127,10 +132,11 @@ static cup_status say_launch(cup__cuda *gpu, const cup__kernel *kernel, const cu
         snprintf(took, sizeof took, ", %.2f us", milliseconds * 1000);
     }
     cup__log(CUP__LAUNCH, "launch: %s for %s, %lld x %lld x %lld blocks of %d threads, %d bytes "
-                          "of shared memory%s%s%s",
+                          "of shared memory%s%s%s%s",
              kernel->name, gpu->op ? gpu->op : "no op", (long long)grid->x, (long long)grid->y,
              (long long)grid->z, grid->threads, grid->shared,
-             grid->cluster > 1 ? ", in clusters" : "", grid->dependent ? ", dependent" : "", took);
+             grid->cluster > 1 ? ", in clusters" : "", grid->dependent ? ", dependent" : "",
+             grid->together ? ", together" : "", took);
     return CUP_OK;
 }
 
@@ -140,8 +146,8 @@ static cup_status launch_now(cup__cuda *gpu, const cup__kernel *kernel, const cu
     cup__cuda_note(gpu, kernel->name);
     if (gpu->dry)
         return CUP_OK;
-    /* Cards before Hopper have neither; there a dependent launch is a plain one. */
-    bool extended = gpu->clusters && (grid->cluster > 1 || grid->dependent);
+    /* Cards before Hopper are asked for none of it; there a dependent launch is a plain one. */
+    bool extended = gpu->clusters && (grid->cluster > 1 || grid->dependent || grid->together);
     CUresult result = extended ? launch_extended(gpu, kernel, grid, values)
                                : launch_plain(gpu, kernel, grid, values);
     if (result == CUDA_SUCCESS)

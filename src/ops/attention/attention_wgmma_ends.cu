@@ -42,13 +42,13 @@ extern "C" __global__ void __launch_bounds__(256)
                               const __grid_constant__ attention_pass p)
 {
 #if CUP_HAS_WGMMA
-    long long thread = (long long)blockIdx.x * 256 + threadIdx.x, at = thread / LANES;
-    long long rows = (long long)c.batch * c.heads;
-    int row = (int)(at / padded(c)), query = (int)(at % padded(c));
-    if (thread < rows * pass_steps(shape_of(c, p)) * 2)
+    unsigned each = (unsigned)padded(c) / (256 / LANES); /* blocks of threads of a head */
+    int row = blockIdx.x / each, query = blockIdx.x % each * (256 / LANES) + threadIdx.x / LANES;
+    long long thread = (long long)blockIdx.x * 256 + threadIdx.x, at = row * padded(c) + query;
+    if (thread < (long long)c.batch * c.heads * pass_steps(shape_of(c, p)) * 2)
         p.turns[thread] = 0;
-    float delta = row < rows ? delta_of(c, row, query) : 0;
-    if (row >= rows || threadIdx.x % LANES)
+    float delta = delta_of(c, row, query);
+    if (threadIdx.x % LANES)
         return;
     float natural =
         query < c.queries ? ((const float *)c.lse)[(long long)row * c.queries + query] : -INFINITE;

@@ -7,6 +7,7 @@
 #define STAGES 2
 #define DQ_STAGES 2
 #define END_THREADS 256
+#define TILES_LEAST 3 /* of keys; with fewer the two kernels are done sooner */
 
 typedef struct pass_plan {
     pass_shape shape;
@@ -48,6 +49,8 @@ const char *cup__attention_pass_refuses(const cup__call *call)
         return "it knows of no dropout";
     int64_t most = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
     pass_plan p = plan_of(&a, most);
+    if (pass_tiles(p.shape) < TILES_LEAST)
+        return "there are too few keys to make up for a kernel more";
     if (p.blocks == 0)
         return "the tiles of a head do not all find a place on the card";
     /* Two passes make seven products of each tile, one makes five. */
@@ -93,7 +96,8 @@ static cup_status run_pass(const cup__attention *a, const pass_plan *p, const at
     CUP_TRY(cup__hopper_map_keys(a, &v, &a->v, 64));
     CUP_TRY(cup__hopper_map_queries(a, &d_o, &a->d_o, p->shape.step));
     cup__kernel *kernel = kernel_of(a, p, "attention_wgmma_grad.cu", "attention_sm90_grad");
-    cup__grid grid = {.x = p->blocks, .threads = 384, .shared = (int)shared_bytes(p)};
+    cup__grid grid = {.x = p->blocks, .threads = 384, .shared = (int)shared_bytes(p),
+                      .together = true};
     if (!kernel)
         return a->c->error.status;
     return cup__launch(cup__cuda_of(a->c->device), kernel, grid, CUP__ARG(q), CUP__ARG(k),

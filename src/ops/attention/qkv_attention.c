@@ -169,6 +169,7 @@ static const cup__sample samples_grad[] = {
     {"1x19x40 1x19x20 1x4x19 1x19x20", GRAD(4, 2, .causal = true)},
     {"2x66x96 2x66x32 2x4x66 2x66x32", GRAD(4, 4, .causal = true, .dropout = 0.2, .sequence = 3)},
     {"1x130x320 1x130x192 1x3x130 1x130x192", GRAD(3, 1, .scale = 0.05)},
+    {"1x300x384 1x300x128 1x2x300 1x300x128", GRAD(.heads = 2, .causal = true)},
     {"2x66x96 2x66x48 2x4x66 2x66x48", GRAD(4, 2, .causal = true, .window_left = 17)},
     {"1x130x96 1x130x32 1x2x130 1x130x32", GRAD(.heads = 2, .window_left = 9, .window_right = 65)},
     {"1x19x40 1x19x20 1x4x19 1x19x20 4 4", GRAD(4, 2, .causal = true, .soft_cap = 2)},

@@ -58,7 +58,8 @@ const cli_verb verb_export = {
             "(learned positions, layernorm, gelu, biases) or a Llama (rotary positions, rmsnorm, "
             "swiglu, no biases). The tokenizer is not written. cupola train --from and cupola "
             "generate --from read such folders.",
-    .examples = "The average of a run's weights:\ncupola export --from book --ema --out book-ema\n",
+    .examples = "The average of a run's weights:\n"
+                "cupola export --from averaged --ema --out average\n",
     .options = options,
     .size = sizeof(export_given),
     .run = run,

@@ -56,7 +56,7 @@ const cli_verb verb_launch = {
             "the exit code is that of the first that failed. With --restarts all are started again "
             "then; `cupola train` goes on from its checkpoint.",
     .examples = "A model on four GPUs of this host:\n"
-                "cupola launch --processes 4 -- cupola train --data book.txt --out book\n",
+                "cupola launch --processes 4 -- cupola train --data book.txt --out shared-book\n",
     .options = options,
     .size = sizeof(launch_given),
     .operand_least = 1,

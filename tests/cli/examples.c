@@ -13,7 +13,7 @@ static int shell(const char *folder, const char *line)
     /* What later examples read has its time on a busy machine too. */
     int seconds = strstr(line, ".csv") ? 100 : strstr(line, " train ") ? 10 : 4;
     return test_command(out, sizeof out,
-                        "cupola=$(realpath %s/cupola); cd '%s'; "
+                        "cupola=$(realpath %s/cupola); cd '%s'; PATH=${cupola%%/*}:$PATH; "
                         "cupola() { timeout %d \"$cupola\" \"$@\"; }; %s",
                         test_build(), folder, seconds, line);
 }
@@ -29,6 +29,9 @@ static void prepare(const char *folder)
                              "cupola train --data book.txt --tokenizer bpe --vocabulary 270 "
                              "--layers 1 --heads 1 --width 16 --context 16 --batch 1 --steps 1 "
                              "--out gpt2; "
+                             "cupola train --data book.txt --vocabulary 270 --layers 1 --heads 1 "
+                             "--width 16 --context 16 --batch 1 --steps 1 --bias yes --ema 0.9 "
+                             "--out averaged; "
                              "printf 'a\\tb\\tc\\td\\te\\t5\\n' | tee mine.tsv >yours.tsv; "
                              "cupola bench --op add --shapes '512x512 512x512' --format csv "
                              ">old.csv"),

@@ -63,7 +63,14 @@ bool cup__wgmma_promotes(const cup__product *p)
     return s && (s->kind == PRODUCT_SCALE_BLOCKS || (p->dtype != CUP_I8 && !s->fast));
 }
 
-/* Shared memory without that for results on their way. */
+/* Of a tile of the matrix that lies as y does. */
+static int other_bytes(const cup__product *p, const cup__wgmma_plan *plan)
+{
+    int tile = plan->tile_m * plan->tile_n * (int)cup_dtype_size(cup__product_y_dtype(p));
+    return p->kind == PRODUCT_SWIGLU_GRAD ? 2 * tile : p->kind ? tile : 0;
+}
+
+/* Shared memory without that for results on their way, and with one tile of the other matrix. */
 static int working_bytes(const cup__product *p, const cup__wgmma_plan *plan)
 {
     int stage = (plan->tile_m + (plan->tile_n + 63) / 64 * 64) * CUP__WGMMA_LINE;
@@ -72,11 +79,8 @@ static int working_bytes(const cup__product *p, const cup__wgmma_plan *plan)
     int scales = kind == PRODUCT_SCALE_BLOCKS  ? plan->stages * (plan->tile_m + 32) * 4
                  : kind == PRODUCT_SCALE_LINES ? plan->consumers * plan->tile_n * 4
                                                : 0;
-    int other = plan->tile_m * plan->tile_n * (int)cup_dtype_size(cup__product_y_dtype(p)) *
-                (p->kind == PRODUCT_SWIGLU_GRAD ? 2
-                 : p->kind                      ? 1
-                                                : 0);
-    return plan->stages * stage + other + (p->bias ? bias : 0) + scales + 16 * plan->stages + 32;
+    int tiles = plan->stages * stage + other_bytes(p, plan);
+    return tiles + (p->bias ? bias : 0) + scales + 16 * plan->stages + 32;
 }
 
 /* Where sums leave the tensor cores the kernel stores results without TMA, from smaller pieces. */
@@ -85,19 +89,35 @@ static int piece_bytes(const cup__product *p)
     return cup__wgmma_promotes(p) && !p->groups.kind ? PIECE_BYTES / 2 : PIECE_BYTES;
 }
 
-/* Pieces of 16 lines that each warp can have on their way. */
+/* What is left beside the working memory and so many pieces for each warp. */
+static int left_bytes(const cup__product *p, const cup__wgmma_plan *plan, int pieces)
+{
+    return SHARED_MOST - working_bytes(p, plan) - plan->consumers * 4 * pieces * piece_bytes(p);
+}
+
+/* With two tiles of the other matrix, one comes while the other is read. */
+static int other_buffers(const cup__product *p, const cup__wgmma_plan *plan)
+{
+    int pieces = plan->consumers == 3 ? 1 : 2;
+    return p->kind && left_bytes(p, plan, pieces) >= other_bytes(p, plan) ? 2 : 1;
+}
+
+/* Pieces of 16 lines that each warp can have on their way: a warp waits for the last but so many,
+ * and the copies of stages come first. */
 int cup__wgmma_staging(const cup__product *p, const cup__wgmma_plan *plan)
 {
-    if (!cup__wgmma_promotes(p))
-        return plan->consumers == 3 ? 1 : 2;
-    int two = plan->consumers * 4 * 2 * piece_bytes(p);
-    return working_bytes(p, plan) + two > SHARED_MOST ? 1 : 2;
+    if (cup__wgmma_promotes(p))
+        return left_bytes(p, plan, 2) < 0 ? 1 : 2;
+    if (plan->consumers == 3)
+        return 1;
+    int more = (other_buffers(p, plan) - 1) * other_bytes(p, plan);
+    return left_bytes(p, plan, 4) >= more ? 4 : 2;
 }
 
 int cup__wgmma_shared(const cup__product *p, const cup__wgmma_plan *plan)
 {
-    int pieces = plan->consumers * 4 * cup__wgmma_staging(p, plan);
-    return working_bytes(p, plan) + pieces * piece_bytes(p);
+    return SHARED_MOST - left_bytes(p, plan, cup__wgmma_staging(p, plan)) +
+           (other_buffers(p, plan) - 1) * other_bytes(p, plan);
 }
 
 cup__wgmma_cut cup__wgmma_cut_of(const cup__product *p, const cup__wgmma_plan *plan)
@@ -235,6 +255,7 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__
         {"HAS_PRE", p->pre != NULL},
         {"ACTIVATION", p->activation},
         {"OTHER", p->kind},
+        {"OTHER_BUFFERS", other_buffers(p, plan)},
         {"DROPOUT", p->dropping != NULL},
         {"FACTOR", p->factor != 1},
         {"PARTS", plan->parts > 1},

@@ -107,8 +107,8 @@ DEVICE layout lay_out()
     layout at;
     at.stages = shared_address(shared);
     at.other = at.stages + STAGES * STAGE_BYTES;
-    at.staging = at.other + OTHER_BYTES;
-    at.bias = shared + STAGES * STAGE_BYTES + OTHER_BYTES + STAGING_BYTES;
+    at.staging = at.other + OTHER_BUFFERS * OTHER_BYTES;
+    at.bias = shared + (at.staging - at.stages) + STAGING_BYTES;
     at.scales = at.bias + BIAS_BYTES;
     at.barriers = at.staging + STAGING_BYTES + BIAS_BYTES + SCALE_BYTES;
     return at;
@@ -139,17 +139,17 @@ DEVICE void multiply(products &sum, uint64_t a, uint64_t b, bool add)
     wgmma_commit();
 }
 
-/* A run of a unit's k. One group of products stays under way while the next stage is waited for;
- * when it is done its stage is let go. */
-DEVICE void add_tiles(products &sum, int k_tiles, uint64_t a, uint64_t b, const ring<STAGES> &pipe,
-                      ring_place<STAGES> &place, const unit &u, const layout &at, const crew &w)
+/* A unit's k. One group of products stays under way while the next stage is waited for; when it is
+ * done its stage is let go. Gives the stage of the last group, which stays under way. */
+DEVICE int add_tiles(products &sum, uint64_t a, uint64_t b, const ring<STAGES> &pipe,
+                     ring_place<STAGES> &place, const unit &u, const layout &at, const crew &w)
 {
     int before = place.stage;
 #pragma unroll 1
-    for (int t = 0; t < k_tiles; t++) {
+    for (int t = 0; t < u.k_tiles; t++) {
         pipe.wait_full(place);
         uint64_t stage = (uint64_t)(place.stage * (STAGE_BYTES >> 4));
-        if (GROUPS == PRODUCT_GROUPS_OF_DEPTH && t == k_tiles - 1 && u.depth < TILE_K) {
+        if (GROUPS == PRODUCT_GROUPS_OF_DEPTH && t == u.k_tiles - 1 && u.depth < TILE_K) {
             uint32_t there = at.stages + place.stage * STAGE_BYTES;
             clear_tail(there + (PINGPONG ? 0 : w.group * BLOCKS_M * PANEL), there + A_BYTES,
                        u.depth, w);
@@ -161,26 +161,37 @@ DEVICE void add_tiles(products &sum, int k_tiles, uint64_t a, uint64_t b, const 
         before = place.stage;
         place.next();
     }
-    if (PINGPONG) /* the other's products wait behind the last ones of these */
-        pass(ORDER + 1 - w.group, 256);
+    return before;
+}
+
+/* Waits for the last group. */
+DEVICE void end_tiles(products &sum, const ring<STAGES> &pipe, int last)
+{
     wgmma_wait<0>();
 #pragma unroll
     for (int m = 0; m < BLOCKS_M; m++)
         wgmma_hold(sum[m]);
-    pipe.release<CLUSTER>(before);
+    pipe.release<CLUSTER>(last);
 }
 
-/* All of a unit's k. */
-DEVICE void main_loop(products &sum, const unit &u, uint64_t a, uint64_t b, const layout &at,
-                      const crew &w, const ring<STAGES> &pipe, ring_place<STAGES> &place)
+#define AHEAD (!PARTS) /* a warpgroup looks for its next unit while products are under way */
+
+/* Where a warpgroup is in the block's units. */
+struct walk {
+    int index, number; /* of all units, and of those of this block */
+    ring_place<STAGES> place;
+};
+
+/* Goes on to the next unit that is this warpgroup's; false behind the last one. */
+DEVICE bool find_unit(const wgmma_call &c, const crew &w, walk &at, unit &u)
 {
-#if PROMOTE
-    add_blocks((sums &)sum, u, a, b, at, w, pipe, place);
-    if (PINGPONG)
-        pass(ORDER + 1 - w.group, 256);
-#else
-    add_tiles(sum, u.k_tiles, a, b, pipe, place, u, at, w);
-#endif
+    for (; at.index < units_of(c); at.index += gridDim.x / CLUSTER, at.number++) {
+        u = unit_at(c, at.index);
+        if (!PINGPONG || (at.number & 1) == w.group)
+            return true;
+        at.place.skip(u.k_tiles);
+    }
+    return false;
 }
 
 DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &pre,
@@ -189,23 +200,20 @@ DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &
     crew w = {(int)threadIdx.x / 128 - 1, (int)threadIdx.x % 128, (int)threadIdx.x % 128 / 32};
     w.group = __shfl_sync(0xffffffff, w.group, 0);
     w.warp = __shfl_sync(0xffffffff, w.warp, 0);
-    uint32_t mine = PINGPONG ? 0 : w.group * (ROWS / 64) * PANEL;
-    uint64_t a = wgmma_describe(at.stages + mine, A_ALONG, PANEL);
+    uint32_t rows = PINGPONG ? 0 : w.group * (ROWS / 64) * PANEL;
+    uint64_t a = wgmma_describe(at.stages + rows, A_ALONG, PANEL);
     uint64_t b = wgmma_describe(at.stages + A_BYTES, B_ALONG, PANEL);
-    ring_place<STAGES> place = {0, 0};
+    walk here = {(int)blockIdx.x / CLUSTER, 0, {0, 0}};
     int turn = 0;
     coder code = {0, CODES ? __fdiv_rn(1.0f, __ldg(c.y_scale)) : 1.0f};
     if (PINGPONG && w.group == 1)
         pass(ORDER, 256);
-    int step = gridDim.x / CLUSTER, index = blockIdx.x / CLUSTER, count = 0, units = units_of(c);
-    for (; index < units; index += step, count++) {
-        unit u = unit_at(c, index);
-        if (PINGPONG && (count & 1) != w.group) {
-            place.skip(u.k_tiles);
-            continue;
-        }
+    unit next;
+    for (bool more = find_unit(c, w, here, next); more;) {
+        unit u = next;
+        const int number = here.number;
         float *bias = (float *)at.bias + w.group * TILE_N;
-        vec<bias_value, 2> two = {};
+        bias_pair two = {};
         if (HAS_BIAS && 2 * w.thread < TILE_N)
             two = load_bias(c, u.column, 2 * w.thread);
         line_scales scales = {};
@@ -214,7 +222,20 @@ DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &
         products sum;
         if (PINGPONG)
             meet(ORDER + w.group, 256);
-        main_loop(sum, u, a, b, at, w, pipe, place);
+#if PROMOTE
+        add_blocks((sums &)sum, u, a, b, at, w, pipe, here.place);
+#else
+        int last = add_tiles(sum, a, b, pipe, here.place, u, at, w);
+#endif
+        if (PINGPONG) /* the other's products wait behind the last ones of these */
+            pass(ORDER + 1 - w.group, 256);
+        here.index += gridDim.x / CLUSTER;
+        here.number++;
+        if (AHEAD)
+            more = find_unit(c, w, here, next);
+#if !PROMOTE
+        end_tiles(sum, pipe, last);
+#endif
         if (HAS_BIAS) {
             if (!PINGPONG) /* where warps meet before they multiply */
                 meet(1 + w.group, 128);
@@ -231,13 +252,17 @@ DEVICE void consume(const wgmma_call &c, const tensor_map &y, const tensor_map &
         }
         apply_scales(c, u, w, at, scales, sum);
         if (OTHER)
-            barrier_wait(other_full(at, count), count >> 1 & 1);
-        finish(c, (&y)[u.item], pre, u, at, w, bias, code, &turn, (const sums &)sum);
+            barrier_wait(other_full(at, number), number >> 1 & 1);
+        layout mine = at;
+        mine.other = other_at(at, number);
+        finish(c, (&y)[u.item], pre, u, mine, w, bias, code, &turn, (const sums &)sum);
         if (OTHER) {
             __syncwarp();
             if (lane() == 0)
-                barrier_arrive(other_empty(at));
+                barrier_arrive(other_empty(at, number));
         }
+        if (!AHEAD)
+            more = find_unit(c, w, here, next);
     }
     if (CODES)
         code.tell(c);
@@ -257,7 +282,8 @@ DEVICE void work(const wgmma_call &c, const tensor_map &a, const tensor_map &b, 
         if (OTHER) {
             barrier_init(other_full(at, 0), 1);
             barrier_init(other_full(at, 1), 1);
-            barrier_init(other_empty(at), CONSUMER_WARPS);
+            for (int i = 0; i < OTHER_BUFFERS; i++)
+                barrier_init(other_empty(at, i), CONSUMER_WARPS);
         }
         tma_prefetch_map(a);
         tma_prefetch_map(b);

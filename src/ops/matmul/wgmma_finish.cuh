@@ -20,19 +20,25 @@
 #define ADDING 0
 #endif
 
-/* Two elements of a tile's bias; zeros beyond the edge. */
-DEVICE vec<bias_value, 2> load_bias(const wgmma_call &c, int column, int at)
+/* Two elements of a bias as they lie in memory: nobody waits for them before they are unpacked. */
+struct bias_pair {
+    uint32_t word[sizeof(bias_value) / 2];
+};
+
+/* Those of a tile's column; zeros beyond the edge. */
+DEVICE bias_pair load_bias(const wgmma_call &c, int column, int at)
 {
     const bias_value *from = (const bias_value *)c.bias;
-    vec<bias_value, 2> two = {};
+    bias_pair two = {};
     if (SWIGLU && at >= COLUMNS) {
         at -= COLUMNS;
         from += c.n;
     }
+    from += column + at;
     if (column + at + 1 < c.n)
-        two = load<2>(from + column + at);
+        two = *(const bias_pair *)from;
     else if (column + at < c.n)
-        two.at[0] = from[column + at];
+        two.word[0] = sizeof(bias_value) == 2 ? *(const uint16_t *)from : *(const uint32_t *)from;
     return two;
 }
 
@@ -44,9 +50,11 @@ DEVICE vec<bias_value, 2> load_bias(const wgmma_call &c, int column, int at)
 #define BIAS_SCALE (HAS_PRE ? 1.0f : SCALE_BEFORE)
 
 /* Two elements of the bias go to where `biased` finds them. */
-DEVICE void keep_bias(float *to, const vec<bias_value, 2> &two)
+DEVICE void keep_bias(float *to, const bias_pair &two)
 {
-    *(float2 *)to = make_float2(to_real(two.at[0]) * BIAS_SCALE, to_real(two.at[1]) * BIAS_SCALE);
+    float v[2];
+    to_reals((const vec<bias_value, 2> &)two, v);
+    *(float2 *)to = make_float2(v[0] * BIAS_SCALE, v[1] * BIAS_SCALE);
 }
 
 /* Eight values of sixteen columns of 8 rows and the 8 below: the product with its bias, as it is

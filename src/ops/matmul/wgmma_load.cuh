@@ -140,17 +140,17 @@ DEVICE void produce_other(const wgmma_call &c, const tensor_map &other, const la
     for (int i = blockIdx.x / CLUSTER; i < units_of(c); i += gridDim.x / CLUSTER, number++) {
         unit u = unit_at(c, i);
         uint32_t full = other_full(at, number);
-        barrier_wait(other_empty(at), ~number & 1);
+        barrier_wait(other_empty(at, number), ~(number / OTHER_BUFFERS) & 1);
         barrier_expect(full, OTHER_BYTES);
 #pragma unroll
         for (int to = 0; to < OTHER_BYTES; to += OTHER_PANEL) {
             int half = to / OTHER_HALF, column = to % OTHER_HALF / OTHER_PANEL * STAGE_COLUMNS;
             if (OTHER == PRODUCT_SWIGLU_GRAD) {
                 box b = {{u.column + column, u.row, half, 0}};
-                tma_load<3>(other, at.other + to, b, full, TMA_EVICT_NORMAL);
+                tma_load<3>(other, other_at(at, number) + to, b, full, TMA_EVICT_NORMAL);
             } else {
                 box b = {{u.column + column, u.row, u.batch[0], u.batch[1]}};
-                tma_load<2 + BATCH>(other, at.other + to, b, full, TMA_EVICT_NORMAL);
+                tma_load<2 + BATCH>(other, other_at(at, number) + to, b, full, TMA_EVICT_NORMAL);
             }
         }
     }

@@ -16,6 +16,9 @@
 #ifndef OTHER /* what is done with a matrix that lies as y does */
 #define OTHER 0
 #endif
+#ifndef OTHER_BUFFERS /* tiles of it that shared memory has room for: 1 or 2 */
+#define OTHER_BUFFERS 1
+#endif
 #define SWIGLU (ACTIVATION == PRODUCT_SWIGLU)
 #define COLUMNS (SWIGLU ? TILE_N / 2 : TILE_N) /* of y in a tile */
 #ifndef STORE16 /* results go to y by stores of 16 bytes, for which nobody waits, not by TMA */
@@ -89,16 +92,22 @@ DEVICE void read_other(const other_tile &other, int half, int row, int column, f
 #endif
 }
 
+/* Where the tile of a block's unit of this number goes. */
+DEVICE uint32_t other_at(const layout &at, int number)
+{
+    return at.other + number % OTHER_BUFFERS * OTHER_BYTES;
+}
+
 /* The barriers of the other matrix's tile: its bytes are in, for units of even and odd number, as
- * the warpgroups that take turns wait for different ones; and it has been read. */
+ * the warpgroups that take turns wait for different ones; and it has been read, for each buffer. */
 DEVICE uint32_t other_full(const layout &at, int number)
 {
     return at.barriers + 16 * STAGES + number % 2 * 8;
 }
 
-DEVICE uint32_t other_empty(const layout &at)
+DEVICE uint32_t other_empty(const layout &at, int number)
 {
-    return at.barriers + 16 * STAGES + 16;
+    return at.barriers + 16 * STAGES + 16 + number % OTHER_BUFFERS * 8;
 }
 
 /* Takes 16 staged rows of 64 bytes to y, whose rows start at multiples of 16 bytes. */

@@ -110,7 +110,8 @@ static void reduce_much(cup_context *c, cup_comm *m, void *user)
                     wrong("tensor %d of much, element %d", k, (int)i);
             continue;
         }
-        double own = k == 1 ? 1 : k == 3 ? 2 : 3, want = (double)n * own + (double)(n * (n - 1) / 2);
+        double own = k == 1 ? 1 : k == 3 ? 2 : 3;
+        double want = (double)n * own + (double)(n * (n - 1) / 2);
         cup_tensor *low = cup_min(c, list[k], NULL, 0, false);
         cup_tensor *high = cup_max(c, list[k], NULL, 0, false);
         if (cup_tensor_item(low) != want || cup_tensor_item(high) != want)

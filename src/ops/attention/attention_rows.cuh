@@ -44,6 +44,7 @@ DEVICE void sum_delta(float (&delta)[2], uint32_t o_tile, uint32_t d_o_tile)
 struct row_numbers {
     float base[2], inverse[2], delta[2];
     float d_slope[2]; /* what this lane's scores give the slope */
+    float lse[2];     /* as given, infinite for a query that sees nothing */
 };
 
 /* As o and lse of the forward pass have them; `first` is where the head's numbers begin. With SPLIT
@@ -58,6 +59,7 @@ DEVICE row_numbers given(const attention_call &c, long long first, int query, ui
         int at = query + lane_id() / 4 + 8 * r;
         float natural = at < c.queries ? ((const float *)c.lse)[first + at] : 0;
         n.base[r] = natural == -INFINITE ? INFINITE : natural * (SPLIT ? 1 : LOG2_E);
+        n.lse[r] = n.base[r];
         n.inverse[r] = 1;
         n.d_slope[r] = 0;
     }
@@ -127,9 +129,8 @@ DEVICE void refine(const attention_call &c, row_numbers &n, const row_sums &all,
 DEVICE float sink_back(const attention_call &c, const row_numbers &n, int r, int head)
 {
     float sink = sink_of<float>(c, head);
-    float p = SPLIT ? expf(sink - n.base[r] * score_scale(c)) * n.inverse[r]
-                    : exp2_fast(sink * LOG2_E - n.base[r]);
-    return n.inverse[r] == 0 ? 0 : -p * n.delta[r];
+    float p = SPLIT ? expf(sink - n.lse[r]) : exp2_fast(sink * LOG2_E - n.lse[r]);
+    return -p * n.delta[r];
 }
 
 /* For attention_grad_keys; `first` is where the head's numbers begin. */

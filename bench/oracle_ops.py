@@ -253,6 +253,10 @@ def scored(inputs, causal, t, s):
         if choose.random() < 0.5:
             named[len(inputs)] = name
             inputs.append(real([heads], low, high))
+    if choose.random() < 0.4:
+        named[len(inputs)] = "bias"
+        sides = [inputs[0].shape[0], heads, t, s]
+        inputs.append(real([1 if choose.random() < 0.4 else n for n in sides]))
     position = torch.arange(t)[:, None] + s - t
     distance = position - torch.arange(s)
     hidden = distance >= left if left else torch.zeros(t, s, dtype=torch.bool)
@@ -260,12 +264,14 @@ def scored(inputs, causal, t, s):
         hidden = hidden | (distance < 0)
 
     def fn(q, k, v, *others):
-        extra = {named[i + 3]: x.to(q.dtype)[:, None, None] for i, x in enumerate(others)}
+        extra = {named[i + 3]: x.to(q.dtype) for i, x in enumerate(others)}
+        extra = {k: x if k == "bias" else x[:, None, None] for k, x in extra.items()}
         k, v = (x.repeat_interleave(heads // x.shape[1], 1) for x in (k, v))
         score = q @ k.mT / math.sqrt(q.shape[-1])
         score = cap * torch.tanh(score / cap) if cap else score
         if "slopes" in extra:
             score = score - extra["slopes"] * distance.abs().to(q.dtype)
+        score = score + extra.get("bias", 0)
         score = score.masked_fill(hidden, -1e30 if q.dtype != torch.float16 else -6e4)
         sink = extra.get("sinks", torch.full((heads, 1, 1), -6e4, dtype=q.dtype))
         sink = sink.expand(q.shape[0], -1, q.shape[2], -1)

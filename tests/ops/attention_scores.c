@@ -1,6 +1,7 @@
-/* Soft caps, slopes and sinks, held to attention without them over tensors that have one feature or
- * one key more. */
+/* Soft caps, slopes, sinks and biases, held to attention without them over tensors that have one
+ * feature or one key more. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../test.h"
@@ -138,6 +139,78 @@ TEST(attention_soft_cap_is_a_tanh)
     cup_context_free(c);
 }
 
+/* Slopes are a bias, and a causal mask is one of -infinity, for which rows that see nothing give 0
+ * as well; gradients too. */
+static cup_tensor *bias_of(cup_context *c, cup_dtype dtype, bool slopes)
+{
+    double values[HEADS * QUERIES * KEYS];
+    for (int i = 0; i < HEADS * QUERIES * KEYS; i++) {
+        int distance = i / KEYS % QUERIES + KEYS - QUERIES - i % KEYS;
+        double slope = i / KEYS / QUERIES ? 0.0625 : 0.25;
+        values[i] = slopes ? -slope * abs(distance) : distance < 0 ? -INFINITY : 0;
+    }
+    const int64_t shape[] = {1, HEADS, QUERIES, KEYS};
+    return cup_cast(c, cup_tensor_from(c, CUP_F64, 4, shape, values), dtype);
+}
+
+static void expect_bias(cup_dtype dtype, bool slopes, double most)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    const double numbers[] = {0.25, 0.0625};
+    cup_tensor *in[2][3], *o[2], *bias = bias_of(c, dtype, slopes);
+    cup_tensor *s = cup_cast(c, cup_tensor_from(c, CUP_F64, 1, (int64_t[]){HEADS}, numbers),
+                             dtype == CUP_F64 ? CUP_F64 : CUP_F32);
+    cup_require_grad(bias);
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < 3; i++) {
+            in[k][i] = cup_cast(c, filled(c, i + 1, i ? KEYS : QUERIES, 0), dtype);
+            in[k][i] = cup_copy(c, in[k][i]);
+            cup_require_grad(in[k][i]);
+        }
+        cup_attention_options options = {.size = sizeof options, .soft_cap = 2};
+        if (k)
+            options.bias = bias;
+        else if (slopes)
+            options.slopes = s;
+        else
+            options.causal = true;
+        o[k] = cup_attention(c, in[k][0], in[k][1], in[k][2], &options);
+        cup_backward(c, cup_sum(c, cup_mul(c, o[k], in[0][0]), NULL, 0, false));
+    }
+    EXPECT_TEXT(cup_error_text(c), "");
+    expect_near(o[1], o[0], most);
+    for (int i = 1; i < 3; i++)
+        expect_near(cup_grad(in[1][i]), cup_grad(in[0][i]), most);
+    EXPECT(cup_grad(bias) && cup_grad(bias)->count == bias->count);
+    cup_context_free(c);
+}
+
+TEST(attention_bias_is_slopes_or_a_mask)
+{
+    expect_bias(CUP_F64, true, 1e-13);
+    expect_bias(CUP_F64, false, 1e-13);
+    expect_bias(CUP_F32, true, 1e-5);
+    expect_bias(CUP_F32, false, 1e-5);
+}
+
+TEST(attention_bias_may_hide_all)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    for (int wide = 0; wide < 2; wide++) {
+        cup_dtype dtype = wide ? CUP_F64 : CUP_F32;
+        cup_tensor *q = cup_cast(c, filled(c, 1, QUERIES, 0), dtype);
+        cup_tensor *k = cup_cast(c, filled(c, 2, KEYS, 0), dtype);
+        cup_tensor *bias = cup_full(c, dtype, 4, (int64_t[]){1, 1, 1, 1}, -INFINITY);
+        cup_require_grad(q);
+        cup_tensor *o = cup_attention(c, q, k, k, CUP_OPTIONS(cup_attention_options, .bias = bias));
+        cup_backward(c, cup_sum(c, o, NULL, 0, false));
+        EXPECT_TEXT(cup_error_text(c), "");
+        for (int64_t i = 0; o && i < o->count; i++)
+            EXPECT(cup__load(o, i) == 0 && cup__load(cup_grad(q), i) == 0);
+    }
+    cup_context_free(c);
+}
+
 static void expect_refused(const cup_attention_options *options, cup_status status,
                            const char *words)
 {
@@ -149,6 +222,8 @@ static void expect_refused(const cup_attention_options *options, cup_status stat
         given.slopes = cup_ones(c, CUP_F32, 1, other);
     if (given.sinks)
         given.sinks = cup_ones(c, CUP_F16, 1, heads);
+    if (given.bias)
+        given.bias = cup_ones(c, CUP_F32, 4, (int64_t[]){1, 2, 3, 4});
     EXPECT(!cup_attention(c, q, q, q, &given));
     EXPECT_INT(cup_error(c), status);
     EXPECT_CONTAINS(cup_error_text(c), words);
@@ -164,4 +239,5 @@ TEST(attention_scores_say_what_does_not_fit)
     expect_refused(CUP_OPTIONS(cup_attention_options, .slopes = &given), CUP_SHAPE,
                    "each of the 2 heads");
     expect_refused(CUP_OPTIONS(cup_attention_options, .sinks = &given), CUP_DTYPE, "in f32");
+    expect_refused(CUP_OPTIONS(cup_attention_options, .bias = &given), CUP_SHAPE, "[1,2,3,3]");
 }

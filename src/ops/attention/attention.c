@@ -19,11 +19,15 @@ cup_status cup__attention_check(cup__call *call, double scale, double dropout, i
     return CUP_OK;
 }
 
+#define SIZES(call)                                                                                \
+    (const int64_t[]){(call)->in[0]->shape[0], (call)->in[0]->shape[1], (call)->in[0]->shape[2],   \
+                      (call)->in[1]->shape[2]}
 #define CHECK(call, a, first)                                                                      \
     CUP_TRY(check_inputs(call, (a)->scale, (a)->dropout));                                         \
     CUP_TRY(cup__attention_mask_check(call, (a)->window_left, (a)->window_right));                 \
     CUP_TRY(cup__attention_offsets_check(call, first));                                            \
-    CUP_TRY(cup__attention_score_check(call, (a)->soft_cap, first, (call)->in[0]->shape[1]))
+    CUP_TRY(cup__attention_score_check(call, (a)->soft_cap, first, (call)->in[0]->shape[1]));      \
+    CUP_TRY(cup__attention_bias_check(call, first, SIZES(call)))
 
 static cup_status check_inputs(cup__call *call, double scale, double dropout)
 {
@@ -66,8 +70,7 @@ static cup_status infer_grad(cup__call *call)
         call->result[i] = cup__shape_of(call->in[i]);
         call->order[i] = "0213";
     }
-    cup__attention_infer_numbers(call, EXTRAS_GRAD, 3, call->in[0]->shape[1],
-                                 call->in[0]->shape[2]);
+    cup__attention_infer_numbers(call, EXTRAS_GRAD, 3, SIZES(call), attributes->bias_grad);
     return CUP_OK;
 }
 
@@ -127,6 +130,7 @@ cup__attention cup__attention_of_three_grad(const cup__call *call)
     a.dv = heads_of(call->out[2]);
     a.d_slopes = call->out[3];
     a.d_sinks = call->out[4];
+    a.d_bias = attributes->bias_grad ? call->out[5] : NULL;
     return a;
 }
 
@@ -215,6 +219,13 @@ static const cup__sample samples[] = {
     {"2x8x3x128 2x2x3000x128 2x2x3000x128 8 8 - 1", WITH(.window_left = 700)},
     {"1x1x40x256 1x1x40x256 1x1x40x256 - - 2", WITH(.causal = true)},
     {"1x1x9x5 1x1x9x5 1x1x9x5 - - 0", WITH(0)},
+    /* Biases, whole and for all batches, heads or queries alike. */
+    {"2x2x17x8 2x2x33x8 2x2x33x8 - - - - 2x2x17x33", WITH(0)},
+    {"2x4x129x64 2x2x129x64 2x2x129x64 - - - - 1x4x129x129", WITH(.causal = true)},
+    {"2x2x66x40 2x1x200x40 2x1x200x40 2 2 - - 2x1x1x200", WITH(.soft_cap = 4)},
+    {"1x2x150x128 1x2x150x128 1x2x150x128 - - 4 - 1x1x150x150", WITH(.window_left = 60)},
+    {"2x8x2x64 2x2x300x64 2x2x300x64 - - - - 1x8x1x300", WITH(.dropout = 0)},
+    {"1x1x9x5 1x1x0x5 1x1x0x5 - - - - 1x1x9x0", WITH(0)},
     /* What cancels where a query sees one key is o as it is stored. */
     {"1x1x6x1 1x1x1x1 1x1x1x1", WITH(.dropout = 0.735)},
     {"1x2x1x1 1x2x1x1 1x2x1x1", WITH(.dropout = 0.661)},
@@ -264,6 +275,16 @@ static const cup__sample samples_grad[] = {
      GRAD(.causal = true, .soft_cap = 2)},
     {"1x1x19x256 1x1x35x256 1x1x35x256 1x1x19x256 1x1x19 1x1x19x256 1 1", GRAD(.soft_cap = 2)},
     {"1x2x70x16 1x1x70x16 1x1x70x16 1x2x70x16 1x2x70 1x2x70x16 - - 4", GRAD(.causal = true)},
+    {"2x2x70x16 2x1x70x16 2x1x70x16 2x2x70x16 2x2x70 2x2x70x16 2 2 2x1", GRAD(.causal = true)},
+    {"1x2x70x16 1x1x40x16 1x1x40x16 1x2x70x16 1x2x70 1x2x70x16 - 2", GRAD(.causal = true)},
+    {"2x2x17x8 2x2x33x8 2x2x33x8 2x2x17x8 2x2x17 2x2x17x8 - - - - 2x2x17x33",
+     GRAD(.bias_grad = true)},
+    {"2x4x129x64 2x2x129x64 2x2x129x64 2x4x129x64 2x4x129 2x4x129x64 - - - - 1x4x129x129",
+     GRAD(.causal = true, .bias_grad = true)},
+    {"2x2x66x40 2x1x200x40 2x1x200x40 2x2x66x40 2x2x66 2x2x66x40 2 2 - - 2x1x1x200",
+     GRAD(.soft_cap = 4, .bias_grad = true)},
+    {"1x2x150x128 1x2x150x128 1x2x150x128 1x2x150x128 1x2x150 1x2x150x128 - - 4 - 1x1x150x150",
+     GRAD(.window_left = 60)},
     {"2x2x200x64 2x1x200x64 2x1x200x64 2x2x200x64 2x2x200 2x2x200x64 2 2 2x5",
      GRAD(.causal = true, .soft_cap = 4)},
     {"1x2x200x64 1x1x300x64 1x1x300x64 1x2x200x64 1x2x200 1x2x200x64 - - 3 3",
@@ -311,6 +332,7 @@ const cup__op cup__op_attention = {
     .impls = cup__attention_impls,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_IN(2) | CUP__SAVE_IN(3) |
              CUP__SAVE_IN(4) | CUP__SAVE_IN(5) | CUP__SAVE_IN(6) |
+             CUP__SAVE_IN(7) |
              CUP__SAVE_OUT(0) | CUP__SAVE_OUT(1),
     .in_dtypes = {[3] = CUP__NUMBERS, [4] = CUP__NUMBERS, [5] = CUP__DTYPES_INDEX,
                   [6] = CUP__DTYPES_INDEX},

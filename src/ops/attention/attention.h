@@ -29,6 +29,7 @@ typedef struct cup__attention {
     cup_tensor *lse;             /* [batch, heads, queries]; NULL: not wanted */
     cup__heads d_o, dq, dk, dv;  /* of backward only */
     cup_tensor *d_slopes, *d_sinks; /* [batch, heads, queries] where there are slopes, or sinks */
+    cup_tensor *d_bias; /* [batch, heads, queries, keys], NULL: not wanted */
 } cup__attention;
 
 /* Dropout draws numbers of 16 bits: a probability is dropped when its number is below the
@@ -55,6 +56,15 @@ double cup__attention_keep_factor(const cup__attention *a, int64_t head, int64_t
 void cup__attention_store_numbers(const cup__attention *a, int64_t b, int64_t head, int64_t query,
                                   double d_slope, double lse, double delta);
 
+/* The gradient of a bias, where it is wanted: zeros, and that of a query and a key. */
+cup_status cup__attention_clear_bias(const cup__attention *a);
+static inline void cup__attention_store_bias(const cup__attention *a, int64_t b, int64_t head,
+                                             int64_t query, int64_t key, double ds)
+{
+    int64_t at = ((b * a->heads + head) * a->queries + query) * a->keys + key;
+    cup__store(a->d_bias, cup__offset_of(a->d_bias, at), ds);
+}
+
 /* Whether any query meets a key. Where none does, what kernels of tiles and tensor maps cannot
  * describe is left to the plain ones, which give 0. */
 static inline bool cup__attention_is_any(const cup__attention *a)
@@ -79,9 +89,10 @@ cup__attention cup__attention_of_one_grad(const cup__call *call);
  * `first` of that row. */
 cup_status cup__attention_back(cup__grad *g, const cup__row *row, cup_tensor *const *in, int count,
                                int first);
-/* What a gradient's row has for slopes and sinks, beginning with result `first`. */
-void cup__attention_infer_numbers(cup__call *call, int input, int first, int64_t heads,
-                                  int64_t queries);
+/* What a gradient's row has for slopes, sinks and a bias, beginning with result `first`. The sizes
+ * are those of batches, heads, queries and keys. */
+void cup__attention_infer_numbers(cup__call *call, int input, int first, const int64_t *sizes,
+                                  bool bias_grad);
 
 cup_status cup__attention_specification(cup__call *call);
 cup_status cup__attention_specification_grad(cup__call *call);

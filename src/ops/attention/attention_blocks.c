@@ -141,3 +141,12 @@ cup_status cup__blocks_run(cup__blocks *j, int64_t count, cup__body body, const 
         return cup__fail(&j->a->c->error, CUP_MEMORY, "%s: out of host memory", name);
     return CUP_OK;
 }
+
+void cup__blocks_bias(const cup__attention *a, cup__rows_of at, int64_t key, float *score)
+{
+    int64_t count = cup__least(a->keys - key, CUP__COLS);
+    if (!a->score.bias || at.first >= a->queries)
+        return;
+    for (int64_t i = 0; i < count; i++)
+        score[i] += (float)cup__attention_bias(&a->score, at.batch, at.head, at.first, key + i);
+}

@@ -61,6 +61,9 @@ cup__range cup__blocks_seen(const cup__attention *a, int64_t batch, int64_t quer
 int64_t cup__blocks_end(const cup__attention *a, int64_t batch, int64_t end);
 int64_t cup__blocks_begin(const cup__attention *a, int64_t batch, int64_t first);
 
+/* Adds the bias of one query, the first of `at`, to its scores of a block of keys. */
+void cup__blocks_bias(const cup__attention *a, cup__rows_of at, int64_t key, float *score);
+
 cup_status cup__blocks_run(cup__blocks *j, int64_t count, cup__body body, const char *name);
 
 static inline __attribute__((always_inline)) float cup__sum_lanes(const float *part)

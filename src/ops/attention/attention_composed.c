@@ -25,6 +25,7 @@ typedef struct softened {
     cup_tensor *slope;    /* of changed scores by scaled ones; NULL: 1 */
     cup_tensor *distance; /* [T, S], with slopes */
     cup_tensor *sink;     /* the probabilities of the sinks */
+    cup_tensor *open;     /* 1 where a bias hides nothing, else 0; NULL: it hides nothing */
 } softened;
 
 static heads heads_of(cup_context *c, const cup__shape *q, const cup__shape *k, double scale)
@@ -40,6 +41,17 @@ static heads heads_of(cup_context *c, const cup__shape *q, const cup__shape *k, 
 static cup_tensor *of_heads(const heads *h, cup_tensor *t)
 {
     return cup_reshape(h->c, t, DIMS, (int64_t[]){1, h->q[1], h->q[2], 1, 1});
+}
+
+/* A bias with its heads as groups of heads. */
+static cup_tensor *grouped(const heads *h, cup_tensor *bias)
+{
+    if (!bias)
+        return NULL;
+    bool alike = bias->shape[1] == 1;
+    const int64_t shape[] = {bias->shape[0], alike ? 1 : h->q[1], alike ? 1 : h->q[2],
+                             bias->shape[2], bias->shape[3]};
+    return cup_reshape(h->c, bias, DIMS, shape);
 }
 
 static cup_tensor *distances(const heads *h, cup_dtype dtype)
@@ -62,6 +74,13 @@ static cup_tensor *change(const heads *h, cup_tensor *score, softened *to)
     if (h->score.slopes && score) {
         to->distance = distances(h, score->dtype);
         score = cup_sub(c, score, cup_mul(c, of_heads(h, h->score.slopes), to->distance));
+    }
+    if (h->score.bias && score) {
+        /* What is hidden by -infinity takes part with a weight of 0. */
+        cup_tensor *bias = grouped(h, cup__widen(c, h->score.bias));
+        cup_tensor *least = bias ? cup__number(c, bias, -UNSEEN) : NULL;
+        to->open = cup_cast(c, cup_greater(c, bias, least), score->dtype);
+        score = cup_add(c, score, cup_maximum(c, bias, least));
     }
     return score;
 }
@@ -87,11 +106,13 @@ static softened probabilities(const heads *h, cup_tensor *q, cup_tensor *k)
     softened to = {NULL};
     cup_tensor *score = cup_scale(c, cup_matmul(c, q, k, false, true), h->scale);
     score = change(h, score, &to);
-    if ((!h->mask.causal && !h->mask.window) || !score) {
+    if ((!h->mask.causal && !h->mask.window && !to.open) || !score) {
         to.p = soften(h, score, &to);
         return to;
     }
     cup_tensor *mask = cup__attention_mask_ones(c, &h->mask, score->dtype);
+    if (to.open)
+        mask = cup_mul(c, to.open, mask);
     cup_tensor *hidden = cup_sub(c, mask, cup__number(c, score, 1));
     score = cup_add(c, cup_mul(c, score, mask), cup_scale(c, hidden, UNSEEN));
     to.p = cup_mul(c, soften(h, score, &to), mask);
@@ -126,7 +147,7 @@ static cup_tensor *joined(const heads *h, cup_tensor *d, const int64_t *shape,
 
 /* Gradients of three tensors, and of the optional inputs. */
 static void back(const heads *h, cup_tensor *const in[3], const cup__shape shape[3],
-                 cup_tensor *d_o, cup_tensor *d_in[3], cup_tensor *d_extra[CUP__NUMBERED])
+                 cup_tensor *d_o, cup_tensor *d_in[3], cup_tensor *d_extra[CUP__EXTRAS])
 {
     cup_context *c = h->c;
     cup_tensor *q = split(h, in[0], h->q), *k = split(h, in[1], h->k), *v = split(h, in[2], h->k);
@@ -145,6 +166,12 @@ static void back(const heads *h, cup_tensor *const in[3], const cup__shape shape
         d_extra[CUP__SINKS] = cup_scale(
             c, cup_reshape(c, cup_sum(c, cup_mul(c, s.sink, sum), per_head, 3, false), 1, flat),
             -1);
+    if (h->score.bias && ds) {
+        const int64_t whole[] = {h->q[0], h->q[1] * h->q[2], h->q[3], h->k[3]};
+        cup__shape shape_of_bias = cup__shape_of(h->score.bias);
+        d_extra[CUP__BIAS] = cup_cast(
+            c, cup__sum_to(c, cup_reshape(c, ds, 4, whole), &shape_of_bias), h->score.bias->dtype);
+    }
     ds = cup_scale(c, s.slope ? cup_mul(c, ds, s.slope) : ds, h->scale);
     d_in[0] = joined(h, cup_matmul(c, ds, k, false, false), h->q, &shape[0]);
     d_in[1] = joined(h, cup_matmul(c, ds, q, true, false), h->k, &shape[1]);
@@ -159,7 +186,7 @@ static cup__attention_score score_of(const cup__grad *g, double soft_cap, int fi
 
 static void hand_out(cup__grad *g, int first, cup_tensor *const *d_extra)
 {
-    for (int i = 0; i < CUP__NUMBERED && first + i < g->in_count; i++)
+    for (int i = 0; i < CUP__EXTRAS && first + i < g->in_count; i++)
         if (g->in[first + i] && g->wanted[first + i])
             g->d_in[first + i] = d_extra[i];
 }
@@ -185,7 +212,7 @@ cup_status cup__attention_composed(cup__grad *g)
     h.dropout = a->dropout;
     h.sequence = g->sequence;
     h.score = score_of(g, a->soft_cap, 3);
-    cup_tensor *d_extra[CUP__NUMBERED] = {NULL};
+    cup_tensor *d_extra[CUP__EXTRAS] = {NULL};
     back(&h, g->in, g->in_shape, g->d_out[0], g->d_in, d_extra);
     hand_out(g, 3, d_extra);
     return g->c->error.status;
@@ -227,7 +254,7 @@ cup_status cup__qkv_attention_composed(cup__grad *g)
     h.dropout = a->dropout;
     h.sequence = g->sequence;
     h.score = score_of(g, a->soft_cap, 1);
-    cup_tensor *d_extra[CUP__NUMBERED] = {NULL};
+    cup_tensor *d_extra[CUP__EXTRAS] = {NULL};
     back(&h, in, shape, turned_in(c, g->d_out[0], &shape[0]), d_in, d_extra);
     hand_out(g, 1, d_extra);
     for (int i = 0; i < 3; i++)

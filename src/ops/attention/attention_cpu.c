@@ -51,10 +51,13 @@ CUP__WIDE static void change_rows(const cup__attention *a, int64_t row, int64_t 
                                   int64_t rows, float *score)
 {
     float slope[CUP__COLS];
-    for (int64_t r = 0; r < rows; r++)
+    for (int64_t r = 0; r < rows; r++) {
         cup__attention_change(&a->score, (float)a->scale, row % a->heads,
                               cup__attention_position(&a->mask, row / a->heads, query + r), key,
                               CUP__COLS, score + r * CUP__COLS, slope);
+        cup__blocks_bias(a, (cup__rows_of){row / a->heads, row % a->heads, query + r, 1}, key,
+                         score + r * CUP__COLS);
+    }
 }
 
 CUP__WIDE static void weigh(float *score, const float *keep, int64_t count)

@@ -48,10 +48,13 @@ CUP__WIDE static void soften_back(float *score, float *ds, const float *keep, co
 CUP__WIDE static void change_rows(const cup__attention *a, cup__rows_of at, int64_t key,
                                   const desk *w)
 {
-    for (int64_t r = 0; r < CUP__ROWS; r++)
+    for (int64_t r = 0; r < CUP__ROWS; r++) {
         cup__attention_change(&a->score, (float)a->scale, at.head,
                               cup__attention_position(&a->mask, at.batch, at.first + r), key,
                               CUP__COLS, w->score + r * CUP__COLS, w->slope + r * CUP__COLS);
+        cup__blocks_bias(a, (cup__rows_of){at.batch, at.head, at.first + r, 1}, key,
+                         w->score + r * CUP__COLS);
+    }
 }
 
 CUP__WIDE static void change_rows_back(const cup__attention *a, cup__rows_of at, int64_t key,
@@ -149,6 +152,10 @@ static void backward_tile(const cup__blocks *j, desk *w, cup__rows_of at, int64_
     refine_delta(a, w, at, keep, q);
     soften_back(w->score, w->ds, keep, q, a->score.changed ? 1 : scale,
                 a->score.changed ? 1 : scale);
+    for (int64_t r = 0; r < at.count && a->d_bias; r++)
+        for (int64_t i = q->seen[r].from; i < q->seen[r].to; i++)
+            cup__attention_store_bias(a, at.batch, at.head, at.first + r, key + i,
+                                      w->ds[r * CUP__COLS + i]);
     if (a->score.changed)
         change_rows_back(a, at, key, w, q);
     cup__matrices dq = {w->dq, w->ds, k, padded, CUP__COLS, 1, padded};

@@ -74,16 +74,22 @@ DEVICE void queries_back(const attention_call &c, int batch, float (&s)[STEP / 8
     for (int at = 0; at < STEP / 8; at++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            int r = i / 2, e = i % 2, distance = scored.position[r] - key - 2 * t - 8 * at - e;
+            int r = i / 2, e = i % 2, own = key + 2 * t + 8 * at + e;
+            int distance = scored.position[r] - own;
             float slope = 1;
             if (CHANGED)
-                s[at][i] = changed(c.score, s[at][i] * c.scale, scored.linear[r], distance, &slope);
+                s[at][i] =
+                    changed(c.score, s[at][i] * c.scale, scored.linear[r], distance, &slope) +
+                    bias_of(c, scored, r, own);
             float p = weight_of(s[at][i], n.base[r], scale);
             if (SPLIT)
                 p *= n.inverse[r];
             if (masked && (8 * at + e >= seen[r] || (WINDOW && 8 * at + e < from[r])))
                 p = 0;
             s[at][i] = p * (dp[at][i] - n.delta[r]);
+            if (BIAS_GRAD && scored.query[r] < c.queries && own < c.keys)
+                *pair_of(c, c.score.d_bias, scored.batch, scored.head[r], scored.query[r], own) =
+                    from_real<T>(s[at][i]);
             if (SLOPES)
                 n.d_slope[r] -= s[at][i] * (float)(distance < 0 ? -distance : distance);
             if (SOFT_CAP)
@@ -238,16 +244,16 @@ DEVICE void keys_back(const attention_call &c, float (&s)[STEP / 8][4], float (&
             for (int i = 0; i < 4; i++) {
                 int upper = i / 2, e = i % 2;
                 float slope = 1;
+                int own = key + g + 8 * upper, other = query + at * 8 + 2 * t + e;
                 if (CHANGED)
-                    s[at][i] =
-                        changed(c.score, s[at][i] * c.scale, linear,
-                                query + at * 8 + 2 * t + e +
-                                    ahead_of(c, batch, key + g + 8 * upper) - key - g - 8 * upper,
-                                &slope);
+                    s[at][i] = changed(c.score, s[at][i] * c.scale, linear,
+                                       other + ahead_of(c, batch, own) - own, &slope);
+                if (BIAS)
+                    s[at][i] +=
+                        to_real(*pair_of(c, c.score.bias, batch, row % c.heads, other, own));
                 float p = weight_of(s[at][i], e ? base.y : base.x, scale);
                 if (SPLIT)
                     p *= e ? inverse.y : inverse.x;
-                int own = key + g + 8 * upper, other = query + at * 8 + 2 * t + e;
                 if (masked && (RANGES ? other < first_seeing(c, batch, own) ||
                                             other >= end_seeing(c, batch, own)
                                       : own >= seen_by(c, batch, other) ||

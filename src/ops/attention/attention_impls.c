@@ -18,15 +18,41 @@ cup__attention cup__attention_of(const cup__call *call)
     return of[call->op->kind](call);
 }
 
-void cup__attention_infer_numbers(cup__call *call, int input, int first, int64_t heads,
-                                  int64_t queries)
+void cup__attention_infer_numbers(cup__call *call, int input, int first, const int64_t *sizes,
+                                  bool bias_grad)
 {
     cup_dtype dtype = call->in[0]->dtype == CUP_F64 ? CUP_F64 : CUP_F32;
     for (int i = 0; i < CUP__NUMBERED; i++)
         call->result[first + i] =
             cup__attention_extra(call, input + i)
-                ? (cup__shape){dtype, 3, {call->in[0]->shape[0], heads, queries}}
+                ? (cup__shape){dtype, 3, {sizes[0], sizes[1], sizes[2]}}
                 : (cup__shape){dtype, 1, {0}};
+    cup__shape *bias = &call->result[first + CUP__NUMBERED];
+    *bias = (cup__shape){call->in[0]->dtype, 1, {0}};
+    if (!bias_grad)
+        return;
+    bias->ndim = 4;
+    memcpy(bias->size, sizes, 4 * sizeof *sizes);
+}
+
+cup_status cup__attention_clear_bias(const cup__attention *a)
+{
+    if (!a->d_bias)
+        return CUP_OK;
+    bool was = a->c->recording;
+    cup__zeros_attributes z = {.dtype = a->d_bias->dtype, .shape_count = a->d_bias->ndim};
+    cup_tensor *out[CUP__MAX_OUT] = {a->d_bias};
+    memcpy(z.shape, a->d_bias->shape, sizeof z.shape);
+    a->c->recording = false;
+    cup__op_call(a->c, &cup__rows[CUP__OP_zeros], NULL, 0, &z, out);
+    a->c->recording = was;
+    return a->c->error.status;
+}
+
+static bool wants_bias(const cup__grad *g, int first)
+{
+    int i = first + CUP__BIAS;
+    return i < g->in_count && g->in[i] && g->wanted[i];
 }
 
 cup_status cup__attention_back(cup__grad *g, const cup__row *row, cup_tensor *const *in, int count,
@@ -44,6 +70,9 @@ cup_status cup__attention_back(cup__grad *g, const cup__row *row, cup_tensor *co
         int64_t sequence = g->sequence;
         if (!strcmp(b->name, "sequence"))
             memcpy(to.bytes + b->offset, &sequence, size);
+        bool of_bias = wants_bias(g, first);
+        if (!strcmp(b->name, "bias_grad"))
+            memcpy(to.bytes + b->offset, &of_bias, size);
         for (const cup__attribute *a = g->row->attributes; a->name; a++)
             if (!strcmp(a->name, b->name))
                 memcpy(to.bytes + b->offset, (const char *)g->attributes + a->offset, size);
@@ -53,12 +82,15 @@ cup_status cup__attention_back(cup__grad *g, const cup__row *row, cup_tensor *co
     for (int i = first; i < g->in_count; i++)
         all[count + i - first] = g->in[i];
     cup__op_call(g->c, row, all, count + g->in_count - first, &to, made);
-    int tensors = row->visible - CUP__NUMBERED;
+    int tensors = row->visible - CUP__NUMBERED - 1;
     for (int i = 0; i < tensors; i++)
         g->d_in[i] = made[i];
     for (int i = first; i < g->in_count && i < first + CUP__NUMBERED; i++)
         if (g->in[i] && g->wanted[i])
             g->d_in[i] = cup_sum(g->c, made[tensors + i - first], (int64_t[]){0, 2}, 2, false);
+    int bias = first + CUP__BIAS;
+    if (wants_bias(g, first) && made[row->visible - 1])
+        g->d_in[bias] = cup__sum_to(g->c, made[row->visible - 1], &g->in_shape[bias]);
     return g->c->error.status;
 }
 
@@ -85,12 +117,14 @@ void cup__attention_cost(const cup__call *call, double *bytes, double *flops)
     {                                                                                              \
         cup__attention a = cup__attention_of(call);                                                \
         CUP_TRY(cup__attention_offsets_read(&a.mask, a.batch, &call->c->error));                   \
+        CUP_TRY(cup__attention_clear_bias(&a));                                                    \
         return by(&a);                                                                             \
     }
 #define RUN_CUDA(name, by)                                                                         \
     static cup_status name(cup__call *call)                                                        \
     {                                                                                              \
         cup__attention a = cup__attention_of(call);                                                \
+        CUP_TRY(cup__attention_clear_bias(&a));                                                    \
         return cup__attention_with_ranges(&a, by);                                                 \
     }
 RUN(cup__attention_specification, cup__attention_plain)

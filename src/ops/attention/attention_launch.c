@@ -26,6 +26,13 @@ static attention_numbers numbers_for(const cup_tensor *t)
     return (attention_numbers){t->data, t->stride[0], t->stride[1], t->stride[2]};
 }
 
+static attention_pairs pairs_for(const cup_tensor *t, const int64_t *stride)
+{
+    if (!t)
+        return (attention_pairs){0};
+    return (attention_pairs){t->data, stride[0], stride[1], stride[2], stride[3]};
+}
+
 static attention_score score_for(const cup__attention *a)
 {
     const cup__attention_score *s = &a->score;
@@ -39,6 +46,8 @@ static attention_score score_for(const cup__attention *a)
         .soft_cap_inverse = s->soft_cap > 0 ? (float)(1 / s->soft_cap) : 0,
         .d_slopes = numbers_for(a->d_slopes),
         .d_sinks = numbers_for(a->d_sinks),
+        .bias = pairs_for(s->bias, s->bias_stride),
+        .d_bias = pairs_for(a->d_bias, a->d_bias ? a->d_bias->stride : NULL),
     };
 }
 
@@ -94,6 +103,10 @@ int cup__attention_knobs(const cup__attention *a, const cup__knob *knobs, int co
         out[count++] = (cup__knob){"SLOPES", 1};
     if (a->score.sinks)
         out[count++] = (cup__knob){"SINKS", 1};
+    if (a->score.bias)
+        out[count++] = (cup__knob){"BIAS", 1};
+    if (a->d_bias)
+        out[count++] = (cup__knob){"BIAS_GRAD", 1};
     return count;
 }
 

@@ -12,13 +12,14 @@
 #include "dispatch/op.h"
 
 /* The optional inputs of the rows of attention, in their order behind all others, the first of
- * which have gradients. */
+ * which have gradients of one number a query. */
 enum {
     CUP__SLOPES,
     CUP__SINKS,
     CUP__NUMBERED,
     CUP__QUERY_OFFSETS = CUP__NUMBERED,
     CUP__KEY_OFFSETS,
+    CUP__BIAS,
     CUP__EXTRAS
 };
 

@@ -150,6 +150,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         if (CHANGED && lane < count)
             score = changed(c.score, score, slope_of<real>(c, p.head),
                             position_of(c, p.batch, p.position) - key, &slope);
+        if (BIAS && lane < count)
+            score += to_real(*pair_of(c, c.score.bias, p.batch, p.head, p.position, key));
         real before = most, chunk_most = warp_most(score);
         most = chunk_most > most ? chunk_most : most;
         real base = most == -infinite() ? 0 : most, fade = exp_of(before - base);
@@ -181,13 +183,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
 }
 
 /* The gradient of one score but for the scale, in *kept the probability that dropout keeps, and to
- * *d_slope what the slope gets. */
+ * *d_slope what the slope gets; *d_score is that of the changed score. */
 DEVICE real score_back(const attention_call &c, int batch, int head, int kv, int query, int key,
-                       real *kept, real *d_slope)
+                       real *kept, real *d_slope, real *d_score)
 {
     long long at = ((long long)batch * c.heads + head) * c.queries + query;
     real lse = ((const real *)c.lse)[at];
-    *kept = 0;
+    *kept = *d_score = 0;
     if (key >= seen_by(c, batch, query) || (WINDOW && key < first_seen(c, batch, query)) ||
         lse == -infinite())
         return 0;
@@ -197,6 +199,8 @@ DEVICE real score_back(const attention_call &c, int batch, int head, int kv, int
     real slope = 1;
     if (CHANGED)
         score = changed(c.score, score, slope_of<real>(c, head), distance, &slope);
+    if (BIAS)
+        score += to_real(*pair_of(c, c.score.bias, batch, head, query, key));
     /* What dropout multiplies with is taken to each number, as in the row of o that sees one key,
      * so that delta is the same sum. */
     real keep = keep_factor(c, batch * c.heads + head, query, key);
@@ -207,6 +211,7 @@ DEVICE real score_back(const attention_call &c, int batch, int head, int kv, int
     real ds = p * (dp - ((const real *)c.delta)[at]);
     if (SLOPES)
         *d_slope -= ds * (real)(distance < 0 ? -distance : distance);
+    *d_score = ds;
     return SOFT_CAP ? ds * slope : ds;
 }
 
@@ -234,12 +239,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         return;
     int lane = (int)threadIdx.x % 32, kv = p.head / (c.heads / c.kv_heads);
     int seen = seen_by(c, p.batch, p.position);
-    real dq[EACH] = {0}, kept, d_slope = 0;
+    real dq[EACH] = {0}, kept, d_slope = 0, d_score = 0;
     for (int first = first_seen(c, p.batch, p.position); first < seen; first += 32) {
         int count = seen - first < 32 ? seen - first : 32;
         real ds = 0;
         if (lane < count)
-            ds = score_back(c, p.batch, p.head, kv, p.position, first + lane, &kept, &d_slope);
+            ds = score_back(c, p.batch, p.head, kv, p.position, first + lane, &kept, &d_slope,
+                            &d_score);
+        if (BIAS_GRAD && lane < count && p.first == 0)
+            *pair_of(c, c.score.d_bias, p.batch, p.head, p.position, first + lane) =
+                from_real<T>(d_score);
         add_rows(dq, p, ds, row_of(c.k, p.batch, kv, first), c.k.position, c.k.feature, count);
     }
     store_row(c.dq, p, dq, (real)c.scale_f64);
@@ -259,14 +268,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     int unseen = CAUSAL ? p.position - (c.keys - c.queries) : 0;
     if (WINDOW)
         unseen = first_seeing(c, p.batch, p.position);
-    real dk[EACH] = {0}, dv[EACH] = {0}, d_slope = 0;
+    real dk[EACH] = {0}, dv[EACH] = {0}, d_slope = 0, d_score = 0;
     for (int head = p.head * group; head < (p.head + 1) * group; head++)
         for (int first = unseen > 0 ? unseen : 0; first < END; first += 32) {
             int count = END - first < 32 ? END - first : 32;
             real ds = 0, kept = 0;
             if (lane < count)
-                ds =
-                    score_back(c, p.batch, head, p.head, first + lane, p.position, &kept, &d_slope);
+                ds = score_back(c, p.batch, head, p.head, first + lane, p.position, &kept, &d_slope,
+                                &d_score);
             add_rows(dk, p, ds, row_of(c.q, p.batch, head, first), c.q.position, c.q.feature,
                      count);
             add_rows(dv, p, kept, row_of(c.d_o, p.batch, head, first), c.d_o.position,

@@ -2,7 +2,7 @@
  * other: a thread for each position, y = 0 for queries and 1 for keys, z a batch. attention_mask.h
  * says which they are; here those of offsets that go down or too far end where the one before does,
  * or with the last position. 12 bytes a position. */
-#include "attention_call.cuh"
+#include "attention_mask.cuh"
 
 #define THREADS 128
 

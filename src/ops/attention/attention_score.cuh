@@ -2,8 +2,8 @@
  * attention know of it. The first part is plain C, which the host fills in; the rest are functions
  * of a call.
  *
- * With SOFT_CAP or SLOPES the scores are CHANGED: scaled before all else. With SINKS each row's sum
- * has one weight more. */
+ * With SOFT_CAP, SLOPES or BIAS the scores are CHANGED: scaled before all else. With SINKS each
+ * row's sum has one weight more. */
 #ifndef CUP_OPS_ATTENTION_ATTENTION_SCORE_CUH
 #define CUP_OPS_ATTENTION_ATTENTION_SCORE_CUH
 
@@ -13,6 +13,12 @@ typedef struct attention_numbers {
     long long batch, head, query;
 } attention_numbers;
 
+/* One element of the tensors' dtype for each query and key; steps in elements. */
+typedef struct attention_pairs {
+    void *data;
+    long long batch, head, query, key;
+} attention_pairs;
+
 /* Numbers are f64 where the tensors are, else f32. */
 typedef struct attention_score {
     const void *slopes, *sinks;
@@ -20,6 +26,7 @@ typedef struct attention_score {
     double soft_cap_f64;
     float soft_cap, soft_cap_inverse;
     attention_numbers d_slopes, d_sinks; /* of backward */
+    attention_pairs bias, d_bias;
 } attention_score;
 
 #ifdef __CUDACC__
@@ -36,7 +43,13 @@ typedef struct attention_score {
 #ifndef SINKS
 #define SINKS 0
 #endif
-#define CHANGED (SOFT_CAP || SLOPES)
+#ifndef BIAS
+#define BIAS 0
+#endif
+#ifndef BIAS_GRAD
+#define BIAS_GRAD 0
+#endif
+#define CHANGED (SOFT_CAP || SLOPES || BIAS)
 
 DEVICE float capped(const attention_score &s, float x, float *slope)
 {
@@ -75,6 +88,15 @@ template <typename Real, typename Call> DEVICE Real sink_of(const Call &c, int h
     return ((const Real *)c.score.sinks)[head * c.score.sinks_step];
 }
 
+/* The element of a pair. Rows and columns past the last are as the last. */
+template <typename Call>
+DEVICE T *pair_of(const Call &c, const attention_pairs &p, int batch, int head, int query, int key)
+{
+    query = query < c.queries ? query : c.queries - 1;
+    key = key < c.keys ? key : c.keys - 1;
+    return (T *)p.data + batch * p.batch + head * p.head + query * p.query + key * p.key;
+}
+
 template <typename Real>
 DEVICE void store_number(const attention_numbers &to, int batch, int head, int query, Real x)
 {
@@ -85,13 +107,14 @@ DEVICE void store_number(const attention_numbers &to, int batch, int head, int q
 struct score_rows {
     float linear[2];
     int position[2];
+    int batch, head[2], query[2];
 };
 
 template <typename Call>
 DEVICE score_rows score_rows_of(const Call &c, int batch, int head, int query, int head8,
                                 int query8)
 {
-    score_rows rows = {{0, 0}, {0, 0}};
+    score_rows rows = {{0, 0}, {0, 0}, batch, {head, head8}, {query, query8}};
     if (SLOPES) {
         rows.linear[0] = slope_of<float>(c, head);
         rows.linear[1] = slope_of<float>(c, head8);
@@ -99,6 +122,12 @@ DEVICE score_rows score_rows_of(const Call &c, int batch, int head, int query, i
         rows.position[1] = position_of(c, batch, query8);
     }
     return rows;
+}
+
+template <typename Call> DEVICE float bias_of(const Call &c, const score_rows &rows, int r, int key)
+{
+    return BIAS ? to_real(*pair_of(c, c.score.bias, rows.batch, rows.head[r], rows.query[r], key))
+                : 0;
 }
 
 /* The scores of the keys from `key` on. */
@@ -113,8 +142,11 @@ DEVICE void change_scores(float (&s)[Columns][4], const Call &c, const score_row
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float slope;
+            int at = first + 8 * j + i % 2;
             s[j][i] = changed(c.score, s[j][i] * c.scale, rows.linear[i / 2],
-                              rows.position[i / 2] - first - 8 * j - i % 2, &slope);
+                              rows.position[i / 2] - at, &slope);
+            if (BIAS)
+                s[j][i] += bias_of(c, rows, i / 2, at);
         }
 }
 

@@ -2,8 +2,8 @@
  * side of attention knows of it. attention_score.cuh beside it is what the kernels know.
  *
  * A scaled score x becomes soft_cap tanh(x / soft_cap), then slope |distance| is taken away, where
- * the distance is that of the key from the query's position. A sink is the logit, one for each
- * head, of a key that all queries see and whose value is 0. */
+ * the distance is that of the key from the query's position, and a bias is added. A sink is the
+ * logit, one for each head, of a key that all queries see and whose value is 0. */
 #ifndef CUP_OPS_ATTENTION_ATTENTION_SCORE_H
 #define CUP_OPS_ATTENTION_ATTENTION_SCORE_H
 
@@ -17,6 +17,8 @@
 
 typedef struct cup__attention_score {
     cup_tensor *slopes, *sinks; /* [heads]; NULL: none */
+    cup_tensor *bias;           /* NULL: none */
+    int64_t bias_stride[4];     /* of batches, heads, queries and keys */
     double soft_cap;            /* 0: none */
     bool changed;               /* the scores are not only scaled */
 } cup__attention_score;
@@ -29,8 +31,11 @@ static inline cup__attention_score cup__attention_score_make(double soft_cap, co
 {
     cup__attention_score s = {.slopes = cup__attention_extra(call, first + CUP__SLOPES),
                               .sinks = cup__attention_extra(call, first + CUP__SINKS),
+                              .bias = cup__attention_extra(call, first + CUP__BIAS),
                               .soft_cap = soft_cap};
-    s.changed = soft_cap > 0 || s.slopes;
+    for (int i = 0; i < 4 && s.bias; i++)
+        s.bias_stride[i] = s.bias->shape[i] > 1 ? s.bias->stride[i] : 0;
+    s.changed = soft_cap > 0 || s.slopes || s.bias;
     return s;
 }
 
@@ -55,6 +60,35 @@ static inline cup_status cup__attention_score_check(cup__call *call, double soft
                                   cup_dtype_name(dtype));
     }
     return CUP_OK;
+}
+
+/* `sizes` are those of batches, heads, queries and keys. */
+static inline cup_status cup__attention_bias_check(cup__call *call, int first, const int64_t *sizes)
+{
+    const cup_tensor *t = cup__attention_extra(call, first + CUP__BIAS);
+    bool fits = !t || t->ndim == 4;
+    for (int i = 0; t && fits && i < 4; i++)
+        fits = t->shape[i] == 1 || t->shape[i] == sizes[i];
+    if (!fits)
+        return cup__call_fail(
+            call, CUP_SHAPE, "the bias must be [%lld,%lld,%lld,%lld], with 1 for any of these",
+            (long long)sizes[0], (long long)sizes[1], (long long)sizes[2], (long long)sizes[3]);
+    if (t && t->dtype != call->in[0]->dtype)
+        return cup__call_fail(call, CUP_DTYPE, "the bias must have the dtype of q; cast it");
+    return CUP_OK;
+}
+
+static inline int64_t cup__attention_bias_at(const cup__attention_score *s, int64_t batch,
+                                             int64_t head, int64_t query, int64_t key)
+{
+    const int64_t *step = s->bias_stride;
+    return batch * step[0] + head * step[1] + query * step[2] + key * step[3];
+}
+
+static inline double cup__attention_bias(const cup__attention_score *s, int64_t batch, int64_t head,
+                                         int64_t query, int64_t key)
+{
+    return s->bias ? cup__load(s->bias, cup__attention_bias_at(s, batch, head, query, key)) : 0;
 }
 
 static inline double cup__attention_of_head(const cup_tensor *t, int64_t head)

@@ -23,8 +23,7 @@ uint64_t cup__attention_random_block(const cup__attention *a, int64_t head, int6
     return tile * 32 + (uint64_t)(query % 8 * 4 + key % 8 / 2);
 }
 
-double cup__attention_keep_factor(const cup__attention *a, int64_t head, int64_t query,
-                                  int64_t key)
+double cup__attention_keep_factor(const cup__attention *a, int64_t head, int64_t query, int64_t key)
 {
     if (a->dropout == 0)
         return 1;
@@ -62,6 +61,7 @@ static void attend(cup__attention *a, int64_t b, int64_t head, int64_t query, do
             a->scale * dot(&a->q, at(&a->q, b, head, query), &a->k, at(&a->k, b, kv, k), a->size);
         score[k] = cup__attention_changed(&a->score, score[k], head,
                                           cup__attention_position(&a->mask, b, query) - k, &slope);
+        score[k] += cup__attention_bias(&a->score, b, head, query, k);
         most = score[k] > most ? score[k] : most;
     }
     for (int64_t d = 0; d < a->size; d++)
@@ -132,10 +132,13 @@ static void attend_back(cup__attention *a, int64_t b, int64_t head, int64_t quer
         int64_t k_at = at(&a->k, b, kv, k), v_at = at(&a->v, b, kv, k);
         int64_t distance = cup__attention_position(&a->mask, b, query) - k;
         double score = a->scale * dot(&a->q, q_at, &a->k, k_at, a->size);
-        double p = exp(cup__attention_changed(&a->score, score, head, distance, &slope) - lse);
+        score = cup__attention_changed(&a->score, score, head, distance, &slope);
+        double p = exp(score + cup__attention_bias(&a->score, b, head, query, k) - lse);
         double keep = cup__attention_keep_factor(a, row, query, k);
         double dp = keep * dot(&a->d_o, o_at, &a->v, v_at, a->size);
         double ds = a->scale * slope * p * (dp - delta);
+        if (a->d_bias)
+            cup__attention_store_bias(a, b, head, query, k, p * (dp - delta));
         d_slope -= p * (dp - delta) * fabs((double)distance);
         for (int64_t d = 0; d < a->size; d++) {
             dq[d] += ds * cup__load(a->k.tensor, k_at + d * a->k.stride[3]);

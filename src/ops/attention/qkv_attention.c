@@ -14,11 +14,15 @@ static int64_t groups_of(int heads, int kv_heads)
 /* Where the optional inputs begin. */
 enum { EXTRAS = 1, EXTRAS_GRAD = 4 };
 
+#define SIZES(call, heads)                                                                         \
+    (const int64_t[]){(call)->in[0]->shape[0], heads, (call)->in[0]->shape[1],                     \
+                      (call)->in[0]->shape[1]}
 #define CHECK(call, a, first)                                                                      \
     CUP_TRY(check_inputs(call, (a)->heads, (a)->kv_heads, (a)->scale, (a)->dropout));              \
     CUP_TRY(cup__attention_mask_check(call, (a)->window_left, (a)->window_right));                 \
     CUP_TRY(cup__attention_offsets_check(call, first));                                            \
-    CUP_TRY(cup__attention_score_check(call, (a)->soft_cap, first, (a)->heads))
+    CUP_TRY(cup__attention_score_check(call, (a)->soft_cap, first, (a)->heads));                   \
+    CUP_TRY(cup__attention_bias_check(call, first, SIZES(call, (a)->heads)))
 
 static cup_status check_inputs(cup__call *call, int heads, int kv_heads, double scale,
                                double dropout)
@@ -58,7 +62,7 @@ static cup_status infer_grad(cup__call *call)
     const cup__qkv_attention_grad_attributes *a = call->attributes;
     CHECK(call, a, EXTRAS_GRAD);
     call->result[0] = cup__shape_of(call->in[0]);
-    cup__attention_infer_numbers(call, EXTRAS_GRAD, 1, a->heads, call->in[0]->shape[1]);
+    cup__attention_infer_numbers(call, EXTRAS_GRAD, 1, SIZES(call, a->heads), a->bias_grad);
     return CUP_OK;
 }
 
@@ -122,6 +126,7 @@ cup__attention cup__attention_of_one_grad(const cup__call *call)
     a.dv = heads_of(call->out[0], a.heads + a.kv_heads, a.size);
     a.d_slopes = call->out[1];
     a.d_sinks = call->out[2];
+    a.d_bias = t->bias_grad ? call->out[3] : NULL;
     return a;
 }
 
@@ -135,13 +140,15 @@ static cup_status gradient(cup__grad *g)
 static int64_t places(cup_tensor *const *in, int i, const void *attributes)
 {
     (void)attributes;
-    return i >= EXTRAS + CUP__QUERY_OFFSETS ? in[0]->shape[1] : 0;
+    bool names = i == EXTRAS + CUP__QUERY_OFFSETS || i == EXTRAS + CUP__KEY_OFFSETS;
+    return names ? in[0]->shape[1] : 0;
 }
 
 static int64_t places_grad(cup_tensor *const *in, int i, const void *attributes)
 {
     (void)attributes;
-    return i >= EXTRAS_GRAD + CUP__QUERY_OFFSETS ? in[0]->shape[1] : 0;
+    bool names = i == EXTRAS_GRAD + CUP__QUERY_OFFSETS || i == EXTRAS_GRAD + CUP__KEY_OFFSETS;
+    return names ? in[0]->shape[1] : 0;
 }
 
 #define WITH(...) &(const cup__qkv_attention_attributes){__VA_ARGS__}
@@ -160,6 +167,7 @@ static const cup__sample samples[] = {
     {"2x66x96 4", WITH(4, 2, .causal = true, .window_left = 17)},
     {"2x130x96 - - 2x3", WITH(.heads = 2, .causal = true)},
     {"2x66x96 - - - 2x1", WITH(4, 2, .scale = 0.1)},
+    {"2x66x96 - - - - 1x4x66x66", WITH(4, 2, .causal = true)},
     {NULL, NULL}};
 #define GRAD(...) &(const cup__qkv_attention_grad_attributes){__VA_ARGS__}
 static const cup__sample samples_grad[] = {
@@ -174,6 +182,7 @@ static const cup__sample samples_grad[] = {
     {"1x130x96 1x130x32 1x2x130 1x130x32", GRAD(.heads = 2, .window_left = 9, .window_right = 65)},
     {"1x19x40 1x19x20 1x4x19 1x19x20 4 4", GRAD(4, 2, .causal = true, .soft_cap = 2)},
     {"2x130x96 2x130x32 2x2x130 2x130x32 - - 2x3", GRAD(.heads = 2, .causal = true)},
+    {"2x66x96 2x66x48 2x4x66 2x66x48 - - - - 1x4x66x66", GRAD(4, 2, .bias_grad = true)},
     {"2x66x96 2x66x32 2x4x66 2x66x32 - 4",
      GRAD(4, 4, .causal = true, .dropout = 0.2, .sequence = 3)},
     {NULL, NULL}};
@@ -195,7 +204,7 @@ const cup__op cup__op_qkv_attention = {
     .composed = cup__qkv_attention_composed,
     .impls = cup__attention_impls,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_IN(2) | CUP__SAVE_IN(3) |
-             CUP__SAVE_IN(4) | CUP__SAVE_OUT(0) |
+             CUP__SAVE_IN(4) | CUP__SAVE_IN(5) | CUP__SAVE_OUT(0) |
              CUP__SAVE_OUT(1),
     .in_dtypes = {[1] = CUP__NUMBERS, [2] = CUP__NUMBERS, [3] = CUP__DTYPES_INDEX,
                   [4] = CUP__DTYPES_INDEX},

@@ -64,7 +64,7 @@ static const entry plain_entries[] = {
 
 /* What convolutions choose from beside: tiles for 64 results. */
 static const entry narrow_entries[] = {
-    {P(128, 64, 8, 1, 1), {3.5, 0.29, 0.1, 1.0}},
+    {P(128, 64, 8, 1, 1), {3.5, 0.25, 0.0, 1.0}},
     {P(64, 256, 4, 1, 1), {3.5, 0.36, 0.4, 1.0}},
 };
 

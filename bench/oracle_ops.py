@@ -255,8 +255,9 @@ def scored(inputs, causal, t, s):
             inputs.append(real([heads], low, high))
     if choose.random() < 0.4:
         named[len(inputs)] = "bias"
-        sides = [inputs[0].shape[0], heads, t, s]
-        inputs.append(real([1 if choose.random() < 0.4 else n for n in sides]))
+        # Not the same for all keys: that changes no weight, and its gradient is rounding alone.
+        sides = [1 if choose.random() < 0.4 else n for n in (inputs[0].shape[0], heads, t)]
+        inputs.append(real([*sides, s]))
     position = torch.arange(t)[:, None] + s - t
     distance = position - torch.arange(s)
     hidden = distance >= left if left else torch.zeros(t, s, dtype=torch.bool)

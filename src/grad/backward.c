@@ -168,7 +168,9 @@ static bool give_nothing(cup_context *c, const cup__node *node, workings *w)
         if (w->wanted[i] && !is_empty(&w->shapes[i]))
             return false;
     for (int i = 0; i < node->in_count; i++)
-        w->d_in[i] = w->wanted[i] ? cup__full(c, &w->shapes[i], 0) : NULL;
+        w->d_in[i] = w->wanted[i] && cup__dtype_is_float(w->shapes[i].dtype)
+                         ? cup__full(c, &w->shapes[i], 0)
+                         : NULL; /* a mask that an op kept for itself has none */
     return true;
 }
 

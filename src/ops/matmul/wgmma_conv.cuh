@@ -77,7 +77,7 @@ DEVICE void produce_depth(const wgmma_conv &v, const tensor_map &a, const tensor
     ring_place<STAGES> place = {0, 0};
     for (int i = blockIdx.x; i < v.all.units; i += gridDim.x) {
         unit u = unit_at(v.all, i);
-        tap_place tap[TILE_N / CHUNK];
+        tap_place tap[TILE_N < CHUNK ? 1 : TILE_N / CHUNK]; /* no convolution has fewer columns */
 #pragma unroll
         for (int j = 0; j < TILE_N / CHUNK; j++)
             tap[j].find(v, u.column / CHUNK + j);

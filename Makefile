@@ -8,7 +8,9 @@ DEBUG ?= -g
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror=implicit
 SANITIZE ?=
 CPPFLAGS := -D_GNU_SOURCE -Iinclude -Isrc -Isrc/kernels -I. -I$(BUILD)/gen
-CFLAGS := -std=c11 $(OPT) $(DEBUG) $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno $(SANITIZE)
+# Nothing throws through C, and debuggers have tables of their own; these would be a tenth of the library.
+TABLES := -fno-asynchronous-unwind-tables
+CFLAGS := -std=c11 $(OPT) $(DEBUG) $(WARN) $(TABLES) -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno $(SANITIZE)
 LDLIBS := -lpcre2-8 -lm -ldl -lpthread
 PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^.define CUP_VERSION_[A-Z]* //p' include/cupola/base.h | paste -sd.)

@@ -23,7 +23,7 @@ SERIES := $(if $(filter 0,$(MAJOR)),0.$(MINOR),$(MAJOR))
 
 LIB_C := $(wildcard src/*/*.c src/*/*/*.c)
 LIB_O := $(LIB_C:%.c=$(BUILD)/%.o) $(BUILD)/gen/kernels.o $(BUILD)/gen/dispatch/table.o
-CLI_O := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cli/*.c))
+CLI_O := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cli/*.c cli/*/*.c))
 TEST_C := $(filter-out tests/fake/% tests/fuzz/%,$(wildcard tests/*.c tests/*/*.c))
 TEST_O := $(TEST_C:%.c=$(BUILD)/%.o)
 FAKE := $(BUILD)/fake/libcuda.so.1 $(BUILD)/fake/libnvrtc.so $(BUILD)/fake/libnccl.so

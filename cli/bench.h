@@ -3,7 +3,7 @@
 #define CLI_BENCH_H
 
 #include "cli/bench_records.h"
-#include "cli/options.h"
+#include "cli/common/options.h"
 
 /* Compares two files of records and fails where the second is slower by more than `noise` percent
  * and by more than both spread. Returns an exit code. */

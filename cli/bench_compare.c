@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "cli/bench.h"
-#include "cli/exit.h"
-#include "cli/json.h"
-#include "cli/terminal.h"
+#include "cli/common/exit.h"
+#include "cli/common/json.h"
+#include "cli/common/terminal.h"
 
 /* How much slower is no noise: what was asked for, or twice what both runs spread. */
 static double allowed(const cli_record *before, const cli_record *after, double noise)

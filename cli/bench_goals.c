@@ -7,9 +7,9 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "cli/bench.h"
-#include "cli/exit.h"
-#include "cli/json.h"
-#include "cli/terminal.h"
+#include "cli/common/exit.h"
+#include "cli/common/json.h"
+#include "cli/common/terminal.h"
 
 #define MOST_FILE ((uint64_t)1 << 20)
 #define REACHED 0.995 /* a share of this is whole, within what runs differ by */

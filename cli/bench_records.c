@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
-#include "cli/exit.h"
+#include "cli/common/exit.h"
 
 #define MOST_FILE ((uint64_t)64 << 20)
 #define MOST_COLUMNS 64

@@ -2,7 +2,7 @@
 #ifndef CLI_CHECK_H
 #define CLI_CHECK_H
 
-#include "cli/options.h"
+#include "cli/common/options.h"
 #include "cupola/prof.h"
 #include "prof/random.h"
 

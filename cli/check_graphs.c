@@ -4,9 +4,9 @@
 #include <stdio.h>
 
 #include "base/clock.h"
-#include "cli/exit.h"
-#include "cli/json.h"
-#include "cli/terminal.h"
+#include "cli/common/exit.h"
+#include "cli/common/json.h"
+#include "cli/common/terminal.h"
 #include "prof/check_backward.h"
 #include "prof/check_graph.h"
 

@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "cli/exit.h"
-#include "cli/json.h"
-#include "cli/progress.h"
-#include "cli/terminal.h"
+#include "cli/common/exit.h"
+#include "cli/common/json.h"
+#include "cli/common/progress.h"
+#include "cli/common/terminal.h"
 #include "cuda/cuda.h"
 
 #define MOST_NOTES 3 /* of one implementation, that are printed */

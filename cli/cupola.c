@@ -2,13 +2,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/environment.h"
-#include "cli/exit.h"
-#include "cli/help.h"
-#include "cli/nearest.h"
-#include "cli/options.h"
-#include "cli/pages.h"
-#include "cli/terminal.h"
+#include "cli/common/environment.h"
+#include "cli/common/exit.h"
+#include "cli/common/help.h"
+#include "cli/common/nearest.h"
+#include "cli/common/options.h"
+#include "cli/common/pages.h"
+#include "cli/common/terminal.h"
 #include "cupola/base.h"
 
 #define MOST_VERBS 32

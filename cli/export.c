@@ -1,8 +1,8 @@
 /* cupola export: a trained model as others read it. */
-#include "cli/exit.h"
-#include "cli/json.h"
-#include "cli/options.h"
-#include "cli/signals.h"
+#include "cli/common/exit.h"
+#include "cli/common/json.h"
+#include "cli/common/options.h"
+#include "cli/common/signals.h"
 #include "cupola/train.h"
 
 typedef struct export_given {

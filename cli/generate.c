@@ -4,14 +4,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/exit.h"
-#include "cli/json.h"
-#include "cli/options.h"
-#include "cli/signals.h"
-#include "cli/terminal.h"
-#include "cli/text.h"
+#include "cli/common/exit.h"
+#include "cli/common/json.h"
+#include "cli/common/options.h"
+#include "cli/common/signals.h"
+#include "cli/common/terminal.h"
+#include "cli/common/text.h"
 #include "cli/train.h"
-#include "cli/write.h"
+#include "cli/common/write.h"
 #include "cupola/text.h"
 #include "cupola/train.h"
 

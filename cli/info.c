@@ -6,12 +6,12 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "cli/environment.h"
-#include "cli/exit.h"
-#include "cli/help.h"
-#include "cli/json.h"
-#include "cli/options.h"
-#include "cli/terminal.h"
+#include "cli/common/environment.h"
+#include "cli/common/exit.h"
+#include "cli/common/help.h"
+#include "cli/common/json.h"
+#include "cli/common/options.h"
+#include "cli/common/terminal.h"
 #include "cupola/cache.h"
 #include "cupola/facts.h"
 #include "cupola/text.h"

@@ -4,11 +4,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "cli/exit.h"
-#include "cli/json.h"
+#include "cli/common/exit.h"
+#include "cli/common/json.h"
 #include "cli/kernels.h"
-#include "cli/nearest.h"
-#include "cli/terminal.h"
+#include "cli/common/nearest.h"
+#include "cli/common/terminal.h"
 #include "cupola/cache.h"
 #include "cupola/text.h"
 

@@ -2,7 +2,7 @@
 #ifndef CLI_KERNELS_H
 #define CLI_KERNELS_H
 
-#include "cli/options.h"
+#include "cli/common/options.h"
 #include "cupola/base.h"
 
 typedef struct kernels_given {

@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/exit.h"
-#include "cli/json.h"
+#include "cli/common/exit.h"
+#include "cli/common/json.h"
 #include "cli/kernels.h"
-#include "cli/op_names.h"
-#include "cli/progress.h"
+#include "cli/common/op_names.h"
+#include "cli/common/progress.h"
 #include "cupola/cache.h"
 #include "cupola/facts.h"
 #include "cupola/io.h"

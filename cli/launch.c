@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/exit.h"
+#include "cli/common/exit.h"
 #include "cli/launcher.h"
-#include "cli/options.h"
+#include "cli/common/options.h"
 
 typedef struct launch_given {
     int64_t processes, restarts;

@@ -16,8 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli/exit.h"
-#include "cli/progress.h"
+#include "cli/common/exit.h"
+#include "cli/common/progress.h"
 
 #define LINE 4096
 #define TICK_MS 50

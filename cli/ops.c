@@ -3,13 +3,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/exit.h"
-#include "cli/help.h"
-#include "cli/json.h"
-#include "cli/op_names.h"
-#include "cli/options.h"
-#include "cli/pages.h"
-#include "cli/terminal.h"
+#include "cli/common/exit.h"
+#include "cli/common/help.h"
+#include "cli/common/json.h"
+#include "cli/common/op_names.h"
+#include "cli/common/options.h"
+#include "cli/common/pages.h"
+#include "cli/common/terminal.h"
 #include "cupola/facts.h"
 
 static bool is_wanted(const cli_call *call, int op)

@@ -3,11 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/exit.h"
-#include "cli/json.h"
-#include "cli/options.h"
-#include "cli/progress.h"
-#include "cli/signals.h"
+#include "cli/common/exit.h"
+#include "cli/common/json.h"
+#include "cli/common/options.h"
+#include "cli/common/progress.h"
+#include "cli/common/signals.h"
 #include "cupola/cupola.h"
 
 typedef struct tokenize_given {

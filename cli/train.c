@@ -7,15 +7,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli/exit.h"
-#include "cli/json.h"
+#include "cli/common/exit.h"
+#include "cli/common/json.h"
 #include "cli/launcher.h"
-#include "cli/plot.h"
-#include "cli/progress.h"
-#include "cli/signals.h"
-#include "cli/text.h"
+#include "cli/common/plot.h"
+#include "cli/common/progress.h"
+#include "cli/common/signals.h"
+#include "cli/common/text.h"
 #include "cli/train.h"
-#include "cli/write.h"
+#include "cli/common/write.h"
 #include "cupola/cupola.h"
 
 #define DRAW_SECONDS 5

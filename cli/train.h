@@ -2,7 +2,7 @@
 #ifndef CLI_TRAIN_H
 #define CLI_TRAIN_H
 
-#include "cli/options.h"
+#include "cli/common/options.h"
 #include "cupola/comm.h"
 #include "cupola/train.h"
 

@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/exit.h"
+#include "cli/common/exit.h"
 #include "cli/train.h"
 
 #define MOST INT64_C(1000000000000000)

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/exit.h"
+#include "cli/common/exit.h"
 #include "cli/train.h"
 #include "cupola/facts.h"
 

@@ -1,10 +1,10 @@
 /* cupola tune: measures the ways to do a call on the card and remembers the fastest. */
 #include <stdio.h>
 
-#include "cli/exit.h"
-#include "cli/json.h"
-#include "cli/op_names.h"
-#include "cli/options.h"
+#include "cli/common/exit.h"
+#include "cli/common/json.h"
+#include "cli/common/op_names.h"
+#include "cli/common/options.h"
 #include "cupola/prof.h"
 
 typedef struct tune_given {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "cli/help.h"
+#include "cli/common/help.h"
 #include "test.h"
 
 static char out[400000];

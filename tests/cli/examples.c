@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/help.h"
+#include "cli/common/help.h"
 #include "test.h"
 
 static char out[100000];

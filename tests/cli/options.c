@@ -1,10 +1,10 @@
 /* The tables of options: what is taken, what is refused and with which words. */
-#include "cli/options.h"
+#include "cli/common/options.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/exit.h"
+#include "cli/common/exit.h"
 #include "test.h"
 
 typedef struct sample_given {

@@ -1,4 +1,4 @@
-#include "cli/plot.h"
+#include "cli/common/plot.h"
 
 #include <math.h>
 #include <stdlib.h>

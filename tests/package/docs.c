@@ -8,7 +8,7 @@
 #include "base/env.h"
 #include "base/file.h"
 #include "base/memory.h"
-#include "cli/help.h"
+#include "cli/common/help.h"
 #include "dispatch/op.h"
 #include "test.h"
 

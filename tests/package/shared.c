@@ -7,7 +7,7 @@
 static char out[100000];
 
 static const char absent[] =
-    "#include \\\"cli/options.h\\\"\n"
+    "#include \\\"cli/common/options.h\\\"\n"
     "#define ABSENT .synopsis = \\\"\\\", .words = \\\"\\\", .text = \\\"\\\"\n"
     "const cli_verb verb_check = {.name = \\\"check\\\", ABSENT};\n"
     "const cli_verb verb_bench = {.name = \\\"bench\\\", ABSENT};\n";

@@ -1,4 +1,4 @@
-#include "cli/signals.h"
+#include "cli/common/signals.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli/exit.h"
+#include "cli/common/exit.h"
 
 static volatile sig_atomic_t caught, caught_ms, times, at_stake;
 

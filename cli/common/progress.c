@@ -1,11 +1,11 @@
-#include "cli/progress.h"
+#include "cli/common/progress.h"
 
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
 #include <time.h>
 
-#include "cli/terminal.h"
+#include "cli/common/terminal.h"
 #include "cupola/text.h"
 
 #define DRAW_SECONDS 0.1

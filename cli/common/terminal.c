@@ -1,4 +1,4 @@
-#include "cli/terminal.h"
+#include "cli/common/terminal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "cli/text.h"
+#include "cli/common/text.h"
 
 #define JSON_DEPTH 16
 

@@ -1,4 +1,4 @@
-#include "cli/text.h"
+#include "cli/common/text.h"
 
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/help.h"
-#include "cli/pages.h"
+#include "cli/common/help.h"
+#include "cli/common/pages.h"
 
 static void add_names(FILE *page, const cli_option *rows)
 {

@@ -1,4 +1,4 @@
-#include "cli/exit.h"
+#include "cli/common/exit.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/signals.h"
-#include "cli/terminal.h"
+#include "cli/common/signals.h"
+#include "cli/common/terminal.h"
 #include "cupola/text.h"
 
 #define MOST_WORDS 16384

@@ -1,4 +1,4 @@
-#include "cli/options.h"
+#include "cli/common/options.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/exit.h"
-#include "cli/nearest.h"
+#include "cli/common/exit.h"
+#include "cli/common/nearest.h"
 
 #define MOST_OPTIONS 64 /* bits of call.set */
 

@@ -1,10 +1,10 @@
-#include "cli/help.h"
+#include "cli/common/help.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-#include "cli/exit.h"
-#include "cli/terminal.h"
+#include "cli/common/exit.h"
+#include "cli/common/terminal.h"
 #include "cupola/facts.h"
 
 #define WORDS_COLUMN 28

@@ -1,12 +1,12 @@
-#include "cli/write.h"
+#include "cli/common/write.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/exit.h"
-#include "cli/progress.h"
-#include "cli/signals.h"
+#include "cli/common/exit.h"
+#include "cli/common/progress.h"
+#include "cli/common/signals.h"
 
 static void put(cli_writing *w, const char *text, size_t bytes)
 {

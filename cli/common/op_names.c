@@ -1,9 +1,9 @@
-#include "cli/op_names.h"
+#include "cli/common/op_names.h"
 
 #include <string.h>
 
-#include "cli/exit.h"
-#include "cli/nearest.h"
+#include "cli/common/exit.h"
+#include "cli/common/nearest.h"
 #include "cupola/facts.h"
 
 #define MOST_OPS 1000

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "cli/options.h"
+#include "cli/common/options.h"
 
 extern const cli_verb *const verbs[]; /* ends with NULL; in the order of verbs.def */
 

@@ -1,4 +1,4 @@
-#include "cli/pages.h"
+#include "cli/common/pages.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "cli/exit.h"
-#include "cli/help.h"
+#include "cli/common/exit.h"
+#include "cli/common/help.h"
 #include "cupola/facts.h"
 
 #define RELEASE_DATE "November 21, 2026"

@@ -1,11 +1,11 @@
-#include "cli/environment.h"
+#include "cli/common/environment.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/exit.h"
-#include "cli/nearest.h"
+#include "cli/common/exit.h"
+#include "cli/common/nearest.h"
 #include "cupola/facts.h"
 
 #define MOST_VARIABLES 100

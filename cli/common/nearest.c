@@ -1,9 +1,9 @@
-#include "cli/nearest.h"
+#include "cli/common/nearest.h"
 
 #include <stddef.h>
 #include <string.h>
 
-#include "cli/exit.h"
+#include "cli/common/exit.h"
 
 /* Edits between two words: letters put in, left out, changed, or swapped with the next. */
 static int distance(const char *a, const char *b)

@@ -1,11 +1,11 @@
-#include "cli/json.h"
+#include "cli/common/json.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/exit.h"
+#include "cli/common/exit.h"
 #include "cupola/text.h"
 
 #define SCHEMA 1

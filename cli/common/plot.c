@@ -1,11 +1,11 @@
-#include "cli/plot.h"
+#include "cli/common/plot.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/text.h"
+#include "cli/common/text.h"
 #include "cupola/io.h"
 #include "cupola/text.h"
 

@@ -3,7 +3,19 @@
 #define CLI_BENCH_H
 
 #include "cli/bench_records.h"
+#include "cli/common/json.h"
 #include "cli/common/options.h"
+
+/* A row for people, and what its columns are. */
+void bench_print_head(void);
+void bench_print_row(const cli_record *row);
+
+/* A row as an object of JSON. */
+void bench_write_row(cli_json *writer, const cli_record *row);
+
+/* A row as values with such a separator between them, the names of the columns for NULL. Returns an
+ * exit code. */
+int bench_write_line(const cli_record *row, char separator);
 
 /* Compares two files of records and fails where the second is slower by more than `noise` percent
  * and by more than both spread. Returns an exit code. */

@@ -23,7 +23,7 @@ static const column columns[] = {
     WORDS(date),    WORDS(card),    WORDS(op),      WORDS(shapes),          WORDS(dtype),
     WORDS(impl),    NUMBER(ours_us), WORDS(peer),   NUMBER(peer_us),        NUMBER(ratio),
     NUMBER(share_of_floor), NUMBER(spread), NUMBER(error), NUMBER(peer_error), NUMBER(bytes),
-    NUMBER(flops),  WORDS(attributes), NUMBER(copy_us)};
+    NUMBER(flops),  WORDS(attributes), NUMBER(copy_us), NUMBER(timed)};
 #define COLUMNS (sizeof columns / sizeof *columns)
 
 static void put(char *to, size_t size, const char *from)
@@ -42,7 +42,8 @@ cli_record record_of(const cup_bench_result *r, const char *card, const char *da
                       .peer_error = NAN,
                       .bytes = r->bytes,
                       .flops = r->flops,
-                      .copy_us = r->copy_us};
+                      .copy_us = r->copy_us,
+                      .timed = NAN};
     put(row.date, sizeof row.date, date);
     put(row.card, sizeof row.card, card);
     put(row.op, sizeof row.op, r->op);
@@ -235,6 +236,8 @@ void records_line(cup__text *out, const cli_record *row, char separator)
         double value = *(const double *)(const void *)at;
         if (isfinite(value))
             cup__text_add(out, "%.5g", value);
+        else if (isinf(value))
+            cup__text_add(out, "inf");
     }
 }
 

@@ -13,6 +13,7 @@ typedef struct cli_record {
     double share_of_floor;  /* what the ceiling allows over what was reached */
     double error, peer_error, bytes, flops;
     double copy_us; /* a plain copy that moves the same bytes */
+    double timed;   /* how often; the time is the least */
 } cli_record;
 
 typedef struct cli_records {

@@ -1,6 +1,7 @@
 /* Runs the tests with Check: each in its own process, with a time limit, as many at once as there
  * are cores or as TEST_JOBS says. Arguments are words; a test runs when its name contains one of
- * them. TEST_TIMES=1 tells the processor time of each. */
+ * them. TEST_TIMES=1 tells the processor time of each, TEST_SLOW=5 of those that took over five
+ * seconds as they end; SIGTERM tells which tests had begun. */
 #include "test.h"
 
 #include <check.h>
@@ -16,6 +17,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "base/clock.h"
 
 #define MOST_TESTS 4096
 #define USUAL_SECONDS 60
@@ -35,6 +38,7 @@ typedef struct run_state {
     _Atomic int passed;
     char skipped[MOST_TESTS][160];
     double seconds[MOST_TESTS]; /* of processor time */
+    _Atomic bool running[MOST_TESTS];
 } run_state;
 
 static test_entry entries[MOST_TESTS];
@@ -190,9 +194,19 @@ static double processor_seconds(void)
            1e-6 * (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
 }
 
+/* Tells of a test that took longer than TEST_SLOW says. */
+static void tell_slow(const test_entry *entry, double seconds)
+{
+    const char *slow = getenv("TEST_SLOW");
+    if (slow && *slow && seconds > strtod(slow, NULL))
+        fprintf(stderr, "%.1f s: %s\n", seconds, entry->name);
+}
+
 static void run_one(int index)
 {
     test_entry *entry = &entries[index];
+    double began = cup__clock();
+    state->running[index] = true;
     TCase *only = tcase_create(entry->name);
     tcase_set_timeout(only, entry->seconds);
     tcase_add_loop_test(only, &entry->check, index, index + 1);
@@ -210,6 +224,19 @@ static void run_one(int index)
         state->passed++;
     }
     srunner_free(runner);
+    state->running[index] = false;
+    tell_slow(entry, cup__clock() - began);
+}
+
+static void on_end(int number)
+{
+    for (int i = 0; i < entry_count; i++)
+        if (state->running[i] &&
+            (write(2, entries[i].name, strlen(entries[i].name)) < 0 ||
+             write(2, " was running\n", 13) < 0))
+            break;
+    signal(number, SIG_DFL);
+    raise(number);
 }
 
 /* Takes tests off the list until it is empty. */
@@ -220,23 +247,27 @@ static void work(void)
             run_one(i);
 }
 
-/* Runs all wanted tests in as many processes at once, and after them those that run alone; each of
- * them is one more process. */
-static void run_all(int workers)
+/* Those that run alone, in order. */
+static void work_alone(void)
 {
-    fflush(NULL);
-    for (int i = 1; i < workers; i++)
-        if (fork() == 0) {
-            work();
-            fflush(NULL);
-            _exit(0);
-        }
-    work();
-    while (wait(NULL) > 0)
-        ;
     for (int i = 0; i < entry_count; i++)
         if (entries[i].wanted && entries[i].alone)
             run_one(i);
+}
+
+/* In as many processes at once, and waits for them. */
+static void run_in(int workers, void (*run)(void))
+{
+    fflush(NULL);
+    for (int i = 0; i < workers; i++)
+        if (fork() == 0) {
+            signal(SIGTERM, SIG_DFL);
+            run();
+            fflush(NULL);
+            _exit(0);
+        }
+    while (wait(NULL) > 0)
+        ;
 }
 
 /* What neither passed nor was skipped has failed, even when the process that ran it is gone. */
@@ -297,7 +328,9 @@ int main(int argc, char **argv)
     int tests = 0;
     for (int i = 0; i < entry_count; i++)
         tests += entries[i].wanted = wanted(entries[i].name, argc - 1, argv + 1);
-    run_all(workers_for(tests));
+    signal(SIGTERM, on_end);
+    run_in(workers_for(tests), work);
+    run_in(1, work_alone);
     int code = report(tests);
     char out[1];
     test_command(out, sizeof out, "rm -rf '%s'", scratch);

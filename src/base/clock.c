@@ -10,6 +10,13 @@ double cup__clock(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+void cup__sleep(double seconds)
+{
+    struct timespec t = {.tv_sec = (time_t)seconds};
+    t.tv_nsec = (long)(1e9 * (seconds - (double)t.tv_sec));
+    nanosleep(&t, NULL);
+}
+
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;

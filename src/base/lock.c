@@ -6,9 +6,9 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/memory.h"
 
@@ -72,7 +72,7 @@ cup_status cup__lock_take(cup__error *error, const char *folder, double seconds,
     cup_status status = try_lock(error, path, &out->handle, holder);
     for (double waited = 0; status == CUP_OK && out->handle < 0 && waited < seconds;
          waited += 1e-3 * WAIT_MS) {
-        nanosleep(&(struct timespec){.tv_nsec = WAIT_MS * 1000000L}, NULL);
+        cup__sleep(WAIT_MS * 1e-3);
         status = try_lock(error, path, &out->handle, holder);
     }
     if (status == CUP_OK && out->handle >= 0) {

@@ -114,6 +114,25 @@ TEST(bench_goals_are_judged)
     EXPECT_CONTAINS(out, "transposed=1,");
 }
 
+TEST(bench_goals_behind_their_records_are_timed_again)
+{
+    put("calls.tsv", GOALS "3\tadd\t8 8\tf32\t\t2\t\t\ttorch\n"
+                     "3\tmul\t8 8\tf32\t\t2\t\t\ttorch\n"
+                     "3\tsub\t8 8\tf32\t\t2\t\t\ttorch\n");
+    put("never.tsv", HEAD ROW("0.0001", "", "", "0.01") "2026-01-01\tX\tmul\t8 8\tf32\tv\t1e6\n");
+    EXPECT_INT(cupola("bench --goals calls.tsv --device cpu --seconds 0.001 --against never.tsv "
+                      "--noise 1000 --format tsv --no-error"),
+               0);
+    EXPECT_CONTAINS(out, "\t3\n2026");
+    EXPECT_CONTAINS(out, "\tsub\t");
+    EXPECT(!strstr(strstr(out, "\tmul\t"), "\t3\n"));
+    EXPECT_INT(cupola("bench --goals calls.tsv --device cpu --seconds 0.001 --part 2/3"), 0);
+    EXPECT_CONTAINS(out, "mul");
+    EXPECT(!strstr(out, "add") && !strstr(out, "sub") && !strstr(out, "times"));
+    EXPECT_INT(cupola("bench --goals calls.tsv --device cpu --part 4/3"), 2);
+    EXPECT_INT(cupola("bench --op add --device cpu --rest 1"), 2);
+}
+
 TEST(bench_shapes_that_repeat)
 {
     EXPECT_INT(cupola("bench --op add --device cpu --seconds 0.001 --shapes '2*9x7'"), 0);

@@ -71,6 +71,41 @@ TEST(gpu_script_with_words_writes_no_line)
     EXPECT_INT(test_command(out, sizeof out, "test -e \"$RECORDS\""), 1);
 }
 
+/* Four calls, each of which one of two workers measures; an error is infinite, one is not known. */
+static const char goals[] =
+    "row() { printf '2026-01-01\\t%s\\t8 8\\tf32\\taxis=1\\t%s\\t%s\\t%s\\n' \"$@\"; }\n"
+    "printf 'date\\top\\tshapes\\tdtype\\tattributes\\tours_us\\terror\\ttimed\\n'\n"
+    "case \"$*\" in\n"
+    "*'--part 1/2'*) row add 9 0.5 1; row exp 9 inf 1 ;;\n"
+    "*'--part 2/2'*) row sum 9 2.5 1; exec sleep 60 ;;\n"
+    "*--no-error*--against*) row add 1 '' 3; row sum 2 '' 1; row exp 3 '' 1; row log 4 '' 2 ;;\n"
+    "esac\n";
+
+TEST(gpu_script_of_goals_joins_times_and_errors)
+{
+    char out[8000];
+    const char *folder = test_folder();
+    program(folder, "cupola", goals);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "WORKERS=2 PATIENCE=0.5 tools/goals %s %s/out.tsv && "
+                            "cut -f 2,6- %s/out.tsv | tr '\\t' ' '",
+                            folder, folder, folder),
+               0);
+    EXPECT_CONTAINS(out, "4 calls timed, 2 of them again; 3 errors known, the largest inf");
+    EXPECT_CONTAINS(out, "timed\nadd 1 0.5 3\nsum 2 2.5 1\nexp 3 inf 1\nlog 4  2\n");
+}
+
+TEST(gpu_script_ends_in_the_time_that_it_has)
+{
+    char out[8000];
+    const char *folder = begin("echo '1 passed, 0 failed, 0 skipped'; exec sleep 60\n");
+    EXPECT_INT(test_command(out, sizeof out, "GOALS=x SEED=5 TOTAL=2 tools/gpu %s", folder), 1);
+    EXPECT_CONTAINS(out, "which is all it had");
+    EXPECT_CONTAINS(out, "tests: 1 passed, 0 failed; 2 parts broken off;");
+    EXPECT_INT(test_command(out, sizeof out, "tail -n 1 \"$RECORDS\" | cut -f 6-10"), 0);
+    EXPECT_TEXT(out, "107\t2\t1\t0\t2\n");
+}
+
 TEST(lint_says_that_another_tree_was_checked)
 {
     char out[8000];

@@ -8,48 +8,15 @@
 #include <unistd.h>
 
 #include "cli/common/exit.h"
-#include "cli/common/json.h"
 #include "cli/launcher.h"
-#include "cli/common/plot.h"
-#include "cli/common/progress.h"
 #include "cli/common/signals.h"
 #include "cli/common/text.h"
-#include "cli/train.h"
+#include "cli/train_run.h"
 #include "cli/common/write.h"
 #include "cupola/cupola.h"
 
-#define DRAW_SECONDS 5
 #define SMALL_VOCABULARY 1024
 #define GPT2_VOCABULARY 50257
-
-typedef struct train_run {
-    const cli_call *call;
-    const train_given *given;
-    train_place place;
-    cup_context *c;
-    cup_comm *comm;  /* NULL: this process alone */
-    cup_training training;
-    cup_corpus *corpus;
-    cup_tokenizer *tokenizer;
-    cup_data *data;
-    cup_trainer *trainer;
-    cli_progress progress;
-    int64_t first, done; /* steps before this run, and now */
-    double rate;         /* tokens a second */
-    time_t drawn;        /* when the curves were written last */
-    bool saved;          /* a checkpoint is in the folder */
-} train_run;
-
-static int64_t tokens_of(const cup_training *t, int64_t steps)
-{
-    return t->batch * t->accumulate * t->model.context * steps;
-}
-
-/* One of several processes speaks for all. */
-static bool speaks(const train_run *r)
-{
-    return cup_comm_rank(r->comm) == 0;
-}
 
 static bool is_large(const train_given *given)
 {
@@ -61,9 +28,13 @@ static bool is_large(const train_given *given)
 static int check_out(train_run *r)
 {
     const char *out = r->given->out;
-    if (r->given->overwrite || !speaks(r))
+    if (r->given->overwrite || !train_speaks(r))
         return CLI_OK;
     cup_status status = cup_training_vacant(r->c, out);
+    if (status == CUP_OK && !metrics_vacant(out))
+        status = cup_fail(r->c, CUP_ARGUMENT,
+                          "%s/metrics.jsonl is not of a run; move it away, or name another --out",
+                          out);
     if (status == CUP_OK)
         return CLI_OK;
     return cli_fail(cli_exit_of(status),
@@ -79,7 +50,7 @@ static int choose_training(train_run *r)
     if (given->resume) {
         if (cup_training_load(r->c, given->out, &r->training, &r->first) != CUP_OK)
             return cli_report(r->c);
-        if (speaks(r))
+        if (train_speaks(r))
             train_note_unchecked(r->c, given->out);
         return train_apply(r->call, &r->training);
     }
@@ -194,75 +165,13 @@ static int make_trainer(train_run *r)
     return cli_report(r->c);
 }
 
-static void announce(const train_run *r)
-{
-    char count[32], text[32];
-    const cup_gpt *m = cup_trainer_model(r->trainer);
-    if (!speaks(r))
-        return;
-    if (r->comm)
-        fprintf(stderr, "run      %d processes, joined by %s\n", cup_comm_count(r->comm),
-                cup_comm_backend(r->comm));
-    fprintf(stderr, "device   %s, %s\n", cup_device_text(r->c), cup_dtype_name(m->dtype));
-    fprintf(stderr, "text     %lld files, %s tokens of %lld kinds (%s)\n",
-            (long long)cup_data_files(r->data),
-            progress_number((double)(cup_data_count(r->data, CUP_SPLIT_TRAIN) +
-                                     cup_data_count(r->data, CUP_SPLIT_VALIDATION)),
-                            count),
-            (long long)cup_tokenizer_size(r->tokenizer), cup_tokenizer_kind(r->tokenizer));
-    fprintf(stderr, "model    %lld layers, %lld heads, %lld wide, context %lld: %s parameters\n",
-            (long long)m->config.layers, (long long)m->config.heads, (long long)m->config.width,
-            (long long)m->config.context,
-            progress_number((double)cup_gpt_parameter_count(&m->config, true), text));
-    if (r->first)
-        fprintf(stderr, "resumed  behind step %lld of %s\n", (long long)r->first,
-                cli_shown(r->given->out));
-}
-
-/* How far the run is, in words, and its curves, so far. */
-static cup_status draw(train_run *r)
-{
-    char words[200], rate[32], flops[32], left[32];
-    double each = progress_rate(&r->progress);
-    int64_t steps = cup_trainer_steps(r->trainer);
-    const cup_gpt_config *config = &cup_trainer_model(r->trainer)->config;
-    double more = (double)tokens_of(&r->training, r->training.steps - steps);
-    snprintf(words, sizeof words, "Step %lld of %lld, %s tokens/s, %sFLOP/s, %s left",
-             (long long)steps, (long long)r->training.steps, progress_number(each, rate),
-             progress_number(each * plot_flops_of_token(config), flops),
-             progress_time(each > 0 ? more / each : 0, left));
-    return plot_run(r->c, r->trainer, r->given->out, words);
-}
-
-/* Now and then while the run goes on, which does not end for want of a picture. Not before there is
- * a checkpoint, without which the next run would take it for somebody else's. */
-static void draw_again(train_run *r)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    if (!r->saved || t.tv_sec < r->drawn + DRAW_SECONDS)
-        return;
-    r->drawn = t.tv_sec;
-    if (cup_error(r->c) == CUP_OK && draw(r) != CUP_OK)
-        cup_error_clear(r->c);
-}
-
 static void on_point(const cup_training_point *p, void *user)
 {
     train_run *r = user;
-    if (!speaks(r)) {
+    if (!isfinite(p->validation) || !train_speaks(r))
         signals_stake(SIGNALS_WORK);
-        return;
-    }
-    if (isfinite(p->validation)) {
-        progress_note(&r->progress, "step %lld: validation loss %.4f", (long long)p->step,
-                      p->validation);
-        return;
-    }
-    signals_stake(SIGNALS_WORK);
-    r->done = p->step + 1;
-    progress_step(&r->progress, r->done, tokens_of(&r->training, r->done - r->first), p->loss);
-    draw_again(r);
+    if (train_speaks(r))
+        train_report(r, p);
 }
 
 static void on_saved(int64_t steps, void *user)
@@ -275,47 +184,6 @@ static bool on_stop(void *user)
 {
     (void)user;
     return signals_caught() != 0;
-}
-
-static void summarize(train_run *r)
-{
-    char time[32], rate[32];
-    double seconds = r->rate > 0 ? (double)r->progress.units / r->rate : 0;
-    fprintf(stderr, "%s at step %lld of %lld after %s, %s tokens/s\n",
-            signals_caught() ? "stopped" : "done", (long long)cup_trainer_steps(r->trainer),
-            (long long)r->training.steps, progress_time(seconds, time),
-            progress_number(r->rate, rate));
-    double first = plot_validation(r->trainer, false), last = plot_validation(r->trainer, true);
-    if (last != first && isfinite(last))
-        fprintf(stderr, "validation loss %.4f, before training %.4f\n", last, first);
-    fprintf(stderr, "%s: checkpoint, losses.csv, loss.svg and loss.html\n",
-            cli_shown(r->given->out));
-}
-
-static int write_document(train_run *r, const cli_text *sample)
-{
-    cli_json w;
-    int64_t count, steps = cup_trainer_steps(r->trainer);
-    const cup_training_point *points = cup_trainer_points(r->trainer, &count);
-    double loss = NAN;
-    for (int64_t i = 0; i < count; i++)
-        if (isfinite(points[i].loss))
-            loss = points[i].loss;
-    json_begin(&w, "train");
-    json_add_string(&w, "device", cup_device_text(r->c));
-    json_add_string(&w, "out", r->given->out);
-    json_add_integer(&w, "parameters",
-                     cup_gpt_parameter_count(&cup_trainer_model(r->trainer)->config, true));
-    json_add_integer(&w, "first_step", r->first);
-    json_add_integer(&w, "steps", steps);
-    json_add_boolean(&w, "finished", steps == r->training.steps);
-    json_add_number(&w, "tokens_per_second", r->rate);
-    json_add_number(&w, "loss", loss);
-    json_add_number(&w, "first_validation_loss", plot_validation(r->trainer, false));
-    json_add_number(&w, "validation_loss", plot_validation(r->trainer, true));
-    if (sample)
-        json_add_bytes(&w, "sample", sample->bytes, sample->length);
-    return json_end(&w);
 }
 
 /* Writes with the trained model; to `to`, or as it goes to stdout when it is NULL. */
@@ -335,18 +203,18 @@ static int write_sample(train_run *r, FILE *to)
 static int finish(train_run *r)
 {
     cli_text sample = {0};
-    if (!speaks(r))
+    if (!train_speaks(r))
         return CLI_OK;
     bool wants = r->given->sample > 0 && !signals_caught(), kept = wants && r->call->json;
-    if (draw(r) != CUP_OK)
+    if (train_draw(r) != CUP_OK)
         return cli_report(r->c);
-    summarize(r);
+    train_summarize(r);
     bool fits = !kept || text_open(&sample);
     int code = wants && fits ? write_sample(r, sample.to) : CLI_OK;
     if (kept && !text_close(&sample) && !code)
         code = cli_fail(CLI_MEMORY, "no host memory for the sample");
     if (!code && r->call->json)
-        code = write_document(r, wants ? &sample : NULL);
+        code = train_write_document(r, wants ? &sample : NULL);
     text_free(&sample);
     return code;
 }
@@ -356,14 +224,12 @@ static int train(train_run *r)
     const cup_training_hooks hooks = {
         sizeof hooks, .point = on_point, .saved = on_saved, .stop = on_stop, .user = r};
     r->saved = r->given->resume;
-    if (speaks(r))
-        progress_begin(&r->progress, stderr, "tokens", r->training.steps, r->first);
+    if (train_speaks(r))
+        train_begin_report(r);
     cup_status status = cup_trainer_run(r->trainer, &hooks);
     signals_stake(SIGNALS_OUTPUT);
-    if (speaks(r)) {
-        progress_end(&r->progress);
-        r->rate = progress_rate(&r->progress);
-    }
+    if (train_speaks(r))
+        train_end_report(r);
     if (status != CUP_OK && status != CUP_INTERRUPTED)
         return cli_report(r->c);
     int code = finish(r);
@@ -395,7 +261,7 @@ static int run_with(train_run *r)
         code = make_trainer(r);
     if (code)
         return code;
-    announce(r);
+    train_announce(r);
     return train(r);
 }
 
@@ -474,7 +340,19 @@ const cli_verb verb_train = {
         "the end; losses.csv with every step; and loss.svg with the curves, which is drawn again "
         "every few seconds, and loss.html, a page with it that says how far the run is, with "
         "tokens and operations a second: 6 a token for each weight that multiplies, and 12 layers "
-        "x width x context. SIGINT and SIGTERM "
+        "x width x context.\n\n"
+        "metrics.jsonl has a line of JSON for each step and evaluation as soon as it is known: "
+        "step (those done before it), loss, norm (of the gradients, before they are clipped), rate "
+        "(of learning), or validation (the loss); tokens (of the whole run so far), "
+        "tokens_per_second (in the last seconds, evaluations and saves included), mfu, memory, "
+        "memory_peak and memory_held (bytes in use by tensors, now and at most, and held at most) "
+        "and seconds_left. mfu, the model's share of what the device could do, is "
+        "tokens_per_second times the operations of a token, as above, by the peak of the card's "
+        "dense products in the dtype, or of the --precision of f32, as NVIDIA's data sheets have "
+        "it; null where the card is not among them, or a CPU. A line with \"schema\" stands where "
+        "a run begins or goes on. --resume drops the lines of steps that the checkpoint has not "
+        "seen. --tensorboard writes the same as event files that TensorBoard reads.\n\n"
+        "SIGINT and SIGTERM "
         "end a run within a second, with a checkpoint and exit code 130 or 143, and --resume goes "
         "on from it as if nothing had happened: the same losses, bit for bit. Until the first step "
         "is done there is nothing to save, and they end the run at once; a second one does not "

@@ -12,7 +12,7 @@ typedef struct train_given {
     const char *positions, *norm, *mlp, *bias, *optimizer;
     const char *memory_page, *decline, *from, *text_field;
     bool again; /* no option: a run that was started again goes on from its checkpoint */
-    bool tune, resume, overwrite, recompute, stochastic, untied, deterministic;
+    bool tune, tensorboard, resume, overwrite, recompute, stochastic, untied, deterministic;
     int64_t layers, heads, kv_heads, width, hidden, context, vocabulary;
     int64_t batch, accumulate, steps, warmup, decline_steps;
     int64_t evaluate_every, evaluate_texts, save_every;

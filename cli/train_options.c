@@ -12,7 +12,7 @@ const cli_option train_options[] = {
      "Lines (.jsonl, field text) and packed ones (.gz, .zst); or .bin files of tokens and folders "
      "of them, of any size; --resume knows it"},
     {"out", TEXT(train_given, out), "DIR", "run",
-     "folder for the checkpoint, losses.csv, loss.svg and loss.html"},
+     "folder for the checkpoint, losses.csv, metrics.jsonl, loss.svg and loss.html"},
     {"from", TEXT(train_given, from), "DIR", NULL,
      "begin with model, weights and tokenizer of a checkpoint, or of a published GPT-2, Llama or "
      "Mistral (config.json and safetensors, as Hugging Face has them)"},
@@ -52,6 +52,8 @@ const cli_option train_options[] = {
      "the same as a part of the device's memory, 0.5 for half of it"},
     {"memory-page", TEXT(train_given, memory_page), "FILE", NULL,
      "write an HTML page of the GPU's memory at the end, also when the run fails"},
+    {"tensorboard", FLAG(train_given, tensorboard), NULL, NULL,
+     "write the numbers of metrics.jsonl as TensorBoard's event files, too, into --out"},
     {"seed", INTEGER(train_given, seed, 0, INT64_MAX), "N", "1337",
      "of the first weights, the batches and dropout"},
     {"sample", INTEGER(train_given, sample, 0, 1000000), "N", "0",

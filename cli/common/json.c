@@ -165,3 +165,19 @@ void json_drop(cli_json *json)
 {
     text_free(&json->text);
 }
+
+void json_begin_line(cli_json *json)
+{
+    *json = (cli_json){.depth = LINES + 1};
+    text_open(&json->text);
+    json_open_object(json, NULL);
+}
+
+bool json_end_line(cli_json *json, FILE *to)
+{
+    json_close(json);
+    put(json, "\n");
+    bool whole = text_close(&json->text) && fputs(json->text.bytes, to) >= 0;
+    text_free(&json->text);
+    return whole && fflush(to) == 0;
+}

@@ -22,6 +22,11 @@ void json_begin(cli_json *json, const char *verb);
 /* Closes and prints it. Returns an exit code. */
 int json_end(cli_json *json);
 
+/* The same for an object that takes one line of a file, without schema and verb; false when it was
+ * not written. */
+void json_begin_line(cli_json *json);
+bool json_end_line(cli_json *json, FILE *to);
+
 /* Lets go of one that was not closed; harmless behind json_end, and where all is zero. */
 void json_drop(cli_json *json);
 

@@ -10,8 +10,6 @@
 #include "cli/common/exit.h"
 #include "cli/common/nearest.h"
 
-#define MOST_OPTIONS 64 /* bits of call.set */
-
 const cli_option common_options[] = {
     GROUP("Everywhere"),
     {"json", FLAG(cli_call, json), NULL, NULL, "write the result as one JSON document"},
@@ -64,11 +62,10 @@ static bool find(cli_call *call, const char *name, size_t length, slot *out)
 
 static int unknown(const cli_call *call, const char *name, size_t length)
 {
-    const char *names[MOST_OPTIONS + 8];
+    const char *names[CALL_MOST_OPTIONS + 8];
     int count = 0;
-    for (const cli_option *o = call->verb->options; o && !option_ends(o) && count < MOST_OPTIONS;
-         o++)
-        if (o->name)
+    for (const cli_option *o = call->verb->options; o && !option_ends(o); o++)
+        if (o->name && count < CALL_MOST_OPTIONS)
             names[count++] = o->name;
     for (const cli_option *o = common_options; !option_ends(o); o++)
         if (o->name)
@@ -195,7 +192,7 @@ static int parse_option(cli_call *call, int count, char **words, int *taken)
     if (!find(call, name, length, &at))
         return unknown(call, name, length);
     if (at.index >= 0)
-        call->set |= (uint64_t)1 << at.index;
+        call->set[at.index] = true;
     if (at.row->type == OPTION_FLAG)
         return equals ? cli_usage("--%s takes no value", at.row->name) : set(&at, NULL);
     if (equals)
@@ -268,7 +265,7 @@ int call_allow(const cli_call *call, const char *with, const char *const *allowe
 {
     for (int i = 0; call->verb->options && !option_ends(&call->verb->options[i]); i++) {
         const char *const *name = allowed;
-        if (!(call->set >> i & 1))
+        if (!call->set[i])
             continue;
         while (*name && strcmp(*name, call->verb->options[i].name))
             name++;
@@ -282,5 +279,5 @@ int call_allow(const cli_call *call, const char *with, const char *const *allowe
 bool call_has(const cli_call *call, const char *name)
 {
     int i;
-    return find_in(call->verb->options, name, strlen(name), &i) && call->set >> i & 1;
+    return find_in(call->verb->options, name, strlen(name), &i) && call->set[i];
 }

@@ -76,13 +76,15 @@ typedef struct cli_verb {
     int (*run)(cli_call *call); /* returns an exit code */
 } cli_verb;
 
+#define CALL_MOST_OPTIONS 128 /* rows of a verb's options */
+
 /* One run of a verb. */
 struct cli_call {
     const cli_verb *verb;
     void *given; /* the verb's struct, every field set */
     const char **operands;
     int operand_count;
-    uint64_t set; /* bit i: row i of the verb's options was on the command line */
+    bool set[CALL_MOST_OPTIONS]; /* row i of the verb's options was on the command line */
     /* Options that every verb has. */
     bool help, json;
     const char *color;

@@ -62,14 +62,25 @@ double progress_rate(const cli_progress *p)
 }
 
 /* The rate of the last few seconds. */
-static double recent_rate(cli_progress *p, double time)
+static void take_rate(cli_progress *p, double time)
 {
     if (time - p->marks[1].time > RATE_SECONDS) {
         p->marks[0] = p->marks[1];
         p->marks[1] = (progress_mark){time, p->units};
     }
     double seconds = time - p->marks[0].time;
-    return seconds > 0 ? (double)(p->units - p->marks[0].units) / seconds : 0;
+    p->rate = seconds > 0 ? (double)(p->units - p->marks[0].units) / seconds : 0;
+}
+
+static double left_at(const cli_progress *p, double time)
+{
+    int64_t steps = p->done - p->first;
+    return steps > 0 ? (time - p->began) / (double)steps * (double)(p->total - p->done) : NAN;
+}
+
+double progress_left(const cli_progress *p)
+{
+    return left_at(p, progress_clock());
 }
 
 /* What stands behind the bar. */
@@ -80,15 +91,15 @@ static void describe(cli_progress *p, double time, char *out, size_t size)
     out[0] = 0;
     if (!isnan(p->loss))
         used += snprintf(out, size, "  loss %.4f", p->loss);
-    double rate = recent_rate(p, time);
-    if (p->unit && rate > 0)
+    if (p->unit && p->rate > 0)
         used += snprintf(out + used, size - (size_t)used, "  %s %s/s",
-                         progress_number(rate, number), p->unit);
+                         progress_number(p->rate, number), p->unit);
+    if (p->more[0])
+        used += snprintf(out + used, size - (size_t)used, "  %s", p->more);
     int64_t steps = p->done - p->first;
     if (steps > 0 && p->done < p->total)
-        snprintf(
-            out + used, size - (size_t)used, "  %s left",
-            progress_time((time - p->began) / (double)steps * (double)(p->total - p->done), left));
+        snprintf(out + used, size - (size_t)used, "  %s left",
+                 progress_time(left_at(p, time), left));
     else if (steps > 0)
         snprintf(out + used, size - (size_t)used, "  took %s",
                  progress_time(time - p->began, left));
@@ -109,7 +120,7 @@ static void draw_bar(cli_progress *p, int length)
 
 static void draw(cli_progress *p, double time)
 {
-    char head[80], tail[160];
+    char head[80], tail[240];
     snprintf(head, sizeof head, "%s %lld/%lld", p->noun, (long long)p->done, (long long)p->total);
     describe(p, time, tail, sizeof tail);
     int room = terminal_width(p->to) - 1;
@@ -130,7 +141,7 @@ static void show(cli_progress *p, double time)
         draw(p, time);
         return;
     }
-    char tail[160];
+    char tail[240];
     describe(p, time, tail, sizeof tail);
     fprintf(p->to, "%s %lld/%lld%s\n", p->noun, (long long)p->done, (long long)p->total, tail);
     fflush(p->to);
@@ -143,6 +154,7 @@ void progress_step(cli_progress *p, int64_t done, int64_t units, double loss)
     if (!isnan(loss))
         p->loss = loss;
     double time = progress_clock();
+    take_rate(p, time);
     if (time - p->shown >= (p->redraws ? DRAW_SECONDS : LINE_SECONDS))
         show(p, time);
 }
@@ -165,7 +177,9 @@ void progress_note(cli_progress *p, const char *format, ...)
 
 void progress_end(cli_progress *p)
 {
-    show(p, progress_clock());
+    double time = progress_clock();
+    take_rate(p, time);
+    show(p, time);
     if (p->redraws)
         fputc('\n', p->to);
     fflush(p->to);

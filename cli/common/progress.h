@@ -18,6 +18,8 @@ typedef struct cli_progress {
     double loss;            /* NaN: not known yet */
     double began, shown;    /* seconds */
     progress_mark marks[2]; /* the rate is that since the older one */
+    double rate;            /* units a second in the last few seconds; 0: not known yet */
+    char more[64];          /* what the caller adds behind the rate, "" or "41 % MFU" */
     bool redraws, is_drawn;
 } cli_progress;
 
@@ -41,6 +43,9 @@ double progress_rate(const cli_progress *p);
 /* "4.56k", "12.3M": a number for people. "0:42", "1:02:03": seconds. Both return `out`. */
 const char *progress_number(double value, char out[32]);
 const char *progress_time(double seconds, char out[32]);
+
+/* The seconds that the steps left take at the pace so far; NaN when there is none. */
+double progress_left(const cli_progress *p);
 
 /* Seconds since some moment of the past. */
 double progress_clock(void);

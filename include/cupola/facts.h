@@ -35,6 +35,23 @@ CUP_API cup_status cup_gpu_look(int index, cup_gpu *out);
 /* The facts of the GPU a context computes on; false where it computes on a CPU. */
 CUP_API bool cup_gpu_of(const cup_context *c, cup_gpu *out);
 
+/* What a kind of GPU can do, as NVIDIA's data sheets say: the products of matrices without
+ * sparsity, added up in f32, at the clock that the card is sold with. */
+typedef struct cup_card {
+    const char *name;      /* "h200", as people say it */
+    const char *driver;    /* "NVIDIA H200", as the driver does, and cup_gpu */
+    const char *arch;      /* "sm_90a", as cup_gpu has it */
+    int multiprocessors;
+    double memory_bytes, bytes_per_second;            /* of its memory */
+    double f32, tf32, half, float8; /* operations a second; 0: not in hardware; half is f16, and
+                                       bf16 where the card has it */
+} cup_card;
+
+/* The cards that are known, from 0 on; false, with nothing set, behind the last one. And the one of
+ * either name, in capitals or not. */
+CUP_API bool cup_card_at(int index, cup_card *out);
+CUP_API bool cup_card_find(const char *name, cup_card *out);
+
 /* Whether the context's device multiplies matrices of the dtype in hardware, so that a model is
  * well trained in it. Where it does not, ops take the dtype all the same, and compute by way of
  * another, or in plain arithmetic. On a CPU that is so of f32 and f64; on a GPU of f32, f64 and

@@ -77,8 +77,8 @@ TEST(train_and_generate)
     EXPECT_INT(cupola(folder, "train --data text.txt --out run --steps 4 " TINY), 2);
     EXPECT_CONTAINS(out, "--resume goes on with");
     EXPECT_INT(test_command(out, sizeof out, "LC_ALL=C ls '%s/run'", folder), 0);
-    EXPECT_TEXT(out, "loss.html\nloss.svg\nlosses.csv\nmodel.safetensors\noptimizer.safetensors\n"
-                     "state.json\ntokenizer.json\n");
+    EXPECT_TEXT(out, "loss.html\nloss.svg\nlosses.csv\nmetrics.jsonl\nmodel.safetensors\n"
+                     "optimizer.safetensors\nstate.json\ntokenizer.json\n");
     static char first[4000];
     EXPECT_INT(cupola(folder, "generate --from run --tokens 60 --seed 5 --prompt 'abc d'"), 0);
     EXPECT(!strncmp(out, "abc d", 5) && strlen(out) == 5 + 60 + 1);

@@ -1,0 +1,59 @@
+/* What a training run measures: a line of JSON a step in metrics.jsonl, and TensorBoard's files. */
+#ifndef CLI_METRICS_H
+#define CLI_METRICS_H
+
+#include <stdio.h>
+
+#include "cli/events.h"
+#include "cupola/prof.h"
+#include "cupola/train.h"
+
+/* What is the same for all steps. */
+typedef struct metrics_facts {
+    cup_context *c;
+    const cup_trainer *trainer;
+    const char *folder, *device;
+    int64_t first;             /* steps that an earlier run has done */
+    int64_t step_tokens;       /* in a step of all processes */
+    double flops, peak_flops;  /* of a token, see plot_flops_of_token; of all devices a second, 0:
+                                  not known */
+    bool events;               /* TensorBoard's too */
+} metrics_facts;
+
+/* How fast it goes, as progress knows. */
+typedef struct metrics_pace {
+    double tokens_per_second; /* 0: not known yet */
+    double seconds_left;      /* NaN: not known yet */
+} metrics_pace;
+
+typedef struct cli_metrics {
+    metrics_facts facts;
+    FILE *lines;
+    cli_events events;
+    int64_t written; /* of the trainer's points */
+    cup_memory memory;
+    double memory_at; /* when that was asked */
+    bool failed;      /* the disk does not take them; said once */
+} cli_metrics;
+
+/* Whether a new run may have metrics.jsonl: none stands there, or one that begins as ours do. */
+bool metrics_vacant(const char *folder);
+
+void metrics_begin(cli_metrics *m, const metrics_facts *facts);
+
+/* Writes a line for each point of the trainer that has none yet, and flushes it. The first call
+ * opens the files: what an earlier run wrote stays, up to the checkpoint it is gone on from. */
+void metrics_write(cli_metrics *m, const metrics_pace *pace);
+void metrics_end(cli_metrics *m);
+
+/* The share of the devices' peak that the tokens' products take; 0: not known. */
+double metrics_mfu(const cli_metrics *m, double tokens_per_second);
+
+/* What the run holds of the device's memory, not older than a moment. */
+const cup_memory *metrics_memory(cli_metrics *m);
+
+/* The operations a second of a context's device at most, of products as a run in this dtype and
+ * precision makes them; 0: not known. */
+double metrics_peak(const cup_context *c, cup_dtype dtype, const char *precision);
+
+#endif

@@ -1,0 +1,184 @@
+/* What a run says while it goes on: progress, curves, metrics; and in the end. */
+#include <math.h>
+#include <stdio.h>
+
+#include "cli/common/exit.h"
+#include "cli/common/json.h"
+#include "cli/common/plot.h"
+#include "cli/common/signals.h"
+#include "cli/train_run.h"
+#include "cupola/cupola.h"
+
+#define DRAW_SECONDS 5
+
+static int64_t tokens_of(const cup_training *t, int64_t steps)
+{
+    return t->batch * t->accumulate * t->model.context * steps;
+}
+
+/* One of several processes speaks for all. */
+bool train_speaks(const train_run *r)
+{
+    return cup_comm_rank(r->comm) == 0;
+}
+
+void train_announce(const train_run *r)
+{
+    char count[32], text[32];
+    const cup_gpt *m = cup_trainer_model(r->trainer);
+    if (!train_speaks(r))
+        return;
+    if (r->comm)
+        fprintf(stderr, "run      %d processes, joined by %s\n", cup_comm_count(r->comm),
+                cup_comm_backend(r->comm));
+    fprintf(stderr, "device   %s, %s\n", cup_device_text(r->c), cup_dtype_name(m->dtype));
+    fprintf(stderr, "text     %lld files, %s tokens of %lld kinds (%s)\n",
+            (long long)cup_data_files(r->data),
+            progress_number((double)(cup_data_count(r->data, CUP_SPLIT_TRAIN) +
+                                     cup_data_count(r->data, CUP_SPLIT_VALIDATION)),
+                            count),
+            (long long)cup_tokenizer_size(r->tokenizer), cup_tokenizer_kind(r->tokenizer));
+    fprintf(stderr, "model    %lld layers, %lld heads, %lld wide, context %lld: %s parameters\n",
+            (long long)m->config.layers, (long long)m->config.heads, (long long)m->config.width,
+            (long long)m->config.context,
+            progress_number((double)cup_gpt_parameter_count(&m->config, true), text));
+    if (r->first)
+        fprintf(stderr, "resumed  behind step %lld of %s\n", (long long)r->first,
+                cli_shown(r->given->out));
+}
+
+/* With how far the run is, in words. */
+cup_status train_draw(train_run *r)
+{
+    char words[200], rate[32], flops[32], left[32];
+    double each = progress_rate(&r->progress);
+    int64_t steps = cup_trainer_steps(r->trainer);
+    const cup_gpt_config *config = &cup_trainer_model(r->trainer)->config;
+    double more = (double)tokens_of(&r->training, r->training.steps - steps);
+    snprintf(words, sizeof words, "Step %lld of %lld, %s tokens/s, %sFLOP/s, %s left",
+             (long long)steps, (long long)r->training.steps, progress_number(each, rate),
+             progress_number(each * plot_flops_of_token(config), flops),
+             progress_time(each > 0 ? more / each : 0, left));
+    return plot_run(r->c, r->trainer, r->given->out, words);
+}
+
+/* Now and then while the run goes on, which does not end for want of a picture. Not before there is
+ * a checkpoint, without which the next run would take it for somebody else's. */
+static void draw_again(train_run *r)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    if (!r->saved || t.tv_sec < r->drawn + DRAW_SECONDS)
+        return;
+    r->drawn = t.tv_sec;
+    if (cup_error(r->c) == CUP_OK && train_draw(r) != CUP_OK)
+        cup_error_clear(r->c);
+}
+
+static void write_metrics(train_run *r)
+{
+    const metrics_pace pace = {r->progress.rate, progress_left(&r->progress)};
+    metrics_write(&r->metrics, &pace);
+}
+
+void train_begin_report(train_run *r)
+{
+    const cup_gpt *m = cup_trainer_model(r->trainer);
+    double peak = metrics_peak(r->c, m->dtype, r->training.precision);
+    const metrics_facts facts = {.c = r->c,
+                                 .trainer = r->trainer,
+                                 .folder = r->given->out,
+                                 .device = cup_device_text(r->c),
+                                 .first = r->first,
+                                 .step_tokens = tokens_of(&r->training, 1),
+                                 .flops = plot_flops_of_token(&m->config),
+                                 .peak_flops = peak * cup_comm_count(r->comm),
+                                 .events = r->given->tensorboard};
+    metrics_begin(&r->metrics, &facts);
+    progress_begin(&r->progress, stderr, "tokens", r->training.steps, r->first);
+    if (r->first)
+        write_metrics(r);
+}
+
+/* What the device does of what it could, and what it holds. */
+static void describe_device(train_run *r)
+{
+    char *to = r->progress.more, memory[32];
+    size_t room = sizeof r->progress.more;
+    double mfu = metrics_mfu(&r->metrics, r->progress.rate);
+    int used = mfu > 0 ? snprintf(to, room, "%.1f %% MFU  ", 100 * mfu) : 0;
+    cup_text_size((double)metrics_memory(&r->metrics)->peak_allocated, memory, sizeof memory);
+    snprintf(to + used, room - (size_t)used, "%s", memory);
+}
+
+/* Metrics of a new run are not begun before a step is done: until then there is nothing to tell of,
+ * and a run that ends leaves its folder as it was. */
+void train_report(train_run *r, const cup_training_point *p)
+{
+    if (isfinite(p->validation)) {
+        progress_note(&r->progress, "step %lld: validation loss %.4f", (long long)p->step,
+                      p->validation);
+        if (r->done || r->first)
+            write_metrics(r);
+        return;
+    }
+    r->done = p->step + 1;
+    describe_device(r);
+    progress_step(&r->progress, r->done, tokens_of(&r->training, r->done - r->first), p->loss);
+    write_metrics(r);
+    draw_again(r);
+}
+
+void train_end_report(train_run *r)
+{
+    if (r->saved)
+        write_metrics(r);
+    metrics_end(&r->metrics);
+    progress_end(&r->progress);
+    r->rate = progress_rate(&r->progress);
+}
+
+void train_summarize(train_run *r)
+{
+    char time[32], rate[32];
+    double seconds = r->rate > 0 ? (double)r->progress.units / r->rate : 0;
+    fprintf(stderr, "%s at step %lld of %lld after %s, %s tokens/s\n",
+            signals_caught() ? "stopped" : "done", (long long)cup_trainer_steps(r->trainer),
+            (long long)r->training.steps, progress_time(seconds, time),
+            progress_number(r->rate, rate));
+    double first = plot_validation(r->trainer, false), last = plot_validation(r->trainer, true);
+    if (last != first && isfinite(last))
+        fprintf(stderr, "validation loss %.4f, before training %.4f\n", last, first);
+    fprintf(stderr, "%s: checkpoint, losses.csv, metrics.jsonl, loss.svg and loss.html\n",
+            cli_shown(r->given->out));
+}
+
+int train_write_document(train_run *r, const cli_text *sample)
+{
+    cli_json w;
+    int64_t count, steps = cup_trainer_steps(r->trainer);
+    const cup_training_point *points = cup_trainer_points(r->trainer, &count);
+    double loss = NAN;
+    for (int64_t i = 0; i < count; i++)
+        if (isfinite(points[i].loss))
+            loss = points[i].loss;
+    json_begin(&w, "train");
+    json_add_string(&w, "device", cup_device_text(r->c));
+    json_add_string(&w, "out", r->given->out);
+    json_add_integer(&w, "parameters",
+                     cup_gpt_parameter_count(&cup_trainer_model(r->trainer)->config, true));
+    json_add_integer(&w, "first_step", r->first);
+    json_add_integer(&w, "steps", steps);
+    json_add_boolean(&w, "finished", steps == r->training.steps);
+    json_add_number(&w, "tokens_per_second", r->rate);
+    double mfu = metrics_mfu(&r->metrics, r->rate);
+    json_add_number(&w, "mfu", mfu > 0 ? mfu : NAN);
+    json_add_integer(&w, "memory_peak", metrics_memory(&r->metrics)->peak_allocated);
+    json_add_number(&w, "loss", loss);
+    json_add_number(&w, "first_validation_loss", plot_validation(r->trainer, false));
+    json_add_number(&w, "validation_loss", plot_validation(r->trainer, true));
+    if (sample)
+        json_add_bytes(&w, "sample", sample->bytes, sample->length);
+    return json_end(&w);
+}
+

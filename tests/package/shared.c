@@ -23,7 +23,8 @@ TEST_LIMITED(command_stands_on_the_shared_library, 300)
         "cp $build/libcupola.so . && ln -s libcupola.so $(readelf -d libcupola.so | sed -n "
         "'s/.*SONAME.*\\[\\(.*\\)\\]/\\1/p') &&\n"
         "${CC:-cc} %s -std=c11 -I$root -I$root/include -o cupola "
-        "$(ls $build/cli/*.o | grep -vE '/(check|bench)[a-z_]*\\.o$') absent.c -L. -lcupola -lm",
+        "$(find $build/cli -name '*.o' | grep -vE '/(check|bench)[a-z_]*\\.o$') absent.c -L. "
+        "-lcupola -lm",
         test_build(), folder, absent, sanitize ? sanitize : "");
     if (code)
         test_fail(__FILE__, __LINE__, "%s", out);

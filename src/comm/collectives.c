@@ -198,6 +198,20 @@ cup_status cup_comm_all_reduce(cup_comm *m, cup_tensor *const *tensors, int coun
     DO(m, CUP__ALL_REDUCE, all_reduce(m, tensors, count, how));
 }
 
+cup_status cup__comm_sum_begin(cup_comm *m, cup_tensor *const *tensors, int count)
+{
+    if (!m->nccl)
+        return cup_comm_all_reduce(m, tensors, count, CUP_COMBINE_SUM);
+    CUP_TRY(m->c->error.status);
+    CUP_TRY(check_list(m, "all_reduce", tensors, count));
+    DO(m, CUP__ALL_REDUCE, cup__nccl_sum_begin(m, tensors, count));
+}
+
+cup_status cup__comm_join(cup_comm *m)
+{
+    return m->nccl ? cup__nccl_join(m) : CUP_OK;
+}
+
 /* The host's part of an operation from one tensor into another. */
 static cup_status by_host(cup_comm *m, cup_tensor *from, cup_tensor *to, cup__operation_id id,
                           cup_combine how)

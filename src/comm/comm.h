@@ -57,6 +57,11 @@ cup_status cup__host_all_gather(cup_comm *m, cup__block from, void *to);
 cup_status cup__host_broadcast(cup_comm *m, void *data, size_t bytes, int root);
 cup_status cup__host_all_to_all(cup_comm *m, cup__block from, void *to);
 
+/* Sums that go on beside what the context computes, until all that began are joined: by NCCL; by
+ * sockets they are done at once. Their tensors are not used in between. */
+cup_status cup__comm_sum_begin(cup_comm *m, cup_tensor *const *tensors, int count);
+cup_status cup__comm_join(cup_comm *m);
+
 /* Puts the reduction of so many blocks, in their order, into `out`, which may be one of them. */
 void cup__fold_blocks(const void *const *blocks, int block_count, cup_dtype dtype,
                       cup_combine how, int64_t count, void *out);
@@ -66,6 +71,8 @@ cup_status cup__nccl_open(cup_comm *m);
 void cup__nccl_close(cup__gpus *n, bool broken);
 cup_status cup__nccl_all_reduce(cup_comm *m, cup_tensor *const *tensors, int count,
                                 cup_combine how);
+cup_status cup__nccl_sum_begin(cup_comm *m, cup_tensor *const *tensors, int count);
+cup_status cup__nccl_join(cup_comm *m);
 cup_status cup__nccl_reduce_scatter(cup_comm *m, cup_tensor *from, cup_tensor *to,
                                     cup_combine how);
 cup_status cup__nccl_all_gather(cup_comm *m, cup_tensor *from, cup_tensor *to);

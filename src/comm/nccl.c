@@ -133,15 +133,27 @@ static cup_status fork(cup_comm *m)
     return check(m, cup__nccl.ncclGroupStart(), "beginning an operation");
 }
 
-/* And the context behind that. */
-static cup_status join(cup_comm *m, ncclResult_t result, const char *doing)
+static cup_status ended(cup_comm *m, ncclResult_t result, const char *doing)
+{
+    ncclResult_t end = cup__nccl.ncclGroupEnd();
+    return check(m, result == ncclSuccess ? end : result, doing);
+}
+
+/* And the context behind that, and behind all that was begun before. */
+cup_status cup__nccl_join(cup_comm *m)
 {
     cup__gpus *n = m->nccl;
-    ncclResult_t ended = cup__nccl.ncclGroupEnd();
-    CUP_TRY(check(m, result == ncclSuccess ? ended : result, doing));
+    cup__cuda_beside(n->gpu, false);
+    CUP_TRY(cup__launch_foreign(n->gpu, "NCCL"));
     CUP_TRY(check_driver(m, cup__driver.cuEventRecord(n->done, n->stream), "recording an event"));
     return check_driver(m, cup__driver.cuStreamWaitEvent(cup__cuda_stream(n->gpu), n->done, 0),
                         "waiting for an event");
+}
+
+static cup_status join(cup_comm *m, ncclResult_t result, const char *doing)
+{
+    CUP_TRY(ended(m, result, doing));
+    return cup__nccl_join(m);
 }
 
 static ncclDataType_t type_of(cup_dtype dtype)
@@ -166,17 +178,30 @@ static ncclRedOp_t reduction_of(cup_combine how)
     return found[how];
 }
 
-cup_status cup__nccl_all_reduce(cup_comm *m, cup_tensor *const *tensors, int count,
-                                cup_combine how)
+static ncclResult_t reduce_all(cup_comm *m, cup_tensor *const *tensors, int count,
+                               cup_combine how)
 {
     ncclResult_t result = ncclSuccess;
-    CUP_TRY(fork(m));
     for (int i = 0; i < count && result == ncclSuccess; i++)
         if (tensors[i]->count)
             result = cup__nccl.ncclAllReduce(tensors[i]->data, tensors[i]->data,
                                              (size_t)tensors[i]->count, type_of(tensors[i]->dtype),
                                              reduction_of(how), m->nccl->handle, m->nccl->stream);
-    return join(m, result, "all_reduce");
+    return result;
+}
+
+cup_status cup__nccl_all_reduce(cup_comm *m, cup_tensor *const *tensors, int count,
+                                cup_combine how)
+{
+    CUP_TRY(fork(m));
+    return join(m, reduce_all(m, tensors, count, how), "all_reduce");
+}
+
+cup_status cup__nccl_sum_begin(cup_comm *m, cup_tensor *const *tensors, int count)
+{
+    CUP_TRY(fork(m));
+    cup__cuda_beside(m->nccl->gpu, true);
+    return ended(m, reduce_all(m, tensors, count, CUP_COMBINE_SUM), "all_reduce");
 }
 
 cup_status cup__nccl_reduce_scatter(cup_comm *m, cup_tensor *from, cup_tensor *to,

@@ -67,6 +67,7 @@ typedef struct cup__grid {
     int cluster;      /* blocks a cluster along x; 0 or 1: none */
     bool dependent;   /* launch as a programmatic dependent of the kernel before it */
     bool together;    /* blocks wait for each other: none begins before all have a place */
+    bool waits;       /* they do, and find it on a card that runs nothing else meanwhile */
 } cup__grid;
 
 /* One kernel argument with its size, so that a launch can be checked against the kernel's own
@@ -93,6 +94,9 @@ void cup__cuda_op(cup__cuda *gpu, const char *op);
 /* Before work is queued on the stream through another library, such as cuBLASLt: makes the GPU
  * current on this thread and notes `what`, a literal, for the text of errors. */
 cup_status cup__launch_foreign(cup__cuda *gpu, const char *what);
+
+/* Says whether other streams run something on the card from here on. */
+void cup__cuda_beside(cup__cuda *gpu, bool on);
 
 /* Measures: records events on the stream and gives the milliseconds between them. */
 typedef struct cup__timer cup__timer;

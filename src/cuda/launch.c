@@ -189,6 +189,10 @@ cup_status cup__launch_arguments(cup__cuda *gpu, cup__kernel *kernel, cup__grid 
         grid.z > GRID_YZ_MOST || grid.threads < 1 || grid.threads_y < 1 || grid.threads_z < 1 ||
         (int64_t)grid.threads * grid.threads_y * grid.threads_z > kernel->threads_most)
         return fail_grid(gpu, kernel, &grid);
+    if (grid.waits && gpu->beside) {
+        grid.together = true;
+        grid.dependent = false;
+    }
     CUP_TRY(check_arguments(gpu, kernel, arguments, count));
     CUP_TRY(cup__cuda_enter(gpu));
     if (grid.shared < 0 || grid.shared > kernel->shared_allowed)
@@ -199,6 +203,11 @@ cup_status cup__launch_arguments(cup__cuda *gpu, cup__kernel *kernel, cup__grid 
         values[i] = (void *)(uintptr_t)arguments[i].value;
     return cup__log_wants(CUP__LAUNCH) ? launch_told(gpu, kernel, &grid, values)
                                        : launch_now(gpu, kernel, &grid, values);
+}
+
+void cup__cuda_beside(cup__cuda *gpu, bool on)
+{
+    gpu->beside = on;
 }
 
 cup_status cup__launch_foreign(cup__cuda *gpu, const char *what)

@@ -325,6 +325,8 @@ cup_status cup__tape_walk(cup_context *c, const cup__walk *walk, size_t last, si
                 status = step_back(c, walk, node);
             cup__scope_pop(c);
         }
+        if (status == CUP_OK && walk->watch)
+            status = walk->watch->passed((uint32_t)n, walk->watch->user);
         if (walk->keep)
             forget(node);
         else

@@ -104,7 +104,10 @@ cup_status cup_backward(cup_context *c, cup_tensor *loss)
         CUP_TRY(check_gradient(c, "backward", loss, NULL,
                                "give its gradient to cup_backward_from"));
     CUP_TRY(check_start(c, "backward", loss));
-    return run(c, &(cup__walk){0}, &loss, NULL, 1);
+    const cup__grad_watch *watch = c->tape->watch;
+    if (watch)
+        cup__tape_first_uses(c, watch);
+    return run(c, &(cup__walk){.watch = watch}, &loss, NULL, 1);
 }
 
 cup_status cup_backward_from(cup_context *c, cup_tensor *const *tensors,

@@ -14,14 +14,18 @@ cup_tensor *cup_recompute(cup_context *c, cup_block block, cup_tensor *const *in
     if (!c->tape || !c->recording)
         return block(c, inputs, count, user);
     uint32_t sequence = c->random.sequence;
+    cup__uses *uses = cup__calloc(1, sizeof *uses), *outer = c->tape->inside;
+    c->tape->inside = uses;
     cup_grad_recording(c, false);
     cup_tensor *out = block(c, inputs, count, user);
     cup_grad_recording(c, true);
-    if (!out)
+    c->tape->inside = outer;
+    cup__node *node = out ? cup__tape_node(c, count, 1, 0) : NULL;
+    if (!node) {
+        cup__uses_free(uses);
         return NULL;
-    cup__node *node = cup__tape_node(c, count, 1, 0);
-    if (!node)
-        return NULL;
+    }
+    node->uses = uses;
     node->block = block;
     node->block_user = user;
     node->sequence = sequence;

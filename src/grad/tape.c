@@ -29,8 +29,11 @@ bool cup__leads_to_parameter(cup_context *c, const cup_tensor *t)
 
 bool cup__tape_wants(cup_context *c, cup_tensor *const *in, int in_count)
 {
-    if (!c->recording)
+    if (!c->recording) {
+        if (c->tape && c->tape->inside)
+            cup__tape_use(c->tape->inside, in, in_count);
         return false;
+    }
     for (int i = 0; i < in_count; i++)
         if (in[i] && cup__leads_to_parameter(c, in[i]))
             return true;
@@ -131,6 +134,7 @@ static void node_free(cup__node *node)
         cup__tensor_release(node->d_out[i]);
         cup__tensor_release(node->retained[i]);
     }
+    cup__uses_free(node->uses);
     cup__free(node);
 }
 

@@ -4,6 +4,7 @@
 
 #include "cupola/grad.h"
 #include "dispatch/op.h"
+#include "grad/watch.h"
 
 /* A value as it was when the call was recorded; no tensor when the gradient does not need it. */
 typedef struct cup__saved {
@@ -20,6 +21,13 @@ typedef struct cup__edge {
     int output;
 } cup__edge;
 
+/* Parameters, references. */
+typedef struct cup__uses {
+    cup_tensor **list;
+    size_t count, capacity;
+    bool failed; /* there was no memory to note one */
+} cup__uses;
+
 typedef struct cup__node {
     const cup__row *row; /* or one of the next two */
     const cup_custom_op *custom; /* stands behind the attributes */
@@ -30,6 +38,7 @@ typedef struct cup__node {
     cup__edge *edges;
     cup_tensor **d_out; /* gradients that have arrived, references */
     cup_tensor **retained; /* results whose gradient is wanted, references; or NULL */
+    struct cup__uses *uses; /* of a block: the parameters used inside of it */
     void *attributes;
     uint32_t sequence;  /* of the random numbers */
 } cup__node;
@@ -39,6 +48,8 @@ typedef struct cup__tape {
     size_t count, capacity;
     uint32_t generation; /* numbers of nodes are good within one generation */
     bool keep;           /* backward leaves what was recorded */
+    cup__uses *inside;   /* of the block that is computed without being recorded; or NULL */
+    const cup__grad_watch *watch; /* of the next backward; or NULL */
 } cup__tape;
 
 /* Where gradients go at the ends of one walk: what goes to an input of the walk is added to its
@@ -52,6 +63,7 @@ typedef struct cup__walk {
     const bool *needed; /* by node: whether it leads to an input; NULL: not known */
     bool keep;          /* leaves the nodes for another walk */
     const struct cup__walk *outer;
+    const cup__grad_watch *watch;
 } cup__walk;
 
 bool cup__leads_to_parameter(cup_context *c, const cup_tensor *t);
@@ -66,6 +78,12 @@ cup__node *cup__tape_node(cup_context *c, int in_count, int out_count, size_t at
 /* Links input i of the node to what made `t`; marks `t` as result of the last node. */
 void cup__tape_link(cup_context *c, cup__node *node, int i, cup_tensor *t);
 void cup__tape_mark(cup_context *c, cup_tensor *t, int output);
+
+/* Notes those of the tensors that are parameters; frees what was noted. */
+void cup__tape_use(cup__uses *uses, cup_tensor *const *in, int count);
+void cup__uses_free(cup__uses *uses);
+/* Sets the first uses of what is watched. */
+void cup__tape_first_uses(cup_context *c, const cup__grad_watch *watch);
 
 /* Frees the nodes from `count` on. */
 void cup__tape_truncate(cup_context *c, size_t count);

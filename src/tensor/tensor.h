@@ -36,6 +36,7 @@ struct cup_tensor {
      * number is good for, and which result of the node this is. */
     uint32_t node, generation;
     int output;
+    uint32_t first_use; /* of a parameter: see cup__grad_watch */
     cup_tensor *grad;
     cup_tensor *previous, *next; /* in the list of its scope, of the kept or of the held ones */
 };

@@ -141,6 +141,7 @@ cup_status cup__loop_train(cup_loop *l, cup_parameters *list)
     l->optimizer = cup_optimizer_of(list, &l->options.optimizer);
     if (!l->optimizer)
         return c->error.status;
+    CUP_TRY(cup__buckets_make(l));
     l->host_pending = cup__malloc(CUP__PENDING_MOST * (size_t)row * sizeof *l->host_pending);
     if (!l->host_pending)
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory for the losses of a step");
@@ -197,6 +198,7 @@ void cup_loop_free(cup_loop *l)
     if (!l)
         return;
     cup__loop_free_graphs(l);
+    cup__buckets_free(l);
     cup_optimizer_free(l->optimizer);
     cup_tensor_free(l->own_losses);
     cup_tensor_free(l->losses);

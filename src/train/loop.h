@@ -51,6 +51,7 @@ struct cup_loop {
     cup_comm *comm;       /* or NULL: this process alone */
     int64_t first, share; /* the batches of a step that are this process's */
     bool spread;          /* all have what rank 0 has */
+    struct cup__buckets *buckets; /* of gradients on their way, or NULL */
     bool resumed;         /* this process has read a checkpoint */
     bool has_checkpoint;  /* in rank 0's folder */
     bool (*asked)(void *user); /* to stop, where others must agree to it; or NULL */

@@ -70,7 +70,7 @@ static cup_status compute_batch(cup_loop *l, int64_t i)
     if (plain)
         status = device->calls->copy(device, place, plain->data, sizeof *place);
     if (status == CUP_OK)
-        status = cup_backward(c, loss);
+        status = cup__loop_backward(l, loss, i + 1 == l->first + l->share);
     cup_scope_return(c, NULL);
     return status;
 }
@@ -97,6 +97,8 @@ cup_status cup__loop_compute(cup_loop *l, int64_t from, int64_t to)
         status = cup_optimizer_step(l->optimizer);
         l->c->stop = stop;
     }
+    if (status != CUP_OK)
+        cup__buckets_drop(l);
     cup_scope_return(l->c, NULL);
     return status;
 }

@@ -114,9 +114,13 @@ cup_status cup__loop_reduce(cup_loop *l)
     if (!l->comm || cup__device_is_dry(l->c->device))
         return CUP_OK;
     int count;
-    cup_tensor *const *gradients = cup__optimizer_gradients(l->optimizer, &count);
-    cup_comm_step(l->comm, l->steps);
-    CUP_TRY(cup_comm_all_reduce(l->comm, gradients, count, CUP_COMBINE_SUM));
+    if (l->buckets) {
+        CUP_TRY(cup__buckets_finish(l));
+    } else {
+        cup_tensor *const *gradients = cup__optimizer_gradients(l->optimizer, &count);
+        cup_comm_step(l->comm, l->steps);
+        CUP_TRY(cup_comm_all_reduce(l->comm, gradients, count, CUP_COMBINE_SUM));
+    }
     return cup_comm_all_gather(l->comm, l->own_losses, l->losses);
 }
 

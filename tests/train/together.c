@@ -1,6 +1,7 @@
 /* Loops of several processes: the run of one, whatever the model. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -184,4 +185,81 @@ static void stop(cup_context *c, cup_comm *comm, void *user)
 TEST(together_all_stop_where_one_is_asked)
 {
     together(4, stop, NULL);
+}
+
+/* Gradients that are added up some at a time, while backward goes on. */
+#define WIDE 512
+
+typedef struct wide {
+    cup_parameters *list;
+    cup_linear_layer layers[3];
+    cup_tensor *x;
+    uint64_t losses[2]; /* their bits, in a run each */
+} wide;
+
+static cup_tensor *wide_block(cup_context *c, cup_tensor *const *inputs, int count, void *user)
+{
+    wide *m = user;
+    (void)count;
+    return cup_tanh(c, cup_linear_layer_call(&m->layers[1], inputs[0]));
+}
+
+/* The second layer is used twice, once in a block. */
+static cup_tensor *wide_loss(cup_context *c, int64_t batch, void *user)
+{
+    wide *m = user;
+    cup_tensor *h = cup_slice(c, m->x, (int64_t[]){2 * batch, 0}, 2, (int64_t[]){2, -1}, 2);
+    h = cup_tanh(c, cup_linear_layer_call(&m->layers[0], h));
+    h = cup_recompute(c, wide_block, &h, 1, m);
+    h = cup_linear_layer_call(&m->layers[2], cup_tanh(c, cup_linear_layer_call(&m->layers[1], h)));
+    return cup_mean(c, cup_mul(c, h, h), NULL, 0, false);
+}
+
+static void run_wide(cup_context *c, cup_comm *comm, wide *m, int run)
+{
+    static const char *const names[] = {"a", "b", "c"};
+    float x[16 * WIDE];
+    int64_t count;
+    cup_seed(c, 3);
+    m->list = cup_parameters_new(c, CUP_F32);
+    for (int i = 0; i < 3; i++)
+        cup_linear_layer_new(&m->layers[i], m->list, names[i], WIDE, WIDE, NULL);
+    cup_parameter_new(m->list, "unused", 1, (int64_t[]){5}, NULL);
+    for (int i = 0; i < 16 * WIDE; i++)
+        x[i] = (float)sin((double)i);
+    m->x = cup_keep(cup_tensor_from(c, CUP_F32, 2, (int64_t[]){16, WIDE}, x));
+    cup_loop_calls calls = CUP_DEFAULTS(cup_loop_calls);
+    calls.loss = wide_loss;
+    calls.user = m;
+    cup_loop *loop = cup_loop_new(
+        m->list, &calls,
+        CUP_OPTIONS(cup_loop_options, .accumulate = 8, .comm = comm, .optimizer = {.clip = 0.5},
+                    .schedule = {.high = 0.02, .steps = 3}));
+    cup_loop_run(loop, NULL);
+    const cup_training_point *points = cup_loop_points(loop, &count);
+    for (int64_t i = 0; i < count; i++)
+        m->losses[run] = m->losses[run] * 31 + (uint64_t)(1e12 * points[i].loss) +
+                         (uint64_t)(1e12 * points[i].norm);
+    if (count != 3)
+        wrong("%d points", (int)count);
+    cup_loop_free(loop);
+    cup_parameters_free(m->list);
+}
+
+static void run_in_buckets(cup_context *c, cup_comm *comm, void *user)
+{
+    wide m = {0};
+    (void)user;
+    setenv("CUP_COMM_BUCKET", "0", 1);
+    run_wide(c, comm, &m, 0);
+    setenv("CUP_COMM_BUCKET", "1", 1);
+    run_wide(c, comm, &m, 1);
+    if (m.losses[0] != m.losses[1])
+        wrong("the losses of gradients in buckets are others");
+}
+
+TEST(together_gradients_in_buckets_are_the_same_bits)
+{
+    together(2, run_in_buckets, NULL);
+    together(4, run_in_buckets, NULL);
 }

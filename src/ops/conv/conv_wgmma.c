@@ -218,7 +218,8 @@ static cup_status launch(cup__conv_work *w)
     cup__grid grid = {.x = (units < most || plan->cluster_k ? units : most) * plan->cluster_m,
                       .threads = 128 * (plan->consumers + 1),
                       .shared = cup__wgmma_shared(&w->p, plan),
-                      .cluster = plan->cluster_k ? plan->cluster_k : plan->cluster_m};
+                      .cluster = plan->cluster_k ? plan->cluster_k : plan->cluster_m,
+                      .waits = w->argument.all.arrived != NULL};
     return cup__launch(gpu, kernel, grid, CUP__ARG(w->a), CUP__ARG(w->b), CUP__ARG(w->y),
                        CUP__ARG(w->argument));
 }

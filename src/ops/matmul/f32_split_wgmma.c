@@ -261,6 +261,7 @@ cup_status cup__split_multiply(cup_context *c, const cup__product *p, const cup_
         .shared = stages * (plan->planes * (TILE_M + plan->tile_n) * 128 + 16) + STAGING +
                   bias_bytes(p, plan) + 16,
         .dependent = true,
+        .waits = argument.parts > 1,
     };
     return cup__launch(gpu, kernel, grid, CUP__ARG(a), CUP__ARG(b), CUP__ARG(y), CUP__ARG(pre),
                        CUP__ARG(argument), CUP__ARG(extra));

@@ -367,6 +367,7 @@ static cup_status describe(cup_context *c, const cup__product *p, const cup__wgm
         .threads = 128 * (plan->consumers + 1),
         .shared = cup__wgmma_shared(p, plan),
         .cluster = plan->cluster_k ? plan->cluster_k : (int)blocks,
+        .waits = l->argument.arrived != NULL,
     };
     const void *at[4] = {p->a.data, p->b.data, p->y.data, beside(p)};
     memcpy(l->aimed, at, sizeof at);

@@ -1,0 +1,53 @@
+/* Which node uses a parameter first: from there on down its gradient changes no more. */
+#include "grad/watch.h"
+
+#include "base/memory.h"
+#include "grad/tape.h"
+
+void cup__grad_watch_set(cup_context *c, const cup__grad_watch *watch)
+{
+    if (c->tape)
+        c->tape->watch = watch;
+}
+
+void cup__tape_use(cup__uses *uses, cup_tensor *const *in, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (!in[i] || !in[i]->is_parameter)
+            continue;
+        if (!cup__grow(&uses->list, &uses->capacity, uses->count, sizeof *uses->list)) {
+            uses->failed = true;
+            return;
+        }
+        cup__tensor_retain(in[i]);
+        uses->list[uses->count++] = in[i];
+    }
+}
+
+void cup__uses_free(cup__uses *uses)
+{
+    for (size_t i = 0; uses && i < uses->count; i++)
+        cup__tensor_release(uses->list[i]);
+    if (uses)
+        cup__free(uses->list);
+    cup__free(uses);
+}
+
+/* From the last node to the first, so that the first use is what stays. What is not known of a
+ * block counts as all. */
+void cup__tape_first_uses(cup_context *c, const cup__grad_watch *watch)
+{
+    for (int i = 0; i < watch->count; i++)
+        watch->parameters[i]->first_use = 0;
+    for (size_t n = c->tape->count; n > 0; n--) {
+        const cup__node *node = c->tape->nodes[n - 1];
+        for (int i = 0; i < node->in_count; i++)
+            if (node->edges[i].parameter)
+                node->edges[i].parameter->first_use = (uint32_t)n;
+        const cup__uses *uses = node->uses;
+        for (size_t i = 0; uses && i < uses->count; i++)
+            uses->list[i]->first_use = (uint32_t)n;
+        for (int i = 0; node->block && (!uses || uses->failed) && i < watch->count; i++)
+            watch->parameters[i]->first_use = (uint32_t)n;
+    }
+}

@@ -1,0 +1,21 @@
+/* Hearing of gradients that are complete while backward goes on. */
+#ifndef CUP_GRAD_WATCH_H
+#define CUP_GRAD_WATCH_H
+
+#include "tensor/tensor.h"
+
+/* Backward walks the nodes from the last one down. Before it begins, `first_use` of each of these
+ * parameters becomes the number of the first node that may use it, 0 where none does. When the call
+ * is made with a node's number, the gradients of those whose first use is that number or a later
+ * one are complete, and of those with 0. */
+typedef struct cup__grad_watch {
+    cup_tensor *const *parameters;
+    int count;
+    cup_status (*passed)(uint32_t node, void *user);
+    void *user;
+} cup__grad_watch;
+
+/* Has the context's next backward watched; NULL: no longer. */
+void cup__grad_watch_set(cup_context *c, const cup__grad_watch *watch);
+
+#endif

@@ -1,0 +1,161 @@
+/* Gradients are added up over all processes while backward still computes others, in the order in
+ * which the first backward completes them. All keep to that order, whatever a later backward does:
+ * so all processes add up the same at a time. */
+#include "base/env.h"
+#include "base/hash.h"
+#include "base/memory.h"
+#include "comm/comm.h"
+#include "cuda/dry.h"
+#include "cupola/grad.h"
+#include "grad/watch.h"
+#include "optim/optimizer.h"
+#include "train/together.h"
+
+struct cup__buckets {
+    cup_tensor **parameters; /* in their order */
+    cup_tensor **gradients;  /* of one bucket */
+    int count, sent;         /* parameters whose gradients are on their way */
+    int64_t bytes;           /* of a bucket */
+    bool open;               /* something may have to be joined */
+    bool sorted;
+    cup__grad_watch watch;
+};
+
+static int64_t bytes_of(const cup_tensor *t)
+{
+    return t->count * cup_dtype_size(t->dtype);
+}
+
+static int bucket_end(const struct cup__buckets *b)
+{
+    int end = b->sent;
+    for (int64_t bytes = 0; end < b->count && (!bytes || bytes < b->bytes); end++)
+        bytes += bytes_of(b->parameters[end]);
+    return end;
+}
+
+static cup_status send(cup_loop *l, int end)
+{
+    struct cup__buckets *b = l->buckets;
+    int count = 0;
+    for (; b->sent < end; b->sent++)
+        if (b->parameters[b->sent]->grad)
+            b->gradients[count++] = b->parameters[b->sent]->grad;
+    b->open = true;
+    return count ? cup__comm_sum_begin(l->comm, b->gradients, count) : CUP_OK;
+}
+
+/* Whether the gradients up to `end` change no more when backward has passed a node. */
+static bool complete(const struct cup__buckets *b, int end, uint32_t node)
+{
+    for (int i = b->sent; i < end; i++)
+        if (b->parameters[i]->first_use && b->parameters[i]->first_use < node)
+            return false;
+    return true;
+}
+
+/* What is used last comes first, what is not used at all last; equal ones as they were. */
+static void sort_by_use(cup_tensor **list, int count)
+{
+    for (int i = 1; i < count; i++) {
+        cup_tensor *t = list[i];
+        int at = i;
+        for (; at > 0 && list[at - 1]->first_use < t->first_use; at--)
+            list[at] = list[at - 1];
+        list[at] = t;
+    }
+}
+
+/* Finds the order. Where the processes do not compute the same, that of the list is as good. */
+static cup_status sort(cup_loop *l)
+{
+    struct cup__buckets *b = l->buckets;
+    const cup_optimizer *o = l->optimizer;
+    size_t count = (size_t)b->count;
+    uint32_t *uses = cup__calloc(count, sizeof *uses);
+    if (!uses)
+        return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for a training run");
+    for (size_t i = 0; i < count; i++)
+        uses[i] = o->parameters[i]->first_use;
+    int64_t own = (int64_t)(cup__hash_bytes(uses, count * sizeof *uses) >> 1);
+    int64_t numbers[] = {own, -own};
+    cup__free(uses);
+    CUP_TRY(cup_comm_agree(l->comm, numbers, 2));
+    if (numbers[0] == -numbers[1])
+        sort_by_use(b->parameters, b->count);
+    b->sorted = true;
+    return CUP_OK;
+}
+
+static cup_status passed(uint32_t node, void *user)
+{
+    cup_loop *l = user;
+    struct cup__buckets *b = l->buckets;
+    if (!b->sorted)
+        CUP_TRY(sort(l));
+    for (int end; (end = bucket_end(b)) > b->sent && complete(b, end, node);)
+        CUP_TRY(send(l, end));
+    return CUP_OK;
+}
+
+cup_status cup__buckets_make(cup_loop *l)
+{
+    int64_t megabytes;
+    CUP_TRY(cup__env_integer(&l->c->error, CUP__ENV_COMM_BUCKET, &megabytes));
+    if (!l->comm || !megabytes)
+        return CUP_OK;
+    const cup_optimizer *o = l->optimizer;
+    struct cup__buckets *b = l->buckets = cup__calloc(1, sizeof *b);
+    if (b) {
+        b->parameters = cup__calloc((size_t)o->count, sizeof *b->parameters);
+        b->gradients = cup__calloc((size_t)o->count, sizeof *b->gradients);
+    }
+    if (!b || !b->parameters || !b->gradients)
+        return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for a training run");
+    b->bytes = megabytes * 1000000;
+    b->count = o->count;
+    for (int i = 0; i < b->count; i++)
+        b->parameters[i] = o->parameters[b->count - 1 - i];
+    b->watch = (cup__grad_watch){b->parameters, b->count, passed, l};
+    return CUP_OK;
+}
+
+void cup__buckets_free(cup_loop *l)
+{
+    if (!l->buckets)
+        return;
+    cup__free(l->buckets->parameters);
+    cup__free(l->buckets->gradients);
+    cup__free(l->buckets);
+    l->buckets = NULL;
+}
+
+cup_status cup__loop_backward(cup_loop *l, cup_tensor *loss, bool last)
+{
+    bool watched = last && l->buckets && !cup__device_is_dry(l->c->device);
+    if (!watched)
+        return cup_backward(l->c, loss);
+    l->buckets->sent = 0;
+    cup_comm_step(l->comm, l->steps);
+    cup__grad_watch_set(l->c, &l->buckets->watch);
+    cup_status status = cup_backward(l->c, loss);
+    cup__grad_watch_set(l->c, NULL);
+    return status;
+}
+
+cup_status cup__buckets_finish(cup_loop *l)
+{
+    struct cup__buckets *b = l->buckets;
+    while (b->sent < b->count)
+        CUP_TRY(send(l, bucket_end(b)));
+    b->open = false;
+    return cup__comm_join(l->comm);
+}
+
+void cup__buckets_drop(cup_loop *l)
+{
+    if (!l->buckets || !l->buckets->open)
+        return;
+    l->buckets->open = false;
+    cup__comm_join(l->comm);
+}

@@ -22,6 +22,9 @@ const char *cup__grouped_wgmma_refuses(const cup__call *call)
         return "there is nothing to multiply";
     if (p.groups.kind == PRODUCT_GROUPS_OF_DEPTH && (p.m == 1 || p.n == 1))
         return "it does not take single columns";
+    /* Its rows would lie side by side, and a group's first one where no box of TMA may begin. */
+    if (p.groups.kind == PRODUCT_GROUPS_OF_ROWS && p.k == 1)
+        return "it does not take rows of one element";
     const char *why = cup__product_wgmma_refuses(call->c, &p);
     if (!why && !choose(call, &p, &plan))
         why = "no tile fits it";

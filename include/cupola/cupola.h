@@ -35,6 +35,7 @@
 #include "cupola/functions.h"
 #include "cupola/grad.h"
 #include "cupola/graph.h"
+#include "cupola/images.h"
 #include "cupola/io.h"
 #include "cupola/kernel.h"
 #include "cupola/layers.h"

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "cupola/data.h"
 #include "cupola/io.h"
+#include "../data/picture_files.h"
 
 static const char sample[] =
     "the cat, the hat's end <|endoftext|>\n\xc3\xa9\xe6\x97\xa5 12 \xff the cat";
@@ -83,6 +84,18 @@ static void write_state(const char *folder)
     cup__text_free(&text);
 }
 
+static void write_images(const char *folder)
+{
+    uint8_t file[600] = {1}, pixels[27] = {9};
+    put(folder, "images", "png", (char *)file, 1 + png_file(pixels, 3, 3, 3, file + 1));
+    memcpy(file + 1, jpeg_two, sizeof jpeg_two);
+    put(folder, "images", "jpeg", (char *)file, 1 + sizeof jpeg_two);
+    memcpy(file + 1, webp_two, sizeof webp_two);
+    put(folder, "images", "webp", (char *)file, 1 + sizeof webp_two);
+    static const char idx[] = "\2\0\0\10\3\0\0\0\1\0\0\0\1\0\0\0\1";
+    put(folder, "images", "idx", idx, sizeof idx - 1);
+}
+
 int main(int count, char **arguments)
 {
     MUST(count == 2);
@@ -122,6 +135,7 @@ int main(int count, char **arguments)
     memcpy(shard, (const int32_t[]){20240520, 1, 4}, 12);
     put(folder, "shards", "header", shard, sizeof shard);
     put(folder, "shards", "plain", sample, 40);
+    write_images(folder);
     write_tensors(c, folder);
     write_tokenizers(c, folder);
     write_gpt2(folder);

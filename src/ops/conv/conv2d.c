@@ -61,6 +61,7 @@ static const cup__sample samples[] = {
     {"4x64x7x7 96x64x3x3 -", &three}, {"2x24x9x12 40x24x1x1 40", &skip},
     {"3x3x23x21 64x3x7x7 64", &first}, {"2x3x14x15 32x3x3x3 -", &three},
     {"2x7x11x9 24x7x2x5 24", &plain}, {"1x1x20x19 16x1x5x3 -", &half},
+    {"1x64x6x5 64x64x3x3 64", &three}, {"1x512x2x2 512x512x3x3 -", &three},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"64x64x128x128 128x64x3x3 -", &three},
                                     {"256x3x224x224 64x3x7x7 -", &first},
@@ -70,5 +71,5 @@ static const cup__sample bench[] = {{"64x64x128x128 128x64x3x3 -", &three},
                                     {"64x40x56x56 40x1x7x7 -", &by_channel_many},
                                     {NULL, NULL}};
 
-/* Sums of some hundred products, as in matmul. */
+/* Sums in blocks of at most 256 products, however many there are. */
 CUP__CONV_OP(conv2d, CUP__CONV_FORWARD, , cup__conv_impls, .strided_out = true)

@@ -47,6 +47,7 @@ SIZED(by_channel_half, TWO(2, 1), ONE(2), false, TWO(1, 2), 5, 9, 12);
 SIZED(middle, NONE, ONE(1), false, NONE, 1, 14, 14);
 SIZED(even, ONE(2), ONE(1), false, NONE, 1, 14, 13);
 SIZED(even_skip, ONE(2), NONE, false, NONE, 1, 14, 13);
+SIZED(deep, NONE, ONE(1), false, NONE, 1, 2, 2);
 SIZED(big, NONE, ONE(1), false, NONE, 1, 128, 128);
 SIZED(pass, ONE(2), ONE(1), false, NONE, 1, 56, 56);
 static const cup__sample samples[] = {
@@ -64,7 +65,8 @@ static const cup__sample samples[] = {
     {"1x64x4x4 64x16x3x3", &two_groups}, {"2x20x8x9 20x24x3x3", &three},
     {"2x32x14x14 32x128x3x3", &middle}, {"2x40x7x7 40x136x3x3", &even},
     {"2x64x7x7 64x128x1x1", &even_skip}, {"3x56x14x14 56x16x3x3", &middle},
-    {"2x24x9x5 24x32x3x2", &odd}, {"3x40x13x18 40x1x7x7", &by_channel_many}, {NULL, NULL}};
+    {"2x24x9x5 24x32x3x2", &odd}, {"3x40x13x18 40x1x7x7", &by_channel_many},
+    {"1x64x8x9 64x64x3x3", &three}, {"1x512x2x2 512x512x3x3", &deep}, {NULL, NULL}};
 static const cup__sample bench[] = {{"64x128x128x128 128x64x3x3", &big},
                                     {"256x128x28x28 128x64x3x3", &pass},
                                     {NULL, NULL}};

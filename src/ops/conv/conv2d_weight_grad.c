@@ -59,7 +59,8 @@ static const cup__sample samples[] = {
     {"2x72x7x7 2x136x14x13", &half}, {"5x192x7x7 5x40x7x7", &one},
     {"2x24x9x5 2x32x11x13", &odd}, {"3x64x12x11 3x3x23x21", &first},
     {"2x32x14x15 2x5x14x15", &three}, {"3x40x13x18 3x40x13x18", &by_channel_many},
-    {"2x16x18x19 2x16x18x20", &two_taps}, {"2x16x18x20 2x24x18x20", &one}, {NULL, NULL}};
+    {"2x16x18x19 2x16x18x20", &two_taps}, {"2x16x18x20 2x24x18x20", &one},
+    {"1x512x2x2 1x512x2x2", &three},   {"4x8x30x31 4x8x30x31", &three}, {NULL, NULL}};
 static const cup__sample bench[] = {{"64x128x128x128 64x64x128x128", &three},
                                     {"256x128x28x28 256x64x56x56", &half},
                                     {NULL, NULL}};

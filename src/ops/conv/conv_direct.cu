@@ -41,13 +41,15 @@ extern "C" __global__ void __launch_bounds__(CONV_THREADS)
                     continue;
                 const T *line = x + row * c.x_step[2];
                 const T *tap = w + (long long)a * l.line[0].tap_every * c.w_step[2];
+                real row_sum = 0; /* by itself, so that roundings of large kernels do not pile up */
 #pragma unroll 4
                 for (int b = 0; b < l.line[1].taps; b++) {
                     int column = column0 + b * l.line[1].tap_step;
                     if ((unsigned)column < (unsigned)l.line[1].size)
-                        sum += to_real(line[column * c.x_step[3]]) *
-                               to_real(tap[(long long)b * l.line[1].tap_every * c.w_step[3]]);
+                        row_sum += to_real(line[column * c.x_step[3]]) *
+                                   to_real(tap[(long long)b * l.line[1].tap_every * c.w_step[3]]);
                 }
+                sum += row_sum;
             }
         }
         long long to = image * c.y_step[0] + group * c.y_group + own * c.y_step[1] +

@@ -5,6 +5,7 @@
  * tiles of results, of places and classes, y groups; 256 threads. A thread owns SIDE x SIDE sums in
  * groups of four; the next DEPTH elements of the columns are on their way while the last ones are
  * multiplied out of shared memory, and where those after them lie is found by DEPTH threads.
+ * Every CHUNK of the columns are summed by themselves, so that roundings do not pile up.
  * Operations: 2 for each place, result and element of the columns. */
 #include "conv.cuh"
 
@@ -16,6 +17,7 @@
 #define EACH (TILE * DEPTH / CONV_THREADS)
 #define ROW (TILE + 4)
 #define BY_ROWS (ALONG == CONV_ALONG_ROWS)
+#define CHUNK 128
 
 struct shared_tile {
     real left[2][DEPTH][ROW], right[2][DEPTH][ROW];
@@ -109,6 +111,17 @@ DEVICE void multiply(const real (*left)[ROW], const real (*right)[ROW], real (&s
     }
 }
 
+DEVICE void add_chunk(real (&chunk)[SIDE][SIDE], real (&sum)[SIDE][SIDE])
+{
+#pragma unroll
+    for (int i = 0; i < SIDE; i++)
+#pragma unroll
+        for (int j = 0; j < SIDE; j++) {
+            sum[i][j] += chunk[i][j];
+            chunk[i][j] = 0;
+        }
+}
+
 DEVICE void finish(const conv_call &c, int group, int result0, const shared_tile &s,
                    const real (&sum)[SIDE][SIDE])
 {
@@ -145,7 +158,7 @@ DEVICE void one_tile(const conv_call &c, const conv_class &l, int group, long lo
     if (threadIdx.x < DEPTH)
         s.element[0][threadIdx.x] = conv_element_of(c, l, threadIdx.x);
     __syncthreads();
-    real sum[SIDE][SIDE] = {};
+    real sum[SIDE][SIDE] = {}, chunk[SIDE][SIDE] = {};
     bring.read(l, s.element[0], 0);
     if (threadIdx.x < DEPTH)
         s.element[1][threadIdx.x] = conv_element_of(c, l, DEPTH + threadIdx.x);
@@ -158,12 +171,14 @@ DEVICE void one_tile(const conv_call &c, const conv_class &l, int group, long lo
             if (threadIdx.x < DEPTH)
                 s.element[now][threadIdx.x] = conv_element_of(c, l, k + 2 * DEPTH + threadIdx.x);
         }
-        multiply(s.left[now], s.right[now], sum);
+        multiply(s.left[now], s.right[now], chunk);
+        if ((k + DEPTH) % CHUNK == 0 || k + DEPTH >= l.depth)
+            add_chunk(chunk, sum);
     }
     finish(c, group, result0, s, sum);
 }
 
-extern "C" __global__ void __launch_bounds__(CONV_THREADS)
+extern "C" __global__ void __launch_bounds__(CONV_THREADS, TILE == 64 && sizeof(real) == 4 ? 2 : 1)
     conv_simt(const __grid_constant__ conv_call c, const __grid_constant__ conv_tiles t)
 {
     __shared__ shared_tile s;

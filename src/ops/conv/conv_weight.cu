@@ -12,7 +12,7 @@
 #define EACH (TILE * DEPTH / CONV_THREADS)
 #define ROW (TILE + 4)
 #define BY_ROWS (ALONG == CONV_ALONG_ROWS)
-#define CHUNK 512 /* places that are summed by themselves, so that roundings do not pile up */
+#define CHUNK 128 /* places that are summed by themselves, so that roundings do not pile up */
 
 /* Here `to` of a place is where its first result lies in dy. */
 struct shared_tile {

@@ -5,6 +5,7 @@
 
 #define CHANNELS (ALONG == CONV_ALONG_CHANNELS ? 32 : 1)
 #define LANES (CONV_THREADS / CHANNELS)
+#define CHUNK 128 /* places that are summed by themselves, so that roundings do not pile up */
 
 /* What the places of this thread add to a tap of a pair. */
 DEVICE real sum_of(const conv_call &c, const conv_parts &p, const conv_class &l, int group,
@@ -17,16 +18,21 @@ DEVICE real sum_of(const conv_call &c, const conv_parts &p, const conv_class &l,
     column0 = column0 * l.line[1].tap_step + l.line[1].from;
     const T *x = (const T *)c.x + group * c.x_group + channel * c.x_step[1];
     const T *dy = (const T *)c.w + group * c.w_group + result * c.w_step[1];
-    real sum = 0;
+    real sum = 0, chunk = 0;
+    int taken = 0;
     for (long long at = begin; at < end; at += LANES) {
         long long rest = at / l.line[1].count, image = rest / l.line[0].count;
         int j = (int)(at - rest * l.line[1].count), i = (int)(rest - image * l.line[0].count);
         int row = row0 + i * l.line[0].step, column = column0 + j * l.line[1].step;
         if (conv_inside(l, row, column))
-            sum += to_real(dy[image * c.w_step[0] + i * c.w_step[2] + j * c.w_step[3]]) *
-                   to_real(x[image * c.x_step[0] + row * c.x_step[2] + column * c.x_step[3]]);
+            chunk += to_real(dy[image * c.w_step[0] + i * c.w_step[2] + j * c.w_step[3]]) *
+                     to_real(x[image * c.x_step[0] + row * c.x_step[2] + column * c.x_step[3]]);
+        if (++taken % CHUNK == 0) {
+            sum += chunk;
+            chunk = 0;
+        }
     }
-    return sum;
+    return sum + chunk;
 }
 
 extern "C" __global__ void __launch_bounds__(CONV_THREADS)

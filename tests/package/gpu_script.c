@@ -139,19 +139,30 @@ TEST(tree_is_the_id_that_git_gives)
 /* A compute-sanitizer that finds something with one of its tools. */
 static const char sanitizer[] = "case \"$*\" in *racecheck*graphs*)\n"
                                 "  echo '========= RACECHECK SUMMARY: 2 hazards'; exit 86 ;;\n"
+                                "*synccheck*conv2d*) exec sleep 60 ;;\n"
                                 "esac\n"
                                 "test \"$CUP_MAPPING\" = off\n";
 
 TEST(sanitize_script_tells_which_tool_found_something)
 {
-    char out[8000];
+    char out[16000];
     const char *folder = begin(passing);
     program(folder, "compute-sanitizer", sanitizer);
-    EXPECT_INT(test_command(out, sizeof out, "PATH=%s:$PATH tools/sanitize %s", folder, folder), 1);
-    EXPECT_CONTAINS(out, "memcheck calls: clean");
+    EXPECT_INT(test_command(out, sizeof out, "PATH=%s:$PATH LIMIT=0.5 tools/sanitize %s", folder,
+                            folder),
+               1);
+    EXPECT_CONTAINS(out, "memcheck matrix-products: clean");
+    EXPECT_CONTAINS(out, "memcheck attention-in-one-pass-4: clean");
     EXPECT_CONTAINS(out, "racecheck graphs: FAILED: ========= RACECHECK SUMMARY: 2 hazards");
+    EXPECT_CONTAINS(out, "synccheck convolutions: FAILED: ended after 0.5 s");
     EXPECT_CONTAINS(out, "synccheck graphs: clean");
     EXPECT_INT(test_command(out, sizeof out, "PATH=%s:$PATH TOOLS=initcheck tools/sanitize %s",
                             folder, folder),
                0);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "sort %s/sanitize/families | tr ' ' '\\n' | grep -v '^[a-z].*-' | "
+                            "grep -c -x -e adamw -e attention_grad -e linear -e eye",
+                            folder),
+               0);
+    EXPECT_TEXT(out, "4\n");
 }

@@ -15,14 +15,6 @@
 #include "cli/common/write.h"
 #include "cupola/cupola.h"
 
-#define SMALL_VOCABULARY 1024
-#define GPT2_VOCABULARY 50257
-
-static bool is_large(const train_given *given)
-{
-    return given->preset && !strncmp(given->preset, "gpt2", 4);
-}
-
 /* The run itself looks again, when the folder is its own; this is to say so before hours of reading
  * text. */
 static int check_out(train_run *r)
@@ -65,90 +57,6 @@ static int choose_training(train_run *r)
     if (given->from && cup_gpt_config_load(r->c, given->from, &r->training.model) != CUP_OK)
         return cli_report(r->c);
     return train_apply(r->call, &r->training);
-}
-
-static int load_tokenizer(train_run *r)
-{
-    const train_given *given = r->given;
-    const char *wanted = given->tokenizer ? given->tokenizer : is_large(given) ? "bpe" : "char";
-    int64_t size = given->vocabulary ? given->vocabulary
-                   : is_large(given) ? GPT2_VOCABULARY
-                                     : SMALL_VOCABULARY;
-    if (given->resume || (given->from && !given->tokenizer))
-        r->tokenizer = cup_gpt_tokenizer_load(r->c, given->resume ? given->out : given->from);
-    else if (!strcmp(wanted, "char"))
-        r->tokenizer = cup_tokenizer_char_new(r->c, r->corpus);
-    else if (!strcmp(wanted, "bpe"))
-        r->tokenizer = cup_tokenizer_bpe_new(r->c, r->corpus, size);
-    else
-        r->tokenizer = cup_tokenizer_load(r->c, wanted);
-    return cli_report(r->c);
-}
-
-/* Whether the data is in tokens already. The two kinds cannot be mixed. */
-static int check_data(const train_given *given, bool *has_tokens)
-{
-    int tokens = 0;
-    for (int i = 0; i < given->data.count; i++)
-        tokens += cup_data_has_tokens(given->data.name[i]);
-    *has_tokens = tokens > 0;
-    if (tokens && tokens < given->data.count)
-        return cli_usage("--data names text and .bin files of tokens; give the one or the other");
-    return CLI_OK;
-}
-
-static bool has_tokenizer(const char *folder)
-{
-    char path[PATH_MAX];
-    int length = snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    return length > 0 && (size_t)length < sizeof path && access(path, R_OK) == 0;
-}
-
-/* The tokenizer that stands beside the tokens, or the one that was named. */
-static int load_tokens(train_run *r)
-{
-    const train_given *given = r->given;
-    const char *path = given->tokenizer ? given->tokenizer : given->data.name[0];
-    if (given->resume || (given->from && !given->tokenizer))
-        r->tokenizer = cup_gpt_tokenizer_load(r->c, given->resume ? given->out : given->from);
-    else if (given->tokenizer || has_tokenizer(path))
-        r->tokenizer = cup_tokenizer_load(r->c, path);
-    else
-        return cli_usage("the data is in tokens: give with --tokenizer the one that made them, a "
-                         "saved one or a folder with GPT-2's vocab.json and merges.txt");
-    if (r->tokenizer)
-        r->data = cup_data_open(r->c, given->data.name, given->data.count, r->tokenizer,
-                                r->training.model.context);
-    return cli_report(r->c);
-}
-
-/* What the checkpoint's run learned from. */
-static int load_known(train_run *r)
-{
-    const char *out = r->given->out;
-    r->tokenizer = cup_gpt_tokenizer_load(r->c, out);
-    if (r->tokenizer)
-        r->data = cup_gpt_data_load(r->c, out, r->tokenizer, r->training.model.context);
-    return cli_report(r->c);
-}
-
-static int load_data(train_run *r)
-{
-    const train_given *given = r->given;
-    bool has_tokens;
-    int code = check_data(given, &has_tokens);
-    if (code)
-        return code;
-    if (!given->data.count || has_tokens)
-        return has_tokens ? load_tokens(r) : load_known(r);
-    r->corpus =
-        cup_corpus_load(r->c, given->data.name, given->data.count,
-                        CUP_OPTIONS(cup_corpus_options, .text_field = given->text_field));
-    code = r->corpus ? load_tokenizer(r) : cli_report(r->c);
-    if (code)
-        return code;
-    r->data = cup_data_new(r->c, r->corpus, r->tokenizer, r->training.model.context);
-    return cli_report(r->c);
 }
 
 static int make_trainer(train_run *r)
@@ -256,7 +164,7 @@ static int run_with(train_run *r)
     if (!code)
         code = choose_training(r);
     if (!code)
-        code = load_data(r);
+        code = train_load_data(r);
     if (!code)
         code = make_trainer(r);
     if (code)
@@ -358,6 +266,11 @@ const cli_verb verb_train = {
         "is done there is nothing to save, and they end the run at once; a second one does not "
         "keep the checkpoint from being saved, a third one, half a second after it, does. "
         "--resume finds text or tokens where they were.\n\n"
+        "--weights makes each name of --data a set of its own, as in --data books code --weights "
+        "0.7 0.3: a text of a batch is from a set as often as its weight says, whatever the sets' "
+        "sizes. Which text is from which set follows from the seed, the step and its place in the "
+        "batch alone, so that a resumed run reads on as if nothing had happened; what was read of "
+        "each is said at the end. The validation part is those of all sets.\n\n"
         "Several processes train one model with --gpus or --processes, or when `cupola launch`, "
         "torchrun, mpirun or Slurm starts them: each computes its share of a step's batches, "
         "--batch times --accumulate texts in all, so that the run is that of one process but for "

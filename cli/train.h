@@ -7,7 +7,7 @@
 #include "cupola/train.h"
 
 typedef struct train_given {
-    cli_files data;
+    cli_files data, weights;
     const char *out, *preset, *device, *dtype, *tokenizer, *precision;
     const char *positions, *norm, *mlp, *bias, *optimizer;
     const char *memory_page, *decline, *from, *text_field;

@@ -11,6 +11,9 @@ const cli_option train_options[] = {
      "text to learn from, up to 1 GiB: files, and folders with all text below them, also JSON "
      "Lines (.jsonl, field text) and packed ones (.gz, .zst); or .bin files of tokens and folders "
      "of them, of any size; --resume knows it"},
+    {"weights", NAMES(train_given, weights), "WEIGHT", NULL,
+     "each name of --data is a set of its own, of which a text is drawn as often as its weight "
+     "says: 0.7 0.3, or 7 3"},
     {"out", TEXT(train_given, out), "DIR", "run",
      "folder for the checkpoint, losses.csv, metrics.jsonl, loss.svg and loss.html"},
     {"from", TEXT(train_given, from), "DIR", NULL,

@@ -1,6 +1,7 @@
 /* What a run says while it goes on: progress, curves, metrics; and in the end. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "cli/common/exit.h"
 #include "cli/common/json.h"
@@ -138,6 +139,26 @@ void train_end_report(train_run *r)
     r->rate = progress_rate(&r->progress);
 }
 
+/* What a run from its first step on has read of each set. A signal does not wait for it. */
+static void tell_sets(const train_run *r)
+{
+    int count = cup_data_sets(r->data);
+    const cup_training *a = &r->training;
+    int64_t steps = cup_trainer_steps(r->trainer), rows = a->batch * a->accumulate, all = 0;
+    int64_t *drawn = count && !signals_caught() ? calloc((size_t)count, sizeof *drawn) : NULL;
+    if (drawn && cup_data_drawn(r->c, r->data, a->seed, (uint64_t)steps, rows, drawn) == CUP_OK)
+        all = rows * steps;
+    for (int i = 0; drawn && all && i < count; i++) {
+        char tokens[32], size[32];
+        double read = (double)drawn[i] * (double)a->model.context;
+        double own = (double)cup_data_count(cup_data_set(r->data, i), CUP_SPLIT_TRAIN);
+        fprintf(stderr, "set %d: %s tokens read, %.1f %% of all, %.2f times its %s\n", i + 1,
+                progress_number(read, tokens), 100 * (double)drawn[i] / (double)all, read / own,
+                progress_number(own, size));
+    }
+    free(drawn);
+}
+
 void train_summarize(train_run *r)
 {
     char time[32], rate[32];
@@ -149,6 +170,7 @@ void train_summarize(train_run *r)
     double first = plot_validation(r->trainer, false), last = plot_validation(r->trainer, true);
     if (last != first && isfinite(last))
         fprintf(stderr, "validation loss %.4f, before training %.4f\n", last, first);
+    tell_sets(r);
     fprintf(stderr, "%s: checkpoint, losses.csv, metrics.jsonl, loss.svg and loss.html\n",
             cli_shown(r->given->out));
 }

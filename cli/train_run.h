@@ -32,6 +32,9 @@ typedef struct train_run {
 /* One of several processes speaks for all. */
 bool train_speaks(const train_run *r);
 
+/* Reads text or tokens, and reads or makes the tokenizer. Returns an exit code. */
+int train_load_data(train_run *r);
+
 /* What is trained, on what, before the first step. */
 void train_announce(const train_run *r);
 

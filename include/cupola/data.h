@@ -108,6 +108,24 @@ CUP_API void cup_data_free(cup_data *d);
 CUP_API cup_data *cup_data_open(cup_context *c, const char *const *paths, int count,
                                 const cup_tokenizer *t, int64_t context);
 
+/* Several sets in one: each row of a batch is drawn from one of them, as often as its weight says,
+ * which is above 0 and a part of the sum of all; the validation part is those of all sets, one
+ * behind the other. The sets were encoded with the same tokenizer, are no mixes themselves, and
+ * belong to the mix from then on, which frees them; where NULL is returned they stay the caller's.
+ * What is kept of where they lie is enough for cup_gpt_data_load. */
+CUP_API cup_data *cup_data_mix(cup_context *c, cup_data *const *sets, const double *weights,
+                               int count);
+
+/* The number of sets in a mix; 0 where it is none. And the set of a number from 0 on, borrowed;
+ * NULL where there is none. */
+CUP_API int cup_data_sets(const cup_data *d);
+CUP_API const cup_data *cup_data_set(const cup_data *d, int index);
+
+/* How many rows of the steps from 0 up to `steps`, each of so many rows, a run with this seed draws
+ * from each set of a mix: as many numbers as it has sets. Some 20 ns a row. */
+CUP_API cup_status cup_data_drawn(cup_context *c, const cup_data *d, uint64_t seed, uint64_t steps,
+                                  int64_t rows, int64_t *counts);
+
 /* Whether a path is for cup_data_open: its name ends in .bin, or it is a folder that holds such a
  * file which has "train" or "val" in its name or begins as llm.c's do. Other files of a folder are
  * left out. */

@@ -21,6 +21,10 @@ const cup__text *cup__data_sources(const cup_data *d);
 /* Its text_field. */
 const char *cup__data_text_field(const cup_data *d);
 
+/* The weight of set i of a mix, and how many of the sources are its. */
+double cup__data_weight(const cup_data *d, int i);
+int64_t cup__data_source_count(const cup_data *d, int i);
+
 /* The size of the tokenizer that encoded it: tokens are below it. */
 int64_t cup__data_vocabulary(const cup_data *d);
 

@@ -5,24 +5,9 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
-#include "base/philox.h"
-#include "data/corpus.h"
-#include "data/shards.h"
+#include "data/mix.h"
 #include "data/tokenizer.h"
 #include "tensor/context.h"
-
-struct cup_data {
-    bool wide; /* 32 bits a token, where 16 are not enough */
-    void *tokens;
-    int64_t count, capacity;
-    int64_t train; /* the first of them are for training */
-    int64_t vocabulary; /* of the tokenizer */
-    cup__shards shards; /* where the tokens are in files, and not in memory */
-    uint64_t hash;      /* of those */
-    int64_t files;
-    cup__text sources;
-    char *text_field; /* of the corpus, or NULL */
-};
 
 static cup_status no_memory(cup__error *error)
 {
@@ -191,6 +176,7 @@ void cup_data_free(cup_data *d)
 {
     if (!d)
         return;
+    cup__mix_free(&d->mix);
     cup__shards_close(&d->shards);
     cup__free(d->tokens);
     cup__text_free(&d->sources);
@@ -207,6 +193,8 @@ int64_t cup_data_count(const cup_data *d, cup_split part)
 {
     if (!d)
         return 0;
+    if (d->mix.count)
+        return cup__mix_tokens(&d->mix, part);
     return part == CUP_SPLIT_TRAIN ? d->train : d->count - d->train;
 }
 
@@ -227,7 +215,7 @@ const cup__text *cup__data_sources(const cup_data *d)
 
 uint64_t cup_data_hash(const cup_data *d)
 {
-    if (!d || d->shards.count)
+    if (!d || d->shards.count || d->mix.count)
         return d ? d->hash : 0;
     return cup__hash_bytes(d->tokens, (size_t)d->count * (d->wide ? 4 : 2));
 }
@@ -262,20 +250,12 @@ static cup_status check_rows(cup_context *c, const cup_data *d, cup_split part, 
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "a batch of %lld rows from row %lld with %lld tokens is not possible",
                          (long long)rows, (long long)first_row, (long long)context);
-    if (context >= cup_data_count(d, part))
+    int64_t count = d->mix.count ? cup__mix_fewest(&d->mix, part) : cup_data_count(d, part);
+    if (context >= count)
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "a context of %lld tokens is more than this part of the data has, %lld",
-                         (long long)context, (long long)cup_data_count(d, part));
+                         (long long)context, (long long)count);
     return CUP_OK;
-}
-
-/* 64 random bits for a row. Turning the seed round keeps them apart from the numbers that ops draw
- * with the same seed. */
-static uint64_t draw(uint64_t seed, uint64_t step, uint64_t row)
-{
-    cup__philox_words words = cup__philox(~seed, (uint32_t)row, (uint32_t)(row >> 32),
-                                          (uint32_t)step, (uint32_t)(step >> 32));
-    return (uint64_t)words.at[1] << 32 | words.at[0];
 }
 
 cup_status cup_data_batch(cup_context *c, const cup_data *d, cup_split part, uint64_t seed,
@@ -283,18 +263,21 @@ cup_status cup_data_batch(cup_context *c, const cup_data *d, cup_split part, uin
                           int32_t *inputs, int32_t *targets)
 {
     CUP_TRY(check_rows(c, d, part, first_row, rows, context, inputs, targets));
-    uint64_t places = (uint64_t)(cup_data_count(d, part) - context);
     for (int64_t r = 0; r < rows; r++) {
-        uint64_t bits = draw(seed, step, (uint64_t)(first_row + r));
-        int64_t place = (int64_t)((unsigned __int128)bits * places >> 64);
-        CUP_TRY(copy_row(&c->error, d, begin_of(d, part) + place, context, inputs + r * context,
-                         targets + r * context));
+        cup__draw drawn = cup__data_draw(seed, step, (uint64_t)(first_row + r));
+        const cup_data *set = d->mix.count ? cup__mix_choose(&d->mix, drawn.set) : d;
+        uint64_t places = (uint64_t)(cup_data_count(set, part) - context);
+        int64_t place = (int64_t)((unsigned __int128)drawn.place * places >> 64);
+        CUP_TRY(copy_row(&c->error, set, begin_of(set, part) + place, context,
+                         inputs + r * context, targets + r * context));
     }
     return CUP_OK;
 }
 
 int64_t cup_data_windows(const cup_data *d, cup_split part, int64_t context)
 {
+    if (d && d->mix.count)
+        return cup__mix_windows(&d->mix, part, context);
     return d && context > 0 ? (cup_data_count(d, part) - 1) / context : 0;
 }
 
@@ -309,8 +292,11 @@ cup_status cup_data_window(cup_context *c, const cup_data *d, cup_split part, in
                          "of %lld tokens",
                          (long long)first_row, (long long)(first_row + rows), (long long)windows,
                          (long long)context);
-    for (int64_t r = 0; r < rows; r++)
-        CUP_TRY(copy_row(&c->error, d, begin_of(d, part) + (first_row + r) * context, context,
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t window = first_row + r;
+        const cup_data *set = d->mix.count ? cup__mix_at(&d->mix, part, context, &window) : d;
+        CUP_TRY(copy_row(&c->error, set, begin_of(set, part) + window * context, context,
                          inputs + r * context, targets + r * context));
+    }
     return CUP_OK;
 }

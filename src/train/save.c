@@ -25,7 +25,7 @@ static void write(const cup_loop *l, cup__json_writer *writer)
     cup__json_add_unsigned(writer, "data", cup_data_hash(t->data));
     cup__gpt_config_write(writer, "model", &t->training.model);
     cup__training_write(writer, "training", &t->training);
-    cup__sources_write(writer, cup__data_sources(t->data), cup__data_text_field(t->data));
+    cup__sources_write(writer, t->data);
 }
 
 static cup_status write_tokenizer(const cup_loop *l, cup__text *out)

@@ -3,15 +3,17 @@
 
 #include "base/memory.h"
 #include "base/utf8.h"
+#include "data/corpus.h"
 #include "io/checkpoint.h"
 #include "tensor/context.h"
 #include "train/trainer.h"
 
 #define KEY "sources"
 #define FIELD_KEY "text_field"
+#define SETS_KEY "sets" /* of a mix: the weight of each, and how many of the sources are its */
 
 /* A path that is not UTF-8 has no place in JSON; then none is kept. */
-void cup__sources_write(cup__json_writer *writer, const cup__text *sources, const char *field)
+static void write_paths(cup__json_writer *writer, const cup__text *sources)
 {
     cup__json_open(writer, KEY, CUP__JSON_ARRAY);
     bool whole = cup__utf8_check(sources->bytes, sources->length) == sources->length;
@@ -21,8 +23,28 @@ void cup__sources_write(cup__json_writer *writer, const cup__text *sources, cons
         at += strlen(path) + 1;
     }
     cup__json_close(writer);
+}
+
+static void write_sets(cup__json_writer *writer, const cup_data *data)
+{
+    cup__json_open(writer, SETS_KEY, CUP__JSON_ARRAY);
+    for (int i = 0; i < cup_data_sets(data); i++) {
+        cup__json_open(writer, NULL, CUP__JSON_OBJECT);
+        cup__json_add_number(writer, "weight", cup__data_weight(data, i));
+        cup__json_add_integer(writer, "sources", cup__data_source_count(data, i));
+        cup__json_close(writer);
+    }
+    cup__json_close(writer);
+}
+
+void cup__sources_write(cup__json_writer *writer, const cup_data *data)
+{
+    const char *field = cup__data_text_field(data);
+    write_paths(writer, cup__data_sources(data));
     if (field)
         cup__json_add_string(writer, FIELD_KEY, field);
+    if (cup_data_sets(data))
+        write_sets(writer, data);
 }
 
 /* The paths in a checkpoint, which point into it. */
@@ -84,6 +106,44 @@ static cup_data *make(cup_context *c, const cup__checkpoint *checkpoint, const c
     return data;
 }
 
+/* The sets of a mix, each made of its own share of the paths. */
+static cup_data *make_mix(cup_context *c, const cup__checkpoint *checkpoint,
+                          const char *const *paths, int count, const cup_tokenizer *t,
+                          int64_t context)
+{
+    const cup__json_node *list = cup__json_find(checkpoint->state, SETS_KEY);
+    size_t most = list->count;
+    cup_data **sets = cup__calloc(most, sizeof(cup_data *)), *mix = NULL;
+    double *weights = cup__calloc(most, sizeof *weights);
+    int made = 0, used = 0;
+    if (!sets || !weights)
+        cup__fail(&c->error, CUP_MEMORY, "out of host memory for the sets of a mix");
+    CUP__JSON_EACH (set, list) {
+        int64_t own = 0;
+        if (c->error.status != CUP_OK)
+            break;
+        cup__json_get_number(&c->error, &checkpoint->json, set, "weight", &weights[made]);
+        cup__json_get_integer(&c->error, &checkpoint->json, set, "sources", 1, count - used, &own);
+        if (c->error.status == CUP_OK)
+            sets[made] = make(c, checkpoint, paths + used, (int)own, t, context);
+        made += sets[made] != NULL;
+        used += (int)own;
+    }
+    if (c->error.status == CUP_OK)
+        mix = cup_data_mix(c, sets, weights, made);
+    for (int i = 0; !mix && i < made; i++)
+        cup_data_free(sets[i]);
+    cup__free(sets);
+    cup__free(weights);
+    return mix;
+}
+
+static bool is_mix(const cup__checkpoint *checkpoint)
+{
+    const cup__json_node *list = cup__json_find(checkpoint->state, SETS_KEY);
+    return list && list->kind == CUP__JSON_ARRAY && list->count > 0 && list->count < INT32_MAX;
+}
+
 cup_data *cup_gpt_data_load(cup_context *c, const char *folder, const cup_tokenizer *t,
                             int64_t context)
 {
@@ -96,7 +156,7 @@ cup_data *cup_gpt_data_load(cup_context *c, const char *folder, const cup_tokeni
     if (cup__checkpoint_open(&c->error, folder, &checkpoint) != CUP_OK)
         return NULL;
     if (find_paths(c, &checkpoint, folder, &paths, &count) == CUP_OK)
-        data = make(c, &checkpoint, paths, count, t, context);
+        data = (is_mix(&checkpoint) ? make_mix : make)(c, &checkpoint, paths, count, t, context);
     cup__free(paths);
     cup__checkpoint_close(&checkpoint);
     return data;

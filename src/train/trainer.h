@@ -36,9 +36,9 @@ cup_status cup__training_read(cup_context *c, const cup__json *json, const cup__
 /* Fills in defaults and refuses what cannot be. */
 cup_status cup__training_check(cup_context *c, cup_training *training);
 
-/* Where the text lay, one path behind the other, as a list of the object that is open, and the
- * field of JSON Lines that has it, where that was named. */
-void cup__sources_write(cup__json_writer *writer, const cup__text *sources, const char *field);
+/* Where the text lay, one path behind the other, as a list of the object that is open, the field of
+ * JSON Lines that has it, where that was named, and the sets of a mix. */
+void cup__sources_write(cup__json_writer *writer, const cup_data *data);
 
 /* What differs between two checked trainings that must be alike for one to go on from the other's
  * checkpoint; NULL: nothing. */

@@ -1,0 +1,65 @@
+/* What cupola train learns from: several sets with weights. */
+#include <stdlib.h>
+
+#include "test.h"
+
+#define TINY                                                                                       \
+    "--device cpu --threads 1 --layers 1 --heads 2 --width 16 --context 16 --batch 4 "             \
+    "--evaluate-every 4 --evaluate-texts 8 --save-every 3 --decline constant --warmup 2 "
+
+static char out[20000];
+
+/* Runs words of the shell in a folder with two texts, where $cupola is the command. */
+static int run(const char *folder, const char *words)
+{
+    char build[4096];
+    EXPECT(realpath(test_build(), build) != NULL);
+    return test_command(out, sizeof out,
+                        "cd '%s' && cupola='%s/cupola' && "
+                        "{ test -e a.txt || { seq 900 >a.txt; seq 5000 6000 >b.txt; }; } && %s",
+                        folder, build, words);
+}
+
+/* Interrupted and resumed, a run of several sets has the losses and the weights of one that was
+ * not; and says what it has read of each. */
+TEST(train_on_sets_resumes_bit_for_bit)
+{
+    const char *folder = test_folder();
+    EXPECT_INT(run(folder, "$cupola train --data a.txt b.txt --weights 3 1 --out x " TINY
+                           "--steps 6"),
+               0);
+    EXPECT_CONTAINS(out, "set 1: ");
+    EXPECT_CONTAINS(out, "set 2: ");
+    EXPECT_INT(run(folder, "$cupola train --data a.txt b.txt --weights 3 1 --out y --steps 4 " TINY
+                           "&& $cupola train --out y --resume --steps 6 && "
+                           "cmp x/model.safetensors y/model.safetensors"),
+               0);
+    EXPECT_INT(run(folder, "$cupola train --data a.txt b.txt --weights 1 1 --out z --steps 6 " TINY
+                           "&& ! cmp -s x/model.safetensors z/model.safetensors"),
+               0);
+    EXPECT_INT(run(folder, "$cupola train --data a.txt b.txt --weights 3 2 --out y --resume"), 2);
+    EXPECT_CONTAINS(out, "the data are not those of the checkpoint");
+    EXPECT_INT(run(folder, "$cupola train --data a.txt b.txt --weights 3 --out q " TINY), 2);
+    EXPECT_CONTAINS(out, "--weights has 1 numbers and --data 2 names");
+    EXPECT_INT(run(folder, "$cupola train --data a.txt b.txt --weights 3 -1x --out q " TINY), 2);
+    EXPECT_INT(run(folder, "$cupola train --data a.txt b.txt --weights 3 0 --out q " TINY), 2);
+    EXPECT_CONTAINS(out, "--weights 0 is no number above 0");
+    EXPECT_INT(run(folder, "$cupola train --out y --resume --weights 3 1"), 2);
+    EXPECT_CONTAINS(out, "--weights");
+}
+
+/* Files of tokens are sets as text is. */
+TEST(train_on_sets_of_tokens)
+{
+    const char *folder = test_folder();
+    EXPECT_INT(run(folder, "$cupola train --data a.txt b.txt --out t --steps 1 " TINY
+                           "&& $cupola tokenize --data a.txt --tokenizer t --out ta && "
+                           "$cupola tokenize --data b.txt --tokenizer t --out tb"),
+               0);
+    EXPECT_INT(run(folder, "$cupola train --data ta tb --weights 1 2 --out x --steps 5 " TINY
+                           "&& $cupola train --data ta tb --weights 1 2 --out y --steps 3 " TINY
+                           "&& $cupola train --out y --resume --steps 5 && "
+                           "cmp x/model.safetensors y/model.safetensors"),
+               0);
+    EXPECT_CONTAINS(out, "set 2: ");
+}

@@ -226,6 +226,14 @@ static const cup__sample samples[] = {
     {"1x2x150x128 1x2x150x128 1x2x150x128 - - 4 - 1x1x150x150", WITH(.window_left = 60)},
     {"2x8x2x64 2x2x300x64 2x2x300x64 - - - - 1x8x1x300", WITH(.dropout = 0)},
     {"1x1x9x5 1x1x0x5 1x1x0x5 - - - - 1x1x9x0", WITH(0)},
+    /* Several tiles of keys that a query sees, between some that it does not. */
+    {"1x2x70x64 1x1x600x64 1x1x600x64", WITH(.causal = true, .window_left = 270)},
+    {"1x1x140x128 1x1x620x128 1x1x620x128", WITH(.window_left = 290, .window_right = 150)},
+    {"1x1x150x64 1x1x500x64 1x1x500x64 - - 3 3", WITH(.causal = true)},
+    {"1x2x60x128 1x2x420x128 1x2x420x128 2 2 2 2 1x2x1x420", WITH(.causal = true, .soft_cap = 5)},
+    {"1x1x40x96 1x1x260x96 1x1x260x96 - 1 - - 1x1x40x260", WITH(.dropout = 0.2)},
+    {"1x1x66x192 1x1x260x192 1x1x260x192 1 1", WITH(.causal = true, .window_left = 150)},
+    {"1x1x30x256 1x1x261x256 1x1x261x256 - 1 - - 1x1x30x261", WITH(.soft_cap = 9)},
     /* What cancels where a query sees one key is o as it is stored. */
     {"1x1x6x1 1x1x1x1 1x1x1x1", WITH(.dropout = 0.735)},
     {"1x2x1x1 1x2x1x1 1x2x1x1", WITH(.dropout = 0.661)},

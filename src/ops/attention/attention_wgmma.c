@@ -12,59 +12,73 @@ static int64_t padded(const cup__attention *a)
     return (a->size + 63) / 64 * 64;
 }
 
-static const char *refuses(const cup__call *call, int64_t size_most)
+static const char *refuses(const cup__attention *a, int64_t size_most)
 {
-    cup__attention a = cup__attention_of(call);
-    if (cup__cuda_facts(cup__cuda_of(call->c->device))->major != 9)
+    if (cup__cuda_facts(cup__cuda_of(a->c->device))->major != 9)
         return "it is for Hopper (sm_90)";
     if (!cup__driver.cuTensorMapEncodeTiled)
         return "the driver is too old for tensor maps";
-    if (a.dtype != CUP_F16 && a.dtype != CUP_BF16)
+    if (a->dtype != CUP_F16 && a->dtype != CUP_BF16)
         return "it takes f16 and bf16";
-    if (a.size % 8 || a.size > size_most)
+    if (a->size % 8 || a->size > size_most)
         return size_most == 128 ? "the size of a head must be a multiple of 8 up to 128"
                                 : "the size of a head must be a multiple of 8 up to 256";
-    if (a.scale < 0)
+    if (a->scale < 0)
         return "the scale is negative";
-    if (a.mask.window)
-        return "it knows of no windows";
-    if (a.score.changed || a.score.sinks)
-        return "it knows of scores that are scaled, and of nothing else";
-    if (!cup__attention_is_any(&a))
+    if (!cup__attention_is_any(a))
         return "there are no queries or no keys";
-    return a.queries > CUP__POSITIONS_MOST || a.keys > CUP__POSITIONS_MOST
+    return a->queries > CUP__POSITIONS_MOST || a->keys > CUP__POSITIONS_MOST
                ? "there are over 2^30 positions"
                : NULL;
 }
 
 const char *cup__attention_hopper_refuses(const cup__call *call)
 {
-    return refuses(call, 256);
+    cup__attention a = cup__attention_of(call);
+    return refuses(&a, 256);
 }
 
 const char *cup__attention_hopper_grad_refuses(const cup__call *call)
 {
-    return refuses(call, 128);
+    cup__attention a = cup__attention_of(call);
+    if (a.mask.window)
+        return "it knows of no windows";
+    if (a.score.changed || a.score.sinks)
+        return "it knows of scores that are scaled, and of nothing else";
+    return refuses(&a, 128);
+}
+
+/* Whether two neighbouring keys of a bias are one aligned word. */
+static bool bias_lies_in_pairs(const cup__attention *a)
+{
+    const cup_tensor *bias = a->score.bias;
+    const int64_t *stride = a->score.bias_stride;
+    if (!bias || stride[3] != 1 || a->keys % 2 || (uintptr_t)bias->data % 4)
+        return false;
+    return stride[0] % 2 == 0 && stride[1] % 2 == 0 && stride[2] % 2 == 0;
 }
 
 /* Three warpgroups do more work on each key that is read, unless their tiles of 192 queries leave
- * more rows empty. */
+ * more rows empty, or dropout or a bias needs more registers than three have. */
 static int forward_warpgroups(const cup__attention *a)
 {
     int64_t by_two = cup__attention_tiles(a->queries, 128) * 128;
     int64_t by_three = cup__attention_tiles(a->queries, 192) * 192;
-    return padded(a) == 64 && a->dropout == 0 && by_three <= by_two + by_two / 16 ? 3 : 2;
+    bool fits = a->dropout == 0 && !a->score.bias;
+    return padded(a) == 64 && fits && by_three <= by_two + by_two / 16 ? 3 : 2;
 }
 
 static int forward_step(const cup__attention *a)
 {
+    bool plain = !a->mask.causal && !a->mask.window && !a->score.changed;
+    bool single = a->score.bias && !bias_lies_in_pairs(a); /* addresses take registers */
     switch (padded(a)) {
     case 64:
-        return 128;
+        return single ? 80 : 128;
     case 128:
-        return a->dropout > 0 ? 112 : a->mask.causal ? 128 : 176;
+        return single ? 80 : a->dropout > 0 ? 112 : plain ? 176 : 128;
     case 192:
-        return a->dropout > 0 ? 64 : 96;
+        return a->dropout > 0 ? 64 : single ? 80 : 96;
     default:
         return a->dropout > 0 ? 48 : 80;
     }
@@ -150,9 +164,9 @@ static cup__kernel *kernel_of(const cup__attention *a, cup__hopper_kernel which,
         {"STEP", plan->step},         {"STAGES", plan->stages},
         {"CAUSAL", a->mask.causal},       {"DROPOUT", a->dropout > 0},
         {"WATCHDOG", plan->watchdog}, {"WARPGROUPS", plan->warpgroups},
-        {"ORDER", plan->order},
+        {"ORDER", plan->order},       {"BIAS_PAIRS", bias_lies_in_pairs(a)},
     };
-    int count = which == CUP__HOPPER_FORWARD ? 9 : 7;
+    int count = which != CUP__HOPPER_FORWARD ? 7 : a->score.bias ? 10 : 9;
     int64_t most = cup__cuda_facts(gpu)->multiprocessors;
     *grid = (cup__grid){
         .x = units < most ? units : most,

@@ -5,8 +5,9 @@
  * starts the scores of the next keys and the product of the last probabilities with V, and works
  * out the softmax of the new scores while the tensor cores are at the latter. ORDER lets the
  * warpgroups start their products in turn, so that one's softmax meets the other's products. Keys
- * are walked from the last to the first, since only the last can be partly hidden. 4 B H T S D
- * flops, halved by causality; one exponential for each 4 D of them. */
+ * are walked from the last that any query sees to the first, since causality hides only the last.
+ * 4 D flops for each score that is seen, and one exponential; a soft cap takes another and a
+ * reciprocal. */
 #ifndef WARPGROUPS
 #define WARPGROUPS 2
 #endif
@@ -17,7 +18,7 @@
 #define ORDER 1
 #endif
 
-#include "attention_wgmma.cuh"
+#include "attention_wgmma_scores.cuh"
 
 #if CUP_HAS_WGMMA
 
@@ -39,10 +40,11 @@ DEVICE layout lay_out(uint32_t memory)
     return at;
 }
 
-/* Tiles of keys that the queries of a tile see anything of. */
-DEVICE int tiles_seen(const attention_call &c, int first)
+/* Tiles of keys, from the first on, up to the last that the queries of a tile see anything of. */
+DEVICE int tiles_seen(const attention_call &c, int batch, int first)
 {
-    int last = first + ROWS < c.queries ? first + ROWS : c.queries, end = seen_by(c, last - 1);
+    int last = first + ROWS < c.queries ? first + ROWS : c.queries;
+    int end = seen_by(c, batch, last - 1);
     return end > 0 ? (end + STEP - 1) / STEP : 0;
 }
 
@@ -56,16 +58,17 @@ DEVICE void produce(const attention_call &c, const tensor_map &q, const tensor_m
         unit_of_queries u = unit_at(c, i, ROWS);
         int kv = u.head / (c.heads / c.kv_heads);
         for (int half = 0; half < u.count; half++) {
-            int tiles = tiles_seen(c, u.first(half));
-            if (tiles == 0)
+            int tiles = tiles_seen(c, u.batch, u.first(half));
+            int begin = first_tile(c, u.batch, u.first(half), STEP);
+            if (tiles == 0 || (WINDOW && tiles <= begin))
                 continue;
             at.q_pipe.claim(q_place, WARPGROUPS * ROW_BYTES);
             for (int w = 0; w < WARPGROUPS; w++)
                 bring<64>(q, at.q + w * ROW_BYTES, at.q_pipe.full(0), u.first(half) + 64 * w,
                           u.head, u.batch, TMA_EVICT_FIRST);
             q_place.next();
-            for (int n = tiles - 1; n >= -1; n--) {
-                if (n >= 0) {
+            for (int n = tiles - 1; n >= begin - 1; n--) {
+                if (n >= begin) {
                     at.k_pipe.claim(k_place, STEP_BYTES);
                     bring<STEP>(k, at.k + k_place.stage * STEP_BYTES, at.k_pipe.full(k_place.stage),
                                 n * STEP, kv, u.batch, TMA_EVICT_LAST);
@@ -103,15 +106,15 @@ struct consumer {
     ring_place<STAGES> k_place, v_place;
 };
 
-/* The scores of tile n; `query` is the first of the warp, `seen` how many keys the first query of
- * the warpgroup sees. */
-DEVICE void to_probabilities(const attention_call &c, const consumer &w, int n, int query, int seen,
-                             int row, scores &s, softmax_state &state, float (&fade)[2])
+/* The scores of tile n; `query` is the first of the warp. */
+DEVICE void to_probabilities(const attention_call &c, int n, int query, const row_sight &see,
+                             const bias_words &bias, int row, scores &s, softmax_state &state,
+                             float (&fade)[2])
 {
     int low = query + lane() / 4;
-    if ((n + 1) * STEP > seen)
-        mask_scores(s, seen_by(c, low) - n * STEP, seen_by(c, low + 8) - n * STEP);
-    soften(s, state, fade, c.scale * LOG2_E);
+    change_scores(c, see, bias, n * STEP, s);
+    mask_unseen(c, see, low, n, s);
+    soften(s, state, fade, CHANGED ? 1 : c.scale * LOG2_E);
     if (DROPOUT)
         drop(c, s, row, query, n * STEP);
     wgmma_hold(s);
@@ -119,10 +122,11 @@ DEVICE void to_probabilities(const attention_call &c, const consumer &w, int n, 
 
 /* Starts the scores of tile n and the product of the probabilities before with their values, and
  * makes the scores probabilities while the latter is under way. */
-DEVICE void step(const attention_call &c, const layout &at, consumer &w, int n, int query, int seen,
-                 int row, scores &s, const fragments &p, results &o, softmax_state &state,
-                 float (&fade)[2])
+DEVICE void step(const attention_call &c, const layout &at, consumer &w, int n, int query,
+                 const row_sight &see, int row, scores &s, const fragments &p, results &o,
+                 softmax_state &state, float (&fade)[2])
 {
+    bias_words bias;
     wait_turn(w.at.group);
     wgmma_fence();
     start_scores(s, w.q, w.k + (STEP_BYTES >> 4) * w.k_place.stage);
@@ -130,11 +134,12 @@ DEVICE void step(const attention_call &c, const layout &at, consumer &w, int n, 
     wgmma_fence();
     start_results(o, p, w.v + (STEP_BYTES >> 4) * w.v_place.stage);
     pass_turn(w.at.group);
+    load_bias(c, see, n * STEP, bias);
     wgmma_wait<1>();
     wgmma_hold(s);
     at.k_pipe.release<1>(w.k_place.stage);
     w.k_place.next();
-    to_probabilities(c, w, n, query, seen, row, s, state, fade);
+    to_probabilities(c, n, query, see, bias, row, s, state, fade);
 }
 
 /* Waits for the product with V, if there was one, makes its sums relative to the maximum found
@@ -154,11 +159,12 @@ DEVICE void end_step(const layout &at, consumer &w, const scores &s, fragments &
 
 /* One tile of queries against its keys. The waits for K between the steps also keep the compiler
  * from moving the end of one in front of its softmax. */
-DEVICE void walk(const attention_call &c, const layout &at, consumer &w, int row, int first,
-                 int tiles, results &o, softmax_state &state)
+DEVICE void walk(const attention_call &c, const layout &at, consumer &w, const unit_of_queries &u,
+                 int first, int begin, int tiles, results &o, softmax_state &state)
 {
-    int query = first + 64 * w.at.group + 16 * w.at.warp,
-        seen = seen_by(c, first + 64 * w.at.group);
+    int query = first + 64 * w.at.group + 16 * w.at.warp;
+    row_sight see = sight_of_rows(c, u.batch, u.head, first + 64 * w.at.group, query);
+    bias_words bias;
     float fade[2];
     scores s;
     fragments p;
@@ -168,20 +174,21 @@ DEVICE void walk(const attention_call &c, const layout &at, consumer &w, int row
     wgmma_fence();
     start_scores(s, w.q, w.k + (STEP_BYTES >> 4) * w.k_place.stage);
     pass_turn(w.at.group);
+    load_bias(c, see, (tiles - 1) * STEP, bias);
     wgmma_wait<0>();
     wgmma_hold(s);
     at.k_pipe.release<1>(w.k_place.stage);
     w.k_place.next();
-    to_probabilities(c, w, tiles - 1, query, seen, row, s, state, fade);
+    to_probabilities(c, tiles - 1, query, see, bias, u.row, s, state, fade);
 #pragma unroll 1
-    for (int n = tiles - 2; n >= 0; n--) {
+    for (int n = tiles - 2; n >= begin; n--) {
         at.k_pipe.wait_full(w.k_place);
         end_step(at, w, s, p, o, fade, n < tiles - 2);
-        step(c, at, w, n, query, seen, row, s, p, o, state, fade);
+        step(c, at, w, n, query, see, u.row, s, p, o, state, fade);
     }
     at.q_pipe.release<1>(0);
     w.q_place.next();
-    end_step(at, w, s, p, o, fade, tiles > 1);
+    end_step(at, w, s, p, o, fade, tiles > begin + 1);
     at.v_pipe.wait_full(w.v_place);
     wait_turn(w.at.group);
     wgmma_fence();
@@ -202,7 +209,8 @@ DEVICE void finish(const attention_call &c, const unit_of_queries &u, int query,
         float sum = state.sum[r];
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        scale[r] = sum == 0 ? 0 : (DROPOUT ? c.factor : 1.0f) / sum;
+        float fade = take_sink(c, u.head, &state.base[r], &sum);
+        scale[r] = sum == 0 ? 0 : (DROPOUT ? c.factor : 1.0f) * fade / sum;
         int at = query + lane() / 4 + 8 * r;
         if (c.lse && lane() % 4 == 0 && at < c.queries)
             ((float *)c.lse)[(long long)u.row * c.queries + at] =
@@ -226,12 +234,13 @@ DEVICE void consume(const attention_call &c, const layout &at)
     for (int i = blockIdx.x; i < units_of(c, ROWS); i += gridDim.x) {
         unit_of_queries u = unit_at(c, i, ROWS);
         for (int half = 0; half < u.count; half++) {
-            int first = u.first(half), tiles = tiles_seen(c, first);
+            int first = u.first(half);
+            int tiles = tiles_seen(c, u.batch, first), begin = first_tile(c, u.batch, first, STEP);
             softmax_state state = {{-INFINITE, -INFINITE}, {0, 0}};
             results o;
             clear(o);
-            if (tiles > 0)
-                walk(c, at, w, u.row, first, tiles, o, state);
+            if (tiles > begin)
+                walk(c, at, w, u, first, begin, tiles, o, state);
             finish(c, u, first + 64 * w.at.group + 16 * w.at.warp, o, state);
         }
     }

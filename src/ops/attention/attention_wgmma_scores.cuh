@@ -1,0 +1,153 @@
+/* What the rows of a warp see, and what becomes of their scores, in the forward kernel for Hopper:
+ * windows, documents, soft caps, slopes, biases and sinks, each a knob of its own. A warpgroup's
+ * sums lie as attention_wgmma.cuh says. */
+#ifndef CUP_OPS_ATTENTION_ATTENTION_WGMMA_SCORES_CUH
+#define CUP_OPS_ATTENTION_ATTENTION_WGMMA_SCORES_CUH
+
+#include "attention_wgmma.cuh"
+
+#ifndef BIAS_PAIRS
+#define BIAS_PAIRS 0 /* two neighbouring keys of a bias are one aligned word */
+#endif
+
+#if CUP_HAS_WGMMA
+
+/* Of a warpgroup: the keys [unseen, seen) are seen by all its rows. Of this lane's rows l / 4 and
+ * l / 4 + 8: the keys [first, end) that each sees, the place of its own key, and its bias. */
+struct row_sight {
+    int seen, unseen;
+    int first[2], end[2];
+    int place[2];
+    float slope; /* of the head, to powers of two */
+    const T *bias[2];
+};
+
+/* `group` is the first query of the warpgroup, `query` that of the warp. */
+DEVICE row_sight sight_of_rows(const attention_call &c, int batch, int head, int group, int query)
+{
+    row_sight see;
+    see.seen = seen_by(c, batch, group);
+    see.unseen = first_seen(c, batch, group + 63);
+#if RANGES || CHANGED
+    see.slope = slope_of<float>(c, head) * LOG2_E;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int at = query + lane() / 4 + 8 * r;
+        see.first[r] = first_seen(c, batch, at);
+        see.end[r] = seen_by(c, batch, at);
+        see.place[r] = SLOPES ? position_of(c, batch, at) - 2 * (lane() % 4) : 0;
+        see.bias[r] = BIAS ? pair_of(c, c.score.bias, batch, head, at, 0) : nullptr;
+    }
+#endif
+    return see;
+}
+
+/* A tile of a bias as it is in memory: word i is of scores 2 i and 2 i + 1. */
+typedef uint32_t bias_words[BIAS ? STEP / 4 : 1];
+
+DEVICE uint32_t bias_word(const attention_call &c, const T *row, int key)
+{
+    if (BIAS_PAIRS)
+        return *(const uint32_t *)(row + (key < c.keys ? key : 0));
+    uint32_t low = *(const uint16_t *)(row + (key < c.keys ? key : 0) * c.score.bias.key);
+    uint32_t high = *(const uint16_t *)(row + (key + 1 < c.keys ? key + 1 : 0) * c.score.bias.key);
+    return low | high << 16;
+}
+
+/* Loads the bias of the keys from `key` on. */
+DEVICE void load_bias(const attention_call &c, const row_sight &see, int key, bias_words &words)
+{
+    if (!BIAS)
+        return;
+    int at = key + 2 * (lane() % 4);
+    bool whole = key + STEP <= c.keys;
+#pragma unroll
+    for (int i = 0; i < STEP / 4; i++) {
+        const T *row = see.bias[i % 2];
+        if (BIAS_PAIRS && whole)
+            words[i] = *(const uint32_t *)(row + at + i / 2 * 8);
+        else
+            words[i] = bias_word(c, row, at + i / 2 * 8);
+    }
+}
+
+DEVICE float bias_at(const bias_words &words, int i)
+{
+    union {
+        uint16_t bits;
+        T value;
+    } x;
+    x.bits = (uint16_t)(words[i / 2] >> 16 * (i % 2));
+    return to_real(x.value);
+}
+
+/* The reciprocal to one unit in the last place; 0 of infinity. */
+DEVICE float inverse_of(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Scores, as products give them, of the keys from `key` on become powers of two where anything but
+ * their scale changes them. A capped score is cap (1 - 2 / (1 + e^(2 x / cap))), whose error is a
+ * rounding of the cap. */
+DEVICE void change_scores(const attention_call &c, const row_sight &see, const bias_words &words,
+                          int key, scores &s)
+{
+    if (!CHANGED)
+        return;
+    float scale = c.scale * LOG2_E, cap = c.score.soft_cap * LOG2_E;
+    float steepness = 2 * scale * c.score.soft_cap_inverse;
+    float from[2] = {(float)(see.place[0] - key), (float)(see.place[1] - key)};
+#pragma unroll
+    for (int i = 0; i < STEP / 2; i++) {
+        float x = s[i] * (SOFT_CAP ? steepness : scale);
+        if (SOFT_CAP)
+            x = cap - 2 * cap * inverse_of(1 + exp2_fast(x));
+        if (SLOPES)
+            x -= see.slope * fabsf(from[i / 2 % 2] - (float)(i / 4 * 8 + i % 2));
+        if (BIAS)
+            x += bias_at(words, i) * LOG2_E;
+        s[i] = x;
+    }
+}
+
+/* Scores of keys before `first` of the tile become -infinity. */
+DEVICE void mask_first(scores &s, int first_low, int first_high)
+{
+    first_low -= 2 * (lane() % 4);
+    first_high -= 2 * (lane() % 4);
+#pragma unroll
+    for (int i = 0; i < STEP / 2; i++)
+        if (i / 4 * 8 + i % 2 < (i & 2 ? first_high : first_low))
+            s[i] = -INFINITE;
+}
+
+/* Scores of tile n that their rows do not see become -infinity; `low` is this lane's first row. */
+DEVICE void mask_unseen(const attention_call &c, const row_sight &see, int low, int n, scores &s)
+{
+    if ((n + 1) * STEP > see.seen)
+        mask_scores(s, (RANGES ? see.end[0] : seen_by(c, low)) - n * STEP,
+                    (RANGES ? see.end[1] : seen_by(c, low + 8)) - n * STEP);
+    if (WINDOW && n * STEP < see.unseen)
+        mask_first(s, (RANGES ? see.first[0] : first_seen(c, 0, low)) - n * STEP,
+                   (RANGES ? see.first[1] : first_seen(c, 0, low + 8)) - n * STEP);
+}
+
+/* Puts the head's sink into a row's sum; returns what the row's other sums are multiplied by. */
+DEVICE float take_sink(const attention_call &c, int head, float *base, float *sum)
+{
+    if (!SINKS)
+        return 1;
+    float sink = sink_of<float>(c, head) * LOG2_E, before = *base;
+    *base = fmaxf(before, sink);
+    if (*base == -INFINITE)
+        return 1;
+    float fade = exp2_fast(before - *base);
+    *sum = *sum * fade + exp2_fast(sink - *base);
+    return fade;
+}
+
+#endif
+#endif

@@ -281,7 +281,7 @@ static void write_attributes(void)
     for (int i = 0; i < row_count; i++) {
         row *r = &rows[i];
         put("\nextern const cup__op cup__op_%s;\n", r->name);
-        if (r->attribute_count) {
+        if (r->has_struct) {
             put("typedef struct cup__%s_attributes {\n", r->name);
             for (int k = 0; k < r->attribute_count; k++)
                 if (is_ints(&r->attributes[k]))
@@ -302,7 +302,7 @@ static void write_attributes(void)
 
 static void put_attribute_rows(const row *r)
 {
-    if (!r->attribute_count)
+    if (!r->has_struct)
         return;
     put("static const cup__attribute %s_attributes[] = {\n", r->name);
     for (int k = 0; k < r->attribute_count; k++) {
@@ -332,7 +332,7 @@ static void put_attribute_values(const row *r)
         put("    cup_%s_options given;\n"
             "    bool taken = cup__take_options(c, \"%s\", &given, sizeof given, options);\n",
             r->name, r->name);
-    if (r->attribute_count)
+    if (r->has_struct)
         put("    cup__%s_attributes attributes = {0};\n", r->name);
     for (int k = 0; k < r->attribute_count; k++) {
         const part *a = &r->attributes[k];
@@ -360,7 +360,7 @@ static void put_function(const row *r)
     put_prototype(r, r->is_public ? "cup_" : "cup__");
     put("\n{\n");
     put_attribute_values(r);
-    const char *given = r->attribute_count ? "&attributes" : "NULL";
+    const char *given = r->has_struct ? "&attributes" : "NULL";
     char inputs[400];
     if (list) {
         snprintf(inputs, sizeof inputs, "%s, %s_count", r->inputs[0].name, r->inputs[0].name);
@@ -413,7 +413,7 @@ static void write_table(void)
         else
             put("%d", r->input_count);
         put(", %d, %d, %s, ", r->visible, r->result_count, r->is_public ? "true" : "false");
-        if (r->attribute_count)
+        if (r->has_struct)
             put("sizeof(cup__%s_attributes), %s_attributes, ", r->name, r->name);
         else
             put("0, NULL, ");

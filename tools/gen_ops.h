@@ -20,6 +20,7 @@ typedef struct row {
     char name[48], section[64], words[1600];
     char inputs_text[200], attributes_text[400], results_text[200];
     bool is_public, has_options;
+    bool has_struct; /* of attributes, some of which are no tensors */
     bool is_optimizer; /* its name and words are those of a cup_method as well */
     part inputs[MOST_PARTS], attributes[MOST_PARTS], results[MOST_PARTS];
     int input_count, attribute_count, result_count, visible;

@@ -215,6 +215,8 @@ static void parse_row(const char *at, const char *section)
     take_string(&at, r->words, sizeof r->words);
     r->input_count = parse_parts(r->inputs_text, r->inputs, false);
     r->attribute_count = parse_parts(r->attributes_text, r->attributes, true);
+    for (int i = 0; i < r->attribute_count; i++)
+        r->has_struct |= !r->attributes[i].is_tensor;
     r->result_count = parse_parts(r->results_text, r->results, false);
     for (int i = 0; i < r->result_count; i++)
         r->visible += !r->results[i].hidden;

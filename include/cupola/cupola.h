@@ -38,6 +38,7 @@
 #include "cupola/images.h"
 #include "cupola/io.h"
 #include "cupola/kernel.h"
+#include "cupola/kv_cache.h"
 #include "cupola/layers.h"
 #include "cupola/loader.h"
 #include "cupola/loop.h"

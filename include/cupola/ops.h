@@ -729,6 +729,50 @@ CUP_API cup_tensor *cup_qkv_attention_read(cup_context *c, cup_tensor *qkv, cup_
                                            cup_tensor *values, cup_tensor *position, int heads,
                                            const cup_qkv_attention_read_options *options);
 
+/* (keys, values, k, v, lengths, table?, key_scales?, value_scales?, counts?): puts new tokens'
+ * k [B,G,T,D] and v [B,G,T,E] into kept keys [P,G,S,D] and values [P,G,S,E], in place: token t
+ * of sequence b is put at position lengths[b] + t of it, where lengths, i32 or i64, is one
+ * number or [B], and counts, the same, says how many of the T are there. Without a table P is B
+ * and sequence b has the S positions of row b; with one, i32 [B,N], position i is number i % S
+ * of page table[b, i / S], and no page may be named twice. What is kept has the dtype of k, or
+ * is i8, f8e4m3 or f8e5m2: with key_scales and value_scales, f32 [P,G,S] (f64 where k is), each
+ * token of each head has its own, the largest size over the largest of the dtype, and without
+ * them numbers are kept as they are. Tokens that there is no room for are an error on the CPU;
+ * on a GPU none of that sequence is written */
+typedef struct cup_kv_append_options {
+    size_t size;
+    cup_tensor *table;        /* default: none */
+    cup_tensor *key_scales;   /* default: none */
+    cup_tensor *value_scales; /* default: none */
+    cup_tensor *counts;       /* default: none */
+} cup_kv_append_options;
+
+CUP_API cup_status cup_kv_append(cup_context *c, cup_tensor *keys, cup_tensor *values,
+                                 cup_tensor *k, cup_tensor *v, cup_tensor *lengths,
+                                 const cup_kv_append_options *options);
+
+/* (q, keys, values, lengths, table?, key_scales?, value_scales?, counts?, sinks?): attention of
+ * new tokens, q [B,H,T,D], to the keys [P,G,S,D] and values [P,G,S,E] that kv_append put there,
+ * where G divides H: token t of sequence b stands at position lengths[b] + t and sees all up to
+ * its own, or window_left of them; the rest as in kv_append, with the same lengths, and as in
+ * attention. o is [B,H,T,E]; tokens from counts[b] on give 0. A sequence without room for its
+ * tokens is an error on the CPU, NaN on a GPU */
+typedef struct cup_kv_attention_options {
+    size_t size;
+    double scale;             /* default: 1/sqrt[D] */
+    int64_t window_left;      /* default: all keys */
+    double soft_cap;          /* default: none */
+    cup_tensor *table;        /* default: none */
+    cup_tensor *key_scales;   /* default: none */
+    cup_tensor *value_scales; /* default: none */
+    cup_tensor *counts;       /* default: none */
+    cup_tensor *sinks;        /* default: none */
+} cup_kv_attention_options;
+
+CUP_API cup_tensor *cup_kv_attention(cup_context *c, cup_tensor *q, cup_tensor *keys,
+                                     cup_tensor *values, cup_tensor *lengths,
+                                     const cup_kv_attention_options *options);
+
 /* (x): x, [B,H,T,D], with pairs of the first features of each row turned by an angle: pair i by
  * base^[-2 i / features] times its position, which is offset + t; pairs are i and i +
  * features/2, or 2 i and 2 i + 1 when interleaved; heads says how many of the first heads are

@@ -27,7 +27,8 @@ double cup__gradient_growth(cup_context *c, const cup__gradient_call *g);
 
 /* Adds to `bound`, for each element of input `i` in order, how far its gradient may be off for the
  * terms that it is the sum of, where few large ones may leave little: their sizes together, rounded
- * in f32 at best. Of norms, softmax, log_softmax and attention; nothing for others. */
+ * in f32 at best. Of norms, softmax, log_softmax, both forms of cross_entropy and of attention;
+ * nothing for others. */
 void cup__gradient_cancelling(const cup__gradient_call *g, int i, double *bound);
 
 /* Moves what backward keeps of the results as storing it does: a number that the dtype it is stored

@@ -194,26 +194,178 @@ static void add_scaled(double *bound, const cup_tensor *t, double by)
         bound[k] += by * cup__element(t, k);
 }
 
+/* What flows back to each row of logits, a mean over those that have a target. */
+static double of_each_row(const cup__gradient_call *g, const cup_tensor *targets)
+{
+    double ignored = (double)*(const int64_t *)attribute_of(g, "ignore_index");
+    int64_t counted = 0;
+    for (int64_t r = 0; r < targets->count; r++)
+        counted += cup__element(targets, r) != ignored;
+    return counted ? fabs(back_at(g, 0)) / (double)counted : 0;
+}
+
+/* Of a row of logits: p (1 + 2 z lse) less what the target has of the class. Both are nearly one
+ * where a class is nearly certain. */
+static void bound_loss_row(const cup__gradient_call *g, const cup_tensor *logits, int64_t r,
+                           double target, double *bound)
+{
+    double smoothing = *(const double *)attribute_of(g, "label_smoothing");
+    double z = *(const double *)attribute_of(g, "z_loss");
+    int64_t width = logits->shape[logits->ndim - 1];
+    int64_t classes = *(const int64_t *)attribute_of(g, "columns");
+    classes = classes > 0 ? classes : width;
+    double lse = logsumexp(logits, (row_of){r * width, 1, classes});
+    for (int64_t k = 0; k < classes; k++) {
+        double p = exp(cup__element(logits, r * width + k) - lse) * (1 + 2 * z * fabs(lse));
+        p += smoothing / (double)classes + ((double)k == target ? 1 - smoothing : 0);
+        bound[r * width + k] += share_of((double)classes) * p;
+    }
+}
+
+static void bound_loss(const cup__gradient_call *g, const cup_tensor *logits,
+                       const cup_tensor *targets, double *bound)
+{
+    double ignored = (double)*(const int64_t *)attribute_of(g, "ignore_index");
+    double by = of_each_row(g, targets);
+    double *own = cup__calloc((size_t)logits->count + 1, sizeof *own);
+    for (int64_t r = 0; own && r < targets->count; r++)
+        if (cup__element(targets, r) != ignored)
+            bound_loss_row(g, logits, r, cup__element(targets, r), own);
+    for (int64_t k = 0; own && k < logits->count; k++)
+        bound[k] += by * own[k];
+    cup__free(own);
+}
+
+/* The same behind a product: dx sums it times the weight, dweight times x. */
+static void bound_linear_loss(const cup__gradient_call *g, int which, double *bound)
+{
+    cup_tensor *x = cup_detach(g->in[0]), *w = cup_detach(g->in[1]);
+    cup_context *c = x->context;
+    int64_t wide = w->shape[1], rows = wide ? x->count / wide : 0;
+    x = cup_reshape(c, x, 2, (int64_t[]){rows, wide});
+    cup_tensor *logits = cup_linear(c, x, w, NULL), *off = NULL;
+    cup__shape shape = {.dtype = CUP_F64, .ndim = 2, .size = {rows, w->shape[0]}};
+    off = logits ? cup__full(c, &shape, 0) : NULL;
+    if (off)
+        bound_loss(g, logits, g->in[2], off->data);
+    off = which == 0 ? cup_matmul(c, off, cup_abs(c, w), false, false)
+                     : cup_matmul(c, off, cup_abs(c, x), true, false);
+    add_scaled(bound, off, 1);
+    cup__error_clear(&c->error);
+}
+
+/* Whether each row has one number only, as where a view repeats it: what rounds one product of two
+ * such rows rounds all of them, and errors add up instead of meeting each other. */
+static bool repeats(const cup_tensor *t)
+{
+    int64_t width = t->shape[t->ndim - 1];
+    for (int64_t k = 0; k < t->count; k++)
+        if (cup__element(t, k) != cup__element(t, k - k % width))
+            return false;
+    return width > 1;
+}
+
+/* How far the scores of each query may be off, [B,H,T,1]: the largest of them as sums of sizes. */
+static cup_tensor *of_scores(cup_tensor *q, cup_tensor *k, double scale)
+{
+    cup_context *c = q->context;
+    int64_t batch = q->shape[0], heads = q->shape[1], groups = k->shape[1], size = q->shape[3];
+    int64_t steps = q->shape[2], each = groups ? heads / groups : 1;
+    cup_tensor *rows = cup_reshape(c, cup_abs(c, q), 4,
+                                   (int64_t[]){batch, groups, each * steps, size});
+    cup_tensor *scores = cup_matmul(c, rows, cup_abs(c, k), false, true);
+    double share = repeats(q) && repeats(k) ? 0x1p-23 * (double)size / 8 : 0;
+    scores = cup_max(c, scores, (int64_t[]){3}, 1, true);
+    scores = cup_reshape(c, scores, 4, (int64_t[]){batch, heads, steps, 1});
+    return cup_scale(c, scores, scale * fmax(share, share_of((double)size)));
+}
+
 /* Scores have the slopes p (d - mean of d), of what flows back to each key's probability, where d
- * is as large as the sizes of d_o times those of v; dq sums them times k, dk times q. */
+ * is as large as the sizes of d_o times those of v; dq sums them times k, dk times q, and dv sums
+ * p d_o. Each p is off by what its score and the logsumexp are. */
 static void bound_attention(const cup__gradient_call *g, int which, double *bound)
 {
-    cup_tensor *q = cup_detach(g->in[0]), *v = cup_detach(g->in[2]), *of_keys = NULL;
+    cup_tensor *q = cup_detach(g->in[0]), *k = cup_detach(g->in[1]), *v = cup_detach(g->in[2]);
     cup_context *c = q->context;
     double scale = *(const double *)attribute_of(g, "scale");
     scale = scale > 0 ? scale : 1 / sqrt((double)q->shape[3]);
-    double share = 2 * scale * share_of((double)v->shape[2]);
-    cup_tensor *back = cup_abs(c, g->back[0]), *size = cup_mul(c, back, attend(g, cup_abs(c, v)));
-    size = cup_sum(c, size, (int64_t[]){3}, 1, true);
+    cup_tensor *back = cup_abs(c, g->back[0]), *off = of_scores(q, k, scale), *of_keys = NULL;
+    cup_tensor *size = cup_mul(c, back, attend(g, cup_abs(c, v)));
+    cup_tensor *share = cup_add(c, cup_scale(c, off, 4 * scale),
+                                cup_full(c, CUP_F64, 0, NULL,
+                                         2 * scale * share_of((double)v->shape[2])));
+    size = cup_mul(c, cup_sum(c, size, (int64_t[]){3}, 1, true), share);
     if (which == 0) {
-        cup_tensor *keys = attend(g, cup_abs(c, cup_detach(g->in[1])));
-        add_scaled(bound, cup_mul(c, size, keys), share);
+        cup_tensor *keys = attend(g, cup_abs(c, k));
+        add_scaled(bound, cup_mul(c, size, keys), 1);
     } else {
         cup__shape shape = cup__shape_of(v);
         cup_tensor *values = cup_require_grad(cup__full(c, &shape, 0));
-        cup_tensor *through = cup_mul(c, attend(g, values), cup_mul(c, size, cup_abs(c, q)));
+        cup_tensor *each = which == 1 ? cup_mul(c, size, cup_abs(c, q))
+                                      : cup_mul(c, cup_scale(c, off, 2), back);
+        cup_tensor *through = cup_mul(c, attend(g, values), each);
         if (cup_gradients(c, cup_sum(c, through, NULL, 0, false), &values, 1, &of_keys) == CUP_OK)
-            add_scaled(bound, of_keys, share);
+            add_scaled(bound, of_keys, 1);
+    }
+    cup__error_clear(&c->error);
+}
+
+/* Those of attention that a call of qkv_attention has too. */
+static void take_attributes(const cup__gradient_call *g, const cup__row *to, char *attributes)
+{
+    static const size_t size[] = {[CUP__KIND_INT] = sizeof(int),
+                                  [CUP__KIND_INT64] = sizeof(int64_t),
+                                  [CUP__KIND_FLOAT] = sizeof(double),
+                                  [CUP__KIND_BOOL] = sizeof(bool)};
+    for (const cup__attribute *a = to->attributes; a && a->name; a++) {
+        const void *from = g->attributes ? attribute_of(g, a->name) : NULL;
+        if (from)
+            memcpy(attributes + a->offset, from, size[a->kind]);
+    }
+}
+
+/* `count` heads from `first` on of [B,T,heads D], as [B,count,T,D]. */
+static cup_tensor *heads_of(cup_tensor *t, int64_t heads, int64_t first, int64_t count)
+{
+    cup_context *c = t->context;
+    int64_t batch = t->shape[0], steps = t->shape[1], size = t->shape[2] / heads;
+    t = cup_reshape(c, t, 4, (int64_t[]){batch, steps, heads, size});
+    t = cup_slice(c, t, (int64_t[]){0, 0, first, 0}, 4, (int64_t[]){batch, steps, count, size}, 4);
+    return cup_permute(c, t, (int64_t[]){0, 2, 1, 3}, 4);
+}
+
+/* As attention's for the heads of q, of k and of v. */
+static void bound_qkv(const cup__gradient_call *g, double *bound)
+{
+    cup_tensor *qkv = cup_detach(g->in[0]), *in[CUP__DRAWN_INPUTS] = {NULL};
+    cup_context *c = qkv->context;
+    int64_t heads = *(const int *)attribute_of(g, "heads");
+    int64_t groups = *(const int *)attribute_of(g, "kv_heads");
+    groups = groups > 0 ? groups : heads;
+    int64_t all = heads + 2 * groups, steps = qkv->shape[1], width = qkv->shape[2];
+    _Alignas(16) char attributes[CUP__DRAWN_ATTRIBUTES] = {0};
+    cup__gradient_call own = {.row = cup__row_find("attention"), .attributes = attributes,
+                              .dtype = g->dtype, .in_count = g->in_count + 2, .in = in};
+    take_attributes(g, own.row, attributes);
+    in[0] = heads_of(qkv, all, 0, heads);
+    in[1] = heads_of(qkv, all, heads, groups);
+    in[2] = heads_of(qkv, all, heads + groups, groups);
+    for (int i = 1; i < g->in_count; i++)
+        in[i + 2] = g->in[i];
+    cup_tensor *back = heads_of(cup_detach(g->back[0]), heads, 0, heads);
+    own.back = &back;
+    for (int which = 0; which < 3 && c->error.status == CUP_OK; which++) {
+        int64_t count = which ? groups : heads, size = width / all;
+        int64_t first = which ? heads + (which - 1) * groups : 0;
+        double *part = cup__calloc((size_t)in[which]->count + 1, sizeof *part);
+        if (part)
+            bound_attention(&own, which, part);
+        for (int64_t k = 0; part && k < in[which]->count; k++) {
+            int64_t row = k / size / steps, head = row % count + first;
+            int64_t to = (row / count * steps + k / size % steps) * width + head * size + k % size;
+            bound[to] += part[k];
+        }
+        cup__free(part);
     }
     cup__error_clear(&c->error);
 }
@@ -227,8 +379,14 @@ void cup__gradient_cancelling(const cup__gradient_call *g, int i, double *bound)
     const cup_tensor *x = g->in[0];
     if (!x || x->count == 0)
         return;
-    if (!strcmp(name, "attention") && i < 2 && g->back[0])
+    if (!strcmp(name, "attention") && i < 3 && g->back[0])
         bound_attention(g, i, bound);
+    if (!strcmp(name, "cross_entropy") && i == 0)
+        bound_loss(g, x, g->in[1], bound);
+    if (!strcmp(name, "linear_cross_entropy") && i < 2)
+        bound_linear_loss(g, i, bound);
+    if (!strcmp(name, "qkv_attention") && i == 0 && g->back[0])
+        bound_qkv(g, bound);
     if (i > (norm && !strncmp(name, "add_", 4)))
         return;
     if (norm)

@@ -149,6 +149,95 @@ TEST(backward_holds_attention_in_16_bits)
     cup_context_free(c);
 }
 
+/* Right in double, and off by a part in 2000 in other dtypes. */
+static cup_status slightly_wrong(cup__grad *g)
+{
+    CUP_TRY(right->gradient(g));
+    for (int i = 0; i < 3 && i < g->in_count; i++)
+        if (g->d_in[i] && g->d_in[i]->dtype != CUP_F64)
+            g->d_in[i] = cup_scale(g->c, g->d_in[i], 1.0005);
+    return CUP_OK;
+}
+
+static void count_f32(const cup__backward_result *r, void *user)
+{
+    (void)user;
+    narrow[0] += r->dtype == CUP_F32;
+    narrow[1] += r->dtype == CUP_F32 && !r->passed;
+}
+
+/* Scores are large sums whose rounding all probabilities have, and where rows repeat one number so
+ * do all their products. That is as much as is forgiven. */
+TEST(backward_knows_what_scores_are_off_by)
+{
+    static const char *const calls[] = {
+        "qkv_attention f32 1x51x240@1,1,0 - - - - - heads=2 /seed=59648356120689",
+        "qkv_attention f32 1x6x880@1,2,0 - - - - - heads=18 kv_heads=2 /seed=21948165914570",
+        "qkv_attention f32 1x4x3072@4,1,0 - - - - - heads=16 kv_heads=4 /seed=215858354214852"};
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    failed = count = 0;
+    for (int i = 0; i < 3; i++)
+        EXPECT_INT(cup__check_backward_call(c, calls[i], report, &count), CUP_OK);
+    static const cup__qkv_attention_attributes heads = {.heads = 4, .kv_heads = 2};
+    static const cup__attention_attributes plain = {0};
+    static const cup__sample samples[2][2] = {{{"2x40x256", &heads}},
+                                              {{"2x4x33x40 2x2x50x40 2x2x50x40", &plain}}};
+    for (int i = 0; i < 2; i++) {
+        const cup__row *known = cup__row_find(i ? "attention" : "qkv_attention");
+        cup__op op = *known->op;
+        cup__row row = *known;
+        const cup__row *rows[] = {&row};
+        right = known->op;
+        op.samples = samples[i];
+        row.op = &op;
+        narrow[0] = narrow[1] = 0;
+        EXPECT_INT(cup__check_backward_samples(c, rows, 1, count_f32, NULL), CUP_OK);
+        EXPECT_INT(narrow[1], 0);
+        op.gradient = slightly_wrong;
+        EXPECT_INT(cup__check_backward_samples(c, rows, 1, count_f32, NULL), CUP_OK);
+        EXPECT_INT(narrow[0], 2);
+        EXPECT_INT(narrow[1], 1);
+    }
+    cup_context_free(c);
+}
+
+static double off_by; /* epsilons of f32 */
+
+/* Right in double, and off by that of a probability in a single row. */
+static cup_status off_by_a_probability(cup__grad *g)
+{
+    CUP_TRY(right->gradient(g));
+    if (g->d_in[0] && g->d_in[0]->dtype != CUP_F64)
+        g->d_in[0] = cup_add(g->c, g->d_in[0], cup_scale(g->c, g->d_out[0], off_by * 0x1p-23));
+    return g->c->error.status;
+}
+
+/* A class that is certain has a probability of 1, which its gradient is the rounding of. */
+TEST(backward_knows_what_a_certain_class_leaves)
+{
+    static const cup__cross_entropy_attributes plain = {.ignore_index = -1};
+    static const cup__linear_cross_entropy_attributes linear = {.ignore_index = -1};
+    static const cup__sample samples[2][2] = {{{"1x1 1", &plain}}, {{"1x4 1x4 1", &linear}}};
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    for (int i = 0; i < 2; i++) {
+        const cup__row *known = cup__row_find(i ? "linear_cross_entropy" : "cross_entropy");
+        cup__op op = *known->op;
+        cup__row row = *known;
+        const cup__row *rows[] = {&row};
+        right = known->op;
+        op.samples = samples[i];
+        op.gradient = off_by_a_probability;
+        row.op = &op;
+        for (off_by = 0.25; off_by < 100; off_by *= 100) {
+            narrow[0] = narrow[1] = 0;
+            EXPECT_INT(cup__check_backward_samples(c, rows, 1, count_f32, NULL), CUP_OK);
+            EXPECT_INT(narrow[0], 1);
+            EXPECT_INT(narrow[1], off_by > 1);
+        }
+    }
+    cup_context_free(c);
+}
+
 /* Right in double, and off by four epsilons of the terms that a norm's gradient is the sum of. */
 static cup_status wrong_by_terms(cup__grad *g)
 {

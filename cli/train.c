@@ -215,6 +215,8 @@ static int run(cli_call *call)
 {
     const train_given *given = call->given;
     int processes;
+    if (train_is_images(given))
+        return train_images(call);
     if (!given->data.count && !given->resume)
         return cli_usage("--data is missing: name files or folders with text to learn from");
     if (given->overwrite && given->resume)
@@ -235,7 +237,7 @@ static int run(cli_call *call)
 const cli_verb verb_train = {
     .name = "train",
     .synopsis = "--data FILE|DIR... [OPTION]...",
-    .words = "train a GPT on text",
+    .words = "train a GPT on text, or a network on images",
     .text =
         "Learns a language model from the text of files and folders: the first nine tenths of it, "
         "the rest is for validation. Files whose names end in .bin, and folders of such, are "
@@ -276,6 +278,9 @@ const cli_verb verb_train = {
         "--batch times --accumulate texts in all, so that the run is that of one process but for "
         "rounding. Rank 0 writes the checkpoint, from which a run that is started again goes on by "
         "itself, but with --overwrite; another number of processes may go on from it, too.\n\n"
+        "--task classify learns to tell images apart, from --data as cupola/images.h says: IDX "
+        "files, CIFAR's, .npy, a folder with one for each class, or a CSV file. `cupola classify` "
+        "asks the network.\n\n"
         "Progress goes to stderr; the sample that --sample asks for, and the document of --json, "
         "go to stdout.",
     .examples = "A small model of a book, as large as the device suggests:\n"

@@ -19,6 +19,10 @@ typedef struct train_given {
     int64_t gpus, processes, restarts, zero;
     int64_t seed, sample, threads, logits_memory;
     int64_t memory_limit;
+    const char *task, *network, *flip; /* and the next two lines: of images */
+    int64_t image_size, crop;
+    bool grey, skip_broken;
+    double epochs, rotate, scale, color, erase, mixup, label_smoothing;
     double memory_share, dropout, lr, lr_end, beta1, beta2, momentum, weight_decay, clip, ema;
 } train_given;
 
@@ -30,6 +34,12 @@ typedef struct train_place {
     char device[32]; /* "": what the options say */
     int threads;
 } train_place;
+
+/* Whether images are to be told apart; and that whole run. Returns an exit code. */
+bool train_is_images(const train_given *given);
+int train_images(cli_call *call);
+/* Names as --preset takes them, of networks for images. */
+#define TRAIN_NETWORKS "mlp|cnn|resnet18|resnet50|vit-s|convnext-t"
 
 /* Refuses what cannot be started so; says how many processes are to be started from here, 1 where
  * this one does the work. Returns an exit code. */

@@ -6,13 +6,19 @@
 #include "cli/common/exit.h"
 #include "cli/train.h"
 #include "cupola/facts.h"
+#include "cupola/network.h"
 
 int train_plan(const train_given *given, int *processes)
 {
     cup_launched by;
     int64_t wanted = given->gpus ? given->gpus : given->processes;
     bool launched = cup_launched_look(NULL, &by) == CUP_OK && by.by;
+    const char *const *networks = cup_network_names();
     *processes = 1;
+    for (int i = 0; given->preset && networks[i]; i++)
+        if (!strcmp(given->preset, networks[i]))
+            return cli_usage("--preset %s is a network for images: give --task classify, too",
+                             given->preset);
     if (given->gpus && given->processes)
         return cli_usage("--gpus and --processes both say how many processes there are; give one "
                          "of them");

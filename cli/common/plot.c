@@ -7,7 +7,6 @@
 
 #include "cli/common/text.h"
 #include "cupola/io.h"
-#include "cupola/text.h"
 
 /* The picture and the frame of the curves in it, in SVG's units. */
 enum { WIDTH = 760, HEIGHT = 440, LEFT = 68, RIGHT = 24, TOP = 48, BOTTOM = 56 };
@@ -38,29 +37,10 @@ static const char style[] =
     "}\n"
     "</style>\n";
 
-/* Words as XML holds them; what is not UTF-8 or not allowed there becomes U+FFFD. */
-static void add_words(FILE *out, const char *words)
-{
-    for (size_t left = strlen(words); left;) {
-        uint32_t code;
-        int bytes = cup_text_character(words, left, &code);
-        bool allowed = bytes > 0 && code >= 0x20 && code != 0xfffe && code != 0xffff;
-        if (!allowed)
-            fputs("\xef\xbf\xbd", out);
-        else if (code < 0x80 && strchr("<>&\"'", (int)code))
-            fprintf(out, "&#%u;", (unsigned)code);
-        else
-            fwrite(words, 1, (size_t)bytes, out);
-        bytes = bytes > 0 ? bytes : 1;
-        words += bytes;
-        left -= (size_t)bytes;
-    }
-}
-
 static void add_label(FILE *out, const char *attributes, const char *words)
 {
     fprintf(out, "<text %s>", attributes);
-    add_words(out, words);
+    text_add_markup(out, words);
     fprintf(out, "</text>\n");
 }
 
@@ -203,7 +183,7 @@ static void draw(FILE *out, const cli_plot *plot)
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" "
             "width=\"%d\" height=\"%d\" role=\"img\">\n<title>",
             WIDTH, HEIGHT, WIDTH, HEIGHT);
-    add_words(out, plot->title);
+    text_add_markup(out, plot->title);
     fprintf(out, "</title>\n%s<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", style, WIDTH,
             HEIGHT);
     add_ticks(out, &x, true);
@@ -234,10 +214,10 @@ double plot_flops_of_token(const cup_gpt_config *g)
     return 6 * weights + 12.0 * (double)g->layers * (double)g->width * (double)g->context;
 }
 
-static cup_status draw_losses(cup_context *c, const cup_trainer *trainer, const char *path)
+static cup_status draw_losses(cup_context *c, const cup_training_point *points, int64_t count,
+                              const char *path)
 {
-    int64_t count, steps = 0, evaluations = 0;
-    const cup_training_point *points = cup_trainer_points(trainer, &count);
+    int64_t steps = 0, evaluations = 0;
     double *memory = malloc(((size_t)count * 4 + 1) * sizeof *memory);
     if (!memory)
         return cup_fail(c, CUP_MEMORY, "out of host memory for the curves");
@@ -280,20 +260,31 @@ static cup_status write_page(cup_context *c, int64_t steps, const char *path, co
     return status;
 }
 
-cup_status plot_run(cup_context *c, const cup_trainer *trainer, const char *folder,
-                        const char *words)
+cup_status plot_points(cup_context *c, const cup_training_point *points, int64_t count,
+                       const char *folder, const char *words)
 {
+    int64_t steps = 0;
+    for (int64_t i = 0; i < count; i++)
+        steps += isfinite(points[i].loss);
     size_t room = strlen(folder) + sizeof "/loss.html";
     char *path = malloc(room);
     if (!path)
         return cup_fail(c, CUP_MEMORY, "out of host memory for the curves");
     snprintf(path, room, "%s/loss.svg", folder);
-    cup_status status = draw_losses(c, trainer, path);
+    cup_status status = draw_losses(c, points, count, path);
     snprintf(path, room, "%s/loss.html", folder);
     if (status == CUP_OK)
-        status = write_page(c, cup_trainer_steps(trainer), path, words);
+        status = write_page(c, steps, path, words);
     free(path);
     return status;
+}
+
+cup_status plot_run(cup_context *c, const cup_trainer *trainer, const char *folder,
+                    const char *words)
+{
+    int64_t count;
+    const cup_training_point *points = cup_trainer_points(trainer, &count);
+    return plot_points(c, points, count, folder, words);
 }
 
 double plot_validation(const cup_trainer *trainer, bool last)

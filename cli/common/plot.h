@@ -27,7 +27,10 @@ cup_status plot_write(cup_context *c, const cli_plot *plot, const char *path);
 /* Replaces loss.svg of a run's folder, and loss.html, which a browser reads again by itself, by the
  * points so far, those before a resume included; `words` say how far it is. */
 cup_status plot_run(cup_context *c, const cup_trainer *trainer, const char *folder,
-                        const char *words);
+                    const char *words);
+/* The same of any run's points. */
+cup_status plot_points(cup_context *c, const cup_training_point *points, int64_t count,
+                       const char *folder, const char *words);
 
 /* The validation loss of a run's first or last evaluation; NaN where there was none. */
 double plot_validation(const cup_trainer *trainer, bool last);

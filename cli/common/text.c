@@ -1,6 +1,10 @@
 #include "cli/common/text.h"
 
+#include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "cupola/text.h"
 
 bool text_open(cli_text *text)
 {
@@ -26,4 +30,22 @@ void text_free(cli_text *text)
         fclose(text->to);
     free(text->bytes);
     *text = (cli_text){0};
+}
+
+void text_add_markup(FILE *to, const char *words)
+{
+    for (size_t left = strlen(words); left;) {
+        uint32_t code;
+        int bytes = cup_text_character(words, left, &code);
+        bool allowed = bytes > 0 && code >= 0x20 && code != 0xfffe && code != 0xffff;
+        if (!allowed)
+            fputs("\xef\xbf\xbd", to);
+        else if (code < 0x80 && strchr("<>&\"'", (int)code))
+            fprintf(to, "&#%u;", (unsigned)code);
+        else
+            fwrite(words, 1, (size_t)bytes, to);
+        bytes = bytes > 0 ? bytes : 1;
+        words += bytes;
+        left -= (size_t)bytes;
+    }
 }

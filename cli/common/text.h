@@ -17,6 +17,9 @@ bool text_open(cli_text *text);
 /* Sets the bytes; false when there was no memory for all of them. */
 bool text_close(cli_text *text);
 
+/* Words as XML and HTML hold them; what is not UTF-8 or not allowed there becomes U+FFFD. */
+void text_add_markup(FILE *to, const char *words);
+
 /* Frees what is there, closed or not; all zero is allowed. */
 void text_free(cli_text *text);
 

@@ -3,12 +3,14 @@ _cupola()
 {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]} words=
     if [ "$COMP_CWORD" -eq 1 ]; then
-        words='train tokenize launch generate export info ops check bench tune kernels help --version'
+        words='train tokenize launch generate classify export info ops check bench tune kernels help --version'
     else
     case $verb:$before in
-    train:--preset) words='char demo gpt2-124m gpt2-350m gpt2-774m gpt2-1558m' ;;
+    train:--task) words='text classify' ;;
+    train:--preset) words='char demo gpt2-124m gpt2-350m gpt2-774m gpt2-1558m mlp cnn resnet18 resnet50 vit-s convnext-t' ;;
     train:--dtype) words='f32 bf16' ;;
     train:--precision) words='highest high medium' ;;
+    train:--flip) words='yes no' ;;
     train:--positions) words='learned rotary' ;;
     train:--norm) words='layernorm rmsnorm' ;;
     train:--mlp) words='gelu swiglu' ;;
@@ -21,10 +23,11 @@ _cupola()
     tune:--dtype) words='f32 f64 f16 bf16 i8 f8e4m3 f8e5m2' ;;
     *:--color) words='auto always never' ;;
     *) [[ $word == -* ]] && case $verb in
-        train) words=' --data --weights --out --from --resume --overwrite --preset --device --dtype --precision --tune --gpus --processes --restarts --zero --threads --deterministic --memory-limit --memory-share --memory-page --tensorboard --seed --sample --text-field --tokenizer --vocabulary --layers --heads --kv-heads --width --hidden --context --positions --norm --mlp --bias --untied --dropout --steps --batch --accumulate --lr --lr-end --warmup --decline --decline-steps --optimizer --beta1 --beta2 --momentum --weight-decay --clip --ema --stochastic --recompute --logits-memory --evaluate-every --evaluate-texts --save-every --json --color --help' ;;
+        train) words=' --data --weights --out --from --resume --overwrite --task --preset --device --dtype --precision --tune --gpus --processes --restarts --zero --threads --deterministic --memory-limit --memory-share --memory-page --tensorboard --seed --sample --text-field --tokenizer --vocabulary --epochs --network --image-size --grey --skip-broken --flip --crop --rotate --scale --color --erase --mixup --label-smoothing --layers --heads --kv-heads --width --hidden --context --positions --norm --mlp --bias --untied --dropout --steps --batch --accumulate --lr --lr-end --warmup --decline --decline-steps --optimizer --beta1 --beta2 --momentum --weight-decay --clip --ema --stochastic --recompute --logits-memory --evaluate-every --evaluate-texts --save-every --json --color --help' ;;
         tokenize) words=' --data --tokenizer --out --validation --text-field --shard-tokens --threads --json --color --help' ;;
         launch) words=' --processes --restarts --json --color --help' ;;
         generate) words=' --from --ema --prompt --no-echo --tokens --temperature --top-k --top-p --seed --device --threads --json --color --help' ;;
+        classify) words=' --from --data --page --skip-broken --device --threads --json --color --help' ;;
         export) words=' --from --out --ema --device --json --color --help' ;;
         info) words=' --searched --json --color --help' ;;
         ops) words=' --json --color --help' ;;

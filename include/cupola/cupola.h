@@ -28,6 +28,7 @@
 
 #include "cupola/base.h"
 #include "cupola/cache.h"
+#include "cupola/classifier.h"
 #include "cupola/comm.h"
 #include "cupola/data.h"
 #include "cupola/expr.h"
@@ -43,6 +44,7 @@
 #include "cupola/loader.h"
 #include "cupola/loop.h"
 #include "cupola/losses.h"
+#include "cupola/network.h"
 #include "cupola/nn.h"
 #include "cupola/ops.h"
 #include "cupola/optim.h"

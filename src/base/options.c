@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#define LARGEST 4096 /* bytes; what claims to be more is no struct of options */
+#define LARGEST 4096 /* bytes beyond our own; what claims to be more is no struct of options */
 
 cup_status cup__options_take(cup__error *error, const char *name, void *to, size_t own,
                              const void *from)
@@ -13,7 +13,7 @@ cup_status cup__options_take(cup__error *error, const char *name, void *to, size
     if (!from)
         return CUP_OK;
     memcpy(&size, from, sizeof size);
-    if (size < sizeof size || size > LARGEST)
+    if (size < sizeof size || size > own + LARGEST)
         return cup__fail(error, CUP_ARGUMENT,
                          "%s: the size of its options is %zu; make them with CUP_OPTIONS, or set "
                          "their size to that of the struct",

@@ -1,0 +1,63 @@
+/* cupola/network.h: a network for images that is described in a text, one layer a line:
+ *
+ *     conv 32             # 32 channels by a window of 3 x 3; kernel=K stride=S padding=P groups=G
+ *     batchnorm
+ *     relu
+ *     maxpool 2
+ *     flatten
+ *     dropout 0.1
+ *     linear classes
+ *
+ * The layers, each of which takes what the one before it gives:
+ * - of images: conv N (N or `same`; also kernel=, stride=, padding=, groups=, nobias; without
+ *   padding= images stay as large where the stride is 1), maxpool K, avgpool K (stride=, padding=),
+ *   globalpool, the mean of each channel, and tokens, which makes each place a token;
+ * - of tokens: classtoken, which puts one more before them, positions, transformer heads=H (also
+ *   hidden=N, dropout=P), firsttoken and meantokens, which make one of them;
+ * - of any: batchnorm, layernorm, groupnorm N, relu, gelu, silu, tanh, sigmoid, dropout P, linear N
+ *   (or `classes`; nobias), scale X, a learned factor for each channel that begins with X, and
+ *   flatten;
+ * - residual ... end adds what comes in to what the lines between make of it, and
+ *   residual ... shortcut ... end what the lines behind shortcut make of it;
+ * - repeat N ... end stands for the lines between N times.
+ * Behind # is a comment. */
+#ifndef CUPOLA_NETWORK_H
+#define CUPOLA_NETWORK_H
+
+#include "cupola/layers.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct cup_network cup_network;
+
+/* What goes into a network, and how many numbers come out of it. */
+typedef struct cup_network_sizes {
+    size_t size; /* see CUP_OPTIONS */
+    int64_t height, width, channels, classes;
+} cup_network_sizes;
+
+/* A network of images [N,height,width,channels] in the list's dtype to [N,classes]. Its tensors are
+ * made in the list, called after their layers, "conv1.weight". Fails with CUP_FORMAT and the line
+ * where the text cannot be read, or a layer does not take what it would get. Free it before the
+ * list. */
+CUP_API cup_network *cup_network_new(cup_context *c, cup_parameters *list, const char *text,
+                                     const cup_network_sizes *sizes);
+CUP_API void cup_network_free(cup_network *network);
+
+/* Images that lie row by row, with their channels last. */
+CUP_API cup_tensor *cup_network_call(const cup_network *network, cup_tensor *x);
+
+/* The names of the networks that are known, "mlp", "cnn", "resnet18", "resnet50", "vit-s",
+ * "convnext-t", ending with NULL; and the text of one, for images of a size, since small ones are
+ * not made smaller at once. Written into `text` of `bytes` bytes, of which 4096 are enough;
+ * CUP_ARGUMENT where there is no network of the name, or no room. */
+CUP_API const char *const *cup_network_names(void);
+CUP_API cup_status cup_network_text(cup_context *c, const char *name, int64_t height,
+                                    int64_t width, char *text, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,83 @@
+/* The inside of a network that is described in a text. */
+#ifndef CUP_NN_NETWORK_H
+#define CUP_NN_NETWORK_H
+
+#include "cupola/network.h"
+
+typedef enum cup__step_kind {
+    CUP__STEP_CONV,
+    CUP__STEP_LINEAR,
+    CUP__STEP_BATCHNORM,
+    CUP__STEP_LAYERNORM,
+    CUP__STEP_GROUPNORM,
+    CUP__STEP_RELU,
+    CUP__STEP_GELU,
+    CUP__STEP_SILU,
+    CUP__STEP_TANH,
+    CUP__STEP_SIGMOID,
+    CUP__STEP_DROPOUT,
+    CUP__STEP_MAXPOOL,
+    CUP__STEP_AVGPOOL,
+    CUP__STEP_GLOBALPOOL,
+    CUP__STEP_FLATTEN,
+    CUP__STEP_SCALE,
+    CUP__STEP_TOKENS,
+    CUP__STEP_CLASSTOKEN,
+    CUP__STEP_POSITIONS,
+    CUP__STEP_TRANSFORMER,
+    CUP__STEP_FIRSTTOKEN,
+    CUP__STEP_MEANTOKENS,
+    CUP__STEP_RESIDUAL,
+    CUP__STEP_SHORTCUT,
+    CUP__STEP_REPEAT,
+    CUP__STEP_END
+} cup__step_kind;
+
+/* A line of the description: what is 0 was not given. */
+typedef struct cup__network_line {
+    cup__step_kind kind;
+    int number;     /* of the line, from 1 */
+    int64_t count;  /* the number behind the word; -1 `classes`, -2 `same` */
+    double part;    /* the same, not whole */
+    int64_t kernel, stride, padding, groups, heads, hidden; /* padding -1: not given */
+    double dropout;
+    bool no_bias;
+} cup__network_line;
+
+/* What stands between two steps: height 0 where it is no image, tokens 0 where they are none. */
+typedef struct cup__network_shape {
+    int64_t height, width, tokens, channels;
+} cup__network_shape;
+
+typedef struct cup__network_step {
+    cup__step_kind kind;
+    int64_t window, stride, padding;
+    cup_tensor *tensor; /* of scale, classtoken and positions */
+    union {
+        cup_layer layer; /* what the others begin with */
+        cup_conv2d_layer conv;
+        cup_linear_layer linear;
+        cup_batchnorm_layer batchnorm;
+        cup_layernorm_layer layernorm;
+        cup_groupnorm_layer groupnorm;
+        cup_dropout_layer dropout;
+        cup_transformer_layer transformer;
+    } as;
+} cup__network_step;
+
+struct cup_network {
+    cup_context *c;
+    cup__network_step *steps;
+    int count, room;
+    cup_network_sizes sizes;
+};
+
+#define CUP__NETWORK_DEPTH 32 /* of residuals and repeats in each other */
+
+/* Reads the description into lines, which are the caller's to be freed. */
+cup_status cup__network_read(cup_context *c, const char *text, cup__network_line **lines,
+                             int *count);
+/* The word of a kind of line. */
+const char *cup__network_word(cup__step_kind kind);
+
+#endif

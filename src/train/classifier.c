@@ -1,0 +1,397 @@
+/* A run that trains a network for images: what a batch and an evaluation are, for the loop that
+ * does the rest. */
+#include "train/classifier.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/options.h"
+#include "base/philox.h"
+#include "cupola/functions.h"
+#include "cupola/grad.h"
+#include "cupola/ops.h"
+#include "tensor/tensor.h"
+
+#define MIXUP_KEY UINT32_C(0x1a6e0002)
+#define MOST_ASKED 1024 /* images that are computed at once where nobody says how many */
+
+/* Beta(a, a) with a up to 1, of uniform numbers, as Jöhnk 1964 has it. */
+static double draw_part(uint64_t seed, uint64_t step, double a)
+{
+    for (uint32_t i = 0; i < 10000; i++) {
+        cup__philox_words w =
+            cup__philox(seed, (uint32_t)step, (uint32_t)(step >> 32), MIXUP_KEY, i);
+        double x = pow(((double)w.at[0] + 0.5) / 4294967296.0, 1 / a);
+        double y = pow(((double)w.at[1] + 0.5) / 4294967296.0, 1 / a);
+        if (x + y > 0 && x + y <= 1)
+            return x / (x + y);
+    }
+    return 1;
+}
+
+/* Each image is mixed with the one as far from the end of the batch. */
+static cup_status write_mixture(cup_classifier *m, int64_t step)
+{
+    int64_t batch = m->how.batch, *others = m->host_labels + batch;
+    float part = (float)draw_part(m->how.seed, (uint64_t)step, m->how.mixup);
+    for (int64_t i = 0; i < batch; i++)
+        others[i] = m->host_labels[batch - 1 - i];
+    CUP_TRY(cup_tensor_write(m->others, others, (size_t)batch * sizeof *others));
+    return cup_tensor_write(m->part, &part, sizeof part);
+}
+
+static cup_status write_batch(cup_context *c, int64_t step, void *user)
+{
+    cup_classifier *m = user;
+    int64_t batch = m->how.batch;
+    size_t bytes = (size_t)(batch * m->sizes.height * m->sizes.width * m->sizes.channels);
+    CUP_TRY(cup_images_batch(c, m->train, m->how.seed, step * batch, batch, &m->how.augmentation,
+                             m->host_pixels, m->host_labels));
+    CUP_TRY(cup_tensor_write(m->pixels, m->host_pixels, bytes));
+    CUP_TRY(cup_tensor_write(m->labels, m->host_labels, (size_t)batch * sizeof *m->host_labels));
+    return m->how.mixup > 0 ? write_mixture(m, step) : CUP_OK;
+}
+
+/* Bytes as the network takes them: with mean 0 and deviation 1 over the images for training. */
+static cup_tensor *shown(cup_classifier *m, cup_tensor *pixels)
+{
+    cup_context *c = m->c;
+    cup_tensor *x = cup_mul(c, cup_cast(c, pixels, CUP_F32), m->factor);
+    return cup_add(c, x, m->shift);
+}
+
+static cup_tensor *scores(cup_classifier *m, cup_tensor *x)
+{
+    if (m->how.dtype != CUP_F32)
+        x = cup_cast(m->c, x, m->how.dtype);
+    return cup_network_call(m->network, x);
+}
+
+static cup_tensor *loss_of(cup_classifier *m, cup_tensor *scored, cup_tensor *labels)
+{
+    return cup_cross_entropy(m->c, scored, labels, -1,
+                             CUP_OPTIONS(cup_cross_entropy_options,
+                                         .label_smoothing = m->how.label_smoothing));
+}
+
+/* a + (b - a) part, with `part` on the device. */
+static cup_tensor *between(cup_context *c, cup_tensor *a, cup_tensor *b, cup_tensor *part)
+{
+    return cup_add(c, a, cup_mul(c, cup_sub(c, b, a), part));
+}
+
+static cup_tensor *loss_of_batch(cup_context *c, int64_t batch, void *user)
+{
+    cup_classifier *m = user;
+    (void)batch; /* there is one a step */
+    cup_tensor *x = shown(m, m->pixels);
+    if (m->how.mixup <= 0)
+        return loss_of(m, scores(m, x), m->labels);
+    x = between(c, cup_flip(c, x, (int64_t[]){0}, 1), x, m->part);
+    cup_tensor *scored = scores(m, x);
+    cup_tensor *own = loss_of(m, scored, m->labels), *other = loss_of(m, scored, m->others);
+    return between(c, other, own, cup_reshape(c, m->part, 0, NULL));
+}
+
+/* To the sums of earlier ones, which may be NULL, the loss of some of the images kept, times their
+ * number, and how many were told right. */
+static cup_tensor *judge(cup_classifier *m, int64_t first, int64_t rows, cup_tensor *sums)
+{
+    cup_context *c = m->c;
+    const cup_images *kept = m->kept;
+    const int64_t shape[] = {rows, m->sizes.height, m->sizes.width, m->sizes.channels};
+    int64_t bytes = shape[1] * shape[2] * shape[3];
+    cup_scope_open(c);
+    cup_tensor *pixels =
+        cup_tensor_from(c, CUP_U8, 4, shape, cup_images_pixels(kept) + first * bytes);
+    cup_tensor *labels = cup_tensor_from(c, CUP_I64, 1, &rows, cup_images_labels(kept) + first);
+    cup_tensor *scored = cup_cast(c, scores(m, shown(m, pixels)), CUP_F32);
+    cup_tensor *right = cup_equal(c, cup_argmax(c, scored, (int64_t[]){1}, 1, false), labels);
+    cup_tensor *pair[] = {
+        cup_scale(c, cup_cross_entropy(c, scored, labels, -1, NULL), (double)rows),
+        cup_sum(c, cup_cast(c, right, CUP_F32), NULL, 0, false)};
+    cup_tensor *both = cup_stack(c, pair, 2, 0);
+    return cup_scope_return(c, sums ? cup_add(c, sums, both) : both);
+}
+
+static cup_status evaluate(cup_context *c, double *loss, void *user)
+{
+    cup_classifier *m = user;
+    int64_t count = cup_images_count(m->kept), batch = m->how.batch;
+    cup_tensor *sums = NULL;
+    float host[2] = {0, 0};
+    for (int64_t first = 0; first < count && c->error.status == CUP_OK; first += batch)
+        sums = judge(m, first, count - first < batch ? count - first : batch, sums);
+    CUP_TRY(c->error.status);
+    CUP_TRY(cup_tensor_read(sums, host, sizeof host));
+    *loss = host[0] / (double)count;
+    m->accuracy = host[1] / (double)count;
+    return CUP_OK;
+}
+
+/* An evaluation has batches of two sizes at most, and adds up what they give. */
+static void rehearse(cup_context *c, void *user)
+{
+    cup_classifier *m = user;
+    int64_t count = cup_images_count(m->kept), batch = m->how.batch;
+    cup_tensor *sums = NULL;
+    (void)c;
+    for (int i = 0; i < 2 && count >= batch; i++)
+        sums = judge(m, 0, batch, sums);
+    if (count % batch)
+        judge(m, 0, count % batch, sums);
+}
+
+/* Making. */
+
+cup_status cup__classifier_make(cup_classifier *m)
+{
+    cup_context *c = m->c;
+    m->list = cup_parameters_new(c, m->how.dtype);
+    m->network = m->list ? cup_network_new(c, m->list, m->how.network, &m->sizes) : NULL;
+    for (int i = 0; i < 2 && m->network; i++) {
+        cup_tensor *made = cup_parameter_new(
+            m->list, i ? "input.shift" : "input.factor", 1, &m->sizes.channels,
+            CUP_OPTIONS(cup_parameter_options, .initializer = CUP_INITIALIZER_ZEROS,
+                        .buffer = true, .dtype = "f32"));
+        *(i ? &m->shift : &m->factor) = made;
+    }
+    return c->error.status;
+}
+
+cup_status cup__classifier_name(cup_classifier *m)
+{
+    m->classes = cup__calloc((size_t)m->sizes.classes, sizeof *m->classes);
+    return m->classes ? CUP_OK : cup__no_memory(&m->c->error, "the names of classes");
+}
+
+static cup_status take_names(cup_classifier *m)
+{
+    CUP_TRY(cup__classifier_name(m));
+    for (int64_t i = 0; i < m->sizes.classes; i++) {
+        m->classes[i] = cup__strdup(cup_images_class(m->train, i));
+        if (!m->classes[i])
+            return cup__no_memory(&m->c->error, "the names of classes");
+    }
+    return CUP_OK;
+}
+
+static cup_status set_input(cup_classifier *m)
+{
+    double mean[3], deviation[3];
+    float factor[3], shift[3];
+    CUP_TRY(cup_images_statistics(m->c, m->train, mean, deviation));
+    for (int64_t k = 0; k < m->sizes.channels; k++) {
+        factor[k] = (float)(1 / (255 * deviation[k]));
+        shift[k] = (float)(-mean[k] / deviation[k]);
+    }
+    size_t bytes = (size_t)m->sizes.channels * sizeof *factor;
+    CUP_TRY(cup_tensor_write(m->factor, factor, bytes));
+    return cup_tensor_write(m->shift, shift, bytes);
+}
+
+static cup_status make_batch(cup_classifier *m)
+{
+    cup_context *c = m->c;
+    const int64_t shape[] = {m->how.batch, m->sizes.height, m->sizes.width, m->sizes.channels};
+    size_t bytes;
+    if (!cup__multiply((size_t)shape[0], (size_t)(shape[1] * shape[2] * shape[3]), &bytes))
+        return cup__no_memory(&c->error, "a batch of images");
+    m->host_pixels = cup__malloc(bytes);
+    m->host_labels = cup__calloc((size_t)shape[0] * 2, sizeof *m->host_labels);
+    if (!m->host_pixels || !m->host_labels)
+        return cup__no_memory(&c->error, "a batch of images");
+    m->pixels = cup_keep(cup_tensor_new(c, CUP_U8, 4, shape));
+    m->labels = cup_keep(cup_tensor_new(c, CUP_I64, 1, shape));
+    m->others = cup_keep(cup_tensor_new(c, CUP_I64, 1, shape));
+    m->part = cup_keep(cup_tensor_new(c, CUP_F32, 1, (int64_t[]){1}));
+    return c->error.status;
+}
+
+static cup_status check_kept(cup_classifier *m)
+{
+    const cup_images *a = m->train, *b = m->kept;
+    cup__error *error = &m->c->error;
+    if (!b)
+        return CUP_OK;
+    if (cup_images_height(a) != cup_images_height(b) ||
+        cup_images_width(a) != cup_images_width(b) ||
+        cup_images_channels(a) != cup_images_channels(b))
+        return cup__fail(error, CUP_SHAPE,
+                         "training: the images kept apart have another size than those for "
+                         "training; give the height, width and channels of both");
+    for (int64_t i = 0; i < cup_images_count(b); i++) {
+        int64_t label = cup_images_labels(b)[i];
+        const char *name = cup_images_class(b, label), *other = cup_images_class(a, label);
+        if (!name || !other || strcmp(name, other) != 0)
+            return cup__fail(error, CUP_ARGUMENT,
+                             "training: %s is of a class that the images for training have not",
+                             cup_images_path(b, i));
+    }
+    return CUP_OK;
+}
+
+static cup_status make(cup_classifier *m, const char *folder)
+{
+    cup_context *c = m->c;
+    const cup_classification *how = &m->how;
+    const cup_loop_calls calls = {.size = sizeof calls,
+                                  .batch = write_batch,
+                                  .loss = loss_of_batch,
+                                  .evaluate = m->kept ? evaluate : NULL,
+                                  .rehearse = m->kept ? rehearse : NULL,
+                                  .user = m};
+    const cup_loop_options options = {.schedule = {.high = how->rate,
+                                                   .low = how->rate_end,
+                                                   .warmup = how->warmup,
+                                                   .steps = how->steps,
+                                                   .decline = how->decline},
+                                      .optimizer = how->optimizer,
+                                      .accumulate = 1,
+                                      .evaluate_every = how->evaluate_every,
+                                      .save_every = how->save_every,
+                                      .folder = folder,
+                                      .kind = "classifier"};
+    CUP_TRY(cup__classification_check(c, &m->how));
+    CUP_TRY(check_kept(m));
+    CUP_TRY(take_names(m));
+    CUP_TRY(cup_precision(c, how->precision));
+    m->loop = cup__loop_begin(c, &calls, &options, &cup__classifier_checkpoints);
+    CUP_TRY(c->error.status);
+    cup_seed(c, how->seed);
+    CUP_TRY(cup__classifier_make(m));
+    CUP_TRY(set_input(m));
+    CUP_TRY(cup__loop_train(m->loop, m->list));
+    return make_batch(m);
+}
+
+cup_classifier *cup_classifier_new(cup_context *c, const cup_images *train, const cup_images *kept,
+                                   const char *folder, const cup_classification *how)
+{
+    if (!c || c->error.status != CUP_OK)
+        return NULL;
+    if (!train || !how) {
+        cup__fail(&c->error, CUP_ARGUMENT,
+                  "training: the images or the description of the run are NULL");
+        return NULL;
+    }
+    cup_classifier *m = cup__calloc(1, sizeof *m);
+    if (!m) {
+        cup__no_memory(&c->error, "training");
+        return NULL;
+    }
+    m->c = c;
+    m->train = train;
+    m->kept = kept;
+    m->accuracy = NAN;
+    m->sizes = (cup_network_sizes){sizeof m->sizes, cup_images_height(train),
+                                   cup_images_width(train), cup_images_channels(train),
+                                   cup_images_classes(train)};
+    cup_scope_open(c);
+    cup_status status =
+        cup__options_take(&c->error, "cup_classifier_new", &m->how, sizeof m->how, how);
+    if (status == CUP_OK)
+        status = make(m, folder);
+    cup_scope_return(c, NULL);
+    if (status == CUP_OK)
+        return m;
+    cup_classifier_free(m);
+    return NULL;
+}
+
+void cup_classifier_free(cup_classifier *m)
+{
+    if (!m)
+        return;
+    cup_loop_free(m->loop);
+    cup_tensor_free(m->pixels);
+    cup_tensor_free(m->labels);
+    cup_tensor_free(m->others);
+    cup_tensor_free(m->part);
+    cup_network_free(m->network);
+    cup_parameters_free(m->list);
+    for (int64_t i = 0; m->classes && i < m->sizes.classes; i++)
+        cup__free(m->classes[i]);
+    cup__free(m->classes);
+    cup__free(m->host_pixels);
+    cup__free(m->host_labels);
+    cup__free(m);
+}
+
+/* Asking. */
+
+static cup_status ask_some(cup_classifier *m, const uint8_t *pixels, int64_t rows, float *to)
+{
+    cup_context *c = m->c;
+    const int64_t shape[] = {rows, m->sizes.height, m->sizes.width, m->sizes.channels};
+    cup_tensor *scored = scores(m, shown(m, cup_tensor_from(c, CUP_U8, 4, shape, pixels)));
+    cup_tensor *p = cup_softmax(c, cup_cast(c, scored, CUP_F32), 1);
+    return cup_tensor_read(p, to, (size_t)(rows * m->sizes.classes) * sizeof *to);
+}
+
+cup_status cup_classifier_ask(cup_classifier *m, const uint8_t *pixels, int64_t count,
+                              float *probabilities)
+{
+    if (!m)
+        return CUP_ARGUMENT;
+    cup_context *c = m->c;
+    CUP_TRY(c->error.status);
+    if (!pixels || !probabilities || count < 0)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "cup_classifier_ask: the images or the place for results are NULL");
+    int64_t bytes = m->sizes.height * m->sizes.width * m->sizes.channels;
+    bool recording = cup_grad_recording(c, false);
+    bool training = cup_parameters_training(m->list, false);
+    cup_status status = CUP_OK;
+    for (int64_t first = 0; first < count && status == CUP_OK; first += MOST_ASKED) {
+        int64_t rows = count - first < MOST_ASKED ? count - first : MOST_ASKED;
+        cup_scope_open(c);
+        status = ask_some(m, pixels + first * bytes, rows,
+                          probabilities + first * m->sizes.classes);
+        cup_scope_return(c, NULL);
+    }
+    cup_parameters_training(m->list, training);
+    cup_grad_recording(c, recording);
+    return status;
+}
+
+cup_loop *cup_classifier_loop(cup_classifier *m)
+{
+    return m ? m->loop : NULL;
+}
+
+double cup_classifier_accuracy(const cup_classifier *m)
+{
+    return m ? m->accuracy : NAN;
+}
+
+int64_t cup_classifier_height(const cup_classifier *m)
+{
+    return m ? m->sizes.height : 0;
+}
+
+int64_t cup_classifier_width(const cup_classifier *m)
+{
+    return m ? m->sizes.width : 0;
+}
+
+int64_t cup_classifier_channels(const cup_classifier *m)
+{
+    return m ? m->sizes.channels : 0;
+}
+
+int64_t cup_classifier_classes(const cup_classifier *m)
+{
+    return m ? m->sizes.classes : 0;
+}
+
+const char *cup_classifier_class(const cup_classifier *m, int64_t index)
+{
+    return m && index >= 0 && index < m->sizes.classes ? m->classes[index] : NULL;
+}
+
+int64_t cup_classifier_count(const cup_classifier *m)
+{
+    return m ? cup_parameters_count(m->list, true) : 0;
+}

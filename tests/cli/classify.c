@@ -1,0 +1,100 @@
+/* cupola train --task classify and cupola classify as commands. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/picture_files.h"
+#include "data/shapes.h"
+#include "test.h"
+
+#define TINY "train --task classify --device cpu --threads 1 --batch 20 "
+
+static char out[200000];
+
+static int cupola(const char *folder, const char *words)
+{
+    static char path[4200], build[4096];
+    EXPECT(realpath(test_build(), build) != NULL);
+    snprintf(path, sizeof path, "%s/cupola", build);
+    return test_command(out, sizeof out, "cd '%s' && '%s' %s", folder, path, words);
+}
+
+static const char *work_folder(void)
+{
+    const char *folder = test_folder();
+    shapes_write(folder, "train", 120, 1);
+    shapes_write(folder, "t10k", 40, 2);
+    char path[4200];
+    snprintf(path, sizeof path, "%s/net.txt", folder);
+    EXPECT(cup__file_write(NULL, path, "conv 4\nrelu\nflatten\nlinear classes\n", 35) == CUP_OK);
+    snprintf(path, sizeof path, "%s/classes.txt", folder);
+    EXPECT(cup__file_write(NULL, path, "bar\npost\n<both>\n", 16) == CUP_OK);
+    return folder;
+}
+
+/* From images to a network, on from its checkpoint, and to an answer and a page. */
+TEST(classify_whole_way)
+{
+    const char *folder = work_folder();
+    uint8_t pixels[SHAPES_SIDE * SHAPES_SIDE], file[500];
+    char path[4200];
+    EXPECT_INT(cupola(folder, TINY "--data . --network net.txt --steps 30 --lr 0.01 --out r"), 0);
+    EXPECT_CONTAINS(out, "images   120 and 40 kept apart, 8 x 8 x 1, of 3 classes");
+    EXPECT_CONTAINS(out, "accuracy");
+    EXPECT_INT(cupola(folder, "train --task classify --device cpu --out r --resume --steps 40 "
+                              "--json"), 0);
+    EXPECT_CONTAINS(out, "resumed  behind step 30 of r");
+    EXPECT_CONTAINS(out, "\"steps\": 40");
+    EXPECT_INT(cupola(folder, "classify --from r --device cpu --data . --page p.html"), 0);
+    EXPECT_CONTAINS(out, "40 images: top-1");
+    EXPECT_CONTAINS(out, "post");
+    EXPECT_INT(test_command(out, sizeof out, "cat '%s/p.html'", folder), 0);
+    EXPECT_CONTAINS(out, "&#60;both&#62;");
+    EXPECT_CONTAINS(out, "The worst mistakes");
+    for (int i = 0; i < SHAPES_SIDE * SHAPES_SIDE; i++)
+        pixels[i] = i / SHAPES_SIDE == 3 ? 190 : 30;
+    snprintf(path, sizeof path, "%s/bar.png", folder);
+    size_t count = png_file(pixels, SHAPES_SIDE, SHAPES_SIDE, 1, file);
+    EXPECT(cup__file_write(NULL, path, file, count) == CUP_OK);
+    int code = cupola(folder, "classify --from r --device cpu bar.png --json");
+    if (code && strstr(out, "cannot be loaded"))
+        test_skip("libpng is not installed");
+    EXPECT_CONTAINS(out, "\"class\": \"bar\"");
+    EXPECT_INT(cupola(folder, "classify --from r --device cpu bar.png missing.png"), 5);
+    EXPECT_CONTAINS(out, "missing.png");
+}
+
+TEST(classify_refused)
+{
+    static const struct {
+        const char *words;
+        int code;
+        const char *says;
+    } cases[] = {{"train --preset cnn --data .", 2, "--preset cnn is a network for images"},
+                 {TINY, 2, "--data names one folder"},
+                 {TINY "--data . --preset char", 2, "\"char\" is no network"},
+                 {TINY "--data . --layers 3", 2, "--layers does nothing with --task classify"},
+                 {TINY "--data . --out r --resume --flip no", 2, "--flip does nothing"},
+                 {TINY "--data nowhere", 5, "nowhere"},
+                 {TINY "--data . --network nowhere", 5, "nowhere"},
+                 {TINY "--data . --network classes.txt", 5, "line 1 of the network"},
+                 {"classify --from r", 2, "name images"},
+                 {"classify --from nowhere a.png", 5, "nowhere"},
+                 {"classify --page p.html a.png", 2, "--page shows what --data gives"}};
+    const char *folder = work_folder();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int code = cupola(folder, cases[i].words);
+        EXPECT_CONTAINS(out, cases[i].says);
+        EXPECT_INT(code, cases[i].code);
+    }
+}
+
+/* A signal ends a run with a checkpoint, from which it goes on. */
+TEST(classify_signal)
+{
+    const char *folder = work_folder();
+    EXPECT_INT(cupola(folder, TINY "--data . --network net.txt --steps 1000000 --out r & "
+                                   "sleep 0.7; kill -INT $!; wait $!"), 128 + SIGINT);
+    EXPECT_CONTAINS(out, "stopped at step");
+    EXPECT_INT(cupola(folder, "classify --from r --device cpu --data ."), 0);
+}

@@ -231,7 +231,7 @@ const cli_verb verb_classify = {
             "for it that are of it (precision), and the part of those of it that are taken for it "
             "(recall). --page writes a page with these, what was taken for what, and the mistakes "
             "of which the network was surest, as pictures.",
-    .examples = "What is in a picture:\ncupola classify --from shoes boot.jpg\n"
+    .examples = "What is in a picture:\ncupola classify --from shoes boot.png\n"
                 "How good the network is, as a page:\n"
                 "cupola classify --from shoes --data fashion-mnist --page shoes.html\n",
     .options = options,

@@ -13,7 +13,7 @@ enum { SHAPES_SIDE = 8, SHAPES_MOST = 120 };
 static inline void shapes_put(const char *folder, const char *part, const char *kind,
                               const void *bytes, size_t count)
 {
-    char path[4200];
+    char path[4300];
     snprintf(path, sizeof path, "%s/%s-%s-ubyte", folder, part, kind);
     EXPECT(cup__file_write(NULL, path, bytes, count) == CUP_OK);
 }

@@ -28,6 +28,9 @@
 #define SEED 20261122u
 #define MOST_ELEMENTS 2e5
 #define MOST_WORK 2e7
+#define LARGE_ONE_OF 32 /* drawn calls with sizes of models */
+#define LARGE_ELEMENTS 2e6
+#define LARGE_WORK 4e7
 
 /* A sample's call or a drawn one. */
 typedef struct backward_call {
@@ -77,28 +80,6 @@ static int make_inputs(const room *r, cup_context *c, cup_dtype hold, cup_tensor
                                      MOST_INPUTS);
 }
 
-/* Numbers in [-1, 1) around `middle`, rounded to the dtype. */
-static cup_tensor *numbers(cup_context *c, const cup__shape *like, cup_dtype rounded,
-                           cup_dtype hold, uint64_t seed, double middle, double scale)
-{
-    cup__shape shape = *like;
-    uint64_t bits, state = seed;
-    cup_tensor one = {.data = &bits, .dtype = rounded};
-    shape.dtype = hold;
-    cup_tensor *t = cup__tensor_make(c, &shape, "sample");
-    char *values = t ? cup__malloc((size_t)(t->count * cup_dtype_size(hold))) : NULL;
-    cup_tensor to = {.data = values, .dtype = hold};
-    for (int64_t i = 0; values && i < t->count; i++) {
-        double unit = (double)(cup__draw_word(&state) >> 11) * 0x1p-52 - 1;
-        cup__store(&one, 0, middle + scale * unit);
-        cup__store(&to, i, cup__load(&one, 0));
-    }
-    if (values)
-        cup_tensor_write(t, values, (size_t)(t->count * cup_dtype_size(hold)));
-    cup__free(values);
-    return t;
-}
-
 /* Floats that a gradient can be asked of. */
 static bool is_real(const cup_tensor *t)
 {
@@ -113,8 +94,8 @@ static void move_inputs(const room *r, cup_context *c, outcome *o, int noise)
         if (!is_real(o->in[i]))
             continue;
         cup__shape shape = cup__shape_of(o->in[i]);
-        cup_tensor *by = numbers(c, &shape, CUP_F64, CUP_F64, SEED + (uint64_t)(noise * 100 + i),
-                                 1, scale);
+        cup_tensor *by = cup__gradient_numbers(
+            c, &shape, CUP_F64, CUP_F64, SEED + (uint64_t)(noise * 100 + i), 1, scale);
         o->in[i] = cup_mul(c, o->in[i], by);
     }
 }
@@ -170,12 +151,13 @@ static cup_status run(const room *r, cup_context *c, cup_dtype hold, int noise, 
             continue;
         cup__shape shape = cup__shape_of(out[i]);
         /* Numbers that every dtype holds, whatever that of the result is. */
-        cup_tensor *d = numbers(c, &shape, CUP_F8E4M3, out[i]->dtype, SEED + 77 + (uint64_t)i, 0,
-                                2);
+        cup_tensor *d = cup__gradient_numbers(c, &shape, CUP_F8E4M3, out[i]->dtype,
+                                              SEED + 77 + (uint64_t)i, 0, 2);
         if (noise && noise <= KEPT) /* what flows back moves as well */
-            d = cup_mul(c, d, numbers(c, &shape, CUP_F64, CUP_F64,
-                                      SEED + (uint64_t)(noise * 1000 + i), 1,
-                                      cup__epsilon(r->call.dtype)));
+            d = cup_mul(c, d,
+                        cup__gradient_numbers(c, &shape, CUP_F64, CUP_F64,
+                                              SEED + (uint64_t)(noise * 1000 + i), 1,
+                                              cup__epsilon(r->call.dtype)));
         o->back[i] = d;
         cup_tensor *part = cup_sum(c, cup_mul(c, out[i], d), NULL, 0, false);
         if (part && part->dtype != CUP_F32 && hold != CUP_F64)
@@ -247,6 +229,11 @@ static bool choose(const checker *k, int64_t number, cup_context *scratch, room 
     const cup__row *row = k->rows[drawn % k->row_count];
     cup__draw_limits limits = {.elements = MOST_ELEMENTS, .work = MOST_WORK, .tame = true,
                                .dtypes = 1u << dtypes[drawn / k->row_count % 3]};
+    if ((drawn % k->row_count + drawn / k->row_count) % LARGE_ONE_OF == LARGE_ONE_OF - 1) {
+        limits.elements = LARGE_ELEMENTS;
+        limits.least = LARGE_ELEMENTS / 8;
+        limits.work = LARGE_WORK;
+    }
     bool there = cup__draw(scratch, row, &limits, k->seed, drawn, &r->drawn, &tries);
     cup__error_clear(&scratch->error);
     r->call = (backward_call){row, NULL, r->drawn.dtype};

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "base/memory.h"
 #include "prof/compare.h"
 #include "prof/cost.h"
 #include "prof/draw.h"
@@ -40,6 +41,27 @@ double cup__gradient_growth(cup_context *c, const cup__gradient_call *g)
     cup__scope_pop(c);
     cup__error_clear(&c->error);
     return fmax(1, sqrt(flops / count) / 8);
+}
+
+cup_tensor *cup__gradient_numbers(cup_context *c, const cup__shape *like, cup_dtype rounded,
+                           cup_dtype hold, uint64_t seed, double middle, double scale)
+{
+    cup__shape shape = *like;
+    uint64_t bits, state = seed;
+    cup_tensor one = {.data = &bits, .dtype = rounded};
+    shape.dtype = hold;
+    cup_tensor *t = cup__tensor_make(c, &shape, "sample");
+    char *values = t ? cup__malloc((size_t)(t->count * cup_dtype_size(hold))) : NULL;
+    cup_tensor to = {.data = values, .dtype = hold};
+    for (int64_t i = 0; values && i < t->count; i++) {
+        double unit = (double)(cup__draw_word(&state) >> 11) * 0x1p-52 - 1;
+        cup__store(&one, 0, middle + scale * unit);
+        cup__store(&to, i, cup__load(&one, 0));
+    }
+    if (values)
+        cup_tensor_write(t, values, (size_t)(t->count * cup_dtype_size(hold)));
+    cup__free(values);
+    return t;
 }
 
 static void move(cup_tensor *t, cup_dtype stored, int draw)

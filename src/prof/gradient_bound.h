@@ -14,6 +14,10 @@ typedef struct cup__gradient_call {
     cup_tensor *const *back; /* by result: what flows back to it, NULL for nothing */
 } cup__gradient_call;
 
+/* Numbers around `middle`, up to `scale` away, rounded to a dtype and held in another. */
+cup_tensor *cup__gradient_numbers(cup_context *c, const cup__shape *like, cup_dtype rounded,
+                                  cup_dtype hold, uint64_t seed, double middle, double scale);
+
 /* Epsilons: what the op itself may be wrong by, at least `least`, or where terms are summed in f32
  * the root of their number: they are at most as many as the largest dimension, or the elements that
  * a broadcast one met. In 16 bits such sums are as good as exact, and so is most of what the op

@@ -85,7 +85,9 @@ static void on_point(const cup_training_point *p, void *user)
 static void on_saved(int64_t steps, void *user)
 {
     (void)steps;
-    ((train_run *)user)->saved = true;
+    train_run *r = user;
+    r->saved = true;
+    progress_pause(&r->progress);
 }
 
 static bool on_stop(void *user)

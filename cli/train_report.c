@@ -161,12 +161,15 @@ static void tell_sets(const train_run *r)
 
 void train_summarize(train_run *r)
 {
-    char time[32], rate[32];
+    char time[32], rate[32], steady[32];
     double seconds = r->rate > 0 ? (double)r->progress.units / r->rate : 0;
-    fprintf(stderr, "%s at step %lld of %lld after %s, %s tokens/s\n",
+    fprintf(stderr,
+            "%s at step %lld of %lld after %s, %s tokens/s, %s without start, evaluations and "
+            "saves\n",
             signals_caught() ? "stopped" : "done", (long long)cup_trainer_steps(r->trainer),
             (long long)r->training.steps, progress_time(seconds, time),
-            progress_number(r->rate, rate));
+            progress_number(r->rate, rate),
+            progress_number(progress_steady_rate(&r->progress), steady));
     double first = plot_validation(r->trainer, false), last = plot_validation(r->trainer, true);
     if (last != first && isfinite(last))
         fprintf(stderr, "validation loss %.4f, before training %.4f\n", last, first);
@@ -193,6 +196,7 @@ int train_write_document(train_run *r, const cli_text *sample)
     json_add_integer(&w, "steps", steps);
     json_add_boolean(&w, "finished", steps == r->training.steps);
     json_add_number(&w, "tokens_per_second", r->rate);
+    json_add_number(&w, "steady_tokens_per_second", progress_steady_rate(&r->progress));
     double mfu = metrics_mfu(&r->metrics, r->rate);
     json_add_number(&w, "mfu", mfu > 0 ? mfu : NAN);
     json_add_integer(&w, "memory_peak", metrics_memory(&r->metrics)->peak_allocated);

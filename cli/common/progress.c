@@ -61,6 +61,26 @@ double progress_rate(const cli_progress *p)
     return seconds > 0 ? (double)p->units / seconds : 0;
 }
 
+void progress_pause(cli_progress *p)
+{
+    p->paused = true;
+}
+
+double progress_steady_rate(const cli_progress *p)
+{
+    return p->steady_time > 0 ? (double)p->steady_units / p->steady_time : 0;
+}
+
+static void take_steady(cli_progress *p, int64_t units, double time)
+{
+    if (p->last > 0 && !p->paused) {
+        p->steady_time += time - p->last;
+        p->steady_units += units - p->units;
+    }
+    p->last = time;
+    p->paused = false;
+}
+
 /* The rate of the last few seconds. */
 static void take_rate(cli_progress *p, double time)
 {
@@ -149,11 +169,12 @@ static void show(cli_progress *p, double time)
 
 void progress_step(cli_progress *p, int64_t done, int64_t units, double loss)
 {
+    double time = progress_clock();
+    take_steady(p, units, time);
     p->done = done;
     p->units = units;
     if (!isnan(loss))
         p->loss = loss;
-    double time = progress_clock();
     take_rate(p, time);
     if (time - p->shown >= (p->redraws ? DRAW_SECONDS : LINE_SECONDS))
         show(p, time);
@@ -163,6 +184,7 @@ void progress_note(cli_progress *p, const char *format, ...)
 {
     char words[16384], visible[16384];
     va_list args;
+    progress_pause(p);
     if (p->is_drawn)
         fputs("\r\033[K", p->to);
     va_start(args, format);

@@ -20,6 +20,9 @@ typedef struct cli_progress {
     progress_mark marks[2]; /* the rate is that since the older one */
     double rate;            /* units a second in the last few seconds; 0: not known yet */
     char more[64];          /* what the caller adds behind the rate, "" or "41 % MFU" */
+    double last, steady_time; /* of the last step; in steps that came straight after another */
+    int64_t steady_units;
+    bool paused;
     bool redraws, is_drawn;
 } cli_progress;
 
@@ -39,6 +42,13 @@ void progress_end(cli_progress *p);
 
 /* The units a second of the whole run so far; 0 when no time has passed. */
 double progress_rate(const cli_progress *p);
+
+/* Something else than a step is done now, whose time is none of the steps'. A note says so too. */
+void progress_pause(cli_progress *p);
+
+/* The units a second of steps that came straight after another one: without the first one, in which
+ * kernels are compiled, and without pauses. 0 when there are none. */
+double progress_steady_rate(const cli_progress *p);
 
 /* "4.56k", "12.3M": a number for people. "0:42", "1:02:03": seconds. Both return `out`. */
 const char *progress_number(double value, char out[32]);

@@ -40,6 +40,26 @@ TEST(progress_writes_few_plain_lines)
     EXPECT_CONTAINS(text, "tokens/s");
 }
 
+TEST(progress_knows_the_rate_of_steps_alone)
+{
+    FILE *file = tmpfile();
+    EXPECT(file);
+    cli_progress p;
+    progress_begin(&p, file, "tokens", 8, 0);
+    EXPECT(progress_steady_rate(&p) == 0);
+    for (int i = 1; i <= 8; i++) {
+        usleep(i == 1 ? 60000 : 2000);
+        if (i == 5) {
+            progress_note(&p, "validation loss %.2f", 2.5);
+            usleep(60000);
+        }
+        progress_step(&p, i, i * 100, NAN);
+    }
+    EXPECT_INT(p.steady_units, 600);
+    EXPECT(p.steady_time >= 6 * 0.002 && progress_steady_rate(&p) > 1.5 * progress_rate(&p));
+    fclose(file);
+}
+
 TEST(progress_numbers)
 {
     char out[32];

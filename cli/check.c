@@ -326,7 +326,8 @@ const cli_verb verb_check = {
             "be wrong by follows from how far it moves, in double, when every value and gradient "
             "on the way to it is moved as rounding would. A graph that fails is shrunk, and "
             "printed with the command that repeats it. --gradients does the same with single "
-            "calls: every sample of the ops, and random calls, one in 32 as large as those of models.",
+            "calls: every sample of the ops, and random calls, one in 32 as large as those of "
+            "models.",
     .examples = "Whether this GPU computes right:\ncupola check --device cuda\n"
                 "Two ops on the CPU:\ncupola check --op softmax matmul --device cpu\n"
                 "Graphs of ops that were not drawn before:\n"

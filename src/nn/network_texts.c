@@ -41,32 +41,35 @@
     NECKS("64", "1", "256", "2") NECKS("128", "2", "512", "3") NECKS("256", "2", "1024", "5")      \
     NECKS("512", "2", "2048", "2") "globalpool\nlinear classes\n"
 
+/* Pieces of an image side by side. */
+#define PATCHES(width, side) "conv " width " kernel=" side " stride=" side " padding=0\n"
+
 /* Dosovitskiy and others 2021, "An image is worth 16x16 words". */
-#define VIT(patch)                                                                                 \
-    "conv 384 kernel=" patch " stride=" patch " padding=0\ntokens\nclasstoken\npositions\n"        \
-    "repeat 12\ntransformer heads=6\nend\nlayernorm\nfirsttoken\nlinear classes\n"
+#define VIT                                                                                        \
+    "tokens\nclasstoken\npositions\nrepeat 12\ntransformer heads=6\nend\nlayernorm\n"              \
+    "firsttoken\nlinear classes\n"
 
 /* Liu and others 2022, "A ConvNet for the 2020s". */
 #define NEXT(width, times, hidden)                                                                 \
     "repeat " times "\nresidual\nconv same kernel=7 groups=" width "\nlayernorm\nlinear " hidden   \
     "\ngelu\nlinear " width "\nscale 1e-6\nend\nend\n"
 #define NEXT_HALF(width) "layernorm\nconv " width " kernel=2 stride=2 padding=0\n"
-#define CONVNEXT(patch)                                                                            \
-    "conv 96 kernel=" patch " stride=" patch " padding=0\nlayernorm\n" NEXT("96", "3", "384")      \
+#define CONVNEXT                                                                                   \
+    "layernorm\n" NEXT("96", "3", "384")                                                           \
     NEXT_HALF("192") NEXT("192", "3", "768") NEXT_HALF("384") NEXT("384", "9", "1536")             \
     NEXT_HALF("768") NEXT("768", "3", "3072") "globalpool\nlayernorm\nlinear classes\n"
 
 static const char *const names[] = {"mlp",   "cnn",        "resnet18", "resnet50",
                                     "vit-s", "convnext-t", NULL};
 
-/* Of small images, and of others. */
-static const char *const texts[][2] = {
-    {MLP, MLP},
-    {CNN, CNN},
-    {RESNET_SMALL RESNET18, RESNET_STEM RESNET18},
-    {RESNET_SMALL RESNET50, RESNET_STEM RESNET50},
-    {VIT("4"), VIT("16")},
-    {CONVNEXT("2"), CONVNEXT("4")}};
+/* How it begins of small images, and of others; and how it goes on. */
+static const char *const texts[][3] = {
+    {"", "", MLP},
+    {"", "", CNN},
+    {RESNET_SMALL, RESNET_STEM, RESNET18},
+    {RESNET_SMALL, RESNET_STEM, RESNET50},
+    {PATCHES("384", "4"), PATCHES("384", "16"), VIT},
+    {PATCHES("96", "2"), PATCHES("96", "4"), CONVNEXT}};
 
 const char *const *cup_network_names(void)
 {
@@ -84,7 +87,7 @@ cup_status cup_network_text(cup_context *c, const char *name, int64_t height, in
     for (int i = 0; name && text && names[i]; i++) {
         if (strcmp(names[i], name) != 0)
             continue;
-        int length = snprintf(text, bytes, "%s", texts[i][large]);
+        int length = snprintf(text, bytes, "%s%s", texts[i][large], texts[i][2]);
         return length >= 0 && (size_t)length < bytes
                    ? CUP_OK
                    : cup_fail(c, CUP_ARGUMENT, "the network %s takes %d bytes", name, length + 1);

@@ -41,10 +41,10 @@ const char *cup__attention_hopper_refuses(const cup__call *call)
 const char *cup__attention_hopper_grad_refuses(const cup__call *call)
 {
     cup__attention a = cup__attention_of(call);
-    if (a.mask.window)
-        return "it knows of no windows";
-    if (a.score.changed || a.score.sinks)
-        return "it knows of scores that are scaled, and of nothing else";
+    if (a.score.bias)
+        return "it knows of no bias";
+    if (a.score.slopes && a.score.soft_cap > 0)
+        return "it does not know of slopes and a soft cap at once";
     return refuses(&a, 128);
 }
 
@@ -91,9 +91,9 @@ cup__hopper_plan cup__hopper_choose(cup__hopper_kernel kernel, const cup__attent
         plan.warpgroups = forward_warpgroups(a);
         plan.step = forward_step(a);
     } else if (kernel == CUP__HOPPER_QUERIES) {
-        plan.step = padded(a) == 64 ? 128 : a->dropout > 0 ? 64 : 96;
+        plan.step = padded(a) == 64 ? a->score.slopes ? 96 : 128 : a->dropout > 0 ? 64 : 96;
     } else {
-        plan.step = padded(a) == 128 && a->dropout > 0 ? 32 : 64;
+        plan.step = padded(a) == 128 && (a->dropout > 0 || a->score.soft_cap > 0) ? 32 : 64;
         plan.stages = 3;
     }
     return plan;

@@ -1,6 +1,7 @@
 /* What stands before and after backward's one pass on Hopper: the numbers that it needs of each
  * query, and dq out of its sums. Both are bound by memory. */
 #include "attention_wgmma_grad.cuh"
+#include "attention_wgmma_scores.cuh"
 
 #if CUP_HAS_WGMMA
 
@@ -36,7 +37,8 @@ DEVICE float delta_of(const attention_call &c, int row, int query)
 
 #endif
 
-/* Writes delta and the scaled lse, also of the queries past the last, and clears the turns. */
+/* Writes delta and the scaled lse, also of the queries past the last, and the gradients of sinks,
+ * and clears the turns. */
 extern "C" __global__ void __launch_bounds__(256)
     attention_sm90_grad_begin(const __grid_constant__ attention_call c,
                               const __grid_constant__ attention_pass p)
@@ -53,7 +55,11 @@ extern "C" __global__ void __launch_bounds__(256)
     float natural =
         query < c.queries ? ((const float *)c.lse)[(long long)row * c.queries + query] : -INFINITE;
     ((float *)c.delta)[at] = delta;
-    ((float *)c.lse_log2)[at] = natural == -INFINITE ? INFINITE : natural * LOG2_E;
+    float lse = natural == -INFINITE ? INFINITE : natural * LOG2_E;
+    ((float *)c.lse_log2)[at] = lse;
+    if (SINKS && query < c.queries)
+        store_number(c.score.d_sinks, row / c.heads, row % c.heads, query,
+                     sink_back(c, row % c.heads, lse, delta));
 #endif
 }
 

@@ -47,6 +47,10 @@ const char *cup__attention_pass_refuses(const cup__call *call)
     cup__attention a = cup__attention_of(call);
     if (a.dropout > 0)
         return "it knows of no dropout";
+    if (a.mask.window)
+        return "it knows of no windows";
+    if (a.score.changed)
+        return "it knows of scores that are scaled, and of nothing else";
     int64_t most = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
     pass_plan p = plan_of(&a, most);
     if (pass_tiles(p.shape) < TILES_LEAST)
@@ -74,7 +78,10 @@ static cup__kernel *kernel_of(const cup__attention *a, const pass_plan *p, const
         {"CUP_T", a->dtype},  {"SIZE", p->size},          {"STEP", p->shape.step},
         {"STAGES", STAGES},   {"CAUSAL", a->mask.causal}, {"DQ_STAGES", DQ_STAGES},
     };
-    return cup__kernel_get(cup__cuda_of(a->c->device), file, entry, knobs, 6);
+    int count = 6;
+    if (a->score.sinks)
+        knobs[count++] = (cup__knob){"SINKS", 1};
+    return cup__kernel_get(cup__cuda_of(a->c->device), file, entry, knobs, count);
 }
 
 static cup_status run_end(const cup__attention *a, const pass_plan *p, const char *entry,

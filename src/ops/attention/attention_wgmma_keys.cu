@@ -9,7 +9,7 @@
 #endif
 
 #define WARPGROUPS 2
-#include "attention_wgmma.cuh"
+#include "attention_wgmma_turned.cuh"
 
 #if CUP_HAS_WGMMA
 
@@ -70,12 +70,15 @@ struct steps_of_keys {
     int first, count;
 };
 
-DEVICE steps_of_keys find_steps(const attention_call &c, int first)
+DEVICE steps_of_keys find_steps(const attention_call &c, int batch, int first)
 {
     int unseen = CAUSAL ? first - (c.keys - c.queries) : 0;
+    int last = (first + ROWS < c.keys ? first + ROWS : c.keys) - 1;
+    if (WINDOW)
+        unseen = first_seeing(c, batch, first);
     steps_of_keys s;
     s.first = (unseen < 0 ? 0 : unseen) / STEP;
-    s.count = (c.queries + STEP - 1) / STEP - s.first;
+    s.count = ((WINDOW ? end_seeing(c, batch, last) : c.queries) + STEP - 1) / STEP - s.first;
     s.count = s.count < 0 ? 0 : s.count;
     return s;
 }
@@ -108,7 +111,7 @@ DEVICE void produce_keys(const attention_call &c, const tensor_map &q, const ten
         unit_of_keys u = unit_of_keys_at(c, i);
         for (int half = 0; half < u.count; half++) {
             int first = u.first(half);
-            steps_of_keys steps = find_steps(c, first);
+            steps_of_keys steps = find_steps(c, u.batch, first);
             if (steps.count == 0)
                 continue;
             at.row_pipe.claim(row_place, 2 * WARPGROUPS * ROW_BYTES);
@@ -176,6 +179,7 @@ DEVICE kept_bits find_kept(const attention_call &c, int row, int query, int key)
     return kept;
 }
 
+#if !(WINDOW || CHANGED)
 /* Scores become probabilities; columns are queries, each with its lse. */
 DEVICE void probabilities_of_keys(const attention_call &c, scores &s, uint32_t lse, int query,
                                   int key, bool masked)
@@ -194,6 +198,7 @@ DEVICE void probabilities_of_keys(const attention_call &c, scores &s, uint32_t l
         }
     }
 }
+#endif
 
 /* Probabilities s and their gradients dp become the gradients of the scores but for the scale. */
 DEVICE void gradients_of_keys(const attention_call &c, scores &s, const scores &dp, uint32_t delta,
@@ -229,7 +234,8 @@ DEVICE void pack_kept(fragments &p, const scores &s, const kept_bits &kept)
 /* One step: queries from `query` on. `before` says that the last product of the step before is
  * under way. */
 DEVICE void keys_step(const attention_call &c, const keys_layout &at, keys_state &w, results &dk,
-                      results &dv, fragments &ds, int row, int query, int key, bool before)
+                      results &dv, fragments &ds, const key_sight &see, int row, int query, int key,
+                      bool before)
 {
     int stage = w.place.stage, stage_before = (stage + STAGES - 1) % STAGES;
     uint32_t numbers = at.numbers + stage * 2 * NUMBER_BYTES;
@@ -247,8 +253,13 @@ DEVICE void keys_step(const attention_call &c, const keys_layout &at, keys_state
     wgmma_hold(dk);
     if (before)
         at.q_pipe.release<1>(stage_before);
+#if WINDOW || CHANGED
+    scores cap_back;
+    change_turned(c, see, s, cap_back, numbers, row % c.heads, query);
+#else
     probabilities_of_keys(c, s, numbers, query, key + 16 * w.at.warp,
                           CAUSAL && key + 64 > seen_by(c, query));
+#endif
     kept_bits kept = {};
     if (DROPOUT)
         kept = find_kept(c, row, query, key + 16 * w.at.warp);
@@ -258,6 +269,11 @@ DEVICE void keys_step(const attention_call &c, const keys_layout &at, keys_state
     wgmma_wait<1>();
     wgmma_hold(dp);
     gradients_of_keys(c, s, dp, numbers + NUMBER_BYTES, kept);
+#if SOFT_CAP
+#pragma unroll
+    for (int i = 0; i < STEP / 2; i++)
+        s[i] *= cap_back[i];
+#endif
     pack_a(ds, s);
     wgmma_fence();
     start_results(dk, ds, w.q_turned + step);
@@ -271,8 +287,9 @@ DEVICE void keys_step(const attention_call &c, const keys_layout &at, keys_state
 DEVICE void walk_queries(const attention_call &c, const keys_layout &at, keys_state &w,
                          const unit_of_keys &u, int first, results &dk, results &dv)
 {
-    steps_of_keys steps = find_steps(c, first);
+    steps_of_keys steps = find_steps(c, u.batch, first);
     int group = c.heads / c.kv_heads, key = first + 64 * w.at.group;
+    key_sight see = sight_of_keys(c, u.batch, key, key + 16 * w.at.warp);
     bool before = false;
     fragments ds;
     if (steps.count == 0)
@@ -281,7 +298,7 @@ DEVICE void walk_queries(const attention_call &c, const keys_layout &at, keys_st
 #pragma unroll 1
     for (int i = 0; i < steps.count * group; i++) {
         int head = u.kv * group + i / steps.count, query = (steps.first + i % steps.count) * STEP;
-        keys_step(c, at, w, dk, dv, ds, u.batch * c.heads + head, query, key, before);
+        keys_step(c, at, w, dk, dv, ds, see, u.batch * c.heads + head, query, key, before);
         before = true;
     }
     wgmma_wait<0>();

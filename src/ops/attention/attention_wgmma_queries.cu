@@ -11,7 +11,7 @@
 #endif
 
 #define WARPGROUPS 2
-#include "attention_wgmma.cuh"
+#include "attention_wgmma_scores.cuh"
 
 #if CUP_HAS_WGMMA
 
@@ -35,9 +35,10 @@ DEVICE queries_layout lay_out_queries(uint32_t memory)
     return at;
 }
 
-DEVICE int steps_seen(const attention_call &c, int first)
+DEVICE int steps_seen(const attention_call &c, int batch, int first)
 {
-    int last = first + ROWS < c.queries ? first + ROWS : c.queries, end = seen_by(c, last - 1);
+    int last = first + ROWS < c.queries ? first + ROWS : c.queries;
+    int end = seen_by(c, batch, last - 1);
     return end > 0 ? (end + STEP - 1) / STEP : 0;
 }
 
@@ -62,7 +63,8 @@ DEVICE void produce_queries(const attention_call &c, const tensor_map &q, const 
                           TMA_EVICT_FIRST);
             }
             row_place.next();
-            for (int n = steps_seen(c, u.first(half)) - 1; n >= 0; n--) {
+            int begin = first_tile(c, u.batch, u.first(half), STEP);
+            for (int n = steps_seen(c, u.batch, u.first(half)) - 1; n >= begin; n--) {
                 at.k_pipe.claim(k_place, STEP_BYTES);
                 bring<STEP>(k, at.k + k_place.stage * STEP_BYTES, at.k_pipe.full(k_place.stage),
                             n * STEP, kv, u.batch, TMA_EVICT_LAST);
@@ -82,6 +84,7 @@ struct queries_state {
     ring_place<1> row_place;
     ring_place<STAGES> k_place, v_place;
     float lse[2], delta[2]; /* of rows lane / 4 and lane / 4 + 8 */
+    float d_slope[2];       /* this lane's share */
 };
 
 DEVICE float product_of_words(uint32_t x, uint32_t y)
@@ -114,7 +117,8 @@ DEVICE void find_delta(const queries_layout &at, queries_state &w)
     w.delta[1] = __shfl_sync(0xffffffffu, sum, lane() / 4 * 2 + 16);
 }
 
-/* Writes delta and the scaled lse for the other kernel, also of the rows past the last. */
+/* Writes delta and the scaled lse for the other kernel, also of the rows past the last, and the
+ * gradients of a sink. */
 DEVICE void find_numbers(const attention_call &c, const queries_layout &at, queries_state &w,
                          int row, int query)
 {
@@ -128,21 +132,54 @@ DEVICE void find_numbers(const attention_call &c, const queries_layout &at, quer
         if (lane() % 4 == 0) {
             ((float *)c.delta)[row * padded(c) + q] = w.delta[r];
             ((float *)c.lse_log2)[row * padded(c) + q] = w.lse[r];
+            if (SINKS && q < c.queries)
+                store_number(c.score.d_sinks, row / c.heads, row % c.heads, q,
+                             sink_back(c, row % c.heads, w.lse[r], w.delta[r]));
         }
     }
 }
 
-/* Scores become probabilities. */
+/* Scores become probabilities; with a cap these times its derivative. */
 DEVICE void probabilities_of_queries(const attention_call &c, const queries_state &w, scores &s,
-                                     int query, int key, bool masked)
+                                     const row_sight &see, int query, int key, bool masked)
 {
     int low = query + lane() / 4;
-    if (masked)
+    bias_words bias;
+    change_scores(c, see, bias, key, s);
+    if (WINDOW)
+        mask_unseen(c, see, low, key / STEP, s);
+    else if (masked)
         mask_scores(s, seen_by(c, low) - key, seen_by(c, low + 8) - key);
-    float scale_log2 = c.scale * LOG2_E;
+    float scale_log2 = CHANGED ? 1 : c.scale * LOG2_E;
 #pragma unroll
-    for (int i = 0; i < STEP / 2; i++)
-        s[i] = exp2_fast(s[i] * scale_log2 - w.lse[i / 2 % 2]);
+    for (int i = 0; i < STEP / 2; i++) {
+        float p = exp2_fast(s[i] * scale_log2 - w.lse[i / 2 % 2]);
+        s[i] = SOFT_CAP ? capped_back(c, s[i], p) : p;
+    }
+}
+
+/* Adds the gradients of the scores of a step, times the distances that the slope has. */
+DEVICE void add_to_slope(queries_state &w, const scores &s, const row_sight &see, int key)
+{
+#pragma unroll
+    for (int i = 0; i < STEP / 2; i++) {
+        float from = (float)(see.place[i / 2 % 2] - key);
+        w.d_slope[i / 2 % 2] -= s[i] * fabsf(from - (float)(i / 4 * 8 + i % 2));
+    }
+}
+
+DEVICE void store_slopes(const attention_call &c, const queries_state &w,
+                         const unit_of_queries &u, int query)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float sum = w.d_slope[r];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        int at = query + lane() / 4 + 8 * r;
+        if (lane() % 4 == 0 && at < c.queries)
+            store_number(c.score.d_slopes, u.batch, u.head, at, sum);
+    }
 }
 
 /* Probabilities s and their gradients dp become the gradients of the scores but for the scale. */
@@ -162,7 +199,8 @@ DEVICE void gradients_of_queries(const attention_call &c, const queries_state &w
 
 /* One step: keys n STEP and on. `before` says that the product of the step before is under way. */
 DEVICE void queries_step(const attention_call &c, const queries_layout &at, queries_state &w,
-                         results &dq, fragments &ds, int row, int first, int n, bool before)
+                         results &dq, fragments &ds, const row_sight &see, int row, int first,
+                         int n, bool before)
 {
     int query = first + 64 * w.at.group + 16 * w.at.warp;
     int stage = w.k_place.stage, stage_before = (stage + STAGES - 1) % STAGES;
@@ -177,13 +215,15 @@ DEVICE void queries_step(const attention_call &c, const queries_layout &at, quer
     wgmma_hold(s);
     if (before)
         at.k_pipe.release<1>(stage_before);
-    probabilities_of_queries(c, w, s, query, n * STEP,
+    probabilities_of_queries(c, w, s, see, query, n * STEP,
                              (n + 1) * STEP > seen_by(c, first + 64 * w.at.group));
     wgmma_wait<0>();
     wgmma_hold(dp);
     wgmma_hold(dq);
     at.v_pipe.release<1>(w.v_place.stage);
     gradients_of_queries(c, w, s, dp, row, query, n * STEP);
+    if (SLOPES)
+        add_to_slope(w, s, see, n * STEP);
     pack_a(ds, s);
     wgmma_fence();
     start_results(dq, ds, w.k_turned + stage * (STEP_BYTES >> 4));
@@ -206,20 +246,24 @@ DEVICE void consume_queries(const attention_call &c, const queries_layout &at)
         unit_of_queries u = unit_at(c, i, ROWS);
         for (int half = 0; half < u.count; half++) {
             int first = u.first(half), query = first + 64 * w.at.group + 16 * w.at.warp;
-            int steps = steps_seen(c, first);
+            int steps = steps_seen(c, u.batch, first), begin = first_tile(c, u.batch, first, STEP);
+            row_sight see = sight_of_rows(c, u.batch, u.head, first + 64 * w.at.group, query);
             results dq;
             fragments ds;
             clear(dq);
+            w.d_slope[0] = w.d_slope[1] = 0;
             at.row_pipe.wait_full(w.row_place);
             find_numbers(c, at, w, u.row, query);
-            for (int n = steps - 1; n >= 0; n--)
-                queries_step(c, at, w, dq, ds, u.row, first, n, n < steps - 1);
+            for (int n = steps - 1; n >= begin; n--)
+                queries_step(c, at, w, dq, ds, see, u.row, first, n, n < steps - 1);
             at.row_pipe.release<1>(0);
             w.row_place.next();
             wgmma_wait<0>();
             wgmma_hold(dq);
-            if (steps > 0)
+            if (steps > begin)
                 at.k_pipe.release<1>((w.k_place.stage + STAGES - 1) % STAGES);
+            if (SLOPES)
+                store_slopes(c, w, u, query);
             store_rows(c, head_of(c.dq, u.batch, u.head), c.dq.position, query, c.queries, dq,
                        c.scale, c.scale);
         }

@@ -1,6 +1,6 @@
-/* What the rows of a warp see, and what becomes of their scores, in the forward kernel for Hopper:
- * windows, documents, soft caps, slopes, biases and sinks, each a knob of its own. A warpgroup's
- * sums lie as attention_wgmma.cuh says. */
+/* What the rows of a warp see, and what becomes of their scores, in the kernels for Hopper whose
+ * rows are queries: windows, documents, soft caps, slopes, biases and sinks, each a knob of its
+ * own. A warpgroup's sums lie as attention_wgmma.cuh says. */
 #ifndef CUP_OPS_ATTENTION_ATTENTION_WGMMA_SCORES_CUH
 #define CUP_OPS_ATTENTION_ATTENTION_WGMMA_SCORES_CUH
 
@@ -147,6 +147,20 @@ DEVICE float take_sink(const attention_call &c, int head, float *base, float *su
     float fade = exp2_fast(before - *base);
     *sum = *sum * fade + exp2_fast(sink - *base);
     return fade;
+}
+
+/* Of backward: the gradient of the sink of a row, whose lse is to powers of two. */
+DEVICE float sink_back(const attention_call &c, int head, float lse, float delta)
+{
+    return -exp2_fast(sink_of<float>(c, head) * LOG2_E - lse) * delta;
+}
+
+/* Of backward: probabilities become their products with the derivative of the cap, given the scores
+ * that they are the powers of; not with slopes. */
+DEVICE float capped_back(const attention_call &c, float score, float probability)
+{
+    float t = fmaxf(score * c.score.soft_cap_inverse * LN_2, -1);
+    return probability - probability * t * t;
 }
 
 #endif

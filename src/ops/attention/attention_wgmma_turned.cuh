@@ -1,0 +1,82 @@
+/* Which queries see the keys of a warp, and what becomes of their scores, in the kernel of backward
+ * for Hopper whose rows are keys: what attention_wgmma_scores.cuh says of rows of queries, turned.
+ * A probability and the derivative of its score's cap are found together. */
+#ifndef CUP_OPS_ATTENTION_ATTENTION_WGMMA_TURNED_CUH
+#define CUP_OPS_ATTENTION_ATTENTION_WGMMA_TURNED_CUH
+
+#include "attention_wgmma_scores.cuh"
+
+#if CUP_HAS_WGMMA
+
+/* All keys of a warpgroup are seen by the queries [first_of_all, end_of_all), those of this lane,
+ * l / 4 and l / 4 + 8 of the warp, by [first, end); `place` is by how much the lane's first column
+ * would be ahead of each key if it were query 0. */
+struct key_sight {
+    int first_of_all, end_of_all;
+    int first[2], end[2];
+    int place[2];
+};
+
+/* `group` is the first key of the warpgroup, `key` that of the warp. */
+DEVICE key_sight sight_of_keys(const attention_call &c, int batch, int group, int key)
+{
+    key_sight see = {};
+#if WINDOW || CHANGED
+    see.first_of_all = first_seeing(c, batch, group + 63);
+    see.end_of_all = end_seeing(c, batch, group);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int at = key + lane() / 4 + 8 * r;
+        see.first[r] = first_seeing(c, batch, at);
+        see.end[r] = end_seeing(c, batch, at);
+        see.place[r] = ahead_of(c, batch, at) - at + 2 * (lane() % 4);
+    }
+#endif
+    return see;
+}
+
+/* A score as the products give it becomes a power of two; `derivative` is that of its cap. */
+DEVICE float changed_power(const attention_call &c, float score, float slope, float distance,
+                           float *derivative)
+{
+    float scale = c.scale * LOG2_E, cap = c.score.soft_cap * LOG2_E, x = score * scale;
+    *derivative = 1;
+    if (SOFT_CAP) {
+        x = inverse_of(1 + exp2_fast(2 * scale * c.score.soft_cap_inverse * score));
+        *derivative = 4 * x * (1 - x);
+        x = cap - 2 * cap * x;
+    }
+    return SLOPES ? x - slope * fabsf(distance) : x;
+}
+
+/* Scores become probabilities; columns are the queries from `query` on of a head, each with its
+ * lse. */
+DEVICE void change_turned(const attention_call &c, const key_sight &see, scores &s,
+                          scores &cap_back, uint32_t lse, int head, int query)
+{
+    int t = lane() % 4;
+    float slope = slope_of<float>(c, head) * LOG2_E;
+    bool masked = (CAUSAL || WINDOW) && (query < see.first_of_all || query + STEP > see.end_of_all);
+    float from[2] = {(float)(query + see.place[0]), (float)(query + see.place[1])};
+#pragma unroll
+    for (int j = 0; j < STEP / 8; j++) {
+        float2 of = load_shared_pair(lse + (8 * j + 2 * t) * 4);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float x = changed_power(c, s[4 * j + i], slope, from[i / 2] + (float)(8 * j + i % 2),
+                                    &cap_back[4 * j + i]);
+            s[4 * j + i] = exp2_fast(x - (i % 2 ? of.y : of.x));
+        }
+    }
+    if (!masked)
+        return;
+#pragma unroll
+    for (int i = 0; i < STEP / 2; i++) {
+        int at = query + 2 * t + i / 4 * 8 + i % 2, r = i / 2 % 2;
+        if (at < see.first[r] || at >= see.end[r])
+            s[i] = 0;
+    }
+}
+
+#endif
+#endif

@@ -152,6 +152,9 @@ static bool open_lines(cli_metrics *m)
 /* A point of an earlier run whose line is lost has no pace. */
 static bool write_line(cli_metrics *m, const cup_training_point *p, const metrics_pace *pace)
 {
+    /* An evaluation is seldom, and may take memory beside that of the step. */
+    if (isfinite(p->validation))
+        m->memory_at = -1;
     const cup_memory *memory = metrics_memory(m);
     double mfu = metrics_mfu(m, pace->tokens_per_second), speed = pace->tokens_per_second;
     int64_t done = p->step + !isfinite(p->validation);

@@ -6,13 +6,15 @@
 #include "cupola/comm.h"
 #include "cupola/train.h"
 
+#define TRAIN_MOST INT64_C(1000000000000000) /* steps */
+
 typedef struct train_given {
-    cli_files data, weights;
+    cli_files data, weights, cards;
     const char *out, *preset, *device, *dtype, *tokenizer, *precision;
     const char *positions, *norm, *mlp, *bias, *optimizer;
     const char *memory_page, *decline, *from, *text_field;
     bool again; /* no option: a run that was started again goes on from its checkpoint */
-    bool tune, tensorboard, resume, overwrite, recompute, stochastic, untied, deterministic;
+    bool tune, tensorboard, ops, resume, overwrite, recompute, stochastic, untied, deterministic;
     int64_t layers, heads, kv_heads, width, hidden, context, vocabulary;
     int64_t batch, accumulate, steps, warmup, decline_steps;
     int64_t evaluate_every, evaluate_texts, save_every;

@@ -3,7 +3,7 @@ _cupola()
 {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]} words=
     if [ "$COMP_CWORD" -eq 1 ]; then
-        words='train tokenize launch generate classify export info ops check bench tune kernels help --version'
+        words='train plan tokenize launch generate classify export info ops check bench tune kernels help --version'
     else
     case $verb:$before in
     train:--task) words='text classify' ;;
@@ -17,6 +17,15 @@ _cupola()
     train:--bias) words='yes no' ;;
     train:--decline) words='cosine linear constant root' ;;
     train:--optimizer) words='adamw sgd lion muon adam rmsprop adagrad' ;;
+    plan:--preset) words='char demo gpt2-124m gpt2-350m gpt2-774m gpt2-1558m' ;;
+    plan:--dtype) words='f32 bf16' ;;
+    plan:--precision) words='highest high medium' ;;
+    plan:--positions) words='learned rotary' ;;
+    plan:--norm) words='layernorm rmsnorm' ;;
+    plan:--mlp) words='gelu swiglu' ;;
+    plan:--bias) words='yes no' ;;
+    plan:--decline) words='cosine linear constant root' ;;
+    plan:--optimizer) words='adamw sgd lion muon adam rmsprop adagrad' ;;
     bench:--dtype) words='f32 f64 f16 bf16 i8 f8e4m3 f8e5m2' ;;
     bench:--precision) words='highest high medium' ;;
     bench:--format) words='text json csv tsv html markdown' ;;
@@ -24,6 +33,7 @@ _cupola()
     *:--color) words='auto always never' ;;
     *) [[ $word == -* ]] && case $verb in
         train) words=' --data --weights --out --from --resume --overwrite --task --preset --device --dtype --precision --tune --gpus --processes --restarts --zero --threads --deterministic --memory-limit --memory-share --memory-page --tensorboard --seed --sample --text-field --tokenizer --vocabulary --epochs --network --image-size --grey --skip-broken --flip --crop --rotate --scale --color --erase --mixup --label-smoothing --layers --heads --kv-heads --width --hidden --context --positions --norm --mlp --bias --untied --dropout --steps --batch --accumulate --lr --lr-end --warmup --decline --decline-steps --optimizer --beta1 --beta2 --momentum --weight-decay --clip --ema --stochastic --recompute --logits-memory --evaluate-every --evaluate-texts --save-every --json --color --help' ;;
+        plan) words=' --card --preset --from --dtype --precision --vocabulary --ops --layers --heads --kv-heads --width --hidden --context --positions --norm --mlp --bias --untied --dropout --steps --batch --accumulate --lr --lr-end --warmup --decline --decline-steps --optimizer --beta1 --beta2 --momentum --weight-decay --clip --ema --stochastic --recompute --logits-memory --json --color --help' ;;
         tokenize) words=' --data --tokenizer --out --validation --text-field --shard-tokens --threads --json --color --help' ;;
         launch) words=' --processes --restarts --json --color --help' ;;
         generate) words=' --from --ema --prompt --no-echo --tokens --temperature --top-k --top-p --seed --device --threads --json --color --help' ;;

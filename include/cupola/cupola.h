@@ -18,11 +18,12 @@
  * Compile with: cc program.c $(pkg-config --cflags --libs cupola)
  *
  * base.h has the context, errors and ownership; tensor.h the arrays; ops.h every op; expr.h
- * formulas of your own; grad.h gradients; losses.h losses; functions.h what is made of several ops;
- * parameters.h and layers.h models of any kind; prof.h checks, timings and memory; loader.h samples
- * as batches; stream.h the order of work on a GPU; comm.h many processes; facts.h what this machine
- * offers; cache.h the compiled kernels on disk; text.h words for people; wrap.h memory of others,
- * and so has dlpack.h, which is not part of this one. */
+ * formulas of your own; grad.h gradients; losses.h losses; functions.h what is made of several
+ * ops; parameters.h and layers.h models of any kind; prof.h checks, timings and memory; loader.h
+ * samples as batches; plan.h what a run of training needs; stream.h the order of work on a GPU;
+ * comm.h many processes; facts.h what this machine offers; cache.h the compiled kernels on disk;
+ * text.h words for people; wrap.h memory of others, and so has dlpack.h, which is not part of this
+ * one. */
 #ifndef CUPOLA_CUPOLA_H
 #define CUPOLA_CUPOLA_H
 
@@ -49,6 +50,7 @@
 #include "cupola/ops.h"
 #include "cupola/optim.h"
 #include "cupola/parameters.h"
+#include "cupola/plan.h"
 #include "cupola/prof.h"
 #include "cupola/stream.h"
 #include "cupola/tensor.h"

@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/memory.h"
 #include "cuda/gpu.h"
@@ -28,27 +29,52 @@ const char *const cup__architectures[] = {"sm_75",  "sm_80",   "sm_86",  "sm_89"
 #define ALIGNMENT 256
 typedef struct block {
     struct block *previous, *next;
+    size_t bytes;
+    bool mapped;
 } block;
+
+/* Larger pieces are addresses without memory behind them: a plan may be of a larger card than this
+ * machine is. */
+#define MAPPED_LEAST ((size_t)1 << 20)
 
 struct cup__dry {
     cup__kernel_request *requests;
     size_t count, capacity;
     cup__kernel kernel; /* stands for all */
     block *blocks;
+    cup__memory_use use;
+    void (*called)(void *call, void *user);
+    void *called_user;
 };
+
+static block *new_block(size_t bytes)
+{
+    bool mapped = bytes >= MAPPED_LEAST;
+    block *b = mapped ? mmap(NULL, ALIGNMENT + bytes, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                      : cup__aligned(ALIGNMENT, ALIGNMENT + bytes);
+    if (!b || b == MAP_FAILED)
+        return NULL;
+    *b = (block){.bytes = bytes, .mapped = mapped};
+    return b;
+}
 
 static cup_status allocate(cup__device *device, size_t bytes, const char *tag, void **out)
 {
     struct cup__dry *dry = cup__cuda_of(device)->dry;
-    block *b = bytes < SIZE_MAX - ALIGNMENT ? cup__aligned(ALIGNMENT, ALIGNMENT + bytes) : NULL;
+    cup__memory_use *use = &dry->use;
+    block *b = bytes < SIZE_MAX / 2 ? new_block(bytes) : NULL;
     *out = NULL;
     if (!b)
         return cup__fail(device->error, CUP_MEMORY, "out of host memory: %zu bytes for %s", bytes,
                          tag);
-    *b = (block){NULL, dry->blocks};
+    b->next = dry->blocks;
     if (dry->blocks)
         dry->blocks->previous = b;
     dry->blocks = b;
+    use->allocated += (int64_t)(bytes / ALIGNMENT + (bytes % ALIGNMENT || !bytes)) * ALIGNMENT;
+    if (use->allocated > use->peak_allocated)
+        use->peak_allocated = use->allocated;
     *out = (char *)b + ALIGNMENT;
     return CUP_OK;
 }
@@ -62,7 +88,12 @@ static void release(cup__device *device, void *memory)
     *(b->previous ? &b->previous->next : &dry->blocks) = b->next;
     if (b->next)
         b->next->previous = b->previous;
-    cup__free(b);
+    dry->use.allocated -=
+        (int64_t)(b->bytes / ALIGNMENT + (b->bytes % ALIGNMENT || !b->bytes)) * ALIGNMENT;
+    if (b->mapped)
+        munmap(b, ALIGNMENT + b->bytes);
+    else
+        cup__free(b);
 }
 
 bool cup__dry_holds(const cup__device *device, const void *memory)
@@ -101,8 +132,13 @@ static cup_status synchronize(cup__device *device)
 
 static void memory_use(cup__device *device, cup__memory_use *use)
 {
-    (void)device;
-    memset(use, 0, sizeof *use);
+    *use = cup__cuda_of(device)->dry->use;
+}
+
+void cup__dry_forget_peak(cup__device *device)
+{
+    cup__memory_use *use = &cup__cuda_of(device)->dry->use;
+    use->peak_allocated = use->allocated;
 }
 
 static void limit(cup__device *device, int64_t bytes)
@@ -247,6 +283,27 @@ void cup__dry_like(cup__cuda *gpu, const cup__gpu_facts *facts)
 bool cup__device_is_dry(const cup__device *device)
 {
     return device->calls == &calls;
+}
+
+void cup__dry_watch(cup__device *device, void (*called)(void *call, void *user), void *user)
+{
+    struct cup__dry *dry = cup__cuda_of(device)->dry;
+    dry->called = called;
+    dry->called_user = user;
+}
+
+void cup__dry_watch_pause(cup__device *device, void *call, void (**called)(void *, void *))
+{
+    struct cup__dry *dry = cup__cuda_of(device)->dry;
+    *called = dry->called;
+    if (dry->called)
+        dry->called(call, dry->called_user);
+    dry->called = NULL;
+}
+
+void cup__dry_watch_on(cup__device *device, void (*called)(void *, void *))
+{
+    cup__cuda_of(device)->dry->called = called;
 }
 
 const cup__kernel_request *cup__dry_requests(const cup__cuda *gpu, int *count)

@@ -7,8 +7,19 @@
 #include "cuda/cuda.h"
 #include "cuda/kernels.h"
 
-/* Opens a dry GPU of an architecture, "sm_90a". Its memory is host memory of any content. */
+/* Opens a dry GPU of an architecture, "sm_90a". Its memory is host memory of any content, of which
+ * it counts what is in use as a GPU's pool does. */
 cup_status cup__dry_open(cup__error *error, const char *arch, cup__device **out);
+
+/* Begins to look for the peak of what is in use anew. */
+void cup__dry_forget_peak(cup__device *device);
+
+/* Has each call of an op shown before it runs: a cup__call, which this layer does not know. NULL
+ * ends it. */
+void cup__dry_watch(cup__device *device, void (*called)(void *call, void *user), void *user);
+/* For dispatch: shows a call, and does not show those that it makes itself. */
+void cup__dry_watch_pause(cup__device *device, void *call, void (**called)(void *, void *));
+void cup__dry_watch_on(cup__device *device, void (*called)(void *, void *));
 
 /* Makes it answer as a certain card does, of which its architecture must be that. */
 void cup__dry_like(cup__cuda *gpu, const cup__gpu_facts *facts);

@@ -143,9 +143,13 @@ void cup__call_cost(const cup__call *call, double *bytes, double *flops)
         if (call->in[i])
             *bytes += (double)(call->in[i]->count * cup_dtype_size(call->in[i]->dtype)) *
                       (cup__call_changes(call, i) ? 2 : 1);
+    *flops = 0;
+    /* Of results that nobody wants there is none. */
     for (int i = 0; i < call->out_count; i++)
-        *bytes += (double)(call->out[i]->count * cup_dtype_size(call->out[i]->dtype));
-    *flops = (double)call->out[0]->count;
+        if (call->out[i])
+            *bytes += (double)(call->out[i]->count * cup_dtype_size(call->out[i]->dtype));
+    if (call->out_count && call->out[0])
+        *flops = (double)call->out[0]->count;
 }
 
 typedef struct bench {

@@ -108,6 +108,8 @@ cup_status cup__loop_train(cup_loop *loop, cup_parameters *list);
 /* Makes one step and one evaluation in the loop's context as it is, for the kernels they ask for;
  * what fails stays in the context's error. */
 void cup__loop_rehearse(cup_loop *loop);
+/* The evaluation alone. */
+void cup__loop_rehearse_evaluation(cup_loop *loop);
 /* Gets the kernels of a step on a GPU. Fails where the calls do what a replayed step cannot. */
 cup_status cup__loop_prepare(cup_loop *loop);
 

@@ -9,7 +9,7 @@
 #include "tensor/context.h"
 #include "train/loop.h"
 
-static void evaluate(cup_loop *l)
+void cup__loop_rehearse_evaluation(cup_loop *l)
 {
     double ignored;
     bool recorded = cup_grad_recording(l->c, false);
@@ -32,7 +32,7 @@ void cup__loop_rehearse(cup_loop *l)
     if (all <= 2 || cup__loop_compute(l, 0, 2) == CUP_OK)
         cup__loop_compute(l, all <= 2 ? 0 : all, all);
     cup__loop_clear(l);
-    evaluate(l);
+    cup__loop_rehearse_evaluation(l);
 }
 
 cup_status cup__loop_prepare(cup_loop *l)

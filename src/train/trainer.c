@@ -63,7 +63,10 @@ static cup_tensor *loss_of_batch(cup_context *c, int64_t i, void *user)
     const cup_trainer *t = user;
     int64_t own = i - t->share * cup_comm_rank(t->training.comm);
     (void)c;
-    return cup_gpt_loss(t->model, part(t->tokens, own), part(t->targets, own), true);
+    cup_tensor *loss = cup_gpt_loss(t->model, part(t->tokens, own), part(t->targets, own), true);
+    if (t->forward_done)
+        t->forward_done(t->forward_user);
+    return loss;
 }
 
 static cup_status evaluate(cup_context *c, double *loss, void *user)
@@ -243,16 +246,28 @@ void cup_trainer_free(cup_trainer *t)
     cup__free(t);
 }
 
+cup_status cup__training_dry(cup_context *c, const cup_training *training, cup_trainer *t)
+{
+    *t = (cup_trainer){.training = *training, .texts = training->batch};
+    t->training.comm = t->training.optimizer.split = NULL;
+    t->training.from = NULL;
+    CUP_TRY(share(c, t));
+    return make_loop(c, t, NULL);
+}
+
+void cup__training_dry_free(cup_trainer *t)
+{
+    free_parts(t);
+}
+
 void cup__training_kernels(cup_context *c, const cup_training *training)
 {
-    cup_trainer t = {.training = *training, .texts = training->batch};
-    t.training.comm = t.training.optimizer.split = NULL;
-    t.training.from = NULL;
+    cup_trainer t;
     cup_scope_open(c);
-    if (share(c, &t) == CUP_OK && make_loop(c, &t, NULL) == CUP_OK)
+    if (cup__training_dry(c, training, &t) == CUP_OK)
         cup__loop_rehearse(t.loop);
     cup_scope_return(c, NULL);
-    free_parts(&t);
+    cup__training_dry_free(&t);
 }
 
 cup_gpt *cup_trainer_model(cup_trainer *t)

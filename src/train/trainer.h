@@ -18,6 +18,8 @@ struct cup_trainer {
     /* The batches in which the loop computes a step, those that are this process's, and the texts
      * of each: of one process as the training says. */
     int64_t batches, share, rows;
+    void (*forward_done)(void *user); /* behind forward of each batch, where it is set */
+    void *forward_user;
 };
 
 extern const cup__loop_checkpoints cup__training_checkpoints;
@@ -47,6 +49,9 @@ const char *cup__training_differs(const cup_training *a, const cup_training *b);
 /* Makes one step and one evaluation of a batch of a checked training on a dry GPU, for the kernels
  * they ask for; what fails stays in the context's error. */
 void cup__training_kernels(cup_context *c, const cup_training *training);
+/* Makes a trainer for that, without data: to be let go of by the other. */
+cup_status cup__training_dry(cup_context *c, const cup_training *training, cup_trainer *t);
+void cup__training_dry_free(cup_trainer *t);
 
 /* Those of them that one of several processes takes, [*begin, *end). */
 void cup__evaluated_share(cup_comm *comm, int64_t texts, int64_t *begin, int64_t *end);

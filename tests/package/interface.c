@@ -54,7 +54,7 @@ TEST(interface_structs_that_callers_fill_have_a_size)
     /* What the library fills; elements of lists, and of options that have a size. */
     static const char *const others =
         "cup_bench_result|cup_cached_kernel|cup_ceiling|cup_check_result|cup_hold|cup_preset|"
-        "cup_training_point|cup_tune_result|cup_loader_state|"
+        "cup_training_point|cup_tune_result|cup_plan_op|cup_loader_state|"
         "cup_kernel_argument|cup_loader_array|cup_named|cup_parameter|cup_schedule";
     const char *folder = test_folder();
     int failed = test_command(

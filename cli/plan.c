@@ -1,0 +1,235 @@
+/* cupola plan: what a training run needs, and how fast it goes, without a GPU. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/common/exit.h"
+#include "cli/common/json.h"
+#include "cli/common/plot.h"
+#include "cli/common/progress.h"
+#include "cli/train.h"
+#include "cupola/cupola.h"
+
+#define GPT2_VOCABULARY 50257
+#define CHARACTERS 128
+
+static const cli_option options[] = {
+    {"card", NAMES(train_given, cards), "NAME", NULL,
+     "kinds of GPUs, as h200, a100 or rtx-4090; without it h200, h100, a100 and l40s"},
+    {"preset", CHOICE(train_given, preset), "char|demo|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1558m",
+     "gpt2-124m", "a model and how to train it"},
+    {"from", TEXT(train_given, from), "DIR", NULL,
+     "the model of a checkpoint or of a published folder instead"},
+    {"dtype", CHOICE(train_given, dtype), "f32|bf16", NULL,
+     "what to compute in; without it bf16 on a card that has it, else f32"},
+    {"precision", CHOICE(train_given, precision), "highest|high|medium", NULL,
+     "of f32 products; without it high"},
+    {"vocabulary", INTEGER(train_given, vocabulary, 1, 1 << 24), "N", NULL,
+     "tokens the model knows; without it 50257 for GPT-2's presets, else 128"},
+    {"ops", FLAG(train_given, ops), NULL, NULL, "tell what each op takes of a step"},
+#include "cli/train_rows.def"
+    {0}};
+
+typedef struct plan_run {
+    cli_call *call;
+    cup_context *c;
+    cup_training training;
+    cli_json json;
+    double flops; /* of the model in a step, as mfu counts them */
+} plan_run;
+
+/* A plan of one card, computing each block once or twice. */
+typedef struct plan_row {
+    cup_card card;
+    bool recompute;
+    cup_plan plan;
+    double mfu;
+} plan_row;
+
+static const char *size(double bytes, char text[32])
+{
+    return cup_text_size(bytes, text, 32);
+}
+
+static void print_bytes(const plan_run *r, const cup_plan *p)
+{
+    const struct {
+        const char *what;
+        int64_t bytes;
+    } rows[] = {
+        {"weights", p->weight_bytes},
+        {"gradients", p->gradient_bytes},
+        {"optimizer and master copies", p->optimizer_bytes},
+        {"batches and losses", p->batch_bytes},
+        {"kept by forward for backward", p->kept_bytes},
+        {"in use at most, in a step", p->peak_bytes},
+        {"in use at most, in an evaluation", p->evaluation_bytes},
+        {"taken from the driver at most", p->held_bytes},
+    };
+    const cup_training *a = &r->training;
+    char text[32];
+    printf("%s parameters; %lld texts of %lld tokens%s\n",
+           progress_number((double)p->parameters, text), (long long)a->batch,
+           (long long)a->model.context, a->recompute ? ", blocks computed twice" : "");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        printf("  %-34s %12s\n", rows[i].what, size((double)rows[i].bytes, text));
+    printf("\n%-16s %-10s %10s %10s  %-5s %10s %10s %7s\n", "card", "recompute", "needs", "has",
+           "fits", "a step", "tokens/s", "MFU");
+}
+
+static void print_row(const plan_row *row)
+{
+    char needs[32], has[32], speed[32];
+    const cup_plan *p = &row->plan;
+    printf("%-16s %-10s %10s %10s  %-5s %7.1f ms %10s %5.1f %%\n", row->card.name,
+           row->recompute ? "yes" : "no", size((double)p->held_bytes, needs),
+           size(row->card.memory_bytes, has), p->fits ? "yes" : "no", 1e3 * p->seconds,
+           progress_number(p->tokens_per_second, speed), 100 * row->mfu);
+}
+
+static void write_row(cli_json *w, const plan_row *row)
+{
+    const cup_plan *p = &row->plan;
+    json_open_object(w, NULL);
+    json_add_string(w, "card", row->card.name);
+    json_add_boolean(w, "recompute", row->recompute);
+    json_add_boolean(w, "fits", p->fits);
+    json_add_integer(w, "parameters", p->parameters);
+    json_add_integer(w, "weight_bytes", p->weight_bytes);
+    json_add_integer(w, "gradient_bytes", p->gradient_bytes);
+    json_add_integer(w, "optimizer_bytes", p->optimizer_bytes);
+    json_add_integer(w, "batch_bytes", p->batch_bytes);
+    json_add_integer(w, "kept_bytes", p->kept_bytes);
+    json_add_integer(w, "peak_bytes", p->peak_bytes);
+    json_add_integer(w, "evaluation_bytes", p->evaluation_bytes);
+    json_add_integer(w, "held_bytes", p->held_bytes);
+    json_add_number(w, "flops", p->flops);
+    json_add_number(w, "seconds", p->seconds);
+    json_add_number(w, "tokens_per_second", p->tokens_per_second);
+    json_add_number(w, "mfu", row->mfu);
+    json_close(w);
+}
+
+static void on_op(const cup_plan_op *op, void *user)
+{
+    (void)user;
+    printf("  %-28s %6lld calls %10.3f ms %10.1f GFLOP %9.3f GB\n", op->name,
+           (long long)op->calls, 1e3 * op->seconds, 1e-9 * op->flops, 1e-9 * op->bytes);
+}
+
+static int plan_row_of(plan_run *r, plan_row *row, bool tells_ops)
+{
+    cup_training a = r->training;
+    a.recompute = row->recompute;
+    /* As train chooses it on such a card. */
+    if (!strcmp(row->card.arch, "sm_75") && !call_has(r->call, "dtype"))
+        a.dtype = CUP_F32;
+    if (cup_training_plan(r->c, &a, row->card.name, &row->plan,
+                          tells_ops ? on_op : NULL, r) != CUP_OK)
+        return cli_report(r->c);
+    double peak = a.dtype != CUP_F32 || !strcmp(a.precision, "medium") ? row->card.half
+                  : row->card.tf32 && !strcmp(a.precision, "high")     ? row->card.tf32
+                                                                       : row->card.f32;
+    row->mfu = row->plan.tokens_per_second * plot_flops_of_token(&a.model) / peak;
+    return CLI_OK;
+}
+
+static int plan_card(plan_run *r, const char *name, bool first)
+{
+    const train_given *given = r->call->given;
+    plan_row row = {.recompute = r->training.recompute};
+    if (!cup_card_find(name, &row.card))
+        return cli_usage("--card %s is not known; `cupola plan --help` says where they stand",
+                         cli_shown(name));
+    int code = CLI_OK;
+    /* Both policies, so that what recomputing saves is seen; with --recompute it alone. */
+    for (int again = row.recompute; again < 2 && !code; again++) {
+        row.recompute = again;
+        code = plan_row_of(r, &row, false);
+        if (!code && r->call->json)
+            write_row(&r->json, &row);
+        if (code || r->call->json)
+            continue;
+        if (first && again == r->training.recompute)
+            print_bytes(r, &row.plan);
+        print_row(&row);
+        if (given->ops)
+            code = plan_row_of(r, &row, true);
+    }
+    return code;
+}
+
+static int plan_all(plan_run *r)
+{
+    static const char *usual[] = {"h200", "h100", "a100", "l40s"};
+    const train_given *given = r->call->given;
+    const char **names = given->cards.count ? given->cards.name : usual;
+    int count = given->cards.count ? given->cards.count : 4, code = CLI_OK;
+    if (r->call->json) {
+        json_begin(&r->json, "plan");
+        json_open_array(&r->json, "plans");
+    }
+    for (int i = 0; i < count && !code; i++)
+        code = plan_card(r, names[i], i == 0);
+    if (!code && r->call->json) {
+        json_close(&r->json);
+        code = json_end(&r->json);
+    }
+    json_drop(&r->json);
+    return code;
+}
+
+static int choose(plan_run *r)
+{
+    train_given *given = r->call->given;
+    bool large = !strncmp(given->preset, "gpt2", 4);
+    r->training = cup_preset_find(given->preset)->training;
+    r->training.dtype = CUP_BF16;
+    if (given->from && cup_gpt_config_load(r->c, given->from, &r->training.model) != CUP_OK)
+        return cli_report(r->c);
+    if (given->vocabulary || !given->from)
+        r->training.model.vocabulary = given->vocabulary ? given->vocabulary
+                                       : large           ? GPT2_VOCABULARY
+                                                         : CHARACTERS;
+    return train_apply(r->call, &r->training);
+}
+
+static int run(cli_call *call)
+{
+    plan_run r = {.call = call, .c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"))};
+    int code = cli_report(r.c);
+    if (!code)
+        code = choose(&r);
+    if (!code && cup_gpt_config_check(r.c, &r.training.model) != CUP_OK)
+        code = cli_report(r.c);
+    if (!code)
+        code = plan_all(&r);
+    cup_context_free(r.c);
+    return code;
+}
+
+const cli_verb verb_plan = {
+    .name = "plan",
+    .synopsis = "[--preset NAME] [--card NAME...] [OPTION]...",
+    .words = "what a training run needs, without a GPU",
+    .text =
+        "Says what `cupola train` with the same options would need of a GPU's memory and how fast "
+        "it would go there, on a machine without one. A step and an evaluation are made as in the "
+        "run, on a card that is not there, where all is done but to launch kernels; so the bytes "
+        "are those of the run. It is planned twice, keeping all activations and computing each "
+        "block a second time (--recompute).\n\n"
+        "What is taken from the driver at most counts for whether it fits: the captured step keeps "
+        "its memory, and evaluations have theirs beside it.\n\n"
+        "The time of an op is the greater one of its operations and of its bytes, at the part of "
+        "the card's peak that the op was measured to reach on an H200; of cards that were not "
+        "measured the same part is assumed, so their speed is a guess. Peaks are those of NVIDIA's "
+        "data sheets, dense. Cards: h200, h200-nvl, h100, h100-nvl, h100-pcie, a100, a100-80gb, "
+        "a100-pcie, a100-pcie-80gb, a30, a40, a10, l40s, l40, l4, t4, rtx-4090, rtx-3090, b200. "
+        "Of several GPUs each takes its share of the batches; plan that share.",
+    .examples = "GPT-2 with 32 texts at once, on three cards:\n"
+                "cupola plan --batch 32 --accumulate 1 --card h200 h100 l40s\n"
+                "Where a step's time goes:\ncupola plan --batch 32 --accumulate 1 --card h200 "
+                "--ops\n",
+    .options = options,
+    .size = sizeof(train_given),
+    .run = run,
+};

@@ -1,0 +1,157 @@
+/* Plans of training runs, held against runs on the driver that stands in, whose memory is that of
+ * the pool. */
+#include "cupola/plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../cuda/support.h"
+#include "cupola/cupola.h"
+#include "test.h"
+
+/* Makes the run of a training on the GPU there is, and gives its memory. */
+static cup_memory run(const cup_training *training)
+{
+    cup_memory use;
+    static char text[250000]; /* 48 texts of 512 tokens are for validation */
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = (char)('a' + i * i / 7 % 20);
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
+    EXPECT_TEXT(cup_error_text(c), "");
+    cup_corpus *corpus = cup_corpus_new(c, text, sizeof text);
+    cup_tokenizer *t = cup_tokenizer_char_new(c, corpus);
+    cup_data *data = cup_data_new(c, corpus, t, training->model.context);
+    cup_trainer *trainer = cup_trainer_new(c, data, t, NULL, training);
+    EXPECT_INT(cup_trainer_run(trainer, NULL), CUP_OK);
+    EXPECT_INT(cup_memory_use(c, &use), CUP_OK);
+    cup_trainer_free(trainer);
+    cup_data_free(data);
+    cup_tokenizer_free(t);
+    cup_corpus_free(corpus);
+    cup_context_free(c);
+    return use;
+}
+
+static void expect_close(const char *what, int64_t planned, int64_t was, double most)
+{
+    if (fabs((double)(planned - was)) > most * (double)was)
+        test_fail(__FILE__, __LINE__, "%s: %lld bytes were planned, and %lld taken", what,
+                  (long long)planned, (long long)was);
+}
+
+/* The bytes of runs that keep all and compute blocks twice, in one batch and several, in bf16 and
+ * f32, with another optimizer and moving averages. */
+TEST(plan_has_the_bytes_of_the_run)
+{
+    static const struct {
+        cup_dtype dtype;
+        bool recompute;
+        int64_t accumulate;
+        cup_optimizer_options optimizer;
+    } runs[] = {
+        {CUP_BF16, false, 1, {.weight_decay = 0.1, .clip = 1}},
+        {CUP_BF16, true, 1, {.weight_decay = 0.1, .clip = 1}},
+        {CUP_BF16, false, 3, {.weight_decay = 0.1, .clip = 1}},
+        {CUP_F32, false, 1, {.weight_decay = 0.1, .clip = 1}},
+        {CUP_BF16, false, 1, {.method = CUP_METHOD_LION, .average = 0.99}},
+        {CUP_BF16, false, 1, {.stochastic = true}},
+    };
+    fake_begin();
+    unsetenv("CUP_KERNELS");
+    setenv("FAKE_NVRTC_ANY", "1", 1);
+    setenv("FAKE_CUDA_MEMORY", "3000000000", 1);
+    cup_context *cpu = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        cup_training a = cup_preset_find("gpt2-124m")->training;
+        a.model.layers = 2;
+        a.model.width = 384;
+        a.model.heads = 6;
+        a.model.context = 512;
+        a.model.vocabulary = 20;
+        a.batch = 40;
+        a.steps = 4;
+        a.warmup = 1;
+        a.evaluate_texts = a.batch;
+        a.dtype = runs[i].dtype;
+        a.recompute = runs[i].recompute;
+        a.accumulate = runs[i].accumulate;
+        a.optimizer = runs[i].optimizer;
+        cup_plan plan;
+        EXPECT_INT(cup_training_plan(cpu, &a, "h200", &plan, NULL, NULL), CUP_OK);
+        cup_memory use = run(&a);
+        expect_close("in use", plan.peak_bytes, use.peak_allocated, 0.05);
+        expect_close("held", plan.held_bytes, use.peak_reserved, 0.05);
+        EXPECT(plan.kept_bytes > 0 && plan.kept_bytes < plan.peak_bytes && plan.fits);
+    }
+    cup_context_free(cpu);
+    fake_expect_nothing_left();
+}
+
+/* GPT-2 124M with 32 texts took 56.6 ms a step on an H200, and the character model 4.3 ms. */
+TEST(plan_has_the_speed_of_the_run)
+{
+    static const struct {
+        const char *preset;
+        double dropout, vocabulary, batch, seconds;
+    } known[] = {{"gpt2-124m", 0, 50257, 32, 56.6e-3}, {"char", 0.2, 65, 64, 4.3e-3}};
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    for (int i = 0; i < 2; i++) {
+        cup_training a = cup_preset_find(known[i].preset)->training;
+        cup_plan plan;
+        a.dtype = CUP_BF16;
+        a.accumulate = 1;
+        a.batch = (int64_t)known[i].batch;
+        a.model.vocabulary = (int64_t)known[i].vocabulary;
+        a.model.dropout = known[i].dropout;
+        EXPECT_INT(cup_training_plan(c, &a, "h200", &plan, NULL, NULL), CUP_OK);
+        if (!(fabs(plan.seconds / known[i].seconds - 1) < 0.1))
+            test_fail(__FILE__, __LINE__, "%s: %.2f ms a step are planned, and it took %.2f",
+                      known[i].preset, 1e3 * plan.seconds, 1e3 * known[i].seconds);
+    }
+    cup_context_free(c);
+}
+
+typedef struct seen {
+    double seconds, last;
+    int count;
+} seen;
+
+static void on_op(const cup_plan_op *op, void *user)
+{
+    seen *s = user;
+    EXPECT(op->calls > 0 && op->seconds > 0 && (!s->count || op->seconds <= s->last));
+    s->seconds += op->seconds;
+    s->last = op->seconds;
+    s->count++;
+}
+
+TEST(plan_tells_ops_and_refuses_what_cannot_be)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    cup_training a = cup_preset_find("gpt2-1558m")->training;
+    cup_plan plan, again;
+    seen s = {0};
+    a.batch = 1;
+    a.accumulate = 1;
+    a.model.vocabulary = 50257;
+    EXPECT_INT(cup_training_plan(c, &a, "l4", &plan, on_op, &s), CUP_OK);
+    EXPECT(s.count > 10 && fabs(s.seconds / plan.seconds - 1) < 1e-9);
+    EXPECT(!plan.fits && plan.held_bytes > (int64_t)24e9);
+    EXPECT_INT(plan.parameters, cup_gpt_parameter_count(&a.model, true));
+    /* So many batches take so much longer, but for the optimizer. */
+    a.accumulate = 4;
+    EXPECT_INT(cup_training_plan(c, &a, "l4", &again, NULL, NULL), CUP_OK);
+    EXPECT(again.seconds > 1.5 * plan.seconds && again.seconds < 4 * plan.seconds);
+    EXPECT(again.tokens_per_second > plan.tokens_per_second);
+    a.model.heads = 7;
+    EXPECT_INT(cup_training_plan(c, &a, "h200", &plan, NULL, NULL), CUP_ARGUMENT);
+    cup_error_clear(c);
+    EXPECT_INT(cup_training_plan(c, NULL, "l4", &plan, NULL, NULL), CUP_ARGUMENT);
+    EXPECT_CONTAINS(cup_error_text(c), "plan: the training is NULL");
+    cup_error_clear(c);
+    EXPECT_INT(cup_training_plan(c, &a, "l400", &plan, NULL, NULL), CUP_ARGUMENT);
+    EXPECT_CONTAINS(cup_error_text(c), "the card \"l400\" is none");
+    cup_context_free(c);
+}

@@ -102,7 +102,8 @@ static bool compute(cup__exact *e, const cup__call *timed)
            run(&e->call) == CUP_OK && e->c->device->calls->synchronize(e->c->device) == CUP_OK;
     good = good && e->c->error.status == CUP_OK;
     if (good)
-        e->held = cup__sampled_hold(&e->call, e->note, sizeof e->note);
+        e->held = cup__sampled_hold(&e->call, e->given[0] == e->in[0] ? NULL : e->given[0], e->note,
+                                    sizeof e->note);
     return good;
 }
 

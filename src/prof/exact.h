@@ -1,6 +1,6 @@
 /* A timed call once more in double, on its own device and with its own inputs: what its results are
  * held against where the specification would take too long. That double is right there is what the
- * check has shown at smaller shapes, and of products the specification at some elements. */
+ * check has shown at smaller shapes, and the specification at some elements of some ops. */
 #ifndef CUP_PROF_EXACT_H
 #define CUP_PROF_EXACT_H
 

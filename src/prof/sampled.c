@@ -180,8 +180,8 @@ int64_t cup__sampled_hold(const cup__call *done, cup_tensor *before, char *note,
     const cup_tensor *y = e && e->a ? done->in[0] : done->out_count ? done->out[0] : NULL;
     bool conv = !strncmp(done->row->name, "conv2d", 6), attention;
     attention = !strcmp(done->row->name, "attention");
-    if ((!e && !conv && !attention) || (e && done->in_count > MOST_INPUTS) || !y || y->dtype != CUP_F64 ||
-        y->count == 0)
+    if ((!e && !conv && !attention) || (e && done->in_count > MOST_INPUTS) || !y ||
+        y->dtype != CUP_F64 || y->count == 0)
         return 0;
     cup_context *cpu = cup__context_cpu(cup__threads());
     int64_t held = 0;

@@ -12,7 +12,7 @@
  * query's result follows from the keys before it or from all: each as a call of the same op with
  * what these elements are made of. `before` is y as it was of a product in place, NULL for others.
  * Returns how many elements were held, 0 where the op is none of these, or -1 where one of them is
- * wrong, which the note says. Copies tensors as large as the call's within the scope that is open. */
+ * wrong, which the note says. Copies tensors as large as the call's within the open scope. */
 int64_t cup__sampled_hold(const cup__call *done, cup_tensor *before, char *note, size_t note_size);
 
 /* What the ways to do so share. */

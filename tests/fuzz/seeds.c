@@ -86,6 +86,11 @@ static void write_state(const char *folder)
 
 static void write_images(const char *folder)
 {
+    static const char network[] =
+        "conv 32 kernel=3 stride=2 padding=1 groups=1 nobias # first\nrepeat 2\nresidual\n"
+        "conv same\nshortcut\nscale 1e-6\nend\nend\ntokens\ntransformer heads=2 hidden=8 "
+        "dropout=0.1\nmeantokens\nlinear classes\n";
+    put(folder, "network", "small", network, sizeof network - 1);
     uint8_t file[600] = {1}, pixels[27] = {9};
     put(folder, "images", "png", (char *)file, 1 + png_file(pixels, 3, 3, 3, file + 1));
     memcpy(file + 1, jpeg_two, sizeof jpeg_two);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/support.h"
 #include "cupola/cupola.h"
 #include "data/shapes.h"
 #include "test.h"
@@ -21,11 +22,10 @@ typedef struct session {
 static session begin(void)
 {
     session s = {.c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .threads = 1))};
-    if (!*folder) {
+    if (!*folder)
         snprintf(folder, sizeof folder, "%s", test_folder());
-        shapes_write(folder, "train", TRAIN, 1);
-        shapes_write(folder, "t10k", KEPT, 2);
-    }
+    shapes_write(folder, "train", TRAIN, 1);
+    shapes_write(folder, "t10k", KEPT, 2);
     s.train = cup_images_load(s.c, folder, CUP_SPLIT_TRAIN, NULL);
     s.kept = cup_images_load(s.c, folder, CUP_SPLIT_VALIDATION, NULL);
     EXPECT_INT(cup_classification_start(s.c, "cnn", s.train, 2, &s.how), CUP_OK);
@@ -180,5 +180,47 @@ TEST(classifier_refused)
     EXPECT_CONTAINS(cup_error_text(s.c), "classifier");
     cup_error_clear(s.c);
     cup_images_free(other);
+    end(&s);
+}
+
+/* In bf16, with the weights that are stepped in f32. */
+TEST(classifier_bf16)
+{
+    session s = begin();
+    s.how.steps = 60;
+    s.how.dtype = CUP_BF16;
+    cup_classifier *m = cup_classifier_new(s.c, s.train, s.kept, NULL, &s.how);
+    cup_loop_run(cup_classifier_loop(m), NULL);
+    EXPECT_TEXT(cup_error_text(s.c), "");
+    EXPECT(cup_classifier_accuracy(m) > 0.8);
+    cup_classifier_free(m);
+    end(&s);
+}
+
+/* The host's part of a run on a GPU, with all that can be asked for: a captured step, evaluations,
+ * checkpoints and a network that is asked. */
+TEST(classifier_on_a_stand_in)
+{
+    static const cup_augmentation all = {sizeof all, true, 1, 10, 0.1, 0.1, 0.3};
+    snprintf(folder, sizeof folder, "%s", fake_begin());
+    unsetenv("CUP_KERNELS");
+    setenv("FAKE_NVRTC_ANY", "1", 1);
+    session s = begin();
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
+    EXPECT_TEXT(cup_error_text(c), "");
+    s.how.augmentation = all;
+    s.how.mixup = 0.4;
+    s.how.save_every = 5;
+    s.how.dtype = CUP_BF16;
+    cup_classifier *m = cup_classifier_new(c, s.train, s.kept, run_folder("gpu"), &s.how);
+    cup_loop_run(cup_classifier_loop(m), NULL);
+    EXPECT_TEXT(cup_error_text(c), "");
+    EXPECT_INT(cup_loop_steps(cup_classifier_loop(m)), 12);
+    cup_classifier_free(m);
+    float p[KEPT * 3];
+    m = cup_classifier_load(c, run_folder("gpu"));
+    EXPECT_INT(cup_classifier_ask(m, cup_images_pixels(s.kept), KEPT, p), CUP_OK);
+    cup_classifier_free(m);
+    cup_context_free(c);
     end(&s);
 }

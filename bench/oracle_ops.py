@@ -159,24 +159,28 @@ def pool(kind):
     return draw
 
 
-def conv2d():
+def conv(dims, fn):
     """Images that the padded kernel fits into, in groups or not."""
-    groups = choose.choice([1, 1, 1, 2, 3])
-    each, results = choose.choice([1, 2, 3, 5]), choose.choice([1, 2, 3, 8])
-    kernel, stride, dilation = ([choose.randint(1, n) for _ in "hw"] for n in (4, 3, 2))
-    padding = [choose.randint(0, 3) for _ in range(choose.choice([1, 2, 4]))]
-    top, bottom, left, right = padding if len(padding) == 4 else [
-        padding[0], padding[0], padding[-1], padding[-1]]
-    least = [(kernel[0] - 1) * dilation[0] + 1 - top - bottom,
-             (kernel[1] - 1) * dilation[1] + 1 - left - right]
-    sides = [choose.randint(1, 3), groups * each] + [max(m, 1) + choose.randint(0, 6)
-                                                     for m in least]
-    inputs = [real(sides), real([groups * results, each] + kernel)]
-    if choose.random() < 0.7:
-        inputs.append(real([groups * results]))
-    return (inputs, {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups},
-            lambda x, w, b=None: F.conv2d(F.pad(x, (left, right, top, bottom)), w, b, stride, 0,
-                                          dilation, groups))
+    def draw():
+        groups = choose.choice([1, 1, 1, 2, 3])
+        each, results = choose.choice([1, 2, 3, 5]), choose.choice([1, 2, 3, 8])
+        kernel, stride, dilation = ([choose.randint(1, n) for _ in range(dims)]
+                                    for n in (4 if dims == 2 else 3, 3, 2))
+        padding = [choose.randint(0, 3) for _ in range(choose.choice([1, dims, 2 * dims]))]
+        around = padding if len(padding) == 2 * dims else [
+            padding[d if len(padding) > 1 else 0] for d in range(dims) for _ in "be"]
+        least = [(kernel[d] - 1) * dilation[d] + 1 - around[2 * d] - around[2 * d + 1]
+                 for d in range(dims)]
+        sides = [choose.randint(1, 3), groups * each] + [
+            max(m, 1) + choose.randint(0, 6 if dims == 2 else 2) for m in least]
+        inputs = [real(sides), real([groups * results, each] + kernel)]
+        if choose.random() < 0.7:
+            inputs.append(real([groups * results]))
+        pads = [p for d in reversed(range(dims)) for p in around[2 * d:2 * d + 2]]
+        return (inputs, {"stride": stride, "padding": padding, "dilation": dilation,
+                         "groups": groups},
+                lambda x, w, b=None: fn(F.pad(x, pads), w, b, stride, 0, dilation, groups))
+    return draw
 
 
 def adaptive(fn):
@@ -526,7 +530,7 @@ OPS = {
     "bitwise_not": integers(torch.bitwise_not, unary=True),
     "shift_left": integers(torch.bitwise_left_shift, -3, 3, shift=True),
     "shift_right": integers(torch.bitwise_right_shift, -100000, 100000, shift=True),
-    "conv2d": conv2d,
+    "conv2d": conv(2, F.conv2d), "conv3d": conv(3, F.conv3d),
 }
 
 

@@ -465,6 +465,22 @@ typedef struct cup_conv2d_options {
 CUP_API cup_tensor *cup_conv2d(cup_context *c, cup_tensor *x, cup_tensor *weight,
                                cup_tensor *bias, const cup_conv2d_options *options);
 
+/* (x, weight, bias?): conv2d with a depth: sums of x [N,C,D,H,W] under weight
+ * [O,C/groups,KD,KH,KW], plus bias [O]. stride and dilation are one number, or one each for
+ * depth, height and width; padding one, three, or six: before and behind of each. Images that
+ * lie as [N,D,H,W,C] are taken as they lie, as in conv2d. It takes memory for KD times x */
+typedef struct cup_conv3d_options {
+    size_t size;
+    cup_ints stride;   /* default: 1 */
+    cup_ints padding;  /* default: 0 */
+    bool same;         /* default: false */
+    cup_ints dilation; /* default: 1 */
+    int groups;        /* default: 1 */
+} cup_conv3d_options;
+
+CUP_API cup_tensor *cup_conv3d(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                               cup_tensor *bias, const cup_conv3d_options *options);
+
 /* Pooling */
 
 /* (x): largest element of each window of x, which is [N,C,H,W], or [N,H,W,C] with

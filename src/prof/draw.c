@@ -48,11 +48,14 @@ static void lay_out(cup__drawn_input *in, uint64_t *state)
     in->offset = cup__draw_chance(state, 50) ? cup__draw_below(state, 16) : 0;
 }
 
-/* An image [N,C,H,W] as [N,H,W,C]. */
-static void lay_channels_last(const int64_t *size, int64_t *stride)
+/* An image [N,C,H,W] as [N,H,W,C], or with a depth. */
+static void lay_channels_last(const cup__shape *shape, int64_t *stride)
 {
+    int64_t next = shape->size[1];
     stride[1] = 1;
-    stride[0] = (stride[2] = (stride[3] = size[1]) * size[3]) * size[2];
+    for (int d = shape->ndim; d-- > 2; next *= shape->size[d])
+        stride[d] = next;
+    stride[0] = next;
 }
 
 static void draw_layouts(cup__drawn *d, const cup__draw_limits *limits, uint64_t *state)
@@ -68,8 +71,8 @@ static void draw_layouts(cup__drawn *d, const cup__draw_limits *limits, uint64_t
             continue;
         if (kind < 30)
             in->offset = cup__draw_below(state, 16);
-        else if (d->row->op->images && in->shape.ndim == 4 && kind < 80)
-            lay_channels_last(in->shape.size, in->stride);
+        else if (d->row->op->images && in->shape.ndim >= 4 && kind < 80)
+            lay_channels_last(&in->shape, in->stride);
         else if (kind < 70 || d->row->op->images)
             lay_out(in, state);
     }

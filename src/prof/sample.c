@@ -127,19 +127,23 @@ static cup_dtype dtype_of_input(const cup__op *op, int i, cup_dtype dtype)
     return (cup_dtype)__builtin_ctz(allowed);
 }
 
-static const int innermost_channels[] = {1, 3, 2, 0};
+/* Dimension number i from the innermost on of images whose channels come last in memory. */
+static int channels_innermost(int i, int ndim)
+{
+    return i == 0 ? 1 : i < ndim - 1 ? ndim - i : 0;
+}
 
 /* A tensor of the shape whose elements lie as the layout says: padded rows that start one
  * element in, the dimensions stored in reverse order with gaps, or the channels last. */
 static cup_tensor *lay_out(cup_context *c, const cup__shape *shape, cup__layout layout)
 {
-    bool last = layout == CUP__CHANNELS_LAST && shape->ndim == 4;
+    bool last = layout == CUP__CHANNELS_LAST && (shape->ndim == 4 || shape->ndim == 5);
     if (layout == CUP__ROW_MAJOR || shape->ndim < 1 || (layout == CUP__CHANNELS_LAST && !last))
         return cup__tensor_make(c, shape, "sample");
     cup__shape flat = {.dtype = shape->dtype, .ndim = 1, .size = {1}};
     int64_t stride[CUP_MAX_DIMS], total = 1;
     for (int i = 0; i < shape->ndim; i++) {
-        int d = last                        ? innermost_channels[i]
+        int d = last                        ? channels_innermost(i, shape->ndim)
                 : layout == CUP__TRANSPOSED ? i
                                             : shape->ndim - 1 - i;
         stride[d] = total;
@@ -246,7 +250,7 @@ static cup_tensor *fill_ordered(const cup_tensor *like, bool channels_last, bool
     cup__shape shape = cup__shape_of(like), stored = shape;
     int64_t stride[CUP_MAX_DIMS], step = 1;
     for (int i = 0; i < shape.ndim; i++) {
-        int d = channels_last ? innermost_channels[i] : i;
+        int d = channels_last ? channels_innermost(i, shape.ndim) : i;
         stored.size[shape.ndim - 1 - i] = shape.size[d];
         stride[d] = step;
         step *= shape.size[d];

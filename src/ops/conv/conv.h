@@ -1,19 +1,24 @@
-/* What conv2d and its gradients share. */
+/* What conv2d, conv3d and their gradients share. */
 #ifndef CUP_OPS_CONV_CONV_H
 #define CUP_OPS_CONV_CONV_H
 
 #include "dispatch/op.h"
 #include "ops/conv/conv_call.cuh"
 
-/* The `kind` of these ops. */
-enum { CUP__CONV_FORWARD, CUP__CONV_INPUT, CUP__CONV_WEIGHT };
+/* The `kind` of these ops: which part, and CUP__CONV3 more of those with a depth. */
+enum { CUP__CONV_FORWARD, CUP__CONV_INPUT, CUP__CONV_WEIGHT, CUP__CONV3 };
+
+static inline int cup__conv_part(const cup__op *op)
+{
+    return op->kind % CUP__CONV3;
+}
 
 typedef struct cup__conv {
     cup_dtype dtype;
     conv_call call; /* with the addresses of call->in and, once there is memory, of call->out */
 } cup__conv;
 
-/* A call's convolution, after its inference. */
+/* The convolution of a call without depth, after its inference. */
 cup__conv cup__conv_of(const cup__call *call);
 
 cup_status cup__conv_infer(cup__call *call);
@@ -24,9 +29,9 @@ cup_status cup__conv_input_specification(cup__call *call);
 cup_status cup__conv_weight_specification(cup__call *call);
 void cup__conv_cost(const cup__call *call, double *bytes, double *flops);
 
-extern const cup__impl cup__conv_impls[], cup__conv_weight_impls[];
+extern const cup__impl cup__conv_impls[], cup__conv_weight_impls[], cup__conv3d_impls[];
 
-/* The descriptor of one of the three, each of which is differentiated by the other two. */
+/* The descriptor of one of three, each of which is differentiated by the other two. */
 #define CUP__CONV_OP(name, which, part, impls_, ...)                                               \
     const cup__op cup__op_##name = {.kind = which,                                                 \
                                     .infer = cup__conv_##part##infer,                              \

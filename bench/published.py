@@ -96,11 +96,16 @@ def llama(kind, tied, base, newer):
                             "mlp.up_proj": (hidden, width), "mlp.down_proj": (width, hidden)
                             }.items():
             t[f"model.layers.{i}.{name}.weight"] = shape
+        for name in "qkv" if kind == "qwen2" else "":
+            t[f"model.layers.{i}.self_attn.{name}_proj.bias"] = (width if name == "q" else
+                                                                 groups * size,)
     t = {name: torch.randn(shape) * 0.3 for name, shape in t.items()}
     config = {"model_type": kind, "num_hidden_layers": layers, "num_attention_heads": heads,
               "num_key_value_heads": groups, "hidden_size": width, "intermediate_size": hidden,
               "vocab_size": vocabulary, "max_position_embeddings": context, "rms_norm_eps": 1e-6,
               "hidden_act": "silu", "tie_word_embeddings": tied, "sliding_window": None}
+    if kind == "qwen2":
+        config.update(use_sliding_window=False, sliding_window=context // 2, max_window_layers=1)
     if newer:
         config["rope_parameters"] = {"rope_theta": base, "rope_type": "default"}
     else:
@@ -120,7 +125,8 @@ def llama(kind, tied, base, newer):
         for i in range(layers):
             h = f"model.layers.{i}."
             y = norm(x, h + "input_layernorm")
-            q, k, v = ((y @ t[f"{h}self_attn.{n}_proj.weight"].T).unflatten(-1, (-1, size))
+            q, k, v = ((y @ t[f"{h}self_attn.{n}_proj.weight"].T +
+                        t.get(f"{h}self_attn.{n}_proj.bias", 0)).unflatten(-1, (-1, size))
                        .transpose(1, 2) for n in "qkv")
             o = F.scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True,
                                                enable_gqa=True).transpose(1, 2).flatten(2)
@@ -174,7 +180,10 @@ def main():
     for words, made in (("gpt2", gpt2(True)), ("gpt2, untied, prefix", gpt2(False)),
                         ("llama 2", llama("llama", False, 10000.0, False)),
                         ("llama 3, tied", llama("llama", True, 500000.0, True)),
-                        ("mistral", llama("mistral", False, 1e6, False))):
+                        ("mistral", llama("mistral", False, 1e6, False)),
+                        ("smollm", llama("llama", True, 10000.0, False)),
+                        ("qwen 2", llama("qwen2", False, 1e6, False)),
+                        ("qwen 2, tied", llama("qwen2", True, 1e6, True))):
         config, tensors, forward, vocabulary, context = made
         tokens = torch.randint(vocabulary, (3, context))
         want, errors = forward(tokens), []

@@ -15,8 +15,8 @@ const cli_option train_options[] = {
     {"out", TEXT(train_given, out), "DIR", "run",
      "folder for the checkpoint, losses.csv, metrics.jsonl, loss.svg and loss.html"},
     {"from", TEXT(train_given, from), "DIR", NULL,
-     "begin with model, weights and tokenizer of a checkpoint, or of a published GPT-2, Llama or "
-     "Mistral (config.json and safetensors, as Hugging Face has them)"},
+     "begin with model, weights and tokenizer of a checkpoint, or of a published GPT-2, Llama, "
+     "Mistral or Qwen 2 (config.json and safetensors, as Hugging Face has them)"},
     {"resume", FLAG(train_given, resume), NULL, NULL,
      "go on from the checkpoint in --out, with its text, model and settings"},
     {"overwrite", FLAG(train_given, overwrite), NULL, NULL,
@@ -130,8 +130,10 @@ static void apply_model(const cli_call *call, cup_training *t)
             strcmp(given->norm, "layernorm") ? CUP_NORM_KIND_RMSNORM : CUP_NORM_KIND_LAYERNORM;
     if (given->mlp)
         t->model.mlp = strcmp(given->mlp, "gelu") ? CUP_MLP_KIND_SWIGLU : CUP_MLP_KIND_GELU;
-    if (given->bias)
+    if (given->bias) {
         t->model.bias = !strcmp(given->bias, "yes");
+        t->model.qkv_bias = !strcmp(given->bias, "qkv");
+    }
 }
 
 static void apply_run(const cli_call *call, cup_training *t)

@@ -14,7 +14,7 @@ _cupola()
     train:--positions) words='learned rotary' ;;
     train:--norm) words='layernorm rmsnorm' ;;
     train:--mlp) words='gelu swiglu' ;;
-    train:--bias) words='yes no' ;;
+    train:--bias) words='yes no qkv' ;;
     train:--decline) words='cosine linear constant root' ;;
     train:--optimizer) words='adamw sgd lion muon adam rmsprop adagrad' ;;
     plan:--preset) words='char demo gpt2-124m gpt2-350m gpt2-774m gpt2-1558m' ;;
@@ -23,7 +23,7 @@ _cupola()
     plan:--positions) words='learned rotary' ;;
     plan:--norm) words='layernorm rmsnorm' ;;
     plan:--mlp) words='gelu swiglu' ;;
-    plan:--bias) words='yes no' ;;
+    plan:--bias) words='yes no qkv' ;;
     plan:--decline) words='cosine linear constant root' ;;
     plan:--optimizer) words='adamw sgd lion muon adam rmsprop adagrad' ;;
     bench:--dtype) words='f32 f64 f16 bf16 i8 f8e4m3 f8e5m2' ;;

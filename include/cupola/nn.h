@@ -35,6 +35,7 @@ typedef struct cup_gpt_config {
     double dropout;   /* part of the activations that training drops */
     double rope_base; /* of rotary positions; 0: 10000 */
     double epsilon;   /* inside norms; 0: 1e-5 */
+    bool qkv_bias;    /* without `bias`: of what makes queries, keys and values all the same */
 } cup_gpt_config;
 
 /* Fills in the defaults and checks that such a GPT can be; the sentence names the field. */

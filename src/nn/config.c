@@ -53,6 +53,11 @@ static bool has_no_bias(const cup_gpt_config *config)
     return !config->bias;
 }
 
+static bool has_no_qkv_bias(const cup_gpt_config *config)
+{
+    return !config->bias && !config->qkv_bias;
+}
+
 static bool has_no_norm_bias(const cup_gpt_config *config)
 {
     return !config->bias || config->norm == CUP_NORM_KIND_RMSNORM;
@@ -85,7 +90,7 @@ const cup__gpt_tensor cup__gpt_tensors[] = {
     {"h.%d.ln_1.weight", BLOCK(norm1), VECTOR(WIDTH), CUP__START_1, NULL},
     {"h.%d.ln_1.bias", BLOCK(norm1_bias), VECTOR(WIDTH), CUP__START_0, has_no_norm_bias},
     {"h.%d.attn.c_attn.weight", BLOCK(qkv), MATRIX(QKV, WIDTH), CUP__START_NORMAL, NULL},
-    {"h.%d.attn.c_attn.bias", BLOCK(qkv_bias), VECTOR(QKV), CUP__START_0, has_no_bias},
+    {"h.%d.attn.c_attn.bias", BLOCK(qkv_bias), VECTOR(QKV), CUP__START_0, has_no_qkv_bias},
     {"h.%d.attn.c_proj.weight", BLOCK(out), MATRIX(WIDTH, WIDTH), CUP__START_RESIDUAL, NULL},
     {"h.%d.attn.c_proj.bias", BLOCK(out_bias), VECTOR(WIDTH), CUP__START_0, has_no_bias},
     {"h.%d.ln_2.weight", BLOCK(norm2), VECTOR(WIDTH), CUP__START_1, NULL},
@@ -230,6 +235,7 @@ static const cup__field fields[] = {
     FIELD(dropout, REAL, NULL),
     FIELD(rope_base, REAL, NULL),
     FIELD(epsilon, REAL, NULL),
+    {"qkv_bias", CUP__LATER(FLAG), offsetof(cup_gpt_config, qkv_bias), 0, 0, true, NULL},
     {0}};
 
 void cup__gpt_config_write(cup__json_writer *writer, const char *key, const cup_gpt_config *config)

@@ -312,8 +312,9 @@ cup_status cup_gpt_export(cup_gpt *m, const char *folder)
     if (!f->model_type)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "export: a GPT is published as a GPT-2 (learned positions, layernorm, "
-                         "gelu, biases) or as a Llama (rotary positions, rmsnorm, swiglu, no "
-                         "biases), and this one is neither");
+                         "gelu, biases), as a Llama (rotary positions, rmsnorm, swiglu, no "
+                         "biases) or as a Qwen 2 (the same with biases of queries, keys and "
+                         "values), and this one is neither");
     CUP_TRY(cup__folder_make(&c->error, folder));
     int64_t rows = 0;
     for (const cup__published_tensor *t = f->tensors; t->name; t++)

@@ -158,7 +158,10 @@ static cup_status check_llama(cup__error *error, const cup__json *json, const cu
     return CUP_OK;
 }
 
-static cup_status read_llama(cup__error *error, const cup__json *json, cup_gpt_config *g)
+/* What Llama and those that follow it have in common; some say beside the window whether it is
+ * used. */
+static cup_status read_decoder(cup__error *error, const cup__json *json, bool windowed,
+                               cup_gpt_config *g)
 {
     int64_t window;
     CUP_TRY(whole(error, json, "num_hidden_layers", &g->layers));
@@ -170,7 +173,7 @@ static cup_status read_llama(cup__error *error, const cup__json *json, cup_gpt_c
     CUP_TRY(whole_or(error, json, "max_position_embeddings", 2048, &g->context));
     /* Within the window a sliding one is none. */
     CUP_TRY(whole_or(error, json, "sliding_window", g->context, &window));
-    if (has(json, "sliding_window") && window < g->context)
+    if (windowed && has(json, "sliding_window") && window < g->context)
         g->context = window;
     CUP_TRY(read_rope(error, json, g));
     CUP_TRY(real_or(error, json, "rms_norm_eps", 1e-6, &g->epsilon));
@@ -181,7 +184,18 @@ static cup_status read_llama(cup__error *error, const cup__json *json, cup_gpt_c
     return check_llama(error, json, g);
 }
 
-static void write_llama(const cup_gpt_config *g, cup__json_writer *w)
+static cup_status read_llama(cup__error *error, const cup__json *json, cup_gpt_config *g)
+{
+    return read_decoder(error, json, true, g);
+}
+
+static cup_status read_qwen2(cup__error *error, const cup__json *json, cup_gpt_config *g)
+{
+    g->qkv_bias = true;
+    return read_decoder(error, json, flag_or(json, "use_sliding_window", false), g);
+}
+
+static void write_decoder(const cup_gpt_config *g, cup__json_writer *w)
 {
     cup__json_add_integer(w, "num_hidden_layers", g->layers);
     cup__json_add_integer(w, "num_attention_heads", g->heads);
@@ -193,26 +207,56 @@ static void write_llama(const cup_gpt_config *g, cup__json_writer *w)
     cup__json_add_number(w, "rope_theta", g->rope_base);
     cup__json_add_number(w, "rms_norm_eps", g->epsilon);
     cup__json_add_string(w, "hidden_act", "silu");
-    cup__json_add_boolean(w, "attention_bias", false);
     cup__json_add_boolean(w, "tie_word_embeddings", !g->untied);
+}
+
+static void write_llama(const cup_gpt_config *g, cup__json_writer *w)
+{
+    write_decoder(g, w);
+    cup__json_add_boolean(w, "attention_bias", false);
+}
+
+static void write_qwen2(const cup_gpt_config *g, cup__json_writer *w)
+{
+    write_decoder(g, w);
+    cup__json_add_boolean(w, "use_sliding_window", false);
+}
+
+static bool is_decoder(const cup_gpt_config *g)
+{
+    return g->positions == CUP_POSITIONS_ROTARY && g->norm == CUP_NORM_KIND_RMSNORM &&
+           g->mlp == CUP_MLP_KIND_SWIGLU && !g->bias;
 }
 
 static bool is_llama(const cup_gpt_config *g)
 {
-    return g->positions == CUP_POSITIONS_ROTARY && g->norm == CUP_NORM_KIND_RMSNORM &&
-           g->mlp == CUP_MLP_KIND_SWIGLU && !g->bias;
+    return is_decoder(g) && !g->qkv_bias;
+}
+
+static bool is_qwen2(const cup_gpt_config *g)
+{
+    return is_decoder(g) && g->qkv_bias;
 }
 
 #define LLAMA(own, name, part)                                                                     \
     {                                                                                              \
         "h.%d." own, "model.layers.%d." name ".weight", CUP__PART_##part, false                    \
     }
+#define QWEN2(name, part)                                                                          \
+    {                                                                                              \
+        "h.%d.attn.c_attn.bias", "model.layers.%d.self_attn." name ".bias", CUP__PART_##part,      \
+            false                                                                                  \
+    }
+/* The biases are there in Qwen 2 alone. */
 static const cup__published_tensor llama_tensors[] = {
     {"wte.weight", "model.embed_tokens.weight", CUP__PART_ALL, false},
     LLAMA("ln_1.weight", "input_layernorm", ALL),
     LLAMA("attn.c_attn.weight", "self_attn.q_proj", QUERIES),
     LLAMA("attn.c_attn.weight", "self_attn.k_proj", KEYS),
     LLAMA("attn.c_attn.weight", "self_attn.v_proj", VALUES),
+    QWEN2("q_proj", QUERIES),
+    QWEN2("k_proj", KEYS),
+    QWEN2("v_proj", VALUES),
     LLAMA("attn.c_proj.weight", "self_attn.o_proj", ALL),
     LLAMA("ln_2.weight", "post_attention_layernorm", ALL),
     LLAMA("mlp.c_fc.weight", "mlp.gate_proj", GATE),
@@ -226,4 +270,5 @@ const cup__published_family cup__published_families[] = {
     {"gpt2", "GPT2LMHeadModel", "transformer.", gpt2_tensors, read_gpt2, write_gpt2, is_gpt2},
     {"llama", "LlamaForCausalLM", NULL, llama_tensors, read_llama, write_llama, is_llama},
     {"mistral", "MistralForCausalLM", NULL, llama_tensors, read_llama, write_llama, is_llama},
+    {"qwen2", "Qwen2ForCausalLM", NULL, llama_tensors, read_qwen2, write_qwen2, is_qwen2},
     {0}};

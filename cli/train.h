@@ -23,7 +23,7 @@ typedef struct train_given {
     int64_t memory_limit;
     const char *task, *network, *flip; /* and the next two lines: of images */
     int64_t image_size, crop;
-    bool grey, skip_broken;
+    bool grey, skip_broken, as_needed;
     double epochs, rotate, scale, color, erase, mixup, label_smoothing;
     double memory_share, dropout, lr, lr_end, beta1, beta2, momentum, weight_decay, clip, ema;
 } train_given;

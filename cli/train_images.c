@@ -45,7 +45,7 @@ static int check_options(const cli_call *call)
         "task",        "data",   "out",     "resume",    "overwrite",    "preset",
         "device",      "dtype",  "threads", "precision", "deterministic", "memory-limit",
         "memory-share", "seed",  "epochs",  "network",   "image-size",   "grey",
-        "skip-broken", "flip",   "crop",    "rotate",    "scale",        "color",
+        "skip-broken", "as-needed", "flip",   "crop",    "rotate",    "scale",        "color",
         "erase",       "mixup",  "label-smoothing",      "steps",        "batch",
         "lr",          "lr-end", "warmup",  "decline",   "optimizer",    "beta1",
         "beta2",       "momentum", "weight-decay",       "clip",         "evaluate-every",
@@ -71,7 +71,8 @@ static int load_images(images_run *r, const char *path)
 {
     const cup_images_options *options = CUP_OPTIONS(
         cup_images_options, .height = r->how.height, .width = r->how.width,
-        .channels = r->how.channels, .skip_broken = r->how.skip_broken, .broken = on_broken);
+        .channels = r->how.channels, .skip_broken = r->how.skip_broken,
+        .as_needed = r->how.as_needed, .broken = on_broken);
     cup_images_options kept = *options;
     r->train = cup_images_load(r->c, path, CUP_SPLIT_TRAIN, options);
     kept.height = cup_images_height(r->train);
@@ -166,6 +167,7 @@ static int begin_new(images_run *r)
     r->how.height = r->how.width = given->image_size;
     r->how.channels = given->grey;
     r->how.skip_broken = given->skip_broken;
+    r->how.as_needed = given->as_needed;
     int code = load_images(r, path);
     if (code)
         return code;
@@ -176,6 +178,7 @@ static int begin_new(images_run *r)
     start.width = cup_images_width(r->train);
     start.channels = cup_images_channels(r->train);
     start.skip_broken = given->skip_broken;
+    start.as_needed = given->as_needed;
     start.dtype = cup_device_computes_in(r->c, CUP_BF16) ? CUP_BF16 : CUP_F32;
     snprintf(start.data, sizeof start.data, "%s", path);
     r->how = start;

@@ -81,6 +81,8 @@ const cli_option train_options[] = {
      "are any"},
     {"skip-broken", FLAG(train_given, skip_broken), NULL, NULL,
      "leave out files that cannot be decoded, and name them; without it one ends the run"},
+    {"as-needed", FLAG(train_given, as_needed), NULL, NULL,
+     "decode files whenever a batch has them, for more images than memory holds"},
     {"flip", CHOICE(train_given, flip), "yes|no", NULL,
      "exchange left and right of every other image"},
     {"crop", INTEGER(train_given, crop, 0, 65535), "N", NULL,

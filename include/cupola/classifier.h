@@ -26,14 +26,15 @@ typedef struct cup_classification {
     char network[8192];   /* its description, see cupola/network.h */
     char data[4096];      /* where the images were, for people; "" where nobody needs it */
     int64_t height, width, channels; /* for whoever reads the images again, with skip_broken, as */
-    bool skip_broken;                /* cup_images_options has them */
+    bool skip_broken, as_needed;     /* cup_images_options has them */
     cup_dtype dtype;      /* f32 or bf16, the latter with a master copy of the weights in f32 */
     int64_t batch, steps; /* images of a step; steps of the whole run */
     int64_t warmup;       /* steps in which the learning rate rises to `rate` */
     double rate, rate_end;
     cup_decline decline;
     cup_optimizer_options optimizer;
-    cup_augmentation augmentation; /* made on the host, by all its cores */
+    cup_augmentation augmentation; /* made on the host, by all its cores, of the next batch while
+                                      a GPU is at work on the one before */
     double mixup; /* pairs of images are mixed, by a part drawn from Beta(mixup, mixup); 0: not.
                      Zhang, Cisse, Dauphin and Lopez-Paz 2018, "mixup: beyond empirical risk
                      minimization". From 0 to 1 */

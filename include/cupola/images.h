@@ -20,6 +20,8 @@ typedef struct cup_images_options {
     int64_t channels;       /* 1: grey, 3: red, green and blue; 0: as an array has them, files 3 */
     bool skip_broken;       /* leaves out files that cannot be decoded; else one is a failure */
     int64_t most_bytes;     /* of all pixels, more are a failure; 0: 8 GiB */
+    bool as_needed;         /* files are decoded whenever a batch has them, for more than memory
+                               holds; what cannot be decoded is a failure then */
     /* Told a sentence about each file that is left out. NULL: nobody is told. */
     void (*broken)(const char *sentence, void *user);
     void *user;
@@ -60,16 +62,21 @@ CUP_API int64_t cup_images_classes(const cup_images *images);
 CUP_API const char *cup_images_class(const cup_images *images, int64_t index);
 CUP_API const char *cup_images_path(const cup_images *images, int64_t index);
 
-/* All pixels and all labels, borrowed. */
+/* Images first, first + 1, ... as they are, into `pixels`. */
+CUP_API cup_status cup_images_read(cup_context *c, const cup_images *images, int64_t first,
+                                   int64_t count, uint8_t *pixels);
+
+/* All pixels, NULL where they are decoded as needed, and all labels, borrowed. */
 CUP_API const uint8_t *cup_images_pixels(const cup_images *images);
 CUP_API const int64_t *cup_images_labels(const cup_images *images);
 
 /* A number that is another one, but for one chance in 2^64, when pixels, labels or the names of
- * classes are others. */
+ * classes are others; of images that are decoded as needed, paths and not pixels. */
 CUP_API uint64_t cup_images_hash(const cup_images *images);
 
-/* The mean and the standard deviation of each channel over all pixels, with 255 as 1. Both have as
- * many numbers as there are channels; a deviation of 0 is given as 1. */
+/* The mean and the standard deviation of each channel over all pixels, with 255 as 1; of images
+ * that are decoded as needed over up to 1024 of them, evenly spread. Both have as many numbers as
+ * there are channels; a deviation of 0 is given as 1. */
 CUP_API cup_status cup_images_statistics(cup_context *c, const cup_images *images, double *mean,
                                          double *deviation);
 

@@ -11,6 +11,7 @@
 
 #define MOST_BYTES ((int64_t)8 << 30)
 #define MOST_CLASSES 100000
+#define MOST_LOOKED_AT 1024 /* images decoded as needed, for their mean */
 
 cup_status cup__names_add(cup__error *error, cup__names *names, const char *name)
 {
@@ -125,7 +126,10 @@ static void make_hash(cup_images *out)
     cup__hash hash;
     char text[CUP__HASH_TEXT];
     cup__hash_begin(&hash);
-    cup__hash_add(&hash, out->pixels, pixels);
+    if (out->pixels)
+        cup__hash_add(&hash, out->pixels, pixels);
+    for (size_t i = 0; i < out->paths.count && !out->pixels; i++)
+        cup__hash_add(&hash, out->paths.name[i], strlen(out->paths.name[i]) + 1);
     cup__hash_add(&hash, out->labels, (size_t)out->count * sizeof *out->labels);
     for (size_t i = 0; i < out->classes.count; i++)
         cup__hash_add(&hash, out->classes.name[i], strlen(out->classes.name[i]) + 1);
@@ -310,15 +314,25 @@ cup_status cup_images_statistics(cup_context *c, const cup_images *images, doubl
     if (!images || !mean || !deviation)
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "cup_images_statistics: the images or a place for a result are NULL");
-    int64_t pixels = images->count * images->height * images->width;
+    int64_t bytes = images->height * images->width * images->channels, all = images->count;
+    int64_t some = images->pixels || all < MOST_LOOKED_AT ? all : MOST_LOOKED_AT;
+    uint64_t sum[3] = {0}, squares[3] = {0};
+    uint8_t *room = cup__malloc((size_t)bytes);
+    cup_status status = room ? CUP_OK : cup__no_memory(&c->error, "images");
+    for (int64_t i = 0; i < some && status == CUP_OK; i++) {
+        const uint8_t *x;
+        status = cup__images_get(&c->error, images, i * all / some, room, &x);
+        for (int64_t k = 0; k < images->channels && status == CUP_OK; k++)
+            for (int64_t p = k; p < bytes; p += images->channels) {
+                sum[k] += x[p];
+                squares[k] += (uint64_t)x[p] * x[p];
+            }
+    }
+    cup__free(room);
+    CUP_TRY(status);
+    double pixels = (double)some * (double)(images->height * images->width);
     for (int64_t k = 0; k < images->channels; k++) {
-        uint64_t sum = 0, squares = 0;
-        for (int64_t i = k; i < pixels * images->channels; i += images->channels) {
-            sum += images->pixels[i];
-            squares += (uint64_t)images->pixels[i] * images->pixels[i];
-        }
-        double m = (double)sum / (double)pixels;
-        double variance = (double)squares / (double)pixels - m * m;
+        double m = (double)sum[k] / pixels, variance = (double)squares[k] / pixels - m * m;
         mean[k] = m / 255;
         deviation[k] = variance > 0 ? sqrt(variance) / 255 : 1;
     }

@@ -8,10 +8,11 @@
 
 struct cup_images {
     int64_t count, height, width, channels, skipped;
-    uint8_t *pixels;
+    uint8_t *pixels; /* NULL: decoded as needed */
     int64_t *labels;
     cup__names classes; /* by number */
     cup__names paths;   /* of each image's file, or one: that of all */
+    bool alike; /* files must have this size, to which none is scaled */
     uint64_t hash;
 };
 
@@ -24,6 +25,15 @@ cup_status cup__images_table(cup_context *c, const char *path, cup_split split,
                              const cup_images_options *options, cup_images *out);
 /* The files of out->paths, whose labels are there. */
 cup_status cup__images_decode(cup_context *c, const cup_images_options *options, cup_images *out);
+
+/* The pixels of one image: where they lie, or decoded into `room`, which has memory for them. */
+cup_status cup__images_get(cup__error *error, const cup_images *images, int64_t place,
+                           uint8_t *room, const uint8_t **out);
+
+/* A batch as cup_images_batch makes it, of an augmentation that was checked, by any thread. */
+cup_status cup__images_batch(cup__error *error, const cup_images *images, uint64_t seed,
+                             int64_t first, int64_t rows, const cup_augmentation *augmentation,
+                             uint8_t *pixels, int64_t *labels);
 
 /* Whether an image is for validation where files do not say it, by its number in its class. */
 static inline bool cup__images_kept(int64_t number)

@@ -1,8 +1,10 @@
 /* Batches of images: which ones, and how each is changed. Both follow from the seed and the number
  * of the sample alone. */
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/options.h"
 #include "base/parallel.h"
 #include "base/philox.h"
@@ -189,35 +191,109 @@ typedef struct batch {
     const cup_images *images;
     uint64_t seed;
     int64_t first;
+    bool in_order; /* as the images lie, not as an epoch has them */
     const cup_augmentation *augmentation; /* or NULL */
     uint8_t *pixels;
     int64_t *labels;
+    pthread_mutex_t lock; /* of what went wrong in the first row that did */
+    int64_t failed;
+    cup__error error;
 } batch;
+
+static void note(batch *b, int64_t row, const cup__error *error)
+{
+    pthread_mutex_lock(&b->lock);
+    if (b->error.status == CUP_OK || row < b->failed) {
+        b->failed = row;
+        b->error = *error;
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* `room` has memory for one image. */
+static cup_status make_row(const batch *b, int64_t row, uint8_t *room, cup__error *error)
+{
+    const cup_images *images = b->images;
+    int64_t bytes = images->height * images->width * images->channels, sample = b->first + row;
+    int64_t place = b->in_order ? sample
+                                : place_of(b->seed, (uint64_t)(sample / images->count),
+                                           sample % images->count, images->count);
+    const uint8_t *from;
+    uint8_t *to = b->pixels + row * bytes;
+    draws d = {.seed = b->seed, .sample = (uint64_t)sample};
+    change ch;
+    CUP_TRY(cup__images_get(error, images, place, b->augmentation ? room : to, &from));
+    if (b->labels)
+        b->labels[row] = images->labels[place];
+    if (!b->augmentation) {
+        if (from != to)
+            memcpy(to, from, (size_t)bytes);
+        return CUP_OK;
+    }
+    draw_change(images, b->augmentation, &d, &ch);
+    (ch.turns ? turn : move_rows)(images, &ch, from, to);
+    if (ch.recolors)
+        recolor(images, &ch, to);
+    erase(images, &ch, to);
+    return CUP_OK;
+}
 
 static void make_rows(int64_t begin, int64_t end, void *user)
 {
-    const batch *b = user;
+    batch *b = user;
+    const cup_images *images = b->images;
+    cup__error error = {0};
+    uint8_t *room = NULL;
+    if (!images->pixels && b->augmentation) {
+        room = cup__malloc((size_t)(images->height * images->width * images->channels));
+        if (!room)
+            cup__no_memory(&error, "a batch of images");
+    }
+    for (int64_t row = begin; row < end && error.status == CUP_OK; row++)
+        if (make_row(b, row, room, &error) != CUP_OK)
+            note(b, row, &error);
+    if (!room && error.status == CUP_MEMORY)
+        note(b, begin, &error);
+    cup__free(room);
+}
+
+static cup_status run(cup__error *error, batch *b, int64_t rows)
+{
     const cup_images *images = b->images;
     int64_t bytes = images->height * images->width * images->channels;
-    for (int64_t r = begin; r < end; r++) {
-        int64_t sample = b->first + r;
-        int64_t place = place_of(b->seed, (uint64_t)(sample / images->count),
-                                 sample % images->count, images->count);
-        const uint8_t *from = images->pixels + place * bytes;
-        uint8_t *to = b->pixels + r * bytes;
-        draws d = {.seed = b->seed, .sample = (uint64_t)sample};
-        change ch;
-        b->labels[r] = images->labels[place];
-        if (!b->augmentation) {
-            memcpy(to, from, (size_t)bytes);
-            continue;
-        }
-        draw_change(images, b->augmentation, &d, &ch);
-        (ch.turns ? turn : move_rows)(images, &ch, from, to);
-        if (ch.recolors)
-            recolor(images, &ch, to);
-        erase(images, &ch, to);
-    }
+    pthread_mutex_init(&b->lock, NULL);
+    cup__parallel_for(rows, !images->pixels || bytes > 16384 ? 1 : 16384 / bytes + 1, make_rows,
+                      b);
+    pthread_mutex_destroy(&b->lock);
+    return b->error.status == CUP_OK ? CUP_OK
+                                     : cup__fail(error, b->error.status, "%s", b->error.text);
+}
+
+cup_status cup__images_batch(cup__error *error, const cup_images *images, uint64_t seed,
+                             int64_t first, int64_t rows, const cup_augmentation *augmentation,
+                             uint8_t *pixels, int64_t *labels)
+{
+    batch b = {.images = images,
+               .seed = seed,
+               .first = first,
+               .augmentation = augmentation,
+               .pixels = pixels,
+               .labels = labels};
+    return run(error, &b, rows);
+}
+
+cup_status cup_images_read(cup_context *c, const cup_images *images, int64_t first, int64_t count,
+                           uint8_t *pixels)
+{
+    if (!c)
+        return CUP_MEMORY;
+    CUP_TRY(c->error.status);
+    if (!images || !pixels || first < 0 || count < 0 || first > images->count - count)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "cup_images_read: %lld images from %lld on of %lld, or a NULL",
+                         (long long)count, (long long)first, (long long)cup_images_count(images));
+    batch b = {.images = images, .first = first, .in_order = true, .pixels = pixels};
+    return run(&c->error, &b, count);
 }
 
 /* Ranges are closed, NaN lies in none. */
@@ -246,8 +322,6 @@ cup_status cup_images_batch(cup_context *c, const cup_images *images, uint64_t s
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "cup_images_batch: a number of the augmentation is out of its range: crop "
                          "0 to 65535, rotate 0 to 180, scale 0 to 0.9, color and erase 0 to 1");
-    batch b = {images, seed, first, augmentation ? &a : NULL, pixels, labels};
-    int64_t bytes = images->height * images->width * images->channels;
-    cup__parallel_for(rows, bytes > 16384 ? 1 : 16384 / bytes + 1, make_rows, &b);
-    return CUP_OK;
+    return cup__images_batch(&c->error, images, seed, first, rows, augmentation ? &a : NULL, pixels,
+                             labels);
 }

@@ -28,16 +28,14 @@ typedef struct decoding {
     cup__error *errors; /* of each file of the round */
 } decoding;
 
-static cup_status decode_one(cup__error *error, const decoding *d, int64_t i)
+static cup_status decode_one(cup__error *error, const cup_images *images, int64_t i, bool alike,
+                             uint8_t *pixels)
 {
-    const cup_images *images = d->images;
-    int64_t bytes = images->height * images->width * images->channels;
-    cup__picture picture, to = {images->pixels + i * bytes, images->height, images->width,
-                                images->channels};
+    cup__picture picture, to = {pixels, images->height, images->width, images->channels};
     CUP_TRY(cup__picture_read(error, images->paths.name[i], images->channels, &picture));
     bool differs = picture.height != to.height || picture.width != to.width;
     cup_status status =
-        d->alike && differs
+        alike && differs
             ? cup__fail(error, CUP_SHAPE,
                         "%s has %lld x %lld pixels, and others have %lld x %lld; give the height "
                         "and width that all shall have",
@@ -51,8 +49,18 @@ static cup_status decode_one(cup__error *error, const decoding *d, int64_t i)
 static void decode_some(int64_t begin, int64_t end, void *user)
 {
     const decoding *d = user;
+    int64_t bytes = d->images->height * d->images->width * d->images->channels;
     for (int64_t i = begin; i < end; i++)
-        decode_one(&d->errors[i], d, d->first + i);
+        decode_one(&d->errors[i], d->images, d->first + i, d->alike,
+                   d->images->pixels + (d->first + i) * bytes);
+}
+
+cup_status cup__images_get(cup__error *error, const cup_images *images, int64_t place,
+                           uint8_t *room, const uint8_t **out)
+{
+    int64_t bytes = images->height * images->width * images->channels;
+    *out = images->pixels ? images->pixels + place * bytes : room;
+    return images->pixels ? CUP_OK : decode_one(error, images, place, images->alike, room);
 }
 
 /* Moves an image of the list to a place before it, or leaves it where it is. */
@@ -120,9 +128,12 @@ cup_status cup__images_decode(cup_context *c, const cup_images_options *o, cup_i
                          "there are no image files (.png, .jpg, .jpeg, .webp)");
     int64_t kept = 0, all = out->count;
     CUP_TRY(find_size(c, o, out));
+    out->alike = !o->height;
+    if (o->as_needed)
+        return CUP_OK;
     CUP_TRY(cup__images_room(&c->error, out->paths.name[0], o, out));
     decoding d = {.images = out,
-                  .alike = !o->height,
+                  .alike = out->alike,
                   .errors = cup__calloc(ROUND, sizeof *d.errors)};
     cup_status status = d.errors ? CUP_OK : cup__no_memory(&c->error, "decoding images");
     for (d.first = 0; d.first < all && status == CUP_OK; d.first += ROUND) {

@@ -70,6 +70,7 @@ static const cup__field fields[] = {
     {"width", CUP__FIELD_WHOLE, AT(width), 0, 65535, true, NULL},
     {"channels", CUP__FIELD_WHOLE, AT(channels), 0, 3, true, NULL},
     {"skip_broken", CUP__FIELD_FLAG, AT(skip_broken), 0, 1, false, NULL},
+    {"as_needed", CUP__FIELD_FLAG, AT(as_needed), 0, 1, true, NULL},
     {"flip", CUP__FIELD_FLAG, AT(augmentation.flip), 0, 1, true, NULL},
     {"crop", CUP__FIELD_WHOLE, AT(augmentation.crop), 0, 65535, true, NULL},
     {"rotate", CUP__FIELD_REAL, AT(augmentation.rotate), 0, 180, true, NULL},

@@ -31,26 +31,31 @@ static double draw_part(uint64_t seed, uint64_t step, double a)
 }
 
 /* Each image is mixed with the one as far from the end of the batch. */
-static cup_status write_mixture(cup_classifier *m, int64_t step)
+static cup_status write_mixture(cup_classifier *m, int64_t step, const int64_t *labels)
 {
-    int64_t batch = m->how.batch, *others = m->host_labels + batch;
+    int64_t batch = m->how.batch;
     float part = (float)draw_part(m->how.seed, (uint64_t)step, m->how.mixup);
     for (int64_t i = 0; i < batch; i++)
-        others[i] = m->host_labels[batch - 1 - i];
-    CUP_TRY(cup_tensor_write(m->others, others, (size_t)batch * sizeof *others));
+        m->host_others[i] = labels[batch - 1 - i];
+    CUP_TRY(cup_tensor_write(m->others, m->host_others, (size_t)batch * sizeof *labels));
     return cup_tensor_write(m->part, &part, sizeof part);
+}
+
+static size_t bytes_of(const cup_classifier *m, int64_t images)
+{
+    return (size_t)(images * m->sizes.height * m->sizes.width * m->sizes.channels);
 }
 
 static cup_status write_batch(cup_context *c, int64_t step, void *user)
 {
     cup_classifier *m = user;
     int64_t batch = m->how.batch;
-    size_t bytes = (size_t)(batch * m->sizes.height * m->sizes.width * m->sizes.channels);
-    CUP_TRY(cup_images_batch(c, m->train, m->how.seed, step * batch, batch, &m->how.augmentation,
-                             m->host_pixels, m->host_labels));
-    CUP_TRY(cup_tensor_write(m->pixels, m->host_pixels, bytes));
-    CUP_TRY(cup_tensor_write(m->labels, m->host_labels, (size_t)batch * sizeof *m->host_labels));
-    return m->how.mixup > 0 ? write_mixture(m, step) : CUP_OK;
+    const uint8_t *pixels;
+    const int64_t *labels;
+    CUP_TRY(cup__images_ahead_get(&c->error, m->ahead, step, &pixels, &labels));
+    CUP_TRY(cup_tensor_write(m->pixels, pixels, bytes_of(m, batch)));
+    CUP_TRY(cup_tensor_write(m->labels, labels, (size_t)batch * sizeof *labels));
+    return m->how.mixup > 0 ? write_mixture(m, step, labels) : CUP_OK;
 }
 
 /* Bytes as the network takes them: with mean 0 and deviation 1 over the images for training. */
@@ -101,10 +106,12 @@ static cup_tensor *judge(cup_classifier *m, int64_t first, int64_t rows, cup_ten
     cup_context *c = m->c;
     const cup_images *kept = m->kept;
     const int64_t shape[] = {rows, m->sizes.height, m->sizes.width, m->sizes.channels};
-    int64_t bytes = shape[1] * shape[2] * shape[3];
+    const uint8_t *from = cup_images_pixels(kept);
+    if (!from)
+        cup_images_read(c, kept, first, rows, m->host_kept);
     cup_scope_open(c);
     cup_tensor *pixels =
-        cup_tensor_from(c, CUP_U8, 4, shape, cup_images_pixels(kept) + first * bytes);
+        cup_tensor_from(c, CUP_U8, 4, shape, from ? from + bytes_of(m, first) : m->host_kept);
     cup_tensor *labels = cup_tensor_from(c, CUP_I64, 1, &rows, cup_images_labels(kept) + first);
     cup_tensor *scored = cup_cast(c, scores(m, shown(m, pixels)), CUP_F32);
     cup_tensor *right = cup_equal(c, cup_argmax(c, scored, (int64_t[]){1}, 1, false), labels);
@@ -195,12 +202,12 @@ static cup_status make_batch(cup_classifier *m)
 {
     cup_context *c = m->c;
     const int64_t shape[] = {m->how.batch, m->sizes.height, m->sizes.width, m->sizes.channels};
-    size_t bytes;
-    if (!cup__multiply((size_t)shape[0], (size_t)(shape[1] * shape[2] * shape[3]), &bytes))
-        return cup__no_memory(&c->error, "a batch of images");
-    m->host_pixels = cup__malloc(bytes);
-    m->host_labels = cup__calloc((size_t)shape[0] * 2, sizeof *m->host_labels);
-    if (!m->host_pixels || !m->host_labels)
+    m->ahead = cup__images_ahead_new(&c->error, m->train, &m->how, cup_device_is_cuda(c));
+    CUP_TRY(c->error.status);
+    m->host_others = cup__calloc((size_t)shape[0], sizeof *m->host_others);
+    if (m->kept && !cup_images_pixels(m->kept))
+        m->host_kept = cup__malloc(bytes_of(m, shape[0]));
+    if (!m->host_others || (m->kept && !cup_images_pixels(m->kept) && !m->host_kept))
         return cup__no_memory(&c->error, "a batch of images");
     m->pixels = cup_keep(cup_tensor_new(c, CUP_U8, 4, shape));
     m->labels = cup_keep(cup_tensor_new(c, CUP_I64, 1, shape));
@@ -314,8 +321,9 @@ void cup_classifier_free(cup_classifier *m)
     for (int64_t i = 0; m->classes && i < m->sizes.classes; i++)
         cup__free(m->classes[i]);
     cup__free(m->classes);
-    cup__free(m->host_pixels);
-    cup__free(m->host_labels);
+    cup__images_ahead_free(m->ahead);
+    cup__free(m->host_others);
+    cup__free(m->host_kept);
     cup__free(m);
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "cupola/classifier.h"
+#include "train/images_ahead.h"
 #include "train/loop.h"
 
 struct cup_classifier {
@@ -16,8 +17,9 @@ struct cup_classifier {
     cup_network *network;
     cup_tensor *factor, *shift; /* of each channel of bytes, buffers of the list */
     cup_loop *loop;
-    uint8_t *host_pixels; /* of a batch */
-    int64_t *host_labels; /* the same, and those of the images mixed in behind them */
+    cup__images_ahead *ahead; /* batches for training */
+    int64_t *host_others;     /* classes of the images mixed in */
+    uint8_t *host_kept;       /* a batch of those kept, where they are decoded as needed */
     cup_tensor *pixels, *labels, *others, *part; /* on the device; `part` is left to the first */
     double accuracy;
 };

@@ -226,6 +226,46 @@ TEST(images_folders)
     cup_context_free(c);
 }
 
+/* Decoded when a batch has them, images are the same; one that breaks meanwhile is named. */
+TEST(images_as_needed)
+{
+    enum { ROWS = 50, BYTES = 5 * 5 * 3 };
+    static uint8_t pixels[2][3][ROWS][BYTES];
+    int64_t labels[2][ROWS];
+    double mean[2][3], deviation[2][3];
+    cup_context *c = begin();
+    cup_images *images[2];
+    put_folders("all");
+    for (int k = 0; k < 2; k++) {
+        images[k] = cup_images_load(
+            c, path_of("all"), CUP_SPLIT_TRAIN,
+            CUP_OPTIONS(cup_images_options, .height = 5, .width = 5, .as_needed = k));
+        if (!images[k] && strstr(cup_error_text(c), "cannot be loaded"))
+            test_skip("libpng is not installed");
+        for (int i = 0; i < 2; i++) {
+            const cup_augmentation *a = CUP_OPTIONS(cup_augmentation, .crop = 1, .rotate = 9);
+            cup_images_batch(c, images[k], 3, 7, ROWS, i ? a : NULL, pixels[k][i][0],
+                             labels[k]);
+            EXPECT_TEXT(cup_error_text(c), "");
+        }
+        cup_images_read(c, images[k], 2, 18, pixels[k][2][0]);
+        cup_images_statistics(c, images[k], mean[k], deviation[k]);
+    }
+    EXPECT(cup_images_pixels(images[1]) == NULL && cup_images_pixels(images[0]) != NULL);
+    EXPECT(!memcmp(pixels[0], pixels[1], sizeof pixels[0]));
+    EXPECT(!memcmp(labels[0], labels[1], sizeof labels[0]));
+    EXPECT(!memcmp(mean[0], mean[1], sizeof mean[0]));
+    EXPECT(cup_images_read(c, images[1], 3, 18, pixels[0][0][0]) == CUP_ARGUMENT);
+    cup_error_clear(c);
+    put("all/dog/03.png", "\x89PNG\r\n\x1a\n....", 12);
+    EXPECT(cup_images_batch(c, images[1], 3, 0, 20, NULL, pixels[0][0][0],
+                            labels[0]) == CUP_FORMAT);
+    EXPECT_CONTAINS(cup_error_text(c), "dog/03.png: this PNG cannot be decoded");
+    cup_images_free(images[0]);
+    cup_images_free(images[1]);
+    cup_context_free(c);
+}
+
 /* With train and val every file is taken; a table says where images are. */
 TEST(images_parts_and_table)
 {

@@ -61,6 +61,9 @@ def line_of(op):
 
 # Worked out by hand: op, attributes, inputs, results, gradients.
 BY_HAND = [
+    ("attention_lse", "scale=1 causal=1",
+     "1x1x2x1:f:1,1 1x1x2x1:f:0,0.69314718055994531 1x1x2x1:f:1,4",
+     "1x1x2x1:f:1,3 1x1x2:f:0,1.0986122886681098", ""),
     ("cast", "dtype=f64", "3:f:1.5,-2,0.25", "3:f:1.5,-2,0.25", "3:f:-0.25,0.25,0.75"),
     ("conv2d", "padding=1 groups=1",
      "1x1x2x2:f:1,2,3,4 1x1x2x2:f:1,-1,2,0.5 1:f:0.25",

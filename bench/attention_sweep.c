@@ -169,8 +169,8 @@ static cup__attention attention_of(rig *r, const shape *s, bool backward)
         .queries = s->queries,
         .keys = s->keys,
         .size = s->size,
-        .mask =
-            cup__attention_mask_make(s->causal, 0, 0, NULL, NULL, s->queries, s->keys),
+        .mask = cup__attention_mask_make(s->causal, false, 0, 0, NULL, NULL, s->queries,
+                                         s->keys),
         .scale = 1 / sqrt((double)s->size),
         .dropout = s->dropout,
         .q = heads(r->q),

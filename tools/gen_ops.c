@@ -394,11 +394,12 @@ static void write_table(void)
     put("\nconst cup__row cup__rows[] = {\n");
     for (int i = 0; i < row_count; i++) {
         row *r = &rows[i];
-        int least = 0;
+        int least = 0, arguments = 0;
         bool list = false;
         for (int k = 0; k < r->input_count; k++) {
             least += !r->inputs[k].optional;
             list |= r->inputs[k].list;
+            arguments += !r->inputs[k].is_option;
         }
         put("    {\"%s\", &cup__op_%s, \"%s\", \"", r->name, r->name, r->inputs_text);
         const char *separator = "";
@@ -412,7 +413,8 @@ static void write_table(void)
             put("INT_MAX");
         else
             put("%d", r->input_count);
-        put(", %d, %d, %s, ", r->visible, r->result_count, r->is_public ? "true" : "false");
+        put(", %d, %d, %d, %s, ", arguments, r->visible, r->result_count,
+            r->is_public ? "true" : "false");
         if (r->has_struct)
             put("sizeof(cup__%s_attributes), %s_attributes, ", r->name, r->name);
         else

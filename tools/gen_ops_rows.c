@@ -136,6 +136,7 @@ static void place_attributes(row *r)
         bool is_dtype = !strcmp(a->type, "dtype"), is_shape = !strcmp(a->name, "shape");
         a->is_option = a->preset[0] && !r->is_optimizer;
         place_tensor(r, a);
+        r->has_struct |= !a->is_tensor;
         r->has_options |= a->is_option;
         counted += r->input_count > 0 || !(is_dtype || is_shape);
         others += !is_dtype && !is_shape;
@@ -215,8 +216,6 @@ static void parse_row(const char *at, const char *section)
     take_string(&at, r->words, sizeof r->words);
     r->input_count = parse_parts(r->inputs_text, r->inputs, false);
     r->attribute_count = parse_parts(r->attributes_text, r->attributes, true);
-    for (int i = 0; i < r->attribute_count; i++)
-        r->has_struct |= !r->attributes[i].is_tensor;
     r->result_count = parse_parts(r->results_text, r->results, false);
     for (int i = 0; i < r->result_count; i++)
         r->visible += !r->results[i].hidden;

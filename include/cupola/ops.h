@@ -679,7 +679,8 @@ CUP_API cup_tensor *cup_global_norm(cup_context *c, cup_tensor *const *x, int x_
  * scale q k^T, times v, in each head; q and o are [B,H,T,D], k and v [B,G,S,D] where G divides
  * H; causal lets the last query see all keys, each one before it one less; window_left and
  * window_right are how many keys a query sees up to and from its own, which is among them,
- * where the last query's own key is the last; soft_cap c makes c tanh[s / c] of a scaled score
+ * where the last query's own key is the last, or with top_left the first query's the first,
+ * which goes with neither slopes nor offsets; soft_cap c makes c tanh[s / c] of a scaled score
  * s; slopes [H] take slope times the distance between a key and the query's own from a score
  * [ALiBi]; sinks [H] are the logits of a key more, with a value of 0; both are in f32, or in
  * f64 as the rest; bias, [B,H,T,S] with 1 for any of these, is added to the scores after all
@@ -697,6 +698,7 @@ typedef struct cup_attention_options {
     int64_t window_left;       /* default: all keys */
     int64_t window_right;      /* default: all keys */
     double soft_cap;           /* default: none */
+    bool top_left;             /* default: false */
     cup_tensor *slopes;        /* default: none */
     cup_tensor *sinks;         /* default: none */
     cup_tensor *query_offsets; /* default: none */
@@ -706,6 +708,30 @@ typedef struct cup_attention_options {
 
 CUP_API cup_tensor *cup_attention(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v,
                                   const cup_attention_options *options);
+
+/* (q, k, v, slopes?, sinks?, query_offsets?, key_offsets?, bias?) -> o, lse: attention, which
+ * gives of each query the natural logarithm of the sum of e^score over what it sees as well,
+ * its sink among it: lse is [B,H,T] in f32, or in f64 as the rest, and -inf for a query that
+ * sees nothing */
+typedef struct cup_attention_lse_options {
+    size_t size;
+    bool causal;               /* default: false */
+    double scale;              /* default: 1/sqrt[D] */
+    double dropout;            /* default: 0 */
+    int64_t window_left;       /* default: all keys */
+    int64_t window_right;      /* default: all keys */
+    double soft_cap;           /* default: none */
+    bool top_left;             /* default: false */
+    cup_tensor *slopes;        /* default: none */
+    cup_tensor *sinks;         /* default: none */
+    cup_tensor *query_offsets; /* default: none */
+    cup_tensor *key_offsets;   /* default: none */
+    cup_tensor *bias;          /* default: none */
+} cup_attention_lse_options;
+
+CUP_API cup_status cup_attention_lse(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v,
+                                     const cup_attention_lse_options *options, cup_tensor **o,
+                                     cup_tensor **lse);
 
 /* (qkv, slopes?, sinks?, query_offsets?, key_offsets?, bias?): attention over [B,T,W], where W
  * holds the heads of q, then kv_heads of k, then as many of v; o is [B,T,heads D]; the rest as

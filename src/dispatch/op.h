@@ -227,6 +227,7 @@ struct cup__row {
     const cup__op *op;
     const char *inputs, *attributes_text, *results, *words;
     int in_least, in_most;       /* in_most is INT_MAX for a list */
+    int in_arguments;            /* those of in_most that are arguments; others are in options */
     int visible, results_count;  /* results a caller sees, and all of them */
     bool is_public;
     size_t attributes_size;

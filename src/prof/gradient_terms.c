@@ -379,7 +379,7 @@ void cup__gradient_cancelling(const cup__gradient_call *g, int i, double *bound)
     const cup_tensor *x = g->in[0];
     if (!x || x->count == 0)
         return;
-    if (!strcmp(name, "attention") && i < 3 && g->back[0])
+    if ((!strcmp(name, "attention") || !strcmp(name, "attention_lse")) && i < 3 && g->back[0])
         bound_attention(g, i, bound);
     if (!strcmp(name, "cross_entropy") && i == 0)
         bound_loss(g, x, g->in[1], bound);

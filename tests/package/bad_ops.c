@@ -140,7 +140,7 @@ static void fill(arguments *a, cup_context *c, const cup__row *row, cup_tensor *
         put(a, (intptr_t)in);
         put(a, count);
     } else {
-        for (int i = 0; i < row->in_most; i++)
+        for (int i = 0; i < row->in_arguments; i++)
             put(a, (intptr_t)(in && i < count ? in[i] : NULL));
     }
     int number = 0;

@@ -5,7 +5,7 @@
 #include "dispatch/attributes.h"
 
 /* Where the optional inputs begin. */
-enum { EXTRAS = 3, EXTRAS_GRAD = 6 };
+enum { EXTRAS = CUP__ATTENTION_EXTRAS, EXTRAS_GRAD = 6 };
 
 cup_status cup__attention_check(cup__call *call, double scale, double dropout, int64_t size)
 {
@@ -27,7 +27,8 @@ cup_status cup__attention_check(cup__call *call, double scale, double dropout, i
     CUP_TRY(cup__attention_mask_check(call, (a)->window_left, (a)->window_right));                 \
     CUP_TRY(cup__attention_offsets_check(call, first));                                            \
     CUP_TRY(cup__attention_score_check(call, (a)->soft_cap, first, (call)->in[0]->shape[1]));      \
-    CUP_TRY(cup__attention_bias_check(call, first, SIZES(call)))
+    CUP_TRY(cup__attention_bias_check(call, first, SIZES(call)));                                  \
+    CUP_TRY(check_corner(call, (a)->top_left, first))
 
 static cup_status check_inputs(cup__call *call, double scale, double dropout)
 {
@@ -50,7 +51,18 @@ static cup_status check_inputs(cup__call *call, double scale, double dropout)
     return cup__attention_check(call, scale, dropout, q[3]);
 }
 
-static cup_status infer(cup__call *call)
+static cup_status check_corner(cup__call *call, bool top_left, int first)
+{
+    for (int i = 0; top_left && i < CUP__EXTRAS; i++)
+        if ((i == CUP__SLOPES || i == CUP__QUERY_OFFSETS || i == CUP__KEY_OFFSETS) &&
+            cup__attention_extra(call, first + i))
+            return cup__call_fail(call, CUP_ARGUMENT,
+                                  "top_left goes with neither slopes nor offsets; take the first "
+                                  "keys with cup_slice instead");
+    return CUP_OK;
+}
+
+cup_status cup__attention_infer(cup__call *call)
 {
     const cup__attention_attributes *attributes = call->attributes;
     CHECK(call, attributes, EXTRAS);
@@ -108,7 +120,7 @@ cup__attention cup__attention_of_three(const cup__call *call)
 {
     const cup__attention_attributes *attributes = call->attributes;
     cup__attention a = attention_of(call, attributes->scale, attributes->dropout);
-    a.mask = CUP__MASK_OF(attributes, call, EXTRAS, a.queries, a.keys);
+    a.mask = CUP__MASK_FROM(attributes, attributes->top_left, call, EXTRAS, a.queries, a.keys);
     a.score = CUP__SCORE_OF(attributes, call, EXTRAS);
     a.o = heads_of(call->out[0]);
     a.lse = call->out_count > 1 ? call->out[1] : NULL;
@@ -119,7 +131,7 @@ cup__attention cup__attention_of_three_grad(const cup__call *call)
 {
     const cup__attention_grad_attributes *attributes = call->attributes;
     cup__attention a = attention_of(call, attributes->scale, attributes->dropout);
-    a.mask = CUP__MASK_OF(attributes, call, EXTRAS_GRAD, a.queries, a.keys);
+    a.mask = CUP__MASK_FROM(attributes, attributes->top_left, call, EXTRAS_GRAD, a.queries, a.keys);
     a.score = CUP__SCORE_OF(attributes, call, EXTRAS_GRAD);
     a.sequence = (uint32_t)attributes->sequence;
     a.o = heads_of(call->in[3]);
@@ -149,7 +161,7 @@ static int64_t places_from(cup_tensor *const *in, int i, int first)
                                            : 0;
 }
 
-static int64_t places(cup_tensor *const *in, int i, const void *attributes)
+int64_t cup__attention_places(cup_tensor *const *in, int i, const void *attributes)
 {
     (void)attributes;
     return places_from(in, i, EXTRAS);
@@ -226,6 +238,14 @@ static const cup__sample samples[] = {
     {"1x2x150x128 1x2x150x128 1x2x150x128 - - 4 - 1x1x150x150", WITH(.window_left = 60)},
     {"2x8x2x64 2x2x300x64 2x2x300x64 - - - - 1x8x1x300", WITH(.dropout = 0)},
     {"1x1x9x5 1x1x0x5 1x1x0x5 - - - - 1x1x9x0", WITH(0)},
+    /* The first query at the first key. */
+    {"1x2x17x8 1x2x40x8 1x2x40x8", WITH(.causal = true, .top_left = true)},
+    {"1x2x40x24 1x1x17x24 1x1x17x24 - 2", WITH(.causal = true, .top_left = true)},
+    {"1x2x70x64 1x1x200x64 1x1x200x64",
+     WITH(.window_left = 30, .window_right = 9, .top_left = true)},
+    {"1x1x200x128 1x1x70x128 1x1x70x128 - - - - 1x1x1x70",
+     WITH(.causal = true, .window_left = 40, .top_left = true)},
+    {"1x4x2x64 1x1x300x64 1x1x300x64", WITH(.causal = true, .top_left = true)},
     /* Several tiles of keys that a query sees, between some that it does not. */
     {"1x1x70x8 1x1x600x8 1x1x600x8", WITH(.causal = true, .window_left = 270)},
     {"1x1x30x72 1x1x620x72 1x1x620x72", WITH(.window_left = 290, .window_right = 150)},
@@ -285,6 +305,10 @@ static const cup__sample samples_grad[] = {
     {"1x2x70x16 1x1x70x16 1x1x70x16 1x2x70x16 1x2x70 1x2x70x16 - - 4", GRAD(.causal = true)},
     {"2x2x70x16 2x1x70x16 2x1x70x16 2x2x70x16 2x2x70 2x2x70x16 2 2 2x1", GRAD(.causal = true)},
     {"1x2x70x16 1x1x40x16 1x1x40x16 1x2x70x16 1x2x70 1x2x70x16 - 2", GRAD(.causal = true)},
+    {"1x2x70x64 1x1x200x64 1x1x200x64 1x2x70x64 1x2x70 1x2x70x64",
+     GRAD(.causal = true, .top_left = true)},
+    {"1x1x200x128 1x1x70x128 1x1x70x128 1x1x200x128 1x1x200 1x1x200x128",
+     GRAD(.window_left = 20, .window_right = 9, .top_left = true)},
     {"2x2x17x8 2x2x33x8 2x2x33x8 2x2x17x8 2x2x17 2x2x17x8 - - - - 2x2x17x33",
      GRAD(.bias_grad = true)},
     {"2x4x129x64 2x2x129x64 2x2x129x64 2x4x129x64 2x4x129 2x4x129x64 - - - - 1x4x129x129",
@@ -339,7 +363,7 @@ static const cup__sample bench_grad[] = {
 
 const cup__op cup__op_attention = {
     .kind = CUP__ATTENTION,
-    .infer = infer,
+    .infer = cup__attention_infer,
     .specification = cup__attention_specification,
     .gradient = gradient,
     .composed = cup__attention_composed,
@@ -351,7 +375,7 @@ const cup__op cup__op_attention = {
     .in_dtypes = {[3] = CUP__NUMBERS, [4] = CUP__NUMBERS, [5] = CUP__DTYPES_INDEX,
                   [6] = CUP__DTYPES_INDEX},
     .ascending = 1u << 5 | 1u << 6,
-    .indices = places,
+    .indices = cup__attention_places,
     .domain = {[3] = {0.01, 0.5}},
     .random = true,
     .strided_out = true,

@@ -72,6 +72,11 @@ static inline bool cup__attention_is_any(const cup__attention *a)
     return a->batch > 0 && a->heads > 0 && a->queries > 0 && a->keys > 0;
 }
 
+/* Shared by attention and attention_lse, whose attributes are the same. */
+#define CUP__ATTENTION_EXTRAS 3 /* where the optional inputs begin */
+cup_status cup__attention_infer(cup__call *call);
+int64_t cup__attention_places(cup_tensor *const *in, int i, const void *attributes);
+
 cup_status cup__attention_check(cup__call *call, double scale, double dropout, int64_t size);
 
 /* The rows that share all this: op->kind of each. */

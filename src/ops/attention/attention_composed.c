@@ -207,8 +207,8 @@ cup_status cup__attention_composed(cup__grad *g)
     const cup__attention_attributes *a = g->attributes;
     CUP_TRY(refuse_documents(g, 3));
     heads h = heads_of(g->c, &g->in_shape[0], &g->in_shape[1], a->scale);
-    h.mask = cup__attention_mask_make(a->causal, a->window_left, a->window_right, NULL, NULL,
-                                      h.q[3], h.k[3]);
+    h.mask = cup__attention_mask_make(a->causal, a->top_left, a->window_left, a->window_right,
+                                      NULL, NULL, h.q[3], h.k[3]);
     h.dropout = a->dropout;
     h.sequence = g->sequence;
     h.score = score_of(g, a->soft_cap, 3);
@@ -249,7 +249,7 @@ cup_status cup__qkv_attention_composed(cup__grad *g)
         starts[2] += part[2];
     }
     heads h = heads_of(c, &shape[0], &shape[1], a->scale);
-    h.mask = cup__attention_mask_make(a->causal, a->window_left, a->window_right, NULL, NULL,
+    h.mask = cup__attention_mask_make(a->causal, false, a->window_left, a->window_right, NULL, NULL,
                                       h.q[3], h.k[3]);
     h.dropout = a->dropout;
     h.sequence = g->sequence;

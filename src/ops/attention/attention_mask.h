@@ -43,27 +43,44 @@ typedef struct cup__attention_mask {
 /* As the attributes of a row of attention and its optional inputs, from `first` on, say it. A
  * window that hides nothing is none. */
 #define CUP__MASK_OF(a, call, first, queries, keys)                                                \
-    cup__attention_mask_make((a)->causal, (a)->window_left, (a)->window_right,                     \
+    CUP__MASK_FROM(a, false, call, first, queries, keys)
+/* The same where the first query may stand at the first key. */
+#define CUP__MASK_FROM(a, top_left, call, first, queries, keys)                                    \
+    cup__attention_mask_make((a)->causal, top_left, (a)->window_left, (a)->window_right,           \
                              cup__attention_extra(call, (first) + CUP__QUERY_OFFSETS),             \
                              cup__attention_extra(call, (first) + CUP__KEY_OFFSETS), queries,      \
                              keys)
 
-static inline cup__attention_mask cup__attention_mask_make(bool causal, int64_t left, int64_t right,
-                                                           const cup_tensor *query_offsets,
-                                                           const cup_tensor *key_offsets,
-                                                           int64_t queries, int64_t keys)
+/* Queries that stand so many keys before where they would: the limits are moved instead, as neither
+ * documents nor slopes come with it. */
+static inline void cup__attention_mask_move(cup__attention_mask *m, int64_t ahead)
 {
+    if (m->before < CUP__MASK_UNLIMITED)
+        m->before += ahead;
+    if (m->before > CUP__MASK_UNLIMITED)
+        m->before = CUP__MASK_UNLIMITED;
+    if (m->after < CUP__MASK_UNLIMITED)
+        m->after -= ahead;
+}
+
+static inline cup__attention_mask
+cup__attention_mask_make(bool causal, bool top_left, int64_t left, int64_t right,
+                         const cup_tensor *query_offsets, const cup_tensor *key_offsets,
+                         int64_t queries, int64_t keys)
+{
+    int64_t ahead = top_left ? keys - queries : 0;
     cup__attention_mask m = {
         queries, keys,  CUP__MASK_UNLIMITED, CUP__MASK_UNLIMITED,
         false,   false, query_offsets,       key_offsets ? key_offsets : query_offsets,
         0};
-    if (left > 0 && left < keys)
+    if (left > 0 && (left < keys || ahead))
         m.before = left - 1;
-    if (causal || (right > 0 && right < queries))
+    if (causal || (right > 0 && (right < queries || ahead)))
         m.after = causal ? 0 : right - 1;
+    cup__attention_mask_move(&m, ahead);
     m.documents = m.key_offsets ? m.key_offsets->shape[m.key_offsets->ndim - 1] : 0;
     m.window = m.key_offsets || m.before < CUP__MASK_UNLIMITED ||
-               (!causal && m.after < CUP__MASK_UNLIMITED);
+               ((!causal || ahead) && m.after < CUP__MASK_UNLIMITED);
     m.causal = causal && !m.window;
     return m;
 }

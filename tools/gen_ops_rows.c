@@ -221,6 +221,8 @@ static void parse_row(const char *at, const char *section)
         r->visible += !r->results[i].hidden;
     check_row(r, at);
     place_attributes(r);
+    for (int i = 0; i < r->attribute_count; i++)
+        r->has_struct |= !r->attributes[i].is_tensor;
 }
 
 void read_rows(FILE *file, const char *name)

@@ -198,16 +198,21 @@ static cup_status list_classes(cup__error *error, const char *folder, cup__names
     return status;
 }
 
-/* The folder of a part below one, or NULL where there is none of these names. */
-static char *part_of(const char *folder, const char *const *names)
+/* The folder of a part below one; NULL in *out where there is none of these names. */
+static cup_status find_part(cup__error *error, const char *folder, const char *const *names,
+                            char **out)
 {
-    for (; *names; names++) {
+    for (*out = NULL; *names; names++) {
         char *path = cup__path_join(folder, *names);
-        if (path && cup__folder_exists(path))
-            return path;
+        if (!path)
+            return cup__no_memory(error, folder);
+        if (cup__folder_exists(path)) {
+            *out = path;
+            return CUP_OK;
+        }
         cup__free(path);
     }
-    return NULL;
+    return CUP_OK;
 }
 
 static cup_status read_classes(cup_context *c, const char *folder, class_files *f)
@@ -241,11 +246,14 @@ cup_status cup__images_folder(cup_context *c, const char *folder, cup_split spli
     static const char *const trains[] = {"train", NULL};
     static const char *const keeps[] = {"val", "validation", "test", NULL};
     bool is_train = split == CUP_SPLIT_TRAIN;
-    char *train = part_of(folder, trains), *kept = train ? part_of(folder, keeps) : NULL;
+    char *train, *kept = NULL;
+    CUP_TRY(find_part(&c->error, folder, trains, &train));
+    cup_status status = train ? find_part(&c->error, folder, keeps, &kept) : CUP_OK;
     const char *base = train ? train : folder;
     class_files f = {.out = out, .split = split, .parted = kept != NULL};
     /* The classes are those of training, also where a part lacks one. */
-    cup_status status = list_classes(&c->error, base, &out->classes);
+    if (status == CUP_OK)
+        status = list_classes(&c->error, base, &out->classes);
     if (status == CUP_OK && out->classes.count == 0)
         status = cup__fail(&c->error, CUP_FORMAT,
                            "%s holds neither arrays of images nor a folder for each class; `%s` "

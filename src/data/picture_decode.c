@@ -32,6 +32,9 @@ static bool find(void *handle, const char *name, void *call)
     return found != NULL;
 }
 
+/* What is wrong where it is not the file. */
+static const char lacks_memory[] = "there is no host memory for it";
+
 /* Memory for an image of a size that a file names. */
 static const char *make(int64_t height, int64_t width, cup__picture *out)
 {
@@ -41,7 +44,7 @@ static const char *make(int64_t height, int64_t width, cup__picture *out)
     out->height = height;
     out->width = width;
     out->pixels = cup__malloc((size_t)(height * width * out->channels));
-    return out->pixels ? NULL : "there is no host memory for it";
+    return out->pixels ? NULL : lacks_memory;
 }
 
 /* libpng's simplified interface, of 1.6. */
@@ -123,7 +126,7 @@ static const char *decode_jpeg(const uint8_t *bytes, size_t count, cup__picture 
     const char *wrong = NULL;
     void *state = jpeg.begin();
     if (!state)
-        return "there is no host memory for it";
+        return lacks_memory;
     bool done = jpeg.header(state, bytes, count, &width, &height, &sampling, &space) == 0;
     if (done)
         wrong = make(height, width, out);
@@ -182,7 +185,7 @@ static const char *decode_webp(const uint8_t *bytes, size_t count, cup__picture 
     size_t room = (size_t)width * (size_t)height * 4;
     uint8_t *four = cup__malloc(room);
     if (!four)
-        return "there is no host memory for it";
+        return lacks_memory;
     bool done = webp.decode(bytes, count, four, room, width * 4) != NULL;
     if (done)
         flatten(four, out);
@@ -247,6 +250,8 @@ cup_status cup__picture_decode(cup__error *error, const char *path, const void *
             return CUP_OK;
         cup__free(out->pixels);
         out->pixels = NULL;
+        if (wrong == lacks_memory)
+            return cup__no_memory(error, path);
         return cup__fail(error, CUP_FORMAT, "%s: this %s cannot be decoded: %s; copy it again",
                          path, kinds[i].name, wrong);
     }

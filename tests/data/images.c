@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/parallel.h"
 #include "cupola/cupola.h"
 #include "data/picture.h"
@@ -416,5 +417,32 @@ TEST(images_statistics)
     EXPECT_NEAR(mean[0] * 255, 9.5, 1e-9);
     EXPECT_NEAR(deviation[0] * 255, 5.766281297335398, 1e-9);
     cup_images_free(images);
+    cup_context_free(c);
+}
+
+/* Whichever allocation fails, it is said, and nothing is lost; afterwards all is as ever. */
+TEST(images_lack_memory)
+{
+    cup_context *c = begin();
+    put_folders("all");
+    put_idx("train");
+    for (int k = 0; k < 3; k++) {
+        int failures = 0;
+        for (long n = 1; n < 160; n++) {
+            cup__memory_fail_at(n, false);
+            cup_images *images = cup_images_load(
+                c, k ? path_of("all") : folder(), CUP_SPLIT_TRAIN,
+                CUP_OPTIONS(cup_images_options, .height = 3, .width = 4, .as_needed = k == 2));
+            cup__memory_fail_at(0, false);
+            if (!images && strstr(cup_error_text(c), "cannot be loaded"))
+                test_skip("libpng is not installed");
+            if (!images && cup_error(c) != CUP_MEMORY)
+                test_fail(__FILE__, __LINE__, "allocation %ld: %s", n, cup_error_text(c));
+            failures += !images;
+            cup_error_clear(c);
+            cup_images_free(images);
+        }
+        EXPECT(failures > 6);
+    }
     cup_context_free(c);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "cuda/support.h"
 #include "cupola/cupola.h"
 #include "data/shapes.h"
@@ -222,5 +223,27 @@ TEST(classifier_on_a_stand_in)
     EXPECT_INT(cup_classifier_ask(m, cup_images_pixels(s.kept), KEPT, p), CUP_OK);
     cup_classifier_free(m);
     cup_context_free(c);
+    end(&s);
+}
+
+TEST(classifier_lacks_memory)
+{
+    session s = begin();
+    int failures = 0;
+    s.how.steps = 2;
+    s.how.mixup = 0.3;
+    for (long n = 1; n < 1200; n += 1 + n / 20) {
+        cup__memory_fail_at(n, false);
+        cup_classifier *m = cup_classifier_new(s.c, s.train, s.kept, NULL, &s.how);
+        if (m)
+            cup_loop_run(cup_classifier_loop(m), NULL);
+        cup__memory_fail_at(0, false);
+        EXPECT(cup_error(s.c) == CUP_OK || cup_error(s.c) == CUP_MEMORY);
+        EXPECT(m || cup_error(s.c) == CUP_MEMORY);
+        failures += cup_error(s.c) != CUP_OK;
+        cup_error_clear(s.c);
+        cup_classifier_free(m);
+    }
+    EXPECT(failures > 30);
     end(&s);
 }

@@ -5,6 +5,7 @@
 #ifndef CUPOLA_FUNCTIONS_H
 #define CUPOLA_FUNCTIONS_H
 
+#include "cupola/ops.h"
 #include "cupola/tensor.h"
 
 #ifdef __cplusplus
@@ -65,6 +66,34 @@ CUP_API cup_tensor *cup_masked_select(cup_context *c, cup_tensor *x, cup_tensor 
  * the shape of x, and how often each value comes, [n], as i64. NaN is no other NaN. Waits. */
 CUP_API cup_status cup_unique(cup_context *c, cup_tensor *x, cup_tensor **values,
                               cup_tensor **inverse, cup_tensor **counts);
+
+/* cup_conv2d along one dimension: x [N,C,L] under weight [O,C/groups,K], plus bias [O]. stride and
+ * dilation are one number; padding one, or two: before and behind. An x that lies as [N,L,C] is
+ * taken as it lies. For edges other than zeros pad x before, as with cup_pad_reflect. */
+CUP_API cup_tensor *cup_conv1d(cup_context *c, cup_tensor *x, cup_tensor *weight, cup_tensor *bias,
+                               const cup_conv2d_options *options);
+
+/* Transposed convolutions: what stands at each place of x [N,C,..], times weight [C,O/groups,..],
+ * is added up where the convolution with these options takes it from, plus bias [O]. A side of n
+ * with a kernel of k becomes (n - 1) stride - padding + dilation (k - 1) + 1 + output_padding,
+ * which says how much of what a stride leaves open is part of the result, and is less than the
+ * stride. Numbers are one, or one for each side; padding may be two for each: before and behind.
+ * In 1, 2 and 3 dimensions; images with their channels last are taken as they lie. */
+typedef struct cup_conv_transpose_options {
+    size_t size;
+    cup_ints stride, padding, output_padding, dilation; /* none: 1, 0, 0 and 1 */
+    int groups;                                         /* 0: 1 */
+} cup_conv_transpose_options;
+
+CUP_API cup_tensor *cup_conv_transpose1d(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                         cup_tensor *bias,
+                                         const cup_conv_transpose_options *options);
+CUP_API cup_tensor *cup_conv_transpose2d(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                         cup_tensor *bias,
+                                         const cup_conv_transpose_options *options);
+CUP_API cup_tensor *cup_conv_transpose3d(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                         cup_tensor *bias,
+                                         const cup_conv_transpose_options *options);
 
 #ifdef __cplusplus
 }

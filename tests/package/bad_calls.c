@@ -16,7 +16,7 @@ typedef struct function {
 } function;
 
 static char text[200000];
-static function functions[400];
+static function functions[1000];
 static int function_count;
 
 static void drop_comments(char *at)
@@ -56,7 +56,7 @@ static void read_header(const char *path)
         while (isalnum((unsigned char)name[-1]) || name[-1] == '_')
             name--;
         function *f = &functions[function_count++];
-        EXPECT(function_count < 400);
+        EXPECT(function_count < 1000);
         read_type(f->gives, at, (size_t)(name - at));
         snprintf(f->name, sizeof f->name, "%.*s", (int)(open - name), name);
         read_type(f->takes, open + 1, strcspn(open + 1, ",)"));

@@ -18,6 +18,7 @@ static cup_tensor *steps_of(cup_tensor *t, int64_t batch, int64_t head, int64_t 
 int64_t cup__sampled_attention(const cup__call *done, cup_context *cpu, char *note, size_t size)
 {
     const cup__attention_attributes *a = done->attributes;
+    cup__attention_attributes own = *a;
     const cup_tensor *q = done->in[0], *k = done->in[1];
     uint64_t state = SEED;
     int64_t held = 0;
@@ -33,14 +34,16 @@ int64_t cup__sampled_attention(const cup__call *done, cup_context *cpu, char *no
         head = cup__draw_below(&state, q->shape[1]);
         query = i == 0 ? 0 : i == 1 ? steps - 1 : cup__draw_below(&state, steps);
         int64_t group = head * k->shape[1] / q->shape[1];
-        keys = a->causal ? keys - steps + query + 1 : keys;
-        if (keys <= 0)
+        int64_t seen = query + 1 + (a->top_left ? 0 : keys - steps);
+        if (a->causal && (seen <= 0 || (seen > keys && a->window_left > 0)))
             continue;
+        keys = a->causal && seen < keys ? seen : keys;
+        own.top_left = false; /* of a single query the last key is its own */
         cup_tensor *in[] = {steps_of(done->in[0], batch, head, query, 1),
                             steps_of(done->in[1], batch, group, 0, keys),
                             steps_of(done->in[2], batch, group, 0, keys)};
         cup_tensor *got = steps_of(done->out[0], batch, head, query, 1);
-        int64_t now = cup__sampled_compare(done->row, cpu, in, 3, a, got, note, size);
+        int64_t now = cup__sampled_compare(done->row, cpu, in, 3, &own, got, note, size);
         if (now < 0)
             return now;
         held += now;

@@ -70,11 +70,15 @@ TEST(sampled_attention)
 {
     static const cup__attention_attributes plain = {0}, causal = {.causal = true},
                                            window = {.causal = true, .window_left = 5},
-                                           other = {.window_left = 5};
+                                           other = {.window_left = 5},
+                                           top = {.causal = true, .top_left = true};
     expect_held("attention", "2x4x30x8 2x2x40x8 2x2x40x8 - - - - -", &plain, false, 48);
     expect_held("attention", "2x4x30x8 2x2x40x8 2x2x40x8 - - - - -", &causal, false, 48);
     expect_held("attention", "1x4x40x8 1x4x40x8 1x4x40x8 - - - - -", &window, false, 48);
     expect_held("attention", "1x4x40x8 1x4x40x8 1x4x40x8 - - - - -", &other, false, 0);
+    expect_held("attention", "2x4x30x8 2x2x20x8 2x2x20x8 - - - - -", &plain, false, 48);
+    expect_held("attention", "2x4x30x8 2x2x40x8 2x2x40x8 - - - - -", &top, false, 48);
+    expect_held("attention", "2x4x30x8 2x2x20x8 2x2x20x8 - - - - -", &top, false, 48);
 }
 
 TEST(sampled_convolutions)

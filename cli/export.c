@@ -1,4 +1,8 @@
 /* cupola export: a trained model as others read it. */
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
 #include "cli/common/exit.h"
 #include "cli/common/json.h"
 #include "cli/common/options.h"
@@ -18,6 +22,21 @@ static const cli_option options[] = {
     {"device", TEXT(export_given, device), "auto|cpu|cuda[:N]", "cpu", "whose memory holds them"},
     {0}};
 
+/* Of characters there is none that others read; then it is left out, and said. */
+static int export_tokenizer(const export_given *given, cup_context *c)
+{
+    char path[PATH_MAX];
+    int length = snprintf(path, sizeof path, "%s/tokenizer.json", given->out);
+    cup_tokenizer *t = cup_gpt_tokenizer_load(c, given->from);
+    bool bpe = t && !strcmp(cup_tokenizer_kind(t), "bpe");
+    if (t && !bpe)
+        fprintf(stderr, "note: the tokenizer is one of characters and was not written\n");
+    if (bpe && length > 0 && (size_t)length < sizeof path)
+        cup_tokenizer_export(c, t, path);
+    cup_tokenizer_free(t);
+    return cli_report(c);
+}
+
 static int export_model(const cli_call *call, cup_context *c)
 {
     const export_given *given = call->given;
@@ -26,6 +45,8 @@ static int export_model(const cli_call *call, cup_context *c)
     if (m)
         cup_gpt_export(m, given->out);
     int code = cli_report(c);
+    if (!code)
+        code = export_tokenizer(given, c);
     if (!code && call->json) {
         cli_json w;
         json_begin(&w, "export");
@@ -55,8 +76,9 @@ const cli_verb verb_export = {
     .synopsis = "[--from DIR] [--out DIR] [OPTION]...",
     .words = "write a trained model as Hugging Face's transformers read it",
     .text = "Writes config.json and model.safetensors of the model in a checkpoint, as a GPT-2 "
-            "(learned positions, layernorm, gelu, biases) or a Llama (rotary positions, rmsnorm, "
-            "swiglu, no biases). The tokenizer is not written. cupola train --from and cupola "
+            "(learned positions, layernorm, gelu, biases), a Llama (rotary positions, rmsnorm, "
+            "swiglu, no biases) or a Qwen 2 (the same with biases of queries, keys and values); "
+            "and tokenizer.json, where the tokenizer is bpe. cupola train --from and cupola "
             "generate --from read such folders.",
     .examples = "The average of a run's weights:\n"
                 "cupola export --from averaged --ema --out average\n",

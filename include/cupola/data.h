@@ -54,9 +54,13 @@ CUP_API cup_tokenizer *cup_tokenizer_bpe_new(cup_context *c, const cup_corpus *c
                                              int64_t size);
 
 /* Reads a tokenizer that cup_tokenizer_save wrote, or GPT-2's vocab.json with the merges.txt beside
- * it, or a folder with either. */
+ * it, or Hugging Face's tokenizer.json of byte-level BPE with the words of GPT-2, SmolLM, Llama 3
+ * or Qwen 2, or a folder with one of them. Text is not brought into NFC, as Qwen's asks for: it
+ * mostly is. CUP_UNSUPPORTED where a tokenizer.json is of another kind. */
 CUP_API cup_tokenizer *cup_tokenizer_load(cup_context *c, const char *path);
 CUP_API cup_status cup_tokenizer_save(cup_context *c, const cup_tokenizer *t, const char *path);
+/* Writes a BPE tokenizer as Hugging Face's tokenizer.json. CUP_UNSUPPORTED of one of characters. */
+CUP_API cup_status cup_tokenizer_export(cup_context *c, const cup_tokenizer *t, const char *path);
 CUP_API void cup_tokenizer_free(cup_tokenizer *t);
 
 /* "char" or "bpe"; and the number of tokens. */

@@ -1,5 +1,7 @@
-/* GPT-2's vocab.json, from texts to tokens, and merges.txt, a pair of texts a line. In both each
- * byte of a token is written as a character that can be printed. */
+/* GPT-2's vocab.json, from texts to tokens, and merges.txt, a pair of texts a line; and
+ * tokenizer.json of Hugging Face's tokenizers, which has both. In all each byte of a token is
+ * written as a character that can be printed. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -75,23 +77,24 @@ static cup_status add_text(reader *r, const cup__json_node *node)
     return CUP_OK;
 }
 
-static cup_status read_vocabulary(reader *r, const cup__json *json)
+/* An object of texts and their tokens, of which there are `more` in another place. */
+static cup_status read_vocabulary(reader *r, const cup__json_node *object, size_t more)
 {
-    if (json->root->kind != CUP__JSON_OBJECT || json->root->count < 256 ||
-        json->root->count > CUP__MOST_TOKENS)
+    if (object->kind != CUP__JSON_OBJECT || object->count < 256 ||
+        object->count > CUP__MOST_TOKENS - more)
         return cup__fail(r->error, CUP_FORMAT,
                          "%s must be an object with 256 texts or more and their tokens", r->name);
-    size_t count = json->root->count, bytes = 0;
-    CUP__JSON_EACH(node, json->root)
+    size_t count = object->count, bytes = 0;
+    CUP__JSON_EACH(node, object)
     bytes += strlen(node->key);
-    r->tokenizer->size = (int32_t)count;
+    r->tokenizer->size = (int32_t)(count + more);
     r->bytes = cup__malloc(bytes);
     r->tokens = cup__malloc(count * sizeof *r->tokens);
     r->made = cup__calloc(count, 1);
-    r->special = cup__malloc(count * sizeof *r->special);
+    r->special = cup__malloc((2 * count + more) * sizeof *r->special);
     if (!r->bytes || !r->tokens || !r->made || !r->special)
         return cup__no_memory(r->error, r->name);
-    CUP__JSON_EACH(node, json->root)
+    CUP__JSON_EACH(node, object)
     CUP_TRY(add_text(r, node));
     for (int b = 0; b < 256; b++) {
         uint32_t index = cup__strings_find(&r->texts, (char[]){(char)b}, 1);
@@ -162,9 +165,9 @@ static cup_status read_merges(reader *r, const char *file, const char *text, siz
 }
 
 /* What neither bytes nor merges make can only be special, and stands in texts as it is written. */
-static cup_status complete(reader *r, const cup__json *json)
+static cup_status complete(reader *r, const cup__json_node *object)
 {
-    CUP__JSON_EACH(node, json->root)
+    CUP__JSON_EACH(node, object)
     {
         char bytes[CUP__LONGEST_TOKEN];
         if (strlen(node->key) > CUP__LONGEST_TOKEN)
@@ -186,16 +189,25 @@ static cup_status read_both(reader *r, const char *merges)
     size_t length;
     cup__json json;
     CUP_TRY(cup__json_read(r->error, r->name, MOST_FILE, &json));
-    cup_status status = read_vocabulary(r, &json);
+    cup_status status = read_vocabulary(r, json.root, 0);
     if (status == CUP_OK)
         status = cup__file_read(r->error, merges, MOST_FILE, &text, &length);
     if (status == CUP_OK)
         status = read_merges(r, merges, text, length);
     if (status == CUP_OK)
-        status = complete(r, &json);
+        status = complete(r, json.root);
     cup__free(text);
     cup__json_free(&json);
     return status;
+}
+
+static void free_reader(reader *r)
+{
+    cup__free(r->bytes);
+    cup__free(r->tokens);
+    cup__free(r->made);
+    cup__free(r->special);
+    cup__strings_free(&r->texts);
 }
 
 cup_status cup__gpt2_load(cup__error *error, const char *vocabulary, const char *merges,
@@ -206,10 +218,79 @@ cup_status cup__gpt2_load(cup__error *error, const char *vocabulary, const char 
     cup_status status = cup__splitter_new(error, "gpt2", &t->splitter);
     if (status == CUP_OK)
         status = read_both(&r, merges);
-    cup__free(r.bytes);
-    cup__free(r.tokens);
-    cup__free(r.made);
-    cup__free(r.special);
-    cup__strings_free(&r.texts);
+    free_reader(&r);
+    return status;
+}
+
+/* A merge is a text with a space in it, or two texts. */
+static cup_status read_merge_list(reader *r, const cup__json_node *list)
+{
+    size_t number = 0;
+    char line[4 * CUP__LONGEST_TOKEN];
+    CUP__JSON_EACH (node, list) {
+        bool two = node->kind == CUP__JSON_ARRAY && node->count == 2;
+        const cup__json_node *left = two ? node + 1 : NULL, *right = two ? left + left->span : NULL;
+        bool both = two && left->kind == CUP__JSON_STRING && right->kind == CUP__JSON_STRING;
+        int length = !both && node->kind == CUP__JSON_STRING
+                         ? snprintf(line, sizeof line, "%s", node->string)
+                         : snprintf(line, sizeof line, "%s %s", both ? left->string : "",
+                                    both ? right->string : "");
+        size_t used = length > 0 && (size_t)length < sizeof line ? (size_t)length : 0;
+        CUP_TRY(add_merge(r, "its merges", ++number, line, used));
+    }
+    return CUP_OK;
+}
+
+/* Tokens that stand in texts as they are written, among those of the vocabulary or beside them. */
+static cup_status read_added(reader *r, const cup__json_node *list, const cup__json_node *object)
+{
+    CUP__JSON_EACH (node, list) {
+        const cup__json_node *text = cup__json_find(node, "content");
+        int64_t token;
+        if (!text || text->kind != CUP__JSON_STRING || !*text->string ||
+            !cup__json_integer(cup__json_find(node, "id"), &token) || token < 0 ||
+            token >= r->tokenizer->size)
+            return cup__fail(r->error, CUP_FORMAT,
+                             "%s: each of \"added_tokens\" must have a content and an id below %d",
+                             r->name, (int)r->tokenizer->size);
+        if (!cup__json_find(object, text->string))
+            r->special[r->special_count++] =
+                (cup__special){text->string, strlen(text->string), (int32_t)token};
+    }
+    return CUP_OK;
+}
+
+static size_t count_beside(const cup__json_node *list, const cup__json_node *object)
+{
+    size_t count = 0;
+    CUP__JSON_EACH (node, list) {
+        const cup__json_node *text = cup__json_find(node, "content");
+        count += text && text->kind == CUP__JSON_STRING && !cup__json_find(object, text->string);
+    }
+    return count;
+}
+
+cup_status cup__bpe_published_load(cup__error *error, const cup__json *json, cup_tokenizer *t)
+{
+    static const cup__json_node none = {.kind = CUP__JSON_ARRAY, .span = 1};
+    const cup__json_node *model, *vocabulary, *merges;
+    const cup__json_node *added = cup__json_find(json->root, "added_tokens");
+    const char *pattern;
+    reader r = {.error = error, .name = json->name, .tokenizer = t};
+    added = added && added->kind == CUP__JSON_ARRAY ? added : &none;
+    CUP_TRY(cup__published_pattern(error, json, &pattern));
+    CUP_TRY(cup__json_get(error, json, json->root, "model", CUP__JSON_OBJECT, &model));
+    CUP_TRY(cup__json_get(error, json, model, "vocab", CUP__JSON_OBJECT, &vocabulary));
+    CUP_TRY(cup__json_get(error, json, model, "merges", CUP__JSON_ARRAY, &merges));
+    CUP_TRY(cup__splitter_new(error, pattern, &t->splitter));
+    make_table(&r);
+    cup_status status = read_vocabulary(&r, vocabulary, count_beside(added, vocabulary));
+    if (status == CUP_OK)
+        status = read_merge_list(&r, merges);
+    if (status == CUP_OK)
+        status = read_added(&r, added, vocabulary);
+    if (status == CUP_OK)
+        status = complete(&r, vocabulary);
+    free_reader(&r);
     return status;
 }

@@ -13,16 +13,29 @@
     "\\t-\\r\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"                   \
     "\\x{202f}\\x{205f}\\x{3000}"
 
+#define SUFFIXES "'s|'t|'re|'ve|'m|'ll|'d"
+#define SIGNS "[^" SPACES "\\p{L}\\p{N}]+"
+#define BLANKS "|[" SPACES "]+(?![^" SPACES "])|[" SPACES "]+"
+
+/* The second one has each digit as a word before it looks for others; the last two are Llama 3's,
+ * with up to three digits in a word, and Qwen's, with one. */
 static const struct {
     const char *name, *pattern;
-} patterns[] = {{"gpt2", "'s|'t|'re|'ve|'m|'ll|'d"
-                         "| ?\\p{L}+| ?\\p{N}+| ?[^" SPACES "\\p{L}\\p{N}]+"
-                         "|[" SPACES "]+(?![^" SPACES "])|[" SPACES "]+"}};
+} patterns[] = {
+    {"gpt2", SUFFIXES "| ?\\p{L}+| ?\\p{N}+| ?" SIGNS BLANKS},
+    {"gpt2-digits", SUFFIXES "| ?\\p{L}+|\\p{N}| ?" SIGNS "|[" SPACES
+                    "]+(?![^" SPACES "\\p{N}])|[" SPACES "]+"},
+    {"llama3", "(?i:" SUFFIXES ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?" SIGNS
+               "[\\r\\n]*|[" SPACES "]*[\\r\\n]+" BLANKS},
+    {"qwen2", "(?i:" SUFFIXES ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?" SIGNS
+              "[\\r\\n]*|[" SPACES "]*[\\r\\n]+" BLANKS},
+};
 
 struct cup__splitter {
     pcre2_general_context *memory;
     pcre2_code *code;
     const char *name;
+    bool plain; /* most words are found without the pattern */
 };
 
 static void *take(PCRE2_SIZE size, void *user)
@@ -80,13 +93,15 @@ cup_status cup__splitter_new(cup__error *error, const char *pattern, cup__splitt
         if (!splitter)
             return no_memory(error);
         cup_status status = compile(error, patterns[i].name, patterns[i].pattern, splitter);
+        splitter->plain = i == 0;
         if (status == CUP_OK)
             *out = splitter;
         else
             cup__splitter_free(splitter);
         return status;
     }
-    return cup__fail(error, CUP_FORMAT, "the pattern \"%.100s\" is unknown; \"gpt2\" is there",
+    return cup__fail(error, CUP_FORMAT, "the pattern \"%.100s\" is unknown; \"gpt2\", "
+                     "\"gpt2-digits\", \"llama3\" and \"qwen2\" are there",
                      pattern);
 }
 
@@ -167,7 +182,7 @@ static cup_status split_valid(cup__error *error, const cup__splitter *splitter,
 {
     const PCRE2_SIZE *found = pcre2_get_ovector_pointer(match);
     for (size_t at = 0; at < length;) {
-        size_t plain = plain_word(text + at, length - at);
+        size_t plain = splitter->plain ? plain_word(text + at, length - at) : 0;
         if (plain) {
             CUP_TRY(pass_on(text + at, plain, word, user));
             at += plain;

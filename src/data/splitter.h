@@ -9,7 +9,7 @@
 
 typedef struct cup__splitter cup__splitter;
 
-/* The splitter of a pattern that has a name; the only one so far is "gpt2". */
+/* The splitter of a pattern that has a name: "gpt2", "gpt2-digits", "llama3" or "qwen2". */
 cup_status cup__splitter_new(cup__error *error, const char *pattern, cup__splitter **out);
 void cup__splitter_free(cup__splitter *splitter);
 const char *cup__splitter_pattern(const cup__splitter *splitter);

@@ -76,11 +76,13 @@ cup_status cup__tokenizer_parse(cup__error *error, const cup__json *json, cup_to
     const char *kind;
     int64_t schema;
     *out = NULL;
-    if (cup__json_find(json->root, "model") && !cup__json_find(json->root, "schema"))
-        return cup__fail(error, CUP_UNSUPPORTED,
-                         "%s was written by another program and is not read here; GPT-2's "
-                         "vocab.json and merges.txt are",
-                         json->name);
+    if (cup__json_find(json->root, "model") && !cup__json_find(json->root, "schema")) {
+        cup_tokenizer *published = make(error, &cup__tokenizer_bpe);
+        cup_status read =
+            published ? cup__bpe_published_load(error, json, published) : CUP_MEMORY;
+        *out = keep_if(read, published);
+        return read;
+    }
     CUP_TRY(cup__json_get_integer(error, json, json->root, "schema", 1, 1, &schema));
     CUP_TRY(cup__json_get_string(error, json, json->root, "kind", &kind));
     bool is_char = strcmp(kind, "char") == 0;

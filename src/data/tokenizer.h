@@ -94,6 +94,13 @@ cup_status cup__bpe_train(cup__error *error, cup_tokenizer *t, const char *text,
 cup_status cup__gpt2_load(cup__error *error, const char *vocabulary, const char *merges,
                           cup_tokenizer *t);
 
+/* Reads tokenizer.json of Hugging Face's tokenizers; and the name of the pattern of its words,
+ * where it is one that is read. */
+cup_status cup__bpe_published_load(cup__error *error, const cup__json *json, cup_tokenizer *t);
+cup_status cup__published_pattern(cup__error *error, const cup__json *json, const char **out);
+/* A pattern as it is written there; NULL of those of GPT-2, which have no text. */
+const char *cup__published_words(const char *pattern);
+
 /* A tokenizer from and to the text of its file. */
 cup_status cup__tokenizer_parse(cup__error *error, const cup__json *json, cup_tokenizer **out);
 cup_status cup__tokenizer_text(cup__error *error, const cup_tokenizer *t, cup__text *out);

@@ -129,7 +129,7 @@ TEST(tokenizer_bad_files_have_sentences)
         {"{\"schema\":2,\"kind\":\"char\"}", "\"schema\" must be a whole number from 1 to 1"},
         {"{\"kind\":\"char\"}", "no key \"schema\""},
         {"{\"schema\":1,\"kind\":\"word\"}", "\"char\" or \"bpe\""},
-        {"{\"version\":\"1.0\",\"model\":{}}", "written by another program"},
+        {"{\"version\":\"1.0\",\"model\":{}}", "in another way"},
         {"{\"schema\":1,\"kind\":\"char\"}", "no key \"characters\""},
         {"{\"schema\":1,\"kind\":\"char\",\"characters\":\"\"}", "is empty"},
         {"{\"schema\":1,\"kind\":\"char\",\"characters\":\"ba\"}", "rising order"},

@@ -1,0 +1,170 @@
+/* A BPE tokenizer as Hugging Face's tokenizers read it: tokenizer.json. */
+#include <string.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "data/tokenizer.h"
+#include "tensor/context.h"
+
+/* Two bytes of UTF-8 for each byte of a token at most. */
+#define MOST_NAME (2 * CUP__LONGEST_TOKEN + 1)
+
+/* A byte that can be printed stands for itself, the others for 256 and so on in their order. */
+static int code_of(int byte)
+{
+    if ((byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174)
+        return byte;
+    return byte <= 32 ? 256 + byte : byte <= 160 ? 256 + 33 + byte - 127 : 256 + 33 + 34;
+}
+
+static const char *name_of(const cup_tokenizer *t, int32_t token, char *out)
+{
+    size_t length, used = 0;
+    const char *bytes = cup_tokenizer_token(t, token, &length);
+    for (size_t i = 0; i < length; i++) {
+        int code = code_of((unsigned char)bytes[i]);
+        if (code >= 0x80)
+            out[used++] = (char)(0xc0 | code >> 6);
+        out[used++] = (char)(code < 0x80 ? code : 0x80 | (code & 0x3f));
+    }
+    out[used] = 0;
+    return out;
+}
+
+/* Its text as it is. */
+static const char *special_of(const cup_tokenizer *t, int32_t token, char *out)
+{
+    size_t length;
+    const char *bytes = cup_tokenizer_token(t, token, &length);
+    memcpy(out, bytes, length);
+    out[length] = 0;
+    return out;
+}
+
+static bool is_special(const cup_tokenizer *t, int32_t token)
+{
+    size_t i = 0;
+    while (i < t->special_count && t->special[i] != token)
+        i++;
+    return i < t->special_count;
+}
+
+static void write_added(const cup_tokenizer *t, cup__json_writer *w)
+{
+    static const char *const nots[] = {"single_word", "lstrip", "rstrip", "normalized"};
+    char text[CUP__LONGEST_TOKEN + 1];
+    cup__json_open(w, "added_tokens", CUP__JSON_ARRAY);
+    for (int32_t token = 0; token < t->size; token++) {
+        if (!is_special(t, token))
+            continue;
+        cup__json_open(w, NULL, CUP__JSON_OBJECT);
+        cup__json_add_integer(w, "id", token);
+        cup__json_add_string(w, "content", special_of(t, token, text));
+        for (size_t i = 0; i < sizeof nots / sizeof *nots; i++)
+            cup__json_add_boolean(w, nots[i], false);
+        cup__json_add_boolean(w, "special", true);
+        cup__json_close(w);
+    }
+    cup__json_close(w);
+}
+
+static void write_level(cup__json_writer *w, const char *key, bool words)
+{
+    cup__json_open(w, key, CUP__JSON_OBJECT);
+    cup__json_add_string(w, "type", "ByteLevel");
+    cup__json_add_boolean(w, "add_prefix_space", false);
+    cup__json_add_boolean(w, "trim_offsets", true);
+    cup__json_add_boolean(w, "use_regex", words);
+    cup__json_close(w);
+}
+
+static void write_words(const cup_tokenizer *t, cup__json_writer *w)
+{
+    const char *name = cup__splitter_pattern(t->splitter), *text = cup__published_words(name);
+    bool digits = !strcmp(name, "gpt2-digits");
+    if (!text && !digits) {
+        write_level(w, "pre_tokenizer", true);
+        return;
+    }
+    cup__json_open(w, "pre_tokenizer", CUP__JSON_OBJECT);
+    cup__json_add_string(w, "type", "Sequence");
+    cup__json_open(w, "pretokenizers", CUP__JSON_ARRAY);
+    cup__json_open(w, NULL, CUP__JSON_OBJECT);
+    cup__json_add_string(w, "type", digits ? "Digits" : "Split");
+    if (digits) {
+        cup__json_add_boolean(w, "individual_digits", true);
+    } else {
+        cup__json_open(w, "pattern", CUP__JSON_OBJECT);
+        cup__json_add_string(w, "Regex", text);
+        cup__json_close(w);
+        cup__json_add_string(w, "behavior", "Isolated");
+        cup__json_add_boolean(w, "invert", false);
+    }
+    cup__json_close(w);
+    write_level(w, NULL, digits);
+    cup__json_close(w);
+    cup__json_close(w);
+}
+
+static void write_model(const cup_tokenizer *t, cup__json_writer *w, char *name)
+{
+    static const char *const nones[] = {"dropout", "unk_token", "continuing_subword_prefix",
+                                        "end_of_word_suffix"};
+    cup__json_open(w, "model", CUP__JSON_OBJECT);
+    cup__json_add_string(w, "type", "BPE");
+    for (size_t i = 0; i < sizeof nones / sizeof *nones; i++)
+        cup__json_add_null(w, nones[i]);
+    cup__json_add_boolean(w, "fuse_unk", false);
+    cup__json_add_boolean(w, "byte_fallback", false);
+    cup__json_open(w, "vocab", CUP__JSON_OBJECT);
+    for (int32_t i = 0; i < t->size; i++)
+        cup__json_add_integer(w, is_special(t, i) ? special_of(t, i, name) : name_of(t, i, name),
+                              i);
+    cup__json_close(w);
+    cup__json_open(w, "merges", CUP__JSON_ARRAY);
+    for (size_t i = 0; i < t->merge_count; i++) {
+        name_of(t, t->merges[i].left, name);
+        size_t used = strlen(name);
+        name[used] = ' ';
+        name_of(t, t->merges[i].right, name + used + 1);
+        cup__json_add_string(w, NULL, name);
+    }
+    cup__json_close(w);
+    cup__json_close(w);
+}
+
+cup_status cup_tokenizer_export(cup_context *c, const cup_tokenizer *t, const char *path)
+{
+    if (!c)
+        return CUP_MEMORY;
+    CUP_TRY(c->error.status);
+    if (!t || !path)
+        return cup__fail(&c->error, CUP_ARGUMENT, "exporting a tokenizer: the %s is NULL",
+                         t ? "path" : "tokenizer");
+    if (t->calls != &cup__tokenizer_bpe)
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "exporting a tokenizer: one of %s is none that others read; bpe is",
+                         t->calls->kind);
+    char *name = cup__malloc(2 * MOST_NAME);
+    if (!name)
+        return cup__fail(&c->error, CUP_MEMORY, "out of host memory for exporting a tokenizer");
+    cup__json_writer w = {.lines = 1};
+    cup__json_open(&w, NULL, CUP__JSON_OBJECT);
+    cup__json_add_string(&w, "version", "1.0");
+    cup__json_add_null(&w, "truncation");
+    cup__json_add_null(&w, "padding");
+    write_added(t, &w);
+    cup__json_add_null(&w, "normalizer");
+    write_words(t, &w);
+    cup__json_add_null(&w, "post_processor");
+    write_level(&w, "decoder", true);
+    write_model(t, &w, name);
+    cup__json_close(&w);
+    if (w.text.failed)
+        cup__fail(&c->error, CUP_MEMORY, "out of host memory for exporting a tokenizer");
+    else
+        cup__file_write(&c->error, path, w.text.bytes, w.text.length);
+    cup__text_free(&w.text);
+    cup__free(name);
+    return c->error.status;
+}

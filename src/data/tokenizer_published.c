@@ -1,0 +1,122 @@
+/* Which words a tokenizer.json of Hugging Face's tokenizers has, and what of it is not read. */
+#include <string.h>
+
+#include "data/tokenizer.h"
+
+/* The patterns as they are written there, and the names of ours. */
+static const struct {
+    const char *text, *name;
+} patterns[] = {
+    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+     "llama3"},
+    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+     "qwen2"},
+    {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+     "gpt2"},
+};
+
+static cup_status refuse(cup__error *error, const cup__json *json, const char *what)
+{
+    return cup__fail(error, CUP_UNSUPPORTED,
+                     "%s: %s, which is not read here; byte-level BPE with the words of GPT-2, "
+                     "SmolLM, Llama 3 or Qwen 2 is",
+                     json->name, what);
+}
+
+static bool is_word(const cup__json_node *object, const char *key, const char *word)
+{
+    const cup__json_node *node = cup__json_find(object, key);
+    return node && node->kind == CUP__JSON_STRING && !strcmp(node->string, word);
+}
+
+static bool is_set(const cup__json_node *object, const char *key, bool usual)
+{
+    const cup__json_node *node = cup__json_find(object, key);
+    return node && node->kind == CUP__JSON_BOOL ? node->boolean : usual;
+}
+
+static bool is_there(const cup__json_node *object, const char *key)
+{
+    const cup__json_node *node = cup__json_find(object, key);
+    return node && node->kind != CUP__JSON_NULL;
+}
+
+static const char *name_of(const cup__json_node *step)
+{
+    const cup__json_node *text = cup__json_find(cup__json_find(step, "pattern"), "Regex");
+    if (!text || text->kind != CUP__JSON_STRING || !is_word(step, "behavior", "Isolated") ||
+        is_set(step, "invert", false))
+        return NULL;
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
+        if (!strcmp(text->string, patterns[i].text))
+            return patterns[i].name;
+    return NULL;
+}
+
+typedef struct steps {
+    const char *split;
+    bool digits, bytes, words;
+} steps;
+
+/* Whether a step of cutting into words is one that is read, behind those before. */
+static bool take_step(steps *s, const cup__json_node *step)
+{
+    if (s->bytes)
+        return false;
+    if (is_word(step, "type", "Split") && !s->split && !s->digits)
+        return (s->split = name_of(step)) != NULL;
+    if (is_word(step, "type", "Digits") && !s->split)
+        return (s->digits = is_set(step, "individual_digits", false));
+    if (!is_word(step, "type", "ByteLevel") || is_set(step, "add_prefix_space", true))
+        return false;
+    s->bytes = true;
+    s->words = is_set(step, "use_regex", true);
+    return s->words != (s->split != NULL);
+}
+
+/* They are one, or a list. */
+static const char *find_pattern(const cup__json_node *first)
+{
+    steps s = {0};
+    const cup__json_node *list = cup__json_find(first, "pretokenizers");
+    bool good = true;
+    if (!is_word(first, "type", "Sequence"))
+        good = take_step(&s, first);
+    else if (list && list->kind == CUP__JSON_ARRAY)
+        CUP__JSON_EACH (step, list)
+            good = good && take_step(&s, step);
+    if (!good || !s.bytes)
+        return NULL;
+    return s.split ? s.split : s.digits ? "gpt2-digits" : "gpt2";
+}
+
+const char *cup__published_words(const char *pattern)
+{
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
+        if (!strcmp(pattern, patterns[i].name) && strcmp(pattern, "gpt2") != 0)
+            return patterns[i].text;
+    return NULL;
+}
+
+cup_status cup__published_pattern(cup__error *error, const cup__json *json, const char **out)
+{
+    const cup__json_node *model = cup__json_find(json->root, "model");
+    const cup__json_node *normalizer = cup__json_find(json->root, "normalizer");
+    const cup__json_node *words = cup__json_find(json->root, "pre_tokenizer");
+    *out = NULL;
+    if (is_there(model, "type") && !is_word(model, "type", "BPE"))
+        return refuse(error, json, "the model is no BPE");
+    if (is_set(model, "byte_fallback", false))
+        return refuse(error, json, "the BPE is one of characters, as of sentencepiece");
+    if (is_set(model, "ignore_merges", false))
+        return refuse(error, json, "words are looked up before they are merged (ignore_merges)");
+    if (is_there(model, "continuing_subword_prefix") &&
+        !is_word(model, "continuing_subword_prefix", ""))
+        return refuse(error, json, "parts of words are marked");
+    if (is_there(json->root, "normalizer") && !is_word(normalizer, "type", "NFC"))
+        return refuse(error, json, "text is changed by a normalizer other than NFC");
+    *out = words ? find_pattern(words) : NULL;
+    return *out ? CUP_OK : refuse(error, json, "text is cut into words in another way");
+}

@@ -2,31 +2,15 @@
  * computed. */
 #include <stdlib.h>
 
+#include "cupola/kv_cache.h"
 #include "cupola/ops.h"
 #include "nn/gpt.h"
 
 struct cup_gpt_cache {
     cup_gpt *model;
     int64_t batch, length, used;
-    cup_tensor **keys, **values; /* of each layer, [batch, kv_heads, length, head size] */
+    cup_kv_cache *kept;
 };
-
-static cup_status make(cup_gpt_cache *cache)
-{
-    cup_gpt *m = cache->model;
-    cup_context *c = m->context;
-    const int64_t shape[] = {cache->batch, m->config.kv_heads, cache->length,
-                             cup__gpt_head_size(&m->config)};
-    cache->keys = calloc((size_t)m->config.layers, sizeof *cache->keys);
-    cache->values = calloc((size_t)m->config.layers, sizeof *cache->values);
-    if (!cache->keys || !cache->values)
-        return cup_fail(c, CUP_MEMORY, "out of host memory for a cache");
-    for (int64_t i = 0; i < m->config.layers; i++) {
-        cache->keys[i] = cup_keep(cup_tensor_new(c, m->dtype, 4, shape));
-        cache->values[i] = cup_keep(cup_tensor_new(c, m->dtype, 4, shape));
-    }
-    return cup_error(c);
-}
 
 cup_gpt_cache *cup_gpt_cache_new(cup_gpt *m, int64_t batch, int64_t length)
 {
@@ -47,7 +31,10 @@ cup_gpt_cache *cup_gpt_cache_new(cup_gpt *m, int64_t batch, int64_t length)
         return NULL;
     }
     *cache = (cup_gpt_cache){.model = m, .batch = batch, .length = length};
-    if (make(cache) == CUP_OK)
+    cache->kept = cup_kv_cache_new(m->context, m->dtype, batch, length, m->config.kv_heads,
+                                   cup__gpt_head_size(&m->config),
+                                   CUP_OPTIONS(cup_kv_cache_options, .layers = m->config.layers));
+    if (cache->kept)
         return cache;
     cup_gpt_cache_free(cache);
     return NULL;
@@ -57,14 +44,7 @@ void cup_gpt_cache_free(cup_gpt_cache *cache)
 {
     if (!cache)
         return;
-    for (int64_t i = 0; i < cache->model->config.layers; i++) {
-        if (cache->keys)
-            cup_tensor_free(cache->keys[i]);
-        if (cache->values)
-            cup_tensor_free(cache->values[i]);
-    }
-    free(cache->keys);
-    free(cache->values);
+    cup_kv_cache_free(cache->kept);
     free(cache);
 }
 
@@ -133,7 +113,8 @@ static cup_tensor *read(cup_gpt_cache *cache, cup_tensor *tokens, cup_tensor *po
     bool was = cup_parameters_training(m->parameters, false);
     for (int64_t i = 0; i < m->config.layers; i++) {
         const cup_transformer_layer *block = &m->blocks[i];
-        cup_tensor *keys = cache->keys[i], *values = cache->values[i];
+        cup_tensor *keys = cup_kv_cache_keys(cache->kept, i);
+        cup_tensor *values = cup_kv_cache_values(cache->kept, i);
         x = position
                 ? cup_transformer_layer_read_at(block, x, &delta, keys, values, position)
                 : cup_transformer_layer_read(block, x, &delta, keys, values, cache->used);

@@ -41,21 +41,21 @@ const char *cup__attention_hopper_refuses(const cup__call *call)
 const char *cup__attention_hopper_grad_refuses(const cup__call *call)
 {
     cup__attention a = cup__attention_of(call);
-    if (a.score.bias)
-        return "it knows of no bias";
-    if (a.score.slopes && a.score.soft_cap > 0)
-        return "it does not know of slopes and a soft cap at once";
     return refuses(&a, 128);
 }
 
-/* Whether two neighbouring keys of a bias are one aligned word. */
+/* Whether two neighbouring keys of a bias, and of its gradient, are one aligned word. */
+static bool lies_in_pairs(const cup_tensor *t, const int64_t *stride)
+{
+    return stride[3] == 1 && (uintptr_t)t->data % 4 == 0 && stride[0] % 2 == 0 &&
+           stride[1] % 2 == 0 && stride[2] % 2 == 0;
+}
+
 static bool bias_lies_in_pairs(const cup__attention *a)
 {
-    const cup_tensor *bias = a->score.bias;
-    const int64_t *stride = a->score.bias_stride;
-    if (!bias || stride[3] != 1 || a->keys % 2 || (uintptr_t)bias->data % 4)
+    if (!a->score.bias || a->keys % 2 || !lies_in_pairs(a->score.bias, a->score.bias_stride))
         return false;
-    return stride[0] % 2 == 0 && stride[1] % 2 == 0 && stride[2] % 2 == 0;
+    return !a->d_bias || lies_in_pairs(a->d_bias, a->d_bias->stride);
 }
 
 /* Three warpgroups do more work on each key that is read, unless their tiles of 192 queries leave
@@ -84,6 +84,23 @@ static int forward_step(const cup__attention *a)
     }
 }
 
+/* Of backward's kernel of rows of queries. */
+static int queries_step(const cup__attention *a)
+{
+    if (padded(a) == 64)
+        return a->score.changed ? 64 : 128;
+    if (a->score.changed)
+        return a->dropout > 0 ? 32 : 64;
+    return a->dropout > 0 ? 64 : 96;
+}
+
+/* Whether wide steps would leave too few registers in backward's kernel of rows of keys. */
+static bool keys_are_tight(const cup__attention *a)
+{
+    const cup__attention_score *s = &a->score;
+    return a->dropout > 0 || s->soft_cap > 0 || (s->bias && (s->slopes || a->mask.window));
+}
+
 cup__hopper_plan cup__hopper_choose(cup__hopper_kernel kernel, const cup__attention *a)
 {
     cup__hopper_plan plan = {.warpgroups = 2, .stages = 2, .order = 1};
@@ -91,9 +108,9 @@ cup__hopper_plan cup__hopper_choose(cup__hopper_kernel kernel, const cup__attent
         plan.warpgroups = forward_warpgroups(a);
         plan.step = forward_step(a);
     } else if (kernel == CUP__HOPPER_QUERIES) {
-        plan.step = padded(a) == 64 ? a->score.slopes ? 96 : 128 : a->dropout > 0 ? 64 : 96;
+        plan.step = queries_step(a);
     } else {
-        plan.step = padded(a) == 128 && (a->dropout > 0 || a->score.soft_cap > 0) ? 32 : 64;
+        plan.step = padded(a) == 128 && keys_are_tight(a) ? 32 : 64;
         plan.stages = 3;
     }
     return plan;
@@ -164,9 +181,9 @@ static cup__kernel *kernel_of(const cup__attention *a, cup__hopper_kernel which,
         {"STEP", plan->step},         {"STAGES", plan->stages},
         {"CAUSAL", a->mask.causal},       {"DROPOUT", a->dropout > 0},
         {"WATCHDOG", plan->watchdog}, {"WARPGROUPS", plan->warpgroups},
-        {"ORDER", plan->order},       {"BIAS_PAIRS", bias_lies_in_pairs(a)},
+        {"ORDER", plan->order},
     };
-    int count = which != CUP__HOPPER_FORWARD ? 7 : a->score.bias ? 10 : 9;
+    int count = which == CUP__HOPPER_FORWARD ? 9 : 7;
     int64_t most = cup__cuda_facts(gpu)->multiprocessors;
     *grid = (cup__grid){
         .x = units < most ? units : most,
@@ -175,6 +192,8 @@ static cup__kernel *kernel_of(const cup__attention *a, cup__hopper_kernel which,
     };
     cup__knob all[CUP__ATTENTION_KNOBS];
     count = cup__attention_knobs(a, knobs, count, all);
+    if (bias_lies_in_pairs(a))
+        all[count++] = (cup__knob){"BIAS_PAIRS", 1};
     return cup__kernel_get(gpu, files[which], entries[which], all, count);
 }
 

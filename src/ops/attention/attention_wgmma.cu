@@ -112,7 +112,8 @@ DEVICE void to_probabilities(const attention_call &c, int n, int query, const ro
                              float (&fade)[2])
 {
     int low = query + lane() / 4;
-    change_scores(c, see, bias, n * STEP, s);
+    scores cap_back;
+    change_scores(c, see, bias, n * STEP, s, cap_back);
     mask_unseen(c, see, low, n, s);
     soften(s, state, fade, CHANGED ? 1 : c.scale * LOG2_E);
     if (DROPOUT)

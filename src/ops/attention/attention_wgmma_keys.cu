@@ -248,14 +248,16 @@ DEVICE void keys_step(const attention_call &c, const keys_layout &at, keys_state
     at.d_o_pipe.wait_full(w.place);
     wgmma_fence();
     start_scores(dp, w.v, w.d_o + step);
+    turned_bias bias;
+    load_turned(c, row / c.heads, row % c.heads, query, key + 16 * w.at.warp, bias);
     wgmma_wait<1>();
     wgmma_hold(s);
     wgmma_hold(dk);
     if (before)
         at.q_pipe.release<1>(stage_before);
-#if WINDOW || CHANGED
     scores cap_back;
-    change_turned(c, see, s, cap_back, numbers, row % c.heads, query);
+#if WINDOW || CHANGED
+    change_turned(c, see, s, cap_back, bias, numbers, row % c.heads, query);
 #else
     probabilities_of_keys(c, s, numbers, query, key + 16 * w.at.warp,
                           CAUSAL && key + 64 > seen_by(c, query));
@@ -269,11 +271,7 @@ DEVICE void keys_step(const attention_call &c, const keys_layout &at, keys_state
     wgmma_wait<1>();
     wgmma_hold(dp);
     gradients_of_keys(c, s, dp, numbers + NUMBER_BYTES, kept);
-#if SOFT_CAP
-#pragma unroll
-    for (int i = 0; i < STEP / 2; i++)
-        s[i] *= cap_back[i];
-#endif
+    apply_cap_back(s, cap_back);
     pack_a(ds, s);
     wgmma_fence();
     start_results(dk, ds, w.q_turned + step);

@@ -139,23 +139,21 @@ DEVICE void find_numbers(const attention_call &c, const queries_layout &at, quer
     }
 }
 
-/* Scores become probabilities; with a cap these times its derivative. */
+/* Scores become probabilities. */
 DEVICE void probabilities_of_queries(const attention_call &c, const queries_state &w, scores &s,
-                                     const row_sight &see, int query, int key, bool masked)
+                                     scores &cap_back, const row_sight &see,
+                                     const bias_words &bias, int query, int key, bool masked)
 {
     int low = query + lane() / 4;
-    bias_words bias;
-    change_scores(c, see, bias, key, s);
+    change_scores(c, see, bias, key, s, cap_back);
     if (WINDOW)
         mask_unseen(c, see, low, key / STEP, s);
     else if (masked)
         mask_scores(s, seen_by(c, low) - key, seen_by(c, low + 8) - key);
     float scale_log2 = CHANGED ? 1 : c.scale * LOG2_E;
 #pragma unroll
-    for (int i = 0; i < STEP / 2; i++) {
-        float p = exp2_fast(s[i] * scale_log2 - w.lse[i / 2 % 2]);
-        s[i] = SOFT_CAP ? capped_back(c, s[i], p) : p;
-    }
+    for (int i = 0; i < STEP / 2; i++)
+        s[i] = exp2_fast(s[i] * scale_log2 - w.lse[i / 2 % 2]);
 }
 
 /* Adds the gradients of the scores of a step, times the distances that the slope has. */
@@ -165,6 +163,32 @@ DEVICE void add_to_slope(queries_state &w, const scores &s, const row_sight &see
     for (int i = 0; i < STEP / 2; i++) {
         float from = (float)(see.place[i / 2 % 2] - key);
         w.d_slope[i / 2 % 2] -= s[i] * fabsf(from - (float)(i / 4 * 8 + i % 2));
+    }
+}
+
+/* Stores the gradients of the scores of a step as those of a bias. */
+DEVICE void store_bias(const attention_call &c, const unit_of_queries &u, const scores &s,
+                       int query, int key)
+{
+    key += 2 * (lane() % 4);
+    query += lane() / 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        T *row = pair_of(c, c.score.d_bias, u.batch, u.head, query + 8 * r, 0);
+#pragma unroll
+        for (int j = 0; j < STEP / 8; j++) {
+            uint32_t word = pack(s[4 * j + 2 * r], s[4 * j + 2 * r + 1], T());
+            int at = key + 8 * j;
+            if (query + 8 * r >= c.queries || at >= c.keys)
+                continue;
+            if (BIAS_PAIRS) {
+                *(uint32_t *)(row + at) = word;
+                continue;
+            }
+            *(uint16_t *)(row + at * c.score.d_bias.key) = (uint16_t)word;
+            if (at + 1 < c.keys)
+                *(uint16_t *)(row + (at + 1) * c.score.d_bias.key) = (uint16_t)(word >> 16);
+        }
     }
 }
 
@@ -199,31 +223,36 @@ DEVICE void gradients_of_queries(const attention_call &c, const queries_state &w
 
 /* One step: keys n STEP and on. `before` says that the product of the step before is under way. */
 DEVICE void queries_step(const attention_call &c, const queries_layout &at, queries_state &w,
-                         results &dq, fragments &ds, const row_sight &see, int row, int first,
-                         int n, bool before)
+                         results &dq, fragments &ds, const row_sight &see,
+                         const unit_of_queries &u, int first, int n, bool before)
 {
     int query = first + 64 * w.at.group + 16 * w.at.warp;
     int stage = w.k_place.stage, stage_before = (stage + STAGES - 1) % STAGES;
-    scores s, dp;
+    scores s, dp, cap_back;
+    bias_words bias;
     at.k_pipe.wait_full(w.k_place);
     wgmma_fence();
     start_scores(s, w.q, w.k + stage * (STEP_BYTES >> 4));
     at.v_pipe.wait_full(w.v_place);
     wgmma_fence();
     start_scores(dp, w.d_o, w.v + w.v_place.stage * (STEP_BYTES >> 4));
+    load_bias(c, see, n * STEP, bias);
     wgmma_wait<1>();
     wgmma_hold(s);
     if (before)
         at.k_pipe.release<1>(stage_before);
-    probabilities_of_queries(c, w, s, see, query, n * STEP,
+    probabilities_of_queries(c, w, s, cap_back, see, bias, query, n * STEP,
                              (n + 1) * STEP > seen_by(c, first + 64 * w.at.group));
     wgmma_wait<0>();
     wgmma_hold(dp);
     wgmma_hold(dq);
     at.v_pipe.release<1>(w.v_place.stage);
-    gradients_of_queries(c, w, s, dp, row, query, n * STEP);
+    gradients_of_queries(c, w, s, dp, u.row, query, n * STEP);
     if (SLOPES)
         add_to_slope(w, s, see, n * STEP);
+    if (BIAS_GRAD)
+        store_bias(c, u, s, query, n * STEP);
+    apply_cap_back(s, cap_back);
     pack_a(ds, s);
     wgmma_fence();
     start_results(dq, ds, w.k_turned + stage * (STEP_BYTES >> 4));
@@ -255,7 +284,7 @@ DEVICE void consume_queries(const attention_call &c, const queries_layout &at)
             at.row_pipe.wait_full(w.row_place);
             find_numbers(c, at, w, u.row, query);
             for (int n = steps - 1; n >= begin; n--)
-                queries_step(c, at, w, dq, ds, see, u.row, first, n, n < steps - 1);
+                queries_step(c, at, w, dq, ds, see, u, first, n, n < steps - 1);
             at.row_pipe.release<1>(0);
             w.row_place.next();
             wgmma_wait<0>();

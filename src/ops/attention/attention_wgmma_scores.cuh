@@ -71,13 +71,13 @@ DEVICE void load_bias(const attention_call &c, const row_sight &see, int key, bi
     }
 }
 
-DEVICE float bias_at(const bias_words &words, int i)
+DEVICE float bias_at(uint16_t bits)
 {
     union {
         uint16_t bits;
         T value;
     } x;
-    x.bits = (uint16_t)(words[i / 2] >> 16 * (i % 2));
+    x.bits = bits;
     return to_real(x.value);
 }
 
@@ -89,27 +89,34 @@ DEVICE float inverse_of(float x)
     return y;
 }
 
-/* Scores, as products give them, of the keys from `key` on become powers of two where anything but
- * their scale changes them. A capped score is cap (1 - 2 / (1 + e^(2 x / cap))), whose error is a
- * rounding of the cap. */
+/* A score as products give it becomes a power of two; `cap_back` is the derivative of its cap. A
+ * capped score is cap (1 - 2 / (1 + e^(2 x / cap))), whose error is a rounding of the cap. */
+DEVICE float changed_power(const attention_call &c, float score, float slope, float distance,
+                           float *cap_back)
+{
+    float scale = c.scale * LOG2_E, cap = c.score.soft_cap * LOG2_E, x = score * scale;
+    if (SOFT_CAP) {
+        x = inverse_of(1 + exp2_fast(2 * scale * c.score.soft_cap_inverse * score));
+        *cap_back = 4 * x * (1 - x);
+        x = cap - 2 * cap * x;
+    }
+    return SLOPES ? x - slope * fabsf(distance) : x;
+}
+
+/* Scores of the keys from `key` on become powers of two where anything but their scale changes
+ * them. */
 DEVICE void change_scores(const attention_call &c, const row_sight &see, const bias_words &words,
-                          int key, scores &s)
+                          int key, scores &s, scores &cap_back)
 {
     if (!CHANGED)
         return;
-    float scale = c.scale * LOG2_E, cap = c.score.soft_cap * LOG2_E;
-    float steepness = 2 * scale * c.score.soft_cap_inverse;
     float from[2] = {(float)(see.place[0] - key), (float)(see.place[1] - key)};
 #pragma unroll
     for (int i = 0; i < STEP / 2; i++) {
-        float x = s[i] * (SOFT_CAP ? steepness : scale);
-        if (SOFT_CAP)
-            x = cap - 2 * cap * inverse_of(1 + exp2_fast(x));
-        if (SLOPES)
-            x -= see.slope * fabsf(from[i / 2 % 2] - (float)(i / 4 * 8 + i % 2));
+        float distance = from[i / 2 % 2] - (float)(i / 4 * 8 + i % 2);
+        s[i] = changed_power(c, s[i], see.slope, distance, &cap_back[i]);
         if (BIAS)
-            x += bias_at(words, i) * LOG2_E;
-        s[i] = x;
+            s[i] += bias_at((uint16_t)(words[i / 2] >> 16 * (i % 2))) * LOG2_E;
     }
 }
 
@@ -155,12 +162,14 @@ DEVICE float sink_back(const attention_call &c, int head, float lse, float delta
     return -exp2_fast(sink_of<float>(c, head) * LOG2_E - lse) * delta;
 }
 
-/* Of backward: probabilities become their products with the derivative of the cap, given the scores
- * that they are the powers of; not with slopes. */
-DEVICE float capped_back(const attention_call &c, float score, float probability)
+/* Of backward: gradients of changed scores become those of capped ones. */
+DEVICE void apply_cap_back(scores &s, const scores &cap_back)
 {
-    float t = fmaxf(score * c.score.soft_cap_inverse * LN_2, -1);
-    return probability - probability * t * t;
+#if SOFT_CAP
+#pragma unroll
+    for (int i = 0; i < STEP / 2; i++)
+        s[i] *= cap_back[i];
+#endif
 }
 
 #endif

@@ -35,24 +35,32 @@ DEVICE key_sight sight_of_keys(const attention_call &c, int batch, int group, in
     return see;
 }
 
-/* A score as the products give it becomes a power of two; `derivative` is that of its cap. */
-DEVICE float changed_power(const attention_call &c, float score, float slope, float distance,
-                           float *derivative)
+/* A tile of a bias, an element of each score. */
+typedef uint16_t turned_bias[BIAS ? STEP / 2 : 1];
+
+/* Loads that of the queries from `query` on of a head, for the warp's keys from `key` on. */
+DEVICE void load_turned(const attention_call &c, int batch, int head, int query, int key,
+                        turned_bias &bias)
 {
-    float scale = c.scale * LOG2_E, cap = c.score.soft_cap * LOG2_E, x = score * scale;
-    *derivative = 1;
-    if (SOFT_CAP) {
-        x = inverse_of(1 + exp2_fast(2 * scale * c.score.soft_cap_inverse * score));
-        *derivative = 4 * x * (1 - x);
-        x = cap - 2 * cap * x;
+#if BIAS
+    const T *from[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        from[r] = pair_of(c, c.score.bias, batch, head, 0, key + lane() / 4 + 8 * r);
+#pragma unroll
+    for (int i = 0; i < STEP / 2; i++) {
+        int at = query + 2 * (lane() % 4) + i / 4 * 8 + i % 2;
+        at = at < c.queries ? at : c.queries - 1;
+        bias[i] = *(const uint16_t *)(from[i / 2 % 2] + at * c.score.bias.query);
     }
-    return SLOPES ? x - slope * fabsf(distance) : x;
+#endif
 }
 
 /* Scores become probabilities; columns are the queries from `query` on of a head, each with its
  * lse. */
 DEVICE void change_turned(const attention_call &c, const key_sight &see, scores &s,
-                          scores &cap_back, uint32_t lse, int head, int query)
+                          scores &cap_back, const turned_bias &bias, uint32_t lse, int head,
+                          int query)
 {
     int t = lane() % 4;
     float slope = slope_of<float>(c, head) * LOG2_E;
@@ -65,6 +73,8 @@ DEVICE void change_turned(const attention_call &c, const key_sight &see, scores 
         for (int i = 0; i < 4; i++) {
             float x = changed_power(c, s[4 * j + i], slope, from[i / 2] + (float)(8 * j + i % 2),
                                     &cap_back[4 * j + i]);
+            if (BIAS)
+                x += bias_at(bias[4 * j + i]) * LOG2_E;
             s[4 * j + i] = exp2_fast(x - (i % 2 ? of.y : of.x));
         }
     }

@@ -36,6 +36,12 @@ CUP_API cup_tensor *cup_all(cup_context *c, cup_tensor *x, const int64_t *axes, 
 CUP_API cup_tensor *cup_embedding_padded(cup_context *c, cup_tensor *table, cup_tensor *ids,
                                          int64_t padding);
 
+/* Sums, or with `mean` means, of rows of the table [V,C]: bag b, a row of the result [B,C], is made
+ * of the rows that ids [n] name before offsets[b], i64 [B], from where the bag before it ended; an
+ * empty one is 0. Offsets go up to n, and no id may be behind the last. */
+CUP_API cup_tensor *cup_embedding_bag(cup_context *c, cup_tensor *table, cup_tensor *ids,
+                                      cup_tensor *offsets, bool mean);
+
 /* Sums of products by letters, as "bij,bjk->bik": each tensor has a letter for each dimension, none
  * twice, equal letters have one size, and what is not in the result is summed over. Without "->"
  * the result has, in alphabetic order, the letters that stand in one term alone. Up to 16 floats,
@@ -47,6 +53,11 @@ CUP_API cup_tensor *cup_median(cup_context *c, cup_tensor *x, int axis, bool kee
 /* What the part q, from 0 to 1, of the floats along the axis is at most: between two neighbours in
  * order it goes in a straight line; NaN where there is one. */
 CUP_API cup_tensor *cup_quantile(cup_context *c, cup_tensor *x, double q, int axis, bool keep);
+/* Where each value [.., m] belongs among sorted [.., n], whose rows go up, with the same leading
+ * dimensions, or sorted [n] for all: how many elements are less than it, or with `right` at most
+ * it, as i64. NaN is the largest. */
+CUP_API cup_tensor *cup_searchsorted(cup_context *c, cup_tensor *sorted, cup_tensor *values,
+                                     bool right);
 /* How often each number below bins stands in x, as i64 [bins], or with weights, of the shape of x,
  * what those places weigh. A number that is not below bins is an error on the CPU and does not
  * count on a GPU. */
@@ -94,6 +105,23 @@ CUP_API cup_tensor *cup_conv_transpose2d(cup_context *c, cup_tensor *x, cup_tens
 CUP_API cup_tensor *cup_conv_transpose3d(cup_context *c, cup_tensor *x, cup_tensor *weight,
                                          cup_tensor *bias,
                                          const cup_conv_transpose_options *options);
+
+/* cup_max_pool2d and cup_avg_pool2d along one dimension, of x [N,C,L], or [N,L,C] with
+ * channels_last, and along three, of x [N,C,D,H,W] or [N,D,H,W,C]. Numbers are one, or with three
+ * dimensions one each for depth, height and width. */
+CUP_API cup_tensor *cup_max_pool1d(cup_context *c, cup_tensor *x, int64_t window,
+                                   const cup_max_pool2d_options *options);
+CUP_API cup_tensor *cup_avg_pool1d(cup_context *c, cup_tensor *x, int64_t window,
+                                   const cup_avg_pool2d_options *options);
+CUP_API cup_tensor *cup_max_pool3d(cup_context *c, cup_tensor *x, const int64_t *window,
+                                   int window_count, const cup_max_pool2d_options *options);
+CUP_API cup_tensor *cup_avg_pool3d(cup_context *c, cup_tensor *x, const int64_t *window,
+                                   int window_count, const cup_avg_pool2d_options *options);
+
+/* x / (k + alpha m)^beta for x [N,C,..], where m is the mean of the squares of so many channels
+ * around each, with zeros beyond the first and the last; of an even number one more before. */
+CUP_API cup_tensor *cup_local_response_norm(cup_context *c, cup_tensor *x, int64_t channels,
+                                            double alpha, double beta, double k);
 
 #ifdef __cplusplus
 }

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "dispatch/attributes.h"
+
 /* The elements in order along the axis, and the last of them, which is NaN where there is one. */
 typedef struct ordered {
     int axis;
@@ -70,6 +72,81 @@ cup_tensor *cup_quantile(cup_context *c, cup_tensor *x, double q, int axis, bool
 static cup_tensor *flat(cup_context *c, cup_tensor *x)
 {
     return cup_reshape(c, x, 1, (int64_t[]){-1});
+}
+
+/* Whether an element of the sorted ones belongs before a value. */
+static cup_tensor *stands_before(cup_context *c, cup_tensor *element, cup_tensor *value, bool right)
+{
+    cup_tensor *yes = right ? cup_less_equal(c, element, value) : cup_less(c, element, value);
+    if (!yes || !cup__dtype_is_float(value->dtype))
+        return yes;
+    cup_tensor *high = cup_isnan(c, value);
+    return cup_logical_or(
+        c, yes, right ? high : cup_logical_and(c, high, cup_logical_not(c, cup_isnan(c, element))));
+}
+
+/* Each value halves the places that it may belong to, all of them at a time. */
+cup_tensor *cup_searchsorted(cup_context *c, cup_tensor *sorted, cup_tensor *values, bool right)
+{
+    static const char name[] = "searchsorted";
+    if (!cup__function_begin(c, name, sorted) || !cup__function_begin(c, name, values))
+        return NULL;
+    int last = sorted->ndim - 1;
+    bool fits = last >= 0 && sorted->dtype == values->dtype;
+    if (last > 0) {
+        fits = fits && values->ndim == sorted->ndim;
+        for (int d = 0; fits && d < last; d++)
+            fits = values->shape[d] == sorted->shape[d];
+    }
+    if (!fits) {
+        cup_fail(c, CUP_SHAPE,
+                 "%s: sorted must be [n], or have the leading dimensions of the values, and their "
+                 "dtype",
+                 name);
+        return NULL;
+    }
+    int64_t n = sorted->shape[last], shape[CUP_MAX_DIMS];
+    int ndim = values->ndim;
+    for (int d = 0; d < ndim; d++)
+        shape[d] = values->shape[d];
+    cup_tensor *wanted = last > 0 ? values : flat(c, values);
+    cup_tensor *one = cup__single(c, CUP_I64, 1), *end = cup__single(c, CUP_I64, (double)n);
+    cup_tensor *low = wanted ? cup_zeros(c, CUP_I64, wanted->ndim, wanted->shape) : NULL;
+    cup_tensor *high = cup_add(c, low, end);
+    for (int64_t reach = n; reach > 0 && high; reach /= 2) {
+        cup_tensor *middle = cup_shift_right(c, cup_add(c, low, high), one);
+        cup_tensor *place = cup_minimum(c, middle, cup_sub(c, end, one));
+        cup_tensor *element = cup_gather(c, sorted, place, last);
+        cup_tensor *up = cup_logical_and(c, stands_before(c, element, wanted, right),
+                                         cup_less(c, low, high));
+        low = cup_where(c, up, cup_add(c, middle, one), low);
+        high = cup_where(c, up, high, middle);
+    }
+    return cup_reshape(c, low, ndim, shape);
+}
+
+cup_tensor *cup_embedding_bag(cup_context *c, cup_tensor *table, cup_tensor *ids,
+                              cup_tensor *offsets, bool mean)
+{
+    static const char name[] = "embedding_bag";
+    if (!cup__function_begin(c, name, table) || !cup__function_begin(c, name, ids) ||
+        !cup__function_begin(c, name, offsets))
+        return NULL;
+    if (ids->ndim != 1 || offsets->ndim != 1 || offsets->dtype != CUP_I64 ||
+        offsets->shape[0] < 1) {
+        cup_fail(c, CUP_SHAPE, "%s: ids must be [n] and offsets i64 [B], with a bag or more", name);
+        return NULL;
+    }
+    int64_t bags = offsets->shape[0];
+    cup_tensor *place = cup_arange(c, CUP_I64, 0, (double)ids->count, NULL);
+    cup_tensor *bag = cup_searchsorted(c, offsets, place, true);
+    cup_tensor *sums = cup__embedding_grad(c, cup_embedding(c, table, ids), bag, bags);
+    if (!mean || !sums)
+        return sums;
+    cup_tensor *count = cup_maximum(c, cup_bincount(c, bag, NULL, bags),
+                                    cup__single(c, CUP_I64, 1));
+    return cup_div(c, sums,
+                   cup_cast(c, cup_reshape(c, count, 2, (int64_t[]){bags, 1}), sums->dtype));
 }
 
 cup_tensor *cup_bincount(cup_context *c, cup_tensor *x, cup_tensor *weights, int64_t bins)

@@ -1,0 +1,217 @@
+/* Pooling in one and three dimensions, local response normalisation, places in order and bags of
+ * embeddings. The numbers are PyTorch's for the same calls, or plain. */
+#include <math.h>
+#include <string.h>
+
+#include "../test.h"
+#include "cupola/cupola.h"
+
+static cup_context *device(const char *name)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = name, .seed = 5));
+    if (!strcmp(name, "cuda") && cup_error(c) != CUP_OK)
+        test_skip("no GPU");
+    return c;
+}
+
+/* (i times - size / 2) / divide for i below 2 * 2 * 3 * 4 * 3 or less, by remainder of size. */
+static cup_tensor *ramp(cup_context *c, int ndim, const int64_t *shape, int times, int size,
+                        float divide)
+{
+    float values[200];
+    int64_t count = 1;
+    for (int d = 0; d < ndim; d++)
+        count *= shape[d];
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (float)(i * times % size - size / 2) / divide;
+    return cup_tensor_from(c, CUP_F32, ndim, shape, values);
+}
+
+static cup_tensor *like(cup_context *c, cup_tensor *t, int size)
+{
+    int64_t shape[CUP_MAX_DIMS];
+    EXPECT(t != NULL);
+    for (int d = 0; d < cup_tensor_ndim(t); d++)
+        shape[d] = cup_tensor_size(t, d);
+    return ramp(c, cup_tensor_ndim(t), shape, 1, size, 1);
+}
+
+static float dot(cup_context *c, cup_tensor *a, cup_tensor *b)
+{
+    float sum = NAN;
+    EXPECT_INT(cup_tensor_read(cup_sum(c, cup_mul(c, a, b), NULL, 0, false), &sum, sizeof sum),
+               CUP_OK);
+    return sum;
+}
+
+/* The sums of the result times a ramp, of its squares, and of the gradient times another ramp. */
+static void expect_sums(cup_context *c, cup_tensor *x, cup_tensor *y, const float want[3])
+{
+    cup_tensor *weights = like(c, y, 5), *grad;
+    EXPECT_NEAR(dot(c, y, weights), want[0], 1e-4);
+    EXPECT_NEAR(dot(c, y, y), want[1], 1e-3);
+    cup_tensor *loss = cup_sum(c, cup_mul(c, y, weights), NULL, 0, false);
+    EXPECT_INT(cup_gradients(c, loss, &x, 1, &grad), CUP_OK);
+    EXPECT_NEAR(dot(c, grad, like(c, x, 7)), want[2], 1e-4);
+}
+
+static void check_pools(const char *name)
+{
+    cup_context *c = device(name);
+    const int64_t shape[] = {2, 2, 3, 4, 3}, window[] = {2, 3, 2}, two = 2;
+    cup_tensor *x = cup_require_grad(ramp(c, 5, shape, 7, 23, 4));
+    cup_tensor *y = cup_max_pool3d(c, x, window, 3,
+                                   CUP_OPTIONS(cup_max_pool2d_options, .stride = CUP_INTS(1, 2, 1),
+                                               .padding = CUP_INTS(1, 1, 0)));
+    expect_sums(c, x, y, (float[]){-14.75f, 306.25f, 82});
+    const cup_avg_pool2d_options *around =
+        CUP_OPTIONS(cup_avg_pool2d_options, .stride = CUP_INTS(1, 2, 2),
+                    .padding = CUP_INTS(1, 1, 0), .ceil_mode = true);
+    y = cup_avg_pool3d(c, x, window, 3, around);
+    expect_sums(c, x, y, (float[]){6.11458254f, 75.9575729f, 9.5f});
+    cup_tensor *turned = cup_permute(c, x, (int64_t[]){0, 2, 3, 4, 1}, 5);
+    cup_avg_pool2d_options last = *around;
+    last.channels_last = true;
+    y = cup_permute(c, cup_avg_pool3d(c, turned, window, 3, &last), (int64_t[]){0, 4, 1, 2, 3}, 5);
+    expect_sums(c, x, cup_copy(c, y), (float[]){6.11458254f, 75.9575729f, 9.5f});
+    y = cup_avg_pool3d(c, x, &two, 1,
+                       CUP_OPTIONS(cup_avg_pool2d_options, .padding = CUP_INTS(1),
+                                   .count_include_pad = true));
+    expect_sums(c, x, y, (float[]){3.4375f, 6.83886719f, -1.625f});
+    cup_tensor *line = cup_slice(c, cup_reshape(c, x, 3, (int64_t[]){2, 6, 12}),
+                                 (int64_t[]){0, 0, 0}, 3, (int64_t[]){2, 6, 7}, 3);
+    y = cup_max_pool1d(c, line, 3,
+                       CUP_OPTIONS(cup_max_pool2d_options, .stride = CUP_INTS(2),
+                                   .padding = CUP_INTS(1)));
+    EXPECT_NEAR(dot(c, y, y), 169.5, 1e-3);
+    y = cup_avg_pool1d(c, cup_permute(c, line, (int64_t[]){0, 2, 1}, 3), 3,
+                       CUP_OPTIONS(cup_avg_pool2d_options, .stride = CUP_INTS(2),
+                                   .padding = CUP_INTS(1), .count_include_pad = true,
+                                   .channels_last = true));
+    EXPECT_INT(cup_tensor_size(y, 1), 4);
+    EXPECT_NEAR(dot(c, y, y), 14.145833969116211, 1e-4);
+    cup_context_free(c);
+}
+
+TEST(function_pools_of_one_and_three_dimensions)
+{
+    check_pools("cpu");
+}
+
+TEST(gpu_function_pools_of_one_and_three_dimensions)
+{
+    check_pools("cuda");
+}
+
+TEST(function_local_response_norm)
+{
+    static const float want[2][2] = {{7.50769663f, 0.131809056f}, {7.36668348f, 0.111836433f}};
+    for (int i = 0; i < 2; i++) {
+        cup_context *c = device("cpu");
+        cup_tensor *x = ramp(c, 3, (int64_t[]){2, 6, 12}, 7, 23, 4), *grad;
+        cup_tensor *part = cup_copy(c, cup_slice(c, x, (int64_t[]){0, 0, 0}, 3,
+                                                 (int64_t[]){2, 6, 7}, 3));
+        cup_require_grad(part);
+        cup_tensor *y = cup_local_response_norm(c, part, 3 + i, 0.5, 0.75, 2);
+        cup_tensor *loss = cup_sum(c, cup_mul(c, y, like(c, y, 5)), NULL, 0, false);
+        EXPECT_NEAR(dot(c, y, like(c, y, 5)), want[i][0], 1e-5);
+        EXPECT_INT(cup_gradients(c, loss, &part, 1, &grad), CUP_OK);
+        EXPECT_NEAR(dot(c, grad, like(c, part, 7)), want[i][1], 1e-5);
+        cup_context_free(c);
+    }
+}
+
+static void expect_places(cup_tensor *t, const int64_t *want, int count)
+{
+    int64_t got[16];
+    EXPECT(t && cup_tensor_count(t) == count);
+    EXPECT_INT(cup_tensor_read(t, got, (size_t)count * sizeof *got), CUP_OK);
+    for (int i = 0; i < count; i++)
+        EXPECT_INT(got[i], want[i]);
+}
+
+static void check_searchsorted(const char *name)
+{
+    cup_context *c = device(name);
+    cup_tensor *sorted = cup_tensor_from(c, CUP_F32, 1, (int64_t[]){5},
+                                         (float[]){-1, 2, 2, 7, NAN});
+    cup_tensor *values = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){2, 4},
+                                         (float[]){2, -INFINITY, 8, NAN, -1, 6.5f, 7, INFINITY});
+    expect_places(cup_searchsorted(c, sorted, values, false),
+                  (int64_t[]){1, 0, 4, 4, 0, 3, 3, 4}, 8);
+    expect_places(cup_searchsorted(c, sorted, values, true),
+                  (int64_t[]){3, 0, 4, 5, 1, 3, 4, 4}, 8);
+    sorted = cup_tensor_from(c, CUP_I64, 2, (int64_t[]){2, 3}, (int64_t[]){1, 3, 5, 0, 0, 9});
+    values = cup_tensor_from(c, CUP_I64, 2, (int64_t[]){2, 2}, (int64_t[]){3, 6, 0, 9});
+    expect_places(cup_searchsorted(c, sorted, values, false), (int64_t[]){1, 3, 0, 2}, 4);
+    expect_places(cup_searchsorted(c, cup_zeros(c, CUP_I64, 1, (int64_t[]){0}), values, true),
+                  (int64_t[]){0, 0, 0, 0}, 4);
+    cup_context_free(c);
+}
+
+TEST(function_searchsorted)
+{
+    check_searchsorted("cpu");
+}
+
+TEST(gpu_function_searchsorted)
+{
+    check_searchsorted("cuda");
+}
+
+static void check_bags(const char *name)
+{
+    cup_context *c = device(name);
+    float got[6];
+    cup_tensor *table = cup_require_grad(
+        cup_tensor_from(c, CUP_F32, 2, (int64_t[]){3, 2}, (float[]){1, 2, 3, 4, 5, 6})), *grad;
+    cup_tensor *ids = cup_tensor_from(c, CUP_I64, 1, (int64_t[]){5}, (int64_t[]){0, 2, 2, 1, 0});
+    cup_tensor *ends = cup_tensor_from(c, CUP_I64, 1, (int64_t[]){3}, (int64_t[]){2, 2, 5});
+    EXPECT_INT(cup_tensor_read(cup_embedding_bag(c, table, ids, ends, false), got, sizeof got),
+               CUP_OK);
+    for (int i = 0; i < 6; i++)
+        EXPECT_NEAR(got[i], ((float[]){6, 8, 0, 0, 9, 12})[i], 1e-6);
+    cup_tensor *y = cup_embedding_bag(c, table, ids, ends, true);
+    EXPECT_INT(cup_tensor_read(y, got, sizeof got), CUP_OK);
+    for (int i = 0; i < 6; i++)
+        EXPECT_NEAR(got[i], ((float[]){3, 4, 0, 0, 3, 4})[i], 1e-6);
+    EXPECT_INT(cup_gradients(c, cup_sum(c, y, NULL, 0, false), &table, 1, &grad), CUP_OK);
+    EXPECT_INT(cup_tensor_read(grad, got, sizeof got), CUP_OK);
+    for (int i = 0; i < 6; i++)
+        EXPECT_NEAR(got[i], ((float[]){5, 5, 2, 2, 5, 5})[i] / 6, 1e-6);
+    cup_context_free(c);
+}
+
+TEST(function_embedding_bag)
+{
+    check_bags("cpu");
+}
+
+TEST(gpu_function_embedding_bag)
+{
+    check_bags("cuda");
+}
+
+static void expect_refused(cup_context *c, cup_tensor *y, const char *words)
+{
+    EXPECT(!y);
+    if (!strstr(cup_error_text(c), words))
+        test_fail(__FILE__, __LINE__, "%s", cup_error_text(c));
+    cup_error_clear(c);
+}
+
+TEST(function_pool_refusals)
+{
+    cup_context *c = device("cpu");
+    cup_tensor *x = cup_zeros(c, CUP_F32, 3, (int64_t[]){1, 2, 4});
+    expect_refused(c, cup_max_pool3d(c, x, (int64_t[]){2}, 1, NULL), "it must have 5");
+    expect_refused(c, cup_max_pool1d(c, x, 2, CUP_OPTIONS(cup_max_pool2d_options,
+                                                          .stride = CUP_INTS(1, 2))),
+                   "stride has 2 numbers");
+    expect_refused(c, cup_avg_pool1d(c, x, 0, NULL), "window");
+    expect_refused(c, cup_local_response_norm(c, x, 0, 1, 1, 1), "0 channels");
+    expect_refused(c, cup_searchsorted(c, x, cup_zeros(c, CUP_F32, 1, (int64_t[]){2}), false),
+                   "leading dimensions");
+    expect_refused(c, cup_embedding_bag(c, x, x, x, false), "ids must be [n]");
+    cup_context_free(c);
+}

@@ -156,7 +156,9 @@ static int run_with(train_run *r)
     if (!code && cup_tuning(r->c, r->given->tune) != CUP_OK)
         code = cli_report(r->c);
     if (!code && r->place.run.count > 1) {
-        r->comm = cup_comm_new(r->c, NULL);
+        const char *record = getenv("CUP_COMM_RECORD");
+        r->comm = cup_comm_new(
+            r->c, CUP_OPTIONS(cup_comm_options, .record = record ? record : r->given->out));
         code = cli_report(r->c);
     }
     if (!code && train_goes_on(r->c, r->comm, &r->place, r->given)) {

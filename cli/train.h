@@ -17,7 +17,7 @@ typedef struct train_given {
     bool tune, tensorboard, ops, resume, overwrite, recompute, stochastic, untied, deterministic;
     int64_t layers, heads, kv_heads, width, hidden, context, vocabulary;
     int64_t batch, accumulate, steps, warmup, decline_steps;
-    int64_t evaluate_every, evaluate_texts, save_every;
+    int64_t evaluate_every, evaluate_texts, save_every, check_every;
     int64_t gpus, processes, restarts, zero;
     int64_t seed, sample, threads, logits_memory;
     int64_t memory_limit;

@@ -105,6 +105,9 @@ const cli_option train_options[] = {
      "texts in an evaluation; 0: the whole validation part"},
     {"save-every", INTEGER(train_given, save_every, 0, TRAIN_MOST), "N", NULL,
      "steps between checkpoints; 0: only at the end"},
+    {"check-every", INTEGER(train_given, check_every, 0, TRAIN_MOST), "N", "1000",
+     "steps between comparisons of the weights of several processes, which name who has others; "
+     "0: only before checkpoints"},
     {0}};
 
 #define TAKE(option, field, value)                                                                 \
@@ -165,6 +168,8 @@ static void apply_run(const cli_call *call, cup_training *t)
     TAKE("evaluate-every", evaluate_every, evaluate_every);
     TAKE("evaluate-texts", evaluate_texts, evaluate_texts);
     TAKE("save-every", save_every, save_every);
+    if (call_has(call, "check-every"))
+        t->check_every = given->check_every ? given->check_every : -1;
     if (given->precision)
         t->precision = given->precision;
     if (given->optimizer)

@@ -48,6 +48,11 @@ typedef struct cup_comm_options {
                             operation; 0: what CUP_COMM_TIMEOUT says, else 300 */
     double silence;      /* seconds without a sign of life after which a process is taken for
                             stopped or cut off; 0: what CUP_COMM_SILENCE says, else 10 */
+    /* Folder where each process writes flight-RANK.json when the run fails: why, its last 128
+     * operations, with step, number and times, and what it knew of the others. On a GPU an
+     * operation counts as over when it is queued, and those of a replayed graph are not told of.
+     * NULL: what CUP_COMM_RECORD says, else none. */
+    const char *record;
 } cup_comm_options;
 
 typedef struct cup_comm cup_comm;

@@ -61,6 +61,8 @@ typedef struct cup_loop_options {
     const char *kind; /* what is trained; checkpoints of another kind are refused. NULL: "model" */
     /* The processes that train together, NULL for this one alone: see below. Borrowed. */
     cup_comm *comm;
+    int64_t check_every; /* steps between comparisons of the weights of all processes; 0: 1000, less
+                            than 0: before checkpoints only */
 } cup_loop_options;
 
 /* With a communicator each process computes an equal share of a step's batches, of which there must
@@ -71,7 +73,8 @@ typedef struct cup_loop_options {
  * in the step. All processes make the same calls on their loops. Rank 0 alone has the folder, in
  * which it writes and from which it resumes; what it has then, or begins with, all have. `evaluate`
  * is called on all of them, and may share its work. A stop that one is asked for stops all before
- * their next step, and not within one. Before each checkpoint the weights of all are compared. */
+ * their next step, and not within one. Before each checkpoint, and every so many steps, the weights
+ * of all are compared, and a process that has others is named. */
 
 /* What a folder's checkpoint, of a loop or of a training of a GPT, says of itself. */
 typedef struct cup_checkpoint {

@@ -38,6 +38,7 @@ typedef struct cup_training {
     const char *from; /* folder of a published model, see cup_gpt_import, or of a checkpoint, whose
                          weights a new run begins with; NULL: with new ones. The model is the same
                          but for dropout. Borrowed for as long as the trainer is made */
+    int64_t check_every; /* see cup_loop_options */
 } cup_training;
 
 /* A run that is known to work, under a name. */

@@ -44,6 +44,8 @@ static cup_status take_options(cup__error *error, const cup_comm_options *from,
     CUP_TRY(cup__options_take(error, "communicator", o, sizeof *o, from));
     CUP_TRY(seconds(error, o->timeout, CUP__ENV_COMM_TIMEOUT, &o->timeout));
     CUP_TRY(seconds(error, o->silence, CUP__ENV_COMM_SILENCE, &o->silence));
+    if (!o->record)
+        o->record = cup__env_get(CUP__ENV_COMM_RECORD);
     if (o->count == 0) {
         CUP_TRY(cup__launched(error, &run, meeting));
         o->count = run.count;
@@ -117,7 +119,7 @@ cup_comm *cup_comm_new(cup_context *c, const cup_comm_options *from)
     cup_status status = take_options(&c->error, from, &o, meeting);
     cup_comm *m = status == CUP_OK ? make(c, o.count) : NULL;
     if (m)
-        m->mesh = cup__mesh_new(&c->error, meeting, o.rank, o.count, o.timeout, o.silence);
+        m->mesh = cup__mesh_new(&c->error, meeting, &o);
     cup__free(meeting);
     if (!m || !m->mesh) {
         if (m)
@@ -218,6 +220,20 @@ cup_status cup__comm_check(cup_comm *m)
     return m && m->mesh->failed ? cup__mesh_error(m->mesh, &m->c->error) : CUP_OK;
 }
 
+cup_status cup__comm_collect(cup_comm *m, int64_t *own, int count, int64_t *all)
+{
+    cup_status status = cup__operation_begin(m, CUP__AGREE);
+    if (status == CUP_OK)
+        status = cup__host_all_gather(m, (cup__block){own, count, CUP_I64}, all);
+    cup__operation_end(m);
+    return status;
+}
+
+const char *cup__comm_name(const cup_comm *m, int rank)
+{
+    return m->mesh->peers[m->members[rank]].name;
+}
+
 cup_status cup_comm_agree(cup_comm *m, int64_t *numbers, int count)
 {
     if (!m)
@@ -232,13 +248,10 @@ cup_status cup_comm_agree(cup_comm *m, int64_t *numbers, int count)
     int64_t *all = cup__malloc((size_t)(m->count * count + 1) * sizeof *all);
     if (!all)
         return cup__fail(&m->c->error, CUP_MEMORY, "out of host memory for what hosts agree on");
-    cup_status status = cup__operation_begin(m, CUP__AGREE);
-    if (status == CUP_OK)
-        status = cup__host_all_gather(m, (cup__block){numbers, count, CUP_I64}, all);
+    cup_status status = cup__comm_collect(m, numbers, count, all);
     for (int i = 0; status == CUP_OK && i < m->count * count; i++)
         if (all[i] > numbers[i % count])
             numbers[i % count] = all[i];
-    cup__operation_end(m);
     cup__free(all);
     return status;
 }

@@ -57,6 +57,10 @@ cup_status cup__host_all_gather(cup_comm *m, cup__block from, void *to);
 cup_status cup__host_broadcast(cup_comm *m, void *data, size_t bytes, int root);
 cup_status cup__host_all_to_all(cup_comm *m, cup__block from, void *to);
 
+/* Numbers of each process, in the order of the ranks; and a process's name for sentences. */
+cup_status cup__comm_collect(cup_comm *m, int64_t *own, int count, int64_t *all);
+const char *cup__comm_name(const cup_comm *m, int rank);
+
 /* Sums that go on beside what the context computes, until all that began are joined: by NCCL; by
  * sockets they are done at once. Their tensors are not used in between. */
 cup_status cup__comm_sum_begin(cup_comm *m, cup_tensor *const *tensors, int count);

@@ -49,7 +49,7 @@ static bool receives(const exchange *e, int i)
 
 static const char *name_of(const cup_comm *m, int i)
 {
-    return m->mesh->peers[m->members[i]].name;
+    return cup__comm_name(m, i);
 }
 
 static cup__doing doing_of(const header *h)

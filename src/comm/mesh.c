@@ -44,25 +44,30 @@ static void free_mesh(cup__mesh *mesh)
     pthread_cond_destroy(&mesh->let_go);
     pthread_mutex_destroy(&mesh->lock);
     cup__free(mesh->peers);
+    cup__free(mesh->flight.folder);
     cup__free(mesh);
 }
 
-cup__mesh *cup__mesh_new(cup__error *error, const cup__meeting *meeting, int rank, int count,
-                         double timeout, double silence)
+cup__mesh *cup__mesh_new(cup__error *error, const cup__meeting *meeting,
+                         const cup_comm_options *options)
 {
+    int count = options->count;
+    char *folder = options->record && *options->record ? cup__strdup(options->record) : NULL;
     cup__mesh *mesh = cup__calloc(1, sizeof *mesh);
     cup__peer *peers = cup__calloc((size_t)count, sizeof *peers);
     if (!mesh || !peers) {
         cup__free(mesh);
         cup__free(peers);
+        cup__free(folder);
         cup__fail(error, CUP_MEMORY, "out of host memory for a communicator");
         return NULL;
     }
-    *mesh = (cup__mesh){.rank = rank,
+    *mesh = (cup__mesh){.rank = options->rank,
                         .count = count,
                         .refs = 1,
-                        .timeout = timeout,
-                        .silence = silence,
+                        .timeout = options->timeout,
+                        .silence = options->silence,
+                        .flight = {.folder = folder},
                         .peers = peers,
                         .wake = {-1, -1},
                         .mine = {.step = -1}};
@@ -117,6 +122,7 @@ void cup__mesh_does(cup__mesh *mesh, const cup__doing *doing)
 {
     pthread_mutex_lock(&mesh->lock);
     mesh->mine = *doing;
+    cup__flight_note(mesh, doing);
     pthread_mutex_unlock(&mesh->lock);
 }
 

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/text.h"
 #include "comm/launched.h"
 
 #define CUP__NAME_TEXT 96
@@ -31,6 +32,20 @@ typedef struct cup__doing {
     uint64_t sequence; /* number of the operation in its group, from 1 */
     int64_t step;
 } cup__doing;
+
+#define CUP__EVENTS 128
+
+/* An operation of this process; times are of cup__clock, `ended` 0 until then. */
+typedef struct cup__event {
+    cup__doing doing;
+    double begun, ended;
+} cup__event;
+
+typedef struct cup__flight {
+    char *folder; /* where it is written when the run fails; NULL: nowhere */
+    cup__event events[CUP__EVENTS]; /* number i is at i % CUP__EVENTS */
+    uint64_t count;
+} cup__flight;
 
 typedef struct cup__peer {
     int data, control; /* -1: this process, or not there any more */
@@ -60,6 +75,7 @@ typedef struct cup__mesh {
     int wake[2];     /* a byte in it ends the thread's wait */
     bool ending;
     cup__doing mine;
+    cup__flight flight;
     cup__rope *ropes;
     _Atomic bool failed;
     char news[CUP__NEWS_TEXT]; /* why, as every process says it */
@@ -67,9 +83,9 @@ typedef struct cup__mesh {
     char last_words[CUP__NEWS_TEXT]; /* why this process leaves with an error; or "" */
 } cup__mesh;
 
-/* Finds all others. */
-cup__mesh *cup__mesh_new(cup__error *error, const cup__meeting *meeting, int rank, int count,
-                         double timeout, double silence);
+/* Finds all others. The options are complete. */
+cup__mesh *cup__mesh_new(cup__error *error, const cup__meeting *meeting,
+                         const cup_comm_options *options);
 /* Drops a reference; the last one says goodbye, with the reason where there is one. */
 void cup__mesh_leave(cup__mesh *mesh, const char *why);
 
@@ -86,6 +102,12 @@ const char *cup__doing_text(const cup__doing *doing, char out[128]);
 
 void cup__rope_add(cup__mesh *mesh, cup__rope *rope);
 void cup__rope_remove(cup__mesh *mesh, cup__rope *rope);
+
+/* Notes what this process does; makes the text of a flight recorder; writes that and frees it. The
+ * first two with the lock held. */
+void cup__flight_note(cup__mesh *mesh, const cup__doing *doing);
+void cup__flight_text(const cup__mesh *mesh, const char *why, cup__text *out);
+void cup__flight_write(const cup__mesh *mesh, cup__text *text);
 
 /* The mesh's sockets; all peers are there, or it fails. The thread is started behind it. */
 cup_status cup__mesh_meet(cup__error *error, cup__mesh *mesh, const cup__meeting *meeting);

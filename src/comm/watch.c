@@ -175,6 +175,8 @@ static bool turn(watch *w)
 {
     cup__mesh *mesh = w->mesh;
     char waste[64];
+    cup__text flight = {0};
+    bool was_told = mesh->told;
     w->polls[mesh->count] = (struct pollfd){.fd = mesh->wake[0], .events = POLLIN};
     for (int i = 0; i < mesh->count; i++)
         w->polls[i] = (struct pollfd){.fd = mesh->peers[i].control, .events = POLLIN};
@@ -196,6 +198,9 @@ static bool turn(watch *w)
     mesh->told |= mesh->failed;
     w->beaten = beats ? now : w->beaten;
     bool goes_on = !mesh->ending;
+    const char *why = mesh->failed ? mesh->news : !goes_on ? mesh->last_words : "";
+    if (*why && !was_told && mesh->flight.folder)
+        cup__flight_text(mesh, why, &flight);
     if (!goes_on && *mesh->last_words && !mesh->told)
         tell_all(mesh, FAILED, mesh->last_words);
     else if (!goes_on && !mesh->told)
@@ -203,6 +208,8 @@ static bool turn(watch *w)
     if (mesh->failed)
         pull_ropes(mesh);
     pthread_mutex_unlock(&mesh->lock);
+    if (flight.bytes)
+        cup__flight_write(mesh, &flight);
     return goes_on;
 }
 

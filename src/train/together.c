@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "comm/comm.h"
 #include "cuda/dry.h"
 #include "optim/optimizer.h"
@@ -169,21 +170,54 @@ static cup_status hash_weights(cup_loop *l, uint64_t *out)
     return status;
 }
 
+/* How many have the same hash as process i. */
+static int alike(const int64_t *hashes, int count, int i)
+{
+    int found = 0;
+    for (int j = 0; j < count; j++)
+        found += hashes[j] == hashes[i];
+    return found;
+}
+
+/* Names the processes whose weights are not those that most have, rank 0's where nobody is in the
+ * majority. */
+static cup_status name_others(cup_loop *l, const int64_t *hashes, int count)
+{
+    cup__text text = {0};
+    int most = 0, named = 0;
+    for (int i = 1; i < count; i++)
+        if (alike(hashes, count, i) > alike(hashes, count, most))
+            most = i;
+    for (int i = 0; i < count; i++)
+        if (hashes[i] != hashes[most] && named++ < 3)
+            cup__text_add(&text, "%s%s", named > 1 ? ", " : "", cup__comm_name(l->comm, i));
+    if (named > 3)
+        cup__text_add(&text, " and %d more", named - 3);
+    cup_status status = cup__fail(
+        &l->c->error, CUP_STATE,
+        "training: behind step %lld the weights are not the same on all processes: %s %s others "
+        "than rank %d and %d more; go back to the last checkpoint, and look for a GPU or memory "
+        "that fails",
+        (long long)l->steps, text.failed ? "some" : text.bytes, named > 1 ? "have" : "has", most,
+        alike(hashes, count, most) - 1);
+    cup__text_free(&text);
+    return status;
+}
+
 cup_status cup__loop_compare(cup_loop *l)
 {
     if (!l->comm)
         return CUP_OK;
     uint64_t own = 0;
-    /* The halves of it and their negatives: where all are alike, largest and smallest are so. */
+    int count = cup_comm_count(l->comm);
     CUP_TRY(hash_weights(l, &own));
-    int64_t low = (int64_t)(own & 0xffffffffu), high = (int64_t)(own >> 32);
-    int64_t numbers[] = {low, -low, high, -high};
-    CUP_TRY(cup_comm_agree(l->comm, numbers, 4));
-    if (numbers[0] == -numbers[1] && numbers[2] == -numbers[3])
-        return CUP_OK;
-    return cup__fail(&l->c->error, CUP_STATE,
-                     "training: behind step %lld the weights are not the same on all processes "
-                     "(rank %d has %016llx); go back to the last checkpoint, and look for a GPU "
-                     "or memory that fails",
-                     (long long)l->steps, cup_comm_rank(l->comm), (unsigned long long)own);
+    int64_t *all = cup__calloc((size_t)count, sizeof *all), mine = (int64_t)own;
+    if (!all)
+        return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for what hosts agree on");
+    cup_comm_step(l->comm, l->steps);
+    cup_status status = cup__comm_collect(l->comm, &mine, 1, all);
+    if (status == CUP_OK && alike(all, count, 0) != count)
+        status = name_others(l, all, count);
+    cup__free(all);
+    return status;
 }

@@ -28,7 +28,7 @@ cup_status cup__loop_reduce(cup_loop *loop);
 /* Before a step: CUP_INTERRUPTED on all where one of them was asked to stop. */
 cup_status cup__loop_agree(cup_loop *loop);
 
-/* Fails on all where the weights of one are not those of rank 0. */
+/* Fails on all where the weights of one are not those of the others, and names it. */
 cup_status cup__loop_compare(cup_loop *loop);
 
 #endif

@@ -164,6 +164,7 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
         .comm = a->comm,
         .evaluate_every = a->evaluate_every,
         .save_every = a->save_every,
+        .check_every = a->check_every,
         .folder = folder,
         .kind = "gpt"};
     t->loop = cup__loop_begin(c, &calls, &options, &cup__training_checkpoints);

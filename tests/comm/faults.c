@@ -59,6 +59,47 @@ TEST(comm_names_who_was_killed)
     expect_named(ends, "has ended, or its host has", 5);
 }
 
+/* Where they meet, without "file:" and the file's name. */
+static const char *folder(void)
+{
+    static char text[400];
+    const char *address = together_address();
+    snprintf(text, sizeof text, "%.*s", (int)(strrchr(address, '/') - address - 5), address + 5);
+    return text;
+}
+
+static void expect_in_file(int rank, const char *words)
+{
+    char path[440], text[20000];
+    snprintf(path, sizeof path, "%s/flight-%d.json", folder(), rank);
+    FILE *file = fopen(path, "r");
+    size_t count = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file)
+        fclose(file);
+    text[count] = 0;
+    EXPECT_CONTAINS(text, words);
+}
+
+/* What each did last is written where a run fails, but by who was killed. */
+TEST(comm_writes_what_each_did_last)
+{
+    together_end ends[COUNT];
+    char killed_one[440];
+    together_look(COUNT,
+                  CUP_OPTIONS(cup_comm_options, .count = COUNT, .address = together_address(),
+                              .timeout = 30, .silence = 2, .record = folder()),
+                  killed, NULL, ends);
+    for (int i = 0; i < COUNT; i += 2) {
+        expect_in_file(i, "\"why\": \"rank 1 (process ");
+        expect_in_file(i, "has ended, or its host has");
+        expect_in_file(i, "\"was\": \"in all_reduce, operation 4 of step 3\"");
+        expect_in_file(i, "\"operation\": \"all_reduce\"");
+        expect_in_file(i, "\"sequence\": 4");
+    }
+    snprintf(killed_one, sizeof killed_one, "%s/flight-1.json", folder());
+    EXPECT(access(killed_one, F_OK) != 0);
+}
+
 /* Rank 1 stops; its parent ends it when the others are through. */
 static void stopped(cup_context *c, cup_comm *m, void *user)
 {

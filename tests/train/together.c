@@ -18,6 +18,8 @@ typedef struct model {
     cup_dropout_layer dropout;
     cup_tensor *x, *y;
     cup_expr *square;
+    int64_t check_every;
+    bool changes; /* a weight behind step 8 */
 } model;
 
 static cup_status write_batch(cup_context *c, int64_t step, void *user)
@@ -25,6 +27,8 @@ static cup_status write_batch(cup_context *c, int64_t step, void *user)
     model *m = user;
     float x[BATCHES * ROWS * 4], y[BATCHES * ROWS];
     (void)c;
+    if (m->changes && step == 9)
+        CUP_TRY(cup_tensor_write(m->last.bias, &(float){7}, sizeof(float)));
     for (int i = 0; i < BATCHES * ROWS; i++) {
         y[i] = 0;
         for (int k = 0; k < 4; k++) {
@@ -69,6 +73,7 @@ static cup_loop *make(model *m, cup_context *c, cup_comm *comm, int64_t accumula
     return cup_loop_new(m->list, &calls,
                         CUP_OPTIONS(cup_loop_options, .accumulate = accumulate, .comm = comm,
                                     .folder = folder, .optimizer = {.clip = 0.5},
+                                    .check_every = m->check_every,
                                     .schedule = {.high = 0.02, .steps = STEPS}));
 }
 
@@ -141,7 +146,11 @@ static void differ(cup_context *c, cup_comm *comm, void *user)
     if (cup_comm_rank(comm) == 1)
         cup_tensor_write(m.last.bias, &(float){7}, sizeof(float));
     if (cup_loop_save(loop) != CUP_STATE ||
-        !strstr(cup_error_text(c), "the weights are not the same on all processes"))
+        !strstr(cup_error_text(c), "weights are not the same on all processes: rank 1 (process "))
+        wrong("the second save: %s", cup_error_text(c));
+    if (!strstr(cup_error_text(c), cup_comm_count(comm) > 2
+                                       ? "has others than rank 0 and 1 more; go back"
+                                       : "has others than rank 0 and 0 more; go back"))
         wrong("the second save: %s", cup_error_text(c));
     cup_error_clear(c);
     end(&m, loop);
@@ -155,6 +164,25 @@ TEST(together_weights_that_differ_are_found)
                                                        together_address() - 5),
              together_address() + 5);
     together(2, differ, folder);
+}
+
+/* In the midst of a run, too, and within so many steps. */
+static void differ_midway(cup_context *c, cup_comm *comm, void *user)
+{
+    model m = {.check_every = 4, .changes = cup_comm_rank(comm) == 2};
+    cup_loop *loop = make(&m, c, comm, BATCHES, user);
+    if (cup_loop_run(loop, NULL) != CUP_STATE || cup_loop_steps(loop) != 12 ||
+        !strstr(cup_error_text(c), "behind step 12 the weights are not the same") ||
+        !strstr(cup_error_text(c), ": rank 2 (process ") ||
+        !strstr(cup_error_text(c), "has others than rank 0 and 2 more"))
+        wrong("behind step %d: %s", (int)cup_loop_steps(loop), cup_error_text(c));
+    cup_error_clear(c);
+    end(&m, loop);
+}
+
+TEST(together_weights_that_differ_midway_are_named)
+{
+    together(4, differ_midway, NULL);
 }
 
 typedef struct stopping {

@@ -103,3 +103,31 @@ TEST(attention_from_the_top_left)
     EXPECT_INT(cup_error(c), CUP_ARGUMENT);
     cup_context_free(c);
 }
+
+/* Values of another size than keys, larger and smaller, with all gradients. */
+TEST(attention_to_values_of_another_size)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 4));
+    for (int64_t size = 3; size < 8; size += 3) {
+        cup_tensor *q = draw(c, 5), *k = draw(c, 7), *got[3], *want[3];
+        cup_tensor *v = cup_normal(c, CUP_F64, 4, (int64_t[]){1, HEADS, 7, size}, 0, 1);
+        cup_tensor *u = cup_normal(c, CUP_F64, 4, (int64_t[]){1, HEADS, 5, size}, 0, 1);
+        cup_tensor *leaves[] = {q, k, cup_require_grad(v)};
+        cup_tensor *o = cup_attention(c, q, k, v, NULL);
+        cup_tensor *loss = cup_sum(c, cup_mul(c, o, u), NULL, 0, false);
+        EXPECT(cup_gradients(c, loss, leaves, 3, got) == CUP_OK);
+        cup_tensor *scores = cup_scale(c, cup_matmul(c, q, k, false, true), SCALE);
+        cup_tensor *other = cup_matmul(c, cup_softmax(c, scores, 3), v, false, false);
+        expect_near(o, other, 1e-12);
+        loss = cup_sum(c, cup_mul(c, other, u), NULL, 0, false);
+        EXPECT(cup_gradients(c, loss, leaves, 3, want) == CUP_OK);
+        for (int i = 0; i < 3; i++)
+            expect_near(got[i], want[i], 1e-12);
+        /* In f32, by the blocks of the CPU. */
+        cup_tensor *narrow[] = {cup_cast(c, q, CUP_F32), cup_cast(c, k, CUP_F32),
+                                cup_cast(c, v, CUP_F32)};
+        expect_near(cup_attention(c, narrow[0], narrow[1], narrow[2], NULL), other, 2e-6);
+    }
+    EXPECT(cup_error(c) == CUP_OK);
+    cup_context_free(c);
+}

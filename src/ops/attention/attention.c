@@ -38,12 +38,16 @@ static cup_status check_inputs(cup__call *call, double scale, double dropout)
         CUP_TRY(cup__need_ndim(call, i, 4, 4));
     }
     const int64_t *q = call->in[0]->shape, *k = call->in[1]->shape, *v = call->in[2]->shape;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 3; i++)
         if (k[i] != v[i])
-            return cup__call_fail(call, CUP_SHAPE, "k and v must have the same shape");
+            return cup__call_fail(call, CUP_SHAPE, "k and v must have the same shape, but for the "
+                                                   "size of a head");
+    if (v[3] < 1)
+        return cup__call_fail(call, CUP_SHAPE, "heads must have a size of at least 1");
     if (q[0] != k[0] || q[3] != k[3])
         return cup__call_fail(call, CUP_SHAPE,
-                              "q, k and v must agree in the batch and in the size of a head");
+                              "q, k and v must agree in the batch, and q and k in the size of a "
+                              "head");
     if (q[1] != k[1] && (k[1] == 0 || q[1] % k[1] != 0))
         return cup__call_fail(call, CUP_SHAPE,
                               "the %lld heads of q are no multiple of the %lld heads of k and v",
@@ -67,6 +71,7 @@ cup_status cup__attention_infer(cup__call *call)
     const cup__attention_attributes *attributes = call->attributes;
     CHECK(call, attributes, EXTRAS);
     call->result[0] = cup__shape_of(call->in[0]);
+    call->result[0].size[3] = call->in[2]->shape[3];
     call->order[0] = "0213";
     call->result[1] = call->result[0];
     call->result[1].ndim = 3;
@@ -97,6 +102,7 @@ static cup__heads heads_of(cup_tensor *t)
 static cup__attention attention_of(const cup__call *call, double scale, double dropout)
 {
     cup_tensor *const *in = call->in;
+    int64_t size = in[0]->shape[3], value_size = in[2]->shape[3];
     return (cup__attention){
         .c = call->c,
         .random = call->random,
@@ -107,8 +113,10 @@ static cup__attention attention_of(const cup__call *call, double scale, double d
         .kv_heads = in[1]->shape[1],
         .queries = in[0]->shape[2],
         .keys = in[1]->shape[2],
-        .size = in[0]->shape[3],
-        .scale = scale != 0 ? scale : 1 / sqrt((double)in[0]->shape[3]),
+        .key_size = size,
+        .value_size = value_size,
+        .size = size > value_size ? size : value_size,
+        .scale = scale != 0 ? scale : 1 / sqrt((double)size),
         .dropout = dropout,
         .q = heads_of(in[0]),
         .k = heads_of(in[1]),
@@ -238,6 +246,11 @@ static const cup__sample samples[] = {
     {"1x2x150x128 1x2x150x128 1x2x150x128 - - 4 - 1x1x150x150", WITH(.window_left = 60)},
     {"2x8x2x64 2x2x300x64 2x2x300x64 - - - - 1x8x1x300", WITH(.dropout = 0)},
     {"1x1x9x5 1x1x0x5 1x1x0x5 - - - - 1x1x9x0", WITH(0)},
+    /* Heads of values of another size. */
+    {"1x2x9x8 1x1x9x8 1x1x9x3", WITH(.causal = true)},
+    {"2x2x40x24 2x1x70x24 2x1x70x40 - 2", WITH(.dropout = 0.2)},
+    {"1x2x130x64 1x2x130x64 1x2x130x128", WITH(.causal = true)},
+    {"1x4x2x192 1x1x300x192 1x1x300x128", WITH(.causal = true)},
     /* The first query at the first key. */
     {"1x2x17x8 1x2x40x8 1x2x40x8", WITH(.causal = true, .top_left = true)},
     {"1x2x40x24 1x1x17x24 1x1x17x24 - 2", WITH(.causal = true, .top_left = true)},
@@ -305,6 +318,8 @@ static const cup__sample samples_grad[] = {
     {"1x2x70x16 1x1x70x16 1x1x70x16 1x2x70x16 1x2x70 1x2x70x16 - - 4", GRAD(.causal = true)},
     {"2x2x70x16 2x1x70x16 2x1x70x16 2x2x70x16 2x2x70 2x2x70x16 2 2 2x1", GRAD(.causal = true)},
     {"1x2x70x16 1x1x40x16 1x1x40x16 1x2x70x16 1x2x70 1x2x70x16 - 2", GRAD(.causal = true)},
+    {"1x2x40x24 1x1x70x24 1x1x70x40 1x2x40x40 1x2x40 1x2x40x40", GRAD(.causal = true)},
+    {"1x2x130x128 1x2x130x128 1x2x130x64 1x2x130x64 1x2x130 1x2x130x64", GRAD(0)},
     {"1x2x70x64 1x1x200x64 1x1x200x64 1x2x70x64 1x2x70 1x2x70x64",
      GRAD(.causal = true, .top_left = true)},
     {"1x1x200x128 1x1x70x128 1x1x70x128 1x1x200x128 1x1x200 1x1x200x128",

@@ -20,7 +20,8 @@ typedef struct cup__attention {
     const uint64_t *random; /* device memory: seed and step */
     uint32_t sequence;
     cup_dtype dtype;
-    int64_t batch, heads, kv_heads, queries, keys, size;
+    int64_t batch, heads, kv_heads, queries, keys;
+    int64_t key_size, value_size, size; /* of a head; size: the larger */
     cup__attention_mask mask;
     cup__attention_score score;
     double scale, dropout;
@@ -31,6 +32,18 @@ typedef struct cup__attention {
     cup_tensor *d_slopes, *d_sinks; /* [batch, heads, queries] where there are slopes, or sinks */
     cup_tensor *d_bias; /* [batch, heads, queries, keys], NULL: not wanted */
 } cup__attention;
+
+/* What was made so that all heads have the larger size, and in place of what. */
+typedef struct cup__attention_evened {
+    cup_tensor *made[8], *original[8];
+    bool is_result[8];
+    int count;
+} cup__attention_evened;
+
+cup_status cup__attention_even(cup__attention *a, cup__attention_evened *all);
+/* Copies results to where they belong; passes the status on. */
+cup_status cup__attention_uneven(const cup__attention *a, cup__attention_evened *all,
+                                 cup_status status);
 
 /* Dropout draws numbers of 16 bits: a probability is dropped when its number is below the
  * threshold, and the others are multiplied by the factor, so that the mean stays exact.

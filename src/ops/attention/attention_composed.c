@@ -206,6 +206,10 @@ cup_status cup__attention_composed(cup__grad *g)
 {
     const cup__attention_attributes *a = g->attributes;
     CUP_TRY(refuse_documents(g, 3));
+    if (g->in_shape[2].size[3] != g->in_shape[1].size[3])
+        return cup__fail(&g->c->error, CUP_UNSUPPORTED,
+                         "the gradient of attention to values of another size than keys cannot be "
+                         "recorded; fill the smaller up with zeros");
     heads h = heads_of(g->c, &g->in_shape[0], &g->in_shape[1], a->scale);
     h.mask = cup__attention_mask_make(a->causal, a->top_left, a->window_left, a->window_right,
                                       NULL, NULL, h.q[3], h.k[3]);

@@ -120,17 +120,28 @@ void cup__attention_cost(const cup__call *call, double *bytes, double *flops)
         CUP_TRY(cup__attention_clear_bias(&a));                                                    \
         return by(&a);                                                                             \
     }
+#define RUN_EVEN(name, by)                                                                         \
+    static cup_status name(cup__attention *a)                                                      \
+    {                                                                                              \
+        cup__attention_evened all;                                                                 \
+        CUP_TRY(cup__attention_even(a, &all));                                                     \
+        return cup__attention_uneven(a, &all, by(a));                                              \
+    }
 #define RUN_CUDA(name, by)                                                                         \
     static cup_status name(cup__call *call)                                                        \
     {                                                                                              \
         cup__attention a = cup__attention_of(call);                                                \
         CUP_TRY(cup__attention_clear_bias(&a));                                                    \
-        return cup__attention_with_ranges(&a, by);                                                 \
+        cup__attention_evened all;                                                                 \
+        CUP_TRY(cup__attention_even(&a, &all));                                                    \
+        return cup__attention_uneven(&a, &all, cup__attention_with_ranges(&a, by));                \
     }
 RUN(cup__attention_specification, cup__attention_plain)
 RUN(cup__attention_specification_grad, cup__attention_plain_grad)
-static RUN(run_cpu, cup__attention_cpu)
-static RUN(run_cpu_grad, cup__attention_cpu_grad)
+RUN_EVEN(cpu, cup__attention_cpu)
+RUN_EVEN(cpu_grad, cup__attention_cpu_grad)
+static RUN(run_cpu, cpu)
+static RUN(run_cpu_grad, cpu_grad)
 RUN_CUDA(run_hopper, cup__attention_hopper)
 RUN_CUDA(run_hopper_grad, cup__attention_hopper_grad)
 RUN_CUDA(run_pass, cup__attention_pass)

@@ -40,9 +40,9 @@ static cup_status add_logarithms(cup__grad *g)
     attributes.dropout = 0;
     part.attributes = &attributes;
     part.d_in = d_in;
-    cup_tensor *d = cup_scale(c, g->d_out[1], 1 / (double)q->size[3]);
+    cup_tensor *d = cup_scale(c, g->d_out[1], 1 / (double)g->out_shape[0].size[3]);
     d = cup_cast(c, cup_reshape(c, d, 4, column), q->dtype);
-    d = cup_copy(c, cup_broadcast(c, d, 4, q->size));
+    d = cup_copy(c, cup_broadcast(c, d, 4, g->out_shape[0].size));
     cup_tensor *const in[] = {g->in[0],  g->in[1], cup__full(c, &g->in_shape[2], 1),
                               cup__full(c, &g->out_shape[0], 0), g->out[1], d};
     CUP_TRY(cup__attention_back(&part, &cup__rows[CUP__OP_attention_grad], in, 6, EXTRAS));

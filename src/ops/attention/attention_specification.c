@@ -58,25 +58,26 @@ static void attend(cup__attention *a, int64_t b, int64_t head, int64_t query, do
     double most = -INFINITY, sum = 0, slope;
     for (int64_t k = first; k < seen; k++) {
         score[k] =
-            a->scale * dot(&a->q, at(&a->q, b, head, query), &a->k, at(&a->k, b, kv, k), a->size);
+            a->scale * dot(&a->q, at(&a->q, b, head, query), &a->k, at(&a->k, b, kv, k),
+                       a->key_size);
         score[k] = cup__attention_changed(&a->score, score[k], head,
                                           cup__attention_position(&a->mask, b, query) - k, &slope);
         score[k] += cup__attention_bias(&a->score, b, head, query, k);
         most = score[k] > most ? score[k] : most;
     }
-    for (int64_t d = 0; d < a->size; d++)
+    for (int64_t d = 0; d < a->value_size; d++)
         out[d] = 0;
     for (int64_t k = first; k < seen; k++) {
         double p = exp(score[k] - (most == -INFINITY ? 0 : most));
         sum += p;
         p *= cup__attention_keep_factor(a, row, query, k);
-        for (int64_t d = 0; d < a->size; d++)
+        for (int64_t d = 0; d < a->value_size; d++)
             out[d] += p * cup__load(a->v.tensor, at(&a->v, b, kv, k) + d * a->v.stride[3]);
     }
     double fade = a->score.sinks ? cup__attention_sink(cup__attention_of_head(a->score.sinks, head),
                                                        &most, &sum)
                                  : 1;
-    for (int64_t d = 0; d < a->size; d++)
+    for (int64_t d = 0; d < a->value_size; d++)
         cup__store(a->o.tensor, at(&a->o, b, head, query) + d * a->o.stride[3],
                    sum == 0 ? 0 : out[d] * fade / sum);
     if (a->lse)
@@ -124,29 +125,30 @@ static void attend_back(cup__attention *a, int64_t b, int64_t head, int64_t quer
     int64_t seen = cup__attention_end(&a->mask, b, query);
     int64_t q_at = at(&a->q, b, head, query), o_at = at(&a->d_o, b, head, query);
     double lse = cup__load(a->lse, cup__offset_of(a->lse, row * a->queries + query));
-    double delta = dot(&a->d_o, o_at, &a->o, at(&a->o, b, head, query), a->size);
+    double delta = dot(&a->d_o, o_at, &a->o, at(&a->o, b, head, query), a->value_size);
     double slope, d_slope = 0;
     for (int64_t d = 0; d < a->size; d++)
         dq[d] = 0;
     for (int64_t k = first; k < seen && lse != -INFINITY; k++) {
         int64_t k_at = at(&a->k, b, kv, k), v_at = at(&a->v, b, kv, k);
         int64_t distance = cup__attention_position(&a->mask, b, query) - k;
-        double score = a->scale * dot(&a->q, q_at, &a->k, k_at, a->size);
+        double score = a->scale * dot(&a->q, q_at, &a->k, k_at, a->key_size);
         score = cup__attention_changed(&a->score, score, head, distance, &slope);
         double p = exp(score + cup__attention_bias(&a->score, b, head, query, k) - lse);
         double keep = cup__attention_keep_factor(a, row, query, k);
-        double dp = keep * dot(&a->d_o, o_at, &a->v, v_at, a->size);
+        double dp = keep * dot(&a->d_o, o_at, &a->v, v_at, a->value_size);
         double ds = a->scale * slope * p * (dp - delta);
         if (a->d_bias)
             cup__attention_store_bias(a, b, head, query, k, p * (dp - delta));
         d_slope -= p * (dp - delta) * fabs((double)distance);
-        for (int64_t d = 0; d < a->size; d++) {
+        for (int64_t d = 0; d < a->key_size; d++) {
             dq[d] += ds * cup__load(a->k.tensor, k_at + d * a->k.stride[3]);
             dk[k * a->size + d] += ds * cup__load(a->q.tensor, q_at + d * a->q.stride[3]);
-            dv[k * a->size + d] += p * keep * cup__load(a->d_o.tensor, o_at + d * a->d_o.stride[3]);
         }
+        for (int64_t d = 0; d < a->value_size; d++)
+            dv[k * a->size + d] += p * keep * cup__load(a->d_o.tensor, o_at + d * a->d_o.stride[3]);
     }
-    store_row(&a->dq, at(&a->dq, b, head, query), dq, a->size);
+    store_row(&a->dq, at(&a->dq, b, head, query), dq, a->key_size);
     cup__attention_store_numbers(a, b, head, query, d_slope, lse, delta);
 }
 
@@ -163,8 +165,8 @@ cup_status cup__attention_plain_grad(cup__attention *a)
         for (int64_t n = 0; n < group * a->queries; n++)
             attend_back(a, b, kv * group + n / a->queries, n % a->queries, dq, dk, dv);
         for (int64_t k = 0; k < a->keys; k++) {
-            store_row(&a->dk, at(&a->dk, b, kv, k), dk + k * a->size, a->size);
-            store_row(&a->dv, at(&a->dv, b, kv, k), dv + k * a->size, a->size);
+            store_row(&a->dk, at(&a->dk, b, kv, k), dk + k * a->size, a->key_size);
+            store_row(&a->dv, at(&a->dv, b, kv, k), dv + k * a->size, a->value_size);
         }
         cup__free(dk);
     }

@@ -91,6 +91,8 @@ static cup__attention attention_of(const cup__call *call, int heads, int kv_head
         .kv_heads = kv,
         .queries = qkv->shape[1],
         .keys = qkv->shape[1],
+        .key_size = size,
+        .value_size = size,
         .size = size,
         .scale = scale != 0 ? scale : 1 / sqrt((double)size),
         .dropout = dropout,

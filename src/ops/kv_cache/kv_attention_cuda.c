@@ -178,6 +178,8 @@ const char *cup__kv_tiles_refuses(const cup__call *call)
         return "the GPU's tensor cores do not take this dtype";
     if (kv->size != kv->value_size)
         return "keys and values have heads of other sizes";
+    if (kv->key_scales && !cup__kv_is_codes(kv))
+        return "it knows of scales of codes alone";
     if (kv->size > SIZE_MOST || kv->size % (cup__kv_is_codes(kv) ? 16 : 8))
         return "the size of a head must be a multiple of 8, of codes of 16, up to 256";
     if (a.scale < 0)

@@ -121,7 +121,7 @@ void json_add_integer(cli_json *json, const char *key, int64_t value)
 void json_add_number(cli_json *json, const char *key, double value)
 {
     char words[40];
-    int digits = 1;
+    int digits = 15; /* of which trailing zeros are left out; so many are always exact */
     do
         snprintf(words, sizeof words, "%.*g", digits, value);
     while (digits++ < 17 && strtod(words, NULL) != value);

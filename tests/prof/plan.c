@@ -89,13 +89,14 @@ TEST(plan_has_the_bytes_of_the_run)
     fake_expect_nothing_left();
 }
 
-/* GPT-2 124M with 32 texts took 56.6 ms a step on an H200, and the character model 4.3 ms. */
+/* GPT-2 124M with 32 texts and a vocabulary of 8192 took 42.0 ms a step on an H200, and the
+ * character model 3.75 ms. */
 TEST(plan_has_the_speed_of_the_run)
 {
     static const struct {
         const char *preset;
         double dropout, vocabulary, batch, seconds;
-    } known[] = {{"gpt2-124m", 0, 50257, 32, 56.6e-3}, {"char", 0.2, 65, 64, 4.3e-3}};
+    } known[] = {{"gpt2-124m", 0, 8192, 32, 42.0e-3}, {"char", 0.2, 65, 64, 3.75e-3}};
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     for (int i = 0; i < 2; i++) {
         cup_training a = cup_preset_find(known[i].preset)->training;

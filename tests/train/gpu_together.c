@@ -1,0 +1,38 @@
+/* Training by several processes on GPUs, on the stand-ins for the driver and for NCCL. */
+#include <stdlib.h>
+
+#include "cuda/support.h"
+#include "test.h"
+
+/* How many times NCCL was called in the last step before a product of backward, and how often a
+ * step was not captured. */
+static const char count[] =
+    "grep -v '^\\[1\\]' log | awk '/launch: NCCL/ {n++} /launch: matmul/ {m = n} "
+    "/launch: adamw/ {s = m - before; before = n} /not captured/ {w++} "
+    "END {print (s > 1 ? \"some\" : s), w + 0}'";
+
+static void train(const char *folder, const char *bucket, const char *expected)
+{
+    char out[4000];
+    setenv("CUP_COMM_BUCKET", bucket, 1);
+    int code = test_command(
+        out, sizeof out,
+        "build=$(realpath '%s') && cd '%s' && seq 3000 >t && "
+        "CUP_LIBCUDA=$build/fake/libcuda.so.1 CUP_LIBNVRTC=$build/fake/libnvrtc.so "
+        "CUP_LIBNCCL=$build/fake/libnccl.so FAKE_NVRTC_ANY=1 CUP_LOG=launch $build/cupola train "
+        "--processes 2 --device cuda --data t --layers 3 --width 256 --heads 4 --context 16 "
+        "--batch 2 --accumulate 2 --steps 3 --evaluate-texts 2 --overwrite --out o >log 2>&1 || "
+        "{ tail -5 log; exit 1; }; %s",
+        test_build(), folder, count);
+    if (code)
+        test_fail(__FILE__, __LINE__, "%d: %s", code, out);
+    EXPECT_TEXT(out, expected);
+}
+
+TEST(together_gpus_add_up_gradients_within_backward)
+{
+    const char *folder = fake_begin();
+    unsetenv("CUP_KERNELS");
+    train(folder, "1", "some 0\n");
+    train(folder, "0", "0 0\n");
+}

@@ -46,7 +46,7 @@ static const cli_option options[] = {
     {"transposed", FLAG(bench_given, transposed), NULL, NULL,
      "inputs lie in memory with their dimensions in reverse order"},
     {"channels-last", FLAG(bench_given, channels_last), NULL, NULL,
-     "inputs of four dimensions, images and kernels, lie in memory as [N,H,W,C]"},
+     "inputs of four or five dimensions, images and kernels, lie with their channels last"},
     {"impl", TEXT(bench_given, impl), "NAME", NULL, "time this implementation alone"},
     {"chosen", FLAG(bench_given, chosen), NULL, NULL,
      "time the implementation alone that a call would take"},

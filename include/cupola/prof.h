@@ -112,7 +112,7 @@ typedef struct cup_bench_options {
     bool chosen;        /* only the implementation that a call takes */
     bool transposed;    /* inputs lie in memory with their dimensions in reverse order */
     bool bare;          /* attributes that are not named are 0 */
-    bool channels_last; /* inputs of four dimensions lie in memory as [N,H,W,C] */
+    bool channels_last; /* inputs of 4 or 5 dimensions lie in memory as [N,..,C] */
 } cup_bench_options;
 
 /* Times one op and reports each implementation at each shape: on a GPU by events on its stream, on

@@ -325,7 +325,7 @@ int cup__sample_inputs_filled(cup_context *c, const cup__row *row, const cup__sa
             domain = (cup__domain){0, (double)filling.indices};
         else if (row->op->indices)
             indices = row->op->indices(in, i, sample->attributes);
-        bool last = filling.channels_last && shape.ndim == 4;
+        bool last = filling.channels_last && (shape.ndim == 4 || shape.ndim == 5);
         if ((last || (filling.reversed && shape.ndim > 1)) && in[i]) {
             in[i] = fill_ordered(in[i], last, seed != 0, own_seed, domain);
             if (in[i])

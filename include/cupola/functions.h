@@ -123,6 +123,17 @@ CUP_API cup_tensor *cup_avg_pool3d(cup_context *c, cup_tensor *x, const int64_t 
 CUP_API cup_tensor *cup_local_response_norm(cup_context *c, cup_tensor *x, int64_t channels,
                                             double alpha, double beta, double k);
 
+/* A layer of long short-term memory over the steps of x [T,N,I], from h and the cell [N,H] on, for
+ * a list of 2 weights, [4H,I] and [4H,H], or 4 with biases [4H] behind: of the gates input, forget,
+ * cell and output, in this order. out takes all h, [T,N,H], the last h, and the last cell. */
+CUP_API cup_status cup_lstm(cup_context *c, cup_tensor *x, cup_tensor *h, cup_tensor *cell,
+                            cup_tensor *const *weights, int count, cup_tensor **out);
+/* The same of gated recurrent units, without a cell: [3H,I] and so on of the gates reset, update
+ * and new, where reset acts on what the second weight and its bias give. out takes all h and the
+ * last. */
+CUP_API cup_status cup_gru(cup_context *c, cup_tensor *x, cup_tensor *h,
+                           cup_tensor *const *weights, int count, cup_tensor **out);
+
 #ifdef __cplusplus
 }
 #endif

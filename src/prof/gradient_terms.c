@@ -299,7 +299,7 @@ static void bound_attention(const cup__gradient_call *g, int which, double *boun
         cup_tensor *keys = attend(g, cup_abs(c, k));
         add_scaled(bound, cup_mul(c, size, keys), 1);
     } else {
-        cup__shape shape = cup__shape_of(v);
+        cup__shape shape = cup__shape_of(which == 1 ? k : v);
         cup_tensor *values = cup_require_grad(cup__full(c, &shape, 0));
         cup_tensor *each = which == 1 ? cup_mul(c, size, cup_abs(c, q))
                                       : cup_mul(c, cup_scale(c, off, 2), back);

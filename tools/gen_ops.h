@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#define MOST_PARTS 16
+#define MOST_PARTS 24
 
 typedef struct part {
     char type[16]; /* of an attribute */

@@ -87,6 +87,13 @@ cup_status cup__launch_arguments(cup__cuda *gpu, cup__kernel *kernel, cup__grid 
                           (int)(sizeof((const cup__argument[]){__VA_ARGS__}) /                     \
                                 sizeof(cup__argument)))
 
+/* How many of its clusters run at once on an empty card. */
+cup_status cup__clusters_at_once(cup__cuda *gpu, cup__kernel *kernel, const cup__grid *grid,
+                                 int *most);
+
+/* Whether what was launched last is the kernel of this one's name. */
+bool cup__launched_last(const cup__cuda *gpu, const cup__kernel *kernel);
+
 /* Names the op on whose behalf the next launches happen, for logs and for the text of errors
  * that surface later. `op` is a literal. */
 void cup__cuda_op(cup__cuda *gpu, const char *op);

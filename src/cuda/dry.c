@@ -227,6 +227,13 @@ static CUresult launch_nothing(const CUlaunchConfig *config, CUfunction function
     return CUDA_SUCCESS;
 }
 
+static CUresult count_no_clusters(int *clusters, CUfunction function, const CUlaunchConfig *config)
+{
+    (void)function, (void)config;
+    *clusters = 0;
+    return CUDA_SUCCESS;
+}
+
 static void stand_in_for_driver(void)
 {
     if (!cup__driver.cuTensorMapEncodeTiled)
@@ -237,6 +244,8 @@ static void stand_in_for_driver(void)
         cup__driver.cuTensorMapReplaceAddress = replace_nothing;
     if (!cup__driver.cuLaunchKernelEx)
         cup__driver.cuLaunchKernelEx = launch_nothing;
+    if (!cup__driver.cuOccupancyMaxActiveClusters)
+        cup__driver.cuOccupancyMaxActiveClusters = count_no_clusters;
 }
 
 cup_status cup__dry_open(cup__error *error, const char *arch, cup__device **out)

@@ -1,5 +1,6 @@
 /* Launching a kernel, checked against what the driver knows of it. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "cuda/gpu.h"
@@ -208,6 +209,38 @@ cup_status cup__launch_arguments(cup__cuda *gpu, cup__kernel *kernel, cup__grid 
 void cup__cuda_beside(cup__cuda *gpu, bool on)
 {
     gpu->beside = on;
+}
+
+cup_status cup__clusters_at_once(cup__cuda *gpu, cup__kernel *kernel, const cup__grid *grid,
+                                 int *most)
+{
+    *most = (int)(grid->x / grid->cluster);
+    if (gpu->dry)
+        return CUP_OK;
+    CUP_TRY(cup__cuda_enter(gpu));
+    if (grid->shared > kernel->shared_allowed)
+        CUP_TRY(allow_shared(gpu, kernel, grid->shared));
+    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
+    attribute.value.clusterDim.x = (unsigned)grid->cluster;
+    attribute.value.clusterDim.y = attribute.value.clusterDim.z = 1;
+    CUlaunchConfig config = {.gridDimX = (unsigned)grid->x,
+                             .gridDimY = 1,
+                             .gridDimZ = 1,
+                             .blockDimX = (unsigned)grid->threads,
+                             .blockDimY = 1,
+                             .blockDimZ = 1,
+                             .sharedMemBytes = (unsigned)grid->shared,
+                             .attrs = &attribute,
+                             .numAttrs = 1};
+    return cup__cuda_check(
+        gpu, cup__driver.cuOccupancyMaxActiveClusters(most, kernel->function, &config),
+        "asking how many clusters run at once");
+}
+
+bool cup__launched_last(const cup__cuda *gpu, const cup__kernel *kernel)
+{
+    const char *last = gpu->recent[(gpu->launches + CUP__RECENT - 1) % CUP__RECENT].what;
+    return gpu->launches > 0 && last && strcmp(last, kernel->name) == 0;
 }
 
 cup_status cup__launch_foreign(cup__cuda *gpu, const char *what)

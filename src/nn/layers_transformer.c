@@ -79,6 +79,7 @@ CUP_API cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *l
 #include "cupola/ops.h"
 #include "dispatch/attributes.h"
 #include "nn/layers.h"
+#include "ops/transformer/transformer_read.h"
 #include "tensor/tensor.h"
 
 #define DEVIATION 0.02
@@ -344,6 +345,40 @@ cup_tensor *cup_transformer_layer_pass(const cup_transformer_layer *layer, cup_t
     return pass(layer, x, delta, NULL);
 }
 
+/* One new row of one text as one kernel; false where there is none for it, or the layer's own calls
+ * are to be seen. */
+static bool read_at_once(const cup_transformer_layer *layer, cup_context *c, cup_tensor **x,
+                         cup_tensor **delta, const reading *past)
+{
+    const cup_attention_layer *a = &layer->attention;
+    const cup_mlp_layer *m = &layer->mlp;
+    bool rms = layer->rms, gated = m->up.activation == CUP_ACTIVATION_SWIGLU;
+    bool drops = layer->dropout > 0 && cup__parameters_is_training(layer->layer.parameters);
+    if (drops || !past->position || past->position->count != 1 || (*x)->shape[0] != 1 ||
+        (!gated && m->up.activation != CUP_ACTIVATION_GELU) || !m->up.weight || !m->down.weight)
+        return false;
+    cup_tensor *in[CUP__READ_INPUTS] = {
+        *x, past->keys, past->values, past->position,
+        rms ? layer->rmsnorm1.weight : layer->norm1.weight, a->qkv.weight, a->out.weight,
+        rms ? layer->rmsnorm2.weight : layer->norm2.weight, m->up.weight, m->down.weight,
+        delta ? *delta : NULL, rms ? NULL : layer->norm1.bias, a->qkv.bias, a->out.bias,
+        rms ? NULL : layer->norm2.bias, m->up.bias, m->down.bias};
+    const cup__transformer_read_attributes attributes = {
+        .heads = a->heads,
+        .eps = rms ? layer->rmsnorm1.epsilon : layer->norm1.epsilon,
+        .rms = rms,
+        .gated = gated,
+        .rope_base = a->rope ? a->rope_base : 0};
+    if (!cup__transformer_read_takes(c, in, &attributes))
+        return false;
+    cup_tensor *out[2] = {NULL, NULL};
+    cup__op_call(c, &cup__rows[CUP__OP_transformer_read], in, CUP__READ_INPUTS, &attributes, out);
+    *x = out[0];
+    if (delta)
+        *delta = out[1];
+    return true;
+}
+
 static cup_tensor *read_past(const cup_transformer_layer *layer, cup_tensor *x, cup_tensor **delta,
                              const reading *past)
 {
@@ -351,7 +386,8 @@ static cup_tensor *read_past(const cup_transformer_layer *layer, cup_tensor *x, 
     if (!c || check_past(layer, c, x, past) != CUP_OK)
         return NULL;
     bool was = cup_grad_recording(c, false);
-    x = pass(layer, x, delta, past);
+    if (!read_at_once(layer, c, &x, delta, past))
+        x = pass(layer, x, delta, past);
     cup_grad_recording(c, was);
     return x;
 }

@@ -194,8 +194,11 @@ CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function,
                                       const CUlaunchConfig *config)
 {
     ENTER;
-    (void)function, (void)config;
+    (void)function;
     *clusters = 1;
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+            *clusters = (int)(config->gridDimX / config->attrs[i].value.clusterDim.x);
     return CUDA_SUCCESS;
 }
 

@@ -1,0 +1,129 @@
+/* How long a token takes that cup_generator writes, and how far its step, a row at a time, is from
+ * reading the same tokens at once.
+ * Build and run: make build/bench/generate_steps && build/bench/generate_steps [device] */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "cupola/cupola.h"
+
+#define TOKENS 900
+#define COMPARED 40
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int32_t token_of(int64_t i, int64_t vocabulary)
+{
+    return (int32_t)((i * 7919 + 13) % vocabulary);
+}
+
+static void read_floats(cup_context *c, cup_tensor *logits, float *to)
+{
+    cup_tensor *all = cup_cast(c, logits, CUP_F32);
+    if (all)
+        cup_tensor_read(all, to, (size_t)cup_tensor_count(all) * sizeof *to);
+}
+
+/* The largest difference of logits, in deviations of them. */
+static double difference(const float *a, const float *b, int64_t count)
+{
+    double most = 0, squares = 0, mean = 0;
+    for (int64_t i = 0; i < count; i++)
+        mean += a[i] / (double)count;
+    for (int64_t i = 0; i < count; i++) {
+        double d = fabs((double)a[i] - b[i]);
+        most = d > most || d != d ? d : most;
+        squares += (a[i] - mean) * (a[i] - mean);
+    }
+    return most / sqrt(squares / (double)count);
+}
+
+static void compare(cup_gpt *m)
+{
+    cup_context *c = m->context;
+    int64_t vocabulary = m->config.vocabulary;
+    int32_t tokens[COMPARED];
+    float *whole = calloc((size_t)vocabulary, sizeof *whole);
+    float *stepped = calloc((size_t)vocabulary, sizeof *stepped);
+    for (int64_t i = 0; i < COMPARED; i++)
+        tokens[i] = token_of(i, vocabulary);
+    cup_gpt_cache *one = cup_gpt_cache_new(m, 1, 0), *other = cup_gpt_cache_new(m, 1, 0);
+    cup_scope_open(c);
+    read_floats(c, cup_gpt_read(one, cup_tensor_from(c, CUP_I32, 2, (int64_t[]){1, COMPARED},
+                                                     tokens)), whole);
+    for (int64_t i = 0; i < COMPARED && cup_error(c) == CUP_OK; i++) {
+        cup_tensor *token = cup_tensor_from(c, CUP_I32, 2, (int64_t[]){1, 1}, tokens + i);
+        cup_tensor *position = cup_tensor_from(c, CUP_I64, 1, (int64_t[]){1}, &i);
+        read_floats(c, cup_gpt_read_at(other, token, position), stepped);
+    }
+    cup_scope_return(c, NULL);
+    printf("  off by %.4f deviations of the logits\n", difference(whole, stepped, vocabulary));
+    cup_gpt_cache_free(one);
+    cup_gpt_cache_free(other);
+    free(whole);
+    free(stepped);
+}
+
+static void measure(cup_gpt *m, const char *how, const cup_sampling *sampling)
+{
+    int32_t first = 1, last = 0;
+    uint32_t sum = 0;
+    cup_generator *g = cup_generator_new(m, sampling);
+    cup_generator_feed(g, &first, 1);
+    for (int i = 0; i < 64; i++)
+        cup_generator_next(g);
+    double start = now();
+    for (int i = 0; i < TOKENS && last >= 0; i++)
+        sum = sum * 31 + (uint32_t)(last = cup_generator_next(g));
+    double each = (now() - start) / TOKENS;
+    printf("  %-24s %7.2f us a token, %6.0f tokens/s (%08x)\n", how, each * 1e6, 1 / each, sum);
+    cup_generator_free(g);
+}
+
+static void run(cup_context *c, const char *name, const cup_gpt_config *config)
+{
+    cup_gpt *m = cup_gpt_new(c, CUP_BF16, config);
+    printf("%s\n", name);
+    if (m) {
+        compare(m);
+        measure(m, "likeliest", CUP_OPTIONS(cup_sampling, .temperature = -1));
+        measure(m, "temperature 0.8", CUP_OPTIONS(cup_sampling, .temperature = 0.8));
+        measure(m, "of 50, making up 0.9",
+                CUP_OPTIONS(cup_sampling, .temperature = 0.8, .top_k = 50, .top_p = 0.9));
+    }
+    if (cup_error(c) != CUP_OK)
+        printf("  %s\n", cup_error_text(c));
+    cup_error_clear(c);
+    cup_gpt_free(m);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    cup_context *c = 
+        cup_context_new(CUP_OPTIONS(cup_options, .device = argc > 1 ? argv[1] : "cuda"));
+    if (cup_error(c) != CUP_OK) {
+        fprintf(stderr, "%s\n", cup_error_text(c));
+        return 1;
+    }
+    run(c, "124M, GPT-2", &(cup_gpt_config){.size = sizeof(cup_gpt_config), .layers = 12,
+                                            .heads = 12, .width = 768, .context = 1024,
+                                            .vocabulary = 50257, .bias = true});
+    run(c, "350M, GPT-2", &(cup_gpt_config){.size = sizeof(cup_gpt_config), .layers = 24,
+                                            .heads = 16, .width = 1024, .context = 1024,
+                                            .vocabulary = 50257, .bias = true});
+    run(c, "1.1B, Llama", &(cup_gpt_config){.size = sizeof(cup_gpt_config), .layers = 22,
+                                            .heads = 32, .kv_heads = 8, .width = 2048,
+                                            .hidden = 5632, .context = 2048, .vocabulary = 32768,
+                                            .positions = CUP_POSITIONS_ROTARY,
+                                            .norm = CUP_NORM_KIND_RMSNORM,
+                                            .mlp = CUP_MLP_KIND_SWIGLU, .untied = true});
+    cup_context_free(c);
+    return 0;
+}

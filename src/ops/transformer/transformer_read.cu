@@ -1,0 +1,448 @@
+/* One row through a block of a transformer, behind the rows whose keys and values are kept: what is
+ * done for each token that is written, where the weights cost all and each launch as much as
+ * reading a few of them.
+ *
+ * The last warp of a block brings the lines of weights that are the block's through a ring of
+ * stages, as far ahead as there is room, from before the kernel in front of this one is done; the
+ * others multiply. A cluster takes heads of keys with their queries, then columns of the MLP; the
+ * blocks of a cluster hand each other what they computed. Sums over heads go through memory, behind
+ * the only wait of all blocks for each other; those over columns are made by the blocks that come
+ * last, in a fixed order.
+ * Grid: clusters that all run at once. */
+#include "pipe.cuh"
+#include "real_math.cuh"
+#include "reduce.cuh"
+#include "rope_turn.cuh"
+#include "transformer_read_call.cuh"
+#include "vec.cuh"
+
+/* Knobs: CUP_ID, WIDTH, HEADS (a head of keys), KV_HEADS, SIZE (of a head), HIDDEN, GATED, RMS,
+ * TURNED (by rotary positions), CLUSTER, STAGES, STAGE_BYTES, CHUNKS (of 256 columns of the MLP
+ * that a cluster has), BESIDE (shared memory that is not the ring's and of known size). */
+#define WARPS LAYER_WARPS
+#define WORKERS (32 * WARPS)
+#define TAKEN (HEADS * SIZE)            /* columns that a head of keys gives */
+#define LINES ((HEADS + 2) * SIZE)      /* of qkv for a head of keys */
+#define OWN_LINES (LINES / CLUSTER)
+#define OWN (WIDTH / CLUSTER)           /* elements of x */
+#define PART (SIZE + 2)                 /* sums of a head, their base and weight */
+#define UP_LINES (1 + GATED)            /* for a column of the MLP */
+
+#if __CUDA_ARCH__ >= 900
+
+typedef dtype_of<CUP_ID>::type id_type;
+
+constexpr int power_from(int least)
+{
+    int power = 1;
+    while (power < least)
+        power *= 2;
+    return power;
+}
+
+constexpr int lanes_of(int columns)
+{
+    return columns >= 256 ? 32 : power_from((columns + 7) / 8);
+}
+
+/* What comes from other blocks of the cluster. */
+enum inbox { QKV, PARTS, SUM, COLUMNS, INBOXES };
+
+struct shared_memory {
+    alignas(16) float x[WIDTH], sum[WIDTH], qkv[LINES], parts[CLUSTER][HEADS * PART];
+    float joined[WARPS][HEADS * PART], attended[TAKEN];
+    float out_bias[OWN], down_bias[OWN], qkv_bias[OWN_LINES];
+    alignas(16) T norm[4][WIDTH]; /* weights and biases */
+    alignas(8) uint64_t full[2 * STAGES], come[INBOXES];
+    int last;
+};
+
+static_assert(sizeof(shared_memory) <= BESIDE, "the host makes room for it");
+
+struct place {
+    const layer_call &c;
+    shared_memory &m;
+    float *columns;   /* of the MLP, of this cluster */
+    float *up_bias;   /* of those that this block computes */
+    uint32_t stages;
+    int rank, cluster, clusters;
+    int first, count; /* columns of the MLP of this cluster */
+    int own, owned;   /* of these, those that this block computes */
+};
+
+DEVICE int share_of(int all, int part, int parts)
+{
+    return (int)((long long)all * part / parts);
+}
+
+/* To the same place of a block of the cluster, and tells its inbox. */
+DEVICE void send(const void *to, const uint64_t *come, int block, float value)
+{
+    asm volatile("{\n.reg .b32 there, told;\nmapa.shared::cluster.u32 there, %0, %2;\n"
+                 "mapa.shared::cluster.u32 told, %1, %2;\n"
+                 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [there], %3, "
+                 "[told];\n}\n" ::"r"(shared_address(to)),
+                 "r"(shared_address(come)), "r"(block), "r"(__float_as_uint(value))
+                 : "memory");
+}
+
+DEVICE void expect(place &p, inbox which, int floats)
+{
+    if (threadIdx.x == 0)
+        barrier_expect(shared_address(&p.m.come[which]), 4 * floats);
+}
+
+DEVICE void wait_inbox(place &p, inbox which, int round)
+{
+    barrier_wait(shared_address(&p.m.come[which]), round & 1);
+}
+
+DEVICE void meet_workers()
+{
+    meet(1, WORKERS);
+}
+
+/* By the warp that brings: `lines` lines of `bytes`, line i from source(i). */
+template <typename Source>
+DEVICE void bring(const place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at, int lines,
+                  int bytes, Source source)
+{
+    int most = STAGE_BYTES / bytes / UP_LINES * UP_LINES;
+    for (int i = 0; i < lines; i += most, at.next()) {
+        int count = min(most, lines - i);
+        if (lane() == 0)
+            pipe.claim(at, count * bytes);
+        __syncwarp();
+        for (int j = lane(); j < count; j += 32)
+            copy_bulk(p.stages + at.stage * STAGE_BYTES + j * bytes, source(i + j), bytes,
+                      pipe.full(at.stage));
+    }
+}
+
+/* Line `i` of those that a head of keys and its queries take of qkv. */
+DEVICE int line_of(int kv, int i)
+{
+    return i < TAKEN ? kv * TAKEN + i
+                     : KV_HEADS * TAKEN + (i - TAKEN) / SIZE * KV_HEADS * SIZE + kv * SIZE +
+                           (i - TAKEN) % SIZE;
+}
+
+DEVICE void produce(const place &p, const ring<STAGES> &pipe)
+{
+    ring_place<STAGES> at = {0, 0};
+    const layer_call &c = p.c;
+    for (int kv = p.cluster; kv < KV_HEADS; kv += p.clusters) {
+        bring(p, pipe, at, OWN_LINES, 2 * WIDTH, [&](int i) {
+            return (const T *)c.qkv + (long long)line_of(kv, p.rank * OWN_LINES + i) * WIDTH;
+        });
+        bring(p, pipe, at, OWN, 2 * TAKEN, [&](int i) {
+            return (const T *)c.out + (long long)(p.rank * OWN + i) * (KV_HEADS * TAKEN) +
+                   kv * TAKEN;
+        });
+    }
+    bring(p, pipe, at, p.owned * UP_LINES, 2 * WIDTH, [&](int i) {
+        int line = p.first + p.own + i / UP_LINES + i % UP_LINES * HIDDEN;
+        return (const T *)c.up + (long long)line * WIDTH;
+    });
+    bring(p, pipe, at, OWN, 2 * p.count, [&](int i) {
+        return (const T *)c.down + (long long)(p.rank * OWN + i) * HIDDEN + p.first;
+    });
+}
+
+DEVICE float dot8(uint4 w, const float (&x)[8])
+{
+    union {
+        uint4 words;
+        vec<T, 8> elements;
+    } u;
+    float v[8], sum = 0;
+    u.words = w;
+    to_reals(u.elements, v);
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+        sum += v[e] * x[e];
+    return sum;
+}
+
+/* What a lane multiplies by: of `columns` numbers, those of its chunks of 8. */
+template <int Lanes, int Chunks>
+DEVICE void load_chunks(const float *from, int columns, float (&x)[Chunks][8])
+{
+#pragma unroll
+    for (int k = 0; k < Chunks; k++) {
+        int column = 8 * (lane() % Lanes + k * Lanes);
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            x[k][e] = column < columns ? from[column + e] : 0;
+    }
+}
+
+/* Products of the next `lines` lines of the ring, of `columns` columns. A line is read by Lanes
+ * lanes; Together lines go to put(line / Together, sums), in all lanes that read them. */
+template <int Lanes, int Chunks, int Together, typename Put>
+DEVICE void multiply(const place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at, int lines,
+                     int columns, const float (&x)[Chunks][8], Put put)
+{
+    const int step = 32 / Lanes; /* items of a warp at a time */
+    int bytes = 2 * columns, most = STAGE_BYTES / bytes / UP_LINES * UP_LINES, warp = threadIdx.x / 32;
+    for (int i = 0; i < lines; i += most, at.next()) {
+        int items = min(most, lines - i) / Together;
+        pipe.wait_full(at);
+        int begin = (warp - i / Together / step & (WARPS - 1)) * step;
+#pragma unroll 4
+        for (int base = begin; base < items; base += WARPS * step) {
+            int item = base + lane() / Lanes;
+            float sums[Together];
+            uint32_t from = p.stages + at.stage * STAGE_BYTES + item * Together * bytes;
+#pragma unroll
+            for (int t = 0; t < Together; t++) {
+                sums[t] = 0;
+#pragma unroll
+                for (int k = 0; k < Chunks; k++) {
+                    int column = 8 * (lane() % Lanes + k * Lanes);
+                    if (item < items && column < columns)
+                        sums[t] += dot8(load_shared16(from + t * bytes + 2 * column), x[k]);
+                }
+#pragma unroll
+                for (int mask = 1; mask < Lanes; mask *= 2)
+                    sums[t] += __shfl_xor_sync(0xffffffffu, sums[t], mask);
+            }
+            if (item < items)
+                put(i / Together + item, sums);
+        }
+        __syncwarp();
+        pipe.release<1>(at.stage);
+    }
+}
+
+#define X_CHUNKS ((WIDTH + 255) / 256)
+
+/* The norm of a row in shared memory, a lane's chunks; every warp computes it for itself. */
+DEVICE void norm(const place &p, const float *row, int which, float (&x)[X_CHUNKS][8])
+{
+    load_chunks<32>(row, WIDTH, x);
+    float sum = 0, squares = 0;
+#pragma unroll
+    for (int k = 0; k < X_CHUNKS; k++)
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            sum += x[k][e];
+    float mean = RMS ? 0 : warp_sum(sum) / WIDTH;
+#pragma unroll
+    for (int k = 0; k < X_CHUNKS; k++) {
+        bool valid = 8 * (lane() + 32 * k) < WIDTH;
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            x[k][e] = valid ? x[k][e] - mean : 0;
+            squares += x[k][e] * x[k][e];
+        }
+    }
+    float rstd = rsqrtf(warp_sum(squares) / WIDTH + p.c.eps);
+#pragma unroll
+    for (int k = 0; k < X_CHUNKS; k++) {
+        int column = 8 * (lane() + 32 * k);
+        if (column >= WIDTH)
+            continue;
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            x[k][e] = x[k][e] * rstd * to_real(p.m.norm[2 * which][column + e]) +
+                      to_real(p.m.norm[2 * which + 1][column + e]);
+    }
+}
+
+DEVICE float real_at(const void *from, int i)
+{
+    return from ? to_real(((const T *)from)[i]) : 0;
+}
+
+/* The biases of the lines of qkv that this block computes for a head of keys. */
+DEVICE void read_qkv_bias(place &p, int kv)
+{
+    for (int i = threadIdx.x; i < OWN_LINES; i += WORKERS)
+        p.m.qkv_bias[i] = real_at(p.c.qkv_bias, line_of(kv, p.rank * OWN_LINES + i));
+}
+
+#include "transformer_read_attention.cuh"
+
+/* Norms and biases, which come while others work. */
+DEVICE void read_vectors(place &p)
+{
+    const layer_call &c = p.c;
+    for (int i = threadIdx.x; i < WIDTH; i += WORKERS) {
+        p.m.norm[0][i] = ((const T *)c.norm1)[i];
+        p.m.norm[1][i] = from_real<T>(real_at(c.norm1_bias, i));
+        p.m.norm[2][i] = ((const T *)c.norm2)[i];
+        p.m.norm[3][i] = from_real<T>(real_at(c.norm2_bias, i));
+    }
+    for (int i = threadIdx.x; i < OWN; i += WORKERS) {
+        p.m.out_bias[i] = real_at(c.out_bias, p.rank * OWN + i);
+        p.m.down_bias[i] = real_at(c.down_bias, p.rank * OWN + i);
+    }
+    for (int i = threadIdx.x; i < p.owned * UP_LINES; i += WORKERS)
+        p.up_bias[i] =
+            real_at(c.up_bias, p.first + p.own + i / UP_LINES + i % UP_LINES * HIDDEN);
+    if (p.cluster < KV_HEADS)
+        read_qkv_bias(p, p.cluster);
+}
+
+/* Waits until `count` blocks have come here by arrive_all. */
+DEVICE void wait_all(unsigned *counter, unsigned count)
+{
+    if (threadIdx.x == 0) {
+        unsigned come;
+        do
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(come) : "l"(counter)
+                         : "memory");
+        while (come < count);
+    }
+    meet_workers();
+}
+
+/* Says that what this block wrote is there; how many have said so before. */
+DEVICE unsigned arrive_all(unsigned *counter)
+{
+    meet_workers();
+    if (threadIdx.x != 0)
+        return 0;
+    __threadfence();
+    return atomicAdd(counter, 1u);
+}
+
+/* x with what all heads add: this block's part of it, sent to the others of the cluster. */
+DEVICE void sum_heads(place &p)
+{
+    for (int i = threadIdx.x; i < OWN; i += WORKERS) {
+        int column = p.rank * OWN + i;
+        float value = p.m.x[column] + p.m.out_bias[i];
+#pragma unroll 16
+        for (int kv = 0; kv < KV_HEADS; kv++)
+            value += __ldcg(p.c.attended + kv * WIDTH + column);
+        for (int block = 0; block < CLUSTER; block++)
+            send(&p.m.sum[column], &p.m.come[SUM], block, value);
+    }
+    wait_inbox(p, SUM, 0);
+}
+
+/* The columns of the MLP that are this cluster's. */
+DEVICE void run_up(place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at)
+{
+    float x[X_CHUNKS][8];
+    norm(p, p.m.sum, 1, x);
+    multiply<32, X_CHUNKS, UP_LINES>(
+        p, pipe, at, p.owned * UP_LINES, WIDTH, x, [&](int i, const float(&sums)[UP_LINES]) {
+            float u = sums[0] + p.up_bias[UP_LINES * i], value;
+            if (GATED)
+                value = u * sigmoid_of(u) * (sums[GATED] + p.up_bias[UP_LINES * i + GATED]);
+            else
+                value = gelu_of(u);
+            if (lane() < CLUSTER)
+                send(&p.columns[p.own + i], &p.m.come[COLUMNS], lane(), value);
+        });
+    wait_inbox(p, COLUMNS, 0);
+}
+
+/* What these columns add to x, this block's part of it. */
+DEVICE void run_down(place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at)
+{
+    float x[CHUNKS][8];
+    load_chunks<32>(p.columns, p.count, x);
+    float *part = p.c.parts + (long long)p.cluster * WIDTH + p.rank * OWN;
+    multiply<32, CHUNKS, 1>(p, pipe, at, OWN, p.count, x, [&](int i, const float(&sums)[1]) {
+        if (lane() == 0)
+            part[i] = sums[0];
+    });
+}
+
+/* Counters: blocks that are through with attention; for each rank, blocks that are through with the
+ * MLP; ranks whose results are written. Who comes last clears them. */
+DEVICE void finish(place &p)
+{
+    unsigned *ranks = p.c.counters + 1, *done = ranks + CLUSTER;
+    unsigned before = arrive_all(ranks + p.rank);
+    if (threadIdx.x == 0) {
+        p.m.last = before == (unsigned)p.clusters - 1;
+        if (p.m.last)
+            __threadfence();
+    }
+    meet_workers();
+    if (!p.m.last)
+        return;
+    for (int i = threadIdx.x; i < OWN; i += WORKERS) {
+        int column = p.rank * OWN + i;
+        float value = p.m.down_bias[i];
+#pragma unroll 16
+        for (int k = 0; k < p.clusters; k++)
+            value += __ldcg(p.c.parts + (long long)k * WIDTH + column);
+        ((T *)p.c.change)[column] = from_real<T>(value);
+        ((T *)p.c.sum)[column] = from_real<T>(p.m.sum[column]);
+    }
+    if (threadIdx.x == 0) {
+        ranks[p.rank] = 0;
+        if (atomicAdd(done, 1u) == CLUSTER - 1)
+            *done = *p.c.counters = 0;
+    }
+}
+
+DEVICE void work(place &p, const ring<STAGES> &pipe)
+{
+    ring_place<STAGES> at = {0, 0};
+    const layer_call &c = p.c;
+    expect(p, SUM, WIDTH);
+    expect(p, COLUMNS, p.count);
+    if (c.ahead)
+        read_vectors(p);
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    if (!c.ahead)
+        read_vectors(p);
+    long long position = (long long)*(const id_type *)c.position;
+    for (int i = threadIdx.x; i < WIDTH; i += WORKERS)
+        p.m.x[i] = real_at(c.x, i) + real_at(c.delta, i);
+    meet_workers();
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    int round = 0;
+    for (int kv = p.cluster; kv < KV_HEADS; kv += p.clusters, round++)
+        attend(p, pipe, at, kv, position, round);
+    if (round)
+        arrive_all(c.counters);
+    wait_all(c.counters, CLUSTER * min(KV_HEADS, p.clusters));
+    sum_heads(p);
+    run_up(p, pipe, at);
+    run_down(p, pipe, at);
+    finish(p);
+}
+
+#endif
+
+extern "C" __global__ void __launch_bounds__(LAYER_THREADS, 2)
+    transformer_read(const __grid_constant__ layer_call c)
+{
+#if __CUDA_ARCH__ >= 900
+    extern __shared__ __align__(1024) unsigned char memory[];
+    shared_memory &m = *(shared_memory *)(memory + STAGES * STAGE_BYTES);
+    float *columns = (float *)(memory + STAGES * STAGE_BYTES + BESIDE);
+    place p = {c, m, columns, columns + c.columns, shared_address(memory),
+               (int)blockIdx.x % CLUSTER, (int)blockIdx.x / CLUSTER, (int)gridDim.x / CLUSTER};
+    p.first = 8 * share_of(HIDDEN / 8, p.cluster, p.clusters);
+    p.count = 8 * share_of(HIDDEN / 8, p.cluster + 1, p.clusters) - p.first;
+    p.own = share_of(p.count, p.rank, CLUSTER);
+    p.owned = share_of(p.count, p.rank + 1, CLUSTER) - p.own;
+    ring<STAGES> pipe = {shared_address(m.full)};
+    if (threadIdx.x == 0) {
+        pipe.init(WARPS);
+        for (int i = 0; i < INBOXES; i++)
+            barrier_init(shared_address(&m.come[i]), 1);
+        barrier_init_done();
+    }
+    __syncthreads();
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+    if (threadIdx.x >= WORKERS) {
+        if (!c.ahead)
+            wait_for_previous_kernel();
+        produce(p, pipe);
+        asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    } else {
+        work(p, pipe);
+    }
+#endif
+}

@@ -106,7 +106,7 @@ static void run(cup_context *c, const char *name, const cup_gpt_config *config)
 
 int main(int argc, char **argv)
 {
-    cup_context *c = 
+    cup_context *c =
         cup_context_new(CUP_OPTIONS(cup_options, .device = argc > 1 ? argv[1] : "cuda"));
     if (cup_error(c) != CUP_OK) {
         fprintf(stderr, "%s\n", cup_error_text(c));

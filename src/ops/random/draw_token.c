@@ -10,6 +10,10 @@
 #include "dispatch/attributes.h"
 #include "ops/random/draw_token_call.cuh"
 
+#define CLUSTER 8
+#define SHARED_FROM 4096 /* tokens; a block alone is as fast for fewer */
+#define HELD_MOST 16     /* tokens of a thread, in registers */
+
 typedef struct candidate {
     float logit;
     int32_t token;
@@ -202,6 +206,14 @@ static cup_status specification(cup__call *call)
     return CUP_OK;
 }
 
+/* Blocks that share a row, on cards that can, and what a thread of them holds of it. */
+static void share_row(const cup__cuda *gpu, int64_t count, int *cluster, int *per)
+{
+    *cluster = cup__cuda_facts(gpu)->major >= 9 && count > SHARED_FROM ? CLUSTER : 1;
+    int64_t each = (count + *cluster * DRAW_THREADS - 1) / (*cluster * DRAW_THREADS);
+    *per = each <= HELD_MOST ? (int)each : 0;
+}
+
 static cup_status run_cuda(cup__call *call)
 {
     const cup_tensor *x = call->in[0], *counters = call->in[1];
@@ -219,21 +231,26 @@ static cup_status run_cuda(cup__call *call)
                           .top_p = how.top_p > 0 && how.top_p < 1 ? how.top_p : 0,
                           .seed = how.seed};
     argument.scale = (float)(M_LOG2E / (how.temperature > 0 ? how.temperature : 1));
-    cup__knob knobs[] = {{"CUP_T", x->dtype}};
-    cup__grid grid = {.x = x->shape[0], .threads = DRAW_THREADS, .dependent = true};
-    cup__kernel *kernel = cup__kernel_get(gpu, "draw_token.cu", "draw_fwd", knobs, 1);
+    int cluster, per;
+    share_row(gpu, x->shape[1], &cluster, &per);
+    cup__knob knobs[] = {{"CUP_T", x->dtype}, {"CLUSTER", cluster}, {"PER", per}};
+    cup__grid grid = {.x = x->shape[0] * cluster,
+                      .threads = DRAW_THREADS,
+                      .cluster = cluster,
+                      .dependent = true};
+    cup__kernel *kernel = cup__kernel_get(gpu, "draw_token.cu", "draw_fwd", knobs, 3);
     if (!kernel)
         return call->c->error.status;
     CUP_TRY(cup__launch(gpu, kernel, grid, CUP__ARG(argument)));
     if (argument.rows == 1)
         return CUP_OK;
-    kernel = cup__kernel_get(gpu, "draw_token.cu", "draw_count", knobs, 1);
-    grid.x = 1;
+    kernel = cup__kernel_get(gpu, "draw_token.cu", "draw_count", knobs, 3);
+    grid.x = grid.cluster = 1;
     return kernel ? cup__launch(gpu, kernel, grid, CUP__ARG(argument)) : call->c->error.status;
 }
 
 static const cup__impl impls[] = {
-    {.name = "bins", .place = CUP__CUDA, CUP__THRESHOLDS(1024, 4096), .run = run_cuda}, {0}};
+    {.name = "bins", .place = CUP__CUDA, CUP__THRESHOLDS(1024, 4096, 8192), .run = run_cuda}, {0}};
 #define WITH(...) &(const cup__draw_token_attributes){__VA_ARGS__}
 static const cup__sample samples[] = {
     {"1x1 1", WITH(1, 0, 0, 7)},        {"0x5 2", WITH(1, 0, 0, 7)},

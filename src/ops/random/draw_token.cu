@@ -1,15 +1,18 @@
-/* Draws a token from each row of logits; a block each.
+/* Draws a token from each row of logits; a cluster of blocks each, which share the row and hold it
+ * in registers where it is short enough.
  *
  * The order is that of the host: the likeliest first, of equal ones the lower token. What lies at a
  * place in it is searched for without putting anything in order: the logits are counted into bins
  * of equal width, the bin that the place is in is split again until few are left, and of these each
- * adds up those before it. Weights are whole numbers, whose sums have no order. A search reads the
+ * adds up those before it. Weights are whole numbers, whose sums have no order. A search visits the
  * row twice; there is one for top_k, one for top_p and one for the draw. */
-#include "dependent.cuh"
+#include "hopper.cuh"
 #include "draw_token_call.cuh"
 #include "philox.cuh"
 
-#define BINS 2048
+/* Knobs: CLUSTER (blocks), PER (tokens that a thread holds; 0: it reads them again each time). */
+#define BINS DRAW_THREADS
+#define TOGETHER (CLUSTER * DRAW_THREADS)
 #define FEW DRAW_THREADS /* that are left to a thread each */
 #define UNIT 0x1p39f     /* the weight of the likeliest; 2^24 of them have a sum */
 #define AT_ONCE 8
@@ -26,13 +29,17 @@ struct place {
 struct search {
     draw_call c;
     const T *row;
+    int rank; /* of the block in its cluster */
+    float value[PER ? PER : 1];
     float best, least; /* of those that are finite */
     place last;        /* of those that are kept */
 };
 
 static __shared__ unsigned bin_low[BINS], bin_high[BINS], bin_count[BINS]; /* halves of weights */
-static __shared__ uint64_t warp_sum[32];
-static __shared__ float few_value[FEW], warp_low[32], warp_high[32];
+static __shared__ uint64_t all_weight[BINS]; /* of all blocks */
+static __shared__ unsigned all_count[BINS];
+static __shared__ uint64_t warp_sum[32], block_sum_of;
+static __shared__ float few_value[FEW], warp_low[32], warp_high[32], block_low, block_high;
 static __shared__ int few_token[FEW];
 static __shared__ struct {
     place at;
@@ -40,6 +47,27 @@ static __shared__ struct {
     int bin;
     unsigned count;
 } found;
+
+/* The same variable of another block of the cluster. */
+template <typename Value> DEVICE Value *of_block(Value *here, int block)
+{
+#if CLUSTER > 1 && __CUDA_ARCH__ >= 900
+    uint64_t there;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(here), "r"(block));
+    return (Value *)there;
+#else
+    return here;
+#endif
+}
+
+DEVICE void meet_all()
+{
+#if CLUSTER > 1 && __CUDA_ARCH__ >= 900
+    cluster_meet();
+#else
+    __syncthreads();
+#endif
+}
 
 DEVICE float infinity()
 {
@@ -60,16 +88,32 @@ DEVICE float value_at(const search &s, int token)
  * time: the row comes from far away. */
 template <typename Visit> DEVICE void visit_row(const search &s, const Visit &visit)
 {
-    for (int begin = (int)threadIdx.x; begin < s.c.count; begin += AT_ONCE * DRAW_THREADS) {
+    int first = s.rank * DRAW_THREADS + (int)threadIdx.x;
+#if PER
+#pragma unroll
+    for (int i = 0; i < PER; i++)
+        visit(first + i * TOGETHER, s.value[i]);
+#else
+    for (int begin = first; begin < s.c.count; begin += AT_ONCE * TOGETHER) {
         float value[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            int token = begin + i * DRAW_THREADS;
+            int token = begin + i * TOGETHER;
             value[i] = token < s.c.count ? value_at(s, token) : nan_value();
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++)
-            visit(begin + i * DRAW_THREADS, value[i]);
+            visit(begin + i * TOGETHER, value[i]);
+    }
+#endif
+}
+
+DEVICE void hold_row(search &s)
+{
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        int token = s.rank * DRAW_THREADS + (int)threadIdx.x + i * TOGETHER;
+        s.value[i] = token < s.c.count ? value_at(s, token) : nan_value();
     }
 }
 
@@ -86,7 +130,7 @@ DEVICE uint64_t measured(const search &s, int measure, float value)
     return power < LEAST ? 0 : (uint64_t)(exp2f(power) * UNIT);
 }
 
-/* The lowest and highest of each thread's; every thread gets them. */
+/* The lowest and highest of each thread's; every thread of all blocks gets them. */
 DEVICE void extremes(float *low, float *high)
 {
     for (int mask = 16; mask; mask /= 2) {
@@ -103,6 +147,18 @@ DEVICE void extremes(float *low, float *high)
         *low = fminf(*low, warp_low[i]);
         *high = fmaxf(*high, warp_high[i]);
     }
+    if (CLUSTER == 1)
+        return;
+    if (threadIdx.x == 0) {
+        block_low = *low;
+        block_high = *high;
+    }
+    meet_all();
+    for (int i = 0; i < CLUSTER; i++) {
+        *low = fminf(*low, *of_block(&block_low, i));
+        *high = fmaxf(*high, *of_block(&block_high, i));
+    }
+    meet_all();
 }
 
 /* What the threads before this one have, and all of them. */
@@ -124,6 +180,22 @@ DEVICE uint64_t sum_before(uint64_t own, uint64_t *all)
         *all += warp_sum[i];
     }
     return sum - own;
+}
+
+/* Of all blocks. */
+DEVICE uint64_t sum_all(uint64_t own)
+{
+    uint64_t all, sum = 0;
+    sum_before(own, &all);
+    if (CLUSTER == 1)
+        return all;
+    if (threadIdx.x == 0)
+        block_sum_of = all;
+    meet_all();
+    for (int i = 0; i < CLUSTER; i++)
+        sum += *of_block(&block_sum_of, i);
+    meet_all();
+    return sum;
 }
 
 /* Bins of what lies from `high` down to `low`. No bin's values are below those of the next one. */
@@ -149,11 +221,36 @@ DEVICE bool is_in_range(const bins &b, float value)
     return value >= b.low && value <= b.high;
 }
 
+/* Block 0 has found it; all are told. */
+DEVICE void tell_found(const search &s)
+{
+    meet_all();
+    if (CLUSTER > 1 && s.rank > 0 && threadIdx.x == 0)
+        found.at = *of_block((const place *)&found.at, 0);
+    meet_all();
+}
+
+/* Of all that have this value the lowest token. */
+DEVICE void find_first(const search &s, float value)
+{
+    if (threadIdx.x == 0)
+        found.count = 0xffffffffu;
+    meet_all();
+    visit_row(s, [&](int token, float own) {
+        if (own == value)
+            atomicMin(of_block(&found.count, 0), (unsigned)token);
+    });
+    meet_all();
+    if (s.rank == 0 && threadIdx.x == 0)
+        found.at = {value, (int)found.count};
+    tell_found(s);
+}
+
 /* Of those that are kept and have this value, number `n`, counted by their tokens. */
 DEVICE void find_equal(const search &s, float value, uint64_t n)
 {
     uint64_t before = 0;
-    for (int begin = 0; begin < s.c.count; begin += DRAW_THREADS) {
+    for (int begin = s.rank ? s.c.count : 0; begin < s.c.count; begin += DRAW_THREADS) {
         int token = begin + (int)threadIdx.x;
         bool is_one = token < s.c.count && value_at(s, token) == value && is_kept(s, value, token);
         int here = __syncthreads_count(is_one);
@@ -165,7 +262,7 @@ DEVICE void find_equal(const search &s, float value, uint64_t n)
         }
         before += (uint64_t)here;
     }
-    __syncthreads();
+    tell_found(s);
 }
 
 /* Whole numbers of 64 bits as two of 32, whose sums by atomics are as exact and much faster. */
@@ -177,9 +274,35 @@ DEVICE void add_weight(int bin, uint64_t weight)
         atomicAdd(&bin_high[bin], high);
 }
 
+/* Adds up the bins of all blocks: each block a share of them, for all. */
+DEVICE void join_bins()
+{
+    const int share = BINS / CLUSTER;
+    meet_all();
+    if ((int)threadIdx.x < share) {
+#if CLUSTER > 1
+        int bin = (int)cluster_rank() * share + (int)threadIdx.x;
+#else
+        int bin = (int)threadIdx.x;
+#endif
+        uint64_t weight = 0;
+        unsigned count = 0;
+        for (int i = 0; i < CLUSTER; i++) {
+            weight += (uint64_t)*of_block(&bin_high[bin], i) << 32;
+            weight += *of_block(&bin_low[bin], i);
+            count += *of_block(&bin_count[bin], i);
+        }
+        for (int i = 0; i < CLUSTER; i++) {
+            *of_block(&all_weight[bin], i) = weight;
+            *of_block(&all_count[bin], i) = count;
+        }
+    }
+    meet_all();
+}
+
 DEVICE uint64_t sum_of_bin(int measure, int bin)
 {
-    return measure == WEIGHT ? (uint64_t)bin_high[bin] << 32 | bin_low[bin] : bin_count[bin];
+    return measure == WEIGHT ? all_weight[bin] : all_count[bin];
 }
 
 DEVICE void fill_bins(const search &s, int measure, const bins &b)
@@ -196,27 +319,18 @@ DEVICE void fill_bins(const search &s, int measure, const bins &b)
             add_weight(bin, weight);
         atomicAdd(&bin_count[bin], 1u);
     });
-    __syncthreads();
+    join_bins();
 }
 
-/* What is in this thread's two bins, and returns what is before them. */
-DEVICE uint64_t sum_bins(int measure, uint64_t *first, uint64_t *second, uint64_t *all)
+/* The bin that the target falls into; `own` is what is in this thread's, `before` what is in those
+ * before it. */
+DEVICE void choose_bin(uint64_t before, uint64_t own, uint64_t target)
 {
-    int bin = 2 * (int)threadIdx.x;
-    *first = sum_of_bin(measure, bin);
-    *second = sum_of_bin(measure, bin + 1);
-    return sum_before(*first + *second, all);
-}
-
-/* The bin that the target falls into. */
-DEVICE void choose_bin(uint64_t before, uint64_t first, uint64_t second, uint64_t target)
-{
-    int bin = 2 * (int)threadIdx.x;
-    if (before <= target && target < before + first + second) {
-        bool later = target >= before + first;
-        found.bin = bin + later;
-        found.before = later ? before + first : before;
-        found.count = bin_count[bin + later];
+    int bin = (int)threadIdx.x;
+    if (before <= target && target < before + own) {
+        found.bin = bin;
+        found.before = before;
+        found.count = all_count[bin];
     }
     __syncthreads();
 }
@@ -227,7 +341,7 @@ DEVICE bool is_member(const search &s, int measure, const bins &b, int bin, floa
            measured(s, measure, value);
 }
 
-/* Each of the few in the bin adds up those before it. */
+/* Each of the few in the bin, which come together in block 0, adds up those before it. */
 DEVICE void find_among_few(const search &s, int measure, const bins &b, uint64_t target)
 {
     int bin = found.bin;
@@ -235,16 +349,16 @@ DEVICE void find_among_few(const search &s, int measure, const bins &b, uint64_t
     __syncthreads();
     if (threadIdx.x == 0)
         found.count = 0;
-    __syncthreads();
+    meet_all();
     visit_row(s, [&](int token, float value) {
         if (is_member(s, measure, b, bin, value, token)) {
-            unsigned at = atomicAdd(&found.count, 1u);
-            few_value[at] = value;
-            few_token[at] = token;
+            unsigned at = atomicAdd(of_block(&found.count, 0), 1u);
+            *of_block(&few_value[at], 0) = value;
+            *of_block(&few_token[at], 0) = token;
         }
     });
-    __syncthreads();
-    int count = (int)found.count;
+    meet_all();
+    int count = s.rank ? 0 : (int)found.count;
     if ((int)threadIdx.x < count) {
         place own = {few_value[threadIdx.x], few_token[threadIdx.x]};
         for (int i = 0; i < count; i++)
@@ -254,7 +368,7 @@ DEVICE void find_among_few(const search &s, int measure, const bins &b, uint64_t
         if (sum <= target && target - sum < weight)
             found.at = own;
     }
-    __syncthreads();
+    tell_found(s);
 }
 
 /* From the lowest to the highest that are in the bin that was found. */
@@ -298,16 +412,15 @@ DEVICE void find(const search &s, int goal, uint64_t number)
     bins b = bins_of(low, s.best);
     uint64_t target = (uint64_t)s.c.top_k - 1, before = 0;
     for (bool is_first = true;; is_first = false) {
-        uint64_t first, second;
         fill_bins(s, measure, b);
-        uint64_t all, own = sum_bins(measure, &first, &second, &all);
+        uint64_t all, own = sum_of_bin(measure, (int)threadIdx.x), place = sum_before(own, &all);
         if (is_first && goal != TOP_K)
             target = goal == TOP_P ? part_of(s, all) : drawn_of(s, number, all);
         if (b.scale == 0) {
             find_equal(s, b.high, (target - before) / measured(s, measure, b.high));
             return;
         }
-        choose_bin(before + own, first, second, target);
+        choose_bin(before + place, own, target);
         before = found.before;
         if (found.count <= FEW) {
             find_among_few(s, measure, b, target);
@@ -328,13 +441,13 @@ DEVICE void draw_row(search &s, uint64_t number)
         finite += counts;
     });
     extremes(&low, &high);
-    sum_before(finite, &finite);
+    finite = sum_all(finite);
     s.best = high;
     s.least = low;
     s.last = {-infinity(), s.c.count};
     bool is_one = !(fabsf(high) < infinity()) || s.c.likeliest;
     if (is_one) {
-        find_equal(s, high, 0);
+        find_first(s, high);
         return;
     }
     s.last.token = -1;
@@ -357,14 +470,21 @@ extern "C" __global__ void __launch_bounds__(DRAW_THREADS)
     wait_for_previous_kernel();
     let_next_kernel_start();
     search s;
+    int row = (int)blockIdx.x / CLUSTER;
     s.c = c;
-    s.row = (const T *)c.logits + (long long)blockIdx.x * c.count;
+    s.rank = (int)blockIdx.x % CLUSTER;
+    s.row = (const T *)c.logits + (long long)row * c.count;
     if (threadIdx.x == 0)
         found.at.token = -1;
-    __syncthreads();
-    draw_row(s, (uint64_t)c.counters[0] * (uint64_t)c.rows + blockIdx.x);
+    hold_row(s);
+    uint64_t number = (uint64_t)c.counters[0];
+    meet_all();
+    draw_row(s, number * (uint64_t)c.rows + (uint64_t)row);
+    meet_all();
+    if (s.rank > 0)
+        return;
     if (threadIdx.x == 0)
-        c.tokens[blockIdx.x] = found.at.token;
+        c.tokens[row] = found.at.token;
     for (int i = (int)threadIdx.x; c.rows == 1 && i < c.counter_count; i += DRAW_THREADS)
         c.counters[i] += 1;
 }

@@ -12,7 +12,7 @@
 
 #define CLUSTER 8
 #define SHARED_FROM 4096 /* tokens; a block alone is as fast for fewer */
-#define HELD_MOST 16     /* tokens of a thread, in registers */
+#define HELD_MOST 12     /* tokens of a thread, in registers */
 
 typedef struct candidate {
     float logit;
@@ -211,7 +211,9 @@ static void share_row(const cup__cuda *gpu, int64_t count, int *cluster, int *pe
 {
     *cluster = cup__cuda_facts(gpu)->major >= 9 && count > SHARED_FROM ? CLUSTER : 1;
     int64_t each = (count + *cluster * DRAW_THREADS - 1) / (*cluster * DRAW_THREADS);
-    *per = each <= HELD_MOST ? (int)each : 0;
+    *per = each > HELD_MOST ? 0 : each > 8 ? HELD_MOST : 1;
+    while (*per && *per < each)
+        *per *= 2;
 }
 
 static cup_status run_cuda(cup__call *call)

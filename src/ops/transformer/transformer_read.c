@@ -147,7 +147,7 @@ static const char *cut(reading *r, const cup__gpu_facts *facts, int64_t clusters
     if (r->stage_bytes < 2 * least * up_lines)
         r->stage_bytes = divide_up(2 * least * up_lines, 128) * 128;
     r->beside = beside_of(r);
-    /* Half of it, so that the next layer's blocks bring their weights meanwhile, if that is enough. */
+    /* Half of it, so that the next layer's blocks bring weights meanwhile, if that is enough. */
     int64_t taken = r->beside + 4 * r->extra;
     r->stages = ((facts->shared_per_block + RESERVED) / 2 - RESERVED - taken) / r->stage_bytes;
     if (r->stages < STAGES_LEAST)

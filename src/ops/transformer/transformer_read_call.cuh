@@ -1,5 +1,5 @@
-/* The one argument of the kernel of transformer_read, as the host fills it and it reads it. Plain C,
- * included by both. */
+/* The one argument of the kernel of transformer_read, as the host fills it and it reads it. Plain
+ * C, included by both. */
 #ifndef CUP_OPS_TRANSFORMER_TRANSFORMER_READ_CALL_CUH
 #define CUP_OPS_TRANSFORMER_TRANSFORMER_READ_CALL_CUH
 

@@ -10,6 +10,8 @@
 #include "tensor/tensor.h"
 
 #define MOST 32       /* tokens that are read back at once */
+#define RUN 8         /* of which one graph draws so many */
+#define LAST (RUN - 1)
 #define HEAD_MOST 256 /* see qkv_attention_read */
 
 /* Calls at first, which compiles the kernels; then a graph of them. */
@@ -19,10 +21,11 @@ struct cup__drawing {
     cup_context *c;
     cup_gpt_cache *cache;
     cup__draw_token_attributes how;
-    cup_tensor *token;    /* drawn last, i32 [1] */
+    cup_tensor *tokens;   /* i32 [RUN]: those of a run; the last one is the one that was drawn last */
     cup_tensor *counters; /* of the next draw, and where the token is to be read, i64 [2] */
     cup_tensor *log;      /* i32 [MOST] */
-    cup_graph *graph;
+    cup_graph *graph, *run; /* of a step, and of RUN of them */
+    bool no_run;            /* it could not be captured */
     phase phase;
     int32_t drawn[MOST];
     int64_t count, taken;
@@ -33,7 +36,7 @@ struct cup__drawing {
 static cup_status make_tensors(cup__drawing *d)
 {
     cup_context *c = d->c;
-    d->token = cup_keep(cup_tensor_new(c, CUP_I32, 1, (int64_t[]){1}));
+    d->tokens = cup_keep(cup_tensor_new(c, CUP_I32, 1, (int64_t[]){RUN}));
     d->counters = cup_keep(cup_tensor_new(c, CUP_I64, 1, (int64_t[]){2}));
     d->log = cup_keep(cup_tensor_new(c, CUP_I32, 1, (int64_t[]){MOST}));
     return c->error.status;
@@ -67,7 +70,8 @@ void cup__drawing_free(cup__drawing *d)
     if (!d)
         return;
     cup_graph_free(d->graph);
-    cup_tensor_free(d->token);
+    cup_graph_free(d->run);
+    cup_tensor_free(d->tokens);
     cup_tensor_free(d->counters);
     cup_tensor_free(d->log);
     cup__free(d);
@@ -94,61 +98,82 @@ void cup__drawing_drop(cup__drawing *d)
     d->stands = false;
 }
 
-/* The token that follows, into its place. */
-static cup_status draw(cup__drawing *d, cup_tensor *logits)
+static cup_tensor *token_at(cup__drawing *d, int64_t place)
 {
-    cup_tensor *in[] = {logits, d->counters};
-    if (logits)
-        cup__op_call(d->c, &cup__rows[CUP__OP_draw_token], in, 2, &d->how, &d->token);
+    return cup_slice(d->c, d->tokens, &place, 1, (int64_t[]){1}, 1);
+}
+
+/* The token that follows, into its place. */
+static cup_status draw(cup__drawing *d, cup_tensor *logits, int64_t place)
+{
+    cup_tensor *in[] = {logits, d->counters}, *out = token_at(d, place);
+    if (logits && out)
+        cup__op_call(d->c, &cup__rows[CUP__OP_draw_token], in, 2, &d->how, &out);
     return d->c->error.status;
 }
 
-static cup_status step(cup__drawing *d)
+/* Reads the token at one place and draws the next one into another. */
+static cup_status step(cup__drawing *d, int64_t from, int64_t to)
 {
     cup_context *c = d->c;
     cup_scope_open(c);
-    cup_tensor *token = cup_reshape(c, d->token, 2, (int64_t[]){1, 1});
+    cup_tensor *token = cup_reshape(c, token_at(d, from), 2, (int64_t[]){1, 1});
     cup_tensor *position =
         cup_slice(c, d->counters, (int64_t[]){1}, 1, (int64_t[]){1}, 1);
-    cup_status status = draw(d, cup_gpt_read_at(d->cache, token, position));
+    cup_status status = draw(d, cup_gpt_read_at(d->cache, token, position), to);
     cup_scope_return(c, NULL);
     return status;
 }
 
-/* Where a step cannot be captured it stays calls. */
-static cup_status capture(cup__drawing *d)
+/* A graph of the steps that draw the last `count` tokens of a run. NULL, without an error, where
+ * steps cannot be captured. */
+static cup_graph *capture(cup__drawing *d, int64_t count)
 {
     cup_context *c = d->c;
-    CUP_TRY(cup_capture_begin(c));
+    if (cup_capture_begin(c) != CUP_OK)
+        return NULL;
     bool (*stop)(void *) = c->stop;
     c->stop = NULL;
-    step(d);
-    d->graph = cup_capture_end(c);
+    for (int64_t to = RUN - count, from = LAST; to < RUN; from = to++)
+        step(d, from, to);
+    cup_graph *graph = cup_capture_end(c);
     c->stop = stop;
-    d->phase = d->graph ? REPLAY : CALLS_ONLY;
-    if (d->graph)
-        return cup_graph_launch(d->graph);
+    if (graph)
+        return graph;
     cup__log(CUP__INFO, "generator: the step is not captured: %s", cup_error_text(c));
     cup_error_clear(c);
-    return step(d);
+    return NULL;
 }
 
-static cup_status run(cup__drawing *d)
+/* Draws one more. Where a step cannot be captured it stays calls. */
+static cup_status draw_one(cup__drawing *d)
 {
-    if (d->phase == REPLAY)
-        return cup_graph_launch(d->graph);
-    if (d->phase == CAPTURE)
-        return capture(d);
+    if (d->phase == CAPTURE) {
+        d->graph = capture(d, 1);
+        CUP_TRY(d->c->error.status);
+        d->phase = d->graph ? REPLAY : CALLS_ONLY;
+    }
     if (d->phase == CALLS)
         d->phase = CAPTURE;
-    return step(d);
+    return d->phase == REPLAY ? cup_graph_launch(d->graph) : step(d, LAST, LAST);
 }
 
-static cup_status note(cup__drawing *d, int64_t at)
+/* Draws a run. */
+static cup_status draw_run(cup__drawing *d)
+{
+    if (!d->run)
+        d->run = capture(d, RUN);
+    d->no_run = !d->run;
+    return d->run ? cup_graph_launch(d->run) : d->c->error.status;
+}
+
+/* The last `count` tokens of the run, into their place in the log. */
+static cup_status note(cup__drawing *d, int64_t at, int64_t count)
 {
     cup__device *device = d->c->device;
-    return device->calls->copy(device, (int32_t *)d->log->data + at, d->token->data,
-                               sizeof *d->drawn);
+    int32_t *to = (int32_t *)d->log->data + at, *from = (int32_t *)d->tokens->data + RUN - count;
+    size_t bytes = (size_t)count * sizeof *d->drawn;
+    return bytes ? device->calls->copy(device, to, from, bytes) : CUP_OK;
 }
 
 /* Waits for what was noted. */
@@ -171,10 +196,10 @@ cup_status cup__drawing_begin(cup__drawing *d, const int32_t *fresh, int64_t cou
     CUP_TRY(cup_tensor_write(d->counters, counters, sizeof counters));
     cup_scope_open(c);
     cup_tensor *tokens = cup_tensor_from(c, CUP_I32, 2, (int64_t[]){1, count}, fresh);
-    cup_status status = draw(d, cup_gpt_read(d->cache, tokens));
+    cup_status status = draw(d, cup_gpt_read(d->cache, tokens), LAST);
     cup_scope_return(c, NULL);
     if (status == CUP_OK)
-        status = note(d, 0);
+        status = note(d, 0, 1);
     d->pace = 1;
     return status == CUP_OK ? collect(d, 1) : status;
 }
@@ -183,9 +208,15 @@ cup_status cup__drawing_go_on(cup__drawing *d, int64_t most)
 {
     int64_t count = d->pace < most ? d->pace : most, used = cup_gpt_cache_used(d->cache);
     d->stands = false;
-    for (int64_t i = 0; i < count; i++) {
-        CUP_TRY(run(d));
-        CUP_TRY(note(d, i));
+    for (int64_t i = 0, more; i < count; i += more) {
+        more = 1;
+        if (d->phase == REPLAY && !d->no_run && count - i >= RUN) {
+            CUP_TRY(draw_run(d));
+            more = d->run ? RUN : 0;
+        } else {
+            CUP_TRY(draw_one(d));
+        }
+        CUP_TRY(note(d, i, more));
     }
     CUP_TRY(cup_gpt_cache_set(d->cache, used + count));
     d->pace = 2 * d->pace < MOST ? 2 * d->pace : MOST;

@@ -108,8 +108,11 @@ static cup_tensor *read(cup_gpt_cache *cache, cup_tensor *tokens, cup_tensor *po
     cup_context *c = m->context;
     int64_t length = cup_tensor_size(tokens, 1);
     cup_tensor *x = cup_embedding(c, m->embedding, tokens), *delta = NULL;
-    if (m->positions)
-        x = cup_add(c, x, positions(cache, length, position));
+    cup_tensor *place = m->positions ? positions(cache, length, position) : NULL;
+    if (x && place && cup_tensor_count(place) == cup_tensor_count(x) && position)
+        delta = place; /* The first norm adds it. */
+    else if (m->positions)
+        x = cup_add(c, x, place);
     bool was = cup_parameters_training(m->parameters, false);
     for (int64_t i = 0; i < m->config.layers; i++) {
         const cup_transformer_layer *block = &m->blocks[i];

@@ -21,7 +21,7 @@ struct cup__drawing {
     cup_context *c;
     cup_gpt_cache *cache;
     cup__draw_token_attributes how;
-    cup_tensor *tokens;   /* i32 [RUN]: those of a run; the last one is the one that was drawn last */
+    cup_tensor *tokens;   /* i32 [RUN]: of a run; the last one is the one that was drawn last */
     cup_tensor *counters; /* of the next draw, and where the token is to be read, i64 [2] */
     cup_tensor *log;      /* i32 [MOST] */
     cup_graph *graph, *run; /* of a step, and of RUN of them */

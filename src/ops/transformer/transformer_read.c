@@ -126,7 +126,7 @@ static int64_t beside_of(const reading *r)
     int64_t part = r->group * (r->size + 2), lines = (r->group + 2) * r->size;
     int64_t floats = 4 * r->width + lines + (r->cluster + LAYER_WARPS) * part +
                      r->group * r->size + 2 * (r->width / r->cluster) + lines / r->cluster;
-    return 4 * floats + 16 * STAGES_MOST + 256;
+    return divide_up(4 * floats + 16 * STAGES_MOST + 256, 16) * 16;
 }
 
 /* Cuts the call for so many clusters; why that cannot be done, or NULL. */

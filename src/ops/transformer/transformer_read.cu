@@ -73,10 +73,12 @@ DEVICE void norm(const place &p, const float *row, int which, float (&x)[X_CHUNK
         int column = 8 * (lane() + 32 * k);
         if (column >= WIDTH)
             continue;
+        float weight[8], bias[8];
+        to_reals(load_plain<8>(&p.m.norm[2 * which][column]), weight);
+        to_reals(load_plain<8>(&p.m.norm[2 * which + 1][column]), bias);
 #pragma unroll
         for (int e = 0; e < 8; e++)
-            x[k][e] = x[k][e] * rstd * to_real(p.m.norm[2 * which][column + e]) +
-                      to_real(p.m.norm[2 * which + 1][column + e]);
+            x[k][e] = x[k][e] * rstd * weight[e] + bias[e];
     }
 }
 

@@ -42,8 +42,8 @@ enum inbox { QKV, PARTS, SUM, COLUMNS, INBOXES };
 
 struct shared_memory {
     alignas(16) float x[WIDTH], sum[WIDTH], qkv[LINES], parts[CLUSTER][HEADS * PART];
-    float joined[WARPS][HEADS * PART], attended[TAKEN];
-    float out_bias[OWN], down_bias[OWN], qkv_bias[OWN_LINES];
+    alignas(16) float attended[TAKEN];
+    float joined[WARPS][HEADS * PART], out_bias[OWN], down_bias[OWN], qkv_bias[OWN_LINES];
     alignas(16) T norm[4][WIDTH]; /* weights and biases */
     alignas(8) uint64_t full[2 * STAGES], come[INBOXES];
     int last;
@@ -126,16 +126,20 @@ DEVICE float dot8(uint4 w, const float (&x)[8])
     return sum;
 }
 
-/* What a lane multiplies by: of `columns` numbers, those of its chunks of 8. */
+/* What a lane multiplies by: of `columns` numbers, those of its chunks of 8; from 16 aligned
+ * bytes on. */
 template <int Lanes, int Chunks>
 DEVICE void load_chunks(const float *from, int columns, float (&x)[Chunks][8])
 {
 #pragma unroll
     for (int k = 0; k < Chunks; k++) {
         int column = 8 * (lane() % Lanes + k * Lanes);
+        vec<float, 8> v = {};
+        if (column < columns)
+            v = load_plain<8>(from + column);
 #pragma unroll
         for (int e = 0; e < 8; e++)
-            x[k][e] = column < columns ? from[column + e] : 0;
+            x[k][e] = v.at[e];
     }
 }
 

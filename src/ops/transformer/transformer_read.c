@@ -133,10 +133,10 @@ static int64_t beside_of(const reading *r)
 static const char *cut(reading *r, const cup__gpu_facts *facts, int64_t clusters)
 {
     int64_t lines = 8, up_lines = 1 + r->a->gated;
-    r->clusters = clusters;
-    if (clusters < 1 || r->hidden / 8 < clusters)
-        return "it has too few columns in the MLP";
-    r->columns = 8 * divide_up(r->hidden / 8, clusters);
+    r->clusters = clusters < r->hidden / 8 ? clusters : r->hidden / 8;
+    if (r->clusters < 1)
+        return "it has too few columns in the MLP, or the card no room for clusters";
+    r->columns = 8 * divide_up(r->hidden / 8, r->clusters);
     if (r->columns > WIDTH_MOST)
         return "the MLP is too wide for this card";
     r->extra = r->columns + up_lines * divide_up(r->columns, r->cluster);

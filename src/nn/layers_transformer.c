@@ -353,8 +353,11 @@ static bool read_at_once(const cup_transformer_layer *layer, cup_context *c, cup
     const cup_attention_layer *a = &layer->attention;
     const cup_mlp_layer *m = &layer->mlp;
     bool rms = layer->rms, gated = m->up.activation == CUP_ACTIVATION_SWIGLU;
+    bool one_epsilon = rms ? layer->rmsnorm1.epsilon == layer->rmsnorm2.epsilon
+                           : layer->norm1.epsilon == layer->norm2.epsilon;
     bool drops = layer->dropout > 0 && cup__parameters_is_training(layer->layer.parameters);
-    if (drops || !past->position || past->position->count != 1 || (*x)->shape[0] != 1 ||
+    if (drops || !one_epsilon || !past->position || past->position->count != 1 ||
+        (*x)->shape[0] != 1 ||
         (!gated && m->up.activation != CUP_ACTIVATION_GELU) || !m->up.weight || !m->down.weight)
         return false;
     cup_tensor *in[CUP__READ_INPUTS] = {

@@ -26,7 +26,19 @@ static const cup_gpt_config configs[] = {
      .norm = CUP_NORM_KIND_RMSNORM,
      .mlp = CUP_MLP_KIND_SWIGLU,
      .untied = true},
+    {.size = sizeof(cup_gpt_config),
+     .layers = 2,
+     .heads = 4,
+     .kv_heads = 2,
+     .width = 16,
+     .context = 24,
+     .vocabulary = 29,
+     .positions = CUP_POSITIONS_ROTARY,
+     .norm = CUP_NORM_KIND_RMSNORM,
+     .mlp = CUP_MLP_KIND_SWIGLU,
+     .qkv_bias = true},
 };
+#define CONFIGS ((int)(sizeof configs / sizeof *configs))
 
 static cup_context *device(const char *name)
 {
@@ -56,7 +68,7 @@ static cup_tensor *tokens(cup_context *c, int64_t from, int64_t to)
     return cup_tensor_from(c, CUP_I32, 2, (int64_t[]){2, to - from}, values);
 }
 
-/* Weights so large that every token leaves its trace. */
+/* Weights so large that every token leaves its trace, and biases of queries, keys and values. */
 static void enlarge(cup_gpt *m)
 {
     int64_t weights;
@@ -66,13 +78,15 @@ static void enlarge(cup_gpt *m)
         float *w = cup_tensor_data(t);
         for (int64_t k = 0; cup_tensor_ndim(t) == 2 && k < cup_tensor_count(t); k++)
             w[k] *= 15;
+        for (int64_t k = 0; strstr(weight[i].name, "c_attn.bias") && k < cup_tensor_count(t); k++)
+            w[k] = (float)sin((double)k);
     }
 }
 
 TEST(cache_gives_the_logits_of_the_whole_text)
 {
     static const int64_t ends[] = {7, 8, 9, 13, 14, 24};
-    for (int which = 0; which < 2; which++) {
+    for (int which = 0; which < CONFIGS; which++) {
         cup_context *c = cpu();
         cup_gpt *m = cup_gpt_new(c, CUP_F32, &configs[which]);
         enlarge(m);
@@ -106,7 +120,7 @@ TEST(cache_gives_the_logits_of_the_whole_text)
 /* Texts of which one is three tokens behind the other. */
 TEST(cache_reads_at_positions_in_device_memory)
 {
-    for (int which = 0; which < 2; which++) {
+    for (int which = 0; which < CONFIGS; which++) {
         cup_context *c = cpu();
         cup_gpt *m = cup_gpt_new(c, CUP_F32, &configs[which]);
         enlarge(m);

@@ -123,6 +123,20 @@ CUP_API cup_tensor *cup_avg_pool3d(cup_context *c, cup_tensor *x, const int64_t 
 CUP_API cup_tensor *cup_local_response_norm(cup_context *c, cup_tensor *x, int64_t channels,
                                             double alpha, double beta, double k);
 
+/* How an image gets another size: by the nearest place before, by two neighbours along each side,
+ * or by four and a cubic (its free number is -0.75). */
+typedef enum cup_interpolation {
+    CUP_INTERPOLATION_NEAREST = 0,
+    CUP_INTERPOLATION_BILINEAR = 1,
+    CUP_INTERPOLATION_BICUBIC = 2
+} cup_interpolation;
+
+/* x [N,C,H,W] in another height and width, one number for both, or two. Places are parts of the
+ * image of equal size, whose middles are compared, or with `corners` points from its first to its
+ * last, which the nearest does not heed. */
+CUP_API cup_tensor *cup_interpolate(cup_context *c, cup_tensor *x, const int64_t *size, int count,
+                                    cup_interpolation mode, bool corners);
+
 /* A layer of long short-term memory over the steps of x [T,N,I], from h and the cell [N,H] on, for
  * a list of 2 weights, [4H,I] and [4H,H], or 4 with biases [4H] behind: of the gates input, forget,
  * cell and output, in this order. out takes all h, [T,N,H], the last h, and the last cell. */

@@ -14,11 +14,11 @@ static cup_context *device(const char *name)
     return c;
 }
 
-/* (i times - size / 2) / divide for i below 2 * 2 * 3 * 4 * 3 or less, by remainder of size. */
+/* For element i the rest of i times by size, less half of size, over divide. */
 static cup_tensor *ramp(cup_context *c, int ndim, const int64_t *shape, int times, int size,
                         float divide)
 {
-    float values[200];
+    float values[400];
     int64_t count = 1;
     for (int d = 0; d < ndim; d++)
         count *= shape[d];
@@ -192,6 +192,53 @@ TEST(gpu_function_embedding_bag)
     check_bags("cuda");
 }
 
+static const struct {
+    cup_interpolation mode;
+    bool corners;
+    int64_t size[2];
+    float want[3];
+} images[] = {
+    {CUP_INTERPOLATION_NEAREST, false, {7, 9}, {20.25f, 700.3125f, 7.0f}},
+    {CUP_INTERPOLATION_NEAREST, false, {3, 2}, {8.75f, 67.25f, 7.0f}},
+    {CUP_INTERPOLATION_NEAREST, false, {1, 4}, {9.75f, 50.9375f, 52.0f}},
+    {CUP_INTERPOLATION_BILINEAR, false, {7, 9}, {13.5694444f, 309.614717f, -8.72222222f}},
+    {CUP_INTERPOLATION_BILINEAR, false, {3, 2}, {-3.70833333f, 21.3771701f, -2.75f}},
+    {CUP_INTERPOLATION_BILINEAR, false, {1, 4}, {1.125f, 5.27270508f, -14.25f}},
+    {CUP_INTERPOLATION_BILINEAR, true, {7, 9}, {20.375f, 345.464844f, -11.75f}},
+    {CUP_INTERPOLATION_BILINEAR, true, {3, 2}, {-4.5f, 55.234375f, -9.0f}},
+    {CUP_INTERPOLATION_BILINEAR, true, {1, 4}, {3.16666667f, 29.1388889f, 35.3333333f}},
+    {CUP_INTERPOLATION_BICUBIC, false, {7, 9}, {17.7185634f, 481.441591f, -7.21076019f}},
+    {CUP_INTERPOLATION_BICUBIC, false, {3, 2}, {-4.52462656f, 32.5840369f, -5.3159451f}},
+    {CUP_INTERPOLATION_BICUBIC, false, {1, 4}, {1.20007324f, 6.91784652f, -22.0431519f}},
+    {CUP_INTERPOLATION_BICUBIC, true, {7, 9}, {22.3327637f, 399.092394f, -9.76660156f}},
+    {CUP_INTERPOLATION_BICUBIC, true, {3, 2}, {-4.5f, 55.234375f, -10.3125f}},
+    {CUP_INTERPOLATION_BICUBIC, true, {1, 4}, {3.65740741f, 34.4372857f, 38.0925926f}},
+};
+
+static void check_interpolate(const char *name)
+{
+    for (size_t i = 0; i < sizeof images / sizeof *images; i++) {
+        cup_context *c = device(name);
+        cup_tensor *x = cup_require_grad(ramp(c, 4, (int64_t[]){2, 2, 4, 5}, 7, 23, 4));
+        cup_tensor *y = cup_interpolate(c, x, images[i].size, 2, images[i].mode,
+                                        images[i].corners);
+        if (!y)
+            test_fail(__FILE__, __LINE__, "%s", cup_error_text(c));
+        expect_sums(c, x, y, images[i].want);
+        cup_context_free(c);
+    }
+}
+
+TEST(function_interpolate)
+{
+    check_interpolate("cpu");
+}
+
+TEST(gpu_function_interpolate)
+{
+    check_interpolate("cuda");
+}
+
 static void expect_refused(cup_context *c, cup_tensor *y, const char *words)
 {
     EXPECT(!y);
@@ -212,6 +259,8 @@ TEST(function_pool_refusals)
     expect_refused(c, cup_local_response_norm(c, x, 0, 1, 1, 1), "0 channels");
     expect_refused(c, cup_searchsorted(c, x, cup_zeros(c, CUP_F32, 1, (int64_t[]){2}), false),
                    "leading dimensions");
+    expect_refused(c, cup_interpolate(c, x, (int64_t[]){2}, 1, CUP_INTERPOLATION_NEAREST, false),
+                   "floats [N,C,H,W]");
     expect_refused(c, cup_embedding_bag(c, x, x, x, false), "ids must be [n]");
     cup_context_free(c);
 }

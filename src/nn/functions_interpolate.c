@@ -1,0 +1,102 @@
+/* Images of another size: along each side in turn, neighbours are picked and weighed. */
+#include "nn/functions.h"
+
+#define CUBIC (-0.75) /* the free number of the cubic, as it is common */
+
+/* A side of `from` places that shall have `to`. */
+typedef struct scaling {
+    cup_context *c;
+    cup_interpolation mode;
+    bool corners;
+    int axis;
+    int64_t from, to;
+} scaling;
+
+static cup_tensor *plus(cup_context *c, cup_tensor *x, double number)
+{
+    return cup_add(c, x, cup__single(c, CUP_F64, number));
+}
+
+/* Where each place of the result lies among those of the image, in f64. */
+static cup_tensor *places_of(const scaling *s)
+{
+    cup_context *c = s->c;
+    cup_tensor *i = cup_arange(c, CUP_F64, 0, (double)s->to, NULL);
+    if (s->corners)
+        return cup_scale(c, i, s->to > 1 ? (double)(s->from - 1) / (double)(s->to - 1) : 0);
+    i = plus(c, cup_scale(c, plus(c, i, 0.5), (double)s->from / (double)s->to), -0.5);
+    return s->mode == CUP_INTERPOLATION_BILINEAR ? cup_clamp(c, i, 0, (double)s->from) : i;
+}
+
+/* ((a d + b) d + e) d + f */
+static cup_tensor *cubic(cup_context *c, cup_tensor *d, double a, double b, double e, double f)
+{
+    cup_tensor *sum = cup_mul(c, plus(c, cup_scale(c, d, a), b), d);
+    return plus(c, cup_mul(c, plus(c, sum, e), d), f);
+}
+
+/* The weight of the neighbour `k` places behind the last one before a place, `part` further. */
+static cup_tensor *weight_of(const scaling *s, cup_tensor *part, int k)
+{
+    cup_context *c = s->c;
+    if (s->mode == CUP_INTERPOLATION_BILINEAR)
+        return k ? part : plus(c, cup_neg(c, part), 1);
+    cup_tensor *far = k > 0 ? plus(c, cup_neg(c, part), k) : plus(c, part, -k);
+    return k == 0 || k == 1 ? cubic(c, far, CUBIC + 2, -(CUBIC + 3), 0, 1)
+                            : cubic(c, far, CUBIC, -5 * CUBIC, 8 * CUBIC, -4 * CUBIC);
+}
+
+static cup_tensor *nearest(const scaling *s, cup_tensor *x)
+{
+    cup_context *c = s->c;
+    cup_tensor *i = cup_mul(c, cup_arange(c, CUP_I64, 0, (double)s->to, NULL),
+                            cup__single(c, CUP_I64, (double)s->from));
+    return cup_index_select(c, x, cup_floor_div(c, i, cup__single(c, CUP_I64, (double)s->to)),
+                            s->axis);
+}
+
+static cup_tensor *scaled(const scaling *s, cup_tensor *x)
+{
+    cup_context *c = s->c;
+    if (s->mode == CUP_INTERPOLATION_NEAREST)
+        return nearest(s, x);
+    bool wide = s->mode == CUP_INTERPOLATION_BICUBIC;
+    cup_tensor *place = places_of(s), *low = cup_floor(c, place), *sum = NULL;
+    cup_tensor *part = cup_sub(c, place, low);
+    const int64_t shape[] = {s->to, 1};
+    for (int k = wide ? -1 : 0; k <= (wide ? 2 : 1) && x; k++) {
+        cup_tensor *at = cup_clamp(c, plus(c, low, k), 0, (double)(s->from - 1));
+        cup_tensor *picked = cup_index_select(c, x, cup_cast(c, at, CUP_I64), s->axis);
+        cup_tensor *weight = cup_cast(c, weight_of(s, part, k), x->dtype);
+        cup_tensor *term =
+            cup_mul(c, picked, cup_reshape(c, weight, s->axis == 2 ? 2 : 1, shape));
+        sum = sum ? cup_add(c, sum, term) : term;
+    }
+    return sum;
+}
+
+cup_tensor *cup_interpolate(cup_context *c, cup_tensor *x, const int64_t *size, int count,
+                            cup_interpolation mode, bool corners)
+{
+    static const char name[] = "interpolate";
+    if (!cup__function_begin(c, name, x))
+        return NULL;
+    bool good = x->ndim == 4 && cup__dtype_is_float(x->dtype) && size && count >= 1 &&
+                count <= 2 && (int)mode >= 0 && mode <= CUP_INTERPOLATION_BICUBIC;
+    for (int d = 0; good && d < 2; d++)
+        good = x->shape[2 + d] >= 1 && size[d < count ? d : 0] >= 1 &&
+               size[d < count ? d : 0] <= (int64_t)1 << 29;
+    if (!good) {
+        cup_fail(c, CUP_ARGUMENT,
+                 "%s: x must be floats [N,C,H,W] with a place or more, the size one number or two "
+                 "from 1 to 2^29, and the mode one of cup_interpolation",
+                 name);
+        return NULL;
+    }
+    cup_tensor *y = cup_dtype_size(x->dtype) == 2 ? cup_cast(c, x, CUP_F32) : x;
+    for (int d = 0; d < 2; d++) {
+        const scaling s = {c, mode, corners, 2 + d, x->shape[2 + d], size[d < count ? d : 0]};
+        y = scaled(&s, y);
+    }
+    return y && y->dtype != x->dtype ? cup_cast(c, y, x->dtype) : y;
+}

@@ -45,12 +45,21 @@ static cup_status send(cup_loop *l, int end)
     return count ? cup__comm_sum_begin(l->comm, b->gradients, count) : CUP_OK;
 }
 
+/* Whether something else sees a gradient's memory, as one on its way through another node: that
+ * must find it as it was. */
+static bool is_seen(const cup_tensor *gradient)
+{
+    return gradient && (gradient->refs > 1 || gradient->storage->refs > 1);
+}
+
 /* Whether the gradients up to `end` change no more when backward has passed a node. */
 static bool complete(const struct cup__buckets *b, int end, uint32_t node)
 {
-    for (int i = b->sent; i < end; i++)
-        if (b->parameters[i]->first_use && b->parameters[i]->first_use < node)
+    for (int i = b->sent; i < end; i++) {
+        const cup_tensor *p = b->parameters[i];
+        if ((p->first_use && p->first_use < node) || is_seen(p->grad))
             return false;
+    }
     return true;
 }
 

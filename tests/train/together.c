@@ -221,6 +221,7 @@ TEST(together_all_stop_where_one_is_asked)
 typedef struct wide {
     cup_parameters *list;
     cup_linear_layer layers[3];
+    cup_tensor *pair[2];
     cup_tensor *x;
     uint64_t losses[2]; /* their bits, in a run each */
 } wide;
@@ -232,6 +233,29 @@ static cup_tensor *wide_block(cup_context *c, cup_tensor *const *inputs, int cou
     return cup_tanh(c, cup_linear_layer_call(&m->layers[1], inputs[0]));
 }
 
+/* A sum whose backward gives both inputs one tensor: what it is of the first one may be added up
+ * only when the second one's has gone on. */
+static cup_status add_forward(cup_context *c, cup_tensor *const *in, int count, const void *no,
+                              cup_tensor **out)
+{
+    (void)count;
+    (void)no;
+    out[0] = cup_add(c, in[0], in[1]);
+    return cup_error(c);
+}
+
+static cup_status add_backward(cup_context *c, const cup_custom_grad *g)
+{
+    g->d_inputs[0] = g->d_inputs[1] = cup_copy(c, g->d_outputs[0]);
+    return cup_error(c);
+}
+
+static const cup_custom_op add_both = {.size = sizeof add_both,
+                                       .name = "add_both",
+                                       .output_count = 1,
+                                       .forward = add_forward,
+                                       .backward = add_backward};
+
 /* The second layer is used twice, once in a block. */
 static cup_tensor *wide_loss(cup_context *c, int64_t batch, void *user)
 {
@@ -239,13 +263,16 @@ static cup_tensor *wide_loss(cup_context *c, int64_t batch, void *user)
     cup_tensor *h = cup_slice(c, m->x, (int64_t[]){2 * batch, 0}, 2, (int64_t[]){2, -1}, 2);
     h = cup_tanh(c, cup_linear_layer_call(&m->layers[0], h));
     h = cup_recompute(c, wide_block, &h, 1, m);
+    cup_tensor *both[] = {m->pair[0], cup_tanh(c, m->pair[1])}, *weight;
+    cup_custom(c, &add_both, both, 2, NULL, &weight);
+    h = cup_matmul(c, h, weight, false, false);
     h = cup_linear_layer_call(&m->layers[2], cup_tanh(c, cup_linear_layer_call(&m->layers[1], h)));
     return cup_mean(c, cup_mul(c, h, h), NULL, 0, false);
 }
 
-static void run_wide(cup_context *c, cup_comm *comm, wide *m, int run)
+static void run_wide(cup_context *c, cup_comm *comm, wide *m, int run, int64_t accumulate)
 {
-    static const char *const names[] = {"a", "b", "c"};
+    static const char *const names[] = {"a", "b", "c", "d", "e"};
     float x[16 * WIDE];
     int64_t count;
     cup_seed(c, 3);
@@ -253,6 +280,8 @@ static void run_wide(cup_context *c, cup_comm *comm, wide *m, int run)
     for (int i = 0; i < 3; i++)
         cup_linear_layer_new(&m->layers[i], m->list, names[i], WIDE, WIDE, NULL);
     cup_parameter_new(m->list, "unused", 1, (int64_t[]){5}, NULL);
+    for (int i = 0; i < 2; i++)
+        m->pair[i] = cup_parameter_new(m->list, names[i + 3], 2, (int64_t[]){WIDE, WIDE}, NULL);
     for (int i = 0; i < 16 * WIDE; i++)
         x[i] = (float)sin((double)i);
     m->x = cup_keep(cup_tensor_from(c, CUP_F32, 2, (int64_t[]){16, WIDE}, x));
@@ -261,8 +290,8 @@ static void run_wide(cup_context *c, cup_comm *comm, wide *m, int run)
     calls.user = m;
     cup_loop *loop = cup_loop_new(
         m->list, &calls,
-        CUP_OPTIONS(cup_loop_options, .accumulate = 8, .comm = comm, .optimizer = {.clip = 0.5},
-                    .schedule = {.high = 0.02, .steps = 3}));
+        CUP_OPTIONS(cup_loop_options, .accumulate = accumulate, .comm = comm,
+                    .optimizer = {.clip = 0.5}, .schedule = {.high = 0.02, .steps = 3}));
     cup_loop_run(loop, NULL);
     const cup_training_point *points = cup_loop_points(loop, &count);
     for (int64_t i = 0; i < count; i++)
@@ -274,16 +303,19 @@ static void run_wide(cup_context *c, cup_comm *comm, wide *m, int run)
     cup_parameters_free(m->list);
 }
 
+/* Of one batch each process has, and of several. */
 static void run_in_buckets(cup_context *c, cup_comm *comm, void *user)
 {
-    wide m = {0};
     (void)user;
-    setenv("CUP_COMM_BUCKET", "0", 1);
-    run_wide(c, comm, &m, 0);
-    setenv("CUP_COMM_BUCKET", "1", 1);
-    run_wide(c, comm, &m, 1);
-    if (m.losses[0] != m.losses[1])
-        wrong("the losses of gradients in buckets are others");
+    for (int64_t accumulate = cup_comm_count(comm); accumulate <= 8; accumulate = 2 * accumulate) {
+        wide m = {0};
+        setenv("CUP_COMM_BUCKET", "0", 1);
+        run_wide(c, comm, &m, 0, accumulate);
+        setenv("CUP_COMM_BUCKET", "1", 1);
+        run_wide(c, comm, &m, 1, accumulate);
+        if (m.losses[0] != m.losses[1])
+            wrong("%d batches: the losses of gradients in buckets are others", (int)accumulate);
+    }
 }
 
 TEST(together_gradients_in_buckets_are_the_same_bits)

@@ -13,6 +13,7 @@
 #include "tensor/context.h"
 
 #define WIDTH_MOST 2048   /* of x; and columns that one lane multiplies by at once */
+#define WIDTH_BEST 1024   /* up to which it is faster than the calls it stands for (bench/NOTES.md) */
 #define SIZE_MOST 256     /* of a head */
 #define STAGE_MOST 16384
 #define STAGES_LEAST 3
@@ -192,7 +193,8 @@ static const char *refuses(const cup__call *call)
 bool cup__transformer_read_takes(cup_context *c, cup_tensor **in,
                                  const cup__transformer_read_attributes *attributes)
 {
-    return cup_device_is_cuda(c) && !refuses_for(c, in, attributes);
+    return cup_device_is_cuda(c) && in[CUP__READ_X]->shape[2] <= WIDTH_BEST &&
+           !refuses_for(c, in, attributes);
 }
 
 static cup__kernel *kernel_of(cup__cuda *gpu, const reading *r)

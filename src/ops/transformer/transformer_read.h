@@ -27,7 +27,7 @@ typedef enum cup__read_input {
     CUP__READ_INPUTS
 } cup__read_input;
 
-/* Whether there is such a kernel for these inputs on the context's device. */
+/* Whether there is such a kernel for these inputs on the context's device, and it is worth it. */
 bool cup__transformer_read_takes(cup_context *c, cup_tensor **in,
                                  const cup__transformer_read_attributes *attributes);
 

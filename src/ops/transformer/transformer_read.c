@@ -13,7 +13,7 @@
 #include "tensor/context.h"
 
 #define WIDTH_MOST 2048   /* of x; and columns that one lane multiplies by at once */
-#define WIDTH_BEST 1024   /* up to which it is faster than the calls it stands for (bench/NOTES.md) */
+#define WIDTH_BEST 1024   /* up to which it is faster than the calls that it stands for */
 #define SIZE_MOST 256     /* of a head */
 #define STAGE_MOST 16384
 #define STAGES_LEAST 3

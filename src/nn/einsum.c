@@ -187,7 +187,7 @@ static void multiply(const equation *e, cup_context *c, term *a, term *b, int fi
         cup_fail(c, CUP_SHAPE, "einsum: a product has more than %d dimensions", CUP_MAX_DIMS);
         return;
     }
-    char order[2 * CUP_MAX_DIMS + 2];
+    char order[3 * CUP_MAX_DIMS + 3];
     int64_t shape[CUP_MAX_DIMS], of_a[] = {batch.size, rows.size, summed.size};
     int64_t of_b[] = {batch.size, summed.size, columns.size};
     snprintf(order, sizeof order, "%s%s%s", batch.letters, rows.letters, summed.letters);

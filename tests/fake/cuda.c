@@ -368,7 +368,7 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes)
 
 /* The handle that was made last, while it is not mapped: its memory comes back when it is
  * released; that of others when they are unmapped. */
-static CUmemGenericAllocationHandle unmapped;
+static _Thread_local CUmemGenericAllocationHandle unmapped;
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
                      const CUmemAllocationProp *kind, unsigned long long flags)

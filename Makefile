@@ -172,15 +172,16 @@ abi-list: ## at a release: writes its interface to docs/abi, for later versions 
 .PHONY: asan tsan
 asan: export CK_TIMEOUT_MULTIPLIER := 5
 # The gradients left out take differences of what the tests of their ops run here too, for minutes;
-# so do the examples of --help with the command, all of whose verbs have tests of their own.
-ASAN_K := -gradient_attention -gradient_conv -examples_run
+# so do the examples of --help, and kills and stops of the command, whose verbs have tests of their own.
+ASAN_K := -gradient_attention -gradient_conv -examples_run -ends_soon -survives_kills
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) BUILD=build/asan OPT=-O1 DEBUG=-g1 K="$(or $(K),$(ASAN_K))" \
 	    SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover -fno-omit-frame-pointer" test
 # Ten times slower than without, so it runs the tests with threads unless K says otherwise; kills
 # at each of forty operations, or of one of several processes, show no more of threads than others do.
 TSAN_K := op_gelu op_sum op_layernorm op_softmax_grad op_linear_relu op_adamw tensor_ cuda_ cache_ \
-    kernels_t pool_random bpe_ data_ train threads_ -killed_at_any -survives_kills
+    kernels_t pool_random bpe_ data_ train threads_ -killed_at_any -survives_kills -ends_soon \
+    -bpe_cache -training_says_what_it_needs
 tsan: export CK_TIMEOUT_MULTIPLIER := 20
 # OpenBLAS has threads of its own when a test forks, and mends itself in the child.
 tsan: export TSAN_OPTIONS := die_after_fork=0

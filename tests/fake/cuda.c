@@ -366,9 +366,12 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes)
     return CUDA_SUCCESS;
 }
 
-/* The handle that was made last, while it is not mapped: its memory comes back when it is
- * released; that of others when they are unmapped. */
-static _Thread_local CUmemGenericAllocationHandle unmapped;
+/* What a handle points to. Memory that was never mapped comes back when its handle is released,
+ * other memory when it is unmapped. */
+typedef struct allocation {
+    size_t bytes;
+    bool mapped;
+} allocation;
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
                      const CUmemAllocationProp *kind, unsigned long long flags)
@@ -377,20 +380,25 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
     (void)flags;
     if (bytes % PAGE || kind->type != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = take(bytes);
-    *handle = unmapped = bytes;
-    if (result == CUDA_SUCCESS)
-        fake_count(FAKE_HANDLE, 1);
-    return result;
+    allocation *made = malloc(sizeof *made);
+    if (!made || take(bytes) != CUDA_SUCCESS) {
+        free(made);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *made = (allocation){.bytes = bytes};
+    *handle = (CUmemGenericAllocationHandle)(uintptr_t)made;
+    fake_count(FAKE_HANDLE, 1);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     LEAVE;
+    allocation *released = (allocation *)(uintptr_t)handle;
+    if (!released->mapped)
+        give(released->bytes);
+    free(released);
     fake_count(FAKE_HANDLE, -1);
-    if (unmapped == handle)
-        give(handle);
-    unmapped = 0;
     return CUDA_SUCCESS;
 }
 
@@ -399,9 +407,10 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
 {
     ENTER;
     (void)flags;
-    if (offset || handle != bytes)
+    allocation *mapped = (allocation *)(uintptr_t)handle;
+    if (offset || mapped->bytes != bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    unmapped = 0;
+    mapped->mapped = true;
     fake_range_add((void *)(uintptr_t)address, bytes, CU_MEMORYTYPE_DEVICE);
     fake_count(FAKE_MAPPED, 1);
     return CUDA_SUCCESS;

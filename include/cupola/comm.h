@@ -128,6 +128,18 @@ CUP_API cup_tensor *cup_comm_sum_scatter(cup_comm *m, cup_tensor *x);
 /* Part i along the first dimension goes to process i, and part i of the result comes from it. */
 CUP_API cup_tensor *cup_comm_exchange(cup_comm *m, cup_tensor *x);
 
+/* A table of which each process has an equal part of the rows, in the order of the ranks: ids [..],
+ * i32 or i64 and the same on all, to rows [..,width] of the whole. An id that is none of the whole
+ * gives zeros. */
+CUP_API cup_tensor *cup_comm_embedding(cup_comm *m, cup_tensor *part, cup_tensor *ids);
+
+/* The mean cross-entropy of targets [..], i32 or i64 and the same on all, whose logits [..,classes]
+ * are shared out likewise: each process has as many classes, and the first `columns` of all count.
+ * Targets that are `ignore_index` are left out; the loss of one that is no class is NaN. f32, or
+ * f64 of such logits. Each process gets the same loss. */
+CUP_API cup_tensor *cup_comm_cross_entropy(cup_comm *m, cup_tensor *logits, cup_tensor *targets,
+                                           int64_t ignore_index, int64_t columns);
+
 /* Returns when all have called it. The host waits, and the work of the device goes on. */
 CUP_API cup_status cup_comm_barrier(cup_comm *m);
 

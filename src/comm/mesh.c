@@ -86,9 +86,10 @@ cup__mesh *cup__mesh_new(cup__error *error, const cup__meeting *meeting,
 void cup__mesh_leave(cup__mesh *mesh, const char *why)
 {
     pthread_mutex_lock(&mesh->lock);
-    if (why && *why && !*mesh->last_words)
-        snprintf(mesh->last_words, sizeof mesh->last_words, "%s", why);
     bool last = --mesh->refs == 0;
+    /* An error that was cleared before the last communicator left is nobody's business. */
+    if (last && why && *why)
+        snprintf(mesh->last_words, sizeof mesh->last_words, "%s", why);
     pthread_mutex_unlock(&mesh->lock);
     if (!last)
         return;

@@ -65,6 +65,10 @@ typedef struct cup_linear_layer_options {
     cup_initializer initializer; /* of the weight; DEFAULT: KAIMING_NORMAL with gain sqrt(2) before
                                     relu, gelu, silu and swiglu, else 1 */
     double deviation, gain;      /* see cup_parameter_options */
+    /* In a list that several processes share out, see cup_parameters_among: ROWS makes a part of
+     * the features of all of x; COLUMNS takes such a part for x, and makes all of the sum, without
+     * an activation. One behind the other they are one layer each on all processes. */
+    cup_part part;
 } cup_linear_layer_options;
 
 CUP_API cup_status cup_linear_layer_new(cup_linear_layer *layer, cup_parameters *list,
@@ -78,7 +82,8 @@ CUP_API cup_status cup_linear_layer_of(cup_linear_layer *layer, cup_parameters *
                                        cup_tensor *weight, cup_tensor *bias,
                                        cup_activation activation);
 
-/* Ids [..], i32 or i64, to rows [..,width] of "weight" [count,width]. */
+/* Ids [..], i32 or i64, to rows [..,width] of "weight" [count,width]. In a list that several
+ * processes share out each may have a part of the rows, ROWS, see cup_comm_embedding. */
 typedef struct cup_embedding_layer {
     cup_layer layer;
     cup_tensor *weight;
@@ -88,6 +93,7 @@ typedef struct cup_embedding_layer_options {
     size_t size;
     cup_initializer initializer; /* DEFAULT: NORMAL */
     double deviation, gain;
+    cup_part part;
 } cup_embedding_layer_options;
 
 CUP_API cup_status cup_embedding_layer_new(cup_embedding_layer *layer, cup_parameters *list,
@@ -119,7 +125,9 @@ CUP_API cup_status cup_sequence_layer_new(cup_sequence_layer *layer, cup_paramet
 CUP_API cup_tensor *cup_sequence_layer_call(const cup_sequence_layer *layer, cup_tensor *x);
 
 /* Attention of x [B,T,width] to itself, in heads of width / heads features: "qkv" makes queries of
- * all heads, then keys, then values; "out" joins what the heads found. */
+ * all heads, then keys, then values; "out" joins what the heads found. In a list that several
+ * processes share out each has an equal part of the heads, of which the struct tells, and dropout
+ * of probabilities is refused. */
 typedef struct cup_attention_layer {
     cup_layer layer;
     cup_linear_layer qkv, out;
@@ -174,7 +182,8 @@ CUP_API cup_status cup_conv2d_layer_new(cup_conv2d_layer *layer, cup_parameters 
                                         const cup_conv2d_layer_options *options);
 CUP_API cup_tensor *cup_conv2d_layer_call(const cup_conv2d_layer *layer, cup_tensor *x);
 
-/* Two linear layers, "up" from width to hidden with the activation, and "down" back. */
+/* Two linear layers, "up" from width to hidden with the activation, and "down" back. In a list that
+ * several processes share out each has an equal part of what is hidden. */
 typedef struct cup_mlp_layer {
     cup_layer layer;
     cup_linear_layer up, down;

@@ -76,6 +76,14 @@ typedef struct cup_loop_options {
  * their next step, and not within one. Before each checkpoint, and every so many steps, the weights
  * of all are compared, and a process that has others is named. */
 
+/* Where the list's parameters are shared out (cup_parameters_among), the processes of its
+ * communicator compute one loss together and are called with the same batches; a step's batches
+ * are shared by such groups, each of ranks of `comm` that follow each other. Without `comm` there
+ * is one group. `batch` and `evaluate` find their group's number from their rank. Gradients are
+ * then added up behind backward and not meanwhile. Checkpoints hold whole tensors, so that any
+ * number of processes goes on from them; rank 0 needs memory for the whole model when it writes and
+ * reads them. */
+
 /* What a folder's checkpoint, of a loop or of a training of a GPT, says of itself. */
 typedef struct cup_checkpoint {
     char kind[64];   /* what was trained: `kind` of the loop's options, "gpt" */

@@ -43,6 +43,13 @@ typedef enum cup_initializer {
     CUP_INITIALIZER_NORMAL_IN_ORDER = 10
 } cup_initializer;
 
+/* What a process has of a parameter in a list that several share out: see cup_parameters_among. */
+typedef enum cup_part {
+    CUP_PART_WHOLE = 0,
+    CUP_PART_ROWS = 1,   /* an equal part of its first dimension */
+    CUP_PART_COLUMNS = 2 /* of its second */
+} cup_part;
+
 /* What a parameter is. */
 typedef struct cup_parameter_options {
     size_t size; /* of this struct, see CUP_OPTIONS */
@@ -57,6 +64,10 @@ typedef struct cup_parameter_options {
     int64_t rows;      /* of the first dimension, that count; those behind begin with zeros, and are
                           neither counted nor in files, as the rows of an embedding that only round
                           up its size. 0: all */
+    cup_part part;
+    /* The sizes of what stands one behind the other along the dimension of the part, as queries,
+     * keys and values do: each is shared out by itself. All 0: it is one. */
+    int64_t sections[3];
 } cup_parameter_options;
 
 /* A list of parameters, or the part of one under a prefix. */
@@ -73,11 +84,25 @@ CUP_API void cup_parameters_free(cup_parameters *list);
  * freeing it does nothing. NULL or "" gives the list itself. */
 CUP_API cup_parameters *cup_parameters_under(cup_parameters *list, const char *prefix);
 
+/* Says, before anything is made in the list, that one model is shared out to the processes of m, as
+ * tensor parallelism does: of what is made with a `part`, each process has the part that has its
+ * number, and layers that are made in it are shared out so (cupola/layers.h). All of m make the
+ * same. What is not shared out is the same on all. NULL and a communicator of one process change
+ * nothing, so that the program of a model is the same for any number of processes. The loss that
+ * all compute is one; their backward makes gradients of the sum of all their losses, so that of a
+ * parameter which is not shared out the sum over m is the gradient times the number of processes:
+ * cup_loop sees to that. Sums over m need the gradients of all, so all go backward together.
+ * The list borrows m. CUP_STATE where something is in the list. */
+CUP_API cup_status cup_parameters_among(cup_parameters *list, cup_comm *m);
+/* That communicator; NULL where each process has the whole. */
+CUP_API cup_comm *cup_parameters_comm(const cup_parameters *list);
+
 /* A new tensor of the list, which owns it, marked with cup_require_grad unless it is a buffer. Its
  * name is unique in the whole list, and parts of a name are joined by dots: "h.0.attn.weight".
  * The values depend on the context's seed, the whole name, the shape and the options only, not on
  * what else was made or drawn before; a GPU and a CPU draw the same numbers, but for the last bits
- * of logarithms and sines. */
+ * of logarithms and sines. The shape is that of the whole also where this process has a part, and
+ * the part begins with the whole's values. */
 CUP_API cup_tensor *cup_parameter_new(cup_parameters *list, const char *name, int ndim,
                                       const int64_t *shape, const cup_parameter_options *options);
 
@@ -90,7 +115,8 @@ CUP_API cup_tensor *cup_parameter_share(cup_parameters *list, const char *name,
 /* The tensor of that name, behind the list's prefix; NULL when there is none. */
 CUP_API cup_tensor *cup_parameters_find(const cup_parameters *list, const char *name);
 
-/* How many numbers the tensors hold; only of those that are trained: no buffers, nothing frozen. */
+/* How many numbers the tensors of this process hold; only of those that are trained: no buffers,
+ * nothing frozen. */
 CUP_API int64_t cup_parameters_count(const cup_parameters *list, bool trained);
 
 /* All tensors of the list with their whole names, buffers too, in the order they were made in: for
@@ -113,7 +139,7 @@ CUP_API bool cup_parameters_training(cup_parameters *list, bool on);
 CUP_API cup_optimizer *cup_optimizer_of(cup_parameters *list, const cup_optimizer_options *options);
 
 /* Writes the tensors of the list, buffers too, into a safetensors file; see
- * cup_safetensors_save. */
+ * cup_safetensors_save. CUP_UNSUPPORTED, here and below, where processes share out the list. */
 CUP_API cup_status cup_parameters_save(cup_parameters *list, const char *path);
 
 /* Reads them again. The file must hold each of them with its shape and dtype, and nothing else

@@ -39,6 +39,10 @@ typedef struct cup_training {
                          weights a new run begins with; NULL: with new ones. The model is the same
                          but for dropout. Borrowed for as long as the trainer is made */
     int64_t check_every; /* see cup_loop_options */
+    /* So many processes of comm whose ranks follow each other share out one model, see
+     * cup_gpt_among_new, and their groups the texts of a step. 0: 1. Like comm it is not kept in
+     * checkpoints, which hold the whole. `from` and optimizer.split have none. */
+    int64_t tensor;
 } cup_training;
 
 /* A run that is known to work, under a name. */

@@ -11,6 +11,16 @@
 
 #define NAMED_MOST 5 /* of each kind of difference, in a sentence */
 
+static cup_status check_whole(const cup_parameters *list, const char *what)
+{
+    if (!cup_parameters_comm(list))
+        return CUP_OK;
+    return cup__fail(&cup__parameters_context(list)->error, CUP_UNSUPPORTED,
+                     "parameters: a file is not %s by several processes that share out the list; "
+                     "checkpoints of cup_loop are, and hold the whole",
+                     what);
+}
+
 cup_status cup_parameters_save(cup_parameters *list, const char *path)
 {
     if (!list)
@@ -19,6 +29,7 @@ cup_status cup_parameters_save(cup_parameters *list, const char *path)
     int64_t count;
     if (c->error.status != CUP_OK)
         return c->error.status;
+    CUP_TRY(check_whole(list, "written"));
     const cup_named *named = cup_parameters_named(list, &count);
     return named ? cup_safetensors_save(c, path, named, count) : c->error.status;
 }
@@ -98,6 +109,7 @@ cup_status cup_parameters_load(cup_parameters *list, const char *path)
         return c->error.status;
     if (!path)
         return cup__fail(&c->error, CUP_ARGUMENT, "parameters: the path is NULL");
+    CUP_TRY(check_whole(list, "read"));
     const cup_named *named = cup_parameters_named(list, &count);
     if (!named)
         return c->error.status;

@@ -84,24 +84,26 @@ static bool is_tied(const cup_gpt_config *config)
         CUP__EXTENT_##rows, CUP__EXTENT_##columns                                                  \
     }
 
+#define HAS(start, part) CUP__START_##start, CUP_PART_##part
+
 const cup__gpt_tensor cup__gpt_tensors[] = {
-    {"wte.weight", MODEL(embedding), MATRIX(ROWS, WIDTH), CUP__START_NORMAL, NULL},
-    {"wpe.weight", MODEL(positions), MATRIX(CONTEXT, WIDTH), CUP__START_NORMAL, is_rotary},
-    {"h.%d.ln_1.weight", BLOCK(norm1), VECTOR(WIDTH), CUP__START_1, NULL},
-    {"h.%d.ln_1.bias", BLOCK(norm1_bias), VECTOR(WIDTH), CUP__START_0, has_no_norm_bias},
-    {"h.%d.attn.c_attn.weight", BLOCK(qkv), MATRIX(QKV, WIDTH), CUP__START_NORMAL, NULL},
-    {"h.%d.attn.c_attn.bias", BLOCK(qkv_bias), VECTOR(QKV), CUP__START_0, has_no_qkv_bias},
-    {"h.%d.attn.c_proj.weight", BLOCK(out), MATRIX(WIDTH, WIDTH), CUP__START_RESIDUAL, NULL},
-    {"h.%d.attn.c_proj.bias", BLOCK(out_bias), VECTOR(WIDTH), CUP__START_0, has_no_bias},
-    {"h.%d.ln_2.weight", BLOCK(norm2), VECTOR(WIDTH), CUP__START_1, NULL},
-    {"h.%d.ln_2.bias", BLOCK(norm2_bias), VECTOR(WIDTH), CUP__START_0, has_no_norm_bias},
-    {"h.%d.mlp.c_fc.weight", BLOCK(up), MATRIX(UP, WIDTH), CUP__START_NORMAL, NULL},
-    {"h.%d.mlp.c_fc.bias", BLOCK(up_bias), VECTOR(UP), CUP__START_0, has_no_bias},
-    {"h.%d.mlp.c_proj.weight", BLOCK(down), MATRIX(WIDTH, HIDDEN), CUP__START_RESIDUAL, NULL},
-    {"h.%d.mlp.c_proj.bias", BLOCK(down_bias), VECTOR(WIDTH), CUP__START_0, has_no_bias},
-    {"ln_f.weight", MODEL(norm), VECTOR(WIDTH), CUP__START_1, NULL},
-    {"ln_f.bias", MODEL(norm_bias), VECTOR(WIDTH), CUP__START_0, has_no_norm_bias},
-    {"lm_head.weight", MODEL(head), MATRIX(ROWS, WIDTH), CUP__START_NORMAL, is_tied},
+    {"wte.weight", MODEL(embedding), MATRIX(ROWS, WIDTH), HAS(NORMAL, ROWS), NULL},
+    {"wpe.weight", MODEL(positions), MATRIX(CONTEXT, WIDTH), HAS(NORMAL, WHOLE), is_rotary},
+    {"h.%d.ln_1.weight", BLOCK(norm1), VECTOR(WIDTH), HAS(1, WHOLE), NULL},
+    {"h.%d.ln_1.bias", BLOCK(norm1_bias), VECTOR(WIDTH), HAS(0, WHOLE), has_no_norm_bias},
+    {"h.%d.attn.c_attn.weight", BLOCK(qkv), MATRIX(QKV, WIDTH), HAS(NORMAL, ROWS), NULL},
+    {"h.%d.attn.c_attn.bias", BLOCK(qkv_bias), VECTOR(QKV), HAS(0, ROWS), has_no_qkv_bias},
+    {"h.%d.attn.c_proj.weight", BLOCK(out), MATRIX(WIDTH, WIDTH), HAS(RESIDUAL, COLUMNS), NULL},
+    {"h.%d.attn.c_proj.bias", BLOCK(out_bias), VECTOR(WIDTH), HAS(0, WHOLE), has_no_bias},
+    {"h.%d.ln_2.weight", BLOCK(norm2), VECTOR(WIDTH), HAS(1, WHOLE), NULL},
+    {"h.%d.ln_2.bias", BLOCK(norm2_bias), VECTOR(WIDTH), HAS(0, WHOLE), has_no_norm_bias},
+    {"h.%d.mlp.c_fc.weight", BLOCK(up), MATRIX(UP, WIDTH), HAS(NORMAL, ROWS), NULL},
+    {"h.%d.mlp.c_fc.bias", BLOCK(up_bias), VECTOR(UP), HAS(0, ROWS), has_no_bias},
+    {"h.%d.mlp.c_proj.weight", BLOCK(down), MATRIX(WIDTH, HIDDEN), HAS(RESIDUAL, COLUMNS), NULL},
+    {"h.%d.mlp.c_proj.bias", BLOCK(down_bias), VECTOR(WIDTH), HAS(0, WHOLE), has_no_bias},
+    {"ln_f.weight", MODEL(norm), VECTOR(WIDTH), HAS(1, WHOLE), NULL},
+    {"ln_f.bias", MODEL(norm_bias), VECTOR(WIDTH), HAS(0, WHOLE), has_no_norm_bias},
+    {"lm_head.weight", MODEL(head), MATRIX(ROWS, WIDTH), HAS(NORMAL, ROWS), is_tied},
     {0}};
 
 static cup_status check_range(cup__error *error, const char *name, int64_t value, int64_t most)

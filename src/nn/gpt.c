@@ -8,6 +8,18 @@
 
 #define DEVIATION 0.02
 
+/* What stands one behind the other in it: queries, keys and values, or gates and values. */
+static void sections_of(const cup_gpt_config *g, const cup__gpt_tensor *t, int64_t to[3])
+{
+    int64_t size = cup__gpt_head_size(g);
+    if (t->shape[0] == CUP__EXTENT_QKV) {
+        to[0] = g->heads * size;
+        to[1] = to[2] = g->kv_heads * size;
+    }
+    if (t->shape[0] == CUP__EXTENT_UP && g->mlp == CUP_MLP_KIND_SWIGLU)
+        to[0] = to[1] = g->hidden;
+}
+
 /* Of the weights that began so elsewhere, the random numbers come in the table's order. */
 static cup_tensor *make_tensor(cup_gpt *m, const cup__gpt_tensor *t, int64_t block)
 {
@@ -17,15 +29,18 @@ static cup_tensor *make_tensor(cup_gpt *m, const cup__gpt_tensor *t, int64_t blo
     double shrink = t->start == CUP__START_RESIDUAL ? 1 / sqrt(2.0 * (double)g->layers) : 1;
     char name[64];
     snprintf(name, sizeof name, t->name, (int)block);
-    return cup_parameter_new(
-        m->parameters, name, matrix ? 2 : 1, shape,
-        CUP_OPTIONS(cup_parameter_options,
-                    .initializer = t->start == CUP__START_0   ? CUP_INITIALIZER_ZEROS
-                                   : t->start == CUP__START_1 ? CUP_INITIALIZER_ONES
-                                                              : CUP_INITIALIZER_NORMAL_IN_ORDER,
-                    .deviation = DEVIATION * shrink, .decay = matrix,
-                    .hidden = matrix && t->in_block,
-                    .rows = t->shape[0] == CUP__EXTENT_ROWS ? g->vocabulary : 0));
+    cup_parameter_options options = {
+        .size = sizeof options,
+        .initializer = t->start == CUP__START_0   ? CUP_INITIALIZER_ZEROS
+                       : t->start == CUP__START_1 ? CUP_INITIALIZER_ONES
+                                                  : CUP_INITIALIZER_NORMAL_IN_ORDER,
+        .deviation = DEVIATION * shrink,
+        .decay = matrix,
+        .hidden = matrix && t->in_block,
+        .rows = t->shape[0] == CUP__EXTENT_ROWS ? g->vocabulary : 0,
+        .part = t->part};
+    sections_of(g, t, options.sections);
+    return cup_parameter_new(m->parameters, name, matrix ? 2 : 1, shape, &options);
 }
 
 static cup_status make_tensors(cup_gpt *m, cup_transformer_tensors *blocks)
@@ -71,23 +86,24 @@ static cup_status make_blocks(cup_gpt *m, const cup_transformer_tensors *tensors
 }
 
 cup_status cup__gpt_fits(cup_context *c, const cup_gpt_config *config, int64_t bytes_each,
-                         const char *what)
+                         const char *what, int processes)
 {
-    double count = (double)cup_gpt_parameter_count(config, true);
+    double count = (double)cup_gpt_parameter_count(config, true) / processes;
     char words[120];
     snprintf(words, sizeof words, "gpt: %s of %.4g million parameters", what, count * 1e-6);
     return cup_memory_check(c, count * (double)bytes_each, words);
 }
 
-static cup_status make(cup_gpt *m)
+static cup_status make(cup_gpt *m, cup_comm *among)
 {
     cup_context *c = m->context;
     size_t layers = (size_t)m->config.layers;
-    cup_status status = cup__gpt_fits(c, &m->config, cup_dtype_size(m->dtype), "weights");
+    cup_status status = cup__gpt_fits(c, &m->config, cup_dtype_size(m->dtype), "weights",
+                                      cup_comm_count(among));
     if (status != CUP_OK)
         return status;
     m->parameters = cup_parameters_new(c, m->dtype);
-    if (!m->parameters)
+    if (!m->parameters || cup_parameters_among(m->parameters, among) != CUP_OK)
         return cup_error(c);
     m->blocks = calloc(layers, sizeof *m->blocks);
     m->passes = calloc(2 * layers, sizeof *m->passes);
@@ -107,6 +123,12 @@ static cup_status make(cup_gpt *m)
 
 cup_gpt *cup_gpt_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config)
 {
+    return cup_gpt_among_new(c, dtype, config, NULL);
+}
+
+cup_gpt *cup_gpt_among_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config,
+                           cup_comm *among)
+{
     if (!c || cup_error(c) != CUP_OK)
         return NULL;
     if (!config) {
@@ -120,7 +142,7 @@ cup_gpt *cup_gpt_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *conf
     }
     m->context = c;
     m->dtype = dtype;
-    if (cup__gpt_config_take(c, config, &m->config) == CUP_OK && make(m) == CUP_OK)
+    if (cup__gpt_config_take(c, config, &m->config) == CUP_OK && make(m, among) == CUP_OK)
         return m;
     cup_gpt_free(m);
     return NULL;

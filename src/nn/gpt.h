@@ -38,6 +38,7 @@ typedef struct cup__gpt_tensor {
     size_t offset; /* in the model, or among the tensors of a block */
     cup__extent shape[2];
     cup__start start;
+    cup_part part; /* that a process has where several share out the model */
     bool (*absent)(const cup_gpt_config *config); /* NULL: always there */
 } cup__gpt_tensor;
 
@@ -58,9 +59,9 @@ cup_status cup__gpt_tokens_check(const cup_gpt *m, cup_tensor *tokens);
 /* The elements [from, to) along an axis, as a view. */
 cup_tensor *cup__gpt_part(cup_tensor *x, int axis, int64_t from, int64_t to);
 
-/* What a model of so many parameters takes of memory, so many bytes for each: refused at once where
- * the device has not as much. */
+/* What a model of so many parameters takes of memory, so many bytes for each, shared out to so many
+ * processes: refused at once where the device has not as much. */
 cup_status cup__gpt_fits(cup_context *c, const cup_gpt_config *config, int64_t bytes_each,
-                         const char *what);
+                         const char *what, int processes);
 
 #endif

@@ -16,6 +16,11 @@ cup_gpt_cache *cup_gpt_cache_new(cup_gpt *m, int64_t batch, int64_t length)
 {
     if (!m || cup_error(m->context) != CUP_OK)
         return NULL;
+    if (cup_parameters_comm(m->parameters)) {
+        cup_fail(m->context, CUP_UNSUPPORTED,
+                 "cache: this process has a part of the model; load the whole from its checkpoint");
+        return NULL;
+    }
     if (length == 0)
         length = m->config.context;
     if (batch < 1 || length < 1 || length > m->config.context) {

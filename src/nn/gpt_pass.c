@@ -53,7 +53,9 @@ static cup_tensor *run_recomputed(cup_context *c, cup_tensor *const *inputs, int
 static cup_tensor *embed(const cup_gpt *m, cup_tensor *tokens, bool training)
 {
     cup_context *c = m->context;
-    cup_tensor *x = cup_embedding(c, m->embedding, tokens);
+    cup_comm *among = cup_parameters_comm(m->parameters);
+    cup_tensor *x = among ? cup_comm_embedding(among, m->embedding, tokens)
+                          : cup_embedding(c, m->embedding, tokens);
     if (m->positions)
         x = cup_add(c, x, cup__gpt_part(m->positions, 0, 0, cup_tensor_size(tokens, 1)));
     return drop(m, x, training);
@@ -117,6 +119,20 @@ static cup_tensor *pass(const cup_gpt *m, cup_tensor *tokens, bool training)
     return cup__gpt_end(m, x, delta, training);
 }
 
+/* Of [B,T,rows of this process] those of all. */
+static cup_tensor *gather_logits(const cup_gpt *m, cup_comm *among, cup_tensor *part)
+{
+    cup_context *c = m->context;
+    if (!part)
+        return NULL;
+    int64_t batch = cup_tensor_size(part, 0), length = cup_tensor_size(part, 1);
+    int64_t rows = cup_tensor_size(part, 2), count = cup_comm_count(among);
+    const int64_t apart[] = {1, batch, length, rows}, order[] = {1, 2, 0, 3};
+    const int64_t together[] = {batch, length, count * rows};
+    cup_tensor *all = cup_comm_gather(among, cup_reshape(c, part, 4, apart));
+    return cup_reshape(c, cup_permute(c, all, order, 4), 3, together);
+}
+
 cup_tensor *cup_gpt_logits(cup_gpt *m, cup_tensor *tokens)
 {
     if (!m)
@@ -124,6 +140,9 @@ cup_tensor *cup_gpt_logits(cup_gpt *m, cup_tensor *tokens)
     cup_context *c = m->context;
     cup_scope_open(c);
     cup_tensor *logits = cup_linear(c, pass(m, tokens, false), m->head, NULL);
+    cup_comm *among = cup_parameters_comm(m->parameters);
+    if (among)
+        logits = gather_logits(m, among, logits);
     return cup_scope_return(c, cup__gpt_part(logits, -1, 0, m->config.vocabulary));
 }
 
@@ -146,7 +165,11 @@ cup_tensor *cup_gpt_loss(cup_gpt *m, cup_tensor *tokens, cup_tensor *targets, bo
     cup_context *c = m->context;
     cup_scope_open(c);
     cup_tensor *x = pass(m, tokens, training), *loss;
+    cup_comm *among = cup_parameters_comm(m->parameters);
     int64_t vocabulary = m->config.vocabulary;
+    if (among)
+        return cup_scope_return(c, cup_comm_cross_entropy(among, cup_linear(c, x, m->head, NULL),
+                                                          targets, -1, vocabulary));
     int64_t rows = training && targets ? rows_at_once(m, targets) : 0;
     if (rows > 0)
         loss = cup_linear_cross_entropy(

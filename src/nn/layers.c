@@ -39,6 +39,10 @@ typedef struct cup_linear_layer_options {
     cup_initializer initializer; /* of the weight; DEFAULT: KAIMING_NORMAL with gain sqrt(2) before
                                     relu, gelu, silu and swiglu, else 1 */
     double deviation, gain;      /* see cup_parameter_options */
+    /* In a list that several processes share out, see cup_parameters_among: ROWS makes a part of
+     * the features of all of x; COLUMNS takes such a part for x, and makes all of the sum, without
+     * an activation. One behind the other they are one layer each on all processes. */
+    cup_part part;
 } cup_linear_layer_options;
 
 CUP_API cup_status cup_linear_layer_new(cup_linear_layer *layer, cup_parameters *list,
@@ -52,7 +56,8 @@ CUP_API cup_status cup_linear_layer_of(cup_linear_layer *layer, cup_parameters *
                                        cup_tensor *weight, cup_tensor *bias,
                                        cup_activation activation);
 
-/* Ids [..], i32 or i64, to rows [..,width] of "weight" [count,width]. */
+/* Ids [..], i32 or i64, to rows [..,width] of "weight" [count,width]. In a list that several
+ * processes share out each may have a part of the rows, ROWS, see cup_comm_embedding. */
 typedef struct cup_embedding_layer {
     cup_layer layer;
     cup_tensor *weight;
@@ -62,6 +67,7 @@ typedef struct cup_embedding_layer_options {
     size_t size;
     cup_initializer initializer; /* DEFAULT: NORMAL */
     double deviation, gain;
+    cup_part part;
 } cup_embedding_layer_options;
 
 CUP_API cup_status cup_embedding_layer_new(cup_embedding_layer *layer, cup_parameters *list,
@@ -163,8 +169,18 @@ cup_tensor *cup__layer_vector(cup_parameters *list, const char *name, int64_t si
                              CUP_OPTIONS(cup_parameter_options, .initializer = initializer));
 }
 
+/* What stands one behind the other among a layer's outputs: as the caller says, or a gate and a
+ * value, or one. */
+static void set_sections(cup_activation activation, int64_t out, const int64_t *given,
+                                int64_t to[3])
+{
+    bool gated = activation == CUP_ACTIVATION_SWIGLU;
+    for (int i = 0; i < 3; i++)
+        to[i] = given ? given[i] : i < 1 + gated ? out : 0;
+}
+
 static void make_linear(cup_linear_layer *layer, cup_parameters *list, int64_t in, int64_t out,
-                        const cup_linear_layer_options *o)
+                        const cup_linear_layer_options *o, const int64_t *sections)
 {
     cup_parameter_options weight = {.size = sizeof weight,
                                     .initializer = o->initializer,
@@ -179,27 +195,55 @@ static void make_linear(cup_linear_layer *layer, cup_parameters *list, int64_t i
         weight.gain = o->gain > 0 || rectifies ? o->gain : 1;
     }
     int64_t rows = o->activation == CUP_ACTIVATION_SWIGLU ? 2 * out : out;
+    cup_parameter_options bias = {.size = sizeof bias, .initializer = CUP_INITIALIZER_ZEROS};
+    weight.part = o->part;
+    if (o->part == CUP_PART_ROWS) {
+        set_sections(o->activation, out, sections, weight.sections);
+        bias.part = CUP_PART_ROWS;
+        memcpy(bias.sections, weight.sections, sizeof bias.sections);
+    }
     layer->activation = o->activation;
     layer->weight = cup_parameter_new(list, "weight", 2, (int64_t[]){rows, in}, &weight);
     if (!o->no_bias)
-        layer->bias = cup__layer_vector(list, "bias", rows, CUP_INITIALIZER_ZEROS);
+        layer->bias = cup_parameter_new(list, "bias", 1, &rows, &bias);
+}
+
+static cup_status check_linear(cup_parameters *list, const cup_linear_layer_options *o)
+{
+    cup_context *c = cup__parameters_context(list);
+    if ((int)o->activation < 0 || o->activation > CUP_ACTIVATION_SIGMOID)
+        return cup__fail(&c->error, CUP_ARGUMENT, "layer under \"%s\": activation %d is none",
+                         cup__parameters_prefix(list), (int)o->activation);
+    if ((int)o->part < 0 || o->part > CUP_PART_COLUMNS)
+        return cup__fail(&c->error, CUP_ARGUMENT, "layer under \"%s\": there is no part %d",
+                         cup__parameters_prefix(list), (int)o->part);
+    if (o->part == CUP_PART_COLUMNS && o->activation != CUP_ACTIVATION_NONE)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "layer under \"%s\": what takes a part of the features sums over "
+                         "processes, behind which an activation is a call of its own",
+                         cup__parameters_prefix(list));
+    return CUP_OK;
 }
 
 cup_status cup_linear_layer_new(cup_linear_layer *layer, cup_parameters *list, const char *name,
                                 int64_t in, int64_t out, const cup_linear_layer_options *options)
+{
+    return cup__linear_layer_make(layer, list, name, in, out, options, NULL);
+}
+
+cup_status cup__linear_layer_make(cup_linear_layer *layer, cup_parameters *list, const char *name,
+                                  int64_t in, int64_t out,
+                                  const cup_linear_layer_options *options,
+                                  const int64_t *sections)
 {
     cup_linear_layer_options o;
     list = cup_parameters_under(list, name);
     CUP_TRY(cup__layer_begin(layer, sizeof *layer, list, call_linear));
     cup_context *c = cup__parameters_context(list);
     if (cup__options_take(&c->error, "linear", &o, sizeof o, options) == CUP_OK &&
-        cup__layer_size(list, "in", in) == CUP_OK && cup__layer_size(list, "out", out) == CUP_OK) {
-        if ((int)o.activation < 0 || o.activation > CUP_ACTIVATION_SIGMOID)
-            cup__fail(&c->error, CUP_ARGUMENT, "layer under \"%s\": activation %d is none",
-                      cup__parameters_prefix(list), (int)o.activation);
-        else
-            make_linear(layer, list, in, out, &o);
-    }
+        cup__layer_size(list, "in", in) == CUP_OK && cup__layer_size(list, "out", out) == CUP_OK &&
+        check_linear(list, &o) == CUP_OK)
+        make_linear(layer, list, in, out, &o, sections);
     return cup__layer_end(layer, sizeof *layer);
 }
 
@@ -224,11 +268,22 @@ cup_status cup_linear_layer_of(cup_linear_layer *layer, cup_parameters *list, cu
     return CUP_OK;
 }
 
+/* Each process has the products of its part of the features. */
+static cup_tensor *sum_parts(const cup_linear_layer *layer, cup_context *c, const cup__part *part,
+                             cup_tensor *x)
+{
+    cup_tensor *y = cup_comm_sum(part->comm, cup_linear(c, x, layer->weight, NULL));
+    return y && layer->bias ? cup_add(c, y, layer->bias) : y;
+}
+
 cup_tensor *cup_linear_layer_call(const cup_linear_layer *layer, cup_tensor *x)
 {
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
     if (!c)
         return NULL;
+    const cup__part *part = cup__parameters_part(layer->layer.parameters, layer->weight);
+    if (part && part->axis == 1)
+        return sum_parts(layer, c, part, x);
     switch (layer->activation) {
     case CUP_ACTIVATION_RELU:
         return cup_linear_relu(c, x, layer->weight, layer->bias);
@@ -262,14 +317,19 @@ cup_status cup_embedding_layer_new(cup_embedding_layer *layer, cup_parameters *l
         layer->weight = cup_parameter_new(
             list, "weight", 2, (int64_t[]){count, width},
             CUP_OPTIONS(cup_parameter_options, .initializer = o.initializer,
-                        .deviation = o.deviation, .gain = o.gain, .decay = true));
+                        .deviation = o.deviation, .gain = o.gain, .decay = true,
+                        .part = o.part));
     return cup__layer_end(layer, sizeof *layer);
 }
 
 cup_tensor *cup_embedding_layer_call(const cup_embedding_layer *layer, cup_tensor *x)
 {
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
-    return c ? cup_embedding(c, layer->weight, x) : NULL;
+    if (!c)
+        return NULL;
+    const cup__part *part = cup__parameters_part(layer->layer.parameters, layer->weight);
+    return part && part->axis == 0 ? cup_comm_embedding(part->comm, layer->weight, x)
+                                   : cup_embedding(c, layer->weight, x);
 }
 
 cup_status cup_dropout_layer_new(cup_dropout_layer *layer, cup_parameters *list, double p)

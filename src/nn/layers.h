@@ -29,10 +29,17 @@ cup_tensor *cup__layer_vector(cup_parameters *list, const char *name, int64_t si
 cup_tensor *cup__layer_drop(const cup_layer *layer, cup_context *c, cup_tensor *x, double p);
 cup_status cup__layer_probability(cup_parameters *list, double p);
 
-/* Everything of attention but its tensors; and those, the last of which begin smaller by the
- * factor. */
+/* The same as cup_linear_layer_new, of outputs in sections, see cup_parameter_options. */
+cup_status cup__linear_layer_make(cup_linear_layer *layer, cup_parameters *list, const char *name,
+                                  int64_t in, int64_t out,
+                                  const cup_linear_layer_options *options,
+                                  const int64_t *sections);
+
+/* Everything of attention but its tensors, shared out to so many processes; and those, the last of
+ * which begin smaller by the factor. */
 cup_status cup__attention_layer_set(cup_attention_layer *layer, cup_parameters *list,
-                                    int64_t width, int64_t heads, cup_attention_layer_options o);
+                                    int64_t width, int64_t heads, cup_attention_layer_options o,
+                                    int processes);
 cup_status cup__attention_layer_make(cup_attention_layer *layer, cup_parameters *list,
                                      int64_t width, int64_t heads, cup_attention_layer_options o,
                                      double shrink);

@@ -1,7 +1,9 @@
 /* Attention of positions to each other. */
 #ifdef CUP_LAYERS_H
 /* Attention of x [B,T,width] to itself, in heads of width / heads features: "qkv" makes queries of
- * all heads, then keys, then values; "out" joins what the heads found. */
+ * all heads, then keys, then values; "out" joins what the heads found. In a list that several
+ * processes share out each has an equal part of the heads, of which the struct tells, and dropout
+ * of probabilities is refused. */
 typedef struct cup_attention_layer {
     cup_layer layer;
     cup_linear_layer qkv, out;
@@ -74,14 +76,35 @@ static cup_status check_attention(cup_parameters *list, int64_t width, int64_t h
     return CUP_OK;
 }
 
+static cup_status check_shares(cup_parameters *list, int64_t heads,
+                               const cup_attention_layer_options *o, int processes)
+{
+    cup_context *c = cup__parameters_context(list);
+    if (heads % processes || o->kv_heads % processes)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "attention under \"%s\": %lld heads and %lld of keys and values cannot be "
+                         "shared out equally to %d processes; take a number of them that divides "
+                         "both",
+                         cup__parameters_prefix(list), (long long)heads, (long long)o->kv_heads,
+                         processes);
+    if (processes > 1 && o->dropout > 0)
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "attention under \"%s\": probabilities are not dropped out where "
+                         "processes share out the heads; set dropout to 0",
+                         cup__parameters_prefix(list));
+    return CUP_OK;
+}
+
 cup_status cup__attention_layer_set(cup_attention_layer *layer, cup_parameters *list,
-                                    int64_t width, int64_t heads, cup_attention_layer_options o)
+                                    int64_t width, int64_t heads, cup_attention_layer_options o,
+                                    int processes)
 {
     o.kv_heads = o.kv_heads == 0 ? heads : o.kv_heads;
     o.rope_base = o.rope_base == 0 ? ROPE_BASE : o.rope_base;
     CUP_TRY(check_attention(list, width, heads, &o));
-    layer->heads = (int)heads;
-    layer->kv_heads = (int)o.kv_heads;
+    CUP_TRY(check_shares(list, heads, &o, processes));
+    layer->heads = (int)heads / processes;
+    layer->kv_heads = (int)o.kv_heads / processes;
     layer->head_size = (int)(width / heads);
     layer->causal = o.causal;
     layer->rope = o.rope;
@@ -94,15 +117,20 @@ cup_status cup__attention_layer_make(cup_attention_layer *layer, cup_parameters 
                                      int64_t width, int64_t heads, cup_attention_layer_options o,
                                      double shrink)
 {
-    CUP_TRY(cup__attention_layer_set(layer, list, width, heads, o));
+    CUP_TRY(cup__attention_layer_set(layer, list, width, heads, o,
+                                     cup_comm_count(cup_parameters_comm(list))));
     cup_linear_layer_options linear = {.size = sizeof linear,
                                        .no_bias = o.no_bias,
                                        .initializer = o.initializer,
                                        .deviation = o.deviation,
-                                       .gain = o.gain};
-    int64_t all = (heads + 2 * (int64_t)layer->kv_heads) * layer->head_size;
-    CUP_TRY(cup_linear_layer_new(&layer->qkv, list, "qkv", width, all, &linear));
+                                       .gain = o.gain,
+                                       .part = CUP_PART_ROWS};
+    int64_t shared = o.kv_heads ? o.kv_heads : heads, size = layer->head_size;
+    const int64_t sections[] = {heads * size, shared * size, shared * size};
+    int64_t all = (heads + 2 * shared) * size;
+    CUP_TRY(cup__linear_layer_make(&layer->qkv, list, "qkv", width, all, &linear, sections));
     linear.deviation *= shrink;
+    linear.part = CUP_PART_COLUMNS;
     return cup_linear_layer_new(&layer->out, list, "out", width, width, &linear);
 }
 

@@ -1,6 +1,7 @@
 /* Two linear layers. */
 #ifdef CUP_LAYERS_H
-/* Two linear layers, "up" from width to hidden with the activation, and "down" back. */
+/* Two linear layers, "up" from width to hidden with the activation, and "down" back. In a list that
+ * several processes share out each has an equal part of what is hidden. */
 typedef struct cup_mlp_layer {
     cup_layer layer;
     cup_linear_layer up, down;
@@ -34,9 +35,11 @@ cup_status cup__mlp_layer_make(cup_mlp_layer *layer, cup_parameters *list, int64
         .no_bias = o->no_bias,
         .initializer = o->initializer,
         .deviation = o->deviation,
-        .gain = o->gain};
+        .gain = o->gain,
+        .part = CUP_PART_ROWS};
     CUP_TRY(cup_linear_layer_new(&layer->up, list, "up", width, hidden, &linear));
     linear.activation = CUP_ACTIVATION_NONE;
+    linear.part = CUP_PART_COLUMNS;
     linear.deviation *= shrink;
     return cup_linear_layer_new(&layer->down, list, "down", hidden, width, &linear);
 }

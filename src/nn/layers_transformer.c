@@ -268,7 +268,9 @@ static cup_status take_tensors(cup_transformer_layer *layer, cup_parameters *lis
     cup_attention_layer *a = &layer->attention;
     cup_mlp_layer *m = &layer->mlp;
     CUP_TRY(cup__layer_begin(a, sizeof *a, list, call_attention));
-    CUP_TRY(cup__attention_layer_set(a, list, cup_tensor_size(t->norm1, 0), heads, attention));
+    const cup__part *part = t->qkv ? cup__parameters_part(list, t->qkv) : NULL;
+    CUP_TRY(cup__attention_layer_set(a, list, cup_tensor_size(t->norm1, 0), heads, attention,
+                                     part ? cup_comm_count(part->comm) : 1));
     CUP_TRY(cup__layer_begin(m, sizeof *m, list, call_mlp));
     CUP_TRY(cup_linear_layer_of(&a->qkv, list, t->qkv, t->qkv_bias, CUP_ACTIVATION_NONE));
     CUP_TRY(cup_linear_layer_of(&a->out, list, t->out, t->out_bias, CUP_ACTIVATION_NONE));
@@ -355,9 +357,10 @@ static bool read_at_once(const cup_transformer_layer *layer, cup_context *c, cup
     bool rms = layer->rms, gated = m->up.activation == CUP_ACTIVATION_SWIGLU;
     bool one_epsilon = rms ? layer->rmsnorm1.epsilon == layer->rmsnorm2.epsilon
                            : layer->norm1.epsilon == layer->norm2.epsilon;
-    bool drops = layer->dropout > 0 && cup__parameters_is_training(layer->layer.parameters);
-    if (drops || !one_epsilon || !past->position || past->position->count != 1 ||
-        (*x)->shape[0] != 1 ||
+    cup_parameters *list = layer->layer.parameters;
+    bool drops = layer->dropout > 0 && cup__parameters_is_training(list);
+    if (drops || cup_parameters_comm(list) || !one_epsilon || !past->position ||
+        past->position->count != 1 || (*x)->shape[0] != 1 ||
         (!gated && m->up.activation != CUP_ACTIVATION_GELU) || !m->up.weight || !m->down.weight)
         return false;
     cup_tensor *in[CUP__READ_INPUTS] = {

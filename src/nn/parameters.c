@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "cupola/grad.h"
+#include "optim/optimizer.h"
 #include "tensor/tensor.h"
 
 #define NAME_MOST 250
@@ -18,6 +19,8 @@ typedef struct entry {
     cup_parameter_options options;
     cup_tensor *counted; /* the rows that count, a view, or NULL: all */
     bool shared;
+    bool divided; /* this process has a part of it */
+    cup__part part;
 } entry;
 
 struct cup_parameters {
@@ -27,6 +30,7 @@ struct cup_parameters {
     /* Of the root alone. */
     cup_context *context;
     cup_dtype dtype;
+    cup_comm *comm; /* of the processes that it is shared out to, or NULL */
     entry *entries;
     size_t count, capacity;
     bool training;
@@ -161,6 +165,48 @@ cup_parameters *cup_parameters_under(cup_parameters *list, const char *prefix)
     return part;
 }
 
+cup_status cup_parameters_among(cup_parameters *list, cup_comm *m)
+{
+    if (!list)
+        return CUP_ARGUMENT;
+    cup_context *c = list->root->context;
+    if (c->error.status != CUP_OK)
+        return c->error.status;
+    if (list->root->count > 0)
+        return cup__fail(&c->error, CUP_STATE,
+                         "parameters: %.200s is there already; say among whom a list is shared out "
+                         "before anything is made in it",
+                         list->root->entries[0].name);
+    list->root->comm = cup_comm_count(m) > 1 ? m : NULL;
+    return CUP_OK;
+}
+
+cup_comm *cup_parameters_comm(const cup_parameters *list)
+{
+    return list ? list->root->comm : NULL;
+}
+
+const cup__part *cup__parameters_part(const cup_parameters *list, const cup_tensor *t)
+{
+    const cup_parameters *root = list->root;
+    for (size_t i = 0; root->comm && i < root->count; i++)
+        if (root->entries[i].tensor == t)
+            return root->entries[i].divided ? &root->entries[i].part : NULL;
+    return NULL;
+}
+
+const cup__part *cup__parameters_part_named(const cup_parameters *list, const char *name,
+                                            size_t length)
+{
+    const cup_parameters *root = list->root;
+    for (size_t i = 0; root->comm && i < root->count; i++) {
+        const entry *e = &root->entries[i];
+        if (strlen(e->name) == length && !memcmp(e->name, name, length))
+            return e->divided ? &e->part : NULL;
+    }
+    return NULL;
+}
+
 static bool is_in(const cup_parameters *list, const entry *e)
 {
     return !strncmp(e->name, list->prefix, strlen(list->prefix));
@@ -188,7 +234,7 @@ static cup_tensor *counted(const entry *e)
     return e->counted ? e->counted : e->tensor;
 }
 
-/* Sets the rows behind those that count to zeros. */
+/* Sets the rows behind those that count to zeros. Of a part they are counted with the whole. */
 static cup_status count_rows(cup_context *c, entry *e)
 {
     cup_tensor *t = e->tensor;
@@ -204,6 +250,8 @@ static cup_status count_rows(cup_context *c, entry *e)
     if (bytes > used)
         CUP_TRY(c->device->calls->fill(c->device, (char *)t->data + used, 0, bytes - used));
     cup__shape shape = cup__shape_of(t);
+    if (e->divided)
+        return CUP_OK;
     shape.size[0] = rows;
     e->counted = cup_keep(cup__tensor_view(t, &shape, t->stride, 0));
     return c->error.status;
@@ -230,6 +278,37 @@ static entry *add_entry(cup_parameters *root, char *name)
     return e;
 }
 
+/* This process's part in the place of the whole. */
+static cup_status keep_part(cup_context *c, entry *e)
+{
+    cup_tensor *whole = e->tensor;
+    e->tensor = cup_keep(cup__part_take(c, whole, &e->part));
+    cup_tensor_free(whole);
+    return e->tensor ? CUP_OK : c->error.status;
+}
+
+/* The tensor of an entry that has its name. */
+static cup_status make_tensor(cup_parameters *root, entry *e, cup_dtype dtype, int ndim,
+                              const int64_t *shape)
+{
+    cup_context *c = root->context;
+    const cup_parameter_options *o = &e->options;
+    e->divided = root->comm && o->part != CUP_PART_WHOLE;
+    if (e->divided)
+        CUP_TRY(cup__part_set(c, e->name, ndim, shape, o, root->comm, &e->part));
+    e->tensor = cup__initial(c, e->name, dtype, ndim, shape, o);
+    if (!e->tensor)
+        return c->error.status;
+    cup_status status = count_rows(c, e);
+    if (status == CUP_OK && e->divided)
+        status = keep_part(c, e);
+    if (status == CUP_OK && !o->buffer && !cup_require_grad(e->tensor))
+        status = c->error.status;
+    if (status != CUP_OK)
+        cup_tensor_free(e->tensor);
+    return status;
+}
+
 cup_tensor *cup_parameter_new(cup_parameters *list, const char *name, int ndim,
                               const int64_t *shape, const cup_parameter_options *options)
 {
@@ -249,23 +328,15 @@ cup_tensor *cup_parameter_new(cup_parameters *list, const char *name, int ndim,
     entry *e = whole ? add_entry(root, whole) : NULL;
     if (!e)
         return NULL;
-    cup_tensor *t = cup__initial(c, whole, dtype, ndim, shape, &own);
-    if (!t || (!own.buffer && !cup_require_grad(t))) {
-        cup_tensor_free(t);
-        cup__free(whole);
-        return NULL;
-    }
     own.dtype = NULL;
     e->options = own;
-    e->tensor = t;
-    if (count_rows(c, e) != CUP_OK) {
-        cup_tensor_free(t);
+    if (make_tensor(root, e, dtype, ndim, shape) != CUP_OK) {
         cup__free(whole);
         return NULL;
     }
-    cup__tensor_retain(t);
+    cup__tensor_retain(e->tensor);
     root->count++;
-    return t;
+    return e->tensor;
 }
 
 cup_tensor *cup_parameter_share(cup_parameters *list, const char *name, cup_tensor *tensor)
@@ -288,6 +359,8 @@ cup_tensor *cup_parameter_share(cup_parameters *list, const char *name, cup_tens
         return NULL;
     e->options = root->entries[own].options;
     e->counted = root->entries[own].counted;
+    e->divided = root->entries[own].divided;
+    e->part = root->entries[own].part;
     e->shared = true;
     e->tensor = tensor;
     cup__tensor_retain(tensor);
@@ -405,6 +478,12 @@ cup_optimizer *cup_optimizer_of(cup_parameters *list, const cup_optimizer_option
                                            .hidden = e->options.hidden};
     }
     cup_optimizer *o = cup_optimizer_new(root->context, all, count, options);
+    for (int i = 0; o && root->comm && i < count; i++)
+        if (cup__parameters_part(root, all[i].tensor) &&
+            cup__optimizer_divide(o, root->comm, i) != CUP_OK) {
+            cup_optimizer_free(o);
+            o = NULL;
+        }
     cup__free(all);
     return o;
 }

@@ -247,6 +247,7 @@ void cup_optimizer_free(cup_optimizer *o)
         cup__free((char *)(uintptr_t)o->state[i].name);
     }
     cup__split_free(o);
+    cup__divided_free(o);
     cup_tensor_free(o->hyper);
     cup_tensor_free(o->norm);
     for (int i = 0; o->inputs && i < CUP__RECORDS_AT; i++)
@@ -360,7 +361,7 @@ cup_status cup_optimizer_step(cup_optimizer *o)
         cup__method_number(o->others, &o->others_attributes, "beta1"),
         cup__method_number(o->others, &o->others_attributes, "beta2")};
     cup_tensor *const in[] = {o->hyper, o->steps, o->norm};
-    if (!cup__op_call(o->c, &cup__rows[CUP__OP_global_norm], o->gradients, count, NULL, &o->norm) ||
+    if (cup__divided_norm(o, count) != CUP_OK ||
         !cup__op_call(o->c, &cup__rows[CUP__OP_step_factors], in, 3, &betas, &o->inputs[0]))
         return o->c->error.status;
     return run_update(o);

@@ -27,11 +27,28 @@ struct cup_optimizer {
     cup_tensor **averages; /* inputs of the step of averages, or NULL */
     cup_tensor **shown;    /* while they are shown, the parameters as they were; or NULL */
     struct cup__split *split; /* of states over processes, or NULL */
+    /* Parameters of which this process has a part of what others have the rest, in their order; the
+     * norm counts those of all. The tensors are the norm of what is whole, and of the parts that
+     * each process has. */
+    cup_comm *among;
+    bool *divided;
+    cup_tensor *whole_norm, *part_norms, *own_norm;
     bool ready; /* a learning rate was set */
 };
 
+/* Says that parameter i is a part, the rest of which others of m have. CUP_UNSUPPORTED where the
+ * step of its method needs the whole. */
+cup_status cup__optimizer_divide(cup_optimizer *o, cup_comm *m, int i);
+
 /* The gradients that the next step takes, in the order of the parameters; borrowed. */
 cup_tensor *const *cup__optimizer_gradients(cup_optimizer *o, int *count);
+
+/* The norm of all gradients, of which there are `count` in their order here. */
+cup_status cup__divided_norm(cup_optimizer *o, int count);
+void cup__divided_free(cup_optimizer *o);
+
+/* The same of those that are whole, or of the parts, alone. */
+cup_tensor *const *cup__optimizer_gradients_of(cup_optimizer *o, bool divided, int *count);
 
 /* Says which process keeps the states of each parameter: about as many elements each. */
 cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters);

@@ -7,6 +7,12 @@
 #include "tensor/tensor.h"
 #include "train/trainer.h"
 
+/* Those that share out a model, of which what is on each of them is next to nothing. */
+static int processes_of(const cup_training *a)
+{
+    return a->tensor > 1 ? (int)a->tensor : 1;
+}
+
 /* Bytes of a parameter that are there all the time: the weight, a master copy of one in bf16, and
  * what the optimizer keeps, an average included. */
 static int64_t held_each(const cup_training *a)
@@ -24,15 +30,20 @@ static int64_t held_each(const cup_training *a)
  * with its gradients. */
 static double kept_bytes(const cup_training *a)
 {
+    int processes = processes_of(a);
     const cup_gpt_config *g = &a->model;
     double size = (double)cup_dtype_size(a->dtype), tokens = (double)a->batch * (double)g->context;
     double width = (double)g->width, hidden = (double)g->hidden;
-    double block = 6 * width + (double)(cup__gpt_parts(g) * cup__gpt_head_size(g)) +
-                   (g->mlp == CUP_MLP_KIND_SWIGLU ? 3 : 2) * hidden;
+    double shared = (double)(cup__gpt_parts(g) * cup__gpt_head_size(g)) +
+                    (g->mlp == CUP_MLP_KIND_SWIGLU ? 3 : 2) * hidden;
+    double block = 6 * width + shared / processes;
     double blocks =
         a->recompute ? (double)g->layers * width + 2 * block : (double)g->layers * block;
     double logits = tokens * (double)cup__gpt_rows(g) * size;
     double most = a->logits_most > 0 ? (double)a->logits_most : 8.0 * (1 << 30);
+    /* A part of them is there as numbers of f32, too, and as what each step of its loss gives. */
+    if (processes > 1)
+        return tokens * blocks * size + 3 * logits * (4 / size) / processes;
     return tokens * blocks * size + (logits < most ? logits : most);
 }
 
@@ -40,7 +51,7 @@ static double kept_bytes(const cup_training *a)
  * there as well. */
 static void add_up(const cup_training *a, double *parameters, double *batch)
 {
-    double count = (double)cup_gpt_parameter_count(&a->model, true);
+    double count = (double)cup_gpt_parameter_count(&a->model, true) / processes_of(a);
     double gradients = count * (double)cup_dtype_size(a->dtype), kept = kept_bytes(a);
     *parameters = count * (double)held_each(a) + gradients;
     *batch = a->accumulate > 1 ? kept : kept > gradients ? kept - gradients : 0;
@@ -52,7 +63,7 @@ static void add_up(const cup_training *a, double *parameters, double *batch)
 cup_status cup__training_fits(cup_context *c, const cup_training *a)
 {
     CUP_TRY(cup__gpt_fits(c, &a->model, held_each(a) + cup_dtype_size(a->dtype),
-                          "weights, gradients and optimizer"));
+                          "weights, gradients and optimizer", processes_of(a)));
     if (c->device->is_cuda)
         return CUP_OK;
     cup__room room;

@@ -99,7 +99,8 @@ static cup_status find_folder(cup_loop *l)
 }
 
 cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
-                          const cup_loop_options *options, const cup__loop_checkpoints *own)
+                          const cup_loop_options *options, const cup__loop_checkpoints *own,
+                          cup_comm *among)
 {
     cup_loop *l = cup__calloc(1, sizeof *l);
     char *kind = cup__strdup(options->kind ? options->kind : "model");
@@ -112,7 +113,8 @@ cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
         return NULL;
     }
     *l = (cup_loop){.c = c,
-                    .comm = cup_comm_count(options->comm) > 1 ? options->comm : NULL,
+                    .comm = cup_comm_count(options->comm) > 1 ? options->comm : among,
+                    .among = among,
                     .calls = *calls,
                     .options = *options,
                     .checkpoints = own,
@@ -123,7 +125,7 @@ cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
     l->options.folder = folder;
     l->options.kind = kind;
     cup__context_join(c);
-    if (cup__loop_share(l) == CUP_OK && find_folder(l) == CUP_OK)
+    if (cup__loop_group(l) == CUP_OK && cup__loop_share(l) == CUP_OK && find_folder(l) == CUP_OK)
         return l;
     cup_loop_free(l);
     return NULL;
@@ -181,7 +183,7 @@ cup_loop *cup_loop_new(cup_parameters *list, const cup_loop_calls *calls,
         take_calls(c, calls, &own_calls) != CUP_OK)
         return NULL;
     cup_scope_open(c);
-    cup_loop *l = cup__loop_begin(c, &own_calls, &own, &checkpoints);
+    cup_loop *l = cup__loop_begin(c, &own_calls, &own, &checkpoints, cup_parameters_comm(list));
     cup_status status = c->error.status;
     if (l) {
         status = cup__loop_train(l, list);
@@ -199,6 +201,9 @@ void cup_loop_free(cup_loop *l)
         return;
     cup__loop_free_graphs(l);
     cup__buckets_free(l);
+    cup__loop_whole_free(l);
+    if (l->owns_copies)
+        cup_comm_free(l->copies);
     cup_optimizer_free(l->optimizer);
     cup_tensor_free(l->own_losses);
     cup_tensor_free(l->losses);

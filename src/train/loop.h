@@ -49,6 +49,10 @@ struct cup_loop {
     bool whole_steps; /* none is given up halfway */
 
     cup_comm *comm;       /* or NULL: this process alone */
+    /* Of those, the processes that have the parts of one model with this one, or NULL: it has the
+     * whole; and those that have the same part, of which each has its share of the batches. */
+    cup_comm *among, *copies;
+    bool owns_copies;
     int64_t first, share; /* the batches of a step that are this process's */
     bool spread;          /* all have what rank 0 has */
     struct cup__buckets *buckets; /* of gradients on their way, or NULL */
@@ -59,6 +63,8 @@ struct cup_loop {
 
     cup_parameters *list;
     cup_optimizer *optimizer; /* the loop's */
+
+    struct cup__whole *weights, *states; /* while a checkpoint is written or read */
 
     int64_t steps;       /* done, or at least given to the device */
     cup_tensor *losses;  /* of the batches of one step, [accumulate] */
@@ -102,7 +108,7 @@ struct cup_loop {
  * with options that were checked, and then with what it trains. */
 cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
                           const cup_loop_options *options,
-                          const cup__loop_checkpoints *checkpoints);
+                          const cup__loop_checkpoints *checkpoints, cup_comm *among);
 cup_status cup__loop_train(cup_loop *loop, cup_parameters *list);
 
 /* Makes one step and one evaluation in the loop's context as it is, for the kernels they ask for;

@@ -92,12 +92,8 @@ static void write_state(const cup_loop *l, cup__json_writer *writer)
 static cup_status save(cup_loop *l, cup__text *own, cup__text *points, cup__json_writer *writer)
 {
     const cup__loop_checkpoints *k = l->checkpoints;
-    int64_t weights, states;
+    const cup__whole *w = l->weights, *s = l->states;
     int count = 0;
-    const cup_named *weight = cup_parameters_named(l->list, &weights);
-    const cup_named *state = cup__optimizer_whole(l->optimizer, &states);
-    if (!weight)
-        return l->c->error.status;
     cup__points_write(l, points);
     write_state(l, writer);
     if (k->own_file)
@@ -105,8 +101,8 @@ static cup_status save(cup_loop *l, cup__text *own, cup__text *points, cup__json
     if (points->failed || writer->text.failed)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for a checkpoint");
     cup__checkpoint_part parts[PARTS_MOST];
-    parts[count++] = (cup__checkpoint_part){CUP__MODEL_FILE, weight, weights, NULL, 0};
-    parts[count++] = (cup__checkpoint_part){CUP__OPTIMIZER_FILE, state, states, NULL, 0};
+    parts[count++] = (cup__checkpoint_part){CUP__MODEL_FILE, w->named, w->count, NULL, 0};
+    parts[count++] = (cup__checkpoint_part){CUP__OPTIMIZER_FILE, s->named, s->count, NULL, 0};
     if (k->own_file)
         parts[count++] = (cup__checkpoint_part){
             .name = k->own_file, .bytes = own->bytes, .size = own->length};
@@ -135,11 +131,13 @@ cup_status cup_loop_save(cup_loop *l)
     CUP_TRY(cup__loop_read(l, NULL));
     CUP_TRY(cup__loop_compare(l));
     CUP_TRY(cup__optimizer_collect(l->optimizer));
+    CUP_TRY(cup__loop_collect(l));
     cup__text own = {0}, points = {0};
     cup__json_writer writer = {.lines = 2};
     cup_comm_busy(l->comm, true);
     cup_status status = l->folder ? save(l, &own, &points, &writer) : CUP_OK;
     cup_comm_busy(l->comm, false);
+    cup__loop_whole_free(l);
     cup__optimizer_whole_free(l->optimizer);
     cup__text_free(&own);
     cup__text_free(&points);
@@ -187,12 +185,10 @@ static cup_status fill_points(cup_loop *l, const cup__checkpoint *checkpoint, in
 static cup_status fill(cup_loop *l, const cup__checkpoint *checkpoint, int64_t steps)
 {
     cup_context *c = l->c;
-    int64_t weights, states;
-    const cup_named *weight = cup_parameters_named(l->list, &weights);
-    const cup_named *state = cup__optimizer_whole(l->optimizer, &states);
-    CUP_TRY(c->error.status);
-    CUP_TRY(cup__checkpoint_fill(c, checkpoint, CUP__MODEL_FILE, weight, weights));
-    CUP_TRY(cup__checkpoint_fill(c, checkpoint, CUP__OPTIMIZER_FILE, state, states));
+    CUP_TRY(cup__loop_whole(l));
+    const cup__whole *weights = l->weights, *states = l->states;
+    CUP_TRY(cup__checkpoint_fill(c, checkpoint, CUP__MODEL_FILE, weights->named, weights->count));
+    CUP_TRY(cup__checkpoint_fill(c, checkpoint, CUP__OPTIMIZER_FILE, states->named, states->count));
     CUP_TRY(fill_points(l, checkpoint, steps));
     int64_t counted = cup_optimizer_taken(l->optimizer) + cup_optimizer_skipped(l->optimizer);
     if (counted == steps)
@@ -237,5 +233,7 @@ cup_status cup_loop_resume(cup_loop *l)
     CUP_TRY(check_folder(l, "to resume from"));
     if (l->folder)
         CUP_TRY(resume_alone(l));
-    return cup__loop_spread(l);
+    cup_status status = cup__loop_spread(l);
+    cup__loop_whole_free(l);
+    return status;
 }

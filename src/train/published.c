@@ -306,6 +306,10 @@ cup_status cup_gpt_export(cup_gpt *m, const char *folder)
     CUP_TRY(c->error.status);
     if (!folder)
         return cup__fail(&c->error, CUP_ARGUMENT, "export: the folder is NULL");
+    if (cup_parameters_comm(m->parameters))
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "export: this process has a part of the model; load the whole from its "
+                         "checkpoint");
     const cup__published_family *f = cup__published_families;
     while (f->model_type && !f->is_one(&m->config))
         f++;

@@ -20,6 +20,12 @@
  * process computes it: each has so many calls that draw some. */
 #define DRAWS 4096
 
+/* What gradients are sums of: batches, whose loss all have that share out a model. */
+static double losses_of(const cup_loop *l)
+{
+    return (double)l->options.accumulate * cup_comm_count(l->among);
+}
+
 /* All that varies from step to step goes into device memory before the step is computed. */
 static cup_status prepare(cup_loop *l)
 {
@@ -33,7 +39,7 @@ static cup_status prepare(cup_loop *l)
     /* Number 0 is that of the first weights. */
     cup_random_step(l->c, (uint64_t)l->steps + 1);
     return cup_optimizer_set(l->optimizer, cup_schedule_rate(&l->options.schedule, l->steps),
-                             1 / (double)l->options.accumulate);
+                             1 / losses_of(l));
 }
 
 /* The loss as f32, whatever the model computes in; NULL with an error. */
@@ -255,7 +261,7 @@ static cup_status add_step(cup_loop *l, const cup_training_hooks *hooks)
     if (!point)
         return l->c->error.status;
     point->loss = loss;
-    point->norm = (double)row[width - 1] / (double)(width - 1);
+    point->norm = (double)row[width - 1] / losses_of(l);
     l->read++;
     if (hooks->point)
         hooks->point(point, hooks->user);

@@ -13,15 +13,36 @@
 
 cup_status cup__loop_share(cup_loop *l)
 {
-    int64_t all = l->options.accumulate, count = cup_comm_count(l->comm);
+    int64_t all = l->options.accumulate, count = cup_comm_count(l->copies);
     if (all % count)
         return cup__fail(&l->c->error, CUP_ARGUMENT,
                          "training: %lld batches a step cannot be shared equally by %lld "
                          "processes; set accumulate to a multiple of them",
                          (long long)all, (long long)count);
     l->share = all / count;
-    l->first = l->share * cup_comm_rank(l->comm);
+    l->first = l->share * cup_comm_rank(l->copies);
     return CUP_OK;
+}
+
+cup_status cup__loop_group(cup_loop *l)
+{
+    if (!l->among) {
+        l->copies = l->comm;
+        return CUP_OK;
+    }
+    l->copies = cup_comm_split_new(l->comm, cup_comm_rank(l->among));
+    l->owns_copies = true;
+    CUP_TRY(l->c->error.status);
+    int64_t at = cup_comm_rank(l->copies);
+    int64_t numbers[] = {at, -at};
+    CUP_TRY(cup_comm_agree(l->among, numbers, 2));
+    if (numbers[0] == -numbers[1] &&
+        cup_comm_count(l->copies) * cup_comm_count(l->among) == cup_comm_count(l->comm))
+        return CUP_OK;
+    return cup__fail(&l->c->error, CUP_ARGUMENT,
+                     "training: %d processes are not alike groups of %d that share out a model; "
+                     "make each of as many ranks that follow each other",
+                     cup_comm_count(l->comm), cup_comm_count(l->among));
 }
 
 /* The points as numbers in a tensor, and back. */
@@ -69,7 +90,18 @@ static cup_status spread_split(cup_loop *l, bool resumed)
     return status;
 }
 
-static cup_status spread_tensors(cup_loop *l)
+/* Tensors of which this process has a part, or the whole, from where there is `room` on. */
+static int choose(const cup_loop *l, const cup_named *list, int64_t count, bool states, bool parts,
+                  cup_tensor **room)
+{
+    int found = 0;
+    for (int64_t i = 0; i < count; i++)
+        if (parts == (cup__loop_part(l, list[i].name, states) != NULL))
+            room[found++] = list[i].tensor;
+    return found;
+}
+
+static cup_status spread_tensors(cup_loop *l, bool resumed)
 {
     int64_t weights, states;
     const cup_named *weight = cup_parameters_named(l->list, &weights);
@@ -77,15 +109,21 @@ static cup_status spread_tensors(cup_loop *l)
     CUP_TRY(l->c->error.status);
     if (l->options.optimizer.split)
         states = 0;
-    cup_tensor **all = cup__calloc((size_t)(weights + states), sizeof *all);
-    if (!all)
+    cup_tensor **room = cup__calloc((size_t)(weights + states), sizeof *room);
+    if (!room)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for the tensors of a run");
-    for (int64_t i = 0; i < weights; i++)
-        all[i] = weight[i].tensor;
-    for (int64_t i = 0; i < states; i++)
-        all[weights + i] = state[i].tensor;
-    cup_status status = cup_comm_broadcast(l->comm, all, (int)(weights + states), 0);
-    cup__free(all);
+    int found = choose(l, weight, weights, false, false, room);
+    found += choose(l, state, states, true, false, room + found);
+    cup_status status = cup_comm_broadcast(l->comm, room, found, 0);
+    if (status == CUP_OK && l->among && resumed) {
+        status = cup__loop_deal(l);
+    } else if (status == CUP_OK && l->among) {
+        /* Those who have the same part get that of the first of them. */
+        found = choose(l, weight, weights, false, true, room);
+        found += choose(l, state, states, true, true, room + found);
+        status = cup_comm_broadcast(l->copies, room, found, 0);
+    }
+    cup__free(room);
     return status;
 }
 
@@ -99,7 +137,7 @@ cup_status cup__loop_spread(cup_loop *l)
     cup_scope_open(l->c);
     cup_status status = spread_points(l, numbers[1]);
     if (status == CUP_OK)
-        status = spread_tensors(l);
+        status = spread_tensors(l, numbers[2]);
     if (status == CUP_OK)
         status = spread_split(l, numbers[2]);
     cup_scope_return(l->c, NULL);
@@ -110,6 +148,18 @@ cup_status cup__loop_spread(cup_loop *l)
     return cup__comm_check(l->comm);
 }
 
+/* A part is added up over those who have the same one, all else over all: each process brings what
+ * the loss owes to its own copy of it. */
+static cup_status reduce_parts(cup_loop *l)
+{
+    int count;
+    cup_comm_step(l->comm, l->steps);
+    cup_tensor *const *list = cup__optimizer_gradients_of(l->optimizer, false, &count);
+    CUP_TRY(cup_comm_all_reduce(l->comm, list, count, CUP_COMBINE_SUM));
+    list = cup__optimizer_gradients_of(l->optimizer, true, &count);
+    return cup_comm_all_reduce(l->copies, list, count, CUP_COMBINE_SUM);
+}
+
 cup_status cup__loop_reduce(cup_loop *l)
 {
     if (!l->comm || cup__device_is_dry(l->c->device))
@@ -117,12 +167,14 @@ cup_status cup__loop_reduce(cup_loop *l)
     int count;
     if (l->buckets) {
         CUP_TRY(cup__buckets_finish(l));
+    } else if (l->among) {
+        CUP_TRY(reduce_parts(l));
     } else {
         cup_tensor *const *gradients = cup__optimizer_gradients(l->optimizer, &count);
         cup_comm_step(l->comm, l->steps);
         CUP_TRY(cup_comm_all_reduce(l->comm, gradients, count, CUP_COMBINE_SUM));
     }
-    return cup_comm_all_gather(l->comm, l->own_losses, l->losses);
+    return l->copies ? cup_comm_all_gather(l->copies, l->own_losses, l->losses) : CUP_OK;
 }
 
 cup_status cup__loop_agree(cup_loop *l)
@@ -137,8 +189,8 @@ cup_status cup__loop_agree(cup_loop *l)
     return cup__fail(&l->c->error, CUP_INTERRUPTED, "stopped, as was asked for");
 }
 
-/* Of the bytes of all that is trained. */
-static cup_status hash_weights(cup_loop *l, uint64_t *out)
+/* Of the bytes of all that is trained and whole, or a part. */
+static cup_status hash_weights(cup_loop *l, bool parts, uint64_t *out)
 {
     int64_t count;
     size_t room = 0;
@@ -150,7 +202,8 @@ static cup_status hash_weights(cup_loop *l, uint64_t *out)
     for (int64_t i = 0; i < count && status == CUP_OK; i++) {
         cup_tensor *t = named[i].tensor;
         size_t size = (size_t)t->count * (size_t)cup_dtype_size(t->dtype);
-        if (!t->is_parameter || !t->contiguous)
+        bool part = cup__loop_part(l, named[i].name, false) != NULL;
+        if (!t->is_parameter || !t->contiguous || part != parts)
             continue;
         if (size > room) {
             cup__free(bytes);
@@ -181,7 +234,7 @@ static int alike(const int64_t *hashes, int count, int i)
 
 /* Names the processes whose weights are not those that most have, rank 0's where nobody is in the
  * majority. */
-static cup_status name_others(cup_loop *l, const int64_t *hashes, int count)
+static cup_status name_others(cup_loop *l, cup_comm *comm, const int64_t *hashes, int count)
 {
     cup__text text = {0};
     int most = 0, named = 0;
@@ -190,7 +243,7 @@ static cup_status name_others(cup_loop *l, const int64_t *hashes, int count)
             most = i;
     for (int i = 0; i < count; i++)
         if (hashes[i] != hashes[most] && named++ < 3)
-            cup__text_add(&text, "%s%s", named > 1 ? ", " : "", cup__comm_name(l->comm, i));
+            cup__text_add(&text, "%s%s", named > 1 ? ", " : "", cup__comm_name(comm, i));
     if (named > 3)
         cup__text_add(&text, " and %d more", named - 3);
     cup_status status = cup__fail(
@@ -204,20 +257,26 @@ static cup_status name_others(cup_loop *l, const int64_t *hashes, int count)
     return status;
 }
 
+static cup_status compare(cup_loop *l, cup_comm *comm, bool parts)
+{
+    uint64_t own = 0;
+    int count = cup_comm_count(comm);
+    CUP_TRY(hash_weights(l, parts, &own));
+    int64_t *all = cup__calloc((size_t)count, sizeof *all), mine = (int64_t)own;
+    if (!all)
+        return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for what hosts agree on");
+    cup_comm_step(comm, l->steps);
+    cup_status status = cup__comm_collect(comm, &mine, 1, all);
+    if (status == CUP_OK && alike(all, count, 0) != count)
+        status = name_others(l, comm, all, count);
+    cup__free(all);
+    return status;
+}
+
 cup_status cup__loop_compare(cup_loop *l)
 {
     if (!l->comm)
         return CUP_OK;
-    uint64_t own = 0;
-    int count = cup_comm_count(l->comm);
-    CUP_TRY(hash_weights(l, &own));
-    int64_t *all = cup__calloc((size_t)count, sizeof *all), mine = (int64_t)own;
-    if (!all)
-        return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for what hosts agree on");
-    cup_comm_step(l->comm, l->steps);
-    cup_status status = cup__comm_collect(l->comm, &mine, 1, all);
-    if (status == CUP_OK && alike(all, count, 0) != count)
-        status = name_others(l, all, count);
-    cup__free(all);
-    return status;
+    CUP_TRY(compare(l, l->comm, false));
+    return l->among ? compare(l, l->copies, true) : CUP_OK;
 }

@@ -5,6 +5,28 @@
 
 #include "train/loop.h"
 
+/* Finds the processes that have the same part of a model. */
+cup_status cup__loop_group(cup_loop *loop);
+
+/* Tensors of a checkpoint, whole where this process has a part. */
+typedef struct cup__whole {
+    cup_named *named;
+    cup_tensor **own;  /* what this process has of each */
+    cup_tensor **made; /* the whole of a part, on rank 0, or NULL */
+    int64_t count;
+    bool states; /* of the optimizer */
+} cup__whole;
+
+/* All of the list and of the optimizer, into `weights` and `states`: on rank 0 with tensors for
+ * what is whole nowhere. All processes call the next two: they bring the parts to rank 0, or what
+ * is whole on rank 0 to those who have parts of it. */
+cup_status cup__loop_whole(cup_loop *loop);
+void cup__loop_whole_free(cup_loop *loop);
+cup_status cup__loop_collect(cup_loop *loop);
+cup_status cup__loop_deal(cup_loop *loop);
+/* This process's part of a tensor of the list, or of a state of the optimizer; NULL: the whole. */
+const struct cup__part *cup__loop_part(const cup_loop *loop, const char *name, bool state);
+
 /* Sets which of a step's batches are this process's; refuses what cannot be shared equally. */
 cup_status cup__loop_share(cup_loop *loop);
 

@@ -37,7 +37,7 @@ static cup_status write_batch(cup_context *c, int64_t step, void *user)
     cup_trainer *t = user;
     const cup_training *a = &t->training;
     int64_t all = t->share * t->rows, most = rows_of_piece(t);
-    int64_t before = all * cup_comm_rank(a->comm);
+    int64_t before = all * t->group;
     for (int64_t first = 0; first < all; first += most) {
         int64_t rows = all - first < most ? all - first : most;
         CUP_TRY(cup_data_batch(c, t->data, CUP_SPLIT_TRAIN, a->seed, (uint64_t)step,
@@ -61,7 +61,7 @@ static cup_tensor *part(cup_tensor *all, int64_t i)
 static cup_tensor *loss_of_batch(cup_context *c, int64_t i, void *user)
 {
     const cup_trainer *t = user;
-    int64_t own = i - t->share * cup_comm_rank(t->training.comm);
+    int64_t own = i - t->share * t->group;
     (void)c;
     cup_tensor *loss = cup_gpt_loss(t->model, part(t->tokens, own), part(t->targets, own), true);
     if (t->forward_done)
@@ -74,7 +74,7 @@ static cup_status evaluate(cup_context *c, double *loss, void *user)
     const cup_trainer *t = user;
     const cup_training *a = &t->training;
     (void)c;
-    return cup__gpt_evaluate(t->model, t->data, CUP_SPLIT_VALIDATION, a->comm, t->rows,
+    return cup__gpt_evaluate(t->model, t->data, CUP_SPLIT_VALIDATION, t->loop->copies, t->rows,
                              a->evaluate_texts, loss);
 }
 
@@ -92,7 +92,7 @@ static void rehearse(cup_context *c, void *user)
     const cup_trainer *t = user;
     int64_t batch = t->rows, begin, end;
     (void)c;
-    cup__evaluated_share(t->training.comm, t->texts, &begin, &end);
+    cup__evaluated_share(t->loop->copies, t->texts, &begin, &end);
     if (end - begin >= batch)
         rehearse_rows(t, batch);
     if ((end - begin) % batch)
@@ -127,12 +127,34 @@ static cup_status make_batches(cup_context *c, cup_trainer *t)
     return c->error.status;
 }
 
+/* Makes groups of processes that share out the model. */
+static cup_status group(cup_context *c, cup_trainer *t)
+{
+    const cup_training *a = &t->training;
+    int64_t count = cup_comm_count(a->comm), tensor = a->tensor > 0 ? a->tensor : 1;
+    t->groups = count / tensor;
+    t->group = cup_comm_rank(a->comm) / tensor;
+    if (a->tensor < 0 || count % tensor)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "training: %lld processes are no groups of %lld that share out a model; "
+                         "start a multiple of them",
+                         (long long)count, (long long)a->tensor);
+    if (tensor == 1)
+        return CUP_OK;
+    if (a->from)
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "training: weights of a folder are not shared out to processes; begin "
+                         "with them in a run of one step, and resume it with these");
+    t->among = cup_comm_split_new(a->comm, (int)t->group);
+    return c->error.status;
+}
+
 /* Shares the batches of a step among the processes, or where these are not enough, the texts of
  * each batch. */
 static cup_status share(cup_context *c, cup_trainer *t)
 {
     const cup_training *a = &t->training;
-    int64_t count = cup_comm_count(a->comm), parts = 1;
+    int64_t count = t->groups, parts = 1;
     while (a->accumulate * parts % count && parts < count)
         parts++;
     t->batches = a->accumulate * parts;
@@ -142,9 +164,9 @@ static cup_status share(cup_context *c, cup_trainer *t)
         return CUP_OK;
     return cup__fail(&c->error, CUP_ARGUMENT,
                      "training: %lld batches of %lld texts cannot be shared equally by %lld "
-                     "processes; make the one or the other a multiple of %lld",
+                     "%s; make the one or the other a multiple of %lld",
                      (long long)a->accumulate, (long long)a->batch, (long long)count,
-                     (long long)parts);
+                     t->among ? "groups of processes" : "processes", (long long)parts);
 }
 
 /* The model and its loop. */
@@ -167,11 +189,11 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
         .check_every = a->check_every,
         .folder = folder,
         .kind = "gpt"};
-    t->loop = cup__loop_begin(c, &calls, &options, &cup__training_checkpoints);
+    t->loop = cup__loop_begin(c, &calls, &options, &cup__training_checkpoints, t->among);
     if (!t->loop)
         return c->error.status;
     cup_seed(c, a->seed);
-    t->model = cup_gpt_new(c, a->dtype, &a->model);
+    t->model = cup_gpt_among_new(c, a->dtype, &a->model, t->among);
     if (!t->model)
         return c->error.status;
     if (a->from)
@@ -188,6 +210,7 @@ static cup_status make(cup_context *c, cup_trainer *t, const char *folder)
     CUP_TRY(check_vocabulary(c, t));
     CUP_TRY(cup__training_check(c, a));
     CUP_TRY(cup_precision(c, a->precision));
+    CUP_TRY(group(c, t));
     CUP_TRY(share(c, t));
     cup_training own = *a;
     own.batch = t->rows;
@@ -205,6 +228,7 @@ static void free_parts(cup_trainer *t)
     cup_tensor_free(t->tokens);
     cup_tensor_free(t->targets);
     cup_gpt_free(t->model);
+    cup_comm_free(t->among);
     cup__free(t->host_tokens);
     cup__free(t->host_targets);
 }
@@ -249,7 +273,8 @@ void cup_trainer_free(cup_trainer *t)
 
 cup_status cup__training_dry(cup_context *c, const cup_training *training, cup_trainer *t)
 {
-    *t = (cup_trainer){.training = *training, .texts = training->batch};
+    *t = (cup_trainer){.training = *training, .texts = training->batch, .groups = 1};
+    t->training.tensor = 0;
     t->training.comm = t->training.optimizer.split = NULL;
     t->training.from = NULL;
     CUP_TRY(share(c, t));

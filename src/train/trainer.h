@@ -18,6 +18,8 @@ struct cup_trainer {
     /* The batches in which the loop computes a step, those that are this process's, and the texts
      * of each: of one process as the training says. */
     int64_t batches, share, rows;
+    cup_comm *among;      /* those that share out the model with this process, or NULL */
+    int64_t group, groups; /* this one's among all */
     void (*forward_done)(void *user); /* behind forward of each batch, where it is set */
     void *forward_user;
 };

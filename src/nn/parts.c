@@ -1,0 +1,115 @@
+/* Parameters of which each process has a part. */
+#include "cupola/grad.h"
+#include "cupola/ops.h"
+#include "nn/parameters.h"
+
+static cup_status check_sections(cup_context *c, const char *name, int64_t size,
+                                 const cup__part *part)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < part->sections; i++) {
+        int64_t section = part->section[i];
+        sum += section;
+        if (section < 0 || section % cup_comm_count(part->comm))
+            return cup__fail(&c->error, CUP_ARGUMENT,
+                             "parameter %.200s: %lld %s cannot be shared out equally to %d "
+                             "processes; take a number of them that divides it",
+                             name, (long long)section, part->axis ? "columns" : "rows",
+                             cup_comm_count(part->comm));
+    }
+    if (sum == size)
+        return CUP_OK;
+    return cup__fail(&c->error, CUP_ARGUMENT,
+                     "parameter %.200s: its sections are %lld %s together, and it has %lld", name,
+                     (long long)sum, part->axis ? "columns" : "rows", (long long)size);
+}
+
+cup_status cup__part_set(cup_context *c, const char *name, int ndim, const int64_t *shape,
+                         const cup_parameter_options *o, cup_comm *m, cup__part *out)
+{
+    int axis = o->part == CUP_PART_COLUMNS;
+    *out = (cup__part){.comm = m, .axis = axis, .rows = o->rows};
+    if ((int)o->part < 0 || o->part > CUP_PART_COLUMNS || ndim <= axis ||
+        ndim >= CUP_MAX_DIMS || !shape)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "parameter %.200s: there is no part %d of %d dimensions", name,
+                         (int)o->part, ndim);
+    while (out->sections < 3 && o->sections[out->sections]) {
+        out->section[out->sections] = o->sections[out->sections];
+        out->sections++;
+    }
+    if (!out->sections)
+        out->section[out->sections++] = shape[axis];
+    return check_sections(c, name, shape[axis], out);
+}
+
+cup__shape cup__part_whole_shape(const cup_tensor *t, const cup__part *part)
+{
+    cup__shape shape = cup__shape_of(t);
+    shape.size[part->axis] *= cup_comm_count(part->comm);
+    return shape;
+}
+
+/* The places [from, from + size) along the axis. */
+static cup_tensor *stretch(cup_context *c, cup_tensor *t, int axis, int64_t from, int64_t size)
+{
+    int64_t starts[CUP_MAX_DIMS] = {0}, sizes[CUP_MAX_DIMS];
+    for (int i = 0; t && i < t->ndim; i++)
+        sizes[i] = -1;
+    starts[axis] = from;
+    sizes[axis] = size;
+    return t ? cup_slice(c, t, starts, t->ndim, sizes, t->ndim) : NULL;
+}
+
+cup_tensor *cup__part_take(cup_context *c, cup_tensor *whole, const cup__part *part)
+{
+    int64_t count = cup_comm_count(part->comm), rank = cup_comm_rank(part->comm), at = 0;
+    cup_tensor *own[3];
+    bool was = cup_grad_recording(c, false);
+    cup_scope_open(c);
+    for (int i = 0; i < part->sections; i++) {
+        int64_t size = part->section[i] / count;
+        own[i] = stretch(c, whole, part->axis, at + rank * size, size);
+        at += part->section[i];
+    }
+    cup_tensor *t = cup_scope_return(c, cup_concat(c, own, part->sections, part->axis));
+    cup_grad_recording(c, was);
+    return t;
+}
+
+/* Section i of the whole, from what all have, [processes, ..]. */
+static cup_tensor *section(cup_context *c, cup_tensor *all, const cup__part *part, int i)
+{
+    int64_t count = cup_comm_count(part->comm), at = 0, size = part->section[i] / count;
+    cup_tensor *whole = NULL;
+    for (int k = 0; k < i; k++)
+        at += part->section[k] / count;
+    for (int64_t r = 0; all && r < count; r++) {
+        cup_tensor *one = stretch(c, all, 0, r, 1);
+        one = stretch(c, one, part->axis + 1, at, size);
+        cup_tensor *pair[] = {whole, one};
+        whole = r ? cup_concat(c, pair, 2, part->axis + 1) : one;
+    }
+    return whole;
+}
+
+cup_tensor *cup__part_gather(cup_context *c, cup_tensor *t, const cup__part *part)
+{
+    int64_t shape[CUP_MAX_DIMS] = {cup_comm_count(part->comm)};
+    cup__shape whole = cup__part_whole_shape(t, part);
+    cup_tensor *own[3];
+    bool was = cup_grad_recording(c, false);
+    cup_scope_open(c);
+    for (int i = 0; i < t->ndim; i++)
+        shape[i + 1] = t->shape[i];
+    cup_tensor *all = cup_tensor_new(c, t->dtype, t->ndim + 1, shape), *y = NULL;
+    if (all && cup_comm_all_gather(part->comm, t, all) == CUP_OK) {
+        for (int i = 0; i < part->sections; i++)
+            own[i] = section(c, all, part, i);
+        y = cup_concat(c, own, part->sections, part->axis + 1);
+        y = y ? cup_reshape(c, y, whole.ndim, whole.size) : NULL;
+    }
+    y = cup_scope_return(c, y);
+    cup_grad_recording(c, was);
+    return y;
+}

@@ -61,6 +61,9 @@ static int choose_training(train_run *r)
 
 static int make_trainer(train_run *r)
 {
+    int code = train_parallel(r->given, cup_comm_count(r->comm), &r->training.tensor);
+    if (code)
+        return code;
     r->training.comm = r->comm;
     r->training.optimizer.split = r->given->zero ? r->comm : NULL;
     r->trainer = cup_trainer_new(r->c, r->data, r->tokenizer, r->given->out, &r->training);
@@ -281,7 +284,10 @@ const cli_verb verb_train = {
         "torchrun, mpirun or Slurm starts them: each computes its share of a step's batches, "
         "--batch times --accumulate texts in all, so that the run is that of one process but for "
         "rounding. Rank 0 writes the checkpoint, from which a run that is started again goes on by "
-        "itself, but with --overwrite; another number of processes may go on from it, too. Where "
+        "itself, but with --overwrite; another number of processes may go on from it, too. "
+        "--parallel dp=2,tp=2 lets groups of two share out one model, each process with a part of "
+        "the heads, of the MLPs and of the vocabulary, for models that do not fit one of them. "
+        "Where "
         "the run fails, each process writes flight-RANK.json to --out: why, what it did last, and "
         "what it knew of the others.\n\n"
         "--task classify learns to tell images apart, from --data as cupola/images.h says: IDX "

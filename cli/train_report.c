@@ -29,7 +29,10 @@ void train_announce(const train_run *r)
     const cup_gpt *m = cup_trainer_model(r->trainer);
     if (!train_speaks(r))
         return;
-    if (r->comm)
+    if (r->comm && r->training.tensor > 1)
+        fprintf(stderr, "run      %d processes, joined by %s; %lld share out the model\n",
+                cup_comm_count(r->comm), cup_comm_backend(r->comm), (long long)r->training.tensor);
+    else if (r->comm)
         fprintf(stderr, "run      %d processes, joined by %s\n", cup_comm_count(r->comm),
                 cup_comm_backend(r->comm));
     fprintf(stderr, "device   %s, %s\n", cup_device_text(r->c), cup_dtype_name(m->dtype));

@@ -14,47 +14,59 @@ static bool ends_in(const char *text, const char *end)
     return length > wanted && strcmp(text + length - wanted, end) == 0;
 }
 
-static cup_status fill_part(cup_context *c, cup__writer *writer, const cup__checkpoint_part *part)
+static cup_status fill_part(cup_context *c, cup__error *error, cup__writer *writer,
+                            const cup__checkpoint_part *part)
 {
+    if (part->copies)
+        return cup__safetensors_write(error, writer, part->copies, (size_t)part->count);
     if (part->tensors)
         return cup__named_write(c, writer, part->tensors, part->count);
-    return cup__writer_add(&c->error, writer, part->bytes, part->size);
+    return cup__writer_add(error, writer, part->bytes, part->size);
 }
 
-static cup_status write_part(cup_context *c, const char *folder, const cup__checkpoint_part *part,
-                             cup__json_writer *files)
+static cup_status check_name(cup__error *error, const char *name)
 {
-    char text[CUP__HASH_TEXT];
+    if (*name && *name != '.' && !strchr(name, '/') && !ends_in(name, ".new") &&
+        strcmp(name, "state.json") && strlen(name) < CUP__CHECKPOINT_NAME)
+        return CUP_OK;
+    return cup__fail(error, CUP_ARGUMENT, "a checkpoint cannot have a file \"%.100s\"", name);
+}
+
+cup_status cup__checkpoint_write(cup_context *c, cup__error *error, const char *folder,
+                                 const cup__checkpoint_part *part, cup__checkpoint_file *out)
+{
     cup__hash hash;
     cup__writer writer;
+    *out = (cup__checkpoint_file){0};
+    CUP_TRY(check_name(error, part->name));
     char *path = cup__checkpoint_path(folder, part->name, CUP__CHECKPOINT_NEW);
     cup_status status =
-        path ? cup__writer_open(&c->error, path, &writer) : cup__no_memory(&c->error, folder);
+        path ? cup__writer_open(error, path, &writer) : cup__no_memory(error, folder);
     cup__free(path);
     CUP_TRY(status);
     cup__hash_begin(&hash);
     writer.hash = &hash;
-    status = fill_part(c, &writer, part);
-    uint64_t bytes = writer.written;
+    status = fill_part(c, error, &writer, part);
+    out->bytes = writer.written;
     if (status == CUP_OK)
-        status = cup__writer_commit(&c->error, &writer);
+        status = cup__writer_commit(error, &writer);
     else
         cup__writer_abandon(&writer);
-    cup__json_open(files, part->name, CUP__JSON_OBJECT);
-    cup__json_add_unsigned(files, "bytes", bytes);
-    cup__json_add_string(files, "hash", cup__hash_text(&hash, text));
-    cup__json_close(files);
+    memcpy(out->name, part->name, strlen(part->name) + 1);
+    cup__hash_text(&hash, out->hash);
     return status;
 }
 
-static cup_status write_parts(cup_context *c, const char *folder, const cup__checkpoint_part *parts,
-                              int count, cup__json_writer *document)
+static void name_files(cup__json_writer *document, const cup__checkpoint_file *files, int count)
 {
     cup__json_open(document, "files", CUP__JSON_OBJECT);
-    for (int i = 0; i < count; i++)
-        CUP_TRY(write_part(c, folder, &parts[i], document));
+    for (int i = 0; i < count; i++) {
+        cup__json_open(document, files[i].name, CUP__JSON_OBJECT);
+        cup__json_add_unsigned(document, "bytes", files[i].bytes);
+        cup__json_add_string(document, "hash", files[i].hash);
+        cup__json_close(document);
+    }
     cup__json_close(document);
-    return CUP_OK;
 }
 
 static cup_status write_state(cup__error *error, const char *folder, const cup__text *document)
@@ -79,27 +91,20 @@ static bool is_still_old(const char *folder, uint64_t number)
     return old;
 }
 
-static void remove_new(const char *folder, const cup__checkpoint_part *parts, int count)
+void cup__checkpoint_drop(const char *folder, const cup__checkpoint_file *files, int count)
 {
     for (int i = 0; i < count; i++) {
-        char *path = cup__checkpoint_path(folder, parts[i].name, CUP__CHECKPOINT_NEW);
-        if (path)
+        char *path = cup__checkpoint_path(folder, files[i].name, CUP__CHECKPOINT_NEW);
+        if (path && *files[i].name)
             unlink(path);
         cup__free(path);
     }
 }
 
-static cup_status clear_last(cup__error *error, const char *folder,
-                             const cup__checkpoint_part *parts, int count)
+cup_status cup__checkpoint_begin(cup__error *error, const char *folder, const char *const *names,
+                                 size_t count)
 {
-    const char **names = cup__calloc((size_t)count, sizeof *names);
-    if (!names)
-        return cup__no_memory(error, folder);
-    for (int i = 0; i < count; i++)
-        names[i] = parts[i].name;
-    cup_status status = cup__checkpoint_clear(error, folder, names, (size_t)count, true);
-    cup__free(names);
-    return status;
+    return cup__checkpoint_clear(error, folder, names, count, true);
 }
 
 /* Closes the document with the checksum of all that stands before it. */
@@ -119,42 +124,91 @@ static void close_document(cup__json_writer *document)
     memcpy(at, cup__hash_text(&hash, text), digits);
 }
 
-static cup_status save(cup_context *c, const char *folder, const cup__checkpoint_part *parts,
-                       int count, const cup__json_node *state)
+/* state.json as it is to be, but for the checksum. */
+static void describe(cup__json_writer *document, const cup__checkpoint_file *files, int count,
+                     uint64_t number, const cup__names *replaced, const cup__json_node *state)
 {
-    CUP_TRY(clear_last(&c->error, folder, parts, count));
+    bool shards = replaced->count > 0;
+    for (int i = 0; i < count; i++)
+        for (int j = 0; j < i; j++)
+            shards |= cup__checkpoint_alike(files[i].name, strlen(files[i].name), files[j].name);
+    cup__json_open(document, NULL, CUP__JSON_OBJECT);
+    cup__json_add_integer(document, "schema",
+                          shards ? CUP__CHECKPOINT_SCHEMA : CUP__CHECKPOINT_WHOLE);
+    cup__json_add_unsigned(document, "save", number);
+    name_files(document, files, count);
+    if (replaced->count)
+        cup__json_open(document, CUP__CHECKPOINT_REPLACED, CUP__JSON_ARRAY);
+    for (size_t i = 0; i < replaced->count; i++)
+        cup__json_add_string(document, NULL, replaced->name[i]);
+    if (replaced->count)
+        cup__json_close(document);
+    cup__json_add_node(document, "state", state);
+    close_document(document);
+}
+
+static cup_status commit(cup__error *error, const char *folder, const cup__checkpoint_file *files,
+                         int count, const cup__json_node *state)
+{
     uint64_t number = cup__checkpoint_number(folder) + 1;
     cup__json_writer document = {.lines = 3};
-    cup__json_open(&document, NULL, CUP__JSON_OBJECT);
-    cup__json_add_integer(&document, "schema", CUP__CHECKPOINT_SCHEMA);
-    cup__json_add_unsigned(&document, "save", number);
-    cup_status status = write_parts(c, folder, parts, count, &document);
-    cup__json_add_node(&document, "state", state);
-    close_document(&document);
-    if (status == CUP_OK)
-        status = write_state(&c->error, folder, &document.text);
+    cup__names replaced = {0};
+    cup_status status = cup__checkpoint_replaced(error, folder, files, count, &replaced);
+    if (status == CUP_OK) {
+        describe(&document, files, count, number, &replaced, state);
+        status = write_state(error, folder, &document.text);
+    }
     cup__text_free(&document.text);
     for (int i = 0; i < count && status == CUP_OK; i++)
-        status = cup__checkpoint_rename(&c->error, folder, parts[i].name);
+        status = cup__checkpoint_rename(error, folder, files[i].name);
+    for (size_t i = 0; i < replaced.count && status == CUP_OK; i++)
+        status = cup__checkpoint_remove(error, folder, replaced.name[i]);
+    cup__names_free(&replaced);
     /* What is not yet part of a checkpoint only takes room, on a full disk above all. */
     if (status != CUP_OK && is_still_old(folder, number))
-        remove_new(folder, parts, count);
+        cup__checkpoint_drop(folder, files, count);
     return status;
 }
 
-static cup_status check_parts(cup__error *error, const cup__checkpoint_part *parts, int count)
+cup_status cup__checkpoint_commit(cup__error *error, const char *folder,
+                                  const cup__checkpoint_file *files, int count,
+                                  const cup__text *state)
 {
-    for (int i = 0; i < count; i++) {
-        const char *name = parts[i].name;
-        bool good = *name && *name != '.' && !strchr(name, '/') && !ends_in(name, ".new") &&
-                    strcmp(name, "state.json") != 0;
-        for (int j = 0; j < i; j++)
-            good &= strcmp(name, parts[j].name) != 0;
-        if (!good)
-            return cup__fail(error, CUP_ARGUMENT,
-                             "a checkpoint cannot have a file \"%.100s\", or not twice", name);
+    cup__json json;
+    cup_status status = state->failed ? cup__no_memory(error, folder) : CUP_OK;
+    if (status == CUP_OK)
+        status = cup__json_parse(error, "the state", cup__text_string(state), state->length, &json);
+    if (status != CUP_OK) {
+        cup__checkpoint_drop(folder, files, count);
+        return status;
     }
-    return CUP_OK;
+    status = commit(error, folder, files, count, json.root);
+    cup__json_free(&json);
+    return status;
+}
+
+static cup_status save(cup_context *c, const char *folder, const cup__checkpoint_part *parts,
+                       int count, const cup__text *state, const char **names,
+                       cup__checkpoint_file *files)
+{
+    cup__error *error = &c->error;
+    for (int i = 0; i < count; i++) {
+        names[i] = parts[i].name;
+        CUP_TRY(check_name(error, names[i]));
+        for (int j = 0; j < i; j++)
+            if (!strcmp(names[i], names[j]))
+                return cup__fail(error, CUP_ARGUMENT,
+                                 "a checkpoint cannot have a file \"%.100s\" twice", names[i]);
+    }
+    CUP_TRY(cup__checkpoint_begin(error, folder, names, (size_t)count));
+    cup_status status = CUP_OK;
+    int written = 0;
+    for (; written < count && status == CUP_OK; written++)
+        status = cup__checkpoint_write(c, error, folder, &parts[written], &files[written]);
+    if (status == CUP_OK)
+        return cup__checkpoint_commit(error, folder, files, count, state);
+    cup__checkpoint_drop(folder, files, written);
+    return status;
 }
 
 cup_status cup__checkpoint_save(cup_context *c, const char *folder,
@@ -163,12 +217,11 @@ cup_status cup__checkpoint_save(cup_context *c, const char *folder,
 {
     if (!c || !folder || !*folder)
         return CUP_ARGUMENT;
-    cup__json json;
-    CUP_TRY(check_parts(&c->error, parts, count));
-    if (state->failed)
-        return cup__no_memory(&c->error, folder);
-    CUP_TRY(cup__json_parse(&c->error, "the state", cup__text_string(state), state->length, &json));
-    cup_status status = save(c, folder, parts, count, json.root);
-    cup__json_free(&json);
+    const char **names = cup__calloc((size_t)count, sizeof *names);
+    cup__checkpoint_file *files = cup__calloc((size_t)count, sizeof *files);
+    cup_status status = names && files ? save(c, folder, parts, count, state, names, files)
+                                       : cup__no_memory(&c->error, folder);
+    cup__free(names);
+    cup__free(files);
     return status;
 }

@@ -45,15 +45,28 @@ static bool is_temporary(const char *name, const char *begin, const char *middle
     return digits && !name[digits];
 }
 
+/* A file of a save under way: of a part's name, or a shard of it, with NEW behind it. */
 static bool is_left_over(const char *name, const char *const *parts, size_t count)
 {
-    for (size_t i = 0; i < count; i++) {
-        size_t length = strlen(parts[i]);
-        if (is_temporary(name, parts[i], NEW ".tmp.") ||
-            (strncmp(name, parts[i], length) == 0 && strcmp(name + length, NEW) == 0))
-            return true;
-    }
+    const char *end = strstr(name, NEW);
+    while (end && strstr(end + 1, NEW))
+        end = strstr(end + 1, NEW);
+    if (end && (!end[strlen(NEW)] || is_temporary(end, "", NEW ".tmp.")))
+        for (size_t i = 0; i < count; i++)
+            if (cup__checkpoint_alike(name, (size_t)(end - name), parts[i]))
+                return true;
     return is_temporary(name, "state.json", ".tmp.");
+}
+
+/* What the last save replaced goes at last; nothing but names beside state.json is taken for it. */
+static cup_status remove_replaced(cup__error *error, const char *folder, const cup__json *last)
+{
+    const cup__json_node *list = cup__json_find(last->root, CUP__CHECKPOINT_REPLACED);
+    for (const cup__json_node *node = list + 1; list && node < list + list->span;
+         node += node->span)
+        if (node->kind == CUP__JSON_STRING && !strchr(node->string, '/') && *node->string != '.')
+            CUP_TRY(cup__checkpoint_remove(error, folder, node->string));
+    return CUP_OK;
 }
 
 /* Gives the files of the last save their names, if it was interrupted before that. *whole says
@@ -79,11 +92,13 @@ static cup_status finish_last(cup__error *error, const char *folder, bool *whole
         if (status == CUP_OK && length > end && strcmp(path + length - end, NEW) == 0)
             status = cup__checkpoint_rename(error, folder, node->key);
     }
+    if (status == CUP_OK)
+        status = remove_replaced(error, folder, &last.json);
     cup__checkpoint_close(&last);
     return status;
 }
 
-static cup_status remove_file(cup__error *error, const char *folder, const char *name)
+cup_status cup__checkpoint_remove(cup__error *error, const char *folder, const char *name)
 {
     char *path = cup__checkpoint_path(folder, name, "");
     cup_status status = path ? cup__file_remove(error, path) : cup__no_memory(error, folder);
@@ -91,12 +106,13 @@ static cup_status remove_file(cup__error *error, const char *folder, const char 
     return status;
 }
 
-static bool any_left(const cup__names *names, const char *const *parts, size_t count)
+static bool any_left(const char *folder, const cup__names *names, const char *const *parts,
+                     size_t count)
 {
     for (size_t i = 0; i < names->count; i++)
         if (is_left_over(names->name[i], parts, count))
             return true;
-    return false;
+    return cup__checkpoint_has_replaced(folder);
 }
 
 cup_status cup__checkpoint_clear(cup__error *error, const char *folder, const char *const *parts,
@@ -104,12 +120,12 @@ cup_status cup__checkpoint_clear(cup__error *error, const char *folder, const ch
 {
     cup__names names;
     CUP_TRY(cup__folder_list(error, folder, &names));
-    bool any = any_left(&names, parts, count), whole = false;
+    bool any = any_left(folder, &names, parts, count), whole = false;
     cup_status status = any ? finish_last(error, folder, &whole) : CUP_OK;
     any &= whole || owned;
     for (size_t i = 0; any && i < names.count && status == CUP_OK; i++)
         if (is_left_over(names.name[i], parts, count))
-            status = remove_file(error, folder, names.name[i]);
+            status = cup__checkpoint_remove(error, folder, names.name[i]);
     cup__names_free(&names);
     return status;
 }
@@ -133,7 +149,7 @@ static const char **parts_of(const char *folder, cup__checkpoint *last, size_t *
     parts[(*count)++] = node->key;
     bool any = false;
     if (cup__folder_list(NULL, folder, &names) == CUP_OK) {
-        any = any_left(&names, parts, *count);
+        any = any_left(folder, &names, parts, *count);
         cup__names_free(&names);
     }
     if (any)
@@ -183,6 +199,30 @@ static cup_status look_at(cup__error *error, const char *folder, const char *nam
     return result;
 }
 
+/* A file that a shard of one of the names would replace; NULL: none, or no folder. */
+static char *find_shard(const char *folder, const char *const *names)
+{
+    cup__names found;
+    char *shard = NULL;
+    if (cup__folder_list(NULL, folder, &found) != CUP_OK)
+        return NULL;
+    for (size_t i = 0; i < found.count && !shard; i++)
+        for (size_t k = 0; names[k] && !shard; k++)
+            if (cup__checkpoint_alike(found.name[i], strlen(found.name[i]), names[k]))
+                shard = cup__strdup(found.name[i]);
+    cup__names_free(&found);
+    return shard;
+}
+
+/* What is there has no state.json beside it. */
+static cup_status refuse(cup__error *error, const char *folder, const char *name)
+{
+    return cup__fail(error, CUP_ARGUMENT,
+                     "%s/%s is there and would be replaced, but is of no checkpoint of ours; take "
+                     "another folder, or let it be overwritten",
+                     folder, name);
+}
+
 cup_status cup__checkpoint_vacant(cup__error *error, const char *folder, const char *const *names)
 {
     cup__json json;
@@ -195,14 +235,14 @@ cup_status cup__checkpoint_vacant(cup__error *error, const char *folder, const c
         name = names[i];
         CUP_TRY(look_at(error, folder, name, &there));
     }
+    char *shard = there ? NULL : find_shard(folder, names);
+    cup_status status = shard ? refuse(error, folder, shard) : CUP_OK;
+    cup__free(shard);
     if (!there)
-        return CUP_OK;
+        return status;
     if (!state)
-        return cup__fail(error, CUP_ARGUMENT,
-                         "%s/%s is there and would be replaced, but is of no checkpoint of ours; "
-                         "take another folder, or let it be overwritten",
-                         folder, name);
-    cup_status status = cup__checkpoint_state(&why, folder, &json);
+        return refuse(error, folder, name);
+    status = cup__checkpoint_state(&why, folder, &json);
     if (status != CUP_OK)
         return cup__fail(error, status,
                          "%s holds something that would be replaced, and it cannot be read: %s. "

@@ -33,7 +33,7 @@ static cup_status hash_file(cup__error *error, const cup__file *file, char out[C
     return status;
 }
 
-/* Opens the file if it is the one that was saved; *found says so. */
+/* Opens the file if it is the one that was saved; *found says so. Without a hash its size does. */
 static cup_status try_file(cup__error *error, const char *path, uint64_t bytes, const char *hash,
                            cup__file *out, bool *found)
 {
@@ -45,7 +45,8 @@ static cup_status try_file(cup__error *error, const char *path, uint64_t bytes, 
         return CUP_OK;
     if (status != CUP_OK)
         return cup__fail(error, status, "%s", local.text);
-    if (out->size == bytes) {
+    *found = out->size == bytes && !hash;
+    if (out->size == bytes && hash) {
         status = hash_file(error, out, got);
         *found = status == CUP_OK && strcmp(got, hash) == 0;
     }
@@ -62,7 +63,7 @@ static bool is_plain_name(const char *name)
 /* Finds the saved file under its name or, when the writer did not get to renaming it, under the
  * one it was written with; and once more under its name, in case it was renamed in between. */
 static cup_status find_file(cup__error *error, const cup__checkpoint *checkpoint,
-                            const cup__json_node *node, cup__file *out, bool *found)
+                            const cup__json_node *node, bool check, cup__file *out, bool *found)
 {
     static const char *const endings[] = {"", ".new", ""};
     const char *hash;
@@ -82,14 +83,19 @@ static cup_status find_file(cup__error *error, const cup__checkpoint *checkpoint
         if (named.failed)
             status = cup__no_memory(error, path);
         else
-            status = try_file(error, named.bytes, bytes, hash, out, found);
+            status = try_file(error, named.bytes, bytes, check ? hash : NULL, out, found);
     }
     cup__text_free(&named);
     cup__free(path);
     return status;
 }
 
-static cup_status find_all(cup__error *error, cup__checkpoint *out)
+/* Of what several processes check between them. */
+typedef struct share {
+    int rank, count;
+} share;
+
+static cup_status find_all(cup__error *error, share part, cup__checkpoint *out)
 {
     const cup__json_node *files;
     bool found;
@@ -99,7 +105,8 @@ static cup_status find_all(cup__error *error, cup__checkpoint *out)
         return cup__no_memory(error, out->folder);
     CUP__JSON_EACH(node, files)
     {
-        CUP_TRY(find_file(error, out, node, &out->files[out->count], &found));
+        bool check = (int)(out->count % (size_t)part.count) == part.rank;
+        CUP_TRY(find_file(error, out, node, check, &out->files[out->count], &found));
         if (!found)
             return cup__fail(error, CUP_FORMAT,
                              "%s/%s is missing, damaged or from another save than state.json; copy "
@@ -179,7 +186,8 @@ cup_status cup__checkpoint_state(cup__error *error, const char *folder, cup__jso
     return status;
 }
 
-static cup_status open_once(cup__error *error, const char *folder, cup__checkpoint *out)
+static cup_status open_once(cup__error *error, const char *folder, share part,
+                            cup__checkpoint *out)
 {
     *out = (cup__checkpoint){0};
     CUP_TRY(cup__checkpoint_state(error, folder, &out->json));
@@ -189,7 +197,7 @@ static cup_status open_once(cup__error *error, const char *folder, cup__checkpoi
         status = cup__json_get(error, &out->json, out->json.root, "state", CUP__JSON_OBJECT,
                                &out->state);
     if (status == CUP_OK)
-        status = find_all(error, out);
+        status = find_all(error, part, out);
     return status;
 }
 
@@ -216,12 +224,12 @@ cup_status cup__checkpoint_open(cup__error *error, const char *folder, cup__chec
     return cup__checkpoint_look(error, folder, out);
 }
 
-cup_status cup__checkpoint_look(cup__error *error, const char *folder, cup__checkpoint *out)
+static cup_status look(cup__error *error, const char *folder, share part, cup__checkpoint *out)
 {
     cup_status status;
     for (int i = 0;; i++) {
         cup__error attempt = {0};
-        status = open_once(&attempt, folder, out);
+        status = open_once(&attempt, folder, part, out);
         /* A newer checkpoint may have come in between: then its files are the right ones. */
         bool again = status == CUP_FORMAT && i < TRIES && was_replaced(out);
         if (status != CUP_OK)
@@ -231,6 +239,17 @@ cup_status cup__checkpoint_look(cup__error *error, const char *folder, cup__chec
         if (!again)
             return status;
     }
+}
+
+cup_status cup__checkpoint_look(cup__error *error, const char *folder, cup__checkpoint *out)
+{
+    return look(error, folder, (share){0, 1}, out);
+}
+
+cup_status cup__checkpoint_open_share(cup__error *error, const char *folder, int rank, int count,
+                                      cup__checkpoint *out)
+{
+    return look(error, folder, (share){rank, count}, out);
 }
 
 void cup__checkpoint_close(cup__checkpoint *checkpoint)
@@ -256,27 +275,63 @@ static cup_status part_of(cup__error *error, const cup__checkpoint *checkpoint, 
     return cup__fail(error, CUP_FORMAT, "the checkpoint %s has no %s", checkpoint->folder, name);
 }
 
-/* All that a part holds, or some of it. */
-static cup_status fill(cup_context *c, const cup__checkpoint *checkpoint, const char *name,
-                       const cup_named *tensors, int64_t count, bool all)
+/* Its own handle, so that it can be closed by itself. */
+static cup_status open_again(cup__error *error, const cup__file *file, cup__safetensors *out)
 {
-    const cup__file *file;
-    cup__safetensors open;
-    CUP_TRY(part_of(&c->error, checkpoint, name, &file));
     cup__file own = {.handle = dup(file->handle), .size = file->size};
     if (own.handle < 0)
-        return cup__file_fail(&c->error, file->path, "opened", errno);
+        return cup__file_fail(error, file->path, "opened", errno);
     own.path = cup__strdup(file->path);
     if (!own.path) {
         close(own.handle);
-        return cup__no_memory(&c->error, file->path);
+        return cup__no_memory(error, file->path);
     }
-    CUP_TRY(cup__safetensors_take(&c->error, &own, &open));
+    return cup__safetensors_take(error, &own, out);
+}
+
+/* All shards of a part as one. */
+static cup_status open_part(cup__error *error, const cup__checkpoint *checkpoint, const char *name,
+                            cup__safetensors *out)
+{
+    size_t i = 0;
+    char *path = cup__checkpoint_path(checkpoint->folder, name, "");
+    *out = (cup__safetensors){0};
+    cup_status status = path ? cup__safetensors_join(error, path, checkpoint->count, out)
+                             : cup__no_memory(error, name);
+    cup__free(path);
+    CUP__JSON_EACH(node, cup__json_find(checkpoint->json.root, "files"))
+    {
+        cup__safetensors one;
+        const cup__file *file = &checkpoint->files[i++];
+        if (status != CUP_OK || !cup__checkpoint_alike(node->key, strlen(node->key), name))
+            continue;
+        status = open_again(error, file, &one);
+        if (status == CUP_OK) {
+            status = cup__safetensors_append(error, out, &one);
+            cup__safetensors_close(&one);
+        }
+    }
+    if (status == CUP_OK && out->file_count == 0)
+        status = cup__fail(error, CUP_FORMAT, "the checkpoint %s has no %s", checkpoint->folder,
+                           name);
+    if (status == CUP_OK)
+        status = cup__safetensors_sort(error, out);
+    if (status != CUP_OK)
+        cup__safetensors_close(out);
+    return status;
+}
+
+cup_status cup__checkpoint_fill_some(cup_context *c, const cup__checkpoint *checkpoint,
+                                     const char *name, const cup_named *tensors, int64_t count,
+                                     int64_t all)
+{
+    cup__safetensors open;
+    CUP_TRY(open_part(&c->error, checkpoint, name, &open));
     cup_status status = CUP_OK;
-    if (all && (int64_t)open.count != count)
+    if (all >= 0 && (int64_t)open.count != all)
         status = cup__fail(&c->error, CUP_FORMAT,
                            "%s holds %zu tensors, but %lld are needed; it is of another model",
-                           open.path, open.count, (long long)count);
+                           open.path, open.count, (long long)all);
     if (status == CUP_OK)
         status = cup__named_fill(c, &open, tensors, count);
     /* What is needed comes from the same checkpoint: tensors that do not fit are a bad file. */
@@ -289,13 +344,7 @@ static cup_status fill(cup_context *c, const cup__checkpoint *checkpoint, const 
 cup_status cup__checkpoint_fill(cup_context *c, const cup__checkpoint *checkpoint, const char *name,
                                 const cup_named *tensors, int64_t count)
 {
-    return fill(c, checkpoint, name, tensors, count, true);
-}
-
-cup_status cup__checkpoint_fill_some(cup_context *c, const cup__checkpoint *checkpoint,
-                                     const char *name, const cup_named *tensors, int64_t count)
-{
-    return fill(c, checkpoint, name, tensors, count, false);
+    return cup__checkpoint_fill_some(c, checkpoint, name, tensors, count, count);
 }
 
 cup_status cup__checkpoint_read(cup__error *error, const cup__checkpoint *checkpoint,

@@ -44,6 +44,12 @@ cup_status cup__safetensors_open(cup__error *error, const char *path, cup__safet
 cup_status cup__safetensors_take(cup__error *error, cup__file *file, cup__safetensors *out);
 void cup__safetensors_close(cup__safetensors *tensors);
 
+/* Begins one that up to `most` files are put together to, and moves an open one behind those that
+ * are in it; then it is sorted. The one that was moved is still to be closed. */
+cup_status cup__safetensors_join(cup__error *error, const char *path, size_t most,
+                                 cup__safetensors *out);
+cup_status cup__safetensors_append(cup__error *error, cup__safetensors *all, cup__safetensors *one);
+
 const cup__safetensors_entry *cup__safetensors_find(const cup__safetensors *tensors,
                                                     const char *name);
 

@@ -41,8 +41,18 @@ static void see(const cup__json_node **seen, size_t *count, const cup__json_node
     seen[(*count)++] = file;
 }
 
-/* Moves the entries, the file and its header from `one` behind those of `all`. */
-static cup_status append(cup__error *error, cup__safetensors *all, cup__safetensors *one)
+cup_status cup__safetensors_join(cup__error *error, const char *path, size_t most,
+                                 cup__safetensors *out)
+{
+    *out = (cup__safetensors){.path = cup__strdup(path),
+                              .files = cup__calloc(most + 1, sizeof *out->files),
+                              .headers = cup__calloc(most + 1, sizeof *out->headers)};
+    if (out->path && out->files && out->headers)
+        return CUP_OK;
+    return cup__fail(error, CUP_MEMORY, "%s: out of host memory", path);
+}
+
+cup_status cup__safetensors_append(cup__error *error, cup__safetensors *all, cup__safetensors *one)
 {
     size_t number = all->file_count;
     for (size_t i = 0; i < one->count; i++) {
@@ -71,7 +81,7 @@ static cup_status add_file(cup__error *error, const char *folder, const char *na
     cup__free(path);
     CUP_TRY(status);
     CUP_TRY(cup__safetensors_take(error, &file, &one));
-    status = append(error, out, &one);
+    status = cup__safetensors_append(error, out, &one);
     cup__safetensors_close(&one);
     return status;
 }
@@ -103,11 +113,7 @@ static cup_status open_files(cup__error *error, const cup__json *index, const ch
     size_t files = 0;
     CUP__JSON_EACH(file, map)
     see(seen, &files, file);
-    out->files = cup__calloc(files + 1, sizeof *out->files);
-    out->headers = cup__calloc(files + 1, sizeof *out->headers);
-    cup_status status = CUP_OK;
-    if (!out->files || !out->headers)
-        status = cup__fail(error, CUP_MEMORY, "%s: out of host memory", index->name);
+    cup_status status = cup__safetensors_join(error, index->name, files, out);
     for (size_t i = 0; i < files && status == CUP_OK; i++)
         status = add_file(error, folder, seen[i]->string, out);
     cup__free(seen);
@@ -121,10 +127,9 @@ static cup_status open_index(cup__error *error, const char *path, cup__safetenso
     cup__json index;
     const cup__json_node *map;
     CUP_TRY(cup__json_read(error, path, MOST_INDEX, &index));
-    out->path = cup__strdup(path);
     char *folder = cup__strdup(path);
     cup_status status = CUP_OK;
-    if (!out->path || !folder)
+    if (!folder)
         status = cup__fail(error, CUP_MEMORY, "%s: out of host memory", path);
     else
         status = cup__json_get(error, &index, index.root, "weight_map", CUP__JSON_OBJECT, &map);

@@ -52,7 +52,8 @@ cup_status cup__gpt_take_averages(cup_context *c, const cup__checkpoint *checkpo
         status = make_tensors(c, m->parameters, weights, count, averages, names);
     }
     if (status == CUP_OK)
-        status = cup__checkpoint_fill_some(c, checkpoint, CUP__OPTIMIZER_FILE, averages, count + 1);
+        status = cup__checkpoint_fill_some(c, checkpoint, CUP__OPTIMIZER_FILE, averages, count + 1,
+                                           -1);
     if (status == CUP_OK)
         status = take(c, weights, count, averages, decay);
     cup_scope_return(c, NULL);

@@ -108,6 +108,8 @@ const cli_option train_options[] = {
      "texts in an evaluation; 0: the whole validation part"},
     {"save-every", INTEGER(train_given, save_every, 0, TRAIN_MOST), "N", NULL,
      "steps between checkpoints; 0: only at the end"},
+    {"save-background", FLAG(train_given, save_background), NULL, NULL,
+     "steps go on while a checkpoint is written, from a copy of it in host memory"},
     {"check-every", INTEGER(train_given, check_every, 0, TRAIN_MOST), "N", "1000",
      "steps between comparisons of the weights of several processes, which name who has others; "
      "0: only before checkpoints"},

@@ -63,6 +63,10 @@ typedef struct cup_loop_options {
     cup_comm *comm;
     int64_t check_every; /* steps between comparisons of the weights of all processes; 0: 1000, less
                             than 0: before checkpoints only */
+    /* A run's steps wait for a checkpoint only until it is copied to host memory, and go on while
+     * it is written from there. It takes the place of the last one when it is whole; the run ends
+     * with a sentence if it cannot be. Where there is no memory for the copy they wait. */
+    bool background;
 } cup_loop_options;
 
 /* With a communicator each process computes an equal share of a step's batches, of which there must
@@ -70,8 +74,10 @@ typedef struct cup_loop_options {
  * whole step, and `batch` need only bring those. The gradients are added up over all before they
  * are clipped, and every process makes the same step, so that the run is that of one process but
  * for rounding; losses are those of all batches. Random numbers of a batch follow from its number
- * in the step. All processes make the same calls on their loops. Rank 0 alone has the folder, in
- * which it writes and from which it resumes; what it has then, or begins with, all have. `evaluate`
+ * in the step. All processes make the same calls on their loops. Rank 0 has the folder; what it
+ * begins with, all have. Where all see that folder, each writes its share of the optimizer's states
+ * there, as optimizer-00001-of-00004.safetensors and so on, and reads what it needs; else rank 0
+ * alone does both. Any number of processes goes on from any checkpoint. `evaluate`
  * is called on all of them, and may share its work. A stop that one is asked for stops all before
  * their next step, and not within one. Before each checkpoint, and every so many steps, the weights
  * of all are compared, and a process that has others is named. */

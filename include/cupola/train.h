@@ -43,6 +43,7 @@ typedef struct cup_training {
      * cup_gpt_among_new, and their groups the texts of a step. 0: 1. Like comm it is not kept in
      * checkpoints, which hold the whole. `from` and optimizer.split have none. */
     int64_t tensor;
+    bool background;     /* the same */
 } cup_training;
 
 /* A run that is known to work, under a name. */

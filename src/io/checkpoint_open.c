@@ -350,7 +350,7 @@ cup_status cup__checkpoint_fill(cup_context *c, const cup__checkpoint *checkpoin
 cup_status cup__checkpoint_read(cup__error *error, const cup__checkpoint *checkpoint,
                                 const char *name, char **out, size_t *size)
 {
-    const cup__file *file;
+    const cup__file *file = NULL;
     *out = NULL;
     CUP_TRY(part_of(error, checkpoint, name, &file));
     *out = cup__malloc((size_t)file->size + 1);

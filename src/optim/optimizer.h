@@ -74,4 +74,11 @@ cup_status cup__optimizer_collect(cup_optimizer *o);
 cup_status cup__optimizer_deal(cup_optimizer *o);
 void cup__optimizer_whole_free(cup_optimizer *o);
 
+/* Where all processes of a communicator write states, each its share: a list of those of this one,
+ * to be freed; split states are of who keeps them, others of who has least so far. And how many
+ * there are of all. */
+cup_status cup__optimizer_written(cup_optimizer *o, cup_comm *comm, cup_named **out,
+                                  int64_t *count);
+int64_t cup__optimizer_state_count(const cup_optimizer *o);
+
 #endif

@@ -175,6 +175,11 @@ const cup_named *cup__optimizer_whole(cup_optimizer *o, int64_t *count)
     return o->c->error.status == CUP_OK ? s->whole : NULL;
 }
 
+int64_t cup__optimizer_state_count(const cup_optimizer *o)
+{
+    return o->split ? (int64_t)o->split->count : o->state_count;
+}
+
 void cup__optimizer_whole_free(cup_optimizer *o)
 {
     struct cup__split *s = o->split;

@@ -41,13 +41,13 @@ static cup_status check(cup_loop *l, const cup__checkpoint *checkpoint)
         return cup__fail(&l->c->error, CUP_ARGUMENT,
                          "training: %s is not what the checkpoint in %s was made with; leave it "
                          "out, or start a new run in another folder",
-                         differs, l->folder);
+                         differs, l->path);
     if (images == cup_images_hash(m->train))
         return CUP_OK;
     return cup__fail(&l->c->error, CUP_ARGUMENT,
                      "training: the images are not those of the checkpoint in %s; give the same "
                      "files, unchanged, or start a new run in another folder",
-                     l->folder);
+                     l->path);
 }
 
 const cup__loop_checkpoints cup__classifier_checkpoints = {

@@ -14,14 +14,14 @@ static int processes_of(const cup_training *a)
 }
 
 /* Bytes of a parameter that are there all the time: the weight, a master copy of one in bf16, and
- * what the optimizer keeps, an average included. */
-static int64_t held_each(const cup_training *a)
+ * what the optimizer keeps, an average included; and of what is copied to be saved. */
+static int64_t held_each(const cup_training *a, bool copied)
 {
     bool bf16 = a->dtype == CUP_BF16;
     bool master = bf16 && !a->optimizer.stochastic;
     int64_t states = cup__method_states(&a->optimizer) + (a->optimizer.average > 0) + master;
     int64_t owners = cup_comm_count(a->optimizer.split);
-    return (bf16 ? 2 : 4) + (4 * states + owners - 1) / owners;
+    return (1 + copied) * ((bf16 ? 2 : 4) + (4 * states + owners - 1) / owners);
 }
 
 /* What forward keeps of a batch for backward. In a block: what both norms give and the sum before
@@ -53,7 +53,7 @@ static void add_up(const cup_training *a, double *parameters, double *batch)
 {
     double count = (double)cup_gpt_parameter_count(&a->model, true) / processes_of(a);
     double gradients = count * (double)cup_dtype_size(a->dtype), kept = kept_bytes(a);
-    *parameters = count * (double)held_each(a) + gradients;
+    *parameters = count * (double)held_each(a, a->background) + gradients;
     *batch = a->accumulate > 1 ? kept : kept > gradients ? kept - gradients : 0;
 }
 
@@ -62,7 +62,7 @@ static void add_up(const cup_training *a, double *parameters, double *batch)
 
 cup_status cup__training_fits(cup_context *c, const cup_training *a)
 {
-    CUP_TRY(cup__gpt_fits(c, &a->model, held_each(a) + cup_dtype_size(a->dtype),
+    CUP_TRY(cup__gpt_fits(c, &a->model, held_each(a, false) + cup_dtype_size(a->dtype),
                           "weights, gradients and optimizer", processes_of(a)));
     if (c->device->is_cuda)
         return CUP_OK;

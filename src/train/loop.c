@@ -7,10 +7,12 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "comm/comm.h"
 #include "dispatch/attributes.h"
 #include "nn/parameters.h"
 #include "optim/schedule.h"
 #include "tensor/tensor.h"
+#include "train/saving.h"
 
 /* Of a step on a GPU that runs without the host: a signal waits so long. */
 #define PART_SECONDS 0.25
@@ -65,7 +67,7 @@ static cup_status check(cup_loop *l, const cup__checkpoint *checkpoint)
     return cup__fail(error, CUP_ARGUMENT,
                      "training: %s is not what the checkpoint in %s was made with; set it so, or "
                      "start a new run in another folder",
-                     differs, l->folder);
+                     differs, l->path);
 }
 
 static const char *const files[] = {CUP__MODEL_FILE, CUP__OPTIMIZER_FILE, CUP__LOSSES_FILE, NULL};
@@ -81,21 +83,37 @@ static cup_status open_folder(cup_loop *l)
     return cup__checkpoint_mend(error, l->folder);
 }
 
-/* Of several processes rank 0 alone has it; the others hear what is in it. */
+/* Whether all see the folder of rank 0, and may write there: its lock tells. */
+static cup_status share_folder(cup_loop *l)
+{
+    int count = cup_comm_count(l->comm);
+    int64_t mine = l->path && cup__folder_check(NULL, l->path) == CUP_OK ? cup__lock_look(l->path)
+                                                                         : 0;
+    int64_t *all = cup__calloc((size_t)count, sizeof *all);
+    if (!all)
+        return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for what hosts agree on");
+    cup_status status = cup__comm_collect(l->comm, &mine, 1, all);
+    /* Parts of tensors are put together on rank 0. */
+    l->shared = mine != 0 && !l->among;
+    for (int i = 0; i < count; i++)
+        l->shared &= all[i] == all[0];
+    cup__free(all);
+    return status;
+}
+
+/* Of several processes rank 0 has it; the others hear what is in it, and where they see it, too,
+ * they write and read their part of its checkpoints. */
 static cup_status find_folder(cup_loop *l)
 {
     cup_status status = CUP_OK;
-    if (cup_comm_rank(l->comm) > 0) {
-        cup__free(l->folder);
-        l->folder = NULL;
-    }
+    l->folder = cup_comm_rank(l->comm) == 0 ? l->path : NULL;
     if (l->folder)
         status = open_folder(l);
     int64_t found = l->folder && status == CUP_OK && cup__checkpoint_number(l->folder) > 0;
     if (l->comm && status == CUP_OK)
         status = cup_comm_agree(l->comm, &found, 1);
     l->has_checkpoint = found;
-    return status;
+    return l->comm && l->path && status == CUP_OK ? share_folder(l) : status;
 }
 
 cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
@@ -119,7 +137,7 @@ cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
                     .options = *options,
                     .checkpoints = own,
                     .kind = kind,
-                    .folder = folder,
+                    .path = folder,
                     .part_seconds = PART_SECONDS,
                     .parts = 1};
     l->options.folder = folder;
@@ -199,6 +217,7 @@ void cup_loop_free(cup_loop *l)
 {
     if (!l)
         return;
+    cup__save_end(l);
     cup__loop_free_graphs(l);
     cup__buckets_free(l);
     cup__loop_whole_free(l);
@@ -212,7 +231,7 @@ void cup_loop_free(cup_loop *l)
     cup__free(l->points);
     cup__lock_drop(&l->lock);
     cup__free(l->kind);
-    cup__free(l->folder);
+    cup__free(l->path);
     cup__context_leave(l->c);
     cup__free(l);
 }

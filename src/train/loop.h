@@ -14,6 +14,8 @@
 #define CUP__OPTIMIZER_FILE "optimizer.safetensors"
 #define CUP__LOSSES_FILE "losses.csv"
 
+#define CUP__LOOP_SCHEMA 1 /* of the state of a checkpoint */
+
 /* How the step is run on a GPU: as calls at first, which compiles the kernels; where it is made of
  * several batches, once more, to see how long it takes; then captured once and replayed. */
 typedef enum cup__replay {
@@ -42,7 +44,10 @@ struct cup_loop {
     cup_loop_calls calls;
     cup_loop_options options; /* checked, defaults filled in */
     const cup__loop_checkpoints *checkpoints;
-    char *kind, *folder;
+    char *kind;
+    char *path;         /* of the folder, or NULL */
+    const char *folder; /* the same on rank 0, which holds its lock; else NULL */
+    bool shared;        /* all of several processes see it and have a part of its checkpoints */
     cup__lock lock; /* of the folder, for as long as the loop is there */
     bool owns;      /* what is in the folder is this run's, or may be replaced */
 
@@ -60,6 +65,9 @@ struct cup_loop {
     bool has_checkpoint;  /* in rank 0's folder */
     bool (*asked)(void *user); /* to stop, where others must agree to it; or NULL */
     void *asked_user;
+
+    struct cup__saving *saving; /* a save that has begun, or NULL */
+    const cup_training_hooks *hooks; /* of the run that goes on, or NULL */
 
     cup_parameters *list;
     cup_optimizer *optimizer; /* the loop's */

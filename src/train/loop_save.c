@@ -7,10 +7,8 @@
 #include "comm/comm.h"
 #include "optim/optimizer.h"
 #include "tensor/tensor.h"
+#include "train/saving.h"
 #include "train/together.h"
-
-#define SCHEMA 1
-#define PARTS_MOST 4
 
 cup_status cup__loop_own(cup_loop *l)
 {
@@ -78,39 +76,6 @@ cup_status cup_checkpoint_look(cup_context *c, const char *folder, cup_checkpoin
     return status;
 }
 
-static void write_state(const cup_loop *l, cup__json_writer *writer)
-{
-    cup__json_open(writer, NULL, CUP__JSON_OBJECT);
-    cup__json_add_integer(writer, "schema", SCHEMA);
-    cup__json_add_string(writer, "kind", l->kind);
-    cup__json_add_integer(writer, "step", l->steps);
-    l->checkpoints->write(l, writer);
-    cup__json_close(writer);
-}
-
-/* The texts are made; what cannot be made is an error. */
-static cup_status save(cup_loop *l, cup__text *own, cup__text *points, cup__json_writer *writer)
-{
-    const cup__loop_checkpoints *k = l->checkpoints;
-    const cup__whole *w = l->weights, *s = l->states;
-    int count = 0;
-    cup__points_write(l, points);
-    write_state(l, writer);
-    if (k->own_file)
-        CUP_TRY(k->own_text(l, own));
-    if (points->failed || writer->text.failed)
-        return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for a checkpoint");
-    cup__checkpoint_part parts[PARTS_MOST];
-    parts[count++] = (cup__checkpoint_part){CUP__MODEL_FILE, w->named, w->count, NULL, 0};
-    parts[count++] = (cup__checkpoint_part){CUP__OPTIMIZER_FILE, s->named, s->count, NULL, 0};
-    if (k->own_file)
-        parts[count++] = (cup__checkpoint_part){
-            .name = k->own_file, .bytes = own->bytes, .size = own->length};
-    parts[count++] = (cup__checkpoint_part){
-        .name = CUP__LOSSES_FILE, .bytes = points->bytes, .size = points->length};
-    return cup__checkpoint_save(l->c, l->folder, parts, count, &writer->text);
-}
-
 /* Whether the run is one with a folder and without an error. */
 static cup_status check_folder(cup_loop *l, const char *what_for)
 {
@@ -128,25 +93,8 @@ cup_status cup_loop_save(cup_loop *l)
 {
     CUP_TRY(check_folder(l, "for checkpoints"));
     CUP_TRY(cup__loop_own(l));
-    CUP_TRY(cup__loop_read(l, NULL));
-    CUP_TRY(cup__loop_compare(l));
-    CUP_TRY(cup__optimizer_collect(l->optimizer));
-    CUP_TRY(cup__loop_collect(l));
-    cup__text own = {0}, points = {0};
-    cup__json_writer writer = {.lines = 2};
-    cup_comm_busy(l->comm, true);
-    cup_status status = l->folder ? save(l, &own, &points, &writer) : CUP_OK;
-    cup_comm_busy(l->comm, false);
-    cup__loop_whole_free(l);
-    cup__optimizer_whole_free(l->optimizer);
-    cup__text_free(&own);
-    cup__text_free(&points);
-    cup__text_free(&writer.text);
-    if (status == CUP_OK) {
-        l->saved = l->point_count;
-        l->has_checkpoint = true;
-    }
-    return status;
+    CUP_TRY(cup__save_begin(l, false));
+    return cup__save_finish(l);
 }
 
 cup_status cup__loop_state_read(cup__error *error, const cup__checkpoint *checkpoint,
@@ -156,10 +104,10 @@ cup_status cup__loop_state_read(cup__error *error, const cup__checkpoint *checkp
     const char *found;
     int64_t schema;
     CUP_TRY(cup__json_get_integer(error, json, checkpoint->state, "schema", 0, INT64_MAX, &schema));
-    if (schema != SCHEMA)
+    if (schema != CUP__LOOP_SCHEMA)
         return cup__fail(error, CUP_FORMAT,
                          "%s: schema %lld is not the one this version knows, which is %d",
-                         json->name, (long long)schema, SCHEMA);
+                         json->name, (long long)schema, CUP__LOOP_SCHEMA);
     CUP_TRY(cup__json_get_string(error, json, checkpoint->state, "kind", &found));
     if (strcmp(found, kind))
         return cup__fail(error, CUP_FORMAT, "%s: the checkpoint is not of a %s but of \"%.40s\"",
@@ -182,13 +130,29 @@ static cup_status fill_points(cup_loop *l, const cup__checkpoint *checkpoint, in
     return status;
 }
 
+/* What this process needs of it: where all see the folder each reads what it keeps. */
+static cup_status fill_tensors(cup_loop *l, const cup__checkpoint *checkpoint)
+{
+    cup_context *c = l->c;
+    int64_t weights, states;
+    if (!l->shared) {
+        CUP_TRY(cup__loop_whole(l));
+        const cup__whole *w = l->weights, *s = l->states;
+        CUP_TRY(cup__checkpoint_fill(c, checkpoint, CUP__MODEL_FILE, w->named, w->count));
+        return cup__checkpoint_fill(c, checkpoint, CUP__OPTIMIZER_FILE, s->named, s->count);
+    }
+    const cup_named *weight = cup_parameters_named(l->list, &weights);
+    const cup_named *state = cup_optimizer_state(l->optimizer, &states);
+    CUP_TRY(c->error.status);
+    CUP_TRY(cup__checkpoint_fill(c, checkpoint, CUP__MODEL_FILE, weight, weights));
+    return cup__checkpoint_fill_some(c, checkpoint, CUP__OPTIMIZER_FILE, state, states,
+                                     cup__optimizer_state_count(l->optimizer));
+}
+
 static cup_status fill(cup_loop *l, const cup__checkpoint *checkpoint, int64_t steps)
 {
     cup_context *c = l->c;
-    CUP_TRY(cup__loop_whole(l));
-    const cup__whole *weights = l->weights, *states = l->states;
-    CUP_TRY(cup__checkpoint_fill(c, checkpoint, CUP__MODEL_FILE, weights->named, weights->count));
-    CUP_TRY(cup__checkpoint_fill(c, checkpoint, CUP__OPTIMIZER_FILE, states->named, states->count));
+    CUP_TRY(fill_tensors(l, checkpoint));
     CUP_TRY(fill_points(l, checkpoint, steps));
     int64_t counted = cup_optimizer_taken(l->optimizer) + cup_optimizer_skipped(l->optimizer);
     if (counted == steps)
@@ -196,7 +160,7 @@ static cup_status fill(cup_loop *l, const cup__checkpoint *checkpoint, int64_t s
     return cup__fail(&c->error, CUP_FORMAT,
                      "%s/state.json says that %lld steps were done, and %s %lld; go back to an "
                      "older copy of the folder",
-                     l->folder, (long long)steps, CUP__OPTIMIZER_FILE, (long long)counted);
+                     l->path, (long long)steps, CUP__OPTIMIZER_FILE, (long long)counted);
 }
 
 static cup_status resume(cup_loop *l, const cup__checkpoint *checkpoint, int64_t *steps)
@@ -207,16 +171,37 @@ static cup_status resume(cup_loop *l, const cup__checkpoint *checkpoint, int64_t
         return cup__fail(&l->c->error, CUP_ARGUMENT,
                          "training: the checkpoint in %s has done %lld steps already, more than "
                          "the %lld asked for",
-                         l->folder, (long long)*steps, (long long)l->options.schedule.steps);
+                         l->path, (long long)*steps, (long long)l->options.schedule.steps);
     return fill(l, checkpoint, *steps);
+}
+
+/* Where all see the folder each checks a share of the files, and all fail with one. */
+static cup_status open_folder(cup_loop *l, cup__checkpoint *out)
+{
+    cup__error *error = &l->c->error;
+    if (!l->shared)
+        return cup__checkpoint_open(error, l->path, out);
+    CUP_TRY(cup__checkpoint_open_share(error, l->path, cup_comm_rank(l->comm),
+                                       cup_comm_count(l->comm), out));
+    uint64_t save = 0;
+    cup__json_get_unsigned(error, &out->json, out->json.root, "save", &save);
+    int64_t numbers[] = {(int64_t)save, -(int64_t)save};
+    cup_status status = cup_comm_agree(l->comm, numbers, 2);
+    if (status == CUP_OK && numbers[0] != -numbers[1])
+        status = cup__fail(error, CUP_IO,
+                           "%s: not all processes see the same checkpoint there; take a folder "
+                           "that all see as it is",
+                           l->path);
+    if (status != CUP_OK)
+        cup__checkpoint_close(out);
+    return status;
 }
 
 static cup_status resume_alone(cup_loop *l)
 {
-    cup_context *c = l->c;
     cup__checkpoint checkpoint;
     int64_t steps = 0;
-    CUP_TRY(cup__checkpoint_open(&c->error, l->folder, &checkpoint));
+    CUP_TRY(open_folder(l, &checkpoint));
     cup_status status = resume(l, &checkpoint, &steps);
     cup__checkpoint_close(&checkpoint);
     if (status != CUP_OK)
@@ -227,11 +212,11 @@ static cup_status resume_alone(cup_loop *l)
     return CUP_OK;
 }
 
-/* A failure of rank 0 is told to the others when it leaves them. */
+/* A failure of one is told to the others when it leaves them. */
 cup_status cup_loop_resume(cup_loop *l)
 {
     CUP_TRY(check_folder(l, "to resume from"));
-    if (l->folder)
+    if (l->folder || l->shared)
         CUP_TRY(resume_alone(l));
     cup_status status = cup__loop_spread(l);
     cup__loop_whole_free(l);

@@ -74,7 +74,7 @@ static cup_status check_points(cup_loop *l, int64_t steps)
     return cup__fail(&l->c->error, CUP_FORMAT,
                      "%s/state.json says that %lld steps were done, and %s does not tell of just "
                      "these; go back to an older copy of the folder",
-                     l->folder, (long long)steps, CUP__LOSSES_FILE);
+                     l->path, (long long)steps, CUP__LOSSES_FILE);
 }
 
 cup_status cup__points_read(cup_loop *l, const char *text, int64_t steps)

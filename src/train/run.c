@@ -5,6 +5,7 @@
 #include "base/options.h"
 #include "tensor/context.h"
 #include "tensor/tensor.h"
+#include "train/saving.h"
 #include "train/together.h"
 
 /* On a GPU comparing 124 million weights takes about as long as five steps of them. */
@@ -51,20 +52,22 @@ static cup_status evaluate(cup_loop *l, const cup_training_hooks *hooks)
     return CUP_OK;
 }
 
-static cup_status save(cup_loop *l, const cup_training_hooks *hooks)
+/* The steps that follow go on meanwhile where the options say so and there are some. */
+static cup_status save(cup_loop *l, const cup_training_hooks *hooks, bool goes_on)
 {
     CUP_TRY(cup__loop_read(l, hooks));
-    if (!l->options.folder || l->saved == l->point_count)
+    if (!l->options.folder)
         return CUP_OK;
     bool (*stop)(void *) = l->c->stop;
+    bool behind = goes_on && l->options.background;
     l->c->stop = NULL;
-    cup_status status = cup_loop_save(l);
+    cup_status status = cup__save_finish(l);
+    if (status == CUP_OK && l->saved != l->point_count)
+        status = cup__save_begin(l, behind);
+    if (status == CUP_OK && !behind)
+        status = cup__save_finish(l);
     l->c->stop = stop;
-    if (status != CUP_OK)
-        return status;
-    if (hooks->saved && l->folder)
-        hooks->saved(l->steps, hooks->user);
-    return CUP_OK;
+    return status;
 }
 
 /* Whether nothing is left to evaluate before the next step: nothing ever is, or it is among the
@@ -92,12 +95,12 @@ static cup_status run_steps(cup_loop *l, const cup_training_hooks *hooks)
         if (is_due(l->steps, a->check_every ? a->check_every : CHECK_EVERY))
             CUP_TRY(cup__loop_compare(l));
         if (is_due(l->steps, a->save_every) && l->steps < a->schedule.steps)
-            CUP_TRY(save(l, hooks));
+            CUP_TRY(save(l, hooks, true));
     }
     CUP_TRY(cup__loop_read(l, hooks));
     if (!is_evaluated(l))
         CUP_TRY(evaluate(l, hooks));
-    return save(l, hooks);
+    return save(l, hooks, false);
 }
 
 cup_status cup_loop_run(cup_loop *l, const cup_training_hooks *from)
@@ -120,11 +123,14 @@ cup_status cup_loop_run(cup_loop *l, const cup_training_hooks *from)
         l->asked_user = l->c->stop_user;
         cup_stop_when(l->c, NULL, NULL);
     }
+    l->hooks = &hooks;
     cup_status status = run_steps(l, &hooks);
     cup_stop_when(l->c, stop, stop_user);
-    if (status != CUP_INTERRUPTED)
-        return status;
-    cup_error_clear(l->c);
-    CUP_TRY(save(l, &hooks));
-    return CUP_INTERRUPTED;
+    if (status == CUP_INTERRUPTED) {
+        cup_error_clear(l->c);
+        status = save(l, &hooks, false);
+        status = status == CUP_OK ? CUP_INTERRUPTED : status;
+    }
+    l->hooks = NULL;
+    return status;
 }

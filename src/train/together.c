@@ -8,6 +8,7 @@
 #include "comm/comm.h"
 #include "cuda/dry.h"
 #include "optim/optimizer.h"
+#include "train/saving.h"
 
 #define POINT_NUMBERS 5
 
@@ -136,9 +137,11 @@ cup_status cup__loop_spread(cup_loop *l)
     CUP_TRY(cup_comm_agree(l->comm, numbers, 3));
     cup_scope_open(l->c);
     cup_status status = spread_points(l, numbers[1]);
-    if (status == CUP_OK)
+    /* Of a folder that all see each has read its own. */
+    bool known = l->shared && numbers[2];
+    if (status == CUP_OK && !known)
         status = spread_tensors(l, numbers[2]);
-    if (status == CUP_OK)
+    if (status == CUP_OK && !known)
         status = spread_split(l, numbers[2]);
     cup_scope_return(l->c, NULL);
     CUP_TRY(status);
@@ -180,11 +183,14 @@ cup_status cup__loop_reduce(cup_loop *l)
 cup_status cup__loop_agree(cup_loop *l)
 {
     if (!l->comm)
-        return cup__stopped(l->c);
-    int64_t stop = l->asked && l->asked(l->asked_user);
+        CUP_TRY(cup__stopped(l->c));
+    int64_t numbers[] = {l->asked && l->asked(l->asked_user), cup__save_pending(l)};
     cup_comm_step(l->comm, l->steps);
-    CUP_TRY(cup_comm_agree(l->comm, &stop, 1));
-    if (!stop)
+    if (l->comm)
+        CUP_TRY(cup_comm_agree(l->comm, numbers, 2));
+    if (!numbers[1])
+        CUP_TRY(cup__save_advance(l));
+    if (!l->comm || !numbers[0])
         return CUP_OK;
     return cup__fail(&l->c->error, CUP_INTERRUPTED, "stopped, as was asked for");
 }

@@ -187,6 +187,7 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
         .evaluate_every = a->evaluate_every,
         .save_every = a->save_every,
         .check_every = a->check_every,
+        .background = a->background,
         .folder = folder,
         .kind = "gpt"};
     t->loop = cup__loop_begin(c, &calls, &options, &cup__training_checkpoints, t->among);

@@ -44,7 +44,7 @@ double metrics_peak(const cup_context *c, cup_dtype dtype, const char *precision
         return 0;
     if (dtype != CUP_F32 || !strcmp(precision, "medium"))
         return card.half;
-    return card.tf32 && !strcmp(precision, "high") ? card.tf32 : card.f32;
+    return card.tf32 && strcmp(precision, "highest") ? card.tf32 : card.f32;
 }
 
 void metrics_begin(cli_metrics *m, const metrics_facts *facts)

@@ -21,8 +21,8 @@ static const cli_option options[] = {
      "the model of a checkpoint or of a published folder instead"},
     {"dtype", CHOICE(train_given, dtype), "f32|bf16", NULL,
      "what to compute in; without it bf16 on a card that has it, else f32"},
-    {"precision", CHOICE(train_given, precision), "highest|high|medium", NULL,
-     "of f32 products; without it high"},
+    {"precision", CHOICE(train_given, precision), "highest|high|medium|fp8", NULL,
+     "of f32 products, or fp8 for linear layers inside of blocks; without it high"},
     {"vocabulary", INTEGER(train_given, vocabulary, 1, 1 << 24), "N", NULL,
      "tokens the model knows; without it 50257 for GPT-2's presets, else 128"},
     {"ops", FLAG(train_given, ops), NULL, NULL, "tell what each op takes of a step"},
@@ -127,7 +127,7 @@ static int plan_row_of(plan_run *r, plan_row *row, bool tells_ops)
                           tells_ops ? on_op : NULL, r) != CUP_OK)
         return cli_report(r->c);
     double peak = a.dtype != CUP_F32 || !strcmp(a.precision, "medium") ? row->card.half
-                  : row->card.tf32 && !strcmp(a.precision, "high")     ? row->card.tf32
+                  : row->card.tf32 && strcmp(a.precision, "highest")   ? row->card.tf32
                                                                        : row->card.f32;
     row->mfu = row->plan.tokens_per_second * plot_flops_of_token(&a.model) / peak;
     return CLI_OK;

@@ -32,8 +32,9 @@ const cli_option train_options[] = {
      "where to run; without it CUP_DEVICE, else the first usable GPU, else the CPU"},
     {"dtype", CHOICE(train_given, dtype), "f32|bf16", NULL,
      "what to compute in; without it bf16 on a GPU that has it, else f32"},
-    {"precision", CHOICE(train_given, precision), "highest|high|medium", NULL,
-     "of f32 products on a GPU: in f32, rounded to tf32, or rounded to bf16; without it high"},
+    {"precision", CHOICE(train_given, precision), "highest|high|medium|fp8", NULL,
+     "of f32 products on a GPU: in f32, rounded to tf32, or rounded to bf16; without it high; or "
+     "fp8: linear layers inside of blocks multiply in 8 bits, whatever the dtype is"},
     {"tune", FLAG(train_given, tune), NULL, NULL,
      "measure each matrix product of the model that was never measured on this GPU; on a CPU "
      "there is nothing to measure"},

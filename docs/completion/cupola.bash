@@ -9,7 +9,7 @@ _cupola()
     train:--task) words='text classify' ;;
     train:--preset) words='char demo gpt2-124m gpt2-350m gpt2-774m gpt2-1558m mlp cnn resnet18 resnet50 vit-s convnext-t' ;;
     train:--dtype) words='f32 bf16' ;;
-    train:--precision) words='highest high medium' ;;
+    train:--precision) words='highest high medium fp8' ;;
     train:--flip) words='yes no' ;;
     train:--positions) words='learned rotary' ;;
     train:--norm) words='layernorm rmsnorm' ;;
@@ -19,7 +19,7 @@ _cupola()
     train:--optimizer) words='adamw sgd lion muon adam rmsprop adagrad' ;;
     plan:--preset) words='char demo gpt2-124m gpt2-350m gpt2-774m gpt2-1558m' ;;
     plan:--dtype) words='f32 bf16' ;;
-    plan:--precision) words='highest high medium' ;;
+    plan:--precision) words='highest high medium fp8' ;;
     plan:--positions) words='learned rotary' ;;
     plan:--norm) words='layernorm rmsnorm' ;;
     plan:--mlp) words='gelu swiglu' ;;

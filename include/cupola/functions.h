@@ -32,6 +32,15 @@ CUP_API cup_tensor *cup_any(cup_context *c, cup_tensor *x, const int64_t *axes, 
                             bool keep);
 CUP_API cup_tensor *cup_all(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,
                             bool keep);
+/* cup_linear, and its gradient, by products of f8e4m3, with one scale for each 128 rows of 128
+ * columns of x, of weight, and in backward of what comes back: each number is rounded once, to 4
+ * significant bits where it is not far below the largest one that shares its scale, and sums
+ * are kept in f32. The gradient is that of linear at what was rounded, and is rounded itself. x,
+ * weight and bias, which may be NULL, are all f32, bf16 or f16, and so are results and gradients.
+ * What is not finite makes NaN of all that its 128 rows of 128 columns go into. Backward keeps the
+ * codes of x in place of x. GPUs from sm_89 on multiply them as they are, others as f16. */
+CUP_API cup_tensor *cup_linear_fp8(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                   cup_tensor *bias);
 /* cup_embedding through whose row `padding`, from 0, no gradient flows. */
 CUP_API cup_tensor *cup_embedding_padded(cup_context *c, cup_tensor *table, cup_tensor *ids,
                                          int64_t padding);

@@ -134,6 +134,13 @@ CUP_API cup_status cup_parameters_unfreeze(cup_parameters *list);
  * with a block of cup_recompute it must stay as it was when the block ran. */
 CUP_API bool cup_parameters_training(cup_parameters *list, bool on);
 
+/* Whether linear layers between others, those whose weight is hidden (see cup_parameter_options),
+ * multiply in 8 bits, as cup_linear_fp8 does, while the list is in training; all else computes in
+ * the dtype, and so do they in evaluation. It is for the whole list, whose dtype must be f32, bf16
+ * or f16, and off in a new one; returns what it was. Until backward is done with a block of
+ * cup_recompute it must stay as it was when the block ran. */
+CUP_API bool cup_parameters_fp8(cup_parameters *list, bool on);
+
 /* An optimizer of all parameters of the list that are trained, with their decay, rate and hidden;
  * see cup_optimizer_new. Fails where there is none. */
 CUP_API cup_optimizer *cup_optimizer_of(cup_parameters *list, const cup_optimizer_options *options);

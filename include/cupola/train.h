@@ -28,7 +28,9 @@ typedef struct cup_training {
     uint64_t seed;          /* of the first weights, the batches and dropout */
     bool recompute;         /* see cup_gpt */
     int64_t logits_most;    /* see cup_gpt */
-    const char *precision;  /* of f32 products, see cup_precision; NULL: what the context has */
+    const char *precision;  /* of f32 products, see cup_precision; NULL: what the context has; or
+                               "fp8": linear layers inside of blocks multiply in 8 bits, see
+                               cup_parameters_fp8, and f32 products are as with "high" */
     cup_decline decline;    /* of the rate, with decline_steps as cup_schedule has them */
     int64_t decline_steps;
     /* The processes that train together, as cup_loop_options has them: the texts of a step are

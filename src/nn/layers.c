@@ -103,6 +103,7 @@ CUP_API cup_tensor *cup_sequence_layer_call(const cup_sequence_layer *layer, cup
 #include <string.h>
 
 #include "base/options.h"
+#include "cupola/functions.h"
 #include "cupola/ops.h"
 #include "tensor/context.h"
 
@@ -272,8 +273,45 @@ cup_status cup_linear_layer_of(cup_linear_layer *layer, cup_parameters *list, cu
 static cup_tensor *sum_parts(const cup_linear_layer *layer, cup_context *c, const cup__part *part,
                              cup_tensor *x)
 {
-    cup_tensor *y = cup_comm_sum(part->comm, cup_linear(c, x, layer->weight, NULL));
+    bool fp8 = cup__parameters_is_fp8(layer->layer.parameters, layer->weight);
+    cup_tensor *y = fp8 ? cup_linear_fp8(c, x, layer->weight, NULL)
+                        : cup_linear(c, x, layer->weight, NULL);
+    y = cup_comm_sum(part->comm, y);
     return y && layer->bias ? cup_add(c, y, layer->bias) : y;
+}
+
+/* silu(gate) up of halves of the last dimension that lie side by side. */
+static cup_tensor *gated(cup_context *c, cup_tensor *x)
+{
+    cup_tensor *halves[2] = {NULL};
+    int64_t width = x->shape[x->ndim - 1] / 2;
+    cup_split_along(c, x, (int64_t[]){width, width}, 2, -1, halves);
+    return cup_swiglu(c, halves[0], halves[1]);
+}
+
+/* By codes of 8 bits, and the activation behind them. */
+static cup_tensor *call_fp8(const cup_linear_layer *layer, cup_context *c, cup_tensor *x)
+{
+    x = cup_linear_fp8(c, x, layer->weight, layer->bias);
+    if (!x)
+        return NULL;
+    switch (layer->activation) {
+    case CUP_ACTIVATION_RELU:
+        return cup_relu(c, x);
+    case CUP_ACTIVATION_GELU:
+        return cup_gelu(c, x);
+    case CUP_ACTIVATION_SILU:
+        return cup_silu(c, x);
+    case CUP_ACTIVATION_SWIGLU:
+        return gated(c, x);
+    case CUP_ACTIVATION_TANH:
+        return cup_tanh(c, x);
+    case CUP_ACTIVATION_SIGMOID:
+        return cup_sigmoid(c, x);
+    case CUP_ACTIVATION_NONE:
+        break;
+    }
+    return x;
 }
 
 cup_tensor *cup_linear_layer_call(const cup_linear_layer *layer, cup_tensor *x)
@@ -284,6 +322,8 @@ cup_tensor *cup_linear_layer_call(const cup_linear_layer *layer, cup_tensor *x)
     const cup__part *part = cup__parameters_part(layer->layer.parameters, layer->weight);
     if (part && part->axis == 1)
         return sum_parts(layer, c, part, x);
+    if (cup__parameters_is_fp8(layer->layer.parameters, layer->weight))
+        return call_fp8(layer, c, x);
     switch (layer->activation) {
     case CUP_ACTIVATION_RELU:
         return cup_linear_relu(c, x, layer->weight, layer->bias);

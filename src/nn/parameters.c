@@ -33,7 +33,7 @@ struct cup_parameters {
     cup_comm *comm; /* of the processes that it is shared out to, or NULL */
     entry *entries;
     size_t count, capacity;
-    bool training;
+    bool training, fp8;
     cup_named *named; /* what was asked for last */
 };
 
@@ -186,25 +186,28 @@ cup_comm *cup_parameters_comm(const cup_parameters *list)
     return list ? list->root->comm : NULL;
 }
 
+/* Under its first name; NULL of a tensor that is not the list's. */
+static entry *entry_of(const cup_parameters *root, const cup_tensor *t)
+{
+    for (size_t i = 0; t && i < root->count; i++)
+        if (root->entries[i].tensor == t)
+            return &root->entries[i];
+    return NULL;
+}
+
 const cup__part *cup__parameters_part(const cup_parameters *list, const cup_tensor *t)
 {
-    const cup_parameters *root = list->root;
-    for (size_t i = 0; root->comm && i < root->count; i++)
-        if (root->entries[i].tensor == t)
-            return root->entries[i].divided ? &root->entries[i].part : NULL;
-    return NULL;
+    const entry *e = list->root->comm ? entry_of(list->root, t) : NULL;
+    return e && e->divided ? &e->part : NULL;
 }
 
 const cup__part *cup__parameters_part_named(const cup_parameters *list, const char *name,
                                             size_t length)
 {
-    const cup_parameters *root = list->root;
-    for (size_t i = 0; root->comm && i < root->count; i++) {
-        const entry *e = &root->entries[i];
-        if (strlen(e->name) == length && !memcmp(e->name, name, length))
-            return e->divided ? &e->part : NULL;
-    }
-    return NULL;
+    const entry *e = list->root->entries, *end = e + (list->root->comm ? list->root->count : 0);
+    while (e < end && (strlen(e->name) != length || memcmp(e->name, name, length)))
+        e++;
+    return e < end && e->divided ? &e->part : NULL;
 }
 
 static bool is_in(const cup_parameters *list, const entry *e)
@@ -344,25 +347,21 @@ cup_tensor *cup_parameter_share(cup_parameters *list, const char *name, cup_tens
     if (!list || list->root->context->error.status != CUP_OK)
         return NULL;
     cup_parameters *root = list->root;
-    size_t own = 0;
-    while (own < root->count && (!tensor || root->entries[own].tensor != tensor))
-        own++;
-    if (own == root->count) {
+    const entry *own = entry_of(root, tensor);
+    if (!own) {
         cup__fail(&root->context->error, CUP_ARGUMENT,
                   "parameters: what \"%s%.100s\" is to share is %s", list->prefix,
                   name ? name : "", tensor ? "no tensor of this list" : "NULL");
         return NULL;
     }
+    const entry from = *own; /* which moves when one is added */
     char *whole = whole_name(list, name, "");
     entry *e = whole ? add_entry(root, whole) : NULL;
     if (!e)
         return NULL;
-    e->options = root->entries[own].options;
-    e->counted = root->entries[own].counted;
-    e->divided = root->entries[own].divided;
-    e->part = root->entries[own].part;
+    *e = from;
+    e->name = whole;
     e->shared = true;
-    e->tensor = tensor;
     cup__tensor_retain(tensor);
     root->count++;
     return tensor;
@@ -423,10 +422,8 @@ static cup_status set_trained(cup_parameters *list, bool trained)
         return c->error.status;
     for (size_t i = 0; i < list->root->count; i++) {
         const entry *e = &list->root->entries[i];
-        if (!counts(list, e))
-            continue;
-        found++;
-        if (e->options.buffer)
+        found += counts(list, e);
+        if (!counts(list, e) || e->options.buffer)
             continue;
         e->tensor->is_parameter = trained;
         if (!trained)
@@ -448,13 +445,27 @@ cup_status cup_parameters_unfreeze(cup_parameters *list)
     return set_trained(list, true);
 }
 
+static bool switched(bool *at, bool on)
+{
+    bool was = *at;
+    *at = on;
+    return was;
+}
+
 bool cup_parameters_training(cup_parameters *list, bool on)
 {
-    if (!list)
-        return false;
-    bool was = list->root->training;
-    list->root->training = on;
-    return was;
+    return list && switched(&list->root->training, on);
+}
+
+bool cup_parameters_fp8(cup_parameters *list, bool on)
+{
+    return list && switched(&list->root->fp8, on);
+}
+
+bool cup__parameters_is_fp8(const cup_parameters *list, const cup_tensor *weight)
+{
+    const entry *e = list->root->fp8 ? entry_of(list->root, weight) : NULL;
+    return e && e->options.hidden && list->root->training;
 }
 
 cup_optimizer *cup_optimizer_of(cup_parameters *list, const cup_optimizer_options *options)

@@ -11,6 +11,8 @@ cup_context *cup__parameters_context(const cup_parameters *list);
 const char *cup__parameters_prefix(const cup_parameters *list);
 cup_dtype cup__parameters_dtype(const cup_parameters *list);
 bool cup__parameters_is_training(const cup_parameters *list);
+/* Whether a linear layer of this weight multiplies codes of 8 bits now. */
+bool cup__parameters_is_fp8(const cup_parameters *list, const cup_tensor *weight);
 
 /* What this process has of a tensor: the part of the whole that has its number, of each section
  * along the axis. */

@@ -225,7 +225,7 @@ static cup_status plan_on(planning *p, cup_training *a, cup_plan *plan)
     cup_scope_open(c);
     cup_status status = cup__training_check(c, a);
     if (status == CUP_OK)
-        status = cup_precision(c, a->precision);
+        status = cup__training_precision(c, a);
     if (status == CUP_OK)
         status = cup__training_dry(c, a, &t);
     if (status == CUP_OK)
@@ -264,7 +264,7 @@ cup_status cup_training_plan(cup_context *c, const cup_training *training, const
     p->dry = open_card(c, &known);
     if (p->dry) {
         a.precision = a.precision ? a.precision : "high";
-        p->precision = a.precision;
+        p->precision = cup__training_is_fp8(&a) ? "high" : a.precision;
         if (plan_on(p, &a, out) != CUP_OK)
             cup__fail(&c->error, cup_error(p->dry), "%s", cup_error_text(p->dry));
         cup_context_free(p->dry);

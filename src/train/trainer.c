@@ -201,6 +201,7 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
         CUP_TRY(cup__gpt_take_from(t->model, a->from));
     t->model->recompute = a->recompute;
     t->model->logits_most = a->logits_most;
+    cup_parameters_fp8(t->model->parameters, cup__training_is_fp8(a));
     CUP_TRY(cup__loop_train(t->loop, t->model->parameters));
     return make_batches(c, t);
 }
@@ -210,7 +211,7 @@ static cup_status make(cup_context *c, cup_trainer *t, const char *folder)
     cup_training *a = &t->training;
     CUP_TRY(check_vocabulary(c, t));
     CUP_TRY(cup__training_check(c, a));
-    CUP_TRY(cup_precision(c, a->precision));
+    CUP_TRY(cup__training_precision(c, a));
     CUP_TRY(group(c, t));
     CUP_TRY(share(c, t));
     cup_training own = *a;

@@ -39,6 +39,9 @@ cup_status cup__training_read(cup_context *c, const cup__json *json, const cup__
                               cup_training *training);
 /* Fills in defaults and refuses what cannot be. */
 cup_status cup__training_check(cup_context *c, cup_training *training);
+/* Whether it multiplies in 8 bits; and sets how the context multiplies in f32. */
+bool cup__training_is_fp8(const cup_training *training);
+cup_status cup__training_precision(cup_context *c, const cup_training *training);
 
 /* Where the text lay, one path behind the other, as a list of the object that is open, the field of
  * JSON Lines that has it, where that was named, and the sets of a mix. */

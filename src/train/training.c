@@ -89,6 +89,16 @@ static const cup__field fields[] = {
     {"decline_steps", CUP__LATER(WHOLE), AT(decline_steps), 0, 1e15, false, NULL},
     {0}};
 
+bool cup__training_is_fp8(const cup_training *training)
+{
+    return training->precision && !strcmp(training->precision, "fp8");
+}
+
+cup_status cup__training_precision(cup_context *c, const cup_training *training)
+{
+    return cup_precision(c, cup__training_is_fp8(training) ? "high" : training->precision);
+}
+
 cup_status cup__training_check(cup_context *c, cup_training *training)
 {
     cup__precision precision = c->precision;
@@ -96,9 +106,10 @@ cup_status cup__training_check(cup_context *c, cup_training *training)
     if (training->dtype != CUP_F32 && training->dtype != CUP_BF16)
         return cup__fail(&c->error, CUP_DTYPE, "training: the dtype must be f32 or bf16, not %s",
                          cup_dtype_name(training->dtype));
-    if (training->precision)
+    bool fp8 = cup__training_is_fp8(training);
+    if (training->precision && !fp8)
         CUP_TRY(cup__precision_find(&c->error, training->precision, &precision));
-    training->precision = cup__precision_names[precision];
+    training->precision = fp8 ? "fp8" : cup__precision_names[precision];
     if (training->accumulate == 0)
         training->accumulate = 1;
     int64_t rows;

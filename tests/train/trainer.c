@@ -70,6 +70,31 @@ TEST(trainer_resumes_bit_for_bit_with_other_kinds)
     expect_exact_resume(&other, 3, folder);
 }
 
+TEST(trainer_resumes_bit_for_bit_in_fp8)
+{
+    const char *folder = test_folder();
+    cup_training fp8 = tiny, read;
+    int64_t steps;
+    fp8.dtype = CUP_BF16;
+    fp8.precision = "fp8";
+    expect_exact_resume(&fp8, 6, folder);
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    EXPECT_INT(cup_training_load(c, folder, &read, &steps), CUP_OK);
+    EXPECT_TEXT(read.precision, "fp8");
+    cup_context_free(c);
+    cup_training other = tiny;
+    other.dtype = CUP_BF16;
+    session s;
+    begin(&s, &other, sample_text(), folder);
+    EXPECT(cup_trainer_resume(s.trainer) != CUP_OK);
+    EXPECT_CONTAINS(cup_error_text(s.c), "precision");
+    end(&s);
+    fp8.precision = "fp9";
+    begin(&s, &fp8, sample_text(), NULL);
+    EXPECT(!s.trainer);
+    end(&s);
+}
+
 TEST(trainer_gives_the_same_losses_with_any_number_of_threads)
 {
     cup_training_point one[MOST_POINTS], many[MOST_POINTS];

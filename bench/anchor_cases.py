@@ -72,9 +72,20 @@ def averages():
            [after], [], TORCH)
 
 
-def reading():
+def scaled(frequency, rule):
+    """Llama 3's: by wavelengths, against those that stand low and high times in the original."""
+    if not rule:
+        return frequency
+    waves = rule["rope_original"] / (2 * math.pi / frequency)
+    smooth = (waves - rule["rope_low"]) / (rule["rope_high"] - rule["rope_low"])
+    mixed = (1 - smooth) * frequency / rule["rope_factor"] + smooth * frequency
+    slow = torch.where(waves < rule["rope_low"], frequency / rule["rope_factor"], mixed)
+    return torch.where(waves > rule["rope_high"], frequency, slow)
+
+
+def reading(rows):
     heads, groups, size, length = 4, 2, 4, 5
-    for base, at in ((0, [2]), (100, [4, 1])):
+    for base, at, scaling in rows:
         qkv, keys, values = real(2, 1, (heads + 2 * groups) * size), *(
             real(2, groups, length, size) for _ in range(2))
         q, k, v = qkv.split([heads * size, groups * size, groups * size], -1)
@@ -82,8 +93,9 @@ def reading():
         new_keys, new_values, o = keys.clone(), values.clone(), []
         for b in range(2):
             p = at[b % len(at)]
-            angle = p * torch.tensor([float(base or 1) ** (-2 * i / size)
-                                      for i in range(size // 2)], dtype=torch.float64)
+            angle = p * scaled(torch.tensor([float(base or 1) ** (-2 * i / size)
+                                             for i in range(size // 2)], dtype=torch.float64),
+                               scaling)
             turn = torch.polar(torch.ones_like(angle), angle * (base > 0))
             q_b, k_b = (torch.view_as_real(torch.complex(*t[b].chunk(2, -1)) * turn)
                         .transpose(-1, -2).flatten(-2) for t in (q, k))
@@ -91,7 +103,7 @@ def reading():
             o.append(F.scaled_dot_product_attention(
                 q_b[None], new_keys[b:b + 1, :, :p + 1], new_values[b:b + 1, :, :p + 1],
                 enable_gqa=True).transpose(1, 2).flatten(2))
-        yield ("qkv_attention_read", {"heads": heads, "rope_base": base},
+        yield ("qkv_attention_read", {"heads": heads, "rope_base": base, **scaling},
                [qkv, keys, values, torch.tensor(at)], [torch.cat(o), new_keys, new_values], [],
                TORCH)
 
@@ -348,6 +360,8 @@ def cases(weighed):
     yield from random_numbers()
     yield from dropouts(weighed)
     yield from optimizers()
-    yield from reading()
+    yield from reading(((0, [2], {}), (100, [4, 1], {})))
     yield from draws()
     yield from averages()
+    yield from reading(((100, [3], {"rope_factor": 2, "rope_original": 40, "rope_low": 0.5,
+                                    "rope_high": 1.5}),))

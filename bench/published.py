@@ -6,7 +6,8 @@ Each family is written here as a folder of config.json and safetensors in two pa
 its formulas in PyTorch and by Cupola in f32 on the CPU; the largest difference of the logits is
 printed, and that after Cupola has written the folder again and read it back. Formulas: Radford and
 others 2019 (GPT-2); Touvron and others 2023 (Llama), Su and others 2021 (rotary positions), Zhang
-and Sennrich 2019 (RMSNorm), Shazeer 2020 (SwiGLU), Ainslie and others 2023 (groups of heads)."""
+and Sennrich 2019 (RMSNorm), Shazeer 2020 (SwiGLU), Ainslie and others 2023 (groups of heads), Yang
+and others 2025 (norms of queries and keys in Qwen 3), Grattafiori and others 2024 (Llama 3)."""
 import argparse
 import ctypes
 import json
@@ -19,6 +20,9 @@ import torch
 import torch.nn.functional as F
 
 WORST = 1e-3
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16}
+LINEAR = {"rope_type": "linear", "factor": 2.5}
 
 
 def save(folder, config, tensors):
@@ -81,24 +85,37 @@ def gpt2(tied):
     return config, named, forward, vocabulary, context
 
 
-def llama(kind, tied, base, newer):
+def scaled(frequency, rule):
+    if not rule:
+        return frequency
+    if rule["rope_type"] == "linear":
+        return frequency / rule["factor"]
+    low, high = rule["low_freq_factor"], rule["high_freq_factor"]
+    waves = rule["original_max_position_embeddings"] * frequency / (2 * torch.pi)
+    smooth = ((waves - low) / (high - low)).clamp(0, 1)
+    return (1 - smooth) * frequency / rule["factor"] + smooth * frequency
+
+
+def llama(kind, tied, base, newer, size=8, rule=None):
     layers, heads, groups, width, hidden, vocabulary, context = 2, 6, 2, 48, 80, 61, 24
-    size = width // heads
+    inner = heads * size
     t = {"model.embed_tokens.weight": (vocabulary, width), "model.norm.weight": (width,)}
     if not tied:
         t["lm_head.weight"] = (vocabulary, width)
     for i in range(layers):
         for name, shape in {"input_layernorm": (width,), "post_attention_layernorm": (width,),
-                            "self_attn.q_proj": (width, width),
+                            "self_attn.q_proj": (inner, width),
                             "self_attn.k_proj": (groups * size, width),
                             "self_attn.v_proj": (groups * size, width),
-                            "self_attn.o_proj": (width, width), "mlp.gate_proj": (hidden, width),
+                            "self_attn.o_proj": (width, inner), "mlp.gate_proj": (hidden, width),
                             "mlp.up_proj": (hidden, width), "mlp.down_proj": (width, hidden)
                             }.items():
             t[f"model.layers.{i}.{name}.weight"] = shape
         for name in "qkv" if kind == "qwen2" else "":
-            t[f"model.layers.{i}.self_attn.{name}_proj.bias"] = (width if name == "q" else
+            t[f"model.layers.{i}.self_attn.{name}_proj.bias"] = (inner if name == "q" else
                                                                  groups * size,)
+        for name in "qk" if kind == "qwen3" else "":
+            t[f"model.layers.{i}.self_attn.{name}_norm.weight"] = (size,)
     t = {name: torch.randn(shape) * 0.3 for name, shape in t.items()}
     config = {"model_type": kind, "num_hidden_layers": layers, "num_attention_heads": heads,
               "num_key_value_heads": groups, "hidden_size": width, "intermediate_size": hidden,
@@ -106,16 +123,19 @@ def llama(kind, tied, base, newer):
               "hidden_act": "silu", "tie_word_embeddings": tied, "sliding_window": None}
     if kind == "qwen2":
         config.update(use_sliding_window=False, sliding_window=context // 2, max_window_layers=1)
+    if inner != width or kind == "qwen3":
+        config["head_dim"] = size
     if newer:
-        config["rope_parameters"] = {"rope_theta": base, "rope_type": "default"}
+        config["rope_parameters"] = {"rope_theta": base, **(rule or {"rope_type": "default"})}
     else:
-        config.update(rope_theta=base, rope_scaling=None)
+        config.update(rope_theta=base, rope_scaling=rule)
 
     def norm(x, name):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * t[name + ".weight"]
 
     def turn(x):
-        angle = torch.arange(x.shape[2])[:, None] * base ** (-torch.arange(0, size, 2) / size)
+        frequency = scaled(base ** (-torch.arange(0, size, 2) / size), rule)
+        angle = torch.arange(x.shape[2])[:, None] * frequency
         low, high = x.chunk(2, -1)
         return torch.cat([low * angle.cos() - high * angle.sin(),
                           high * angle.cos() + low * angle.sin()], -1)
@@ -128,6 +148,8 @@ def llama(kind, tied, base, newer):
             q, k, v = ((y @ t[f"{h}self_attn.{n}_proj.weight"].T +
                         t.get(f"{h}self_attn.{n}_proj.bias", 0)).unflatten(-1, (-1, size))
                        .transpose(1, 2) for n in "qkv")
+            if kind == "qwen3":
+                q, k = norm(q, h + "self_attn.q_norm"), norm(k, h + "self_attn.k_norm")
             o = F.scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True,
                                                enable_gqa=True).transpose(1, 2).flatten(2)
             x = x + o @ t[h + "self_attn.o_proj.weight"].T
@@ -183,7 +205,13 @@ def main():
                         ("mistral", llama("mistral", False, 1e6, False)),
                         ("smollm", llama("llama", True, 10000.0, False)),
                         ("qwen 2", llama("qwen2", False, 1e6, False)),
-                        ("qwen 2, tied", llama("qwen2", True, 1e6, True))):
+                        ("qwen 2, tied", llama("qwen2", True, 1e6, True)),
+                        ("llama 3.1", llama("llama", False, 5e5, False, rule=LLAMA3)),
+                        ("llama 3.2, newer", llama("llama", True, 5e5, True, rule=LLAMA3)),
+                        ("llama, stretched", llama("llama", False, 1e4, False, rule=LINEAR)),
+                        ("mistral, wide heads", llama("mistral", False, 1e6, False, 12)),
+                        ("qwen 3", llama("qwen3", True, 1e6, False, 16)),
+                        ("qwen 3, untied", llama("qwen3", False, 1e6, True, 8))):
         config, tensors, forward, vocabulary, context = made
         tokens = torch.randint(vocabulary, (3, context))
         want, errors = forward(tokens), []

@@ -77,7 +77,8 @@ const cli_verb verb_export = {
     .words = "write a trained model as Hugging Face's transformers read it",
     .text = "Writes config.json and model.safetensors of the model in a checkpoint, as a GPT-2 "
             "(learned positions, layernorm, gelu, biases), a Llama (rotary positions, rmsnorm, "
-            "swiglu, no biases) or a Qwen 2 (the same with biases of queries, keys and values); "
+            "swiglu, no biases), a Qwen 2 (the same with biases of queries, keys and values) or a "
+            "Qwen 3 (with norms of queries and keys); "
             "and tokenizer.json, where the tokenizer is bpe. cupola train --from and cupola "
             "generate --from read such folders.",
     .examples = "The average of a run's weights:\n"

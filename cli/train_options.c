@@ -16,7 +16,7 @@ const cli_option train_options[] = {
      "folder for the checkpoint, losses.csv, metrics.jsonl, loss.svg and loss.html"},
     {"from", TEXT(train_given, from), "DIR", NULL,
      "begin with model, weights and tokenizer of a checkpoint, or of a published GPT-2, Llama, "
-     "Mistral or Qwen 2 (config.json and safetensors, as Hugging Face has them)"},
+     "Mistral, Qwen 2 or Qwen 3 (config.json and safetensors, as Hugging Face has them)"},
     {"resume", FLAG(train_given, resume), NULL, NULL,
      "go on from the checkpoint in --out, with its text, model and settings"},
     {"overwrite", FLAG(train_given, overwrite), NULL, NULL,
@@ -133,6 +133,8 @@ static void apply_model(const cli_call *call, cup_training *t)
     TAKE("dropout", model.dropout, dropout);
     TAKE("hidden", model.hidden, hidden);
     TAKE("kv-heads", model.kv_heads, kv_heads);
+    TAKE("head-size", model.head_size, head_size);
+    TAKE("qk-norm", model.qk_norm, qk_norm);
     if (given->positions)
         t->model.positions =
             strcmp(given->positions, "learned") ? CUP_POSITIONS_ROTARY : CUP_POSITIONS_LEARNED;
@@ -213,7 +215,7 @@ int train_apply(const cli_call *call, cup_training *t)
         cup_dtype_find(given->dtype, &t->dtype);
     if (!given->resume || call_has(call, "seed"))
         t->seed = (uint64_t)given->seed;
-    if (t->model.width % t->model.heads == 0)
+    if (t->model.width % t->model.heads == 0 || t->model.head_size)
         return CLI_OK;
     return cli_usage("--width %lld is not a multiple of --heads %lld; %lld would be",
                      (long long)t->model.width, (long long)t->model.heads,

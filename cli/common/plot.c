@@ -211,7 +211,8 @@ double plot_flops_of_token(const cup_gpt_config *g)
 {
     double weights = (double)cup_gpt_parameter_count(g, false);
     weights += (double)g->vocabulary * (double)g->width;
-    return 6 * weights + 12.0 * (double)g->layers * (double)g->width * (double)g->context;
+    double heads = (double)(g->head_size ? g->heads * g->head_size : g->width);
+    return 6 * weights + 12.0 * (double)g->layers * heads * (double)g->context;
 }
 
 static cup_status draw_losses(cup_context *c, const cup_training_point *points, int64_t count,

@@ -124,16 +124,28 @@ CUP_API cup_status cup_sequence_layer_new(cup_sequence_layer *layer, cup_paramet
                                           const cup_layer *const *layers, int count);
 CUP_API cup_tensor *cup_sequence_layer_call(const cup_sequence_layer *layer, cup_tensor *x);
 
-/* Attention of x [B,T,width] to itself, in heads of width / heads features: "qkv" makes queries of
- * all heads, then keys, then values; "out" joins what the heads found. In a list that several
- * processes share out each has an equal part of the heads, of which the struct tells, and dropout
- * of probabilities is refused. */
+/* How rotary positions are turned in models that read further than they first learned to: factor,
+ * original, low and high of cup_rope. All 0: as they are. */
+typedef struct cup_rope_scaling {
+    double factor, low, high;
+    int64_t original;
+} cup_rope_scaling;
+
+/* Attention of x [B,T,width] to itself, in heads of width / heads features or of as many as is
+ * said: "qkv" makes queries of all heads, then keys, then values; "out" joins what the heads
+ * found. With qk_norm each head of queries and of keys goes through rmsnorm before positions turn
+ * it, by "q_norm.weight" and "k_norm.weight" of the size of a head. In a list that several
+ * processes share out each has an equal part of the heads, of which the struct tells; dropout of
+ * probabilities and qk_norm are refused there. */
 typedef struct cup_attention_layer {
     cup_layer layer;
     cup_linear_layer qkv, out;
     int heads, kv_heads, head_size;
     bool causal, rope;
     double rope_base, dropout;
+    cup_rope_scaling rope_scaling;
+    cup_tensor *q_norm, *k_norm; /* NULL without qk_norm */
+    double epsilon;              /* of those */
 } cup_attention_layer;
 
 typedef struct cup_attention_layer_options {
@@ -146,6 +158,10 @@ typedef struct cup_attention_layer_options {
     bool no_bias;
     cup_initializer initializer; /* of both weights, see cup_linear_layer_options */
     double deviation, gain;
+    int64_t head_size; /* 0: width / heads */
+    bool qk_norm;
+    double epsilon; /* of qk_norm; 0: 1e-5 */
+    cup_rope_scaling rope_scaling;
 } cup_attention_layer_options;
 
 CUP_API cup_status cup_attention_layer_new(cup_attention_layer *layer, cup_parameters *list,
@@ -295,6 +311,9 @@ typedef struct cup_transformer_layer_options {
     double deviation; /* of all matrices, which are normal; 0: 0.02 */
     int64_t layers;   /* of the model: what leads back to the residual stream begins smaller, by
                          sqrt(2 layers); 0: it does not */
+    int64_t head_size; /* these as in cup_attention_layer_options */
+    bool qk_norm;
+    cup_rope_scaling rope_scaling;
 } cup_transformer_layer_options;
 
 CUP_API cup_status cup_transformer_layer_new(cup_transformer_layer *layer, cup_parameters *list,
@@ -308,10 +327,11 @@ typedef struct cup_transformer_tensors {
     size_t size;                    /* see CUP_OPTIONS */
     cup_tensor *norm1, *norm1_bias; /* [width] */
     cup_tensor *qkv, *qkv_bias;     /* queries of all heads, then keys, then values */
-    cup_tensor *out, *out_bias;     /* [width, width] */
+    cup_tensor *out, *out_bias;     /* [width, heads head_size] */
     cup_tensor *norm2, *norm2_bias;
     cup_tensor *up, *up_bias;     /* [hidden, width]; SWIGLU: the gates, then the values */
     cup_tensor *down, *down_bias; /* [width, hidden] */
+    cup_tensor *q_norm, *k_norm;  /* [head_size], with qk_norm */
 } cup_transformer_tensors;
 
 /* A block of tensors that are in the list already, under names of the caller's choice. Of the

@@ -22,7 +22,7 @@ typedef enum cup_mlp_kind { CUP_MLP_KIND_GELU = 0, CUP_MLP_KIND_SWIGLU = 1 } cup
 /* What a GPT looks like. A field that is 0 has its default, but for the first six. */
 typedef struct cup_gpt_config {
     size_t size;                  /* of this struct: {.size = sizeof(cup_gpt_config), ...} */
-    int64_t layers, heads, width; /* width is a multiple of heads */
+    int64_t layers, heads, width; /* width is a multiple of heads, unless there is a head_size */
     int64_t context;              /* tokens it sees at once */
     int64_t vocabulary;           /* tokens it knows */
     int64_t kv_heads;             /* heads of keys and values, which divide heads; 0: heads */
@@ -36,6 +36,9 @@ typedef struct cup_gpt_config {
     double rope_base; /* of rotary positions; 0: 10000 */
     double epsilon;   /* inside norms; 0: 1e-5 */
     bool qkv_bias;    /* without `bias`: of what makes queries, keys and values all the same */
+    int64_t head_size; /* 0, which it becomes where it is the same: width / heads */
+    bool qk_norm;      /* rmsnorm of each head's queries and keys, see cup_attention_layer */
+    cup_rope_scaling rope_scaling;
 } cup_gpt_config;
 
 /* Fills in the defaults and checks that such a GPT can be; the sentence names the field. */

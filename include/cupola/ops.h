@@ -759,12 +759,17 @@ CUP_API cup_tensor *cup_qkv_attention(cup_context *c, cup_tensor *qkv, int heads
  * qkv is [B,1,W], where W holds the heads of q, then those of k, then as many of v; keys and
  * values, [B,G,length,D], take those of this token in place, and position, i32 or i64, says
  * where, from 0, for all texts or for each; what stands behind it is not read. With a rope_base
- * q and k are turned by their position as rope does it. o is [B,1,heads D]. A position that
- * there is no room for is an error on the CPU; on a GPU it gives NaN and writes nothing */
+ * q and k are turned by their position as rope turns them that has the options named so. o is
+ * [B,1,heads D]. A position that there is no room for is an error on the CPU; on a GPU it gives
+ * NaN and writes nothing */
 typedef struct cup_qkv_attention_read_options {
     size_t size;
-    double scale;     /* default: 1/sqrt[D] */
-    double rope_base; /* default: no turning */
+    double scale;          /* default: 1/sqrt[D] */
+    double rope_base;      /* default: no turning */
+    double rope_factor;    /* default: 1 */
+    int64_t rope_original; /* default: all */
+    double rope_low;       /* default: 1 */
+    double rope_high;      /* default: 4 */
 } cup_qkv_attention_read_options;
 
 CUP_API cup_tensor *cup_qkv_attention_read(cup_context *c, cup_tensor *qkv, cup_tensor *keys,
@@ -818,7 +823,9 @@ CUP_API cup_tensor *cup_kv_attention(cup_context *c, cup_tensor *q, cup_tensor *
 /* (x): x, [B,H,T,D], with pairs of the first features of each row turned by an angle: pair i by
  * base^[-2 i / features] times its position, which is offset + t; pairs are i and i +
  * features/2, or 2 i and 2 i + 1 when interleaved; heads says how many of the first heads are
- * turned; inverse turns back */
+ * turned; inverse turns back. A factor divides what positions are multiplied by; with original,
+ * a number of positions, wholly for pairs that turn round up to low times within these, not for
+ * those that do so high times, and in part between */
 typedef struct cup_rope_options {
     size_t size;
     double base;      /* default: 10000 */
@@ -827,6 +834,10 @@ typedef struct cup_rope_options {
     int heads;        /* default: all heads */
     bool interleaved; /* default: false */
     bool inverse;     /* default: false */
+    double factor;    /* default: 1 */
+    int64_t original; /* default: all */
+    double low;       /* default: 1 */
+    double high;      /* default: 4 */
 } cup_rope_options;
 
 CUP_API cup_tensor *cup_rope(cup_context *c, cup_tensor *x, const cup_rope_options *options);

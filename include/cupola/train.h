@@ -110,8 +110,9 @@ CUP_API cup_gpt *cup_gpt_load_average(cup_context *c, const char *folder);
 CUP_API cup_tokenizer *cup_gpt_tokenizer_load(cup_context *c, const char *folder);
 
 /* A model as others publish it, in the names of Hugging Face's transformers: a folder with
- * config.json and safetensors files, in parts or not, of GPT-2, or of a Llama, Mistral, SmolLM
- * or Qwen 2 whose heads have width / heads elements and whose rotary positions are not scaled.
+ * config.json and safetensors files, in parts or not, of GPT-2, or of a Llama, Mistral, SmolLM,
+ * Qwen 2 or Qwen 3 whose rotary positions are as they are, all divided by a factor, or scaled as
+ * Llama 3's.
  * The weights are rounded to the dtype. cup_gpt_load does the same in f32 where a folder has no
  * checkpoint of ours, and `from` of cup_training lets a run begin with them. CUP_FORMAT where
  * tensors are missing or have other shapes than config.json says, CUP_UNSUPPORTED where it asks
@@ -120,7 +121,7 @@ CUP_API cup_gpt *cup_gpt_import(cup_context *c, const char *folder, cup_dtype dt
 /* What the model of such a folder, or of a checkpoint, looks like: for cup_training. */
 CUP_API cup_status cup_gpt_config_load(cup_context *c, const char *folder, cup_gpt_config *config);
 /* Writes such a folder: config.json and model.safetensors, in the model's dtype; the tokenizer is
- * the caller's. CUP_UNSUPPORTED of a model that is no GPT-2, Llama or Qwen 2. */
+ * the caller's. CUP_UNSUPPORTED of a model that is no GPT-2, Llama, Qwen 2 or Qwen 3. */
 CUP_API cup_status cup_gpt_export(cup_gpt *m, const char *folder);
 
 /* The text that the run of a folder's checkpoint learned from, read again from where it was. */

@@ -8,11 +8,12 @@
 #include "tensor/tensor.h"
 
 #define MOST_LAYERS 4096
+#define MOST_FEATURES 4194304 /* of all heads of queries together */
 #define MOST_SIZE ((int64_t)1 << 24) /* with this no count of parameters overflows */
 
 int64_t cup__gpt_head_size(const cup_gpt_config *config)
 {
-    return config->width / config->heads;
+    return config->head_size ? config->head_size : config->width / config->heads;
 }
 
 int64_t cup__gpt_parts(const cup_gpt_config *config)
@@ -38,6 +39,10 @@ int64_t cup__gpt_extent(const cup_gpt_config *config, cup__extent extent)
         return config->width;
     case CUP__EXTENT_QKV:
         return cup__gpt_parts(config) * cup__gpt_head_size(config);
+    case CUP__EXTENT_HEAD:
+        return cup__gpt_head_size(config);
+    case CUP__EXTENT_HEADS:
+        return config->heads * cup__gpt_head_size(config);
     case CUP__EXTENT_UP:
         return config->hidden * (config->mlp == CUP_MLP_KIND_SWIGLU ? 2 : 1);
     case CUP__EXTENT_HIDDEN:
@@ -61,6 +66,11 @@ static bool has_no_qkv_bias(const cup_gpt_config *config)
 static bool has_no_norm_bias(const cup_gpt_config *config)
 {
     return !config->bias || config->norm == CUP_NORM_KIND_RMSNORM;
+}
+
+static bool has_no_qk_norm(const cup_gpt_config *config)
+{
+    return !config->qk_norm;
 }
 
 static bool is_rotary(const cup_gpt_config *config)
@@ -93,8 +103,10 @@ const cup__gpt_tensor cup__gpt_tensors[] = {
     {"h.%d.ln_1.bias", BLOCK(norm1_bias), VECTOR(WIDTH), HAS(0, WHOLE), has_no_norm_bias},
     {"h.%d.attn.c_attn.weight", BLOCK(qkv), MATRIX(QKV, WIDTH), HAS(NORMAL, ROWS), NULL},
     {"h.%d.attn.c_attn.bias", BLOCK(qkv_bias), VECTOR(QKV), HAS(0, ROWS), has_no_qkv_bias},
-    {"h.%d.attn.c_proj.weight", BLOCK(out), MATRIX(WIDTH, WIDTH), HAS(RESIDUAL, COLUMNS), NULL},
+    {"h.%d.attn.c_proj.weight", BLOCK(out), MATRIX(WIDTH, HEADS), HAS(RESIDUAL, COLUMNS), NULL},
     {"h.%d.attn.c_proj.bias", BLOCK(out_bias), VECTOR(WIDTH), HAS(0, WHOLE), has_no_bias},
+    {"h.%d.attn.q_norm.weight", BLOCK(q_norm), VECTOR(HEAD), HAS(1, WHOLE), has_no_qk_norm},
+    {"h.%d.attn.k_norm.weight", BLOCK(k_norm), VECTOR(HEAD), HAS(1, WHOLE), has_no_qk_norm},
     {"h.%d.ln_2.weight", BLOCK(norm2), VECTOR(WIDTH), HAS(1, WHOLE), NULL},
     {"h.%d.ln_2.bias", BLOCK(norm2_bias), VECTOR(WIDTH), HAS(0, WHOLE), has_no_norm_bias},
     {"h.%d.mlp.c_fc.weight", BLOCK(up), MATRIX(UP, WIDTH), HAS(NORMAL, ROWS), NULL},
@@ -114,10 +126,14 @@ static cup_status check_range(cup__error *error, const char *name, int64_t value
                      (long long)most, (long long)value);
 }
 
-static cup_status check_heads(cup__error *error, const cup_gpt_config *g)
+static cup_status check_heads(cup__error *error, cup_gpt_config *g)
 {
     long long width = g->width, heads = g->heads, kv_heads = g->kv_heads;
-    if (width % heads != 0)
+    if (g->head_size < 0 || g->head_size > MOST_FEATURES / heads)
+        return cup__fail(error, CUP_ARGUMENT,
+                         "gpt: head_size must be from 1 to %d for so many heads, not %lld",
+                         (int)(MOST_FEATURES / heads), (long long)g->head_size);
+    if (!g->head_size && width % heads != 0)
         return cup__fail(error, CUP_ARGUMENT,
                          "gpt: the width %lld is not a multiple of the %lld heads; %lld would be",
                          width, heads, (width / heads + 1) * heads);
@@ -125,11 +141,19 @@ static cup_status check_heads(cup__error *error, const cup_gpt_config *g)
         return cup__fail(error, CUP_ARGUMENT,
                          "gpt: %lld heads do not share %lld heads of keys and values evenly", heads,
                          kv_heads);
-    if (g->positions == CUP_POSITIONS_ROTARY && width / heads % 2 != 0)
+    if (g->positions == CUP_POSITIONS_ROTARY && cup__gpt_head_size(g) % 2 != 0)
         return cup__fail(error, CUP_ARGUMENT,
                          "gpt: rotary positions need heads of an even size, not %lld",
-                         width / heads);
+                         (long long)cup__gpt_head_size(g));
+    g->head_size = g->head_size * heads == width ? 0 : g->head_size;
     return CUP_OK;
+}
+
+static bool scaling_is_good(const cup_rope_scaling *r)
+{
+    double low = r->low == 0 ? 1 : r->low, high = r->high == 0 ? 4 : r->high;
+    return r->factor >= 0 && isfinite(r->factor) && r->original >= 0 && r->low >= 0 &&
+           r->high >= 0 && low < high && isfinite(high);
 }
 
 static cup_status check_numbers(cup__error *error, const cup_gpt_config *g)
@@ -142,6 +166,9 @@ static cup_status check_numbers(cup__error *error, const cup_gpt_config *g)
             error, CUP_ARGUMENT,
             "gpt: epsilon must be between 0 and 1 and rope_base above 1, not %g and %g", g->epsilon,
             g->rope_base);
+    if (!scaling_is_good(&g->rope_scaling))
+        return cup__fail(error, CUP_ARGUMENT,
+                         "gpt: nothing of rope_scaling may be below 0, and high must be above low");
     if (g->positions > CUP_POSITIONS_ROTARY || g->norm > CUP_NORM_KIND_RMSNORM ||
         g->mlp > CUP_MLP_KIND_SWIGLU)
         return cup__fail(error, CUP_ARGUMENT, "gpt: positions, norm or mlp is none of its kinds");
@@ -221,6 +248,10 @@ static const char *const mlp_words[] = {"gelu", "swiglu", NULL};
     {                                                                                              \
         #name, CUP__FIELD_##kind, offsetof(cup_gpt_config, name), 0, 0, true, words                \
     }
+#define LATER(name, field, kind)                                                                   \
+    {                                                                                              \
+        #name, CUP__LATER(kind), offsetof(cup_gpt_config, field), 0, 0, true, NULL                 \
+    }
 static const cup__field fields[] = {
     FIELD(layers, WHOLE, NULL),
     FIELD(heads, WHOLE, NULL),
@@ -237,7 +268,13 @@ static const cup__field fields[] = {
     FIELD(dropout, REAL, NULL),
     FIELD(rope_base, REAL, NULL),
     FIELD(epsilon, REAL, NULL),
-    {"qkv_bias", CUP__LATER(FLAG), offsetof(cup_gpt_config, qkv_bias), 0, 0, true, NULL},
+    LATER(qkv_bias, qkv_bias, FLAG),
+    LATER(head_size, head_size, WHOLE),
+    LATER(qk_norm, qk_norm, FLAG),
+    LATER(rope_factor, rope_scaling.factor, REAL),
+    LATER(rope_original, rope_scaling.original, WHOLE),
+    LATER(rope_low, rope_scaling.low, REAL),
+    LATER(rope_high, rope_scaling.high, REAL),
     {0}};
 
 void cup__gpt_config_write(cup__json_writer *writer, const char *key, const cup_gpt_config *config)

@@ -72,6 +72,9 @@ static cup_status make_blocks(cup_gpt *m, const cup_transformer_tensors *tensors
         .rope_base = g->rope_base,
         .rmsnorm = g->norm == CUP_NORM_KIND_RMSNORM,
         .epsilon = g->epsilon,
+        .head_size = g->head_size,
+        .qk_norm = g->qk_norm,
+        .rope_scaling = g->rope_scaling,
         .activation = g->mlp == CUP_MLP_KIND_SWIGLU ? CUP_ACTIVATION_SWIGLU : CUP_ACTIVATION_GELU,
         .dropout = g->dropout};
     for (int64_t i = 0; i < g->layers; i++) {

@@ -21,6 +21,8 @@ typedef enum cup__extent {
     CUP__EXTENT_CONTEXT,
     CUP__EXTENT_WIDTH,
     CUP__EXTENT_QKV,
+    CUP__EXTENT_HEAD,
+    CUP__EXTENT_HEADS, /* all of queries */
     CUP__EXTENT_UP,
     CUP__EXTENT_HIDDEN
 } cup__extent;

@@ -44,6 +44,10 @@ cup_status cup__attention_layer_make(cup_attention_layer *layer, cup_parameters 
                                      int64_t width, int64_t heads, cup_attention_layer_options o,
                                      double shrink);
 
+/* Queries, keys and values of x, normed where the layer has norms of them, and not yet turned. */
+cup_tensor *cup__attention_layer_qkv(const cup_attention_layer *layer, cup_context *c,
+                                     cup_tensor *x);
+
 /* Makes the tensors of an MLP, whose last weights begin smaller by the factor. */
 cup_status cup__mlp_layer_make(cup_mlp_layer *layer, cup_parameters *list, int64_t width,
                                int64_t hidden, const cup_mlp_layer_options *o, double shrink);

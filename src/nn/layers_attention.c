@@ -1,15 +1,27 @@
 /* Attention of positions to each other. */
 #ifdef CUP_LAYERS_H
-/* Attention of x [B,T,width] to itself, in heads of width / heads features: "qkv" makes queries of
- * all heads, then keys, then values; "out" joins what the heads found. In a list that several
- * processes share out each has an equal part of the heads, of which the struct tells, and dropout
- * of probabilities is refused. */
+/* How rotary positions are turned in models that read further than they first learned to: factor,
+ * original, low and high of cup_rope. All 0: as they are. */
+typedef struct cup_rope_scaling {
+    double factor, low, high;
+    int64_t original;
+} cup_rope_scaling;
+
+/* Attention of x [B,T,width] to itself, in heads of width / heads features or of as many as is
+ * said: "qkv" makes queries of all heads, then keys, then values; "out" joins what the heads
+ * found. With qk_norm each head of queries and of keys goes through rmsnorm before positions turn
+ * it, by "q_norm.weight" and "k_norm.weight" of the size of a head. In a list that several
+ * processes share out each has an equal part of the heads, of which the struct tells; dropout of
+ * probabilities and qk_norm are refused there. */
 typedef struct cup_attention_layer {
     cup_layer layer;
     cup_linear_layer qkv, out;
     int heads, kv_heads, head_size;
     bool causal, rope;
     double rope_base, dropout;
+    cup_rope_scaling rope_scaling;
+    cup_tensor *q_norm, *k_norm; /* NULL without qk_norm */
+    double epsilon;              /* of those */
 } cup_attention_layer;
 
 typedef struct cup_attention_layer_options {
@@ -22,6 +34,10 @@ typedef struct cup_attention_layer_options {
     bool no_bias;
     cup_initializer initializer; /* of both weights, see cup_linear_layer_options */
     double deviation, gain;
+    int64_t head_size; /* 0: width / heads */
+    bool qk_norm;
+    double epsilon; /* of qk_norm; 0: 1e-5 */
+    cup_rope_scaling rope_scaling;
 } cup_attention_layer_options;
 
 CUP_API cup_status cup_attention_layer_new(cup_attention_layer *layer, cup_parameters *list,
@@ -37,6 +53,8 @@ CUP_API cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, c
 #include "tensor/tensor.h"
 
 #define ROPE_BASE 10000
+#define EPSILON 1e-5
+#define MOST_FEATURES ((int64_t)1 << 30) /* of all heads together */
 
 CUP__LAYER_CALL(attention)
 
@@ -62,17 +80,22 @@ static cup_status check_attention(cup_parameters *list, int64_t width, int64_t h
     CUP_TRY(cup__layer_size(list, "heads", heads));
     CUP_TRY(cup__layer_size(list, "kv_heads", o->kv_heads));
     CUP_TRY(cup__layer_probability(list, o->dropout));
-    if (width % heads != 0 || heads % o->kv_heads != 0)
+    int64_t size = o->head_size ? o->head_size : width / heads;
+    if ((width % heads != 0 && !o->head_size) || heads % o->kv_heads != 0)
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "attention under \"%s\": a width of %lld, %lld heads and %lld of keys and "
                          "values do not divide each other",
                          cup__parameters_prefix(list), (long long)width, (long long)heads,
                          (long long)o->kv_heads);
-    if (o->rope && (width / heads % 2 != 0 || !(o->rope_base > 1 && isfinite(o->rope_base))))
+    if (size < 1 || size > MOST_FEATURES / heads)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "attention under \"%s\": %lld heads of %lld features cannot be",
+                         cup__parameters_prefix(list), (long long)heads, (long long)size);
+    if (o->rope && (size % 2 != 0 || !(o->rope_base > 1 && isfinite(o->rope_base))))
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "attention under \"%s\": rope needs heads of an even size and a base "
                          "above 1, not %lld and %g",
-                         cup__parameters_prefix(list), (long long)(width / heads), o->rope_base);
+                         cup__parameters_prefix(list), (long long)size, o->rope_base);
     return CUP_OK;
 }
 
@@ -92,6 +115,11 @@ static cup_status check_shares(cup_parameters *list, int64_t heads,
                          "attention under \"%s\": probabilities are not dropped out where "
                          "processes share out the heads; set dropout to 0",
                          cup__parameters_prefix(list));
+    if (processes > 1 && o->qk_norm)
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "attention under \"%s\": norms of queries and keys are learned from all "
+                         "heads, which processes do not share out yet; leave qk_norm out",
+                         cup__parameters_prefix(list));
     return CUP_OK;
 }
 
@@ -105,11 +133,13 @@ cup_status cup__attention_layer_set(cup_attention_layer *layer, cup_parameters *
     CUP_TRY(check_shares(list, heads, &o, processes));
     layer->heads = (int)heads / processes;
     layer->kv_heads = (int)o.kv_heads / processes;
-    layer->head_size = (int)(width / heads);
+    layer->head_size = (int)(o.head_size ? o.head_size : width / heads);
     layer->causal = o.causal;
     layer->rope = o.rope;
     layer->rope_base = o.rope_base;
+    layer->rope_scaling = o.rope_scaling;
     layer->dropout = o.dropout;
+    layer->epsilon = o.epsilon == 0 ? EPSILON : o.epsilon;
     return CUP_OK;
 }
 
@@ -131,7 +161,12 @@ cup_status cup__attention_layer_make(cup_attention_layer *layer, cup_parameters 
     CUP_TRY(cup__linear_layer_make(&layer->qkv, list, "qkv", width, all, &linear, sections));
     linear.deviation *= shrink;
     linear.part = CUP_PART_COLUMNS;
-    return cup_linear_layer_new(&layer->out, list, "out", width, width, &linear);
+    CUP_TRY(cup_linear_layer_new(&layer->out, list, "out", heads * size, width, &linear));
+    if (!o.qk_norm)
+        return CUP_OK;
+    layer->q_norm = cup__layer_vector(list, "q_norm.weight", size, CUP_INITIALIZER_ONES);
+    layer->k_norm = cup__layer_vector(list, "k_norm.weight", size, CUP_INITIALIZER_ONES);
+    return cup__parameters_context(list)->error.status;
 }
 
 cup_status cup_attention_layer_new(cup_attention_layer *layer, cup_parameters *list,
@@ -147,6 +182,29 @@ cup_status cup_attention_layer_new(cup_attention_layer *layer, cup_parameters *l
     return cup__layer_end(layer, sizeof *layer);
 }
 
+cup_tensor *cup__attention_layer_qkv(const cup_attention_layer *layer, cup_context *c,
+                                     cup_tensor *x)
+{
+    cup_tensor *qkv = cup_linear_layer_call(&layer->qkv, x);
+    if (!layer->q_norm || !qkv)
+        return qkv;
+    int64_t own = layer->heads, shared = layer->kv_heads, size = layer->head_size;
+    const int64_t batch = cup_tensor_size(qkv, 0), length = cup_tensor_size(qkv, 1);
+    const int64_t counts[] = {own, shared, shared};
+    const int64_t apart[] = {batch, length, own + 2 * shared, size};
+    const int64_t together[] = {batch, length, (own + 2 * shared) * size};
+    cup_tensor *const norms[] = {layer->q_norm, layer->k_norm, NULL};
+    cup_tensor *parts[3];
+    qkv = cup_reshape(c, qkv, 4, apart);
+    for (int64_t i = 0, from = 0; i < 3; from += counts[i++]) {
+        const int64_t starts[] = {0, 0, from, 0}, sizes[] = {-1, -1, counts[i], -1};
+        parts[i] = cup_slice(c, qkv, starts, 4, sizes, 4);
+        if (norms[i])
+            parts[i] = cup_rmsnorm(c, parts[i], norms[i], layer->epsilon);
+    }
+    return cup_reshape(c, cup_concat(c, parts, 3, 2), 3, together);
+}
+
 /* Turns the heads of queries and keys by their positions. */
 static cup_tensor *turn(const cup_attention_layer *layer, cup_context *c, cup_tensor *qkv)
 {
@@ -158,7 +216,10 @@ static cup_tensor *turn(const cup_attention_layer *layer, cup_context *c, cup_te
     cup_tensor *x = cup_permute(c, cup_reshape(c, qkv, 4, apart), swap, 4);
     x = cup_rope(c, x,
                  CUP_OPTIONS(cup_rope_options, .base = layer->rope_base,
-                             .heads = layer->heads + layer->kv_heads));
+                             .heads = layer->heads + layer->kv_heads,
+                             .factor = layer->rope_scaling.factor,
+                             .original = layer->rope_scaling.original,
+                             .low = layer->rope_scaling.low, .high = layer->rope_scaling.high));
     return cup_reshape(c, cup_permute(c, x, swap, 4), 3, together);
 }
 
@@ -174,7 +235,7 @@ cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tenso
         return NULL;
     }
     bool training = cup__parameters_is_training(layer->layer.parameters);
-    cup_tensor *qkv = cup_linear_layer_call(&layer->qkv, x);
+    cup_tensor *qkv = cup__attention_layer_qkv(layer, c, x);
     if (layer->rope && qkv)
         qkv = turn(layer, c, qkv);
     cup_tensor *o = cup_qkv_attention(

@@ -26,6 +26,9 @@ typedef struct cup_transformer_layer_options {
     double deviation; /* of all matrices, which are normal; 0: 0.02 */
     int64_t layers;   /* of the model: what leads back to the residual stream begins smaller, by
                          sqrt(2 layers); 0: it does not */
+    int64_t head_size; /* these as in cup_attention_layer_options */
+    bool qk_norm;
+    cup_rope_scaling rope_scaling;
 } cup_transformer_layer_options;
 
 CUP_API cup_status cup_transformer_layer_new(cup_transformer_layer *layer, cup_parameters *list,
@@ -39,10 +42,11 @@ typedef struct cup_transformer_tensors {
     size_t size;                    /* see CUP_OPTIONS */
     cup_tensor *norm1, *norm1_bias; /* [width] */
     cup_tensor *qkv, *qkv_bias;     /* queries of all heads, then keys, then values */
-    cup_tensor *out, *out_bias;     /* [width, width] */
+    cup_tensor *out, *out_bias;     /* [width, heads head_size] */
     cup_tensor *norm2, *norm2_bias;
     cup_tensor *up, *up_bias;     /* [hidden, width]; SWIGLU: the gates, then the values */
     cup_tensor *down, *down_bias; /* [width, hidden] */
+    cup_tensor *q_norm, *k_norm;  /* [head_size], with qk_norm */
 } cup_transformer_tensors;
 
 /* A block of tensors that are in the list already, under names of the caller's choice. Of the
@@ -158,7 +162,8 @@ static cup_tensor *read_attention(const cup_attention_layer *layer, cup_tensor *
                                   const reading *past)
 {
     cup_context *c = cup__parameters_context(layer->layer.parameters);
-    cup_tensor *qkv = cup_linear_layer_call(&layer->qkv, x);
+    const cup_rope_scaling *scaling = &layer->rope_scaling;
+    cup_tensor *qkv = cup__attention_layer_qkv(layer, c, x);
     if (!qkv)
         return NULL;
     if (past->position)
@@ -166,7 +171,11 @@ static cup_tensor *read_attention(const cup_attention_layer *layer, cup_tensor *
             &layer->out,
             cup_qkv_attention_read(c, qkv, past->keys, past->values, past->position, layer->heads,
                                    CUP_OPTIONS(cup_qkv_attention_read_options,
-                                               .rope_base = layer->rope ? layer->rope_base : 0)));
+                                               .rope_base = layer->rope ? layer->rope_base : 0,
+                                               .rope_factor = scaling->factor,
+                                               .rope_original = scaling->original,
+                                               .rope_low = scaling->low,
+                                               .rope_high = scaling->high)));
     int64_t own = layer->heads, shared = layer->kv_heads;
     int64_t batch = x->shape[0], length = x->shape[1];
     const int64_t apart[] = {batch, length, own + 2 * shared, layer->head_size};
@@ -176,7 +185,9 @@ static cup_tensor *read_attention(const cup_attention_layer *layer, cup_tensor *
     if (layer->rope)
         qkv = cup_rope(c, qkv,
                        CUP_OPTIONS(cup_rope_options, .base = layer->rope_base,
-                                   .offset = past->used, .heads = (int)(own + shared)));
+                                   .offset = past->used, .heads = (int)(own + shared),
+                                   .factor = scaling->factor, .original = scaling->original,
+                                   .low = scaling->low, .high = scaling->high));
     cup_tensor *q = heads_of(c, qkv, 0, own);
     cup_tensor *k = append(c, past->keys, past->used, heads_of(c, qkv, own, shared));
     cup_tensor *v = append(c, past->values, past->used, heads_of(c, qkv, own + shared, shared));
@@ -200,7 +211,11 @@ static cup_status make_halves(cup_transformer_layer *layer, cup_parameters *list
                                                    .dropout = o->dropout,
                                                    .no_bias = o->no_bias,
                                                    .initializer = CUP_INITIALIZER_NORMAL,
-                                                   .deviation = deviation};
+                                                   .deviation = deviation,
+                                                   .head_size = o->head_size,
+                                                   .qk_norm = o->qk_norm,
+                                                   .epsilon = o->epsilon,
+                                                   .rope_scaling = o->rope_scaling};
     const cup_mlp_layer_options mlp = {.size = sizeof mlp,
                                        .activation = o->activation,
                                        .no_bias = o->no_bias,
@@ -247,6 +262,19 @@ cup_status cup_transformer_layer_new(cup_transformer_layer *layer, cup_parameter
     return cup__layer_end(layer, sizeof *layer);
 }
 
+static cup_status take_norms(cup_attention_layer *a, cup_parameters *list,
+                             const cup_transformer_tensors *t, bool wanted)
+{
+    a->q_norm = t->q_norm;
+    a->k_norm = t->k_norm;
+    if ((a->q_norm != NULL) == wanted && (a->k_norm != NULL) == wanted)
+        return CUP_OK;
+    return cup__fail(&cup__parameters_context(list)->error, CUP_ARGUMENT,
+                     "transformer under \"%s\": q_norm and k_norm are given with qk_norm, and only "
+                     "with it",
+                     cup__parameters_prefix(list));
+}
+
 static cup_status take_tensors(cup_transformer_layer *layer, cup_parameters *list,
                                const cup_transformer_tensors *t, int64_t heads,
                                const cup_transformer_layer_options *o)
@@ -255,7 +283,11 @@ static cup_status take_tensors(cup_transformer_layer *layer, cup_parameters *lis
                                                    .causal = o->causal,
                                                    .rope = o->rope,
                                                    .rope_base = o->rope_base,
-                                                   .dropout = o->dropout};
+                                                   .dropout = o->dropout,
+                                                   .head_size = o->head_size,
+                                                   .epsilon = o->epsilon,
+                                                   .qk_norm = o->qk_norm,
+                                                   .rope_scaling = o->rope_scaling};
     cup_activation up =
         o->activation == CUP_ACTIVATION_NONE ? CUP_ACTIVATION_GELU : o->activation;
     if (o->rmsnorm) {
@@ -272,6 +304,7 @@ static cup_status take_tensors(cup_transformer_layer *layer, cup_parameters *lis
     CUP_TRY(cup__attention_layer_set(a, list, cup_tensor_size(t->norm1, 0), heads, attention,
                                      part ? cup_comm_count(part->comm) : 1));
     CUP_TRY(cup__layer_begin(m, sizeof *m, list, call_mlp));
+    CUP_TRY(take_norms(a, list, t, o->qk_norm));
     CUP_TRY(cup_linear_layer_of(&a->qkv, list, t->qkv, t->qkv_bias, CUP_ACTIVATION_NONE));
     CUP_TRY(cup_linear_layer_of(&a->out, list, t->out, t->out_bias, CUP_ACTIVATION_NONE));
     CUP_TRY(cup_linear_layer_of(&m->up, list, t->up, t->up_bias, up));
@@ -359,8 +392,9 @@ static bool read_at_once(const cup_transformer_layer *layer, cup_context *c, cup
                            : layer->norm1.epsilon == layer->norm2.epsilon;
     cup_parameters *list = layer->layer.parameters;
     bool drops = layer->dropout > 0 && cup__parameters_is_training(list);
-    if (drops || cup_parameters_comm(list) || !one_epsilon || !past->position ||
-        past->position->count != 1 || (*x)->shape[0] != 1 ||
+    bool scaled = a->rope_scaling.factor > 0;
+    if (drops || cup_parameters_comm(list) || !one_epsilon || a->q_norm || scaled ||
+        !past->position || past->position->count != 1 || (*x)->shape[0] != 1 ||
         (!gated && m->up.activation != CUP_ACTIVATION_GELU) || !m->up.weight || !m->down.weight)
         return false;
     cup_tensor *in[CUP__READ_INPUTS] = {

@@ -34,9 +34,11 @@ static double kept_bytes(const cup_training *a)
     const cup_gpt_config *g = &a->model;
     double size = (double)cup_dtype_size(a->dtype), tokens = (double)a->batch * (double)g->context;
     double width = (double)g->width, hidden = (double)g->hidden;
-    double shared = (double)(cup__gpt_parts(g) * cup__gpt_head_size(g)) +
+    double heads = (double)(g->heads * cup__gpt_head_size(g));
+    double qkv = (double)(cup__gpt_parts(g) * cup__gpt_head_size(g));
+    double shared = heads + (g->qk_norm ? 2 : 1) * qkv +
                     (g->mlp == CUP_MLP_KIND_SWIGLU ? 3 : 2) * hidden;
-    double block = 6 * width + shared / processes;
+    double block = 5 * width + shared / processes;
     double blocks =
         a->recompute ? (double)g->layers * width + 2 * block : (double)g->layers * block;
     double logits = tokens * (double)cup__gpt_rows(g) * size;

@@ -49,7 +49,8 @@ static const cup__published_family *family_of(cup__error *error, const cup__json
     if (f->model_type)
         return f;
     cup__fail(error, CUP_UNSUPPORTED,
-              "%s: models of type \"%.40s\" are not known; those of gpt2, llama and mistral are",
+              "%s: models of type \"%.40s\" are not known; those of gpt2, llama, mistral, qwen2 "
+              "and qwen3 are",
               json->name, type);
     return NULL;
 }
@@ -317,8 +318,9 @@ cup_status cup_gpt_export(cup_gpt *m, const char *folder)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "export: a GPT is published as a GPT-2 (learned positions, layernorm, "
                          "gelu, biases), as a Llama (rotary positions, rmsnorm, swiglu, no "
-                         "biases) or as a Qwen 2 (the same with biases of queries, keys and "
-                         "values), and this one is neither");
+                         "biases), as a Qwen 2 (the same with biases of queries, keys and values) "
+                         "or as a Qwen 3 (with norms of queries and keys), and this one is "
+                         "neither");
     CUP_TRY(cup__folder_make(&c->error, folder));
     int64_t rows = 0;
     for (const cup__published_tensor *t = f->tensors; t->name; t++)

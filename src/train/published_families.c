@@ -102,7 +102,8 @@ static void write_gpt2(const cup_gpt_config *g, cup__json_writer *w)
 static bool is_gpt2(const cup_gpt_config *g)
 {
     return g->positions == CUP_POSITIONS_LEARNED && g->norm == CUP_NORM_KIND_LAYERNORM &&
-           g->mlp == CUP_MLP_KIND_GELU && g->bias && g->kv_heads == g->heads;
+           g->mlp == CUP_MLP_KIND_GELU && g->bias && g->kv_heads == g->heads && !g->head_size &&
+           !g->qk_norm;
 }
 
 static const cup__published_tensor gpt2_tensors[] = {
@@ -125,6 +126,27 @@ static const cup__published_tensor gpt2_tensors[] = {
     {"lm_head.weight", "lm_head.weight", CUP__PART_ALL, false},
     {0}};
 
+/* How rotary positions are scaled: alike by a factor, or as Llama 3 does it. */
+static cup_status read_scaling(cup__error *error, const cup__json *json, const char *key,
+                               const cup__json_node *object, cup_rope_scaling *scaling)
+{
+    const cup__json_node *kind = cup__json_find(object, "rope_type");
+    kind = kind ? kind : cup__json_find(object, "type");
+    const char *word = kind && kind->kind == CUP__JSON_STRING ? kind->string : "";
+    bool llama3 = !strcmp(word, "llama3");
+    if (!strcmp(word, "default"))
+        return CUP_OK;
+    if (!llama3 && strcmp(word, "linear") != 0)
+        return refuse(error, json, key, "rotary positions scaled in another way");
+    CUP_TRY(cup__json_get_number(error, json, object, "factor", &scaling->factor));
+    if (!llama3)
+        return CUP_OK;
+    CUP_TRY(cup__json_get_number(error, json, object, "low_freq_factor", &scaling->low));
+    CUP_TRY(cup__json_get_number(error, json, object, "high_freq_factor", &scaling->high));
+    return cup__json_get_integer(error, json, object, "original_max_position_embeddings", 1, MOST,
+                                 &scaling->original);
+}
+
 /* Newer files have what is said of rotary positions in one object. */
 static cup_status read_rope(cup__error *error, const cup__json *json, cup_gpt_config *g)
 {
@@ -132,27 +154,38 @@ static cup_status read_rope(cup__error *error, const cup__json *json, cup_gpt_co
     CUP_TRY(real_or(error, json, "rope_theta", 10000, &g->rope_base));
     for (int i = 0; i < 2; i++) {
         const cup__json_node *object = cup__json_find(json->root, keys[i]);
-        const cup__json_node *kind = cup__json_find(object, "rope_type");
         const cup__json_node *base = cup__json_find(object, "rope_theta");
         if (!object || object->kind != CUP__JSON_OBJECT)
             continue;
-        if (!kind || kind->kind != CUP__JSON_STRING || strcmp(kind->string, "default"))
-            return refuse(error, json, keys[i], "scaled rotary positions");
+        CUP_TRY(read_scaling(error, json, keys[i], object, &g->rope_scaling));
         if (base && base->kind == CUP__JSON_NUMBER)
             g->rope_base = cup__json_number(base);
     }
     return CUP_OK;
 }
 
+static void write_rope(const cup_gpt_config *g, cup__json_writer *w)
+{
+    const cup_rope_scaling *scaling = &g->rope_scaling;
+    cup__json_add_number(w, "rope_theta", g->rope_base);
+    if (scaling->factor == 0)
+        return;
+    cup__json_open(w, "rope_scaling", CUP__JSON_OBJECT);
+    cup__json_add_string(w, "rope_type", scaling->original ? "llama3" : "linear");
+    cup__json_add_number(w, "factor", scaling->factor);
+    if (scaling->original) {
+        cup__json_add_number(w, "low_freq_factor", scaling->low == 0 ? 1 : scaling->low);
+        cup__json_add_number(w, "high_freq_factor", scaling->high == 0 ? 4 : scaling->high);
+        cup__json_add_integer(w, "original_max_position_embeddings", scaling->original);
+    }
+    cup__json_close(w);
+}
+
 /* What stands in the way of a Llama that is another one inside. */
-static cup_status check_llama(cup__error *error, const cup__json *json, const cup_gpt_config *g)
+static cup_status check_llama(cup__error *error, const cup__json *json)
 {
     static const char *const silus[] = {"silu", "swish", NULL};
-    int64_t size;
     CUP_TRY(check_word(error, json, "hidden_act", silus));
-    CUP_TRY(whole_or(error, json, "head_dim", g->width / g->heads, &size));
-    if (size * g->heads != g->width)
-        return refuse(error, json, "head_dim", "heads of another size than width / heads");
     if (flag_or(json, "attention_bias", false) || flag_or(json, "mlp_bias", false))
         return refuse(error, json, "attention_bias", "biases beside rotary positions");
     return CUP_OK;
@@ -170,6 +203,7 @@ static cup_status read_decoder(cup__error *error, const cup__json *json, bool wi
     CUP_TRY(whole(error, json, "intermediate_size", &g->hidden));
     CUP_TRY(whole(error, json, "vocab_size", &g->vocabulary));
     CUP_TRY(whole_or(error, json, "num_key_value_heads", g->heads, &g->kv_heads));
+    CUP_TRY(whole_or(error, json, "head_dim", 0, &g->head_size));
     CUP_TRY(whole_or(error, json, "max_position_embeddings", 2048, &g->context));
     /* Within the window a sliding one is none. */
     CUP_TRY(whole_or(error, json, "sliding_window", g->context, &window));
@@ -181,7 +215,7 @@ static cup_status read_decoder(cup__error *error, const cup__json *json, bool wi
     g->norm = CUP_NORM_KIND_RMSNORM;
     g->mlp = CUP_MLP_KIND_SWIGLU;
     g->untied = !flag_or(json, "tie_word_embeddings", false);
-    return check_llama(error, json, g);
+    return check_llama(error, json);
 }
 
 static cup_status read_llama(cup__error *error, const cup__json *json, cup_gpt_config *g)
@@ -195,6 +229,12 @@ static cup_status read_qwen2(cup__error *error, const cup__json *json, cup_gpt_c
     return read_decoder(error, json, flag_or(json, "use_sliding_window", false), g);
 }
 
+static cup_status read_qwen3(cup__error *error, const cup__json *json, cup_gpt_config *g)
+{
+    g->qk_norm = true;
+    return read_decoder(error, json, flag_or(json, "use_sliding_window", false), g);
+}
+
 static void write_decoder(const cup_gpt_config *g, cup__json_writer *w)
 {
     cup__json_add_integer(w, "num_hidden_layers", g->layers);
@@ -204,7 +244,8 @@ static void write_decoder(const cup_gpt_config *g, cup__json_writer *w)
     cup__json_add_integer(w, "intermediate_size", g->hidden);
     cup__json_add_integer(w, "max_position_embeddings", g->context);
     cup__json_add_integer(w, "vocab_size", g->vocabulary);
-    cup__json_add_number(w, "rope_theta", g->rope_base);
+    cup__json_add_integer(w, "head_dim", g->head_size ? g->head_size : g->width / g->heads);
+    write_rope(g, w);
     cup__json_add_number(w, "rms_norm_eps", g->epsilon);
     cup__json_add_string(w, "hidden_act", "silu");
     cup__json_add_boolean(w, "tie_word_embeddings", !g->untied);
@@ -222,6 +263,12 @@ static void write_qwen2(const cup_gpt_config *g, cup__json_writer *w)
     cup__json_add_boolean(w, "use_sliding_window", false);
 }
 
+static void write_qwen3(const cup_gpt_config *g, cup__json_writer *w)
+{
+    write_qwen2(g, w);
+    cup__json_add_boolean(w, "attention_bias", false);
+}
+
 static bool is_decoder(const cup_gpt_config *g)
 {
     return g->positions == CUP_POSITIONS_ROTARY && g->norm == CUP_NORM_KIND_RMSNORM &&
@@ -230,12 +277,17 @@ static bool is_decoder(const cup_gpt_config *g)
 
 static bool is_llama(const cup_gpt_config *g)
 {
-    return is_decoder(g) && !g->qkv_bias;
+    return is_decoder(g) && !g->qkv_bias && !g->qk_norm;
 }
 
 static bool is_qwen2(const cup_gpt_config *g)
 {
-    return is_decoder(g) && g->qkv_bias;
+    return is_decoder(g) && g->qkv_bias && !g->qk_norm && !g->head_size;
+}
+
+static bool is_qwen3(const cup_gpt_config *g)
+{
+    return is_decoder(g) && !g->qkv_bias && g->qk_norm;
 }
 
 #define LLAMA(own, name, part)                                                                     \
@@ -247,7 +299,7 @@ static bool is_qwen2(const cup_gpt_config *g)
         "h.%d.attn.c_attn.bias", "model.layers.%d.self_attn." name ".bias", CUP__PART_##part,      \
             false                                                                                  \
     }
-/* The biases are there in Qwen 2 alone. */
+/* The biases are there in Qwen 2 alone, the norms of queries and keys in Qwen 3. */
 static const cup__published_tensor llama_tensors[] = {
     {"wte.weight", "model.embed_tokens.weight", CUP__PART_ALL, false},
     LLAMA("ln_1.weight", "input_layernorm", ALL),
@@ -257,6 +309,8 @@ static const cup__published_tensor llama_tensors[] = {
     QWEN2("q_proj", QUERIES),
     QWEN2("k_proj", KEYS),
     QWEN2("v_proj", VALUES),
+    LLAMA("attn.q_norm.weight", "self_attn.q_norm", ALL),
+    LLAMA("attn.k_norm.weight", "self_attn.k_norm", ALL),
     LLAMA("attn.c_proj.weight", "self_attn.o_proj", ALL),
     LLAMA("ln_2.weight", "post_attention_layernorm", ALL),
     LLAMA("mlp.c_fc.weight", "mlp.gate_proj", GATE),
@@ -271,4 +325,5 @@ const cup__published_family cup__published_families[] = {
     {"llama", "LlamaForCausalLM", NULL, llama_tensors, read_llama, write_llama, is_llama},
     {"mistral", "MistralForCausalLM", NULL, llama_tensors, read_llama, write_llama, is_llama},
     {"qwen2", "Qwen2ForCausalLM", NULL, llama_tensors, read_qwen2, write_qwen2, is_qwen2},
+    {"qwen3", "Qwen3ForCausalLM", NULL, llama_tensors, read_qwen3, write_qwen3, is_qwen3},
     {0}};

@@ -37,6 +37,19 @@ static const cup_gpt_config configs[] = {
      .norm = CUP_NORM_KIND_RMSNORM,
      .mlp = CUP_MLP_KIND_SWIGLU,
      .qkv_bias = true},
+    {.size = sizeof(cup_gpt_config),
+     .layers = 2,
+     .heads = 4,
+     .kv_heads = 2,
+     .width = 16,
+     .context = 24,
+     .vocabulary = 29,
+     .positions = CUP_POSITIONS_ROTARY,
+     .norm = CUP_NORM_KIND_RMSNORM,
+     .mlp = CUP_MLP_KIND_SWIGLU,
+     .head_size = 6,
+     .qk_norm = true,
+     .rope_scaling = {.factor = 4, .original = 12}},
 };
 #define CONFIGS ((int)(sizeof configs / sizeof *configs))
 

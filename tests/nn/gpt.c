@@ -276,6 +276,11 @@ TEST(gpt_refuses_what_cannot_be)
         {{.dropout = NAN}, "dropout"},
         {{.epsilon = 2}, "epsilon"},
         {{.rope_base = -1}, "rope_base"},
+        {{.head_size = -1}, "head_size must be from 1 to"},
+        {{.head_size = INT64_MAX}, "head_size must be from 1 to"},
+        {{.head_size = 7, .positions = CUP_POSITIONS_ROTARY}, "even size, not 7"},
+        {{.rope_scaling = {.factor = -1}}, "rope_scaling"},
+        {{.rope_scaling = {.factor = 2, .low = 9}}, "high must be above low"},
         {{.mlp = 9}, "none of its kinds"},
     };
     cup_context *c = cpu();
@@ -297,12 +302,20 @@ TEST(gpt_refuses_what_cannot_be)
         CHANGE(dropout);
         CHANGE(epsilon);
         CHANGE(rope_base);
+        CHANGE(head_size);
+        config.rope_scaling = change->rope_scaling;
         EXPECT(cup_gpt_new(c, CUP_F32, &config) == NULL);
         EXPECT_INT(cup_error(c), CUP_ARGUMENT);
         EXPECT_CONTAINS(cup_error_text(c), bad[i].words);
         EXPECT_INT(cup_gpt_parameter_count(&config, true), -1);
         cup_error_clear(c);
     }
+    cup_context_free(c);
+}
+
+TEST(gpt_refuses_dtypes_and_texts)
+{
+    cup_context *c = cpu();
     EXPECT(cup_gpt_new(c, CUP_I32, &gpt2) == NULL);
     EXPECT_INT(cup_error(c), CUP_DTYPE);
     cup_error_clear(c);

@@ -231,27 +231,42 @@ static cup_tensor *heads_of(cup_context *c, cup_tensor *x, int64_t heads)
     return cup_permute(c, cup_reshape(c, x, 4, apart), (int64_t[]){0, 2, 1, 3}, 4);
 }
 
-static void check_attention(bool causal, bool rope, int64_t kv_heads)
+/* Heads of 6 where they are normed: not those that the width has room for. */
+static void check_attention(bool causal, bool rope, int64_t kv_heads, bool normed)
 {
     cup_context *c = cpu();
     cup_parameters *list = cup_parameters_new(c, CUP_F32);
     cup_tensor *x = waves(c, 3, (int64_t[]){2, 5, 16});
     cup_attention_layer l;
+    const cup_rope_scaling scaling = {.factor = normed ? 2 : 0, .original = normed ? 20 : 0};
     cup_attention_layer_new(&l, list, "a", 16, 4,
                             CUP_OPTIONS(cup_attention_layer_options, .causal = causal,
-                                        .rope = rope, .kv_heads = kv_heads));
-    int64_t keys = kv_heads ? kv_heads : 4;
+                                        .rope = rope, .kv_heads = kv_heads,
+                                        .head_size = normed ? 6 : 0, .qk_norm = normed,
+                                        .rope_scaling = scaling));
+    int64_t keys = kv_heads ? kv_heads : 4, size = normed ? 6 : 4;
     cup_tensor *qkv = cup_linear(c, x, cup_parameters_find(list, "a.qkv.weight"),
                                  cup_parameters_find(list, "a.qkv.bias"));
-    cup_tensor *q = heads_of(c, part(c, qkv, 0, 16), 4);
-    cup_tensor *k = heads_of(c, part(c, qkv, 16, 4 * keys), keys);
-    cup_tensor *v = heads_of(c, part(c, qkv, 16 + 4 * keys, 4 * keys), keys);
+    cup_tensor *q = heads_of(c, part(c, qkv, 0, 4 * size), 4);
+    cup_tensor *k = heads_of(c, part(c, qkv, 4 * size, size * keys), keys);
+    cup_tensor *v = heads_of(c, part(c, qkv, (4 + keys) * size, size * keys), keys);
+    if (normed) {
+        cup_tensor *weights = waves(c, 1, (int64_t[]){6});
+        bool was = cup_grad_recording(c, false);
+        cup_copy_into(c, cup_parameters_find(list, "a.q_norm.weight"), weights);
+        cup_grad_recording(c, was);
+        q = cup_rmsnorm(c, q, weights, 1e-5);
+        k = cup_rmsnorm(c, k, NULL, 1e-5);
+    }
     if (rope) {
-        q = cup_rope(c, q, NULL);
-        k = cup_rope(c, k, NULL);
+        const cup_rope_options turned = {
+            .size = sizeof turned, .factor = scaling.factor, .original = scaling.original};
+        q = cup_rope(c, q, &turned);
+        k = cup_rope(c, k, &turned);
     }
     cup_tensor *o = cup_attention(c, q, k, v, CUP_OPTIONS(cup_attention_options, .causal = causal));
-    o = cup_reshape(c, cup_permute(c, o, (int64_t[]){0, 2, 1, 3}, 4), 3, (int64_t[]){2, 5, 16});
+    o = cup_reshape(c, cup_permute(c, o, (int64_t[]){0, 2, 1, 3}, 4), 3,
+                    (int64_t[]){2, 5, 4 * size});
     o = cup_linear(c, o, cup_parameters_find(list, "a.out.weight"),
                    cup_parameters_find(list, "a.out.bias"));
     expect_same(cup_layer_call(&l.layer, x), o, 1e-5);
@@ -262,10 +277,11 @@ static void check_attention(bool causal, bool rope, int64_t kv_heads)
 
 TEST(layers_attention)
 {
-    check_attention(false, false, 0);
-    check_attention(true, false, 2);
-    check_attention(true, true, 0);
-    check_attention(false, true, 1);
+    check_attention(false, false, 0, false);
+    check_attention(true, false, 2, false);
+    check_attention(true, true, 0, false);
+    check_attention(false, true, 1, false);
+    check_attention(true, true, 2, true);
 }
 
 static void check_transformer(bool rms)

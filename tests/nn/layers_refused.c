@@ -38,6 +38,10 @@ TEST(layers_refuse_what_cannot_be)
                           &a, list, "a", 12, 4,
                           CUP_OPTIONS(cup_attention_layer_options, .rope = true)),
                    "an even size");
+    expect_refused(c, cup_attention_layer_new(
+                          &a, list, "a", 12, 4,
+                          CUP_OPTIONS(cup_attention_layer_options, .head_size = INT64_MAX)),
+                   "cannot be");
     expect_refused(c, cup_groupnorm_layer_new(&g, list, "g", 6, 4, NULL), "share 6 channels");
     expect_refused(c, cup_groupnorm_layer_new(&g, list, "g", 6, 0, NULL), "0 groups");
     expect_refused(c, cup_dropout_layer_new(&d, list, 1), "below 1");

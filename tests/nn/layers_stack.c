@@ -6,7 +6,7 @@
 #include "cupola/cupola.h"
 #include "test.h"
 
-enum { WIDTH = 8, HEADS = 2, LENGTH = 6, BATCH = 2, DEPTH = 3 };
+enum { WIDTH = 8, HEADS = 2, SIZE = 6, LENGTH = 6, BATCH = 2, DEPTH = 3 };
 
 typedef struct stack {
     cup_context *c;
@@ -30,6 +30,8 @@ static cup_transformer_tensors tensors_of(const cup_transformer_layer *l)
         .up_bias = l->mlp.up.bias,
         .down = l->mlp.down.weight,
         .down_bias = l->mlp.down.bias,
+        .q_norm = l->attention.q_norm,
+        .k_norm = l->attention.k_norm,
     };
 }
 
@@ -43,7 +45,10 @@ static void begin(stack *s, bool rms)
         .rmsnorm = rms,
         .activation = rms ? CUP_ACTIVATION_SWIGLU : CUP_ACTIVATION_GELU,
         .dropout = 0.2,
-        .deviation = 0.4};
+        .deviation = 0.4,
+        .head_size = rms ? SIZE : 0,
+        .qk_norm = rms,
+        .rope_scaling = {.factor = rms ? 3 : 0, .original = rms ? 8 : 0}};
     s->c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 3));
     s->list = cup_parameters_new(s->c, CUP_F32);
     for (int i = 0; i < DEPTH; i++) {
@@ -113,7 +118,7 @@ TEST(layers_stack_reads_on)
         begin(&s, rms);
         cup_parameters_training(s.list, false);
         cup_tensor *keys[DEPTH], *values[DEPTH], *whole = input(s.c, 0, LENGTH);
-        const int64_t room[] = {BATCH, rms ? 1 : HEADS, LENGTH, WIDTH / HEADS};
+        const int64_t room[] = {BATCH, rms ? 1 : HEADS, LENGTH, rms ? SIZE : WIDTH / HEADS};
         for (int i = 0; i < DEPTH; i++) {
             keys[i] = cup_tensor_new(s.c, CUP_F32, 4, room);
             values[i] = cup_tensor_new(s.c, CUP_F32, 4, room);
@@ -148,6 +153,11 @@ TEST(layers_of_tensors_refuse_what_is_not_there)
     t.up = NULL;
     EXPECT_INT(cup_transformer_layer_of(&layer, s.list, &t, HEADS, NULL), CUP_ARGUMENT);
     EXPECT_CONTAINS(cup_error_text(s.c), "weight is NULL");
+    t.up = t.down;
+    t.q_norm = t.norm1;
+    cup_error_clear(s.c);
+    EXPECT_INT(cup_transformer_layer_of(&layer, s.list, &t, HEADS, NULL), CUP_ARGUMENT);
+    EXPECT_CONTAINS(cup_error_text(s.c), "only with it");
     EXPECT(!layer.layer.parameters);
     cup_error_clear(s.c);
     EXPECT_INT(cup_transformer_layer_of(&layer, s.list, NULL, HEADS, NULL), CUP_ARGUMENT);

@@ -39,11 +39,15 @@ static void logits_of(cup_gpt *m, float *out)
 TEST(published_models_are_read_as_they_were_written)
 {
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
-    cup_gpt_config qwen2 = llama;
+    cup_gpt_config qwen2 = llama, qwen3 = llama, llama3 = llama;
     qwen2.qkv_bias = true;
-    const cup_gpt_config *configs[] = {&gpt2, &llama, &qwen2};
+    qwen3.qk_norm = true;
+    qwen3.head_size = 6;
+    llama3.head_size = 8;
+    llama3.rope_scaling = (cup_rope_scaling){.factor = 8, .low = 1, .high = 4, .original = 16};
+    const cup_gpt_config *configs[] = {&gpt2, &llama, &qwen2, &qwen3, &llama3};
     const char *base = test_folder();
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 10; i++) {
         static float own[12 * 29], read[12 * 29];
         char folder[512];
         snprintf(folder, sizeof folder, "%s/%d", base, i);
@@ -63,6 +67,8 @@ TEST(published_models_are_read_as_they_were_written)
         logits_of(again, read);
         EXPECT(!memcmp(own, read, sizeof own));
         EXPECT_NEAR(again->config.epsilon, m->config.epsilon, 0);
+        EXPECT_INT(again->config.head_size, m->config.head_size);
+        EXPECT_NEAR(again->config.rope_scaling.high, m->config.rope_scaling.high, 0);
         cup_gpt *rounded = cup_gpt_import(c, folder, CUP_BF16);
         EXPECT(rounded && rounded->dtype == CUP_BF16);
         cup_gpt_free(rounded);
@@ -105,10 +111,18 @@ TEST(published_models_are_refused_where_they_are_others)
     EXPECT_INT(cup_gpt_export(m, folder), CUP_OK);
     const char *last = "\"attention_bias\": false";
     expect_refused(c, folder, "\"llama\"", "\"bert\"", CUP_UNSUPPORTED, "bert");
-    expect_refused(c, folder, last, "\"head_dim\": 8", CUP_UNSUPPORTED, "width / heads");
+    expect_refused(c, folder, "\"head_dim\": 4", "\"head_dim\": 8", CUP_FORMAT,
+                   "by config.json it must be");
     expect_refused(c, folder, last, "\"attention_bias\": true", CUP_UNSUPPORTED, "biases");
-    expect_refused(c, folder, last, "\"rope_scaling\": {\"rope_type\": \"llama3\"}",
-                   CUP_UNSUPPORTED, "scaled rotary positions");
+    expect_refused(c, folder, last, "\"rope_scaling\": {\"rope_type\": \"yarn\"}",
+                   CUP_UNSUPPORTED, "scaled in another way");
+    expect_refused(c, folder, last, "\"rope_scaling\": {\"rope_type\": \"llama3\"}", CUP_FORMAT,
+                   "factor");
+    expect_refused(c, folder, last,
+                   "\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, "
+                   "\"low_freq_factor\": 4, \"high_freq_factor\": 4, "
+                   "\"original_max_position_embeddings\": 99}",
+                   CUP_ARGUMENT, "high must be above low");
     expect_refused(c, folder, "\"silu\"", "\"relu\"", CUP_UNSUPPORTED, "another function");
     expect_refused(c, folder, "\"hidden_size\": 16", "\"hidden_size\": 32", CUP_FORMAT,
                    "by config.json it must be");

@@ -14,11 +14,18 @@
 #define SHARE_LEAST 256
 #define SHARES_MOST 64
 
+static cup__rope_rule rule_of(const cup__qkv_attention_read_attributes *a)
+{
+    return (cup__rope_rule){a->rope_base, a->rope_factor, a->rope_low, a->rope_high,
+                            a->rope_original};
+}
+
 /* A call, with its defaults. */
 typedef struct reading {
     cup_tensor *qkv, *keys, *values, *position, *o;
     int64_t batch, heads, kv_heads, size, length;
-    double scale, rope_base;
+    double scale;
+    cup__rope_rule rope; /* its base is 0 where nothing is turned */
 } reading;
 
 static reading reading_of(const cup__call *call)
@@ -34,7 +41,7 @@ static reading reading_of(const cup__call *call)
                  .kv_heads = call->in[1]->shape[1],
                  .size = call->in[1]->shape[3],
                  .length = call->in[1]->shape[2],
-                 .rope_base = a->rope_base};
+                 .rope = rule_of(a)};
     r.scale = a->scale > 0 ? a->scale : 1 / sqrt((double)r.size);
     return r;
 }
@@ -47,9 +54,11 @@ static cup_status check_attributes(cup__call *call)
         return cup__call_fail(call, CUP_ARGUMENT,
                               "%d heads cannot share %lld of keys and values evenly", a->heads,
                               (long long)k->shape[1]);
-    if (!(a->scale >= 0) || isinf(a->scale) || !(a->rope_base >= 0) || isinf(a->rope_base))
-        return cup__call_fail(call, CUP_ARGUMENT, "scale and rope_base must be finite and not "
-                                                  "below 0");
+    cup__rope_rule rule = rule_of(a);
+    if (!(a->scale >= 0) || isinf(a->scale) || !cup__rope_rule_is_good(&rule))
+        return cup__call_fail(call, CUP_ARGUMENT,
+                              "scale and what says of rope must be finite and not below 0, and "
+                              "rope_high above rope_low");
     if (a->rope_base > 0 && k->shape[3] % 2)
         return cup__call_fail(call, CUP_SHAPE, "heads of %lld cannot be turned in pairs",
                               (long long)k->shape[3]);
@@ -87,10 +96,10 @@ static double turned(const reading *r, int64_t batch, int64_t head, int64_t d, i
 {
     int64_t row = batch * (r->heads + 2 * r->kv_heads) + head, pairs = r->size / 2;
     double x = cup__load(r->qkv, cup__offset_of(r->qkv, row * r->size + d));
-    if (r->rope_base == 0 || head >= r->heads + r->kv_heads)
+    if (r->rope.base == 0 || head >= r->heads + r->kv_heads)
         return x;
     int64_t pair = d < pairs ? d : d - pairs, other = d < pairs ? d + pairs : pair;
-    double angle = (double)position * cup__rope_frequency(r->rope_base, pair, pairs);
+    double angle = (double)position * cup__rope_frequency(&r->rope, pair, pairs);
     double y = cup__load(r->qkv, cup__offset_of(r->qkv, row * r->size + other));
     return x * cos(angle) + (d < pairs ? -y : y) * sin(angle);
 }
@@ -214,8 +223,8 @@ static void fill(read_call *to, const reading *r)
                       .length = (int)r->length,
                       .positions = (int)r->position->count,
                       .scale = r->scale * M_LOG2E};
-    if (r->rope_base > 0)
-        cup__rope_frequencies(r->rope_base, r->size / 2, r->qkv->dtype == CUP_F64, to->frequency);
+    if (r->rope.base > 0)
+        cup__rope_frequencies(&r->rope, r->size / 2, r->qkv->dtype == CUP_F64, to->frequency);
 }
 
 /* Into how many shares the keys there is room for are cut, so that the card has blocks enough. */
@@ -253,7 +262,7 @@ static cup_status run_cuda(cup__call *call)
                          {"LANES", power_from((r.size + each - 1) / each)},
                          {"HEADS", heads},
                          {"WARPS", WARPS},
-                         {"TURNED", r.rope_base > 0},
+                         {"TURNED", r.rope.base > 0},
                          {"WHOLE", is_whole(&r, each)}};
     const int count = (int)(sizeof knobs / sizeof *knobs);
     cup__grid grid = {.x = r.batch * r.kv_heads,
@@ -295,20 +304,22 @@ static const cup__impl impls[] = {
     {0}};
 #define WITH(...) &(const cup__qkv_attention_read_attributes){__VA_ARGS__}
 static const cup__sample samples[] = {
-    {"1x1x6 1x1x1x2 1x1x1x2 1", WITH(1, 0, 0)},
-    {"0x1x6 0x1x4x2 0x1x4x2 1", WITH(1, 0, 0)},
-    {"2x1x24 2x1x9x6 2x1x9x6 2", WITH(2, 0, 10000)},
-    {"1x1x384 1x2x70x64 1x2x70x64 1", WITH(2, 0, 0)},
-    {"3x1x512 3x1x257x64 3x1x257x64 3", WITH(6, 0.1, 500)},
-    {"1x1x384 1x1x300x128 1x1x300x128 ()", WITH(1, 0, 1e6)},
-    {"2x1x240 2x1x33x80 2x1x33x80 2", WITH(1, 0, 0)},
-    {"1x1x1536 1x2x40x256 1x2x40x256 1", WITH(2, 0, 1e4)},
-    {"1x1x160 1x1x2500x32 1x1x2500x32 1", WITH(3, 0, 1e4)},
+    {"1x1x6 1x1x1x2 1x1x1x2 1", WITH(.heads = 1)},
+    {"0x1x6 0x1x4x2 0x1x4x2 1", WITH(.heads = 1)},
+    {"2x1x24 2x1x9x6 2x1x9x6 2", WITH(.heads = 2, .rope_base = 10000)},
+    {"1x1x384 1x2x70x64 1x2x70x64 1", WITH(.heads = 2)},
+    {"3x1x512 3x1x257x64 3x1x257x64 3", WITH(.heads = 6, .scale = 0.1, .rope_base = 500)},
+    {"1x1x384 1x1x300x128 1x1x300x128 ()", WITH(.heads = 1, .rope_base = 1e6)},
+    {"2x1x240 2x1x33x80 2x1x33x80 2", WITH(.heads = 1)},
+    {"1x1x1536 1x2x40x256 1x2x40x256 1", WITH(.heads = 2, .rope_base = 1e4)},
+    {"2x1x240 2x1x33x80 2x1x33x80 2",
+     WITH(.heads = 1, .rope_base = 5e5, .rope_factor = 8, .rope_original = 64)},
+    {"1x1x160 1x1x2500x32 1x1x2500x32 1", WITH(.heads = 3, .rope_base = 1e4)},
     {NULL, NULL}};
 static const cup__sample bench[] = {
-    {"1x1x2304 1x12x1024x64 1x12x1024x64 1", WITH(12, 0, 0)},
-    {"64x1x2304 64x12x1024x64 64x12x1024x64 64", WITH(12, 0, 0)},
-    {"1x1x6144 1x8x8192x128 1x8x8192x128 1", WITH(32, 0, 5e5)},
+    {"1x1x2304 1x12x1024x64 1x12x1024x64 1", WITH(.heads = 12)},
+    {"64x1x2304 64x12x1024x64 64x12x1024x64 64", WITH(.heads = 12)},
+    {"1x1x6144 1x8x8192x128 1x8x8192x128 1", WITH(.heads = 32, .rope_base = 5e5)},
     {NULL, NULL}};
 
 const cup__op cup__op_qkv_attention_read = {

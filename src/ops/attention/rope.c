@@ -9,6 +9,27 @@
 #include "ops/attention/rope_call.cuh"
 #include "ops/elementwise/pointwise.h"
 
+#define LOW 1.0
+#define HIGH 4.0
+
+static double or_usual(double value, double usual)
+{
+    return value == 0 ? usual : value;
+}
+
+bool cup__rope_rule_is_good(const cup__rope_rule *rule)
+{
+    double low = or_usual(rule->low, LOW), high = or_usual(rule->high, HIGH);
+    return rule->base >= 0 && isfinite(rule->base) && rule->factor >= 0 &&
+           isfinite(rule->factor) && rule->original >= 0 && low > 0 && high > low &&
+           isfinite(high);
+}
+
+static cup__rope_rule rule_of(const cup__rope_attributes *a)
+{
+    return (cup__rope_rule){a->base, a->factor, a->low, a->high, a->original};
+}
+
 static cup_status infer(cup__call *call)
 {
     const cup__rope_attributes *a = call->attributes;
@@ -19,8 +40,13 @@ static cup_status infer(cup__call *call)
     if (size < 2 || size > x->shape[3] || size % 2)
         return cup__call_fail(call, CUP_SHAPE, "%lld of %lld features cannot be turned in pairs",
                               (long long)size, (long long)x->shape[3]);
+    cup__rope_rule rule = rule_of(a);
     if (!(a->base >= 0) || isinf(a->base))
         return cup__call_fail(call, CUP_ARGUMENT, "base must be positive; 0 means 10000");
+    if (!cup__rope_rule_is_good(&rule))
+        return cup__call_fail(call, CUP_ARGUMENT,
+                              "factor, original, low and high must be positive and high above "
+                              "low; 0 means the default");
     if (a->heads < 0 || a->heads > x->shape[1])
         return cup__call_fail(call, CUP_ARGUMENT, "%d heads cannot be turned", a->heads);
     if (a->offset < 0 || a->offset > (1 << 24) - x->shape[2])
@@ -47,9 +73,16 @@ static int64_t second_of(const cup__rope_attributes *a, int64_t i, int64_t pairs
     return a->interleaved ? 2 * i + 1 : i + pairs;
 }
 
-double cup__rope_frequency(double base, int64_t i, int64_t pairs)
+double cup__rope_frequency(const cup__rope_rule *rule, int64_t i, int64_t pairs)
 {
-    return pow(base == 0 ? CUP__ROPE_BASE : base, -(double)i / (double)pairs);
+    double low = or_usual(rule->low, LOW), high = or_usual(rule->high, HIGH), stays = 0;
+    double frequency = pow(or_usual(rule->base, CUP__ROPE_BASE), -(double)i / (double)pairs);
+    double turns = (double)rule->original * frequency / (2 * M_PI);
+    if (rule->factor == 0)
+        return frequency;
+    if (rule->original)
+        stays = fmin(fmax((turns - low) / (high - low), 0), 1);
+    return frequency * (stays + (1 - stays) / rule->factor);
 }
 
 static int64_t heads_turned(const cup__call *call)
@@ -72,8 +105,9 @@ static void turn_row(cup__call *call, int64_t b, int64_t head, int64_t position)
     for (int64_t d = 0; d < x->shape[3]; d++)
         cup__store(y, to + d * y->stride[3], cup__load(x, from + d * x->stride[3]));
     int64_t pairs = head < heads_turned(call) ? pairs_of(call) : 0;
+    cup__rope_rule rule = rule_of(a);
     for (int64_t i = 0; i < pairs; i++) {
-        double angle = (double)(a->offset + position) * cup__rope_frequency(a->base, i, pairs);
+        double angle = (double)(a->offset + position) * cup__rope_frequency(&rule, i, pairs);
         double cosine = cos(angle), sine = a->inverse ? -sin(angle) : sin(angle);
         int64_t first = first_of(a, i), second = second_of(a, i, pairs);
         double u = cup__load(x, from + first * x->stride[3]);
@@ -99,7 +133,9 @@ static cup_status gradient(cup__grad *g)
     g->d_in[0] = cup_rope(g->c, g->d_out[0],
                           CUP_OPTIONS(cup_rope_options, .base = a->base, .offset = a->offset,
                                       .features = a->features, .heads = a->heads,
-                                      .interleaved = a->interleaved, .inverse = !a->inverse));
+                                      .interleaved = a->interleaved, .inverse = !a->inverse,
+                                      .factor = a->factor, .original = a->original, .low = a->low,
+                                      .high = a->high));
     return CUP_OK;
 }
 
@@ -114,8 +150,9 @@ static void make_table(int64_t begin, int64_t end, void *user)
 {
     job *j = user;
     const cup__rope_attributes *a = j->call->attributes;
+    cup__rope_rule rule = rule_of(a);
     for (int64_t i = 0; i < j->pairs; i++) {
-        double frequency = cup__rope_frequency(a->base, i, j->pairs);
+        double frequency = cup__rope_frequency(&rule, i, j->pairs);
         for (int64_t position = begin; position < end; position++) {
             double angle = (double)(a->offset + position) * frequency;
             j->cosine[position * j->pairs + i] = (float)cos(angle);
@@ -224,19 +261,23 @@ static int vector_of(const cup__call *call)
 }
 
 /* Powers take longer than the rest of a call, and a model's calls all need the same ones. */
-void cup__rope_frequencies(double base, int64_t pairs, bool radians, double *to)
+void cup__rope_frequencies(const cup__rope_rule *rule, int64_t pairs, bool radians, double *to)
 {
     static _Thread_local struct {
-        double base, frequency[ROPE_PAIRS];
+        cup__rope_rule rule;
+        double frequency[ROPE_PAIRS];
         int64_t pairs;
         bool radians;
     } last;
-    if (last.pairs != pairs || last.base != base || last.radians != radians) {
+    bool same = last.rule.base == rule->base && last.rule.factor == rule->factor &&
+                last.rule.low == rule->low && last.rule.high == rule->high &&
+                last.rule.original == rule->original;
+    if (last.pairs != pairs || !same || last.radians != radians) {
         last.pairs = pairs;
-        last.base = base;
+        last.rule = *rule;
         last.radians = radians;
         for (int64_t i = 0; i < pairs; i++)
-            last.frequency[i] = cup__rope_frequency(base, i, pairs) / (radians ? 1 : 2 * M_PI);
+            last.frequency[i] = cup__rope_frequency(rule, i, pairs) / (radians ? 1 : 2 * M_PI);
     }
     memcpy(to, last.frequency, (size_t)pairs * sizeof *to);
 }
@@ -246,6 +287,7 @@ static void fill_call(rope_call *to, const cup__call *call)
     const cup__rope_attributes *a = call->attributes;
     const cup_tensor *x = call->in[0], *y = call->out[0];
     int64_t pairs = pairs_of(call);
+    cup__rope_rule rule = rule_of(a);
     *to = (rope_call){
         .x = x->data,
         .y = y->data,
@@ -262,7 +304,7 @@ static void fill_call(rope_call *to, const cup__call *call)
         to->x_stride[i] = x->stride[i];
         to->y_stride[i] = y->stride[i];
     }
-    cup__rope_frequencies(a->base, pairs, x->dtype == CUP_F64, to->frequency);
+    cup__rope_frequencies(&rule, pairs, x->dtype == CUP_F64, to->frequency);
 }
 
 static cup_status run_cuda(cup__call *call)
@@ -303,10 +345,13 @@ static const cup__sample samples[] = {
     {"1x1x1x2", WITH(0)},
     {"0x1x1x2", WITH(0)},
     {"2x3x5x8", WITH(0)},
-    {"2x3x5x8", WITH(500, 7, 4, 2, true, false)},
+    {"2x3x5x8", WITH(.base = 500, .offset = 7, .features = 4, .heads = 2, .interleaved = true)},
     {"1x2x65x64", WITH(.offset = 100000)},
     {"1x4x9x10", WITH(.features = 6, .interleaved = true, .inverse = true)},
     {"2x2x33x128", WITH(.heads = 1, .inverse = true)},
+    {"1x2x65x64", WITH(.base = 5e5, .offset = 9000, .factor = 8, .original = 8192)},
+    {"1x2x9x16", WITH(.factor = 3, .original = 40, .low = 0.5, .high = 2)},
+    {"1x2x9x16", WITH(.offset = 5, .factor = 2, .inverse = true)},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"32x12x1024x64", WITH(0)},
                                     {"4x48x4096x128", WITH(.heads = 32)},

@@ -275,7 +275,8 @@ static void fill(layer_call *to, const reading *r, cup_tensor **out)
                        .eps = (float)r->a->eps,
                        .scale = (float)(M_LOG2E / sqrt((double)r->size))};
     if (r->a->rope_base > 0)
-        cup__rope_frequencies(r->a->rope_base, r->size / 2, false, to->frequency);
+        cup__rope_frequencies(&(cup__rope_rule){.base = r->a->rope_base}, r->size / 2, false,
+                              to->frequency);
 }
 
 static cup_status run_cuda(cup__call *call)

@@ -46,10 +46,10 @@ static void linear(const work *w, cup__read_input weight, cup__read_input bias, 
 static void turn(const work *w)
 {
     int64_t pairs = w->size / 2;
+    cup__rope_rule rule = {.base = w->a->rope_base};
     for (int64_t i = 0; w->a->rope_base > 0 && i < (w->heads + w->kv_heads) * pairs; i++) {
         double *u = w->qkv + i / pairs * w->size + i % pairs, *v = u + pairs, a = *u, b = *v;
-        double angle =
-            (double)w->position * cup__rope_frequency(w->a->rope_base, i % pairs, pairs);
+        double angle = (double)w->position * cup__rope_frequency(&rule, i % pairs, pairs);
         *u = a * cos(angle) - b * sin(angle);
         *v = a * sin(angle) + b * cos(angle);
     }

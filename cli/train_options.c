@@ -225,7 +225,10 @@ int train_apply(const cli_call *call, cup_training *t)
 void train_note_unchecked(cup_context *c, const char *folder)
 {
     cup_checkpoint checkpoint;
-    if (cup_checkpoint_look(c, folder, &checkpoint) == CUP_OK && !checkpoint.checked)
+    cup_status status = cup_checkpoint_look(c, folder, &checkpoint);
+    if (status != CUP_OK)
+        cup_error_clear(c); /* A published model's folder has none. */
+    else if (!checkpoint.checked)
         fprintf(stderr,
                 "note: %s/state.json is of version 0.1.0 and has no checksum; what changed "
                 "in it since would not be noticed\n",

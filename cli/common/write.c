@@ -28,12 +28,15 @@ static void blame_prompt(cup_context *c)
 }
 
 /* Feeds the prompt; a model must read something before it can write. */
-static cup_status feed(cup_context *c, cli_writing *w, cup_generator *g)
+static cup_status feed(cup_context *c, cli_writing *w, cup_generator *g, cup_decoder *d)
 {
     int32_t *tokens = malloc((w->prompt_bytes + 1) * sizeof *tokens);
     if (!tokens)
         return cup_fail(c, CUP_MEMORY, "out of host memory for the prompt");
     int64_t count = cup_tokenizer_encode(c, w->tokenizer, w->prompt, w->prompt_bytes, tokens);
+    /* What follows begins a text no more. */
+    for (int64_t i = 0; i < count; i++)
+        cup_decoder_add(d, tokens[i], NULL);
     if (count >= 0 && w->echo)
         put(w, w->prompt, w->prompt_bytes);
     if (count < 0)
@@ -79,7 +82,7 @@ int write_text(cup_context *c, cli_writing *w)
     cup_stop_when(c, wants_stop, NULL);
     cup_generator *g = cup_generator_new(w->model, &w->sampling);
     cup_decoder *d = cup_decoder_new(c, w->tokenizer);
-    cup_status status = g && d ? feed(c, w, g) : cup_error(c);
+    cup_status status = g && d ? feed(c, w, g, d) : cup_error(c);
     if (status == CUP_OK) {
         status = write_tokens(c, w, g, d);
         put(w, "\n", w->to ? 0 : 1);

@@ -55,8 +55,10 @@ CUP_API cup_tokenizer *cup_tokenizer_bpe_new(cup_context *c, const cup_corpus *c
 
 /* Reads a tokenizer that cup_tokenizer_save wrote, or GPT-2's vocab.json with the merges.txt beside
  * it, or Hugging Face's tokenizer.json of byte-level BPE with the words of GPT-2, SmolLM, Llama 3
- * or Qwen 2, or a folder with one of them. Text is not brought into NFC, as Qwen's asks for: it
- * mostly is. CUP_UNSUPPORTED where a tokenizer.json is of another kind. */
+ * or Qwen 2, or of sentencepiece's kind as of Llama 2 and Mistral, with bytes for characters that
+ * are no tokens; or a folder with one of them. Text is brought into NFC where a file asks for it,
+ * as Qwen's does. No token is put in front of a text. CUP_UNSUPPORTED where a tokenizer.json is of
+ * another kind. */
 CUP_API cup_tokenizer *cup_tokenizer_load(cup_context *c, const char *path);
 CUP_API cup_status cup_tokenizer_save(cup_context *c, const cup_tokenizer *t, const char *path);
 /* Writes a BPE tokenizer as Hugging Face's tokenizer.json. CUP_UNSUPPORTED of one of characters. */
@@ -73,13 +75,15 @@ CUP_API const char *cup_tokenizer_token(const cup_tokenizer *t, int32_t token, s
 /* The token of a special text such as "<|endoftext|>", -1 when there is none. */
 CUP_API int32_t cup_tokenizer_special(const cup_tokenizer *t, const char *text);
 
-/* Encodes text into `tokens`, which must have room for as many as the text has bytes, and returns
- * their number; -1 when a character tokenizer does not know a character. Special texts become their
- * tokens. Several threads may use one tokenizer, each with a context of its own. */
+/* Encodes text into `tokens`, which must have room for one more than the text has bytes, since
+ * tokenizers of sentencepiece's kind put a space in front, and returns their number; -1 when a
+ * character tokenizer does not know a character. Special texts become their tokens. Several threads
+ * may use one tokenizer, each with a context of its own. */
 CUP_API int64_t cup_tokenizer_encode(cup_context *c, const cup_tokenizer *t, const char *text,
                                      size_t bytes, int32_t *tokens);
 
-/* Turns tokens into text one by one. */
+/* Turns tokens into text one by one; without the space that a tokenizer of sentencepiece's kind
+ * puts in front of a text. */
 CUP_API cup_decoder *cup_decoder_new(cup_context *c, const cup_tokenizer *t);
 CUP_API void cup_decoder_free(cup_decoder *d);
 

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/utf8.h"
 #include "data/tokenizer.h"
 
 static cup_status no_memory(cup__error *error)
@@ -66,16 +67,66 @@ static cup_status define_merge(vocabulary *v, size_t rank)
     return cup__map_add(&t->ranks, pair, (uint32_t)rank) ? CUP_OK : no_memory(v->error);
 }
 
+/* A piece of one character is where merging begins with it. */
+static cup_status define_piece(vocabulary *v, const cup__special *piece)
+{
+    cup_tokenizer *t = v->tokenizer;
+    uint32_t code;
+    bool is_text = cup__utf8_check(piece->text, piece->length) == piece->length &&
+                   !memchr(piece->text, 0, piece->length);
+    if ((!t->spaces && !t->whole_words) || !is_text)
+        return cup__fail(v->error, CUP_FORMAT, "%s: nothing makes token %d", v->name,
+                         (int)piece->token);
+    CUP_TRY(define(v, piece->token, piece->text, piece->length));
+    t->pieces[t->piece_count++] = piece->token;
+    int used = cup__utf8_decode(piece->text, piece->length, &code);
+    if (used <= 0 || (size_t)used != piece->length ||
+        cup__map_find(&t->characters, code) != CUP__NOT_THERE)
+        return CUP_OK;
+    return cup__map_add(&t->characters, code, (uint32_t)piece->token) ? CUP_OK
+                                                                      : no_memory(v->error);
+}
+
 static cup_status define_all(vocabulary *v, const cup__special *special, size_t special_count)
 {
     cup_tokenizer *t = v->tokenizer;
     for (int i = 0; i < 256; i++)
         CUP_TRY(define(v, t->byte_token[i], (char[]){(char)i}, 1));
+    for (size_t i = 0; i < special_count; i++)
+        if (special[i].piece)
+            CUP_TRY(define_piece(v, &special[i]));
     for (size_t i = 0; i < t->merge_count; i++)
         CUP_TRY(define_merge(v, i));
     for (size_t i = 0; i < special_count; i++) {
+        if (special[i].piece)
+            continue;
+        if (t->spaces && special[i].length == 1)
+            return cup__fail(v->error, CUP_UNSUPPORTED,
+                             "%s: the special text \"%s\" has one byte; with words of characters "
+                             "two are the fewest",
+                             v->name, special[i].text);
         CUP_TRY(define(v, special[i].token, special[i].text, special[i].length));
         t->special[t->special_count++] = special[i].token;
+    }
+    return CUP_OK;
+}
+
+/* Where words are looked up before they are merged. */
+static cup_status list_words(vocabulary *v)
+{
+    cup_tokenizer *t = v->tokenizer;
+    size_t length;
+    t->word_tokens = cup__malloc((size_t)t->size * sizeof *t->word_tokens);
+    if (!t->word_tokens)
+        return no_memory(v->error);
+    for (int32_t token = 0; token < t->size; token++) {
+        const char *bytes = cup_tokenizer_token(t, token, &length);
+        size_t known = t->words.count;
+        uint32_t index = cup__strings_add(&t->words, bytes, length);
+        if (index == CUP__NOT_THERE)
+            return no_memory(v->error);
+        if (index == known)
+            t->word_tokens[index] = token;
     }
     return CUP_OK;
 }
@@ -101,31 +152,55 @@ cup_status cup__bpe_complete(cup__error *error, cup_tokenizer *t, const char *na
     vocabulary v = {error, name, t, {0}, cup__calloc(size, sizeof *v.places)};
     t->begins = cup__malloc((size + 1) * sizeof *t->begins);
     t->special = cup__malloc(special_count * sizeof *t->special);
+    t->pieces = cup__malloc(special_count * sizeof *t->pieces);
     cup_status status = CUP_OK;
-    if (!v.places || !t->begins || !t->special)
+    if (!v.places || !t->begins || !t->special || !t->pieces)
         status = no_memory(error);
     else
         status = define_all(&v, special, special_count);
     if (status == CUP_OK)
         status = arrange(&v);
+    if (status == CUP_OK && t->whole_words)
+        status = list_words(&v);
+    if (status == CUP_OK && t->spaces)
+        t->parts_at_spaces = cup__spaces_part_words(t);
     cup__text_free(&v.bytes);
     cup__free(v.places);
     return status;
 }
 
-static void save(const cup_tokenizer *t, cup__json_writer *writer)
+cup_status cup__bpe_pattern(cup__error *error, cup_tokenizer *t, const char *pattern)
+{
+    t->spaces = cup__spaces_named(pattern);
+    return t->spaces ? CUP_OK : cup__splitter_new(error, pattern, &t->splitter);
+}
+
+static void save_texts(const cup_tokenizer *t, const char *key, const int32_t *tokens,
+                       size_t count, cup__json_writer *writer)
 {
     size_t length;
-    cup__json_add_string(writer, "pattern", cup__splitter_pattern(t->splitter));
-    cup__json_add_integer(writer, "size", t->size);
-    cup__json_open(writer, "special", CUP__JSON_OBJECT);
-    for (size_t i = 0; i < t->special_count; i++) {
+    cup__json_open(writer, key, CUP__JSON_OBJECT);
+    for (size_t i = 0; i < count; i++) {
         char text[CUP__LONGEST_TOKEN + 1] = {0};
-        const char *bytes = cup_tokenizer_token(t, t->special[i], &length);
+        const char *bytes = cup_tokenizer_token(t, tokens[i], &length);
         memcpy(text, bytes, length);
-        cup__json_add_integer(writer, text, t->special[i]);
+        cup__json_add_integer(writer, text, tokens[i]);
     }
     cup__json_close(writer);
+}
+
+static void save(const cup_tokenizer *t, cup__json_writer *writer)
+{
+    cup__json_add_string(writer, "pattern", t->spaces ? cup__spaces_name(t->spaces)
+                                                      : cup__splitter_pattern(t->splitter));
+    cup__json_add_integer(writer, "size", t->size);
+    if (t->nfc)
+        cup__json_add_boolean(writer, "nfc", true);
+    if (t->whole_words)
+        cup__json_add_boolean(writer, "whole_words", true);
+    save_texts(t, "special", t->special, t->special_count, writer);
+    if (t->piece_count)
+        save_texts(t, "pieces", t->pieces, t->piece_count, writer);
     cup__json_open(writer, "bytes", CUP__JSON_ARRAY);
     for (int i = 0; i < 256; i++)
         cup__json_add_integer(writer, NULL, t->byte_token[i]);

@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/utf8.h"
+#include "data/nfc.h"
 #include "data/tokenizer.h"
 
 #define KNOWN_BITS 15
@@ -103,12 +105,31 @@ static void merge_at(encoder *e, const cup__merge *merge, uint32_t place)
     push_pair(e, place);
 }
 
-/* Leaves the word's tokens packed at the beginning of e->token. */
-static size_t merge_word(encoder *e, const char *word, uint32_t length)
+/* The characters that are tokens, and the bytes of the others. Returns their number. */
+static uint32_t begin_word(encoder *e, const char *word, uint32_t bytes)
 {
     const cup_tokenizer *t = e->tokenizer;
+    uint32_t count = 0, code = 0;
+    for (uint32_t at = 0; at < bytes;) {
+        int used = t->spaces ? cup__utf8_decode(word + at, bytes - at, &code) : -1;
+        uint32_t token = used > 0 ? cup__map_find(&t->characters, code) : CUP__NOT_THERE;
+        if (token != CUP__NOT_THERE) {
+            e->token[count++] = (int32_t)token;
+            at += (uint32_t)used;
+            continue;
+        }
+        for (uint32_t end = at + (used > 0 ? (uint32_t)used : 1); at < end; at++)
+            e->token[count++] = t->byte_token[(unsigned char)word[at]];
+    }
+    return count;
+}
+
+/* Leaves the word's tokens packed at the beginning of e->token. */
+static size_t merge_word(encoder *e, const char *word, uint32_t bytes)
+{
+    const cup_tokenizer *t = e->tokenizer;
+    uint32_t length = begin_word(e, word, bytes);
     for (uint32_t i = 0; i < length; i++) {
-        e->token[i] = t->byte_token[(unsigned char)word[i]];
         e->left[i] = i ? i - 1 : NONE;
         e->right[i] = i + 1 < length ? i + 1 : NONE;
     }
@@ -153,6 +174,11 @@ static cup_status encode_word(void *user, const char *word, size_t length)
     known *k = length <= LONGEST_KNOWN ? place_of(e, word, length) : NULL;
     if (k && k->length == length && memcmp(k->word, word, length) == 0)
         return e->out.put(e->out.user, k->tokens, k->count);
+    uint32_t whole = e->tokenizer->whole_words
+                         ? cup__strings_find(&e->tokenizer->words, word, length)
+                         : CUP__NOT_THERE;
+    if (whole != CUP__NOT_THERE)
+        return e->out.put(e->out.user, &e->tokenizer->word_tokens[whole], 1);
     CUP_TRY(make_room(e, length));
     size_t count = merge_word(e, word, (uint32_t)length);
     if (k && count <= MOST_TOKENS) {
@@ -190,8 +216,16 @@ static encoder *new_encoder(const cup_tokenizer *t)
     return NULL;
 }
 
+static cup_status encode_words(encoder *e, const char *text, size_t length, cup__standing standing)
+{
+    const cup_tokenizer *t = e->tokenizer;
+    if (t->spaces)
+        return cup__spaces_split(e->error, t, text, length, standing, encode_word, e);
+    return cup__split(e->error, t->splitter, text, length, encode_word, e);
+}
+
 cup_status cup__bpe_encode(cup__error *error, const cup_tokenizer *t, const char *text,
-                           size_t length, cup__tokens out, void **work)
+                           size_t length, cup__standing standing, cup__tokens out, void **work)
 {
     encoder *e = *work ? *work : new_encoder(t);
     if (!e)
@@ -199,5 +233,12 @@ cup_status cup__bpe_encode(cup__error *error, const cup_tokenizer *t, const char
     *work = e;
     e->error = error;
     e->out = out;
-    return cup__split(error, t->splitter, text, length, encode_word, e);
+    if (!t->nfc || !cup__nfc_may_change(text, length))
+        return encode_words(e, text, length, standing);
+    cup__text form = {0};
+    cup_status status = cup__nfc(error, text, length, &form);
+    if (status == CUP_OK)
+        status = encode_words(e, form.bytes, form.length, standing);
+    cup__text_free(&form);
+    return status;
 }

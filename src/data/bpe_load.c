@@ -37,22 +37,31 @@ static cup_status get_merges(cup__error *error, const cup__json *json, cup_token
     return CUP_OK;
 }
 
-static cup_status complete(cup__error *error, const cup__json *json, const cup__json_node *object,
-                           cup_tokenizer *t)
+static cup_status add_texts(cup__error *error, const cup__json *json, const cup_tokenizer *t,
+                            const cup__json_node *object, bool pieces, cup__special *to)
 {
-    cup__special *special = cup__malloc(object->count * sizeof *special);
-    if (!special)
-        return cup__no_memory(error, json->name);
-    size_t count = 0;
-    cup_status status = CUP_OK;
     CUP__JSON_EACH(node, object)
     {
         int64_t token = -1;
         if (!cup__json_integer(node, &token) || token < 0 || token >= t->size)
-            status = cup__fail(error, CUP_FORMAT, "%s: \"special\" must give tokens below \"size\"",
-                               json->name);
-        special[count++] = (cup__special){node->key, strlen(node->key), (int32_t)token};
+            return cup__fail(error, CUP_FORMAT, "%s: \"%s\" must give tokens below \"size\"",
+                             json->name, pieces ? "pieces" : "special");
+        *to++ = (cup__special){node->key, strlen(node->key), (int32_t)token, pieces};
     }
+    return CUP_OK;
+}
+
+static cup_status complete(cup__error *error, const cup__json *json, const cup__json_node *object,
+                           const cup__json_node *pieces, cup_tokenizer *t)
+{
+    size_t count = object->count, all = count + (pieces ? pieces->count : 0);
+    cup__special *special = cup__malloc(all * sizeof *special);
+    if (!special)
+        return cup__no_memory(error, json->name);
+    cup_status status = add_texts(error, json, t, object, false, special);
+    if (status == CUP_OK && pieces)
+        status = add_texts(error, json, t, pieces, true, special + count);
+    count = all;
     if (status == CUP_OK)
         status = cup__bpe_complete(error, t, json->name, special, count);
     cup__free(special);
@@ -61,7 +70,7 @@ static cup_status complete(cup__error *error, const cup__json *json, const cup__
 
 cup_status cup__bpe_load(cup__error *error, const cup__json *json, cup_tokenizer *t)
 {
-    const cup__json_node *bytes, *special;
+    const cup__json_node *bytes, *special, *pieces = NULL;
     const char *pattern;
     int64_t size;
     CUP_TRY(cup__json_get_string(error, json, json->root, "pattern", &pattern));
@@ -71,6 +80,12 @@ cup_status cup__bpe_load(cup__error *error, const cup__json *json, cup_tokenizer
     t->size = (int32_t)size;
     CUP_TRY(get_tokens(error, json, bytes, "\"bytes\"", 256, t->byte_token));
     CUP_TRY(get_merges(error, json, t));
-    CUP_TRY(cup__splitter_new(error, pattern, &t->splitter));
-    return complete(error, json, special, t);
+    CUP_TRY(cup__bpe_pattern(error, t, pattern));
+    if (cup__json_find(json->root, "pieces"))
+        CUP_TRY(cup__json_get(error, json, json->root, "pieces", CUP__JSON_OBJECT, &pieces));
+    if (cup__json_find(json->root, "nfc"))
+        CUP_TRY(cup__json_get_boolean(error, json, json->root, "nfc", &t->nfc));
+    if (cup__json_find(json->root, "whole_words"))
+        CUP_TRY(cup__json_get_boolean(error, json, json->root, "whole_words", &t->whole_words));
+    return complete(error, json, special, pieces, t);
 }

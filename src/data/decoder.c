@@ -12,6 +12,7 @@ struct cup_decoder {
     cup__error *error;
     cup__text raw;  /* not yet whole: at most three bytes between calls */
     cup__text text; /* what the last call gave */
+    bool begun;     /* a token was there, before which a space may have been put */
 };
 
 cup_decoder *cup_decoder_new(cup_context *c, const cup_tokenizer *t)
@@ -82,6 +83,11 @@ const char *cup_decoder_add(cup_decoder *d, int32_t token, size_t *bytes)
         return NULL;
     }
     d->text.length = 0;
+    if (!d->begun && d->tokenizer->spaces > CUP__SPACES_AS_THEY_ARE && *piece == ' ') {
+        piece++;
+        length--;
+    }
+    d->begun = true;
     cup__text_append(&d->raw, piece, length);
     /* An empty text has no bytes to show; appending nothing gives it its 0. */
     cup__text_append(&d->text, "", 0);
@@ -97,5 +103,6 @@ const char *cup_decoder_end(cup_decoder *d, size_t *bytes)
     d->text.length = 0;
     cup__text_append(&d->text, REPLACEMENT, d->raw.length ? 3 : 0);
     d->raw.length = 0;
+    d->begun = false;
     return give(d, bytes);
 }

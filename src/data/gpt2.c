@@ -23,6 +23,9 @@ typedef struct reader {
     uint8_t *made;   /* whether bytes or merges make a text */
     cup__special *special;
     size_t special_count;
+    size_t added;    /* tokens listed beside the vocabulary, some of which may be in it */
+    bool listed;     /* what is special is among those; other texts are pieces */
+    bool characters; /* texts are of characters, with marks for spaces and names for bytes */
 } reader;
 
 /* Bytes that can be printed stand for themselves, the others for 256 and so on in their order. */
@@ -41,6 +44,8 @@ static void make_table(reader *r)
 static size_t to_bytes(const reader *r, const char *text, size_t length, char *out)
 {
     size_t count = 0;
+    if (r->characters)
+        return cup__spaces_unmark(text, length, out);
     for (size_t at = 0; at < length;) {
         uint32_t code;
         int used = cup__utf8_decode(text + at, length - at, &code);
@@ -63,7 +68,7 @@ static cup_status add_text(reader *r, const cup__json_node *node)
     size_t length = to_bytes(r, node->key, strlen(node->key), to);
     if (length == SIZE_MAX) {
         r->special[r->special_count++] =
-            (cup__special){node->key, strlen(node->key), (int32_t)token};
+            (cup__special){node->key, strlen(node->key), (int32_t)token, false};
         return CUP_OK;
     }
     size_t known = r->texts.count;
@@ -91,13 +96,16 @@ static cup_status read_vocabulary(reader *r, const cup__json_node *object, size_
     r->bytes = cup__malloc(bytes);
     r->tokens = cup__malloc(count * sizeof *r->tokens);
     r->made = cup__calloc(count, 1);
-    r->special = cup__malloc((2 * count + more) * sizeof *r->special);
+    r->special = cup__malloc((2 * count + more + r->added) * sizeof *r->special);
     if (!r->bytes || !r->tokens || !r->made || !r->special)
         return cup__no_memory(r->error, r->name);
     CUP__JSON_EACH(node, object)
     CUP_TRY(add_text(r, node));
     for (int b = 0; b < 256; b++) {
-        uint32_t index = cup__strings_find(&r->texts, (char[]){(char)b}, 1);
+        char name[8] = {(char)b};
+        if (r->characters)
+            snprintf(name, sizeof name, "<0x%02X>", (unsigned)b);
+        uint32_t index = cup__strings_find(&r->texts, name, r->characters ? strlen(name) : 1);
         if (index == CUP__NOT_THERE)
             return cup__fail(r->error, CUP_FORMAT,
                              "%s has no token for the byte 0x%02x; it is no byte-level vocabulary",
@@ -164,7 +172,8 @@ static cup_status read_merges(reader *r, const char *file, const char *text, siz
     return CUP_OK;
 }
 
-/* What neither bytes nor merges make can only be special, and stands in texts as it is written. */
+/* What neither bytes nor merges make can only be special, and stands in texts as it is written; or,
+ * where special ones are listed, a piece. */
 static cup_status complete(reader *r, const cup__json_node *object)
 {
     CUP__JSON_EACH(node, object)
@@ -178,7 +187,9 @@ static cup_status complete(reader *r, const cup__json_node *object)
         uint32_t index = cup__strings_find(&r->texts, bytes, length);
         if (!r->made[index])
             r->special[r->special_count++] =
-                (cup__special){node->key, strlen(node->key), r->tokens[index]};
+                (cup__special){r->listed ? r->texts.string[index].bytes : node->key,
+                               r->listed ? length : strlen(node->key), r->tokens[index],
+                               r->listed};
     }
     return cup__bpe_complete(r->error, r->tokenizer, r->name, r->special, r->special_count);
 }
@@ -241,6 +252,18 @@ static cup_status read_merge_list(reader *r, const cup__json_node *list)
     return CUP_OK;
 }
 
+/* So that a special text is not one of the pieces as well. */
+static void take_from_texts(reader *r, const char *text)
+{
+    char bytes[CUP__LONGEST_TOKEN];
+    size_t length = strlen(text);
+    length = length <= sizeof bytes ? to_bytes(r, text, length, bytes) : SIZE_MAX;
+    uint32_t index =
+        length == SIZE_MAX ? CUP__NOT_THERE : cup__strings_find(&r->texts, bytes, length);
+    if (index != CUP__NOT_THERE)
+        r->made[index] = 1;
+}
+
 /* Tokens that stand in texts as they are written, among those of the vocabulary or beside them. */
 static cup_status read_added(reader *r, const cup__json_node *list, const cup__json_node *object)
 {
@@ -253,9 +276,11 @@ static cup_status read_added(reader *r, const cup__json_node *list, const cup__j
             return cup__fail(r->error, CUP_FORMAT,
                              "%s: each of \"added_tokens\" must have a content and an id below %d",
                              r->name, (int)r->tokenizer->size);
-        if (!cup__json_find(object, text->string))
+        if (r->listed)
+            take_from_texts(r, text->string);
+        if (r->listed || !cup__json_find(object, text->string))
             r->special[r->special_count++] =
-                (cup__special){text->string, strlen(text->string), (int32_t)token};
+                (cup__special){text->string, strlen(text->string), (int32_t)token, false};
     }
     return CUP_OK;
 }
@@ -282,7 +307,12 @@ cup_status cup__bpe_published_load(cup__error *error, const cup__json *json, cup
     CUP_TRY(cup__json_get(error, json, json->root, "model", CUP__JSON_OBJECT, &model));
     CUP_TRY(cup__json_get(error, json, model, "vocab", CUP__JSON_OBJECT, &vocabulary));
     CUP_TRY(cup__json_get(error, json, model, "merges", CUP__JSON_ARRAY, &merges));
-    CUP_TRY(cup__splitter_new(error, pattern, &t->splitter));
+    CUP_TRY(cup__bpe_pattern(error, t, pattern));
+    t->whole_words = cup__published_whole_words(model);
+    t->nfc = cup__published_nfc(json);
+    r.characters = t->spaces;
+    r.listed = r.characters || t->whole_words;
+    r.added = added->count;
     make_table(&r);
     cup_status status = read_vocabulary(&r, vocabulary, count_beside(added, vocabulary));
     if (status == CUP_OK)

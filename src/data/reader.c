@@ -200,6 +200,7 @@ static cup_status give(cup__error *error, cup__reader *r, size_t length, cup__pi
     out->path = r->inputs[r->next].path;
     for (const char *at = out->bytes; r->lines && (at = strchr(at, '\n')); at++)
         r->line++;
+    out->begins = !r->begun;
     r->begun = true;
     out->ends = r->ended && r->held == 0;
     if (out->ends)

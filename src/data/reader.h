@@ -31,7 +31,7 @@ typedef struct cup__piece {
     size_t length;
     int64_t line; /* the number of its first line */
     bool lines;   /* of JSON, each a text */
-    bool ends;    /* the text */
+    bool begins, ends; /* the text */
     bool validation;
 } cup__piece;
 

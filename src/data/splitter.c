@@ -119,8 +119,7 @@ const char *cup__splitter_pattern(const cup__splitter *splitter)
     return splitter->name;
 }
 
-/* Passes a word on, in pieces of whole characters when it is too long. */
-static cup_status pass_on(const char *text, size_t length, cup__word word, void *user)
+cup_status cup__split_pass(const char *text, size_t length, cup__word word, void *user)
 {
     while (length > CUP__LONGEST_WORD) {
         size_t piece = CUP__LONGEST_WORD;
@@ -184,7 +183,7 @@ static cup_status split_valid(cup__error *error, const cup__splitter *splitter,
     for (size_t at = 0; at < length;) {
         size_t plain = splitter->plain ? plain_word(text + at, length - at) : 0;
         if (plain) {
-            CUP_TRY(pass_on(text + at, plain, word, user));
+            CUP_TRY(cup__split_pass(text + at, plain, word, user));
             at += plain;
             continue;
         }
@@ -197,7 +196,7 @@ static cup_status split_valid(cup__error *error, const cup__splitter *splitter,
             return cup__fail(error, CUP_UNSUPPORTED,
                              "the text cannot be split into words at byte %zu (PCRE2 error %d)", at,
                              result);
-        CUP_TRY(pass_on(text + at, found[1] - at, word, user));
+        CUP_TRY(cup__split_pass(text + at, found[1] - at, word, user));
         at = found[1];
     }
     return CUP_OK;
@@ -227,7 +226,7 @@ cup_status cup__split(cup__error *error, const cup__splitter *splitter, const ch
             status = split_valid(error, splitter, match, limits, text, count, word, user);
         } else {
             count = count_invalid(text, length);
-            status = pass_on(text, count, word, user);
+            status = cup__split_pass(text, count, word, user);
         }
         text += count;
         length -= count;

@@ -14,9 +14,12 @@ cup_status cup__splitter_new(cup__error *error, const char *pattern, cup__splitt
 void cup__splitter_free(cup__splitter *splitter);
 const char *cup__splitter_pattern(const cup__splitter *splitter);
 
+/* Passes a word on, in pieces of whole characters when it is too long. */
+typedef cup_status (*cup__word)(void *user, const char *word, size_t length);
+cup_status cup__split_pass(const char *text, size_t length, cup__word word, void *user);
+
 /* Calls `word` for each word in turn, until one fails. Together they are the text. Bytes that are
  * not UTF-8 are words of their own. Threads may share a splitter. */
-typedef cup_status (*cup__word)(void *user, const char *word, size_t length);
 cup_status cup__split(cup__error *error, const cup__splitter *splitter, const char *text,
                       size_t length, cup__word word, void *user);
 

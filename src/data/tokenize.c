@@ -81,19 +81,19 @@ typedef struct doer {
     void *work;
 } doer;
 
-static cup_status encode(doer *d, const char *text, size_t length, bool ends)
+static cup_status encode(doer *d, const char *text, size_t length, bool begins, bool ends)
 {
     task *k = d->task;
     const job *j = k->job;
     CUP_TRY(cup__tokenizer_encode_next(&k->error, j->tokenizer, text, length,
-                                       (cup__tokens){put, k}, &d->work));
+                                       begins, (cup__tokens){put, k}, &d->work));
     k->texts += ends;
     return ends && j->end >= 0 ? put(k, &j->end, 1) : CUP_OK;
 }
 
 static cup_status encode_line(void *user, const char *text, size_t length)
 {
-    return encode(user, text, length, true);
+    return encode(user, text, length, true, true);
 }
 
 static void do_task(doer *d)
@@ -105,7 +105,7 @@ static void do_task(doer *d)
         status = cup__lines_each(&k->error, p->path, p->line, p->bytes, p->length,
                                  k->job->options.text_field, encode_line, d);
     else
-        status = encode(d, p->bytes, p->length, p->ends);
+        status = encode(d, p->bytes, p->length, p->begins, p->ends);
     if (status != CUP_OK && !p->lines)
         cup__error_prefix(&k->error, "%s: ", p->path);
 }

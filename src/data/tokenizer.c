@@ -58,7 +58,7 @@ static cup_status train_bpe(cup__error *error, cup_tokenizer *t, const cup_corpu
         t->byte_token[i] = i;
     CUP_TRY(cup__bpe_train(error, t, corpus->text.bytes, corpus->text.length, size - 257));
     int32_t end = 256 + (int32_t)t->merge_count;
-    cup__special special = {"<|endoftext|>", 13, end};
+    cup__special special = {"<|endoftext|>", 13, end, false};
     t->size = end + 1;
     return cup__bpe_complete(error, t, "the tokenizer", &special, 1);
 }
@@ -193,6 +193,10 @@ void cup_tokenizer_free(cup_tokenizer *t)
     cup__free(t->merges);
     cup__map_free(&t->ranks);
     cup__splitter_free(t->splitter);
+    cup__strings_free(&t->words);
+    cup__free(t->word_tokens);
+    cup__map_free(&t->characters);
+    cup__free(t->pieces);
     cup__free(t);
 }
 
@@ -244,8 +248,9 @@ static int32_t special_at(const cup_tokenizer *t, const char *text, size_t lengt
 }
 
 cup_status cup__tokenizer_encode_next(cup__error *error, const cup_tokenizer *t, const char *text,
-                                      size_t length, cup__tokens out, void **work)
+                                      size_t length, bool begins, cup__tokens out, void **work)
 {
+    cup__standing standing = begins ? CUP__STANDING_FIRST : CUP__STANDING_WITHIN;
     bool begins_special[256] = {false};
     size_t from = 0, used;
     for (size_t i = 0; i < t->special_count; i++)
@@ -257,14 +262,15 @@ cup_status cup__tokenizer_encode_next(cup__error *error, const cup_tokenizer *t,
         if (special < 0)
             continue;
         if (at > from)
-            CUP_TRY(t->calls->encode(error, t, text + from, at - from, out, work));
+            CUP_TRY(t->calls->encode(error, t, text + from, at - from, standing, out, work));
         CUP_TRY(out.put(out.user, &special, 1));
+        standing = CUP__STANDING_BEHIND;
         from = at + used;
         at = from - 1;
     }
     if (from == length)
         return CUP_OK;
-    return t->calls->encode(error, t, text + from, length - from, out, work);
+    return t->calls->encode(error, t, text + from, length - from, standing, out, work);
 }
 
 void cup__tokenizer_forget(const cup_tokenizer *t, void *work)
@@ -277,19 +283,24 @@ cup_status cup__tokenizer_encode(cup__error *error, const cup_tokenizer *t, cons
                                  size_t length, cup__tokens out)
 {
     void *work = NULL;
-    cup_status status = cup__tokenizer_encode_next(error, t, text, length, out, &work);
+    cup_status status = cup__tokenizer_encode_next(error, t, text, length, true, out, &work);
     cup__tokenizer_forget(t, work);
     return status;
 }
 
 typedef struct buffer {
+    cup__error *error;
     int32_t *tokens;
-    size_t count;
+    size_t count, room;
 } buffer;
 
 static cup_status put_into_buffer(void *user, const int32_t *tokens, size_t count)
 {
     buffer *b = user;
+    if (count > b->room - b->count)
+        return cup__fail(b->error, CUP_UNSUPPORTED,
+                         "the text has more tokens than bytes when it is brought into NFC; do so "
+                         "before it is encoded");
     memcpy(b->tokens + b->count, tokens, count * sizeof *tokens);
     b->count += count;
     return CUP_OK;
@@ -305,7 +316,7 @@ int64_t cup_tokenizer_encode(cup_context *c, const cup_tokenizer *t, const char 
                   !t ? "tokenizer" : text ? "place for the tokens" : "text");
         return -1;
     }
-    buffer b = {tokens, 0};
+    buffer b = {&c->error, tokens, 0, bytes + 1};
     cup__tokens out = {put_into_buffer, &b};
     cup_status status = cup__tokenizer_encode(&c->error, t, text, bytes, out);
     return status == CUP_OK ? (int64_t)b.count : -1;

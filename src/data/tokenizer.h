@@ -22,11 +22,29 @@ typedef struct cup__merge {
     int32_t left, right, token;
 } cup__merge;
 
+/* Where a stretch of text without special texts stands: at the beginning of a text, behind a
+ * special one, or within a text that is read in pieces. */
+typedef enum cup__standing {
+    CUP__STANDING_FIRST,
+    CUP__STANDING_BEHIND,
+    CUP__STANDING_WITHIN
+} cup__standing;
+
+/* Of a tokenizer whose words are of characters, in which spaces are some: where a space is put in
+ * front of a stretch, if none is there, or in any case. */
+typedef enum cup__spaces {
+    CUP__SPACES_NONE, /* its words are of bytes */
+    CUP__SPACES_AS_THEY_ARE,
+    CUP__SPACES_FIRST,  /* at the beginning of a text */
+    CUP__SPACES_ALWAYS, /* everywhere */
+    CUP__SPACES_ONE_MORE
+} cup__spaces;
+
 typedef struct cup__tokenizer_calls {
     const char *kind;
     /* What encoding keeps from text to text is *work, NULL at first. */
     cup_status (*encode)(cup__error *error, const cup_tokenizer *t, const char *text, size_t length,
-                         cup__tokens out, void **work);
+                         cup__standing standing, cup__tokens out, void **work);
     void (*save)(const cup_tokenizer *t, cup__json_writer *writer);
     cup_status (*load)(cup__error *error, const cup__json *json, cup_tokenizer *t);
     void (*forget)(void *work); /* NULL: there is none */
@@ -47,6 +65,15 @@ struct cup_tokenizer {
     size_t merge_count, merge_capacity;
     cup__map ranks; /* from a pair of tokens to a merge */
     cup__splitter *splitter;
+    bool nfc;             /* text is brought into NFC first */
+    bool whole_words;     /* a word that is a token is that one, whatever merges make of it */
+    cup__strings words;   /* all tokens' bytes where words are looked up, and their tokens */
+    int32_t *word_tokens;
+    int32_t *pieces;      /* tokens that neither bytes nor merges make, and none is special */
+    size_t piece_count;
+    cup__spaces spaces;   /* the next two are there with them, and no splitter */
+    cup__map characters;  /* from a code point to its token; the others are bytes */
+    bool parts_at_spaces; /* no merge joins a space to what stands before it */
 };
 
 extern const cup__tokenizer_calls cup__tokenizer_char, cup__tokenizer_bpe;
@@ -55,10 +82,10 @@ extern const cup__tokenizer_calls cup__tokenizer_char, cup__tokenizer_bpe;
 cup_status cup__tokenizer_encode(cup__error *error, const cup_tokenizer *t, const char *text,
                                  size_t length, cup__tokens out);
 
-/* The same for one text of many: *work, NULL at first, is for one thread at a time and must be
- * forgotten. */
+/* The same for one text of many, or a piece of one, with which it begins or not: *work, NULL at
+ * first, is for one thread at a time and must be forgotten. */
 cup_status cup__tokenizer_encode_next(cup__error *error, const cup_tokenizer *t, const char *text,
-                                      size_t length, cup__tokens out, void **work);
+                                      size_t length, bool begins, cup__tokens out, void **work);
 void cup__tokenizer_forget(const cup_tokenizer *t, void *work);
 
 static inline uint64_t cup__pair(int32_t left, int32_t right)
@@ -69,20 +96,25 @@ static inline uint64_t cup__pair(int32_t left, int32_t right)
 /* Sets the vocabulary of a character tokenizer. */
 cup_status cup__char_train(cup__error *error, cup_tokenizer *t, const char *text, size_t length);
 
-/* A text that is one token whatever stands round it. */
+/* A text that is one token whatever stands round it; or, where it is a piece, one that merges may
+ * join to others. */
 typedef struct cup__special {
     const char *text;
     size_t length;
     int32_t token;
+    bool piece;
 } cup__special;
 
-/* Makes a BPE tokenizer complete, whose size, byte_token, merges and splitter are set: checks that
- * they make every token, and derives the rest. `name` is for messages. */
+/* Sets the splitter of a pattern, or the spaces of that name. */
+cup_status cup__bpe_pattern(cup__error *error, cup_tokenizer *t, const char *pattern);
+
+/* Makes a BPE tokenizer complete, whose size, byte_token, merges, whole_words and pattern are set:
+ * checks that they make every token, and derives the rest. `name` is for messages. */
 cup_status cup__bpe_complete(cup__error *error, cup_tokenizer *t, const char *name,
                              const cup__special *special, size_t special_count);
 
 cup_status cup__bpe_encode(cup__error *error, const cup_tokenizer *t, const char *text,
-                           size_t length, cup__tokens out, void **work);
+                           size_t length, cup__standing standing, cup__tokens out, void **work);
 void cup__bpe_forget(void *work);
 cup_status cup__bpe_load(cup__error *error, const cup__json *json, cup_tokenizer *t);
 
@@ -98,8 +130,23 @@ cup_status cup__gpt2_load(cup__error *error, const char *vocabulary, const char 
  * where it is one that is read. */
 cup_status cup__bpe_published_load(cup__error *error, const cup__json *json, cup_tokenizer *t);
 cup_status cup__published_pattern(cup__error *error, const cup__json *json, const char **out);
+/* Whether it asks for words to be looked up before they are merged, and for text in NFC. */
+bool cup__published_whole_words(const cup__json_node *model);
+bool cup__published_nfc(const cup__json *json);
 /* A pattern as it is written there; NULL of those of GPT-2, which have no text. */
 const char *cup__published_words(const char *pattern);
+
+/* Spaces by the name of their pattern, NONE where it is none; and that name. */
+cup__spaces cup__spaces_named(const char *name);
+const char *cup__spaces_name(cup__spaces spaces);
+
+/* A text with spaces for the marks they are written as, which is not longer. */
+size_t cup__spaces_unmark(const char *text, size_t length, char *out);
+
+/* Whether words may be cut before spaces; and the words of a stretch, see cup__split. */
+bool cup__spaces_part_words(const cup_tokenizer *t);
+cup_status cup__spaces_split(cup__error *error, const cup_tokenizer *t, const char *text,
+                             size_t length, cup__standing standing, cup__word word, void *user);
 
 /* A tokenizer from and to the text of its file. */
 cup_status cup__tokenizer_parse(cup__error *error, const cup__json *json, cup_tokenizer **out);

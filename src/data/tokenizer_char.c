@@ -92,8 +92,9 @@ static cup_status refuse(cup__error *error, const char *text, size_t at, int byt
 }
 
 static cup_status encode(cup__error *error, const cup_tokenizer *t, const char *text, size_t length,
-                         cup__tokens out, void **work)
+                         cup__standing standing, cup__tokens out, void **work)
 {
+    (void)standing;
     (void)work;
     int32_t ascii[128], piece[PIECE];
     size_t count = 0;

@@ -1,4 +1,5 @@
 /* A BPE tokenizer as Hugging Face's tokenizers read it: tokenizer.json. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -6,8 +7,9 @@
 #include "data/tokenizer.h"
 #include "tensor/context.h"
 
-/* Two bytes of UTF-8 for each byte of a token at most. */
-#define MOST_NAME (2 * CUP__LONGEST_TOKEN + 1)
+#define MARK "\xe2\x96\x81" /* U+2581, as which spaces are written */
+/* Two bytes of UTF-8 for each byte of a token at most, or three for a space. */
+#define MOST_NAME (3 * CUP__LONGEST_TOKEN + 1)
 
 /* A byte that can be printed stands for itself, the others for 256 and so on in their order. */
 static int code_of(int byte)
@@ -17,10 +19,30 @@ static int code_of(int byte)
     return byte <= 32 ? 256 + byte : byte <= 160 ? 256 + 33 + byte - 127 : 256 + 33 + 34;
 }
 
+/* Characters with marks for spaces, and the number of a byte that is a token. */
+static const char *name_of_characters(const cup_tokenizer *t, int32_t token, char *out)
+{
+    size_t length, used = 0;
+    const char *bytes = cup_tokenizer_token(t, token, &length);
+    if (length == 1 && t->byte_token[(unsigned char)*bytes] == token) {
+        snprintf(out, 8, "<0x%02X>", (unsigned)(unsigned char)*bytes);
+        return out;
+    }
+    for (size_t i = 0; i < length; i++) {
+        bool space = bytes[i] == ' ';
+        memcpy(out + used, space ? MARK : bytes + i, space ? 3 : 1);
+        used += space ? 3 : 1;
+    }
+    out[used] = 0;
+    return out;
+}
+
 static const char *name_of(const cup_tokenizer *t, int32_t token, char *out)
 {
     size_t length, used = 0;
     const char *bytes = cup_tokenizer_token(t, token, &length);
+    if (t->spaces)
+        return name_of_characters(t, token, out);
     for (size_t i = 0; i < length; i++) {
         int code = code_of((unsigned char)bytes[i]);
         if (code >= 0x80)
@@ -106,6 +128,69 @@ static void write_words(const cup_tokenizer *t, cup__json_writer *w)
     cup__json_close(w);
 }
 
+static void write_mark(cup__json_writer *w, const char *type, const char *key, const char *from,
+                       const char *to)
+{
+    cup__json_open(w, NULL, CUP__JSON_OBJECT);
+    cup__json_add_string(w, "type", type);
+    if (from) {
+        cup__json_open(w, "pattern", CUP__JSON_OBJECT);
+        cup__json_add_string(w, "String", from);
+        cup__json_close(w);
+    }
+    if (key)
+        cup__json_add_string(w, key, to);
+}
+
+/* How spaces become characters of words. */
+static void write_spaces(const cup_tokenizer *t, cup__json_writer *w)
+{
+    static const char *const schemes[] = {[CUP__SPACES_AS_THEY_ARE] = "never",
+                                          [CUP__SPACES_FIRST] = "first",
+                                          [CUP__SPACES_ALWAYS] = "always"};
+    if (t->spaces == CUP__SPACES_ONE_MORE) {
+        cup__json_open(w, "normalizer", CUP__JSON_OBJECT);
+        cup__json_add_string(w, "type", "Sequence");
+        cup__json_open(w, "normalizers", CUP__JSON_ARRAY);
+        write_mark(w, "Prepend", "prepend", NULL, MARK);
+        cup__json_close(w);
+        write_mark(w, "Replace", "content", " ", MARK);
+        cup__json_close(w);
+        cup__json_close(w);
+        cup__json_close(w);
+        cup__json_add_null(w, "pre_tokenizer");
+        return;
+    }
+    cup__json_add_null(w, "normalizer");
+    cup__json_open(w, "pre_tokenizer", CUP__JSON_OBJECT);
+    cup__json_add_string(w, "type", "Metaspace");
+    cup__json_add_string(w, "replacement", MARK);
+    cup__json_add_string(w, "prepend_scheme", schemes[t->spaces]);
+    cup__json_add_boolean(w, "split", false);
+    cup__json_close(w);
+}
+
+static void write_spaces_decoder(const cup_tokenizer *t, cup__json_writer *w)
+{
+    cup__json_open(w, "decoder", CUP__JSON_OBJECT);
+    cup__json_add_string(w, "type", "Sequence");
+    cup__json_open(w, "decoders", CUP__JSON_ARRAY);
+    write_mark(w, "Replace", "content", MARK, " ");
+    cup__json_close(w);
+    write_mark(w, "ByteFallback", NULL, NULL, NULL);
+    cup__json_close(w);
+    write_mark(w, "Fuse", NULL, NULL, NULL);
+    cup__json_close(w);
+    if (t->spaces != CUP__SPACES_AS_THEY_ARE) {
+        write_mark(w, "Strip", "content", NULL, " ");
+        cup__json_add_integer(w, "start", 1);
+        cup__json_add_integer(w, "stop", 0);
+        cup__json_close(w);
+    }
+    cup__json_close(w);
+    cup__json_close(w);
+}
+
 static void write_model(const cup_tokenizer *t, cup__json_writer *w, char *name)
 {
     static const char *const nones[] = {"dropout", "unk_token", "continuing_subword_prefix",
@@ -114,8 +199,10 @@ static void write_model(const cup_tokenizer *t, cup__json_writer *w, char *name)
     cup__json_add_string(w, "type", "BPE");
     for (size_t i = 0; i < sizeof nones / sizeof *nones; i++)
         cup__json_add_null(w, nones[i]);
-    cup__json_add_boolean(w, "fuse_unk", false);
-    cup__json_add_boolean(w, "byte_fallback", false);
+    cup__json_add_boolean(w, "fuse_unk", t->spaces);
+    cup__json_add_boolean(w, "byte_fallback", t->spaces);
+    if (t->whole_words)
+        cup__json_add_boolean(w, "ignore_merges", true);
     cup__json_open(w, "vocab", CUP__JSON_OBJECT);
     for (int32_t i = 0; i < t->size; i++)
         cup__json_add_integer(w, is_special(t, i) ? special_of(t, i, name) : name_of(t, i, name),
@@ -131,6 +218,32 @@ static void write_model(const cup_tokenizer *t, cup__json_writer *w, char *name)
     }
     cup__json_close(w);
     cup__json_close(w);
+}
+
+static void write_nfc(const cup_tokenizer *t, cup__json_writer *w)
+{
+    if (!t->nfc) {
+        cup__json_add_null(w, "normalizer");
+        return;
+    }
+    cup__json_open(w, "normalizer", CUP__JSON_OBJECT);
+    cup__json_add_string(w, "type", "NFC");
+    cup__json_close(w);
+}
+
+static void write_steps(const cup_tokenizer *t, cup__json_writer *w)
+{
+    if (t->spaces) {
+        write_spaces(t, w);
+    } else {
+        write_nfc(t, w);
+        write_words(t, w);
+    }
+    cup__json_add_null(w, "post_processor");
+    if (t->spaces)
+        write_spaces_decoder(t, w);
+    else
+        write_level(w, "decoder", true);
 }
 
 cup_status cup_tokenizer_export(cup_context *c, const cup_tokenizer *t, const char *path)
@@ -154,10 +267,7 @@ cup_status cup_tokenizer_export(cup_context *c, const cup_tokenizer *t, const ch
     cup__json_add_null(&w, "truncation");
     cup__json_add_null(&w, "padding");
     write_added(t, &w);
-    cup__json_add_null(&w, "normalizer");
-    write_words(t, &w);
-    cup__json_add_null(&w, "post_processor");
-    write_level(&w, "decoder", true);
+    write_steps(t, &w);
     write_model(t, &w, name);
     cup__json_close(&w);
     if (w.text.failed)

@@ -21,7 +21,7 @@ static cup_status refuse(cup__error *error, const cup__json *json, const char *w
 {
     return cup__fail(error, CUP_UNSUPPORTED,
                      "%s: %s, which is not read here; byte-level BPE with the words of GPT-2, "
-                     "SmolLM, Llama 3 or Qwen 2 is",
+                     "SmolLM, Llama 3 or Qwen 2 is, and BPE of sentencepiece's kind",
                      json->name, what);
 }
 
@@ -100,22 +100,83 @@ const char *cup__published_words(const char *pattern)
     return NULL;
 }
 
+static bool is_mark(const cup__json_node *object, const char *key)
+{
+    return is_word(object, key, "\xe2\x96\x81");
+}
+
+static bool marks_spaces(const cup__json_node *step)
+{
+    return is_word(step, "type", "Replace") && is_mark(step, "content") &&
+           is_word(cup__json_find(step, "pattern"), "String", " ");
+}
+
+/* Older files mark spaces as they bring text into a form: as they are, or behind one more. */
+static const char *find_marks(const cup__json_node *normalizer)
+{
+    const cup__json_node *list = cup__json_find(normalizer, "normalizers");
+    if (marks_spaces(normalizer))
+        return "spaces";
+    if (!is_word(normalizer, "type", "Sequence") || !list || list->kind != CUP__JSON_ARRAY ||
+        list->count < 1 || list->count > 2)
+        return NULL;
+    const cup__json_node *first = list + 1, *last = list->count == 2 ? first + first->span : first;
+    bool prepends = is_word(first, "type", "Prepend") && is_mark(first, "prepend");
+    if (!marks_spaces(last) || prepends != (list->count == 2))
+        return NULL;
+    return prepends ? "spaces-one-more" : "spaces";
+}
+
+/* Newer ones mark them as they cut it into words, of which there is then one. */
+static const char *find_spaces(const cup__json *json)
+{
+    static const char *const schemes[][2] = {
+        {"never", "spaces"}, {"first", "spaces-first"}, {"always", "spaces-always"}};
+    const cup__json_node *normalizer = cup__json_find(json->root, "normalizer");
+    const cup__json_node *list = cup__json_find(normalizer, "normalizers");
+    const cup__json_node *words = cup__json_find(json->root, "pre_tokenizer");
+    bool none = !is_there(json->root, "normalizer") ||
+                (list && list->kind == CUP__JSON_ARRAY && list->count == 0);
+    if (!is_there(json->root, "pre_tokenizer"))
+        return none ? NULL : find_marks(normalizer);
+    if (!none || !is_word(words, "type", "Metaspace") || !is_mark(words, "replacement") ||
+        is_set(words, "split", true))
+        return NULL;
+    for (int i = 0; i < 3; i++)
+        if (is_word(words, "prepend_scheme", schemes[i][0]))
+            return schemes[i][1];
+    return is_there(words, "prepend_scheme")                ? NULL
+           : is_set(words, "add_prefix_space", true) ? "spaces-always"
+                                                            : "spaces";
+}
+
+bool cup__published_whole_words(const cup__json_node *model)
+{
+    return is_set(model, "ignore_merges", false);
+}
+
+bool cup__published_nfc(const cup__json *json)
+{
+    return is_word(cup__json_find(json->root, "normalizer"), "type", "NFC");
+}
+
 cup_status cup__published_pattern(cup__error *error, const cup__json *json, const char **out)
 {
     const cup__json_node *model = cup__json_find(json->root, "model");
-    const cup__json_node *normalizer = cup__json_find(json->root, "normalizer");
     const cup__json_node *words = cup__json_find(json->root, "pre_tokenizer");
     *out = NULL;
     if (is_there(model, "type") && !is_word(model, "type", "BPE"))
         return refuse(error, json, "the model is no BPE");
-    if (is_set(model, "byte_fallback", false))
-        return refuse(error, json, "the BPE is one of characters, as of sentencepiece");
-    if (is_set(model, "ignore_merges", false))
-        return refuse(error, json, "words are looked up before they are merged (ignore_merges)");
     if (is_there(model, "continuing_subword_prefix") &&
         !is_word(model, "continuing_subword_prefix", ""))
         return refuse(error, json, "parts of words are marked");
-    if (is_there(json->root, "normalizer") && !is_word(normalizer, "type", "NFC"))
+    if (is_set(model, "byte_fallback", false)) {
+        if (cup__published_whole_words(model))
+            return refuse(error, json, "texts are looked up before they are merged");
+        *out = find_spaces(json);
+        return *out ? CUP_OK : refuse(error, json, "spaces are marked in another way");
+    }
+    if (is_there(json->root, "normalizer") && !cup__published_nfc(json))
         return refuse(error, json, "text is changed by a normalizer other than NFC");
     *out = words ? find_pattern(words) : NULL;
     return *out ? CUP_OK : refuse(error, json, "text is cut into words in another way");

@@ -78,3 +78,26 @@ TEST(train_reads_another_field_of_json_lines)
     EXPECT(cupola(folder, "train --data text.jsonl --text-field none --out b " LINES) != 0);
     EXPECT_CONTAINS(out, "none");
 }
+
+/* Of a Qwen 3, with its tokenizer beside it. */
+TEST(export_is_what_generate_writes_from)
+{
+    const char *folder = test_folder();
+    char path[512], text[3000];
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = "abcd efg\n"[(i * i / 7 + i / 3) % 9];
+    snprintf(path, sizeof path, "%s/text.txt", folder);
+    EXPECT_INT(cup__file_write(NULL, path, text, sizeof text), CUP_OK);
+    EXPECT_INT(cupola(folder, "train --out a --tokenizer bpe --vocabulary 280 --head-size 6 "
+                              "--qk-norm --bias no " TINY LLAMA),
+               0);
+    EXPECT_INT(cupola(folder, "export --from a --out b"), 0);
+    snprintf(path, sizeof path, "%s/b/config.json", folder);
+    char *config;
+    EXPECT_INT(cup__file_read(NULL, path, 1 << 16, &config, NULL), CUP_OK);
+    EXPECT_CONTAINS(config, "\"qwen3\"");
+    EXPECT_CONTAINS(config, "\"head_dim\": 6");
+    cup__free(config);
+    EXPECT_INT(cupola(folder, "generate --from b --prompt ab --tokens 5 --device cpu"), 0);
+    EXPECT(!strncmp(out, "ab", 2));
+}

@@ -21,6 +21,17 @@
 
 static char path[4400];
 
+/* What says how spaces are marked. */
+#define MARK_TEXT "\xe2\x96\x81"
+#define REPLACE                                                                                    \
+    "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" MARK_TEXT "\"}"
+#define ONE_MORE                                                                                   \
+    "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":["                                     \
+    "{\"type\":\"Prepend\",\"prepend\":\"" MARK_TEXT "\"}," REPLACE "]}"
+#define METASPACE(scheme)                                                                          \
+    "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"" MARK_TEXT                      \
+    "\",\"prepend_scheme\":\"" scheme "\",\"split\":false}"
+
 static cup_context *begin(void)
 {
     snprintf(path, sizeof path, "%s/tokenizer.json", test_folder());
@@ -43,6 +54,27 @@ static void put(const char *words, const char *more)
     }
     cup__text_add(&text, "\"12\":256,\"123\":257,\"\\u0120a\":258},"
                          "\"merges\":[\"1 2\",[\"12\",\"3\"],\"\\u0120 a\"]}}");
+    EXPECT_INT(cup__file_write(NULL, path, text.bytes, text.length), CUP_OK);
+    cup__text_free(&text);
+}
+
+/* Of sentencepiece's kind: <unk>, <s>, 256 bytes, then the texts from 258 on. */
+static void put_characters(const char *spaces, const char *merges)
+{
+    static const char *const texts[] = {MARK_TEXT,           "a",  "b", "\xc3\xa9",
+                                        MARK_TEXT MARK_TEXT, "ab", MARK_TEXT "ab", "b" MARK_TEXT};
+    cup__text text = {0};
+    cup__text_add(&text, "{\"added_tokens\":[{\"id\":0,\"content\":\"<unk>\"},"
+                         "{\"id\":1,\"content\":\"<s>\"}],%s,\"model\":{\"type\":\"BPE\","
+                         "\"byte_fallback\":true,\"vocab\":{\"<unk>\":0,\"<s>\":1",
+                  spaces);
+    for (int b = 0; b < 256; b++)
+        cup__text_add(&text, ",\"<0x%02X>\":%d", (unsigned)b, 2 + b);
+    for (int i = 0; i < 8; i++)
+        cup__text_add(&text, ",\"%s\":%d", texts[i], 258 + i);
+    cup__text_add(&text, "},\"merges\":[\"" MARK_TEXT " " MARK_TEXT "\",\"a b\","
+                         "\"" MARK_TEXT " ab\"%s]}}",
+                  merges);
     EXPECT_INT(cup__file_write(NULL, path, text.bytes, text.length), CUP_OK);
     cup__text_free(&text);
 }
@@ -107,6 +139,169 @@ TEST(tokenizer_json_has_the_words_of_its_pattern)
     cup_context_free(c);
 }
 
+static void expect_text(cup_context *c, const cup_tokenizer *t, const char *text)
+{
+    int32_t tokens[64];
+    char out[256] = "";
+    cup_decoder *d = cup_decoder_new(c, t);
+    int64_t count = cup_tokenizer_encode(c, t, text, strlen(text), tokens);
+    for (int64_t i = 0; i < count; i++)
+        strcat(out, cup_decoder_add(d, tokens[i], NULL));
+    strcat(out, cup_decoder_end(d, NULL));
+    EXPECT_TEXT(out, text);
+    cup_decoder_free(d);
+}
+
+enum { MARK = 258, A, B, ACUTE, MARKS, AB, MARK_AB, B_MARK };
+
+/* Where a space is put in front, and what is no token becomes bytes; also when read again from a
+ * file of either kind. */
+TEST(tokenizer_json_of_sentencepiece_is_read_and_written)
+{
+    static const struct {
+        const char *spaces;
+        int32_t tokens[24]; /* of "ab  ab<s> aé☺" */
+    } cases[] = {
+        {ONE_MORE, {MARK_AB, MARKS, AB, 1, MARKS, A, ACUTE, 228, 154, 188, -1}},
+        {METASPACE("always"), {MARK_AB, MARKS, AB, 1, MARK, A, ACUTE, 228, 154, 188, -1}},
+        {METASPACE("first"), {MARK_AB, MARKS, AB, 1, MARK, A, ACUTE, 228, 154, 188, -1}},
+        {METASPACE("never"), {AB, MARKS, AB, 1, MARK, A, ACUTE, 228, 154, 188, -1}},
+        {"\"normalizer\":" REPLACE, {AB, MARKS, AB, 1, MARK, A, ACUTE, 228, 154, 188, -1}},
+    };
+    static const char text[] = "ab  ab<s> a\xc3\xa9\xe2\x98\xba";
+    cup_context *c = begin();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        put_characters(cases[i].spaces, "");
+        for (int k = 0; k < 3; k++) {
+            cup_tokenizer *t = cup_tokenizer_load(c, path);
+            EXPECT_TEXT(cup_error_text(c), "");
+            EXPECT_INT(cup_tokenizer_size(t), 266);
+            EXPECT_INT(cup_tokenizer_special(t, "<s>"), 1);
+            expect_tokens(c, t, text, cases[i].tokens);
+            expect_text(c, t, i ? text : "ab  ab");
+            expect_text(c, t, "ab b\t\xe2\x98\xba ");
+            EXPECT_INT(k ? cup_tokenizer_save(c, t, path) : cup_tokenizer_export(c, t, path),
+                       CUP_OK);
+            cup_tokenizer_free(t);
+        }
+    }
+    cup_context_free(c);
+}
+
+TEST(tokenizer_json_of_sentencepiece_survives_every_failed_allocation)
+{
+    cup_context *c = begin();
+    put_characters(METASPACE("first"), "");
+    cup_tokenizer *t = NULL;
+    int32_t tokens[8];
+    int64_t count = -1;
+    for (long n = 1; count < 0; n++) {
+        cup__memory_fail_at(n, false);
+        t = cup_tokenizer_load(c, path);
+        count = t ? cup_tokenizer_encode(c, t, "ab a", 4, tokens) : -1;
+        cup__memory_fail_at(0, false);
+        EXPECT((count == 3 || cup_error(c) == CUP_MEMORY) && n < 2000);
+        cup_error_clear(c);
+        cup_tokenizer_free(t);
+    }
+    cup_context_free(c);
+}
+
+/* Whether "b " is merged across the place before a space, where words are otherwise cut. */
+TEST(tokenizer_json_of_sentencepiece_cuts_words_where_no_merge_joins_them)
+{
+    cup_context *c = begin();
+    put_characters(METASPACE("never"), ",\"b " MARK_TEXT "\"");
+    cup_tokenizer *t = cup_tokenizer_load(c, path);
+    EXPECT_TEXT(cup_error_text(c), "");
+    expect_tokens(c, t, "b b a", (const int32_t[]){B_MARK, B_MARK, A, -1});
+    cup_tokenizer_free(t);
+    put_characters(METASPACE("never"), "");
+    t = cup_tokenizer_load(c, path);
+    expect_tokens(c, t, "b b a", (const int32_t[]){B, MARK, B, MARK, A, -1});
+    cup_tokenizer_free(t);
+    cup_context_free(c);
+}
+
+/* Text in another form than NFC becomes the tokens of the same in it, where the file says so. */
+TEST(tokenizer_json_brings_text_into_nfc)
+{
+    static const struct {
+        const char *text, *form;
+    } cases[] = {
+        {"e\xcc\x81", "\xc3\xa9"},                         /* e with acute */
+        {"a\xcc\x83\xcc\xa3", "\xe1\xba\xa1\xcc\x83"},     /* tilde above, dot below: its order */
+        {"\xe2\x84\xab", "\xc3\x85"},                     /* Angstrom */
+        {"\xe0\xa5\x98", "\xe0\xa4\x95\xe0\xa4\xbc"},     /* qa, which stays apart */
+        {"\xe1\x84\x80\xe1\x85\xa1\xe1\x86\xa8", "\xea\xb0\x81"}, /* Hangul */
+        {"\xea\xb0\x80\xe1\x86\xa8 \xcc\x81\xff", "\xea\xb0\x81 \xcc\x81\xff"},
+        {"\xe1\xbe\x82", "\xe1\xbe\x82"},                 /* alpha and three marks */
+    };
+    cup_context *c = begin();
+    for (int k = 0; k < 4; k++) {
+        if (k == 0)
+            put(LEVEL("true"), "\"normalizer\":{\"type\":\"NFC\"},");
+        if (k == 3)
+            put(LEVEL("true"), "");
+        cup_tokenizer *t = cup_tokenizer_load(c, path);
+        EXPECT_TEXT(cup_error_text(c), "");
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            int32_t tokens[64], wanted[32] = {0};
+            const char *form = k == 3 ? cases[i].text : cases[i].form;
+            size_t length = strlen(cases[i].text), count = strlen(form);
+            for (size_t b = 0; b < count; b++)
+                wanted[b] = (unsigned char)form[b];
+            int64_t got = cup_tokenizer_encode(c, t, cases[i].text, length, tokens);
+            EXPECT_INT(got, count > length + 1 ? -1 : (int64_t)count);
+            if (count <= length + 1)
+                EXPECT(!memcmp(tokens, wanted, count * sizeof *tokens));
+            cup_error_clear(c);
+        }
+        if (k == 0)
+            EXPECT_INT(cup_tokenizer_export(c, t, path), CUP_OK);
+        else
+            EXPECT_INT(cup_tokenizer_save(c, t, path), CUP_OK);
+        cup_tokenizer_free(t);
+    }
+    cup_context_free(c);
+}
+
+/* Puts something into the file, in front of a part of it. */
+static void insert(const char *part, const char *more)
+{
+    char *text;
+    cup__text changed = {0};
+    EXPECT_INT(cup__file_read(NULL, path, 1 << 20, &text, NULL), CUP_OK);
+    char *at = strstr(text, part);
+    EXPECT(at);
+    cup__text_add(&changed, "%.*s%s%s", (int)(at - text), text, more, at);
+    EXPECT_INT(cup__file_write(NULL, path, changed.bytes, changed.length), CUP_OK);
+    cup__text_free(&changed);
+    cup__free(text);
+}
+
+/* A word that is a token is that one, though merges make others of it; in all kinds of files. */
+TEST(tokenizer_json_looks_words_up_where_it_says_so)
+{
+    cup_context *c = begin();
+    put(LEVEL("true"), "");
+    insert("\"12\":256", "\"23\":260,");
+    insert("\"1 2\"", "\"2 3\",");
+    cup_tokenizer *t = cup_tokenizer_load(c, path);
+    expect_tokens(c, t, "123 a", (const int32_t[]){'1', 260, 258, -1});
+    cup_tokenizer_free(t);
+    insert("\"type\":\"BPE\"", "\"ignore_merges\":true,");
+    for (int k = 0; k < 3; k++) {
+        t = cup_tokenizer_load(c, path);
+        EXPECT_TEXT(cup_error_text(c), "");
+        expect_tokens(c, t, "123 a", (const int32_t[]){257, 258, -1});
+        expect_tokens(c, t, "1234", (const int32_t[]){'1', 260, '4', -1});
+        EXPECT_INT(k ? cup_tokenizer_save(c, t, path) : cup_tokenizer_export(c, t, path), CUP_OK);
+        cup_tokenizer_free(t);
+    }
+    cup_context_free(c);
+}
+
 TEST(tokenizer_json_of_another_kind_is_refused)
 {
     static const struct {
@@ -119,7 +314,17 @@ TEST(tokenizer_json_of_another_kind_is_refused)
         {SPLIT("{1,2}"), "", "in another way"},
         {LEVEL("true"), "\"normalizer\":{\"type\":\"Lowercase\"},", "a normalizer other than NFC"},
     };
+    static const char *const spaces[] = {
+        "\"normalizer\":null", METASPACE("last"), ONE_MORE "," METASPACE("first"),
+        "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"" MARK_TEXT "\"}"};
     cup_context *c = begin();
+    for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++) {
+        put_characters(spaces[i], "");
+        EXPECT(!cup_tokenizer_load(c, path));
+        EXPECT_INT(cup_error(c), CUP_UNSUPPORTED);
+        EXPECT_CONTAINS(cup_error_text(c), "spaces are marked in another way");
+        cup_error_clear(c);
+    }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         put(cases[i].words, cases[i].more);
         EXPECT(!cup_tokenizer_load(c, path));

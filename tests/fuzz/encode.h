@@ -19,7 +19,10 @@ static inline cup_status fuzz_compare(void *user, const int32_t *tokens, size_t 
     for (size_t i = 0; i < count; i++) {
         size_t bytes;
         const char *token = cup_tokenizer_token(f->tokenizer, tokens[i], &bytes);
-        MUST(token && bytes && bytes <= f->length - f->at);
+        MUST(token && bytes);
+        if (f->tokenizer->spaces || f->tokenizer->nfc)
+            continue; /* whose text is another one */
+        MUST(bytes <= f->length - f->at);
         MUST(memcmp(token, f->text + f->at, bytes) == 0);
         f->at += bytes;
     }
@@ -34,7 +37,7 @@ static inline void fuzz_encode(const cup_tokenizer *t, const char *text, size_t 
     cup_status status = cup__tokenizer_encode(&error, t, text, length, out);
     if (strcmp(cup_tokenizer_kind(t), "bpe") == 0)
         MUST(status == CUP_OK);
-    MUST(status == CUP_OK ? f.at == length : error.text[0] != 0);
+    MUST(status == CUP_OK ? t->spaces || t->nfc || f.at == length : error.text[0] != 0);
 }
 
 #endif

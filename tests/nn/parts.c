@@ -150,6 +150,9 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
     cup_attention_layer_new(&attention, list, "drops", 12, 2,
                             CUP_OPTIONS(cup_attention_layer_options, .dropout = 0.1));
     refuse_one(c, "set dropout to 0");
+    cup_attention_layer_new(&attention, list, "drops", 12, 2,
+                            CUP_OPTIONS(cup_attention_layer_options, .qk_norm = true));
+    refuse_one(c, "leave qk_norm out");
     cup_linear_layer_new(&linear, list, "odd", 4, 5,
                          CUP_OPTIONS(cup_linear_layer_options, .part = CUP_PART_ROWS));
     refuse_one(c, "odd.weight: 5 rows cannot be shared out equally to 2 processes");

@@ -2,9 +2,12 @@
  *
  * Inputs are borrowed; the result belongs to the innermost scope. An input marked with ?
  * may be NULL. Axes count from 0, or from the end when negative. Floating-point inputs of
- * one call have one dtype; arithmetic is done in at least single precision and rounded
- * once. A failure returns NULL (or a status) and leaves its sentence in the context.
- * Where there are several results, the pointer for one not wanted may be NULL.
+ * one call have one dtype; those of elementwise ops, the two that where takes of and
+ * the inputs of concat are brought to the one that holds the numbers of all, as NumPy
+ * does: f64 for i32 beside floats; nothing holds those of i64 and floats. Arithmetic is
+ * done in at least single precision and rounded once. A failure returns NULL (or a
+ * status) and leaves its sentence in the context. Where there are several results, the
+ * pointer for one not wanted may be NULL.
  *
  * Arguments stand in one order: the context, tensors, the dtype, the shape, other
  * attributes, options, results. Options may be NULL. A field that is 0, false or has no

@@ -384,6 +384,8 @@ cup_tensor *cup__op_call(cup_context *c, const cup__row *row, cup_tensor *const 
 {
     if (!c)
         return NULL;
+    if (cup__inputs_unlike(row, in, in_count))
+        return cup__op_promoted(c, row, in, in_count, attributes, out);
     return c->debug ? cup__op_watched(c, row, in, in_count, attributes, out)
                     : cup__op_plain(c, row, in, in_count, attributes, out);
 }

@@ -19,6 +19,12 @@ cup_tensor *cup__op_plain(cup_context *c, const cup__row *row, cup_tensor *const
 cup_tensor *cup__op_watched(cup_context *c, const cup__row *row, cup_tensor *const *in,
                             int in_count, const void *attributes, cup_tensor **out);
 
+/* Whether inputs that `promotes` names have several dtypes; the call with all of them in the dtype
+ * that holds their numbers. */
+bool cup__inputs_unlike(const cup__row *row, cup_tensor *const *in, int in_count);
+cup_tensor *cup__op_promoted(cup_context *c, const cup__row *row, cup_tensor *const *in,
+                             int in_count, const void *attributes, cup_tensor **out);
+
 /* The context's status after a failed call; CUP_ARGUMENT when a NULL tensor came in. */
 cup_status cup__call_status(cup_context *c);
 

@@ -166,6 +166,9 @@ struct cup__op {
     bool random;            /* draws random numbers */
     bool images;            /* takes images, which may lie with their channels last */
     bool strided_out;       /* implementations can write to a result of any strides */
+    /* Bit i: a caller's input i is brought to the dtype that holds the numbers of all these; the
+     * last bit is that of all further inputs. */
+    uint32_t promotes;
     uint32_t in_place;      /* bit i: input i is changed by the call (only updates do this) */
     /* Whether a call that saves, with these attributes, changes input 0 as well. */
     bool (*overwrites)(const void *attributes);

@@ -113,7 +113,7 @@ extern const cup__sample cup__binary_grad_samples[], cup__binary_grad_bench[];
 
 /* The fields of a descriptor that every elementwise op has. */
 #define CUP__POINTWISE(kind)                                                                       \
-    .pointwise = (kind), .infer = cup__pointwise_infer,                                            \
+    .pointwise = (kind), .infer = cup__pointwise_infer, .promotes = ~0u,                           \
     .specification = cup__pointwise_specification, .impls = cup__pointwise_impls
 
 /* The op NAME of one input, of NAME_fwd_kind, and its gradient NAME_grad, which NAME_bwd_kind makes

@@ -46,6 +46,7 @@ const cup__op cup__op_where = {
     .gradient = gradient,
     .composed = gradient,
     .saves = CUP__SAVE_IN(0),
+    .promotes = 6,
     .samples = samples,
     .bench = cup__binary_grad_bench,
     .in_dtypes = {CUP__DTYPE(BOOL), TYPES, TYPES},

@@ -211,6 +211,7 @@ const cup__op cup__op_concat = {
     .specification = specification,
     .gradient = gradient,
     .composed = gradient,
+    .promotes = ~0u,
     .impls = impls,
     .samples = samples,
     .bench = bench,

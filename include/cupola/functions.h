@@ -26,6 +26,15 @@ CUP_API cup_tensor *cup_roll(cup_context *c, cup_tensor *x, int64_t places, int 
  * for an index that is none. */
 CUP_API cup_tensor *cup_one_hot(cup_context *c, cup_tensor *indices, cup_dtype dtype,
                                 int64_t classes);
+/* What stands at places of x: `count` lists, i32 or i64, of one shape or broadcast to it, name them
+ * along its first dimensions, from the end where below 0; the result has that shape and the rest of
+ * x. A place that is none is as in cup_index_select. */
+CUP_API cup_tensor *cup_index(cup_context *c, cup_tensor *x, cup_tensor *const *indices, int count);
+/* x with the values, which broadcast, at those places, or added to what is there. Of several values
+ * for one place the last counts. A place that is none is an error on the CPU, and gets nothing on a
+ * GPU. */
+CUP_API cup_tensor *cup_index_put(cup_context *c, cup_tensor *x, cup_tensor *values,
+                                  cup_tensor *const *indices, int count, bool add);
 /* Whether any element, or all, over the axes, over all when none is given, are not 0, as bool. Of
  * no elements none is, and all are. */
 CUP_API cup_tensor *cup_any(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count,

@@ -142,6 +142,29 @@ def groupnorm():
             lambda x, g, b: F.group_norm(x, groups, g, b, 1e-3))
 
 
+def columns(back):
+    def draw():
+        window, stride = [choose.randint(1, 4) for _ in "hw"], [choose.randint(1, 3) for _ in "hw"]
+        padding, dilation = [choose.randint(0, 2) for _ in "hw"], [choose.randint(1, 2) for _ in "hw"]
+        sides = [choose.randint(8, 12) for _ in "hw"]
+        given = {"window": window, "stride": stride, "padding": padding, "dilation": dilation}
+        rest = (window, dilation, padding, stride)
+        x = real([choose.randint(1, 3), choose.randint(1, 4), *sides])
+        if not back:
+            return [x], given, lambda x: F.unfold(x, *rest)
+        return [F.unfold(x, *rest)], {"size": sides, **given}, lambda x: F.fold(x, sides, *rest)
+    return draw
+
+
+def fft():
+    sides = [choose.randint(1, 3), choose.randint(1, 24), choose.randint(1, 3), 2]
+    axis, inverse = choose.randint(0, 2), choose.random() < 0.5
+    def transformed(x):
+        numbers = torch.view_as_complex(x.contiguous())
+        return torch.view_as_real((torch.fft.ifft if inverse else torch.fft.fft)(numbers, dim=axis))
+    return [real(sides)], {"axis": axis, "inverse": inverse}, transformed
+
+
 def pool(kind):
     def draw():
         window, stride = [choose.randint(1, 4) for _ in "hw"], [choose.randint(1, 3) for _ in "hw"]
@@ -494,6 +517,7 @@ OPS = {
     "argmax": distinct(lambda: one_axis(torch.argmax)),
     "argmin": distinct(lambda: one_axis(torch.argmin)), "cumsum": along(torch.cumsum),
     "softmax": along(F.softmax, False), "log_softmax": along(F.log_softmax, False),
+    "unfold": columns(False), "fold": columns(True), "fft": fft,
     "max_pool2d": pool("max"), "avg_pool2d": pool("avg"),
     "adaptive_avg_pool2d": adaptive(F.adaptive_avg_pool2d),
     "adaptive_max_pool2d": adaptive(F.adaptive_max_pool2d), "layernorm": norm("layernorm"),

@@ -136,6 +136,22 @@ CUP_API cup_tensor *cup_max_pool3d(cup_context *c, cup_tensor *x, const int64_t 
 CUP_API cup_tensor *cup_avg_pool3d(cup_context *c, cup_tensor *x, const int64_t *window,
                                    int window_count, const cup_avg_pool2d_options *options);
 
+/* cup_max_pool2d, and where in its plane, as i64 row times width + column, the element of x stands
+ * that each window took; either may be NULL. */
+CUP_API cup_status cup_max_pool2d_indices(cup_context *c, cup_tensor *x, const int64_t *window,
+                                          int window_count, const cup_max_pool2d_options *options,
+                                          cup_tensor **y, cup_tensor **indices);
+/* Zeros [N,C,height,width], or [N,height,width,C] with channels_last, but what x has at the places
+ * in its plane that the indices, of the shape of x, give; added up where several give one. */
+CUP_API cup_tensor *cup_max_unpool2d(cup_context *c, cup_tensor *x, cup_tensor *indices,
+                                     int64_t height, int64_t width, bool channels_last);
+
+/* cup_fft of real numbers [..], n of them along the axis: the n / 2 + 1 first results, [..,2]; the
+ * others are conjugate complex to these. */
+CUP_API cup_tensor *cup_rfft(cup_context *c, cup_tensor *x, int axis);
+/* The n real numbers along the axis whose cup_rfft x [..,2] is. */
+CUP_API cup_tensor *cup_irfft(cup_context *c, cup_tensor *x, int64_t n, int axis);
+
 /* x / (k + alpha m)^beta for x [N,C,..], where m is the mean of the squares of so many channels
  * around each, with zeros beyond the first and the last; of an even number one more before. */
 CUP_API cup_tensor *cup_local_response_norm(cup_context *c, cup_tensor *x, int64_t channels,

@@ -383,6 +383,33 @@ CUP_API cup_tensor *cup_repeat(cup_context *c, cup_tensor *x, const int64_t *tim
  * given */
 CUP_API cup_tensor *cup_flip(cup_context *c, cup_tensor *x, const int64_t *axes, int axes_count);
 
+/* (x): the windows of x [N,C,H,W] as columns [N,C KH KW,L], one for each of the L places of a
+ * window, row by row; element k, l of a window's channel c stands in row [c KH + k] KW + l.
+ * Padding counts as zeros. window, stride, padding and dilation are one number, or one each for
+ * height and width */
+typedef struct cup_unfold_options {
+    size_t size;
+    cup_ints stride;   /* default: 1 */
+    cup_ints padding;  /* default: 0 */
+    cup_ints dilation; /* default: 1 */
+} cup_unfold_options;
+
+CUP_API cup_tensor *cup_unfold(cup_context *c, cup_tensor *x, const int64_t *window,
+                               int window_count, const cup_unfold_options *options);
+
+/* (x): columns [N,C KH KW,L], as unfold makes them of images [N,C,H,W] of this size, added up
+ * where they came from; size is one number, or height and width */
+typedef struct cup_fold_options {
+    size_t size;
+    cup_ints stride;   /* default: 1 */
+    cup_ints padding;  /* default: 0 */
+    cup_ints dilation; /* default: 1 */
+} cup_fold_options;
+
+CUP_API cup_tensor *cup_fold(cup_context *c, cup_tensor *x, const int64_t *size, int size_count,
+                             const int64_t *window, int window_count,
+                             const cup_fold_options *options);
+
 /* (x) -> y: x with zeros above a diagonal of the matrices in its last two dimensions: where the
  * column is greater than the row + diagonal */
 CUP_API cup_tensor *cup_tril(cup_context *c, cup_tensor *x, int64_t diagonal);
@@ -445,6 +472,14 @@ CUP_API cup_tensor *cup_logsumexp(cup_context *c, cup_tensor *x, const int64_t *
 /* (x) -> y: sums of each element and all before it along the axis, or with reverse all behind
  * it */
 CUP_API cup_tensor *cup_cumsum(cup_context *c, cup_tensor *x, int axis, bool reverse);
+
+/* Fourier transforms */
+
+/* (x): the discrete Fourier transform along the axis of complex numbers, whose real and
+ * imaginary parts lie side by side in the last dimension, of size 2: y[k] is the sum over j of
+ * x[j] e^[-2 pi i j k / n] for n numbers; with inverse of x[j] e^[2 pi i j k / n], over n. Any
+ * n; f32 or f64 */
+CUP_API cup_tensor *cup_fft(cup_context *c, cup_tensor *x, int axis, bool inverse);
 
 /* Convolutions */
 

@@ -55,6 +55,10 @@ double cup__pool_divisor(const cup__pooling *p, int64_t row, int64_t column);
 int64_t cup__pool_place(const cup_tensor *places, int64_t index);
 void cup__pool_place_set(cup_tensor *places, int64_t index, int64_t place);
 
+/* Where in its plane of the image each window's place is, as i64, and whether there is one. */
+cup_tensor *cup__pool_indices(cup_context *c, const cup__pooling *p, cup_tensor *places,
+                              cup_tensor **there);
+
 /* `gradient` of the gradients of the two that take the largest. */
 cup_status cup__pool_pick(cup__grad *g);
 

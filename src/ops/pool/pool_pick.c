@@ -48,22 +48,29 @@ static cup_tensor *place_of(cup_context *c, const cup__pooling *p, int d, cup_te
     return at;
 }
 
+cup_tensor *cup__pool_indices(cup_context *c, const cup__pooling *p, cup_tensor *places,
+                              cup_tensor **there)
+{
+    cup_tensor *inside[2] = {NULL};
+    cup_tensor *place = cup_cast(c, places, CUP_I64), *across = whole(c, p->window[1]);
+    cup_tensor *down = cup_floor_div(c, place, across);
+    cup_tensor *row = place_of(c, p, 0, down, &inside[0]);
+    cup_tensor *column =
+        place_of(c, p, 1, cup_sub(c, place, cup_mul(c, down, across)), &inside[1]);
+    *there = cup_logical_and(c, inside[0], inside[1]);
+    return cup_add(c, cup_mul(c, row, whole(c, p->in[1])), column);
+}
+
 cup_status cup__pool_pick(cup__grad *g)
 {
     cup_context *c = g->c;
-    cup_tensor *places[] = {g->in[1]}, *inside[2] = {NULL};
+    cup_tensor *places[] = {g->in[1]}, *there;
     /* Places have the shape of dy, which alone is asked for. */
     const cup__call call = {.c = c, .op = g->row->op, .attributes = g->attributes, .in = places};
     cup__pooling p = cup__pooling_of(&call);
     if (!places[0]->count)
         return cup__no_slopes(g);
-    cup_tensor *place = cup_cast(c, places[0], CUP_I64), *across = whole(c, p.window[1]);
-    cup_tensor *down = cup_floor_div(c, place, across);
-    cup_tensor *row = place_of(c, &p, 0, down, &inside[0]);
-    cup_tensor *column =
-        place_of(c, &p, 1, cup_sub(c, place, cup_mul(c, down, across)), &inside[1]);
-    cup_tensor *there = cup_logical_and(c, inside[0], inside[1]);
-    cup_tensor *flat = cup_add(c, cup_mul(c, row, whole(c, p.in[1])), column);
+    cup_tensor *flat = cup__pool_indices(c, &p, places[0], &there);
     const int64_t image[] = {p.planes, p.in[0] * p.in[1], p.inner};
     const int64_t picked[] = {p.planes, p.out[0] * p.out[1], p.inner};
     flat = cup_reshape(c, cup_where(c, there, flat, whole(c, 0)), 3, picked);

@@ -63,6 +63,43 @@ TEST(conv_takes_channels_last_as_they_lie)
     }
 }
 
+/* Against the same in double precision, which is computed otherwise: images in one block and in
+ * several, taps that are side by side or not, gradients of places that no tap reaches, numbers of
+ * results that fill no vector, and weights that lie in either way. */
+TEST(conv_of_many_channels_is_that_of_doubles)
+{
+    static const struct {
+        int64_t n, channels, results, h, w, kh, kw, stride, dilation, padding;
+    } cases[] = {{2, 70, 90, 9, 11, 3, 3, 1, 1, 1},  {5, 150, 20, 7, 7, 3, 3, 1, 1, 1},
+                 {1, 3, 64, 40, 41, 7, 7, 2, 1, 3},  {2, 20, 33, 12, 13, 1, 1, 2, 1, 0},
+                 {3, 17, 12, 10, 9, 3, 2, 3, 2, 4},  {1, 9, 130, 30, 31, 3, 3, 1, 2, 2},
+                 {1, 8, 8, 5, 6, 2, 2, 4, 1, 0},     {9, 16, 16, 4, 4, 5, 5, 1, 1, 2},
+                 {1, 2, 8, 112, 112, 3, 3, 1, 1, 1}};
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+        int64_t k = (int64_t)i / 2, n = cases[k].n, channels = cases[k].channels;
+        const cup_conv2d_options *o = CUP_OPTIONS(
+            cup_conv2d_options, .stride = CUP_INTS(cases[k].stride),
+            .dilation = CUP_INTS(cases[k].dilation), .padding = CUP_INTS(cases[k].padding));
+        cup_tensor *x = drawn(c, CUP_F32, n, channels, cases[k].h, cases[k].w), *found[2][3];
+        cup_tensor *w = drawn(c, CUP_F32, cases[k].results, channels, cases[k].kh, cases[k].kw);
+        for (int wide = 0; wide < 2; wide++) {
+            cup_tensor *in[] = {cup_cast(c, x, wide ? CUP_F64 : CUP_F32),
+                                cup_cast(c, w, wide ? CUP_F64 : CUP_F32)};
+            for (int d = 0; d < 2; d++) {
+                in[d] = i % 2 ? channels_last(c, in[d]) : cup_copy(c, in[d]);
+                cup_require_grad(in[d]);
+            }
+            cup_tensor *y = found[wide][0] = cup_conv2d(c, in[0], in[1], NULL, o);
+            EXPECT_INT(cup_gradients(c, cup_sum(c, cup_mul(c, y, y), NULL, 0, false), in, 2,
+                                     found[wide] + 1), CUP_OK);
+        }
+        for (int part = 0; part < 3; part++)
+            expect_near(found[0][part], found[1][part], 2e-6);
+        cup_context_free(c);
+    }
+}
+
 TEST(conv_of_one_place_is_a_product)
 {
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
@@ -90,8 +127,8 @@ TEST(conv_same_pads_the_odd_one_behind)
 /* What lies in memory about a view, and what a window does not reach, is not read into sums. */
 TEST(conv_takes_no_nan_from_beyond_its_padding)
 {
-    static const int64_t groups[] = {1, 4};
-    for (int i = 0; i < 2; i++)
+    static const int64_t groups[] = {1, 4, 1}, results[] = {4, 4, 20};
+    for (int i = 0; i < 3; i++)
         for (int last = 0; last < 2; last++) {
             cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
             cup_tensor *all = cup_full(c, CUP_F32, 4, (int64_t[]){3, 6, 9, 9}, NAN);
@@ -101,12 +138,13 @@ TEST(conv_takes_no_nan_from_beyond_its_padding)
             for (int64_t e = 0; e < x->count; e++)
                 cup__store(x, cup__offset_of(x, e), 1);
             cup__store(x, 0, NAN); /* channel 0, the corner */
-            cup_tensor *w = cup_full(c, CUP_F32, 4, (int64_t[]){4, 4 / groups[i], 3, 3}, 1);
+            cup_tensor *w = cup_full(c, CUP_F32, 4, (int64_t[]){results[i], 4 / groups[i], 3, 3},
+                                     1);
             cup_tensor *y = cup_conv2d(c, x, w, NULL,
                                        CUP_OPTIONS(cup_conv2d_options, .padding = CUP_INTS(1),
                                                    .groups = (int)groups[i]));
             for (int64_t e = 0; e < y->count; e++) {
-                int64_t row = e / 5 % 5, column = e % 5, result = e / 25;
+                int64_t row = e / 5 % 5, column = e % 5, result = e / 25 % results[i];
                 bool reached = row < 2 && column < 2 && (groups[i] == 1 || result == 0);
                 EXPECT(isnan(cup__load(y, cup__offset_of(y, e))) == reached);
             }

@@ -1,5 +1,5 @@
 /* The ordered implementations of conv2d and its gradients. */
-#include "ops/conv/conv_cpu.h"
+#include "ops/conv/conv_cpu_packed.h"
 #include "ops/conv/conv_cuda.h"
 
 #define VARIES "a BLAS library may add in another order each time"
@@ -7,6 +7,8 @@
 const cup__impl cup__conv_impls[] = {
     {.name = "direct", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(4, 16),
      .refuses = cup__conv_direct_refuses, .run = cup__conv_direct},
+    {.name = "packed", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(6, 8, 16, 64, 128),
+     .refuses = cup__conv_packed_refuses, .run = cup__conv_packed},
     {.name = "blas", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(64, 512),
      .refuses = cup__conv_blas_refuses, .run = cup__conv_blas, .varies = VARIES},
     {.name = "blocked", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(64, 512),
@@ -29,6 +31,8 @@ const cup__impl cup__conv_impls[] = {
 const cup__impl cup__conv_weight_impls[] = {
     {.name = "direct", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(4, 16),
      .refuses = cup__conv_direct_refuses, .run = cup__conv_weight_direct},
+    {.name = "packed", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(6, 8, 16, 64, 192),
+     .refuses = cup__conv_weight_packed_refuses, .run = cup__conv_weight_packed},
     {.name = "blas", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(256, 512),
      .refuses = cup__conv_blas_refuses, .run = cup__conv_weight_blas, .varies = VARIES},
     {.name = "blocked", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(256, 512),

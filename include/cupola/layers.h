@@ -55,6 +55,7 @@ typedef struct cup_linear_layer {
     cup_layer layer;
     cup_activation activation;
     cup_tensor *weight, *bias;
+    const struct cup_lora_layer *lora; /* what is learned beside it, or NULL; borrowed */
 } cup_linear_layer;
 
 typedef struct cup_linear_layer_options {
@@ -197,6 +198,44 @@ CUP_API cup_status cup_conv2d_layer_new(cup_conv2d_layer *layer, cup_parameters 
                                         const int64_t *kernel, int kernel_count,
                                         const cup_conv2d_layer_options *options);
 CUP_API cup_tensor *cup_conv2d_layer_call(const cup_conv2d_layer *layer, cup_tensor *x);
+
+/* What is learned beside a linear layer whose own weights stay as they are, as two factors with few
+ * numbers: x [..,in] to alpha / rank (x A^T) B^T [..,out]. "lora_A.weight" [rank,in] begins uniform
+ * between -+ 1 / sqrt(in), "lora_B.weight" [out,rank] with zeros; both have weight decay and are
+ * Muon's. Where the linear layer is several that are computed as one, as that of queries, keys and
+ * values is, each may have factors of its own, by its number: "lora_A.0.weight". Hu and others
+ * 2021, "LoRA: low-rank adaptation of large language models". A linear layer adds what its `lora`
+ * gives, before its activation:
+ *
+ *     cup_lora_layer_new(&beside, list, "beside", 64, 3, 8, NULL);
+ *     down.lora = &beside;
+ */
+#define CUP_LORA_PARTS 3
+typedef struct cup_lora_layer {
+    cup_layer layer;
+    cup_tensor *a[CUP_LORA_PARTS], *b[CUP_LORA_PARTS];
+    int parts;
+    double scale; /* alpha / rank */
+} cup_lora_layer;
+
+typedef struct cup_lora_layer_options {
+    size_t size;
+    double alpha;  /* 0: the rank */
+    cup_ints rows; /* outputs of each part, at most CUP_LORA_PARTS of them; none: one of all */
+} cup_lora_layer_options;
+
+CUP_API cup_status cup_lora_layer_new(cup_lora_layer *layer, cup_parameters *list,
+                                      const char *name, int64_t in, int64_t out, int64_t rank,
+                                      const cup_lora_layer_options *options);
+CUP_API cup_tensor *cup_lora_layer_call(const cup_lora_layer *layer, cup_tensor *x);
+
+/* What it gives of x, added to y [..,out]. */
+CUP_API cup_tensor *cup_lora_layer_add(const cup_lora_layer *layer, cup_tensor *x, cup_tensor *y);
+
+/* Adds alpha / rank B A to the weight [out,in] of the layer that it stands beside, in f32 (in f64
+ * for one of f64) with one rounding, so that the layer gives the same without it. Nothing is
+ * recorded. */
+CUP_API cup_status cup_lora_layer_merge(const cup_lora_layer *layer, cup_tensor *weight);
 
 /* Two linear layers, "up" from width to hidden with the activation, and "down" back. In a list that
  * several processes share out each has an equal part of what is hidden. */

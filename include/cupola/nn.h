@@ -64,6 +64,10 @@ typedef struct cup_gpt {
     int64_t logits_most; /* bytes of logits that training may have at once; where there are more,
                             their rows are taken in chunks, which is
                             slower and saves memory. 0: 8 GB */
+    cup_parameters *adapters; /* what is learned in place of the parameters; see cup_gpt_adapt */
+    cup_lora_layer *loras;    /* of each block those beside qkv, out, up and down */
+    int64_t lora_rank;
+    double lora_alpha;
 } cup_gpt;
 
 /* A new model: weights normal with deviation 0.02, those that lead back to the residual stream
@@ -79,6 +83,16 @@ CUP_API void cup_gpt_free(cup_gpt *m);
  * give each the whole; what is read by a cache has one process. */
 CUP_API cup_gpt *cup_gpt_among_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config,
                                    cup_comm *among);
+
+/* Puts adapters of this rank beside the four linear layers of each block, see cup_lora_layer, with
+ * an alpha of 0 for the rank. They are in a list of their own, m->adapters, to be trained and
+ * saved; the model's parameters are frozen. At first they change nothing. `apart` gives queries,
+ * keys and values, and both halves of a SwiGLU, adapters of their own. CUP_STATE where there are
+ * some already. */
+CUP_API cup_status cup_gpt_adapt(cup_gpt *m, int64_t rank, double alpha, bool apart);
+/* Adds the adapters to the weights, which are learned again from then on, and frees them.
+ * Optimizers of them must be gone. CUP_STATE where there are none. */
+CUP_API cup_status cup_gpt_merge(cup_gpt *m);
 
 /* tokens [B,T], i32 or i64, T at most the context, to logits [B,T,vocabulary]. A token that the
  * model does not know is an error on a CPU, here and below; on a GPU, where tokens are not read

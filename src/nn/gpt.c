@@ -155,7 +155,9 @@ void cup_gpt_free(cup_gpt *m)
 {
     if (!m)
         return;
+    cup_parameters_free(m->adapters);
     cup_parameters_free(m->parameters);
+    free(m->loras);
     free(m->blocks);
     free(m->passes);
     free(m);

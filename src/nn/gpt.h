@@ -54,6 +54,13 @@ typedef struct cup__gpt_pass {
     bool training;
 } cup__gpt_pass;
 
+/* The linear layers of a block that have adapters, in the order of m->loras. */
+enum { CUP__LORA_QKV, CUP__LORA_OUT, CUP__LORA_UP, CUP__LORA_DOWN, CUP__LORA_COUNT };
+#define CUP__LORA_RANK_MOST 65536
+
+/* The list that is trained and saved: the adapters' where there are some. */
+cup_parameters *cup__gpt_learned(const cup_gpt *m);
+
 /* The final norm of x + delta, where delta, dropped out in training, may be NULL. */
 cup_tensor *cup__gpt_end(const cup_gpt *m, cup_tensor *x, cup_tensor *delta, bool training);
 /* On a CPU, that the model knows every token of [B,T]; their dtype. */

@@ -29,6 +29,7 @@ typedef struct cup_linear_layer {
     cup_layer layer;
     cup_activation activation;
     cup_tensor *weight, *bias;
+    const struct cup_lora_layer *lora; /* what is learned beside it, or NULL; borrowed */
 } cup_linear_layer;
 
 typedef struct cup_linear_layer_options {
@@ -269,14 +270,20 @@ cup_status cup_linear_layer_of(cup_linear_layer *layer, cup_parameters *list, cu
     return CUP_OK;
 }
 
+/* In training by codes of 8 bits where the list says so. */
+static cup_tensor *multiply(const cup_linear_layer *layer, cup_context *c, cup_tensor *x,
+                            cup_tensor *bias)
+{
+    return cup__parameters_is_fp8(layer->layer.parameters, layer->weight)
+               ? cup_linear_fp8(c, x, layer->weight, bias)
+               : cup_linear(c, x, layer->weight, bias);
+}
+
 /* Each process has the products of its part of the features. */
 static cup_tensor *sum_parts(const cup_linear_layer *layer, cup_context *c, const cup__part *part,
                              cup_tensor *x)
 {
-    bool fp8 = cup__parameters_is_fp8(layer->layer.parameters, layer->weight);
-    cup_tensor *y = fp8 ? cup_linear_fp8(c, x, layer->weight, NULL)
-                        : cup_linear(c, x, layer->weight, NULL);
-    y = cup_comm_sum(part->comm, y);
+    cup_tensor *y = cup_comm_sum(part->comm, multiply(layer, c, x, NULL));
     return y && layer->bias ? cup_add(c, y, layer->bias) : y;
 }
 
@@ -289,13 +296,11 @@ static cup_tensor *gated(cup_context *c, cup_tensor *x)
     return cup_swiglu(c, halves[0], halves[1]);
 }
 
-/* By codes of 8 bits, and the activation behind them. */
-static cup_tensor *call_fp8(const cup_linear_layer *layer, cup_context *c, cup_tensor *x)
+static cup_tensor *activate(cup_context *c, cup_activation activation, cup_tensor *x)
 {
-    x = cup_linear_fp8(c, x, layer->weight, layer->bias);
     if (!x)
         return NULL;
-    switch (layer->activation) {
+    switch (activation) {
     case CUP_ACTIVATION_RELU:
         return cup_relu(c, x);
     case CUP_ACTIVATION_GELU:
@@ -322,8 +327,12 @@ cup_tensor *cup_linear_layer_call(const cup_linear_layer *layer, cup_tensor *x)
     const cup__part *part = cup__parameters_part(layer->layer.parameters, layer->weight);
     if (part && part->axis == 1)
         return sum_parts(layer, c, part, x);
-    if (cup__parameters_is_fp8(layer->layer.parameters, layer->weight))
-        return call_fp8(layer, c, x);
+    if (layer->lora || cup__parameters_is_fp8(layer->layer.parameters, layer->weight)) {
+        cup_tensor *y = multiply(layer, c, x, layer->bias);
+        if (layer->lora && y)
+            y = cup_lora_layer_add(layer->lora, x, y);
+        return activate(c, layer->activation, y);
+    }
     switch (layer->activation) {
     case CUP_ACTIVATION_RELU:
         return cup_linear_relu(c, x, layer->weight, layer->bias);
@@ -333,14 +342,9 @@ cup_tensor *cup_linear_layer_call(const cup_linear_layer *layer, cup_tensor *x)
         return cup_linear_silu(c, x, layer->weight, layer->bias);
     case CUP_ACTIVATION_SWIGLU:
         return cup_linear_swiglu(c, x, layer->weight, layer->bias);
-    case CUP_ACTIVATION_TANH:
-        return cup_tanh(c, cup_linear(c, x, layer->weight, layer->bias));
-    case CUP_ACTIVATION_SIGMOID:
-        return cup_sigmoid(c, cup_linear(c, x, layer->weight, layer->bias));
-    case CUP_ACTIVATION_NONE:
-        break;
+    default:
+        return activate(c, layer->activation, cup_linear(c, x, layer->weight, layer->bias));
     }
-    return cup_linear(c, x, layer->weight, layer->bias);
 }
 
 cup_status cup_embedding_layer_new(cup_embedding_layer *layer, cup_parameters *list,

@@ -393,7 +393,8 @@ static bool read_at_once(const cup_transformer_layer *layer, cup_context *c, cup
     cup_parameters *list = layer->layer.parameters;
     bool drops = layer->dropout > 0 && cup__parameters_is_training(list);
     bool scaled = a->rope_scaling.factor > 0;
-    if (drops || cup_parameters_comm(list) || !one_epsilon || a->q_norm || scaled ||
+    bool adapted = a->qkv.lora || a->out.lora || m->up.lora || m->down.lora;
+    if (drops || cup_parameters_comm(list) || !one_epsilon || a->q_norm || scaled || adapted ||
         !past->position || past->position->count != 1 || (*x)->shape[0] != 1 ||
         (!gated && m->up.activation != CUP_ACTIVATION_GELU) || !m->up.weight || !m->down.weight)
         return false;

@@ -2,12 +2,14 @@
 
     python3 bench/published.py [--lib build/libcupola.so]
 
-Each family is written here as a folder of config.json and safetensors in two parts, computed by
-its formulas in PyTorch and by Cupola in f32 on the CPU; the largest difference of the logits is
-printed, and that after Cupola has written the folder again and read it back. Formulas: Radford and
-others 2019 (GPT-2); Touvron and others 2023 (Llama), Su and others 2021 (rotary positions), Zhang
-and Sennrich 2019 (RMSNorm), Shazeer 2020 (SwiGLU), Ainslie and others 2023 (groups of heads), Yang
-and others 2025 (norms of queries and keys in Qwen 3), Grattafiori and others 2024 (Llama 3)."""
+Each family is written here as a folder of config.json and safetensors in two parts, computed by its
+formulas in PyTorch and by Cupola in f32 on the CPU; the largest difference of the logits is
+printed, that after Cupola has written the folder again and read it back, and that with adapters in
+peft's form beside it, of all linear layers and of some, read, written again and merged. Formulas:
+Radford and others 2019 (GPT-2); Touvron and others 2023 (Llama), Su and others 2021 (rotary
+positions), Zhang and Sennrich 2019 (RMSNorm), Shazeer 2020 (SwiGLU), Ainslie and others 2023
+(groups of heads), Yang and others 2025 (norms of queries and keys in Qwen 3), Grattafiori and
+others 2024 (Llama 3), Hu and others 2021 (LoRA)."""
 import argparse
 import ctypes
 import json
@@ -25,20 +27,24 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 LINEAR = {"rope_type": "linear", "factor": 2.5}
 
 
+def write(path, tensors, names):
+    header, data = {}, b""
+    for name in names:
+        bits = tensors[name].contiguous().numpy().tobytes()
+        header[name] = {"dtype": "F32", "shape": list(tensors[name].shape),
+                        "data_offsets": [len(data), len(data) + len(bits)]}
+        data += bits
+    text = json.dumps(header).encode()
+    with open(path, "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text + data)
+
+
 def save(folder, config, tensors):
     names = sorted(tensors)
     parts = {"model-00001-of-00002.safetensors": names[::2],
              "model-00002-of-00002.safetensors": names[1::2]}
     for file, own in parts.items():
-        header, data = {}, b""
-        for name in own:
-            bits = tensors[name].contiguous().numpy().tobytes()
-            header[name] = {"dtype": "F32", "shape": list(tensors[name].shape),
-                            "data_offsets": [len(data), len(data) + len(bits)]}
-            data += bits
-        text = json.dumps(header).encode()
-        with open(os.path.join(folder, file), "wb") as out:
-            out.write(struct.pack("<Q", len(text)) + text + data)
+        write(os.path.join(folder, file), tensors, own)
     index = {"metadata": {}, "weight_map": {n: f for f, own in parts.items() for n in own}}
     for file, value in (("model.safetensors.index.json", index), ("config.json", config)):
         with open(os.path.join(folder, file), "w") as out:
@@ -68,7 +74,7 @@ def gpt2(tied):
     def norm(x, name):
         return F.layer_norm(x, (width,), t[name + ".weight"], t[name + ".bias"], 1e-5)
 
-    def forward(tokens):
+    def forward(tokens, t=t):
         x = t["wte.weight"][tokens] + t["wpe.weight"][:tokens.shape[1]]
         for i in range(layers):
             h = f"h.{i}."
@@ -83,6 +89,34 @@ def gpt2(tied):
     prefix = "transformer." if not tied else ""
     named = {(prefix if n != "lm_head.weight" else "") + n: v for n, v in t.items()}
     return config, named, forward, vocabulary, context
+
+
+def adapters(folder, config, tensors, rank, alpha, some):
+    """Random factors beside the layers of a folder, or some of them, in peft's form; returns the
+    weights with them added: alpha / rank B A, transposed where the layer's weight is."""
+    conv = config["model_type"] == "gpt2"
+    known = ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"] if conv else [
+        f"{n}_proj" for n in ("q", "k", "v", "o", "gate", "up", "down")]
+    targets = [n for n in known if n in some] if some else known
+    factors, added = {}, dict(tensors)
+    for name, weight in tensors.items():
+        layer = name.removesuffix(".weight")
+        if weight.dim() != 2 or not layer.endswith(tuple(targets)):
+            continue
+        out, inside = weight.T.shape if conv else weight.shape
+        a, b = torch.randn(rank, inside) * 0.2, torch.randn(out, rank) * 0.2
+        whole = ("transformer." if conv and not name.startswith("transformer.") else "") + layer
+        factors[f"base_model.model.{whole}.lora_A.weight"] = a
+        factors[f"base_model.model.{whole}.lora_B.weight"] = b
+        delta = alpha / rank * b @ a
+        added[name] = weight + (delta.T if conv else delta)
+    os.makedirs(folder)
+    write(os.path.join(folder, "adapter_model.safetensors"), factors, sorted(factors))
+    with open(os.path.join(folder, "adapter_config.json"), "w") as out:
+        json.dump({"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": alpha,
+                   "target_modules": sorted({n.split(".")[-1] for n in targets}), "bias": "none",
+                   "fan_in_fan_out": conv, "use_rslora": False, "rank_pattern": {}}, out)
+    return added
 
 
 def scaled(frequency, rule):
@@ -140,7 +174,7 @@ def llama(kind, tied, base, newer, size=8, rule=None):
         return torch.cat([low * angle.cos() - high * angle.sin(),
                           high * angle.cos() + low * angle.sin()], -1)
 
-    def forward(tokens):
+    def forward(tokens, t=t):
         x = t["model.embed_tokens.weight"][tokens]
         for i in range(layers):
             h = f"model.layers.{i}."
@@ -181,6 +215,15 @@ class Library:
     def export(self, model, folder):
         self.check(not self.lib.cup_gpt_export(model, folder.encode()))
 
+    def adapt(self, model, folder):
+        self.check(not self.lib.cup_gpt_adapters_load(model, folder.encode()))
+
+    def export_adapters(self, model, folder):
+        self.check(not self.lib.cup_gpt_adapters_export(model, folder.encode(), None))
+
+    def merge(self, model):
+        self.check(not self.lib.cup_gpt_merge(model))
+
     def logits(self, model, tokens, vocabulary):
         shape = (ctypes.c_int64 * 2)(*tokens.shape)
         ids = tokens.to(torch.int32).contiguous()
@@ -191,6 +234,27 @@ class Library:
         self.check(not self.lib.cup_tensor_read(y, ctypes.c_void_p(out.data_ptr()),
                                                 ctypes.c_size_t(out.numel() * 4)))
         return out
+
+
+def adapted(library, folder, made, tokens, some):
+    """The largest differences with adapters beside a saved model: as they were read, as they were
+    written again, and merged."""
+    config, tensors, forward, vocabulary, _ = made
+    apart = os.path.join(folder, "some" if some else "all")
+    added = adapters(apart, config, tensors, 3, 5, some)
+    want = forward(tokens, {n.removeprefix("transformer."): t for n, t in added.items()})
+    model, other, errors = library.model(folder), library.model(folder), []
+
+    def compare(model):
+        errors.append((library.logits(model, tokens, vocabulary) - want).abs().max().item())
+    library.adapt(model, apart)
+    compare(model)
+    library.export_adapters(model, apart + "/again")
+    library.adapt(other, apart + "/again")
+    compare(other)
+    library.merge(other)
+    compare(other)
+    return errors
 
 
 def main():
@@ -222,9 +286,11 @@ def main():
             library.export(model, folder + "/again")
             again = library.logits(library.model(folder + "/again"), tokens, vocabulary)
             errors.append((again - want).abs().max().item())
-        worst = max(worst, *errors)
-        print(f"{words:24} logits up to {want.abs().max():.2f}, off by {errors[0]:.1e}, written and "
-              f"read again {errors[1]:.1e}")
+            beside = adapted(library, folder, made, tokens, None) + \
+                adapted(library, folder, made, tokens, ("attn.c_attn", "q_proj", "v_proj"))
+        worst = max(worst, *errors, *beside)
+        print(f"{words:24} logits up to {want.abs().max():.2f}, off by {errors[0]:.1e}, written "
+              f"and read again {errors[1]:.1e}, with adapters {max(beside):.1e}")
     sys.exit(worst > WORST)
 
 

@@ -10,8 +10,8 @@
 #include "cupola/train.h"
 
 typedef struct export_given {
-    const char *from, *out, *device;
-    bool ema;
+    const char *from, *adapters, *out, *device;
+    bool ema, merge;
 } export_given;
 
 static const cli_option options[] = {
@@ -19,6 +19,11 @@ static const cli_option options[] = {
     {"out", TEXT(export_given, out), "DIR", "published", "folder to be written"},
     {"ema", FLAG(export_given, ema), NULL, NULL,
      "the moving average of the weights, which train --ema kept"},
+    {"adapters", TEXT(export_given, adapters), "DIR", NULL,
+     "adapters beside that model, as peft and this command write them, to be merged"},
+    {"merge", FLAG(export_given, merge), NULL, NULL,
+     "add adapters to the weights and write the whole model; without it those of a run are written "
+     "alone"},
     {"device", TEXT(export_given, device), "auto|cpu|cuda[:N]", "cpu", "whose memory holds them"},
     {0}};
 
@@ -37,13 +42,34 @@ static int export_tokenizer(const export_given *given, cup_context *c)
     return cli_report(c);
 }
 
+/* The adapters alone, with the place of the model that a run had them beside. */
+static void export_adapters(const export_given *given, cup_gpt *m)
+{
+    char base[PATH_MAX];
+    if (cup_gpt_base(m->context, given->from, base, sizeof base) == CUP_OK)
+        cup_gpt_adapters_export(m, given->out, base);
+}
+
+static void write_model(const export_given *given, cup_gpt *m)
+{
+    if (given->adapters)
+        cup_gpt_adapters_load(m, given->adapters);
+    if (m->adapters && !given->merge)
+        export_adapters(given, m);
+    else if (!given->merge || cup_gpt_merge(m) == CUP_OK)
+        cup_gpt_export(m, given->out);
+}
+
 static int export_model(const cli_call *call, cup_context *c)
 {
     const export_given *given = call->given;
+    if (given->adapters && !given->merge)
+        return cli_usage("--adapters are written as they are already; --merge writes the model "
+                         "with them");
     cup_gpt *m =
         given->ema ? cup_gpt_load_average(c, given->from) : cup_gpt_load(c, given->from);
     if (m)
-        cup_gpt_export(m, given->out);
+        write_model(given, m);
     int code = cli_report(c);
     if (!code)
         code = export_tokenizer(given, c);
@@ -80,8 +106,13 @@ const cli_verb verb_export = {
             "swiglu, no biases), a Qwen 2 (the same with biases of queries, keys and values) or a "
             "Qwen 3 (with norms of queries and keys); "
             "and tokenizer.json, where the tokenizer is bpe. cupola train --from and cupola "
-            "generate --from read such folders.",
-    .examples = "The average of a run's weights:\n"
+            "generate --from read such folders.\n\n"
+            "Of a run that trained adapters (cupola train --lora) these are written as peft reads "
+            "them, adapter_config.json and adapter_model.safetensors; with --merge the model with "
+            "them in its weights.",
+    .examples = "A model with the adapters that were trained beside it:\n"
+                "cupola export --from tuned --merge --out merged\n"
+                "The average of a run's weights:\n"
                 "cupola export --from averaged --ema --out average\n",
     .options = options,
     .size = sizeof(export_given),

@@ -18,7 +18,7 @@
 #define MOST_PROMPT ((size_t)64 << 20)
 
 typedef struct generate_given {
-    const char *from, *prompt, *device;
+    const char *from, *adapters, *prompt, *device;
     int64_t tokens, top_k, seed, threads;
     double temperature, top_p;
     bool no_echo, ema;
@@ -26,6 +26,8 @@ typedef struct generate_given {
 
 static const cli_option options[] = {
     {"from", TEXT(generate_given, from), "DIR", "run", "folder of a checkpoint"},
+    {"adapters", TEXT(generate_given, adapters), "DIR", NULL,
+     "adapters beside that model, as peft and cupola export write them"},
     {"ema", FLAG(generate_given, ema), NULL, NULL,
      "with the moving average of the weights, which train --ema kept"},
     {"prompt", TEXT(generate_given, prompt), "TEXT", NULL,
@@ -127,6 +129,8 @@ static int generate(const cli_call *call, cup_context *c, const cli_text *prompt
         .echo = !call->json && !given->no_echo && given->prompt,
         .to = text.to,
     };
+    if (writing.model && given->adapters)
+        cup_gpt_adapters_load(writing.model, given->adapters);
     int code = cli_report(c);
     if (!code)
         train_note_unchecked(c, given->from);
@@ -167,8 +171,10 @@ const cli_verb verb_generate = {
     .name = "generate",
     .synopsis = "[--from DIR] [OPTION]...",
     .words = "write text with a trained model",
-    .text = "Reads the model and the tokenizer of a checkpoint and writes what follows the prompt, "
-            "token by token as they come, always in whole characters. The same seed gives the same "
+    .text = "Reads the model and the tokenizer of a checkpoint, or of a published model's folder, "
+            "and writes what follows the prompt, token by token as they come, always in whole "
+            "characters. A run that trained adapters writes with the model beside which they "
+            "stand. The same seed gives the same "
             "text on the same device. When the model's context is full it goes on from the latter "
             "half of it.\n\n"
             "The writing ends after --tokens tokens, at the token <|endoftext|>, or at a signal.",

@@ -129,7 +129,7 @@ static int plan_row_of(plan_run *r, plan_row *row, bool tells_ops)
     double peak = a.dtype != CUP_F32 || !strcmp(a.precision, "medium") ? row->card.half
                   : row->card.tf32 && strcmp(a.precision, "highest")   ? row->card.tf32
                                                                        : row->card.f32;
-    row->mfu = row->plan.tokens_per_second * plot_flops_of_token(&a.model) / peak;
+    row->mfu = row->plan.tokens_per_second * plot_flops_of_token(&a.model, a.lora_rank > 0) / peak;
     return CLI_OK;
 }
 

@@ -44,9 +44,13 @@ static int choose_training(train_run *r)
             return cli_report(r->c);
         if (train_speaks(r))
             train_note_unchecked(r->c, given->out);
+        if (r->training.lora_rank)
+            r->training.from = given->from;
         return train_apply(r->call, &r->training);
     }
-    int code = check_out(r);
+    int code = given->lora && !given->from
+                   ? cli_usage("--lora trains adapters beside a model: name its folder with --from")
+                   : check_out(r);
     if (code)
         return code;
     const char *usual = cup_device_is_cuda(r->c) ? "char" : "demo";
@@ -257,8 +261,8 @@ const cli_verb verb_train = {
         "The folder --out gets a checkpoint, replaced as a whole every --save-every steps and at "
         "the end; losses.csv with every step; and loss.svg with the curves, which is drawn again "
         "every few seconds, and loss.html, a page with it that says how far the run is, with "
-        "tokens and operations a second: 6 a token for each weight that multiplies, and 12 layers "
-        "x width x context.\n\n"
+        "tokens and operations a second: 6 a token for each weight that multiplies (4 where "
+        "adapters are trained beside them), and 12 layers x width x context.\n\n"
         "metrics.jsonl has a line of JSON for each step and evaluation as soon as it is known: "
         "step (those done before it), loss, norm (of the gradients, before they are clipped), rate "
         "(of learning), or validation (the loss); tokens (of the whole run so far), "
@@ -291,6 +295,11 @@ const cli_verb verb_train = {
         "Where "
         "the run fails, each process writes flight-RANK.json to --out: why, what it did last, and "
         "what it knew of the others.\n\n"
+        "--lora RANK trains adapters beside the linear layers of the model in --from, which stays "
+        "as it is: two factors of RANK rows and columns for each. Checkpoints have them alone and "
+        "say where the model lies, which --resume and cupola generate --from read again; a model "
+        "that was changed since is refused. cupola export writes them as peft reads them, or with "
+        "--merge the model with them in its weights.\n\n"
         "--task classify learns to tell images apart, from --data as cupola/images.h says: IDX "
         "files, CIFAR's, .npy, a folder with one for each class, or a CSV file. `cupola classify` "
         "asks the network.\n\n"
@@ -299,6 +308,8 @@ const cli_verb verb_train = {
     .examples = "A small model of a book, as large as the device suggests:\n"
                 "cupola train --data book.txt --out book\n"
                 "The same after an interruption:\ncupola train --out book --resume\n"
+                "Adapters beside a published model:\n"
+                "cupola train --from smollm --lora 16 --lr 2e-4 --data notes.txt --out tuned\n"
                 "nanoGPT's character model, on the first GPU:\n"
                 "cupola train --preset char --data shakespeare.txt --device cuda\n",
     .options = train_options,

@@ -17,6 +17,8 @@ typedef struct train_given {
     bool again; /* no option: a run that was started again goes on from its checkpoint */
     bool tune, tensorboard, ops, resume, overwrite, recompute, stochastic, untied, deterministic;
     bool save_background, qk_norm;
+    int64_t lora;
+    double lora_scale;
     int64_t layers, heads, kv_heads, head_size, width, hidden, context, vocabulary;
     int64_t batch, accumulate, steps, warmup, decline_steps;
     int64_t evaluate_every, evaluate_texts, save_every, check_every;

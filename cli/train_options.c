@@ -16,7 +16,8 @@ const cli_option train_options[] = {
      "folder for the checkpoint, losses.csv, metrics.jsonl, loss.svg and loss.html"},
     {"from", TEXT(train_given, from), "DIR", NULL,
      "begin with model, weights and tokenizer of a checkpoint, or of a published GPT-2, Llama, "
-     "Mistral, Qwen 2 or Qwen 3 (config.json and safetensors, as Hugging Face has them)"},
+     "Mistral, Qwen 2 or Qwen 3 (config.json and safetensors, as Hugging Face has them); with "
+     "--resume, where the model beside adapters lies now"},
     {"resume", FLAG(train_given, resume), NULL, NULL,
      "go on from the checkpoint in --out, with its text, model and settings"},
     {"overwrite", FLAG(train_given, overwrite), NULL, NULL,
@@ -135,6 +136,8 @@ static void apply_model(const cli_call *call, cup_training *t)
     TAKE("kv-heads", model.kv_heads, kv_heads);
     TAKE("head-size", model.head_size, head_size);
     TAKE("qk-norm", model.qk_norm, qk_norm);
+    TAKE("lora", lora_rank, lora);
+    TAKE("lora-scale", lora_alpha, lora_scale);
     if (given->positions)
         t->model.positions =
             strcmp(given->positions, "learned") ? CUP_POSITIONS_ROTARY : CUP_POSITIONS_LEARNED;
@@ -185,10 +188,11 @@ static void apply_run(const cli_call *call, cup_training *t)
 }
 
 /* What chooses a new model and its tokenizer has no say where both are there. */
-static int check_resume(const cli_call *call)
+static int check_resume(const cli_call *call, const cup_training *t)
 {
     static const char *const news[] = {"preset", "tokenizer", "vocabulary", "from"};
-    for (size_t i = 0; i < sizeof news / sizeof *news; i++)
+    size_t count = sizeof news / sizeof *news - (t->lora_rank > 0);
+    for (size_t i = 0; i < count; i++)
         if (call_has(call, news[i]))
             return cli_usage("--%s does nothing with --resume: leave it out", news[i]);
     return CLI_OK;
@@ -197,8 +201,10 @@ static int check_resume(const cli_call *call)
 int train_apply(const cli_call *call, cup_training *t)
 {
     const train_given *given = call->given;
-    if (given->resume && !given->again && check_resume(call))
+    if (given->resume && !given->again && check_resume(call, t))
         return CLI_USAGE;
+    if (call_has(call, "lora-scale") && !call_has(call, "lora") && !t->lora_rank)
+        return cli_usage("--lora-scale is of adapters, which --lora trains");
     int64_t heads = t->model.heads, width = t->model.width;
     apply_model(call, t);
     apply_run(call, t);

@@ -46,6 +46,9 @@ void train_announce(const train_run *r)
             (long long)m->config.layers, (long long)m->config.heads, (long long)m->config.width,
             (long long)m->config.context,
             progress_number((double)cup_gpt_parameter_count(&m->config, true), text));
+    if (m->adapters)
+        fprintf(stderr, "learned  adapters of rank %lld: %s parameters\n", (long long)m->lora_rank,
+                progress_number((double)cup_parameters_count(m->adapters, true), text));
     if (r->first)
         fprintf(stderr, "resumed  behind step %lld of %s\n", (long long)r->first,
                 cli_shown(r->given->out));
@@ -57,11 +60,12 @@ cup_status train_draw(train_run *r)
     char words[200], rate[32], flops[32], left[32];
     double each = progress_rate(&r->progress);
     int64_t steps = cup_trainer_steps(r->trainer);
-    const cup_gpt_config *config = &cup_trainer_model(r->trainer)->config;
+    const cup_gpt *m = cup_trainer_model(r->trainer);
+    const cup_gpt_config *config = &m->config;
     double more = (double)tokens_of(&r->training, r->training.steps - steps);
     snprintf(words, sizeof words, "Step %lld of %lld, %s tokens/s, %sFLOP/s, %s left",
              (long long)steps, (long long)r->training.steps, progress_number(each, rate),
-             progress_number(each * plot_flops_of_token(config), flops),
+             progress_number(each * plot_flops_of_token(config, m->adapters), flops),
              progress_time(each > 0 ? more / each : 0, left));
     return plot_run(r->c, r->trainer, r->given->out, words);
 }
@@ -95,7 +99,7 @@ void train_begin_report(train_run *r)
                                  .device = cup_device_text(r->c),
                                  .first = r->first,
                                  .step_tokens = tokens_of(&r->training, 1),
-                                 .flops = plot_flops_of_token(&m->config),
+                                 .flops = plot_flops_of_token(&m->config, m->adapters),
                                  .peak_flops = peak * cup_comm_count(r->comm),
                                  .events = r->given->tensorboard};
     metrics_begin(&r->metrics, &facts);

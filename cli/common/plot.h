@@ -36,7 +36,8 @@ cup_status plot_points(cup_context *c, const cup_training_point *points, int64_t
 double plot_validation(const cup_trainer *trainer, bool last);
 
 /* What a token costs by the usual count: 6 for each weight that multiplies, which are all but those
- * of embeddings, and the head; and 12 layers x width x context for attention, masked or not. */
-double plot_flops_of_token(const cup_gpt_config *config);
+ * of embeddings, and the head; 4 where they are frozen and have no gradients; and 12 layers x width
+ * x context for attention, masked or not. */
+double plot_flops_of_token(const cup_gpt_config *config, bool frozen);
 
 #endif

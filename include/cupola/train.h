@@ -46,6 +46,11 @@ typedef struct cup_training {
      * checkpoints, which hold the whole. `from` and optimizer.split have none. */
     int64_t tensor;
     bool background;     /* the same */
+    /* Trains adapters of this rank beside the model of `from`, which stays as it is, see
+     * cup_gpt_adapt; 0: the model. Checkpoints then have the adapters alone, and say where the
+     * model lies: `from` may be NULL in a folder that has one. */
+    int64_t lora_rank;
+    double lora_alpha; /* 0: the rank */
 } cup_training;
 
 /* A run that is known to work, under a name. */
@@ -103,8 +108,9 @@ CUP_API const cup_training_point *cup_trainer_points(const cup_trainer *t, int64
 CUP_API cup_status cup_gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split,
                                     int64_t batch, int64_t texts, double *loss);
 
-/* The model of a folder's checkpoint; the same with the moving averages of its weights in their
- * place, CUP_STATE where the run kept none, see cup_optimizer_options; and the tokenizer. */
+/* The model of a folder's checkpoint, with its adapters where such were trained; the same with the
+ * moving averages of what was trained in its place, CUP_STATE where the run kept none, see
+ * cup_optimizer_options; and the tokenizer. */
 CUP_API cup_gpt *cup_gpt_load(cup_context *c, const char *folder);
 CUP_API cup_gpt *cup_gpt_load_average(cup_context *c, const char *folder);
 CUP_API cup_tokenizer *cup_gpt_tokenizer_load(cup_context *c, const char *folder);
@@ -123,6 +129,19 @@ CUP_API cup_status cup_gpt_config_load(cup_context *c, const char *folder, cup_g
 /* Writes such a folder: config.json and model.safetensors, in the model's dtype; the tokenizer is
  * the caller's. CUP_UNSUPPORTED of a model that is no GPT-2, Llama, Qwen 2 or Qwen 3. */
 CUP_API cup_status cup_gpt_export(cup_gpt *m, const char *folder);
+
+/* Writes a model's adapters alone, as peft reads them: a folder with adapter_config.json, which
+ * names `base`, the folder or name of the model they stand beside, or NULL, and
+ * adapter_model.safetensors. CUP_UNSUPPORTED of a model that cup_gpt_export does not take. */
+CUP_API cup_status cup_gpt_adapters_export(cup_gpt *m, const char *folder, const char *base);
+/* Gives a model that has none the adapters of such a folder, of any linear layers of its blocks;
+ * the others get some that give 0. CUP_FORMAT where their shapes are not those of the model,
+ * CUP_UNSUPPORTED where they are of other layers or of another kind. A model that could not get
+ * them can only be freed. */
+CUP_API cup_status cup_gpt_adapters_load(cup_gpt *m, const char *folder);
+/* Where the model lies that the adapters of a run's checkpoint stand beside, written to `path`,
+ * which has room for `size` bytes. CUP_FORMAT of a checkpoint without adapters. */
+CUP_API cup_status cup_gpt_base(cup_context *c, const char *folder, char *path, size_t size);
 
 /* The text that the run of a folder's checkpoint learned from, read again from where it was. */
 CUP_API cup_corpus *cup_gpt_corpus_load(cup_context *c, const char *folder);

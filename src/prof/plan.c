@@ -10,6 +10,7 @@
 #include "cupola/prof.h"
 #include "cuda/dry.h"
 #include "dispatch/call.h"
+#include "nn/gpt.h"
 #include "prof/cost.h"
 #include "tensor/tensor.h"
 #include "train/trainer.h"
@@ -165,9 +166,11 @@ static void rehearse_step(planning *p, cup_loop *l)
 static void rehearse(planning *p, cup_trainer *t, cup_plan *plan)
 {
     cup_context *c = p->dry;
-    int64_t weights = bytes_of(t->model->parameters);
+    int64_t learned = bytes_of(cup__gpt_learned(t->model));
+    int64_t weights = bytes_of(t->model->parameters) + (t->model->adapters ? learned : 0);
     plan->parameters = cup_gpt_parameter_count(&t->model->config, true);
-    plan->weight_bytes = plan->gradient_bytes = weights;
+    plan->weight_bytes = weights;
+    plan->gradient_bytes = learned;
     p->static_bytes = in_use(c, false);
     plan->batch_bytes = 2 * t->tokens->count * cup_dtype_size(CUP_I32) +
                         t->loop->pending->count * cup_dtype_size(CUP_F32);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "nn/gpt.h"
 #include "optim/average.h"
 #include "train/trainer.h"
 
@@ -39,7 +40,7 @@ cup_status cup__gpt_take_averages(cup_context *c, const cup__checkpoint *checkpo
                                   double decay)
 {
     int64_t count;
-    const cup_named *named = cup_parameters_named(m->parameters, &count);
+    const cup_named *named = cup_parameters_named(cup__gpt_learned(m), &count);
     cup_named *averages = cup__calloc((size_t)count + 1, sizeof *averages);
     cup_named *weights = cup__calloc((size_t)count + 1, sizeof *weights);
     char(*names)[128] = cup__calloc((size_t)count + 1, sizeof *names);
@@ -49,7 +50,7 @@ cup_status cup__gpt_take_averages(cup_context *c, const cup__checkpoint *checkpo
         status = cup__fail(&c->error, CUP_MEMORY, "out of host memory for averages");
     if (status == CUP_OK) {
         memcpy(weights, named, (size_t)count * sizeof *weights);
-        status = make_tensors(c, m->parameters, weights, count, averages, names);
+        status = make_tensors(c, cup__gpt_learned(m), weights, count, averages, names);
     }
     if (status == CUP_OK)
         status = cup__checkpoint_fill_some(c, checkpoint, CUP__OPTIMIZER_FILE, averages, count + 1,

@@ -13,6 +13,21 @@ static int processes_of(const cup_training *a)
     return a->tensor > 1 ? (int)a->tensor : 1;
 }
 
+/* The numbers that are learned: of a model, or of the adapters beside its linear layers. */
+static double learned(const cup_training *a)
+{
+    const cup_gpt_config *g = &a->model;
+    if (!a->lora_rank)
+        return (double)cup_gpt_parameter_count(g, true) / processes_of(a);
+    double width = (double)g->width, hidden = (double)g->hidden;
+    double heads = (double)(g->heads * cup__gpt_head_size(g));
+    double qkv = (double)(cup__gpt_parts(g) * cup__gpt_head_size(g));
+    bool gated = g->mlp == CUP_MLP_KIND_SWIGLU;
+    double inputs = 3 * width + heads + (gated ? 2 : 1) * width + hidden;
+    double outputs = qkv + width + (gated ? 2 : 1) * hidden + width;
+    return (double)(g->layers * a->lora_rank) * (inputs + outputs);
+}
+
 /* Bytes of a parameter that are there all the time: the weight, a master copy of one in bf16, and
  * what the optimizer keeps, an average included; and of what is copied to be saved. */
 static int64_t held_each(const cup_training *a, bool copied)
@@ -53,9 +68,11 @@ static double kept_bytes(const cup_training *a)
  * there as well. */
 static void add_up(const cup_training *a, double *parameters, double *batch)
 {
-    double count = (double)cup_gpt_parameter_count(&a->model, true) / processes_of(a);
-    double gradients = count * (double)cup_dtype_size(a->dtype), kept = kept_bytes(a);
-    *parameters = count * (double)held_each(a, a->background) + gradients;
+    double size = (double)cup_dtype_size(a->dtype);
+    double gradients = learned(a) * size, kept = kept_bytes(a);
+    *parameters = learned(a) * (double)held_each(a, a->background) + gradients;
+    if (a->lora_rank)
+        *parameters += (double)cup_gpt_parameter_count(&a->model, true) * size;
     *batch = a->accumulate > 1 ? kept : kept > gradients ? kept - gradients : 0;
 }
 
@@ -64,8 +81,11 @@ static void add_up(const cup_training *a, double *parameters, double *batch)
 
 cup_status cup__training_fits(cup_context *c, const cup_training *a)
 {
-    CUP_TRY(cup__gpt_fits(c, &a->model, held_each(a, false) + cup_dtype_size(a->dtype),
-                          "weights, gradients and optimizer", processes_of(a)));
+    bool adapted = a->lora_rank > 0;
+    CUP_TRY(cup__gpt_fits(c, &a->model,
+                          (adapted ? 0 : held_each(a, false)) + cup_dtype_size(a->dtype),
+                          adapted ? "weights" : "weights, gradients and optimizer",
+                          processes_of(a)));
     if (c->device->is_cuda)
         return CUP_OK;
     cup__room room;

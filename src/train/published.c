@@ -38,6 +38,14 @@ bool cup__published_is(const char *folder)
     return is_there(folder, "config.json") && !is_there(folder, "state.json");
 }
 
+const cup__published_family *cup__published_family_of(const cup_gpt_config *config)
+{
+    const cup__published_family *f = cup__published_families;
+    while (f->model_type && !f->is_one(config))
+        f++;
+    return f->model_type ? f : NULL;
+}
+
 static const cup__published_family *family_of(cup__error *error, const cup__json *json)
 {
     const char *type;
@@ -244,7 +252,9 @@ cup_status cup__gpt_take_from(cup_gpt *m, const char *folder)
     cup_scope_open(c);
     cup_gpt *from = cup__published_is(folder) ? cup_gpt_import(c, folder, m->dtype)
                                               : cup_gpt_load(c, folder);
-    cup_status status = from ? copy_weights(m, from, folder) : c->error.status;
+    if (from && from->adapters)
+        cup_gpt_merge(from);
+    cup_status status = c->error.status == CUP_OK ? copy_weights(m, from, folder) : c->error.status;
     cup_gpt_free(from);
     cup_scope_return(c, NULL);
     cup_grad_recording(c, was);
@@ -311,10 +321,11 @@ cup_status cup_gpt_export(cup_gpt *m, const char *folder)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "export: this process has a part of the model; load the whole from its "
                          "checkpoint");
-    const cup__published_family *f = cup__published_families;
-    while (f->model_type && !f->is_one(&m->config))
-        f++;
-    if (!f->model_type)
+    if (m->adapters)
+        return cup__fail(&c->error, CUP_STATE,
+                         "export: the model has adapters; merge them first, or export them alone");
+    const cup__published_family *f = cup__published_family_of(&m->config);
+    if (!f)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "export: a GPT is published as a GPT-2 (learned positions, layernorm, "
                          "gelu, biases), as a Llama (rotary positions, rmsnorm, swiglu, no "

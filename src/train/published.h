@@ -35,6 +35,9 @@ typedef struct cup__published_family {
 
 extern const cup__published_family cup__published_families[]; /* ends with a NULL model_type */
 
+/* The family that a checked config is written as; NULL: none. */
+const cup__published_family *cup__published_family_of(const cup_gpt_config *config);
+
 /* Whether a folder holds a published model, and no checkpoint of ours. */
 bool cup__published_is(const char *folder);
 

@@ -7,9 +7,10 @@
 #include "data/tokenizer.h"
 #include "io/checkpoint.h"
 #include "nn/config.h"
+#include "nn/gpt.h"
 #include "tensor/tensor.h"
+#include "train/adapters.h"
 #include "train/published.h"
-#include "train/trainer.h"
 
 #define KIND "gpt"
 #define TOKENIZER "tokenizer.json"
@@ -25,6 +26,8 @@ static void write(const cup_loop *l, cup__json_writer *writer)
     cup__json_add_unsigned(writer, "data", cup_data_hash(t->data));
     cup__gpt_config_write(writer, "model", &t->training.model);
     cup__training_write(writer, "training", &t->training);
+    if (t->base)
+        cup__base_write(writer, &(cup__base){t->base, t->base_hash});
     cup__sources_write(writer, t->data);
 }
 
@@ -39,6 +42,7 @@ typedef struct saved {
     cup_training training;
     int64_t step;
     uint64_t data;
+    cup__base base; /* where adapters are trained; points into the checkpoint */
 } saved;
 
 static cup_status read_state(cup_context *c, const cup__checkpoint *checkpoint, saved *out)
@@ -53,6 +57,8 @@ static cup_status read_state(cup_context *c, const cup__checkpoint *checkpoint, 
     CUP_TRY(cup__gpt_config_read(c, json, node, &out->training.model));
     CUP_TRY(cup__json_get(error, json, state, "training", CUP__JSON_OBJECT, &node));
     CUP_TRY(cup__training_read(c, json, node, &out->training));
+    if (out->training.lora_rank)
+        CUP_TRY(cup__base_read(error, json, state, &out->base));
     if (cup__training_check(c, &out->training) == CUP_OK)
         return CUP_OK;
     cup__error_prefix(error, "%s: ", json->name);
@@ -70,6 +76,11 @@ static cup_status check(cup_loop *l, const cup__checkpoint *checkpoint)
                          "training: %s is not what the checkpoint in %s was made with; leave it "
                          "out, or start a new run in another folder",
                          differs, l->path);
+    if (t->training.lora_rank && found.base.hash != t->base_hash)
+        return cup__fail(&l->c->error, CUP_ARGUMENT,
+                         "training: the model in %s has other weights than the one that the "
+                         "adapters in %s were trained beside; bring back those",
+                         t->base, l->path);
     if (found.data == cup_data_hash(t->data))
         return CUP_OK;
     return cup__fail(&l->c->error, CUP_ARGUMENT,
@@ -125,8 +136,11 @@ static cup_gpt *load_from(cup_context *c, const cup__checkpoint *checkpoint, boo
     }
     cup_gpt *m = cup_gpt_new(c, found.training.dtype, &found.training.model);
     int64_t count;
-    const cup_named *weights = m ? cup_parameters_named(m->parameters, &count) : NULL;
     cup_status status = c->error.status;
+    if (m && found.training.lora_rank)
+        status = cup__base_take(m, &found.base, &found.training);
+    const cup_named *weights =
+        status == CUP_OK ? cup_parameters_named(cup__gpt_learned(m), &count) : NULL;
     if (weights)
         status = cup__checkpoint_fill(c, checkpoint, CUP__MODEL_FILE, weights, count);
     if (weights && average && status == CUP_OK)

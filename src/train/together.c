@@ -195,37 +195,50 @@ cup_status cup__loop_agree(cup_loop *l)
     return cup__fail(&l->c->error, CUP_INTERRUPTED, "stopped, as was asked for");
 }
 
-/* Of the bytes of all that is trained and whole, or a part. */
-static cup_status hash_weights(cup_loop *l, bool parts, uint64_t *out)
+cup_status cup__tensors_hash(cup_context *c, cup_tensor *const *tensors, int64_t count,
+                             uint64_t *out)
 {
-    int64_t count;
     size_t room = 0;
-    char *bytes = NULL;
+    char *bytes = NULL, text[CUP__HASH_TEXT];
     cup__hash hash;
-    const cup_named *named = cup_parameters_named(l->list, &count);
-    cup_status status = l->c->error.status;
+    cup_status status = CUP_OK;
     cup__hash_begin(&hash);
     for (int64_t i = 0; i < count && status == CUP_OK; i++) {
-        cup_tensor *t = named[i].tensor;
-        size_t size = (size_t)t->count * (size_t)cup_dtype_size(t->dtype);
-        bool part = cup__loop_part(l, named[i].name, false) != NULL;
-        if (!t->is_parameter || !t->contiguous || part != parts)
-            continue;
+        size_t size = (size_t)tensors[i]->count * (size_t)cup_dtype_size(tensors[i]->dtype);
         if (size > room) {
             cup__free(bytes);
             bytes = cup__malloc(size);
             room = bytes ? size : 0;
         }
-        status = bytes ? cup_tensor_read(t, bytes, size)
-                       : cup__fail(&l->c->error, CUP_MEMORY,
+        status = bytes ? cup_tensor_read(tensors[i], bytes, size)
+                       : cup__fail(&c->error, CUP_MEMORY,
                                    "out of host memory for a tensor to be compared");
         if (status == CUP_OK)
             cup__hash_add(&hash, bytes, size);
     }
-    char text[CUP__HASH_TEXT];
     cup__hash_text(&hash, text);
     *out = cup__hash_bytes(text, CUP__HASH_TEXT - 1);
     cup__free(bytes);
+    return status;
+}
+
+/* Of all that is trained and whole, or a part. */
+static cup_status hash_weights(cup_loop *l, bool parts, uint64_t *out)
+{
+    int64_t count, found = 0;
+    const cup_named *named = cup_parameters_named(l->list, &count);
+    CUP_TRY(l->c->error.status);
+    cup_tensor **all = cup__calloc((size_t)count + 1, sizeof *all);
+    if (!all)
+        return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for a list of tensors");
+    for (int64_t i = 0; i < count; i++) {
+        cup_tensor *t = named[i].tensor;
+        bool part = cup__loop_part(l, named[i].name, false) != NULL;
+        if (t->is_parameter && t->contiguous && part == parts)
+            all[found++] = t;
+    }
+    cup_status status = cup__tensors_hash(l->c, all, found, out);
+    cup__free(all);
     return status;
 }
 

@@ -50,6 +50,10 @@ cup_status cup__loop_reduce(cup_loop *loop);
 /* Before a step: CUP_INTERRUPTED on all where one of them was asked to stop. */
 cup_status cup__loop_agree(cup_loop *loop);
 
+/* A hash of the bytes of tensors, which lie in row-major order. */
+cup_status cup__tensors_hash(cup_context *c, cup_tensor *const *tensors, int64_t count,
+                             uint64_t *out);
+
 /* Fails on all where the weights of one are not those of the others, and names it. */
 cup_status cup__loop_compare(cup_loop *loop);
 

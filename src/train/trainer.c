@@ -5,8 +5,7 @@
 #include "base/options.h"
 #include "nn/gpt.h"
 #include "tensor/tensor.h"
-#include "train/published.h"
-#include "train/trainer.h"
+#include "train/adapters.h"
 
 #define PIECE (1 << 20) /* tokens that are written at a time, some 20 ms */
 
@@ -197,12 +196,11 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
     t->model = cup_gpt_among_new(c, a->dtype, &a->model, t->among);
     if (!t->model)
         return c->error.status;
-    if (a->from)
-        CUP_TRY(cup__gpt_take_from(t->model, a->from));
+    CUP_TRY(cup__trainer_begin(c, t, folder));
     t->model->recompute = a->recompute;
     t->model->logits_most = a->logits_most;
     cup_parameters_fp8(t->model->parameters, cup__training_is_fp8(a));
-    CUP_TRY(cup__loop_train(t->loop, t->model->parameters));
+    CUP_TRY(cup__loop_train(t->loop, cup__gpt_learned(t->model)));
     return make_batches(c, t);
 }
 
@@ -211,6 +209,10 @@ static cup_status make(cup_context *c, cup_trainer *t, const char *folder)
     cup_training *a = &t->training;
     CUP_TRY(check_vocabulary(c, t));
     CUP_TRY(cup__training_check(c, a));
+    if (a->lora_rank && !a->from && !(folder && cup__checkpoint_number(folder) > 0))
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "training: adapters stand beside a model that is there; name its folder "
+                         "with `from`");
     CUP_TRY(cup__training_precision(c, a));
     CUP_TRY(group(c, t));
     CUP_TRY(share(c, t));
@@ -233,6 +235,7 @@ static void free_parts(cup_trainer *t)
     cup_comm_free(t->among);
     cup__free(t->host_tokens);
     cup__free(t->host_targets);
+    cup__free(t->base);
 }
 
 cup_trainer *cup_trainer_new(cup_context *c, const cup_data *data, const cup_tokenizer *tokenizer,

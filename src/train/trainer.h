@@ -20,6 +20,8 @@ struct cup_trainer {
     int64_t batches, share, rows;
     cup_comm *among;      /* those that share out the model with this process, or NULL */
     int64_t group, groups; /* this one's among all */
+    char *base; /* the model that adapters stand beside, or NULL */
+    uint64_t base_hash;
     void (*forward_done)(void *user); /* behind forward of each batch, where it is set */
     void *forward_user;
 };

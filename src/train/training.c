@@ -4,6 +4,7 @@
 
 #include "dispatch/attributes.h"
 #include "nn/config.h"
+#include "nn/gpt.h"
 #include "optim/schedule.h"
 #include "tensor/context.h"
 #include "train/trainer.h"
@@ -87,6 +88,8 @@ static const cup__field fields[] = {
     {"logits_most", CUP__FIELD_WHOLE, AT(logits_most), 0, 1e15, false, NULL},
     {"decline", CUP__LATER(CHOICE), AT(decline), 0, 0, false, cup__decline_words},
     {"decline_steps", CUP__LATER(WHOLE), AT(decline_steps), 0, 1e15, false, NULL},
+    {"lora_rank", CUP__LATER(WHOLE), AT(lora_rank), 0, CUP__LORA_RANK_MOST, true, NULL},
+    {"lora_alpha", CUP__LATER(REAL), AT(lora_alpha), 0, 1e6, true, NULL},
     {0}};
 
 bool cup__training_is_fp8(const cup_training *training)
@@ -112,6 +115,8 @@ cup_status cup__training_check(cup_context *c, cup_training *training)
     training->precision = fp8 ? "fp8" : cup__precision_names[precision];
     if (training->accumulate == 0)
         training->accumulate = 1;
+    if (training->lora_alpha == 0)
+        training->lora_alpha = (double)training->lora_rank;
     int64_t rows;
     if (__builtin_mul_overflow(training->batch, training->accumulate, &rows) ||
         __builtin_mul_overflow(rows, training->model.context, &rows) || rows > (int64_t)1 << 40)

@@ -56,6 +56,47 @@ TEST(export_is_where_a_run_may_begin)
     EXPECT(cupola(folder, "export --from nowhere --out x") != 0);
 }
 
+/* Adapters are trained beside a folder, gone on with, written with, given away and merged. */
+TEST(export_writes_adapters_or_merges_them)
+{
+    const char *folder = test_folder();
+    static char written[sizeof out];
+    char path[512], text[3000], *config;
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = "abcd efg\n"[(i * i / 7 + i / 3) % 9];
+    snprintf(path, sizeof path, "%s/text.txt", folder);
+    EXPECT_INT(cup__file_write(NULL, path, text, sizeof text), CUP_OK);
+    EXPECT_INT(cupola(folder, "train --out a --tokenizer bpe --vocabulary 280 " TINY LLAMA), 0);
+    EXPECT_INT(cupola(folder, "export --from a --out b"), 0);
+    EXPECT_INT(cupola(folder, "train --out c --lora 2 " TINY), 2);
+    EXPECT_CONTAINS(out, "name its folder with --from");
+    EXPECT_INT(cupola(folder, "train --from b --lora-scale 2 --out c " TINY), 2);
+    EXPECT_INT(cupola(folder, "train --from b --lora 2 --lora-scale 8 --lr 0.1 --out c " TINY), 0);
+    EXPECT_CONTAINS(out, "adapters of rank 2: ");
+    EXPECT_INT(cupola(folder, "train --resume --out c --steps 5"), 0);
+    EXPECT_INT(rename(strcat(strcpy(path, folder), "/b"), strcat(strcpy(text, folder), "/d")), 0);
+    EXPECT(cupola(folder, "generate --from c --prompt ab --device cpu") != 0);
+    EXPECT_CONTAINS(out, "the model beside which they stand");
+    EXPECT_INT(cupola(folder, "train --resume --from d --out c --steps 6"), 0);
+#define WRITE "--prompt ab --tokens 9 --temperature 0 --device cpu"
+    EXPECT_INT(cupola(folder, "generate --from c " WRITE), 0);
+    memcpy(written, out, sizeof out);
+    EXPECT_INT(cupola(folder, "export --from c --out e"), 0);
+    EXPECT_INT(cupola(folder, "generate --from d --adapters e " WRITE), 0);
+    EXPECT_TEXT(out, written);
+    EXPECT_INT(cupola(folder, "export --from c --merge --out f"), 0);
+    EXPECT_INT(cupola(folder, "generate --from f " WRITE), 0);
+    EXPECT_TEXT(out, written);
+    EXPECT_INT(cupola(folder, "export --from d --adapters e --out g"), 2);
+    EXPECT_INT(cupola(folder, "export --from d --adapters e --merge --out g"), 0);
+    EXPECT_INT(cupola(folder, "generate --from g " WRITE), 0);
+    EXPECT_TEXT(out, written);
+    snprintf(path, sizeof path, "%s/e/adapter_config.json", folder);
+    EXPECT_INT(cup__file_read(NULL, path, 1 << 16, &config, NULL), CUP_OK);
+    EXPECT_CONTAINS(config, "\"lora_alpha\": 8");
+    cup__free(config);
+}
+
 /* The field is kept for those who go on. */
 TEST(train_reads_another_field_of_json_lines)
 {

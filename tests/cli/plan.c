@@ -29,6 +29,20 @@ TEST(plan_prints_a_table)
     EXPECT_CONTAINS(out, "is not a multiple of --heads 7");
 }
 
+/* Weights that stay as they are have neither gradients nor states. */
+TEST(plan_knows_adapters)
+{
+    cup__json json;
+    EXPECT_INT(plan("--preset char --card h100 --lora 8 --recompute --json"), 0);
+    EXPECT_INT(cup__json_parse(NULL, "plan", out, strlen(out), &json), CUP_OK);
+    const cup__json_node *row = cup__json_find(json.root, "plans") + 1;
+    double weights = cup__json_number(cup__json_find(row, "weight_bytes"));
+    double gradients = cup__json_number(cup__json_find(row, "gradient_bytes"));
+    EXPECT(gradients > 0 && gradients < weights / 20);
+    EXPECT(cup__json_number(cup__json_find(row, "optimizer_bytes")) < weights / 2);
+    cup__json_free(&json);
+}
+
 TEST(plan_writes_json)
 {
     cup__json json;

@@ -302,7 +302,9 @@ const cli_verb verb_train = {
         "--merge the model with them in its weights.\n\n"
         "--task classify learns to tell images apart, from --data as cupola/images.h says: IDX "
         "files, CIFAR's, .npy, a folder with one for each class, or a CSV file. `cupola classify` "
-        "asks the network.\n\n"
+        "asks the network. Several processes share each batch of images, batchnorms take the "
+        "statistics of the whole of it, and each has all images in memory, but with --as-needed."
+        "\n\n"
         "Progress goes to stderr; the sample that --sample asks for, and the document of --json, "
         "go to stdout.",
     .examples = "A small model of a book, as large as the device suggests:\n"

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -10,6 +11,7 @@
 #include "cli/common/plot.h"
 #include "cli/common/progress.h"
 #include "cli/common/signals.h"
+#include "cli/launcher.h"
 #include "cli/train.h"
 #include "cupola/cupola.h"
 
@@ -18,7 +20,9 @@
 typedef struct images_run {
     const cli_call *call;
     const train_given *given;
+    train_place place;
     cup_context *c;
+    cup_comm *comm; /* NULL: this process alone */
     cup_images *train, *kept;
     cup_classification how;
     cup_classifier *m;
@@ -28,6 +32,12 @@ typedef struct images_run {
     time_t drawn;
     bool saved;
 } images_run;
+
+/* One of several processes speaks for all. */
+static bool speaks(const images_run *r)
+{
+    return cup_comm_rank(r->comm) == 0;
+}
 
 bool train_is_images(const train_given *given)
 {
@@ -40,7 +50,8 @@ static int check_options(const cli_call *call)
     static const char *const resumed[] = {
         "task",   "data",   "out",          "resume",       "device",     "threads",
         "steps",  "epochs", "memory-limit", "memory-share", "save-every", "evaluate-every",
-        "warmup", "lr",     "lr-end",       "deterministic", NULL};
+        "warmup", "lr",     "lr-end",       "deterministic", "gpus",      "processes",
+        "restarts", NULL};
     static const char *const all[] = {
         "task",        "data",   "out",     "resume",    "overwrite",    "preset",
         "device",      "dtype",  "threads", "precision", "deterministic", "memory-limit",
@@ -49,7 +60,7 @@ static int check_options(const cli_call *call)
         "erase",       "mixup",  "label-smoothing",      "steps",        "batch",
         "lr",          "lr-end", "warmup",  "decline",   "optimizer",    "beta1",
         "beta2",       "momentum", "weight-decay",       "clip",         "evaluate-every",
-        "save-every",  NULL};
+        "save-every",  "gpus",   "processes", "restarts", NULL};
     const train_given *given = call->given;
     if (given->overwrite && given->resume)
         return cli_usage("--resume goes on with a checkpoint and --overwrite replaces one; give "
@@ -72,7 +83,7 @@ static int load_images(images_run *r, const char *path)
     const cup_images_options *options = CUP_OPTIONS(
         cup_images_options, .height = r->how.height, .width = r->how.width,
         .channels = r->how.channels, .skip_broken = r->how.skip_broken,
-        .as_needed = r->how.as_needed, .broken = on_broken);
+        .as_needed = r->how.as_needed, .broken = speaks(r) ? on_broken : NULL);
     cup_images_options kept = *options;
     r->train = cup_images_load(r->c, path, CUP_SPLIT_TRAIN, options);
     kept.height = cup_images_height(r->train);
@@ -162,7 +173,7 @@ static int begin_new(images_run *r)
 {
     const train_given *given = r->given;
     const char *path = given->data.name[0], *name = given->preset ? given->preset : "cnn";
-    if (!given->overwrite && cup_classification_vacant(r->c, given->out) != CUP_OK)
+    if (!given->overwrite && speaks(r) && cup_classification_vacant(r->c, given->out) != CUP_OK)
         return cli_report(r->c);
     r->how.height = r->how.width = given->image_size;
     r->how.channels = given->grey;
@@ -206,6 +217,7 @@ static int make(images_run *r)
     int code = given->resume ? begin_again(r) : begin_new(r);
     if (code)
         return code;
+    r->how.comm = r->comm;
     r->m = cup_classifier_new(r->c, r->train, r->kept, given->out, &r->how);
     if (r->m && given->resume)
         cup_loop_resume(cup_classifier_loop(r->m));
@@ -217,6 +229,9 @@ static int make(images_run *r)
 static void announce(const images_run *r)
 {
     char text[32];
+    if (r->comm)
+        fprintf(stderr, "run      %d processes, joined by %s\n", cup_comm_count(r->comm),
+                cup_comm_backend(r->comm));
     fprintf(stderr, "device   %s, %s\n", cup_device_text(r->c), cup_dtype_name(r->how.dtype));
     fprintf(stderr, "images   %lld and %lld kept apart, %lld x %lld x %lld, of %lld classes\n",
             (long long)cup_images_count(r->train), (long long)cup_images_count(r->kept),
@@ -259,6 +274,10 @@ static void draw_again(images_run *r)
 static void on_point(const cup_training_point *p, void *user)
 {
     images_run *r = user;
+    if (!speaks(r)) {
+        signals_stake(SIGNALS_WORK);
+        return;
+    }
     if (isfinite(p->validation)) {
         progress_note(&r->progress, "step %lld: validation loss %.4f, accuracy %.2f %%",
                       (long long)p->step, p->validation, 100 * cup_classifier_accuracy(r->m));
@@ -308,6 +327,8 @@ static int write_document(images_run *r)
 static int finish(images_run *r)
 {
     char time[32], rate[32];
+    if (!speaks(r))
+        return CLI_OK;
     if (draw(r) != CUP_OK)
         return cli_report(r->c);
     fprintf(stderr, "%s at step %lld of %lld after %s, %s images/s\n",
@@ -328,39 +349,77 @@ static int train(images_run *r)
     const cup_training_hooks hooks = {
         sizeof hooks, .point = on_point, .saved = on_saved, .stop = on_stop, .user = r};
     r->saved = r->given->resume;
-    progress_begin(&r->progress, stderr, "images", r->how.steps, r->first);
+    if (speaks(r))
+        progress_begin(&r->progress, stderr, "images", r->how.steps, r->first);
     cup_status status = cup_loop_run(cup_classifier_loop(r->m), &hooks);
     signals_stake(SIGNALS_OUTPUT);
-    progress_end(&r->progress);
-    r->rate = progress_rate(&r->progress);
+    if (speaks(r)) {
+        progress_end(&r->progress);
+        r->rate = progress_rate(&r->progress);
+    }
     if (status != CUP_OK && status != CUP_INTERRUPTED)
         return cli_report(r->c);
     int code = finish(r);
     return code ? code : cli_exit_of(status);
 }
 
-int train_images(cli_call *call)
+static int run_with(images_run *r)
 {
+    int code = cli_report(r->c);
+    if (!code && r->place.run.count > 1) {
+        const char *record = getenv("CUP_COMM_RECORD");
+        r->comm = cup_comm_new(
+            r->c, CUP_OPTIONS(cup_comm_options, .record = record ? record : r->given->out));
+        code = cli_report(r->c);
+    }
+    if (!code && train_goes_on(r->c, r->comm, &r->place, r->given)) {
+        train_given *given = r->call->given;
+        given->resume = given->again = true;
+    }
+    if (!code)
+        code = make(r);
+    if (code)
+        return code;
+    if (speaks(r))
+        announce(r);
+    return train(r);
+}
+
+/* The work of one process. */
+static int run_one(void *user)
+{
+    cli_call *call = user;
     images_run r = {.call = call, .given = call->given};
-    int code = check_options(call);
+    int code = train_find_place(r.given, &r.place);
     if (code)
         return code;
     signals_stake(SIGNALS_NOTHING);
     signals_catch();
     r.c = cup_context_new(CUP_OPTIONS(
-        cup_options, .device = r.given->device, .threads = (int)r.given->threads,
-        .deterministic = r.given->deterministic, .memory_limit = r.given->memory_limit,
-        .memory_share = r.given->memory_share));
-    code = cli_report(r.c);
-    if (!code)
-        code = make(&r);
-    if (!code) {
-        announce(&r);
-        code = train(&r);
-    }
+        cup_options, .device = *r.place.device ? r.place.device : r.given->device,
+        .threads = r.place.threads, .deterministic = r.given->deterministic,
+        .memory_limit = r.given->memory_limit, .memory_share = r.given->memory_share));
+    code = run_with(&r);
     cup_classifier_free(r.m);
     cup_images_free(r.train);
     cup_images_free(r.kept);
+    cup_comm_free(r.comm);
     cup_context_free(r.c);
     return code;
+}
+
+int train_images(cli_call *call)
+{
+    const train_given *given = call->given;
+    int processes, code = check_options(call);
+    if (!code)
+        code = train_plan(given, &processes);
+    if (code || processes == 1)
+        return code ? code : run_one(call);
+    const launcher l = {.processes = processes,
+                        .restarts = (int)given->restarts,
+                        .first_plain = true,
+                        .work = run_one,
+                        .user = call};
+    return launcher_run(&l);
 }

@@ -64,7 +64,7 @@ int train_plan(const train_given *given, int *processes)
     bool launched = cup_launched_look(NULL, &by) == CUP_OK && by.by;
     const char *const *networks = cup_network_names();
     *processes = 1;
-    for (int i = 0; given->preset && networks[i]; i++)
+    for (int i = 0; given->preset && !train_is_images(given) && networks[i]; i++)
         if (!strcmp(given->preset, networks[i]))
             return cli_usage("--preset %s is a network for images: give --task classify, too",
                              given->preset);

@@ -43,6 +43,11 @@ typedef struct cup_classification {
     int64_t save_every;     /* steps between checkpoints; 0: only behind all steps */
     uint64_t seed;          /* of the first weights, the batches and dropout */
     const char *precision;  /* of f32 products, see cup_precision; NULL: what the context has */
+    /* The processes that train together, NULL for this one alone. Borrowed. Each has all images
+     * and computes an equal share of each batch, whose images are a multiple of them, and of the
+     * evaluation; batchnorms take the statistics of the whole batch, so that the run is that of one
+     * process but for rounding and for what dropout draws. See cup_loop_options for the rest. */
+    cup_comm *comm;
 } cup_classification;
 
 /* What is known to work for the network of a name, see cup_network_names, so many times over the

@@ -298,7 +298,8 @@ CUP_API cup_status cup_rmsnorm_layer_of(cup_rmsnorm_layer *layer, cup_parameters
                                         cup_tensor *weight, double epsilon);
 
 /* See cup_batchnorm. "running_mean" and "running_var" are buffers in f32, or f64 in a list of f64:
- * calls in training move them, and others use them. */
+ * calls in training move them, and others use them. Of a batch that several processes share see
+ * cup_parameters_together. */
 typedef struct cup_batchnorm_layer {
     cup_layer layer;
     cup_tensor *weight, *bias, *running_mean, *running_var;

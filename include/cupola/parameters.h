@@ -141,6 +141,12 @@ CUP_API bool cup_parameters_training(cup_parameters *list, bool on);
  * cup_recompute it must stay as it was when the block ran. */
 CUP_API bool cup_parameters_fp8(cup_parameters *list, bool on);
 
+/* The processes whose batches are parts of one: in training, layers made in the list that take the
+ * statistics of a batch, batchnorms, take those of all parts, and gradients of the sum of the
+ * losses of all processes go through them. All make the same calls of such layers. Borrowed, and
+ * of the list's context; NULL, as in a new list: each process's batch is its own. */
+CUP_API cup_status cup_parameters_together(cup_parameters *list, cup_comm *m);
+
 /* An optimizer of all parameters of the list that are trained, with their decay, rate and hidden;
  * see cup_optimizer_new. Fails where there is none. */
 CUP_API cup_optimizer *cup_optimizer_of(cup_parameters *list, const cup_optimizer_options *options);

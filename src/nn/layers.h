@@ -29,6 +29,10 @@ cup_tensor *cup__layer_vector(cup_parameters *list, const char *name, int64_t si
 cup_tensor *cup__layer_drop(const cup_layer *layer, cup_context *c, cup_tensor *x, double p);
 cup_status cup__layer_probability(cup_parameters *list, double p);
 
+/* A batchnorm in training whose batch several processes share, with channels along `axis`. */
+cup_tensor *cup__batchnorm_together(const cup_batchnorm_layer *layer, cup_context *c,
+                                    cup_tensor *x, int axis);
+
 /* The same as cup_linear_layer_new, of outputs in sections, see cup_parameter_options. */
 cup_status cup__linear_layer_make(cup_linear_layer *layer, cup_parameters *list, const char *name,
                                   int64_t in, int64_t out,

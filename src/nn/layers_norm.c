@@ -41,7 +41,8 @@ CUP_API cup_status cup_rmsnorm_layer_of(cup_rmsnorm_layer *layer, cup_parameters
                                         cup_tensor *weight, double epsilon);
 
 /* See cup_batchnorm. "running_mean" and "running_var" are buffers in f32, or f64 in a list of f64:
- * calls in training move them, and others use them. */
+ * calls in training move them, and others use them. Of a batch that several processes share see
+ * cup_parameters_together. */
 typedef struct cup_batchnorm_layer {
     cup_layer layer;
     cup_tensor *weight, *bias, *running_mean, *running_var;
@@ -71,6 +72,7 @@ CUP_API cup_tensor *cup_groupnorm_layer_call(const cup_groupnorm_layer *layer, c
 #include "cupola/ops.h"
 #include "nn/layers.h"
 #include "tensor/context.h"
+#include "tensor/tensor.h"
 
 #define EPSILON 1e-5
 #define MOMENTUM 0.1
@@ -188,13 +190,18 @@ cup_status cup_batchnorm_layer_new(cup_batchnorm_layer *layer, cup_parameters *l
 cup_tensor *cup_batchnorm_layer_call(const cup_batchnorm_layer *layer, cup_tensor *x)
 {
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
-    return c ? cup_batchnorm(
-                   c, x, layer->weight, layer->bias, layer->running_mean, layer->running_var,
-                   layer->axis,
-                   CUP_OPTIONS(cup_batchnorm_options,
-                               .train = cup__parameters_is_training(layer->layer.parameters),
-                               .eps = layer->epsilon, .momentum = layer->momentum))
-             : NULL;
+    if (!c)
+        return NULL;
+    bool train = cup__parameters_is_training(layer->layer.parameters);
+    int axis = layer->axis < 0 ? x->ndim - 1 : layer->axis;
+    bool fits = x->ndim > 1 && axis < x->ndim && x->shape[axis] == layer->weight->count &&
+                (x->dtype == CUP_F64) == (layer->running_mean->dtype == CUP_F64);
+    if (train && fits && cup__parameters_sharing(layer->layer.parameters))
+        return cup__batchnorm_together(layer, c, x, axis);
+    return cup_batchnorm(c, x, layer->weight, layer->bias, layer->running_mean,
+                         layer->running_var, layer->axis,
+                         CUP_OPTIONS(cup_batchnorm_options, .train = train,
+                                     .eps = layer->epsilon, .momentum = layer->momentum));
 }
 
 cup_status cup_groupnorm_layer_new(cup_groupnorm_layer *layer, cup_parameters *list,

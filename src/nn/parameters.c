@@ -33,7 +33,7 @@ struct cup_parameters {
     cup_comm *comm; /* of the processes that it is shared out to, or NULL */
     entry *entries;
     size_t count, capacity;
-    bool training, fp8;
+    cup__parameters_modes modes;
     cup_named *named; /* what was asked for last */
 };
 
@@ -57,9 +57,9 @@ cup_dtype cup__parameters_dtype(const cup_parameters *list)
     return list->root->dtype;
 }
 
-bool cup__parameters_is_training(const cup_parameters *list)
+cup__parameters_modes *cup__parameters_modes_of(const cup_parameters *list)
 {
-    return list->root->training;
+    return &list->root->modes;
 }
 
 cup_parameters *cup_parameters_new(cup_context *c, cup_dtype dtype)
@@ -80,7 +80,7 @@ cup_parameters *cup_parameters_new(cup_context *c, cup_dtype dtype)
         return NULL;
     }
     *list = (cup_parameters){
-        .root = list, .prefix = prefix, .context = c, .dtype = dtype, .training = true};
+        .root = list, .prefix = prefix, .context = c, .dtype = dtype, .modes.training = true};
     cup__context_join(c);
     return list;
 }
@@ -445,27 +445,10 @@ cup_status cup_parameters_unfreeze(cup_parameters *list)
     return set_trained(list, true);
 }
 
-static bool switched(bool *at, bool on)
-{
-    bool was = *at;
-    *at = on;
-    return was;
-}
-
-bool cup_parameters_training(cup_parameters *list, bool on)
-{
-    return list && switched(&list->root->training, on);
-}
-
-bool cup_parameters_fp8(cup_parameters *list, bool on)
-{
-    return list && switched(&list->root->fp8, on);
-}
-
 bool cup__parameters_is_fp8(const cup_parameters *list, const cup_tensor *weight)
 {
-    const entry *e = list->root->fp8 ? entry_of(list->root, weight) : NULL;
-    return e && e->options.hidden && list->root->training;
+    const entry *e = list->root->modes.fp8 ? entry_of(list->root, weight) : NULL;
+    return e && e->options.hidden && list->root->modes.training;
 }
 
 cup_optimizer *cup_optimizer_of(cup_parameters *list, const cup_optimizer_options *options)

@@ -11,6 +11,15 @@ cup_context *cup__parameters_context(const cup_parameters *list);
 const char *cup__parameters_prefix(const cup_parameters *list);
 cup_dtype cup__parameters_dtype(const cup_parameters *list);
 bool cup__parameters_is_training(const cup_parameters *list);
+/* How what was made in the whole list behaves. */
+typedef struct cup__parameters_modes {
+    bool training, fp8;
+    cup_comm *sharing; /* a batch, or NULL */
+} cup__parameters_modes;
+
+cup__parameters_modes *cup__parameters_modes_of(const cup_parameters *list);
+/* Those that share a batch with this process; NULL where it has its own. */
+cup_comm *cup__parameters_sharing(const cup_parameters *list);
 /* Whether a linear layer of this weight multiplies codes of 8 bits now. */
 bool cup__parameters_is_fp8(const cup_parameters *list, const cup_tensor *weight);
 

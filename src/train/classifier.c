@@ -30,14 +30,15 @@ static double draw_part(uint64_t seed, uint64_t step, double a)
     return 1;
 }
 
-/* Each image is mixed with the one as far from the end of the batch. */
+/* Each image is mixed with the one as far from the end of the batch, which another process may
+ * have as its own: then the second part of what is made are those. */
 static cup_status write_mixture(cup_classifier *m, int64_t step, const int64_t *labels)
 {
-    int64_t batch = m->how.batch;
+    int64_t rows = m->share.rows, last = m->share.parts * rows - 1;
     float part = (float)draw_part(m->how.seed, (uint64_t)step, m->how.mixup);
-    for (int64_t i = 0; i < batch; i++)
-        m->host_others[i] = labels[batch - 1 - i];
-    CUP_TRY(cup_tensor_write(m->others, m->host_others, (size_t)batch * sizeof *labels));
+    for (int64_t i = 0; i < rows; i++)
+        m->host_others[i] = labels[last - i];
+    CUP_TRY(cup_tensor_write(m->others, m->host_others, (size_t)rows * sizeof *labels));
     return cup_tensor_write(m->part, &part, sizeof part);
 }
 
@@ -49,12 +50,12 @@ static size_t bytes_of(const cup_classifier *m, int64_t images)
 static cup_status write_batch(cup_context *c, int64_t step, void *user)
 {
     cup_classifier *m = user;
-    int64_t batch = m->how.batch;
+    int64_t rows = m->share.rows;
     const uint8_t *pixels;
     const int64_t *labels;
     CUP_TRY(cup__images_ahead_get(&c->error, m->ahead, step, &pixels, &labels));
-    CUP_TRY(cup_tensor_write(m->pixels, pixels, bytes_of(m, batch)));
-    CUP_TRY(cup_tensor_write(m->labels, labels, (size_t)batch * sizeof *labels));
+    CUP_TRY(cup_tensor_write(m->pixels, pixels, bytes_of(m, m->share.parts * rows)));
+    CUP_TRY(cup_tensor_write(m->labels, labels, (size_t)rows * sizeof *labels));
     return m->how.mixup > 0 ? write_mixture(m, step, labels) : CUP_OK;
 }
 
@@ -86,14 +87,26 @@ static cup_tensor *between(cup_context *c, cup_tensor *a, cup_tensor *b, cup_ten
     return cup_add(c, a, cup_mul(c, cup_sub(c, b, a), part));
 }
 
+/* The images of a share from one on. */
+static cup_tensor *rows_of(cup_classifier *m, cup_tensor *x, int64_t first)
+{
+    const cup_network_sizes *s = &m->sizes;
+    return cup_slice(m->c, x, (int64_t[]){first, 0, 0, 0}, 4,
+                     (int64_t[]){m->share.rows, s->height, s->width, s->channels}, 4);
+}
+
 static cup_tensor *loss_of_batch(cup_context *c, int64_t batch, void *user)
 {
     cup_classifier *m = user;
-    (void)batch; /* there is one a step */
-    cup_tensor *x = shown(m, m->pixels);
+    (void)batch; /* there is one a step, of which each process has a share */
+    cup_tensor *x = shown(m, m->pixels), *y = x;
     if (m->how.mixup <= 0)
         return loss_of(m, scores(m, x), m->labels);
-    x = between(c, cup_flip(c, x, (int64_t[]){0}, 1), x, m->part);
+    if (m->share.parts > 1) {
+        x = rows_of(m, x, 0);
+        y = rows_of(m, y, m->share.rows);
+    }
+    x = between(c, cup_flip(c, y, (int64_t[]){0}, 1), x, m->part);
     cup_tensor *scored = scores(m, x);
     cup_tensor *own = loss_of(m, scored, m->labels), *other = loss_of(m, scored, m->others);
     return between(c, other, own, cup_reshape(c, m->part, 0, NULL));
@@ -125,12 +138,17 @@ static cup_tensor *judge(cup_classifier *m, int64_t first, int64_t rows, cup_ten
 static cup_status evaluate(cup_context *c, double *loss, void *user)
 {
     cup_classifier *m = user;
-    int64_t count = cup_images_count(m->kept), batch = m->how.batch;
+    int64_t count = cup_images_count(m->kept), rows = m->share.rows, first, end;
     cup_tensor *sums = NULL;
     float host[2] = {0, 0};
-    for (int64_t first = 0; first < count && c->error.status == CUP_OK; first += batch)
-        sums = judge(m, first, count - first < batch ? count - first : batch, sums);
+    cup__evaluated_share(m->how.comm, count, &first, &end);
+    for (; first < end && c->error.status == CUP_OK; first += rows)
+        sums = judge(m, first, end - first < rows ? end - first : rows, sums);
+    if (!sums)
+        sums = cup_full(c, CUP_F32, 1, (int64_t[]){2}, 0);
     CUP_TRY(c->error.status);
+    if (m->how.comm)
+        CUP_TRY(cup_comm_all_reduce(m->how.comm, &sums, 1, CUP_COMBINE_SUM));
     CUP_TRY(cup_tensor_read(sums, host, sizeof host));
     *loss = host[0] / (double)count;
     m->accuracy = host[1] / (double)count;
@@ -141,13 +159,14 @@ static cup_status evaluate(cup_context *c, double *loss, void *user)
 static void rehearse(cup_context *c, void *user)
 {
     cup_classifier *m = user;
-    int64_t count = cup_images_count(m->kept), batch = m->how.batch;
+    int64_t rows = m->share.rows, begin, end;
     cup_tensor *sums = NULL;
     (void)c;
-    for (int i = 0; i < 2 && count >= batch; i++)
-        sums = judge(m, 0, batch, sums);
-    if (count % batch)
-        judge(m, 0, count % batch, sums);
+    cup__evaluated_share(m->how.comm, cup_images_count(m->kept), &begin, &end);
+    for (int i = 0; i < 2 && end - begin >= rows; i++)
+        sums = judge(m, 0, rows, sums);
+    if ((end - begin) % rows)
+        judge(m, 0, (end - begin) % rows, sums);
 }
 
 /* Making. */
@@ -156,6 +175,7 @@ cup_status cup__classifier_make(cup_classifier *m)
 {
     cup_context *c = m->c;
     m->list = cup_parameters_new(c, m->how.dtype);
+    cup_parameters_together(m->list, m->how.comm);
     m->network = m->list ? cup_network_new(c, m->list, m->how.network, &m->sizes) : NULL;
     for (int i = 0; i < 2 && m->network; i++) {
         cup_tensor *made = cup_parameter_new(
@@ -198,20 +218,39 @@ static cup_status set_input(cup_classifier *m)
     return cup_tensor_write(m->shift, shift, bytes);
 }
 
+/* This process's images of each batch, and those that they are mixed with. */
+static cup_status take_share(cup_classifier *m)
+{
+    int64_t batch = m->how.batch, count = cup_comm_count(m->how.comm);
+    int64_t rank = cup_comm_rank(m->how.comm), rows = batch / count;
+    m->share = (cup__images_share){.parts = count > 1 && m->how.mixup > 0 ? 2 : 1, .rows = rows};
+    m->share.from[0] = rank * rows;
+    m->share.from[1] = batch - (rank + 1) * rows;
+    if (batch % count == 0)
+        return CUP_OK;
+    return cup__fail(&m->c->error, CUP_ARGUMENT,
+                     "training: a batch of %lld images cannot be shared equally by %lld processes; "
+                     "make it a multiple of them",
+                     (long long)batch, (long long)count);
+}
+
 static cup_status make_batch(cup_classifier *m)
 {
     cup_context *c = m->c;
-    const int64_t shape[] = {m->how.batch, m->sizes.height, m->sizes.width, m->sizes.channels};
-    m->ahead = cup__images_ahead_new(&c->error, m->train, &m->how, cup_device_is_cuda(c));
+    int64_t rows = m->share.rows;
+    const int64_t shape[] = {m->share.parts * rows, m->sizes.height, m->sizes.width,
+                             m->sizes.channels};
+    m->ahead =
+        cup__images_ahead_new(&c->error, m->train, &m->how, &m->share, cup_device_is_cuda(c));
     CUP_TRY(c->error.status);
-    m->host_others = cup__calloc((size_t)shape[0], sizeof *m->host_others);
+    m->host_others = cup__calloc((size_t)rows, sizeof *m->host_others);
     if (m->kept && !cup_images_pixels(m->kept))
-        m->host_kept = cup__malloc(bytes_of(m, shape[0]));
+        m->host_kept = cup__malloc(bytes_of(m, rows));
     if (!m->host_others || (m->kept && !cup_images_pixels(m->kept) && !m->host_kept))
         return cup__no_memory(&c->error, "a batch of images");
     m->pixels = cup_keep(cup_tensor_new(c, CUP_U8, 4, shape));
-    m->labels = cup_keep(cup_tensor_new(c, CUP_I64, 1, shape));
-    m->others = cup_keep(cup_tensor_new(c, CUP_I64, 1, shape));
+    m->labels = cup_keep(cup_tensor_new(c, CUP_I64, 1, &rows));
+    m->others = cup_keep(cup_tensor_new(c, CUP_I64, 1, &rows));
     m->part = cup_keep(cup_tensor_new(c, CUP_F32, 1, (int64_t[]){1}));
     return c->error.status;
 }
@@ -255,12 +294,14 @@ static cup_status make(cup_classifier *m, const char *folder)
                                                    .steps = how->steps,
                                                    .decline = how->decline},
                                       .optimizer = how->optimizer,
-                                      .accumulate = 1,
+                                      .accumulate = cup_comm_count(how->comm),
+                                      .comm = how->comm,
                                       .evaluate_every = how->evaluate_every,
                                       .save_every = how->save_every,
                                       .folder = folder,
                                       .kind = "classifier"};
     CUP_TRY(cup__classification_check(c, &m->how));
+    CUP_TRY(take_share(m));
     CUP_TRY(check_kept(m));
     CUP_TRY(take_names(m));
     CUP_TRY(cup_precision(c, how->precision));

@@ -6,6 +6,7 @@
 #include "cupola/classifier.h"
 #include "train/images_ahead.h"
 #include "train/loop.h"
+#include "train/together.h"
 
 struct cup_classifier {
     cup_context *c;
@@ -20,6 +21,7 @@ struct cup_classifier {
     cup__images_ahead *ahead; /* batches for training */
     int64_t *host_others;     /* classes of the images mixed in */
     uint8_t *host_kept;       /* a batch of those kept, where they are decoded as needed */
+    cup__images_share share;  /* of a batch, this process's */
     cup_tensor *pixels, *labels, *others, *part; /* on the device; `part` is left to the first */
     double accuracy;
 };

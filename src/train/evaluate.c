@@ -62,13 +62,6 @@ int64_t cup__evaluated_texts(const cup_data *data, cup_split split, int64_t cont
     return texts > 0 && texts < windows ? texts : windows;
 }
 
-void cup__evaluated_share(cup_comm *comm, int64_t texts, int64_t *begin, int64_t *end)
-{
-    int64_t rank = cup_comm_rank(comm), count = cup_comm_count(comm);
-    *begin = texts / count * rank + (rank < texts % count ? rank : texts % count);
-    *end = *begin + texts / count + (rank < texts % count);
-}
-
 /* The share of each process, then the sum of all. */
 static cup_status evaluate_share(evaluation *e, cup_comm *comm, int64_t batch, double *loss)
 {

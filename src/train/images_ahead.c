@@ -10,6 +10,8 @@
 struct cup__images_ahead {
     const cup_images *images;
     const cup_classification *how;
+    cup__images_share share;
+    int64_t bytes; /* of an image */
     uint8_t *pixels[2];
     int64_t *labels[2];
     pthread_t thread;
@@ -25,8 +27,13 @@ struct cup__images_ahead {
 
 static cup_status fill(cup__images_ahead *a, cup__error *error, int slot, int64_t step)
 {
-    return cup__images_batch(error, a->images, a->how->seed, step * a->how->batch, a->how->batch,
-                             &a->how->augmentation, a->pixels[slot], a->labels[slot]);
+    const cup__images_share *s = &a->share;
+    for (int i = 0; i < s->parts; i++)
+        CUP_TRY(cup__images_batch(error, a->images, a->how->seed,
+                                  step * a->how->batch + s->from[i], s->rows,
+                                  &a->how->augmentation, a->pixels[slot] + i * s->rows * a->bytes,
+                                  a->labels[slot] + i * s->rows));
+    return CUP_OK;
 }
 
 static void *fill_all(void *user)
@@ -56,17 +63,21 @@ static void *fill_all(void *user)
 }
 
 cup__images_ahead *cup__images_ahead_new(cup__error *error, const cup_images *images,
-                                         const cup_classification *how, bool threaded)
+                                         const cup_classification *how,
+                                         const cup__images_share *share, bool threaded)
 {
     cup__images_ahead *a = cup__calloc(1, sizeof *a);
     size_t pixels, one = (size_t)(images->height * images->width * images->channels);
-    if (!a || !cup__multiply((size_t)how->batch, one, &pixels)) {
+    size_t rows = (size_t)(share->parts * share->rows);
+    if (!a || !cup__multiply(rows, one, &pixels)) {
         cup__no_memory(error, "the batches of images");
         cup__free(a);
         return NULL;
     }
     a->images = images;
     a->how = how;
+    a->share = *share;
+    a->bytes = (int64_t)one;
     a->owner = getpid();
     a->wanted = a->ready = -1;
     pthread_mutex_init(&a->lock, NULL);
@@ -74,7 +85,7 @@ cup__images_ahead *cup__images_ahead_new(cup__error *error, const cup_images *im
     bool fits = true;
     for (int i = 0; i < 1 + threaded && fits; i++) {
         a->pixels[i] = cup__malloc(pixels);
-        a->labels[i] = cup__calloc((size_t)how->batch, sizeof **a->labels);
+        a->labels[i] = cup__calloc(rows, sizeof **a->labels);
         fits = a->pixels[i] && a->labels[i];
     }
     if (!fits) {

@@ -46,6 +46,14 @@ cup_status cup__loop_group(cup_loop *l)
                      cup_comm_count(l->comm), cup_comm_count(l->among));
 }
 
+void cup__evaluated_share(cup_comm *comm, int64_t count, int64_t *begin, int64_t *end)
+{
+    int64_t rank = cup_comm_rank(comm), processes = cup_comm_count(comm);
+    int64_t each = count / processes, more = count % processes;
+    *begin = each * rank + (rank < more ? rank : more);
+    *end = *begin + each + (rank < more);
+}
+
 /* The points as numbers in a tensor, and back. */
 static cup_status spread_points(cup_loop *l, int64_t count)
 {

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "cupola/train.h"
 #include "train/loop.h"
+#include "train/together.h"
 
 struct cup_trainer {
     cup_loop *loop;
@@ -60,8 +61,6 @@ void cup__training_kernels(cup_context *c, const cup_training *training);
 cup_status cup__training_dry(cup_context *c, const cup_training *training, cup_trainer *t);
 void cup__training_dry_free(cup_trainer *t);
 
-/* Those of them that one of several processes takes, [*begin, *end). */
-void cup__evaluated_share(cup_comm *comm, int64_t texts, int64_t *begin, int64_t *end);
 /* As cup_gpt_evaluate, by all processes, each of which gets the loss. */
 cup_status cup__gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, cup_comm *comm,
                              int64_t batch, int64_t texts, double *loss);

@@ -64,6 +64,34 @@ TEST(classify_whole_way)
     EXPECT_CONTAINS(out, "missing.png");
 }
 
+/* Two processes learn what one does, and another number of them goes on from their checkpoint. */
+TEST(classify_trains_by_several_processes)
+{
+    const char *folder = work_folder();
+    EXPECT_INT(cupola(folder, TINY "--data . --network net.txt --steps 6 --out r --processes 2"),
+               0);
+    EXPECT_CONTAINS(out, "run      2 processes, joined by sockets");
+    EXPECT_INT(cupola(folder, "train --task classify --device cpu --out r --resume --steps 8"), 0);
+    EXPECT_INT(cupola(folder, TINY "--data . --network net.txt --steps 6 --out s"), 0);
+    EXPECT_INT(cupola(folder, "train --task classify --device cpu --out s --resume --steps 8 "
+                              "--processes 2"), 0);
+    EXPECT_INT(test_command(out, sizeof out,
+                            "cd '%s' && cut -d, -f1-2 r/losses.csv >a && cut -d, -f1-2 "
+                            "s/losses.csv >b && wc -l <a && paste -d, a b", folder), 0);
+    const char *line = strchr(out, '\n');
+    int lines = 0;
+    for (; line && *++line; line = strchr(line, '\n')) {
+        double step[2], loss[2];
+        if (sscanf(line, "%lf,%lf,%lf,%lf", &step[0], &loss[0], &step[1], &loss[1]) != 4)
+            continue;
+        EXPECT(step[0] == step[1]);
+        EXPECT_NEAR(loss[0], loss[1], 2e-4);
+        lines++;
+    }
+    EXPECT(lines >= 8);
+    EXPECT_INT(cupola(folder, TINY "--data . --network net.txt --out t --processes 3"), 2);
+}
+
 TEST(classify_refused)
 {
     static const struct {

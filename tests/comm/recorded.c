@@ -154,3 +154,71 @@ TEST(comm_gradients_refuse)
 {
     together(2, refuse, NULL);
 }
+
+/* Batchnorm of parts of a batch, of unlike sizes, beside that of the whole. */
+
+enum { CHANNELS = 3, PLACES = 4 };
+
+static cup_tensor *normed(cup_comm *m, cup_parameters *list,
+                          cup_batchnorm_layer *layer, cup_tensor *x)
+{
+    cup_parameters_together(list, m);
+    cup_batchnorm_layer_new(layer, list, m ? "parts" : "whole", CHANNELS, NULL);
+    cup_tensor_write(layer->weight, (double[]){0.5, 1.5, -1}, CHANNELS * sizeof(double));
+    cup_require_grad(x);
+    return cup_batchnorm_layer_call(layer, x);
+}
+
+static void expect_equal(cup_tensor *a, cup_tensor *b, const char *what)
+{
+    double x[64], y[64];
+    int64_t size = cup_tensor_count(a);
+    if (!a || size != cup_tensor_count(b) ||
+        cup_tensor_read(a, x, (size_t)size * sizeof *x) != CUP_OK ||
+        cup_tensor_read(b, y, (size_t)size * sizeof *y) != CUP_OK) {
+        wrong("%s: there is none", what);
+        return;
+    }
+    for (int64_t i = 0; i < size; i++)
+        if (!(fabs(x[i] - y[i]) < 1e-10))
+            wrong("%s, element %d: %.15g, not %.15g", what, (int)i, x[i], y[i]);
+}
+
+static cup_tensor *part_of(cup_context *c, cup_tensor *all, int rank)
+{
+    return cup_copy(c, cup_slice(c, all, (int64_t[]){rank * 2, 0, 0}, 3,
+                                 (int64_t[]){rank ? 3 : 2, -1, -1}, 3));
+}
+
+static void norm_parts(cup_context *c, cup_comm *m, void *user)
+{
+    enum { ROWS_ALL = 5 };
+    int rank = cup_comm_rank(m);
+    double values[ROWS_ALL * CHANNELS * PLACES];
+    (void)user;
+    for (int i = 0; i < ROWS_ALL * CHANNELS * PLACES; i++)
+        values[i] = 3 + sin(i * 1.7) * (1 + i % 3);
+    const int64_t shape[] = {ROWS_ALL, CHANNELS, PLACES};
+    cup_tensor *x = cup_tensor_from(c, CUP_F64, 3, shape, values), *part = part_of(c, x, rank);
+    cup_tensor *dx[2][2], *outputs[2];
+    cup_batchnorm_layer layer[2];
+    cup_parameters *list = cup_parameters_new(c, CUP_F64);
+    for (int i = 0; i < 2; i++) {
+        cup_tensor *own = i ? part : x, *y = normed(i ? m : NULL, list, &layer[i], own);
+        cup_tensor *loss = cup_sum(c, cup_mul(c, cup_mul(c, y, y), y), NULL, 0, false);
+        outputs[i] = cup_detach(y);
+        cup_gradients(c, loss, (cup_tensor *[]){own, layer[i].weight}, 2, dx[i]);
+    }
+    cup_comm_all_reduce(m, &dx[1][1], 1, CUP_COMBINE_SUM);
+    expect_equal(outputs[1], part_of(c, outputs[0], rank), "y");
+    expect_equal(dx[1][0], part_of(c, dx[0][0], rank), "dx");
+    expect_equal(dx[1][1], dx[0][1], "dweight");
+    expect_equal(layer[1].running_mean, layer[0].running_mean, "the running mean");
+    expect_equal(layer[1].running_var, layer[0].running_var, "the running variance");
+    cup_parameters_free(list);
+}
+
+TEST(batchnorm_of_parts_is_that_of_the_whole)
+{
+    together(2, norm_parts, NULL);
+}

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "comm/together.h"
 #include "cuda/support.h"
 #include "cupola/cupola.h"
 #include "data/shapes.h"
@@ -245,5 +246,71 @@ TEST(classifier_lacks_memory)
         cup_classifier_free(m);
     }
     EXPECT(failures > 30);
+    end(&s);
+}
+
+static int64_t losses_of(session *s, cup_comm *m, cup_training_point *points, double *accuracy)
+{
+    int64_t count = 0;
+    s->how.comm = m;
+    cup_classifier *made = cup_classifier_new(s->c, s->train, s->kept, NULL, &s->how);
+    cup_loop_run(cup_classifier_loop(made), NULL);
+    const cup_training_point *own = cup_loop_points(cup_classifier_loop(made), &count);
+    if (count > 0 && count <= 30)
+        memcpy(points, own, (size_t)count * sizeof *own);
+    *accuracy = cup_classifier_accuracy(made);
+    cup_classifier_free(made);
+    return count;
+}
+
+static bool near(double a, double b, double most)
+{
+    return (isnan(a) && isnan(b)) || fabs(a - b) <= most;
+}
+
+/* One in turn, beside what all do together. */
+static void run_beside_one(cup_context *c, cup_comm *m, void *user)
+{
+    cup_training_point one[30], many[30];
+    double accuracy[2];
+    session s = *(session *)user;
+    s.c = c;
+    s.train = cup_images_load(c, folder, CUP_SPLIT_TRAIN, NULL);
+    s.kept = cup_images_load(c, folder, CUP_SPLIT_VALIDATION, NULL);
+    int64_t count = losses_of(&s, NULL, one, &accuracy[0]);
+    if (losses_of(&s, m, many, &accuracy[1]) != count || count < 12)
+        wrong("not as many points as the %d of one process", (int)count);
+    for (int64_t i = 0; i < count; i++)
+        if (one[i].step != many[i].step || !near(one[i].loss, many[i].loss, 2e-5) ||
+            !near(one[i].norm, many[i].norm, 2e-4) ||
+            !near(one[i].validation, many[i].validation, 2e-5))
+            wrong("step %d: loss %.8g and %.8g, norm %.8g and %.8g, kept %.8g and %.8g",
+                  (int)one[i].step, one[i].loss, many[i].loss, one[i].norm, many[i].norm,
+                  one[i].validation, many[i].validation);
+    if (fabs(accuracy[0] - accuracy[1]) > 0.03)
+        wrong("%.4f and %.4f of those kept told right", accuracy[0], accuracy[1]);
+    s.how.batch = 21;
+    cup_classifier_free(cup_classifier_new(c, s.train, s.kept, NULL, &s.how));
+    if (!strstr(cup_error_text(c), "21 images cannot be shared equally by 2 processes"))
+        wrong("a batch of 21: %s", cup_error_text(c));
+    cup_error_clear(c);
+    cup_images_free(s.train);
+    cup_images_free(s.kept);
+}
+
+/* Batchnorms see whole batches, and pairs that are mixed belong to different processes. */
+TEST(classifier_of_two_processes_is_that_of_one)
+{
+    const char *address = together_address() + strlen("file:"); /* in this test's folder */
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(address, '/') - address), address);
+    session s = begin();
+    /* A bias before a batchnorm has no gradient but rounding, which AdamW makes steps of. */
+    strcpy(s.how.network, "conv 8 nobias\nbatchnorm\nrelu\nmaxpool 2\nconv 8 nobias\nbatchnorm\n"
+                          "relu\nglobalpool\nlinear classes\n");
+    s.how.augmentation.crop = 1;
+    for (int i = 0; i < 2; i++) {
+        s.how.mixup = i * 0.4;
+        together(2, run_beside_one, &s);
+    }
     end(&s);
 }

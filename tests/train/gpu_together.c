@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "cuda/support.h"
+#include "data/shapes.h"
 #include "test.h"
 
 /* How many times NCCL was called in the last step before a product of backward, and how often a
@@ -35,4 +36,28 @@ TEST(together_gpus_add_up_gradients_within_backward)
     unsetenv("CUP_KERNELS");
     train(folder, "1", "some 0\n");
     train(folder, "0", "0 0\n");
+}
+
+/* Sums of batchnorms go through NCCL within the step that is captured; the step that is only
+ * rehearsed calls nobody. */
+TEST(together_gpus_share_batches_of_images)
+{
+    char out[4000];
+    const char *folder = fake_begin();
+    unsetenv("CUP_KERNELS");
+    shapes_write(folder, "train", 60, 1);
+    shapes_write(folder, "t10k", 20, 2);
+    int code = test_command(
+        out, sizeof out,
+        "build=$(realpath '%s') && cd '%s' && "
+        "printf 'conv 4\\nbatchnorm\\nglobalpool\\nlinear classes\\n' >net && "
+        "CUP_LIBCUDA=$build/fake/libcuda.so.1 CUP_LIBNVRTC=$build/fake/libnvrtc.so "
+        "CUP_LIBNCCL=$build/fake/libnccl.so FAKE_NVRTC_ANY=1 CUP_LOG=launch $build/cupola train "
+        "--task classify --processes 2 --device cuda --data . --network net --mixup 0.2 "
+        "--batch 10 --steps 4 --out o >log 2>&1 || { tail -5 log; exit 1; }; "
+        "grep -c 'not captured' log; grep -v '^\\[1\\]' log | grep -c 'launch: NCCL'",
+        test_build(), folder);
+    if (code)
+        test_fail(__FILE__, __LINE__, "%d: %s", code, out);
+    EXPECT(!strncmp(out, "0\n", 2) && atoi(out + 2) > 10);
 }

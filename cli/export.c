@@ -111,7 +111,7 @@ const cli_verb verb_export = {
             "them, adapter_config.json and adapter_model.safetensors; with --merge the model with "
             "them in its weights.",
     .examples = "A model with the adapters that were trained beside it:\n"
-                "cupola export --from tuned --merge --out merged\n"
+                "cupola export --from adapted --merge --out merged\n"
                 "The average of a run's weights:\n"
                 "cupola export --from averaged --ema --out average\n",
     .options = options,

@@ -50,6 +50,9 @@ static void prepare(const char *folder)
                              "cupola train --data book.txt --vocabulary 270 --layers 1 --heads 1 "
                              "--width 16 --context 16 --batch 1 --steps 1 --bias yes --ema 0.9 "
                              "--out averaged; "
+                             "cp -r gpt2 smollm; cp book.txt notes.txt; "
+                             "cupola train --data notes.txt --from averaged --lora 2 --batch 1 "
+                             "--steps 1 --evaluate-texts 1 --out adapted; "
                              "printf 'a\\tb\\tc\\td\\te\\t5\\n' | tee mine.tsv >yours.tsv; "
                              "cupola bench --op add --shapes '512x512 512x512' --format csv "
                              ">old.csv"),

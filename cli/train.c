@@ -65,9 +65,12 @@ static int choose_training(train_run *r)
 
 static int make_trainer(train_run *r)
 {
-    int code = train_parallel(r->given, cup_comm_count(r->comm), &r->training.tensor);
+    int code = train_parallel(r->given, cup_comm_count(r->comm), &r->parts);
     if (code)
         return code;
+    r->training.tensor = r->parts.tensor;
+    r->training.stages = r->parts.stages;
+    r->training.blocks = r->parts.blocks[0] ? r->parts.blocks : NULL;
     r->training.comm = r->comm;
     r->training.background = r->given->save_background;
     r->training.optimizer.split = r->given->zero ? r->comm : NULL;
@@ -291,8 +294,9 @@ const cli_verb verb_train = {
         "rounding. Rank 0 writes the checkpoint, from which a run that is started again goes on by "
         "itself, but with --overwrite; another number of processes may go on from it, too. "
         "--parallel dp=2,tp=2 lets groups of two share out one model, each process with a part of "
-        "the heads, of the MLPs and of the vocabulary, for models that do not fit one of them. "
-        "Where "
+        "the heads, of the MLPs and of the vocabulary, for models that do not fit one of them; "
+        "pp=2 gives each of two a half of its blocks, through which the batches of a step go one "
+        "after the other: with --accumulate many times as many as stages they seldom wait. Where "
         "the run fails, each process writes flight-RANK.json to --out: why, what it did last, and "
         "what it knew of the others.\n\n"
         "--lora RANK trains adapters beside the linear layers of the model in --from, which stays "

@@ -11,7 +11,7 @@
 typedef struct train_given {
     cli_files data, weights, cards;
     const char *out, *preset, *device, *dtype, *tokenizer, *precision;
-    const char *parallel; /* "dp=2,tp=2" */
+    const char *parallel, *stages; /* "dp=2,tp=2", "3,4" */
     const char *positions, *norm, *mlp, *bias, *optimizer;
     const char *memory_page, *decline, *from, *text_field;
     bool again; /* no option: a run that was started again goes on from its checkpoint */
@@ -50,8 +50,14 @@ int train_images(cli_call *call);
 /* Refuses what cannot be started so; says how many processes are to be started from here, 1 where
  * this one does the work. Returns an exit code. */
 int train_plan(const train_given *given, int *processes);
-/* How many of so many processes share out one model. Returns an exit code. */
-int train_parallel(const train_given *given, int processes, int64_t *tensor);
+/* How so many processes share out a model: in stages of so many blocks, each among several. Returns
+ * an exit code. */
+#define TRAIN_STAGES 64
+typedef struct train_parts {
+    int64_t tensor, stages;
+    int64_t blocks[TRAIN_STAGES]; /* all 0: as many each */
+} train_parts;
+int train_parallel(const train_given *given, int processes, train_parts *out);
 /* Its GPU, or its share of the cores. Returns an exit code. */
 int train_find_place(const train_given *given, train_place *out);
 /* Whether a run that was started again has a checkpoint to go on from, as rank 0 sees it. */

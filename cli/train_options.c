@@ -45,9 +45,12 @@ const cli_option train_options[] = {
      "the same by N processes on the --device there is, as on CPUs; 0: by one"},
     {"restarts", INTEGER(train_given, restarts, 0, 1000000), "N", "0",
      "how often all of several processes go on from the checkpoint when one has failed"},
-    {"parallel", TEXT(train_given, parallel), "dp=N,tp=M", NULL,
-     "how several processes train: groups of M share out one model (tensor parallel), and N groups "
-     "the texts of a step; without it tp=1"},
+    {"parallel", TEXT(train_given, parallel), "dp=N,pp=S,tp=M", NULL,
+     "how several processes train: a model has S stages of blocks, one behind the other (pipeline "
+     "parallel), M share out each (tensor parallel), and N such groups share the texts of a step; "
+     "what is left out is 1, but for dp, which follows"},
+    {"stages", TEXT(train_given, stages), "BLOCKS,..", NULL,
+     "how many blocks each stage of --parallel pp has; without it as many each as can be"},
     {"zero", INTEGER(train_given, zero, 0, 1), "STAGE", "0",
      "1: each of several processes keeps the optimizer's states of a share of the parameters only "
      "(ZeRO 1); 0: of all"},

@@ -29,9 +29,13 @@ void train_announce(const train_run *r)
     const cup_gpt *m = cup_trainer_model(r->trainer);
     if (!train_speaks(r))
         return;
-    if (r->comm && r->training.tensor > 1)
-        fprintf(stderr, "run      %d processes, joined by %s; %lld share out the model\n",
-                cup_comm_count(r->comm), cup_comm_backend(r->comm), (long long)r->training.tensor);
+    int64_t each = r->parts.tensor * r->parts.stages;
+    if (r->comm && each > 1)
+        fprintf(stderr,
+                "run      %d processes, joined by %s; %lld share out the model: %lld stages by "
+                "%lld parts\n",
+                cup_comm_count(r->comm), cup_comm_backend(r->comm), (long long)each,
+                (long long)r->parts.stages, (long long)r->parts.tensor);
     else if (r->comm)
         fprintf(stderr, "run      %d processes, joined by %s\n", cup_comm_count(r->comm),
                 cup_comm_backend(r->comm));

@@ -17,6 +17,7 @@ typedef struct train_run {
     cup_context *c;
     cup_comm *comm;  /* NULL: this process alone */
     cup_training training;
+    train_parts parts;
     cup_corpus *corpus;
     cup_tokenizer *tokenizer;
     cup_data *data;

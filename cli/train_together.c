@@ -8,55 +8,6 @@
 #include "cupola/facts.h"
 #include "cupola/network.h"
 
-/* One "NAME=NUMBER" of the text, which goes on behind it. */
-static bool take_pair(const char **text, char name[3], int *number)
-{
-    int length = 0, read = sscanf(*text, "%2[a-z]=%4d%n", name, number, &length);
-    const char *end = *text + length;
-    if (read != 2 || *number < 1 || (*end != ',' && *end) || (*end == ',' && !end[1]))
-        return false;
-    *text = end + (*end == ',');
-    return true;
-}
-
-int train_parallel(const train_given *given, int processes, int64_t *tensor)
-{
-    int copies = 0, parts = 0, number;
-    char name[3];
-    *tensor = 1;
-    if (!given->parallel)
-        return CLI_OK;
-    for (const char *text = given->parallel; *text || text == given->parallel;) {
-        bool good = take_pair(&text, name, &number);
-        int *to = !good                 ? NULL
-                  : !strcmp(name, "dp") ? &copies
-                  : !strcmp(name, "tp") ? &parts
-                                        : NULL;
-        if (!to || *to)
-            return cli_usage("--parallel takes dp=N, tp=M or both with a comma between them, not "
-                             "%s",
-                             cli_shown(given->parallel));
-        *to = number;
-    }
-    parts = parts ? parts : 1;
-    copies = copies ? copies : processes / parts;
-    if (copies * parts != processes)
-        return cli_usage("--parallel %s is of %d processes, and the run has %d: give --gpus or "
-                         "--processes %d, or change it",
-                         given->parallel, (copies ? copies : 1) * parts, processes,
-                         (copies ? copies : 1) * parts);
-    if (parts > 1 && given->zero)
-        return cli_usage("--zero %lld splits the states of whole parameters, and --parallel %s "
-                         "leaves each process a part; give one of them",
-                         (long long)given->zero, given->parallel);
-    if (parts > 1 && given->sample)
-        return cli_usage("--sample writes with the whole model, of which --parallel %s leaves each "
-                         "process a part; cupola generate writes with the checkpoint",
-                         given->parallel);
-    *tensor = parts;
-    return CLI_OK;
-}
-
 int train_plan(const train_given *given, int *processes)
 {
     cup_launched by;
@@ -81,8 +32,8 @@ int train_plan(const train_given *given, int *processes)
         return cli_usage("--restarts is of several processes: give --gpus or --processes, or "
                          "cupola launch --restarts");
     *processes = wanted > 1 ? (int)wanted : 1;
-    int64_t tensor;
-    return launched ? CLI_OK : train_parallel(given, *processes, &tensor);
+    train_parts parts;
+    return launched ? CLI_OK : train_parallel(given, *processes, &parts);
 }
 
 static bool has_gpu(int index)

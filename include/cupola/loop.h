@@ -45,6 +45,11 @@ typedef struct cup_loop_calls {
      * the kernels are there before the first step. NULL: `evaluate` itself is called so. */
     void (*rehearse)(cup_context *c, void *user);
     void *user;
+    /* In the place of `loss`, where processes have stages of one model, see `pipe` of the options:
+     * what this stage makes of a batch. The first is given no x, and reads the batch; the others
+     * are given what the stage before has made, and the last makes the loss. What it gives it has
+     * made for that, and the same holds of it as of `loss`. One process alone calls it, too. */
+    cup_tensor *(*stage)(cup_context *c, int64_t batch, cup_tensor *x, void *user);
 } cup_loop_calls;
 
 /* How a loop trains. */
@@ -67,6 +72,13 @@ typedef struct cup_loop_options {
      * it is written from there. It takes the place of the last one when it is whole; the run ends
      * with a sentence if it cannot be. Where there is no memory for the copy they wait. */
     bool background;
+    /* Of `comm`, the processes that have the stages of one model with this one, in their order;
+     * NULL where each has all of it. Borrowed, see below. What goes from stage to stage of each
+     * batch is a tensor of this dtype and shape. */
+    cup_comm *pipe;
+    cup_dtype between_dtype;
+    int between_ndim;
+    int64_t between[CUP_MAX_DIMS];
 } cup_loop_options;
 
 /* With a communicator each process computes an equal share of a step's batches, of which there must
@@ -89,6 +101,18 @@ typedef struct cup_loop_options {
  * then added up behind backward and not meanwhile. Checkpoints hold whole tensors, so that any
  * number of processes goes on from them; rank 0 needs memory for the whole model when it writes and
  * reads them. */
+
+/* Where processes have stages of a model, `pipe`, each makes the parameters of its own in its list,
+ * and the batches of a step go through all stages one after the other: as soon as a stage has as
+ * many ahead as there are stages behind it, it goes backward with one batch for one that it goes
+ * forward with, so that it keeps no more batches than that. Of a step of n batches a stage waits
+ * about (stages - 1) / (n + stages - 1) of the time. A parameter that several stages have under one
+ * name is one parameter; it begins as the first of them has it, and its gradients are added up.
+ * Rank 0 has the first stage. Ranks of `comm` stand so: those that share out a stage's parameters,
+ * then stages, then groups that share the batches. Optimizers with `split` are refused. Gradients
+ * are added up behind backward and not meanwhile. On a GPU a step is captured in one graph, with
+ * what goes between stages, so that a stop waits for all of it; a stage's work and what it passes
+ * on follow each other on the context's stream. */
 
 /* What a folder's checkpoint, of a loop or of a training of a GPT, says of itself. */
 typedef struct cup_checkpoint {

@@ -68,6 +68,7 @@ typedef struct cup_gpt {
     cup_lora_layer *loras;    /* of each block those beside qkv, out, up and down */
     int64_t lora_rank;
     double lora_alpha;
+    int64_t first, end;  /* the blocks that are here, of a stage; all of others */
 } cup_gpt;
 
 /* A new model: weights normal with deviation 0.02, those that lead back to the residual stream
@@ -93,6 +94,20 @@ CUP_API cup_status cup_gpt_adapt(cup_gpt *m, int64_t rank, double alpha, bool ap
 /* Adds the adapters to the weights, which are learned again from then on, and frees them.
  * Optimizers of them must be gone. CUP_STATE where there are none. */
 CUP_API cup_status cup_gpt_merge(cup_gpt *m);
+
+/* A stage of it: the blocks [first, end) and what leads to the first block or from the last one, as
+ * a pipeline of processes has them, shared out besides where `among` is not NULL. With an embedding
+ * that is the head too, "wte.weight" is in the first stage and in the last. Weights begin as those
+ * of the whole. CUP_ARGUMENT where there are no such blocks, CUP_UNSUPPORTED with dropout. What is
+ * of a whole model refuses it, but for cup_parameters_*. */
+CUP_API cup_gpt *cup_gpt_stage_new(cup_context *c, cup_dtype dtype, int64_t first, int64_t end,
+                                   const cup_gpt_config *config, cup_comm *among);
+
+/* What a stage makes: the first from tokens [B,T], others from the x [B,T,width] that the stage
+ * before has made; the last one's is the loss, see cup_gpt_loss, whose targets the others do not
+ * read. A model that is one stage has all of it. */
+CUP_API cup_tensor *cup_gpt_stage_call(cup_gpt *m, cup_tensor *tokens, cup_tensor *x,
+                                       cup_tensor *targets, bool training);
 
 /* tokens [B,T], i32 or i64, T at most the context, to logits [B,T,vocabulary]. A token that the
  * model does not know is an error on a CPU, here and below; on a GPU, where tokens are not read

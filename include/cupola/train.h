@@ -51,6 +51,12 @@ typedef struct cup_training {
      * model lies: `from` may be NULL in a folder that has one. */
     int64_t lora_rank;
     double lora_alpha; /* 0: the rank */
+    /* The model has so many stages, see cup_gpt_stage_new and `pipe` of cup_loop_options, each of
+     * `tensor` processes; the groups that share the texts are then of as many more. 0: 1. `blocks`
+     * says how many blocks each stage has; NULL: as many each as can be, the first of them one
+     * more. It is borrowed for as long as the trainer is made. All else is as of `tensor`. */
+    int64_t stages;
+    const int64_t *blocks;
 } cup_training;
 
 /* A run that is known to work, under a name. */

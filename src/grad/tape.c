@@ -138,10 +138,15 @@ static void node_free(cup__node *node)
     cup__free(node);
 }
 
+static void truncate(cup__tape *tape, size_t count)
+{
+    while (tape->count > count)
+        node_free(tape->nodes[--tape->count]);
+}
+
 void cup__tape_truncate(cup_context *c, size_t count)
 {
-    while (c->tape->count > count)
-        node_free(c->tape->nodes[--c->tape->count]);
+    truncate(c->tape, count);
 }
 
 void cup_tape_clear(cup_context *c)
@@ -153,11 +158,18 @@ void cup_tape_clear(cup_context *c)
     c->tape->generation++;
 }
 
+void cup__tape_free(cup__tape *tape)
+{
+    if (!tape)
+        return;
+    truncate(tape, 0);
+    cup__free(tape->nodes);
+    cup__free(tape);
+}
+
 static void tape_free(cup_context *c)
 {
-    cup__tape_truncate(c, 0);
-    cup__free(c->tape->nodes);
-    cup__free(c->tape);
+    cup__tape_free(c->tape);
     c->tape = NULL;
 }
 
@@ -173,14 +185,31 @@ cup__tape *cup__tape_make(cup_context *c)
 {
     if (c->tape)
         return c->tape;
-    c->tape = cup__calloc(1, sizeof *c->tape);
-    if (!c->tape) {
+    c->tape = cup__tape_new(c, 0);
+    if (c->tape)
+        c->tape_calls = &calls;
+    return c->tape;
+}
+
+/* Far from each other, so that results of one tape are not taken for another's. */
+#define GENERATIONS ((uint32_t)1 << 24)
+
+cup__tape *cup__tape_new(cup_context *c, int number)
+{
+    cup__tape *tape = cup__calloc(1, sizeof *tape);
+    if (!tape) {
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for the tape");
         return NULL;
     }
-    c->tape->generation = 1;
-    c->tape_calls = &calls;
-    return c->tape;
+    tape->generation = 1 + (uint32_t)number * GENERATIONS;
+    return tape;
+}
+
+cup__tape *cup__tape_exchange(cup_context *c, cup__tape *other)
+{
+    cup__tape *was = c->tape;
+    c->tape = other;
+    return was;
 }
 
 static bool is_recorded(const cup_tensor *t)

@@ -72,6 +72,13 @@ bool cup__tape_wants(cup_context *c, cup_tensor *const *in, int in_count);
 /* The context's tape, made when there is none; NULL with an error when there is no memory. */
 cup__tape *cup__tape_make(cup_context *c);
 
+/* A tape of its own for one of several passes forward whose backwards come later, each to be in the
+ * context's place meanwhile: exchange puts it there and gives what was there. NULL with an error
+ * when there is no memory. */
+cup__tape *cup__tape_new(cup_context *c, int number);
+cup__tape *cup__tape_exchange(cup_context *c, cup__tape *other);
+void cup__tape_free(cup__tape *tape);
+
 /* A new node at the end of the tape, cleared; NULL with an error when there is no memory. */
 cup__node *cup__tape_node(cup_context *c, int in_count, int out_count, size_t attributes_size);
 

@@ -3,10 +3,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "cupola/ops.h"
 #include "cupola/prof.h"
 #include "nn/gpt.h"
 
 #define DEVIATION 0.02
+#define ALL INT64_MIN /* blocks, as many as there are */
 
 /* What stands one behind the other in it: queries, keys and values, or gates and values. */
 static void sections_of(const cup_gpt_config *g, const cup__gpt_tensor *t, int64_t to[3])
@@ -43,6 +45,49 @@ static cup_tensor *make_tensor(cup_gpt *m, const cup__gpt_tensor *t, int64_t blo
     return cup_parameter_new(m->parameters, name, matrix ? 2 : 1, shape, &options);
 }
 
+static bool is_first(const cup_gpt *m)
+{
+    return m->first == 0;
+}
+
+bool cup__gpt_is_last(const cup_gpt *m)
+{
+    return m->end == m->config.layers;
+}
+
+bool cup__gpt_is_stage(const cup_gpt *m)
+{
+    return !is_first(m) || !cup__gpt_is_last(m);
+}
+
+cup_status cup__gpt_check_whole(const cup_gpt *m, const char *what)
+{
+    if (!cup__gpt_is_stage(m))
+        return CUP_OK;
+    return cup_fail(m->context, CUP_UNSUPPORTED,
+                    "%s: this process has the blocks from %lld to %lld of the model's %lld; load "
+                    "the whole from its checkpoint",
+                    what, (long long)m->first, (long long)m->end, (long long)m->config.layers);
+}
+
+/* Whether a stage has it: what leads to the blocks, those, or what leads from them. */
+static bool is_here(const cup_gpt *m, const cup__gpt_tensor *t, int64_t block)
+{
+    if (t->in_block)
+        return block >= m->first && block < m->end;
+    if (t->offset == offsetof(cup_gpt, embedding))
+        return is_first(m) || (cup__gpt_is_last(m) && !m->config.untied);
+    return t->offset == offsetof(cup_gpt, positions) ? is_first(m) : cup__gpt_is_last(m);
+}
+
+/* Draws as often as a tensor of another stage does. */
+static cup_status pass_by(cup_gpt *m, const cup__gpt_tensor *t)
+{
+    if (t->start == CUP__START_NORMAL || t->start == CUP__START_RESIDUAL)
+        cup_tensor_free(cup_normal(m->context, CUP_F32, 0, NULL, 0, 1));
+    return cup_error(m->context);
+}
+
 static cup_status make_tensors(cup_gpt *m, cup_transformer_tensors *blocks)
 {
     for (const cup__gpt_tensor *t = cup__gpt_tensors; t->name; t++) {
@@ -50,9 +95,10 @@ static cup_status make_tensors(cup_gpt *m, cup_transformer_tensors *blocks)
             continue;
         for (int64_t i = 0; i < (t->in_block ? m->config.layers : 1); i++) {
             char *base = t->in_block ? (char *)&blocks[i] : (char *)m;
-            cup_tensor *made = make_tensor(m, t, i);
-            if (!made)
-                return cup_error(m->context);
+            cup_tensor *made = is_here(m, t, i) ? make_tensor(m, t, i) : NULL;
+            cup_status status = made ? CUP_OK : pass_by(m, t);
+            if (status != CUP_OK)
+                return status;
             *(cup_tensor **)(void *)(base + t->offset) = made;
         }
     }
@@ -77,7 +123,7 @@ static cup_status make_blocks(cup_gpt *m, const cup_transformer_tensors *tensors
         .rope_scaling = g->rope_scaling,
         .activation = g->mlp == CUP_MLP_KIND_SWIGLU ? CUP_ACTIVATION_SWIGLU : CUP_ACTIVATION_GELU,
         .dropout = g->dropout};
-    for (int64_t i = 0; i < g->layers; i++) {
+    for (int64_t i = m->first; i < m->end; i++) {
         cup_status status = cup_transformer_layer_of(&m->blocks[i], m->parameters, &tensors[i],
                                                      g->heads, &options);
         if (status != CUP_OK)
@@ -101,8 +147,9 @@ static cup_status make(cup_gpt *m, cup_comm *among)
 {
     cup_context *c = m->context;
     size_t layers = (size_t)m->config.layers;
-    cup_status status = cup__gpt_fits(c, &m->config, cup_dtype_size(m->dtype), "weights",
-                                      cup_comm_count(among));
+    int processes = cup_comm_count(among) * (int)(m->config.layers / (m->end - m->first));
+    cup_status status =
+        cup__gpt_fits(c, &m->config, cup_dtype_size(m->dtype), "weights", processes);
     if (status != CUP_OK)
         return status;
     m->parameters = cup_parameters_new(c, m->dtype);
@@ -124,13 +171,22 @@ static cup_status make(cup_gpt *m, cup_comm *among)
     return status;
 }
 
-cup_gpt *cup_gpt_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config)
+static cup_status check_stage(const cup_gpt *m)
 {
-    return cup_gpt_among_new(c, dtype, config, NULL);
+    cup_context *c = m->context;
+    if (m->first < 0 || m->first >= m->end || m->end > m->config.layers)
+        return cup_fail(c, CUP_ARGUMENT, "gpt: a stage has blocks from %lld to %lld, and the model "
+                                         "%lld; give each stage some of them",
+                        (long long)m->first, (long long)m->end, (long long)m->config.layers);
+    if (cup__gpt_is_stage(m) && m->config.dropout > 0)
+        return cup_fail(c, CUP_UNSUPPORTED,
+                        "gpt: nothing is dropped out where processes have stages of the model; set "
+                        "dropout to 0");
+    return CUP_OK;
 }
 
-cup_gpt *cup_gpt_among_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config,
-                           cup_comm *among)
+static cup_gpt *make_blocks_of(cup_context *c, cup_dtype dtype, const cup_gpt_config *config,
+                               cup_comm *among, int64_t first, int64_t end)
 {
     if (!c || cup_error(c) != CUP_OK)
         return NULL;
@@ -145,10 +201,30 @@ cup_gpt *cup_gpt_among_new(cup_context *c, cup_dtype dtype, const cup_gpt_config
     }
     m->context = c;
     m->dtype = dtype;
-    if (cup__gpt_config_take(c, config, &m->config) == CUP_OK && make(m, among) == CUP_OK)
+    m->first = first;
+    cup_status status = cup__gpt_config_take(c, config, &m->config);
+    m->end = end == ALL ? m->config.layers : end;
+    if (status == CUP_OK && check_stage(m) == CUP_OK && make(m, among) == CUP_OK)
         return m;
     cup_gpt_free(m);
     return NULL;
+}
+
+cup_gpt *cup_gpt_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config)
+{
+    return make_blocks_of(c, dtype, config, NULL, 0, ALL);
+}
+
+cup_gpt *cup_gpt_among_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config,
+                           cup_comm *among)
+{
+    return make_blocks_of(c, dtype, config, among, 0, ALL);
+}
+
+cup_gpt *cup_gpt_stage_new(cup_context *c, cup_dtype dtype, int64_t first, int64_t end,
+                           const cup_gpt_config *config, cup_comm *among)
+{
+    return make_blocks_of(c, dtype, config, among, first, end < 0 ? 0 : end);
 }
 
 void cup_gpt_free(cup_gpt *m)

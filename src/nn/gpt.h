@@ -61,6 +61,12 @@ enum { CUP__LORA_QKV, CUP__LORA_OUT, CUP__LORA_UP, CUP__LORA_DOWN, CUP__LORA_COU
 /* The list that is trained and saved: the adapters' where there are some. */
 cup_parameters *cup__gpt_learned(const cup_gpt *m);
 
+/* Whether the last block is here; and whether not all are, which what needs the whole model
+ * refuses, under its name. */
+bool cup__gpt_is_last(const cup_gpt *m);
+bool cup__gpt_is_stage(const cup_gpt *m);
+cup_status cup__gpt_check_whole(const cup_gpt *m, const char *what);
+
 /* The final norm of x + delta, where delta, dropped out in training, may be NULL. */
 cup_tensor *cup__gpt_end(const cup_gpt *m, cup_tensor *x, cup_tensor *delta, bool training);
 /* On a CPU, that the model knows every token of [B,T]; their dtype. */

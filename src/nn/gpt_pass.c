@@ -102,20 +102,26 @@ static cup_status check_tokens(const cup_gpt *m, cup_tensor *tokens)
     return cup__gpt_tokens_check(m, tokens);
 }
 
+/* The blocks that are here; what the last one adds is not in the sum yet. */
+static cup_tensor *run_blocks(const cup_gpt *m, cup_tensor *x, cup_tensor **delta, bool training)
+{
+    bool was = cup_parameters_training(m->parameters, training);
+    for (int64_t i = m->first; i < m->end; i++) {
+        if (m->recompute)
+            x = cup_recompute(m->context, run_recomputed, &x, 1, &m->passes[2 * i + training]);
+        else
+            x = cup_transformer_layer_pass(&m->blocks[i], x, delta);
+    }
+    cup_parameters_training(m->parameters, was);
+    return x;
+}
+
 /* All of the model but the head: [B,T] to [B,T,width]. */
 static cup_tensor *pass(const cup_gpt *m, cup_tensor *tokens, bool training)
 {
     if (check_tokens(m, tokens) != CUP_OK)
         return NULL;
-    cup_tensor *x = embed(m, tokens, training), *delta = NULL;
-    bool was = cup_parameters_training(m->parameters, training);
-    for (int64_t i = 0; i < m->config.layers; i++) {
-        if (m->recompute)
-            x = cup_recompute(m->context, run_recomputed, &x, 1, &m->passes[2 * i + training]);
-        else
-            x = cup_transformer_layer_pass(&m->blocks[i], x, &delta);
-    }
-    cup_parameters_training(m->parameters, was);
+    cup_tensor *delta = NULL, *x = run_blocks(m, embed(m, tokens, training), &delta, training);
     return cup__gpt_end(m, x, delta, training);
 }
 
@@ -135,7 +141,7 @@ static cup_tensor *gather_logits(const cup_gpt *m, cup_comm *among, cup_tensor *
 
 cup_tensor *cup_gpt_logits(cup_gpt *m, cup_tensor *tokens)
 {
-    if (!m)
+    if (!m || cup__gpt_check_whole(m, "logits") != CUP_OK)
         return NULL;
     cup_context *c = m->context;
     cup_scope_open(c);
@@ -158,26 +164,62 @@ static int64_t rows_at_once(const cup_gpt *m, const cup_tensor *targets)
     return parts > 1 ? (cup_tensor_count(targets) + parts - 1) / parts : 0;
 }
 
-cup_tensor *cup_gpt_loss(cup_gpt *m, cup_tensor *tokens, cup_tensor *targets, bool training)
+static cup_tensor *loss_of(const cup_gpt *m, cup_tensor *x, cup_tensor *targets, bool training)
 {
-    if (!m)
-        return NULL;
     cup_context *c = m->context;
-    cup_scope_open(c);
-    cup_tensor *x = pass(m, tokens, training), *loss;
     cup_comm *among = cup_parameters_comm(m->parameters);
     int64_t vocabulary = m->config.vocabulary;
     if (among)
-        return cup_scope_return(c, cup_comm_cross_entropy(among, cup_linear(c, x, m->head, NULL),
-                                                          targets, -1, vocabulary));
+        return cup_comm_cross_entropy(among, cup_linear(c, x, m->head, NULL), targets, -1,
+                                      vocabulary);
     int64_t rows = training && targets ? rows_at_once(m, targets) : 0;
     if (rows > 0)
-        loss = cup_linear_cross_entropy(
+        return cup_linear_cross_entropy(
             c, x, m->head, targets, -1,
             CUP_OPTIONS(cup_linear_cross_entropy_options, .columns = vocabulary, .chunk = rows));
-    else /* The logits are used up: in training their gradient takes their place. */
-        loss = cup_cross_entropy(
-            c, cup_linear(c, x, m->head, NULL), targets, -1,
-            CUP_OPTIONS(cup_cross_entropy_options, .columns = vocabulary, .in_place = training));
-    return cup_scope_return(c, loss);
+    /* The logits are used up: in training their gradient takes their place. */
+    return cup_cross_entropy(
+        c, cup_linear(c, x, m->head, NULL), targets, -1,
+        CUP_OPTIONS(cup_cross_entropy_options, .columns = vocabulary, .in_place = training));
+}
+
+cup_tensor *cup_gpt_loss(cup_gpt *m, cup_tensor *tokens, cup_tensor *targets, bool training)
+{
+    if (!m || cup__gpt_check_whole(m, "loss") != CUP_OK)
+        return NULL;
+    cup_scope_open(m->context);
+    cup_tensor *x = pass(m, tokens, training);
+    return cup_scope_return(m->context, loss_of(m, x, targets, training));
+}
+
+/* What another stage has made. */
+static cup_status check_between(const cup_gpt *m, cup_tensor *x)
+{
+    char text[100];
+    if (!x)
+        return cup_fail(m->context, CUP_ARGUMENT, "gpt: what the stage before has made is NULL");
+    if (cup_tensor_ndim(x) == 3 && cup_tensor_size(x, 2) == m->config.width &&
+        cup_tensor_dtype(x) == m->dtype)
+        return CUP_OK;
+    return cup_fail(m->context, CUP_SHAPE,
+                    "gpt: what the stage before has made is %s; it must be %s [B,T,%lld]",
+                    cup_tensor_text(x, text, sizeof text), cup_dtype_name(m->dtype),
+                    (long long)m->config.width);
+}
+
+cup_tensor *cup_gpt_stage_call(cup_gpt *m, cup_tensor *tokens, cup_tensor *x, cup_tensor *targets,
+                               bool training)
+{
+    if (!m || cup_error(m->context) != CUP_OK)
+        return NULL;
+    cup_context *c = m->context;
+    cup_tensor *delta = NULL;
+    if ((m->first == 0 ? check_tokens(m, tokens) : check_between(m, x)) != CUP_OK)
+        return NULL;
+    cup_scope_open(c);
+    x = m->first == 0 ? embed(m, tokens, training) : x;
+    x = run_blocks(m, x, &delta, training);
+    if (!cup__gpt_is_last(m))
+        return cup_scope_return(c, delta ? cup_add(c, x, delta) : x);
+    return cup_scope_return(c, loss_of(m, cup__gpt_end(m, x, delta, training), targets, training));
 }

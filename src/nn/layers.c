@@ -280,8 +280,8 @@ static cup_tensor *multiply(const cup_linear_layer *layer, cup_context *c, cup_t
 }
 
 /* Each process has the products of its part of the features. */
-static cup_tensor *sum_parts(const cup_linear_layer *layer, cup_context *c, const cup__part *part,
-                             cup_tensor *x)
+static cup_tensor *sum_parts(const cup_linear_layer *layer, cup_context *c,
+                             const cup__portion *part, cup_tensor *x)
 {
     cup_tensor *y = cup_comm_sum(part->comm, multiply(layer, c, x, NULL));
     return y && layer->bias ? cup_add(c, y, layer->bias) : y;
@@ -324,7 +324,7 @@ cup_tensor *cup_linear_layer_call(const cup_linear_layer *layer, cup_tensor *x)
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
     if (!c)
         return NULL;
-    const cup__part *part = cup__parameters_part(layer->layer.parameters, layer->weight);
+    const cup__portion *part = cup__parameters_part(layer->layer.parameters, layer->weight);
     if (part && part->axis == 1)
         return sum_parts(layer, c, part, x);
     if (layer->lora || cup__parameters_is_fp8(layer->layer.parameters, layer->weight)) {
@@ -371,7 +371,7 @@ cup_tensor *cup_embedding_layer_call(const cup_embedding_layer *layer, cup_tenso
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
     if (!c)
         return NULL;
-    const cup__part *part = cup__parameters_part(layer->layer.parameters, layer->weight);
+    const cup__portion *part = cup__parameters_part(layer->layer.parameters, layer->weight);
     return part && part->axis == 0 ? cup_comm_embedding(part->comm, layer->weight, x)
                                    : cup_embedding(c, layer->weight, x);
 }

@@ -300,7 +300,7 @@ static cup_status take_tensors(cup_transformer_layer *layer, cup_parameters *lis
     cup_attention_layer *a = &layer->attention;
     cup_mlp_layer *m = &layer->mlp;
     CUP_TRY(cup__layer_begin(a, sizeof *a, list, call_attention));
-    const cup__part *part = t->qkv ? cup__parameters_part(list, t->qkv) : NULL;
+    const cup__portion *part = t->qkv ? cup__parameters_part(list, t->qkv) : NULL;
     CUP_TRY(cup__attention_layer_set(a, list, cup_tensor_size(t->norm1, 0), heads, attention,
                                      part ? cup_comm_count(part->comm) : 1));
     CUP_TRY(cup__layer_begin(m, sizeof *m, list, call_mlp));

@@ -7,7 +7,6 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "cupola/grad.h"
-#include "optim/optimizer.h"
 #include "tensor/tensor.h"
 
 #define NAME_MOST 250
@@ -20,7 +19,7 @@ typedef struct entry {
     cup_tensor *counted; /* the rows that count, a view, or NULL: all */
     bool shared;
     bool divided; /* this process has a part of it */
-    cup__part part;
+    cup__portion part;
 } entry;
 
 struct cup_parameters {
@@ -195,14 +194,20 @@ static entry *entry_of(const cup_parameters *root, const cup_tensor *t)
     return NULL;
 }
 
-const cup__part *cup__parameters_part(const cup_parameters *list, const cup_tensor *t)
+const cup__portion *cup__parameters_part(const cup_parameters *list, const cup_tensor *t)
 {
     const entry *e = list->root->comm ? entry_of(list->root, t) : NULL;
     return e && e->divided ? &e->part : NULL;
 }
 
-const cup__part *cup__parameters_part_named(const cup_parameters *list, const char *name,
-                                            size_t length)
+const char *cup__parameters_name(const cup_parameters *list, const cup_tensor *t)
+{
+    const entry *e = entry_of(list->root, t);
+    return e ? e->name : NULL;
+}
+
+const cup__portion *cup__parameters_part_named(const cup_parameters *list, const char *name,
+                                               size_t length)
 {
     const entry *e = list->root->entries, *end = e + (list->root->comm ? list->root->count : 0);
     while (e < end && (strlen(e->name) != length || memcmp(e->name, name, length)))
@@ -281,15 +286,6 @@ static entry *add_entry(cup_parameters *root, char *name)
     return e;
 }
 
-/* This process's part in the place of the whole. */
-static cup_status keep_part(cup_context *c, entry *e)
-{
-    cup_tensor *whole = e->tensor;
-    e->tensor = cup_keep(cup__part_take(c, whole, &e->part));
-    cup_tensor_free(whole);
-    return e->tensor ? CUP_OK : c->error.status;
-}
-
 /* The tensor of an entry that has its name. */
 static cup_status make_tensor(cup_parameters *root, entry *e, cup_dtype dtype, int ndim,
                               const int64_t *shape)
@@ -303,8 +299,12 @@ static cup_status make_tensor(cup_parameters *root, entry *e, cup_dtype dtype, i
     if (!e->tensor)
         return c->error.status;
     cup_status status = count_rows(c, e);
-    if (status == CUP_OK && e->divided)
-        status = keep_part(c, e);
+    if (status == CUP_OK && e->divided) {
+        cup_tensor *whole = e->tensor;
+        e->tensor = cup_keep(cup__part_take(c, whole, &e->part));
+        cup_tensor_free(whole);
+        status = c->error.status;
+    }
     if (status == CUP_OK && !o->buffer && !cup_require_grad(e->tensor))
         status = c->error.status;
     if (status != CUP_OK)
@@ -472,12 +472,10 @@ cup_optimizer *cup_optimizer_of(cup_parameters *list, const cup_optimizer_option
                                            .hidden = e->options.hidden};
     }
     cup_optimizer *o = cup_optimizer_new(root->context, all, count, options);
-    for (int i = 0; o && root->comm && i < count; i++)
-        if (cup__parameters_part(root, all[i].tensor) &&
-            cup__optimizer_divide(o, root->comm, i) != CUP_OK) {
-            cup_optimizer_free(o);
-            o = NULL;
-        }
+    if (o && root->comm && cup__parts_optimizer(root, o, all, count) != CUP_OK) {
+        cup_optimizer_free(o);
+        o = NULL;
+    }
     cup__free(all);
     return o;
 }

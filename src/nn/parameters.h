@@ -25,26 +25,34 @@ bool cup__parameters_is_fp8(const cup_parameters *list, const cup_tensor *weight
 
 /* What this process has of a tensor: the part of the whole that has its number, of each section
  * along the axis. */
-typedef struct cup__part {
+typedef struct cup__portion {
     cup_comm *comm;
     int axis, sections;
     int64_t section[3]; /* their sizes in the whole */
     int64_t rows;       /* of the whole, that count; 0: all */
-} cup__part;
+} cup__portion;
 
 /* That of a tensor of the list, by the tensor or by its whole name; NULL where it is the whole. */
-const cup__part *cup__parameters_part(const cup_parameters *list, const cup_tensor *t);
-const cup__part *cup__parameters_part_named(const cup_parameters *list, const char *name,
+const cup__portion *cup__parameters_part(const cup_parameters *list, const cup_tensor *t);
+const cup__portion *cup__parameters_part_named(const cup_parameters *list, const char *name,
                                             size_t length);
 
 /* Checks that a whole of that shape can be shared out as the options ask. */
 cup_status cup__part_set(cup_context *c, const char *name, int ndim, const int64_t *shape,
-                         const cup_parameter_options *options, cup_comm *m, cup__part *out);
+                         const cup_parameter_options *options, cup_comm *m, cup__portion *out);
 /* The shape of the whole of a part; this process's part of a whole; and the whole of the parts that
  * all of the communicator bring. New tensors of no gradient. */
-cup__shape cup__part_whole_shape(const cup_tensor *t, const cup__part *part);
-cup_tensor *cup__part_take(cup_context *c, cup_tensor *whole, const cup__part *part);
-cup_tensor *cup__part_gather(cup_context *c, cup_tensor *t, const cup__part *part);
+cup__shape cup__part_whole_shape(const cup_tensor *t, const cup__portion *part);
+cup_tensor *cup__part_take(cup_context *c, cup_tensor *whole, const cup__portion *part);
+cup_tensor *cup__part_gather(cup_context *c, cup_tensor *t, const cup__portion *part);
+
+/* The first name of a tensor of the list; NULL: it is none of them. */
+const char *cup__parameters_name(const cup_parameters *list, const cup_tensor *t);
+
+/* Says to an optimizer of the list which of its parameters are parts. What is whole is counted by
+ * the first of the processes. */
+cup_status cup__parts_optimizer(const cup_parameters *list, cup_optimizer *o,
+                                const cup_parameter *parameters, int count);
 
 /* First values, drawn from the random numbers that belong to the whole name; in no scope of the
  * caller's, kept. */

@@ -1,10 +1,12 @@
 /* Parameters of which each process has a part. */
+#include "base/memory.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
 #include "nn/parameters.h"
+#include "optim/optimizer.h"
 
 static cup_status check_sections(cup_context *c, const char *name, int64_t size,
-                                 const cup__part *part)
+                                 const cup__portion *part)
 {
     int64_t sum = 0;
     for (int i = 0; i < part->sections; i++) {
@@ -25,10 +27,10 @@ static cup_status check_sections(cup_context *c, const char *name, int64_t size,
 }
 
 cup_status cup__part_set(cup_context *c, const char *name, int ndim, const int64_t *shape,
-                         const cup_parameter_options *o, cup_comm *m, cup__part *out)
+                         const cup_parameter_options *o, cup_comm *m, cup__portion *out)
 {
     int axis = o->part == CUP_PART_COLUMNS;
-    *out = (cup__part){.comm = m, .axis = axis, .rows = o->rows};
+    *out = (cup__portion){.comm = m, .axis = axis, .rows = o->rows};
     if ((int)o->part < 0 || o->part > CUP_PART_COLUMNS || ndim <= axis ||
         ndim >= CUP_MAX_DIMS || !shape)
         return cup__fail(&c->error, CUP_ARGUMENT,
@@ -43,7 +45,7 @@ cup_status cup__part_set(cup_context *c, const char *name, int ndim, const int64
     return check_sections(c, name, shape[axis], out);
 }
 
-cup__shape cup__part_whole_shape(const cup_tensor *t, const cup__part *part)
+cup__shape cup__part_whole_shape(const cup_tensor *t, const cup__portion *part)
 {
     cup__shape shape = cup__shape_of(t);
     shape.size[part->axis] *= cup_comm_count(part->comm);
@@ -61,7 +63,7 @@ static cup_tensor *stretch(cup_context *c, cup_tensor *t, int axis, int64_t from
     return t ? cup_slice(c, t, starts, t->ndim, sizes, t->ndim) : NULL;
 }
 
-cup_tensor *cup__part_take(cup_context *c, cup_tensor *whole, const cup__part *part)
+cup_tensor *cup__part_take(cup_context *c, cup_tensor *whole, const cup__portion *part)
 {
     int64_t count = cup_comm_count(part->comm), rank = cup_comm_rank(part->comm), at = 0;
     cup_tensor *own[3];
@@ -78,7 +80,7 @@ cup_tensor *cup__part_take(cup_context *c, cup_tensor *whole, const cup__part *p
 }
 
 /* Section i of the whole, from what all have, [processes, ..]. */
-static cup_tensor *section(cup_context *c, cup_tensor *all, const cup__part *part, int i)
+static cup_tensor *section(cup_context *c, cup_tensor *all, const cup__portion *part, int i)
 {
     int64_t count = cup_comm_count(part->comm), at = 0, size = part->section[i] / count;
     cup_tensor *whole = NULL;
@@ -93,7 +95,7 @@ static cup_tensor *section(cup_context *c, cup_tensor *all, const cup__part *par
     return whole;
 }
 
-cup_tensor *cup__part_gather(cup_context *c, cup_tensor *t, const cup__part *part)
+cup_tensor *cup__part_gather(cup_context *c, cup_tensor *t, const cup__portion *part)
 {
     int64_t shape[CUP_MAX_DIMS] = {cup_comm_count(part->comm)};
     cup__shape whole = cup__part_whole_shape(t, part);
@@ -112,4 +114,23 @@ cup_tensor *cup__part_gather(cup_context *c, cup_tensor *t, const cup__part *par
     y = cup_scope_return(c, y);
     cup_grad_recording(c, was);
     return y;
+}
+
+cup_status cup__parts_optimizer(const cup_parameters *list, cup_optimizer *o,
+                                const cup_parameter *parameters, int count)
+{
+    cup_comm *m = cup_parameters_comm(list);
+    bool *counted = cup__calloc((size_t)count + 1, sizeof *counted);
+    if (!counted)
+        return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
+    for (int i = 0; i < count; i++) {
+        bool part = cup__parameters_part(list, parameters[i].tensor) != NULL;
+        cup_status status = part ? cup__optimizer_divide(o, i) : CUP_OK;
+        counted[i] = part || cup_comm_rank(m) == 0;
+        if (status != CUP_OK) {
+            cup__free(counted);
+            return status;
+        }
+    }
+    return cup__optimizer_count(o, m, counted);
 }

@@ -6,34 +6,17 @@
 #include "dispatch/attributes.h"
 #include "optim/optimizer.h"
 
-static cup_status begin(cup_optimizer *o, cup_comm *m)
-{
-    cup_context *c = o->c;
-    int64_t count = cup_comm_count(m), at = cup_comm_rank(m);
-    if (o->split)
-        return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "optimizer: states are not split over processes that have parts of the "
-                         "parameters; leave `split` out");
-    o->divided = cup__calloc((size_t)o->count, sizeof *o->divided);
-    if (!o->divided)
-        return cup__fail(&c->error, CUP_MEMORY, "out of host memory for an optimizer");
-    o->among = m;
-    o->whole_norm = cup_keep(cup_full(c, CUP_F32, 0, NULL, 0));
-    o->part_norms = cup_keep(cup_zeros(c, CUP_F32, 1, &count));
-    if (o->part_norms)
-        o->own_norm =
-            cup_keep(cup__tensor_view(o->part_norms, &(cup__shape){.dtype = CUP_F32},
-                                      &(int64_t){1}, at));
-    return c->error.status;
-}
-
-cup_status cup__optimizer_divide(cup_optimizer *o, cup_comm *m, int i)
+cup_status cup__optimizer_divide(cup_optimizer *o, int i)
 {
     char text[CUP__SHAPE_TEXT];
-    bool was = cup_grad_recording(o->c, false);
-    cup_status status = o->among ? CUP_OK : begin(o, m);
-    cup_grad_recording(o->c, was);
-    CUP_TRY(status);
+    if (o->split)
+        return cup__fail(&o->c->error, CUP_UNSUPPORTED,
+                         "optimizer: states are not split over processes that have parts of the "
+                         "parameters; leave `split` out");
+    if (!o->divided)
+        o->divided = cup__calloc((size_t)o->count, sizeof *o->divided);
+    if (!o->divided)
+        return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
     for (int k = 0; k < o->matrix_count; k++)
         if (o->matrices[k].value == o->parameters[i])
             return cup__fail(&o->c->error, CUP_UNSUPPORTED,
@@ -44,29 +27,53 @@ cup_status cup__optimizer_divide(cup_optimizer *o, cup_comm *m, int i)
     return CUP_OK;
 }
 
+cup_status cup__optimizer_count(cup_optimizer *o, cup_comm *m, bool *counted)
+{
+    cup_context *c = o->c;
+    int64_t count = cup_comm_count(m), at = cup_comm_rank(m);
+    cup__free(o->counted);
+    cup_tensor_free(o->own_norm);
+    cup_tensor_free(o->norms);
+    o->counted = counted;
+    o->among = m;
+    bool was = cup_grad_recording(c, false);
+    cup_scope_open(c);
+    o->own_norm = NULL;
+    o->norms = cup_keep(cup_zeros(c, CUP_F32, 1, &count));
+    if (o->norms)
+        o->own_norm = cup_keep(cup__tensor_view(o->norms, &(cup__shape){.dtype = CUP_F32},
+                                                &(int64_t){1}, at));
+    cup_scope_return(c, NULL);
+    cup_grad_recording(c, was);
+    return c->error.status;
+}
+
 void cup__divided_free(cup_optimizer *o)
 {
     cup_tensor_free(o->own_norm);
-    cup_tensor_free(o->part_norms);
-    cup_tensor_free(o->whole_norm);
+    cup_tensor_free(o->norms);
+    cup__free(o->counted);
     cup__free(o->divided);
 }
 
-cup_tensor *const *cup__optimizer_gradients_of(cup_optimizer *o, bool divided, int *count)
+static cup_tensor *const *choose(cup_optimizer *o, const bool *which, bool wanted, int *count)
 {
     *count = 0;
     for (int i = 0; i < o->count; i++) {
         cup_tensor *gradient = cup_grad(o->parameters[i]);
-        if (gradient && o->divided[i] == divided)
+        if (gradient && (which && which[i]) == wanted)
             o->gradients[(*count)++] = gradient;
     }
     return o->gradients;
 }
 
+cup_tensor *const *cup__optimizer_gradients_of(cup_optimizer *o, bool divided, int *count)
+{
+    return choose(o, o->divided, divided, count);
+}
+
 static cup_status norm_of(cup_optimizer *o, cup_tensor *const *list, int count, cup_tensor *norm)
 {
-    if (count == 0)
-        return CUP_OK;
     cup__op_call(o->c, &cup__rows[CUP__OP_global_norm], list, count, NULL, &norm);
     return o->c->error.status;
 }
@@ -74,12 +81,12 @@ static cup_status norm_of(cup_optimizer *o, cup_tensor *const *list, int count, 
 /* The norm of norms is that of all. */
 cup_status cup__divided_norm(cup_optimizer *o, int count)
 {
+    cup__device *device = o->c->device;
     if (!o->among)
         return norm_of(o, o->gradients, count, o->norm);
-    cup_tensor *const *list = cup__optimizer_gradients_of(o, false, &count);
-    CUP_TRY(norm_of(o, list, count, o->whole_norm));
-    list = cup__optimizer_gradients_of(o, true, &count);
-    CUP_TRY(norm_of(o, list, count, o->own_norm));
-    CUP_TRY(cup_comm_all_gather(o->among, o->own_norm, o->part_norms));
-    return norm_of(o, (cup_tensor *[]){o->whole_norm, o->part_norms}, 2, o->norm);
+    cup_tensor *const *list = choose(o, o->counted, true, &count);
+    CUP_TRY(count ? norm_of(o, list, count, o->own_norm)
+                  : device->calls->fill(device, o->own_norm->data, 0, sizeof(float)));
+    CUP_TRY(cup_comm_all_gather(o->among, o->own_norm, o->norms));
+    return norm_of(o, &o->norms, 1, o->norm);
 }

@@ -27,18 +27,20 @@ struct cup_optimizer {
     cup_tensor **averages; /* inputs of the step of averages, or NULL */
     cup_tensor **shown;    /* while they are shown, the parameters as they were; or NULL */
     struct cup__split *split; /* of states over processes, or NULL */
-    /* Parameters of which this process has a part of what others have the rest, in their order; the
-     * norm counts those of all. The tensors are the norm of what is whole, and of the parts that
-     * each process has. */
+    /* By parameter: whether others have the rest of it, and whether this process counts it in the
+     * norm, which is of what all of `among` count. The tensors are what each of them brings. */
+    bool *divided, *counted;
     cup_comm *among;
-    bool *divided;
-    cup_tensor *whole_norm, *part_norms, *own_norm;
+    cup_tensor *norms, *own_norm;
     bool ready; /* a learning rate was set */
 };
 
-/* Says that parameter i is a part, the rest of which others of m have. CUP_UNSUPPORTED where the
- * step of its method needs the whole. */
-cup_status cup__optimizer_divide(cup_optimizer *o, cup_comm *m, int i);
+/* Says that parameter i is a part, the rest of which others have. CUP_UNSUPPORTED where the step of
+ * its method needs the whole. */
+cup_status cup__optimizer_divide(cup_optimizer *o, int i);
+/* Says which parameters this process counts in the norm of all that m's processes have; the
+ * optimizer takes the list. */
+cup_status cup__optimizer_count(cup_optimizer *o, cup_comm *m, bool *counted);
 
 /* The gradients that the next step takes, in the order of the parameters; borrowed. */
 cup_tensor *const *cup__optimizer_gradients(cup_optimizer *o, int *count);

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "data/corpus.h"
+#include "nn/gpt.h"
 #include "tensor/tensor.h"
 #include "train/trainer.h"
 
@@ -12,7 +13,33 @@ typedef struct evaluation {
     int64_t windows; /* texts that follow each other in the part */
     int64_t texts;   /* how many of them are taken */
     int32_t *tokens, *targets;
+    cup_comm *pipe; /* of the stages of the model, or NULL */
 } evaluation;
+
+static bool is_last(const evaluation *e)
+{
+    return cup_comm_rank(e->pipe) == cup_comm_count(e->pipe) - 1;
+}
+
+/* Through this process's stage; the loss is 0 in all but the last. */
+static cup_status evaluate_stage(const evaluation *e, cup_tensor *tokens, cup_tensor *targets,
+                                 double *loss)
+{
+    cup_context *c = e->model->context;
+    int at = cup_comm_rank(e->pipe);
+    cup_tensor *x = NULL;
+    if (at > 0) {
+        const cup_gpt_config *g = &e->model->config;
+        const int64_t shape[] = {cup_tensor_size(tokens, 0), g->context, g->width};
+        x = cup_tensor_new(c, e->model->dtype, 3, shape);
+        CUP_TRY(x ? cup_comm_receive(e->pipe, x, at - 1) : c->error.status);
+    }
+    cup_tensor *y = cup_gpt_stage_call(e->model, tokens, x, targets, false);
+    *loss = 0;
+    if (is_last(e))
+        *loss = y ? cup_tensor_item(y) : NAN;
+    return is_last(e) || !y ? c->error.status : cup_comm_send(e->pipe, y, at + 1);
+}
 
 /* The mean loss of the texts [first, first + rows). */
 static cup_status evaluate_rows(const evaluation *e, int64_t first, int64_t rows, double *loss)
@@ -28,10 +55,9 @@ static cup_status evaluate_rows(const evaluation *e, int64_t first, int64_t rows
     cup_scope_open(c);
     cup_tensor *tokens = cup_tensor_from(c, CUP_I32, 2, shape, e->tokens);
     cup_tensor *targets = cup_tensor_from(c, CUP_I32, 2, shape, e->targets);
-    cup_tensor *mean = cup_gpt_loss(e->model, tokens, targets, false);
-    *loss = mean ? cup_tensor_item(mean) : NAN;
+    cup_status status = evaluate_stage(e, tokens, targets, loss);
     cup_scope_return(c, NULL);
-    return c->error.status;
+    return status == CUP_OK ? c->error.status : status;
 }
 
 static cup_status evaluate(evaluation *e, int64_t batch, int64_t begin, int64_t end, double *sum)
@@ -73,7 +99,10 @@ static cup_status evaluate_share(evaluation *e, cup_comm *comm, int64_t batch, d
     if (comm) {
         cup_scope_open(c);
         cup_tensor *all = cup_tensor_from(c, CUP_F64, 0, NULL, &sum);
-        cup_comm_all_reduce(comm, &all, 1, CUP_COMBINE_SUM);
+        if (is_last(e))
+            cup_comm_all_reduce(comm, &all, 1, CUP_COMBINE_SUM);
+        if (e->pipe)
+            cup_comm_broadcast(e->pipe, &all, 1, cup_comm_count(e->pipe) - 1);
         sum = cup_tensor_item(all);
         cup_scope_return(c, NULL);
     }
@@ -84,11 +113,13 @@ static cup_status evaluate_share(evaluation *e, cup_comm *comm, int64_t batch, d
 cup_status cup_gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, int64_t batch,
                             int64_t texts, double *loss)
 {
-    return cup__gpt_evaluate(m, data, split, NULL, batch, texts, loss);
+    if (m)
+        CUP_TRY(cup__gpt_check_whole(m, "evaluation"));
+    return cup__gpt_evaluate(m, data, split, NULL, NULL, batch, texts, loss);
 }
 
 cup_status cup__gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, cup_comm *comm,
-                             int64_t batch, int64_t texts, double *loss)
+                             cup_comm *pipe, int64_t batch, int64_t texts, double *loss)
 {
     if (!m)
         return CUP_ARGUMENT;
@@ -96,7 +127,7 @@ cup_status cup__gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, 
     if (!data || !loss)
         return cup__fail(&c->error, CUP_ARGUMENT, "evaluation: the %s is NULL",
                          data ? "place for the loss" : "data");
-    evaluation e = {.model = m, .data = data, .split = split};
+    evaluation e = {.model = m, .data = data, .split = split, .pipe = pipe};
     e.windows = cup_data_windows(data, split, m->config.context);
     e.texts = cup__evaluated_texts(data, split, m->config.context, texts);
     *loss = NAN;

@@ -13,12 +13,30 @@ static int processes_of(const cup_training *a)
     return a->tensor > 1 ? (int)a->tensor : 1;
 }
 
+static int64_t stages_of(const cup_training *a)
+{
+    return a->stages > 1 ? a->stages : 1;
+}
+
+/* Blocks of the stage that has most of them. */
+static int64_t blocks_of(const cup_training *a)
+{
+    int64_t layers = a->model.layers, stages = stages_of(a), most = 0;
+    if (!a->blocks || stages == 1)
+        return (layers + stages - 1) / stages;
+    for (int64_t i = 0; i < stages; i++)
+        most = a->blocks[i] > most ? a->blocks[i] : most;
+    return most;
+}
+
 /* The numbers that are learned: of a model, or of the adapters beside its linear layers. */
 static double learned(const cup_training *a)
 {
     const cup_gpt_config *g = &a->model;
+    double inside = (double)cup_gpt_parameter_count(g, false);
+    double outside = (double)cup_gpt_parameter_count(g, true) - inside;
     if (!a->lora_rank)
-        return (double)cup_gpt_parameter_count(g, true) / processes_of(a);
+        return (outside + inside * (double)blocks_of(a) / (double)g->layers) / processes_of(a);
     double width = (double)g->width, hidden = (double)g->hidden;
     double heads = (double)(g->heads * cup__gpt_head_size(g));
     double qkv = (double)(cup__gpt_parts(g) * cup__gpt_head_size(g));
@@ -54,8 +72,11 @@ static double kept_bytes(const cup_training *a)
     double shared = heads + (g->qk_norm ? 2 : 1) * qkv +
                     (g->mlp == CUP_MLP_KIND_SWIGLU ? 3 : 2) * hidden;
     double block = 5 * width + shared / processes;
-    double blocks =
-        a->recompute ? (double)g->layers * width + 2 * block : (double)g->layers * block;
+    double layers = (double)blocks_of(a);
+    double blocks = a->recompute ? layers * width + 2 * block : layers * block;
+    /* A stage keeps as many batches as there are stages behind it, and the last one the logits. */
+    int64_t kept = a->accumulate < stages_of(a) ? a->accumulate : stages_of(a);
+    blocks *= (double)(kept > 1 ? kept : 1);
     double logits = tokens * (double)cup__gpt_rows(g) * size;
     double most = a->logits_most > 0 ? (double)a->logits_most : 8.0 * (1 << 30);
     /* A part of them is there as numbers of f32, too, and as what each step of its loss gives. */
@@ -85,7 +106,7 @@ cup_status cup__training_fits(cup_context *c, const cup_training *a)
     CUP_TRY(cup__gpt_fits(c, &a->model,
                           (adapted ? 0 : held_each(a, false)) + cup_dtype_size(a->dtype),
                           adapted ? "weights" : "weights, gradients and optimizer",
-                          processes_of(a)));
+                          processes_of(a) * (int)stages_of(a)));
     if (c->device->is_cuda)
         return CUP_OK;
     cup__room room;

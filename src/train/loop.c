@@ -93,8 +93,8 @@ static cup_status share_folder(cup_loop *l)
     if (!all)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for what hosts agree on");
     cup_status status = cup__comm_collect(l->comm, &mine, 1, all);
-    /* Parts of tensors are put together on rank 0. */
-    l->shared = mine != 0 && !l->among;
+    /* Parts and stages are put together on rank 0. */
+    l->shared = mine != 0 && !l->among && !l->pipe;
     for (int i = 0; i < count; i++)
         l->shared &= all[i] == all[0];
     cup__free(all);
@@ -133,6 +133,7 @@ cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
     *l = (cup_loop){.c = c,
                     .comm = cup_comm_count(options->comm) > 1 ? options->comm : among,
                     .among = among,
+                    .pipe = cup_comm_count(options->pipe) > 1 ? options->pipe : NULL,
                     .calls = *calls,
                     .options = *options,
                     .checkpoints = own,
@@ -161,6 +162,7 @@ cup_status cup__loop_train(cup_loop *l, cup_parameters *list)
     l->optimizer = cup_optimizer_of(list, &l->options.optimizer);
     if (!l->optimizer)
         return c->error.status;
+    CUP_TRY(cup__pipeline_make(l));
     CUP_TRY(cup__buckets_make(l));
     l->host_pending = cup__malloc(CUP__PENDING_MOST * (size_t)row * sizeof *l->host_pending);
     if (!l->host_pending)
@@ -185,7 +187,7 @@ static cup_status take_options(cup_context *c, const cup_loop_options *from,
 static cup_status take_calls(cup_context *c, const cup_loop_calls *from, cup_loop_calls *calls)
 {
     CUP_TRY(cup__options_take(&c->error, "training: its calls", calls, sizeof *calls, from));
-    if (calls->loss)
+    if (calls->loss || calls->stage)
         return CUP_OK;
     return cup__fail(&c->error, CUP_ARGUMENT, "training: the %s NULL; nothing can be trained",
                      from ? "call that gives the loss is" : "calls are");
@@ -221,8 +223,8 @@ void cup_loop_free(cup_loop *l)
     cup__loop_free_graphs(l);
     cup__buckets_free(l);
     cup__loop_whole_free(l);
-    if (l->owns_copies)
-        cup_comm_free(l->copies);
+    cup__pipeline_free(l);
+    cup__loop_ungroup(l);
     cup_optimizer_free(l->optimizer);
     cup_tensor_free(l->own_losses);
     cup_tensor_free(l->losses);

@@ -57,7 +57,11 @@ struct cup_loop {
     /* Of those, the processes that have the parts of one model with this one, or NULL: it has the
      * whole; and those that have the same part, of which each has its share of the batches. */
     cup_comm *among, *copies;
+    /* Where processes have stages of one model: those of this one's, those that have the same
+     * stage, and all that have something of the model; else NULL, `comm` and `among`. */
+    cup_comm *pipe, *peers, *model;
     bool owns_copies;
+    struct cup__pipeline *pipeline; /* or NULL */
     int64_t first, share; /* the batches of a step that are this process's */
     bool spread;          /* all have what rank 0 has */
     struct cup__buckets *buckets; /* of gradients on their way, or NULL */
@@ -133,6 +137,10 @@ cup_status cup__loop_step(cup_loop *loop);
 /* The batches [from, to) of this process's share of a step, and behind the last what the optimizer
  * does. */
 cup_status cup__loop_compute(cup_loop *loop, int64_t from, int64_t to);
+/* The loss of batch i goes to its place among the step's. */
+cup_status cup__loop_note(cup_loop *loop, cup_tensor *loss, int64_t i);
+/* Random numbers from here on are those of batch i. */
+void cup__loop_draw(cup_loop *loop, int64_t i);
 /* Forgets the gradients, behind a step or where it was given up. */
 void cup__loop_clear(cup_loop *loop);
 void cup__loop_free_graphs(cup_loop *loop);

@@ -317,6 +317,7 @@ cup_status cup_gpt_export(cup_gpt *m, const char *folder)
     CUP_TRY(c->error.status);
     if (!folder)
         return cup__fail(&c->error, CUP_ARGUMENT, "export: the folder is NULL");
+    CUP_TRY(cup__gpt_check_whole(m, "export"));
     if (cup_parameters_comm(m->parameters))
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "export: this process has a part of the model; load the whole from its "

@@ -64,28 +64,38 @@ static cup_tensor *plain_loss(cup_context *c, cup_tensor *loss, int64_t i)
     return plain;
 }
 
+cup_status cup__loop_note(cup_loop *l, cup_tensor *loss, int64_t i)
+{
+    cup__device *device = l->c->device;
+    cup_tensor *plain = plain_loss(l->c, loss, i);
+    float *place = (float *)l->losses->data + i;
+    return plain ? device->calls->copy(device, place, plain->data, sizeof *place)
+                 : l->c->error.status;
+}
+
+void cup__loop_draw(cup_loop *l, int64_t i)
+{
+    l->c->random.sequence = (uint32_t)i * DRAWS;
+}
+
 static cup_status compute_batch(cup_loop *l, int64_t i)
 {
     cup_context *c = l->c;
-    cup__device *device = c->device;
-    float *place = (float *)l->losses->data + i;
-    c->random.sequence = (uint32_t)i * DRAWS;
+    const cup_loop_calls *calls = &l->calls;
+    cup__loop_draw(l, i);
     cup_scope_open(c);
-    cup_tensor *loss = l->calls.loss(c, i, l->calls.user), *plain = plain_loss(c, loss, i);
-    cup_status status = c->error.status;
-    if (plain)
-        status = device->calls->copy(device, place, plain->data, sizeof *place);
+    cup_tensor *loss = calls->stage ? calls->stage(c, i, NULL, calls->user)
+                                    : calls->loss(c, i, calls->user);
+    cup_status status = cup__loop_note(l, loss, i);
     if (status == CUP_OK)
         status = cup__loop_backward(l, loss, i + 1 == l->first + l->share);
     cup_scope_return(c, NULL);
     return status;
 }
 
-/* Nothing in it depends on the step's number but what prepare wrote. */
-cup_status cup__loop_compute(cup_loop *l, int64_t from, int64_t to)
+static cup_status compute_batches(cup_loop *l, int64_t from, int64_t to)
 {
     cup_status status = CUP_OK;
-    cup_scope_open(l->c);
     for (int64_t i = from; i < to && status == CUP_OK; i++) {
         /* Calls only queue the work, which would go on long after they are stopped. */
         if (i > 0 && l->c->stop)
@@ -93,13 +103,22 @@ cup_status cup__loop_compute(cup_loop *l, int64_t from, int64_t to)
         if (status == CUP_OK)
             status = compute_batch(l, l->first + i);
     }
+    return status;
+}
+
+/* Nothing in it depends on the step's number but what prepare wrote. */
+cup_status cup__loop_compute(cup_loop *l, int64_t from, int64_t to)
+{
+    cup_scope_open(l->c);
+    cup_status status =
+        l->pipeline ? cup__pipeline_compute(l, from, to) : compute_batches(l, from, to);
     if (status == CUP_OK && to == l->share)
         status = cup__loop_reduce(l);
     if (status == CUP_OK && to == l->share) {
         /* Weights that are half changed are none. */
         bool (*stop)(void *) = l->c->stop;
         l->c->stop = NULL;
-        l->c->random.sequence = (uint32_t)l->options.accumulate * DRAWS;
+        cup__loop_draw(l, l->options.accumulate);
         status = cup_optimizer_step(l->optimizer);
         l->c->stop = stop;
     }
@@ -196,7 +215,7 @@ static cup_status compute_timed(cup_loop *l)
     CUP_TRY(compute(l));
     CUP_TRY(cup_synchronize(l->c));
     double parts = l->part_seconds > 0 ? (cup__clock() - start) / l->part_seconds + 1 : 1e9;
-    int64_t most = l->share;
+    int64_t most = l->pipeline ? 1 : l->share; /* batches are between stages at any time */
     l->parts = parts < (double)most ? (int64_t)parts : most;
     return CUP_OK;
 }

@@ -25,25 +25,90 @@ cup_status cup__loop_share(cup_loop *l)
     return CUP_OK;
 }
 
-cup_status cup__loop_group(cup_loop *l)
+/* Whether all of m bring the same numbers. */
+static cup_status agree_on(cup_loop *l, cup_comm *m, const int64_t *numbers, int count)
 {
-    if (!l->among) {
-        l->copies = l->comm;
-        return CUP_OK;
+    int64_t both[8];
+    for (int i = 0; i < count; i++) {
+        both[2 * i] = numbers[i];
+        both[2 * i + 1] = -numbers[i];
     }
-    l->copies = cup_comm_split_new(l->comm, cup_comm_rank(l->among));
-    l->owns_copies = true;
+    if (m)
+        CUP_TRY(cup_comm_agree(m, both, 2 * count));
+    for (int i = 0; i < count; i++)
+        if (both[2 * i] != -both[2 * i + 1])
+            return CUP_PEER;
+    return l->c->error.status;
+}
+
+/* Ranks stand in groups that have a model each, and in these by stages. */
+static cup_status check_groups(cup_loop *l)
+{
+    int64_t stage = cup_comm_rank(l->pipe), part = cup_comm_rank(l->among);
+    int64_t group = cup_comm_rank(l->copies);
+    int each = cup_comm_count(l->among), stages = cup_comm_count(l->pipe);
+    cup_status status = agree_on(l, l->among, (int64_t[]){group, stage}, 2);
+    if (status == CUP_OK || status == CUP_PEER) {
+        cup_status other = agree_on(l, l->pipe, (int64_t[]){group, part}, 2);
+        status = status == CUP_OK ? other : status;
+    }
     CUP_TRY(l->c->error.status);
-    int64_t at = cup_comm_rank(l->copies);
-    int64_t numbers[] = {at, -at};
-    CUP_TRY(cup_comm_agree(l->among, numbers, 2));
-    if (numbers[0] == -numbers[1] &&
-        cup_comm_count(l->copies) * cup_comm_count(l->among) == cup_comm_count(l->comm))
+    if (status == CUP_OK && cup_comm_count(l->copies) * each * stages == cup_comm_count(l->comm) &&
+        cup_comm_rank(l->comm) == (group * stages + stage) * each + part)
         return CUP_OK;
     return cup__fail(&l->c->error, CUP_ARGUMENT,
                      "training: %d processes are not alike groups of %d that share out a model; "
                      "make each of as many ranks that follow each other",
-                     cup_comm_count(l->comm), cup_comm_count(l->among));
+                     cup_comm_count(l->comm), each * stages);
+}
+
+static cup_status check_pipe(const cup_loop *l)
+{
+    const cup_loop_options *o = &l->options;
+    cup__error *error = &l->c->error;
+    if (!l->comm || !l->calls.stage || o->optimizer.split)
+        return cup__fail(error, CUP_ARGUMENT, "training: stages of a model %s",
+                         !l->comm         ? "need the communicator of all processes, `comm`"
+                         : l->calls.stage ? "have all states of what they train; leave the "
+                                            "optimizer's `split` out"
+                                          : "are called by `stage`, which is NULL");
+    if (cup_comm_count(l->pipe) > 64 || o->between_ndim < 0 || o->between_ndim > CUP_MAX_DIMS ||
+        !cup__dtype_is_float(o->between_dtype))
+        return cup__fail(error, CUP_ARGUMENT,
+                         "training: %d stages, between which tensors of %s with %d dimensions go; "
+                         "take 64 at most, floats and %d dimensions at most",
+                         cup_comm_count(l->pipe), cup_dtype_name(o->between_dtype),
+                         o->between_ndim, CUP_MAX_DIMS);
+    return CUP_OK;
+}
+
+cup_status cup__loop_group(cup_loop *l)
+{
+    l->copies = l->peers = l->comm;
+    l->model = l->among;
+    if (l->pipe)
+        CUP_TRY(check_pipe(l));
+    if (!l->among && !l->pipe)
+        return CUP_OK;
+    int part = cup_comm_rank(l->among), stage = cup_comm_rank(l->pipe);
+    l->owns_copies = true;
+    l->copies = cup_comm_split_new(l->comm, stage * cup_comm_count(l->among) + part);
+    if (l->pipe) {
+        l->peers = cup_comm_split_new(l->comm, stage);
+        l->model = cup_comm_split_new(l->comm, cup_comm_rank(l->copies));
+    }
+    CUP_TRY(l->c->error.status);
+    return check_groups(l);
+}
+
+void cup__loop_ungroup(cup_loop *l)
+{
+    if (l->owns_copies && l->pipe) {
+        cup_comm_free(l->model);
+        cup_comm_free(l->peers);
+    }
+    if (l->owns_copies)
+        cup_comm_free(l->copies);
 }
 
 void cup__evaluated_share(cup_comm *comm, int64_t count, int64_t *begin, int64_t *end)
@@ -112,6 +177,8 @@ static int choose(const cup_loop *l, const cup_named *list, int64_t count, bool 
 
 static cup_status spread_tensors(cup_loop *l, bool resumed)
 {
+    if (l->pipe && resumed)
+        return cup__loop_deal(l);
     int64_t weights, states;
     const cup_named *weight = cup_parameters_named(l->list, &weights);
     const cup_named *state = cup_optimizer_state(l->optimizer, &states);
@@ -123,7 +190,7 @@ static cup_status spread_tensors(cup_loop *l, bool resumed)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for the tensors of a run");
     int found = choose(l, weight, weights, false, false, room);
     found += choose(l, state, states, true, false, room + found);
-    cup_status status = cup_comm_broadcast(l->comm, room, found, 0);
+    cup_status status = cup_comm_broadcast(l->peers, room, found, 0);
     if (status == CUP_OK && l->among && resumed) {
         status = cup__loop_deal(l);
     } else if (status == CUP_OK && l->among) {
@@ -133,7 +200,7 @@ static cup_status spread_tensors(cup_loop *l, bool resumed)
         status = cup_comm_broadcast(l->copies, room, found, 0);
     }
     cup__free(room);
-    return status;
+    return status == CUP_OK ? cup__pipeline_spread(l) : status;
 }
 
 cup_status cup__loop_spread(cup_loop *l)
@@ -159,16 +226,25 @@ cup_status cup__loop_spread(cup_loop *l)
     return cup__comm_check(l->comm);
 }
 
-/* A part is added up over those who have the same one, all else over all: each process brings what
- * the loss owes to its own copy of it. */
+/* A part is added up over those who have the same one, all else over all of a stage: each process
+ * brings what the loss owes to its own copy of it. */
 static cup_status reduce_parts(cup_loop *l)
 {
     int count;
-    cup_comm_step(l->comm, l->steps);
     cup_tensor *const *list = cup__optimizer_gradients_of(l->optimizer, false, &count);
-    CUP_TRY(cup_comm_all_reduce(l->comm, list, count, CUP_COMBINE_SUM));
+    CUP_TRY(cup_comm_all_reduce(l->peers, list, count, CUP_COMBINE_SUM));
     list = cup__optimizer_gradients_of(l->optimizer, true, &count);
-    return cup_comm_all_reduce(l->copies, list, count, CUP_COMBINE_SUM);
+    CUP_TRY(cup_comm_all_reduce(l->copies, list, count, CUP_COMBINE_SUM));
+    return cup__pipeline_reduce(l);
+}
+
+/* The last stage has them. */
+static cup_status share_losses(cup_loop *l)
+{
+    int last = cup_comm_count(l->pipe) - 1;
+    if (l->copies && cup_comm_rank(l->pipe) == last)
+        CUP_TRY(cup_comm_all_gather(l->copies, l->own_losses, l->losses));
+    return l->pipe ? cup_comm_broadcast(l->pipe, &l->losses, 1, last) : CUP_OK;
 }
 
 cup_status cup__loop_reduce(cup_loop *l)
@@ -176,16 +252,16 @@ cup_status cup__loop_reduce(cup_loop *l)
     if (!l->comm || cup__device_is_dry(l->c->device))
         return CUP_OK;
     int count;
+    cup_comm_step(l->comm, l->steps);
     if (l->buckets) {
         CUP_TRY(cup__buckets_finish(l));
-    } else if (l->among) {
+    } else if (l->among || l->pipe) {
         CUP_TRY(reduce_parts(l));
     } else {
         cup_tensor *const *gradients = cup__optimizer_gradients(l->optimizer, &count);
-        cup_comm_step(l->comm, l->steps);
         CUP_TRY(cup_comm_all_reduce(l->comm, gradients, count, CUP_COMBINE_SUM));
     }
-    return l->copies ? cup_comm_all_gather(l->copies, l->own_losses, l->losses) : CUP_OK;
+    return share_losses(l);
 }
 
 cup_status cup__loop_agree(cup_loop *l)
@@ -304,6 +380,6 @@ cup_status cup__loop_compare(cup_loop *l)
 {
     if (!l->comm)
         return CUP_OK;
-    CUP_TRY(compare(l, l->comm, false));
+    CUP_TRY(compare(l, l->peers, false));
     return l->among ? compare(l, l->copies, true) : CUP_OK;
 }

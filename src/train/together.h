@@ -3,16 +3,65 @@
 #ifndef CUP_TRAIN_TOGETHER_H
 #define CUP_TRAIN_TOGETHER_H
 
+#include "tensor/tensor.h"
 #include "train/loop.h"
 
-/* Finds the processes that have the same part of a model. */
+/* Finds the processes that have the same part of a model, and those that have the same stage. */
 cup_status cup__loop_group(cup_loop *loop);
+void cup__loop_ungroup(cup_loop *loop);
 
-/* Tensors of a checkpoint, whole where this process has a part. */
+/* What the stages of a model have between them, by name. */
+typedef struct cup__listed {
+    char name[304];
+    cup__shape shape; /* of the whole */
+    int64_t rows;     /* of it that are in files; 0: all */
+    uint64_t stages;  /* that have it: bit i */
+} cup__listed;
+
+typedef struct cup__catalogue {
+    cup__listed *list;
+    int64_t count;
+} cup__catalogue;
+
+/* Of the list's tensors or of the optimizer's states, in the order of the stages; all stages call
+ * it. */
+cup_status cup__catalogue_make(cup_loop *loop, bool states, cup__catalogue *out);
+const cup__listed *cup__catalogue_find(const cup__catalogue *catalogue, const char *name);
+
+/* A batch between its way forward and its way back: what came into the stage, what it has made,
+ * and how. */
+typedef struct cup__passage {
+    struct cup__tape *tape;
+    cup_tensor *x, *y;
+} cup__passage;
+
+/* This process as a stage of a model. */
+typedef struct cup__pipeline {
+    int at, last; /* this stage and the last one */
+    int64_t depth;
+    cup__passage *passages; /* [depth] */
+    cup__catalogue weights, states;
+    uint64_t sharing;  /* the stages that have parameters in common: bit i; 0: there are none */
+    cup_comm *sharers; /* those, where this is one of them, or NULL */
+    int *shared;       /* places of those parameters in the optimizer, in the catalogue's order */
+    int shared_count;
+} cup__pipeline;
+
+/* Nothing without stages. */
+cup_status cup__pipeline_make(cup_loop *loop);
+void cup__pipeline_free(cup_loop *loop);
+/* The batches [from, to) of this process's share, forward and backward. */
+cup_status cup__pipeline_compute(cup_loop *loop, int64_t from, int64_t to);
+/* Adds up gradients of what several stages have; and gives them one beginning. */
+cup_status cup__pipeline_reduce(cup_loop *loop);
+cup_status cup__pipeline_spread(cup_loop *loop);
+
+/* Tensors of a checkpoint, whole where this process has a part, and those of all stages. */
 typedef struct cup__whole {
     cup_named *named;
-    cup_tensor **own;  /* what this process has of each */
-    cup_tensor **made; /* the whole of a part, on rank 0, or NULL */
+    cup_tensor **own;  /* what this process has of each, or NULL */
+    cup_tensor **made; /* the whole of what rank 0 has not, there, or NULL */
+    const cup__listed *listed; /* of stages, in this order; or NULL */
     int64_t count;
     bool states; /* of the optimizer */
 } cup__whole;
@@ -25,7 +74,7 @@ void cup__loop_whole_free(cup_loop *loop);
 cup_status cup__loop_collect(cup_loop *loop);
 cup_status cup__loop_deal(cup_loop *loop);
 /* This process's part of a tensor of the list, or of a state of the optimizer; NULL: the whole. */
-const struct cup__part *cup__loop_part(const cup_loop *loop, const char *name, bool state);
+const struct cup__portion *cup__loop_part(const cup_loop *loop, const char *name, bool state);
 
 /* Sets which of a step's batches are this process's; refuses what cannot be shared equally. */
 cup_status cup__loop_share(cup_loop *loop);

@@ -68,21 +68,35 @@ static cup_tensor *loss_of_batch(cup_context *c, int64_t i, void *user)
     return loss;
 }
 
+static cup_tensor *stage_of_batch(cup_context *c, int64_t i, cup_tensor *x, void *user)
+{
+    const cup_trainer *t = user;
+    int64_t own = i - t->share * t->group;
+    (void)c;
+    cup_tensor *y =
+        cup_gpt_stage_call(t->model, part(t->tokens, own), x, part(t->targets, own), true);
+    if (t->forward_done)
+        t->forward_done(t->forward_user);
+    return y;
+}
+
 static cup_status evaluate(cup_context *c, double *loss, void *user)
 {
     const cup_trainer *t = user;
     const cup_training *a = &t->training;
     (void)c;
-    return cup__gpt_evaluate(t->model, t->data, CUP_SPLIT_VALIDATION, t->loop->copies, t->rows,
-                             a->evaluate_texts, loss);
+    return cup__gpt_evaluate(t->model, t->data, CUP_SPLIT_VALIDATION, t->loop->copies, t->pipe,
+                             t->rows, a->evaluate_texts, loss);
 }
 
 static void rehearse_rows(const cup_trainer *t, int64_t rows)
 {
     cup_context *c = t->model->context;
-    const int64_t shape[] = {rows, t->training.model.context};
-    cup_gpt_loss(t->model, cup_tensor_new(c, CUP_I32, 2, shape),
-                 cup_tensor_new(c, CUP_I32, 2, shape), false);
+    const cup_gpt *m = t->model;
+    const int64_t shape[] = {rows, m->config.context, m->config.width};
+    cup_tensor *x = m->first ? cup_tensor_new(c, m->dtype, 3, shape) : NULL;
+    cup_gpt_stage_call(t->model, cup_tensor_new(c, CUP_I32, 2, shape), x,
+                       cup_tensor_new(c, CUP_I32, 2, shape), false);
 }
 
 /* An evaluation has batches of two sizes at most. */
@@ -126,25 +140,61 @@ static cup_status make_batches(cup_context *c, cup_trainer *t)
     return c->error.status;
 }
 
+/* The blocks of this process's stage. */
+static cup_status choose_blocks(cup_context *c, cup_trainer *t, int64_t stage)
+{
+    const cup_training *a = &t->training;
+    int64_t layers = a->model.layers, sum = 0;
+    for (int64_t i = 0; i < t->stages; i++) {
+        int64_t blocks = a->blocks ? a->blocks[i] : layers / t->stages + (i < layers % t->stages);
+        if (blocks < 1)
+            return cup__fail(&c->error, CUP_ARGUMENT,
+                             "training: stage %lld of %lld has %lld of the %lld blocks; give each "
+                             "one or more",
+                             (long long)i, (long long)t->stages, (long long)blocks,
+                             (long long)layers);
+        if (i == stage)
+            t->first = sum;
+        sum += blocks;
+        if (i == stage)
+            t->end = sum;
+    }
+    if (sum == layers)
+        return CUP_OK;
+    return cup__fail(&c->error, CUP_ARGUMENT,
+                     "training: the stages have %lld blocks together, and the model %lld; change "
+                     "`blocks`",
+                     (long long)sum, (long long)layers);
+}
+
 /* Makes groups of processes that share out the model. */
 static cup_status group(cup_context *c, cup_trainer *t)
 {
     const cup_training *a = &t->training;
     int64_t count = cup_comm_count(a->comm), tensor = a->tensor > 0 ? a->tensor : 1;
-    t->groups = count / tensor;
-    t->group = cup_comm_rank(a->comm) / tensor;
-    if (a->tensor < 0 || count % tensor)
+    int64_t rank = cup_comm_rank(a->comm), each;
+    t->stages = a->stages > 0 ? a->stages : 1;
+    if (a->tensor < 0 || a->stages < 0 || __builtin_mul_overflow(tensor, t->stages, &each) ||
+        count % each)
         return cup__fail(&c->error, CUP_ARGUMENT,
-                         "training: %lld processes are no groups of %lld that share out a model; "
-                         "start a multiple of them",
-                         (long long)count, (long long)a->tensor);
-    if (tensor == 1)
-        return CUP_OK;
-    if (a->from)
+                         "training: %lld processes are no groups of %lld stages of %lld processes "
+                         "each that share out a model; start a multiple of them",
+                         (long long)count, (long long)a->stages, (long long)a->tensor);
+    t->groups = count / each;
+    t->group = rank / each;
+    CUP_TRY(choose_blocks(c, t, rank / tensor % t->stages));
+    if (each > 1 && (a->from || a->lora_rank))
         return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "training: weights of a folder are not shared out to processes; begin "
-                         "with them in a run of one step, and resume it with these");
-    t->among = cup_comm_split_new(a->comm, (int)t->group);
+                         "training: %s",
+                         a->lora_rank ? "adapters stand beside whole models, not beside what "
+                                        "processes share out; take copies of the model"
+                                      : "weights of a folder are not shared out to processes; "
+                                        "begin with them in a run of one step, and resume it with "
+                                        "these");
+    if (tensor > 1)
+        t->among = cup_comm_split_new(a->comm, (int)(rank / tensor));
+    if (t->stages > 1)
+        t->pipe = cup_comm_split_new(a->comm, (int)(t->group * tensor + rank % tensor));
     return c->error.status;
 }
 
@@ -165,14 +215,20 @@ static cup_status share(cup_context *c, cup_trainer *t)
                      "training: %lld batches of %lld texts cannot be shared equally by %lld "
                      "%s; make the one or the other a multiple of %lld",
                      (long long)a->accumulate, (long long)a->batch, (long long)count,
-                     t->among ? "groups of processes" : "processes", (long long)parts);
+                     t->among || t->pipe ? "groups of processes" : "processes", (long long)parts);
 }
 
 /* The model and its loop. */
 static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
 {
     const cup_training *a = &t->training;
-    const cup_loop_calls calls = {sizeof calls, write_batch, loss_of_batch, evaluate, rehearse, t};
+    const cup_loop_calls calls = {.size = sizeof calls,
+                                  .batch = write_batch,
+                                  .loss = t->pipe ? NULL : loss_of_batch,
+                                  .stage = t->pipe ? stage_of_batch : NULL,
+                                  .evaluate = evaluate,
+                                  .rehearse = rehearse,
+                                  .user = t};
     const cup_loop_options options = {
         .schedule = {.high = a->rate,
                      .low = a->rate_end,
@@ -188,12 +244,17 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
         .check_every = a->check_every,
         .background = a->background,
         .folder = folder,
-        .kind = "gpt"};
+        .kind = "gpt",
+        .pipe = t->pipe,
+        .between_dtype = a->dtype,
+        .between_ndim = 3,
+        .between = {t->rows, a->model.context, a->model.width}};
     t->loop = cup__loop_begin(c, &calls, &options, &cup__training_checkpoints, t->among);
     if (!t->loop)
         return c->error.status;
     cup_seed(c, a->seed);
-    t->model = cup_gpt_among_new(c, a->dtype, &a->model, t->among);
+    t->model = t->pipe ? cup_gpt_stage_new(c, a->dtype, t->first, t->end, &a->model, t->among)
+                       : cup_gpt_among_new(c, a->dtype, &a->model, t->among);
     if (!t->model)
         return c->error.status;
     CUP_TRY(cup__trainer_begin(c, t, folder));
@@ -232,6 +293,7 @@ static void free_parts(cup_trainer *t)
     cup_tensor_free(t->tokens);
     cup_tensor_free(t->targets);
     cup_gpt_free(t->model);
+    cup_comm_free(t->pipe);
     cup_comm_free(t->among);
     cup__free(t->host_tokens);
     cup__free(t->host_targets);
@@ -279,7 +341,7 @@ void cup_trainer_free(cup_trainer *t)
 cup_status cup__training_dry(cup_context *c, const cup_training *training, cup_trainer *t)
 {
     *t = (cup_trainer){.training = *training, .texts = training->batch, .groups = 1};
-    t->training.tensor = 0;
+    t->training.tensor = t->training.stages = 0;
     t->training.comm = t->training.optimizer.split = NULL;
     t->training.from = NULL;
     CUP_TRY(share(c, t));

@@ -19,7 +19,10 @@ struct cup_trainer {
     /* The batches in which the loop computes a step, those that are this process's, and the texts
      * of each: of one process as the training says. */
     int64_t batches, share, rows;
-    cup_comm *among;      /* those that share out the model with this process, or NULL */
+    /* Those that share out the model with this process, or its stage of it; and its stages, or
+     * NULL. The blocks of this one. */
+    cup_comm *among, *pipe;
+    int64_t stages, first, end;
     int64_t group, groups; /* this one's among all */
     char *base; /* the model that adapters stand beside, or NULL */
     uint64_t base_hash;
@@ -61,9 +64,9 @@ void cup__training_kernels(cup_context *c, const cup_training *training);
 cup_status cup__training_dry(cup_context *c, const cup_training *training, cup_trainer *t);
 void cup__training_dry_free(cup_trainer *t);
 
-/* As cup_gpt_evaluate, by all processes, each of which gets the loss. */
+/* As cup_gpt_evaluate, by all processes, each of which gets the loss. `pipe` is of the stages. */
 cup_status cup__gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, cup_comm *comm,
-                             int64_t batch, int64_t texts, double *loss);
+                             cup_comm *pipe, int64_t batch, int64_t texts, double *loss);
 
 /* How many of a part's texts an evaluation takes that is asked for `texts` of them, 0 being all. */
 int64_t cup__evaluated_texts(const cup_data *data, cup_split split, int64_t context, int64_t texts);

@@ -1,5 +1,5 @@
-/* What checkpoints hold where processes have parts of a model: whole tensors, so that any number of
- * processes goes on from them. */
+/* What checkpoints hold where processes have parts or stages of a model: whole tensors of all of
+ * it, so that any number of processes goes on from them. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -9,7 +9,7 @@
 #include "train/together.h"
 
 /* A state of the optimizer is named for its parameter: NAME.first. */
-const cup__part *cup__loop_part(const cup_loop *l, const char *name, bool state)
+const cup__portion *cup__loop_part(const cup_loop *l, const char *name, bool state)
 {
     const char *end = state ? strrchr(name, '.') : NULL;
     size_t length = end ? (size_t)(end - name) : strlen(name);
@@ -39,12 +39,13 @@ void cup__loop_whole_free(cup_loop *l)
 }
 
 /* The tensor for the whole, of which a file may hold the first rows only. */
-static cup_status make_tensor(cup_loop *l, cup__whole *w, int64_t i, const cup__part *part)
+static cup_status make_tensor(cup_loop *l, cup__whole *w, int64_t i, const cup__portion *part)
 {
-    cup__shape shape = cup__part_whole_shape(w->own[i], part);
+    cup__shape shape = part ? cup__part_whole_shape(w->own[i], part) : w->listed[i].shape;
+    int64_t rows = w->states ? 0 : part ? part->rows : w->listed[i].rows;
     cup_tensor *t = w->made[i] = cup_keep(cup__full(l->c, &shape, 0));
-    if (t && !w->states && part->rows) {
-        shape.size[0] = part->rows;
+    if (t && rows) {
+        shape.size[0] = rows;
         w->named[i].tensor = cup_keep(cup__tensor_view(t, &shape, t->stride, 0));
     } else {
         w->named[i].tensor = t;
@@ -52,24 +53,50 @@ static cup_status make_tensor(cup_loop *l, cup__whole *w, int64_t i, const cup__
     return l->c->error.status;
 }
 
+static const cup__portion *part_of(const cup_loop *l, const cup__whole *w, int64_t i)
+{
+    return w->own[i] ? cup__loop_part(l, w->named[i].name, w->states) : NULL;
+}
+
+/* With stages, all that these have, in an order that is the same for all. */
+static void name_all(cup__whole *w, const cup_named *list, int64_t count,
+                     const cup__catalogue *catalogue)
+{
+    w->count = catalogue ? catalogue->count : count;
+    w->listed = catalogue ? catalogue->list : NULL;
+    for (int64_t i = 0; i < w->count; i++) {
+        int64_t k = i;
+        if (catalogue)
+            for (k = 0; k < count && strcmp(list[k].name, w->listed[i].name);)
+                k++;
+        if (k < count)
+            w->named[i] = list[k];
+        else
+            w->named[i].name = w->listed[i].name;
+        w->own[i] = w->named[i].tensor;
+    }
+}
+
 static cup_status make(cup_loop *l, const cup_named *list, int64_t count, bool states,
                        cup__whole **out)
 {
+    const cup__catalogue *catalogue = !l->pipeline ? NULL
+                                      : states     ? &l->pipeline->states
+                                                   : &l->pipeline->weights;
+    size_t room = (size_t)(catalogue ? catalogue->count : count) + 1;
     cup__whole *w = *out = cup__calloc(1, sizeof *w);
     if (w) {
-        w->named = cup__calloc((size_t)count + 1, sizeof *w->named);
-        w->own = cup__calloc((size_t)count + 1, sizeof(cup_tensor *));
-        w->made = cup__calloc((size_t)count + 1, sizeof(cup_tensor *));
+        w->named = cup__calloc(room, sizeof *w->named);
+        w->own = cup__calloc(room, sizeof(cup_tensor *));
+        w->made = cup__calloc(room, sizeof(cup_tensor *));
     }
     if (!list || !w || !w->named || !w->own || !w->made)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for a checkpoint");
-    w->count = count;
     w->states = states;
-    for (int64_t i = 0; i < count; i++) {
-        w->named[i] = list[i];
-        w->own[i] = list[i].tensor;
-        const cup__part *part = cup__loop_part(l, list[i].name, states);
-        if (part && cup_comm_rank(l->comm) == 0)
+    name_all(w, list, count, catalogue);
+    for (int64_t i = 0; i < w->count; i++) {
+        const cup__portion *part = part_of(l, w, i);
+        if ((part || !w->own[i]) && cup_comm_rank(l->comm) == 0)
             CUP_TRY(make_tensor(l, w, i, part));
     }
     return CUP_OK;
@@ -98,34 +125,50 @@ static cup_status copy_to(cup_tensor *to, const cup_tensor *from)
     return device->calls->copy(device, to->data, from->data, bytes);
 }
 
-static cup_status collect_one(cup_loop *l, cup__whole *w, int64_t i, const cup__part *part)
+/* The first stage that has it brings it to rank 0. */
+static cup_status collect_one(cup_loop *l, cup__whole *w, int64_t i)
 {
-    cup_tensor *whole = cup__part_gather(l->c, w->own[i], part);
+    const cup__portion *part = part_of(l, w, i);
+    int stage = w->listed ? __builtin_ctzll(w->listed[i].stages) : 0;
+    int here = cup_comm_rank(l->pipe);
+    bool speaks = cup_comm_rank(l->copies) == 0 && cup_comm_rank(l->among) == 0;
+    if (stage != here)
+        return here == 0 && speaks ? cup_comm_receive(l->pipe, w->made[i], stage) : CUP_OK;
+    cup_tensor *whole = part ? cup__part_gather(l->c, w->own[i], part) : w->own[i];
     if (!whole)
         return l->c->error.status;
+    if (stage > 0)
+        return speaks ? cup_comm_send(l->pipe, whole, 0) : CUP_OK;
     return w->made[i] ? copy_to(w->made[i], whole) : CUP_OK;
 }
 
-static cup_status deal_one(cup_loop *l, cup__whole *w, int64_t i, const cup__part *part)
+/* Who has no place for it lends some. */
+static cup_status deal_one(cup_loop *l, cup__whole *w, int64_t i)
 {
-    cup__shape shape = cup__part_whole_shape(w->own[i], part);
-    cup_tensor *whole = w->made[i] ? w->made[i] : cup__full(l->c, &shape, 0);
+    const cup__portion *part = part_of(l, w, i);
+    cup_tensor *whole = w->made[i] ? w->made[i] : part ? NULL : w->own[i];
+    if (!whole) {
+        cup__shape shape = part ? cup__part_whole_shape(w->own[i], part) : w->listed[i].shape;
+        whole = cup__full(l->c, &shape, 0);
+    }
     if (!whole)
         return l->c->error.status;
     CUP_TRY(cup_comm_broadcast(l->comm, &whole, 1, 0));
+    if (!part)
+        return CUP_OK;
     cup_tensor *own = cup__part_take(l->c, whole, part);
     return own ? copy_to(w->own[i], own) : l->c->error.status;
 }
 
+/* Of what rank 0 has not. */
 static cup_status each(cup_loop *l, cup__whole *w,
-                       cup_status (*call)(cup_loop *, cup__whole *, int64_t, const cup__part *))
+                       cup_status (*call)(cup_loop *, cup__whole *, int64_t))
 {
     for (int64_t i = 0; i < w->count; i++) {
-        const cup__part *part = cup__loop_part(l, w->named[i].name, w->states);
-        if (!part)
+        if (!w->listed && !part_of(l, w, i))
             continue;
         cup_scope_open(l->c);
-        cup_status status = call(l, w, i, part);
+        cup_status status = call(l, w, i);
         cup_scope_return(l->c, NULL);
         CUP_TRY(status);
     }

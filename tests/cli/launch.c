@@ -220,23 +220,31 @@ TEST(launch_train_shares_out_a_model)
         const char *options, *words;
     } refused[] = {
         {"--processes 2 --parallel dp=2,tp=2", "dp=2,tp=2 is of 4 processes, and the run has 2"},
-        {"--processes 2 --parallel tp=2,tp=2", "--parallel takes dp=N, tp=M or both"},
-        {"--processes 2 --parallel tp=0", "--parallel takes dp=N, tp=M or both"},
-        {"--processes 2 --parallel tp=2,", "--parallel takes dp=N, tp=M or both"},
+        {"--processes 2 --parallel tp=2,tp=2", "--parallel takes dp=N, pp=S, tp=M"},
+        {"--processes 2 --parallel tp=0", "--parallel takes dp=N, pp=S, tp=M"},
+        {"--processes 2 --parallel tp=2,", "--parallel takes dp=N, pp=S, tp=M"},
         {"--processes 2 --parallel tp=2 --zero 1", "--zero 1 splits the states of whole"},
         {"--processes 2 --parallel tp=2 --sample 9", "cupola generate writes with the checkpoint"},
-        {"--processes 2 --parallel tp=2 --heads 1", "cannot be shared out equally to 2 processes"}};
+        {"--processes 2 --parallel tp=2 --heads 1", "cannot be shared out equally to 2 processes"},
+        {"--processes 2 --stages 1,3", "of 2 stages, and --parallel of 1: give pp=2 there"},
+        {"--processes 2 --parallel pp=2 --stages 1,", "--stages takes numbers of blocks"},
+        {"--processes 2 --parallel pp=2 --stages 1,2", "the stages have 3 blocks together"}};
     const char *folder = work_folder();
-    const char *flat = "--warmup 5 --decline constant --accumulate 4 --save-every 20";
+    const char *flat = "--layers 2 --warmup 5 --decline constant --accumulate 4 --save-every 20";
     char words[300];
     snprintf(words, sizeof words, "%s --steps 40 --out one", flat);
     EXPECT_INT(train(folder, words), 0);
     snprintf(words, sizeof words, "%s --steps 20 --processes 4 --parallel dp=2,tp=2 --out four",
              flat);
     EXPECT_INT(train(folder, words), 0);
-    EXPECT_CONTAINS(out, "4 processes, joined by sockets; 2 share out the model");
-    EXPECT_INT(train(folder, "--steps 30 --resume --processes 2 --parallel tp=2 --out four"), 0);
-    EXPECT_INT(train(folder, "--steps 40 --resume --out four"), 0);
+    EXPECT_CONTAINS(out, "4 processes, joined by sockets; 2 share out the model: 1 stages by 2");
+    snprintf(words, sizeof words, "--layers 2 --steps 30 --resume --processes 2 --parallel tp=2 "
+                                  "--out four");
+    EXPECT_INT(train(folder, words), 0);
+    snprintf(words, sizeof words, "--layers 2 --steps 40 --resume --processes 2 --parallel pp=2 "
+                                  "--stages 1,1 --out four");
+    EXPECT_INT(train(folder, words), 0);
+    EXPECT_CONTAINS(out, "2 share out the model: 2 stages by 1 parts");
     expect_steps(folder, "one", "four", 1e-5, 40);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         snprintf(words, sizeof words, "--steps 4 --out no %s", refused[i].options);

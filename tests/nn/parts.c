@@ -71,7 +71,7 @@ static void compare_gradients(cup_context *c, cup_comm *comm, model *part, model
     for (int64_t i = 0; i < count; i++) {
         cup_tensor *own = named[i].tensor, *d = cup_grad(own);
         cup_tensor *all = cup_grad(cup_parameters_find(whole->list, named[i].name));
-        const cup__part *p = cup__parameters_part(part->list, own);
+        const cup__portion *p = cup__parameters_part(part->list, own);
         parts += p != NULL;
         cup_grad_recording(c, false);
         if (p)
@@ -117,7 +117,7 @@ static void gather(cup_context *c, cup_comm *comm, void *user)
     const cup_named *named = cup_parameters_named(part.list, &count);
     cup_grad_recording(c, false);
     for (int64_t i = 0; i < count; i++) {
-        const cup__part *p = cup__parameters_part(part.list, named[i].tensor);
+        const cup__portion *p = cup__parameters_part(part.list, named[i].tensor);
         cup_tensor *t = p ? cup__part_gather(c, named[i].tensor, p) : named[i].tensor;
         expect_alike(c, t, cup_parameters_find(whole.list, named[i].name), 1, named[i].name);
     }

@@ -61,3 +61,26 @@ TEST(together_gpus_share_batches_of_images)
         test_fail(__FILE__, __LINE__, "%d: %s", code, out);
     EXPECT(!strncmp(out, "0\n", 2) && atoi(out + 2) > 10);
 }
+
+/* What goes between stages, or between those that share out a stage, is captured with the step. */
+TEST(together_gpus_share_out_a_model)
+{
+    static const char *const parallel[] = {"pp=2", "tp=2"};
+    const char *folder = fake_begin();
+    char out[4000];
+    unsetenv("CUP_KERNELS");
+    for (int i = 0; i < 2; i++) {
+        int code = test_command(
+            out, sizeof out,
+            "build=$(realpath '%s') && cd '%s' && seq 3000 >t && "
+            "CUP_LIBCUDA=$build/fake/libcuda.so.1 CUP_LIBNVRTC=$build/fake/libnvrtc.so "
+            "CUP_LIBNCCL=$build/fake/libnccl.so FAKE_NVRTC_ANY=1 CUP_LOG=launch $build/cupola "
+            "train --processes 2 --device cuda --data t --layers 2 --width 64 --heads 2 "
+            "--context 16 --dropout 0 --batch 2 --accumulate 4 --steps 4 --evaluate-texts 2 "
+            "--overwrite --parallel %s --out o >log 2>&1 || { tail -5 log; exit 1; }; "
+            "grep -c 'not captured' log; awk '/^\\[1\\].*NCCL/ {n++} END {print (n > 40)}' log",
+            test_build(), folder, parallel[i]);
+        EXPECT_INT(code, 0);
+        EXPECT_TEXT(out, "0\n1\n");
+    }
+}

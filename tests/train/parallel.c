@@ -11,8 +11,10 @@ static cup_training training_of(bool gated)
 {
     cup_training a = tiny;
     a.model.heads = 4;
+    a.model.layers = 4;
     a.model.dropout = 0;
-    a.batch = 4;
+    a.batch = 2;
+    a.accumulate = 4;
     a.model.bias = !gated;
     if (gated) {
         a.model.kv_heads = 2;
@@ -26,9 +28,17 @@ static cup_training training_of(bool gated)
     return a;
 }
 
-/* A run of the training by the processes of comm, of which so many share out the model. */
-static int64_t run(cup_context *c, cup_comm *comm, cup_training a, int64_t tensor,
-                   const char *folder, bool resume, cup_training_point *out)
+/* How processes share out a model. */
+typedef struct parts {
+    int64_t tensor, stages;
+    const int64_t *blocks;
+    bool gated; /* see training_of */
+} parts;
+
+static const parts whole;
+
+static int64_t run(cup_context *c, cup_comm *comm, cup_training a, parts p, const char *folder,
+                   bool resume, cup_training_point *out)
 {
     const char *text = sample_text();
     session s = {.c = c, .stop_at = -1};
@@ -36,7 +46,9 @@ static int64_t run(cup_context *c, cup_comm *comm, cup_training a, int64_t tenso
     s.tokenizer = cup_tokenizer_char_new(c, s.corpus);
     s.data = cup_data_new(c, s.corpus, s.tokenizer, a.model.context);
     a.comm = comm;
-    a.tensor = tensor;
+    a.tensor = p.tensor;
+    a.stages = p.stages;
+    a.blocks = p.blocks;
     s.trainer = cup_trainer_new(c, s.data, s.tokenizer, folder, &a);
     if (resume)
         cup_trainer_resume(s.trainer);
@@ -54,11 +66,11 @@ static bool close_to(double a, double b, double most)
     return (isnan(a) && isnan(b)) || fabs(a - b) <= most * fabs(a);
 }
 
-static void expect_run(const cup_training_point *a, int64_t count, const cup_training_point *b,
-                       int64_t same, const char *what)
+static void expect_run(cup_context *c, const cup_training_point *a, int64_t count,
+                       const cup_training_point *b, int64_t same, const char *what)
 {
     if (count != same || count < 12)
-        wrong("%s: %d and %d points", what, (int)count, (int)same);
+        wrong("%s: %d and %d points; %s", what, (int)count, (int)same, cup_error_text(c));
     for (int64_t i = 0; i < count && i < same; i++)
         if (!close_to(a[i].loss, b[i].loss, 2e-5) || !close_to(a[i].norm, b[i].norm, 2e-4) ||
             !close_to(a[i].validation, b[i].validation, 2e-5))
@@ -69,43 +81,56 @@ static void expect_run(const cup_training_point *a, int64_t count, const cup_tra
 
 static void run_beside_one(cup_context *c, cup_comm *comm, void *user)
 {
-    int64_t tensor = *(int64_t *)user;
-    for (int gated = 0; gated < 2; gated++) {
-        cup_training_point a[MOST_POINTS], b[MOST_POINTS];
-        cup_training training = training_of(gated);
-        if (training.model.kv_heads % tensor)
-            continue;
-        int64_t count = run(c, NULL, training, 0, NULL, false, a);
-        int64_t same = run(c, comm, training, tensor, NULL, false, b);
-        expect_run(a, count, b, same, gated ? "gated" : "plain");
-    }
+    const parts *p = user;
+    cup_training_point a[MOST_POINTS], b[MOST_POINTS];
+    cup_training training = training_of(p->gated);
+    int64_t count = cup_comm_rank(comm) ? 0 : run(c, NULL, training, whole, NULL, false, a);
+    int64_t same = run(c, comm, training, *p, NULL, false, b);
+    if (cup_comm_rank(comm) == 0)
+        expect_run(c, a, count, b, same, p->gated ? "gated" : "plain");
 }
 
 TEST(parallel_runs_are_those_of_one)
 {
-    together(2, run_beside_one, &(int64_t){2});
-    together(4, run_beside_one, &(int64_t){2});
-    together(4, run_beside_one, &(int64_t){4});
+    together(2, run_beside_one, &(parts){.tensor = 2});
+    together(4, run_beside_one, &(parts){.tensor = 2, .gated = true});
+    together(4, run_beside_one, &(parts){.tensor = 4});
+}
+
+/* Stages alone, of uneven sizes, in groups, and shared out themselves. */
+TEST(parallel_stages_are_the_run_of_one)
+{
+    together(3, run_beside_one, &(parts){.stages = 3});
+    together(2, run_beside_one,
+             &(parts){.stages = 2, .blocks = (int64_t[]){1, 3}, .gated = true});
+}
+
+TEST(parallel_stages_are_copied_and_shared_out)
+{
+    together(4, run_beside_one, &(parts){.stages = 2});
+    together(4, run_beside_one, &(parts){.stages = 2, .tensor = 2, .gated = true});
 }
 
 /* Half of a run is shared out and saved, and goes on with the model whole, or shared out to others;
  * the other way round, too. */
 static void change(cup_context *c, cup_comm *comm, void *user)
 {
-    static const int64_t first[] = {2, 1, 4}, second[] = {1, 4, 2};
+    static const parts first[] = {
+        {.tensor = 2}, {0}, {.tensor = 4}, {.tensor = 2, .stages = 2}};
+    static const parts second[] = {{0}, {.stages = 4}, {.tensor = 2}, {0}};
     cup_training_point a[MOST_POINTS], b[MOST_POINTS];
     cup_training training = training_of(false);
     char folder[500];
     /* So that the rates do not depend on the number of steps. */
     training.rate_end = training.rate;
-    int64_t count = run(c, NULL, training, 0, NULL, false, a);
-    for (int i = 0; i < 3; i++) {
+    int64_t count = run(c, NULL, training, whole, NULL, false, a);
+    for (int i = 0; i < 4; i++) {
         cup_training half = training;
         half.steps = 5;
         snprintf(folder, sizeof folder, "%s/run%d", (const char *)user, i);
         run(c, comm, half, first[i], folder, false, b);
         int64_t same = run(c, comm, training, second[i], folder, true, b);
-        expect_run(a, count, b, same, folder + strlen(folder) - 4);
+        expect_run(c, a, count, b, same, folder + strlen(folder) - 4);
     }
 }
 
@@ -120,21 +145,28 @@ TEST(parallel_checkpoints_are_of_any_number)
 
 static void refuse(cup_context *c, cup_comm *comm, void *user)
 {
+    static const int64_t few[] = {1, 1}, none[] = {0, 4};
     static const struct {
-        int64_t tensor, heads;
+        parts parts;
+        int64_t heads;
         double dropout;
         const char *words;
-    } cases[] = {{3, 4, 0, "2 processes are no groups of 3"},
-                 {-1, 4, 0, "are no groups of -1"},
-                 {2, 1, 0, "1 heads and 1 of keys and values cannot be shared out equally to 2"},
-                 {2, 4, 0.1, "set dropout to 0"}};
+    } cases[] = {
+        {{.tensor = 3}, 4, 0, "no groups of 0 stages of 3 processes each"},
+        {{.tensor = -1}, 4, 0, "of -1 processes each"},
+        {{.stages = 3}, 4, 0, "no groups of 3 stages"},
+        {{.tensor = 2}, 1, 0, "1 heads and 1 of keys and values cannot be shared out equally to 2"},
+        {{.tensor = 2}, 4, 0.1, "set dropout to 0"},
+        {{.stages = 2}, 4, 0.1, "set dropout to 0"},
+        {{.stages = 2, .blocks = few}, 4, 0, "have 2 blocks together"},
+        {{.stages = 2, .blocks = none}, 4, 0, "stage 0 of 2 has 0 of the"}};
     cup_training_point b[MOST_POINTS];
     (void)user;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cup_training training = training_of(false);
         training.model.heads = cases[i].heads;
         training.model.dropout = cases[i].dropout;
-        run(c, comm, training, cases[i].tensor, NULL, false, b);
+        run(c, comm, training, cases[i].parts, NULL, false, b);
         if (!strstr(cup_error_text(c), cases[i].words))
             wrong("not \"%s\" but \"%s\"", cases[i].words, cup_error_text(c));
         cup_error_clear(c);

@@ -1,0 +1,96 @@
+/* How the processes of a run share out its work: --parallel and --stages. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/common/exit.h"
+#include "cli/train.h"
+
+/* One "NAME=NUMBER" of the text, which goes on behind it. */
+static bool take_pair(const char **text, char name[3], int *number)
+{
+    int length = 0, read = sscanf(*text, "%2[a-z]=%4d%n", name, number, &length);
+    const char *end = *text + length;
+    if (read != 2 || *number < 1 || (*end != ',' && *end) || (*end == ',' && !end[1]))
+        return false;
+    *text = end + (*end == ',');
+    return true;
+}
+
+/* Texts, stages and parts, in this order; 0 where nothing is said of one. */
+static int take_pairs(const train_given *given, int numbers[3])
+{
+    static const char *const names[] = {"dp", "pp", "tp"};
+    char name[3];
+    for (const char *text = given->parallel; *text || text == given->parallel;) {
+        int number, which = 0;
+        bool good = take_pair(&text, name, &number);
+        while (good && which < 3 && strcmp(name, names[which]))
+            which++;
+        if (!good || which == 3 || numbers[which])
+            return cli_usage("--parallel takes dp=N, pp=S, tp=M or several of them with commas "
+                             "between, not %s",
+                             cli_shown(given->parallel));
+        numbers[which] = number;
+    }
+    return CLI_OK;
+}
+
+static int take_stages(const train_given *given, train_parts *out)
+{
+    int count = 0;
+    for (const char *text = given->stages; text && *text; count++) {
+        int length = 0, blocks = 0, read = sscanf(text, "%4d%n", &blocks, &length);
+        const char *end = text + length;
+        if (read != 1 || blocks < 1 || (*end && (*end != ',' || !end[1])) ||
+            count == TRAIN_STAGES)
+            return cli_usage("--stages takes numbers of blocks with commas between, as 3,4,5, not "
+                             "%s",
+                             cli_shown(given->stages));
+        out->blocks[count] = blocks;
+        text = end + (*end == ',');
+    }
+    if (!given->stages || (count > 1 && count == out->stages))
+        return CLI_OK;
+    return cli_usage("--stages %s is of %d stages, and --parallel of %lld: give pp=%d there, or "
+                     "change it",
+                     cli_shown(given->stages), count, (long long)out->stages, count);
+}
+
+/* What has no form for a model of which each process has a part. */
+static int check_parts(const train_given *given)
+{
+    if (given->zero)
+        return cli_usage("--zero %lld splits the states of whole parameters, and --parallel %s "
+                         "leaves each process a part; give one of them",
+                         (long long)given->zero, given->parallel);
+    if (given->sample)
+        return cli_usage("--sample writes with the whole model, of which --parallel %s leaves each "
+                         "process a part; cupola generate writes with the checkpoint",
+                         given->parallel);
+    return CLI_OK;
+}
+
+int train_parallel(const train_given *given, int processes, train_parts *out)
+{
+    int numbers[3] = {0};
+    *out = (train_parts){.tensor = 1, .stages = 1};
+    int code = given->parallel ? take_pairs(given, numbers) : CLI_OK;
+    if (code)
+        return code;
+    for (int i = 1; i < 3; i++)
+        numbers[i] += numbers[i] == 0;
+    int64_t each = (int64_t)numbers[1] * numbers[2];
+    int64_t copies = numbers[0] ? numbers[0] : processes / each ? processes / each : 1;
+    if (given->parallel && copies * each != processes)
+        return cli_usage("--parallel %s is of %lld processes, and the run has %d: give --gpus or "
+                         "--processes %lld, or change it",
+                         given->parallel, (long long)(copies * each), processes,
+                         (long long)(copies * each));
+    out->stages = numbers[1];
+    out->tensor = numbers[2];
+    if (out->stages > TRAIN_STAGES)
+        return cli_usage("--parallel %s has %lld stages, and %d are the most", given->parallel,
+                         (long long)out->stages, TRAIN_STAGES);
+    code = take_stages(given, out);
+    return code || each == 1 ? code : check_parts(given);
+}

@@ -1,0 +1,230 @@
+/* Stages of any model, one behind the other on several processes: the run of one process. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/together.h"
+#include "test.h"
+
+#define ROWS 3
+#define WIDTH 6
+#define BATCHES 8
+#define STEPS 6
+#define PIECES 3
+
+/* Three pieces, of which the first and the last have a weight in common. A process has those of its
+ * stage. */
+typedef struct model {
+    cup_parameters *list;
+    cup_linear_layer first, middle, last;
+    cup_tensor *common, *x;
+    int stage, stages;
+    const char *wrong; /* what is done wrong, or NULL */
+} model;
+
+static bool has(const model *m, int piece)
+{
+    return piece * m->stages / PIECES == m->stage;
+}
+
+static bool is_wrong(const model *m, const char *what)
+{
+    return m->wrong && !strcmp(m->wrong, what);
+}
+
+static void make(model *m, cup_context *c)
+{
+    const int64_t shape[] = {WIDTH, WIDTH}, other[] = {WIDTH, 2 * WIDTH};
+    const cup_linear_layer_options tanh = {.size = sizeof tanh, .activation = CUP_ACTIVATION_TANH};
+    m->list = cup_parameters_new(c, CUP_F32);
+    m->x = cup_tensor_new(c, CUP_F32, 3, (int64_t[]){BATCHES, ROWS, WIDTH});
+    bool odd = is_wrong(m, "shape") && m->stage > 0;
+    if (has(m, 0) || has(m, 2) || is_wrong(m, "all share"))
+        m->common = cup_parameter_new(m->list, "common", 2, odd ? other : shape, NULL);
+    if (has(m, 0))
+        cup_linear_layer_new(&m->first, m->list, "first", WIDTH, WIDTH, &tanh);
+    if (has(m, 1))
+        cup_linear_layer_new(&m->middle, m->list, "middle", WIDTH, WIDTH, &tanh);
+    if (has(m, 2))
+        cup_linear_layer_new(&m->last, m->list, "last", WIDTH, 1, NULL);
+    if (is_wrong(m, "two sets") && !has(m, 0))
+        cup_parameter_new(m->list, "other", 2, shape, NULL);
+}
+
+static cup_status write_batch(cup_context *c, int64_t step, void *user)
+{
+    model *m = user;
+    float x[BATCHES * ROWS * WIDTH];
+    (void)c;
+    for (int i = 0; i < BATCHES * ROWS * WIDTH; i++)
+        x[i] = (float)sin((double)(i * 31 + step * 17));
+    return cup_tensor_write(m->x, x, sizeof x);
+}
+
+static cup_tensor *stage(cup_context *c, int64_t batch, cup_tensor *x, void *user)
+{
+    const model *m = user;
+    if (is_wrong(m, "forgets") && m->stage > 0)
+        x = cup_detach(x);
+    if (has(m, 0)) {
+        x = cup_slice(c, m->x, (int64_t[]){batch, 0, 0}, 3, (int64_t[]){1, -1, -1}, 3);
+        x = cup_linear_layer_call(&m->first, cup_reshape(c, x, 2, (int64_t[]){ROWS, WIDTH}));
+        x = cup_linear(c, x, m->common, NULL);
+    }
+    if (has(m, 1))
+        x = cup_linear_layer_call(&m->middle, x);
+    if (is_wrong(m, "makes less") && m->stages > 1 && m->stage == 0)
+        return cup_slice(c, x, (int64_t[]){0, 0}, 2, (int64_t[]){1, -1}, 2);
+    if (!has(m, 2))
+        return x;
+    x = cup_linear_layer_call(&m->last, cup_linear(c, x, m->common, NULL));
+    x = cup_add(c, x, cup_full(c, CUP_F32, 0, NULL, 1));
+    return cup_mean(c, cup_mul(c, x, x), NULL, 0, false);
+}
+
+static cup_loop *loop_of(model *m, cup_comm *comm, cup_comm *pipe, int64_t steps)
+{
+    const cup_loop_calls calls = {
+        .size = sizeof calls, .batch = write_batch, .stage = stage, .user = m};
+    const cup_loop_options options = {
+        .size = sizeof options,
+        .schedule = {.high = 0.5, .steps = steps, .decline = CUP_DECLINE_CONSTANT},
+        .optimizer = {.method = CUP_METHOD_SGD, .clip = 0.5},
+        .accumulate = BATCHES,
+        .comm = comm,
+        .pipe = pipe,
+        .between_dtype = CUP_F32,
+        .between_ndim = 2,
+        .between = {ROWS, WIDTH}};
+    return cup_loop_new(m->list, &calls, &options);
+}
+
+static double distance(cup_context *c, cup_tensor *a, cup_tensor *b)
+{
+    bool was = cup_grad_recording(c, false);
+    cup_tensor *d = a && b ? cup_max(c, cup_abs(c, cup_sub(c, a, b)), NULL, 0, false) : NULL;
+    cup_grad_recording(c, was);
+    return d ? cup_tensor_item(d) : INFINITY;
+}
+
+/* Steps of plain descent move each weight by its gradient, so that what is alike behind the first
+ * of them has alike gradients. */
+static void compare(cup_context *c, cup_comm *comm, int stages, int64_t steps)
+{
+    int rank = cup_comm_rank(comm);
+    cup_comm *pipe = cup_comm_split_new(comm, rank / stages);
+    model part = {.stage = cup_comm_rank(pipe), .stages = stages}, whole = {.stages = 1};
+    make(&part, c);
+    make(&whole, c);
+    cup_loop *a = loop_of(&part, comm, pipe, steps), *b = loop_of(&whole, NULL, NULL, steps);
+    cup_loop_run(a, NULL);
+    cup_loop_run(b, NULL);
+    int64_t count, points = 0, same = 0;
+    const cup_named *named = cup_parameters_named(part.list, &count);
+    for (int64_t i = 0; i < count; i++) {
+        double far = distance(c, named[i].tensor, cup_parameters_find(whole.list, named[i].name));
+        if (!(far < 2e-6))
+            wrong("%d stages, %d steps: %s is %g away", stages, (int)steps, named[i].name, far);
+    }
+    const cup_training_point *p = cup_loop_points(a, &points), *q = cup_loop_points(b, &same);
+    for (int64_t i = 0; i < points && i < same; i++)
+        if (!(fabs(p[i].loss - q[i].loss) < 2e-6) || !(fabs(p[i].norm - q[i].norm) < 2e-6))
+            wrong("step %d: loss %.8g and %.8g, norm %.8g and %.8g", (int)i, p[i].loss, q[i].loss,
+                  p[i].norm, q[i].norm);
+    if (points != steps || same != steps || count < 1)
+        wrong("%d and %d points, %d tensors", (int)points, (int)same, (int)count);
+    cup_loop_free(a);
+    cup_loop_free(b);
+    cup_parameters_free(part.list);
+    cup_parameters_free(whole.list);
+    cup_comm_free(pipe);
+}
+
+static void compare_all(cup_context *c, cup_comm *comm, void *user)
+{
+    compare(c, comm, *(int *)user, 1);
+    compare(c, comm, *(int *)user, STEPS);
+}
+
+TEST(pipeline_of_any_model_is_the_run_of_one)
+{
+    together(1, compare_all, &(int){1});
+    together(2, compare_all, &(int){2});
+    together(3, compare_all, &(int){3});
+    together(4, compare_all, &(int){2});
+}
+
+/* Who sees it says so, and the others hear of it. */
+static void go_wrong(cup_context *c, cup_comm *comm, void *user)
+{
+    model m = {.stage = cup_comm_rank(comm), .stages = cup_comm_count(comm), .wrong = user};
+    make(&m, c);
+    cup_loop *l = loop_of(&m, comm, comm, STEPS);
+    cup_loop_run(l, NULL);
+    if (cup_error(c) == CUP_OK)
+        wrong("%s: nothing is refused", m.wrong);
+    cup_loop_free(l);
+    cup_parameters_free(m.list);
+}
+
+TEST(pipeline_refuses_what_cannot_be)
+{
+    static const struct {
+        int stages;
+        char wrong[16], words[64];
+    } cases[] = {{2, "makes less", "stage 0 has made [1,6] f32 of batch 0"},
+                 {2, "forgets", "does not depend on what the stage before"},
+                 {2, "shape", "common has another shape or dtype in one stage"},
+                 {3, "two sets", "other is in other stages than what other stages share"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        together_end ends[3];
+        int said = 0;
+        together_look(cases[i].stages,
+                      CUP_OPTIONS(cup_comm_options, .count = cases[i].stages,
+                                  .address = together_address(), .timeout = 30),
+                      go_wrong, (void *)(uintptr_t)cases[i].wrong, ends);
+        for (int r = 0; r < cases[i].stages; r++) {
+            said += strstr(ends[r].text, cases[i].words) != NULL;
+            EXPECT(ends[r].text[0] != 0);
+        }
+        if (said == 0)
+            EXPECT_TEXT(ends[0].text, cases[i].words);
+    }
+}
+
+static cup_tensor *alone(cup_context *c, int64_t batch, void *user)
+{
+    return stage(c, batch, NULL, user);
+}
+
+static void misuse(cup_context *c, cup_comm *comm, void *user)
+{
+    static const char *const words[] = {"need the communicator", "which is NULL", "`split` out",
+                                        "with 9 dimensions"};
+    model m = {.stage = cup_comm_rank(comm), .stages = 2};
+    (void)user;
+    make(&m, c);
+    for (int i = 0; i < 4; i++) {
+        const cup_loop_calls calls = {.size = sizeof calls,
+                                      .stage = i == 1 ? NULL : stage,
+                                      .loss = i == 1 ? alone : NULL,
+                                      .user = &m};
+        const cup_loop_options options = {.size = sizeof options,
+                                          .schedule = {.high = 1, .steps = 1},
+                                          .optimizer = {.split = i == 2 ? comm : NULL},
+                                          .comm = i == 0 ? NULL : comm,
+                                          .pipe = comm,
+                                          .between_ndim = i == 3 ? 9 : 2};
+        cup_loop *l = cup_loop_new(m.list, &calls, &options);
+        if (l || !strstr(cup_error_text(c), words[i]))
+            wrong("not \"%s\" but \"%s\"", words[i], cup_error_text(c));
+        cup_error_clear(c);
+        cup_loop_free(l);
+    }
+    cup_parameters_free(m.list);
+}
+
+TEST(pipeline_options_are_checked)
+{
+    together(2, misuse, NULL);
+}

@@ -306,22 +306,35 @@ cup_status cup__tensors_hash(cup_context *c, cup_tensor *const *tensors, int64_t
     return status;
 }
 
-/* Of all that is trained and whole, or a part. */
-static cup_status hash_weights(cup_loop *l, bool parts, uint64_t *out)
+/* What is compared: all that is trained and whole, or a part, or of several stages. */
+typedef enum weights { WHOLE, PART, SHARED } weights;
+
+static int64_t choose_weights(cup_loop *l, weights which, const cup_named *named, int64_t count,
+                              cup_tensor **all)
 {
-    int64_t count, found = 0;
+    const cup__pipeline *s = l->pipeline;
+    int64_t found = 0;
+    for (int i = 0; which == SHARED && i < s->shared_count; i++)
+        all[found++] = l->optimizer->parameters[s->shared[i]];
+    for (int64_t i = 0; which != SHARED && i < count; i++) {
+        cup_tensor *t = named[i].tensor;
+        bool part = cup__loop_part(l, named[i].name, false) != NULL;
+        if (t->is_parameter && t->contiguous && part == (which == PART))
+            all[found++] = t;
+    }
+    return found;
+}
+
+static cup_status hash_weights(cup_loop *l, weights which, uint64_t *out)
+{
+    int64_t count;
     const cup_named *named = cup_parameters_named(l->list, &count);
     CUP_TRY(l->c->error.status);
     cup_tensor **all = cup__calloc((size_t)count + 1, sizeof *all);
     if (!all)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for a list of tensors");
-    for (int64_t i = 0; i < count; i++) {
-        cup_tensor *t = named[i].tensor;
-        bool part = cup__loop_part(l, named[i].name, false) != NULL;
-        if (t->is_parameter && t->contiguous && part == parts)
-            all[found++] = t;
-    }
-    cup_status status = cup__tensors_hash(l->c, all, found, out);
+    count = choose_weights(l, which, named, count, all);
+    cup_status status = cup__tensors_hash(l->c, all, count, out);
     cup__free(all);
     return status;
 }
@@ -360,11 +373,11 @@ static cup_status name_others(cup_loop *l, cup_comm *comm, const int64_t *hashes
     return status;
 }
 
-static cup_status compare(cup_loop *l, cup_comm *comm, bool parts)
+static cup_status compare(cup_loop *l, cup_comm *comm, weights which)
 {
     uint64_t own = 0;
     int count = cup_comm_count(comm);
-    CUP_TRY(hash_weights(l, parts, &own));
+    CUP_TRY(hash_weights(l, which, &own));
     int64_t *all = cup__calloc((size_t)count, sizeof *all), mine = (int64_t)own;
     if (!all)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for what hosts agree on");
@@ -380,6 +393,9 @@ cup_status cup__loop_compare(cup_loop *l)
 {
     if (!l->comm)
         return CUP_OK;
-    CUP_TRY(compare(l, l->peers, false));
-    return l->among ? compare(l, l->copies, true) : CUP_OK;
+    CUP_TRY(compare(l, l->peers, WHOLE));
+    if (l->among)
+        CUP_TRY(compare(l, l->copies, PART));
+    bool shares = l->pipeline && l->pipeline->sharers;
+    return shares ? compare(l, l->pipeline->sharers, SHARED) : CUP_OK;
 }

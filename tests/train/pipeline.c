@@ -54,8 +54,10 @@ static void make(model *m, cup_context *c)
 static cup_status write_batch(cup_context *c, int64_t step, void *user)
 {
     model *m = user;
-    float x[BATCHES * ROWS * WIDTH];
+    float x[BATCHES * ROWS * WIDTH] = {0};
     (void)c;
+    if (step == 3 && is_wrong(m, "changes") && m->stage > 0)
+        cup_tensor_write(m->common, x, WIDTH * WIDTH * sizeof *x);
     for (int i = 0; i < BATCHES * ROWS * WIDTH; i++)
         x[i] = (float)sin((double)(i * 31 + step * 17));
     return cup_tensor_write(m->x, x, sizeof x);
@@ -92,6 +94,7 @@ static cup_loop *loop_of(model *m, cup_comm *comm, cup_comm *pipe, int64_t steps
         .optimizer = {.method = CUP_METHOD_SGD, .clip = 0.5},
         .accumulate = BATCHES,
         .comm = comm,
+        .check_every = 2,
         .pipe = pipe,
         .between_dtype = CUP_F32,
         .between_ndim = 2,
@@ -174,6 +177,7 @@ TEST(pipeline_refuses_what_cannot_be)
         char wrong[16], words[64];
     } cases[] = {{2, "makes less", "stage 0 has made [1,6] f32 of batch 0"},
                  {2, "forgets", "does not depend on what the stage before"},
+                 {2, "changes", "weights"},
                  {2, "shape", "common has another shape or dtype in one stage"},
                  {3, "two sets", "other is in other stages than what other stages share"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -66,6 +66,18 @@ const char *cup__comm_name(const cup_comm *m, int rank);
 cup_status cup__comm_sum_begin(cup_comm *m, cup_tensor *const *tensors, int count);
 cup_status cup__comm_join(cup_comm *m);
 
+/* Tensors each of which belongs to a process, begun likewise. Their owners get the sums over all of
+ * those, or all get those of their owners; what others have of a sum is then of no use. */
+cup_status cup__comm_sum_owned_begin(cup_comm *m, cup_tensor *const *tensors, const int *owners,
+                                     int count);
+cup_status cup__comm_bring_begin(cup_comm *m, cup_tensor *const *tensors, const int *owners,
+                                 int count);
+cup_status cup__nccl_owned_begin(cup_comm *m, cup_tensor *const *tensors, const int *owners,
+                                 int count, bool sums);
+/* The same on the host: what each process owns, from starts[rank] to starts[rank + 1]. */
+cup_status cup__host_sum_owned(cup_comm *m, cup__block b, const int64_t *starts);
+cup_status cup__host_bring(cup_comm *m, cup__block b, const int64_t *starts);
+
 /* Puts the reduction of so many blocks, in their order, into `out`, which may be one of them. */
 void cup__fold_blocks(const void *const *blocks, int block_count, cup_dtype dtype,
                       cup_combine how, int64_t count, void *out);

@@ -115,6 +115,50 @@ cup_status cup__host_broadcast(cup_comm *m, void *data, size_t bytes, int root)
     return cup__exchange(m, (uint32_t)root, list);
 }
 
+cup_status cup__host_sum_owned(cup_comm *m, cup__block b, const int64_t *starts)
+{
+    size_t size = (size_t)cup_dtype_size(b.dtype);
+    int64_t mine = starts[m->rank + 1] - starts[m->rank];
+    size_t bytes = (size_t)mine * size;
+    char *data = b.data, *versions = cup__stage(m, VERSIONS, bytes * (size_t)m->count + 1);
+    cup__transfer *list = transfers_of(m);
+    if (!versions || !list)
+        return m->c->error.status;
+    const void **parts = (const void **)(void *)(list + m->count);
+    for (int i = 0; i < m->count; i++) {
+        char *at = data + (size_t)starts[i] * size;
+        parts[i] = i == m->rank ? at : versions + bytes * (size_t)i;
+        list[i] = (cup__transfer){.out = at,
+                                  .out_bytes = (size_t)(starts[i + 1] - starts[i]) * size,
+                                  .in = versions + bytes * (size_t)i,
+                                  .in_bytes = bytes,
+                                  .sends = true,
+                                  .receives = true};
+    }
+    CUP_TRY(cup__exchange(m, detail_of(b.dtype, CUP_COMBINE_SUM), list));
+    cup__fold_blocks(parts, m->count, b.dtype, CUP_COMBINE_SUM, mine,
+                     data + (size_t)starts[m->rank] * size);
+    return CUP_OK;
+}
+
+cup_status cup__host_bring(cup_comm *m, cup__block b, const int64_t *starts)
+{
+    size_t size = (size_t)cup_dtype_size(b.dtype);
+    char *data = b.data;
+    cup__transfer *list = transfers_of(m);
+    if (!list)
+        return m->c->error.status;
+    for (int i = 0; i < m->count; i++)
+        list[i] = (cup__transfer){
+            .out = data + (size_t)starts[m->rank] * size,
+            .out_bytes = (size_t)(starts[m->rank + 1] - starts[m->rank]) * size,
+            .in = data + (size_t)starts[i] * size,
+            .in_bytes = (size_t)(starts[i + 1] - starts[i]) * size,
+            .sends = true,
+            .receives = true};
+    return cup__exchange(m, detail_of(b.dtype, CUP_COMBINE_SUM), list);
+}
+
 cup_status cup__host_all_to_all(cup_comm *m, cup__block from, void *to)
 {
     size_t bytes = (size_t)(from.count / m->count) * (size_t)cup_dtype_size(from.dtype);

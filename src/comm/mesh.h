@@ -21,6 +21,7 @@ typedef enum cup__operation_id {
     CUP__ALL_GATHER,
     CUP__BROADCAST,
     CUP__ALL_TO_ALL,
+    CUP__REDUCE,
     CUP__SEND,
     CUP__OPERATIONS
 } cup__operation_id;

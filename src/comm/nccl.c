@@ -236,6 +236,25 @@ cup_status cup__nccl_broadcast(cup_comm *m, cup_tensor *const *tensors, int coun
     return join(m, result, "broadcast");
 }
 
+/* All in one group, beside what the context goes on with. */
+cup_status cup__nccl_owned_begin(cup_comm *m, cup_tensor *const *tensors, const int *owners,
+                                 int count, bool sums)
+{
+    ncclResult_t result = ncclSuccess;
+    CUP_TRY(fork(m));
+    cup__cuda_beside(m->nccl->gpu, true);
+    for (int i = 0; i < count && result == ncclSuccess; i++) {
+        const cup_tensor *t = tensors[i];
+        if (t->count && sums)
+            result = cup__nccl.ncclReduce(t->data, t->data, (size_t)t->count, type_of(t->dtype),
+                                          ncclSum, owners[i], m->nccl->handle, m->nccl->stream);
+        else if (t->count)
+            result = cup__nccl.ncclBroadcast(t->data, t->data, (size_t)t->count, type_of(t->dtype),
+                                             owners[i], m->nccl->handle, m->nccl->stream);
+    }
+    return ended(m, result, sums ? "reduce" : "broadcast");
+}
+
 cup_status cup__nccl_all_to_all(cup_comm *m, cup_tensor *from, cup_tensor *to)
 {
     cup__gpus *n = m->nccl;

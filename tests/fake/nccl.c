@@ -96,6 +96,14 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataTyp
     return check(from, to, count, comm, stream);
 }
 
+ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t type,
+                        ncclRedOp_t how, int root, ncclComm_t comm, CUstream stream)
+{
+    if (root < 0 || !comm || root >= comm->count)
+        return WRONG;
+    return ncclAllReduce(from, to, count, type, how, comm, stream);
+}
+
 ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type,
                                ncclRedOp_t how, ncclComm_t comm, CUstream stream)
 {

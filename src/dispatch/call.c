@@ -12,6 +12,7 @@
 #include "dispatch/attributes.h"
 #include "dispatch/memo.h"
 #include "dispatch/tuned.h"
+#include "tensor/away.h"
 
 #define PACKED_MOST 16
 
@@ -382,12 +383,16 @@ static cup_status check_recording(cup__call *call, bool wanted)
 cup_tensor *cup__op_call(cup_context *c, const cup__row *row, cup_tensor *const *in, int in_count,
                          const void *attributes, cup_tensor **out)
 {
-    if (!c)
+    if (!c || (c->away && cup__away_begin(c, in, in_count, row->op->view != NULL) != CUP_OK))
         return NULL;
-    if (cup__inputs_unlike(row, in, in_count))
-        return cup__op_promoted(c, row, in, in_count, attributes, out);
-    return c->debug ? cup__op_watched(c, row, in, in_count, attributes, out)
-                    : cup__op_plain(c, row, in, in_count, attributes, out);
+    cup_tensor *result =
+        cup__inputs_unlike(row, in, in_count)
+            ? cup__op_promoted(c, row, in, in_count, attributes, out)
+        : c->debug ? cup__op_watched(c, row, in, in_count, attributes, out)
+                   : cup__op_plain(c, row, in, in_count, attributes, out);
+    if (c->away)
+        cup__away_end(c);
+    return result;
 }
 
 /* What a recorded gradient would silently leave out. */

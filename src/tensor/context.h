@@ -6,6 +6,7 @@
 #include "cupola/tensor.h"
 
 struct cup__tape;
+struct cup__bringer;
 struct cup_graph;
 
 /* What the layers below ask of a tape whose inside only the grad layer knows. */
@@ -83,6 +84,8 @@ struct cup_context {
     bool tuning; /* see cup_tuning */
     bool (*stop)(void *user); /* or NULL; asked before each op: true fails it, see cup__stopped */
     void *stop_user;
+    bool away;                    /* some tensor's memory is or was, see tensor/away.h */
+    struct cup__bringer *bringer; /* of that, or NULL */
     int guests;  /* see cup__context_join */
     int holds;   /* those of them that hold memory, for which the device stays open */
     bool closed; /* freed, but for its guests */

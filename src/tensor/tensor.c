@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "tensor/away.h"
 #include "tensor/debug.h"
 #include "tensor/wrap.h"
 
@@ -136,9 +137,11 @@ void cup__storage_drop(cup__storage *storage)
     if (!storage || --storage->refs > 0)
         return;
     cup__device *device = storage->context->device;
+    bool here = !storage->away || storage->away->here;
+    cup__free(storage->away);
     if (storage->foreign) {
         cup__foreign_release(storage->context, storage->foreign);
-    } else {
+    } else if (here) {
         if (storage->context->debug)
             cup__debug_poison(storage);
         device->calls->release(device, storage->data);
@@ -231,6 +234,7 @@ cup_tensor *cup__tensor_make(cup_context *c, const cup__shape *shape, const char
         return NULL;
     }
     t->data = t->storage->data;
+    t->offset = 0;
     t->dtype = shape->dtype;
     t->ndim = shape->ndim;
     t->count = count;
@@ -270,6 +274,7 @@ cup_tensor *cup__tensor_on(cup__storage *storage, void *data, const cup__shape *
     t->storage = storage;
     t->storage->refs++;
     t->data = data;
+    t->offset = (char *)data - (char *)storage->data;
     t->dtype = shape->dtype;
     t->ndim = shape->ndim;
     t->count = count;
@@ -283,7 +288,7 @@ cup_tensor *cup__tensor_on(cup__storage *storage, void *data, const cup__shape *
 cup_tensor *cup__tensor_view(cup_tensor *base, const cup__shape *shape, const int64_t *stride,
                              int64_t offset)
 {
-    char *data = (char *)base->data + offset * cup_dtype_size(base->dtype);
+    char *data = (char *)base->storage->data + base->offset + offset * cup_dtype_size(base->dtype);
     return cup__tensor_on(base->storage, data, shape, stride);
 }
 

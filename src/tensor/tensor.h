@@ -17,12 +17,14 @@ typedef struct cup__storage {
     uint32_t version; /* counts changes in place, so that backward sees a saved value was lost */
     uint32_t recorded; /* the tape's generation in which a recorded call wrote it */
     cup__foreign *foreign; /* NULL: the memory is the device's own */
+    struct cup__away *away; /* NULL: the memory is always there; see tensor/away.h */
 } cup__storage;
 
 struct cup_tensor {
     cup_context *context;
     cup__storage *storage;
     void *data; /* of the first element */
+    ptrdiff_t offset; /* bytes of that behind the storage's, which may move: see tensor/away.h */
     int64_t shape[CUP_MAX_DIMS];
     int64_t stride[CUP_MAX_DIMS]; /* in elements; 0 where a dimension is broadcast */
     int64_t count;

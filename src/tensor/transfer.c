@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "tensor/away.h"
 #include "tensor/debug.h"
 
 static cup_status check_bytes(cup_tensor *t, const void *data, size_t bytes, const char *verb)
@@ -12,6 +13,7 @@ static cup_status check_bytes(cup_tensor *t, const void *data, size_t bytes, con
     char text[CUP__SHAPE_TEXT];
     if (t->context->closed || !cup__usable(t, true, verb))
         return t->context->error.status;
+    CUP_TRY(cup__away_check(t, verb));
     if (bytes != wanted)
         return cup__fail(&t->context->error, CUP_ARGUMENT,
                          "%s %s: the buffer has %zu bytes, the tensor %zu", verb,

@@ -74,6 +74,7 @@ static int make_trainer(train_run *r)
     r->training.comm = r->comm;
     r->training.background = r->given->save_background;
     r->training.optimizer.split = r->given->zero ? r->comm : NULL;
+    r->training.optimizer.stage = (int)r->given->zero;
     r->trainer = cup_trainer_new(r->c, r->data, r->tokenizer, r->given->out, &r->training);
     if (r->trainer && r->given->resume) {
         cup_trainer_resume(r->trainer);

@@ -51,9 +51,9 @@ const cli_option train_options[] = {
      "what is left out is 1, but for dp, which follows"},
     {"stages", TEXT(train_given, stages), "BLOCKS,..", NULL,
      "how many blocks each stage of --parallel pp has; without it as many each as can be"},
-    {"zero", INTEGER(train_given, zero, 0, 1), "STAGE", "0",
-     "1: each of several processes keeps the optimizer's states of a share of the parameters only "
-     "(ZeRO 1); 0: of all"},
+    {"zero", INTEGER(train_given, zero, 0, 3), "STAGE", "0",
+     "what each of several processes keeps of a share of the parameters only: 1 the optimizer's "
+     "states, 2 gradients, too, 3 the parameters, too (ZeRO); 0: nothing"},
     {"threads", INTEGER(train_given, threads, 0, 4096), "N", "0",
      "threads on a CPU; 0: all that the process may use"},
     {"deterministic", FLAG(train_given, deterministic), NULL, NULL,

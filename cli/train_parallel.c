@@ -75,6 +75,10 @@ int train_parallel(const train_given *given, int processes, train_parts *out)
     int numbers[3] = {0};
     *out = (train_parts){.tensor = 1, .stages = 1};
     int code = given->parallel ? take_pairs(given, numbers) : CLI_OK;
+    if (!code && given->zero > 2 && processes > 1 && given->sample)
+        return cli_usage("--sample writes with the whole model, of which --zero %lld leaves each "
+                         "process a share; cupola generate writes with the checkpoint",
+                         (long long)given->zero);
     if (code)
         return code;
     for (int i = 1; i < 3; i++)

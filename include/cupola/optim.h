@@ -40,6 +40,9 @@ typedef struct cup_optimizer_options {
     cup_comm *split; /* each of its processes keeps the states of a share of the parameters and
                         makes their steps, behind which all have the values, which saves memory:
                         gradients must be the same on all of them. NULL: not. Borrowed */
+    /* How much more they share out, see cup_optimizer_new: 2 gradients, 3 parameters too; else
+     * nothing. */
+    int stage;
 } cup_optimizer_options;
 
 /* A tensor to be trained, borrowed for as long as the optimizer lives. The name is copied. */
@@ -55,7 +58,17 @@ typedef struct cup_optimizer cup_optimizer;
 
 /* An optimizer of the parameters, each of which it marks with cup_require_grad. For parameters of
  * 16 bits it keeps a master copy in f32, which is what the steps change. NULL options mean the
- * defaults. Free it before the context. */
+ * defaults. Free it before the context.
+ *
+ * With `split` each parameter belongs to one process, which makes its step. At stage 2 each process
+ * brings the gradients of its own loss: a step adds them up on the process that they belong to, and
+ * frees them on the others; a cup_loop does so while backward goes on. At stage 3 the values of a
+ * parameter, too, are with that process alone between its uses. They begin as those of rank 0, and
+ * come to all when a call needs them, some MB of parameters at a time (CUP_COMM_BUCKET) and those
+ * that were needed next in the step before ahead of their use; so all processes make the same calls
+ * on parameters, evaluations included. To read or write them by cup_tensor_read and the like is
+ * CUP_STATE on other processes. A context has one such optimizer, and a parameter has memory of its
+ * own; both are CUP_UNSUPPORTED else. */
 CUP_API cup_optimizer *cup_optimizer_new(cup_context *c, const cup_parameter *parameters, int count,
                                          const cup_optimizer_options *options);
 CUP_API void cup_optimizer_free(cup_optimizer *o);

@@ -8,7 +8,7 @@
 #include "cupola/grad.h"
 #include "dispatch/attributes.h"
 #include "optim/average.h"
-#include "optim/optimizer.h"
+#include "optim/split.h"
 #include "optim/update.h"
 
 static cup_status check_parameter(cup_context *c, const cup_parameter *p, int i)
@@ -145,12 +145,22 @@ static cup_status add_parameter(cup_optimizer *o, const cup_parameter *p, float 
     return o->c->error.status;
 }
 
+/* At stage 3 all begin with what rank 0 has. */
+static cup_status begin_alike(cup_optimizer *o, const cup_parameter *parameters)
+{
+    bool alike = cup__split_stage(o) < 3;
+    for (int i = 0; i < o->count; i++)
+        o->gradients[i] = parameters[i].tensor;
+    return alike ? CUP_OK : cup_comm_broadcast(o->options.split, o->gradients, o->count, 0);
+}
+
 static cup_status add_parameters(cup_optimizer *o, const cup_parameter *parameters, float *settings)
 {
     for (int i = 0; i < o->count; i++) {
         CUP_TRY(check_parameter(o->c, &parameters[i], i));
         CUP_TRY(check_single(o->c, parameters, i));
     }
+    CUP_TRY(begin_alike(o, parameters));
     for (int i = 0; i < o->count; i++) {
         cup__tensor_retain(parameters[i].tensor);
         o->parameters[i] = parameters[i].tensor;
@@ -199,7 +209,7 @@ static cup_status make(cup_optimizer *o, const cup_parameter *parameters)
     if (status == CUP_OK)
         status = add_parameters(o, parameters, settings);
     cup__free(settings);
-    return status;
+    return status == CUP_OK && cup__split_stage(o) > 2 ? cup__brought_make(o) : status;
 }
 
 cup_optimizer *cup_optimizer_new(cup_context *c, const cup_parameter *parameters, int count,
@@ -344,15 +354,13 @@ static cup_status run_update(cup_optimizer *o)
     return o->c->error.status == CUP_OK ? cup__split_share(o) : o->c->error.status;
 }
 
-cup_status cup_optimizer_step(cup_optimizer *o)
+static cup_status step(cup_optimizer *o)
 {
-    if (!o)
-        return CUP_ARGUMENT;
-    if (o->c->error.status != CUP_OK)
-        return o->c->error.status;
-    CUP_TRY(check_step(o));
+    bool owned = cup__split_stage(o) > 1;
+    if (owned)
+        CUP_TRY(cup__split_sum_all(o));
     int count = gather(o);
-    if (count == 0)
+    if (count == 0 && !owned)
         return cup__fail(&o->c->error, CUP_STATE,
                          "optimizer: no parameter has a gradient; call cup_backward first");
     /* Into tensors of the optimizer's own, so that nothing is allocated and a captured step finds
@@ -361,10 +369,23 @@ cup_status cup_optimizer_step(cup_optimizer *o)
         cup__method_number(o->others, &o->others_attributes, "beta1"),
         cup__method_number(o->others, &o->others_attributes, "beta2")};
     cup_tensor *const in[] = {o->hyper, o->steps, o->norm};
-    if (cup__divided_norm(o, count) != CUP_OK ||
+    if ((owned ? cup__split_norm(o, count) : cup__divided_norm(o, count)) != CUP_OK ||
         !cup__op_call(o->c, &cup__rows[CUP__OP_step_factors], in, 3, &betas, &o->inputs[0]))
         return o->c->error.status;
     return run_update(o);
+}
+
+cup_status cup_optimizer_step(cup_optimizer *o)
+{
+    if (!o)
+        return CUP_ARGUMENT;
+    if (o->c->error.status != CUP_OK)
+        return o->c->error.status;
+    CUP_TRY(check_step(o));
+    cup__split_pause(o, true);
+    cup_status status = step(o);
+    cup__split_pause(o, false);
+    return status;
 }
 
 void cup_optimizer_clear(cup_optimizer *o)

@@ -64,6 +64,28 @@ cup_status cup__split_note(cup_optimizer *o, const char *name, cup_tensor *t,
 /* Behind a step: all get the values from those that made their steps. */
 cup_status cup__split_share(cup_optimizer *o);
 
+/* How much is shared out: 0 nothing, 1 states, 2 gradients, too, 3 parameters, too. */
+int cup__split_stage(const cup_optimizer *o);
+
+/* Says that all gradients of the step are added up. */
+void cup__split_summed(cup_optimizer *o);
+
+/* From stage 2 on: begins to add up the gradients of parameters with these numbers, on their
+ * owners; ends that, and frees them on the others; does both for all that are left of a step. */
+cup_status cup__split_sum_begin(cup_optimizer *o, const int *which, int count);
+cup_status cup__split_sum_end(cup_optimizer *o);
+cup_status cup__split_sum_all(cup_optimizer *o);
+/* The norm of all gradients, of which `count` are here. */
+cup_status cup__split_norm(cup_optimizer *o, int count);
+
+/* At stage 3: whether parameter values in the tensor's memory are another process's. And lets go of
+ * all that others keep, as behind a step. */
+bool cup__split_elsewhere(const cup_tensor *t);
+bool cup__split_shared_out(const cup_tensor *t);
+void cup__split_let_go(cup_optimizer *o);
+/* Around a step's own calls, which use what is here alone; a new step begins behind them. */
+void cup__split_pause(cup_optimizer *o, bool on);
+
 /* The copies of 16-bit parameters that this process keeps become what the parameters are now. */
 cup_status cup__split_renew(cup_optimizer *o);
 

@@ -4,29 +4,10 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "comm/comm.h"
 #include "cuda/dry.h"
 #include "cupola/grad.h"
 #include "dispatch/attributes.h"
-#include "optim/optimizer.h"
-
-/* One state of all, in the order of the whole. */
-typedef struct state {
-    const char *name;
-    cup_tensor *tensor; /* NULL: another process keeps it */
-    cup__shape shape;
-    int owner, parameter; /* -1: of none */
-} state;
-
-struct cup__split {
-    cup_comm *comm;
-    int *owner;         /* of each parameter */
-    int at;             /* the parameter whose states are noted; -1: what all keep */
-    cup_tensor **list;  /* of the parameters of one process */
-    state *states;
-    size_t count, capacity;
-    cup_named *whole; /* on rank 0, while it is asked for */
-};
+#include "optim/split.h"
 
 /* The largest share so far gets nothing: each parameter goes to the process that has least. */
 static void choose_owners(struct cup__split *s, const cup_parameter *parameters, int count,
@@ -55,14 +36,18 @@ cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters)
     o->split = cup__calloc(1, sizeof *o->split);
     int64_t *load = cup__calloc((size_t)cup_comm_count(comm), sizeof *load);
     if (o->split) {
-        *o->split = (struct cup__split){.comm = comm,
-                                        .at = -1,
-                                        .owner = cup__calloc(count, sizeof(int)),
-                                        .list = cup__calloc(count, sizeof(cup_tensor *))};
-        if (load && o->split->owner && o->split->list) {
-            choose_owners(o->split, parameters, o->count, load);
+        struct cup__split *s = o->split;
+        *s = (struct cup__split){.comm = comm,
+                                 .stage = o->options.stage > 1 ? o->options.stage : 1,
+                                 .at = -1,
+                                 .owner = cup__calloc(count, sizeof(int)),
+                                 .waiting = cup__calloc(count, sizeof(int)),
+                                 .list_owners = cup__calloc(count, sizeof(int)),
+                                 .list = cup__calloc(count, sizeof(cup_tensor *))};
+        if (load && s->owner && s->list && s->waiting && s->list_owners) {
+            choose_owners(s, parameters, o->count, load);
             cup__free(load);
-            return CUP_OK;
+            return s->stage > 1 ? cup__split_sums_make(o) : CUP_OK;
         }
     }
     cup__free(load);
@@ -75,11 +60,15 @@ void cup__split_free(cup_optimizer *o)
     if (!s)
         return;
     cup__optimizer_whole_free(o);
+    cup__brought_free(o);
+    cup__split_sums_free(o);
     for (size_t i = 0; i < s->count; i++)
         if (!s->states[i].tensor)
             cup__free((char *)(uintptr_t)s->states[i].name);
     cup__free(s->states);
     cup__free(s->owner);
+    cup__free(s->waiting);
+    cup__free(s->list_owners);
     cup__free(s->list);
     cup__free(s);
     o->split = NULL;
@@ -105,7 +94,7 @@ cup_status cup__split_note(cup_optimizer *o, const char *name, cup_tensor *t,
             cup__free((char *)(uintptr_t)own);
         return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
     }
-    s->states[s->count++] = (state){.name = own,
+    s->states[s->count++] = (cup__split_state){.name = own,
                                     .tensor = t,
                                     .shape = t ? cup__shape_of(t) : *shape,
                                     .owner = s->at < 0 ? 0 : s->owner[s->at],
@@ -116,7 +105,7 @@ cup_status cup__split_note(cup_optimizer *o, const char *name, cup_tensor *t,
 cup_status cup__split_share(cup_optimizer *o)
 {
     struct cup__split *s = o->split;
-    if (!s || cup__device_is_dry(o->c->device))
+    if (!s || s->stage > 2 || cup__device_is_dry(o->c->device))
         return CUP_OK;
     for (int r = 0; r < cup_comm_count(s->comm); r++) {
         int count = 0;
@@ -129,7 +118,7 @@ cup_status cup__split_share(cup_optimizer *o)
     return CUP_OK;
 }
 
-static cup_status renew(cup_optimizer *o, const state *a)
+static cup_status renew(cup_optimizer *o, const cup__split_state *a)
 {
     cup__device *device = o->c->device;
     cup_tensor *plain = cup_cast(o->c, o->parameters[a->parameter], a->tensor->dtype);
@@ -141,6 +130,9 @@ static cup_status renew(cup_optimizer *o, const state *a)
 cup_status cup__split_renew(cup_optimizer *o)
 {
     struct cup__split *s = o->split;
+    /* What was made when each parameter went to its owner is of its values still. */
+    if (s && s->stage > 2)
+        return CUP_OK;
     bool was = cup_grad_recording(o->c, false);
     cup_status status = CUP_OK;
     cup_scope_open(o->c);
@@ -168,7 +160,7 @@ const cup_named *cup__optimizer_whole(cup_optimizer *o, int64_t *count)
         return NULL;
     }
     for (size_t i = 0; i < s->count; i++) {
-        const state *a = &s->states[i];
+        const cup__split_state *a = &s->states[i];
         cup_tensor *t = a->tensor ? a->tensor : cup_keep(cup__full(o->c, &a->shape, 0));
         s->whole[i] = (cup_named){a->name, t};
     }
@@ -196,7 +188,7 @@ void cup__optimizer_whole_free(cup_optimizer *o)
 static cup_status pass(cup_optimizer *o, size_t i, bool from_owner)
 {
     struct cup__split *s = o->split;
-    const state *a = &s->states[i];
+    const cup__split_state *a = &s->states[i];
     cup_scope_open(o->c);
     cup_tensor *t = a->tensor;
     if (!t)

@@ -13,6 +13,7 @@
 
 struct cup__buckets {
     cup_tensor **parameters; /* in their order */
+    int *numbers;            /* of them in the optimizer */
     cup_tensor **gradients;  /* of one bucket */
     int count, sent;         /* parameters whose gradients are on their way */
     int64_t bytes;           /* of a bucket */
@@ -37,7 +38,12 @@ static int bucket_end(const struct cup__buckets *b)
 static cup_status send(cup_loop *l, int end)
 {
     struct cup__buckets *b = l->buckets;
-    int count = 0;
+    int count = 0, first = b->sent;
+    if (cup__split_stage(l->optimizer) > 1) {
+        b->open = true;
+        b->sent = end;
+        return cup__split_sum_begin(l->optimizer, b->numbers + first, end - first);
+    }
     for (; b->sent < end; b->sent++)
         if (b->parameters[b->sent]->grad)
             b->gradients[count++] = b->parameters[b->sent]->grad;
@@ -64,14 +70,18 @@ static bool complete(const struct cup__buckets *b, int end, uint32_t node)
 }
 
 /* What is used last comes first, what is not used at all last; equal ones as they were. */
-static void sort_by_use(cup_tensor **list, int count)
+static void sort_by_use(struct cup__buckets *b)
 {
-    for (int i = 1; i < count; i++) {
+    cup_tensor **list = b->parameters;
+    for (int i = 1; i < b->count; i++) {
         cup_tensor *t = list[i];
-        int at = i;
-        for (; at > 0 && list[at - 1]->first_use < t->first_use; at--)
+        int at = i, number = b->numbers[i];
+        for (; at > 0 && list[at - 1]->first_use < t->first_use; at--) {
             list[at] = list[at - 1];
+            b->numbers[at] = b->numbers[at - 1];
+        }
         list[at] = t;
+        b->numbers[at] = number;
     }
 }
 
@@ -91,7 +101,7 @@ static cup_status sort(cup_loop *l)
     cup__free(uses);
     CUP_TRY(cup_comm_agree(l->comm, numbers, 2));
     if (numbers[0] == -numbers[1])
-        sort_by_use(b->parameters, b->count);
+        sort_by_use(b);
     b->sorted = true;
     return CUP_OK;
 }
@@ -119,13 +129,16 @@ cup_status cup__buckets_make(cup_loop *l)
     if (b) {
         b->parameters = cup__calloc((size_t)o->count, sizeof *b->parameters);
         b->gradients = cup__calloc((size_t)o->count, sizeof *b->gradients);
+        b->numbers = cup__calloc((size_t)o->count, sizeof *b->numbers);
     }
-    if (!b || !b->parameters || !b->gradients)
+    if (!b || !b->parameters || !b->gradients || !b->numbers)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for a training run");
     b->bytes = megabytes * 1000000;
     b->count = o->count;
-    for (int i = 0; i < b->count; i++)
-        b->parameters[i] = o->parameters[b->count - 1 - i];
+    for (int i = 0; i < b->count; i++) {
+        b->numbers[i] = b->count - 1 - i;
+        b->parameters[i] = o->parameters[b->numbers[i]];
+    }
     b->watch = (cup__grad_watch){b->parameters, b->count, passed, l};
     return CUP_OK;
 }
@@ -136,13 +149,16 @@ void cup__buckets_free(cup_loop *l)
         return;
     cup__free(l->buckets->parameters);
     cup__free(l->buckets->gradients);
+    cup__free(l->buckets->numbers);
     cup__free(l->buckets);
     l->buckets = NULL;
 }
 
 cup_status cup__loop_backward(cup_loop *l, cup_tensor *loss, bool last)
 {
-    bool watched = last && l->buckets && !cup__device_is_dry(l->c->device);
+    /* What goes to owners does so behind each batch, so that nobody keeps gradients of all. */
+    bool owned = cup__split_stage(l->optimizer) > 1;
+    bool watched = (last || owned) && l->buckets && !cup__device_is_dry(l->c->device);
     if (!watched)
         return cup_backward(l->c, loss);
     l->buckets->sent = 0;
@@ -150,7 +166,14 @@ cup_status cup__loop_backward(cup_loop *l, cup_tensor *loss, bool last)
     cup__grad_watch_set(l->c, &l->buckets->watch);
     cup_status status = cup_backward(l->c, loss);
     cup__grad_watch_set(l->c, NULL);
-    return status;
+    return status == CUP_OK && owned && !last ? cup__buckets_finish(l) : status;
+}
+
+static cup_status end_sums(cup_loop *l)
+{
+    l->buckets->open = false;
+    return cup__split_stage(l->optimizer) > 1 ? cup__split_sum_end(l->optimizer)
+                                              : cup__comm_join(l->comm);
 }
 
 cup_status cup__buckets_finish(cup_loop *l)
@@ -158,14 +181,11 @@ cup_status cup__buckets_finish(cup_loop *l)
     struct cup__buckets *b = l->buckets;
     while (b->sent < b->count)
         CUP_TRY(send(l, bucket_end(b)));
-    b->open = false;
-    return cup__comm_join(l->comm);
+    return end_sums(l);
 }
 
 void cup__buckets_drop(cup_loop *l)
 {
-    if (!l->buckets || !l->buckets->open)
-        return;
-    l->buckets->open = false;
-    cup__comm_join(l->comm);
+    if (l->buckets && l->buckets->open)
+        end_sums(l);
 }

@@ -60,7 +60,9 @@ static cup_status evaluate_rows(const evaluation *e, int64_t first, int64_t rows
     return status == CUP_OK ? c->error.status : status;
 }
 
-static cup_status evaluate(evaluation *e, int64_t batch, int64_t begin, int64_t end, double *sum)
+/* Of texts [begin, end) in batches; then of one text each, in vain, until there were `calls`. */
+static cup_status evaluate(evaluation *e, int64_t batch, int64_t begin, int64_t end,
+                           int64_t calls, double *sum)
 {
     cup_context *c = e->model->context;
     int64_t context = e->model->config.context;
@@ -76,7 +78,10 @@ static cup_status evaluate(evaluation *e, int64_t batch, int64_t begin, int64_t 
         double mean = NAN;
         status = evaluate_rows(e, first, rows, &mean);
         *sum += mean * (double)rows;
+        calls--;
     }
+    for (double ignored; calls > 0 && status == CUP_OK; calls--)
+        status = evaluate_rows(e, 0, 1, &ignored);
     cup__free(e->tokens);
     cup__free(e->targets);
     return status;
@@ -95,7 +100,10 @@ static cup_status evaluate_share(evaluation *e, cup_comm *comm, int64_t batch, d
     int64_t begin, end;
     double sum;
     cup__evaluated_share(comm, e->texts, &begin, &end);
-    CUP_TRY(evaluate(e, batch, begin, end, &sum));
+    /* Parameters that come to all at a call come to those who have a batch less, too. */
+    int64_t most = e->texts / cup_comm_count(comm) + (e->texts % cup_comm_count(comm) > 0);
+    int64_t calls = c->bringer ? (most + batch - 1) / batch : 0;
+    CUP_TRY(evaluate(e, batch, begin, end, calls, &sum));
     if (comm) {
         cup_scope_open(c);
         cup_tensor *all = cup_tensor_from(c, CUP_F64, 0, NULL, &sum);

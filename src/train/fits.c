@@ -54,7 +54,19 @@ static int64_t held_each(const cup_training *a, bool copied)
     bool master = bf16 && !a->optimizer.stochastic;
     int64_t states = cup__method_states(&a->optimizer) + (a->optimizer.average > 0) + master;
     int64_t owners = cup_comm_count(a->optimizer.split);
-    return (1 + copied) * ((bf16 ? 2 : 4) + (4 * states + owners - 1) / owners);
+    int64_t whole = bf16 ? 2 : 4, kept = 4 * states;
+    if (a->optimizer.stage > 2) {
+        kept += whole;
+        whole = 0;
+    }
+    return (1 + copied) * (whole + (kept + owners - 1) / owners);
+}
+
+/* And of its gradient. */
+static int64_t gradient_each(const cup_training *a)
+{
+    int64_t owners = a->optimizer.stage > 1 ? cup_comm_count(a->optimizer.split) : 1;
+    return (cup_dtype_size(a->dtype) + owners - 1) / owners;
 }
 
 /* What forward keeps of a batch for backward. In a block: what both norms give and the sum before
@@ -90,7 +102,7 @@ static double kept_bytes(const cup_training *a)
 static void add_up(const cup_training *a, double *parameters, double *batch)
 {
     double size = (double)cup_dtype_size(a->dtype);
-    double gradients = learned(a) * size, kept = kept_bytes(a);
+    double gradients = learned(a) * (double)gradient_each(a), kept = kept_bytes(a);
     *parameters = learned(a) * (double)held_each(a, a->background) + gradients;
     if (a->lora_rank)
         *parameters += (double)cup_gpt_parameter_count(&a->model, true) * size;
@@ -103,8 +115,8 @@ static void add_up(const cup_training *a, double *parameters, double *batch)
 cup_status cup__training_fits(cup_context *c, const cup_training *a)
 {
     bool adapted = a->lora_rank > 0;
-    CUP_TRY(cup__gpt_fits(c, &a->model,
-                          (adapted ? 0 : held_each(a, false)) + cup_dtype_size(a->dtype),
+    int64_t each = adapted ? cup_dtype_size(a->dtype) : held_each(a, false) + gradient_each(a);
+    CUP_TRY(cup__gpt_fits(c, &a->model, each,
                           adapted ? "weights" : "weights, gradients and optimizer",
                           processes_of(a) * (int)stages_of(a)));
     if (c->device->is_cuda)

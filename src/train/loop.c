@@ -10,6 +10,7 @@
 #include "comm/comm.h"
 #include "dispatch/attributes.h"
 #include "nn/parameters.h"
+#include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "tensor/tensor.h"
 #include "train/saving.h"
@@ -163,6 +164,11 @@ cup_status cup__loop_train(cup_loop *l, cup_parameters *list)
     if (!l->optimizer)
         return c->error.status;
     CUP_TRY(cup__pipeline_make(l));
+    if (cup__split_stage(l->optimizer) > 2 && l->path && !l->shared)
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "training: not all processes see the folder %s, and each has parameters "
+                         "that the others have not; take a folder that all see, or stage 2",
+                         l->path);
     CUP_TRY(cup__buckets_make(l));
     l->host_pending = cup__malloc(CUP__PENDING_MOST * (size_t)row * sizeof *l->host_pending);
     if (!l->host_pending)

@@ -141,10 +141,15 @@ static cup_status fill_tensors(cup_loop *l, const cup__checkpoint *checkpoint)
         CUP_TRY(cup__checkpoint_fill(c, checkpoint, CUP__MODEL_FILE, w->named, w->count));
         return cup__checkpoint_fill(c, checkpoint, CUP__OPTIMIZER_FILE, s->named, s->count);
     }
-    const cup_named *weight = cup_parameters_named(l->list, &weights);
+    cup_named *own;
+    int64_t all;
+    cup_parameters_named(l->list, &all);
+    CUP_TRY(cup__loop_own_weights(l, true, &own, &weights));
+    cup_status status =
+        cup__checkpoint_fill_some(c, checkpoint, CUP__MODEL_FILE, own, weights, all);
+    cup__free(own);
+    CUP_TRY(status);
     const cup_named *state = cup_optimizer_state(l->optimizer, &states);
-    CUP_TRY(c->error.status);
-    CUP_TRY(cup__checkpoint_fill(c, checkpoint, CUP__MODEL_FILE, weight, weights));
     return cup__checkpoint_fill_some(c, checkpoint, CUP__OPTIMIZER_FILE, state, states,
                                      cup__optimizer_state_count(l->optimizer));
 }

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "cuda/dry.h"
 #include "cupola/grad.h"
+#include "optim/optimizer.h"
 #include "tensor/context.h"
 #include "train/loop.h"
 
@@ -33,6 +34,7 @@ void cup__loop_rehearse(cup_loop *l)
         cup__loop_compute(l, all <= 2 ? 0 : all, all);
     cup__loop_clear(l);
     cup__loop_rehearse_evaluation(l);
+    cup__split_let_go(l->optimizer);
 }
 
 cup_status cup__loop_prepare(cup_loop *l)

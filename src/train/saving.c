@@ -36,7 +36,7 @@ struct cup__saving {
     cup__checkpoint_file files[PARTS]; /* those written; of the others the name is empty */
     cup__checkpoint_file *all;         /* of all processes, on rank 0 */
     int all_count;
-    cup_named *states; /* the list of those that are this process's */
+    cup_named *weights, *states; /* lists of those that are this process's */
     char *copies;      /* of tensors, in host memory; or NULL */
     cup__text own, points;
     cup__json_writer state;
@@ -54,6 +54,7 @@ static void free_save(cup_loop *l)
     for (int i = 0; i < PARTS; i++)
         cup__free(s->parts[i].copies);
     cup__free(s->copies);
+    cup__free(s->weights);
     cup__free(s->states);
     cup__free(s->all);
     cup__text_free(&s->own);
@@ -94,7 +95,8 @@ static cup_status make_texts(cup_loop *l, struct cup__saving *s)
 /* Whether each process has its shard of a file. */
 static bool is_sharded(const cup_loop *l, int part)
 {
-    return l->shared && part == OPTIMIZER;
+    return l->shared &&
+           (part == OPTIMIZER || (part == MODEL && cup__split_stage(l->optimizer) > 2));
 }
 
 static const char *name_of(const cup_loop *l, int part)
@@ -116,9 +118,8 @@ static cup_status choose_tensors(cup_loop *l, struct cup__saving *s)
 {
     cup__checkpoint_part *model = &s->parts[MODEL], *optimizer = &s->parts[OPTIMIZER];
     if (l->shared) {
-        if (l->folder)
-            model->tensors = cup_parameters_named(l->list, &model->count);
-        CUP_TRY(l->c->error.status);
+        CUP_TRY(cup__loop_own_weights(l, l->folder != NULL, &s->weights, &model->count));
+        model->tensors = s->weights;
         CUP_TRY(cup__optimizer_written(l->optimizer, l->comm, &s->states, &optimizer->count));
         optimizer->tensors = s->states;
     } else if (l->folder) {

@@ -9,6 +9,7 @@
 #include "comm/comm.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
+#include "optim/optimizer.h"
 #include "tensor/tensor.h"
 #include "train/together.h"
 
@@ -124,6 +125,7 @@ cup_status cup__loop_compute(cup_loop *l, int64_t from, int64_t to)
     }
     if (status != CUP_OK)
         cup__buckets_drop(l);
+    cup__split_let_go(l->optimizer);
     cup_scope_return(l->c, NULL);
     return status;
 }
@@ -240,6 +242,8 @@ static cup_status run(cup_loop *l)
 
 cup_status cup__loop_step(cup_loop *l)
 {
+    /* A replayed step does not know of what was brought before it. */
+    cup__split_let_go(l->optimizer);
     CUP_TRY(prepare(l));
     bool (*stop)(void *) = l->c->stop;
     if (l->whole_steps)

@@ -170,7 +170,8 @@ static int choose(const cup_loop *l, const cup_named *list, int64_t count, bool 
 {
     int found = 0;
     for (int64_t i = 0; i < count; i++)
-        if (parts == (cup__loop_part(l, list[i].name, states) != NULL))
+        if (parts == (cup__loop_part(l, list[i].name, states) != NULL) &&
+            !cup__split_shared_out(list[i].tensor))
             room[found++] = list[i].tensor;
     return found;
 }
@@ -247,6 +248,21 @@ static cup_status share_losses(cup_loop *l)
     return l->pipe ? cup_comm_broadcast(l->pipe, &l->losses, 1, last) : CUP_OK;
 }
 
+cup_status cup__loop_own_weights(cup_loop *l, bool rest, cup_named **out, int64_t *count)
+{
+    int64_t all;
+    const cup_named *named = cup_parameters_named(l->list, &all);
+    *count = 0;
+    *out = named ? cup__calloc((size_t)all + 1, sizeof **out) : NULL;
+    CUP_TRY(l->c->error.status);
+    if (!*out)
+        return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for a checkpoint");
+    for (int64_t i = 0; i < all; i++)
+        if (cup__split_shared_out(named[i].tensor) ? !cup__split_elsewhere(named[i].tensor) : rest)
+            (*out)[(*count)++] = named[i];
+    return CUP_OK;
+}
+
 cup_status cup__loop_reduce(cup_loop *l)
 {
     if (!l->comm || cup__device_is_dry(l->c->device))
@@ -255,6 +271,9 @@ cup_status cup__loop_reduce(cup_loop *l)
     cup_comm_step(l->comm, l->steps);
     if (l->buckets) {
         CUP_TRY(cup__buckets_finish(l));
+        cup__split_summed(l->optimizer);
+    } else if (cup__split_stage(l->optimizer) > 1) {
+        CUP_TRY(cup__split_sum_all(l->optimizer));
     } else if (l->among || l->pipe) {
         CUP_TRY(reduce_parts(l));
     } else {
@@ -319,7 +338,8 @@ static int64_t choose_weights(cup_loop *l, weights which, const cup_named *named
     for (int64_t i = 0; which != SHARED && i < count; i++) {
         cup_tensor *t = named[i].tensor;
         bool part = cup__loop_part(l, named[i].name, false) != NULL;
-        if (t->is_parameter && t->contiguous && part == (which == PART))
+        bool everywhere = !cup__split_shared_out(t);
+        if (t->is_parameter && t->contiguous && everywhere && part == (which == PART))
             all[found++] = t;
     }
     return found;

@@ -85,6 +85,10 @@ void cup__evaluated_share(cup_comm *comm, int64_t count, int64_t *begin, int64_t
 /* Gives all the weights, states, points and steps of rank 0. */
 cup_status cup__loop_spread(cup_loop *loop);
 
+/* The list's tensors that are this process's where each has its own: those that belong to it, and
+ * with `rest` those that belong to nobody. To be freed. */
+cup_status cup__loop_own_weights(cup_loop *loop, bool rest, cup_named **out, int64_t *count);
+
 /* Backward from the loss of a batch. In the last one of a step, gradients that are complete are
  * added up over all meanwhile, some at a time. */
 cup_status cup__loop_backward(cup_loop *loop, cup_tensor *loss, bool last);

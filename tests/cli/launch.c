@@ -281,13 +281,15 @@ TEST(launch_train_with_split_states)
                                 folder),
                    0);
         /* Another number of processes goes on, with or without. */
-        EXPECT_INT(train(folder, "--steps 60 --resume --processes 4 --zero 1 --out two"), 0);
+        EXPECT_INT(train(folder, "--steps 60 --resume --processes 4 --zero 3 --out two"), 0);
         EXPECT_INT(train(folder, "--steps 80 --resume --processes 2 --out two"), 0);
-        EXPECT_INT(train(folder, "--steps 80 --resume --processes 2 --zero 1 --out split"), 0);
+        EXPECT_INT(train(folder, "--steps 80 --resume --processes 2 --zero 2 --out split"), 0);
         EXPECT_INT(train(folder, "--steps 80 --resume --out all"), 0);
         expect_steps(folder, "all", "two", i ? 1e-5 : 5e-2, 80);
         expect_steps(folder, "all", "split", i ? 1e-5 : 5e-2, 80);
     }
+    EXPECT_INT(train(folder, "--steps 4 --processes 2 --zero 3 --sample 9 --out no"), 2);
+    EXPECT_CONTAINS(out, "--sample writes with the whole model, of which --zero 3 leaves");
     EXPECT_INT(train(folder, "--steps 4 --processes 2 --zero 1 --ema 0.9 --out no"), 1);
     EXPECT_CONTAINS(out, "averages of parameters are not kept by several processes");
 }

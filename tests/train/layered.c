@@ -36,16 +36,21 @@ static cup_tensor *loss(cup_context *c, int64_t batch, void *user)
 {
     layered *m = user;
     cup_tensor *h = cup_embedding_layer_call(&m->words, rows_of(c, m->ids, batch));
-    h = cup_add(c, h, cup_tanh(c, cup_linear_layer_call(&m->layers[0], h)));
-    h = cup_add(c, h, cup_recompute(c, block, &h, 1, m));
-    h = cup_layernorm_layer_call(&m->norm, cup_linear_layer_call(&m->layers[2], h));
+    for (int i = 0; i < LAYERED_LAYERS; i++)
+        h = cup_add(c, h, i == 1 ? cup_recompute(c, block, &h, 1, m)
+                                 : cup_tanh(c, cup_linear_layer_call(&m->layers[i], h)));
+    h = cup_layernorm_layer_call(&m->norm, h);
     h = cup_matmul(c, h, m->words.weight, false, true);
-    return cup_cross_entropy(c, h, rows_of(c, m->targets, batch), -1, NULL);
+    h = cup_cross_entropy(c, h, rows_of(c, m->targets, batch), -1, NULL);
+    cup_memory memory;
+    if (cup_memory_use(c, &memory) == CUP_OK && memory.allocated > m->most)
+        m->most = memory.allocated;
+    return h;
 }
 
 cup_loop *layered_make(layered *m, cup_context *c, cup_comm *comm, const layered_how *how)
 {
-    static const char *const names[] = {"a", "b", "c"};
+    static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
     const int64_t width = how->width ? how->width : 16, count = LAYERED_BATCHES * ROWS;
     *m = (layered){.c = c, .width = width};
     cup_seed(c, 5);
@@ -65,7 +70,9 @@ cup_loop *layered_make(layered *m, cup_context *c, cup_comm *comm, const layered
                                     .folder = how->folder, .background = how->background,
                                     .save_every = how->save_every,
                                     .optimizer = {.clip = how->clip,
-                                                  .split = how->split ? comm : NULL},
+                                                  .stage = how->stage,
+                                                  .split = how->split || how->stage ? comm
+                                                                                    : NULL},
                                     .schedule = {.high = 0.02,
                                                  .decline = CUP_DECLINE_CONSTANT,
                                                  .steps = how->steps ? how->steps

@@ -5,7 +5,7 @@
 #include "cupola/cupola.h"
 
 #define LAYERED_STEPS 9
-#define LAYERED_LAYERS 3
+#define LAYERED_LAYERS 8
 #define LAYERED_BATCHES 4
 
 typedef struct layered {
@@ -16,12 +16,14 @@ typedef struct layered {
     cup_layernorm_layer norm;
     cup_tensor *ids, *targets;
     int64_t width;
+    int64_t most; /* bytes in use behind forward of a batch */
 } layered;
 
 typedef struct layered_how {
     const char *folder;
     int64_t steps, save_every, width; /* 0: that of the header, at the end only, 16 */
     double clip;
+    int stage;
     bool split, background;
 } layered_how;
 

@@ -105,6 +105,22 @@ TEST(saved_together_goes_on_with_any_number)
     }
 }
 
+TEST(saved_together_goes_on_at_any_stage)
+{
+    static const int numbers[][3] = {{2, 4, 4}, {4, 2, 2}, {1, 4, 2}};
+    static const layered_how plain[3], stages[][3] = {
+                                           {{.stage = 3, .background = true}, {0}, {.stage = 2}},
+                                           {{.stage = 1}, {.stage = 3, .save_every = 1}, {0}},
+                                           {{.stage = 3}, {.stage = 3}, {.stage = 3}}};
+    static const char *const names[] = {"first", "second", "third"};
+    static const int one[] = {1};
+    run_pieces("one", one, plain, 1);
+    for (int i = 0; i < 3; i++) {
+        run_pieces(names[i], numbers[i], stages[i], 3);
+        expect_losses(in_folder("one"), in_folder(names[i]), 1e-5);
+    }
+}
+
 /* Each writes its share, and what another number of processes wrote goes. */
 TEST(saved_together_has_the_shares_of_all)
 {
@@ -167,7 +183,7 @@ static bool fails_at(const char *folder, int rank, long n, bool kill)
 {
     together_end ends[2];
     char said[100];
-    fault f = {{folder, LAYERED_STEPS, {.background = n % 2, .split = true, .save_every = 3}},
+    fault f = {{folder, LAYERED_STEPS, {.background = n % 2, .stage = n % 3 + 1, .save_every = 3}},
                n, rank, kill};
     together_look(2,
                   CUP_OPTIONS(cup_comm_options, .count = 2, .address = together_address(),

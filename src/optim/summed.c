@@ -1,0 +1,103 @@
+/* Gradients that are added up on the process that their parameter belongs to (stage 2). */
+#include "base/memory.h"
+#include "cuda/dry.h"
+#include "cupola/grad.h"
+#include "dispatch/attributes.h"
+#include "optim/split.h"
+
+int cup__split_stage(const cup_optimizer *o)
+{
+    return o->split ? o->split->stage : 0;
+}
+
+void cup__split_summed(cup_optimizer *o)
+{
+    if (o->split)
+        o->split->summed = true;
+}
+
+cup_status cup__split_sums_make(cup_optimizer *o)
+{
+    struct cup__split *s = o->split;
+    int64_t count = cup_comm_count(s->comm), at = cup_comm_rank(s->comm);
+    if (s->stage > 3)
+        return cup__fail(&o->c->error, CUP_ARGUMENT,
+                         "optimizer: there is no stage %d of splitting; 1 to 3 are", s->stage);
+    s->part_norms = cup_keep(cup_zeros(o->c, CUP_F32, 1, &count));
+    if (s->part_norms)
+        s->own_norm =
+            cup_keep(cup__tensor_view(s->part_norms, &(cup__shape){.dtype = CUP_F32},
+                                      &(int64_t){1}, at));
+    return o->c->error.status;
+}
+
+void cup__split_sums_free(cup_optimizer *o)
+{
+    cup_tensor_free(o->split->own_norm);
+    cup_tensor_free(o->split->part_norms);
+}
+
+cup_status cup__split_sum_end(cup_optimizer *o)
+{
+    struct cup__split *s = o->split;
+    if (!s->waiting_count)
+        return CUP_OK;
+    cup_status status = cup__comm_join(s->comm);
+    for (int i = 0; i < s->waiting_count; i++)
+        if (s->owner[s->waiting[i]] != cup_comm_rank(s->comm))
+            cup_grad_clear(o->parameters[s->waiting[i]]);
+    s->waiting_count = 0;
+    return status;
+}
+
+/* Two lots of gradients are there at a time: what is added up, and what backward makes
+ * meanwhile. */
+cup_status cup__split_sum_begin(cup_optimizer *o, const int *which, int count)
+{
+    struct cup__split *s = o->split;
+    if (cup__device_is_dry(o->c->device))
+        return CUP_OK;
+    CUP_TRY(cup__split_sum_end(o));
+    for (int i = 0; i < count; i++) {
+        cup_tensor *gradient = o->parameters[which[i]]->grad;
+        if (!gradient)
+            continue;
+        s->list[s->waiting_count] = gradient;
+        s->list_owners[s->waiting_count] = s->owner[which[i]];
+        s->waiting[s->waiting_count++] = which[i];
+    }
+    if (!s->waiting_count)
+        return CUP_OK;
+    return cup__comm_sum_owned_begin(s->comm, s->list, s->list_owners, s->waiting_count);
+}
+
+cup_status cup__split_sum_all(cup_optimizer *o)
+{
+    int *all = o->split->summed ? NULL : cup__malloc((size_t)o->count * sizeof *all);
+    if (!all && !o->split->summed)
+        return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
+    for (int i = 0; all && i < o->count; i++)
+        all[i] = i;
+    cup_status status = all ? cup__split_sum_begin(o, all, o->count) : CUP_OK;
+    cup__free(all);
+    CUP_TRY(status);
+    o->split->summed = true;
+    return cup__split_sum_end(o);
+}
+
+/* The norm of norms is that of all. */
+cup_status cup__split_norm(cup_optimizer *o, int count)
+{
+    struct cup__split *s = o->split;
+    s->summed = false;
+    if (count)
+        cup__op_call(o->c, &cup__rows[CUP__OP_global_norm], o->gradients, count, NULL,
+                     &s->own_norm);
+    else
+        CUP_TRY(o->c->device->calls->fill(o->c->device, s->own_norm->data, 0, sizeof(float)));
+    CUP_TRY(o->c->error.status);
+    if (!cup__device_is_dry(o->c->device))
+        CUP_TRY(cup_comm_all_gather(s->comm, s->own_norm, s->part_norms));
+    cup__op_call(o->c, &cup__rows[CUP__OP_global_norm], &s->part_norms, 1, NULL, &o->norm);
+    return o->c->error.status;
+}

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "comm/comm.h"
@@ -278,6 +279,7 @@ static cup_status begin(cup_loop *l, struct cup__saving *s, bool behind)
 
 cup_status cup__save_begin(cup_loop *l, bool behind)
 {
+    double start = cup__clock();
     CUP_TRY(cup__save_finish(l));
     CUP_TRY(cup__loop_read(l, l->hooks));
     CUP_TRY(cup__loop_compare(l));
@@ -292,6 +294,9 @@ cup_status cup__save_begin(cup_loop *l, bool behind)
         l->saved = l->point_count;
     else
         free_save(l);
+    if (behind)
+        cup__log(CUP__INFO, "training: steps waited %.3f s for the checkpoint of step %lld",
+                 cup__clock() - start, (long long)l->steps);
     return status;
 }
 

@@ -69,7 +69,6 @@ TEST(stages_are_the_run_of_one)
     together(2, run_stages, &(layered_how){0});
     together(4, run_stages, &(layered_how){0});
     together(4, run_stages, &(layered_how){.clip = 0.5});
-    /* More processes than some have parameters for. */
     together(1, run_stages, &(layered_how){.clip = 0.5});
 }
 
@@ -134,4 +133,81 @@ static void read_elsewhere(cup_context *c, cup_comm *comm, void *user)
 TEST(stages_3_tells_who_has_values)
 {
     together(2, read_elsewhere, NULL);
+}
+
+#define ROWS 36
+
+/* A program's own steps, without a loop: each process brings the gradients of its loss. */
+static cup_status own_steps(cup_context *c, cup_comm *comm, int stage, float losses[4])
+{
+    cup_linear_layer layers[4];
+    static const char *const names[] = {"a", "b", "c", "d"};
+    int count = cup_comm_count(comm), rank = cup_comm_rank(comm);
+    float x[ROWS * 8];
+    for (int i = 0; i < ROWS * 8; i++)
+        x[i] = (float)sin((double)i);
+    cup_seed(c, 3);
+    cup_scope_open(c);
+    cup_parameters *list = cup_parameters_new(c, CUP_F32);
+    for (int i = 0; i < 4; i++)
+        cup_linear_layer_new(&layers[i], list, names[i], 8, 8, NULL);
+    cup_optimizer *o = cup_optimizer_of(
+        list, CUP_OPTIONS(cup_optimizer_options, .split = comm, .stage = stage, .clip = 0.1));
+    cup_optimizer_set(o, 0.05, 1.0 / ROWS);
+    for (int step = 0; step < 4 && o; step++) {
+        cup_tensor *sum = cup_keep(cup_full(c, CUP_F32, 0, NULL, 0));
+        for (int row = rank; row < ROWS; row += count) {
+            cup_scope_open(c);
+            cup_tensor *h = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){1, 8}, x + 8 * row);
+            for (int i = 0; i < 4; i++)
+                h = cup_tanh(c, cup_linear_layer_call(&layers[i], h));
+            h = cup_sum(c, cup_mul(c, h, h), NULL, 0, false);
+            float one, all;
+            cup_tensor_read(h, &one, sizeof one);
+            cup_tensor_read(sum, &all, sizeof all);
+            all += one;
+            cup_tensor_write(sum, &all, sizeof all);
+            cup_backward(c, h);
+            cup_scope_return(c, NULL);
+        }
+        if (comm)
+            cup_comm_all_reduce(comm, &sum, 1, CUP_COMBINE_SUM);
+        cup_tensor_read(sum, &losses[step], sizeof(float));
+        cup_optimizer_step(o);
+        cup_optimizer_clear(o);
+        cup_tensor_free(sum);
+    }
+    cup_optimizer_free(o);
+    cup_parameters_free(list);
+    cup_scope_return(c, NULL);
+    return cup_error(c);
+}
+
+static void step_by_step(cup_context *c, cup_comm *comm, void *user)
+{
+    float one[4], many[4];
+    (void)user;
+    setenv("CUP_COMM_BUCKET", "0", 1);
+    own_steps(c, NULL, 0, one);
+    for (int stage = 2; stage < 4; stage++) {
+        own_steps(c, comm, stage, many);
+        for (int i = 0; i < 4; i++)
+            if (!(fabsf(one[i] - many[i]) < 1e-4f))
+                wrong("stage %d, step %d: %.8g and %.8g", stage, i, (double)one[i],
+                      (double)many[i]);
+    }
+    if (!(one[3] < one[0]))
+        wrong("nothing is learned: %g to %g", (double)one[0], (double)one[3]);
+    if (own_steps(c, comm, 4, many) != CUP_ARGUMENT ||
+        !strstr(cup_error_text(c), "there is no stage 4"))
+        wrong("stage 4: %s", cup_error_text(c));
+    cup_error_clear(c);
+}
+
+TEST(stages_of_a_programs_own_steps)
+{
+    together(2, step_by_step, NULL);
+    /* More processes than parameters: the last ones have none. */
+    together(4, step_by_step, NULL);
+    together(9, step_by_step, NULL);
 }

@@ -211,3 +211,83 @@ TEST(stages_of_a_programs_own_steps)
     together(4, step_by_step, NULL);
     together(9, step_by_step, NULL);
 }
+
+/* Convolutions, attention and norms: parameters of any layer come and go, views of them, too. */
+typedef struct mixed {
+    cup_parameters *list;
+    cup_conv2d_layer conv;
+    cup_attention_layer attention;
+    cup_rmsnorm_layer norm;
+    cup_linear_layer last;
+    cup_tensor *x, *turned;
+} mixed;
+
+static cup_tensor *mixed_loss(cup_context *c, int64_t batch, void *user)
+{
+    mixed *m = user;
+    cup_tensor *h = cup_slice(c, m->x, (int64_t[]){batch * 2, 0, 0, 0}, 4,
+                              (int64_t[]){2, -1, -1, -1}, 4);
+    h = cup_relu(c, cup_conv2d_layer_call(&m->conv, h));
+    h = cup_reshape(c, h, 3, (int64_t[]){2, 8, 16});
+    h = cup_attention_layer_call(&m->attention, cup_rmsnorm_layer_call(&m->norm, h));
+    h = cup_matmul(c, cup_linear_layer_call(&m->last, h), m->turned, false, false);
+    return cup_mean(c, cup_mul(c, h, h), NULL, 0, false);
+}
+
+static void run_mixed(cup_context *c, cup_comm *comm, int stage, double losses[6])
+{
+    mixed m = {0};
+    float x[8 * 16];
+    int64_t count = 0;
+    for (int i = 0; i < 8 * 16; i++)
+        x[i] = (float)cos((double)i);
+    cup_seed(c, 7);
+    m.list = cup_parameters_new(c, CUP_F32);
+    cup_conv2d_layer_new(&m.conv, m.list, "conv", 1, 8, (int64_t[]){3, 3}, 2,
+                         CUP_OPTIONS(cup_conv2d_layer_options, .same = true));
+    cup_attention_layer_new(&m.attention, m.list, "attention", 16, 2, NULL);
+    cup_rmsnorm_layer_new(&m.norm, m.list, "norm", 16, NULL);
+    cup_linear_layer_new(&m.last, m.list, "last", 16, 16, NULL);
+    /* A view that is made once, before its memory goes. */
+    cup_grad_recording(c, false);
+    m.turned = cup_keep(cup_permute(c, m.last.weight, (int64_t[]){1, 0}, 2));
+    cup_grad_recording(c, true);
+    m.x = cup_keep(cup_tensor_from(c, CUP_F32, 4, (int64_t[]){8, 1, 4, 4}, x));
+    cup_loop_calls calls = CUP_DEFAULTS(cup_loop_calls);
+    calls.loss = mixed_loss;
+    calls.user = &m;
+    cup_loop *loop = cup_loop_new(
+        m.list, &calls,
+        CUP_OPTIONS(cup_loop_options, .accumulate = 4, .comm = comm,
+                    .optimizer = {.split = stage ? comm : NULL, .stage = stage},
+                    .schedule = {.high = 0.01, .steps = 6}));
+    cup_loop_run(loop, NULL);
+    const cup_training_point *points = cup_loop_points(loop, &count);
+    for (int64_t i = 0; i < 6; i++)
+        losses[i] = i < count ? points[i].loss : NAN;
+    if (cup_error(c))
+        wrong("stage %d: %s", stage, cup_error_text(c));
+    cup_loop_free(loop);
+    cup_tensor_free(m.turned);
+    cup_parameters_free(m.list);
+}
+
+static void mix_layers(cup_context *c, cup_comm *comm, void *user)
+{
+    double one[6], split[6];
+    (void)user;
+    setenv("CUP_COMM_BUCKET", "0", 1);
+    run_mixed(c, NULL, 0, one);
+    for (int stage = 1; stage < 4; stage++) {
+        run_mixed(c, comm, stage, split);
+        for (int i = 0; i < 6; i++)
+            if (!(fabs(one[i] - split[i]) < 1e-6))
+                wrong("stage %d, step %d: %.9g and %.9g", stage, i, one[i], split[i]);
+    }
+}
+
+TEST(stages_of_any_layers)
+{
+    together(2, mix_layers, NULL);
+    together(4, mix_layers, NULL);
+}

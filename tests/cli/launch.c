@@ -165,6 +165,22 @@ TEST(launch_train_goes_on_with_another_number)
     expect_steps(folder, "one", "two", 1e-5, 101);
 }
 
+/* Each process reads the model beside which the adapters stand. */
+TEST(launch_train_shares_batches_of_adapters)
+{
+    const char *folder = work_folder();
+    const char *flat =
+        "--from base --lora 2 --lr 0.02 --warmup 2 --decline constant --accumulate 4 ";
+    char words[300];
+    EXPECT_INT(train(folder, "--steps 2 --out base"), 0);
+    snprintf(words, sizeof words, "%s --steps 12 --out one", flat);
+    EXPECT_INT(train(folder, words), 0);
+    snprintf(words, sizeof words, "%s --steps 6 --processes 2 --out two", flat);
+    EXPECT_INT(train(folder, words), 0);
+    EXPECT_INT(train(folder, "--steps 12 --processes 2 --resume --out two"), 0);
+    expect_steps(folder, "one", "two", 1e-5, 12);
+}
+
 /* Runs by two processes, one of which gets a signal at some moment behind the first checkpoint, are
  * started again and end with the bits of a run that was left alone. */
 static void expect_survives(const char *folder, const char *name, const char *number, int tries)

@@ -63,7 +63,7 @@
             for (int64_t p = 0; p < o->places; p++, x += o->step, dy += VECTORS * LANES)           \
                 ADD_ROW(vector, VECTORS, load, splat, multiply_add, dy, x[i]);                     \
         }                                                                                          \
-        END_SUMS(vector, VECTORS, load, store, o->sums, o->distance, true)                         \
+        END_SUMS(vector, VECTORS, load, store, o->sums, o->distance, o->add)                       \
     }
 
 /* Plain vectors of 16 bytes, which every machine has in some form. */
@@ -125,19 +125,22 @@ static void turn_four(float *to, int64_t to_distance, const float *from, int64_t
     STORE4(to + 3 * to_distance, MIX(ab, cd, 2, 3, 6, 7));
 }
 
+/* Pieces of four by four; the last of a line overlaps the one before where they do not fit. */
 void cup__conv_turn(float *to, int64_t to_distance, const float *from, int64_t from_distance,
                     int64_t rows, int64_t columns)
 {
-    int64_t whole_rows = rows / 4 * 4, whole = columns / 4 * 4;
-    for (int64_t r = 0; r < whole_rows; r += 4) {
-        const float *at = from + r * from_distance;
-        for (int64_t c = 0; c < whole; c += 4)
-            turn_four(to + c * to_distance + r, to_distance, at + c, from_distance);
-        for (int64_t c = whole; c < columns; c++)
-            for (int i = 0; i < 4; i++)
-                to[c * to_distance + r + i] = at[i * from_distance + c];
+    if (rows < 4 || columns < 4) {
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < columns; c++)
+                to[c * to_distance + r] = from[r * from_distance + c];
+        return;
     }
-    for (int64_t r = whole_rows; r < rows; r++)
-        for (int64_t c = 0; c < columns; c++)
-            to[c * to_distance + r] = from[r * from_distance + c];
+    for (int64_t r = 0; r < rows; r += 4) {
+        int64_t row = r < rows - 4 ? r : rows - 4;
+        for (int64_t c = 0; c < columns; c += 4) {
+            int64_t column = c < columns - 4 ? c : columns - 4;
+            turn_four(to + column * to_distance + row, to_distance,
+                      from + row * from_distance + column, from_distance);
+        }
+    }
 }

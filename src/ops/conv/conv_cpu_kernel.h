@@ -21,7 +21,7 @@ typedef struct cup__conv_gather {
 } cup__conv_gather;
 
 /* Rows of sums, one for each of CUP__CONV_ROWS elements side by side that a place reads: over all
- * places, which lie in lines, each element times the place's row of dy. Added to what is there. */
+ * places, which lie in lines, each element times the place's row of dy. */
 typedef struct cup__conv_outer {
     const float *x;
     const int64_t *lines; /* where each begins from x on */
@@ -29,6 +29,7 @@ typedef struct cup__conv_outer {
     const float *dy;      /* of all places, rows of columns of the piece */
     float *sums;
     int64_t distance;
+    bool add; /* to the sums that are there */
 } cup__conv_outer;
 
 /* The best that the processor has; number i is for pieces whose rows are i + 1 vectors. */
@@ -40,7 +41,8 @@ typedef struct cup__conv_kernels {
 
 cup__conv_kernels cup__conv_kernels_best(void);
 
-/* A matrix of so many rows and columns, turned: element (r, c) goes to line c. */
+/* A matrix of so many rows and columns, turned: element (r, c) goes to line c. The two do not
+ * overlap. */
 void cup__conv_turn(float *to, int64_t to_distance, const float *from, int64_t from_distance,
                     int64_t rows, int64_t columns);
 

@@ -148,11 +148,66 @@ static float *plain_weight(const cup__conv *v)
     return to;
 }
 
+static bool lies_by_taps(const cup__conv *v)
+{
+    return v->call.w_step[3] == 1 && v->call.w_step[2] == v->call.side[1].taps;
+}
+
 static bool lies_plainly(const cup__conv *v)
 {
     const long long *step = v->call.w_step;
-    bool by_taps = step[3] == 1 && step[2] == v->call.side[1].taps;
-    return v->dtype == CUP_F32 && (by_taps || step[0] == 1 || step[1] == 1);
+    return v->dtype == CUP_F32 && (lies_by_taps(v) || step[0] == 1 || step[1] == 1);
+}
+
+typedef struct turning {
+    const conv_call *call;
+    float *to;
+} turning;
+
+static void turn_channels(int64_t begin, int64_t end, void *user)
+{
+    const turning *t = user;
+    const conv_call *c = t->call;
+    int64_t taps = (int64_t)c->side[0].taps * c->side[1].taps;
+    for (int64_t i = begin; i < end; i++)
+        cup__conv_turn(t->to + i * taps * c->results, c->results,
+                       (const float *)c->w + i / c->channels * c->w_group +
+                           i % c->channels * c->w_step[1],
+                       c->w_step[0], c->results, taps);
+}
+
+/* The same with results as neighbours, by channels and taps. */
+static float *turned_weight(const cup__conv *v)
+{
+    const conv_call *c = &v->call;
+    int64_t rows = (int64_t)c->groups * c->channels;
+    int64_t each = (int64_t)c->side[0].taps * c->side[1].taps * c->results;
+    turning t = {c, cup__malloc((size_t)(rows * each + 1) * sizeof(float))};
+    if (t.to)
+        cup__parallel_for(rows, 1 + 16384 / (each + 1), turn_channels, &t);
+    return t.to;
+}
+
+/* Where the weight is to be read: where it lies, or a copy, which the job has then to free. False
+ * without memory. */
+static bool take_weight(job *j, const cup__conv *v, float **copy)
+{
+    const conv_call *c = &v->call;
+    int64_t wide = c->side[1].taps, taps = c->side[0].taps * wide, results = c->results;
+    bool parts = conv_classes(&c->side[0], c->back) * conv_classes(&c->side[1], c->back) > 1;
+    j->weight = c->w;
+    j->w_group = c->w_group;
+    memcpy(j->w_step, c->w_step, sizeof j->w_step);
+    if (lies_plainly(v) && !(parts && lies_by_taps(v)))
+        return true;
+    /* Each class takes some of the taps of a channel: they are brought apart once for all. */
+    bool turn = lies_plainly(v);
+    long long plain[4] = {c->channels * taps, taps, wide, 1};
+    long long turned[4] = {1, taps * results, wide * results, results};
+    memcpy(j->w_step, turn ? turned : plain, sizeof j->w_step);
+    j->w_group = results * c->channels * taps;
+    j->weight = *copy = turn ? turned_weight(v) : plain_weight(v);
+    return *copy != NULL;
 }
 
 /* Multiplying. */
@@ -341,23 +396,16 @@ cup_status cup__conv_packed(cup__call *call)
     if (call->out[0]->count == 0)
         return CUP_OK;
     float *bias = c->bias ? cup__malloc((size_t)all * sizeof *bias) : NULL;
-    float *plain = lies_plainly(&v) ? NULL : plain_weight(&v);
-    bool good = (bias || !c->bias) && (plain || lies_plainly(&v));
+    float *copy = NULL;
+    job j = {.bias = bias};
+    bool good = take_weight(&j, &v, &copy) && (bias || !c->bias);
     if (bias)
         cup__conv_load(bias, c->bias, c->bias_step, all, v.dtype);
-    job j = {.bias = bias, .weight = plain ? plain : c->w, .w_group = c->w_group};
-    memcpy(j.w_step, c->w_step, sizeof j.w_step);
-    if (plain) {
-        int64_t wide = c->side[1].taps, taps = c->side[0].taps * wide;
-        long long step[4] = {c->channels * taps, taps, wide, 1};
-        memcpy(j.w_step, step, sizeof step);
-        j.w_group = c->results * step[0];
-    }
     for (int i = 0; good && i < conv_classes(&c->side[0], c->back); i++)
         for (int k = 0; good && k < conv_classes(&c->side[1], c->back); k++)
             good = run_class(&v, &j, i, k);
     cup__free(bias);
-    cup__free(plain);
+    cup__free(copy);
     return good ? CUP_OK : cup__call_fail(call, CUP_MEMORY, "out of host memory for a block");
 }
 

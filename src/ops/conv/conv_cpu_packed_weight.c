@@ -13,6 +13,7 @@
 #define ENOUGH 16                     /* tasks */
 #define FEW_TAPS 4                    /* below which a copy is worth several panels */
 #define FEW_RESULTS 8                 /* of a group, which leave too much of a vector empty */
+#define TURNED 256                    /* rows of a panel that are turned at a time, about */
 #define MOST_PARTS ((int64_t)1 << 24) /* elements of all parts, where there are several */
 
 typedef struct job {
@@ -42,6 +43,13 @@ static int64_t panel_floats(const job *j)
     return j->blocks.taps * j->run * j->panels.width;
 }
 
+/* Of the result, whose taps are put together. */
+static int64_t channels_at_a_time(const job *j)
+{
+    int64_t taps = (int64_t)j->at.call.side[0].taps * j->at.call.side[1].taps;
+    return taps < TURNED ? TURNED / taps : 1;
+}
+
 static float *sums_of(const job *j, int64_t part, int64_t group, int64_t panel)
 {
     int64_t before = (part * j->at.call.groups + group) * j->panels.count + panel;
@@ -67,15 +75,15 @@ static void copy_dy(const job *j, const cup__conv_block *k, int64_t group, int64
     cup__conv_window_fill(&w, to, space);
 }
 
-/* Adds what a block gives to the sums of a panel. */
+/* What a block gives to the sums of a panel: their first values, or more. */
 static void add_block(const job *j, const cup__conv_block *k, const int64_t *lines,
-                      const float *copy, const float *dy, float *sums)
+                      const float *copy, const float *dy, float *sums, bool add)
 {
     const cup__conv_blocks *b = &j->blocks;
     int64_t width = j->panels.width;
     cup__conv_outer o = {.lines = lines, .line_count = k->images * k->lines[0],
                          .places = k->lines[1], .step = b->step[1] * j->at.call.channels,
-                         .dy = dy, .distance = width};
+                         .dy = dy, .distance = width, .add = add};
     void (*run)(const cup__conv_outer *) = j->panels.by.outer[j->panels.vectors - 1];
     for (int64_t t = 0; t < b->taps; t++)
         for (int64_t r = 0; r < j->run; r += CUP__CONV_ROWS) {
@@ -97,16 +105,15 @@ static void run_task(const job *j, int64_t index, int64_t *lines, float *copy)
     int64_t group = index / j->parts / j->splits, from = split * j->each;
     int64_t panels = least(j->each, j->panels.count - from);
     float *dy = copy + cup__conv_blocks_floats(b), *space = dy + places_of(b) * j->panels.width;
-    memset(sums_of(j, part, group, from), 0,
-           (size_t)(panels * panel_floats(j)) * sizeof *j->sums);
-    for (int64_t i = part * j->part; i < (part + 1) * j->part && i < b->count; i++) {
+    int64_t first = part * j->part;
+    for (int64_t i = first; i < (part + 1) * j->part && i < b->count; i++) {
         cup__conv_block k = cup__conv_block_of(b, i);
         cup__conv_block_copy(b, &k, group, copy, space);
         for (int64_t l = 0; l < k.images * k.lines[0]; l++)
             lines[l] = cup__conv_block_line(b, l / k.lines[0], l % k.lines[0]);
         for (int64_t p = from; p < from + panels; p++) {
             copy_dy(j, &k, group, p, dy, space);
-            add_block(j, &k, lines, copy, dy, sums_of(j, part, group, p));
+            add_block(j, &k, lines, copy, dy, sums_of(j, part, group, p), i > first);
         }
     }
 }
@@ -134,22 +141,48 @@ CUP__WIDE static void add_row(float *y, const float *x, int64_t count)
         y[i] += x[i];
 }
 
-/* Writes what a panel says of one tap: all channels of its results. */
-static void store_tap(const job *j, int64_t group, int64_t panel, int64_t tap, const float *sums,
-                      float *space)
+/* Puts rows of a panel, the taps of `count` channels from one on, where they go. */
+static void store_channels(const job *j, int64_t group, int64_t panel, int64_t channel,
+                           int64_t count, const float *rows, float *space)
 {
     const conv_call *c = &j->at.call;
-    int64_t across = c->side[1].taps, size = cup_dtype_size(j->at.dtype);
-    int64_t down = tap / across, right = tap % across, width = j->panels.width;
-    int64_t row = j->blocks.joined ? down * j->run + right * c->channels : tap * j->run;
-    int64_t columns = least(width, c->results - panel * width);
-    int64_t at = group * c->y_group + panel * width * c->y_step[0] + down * c->y_step[2] +
-                 right * c->y_step[3];
-    char *to = (char *)c->y + at * size;
-    cup__conv_turn(space, c->channels, sums + row * width, width, c->channels, columns);
+    const long long *step = c->y_step;
+    int64_t wide = c->side[1].taps, lines = count * c->side[0].taps, width = j->panels.width;
+    int64_t size = cup_dtype_size(j->at.dtype), columns = least(width, c->results - panel * width);
+    char *to = (char *)c->y + (group * c->y_group + panel * width * step[0] + channel * step[1]) *
+                                  size;
+    if (j->at.dtype == CUP_F32 && step[3] == 1 && step[2] == wide &&
+        step[1] == c->side[0].taps * wide) {
+        cup__conv_turn((float *)(void *)to, step[0], rows, width, lines * wide, columns);
+        return;
+    }
+    cup__conv_turn(space, lines * wide, rows, width, lines * wide, columns);
     for (int64_t o = 0; o < columns; o++)
-        cup__conv_store(to + o * c->y_step[0] * size, c->y_step[1], space + o * c->channels,
-                        c->channels, j->at.dtype);
+        for (int64_t l = 0; l < lines; l++) {
+            int64_t at = o * step[0] + l / c->side[0].taps * step[1] +
+                         l % c->side[0].taps * step[2];
+            cup__conv_store(to + at * size, step[3], space + (o * lines + l) * wide, wide,
+                            j->at.dtype);
+        }
+}
+
+/* Brings the taps of each channel together, some channels at a time. */
+static void store_panel(const job *j, int64_t group, int64_t panel, const float *sums, float *rows)
+{
+    const conv_call *c = &j->at.call;
+    int64_t across = c->side[1].taps, taps = c->side[0].taps * across, width = j->panels.width;
+    int64_t most = channels_at_a_time(j);
+    for (int64_t first = 0; first < c->channels; first += most) {
+        int64_t count = least(most, c->channels - first);
+        for (int64_t i = 0; i < count * taps; i++) {
+            int64_t tap = i % taps, channel = first + i / taps;
+            int64_t row = j->blocks.joined
+                              ? tap / across * j->run + tap % across * c->channels + channel
+                              : tap * j->run + channel;
+            memcpy(rows + i * width, sums + row * width, (size_t)width * sizeof *rows);
+        }
+        store_channels(j, group, panel, first, count, rows, rows + most * taps * width);
+    }
 }
 
 static void finish_panels(int64_t begin, int64_t end, void *user)
@@ -157,14 +190,14 @@ static void finish_panels(int64_t begin, int64_t end, void *user)
     job *j = user;
     const conv_call *c = &j->at.call;
     int64_t taps = (int64_t)c->side[0].taps * c->side[1].taps;
-    float *space = cup__malloc((size_t)(c->channels * j->panels.width) * sizeof *space);
+    int64_t floats = 2 * channels_at_a_time(j) * taps * j->panels.width;
+    float *space = cup__malloc((size_t)floats * sizeof *space);
     for (int64_t i = begin; space && i < end; i++) {
         int64_t group = i / j->panels.count, panel = i % j->panels.count;
         float *sums = sums_of(j, 0, group, panel);
         for (int64_t p = 1; p < j->parts; p++)
             add_row(sums, sums_of(j, p, group, panel), panel_floats(j));
-        for (int64_t t = 0; t < taps; t++)
-            store_tap(j, group, panel, t, sums, space);
+        store_panel(j, group, panel, sums, space);
     }
     if (!space)
         atomic_store(&j->no_memory, 1);

@@ -392,12 +392,12 @@ cup_status cup__save_finish(cup_loop *l)
 
 void cup__save_end(cup_loop *l)
 {
-    if (!l->saving)
+    struct cup__saving *s = l->saving;
+    if (!s)
         return;
-    if (!l->comm && l->c->error.status == CUP_OK)
-        cup__save_finish(l);
-    if (!l->saving)
-        return;
-    end_work(l->saving);
+    /* What was to be saved is good, whatever has ended the run since. */
+    bool good = end_work(s) == CUP_OK && !l->comm && s->phase == WRITING;
+    if (good && collect_files(l, s) == CUP_OK)
+        commit(s, &(cup__error){0});
     free_save(l);
 }

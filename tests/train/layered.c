@@ -1,5 +1,7 @@
 #include "train/layered.h"
 
+#include <math.h>
+
 #include "base/error.h"
 #include "comm/together.h"
 
@@ -15,6 +17,9 @@ static cup_status write_batch(cup_context *c, int64_t step, void *user)
         ids[i] = (int32_t)((i * 7 + step * 13) % WORDS);
         targets[i] = (int32_t)((ids[i] * 5 + 3) % WORDS);
     }
+    float bias[16] = {NAN};
+    if (m->breaks && step == m->breaks)
+        CUP_TRY(cup_tensor_write(m->norm.bias, bias, sizeof bias));
     CUP_TRY(cup_tensor_write(m->ids, ids, sizeof ids));
     return cup_tensor_write(m->targets, targets, sizeof targets);
 }
@@ -52,7 +57,7 @@ cup_loop *layered_make(layered *m, cup_context *c, cup_comm *comm, const layered
 {
     static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
     const int64_t width = how->width ? how->width : 16, count = LAYERED_BATCHES * ROWS;
-    *m = (layered){.c = c, .width = width};
+    *m = (layered){.c = c, .width = width, .breaks = how->breaks};
     cup_seed(c, 5);
     m->list = cup_parameters_new(c, CUP_F32);
     cup_embedding_layer_new(&m->words, m->list, "words", WORDS, width, NULL);

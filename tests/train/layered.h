@@ -15,7 +15,7 @@ typedef struct layered {
     cup_linear_layer layers[LAYERED_LAYERS];
     cup_layernorm_layer norm;
     cup_tensor *ids, *targets;
-    int64_t width;
+    int64_t width, breaks;
     int64_t most; /* bytes in use behind forward of a batch */
 } layered;
 
@@ -23,6 +23,7 @@ typedef struct layered_how {
     const char *folder;
     int64_t steps, save_every, width; /* 0: that of the header, at the end only, 16 */
     double clip;
+    int64_t breaks; /* the step whose weights are no numbers; 0: none */
     int stage;
     bool split, background;
 } layered_how;

@@ -133,6 +133,24 @@ TEST(saved_together_has_the_shares_of_all)
                         "optimizer-00002-of-00002.safetensors\nstate.json\n");
 }
 
+/* A checkpoint that is being written when the run comes apart is finished all the same. */
+TEST(saved_behind_a_step_that_ends_the_run)
+{
+    layered m;
+    cup_checkpoint found;
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    cup_loop *loop = layered_make(&m, c, NULL,
+                                  &(layered_how){.folder = in_folder("run"), .background = true,
+                                                 .save_every = 3, .breaks = 3});
+    EXPECT_INT(cup_loop_run(loop, NULL), CUP_STATE);
+    cup_loop_free(loop);
+    cup_error_clear(c);
+    EXPECT_INT(cup_checkpoint_look(c, in_folder("run"), &found), CUP_OK);
+    EXPECT_INT(found.steps, 3);
+    layered_end(&m, NULL);
+    cup_context_free(c);
+}
+
 /* Processes that do not see one folder leave it to rank 0. */
 static void run_apart(cup_context *c, cup_comm *comm, void *user)
 {

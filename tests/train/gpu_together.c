@@ -84,3 +84,26 @@ TEST(together_gpus_share_out_a_model)
         EXPECT_TEXT(out, "0\n1\n");
     }
 }
+
+/* Parameters come and go, and gradients with them, within a step that is captured. */
+TEST(together_gpus_split_parameters)
+{
+    char out[4000];
+    const char *folder = fake_begin();
+    unsetenv("CUP_KERNELS");
+    for (int stage = 2; stage < 4; stage++) {
+        int code = test_command(
+            out, sizeof out,
+            "build=$(realpath '%s') && cd '%s' && seq 3000 >t && CUP_COMM_BUCKET=1 "
+            "CUP_LIBCUDA=$build/fake/libcuda.so.1 CUP_LIBNVRTC=$build/fake/libnvrtc.so "
+            "CUP_LIBNCCL=$build/fake/libnccl.so FAKE_NVRTC_ANY=1 CUP_LOG=launch $build/cupola "
+            "train --processes 2 --device cuda --data t --layers 3 --width 256 --heads 4 "
+            "--context 16 --batch 2 --accumulate 4 --steps 4 --evaluate-texts 3 --save-every 2 "
+            "--save-background --overwrite --zero %d --out o >log 2>&1 || { tail log; exit 1; }; "
+            "grep -c 'not captured' log; awk '/^\\[1\\].*NCCL/ {n++} END {print (n > %d)}' log; "
+            "ls o | grep -c model-",
+            test_build(), folder, stage, stage == 3 ? 60 : 20);
+        EXPECT_INT(code, stage == 3 ? 0 : 1);
+        EXPECT_TEXT(out, stage == 3 ? "0\n1\n2\n" : "0\n1\n0\n");
+    }
+}

@@ -34,14 +34,26 @@ static pair times(pair a, pair b)
     return (pair){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
 }
 
+/* The number of size 1 at i n-ths of a turn, by an angle of at most an eighth of one, since a larger
+ * one has larger roundings. */
+static pair root_of(int64_t i, int64_t n, double sign)
+{
+    int64_t quarter = 4 * i / n, part = 4 * i - quarter * n;
+    bool upper = 2 * part > n;
+    double angle = acos(-1) / 2 * (double)(upper ? n - part : part) / (double)n;
+    double c = upper ? sin(angle) : cos(angle), s = upper ? cos(angle) : sin(angle);
+    double re = quarter == 0 ? c : quarter == 1 ? -s : quarter == 2 ? -c : s;
+    double im = quarter == 0 ? s : quarter == 1 ? c : quarter == 2 ? -s : -c;
+    return (pair){re, sign * im};
+}
+
 static bool find_roots(roots *r, int64_t n, double sign)
 {
     r->n = n;
     r->count = 0;
     r->root = cup__malloc((size_t)n * sizeof *r->root);
-    double turn = sign * 2 * acos(-1) / (double)n;
     for (int64_t i = 0; r->root && i < n; i++)
-        r->root[i] = (pair){cos(turn * (double)i), sin(turn * (double)i)};
+        r->root[i] = root_of(i, n, sign);
     for (int p = 4; n > 1; p = p == 4 ? 2 : p == 2 ? 3 : p + 2)
         for (; n % p == 0; n /= p)
             r->factors[r->count++] = p;
@@ -186,9 +198,8 @@ static bool find_chirp(job *j, double sign)
         return false;
     pair *filter = j->chirp + n;
     for (int64_t i = 0; i < n; i++) {
-        double angle = sign * acos(-1) * (double)(i * i % (2 * n)) / (double)n;
-        j->chirp[i] = (pair){cos(angle), sin(angle)};
-        filter[i] = filter[i ? room - i : 0] = (pair){cos(angle), -sin(angle)};
+        j->chirp[i] = root_of(i * i % (2 * n), 2 * n, sign);
+        filter[i] = filter[i ? room - i : 0] = (pair){j->chirp[i].re, -j->chirp[i].im};
     }
     j->filter = transform(&j->r, filter, filter + room);
     return true;

@@ -34,8 +34,8 @@ static pair times(pair a, pair b)
     return (pair){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
 }
 
-/* The number of size 1 at i n-ths of a turn, by an angle of at most an eighth of one, since a larger
- * one has larger roundings. */
+/* The number of size 1 at i n-ths of a turn, by an angle of at most an eighth of one, since the
+ * roundings of a larger one are larger. */
 static pair root_of(int64_t i, int64_t n, double sign)
 {
     int64_t quarter = 4 * i / n, part = 4 * i - quarter * n;

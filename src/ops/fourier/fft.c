@@ -117,7 +117,7 @@ static const cup__sample samples[] = {
     {"1x2", ALONG(0, false)},       {"8x2", ALONG(0, false)},     {"3x12x2", ALONG(-2, true)},
     {"2x30x5x2", ALONG(1, false)},  {"0x4x2", ALONG(1, false)},   {"7x37x2", ALONG(1, true)},
     {"5x128x2", ALONG(-2, false)},  {"2x131x2", ALONG(1, false)}, {"3x360x2", ALONG(1, true)},
-    {"3x3125x2", ALONG(1, false)},  {"1024x2", ALONG(0, false)},
+    {"1x625x2", ALONG(1, false)},  {"1024x2", ALONG(0, false)},
     {"2x262x3x2", ALONG(1, true)}, {"65x4x2", ALONG(0, false)},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"65536x64x2", ALONG(1, false)},

@@ -206,12 +206,12 @@ static void expect_survives(const char *folder, const char *name, const char *nu
     }
 }
 
-TEST(launch_train_survives_kills)
+TEST_LIMITED(launch_train_survives_kills, 300)
 {
     expect_survives(work_folder(), "was ended by SIGKILL", "KILL", 4);
 }
 
-TEST(launch_train_survives_a_stop)
+TEST_LIMITED(launch_train_survives_a_stop, 180)
 {
     expect_survives(work_folder(), "has given no sign of life for 2 s", "STOP", 1);
 }

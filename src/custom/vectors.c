@@ -5,6 +5,7 @@
 
 #include "base/wide.h"
 #include "base/wide_math.h"
+#include "tensor/floats.h"
 
 #define sine_of(a) cup__sin_f32(a)
 #define cosine_of(a) cup__cos_f32(a)
@@ -115,12 +116,6 @@ double cup__vector_fold(bool wide, int fold, const void *x, int64_t count)
     return sum_of(x, count);
 }
 
-CUP__WIDE static void add_to(double *sums, const float *x, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        sums[i] += (double)x[i];
-}
-
 static double pick(int fold, double a, double b)
 {
     return cup__function_f64(fold == CUP_EXPR_FOLD_MAX ? CUP__MAX : CUP__MIN, a, b, 0);
@@ -144,7 +139,7 @@ void cup__vector_fold_to(bool wide, int fold, double *sums, const void *x, int64
     if (fold == CUP_EXPR_FOLD_MIN || fold == CUP_EXPR_FOLD_MAX)
         pick_to(sums, x, count, fold == CUP_EXPR_FOLD_MAX ? 1 : -1);
     else
-        add_to(sums, x, count);
+        cup__floats_add_f64(sums, x, count);
 }
 
 double cup__fold_two(int fold, double a, double b)

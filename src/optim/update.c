@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "base/philox.h"
+#include "tensor/floats.h"
 
 #define CHUNK 8192 /* elements a core takes at a time */
 #define PIECE 1024 /* elements converted at a time, which fit the first-level cache */
@@ -227,12 +228,7 @@ static void update_piece(const job *j, int row, const cup__step_f32 *step, int64
     float value_buffer[PIECE], gradient_buffer[PIECE];
     cup_tensor *p = r[CUP__VALUE], *g = r[CUP__GRADIENT];
     char *at = (char *)p->data + offset * cup_dtype_size(p->dtype);
-    const float *gradient = gradient_buffer;
-    if (g->dtype == CUP_F32)
-        gradient = floats_at(g, offset);
-    else
-        cup__load_f32(gradient_buffer, (char *)g->data + offset * cup_dtype_size(g->dtype),
-                      g->dtype, count);
+    const float *gradient = cup__floats_of(g, offset, count, gradient_buffer);
     float *value = r[CUP__MASTER]        ? floats_at(r[CUP__MASTER], offset)
                    : p->dtype == CUP_F32 ? floats_at(p, offset)
                                          : value_buffer;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "tensor/floats.h"
 
 typedef float lanes __attribute__((vector_size(4 * CUP__LANES), aligned(4), may_alias));
 
@@ -56,15 +57,8 @@ static int64_t offset_of(const cup__heads *h, cup__rows_of at, int64_t row)
 void cup__blocks_load(float *to, const cup__heads *h, cup__rows_of from, int64_t room, int64_t size,
                       int64_t padded)
 {
-    const cup_tensor *t = h->tensor;
     for (int64_t i = 0; i < from.count; i++, to += padded) {
-        int64_t at = offset_of(h, from, i);
-        if (h->stride[3] == 1)
-            cup__load_f32(to, (const char *)t->data + at * cup_dtype_size(t->dtype), t->dtype,
-                          size);
-        else
-            for (int64_t d = 0; d < size; d++)
-                to[d] = (float)cup__load(t, at + d * h->stride[3]);
+        cup__floats_read(to, h->tensor, offset_of(h, from, i), h->stride[3], size);
         memset(to + size, 0, (size_t)(padded - size) * sizeof *to);
     }
     memset(to, 0, (size_t)((room - from.count) * padded) * sizeof *to);
@@ -73,15 +67,8 @@ void cup__blocks_load(float *to, const cup__heads *h, cup__rows_of from, int64_t
 void cup__blocks_store(const cup__heads *h, cup__rows_of to, const float *from, int64_t size,
                        int64_t padded)
 {
-    cup_tensor *t = h->tensor;
-    for (int64_t i = 0; i < to.count; i++, from += padded) {
-        int64_t at = offset_of(h, to, i);
-        if (h->stride[3] == 1)
-            cup__store_f32((char *)t->data + at * cup_dtype_size(t->dtype), from, t->dtype, size);
-        else
-            for (int64_t d = 0; d < size; d++)
-                cup__store(t, at + d * h->stride[3], from[d]);
-    }
+    for (int64_t i = 0; i < to.count; i++, from += padded)
+        cup__floats_write(h->tensor, offset_of(h, to, i), h->stride[3], from, size);
 }
 
 /* A block of CUP__COLS rows turned: [padded, CUP__COLS]. */

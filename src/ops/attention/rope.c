@@ -8,6 +8,7 @@
 #include "ops/attention/rope.h"
 #include "ops/attention/rope_call.cuh"
 #include "ops/elementwise/pointwise.h"
+#include "tensor/floats.h"
 
 #define LOW 1.0
 #define HIGH 4.0
@@ -182,24 +183,6 @@ CUP__WIDE static void turn_neighbours(float *row, const float *cosine, const flo
 
 #define LONGEST 1024 /* features of a head */
 
-static void load_row(float *row, const cup_tensor *t, int64_t at, int64_t size)
-{
-    if (t->stride[3] == 1)
-        cup__load_f32(row, (const char *)t->data + at * cup_dtype_size(t->dtype), t->dtype, size);
-    else
-        for (int64_t d = 0; d < size; d++)
-            row[d] = (float)cup__load(t, at + d * t->stride[3]);
-}
-
-static void store_row(cup_tensor *t, int64_t at, const float *row, int64_t size)
-{
-    if (t->stride[3] == 1)
-        cup__store_f32((char *)t->data + at * cup_dtype_size(t->dtype), row, t->dtype, size);
-    else
-        for (int64_t d = 0; d < size; d++)
-            cup__store(t, at + d * t->stride[3], row[d]);
-}
-
 static void turn_rows(int64_t begin, int64_t end, void *user)
 {
     job *j = user;
@@ -210,12 +193,12 @@ static void turn_rows(int64_t begin, int64_t end, void *user)
     for (int64_t i = begin; i < end; i++) {
         int64_t head = i % x->shape[1], position = i / x->shape[1] % x->shape[2];
         int64_t b = i / x->shape[1] / x->shape[2], at = position * j->pairs;
-        load_row(row, x, row_of(x, b, head, position), x->shape[3]);
+        cup__floats_read(row, x, row_of(x, b, head, position), x->stride[3], x->shape[3]);
         if (head < j->heads && a->interleaved)
             turn_neighbours(row, j->cosine + at, j->sine + at, j->pairs);
         else if (head < j->heads)
             turn_halves(row, j->cosine + at, j->sine + at, j->pairs);
-        store_row(y, row_of(y, b, head, position), row, x->shape[3]);
+        cup__floats_write(y, row_of(y, b, head, position), y->stride[3], row, x->shape[3]);
     }
 }
 

@@ -9,6 +9,7 @@
 #include "base/parallel.h"
 #include "base/wide.h"
 #include "ops/conv/conv_cpu.h"
+#include "tensor/floats.h"
 
 #define PLACES 512  /* of a block, and results */
 #define RESULTS 512
@@ -96,12 +97,6 @@ CUP__WIDE static void add_number(float *y, float x, int64_t count)
         y[i] += x;
 }
 
-CUP__WIDE static void add_row(float *y, const float *x, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        y[i] += x[i];
-}
-
 /* Puts the sums of a block where they go: results by places, or with `last` places by results. */
 static void finish(const job *j, int64_t group, int64_t result, int64_t results, int64_t place,
                    int64_t places, float *sums)
@@ -113,7 +108,7 @@ static void finish(const job *j, int64_t group, int64_t result, int64_t results,
     int64_t step = l->line[1].every * c->y_step[3];
     for (int64_t i = 0; bias && i < (l->last ? places : results); i++)
         if (l->last)
-            add_row(sums + i * results, bias, results);
+            cup__floats_add(sums + i * results, bias, results);
         else
             add_number(sums + i * places, bias[i], places);
     cup__conv_run run = {0};

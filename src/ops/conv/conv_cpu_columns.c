@@ -3,10 +3,10 @@
 
 #include "base/half.h"
 #include "base/memory.h"
-#include "base/wide.h"
 #include "ops/conv/conv_cpu.h"
 #include "ops/elementwise/pointwise.h"
 #include "ops/matmul/product_cpu_kernel.h"
+#include "tensor/floats.h"
 
 /* Place number `first` is the first whose element is not before `least`. */
 static int64_t first_from(const conv_line *l, int tap, int64_t least)
@@ -166,12 +166,6 @@ void cup__conv_fill(const cup__conv_class *l, int64_t group, int64_t place, int6
                        from, depth, to);
 }
 
-CUP__WIDE static void add_row(float *y, const float *x, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        y[i] += x[i];
-}
-
 static cup__matrix strided(cup__conv_matrix m)
 {
     return (cup__matrix){.data = (char *)(uintptr_t)m.data, .row = m.turned ? 1 : m.distance,
@@ -200,5 +194,5 @@ void cup__conv_multiply(const cup__conv_product *p, void *space)
     one.y = (cup__matrix){.data = (char *)sums, .row = p->add ? p->n : p->distance, .column = 1};
     cup__kernel_tile(&one, 0, &(cup__tile){0, p->m, 0, p->n}, (float *)space + p->m * p->n);
     for (int64_t i = 0; p->add && i < p->m; i++)
-        add_row(p->to + i * p->distance, sums + i * p->n, p->n);
+        cup__floats_add(p->to + i * p->distance, sums + i * p->n, p->n);
 }

@@ -8,6 +8,7 @@
 #include "base/parallel.h"
 #include "base/wide.h"
 #include "ops/conv/conv_cpu.h"
+#include "tensor/floats.h"
 
 #define MOST_EACH 4  /* channels and results of a group */
 #define LANES 16     /* sums of a dot product side by side */
@@ -27,12 +28,6 @@ const char *cup__conv_direct_refuses(const cup__call *call)
     if (c.groups == 1 || c.channels > MOST_EACH || c.results > MOST_EACH)
         return "its groups have more channels than a pass for each is good for";
     return cup__conv_cpu_refuses(call);
-}
-
-CUP__WIDE static void add_scaled(float *y, const float *x, float w, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        y[i] += w * x[i];
 }
 
 CUP__WIDE static void add_scaled_steps(float *y, const float *x, float w, int64_t step,
@@ -89,7 +84,7 @@ static void add_taps(const cup__conv_class *l, float *y, const float *x, const f
         const float *from = x + n->from + first * n->step + (int64_t)t * n->tap_step;
         float tap = w[n->tap + t * n->tap_every];
         if (count > 0 && n->step == 1)
-            add_scaled(y + first, from, tap, count);
+            cup__floats_add_scaled(y + first, from, tap, count);
         else if (count > 0)
             add_scaled_steps(y + first, from, tap, n->step, count);
     }
@@ -341,7 +336,7 @@ static void run_by_channels(job *j)
     }
     cup__parallel_for(parts, 1, run_parts, j);
     for (int64_t i = 1; i < parts; i++)
-        add_scaled(j->parts, j->parts + i * taps * width, 1, taps * width);
+        cup__floats_add_scaled(j->parts, j->parts + i * taps * width, 1, taps * width);
     for (int64_t t = 0; t < taps; t++)
         cup__conv_store((char *)c->y + (t / wide * c->y_step[2] + t % wide * c->y_step[3]) *
                                            cup_dtype_size(j->at.dtype),

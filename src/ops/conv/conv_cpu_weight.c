@@ -5,8 +5,8 @@
 
 #include "base/memory.h"
 #include "base/parallel.h"
-#include "base/wide.h"
 #include "ops/conv/conv_cpu.h"
+#include "tensor/floats.h"
 
 #define PLACES 512 /* of a block, and elements of the weight's rows, and of its columns */
 #define RESULTS 512
@@ -74,12 +74,6 @@ static void run_tasks(int64_t begin, int64_t end, void *user)
     cup__free(space);
 }
 
-CUP__WIDE static void add_row(float *y, const float *x, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        y[i] += x[i];
-}
-
 /* Rows of the result, each the sum of its parts. */
 static void finish_rows(int64_t begin, int64_t end, void *user)
 {
@@ -90,7 +84,7 @@ static void finish_rows(int64_t begin, int64_t end, void *user)
     for (int64_t r = begin; r < end; r++) {
         float *sum = sums_of(j, 0, r / c->results, r % c->results);
         for (int64_t p = 1; p < j->parts; p++)
-            add_row(sum, sums_of(j, p, r / c->results, r % c->results), j->x.depth);
+            cup__floats_add(sum, sums_of(j, p, r / c->results, r % c->results), j->x.depth);
         char *to = (char *)c->y + r * c->y_step[0] * size;
         for (int64_t k = 0; k < j->x.depth; k += j->x.last ? c->channels : 1) {
             int64_t tap = j->x.last ? k / c->channels : k % taps;

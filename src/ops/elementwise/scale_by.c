@@ -2,6 +2,7 @@
 #include "dispatch/attributes.h"
 #include "ops/loss/cross_entropy.h"
 #include "ops/elementwise/pointwise.h"
+#include "tensor/floats.h"
 
 #define CHUNK 4096
 
@@ -30,12 +31,6 @@ typedef struct job {
     float factor;
 } job;
 
-CUP__WIDE static void scale(float *x, int64_t count, float factor)
-{
-    for (int64_t i = 0; i < count; i++)
-        x[i] *= factor;
-}
-
 static void run_chunks(int64_t begin, int64_t end, void *user)
 {
     const job *j = user;
@@ -44,7 +39,7 @@ static void run_chunks(int64_t begin, int64_t end, void *user)
         int64_t count = j->x->count - i < CHUNK ? j->x->count - i : CHUNK;
         char *at = (char *)j->x->data + i * cup_dtype_size(j->x->dtype);
         cup__load_f32(buffer, at, j->x->dtype, count);
-        scale(buffer, count, j->factor);
+        cup__floats_scale(buffer, j->factor, count);
         cup__store_f32(at, buffer, j->x->dtype, count);
     }
 }

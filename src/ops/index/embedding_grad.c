@@ -5,6 +5,7 @@
 #include "dispatch/attributes.h"
 #include "ops/index/embedding.h"
 #include "ops/elementwise/pointwise.h"
+#include "tensor/floats.h"
 
 static cup_status infer(cup__call *call)
 {
@@ -69,12 +70,6 @@ typedef struct job {
     int64_t tasks;
 } job;
 
-CUP__WIDE static void add_row(double *sum, const float *x, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        sum[i] += (double)x[i];
-}
-
 CUP__WIDE static void round_row(float *to, const double *from, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
@@ -97,13 +92,8 @@ static void sum_row(const job *j, int64_t row, double *sum, float *buffer)
     }
     memset(sum, 0, (size_t)width * sizeof *sum);
     for (int64_t i = first; i < first + count; i++) {
-        const char *from = (const char *)dy->data + j->p.order[i] * bytes;
-        if (dy->dtype == CUP_F32) {
-            add_row(sum, (const float *)(const void *)from, width);
-        } else {
-            cup__load_f32(buffer, from, dy->dtype, width);
-            add_row(sum, buffer, width);
-        }
+        const float *from = cup__floats_of(dy, j->p.order[i] * width, width, buffer);
+        cup__floats_add_f64(sum, from, width);
     }
     round_row(buffer, sum, width);
     cup__store_f32(to, buffer, out->dtype, width);

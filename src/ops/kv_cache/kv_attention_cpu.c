@@ -11,6 +11,7 @@
 #include "base/wide_math.h"
 #include "ops/attention/attention_score.h"
 #include "ops/kv_cache/kv_cache.h"
+#include "tensor/floats.h"
 
 #define LANES 16
 #define KEYS 64 /* a block */
@@ -77,11 +78,7 @@ CUP__WIDE static void add_values(float *score, const float *values, int64_t size
 static void load_row(float *to, const cup_tensor *t, int64_t at, float scale)
 {
     int64_t size = t->shape[3];
-    if (t->dtype == CUP_I8 || t->stride[3] != 1)
-        for (int64_t d = 0; d < size; d++)
-            to[d] = (float)cup__load(t, at + d * t->stride[3]);
-    else
-        cup__load_f32(to, (const char *)t->data + at * cup_dtype_size(t->dtype), t->dtype, size);
+    cup__floats_read(to, t, at, t->stride[3], size);
     for (int64_t d = 0; scale != 1 && d < size; d++)
         to[d] *= scale;
 }

@@ -8,6 +8,7 @@
 #include "ops/loss/cross_entropy.h"
 #include "ops/elementwise/pointwise.h"
 #include "ops/loss/softmax.h"
+#include "tensor/floats.h"
 
 #define GRAIN 32768
 
@@ -46,20 +47,13 @@ static void put_slopes(const job *j, int64_t row, const float *x, float lse, flo
         memset(slope + e->classes, 0, (size_t)(e->width - e->classes) * sizeof *slope);
     }
     if (!direct)
-        cup__store_f32((char *)to->data + row * e->width * cup_dtype_size(to->dtype), slope,
-                       to->dtype, e->width);
+        cup__floats_write(to, row * e->width, 1, slope, e->width);
 }
 
 static void run_row(const job *j, int64_t row, float *buffer)
 {
     const cup__cross_entropy *e = &j->e;
-    const char *at = (const char *)e->logits->data +
-                     row * e->width * cup_dtype_size(e->logits->dtype);
-    const float *x = (const float *)(const void *)at;
-    if (e->logits->dtype != CUP_F32) {
-        cup__load_f32(buffer, at, e->logits->dtype, e->classes);
-        x = buffer;
-    }
+    const float *x = cup__floats_of(e->logits, row * e->width, e->classes, buffer);
     if (j->is_grad) {
         put_slopes(j, row, x, ((const float *)j->call->in[2]->data)[row], buffer + e->width);
         return;

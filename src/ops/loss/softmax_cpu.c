@@ -8,6 +8,7 @@
 #include "dispatch/attributes.h"
 #include "ops/elementwise/pointwise.h"
 #include "ops/loss/softmax.h"
+#include "tensor/floats.h"
 
 #define LANES 64
 #define AHEAD 4096 /* elements, at least, that are fetched before their turn */
@@ -32,14 +33,6 @@ float cup__row_max(const float *x, int64_t count)
         lanes[k] = x[i] > lanes[k] || isnan(x[i]) ? x[i] : lanes[k];
     for (int k = 1; k < LANES; k++)
         lanes[0] = lanes[k] > lanes[0] || isnan(lanes[k]) ? lanes[k] : lanes[0];
-    return lanes[0];
-}
-
-static float join_lanes(float *lanes)
-{
-    for (int width = LANES / 2; width > 0; width /= 2)
-        for (int k = 0; k < width; k++)
-            lanes[k] += lanes[k + width];
     return lanes[0];
 }
 
@@ -103,16 +96,7 @@ CUP__FUSED static float exponentials(float *y, const float *x, int64_t count, fl
         y[i] = cup__exp_below_f32(x[i] - shift);
         sum[k] += y[i];
     }
-    for (int width = LANES / 2; width > 0; width /= 2)
-        for (int k = 0; k < width; k++)
-            sum[k] += sum[k + width];
-    return sum[0];
-}
-
-CUP__WIDE static void scale(float *y, int64_t count, float factor)
-{
-    for (int64_t i = 0; i < count; i++)
-        y[i] *= factor;
+    return cup__floats_join(sum, LANES);
 }
 
 CUP__WIDE static void subtract(float *y, const float *x, int64_t count, float shift, float log_sum)
@@ -127,7 +111,7 @@ double cup__row_sum(const float *x, int64_t count)
     for (int64_t i = 0; i < count; i += CHUNK) {
         float lanes[LANES] = {0};
         sum_lanes(lanes, x + i, count - i < CHUNK ? count - i : CHUNK);
-        sum += (double)join_lanes(lanes);
+        sum += (double)cup__floats_join(lanes, LANES);
     }
     return sum;
 }
@@ -138,7 +122,7 @@ static double row_dot(const float *x, const float *y, int64_t count)
     for (int64_t i = 0; i < count; i += CHUNK) {
         float lanes[LANES] = {0};
         dot_lanes(lanes, x + i, y + i, count - i < CHUNK ? count - i : CHUNK);
-        sum += (double)join_lanes(lanes);
+        sum += (double)cup__floats_join(lanes, LANES);
     }
     return sum;
 }
@@ -162,7 +146,7 @@ static void softmax_row(float *y, const float *x, int64_t count, bool is_log)
     if (is_log)
         subtract(y, x, count, most, (float)log(sum));
     else
-        scale(y, count, (float)(1 / sum));
+        cup__floats_scale(y, (float)(1 / sum), count);
 }
 
 CUP__WIDE static void slope(float *dx, const float *y, const float *dy, int64_t count, float sum)
@@ -240,30 +224,21 @@ static void run_tile(const job *j, int64_t unit, float *buffer)
     scatter(j->call->out[0], x, l, first, count);
 }
 
-static const float *row_of(const cup_tensor *t, int64_t row, int64_t length, float *buffer)
-{
-    const char *at = (const char *)t->data + row * length * cup_dtype_size(t->dtype);
-    if (t->dtype == CUP_F32)
-        return (const float *)(const void *)at;
-    cup__load_f32(buffer, at, t->dtype, length);
-    return buffer;
-}
-
 static void run_row(const job *j, int64_t row, float *buffer)
 {
     cup_tensor *out = j->call->out[0];
     int64_t length = j->lines.length;
     bool direct = out->dtype == CUP_F32;
-    const float *x = row_of(j->call->in[0], row, length, buffer);
+    const float *x = cup__floats_of(j->call->in[0], row * length, length, buffer);
     float *y = direct ? (float *)out->data + row * length : buffer + 2 * j->row;
     if (j->is_grad)
-        softmax_grad_row(y, x, row_of(j->call->in[1], row, length, buffer + j->row), length,
-                         j->is_log);
+        softmax_grad_row(y, x,
+                         cup__floats_of(j->call->in[1], row * length, length, buffer + j->row),
+                         length, j->is_log);
     else
         softmax_row(y, x, length, j->is_log);
     if (!direct)
-        cup__store_f32((char *)out->data + row * length * cup_dtype_size(out->dtype), y, out->dtype,
-                       length);
+        cup__floats_write(out, row * length, 1, y, length);
 }
 
 static void run_task(int64_t begin, int64_t end, void *user)

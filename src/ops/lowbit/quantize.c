@@ -5,6 +5,7 @@
 #include "base/wide.h"
 #include "dispatch/attributes.h"
 #include "ops/lowbit/scaled.h"
+#include "tensor/floats.h"
 
 typedef cup__quantize_attributes attributes;
 
@@ -113,12 +114,6 @@ CUP__WIDE static float most_of(const float *x, int64_t count, float most)
     return most;
 }
 
-CUP__WIDE static void scale_run(float *x, int64_t count, float factor)
-{
-    for (int64_t i = 0; i < count; i++)
-        x[i] *= factor;
-}
-
 static void round_run(float *x, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
@@ -142,7 +137,7 @@ static float pass(const cup__call *call, const cup__quantize_blocks *b, place p,
                 most = most_of(run, count, most);
                 continue;
             }
-            scale_run(run, count, *factor);
+            cup__floats_scale(run, *factor, count);
             if (to == CUP_I8)
                 round_run(run, count);
             cup__store_f32((char *)call->out[0]->data + at, run, to, count);

@@ -5,6 +5,7 @@
 #include "dispatch/attributes.h"
 #include "ops/activation/gelu.h"
 #include "ops/elementwise/pointwise.h"
+#include "tensor/floats.h"
 
 /* The strides of op(t): along its rows and columns, and over the batch dimensions of y. */
 static void take_matrix(cup__matrix *m, const cup_tensor *t, bool transposed, int batch_ndim)
@@ -127,12 +128,6 @@ CUP__WIDE static void gelu_row(float *y, const float *x, int64_t count)
         y[i] = cup__gelu_f32(x[i]);
 }
 
-CUP__WIDE static void add_row(float *y, const float *x, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        y[i] += x[i];
-}
-
 /* f64 follows the plain text; nobody trains in it. */
 static void finish_f64(const cup__product *p, int64_t at, const cup__tile *tile, double *sums,
                        int64_t distance)
@@ -159,7 +154,7 @@ static void finish_chunk(const cup__product *p, int64_t to, int64_t column, floa
     float bias[CHUNK];
     if (p->bias) {
         cup__load_f32(bias, (const char *)p->bias + column * size, p->dtype, count);
-        add_row(sums, bias, count);
+        cup__floats_add(sums, bias, count);
     }
     if (p->pre)
         cup__store_f32((char *)p->pre + to * size, sums, p->dtype, count);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ops/elementwise/pointwise.h"
+#include "tensor/floats.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -176,12 +177,6 @@ CUP__WIDE static float dot(const float *a, const float *b, int64_t count)
     return total;
 }
 
-CUP__WIDE static void add_scaled(float *y, const float *x, float factor, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        y[i] += factor * x[i];
-}
-
 /* For a handful of rows every element of b is used so seldom that packing it would cost more than
  * the product; b is read once, in the order it lies in memory. */
 static const float *run_of_b(const cup__product *p, int64_t batch, cup__tile part, float *space)
@@ -207,9 +202,9 @@ static void add_lines(const cup__product *p, int64_t batch, const cup__tile *til
             cup__tile part = {k + l, 1, tile->column + j, wide};
             const float *b = run_of_b(p, batch, part, line);
             for (int64_t i = 0; i < tile->rows; i++)
-                add_scaled(apart + i * columns + j, b, left[i * now + l], wide);
+                cup__floats_add_scaled(apart + i * columns + j, b, left[i * now + l], wide);
         }
-    add_scaled(sums, apart, 1, tile->rows * columns);
+    cup__floats_add_scaled(sums, apart, 1, tile->rows * columns);
 }
 
 static void few_rows(const cup__product *p, int64_t batch, const cup__tile *tile, void *space)

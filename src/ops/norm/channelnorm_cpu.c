@@ -8,6 +8,7 @@
 #include "dispatch/attributes.h"
 #include "ops/norm/channelnorm.h"
 #include "ops/elementwise/pointwise.h"
+#include "tensor/floats.h"
 
 #define LANES 32
 #define RUN 2048     /* elements converted and summed in single precision at a time */
@@ -34,22 +35,6 @@ typedef struct pass {
     bool stream;        /* the result goes around the caches */
 } pass;
 
-static float join_lanes(float *lanes)
-{
-    for (int width = LANES / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; i++)
-            lanes[i] += lanes[i + width];
-    return lanes[0];
-}
-
-static const float *run_of(const cup_tensor *t, int64_t at, int64_t count, float *buffer)
-{
-    if (t->dtype == CUP_F32)
-        return (const float *)t->data + at;
-    cup__load_f32(buffer, (const char *)t->data + at * cup_dtype_size(t->dtype), t->dtype, count);
-    return buffer;
-}
-
 /* Of x - pivot and its square; or, with dy, of dy and dy (x - pivot). */
 CUP__WIDE static void sum_run(const float *x, const float *dy, int64_t count, float pivot, pair *to)
 {
@@ -66,8 +51,8 @@ CUP__WIDE static void sum_run(const float *x, const float *dy, int64_t count, fl
         first[k] += f;
         second[k] += f * d;
     }
-    to->first += (double)join_lanes(first);
-    to->second += (double)join_lanes(second);
+    to->first += (double)cup__floats_join(first, LANES);
+    to->second += (double)cup__floats_join(second, LANES);
 }
 
 /* The same of a row of channels, one after the other. */
@@ -93,8 +78,9 @@ static void sum_planes(int64_t begin, int64_t end, void *user)
         for (int64_t i = 0; i < p->at.after; i += RUN) {
             int64_t at = plane * p->at.after + i, left = p->at.after - i;
             int64_t count = left < RUN ? left : RUN;
-            sum_run(run_of(p->x, at, count, buffers[0]),
-                    p->dy ? run_of(p->dy, at, count, buffers[1]) : NULL, count, pivot, sums);
+            sum_run(cup__floats_of(p->x, at, count, buffers[0]),
+                    p->dy ? cup__floats_of(p->dy, at, count, buffers[1]) : NULL, count, pivot,
+                    sums);
         }
     }
 }
@@ -106,8 +92,8 @@ static void sum_slice_part(const pass *p, int64_t slice, int64_t from, int64_t c
     int64_t row = slice % p->slices * SLICE, last = row + SLICE;
     for (; row < last && row < p->at.before; row++) {
         int64_t at = (instance * p->at.before + row) * channels + from;
-        sum_row(run_of(p->x, at, count, buffers[0]),
-                p->dy ? run_of(p->dy, at, count, buffers[1]) : NULL, count,
+        sum_row(cup__floats_of(p->x, at, count, buffers[0]),
+                p->dy ? cup__floats_of(p->dy, at, count, buffers[1]) : NULL, count,
                 p->pivot + instance * channels + from, first, second);
     }
     for (int64_t i = 0; i < count; i++)
@@ -199,8 +185,8 @@ static void put_run(const pass *p, int64_t at, int64_t count, const float *from,
 static void apply_at(const pass *p, int64_t at, int64_t count, int64_t channel, bool row)
 {
     float buffers[3][RUN];
-    const float *x = run_of(p->x, at, count, buffers[0]);
-    const float *dy = p->dy ? run_of(p->dy, at, count, buffers[1]) : NULL;
+    const float *x = cup__floats_of(p->x, at, count, buffers[0]);
+    const float *dy = p->dy ? cup__floats_of(p->dy, at, count, buffers[1]) : NULL;
     bool direct = p->out->dtype == CUP_F32 && !p->stream;
     float *out = direct ? (float *)p->out->data + at : buffers[2];
     const float *slope = p->slope ? p->slope + channel : NULL;

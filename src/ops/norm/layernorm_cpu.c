@@ -7,20 +7,12 @@
 #include "dispatch/attributes.h"
 #include "ops/norm/layernorm.h"
 #include "ops/elementwise/pointwise.h"
+#include "tensor/floats.h"
 
 #define LANES 64
 #define CHUNK 4096    /* elements summed in single precision before double takes over */
 #define FAR 8         /* squared distance of pivot and mean, in variances: look again */
 #define ROW_BLOCK 64  /* rows whose dgamma and dbeta are summed in single precision */
-
-/* Halves the lanes until one is left. */
-static float join_lanes(float *lanes)
-{
-    for (int width = LANES / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; i++)
-            lanes[i] += lanes[i + width];
-    return lanes[0];
-}
 
 /* Sums of x - shift and of its square, `count` at most CHUNK. */
 CUP__WIDE static void moments_of_chunk(const float *x, int64_t count, float shift, double *sum,
@@ -39,8 +31,8 @@ CUP__WIDE static void moments_of_chunk(const float *x, int64_t count, float shif
         first[k] += d;
         second[k] += d * d;
     }
-    *sum += (double)join_lanes(first);
-    *squares += (double)join_lanes(second);
+    *sum += (double)cup__floats_join(first, LANES);
+    *squares += (double)cup__floats_join(second, LANES);
 }
 
 static void moments(const float *x, int64_t count, float shift, double *sum, double *squares)
@@ -72,15 +64,6 @@ typedef struct forward {
     int64_t tasks;
     bool stream;               /* results go around the caches */
 } forward;
-
-static const float *row_of(const cup_tensor *t, int64_t row, int64_t width, float *buffer)
-{
-    const char *at = (const char *)t->data + row * width * cup_dtype_size(t->dtype);
-    if (t->dtype == CUP_F32)
-        return (const float *)(const void *)at;
-    cup__load_f32(buffer, at, t->dtype, width);
-    return buffer;
-}
 
 static float *place_of(cup_tensor *t, int64_t row, int64_t width, float *buffer)
 {
@@ -133,10 +116,10 @@ static void forward_row(const forward *f, int64_t row, float *buffer)
 {
     const cup__layernorm *n = &f->n;
     float *second = buffer + n->width, *third = second + n->width, *spare = third + n->width;
-    const float *x = row_of(n->x, row, n->width, buffer);
+    const float *x = cup__floats_of(n->x, row * n->width, n->width, buffer);
     if (n->sum) {
         float *sum = made_at(f, n->sum, row, third);
-        add_row(sum, x, row_of(n->residual, row, n->width, second), n->width);
+        add_row(sum, x, cup__floats_of(n->residual, row * n->width, n->width, second), n->width);
         deliver(f, n->sum, row, sum, spare);
         if (n->sum->dtype != CUP_F32) /* rounded, as the caller and backward see it */
             cup__round_f32(sum, n->sum->dtype, n->width);
@@ -237,8 +220,8 @@ CUP__WIDE static void dots_of_chunk(float *g, float *normal, const float *const 
         first[k] += v;
         second[k] += v * z;
     }
-    sums[0] += (double)join_lanes(first);
-    sums[1] += (double)join_lanes(second);
+    sums[0] += (double)cup__floats_join(first, LANES);
+    sums[1] += (double)cup__floats_join(second, LANES);
 }
 
 CUP__WIDE static void dx_row(float *dx, const float *g, const float *normal, int64_t count,
@@ -276,8 +259,8 @@ static void backward_row(const backward *w, int64_t row, float *buffer, float *d
     int64_t width = b->width;
     float *normal = buffer + width, *spare = normal + width;
     float rstd = statistic(b->rstd, row), mean = statistic(b->mean, row);
-    const float *dy = row_of(b->dy, row, width, spare);
-    const float *x = row_of(b->x, row, width, spare + width);
+    const float *dy = cup__floats_of(b->dy, row * width, width, spare);
+    const float *x = cup__floats_of(b->x, row * width, width, spare + width);
     double sums[2] = {0, 0};
     for (int64_t i = 0; i < width; i += CHUNK)
         dots_of_chunk(buffer + i, normal + i, (const float *[]){dy + i, x + i, w->gamma + i},
@@ -288,7 +271,7 @@ static void backward_row(const backward *w, int64_t row, float *buffer, float *d
     dx_row(dx, buffer, normal, width, b->mean ? (float)(sums[0] / (double)width) : 0,
            (float)(sums[1] / (double)width), rstd);
     if (b->dsum)
-        add_row(dx, dx, row_of(b->dsum, row, width, spare + width), width);
+        add_row(dx, dx, cup__floats_of(b->dsum, row * width, width, spare + width), width);
     put_row(b->dx, row, width, dx);
 }
 

@@ -6,6 +6,7 @@
 #include "base/philox.h"
 #include "dispatch/attributes.h"
 #include "ops/elementwise/pointwise.h"
+#include "tensor/floats.h"
 
 #define CHUNK 1024 /* elements computed together; a multiple of 8 */
 #define FURTHER_ON ((uint64_t)1 << 63)
@@ -104,28 +105,10 @@ static void draw_all(uint8_t *mask, const cup__call *call, const cup__dropout *d
                 mask[i] &= (uint8_t)~(1u << k);
 }
 
-CUP__WIDE static void apply(float *y, const float *x, const uint8_t *mask, int64_t count,
-                            float scale)
-{
-    for (int64_t i = 0; i < count; i++)
-        y[i] = mask[i / 8] >> (i % 8) & 1 ? x[i] * scale : 0.0f;
-}
-
-CUP__WIDE static void add(float *y, const float *x, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        y[i] += x[i];
-}
-
 typedef struct job {
     const cup__call *call;
     cup__dropout dropout;
 } job;
-
-static const char *element_at(const cup_tensor *t, int64_t i)
-{
-    return (const char *)t->data + i * cup_dtype_size(t->dtype);
-}
 
 static void run_chunks(int64_t begin, int64_t end, void *user)
 {
@@ -140,13 +123,13 @@ static void run_chunks(int64_t begin, int64_t end, void *user)
         draw_all(mask, call, &j->dropout, start, bytes);
         if (count % 8)
             mask[bytes - 1] &= (uint8_t)((1u << count % 8) - 1);
-        cup__load_f32(in, element_at(x, start), x->dtype, count);
-        apply(out, in, mask, count, (float)j->dropout.scale);
+        cup__floats_read(in, x, start, 1, count);
+        cup__floats_mask(out, in, mask, (float)j->dropout.scale, count);
         if (call->in_count > 1) {
-            cup__load_f32(in, element_at(call->in[0], start), x->dtype, count);
-            add(out, in, count);
+            cup__floats_read(in, call->in[0], start, 1, count);
+            cup__floats_add(out, in, count);
         }
-        cup__store_f32((char *)(uintptr_t)element_at(call->out[0], start), out, x->dtype, count);
+        cup__floats_write(call->out[0], start, 1, out, count);
         for (int64_t i = 0; call->out_count > 1 && i < bytes; i++)
             ((uint8_t *)call->out[1]->data)[start / 8 + i] = mask[i];
     }

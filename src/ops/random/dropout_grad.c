@@ -1,7 +1,7 @@
 #include "base/parallel.h"
 #include "dispatch/attributes.h"
 #include "ops/random/dropout.h"
-#include "ops/elementwise/pointwise.h"
+#include "tensor/floats.h"
 
 #define CHUNK 1024 /* elements computed together; a multiple of 8 */
 
@@ -27,27 +27,19 @@ static cup_status specification(cup__call *call)
     return CUP_OK;
 }
 
-CUP__WIDE static void apply(float *dx, const float *dy, const uint8_t *mask, int64_t count,
-                            float scale)
-{
-    for (int64_t i = 0; i < count; i++)
-        dx[i] = mask[i / 8] >> (i % 8) & 1 ? dy[i] * scale : 0.0f;
-}
-
 static void run_chunks(int64_t begin, int64_t end, void *user)
 {
     const cup__call *call = user;
     const cup_tensor *dy = call->in[0];
     const uint8_t *mask = call->in[1]->data;
     float scale = (float)cup__dropout_of(call).scale;
-    int64_t size = cup_dtype_size(dy->dtype);
     for (int64_t chunk = begin; chunk < end; chunk++) {
         float in[CHUNK], out[CHUNK];
         int64_t start = chunk * CHUNK,
                 count = dy->count - start < CHUNK ? dy->count - start : CHUNK;
-        cup__load_f32(in, (const char *)dy->data + start * size, dy->dtype, count);
-        apply(out, in, mask + start / 8, count, scale);
-        cup__store_f32((char *)call->out[0]->data + start * size, out, dy->dtype, count);
+        cup__floats_read(in, dy, start, 1, count);
+        cup__floats_mask(out, in, mask + start / 8, scale, count);
+        cup__floats_write(call->out[0], start, 1, out, count);
     }
 }
 

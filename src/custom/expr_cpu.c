@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/divide.h"
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "custom/program.h"
@@ -136,11 +137,6 @@ static int64_t offset_of(const cup__loop *loop, int k, int64_t index)
            index % inner * loop->stride[k][loop->ndim - 1];
 }
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Without folds. */
 
 static void run_chunks(int64_t begin, int64_t end, void *user)
@@ -152,7 +148,7 @@ static void run_chunks(int64_t begin, int64_t end, void *user)
     if (bench_open(&b, j)) {
         for (int64_t chunk = begin; chunk < end; chunk++) {
             int64_t row = chunk / j->chunks, start = chunk % j->chunks * CHUNK;
-            int64_t count = least(j->inner - start, CHUNK), at = row * j->inner + start;
+            int64_t count = smaller(j->inner - start, CHUNK), at = row * j->inner + start;
             int64_t offset[CUP__PROGRAM_INPUTS], stride[CUP__PROGRAM_INPUTS];
             for (int k = 0; k < p->used_count; k++) {
                 stride[k] = loop->stride[k + 1][loop->ndim - 1];
@@ -171,7 +167,7 @@ static void run_plain(job *j)
     const cup__loop *loop = &j->loops.kept;
     j->inner = loop->size[loop->ndim - 1];
     j->chunks = (j->inner + CHUNK - 1) / CHUNK;
-    int64_t grain = 32 * CHUNK / least(j->inner, CHUNK);
+    int64_t grain = 32 * CHUNK / smaller(j->inner, CHUNK);
     cup__parallel_for(loop->count / j->inner * j->chunks, grain, run_chunks, j);
 }
 
@@ -183,14 +179,14 @@ static void fold_piece(bench *b, int64_t kept, int64_t piece, double *sums)
     const cup__program *p = j->program;
     const cup__loop *loop = &j->loops.folded;
     int64_t inner = loop->size[loop->ndim - 1], base[CUP__PROGRAM_INPUTS];
-    int64_t end = least((piece + 1) * PIECE, j->plan->length);
+    int64_t end = smaller((piece + 1) * PIECE, j->plan->length);
     for (int k = 0; k < p->used_count; k++)
         base[k] = offset_of(&j->loops.kept, k + 1, kept);
     for (int r = 0; r < p->results; r++)
         sums[r] = cup__fold_start(p->result[r].fold);
     for (int64_t at = piece * PIECE, count; at < end; at += count) {
         int64_t offset[CUP__PROGRAM_INPUTS], stride[CUP__PROGRAM_INPUTS];
-        count = least(least(inner - at % inner, CHUNK), end - at);
+        count = smaller(smaller(inner - at % inner, CHUNK), end - at);
         for (int k = 0; k < p->used_count; k++) {
             stride[k] = loop->stride[k + 1][loop->ndim - 1];
             offset[k] = base[k] + offset_of(loop, k + 1, at);
@@ -240,7 +236,7 @@ static void run_rows(job *j)
         j->partial = cup__calloc((size_t)(kept * j->pieces), (size_t)results * sizeof(double));
         j->failed = !j->partial;
     }
-    int64_t size = least(j->plan->length + 1, PIECE);
+    int64_t size = smaller(j->plan->length + 1, PIECE);
     if (!j->failed)
         cup__parallel_for(kept * j->pieces, (PIECE + size - 1) / size, run_pieces, j);
     for (int64_t i = 0; j->partial && i < kept; i++)
@@ -308,7 +304,7 @@ static void run_columns(int64_t begin, int64_t end, void *user)
         for (int64_t i = begin; i < end; i++) {
             int64_t chunk = i / j->pieces, piece = i % j->pieces;
             int64_t row = chunk / j->chunks, start = chunk % j->chunks * CHUNK;
-            int64_t count = least(j->inner - start, CHUNK);
+            int64_t count = smaller(j->inner - start, CHUNK);
             fold_columns(&b, row, start, count, piece, sums);
             keep_columns(j, row * j->inner + start, count, piece, sums);
         }
@@ -324,7 +320,7 @@ static void run_by_columns(job *j)
     j->inner = j->loops.kept.size[j->loops.kept.ndim - 1];
     j->chunks = (j->inner + CHUNK - 1) / CHUNK;
     int64_t chunks = kept / j->inner * j->chunks;
-    j->pieces = least(j->plan->length / 64, PIECES_MOST / least(chunks, PIECES_MOST));
+    j->pieces = smaller(j->plan->length / 64, PIECES_MOST / smaller(chunks, PIECES_MOST));
     j->pieces += j->pieces == 0;
     if (j->pieces > 1) {
         j->partial = cup__calloc((size_t)(kept * j->pieces), (size_t)results * sizeof(double));

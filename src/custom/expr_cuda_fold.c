@@ -1,4 +1,5 @@
 /* Formulas on the GPU whose results are folded. */
+#include "base/divide.h"
 #include "custom/work.h"
 
 #define UNIT_BYTES 16
@@ -6,14 +7,6 @@
 #define ROW_BLOCKS 24
 #define COLUMN_BLOCKS 2
 #define ODD_BLOCKS 4
-
-static int power_of_two(int n)
-{
-    int power = 1;
-    while (power < n)
-        power *= 2;
-    return power;
-}
 
 /* Rows of an odd length are read in whole units from their first multiple of 16 bytes on, where all
  * inputs that lie side by side have that at the same place. */
@@ -129,8 +122,8 @@ static cup_status launch_fold(const cup__work *w)
     cup__cuda *gpu = cup__cuda_of(w->call->c->device);
     bool rows = w->mode == EXPRESSION_ROWS;
     int vec = w->access.vec;
-    int ndim = rows ? power_of_two(w->kept.ndim) : w->access.ndim;
-    int folded_ndim = rows ? w->access.ndim : power_of_two(w->folded.ndim);
+    int ndim = rows ? (int)power_from(w->kept.ndim) : w->access.ndim;
+    int folded_ndim = rows ? w->access.ndim : (int)power_from(w->folded.ndim);
     cup__knob knobs[CUP__WORK_KNOBS];
     int count = cup__work_knobs(w, ndim, folded_ndim, knobs);
     cup__kernel *kernel = cup__work_kernel(w, knobs, count);

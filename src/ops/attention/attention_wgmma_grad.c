@@ -1,5 +1,6 @@
 /* Plans and launches of backward's one pass on Hopper: attention_wgmma_grad.cu between the two
  * kernels of attention_wgmma_ends.cu. */
+#include "base/divide.h"
 #include "ops/attention/attention_pass.cuh"
 #include "ops/attention/attention_wgmma.h"
 
@@ -15,11 +16,6 @@ typedef struct pass_plan {
     int64_t size;          /* of a head, padded */
 } pass_plan;
 
-static int64_t waves(int64_t units, int64_t blocks)
-{
-    return (units + blocks - 1) / blocks;
-}
-
 /* Tiles that wait for each other are at work at the same time, so the grid is a multiple of them:
  * where the next head's began beside them, they would wait for those that find no place. */
 static pass_plan plan_of(const cup__attention *a, int64_t most)
@@ -30,7 +26,7 @@ static pass_plan plan_of(const cup__attention *a, int64_t most)
     int64_t together = pass_units(p.shape);
     p.units = together * a->batch * a->kv_heads;
     if (!p.shape.causal && together > most) {
-        together = waves(together, waves(together, most));
+        together = divide_up(together, divide_up(together, most));
         p.shape.around = (int)together;
     }
     p.blocks = together > most ? 0 : most / together * together;
@@ -58,7 +54,7 @@ const char *cup__attention_pass_refuses(const cup__call *call)
     if (p.blocks == 0)
         return "the tiles of a head do not all find a place on the card";
     /* Two passes make seven products of each tile, one makes five. */
-    return 5 * waves(p.units, p.blocks) > 7 * waves(p.units, most)
+    return 5 * divide_up(p.units, p.blocks) > 7 * divide_up(p.units, most)
                ? "the tiles of a head leave too much of the card idle"
                : NULL;
 }

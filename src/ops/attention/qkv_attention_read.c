@@ -1,6 +1,7 @@
 /* Attention of the token that comes next, behind those whose keys and values are kept. */
 #include <math.h>
 
+#include "base/divide.h"
 #include "base/memory.h"
 #include "cuda/cuda.h"
 #include "dispatch/attributes.h"
@@ -182,14 +183,6 @@ static cup_status specification(cup__call *call)
     }
     cup__free(scratch);
     return CUP_OK;
-}
-
-static int64_t power_from(int64_t least)
-{
-    int64_t power = 1;
-    while (power < least)
-        power *= 2;
-    return power;
 }
 
 /* Elements a lane holds: an access of 16 bytes, or more where 32 lanes are too few. */

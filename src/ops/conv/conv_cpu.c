@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/divide.h"
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "base/wide.h"
@@ -45,14 +46,9 @@ static bool is_product(const cup__conv_class *l)
            step[l->last ? 3 : 1] <= INT_MAX;
 }
 
-static int64_t over(int64_t count, int64_t by)
-{
-    return (count + by - 1) / by;
-}
-
 static int64_t blocks_of(const job *j)
 {
-    return j->planes * over(j->plane, j->places) * over(j->at.call.results, j->results) *
+    return j->planes * divide_up(j->plane, j->places) * divide_up(j->at.call.results, j->results) *
            j->at.call.groups;
 }
 
@@ -66,12 +62,12 @@ static void choose_blocks(job *j)
     j->places = j->plane < PLACES ? j->plane : PLACES;
     j->results = c->results < RESULTS ? c->results : RESULTS;
     while (j->places > LEAST && blocks_of(j) < ENOUGH)
-        j->places = over(j->places, 2);
+        j->places = divide_up(j->places, 2);
     while (j->results > LEAST && blocks_of(j) < ENOUGH)
-        j->results = over(j->results, 2);
-    j->place_blocks = over(j->plane, j->places);
-    j->result_blocks = over(c->results, j->results);
-    j->depth = over(j->at.depth, over(j->at.depth, DEPTH) + (j->at.depth == 0));
+        j->results = divide_up(j->results, 2);
+    j->place_blocks = divide_up(j->plane, j->places);
+    j->result_blocks = divide_up(c->results, j->results);
+    j->depth = divide_up(j->at.depth, divide_up(j->at.depth, DEPTH) + (j->at.depth == 0));
 }
 
 /* The part of the columns of a block: where the image is, or laid out in `space`. */

@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/divide.h"
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "ops/conv/conv_cpu.h"
@@ -23,11 +24,6 @@ typedef struct job {
     float *sums;           /* of each part: groups by results by depth */
     atomic_int no_memory;
 } job;
-
-static int64_t over(int64_t count, int64_t by)
-{
-    return (count + by - 1) / by;
-}
 
 /* Sums have rows of results and columns of depth, which lie as the call's columns do. */
 static float *sums_of(const job *j, int64_t part, int64_t group, int64_t result)
@@ -117,20 +113,20 @@ static void choose(job *j)
     const conv_call *c = &j->x.call;
     j->all = j->x.places * c->images;
     j->places = j->all < PLACES ? j->all : PLACES;
-    j->blocks = over(j->all, j->places);
-    j->depths = over(j->x.depth, DEPTH);
-    j->depth = over(j->x.depth, j->depths);
-    j->result_blocks = over(c->results, RESULTS);
-    j->results = over(c->results, j->result_blocks);
+    j->blocks = divide_up(j->all, j->places);
+    j->depths = divide_up(j->x.depth, DEPTH);
+    j->depth = divide_up(j->x.depth, j->depths);
+    j->result_blocks = divide_up(c->results, RESULTS);
+    j->results = divide_up(c->results, j->result_blocks);
     int64_t tasks = c->groups * j->depths * j->result_blocks;
     int64_t size = (int64_t)c->groups * c->results * j->x.depth;
-    j->parts = over(ENOUGH, tasks);
+    j->parts = divide_up(ENOUGH, tasks);
     if (j->parts > MOST_PARTS / size)
         j->parts = MOST_PARTS / size;
     if (j->parts < 1)
         j->parts = 1;
-    j->part = over(j->blocks, j->parts);
-    j->parts = over(j->blocks, j->part);
+    j->part = divide_up(j->blocks, j->parts);
+    j->parts = divide_up(j->blocks, j->part);
 }
 
 static cup_status set_zero(cup__call *call)

@@ -1,6 +1,8 @@
 /* The kernels without tensor cores: knobs, grids and launches. */
 #include "ops/conv/conv_cuda.h"
 
+#include "base/divide.h"
+
 #define TILE 64         /* of conv_simt.cu, which has another of 128, and of conv_weight.cu */
 #define LARGE_TILE 128
 #define GRID_YZ_MOST 65535
@@ -9,16 +11,6 @@
 #define LEAST_PART 1024 /* places */
 #define MOST_PARTS 256
 #define MOST_SUMS ((int64_t)1 << 26) /* elements of all parts, where there are several */
-
-static int64_t over(int64_t count, int64_t by)
-{
-    return (count + by - 1) / by;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 /* Along what the image's elements are neighbours. */
 static int along_of(const conv_call *c)
@@ -36,7 +28,8 @@ conv_tiles cup__conv_tiles_of(const conv_call *c, int64_t tile_places, int64_t t
         classes *= t.classes[d];
         places *= conv_line_of(&c->side[d], c->back, 0).count;
     }
-    int64_t place_tiles = over(places, tile_places), result_tiles = over(c->results, tile_results);
+    int64_t place_tiles = divide_up(places, tile_places);
+    int64_t result_tiles = divide_up(c->results, tile_results);
     t.places = (unsigned)place_tiles;
     t.results = (unsigned)result_tiles;
     *blocks = classes && place_tiles > MOST_BLOCKS / result_tiles / classes
@@ -90,7 +83,7 @@ cup_status cup__conv_simt(cup__call *call)
     cup__kernel *kernel = cup__kernel_get(gpu, "conv_simt.cu", "conv_simt", knobs, 3);
     if (!kernel)
         return call->c->error.status;
-    cup__grid grid = {.x = blocks, .y = least(v.call.groups, GRID_YZ_MOST),
+    cup__grid grid = {.x = blocks, .y = smaller(v.call.groups, GRID_YZ_MOST),
                       .threads = CONV_THREADS};
     return cup__launch(gpu, kernel, grid, CUP__ARG(v.call), CUP__ARG(tiles));
 }
@@ -109,7 +102,7 @@ cup_status cup__conv_few(cup__call *call)
     cup__kernel *kernel = cup__kernel_get(gpu, "conv_direct.cu", "conv_direct", knobs, 2);
     if (!kernel)
         return call->c->error.status;
-    cup__grid grid = {.x = over(all, CONV_THREADS), .y = least(v.call.images, GRID_YZ_MOST),
+    cup__grid grid = {.x = divide_up(all, CONV_THREADS), .y = smaller(v.call.images, GRID_YZ_MOST),
                       .z = (int64_t)tiles.classes[0] * tiles.classes[1], .threads = CONV_THREADS};
     return cup__launch(gpu, kernel, grid, CUP__ARG(v.call), CUP__ARG(tiles));
 }
@@ -122,10 +115,10 @@ cup_tensor *cup__conv_parts_make(cup__call *call, const cup__conv *v, int64_t bl
     int64_t size = (int64_t)c->groups * c->results * depth;
     int64_t all = (int64_t)c->images * c->side[0].out * c->side[1].out;
     int64_t busy = 2 * cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
-    int64_t parts = least(least(over(busy, blocks), over(all, LEAST_PART)), MOST_PARTS);
-    parts = least(parts, MOST_SUMS / size);
-    int64_t part = over(over(all, parts > 0 ? parts : 1), step) * step;
-    *out = (conv_parts){.all = all, .part = part, .parts = (int)over(all, part),
+    int64_t parts = smaller(divide_up(busy, blocks), divide_up(all, LEAST_PART));
+    parts = smaller(smaller(parts, MOST_PARTS), MOST_SUMS / size);
+    int64_t part = round_up(divide_up(all, parts > 0 ? parts : 1), step);
+    *out = (conv_parts){.all = all, .part = part, .parts = (int)divide_up(all, part),
                         .depth = (int)depth};
     cup__shape shape = {v->dtype == CUP_F64 ? CUP_F64 : CUP_F32, 2, {out->parts, size}};
     cup_tensor *sums = cup__tensor_make(call->c, &shape, "partial sums");
@@ -143,7 +136,8 @@ cup_status cup__conv_join(cup__call *call, const cup__conv *v, const conv_parts 
     if (!kernel)
         return call->c->error.status;
     int64_t all = (int64_t)v->call.groups * v->call.results * p->depth;
-    cup__grid grid = {.x = least(over(all, CONV_THREADS), MOST_BLOCKS), .threads = CONV_THREADS};
+    cup__grid grid = {.x = smaller(divide_up(all, CONV_THREADS), MOST_BLOCKS),
+                      .threads = CONV_THREADS};
     return cup__launch(gpu, kernel, grid, CUP__ARG(v->call), CUP__ARG(*p));
 }
 
@@ -158,8 +152,8 @@ static cup_status simt_sums(cup__call *call, const cup__conv *v, int along)
 {
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     const conv_call *c = &v->call;
-    int64_t depths = over((int64_t)c->channels * c->side[0].taps * c->side[1].taps, TILE);
-    int64_t results = over(c->results, TILE);
+    int64_t depths = divide_up((int64_t)c->channels * c->side[0].taps * c->side[1].taps, TILE);
+    int64_t results = divide_up(c->results, TILE);
     conv_parts parts;
     cup_tensor *sums = cup__conv_parts_make(call, v, depths * results * c->groups, TILE, &parts);
     parts.results = (unsigned)results;
@@ -167,8 +161,8 @@ static cup_status simt_sums(cup__call *call, const cup__conv *v, int along)
     cup__knob knobs[] = {{"CUP_T", v->dtype}, {"ALONG", along}};
     cup__kernel *kernel =
         sums ? cup__kernel_get(gpu, "conv_weight.cu", "conv_weight", knobs, 2) : NULL;
-    cup__grid grid = {.x = depths * results, .y = least(c->groups, GRID_YZ_MOST), .z = parts.parts,
-                      .threads = CONV_THREADS};
+    cup__grid grid = {.x = depths * results, .y = smaller(c->groups, GRID_YZ_MOST),
+                      .z = parts.parts, .threads = CONV_THREADS};
     if (kernel && cup__launch(gpu, kernel, grid, CUP__ARG(v->call), CUP__ARG(parts)) == CUP_OK)
         cup__conv_join(call, v, &parts, along);
     cup_tensor_free(sums);
@@ -181,14 +175,14 @@ static cup_status few_sums(cup__call *call, const cup__conv *v, int along)
     const conv_call *c = &v->call;
     int64_t pairs = (int64_t)c->groups * c->results * c->channels;
     int64_t taps = (int64_t)c->side[0].taps * c->side[1].taps;
-    int64_t blocks = over(pairs, along == CONV_ALONG_CHANNELS ? 32 : 1);
+    int64_t blocks = divide_up(pairs, along == CONV_ALONG_CHANNELS ? 32 : 1);
     conv_parts parts;
     cup_tensor *sums = cup__conv_parts_make(call, v, blocks * taps, CONV_THREADS, &parts);
     cup__knob knobs[] = {{"CUP_T", v->dtype}, {"ALONG", along}};
     cup__kernel *kernel = sums ? cup__kernel_get(gpu, "conv_weight_direct.cu", "conv_weight_direct",
                                                  knobs, 2)
                                : NULL;
-    cup__grid grid = {.x = blocks, .y = least(taps, GRID_YZ_MOST), .z = parts.parts,
+    cup__grid grid = {.x = blocks, .y = smaller(taps, GRID_YZ_MOST), .z = parts.parts,
                       .threads = CONV_THREADS};
     if (kernel && cup__launch(gpu, kernel, grid, CUP__ARG(v->call), CUP__ARG(parts)) == CUP_OK)
         cup__conv_join(call, v, &parts, along);

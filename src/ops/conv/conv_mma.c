@@ -1,4 +1,5 @@
 /* The host side of conv_mma.cu and conv_mma_weight.cu. */
+#include "base/divide.h"
 #include "cupola/ops.h"
 #include "ops/conv/conv_cuda.h"
 
@@ -9,11 +10,6 @@
 #define FIXED 4096       /* bytes of shared memory beside the stages, at most */
 #define LEAST 16         /* results and elements of the columns of a group that make a tile */
 #define GRID_YZ_MOST 65535
-
-static int64_t over(int64_t count, int64_t by)
-{
-    return (count + by - 1) / by;
-}
 
 const char *cup__conv_mma_refuses(const cup__call *call)
 {
@@ -70,11 +66,6 @@ static cup_status run_last(cup__call *call, cup_status (*run)(cup__call *call))
     return c->error.status;
 }
 
-static int64_t lowest_bit(int64_t value)
-{
-    return value & -value;
-}
-
 /* How many neighbouring channels can be read at once wherever a tap lies. */
 static int vector_of(const void *data, const long long step[4], int channel, long long group,
                      int channels)
@@ -86,11 +77,6 @@ static int vector_of(const void *data, const long long step[4], int channel, lon
     while (vector > 1 && (lowest_bit(steps) < vector || (uintptr_t)data % (size_t)(2 * vector)))
         vector /= 2;
     return vector;
-}
-
-static int least(int a, int b)
-{
-    return a < b ? a : b;
 }
 
 static int stages_of(const cup__cuda *gpu, int64_t tile)
@@ -120,14 +106,14 @@ static cup_status launch(cup__call *call)
         tiles = cup__conv_tiles_of(c, tile, tile, &blocks);
     }
     int stages = stages_of(gpu, tile);
-    int vector = least(vector_of(c->x, c->x_step, 1, c->x_group, c->channels),
+    int vector = (int)smaller(vector_of(c->x, c->x_step, 1, c->x_group, c->channels),
                        vector_of(c->w, c->w_step, 1, c->w_group, c->channels));
     cup__knob knobs[] = {{"CUP_T", v.dtype},   {"TILE_M", tile},   {"TILE_N", tile},
                          {"STAGES", stages},   {"A_VEC", vector},  {"PAIRS", writes_pairs(c)}};
     cup__kernel *kernel = cup__kernel_get(gpu, "conv_mma.cu", "conv_mma", knobs, 6);
     if (!kernel)
         return call->c->error.status;
-    cup__grid grid = {.x = blocks, .y = least(c->groups, GRID_YZ_MOST), .threads = CONV_THREADS,
+    cup__grid grid = {.x = blocks, .y = smaller(c->groups, GRID_YZ_MOST), .threads = CONV_THREADS,
                       .shared = (int)(stages * 2 * tile * LINE_BYTES)};
     return cup__launch(gpu, kernel, grid, CUP__ARG(v.call), CUP__ARG(tiles));
 }
@@ -146,7 +132,7 @@ static cup_status launch_weight(cup__call *call)
     int64_t tile = c->results <= SMALL_TILE || depth <= SMALL_TILE ? SMALL_TILE : TILE;
     int stages = stages_of(gpu, tile);
     conv_parts parts;
-    int64_t depths = over(depth, tile), results = over(c->results, tile);
+    int64_t depths = divide_up(depth, tile), results = divide_up(c->results, tile);
     cup_tensor *sums = cup__conv_parts_make(call, &v, depths * results * c->groups, TILE, &parts);
     parts.depths = (unsigned)depths;
     parts.results = (unsigned)results;
@@ -160,8 +146,9 @@ static cup_status launch_weight(cup__call *call)
                          {"B_VEC", vector_of(c->x, c->x_step, 1, c->x_group, c->channels)}};
     cup__kernel *kernel =
         sums ? cup__kernel_get(gpu, "conv_mma_weight.cu", "conv_mma_weight", knobs, 6) : NULL;
-    cup__grid grid = {.x = depths * results, .y = least(c->groups, GRID_YZ_MOST), .z = parts.parts,
-                      .threads = CONV_THREADS, .shared = (int)(stages * 2 * tile * LINE_BYTES)};
+    cup__grid grid = {.x = depths * results, .y = smaller(c->groups, GRID_YZ_MOST),
+                      .z = parts.parts, .threads = CONV_THREADS,
+                      .shared = (int)(stages * 2 * tile * LINE_BYTES)};
     if (kernel && cup__launch(gpu, kernel, grid, CUP__ARG(v.call), CUP__ARG(parts)) == CUP_OK)
         cup__conv_join(call, &v, &parts, CONV_ALONG_CHANNELS);
     cup_tensor_free(sums);

@@ -18,18 +18,10 @@ typedef struct packing {
     int64_t rows, wide;           /* of the packed image, and columns */
 } packing;
 
-static int power_from(int least)
-{
-    int power = 1;
-    while (power < least)
-        power *= 2;
-    return power;
-}
-
 static packing packing_of(const conv_call *c)
 {
     const conv_side *s = c->side;
-    packing p = {.channels = c->channels <= 4 ? 4 : FEW, .columns = power_from(s[1].taps)};
+    packing p = {.channels = c->channels <= 4 ? 4 : FEW, .columns = (int)power_from(s[1].taps)};
     p.group = LINE / p.channels / p.columns;
     while (p.group > power_from(s[0].taps)) {
         p.group /= 2;

@@ -1,4 +1,5 @@
 /* Lists of products on a GPU: as many as fit the arguments of a kernel in each launch. */
+#include "base/divide.h"
 #include "ops/grouped/matmul_list.h"
 
 #include <string.h>
@@ -15,11 +16,6 @@ typedef struct batch {
     int64_t tiles;
     int a_vec, b_vec;
 } batch;
-
-static int smaller(int a, int b)
-{
-    return a < b ? a : b;
-}
 
 static bool wgmma_takes(const cup__call *call, const cup__product *p)
 {
@@ -46,8 +42,8 @@ static int gather(const cup__call *call, int first, int64_t tile, int most, bool
             continue;
         /* Tensors are row-major here, so that lines follow each other. */
         int64_t a_line = t->transpose_a ? p.m : p.k, b_line = t->transpose_b ? p.k : p.n;
-        out->a_vec = smaller(out->a_vec, cup__product_vector(&p, &p.a, a_line, a_line, most));
-        out->b_vec = smaller(out->b_vec, cup__product_vector(&p, &p.b, b_line, b_line, most));
+        out->a_vec = (int)smaller(out->a_vec, cup__product_vector(&p, &p.a, a_line, a_line, most));
+        out->b_vec = (int)smaller(out->b_vec, cup__product_vector(&p, &p.b, b_line, b_line, most));
         out->list.item[out->list.count++] =
             (product_item){p.a.data, p.b.data, p.y.data, p.m, p.n, p.k, out->tiles};
         out->tiles += cup__product_tiles(&p, tile, tile);

@@ -1,5 +1,6 @@
 /* The host side of kv_attention.cu and kv_attention_tiles.cu. How long sequences are stands on the
  * device: what is decided here goes by the room that they have. */
+#include "base/divide.h"
 #include "ops/kv_cache/kv_cache.h"
 
 #include <math.h>
@@ -18,14 +19,6 @@ static bool lies_in_16_bytes(const cup_tensor *t)
     int64_t elements = 16 / cup_dtype_size(t->dtype);
     return (uintptr_t)t->data % 16 == 0 && t->stride[3] == 1 && t->stride[0] % elements == 0 &&
            t->stride[1] % elements == 0 && t->stride[2] % elements == 0;
-}
-
-static int64_t power_from(int64_t least)
-{
-    int64_t power = 1;
-    while (power < least)
-        power *= 2;
-    return power;
 }
 
 /* Into how many shares the keys are cut, so that the blocks fill the GPU twice. */

@@ -2,6 +2,7 @@
  * scaled, and go the way of f32 products. */
 #include <string.h>
 
+#include "base/divide.h"
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "base/wide.h"
@@ -28,11 +29,6 @@ CUP__WIDE int32_t cup__scaled_dot(const int8_t *a, const int8_t *b, int64_t coun
     for (int64_t i = 0; i < count; i++)
         sum += (int32_t)a[i] * (int32_t)b[i];
     return sum;
-}
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
 }
 
 /* The element of y at row i and column j, of integers, by the matrix of `group`. */

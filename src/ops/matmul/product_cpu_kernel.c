@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/divide.h"
 #include "ops/elementwise/pointwise.h"
 #include "tensor/floats.h"
 
@@ -89,11 +90,6 @@ static kernels best(void)
         return (kernels){6, 64, avx2_f32, avx2_f64};
 #endif
     return (kernels){4, 32, plain_f32, plain_f64};
-}
-
-static int64_t round_up(int64_t value, int64_t step)
-{
-    return (value + step - 1) / step * step;
 }
 
 /* Scratch: a block as gathered, the packed block of a, that of b, the sums. */

@@ -1,15 +1,11 @@
 /* The host side of simt.cu, and what it shares with those of mma.cu and tf32.cu. */
 #include <string.h>
 
+#include "base/divide.h"
 #include "kernels/product_call.cuh"
 #include "ops/matmul/product_cuda.h"
 
 #define GRID_Y_MOST 65535
-
-static int64_t lowest_bit(int64_t value)
-{
-    return value & -value;
-}
 
 int cup__product_vector(const cup__product *p, const cup__matrix *m, int64_t line, int64_t extent,
                         int most)

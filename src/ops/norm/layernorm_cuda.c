@@ -1,6 +1,7 @@
 /* Layernorm and its kin on the GPU: knobs and launches of layernorm.cu. */
 #include <string.h>
 
+#include "base/divide.h"
 #include "dispatch/attributes.h"
 #include "ops/norm/layernorm.h"
 #include "dispatch/rows.h"
@@ -17,11 +18,6 @@
 static int widest(cup_dtype dtype)
 {
     return 16 / (int)cup_dtype_size(dtype);
-}
-
-static int least(int a, int b)
-{
-    return a < b ? a : b;
 }
 
 const char *cup__layernorm_cuda_refuses(const cup__call *call)
@@ -56,8 +52,8 @@ int cup__layernorm_vec(const cup__layernorm *n, bool *shift)
     int most = widest(n->x->dtype), vec = most, any = most;
     const cup_tensor *all[] = {n->x, n->residual, n->y, n->sum, n->gamma, n->beta};
     for (int i = 0; i < 6; i++) {
-        vec = least(vec, cup__row_vec(all[i], n->width, most));
-        any = least(any, cup__row_vec(all[i], most, most));
+        vec = (int)smaller(vec, cup__row_vec(all[i], n->width, most));
+        any = (int)smaller(any, cup__row_vec(all[i], most, most));
     }
     *shift = vec < most && any == most && n->width >= SHIFTED_LEAST;
     return *shift ? most : vec;
@@ -177,7 +173,7 @@ static void plan_groups(backward *w)
     int size = (int)cup_dtype_size(b->x->dtype), vec = 16 / size;
     const cup_tensor *all[] = {b->dy, b->x, b->dsum, b->dx, b->gamma};
     for (int i = 0; i < 5; i++)
-        vec = least(vec, cup__row_vec(all[i], b->width, vec));
+        vec = (int)smaller(vec, cup__row_vec(all[i], b->width, vec));
     /* A 16-bit element by itself takes a whole register. */
     int held = vec * size < 4 ? 4 : size, wide = 32 / held;
     int narrow = size == 8 ? 8 : vec == 1 ? 16 : 24;

@@ -3,6 +3,7 @@
 #include "ops/attention/attention_wgmma.h"
 
 #include "cuda/loader.h"
+#include "dispatch/tensor_map.h"
 
 #define ROWS 128         /* of a block of backward */
 #define BARRIER_BYTES 16 /* of a stage of one ring */
@@ -129,30 +130,14 @@ static cup_status encode(const cup__attention *a, CUtensorMap *map, const cup__h
                          int64_t heads, int64_t positions, int64_t box_positions)
 {
     int64_t size = cup_dtype_size(a->dtype);
-    int64_t counts[4] = {a->size, positions, heads, a->batch};
-    int64_t steps[4] = {1, h->stride[2], h->stride[1], h->stride[0]};
-    uint64_t sizes[4], strides[3];
-    for (int i = 0; i < 4; i++) {
-        sizes[i] = (uint64_t)counts[i];
-        /* A dimension of one element may have any stride; the driver wants a usable one. */
-        if (i > 0)
-            strides[i - 1] = (uint64_t)((counts[i] == 1 ? (a->size + 7) / 8 * 8 : steps[i]) * size);
-    }
-    uint32_t box[4] = {64, (uint32_t)box_positions, 1, 1}, each[4] = {1, 1, 1, 1};
-    CUresult result = cup__driver.cuTensorMapEncodeTiled(
-        map,
-        a->dtype == CUP_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4,
-        (char *)h->tensor->data + h->offset * size, sizes, strides, box, each,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (result == CUDA_SUCCESS)
-        return CUP_OK;
-    return cup__fail(&a->c->error, CUP_INTERNAL,
-                     "attention: the driver refused a tensor map of [%lld,%lld,%lld,%lld], strides "
-                     "%lld, %lld and %lld, with error %d",
-                     (long long)a->batch, (long long)heads, (long long)positions,
-                     (long long)a->size, (long long)steps[3], (long long)steps[2],
-                     (long long)steps[1], (int)result);
+    cup__boxes boxes = {.data = (char *)h->tensor->data + h->offset * size, .dtype = a->dtype,
+                        .ndim = 4, .size = {a->size, positions, heads, a->batch},
+                        .box = {64, box_positions}};
+    /* A dimension of one element may have any stride; the driver wants a usable one. */
+    for (int i = 1; i < 4; i++)
+        boxes.stride[i] =
+            (boxes.size[i] == 1 ? (a->size + 7) / 8 * 8 : h->stride[3 - i]) * size;
+    return cup__tensor_map_make(cup__cuda_of(a->c->device), &boxes, map);
 }
 
 cup_status cup__hopper_map_queries(const cup__attention *a, CUtensorMap *map, const cup__heads *h,

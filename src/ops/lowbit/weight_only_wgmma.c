@@ -1,6 +1,7 @@
 /* The host side of weight_only_wgmma.cu: weights of 8 or 4 bits times many rows, on Hopper. */
 #include "base/divide.h"
 #include "cuda/loader.h"
+#include "dispatch/tensor_map.h"
 #include "kernels/packed_call.cuh"
 #include "ops/lowbit/weight_only_wgmma.h"
 #include "ops/lowbit/weight_only_skinny.h"
@@ -77,29 +78,6 @@ static cut choose(int64_t m, const cup__packed *w, int multiprocessors)
     return best;
 }
 
-/* A tensor map over `lines` lines of elements of 1 or 2 bytes, 64 of k by `box` of them. */
-static cup_status encode(cup_context *c, CUtensorMap *map, const void *data,
-                         CUtensorMapDataType type, int64_t line, int64_t lines, int box_length,
-                         int box)
-{
-    int64_t size = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 ? 1 : 2;
-    uint64_t sizes[2] = {(uint64_t)line, (uint64_t)lines}, strides[1] = {(uint64_t)(line * size)};
-    uint32_t boxes[2] = {(uint32_t)box_length, (uint32_t)box}, steps[2] = {1, 1};
-    int64_t span = box_length * size;
-    CUresult result = cup__driver.cuTensorMapEncodeTiled(
-        map, type, 2, (void *)(uintptr_t)data, sizes, strides, boxes, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE,
-        span == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
-        : span == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
-                     : CU_TENSOR_MAP_SWIZZLE_32B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return result == CUDA_SUCCESS
-               ? CUP_OK
-               : cup__fail(&c->error, CUP_INTERNAL,
-                           "linear: the driver refused a tensor map of %lld x %lld with error %d",
-                           (long long)lines, (long long)line, (int)result);
-}
-
 cup_status cup__linear_codes_by(cup__call *call, int tokens, int parts)
 {
     cup_context *c = call->c;
@@ -123,12 +101,12 @@ cup_status cup__linear_codes_by(cup__call *call, int tokens, int parts)
                        .part_stages = (int)divide_up(all, parts)};
     work.tiles = work.tiles_m * work.tiles_n;
     CUtensorMap x_map, w_map;
-    CUP_TRY(encode(c, &x_map, x->data,
-                   x->dtype == CUP_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                       : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                   w.k, m, STAGE_K, tokens));
-    CUP_TRY(encode(c, &w_map, w.weight->data, CU_TENSOR_MAP_DATA_TYPE_UINT8, line, w.n,
-                   STAGE_K * w.bits / 8, TILE_ROWS));
+    cup__boxes rows = {.data = x->data, .dtype = x->dtype, .ndim = 2, .size = {w.k, m},
+                       .stride = {0, 2 * w.k}, .box = {STAGE_K, tokens}};
+    cup__boxes codes = {.data = w.weight->data, .dtype = CUP_U8, .ndim = 2, .size = {line, w.n},
+                        .stride = {0, line}, .box = {STAGE_K * w.bits / 8, TILE_ROWS}};
+    CUP_TRY(cup__tensor_map_make(gpu, &rows, &x_map));
+    CUP_TRY(cup__tensor_map_make(gpu, &codes, &w_map));
     cup__knob knobs[] = {{"CUP_T", x->dtype}, {"SCALE_T", w.scale->dtype}, {"BITS", w.bits},
                          {"TOKENS", tokens},  {"STAGES", stages},          {"PARTS", parts}};
     cup__kernel *kernel = cup__kernel_get(gpu, "weight_only_wgmma.cu", "linear_codes", knobs, 6);

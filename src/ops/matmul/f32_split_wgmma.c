@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/divide.h"
-#include "cuda/loader.h"
+#include "dispatch/tensor_map.h"
 #include "kernels/product_call.cuh"
 #include "ops/matmul/split_call.cuh"
 #include "kernels/wgmma_call.cuh"
@@ -116,38 +116,18 @@ int cup__split_stages(const cup__product *p, const cup__split_plan *plan)
     return stages < STAGES_MOST ? stages : STAGES_MOST;
 }
 
-static cup_status encode(cup_context *c, CUtensorMap *map, CUtensorMapDataType type, void *data,
-                         int dims, const int64_t size[3], const int64_t stride[2],
-                         const uint32_t box[3])
+static cup__boxes planes_of(const cup__split_plan *plan, const cup__split_planes *from, int i,
+                            int tile)
 {
-    uint64_t sizes[3], strides[2] = {(uint64_t)stride[0], (uint64_t)stride[1]};
-    for (int i = 0; i < 3; i++)
-        sizes[i] = (uint64_t)size[i];
-    uint32_t steps[3] = {1, 1, 1};
-    CUresult result = cup__driver.cuTensorMapEncodeTiled(
-        map, type, (uint32_t)dims, data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (result == CUDA_SUCCESS)
-        return CUP_OK;
-    return cup__fail(&c->error, CUP_INTERNAL,
-                     "matrix product: the driver refused a tensor map of %lld x %lld x %lld "
-                     "elements with error %d",
-                     (long long)size[2], (long long)size[1], (long long)size[0], (int)result);
-}
-
-static cup_status encode_planes(cup_context *c, CUtensorMap *map, const cup__split_plan *plan,
-                                const cup__split_planes *from, int i, int tile)
-{
-    int64_t sizes[3] = {from->length[i], from->lines[i], from->batch[i] * plan->planes};
-    int64_t strides[2] = {from->line_bytes[i], from->matrix_bytes[i]};
-    CUtensorMapDataType type = plan->dtype == CUP_F32   ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
-                               : plan->dtype == CUP_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                        : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     bool along_k = from->along[i] == PRODUCT_ALONG_K;
-    uint32_t along_lines[3] = {(uint32_t)tile_k(plan->dtype), (uint32_t)tile, 1};
-    return encode(c, map, type, from->data[i], 3, sizes, strides,
-                  along_k ? along_lines : (const uint32_t[3]){64, 64, 1});
+    return (cup__boxes){
+        .data = from->data[i],
+        .dtype = plan->dtype,
+        .as_tf32 = plan->dtype == CUP_F32,
+        .ndim = 3,
+        .size = {from->length[i], from->lines[i], from->batch[i] * plan->planes},
+        .stride = {0, from->line_bytes[i], from->matrix_bytes[i]},
+        .box = {along_k ? tile_k(plan->dtype) : 64, along_k ? tile : 64}};
 }
 
 /* Whether TMA can write y: it writes whole pieces of 16 bytes. */
@@ -157,13 +137,15 @@ static bool can_store(const cup__product *p)
            (uintptr_t)p->pre % 16 == 0 && (!p->batch_ndim || p->y.batch[0] % 4 == 0);
 }
 
-static cup_status encode_result(cup_context *c, CUtensorMap *map, const cup__product *p, void *data)
+static cup__boxes results_of(const cup__product *p, void *data)
 {
     int64_t row = p->m == 1 ? p->n : p->y.row, batch = p->batch_ndim ? p->batch_count : 1;
-    int64_t sizes[3] = {p->n, p->m, batch};
-    int64_t strides[2] = {row * 4, (batch > 1 ? p->y.batch[0] : row * p->m) * 4};
-    return encode(c, map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, data, 2 + p->batch_ndim, sizes, strides,
-                  (const uint32_t[3]){32, 16, 1});
+    return (cup__boxes){.data = data,
+                        .dtype = CUP_F32,
+                        .ndim = 2 + p->batch_ndim,
+                        .size = {p->n, p->m, batch},
+                        .stride = {0, row * 4, (batch > 1 ? p->y.batch[0] : row * p->m) * 4},
+                        .box = {32, 16}};
 }
 
 static void fill(wgmma_call *to, split_product *extra, const cup__product *p,
@@ -233,14 +215,16 @@ cup_status cup__split_multiply(cup_context *c, const cup__product *p, const cup_
     cup__cuda *gpu = cup__cuda_of(c->device);
     int multiprocessors = cup__cuda_facts(gpu)->multiprocessors;
     CUtensorMap a, b, y, pre;
-    CUP_TRY(encode_planes(c, &a, plan, from, 0, TILE_M));
-    CUP_TRY(encode_planes(c, &b, plan, from, 1, plan->tile_n));
+    cup__boxes of_a = planes_of(plan, from, 0, TILE_M), of_y = results_of(p, p->y.data);
+    cup__boxes of_b = planes_of(plan, from, 1, plan->tile_n), of_pre = results_of(p, p->pre);
+    CUP_TRY(cup__tensor_map_make(gpu, &of_a, &a));
+    CUP_TRY(cup__tensor_map_make(gpu, &of_b, &b));
     bool store = can_store(p);
     y = pre = a;
     if (store)
-        CUP_TRY(encode_result(c, &y, p, p->y.data));
+        CUP_TRY(cup__tensor_map_make(gpu, &of_y, &y));
     if (store && p->pre)
-        CUP_TRY(encode_result(c, &pre, p, p->pre));
+        CUP_TRY(cup__tensor_map_make(gpu, &of_pre, &pre));
     wgmma_call argument;
     split_product extra;
     fill(&argument, &extra, p, plan, from, multiprocessors);

@@ -2,6 +2,7 @@
  * skinny_stream.cu. */
 #include "base/divide.h"
 #include "cuda/loader.h"
+#include "dispatch/tensor_map.h"
 #include "kernels/packed_call.cuh"
 #include "kernels/product_call.cuh"
 #include "ops/matmul/product_cuda.h"
@@ -115,26 +116,6 @@ const char *cup__product_stream_best_refuses(cup_context *c, const cup__product 
     return NULL;
 }
 
-static cup_status encode(cup_context *c, const cup__product *p, CUtensorMap *map)
-{
-    int64_t batch = p->batch_ndim ? p->b.batch[0] * 2 : p->b.row * 2 * p->k;
-    uint64_t sizes[3] = {(uint64_t)p->n, (uint64_t)p->k, (uint64_t)p->batch_count};
-    uint64_t strides[2] = {(uint64_t)p->b.row * 2, (uint64_t)batch};
-    uint32_t box[3] = {PANEL, STAGE_K, 1}, steps[3] = {1, 1, 1};
-    CUresult result = cup__driver.cuTensorMapEncodeTiled(
-        map,
-        p->dtype == CUP_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3,
-        p->b.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return result == CUDA_SUCCESS
-               ? CUP_OK
-               : cup__fail(&c->error, CUP_INTERNAL,
-                           "matrix product: the driver refused a tensor map of %lld x %lld "
-                           "elements, with error %d",
-                           (long long)p->k, (long long)p->n, (int)result);
-}
-
 static cup_status run_along_n(cup_context *c, const cup__product *p)
 {
     cup__cuda *gpu = cup__cuda_of(c->device);
@@ -142,7 +123,11 @@ static cup_status run_along_n(cup_context *c, const cup__product *p)
     CUtensorMap map;
     if (p->m == 0 || p->n == 0 || !choose(p, cup__cuda_facts(gpu)->multiprocessors, &by))
         return c->error.status;
-    CUP_TRY(encode(c, p, &map));
+    int64_t row = p->b.row * 2, matrix = p->batch_ndim ? p->b.batch[0] * 2 : row * p->k;
+    cup__boxes panels = {.data = p->b.data, .dtype = p->dtype, .ndim = 3,
+                         .size = {p->n, p->k, p->batch_count}, .stride = {0, row, matrix},
+                         .box = {PANEL, STAGE_K}};
+    CUP_TRY(cup__tensor_map_make(gpu, &panels, &map));
     int64_t beside = beside_ring(p, &by), stages = (SHARED_MOST - beside) / (STAGE_BYTES + 16);
     int64_t steps = divide_up(by.units, 8) * (by.part / STAGE_K);
     stages = stages < steps ? stages : steps;

@@ -1,5 +1,6 @@
 #include "ops/matmul/wgmma_maps.h"
 
+#include "dispatch/tensor_map.h"
 #include "kernels/product_call.cuh"
 
 static bool is_sixteen(int64_t elements, cup_dtype dtype)
@@ -50,41 +51,20 @@ bool cup__wgmma_can_store(const cup__product *p)
     return good;
 }
 
-static CUtensorMapDataType type_of(cup_dtype dtype)
-{
-    return cup_dtype_size(dtype) == 4   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-           : cup_dtype_size(dtype) == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-           : dtype == CUP_F16           ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                        : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-}
-
 /* A tensor map over lines of elements. */
 static cup_status encode(cup_context *c, CUtensorMap *map, const cup__product *p, const void *data,
                          const cup__wgmma_operand *o, int64_t box_length, int64_t box_lines)
 {
-    uint64_t sizes[4] = {(uint64_t)o->length, (uint64_t)o->lines, 1, 1};
-    uint64_t size = (uint64_t)cup_dtype_size(o->dtype);
-    uint64_t whole = (uint64_t)o->distance * size * (uint64_t)o->lines;
-    uint64_t strides[3] = {(uint64_t)o->distance * size, whole, whole};
-    uint32_t box[4] = {(uint32_t)box_length, (uint32_t)box_lines, 1, 1}, steps[4] = {1, 1, 1, 1};
+    int64_t size = cup_dtype_size(o->dtype), line = o->distance * size, whole = line * o->lines;
+    cup__boxes boxes = {.data = data, .dtype = o->dtype, .ndim = 2 + p->batch_ndim,
+                        .size = {o->length, o->lines, 1, 1}, .stride = {0, line, whole, whole},
+                        .box = {box_length, box_lines}};
     for (int i = 0; i < p->batch_ndim; i++)
         if (o->batch[i]) {
-            sizes[2 + i] = (uint64_t)p->batch_size[p->batch_ndim - 1 - i];
-            strides[1 + i] = (uint64_t)o->batch[i] * size;
+            boxes.size[2 + i] = p->batch_size[p->batch_ndim - 1 - i];
+            boxes.stride[2 + i] = o->batch[i] * size;
         }
-    uint32_t dims = 2 + (uint32_t)p->batch_ndim;
-    CUresult result = cup__driver.cuTensorMapEncodeTiled(
-        map, type_of(o->dtype), dims, (void *)(uintptr_t)data, sizes, strides, box, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE,
-        (int64_t)size * box_length == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (result == CUDA_SUCCESS)
-        return CUP_OK;
-    return cup__fail(&c->error, CUP_INTERNAL,
-                     "matrix product: the driver refused a tensor map of %lld x %lld elements, "
-                     "lines %lld apart, with error %d",
-                     (long long)o->lines, (long long)o->length, (long long)o->distance,
-                     (int)result);
+    return cup__tensor_map_make(cup__cuda_of(c->device), &boxes, map);
 }
 
 /* What lies as y does, or as two matrices of n columns side by side. */

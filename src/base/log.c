@@ -14,7 +14,7 @@ static const char *const names[] = {"", "info", "dispatch", "launch", "time", "s
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static cup_log_hook hook;
 static void *hook_user;
-static _Atomic int current = -1;
+_Atomic int cup__log_level = -1;
 
 static void say(const char *line)
 {
@@ -39,13 +39,10 @@ static int level_from_environment(void)
     return CUP__INFO;
 }
 
-bool cup__log_wants(cup__level level)
+bool cup__log_first(cup__level level)
 {
-    int now = atomic_load_explicit(&current, memory_order_relaxed);
-    if (now < 0) {
-        now = level_from_environment();
-        atomic_store_explicit(&current, now, memory_order_relaxed);
-    }
+    int now = level_from_environment();
+    atomic_store_explicit(&cup__log_level, now, memory_order_relaxed);
     return (int)level <= now;
 }
 

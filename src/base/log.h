@@ -2,6 +2,7 @@
 #ifndef CUP_BASE_LOG_H
 #define CUP_BASE_LOG_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 typedef enum cup__level {
@@ -14,7 +15,16 @@ typedef enum cup__level {
     CUP__SASS      /* the compiler's report on each kernel */
 } cup__level;
 
-bool cup__log_wants(cup__level level);
+/* The level that is asked for; below 0: the environment is still to be looked at. */
+extern _Atomic int cup__log_level;
+bool cup__log_first(cup__level level);
+
+static inline bool cup__log_wants(cup__level level)
+{
+    int now = atomic_load_explicit(&cup__log_level, memory_order_relaxed);
+    return now < 0 ? cup__log_first(level) : (int)level <= now;
+}
+
 void cup__log(cup__level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

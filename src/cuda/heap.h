@@ -49,7 +49,7 @@ struct cup__heap {
     cup__pool *pool;
     cup__heap *next;    /* of the pool's */
     bool private;       /* of a graph: its free memory is the graph's */
-    size_t round;       /* sizes are multiples of this */
+    size_t round;       /* sizes are multiples of this, a power of two */
     size_t piece;       /* the least it grows by, where that fits */
     uint64_t filled[CUP__BINS / 64]; /* a bit for each bin that is not empty */
     cup__block *bins[CUP__BINS];

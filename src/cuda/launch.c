@@ -84,7 +84,7 @@ static cup_status allow_cluster(cup__cuda *gpu, cup__kernel *kernel, int blocks)
 static CUresult launch_extended(const cup__cuda *gpu, const cup__kernel *kernel,
                                 const cup__grid *grid, void **values)
 {
-    CUlaunchAttribute attributes[3] = {0};
+    CUlaunchAttribute attributes[3]; /* of which those that are counted are filled in */
     CUlaunchConfig config = {.gridDimX = (unsigned)grid->x,
                              .gridDimY = (unsigned)grid->y,
                              .gridDimZ = (unsigned)grid->z,

@@ -88,7 +88,7 @@ bool cup__pool_history(const cup__pool *pool, uint64_t back, cup__pool_event *ou
 
 static size_t rounded(const cup__heap *heap, size_t bytes)
 {
-    return bytes ? (bytes + heap->round - 1) / heap->round * heap->round : heap->round;
+    return bytes ? (bytes + heap->round - 1) & ~(heap->round - 1) : heap->round;
 }
 
 /* The way past the free blocks: more memory from the driver, then again after giving back all

@@ -103,7 +103,8 @@ static cup_status check_inputs(cup__call *call)
 cup_status cup__call_begin(cup__call *call, cup_context *c, const cup__row *row,
                            cup_tensor *const *in, int in_count, const void *attributes)
 {
-    memset(call, 0, offsetof(cup__call, result));
+    memset(call->out, 0, sizeof call->out);
+    memset(call->order, 0, sizeof call->order);
     call->saving = false;
     call->sequence = 0;
     call->memo = NULL;
@@ -278,10 +279,9 @@ static bool writes_nothing(const cup__call *call)
     return changes || call->out_count;
 }
 
-cup_status cup__call_run(cup__call *call, const cup__impl *impl)
+/* Runs a call that writes something. */
+static cup_status run_with(cup__call *call, const cup__impl *impl)
 {
-    if (writes_nothing(call))
-        return CUP_OK;
     for (int i = 0; i < call->in_count; i++) {
         if (!call->in[i] || !cup__call_changes(call, i))
             continue;
@@ -306,12 +306,17 @@ cup_status cup__call_run(cup__call *call, const cup__impl *impl)
     return planned ? impl->planning->run(call, &call->tuned.plan) : impl->run(call);
 }
 
+cup_status cup__call_run(cup__call *call, const cup__impl *impl)
+{
+    return writes_nothing(call) ? CUP_OK : run_with(call, impl);
+}
+
 /* On a GPU that is not there somebody may count what is called. */
 static cup_status run_shown(cup__call *call, const cup__impl *impl)
 {
     void (*called)(void *, void *);
     cup__dry_watch_pause(call->c->device, call, &called);
-    cup_status status = cup__call_run(call, impl);
+    cup_status status = run_with(call, impl);
     cup__dry_watch_on(call->c->device, called);
     return status;
 }
@@ -327,7 +332,7 @@ static cup_status run_chosen(cup__call *call)
         return refuse_all(call);
     if (call->c->device->is_cuda && cup__device_is_dry(call->c->device))
         return run_shown(call, impl);
-    return cup__call_run(call, impl);
+    return run_with(call, impl);
 }
 
 static cup_status do_call(cup__call *call, bool record)

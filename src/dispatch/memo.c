@@ -18,19 +18,27 @@ typedef struct table {
     size_t count, capacity;
 } table;
 
+/* Copies `count` numbers, and maybe more, which the next ones are written over: there is room for
+ * CUP_MAX_DIMS. Most shapes are copied without a loop. */
+static void put(int64_t *to, const int64_t *from, int count)
+{
+    memcpy(to, from, 4 * sizeof *to);
+    if (count > 4)
+        memcpy(to + 4, from + 4, (CUP_MAX_DIMS - 4) * sizeof *to);
+}
+
 static int add_tensor(int64_t *to, const cup_tensor *t)
 {
-    int count = 1;
     to[0] = -1;
     if (!t)
-        return count;
-    int alignment = __builtin_ctzll((uintptr_t)t->data | ALIGNMENT);
-    to[0] = (int64_t)t->dtype << 24 | t->ndim << 16 | alignment << 8 | t->contiguous;
-    for (int i = 0; i < t->ndim; i++)
-        to[count++] = t->shape[i];
-    for (int i = 0; i < t->ndim && !t->contiguous; i++)
-        to[count++] = t->stride[i];
-    return count;
+        return 1;
+    int alignment = __builtin_ctzll((uintptr_t)t->data | ALIGNMENT), ndim = t->ndim;
+    to[0] = (int64_t)t->dtype << 24 | ndim << 16 | alignment << 8 | t->contiguous;
+    put(to + 1, t->shape, ndim);
+    if (t->contiguous)
+        return 1 + ndim;
+    put(to + 1 + ndim, t->stride, ndim);
+    return 1 + 2 * ndim;
 }
 
 int cup__attribute_numbers(const cup__attribute *a, const void *attributes, int64_t out[8])
@@ -55,35 +63,49 @@ int cup__attribute_numbers(const cup__attribute *a, const void *attributes, int6
 /* What a tensor or an attribute takes at most. */
 #define EACH_MOST (1 + 2 * CUP_MAX_DIMS)
 
-/* The call as numbers; returns how many, 0 being too many. */
+/* Puts all of a list behind the `count` numbers that are there; returns how many there are, or
+ * NUMBERS_MOST where there is not sure to be room. */
+static int add_tensors(int64_t number[NUMBERS_MOST], int count, cup_tensor *const *list, int length)
+{
+    for (int i = 0; i < length; i++) {
+        if (count + EACH_MOST >= NUMBERS_MOST)
+            return NUMBERS_MOST;
+        count += add_tensor(number + count, list[i]);
+    }
+    return count;
+}
+
+/* The call as numbers, of which there are an even number; returns how many, 0 being too many. */
 static int describe(const cup__call *call, int64_t number[NUMBERS_MOST])
 {
     int count = 0;
     number[count++] = (int64_t)(call->row - cup__rows) << 16 | (int64_t)call->c->precision << 8 |
                       call->out_count << 1 | call->saving;
     number[count++] = call->in_count;
-    for (int i = 0; i < call->in_count + call->out_count; i++) {
-        if (count + EACH_MOST > NUMBERS_MOST)
-            return 0;
-        count += add_tensor(number + count, i < call->in_count ? call->in[i]
-                                                               : call->out[i - call->in_count]);
-    }
+    count = add_tensors(number, count, call->in, call->in_count);
+    count = add_tensors(number, count, call->out, call->out_count);
     for (const cup__attribute *a = call->row->attributes; a && a->name; a++) {
-        if (count + EACH_MOST > NUMBERS_MOST)
+        if (count + EACH_MOST >= NUMBERS_MOST)
             return 0;
         int64_t *numbers = number + count + 1;
         number[count] = cup__attribute_numbers(a, call->attributes, numbers);
         count += 1 + (int)number[count];
     }
-    return count;
+    if (count >= NUMBERS_MOST)
+        return 0;
+    number[count] = 0;
+    return count + count % 2;
 }
 
+/* Two numbers at a time, each with a key of its own, as the halves of their product. */
 static uint64_t hash_of(const int64_t *number, int count)
 {
-    uint64_t hash = 0x9e3779b97f4a7c15u;
-    for (int i = 0; i < count; i++) {
-        hash = (hash ^ (uint64_t)number[i]) * 0xff51afd7ed558ccdu;
-        hash ^= hash >> 32;
+    uint64_t hash = (uint64_t)count;
+    for (int i = 0; i < count; i += 2) {
+        uint64_t first = (uint64_t)number[i] ^ 0x9e3779b97f4a7c15u ^ hash;
+        uint64_t second = (uint64_t)number[i + 1] ^ 0xff51afd7ed558ccdu;
+        unsigned __int128 product = (unsigned __int128)first * second;
+        hash = (uint64_t)(product >> 64) ^ (uint64_t)product;
     }
     return hash;
 }

@@ -9,13 +9,6 @@
 #include "tensor/debug.h"
 #include "tensor/wrap.h"
 
-cup__shape cup__shape_of(const cup_tensor *t)
-{
-    cup__shape shape = {.dtype = t->dtype, .ndim = t->ndim};
-    memcpy(shape.size, t->shape, sizeof shape.size);
-    return shape;
-}
-
 bool cup__shape_equal(const cup__shape *a, const cup__shape *b)
 {
     return a->ndim == b->ndim && !memcmp(a->size, b->size, sizeof *a->size * (size_t)a->ndim);

@@ -2,6 +2,8 @@
 #ifndef CUP_TENSOR_TENSOR_H
 #define CUP_TENSOR_TENSOR_H
 
+#include <string.h>
+
 #include "cupola/tensor.h"
 #include "tensor/context.h"
 
@@ -97,7 +99,14 @@ void cup__tensor_release(cup_tensor *t);
 /* Ends what the list that a tensor stands on holds of it: its scope, or its keeper. */
 void cup__tensor_disown(cup_tensor *t);
 
-cup__shape cup__shape_of(const cup_tensor *t);
+/* Here, so that it is written where it goes: each call of an op wants several. */
+static inline cup__shape cup__shape_of(const cup_tensor *t)
+{
+    cup__shape shape = {.dtype = t->dtype, .ndim = t->ndim};
+    memcpy(shape.size, t->shape, sizeof shape.size);
+    return shape;
+}
+
 bool cup__shape_equal(const cup__shape *a, const cup__shape *b); /* sizes, not dtypes */
 bool cup__dtype_is_float(cup_dtype dtype);
 

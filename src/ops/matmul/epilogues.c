@@ -56,7 +56,8 @@ static cup_status infer(cup__call *call)
     CUP_TRY(cup__linear_infer(call, input(call, e->bias)));
     cup__shape *y = &call->result[0];
     int64_t *n = &y->size[y->ndim - 1];
-    call->result[1] = *y;
+    if (call->row->results_count > 1)
+        call->result[1] = *y;
     if (e->gated && *n % 2)
         return cup__call_fail(call, CUP_SHAPE,
                               "weight has %lld rows; gate and up are as many each", (long long)*n);

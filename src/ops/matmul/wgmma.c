@@ -407,7 +407,9 @@ static cup_status start(cup_context *c, launch *l)
 static cup_status again(cup__call *call, cup__memo *memo)
 {
     launch *l = memo->kept;
-    cup__product p = {.kind = l->kind};
+    cup__product p; /* of which only what lies where is looked at */
+    p.kind = l->kind;
+    p.a_sums = NULL;
     cup__product_point(call, call->in, &p);
     if (aim(l, &p))
         return start(call->c, l);

@@ -17,19 +17,14 @@
 #define USUAL_BYTES ((int64_t)1 << 30)
 #define PIECE ((size_t)1 << 20)
 
-static cup_status no_memory(cup__error *error, const char *path)
-{
-    return cup__fail(error, CUP_MEMORY, "%s: out of host memory for the text", path);
-}
-
 static cup_status append(cup__error *error, cup_corpus *corpus, const char *path, const char *bytes,
                          size_t size)
 {
     if (!cup__grow(&corpus->ends, &corpus->capacity, corpus->count, sizeof *corpus->ends))
-        return no_memory(error, path);
+        return cup__no_memory(error, path);
     cup__text_append(&corpus->text, bytes, size);
     if (corpus->text.failed)
-        return no_memory(error, path);
+        return cup__no_memory(error, path);
     corpus->ends[corpus->count++] = corpus->text.length;
     return CUP_OK;
 }
@@ -49,7 +44,7 @@ static cup_status read_stream(cup__error *error, const cup_corpus *corpus, cup__
     uint64_t room = (uint64_t)corpus->most_bytes - corpus->text.length;
     char *piece = cup__malloc(PIECE);
     size_t got = PIECE;
-    cup_status status = piece ? CUP_OK : no_memory(error, stream->file.path);
+    cup_status status = piece ? CUP_OK : cup__no_memory(error, stream->file.path);
     if (status == CUP_OK && stream->file.size > room && !stream->packing)
         status = too_many(error, corpus, stream->file.path);
     while (status == CUP_OK && got == PIECE) {
@@ -59,7 +54,7 @@ static cup_status read_stream(cup__error *error, const cup_corpus *corpus, cup__
         if (status == CUP_OK)
             cup__text_append(out, piece, got);
         if (out->failed)
-            status = no_memory(error, stream->file.path);
+            status = cup__no_memory(error, stream->file.path);
     }
     cup__free(piece);
     return status;
@@ -135,7 +130,7 @@ static cup_status add_source(cup__error *error, cup_corpus *corpus, const char *
     if (!realpath(path, absolute))
         return cup__file_fail(error, path, "found", errno);
     cup__text_append(&corpus->sources, absolute, strlen(absolute) + 1);
-    return corpus->sources.failed ? no_memory(error, path) : CUP_OK;
+    return corpus->sources.failed ? cup__no_memory(error, path) : CUP_OK;
 }
 
 static cup_status take_options(cup__error *error, const cup_corpus_options *from,
@@ -147,7 +142,7 @@ static cup_status take_options(cup__error *error, const cup_corpus_options *from
     if (!options.text_field)
         return CUP_OK;
     corpus->text_field = cup__strdup(options.text_field);
-    return corpus->text_field ? CUP_OK : no_memory(error, "data");
+    return corpus->text_field ? CUP_OK : cup__no_memory(error, "data");
 }
 
 cup_corpus *cup_corpus_load(cup_context *c, const char *const *paths, int count,
@@ -157,7 +152,7 @@ cup_corpus *cup_corpus_load(cup_context *c, const char *const *paths, int count,
         return NULL;
     cup_corpus *corpus = cup__calloc(1, sizeof *corpus);
     if (!corpus) {
-        no_memory(&c->error, "data");
+        cup__no_memory(&c->error, "data");
         return NULL;
     }
     cup_status status = take_options(&c->error, options, corpus);
@@ -180,7 +175,7 @@ cup_corpus *cup_corpus_new(cup_context *c, const char *text, size_t bytes)
     cup_corpus *corpus = cup__calloc(1, sizeof *corpus);
     cup_status status = CUP_OK;
     if (!corpus)
-        status = no_memory(&c->error, "data");
+        status = cup__no_memory(&c->error, "data");
     else if (!text || bytes == 0)
         status = cup__fail(&c->error, CUP_ARGUMENT, "the text for a corpus is empty");
     else

@@ -11,11 +11,6 @@
 #define PIECE ((size_t)1 << 20)
 #define LONGEST_TEXT ((size_t)16 << 20) /* without a place to cut it */
 
-static cup_status no_memory(cup__error *error, const char *path)
-{
-    return cup__fail(error, CUP_MEMORY, "%s: out of host memory for reading it", path);
-}
-
 static cup_status add_input(cup__error *error, const char *path, bool found, bool *taken,
                             void *user)
 {
@@ -32,7 +27,7 @@ static cup_status add_input(cup__error *error, const char *path, bool found, boo
     input.path = cup__strdup(path);
     if (!input.path || !cup__grow(&r->inputs, &r->capacity, r->count, sizeof *r->inputs)) {
         cup__free(input.path);
-        return no_memory(error, path);
+        return cup__no_memory(error, path);
     }
     r->inputs[r->count++] = input;
     r->total += input.size;
@@ -105,7 +100,7 @@ static cup_status fill(cup__error *error, cup__reader *r, size_t wanted)
     if (wanted > r->room) {
         char *grown = cup__realloc(r->bytes, wanted, 1);
         if (!grown)
-            return no_memory(error, r->inputs[r->next].path);
+            return cup__no_memory(error, r->inputs[r->next].path);
         r->bytes = grown;
         r->room = wanted;
     }
@@ -189,7 +184,7 @@ static cup_status give(cup__error *error, cup__reader *r, size_t length, cup__pi
 {
     out->bytes = cup__malloc(length + 1);
     if (!out->bytes)
-        return no_memory(error, r->inputs[r->next].path);
+        return cup__no_memory(error, r->inputs[r->next].path);
     memcpy(out->bytes, r->bytes, length);
     out->bytes[length] = 0;
     out->length = length;

@@ -17,11 +17,6 @@ typedef struct walk {
     int64_t *skipped, taken;
 } walk;
 
-static cup_status no_memory(cup__error *error, const char *path)
-{
-    return cup__fail(error, CUP_MEMORY, "%s: out of host memory for the names of files", path);
-}
-
 static cup_status visit_file(walk *w, const char *path, bool found)
 {
     bool taken = true;
@@ -56,7 +51,7 @@ static cup_status add_entry(walk *w, const char *folder, const char *name, int d
 {
     char *path = cup__path_join(folder, name);
     if (!path)
-        return no_memory(w->error, folder);
+        return cup__no_memory(w->error, folder);
     struct stat there;
     cup_status status = CUP_OK;
     if (lstat(path, &there))

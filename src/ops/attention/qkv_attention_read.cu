@@ -15,23 +15,10 @@
 
 /* Knobs: CUP_ID, EACH, LANES, HEADS, WARPS, TURNED (by rotary positions), WHOLE (heads are whole
  * vectors of EACH elements). */
-#define SIZE (LANES * EACH)
-#define GROUPS (32 / LANES)
 #define UNROLL 4
-#define ROW (SIZE + 2) /* of sums: then the base and the sum of weights */
+#include "lane_sums.cuh"
 
 typedef dtype_of<CUP_ID>::type id_type;
-
-DEVICE real lowest()
-{
-    return -(real)__int_as_float(0x7f800000);
-}
-
-/* 2 to the power x - base, where nothing is -infinity. */
-DEVICE real weight_of(real x, real base)
-{
-    return x == lowest() ? 0 : exp2(x - base);
-}
 
 DEVICE void load_lane(const T *from, int column, int size, real (&to)[EACH])
 {
@@ -57,60 +44,6 @@ DEVICE real turned(const read_call &c, const T *head, int d, long long position)
 #else
     return to_real(head[d]);
 #endif
-}
-
-/* What a group of lanes has summed for one query. */
-struct sums {
-    real base, weight, o[EACH];
-};
-
-DEVICE void fade(sums &s, real base)
-{
-    real factor = s.base == lowest() && s.weight == 0 ? 0 : exp2(s.base - base);
-    s.base = base;
-    s.weight *= factor;
-#pragma unroll
-    for (int e = 0; e < EACH; e++)
-        s.o[e] *= factor;
-}
-
-DEVICE real larger(real a, real b)
-{
-    return a > b ? a : b;
-}
-
-/* Adds up what the groups of a warp have. */
-DEVICE void join_groups(sums &s)
-{
-#pragma unroll
-    for (int mask = LANES; mask < 32; mask *= 2) {
-        real base = larger(s.base, shuffle_xor(s.base, mask));
-        if (base > lowest())
-            fade(s, base);
-        s.weight += shuffle_xor(s.weight, mask);
-#pragma unroll
-        for (int e = 0; e < EACH; e++)
-            s.o[e] += shuffle_xor(s.o[e], mask);
-    }
-}
-
-/* The weighted mean of column d over `count` rows of sums. With a place for it, the sums themselves
- * go on to read_join. */
-template <typename Row> DEVICE real mean_of(const Row *rows, int count, int row, int size, int d,
-                                            real *base_out, real *weight_out)
-{
-    real base = lowest(), weight = 0, value = 0;
-    for (int w = 0; w < count; w++)
-        base = larger(base, rows[w * row + size]);
-    for (int w = 0; w < count; w++) {
-        const Row *from = rows + w * row;
-        real factor = from[size + 1] == 0 ? 0 : exp2((real)from[size] - base);
-        weight += factor * from[size + 1];
-        value += factor * from[d];
-    }
-    *base_out = base;
-    *weight_out = weight;
-    return value;
 }
 
 DEVICE bool is_known(const read_call &c, long long position)
@@ -233,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         if (h >= heads || d >= size)
             continue;
         real base, weight;
-        real value = mean_of(joined + h * ROW, WARPS, HEADS * ROW, SIZE, d, &base, &weight);
+        real value = sum_of(joined + h * ROW, WARPS, HEADS * ROW, SIZE, d, &base, &weight);
         long long head = (long long)batch * c.heads + first + h;
         if (c.shares == 1) {
             store_mean(c, head, d, value, weight, known);
@@ -259,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     const real *parts = (const real *)c.part + head * c.shares * (c.size + 2);
     for (int d = (int)threadIdx.x; d < c.size; d += WARPS * 32) {
         real base, weight;
-        real value = mean_of(parts, c.shares, c.size + 2, c.size, d, &base, &weight);
+        real value = sum_of(parts, c.shares, c.size + 2, c.size, d, &base, &weight);
         store_mean(c, head, d, value, weight, known);
     }
 }

@@ -34,22 +34,9 @@
 #ifndef SINKS
 #define SINKS 0
 #endif
-#define SIZE (LANES * EACH)
-#define GROUPS (32 / LANES)
 #define UNROLL (EACH > 4 ? 2 : 4)
-#define ROW (SIZE + 2) /* of sums: then the base and the sum of weights */
 #define LOG2_E 1.4426950408889634
-
-DEVICE real lowest()
-{
-    return -(real)__int_as_float(0x7f800000);
-}
-
-/* 2 to the power x - base, where nothing is -infinity. */
-DEVICE real weight_of(real x, real base)
-{
-    return x == lowest() ? 0 : exp2(x - base);
-}
+#include "lane_sums.cuh"
 
 DEVICE void load_lane(const kept *from, long long step, int column, int size, real (&to)[EACH])
 {
@@ -70,59 +57,6 @@ DEVICE void load_lane(const kept *from, long long step, int column, int size, re
 DEVICE real scale_of(const kv_heads &h, const kv_place &place, int head)
 {
     return SCALED && place.known ? ((const real *)h.data)[offset_kept(h, place, head)] : 1;
-}
-
-/* What a group of lanes has summed for one row. */
-struct sums {
-    real base, weight, o[EACH];
-};
-
-DEVICE void fade(sums &s, real base)
-{
-    real factor = s.base == lowest() && s.weight == 0 ? 0 : exp2(s.base - base);
-    s.base = base;
-    s.weight *= factor;
-#pragma unroll
-    for (int e = 0; e < EACH; e++)
-        s.o[e] *= factor;
-}
-
-DEVICE real larger(real a, real b)
-{
-    return a > b ? a : b;
-}
-
-/* Adds up what the groups of a warp have. */
-DEVICE void join_groups(sums &s)
-{
-#pragma unroll
-    for (int mask = LANES; mask < 32; mask *= 2) {
-        real base = larger(s.base, shuffle_xor(s.base, mask));
-        if (base > lowest())
-            fade(s, base);
-        s.weight += shuffle_xor(s.weight, mask);
-#pragma unroll
-        for (int e = 0; e < EACH; e++)
-            s.o[e] += shuffle_xor(s.o[e], mask);
-    }
-}
-
-/* Column d of the sum over `count` rows of sums, with its base and the sum of weights. */
-DEVICE real sum_of(const real *rows, int count, int row, int size, int d, real *base_out,
-                   real *weight_out)
-{
-    real base = lowest(), weight = 0, value = 0;
-    for (int w = 0; w < count; w++)
-        base = larger(base, rows[w * row + size]);
-    for (int w = 0; w < count; w++) {
-        const real *from = rows + w * row;
-        real factor = from[size + 1] == 0 ? 0 : exp2(from[size] - base);
-        weight += factor * from[size + 1];
-        value += factor * from[d];
-    }
-    *base_out = base;
-    *weight_out = weight;
-    return value;
 }
 
 DEVICE void store_mean(const kv_call &c, int batch, int head, int token, int d, real value,

@@ -61,3 +61,37 @@ TEST(products_are_launched_again)
     EXPECT(memo && memo->impl && !memo->kept && !memo->again);
     cup_context_free(c);
 }
+
+static cup__memo *memo_of_norm(cup_context *c, cup_tensor *const *in, int count)
+{
+    cup__call call;
+    EXPECT(cup__call_begin(&call, c, &cup__rows[CUP__OP_global_norm], in, count, NULL) == CUP_OK);
+    EXPECT(cup__call_allocate(&call) == CUP_OK);
+    return cup__memo_of(&call);
+}
+
+/* However many dimensions a tensor has; of more inputs than there is room for, nothing is kept. */
+TEST(calls_are_told_apart_by_all_dimensions)
+{
+    cup_context *c = cup__context_dry("sm_90a");
+    cup_tensor *weight = cup_tensor_new(c, CUP_BF16, 2, (int64_t[]){64, 64});
+    cup_tensor *of[3], *turned[3], *many[64];
+    static const int64_t last[] = {3, 5, 3};
+    for (int i = 0; i < 3; i++) {
+        of[i] = cup_tensor_new(c, CUP_BF16, 8, (int64_t[]){2, 1, 1, 2, 1, 1, last[i], 64});
+        turned[i] = cup_permute(c, of[i], (int64_t[]){3, 1, 2, 0, 4, 5, 6, 7}, 8);
+    }
+    EXPECT(memo_of(c, of[0], weight) == memo_of(c, of[2], weight));
+    EXPECT(memo_of(c, of[0], weight) != memo_of(c, of[1], weight));
+    EXPECT(memo_of(c, turned[0], weight) == memo_of(c, turned[2], weight));
+    EXPECT(memo_of(c, turned[0], weight) != memo_of(c, turned[1], weight));
+    EXPECT(memo_of(c, turned[0], weight) != memo_of(c, of[0], weight));
+    for (int i = 0; i < 64; i++)
+        many[i] = of[i % 3];
+    for (int count = 1; count <= 64; count++) {
+        cup__memo *memo = memo_of_norm(c, many, count);
+        EXPECT(memo == memo_of_norm(c, many, count));
+        EXPECT(memo ? count < 32 : count > 8);
+    }
+    cup_context_free(c);
+}

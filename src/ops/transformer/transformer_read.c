@@ -20,7 +20,16 @@
 #define STAGES_MOST 16
 #define CLUSTER_MOST 8
 #define RESERVED 1024     /* of shared memory, by the driver for each block */
-#define CHUNK 256         /* columns that a warp multiplies by in one piece */
+#define BOX_MOST 256      /* lines */
+
+/* A weight as the kernel takes it: the columns and lines that a block has at most, how many lines
+ * belong together, and how many a stage holds of each of those. */
+typedef struct taking {
+    cup__read_input weight;
+    int64_t columns, lines, together, box;
+} taking;
+
+enum { QKV, OUT, UP, DOWN, WEIGHTS };
 
 /* A call, and how it is cut. */
 typedef struct reading {
@@ -30,6 +39,7 @@ typedef struct reading {
     int64_t group;    /* heads of queries for one of keys */
     int64_t cluster, clusters;
     int64_t columns;  /* of the MLP that a cluster has at most */
+    taking takings[WEIGHTS];
     int64_t stage_bytes, stages, beside; /* beside: shared memory that is not the ring's */
     int64_t extra;    /* floats of that whose number the kernel is told */
 } reading;
@@ -130,23 +140,44 @@ static int64_t beside_of(const reading *r)
     return divide_up(4 * floats + 16 * STAGES_MOST + 256, 16) * 16;
 }
 
+static int64_t stage_of(const taking *t, int64_t lines)
+{
+    return t->together * LAYER_PIECES(t->columns) * LAYER_BOX(t->columns, lines);
+}
+
+/* Stages of as many lines as fit, all with about as many. */
+static void choose_boxes(reading *r)
+{
+    const taking all[WEIGHTS] = {
+        [QKV] = {CUP__READ_QKV, r->width, r->size / r->cluster, 1, 0},
+        [OUT] = {CUP__READ_OUT, r->group * r->size, r->width / r->cluster, 1, 0},
+        [UP] = {CUP__READ_UP, r->width, divide_up(r->columns, r->cluster), 1 + r->a->gated, 0},
+        [DOWN] = {CUP__READ_DOWN, r->columns, r->width / r->cluster, 1, 0}};
+    r->stage_bytes = 0;
+    for (int i = 0; i < WEIGHTS; i++) {
+        taking *t = &r->takings[i];
+        *t = all[i];
+        int64_t most = STAGE_MOST / stage_of(t, 1);
+        while (most > 1 && stage_of(t, most) > STAGE_MOST)
+            most--;
+        most = most < 1 ? 1 : most > BOX_MOST ? BOX_MOST : most;
+        t->box = divide_up(t->lines, divide_up(t->lines, most));
+        if (stage_of(t, t->box) > r->stage_bytes)
+            r->stage_bytes = stage_of(t, t->box);
+    }
+}
+
 /* Cuts the call for so many clusters; why that cannot be done, or NULL. */
 static const char *cut(reading *r, const cup__gpu_facts *facts, int64_t clusters)
 {
-    int64_t lines = 8, up_lines = 1 + r->a->gated;
     r->clusters = clusters < r->hidden / 8 ? clusters : r->hidden / 8;
     if (r->clusters < 1)
         return "it has too few columns in the MLP, or the card no room for clusters";
     r->columns = 8 * divide_up(r->hidden / 8, r->clusters);
     if (r->columns > WIDTH_MOST)
         return "the MLP is too wide for this card";
-    r->extra = r->columns + up_lines * divide_up(r->columns, r->cluster);
-    while (lines > up_lines && lines * 2 * r->width > STAGE_MOST)
-        lines /= 2;
-    r->stage_bytes = lines * 2 * r->width;
-    int64_t least = r->group * r->size > r->columns ? r->group * r->size : r->columns;
-    if (r->stage_bytes < 2 * least * up_lines)
-        r->stage_bytes = divide_up(2 * least * up_lines, 128) * 128;
+    r->extra = r->columns + (1 + r->a->gated) * divide_up(r->columns, r->cluster);
+    choose_boxes(r);
     r->beside = beside_of(r);
     /* Half of it, so that the next layer's blocks bring weights meanwhile, if that is enough. */
     int64_t taken = r->beside + 4 * r->extra;
@@ -172,7 +203,7 @@ static const char *refuses_for(cup_context *c, cup_tensor **in, const void *attr
     const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(c->device));
     cup_dtype dtype = in[CUP__READ_X]->dtype;
     if (facts->major != 9 || !cup__driver.cuOccupancyMaxActiveClusters ||
-        !cup__driver.cuLaunchKernelEx)
+        !cup__driver.cuTensorMapEncodeTiled || !cup__driver.cuLaunchKernelEx)
         return "it is for Hopper (sm_90)";
     if (dtype != CUP_F16 && dtype != CUP_BF16)
         return "it multiplies bf16 and f16 only";
@@ -212,7 +243,11 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const reading *r)
                                {"CLUSTER", r->cluster},
                                {"STAGES", r->stages},
                                {"STAGE_BYTES", r->stage_bytes},
-                               {"CHUNKS", divide_up(r->columns, CHUNK)},
+                               {"COLUMNS_MOST", r->columns},
+                               {"QKV_BOX", r->takings[QKV].box},
+                               {"OUT_BOX", r->takings[OUT].box},
+                               {"UP_BOX", r->takings[UP].box},
+                               {"DOWN_BOX", r->takings[DOWN].box},
                                {"BESIDE", r->beside}};
     return cup__kernel_get(gpu, "transformer_read.cu", "transformer_read", knobs,
                            (int)(sizeof knobs / sizeof *knobs));
@@ -271,12 +306,31 @@ static void fill(layer_call *to, const reading *r, cup_tensor **out)
                        .sum = out[0]->data,
                        .change = out[1]->data,
                        .length = (int)r->length,
-                       .columns = (int)r->columns,
                        .eps = (float)r->a->eps,
                        .scale = (float)(M_LOG2E / sqrt((double)r->size))};
     if (r->a->rope_base > 0)
         cup__rope_frequencies(&(cup__rope_rule){.base = r->a->rope_base}, r->size / 2, false,
                               to->frequency);
+}
+
+static cup_status encode(cup_context *c, const cup_tensor *weight, const taking *t,
+                         CUtensorMap *map)
+{
+    uint64_t sizes[2] = {(uint64_t)weight->shape[1], (uint64_t)weight->shape[0]};
+    uint64_t strides[1] = {2 * sizes[0]};
+    uint32_t box[2] = {(uint32_t)LAYER_PIECE(t->columns), (uint32_t)t->box}, steps[2] = {1, 1};
+    CUresult result = cup__driver.cuTensorMapEncodeTiled(
+        map, weight->dtype == CUP_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                      : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        2, weight->data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return result == CUDA_SUCCESS
+               ? CUP_OK
+               : cup__fail(&c->error, CUP_INTERNAL,
+                           "transformer_read: the driver refused a tensor map of %lld x %lld "
+                           "elements, with error %d",
+                           (long long)weight->shape[0], (long long)weight->shape[1], (int)result);
 }
 
 static cup_status run_cuda(cup__call *call)
@@ -290,6 +344,9 @@ static cup_status run_cuda(cup__call *call)
         return c->error.status;
     r.cluster = cluster_of(&r, cup__cuda_facts(gpu));
     CUP_TRY(choose(call, &r, &kernel));
+    CUtensorMap maps[WEIGHTS];
+    for (int i = 0; i < WEIGHTS; i++)
+        CUP_TRY(encode(c, call->in[r.takings[i].weight], &r.takings[i], &maps[i]));
     layer_call argument;
     fill(&argument, &r, call->out);
     argument.attended = state->workspace;
@@ -297,7 +354,8 @@ static cup_status run_cuda(cup__call *call)
     argument.counters = state->counters;
     /* Layers that follow each other may bring weights before the one in front is done. */
     argument.ahead = cup__launched_last(gpu, kernel);
-    return cup__launch(gpu, kernel, grid_of(&r), CUP__ARG(argument));
+    return cup__launch(gpu, kernel, grid_of(&r), CUP__ARG(maps[QKV]), CUP__ARG(maps[OUT]),
+                       CUP__ARG(maps[UP]), CUP__ARG(maps[DOWN]), CUP__ARG(argument));
 }
 
 static int64_t positions(cup_tensor *const *in, int i, const void *attributes)
@@ -336,6 +394,8 @@ static const cup__sample samples[] = {
     {"1x1x1024 1x1x35x128 1x1x35x128 1 1024 1024x1024 1024x768 1024 1024x1024 1024x512 "
      "1x1x1024 - - - - - -",
      WITH(6, 1e-5, true, true, 5e5)},
+    {"1x1x264 1x3x20x24 1x3x20x24 1 264 288x264 264x144 264 560x264 264x280 1x1x264 - - - - - -",
+     WITH(6, 1e-5, true, true, 1e4)},
     {NULL, NULL}};
 static const cup__sample bench[] = {
     {"1x1x768 1x12x1024x64 1x12x1024x64 1 768 2304x768 768x768 768 3072x768 768x3072 1x1x768 "

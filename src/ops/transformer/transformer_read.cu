@@ -2,12 +2,12 @@
  * done for each token that is written, where the weights cost all and each launch as much as
  * reading a few of them.
  *
- * The last warp of a block brings the lines of weights that are the block's through a ring of
- * stages, as far ahead as there is room, from before the kernel in front of this one is done; the
- * others multiply. A cluster takes heads of keys with their queries, then columns of the MLP; the
- * blocks of a cluster hand each other what they computed. Sums over heads go through memory, behind
- * the only wait of all blocks for each other; those over columns are made by the blocks that come
- * last, in a fixed order.
+ * A thread of the last warp orders boxes of the lines of weights that are the block's into a ring
+ * of stages, as far ahead as there is room, from before the kernel in front of this one is done;
+ * the other warps multiply. A cluster takes heads of keys with their queries, then columns of the
+ * MLP; the blocks of a cluster hand each other what they computed. Sums over heads go through
+ * memory, behind the only wait of all blocks for each other; those over columns are made by the
+ * blocks that come last, in a fixed order.
  * Grid: clusters that all run at once. */
 #include "real_math.cuh"
 #include "rope_turn.cuh"
@@ -15,52 +15,56 @@
 
 #if __CUDA_ARCH__ >= 900
 
-/* Line `i` of those that a head of keys and its queries take of qkv. */
-DEVICE int line_of(int kv, int i)
+/* The weights, as their boxes come. */
+struct weights {
+    const tensor_map &qkv, &out, &up, &down;
+};
+
+DEVICE void prefetch_maps(const weights &w)
 {
-    return i < TAKEN ? kv * TAKEN + i
-                     : KV_HEADS * TAKEN + (i - TAKEN) / SIZE * KV_HEADS * SIZE + kv * SIZE +
-                           (i - TAKEN) % SIZE;
+    tma_prefetch_map(w.qkv);
+    tma_prefetch_map(w.out);
+    tma_prefetch_map(w.up);
+    tma_prefetch_map(w.down);
 }
 
-DEVICE void produce(const place &p, const ring<STAGES> &pipe)
+/* Where head `i` of those that a head of keys takes of qkv begins: its queries, itself, its
+ * values. */
+DEVICE int head_of(int kv, int i)
+{
+    return (i < HEADS ? kv * HEADS + i : KV_HEADS * i + kv) * SIZE;
+}
+
+DEVICE void produce(const place &p, const ring<STAGES> &pipe, const weights &w)
 {
     ring_place<STAGES> at = {0, 0};
-    const layer_call &c = p.c;
     for (int kv = p.cluster; kv < KV_HEADS; kv += p.clusters) {
-        bring(p, pipe, at, OWN_LINES, 2 * WIDTH, [&](int i) {
-            return (const T *)c.qkv + (long long)line_of(kv, p.rank * OWN_LINES + i) * WIDTH;
-        });
-        bring(p, pipe, at, OWN, 2 * TAKEN, [&](int i) {
-            return (const T *)c.out + (long long)(p.rank * OWN + i) * (KV_HEADS * TAKEN) +
-                   kv * TAKEN;
-        });
+        for (int head = 0; head < HEADS + 2; head++)
+            bring<qkv_boxes>(p, pipe, at, w.qkv, 0, head_of(kv, head) + p.rank * HEAD_LINES,
+                             HEAD_LINES);
+        bring<out_boxes>(p, pipe, at, w.out, kv * TAKEN, p.rank * OWN, OWN);
     }
-    bring(p, pipe, at, p.owned * UP_LINES, 2 * WIDTH, [&](int i) {
-        int line = p.first + p.own + i / UP_LINES + i % UP_LINES * HIDDEN;
-        return (const T *)c.up + (long long)line * WIDTH;
-    });
-    bring(p, pipe, at, OWN, 2 * p.count, [&](int i) {
-        return (const T *)c.down + (long long)(p.rank * OWN + i) * HIDDEN + p.first;
-    });
+    bring<up_boxes>(p, pipe, at, w.up, 0, p.first + p.own, p.owned);
+    bring<down_boxes>(p, pipe, at, w.down, p.first, p.rank * OWN, OWN);
 }
 
-#define X_CHUNKS ((WIDTH + 255) / 256)
+#define X_PIECES LAYER_PIECES(WIDTH)
+#define X_PIECE LAYER_PIECE(WIDTH)
 
-/* The norm of a row in shared memory, a lane's chunks; every warp computes it for itself. */
-DEVICE void norm(const place &p, const float *row, int which, float (&x)[X_CHUNKS][8])
+/* The norm of a row in shared memory, a lane's part; every warp computes it for itself. */
+DEVICE void norm(const place &p, const float *row, int which, float (&x)[X_PIECES][8])
 {
-    load_chunks<32>(row, WIDTH, x);
+    load_pieces<32, X_PIECE>(row, WIDTH, x);
     float sum = 0, squares = 0;
 #pragma unroll
-    for (int k = 0; k < X_CHUNKS; k++)
+    for (int k = 0; k < X_PIECES; k++)
 #pragma unroll
         for (int e = 0; e < 8; e++)
             sum += x[k][e];
     float mean = RMS ? 0 : warp_sum(sum) / WIDTH;
 #pragma unroll
-    for (int k = 0; k < X_CHUNKS; k++) {
-        bool valid = 8 * (lane() + 32 * k) < WIDTH;
+    for (int k = 0; k < X_PIECES; k++) {
+        bool valid = column_of<32, X_PIECE>(k) < WIDTH;
 #pragma unroll
         for (int e = 0; e < 8; e++) {
             x[k][e] = valid ? x[k][e] - mean : 0;
@@ -69,8 +73,8 @@ DEVICE void norm(const place &p, const float *row, int which, float (&x)[X_CHUNK
     }
     float rstd = rsqrtf(warp_sum(squares) / WIDTH + p.c.eps);
 #pragma unroll
-    for (int k = 0; k < X_CHUNKS; k++) {
-        int column = 8 * (lane() + 32 * k);
+    for (int k = 0; k < X_PIECES; k++) {
+        int column = column_of<32, X_PIECE>(k);
         if (column >= WIDTH)
             continue;
         float weight[8], bias[8];
@@ -91,7 +95,8 @@ DEVICE float real_at(const void *from, int i)
 DEVICE void read_qkv_bias(place &p, int kv)
 {
     for (int i = threadIdx.x; i < OWN_LINES; i += WORKERS)
-        p.m.qkv_bias[i] = real_at(p.c.qkv_bias, line_of(kv, p.rank * OWN_LINES + i));
+        p.m.qkv_bias[i] = real_at(p.c.qkv_bias, head_of(kv, i / HEAD_LINES) +
+                                                    p.rank * HEAD_LINES + i % HEAD_LINES);
 }
 
 #include "transformer_read_attention.cuh"
@@ -158,10 +163,10 @@ DEVICE void sum_heads(place &p)
 /* The columns of the MLP that are this cluster's. */
 DEVICE void run_up(place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at)
 {
-    float x[X_CHUNKS][8];
+    float x[X_PIECES][8];
     norm(p, p.m.sum, 1, x);
-    multiply<32, X_CHUNKS, UP_LINES>(
-        p, pipe, at, p.owned * UP_LINES, WIDTH, x, [&](int i, const float(&sums)[UP_LINES]) {
+    multiply<up_boxes, 32>(
+        p, pipe, at, p.owned, WIDTH, x, [&](int i, const float(&sums)[UP_LINES]) {
             float u = sums[0] + p.up_bias[UP_LINES * i], value;
             if (GATED)
                 value = u * sigmoid_of(u) * (sums[GATED] + p.up_bias[UP_LINES * i + GATED]);
@@ -176,10 +181,10 @@ DEVICE void run_up(place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at)
 /* What these columns add to x, this block's part of it. */
 DEVICE void run_down(place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at)
 {
-    float x[CHUNKS][8];
-    load_chunks<32>(p.columns, p.count, x);
+    float x[down_boxes::pieces][8];
+    load_pieces<32, down_boxes::piece>(p.columns, p.count, x);
     float *part = p.c.parts + (long long)p.cluster * WIDTH + p.rank * OWN;
-    multiply<32, CHUNKS, 1>(p, pipe, at, OWN, p.count, x, [&](int i, const float(&sums)[1]) {
+    multiply<down_boxes, 32>(p, pipe, at, OWN, p.count, x, [&](int i, const float(&sums)[1]) {
         if (lane() == 0)
             part[i] = sums[0];
     });
@@ -247,19 +252,24 @@ DEVICE void work(place &p, const ring<STAGES> &pipe)
 #endif
 
 extern "C" __global__ void __launch_bounds__(LAYER_THREADS, 2)
-    transformer_read(const __grid_constant__ layer_call c)
+    transformer_read(const __grid_constant__ tensor_map qkv,
+                     const __grid_constant__ tensor_map out, const __grid_constant__ tensor_map up,
+                     const __grid_constant__ tensor_map down, const __grid_constant__ layer_call c)
 {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(1024) unsigned char memory[];
     shared_memory &m = *(shared_memory *)(memory + STAGES * STAGE_BYTES);
     float *columns = (float *)(memory + STAGES * STAGE_BYTES + BESIDE);
-    place p = {c, m, columns, columns + c.columns, shared_address(memory),
+    place p = {c, m, columns, columns + COLUMNS_MOST, shared_address(memory),
                (int)blockIdx.x % CLUSTER, (int)blockIdx.x / CLUSTER, (int)gridDim.x / CLUSTER};
     p.first = 8 * share_of(HIDDEN / 8, p.cluster, p.clusters);
     p.count = 8 * share_of(HIDDEN / 8, p.cluster + 1, p.clusters) - p.first;
     p.own = share_of(p.count, p.rank, CLUSTER);
     p.owned = share_of(p.count, p.rank + 1, CLUSTER) - p.own;
     ring<STAGES> pipe = {shared_address(m.full)};
+    weights w = {qkv, out, up, down};
+    if (threadIdx.x == WORKERS)
+        prefetch_maps(w);
     if (threadIdx.x == 0) {
         pipe.init(WARPS);
         for (int i = 0; i < INBOXES; i++)
@@ -271,7 +281,9 @@ extern "C" __global__ void __launch_bounds__(LAYER_THREADS, 2)
     if (threadIdx.x >= WORKERS) {
         if (!c.ahead)
             wait_for_previous_kernel();
-        produce(p, pipe);
+        if (lane() == 0)
+            produce(p, pipe, w);
+        __syncwarp();
         asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
     } else {
         work(p, pipe);

@@ -47,16 +47,18 @@ DEVICE void join_groups(sums &s)
 /* Queries, the key and the value of this row, with their biases; those of all the cluster. */
 DEVICE void run_qkv(place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at, int kv, int round)
 {
-    float x[X_CHUNKS][8];
+    float x[X_PIECES][8];
     if (round > 0)
         read_qkv_bias(p, kv);
     norm(p, p.m.x, 0, x);
     meet_workers();
-    multiply<32, X_CHUNKS, 1>(p, pipe, at, OWN_LINES, WIDTH, x, [&](int i, const float(&sum)[1]) {
-        if (lane() < CLUSTER)
-            send(&p.m.qkv[p.rank * OWN_LINES + i], &p.m.come[QKV], lane(),
-                 sum[0] + p.m.qkv_bias[i]);
-    });
+    for (int head = 0; head < HEADS + 2; head++)
+        multiply<qkv_boxes, 32>(
+            p, pipe, at, HEAD_LINES, WIDTH, x, [&](int i, const float(&sum)[1]) {
+                if (lane() < CLUSTER)
+                    send(&p.m.qkv[head * SIZE + p.rank * HEAD_LINES + i], &p.m.come[QKV], lane(),
+                         sum[0] + p.m.qkv_bias[head * HEAD_LINES + i]);
+            });
     wait_inbox(p, QKV, round);
 }
 
@@ -120,7 +122,7 @@ DEVICE sums sum_keys(const place &p, const T *keys, const T *values, int head, i
     const uint4 none = make_uint4(0, 0, 0, 0);
     float q[1][8], element[1][8];
     sums s = {lowest(), 0, {}};
-    load_chunks<KEY_LANES>(p.m.qkv + head * SIZE, SIZE, q);
+    load_pieces<KEY_LANES, SIZE>(p.m.qkv + head * SIZE, SIZE, q);
 #pragma unroll 1
     for (int k = from + warp * AT_ONCE; k < to; k += step * UNROLL) {
         uint4 key[UNROLL], value[UNROLL];
@@ -150,9 +152,9 @@ DEVICE sums sum_keys(const place &p, const T *keys, const T *values, int head, i
         }
     }
     if (fresh && warp == 0) {
-        load_chunks<KEY_LANES>(p.m.qkv + TAKEN, SIZE, element);
+        load_pieces<KEY_LANES, SIZE>(p.m.qkv + TAKEN, SIZE, element);
         float score = score_of(q[0], element[0]), base = fmaxf(s.base, score);
-        load_chunks<KEY_LANES>(p.m.qkv + TAKEN + SIZE, SIZE, element);
+        load_pieces<KEY_LANES, SIZE>(p.m.qkv + TAKEN + SIZE, SIZE, element);
         if (base > s.base)
             fade(s, base);
         add_key(s, own == 0 ? score : lowest(), base, element[0]);
@@ -239,10 +241,10 @@ DEVICE void attend(place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at, i
         p.m.attended[i] = known ? value / weight : lowest() * 0;
     }
     meet_workers();
-    const int lanes = lanes_of(TAKEN), chunks = (TAKEN + 255) / 256;
-    float x[chunks][8], *added = c.attended + (long long)kv * WIDTH + p.rank * OWN;
-    load_chunks<lanes>(p.m.attended, TAKEN, x);
-    multiply<lanes, chunks, 1>(p, pipe, at, OWN, TAKEN, x, [&](int i, const float(&sum)[1]) {
+    const int lanes = lanes_of(TAKEN);
+    float x[out_boxes::pieces][8], *added = c.attended + (long long)kv * WIDTH + p.rank * OWN;
+    load_pieces<lanes, out_boxes::piece>(p.m.attended, TAKEN, x);
+    multiply<out_boxes, lanes>(p, pipe, at, OWN, TAKEN, x, [&](int i, const float(&sum)[1]) {
         if (lane() % lanes == 0)
             added[i] = sum[0];
     });

@@ -7,6 +7,13 @@
 #define LAYER_WARPS 8
 #define LAYER_THREADS (32 * LAYER_WARPS + 32) /* the last warp brings weights */
 
+/* Lines of a weight come as boxes of tensor maps: pieces of a line, so wide that a warp reads one
+ * at a time, of several lines. The pieces of a stage lie behind each other. */
+#define LAYER_PIECES(columns) (((columns) + 255) / 256)
+#define LAYER_PIECE(columns) \
+    (((columns) / 8 + LAYER_PIECES(columns) - 1) / LAYER_PIECES(columns) * 8)
+#define LAYER_BOX(columns, lines) ((2 * (lines) * LAYER_PIECE(columns) + 127) / 128 * 128)
+
 typedef struct layer_call {
     const void *x, *delta, *position; /* delta: NULL where there is none */
     void *keys, *values;
@@ -17,7 +24,6 @@ typedef struct layer_call {
     float *parts;        /* [clusters, width]: the same of the MLP */
     unsigned *counters;  /* zero between kernels; see there */
     int length;          /* of keys */
-    int columns;         /* of the MLP that a cluster has at most */
     int ahead;           /* the kernel before writes no weights and no position */
     float eps, scale;    /* scale: of a score, for powers of 2 */
     double frequency[LAYER_PAIRS];

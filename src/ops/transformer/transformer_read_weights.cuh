@@ -5,16 +5,19 @@
 
 #include "pipe.cuh"
 #include "reduce.cuh"
+#include "tma.cuh"
 #include "transformer_read_call.cuh"
 #include "vec.cuh"
 
 /* Knobs: CUP_ID, WIDTH, HEADS (a head of keys), KV_HEADS, SIZE (of a head), HIDDEN, GATED, RMS,
- * TURNED (by rotary positions), CLUSTER, STAGES, STAGE_BYTES, CHUNKS (of 256 columns of the MLP
- * that a cluster has), BESIDE (shared memory that is not the ring's and of known size). */
+ * TURNED (by rotary positions), CLUSTER, COLUMNS_MOST (of the MLP, of a cluster), STAGES,
+ * STAGE_BYTES, BESIDE (shared memory that is not the ring's and of known size); lines of a stage:
+ * QKV_BOX, OUT_BOX, UP_BOX, DOWN_BOX. */
 #define WARPS LAYER_WARPS
 #define WORKERS (32 * WARPS)
 #define TAKEN (HEADS * SIZE)            /* columns that a head of keys gives */
 #define LINES ((HEADS + 2) * SIZE)      /* of qkv for a head of keys */
+#define HEAD_LINES (SIZE / CLUSTER)     /* of a head, that a block computes */
 #define OWN_LINES (LINES / CLUSTER)
 #define OWN (WIDTH / CLUSTER)           /* elements of x */
 #define PART (SIZE + 2)                 /* sums of a head, their base and weight */
@@ -94,20 +97,42 @@ DEVICE void meet_workers()
     meet(1, WORKERS);
 }
 
-/* By the warp that brings: `lines` lines of `bytes`, line i from source(i). */
-template <typename Source>
-DEVICE void bring(const place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at, int lines,
-                  int bytes, Source source)
+/* How the weights come of which a block takes Columns columns, Lines lines in a stage, each with
+ * Together lines that are HIDDEN apart. */
+template <int Columns, int Lines, int Together = 1> struct boxes {
+    enum {
+        columns = Columns,
+        lines = Lines,
+        together = Together,
+        pieces = LAYER_PIECES(Columns),
+        piece = LAYER_PIECE(Columns),
+        bytes = LAYER_BOX(Columns, Lines),
+        come = Together * pieces * 2 * Lines * piece
+    };
+    static_assert(Together * pieces * bytes <= STAGE_BYTES, "the host makes room for it");
+};
+
+typedef boxes<WIDTH, QKV_BOX> qkv_boxes;
+typedef boxes<TAKEN, OUT_BOX> out_boxes;
+typedef boxes<WIDTH, UP_BOX, UP_LINES> up_boxes;
+typedef boxes<COLUMNS_MOST, DOWN_BOX> down_boxes;
+
+/* By one thread: `lines` lines from `line` on, from `column` on. Boxes that reach further bring
+ * what nobody reads, or zeros beyond the weight. */
+template <typename Boxes>
+DEVICE void bring(const place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at,
+                  const tensor_map &weight, int column, int line, int lines)
 {
-    int most = STAGE_BYTES / bytes / UP_LINES * UP_LINES;
-    for (int i = 0; i < lines; i += most, at.next()) {
-        int count = min(most, lines - i);
-        if (lane() == 0)
-            pipe.claim(at, count * bytes);
-        __syncwarp();
-        for (int j = lane(); j < count; j += 32)
-            copy_bulk(p.stages + at.stage * STAGE_BYTES + j * bytes, source(i + j), bytes,
-                      pipe.full(at.stage));
+    for (int i = 0; i < lines; i += Boxes::lines, at.next()) {
+        uint32_t to = p.stages + at.stage * STAGE_BYTES;
+        pipe.claim(at, Boxes::come);
+#pragma unroll
+        for (int t = 0; t < Boxes::together; t++)
+#pragma unroll
+            for (int k = 0; k < Boxes::pieces; k++, to += Boxes::bytes) {
+                box from = {{column + k * Boxes::piece, line + i + t * HIDDEN}};
+                tma_load<2>(weight, to, from, pipe.full(at.stage), TMA_EVICT_NORMAL);
+            }
     }
 }
 
@@ -126,14 +151,21 @@ DEVICE float dot8(uint4 w, const float (&x)[8])
     return sum;
 }
 
-/* What a lane multiplies by: of `columns` numbers, those of its chunks of 8; from 16 aligned
- * bytes on. */
-template <int Lanes, int Chunks>
-DEVICE void load_chunks(const float *from, int columns, float (&x)[Chunks][8])
+/* Where the lane's 8 columns of a piece begin; nowhere for lanes that have none. */
+template <int Lanes, int Piece> DEVICE int column_of(int piece)
+{
+    int inside = 8 * (lane() % Lanes);
+    return inside < Piece ? piece * Piece + inside : 1 << 30;
+}
+
+/* What a lane multiplies by: of `columns` numbers, those of its columns of each piece; from 16
+ * aligned bytes on. */
+template <int Lanes, int Piece, int Pieces>
+DEVICE void load_pieces(const float *from, int columns, float (&x)[Pieces][8])
 {
 #pragma unroll
-    for (int k = 0; k < Chunks; k++) {
-        int column = 8 * (lane() % Lanes + k * Lanes);
+    for (int k = 0; k < Pieces; k++) {
+        int column = column_of<Lanes, Piece>(k);
         vec<float, 8> v = {};
         if (column < columns)
             v = load_plain<8>(from + column);
@@ -143,39 +175,48 @@ DEVICE void load_chunks(const float *from, int columns, float (&x)[Chunks][8])
     }
 }
 
-/* Products of the next `lines` lines of the ring, of `columns` columns. A line is read by Lanes
- * lanes; Together lines go to put(line / Together, sums), in all lanes that read them. */
-template <int Lanes, int Chunks, int Together, typename Put>
-DEVICE void multiply(const place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at, int lines,
-                     int columns, const float (&x)[Chunks][8], Put put)
+/* The lane's part of an item's sums, whose lines begin at `from`. */
+template <typename Boxes, int Lanes>
+DEVICE void sum_lines(uint32_t from, int columns, const float (&x)[Boxes::pieces][8],
+                      float (&sums)[Boxes::together])
 {
-    const int step = 32 / Lanes; /* items of a warp at a time */
-    int bytes = 2 * columns, most = STAGE_BYTES / bytes / UP_LINES * UP_LINES;
+#pragma unroll
+    for (int t = 0; t < Boxes::together; t++)
+#pragma unroll
+        for (int k = 0; k < Boxes::pieces; k++)
+            if (column_of<Lanes, Boxes::piece>(k) < columns) {
+                uint32_t box = from + (t * Boxes::pieces + k) * Boxes::bytes;
+                sums[t] += dot8(load_shared16(box + 16 * (lane() % Lanes)), x[k]);
+            }
+}
+
+/* Products of the next lines of the ring, as `bring` brought them, with the first `columns` of
+ * their columns. A line is read by Lanes lanes; what it and those together with it sum up to goes
+ * to put(line, sums), in all lanes that read them. */
+template <typename Boxes, int Lanes, typename Put>
+DEVICE void multiply(const place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at, int lines,
+                     int columns, const float (&x)[Boxes::pieces][8], Put put)
+{
+    const int step = 32 / Lanes; /* lines of a warp at a time */
     int warp = threadIdx.x / 32;
-    for (int i = 0; i < lines; i += most, at.next()) {
-        int items = min(most, lines - i) / Together;
+    for (int i = 0; i < lines; i += Boxes::lines, at.next()) {
+        int count = min((int)Boxes::lines, lines - i);
         pipe.wait_full(at);
-        int begin = (warp - i / Together / step & (WARPS - 1)) * step;
+        int begin = (warp - i / step & (WARPS - 1)) * step;
 #pragma unroll 4
-        for (int base = begin; base < items; base += WARPS * step) {
-            int item = base + lane() / Lanes;
-            float sums[Together];
-            uint32_t from = p.stages + at.stage * STAGE_BYTES + item * Together * bytes;
+        for (int base = begin; base < count; base += WARPS * step) {
+            int line = base + lane() / Lanes;
+            float sums[Boxes::together] = {};
+            if (line < count)
+                sum_lines<Boxes, Lanes>(
+                    p.stages + at.stage * STAGE_BYTES + line * 2 * Boxes::piece, columns, x, sums);
 #pragma unroll
-            for (int t = 0; t < Together; t++) {
-                sums[t] = 0;
-#pragma unroll
-                for (int k = 0; k < Chunks; k++) {
-                    int column = 8 * (lane() % Lanes + k * Lanes);
-                    if (item < items && column < columns)
-                        sums[t] += dot8(load_shared16(from + t * bytes + 2 * column), x[k]);
-                }
+            for (int t = 0; t < Boxes::together; t++)
 #pragma unroll
                 for (int mask = 1; mask < Lanes; mask *= 2)
                     sums[t] += __shfl_xor_sync(0xffffffffu, sums[t], mask);
-            }
-            if (item < items)
-                put(i / Together + item, sums);
+            if (line < count)
+                put(i + line, sums);
         }
         __syncwarp();
         pipe.release<1>(at.stage);

@@ -5,7 +5,10 @@
  * place in it is searched for without putting anything in order: the logits are counted into bins
  * of equal width, the bin that the place is in is split again until few are left, and of these each
  * adds up those before it. Weights are whole numbers, whose sums have no order. A search visits the
- * row twice; there is one for top_k, one for top_p and one for the draw. */
+ * row twice; there is one for top_k, one for top_p and one for the draw.
+ *
+ * In a search a block adds up some of the bins of all blocks, then all tell each other their sums.
+ * The block that has the bin leads: it says which one it is, and gets what lies in it. */
 #include "draw_token_row.cuh"
 #include "philox.cuh"
 
@@ -50,48 +53,54 @@ DEVICE bool is_in_range(const bins &b, float value)
     return value >= b.low && value <= b.high;
 }
 
-/* Block 0 has found it; all are told. */
-DEVICE void tell_found(const search &s)
+/* Block `from` has found it and answers; all are told where the search goes on. */
+DEVICE void tell_found(search &s, int from, bool goes_on)
 {
-    meet_all();
-    if (CLUSTER > 1 && s.rank > 0 && threadIdx.x == 0)
-        found.at = *of_block((const place *)&found.at, 0);
-    meet_all();
+    s.answers = s.m.rank == from;
+    __syncthreads();
+    if (!goes_on)
+        return;
+    record r = hear(s.m, from, {{__float_as_uint(found.at.value), (uint32_t)found.at.token, 0, 0}});
+    s.last = {__uint_as_float(r.at[0]), (int)r.at[1]};
 }
 
 /* Of all that have this value the lowest token. */
-DEVICE void find_first(const search &s, float value)
+DEVICE void find_first(search &s, float value)
 {
     if (threadIdx.x == 0)
         found.count = 0xffffffffu;
-    meet_all();
+    __syncthreads();
     visit_row(s, [&](int token, float own) {
         if (own == value)
-            atomicMin(of_block(&found.count, 0), (unsigned)token);
+            atomicMin(&found.count, (unsigned)token);
     });
-    meet_all();
-    if (s.rank == 0 && threadIdx.x == 0)
-        found.at = {value, (int)found.count};
-    tell_found(s);
+    __syncthreads();
+    const record *all = gather(s.m, {{found.count, 0, 0, 0}});
+    unsigned least = 0xffffffffu;
+    for (int i = 0; i < CLUSTER; i++)
+        least = min(least, all[i].at[0]);
+    if (threadIdx.x == 0)
+        found.at = {value, (int)least};
+    tell_found(s, 0, false);
 }
 
 /* Of those that are kept and have this value, number `n`, counted by their tokens. */
-DEVICE void find_equal(const search &s, float value, uint64_t n)
+DEVICE void find_equal(search &s, float value, uint64_t n, bool goes_on)
 {
     uint64_t before = 0;
-    for (int begin = s.rank ? s.c.count : 0; begin < s.c.count; begin += DRAW_THREADS) {
+    for (int begin = s.m.rank ? s.c.count : 0; begin < s.c.count; begin += DRAW_THREADS) {
         int token = begin + (int)threadIdx.x;
         bool is_one = token < s.c.count && value_at(s, token) == value && is_kept(s, value, token);
         int here = __syncthreads_count(is_one);
         if (before + (uint64_t)here > n) {
-            uint64_t all, place_here = sum_before(is_one, &all);
+            uint64_t all, place_here = sum_before<WARPS>(is_one, &all);
             if (is_one && before + place_here == n)
                 found.at = {value, token};
             break;
         }
         before += (uint64_t)here;
     }
-    tell_found(s);
+    tell_found(s, 0, goes_on);
 }
 
 /* Whole numbers of 64 bits as two of 32, whose sums by atomics are as exact and much faster. */
@@ -103,63 +112,93 @@ DEVICE void add_weight(int bin, uint64_t weight)
         atomicAdd(&bin_high[bin], high);
 }
 
-/* Adds up the bins of all blocks: each block a share of them, for all. */
-DEVICE void join_bins()
+DEVICE uint64_t sum_in(const record &r)
 {
-    const int share = BINS / CLUSTER;
-    meet_all();
-    if ((int)threadIdx.x < share) {
-#if CLUSTER > 1
-        int bin = (int)cluster_rank() * share + (int)threadIdx.x;
-#else
-        int bin = (int)threadIdx.x;
-#endif
-        uint64_t weight = 0;
-        unsigned count = 0;
-        for (int i = 0; i < CLUSTER; i++) {
-            weight += (uint64_t)*of_block(&bin_high[bin], i) << 32;
-            weight += *of_block(&bin_low[bin], i);
-            count += *of_block(&bin_count[bin], i);
-        }
-        for (int i = 0; i < CLUSTER; i++) {
-            *of_block(&all_weight[bin], i) = weight;
-            *of_block(&all_count[bin], i) = count;
-        }
-    }
-    meet_all();
+    return whole(r.at[0], r.at[1]);
 }
 
-DEVICE uint64_t sum_of_bin(int measure, int bin)
+/* Counts the row into bins and adds up those of all blocks: what is in the thread's, of those that
+ * are its block's. */
+DEVICE uint64_t fill_bins(search &s, int measure, const bins &b)
 {
-    return measure == WEIGHT ? all_weight[bin] : all_count[bin];
-}
-
-DEVICE void fill_bins(const search &s, int measure, const bins &b)
-{
-    for (int i = (int)threadIdx.x; i < BINS; i += DRAW_THREADS)
-        bin_low[i] = bin_high[i] = bin_count[i] = 0;
+    int bin = (int)threadIdx.x;
+    bin_low[bin] = bin_high[bin] = bin_count[bin] = 0;
     __syncthreads();
     visit_row(s, [&](int token, float value) {
         uint64_t weight = is_in_range(b, value) ? measured(s, measure, value) : 0;
         if (!weight || !is_kept(s, value, token))
             return;
-        int bin = bin_of(b, value);
+        int into = bin_of(b, value);
         if (measure == WEIGHT)
-            add_weight(bin, weight);
-        atomicAdd(&bin_count[bin], 1u);
+            add_weight(into, weight);
+        atomicAdd(&bin_count[into], 1u);
     });
-    join_bins();
+    __syncthreads();
+    gather_bins(s.m, {{bin_low[bin], bin_high[bin], bin_count[bin], 0}});
+    uint64_t sum = 0;
+    for (int i = 0; i < CLUSTER && bin < SHARE; i++) {
+        const record &r = bin_sums[i][bin];
+        sum += measure == WEIGHT ? sum_in(r) : r.at[2];
+    }
+    return sum;
 }
 
-/* The bin that the target falls into; `own` is what is in this thread's, `before` what is in those
- * before it. */
-DEVICE void choose_bin(uint64_t before, uint64_t own, uint64_t target)
+/* Where the bins of this block stand among those of all. */
+struct standing {
+    uint64_t before, all;
+    const record *sums; /* of each block */
+};
+
+DEVICE standing standing_of(search &s, uint64_t own)
+{
+    standing t = {0, 0, gather(s.m, {{(uint32_t)own, (uint32_t)(own >> 32), 0, 0}})};
+    for (int i = 0; i < CLUSTER; i++) {
+        t.before += i < s.m.rank ? sum_in(t.sums[i]) : 0;
+        t.all += sum_in(t.sums[i]);
+    }
+    return t;
+}
+
+/* The block with the bin in which the target lies. */
+DEVICE int leader_of(const standing &t, uint64_t target)
+{
+    int leader = 0;
+    uint64_t end = 0;
+    for (int i = 0; i < CLUSTER - 1; i++) {
+        end += sum_in(t.sums[i]);
+        leader += end <= target;
+    }
+    return leader;
+}
+
+/* The bin that the target falls into, which is in the leader; `own` is what is in this thread's,
+ * `before` what is in those before it. All learn of it, and which place among all members is the
+ * first of the block's own. */
+DEVICE void choose_bin(search &s, int leader, uint64_t before, uint64_t own, uint64_t target)
 {
     int bin = (int)threadIdx.x;
-    if (before <= target && target < before + own) {
-        found.bin = bin;
+    if (s.m.rank == leader && before <= target && target < before + own) {
+        found.bin = leader * SHARE + bin;
         found.before = before;
-        found.count = all_count[bin];
+        found.count = 0;
+        for (int i = 0; i < CLUSTER; i++) {
+            found.first[i] = found.count;
+            found.count += bin_sums[i][bin].at[2];
+        }
+    }
+    __syncthreads();
+    if (s.m.rank == leader && found.count <= FEW)
+        arm(MEMBERS, found.count * (unsigned)sizeof members[0]);
+    unsigned first = found.first[threadIdx.x % CLUSTER];
+    record r = hear(s.m, leader,
+                    {{(uint32_t)found.before, (uint32_t)(found.before >> 32), found.count,
+                      (uint32_t)found.bin << 16 | (first & 0xffff)}});
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        found.before = whole(r.at[0], r.at[1]);
+        found.count = r.at[2];
+        found.bin = (int)(r.at[3] >> 16);
+        found.sent = r.at[3] & 0xffff;
     }
     __syncthreads();
 }
@@ -170,47 +209,48 @@ DEVICE bool is_member(const search &s, int measure, const bins &b, int bin, floa
            measured(s, measure, value);
 }
 
-/* Each of the few in the bin, which come together in block 0, adds up those before it. */
-DEVICE void find_among_few(const search &s, int measure, const bins &b, uint64_t target)
+/* The few in the bin come together in its block, where each adds up those before it. */
+DEVICE void find_among_few(search &s, int measure, const bins &b, int leader, uint64_t target)
 {
-    int bin = found.bin;
-    uint64_t sum = found.before;
-    __syncthreads();
-    if (threadIdx.x == 0)
-        found.count = 0;
-    meet_all();
+    int own = (int)threadIdx.x, count = (int)found.count;
     visit_row(s, [&](int token, float value) {
-        if (is_member(s, measure, b, bin, value, token)) {
-            unsigned at = atomicAdd(of_block(&found.count, 0), 1u);
-            *of_block(&few_value[at], 0) = value;
-            *of_block(&few_token[at], 0) = token;
-        }
+        if (!is_member(s, measure, b, found.bin, value, token))
+            return;
+        uint64_t weight = measured(s, measure, value);
+        send({{__float_as_uint(value), (uint32_t)token, (uint32_t)weight,
+               (uint32_t)(weight >> 32)}},
+             &members[atomicAdd(&found.sent, 1u)], MEMBERS, leader);
     });
-    meet_all();
-    int count = s.rank ? 0 : (int)found.count;
-    if ((int)threadIdx.x < count) {
-        place own = {few_value[threadIdx.x], few_token[threadIdx.x]};
-        for (int i = 0; i < count; i++)
-            if (few_value[i] > own.value || (few_value[i] == own.value && few_token[i] < own.token))
-                sum += measured(s, measure, few_value[i]);
-        uint64_t weight = measured(s, measure, own.value);
-        if (sum <= target && target - sum < weight)
-            found.at = own;
+    if (s.m.rank != leader)
+        return;
+    await(s.m, MEMBERS);
+    if (own >= count)
+        return;
+    record mine = members[own];
+    float value = __uint_as_float(mine.at[0]);
+    uint64_t sum = found.before;
+    for (int i = 0; i < count; i++) {
+        record r = members[i];
+        float other = __uint_as_float(r.at[0]);
+        if (other > value || (other == value && r.at[1] < mine.at[1]))
+            sum += whole(r.at[2], r.at[3]);
     }
-    tell_found(s);
+    if (sum <= target && target - sum < whole(mine.at[2], mine.at[3]))
+        found.at = {value, (int)mine.at[1]};
 }
 
 /* From the lowest to the highest that are in the bin that was found. */
-DEVICE bins narrower(const search &s, int measure, const bins &b)
+DEVICE bins narrower(search &s, int measure, const bins &b)
 {
     float low = infinity(), high = -infinity();
+    unsigned none = 0;
     visit_row(s, [&](int token, float value) {
         if (is_member(s, measure, b, found.bin, value, token)) {
             low = fminf(low, value);
             high = fmaxf(high, value);
         }
     });
-    extremes(&low, &high);
+    join_all(s, &low, &high, &none);
     return bins_of(low, high);
 }
 
@@ -233,44 +273,47 @@ DEVICE uint64_t part_of(const search &s, uint64_t all)
 
 enum goal { TOP_K, TOP_P, DRAW };
 
-/* Sets found.at. */
-DEVICE void find(const search &s, int goal, uint64_t number)
+/* Sets found.at in the block that answers, and what is kept for the searches that follow. */
+DEVICE void find(search &s, int goal, uint64_t number)
 {
     int measure = goal == TOP_K ? COUNT : WEIGHT;
     float low = goal == TOP_K ? s.least : fmaxf(s.least, s.best + (LEAST - 1) / s.c.scale);
     bins b = bins_of(low, s.best);
     uint64_t target = (uint64_t)s.c.top_k - 1, before = 0;
     for (bool is_first = true;; is_first = false) {
-        fill_bins(s, measure, b);
-        uint64_t all, own = sum_of_bin(measure, (int)threadIdx.x), place = sum_before(own, &all);
+        uint64_t of_block, own = fill_bins(s, measure, b);
+        uint64_t place = sum_before<(SHARE + 31) / 32>(own, &of_block);
+        standing t = standing_of(s, of_block);
         if (is_first && goal != TOP_K)
-            target = goal == TOP_P ? part_of(s, all) : drawn_of(s, number, all);
+            target = goal == TOP_P ? part_of(s, t.all) : drawn_of(s, number, t.all);
         if (b.scale == 0) {
-            find_equal(s, b.high, (target - before) / measured(s, measure, b.high));
+            find_equal(s, b.high, (target - before) / measured(s, measure, b.high), goal != DRAW);
             return;
         }
-        choose_bin(before + place, own, target);
+        int leader = leader_of(t, target - before);
+        choose_bin(s, leader, before + t.before + place, own, target);
         before = found.before;
         if (found.count <= FEW) {
-            find_among_few(s, measure, b, target);
+            find_among_few(s, measure, b, leader, target);
+            tell_found(s, leader, goal != DRAW);
             return;
         }
         b = narrower(s, measure, b);
     }
 }
 
-DEVICE void draw_row(search &s, uint64_t number)
+DEVICE void draw_row(search &s, int row)
 {
     float low = infinity(), high = -infinity();
-    uint64_t finite = 0;
+    unsigned finite = 0;
     visit_row(s, [&](int, float value) {
         high = fmaxf(high, value);
         bool counts = fabsf(value) < infinity();
         low = counts ? fminf(low, value) : low;
         finite += counts;
     });
-    extremes(&low, &high);
-    finite = sum_all(finite);
+    join_all(s, &low, &high, &finite);
+    uint64_t number = (uint64_t)draws * (uint64_t)s.c.rows + (uint64_t)row;
     s.best = high;
     s.least = low;
     s.last = {-infinity(), s.c.count};
@@ -280,37 +323,32 @@ DEVICE void draw_row(search &s, uint64_t number)
         return;
     }
     s.last.token = -1;
-    if (s.c.top_k > 0 && (uint64_t)s.c.top_k < finite) {
+    if (s.c.top_k > 0 && (unsigned)s.c.top_k < finite)
         find(s, TOP_K, number);
-        s.last = found.at;
-        __syncthreads();
-    }
-    if (s.c.top_p > 0) {
+    if (s.c.top_p > 0)
         find(s, TOP_P, number);
-        s.last = found.at;
-        __syncthreads();
-    }
     find(s, DRAW, number);
 }
 
+/* No block counts before all have told that they read the counter. */
 extern "C" __global__ void __launch_bounds__(DRAW_THREADS)
     draw_fwd(const __grid_constant__ draw_call c)
 {
-    wait_for_previous_kernel();
-    let_next_kernel_start();
     search s;
     int row = (int)blockIdx.x / CLUSTER;
     s.c = c;
-    s.rank = (int)blockIdx.x % CLUSTER;
+    s.m = {(int)blockIdx.x % CLUSTER, 0};
     s.row = (const T *)c.logits + (long long)row * c.count;
     if (threadIdx.x == 0)
         found.at.token = -1;
+    open_boxes();
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    if (threadIdx.x == 0)
+        draws = c.counters[0];
     hold_row(s);
-    uint64_t number = (uint64_t)c.counters[0];
-    meet_all();
-    draw_row(s, number * (uint64_t)c.rows + (uint64_t)row);
-    meet_all();
-    if (s.rank > 0)
+    draw_row(s, row);
+    if (!s.answers)
         return;
     if (threadIdx.x == 0)
         c.tokens[row] = found.at.token;

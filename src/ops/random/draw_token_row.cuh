@@ -3,13 +3,15 @@
 #define CUP_OPS_RANDOM_DRAW_TOKEN_ROW_CUH
 
 #include "draw_token_call.cuh"
-#include "hopper.cuh"
 
 /* Knobs: CLUSTER (blocks), PER (tokens that a thread holds; 0: it reads them again each time). */
 #define BINS DRAW_THREADS
 #define TOGETHER (CLUSTER * DRAW_THREADS)
-#define FEW DRAW_THREADS /* that are left to a thread each */
+#define FEW 256 /* that are left to a thread each, which looks at all of them */
 #define AT_ONCE 8
+#define WARPS (DRAW_THREADS / 32)
+
+#include "draw_token_mail.cuh"
 
 /* A place in the order: what lies before or at it is kept. */
 struct place {
@@ -20,45 +22,25 @@ struct place {
 struct search {
     draw_call c;
     const T *row;
-    int rank; /* of the block in its cluster */
+    mail m;
+    bool answers; /* this block writes the token */
     float value[PER ? PER : 1];
     float best, least; /* of those that are finite */
     place last;        /* of those that are kept */
 };
 
 static __shared__ unsigned bin_low[BINS], bin_high[BINS], bin_count[BINS]; /* halves of weights */
-static __shared__ uint64_t all_weight[BINS]; /* of all blocks */
-static __shared__ unsigned all_count[BINS];
-static __shared__ uint64_t warp_sum[32], block_sum_of;
-static __shared__ float few_value[FEW], warp_low[32], warp_high[32], block_low, block_high;
-static __shared__ int few_token[FEW];
+static __shared__ uint64_t warp_sum[WARPS];
+static __shared__ float warp_low[WARPS], warp_high[WARPS];
+static __shared__ unsigned warp_count[WARPS];
+static __shared__ long long draws; /* before this one */
 static __shared__ struct {
     place at;
-    uint64_t before, own; /* of a bin: what lies before it, and in it */
+    uint64_t before; /* of a bin: what lies before it */
     int bin;
-    unsigned count;
+    unsigned count, sent; /* of what is in it, and of that what this block has sent */
+    unsigned first[CLUSTER]; /* of each block, among all */
 } found;
-
-/* The same variable of another block of the cluster. */
-template <typename Value> DEVICE Value *of_block(Value *here, int block)
-{
-#if CLUSTER > 1 && __CUDA_ARCH__ >= 900
-    uint64_t there;
-    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(here), "r"(block));
-    return (Value *)there;
-#else
-    return here;
-#endif
-}
-
-DEVICE void meet_all()
-{
-#if CLUSTER > 1 && __CUDA_ARCH__ >= 900
-    cluster_meet();
-#else
-    __syncthreads();
-#endif
-}
 
 DEVICE float infinity()
 {
@@ -79,7 +61,7 @@ DEVICE float value_at(const search &s, int token)
  * time: the row comes from far away. */
 template <typename Visit> DEVICE void visit_row(const search &s, const Visit &visit)
 {
-    int first = s.rank * DRAW_THREADS + (int)threadIdx.x;
+    int first = s.m.rank * DRAW_THREADS + (int)threadIdx.x;
 #if PER
 #pragma unroll
     for (int i = 0; i < PER; i++)
@@ -103,44 +85,55 @@ DEVICE void hold_row(search &s)
 {
 #pragma unroll
     for (int i = 0; i < PER; i++) {
-        int token = s.rank * DRAW_THREADS + (int)threadIdx.x + i * TOGETHER;
+        int token = s.m.rank * DRAW_THREADS + (int)threadIdx.x + i * TOGETHER;
         s.value[i] = token < s.c.count ? value_at(s, token) : nan_value();
     }
 }
 
-/* The lowest and highest of each thread's; every thread of all blocks gets them. */
-DEVICE void extremes(float *low, float *high)
+/* Of a warp, in all its lanes. */
+DEVICE void join_lanes(float *low, float *high, unsigned *count)
 {
+#pragma unroll
     for (int mask = 16; mask; mask /= 2) {
         *low = fminf(*low, __shfl_xor_sync(0xffffffffu, *low, mask));
         *high = fmaxf(*high, __shfl_xor_sync(0xffffffffu, *high, mask));
+        *count += __shfl_xor_sync(0xffffffffu, *count, mask);
     }
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) {
-        warp_low[threadIdx.x / 32] = *low;
-        warp_high[threadIdx.x / 32] = *high;
-    }
-    __syncthreads();
-    for (int i = 0; i < DRAW_THREADS / 32; i++) {
-        *low = fminf(*low, warp_low[i]);
-        *high = fmaxf(*high, warp_high[i]);
-    }
-    if (CLUSTER == 1)
-        return;
-    if (threadIdx.x == 0) {
-        block_low = *low;
-        block_high = *high;
-    }
-    meet_all();
-    for (int i = 0; i < CLUSTER; i++) {
-        *low = fminf(*low, *of_block(&block_low, i));
-        *high = fmaxf(*high, *of_block(&block_high, i));
-    }
-    meet_all();
 }
 
-/* What the threads before this one have, and all of them. */
-DEVICE uint64_t sum_before(uint64_t own, uint64_t *all)
+/* The lowest and highest of each thread's and the sum of its count; every thread of all blocks gets
+ * them. */
+DEVICE void join_all(search &s, float *low, float *high, unsigned *count)
+{
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    join_lanes(low, high, count);
+    if (lane == 0) {
+        warp_low[warp] = *low;
+        warp_high[warp] = *high;
+        warp_count[warp] = *count;
+    }
+    __syncthreads();
+    if (warp == 0) {
+        *low = warp_low[lane];
+        *high = warp_high[lane];
+        *count = warp_count[lane];
+        join_lanes(low, high, count);
+    }
+    const record *all =
+        gather(s.m, {{__float_as_uint(*low), __float_as_uint(*high), *count, 0}});
+    *low = infinity();
+    *high = -infinity();
+    *count = 0;
+    for (int i = 0; i < CLUSTER; i++) {
+        *low = fminf(*low, __uint_as_float(all[i].at[0]));
+        *high = fmaxf(*high, __uint_as_float(all[i].at[1]));
+        *count += all[i].at[2];
+    }
+}
+
+/* What the threads before this one have, and all of them, where only the first Warps warps have
+ * anything. */
+template <int Warps> DEVICE uint64_t sum_before(uint64_t own, uint64_t *all)
 {
     uint64_t sum = own;
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -153,27 +146,11 @@ DEVICE uint64_t sum_before(uint64_t own, uint64_t *all)
         warp_sum[warp] = sum;
     __syncthreads();
     *all = 0;
-    for (int i = 0; i < DRAW_THREADS / 32; i++) {
+    for (int i = 0; i < Warps; i++) {
         sum += i < warp ? warp_sum[i] : 0;
         *all += warp_sum[i];
     }
     return sum - own;
-}
-
-/* Of all blocks. */
-DEVICE uint64_t sum_all(uint64_t own)
-{
-    uint64_t all, sum = 0;
-    sum_before(own, &all);
-    if (CLUSTER == 1)
-        return all;
-    if (threadIdx.x == 0)
-        block_sum_of = all;
-    meet_all();
-    for (int i = 0; i < CLUSTER; i++)
-        sum += *of_block(&block_sum_of, i);
-    meet_all();
-    return sum;
 }
 
 #endif

@@ -40,6 +40,12 @@ DEVICE void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t ba
                  : "memory");
 }
 
+/* Into L2, where it is seen if another kernel still writes there. */
+DEVICE void bulk_prefetch(const void *from, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 DEVICE void take_place(const stream_call &s, place &p)
 {
     p.shift = s.cluster_shift;
@@ -108,10 +114,11 @@ DEVICE void write_owned(const stream_call &s, const place &p)
     }
 }
 
-/* The last warp makes the barriers and produces by one thread, the others consume. */
-template <int Stages, typename Produce, typename Consume>
-DEVICE void stream(const stream_call &s, const place &p, const ring<Stages> &pipe, Produce produce,
-                   Consume consume)
+/* The last warp makes the barriers and produces by one thread, which `asks` for weights while the
+ * kernel in front of this one ends; the others consume. */
+template <int Stages, typename Ask, typename Produce, typename Consume>
+DEVICE void stream(const stream_call &s, const place &p, const ring<Stages> &pipe, Ask ask,
+                   Produce produce, Consume consume)
 {
     const int threads = 32 * WARPS + 32;
     if (threadIdx.x / 32 == WARPS) {
@@ -123,6 +130,9 @@ DEVICE void stream(const stream_call &s, const place &p, const ring<Stages> &pip
         come_to_cluster(p);
         pass(2, threads);
         if (lane() == 0)
+            ask();
+        wait_for_previous_kernel();
+        if (lane() == 0)
             produce();
         __syncwarp();
         wait_for_cluster(p);
@@ -131,6 +141,8 @@ DEVICE void stream(const stream_call &s, const place &p, const ring<Stages> &pip
         meet(2, threads);
         if (threadIdx.x == 0 && p.cluster > 1 && p.units > p.rank)
             barrier_expect(p.joint, (owned_of(p) << p.shift) * s.m * 64);
+        wait_for_previous_kernel();
+        let_next_kernel_start();
         consume();
     }
 }

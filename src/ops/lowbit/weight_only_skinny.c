@@ -189,7 +189,8 @@ cup_status cup__rows_stream(cup_context *c, cup_dtype dtype, int bits, cup_dtype
                       .y = product->batch_count,
                       .threads = 32 * plan->warps + 32,
                       .cluster = plan->cluster,
-                      .shared = (int)g.shared};
+                      .shared = (int)g.shared,
+                      .dependent = true};
     return cup__launch(gpu, kernel, grid, CUP__ARG(work));
 }
 

@@ -55,6 +55,18 @@ DEVICE void produce(const stream_call &s, const place &p, const ring<STAGES> &pi
     }
 }
 
+/* The weights that the ring has room for; of a block ALONE, whose rows lie behind each other. */
+DEVICE void ask(const stream_call &s, const place &p)
+{
+    const int piece = 16384;
+    int rows = min(16 * p.units, s.n - 16 * p.first);
+    const char *weight = s.weight + p.batch * s.weight_batch + p.first * 16 * s.weight_row;
+    long long bytes = rows > 0 && ALONE ? (rows - 1) * s.weight_row + s.line : 0;
+    bytes = min(bytes, (long long)STAGES * 16 * CHUNK);
+    for (long long at = 0; at < bytes; at += piece)
+        bulk_prefetch(weight + at, (uint32_t)min(bytes - at, (long long)piece));
+}
+
 /* Where the lane keeps 16 bytes of x in shared memory. */
 DEVICE uint32_t x_place(const place &p, int chunk, int i, int word, int o)
 {
@@ -345,6 +357,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     take_place(s, p);
     ring<STAGES> pipe = {p.stages + STAGES * STAGE_BYTES};
     stream<STAGES>(
-        s, p, pipe, [&] { produce(s, p, pipe); }, [&] { consume(s, p, pipe); });
+        s, p, pipe, [&] { ask(s, p); }, [&] { produce(s, p, pipe); },
+        [&] { consume(s, p, pipe); });
 #endif
 }

@@ -158,6 +158,7 @@ static cup_status run_along_n(cup_context *c, const cup__product *p)
                       .y = p->batch_count,
                       .threads = 32 * WARPS + 32,
                       .cluster = 1 << by.cluster_shift,
+                      .dependent = true,
                       .shared = (int)(stages * (STAGE_BYTES + 16) + beside)};
     return cup__launch(gpu, kernel, grid, CUP__ARG(map), CUP__ARG(work));
 }

@@ -161,6 +161,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     take_place(s, p);
     ring<STAGES> pipe = {p.stages + STAGES * STAGE_BYTES};
     stream<STAGES>(
-        s, p, pipe, [&] { produce(w, p, pipe); }, [&] { consume(s, p, pipe); });
+        s, p, pipe, [&] { tma_prefetch_map(w); }, [&] { produce(w, p, pipe); },
+        [&] { consume(s, p, pipe); });
 #endif
 }

@@ -37,6 +37,7 @@ static const attributes plain = {NONE, NONE, false, NONE, 1},
                         wide = {NONE, TWO(3, 4), false, NONE, 1},
                         two_groups = {ONE(2), ONE(1), false, NONE, 2},
                         three_groups = {NONE, ONE(1), false, NONE, 3},
+                        four_groups = {NONE, ONE(1), false, NONE, 4},
                         by_channel = {NONE, ONE(1), false, NONE, 6},
                         by_channel_half = {TWO(2, 1), ONE(2), false, TWO(1, 2), 5},
                         by_channel_many = {NONE, ONE(3), false, NONE, 40};
@@ -62,13 +63,15 @@ static const cup__sample samples[] = {
     {"3x3x23x21 64x3x7x7 64", &first}, {"2x3x14x15 32x3x3x3 -", &three},
     {"2x7x11x9 24x7x2x5 24", &plain}, {"1x1x20x19 16x1x5x3 -", &half},
     {"1x64x6x5 64x64x3x3 64", &three}, {"1x512x2x2 512x512x3x3 -", &three},
-    {NULL, NULL}};
+    {"1x128x7x8 128x64x3x3 128", &two_groups}, {"2x32x9x10 32x8x3x3 32", &four_groups},
+    {"2x64x9x11 72x16x3x3 -", &four_groups}, {"2x64x9x11 3x64x3x3 3", &three}, {NULL, NULL}};
 static const cup__sample bench[] = {{"64x64x128x128 128x64x3x3 -", &three},
                                     {"256x3x224x224 64x3x7x7 -", &first},
                                     {"256x64x56x56 64x64x3x3 -", &three},
                                     {"256x256x56x56 64x256x1x1 -", &plain},
                                     {"256x512x7x7 512x512x3x3 -", &three},
                                     {"64x40x56x56 40x1x7x7 -", &by_channel_many},
+                                    {"64x64x56x56 64x16x3x3 -", &four_groups},
                                     {NULL, NULL}};
 
 /* Sums in blocks of at most 256 products, however many there are. */

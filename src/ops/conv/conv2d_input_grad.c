@@ -41,6 +41,7 @@ SIZED(apart, TWO(4, 6), TWO(3, 4), false, TWO(6, 4), 1, 15, 14);
 SIZED(same, ONE(2), NONE, true, NONE, 1, 9, 10);
 SIZED(wide, NONE, TWO(3, 4), false, NONE, 1, 1, 2);
 SIZED(two_groups, ONE(2), ONE(1), false, NONE, 2, 7, 8);
+SIZED(four_groups, NONE, ONE(1), false, NONE, 4, 9, 11);
 SIZED(by_channel, NONE, ONE(1), false, NONE, 6, 9, 10);
 SIZED(by_channel_many, NONE, ONE(3), false, NONE, 40, 13, 18);
 SIZED(by_channel_half, TWO(2, 1), ONE(2), false, TWO(1, 2), 5, 9, 12);
@@ -50,6 +51,7 @@ SIZED(even_skip, ONE(2), NONE, false, NONE, 1, 14, 13);
 SIZED(deep, NONE, ONE(1), false, NONE, 1, 2, 2);
 SIZED(big, NONE, ONE(1), false, NONE, 1, 128, 128);
 SIZED(pass, ONE(2), ONE(1), false, NONE, 1, 56, 56);
+SIZED(photo, ONE(2), ONE(3), false, NONE, 1, 224, 224);
 static const cup__sample samples[] = {
     {"1x1x1x1 1x1x1x1", &one},      {"2x5x6x7 5x3x1x1", &plain},
     {"2x4x8x9 4x3x3x3", &three},    {"1x5x5x4 5x7x3x3", &half},
@@ -66,9 +68,14 @@ static const cup__sample samples[] = {
     {"2x32x14x14 32x128x3x3", &middle}, {"2x40x7x7 40x136x3x3", &even},
     {"2x64x7x7 64x128x1x1", &even_skip}, {"3x56x14x14 56x16x3x3", &middle},
     {"2x24x9x5 24x32x3x2", &odd}, {"3x40x13x18 40x1x7x7", &by_channel_many},
-    {"1x64x8x9 64x64x3x3", &three}, {"1x512x2x2 512x512x3x3", &deep}, {NULL, NULL}};
+    {"1x64x8x9 64x64x3x3", &three}, {"1x512x2x2 512x512x3x3", &deep},
+    {"1x128x4x4 128x64x3x3", &two_groups}, {"2x32x9x11 32x8x3x3", &four_groups},
+    {"2x72x9x11 72x16x3x3", &four_groups}, {"2x64x11x12 64x3x7x7", &first},
+    {"3x24x8x9 24x3x3x3", &three}, {"2x16x4x5 16x4x2x3", &far}, {"1x16x5x5 16x1x3x4", &same},
+    {"2x40x1x1 40x5x2x3", &rest}, {"1x16x3x5 16x8x5x6", &wide}, {NULL, NULL}};
 static const cup__sample bench[] = {{"64x128x128x128 128x64x3x3", &big},
                                     {"256x128x28x28 128x64x3x3", &pass},
+                                    {"64x64x112x112 64x3x7x7", &photo},
                                     {NULL, NULL}};
 
 CUP__CONV_OP(conv2d_input_grad, CUP__CONV_INPUT, input_, cup__conv_impls, .strided_out = true)

@@ -38,6 +38,7 @@ SIZED(odd, TWO(1, 3), FOUR(2, 0, 1, 3), false, TWO(2, 3), 1, TWO(3, 2));
 SIZED(same, ONE(2), NONE, true, NONE, 1, TWO(3, 4));
 SIZED(wide, NONE, TWO(3, 4), false, NONE, 1, TWO(5, 6));
 SIZED(two_groups, ONE(2), ONE(1), false, NONE, 2, ONE(3));
+SIZED(four_groups, NONE, ONE(1), false, NONE, 4, ONE(3));
 SIZED(by_channel, NONE, ONE(1), false, NONE, 6, ONE(3));
 SIZED(by_channel_many, NONE, ONE(3), false, NONE, 40, ONE(7));
 SIZED(two_taps, NONE, NONE, false, NONE, 1, TWO(1, 2));
@@ -60,7 +61,9 @@ static const cup__sample samples[] = {
     {"2x24x9x5 2x32x11x13", &odd}, {"3x64x12x11 3x3x23x21", &first},
     {"2x32x14x15 2x5x14x15", &three}, {"3x40x13x18 3x40x13x18", &by_channel_many},
     {"2x16x18x19 2x16x18x20", &two_taps}, {"2x16x18x20 2x24x18x20", &one},
-    {"1x512x2x2 1x512x2x2", &three},   {"4x8x30x31 4x8x30x31", &three}, {NULL, NULL}};
+    {"1x512x2x2 1x512x2x2", &three},   {"4x8x30x31 4x8x30x31", &three},
+    {"1x128x4x4 1x128x7x8", &two_groups}, {"2x32x9x10 2x32x9x10", &four_groups},
+    {"2x72x9x11 2x64x9x11", &four_groups}, {NULL, NULL}};
 static const cup__sample bench[] = {{"64x128x128x128 64x64x128x128", &three},
                                     {"256x128x28x28 256x64x56x56", &half},
                                     {NULL, NULL}};

@@ -1,18 +1,25 @@
 /* What the products by the tensor cores of every card share: tiles of TILE_M x TILE_N of y by 8
- * warps, 2 along m and 4 along n, each TILE_M / 2 x TILE_N / 4. Tiles of DEPTH of k travel to
- * shared memory by asynchronous copies of A_VEC and B_VEC elements, STAGES of them at a time, in
- * 16-byte pieces whose places are mixed by their line, so that eight lines can be read at once.
- * Uses those knobs of a kernel, and its ELEMENT, of which a and b consist. */
+ * warps, WARPS_M along m and the others along n, which share the tile evenly. Tiles of DEPTH of k
+ * travel to shared memory by asynchronous copies of A_VEC and B_VEC elements, STAGES of them at a
+ * time, in 16-byte pieces whose places are mixed by their line, so that eight lines can be read at
+ * once. Uses those knobs of a kernel, and its ELEMENT, of which a and b consist. */
 #ifndef CUP_MMA_TILE_CUH
 #define CUP_MMA_TILE_CUH
 
 #include "product.cuh"
 #include "ptx.cuh"
 
+#ifndef WARPS_M
+#define WARPS_M 2
+#endif
+#define WARPS_N (PRODUCT_THREADS / 32 / WARPS_M)
+#define ROWS_EACH (TILE_M / WARPS_M) /* of a warp */
+#define COLUMNS_EACH (TILE_N / WARPS_N)
+
 #define A_BYTES (TILE_M * DEPTH * (int)sizeof(ELEMENT))
 #define B_BYTES (TILE_N * DEPTH * (int)sizeof(ELEMENT))
-#define BLOCKS_M (TILE_M / 2 / 16)
-#define BLOCKS_N (TILE_N / 4 / 8)
+#define BLOCKS_M (ROWS_EACH / 16)
+#define BLOCKS_N (COLUMNS_EACH / 8)
 
 /* Copies some bytes to shared memory, or sets them to 0 when not `valid`. */
 template <int Bytes> DEVICE void copy_async(uint32_t to, const void *at, bool valid)
@@ -47,7 +54,8 @@ template <int Tile, int Along, int Vec> struct operand {
     /* Where element `x` of line `line` lies. */
     static __device__ __forceinline__ uint32_t place(int line, int x)
     {
-        int mix = length * size == 64                        ? line >> 1 & 3
+        int mix = length * size == 32                        ? line >> 2 & 1
+                  : length * size == 64                      ? line >> 1 & 3
                   : Along == PRODUCT_ALONG_MN && size == 4 ? (line & 3) * 2
                                                              : line & 7;
         return (uint32_t)(line * length * size + ((x / piece ^ mix) << 4) + x % piece * size);
@@ -111,13 +119,13 @@ DEVICE operand_b operand_b_of(const product_call &c, const void *b, long long co
 DEVICE long long row_of(long long row0, int i, int l)
 {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    return row0 + warp / 4 * (TILE_M / 2) + 16 * i + lane / 4 + l / 2 * 8;
+    return row0 + warp / WARPS_N * ROWS_EACH + 16 * i + lane / 4 + l / 2 * 8;
 }
 
 DEVICE long long column_of(long long column0, int j, int l)
 {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    return column0 + warp % 4 * (TILE_N / 4) + 8 * j + lane % 4 * 2 + l % 2;
+    return column0 + warp % WARPS_N * COLUMNS_EACH + 8 * j + lane % 4 * 2 + l % 2;
 }
 
 /* A stage, in steps of 32 bytes of k: what is read becomes a Fragment, and `add(i, j, a, b, at)`
@@ -125,7 +133,8 @@ DEVICE long long column_of(long long column0, int j, int l)
 template <typename Fragment, typename Add>
 DEVICE void multiply(uint32_t stage, Add add)
 {
-    int warp = threadIdx.x / 32, m0 = warp / 4 * (TILE_M / 2), n0 = warp % 4 * (TILE_N / 4);
+    int warp = threadIdx.x / 32, m0 = warp / WARPS_N * ROWS_EACH;
+    int n0 = warp % WARPS_N * COLUMNS_EACH;
 #pragma unroll
     for (int k = 0; k < DEPTH; k += 32 / (int)sizeof(ELEMENT)) {
         Fragment a[BLOCKS_M], b[BLOCKS_N / 2];
@@ -219,8 +228,9 @@ DEVICE void finish(const product_call &c, long long y0, long long row0, long lon
         for (int j = 0; j < BLOCKS_N; j++)
 #pragma unroll
             for (int l = 0; l < 4; l++) {
-                long long row = row0 + warp / 4 * (TILE_M / 2) + 16 * i + lane / 4 + l / 2 * 8;
-                long long column = column0 + warp % 4 * (TILE_N / 4) + 8 * j + lane % 4 * 2 + l % 2;
+                long long row = row0 + warp / WARPS_N * ROWS_EACH + 16 * i + lane / 4 + l / 2 * 8;
+                long long column =
+                    column0 + warp % WARPS_N * COLUMNS_EACH + 8 * j + lane % 4 * 2 + l % 2;
                 if (row >= m || column >= c.n)
                     continue;
                 float v = sum[i][j][l];

@@ -5,10 +5,11 @@
 
 #define TILE 128
 #define SMALL_TILE 64
+#define NARROW 32        /* results up to which tiles are no wider, beside TILE of the others */
 #define LINE_BYTES 64    /* of k in a stage */
 #define STAGES 4
 #define FIXED 4096       /* bytes of shared memory beside the stages, at most */
-#define LEAST 16         /* results and elements of the columns of a group that make a tile */
+#define LEAST 16         /* elements of the columns of a group that make a tile */
 #define GRID_YZ_MOST 65535
 
 const char *cup__conv_mma_refuses(const cup__call *call)
@@ -24,8 +25,8 @@ const char *cup__conv_mma_refuses(const cup__call *call)
         return v.dtype == CUP_BF16 ? "the tensor cores of this card do not know bf16"
                                    : "the card has no tensor cores it can use";
     int64_t depth = (int64_t)c->channels * c->side[0].taps * c->side[1].taps;
-    if (c->results < LEAST || depth < LEAST)
-        return "a group has too few results or elements for a tile";
+    if (c->results == 0 || depth < LEAST)
+        return "a group has too few elements for a tile";
     if (call->op->kind == CUP__CONV_WEIGHT &&
         (int64_t)c->images * c->side[0].out > INT32_MAX / (c->side[1].out + 1) - TILE)
         return "the places are too many for 32 bits";
@@ -79,12 +80,25 @@ static int vector_of(const void *data, const long long step[4], int channel, lon
     return vector;
 }
 
-static int stages_of(const cup__cuda *gpu, int64_t tile)
+/* Tiles of a product, over which warps are spread so that the narrow side has as few as it can. */
+typedef struct tiling {
+    int64_t m, n;
+    int warps_m, stages, shared; /* bytes */
+} tiling;
+
+static int narrow(int64_t results)
 {
-    int stages = STAGES, room = cup__cuda_facts(gpu)->shared_per_block - FIXED;
-    while (stages > 2 && stages * 2 * tile * LINE_BYTES > room)
-        stages--;
-    return stages;
+    return results <= NARROW / 2 ? NARROW / 2 : NARROW;
+}
+
+static tiling tiling_of(const cup__cuda *gpu, int64_t m, int64_t n)
+{
+    tiling t = {m, n, n <= NARROW ? 8 : m <= NARROW ? 1 : 2, STAGES, 0};
+    int room = cup__cuda_facts(gpu)->shared_per_block - FIXED;
+    while (t.stages > 2 && t.stages * (m + n) * LINE_BYTES > room)
+        t.stages--;
+    t.shared = (int)(t.stages * (m + n) * LINE_BYTES);
+    return t;
 }
 
 /* Whether results that are neighbours can be written two at a time. */
@@ -99,22 +113,24 @@ static cup_status launch(cup__call *call)
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     cup__conv v = cup__conv_of(call);
     const conv_call *c = &v.call;
-    int64_t blocks, tile = TILE;
-    conv_tiles tiles = cup__conv_tiles_of(c, tile, tile, &blocks);
-    if (c->results <= SMALL_TILE || blocks * c->groups < cup__cuda_facts(gpu)->multiprocessors) {
-        tile = SMALL_TILE;
-        tiles = cup__conv_tiles_of(c, tile, tile, &blocks);
+    int64_t blocks;
+    tiling t = tiling_of(gpu, TILE, c->results <= NARROW ? narrow(c->results) : TILE);
+    conv_tiles tiles = cup__conv_tiles_of(c, t.m, t.n, &blocks);
+    if (c->results > NARROW && (c->results <= SMALL_TILE ||
+                                blocks * c->groups < cup__cuda_facts(gpu)->multiprocessors)) {
+        t = tiling_of(gpu, SMALL_TILE, SMALL_TILE);
+        tiles = cup__conv_tiles_of(c, t.m, t.n, &blocks);
     }
-    int stages = stages_of(gpu, tile);
     int vector = (int)smaller(vector_of(c->x, c->x_step, 1, c->x_group, c->channels),
-                       vector_of(c->w, c->w_step, 1, c->w_group, c->channels));
-    cup__knob knobs[] = {{"CUP_T", v.dtype},   {"TILE_M", tile},   {"TILE_N", tile},
-                         {"STAGES", stages},   {"A_VEC", vector},  {"PAIRS", writes_pairs(c)}};
-    cup__kernel *kernel = cup__kernel_get(gpu, "conv_mma.cu", "conv_mma", knobs, 6);
+                              vector_of(c->w, c->w_step, 1, c->w_group, c->channels));
+    cup__knob knobs[] = {{"CUP_T", v.dtype},   {"TILE_M", t.m}, {"TILE_N", t.n},
+                         {"WARPS_M", t.warps_m}, {"STAGES", t.stages}, {"A_VEC", vector},
+                         {"PAIRS", writes_pairs(c)}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "conv_mma.cu", "conv_mma", knobs, 7);
     if (!kernel)
         return call->c->error.status;
     cup__grid grid = {.x = blocks, .y = smaller(c->groups, GRID_YZ_MOST), .threads = CONV_THREADS,
-                      .shared = (int)(stages * 2 * tile * LINE_BYTES)};
+                      .shared = t.shared};
     return cup__launch(gpu, kernel, grid, CUP__ARG(v.call), CUP__ARG(tiles));
 }
 
@@ -130,25 +146,26 @@ static cup_status launch_weight(cup__call *call)
     const conv_call *c = &v.call;
     int64_t depth = (int64_t)c->channels * c->side[0].taps * c->side[1].taps;
     int64_t tile = c->results <= SMALL_TILE || depth <= SMALL_TILE ? SMALL_TILE : TILE;
-    int stages = stages_of(gpu, tile);
+    tiling t = c->results <= NARROW ? tiling_of(gpu, narrow(c->results), TILE)
+                                    : tiling_of(gpu, tile, tile);
     conv_parts parts;
-    int64_t depths = divide_up(depth, tile), results = divide_up(c->results, tile);
+    int64_t depths = divide_up(depth, t.n), results = divide_up(c->results, t.m);
     cup_tensor *sums = cup__conv_parts_make(call, &v, depths * results * c->groups, TILE, &parts);
     parts.depths = (unsigned)depths;
     parts.results = (unsigned)results;
     parts.by_columns = divisor_of(c->side[1].out);
     parts.by_rows = divisor_of(c->side[0].out);
     cup__knob knobs[] = {{"CUP_T", v.dtype},
-                         {"TILE_M", tile},
-                         {"TILE_N", tile},
-                         {"STAGES", stages},
+                         {"TILE_M", t.m},
+                         {"TILE_N", t.n},
+                         {"WARPS_M", t.warps_m},
+                         {"STAGES", t.stages},
                          {"A_VEC", vector_of(c->w, c->w_step, 1, c->w_group, c->results)},
                          {"B_VEC", vector_of(c->x, c->x_step, 1, c->x_group, c->channels)}};
     cup__kernel *kernel =
-        sums ? cup__kernel_get(gpu, "conv_mma_weight.cu", "conv_mma_weight", knobs, 6) : NULL;
+        sums ? cup__kernel_get(gpu, "conv_mma_weight.cu", "conv_mma_weight", knobs, 7) : NULL;
     cup__grid grid = {.x = depths * results, .y = smaller(c->groups, GRID_YZ_MOST),
-                      .z = parts.parts, .threads = CONV_THREADS,
-                      .shared = (int)(stages * 2 * tile * LINE_BYTES)};
+                      .z = parts.parts, .threads = CONV_THREADS, .shared = t.shared};
     if (kernel && cup__launch(gpu, kernel, grid, CUP__ARG(v.call), CUP__ARG(parts)) == CUP_OK)
         cup__conv_join(call, &v, &parts, CONV_ALONG_CHANNELS);
     cup_tensor_free(sums);

@@ -33,6 +33,7 @@
 #include "mma_tile.cuh"
 
 #define PIECES (DEPTH / A_VEC) /* of a line */
+#define ROUNDS(lines) (((lines) * PIECES + CONV_THREADS - 1) / CONV_THREADS)
 
 /* The columns of the places of a tile. */
 struct columns {
@@ -46,7 +47,7 @@ struct columns {
         int at = threadIdx.x % PIECES * A_VEC, k = (int)k0 + at;
         conv_element e = conv_element_of(c, l, k);
 #pragma unroll
-        for (int i = 0; i < TILE_M * PIECES / CONV_THREADS; i++) {
+        for (int i = 0; i < ROUNDS(TILE_M); i++) {
             int line = (int)threadIdx.x / PIECES + i * (CONV_THREADS / PIECES);
             const conv_place &p = places[line];
             bool valid = k < k_end && conv_inside(l, p.row + e.row, p.column + e.column);
@@ -68,8 +69,10 @@ struct rows {
         int at = threadIdx.x % PIECES * A_VEC, k = (int)k0 + at;
         conv_element e = conv_element_of(c, l, k);
 #pragma unroll
-        for (int i = 0; i < TILE_N * PIECES / CONV_THREADS; i++) {
+        for (int i = 0; i < ROUNDS(TILE_N); i++) {
             int line = (int)threadIdx.x / PIECES + i * (CONV_THREADS / PIECES);
+            if (TILE_N * PIECES < CONV_THREADS && line >= TILE_N)
+                break;
             bool valid = k < k_end && line < results;
             copy_async<A_VEC * 2>(to + operand_b::place(line, at),
                                   valid ? w + line * c.w_step[0] + e.w : w, valid);

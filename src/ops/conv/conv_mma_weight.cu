@@ -52,8 +52,10 @@ struct results_of_dy {
         const int pieces = TILE_M / A_VEC;
         int at = threadIdx.x % pieces * A_VEC;
 #pragma unroll
-        for (int i = 0; i < DEPTH * pieces / CONV_THREADS; i++) {
+        for (int i = 0; i < (DEPTH * pieces + CONV_THREADS - 1) / CONV_THREADS; i++) {
             int line = (int)threadIdx.x / pieces + i * (CONV_THREADS / pieces);
+            if (DEPTH * pieces < CONV_THREADS && line >= DEPTH)
+                break;
             int image, row, column;
             place_at(p, (unsigned)k0 + line, &image, &row, &column);
             bool valid = k0 + line < k_end && at < results;

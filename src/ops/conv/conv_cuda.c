@@ -3,7 +3,7 @@
 
 #include "base/divide.h"
 
-#define TILE 64         /* of conv_simt.cu, which has another of 128, and of conv_weight.cu */
+#define TILE 64         /* of conv_simt.cu and conv_weight.cu, which have another of 128 */
 #define LARGE_TILE 128
 #define GRID_YZ_MOST 65535
 #define MOST_BLOCKS ((int64_t)INT32_MAX)
@@ -152,15 +152,16 @@ static cup_status simt_sums(cup__call *call, const cup__conv *v, int along)
 {
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     const conv_call *c = &v->call;
-    int64_t depths = divide_up((int64_t)c->channels * c->side[0].taps * c->side[1].taps, TILE);
-    int64_t results = divide_up(c->results, TILE);
+    int64_t depth = (int64_t)c->channels * c->side[0].taps * c->side[1].taps;
+    int64_t tile = v->dtype == CUP_F64 || c->results <= TILE || depth <= TILE ? TILE : LARGE_TILE;
+    int64_t depths = divide_up(depth, tile), results = divide_up(c->results, tile);
     conv_parts parts;
     cup_tensor *sums = cup__conv_parts_make(call, v, depths * results * c->groups, TILE, &parts);
     parts.results = (unsigned)results;
     parts.depths = (unsigned)depths;
-    cup__knob knobs[] = {{"CUP_T", v->dtype}, {"ALONG", along}};
+    cup__knob knobs[] = {{"CUP_T", v->dtype}, {"TILE", tile}, {"ALONG", along}};
     cup__kernel *kernel =
-        sums ? cup__kernel_get(gpu, "conv_weight.cu", "conv_weight", knobs, 2) : NULL;
+        sums ? cup__kernel_get(gpu, "conv_weight.cu", "conv_weight", knobs, 3) : NULL;
     cup__grid grid = {.x = depths * results, .y = smaller(c->groups, GRID_YZ_MOST),
                       .z = parts.parts, .threads = CONV_THREADS};
     if (kernel && cup__launch(gpu, kernel, grid, CUP__ARG(v->call), CUP__ARG(parts)) == CUP_OK)

@@ -19,10 +19,17 @@
 #define BY_ROWS (ALONG == CONV_ALONG_ROWS)
 #define CHUNK 128
 
+/* Where a place's first tap lies; in shared memory, where a thread reads several places. */
+struct alignas(16) place_start {
+    long long from;
+    int row, column;
+};
+
 struct shared_tile {
     real left[2][DEPTH][ROW], right[2][DEPTH][ROW];
     conv_element element[2][DEPTH];
     long long to[TILE];
+    place_start start[BY_ROWS ? 1 : TILE];
 };
 
 /* Piece i of this thread's: side by side are places of a row, or elements of the columns. */
@@ -46,16 +53,17 @@ DEVICE int owned(int thread, int i)
 
 struct bringer {
     const T *x, *w;
-    conv_place place[BY_ROWS ? 1 : EACH];
+    place_start start; /* with BY_ROWS */
     long long w_step;
     int results; /* from this tile on */
     T from_x[EACH], from_w[EACH];
 
-    __device__ __forceinline__ void read(const conv_class &l, const conv_element *element, int k0)
+    __device__ __forceinline__ void read(const conv_class &l, const shared_tile &s, int now, int k0)
     {
+        const conv_element *element = s.element[now];
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            const conv_place &p = place[BY_ROWS ? 0 : i];
+            place_start p = BY_ROWS ? start : s.start[place_of(i)];
             conv_element e = element[depth_of(i)];
             from_x[i] = T();
             if (k0 + depth_of(i) < l.depth && conv_inside(l, p.row + e.row, p.column + e.column))
@@ -150,16 +158,18 @@ DEVICE void one_tile(const conv_call &c, const conv_class &l, int group, long lo
     bring.w = (const T *)c.w + group * c.w_group + result0 * c.w_step[0];
     bring.w_step = c.w_step[0];
     bring.results = c.results - result0;
-#pragma unroll
-    for (int i = 0; i < (BY_ROWS ? 1 : EACH); i++)
-        bring.place[i] = l.place(c, place0 + place_of(i));
-    if (threadIdx.x < TILE)
-        s.to[threadIdx.x] = l.place(c, place0 + threadIdx.x).to;
+    conv_place own = l.place(c, place0 + threadIdx.x % TILE); /* as place_of has it BY_ROWS */
+    bring.start = {own.from, own.row, own.column};
+    if (threadIdx.x < TILE) {
+        s.to[threadIdx.x] = own.to;
+        if (!BY_ROWS)
+            s.start[threadIdx.x] = bring.start;
+    }
     if (threadIdx.x < DEPTH)
         s.element[0][threadIdx.x] = conv_element_of(c, l, threadIdx.x);
     __syncthreads();
     real sum[SIDE][SIDE] = {}, chunk[SIDE][SIDE] = {};
-    bring.read(l, s.element[0], 0);
+    bring.read(l, s, 0, 0);
     if (threadIdx.x < DEPTH)
         s.element[1][threadIdx.x] = conv_element_of(c, l, DEPTH + threadIdx.x);
     int now = 0;
@@ -167,7 +177,7 @@ DEVICE void one_tile(const conv_call &c, const conv_class &l, int group, long lo
         bring.put(s, now);
         __syncthreads();
         if (k + DEPTH < l.depth) {
-            bring.read(l, s.element[now ^ 1], k + DEPTH);
+            bring.read(l, s, now ^ 1, k + DEPTH);
             if (threadIdx.x < DEPTH)
                 s.element[now][threadIdx.x] = conv_element_of(c, l, k + 2 * DEPTH + threadIdx.x);
         }

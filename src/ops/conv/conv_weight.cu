@@ -1,12 +1,14 @@
 /* The gradient of conv2d's weight without tensor cores: any strides, sizes and dtype.
  *
  * A product of TILE results and TILE elements of the columns, summed over the places of a part.
- * Grid: x counts tiles, y groups, z parts; 256 threads, each with SIDE x SIDE sums. Where the next
- * DEPTH places lie is found by DEPTH threads. The sums of parts go to memory, where conv_join adds
- * them in order. */
+ * Grid: x counts tiles, y groups, z parts; 256 threads, each with SIDE x SIDE sums in groups of
+ * four. Where the next DEPTH places lie is found by DEPTH threads, which walk on from the last. The
+ * sums of parts go to memory, where conv_join adds them in order. */
 #include "conv.cuh"
 
+#ifndef TILE
 #define TILE 64
+#endif
 #define DEPTH 16
 #define SIDE (TILE / 16)
 #define EACH (TILE * DEPTH / CONV_THREADS)
@@ -18,6 +20,8 @@
 struct shared_tile {
     real left[2][DEPTH][ROW], right[2][DEPTH][ROW];
     conv_place place[2][DEPTH];
+    conv_element element[BY_ROWS ? TILE : 1]; /* where a thread reads several */
+    conv_walk walk[DEPTH]; /* of the threads that find places */
 };
 
 /* Side by side are places of a row, or channels. */
@@ -33,34 +37,49 @@ DEVICE int depth_of(int i)
     return BY_ROWS ? piece % DEPTH : piece / TILE;
 }
 
-DEVICE conv_place place_of(const conv_call &c, const conv_class &l, long long at, long long end)
+/* Element i of the SIDE that a thread owns along one side of the tile. */
+DEVICE int owned(int thread, int i)
 {
-    conv_place p = l.place(c, at < end ? at : l.places(c));
-    if (p.to < 0)
+    return thread * 4 + i % 4 + i / 4 * 64;
+}
+
+DEVICE conv_place place_of(const conv_call &c, const conv_class &l, const conv_walk &at, bool there)
+{
+    conv_place p = {0, -1, CONV_NOWHERE, CONV_NOWHERE};
+    if (!there)
         return p;
-    long long rest = at / l.line[1].count, image = rest / l.line[0].count;
-    p.to = image * c.w_step[0] + (rest - image * l.line[0].count) * c.w_step[2] +
-           (at - rest * l.line[1].count) * c.w_step[3];
+    p.row = l.line[0].from + at.row * l.line[0].step;
+    p.column = l.line[1].from + at.column * l.line[1].step;
+    p.from = at.image * c.x_step[0] + p.row * c.x_step[2] + p.column * c.x_step[3];
+    p.to = at.image * c.w_step[0] + at.row * c.w_step[2] + at.column * c.w_step[3];
     return p;
+}
+
+/* The one that the walk comes to next. */
+DEVICE conv_place place_after(const conv_call &c, const conv_class &l, conv_walk &walk, bool there)
+{
+    conv_walk at = walk;
+    at.next(l);
+    walk = at;
+    return place_of(c, l, at, there);
 }
 
 struct bringer {
     const T *x, *dy;
-    conv_element element[BY_ROWS ? EACH : 1];
-    bool has_element[BY_ROWS ? EACH : 1];
+    conv_element element; /* unless BY_ROWS */
     long long dy_step;
-    int results;
+    int results, elements; /* from this tile on */
     T from_x[EACH], from_dy[EACH];
 
-    __device__ __forceinline__ void read(const conv_class &l, const conv_place *place)
+    __device__ __forceinline__ void read(const conv_class &l, const shared_tile &s, int now)
     {
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            conv_place p = place[depth_of(i)];
-            const conv_element &e = element[BY_ROWS ? i : 0];
+            conv_place p = s.place[now][depth_of(i)];
+            conv_element e = BY_ROWS ? s.element[line_of(i)] : element;
             from_x[i] = T();
             from_dy[i] = T();
-            if (has_element[BY_ROWS ? i : 0] && conv_inside(l, p.row + e.row, p.column + e.column))
+            if (line_of(i) < elements && conv_inside(l, p.row + e.row, p.column + e.column))
                 from_x[i] = x[p.from + e.x];
             if (p.to >= 0 && line_of(i) < results)
                 from_dy[i] = dy[p.to + line_of(i) * dy_step];
@@ -84,8 +103,8 @@ DEVICE void multiply(const real (*left)[ROW], const real (*right)[ROW], real (&s
         real a[SIDE], b[SIDE];
 #pragma unroll
         for (int i = 0; i < SIDE; i++) {
-            a[i] = left[k][threadIdx.x / 16 * SIDE + i];
-            b[i] = right[k][threadIdx.x % 16 * SIDE + i];
+            a[i] = left[k][owned(threadIdx.x / 16, i)];
+            b[i] = right[k][owned(threadIdx.x % 16, i)];
         }
 #pragma unroll
         for (int i = 0; i < SIDE; i++)
@@ -114,28 +133,32 @@ DEVICE void one_tile(const conv_call &c, const conv_parts &p, const conv_class &
     bring.dy = (const T *)c.w + group * c.w_group + result0 * c.w_step[1];
     bring.dy_step = c.w_step[1];
     bring.results = c.results - result0;
-#pragma unroll
-    for (int i = 0; i < (BY_ROWS ? EACH : 1); i++) {
-        bring.element[i] = conv_element_of(c, l, depth0 + line_of(i));
-        bring.has_element[i] = depth0 + line_of(i) < l.depth;
-    }
+    bring.elements = l.depth - depth0;
+    bring.element = conv_element_of(c, l, depth0 + (int)threadIdx.x % TILE);
+    if (BY_ROWS && threadIdx.x < TILE)
+        s.element[threadIdx.x] = bring.element;
     long long begin = blockIdx.z * p.part, end = begin + p.part;
     end = end < p.all ? end : p.all;
-    if (threadIdx.x < DEPTH)
-        s.place[0][threadIdx.x] = place_of(c, l, begin + threadIdx.x, end);
+    if (threadIdx.x < DEPTH) {
+        conv_walk first(l, begin + threadIdx.x, DEPTH);
+        s.place[0][threadIdx.x] = place_of(c, l, first, begin + threadIdx.x < end);
+        s.walk[threadIdx.x] = first;
+    }
     __syncthreads();
     real sum[SIDE][SIDE] = {}, chunk[SIDE][SIDE] = {};
-    bring.read(l, s.place[0]);
+    bring.read(l, s, 0);
     if (threadIdx.x < DEPTH)
-        s.place[1][threadIdx.x] = place_of(c, l, begin + DEPTH + threadIdx.x, end);
+        s.place[1][threadIdx.x] =
+            place_after(c, l, s.walk[threadIdx.x], begin + DEPTH + threadIdx.x < end);
     int now = 0;
     for (long long at = begin; at < end; at += DEPTH, now ^= 1) {
         bring.put(s, now);
         __syncthreads();
         if (at + DEPTH < end) {
-            bring.read(l, s.place[now ^ 1]);
+            bring.read(l, s, now ^ 1);
             if (threadIdx.x < DEPTH)
-                s.place[now][threadIdx.x] = place_of(c, l, at + 2 * DEPTH + threadIdx.x, end);
+                s.place[now][threadIdx.x] =
+                    place_after(c, l, s.walk[threadIdx.x], at + 2 * DEPTH + threadIdx.x < end);
         }
         multiply(s.left[now], s.right[now], chunk);
         if ((at - begin + DEPTH) % CHUNK == 0 || at + DEPTH >= end)
@@ -146,8 +169,8 @@ DEVICE void one_tile(const conv_call &c, const conv_parts &p, const conv_class &
     for (int i = 0; i < SIDE; i++)
 #pragma unroll
         for (int j = 0; j < SIDE; j++) {
-            int result = result0 + (int)threadIdx.x / 16 * SIDE + i;
-            int k = depth0 + (int)threadIdx.x % 16 * SIDE + j;
+            int result = result0 + owned(threadIdx.x / 16, i);
+            int k = depth0 + owned(threadIdx.x % 16, j);
             if (result < c.results && k < p.depth)
                 to[(long long)result * p.depth + k] = sum[i][j];
         }

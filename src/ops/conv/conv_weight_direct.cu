@@ -20,13 +20,15 @@ DEVICE real sum_of(const conv_call &c, const conv_parts &p, const conv_class &l,
     const T *dy = (const T *)c.w + group * c.w_group + result * c.w_step[1];
     real sum = 0, chunk = 0;
     int taken = 0;
-    for (long long at = begin; at < end; at += LANES) {
-        long long rest = at / l.line[1].count, image = rest / l.line[0].count;
-        int j = (int)(at - rest * l.line[1].count), i = (int)(rest - image * l.line[0].count);
-        int row = row0 + i * l.line[0].step, column = column0 + j * l.line[1].step;
+    conv_walk place(l, begin, LANES);
+    for (long long at = begin; at < end; at += LANES, place.next(l)) {
+        int row = row0 + place.row * l.line[0].step;
+        int column = column0 + place.column * l.line[1].step;
         if (conv_inside(l, row, column))
-            chunk += to_real(dy[image * c.w_step[0] + i * c.w_step[2] + j * c.w_step[3]]) *
-                     to_real(x[image * c.x_step[0] + row * c.x_step[2] + column * c.x_step[3]]);
+            chunk += to_real(dy[place.image * c.w_step[0] + place.row * c.w_step[2] +
+                                place.column * c.w_step[3]]) *
+                     to_real(x[place.image * c.x_step[0] + row * c.x_step[2] +
+                               column * c.x_step[3]]);
         if (++taken % CHUNK == 0) {
             sum += chunk;
             chunk = 0;

@@ -1,4 +1,4 @@
-/* The host side of conv_depthwise.cu and conv_depthwise_weight.cu. */
+/* The host side of conv_depthwise.cu, conv_depthwise_weight.cu and conv_depthwise_columns.cu. */
 #include "base/divide.h"
 #include "ops/conv/conv_cuda.h"
 
@@ -8,6 +8,8 @@
 #define GRID_YZ_MOST 65535
 #define STEP_MOST (INT32_MAX / 64) /* from place to place, so that those of a strip fit an int */
 #define PARTS_MOST 512
+#define NARROW_TEAMS (CONV_NARROW_THREADS / (CONV_CHANNELS / 2))
+#define NARROW_BLOCKS 3 /* of conv_depthwise_columns.cu that a multiprocessor has at a time */
 
 static bool steps_are_even(const long long step[4], const void *data, int64_t size)
 {
@@ -84,16 +86,26 @@ cup_status cup__conv_depthwise(cup__call *call)
     return cup__launch(gpu, kernel, grid, CUP__ARG(v.call), CUP__ARG(tiles));
 }
 
-/* How the strips are put into parts, with the memory of their sums. */
+/* Whether a thread can have all taps of a weight, and the rows of dy above it. */
+static bool walks_down(const cup__conv *v)
+{
+    return cup_dtype_size(v->dtype) == 2 && v->call.side[0].stride == 1;
+}
+
+/* How the strips are put into parts, with the memory of their sums. Those that threads walk down
+ * are as high as the image. */
 static cup_tensor *make_parts(cup__call *call, const cup__conv *v, conv_parts *out)
 {
     const conv_call *c = &v->call;
-    int64_t strips = divide_up(c->side[1].out, CONV_STRIP);
+    bool down = walks_down(v);
+    int64_t strips = divide_up(c->side[1].out, down ? CONV_NARROW_STRIP : CONV_STRIP);
     int64_t channels = divide_up(c->groups, CONV_CHANNELS);
-    int64_t all = (int64_t)c->images * c->side[0].out * strips;
-    int64_t busy = 8 * cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
-    int64_t parts = divide_up(busy, channels), taps = (int64_t)c->side[0].taps * c->side[1].taps;
-    parts = parts > PARTS_MOST ? PARTS_MOST : parts;
+    int64_t all = (int64_t)c->images * (down ? 1 : c->side[0].out) * strips;
+    int64_t busy = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
+    int64_t parts = down ? NARROW_BLOCKS * busy / channels : divide_up(8 * busy, channels);
+    int64_t most = down ? divide_up(all, NARROW_TEAMS) : PARTS_MOST;
+    int64_t taps = (int64_t)c->side[0].taps * c->side[1].taps;
+    parts = parts > most ? most : parts < 1 ? 1 : parts;
     int64_t part = divide_up(all, parts);
     *out = (conv_parts){.all = all, .part = part, .parts = (int)divide_up(all, part),
                         .depth = (int)taps, .by_columns = divisor_of(strips),
@@ -115,15 +127,19 @@ cup_status cup__conv_weight_depthwise(cup__call *call)
         return cup__conv_weight_simt(call);
     conv_parts parts;
     cup_tensor *sums = make_parts(call, &v, &parts);
+    bool down = walks_down(&v);
     cup__knob knobs[] = {{"CUP_T", v.dtype},
                          {"TAPS_H", c->side[0].taps},
                          {"TAPS_W", c->side[1].taps},
                          {"STRIDE", c->side[0].stride}};
-    cup__kernel *kernel = sums ? cup__kernel_get(gpu, "conv_depthwise_weight.cu",
-                                                 "conv_depthwise_weight", knobs, 4)
-                               : NULL;
+    cup__kernel *kernel =
+        !sums  ? NULL
+        : down ? cup__kernel_get(gpu, "conv_depthwise_columns.cu", "conv_depthwise_columns", knobs,
+                                 3)
+               : cup__kernel_get(gpu, "conv_depthwise_weight.cu", "conv_depthwise_weight", knobs,
+                                 4);
     cup__grid grid = {.x = divide_up(c->groups, CONV_CHANNELS), .y = parts.parts,
-                      .threads = CONV_THREADS};
+                      .threads = down ? CONV_NARROW_THREADS : CONV_THREADS};
     if (kernel && cup__launch(gpu, kernel, grid, CUP__ARG(v.call), CUP__ARG(parts)) == CUP_OK)
         cup__conv_join(call, &v, &parts, CONV_ALONG_CHANNELS);
     cup_tensor_free(sums);

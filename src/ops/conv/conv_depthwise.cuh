@@ -14,7 +14,9 @@
 #define STRIDE 1
 #endif
 
+#ifndef STRIP
 #define STRIP CONV_STRIP
+#endif
 #define TAPS (TAPS_H * TAPS_W)
 #define WIDTH ((STRIP - 1) * STRIDE + TAPS_W) /* of the image, under a strip */
 #define TEAM (CONV_CHANNELS / 2)              /* lanes */

@@ -15,6 +15,7 @@ extern "C" __global__ void __launch_bounds__(CONV_THREADS)
     for (long long at = (long long)blockIdx.x * CONV_THREADS + threadIdx.x; at < all;
          at += (long long)gridDim.x * CONV_THREADS) {
         sum_type sum = 0;
+#pragma unroll 8 /* so that as many are on their way */
         for (int i = 0; i < p.parts; i++)
             sum += ((const sum_type *)p.sums)[i * all + at];
         long long result = at / p.depth;

@@ -10,6 +10,8 @@
 #define CONV_STRIP 8     /* places side by side that a thread of the depthwise kernels has, */
 #define CONV_CHANNELS 32 /* channels that the threads of a strip have, */
 #define CONV_HIGH 4      /* and rows in which the strips of a block lie */
+#define CONV_NARROW_STRIP 4     /* the same where a thread has all taps of a weight, */
+#define CONV_NARROW_THREADS 128 /* and threads of a block of such */
 
 /* Along what the elements of the image are neighbours in memory. */
 #define CONV_ALONG_ROWS 0

@@ -165,6 +165,20 @@ cup__conv cup__conv_of(const cup__call *call)
     return v;
 }
 
+cup__conv cup__conv_group(const cup__conv *v, int group)
+{
+    cup__conv one = *v;
+    conv_call *c = &one.call;
+    int64_t size = cup_dtype_size(v->dtype);
+    c->groups = 1;
+    c->x = (const char *)c->x + group * c->x_group * size;
+    c->w = (const char *)c->w + group * c->w_group * size;
+    c->y = (char *)c->y + group * c->y_group * size;
+    if (c->bias)
+        c->bias = (const char *)c->bias + (int64_t)group * c->results * c->bias_step * size;
+    return one;
+}
+
 void cup__conv_cost(const cup__call *call, double *bytes, double *flops)
 {
     const cup_tensor *a = call->in[0], *b = call->in[1], *y = call->out[0];

@@ -20,6 +20,8 @@ typedef struct cup__conv {
 
 /* The convolution of a call without depth, after its inference. */
 cup__conv cup__conv_of(const cup__call *call);
+/* One group of it, whose channels and results stand among those of all. */
+cup__conv cup__conv_group(const cup__conv *v, int group);
 
 cup_status cup__conv_infer(cup__call *call);
 cup_status cup__conv_input_infer(cup__call *call);

@@ -36,6 +36,8 @@ cup_status cup__conv_weight_wgmma(cup__call *call);
  * and one of columns, of which forward has one each; and the sums of a weight's gradient in parts,
  * by result, tap and channel, the last rounded up to 64 where there are several taps. */
 cup_status cup__conv_wgmma_class(cup__call *call, const cup__conv *v, int high, int wide);
+/* Whether TMA can walk over the places and taps of a convolution. */
+bool cup__conv_wgmma_reaches(const conv_call *c);
 cup_tensor *cup__conv_wgmma_sums(cup__call *call, const cup__conv *v, conv_parts *parts);
 
 /* Runs a call whose channels shall be neighbours in memory, in pieces of 16 bytes, and dy and the

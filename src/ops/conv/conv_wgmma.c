@@ -15,6 +15,8 @@
 #include "ops/shape/copy.h"
 
 #define LEAST 16     /* channels and results, below which most of a tile would be empty */
+#define GROUP_LEAST 64 /* channels and results of each of several groups, which are a launch each */
+#define GROUPS_MOST 64
 #define CORNER 127   /* how far beyond the image TMA can begin or end */
 #define FARTHEST 255 /* how far from the first tap the last one can be */
 #define STEP_MOST 8  /* from place to place */
@@ -43,7 +45,7 @@ static bool can_walk(const conv_line *l)
            w.apart * (l->taps - 1) <= FARTHEST;
 }
 
-static bool can_walk_all(const conv_call *c)
+bool cup__conv_wgmma_reaches(const conv_call *c)
 {
     for (int d = 0; d < 2; d++)
         for (int i = 0; i < conv_classes(&c->side[d], c->back); i++) {
@@ -68,8 +70,6 @@ const char *cup__conv_wgmma_never(const cup__call *call)
         return "the driver is too old for tensor maps";
     if (v.dtype != CUP_BF16 && v.dtype != CUP_F16)
         return "it multiplies bf16 and f16 only";
-    if (c->groups != 1)
-        return "it has several groups";
     for (int d = 0; d < 2; d++) {
         int64_t side = c->side[d].in > c->side[d].out ? c->side[d].in : c->side[d].out;
         if (c->side[d].in == 0 || c->side[d].out == 0 || places > PLACES_MOST / side)
@@ -90,10 +90,13 @@ const char *cup__conv_wgmma_refuses(const cup__call *call)
     if (why)
         return why;
     const conv_call c = cup__conv_of(call).call;
+    if (c.groups > GROUPS_MOST ||
+        (c.groups > 1 && (c.channels < GROUP_LEAST || c.results < GROUP_LEAST)))
+        return "its groups are many, or small";
     if (c.channels % CUP__CONV_PIECE || c.results % CUP__CONV_PIECE || c.channels < LEAST ||
         c.results < LEAST)
         return "its channels or results are few, or no multiple of 8";
-    return can_walk_all(&c) ? NULL : "its taps or padding reach farther than TMA does";
+    return cup__conv_wgmma_reaches(&c) ? NULL : "its taps or padding reach farther than TMA does";
 }
 
 /* Elements from one place to the next, where places lie evenly behind each other. */
@@ -191,6 +194,7 @@ static cup_status launch(cup__conv_work *w)
     const cup__wgmma_plan *plan = &w->plan;
     int multiprocessors = cup__cuda_facts(gpu)->multiprocessors;
     bool along_k = !w->depth && !w->call->back;
+    bool beside = w->beside && !w->argument.all.arrived;
     cup__knob knobs[] = {
         {"CONV", w->depth ? WGMMA_CONV_DEPTH : WGMMA_CONV_ROWS},
         {"CUP_T", w->p.dtype},
@@ -209,6 +213,7 @@ static cup_status launch(cup__conv_work *w)
         {"HAS_BIAS", w->p.bias != NULL},
         {"PARTS", plan->parts > 1},
         {"SPREAD", w->spread},
+        {"BESIDE", beside},
     };
     cup__kernel *kernel =
         cup__kernel_get(gpu, "wgmma.cu", "conv_sm90", knobs, sizeof knobs / sizeof *knobs);
@@ -219,6 +224,7 @@ static cup_status launch(cup__conv_work *w)
                       .threads = 128 * (plan->consumers + 1),
                       .shared = cup__wgmma_shared(&w->p, plan),
                       .cluster = plan->cluster_k ? plan->cluster_k : plan->cluster_m,
+                      .dependent = beside,
                       .waits = w->argument.all.arrived != NULL};
     return cup__launch(gpu, kernel, grid, CUP__ARG(w->a), CUP__ARG(w->b), CUP__ARG(w->y),
                        CUP__ARG(w->argument));
@@ -266,12 +272,14 @@ static cup_status no_plan(cup__call *call)
     return cup__call_fail(call, CUP_UNSUPPORTED, "no shape of tiles fits this convolution");
 }
 
-cup_status cup__conv_wgmma_class(cup__call *call, const cup__conv *v, int high, int wide)
+/* `beside` says whether the launch before it was of this call, and of other results. */
+static cup_status run_class(cup__call *call, const cup__conv *v, int high, int wide, bool *beside)
 {
     cup__conv_work w;
     memset(&w, 0, sizeof w); /* with what lies between fields */
     w.c = call->c;
     w.call = &v->call;
+    w.beside = *beside;
     w.line[0] = conv_line_of(&v->call.side[0], v->call.back, high);
     w.line[1] = conv_line_of(&v->call.side[1], v->call.back, wide);
     if (w.line[0].taps == 0 || w.line[1].taps == 0)
@@ -286,7 +294,13 @@ cup_status cup__conv_wgmma_class(cup__call *call, const cup__conv *v, int high, 
     CUP_TRY(cup__conv_encode_weight(&w));
     CUP_TRY(cup__conv_encode_results(&w));
     CUP_TRY(fill_call(&w, multiprocessors));
+    *beside = true;
     return launch(&w);
+}
+
+cup_status cup__conv_wgmma_class(cup__call *call, const cup__conv *v, int high, int wide)
+{
+    return run_class(call, v, high, wide, &(bool){false});
 }
 
 /* Zeros, where some places are reached by no tap. */
@@ -310,13 +324,26 @@ static cup_status clear_unreached(cup__call *call, const conv_call *c)
     return call->c->error.status;
 }
 
+/* From the last class on, which with the usual padding has the most taps, so that short ones fill
+ * up the card at the end. */
+static cup_status run_classes(cup__call *call, const cup__conv *v, bool *beside)
+{
+    int high = conv_classes(&v->call.side[0], v->call.back);
+    int wide = conv_classes(&v->call.side[1], v->call.back);
+    for (int i = high * wide - 1; i >= 0; i--)
+        CUP_TRY(run_class(call, v, i / wide, i % wide, beside));
+    return CUP_OK;
+}
+
 static cup_status run_rows(cup__call *call)
 {
     cup__conv v = cup__conv_of(call);
+    bool beside = false;
     CUP_TRY(clear_unreached(call, &v.call));
-    for (int i = 0; i < conv_classes(&v.call.side[0], v.call.back); i++)
-        for (int j = 0; j < conv_classes(&v.call.side[1], v.call.back); j++)
-            CUP_TRY(cup__conv_wgmma_class(call, &v, i, j));
+    for (int group = 0; group < v.call.groups; group++) {
+        const cup__conv one = cup__conv_group(&v, group);
+        CUP_TRY(run_classes(call, &one, &beside));
+    }
     return CUP_OK;
 }
 
@@ -449,7 +476,13 @@ static cup_status run_depth(cup__call *call)
     cup__conv v = cup__conv_of(call);
     cup__conv_work w;
     begin_depth(&w, call, &v);
-    return w.p.m * w.p.n <= PLACES_EACH * w.p.k ? run_matrices(call, &v) : run_whole(call, &w);
+    if (v.call.groups == 1 && w.p.m * w.p.n > PLACES_EACH * w.p.k)
+        return run_whole(call, &w);
+    for (int group = 0; group < v.call.groups; group++) {
+        const cup__conv one = cup__conv_group(&v, group);
+        CUP_TRY(run_matrices(call, &one));
+    }
+    return CUP_OK;
 }
 
 cup_status cup__conv_weight_wgmma(cup__call *call)

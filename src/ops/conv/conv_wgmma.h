@@ -25,6 +25,7 @@ typedef struct cup__conv_work {
     cup__wgmma_plan plan;
     bool depth, spread;
     bool matrices; /* k is places, and its parts are matrices of their own */
+    bool beside;   /* it may run beside the launch before it, which writes other results */
     wgmma_conv argument;
     CUtensorMap a, b, y;
 } cup__conv_work;

@@ -41,8 +41,8 @@ const char *cup__conv_wgmma_few_refuses(const cup__call *call)
     if (why)
         return why;
     const conv_call c = cup__conv_of(call).call;
-    if (c.back)
-        return "it has no gradient of the image";
+    if (c.back || c.groups != 1)
+        return "it has no gradient of the image, and no groups";
     if (c.channels == 0 || c.channels > FEW || c.results % CUP__CONV_PIECE || c.results < LEAST)
         return "it is for images of a few channels, and many results";
     if (c.side[0].dilation != 1 || c.side[1].dilation != 1 || c.side[0].stride > STEP_MOST)

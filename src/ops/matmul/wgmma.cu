@@ -50,6 +50,9 @@
 #ifndef CONV /* whether a or b is an image under the taps of a kernel */
 #define CONV 0
 #endif
+#ifndef BESIDE /* whether it runs beside the kernel before it, which writes other elements of y */
+#define BESIDE 0
+#endif
 #ifndef Y_DIRECT /* y's rows do not start at multiples of 16 bytes */
 #define Y_DIRECT 0
 #endif
@@ -302,7 +305,8 @@ DEVICE void work(const wgmma_call &c, const tensor_map &a, const tensor_map &b, 
         cluster_gather();
     else
         __syncthreads();
-    wait_for_previous_kernel();
+    if (!BESIDE)
+        wait_for_previous_kernel();
     let_next_kernel_start();
     if (threadIdx.x < 128) {
         if (CONSUMERS > 1)
@@ -329,6 +333,8 @@ DEVICE void work(const wgmma_call &c, const tensor_map &a, const tensor_map &b, 
     }
     if (CLUSTER > 1)
         cluster_gather();
+    if (BESIDE) /* so that who waits for this kernel waits for both */
+        wait_for_previous_kernel();
 }
 
 #endif

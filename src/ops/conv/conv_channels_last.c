@@ -83,7 +83,9 @@ static cup_status borrow(cup__call *call, bool all, borrowed *b)
     if (bias && (!bias->contiguous || (uintptr_t)bias->data % 4))
         if (!(b->in[2] = cup_copy(c, bias)))
             return c->error.status;
-    if (call->op->kind != CUP__CONV_WEIGHT && !lies_well(call->out[0], 1))
+    bool lies_as_it_is =
+        call->op->kind == CUP__CONV_WEIGHT || (!all && call->op->kind == CUP__CONV_INPUT);
+    if (!lies_as_it_is && !lies_well(call->out[0], 1))
         if (!(b->out = make_last(c, call->out[0])))
             return c->error.status;
     return CUP_OK;

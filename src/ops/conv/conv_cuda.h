@@ -23,11 +23,14 @@ const char *cup__conv_mma_refuses(const cup__call *call);
 cup_status cup__conv_mma(cup__call *call);
 cup_status cup__conv_weight_mma(cup__call *call);
 
-/* By those of Hopper alone: many channels, or a few; and why neither can do a call. */
+/* By those of Hopper alone: many channels, or a few, or the gradient of an image that has a few;
+ * and why none of them can do a call. */
 const char *cup__conv_wgmma_never(const cup__call *call);
 const char *cup__conv_wgmma_few_refuses(const cup__call *call);
 cup_status cup__conv_wgmma_few(cup__call *call);
 cup_status cup__conv_weight_wgmma_few(cup__call *call);
+const char *cup__conv_wgmma_blocks_refuses(const cup__call *call);
+cup_status cup__conv_wgmma_blocks(cup__call *call);
 const char *cup__conv_wgmma_refuses(const cup__call *call);
 cup_status cup__conv_wgmma(cup__call *call);
 cup_status cup__conv_weight_wgmma(cup__call *call);
@@ -42,7 +45,7 @@ cup_tensor *cup__conv_wgmma_sums(cup__call *call, const cup__conv *v, conv_parts
 
 /* Runs a call whose channels shall be neighbours in memory, in pieces of 16 bytes, and dy and the
  * weight's taps evenly spread: as it is, or with copies in place of its tensors. Without `all` the
- * image and the weight are left as they are. */
+ * image, its gradient and the weight are left as they are. */
 #define CUP__CONV_PIECE 8 /* elements */
 cup_status cup__conv_run_last(cup__call *call, bool all, cup_status (*run)(cup__call *call));
 

@@ -21,6 +21,8 @@ const cup__impl cup__conv_impls[] = {
      .refuses = cup__conv_wgmma_refuses, .run = cup__conv_wgmma},
     {.name = "wgmma_few", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(4, 8, 16, 128),
      .refuses = cup__conv_wgmma_few_refuses, .run = cup__conv_wgmma_few},
+    {.name = "wgmma_blocks", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(4, 8, 16, 128),
+     .refuses = cup__conv_wgmma_blocks_refuses, .run = cup__conv_wgmma_blocks},
     {.name = "mma", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(16, 32, 64, 128),
      .refuses = cup__conv_mma_refuses, .run = cup__conv_mma},
     {.name = "simt", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(16, 64, 128),

@@ -81,9 +81,9 @@ void gradients_page(FILE *page)
                   "derivatives\n\nThat is, `cup_gradients_recorded` goes through "
                   "them.\n\n");
     list_ops(page, true, true);
-    fprintf(page, "\nOf these, `attention` and `qkv_attention` with offsets, `cross_entropy` in "
-                  "place, and `batchnorm`\nwhose running mean or variance leads to a parameter "
-                  "are refused.\n\n## Gradients alone\n\n");
+    fprintf(page, "\nOf these, `attention` and `qkv_attention` with offsets or `key_blocks`, "
+                  "`cross_entropy` in place,\nand `batchnorm` whose running mean or variance leads "
+                  "to a parameter are refused.\n\n## Gradients alone\n\n");
     list_ops(page, true, false);
     fprintf(page, "\n## No gradient\n\nA call of one of these where an input leads to "
                   "a parameter is refused if its results are\nfloats.\n\n");

@@ -165,6 +165,23 @@ typedef enum cup_interpolation {
     CUP_INTERPOLATION_BICUBIC = 2
 } cup_interpolation;
 
+/* Lists for the key_blocks of attention, i32 [1,1,T',N]: for each of the T' blocks of block_size
+ * queries the blocks of as many keys that it sees, then -1. The last query's own key is the last,
+ * as in attention, and a block's own blocks are those of its queries' own keys. It sees, of what is
+ * asked for: `local` blocks on either side, its own among them; the first `global` blocks, and all
+ * where its own is one of these; and every block whose distance is a multiple of `stride`. With
+ * `causal` none behind its own; the keys behind a query in them are attention's `causal` to hide.
+ * Made on the host. */
+typedef struct cup_attention_blocks_options {
+    size_t size;
+    int64_t block_size;            /* a power of two from 16 to 1024; 0: 128 */
+    int64_t local, global, stride; /* in blocks; 0: none, but not all three */
+    bool causal;
+} cup_attention_blocks_options;
+
+CUP_API cup_tensor *cup_attention_blocks(cup_context *c, int64_t queries, int64_t keys,
+                                         const cup_attention_blocks_options *options);
+
 /* x [N,C,H,W] in another height and width, one number for both, or two. Places are parts of the
  * image of equal size, whose middles are compared, or with `corners` points from its first to its
  * last, which the nearest does not heed. */

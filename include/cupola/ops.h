@@ -713,21 +713,25 @@ CUP_API cup_tensor *cup_global_norm(cup_context *c, cup_tensor *const *x, int x_
 
 /* Attention */
 
-/* (q, k, v, slopes?, sinks?, query_offsets?, key_offsets?, bias?): softmax over the keys of
- * scale q k^T, times v, in each head; q is [B,H,T,D], k [B,G,S,D] and v [B,G,S,E], where G
- * divides H, and o [B,H,T,E]; causal lets the last query see all keys, each one before it one
- * less; window_left and window_right are how many keys a query sees up to and from its own,
- * which is among them, where the last query's own key is the last, or with top_left the first
- * query's the first, which goes with neither slopes nor offsets; soft_cap c makes c tanh[s / c]
- * of a scaled score s; slopes [H] take slope times the distance between a key and the query's
- * own from a score [ALiBi]; sinks [H] are the logits of a key more, with a value of 0; both are
- * in f32, or in f64 as the rest; bias, [B,H,T,S] with 1 for any of these, is added to the
- * scores after all else, and may be -inf; query_offsets and key_offsets, [N] or [B,N], say
- * before which positions each of N documents ends, of which a query sees its own alone, with
- * the query's own key counted in it; key_offsets are those of the queries where they are left
- * out, and alone, [1] or [B,1], the length of the keys; offsets that go down or too far are an
- * error on the CPU, on a GPU a document then ends where the one before does, or at the end;
- * dropout drops probabilities; a query that sees nothing gives 0 */
+/* (q, k, v, slopes?, sinks?, query_offsets?, key_offsets?, bias?, key_blocks?): softmax over
+ * the keys of scale q k^T, times v, in each head; q is [B,H,T,D], k [B,G,S,D] and v [B,G,S,E],
+ * where G divides H, and o [B,H,T,E]; causal lets the last query see all keys, each one before
+ * it one less; window_left and window_right are how many keys a query sees up to and from its
+ * own, which is among them, where the last query's own key is the last, or with top_left the
+ * first query's the first, which goes with neither slopes nor offsets; soft_cap c makes c
+ * tanh[s / c] of a scaled score s; slopes [H] take slope times the distance between a key and
+ * the query's own from a score [ALiBi]; sinks [H] are the logits of a key more, with a value of
+ * 0; both are in f32, or in f64 as the rest; bias, [B,H,T,S] with 1 for any of these, is added
+ * to the scores after all else, and may be -inf; query_offsets and key_offsets, [N] or [B,N],
+ * say before which positions each of N documents ends, of which a query sees its own alone,
+ * with the query's own key counted in it; key_offsets are those of the queries where they are
+ * left out, and alone, [1] or [B,1], the length of the keys; offsets that go down or too far
+ * are an error on the CPU, on a GPU a document then ends where the one before does, or at the
+ * end; key_blocks, i32 or i64 [B,H,T',N] with 1 for B or H, name for each of the T' blocks of
+ * block_size queries the N blocks of as many keys that it sees, in any order, of what all else
+ * lets it see, and -1 is none; block_size is a power of two from 16 to 1024; a number that is
+ * no block is an error on the CPU, none on a GPU; dropout drops probabilities; a query that
+ * sees nothing gives 0 */
 typedef struct cup_attention_options {
     size_t size;
     bool causal;               /* default: false */
@@ -742,15 +746,17 @@ typedef struct cup_attention_options {
     cup_tensor *query_offsets; /* default: none */
     cup_tensor *key_offsets;   /* default: none */
     cup_tensor *bias;          /* default: none */
+    cup_tensor *key_blocks;    /* default: none */
+    int block_size;            /* default: 128 */
 } cup_attention_options;
 
 CUP_API cup_tensor *cup_attention(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v,
                                   const cup_attention_options *options);
 
-/* (q, k, v, slopes?, sinks?, query_offsets?, key_offsets?, bias?) -> o, lse: attention, which
- * gives of each query the natural logarithm of the sum of e^score over what it sees as well,
- * its sink among it: lse is [B,H,T] in f32, or in f64 as the rest, and -inf for a query that
- * sees nothing */
+/* (q, k, v, slopes?, sinks?, query_offsets?, key_offsets?, bias?, key_blocks?) -> o, lse:
+ * attention, which gives of each query the natural logarithm of the sum of e^score over what it
+ * sees as well, its sink among it: lse is [B,H,T] in f32, or in f64 as the rest, and -inf for a
+ * query that sees nothing */
 typedef struct cup_attention_lse_options {
     size_t size;
     bool causal;               /* default: false */
@@ -765,6 +771,8 @@ typedef struct cup_attention_lse_options {
     cup_tensor *query_offsets; /* default: none */
     cup_tensor *key_offsets;   /* default: none */
     cup_tensor *bias;          /* default: none */
+    cup_tensor *key_blocks;    /* default: none */
+    int block_size;            /* default: 128 */
 } cup_attention_lse_options;
 
 CUP_API cup_status cup_attention_lse(cup_context *c, cup_tensor *q, cup_tensor *k, cup_tensor *v,

@@ -22,12 +22,15 @@ cup_status cup__attention_check(cup__call *call, double scale, double dropout, i
 #define SIZES(call)                                                                                \
     (const int64_t[]){(call)->in[0]->shape[0], (call)->in[0]->shape[1], (call)->in[0]->shape[2],   \
                       (call)->in[1]->shape[2]}
+#define LISTS_IN(call, first) cup__attention_extra(call, (first) + CUP__KEY_BLOCKS)
 #define CHECK(call, a, first)                                                                      \
     CUP_TRY(check_inputs(call, (a)->scale, (a)->dropout));                                         \
     CUP_TRY(cup__attention_mask_check(call, (a)->window_left, (a)->window_right));                 \
     CUP_TRY(cup__attention_offsets_check(call, first));                                            \
     CUP_TRY(cup__attention_score_check(call, (a)->soft_cap, first, (call)->in[0]->shape[1]));      \
     CUP_TRY(cup__attention_bias_check(call, first, SIZES(call)));                                  \
+    CUP_TRY(cup__attention_lists_check(call, LISTS_IN(call, first), (a)->block_size,               \
+                                       SIZES(call)));                                              \
     CUP_TRY(check_corner(call, (a)->top_left, first))
 
 static cup_status check_inputs(cup__call *call, double scale, double dropout)
@@ -130,6 +133,7 @@ cup__attention cup__attention_of_three(const cup__call *call)
     cup__attention a = attention_of(call, attributes->scale, attributes->dropout);
     a.mask = CUP__MASK_FROM(attributes, attributes->top_left, call, EXTRAS, a.queries, a.keys);
     a.score = CUP__SCORE_OF(attributes, call, EXTRAS);
+    a.lists = cup__attention_lists_of(LISTS_IN(call, EXTRAS), attributes->block_size, a.keys);
     a.o = heads_of(call->out[0]);
     a.lse = call->out_count > 1 ? call->out[1] : NULL;
     return a;
@@ -141,6 +145,7 @@ cup__attention cup__attention_of_three_grad(const cup__call *call)
     cup__attention a = attention_of(call, attributes->scale, attributes->dropout);
     a.mask = CUP__MASK_FROM(attributes, attributes->top_left, call, EXTRAS_GRAD, a.queries, a.keys);
     a.score = CUP__SCORE_OF(attributes, call, EXTRAS_GRAD);
+    a.lists = cup__attention_lists_of(LISTS_IN(call, EXTRAS_GRAD), attributes->block_size, a.keys);
     a.sequence = (uint32_t)attributes->sequence;
     a.o = heads_of(call->in[3]);
     a.lse = call->in[4];
@@ -161,24 +166,25 @@ static cup_status gradient(cup__grad *g)
     return cup__attention_back(g, &cup__rows[CUP__OP_attention_grad], in, 6, EXTRAS);
 }
 
-/* Positions that offsets name. */
-static int64_t places_from(cup_tensor *const *in, int i, int first)
+/* Positions that offsets name, and blocks that lists do. */
+static int64_t places_from(cup_tensor *const *in, int i, int first, int block_size)
 {
+    int64_t size = cup__attention_block_size(block_size);
     return i == first + CUP__QUERY_OFFSETS ? in[0]->shape[2]
            : i == first + CUP__KEY_OFFSETS ? in[1]->shape[2]
+           : i == first + CUP__KEY_BLOCKS  ? (in[1]->shape[2] + size - 1) / size
                                            : 0;
 }
 
+#define BLOCK_SIZE(op, attributes) ((const cup__##op##_attributes *)(attributes))->block_size
 int64_t cup__attention_places(cup_tensor *const *in, int i, const void *attributes)
 {
-    (void)attributes;
-    return places_from(in, i, EXTRAS);
+    return places_from(in, i, EXTRAS, BLOCK_SIZE(attention, attributes));
 }
 
 static int64_t places_grad(cup_tensor *const *in, int i, const void *attributes)
 {
-    (void)attributes;
-    return places_from(in, i, EXTRAS_GRAD);
+    return places_from(in, i, EXTRAS_GRAD, BLOCK_SIZE(attention_grad, attributes));
 }
 
 #define WITH(...) &(const cup__attention_attributes){__VA_ARGS__}
@@ -267,6 +273,19 @@ static const cup__sample samples[] = {
     {"1x1x20x72 1x1x260x72 1x1x260x72 - 1 - - 1x1x20x260", WITH(.dropout = 0.2)},
     {"1x1x20x136 1x1x260x136 1x1x260x136 1 1", WITH(.causal = true, .window_left = 150)},
     {"1x1x20x200 1x1x261x200 1x1x261x200 - 1 - - 1x1x20x261", WITH(.soft_cap = 9)},
+    /* Lists of blocks: alike for batches, heads or both, smaller and larger than tiles, beside
+     * masks, and for few queries. */
+    {"1x1x5x8 1x1x5x8 1x1x5x8 - - - - - 1x1x1x1", WITH(0)},
+    {"2x2x150x64 2x1x150x64 2x1x150x64 - - - - - 1x1x2x1", WITH(0)},
+    {"2x4x200x64 2x2x330x64 2x2x330x64 - 4 - - - 1x4x13x3", WITH(.block_size = 16)},
+    {"2x2x130x40 2x1x300x40 2x1x300x40 2 - - - - 2x1x3x2", WITH(.causal = true, .block_size = 64)},
+    {"1x2x300x128 1x1x600x128 1x1x600x128 - - - - - 1x2x10x4",
+     WITH(.window_left = 290, .window_right = 150, .block_size = 32)},
+    {"1x2x270x72 1x2x500x72 1x2x500x72 - - 3 3 - 1x1x2x2", WITH(.soft_cap = 5, .block_size = 256)},
+    {"1x2x66x24 1x2x90x24 1x2x90x24 - - - - - 1x1x5x2", WITH(.dropout = 0.2, .block_size = 16)},
+    {"1x1x140x256 1x1x270x256 1x1x270x256 - - - - 1x1x1x270 1x1x9x5", WITH(.block_size = 16)},
+    {"1x4x2x64 1x2x700x64 1x2x700x64 - - - - - 1x4x1x3", WITH(.causal = true, .block_size = 64)},
+    {"1x1x9x5 1x1x70x5 1x1x70x5 - - - - - 1x1x1x0", WITH(.block_size = 16)},
     /* What cancels where a query sees one key is o as it is stored. */
     {"1x1x6x1 1x1x1x1 1x1x1x1", WITH(.dropout = 0.735)},
     {"1x2x1x1 1x2x1x1 1x2x1x1", WITH(.dropout = 0.661)},
@@ -348,6 +367,20 @@ static const cup__sample samples_grad[] = {
      GRAD(.causal = true)},
     {"1x1x40x256 1x1x40x256 1x1x40x256 1x1x40x256 1x1x40 1x1x40x256 - - 2",
      GRAD(.causal = true)},
+    {"2x2x150x64 2x1x150x64 2x1x150x64 2x2x150x64 2x2x150 2x2x150x64 - - - - - 1x1x2x1", GRAD(0)},
+    {"2x4x200x64 2x2x330x64 2x2x330x64 2x4x200x64 2x4x200 2x4x200x64 - 4 - - - 1x4x13x3",
+     GRAD(.block_size = 16)},
+    {"2x2x130x40 2x1x300x40 2x1x300x40 2x2x130x40 2x2x130 2x2x130x40 2 - - - - 2x1x3x2",
+     GRAD(.causal = true, .block_size = 64)},
+    {"1x2x300x128 1x1x600x128 1x1x600x128 1x2x300x128 1x2x300 1x2x300x128 - - - - - 1x2x10x4",
+     GRAD(.window_left = 290, .window_right = 150, .block_size = 32)},
+    {"1x2x270x72 1x2x500x72 1x2x500x72 1x2x270x72 1x2x270 1x2x270x72 - - 3 3 - 1x1x2x2",
+     GRAD(.soft_cap = 5, .block_size = 256)},
+    {"1x2x66x24 1x2x90x24 1x2x90x24 1x2x66x24 1x2x66 1x2x66x24 - - - - - 1x1x5x2",
+     GRAD(.dropout = 0.2, .sequence = 3, .block_size = 16)},
+    {"1x1x140x256 1x1x270x256 1x1x270x256 1x1x140x256 1x1x140 1x1x140x256 - - - - 1x1x1x270 "
+     "1x1x9x5",
+     GRAD(.bias_grad = true, .block_size = 16)},
     {NULL, NULL}};
 static const cup__sample bench[] = {
     {"64x6x256x64 64x6x256x64 64x6x256x64", &drop},
@@ -385,13 +418,13 @@ const cup__op cup__op_attention = {
     .impls = cup__attention_impls,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_IN(2) | CUP__SAVE_IN(3) |
              CUP__SAVE_IN(4) | CUP__SAVE_IN(5) | CUP__SAVE_IN(6) |
-             CUP__SAVE_IN(7) |
+             CUP__SAVE_IN(7) | CUP__SAVE_IN(8) |
              CUP__SAVE_OUT(0) | CUP__SAVE_OUT(1),
     .in_dtypes = {[3] = CUP__NUMBERS, [4] = CUP__NUMBERS, [5] = CUP__DTYPES_INDEX,
-                  [6] = CUP__DTYPES_INDEX},
+                  [6] = CUP__DTYPES_INDEX, [8] = CUP__DTYPES_INDEX},
     .ascending = 1u << 5 | 1u << 6,
     .indices = cup__attention_places,
-    .domain = {[3] = {0.01, 0.5}},
+    .domain = {[3] = {0.01, 0.5}, [8] = {-1, 3}},
     .random = true,
     .strided_out = true,
     .samples = samples,
@@ -408,9 +441,10 @@ const cup__op cup__op_attention_grad = {
     .strided_out = true,
     .samples = samples_grad,
     .bench = bench_grad,
-    .domain = {[4] = {4, 6}, [6] = {0.01, 0.5}},
+    .domain = {[4] = {4, 6}, [6] = {0.01, 0.5}, [11] = {-1, 3}},
     .in_dtypes = {[4] = CUP__NUMBERS, [6] = CUP__NUMBERS, [7] = CUP__NUMBERS,
-                  [8] = CUP__DTYPES_INDEX, [9] = CUP__DTYPES_INDEX},
+                  [8] = CUP__DTYPES_INDEX, [9] = CUP__DTYPES_INDEX,
+                  [11] = CUP__DTYPES_INDEX},
     .ascending = 1u << 8 | 1u << 9,
     .indices = places_grad,
     .tolerance = 64, /* as attention, with a difference of two sums behind it */

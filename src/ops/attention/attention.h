@@ -5,6 +5,7 @@
 
 #include "base/philox.h"
 #include "dispatch/op.h"
+#include "ops/attention/attention_lists.h"
 #include "ops/attention/attention_mask.h"
 #include "ops/attention/attention_score.h"
 
@@ -24,6 +25,7 @@ typedef struct cup__attention {
     int64_t key_size, value_size, size; /* of a head; size: the larger */
     cup__attention_mask mask;
     cup__attention_score score;
+    cup__attention_lists lists;
     double scale, dropout;
     const cup_tensor *ranges[2]; /* on a GPU, of queries and of keys: attention_ranges.cu; NULL */
     cup__heads q, k, v, o;       /* forward writes o, backward reads it */
@@ -132,6 +134,10 @@ const char *cup__attention_decode_refuses(const cup__call *call);
 const char *cup__attention_decode_f32_refuses(const cup__call *call);
 const char *cup__attention_flash_refuses(const cup__call *call);
 const char *cup__attention_flash_f32_refuses(const cup__call *call);
+/* Runs what is told with the bits of the lists, where there are some: on the host, where wrong
+ * numbers are an error, and on a GPU. */
+cup_status cup__attention_on_host(cup__attention *a, cup_status (*run)(cup__attention *a));
+cup_status cup__attention_with_lists(cup__attention *a, cup_status (*kernels)(cup__attention *a));
 /* Runs kernels with what documents let each position see, where there are some. */
 cup_status cup__attention_with_ranges(cup__attention *a, cup_status (*kernels)(cup__attention *a));
 cup_status cup__attention_hopper(cup__attention *a);

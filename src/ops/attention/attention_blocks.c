@@ -1,5 +1,6 @@
 #include "ops/attention/attention_blocks.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -136,4 +137,23 @@ void cup__blocks_bias(const cup__attention *a, cup__rows_of at, int64_t key, flo
         return;
     for (int64_t i = 0; i < count; i++)
         score[i] += (float)cup__attention_bias(&a->score, at.batch, at.head, at.first, key + i);
+}
+
+bool cup__blocks_listed(const cup__attention *a, cup__rows_of at, int64_t key)
+{
+    int64_t to = cup__least(key + CUP__COLS, a->keys);
+    for (int64_t r = 0; r < at.count; r++)
+        if (cup__attention_is_any_listed(&a->lists, at.batch, at.head, at.first + r, key, to))
+            return true;
+    return false;
+}
+
+void cup__blocks_hide(const cup__attention *a, cup__rows_of at, int64_t key, float scale,
+                      float *score)
+{
+    int64_t count = cup__least(a->keys - key, CUP__COLS);
+    for (int64_t r = 0; r < at.count && a->lists.bits; r++)
+        for (int64_t i = 0; i < count; i++)
+            if (!cup__attention_is_listed(&a->lists, at.batch, at.head, at.first + r, key + i))
+                score[r * CUP__COLS + i] = scale < 0 ? INFINITY : -INFINITY;
 }

@@ -61,6 +61,12 @@ cup__range cup__blocks_seen(const cup__attention *a, int64_t batch, int64_t quer
 int64_t cup__blocks_end(const cup__attention *a, int64_t batch, int64_t end);
 int64_t cup__blocks_begin(const cup__attention *a, int64_t batch, int64_t first);
 
+/* Whether the lists name any key of a block of keys for any query of a block. */
+bool cup__blocks_listed(const cup__attention *a, cup__rows_of at, int64_t key);
+/* Scores of keys that the lists do not name become what e^(scale score) is 0 of. */
+void cup__blocks_hide(const cup__attention *a, cup__rows_of at, int64_t key, float scale,
+                      float *score);
+
 /* Adds the bias of one query, the first of `at`, to its scores of a block of keys. */
 void cup__blocks_bias(const cup__attention *a, cup__rows_of at, int64_t key, float *score);
 

@@ -3,6 +3,7 @@
 #ifndef CUP_OPS_ATTENTION_ATTENTION_CALL_CUH
 #define CUP_OPS_ATTENTION_ATTENTION_CALL_CUH
 
+#include "attention_lists.cuh"
 #include "attention_mask.cuh"
 #include "attention_score.cuh"
 
@@ -29,6 +30,7 @@ typedef struct attention_call {
     attention_mask mask; /* for WINDOW */
     attention_score score;
     attention_sights ranges;
+    attention_lists lists;
 } attention_call;
 
 #endif

@@ -191,21 +191,24 @@ static void hand_out(cup__grad *g, int first, cup_tensor *const *d_extra)
             g->d_in[first + i] = d_extra[i];
 }
 
-static cup_status refuse_documents(cup__grad *g, int first)
+static cup_status refuse_extras(cup__grad *g, int first)
 {
-    for (int i = first + CUP__QUERY_OFFSETS; i < first + CUP__EXTRAS && i < g->in_count; i++)
-        if (g->in[i])
+    static const char *const names[CUP__EXTRAS] = {[CUP__QUERY_OFFSETS] = "offsets",
+                                                   [CUP__KEY_OFFSETS] = "offsets",
+                                                   [CUP__KEY_BLOCKS] = "key_blocks"};
+    for (int i = 0; i < CUP__EXTRAS && first + i < g->in_count; i++)
+        if (names[i] && g->in[first + i])
             return cup__fail(&g->c->error, CUP_UNSUPPORTED,
-                             "the gradient of %s with offsets cannot be recorded; leave them out "
+                             "the gradient of %s with %s cannot be recorded; leave them out "
                              "where second derivatives are wanted",
-                             g->row->name);
+                             g->row->name, names[i]);
     return CUP_OK;
 }
 
 cup_status cup__attention_composed(cup__grad *g)
 {
     const cup__attention_attributes *a = g->attributes;
-    CUP_TRY(refuse_documents(g, 3));
+    CUP_TRY(refuse_extras(g, 3));
     if (g->in_shape[2].size[3] != g->in_shape[1].size[3])
         return cup__fail(&g->c->error, CUP_UNSUPPORTED,
                          "the gradient of attention to values of another size than keys cannot be "
@@ -245,7 +248,7 @@ cup_status cup__qkv_attention_composed(cup__grad *g)
     int64_t width = size[2] / (a->heads + 2 * kv_heads);
     cup__shape shape[3];
     cup_tensor *in[3], *d_in[3];
-    CUP_TRY(refuse_documents(g, 1));
+    CUP_TRY(refuse_extras(g, 1));
     for (int i = 0; i < 3; i++) {
         const int64_t part[] = {size[0], size[1], count[i] * width};
         shape[i] = (cup__shape){g->in_shape[0].dtype, 4, {size[0], count[i], size[1], width}};

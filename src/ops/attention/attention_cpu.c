@@ -110,14 +110,16 @@ static void forward_block(const cup__blocks *j, int64_t head, int64_t first, con
             rows = (count + 3) & ~3;
     float *out = q + CUP__ROWS * padded, *score = out + CUP__ROWS * padded,
           *keep = score + CUP__ROWS * CUP__COLS;
+    cup__rows_of at = {head / a->heads, head % a->heads, first, count};
     state s = {.sum = {0}};
     for (int r = 0; r < CUP__ROWS; r++)
         s.most[r] = -INFINITY;
-    cup__blocks_load(q, &a->q, (cup__rows_of){head / a->heads, head % a->heads, first, count},
-                     CUP__ROWS, a->size, padded);
+    cup__blocks_load(q, &a->q, at, CUP__ROWS, a->size, padded);
     memset(out, 0, (size_t)(CUP__ROWS * padded) * sizeof *out);
     int64_t blocks = cup__blocks_end(a, head / a->heads, first + count);
     for (int64_t n = cup__blocks_begin(a, head / a->heads, first); n < blocks; n++) {
+        if (!cup__blocks_listed(a, at, n * CUP__COLS))
+            continue;
         for (int r = 0; r < rows; r++)
             s.seen[r] = cup__blocks_seen(a, head / a->heads, first + r, n * CUP__COLS);
         memset(score, 0, (size_t)(rows * CUP__COLS) * sizeof *score);
@@ -126,7 +128,9 @@ static void forward_block(const cup__blocks *j, int64_t head, int64_t first, con
                              rows, CUP__COLS, a->size);
         if (a->score.changed)
             change_rows(a, head, first, n * CUP__COLS, rows, score);
-        soften_rows(score, out, &s, rows, padded, a->score.changed ? 1 : (float)a->scale);
+        float scale = a->score.changed ? 1 : (float)a->scale;
+        cup__blocks_hide(a, at, n * CUP__COLS, scale, score);
+        soften_rows(score, out, &s, rows, padded, scale);
         if (a->dropout > 0) {
             cup__blocks_keep(keep, a, head, first, n * CUP__COLS);
             weigh(score, keep, rows * CUP__COLS);

@@ -85,10 +85,15 @@ static void delta_of_few(const float *score, const float *dp, const float *keep,
         *delta = products / sum;
 }
 
-static int64_t keys_of(const cup__attention *a, int64_t batch, int64_t query)
+/* Whether a query sees some of the block of keys from `key` on, and no other keys. */
+static bool sees_only(const cup__attention *a, cup__rows_of at, int64_t query, int64_t key)
 {
-    return cup__attention_end(&a->mask, batch, query) -
-           cup__attention_first(&a->mask, batch, query);
+    int64_t first = cup__attention_first(&a->mask, at.batch, query);
+    int64_t end = cup__attention_end(&a->mask, at.batch, query), next = key + CUP__COLS;
+    if (first >= next || end <= key)
+        return false;
+    return !cup__attention_is_any_listed(&a->lists, at.batch, at.head, query, first, key) &&
+           !cup__attention_is_any_listed(&a->lists, at.batch, at.head, query, next, end);
 }
 
 CUP__WIDE static float dot(const float *x, const float *y, int64_t count)
@@ -115,16 +120,15 @@ static void load_block(const cup__blocks *j, desk *w, cup__rows_of at, numbers *
     memset(w->dq, 0, (size_t)(CUP__ROWS * padded) * sizeof *w->dq);
 }
 
-static void refine_delta(const cup__attention *a, const desk *w, cup__rows_of at, const float *keep,
-                         numbers *q)
+static void refine_delta(const cup__attention *a, const desk *w, cup__rows_of at, int64_t key,
+                         const float *keep, numbers *q)
 {
     const cup_tensor *sinks = a->score.sinks;
     float scale = a->score.changed ? 1 : (float)a->scale;
     for (int64_t r = 0; r < at.count; r++) {
         int64_t row = r * CUP__COLS;
         double of_sink = sinks ? exp(cup__attention_of_head(sinks, at.head) - q->lse[r]) : 0;
-        if (q->seen[r].to - q->seen[r].from == keys_of(a, at.batch, at.first + r) &&
-            q->seen[r].to > 0)
+        if (sees_only(a, at, at.first + r, key))
             delta_of_few(w->score + row, w->ds + row, keep ? keep + row : NULL, q->lse + r,
                          q->delta + r, q->seen[r], scale, (float)of_sink);
     }
@@ -146,10 +150,11 @@ static void backward_tile(const cup__blocks *j, desk *w, cup__rows_of at, int64_
     cup__blocks_multiply(dp, CUP__ROWS, CUP__COLS, padded);
     if (a->score.changed)
         change_rows(a, at, key, w);
+    cup__blocks_hide(a, at, key, a->score.changed ? 1 : scale, w->score);
     if (a->dropout > 0)
         cup__blocks_keep(w->keep, a, at.batch * a->heads + at.head, at.first, key);
     const float *keep = a->dropout > 0 ? w->keep : NULL;
-    refine_delta(a, w, at, keep, q);
+    refine_delta(a, w, at, key, keep, q);
     soften_back(w->score, w->ds, keep, q, a->score.changed ? 1 : scale,
                 a->score.changed ? 1 : scale);
     for (int64_t r = 0; r < at.count && a->d_bias; r++)
@@ -174,7 +179,8 @@ static void backward_block(const cup__blocks *j, desk *w, int64_t b, int64_t hea
     load_block(j, w, at, &q);
     int64_t blocks = cup__blocks_end(a, b, first + at.count);
     for (int64_t n = cup__blocks_begin(a, b, first); n < blocks; n++)
-        backward_tile(j, w, at, n, &q);
+        if (cup__blocks_listed(a, at, n * CUP__COLS))
+            backward_tile(j, w, at, n, &q);
     cup__blocks_store(&a->dq, at, w->dq, a->size, j->padded);
     for (int64_t r = 0; r < at.count; r++)
         cup__attention_store_numbers(a, b, head, first + r, q.d_slope[r], q.lse[r], q.delta[r]);

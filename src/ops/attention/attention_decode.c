@@ -9,6 +9,8 @@
 static const char *refuses(const cup__call *call)
 {
     cup__attention a = cup__attention_of(call);
+    if (a.lists.given)
+        return "there are lists of blocks of keys";
     if (a.dropout > 0)
         return "there is dropout";
     if (a.kv_heads > 0 && a.heads / a.kv_heads * a.queries > PACKED_MOST)

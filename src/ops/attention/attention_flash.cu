@@ -26,6 +26,8 @@
 #include "attention.cuh"
 
 #define ROWS (16 * WARPS)
+/* Where in the ring tile n of keys is, the `met`-th that is met. */
+#define PLACE(n, met) ((LISTS ? (met) : (n)) % STAGES)
 
 DEVICE void drop(const attention_call &c, float (&s)[KEYS / 8][4], int head, int query, int key)
 {
@@ -76,15 +78,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     const T *keys = head_of(c.k, batch, kv), *values = head_of(c.v, batch, kv);
     int last = first + ROWS < c.queries ? first + ROWS : c.queries;
     int end = seen_by(c, batch, last - 1), tiles = end > 0 ? (end + KEYS - 1) / KEYS : 0;
-    const int begin = first_tile(c, batch, first, KEYS);
+    const int begin = listed_from(c, batch, head, first, ROWS,
+                                  first_tile(c, batch, first, KEYS), tiles, KEYS);
     int query = first + (int)threadIdx.x / 32 * 16;
     uint32_t own_tile = q_tile + (int)threadIdx.x / 32 * 16 * PITCH;
 
     load_tile<ROWS, WARPS * 32>(threadIdx.x, q_tile, head_of(c.q, batch, head), c.q.position, first,
                                 c.queries, c.size);
     copies_end();
-    if (STAGES == 2 && (WINDOW ? begin < tiles : tiles)) {
-        int to = begin % STAGES * tile_bytes;
+    if (STAGES == 2 && (WINDOW || LISTS ? begin < tiles : tiles)) {
+        int to = PLACE(begin, 0) * tile_bytes;
         load_tile<KEYS, WARPS * 32>(threadIdx.x, k_tiles + to, keys, c.k.position, begin * KEYS,
                                     c.keys, c.size);
         load_tile<KEYS, WARPS * 32>(threadIdx.x, v_tiles + to, values, c.v.position, begin * KEYS,
@@ -102,10 +105,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
         score_rows_of(c, batch, head, query + lane_id() / 4, head, query + lane_id() / 4 + 8);
 
 #pragma unroll 1
-    for (int n = begin; n < tiles; n++) {
-        int next = STAGES == 2 ? n + 1 : n;
+    for (int n = begin, met = 0, after; n < tiles; n = after, met++) {
+        after = listed_from(c, batch, head, first, ROWS, n + 1, tiles, KEYS);
+        int next = STAGES == 2 ? after : n;
         if (next < tiles) {
-            int to = next % STAGES * tile_bytes;
+            int to = PLACE(next, met + STAGES - 1) * tile_bytes;
             load_tile<KEYS, WARPS * 32>(threadIdx.x, k_tiles + to, keys, c.k.position, next * KEYS,
                                         c.keys, c.size);
             load_tile<KEYS, WARPS * 32>(threadIdx.x, v_tiles + to, values, c.v.position,
@@ -114,9 +118,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
         copies_end();
         copies_wait<STAGES - 1>();
         __syncthreads();
-        int at = n % STAGES * tile_bytes;
+        int at = PLACE(n, met) * tile_bytes;
         if (n * KEYS < seen_by(c, batch, query + 15) &&
-            (!WINDOW || (n + 1) * KEYS > first_seen(c, batch, query))) {
+            (!WINDOW || (n + 1) * KEYS > first_seen(c, batch, query)) &&
+            is_listed(c, batch, head, query, 16, n * KEYS, KEYS)) {
             float s[KEYS / 8][4], fade[2];
             multiply_rows(s, q, own_tile, k_tiles + at);
             change_scores(s, c, rows, n * KEYS);
@@ -126,6 +131,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
             if (WINDOW && n * KEYS < first_seen(c, batch, query + 15))
                 mask_before(s, first_seen(c, batch, query + lane_id() / 4) - n * KEYS,
                             first_seen(c, batch, query + lane_id() / 4 + 8) - n * KEYS);
+            mask_unlisted(c, batch, head, query, n * KEYS, s);
             soften(s, state, fade, scale);
             fade_rows(o, fade);
             if (DROPOUT)

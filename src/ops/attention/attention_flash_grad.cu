@@ -39,6 +39,8 @@
 #define TILE (STEP * PITCH)
 #define NUMBERS (SPLIT ? 3 : 2) /* of a query that attention_grad_keys reads */
 
+#include "attention_flash_walks.cuh"
+
 /* Takes what dropout did out of the gradients of the probabilities. */
 DEVICE void drop_back(const attention_call &c, float (&dp)[STEP / 8][4], int row, int query,
                       int key)
@@ -68,6 +70,7 @@ DEVICE void queries_back(const attention_call &c, int batch, float (&s)[STEP / 8
     float scale = score_scale(c);
     int seen[2] = {seen_by(c, batch, query + g) - key - 2 * t,
                    seen_by(c, batch, query + g + 8) - key - 2 * t};
+    unsigned listed = LISTS ? listed_bits(c, batch, scored.head[0], query, 16, key, STEP) : 0;
     int from[2] = {first_seen(c, batch, query + g) - key - 2 * t,
                    first_seen(c, batch, query + g + 8) - key - 2 * t};
 #pragma unroll
@@ -85,6 +88,8 @@ DEVICE void queries_back(const attention_call &c, int batch, float (&s)[STEP / 8
             if (SPLIT)
                 p *= n.inverse[r];
             if (masked && (8 * at + e >= seen[r] || (WINDOW && 8 * at + e < from[r])))
+                p = 0;
+            if (LISTS && !(listed >> (8 * at / LIST_SPAN) & 1))
                 p = 0;
             s[at][i] = p * (dp[at][i] - n.delta[r]);
             if (BIAS_GRAD && scored.query[r] < c.queries && own < c.keys)
@@ -145,6 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     long long numbers = ((long long)batch * c.heads + head) * c.queries;
     row_numbers rows = given(c, numbers, query, k_tiles + own, d_o_tile + own);
 #if SPLIT
+    bool refined = false;
     row_sums all = {{{-INFINITE, -INFINITE}, {0, 0}}, {0, 0}, {0, 0}};
 #else
     store_numbers(c, rows, numbers, query, batch, head);
@@ -156,10 +162,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     clear(dq);
     score_rows scored =
         score_rows_of(c, batch, head, query + lane_id() / 4, head, query + lane_id() / 4 + 8);
+    const int all_steps = walks * tiles;
 #pragma unroll 1
-    for (int n = STAGES == 2 ? -1 : 0; n < walks * tiles; n++) {
-        int next = STAGES == 2 ? n + 1 : n, to = next % STAGES * TILE;
-        if (next < walks * tiles) {
+    for (int n = STAGES == 2 ? -1 : NEXT(0), met = n, after; n < all_steps; n = after, met++) {
+        after = NEXT(n + 1);
+        int next = STAGES == 2 ? after : n, to = PLACE(next, met + STAGES - 1) * TILE;
+        if (next < all_steps) {
             int begin = (skipped + (next < tiles ? next : next - tiles)) * STEP;
             load_tile<STEP, THREADS>(threadIdx.x, k_tiles + to, keys, c.k.position, begin, c.keys,
                                      c.size);
@@ -171,15 +179,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             continue;
         copies_wait<STAGES - 1>();
         __syncthreads();
-        int at = n % STAGES * TILE, key = (skipped + (n < tiles ? n : n - tiles)) * STEP;
+        int at = PLACE(n, met) * TILE, key = (skipped + (n < tiles ? n : n - tiles)) * STEP;
 #if SPLIT
-        if (n == tiles) {
+        if (LISTS ? n >= tiles && !refined : n == tiles) {
+            refined = true;
             refine(c, rows, all, head);
             store_numbers(c, rows, numbers, query, batch, head);
         }
 #endif
         if (key < seen_by(c, batch, query + 15) &&
-            (!WINDOW || key + STEP > first_seen(c, batch, query))) {
+            (!WINDOW || key + STEP > first_seen(c, batch, query)) &&
+            is_listed(c, batch, head, query, 16, key, STEP)) {
             float s[STEP / 8][4], dp[STEP / 8][4];
             bool masked = key + STEP > seen_by(c, batch, query) ||
                           (WINDOW && key < first_seen(c, batch, query + 15));
@@ -196,6 +206,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 mask_before(s, first_seen(c, batch, query + lane_id() / 4) - key,
                             first_seen(c, batch, query + lane_id() / 4 + 8) - key);
             if (n < tiles)
+                mask_unlisted(c, batch, head, query, key, s);
+            if (n < tiles)
                 gather(all, s, dp, score_scale(c));
             else
 #endif
@@ -207,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         __syncthreads();
     }
 #if SPLIT
-    if (tiles == 0) {
+    if (LISTS ? !refined : tiles == 0) {
         refine(c, rows, all, head);
         store_numbers(c, rows, numbers, query, batch, head);
     }
@@ -239,6 +251,7 @@ DEVICE void keys_back(const attention_call &c, float (&s)[STEP / 8][4], float (&
             int at = 2 * j + r;
             uint32_t from = numbers + (at * 8 + 2 * t) * 4;
             float2 base = load_shared_pair(from), delta = load_shared_pair(from + STEP * 4);
+            bool listed = is_listed(c, batch, row % c.heads, query + 8 * at, 1, key, 16);
             float2 inverse = SPLIT ? load_shared_pair(from + STEP * 8) : base;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
@@ -259,6 +272,8 @@ DEVICE void keys_back(const attention_call &c, float (&s)[STEP / 8][4], float (&
                                       : own >= seen_by(c, batch, other) ||
                                             (WINDOW && own < first_seen(c, batch, other))))
                     p = 0;
+                if (LISTS && !listed)
+                    p = 0;
                 bool kept = !DROPOUT || keeps(word[e][r], upper, c.threshold);
                 float d = kept ? dp[at][i] * (DROPOUT ? c.factor : 1.0f) : 0;
                 s[at][i] = kept ? p : 0;
@@ -267,31 +282,6 @@ DEVICE void keys_back(const attention_call &c, float (&s)[STEP / 8][4], float (&
                     dp[at][i] *= slope;
             }
         }
-    }
-}
-
-/* What a block of keys walks over: tile `n` counts the tiles of queries from the first that sees
- * any of the keys, through all heads of the group. */
-struct walk {
-    int first, tiles; /* of each head */
-};
-
-DEVICE void load_queries(const attention_call &c, const walk &w, int n, int batch, int kv,
-                         uint32_t q_tile, uint32_t d_o_tile, uint32_t numbers)
-{
-    int head = kv * (c.heads / c.kv_heads) + n / w.tiles, query = (w.first + n % w.tiles) * STEP;
-    load_tile<STEP, THREADS>(threadIdx.x, q_tile, head_of(c.q, batch, head), c.q.position, query,
-                             c.queries, c.size);
-    load_tile<STEP, THREADS>(threadIdx.x, d_o_tile, head_of(c.d_o, batch, head), c.d_o.position,
-                             query, c.queries, c.size);
-    int i = (int)threadIdx.x;
-    if (i < NUMBERS * STEP) {
-        int at = query + i % STEP;
-        bool valid = at < c.queries;
-        const void *all = i < STEP ? c.lse_log2 : i < 2 * STEP ? c.delta : c.inverse;
-        const float *from = (const float *)all;
-        from += valid ? ((long long)batch * c.heads + head) * c.queries + at : 0;
-        copy_async4(numbers + i * 4, from, valid);
     }
 }
 
@@ -317,8 +307,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                              c.keys, c.size);
     load_tile<ROWS, THREADS>(threadIdx.x, v_tile, head_of(c.v, batch, kv), c.v.position, first,
                              c.keys, c.size);
-    if (STAGES == 2 && tiles)
-        load_queries(c, w, 0, batch, kv, q_tiles, d_o_tiles, numbers);
+    const int begin = next_of_queries(c, w, 0, tiles, batch, kv, first);
+    if (STAGES == 2 && (LISTS ? begin < tiles : tiles))
+        load_queries(c, w, begin, batch, kv, q_tiles, d_o_tiles, numbers);
     copies_end();
     uint32_t k[DEPTH_STEPS][4], v[DEPTH_STEPS][4];
     copies_wait<0>();
@@ -329,16 +320,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     clear(dk);
     clear(dv);
 #pragma unroll 1
-    for (int n = 0; n < tiles; n++) {
-        int next = STAGES == 2 ? n + 1 : n, to = next % STAGES * TILE;
+    for (int n = begin, met = 0, after; n < tiles; n = after, met++) {
+        after = next_of_queries(c, w, n + 1, tiles, batch, kv, first);
+        int next = STAGES == 2 ? after : n, place = PLACE(next, met + STAGES - 1);
         if (next < tiles)
-            load_queries(c, w, next, batch, kv, q_tiles + to, d_o_tiles + to,
-                         numbers + next % STAGES * STEP * NUMBERS * 4);
+            load_queries(c, w, next, batch, kv, q_tiles + place * TILE, d_o_tiles + place * TILE,
+                         numbers + place * STEP * NUMBERS * 4);
         copies_end();
         copies_wait<STAGES - 1>();
         __syncthreads();
-        int at = n % STAGES * TILE, query = (w.first + n % w.tiles) * STEP;
-        uint32_t mine = numbers + n % STAGES * STEP * NUMBERS * 4;
+        int at = PLACE(n, met) * TILE, query = (w.first + n % w.tiles) * STEP;
+        uint32_t mine = numbers + PLACE(n, met) * STEP * NUMBERS * 4;
         if (key < seen_by(c, batch, query + STEP - 1) &&
             (!WINDOW || key + 15 >= first_seen(c, batch, query))) {
             float s[STEP / 8][4], dp[STEP / 8][4];

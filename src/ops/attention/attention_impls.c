@@ -94,6 +94,15 @@ cup_status cup__attention_back(cup__grad *g, const cup__row *row, cup_tensor *co
     return g->c->error.status;
 }
 
+/* As if the blocks of a list were different ones, and within what masks leave. */
+static double keys_seen(const cup__attention *a, int64_t query)
+{
+    int64_t seen =
+        cup__attention_end(&a->mask, 0, query) - cup__attention_first(&a->mask, 0, query);
+    int64_t listed = a->lists.given ? a->lists.given->shape[3] * a->lists.size : seen;
+    return (double)(listed < seen ? listed : seen);
+}
+
 /* Forward does two matrix products over the scores that the mask leaves, backward five. */
 void cup__attention_cost(const cup__call *call, double *bytes, double *flops)
 {
@@ -104,8 +113,7 @@ void cup__attention_cost(const cup__call *call, double *bytes, double *flops)
     /* As if all were one document: offsets may lie where they cannot be read. */
     a.mask.query_offsets = a.mask.key_offsets = NULL;
     for (int64_t query = 0; query < a.queries; query++)
-        pairs += (double)(cup__attention_end(&a.mask, 0, query) -
-                          cup__attention_first(&a.mask, 0, query));
+        pairs += keys_seen(&a, query);
     double rows = (double)(a.queries * a.heads + a.keys * a.kv_heads);
     double size = (double)(a.batch * a.size);
     *bytes = (backward ? 4 : 2) * rows * size * (double)cup_dtype_size(a.dtype);
@@ -118,7 +126,7 @@ void cup__attention_cost(const cup__call *call, double *bytes, double *flops)
         cup__attention a = cup__attention_of(call);                                                \
         CUP_TRY(cup__attention_offsets_read(&a.mask, a.batch, &call->c->error));                   \
         CUP_TRY(cup__attention_clear_bias(&a));                                                    \
-        return by(&a);                                                                             \
+        return cup__attention_on_host(&a, by);                                                     \
     }
 #define RUN_EVEN(name, by)                                                                         \
     static cup_status name(cup__attention *a)                                                      \
@@ -134,7 +142,7 @@ void cup__attention_cost(const cup__call *call, double *bytes, double *flops)
         CUP_TRY(cup__attention_clear_bias(&a));                                                    \
         cup__attention_evened all;                                                                 \
         CUP_TRY(cup__attention_even(&a, &all));                                                    \
-        return cup__attention_uneven(&a, &all, cup__attention_with_ranges(&a, by));                \
+        return cup__attention_uneven(&a, &all, cup__attention_with_lists(&a, by));                \
     }
 RUN(cup__attention_specification, cup__attention_plain)
 RUN(cup__attention_specification_grad, cup__attention_plain_grad)

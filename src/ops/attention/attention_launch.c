@@ -80,6 +80,7 @@ attention_call cup__attention_call_of(const cup__attention *a)
         .mask = {(int)a->mask.before, (int)a->mask.after},
         .score = score_for(a),
         .ranges = {sight_for(a, 0), sight_for(a, 1)},
+        .lists = {a->lists.bits, a->lists.batch, a->lists.head, a->lists.words},
         .splits = 1,
         .sequence = a->sequence,
         .threshold = cup__attention_threshold(a->dropout),
@@ -97,6 +98,8 @@ int cup__attention_knobs(const cup__attention *a, const cup__knob *knobs, int co
         out[count++] = (cup__knob){"WINDOW", 1};
     if (a->ranges[0])
         out[count++] = (cup__knob){"RANGES", 1};
+    if (a->lists.bits)
+        out[count++] = (cup__knob){"LISTS", a->lists.size};
     if (a->score.soft_cap > 0)
         out[count++] = (cup__knob){"SOFT_CAP", 1};
     if (a->score.slopes)

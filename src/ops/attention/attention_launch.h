@@ -6,7 +6,7 @@
 #include "ops/attention/attention_call.cuh"
 #include "ops/attention/attention.h"
 
-#define CUP__ATTENTION_KNOBS 16
+#define CUP__ATTENTION_KNOBS 20
 
 /* One kernel: what it is compiled from and how it is launched. */
 typedef struct cup__attention_kernel {

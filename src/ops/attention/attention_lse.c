@@ -17,6 +17,7 @@ SAME(causal);
 SAME(dropout);
 SAME(window_right);
 SAME(top_left);
+SAME(block_size);
 
 /* What a sink gets: its own probability times the gradient of each logarithm. */
 static cup_tensor *of_sinks(const cup__grad *g, cup_tensor *sinks)
@@ -76,6 +77,7 @@ static const cup__sample samples[] = {
     {"1x2x70x64 1x1x200x64 1x1x200x64", WITH(.causal = true, .top_left = true)},
     {"1x4x1x64 1x2x300x64 1x2x300x64 4 4", WITH(.soft_cap = 3)},
     {"1x1x40x128 1x1x70x128 1x1x70x128 - - - - 1x1x40x70", WITH(.window_left = 30)},
+    {"2x2x130x64 2x1x130x64 2x1x130x64 - - - - - 1x2x9x3", WITH(.block_size = 16)},
     {NULL, NULL}};
 static const cup__sample bench[] = {
     {"8x12x2048x64 8x12x2048x64 8x12x2048x64", WITH(.causal = true)}, {NULL, NULL}};
@@ -88,12 +90,12 @@ const cup__op cup__op_attention_lse = {
     .impls = cup__attention_impls,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | CUP__SAVE_IN(2) | CUP__SAVE_IN(3) |
              CUP__SAVE_IN(4) | CUP__SAVE_IN(5) | CUP__SAVE_IN(6) | CUP__SAVE_IN(7) |
-             CUP__SAVE_OUT(0) | CUP__SAVE_OUT(1),
+             CUP__SAVE_IN(8) | CUP__SAVE_OUT(0) | CUP__SAVE_OUT(1),
     .in_dtypes = {[3] = CUP__NUMBERS, [4] = CUP__NUMBERS, [5] = CUP__DTYPES_INDEX,
-                  [6] = CUP__DTYPES_INDEX},
+                  [6] = CUP__DTYPES_INDEX, [8] = CUP__DTYPES_INDEX},
     .ascending = 1u << 5 | 1u << 6,
     .indices = cup__attention_places,
-    .domain = {[3] = {0.01, 0.5}},
+    .domain = {[3] = {0.01, 0.5}, [8] = {-1, 3}},
     .random = true,
     .strided_out = true,
     .samples = samples,

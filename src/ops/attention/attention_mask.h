@@ -20,6 +20,7 @@ enum {
     CUP__QUERY_OFFSETS = CUP__NUMBERED,
     CUP__KEY_OFFSETS,
     CUP__BIAS,
+    CUP__KEY_BLOCKS,
     CUP__EXTRAS
 };
 

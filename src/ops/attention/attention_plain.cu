@@ -144,13 +144,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     for (int first = first_seen(c, p.batch, p.position); first < seen; first += 32) {
         int key = first + lane, count = seen - first < 32 ? seen - first : 32;
         real score = -infinite();
-        if (lane < count)
+        bool listed = lane < count && is_listed(c, p.batch, p.head, p.position, 1, key, 1);
+        if (listed)
             score = (real)c.scale_f64 *
                     product_of(c, q, c.q.feature, row_of(c.k, p.batch, kv, key), c.k.feature);
-        if (CHANGED && lane < count)
+        if (CHANGED && listed)
             score = changed(c.score, score, slope_of<real>(c, p.head),
                             position_of(c, p.batch, p.position) - key, &slope);
-        if (BIAS && lane < count)
+        if (BIAS && listed)
             score += to_real(*pair_of(c, c.score.bias, p.batch, p.head, p.position, key));
         real before = most, chunk_most = warp_most(score);
         most = chunk_most > most ? chunk_most : most;
@@ -191,7 +192,7 @@ DEVICE real score_back(const attention_call &c, int batch, int head, int kv, int
     real lse = ((const real *)c.lse)[at];
     *kept = *d_score = 0;
     if (key >= seen_by(c, batch, query) || (WINDOW && key < first_seen(c, batch, query)) ||
-        lse == -infinite())
+        !is_listed(c, batch, head, query, 1, key, 1) || lse == -infinite())
         return 0;
     real score = (real)c.scale_f64 * product_of(c, row_of(c.q, batch, head, query), c.q.feature,
                                                 row_of(c.k, batch, kv, key), c.k.feature);

@@ -57,6 +57,9 @@ static void attend(cup__attention *a, int64_t b, int64_t head, int64_t query, do
     int64_t seen = cup__attention_end(&a->mask, b, query);
     double most = -INFINITY, sum = 0, slope;
     for (int64_t k = first; k < seen; k++) {
+        score[k] = -INFINITY;
+        if (!cup__attention_is_listed(&a->lists, b, head, query, k))
+            continue;
         score[k] =
             a->scale * dot(&a->q, at(&a->q, b, head, query), &a->k, at(&a->k, b, kv, k),
                        a->key_size);
@@ -130,6 +133,8 @@ static void attend_back(cup__attention *a, int64_t b, int64_t head, int64_t quer
     for (int64_t d = 0; d < a->size; d++)
         dq[d] = 0;
     for (int64_t k = first; k < seen && lse != -INFINITY; k++) {
+        if (!cup__attention_is_listed(&a->lists, b, head, query, k))
+            continue;
         int64_t k_at = at(&a->k, b, kv, k), v_at = at(&a->v, b, kv, k);
         int64_t distance = cup__attention_position(&a->mask, b, query) - k;
         double score = a->scale * dot(&a->q, q_at, &a->k, k_at, a->key_size);

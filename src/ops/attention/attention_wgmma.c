@@ -42,7 +42,7 @@ const char *cup__attention_hopper_refuses(const cup__call *call)
 const char *cup__attention_hopper_grad_refuses(const cup__call *call)
 {
     cup__attention a = cup__attention_of(call);
-    return refuses(&a, 128);
+    return a.lists.given ? "it knows of no lists of blocks of keys" : refuses(&a, 128);
 }
 
 /* Whether two neighbouring keys of a bias, and of its gradient, are one aligned word. */
@@ -66,10 +66,11 @@ static int forward_warpgroups(const cup__attention *a)
     int64_t by_two = cup__attention_tiles(a->queries, 128) * 128;
     int64_t by_three = cup__attention_tiles(a->queries, 192) * 192;
     bool fits = a->dropout == 0 && !a->score.bias;
+    fits = fits && !a->lists.given; /* whose blocks do not fill 192 queries */
     return padded(a) == 64 && fits && by_three <= by_two + by_two / 16 ? 3 : 2;
 }
 
-static int forward_step(const cup__attention *a)
+static int widest_step(const cup__attention *a)
 {
     bool plain = !a->mask.causal && !a->mask.window && !a->score.changed;
     bool single = a->score.bias && !bias_lies_in_pairs(a); /* addresses take registers */
@@ -83,6 +84,20 @@ static int forward_step(const cup__attention *a)
     default:
         return a->dropout > 0 ? 48 : 80;
     }
+}
+
+/* With lists of blocks a power of two, so that tiles and blocks end together, and no more than a
+ * block where tensor cores are busy with less. */
+static int forward_step(const cup__attention *a)
+{
+    int widest = widest_step(a), step = 32;
+    if (!a->lists.given)
+        return widest;
+    if (padded(a) > 128 && a->score.bias && !bias_lies_in_pairs(a))
+        return step; /* wider ones take more registers than there are */
+    while (2 * step <= widest && step < (a->lists.size > 64 ? a->lists.size : 64))
+        step *= 2;
+    return step;
 }
 
 /* Of backward's kernel of rows of queries. */

@@ -48,6 +48,13 @@ DEVICE int tiles_seen(const attention_call &c, int batch, int first)
     return end > 0 ? (end + STEP - 1) / STEP : 0;
 }
 
+/* The last of the tiles [begin, n] that lists name for the queries of a tile from `first` on;
+ * begin - 1 where there is none. */
+DEVICE int last_tile(const attention_call &c, const unit_of_queries &u, int first, int begin, int n)
+{
+    return listed_up_to(c, u.batch, u.head, first, ROWS, n, begin, STEP);
+}
+
 /* The one thread that orders all copies. */
 DEVICE void produce(const attention_call &c, const tensor_map &q, const tensor_map &k,
                     const tensor_map &v, const layout &at)
@@ -60,13 +67,16 @@ DEVICE void produce(const attention_call &c, const tensor_map &q, const tensor_m
         for (int half = 0; half < u.count; half++) {
             int tiles = tiles_seen(c, u.batch, u.first(half));
             int begin = first_tile(c, u.batch, u.first(half), STEP);
-            if (tiles == 0 || (WINDOW && tiles <= begin))
+            if (LISTS)
+                tiles = last_tile(c, u, u.first(half), begin, tiles - 1) + 1;
+            if (tiles == 0 || ((WINDOW || LISTS) && tiles <= begin))
                 continue;
             at.q_pipe.claim(q_place, WARPGROUPS * ROW_BYTES);
             for (int w = 0; w < WARPGROUPS; w++)
                 bring<64>(q, at.q + w * ROW_BYTES, at.q_pipe.full(0), u.first(half) + 64 * w,
                           u.head, u.batch, TMA_EVICT_FIRST);
             q_place.next();
+            int before = tiles; /* the tile that was met before tile n */
             for (int n = tiles - 1; n >= begin - 1; n--) {
                 if (n >= begin) {
                     at.k_pipe.claim(k_place, STEP_BYTES);
@@ -77,8 +87,12 @@ DEVICE void produce(const attention_call &c, const tensor_map &q, const tensor_m
                 if (n < tiles - 1) {
                     at.v_pipe.claim(v_place, STEP_BYTES);
                     bring<STEP>(v, at.v + v_place.stage * STEP_BYTES, at.v_pipe.full(v_place.stage),
-                                (n + 1) * STEP, kv, u.batch, TMA_EVICT_LAST);
+                                (LISTS ? before : n + 1) * STEP, kv, u.batch, TMA_EVICT_LAST);
                     v_place.next();
+                }
+                if (LISTS) {
+                    before = n;
+                    n = n < begin ? n : last_tile(c, u, u.first(half), begin, n - 1) + 1;
                 }
             }
         }
@@ -115,6 +129,7 @@ DEVICE void to_probabilities(const attention_call &c, int n, int query, const ro
     scores cap_back;
     change_scores(c, see, bias, n * STEP, s, cap_back);
     mask_unseen(c, see, low, n, s);
+    hide_unlisted(c, row, query, n * STEP, s);
     soften(s, state, fade, CHANGED ? 1 : c.scale * LOG2_E);
     if (DROPOUT)
         drop(c, s, row, query, n * STEP);
@@ -169,6 +184,7 @@ DEVICE void walk(const attention_call &c, const layout &at, consumer &w, const u
     float fade[2];
     scores s;
     fragments p;
+    bool more = false; /* tiles than one were met */
     at.q_pipe.wait_full(w.q_place);
     at.k_pipe.wait_full(w.k_place);
     wait_turn(w.at.group);
@@ -182,14 +198,16 @@ DEVICE void walk(const attention_call &c, const layout &at, consumer &w, const u
     w.k_place.next();
     to_probabilities(c, tiles - 1, query, see, bias, u.row, s, state, fade);
 #pragma unroll 1
-    for (int n = tiles - 2; n >= begin; n--) {
+    for (int n = last_tile(c, u, first, begin, tiles - 2); n >= begin;
+         n = last_tile(c, u, first, begin, n - 1)) {
         at.k_pipe.wait_full(w.k_place);
-        end_step(at, w, s, p, o, fade, n < tiles - 2);
+        end_step(at, w, s, p, o, fade, LISTS ? more : n < tiles - 2);
+        more = true;
         step(c, at, w, n, query, see, u.row, s, p, o, state, fade);
     }
     at.q_pipe.release<1>(0);
     w.q_place.next();
-    end_step(at, w, s, p, o, fade, tiles > begin + 1);
+    end_step(at, w, s, p, o, fade, LISTS ? more : tiles > begin + 1);
     at.v_pipe.wait_full(w.v_place);
     wait_turn(w.at.group);
     wgmma_fence();
@@ -237,6 +255,8 @@ DEVICE void consume(const attention_call &c, const layout &at)
         for (int half = 0; half < u.count; half++) {
             int first = u.first(half);
             int tiles = tiles_seen(c, u.batch, first), begin = first_tile(c, u.batch, first, STEP);
+            if (LISTS)
+                tiles = last_tile(c, u, first, begin, tiles - 1) + 1;
             softmax_state state = {{-INFINITE, -INFINITE}, {0, 0}};
             results o;
             clear(o);

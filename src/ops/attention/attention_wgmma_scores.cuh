@@ -131,6 +131,19 @@ DEVICE void mask_first(scores &s, int first_low, int first_high)
             s[i] = -INFINITE;
 }
 
+/* Scores of the warp whose queries begin at `query` become -infinity where its list does not name
+ * the block of the key; `key` is the first of the tile. */
+DEVICE void hide_unlisted(const attention_call &c, int row, int query, int key, scores &s)
+{
+    if (!LISTS)
+        return;
+    unsigned bits = listed_bits(c, row / c.heads, row % c.heads, query, 16, key, STEP);
+#pragma unroll
+    for (int i = 0; i < STEP / 2; i++)
+        if (!(bits >> (i / 4 * 8 / LIST_SPAN) & 1))
+            s[i] = -INFINITE;
+}
+
 /* Scores of tile n that their rows do not see become -infinity; `low` is this lane's first row. */
 DEVICE void mask_unseen(const attention_call &c, const row_sight &see, int low, int n, scores &s)
 {

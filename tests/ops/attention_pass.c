@@ -13,16 +13,20 @@ static void expect_turns(const pass_shape *s)
 {
     for (int step = 0; step < pass_steps(*s); step++) {
         bool taken[TILES_MOST] = {false};
-        int seen = pass_seen(*s, step);
+        int seen = pass_seen(*s, step), count = 0;
         EXPECT(seen <= pass_tiles(*s));
         for (int tile = 0; tile < pass_tiles(*s); tile++) {
             EXPECT_INT(pass_first(*s, tile) <= step, tile < seen);
-            if (tile >= seen)
+            if (tile >= seen || step >= pass_end(*s, tile))
                 continue;
             int turn = pass_turn(*s, tile, step);
             EXPECT(turn >= 0 && turn < seen && !taken[turn]);
             taken[turn] = true;
+            count++;
         }
+        EXPECT_INT(pass_any(*s, step) != 0, count > 0);
+        for (int turn = 0; turn < count; turn++)
+            EXPECT(taken[turn]);
     }
 }
 
@@ -35,7 +39,8 @@ static void expect_walks(const pass_shape *s)
             pass_walk w = pass_walk_of(*s, unit, half);
             EXPECT(!walked[w.tile]);
             walked[w.tile] = true;
-            EXPECT_INT(w.count, pass_steps(*s) - pass_first(*s, w.tile));
+            int count = pass_end(*s, w.tile) - pass_first(*s, w.tile);
+            EXPECT_INT(w.count, count > 0 ? count : 0);
             for (int i = 0; i < w.count; i++) {
                 int step = pass_step(*s, w, i);
                 EXPECT(step >= pass_first(*s, w.tile) && step < pass_steps(*s) && !met[step]);
@@ -44,6 +49,21 @@ static void expect_walks(const pass_shape *s)
         }
     for (int tile = 0; tile < pass_tiles(*s); tile++)
         EXPECT(walked[tile]);
+}
+
+/* In a window each query meets each key that it sees. */
+static void expect_window(const pass_shape *s)
+{
+    for (int query = 0; query < s->queries; query++) {
+        int position = query + s->keys - s->queries;
+        for (int tile = 0; tile < pass_tiles(*s); tile++) {
+            int last = tile * PASS_ROWS + PASS_ROWS < s->keys ? tile * PASS_ROWS + PASS_ROWS
+                                                              : s->keys;
+            bool sees = tile * PASS_ROWS <= position + s->after && last > position - s->before;
+            int step = query / s->step;
+            EXPECT(!sees || (step >= pass_first(*s, tile) && step < pass_end(*s, tile)));
+        }
+    }
 }
 
 /* A block of threads: which unit it is at, which walk of it and how far. */
@@ -80,6 +100,11 @@ static int run(const pass_shape *s, int heads, int blocks)
             if (w[i].unit >= units)
                 continue;
             pass_walk walk = pass_walk_of(*s, w[i].unit % pass_units(*s), w[i].half);
+            if (walk.count == 0) {
+                advance(s, &w[i], 0, blocks);
+                moved = true;
+                continue;
+            }
             int step = pass_step(*s, walk, w[i].at);
             int *turn = &turns[w[i].unit / pass_units(*s) * STEPS_MOST + step];
             if (*turn == pass_turn(*s, walk.tile, step)) {
@@ -101,7 +126,8 @@ TEST(attention_pass_is_in_order_and_gets_on)
     for (int n = 0; n < 3000; n++) {
         int longest = n % 2 ? 3000 : 300;
         pass_shape s = {n / 2 % 2, 1 + (int)(test_random() % (uint64_t)longest),
-                        1 + (int)(test_random() % (uint64_t)longest), n / 4 % 2 ? 64 : 128, 1};
+                        1 + (int)(test_random() % (uint64_t)longest), n / 4 % 2 ? 64 : 128,
+                        .around = 1};
         if (!s.causal)
             s.around = 1 + (int)(test_random() % (uint64_t)pass_tiles(s));
         int least = s.causal ? pass_units(s) : s.around;
@@ -111,13 +137,44 @@ TEST(attention_pass_is_in_order_and_gets_on)
     }
 }
 
+TEST(attention_pass_goes_through_windows)
+{
+    for (int n = 0; n < 2000; n++) {
+        int longest = n % 2 ? 2500 : 300;
+        pass_shape s = {0, 1 + (int)(test_random() % (uint64_t)longest),
+                        1 + (int)(test_random() % (uint64_t)longest), n / 4 % 2 ? 64 : 128, 1, 1,
+                        (int)(test_random() % 900) - 100, (int)(test_random() % 900) - 100};
+        if (n % 5 == 0)
+            s.after = 0;
+        if (s.before + s.after < 0)
+            s.before = -s.after;
+        expect_turns(&s);
+        expect_walks(&s);
+        if (n % 20 == 0)
+            expect_window(&s);
+        run(&s, 1 + n % 5, 1 + n % 7);
+    }
+}
+
+/* A causal window of 512 over 4096 queries, in as many blocks as a card may have for a head. */
+TEST(attention_pass_hardly_waits_in_windows)
+{
+    for (int step = 64; step <= 128; step += 64) {
+        pass_shape s = {0, 4096, 4096, step, 32, 1, 511, 0};
+        int longest = pass_walk_of(s, 8, 0).count;
+        EXPECT_INT(longest, (512 + PASS_ROWS - 1 + step - 1) / step);
+        EXPECT(run(&s, 1, 32) <= longest + 1);
+        EXPECT(run(&s, 4, 16) <= 8 * longest + 2);
+    }
+}
+
 /* Two tiles of causal attention have the work of one and a bit. */
 TEST(attention_pass_hardly_waits)
 {
     for (int causal = 0; causal < 2; causal++)
         for (int step = 64; step <= 128; step += 64)
             for (int queries = 256; queries <= 4096; queries *= 2) {
-                pass_shape s = {causal, queries, queries, step, queries / 128};
+                pass_shape s = {causal, queries, queries, step, .around = queries / 128};
                 if (pass_steps(s) > STEPS_MOST)
                     continue;
                 int work = 0;

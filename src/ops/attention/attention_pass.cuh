@@ -12,9 +12,14 @@
  *   together. Late tiles go up from their first step. Early ones go up from the first step that
  *   sees a late tile, where these have been, and then down from there to their own first step.
  *
+ * - In a window, which has limits on both sides, tiles go down, a block of threads having one, and
+ *   each goes up through its steps; the last that sees a step is its first. The one behind began
+ *   at a later step, and so has been wherever the two meet.
+ *
  * Whatever the pace, a tile waits only for tiles that do not wait for it: those of earlier heads
  * or rounds, and of its own `around` (with causality, of its head), all of which are at work at the
- * same time as a grid has no more blocks than the card holds, and takes them in order. */
+ * same time as a grid has no more blocks than the card holds, and takes them in order; in a window
+ * only for those that were taken before it. */
 #ifndef CUP_OPS_ATTENTION_ATTENTION_PASS_CUH
 #define CUP_OPS_ATTENTION_ATTENTION_PASS_CUH
 
@@ -36,6 +41,7 @@ typedef struct attention_pass {
 
 typedef struct pass_shape {
     int causal, queries, keys, step, around; /* step: queries at a time */
+    int window, before, after;               /* of attention_mask; window excludes causal */
 } pass_shape;
 
 /* A tile of keys and the steps it meets: it begins at `turn`, then see pass_step(). */
@@ -63,15 +69,39 @@ CUP__PASS int pass_units(pass_shape s)
 CUP__PASS int pass_first(pass_shape s, int tile)
 {
     int unseen = s.causal ? tile * PASS_ROWS - (s.keys - s.queries) : 0;
+    if (s.window)
+        unseen = tile * PASS_ROWS - (s.keys - s.queries) - s.after;
+    if (s.window && unseen >= s.queries)
+        return pass_steps(s);
     return unseen > 0 ? unseen / s.step : 0;
 }
 
-/* The tiles from the first on that a step sees. */
+/* The steps before which all that see any key of a tile are. Neither this nor the first goes down
+ * from one tile to the next. */
+CUP__PASS int pass_end(pass_shape s, int tile)
+{
+    int behind = (tile + 1) * PASS_ROWS < s.keys ? (tile + 1) * PASS_ROWS : s.keys;
+    int end = behind - (s.keys - s.queries) + s.before;
+    if (!s.window || end >= s.queries)
+        return pass_steps(s);
+    return end > 0 ? (end + s.step - 1) / s.step : 0;
+}
+
+/* The tiles from the first on of which a step, and those before it, see all that they see. */
 CUP__PASS int pass_seen(pass_shape s, int step)
 {
     int last = (step + 1) * s.step < s.queries ? (step + 1) * s.step : s.queries;
     int seen = s.causal ? last + s.keys - s.queries : s.keys;
+    if (s.window && last + s.keys - s.queries + s.after < s.keys)
+        seen = last + s.keys - s.queries + s.after;
     return seen > 0 ? (seen + PASS_ROWS - 1) / PASS_ROWS : 0;
+}
+
+/* Whether any tile adds to a step. */
+CUP__PASS int pass_any(pass_shape s, int step)
+{
+    int seen = pass_seen(s, step);
+    return seen > 0 && (!s.window || pass_end(s, seen - 1) > step);
 }
 
 /* The tiles that go together with this one: the first of them, and how many. */
@@ -97,6 +127,13 @@ CUP__PASS int pass_walks(pass_shape s, int unit)
 CUP__PASS pass_walk pass_walk_of(pass_shape s, int unit, int half)
 {
     pass_walk w;
+    if (s.window) {
+        w.tile = pass_tiles(s) - 1 - unit;
+        w.turn = pass_first(s, w.tile);
+        w.count = pass_end(s, w.tile) - w.turn;
+        w.count = w.count > 0 ? w.count : 0;
+        return w;
+    }
     if (!s.causal) {
         pass_round r = pass_round_of(s, unit);
         w.tile = unit;
@@ -123,6 +160,8 @@ CUP__PASS int pass_step(pass_shape s, pass_walk w, int i)
 CUP__PASS int pass_turn(pass_shape s, int tile, int step)
 {
     int middle = pass_tiles(s) / 2, seen = pass_seen(s, step);
+    if (s.window)
+        return seen - 1 - tile;
     if (s.causal) {
         int late = seen > middle ? seen - middle : 0;
         return tile < middle ? late + tile : seen - 1 - tile;

@@ -76,7 +76,8 @@ DEVICE grad_unit grad_unit_at(const attention_call &c, const pass_shape &s, int 
 /* The call's shape, made anew. */
 DEVICE pass_shape fresh_shape(const attention_call &c, const attention_pass &p)
 {
-    pass_shape s = {CAUSAL, fresh(c.queries), fresh(c.keys), STEP, fresh(p.around)};
+    pass_shape s = {CAUSAL, fresh(c.queries), fresh(c.keys), STEP, fresh(p.around),
+                    WINDOW, WINDOW ? fresh(c.mask.before) : 0, WINDOW ? fresh(c.mask.after) : 0};
     return s;
 }
 

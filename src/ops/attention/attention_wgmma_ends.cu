@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(256)
     int group = threadIdx.x / 128, thread = threadIdx.x % 128;
     const float4 *from =
         (const float4 *)(p.dq + ((long long)blockIdx.x * 2 + group) * BLOCK_NUMBERS) + thread;
-    bool any = pass_seen(shape_of(c, p), step) > 0;
+    bool any = pass_any(shape_of(c, p), step);
     float4 sum[BLOCK_COLUMNS / 8];
 #pragma unroll
     for (int j = 0; j < BLOCK_COLUMNS / 8; j++)

@@ -5,6 +5,7 @@
 #include "ops/attention/attention_wgmma.h"
 
 #define ROUND 128 /* what the queries are rounded up to in delta and lse_log2 */
+#define WINDOWED_MOST (1 << 28) /* positions, so that a window's ends are numbers of 32 bits */
 #define STAGES 2
 #define DQ_STAGES 2
 #define END_THREADS 256
@@ -17,14 +18,20 @@ typedef struct pass_plan {
 } pass_plan;
 
 /* Tiles that wait for each other are at work at the same time, so the grid is a multiple of them:
- * where the next head's began beside them, they would wait for those that find no place. */
+ * where the next head's began beside them, they would wait for those that find no place. In a
+ * window they wait only for tiles that were taken before. */
 static pass_plan plan_of(const cup__attention *a, int64_t most)
 {
     pass_plan p = {.size = a->size <= 64 ? 64 : 128};
     p.shape = (pass_shape){a->mask.causal, (int)a->queries, (int)a->keys, p.size == 64 ? 128 : 64,
-                           pass_tiles((pass_shape){.keys = (int)a->keys})};
+                           pass_tiles((pass_shape){.keys = (int)a->keys}),
+                           a->mask.window, (int)a->mask.before, (int)a->mask.after};
     int64_t together = pass_units(p.shape);
     p.units = together * a->batch * a->kv_heads;
+    if (p.shape.window) {
+        p.blocks = p.units < most ? p.units : most;
+        return p;
+    }
     if (!p.shape.causal && together > most) {
         together = divide_up(together, divide_up(together, most));
         p.shape.around = (int)together;
@@ -43,8 +50,10 @@ const char *cup__attention_pass_refuses(const cup__call *call)
     cup__attention a = cup__attention_of(call);
     if (a.dropout > 0)
         return "it knows of no dropout";
-    if (a.mask.window)
-        return "it knows of no windows";
+    if (a.mask.key_offsets)
+        return "it knows of no documents";
+    if (a.mask.window && (a.queries > WINDOWED_MOST || a.keys > WINDOWED_MOST))
+        return "there are a window and over 2^28 positions";
     if (a.score.changed)
         return "it knows of scores that are scaled, and of nothing else";
     int64_t most = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
@@ -75,6 +84,8 @@ static cup__kernel *kernel_of(const cup__attention *a, const pass_plan *p, const
         {"STAGES", STAGES},   {"CAUSAL", a->mask.causal}, {"DQ_STAGES", DQ_STAGES},
     };
     int count = 6;
+    if (a->mask.window)
+        knobs[count++] = (cup__knob){"WINDOW", 1};
     if (a->score.sinks)
         knobs[count++] = (cup__knob){"SINKS", 1};
     return cup__kernel_get(cup__cuda_of(a->c->device), file, entry, knobs, count);

@@ -61,15 +61,20 @@ DEVICE void find_probabilities(const attention_call &c, scores &s, uint32_t lse,
     if (!masked)
         return;
     key += lane() / 4;
-    int unseen[2]; /* columns before this one do not see the key of the row */
+    int unseen[2], end[2]; /* columns before the one, or from the other on, see not the row's key */
 #pragma unroll
     for (int r = 0; r < 2; r++)
         unseen[r] = key + 8 * r >= c.keys ? STEP
                     : CAUSAL              ? key + 8 * r - (query + c.keys - c.queries) - 2 * t
+                    : WINDOW              ? first_seeing(c, 0, key + 8 * r) - query - 2 * t
                                           : -STEP;
 #pragma unroll
+    for (int r = 0; r < 2; r++)
+        end[r] = WINDOW ? end_seeing(c, 0, key + 8 * r) - query - 2 * t : STEP;
+#pragma unroll
     for (int i = 0; i < STEP / 2; i++)
-        if (i / 4 * 8 + i % 2 < unseen[i / 2 % 2])
+        if (i / 4 * 8 + i % 2 < unseen[i / 2 % 2] ||
+            (WINDOW && i / 4 * 8 + i % 2 >= end[i / 2 % 2]))
             s[i] = 0;
 }
 
@@ -147,7 +152,9 @@ DEVICE void grad_step(const attention_call &c, grad_state &w, scores &s, results
     wgmma_hold(s);
     wgmma_fence();
     start_scores(dp, d.v, d.d_o + step);
-    find_probabilities(c, s, numbers, query, key + 16 * w.at.warp, key + 64 > seen_by(c, query));
+    bool masked =
+        key + 64 > seen_by(c, query) || (WINDOW && key < first_seen(c, 0, query + STEP - 1));
+    find_probabilities(c, s, numbers, query, key + 16 * w.at.warp, masked);
     pack_a(p, s);
     wgmma_fence();
     start_results(dv, p, d.d_o_turned + step);
@@ -218,7 +225,8 @@ DEVICE void consume(const attention_call &c, const attention_pass &p, uint32_t m
             results dk, dv;
             clear(dk);
             clear(dv);
-            walk_queries(c, w, s, walk, dk, dv);
+            if (!WINDOW || walk.count > 0)
+                walk_queries(c, w, s, walk, dk, dv);
             store_rows(c, head_of(c.dk, u.batch, u.kv), c.dk.position, key, c.keys, dk, c.scale,
                        c.scale);
             store_rows(c, head_of(c.dv, u.batch, u.kv), c.dv.position, key, c.keys, dv, 1, 1);

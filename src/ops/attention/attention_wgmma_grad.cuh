@@ -28,7 +28,7 @@ DEVICE int block_column(int group)
 
 DEVICE pass_shape shape_of(const attention_call &c, const attention_pass &p)
 {
-    pass_shape s = {CAUSAL, c.queries, c.keys, STEP, p.around};
+    pass_shape s = {CAUSAL, c.queries, c.keys, STEP, p.around, WINDOW, c.mask.before, c.mask.after};
     return s;
 }
 

@@ -36,6 +36,7 @@
 #endif
 #define UNROLL (EACH > 4 ? 2 : 4)
 #define LOG2_E 1.4426950408889634
+#define JOIN_THREADS 128
 #include "lane_sums.cuh"
 
 DEVICE void load_lane(const kept *from, long long step, int column, int size, real (&to)[EACH])
@@ -209,21 +210,42 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     }
 }
 
-/* Joins the shares of a row; a warp each. */
-extern "C" __global__ void __launch_bounds__(128) kv_join(const __grid_constant__ kv_call c)
+/* Joins the shares of a row, a block each. Every warp finds what they weigh, a lane a share; then a
+ * thread adds up a column of them. */
+extern "C" __global__ void __launch_bounds__(JOIN_THREADS)
+    kv_join(const __grid_constant__ kv_call c)
 {
-    long long place = (long long)blockIdx.x * 4 + threadIdx.x / 32;
-    wait_for_previous_kernel();
-    let_next_kernel_start();
-    if (place >= (long long)c.batch * c.heads * c.tokens)
-        return;
+    __shared__ real factors[KV_SHARES_MOST];
+    long long place = blockIdx.x;
+    int lane = (int)threadIdx.x % 32, row = c.value_size + 2;
     int token = (int)(place % c.tokens), head = (int)(place / c.tokens % c.heads);
     int batch = (int)(place / c.tokens / c.heads);
+    wait_for_previous_kernel();
+    let_next_kernel_start();
     bool known = sequence_of(c, batch).known;
-    const real *parts = (const real *)c.part + place * c.shares * (c.value_size + 2);
-    for (int d = (int)threadIdx.x % 32; d < c.value_size; d += 32) {
-        real base, weight, value = sum_of(parts, c.shares, c.value_size + 2, c.value_size, d,
-                                          &base, &weight);
+    const real *parts = (const real *)c.part + place * c.shares * row;
+    real base = lowest(), weight = 0;
+    for (int i = lane; i < c.shares; i += 32)
+        base = larger(base, parts[i * row + c.value_size]);
+#pragma unroll
+    for (int mask = 16; mask; mask /= 2)
+        base = larger(base, shuffle_xor(base, mask));
+    for (int i = lane; i < c.shares; i += 32) {
+        real own = parts[i * row + c.value_size + 1];
+        real factor = own == 0 ? 0 : exp2(parts[i * row + c.value_size] - base);
+        weight += factor * own;
+        if (threadIdx.x < 32)
+            factors[i] = factor;
+    }
+#pragma unroll
+    for (int mask = 16; mask; mask /= 2)
+        weight += shuffle_xor(weight, mask);
+    __syncthreads();
+    for (int d = (int)threadIdx.x; d < c.value_size; d += JOIN_THREADS) {
+        real value = 0;
+#pragma unroll 16
+        for (int i = 0; i < c.shares; i++)
+            value += factors[i] * parts[i * row + d];
         store_mean(c, batch, head, token, d, value, base, weight, known);
     }
 }

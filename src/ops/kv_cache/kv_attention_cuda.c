@@ -10,7 +10,6 @@
 #define LANES_ROWS 4
 #define SIZE_MOST 256
 #define SHARE_LEAST 256 /* keys that are worth a block */
-#define SHARES_MOST 128
 #define ROWS_MOST 4 /* warps that stand one below the other in a tile */
 #define STAGES_MOST 6
 
@@ -27,7 +26,7 @@ static int64_t shares_of(const cup__kv_attention *a, int64_t blocks, int multipr
     int64_t reach = a->window < a->kv.room ? a->window : a->kv.room;
     int64_t wanted = 2 * (int64_t)multiprocessors / blocks, most = reach / SHARE_LEAST;
     int64_t shares = wanted < most ? wanted : most;
-    return shares < 1 ? 1 : shares > SHARES_MOST ? SHARES_MOST : shares;
+    return shares < 1 ? 1 : shares > KV_SHARES_MOST ? KV_SHARES_MOST : shares;
 }
 
 static kv_call call_of(const cup__kv_attention *a)
@@ -79,7 +78,7 @@ static cup_status run(cup__call *call, const char *file, const char *entry, cup_
     if (status == CUP_OK && part) {
         count = knobs_of(&a, knobs);
         kernel = cup__kernel_get(gpu, "kv_attention.cu", "kv_join", knobs, count);
-        grid = (cup__grid){.x = (rows + 3) / 4, .threads = 128, .dependent = true};
+        grid = (cup__grid){.x = rows, .threads = 128, .dependent = true};
         status = kernel ? cup__launch(gpu, kernel, grid, CUP__ARG(argument)) : c->error.status;
     }
     cup_tensor_free(part);

@@ -3,6 +3,8 @@
 #ifndef CUP_OPS_KV_CACHE_KV_CACHE_CALL_CUH
 #define CUP_OPS_KV_CACHE_KV_CACHE_CALL_CUH
 
+#define KV_SHARES_MOST 128
+
 /* A tensor seen as [batch, heads, tokens, size], or [pages, heads, page, size], and without a size
  * where each token has one number; strides in elements. */
 typedef struct kv_heads {

@@ -160,6 +160,8 @@ static const cup__impl impls[] = {
      .refuses = cup__refuses_f64, .run = cup__kv_attention_cpu},
     {.name = "tiles", .place = CUP__CUDA, CUP__THRESHOLDS(16, 32, 64, 128), .strided = true,
      .tolerance = 6, .refuses = cup__kv_tiles_refuses, .run = cup__kv_tiles},
+    {.name = "wgmma", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 128), .strided = true,
+     .tolerance = 6, .refuses = cup__kv_wgmma_refuses, .run = cup__kv_wgmma},
     {.name = "lanes", .place = CUP__CUDA, CUP__THRESHOLDS(8, 32, 256), .strided = true,
      .refuses = cup__kv_lanes_refuses, .run = cup__kv_lanes},
     {0}};
@@ -177,6 +179,11 @@ static const cup__sample samples[] = {
     {"1x2x20x32 1x1x60x32 1x1x60x32 1 1x1 1x1x60 1x1x60", WITH(0)},
     {"1x1x65x16 1x1x90x16 1x1x90x16 1 - - - - 1", WITH(.window_left = 70)},
     {"1x2x20x256 1x1x33x256 1x1x33x256 1", WITH(0)},
+    {"2x6x1x64 2x2x1400x64 2x2x1400x64 2", WITH(.window_left = 900)},
+    {"1x8x9x104 1x1x1100x104 1x1x1100x104 1 - - - 1 8", WITH(.soft_cap = 5)},
+    {"3x2x4x64 8x1x32x64 8x1x32x64 3 3x8", WITH(0)},
+    {"2x4x2x128 9x2x16x128 9x2x16x128 2 2x6 - - 2", WITH(.window_left = 50)},
+    {"2x2x3x128 5x1x192x128 5x1x192x128 1 2x3", WITH(0)},
     {NULL, NULL}};
 static const cup__sample bench[] = {
     {"32x32x1x128 32x32x8192x128 32x32x8192x128 32", WITH(0)},

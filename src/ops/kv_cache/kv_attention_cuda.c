@@ -1,9 +1,10 @@
 /* The host side of kv_attention.cu and kv_attention_tiles.cu. How long sequences are stands on the
  * device: what is decided here goes by the room that they have. */
-#include "base/divide.h"
-#include "ops/kv_cache/kv_cache.h"
+#include "ops/kv_cache/kv_attention_cuda.h"
 
 #include <math.h>
+
+#include "base/divide.h"
 
 #define LOG2_E 1.4426950408889634
 #define LANES_WARPS 8
@@ -13,18 +14,17 @@
 #define ROWS_MOST 4 /* warps that stand one below the other in a tile */
 #define STAGES_MOST 6
 
-static bool lies_in_16_bytes(const cup_tensor *t)
+bool cup__kv_lies_in_16_bytes(const cup_tensor *t)
 {
     int64_t elements = 16 / cup_dtype_size(t->dtype);
     return (uintptr_t)t->data % 16 == 0 && t->stride[3] == 1 && t->stride[0] % elements == 0 &&
            t->stride[1] % elements == 0 && t->stride[2] % elements == 0;
 }
 
-/* Into how many shares the keys are cut, so that the blocks fill the GPU twice. */
-static int64_t shares_of(const cup__kv_attention *a, int64_t blocks, int multiprocessors)
+int64_t cup__kv_shares(const cup__kv_attention *a, int64_t blocks, int64_t busy, int64_t least)
 {
     int64_t reach = a->window < a->kv.room ? a->window : a->kv.room;
-    int64_t wanted = 2 * (int64_t)multiprocessors / blocks, most = reach / SHARE_LEAST;
+    int64_t wanted = busy / (blocks > 0 ? blocks : 1), most = reach / least;
     int64_t shares = wanted < most ? wanted : most;
     return shares < 1 ? 1 : shares > KV_SHARES_MOST ? KV_SHARES_MOST : shares;
 }
@@ -44,7 +44,7 @@ static kv_call call_of(const cup__kv_attention *a)
     return c;
 }
 
-static int knobs_of(const cup__kv_attention *a, cup__knob *out)
+int cup__kv_attention_knobs(const cup__kv_attention *a, cup__knob *out)
 {
     int count = cup__kv_knobs(&a->kv, a->q->dtype, out);
     if (a->soft_cap > 0)
@@ -54,9 +54,15 @@ static int knobs_of(const cup__kv_attention *a, cup__knob *out)
     return count;
 }
 
-/* A kernel over shares of the keys, and kv_join behind it where there are several. */
-static cup_status run(cup__call *call, const char *file, const char *entry, cup__knob *knobs,
-                      int count, cup__grid grid)
+static cup_status launch(cup__cuda *gpu, cup__kernel *kernel, const cup__kv_kernel *by,
+                         const kv_call *argument)
+{
+    return by->maps ? cup__launch(gpu, kernel, by->grid, CUP__ARG(by->maps[0]),
+                                  CUP__ARG(by->maps[1]), CUP__ARG(*argument))
+                    : cup__launch(gpu, kernel, by->grid, CUP__ARG(*argument));
+}
+
+cup_status cup__kv_run(cup__call *call, const cup__kv_kernel *by)
 {
     cup__kv_attention a = cup__kv_attention_of(call);
     cup_context *c = call->c;
@@ -65,20 +71,20 @@ static cup_status run(cup__call *call, const char *file, const char *entry, cup_
     kv_call argument = call_of(&a);
     if (rows == 0 || a.kv.value_size == 0)
         return CUP_OK;
-    argument.shares = (int)grid.y;
+    argument.shares = (int)by->grid.y;
     cup__shape room = {a.q->dtype == CUP_F64 ? CUP_F64 : CUP_F32, 1,
-                       {rows * grid.y * (a.kv.value_size + 2)}};
-    cup_tensor *part = grid.y > 1 ? cup__tensor_make(c, &room, "kv_attention") : NULL;
-    if (grid.y > 1 && !part)
+                       {rows * by->grid.y * (a.kv.value_size + 2)}};
+    cup_tensor *part = by->grid.y > 1 ? cup__tensor_make(c, &room, "kv_attention") : NULL;
+    if (by->grid.y > 1 && !part)
         return c->error.status;
     argument.part = part ? part->data : NULL;
-    cup__kernel *kernel = cup__kernel_get(gpu, file, entry, knobs, count);
-    cup_status status =
-        kernel ? cup__launch(gpu, kernel, grid, CUP__ARG(argument)) : c->error.status;
+    cup__kernel *kernel = cup__kernel_get(gpu, by->file, by->entry, by->knobs, by->count);
+    cup_status status = kernel ? launch(gpu, kernel, by, &argument) : c->error.status;
     if (status == CUP_OK && part) {
-        count = knobs_of(&a, knobs);
+        cup__knob knobs[CUP__KV_KNOBS];
+        int count = cup__kv_attention_knobs(&a, knobs);
         kernel = cup__kernel_get(gpu, "kv_attention.cu", "kv_join", knobs, count);
-        grid = (cup__grid){.x = rows, .threads = 128, .dependent = true};
+        cup__grid grid = {.x = rows, .threads = 128, .dependent = true};
         status = kernel ? cup__launch(gpu, kernel, grid, CUP__ARG(argument)) : c->error.status;
     }
     cup_tensor_free(part);
@@ -112,22 +118,21 @@ cup_status cup__kv_lanes(cup__call *call)
     int64_t rows = a.q->dtype == CUP_F64 ? 1 : power_from(all);
     rows = rows < LANES_ROWS ? rows : LANES_ROWS;
     bool whole = kv->size % each == 0 && kv->value_size % each == 0 &&
-                 lies_in_16_bytes(kv->keys) && lies_in_16_bytes(kv->values);
-    cup__knob knobs[CUP__KV_KNOBS];
-    int count = knobs_of(&a, knobs);
-    knobs[count++] = (cup__knob){"EACH", (int)each};
-    knobs[count++] = (cup__knob){"LANES", (int)power_from((larger + each - 1) / each)};
-    knobs[count++] = (cup__knob){"ROWS", (int)rows};
-    knobs[count++] = (cup__knob){"WARPS", LANES_WARPS};
-    knobs[count++] = (cup__knob){"WHOLE", whole};
-    cup__grid grid = {.x = kv->batch * kv->heads,
-                      .z = rows ? (all + rows - 1) / rows : 1,
-                      .threads = 32 * LANES_WARPS,
-                      .dependent = true};
-    int64_t blocks = grid.x * grid.z > 0 ? grid.x * grid.z : 1;
+                 cup__kv_lies_in_16_bytes(kv->keys) && cup__kv_lies_in_16_bytes(kv->values);
+    cup__kv_kernel by = {.file = "kv_attention.cu", .entry = "kv_lanes"};
+    by.count = cup__kv_attention_knobs(&a, by.knobs);
+    by.knobs[by.count++] = (cup__knob){"EACH", (int)each};
+    by.knobs[by.count++] = (cup__knob){"LANES", (int)power_from((larger + each - 1) / each)};
+    by.knobs[by.count++] = (cup__knob){"ROWS", (int)rows};
+    by.knobs[by.count++] = (cup__knob){"WARPS", LANES_WARPS};
+    by.knobs[by.count++] = (cup__knob){"WHOLE", whole};
+    by.grid = (cup__grid){.x = kv->batch * kv->heads,
+                          .z = rows ? (all + rows - 1) / rows : 1,
+                          .threads = 32 * LANES_WARPS,
+                          .dependent = true};
     const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(call->c->device));
-    grid.y = shares_of(&a, blocks, facts->multiprocessors);
-    return run(call, "kv_attention.cu", "kv_lanes", knobs, count, grid);
+    by.grid.y = cup__kv_shares(&a, by.grid.x * by.grid.z, 2 * facts->multiprocessors, SHARE_LEAST);
+    return cup__kv_run(call, &by);
 }
 
 /* How a block of kv_attention_tiles.cu is made up. */
@@ -176,7 +181,8 @@ const char *cup__kv_tiles_refuses(const cup__call *call)
         return "the size of a head must be a multiple of 8, of codes of 16, up to 256";
     if (a.scale < 0)
         return "the scale is negative";
-    if (!lies_in_16_bytes(a.q) || !lies_in_16_bytes(kv->keys) || !lies_in_16_bytes(kv->values))
+    if (!cup__kv_lies_in_16_bytes(a.q) || !cup__kv_lies_in_16_bytes(kv->keys) ||
+        !cup__kv_lies_in_16_bytes(kv->values))
         return "rows do not begin at multiples of 16 bytes";
     return tiling_of(&a, facts->shared_per_block).stages < 2 ? "tiles do not fit in shared memory"
                                                              : NULL;
@@ -188,21 +194,20 @@ cup_status cup__kv_tiles(cup__call *call)
     const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(call->c->device));
     tiling t = tiling_of(&a, facts->shared_per_block);
     int64_t rows = a.heads / a.kv.heads * a.kv.tokens;
-    cup__knob knobs[CUP__KV_KNOBS];
-    int count = knobs_of(&a, knobs);
-    knobs[count++] = (cup__knob){"SIZE", t.size};
-    knobs[count++] = (cup__knob){"ROW_WARPS", t.row_warps};
-    knobs[count++] = (cup__knob){"KEY_WARPS", t.key_warps};
-    knobs[count++] = (cup__knob){"KEYS", t.keys};
-    knobs[count++] = (cup__knob){"STAGES", t.stages};
+    cup__kv_kernel by = {.file = "kv_attention_tiles.cu", .entry = "kv_tiles"};
+    by.count = cup__kv_attention_knobs(&a, by.knobs);
+    by.knobs[by.count++] = (cup__knob){"SIZE", t.size};
+    by.knobs[by.count++] = (cup__knob){"ROW_WARPS", t.row_warps};
+    by.knobs[by.count++] = (cup__knob){"KEY_WARPS", t.key_warps};
+    by.knobs[by.count++] = (cup__knob){"KEYS", t.keys};
+    by.knobs[by.count++] = (cup__knob){"STAGES", t.stages};
     if (a.window < CUP__KV_POSITIONS)
-        knobs[count++] = (cup__knob){"WINDOWED", 1};
-    cup__grid grid = {.x = a.kv.batch * a.kv.heads,
-                      .z = (rows + 16 * t.row_warps - 1) / (16 * t.row_warps),
-                      .threads = 32 * t.row_warps * t.key_warps,
-                      .shared = t.bytes,
-                      .dependent = true};
-    int64_t blocks = grid.x * grid.z > 0 ? grid.x * grid.z : 1;
-    grid.y = shares_of(&a, blocks, facts->multiprocessors);
-    return run(call, "kv_attention_tiles.cu", "kv_tiles", knobs, count, grid);
+        by.knobs[by.count++] = (cup__knob){"WINDOWED", 1};
+    by.grid = (cup__grid){.x = a.kv.batch * a.kv.heads,
+                          .z = (rows + 16 * t.row_warps - 1) / (16 * t.row_warps),
+                          .threads = 32 * t.row_warps * t.key_warps,
+                          .shared = t.bytes,
+                          .dependent = true};
+    by.grid.y = cup__kv_shares(&a, by.grid.x * by.grid.z, 2 * facts->multiprocessors, SHARE_LEAST);
+    return cup__kv_run(call, &by);
 }

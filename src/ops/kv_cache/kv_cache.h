@@ -54,8 +54,10 @@ typedef struct cup__kv_attention {
 cup__kv_attention cup__kv_attention_of(const cup__call *call);
 cup_status cup__kv_attention_cpu(cup__call *call);
 const char *cup__kv_tiles_refuses(const cup__call *call);
+const char *cup__kv_wgmma_refuses(const cup__call *call);
 const char *cup__kv_lanes_refuses(const cup__call *call);
 cup_status cup__kv_tiles(cup__call *call);
+cup_status cup__kv_wgmma(cup__call *call);
 cup_status cup__kv_lanes(cup__call *call);
 
 #endif

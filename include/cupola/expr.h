@@ -91,6 +91,36 @@ CUP_API cup_status cup_expr_result(cup_expr *e, cup_term term, const cup_expr_en
 CUP_API cup_tensor *cup_expr_call(cup_expr *e, cup_tensor *const *inputs, const double *parameters,
                                   cup_tensor **out);
 
+/* Attention whose scores become what the formula makes of them, with cup_attention's q, k, v and
+ * result (cupola/ops.h). The formula is compiled into its kernels, forward and backward.
+ *
+ *     cup_expr *e = cup_expr_new(c, "score query key bias", "cap",
+ *                                "cap * tanh(score / cap) + bias, query - key < 128");
+ *     cup_tensor *o = cup_expr_attention(e, q, k, v, &bias, (double[]){50}, NULL);
+ *
+ * Its first result is the score; a second one, which may be left out, is a condition that is not 0
+ * where the query sees the key. Where it is 0, or the score is -inf, the key counts for nothing; a
+ * query that sees nothing gives 0. Inputs of these names are not given by the call:
+ *     score   the product of q and k, scaled
+ *     query   the number of the key that is the query's own, where the last query's is the last
+ *             key, in its document if there are offsets
+ *     key     the number of the key, from 0
+ *     head    that of the head of q, from 0
+ *     batch   that of the batch, from 0
+ * The other inputs, up to 8, are the `tensors` in the order of their names, which broadcast to
+ * [batches, heads, queries, keys]: a number for each head is [H,1,1]. They have the dtype of q, or
+ * are in f32 (f64 where q is). Gradients flow back to q, k, v, the tensors and sinks; that of a
+ * tensor that differs from key to key takes memory for [B,H,T,S]. Second derivatives are refused.
+ *
+ * In the options soft_cap, slopes, bias and top_left must be left out: the formula says them.
+ * What causal and the windows hide is not even computed, which a condition cannot have. Arithmetic
+ * is in f32, in f64 where q is; in f32 the numbers of positions are exact up to 2^24. For q of 16
+ * bits a GPU's functions are good to 2^-20 or so of themselves, tanh of 1. */
+struct cup_attention_options;
+CUP_API cup_tensor *cup_expr_attention(cup_expr *e, cup_tensor *q, cup_tensor *k, cup_tensor *v,
+                                       cup_tensor *const *tensors, const double *parameters,
+                                       const struct cup_attention_options *options);
+
 /* A formula for the derivative of a result, which must not be folded, by an input, both numbered
  * from 0. Its inputs and parameters are those of e. */
 CUP_API cup_expr *cup_expr_derivative(cup_expr *e, int result, int input);

@@ -69,6 +69,7 @@ static cup_status add_result(cup_expr *e, const cup__parsed *parsed)
     memcpy(f->axes, end->axes, sizeof f->axes);
     f->result[f->results++] = (cup__program_result){parsed->node, end->fold, end->dtype};
     e->program = NULL;
+    e->score = NULL;
     return CUP_OK;
 }
 

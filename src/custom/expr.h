@@ -11,6 +11,7 @@ struct cup_expr {
     cup__formula formula;
     cup__program *program; /* NULL until it is needed, and after a result was added */
     cup__text words;
+    struct cup__score *score; /* as one of attention's scores; NULL as the program */
 };
 
 /* One without inputs. */

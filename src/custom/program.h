@@ -105,6 +105,8 @@ typedef struct cup__slopes_call {
 cup_status cup__slopes_compose(const cup__slopes_call *s, cup__grad *g, const int *slopes);
 void cup__program_kernels_free(struct cup__program_kernel *kernels);
 
+/* What computes a node, a number or a function, from those before it, t0, t1 and so on. */
+void cup__node_source(const cup__expr_node *n, const char *real, cup__text *out);
 /* The CUDA source of a program; false without memory. */
 bool cup__program_source(const cup__program *program, cup__text *out);
 

@@ -4,41 +4,47 @@
 
 #include "custom/program.h"
 
-static void add_number(cup__text *out, double value)
+static void add_number(cup__text *out, const char *real, double value)
 {
     if (value != value)
-        cup__text_add(out, "(real)__int_as_float(0x7fffffff)");
+        cup__text_add(out, "(%s)__int_as_float(0x7fffffff)", real);
     else if (isinf(value))
-        cup__text_add(out, "(real)__int_as_float(0x%s)", value > 0 ? "7f800000" : "ff800000");
+        cup__text_add(out, "(%s)__int_as_float(0x%s)", real, value > 0 ? "7f800000" : "ff800000");
     else {
-        cup__text_add(out, "(real)");
+        cup__text_add(out, "(%s)", real);
         cup__text_add_number(out, value);
         if (value == rint(value) && fabs(value) < 1e15)
             cup__text_add(out, ".0");
     }
 }
 
+void cup__node_source(const cup__expr_node *n, const char *real, cup__text *out)
+{
+    const cup__function_row *row = &cup__functions[n->function];
+    char name[24];
+    int length = 0;
+    if (n->function == CUP__NUMBER) {
+        add_number(out, real, n->value);
+        return;
+    }
+    for (; row->id[length] && length < 23; length++)
+        name[length] = (char)tolower((unsigned char)row->id[length]);
+    cup__text_add(out, "f_%.*s(", length, name);
+    for (int i = 0; i < row->arity; i++)
+        cup__text_add(out, "%st%d", i ? ", " : "", n->in[i]);
+    cup__text_add(out, ")");
+}
+
 static void add_node(const cup__program *p, int node, int input, cup__text *out)
 {
     const cup__expr_node *n = &p->nodes[node];
     cup__text_add(out, "    const real t%d = ", node);
-    if (n->function == CUP__NUMBER) {
-        add_number(out, n->value);
-    } else if (n->function == CUP__INPUT) {
+    if (n->function == CUP__INPUT)
         cup__text_add(out, "x[%d]", input);
-    } else if (n->function == CUP__PARAMETER) {
+    else if (n->function == CUP__PARAMETER)
         cup__text_add(out, "p[%d]", n->in[0]);
-    } else {
-        const cup__function_row *row = &cup__functions[n->function];
-        char name[24];
-        int length = 0;
-        for (; row->id[length] && length < 23; length++)
-            name[length] = (char)tolower((unsigned char)row->id[length]);
-        cup__text_add(out, "f_%.*s(", length, name);
-        for (int i = 0; i < row->arity; i++)
-            cup__text_add(out, "%st%d", i ? ", " : "", n->in[i]);
-        cup__text_add(out, ")");
-    }
+    else
+        cup__node_source(n, "real", out);
     cup__text_add(out, ";\n");
 }
 

@@ -38,6 +38,7 @@ typedef struct cup__random {
 /* What the layers above keep for a context: freed with it, in this order, before its device. */
 typedef enum cup__slot_id {
     CUP__SLOT_PROGRAMS,  /* formulas that were made, see custom/program.h */
+    CUP__SLOT_SCORES,    /* those that attention takes, see custom/score.c */
     CUP__SLOT_PRODUCTS,  /* of matrix products on a GPU, see ops/matmul/product_state.h */
     CUP__SLOT_MEMOS,     /* what is remembered of calls, see dispatch/memo.h */
     CUP__SLOT_TUNED,     /* ways that were measured, see dispatch/tuned.h */

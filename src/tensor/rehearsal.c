@@ -5,7 +5,7 @@
 /* What layers above keep is the device's, but for formulas, which a program may go on using. */
 static bool is_exchanged(int slot)
 {
-    return slot != CUP__SLOT_PROGRAMS;
+    return slot != CUP__SLOT_PROGRAMS && slot != CUP__SLOT_SCORES;
 }
 
 cup_status cup__rehearsal_begin(cup_context *c, cup__rehearsal *r)

@@ -33,6 +33,10 @@ typedef struct cup__attention {
     cup__heads d_o, dq, dk, dv;  /* of backward only */
     cup_tensor *d_slopes, *d_sinks; /* [batch, heads, queries] where there are slopes, or sinks */
     cup_tensor *d_bias; /* [batch, heads, queries, keys], NULL: not wanted */
+    /* Of a formula's tensors that are the same for all keys, as bits, the gradients [bits, batch,
+     * heads, queries], and of others [bits, batch, heads, queries, keys]. */
+    uint32_t row_grads, pair_grads;
+    cup_tensor *d_rows, *d_pairs;
 } cup__attention;
 
 /* What was made so that all heads have the larger size, and in place of what. */
@@ -95,7 +99,14 @@ int64_t cup__attention_places(cup_tensor *const *in, int i, const void *attribut
 cup_status cup__attention_check(cup__call *call, double scale, double dropout, int64_t size);
 
 /* The rows that share all this: op->kind of each. */
-enum { CUP__ATTENTION, CUP__ATTENTION_GRAD, CUP__QKV_ATTENTION, CUP__QKV_ATTENTION_GRAD };
+enum {
+    CUP__ATTENTION,
+    CUP__ATTENTION_GRAD,
+    CUP__QKV_ATTENTION,
+    CUP__QKV_ATTENTION_GRAD,
+    CUP__ATTENTION_FORMULA,
+    CUP__ATTENTION_FORMULA_GRAD
+};
 
 /* A call of any of these rows. Its results may not be there yet. */
 cup__attention cup__attention_of(const cup__call *call);
@@ -103,6 +114,8 @@ cup__attention cup__attention_of_three(const cup__call *call);
 cup__attention cup__attention_of_three_grad(const cup__call *call);
 cup__attention cup__attention_of_one(const cup__call *call);
 cup__attention cup__attention_of_one_grad(const cup__call *call);
+cup__attention cup__attention_of_formula(const cup__call *call);
+cup__attention cup__attention_of_formula_grad(const cup__call *call);
 
 /* The gradient's row, called with the attributes of the same name of the row that is differentiated
  * and the sequence of its random numbers, and with the optional inputs, which begin with input

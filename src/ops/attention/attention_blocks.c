@@ -157,3 +157,15 @@ void cup__blocks_hide(const cup__attention *a, cup__rows_of at, int64_t key, flo
             if (!cup__attention_is_listed(&a->lists, at.batch, at.head, at.first + r, key + i))
                 score[r * CUP__COLS + i] = scale < 0 ? INFINITY : -INFINITY;
 }
+
+cup__score_run cup__blocks_formula(const cup__attention *a, cup__rows_of at, int64_t key,
+                                   float *score, float *room)
+{
+    float scale = (float)a->scale;
+    for (int i = 0; i < CUP__COLS; i++)
+        score[i] *= scale;
+    cup__score_place place = {at.batch, at.head, at.first, key, CUP__COLS};
+    cup__score_run r = cup__score_evaluate(a, place, false, score, room);
+    memmove(score, r.gives[CUP__GIVES_SCORE], CUP__COLS * sizeof *score);
+    return r;
+}

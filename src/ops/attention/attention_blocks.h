@@ -70,6 +70,11 @@ void cup__blocks_hide(const cup__attention *a, cup__rows_of at, int64_t key, flo
 /* Adds the bias of one query, the first of `at`, to its scores of a block of keys. */
 void cup__blocks_bias(const cup__attention *a, cup__rows_of at, int64_t key, float *score);
 
+/* Scales the scores of one query, the first of `at`, of a block of keys and lets the formula change
+ * them. */
+cup__score_run cup__blocks_formula(const cup__attention *a, cup__rows_of at, int64_t key,
+                                   float *score, float *room);
+
 cup_status cup__blocks_run(cup__blocks *j, int64_t count, cup__body body, const char *name);
 
 static inline __attribute__((always_inline)) float cup__sum_lanes(const float *part)

@@ -31,6 +31,9 @@ typedef struct attention_call {
     attention_score score;
     attention_sights ranges;
     attention_lists lists;
+#if FORMULA || !defined(__CUDACC__)
+    attention_formula formula; /* last: kernels without one do not have it */
+#endif
 } attention_call;
 
 #endif

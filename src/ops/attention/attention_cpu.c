@@ -47,11 +47,17 @@ CUP__WIDE static void soften_rows(float *score, float *out, state *s, int64_t ro
     }
 }
 
+/* `room` is a formula's. */
 CUP__WIDE static void change_rows(const cup__attention *a, int64_t row, int64_t query, int64_t key,
-                                  int64_t rows, float *score)
+                                  int64_t rows, float *score, float *room)
 {
     float slope[CUP__COLS];
     for (int64_t r = 0; r < rows; r++) {
+        if (a->score.formula) {
+            cup__blocks_formula(a, (cup__rows_of){row / a->heads, row % a->heads, query + r, 1},
+                                key, score + r * CUP__COLS, room);
+            continue;
+        }
         cup__attention_change(&a->score, (float)a->scale, row % a->heads,
                               cup__attention_position(&a->mask, row / a->heads, query + r), key,
                               CUP__COLS, score + r * CUP__COLS, slope);
@@ -127,7 +133,7 @@ static void forward_block(const cup__blocks *j, int64_t head, int64_t first, con
                                              padded, 1, CUP__COLS},
                              rows, CUP__COLS, a->size);
         if (a->score.changed)
-            change_rows(a, head, first, n * CUP__COLS, rows, score);
+            change_rows(a, head, first, n * CUP__COLS, rows, score, keep + CUP__ROWS * CUP__COLS);
         float scale = a->score.changed ? 1 : (float)a->scale;
         cup__blocks_hide(a, at, n * CUP__COLS, scale, score);
         soften_rows(score, out, &s, rows, padded, scale);
@@ -177,6 +183,6 @@ cup_status cup__attention_cpu(cup__attention *a)
     if (heads < 4 * cup__threads() && query_blocks > 1)
         j.pieces = cup__least(query_blocks, 4);
     j.scratch = 2 * j.blocks * CUP__COLS * j.padded + (CUP__COLS + 2 * CUP__ROWS) * j.padded +
-                2 * CUP__ROWS * CUP__COLS;
+                2 * CUP__ROWS * CUP__COLS + cup__score_floats(a, CUP__COLS);
     return cup__blocks_run(&j, heads * j.pieces, forward_pieces, "attention");
 }

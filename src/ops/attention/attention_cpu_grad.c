@@ -12,9 +12,16 @@ typedef struct desk {
     float *k_turned, *v_turned;       /* [blocks, padded, CUP__COLS] */
     float *q, *d_o, *dq;              /* [CUP__ROWS, padded] */
     float *score, *ds, *keep, *slope; /* [CUP__ROWS, CUP__COLS] */
+    float *by_tensor;                 /* the same for each tensor of a formula with a gradient */
+    float *room;                      /* of a formula */
 } desk;
 
-static void desk_lay(desk *w, float *memory, int64_t keys, int64_t queries)
+static int64_t floats_by_tensor(const cup__attention *a)
+{
+    return __builtin_popcount(a->row_grads | a->pair_grads) * CUP__ROWS * CUP__COLS;
+}
+
+static void desk_lay(desk *w, const cup__attention *a, float *memory, int64_t keys, int64_t queries)
 {
     float **parts[] = {&w->k,   &w->k_turned, &w->v_turned, &w->dk, &w->dv,   &w->q,
                        &w->d_o, &w->dq,       &w->score,    &w->ds, &w->keep, &w->slope};
@@ -22,12 +29,15 @@ static void desk_lay(desk *w, float *memory, int64_t keys, int64_t queries)
         *parts[i] = memory;
         memory += i < 5 ? keys : i < 8 ? queries : CUP__ROWS * CUP__COLS;
     }
+    w->by_tensor = memory;
+    w->room = memory + floats_by_tensor(a);
 }
 
 /* What is known of the queries of a block. */
 typedef struct numbers {
     cup__range seen[CUP__ROWS]; /* of the keys of one block */
     float lse[CUP__ROWS], delta[CUP__ROWS], d_slope[CUP__ROWS];
+    float d_rows[CUP__SCORE_TENSORS][CUP__ROWS];
 } numbers;
 
 /* Scores become probabilities times what dropout leaves of them, and `ds` the gradients of the
@@ -45,10 +55,31 @@ CUP__WIDE static void soften_back(float *score, float *ds, const float *keep, co
         }
 }
 
+/* A row of scores by a formula, with its derivatives kept. */
+static void change_by_formula(const cup__attention *a, cup__rows_of at, int64_t key, const desk *w,
+                              int64_t r)
+{
+    const size_t bytes = CUP__COLS * sizeof(float);
+    float *to = w->by_tensor + r * CUP__COLS;
+    cup__score_run run =
+        cup__blocks_formula(a, (cup__rows_of){at.batch, at.head, at.first + r, 1}, key,
+                            w->score + r * CUP__COLS, w->room);
+    memcpy(w->slope + r * CUP__COLS, run.gives[CUP__GIVES_SLOPE], bytes);
+    for (int i = 0; i < CUP__SCORE_TENSORS; i++)
+        if ((a->row_grads | a->pair_grads) >> i & 1) {
+            memcpy(to, run.gives[CUP__GIVES_TENSORS + i], bytes);
+            to += CUP__ROWS * CUP__COLS;
+        }
+}
+
 CUP__WIDE static void change_rows(const cup__attention *a, cup__rows_of at, int64_t key,
                                   const desk *w)
 {
     for (int64_t r = 0; r < CUP__ROWS; r++) {
+        if (a->score.formula) {
+            change_by_formula(a, at, key, w, r);
+            continue;
+        }
         cup__attention_change(&a->score, (float)a->scale, at.head,
                               cup__attention_position(&a->mask, at.batch, at.first + r), key,
                               CUP__COLS, w->score + r * CUP__COLS, w->slope + r * CUP__COLS);
@@ -64,6 +95,33 @@ CUP__WIDE static void change_rows_back(const cup__attention *a, cup__rows_of at,
         q->d_slope[r] += cup__attention_change_back(
             &a->score, (float)a->scale, cup__attention_position(&a->mask, at.batch, at.first + r),
             key, CUP__COLS, w->slope + r * CUP__COLS, w->ds + r * CUP__COLS);
+}
+
+/* The gradients of what a formula made of the scores become those of its tensors and of the scores
+ * before they were scaled. A derivative counts where the gradient is not 0: of keys that are hidden
+ * it may be no number. */
+static void pass_by_formula(const cup__attention *a, cup__rows_of at, int64_t key, const desk *w,
+                            numbers *q)
+{
+    const float *by_tensor = w->by_tensor;
+    for (int i = 0; i < CUP__SCORE_TENSORS; i++) {
+        bool of_row = a->row_grads >> i & 1, of_pair = a->pair_grads >> i & 1;
+        if (!of_row && !of_pair)
+            continue;
+        for (int64_t r = 0; r < at.count; r++)
+            for (int64_t k = q->seen[r].from; k < q->seen[r].to; k++) {
+                float ds = w->ds[r * CUP__COLS + k];
+                float d = ds == 0 ? 0 : ds * by_tensor[r * CUP__COLS + k];
+                if (of_row)
+                    q->d_rows[i][r] += d;
+                else
+                    cup__score_store_pair(
+                        a, i, (cup__score_place){at.batch, at.head, at.first + r, key + k, 1}, d);
+            }
+        by_tensor += CUP__ROWS * CUP__COLS;
+    }
+    for (int64_t i = 0; i < CUP__ROWS * CUP__COLS; i++)
+        w->ds[i] = w->ds[i] == 0 ? 0 : w->ds[i] * w->slope[i] * (float)a->scale;
 }
 
 /* Queries that see one block of keys only: delta from the products that the gradients are made of,
@@ -161,7 +219,9 @@ static void backward_tile(const cup__blocks *j, desk *w, cup__rows_of at, int64_
         for (int64_t i = q->seen[r].from; i < q->seen[r].to; i++)
             cup__attention_store_bias(a, at.batch, at.head, at.first + r, key + i,
                                       w->ds[r * CUP__COLS + i]);
-    if (a->score.changed)
+    if (a->score.formula)
+        pass_by_formula(a, at, key, w, q);
+    else if (a->score.changed)
         change_rows_back(a, at, key, w, q);
     cup__matrices dq = {w->dq, w->ds, k, padded, CUP__COLS, 1, padded};
     cup__matrices dk = {w->dk + n * block, w->ds, w->q, padded, 1, CUP__COLS, padded};
@@ -184,6 +244,10 @@ static void backward_block(const cup__blocks *j, desk *w, int64_t b, int64_t hea
     cup__blocks_store(&a->dq, at, w->dq, a->size, j->padded);
     for (int64_t r = 0; r < at.count; r++)
         cup__attention_store_numbers(a, b, head, first + r, q.d_slope[r], q.lse[r], q.delta[r]);
+    for (int i = 0; i < CUP__SCORE_TENSORS; i++)
+        for (int64_t r = 0; a->row_grads >> i & 1 && r < at.count; r++)
+            cup__score_store_row(a, i, (cup__score_place){b, head, first + r, 0, 1},
+                                 q.d_rows[i][r]);
 }
 
 static void backward_head(const cup__blocks *j, desk *w, int64_t b, int64_t kv)
@@ -217,7 +281,7 @@ static void backward_heads(int64_t begin, int64_t end, void *user)
         return;
     }
     desk w;
-    desk_lay(&w, memory, j->blocks * CUP__COLS * j->padded, CUP__ROWS * j->padded);
+    desk_lay(&w, j->a, memory, j->blocks * CUP__COLS * j->padded, CUP__ROWS * j->padded);
     for (int64_t i = begin; i < end; i++)
         backward_head(j, &w, i / j->a->kv_heads, i % j->a->kv_heads);
     cup__free(memory);
@@ -229,6 +293,7 @@ cup_status cup__attention_cpu_grad(cup__attention *a)
                      .padded = (a->size + CUP__LANES - 1) / CUP__LANES * CUP__LANES,
                      .blocks = (a->keys + CUP__COLS - 1) / CUP__COLS};
     j.scratch =
-        5 * j.blocks * CUP__COLS * j.padded + 3 * CUP__ROWS * j.padded + 4 * CUP__ROWS * CUP__COLS;
+        5 * j.blocks * CUP__COLS * j.padded + 3 * CUP__ROWS * j.padded + 4 * CUP__ROWS * CUP__COLS +
+        floats_by_tensor(a) + cup__score_floats(a, CUP__COLS);
     return cup__blocks_run(&j, a->batch * a->kv_heads, backward_heads, "attention_grad");
 }

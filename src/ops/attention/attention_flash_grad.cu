@@ -73,6 +73,9 @@ DEVICE void queries_back(const attention_call &c, int batch, float (&s)[STEP / 8
     unsigned listed = LISTS ? listed_bits(c, batch, scored.head[0], query, 16, key, STEP) : 0;
     int from[2] = {first_seen(c, batch, query + g) - key - 2 * t,
                    first_seen(c, batch, query + g + 8) - key - 2 * t};
+#if FORMULA
+    float number = (float)(key + 2 * t);
+#endif
 #pragma unroll
     for (int at = 0; at < STEP / 8; at++)
 #pragma unroll
@@ -80,10 +83,16 @@ DEVICE void queries_back(const attention_call &c, int batch, float (&s)[STEP / 8
             int r = i / 2, e = i % 2, own = key + 2 * t + 8 * at + e;
             int distance = scored.position[r] - own;
             float slope = 1;
+#if FORMULA
+            formula_value<float> y = formula_of(c, scored.formula[r], s[at][i] * c.scale,
+                                                number + (float)(8 * at + e), own);
+            s[at][i] = y.score;
+#else
             if (CHANGED)
                 s[at][i] =
                     changed(c.score, s[at][i] * c.scale, scored.linear[r], distance, &slope) +
                     bias_of(c, scored, r, own);
+#endif
             float p = weight_of(s[at][i], n.base[r], scale);
             if (SPLIT)
                 p *= n.inverse[r];
@@ -97,6 +106,14 @@ DEVICE void queries_back(const attention_call &c, int batch, float (&s)[STEP / 8
                     from_real<T>(s[at][i]);
             if (SLOPES)
                 n.d_slope[r] -= s[at][i] * (float)(distance < 0 ? -distance : distance);
+#if FORMULA
+            add_rows_back(n.d_rows[r], y, s[at][i]);
+            if (PAIR_GRADS && scored.query[r] < c.queries && own < c.keys)
+                store_pairs_back(c, y, s[at][i], scored.batch, scored.head[r], scored.query[r],
+                                 own);
+            if (FORMULA_SLOPED)
+                s[at][i] = passed_on(s[at][i], y.slope);
+#endif
             if (SOFT_CAP)
                 s[at][i] *= slope;
         }
@@ -228,6 +245,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                dq, c.scale, c.scale);
     if (SLOPES)
         store_slopes(c, rows, batch, head, query);
+#if FORMULA
+    store_tile_back(c, rows.d_rows, batch, head, query);
+#endif
 }
 
 /* As queries_back with keys as rows: s becomes the probabilities that dropout keeps, dp the
@@ -258,7 +278,15 @@ DEVICE void keys_back(const attention_call &c, float (&s)[STEP / 8][4], float (&
                 int upper = i / 2, e = i % 2;
                 float slope = 1;
                 int own = key + g + 8 * upper, other = query + at * 8 + 2 * t + e;
-                if (CHANGED)
+#if FORMULA
+                formula_value<float> y =
+                    formula_of(c,
+                               formula_row_at<float>(c, batch, row % c.heads, other,
+                                                     (float)(other + ahead_of(c, batch, own))),
+                               s[at][i] * c.scale, (float)own, own);
+                s[at][i] = y.score;
+#endif
+                if (CHANGED && !FORMULA)
                     s[at][i] = changed(c.score, s[at][i] * c.scale, linear,
                                        other + ahead_of(c, batch, own) - own, &slope);
                 if (BIAS)
@@ -272,7 +300,7 @@ DEVICE void keys_back(const attention_call &c, float (&s)[STEP / 8][4], float (&
                                       : own >= seen_by(c, batch, other) ||
                                             (WINDOW && own < first_seen(c, batch, other))))
                     p = 0;
-                if (LISTS && !listed)
+                if ((LISTS && !listed) || (FORMULA && other >= c.queries))
                     p = 0;
                 bool kept = !DROPOUT || keeps(word[e][r], upper, c.threshold);
                 float d = kept ? dp[at][i] * (DROPOUT ? c.factor : 1.0f) : 0;
@@ -280,6 +308,10 @@ DEVICE void keys_back(const attention_call &c, float (&s)[STEP / 8][4], float (&
                 dp[at][i] = p * (d - (e ? delta.y : delta.x));
                 if (SOFT_CAP)
                     dp[at][i] *= slope;
+#if FORMULA
+                if (FORMULA_SLOPED)
+                    dp[at][i] = passed_on(dp[at][i], y.slope);
+#endif
             }
         }
     }

@@ -14,6 +14,8 @@ cup__attention cup__attention_of(const cup__call *call)
         [CUP__ATTENTION_GRAD] = cup__attention_of_three_grad,
         [CUP__QKV_ATTENTION] = cup__attention_of_one,
         [CUP__QKV_ATTENTION_GRAD] = cup__attention_of_one_grad,
+        [CUP__ATTENTION_FORMULA] = cup__attention_of_formula,
+        [CUP__ATTENTION_FORMULA_GRAD] = cup__attention_of_formula_grad,
     };
     return of[call->op->kind](call);
 }
@@ -35,18 +37,28 @@ void cup__attention_infer_numbers(cup__call *call, int input, int first, const i
     memcpy(bias->size, sizes, 4 * sizeof *sizes);
 }
 
+static cup_status clear(cup_context *c, cup_tensor *t)
+{
+    if (!t || !t->count)
+        return CUP_OK;
+    bool was = c->recording;
+    cup__zeros_attributes z = {.dtype = t->dtype, .shape_count = t->ndim};
+    cup_tensor *out[CUP__MAX_OUT] = {t};
+    memcpy(z.shape, t->shape, sizeof z.shape);
+    c->recording = false;
+    cup__op_call(c, &cup__rows[CUP__OP_zeros], NULL, 0, &z, out);
+    c->recording = was;
+    return c->error.status;
+}
+
 cup_status cup__attention_clear_bias(const cup__attention *a)
 {
-    if (!a->d_bias)
-        return CUP_OK;
-    bool was = a->c->recording;
-    cup__zeros_attributes z = {.dtype = a->d_bias->dtype, .shape_count = a->d_bias->ndim};
-    cup_tensor *out[CUP__MAX_OUT] = {a->d_bias};
-    memcpy(z.shape, a->d_bias->shape, sizeof z.shape);
-    a->c->recording = false;
-    cup__op_call(a->c, &cup__rows[CUP__OP_zeros], NULL, 0, &z, out);
-    a->c->recording = was;
-    return a->c->error.status;
+    return clear(a->c, a->d_bias);
+}
+
+cup_status cup__score_clear(const cup__attention *a)
+{
+    return clear(a->c, a->d_pairs);
 }
 
 static bool wants_bias(const cup__grad *g, int first)
@@ -107,8 +119,9 @@ static double keys_seen(const cup__attention *a, int64_t query)
 void cup__attention_cost(const cup__call *call, double *bytes, double *flops)
 {
     cup__attention a = cup__attention_of(call);
-    bool backward = call->op->kind == CUP__ATTENTION_GRAD ||
-                    call->op->kind == CUP__QKV_ATTENTION_GRAD;
+    int kind = call->op->kind;
+    bool backward = kind == CUP__ATTENTION_GRAD || kind == CUP__QKV_ATTENTION_GRAD ||
+                    kind == CUP__ATTENTION_FORMULA_GRAD;
     double pairs = 0;
     /* As if all were one document: offsets may lie where they cannot be read. */
     a.mask.query_offsets = a.mask.key_offsets = NULL;
@@ -126,6 +139,7 @@ void cup__attention_cost(const cup__call *call, double *bytes, double *flops)
         cup__attention a = cup__attention_of(call);                                                \
         CUP_TRY(cup__attention_offsets_read(&a.mask, a.batch, &call->c->error));                   \
         CUP_TRY(cup__attention_clear_bias(&a));                                                    \
+        CUP_TRY(cup__score_clear(&a));                                                             \
         return cup__attention_on_host(&a, by);                                                     \
     }
 #define RUN_EVEN(name, by)                                                                         \
@@ -140,6 +154,7 @@ void cup__attention_cost(const cup__call *call, double *bytes, double *flops)
     {                                                                                              \
         cup__attention a = cup__attention_of(call);                                                \
         CUP_TRY(cup__attention_clear_bias(&a));                                                    \
+        CUP_TRY(cup__score_clear(&a));                                                             \
         cup__attention_evened all;                                                                 \
         CUP_TRY(cup__attention_even(&a, &all));                                                    \
         return cup__attention_uneven(&a, &all, cup__attention_with_lists(&a, by));                \

@@ -88,6 +88,7 @@ attention_call cup__attention_call_of(const cup__attention *a)
         .factor = (float)cup__attention_factor(a->dropout),
         .scale_f64 = a->scale,
         .factor_f64 = cup__attention_factor(a->dropout),
+        .formula = cup__attention_formula_of(a),
     };
 }
 
@@ -110,7 +111,7 @@ int cup__attention_knobs(const cup__attention *a, const cup__knob *knobs, int co
         out[count++] = (cup__knob){"BIAS", 1};
     if (a->d_bias)
         out[count++] = (cup__knob){"BIAS_GRAD", 1};
-    return count;
+    return count + cup__attention_formula_knobs(a, out + count);
 }
 
 cup_status cup__attention_launch(const cup__attention *a, const cup__attention_kernel *l,
@@ -119,10 +120,10 @@ cup_status cup__attention_launch(const cup__attention *a, const cup__attention_k
     cup__cuda *gpu = cup__cuda_of(a->c->device);
     cup__knob knobs[CUP__ATTENTION_KNOBS];
     int count = cup__attention_knobs(a, l->knobs, l->knob_count, knobs);
-    cup__kernel *kernel = cup__kernel_get(gpu, l->file, l->entry, knobs, count);
+    cup__kernel *kernel = cup__attention_kernel_get(a, l->file, l->entry, knobs, count);
     if (!kernel)
         return a->c->error.status;
-    return cup__launch(gpu, kernel, l->grid, CUP__ARG(*argument));
+    return cup__launch(gpu, kernel, l->grid, cup__attention_argument(a, argument));
 }
 
 cup_tensor *cup__attention_numbers(const cup__attention *a, cup_dtype dtype, int64_t count)

@@ -2,11 +2,13 @@
 #ifndef CUP_OPS_ATTENTION_ATTENTION_LAUNCH_H
 #define CUP_OPS_ATTENTION_ATTENTION_LAUNCH_H
 
+#include <stddef.h>
+
 #include "cuda/cuda.h"
 #include "ops/attention/attention_call.cuh"
 #include "ops/attention/attention.h"
 
-#define CUP__ATTENTION_KNOBS 20
+#define CUP__ATTENTION_KNOBS 24
 
 /* One kernel: what it is compiled from and how it is launched. */
 typedef struct cup__attention_kernel {
@@ -20,6 +22,24 @@ attention_call cup__attention_call_of(const cup__attention *a);
 /* A kernel's knobs and what the mask and the scores add to them, into `out`; returns how many. */
 int cup__attention_knobs(const cup__attention *a, const cup__knob *knobs, int count,
                          cup__knob *out);
+/* The kernel of a file, with the call's formula compiled in where it has one; NULL with an
+ * error. */
+cup__kernel *cup__attention_kernel_get(const cup__attention *a, const char *file,
+                                       const char *entry, const cup__knob *knobs, int count);
+attention_formula cup__attention_formula_of(const cup__attention *a);
+int cup__attention_formula_knobs(const cup__attention *a, cup__knob *out);
+
+/* The argument of a kernel, whose end only those with a formula have. */
+_Static_assert(sizeof(attention_call) ==
+                   offsetof(attention_call, formula) + sizeof(attention_formula),
+               "a formula is what an argument ends with");
+static inline cup__argument cup__attention_argument(const cup__attention *a,
+                                                    const attention_call *call)
+{
+    return (cup__argument){call, a->score.formula ? sizeof *call
+                                                  : offsetof(attention_call, formula)};
+}
+
 cup_status cup__attention_launch(const cup__attention *a, const cup__attention_kernel *kernel,
                                  const attention_call *argument);
 

@@ -10,6 +10,7 @@
 #endif
 
 #define CAUSAL c.causal /* of a call c, not a knob */
+#undef SHORT_MATH       /* which formulas have with 16 bits; these kernels are what is exact */
 #include "attention_call.cuh"
 #include "philox.cuh"
 #include "real_math.cuh"
@@ -141,6 +142,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     int seen = seen_by(c, p.batch, p.position), row = p.batch * c.heads + p.head;
     const T *q = row_of(c.q, p.batch, p.head, p.position);
     real o[EACH] = {0}, most = -infinite(), sum = 0, slope;
+#if FORMULA
+    formula_row<real> formula = formula_row_of<real>(c, p.batch, p.head, p.position);
+#endif
     for (int first = first_seen(c, p.batch, p.position); first < seen; first += 32) {
         int key = first + lane, count = seen - first < 32 ? seen - first : 32;
         real score = -infinite();
@@ -148,7 +152,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         if (listed)
             score = (real)c.scale_f64 *
                     product_of(c, q, c.q.feature, row_of(c.k, p.batch, kv, key), c.k.feature);
-        if (CHANGED && listed)
+#if FORMULA
+        if (listed)
+            score = formula_of(c, formula, score, (real)key, key).score;
+#endif
+        if (CHANGED && !FORMULA && listed)
             score = changed(c.score, score, slope_of<real>(c, p.head),
                             position_of(c, p.batch, p.position) - key, &slope);
         if (BIAS && listed)
@@ -183,14 +191,22 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
                                         row_of(c.o, batch, head, query), c.o.feature);
 }
 
-/* The gradient of one score but for the scale, in *kept the probability that dropout keeps, and to
- * *d_slope what the slope gets; *d_score is that of the changed score. */
+/* What backward finds beside a gradient: the probability that dropout keeps, the gradient of the
+ * changed score, and what the slope gets so far. */
+struct score_numbers {
+    real kept, d_score, d_slope;
+#if FORMULA
+    formula_value<real> formula;
+#endif
+};
+
+/* The gradient of one score but for the scale. */
 DEVICE real score_back(const attention_call &c, int batch, int head, int kv, int query, int key,
-                       real *kept, real *d_slope, real *d_score)
+                       score_numbers *n)
 {
     long long at = ((long long)batch * c.heads + head) * c.queries + query;
     real lse = ((const real *)c.lse)[at];
-    *kept = *d_score = 0;
+    n->kept = n->d_score = 0;
     if (key >= seen_by(c, batch, query) || (WINDOW && key < first_seen(c, batch, query)) ||
         !is_listed(c, batch, head, query, 1, key, 1) || lse == -infinite())
         return 0;
@@ -198,8 +214,14 @@ DEVICE real score_back(const attention_call &c, int batch, int head, int kv, int
                                                 row_of(c.k, batch, kv, key), c.k.feature);
     int distance = position_of(c, batch, query) - key;
     real slope = 1;
+#if FORMULA
+    n->formula =
+        formula_of(c, formula_row_of<real>(c, batch, head, query), score, (real)key, key);
+    score = n->formula.score;
+#else
     if (CHANGED)
         score = changed(c.score, score, slope_of<real>(c, head), distance, &slope);
+#endif
     if (BIAS)
         score += to_real(*pair_of(c, c.score.bias, batch, head, query, key));
     /* What dropout multiplies with is taken to each number, as in the row of o that sees one key,
@@ -208,12 +230,16 @@ DEVICE real score_back(const attention_call &c, int batch, int head, int kv, int
     real dp = product_of(c, row_of(c.d_o, batch, head, query), c.d_o.feature,
                          row_of(c.v, batch, kv, key), c.v.feature, keep);
     real p = exp_of(score - lse);
-    *kept = p * keep;
+    n->kept = p * keep;
     real ds = p * (dp - ((const real *)c.delta)[at]);
     if (SLOPES)
-        *d_slope -= ds * (real)(distance < 0 ? -distance : distance);
-    *d_score = ds;
+        n->d_slope -= ds * (real)(distance < 0 ? -distance : distance);
+    n->d_score = ds;
+#if FORMULA
+    return passed_on(ds, n->formula.slope);
+#else
     return SOFT_CAP ? ds * slope : ds;
+#endif
 }
 
 /* Of a row whose lanes have what their scores give the slope. */
@@ -240,21 +266,40 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         return;
     int lane = (int)threadIdx.x % 32, kv = p.head / (c.heads / c.kv_heads);
     int seen = seen_by(c, p.batch, p.position);
-    real dq[EACH] = {0}, kept, d_slope = 0, d_score = 0;
+    real dq[EACH] = {0};
+    score_numbers n = {0};
+#if FORMULA
+    real d_rows[TENSORS_ROOM] = {0};
+#endif
     for (int first = first_seen(c, p.batch, p.position); first < seen; first += 32) {
         int count = seen - first < 32 ? seen - first : 32;
         real ds = 0;
         if (lane < count)
-            ds = score_back(c, p.batch, p.head, kv, p.position, first + lane, &kept, &d_slope,
-                            &d_score);
+            ds = score_back(c, p.batch, p.head, kv, p.position, first + lane, &n);
+#if FORMULA
+        if (lane < count) {
+            add_rows_back(d_rows, n.formula, n.d_score);
+            if (PAIR_GRADS && p.first == 0)
+                store_pairs_back(c, n.formula, n.d_score, p.batch, p.head, p.position,
+                                 first + lane);
+        }
+#endif
         if (BIAS_GRAD && lane < count && p.first == 0)
             *pair_of(c, c.score.d_bias, p.batch, p.head, p.position, first + lane) =
-                from_real<T>(d_score);
+                from_real<T>(n.d_score);
         add_rows(dq, p, ds, row_of(c.k, p.batch, kv, first), c.k.position, c.k.feature, count);
     }
     store_row(c.dq, p, dq, (real)c.scale_f64);
     if (SLOPES || SINKS)
-        store_score_numbers(c, p, d_slope);
+        store_score_numbers(c, p, n.d_slope);
+#if FORMULA
+#pragma unroll
+    for (int i = 0; i < FORMULA_TENSORS; i++)
+        if (ROW_GRADS >> i & 1)
+            d_rows[i] = warp_total(d_rows[i]);
+    if (lane == 0 && p.first == 0)
+        store_rows_back(c, d_rows, p.batch, p.head, p.position);
+#endif
 }
 
 #define END (WINDOW ? end_seeing(c, p.batch, p.position) : c.queries)
@@ -269,17 +314,18 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     int unseen = CAUSAL ? p.position - (c.keys - c.queries) : 0;
     if (WINDOW)
         unseen = first_seeing(c, p.batch, p.position);
-    real dk[EACH] = {0}, dv[EACH] = {0}, d_slope = 0, d_score = 0;
+    real dk[EACH] = {0}, dv[EACH] = {0};
+    score_numbers n = {0};
     for (int head = p.head * group; head < (p.head + 1) * group; head++)
         for (int first = unseen > 0 ? unseen : 0; first < END; first += 32) {
             int count = END - first < 32 ? END - first : 32;
-            real ds = 0, kept = 0;
+            real ds = 0;
+            n.kept = 0;
             if (lane < count)
-                ds = score_back(c, p.batch, head, p.head, first + lane, p.position, &kept, &d_slope,
-                                &d_score);
+                ds = score_back(c, p.batch, head, p.head, first + lane, p.position, &n);
             add_rows(dk, p, ds, row_of(c.q, p.batch, head, first), c.q.position, c.q.feature,
                      count);
-            add_rows(dv, p, kept, row_of(c.d_o, p.batch, head, first), c.d_o.position,
+            add_rows(dv, p, n.kept, row_of(c.d_o, p.batch, head, first), c.d_o.position,
                      c.d_o.feature, count);
         }
     store_row(c.dk, p, dk, (real)c.scale_f64);

@@ -45,6 +45,9 @@ struct row_numbers {
     float base[2], inverse[2], delta[2];
     float d_slope[2]; /* what this lane's scores give the slope */
     float lse[2];     /* as given, infinite for a query that sees nothing */
+#if FORMULA
+    float d_rows[2][TENSORS_ROOM]; /* and the tensors of a formula */
+#endif
 };
 
 /* As o and lse of the forward pass have them; `first` is where the head's numbers begin. With SPLIT
@@ -53,6 +56,9 @@ DEVICE row_numbers given(const attention_call &c, long long first, int query, ui
                          uint32_t d_o_tile)
 {
     row_numbers n;
+#if FORMULA
+    clear_tile_back(n.d_rows);
+#endif
     sum_delta(n.delta, o_tile, d_o_tile);
 #pragma unroll
     for (int r = 0; r < 2; r++) {

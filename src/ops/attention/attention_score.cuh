@@ -2,8 +2,8 @@
  * attention know of it. The first part is plain C, which the host fills in; the rest are functions
  * of a call.
  *
- * With SOFT_CAP, SLOPES or BIAS the scores are CHANGED: scaled before all else. With SINKS each
- * row's sum has one weight more. */
+ * With SOFT_CAP, SLOPES, BIAS or FORMULA, which goes with none of these, the scores are CHANGED:
+ * scaled before all else. With SINKS each row's sum has one weight more. */
 #ifndef CUP_OPS_ATTENTION_ATTENTION_SCORE_CUH
 #define CUP_OPS_ATTENTION_ATTENTION_SCORE_CUH
 
@@ -29,6 +29,17 @@ typedef struct attention_score {
     attention_pairs bias, d_bias;
 } attention_score;
 
+/* What a formula reads beside, and the first gradient of its tensors of either kind, from which the
+ * next is so many elements away; see attention_formula.cuh. */
+#define ATTENTION_TENSORS 8
+typedef struct attention_formula {
+    attention_pairs tensors[ATTENTION_TENSORS], d_pairs;
+    attention_numbers d_rows;
+    long long rows_step, pairs_step;
+    double parameters_f64[ATTENTION_TENSORS];
+    float parameters[ATTENTION_TENSORS], inverses[ATTENTION_TENSORS];
+} attention_formula;
+
 #ifdef __CUDACC__
 
 #include "attention_mask.cuh"
@@ -49,7 +60,14 @@ typedef struct attention_score {
 #ifndef BIAS_GRAD
 #define BIAS_GRAD 0
 #endif
-#define CHANGED (SOFT_CAP || SLOPES || BIAS)
+#ifndef FORMULA
+#define FORMULA 0
+#endif
+#define CHANGED (SOFT_CAP || SLOPES || BIAS || FORMULA)
+
+#if FORMULA
+#include "attention_formula.cuh"
+#endif
 
 DEVICE float capped(const attention_score &s, float x, float *slope)
 {
@@ -108,6 +126,9 @@ struct score_rows {
     float linear[2];
     int position[2];
     int batch, head[2], query[2];
+#if FORMULA
+    formula_row<float> formula[2];
+#endif
 };
 
 template <typename Call>
@@ -121,6 +142,10 @@ DEVICE score_rows score_rows_of(const Call &c, int batch, int head, int query, i
         rows.position[0] = position_of(c, batch, query);
         rows.position[1] = position_of(c, batch, query8);
     }
+#if FORMULA
+    rows.formula[0] = formula_row_of<float>(c, batch, head, query);
+    rows.formula[1] = formula_row_of<float>(c, batch, head8, query8);
+#endif
     return rows;
 }
 
@@ -141,12 +166,17 @@ DEVICE void change_scores(float (&s)[Columns][4], const Call &c, const score_row
     for (int j = 0; j < Columns; j++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float slope;
             int at = first + 8 * j + i % 2;
+#if FORMULA
+            float number = (float)first + (float)(8 * j + i % 2);
+            s[j][i] = formula_of(c, rows.formula[i / 2], s[j][i] * c.scale, number, at).score;
+#else
+            float slope;
             s[j][i] = changed(c.score, s[j][i] * c.scale, rows.linear[i / 2],
                               rows.position[i / 2] - at, &slope);
             if (BIAS)
                 s[j][i] += bias_of(c, rows, i / 2, at);
+#endif
         }
 }
 

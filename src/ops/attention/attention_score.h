@@ -1,5 +1,6 @@
 /* What becomes of the scores beside being scaled, and what they stand beside: all that the host
- * side of attention knows of it. attention_score.cuh beside it is what the kernels know.
+ * side of attention knows of it, but for formulas. attention_score.cuh beside it is what the
+ * kernels know.
  *
  * A scaled score x becomes soft_cap tanh(x / soft_cap), then slope |distance| is taken away, where
  * the distance is that of the key from the query's position, and a bias is added. A sink is the
@@ -11,6 +12,7 @@
 
 #include "base/wide_math.h"
 #include "dispatch/op.h"
+#include "ops/attention/attention_formula.h"
 #include "ops/attention/attention_mask.h"
 
 #define CUP__NUMBERS (CUP__DTYPE(F32) | CUP__DTYPE(F64)) /* dtypes of slopes and sinks */
@@ -21,6 +23,9 @@ typedef struct cup__attention_score {
     int64_t bias_stride[4];     /* of batches, heads, queries and keys */
     double soft_cap;            /* 0: none */
     bool changed;               /* the scores are not only scaled */
+    cup__score_formula *formula; /* in place of all these but sinks; NULL: none */
+    const double *parameters;    /* of the formula */
+    cup__score_tensor tensor[CUP__SCORE_TENSORS];
 } cup__attention_score;
 
 /* Of a call whose optional inputs begin with input `first`. */

@@ -48,14 +48,28 @@ static double dot(const cup__heads *x, int64_t x_at, const cup__heads *y, int64_
     return sum;
 }
 
-/* One query: `score` and `out` are scratch of `keys` and `size` numbers. */
+/* A scaled score, changed by soft cap, slope and bias or by a formula, for which there is room. */
+static double changed(const cup__attention *a, double score, cup__score_place at, void *room)
+{
+    double slope;
+    if (a->score.formula) {
+        cup__score_run r = cup__score_evaluate(a, at, true, &score, room);
+        return *(const double *)r.gives[CUP__GIVES_SCORE];
+    }
+    int64_t distance = cup__attention_position(&a->mask, at.batch, at.query) - at.key;
+    score = cup__attention_changed(&a->score, score, at.head, distance, &slope);
+    return score + cup__attention_bias(&a->score, at.batch, at.head, at.query, at.key);
+}
+
+/* One query: `score` and `out` are scratch of `keys` and `size` numbers, with a formula's room
+ * behind. */
 static void attend(cup__attention *a, int64_t b, int64_t head, int64_t query, double *score,
                    double *out)
 {
     int64_t kv = head / (a->heads / a->kv_heads), row = b * a->heads + head;
     int64_t first = cup__attention_first(&a->mask, b, query);
     int64_t seen = cup__attention_end(&a->mask, b, query);
-    double most = -INFINITY, sum = 0, slope;
+    double most = -INFINITY, sum = 0;
     for (int64_t k = first; k < seen; k++) {
         score[k] = -INFINITY;
         if (!cup__attention_is_listed(&a->lists, b, head, query, k))
@@ -63,9 +77,7 @@ static void attend(cup__attention *a, int64_t b, int64_t head, int64_t query, do
         score[k] =
             a->scale * dot(&a->q, at(&a->q, b, head, query), &a->k, at(&a->k, b, kv, k),
                        a->key_size);
-        score[k] = cup__attention_changed(&a->score, score[k], head,
-                                          cup__attention_position(&a->mask, b, query) - k, &slope);
-        score[k] += cup__attention_bias(&a->score, b, head, query, k);
+        score[k] = changed(a, score[k], (cup__score_place){b, head, query, k, 1}, out + a->size);
         most = score[k] > most ? score[k] : most;
     }
     for (int64_t d = 0; d < a->value_size; d++)
@@ -89,7 +101,8 @@ static void attend(cup__attention *a, int64_t b, int64_t head, int64_t query, do
 
 cup_status cup__attention_plain(cup__attention *a)
 {
-    double *score = cup__calloc((size_t)(a->keys + a->size), sizeof *score);
+    int64_t room = cup__score_floats(a, 1);
+    double *score = cup__calloc((size_t)(a->keys + a->size + room), sizeof *score);
     if (!score)
         return cup__fail(&a->c->error, CUP_MEMORY, "attention: out of host memory");
     for (int64_t b = 0; b < a->batch; b++)
@@ -119,7 +132,53 @@ void cup__attention_store_numbers(const cup__attention *a, int64_t b, int64_t he
     cup__store(a->d_sinks, cup__offset_of(a->d_sinks, at), -p * delta);
 }
 
-/* One query: adds to dk and dv of its head, [keys, size] each, and writes its dq. */
+/* Numbers of one query that are summed over its keys: for the slope, and for tensors. */
+typedef struct query_sums {
+    double d_slope, d_rows[CUP__SCORE_TENSORS];
+} query_sums;
+
+/* A score, its probability and how its gradient is passed on. */
+typedef struct passed {
+    double p, slope;
+    cup__score_run run; /* of a formula */
+} passed;
+
+static passed pass(const cup__attention *a, double score, double lse, cup__score_place at,
+                   void *room)
+{
+    passed to = {.slope = 1};
+    if (a->score.formula) {
+        to.run = cup__score_evaluate(a, at, true, &score, room);
+        to.p = exp(*(const double *)to.run.gives[CUP__GIVES_SCORE] - lse);
+        to.slope = to.p == 0 ? 0 : *(const double *)to.run.gives[CUP__GIVES_SLOPE];
+        return to;
+    }
+    int64_t distance = cup__attention_position(&a->mask, at.batch, at.query) - at.key;
+    score = cup__attention_changed(&a->score, score, at.head, distance, &to.slope);
+    to.p = exp(score + cup__attention_bias(&a->score, at.batch, at.head, at.query, at.key) - lse);
+    return to;
+}
+
+/* What the gradient of a changed score gives a bias, a slope and a formula's tensors. */
+static void hand_on(const cup__attention *a, const passed *from, double ds, cup__score_place at,
+                    query_sums *sums)
+{
+    int64_t distance = cup__attention_position(&a->mask, at.batch, at.query) - at.key;
+    if (a->d_bias)
+        cup__attention_store_bias(a, at.batch, at.head, at.query, at.key, ds);
+    sums->d_slope -= ds * fabs((double)distance);
+    for (int i = 0; i < CUP__SCORE_TENSORS && (a->row_grads | a->pair_grads) >> i; i++) {
+        const double *slope = from->run.gives[CUP__GIVES_TENSORS + i];
+        double d = from->p == 0 || !slope ? 0 : ds * *slope;
+        if (a->row_grads >> i & 1)
+            sums->d_rows[i] += d;
+        else if (a->pair_grads >> i & 1)
+            cup__score_store_pair(a, i, at, d);
+    }
+}
+
+/* One query: adds to dk and dv of its head, [keys, size] each, and writes its dq, behind which a
+ * formula has room. */
 static void attend_back(cup__attention *a, int64_t b, int64_t head, int64_t query, double *dq,
                         double *dk, double *dv)
 {
@@ -129,23 +188,21 @@ static void attend_back(cup__attention *a, int64_t b, int64_t head, int64_t quer
     int64_t q_at = at(&a->q, b, head, query), o_at = at(&a->d_o, b, head, query);
     double lse = cup__load(a->lse, cup__offset_of(a->lse, row * a->queries + query));
     double delta = dot(&a->d_o, o_at, &a->o, at(&a->o, b, head, query), a->value_size);
-    double slope, d_slope = 0;
+    query_sums sums = {.d_slope = 0};
+    cup__score_place place = {b, head, query, first, 1};
     for (int64_t d = 0; d < a->size; d++)
         dq[d] = 0;
     for (int64_t k = first; k < seen && lse != -INFINITY; k++) {
         if (!cup__attention_is_listed(&a->lists, b, head, query, k))
             continue;
         int64_t k_at = at(&a->k, b, kv, k), v_at = at(&a->v, b, kv, k);
-        int64_t distance = cup__attention_position(&a->mask, b, query) - k;
         double score = a->scale * dot(&a->q, q_at, &a->k, k_at, a->key_size);
-        score = cup__attention_changed(&a->score, score, head, distance, &slope);
-        double p = exp(score + cup__attention_bias(&a->score, b, head, query, k) - lse);
-        double keep = cup__attention_keep_factor(a, row, query, k);
+        place.key = k;
+        passed at_key = pass(a, score, lse, place, dq + a->size);
+        double p = at_key.p, keep = cup__attention_keep_factor(a, row, query, k);
         double dp = keep * dot(&a->d_o, o_at, &a->v, v_at, a->value_size);
-        double ds = a->scale * slope * p * (dp - delta);
-        if (a->d_bias)
-            cup__attention_store_bias(a, b, head, query, k, p * (dp - delta));
-        d_slope -= p * (dp - delta) * fabs((double)distance);
+        double ds = a->scale * at_key.slope * p * (dp - delta);
+        hand_on(a, &at_key, p * (dp - delta), place, &sums);
         for (int64_t d = 0; d < a->key_size; d++) {
             dq[d] += ds * cup__load(a->k.tensor, k_at + d * a->k.stride[3]);
             dk[k * a->size + d] += ds * cup__load(a->q.tensor, q_at + d * a->q.stride[3]);
@@ -154,15 +211,18 @@ static void attend_back(cup__attention *a, int64_t b, int64_t head, int64_t quer
             dv[k * a->size + d] += p * keep * cup__load(a->d_o.tensor, o_at + d * a->d_o.stride[3]);
     }
     store_row(&a->dq, at(&a->dq, b, head, query), dq, a->key_size);
-    cup__attention_store_numbers(a, b, head, query, d_slope, lse, delta);
+    cup__attention_store_numbers(a, b, head, query, sums.d_slope, lse, delta);
+    for (int i = 0; i < CUP__SCORE_TENSORS; i++)
+        if (a->row_grads >> i & 1)
+            cup__score_store_row(a, i, place, sums.d_rows[i]);
 }
 
 cup_status cup__attention_plain_grad(cup__attention *a)
 {
     int64_t group = a->kv_heads ? a->heads / a->kv_heads : 0;
-    size_t of_keys = (size_t)(a->keys * a->size);
+    size_t of_keys = (size_t)(a->keys * a->size), room = (size_t)cup__score_floats(a, 1);
     for (int64_t i = 0; i < a->batch * a->kv_heads; i++) {
-        double *dk = cup__calloc(2 * of_keys + (size_t)a->size, sizeof *dk);
+        double *dk = cup__calloc(2 * of_keys + (size_t)a->size + room, sizeof *dk);
         if (!dk)
             return cup__fail(&a->c->error, CUP_MEMORY, "attention_grad: out of host memory");
         double *dv = dk + of_keys, *dq = dv + of_keys;

@@ -42,7 +42,11 @@ const char *cup__attention_hopper_refuses(const cup__call *call)
 const char *cup__attention_hopper_grad_refuses(const cup__call *call)
 {
     cup__attention a = cup__attention_of(call);
-    return a.lists.given ? "it knows of no lists of blocks of keys" : refuses(&a, 128);
+    if (a.lists.given)
+        return "it knows of no lists of blocks of keys";
+    if (a.score.formula && a.score.formula->by_score & (a.row_grads | a.pair_grads))
+        return "the derivatives of the formula by its tensors have the score in them";
+    return refuses(&a, 128);
 }
 
 /* Whether two neighbouring keys of a bias, and of its gradient, are one aligned word. */
@@ -114,7 +118,8 @@ static int queries_step(const cup__attention *a)
 static bool keys_are_tight(const cup__attention *a)
 {
     const cup__attention_score *s = &a->score;
-    return a->dropout > 0 || s->soft_cap > 0 || (s->bias && (s->slopes || a->mask.window));
+    return a->dropout > 0 || s->soft_cap > 0 || (s->bias && (s->slopes || a->mask.window)) ||
+           (s->formula && (s->formula->sloped || s->formula->tensors));
 }
 
 cup__hopper_plan cup__hopper_choose(cup__hopper_kernel kernel, const cup__attention *a)
@@ -175,7 +180,6 @@ static cup__kernel *kernel_of(const cup__attention *a, cup__hopper_kernel which,
                                         "attention_wgmma_keys.cu"};
     static const char *const entries[] = {"attention_sm90_fwd", "attention_sm90_queries",
                                           "attention_sm90_keys"};
-    cup__cuda *gpu = cup__cuda_of(a->c->device);
     cup__knob knobs[] = {
         {"CUP_T", a->dtype},          {"SIZE", padded(a)},
         {"STEP", plan->step},         {"STAGES", plan->stages},
@@ -184,7 +188,7 @@ static cup__kernel *kernel_of(const cup__attention *a, cup__hopper_kernel which,
         {"ORDER", plan->order},
     };
     int count = which == CUP__HOPPER_FORWARD ? 9 : 7;
-    int64_t most = cup__cuda_facts(gpu)->multiprocessors;
+    int64_t most = cup__cuda_facts(cup__cuda_of(a->c->device))->multiprocessors;
     *grid = (cup__grid){
         .x = units < most ? units : most,
         .threads = 128 * (plan->warpgroups + 1),
@@ -194,7 +198,7 @@ static cup__kernel *kernel_of(const cup__attention *a, cup__hopper_kernel which,
     count = cup__attention_knobs(a, knobs, count, all);
     if (bias_lies_in_pairs(a))
         all[count++] = (cup__knob){"BIAS_PAIRS", 1};
-    return cup__kernel_get(gpu, files[which], entries[which], all, count);
+    return cup__attention_kernel_get(a, files[which], entries[which], all, count);
 }
 
 /* Tiles of rows of all heads; where causality makes them unequal two make a unit. */
@@ -217,7 +221,7 @@ cup_status cup__attention_hopper_by(cup__attention *a, const cup__hopper_plan *p
     if (!kernel)
         return a->c->error.status;
     return cup__launch(cup__cuda_of(a->c->device), kernel, grid, CUP__ARG(q), CUP__ARG(k),
-                       CUP__ARG(v), CUP__ARG(argument));
+                       CUP__ARG(v), cup__attention_argument(a, &argument));
 }
 
 static cup_status run_queries(cup__attention *a, const cup__hopper_plan *plan,
@@ -235,7 +239,8 @@ static cup_status run_queries(cup__attention *a, const cup__hopper_plan *plan,
     if (!kernel)
         return a->c->error.status;
     return cup__launch(cup__cuda_of(a->c->device), kernel, grid, CUP__ARG(q), CUP__ARG(k),
-                       CUP__ARG(v), CUP__ARG(o), CUP__ARG(d_o), CUP__ARG(*argument));
+                       CUP__ARG(v), CUP__ARG(o), CUP__ARG(d_o),
+                       cup__attention_argument(a, argument));
 }
 
 static cup_status run_keys(cup__attention *a, const cup__hopper_plan *plan,
@@ -252,7 +257,7 @@ static cup_status run_keys(cup__attention *a, const cup__hopper_plan *plan,
     if (!kernel)
         return a->c->error.status;
     return cup__launch(cup__cuda_of(a->c->device), kernel, grid, CUP__ARG(q), CUP__ARG(k),
-                       CUP__ARG(v), CUP__ARG(d_o), CUP__ARG(*argument));
+                       CUP__ARG(v), CUP__ARG(d_o), cup__attention_argument(a, argument));
 }
 
 cup_status cup__attention_hopper_grad_by(cup__attention *a, const cup__hopper_plan *queries,

@@ -130,7 +130,7 @@ DEVICE void to_probabilities(const attention_call &c, int n, int query, const ro
     change_scores(c, see, bias, n * STEP, s, cap_back);
     mask_unseen(c, see, low, n, s);
     hide_unlisted(c, row, query, n * STEP, s);
-    soften(s, state, fade, CHANGED ? 1 : c.scale * LOG2_E);
+    soften(s, state, fade, power_scale(c));
     if (DROPOUT)
         drop(c, s, row, query, n * STEP);
     wgmma_hold(s);

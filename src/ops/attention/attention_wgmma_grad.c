@@ -98,7 +98,8 @@ static cup_status run_end(const cup__attention *a, const pass_plan *p, const cha
     cup__grid grid = {.x = blocks, .threads = END_THREADS};
     if (!kernel)
         return a->c->error.status;
-    return cup__launch(cup__cuda_of(a->c->device), kernel, grid, CUP__ARG(*call), CUP__ARG(*pass));
+    return cup__launch(cup__cuda_of(a->c->device), kernel, grid, cup__attention_argument(a, call),
+                       CUP__ARG(*pass));
 }
 
 static cup_status run_pass(const cup__attention *a, const pass_plan *p, const attention_call *call,
@@ -115,7 +116,8 @@ static cup_status run_pass(const cup__attention *a, const pass_plan *p, const at
     if (!kernel)
         return a->c->error.status;
     return cup__launch(cup__cuda_of(a->c->device), kernel, grid, CUP__ARG(q), CUP__ARG(k),
-                       CUP__ARG(v), CUP__ARG(d_o), CUP__ARG(*call), CUP__ARG(*pass));
+                       CUP__ARG(v), CUP__ARG(d_o), cup__attention_argument(a, call),
+                       CUP__ARG(*pass));
 }
 
 static cup_status run_all(cup__attention *a)

@@ -85,6 +85,9 @@ struct queries_state {
     ring_place<STAGES> k_place, v_place;
     float lse[2], delta[2]; /* of rows lane / 4 and lane / 4 + 8 */
     float d_slope[2];       /* this lane's share */
+#if FORMULA
+    float d_rows[2][TENSORS_ROOM];
+#endif
 };
 
 DEVICE float product_of_words(uint32_t x, uint32_t y)
@@ -150,7 +153,7 @@ DEVICE void probabilities_of_queries(const attention_call &c, const queries_stat
         mask_unseen(c, see, low, key / STEP, s);
     else if (masked)
         mask_scores(s, seen_by(c, low) - key, seen_by(c, low + 8) - key);
-    float scale_log2 = CHANGED ? 1 : c.scale * LOG2_E;
+    float scale_log2 = power_scale(c);
 #pragma unroll
     for (int i = 0; i < STEP / 2; i++)
         s[i] = exp2_fast(s[i] * scale_log2 - w.lse[i / 2 % 2]);
@@ -191,6 +194,25 @@ DEVICE void store_bias(const attention_call &c, const unit_of_queries &u, const 
         }
     }
 }
+
+#if FORMULA
+/* What the gradients of the scores of a step give the formula's tensors, whose derivatives do not
+ * have the score in them. */
+DEVICE void add_to_tensors(const attention_call &c, queries_state &w, const scores &s,
+                           const row_sight &see, const unit_of_queries &u, int query, int key)
+{
+    float number = (float)(key + 2 * (lane() % 4));
+#pragma unroll
+    for (int i = 0; i < STEP / 2; i++) {
+        formula_value<float> y = formula_at(c, see, i, 0, number, key);
+        int row = query + lane() / 4 + i / 2 % 2 * 8;
+        int column = key + 2 * (lane() % 4) + i / 4 * 8 + i % 2;
+        add_rows_back(w.d_rows[i / 2 % 2], y, s[i]);
+        if (PAIR_GRADS && row < c.queries && column < c.keys)
+            store_pairs_back(c, y, s[i], u.batch, u.head, row, column);
+    }
+}
+#endif
 
 DEVICE void store_slopes(const attention_call &c, const queries_state &w,
                          const unit_of_queries &u, int query)
@@ -250,6 +272,10 @@ DEVICE void queries_step(const attention_call &c, const queries_layout &at, quer
     gradients_of_queries(c, w, s, dp, u.row, query, n * STEP);
     if (SLOPES)
         add_to_slope(w, s, see, n * STEP);
+#if FORMULA
+    if (TENSOR_GRADS)
+        add_to_tensors(c, w, s, see, u, query, n * STEP);
+#endif
     if (BIAS_GRAD)
         store_bias(c, u, s, query, n * STEP);
     apply_cap_back(s, cap_back);
@@ -281,6 +307,9 @@ DEVICE void consume_queries(const attention_call &c, const queries_layout &at)
             fragments ds;
             clear(dq);
             w.d_slope[0] = w.d_slope[1] = 0;
+#if FORMULA
+            clear_tile_back(w.d_rows);
+#endif
             at.row_pipe.wait_full(w.row_place);
             find_numbers(c, at, w, u.row, query);
             for (int n = steps - 1; n >= begin; n--)
@@ -293,6 +322,9 @@ DEVICE void consume_queries(const attention_call &c, const queries_layout &at)
                 at.k_pipe.release<1>((w.k_place.stage + STAGES - 1) % STAGES);
             if (SLOPES)
                 store_slopes(c, w, u, query);
+#if FORMULA
+            store_tile_back(c, w.d_rows, u.batch, u.head, query);
+#endif
             store_rows(c, head_of(c.dq, u.batch, u.head), c.dq.position, query, c.queries, dq,
                        c.scale, c.scale);
         }

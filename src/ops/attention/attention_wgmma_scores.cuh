@@ -20,6 +20,9 @@ struct row_sight {
     int place[2];
     float slope; /* of the head, to powers of two */
     const T *bias[2];
+#if FORMULA
+    formula_row<float> formula[2];
+#endif
 };
 
 /* `group` is the first query of the warpgroup, `query` that of the warp. */
@@ -37,6 +40,9 @@ DEVICE row_sight sight_of_rows(const attention_call &c, int batch, int head, int
         see.end[r] = seen_by(c, batch, at);
         see.place[r] = SLOPES ? position_of(c, batch, at) - 2 * (lane() % 4) : 0;
         see.bias[r] = BIAS ? pair_of(c, c.score.bias, batch, head, at, 0) : nullptr;
+#if FORMULA
+        see.formula[r] = formula_row_of<float>(c, batch, head, at);
+#endif
     }
 #endif
     return see;
@@ -103,13 +109,40 @@ DEVICE float changed_power(const attention_call &c, float score, float slope, fl
     return SLOPES ? x - slope * fabsf(distance) : x;
 }
 
+/* What a score must be multiplied by to be a power of two. */
+DEVICE float power_scale(const attention_call &c)
+{
+    return FORMULA ? LOG2_E : CHANGED ? 1 : c.scale * LOG2_E;
+}
+
+#if FORMULA
+/* The formula of score i of the keys from `key` on, `number` being that of the lane's first. */
+DEVICE formula_value<float> formula_at(const attention_call &c, const row_sight &see, int i,
+                                       float score, float number, int key)
+{
+    int column = i / 4 * 8 + i % 2;
+    return formula_of(c, see.formula[i / 2 % 2], score, number + (float)column,
+                      key + 2 * (lane() % 4) + column);
+}
+#endif
+
 /* Scores of the keys from `key` on become powers of two where anything but their scale changes
- * them. */
+ * them, or what the formula makes of them; cap_back is what they are differentiated to. */
 DEVICE void change_scores(const attention_call &c, const row_sight &see, const bias_words &words,
                           int key, scores &s, scores &cap_back)
 {
     if (!CHANGED)
         return;
+#if FORMULA
+    float number = (float)(key + 2 * (lane() % 4));
+#pragma unroll
+    for (int i = 0; i < STEP / 2; i++) {
+        formula_value<float> y = formula_at(c, see, i, s[i] * c.scale, number, key);
+        s[i] = y.score;
+        cap_back[i] = y.slope;
+    }
+    return;
+#endif
     float from[2] = {(float)(see.place[0] - key), (float)(see.place[1] - key)};
 #pragma unroll
     for (int i = 0; i < STEP / 2; i++) {
@@ -175,10 +208,16 @@ DEVICE float sink_back(const attention_call &c, int head, float lse, float delta
     return -exp2_fast(sink_of<float>(c, head) * LOG2_E - lse) * delta;
 }
 
-/* Of backward: gradients of changed scores become those of capped ones. */
+/* Of backward: gradients of changed scores become those of capped ones, or of the formula's. */
 DEVICE void apply_cap_back(scores &s, const scores &cap_back)
 {
-#if SOFT_CAP
+#if FORMULA
+    if (!FORMULA_SLOPED)
+        return;
+#pragma unroll
+    for (int i = 0; i < STEP / 2; i++)
+        s[i] = passed_on(s[i], cap_back[i]);
+#elif SOFT_CAP
 #pragma unroll
     for (int i = 0; i < STEP / 2; i++)
         s[i] *= cap_back[i];

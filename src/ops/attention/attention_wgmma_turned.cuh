@@ -15,6 +15,9 @@ struct key_sight {
     int first_of_all, end_of_all;
     int first[2], end[2];
     int place[2];
+#if FORMULA
+    int batch, key[2];
+#endif
 };
 
 /* `group` is the first key of the warpgroup, `key` that of the warp. */
@@ -30,6 +33,10 @@ DEVICE key_sight sight_of_keys(const attention_call &c, int batch, int group, in
         see.first[r] = first_seeing(c, batch, at);
         see.end[r] = end_seeing(c, batch, at);
         see.place[r] = ahead_of(c, batch, at) - at + 2 * (lane() % 4);
+#if FORMULA
+        see.batch = batch;
+        see.key[r] = at;
+#endif
     }
 #endif
     return see;
@@ -56,6 +63,22 @@ DEVICE void load_turned(const attention_call &c, int batch, int head, int query,
 #endif
 }
 
+#if FORMULA
+/* The formula of score 4 j + i, to powers of two; *slope is its derivative. */
+DEVICE float turned_power(const attention_call &c, const key_sight &see, int head, int query,
+                          int j, int i, float score, float *slope)
+{
+    int r = i / 2, column = 8 * j + i % 2;
+    float own = (float)(query + see.place[r] + see.key[r]) + (float)column;
+    formula_row<float> row = formula_row_at<float>(
+        c, see.batch, head, query + 2 * (lane() % 4) + column, own);
+    formula_value<float> y =
+        formula_of(c, row, score * c.scale, (float)see.key[r], see.key[r]);
+    *slope = y.slope;
+    return y.score * LOG2_E;
+}
+#endif
+
 /* Scores become probabilities; columns are the queries from `query` on of a head, each with its
  * lse. */
 DEVICE void change_turned(const attention_call &c, const key_sight &see, scores &s,
@@ -64,15 +87,22 @@ DEVICE void change_turned(const attention_call &c, const key_sight &see, scores 
 {
     int t = lane() % 4;
     float slope = slope_of<float>(c, head) * LOG2_E;
-    bool masked = (CAUSAL || WINDOW) && (query < see.first_of_all || query + STEP > see.end_of_all);
+    bool masked = (CAUSAL || WINDOW || FORMULA) &&
+                  (query < see.first_of_all || query + STEP > see.end_of_all);
+#if !FORMULA
     float from[2] = {(float)(query + see.place[0]), (float)(query + see.place[1])};
+#endif
 #pragma unroll
     for (int j = 0; j < STEP / 8; j++) {
         float2 of = load_shared_pair(lse + (8 * j + 2 * t) * 4);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
+#if FORMULA
+            float x = turned_power(c, see, head, query, j, i, s[4 * j + i], &cap_back[4 * j + i]);
+#else
             float x = changed_power(c, s[4 * j + i], slope, from[i / 2] + (float)(8 * j + i % 2),
                                     &cap_back[4 * j + i]);
+#endif
             if (BIAS)
                 x += bias_at(bias[4 * j + i]) * LOG2_E;
             s[4 * j + i] = exp2_fast(x - (i % 2 ? of.y : of.x));

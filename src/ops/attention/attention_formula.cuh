@@ -1,0 +1,199 @@
+/* Scores by a formula, in the kernels of attention: its tensors, its value and its derivatives.
+ *
+ * The text that is compiled says FORMULA, FORMULA_TENSORS, FORMULA_SLOPED (whether the derivative
+ * by the score is not 1 everywhere) and SCORE_FORMULA, which sets y from score, query, key, head,
+ * batch and x; see src/custom/score.c. A call's knobs are bits of tensors: BY_QUERY and BY_KEY
+ * differ from one query, or key, to the next; NARROW have elements of T, not numbers; of ROW_GRADS
+ * and PAIR_GRADS the gradients are wanted, summed over keys or for each pair. */
+#ifndef CUP_OPS_ATTENTION_ATTENTION_FORMULA_CUH
+#define CUP_OPS_ATTENTION_ATTENTION_FORMULA_CUH
+
+#include "functions.cuh"
+
+#ifndef BY_QUERY
+#define BY_QUERY 0
+#endif
+#ifndef BY_KEY
+#define BY_KEY 0
+#endif
+#ifndef NARROW
+#define NARROW 0
+#endif
+#ifndef ROW_GRADS
+#define ROW_GRADS 0
+#endif
+#ifndef PAIR_GRADS
+#define PAIR_GRADS 0
+#endif
+#define TENSOR_GRADS (ROW_GRADS | PAIR_GRADS)
+#define TENSORS_ROOM (FORMULA_TENSORS ? FORMULA_TENSORS : 1)
+
+#if SHORT_MATH
+/* Scores may be large multiples of these, so that their short forms are not good enough. */
+DEVICE float f_tanh(float a)
+{
+    return 1 - 2 * reciprocal_of(1 + exp2_short(2.885390082f * a));
+}
+
+DEVICE float f_normal_cdf(float a)
+{
+    return 0.5f * erfcf(-0.707106781f * a);
+}
+#endif
+
+template <typename Real, typename Call> DEVICE Real parameter_of(const Call &c, int i)
+{
+    return sizeof(Real) == 8 ? (Real)c.formula.parameters_f64[i] : (Real)c.formula.parameters[i];
+}
+
+template <typename Real, typename Call> DEVICE Real by_parameter(const Call &c, Real x, int i)
+{
+    return SHORT_MATH ? x * (Real)c.formula.inverses[i] : x / parameter_of<Real>(c, i);
+}
+
+/* What a query has for all keys: its place, and of each tensor its number, or where those of the
+ * keys begin. */
+template <typename Real> struct formula_row {
+    Real query, head, batch;
+    Real x[TENSORS_ROOM];
+    const void *from[TENSORS_ROOM];
+};
+
+template <typename Real> struct formula_value {
+    Real score, slope, d[TENSORS_ROOM];
+};
+
+template <typename Real> DEVICE Real tensor_element(int i, const void *from, long long at)
+{
+    if (!(NARROW >> i & 1))
+        return __ldg((const Real *)from + at);
+    return (Real)to_real(((const T *)from)[at]);
+}
+
+/* `place` is the number of the query's own key. */
+template <typename Real, typename Call>
+DEVICE formula_row<Real> formula_row_at(const Call &c, int batch, int head, int query, Real place)
+{
+    formula_row<Real> row;
+    row.query = place;
+    row.head = (Real)head;
+    row.batch = (Real)batch;
+    query = query < c.queries ? query : c.queries - 1;
+#pragma unroll
+    for (int i = 0; i < FORMULA_TENSORS; i++) {
+        const attention_pairs &t = c.formula.tensors[i];
+        long long at = batch * t.batch + head * t.head;
+        if (BY_QUERY >> i & 1)
+            at += query * t.query;
+        int size = NARROW >> i & 1 ? (int)sizeof(T) : (int)sizeof(Real);
+        row.from[i] = (const char *)t.data + at * size;
+        row.x[i] = BY_KEY >> i & 1 ? (Real)0 : tensor_element<Real>(i, row.from[i], 0);
+    }
+    return row;
+}
+
+template <typename Real, typename Call>
+DEVICE formula_row<Real> formula_row_of(const Call &c, int batch, int head, int query)
+{
+    return formula_row_at<Real>(c, batch, head, query, (Real)position_of(c, batch, query));
+}
+
+/* Of a scaled score and the key `at`, whose number is also given as a Real: sums of small whole
+ * numbers cost less than conversions. */
+template <typename Real, typename Call>
+DEVICE formula_value<Real> formula_of(const Call &c, const formula_row<Real> &row, Real score,
+                                      Real key, int at)
+{
+    Real x[TENSORS_ROOM];
+    const Real query = row.query, head = row.head, batch = row.batch;
+    at = at < c.keys ? at : c.keys - 1;
+#pragma unroll
+    for (int i = 0; i < FORMULA_TENSORS; i++)
+        x[i] = BY_KEY >> i & 1
+                   ? tensor_element<Real>(i, row.from[i], at * c.formula.tensors[i].key)
+                   : row.x[i];
+    formula_value<Real> y;
+    SCORE_FORMULA
+    return y;
+}
+
+/* A gradient times a derivative, which counts where the gradient is not 0: of a key that is hidden
+ * it may be no number. */
+template <typename Real> DEVICE Real passed_on(Real gradient, Real derivative)
+{
+    return gradient == 0 ? (Real)0 : gradient * derivative;
+}
+
+DEVICE constexpr int part_of(unsigned bits, int i)
+{
+    int part = 0;
+    for (int k = 0; k < i; k++)
+        part += bits >> k & 1;
+    return part;
+}
+
+/* Adds to what the tensors of a row get. */
+template <typename Real>
+DEVICE void add_rows_back(Real (&sums)[TENSORS_ROOM], const formula_value<Real> &y, Real ds)
+{
+#pragma unroll
+    for (int i = 0; i < FORMULA_TENSORS; i++)
+        if (ROW_GRADS >> i & 1)
+            sums[i] += passed_on(ds, y.d[i]);
+}
+
+template <typename Real, typename Call>
+DEVICE void store_rows_back(const Call &c, const Real (&sums)[TENSORS_ROOM], int batch, int head,
+                            int query)
+{
+#pragma unroll
+    for (int i = 0; i < FORMULA_TENSORS; i++)
+        if (ROW_GRADS >> i & 1)
+            ((Real *)c.formula.d_rows.data)[part_of(ROW_GRADS, i) * c.formula.rows_step +
+                                            batch * c.formula.d_rows.batch +
+                                            head * c.formula.d_rows.head +
+                                            query * c.formula.d_rows.query] = sums[i];
+}
+
+/* Of a pair that is there. */
+template <typename Real, typename Call>
+DEVICE void store_pairs_back(const Call &c, const formula_value<Real> &y, Real ds, int batch,
+                             int head, int query, int key)
+{
+    const attention_pairs &to = c.formula.d_pairs;
+    long long at = batch * to.batch + head * to.head + query * to.query + key * to.key;
+#pragma unroll
+    for (int i = 0; i < FORMULA_TENSORS; i++)
+        if (PAIR_GRADS >> i & 1)
+            ((T *)to.data)[part_of(PAIR_GRADS, i) * c.formula.pairs_step + at] =
+                from_real<T>((real)passed_on(ds, y.d[i]));
+}
+
+/* What a warp's rows g and g + 8 of a tile give the tensors, each in parts of four lanes; `query`
+ * is its first. */
+template <typename Call>
+DEVICE void store_tile_back(const Call &c, float (&sums)[2][TENSORS_ROOM], int batch, int head,
+                            int query)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+#pragma unroll
+        for (int i = 0; i < FORMULA_TENSORS; i++)
+            if (ROW_GRADS >> i & 1) {
+                sums[r][i] += __shfl_xor_sync(0xffffffffu, sums[r][i], 1);
+                sums[r][i] += __shfl_xor_sync(0xffffffffu, sums[r][i], 2);
+            }
+        int at = query + (int)threadIdx.x % 32 / 4 + 8 * r;
+        if (at < c.queries && threadIdx.x % 4 == 0)
+            store_rows_back(c, sums[r], batch, head, at);
+    }
+}
+
+DEVICE void clear_tile_back(float (&sums)[2][TENSORS_ROOM])
+{
+#pragma unroll
+    for (int i = 0; i < TENSORS_ROOM; i++)
+        sums[0][i] = sums[1][i] = 0;
+}
+
+#endif

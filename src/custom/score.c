@@ -169,6 +169,23 @@ static void evaluate(const cup__score_formula *f, cup__score_run *run)
         run->gives[i] = s->gives[i] < 0 ? NULL : value[s->gives[i]];
 }
 
+static bool is_by_parameter(const struct cup__score *s, const cup__expr_node *n)
+{
+    return n->function == CUP__DIV && s->nodes[n->in[1]].function == CUP__PARAMETER;
+}
+
+/* The tanh of a quotient; a score is scaled by what it is divided by as well. */
+static void add_tanh_by(const struct cup__score *s, const cup__expr_node *quotient, cup__text *out)
+{
+    const cup__expr_node *x = &s->nodes[quotient->in[0]];
+    int parameter = s->nodes[quotient->in[1]].in[0];
+    if (x->function == CUP__INPUT && x->in[0] == CUP__READS_SCORE)
+        cup__text_add(out, "tanh_by(c, raw, scale, %d)", parameter);
+    else
+        cup__text_add(out, "tanh_by(c, t%d, (Real)1, %d)", quotient->in[0], parameter);
+}
+
+/* A division by a parameter is a product with what is found once. */
 static void add_node(const struct cup__score *s, int node, cup__text *out)
 {
     static const char *const names[] = {"score", "query", "key", "head", "batch"};
@@ -180,7 +197,9 @@ static void add_node(const struct cup__score *s, int node, cup__text *out)
         cup__text_add(out, "x[%d]", n->in[0] - CUP__READS_TENSORS);
     else if (n->function == CUP__PARAMETER)
         cup__text_add(out, "parameter_of<Real>(c, %d)", n->in[0]);
-    else if (n->function == CUP__DIV && s->nodes[n->in[1]].function == CUP__PARAMETER)
+    else if (n->function == CUP__TANH && is_by_parameter(s, &s->nodes[n->in[0]]))
+        add_tanh_by(s, &s->nodes[n->in[0]], out);
+    else if (is_by_parameter(s, n))
         cup__text_add(out, "by_parameter(c, t%d, %d)", n->in[0], s->nodes[n->in[1]].in[0]);
     else
         cup__node_source(n, "Real", out);
@@ -190,9 +209,10 @@ static void add_node(const struct cup__score *s, int node, cup__text *out)
 static char *make_source(const struct cup__score *s, const char *file)
 {
     cup__text out = {0};
-    cup__text_add(&out, "/* A formula may need more registers than there are: CUP_SPILLS_ALLOWED. */\n"
-                        "#define FORMULA 1\n#define FORMULA_TENSORS %d\n"
-                        "#define FORMULA_SLOPED %d\n#define SCORE_FORMULA \\\n",
+    cup__text_add(&out,
+                  "/* A formula may need more registers than there are: CUP_SPILLS_ALLOWED. */\n"
+                  "#define FORMULA 1\n#define FORMULA_TENSORS %d\n"
+                  "#define FORMULA_SLOPED %d\n#define SCORE_FORMULA \\\n",
                   s->base.tensors, s->base.sloped);
     for (int node = 0; node < s->count; node++)
         add_node(s, node, &out);

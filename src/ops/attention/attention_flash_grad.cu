@@ -84,7 +84,7 @@ DEVICE void queries_back(const attention_call &c, int batch, float (&s)[STEP / 8
             int distance = scored.position[r] - own;
             float slope = 1;
 #if FORMULA
-            formula_value<float> y = formula_of(c, scored.formula[r], s[at][i] * c.scale,
+            formula_value<float> y = formula_of(c, scored.formula[r], s[at][i],
                                                 number + (float)(8 * at + e), own);
             s[at][i] = y.score;
 #else
@@ -283,7 +283,7 @@ DEVICE void keys_back(const attention_call &c, float (&s)[STEP / 8][4], float (&
                     formula_of(c,
                                formula_row_at<float>(c, batch, row % c.heads, other,
                                                      (float)(other + ahead_of(c, batch, own))),
-                               s[at][i] * c.scale, (float)own, own);
+                               s[at][i], (float)own, own);
                 s[at][i] = y.score;
 #endif
                 if (CHANGED && !FORMULA)

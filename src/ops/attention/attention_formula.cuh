@@ -1,8 +1,8 @@
 /* Scores by a formula, in the kernels of attention: its tensors, its value and its derivatives.
  *
  * The text that is compiled says FORMULA, FORMULA_TENSORS, FORMULA_SLOPED (whether the derivative
- * by the score is not 1 everywhere) and SCORE_FORMULA, which sets y from score, query, key, head,
- * batch and x; see src/custom/score.c. A call's knobs are bits of tensors: BY_QUERY and BY_KEY
+ * by the score is not 1 everywhere) and SCORE_FORMULA, which sets y from score (raw scale), query, key,
+ * head, batch and x; see src/custom/score.c. A call's knobs are bits of tensors: BY_QUERY and BY_KEY
  * differ from one query, or key, to the next; NARROW have elements of T, not numbers; of ROW_GRADS
  * and PAIR_GRADS the gradients are wanted, summed over keys or for each pair. */
 #ifndef CUP_OPS_ATTENTION_ATTENTION_FORMULA_CUH
@@ -28,11 +28,16 @@
 #define TENSOR_GRADS (ROW_GRADS | PAIR_GRADS)
 #define TENSORS_ROOM (FORMULA_TENSORS ? FORMULA_TENSORS : 1)
 
+/* No more than a sign, which instructions take with their operands. */
+DEVICE float f_abs(float a) { return fabsf(a); }
+DEVICE double f_abs(double a) { return fabs(a); }
+
 #if SHORT_MATH
 /* Scores may be large multiples of these, so that their short forms are not good enough. */
+#define TANH_SCALE 2.885390082f
 DEVICE float f_tanh(float a)
 {
-    return 1 - 2 * reciprocal_of(1 + exp2_short(2.885390082f * a));
+    return fmaf(-2, reciprocal_of(1 + exp2_short(TANH_SCALE * a)), 1);
 }
 
 DEVICE float f_normal_cdf(float a)
@@ -49,6 +54,18 @@ template <typename Real, typename Call> DEVICE Real parameter_of(const Call &c, 
 template <typename Real, typename Call> DEVICE Real by_parameter(const Call &c, Real x, int i)
 {
     return SHORT_MATH ? x * (Real)c.formula.inverses[i] : x / parameter_of<Real>(c, i);
+}
+
+/* Of factor x over a parameter, as soft caps have it; the factor is the same for all x. */
+template <typename Real, typename Call>
+DEVICE Real tanh_by(const Call &c, Real x, Real factor, int i)
+{
+#if SHORT_MATH
+    Real e = exp2_short(x * (TANH_SCALE * c.formula.inverses[i] * factor));
+    return fmaf(-2, reciprocal_of(1 + e), 1);
+#else
+    return f_tanh(by_parameter(c, x * factor, i));
+#endif
 }
 
 /* What a query has for all keys: its place, and of each tensor its number, or where those of the
@@ -98,13 +115,15 @@ DEVICE formula_row<Real> formula_row_of(const Call &c, int batch, int head, int 
     return formula_row_at<Real>(c, batch, head, query, (Real)position_of(c, batch, query));
 }
 
-/* Of a scaled score and the key `at`, whose number is also given as a Real: sums of small whole
- * numbers cost less than conversions. */
+/* Of a score before it is scaled and the key `at`, whose number is also given as a Real: sums of
+ * small whole numbers cost less than conversions. */
 template <typename Real, typename Call>
-DEVICE formula_value<Real> formula_of(const Call &c, const formula_row<Real> &row, Real score,
+DEVICE formula_value<Real> formula_of(const Call &c, const formula_row<Real> &row, Real raw,
                                       Real key, int at)
 {
     Real x[TENSORS_ROOM];
+    const Real scale = sizeof(Real) == 8 ? (Real)c.scale_f64 : (Real)c.scale;
+    const Real score = raw * scale;
     const Real query = row.query, head = row.head, batch = row.batch;
     at = at < c.keys ? at : c.keys - 1;
 #pragma unroll

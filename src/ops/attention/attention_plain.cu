@@ -149,12 +149,17 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         int key = first + lane, count = seen - first < 32 ? seen - first : 32;
         real score = -infinite();
         bool listed = lane < count && is_listed(c, p.batch, p.head, p.position, 1, key, 1);
+#if FORMULA
+        if (listed)
+            score = formula_of(c, formula,
+                               product_of(c, q, c.q.feature, row_of(c.k, p.batch, kv, key),
+                                          c.k.feature),
+                               (real)key, key)
+                        .score;
+#else
         if (listed)
             score = (real)c.scale_f64 *
                     product_of(c, q, c.q.feature, row_of(c.k, p.batch, kv, key), c.k.feature);
-#if FORMULA
-        if (listed)
-            score = formula_of(c, formula, score, (real)key, key).score;
 #endif
         if (CHANGED && !FORMULA && listed)
             score = changed(c.score, score, slope_of<real>(c, p.head),
@@ -210,15 +215,17 @@ DEVICE real score_back(const attention_call &c, int batch, int head, int kv, int
     if (key >= seen_by(c, batch, query) || (WINDOW && key < first_seen(c, batch, query)) ||
         !is_listed(c, batch, head, query, 1, key, 1) || lse == -infinite())
         return 0;
+    int distance = position_of(c, batch, query) - key;
+#if FORMULA
+    n->formula = formula_of(c, formula_row_of<real>(c, batch, head, query),
+                            product_of(c, row_of(c.q, batch, head, query), c.q.feature,
+                                       row_of(c.k, batch, kv, key), c.k.feature),
+                            (real)key, key);
+    real score = n->formula.score;
+#else
     real score = (real)c.scale_f64 * product_of(c, row_of(c.q, batch, head, query), c.q.feature,
                                                 row_of(c.k, batch, kv, key), c.k.feature);
-    int distance = position_of(c, batch, query) - key;
     real slope = 1;
-#if FORMULA
-    n->formula =
-        formula_of(c, formula_row_of<real>(c, batch, head, query), score, (real)key, key);
-    score = n->formula.score;
-#else
     if (CHANGED)
         score = changed(c.score, score, slope_of<real>(c, head), distance, &slope);
 #endif

@@ -169,7 +169,7 @@ DEVICE void change_scores(float (&s)[Columns][4], const Call &c, const score_row
             int at = first + 8 * j + i % 2;
 #if FORMULA
             float number = (float)first + (float)(8 * j + i % 2);
-            s[j][i] = formula_of(c, rows.formula[i / 2], s[j][i] * c.scale, number, at).score;
+            s[j][i] = formula_of(c, rows.formula[i / 2], s[j][i], number, at).score;
 #else
             float slope;
             s[j][i] = changed(c.score, s[j][i] * c.scale, rows.linear[i / 2],

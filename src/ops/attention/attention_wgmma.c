@@ -69,7 +69,7 @@ static int forward_warpgroups(const cup__attention *a)
 {
     int64_t by_two = cup__attention_tiles(a->queries, 128) * 128;
     int64_t by_three = cup__attention_tiles(a->queries, 192) * 192;
-    bool fits = a->dropout == 0 && !a->score.bias;
+    bool fits = a->dropout == 0 && !a->score.bias && !cup__score_varies(&a->score, 3);
     fits = fits && !a->lists.given; /* whose blocks do not fill 192 queries */
     return padded(a) == 64 && fits && by_three <= by_two + by_two / 16 ? 3 : 2;
 }
@@ -118,8 +118,9 @@ static int queries_step(const cup__attention *a)
 static bool keys_are_tight(const cup__attention *a)
 {
     const cup__attention_score *s = &a->score;
+    bool varies = cup__score_varies(s, 2) || cup__score_varies(s, 3);
     return a->dropout > 0 || s->soft_cap > 0 || (s->bias && (s->slopes || a->mask.window)) ||
-           (s->formula && (s->formula->sloped || s->formula->tensors));
+           (s->formula && (s->formula->sloped || varies));
 }
 
 cup__hopper_plan cup__hopper_choose(cup__hopper_kernel kernel, const cup__attention *a)

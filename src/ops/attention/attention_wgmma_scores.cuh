@@ -137,7 +137,7 @@ DEVICE void change_scores(const attention_call &c, const row_sight &see, const b
     float number = (float)(key + 2 * (lane() % 4));
 #pragma unroll
     for (int i = 0; i < STEP / 2; i++) {
-        formula_value<float> y = formula_at(c, see, i, s[i] * c.scale, number, key);
+        formula_value<float> y = formula_at(c, see, i, s[i], number, key);
         s[i] = y.score;
         cap_back[i] = y.slope;
     }

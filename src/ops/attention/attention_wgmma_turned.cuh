@@ -72,8 +72,7 @@ DEVICE float turned_power(const attention_call &c, const key_sight &see, int hea
     float own = (float)(query + see.place[r] + see.key[r]) + (float)column;
     formula_row<float> row = formula_row_at<float>(
         c, see.batch, head, query + 2 * (lane() % 4) + column, own);
-    formula_value<float> y =
-        formula_of(c, row, score * c.scale, (float)see.key[r], see.key[r]);
+    formula_value<float> y = formula_of(c, row, score, (float)see.key[r], see.key[r]);
     *slope = y.slope;
     return y.score * LOG2_E;
 }

@@ -1,10 +1,11 @@
 /* Scores by a formula, in the kernels of attention: its tensors, its value and its derivatives.
  *
  * The text that is compiled says FORMULA, FORMULA_TENSORS, FORMULA_SLOPED (whether the derivative
- * by the score is not 1 everywhere) and SCORE_FORMULA, which sets y from score (raw scale), query, key,
- * head, batch and x; see src/custom/score.c. A call's knobs are bits of tensors: BY_QUERY and BY_KEY
- * differ from one query, or key, to the next; NARROW have elements of T, not numbers; of ROW_GRADS
- * and PAIR_GRADS the gradients are wanted, summed over keys or for each pair. */
+ * by the score is not 1 everywhere) and SCORE_FORMULA, which sets y from score (which is raw times
+ * scale), query, key, head, batch and x; see src/custom/score.c. Knobs are bits of tensors:
+ * BY_QUERY and BY_KEY differ from one query, or key, to the next; NARROW have elements of T, not
+ * numbers; of ROW_GRADS and PAIR_GRADS the gradients are wanted, summed over keys or for each
+ * pair. */
 #ifndef CUP_OPS_ATTENTION_ATTENTION_FORMULA_CUH
 #define CUP_OPS_ATTENTION_ATTENTION_FORMULA_CUH
 

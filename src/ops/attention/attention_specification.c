@@ -1,5 +1,6 @@
 /* The specification of attention and of its gradient: one score at a time, in double. */
 #include <math.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "ops/attention/attention.h"
@@ -137,20 +138,21 @@ typedef struct query_sums {
     double d_slope, d_rows[CUP__SCORE_TENSORS];
 } query_sums;
 
-/* A score, its probability and how its gradient is passed on. */
+/* A score's probability and how its gradient is passed on. */
 typedef struct passed {
     double p, slope;
-    cup__score_run run; /* of a formula */
+    const double *by_tensor[CUP__SCORE_TENSORS]; /* of a formula */
 } passed;
 
 static passed pass(const cup__attention *a, double score, double lse, cup__score_place at,
                    void *room)
 {
-    passed to = {.slope = 1};
+    passed to;
     if (a->score.formula) {
-        to.run = cup__score_evaluate(a, at, true, &score, room);
-        to.p = exp(*(const double *)to.run.gives[CUP__GIVES_SCORE] - lse);
-        to.slope = to.p == 0 ? 0 : *(const double *)to.run.gives[CUP__GIVES_SLOPE];
+        cup__score_run run = cup__score_evaluate(a, at, true, &score, room);
+        to.p = exp(*(const double *)run.gives[CUP__GIVES_SCORE] - lse);
+        to.slope = to.p == 0 ? 0 : *(const double *)run.gives[CUP__GIVES_SLOPE];
+        memcpy(to.by_tensor, run.gives + CUP__GIVES_TENSORS, sizeof to.by_tensor);
         return to;
     }
     int64_t distance = cup__attention_position(&a->mask, at.batch, at.query) - at.key;
@@ -168,8 +170,8 @@ static void hand_on(const cup__attention *a, const passed *from, double ds, cup_
         cup__attention_store_bias(a, at.batch, at.head, at.query, at.key, ds);
     sums->d_slope -= ds * fabs((double)distance);
     for (int i = 0; i < CUP__SCORE_TENSORS && (a->row_grads | a->pair_grads) >> i; i++) {
-        const double *slope = from->run.gives[CUP__GIVES_TENSORS + i];
-        double d = from->p == 0 || !slope ? 0 : ds * *slope;
+        bool wanted = (a->row_grads | a->pair_grads) >> i & 1;
+        double d = wanted && from->p != 0 ? ds * *from->by_tensor[i] : 0;
         if (a->row_grads >> i & 1)
             sums->d_rows[i] += d;
         else if (a->pair_grads >> i & 1)

@@ -254,6 +254,8 @@ static const cup__sample samples[] = {{"0x16 3x16", &bf16},
                                       {"2x3x0 4x0 () () 4", &bf16},
                                       {"9x16 16x16 1x1 1x1 16", &bf16},
                                       {"60x64 130x64 60x1 130x1 130", &bf16},
+                                      {"20x2064 24x2064 20x17 1x17 24", &bf16},
+                                      {"9x2048 24x2048 9x1 24x1", &exact},
                                       {NULL, NULL}};
 static const cup__sample bench[] = {{"4096x4096 4096x4096 1x1 1x1", &bf16},
                                     {"8192x8192 8192x8192 1x1 1x1", &bf16},
@@ -263,6 +265,8 @@ static const cup__sample bench[] = {{"4096x4096 4096x4096 1x1 1x1", &bf16},
                                     {"8192x8192 8192x8192 8192x64 64x64", &bf16},
                                     {"64x7168 4096x7168 64x56 32x56", &bf16},
                                     {"16x4096 4096x4096 16x1 4096x1", &bf16},
+                                    {"768x32768 768x32768 768x256 6x256", &bf16},
+                                    {"3072x32768 768x32768 3072x256 6x256", &bf16},
                                     {NULL, NULL}};
 
 const cup__op cup__op_scaled_matmul = {

@@ -195,7 +195,7 @@ const char *cup__wgmma_plan_refuses(const cup__product *p, const cup__wgmma_plan
         return "its tiles of a have no warp for each panel, or are shared";
     if (cup__wgmma_shared(p, plan) > SHARED_MOST)
         return "it needs more shared memory than a block can have";
-    if (p->scaling && w.parts > 1 && (p->dtype == CUP_I8 || cup__wgmma_promotes(p)))
+    if (p->scaling && w.parts > 1 && p->dtype == CUP_I8)
         return "its sums cannot be cut into parts";
     if (p->y_scale && plan->tile_n % 64)
         return "its columns are not whole lines of codes";

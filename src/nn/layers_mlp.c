@@ -21,6 +21,7 @@ CUP_API cup_status cup_mlp_layer_new(cup_mlp_layer *layer, cup_parameters *list,
 CUP_API cup_tensor *cup_mlp_layer_call(const cup_mlp_layer *layer, cup_tensor *x);
 #endif
 #include "base/options.h"
+#include "nn/functions_fp8.h"
 #include "nn/layers.h"
 #include "tensor/context.h"
 
@@ -56,9 +57,23 @@ cup_status cup_mlp_layer_new(cup_mlp_layer *layer, cup_parameters *list, const c
     return cup__layer_end(layer, sizeof *layer);
 }
 
+/* Whether both layers multiply in 8 bits, with gelu and nothing else between, and each process has
+ * all of them. */
+static bool is_fp8(const cup_mlp_layer *layer)
+{
+    const cup_parameters *list = layer->layer.parameters;
+    const cup_linear_layer *up = &layer->up, *down = &layer->down;
+    return up->activation == CUP_ACTIVATION_GELU && down->activation == CUP_ACTIVATION_NONE &&
+           cup__parameters_is_fp8(list, up->weight) && cup__parameters_is_fp8(list, down->weight) &&
+           !up->lora && !down->lora && !cup__parameters_part(list, down->weight);
+}
+
 cup_tensor *cup_mlp_layer_call(const cup_mlp_layer *layer, cup_tensor *x)
 {
-    if (!cup__layer_context((const cup_layer *)layer, x))
+    cup_context *c = cup__layer_context((const cup_layer *)layer, x);
+    if (!c)
         return NULL;
+    if (is_fp8(layer))
+        return cup__mlp_fp8(c, x, &layer->up, &layer->down);
     return cup_linear_layer_call(&layer->down, cup_linear_layer_call(&layer->up, x));
 }

@@ -224,6 +224,38 @@ TEST(fp8_is_for_hidden_layers_in_training)
     }
 }
 
+TEST(fp8_mlp_is_its_layers)
+{
+    cup_context *c = cpu();
+    cup_parameters *list = cup_parameters_new(c, CUP_F32);
+    cup_mlp_layer m;
+    cup_mlp_layer_new(&m, list, "m", 40, 200, NULL);
+    cup_parameters_fp8(list, true);
+    cup_tensor *x = cup_require_grad(drawn(c, 150, 40, 0.1)), *dy = drawn(c, 150, 40, 0.01);
+    cup_tensor *of[] = {x, m.up.weight, m.down.weight, m.up.bias, m.down.bias}, *kept[5];
+    cup_tensor *whole = cup_mlp_layer_call(&m, x);
+    EXPECT_INT(cup_backward_from(c, &whole, &dy, 1), CUP_OK);
+    for (int i = 0; i < 5; i++) {
+        kept[i] = cup_copy(c, cup_detach(cup_grad(of[i])));
+        cup_grad_clear(of[i]);
+    }
+    cup_tensor *parts = cup_linear_layer_call(&m.down, cup_linear_layer_call(&m.up, x));
+    expect_bits(parts, whole, true);
+    EXPECT_INT(cup_backward_from(c, &parts, &dy, 1), CUP_OK);
+    for (int i = 0; i < 3; i++)
+        expect_bits(cup_grad(of[i]), kept[i], true);
+    for (int i = 3; i < 5; i++)
+        expect_close(cup_grad(of[i]), kept[i], 1e-5);
+    cup_lora_layer beside;
+    cup_lora_layer_new(&beside, list, "beside", 200, 40, 4, NULL);
+    m.down.lora = &beside;
+    whole = cup_mlp_layer_call(&m, x);
+    EXPECT_INT(cup_backward_from(c, &whole, &dy, 1), CUP_OK);
+    EXPECT(cup_grad(beside.b[0]) != NULL);
+    cup_parameters_free(list);
+    cup_context_free(c);
+}
+
 #define TEXTS 4
 #define LENGTH 16
 

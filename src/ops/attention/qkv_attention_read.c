@@ -6,7 +6,7 @@
 #include "cuda/cuda.h"
 #include "dispatch/attributes.h"
 #include "ops/attention/qkv_attention_read_call.cuh"
-#include "ops/attention/rope.h"
+#include "ops/rope/rope.h"
 
 #define MOST_POSITIONS (1 << 24)
 #define WARPS 8

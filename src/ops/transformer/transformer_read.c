@@ -7,7 +7,7 @@
 #include "base/divide.h"
 #include "cuda/loader.h"
 #include "dispatch/rows.h"
-#include "ops/attention/rope.h"
+#include "ops/rope/rope.h"
 #include "ops/matmul/product_state.h"
 #include "ops/transformer/transformer_read_call.cuh"
 #include "tensor/context.h"

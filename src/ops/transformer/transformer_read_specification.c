@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "base/memory.h"
-#include "ops/attention/rope.h"
+#include "ops/rope/rope.h"
 #include "ops/transformer/transformer_read.h"
 
 /* Numbers on the way through the block. */

@@ -1,6 +1,6 @@
 /* The angles of rotary positions. */
-#ifndef CUP_OPS_ATTENTION_ROPE_TURN_CUH
-#define CUP_OPS_ATTENTION_ROPE_TURN_CUH
+#ifndef CUP_OPS_ROPE_ROPE_TURN_CUH
+#define CUP_OPS_ROPE_ROPE_TURN_CUH
 
 #include "dtype.cuh"
 

@@ -1,6 +1,6 @@
 /* What turns pairs of features by their position, for ops that do it on the way. */
-#ifndef CUP_OPS_ATTENTION_ROPE_H
-#define CUP_OPS_ATTENTION_ROPE_H
+#ifndef CUP_OPS_ROPE_ROPE_H
+#define CUP_OPS_ROPE_ROPE_H
 
 #include <stdbool.h>
 #include <stdint.h>

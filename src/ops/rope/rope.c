@@ -5,8 +5,8 @@
 #include "base/parallel.h"
 #include "cuda/cuda.h"
 #include "dispatch/attributes.h"
-#include "ops/attention/rope.h"
-#include "ops/attention/rope_call.cuh"
+#include "ops/rope/rope.h"
+#include "ops/rope/rope_call.cuh"
 #include "ops/elementwise/pointwise.h"
 #include "tensor/floats.h"
 

@@ -1,7 +1,7 @@
 /* The one argument of the rope kernel, as the host fills it and the kernel reads it. Plain C,
  * included by both. */
-#ifndef CUP_OPS_ATTENTION_ROPE_CALL_CUH
-#define CUP_OPS_ATTENTION_ROPE_CALL_CUH
+#ifndef CUP_OPS_ROPE_ROPE_CALL_CUH
+#define CUP_OPS_ROPE_ROPE_CALL_CUH
 
 #define ROPE_PAIRS 256
 #define ROPE_THREADS 128

@@ -52,7 +52,11 @@ $(BUILD)/%.o: %.c | $(BUILD)/gen/dispatch/attributes.h $(BUILD)/gen/layers.h
 
 # What no step of a program waits for is made small, so that the library stays within its budget.
 SMALL := $(filter-out src/custom/vectors% src/custom/expr_cpu.c, \
-    $(wildcard $(foreach d,prof train io nn custom,src/$d/*.c)))
+    $(wildcard $(foreach d,prof train io nn custom comm,src/$d/*.c) \
+    src/ops/*/*_specification.c src/ops/*/*_composed.c \
+    $(foreach f,cache code compile device dry explain loader pool_report unit,src/cuda/$f.c) \
+    $(foreach f,images_arrays images_files shards tokenizer_export tokenizer_published,src/data/$f.c) \
+    $(foreach f,base/env base/json dispatch/tuned dispatch/tuning,src/$f.c)))
 $(SMALL:%.c=$(BUILD)/%.o): CFLAGS += $(if $(filter -O2,$(OPT)),-Os)
 
 $(BUILD)/gen/%.o: $(BUILD)/gen/%.c | $(BUILD)/gen/dispatch/attributes.h $(BUILD)/gen/layers.h

@@ -165,6 +165,27 @@ def fft():
     return [real(sides)], {"axis": axis, "inverse": inverse}, transformed
 
 
+def matrices(fn, right):
+    def draw():
+        lead, n = [choose.randint(1, 3)], choose.randint(1, 8)
+        given = {"ridge": choose.choice([12.0, 20.5])}
+        inputs = [real(lead + [n, n])] + ([real(lead + [n, choose.randint(1, 3)])] if right else [])
+        return inputs, given, lambda a, *b: fn(a, given["ridge"] * torch.eye(n), *b)
+    return draw
+
+
+def recurrence():
+    sides, reverse = [choose.randint(1, 3), choose.randint(1, 6)], choose.random() < 0.5
+    def stepped(a, x):
+        a, x = (t.flip(1) if reverse else t for t in (a, x))
+        y = [x[:, 0]]
+        for i in range(1, sides[1]):
+            y.append(a[:, i] * y[-1] + x[:, i])
+        y = torch.stack(y, 1)
+        return y.flip(1) if reverse else y
+    return [real(sides), real(sides)], {"axis": 1, "reverse": reverse}, stepped
+
+
 def pool(kind):
     def draw():
         window, stride = [choose.randint(1, 4) for _ in "hw"], [choose.randint(1, 3) for _ in "hw"]
@@ -518,6 +539,9 @@ OPS = {
     "argmin": distinct(lambda: one_axis(torch.argmin)), "cumsum": along(torch.cumsum),
     "softmax": along(F.softmax, False), "log_softmax": along(F.log_softmax, False),
     "unfold": columns(False), "fold": columns(True), "fft": fft,
+    "cholesky": matrices(lambda a, r: torch.linalg.cholesky((a + a.mT) / 2 + r), False),
+    "solve": matrices(lambda a, r, b: torch.linalg.solve(a + r, b), True),
+    "recurrence": recurrence,
     "max_pool2d": pool("max"), "avg_pool2d": pool("avg"),
     "adaptive_avg_pool2d": adaptive(F.adaptive_avg_pool2d),
     "adaptive_max_pool2d": adaptive(F.adaptive_max_pool2d), "layernorm": norm("layernorm"),

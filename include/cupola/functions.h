@@ -86,6 +86,11 @@ CUP_API cup_tensor *cup_bincount(cup_context *c, cup_tensor *x, cup_tensor *weig
 CUP_API cup_tensor *cup_multinomial(cup_context *c, cup_tensor *x, int64_t count,
                                     bool replacement);
 
+/* Products of each float and all before it along the axis, or with reverse all behind it. */
+CUP_API cup_tensor *cup_cumprod(cup_context *c, cup_tensor *x, int axis, bool reverse);
+/* The inverse of each matrix of a [..,N,N], which are small, as cup_solve takes them. */
+CUP_API cup_tensor *cup_inverse(cup_context *c, cup_tensor *a);
+
 /* The places of the n elements that are not 0, in row-major order, as i64 [n, ndim]. Waits. */
 CUP_API cup_tensor *cup_nonzero(cup_context *c, cup_tensor *x);
 /* The n elements of x, in row-major order, where the mask, of dtype bool, holds, which broadcasts

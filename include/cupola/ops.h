@@ -473,6 +473,23 @@ CUP_API cup_tensor *cup_logsumexp(cup_context *c, cup_tensor *x, const int64_t *
  * it */
 CUP_API cup_tensor *cup_cumsum(cup_context *c, cup_tensor *x, int axis, bool reverse);
 
+/* (a, x): y[i] = a[i] y[i - 1] + x[i] along the axis, and y[0] = x[0]; with reverse y[i] = a[i]
+ * y[i + 1] + x[i] from the end on; a and x have one shape */
+CUP_API cup_tensor *cup_recurrence(cup_context *c, cup_tensor *a, cup_tensor *x, int axis,
+                                   bool reverse);
+
+/* Small matrices */
+
+/* (a): the lower triangle l with l l^T = [a + a^T] / 2 + ridge on the diagonal, of each matrix
+ * of a [..,N,N] in f32 or f64; NaN from the column on in which a matrix shows not to be
+ * positive definite. For many small matrices: a block of the GPU each */
+CUP_API cup_tensor *cup_cholesky(cup_context *c, cup_tensor *a, double ridge);
+
+/* (a, b): x [..,N,K] with [a + ridge on the diagonal] x = b for each matrix of a [..,N,N] and b
+ * [..,N,K] in f32 or f64; inf or NaN for one that is singular. For many small matrices: a block
+ * of the GPU each */
+CUP_API cup_tensor *cup_solve(cup_context *c, cup_tensor *a, cup_tensor *b, double ridge);
+
 /* Fourier transforms */
 
 /* (x): the discrete Fourier transform along the axis of complex numbers, whose real and

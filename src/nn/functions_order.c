@@ -280,3 +280,32 @@ cup_status cup_unique(cup_context *c, cup_tensor *x, cup_tensor **values, cup_te
                            x->ndim, x->shape);
     return cup_error(c);
 }
+
+/* The first element goes on, times each that follows. */
+cup_tensor *cup_cumprod(cup_context *c, cup_tensor *x, int axis, bool reverse)
+{
+    int at;
+    if (!cup__function_begin(c, "cumprod", x) ||
+        !cup__function_axis(c, "cumprod", x->ndim, axis, &at))
+        return NULL;
+    int64_t rest = x->shape[at] - 1, before[CUP_MAX_DIMS] = {0}, after[CUP_MAX_DIMS] = {0};
+    if (rest < 0)
+        return cup_copy(c, x);
+    (reverse ? before : after)[at] = rest;
+    cup_tensor *first = cup_pad(c, cup__part(c, x, at, reverse ? rest : 0, 1), before, x->ndim,
+                                after, x->ndim, NULL);
+    return cup_recurrence(c, x, first, at, reverse);
+}
+
+cup_tensor *cup_inverse(cup_context *c, cup_tensor *a)
+{
+    if (!cup__function_begin(c, "inverse", a))
+        return NULL;
+    if (a->ndim < 2) {
+        cup_fail(c, CUP_SHAPE, "inverse: a must be matrices [..,N,N]");
+        return NULL;
+    }
+    int64_t n = a->shape[a->ndim - 1];
+    cup_tensor *one = cup_eye(c, a->dtype, n, n, NULL);
+    return cup_solve(c, a, cup_broadcast(c, one, a->ndim, a->shape), 0);
+}

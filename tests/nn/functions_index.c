@@ -135,3 +135,33 @@ TEST(function_index_refuses)
     EXPECT_CONTAINS(cup_error_text(c), "dtype of x");
     cup_context_free(c);
 }
+
+static void check_products(const char *name)
+{
+    cup_context *c = device(name);
+    float rows[] = {2, 3, 0, 4, -1, 5};
+    cup_tensor *x = cup_tensor_from(c, CUP_F32, 2, (int64_t[]){2, 3}, rows), *grad;
+    cup_tensor *y = cup_cumprod(c, cup_require_grad(x), 1, false);
+    NUMBERS(y, 2, 6, 0, 4, -4, -20);
+    EXPECT_INT(cup_gradients(c, cup_sum(c, y, NULL, 0, false), &x, 1, &grad), CUP_OK);
+    NUMBERS(grad, 4, 2, 6, -5, 24, -4);
+    NUMBERS(cup_cumprod(c, x, 0, true), 8, -3, 0, 4, -1, 5);
+    NUMBERS(cup_cumprod(c, x, -1, true), 0, 0, 0, -20, -5, 5);
+    cup_tensor *a = cup_tensor_from(c, CUP_F32, 3, (int64_t[]){1, 2, 2}, (float[]){0, 2, 1, 4});
+    NUMBERS(cup_inverse(c, cup_require_grad(a)), -2, 1, 0.5, 0);
+    cup_tensor *loss = cup_sum(c, cup_inverse(c, a), NULL, 0, false);
+    EXPECT_INT(cup_gradients(c, loss, &a, 1, &grad), CUP_OK);
+    NUMBERS(grad, -1.5, 0.75, 1, -0.5);
+    EXPECT_INT(cup_error(c), CUP_OK);
+    cup_context_free(c);
+}
+
+TEST(function_cumprod_and_inverse)
+{
+    check_products("cpu");
+}
+
+TEST(gpu_function_cumprod_and_inverse)
+{
+    check_products("cuda");
+}

@@ -186,6 +186,20 @@ def recurrence():
     return [real(sides), real(sides)], {"axis": 1, "reverse": reverse}, stepped
 
 
+def ctc_loss():
+    steps, batch, classes, most = (choose.randint(*b) for b in ((4, 9), (1, 3), (2, 5), (1, 3)))
+    targets = torch.randint(1, classes, (batch, most))
+    lengths = [torch.tensor([choose.randint(1, n) for _ in range(batch)]) for n in (steps, most)]
+    # PyTorch gives the gradient of what a log_softmax before it got: that of log_probs lacks their
+    # exponentials.
+    def loss(x, *rest):
+        given = torch.arange(steps)[:, None] < rest[1]
+        more = (x.detach().exp() * (x - x.detach())).sum(-1)
+        return F.ctc_loss(x, *rest, reduction="none") - (more * given).sum(0)
+    x = F.log_softmax(real([steps, batch, classes]), -1)
+    return [x, targets, *lengths], {"blank": 0}, loss
+
+
 def pool(kind):
     def draw():
         window, stride = [choose.randint(1, 4) for _ in "hw"], [choose.randint(1, 3) for _ in "hw"]
@@ -541,7 +555,7 @@ OPS = {
     "unfold": columns(False), "fold": columns(True), "fft": fft,
     "cholesky": matrices(lambda a, r: torch.linalg.cholesky((a + a.mT) / 2 + r), False),
     "solve": matrices(lambda a, r, b: torch.linalg.solve(a + r, b), True),
-    "recurrence": recurrence,
+    "recurrence": recurrence, "ctc_loss": ctc_loss,
     "max_pool2d": pool("max"), "avg_pool2d": pool("avg"),
     "adaptive_avg_pool2d": adaptive(F.adaptive_avg_pool2d),
     "adaptive_max_pool2d": adaptive(F.adaptive_max_pool2d), "layernorm": norm("layernorm"),

@@ -672,6 +672,16 @@ CUP_API cup_tensor *cup_linear_cross_entropy(cup_context *c, cup_tensor *x, cup_
                                              cup_tensor *targets, int64_t ignore_index,
                                              const cup_linear_cross_entropy_options *options);
 
+/* (log_probs, targets, input_lengths, target_lengths): connectionist temporal classification:
+ * minus the logarithm of how probable targets [N,S] are, summed over all ways to spread them
+ * over the steps of log_probs [T,N,C] with the blank class between any two and none missing
+ * between equal ones; a loss for each sequence, [N]. Sequence n has the first input_lengths[n]
+ * steps and target_lengths[n] targets, i32 or i64 as the targets; inf where they find no place,
+ * with a gradient of 0. log_probs are f32 or f64, as log_softmax gives them. A length or target
+ * that is none is an error on the CPU, NaN on a GPU */
+CUP_API cup_tensor *cup_ctc_loss(cup_context *c, cup_tensor *log_probs, cup_tensor *targets,
+                                 cup_tensor *input_lengths, cup_tensor *target_lengths, int blank);
+
 /* Tables */
 
 /* (table, ids) -> y: row ids[..] of the table [V,C] for each id: [..,C]. An id that is no row

@@ -3,6 +3,7 @@
 #include <limits.h>
 
 #include "base/memory.h"
+#include "dispatch/attributes.h"
 #include "nn/functions.h"
 
 /* A call, and its gates: 4 of a long short-term memory, 3 of gated recurrent units. */
@@ -53,40 +54,28 @@ static bool begin(recurrent *r, cup_tensor *x, cup_tensor *const *weights, int c
     return r->inputs != NULL;
 }
 
-/* What step t adds to the gates, [N,gates H], and a gate of some. */
+/* What step t adds to the gates, [N,gates H]. */
 static cup_tensor *input_of(const recurrent *r, int64_t t)
 {
     cup_tensor *part = cup__part(r->c, r->inputs, 0, t, 1);
     return cup_reshape(r->c, part, 2, (int64_t[]){r->rows, r->gates * r->width});
 }
 
-static cup_tensor *gate(const recurrent *r, cup_tensor *all, int i)
-{
-    return all ? cup__part(r->c, all, 1, (int64_t)i * r->width, r->width) : NULL;
-}
-
-/* The next h, of the gates input, forget, cell and output; c is moved on. */
+/* The next h; the cell is moved on. */
 static cup_tensor *step_lstm(const recurrent *r, int64_t t, cup_tensor *h, cup_tensor **cell)
 {
     cup_context *c = r->c;
-    cup_tensor *all = cup_add(c, input_of(r, t), cup_linear(c, h, r->hidden_weight,
-                                                            r->hidden_bias));
-    cup_tensor *kept = cup_mul(c, cup_sigmoid(c, gate(r, all, 1)), *cell);
-    cup_tensor *taken = cup_mul(c, cup_sigmoid(c, gate(r, all, 0)), cup_tanh(c, gate(r, all, 2)));
-    *cell = cup_add(c, kept, taken);
-    return cup_mul(c, cup_sigmoid(c, gate(r, all, 3)), cup_tanh(c, *cell));
+    cup_tensor *gates = cup_linear_add(c, h, r->hidden_weight, input_of(r, t), r->hidden_bias);
+    cup_tensor *next = NULL, *last = *cell;
+    if (cup__lstm_cell(c, gates, last, &next, cell) != CUP_OK)
+        return NULL;
+    return next;
 }
 
-/* Of the gates reset, update and new. */
 static cup_tensor *step_gru(const recurrent *r, int64_t t, cup_tensor *h)
 {
-    cup_context *c = r->c;
-    cup_tensor *in = input_of(r, t), *back = cup_linear(c, h, r->hidden_weight, r->hidden_bias);
-    cup_tensor *reset = cup_sigmoid(c, cup_add(c, gate(r, in, 0), gate(r, back, 0)));
-    cup_tensor *update = cup_sigmoid(c, cup_add(c, gate(r, in, 1), gate(r, back, 1)));
-    cup_tensor *fresh =
-        cup_tanh(c, cup_add(c, gate(r, in, 2), cup_mul(c, reset, gate(r, back, 2))));
-    return cup_add(c, fresh, cup_mul(c, update, cup_sub(c, h, fresh)));
+    return cup__gru_cell(r->c, input_of(r, t),
+                         cup_linear(r->c, h, r->hidden_weight, r->hidden_bias), h);
 }
 
 /* All steps' h one behind another, and the last of them in *last. */

@@ -1,0 +1,46 @@
+/* What a step of a recurrent layer does to one element, for host and kernels: of numbers x, by
+ * S, the sigmoid, and H, the hyperbolic tangent, to y. Plain C, included by both. */
+#ifndef CUP_OPS_RECURRENT_CELLS_CUH
+#define CUP_OPS_RECURRENT_CELLS_CUH
+
+#define CELLS_MOST 8 /* numbers of either side */
+#define CELLS_THREADS 256
+
+/* The gates input, forget, cell and output, and the cell, to h and the next cell; then the slopes
+ * of h and of the next cell behind them to those of the gates and of the cell. */
+#define LSTM_CELL(real, S, H)                                                                      \
+    real next = S(x[1]) * x[4] + S(x[0]) * H(x[2]);                                                \
+    y[0] = S(x[3]) * H(next);                                                                      \
+    y[1] = next;
+#define LSTM_SLOPES(real, S, H)                                                                    \
+    real i = S(x[0]), f = S(x[1]), g = H(x[2]), o = S(x[3]);                                       \
+    real t = H(f * x[4] + i * g), slope = x[6] + x[5] * o * (1 - t * t);                           \
+    y[0] = slope * g * i * (1 - i);                                                                \
+    y[1] = slope * x[4] * f * (1 - f);                                                             \
+    y[2] = slope * i * (1 - g * g);                                                                \
+    y[3] = x[5] * t * o * (1 - o);                                                                 \
+    y[4] = slope * f;
+
+/* The gates reset, update and new of the input, the same of what was remembered, and h, to the next
+ * h; then its slope behind them to those of all. */
+#define GRU_CELL(real, S, H)                                                                       \
+    real n = H(x[2] + S(x[0] + x[3]) * x[5]);                                                      \
+    y[0] = n + S(x[1] + x[4]) * (x[6] - n);
+#define GRU_SLOPES(real, S, H)                                                                     \
+    real r = S(x[0] + x[3]), z = S(x[1] + x[4]), n = H(x[2] + r * x[5]);                           \
+    real slope = x[7] * (1 - z) * (1 - n * n);                                                     \
+    y[0] = y[3] = slope * x[5] * r * (1 - r);                                                      \
+    y[1] = y[4] = x[7] * (x[6] - n) * z * (1 - z);                                                 \
+    y[2] = slope;                                                                                  \
+    y[5] = slope * r;                                                                              \
+    y[6] = x[7] * z;
+
+typedef struct cells_call {
+    const void *x[CELLS_MOST]; /* of each number its first place; NULL: it is 0 */
+    void *y[CELLS_MOST];
+    int x_row[CELLS_MOST], y_row[CELLS_MOST]; /* rows lie so many widths apart */
+    long long count;                          /* rows times width */
+    int width;
+} cells_call;
+
+#endif

@@ -106,6 +106,8 @@ static void cost(const cup__call *call, double *bytes, double *flops)
 }
 
 static const cup__impl impls[] = {
+    {.name = "blocks", .place = CUP__CUDA, CUP__THRESHOLDS(4, 5, 1536, 3072),
+     .refuses = cup__fft_blocks_refuses, .run = cup__fft_blocks},
     {.name = "products", .place = CUP__CUDA, CUP__THRESHOLDS(64, 128), .strided = true,
      .run = cup__fft_products},
     {.name = "radix", .place = CUP__CPU, CUP__THRESHOLDS(4, 128), .run = cup__fft_cpu},
@@ -117,7 +119,8 @@ static const cup__sample samples[] = {
     {"1x2", ALONG(0, false)},       {"8x2", ALONG(0, false)},     {"3x12x2", ALONG(-2, true)},
     {"2x30x5x2", ALONG(1, false)},  {"0x4x2", ALONG(1, false)},   {"7x37x2", ALONG(1, true)},
     {"5x128x2", ALONG(-2, false)},  {"2x131x2", ALONG(1, false)}, {"3x360x2", ALONG(1, true)},
-    {"1x625x2", ALONG(1, false)},  {"1024x2", ALONG(0, false)},
+    {"60x70x2", ALONG(0, false)},   {"1x1536x2", ALONG(1, true)},
+    {"1x625x2", ALONG(1, false)},   {"1024x2", ALONG(0, false)},
     {"2x262x3x2", ALONG(1, true)}, {"65x4x2", ALONG(0, false)},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"65536x64x2", ALONG(1, false)},

@@ -22,5 +22,7 @@ int64_t cup__fft_room(int64_t n);
 
 cup_status cup__fft_cpu(cup__call *call);
 cup_status cup__fft_products(cup__call *call);
+cup_status cup__fft_blocks(cup__call *call);
+const char *cup__fft_blocks_refuses(const cup__call *call);
 
 #endif

@@ -196,39 +196,38 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
                                         row_of(c.o, batch, head, query), c.o.feature);
 }
 
-/* What backward finds beside a gradient: the probability that dropout keeps, the gradient of the
- * changed score, and what the slope gets so far. */
-struct score_numbers {
-    real kept, d_score, d_slope;
+/* What a formula gives beside a score. */
+struct score_more {
 #if FORMULA
     formula_value<real> formula;
 #endif
 };
 
-/* The gradient of one score but for the scale. */
+/* The gradient of one score but for the scale, in *kept the probability that dropout keeps, and to
+ * *d_slope what the slope gets; *d_score is that of the changed score. */
 DEVICE real score_back(const attention_call &c, int batch, int head, int kv, int query, int key,
-                       score_numbers *n)
+                       real *kept, real *d_slope, real *d_score, score_more *more)
 {
     long long at = ((long long)batch * c.heads + head) * c.queries + query;
     real lse = ((const real *)c.lse)[at];
-    n->kept = n->d_score = 0;
+    *kept = *d_score = 0;
     if (key >= seen_by(c, batch, query) || (WINDOW && key < first_seen(c, batch, query)) ||
         !is_listed(c, batch, head, query, 1, key, 1) || lse == -infinite())
         return 0;
-    int distance = position_of(c, batch, query) - key;
 #if FORMULA
-    n->formula = formula_of(c, formula_row_of<real>(c, batch, head, query),
-                            product_of(c, row_of(c.q, batch, head, query), c.q.feature,
-                                       row_of(c.k, batch, kv, key), c.k.feature),
-                            (real)key, key);
-    real score = n->formula.score;
+    more->formula = formula_of(c, formula_row_of<real>(c, batch, head, query),
+                               product_of(c, row_of(c.q, batch, head, query), c.q.feature,
+                                          row_of(c.k, batch, kv, key), c.k.feature),
+                               (real)key, key);
+    real score = more->formula.score;
 #else
     real score = (real)c.scale_f64 * product_of(c, row_of(c.q, batch, head, query), c.q.feature,
                                                 row_of(c.k, batch, kv, key), c.k.feature);
-    real slope = 1;
-    if (CHANGED)
-        score = changed(c.score, score, slope_of<real>(c, head), distance, &slope);
 #endif
+    int distance = position_of(c, batch, query) - key;
+    real slope = 1;
+    if (CHANGED && !FORMULA)
+        score = changed(c.score, score, slope_of<real>(c, head), distance, &slope);
     if (BIAS)
         score += to_real(*pair_of(c, c.score.bias, batch, head, query, key));
     /* What dropout multiplies with is taken to each number, as in the row of o that sees one key,
@@ -237,13 +236,13 @@ DEVICE real score_back(const attention_call &c, int batch, int head, int kv, int
     real dp = product_of(c, row_of(c.d_o, batch, head, query), c.d_o.feature,
                          row_of(c.v, batch, kv, key), c.v.feature, keep);
     real p = exp_of(score - lse);
-    n->kept = p * keep;
+    *kept = p * keep;
     real ds = p * (dp - ((const real *)c.delta)[at]);
     if (SLOPES)
-        n->d_slope -= ds * (real)(distance < 0 ? -distance : distance);
-    n->d_score = ds;
+        *d_slope -= ds * (real)(distance < 0 ? -distance : distance);
+    *d_score = ds;
 #if FORMULA
-    return passed_on(ds, n->formula.slope);
+    return passed_on(ds, more->formula.slope);
 #else
     return SOFT_CAP ? ds * slope : ds;
 #endif
@@ -273,8 +272,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         return;
     int lane = (int)threadIdx.x % 32, kv = p.head / (c.heads / c.kv_heads);
     int seen = seen_by(c, p.batch, p.position);
-    real dq[EACH] = {0};
-    score_numbers n = {0};
+    real dq[EACH] = {0}, kept, d_slope = 0, d_score = 0;
+    score_more more;
 #if FORMULA
     real d_rows[TENSORS_ROOM] = {0};
 #endif
@@ -282,23 +281,24 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         int count = seen - first < 32 ? seen - first : 32;
         real ds = 0;
         if (lane < count)
-            ds = score_back(c, p.batch, p.head, kv, p.position, first + lane, &n);
+            ds = score_back(c, p.batch, p.head, kv, p.position, first + lane, &kept, &d_slope,
+                            &d_score, &more);
 #if FORMULA
         if (lane < count) {
-            add_rows_back(d_rows, n.formula, n.d_score);
+            add_rows_back(d_rows, more.formula, d_score);
             if (PAIR_GRADS && p.first == 0)
-                store_pairs_back(c, n.formula, n.d_score, p.batch, p.head, p.position,
+                store_pairs_back(c, more.formula, d_score, p.batch, p.head, p.position,
                                  first + lane);
         }
 #endif
         if (BIAS_GRAD && lane < count && p.first == 0)
             *pair_of(c, c.score.d_bias, p.batch, p.head, p.position, first + lane) =
-                from_real<T>(n.d_score);
+                from_real<T>(d_score);
         add_rows(dq, p, ds, row_of(c.k, p.batch, kv, first), c.k.position, c.k.feature, count);
     }
     store_row(c.dq, p, dq, (real)c.scale_f64);
     if (SLOPES || SINKS)
-        store_score_numbers(c, p, n.d_slope);
+        store_score_numbers(c, p, d_slope);
 #if FORMULA
 #pragma unroll
     for (int i = 0; i < FORMULA_TENSORS; i++)
@@ -321,18 +321,18 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     int unseen = CAUSAL ? p.position - (c.keys - c.queries) : 0;
     if (WINDOW)
         unseen = first_seeing(c, p.batch, p.position);
-    real dk[EACH] = {0}, dv[EACH] = {0};
-    score_numbers n = {0};
+    real dk[EACH] = {0}, dv[EACH] = {0}, d_slope = 0, d_score = 0;
+    score_more more;
     for (int head = p.head * group; head < (p.head + 1) * group; head++)
         for (int first = unseen > 0 ? unseen : 0; first < END; first += 32) {
             int count = END - first < 32 ? END - first : 32;
-            real ds = 0;
-            n.kept = 0;
+            real ds = 0, kept = 0;
             if (lane < count)
-                ds = score_back(c, p.batch, head, p.head, first + lane, p.position, &n);
+                ds = score_back(c, p.batch, head, p.head, first + lane, p.position, &kept, &d_slope,
+                                &d_score, &more);
             add_rows(dk, p, ds, row_of(c.q, p.batch, head, first), c.q.position, c.q.feature,
                      count);
-            add_rows(dv, p, n.kept, row_of(c.d_o, p.batch, head, first), c.d_o.position,
+            add_rows(dv, p, kept, row_of(c.d_o, p.batch, head, first), c.d_o.position,
                      c.d_o.feature, count);
         }
     store_row(c.dk, p, dk, (real)c.scale_f64);

@@ -15,6 +15,7 @@ static cup_status check_options(cup_expr *e, const cup_attention_options *o)
     } said[] = {{"soft_cap", o->soft_cap != 0},
                 {"slopes", o->slopes != NULL},
                 {"bias", o->bias != NULL},
+                {"key_blocks", o->key_blocks != NULL},
                 {"top_left", o->top_left}};
     for (size_t i = 0; i < sizeof said / sizeof *said; i++)
         if (said[i].given)

@@ -22,14 +22,22 @@ cup_status cup__attention_check(cup__call *call, double scale, double dropout, i
 #define SIZES(call)                                                                                \
     (const int64_t[]){(call)->in[0]->shape[0], (call)->in[0]->shape[1], (call)->in[0]->shape[2],   \
                       (call)->in[1]->shape[2]}
-#define LISTS_IN(call, first) cup__attention_extra(call, (first) + CUP__KEY_BLOCKS)
+
+/* The lists of blocks, in whose place calls by a formula have its tensors. */
+static const cup_tensor *lists_in(const cup__call *call, int first)
+{
+    bool formula = call->op->kind == CUP__ATTENTION_FORMULA ||
+                   call->op->kind == CUP__ATTENTION_FORMULA_GRAD;
+    return formula ? NULL : cup__attention_extra(call, first + CUP__KEY_BLOCKS);
+}
+
 #define CHECK(call, a, first)                                                                      \
     CUP_TRY(check_inputs(call, (a)->scale, (a)->dropout));                                         \
     CUP_TRY(cup__attention_mask_check(call, (a)->window_left, (a)->window_right));                 \
     CUP_TRY(cup__attention_offsets_check(call, first));                                            \
     CUP_TRY(cup__attention_score_check(call, (a)->soft_cap, first, (call)->in[0]->shape[1]));      \
     CUP_TRY(cup__attention_bias_check(call, first, SIZES(call)));                                  \
-    CUP_TRY(cup__attention_lists_check(call, LISTS_IN(call, first), (a)->block_size,               \
+    CUP_TRY(cup__attention_lists_check(call, lists_in(call, first), (a)->block_size,               \
                                        SIZES(call)));                                              \
     CUP_TRY(check_corner(call, (a)->top_left, first))
 
@@ -133,7 +141,7 @@ cup__attention cup__attention_of_three(const cup__call *call)
     cup__attention a = attention_of(call, attributes->scale, attributes->dropout);
     a.mask = CUP__MASK_FROM(attributes, attributes->top_left, call, EXTRAS, a.queries, a.keys);
     a.score = CUP__SCORE_OF(attributes, call, EXTRAS);
-    a.lists = cup__attention_lists_of(LISTS_IN(call, EXTRAS), attributes->block_size, a.keys);
+    a.lists = cup__attention_lists_of(lists_in(call, EXTRAS), attributes->block_size, a.keys);
     a.o = heads_of(call->out[0]);
     a.lse = call->out_count > 1 ? call->out[1] : NULL;
     return a;
@@ -145,7 +153,7 @@ cup__attention cup__attention_of_three_grad(const cup__call *call)
     cup__attention a = attention_of(call, attributes->scale, attributes->dropout);
     a.mask = CUP__MASK_FROM(attributes, attributes->top_left, call, EXTRAS_GRAD, a.queries, a.keys);
     a.score = CUP__SCORE_OF(attributes, call, EXTRAS_GRAD);
-    a.lists = cup__attention_lists_of(LISTS_IN(call, EXTRAS_GRAD), attributes->block_size, a.keys);
+    a.lists = cup__attention_lists_of(lists_in(call, EXTRAS_GRAD), attributes->block_size, a.keys);
     a.sequence = (uint32_t)attributes->sequence;
     a.o = heads_of(call->in[3]);
     a.lse = call->in[4];

@@ -8,7 +8,8 @@
 #include "ops/attention/attention.h"
 
 #define INPUTS_MOST (6 + CUP__EXTRAS + CUP__SCORE_TENSORS)
-#define GRAD_TENSORS (6 + CUP__EXTRAS) /* where they begin in the gradient's inputs */
+_Static_assert(CUP__FORMULA_INPUTS == CUP__ATTENTION_EXTRAS + CUP__KEY_BLOCKS, "it is last");
+#define GRAD_TENSORS (6 + CUP__KEY_BLOCKS) /* where they begin in the gradient's inputs */
 
 static const int64_t *sizes_of(const cup__call *call, int64_t sizes[4])
 {

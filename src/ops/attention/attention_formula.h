@@ -74,7 +74,8 @@ typedef struct cup__formula_grad_attributes {
     uint32_t wanted; /* bit i: the gradient of tensor i is */
 } cup__formula_grad_attributes;
 
-/* Its inputs are those of attention, whose optional ones may be NULL, and the formula's tensors. */
+/* Its inputs are those of attention but for key_blocks, whose optional ones may be NULL, and the
+ * formula's tensors: a tape knows of 16. */
 #define CUP__FORMULA_INPUTS 8 /* before the tensors */
 extern const cup__row cup__attention_formula_row;
 

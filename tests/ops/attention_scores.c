@@ -241,3 +241,57 @@ TEST(attention_scores_say_what_does_not_fit)
     expect_refused(CUP_OPTIONS(cup_attention_options, .sinks = &given), CUP_DTYPE, "in f32");
     expect_refused(CUP_OPTIONS(cup_attention_options, .bias = &given), CUP_SHAPE, "[1,2,3,3]");
 }
+
+/* One bias for all changes no probability, however large; 70 queries end within a tile of every
+ * kernel, behind which nothing may count. */
+static void expect_one_bias_is_none(const char *device, const char *impl, cup_dtype dtype)
+{
+    enum { POSITIONS = 70, WIDTH = 64 };
+    const int64_t shape[] = {1, 1, POSITIONS, WIDTH}, one[] = {1, 1, 1, 1};
+    float values[4][POSITIONS * WIDTH], got[2][3][POSITIONS * WIDTH];
+    setenv("CUP_IMPL", impl, 1);
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
+    unsetenv("CUP_IMPL");
+    if (cup_error(c) != CUP_OK) {
+        cup_context_free(c);
+        test_skip("no GPU");
+    }
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < POSITIONS * WIDTH; k++)
+            values[i][k] = (float)((k * (7 + 4 * i) + k / WIDTH * 13) % 33 - 16) / 16;
+    for (int biased = 0; biased < 2; biased++) {
+        cup_tensor *in[4];
+        for (int i = 0; i < 4; i++) {
+            in[i] = cup_tensor_from(c, CUP_F32, 4, shape, values[i]);
+            in[i] = cup_copy(c, cup_cast(c, in[i], dtype));
+            cup_require_grad(in[i]);
+        }
+        cup_tensor *bias = cup_cast(c, cup_tensor_from(c, CUP_F32, 4, one, (float[]){192}), dtype);
+        cup_tensor *o = cup_attention(
+            c, in[0], in[1], in[2],
+            CUP_OPTIONS(cup_attention_options, .bias = biased ? bias : NULL));
+        cup_backward(c, cup_sum(c, cup_mul(c, o, in[3]), NULL, 0, false));
+        for (int i = 0; i < 3; i++)
+            cup_tensor_read(cup_cast(c, cup_grad(in[i]), CUP_F32), got[biased][i], sizeof got[0][0]);
+    }
+    EXPECT_TEXT(cup_error_text(c), "");
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < POSITIONS * WIDTH; k++)
+            if (!(fabsf(got[1][i][k] - got[0][i][k]) < 0.02f))
+                test_fail(__FILE__, __LINE__, "%s, %s: gradient %d has %g for %g at %d", impl,
+                          cup_dtype_name(dtype), i, (double)got[1][i][k], (double)got[0][i][k], k);
+    cup_context_free(c);
+}
+
+TEST(attention_one_bias_for_all_is_none)
+{
+    expect_one_bias_is_none("cpu", "attention_grad=blocks", CUP_F32);
+}
+
+TEST(gpu_attention_one_bias_for_all_is_none)
+{
+    expect_one_bias_is_none("cuda", "attention_grad=flash", CUP_BF16);
+    expect_one_bias_is_none("cuda", "attention_grad=flash_f32", CUP_F32);
+    expect_one_bias_is_none("cuda", "attention_grad=hopper", CUP_BF16);
+    expect_one_bias_is_none("cuda", "attention_grad=plain", CUP_F32);
+}

@@ -300,7 +300,9 @@ DEVICE void keys_back(const attention_call &c, float (&s)[STEP / 8][4], float (&
                                       : own >= seen_by(c, batch, other) ||
                                             (WINDOW && own < first_seen(c, batch, other))))
                     p = 0;
-                if ((LISTS && !listed) || (FORMULA && other >= c.queries))
+                /* Behind the last query there are no scores, and the lse there is 0. */
+                if ((LISTS && !listed) ||
+                    ((BIAS || CHANGED || FORMULA) && other >= c.queries))
                     p = 0;
                 bool kept = !DROPOUT || keeps(word[e][r], upper, c.threshold);
                 float d = kept ? dp[at][i] * (DROPOUT ? c.factor : 1.0f) : 0;

@@ -134,13 +134,14 @@ static cup_status specification(cup__call *call)
     return CUP_OK;
 }
 
-/* Of lengths, so that there is room; of a table. */
+/* Of lengths, so that there is room; of a table; of how many tokens are there. */
 static int64_t places(cup_tensor *const *in, int i, const void *attributes)
 {
     (void)attributes;
     const cup_tensor *keys = in[CUP__KV_KEYS];
     return i == CUP__KV_LENGTHS       ? keys->shape[2] - in[CUP__KV_Q]->shape[2] + 1
            : i == CUP__KV_LENGTHS + 1 ? keys->shape[0]
+           : i == CUP__KV_LENGTHS + 4 ? in[CUP__KV_Q]->shape[2] + 1
                                       : 0;
 }
 
@@ -158,10 +159,10 @@ static void cost(const cup__call *call, double *bytes, double *flops)
 static const cup__impl impls[] = {
     {.name = "blocks", .place = CUP__CPU, CUP__THRESHOLDS(16, 64), .strided = true,
      .refuses = cup__refuses_f64, .run = cup__kv_attention_cpu},
-    {.name = "tiles", .place = CUP__CUDA, CUP__THRESHOLDS(16, 32, 64, 128), .strided = true,
-     .tolerance = 6, .refuses = cup__kv_tiles_refuses, .run = cup__kv_tiles},
     {.name = "wgmma", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 128), .strided = true,
      .tolerance = 6, .refuses = cup__kv_wgmma_refuses, .run = cup__kv_wgmma},
+    {.name = "tiles", .place = CUP__CUDA, CUP__THRESHOLDS(16, 32, 64, 128), .strided = true,
+     .tolerance = 6, .refuses = cup__kv_tiles_refuses, .run = cup__kv_tiles},
     {.name = "lanes", .place = CUP__CUDA, CUP__THRESHOLDS(8, 32, 256), .strided = true,
      .refuses = cup__kv_lanes_refuses, .run = cup__kv_lanes},
     {0}};

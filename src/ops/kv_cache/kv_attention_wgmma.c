@@ -8,6 +8,7 @@
 #define RESERVED 1024    /* of shared memory, by the driver for each block */
 #define ROWS 64
 #define SIZE_MOST 128
+#define TILES_ROWS 16 /* up to which kv_attention_tiles.cu holds the rows of a head in one warp */
 #define SHARE_LEAST 512 /* keys that are worth a block */
 #define WAVES 4         /* of blocks, so that none is waited for long at the end */
 
@@ -66,6 +67,8 @@ const char *cup__kv_wgmma_refuses(const cup__call *call)
         return "rows do not begin at multiples of 16 bytes";
     if (kv->keys->count == 0 || repeats(kv->keys) || repeats(kv->values))
         return "there are no keys, or several in one place";
+    if (!kv->table && a.heads / kv->heads * kv->tokens <= TILES_ROWS)
+        return "for so few rows of a cache without pages tiles are as fast";
     if (!box_of(kv))
         return "pages and tiles of keys do not end together";
     return slots_of(facts->shared_per_block) < 2 ? "tiles do not fit in shared memory" : NULL;

@@ -352,7 +352,7 @@ int cup__sample_inputs_filled(cup_context *c, const cup__row *row, const cup__sa
             row->name, sample->shapes, row->inputs);
         return -1;
     }
-    for (; row->in_most != INT_MAX && count < row->in_most; count++)
+    for (; row->in_most != INT_MAX && count < row->in_most && count < most; count++)
         in[count] = NULL;
     return count;
 }

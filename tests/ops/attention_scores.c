@@ -272,7 +272,8 @@ static void expect_one_bias_is_none(const char *device, const char *impl, cup_dt
             CUP_OPTIONS(cup_attention_options, .bias = biased ? bias : NULL));
         cup_backward(c, cup_sum(c, cup_mul(c, o, in[3]), NULL, 0, false));
         for (int i = 0; i < 3; i++)
-            cup_tensor_read(cup_cast(c, cup_grad(in[i]), CUP_F32), got[biased][i], sizeof got[0][0]);
+            cup_tensor_read(cup_cast(c, cup_grad(in[i]), CUP_F32), got[biased][i],
+                            sizeof got[0][0]);
     }
     EXPECT_TEXT(cup_error_text(c), "");
     for (int i = 0; i < 3; i++)

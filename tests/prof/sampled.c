@@ -10,11 +10,11 @@ static void expect_held(const char *op, const char *shapes, const void *attribut
 {
     const cup__row *row = cup__row_find(op);
     cup__sample sample = {shapes, attributes};
-    cup_tensor *in[8];
+    cup_tensor *in[16];
     cup__call call;
     char note[200] = "";
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
-    int count = cup__sample_inputs(c, row, &sample, CUP_F64, CUP_F64, CUP__ROW_MAJOR, 5, in, 8);
+    int count = cup__sample_inputs(c, row, &sample, CUP_F64, CUP_F64, CUP__ROW_MAJOR, 5, in, 16);
     EXPECT(count >= 0);
     EXPECT_INT(cup__call_begin(&call, c, row, in, count, attributes), CUP_OK);
     call.saving = saving;

@@ -50,15 +50,16 @@ DEVICE T *row_of(const attention_heads &h, int batch, int head, int position)
     return (T *)h.data + batch * h.batch + head * h.head + position * h.position;
 }
 
-/* Of x and `factor` times y. Four sums side by side round less than one, which is what the
- * difference of two such products shows. */
+/* Of x and `factor` times y. Four sums side by side round less than one, which the difference of
+ * two such products shows; in f64 there is one, which has the bits of the specification. */
+#define SUMS ((int)(sizeof(real) == 8 ? 1 : 4))
 DEVICE real product_of(const attention_call &c, const T *x, long long x_step, const T *y,
                        long long y_step, real factor = 1)
 {
     real sum[4] = {0};
-    for (int first = 0; first < c.size; first += 4) {
+    for (int first = 0; first < c.size; first += SUMS) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < SUMS; i++) {
             int d = first + i;
             if (d < c.size)
                 sum[i] += to_real(x[d * x_step]) * (to_real(y[d * y_step]) * factor);

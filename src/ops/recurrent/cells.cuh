@@ -6,6 +6,9 @@
 #define CELLS_MOST 8 /* numbers of either side */
 #define CELLS_THREADS 256
 
+/* Of the tangent at x. Neither 1 - tanh^2 nor 1 - S keeps digits where they are nearly 0. */
+#define TANH_SLOPE(S, x) (4 * S(2 * (x)) * S(-2 * (x)))
+
 /* The gates input, forget, cell and output, and the cell, to h and the next cell; then the slopes
  * of h and of the next cell behind them to those of the gates and of the cell. */
 #define LSTM_CELL(real, S, H)                                                                      \
@@ -14,11 +17,11 @@
     y[1] = next;
 #define LSTM_SLOPES(real, S, H)                                                                    \
     real i = S(x[0]), f = S(x[1]), g = H(x[2]), o = S(x[3]);                                       \
-    real t = H(f * x[4] + i * g), slope = x[6] + x[5] * o * (1 - t * t);                           \
-    y[0] = slope * g * i * (1 - i);                                                                \
-    y[1] = slope * x[4] * f * (1 - f);                                                             \
-    y[2] = slope * i * (1 - g * g);                                                                \
-    y[3] = x[5] * t * o * (1 - o);                                                                 \
+    real inner = f * x[4] + i * g, slope = x[6] + x[5] * o * TANH_SLOPE(S, inner);                 \
+    y[0] = slope * g * i * S(-x[0]);                                                               \
+    y[1] = slope * x[4] * f * S(-x[1]);                                                            \
+    y[2] = slope * i * TANH_SLOPE(S, x[2]);                                                        \
+    y[3] = x[5] * H(inner) * o * S(-x[3]);                                                         \
     y[4] = slope * f;
 
 /* The gates reset, update and new of the input, the same of what was remembered, and h, to the next
@@ -27,10 +30,10 @@
     real n = H(x[2] + S(x[0] + x[3]) * x[5]);                                                      \
     y[0] = n + S(x[1] + x[4]) * (x[6] - n);
 #define GRU_SLOPES(real, S, H)                                                                     \
-    real r = S(x[0] + x[3]), z = S(x[1] + x[4]), n = H(x[2] + r * x[5]);                           \
-    real slope = x[7] * (1 - z) * (1 - n * n);                                                     \
-    y[0] = y[3] = slope * x[5] * r * (1 - r);                                                      \
-    y[1] = y[4] = x[7] * (x[6] - n) * z * (1 - z);                                                 \
+    real reset = x[0] + x[3], update = x[1] + x[4], r = S(reset), inner = x[2] + r * x[5];         \
+    real z = S(update), kept = S(-update), slope = x[7] * kept * TANH_SLOPE(S, inner);             \
+    y[0] = y[3] = slope * x[5] * r * S(-reset);                                                    \
+    y[1] = y[4] = x[7] * (x[6] - H(inner)) * z * kept;                                             \
     y[2] = slope;                                                                                  \
     y[5] = slope * r;                                                                              \
     y[6] = x[7] * z;

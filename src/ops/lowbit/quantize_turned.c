@@ -188,12 +188,25 @@ static bool is_aligned(const void *data, int64_t bytes)
     return (uintptr_t)data % (uintptr_t)bytes == 0;
 }
 
+/* Scales of rows or columns, as the kernel knows them. */
+typedef struct scales {
+    void *at;
+    long long step, tile;
+} scales;
+
+static scales scales_of(const cup_tensor *t)
+{
+    return (scales){t->data, t->stride[0], t->stride[1]};
+}
+
 static cup_status launch(cup__call *call, cup_tensor *const *in)
 {
     const attributes *t = call->attributes;
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     const void *x = in[X]->data, *pre = in[PRE] ? in[PRE]->data : NULL;
     long long rows = call->in[X]->shape[0], columns = call->in[X]->shape[1];
+    scales of_rows = scales_of(call->out[ROW_SCALE]),
+           of_columns = scales_of(call->out[COLUMN_SCALE]);
     void *out[SUMS + 1];
     for (int i = 0; i <= SUMS; i++)
         out[i] = call->out[i]->data;
@@ -210,8 +223,8 @@ static cup_status launch(cup__call *call, cup_tensor *const *in)
     if (!kernel)
         return call->c->error.status;
     return cup__launch(gpu, kernel, grid, CUP__ARG(x), CUP__ARG(pre), CUP__ARG(out[Y]),
-                       CUP__ARG(out[TURNED]), CUP__ARG(out[SCALE]), CUP__ARG(out[ROW_SCALE]),
-                       CUP__ARG(out[COLUMN_SCALE]), CUP__ARG(out[SUMS]), CUP__ARG(rows),
+                       CUP__ARG(out[TURNED]), CUP__ARG(out[SCALE]), CUP__ARG(of_rows),
+                       CUP__ARG(of_columns), CUP__ARG(out[SUMS]), CUP__ARG(rows),
                        CUP__ARG(columns));
 }
 

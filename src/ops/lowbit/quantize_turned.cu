@@ -162,18 +162,24 @@ DEVICE void put_part(uint8_t *y, part p, long long pitch, const float (&v)[PART]
     }
 }
 
+/* Scales of rows or columns, which lie `step` apart, those of the next tile `tile`. */
+struct scales {
+    float *at;
+    long long step, tile;
+};
+
 /* A scale to all who ask for it, and the sums of the columns, in the order of their rows. */
-DEVICE void put_rest(float s, float *scale, float *row_scale, float *column_scale, float *sums,
-                     const float (*kept)[SIDE], long long rows, long long columns)
+DEVICE void put_rest(float s, float *scale, const scales &of_rows, const scales &of_columns,
+                     float *sums, const float (*kept)[SIDE], long long rows, long long columns)
 {
     int t = (int)threadIdx.x % SIDE;
     if (threadIdx.x == 0)
         *scale = s;
     if (threadIdx.x < SIDE && t < rows)
-        row_scale[t] = s;
+        of_rows.at[t * of_rows.step] = s;
     if (threadIdx.x < SIDE || t >= columns)
         return;
-    column_scale[t] = s;
+    of_columns.at[t * of_columns.step] = s;
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < PARTS && SUMS; i++)
@@ -184,15 +190,15 @@ DEVICE void put_rest(float s, float *scale, float *row_scale, float *column_scal
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     quantize_turned(const T *x, const T *pre, uint8_t *y, uint8_t *turned, float *scale,
-                    float *row_scale, float *column_scale, float *sums, long long rows,
+                    scales of_rows, scales of_columns, float *sums, long long rows,
                     long long columns)
 {
     __shared__ uint2 tile[SIDE * PARTS];
     __shared__ float kept[SUMS ? PARTS : 1][SIDE];
     long long wide = (columns + SIDE - 1) / SIDE, row0 = blockIdx.x / wide,
               column0 = blockIdx.x - row0 * wide;
-    row_scale += column0 * rows + row0 * SIDE;
-    column_scale += row0 * columns + column0 * SIDE;
+    of_rows.at += column0 * of_rows.tile + row0 * SIDE * of_rows.step;
+    of_columns.at += row0 * of_columns.tile + column0 * SIDE * of_columns.step;
     sums += row0 * columns + column0 * SIDE;
     row0 *= SIDE;
     column0 *= SIDE;
@@ -208,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     most = block_max(most); /* behind which what is kept is seen */
     float s = most == 0 ? 1.0f : fmaxf(__fdiv_rn(most, MOST), 0x1p-126f);
     put_part(y + at, p, columns, v, __fdiv_rn(1.0f, s), tile);
-    put_rest(s, scale + blockIdx.x, row_scale, column_scale, sums, kept, rows - row0,
+    put_rest(s, scale + blockIdx.x, of_rows, of_columns, sums, kept, rows - row0,
              columns - column0);
     __syncthreads();
     int count = left(rows, row0 + p.across * PART);

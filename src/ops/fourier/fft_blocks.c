@@ -28,9 +28,10 @@ const char *cup__fft_blocks_refuses(const cup__call *call)
         return "it takes lines that fit into shared memory";
     if (n > 1 && !factors_of(n, factor))
         return "it takes lines whose length has the factors 2, 3 and 5";
-    bool aligned = (uintptr_t)call->in[0]->data % (2 * (uintptr_t)cup_dtype_size(
-                                                           call->in[0]->dtype)) == 0;
-    return aligned ? NULL : "it reads pairs that are aligned to their size";
+    uintptr_t pair = 2 * (uintptr_t)cup_dtype_size(call->in[0]->dtype);
+    bool aligned = (uintptr_t)call->in[0]->data % pair == 0 &&
+                   (!call->out[0] || (uintptr_t)call->out[0]->data % pair == 0);
+    return aligned ? NULL : "it reads and writes pairs that are aligned to their size";
 }
 
 cup_status cup__fft_blocks(cup__call *call)

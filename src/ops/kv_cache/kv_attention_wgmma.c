@@ -10,7 +10,6 @@
 #define SIZE_MOST 128
 #define TILES_ROWS 16 /* up to which kv_attention_tiles.cu holds the rows of a head in one warp */
 #define SHARE_LEAST 512 /* keys that are worth a block */
-#define WAVES 4         /* of blocks, so that none is waited for long at the end */
 
 static int64_t padded(const cup__kv *kv)
 {
@@ -110,6 +109,6 @@ cup_status cup__kv_wgmma(cup__call *call)
                           .shared = (int)(slots * (TILE_BYTES + 16)),
                           .dependent = true};
     by.grid.y = cup__kv_shares(&a, by.grid.x * by.grid.z,
-                               (int64_t)2 * WAVES * facts->multiprocessors, SHARE_LEAST);
+                               2 * facts->multiprocessors, SHARE_LEAST);
     return cup__kv_run(call, &by);
 }

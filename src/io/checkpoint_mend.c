@@ -62,8 +62,9 @@ static bool is_left_over(const char *name, const char *const *parts, size_t coun
 static cup_status remove_replaced(cup__error *error, const char *folder, const cup__json *last)
 {
     const cup__json_node *list = cup__json_find(last->root, CUP__CHECKPOINT_REPLACED);
-    for (const cup__json_node *node = list + 1; list && node < list + list->span;
-         node += node->span)
+    if (!list)
+        return CUP_OK;
+    for (const cup__json_node *node = list + 1; node < list + list->span; node += node->span)
         if (node->kind == CUP__JSON_STRING && !strchr(node->string, '/') && *node->string != '.')
             CUP_TRY(cup__checkpoint_remove(error, folder, node->string));
     return CUP_OK;

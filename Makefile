@@ -55,7 +55,10 @@ SMALL := $(filter-out src/custom/vectors% src/custom/expr_cpu.c, \
     $(wildcard $(foreach d,prof train io nn custom comm,src/$d/*.c) \
     src/ops/*/*_specification.c src/ops/*/*_composed.c \
     $(foreach f,cache code compile device dry explain loader pool_report unit,src/cuda/$f.c) \
-    $(foreach f,images_arrays images_files shards tokenizer_export tokenizer_published,src/data/$f.c) \
+    $(foreach f,images_arrays images_files loader mix nfc shards tokenizer_export tokenizer_published walk, \
+        src/data/$f.c) \
+    $(foreach f,channels_last cuda depthwise impls mma numbers wgmma wgmma_blocks wgmma_few wgmma_maps, \
+        src/ops/conv/conv_$f.c) src/ops/attention/attention_formula.c \
     $(foreach f,base/env base/json dispatch/tuned dispatch/tuning,src/$f.c)))
 $(SMALL:%.c=$(BUILD)/%.o): CFLAGS += $(if $(filter -O2,$(OPT)),-Os)
 

@@ -81,7 +81,7 @@ static inline cup_tensor *tensor_of(cup_context *c, char kind, const sizes *s, c
                      (int64_t[]){s->heads, 1, 1});
     if (kind == 'p') {
         cup_tensor *t = tensor_of(c, 'h', s, rounded, dtype, seed);
-        return cup_require_grad(cup_keep(cup_copy(c, cup_broadcast(c, t, 4, shape))));
+        return cup_require_grad(cup_keep(cup_copy(c, cup_broadcast(c, cup_detach(t), 4, shape))));
     }
     if (kind == 'q' || kind == 'b')
         shape[kind == 'q' ? 1 : 0] = 1;

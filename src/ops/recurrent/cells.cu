@@ -24,6 +24,13 @@
 #define STEP GRU_SLOPES
 #endif
 
+/* e^-|x| / (1 + e^-|x|)^2 */
+DEVICE real sigmoid_slope_of(real x)
+{
+    real e = exp_of(x > 0 ? -x : x);
+    return e / ((1 + e) * (1 + e));
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     cells_fwd(const __grid_constant__ cells_call c)
 {
@@ -35,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int i = 0; i < X; i++)
         x[i] = c.x[i] ? to_real(((const T *)c.x[i])[row * c.x_row[i] * c.width + column]) : (real)0;
-    STEP(real, sigmoid_of, tanh_of)
+    STEP(real, sigmoid_of, sigmoid_slope_of, tanh_of)
 #pragma unroll
     for (int i = 0; i < Y; i++)
         ((T *)c.y[i])[row * c.y_row[i] * c.width + column] = convert<T>(y[i]);

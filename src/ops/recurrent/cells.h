@@ -3,6 +3,8 @@
 #ifndef CUP_OPS_RECURRENT_CELLS_H
 #define CUP_OPS_RECURRENT_CELLS_H
 
+#include <math.h>
+
 #include "base/wide.h"
 #include "base/wide_math.h"
 #include "dispatch/op.h"
@@ -32,11 +34,23 @@ cup_tensor *cup__cell_gate(cup_context *c, cup_tensor *t, int i, int gates);
 cup_tensor *cup__cell_slope(cup_context *c, cup_tensor *s);
 cup_tensor *cup__cell_join(cup__grad *g, int k, cup_tensor *const *gates, int count);
 
+static inline double cup__sigmoid_slope(double x)
+{
+    double e = exp(-fabs(x));
+    return e / ((1 + e) * (1 + e));
+}
+
+CUP__IN_LOOP float cup__sigmoid_slope_f32(float x)
+{
+    float e = cup__exp_f32(x > 0.0f ? -x : x);
+    return e / ((1.0f + e) * (1.0f + e));
+}
+
 /* The formula STEP of cells.cuh, of n numbers to m, as NAME_f64 and NAME_f32. */
 #define CUP__CELL(name, STEP, n, m)                                                                \
     static void name##_f64(const double *x, double *y)                                             \
     {                                                                                              \
-        STEP(double, CUP__CELL_SIGMOID, tanh)                                                      \
+        STEP(double, CUP__CELL_SIGMOID, cup__sigmoid_slope, tanh)                                  \
     }                                                                                              \
     CUP__WIDE static void name##_f32(const float *const *from, float *const *to, int64_t count)    \
     {                                                                                              \
@@ -44,7 +58,7 @@ cup_tensor *cup__cell_join(cup__grad *g, int k, cup_tensor *const *gates, int co
             float x[n], y[m];                                                                      \
             for (int k = 0; k < (n); k++)                                                          \
                 x[k] = from[k][at];                                                                \
-            STEP(float, cup__sigmoid_f32, cup__tanh_f32)                                           \
+            STEP(float, cup__sigmoid_f32, cup__sigmoid_slope_f32, cup__tanh_f32)                   \
             for (int k = 0; k < (m); k++)                                                          \
                 to[k][at] = y[k];                                                                  \
         }                                                                                          \

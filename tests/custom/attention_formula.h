@@ -20,7 +20,7 @@ typedef struct variant {
     const char *inputs, *parameters, *text;
     double values[2];         /* of the parameters */
     const char *tensors;      /* of each a letter: head, query (with batches), key (with heads),
-                                 both, or all; p is a head's number for each pair */
+                                 both, or all */
     cup_attention_options by; /* what says the same without a formula; slopes and bias are said by
                                  letters h and b of `tensors`, and sinks and offsets beside */
     bool is_own;              /* nothing else says it */
@@ -79,10 +79,6 @@ static inline cup_tensor *tensor_of(cup_context *c, char kind, const sizes *s, c
     if (kind == 'h')
         return waves(c, seed, CUP_F32, dtype == CUP_F64 ? CUP_F64 : CUP_F32, 3,
                      (int64_t[]){s->heads, 1, 1});
-    if (kind == 'p') {
-        cup_tensor *t = tensor_of(c, 'h', s, rounded, dtype, seed);
-        return cup_require_grad(cup_keep(cup_copy(c, cup_broadcast(c, cup_detach(t), 4, shape))));
-    }
     if (kind == 'q' || kind == 'b')
         shape[kind == 'q' ? 1 : 0] = 1;
     if (kind == 'q')

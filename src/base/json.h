@@ -45,6 +45,7 @@ cup_status cup__json_parse(cup__error *error, const char *name, const char *text
 cup_status cup__json_read(cup__error *error, const char *path, uint64_t most, cup__json *out);
 void cup__json_free(cup__json *json);
 
+/* The children of a value that is there, one after the other. */
 #define CUP__JSON_EACH(child, parent)                                                              \
     for (const cup__json_node *child = (parent) + 1; child < (parent) + (parent)->span;            \
          child += child->span)

@@ -64,7 +64,7 @@ static cup_status remove_replaced(cup__error *error, const char *folder, const c
     const cup__json_node *list = cup__json_find(last->root, CUP__CHECKPOINT_REPLACED);
     if (!list)
         return CUP_OK;
-    for (const cup__json_node *node = list + 1; node < list + list->span; node += node->span)
+    CUP__JSON_EACH(node, list)
         if (node->kind == CUP__JSON_STRING && !strchr(node->string, '/') && *node->string != '.')
             CUP_TRY(cup__checkpoint_remove(error, folder, node->string));
     return CUP_OK;

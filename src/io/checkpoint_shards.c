@@ -75,9 +75,9 @@ bool cup__checkpoint_has_replaced(const char *folder)
     if (cup__checkpoint_state(NULL, folder, &last) != CUP_OK)
         return false;
     const cup__json_node *list = cup__json_find(last.root, CUP__CHECKPOINT_REPLACED);
-    for (const cup__json_node *node = list + 1; list && node < list + list->span;
-         node += node->span)
-        any |= node->kind == CUP__JSON_STRING && is_there(folder, node->string);
+    if (list)
+        CUP__JSON_EACH(node, list)
+            any |= node->kind == CUP__JSON_STRING && is_there(folder, node->string);
     cup__json_free(&last);
     return any;
 }
@@ -93,8 +93,9 @@ cup_status cup__checkpoint_replaced(cup__error *error, const char *folder,
         return CUP_OK;
     for (int i = 0; i < 2; i++) {
         const cup__json_node *list = cup__json_find(last.root, keys[i]);
-        for (const cup__json_node *node = list + 1; list && node < list + list->span;
-             node += node->span) {
+        if (!list)
+            continue;
+        CUP__JSON_EACH(node, list) {
             const char *name = node->kind == CUP__JSON_STRING ? node->string : node->key;
             if (name && !is_among(name, files, count) && is_there(folder, name))
                 added &= add(out, name);

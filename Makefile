@@ -178,9 +178,11 @@ abi-list: ## at a release: writes its interface to docs/abi, for later versions 
 # Sanitizers make tests slower, so each has more time.
 .PHONY: asan tsan
 asan: export CK_TIMEOUT_MULTIPLIER := 5
-# The gradients left out take differences of what the tests of their ops run here too, for minutes;
-# so do the examples of --help, and kills and stops of the command, whose verbs have tests of their own.
-ASAN_K := -gradient_attention -gradient_conv -examples_run -ends_soon -survives_kills
+# The gradients left out take differences of what the tests of their ops run here too, for minutes,
+# and so do the samples of all ops that are run again on other numbers of threads; the examples of
+# --help, caches of every size, and kills and stops of the command have tests of their own beside.
+ASAN_K := -gradient_attention -gradient_conv -deterministic_ops -examples_run -bpe_cache -ends_soon \
+    -survives_kills -survives_a_stop
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) BUILD=build/asan OPT=-O1 DEBUG=-g1 K="$(or $(K),$(ASAN_K))" \
 	    SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover -fno-omit-frame-pointer" test

@@ -9,7 +9,7 @@ typedef struct ctc_call {
     void *alpha, *loss; /* [N,T,2S+1], [N] */
     const void *dloss;  /* [N], and what follows from it: */
     void *dlog_probs;
-    void *work; /* [N,3,2S+1] of the dtype: two steps' beta, and shares */
+    void *work; /* [N,3,2S+1] in double: two steps' alpha or beta, and shares */
     int *next;  /* [N,2S]: the next place of a target's class, or -1; whether it is the first */
     long long steps, batch, classes, most; /* T, N, C and S */
     int blank;

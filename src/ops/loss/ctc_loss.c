@@ -264,16 +264,25 @@ static cup_status launch(cup__call *call, const char *entry, ctc_call *c)
                        CUP__ARG(*c));
 }
 
+static cup_tensor *make_work(const ctc *k)
+{
+    cup__shape rows = {CUP_F64, 3, {k->batch, 3, 2 * k->most + 1}};
+    return cup__tensor_make(k->call->c, &rows, "ctc_loss");
+}
+
 static cup_status run_cuda(cup__call *call)
 {
     ctc k = ctc_of(call);
     cup__shape shape = {k.log_probs->dtype, 3, {k.batch, k.steps, 2 * k.most + 1}};
     cup_tensor *alpha = call->out_count > 1 ? call->out[1]
                                             : cup__tensor_make(call->c, &shape, "ctc_loss");
-    if (!alpha)
-        return call->c->error.status;
-    ctc_call c = {.alpha = alpha->data, .loss = call->out[0]->data};
-    cup_status status = launch(call, "ctc_fwd", &c);
+    cup_tensor *work = alpha ? make_work(&k) : NULL;
+    cup_status status = call->c->error.status;
+    if (work) {
+        ctc_call c = {.alpha = alpha->data, .loss = call->out[0]->data, .work = work->data};
+        status = launch(call, "ctc_fwd", &c);
+    }
+    cup_tensor_free(work);
     if (call->out_count < 2)
         cup_tensor_free(alpha);
     return status;
@@ -282,9 +291,8 @@ static cup_status run_cuda(cup__call *call)
 static cup_status run_grad_cuda(cup__call *call)
 {
     ctc k = ctc_of(call);
-    cup__shape rows = {k.log_probs->dtype, 3, {k.batch, 3, 2 * k.most + 1}};
     cup__shape links = {CUP_I32, 2, {k.batch, 2 * k.most}};
-    cup_tensor *work = cup__tensor_make(call->c, &rows, "ctc_loss");
+    cup_tensor *work = make_work(&k);
     cup_tensor *next = cup__tensor_make(call->c, &links, "ctc_loss");
     cup_status status = call->c->error.status;
     if (work && next) {
@@ -321,7 +329,8 @@ static int64_t places(cup_tensor *const *in, int i, const void *attributes)
 static const cup__sample samples[] = {
     {"1x1x1 1x1 1 1", BLANK(0)},       {"5x2x3 2x2 2 2", BLANK(0)}, {"12x3x5 3x4 3 3", BLANK(4)},
     {"40x4x7 4x9 4 4", BLANK(2)},      {"4x0x3 0x2 0 0", BLANK(0)}, {"0x2x3 2x2 2 2", BLANK(0)},
-    {"150x2x40 2x70 2 2", BLANK(0)},   {"9x2x4 2x0 2 2", BLANK(1)}, {NULL, NULL}};
+    {"150x2x40 2x70 2 2", BLANK(0)},   {"9x2x4 2x0 2 2", BLANK(1)}, {"58x5x1 5x2 5 5", BLANK(0)},
+    {NULL, NULL}};
 static const cup__sample bench[] = {{"512x64x128 64x96 64 64", BLANK(0)}, {NULL, NULL}};
 
 static const cup__impl impls[] = {

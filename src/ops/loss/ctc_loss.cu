@@ -1,5 +1,6 @@
 /* Connectionist temporal classification: a block a sequence, whose threads share the states, blanks
- * with the targets between them, of a step at a time; all in logarithms.
+ * with the targets between them, of a step at a time; all in logarithms, whose sums over the steps
+ * grow with them and so are doubles, while what a step adds is of the dtype.
  *
  * ctc_fwd: alpha, how probable it is to be in a state with all that came up to a step. ctc_bwd: the
  * same from the end, beta, and the share of each class in each step, summed in a fixed order: the
@@ -19,13 +20,14 @@ struct sequence {
     const T *log_probs;         /* its row of the first step; others are `stride` on */
     const target_type *targets;
     T *alpha;                   /* a row of `width` for each step */
+    double *rows;               /* two steps' alpha or beta, and shares */
     int64_t stride, steps, length, states, width;
     int blank;
 };
 
-DEVICE T nothing()
+DEVICE double nothing()
 {
-    return -(T)__int_as_float(0x7f800000);
+    return -(double)__int_as_float(0x7f800000);
 }
 
 DEVICE sequence sequence_of(const ctc_call &c)
@@ -40,6 +42,7 @@ DEVICE sequence sequence_of(const ctc_call &c)
     s.states = 2 * s.length + 1;
     s.width = 2 * c.most + 1;
     s.alpha = (T *)c.alpha + n * c.steps * s.width;
+    s.rows = (double *)c.work + n * 3 * s.width;
     s.blank = c.blank;
     return s;
 }
@@ -64,12 +67,12 @@ DEVICE bool skips(const sequence &s, int64_t state)
     return state % 2 && state > 1 && s.targets[state / 2] != s.targets[state / 2 - 1];
 }
 
-DEVICE T joined(T a, T b, T c)
+DEVICE double joined(double a, double b, double c)
 {
-    T most = fmax(a, fmax(b, c));
+    double most = fmax(a, fmax(b, c));
     if (!(most > nothing()))
         return a + b + c; /* nothing, or NaN */
-    return most + log(exp(a - most) + exp(b - most) + exp(c - most));
+    return most + (double)log(exp((T)(a - most)) + exp((T)(b - most)) + exp((T)(c - most)));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -79,28 +82,29 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     T *loss = (T *)c.loss + blockIdx.x;
     bool good = is_good(c, s);
     for (int64_t i = threadIdx.x; i < c.steps * s.width; i += THREADS)
-        s.alpha[i] = nothing();
+        s.alpha[i] = (T)nothing();
     __syncthreads();
     if (!good || s.steps == 0) {
         if (threadIdx.x == 0)
-            *loss = !good ? (T)(0.0f / 0.0f) : s.length ? -nothing() : (T)0;
+            *loss = !good ? (T)(0.0f / 0.0f) : s.length ? (T)-nothing() : (T)0;
         return;
     }
     for (int64_t t = 0; t < s.steps; t++) {
-        T *now = s.alpha + t * s.width;
-        const T *before = now - s.width, *row = s.log_probs + t * s.stride;
+        double *now = s.rows + t % 2 * s.width, *before = s.rows + (t + 1) % 2 * s.width;
+        const T *row = s.log_probs + t * s.stride;
         for (int64_t i = threadIdx.x; i < s.states; i += THREADS) {
-            T from = i < 2 ? (T)0 : nothing();
+            double from = i < 2 ? 0 : nothing();
             if (t)
                 from = joined(before[i], i ? before[i - 1] : nothing(),
                               skips(s, i) ? before[i - 2] : nothing());
-            now[i] = from + row[class_of(s, i)];
+            now[i] = from + (double)row[class_of(s, i)];
+            s.alpha[t * s.width + i] = (T)now[i];
         }
         __syncthreads();
     }
-    const T *last = s.alpha + (s.steps - 1) * s.width + s.states - 1;
+    const double *last = s.rows + (s.steps - 1) % 2 * s.width + s.states - 1;
     if (threadIdx.x == 0)
-        *loss = -joined(last[0], s.length ? last[-1] : nothing(), nothing());
+        *loss = (T)-joined(last[0], s.length ? last[-1] : nothing(), nothing());
 }
 
 /* For each target the next one of its class, and whether there is none before it. */
@@ -118,17 +122,18 @@ DEVICE void link_targets(const sequence &s, int *next, int *first)
 }
 
 /* Beta of a step into `now`, of the step behind it in `then`, and each state's share. */
-DEVICE void step_back(const sequence &s, int64_t t, const T *then, T *now, T *share, T loss)
+DEVICE void step_back(const sequence &s, int64_t t, const double *then, double *now, double *share,
+                      T loss)
 {
     const T *row = s.log_probs + t * s.stride, *alpha = s.alpha + t * s.width;
     for (int64_t i = threadIdx.x; i < s.states; i += THREADS) {
-        T from = i + 2 >= s.states ? (T)0 : nothing();
+        double from = i + 2 >= s.states ? 0 : nothing();
         if (t + 1 < s.steps)
             from = joined(then[i], i + 1 < s.states ? then[i + 1] : nothing(),
                           i + 2 < s.states && skips(s, i + 2) ? then[i + 2] : nothing());
-        now[i] = from + row[class_of(s, i)];
-        T together = alpha[i] + from;
-        share[i] = together > nothing() ? exp(together + loss) : (T)0;
+        now[i] = from + (double)row[class_of(s, i)];
+        double together = (double)alpha[i] + from;
+        share[i] = together > nothing() ? (double)exp((T)(together + (double)loss)) : 0;
     }
 }
 
@@ -138,9 +143,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     sequence s = sequence_of(c);
     T loss = ((const T *)c.loss)[blockIdx.x], dloss = ((const T *)c.dloss)[blockIdx.x];
     T *slopes = (T *)c.dlog_probs + blockIdx.x * c.classes;
-    T *beta = (T *)c.work + blockIdx.x * 3 * s.width, *share = beta + 2 * s.width;
+    double *share = s.rows + 2 * s.width;
     int *next = c.next + blockIdx.x * 2 * c.most, *first = next + c.most;
-    bool counts = is_good(c, s) && loss < -nothing();
+    bool counts = is_good(c, s) && loss < (T)-nothing();
     T rest = loss == loss ? (T)0 : loss;
     for (int64_t t = counts ? s.steps : 0; t < c.steps; t++)
         for (int64_t i = threadIdx.x; i < c.classes; i += THREADS)
@@ -149,8 +154,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         return;
     link_targets(s, next, first);
     for (int64_t t = s.steps - 1; t >= 0; t--) {
-        T *now = beta + t % 2 * s.width, *row = slopes + t * s.stride, blanks = 0;
-        step_back(s, t, beta + (t + 1) % 2 * s.width, now, share, loss);
+        double *now = s.rows + t % 2 * s.width, blanks = 0;
+        T *row = slopes + t * s.stride;
+        step_back(s, t, s.rows + (t + 1) % 2 * s.width, now, share, loss);
         for (int64_t i = threadIdx.x; i < c.classes; i += THREADS)
             row[i] = 0;
         __syncthreads();
@@ -158,14 +164,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             if (class_of(s, i) == s.blank)
                 blanks += share[i];
         for (int64_t i = threadIdx.x; i < s.length; i += THREADS) {
-            T sum = 0;
+            double sum = 0;
             for (int at = first[i] ? (int)i : -1; at >= 0; at = next[at])
                 sum += share[2 * at + 1];
             if (first[i])
-                row[s.targets[i]] = -dloss * sum;
+                row[s.targets[i]] = -dloss * (T)sum;
         }
         blanks = block_sum(blanks);
         if (threadIdx.x == 0)
-            row[s.blank] = -dloss * blanks;
+            row[s.blank] = -dloss * (T)blanks;
     }
 }

@@ -1,0 +1,169 @@
+/* How many images a second networks for images are trained with: those that are known by name and
+ * ViT-B/16, of 224 x 224 and 1,000 classes, in bf16 with master weights, on images that lie on the
+ * device. What a step computes is what `cupola train --task classify` does.
+ * Build and run: make build/bench/images_steps && build/bench/images_steps [device [network [batch
+ * [steps]]]]; bench/images_peer.py is the same in PyTorch. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cupola/cupola.h"
+
+#define SIDE 224
+#define CLASSES 1000
+#define WARM 16
+#define MOST 4096
+
+static const char vit[] = "conv 768 kernel=16 stride=16 padding=0\ntokens\nclasstoken\npositions\n"
+                          "repeat 12\ntransformer heads=12\nend\nlayernorm\nfirsttoken\n"
+                          "linear classes\n";
+
+typedef struct net {
+    const char *name, *text; /* the text NULL: that of the name */
+    int64_t batch;
+    cup_method method;
+    double rate, decay, smoothing;
+} net;
+
+static const net nets[] = {{"resnet50", NULL, 256, CUP_METHOD_SGD, 0.1, 1e-4, 0.1},
+                           {"convnext-t", NULL, 128, CUP_METHOD_ADAMW, 1e-3, 0.05, 0.1},
+                           {"vit-b/16", vit, 128, CUP_METHOD_ADAMW, 1e-3, 0.05, 0.1}};
+
+typedef struct training {
+    cup_network *network;
+    cup_tensor *pixels, *labels, *factor, *shift;
+    double smoothing, times[MOST];
+    float first, last;
+    int64_t done;
+} training;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static cup_tensor *loss(cup_context *c, int64_t batch, void *user)
+{
+    training *t = user;
+    (void)batch;
+    cup_tensor *x = cup_mul(c, cup_cast(c, t->pixels, CUP_F32), t->factor);
+    x = cup_cast(c, cup_add(c, x, t->shift), CUP_BF16);
+    return cup_cross_entropy(c, cup_network_call(t->network, x), t->labels, -1,
+                             CUP_OPTIONS(cup_cross_entropy_options,
+                                         .label_smoothing = t->smoothing));
+}
+
+static void point(const cup_training_point *p, void *user)
+{
+    training *t = user;
+    if (!isfinite(p->loss) || t->done == MOST)
+        return;
+    if (!t->done)
+        t->first = (float)p->loss;
+    t->last = (float)p->loss;
+    t->times[t->done++] = now();
+}
+
+/* Seconds a step: points come a few at once, so it is counted between the ends of two such lots. */
+static double seconds_of(const training *t)
+{
+    int64_t last = t->done - 1, from = WARM;
+    while (from < last && t->times[from + 1] - t->times[from] < 5e-4)
+        from++;
+    return from < last ? (t->times[last] - t->times[from]) / (double)(last - from) : NAN;
+}
+
+static cup_tensor *random_of(cup_context *c, cup_dtype dtype, int ndim, const int64_t *shape,
+                             double below)
+{
+    return cup_keep(cup_cast(c, cup_uniform(c, CUP_F32, ndim, shape, 0, below), dtype));
+}
+
+static void fill(training *t, cup_context *c, int64_t batch)
+{
+    const int64_t image[] = {batch, SIDE, SIDE, 3};
+    cup_scope_open(c);
+    t->pixels = random_of(c, CUP_U8, 4, image, 255.9);
+    t->labels = random_of(c, CUP_I64, 1, &batch, CLASSES - 0.1);
+    t->factor = cup_keep(cup_full(c, CUP_F32, 1, &image[3], 1 / 73.6));
+    t->shift = cup_keep(cup_full(c, CUP_F32, 1, &image[3], -1.732));
+    cup_scope_return(c, NULL);
+}
+
+static void tell(cup_context *c, const net *n, const training *t, int64_t batch, double whole)
+{
+    cup_memory memory = {0};
+    double step = seconds_of(t);
+    cup_memory_use(c, &memory);
+    printf("%-10s batch %lld: %8.1f images/s, %7.2f ms a step, peak %.2f GB (%.2f reserved); "
+           "loss %.4f to %.4f in %lld steps, %.1f s with all that comes before\n",
+           n->name, (long long)batch, (double)batch / step, step * 1e3,
+           (double)memory.peak_allocated * 1e-9, (double)memory.peak_reserved * 1e-9, t->first,
+           t->last, (long long)t->done, whole);
+}
+
+static void train(cup_context *c, const net *n, training *t, cup_parameters *list, int64_t batch,
+                  int64_t steps)
+{
+    char text[8192];
+    if (n->text)
+        snprintf(text, sizeof text, "%s", n->text);
+    else
+        cup_network_text(c, n->name, SIDE, SIDE, text, sizeof text);
+    const cup_network_sizes *sizes =
+        CUP_OPTIONS(cup_network_sizes, .height = SIDE, .width = SIDE, .channels = 3,
+                    .classes = CLASSES);
+    t->network = cup_network_new(c, list, text, sizes);
+    fill(t, c, batch);
+    t->smoothing = n->smoothing;
+    double start = now();
+    cup_loop *loop = cup_loop_new(
+        list, CUP_OPTIONS(cup_loop_calls, .loss = loss, .user = t),
+        CUP_OPTIONS(cup_loop_options,
+                    .schedule = {.high = n->rate, .low = n->rate, .warmup = steps, .steps = steps},
+                    .optimizer = {.method = n->method, .weight_decay = n->decay}));
+    cup_loop_run(loop, CUP_OPTIONS(cup_training_hooks, .point = point, .user = t));
+    if (cup_error(c) == CUP_OK)
+        tell(c, n, t, batch, now() - start);
+    cup_loop_free(loop);
+}
+
+static int run(const char *device, const net *n, int64_t batch, int64_t steps)
+{
+    static training t;
+    memset(&t, 0, sizeof t);
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device, .seed = 1));
+    cup_parameters *list = cup_parameters_new(c, CUP_BF16);
+    train(c, n, &t, list, batch, steps);
+    int failed = cup_error(c) != CUP_OK;
+    if (failed)
+        printf("%s: %s\n", n->name, cup_error_text(c));
+    fflush(stdout);
+    cup_network_free(t.network);
+    cup_parameters_free(list);
+    cup_context_free(c);
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    const char *device = argc > 1 ? argv[1] : "cuda", *name = argc > 2 ? argv[2] : "all";
+    int64_t batch = argc > 3 ? atoll(argv[3]) : 0, steps = argc > 4 ? atoll(argv[4]) : 80;
+    int failed = 0, found = 0;
+    if (batch < 0 || steps < 1 || steps > MOST) {
+        fprintf(stderr, "images_steps: batches are from 1 and steps from 1 to %d\n", MOST);
+        return 2;
+    }
+    for (size_t i = 0; i < sizeof nets / sizeof *nets; i++)
+        if (strcmp(name, "all") == 0 || strcmp(name, nets[i].name) == 0) {
+            failed |= run(device, &nets[i], batch ? batch : nets[i].batch, steps);
+            found++;
+        }
+    if (!found)
+        fprintf(stderr, "images_steps: there are resnet50, convnext-t, vit-b/16 and all\n");
+    return failed || !found;
+}

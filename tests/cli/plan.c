@@ -1,4 +1,5 @@
 /* cupola plan as a command. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,17 @@ TEST(plan_prints_a_table)
     EXPECT_CONTAINS(out, "--card gtx-480 is not known");
     EXPECT_INT(plan("--heads 7"), 2);
     EXPECT_CONTAINS(out, "is not a multiple of --heads 7");
+}
+
+/* Whatever the number of batches, a step ends with the optimizer's. */
+TEST(plan_counts_the_optimizer_once)
+{
+    for (int batches = 1; batches <= 3; batches++) {
+        char words[100];
+        snprintf(words, sizeof words, "--preset char --card h100 --ops --accumulate %d", batches);
+        EXPECT_INT(plan(words), 0);
+        EXPECT_CONTAINS(out, "\n  adamw                             1 calls");
+    }
 }
 
 /* Weights that stay as they are have neither gradients nor states. */

@@ -140,6 +140,27 @@ CUP_API cup_tensor *cup_comm_embedding(cup_comm *m, cup_tensor *part, cup_tensor
 CUP_API cup_tensor *cup_comm_cross_entropy(cup_comm *m, cup_tensor *logits, cup_tensor *targets,
                                            int64_t ignore_index, int64_t columns);
 
+/* Attention in which each process has a part of every sequence, as cup_comm_part takes it, and its
+ * queries see the keys of all: keys and values go round from process to process while each computes
+ * with those at hand (ring attention). qkv is [B,T,W] of this process's tokens, the same on all,
+ * where T is even and W holds the heads of q, then kv_heads of k, then as many of v, as in
+ * cup_qkv_attention, which this is of one process; the result is [B,T,heads D]. Also where it is
+ * causal all have as much to do. Its gradient goes round likewise, so all go backward together; it
+ * has no second derivative. */
+typedef struct cup_comm_attention_options {
+    size_t size;
+    int kv_heads; /* 0: heads */
+    bool causal;  /* a token sees none behind it in the whole sequence */
+    double scale; /* of the products of queries and keys; 0: 1 / sqrt(D) */
+} cup_comm_attention_options;
+CUP_API cup_tensor *cup_comm_attention(cup_comm *m, cup_tensor *qkv, int heads,
+                                       const cup_comm_attention_options *options);
+
+/* This process's part of a whole along an axis, for that: the axis is cut into twice as many parts
+ * as there are processes, and process r of n gets parts r and 2 n - 1 - r, joined. Of a whole that
+ * all have, as tokens or the vectors of positions. The gradient is that of what was taken. */
+CUP_API cup_tensor *cup_comm_part(cup_comm *m, cup_tensor *x, int axis);
+
 /* Returns when all have called it. The host waits, and the work of the device goes on. */
 CUP_API cup_status cup_comm_barrier(cup_comm *m);
 

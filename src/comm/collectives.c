@@ -213,7 +213,7 @@ cup_status cup__comm_sum_begin(cup_comm *m, cup_tensor *const *tensors, int coun
 
 cup_status cup__comm_join(cup_comm *m)
 {
-    return m->nccl ? cup__nccl_join(m) : CUP_OK;
+    return m->nccl && !cup__device_is_dry(m->c->device) ? cup__nccl_join(m) : CUP_OK;
 }
 
 /* The host's part of an operation from one tensor into another. */
@@ -357,4 +357,52 @@ cup_status cup_comm_receive(cup_comm *m, cup_tensor *to, int from_rank)
     CUP_TRY(check_tensor(m, "receive", to, true));
     CUP_TRY(check_rank(m, "receive", from_rank, true));
     return pass_alone(m, to, from_rank, true);
+}
+
+/* To the next one, and from the one before, which of two processes is the same one. */
+static cup_status rotate_host(cup_comm *m, cup_tensor *from, cup_tensor *to)
+{
+    int next = (m->rank + 1) % m->count, before = (m->rank + m->count - 1) % m->count;
+    cup__transfer *list = cup__calloc((size_t)m->count, sizeof *list);
+    char *memory = NULL;
+    void *out = NULL, *in = NULL;
+    cup_status status = list ? host_memory(m, 2 * bytes_of(from), &memory)
+                             : cup__fail(&m->c->error, CUP_MEMORY,
+                                         "out of host memory for tensors on their way");
+    if (status == CUP_OK)
+        status = to_host(from, memory, true, &out);
+    if (status == CUP_OK)
+        status = to_host(to, memory ? memory + bytes_of(from) : NULL, false, &in);
+    if (status == CUP_OK) {
+        list[next].sends = list[before].receives = true;
+        list[next].out = out;
+        list[before].in = in;
+        list[next].out_bytes = list[before].in_bytes = bytes_of(from);
+        status = cup__exchange(m, from->dtype, list);
+    }
+    if (status == CUP_OK)
+        status = from_host(to, in);
+    cup__free(memory);
+    cup__free(list);
+    return status;
+}
+
+static cup_status rotate(cup_comm *m, cup_tensor *const *from, cup_tensor *const *to, int count)
+{
+    if (m->nccl)
+        return cup__nccl_rotate_begin(m, from, to, count);
+    for (int i = 0; i < count; i++)
+        CUP_TRY(rotate_host(m, from[i], to[i]));
+    return CUP_OK;
+}
+
+cup_status cup__comm_rotate_begin(cup_comm *m, cup_tensor *const *from, cup_tensor *const *to,
+                                  int count)
+{
+    CUP_TRY(m->c->error.status);
+    if (count == 0)
+        return CUP_OK;
+    for (int i = 0; i < count; i++)
+        CUP_TRY(check_pair(m, "rotate", from[i], to[i]));
+    DO(m, CUP__ROTATE, rotate(m, from, to, count));
 }

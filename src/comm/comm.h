@@ -72,6 +72,9 @@ cup_status cup__comm_sum_owned_begin(cup_comm *m, cup_tensor *const *tensors, co
                                      int count);
 cup_status cup__comm_bring_begin(cup_comm *m, cup_tensor *const *tensors, const int *owners,
                                  int count);
+/* Sends each of `from` to the next process, and takes `to` from the one before, begun likewise. */
+cup_status cup__comm_rotate_begin(cup_comm *m, cup_tensor *const *from, cup_tensor *const *to,
+                                  int count);
 cup_status cup__nccl_owned_begin(cup_comm *m, cup_tensor *const *tensors, const int *owners,
                                  int count, bool sums);
 /* The same on the host: what each process owns, from starts[rank] to starts[rank + 1]. */
@@ -94,6 +97,8 @@ cup_status cup__nccl_reduce_scatter(cup_comm *m, cup_tensor *from, cup_tensor *t
 cup_status cup__nccl_all_gather(cup_comm *m, cup_tensor *from, cup_tensor *to);
 cup_status cup__nccl_broadcast(cup_comm *m, cup_tensor *const *tensors, int count, int root);
 cup_status cup__nccl_all_to_all(cup_comm *m, cup_tensor *from, cup_tensor *to);
+cup_status cup__nccl_rotate_begin(cup_comm *m, cup_tensor *const *from, cup_tensor *const *to,
+                                  int count);
 cup_status cup__nccl_send(cup_comm *m, cup_tensor *t, int peer, bool receives);
 
 #endif

@@ -9,7 +9,7 @@
 
 const char *const cup__operation_names[CUP__OPERATIONS] = {
     "computing", "agree", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all",
-    "reduce", "send and receive"};
+    "reduce", "send and receive", "rotate"};
 
 const char *cup__doing_text(const cup__doing *doing, char out[128])
 {

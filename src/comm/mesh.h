@@ -23,6 +23,7 @@ typedef enum cup__operation_id {
     CUP__ALL_TO_ALL,
     CUP__REDUCE,
     CUP__SEND,
+    CUP__ROTATE,
     CUP__OPERATIONS
 } cup__operation_id;
 extern const char *const cup__operation_names[CUP__OPERATIONS];

@@ -17,6 +17,7 @@ struct cup__gpus {
     CUstream stream;
     CUevent begun, done;
     cup__rope rope;
+    bool beside; /* what was begun may still run */
 };
 
 static cup_status check(cup_comm *m, ncclResult_t result, const char *doing)
@@ -100,11 +101,19 @@ cup_status cup__nccl_open(cup_comm *m)
     return CUP_OK;
 }
 
+static void set_beside(cup__gpus *n, bool on)
+{
+    if (n->beside != on)
+        cup__cuda_beside(n->gpu, on);
+    n->beside = on;
+}
+
 void cup__nccl_close(cup__gpus *n, bool failed)
 {
     if (!n)
         return;
     cup__rope_remove(n->m->mesh, &n->rope);
+    set_beside(n, false);
     bool driver = cup__launch_foreign(n->gpu, "NCCL") == CUP_OK || failed;
     if (n->handle && failed)
         cup__nccl.ncclCommAbort(n->handle);
@@ -143,7 +152,7 @@ static cup_status ended(cup_comm *m, ncclResult_t result, const char *doing)
 cup_status cup__nccl_join(cup_comm *m)
 {
     cup__gpus *n = m->nccl;
-    cup__cuda_beside(n->gpu, false);
+    set_beside(n, false);
     CUP_TRY(cup__launch_foreign(n->gpu, "NCCL"));
     CUP_TRY(check_driver(m, cup__driver.cuEventRecord(n->done, n->stream), "recording an event"));
     return check_driver(m, cup__driver.cuStreamWaitEvent(cup__cuda_stream(n->gpu), n->done, 0),
@@ -200,7 +209,7 @@ cup_status cup__nccl_all_reduce(cup_comm *m, cup_tensor *const *tensors, int cou
 cup_status cup__nccl_sum_begin(cup_comm *m, cup_tensor *const *tensors, int count)
 {
     CUP_TRY(fork(m));
-    cup__cuda_beside(m->nccl->gpu, true);
+    set_beside(m->nccl, true);
     return ended(m, reduce_all(m, tensors, count, CUP_COMBINE_SUM), "all_reduce");
 }
 
@@ -242,7 +251,7 @@ cup_status cup__nccl_owned_begin(cup_comm *m, cup_tensor *const *tensors, const 
 {
     ncclResult_t result = ncclSuccess;
     CUP_TRY(fork(m));
-    cup__cuda_beside(m->nccl->gpu, true);
+    set_beside(m->nccl, true);
     for (int i = 0; i < count && result == ncclSuccess; i++) {
         const cup_tensor *t = tensors[i];
         if (t->count && sums)
@@ -282,4 +291,23 @@ cup_status cup__nccl_send(cup_comm *m, cup_tensor *t, int peer, bool receives)
                  : cup__nccl.ncclSend(t->data, (size_t)t->count, type_of(t->dtype), peer,
                                       n->handle, n->stream);
     return join(m, result, receives ? "receive" : "send");
+}
+
+cup_status cup__nccl_rotate_begin(cup_comm *m, cup_tensor *const *from, cup_tensor *const *to,
+                                  int count)
+{
+    cup__gpus *n = m->nccl;
+    int next = (m->rank + 1) % m->count, before = (m->rank + m->count - 1) % m->count;
+    ncclResult_t result = ncclSuccess;
+    CUP_TRY(fork(m));
+    set_beside(n, true);
+    for (int i = 0; i < count && result == ncclSuccess; i++) {
+        size_t size = (size_t)from[i]->count;
+        result = cup__nccl.ncclSend(from[i]->data, size, type_of(from[i]->dtype), next, n->handle,
+                                    n->stream);
+        if (result == ncclSuccess)
+            result = cup__nccl.ncclRecv(to[i]->data, size, type_of(to[i]->dtype), before,
+                                        n->handle, n->stream);
+    }
+    return ended(m, result, "rotate");
 }

@@ -102,7 +102,7 @@ void cup__cuda_op(cup__cuda *gpu, const char *op);
  * current on this thread and notes `what`, a literal, for the text of errors. */
 cup_status cup__launch_foreign(cup__cuda *gpu, const char *what);
 
-/* Says whether other streams run something on the card from here on. */
+/* Says that one more stream runs something on the card from here on, or one less. */
 void cup__cuda_beside(cup__cuda *gpu, bool on);
 
 /* Measures: records events on the stream and gives the milliseconds between them. */

@@ -19,7 +19,7 @@ struct cup__cuda {
     CUstream own_stream; /* what it was at first, and is unless a caller's is used */
     bool virtual_memory; /* the driver and the card can map memory into reserved addresses */
     bool clusters;
-    bool beside;         /* other streams run something as well */
+    int beside;          /* so many others run something on streams of their own as well */
     unsigned forks;      /* value of cup__forks when it was opened */
     bool lost;           /* the driver refuses everything after what lost_text says */
     char lost_text[1024];

@@ -208,7 +208,7 @@ cup_status cup__launch_arguments(cup__cuda *gpu, cup__kernel *kernel, cup__grid 
 
 void cup__cuda_beside(cup__cuda *gpu, bool on)
 {
-    gpu->beside = on;
+    gpu->beside += on ? 1 : -1;
 }
 
 cup_status cup__clusters_at_once(cup__cuda *gpu, cup__kernel *kernel, const cup__grid *grid,

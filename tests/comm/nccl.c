@@ -4,19 +4,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/comm.h"
 #include "comm/together.h"
+#include "cupola/grad.h"
+#include "cupola/ops.h"
 #include "cuda/support.h"
 #include "test.h"
 
-static cup_context *open_gpu(void)
+static cup_context *open_begun(void)
 {
     char path[4400];
-    fake_begin();
     snprintf(path, sizeof path, "%s/fake/libnccl.so", test_build());
     setenv("CUP_LIBNCCL", path, 1);
     unsetenv("CUP_KERNELS");
     setenv("FAKE_NVRTC_ANY", "1", 1);
     return cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
+}
+
+static cup_context *open_gpu(void)
+{
+    fake_begin();
+    return open_begun();
 }
 
 static cup_comm *join(cup_context *c)
@@ -58,6 +66,88 @@ TEST(comm_nccl_queues_and_captures)
     cup_comm_free(m);
     cup_context_free(c);
     fake_expect_nothing_left();
+}
+
+/* A process of several on the stand-ins: its context, and a communicator beside that of the
+ * hosts. */
+static cup_context *open_beside(void)
+{
+    char folder[400];
+    const char *address = together_address() + strlen("file:");
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(address, '/') - address), address);
+    fake_begin_in(folder);
+    return open_begun();
+}
+
+static cup_comm *join_beside(cup_context *c, cup_comm *hosts)
+{
+    char address[500];
+    snprintf(address, sizeof address, "%s-gpu", together_address());
+    return cup_comm_new(c, CUP_OPTIONS(cup_comm_options, .count = cup_comm_count(hosts),
+                                       .rank = cup_comm_rank(hosts), .address = address,
+                                       .timeout = 20));
+}
+
+static void attend(cup_context *c, cup_comm *m)
+{
+    cup_tensor *x =
+        cup_require_grad(cup_full(c, CUP_BF16, 3, (int64_t[]){2, 8, 4 * 16}, 0.5));
+    cup_tensor *y = cup_comm_attention(
+        m, x, 2, CUP_OPTIONS(cup_comm_attention_options, .kv_heads = 1, .causal = true));
+    cup_backward(c, cup_sum(c, y, NULL, 0, false));
+    if (!cup_grad(x))
+        wrong("no gradient: %s", cup_error_text(c));
+}
+
+/* Called and captured. */
+static void go_round(cup_context *hosts, cup_comm *all, void *user)
+{
+    (void)hosts, (void)user;
+    cup_context *c = open_beside();
+    cup_comm *m = join_beside(c, all);
+    attend(c, m);
+    cup_capture_begin(c);
+    attend(c, m);
+    cup_graph *graph = cup_capture_end(c);
+    if (cup_graph_launch(graph) != CUP_OK || cup_synchronize(c) != CUP_OK)
+        wrong("not captured: %s", cup_error_text(c));
+    cup_graph_free(graph);
+    cup_comm_free(m);
+    cup_context_free(c);
+    fake_expect_nothing_left();
+}
+
+TEST(comm_nccl_goes_round)
+{
+    together(2, go_round, NULL);
+    together(4, go_round, NULL);
+}
+
+/* By sockets it brings what the one before has. */
+static void rotate(cup_context *hosts, cup_comm *all, void *user)
+{
+    (void)hosts, (void)user;
+    setenv("CUP_COMM", "sockets", 1);
+    cup_context *c = open_beside();
+    cup_comm *m = join_beside(c, all);
+    float values[] = {0, 0, 0};
+    int64_t size = 3, before = (cup_comm_rank(all) + 2) % 3;
+    cup_tensor *from[] = {cup_tensor_new(c, CUP_F32, 1, &size)};
+    cup_tensor *to[] = {cup_tensor_new(c, CUP_F32, 1, &size)};
+    values[1] = (float)cup_comm_rank(all) + 1;
+    cup_tensor_write(from[0], values, sizeof values);
+    cup__comm_rotate_begin(m, from, to, 1);
+    cup__comm_join(m);
+    cup_tensor_read(to[0], values, sizeof values);
+    if (values[0] != 0 || values[1] != (float)before + 1)
+        wrong("%g has come; %s", (double)values[1], cup_error_text(c));
+    cup_comm_free(m);
+    cup_context_free(c);
+}
+
+TEST(comm_sockets_rotate_tensors_of_a_gpu)
+{
+    together(3, rotate, NULL);
 }
 
 TEST(comm_nccl_refuses)

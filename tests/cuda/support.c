@@ -23,8 +23,14 @@ static void *symbol(void *library, const char *name)
 
 const char *fake_begin(void)
 {
-    char path[4400];
     const char *folder = test_folder();
+    fake_begin_in(folder);
+    return folder;
+}
+
+void fake_begin_in(const char *folder)
+{
+    char path[4400];
     snprintf(path, sizeof path, "%s/fake/libnvrtc.so", test_build());
     setenv("CUP_LIBNVRTC", path, 1);
     snprintf(path, sizeof path, "%s/fake/libcuda.so.1", test_build());
@@ -41,7 +47,6 @@ const char *fake_begin(void)
     snprintf(path, sizeof path, "%s/cache", folder);
     setenv("CUP_CACHE", path, 1);
     fake_source(folder, "add.cu", FAKE_ADD);
-    return folder;
 }
 
 void fake_source(const char *folder, const char *name, const char *text)

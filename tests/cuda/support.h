@@ -8,6 +8,8 @@
 /* Makes the library take the fake driver and the fake NVRTC; call it before anything else. The
  * cache and the kernel sources are in the test's folder, whose path is returned. */
 const char *fake_begin(void);
+/* The same in a folder that is there, for each of several processes. */
+void fake_begin_in(const char *folder);
 /* Writes a kernel source there. */
 void fake_source(const char *folder, const char *name, const char *text);
 #define FAKE_ADD "extern \"C\" __global__ void fake_add(uint32_t *p, uint32_t n, uint32_t v) {}\n"

@@ -1,0 +1,125 @@
+/* Attention that goes round between processes, against that of the whole. */
+#include <math.h>
+#include <string.h>
+
+#include "comm/together.h"
+#include "cupola/ops.h"
+#include "test.h"
+
+typedef struct shape {
+    cup_dtype dtype;
+    int64_t batch, length, heads, kv_heads, size;
+    bool causal;
+    double most;
+} shape;
+
+static cup_tensor *numbers(cup_context *c, const shape *s, int64_t features, uint64_t seed)
+{
+    cup_seed(c, seed);
+    cup_tensor *x =
+        cup_normal(c, CUP_F32, 3, (int64_t[]){s->batch, s->length, features}, 0, 1);
+    return cup_cast(c, x, s->dtype);
+}
+
+static void expect_close(cup_context *c, cup_tensor *a, cup_tensor *b, double most,
+                         const char *what)
+{
+    cup_tensor *d = cup_sub(c, cup_cast(c, a, CUP_F64), cup_cast(c, b, CUP_F64));
+    double far = d ? cup_tensor_item(cup_max(c, cup_abs(c, d), NULL, 0, false)) : NAN;
+    if (!(far <= most))
+        wrong("%s: %g away; %s", what, far, cup_error_text(c));
+}
+
+/* The whole on each process, its weights of the loss the same; a part of its result and of its
+ * gradient is what the ring makes of a part. */
+static void compare(cup_context *c, cup_comm *m, void *user)
+{
+    const shape *s = user;
+    int64_t width = (s->heads + 2 * s->kv_heads) * s->size, features = s->heads * s->size;
+    cup_tensor *whole = numbers(c, s, width, 3), *weights = numbers(c, s, features, 4);
+    cup_tensor *part = cup_require_grad(cup_copy(c, cup_comm_part(m, whole, 1)));
+    cup_require_grad(whole);
+    cup_tensor *y = cup_qkv_attention(
+        c, whole, (int)s->heads,
+        CUP_OPTIONS(cup_qkv_attention_options, .kv_heads = (int)s->kv_heads, .causal = s->causal));
+    cup_tensor *z = cup_comm_attention(m, part, (int)s->heads,
+                                       CUP_OPTIONS(cup_comm_attention_options,
+                                                   .kv_heads = (int)s->kv_heads,
+                                                   .causal = s->causal));
+    expect_close(c, cup_comm_part(m, y, 1), z, s->most, "result");
+    y = cup_sum(c, cup_mul(c, y, weights), NULL, 0, false);
+    z = cup_sum(c, cup_mul(c, z, cup_comm_part(m, weights, 1)), NULL, 0, false);
+    cup_backward(c, cup_add(c, y, z));
+    expect_close(c, cup_comm_part(m, cup_grad(whole), 1), cup_grad(part), s->most, "gradient");
+}
+
+TEST(comm_attention_is_that_of_the_whole)
+{
+    together(2, compare, &(shape){CUP_F64, 2, 12, 4, 2, 6, true, 1e-12});
+    together(3, compare, &(shape){CUP_F64, 1, 18, 2, 2, 5, true, 1e-12});
+    together(4, compare, &(shape){CUP_F32, 2, 48, 3, 1, 8, true, 5e-6});
+    together(4, compare, &(shape){CUP_F32, 1, 16, 2, 2, 16, false, 5e-6});
+    together(1, compare, &(shape){CUP_F32, 2, 8, 2, 2, 8, true, 1e-12});
+}
+
+/* Parts of 16 bits are as near to the whole as that is to itself. */
+TEST(comm_attention_rounds_once)
+{
+    together(2, compare, &(shape){CUP_BF16, 1, 64, 2, 2, 16, true, 0.04});
+    together(4, compare, &(shape){CUP_F16, 1, 64, 2, 1, 16, true, 0.006});
+}
+
+/* A token behind all others changes nothing but itself. */
+static void look_ahead(cup_context *c, cup_comm *m, void *user)
+{
+    static const shape s = {CUP_F32, 1, 16, 2, 2, 4, true, 0};
+    (void)user;
+    cup_tensor *whole = numbers(c, &s, 24, 5), *other = numbers(c, &s, 24, 6);
+    const int64_t starts[] = {0, 15, 0}, first[] = {1, 15, 24}, last[] = {1, 1, 24};
+    cup_tensor *both[] = {cup_slice(c, whole, (int64_t[]){0, 0, 0}, 3, first, 3),
+                          cup_slice(c, other, starts, 3, last, 3)};
+    cup_tensor *changed = cup_concat(c, both, 2, 1);
+    const cup_comm_attention_options causal = {.size = sizeof causal, .causal = true};
+    cup_tensor *a = cup_comm_attention(m, cup_comm_part(m, whole, 1), 2, &causal);
+    cup_tensor *b = cup_comm_attention(m, cup_comm_part(m, changed, 1), 2, &causal);
+    /* The last token is the last one of rank 0. */
+    const int64_t rows = cup_tensor_size(a, 1) - (cup_comm_rank(m) == 0);
+    const int64_t sizes[] = {1, rows, 8};
+    expect_close(c, cup_slice(c, a, (int64_t[]){0, 0, 0}, 3, sizes, 3),
+                 cup_slice(c, b, (int64_t[]){0, 0, 0}, 3, sizes, 3), 0, "what stands before");
+}
+
+TEST(comm_attention_sees_nothing_behind)
+{
+    together(2, look_ahead, NULL);
+    together(4, look_ahead, NULL);
+}
+
+static void expect_refused(cup_context *c, const void *made, const char *words)
+{
+    if (made || !strstr(cup_error_text(c), words))
+        wrong("not \"%s\" but \"%s\"", words, cup_error_text(c));
+    cup_error_clear(c);
+}
+
+static void refuse(cup_context *c, cup_comm *m, void *user)
+{
+    (void)user;
+    cup_tensor *x = cup_zeros(c, CUP_F32, 3, (int64_t[]){1, 5, 12});
+    cup_tensor *even = cup_zeros(c, CUP_F32, 3, (int64_t[]){1, 6, 12});
+    expect_refused(c, cup_comm_attention(m, x, 2, NULL), "with an even T");
+    expect_refused(c, cup_comm_attention(m, even, 5, NULL), "in W 5 heads of q");
+    expect_refused(c, cup_comm_attention(m, even, 0, NULL), "heads must be at least 1");
+    expect_refused(c, cup_comm_attention(m, NULL, 2, NULL), "is NULL");
+    expect_refused(c, cup_comm_attention(m, cup_cast(c, even, CUP_I32), 2, NULL),
+                   "must be f32, f64, f16 or bf16");
+    expect_refused(c, cup_comm_part(m, x, 1), "a multiple of 4");
+    expect_refused(c, cup_comm_part(m, x, 3), "no dimension 3");
+    if (cup_comm_attention(NULL, x, 2, NULL) || cup_comm_part(NULL, x, 1))
+        wrong("something came of no communicator");
+}
+
+TEST(comm_attention_of_odd_parts_is_refused)
+{
+    together(2, refuse, NULL);
+}

@@ -116,7 +116,10 @@ CUP_API cup_tensor *cup_gpt_stage_call(cup_gpt *m, cup_tensor *tokens, cup_tenso
 CUP_API cup_tensor *cup_gpt_logits(cup_gpt *m, cup_tensor *tokens);
 
 /* The mean cross-entropy of the targets [B,T], without those that are -1; one number. `training`
- * applies dropout. */
+ * applies dropout. With cup_parameters_ring tokens, targets, logits and loss are of this process's
+ * part of each text, here and of a stage; T is then even, and times the processes the context at
+ * most. Where all have as many targets, the mean of their losses is the whole's. A cache reads
+ * whole texts all the same. */
 CUP_API cup_tensor *cup_gpt_loss(cup_gpt *m, cup_tensor *tokens, cup_tensor *targets,
                                  bool training);
 

@@ -147,6 +147,16 @@ CUP_API bool cup_parameters_fp8(cup_parameters *list, bool on);
  * of the list's context; NULL, as in a new list: each process's batch is its own. */
 CUP_API cup_status cup_parameters_together(cup_parameters *list, cup_comm *m);
 
+/* The processes each of which has a part of every sequence, as cup_comm_part takes it: attention in
+ * layers made in the list then goes round between them, see cup_comm_attention, positions turn by
+ * their places in the whole, and all else stays with its own tokens. All make the same calls.
+ * Dropout of probabilities is refused. Borrowed, and of the list's context; NULL, as in a new list:
+ * each process has whole sequences. Until backward is done with a block of cup_recompute it must
+ * stay as it was when the block ran. */
+CUP_API cup_status cup_parameters_ring(cup_parameters *list, cup_comm *m);
+/* That communicator; NULL where sequences are whole. */
+CUP_API cup_comm *cup_parameters_ring_comm(const cup_parameters *list);
+
 /* An optimizer of all parameters of the list that are trained, with their decay, rate and hidden;
  * see cup_optimizer_new. Fails where there is none. */
 CUP_API cup_optimizer *cup_optimizer_of(cup_parameters *list, const cup_optimizer_options *options);

@@ -50,6 +50,14 @@ static cup_tensor *run_recomputed(cup_context *c, cup_tensor *const *inputs, int
     return x;
 }
 
+/* Of so many tokens, of which other processes may have as many more of each text. */
+static cup_tensor *positions_of(const cup_gpt *m, int64_t length)
+{
+    cup_comm *ring = cup_parameters_ring_comm(m->parameters);
+    cup_tensor *all = cup__gpt_part(m->positions, 0, 0, length * cup_comm_count(ring));
+    return ring ? cup_comm_part(ring, all, 0) : all;
+}
+
 static cup_tensor *embed(const cup_gpt *m, cup_tensor *tokens, bool training)
 {
     cup_context *c = m->context;
@@ -57,7 +65,7 @@ static cup_tensor *embed(const cup_gpt *m, cup_tensor *tokens, bool training)
     cup_tensor *x = among ? cup_comm_embedding(among, m->embedding, tokens)
                           : cup_embedding(c, m->embedding, tokens);
     if (m->positions)
-        x = cup_add(c, x, cup__gpt_part(m->positions, 0, 0, cup_tensor_size(tokens, 1)));
+        x = cup_add(c, x, positions_of(m, cup_tensor_size(tokens, 1)));
     return drop(m, x, training);
 }
 
@@ -92,13 +100,20 @@ static cup_status check_tokens(const cup_gpt *m, cup_tensor *tokens)
 {
     char text[100];
     cup_context *c = m->context;
+    const cup_comm *ring = cup_parameters_ring_comm(m->parameters);
     if (!tokens)
         return cup_fail(c, CUP_ARGUMENT, "gpt: the tokens are NULL");
-    int64_t length = cup_tensor_size(tokens, 1);
-    if (cup_tensor_ndim(tokens) != 2 || length < 1 || length > m->config.context)
+    int64_t length = cup_tensor_size(tokens, 1), each = cup_comm_count(ring);
+    if (cup_tensor_ndim(tokens) != 2 || length < 1 || length > m->config.context / each)
         return cup_fail(c, CUP_SHAPE,
                         "gpt: tokens are %s; they must be [B,T] with T from 1 to the context %lld",
-                        cup_tensor_text(tokens, text, sizeof text), (long long)m->config.context);
+                        cup_tensor_text(tokens, text, sizeof text),
+                        (long long)(m->config.context / each));
+    if (each > 1 && length % 2)
+        return cup_fail(c, CUP_SHAPE,
+                        "gpt: processes that have a part of each text have an even number of its "
+                        "tokens, not %lld; see cup_comm_part",
+                        (long long)length);
     return cup__gpt_tokens_check(m, tokens);
 }
 

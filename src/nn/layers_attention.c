@@ -205,8 +205,9 @@ cup_tensor *cup__attention_layer_qkv(const cup_attention_layer *layer, cup_conte
     return cup_reshape(c, cup_concat(c, parts, 3, 2), 3, together);
 }
 
-/* Turns the heads of queries and keys by their positions. */
-static cup_tensor *turn(const cup_attention_layer *layer, cup_context *c, cup_tensor *qkv)
+/* Turns the heads of queries and keys by their positions, which begin there. */
+static cup_tensor *turn(const cup_attention_layer *layer, cup_context *c, cup_tensor *qkv,
+                        int64_t offset)
 {
     const int64_t swap[] = {0, 2, 1, 3};
     int64_t batch = cup_tensor_size(qkv, 0), length = cup_tensor_size(qkv, 1);
@@ -215,12 +216,50 @@ static cup_tensor *turn(const cup_attention_layer *layer, cup_context *c, cup_te
     const int64_t together[] = {batch, length, parts * size};
     cup_tensor *x = cup_permute(c, cup_reshape(c, qkv, 4, apart), swap, 4);
     x = cup_rope(c, x,
-                 CUP_OPTIONS(cup_rope_options, .base = layer->rope_base,
+                 CUP_OPTIONS(cup_rope_options, .base = layer->rope_base, .offset = offset,
                              .heads = layer->heads + layer->kv_heads,
                              .factor = layer->rope_scaling.factor,
                              .original = layer->rope_scaling.original,
                              .low = layer->rope_scaling.low, .high = layer->rope_scaling.high));
     return cup_reshape(c, cup_permute(c, x, swap, 4), 3, together);
+}
+
+/* Both parts that this process has of each sequence, by their places in the whole. */
+static cup_tensor *turn_parts(const cup_attention_layer *layer, cup_context *c, cup_tensor *qkv,
+                              cup_comm *ring)
+{
+    int64_t half = cup_tensor_size(qkv, 1) / 2, rank = cup_comm_rank(ring);
+    const int64_t sizes[] = {-1, half, -1};
+    cup_tensor *both[2];
+    for (int64_t i = 0; i < 2; i++) {
+        int64_t place = i ? 2 * (int64_t)cup_comm_count(ring) - 1 - rank : rank;
+        const int64_t starts[] = {0, i * half, 0};
+        both[i] = cup_slice(c, qkv, starts, 3, sizes, 3);
+        both[i] = both[i] ? turn(layer, c, both[i], place * half) : NULL;
+    }
+    return cup_concat(c, both, 2, 1);
+}
+
+/* Of positions of which other processes have some as well. */
+static cup_tensor *attend_round(const cup_attention_layer *layer, cup_context *c, cup_tensor *qkv,
+                                cup_comm *ring, double dropout)
+{
+    bool odd = qkv && cup_tensor_size(qkv, 1) % 2;
+    if (dropout > 0 || odd) {
+        cup__fail(&c->error, dropout > 0 ? CUP_UNSUPPORTED : CUP_SHAPE,
+                  "attention under \"%s\": processes that have a part of each sequence %s",
+                  cup__parameters_prefix(layer->layer.parameters),
+                  dropout > 0 ? "drop no probabilities out; set dropout to 0"
+                              : "have an even number of its positions each, see cup_comm_part");
+        return NULL;
+    }
+    if (layer->rope && qkv)
+        qkv = turn_parts(layer, c, qkv, ring);
+    return qkv ? cup_comm_attention(ring, qkv, layer->heads,
+                                    CUP_OPTIONS(cup_comm_attention_options,
+                                                .kv_heads = layer->kv_heads,
+                                                .causal = layer->causal))
+               : NULL;
 }
 
 cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tensor *x)
@@ -235,12 +274,16 @@ cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tenso
         return NULL;
     }
     bool training = cup__parameters_is_training(layer->layer.parameters);
+    double dropout = training ? layer->dropout : 0;
     cup_tensor *qkv = cup__attention_layer_qkv(layer, c, x);
+    cup_comm *ring = cup_parameters_ring_comm(layer->layer.parameters);
+    if (ring)
+        return cup_linear_layer_call(&layer->out, attend_round(layer, c, qkv, ring, dropout));
     if (layer->rope && qkv)
-        qkv = turn(layer, c, qkv);
+        qkv = turn(layer, c, qkv, 0);
     cup_tensor *o = cup_qkv_attention(
         c, qkv, layer->heads,
         CUP_OPTIONS(cup_qkv_attention_options, .kv_heads = layer->kv_heads, .causal = layer->causal,
-                    .dropout = training ? layer->dropout : 0));
+                    .dropout = dropout));
     return cup_linear_layer_call(&layer->out, o);
 }

@@ -15,6 +15,7 @@ bool cup__parameters_is_training(const cup_parameters *list);
 typedef struct cup__parameters_modes {
     bool training, fp8;
     cup_comm *sharing; /* a batch, or NULL */
+    cup_comm *ring;    /* sequences, or NULL */
 } cup__parameters_modes;
 
 cup__parameters_modes *cup__parameters_modes_of(const cup_parameters *list);

@@ -37,3 +37,17 @@ cup_comm *cup__parameters_sharing(const cup_parameters *list)
 {
     return cup__parameters_modes_of(list)->sharing;
 }
+
+cup_status cup_parameters_ring(cup_parameters *list, cup_comm *m)
+{
+    if (!list)
+        return CUP_ARGUMENT;
+    CUP_TRY(cup__parameters_context(list)->error.status);
+    cup__parameters_modes_of(list)->ring = cup_comm_count(m) > 1 ? m : NULL;
+    return CUP_OK;
+}
+
+cup_comm *cup_parameters_ring_comm(const cup_parameters *list)
+{
+    return list ? cup__parameters_modes_of(list)->ring : NULL;
+}

@@ -50,11 +50,11 @@ int train_images(cli_call *call);
 /* Refuses what cannot be started so; says how many processes are to be started from here, 1 where
  * this one does the work. Returns an exit code. */
 int train_plan(const train_given *given, int *processes);
-/* How so many processes share out a model: in stages of so many blocks, each among several. Returns
- * an exit code. */
+/* How so many processes share out a model: in stages of so many blocks, each among several; and
+ * into how many parts a text. Returns an exit code. */
 #define TRAIN_STAGES 64
 typedef struct train_parts {
-    int64_t tensor, stages;
+    int64_t tensor, stages, ring;
     int64_t blocks[TRAIN_STAGES]; /* all 0: as many each */
 } train_parts;
 int train_parallel(const train_given *given, int processes, train_parts *out);

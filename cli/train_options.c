@@ -45,10 +45,11 @@ const cli_option train_options[] = {
      "the same by N processes on the --device there is, as on CPUs; 0: by one"},
     {"restarts", INTEGER(train_given, restarts, 0, 1000000), "N", "0",
      "how often all of several processes go on from the checkpoint when one has failed"},
-    {"parallel", TEXT(train_given, parallel), "dp=N,pp=S,tp=M", NULL,
+    {"parallel", TEXT(train_given, parallel), "dp=N,cp=R,pp=S,tp=M", NULL,
      "how several processes train: a model has S stages of blocks, one behind the other (pipeline "
-     "parallel), M share out each (tensor parallel), and N such groups share the texts of a step; "
-     "what is left out is 1, but for dp, which follows"},
+     "parallel), M share out each (tensor parallel), R such groups have a part each of every text "
+     "(context parallel), and N of those share the texts of a step; what is left out is 1, but for "
+     "dp, which follows"},
     {"stages", TEXT(train_given, stages), "BLOCKS,..", NULL,
      "how many blocks each stage of --parallel pp has; without it as many each as can be"},
     {"zero", INTEGER(train_given, zero, 0, 3), "STAGE", "0",

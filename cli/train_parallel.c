@@ -16,19 +16,21 @@ static bool take_pair(const char **text, char name[3], int *number)
     return true;
 }
 
-/* Texts, stages and parts, in this order; 0 where nothing is said of one. */
-static int take_pairs(const train_given *given, int numbers[3])
+/* In the order of their names here; 0 where nothing is said of one. */
+enum { COPIES, RING, STAGES, PARTS, WAYS };
+
+static int take_pairs(const train_given *given, int numbers[WAYS])
 {
-    static const char *const names[] = {"dp", "pp", "tp"};
+    static const char *const names[WAYS] = {"dp", "cp", "pp", "tp"};
     char name[3];
     for (const char *text = given->parallel; *text || text == given->parallel;) {
         int number, which = 0;
         bool good = take_pair(&text, name, &number);
-        while (good && which < 3 && strcmp(name, names[which]))
+        while (good && which < WAYS && strcmp(name, names[which]))
             which++;
-        if (!good || which == 3 || numbers[which])
-            return cli_usage("--parallel takes dp=N, pp=S, tp=M or several of them with commas "
-                             "between, not %s",
+        if (!good || which == WAYS || numbers[which])
+            return cli_usage("--parallel takes dp=N, cp=R, pp=S, tp=M or several of them with "
+                             "commas between, not %s",
                              cli_shown(given->parallel));
         numbers[which] = number;
     }
@@ -72,8 +74,8 @@ static int check_parts(const train_given *given)
 
 int train_parallel(const train_given *given, int processes, train_parts *out)
 {
-    int numbers[3] = {0};
-    *out = (train_parts){.tensor = 1, .stages = 1};
+    int numbers[WAYS] = {0};
+    *out = (train_parts){.tensor = 1, .stages = 1, .ring = 1};
     int code = given->parallel ? take_pairs(given, numbers) : CLI_OK;
     if (!code && given->zero > 2 && processes > 1 && given->sample)
         return cli_usage("--sample writes with the whole model, of which --zero %lld leaves each "
@@ -81,20 +83,21 @@ int train_parallel(const train_given *given, int processes, train_parts *out)
                          (long long)given->zero);
     if (code)
         return code;
-    for (int i = 1; i < 3; i++)
+    for (int i = RING; i < WAYS; i++)
         numbers[i] += numbers[i] == 0;
-    int64_t each = (int64_t)numbers[1] * numbers[2];
-    int64_t copies = numbers[0] ? numbers[0] : processes / each ? processes / each : 1;
+    int64_t split = (int64_t)numbers[STAGES] * numbers[PARTS], each = split * numbers[RING];
+    int64_t copies = numbers[COPIES] ? numbers[COPIES] : processes / each ? processes / each : 1;
     if (given->parallel && copies * each != processes)
         return cli_usage("--parallel %s is of %lld processes, and the run has %d: give --gpus or "
                          "--processes %lld, or change it",
                          given->parallel, (long long)(copies * each), processes,
                          (long long)(copies * each));
-    out->stages = numbers[1];
-    out->tensor = numbers[2];
+    out->ring = numbers[RING];
+    out->stages = numbers[STAGES];
+    out->tensor = numbers[PARTS];
     if (out->stages > TRAIN_STAGES)
         return cli_usage("--parallel %s has %lld stages, and %d are the most", given->parallel,
                          (long long)out->stages, TRAIN_STAGES);
     code = take_stages(given, out);
-    return code || each == 1 ? code : check_parts(given);
+    return code || split == 1 ? code : check_parts(given);
 }

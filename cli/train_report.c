@@ -30,15 +30,15 @@ void train_announce(const train_run *r)
     if (!train_speaks(r))
         return;
     int64_t each = r->parts.tensor * r->parts.stages;
-    if (r->comm && each > 1)
-        fprintf(stderr,
-                "run      %d processes, joined by %s; %lld share out the model: %lld stages by "
-                "%lld parts\n",
-                cup_comm_count(r->comm), cup_comm_backend(r->comm), (long long)each,
-                (long long)r->parts.stages, (long long)r->parts.tensor);
-    else if (r->comm)
-        fprintf(stderr, "run      %d processes, joined by %s\n", cup_comm_count(r->comm),
+    if (r->comm)
+        fprintf(stderr, "run      %d processes, joined by %s", cup_comm_count(r->comm),
                 cup_comm_backend(r->comm));
+    if (r->comm && each > 1)
+        fprintf(stderr, "; %lld share out the model: %lld stages by %lld parts", (long long)each,
+                (long long)r->parts.stages, (long long)r->parts.tensor);
+    if (r->comm && r->parts.ring > 1)
+        fprintf(stderr, "; texts in %lld parts", (long long)r->parts.ring);
+    fputs(r->comm ? "\n" : "", stderr);
     fprintf(stderr, "device   %s, %s\n", cup_device_text(r->c), cup_dtype_name(m->dtype));
     fprintf(stderr, "text     %lld files, %s tokens of %lld kinds (%s)\n",
             (long long)cup_data_files(r->data),

@@ -57,6 +57,11 @@ typedef struct cup_training {
      * more. It is borrowed for as long as the trainer is made. All else is as of `tensor`. */
     int64_t stages;
     const int64_t *blocks;
+    /* So many processes, each of which may be a group of `stages` and `tensor`, have a part each of
+     * every text, see cup_parameters_ring; the groups that share the texts are then of as many
+     * more. 0: 1. The context must be a multiple of twice as many; dropout is refused. Nor is it
+     * kept in checkpoints. */
+    int64_t ring;
 } cup_training;
 
 /* A run that is known to work, under a name. */

@@ -141,7 +141,7 @@ static cup_status evaluate(cup_context *c, double *loss, void *user)
     int64_t count = cup_images_count(m->kept), rows = m->share.rows, first, end;
     cup_tensor *sums = NULL;
     float host[2] = {0, 0};
-    cup__evaluated_share(m->how.comm, count, &first, &end);
+    cup__evaluated_share(m->how.comm, 1, count, &first, &end);
     for (; first < end && c->error.status == CUP_OK; first += rows)
         sums = judge(m, first, end - first < rows ? end - first : rows, sums);
     if (!sums)
@@ -162,7 +162,7 @@ static void rehearse(cup_context *c, void *user)
     int64_t rows = m->share.rows, begin, end;
     cup_tensor *sums = NULL;
     (void)c;
-    cup__evaluated_share(m->how.comm, cup_images_count(m->kept), &begin, &end);
+    cup__evaluated_share(m->how.comm, 1, cup_images_count(m->kept), &begin, &end);
     for (int i = 0; i < 2 && end - begin >= rows; i++)
         sums = judge(m, 0, rows, sums);
     if ((end - begin) % rows)

@@ -1,4 +1,5 @@
 #include <math.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "data/corpus.h"
@@ -14,6 +15,7 @@ typedef struct evaluation {
     int64_t texts;   /* how many of them are taken */
     int32_t *tokens, *targets;
     cup_comm *pipe; /* of the stages of the model, or NULL */
+    cup_comm *ring; /* of those that have a part of each text, or NULL */
 } evaluation;
 
 static bool is_last(const evaluation *e)
@@ -30,7 +32,7 @@ static cup_status evaluate_stage(const evaluation *e, cup_tensor *tokens, cup_te
     cup_tensor *x = NULL;
     if (at > 0) {
         const cup_gpt_config *g = &e->model->config;
-        const int64_t shape[] = {cup_tensor_size(tokens, 0), g->context, g->width};
+        const int64_t shape[] = {cup_tensor_size(tokens, 0), cup_tensor_size(tokens, 1), g->width};
         x = cup_tensor_new(c, e->model->dtype, 3, shape);
         CUP_TRY(x ? cup_comm_receive(e->pipe, x, at - 1) : c->error.status);
     }
@@ -39,6 +41,16 @@ static cup_status evaluate_stage(const evaluation *e, cup_tensor *tokens, cup_te
     if (is_last(e))
         *loss = y ? cup_tensor_item(y) : NAN;
     return is_last(e) || !y ? c->error.status : cup_comm_send(e->pipe, y, at + 1);
+}
+
+/* In place: the parts that stay lie behind where they go. */
+void cup__text_parts(const cup_comm *ring, int64_t context, int64_t rows, int32_t *tokens)
+{
+    int64_t count = cup_comm_count(ring), half = context / (2 * count);
+    int64_t parts[] = {cup_comm_rank(ring), 2 * count - 1 - cup_comm_rank(ring)};
+    for (int64_t i = 0; i < 2 * rows && count > 1; i++)
+        memmove(tokens + i * half, tokens + i / 2 * context + parts[i % 2] * half,
+                (size_t)half * sizeof *tokens);
 }
 
 /* The mean loss of the texts [first, first + rows). */
@@ -51,7 +63,9 @@ static cup_status evaluate_rows(const evaluation *e, int64_t first, int64_t rows
         CUP_TRY(cup_data_window(c, e->data, e->split, window, 1, context, e->tokens + i * context,
                                 e->targets + i * context));
     }
-    const int64_t shape[] = {rows, context};
+    cup__text_parts(e->ring, context, rows, e->tokens);
+    cup__text_parts(e->ring, context, rows, e->targets);
+    const int64_t shape[] = {rows, context / cup_comm_count(e->ring)};
     cup_scope_open(c);
     cup_tensor *tokens = cup_tensor_from(c, CUP_I32, 2, shape, e->tokens);
     cup_tensor *targets = cup_tensor_from(c, CUP_I32, 2, shape, e->targets);
@@ -99,9 +113,10 @@ static cup_status evaluate_share(evaluation *e, cup_comm *comm, int64_t batch, d
     cup_context *c = e->model->context;
     int64_t begin, end;
     double sum;
-    cup__evaluated_share(comm, e->texts, &begin, &end);
+    int together = cup_comm_count(e->ring), groups = cup_comm_count(comm) / together;
+    cup__evaluated_share(comm, together, e->texts, &begin, &end);
     /* Parameters that come to all at a call come to those who have a batch less, too. */
-    int64_t most = e->texts / cup_comm_count(comm) + (e->texts % cup_comm_count(comm) > 0);
+    int64_t most = e->texts / groups + (e->texts % groups > 0);
     int64_t calls = c->bringer ? (most + batch - 1) / batch : 0;
     CUP_TRY(evaluate(e, batch, begin, end, calls, &sum));
     if (comm) {
@@ -114,7 +129,7 @@ static cup_status evaluate_share(evaluation *e, cup_comm *comm, int64_t batch, d
         sum = cup_tensor_item(all);
         cup_scope_return(c, NULL);
     }
-    *loss = sum / (double)e->texts;
+    *loss = sum / (double)(e->texts * together);
     return c->error.status;
 }
 
@@ -136,6 +151,8 @@ cup_status cup__gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, 
         return cup__fail(&c->error, CUP_ARGUMENT, "evaluation: the %s is NULL",
                          data ? "place for the loss" : "data");
     evaluation e = {.model = m, .data = data, .split = split, .pipe = pipe};
+    e.ring = cup_parameters_ring_comm(m->parameters);
+    comm = comm ? comm : e.ring;
     e.windows = cup_data_windows(data, split, m->config.context);
     e.texts = cup__evaluated_texts(data, split, m->config.context, texts);
     *loss = NAN;
@@ -146,6 +163,11 @@ cup_status cup__gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, 
                          "evaluation: batches of %lld texts from a part of the data that has %lld "
                          "of the model's context",
                          (long long)batch, (long long)e.windows);
+    if (m->config.context % (2 * (int64_t)cup_comm_count(e.ring)) && e.ring)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "evaluation: texts of %lld tokens have no %d parts alike; take a context "
+                         "that is a multiple of it",
+                         (long long)m->config.context, 2 * cup_comm_count(e.ring));
     if (cup__data_vocabulary(data) > m->config.vocabulary)
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "evaluation: the data is in tokens of a vocabulary of %lld, the model "

@@ -78,6 +78,7 @@ static double kept_bytes(const cup_training *a)
     int processes = processes_of(a);
     const cup_gpt_config *g = &a->model;
     double size = (double)cup_dtype_size(a->dtype), tokens = (double)a->batch * (double)g->context;
+    tokens /= a->ring > 1 ? (double)a->ring : 1;
     double width = (double)g->width, hidden = (double)g->hidden;
     double heads = (double)(g->heads * cup__gpt_head_size(g));
     double qkv = (double)(cup__gpt_parts(g) * cup__gpt_head_size(g));

@@ -111,9 +111,10 @@ void cup__loop_ungroup(cup_loop *l)
         cup_comm_free(l->copies);
 }
 
-void cup__evaluated_share(cup_comm *comm, int64_t count, int64_t *begin, int64_t *end)
+void cup__evaluated_share(cup_comm *comm, int together, int64_t count, int64_t *begin,
+                          int64_t *end)
 {
-    int64_t rank = cup_comm_rank(comm), processes = cup_comm_count(comm);
+    int64_t rank = cup_comm_rank(comm) / together, processes = cup_comm_count(comm) / together;
     int64_t each = count / processes, more = count % processes;
     *begin = each * rank + (rank < more ? rank : more);
     *end = *begin + each + (rank < more);

@@ -79,8 +79,10 @@ const struct cup__portion *cup__loop_part(const cup_loop *loop, const char *name
 /* Sets which of a step's batches are this process's; refuses what cannot be shared equally. */
 cup_status cup__loop_share(cup_loop *loop);
 
-/* Which of `count` things one of several processes evaluates, [*begin, *end). */
-void cup__evaluated_share(cup_comm *comm, int64_t count, int64_t *begin, int64_t *end);
+/* Which of `count` things one of several processes evaluates, [*begin, *end), where so many of them
+ * that follow each other evaluate the same. */
+void cup__evaluated_share(cup_comm *comm, int together, int64_t count, int64_t *begin,
+                          int64_t *end);
 
 /* Gives all the weights, states, points and steps of rank 0. */
 cup_status cup__loop_spread(cup_loop *loop);

@@ -16,10 +16,18 @@ static int64_t rows_of_piece(const cup_trainer *t)
     return rows < most ? rows : most > 1 ? most : 1;
 }
 
-static cup_status write_rows(cup_tensor *to, int64_t first, int64_t rows, const int32_t *from)
+/* How much of a text is this process's. */
+static int64_t length_of(const cup_trainer *t)
 {
-    int64_t context = to->shape[2], offset = first * context;
-    cup__shape shape = {.dtype = to->dtype, .ndim = 1, .size = {rows * context}};
+    return t->training.model.context / cup_comm_count(t->ring);
+}
+
+static cup_status write_rows(const cup_trainer *t, cup_tensor *to, int64_t first, int64_t rows,
+                             int32_t *from)
+{
+    int64_t length = to->shape[2], offset = first * length;
+    cup__shape shape = {.dtype = to->dtype, .ndim = 1, .size = {rows * length}};
+    cup__text_parts(t->ring, t->training.model.context, rows, from);
     cup_tensor *piece = cup__tensor_view(to, &shape, &(int64_t){1}, offset);
     if (!piece)
         return to->context->error.status;
@@ -36,14 +44,14 @@ static cup_status write_batch(cup_context *c, int64_t step, void *user)
     cup_trainer *t = user;
     const cup_training *a = &t->training;
     int64_t all = t->share * t->rows, most = rows_of_piece(t);
-    int64_t before = all * t->group;
+    int64_t before = all * (t->group / cup_comm_count(t->ring));
     for (int64_t first = 0; first < all; first += most) {
         int64_t rows = all - first < most ? all - first : most;
         CUP_TRY(cup_data_batch(c, t->data, CUP_SPLIT_TRAIN, a->seed, (uint64_t)step,
                                before + first, rows, a->model.context, t->host_tokens,
                                t->host_targets));
-        CUP_TRY(write_rows(t->tokens, first, rows, t->host_tokens));
-        CUP_TRY(write_rows(t->targets, first, rows, t->host_targets));
+        CUP_TRY(write_rows(t, t->tokens, first, rows, t->host_tokens));
+        CUP_TRY(write_rows(t, t->targets, first, rows, t->host_targets));
         if (first + rows < all)
             CUP_TRY(cup__stopped(c));
     }
@@ -93,7 +101,7 @@ static void rehearse_rows(const cup_trainer *t, int64_t rows)
 {
     cup_context *c = t->model->context;
     const cup_gpt *m = t->model;
-    const int64_t shape[] = {rows, m->config.context, m->config.width};
+    const int64_t shape[] = {rows, length_of(t), m->config.width};
     cup_tensor *x = m->first ? cup_tensor_new(c, m->dtype, 3, shape) : NULL;
     cup_gpt_stage_call(t->model, cup_tensor_new(c, CUP_I32, 2, shape), x,
                        cup_tensor_new(c, CUP_I32, 2, shape), false);
@@ -105,7 +113,7 @@ static void rehearse(cup_context *c, void *user)
     const cup_trainer *t = user;
     int64_t batch = t->rows, begin, end;
     (void)c;
-    cup__evaluated_share(t->loop->copies, t->texts, &begin, &end);
+    cup__evaluated_share(t->loop->copies, cup_comm_count(t->ring), t->texts, &begin, &end);
     if (end - begin >= batch)
         rehearse_rows(t, batch);
     if ((end - begin) % batch)
@@ -129,7 +137,7 @@ static cup_status check_vocabulary(cup_context *c, cup_trainer *t)
 static cup_status make_batches(cup_context *c, cup_trainer *t)
 {
     const cup_training *a = &t->training;
-    const int64_t shape[] = {t->share, t->rows, a->model.context};
+    const int64_t shape[] = {t->share, t->rows, length_of(t)};
     size_t tokens = (size_t)(rows_of_piece(t) * a->model.context);
     t->host_tokens = cup__malloc(tokens * sizeof *t->host_tokens);
     t->host_targets = cup__malloc(tokens * sizeof *t->host_targets);
@@ -167,6 +175,32 @@ static cup_status choose_blocks(cup_context *c, cup_trainer *t, int64_t stage)
                      (long long)sum, (long long)layers);
 }
 
+/* Makes rings of groups that have a part of each text. */
+static cup_status make_ring(cup_context *c, cup_trainer *t, int64_t each)
+{
+    const cup_training *a = &t->training;
+    int64_t count = a->ring > 0 ? a->ring : 1, context = a->model.context;
+    bool alike = a->ring >= 0 && count <= t->groups && t->groups % count == 0;
+    if (!alike)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "training: %lld groups of %lld processes are no rings of %lld of them, "
+                         "which have a part each of every text; start a multiple of them",
+                         (long long)t->groups, (long long)each, (long long)a->ring);
+    if (count > 1 && context % (2 * count))
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "training: a context of %lld tokens has no %lld parts alike, two for each "
+                         "process of a ring; make it a multiple of that",
+                         (long long)context, (long long)(2 * count));
+    if (count > 1 && a->model.dropout > 0)
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "training: nothing is dropped out where processes have a part of each "
+                         "text; set dropout to 0");
+    if (count > 1)
+        t->ring = cup_comm_split_new(
+            a->comm, (int)(t->group / count * each + cup_comm_rank(a->comm) % each));
+    return c->error.status;
+}
+
 /* Makes groups of processes that share out the model. */
 static cup_status group(cup_context *c, cup_trainer *t)
 {
@@ -195,7 +229,8 @@ static cup_status group(cup_context *c, cup_trainer *t)
         t->among = cup_comm_split_new(a->comm, (int)(rank / tensor));
     if (t->stages > 1)
         t->pipe = cup_comm_split_new(a->comm, (int)(t->group * tensor + rank % tensor));
-    return c->error.status;
+    CUP_TRY(c->error.status);
+    return make_ring(c, t, each);
 }
 
 /* Shares the batches of a step among the processes, or where these are not enough, the texts of
@@ -203,7 +238,7 @@ static cup_status group(cup_context *c, cup_trainer *t)
 static cup_status share(cup_context *c, cup_trainer *t)
 {
     const cup_training *a = &t->training;
-    int64_t count = t->groups, parts = 1;
+    int64_t count = t->groups / cup_comm_count(t->ring), parts = 1;
     while (a->accumulate * parts % count && parts < count)
         parts++;
     t->batches = a->accumulate * parts;
@@ -215,7 +250,8 @@ static cup_status share(cup_context *c, cup_trainer *t)
                      "training: %lld batches of %lld texts cannot be shared equally by %lld "
                      "%s; make the one or the other a multiple of %lld",
                      (long long)a->accumulate, (long long)a->batch, (long long)count,
-                     t->among || t->pipe ? "groups of processes" : "processes", (long long)parts);
+                     t->among || t->pipe || t->ring ? "groups of processes" : "processes",
+                     (long long)parts);
 }
 
 /* The model and its loop. */
@@ -237,7 +273,7 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
                      .decline = a->decline,
                      .decline_steps = a->decline_steps},
         .optimizer = a->optimizer,
-        .accumulate = t->batches,
+        .accumulate = t->batches * cup_comm_count(t->ring), /* losses of parts of texts */
         .comm = a->comm,
         .evaluate_every = a->evaluate_every,
         .save_every = a->save_every,
@@ -248,7 +284,7 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
         .pipe = t->pipe,
         .between_dtype = a->dtype,
         .between_ndim = 3,
-        .between = {t->rows, a->model.context, a->model.width}};
+        .between = {t->rows, length_of(t), a->model.width}};
     t->loop = cup__loop_begin(c, &calls, &options, &cup__training_checkpoints, t->among);
     if (!t->loop)
         return c->error.status;
@@ -260,6 +296,7 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
     CUP_TRY(cup__trainer_begin(c, t, folder));
     t->model->recompute = a->recompute;
     t->model->logits_most = a->logits_most;
+    cup_parameters_ring(t->model->parameters, t->ring);
     cup_parameters_fp8(t->model->parameters, cup__training_is_fp8(a));
     CUP_TRY(cup__loop_train(t->loop, cup__gpt_learned(t->model)));
     return make_batches(c, t);
@@ -293,6 +330,7 @@ static void free_parts(cup_trainer *t)
     cup_tensor_free(t->tokens);
     cup_tensor_free(t->targets);
     cup_gpt_free(t->model);
+    cup_comm_free(t->ring);
     cup_comm_free(t->pipe);
     cup_comm_free(t->among);
     cup__free(t->host_tokens);
@@ -341,7 +379,7 @@ void cup_trainer_free(cup_trainer *t)
 cup_status cup__training_dry(cup_context *c, const cup_training *training, cup_trainer *t)
 {
     *t = (cup_trainer){.training = *training, .texts = training->batch, .groups = 1};
-    t->training.tensor = t->training.stages = 0;
+    t->training.tensor = t->training.stages = t->training.ring = 0;
     t->training.comm = t->training.optimizer.split = NULL;
     t->training.from = NULL;
     CUP_TRY(share(c, t));

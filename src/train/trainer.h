@@ -24,6 +24,7 @@ struct cup_trainer {
     cup_comm *among, *pipe;
     int64_t stages, first, end;
     int64_t group, groups; /* this one's among all */
+    cup_comm *ring;        /* those that have a part of each text with this one, or NULL */
     char *base; /* the model that adapters stand beside, or NULL */
     uint64_t base_hash;
     void (*forward_done)(void *user); /* behind forward of each batch, where it is set */
@@ -67,6 +68,10 @@ void cup__training_dry_free(cup_trainer *t);
 /* As cup_gpt_evaluate, by all processes, each of which gets the loss. `pipe` is of the stages. */
 cup_status cup__gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, cup_comm *comm,
                              cup_comm *pipe, int64_t batch, int64_t texts, double *loss);
+
+/* Of texts of so many tokens those that are this process's, one text behind the other, see
+ * cup_comm_part; all of them without a ring. */
+void cup__text_parts(const cup_comm *ring, int64_t context, int64_t rows, int32_t *tokens);
 
 /* How many of a part's texts an evaluation takes that is asked for `texts` of them, 0 being all. */
 int64_t cup__evaluated_texts(const cup_data *data, cup_split split, int64_t context, int64_t texts);

@@ -236,12 +236,14 @@ TEST(launch_train_shares_out_a_model)
         const char *options, *words;
     } refused[] = {
         {"--processes 2 --parallel dp=2,tp=2", "dp=2,tp=2 is of 4 processes, and the run has 2"},
-        {"--processes 2 --parallel tp=2,tp=2", "--parallel takes dp=N, pp=S, tp=M"},
-        {"--processes 2 --parallel tp=0", "--parallel takes dp=N, pp=S, tp=M"},
-        {"--processes 2 --parallel tp=2,", "--parallel takes dp=N, pp=S, tp=M"},
+        {"--processes 2 --parallel tp=2,tp=2", "--parallel takes dp=N, cp=R, pp=S, tp=M"},
+        {"--processes 2 --parallel tp=0", "--parallel takes dp=N, cp=R, pp=S, tp=M"},
+        {"--processes 2 --parallel tp=2,", "--parallel takes dp=N, cp=R, pp=S, tp=M"},
         {"--processes 2 --parallel tp=2 --zero 1", "--zero 1 splits the states of whole"},
         {"--processes 2 --parallel tp=2 --sample 9", "cupola generate writes with the checkpoint"},
         {"--processes 2 --parallel tp=2 --heads 1", "cannot be shared out equally to 2 processes"},
+        {"--processes 2 --parallel cp=2 --context 10", "a context of 10 tokens has no 4 parts"},
+        {"--processes 3 --parallel cp=2", "cp=2 is of 2 processes, and the run has 3"},
         {"--processes 2 --stages 1,3", "of 2 stages, and --parallel of 1: give pp=2 there"},
         {"--processes 2 --parallel pp=2 --stages 1,", "--stages takes numbers of blocks"},
         {"--processes 2 --parallel pp=2 --stages 1,2", "the stages have 3 blocks together"}};
@@ -257,6 +259,10 @@ TEST(launch_train_shares_out_a_model)
     snprintf(words, sizeof words, "--layers 2 --steps 30 --resume --processes 2 --parallel tp=2 "
                                   "--out four");
     EXPECT_INT(train(folder, words), 0);
+    snprintf(words, sizeof words, "--layers 2 --steps 35 --resume --processes 2 --parallel cp=2 "
+                                  "--zero 1 --sample 5 --out four");
+    EXPECT_INT(train(folder, words), 0);
+    EXPECT_CONTAINS(out, "2 processes, joined by sockets; texts in 2 parts");
     snprintf(words, sizeof words, "--layers 2 --steps 40 --resume --processes 2 --parallel pp=2 "
                                   "--stages 1,1 --out four");
     EXPECT_INT(train(folder, words), 0);

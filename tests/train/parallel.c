@@ -30,9 +30,10 @@ static cup_training training_of(bool gated)
 
 /* How processes share out a model. */
 typedef struct parts {
-    int64_t tensor, stages;
+    int64_t tensor, stages, ring;
     const int64_t *blocks;
     bool gated; /* see training_of */
+    int zero;   /* what each has a share of, beside, see cup_optimizer_options */
 } parts;
 
 static const parts whole;
@@ -48,6 +49,9 @@ static int64_t run(cup_context *c, cup_comm *comm, cup_training a, parts p, cons
     a.comm = comm;
     a.tensor = p.tensor;
     a.stages = p.stages;
+    a.ring = p.ring;
+    a.optimizer.split = p.zero ? comm : NULL;
+    a.optimizer.stage = p.zero;
     a.blocks = p.blocks;
     s.trainer = cup_trainer_new(c, s.data, s.tokenizer, folder, &a);
     if (resume)
@@ -111,20 +115,35 @@ TEST(parallel_stages_are_copied_and_shared_out)
     together(4, run_beside_one, &(parts){.stages = 2, .tensor = 2, .gated = true});
 }
 
+/* Parts of texts, of two and of four; and beside copies, a split model and stages. */
+TEST(parallel_texts_in_parts_are_the_run_of_one)
+{
+    together(2, run_beside_one, &(parts){.ring = 2});
+    together(4, run_beside_one, &(parts){.ring = 4, .gated = true});
+}
+
+TEST(parallel_texts_in_parts_beside_others)
+{
+    together(4, run_beside_one, &(parts){.ring = 2});
+    together(2, run_beside_one, &(parts){.ring = 2, .zero = 3});
+    together(4, run_beside_one, &(parts){.ring = 2, .tensor = 2, .gated = true});
+    together(4, run_beside_one, &(parts){.ring = 2, .stages = 2});
+}
+
 /* Half of a run is shared out and saved, and goes on with the model whole, or shared out to others;
  * the other way round, too. */
 static void change(cup_context *c, cup_comm *comm, void *user)
 {
     static const parts first[] = {
-        {.tensor = 2}, {0}, {.tensor = 4}, {.tensor = 2, .stages = 2}};
-    static const parts second[] = {{0}, {.stages = 4}, {.tensor = 2}, {0}};
+        {.tensor = 2}, {0}, {.tensor = 4}, {.tensor = 2, .stages = 2}, {.ring = 4}};
+    static const parts second[] = {{0}, {.stages = 4}, {.tensor = 2}, {0}, {.ring = 2}};
     cup_training_point a[MOST_POINTS], b[MOST_POINTS];
     cup_training training = training_of(false);
     char folder[500];
     /* So that the rates do not depend on the number of steps. */
     training.rate_end = training.rate;
     int64_t count = run(c, NULL, training, whole, NULL, false, a);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         cup_training half = training;
         half.steps = 5;
         snprintf(folder, sizeof folder, "%s/run%d", (const char *)user, i);
@@ -143,6 +162,13 @@ TEST(parallel_checkpoints_are_of_any_number)
     together(4, change, folder);
 }
 
+static void expect_words(cup_context *c, const char *words)
+{
+    if (!strstr(cup_error_text(c), words))
+        wrong("not \"%s\" but \"%s\"", words, cup_error_text(c));
+    cup_error_clear(c);
+}
+
 static void refuse(cup_context *c, cup_comm *comm, void *user)
 {
     static const int64_t few[] = {1, 1}, none[] = {0, 4};
@@ -155,6 +181,9 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
         {{.tensor = 3}, 4, 0, "no groups of 0 stages of 3 processes each"},
         {{.tensor = -1}, 4, 0, "of -1 processes each"},
         {{.stages = 3}, 4, 0, "no groups of 3 stages"},
+        {{.ring = 4}, 4, 0, "2 groups of 1 processes are no rings of 4"},
+        {{.ring = -2}, 4, 0, "no rings of -2"},
+        {{.ring = 2}, 4, 0.1, "set dropout to 0"},
         {{.tensor = 2}, 1, 0, "1 heads and 1 of keys and values cannot be shared out equally to 2"},
         {{.tensor = 2}, 4, 0.1, "set dropout to 0"},
         {{.stages = 2}, 4, 0.1, "set dropout to 0"},
@@ -167,10 +196,12 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
         training.model.heads = cases[i].heads;
         training.model.dropout = cases[i].dropout;
         run(c, comm, training, cases[i].parts, NULL, false, b);
-        if (!strstr(cup_error_text(c), cases[i].words))
-            wrong("not \"%s\" but \"%s\"", cases[i].words, cup_error_text(c));
-        cup_error_clear(c);
+        expect_words(c, cases[i].words);
     }
+    cup_training odd = training_of(false);
+    odd.model.context = 18;
+    run(c, comm, odd, (parts){.ring = 2}, NULL, false, b);
+    expect_words(c, "a context of 18 tokens has no 4 parts alike");
 }
 
 TEST(parallel_runs_that_cannot_be_are_refused)

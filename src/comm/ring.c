@@ -41,15 +41,20 @@ typedef struct load {
     int count;
 } load;
 
-/* That of sums. */
+/* That of logarithms; and of what goes through more than one sum, each of which rounds it. */
 static cup_dtype wide(const ring *r)
 {
     return r->qkv->dtype == CUP_F64 ? CUP_F64 : CUP_F32;
 }
 
+static cup_dtype sum_dtype(const ring *r)
+{
+    return r->a.m->count > 2 ? wide(r) : r->qkv->dtype;
+}
+
 static cup_tensor *widened(const ring *r, cup_tensor *x)
 {
-    return x && x->dtype != wide(r) ? cup_cast(r->c, x, wide(r)) : x;
+    return x && x->dtype != sum_dtype(r) ? cup_cast(r->c, x, sum_dtype(r)) : x;
 }
 
 static cup_tensor *narrowed(const ring *r, cup_tensor *x)
@@ -211,7 +216,9 @@ static cup_status forward(cup_context *c, cup_tensor *const *in, int count,
     CUP_TRY(start(&r, attributes, in[0]));
     r.sum = fresh(&r, r.length, r.queries);
     r.lse = fresh_logarithms(&r, r.length);
-    r.join = cup_expr_new(c, "a b s t", NULL, "a + sigmoid(t - s) * (b - a)");
+    r.join = cup_expr_new(c, "a b s t", NULL, NULL);
+    cup_expr_result(r.join, cup_expr_text(r.join, "a + sigmoid(t - s) * (b - a)"),
+                    CUP_OPTIONS(cup_expr_end, .typed = true, .dtype = sum_dtype(&r)));
     r.grow = cup_expr_new(c, "s t", NULL, "s + softplus(t - s)");
     cup_status status = c->error.status;
     for (; r.turn < r.a.m->count && status == CUP_OK; r.turn++) {
@@ -226,6 +233,12 @@ static cup_status forward(cup_context *c, cup_tensor *const *in, int count,
     return status == CUP_OK ? c->error.status : status;
 }
 
+/* Whether a turn's gradients of keys and values are the first of those that go round. */
+static bool begins(const ring *r)
+{
+    return r->turn == 1 && sum_dtype(r) == r->qkv->dtype;
+}
+
 /* With what all keys made of a query its gradient is a sum over them. */
 static cup_status compute_backward(ring *r)
 {
@@ -235,7 +248,9 @@ static cup_status compute_backward(ring *r)
     int64_t from = r->from, end = r->length, rows = end - from, to = r->to, each = r->pairs / 2;
     cup_tensor *kv = r->kv[r->turn & 1];
     r->d = own ? r->sum : fresh(r, rows, r->queries);
-    r->ds = own ? r->sums : fresh(r, to, r->pairs);
+    r->ds = own         ? r->sums
+            : begins(r) ? rows_of(r, r->dkv[1], 0, to)
+                        : fresh(r, to, r->pairs);
     const int64_t starts[] = {0, 0, from}, sizes[] = {-1, -1, rows};
     cup_tensor *const in[12] = {heads_of(r, r->qkv, 0, r->queries, from, end),
                                 heads_of(r, kv, 0, each, 0, to),
@@ -261,7 +276,8 @@ static cup_status finish_backward(ring *r)
 {
     if (r->turn > 0) {
         add(r, rows_of(r, r->sum, r->from, r->length), r->d);
-        add(r, rows_of(r, r->dkv[r->turn & 1], 0, r->to), r->ds);
+        if (!begins(r))
+            add(r, rows_of(r, r->dkv[r->turn & 1], 0, r->to), r->ds);
     }
     return r->c->error.status;
 }
@@ -300,10 +316,9 @@ static cup_status backward(cup_context *c, const cup_custom_grad *g)
     r.d_o = g->d_outputs[0];
     r.sum = fresh(&r, r.length, r.queries);
     r.sums = fresh(&r, r.length, r.pairs);
-    /* Of two processes each gets one summand, which was rounded already. */
     const int64_t shape[] = {r.batch, r.length, r.pairs};
-    for (int i = 0; i < 2; i++)
-        r.dkv[i] = cup_full(c, r.a.m->count > 2 ? wide(&r) : r.qkv->dtype, 3, shape, 0);
+    r.dkv[0] = cup_tensor_new(c, sum_dtype(&r), 3, shape);
+    r.dkv[1] = cup_full(c, sum_dtype(&r), 3, shape, 0); /* of the first, some rows stay so */
     r.add = cup_expr_new(c, "a b", NULL, "a + b");
     cup_status status = run_backward(&r);
     cup_expr_free(r.add);

@@ -82,7 +82,8 @@ TEST(together_gpus_share_out_a_model)
             "--context 16 --dropout 0 --batch 2 --accumulate 4 --steps 4 --evaluate-texts 2 "
             "--overwrite --parallel %s --out o >log 2>&1 || { tail -5 log; exit 1; }; "
             "grep -c 'not captured' log; awk '/^\\[1\\].*NCCL/ {n++} "
-            "/NCCL for attention_lse/ {f++} /NCCL for attention_grad/ {b++} END {print (n > 40), (f > 4 && b > 4)}' log",
+            "/NCCL for attention_lse/ {f++} /NCCL for attention_grad/ {b++} "
+            "END {print (n > 40), (f > 4 && b > 4)}' log",
             test_build(), folder, parallel[i]);
         EXPECT_INT(code, 0);
         EXPECT_TEXT(out, expected[i]);

@@ -4,8 +4,8 @@
 
 #include "cli/common/exit.h"
 #include "cli/common/json.h"
-#include "cli/common/plot.h"
 #include "cli/common/progress.h"
+#include "cli/plan_split.h"
 #include "cli/train.h"
 #include "cupola/cupola.h"
 
@@ -26,6 +26,24 @@ static const cli_option options[] = {
     {"vocabulary", INTEGER(train_given, vocabulary, 1, 1 << 24), "N", NULL,
      "tokens the model knows; without it 50257 for GPT-2's presets, else 128"},
     {"ops", FLAG(train_given, ops), NULL, NULL, "tell what each op takes of a step"},
+    GROUP("Several GPUs"),
+    {"gpus", INTEGER(train_given, gpus, 1, 65536), "N", NULL,
+     "plan a step that so many GPUs share, and look for the best split; without it one"},
+    {"nodes", INTEGER(train_given, nodes, 1, 65536), "N", NULL,
+     "hosts that they stand in, as many in each; without it 8 are in one"},
+    {"texts", INTEGER(train_given, texts, 1, INT64_C(1) << 40), "N", NULL,
+     "texts that make a step, of which as many are computed at once as is best; without it "
+     "--batch times --accumulate"},
+    {"parallel", TEXT(train_given, parallel), "dp=N,pp=S,tp=M", NULL,
+     "this split alone, as train takes it; without it all are tried"},
+    {"zero", INTEGER(train_given, zero, 0, 3), "STAGE", NULL,
+     "this stage alone; without it all are tried"},
+    {"network", REAL(train_given, nic, 0.001, 1e6), "GBIT", "400",
+     "what a GPU's own adapter brings to other nodes in a second, of which 90 % are taken to be "
+     "reached"},
+    {"link", REAL(train_given, link, 0.001, 1e6), "GB", NULL,
+     "what all-reduces reach on the bus between GPUs of a node in a second; without it 372 on H200 "
+     "and H100, as NVLink was measured, and what follows for other cards"},
 #include "cli/train_rows.def"
     {0}};
 
@@ -126,10 +144,7 @@ static int plan_row_of(plan_run *r, plan_row *row, bool tells_ops)
     if (cup_training_plan(r->c, &a, row->card.name, &row->plan,
                           tells_ops ? on_op : NULL, r) != CUP_OK)
         return cli_report(r->c);
-    double peak = a.dtype != CUP_F32 || !strcmp(a.precision, "medium") ? row->card.half
-                  : row->card.tf32 && strcmp(a.precision, "highest")   ? row->card.tf32
-                                                                       : row->card.f32;
-    row->mfu = row->plan.tokens_per_second * plot_flops_of_token(&a.model, a.lora_rank > 0) / peak;
+    row->mfu = plan_mfu(&row->card, &a, row->plan.tokens_per_second);
     return CLI_OK;
 }
 
@@ -193,8 +208,26 @@ static int choose(plan_run *r)
     return train_apply(r->call, &r->training);
 }
 
+/* What says something of several GPUs alone, or of one. */
+static int check_given(const cli_call *call)
+{
+    static const char *const several[] = {"nodes", "texts",   "parallel",
+                                          "zero",  "network", "link"};
+    const train_given *given = call->given;
+    for (size_t i = 0; i < sizeof several / sizeof *several && !given->gpus; i++)
+        if (call_has(call, several[i]))
+            return cli_usage("--%s is of several GPUs: give --gpus", several[i]);
+    if (given->gpus && given->ops)
+        return cli_usage("--ops tells of one card; leave --gpus out");
+    return CLI_OK;
+}
+
 static int run(cli_call *call)
 {
+    const train_given *given = call->given;
+    int wrong = check_given(call);
+    if (wrong)
+        return wrong;
     plan_run r = {.call = call, .c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"))};
     int code = cli_report(r.c);
     if (!code)
@@ -202,7 +235,7 @@ static int run(cli_call *call)
     if (!code && cup_gpt_config_check(r.c, &r.training.model) != CUP_OK)
         code = cli_report(r.c);
     if (!code)
-        code = plan_all(&r);
+        code = given->gpus ? plan_gpus(call, r.c, &r.training) : plan_all(&r);
     cup_context_free(r.c);
     return code;
 }
@@ -223,12 +256,22 @@ const cli_verb verb_plan = {
         "the card's peak that the op was measured to reach on an H200; of cards that were not "
         "measured the same part is assumed, so their speed is a guess. Peaks are those of NVIDIA's "
         "data sheets, dense. Cards: h200, h200-nvl, h100, h100-nvl, h100-pcie, a100, a100-80gb, "
-        "a100-pcie, a100-pcie-80gb, a30, a40, a10, l40s, l40, l4, t4, rtx-4090, rtx-3090, b200. "
-        "Of several GPUs each takes its share of the batches; plan that share.",
+        "a100-pcie, a100-pcie-80gb, a30, a40, a10, l40s, l40, l4, t4, rtx-4090, rtx-3090, b200."
+        "\n\n"
+        "With --gpus the step is shared by many: copies of the model (dp), stages of blocks (pp), "
+        "blocks of which each GPU has a part (tp), and stages of ZeRO, as train takes them. All "
+        "splits are tried, with all numbers of texts at once and both with and without "
+        "--recompute, unless an option says which; the fastest that fit are shown, and what holds "
+        "each back, as parts of its step. Scaling is beside as many times what one card reaches "
+        "that has all the memory it wants. The numbers are simulated: sums, stages and copies were "
+        "measured on two H200, networks between nodes are an assumption; docs/SCALE.md has the "
+        "formulas.",
     .examples = "GPT-2 with 32 texts at once, on three cards:\n"
                 "cupola plan --batch 32 --accumulate 1 --card h200 h100 l40s\n"
                 "Where a step's time goes:\ncupola plan --batch 32 --accumulate 1 --card h200 "
-                "--ops\n",
+                "--ops\n"
+                "How 1,024 GPUs share a model:\ncupola plan --gpus 1024 --nodes 128 --preset "
+                "gpt2-1558m --texts 4096\n",
     .options = options,
     .size = sizeof(train_given),
     .run = run,

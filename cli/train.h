@@ -23,6 +23,8 @@ typedef struct train_given {
     int64_t batch, accumulate, steps, warmup, decline_steps;
     int64_t evaluate_every, evaluate_texts, save_every, check_every;
     int64_t gpus, processes, restarts, zero;
+    int64_t nodes, texts; /* and the next line: of a plan */
+    double nic, link;
     int64_t seed, sample, threads, logits_memory;
     int64_t memory_limit;
     const char *task, *network, *flip; /* and the next two lines: of images */

@@ -1,4 +1,5 @@
 /* cupola plan as a command. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,4 +71,143 @@ TEST(plan_writes_json)
     }
     EXPECT_INT(count, 4);
     cup__json_free(&json);
+}
+
+static const cup__json_node *splits_of(const char *words, cup__json *json)
+{
+    EXPECT_INT(plan(words), 0);
+    EXPECT_INT(cup__json_parse(NULL, "plan", out, strlen(out), json), CUP_OK);
+    return cup__json_find(json->root, "splits") + 1;
+}
+
+static double number(const cup__json_node *row, const char *key)
+{
+    return cup__json_number(cup__json_find(row, key));
+}
+
+/* Runs of two H200, of which bench/NOTES.md tells. */
+TEST(plan_has_the_speed_of_two_cards)
+{
+    static const struct {
+        const char *words;
+        double measured;
+    } runs[] = {{"--batch 4 --accumulate 8 --parallel dp=2 --zero 0", 395e3},
+                {"--batch 4 --accumulate 8 --parallel tp=2", 287e3},
+                {"--batch 4 --accumulate 8 --parallel pp=2", 382e3},
+                {"--batch 8 --accumulate 2 --parallel dp=2 --zero 0", 391e3},
+                {"--batch 8 --accumulate 2 --parallel dp=2 --zero 1", 373e3},
+                {"--batch 8 --accumulate 2 --parallel dp=2 --zero 2", 388e3},
+                {"--batch 8 --accumulate 2 --parallel dp=2 --zero 3", 334e3}};
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        cup__json json;
+        char words[300];
+        snprintf(words, sizeof words,
+                 "--json --gpus 2 --layers 8 --heads 16 --width 2048 --context 1024 --vocabulary "
+                 "128 %s",
+                 runs[i].words);
+        double planned = number(splits_of(words, &json), "tokens_per_second");
+        if (fabs(planned / runs[i].measured - 1) > 0.1)
+            test_fail(__FILE__, __LINE__, "%s: %.0f tokens/s are planned, and were %.0f",
+                      runs[i].words, planned, runs[i].measured);
+        cup__json_free(&json);
+    }
+}
+
+#define LARGE "--json --preset gpt2-1558m --heads 32 --width 2048 --texts 4096 "
+
+TEST(plan_shares_a_step_among_many)
+{
+    cup__json json;
+    int count = 0;
+    double before = 0;
+    splits_of(LARGE "--gpus 1024 --nodes 128", &json);
+    CUP__JSON_EACH (row, cup__json_find(json.root, "splits")) {
+        double sum = number(row, "scaling");
+        CUP__JSON_EACH (loss, cup__json_find(row, "held_back_by"))
+            sum += cup__json_number(loss);
+        EXPECT_NEAR(sum, 1, 1e-9);
+        EXPECT_INT((int64_t)(number(row, "dp") * number(row, "pp") * number(row, "tp")), 1024);
+        EXPECT_INT((int64_t)(number(row, "dp") * number(row, "batches") *
+                             number(row, "texts_at_once")),
+                   4096);
+        EXPECT(cup__json_find(row, "fits")->boolean && number(row, "seconds") >= before);
+        EXPECT_NEAR(number(row, "tokens_per_second") * number(row, "seconds"), 4096 * 1024, 1);
+        before = number(row, "seconds");
+        count++;
+    }
+    EXPECT(count > 3);
+    cup__json_free(&json);
+}
+
+/* Each stage of ZeRO needs less than the one before; a slow network takes longer, and a fast one as
+ * long as no network at all where it is no longer what is waited for. */
+TEST(plan_follows_stages_and_networks)
+{
+    cup__json json;
+    double needed = 1e18, seconds = 0;
+    for (int stage = 0; stage < 4; stage++) {
+        char words[300];
+        snprintf(words, sizeof words, LARGE "--gpus 64 --batch 4 --parallel dp=64 --zero %d",
+                 stage);
+        double needs = number(splits_of(words, &json), "needed_bytes");
+        EXPECT(needs < needed);
+        needed = needs;
+        cup__json_free(&json);
+    }
+    for (int gbit = 800; gbit >= 1; gbit /= 28) {
+        char words[300];
+        snprintf(words, sizeof words, LARGE "--gpus 64 --batch 4 --parallel dp=64 --network %d",
+                 gbit);
+        double took = number(splits_of(words, &json), "seconds");
+        EXPECT(took > seconds);
+        seconds = took;
+        cup__json_free(&json);
+    }
+    double step = number(splits_of(LARGE "--gpus 8 --batch 4 --parallel pp=8", &json), "seconds");
+    cup__json_free(&json);
+    /* 4096 / 4 batches through 8 stages. */
+    const char *few = "--json --preset gpt2-1558m --heads 32 --width 2048 --texts 32 --gpus 8 "
+                      "--batch 4 --parallel pp=8";
+    double small = number(splits_of(few, &json), "seconds");
+    cup__json_free(&json);
+    EXPECT_NEAR(step / small, (1024 + 7) / (8 + 7.0), 8);
+}
+
+TEST(plan_says_when_no_split_fits)
+{
+    EXPECT_INT(plan("--gpus 2 --card t4 --preset gpt2-1558m --context 4096"), 0);
+    EXPECT_CONTAINS(out, "None fits in the 14.9 GiB of this card");
+    EXPECT(!strstr(out, "Best: "));
+}
+
+TEST(plan_refuses_what_cannot_be_shared)
+{
+    static const struct {
+        const char *words, *says;
+    } wrong[] = {
+        {"--gpus 0", "from 1 to 65536"},
+        {"--gpus -3", "from 1 to 65536"},
+        {"--gpus 99999999999999999999", "from 1 to 65536"},
+        {"--gpus 8 --nodes 3", "is not as many on each"},
+        {"--gpus 8 --nodes 16", "is not as many on each"},
+        {"--nodes 2", "--nodes is of several GPUs: give --gpus"},
+        {"--texts 8", "--texts is of several GPUs: give --gpus"},
+        {"--gpus 8 --texts 0", "from 1 to 1099511627776"},
+        {"--gpus 8 --network 0", "from 0.001 to 1e+06"},
+        {"--gpus 8 --link nan", "from 0.001 to 1e+06"},
+        {"--gpus 8 --ops", "--ops tells of one card"},
+        {"--gpus 8 --texts 8 --accumulate 2", "both say how many texts"},
+        {"--gpus 8 --parallel tp=8", "tp=8 does not divide the model's 12 heads"},
+        {"--gpus 8 --parallel tp=3", "is of 6 processes, and the run has 8"},
+        {"--gpus 13 --nodes 1 --parallel pp=13", "pp=13 are too many stages for 12 blocks"},
+        {"--gpus 2 --parallel pp=2 --dropout 0.1", "nothing is dropped out where"},
+        {"--gpus 2 --parallel tp=2 --zero 1", "give one of them"},
+        {"--gpus 4 --batch 3 --accumulate 1 --parallel dp=4", "cannot be shared equally by 4"},
+        {"--gpus 1024 --texts 999", "1024 GPUs cannot share 999 texts of a step"},
+        {"--gpus 8 --batch 16777216 --accumulate 1048576", "a grid of 4294967296"},
+        {"--gpus 8 --card gtx-480", "--card gtx-480 is not known"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        EXPECT_INT(plan(wrong[i].words), 2);
+        EXPECT_CONTAINS(out, wrong[i].says);
+    }
 }

@@ -1,0 +1,178 @@
+/* The ways to share a step among GPUs, and the best of those that fit. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli/common/exit.h"
+#include "cli/plan_search.h"
+
+#define MOST_TOKENS (1 << 16) /* at once: more makes no product faster */
+#define MOST_ODD 32           /* texts at once; above it powers of two are tried alone */
+
+typedef struct search {
+    const plan_wish *wish;
+    plan_scene *s;
+    plan_split *list;
+    size_t count, room;
+    char why[PLAN_WHY]; /* of the last that could not be */
+} search;
+
+static int keep(search *r, const plan_split *split)
+{
+    if (r->count == r->room) {
+        size_t room = r->room ? 2 * r->room : 256;
+        plan_split *list = realloc(r->list, room * sizeof *list);
+        if (!list)
+            return cli_fail(CLI_MEMORY, "out of host memory for %zu splits", room);
+        r->list = list;
+        r->room = room;
+    }
+    r->list[r->count++] = *split;
+    return CLI_OK;
+}
+
+/* What cannot be rehearsed is no split, unless there is no memory to do it in. */
+static int pass_by(search *r, int code)
+{
+    snprintf(r->why, sizeof r->why, "%s", r->s->why);
+    return code == CLI_MEMORY ? cli_fail(code, "%s", r->why) : CLI_OK;
+}
+
+/* Keeping all activations, and computing each block twice. */
+static int try_batch(search *r, plan_split split, int64_t batch)
+{
+    int code = CLI_OK;
+    if (!plan_share(r->s, batch, &split, r->why))
+        return CLI_OK;
+    for (int again = r->s->training.recompute; again < 2 && !code; again++) {
+        split.recompute = again;
+        code = plan_time(r->s, &split);
+        code = code ? pass_by(r, code) : keep(r, &split);
+    }
+    return code;
+}
+
+static int try_batches(search *r, plan_split split)
+{
+    int64_t context = r->s->training.model.context, most = r->s->texts / split.copies;
+    int code = CLI_OK;
+    if (r->wish->batch)
+        return try_batch(r, split, r->wish->batch);
+    if (most > MOST_TOKENS / context)
+        most = MOST_TOKENS / context > 1 ? MOST_TOKENS / context : 1;
+    for (int64_t batch = 1; batch == 1 || (batch <= most && !code);
+         batch += batch < MOST_ODD ? 1 : batch)
+        if (r->s->texts / split.copies % batch == 0)
+            code = try_batch(r, split, batch);
+    return code;
+}
+
+/* All stages of ZeRO where the model is whole on each GPU, as training takes them. */
+static int try_split(search *r, plan_split split)
+{
+    bool may = split.copies > 1 && split.stages * split.tensor == 1 &&
+               !r->s->training.lora_rank;
+    int64_t first = r->wish->zero >= 0 ? r->wish->zero : 0;
+    int64_t last = r->wish->zero >= 0 ? r->wish->zero : may ? 3 : 0;
+    int code = CLI_OK;
+    if (last > 0 && !may)
+        return CLI_OK;
+    for (split.zero = first; split.zero <= last && !code; split.zero++)
+        code = try_batches(r, split);
+    return code;
+}
+
+static int try_all(search *r)
+{
+    const plan_scene *s = r->s;
+    int64_t gpus = s->cluster.gpus, layers = s->training.model.layers;
+    int64_t most = layers < TRAIN_STAGES ? layers : TRAIN_STAGES;
+    int code = CLI_OK;
+    if (r->wish->split.copies)
+        return try_split(r, r->wish->split);
+    for (int64_t tensor = 1; tensor <= s->cluster.each && !code; tensor++)
+        for (int64_t stages = 1; gpus % tensor == 0 && stages <= most && !code; stages++)
+            if (gpus / tensor % stages == 0)
+                code = try_split(r, (plan_split){.copies = gpus / tensor / stages,
+                                                 .stages = stages,
+                                                 .tensor = tensor});
+    return code;
+}
+
+/* Of equally fast ones the one with the fewest parts, then with the smallest batch. */
+static int by_seconds(const void *a, const void *b)
+{
+    const plan_split *x = a, *y = b;
+    if (x->seconds < y->seconds || x->seconds > y->seconds)
+        return x->seconds < y->seconds ? -1 : 1;
+    int64_t order = x->stages * x->tensor - y->stages * y->tensor;
+    order = order ? order : x->zero - y->zero;
+    order = order ? order : x->batch - y->batch;
+    order = order ? order : x->recompute - y->recompute;
+    return (order > 0) - (order < 0);
+}
+
+static int by_need(const void *a, const void *b)
+{
+    const plan_split *x = a, *y = b;
+    if (x->needed < y->needed || x->needed > y->needed)
+        return x->needed < y->needed ? -1 : 1;
+    return by_seconds(a, b);
+}
+
+static bool is_alike(const plan_split *a, const plan_split *b)
+{
+    return a->copies == b->copies && a->stages == b->stages && a->tensor == b->tensor &&
+           a->zero == b->zero;
+}
+
+/* The best of each split, from the fastest on, until there are enough that fit. */
+static int choose(search *r, plan_split *out, int most, int *count)
+{
+    int code = CLI_OK;
+    qsort(r->list, r->count, sizeof *r->list, by_seconds);
+    for (size_t i = 0; i < r->count && *count < most && !code; i++) {
+        bool known = false;
+        for (int j = 0; j < *count; j++)
+            known = known || is_alike(&out[j], &r->list[i]);
+        if (known)
+            continue;
+        int failed = plan_memory(r->s, &r->list[i]);
+        code = failed ? pass_by(r, failed) : CLI_OK;
+        if (!failed && r->list[i].fits)
+            out[(*count)++] = r->list[i];
+    }
+    if (code || *count)
+        return code;
+    qsort(r->list, r->count, sizeof *r->list, by_need);
+    for (size_t i = 0; i < r->count && *count < most; i++)
+        out[(*count)++] = r->list[i];
+    return CLI_OK;
+}
+
+static int refuse(const search *r)
+{
+    const plan_scene *s = r->s;
+    if (r->wish->split.copies || s->why[0])
+        return cli_usage("%s", s->why[0] ? s->why : r->why);
+    return cli_usage("%lld GPUs cannot share %lld texts of a step and a model of %lld blocks and "
+                     "%lld heads: copies must divide the texts, parts of blocks the heads, and "
+                     "there are no more stages than blocks; give other --texts or --gpus",
+                     (long long)s->cluster.gpus, (long long)s->texts,
+                     (long long)s->training.model.layers, (long long)s->training.model.heads);
+}
+
+int plan_search(plan_scene *s, const plan_wish *wish, plan_split *out, int most, int *count)
+{
+    search r = {.wish = wish, .s = s};
+    *count = 0;
+    int code = plan_alone(s);
+    if (code)
+        return cli_fail(code, "%s", s->why);
+    code = try_all(&r);
+    if (!code && !r.count)
+        code = refuse(&r);
+    if (!code)
+        code = choose(&r, out, most, count);
+    free(r.list);
+    return code;
+}

@@ -1,0 +1,459 @@
+/* What one way to share a step takes. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/common/exit.h"
+#include "cli/common/plot.h"
+#include "cli/plan_split.h"
+
+/* A step of several copies takes so much longer than one of a card alone, whatever goes between
+ * them: GPT-2 124M 4.6 % on two H200, blocks of 2048 5.5 and 6.2 %, backward hiding the sums. */
+#define SLOWEST 0.054
+
+#define BUCKET 32e6 /* bytes of gradients that go at a time, see CUP_COMM_BUCKET */
+/* ZeRO brings whole parameters, of which blocks have about so many that are large. */
+#define LARGE_OF_BLOCK 4
+
+/* What the driver keeps, and NCCL, which is not measured, where there are several. */
+#define DRIVER_BYTES (1.5 * (1 << 30))
+#define NCCL_BYTES (0.5 * (1 << 30))
+
+#define MOST_REHEARSED 2048
+
+struct plan_rehearsed {
+    int count;
+    struct {
+        plan_part part;
+        cup_plan plan;
+        double optimizer;
+    } list[MOST_REHEARSED];
+};
+
+const char *const plan_loss_words[PLAN_LOSSES] = {
+    [PLAN_KERNELS] = "kernels",         [PLAN_TWICE] = "computed twice",
+    [PLAN_OPTIMIZER] = "optimizer",     [PLAN_STAGES] = "stages",
+    [PLAN_TENSOR] = "tensor sums",      [PLAN_GRADIENTS] = "gradients",
+    [PLAN_WEIGHTS] = "weights brought", [PLAN_SLOWEST] = "slowest card"};
+
+double plan_mfu(const cup_card *card, const cup_training *a, double tokens_per_second)
+{
+    double peak = a->dtype != CUP_F32 || (a->precision && !strcmp(a->precision, "medium"))
+                      ? card->half
+                  : card->tf32 && !(a->precision && !strcmp(a->precision, "highest")) ? card->tf32
+                                                                                      : card->f32;
+    return tokens_per_second * plot_flops_of_token(&a->model, a->lora_rank > 0) / peak;
+}
+
+static int64_t heads_of_keys(const cup_gpt_config *g)
+{
+    return g->kv_heads ? g->kv_heads : g->heads;
+}
+
+/* The model as one GPU of those that share it out has it. */
+static void cut(cup_gpt_config *g, const plan_part *part)
+{
+    int64_t tensor = part->tensor;
+    g->layers = part->blocks;
+    if (tensor == 1)
+        return;
+    g->head_size = g->head_size ? g->head_size : g->width / g->heads;
+    g->kv_heads = heads_of_keys(g) / tensor;
+    g->heads /= tensor;
+    g->hidden /= tensor;
+    g->vocabulary = (g->vocabulary + tensor - 1) / tensor;
+}
+
+static bool is_same(const plan_part *a, const plan_part *b)
+{
+    return a->blocks == b->blocks && a->tensor == b->tensor && a->texts == b->texts &&
+           a->batches == b->batches && a->recompute == b->recompute;
+}
+
+/* Ops that steps end with; Muon's products are not told from those of the model. */
+static void on_op(const cup_plan_op *op, void *user)
+{
+    static const char ends[] = "|" CUP_METHOD_NAMES "|global_norm|step_factors|";
+    char word[80];
+    snprintf(word, sizeof word, "|%s|", op->name);
+    if (strstr(ends, word))
+        *(double *)user += op->seconds;
+}
+
+int plan_rehearse(plan_scene *s, const plan_part *part, cup_plan *out, double *optimizer)
+{
+    plan_rehearsed *r = s->rehearsed;
+    cup_training a = s->training;
+    double ends = 0;
+    if (!r && !(r = s->rehearsed = calloc(1, sizeof *r))) {
+        snprintf(s->why, sizeof s->why, "out of host memory for a plan");
+        return CLI_MEMORY;
+    }
+    int i = 0;
+    while (i < r->count && !is_same(&r->list[i].part, part))
+        i++;
+    if (i == r->count) {
+        cut(&a.model, part);
+        a.batch = part->texts;
+        a.accumulate = part->batches;
+        a.recompute = part->recompute;
+        if (cup_training_plan(s->c, &a, s->card.name, out, on_op, &ends) != CUP_OK) {
+            int code = cli_exit_of(cup_error(s->c));
+            snprintf(s->why, sizeof s->why, "%s", cup_error_text(s->c));
+            cup_error_clear(s->c);
+            return code;
+        }
+        i -= i == MOST_REHEARSED;
+        r->list[i].part = *part;
+        r->list[i].plan = *out;
+        r->list[i].optimizer = ends;
+        r->count = i + 1;
+    }
+    *out = r->list[i].plan;
+    if (optimizer)
+        *optimizer = r->list[i].optimizer;
+    return CLI_OK;
+}
+
+void plan_forget(plan_scene *s)
+{
+    free(s->rehearsed);
+    s->rehearsed = NULL;
+}
+
+/* A number of what each block takes, and of what the two ends of the model do. */
+typedef struct pair {
+    double block, ends;
+} pair;
+
+typedef struct piece {
+    /* Seconds of each batch but the first, of how much longer that takes, and of the optimizer. */
+    pair batch, first, step;
+    pair weights, gradients, states, kept; /* bytes */
+} piece;
+
+static pair pair_of(double one, double two)
+{
+    return (pair){.block = two - one, .ends = 2 * one - two};
+}
+
+/* Models of one and of two blocks, in steps of one batch and of two, say what is whose. */
+static int piece_of(plan_scene *s, const plan_split *split, piece *out)
+{
+    cup_plan p[2][2];
+    double ends[2] = {0};
+    int code = CLI_OK;
+    for (int i = 0; i < 4 && !code; i++) {
+        const plan_part part = {.blocks = 1 + i / 2,
+                                .tensor = split->tensor,
+                                .texts = split->texts,
+                                .batches = 1 + i % 2,
+                                .recompute = split->recompute};
+        code = plan_rehearse(s, &part, &p[i / 2][i % 2], &ends[i / 2]);
+    }
+    if (code)
+        return code;
+    const cup_plan *a = &p[0][0], *b = &p[1][0];
+    double one = p[0][1].seconds - a->seconds, two = p[1][1].seconds - b->seconds;
+    out->batch = pair_of(one, two);
+    out->first = pair_of(a->seconds - ends[0] - one, b->seconds - ends[1] - two);
+    out->step = pair_of(ends[0], ends[1]);
+    out->weights = pair_of((double)a->weight_bytes, (double)b->weight_bytes);
+    out->gradients = pair_of((double)a->gradient_bytes, (double)b->gradient_bytes);
+    out->states = pair_of((double)a->optimizer_bytes, (double)b->optimizer_bytes);
+    out->kept = pair_of((double)a->kept_bytes, (double)b->kept_bytes);
+    return CLI_OK;
+}
+
+static int64_t blocks_of(const plan_scene *s, const plan_split *split)
+{
+    return (s->training.model.layers + split->stages - 1) / split->stages;
+}
+
+/* Of the stage that has most. */
+static double of_stage(const plan_scene *s, const plan_split *split, pair p)
+{
+    return (double)blocks_of(s, split) * p.block + p.ends;
+}
+
+/* Batches one behind the other through all stages: the first one passes all, each other one comes
+ * behind it at the pace of the slowest stage. What the ends take is the last stage's. */
+static double pipe_seconds(const plan_scene *s, const plan_split *split, pair p)
+{
+    int64_t layers = s->training.model.layers;
+    double first = (double)blocks_of(s, split) * p.block;
+    double last = (double)(layers / split->stages) * p.block + p.ends;
+    double slowest = split->stages > 1 && first > last ? first : last;
+    return (double)layers * p.block + p.ends + (double)(split->batches - 1) * slowest;
+}
+
+/* The part of the states that the one of several copies has who has most: no parameter is cut. */
+static double share_of(const plan_scene *s, const plan_split *split)
+{
+    const cup_gpt_config *g = &s->training.model;
+    double size = (double)(g->head_size ? g->head_size : g->width / g->heads);
+    double width = (double)g->width;
+    double embedding = (double)g->vocabulary * width;
+    double mlp = (double)g->hidden * width * (g->mlp == CUP_MLP_KIND_SWIGLU ? 2 : 1);
+    double qkv = width * size * (double)(g->heads + 2 * heads_of_keys(g));
+    double largest = fmax(embedding, fmax(mlp, qkv));
+    double least = largest / (double)cup_gpt_parameter_count(g, true);
+    return fmin(1, fmax(1 / (double)split->copies, least));
+}
+
+static plan_group copies_of(const plan_split *split)
+{
+    return (plan_group){split->copies, split->stages * split->tensor};
+}
+
+/* Bytes in pieces of a size, each as `one` of them takes. */
+static double in_pieces(double bytes, double size, double one)
+{
+    return bytes > size ? bytes / size * one : one;
+}
+
+/* What goes between copies and is not hidden by backward: gradients. At stages 2 and 3 they go to
+ * their owners behind each batch. */
+static double gradient_seconds(const plan_scene *s, const plan_split *split, const piece *p)
+{
+    const plan_cluster *k = &s->cluster;
+    double bytes = of_stage(s, split, p->gradients), bucket = fmin(bytes, BUCKET);
+    if (split->copies == 1 || bytes <= 0)
+        return 0;
+    double one = split->zero > 1 ? plan_spread(k, copies_of(split), bucket)
+                                 : plan_all_reduce(k, copies_of(split), bucket);
+    double backward = of_stage(s, split, p->batch) * (split->recompute ? 0.75 : 2.0 / 3);
+    double shown = fmax(0, in_pieces(bytes, bucket, one) - one - backward) + one;
+    return shown * (double)(split->zero > 1 ? split->batches : 1);
+}
+
+/* Weights of the others: behind the step, or before each use of them. */
+static double weight_seconds(const plan_scene *s, const plan_split *split, const piece *p)
+{
+    double bytes = of_stage(s, split, p->weights);
+    double size = p->weights.block / LARGE_OF_BLOCK;
+    if (split->copies == 1 || !split->zero || size <= 0)
+        return 0;
+    double all = in_pieces(bytes, size, plan_spread(&s->cluster, copies_of(split), size));
+    return split->zero > 2 ? 2 * (double)split->batches * all : all;
+}
+
+/* What a batch's sums inside blocks and between stages take. */
+static pair tensor_sums(const plan_scene *s, const plan_split *split, double between)
+{
+    double one = plan_block_sum(&s->cluster, (plan_group){split->tensor, 1}, between);
+    return (pair){.block = one * (split->recompute ? 6 : 4), .ends = 2 * one};
+}
+
+static double passing(const plan_scene *s, const plan_split *split, double between)
+{
+    /* The slowest way is the one that leaves a node, where any does. */
+    bool leaves = split->stages * split->tensor > s->cluster.each;
+    plan_group next = {2, leaves ? s->cluster.each : split->tensor};
+    int64_t times = split->batches + split->stages - 1;
+    return split->stages > 1 ? 2 * (double)times * plan_send(&s->cluster, next, between) : 0;
+}
+
+/* Seconds of all batches of a copy, were its GPUs always busy. */
+static double even_seconds(const plan_scene *s, const plan_split *split, pair batch)
+{
+    double whole = (double)s->training.model.layers * batch.block + batch.ends;
+    return (double)split->batches * whole / (double)split->stages;
+}
+
+/* Computing blocks twice, beside keeping all. */
+static int once(plan_scene *s, const plan_split *split, piece *out)
+{
+    plan_split other = *split;
+    other.recompute = false;
+    return piece_of(s, &other, out);
+}
+
+static void find_losses(plan_scene *s, plan_split *split, const piece *p, const piece *kept)
+{
+    const cup_gpt_config *g = &s->training.model;
+    double alone = (double)s->texts * (double)g->context / ((double)s->cluster.gpus * s->one);
+    double between = (double)(split->texts * g->context) * (double)g->width *
+                     (double)cup_dtype_size(s->training.dtype);
+    double bare = pipe_seconds(s, split, p->batch), even = even_seconds(s, split, p->batch);
+    double *loss = split->losses;
+    pair sums = tensor_sums(s, split, between);
+    pair both = {p->batch.block + sums.block, p->batch.ends + sums.ends};
+    loss[PLAN_KERNELS] = even_seconds(s, split, kept->batch) + of_stage(s, split, p->first) - alone;
+    loss[PLAN_TWICE] = even - even_seconds(s, split, kept->batch);
+    loss[PLAN_OPTIMIZER] = of_stage(s, split, p->step) * (split->zero ? share_of(s, split) : 1);
+    loss[PLAN_STAGES] = bare - even + passing(s, split, between);
+    loss[PLAN_TENSOR] = pipe_seconds(s, split, both) - bare;
+    loss[PLAN_SLOWEST] = alone;
+    for (int i = 0; i < PLAN_GRADIENTS; i++)
+        loss[PLAN_SLOWEST] += loss[i];
+    loss[PLAN_SLOWEST] *= split->copies > 1 ? SLOWEST : 0;
+    loss[PLAN_GRADIENTS] = gradient_seconds(s, split, p);
+    loss[PLAN_WEIGHTS] = weight_seconds(s, split, p);
+    split->seconds = alone;
+    for (int i = 0; i < PLAN_LOSSES; i++)
+        split->seconds += loss[i];
+    split->scaling = alone / split->seconds;
+}
+
+int plan_time(plan_scene *s, plan_split *split)
+{
+    piece p, kept;
+    int code = piece_of(s, split, &p);
+    if (!code)
+        code = once(s, split, &kept);
+    if (code)
+        return code;
+    find_losses(s, split, &p, &kept);
+    for (int i = 0; i < PLAN_LOSSES; i++)
+        split->losses[i] /= split->seconds;
+    double tokens = (double)s->texts * (double)s->training.model.context;
+    split->tokens_per_second = tokens / split->seconds;
+    split->mfu = plan_mfu(&s->card, &s->training,
+                          split->tokens_per_second / (double)s->cluster.gpus);
+    return CLI_OK;
+}
+
+/* Less than all that is there at a time: so much is needed at least. */
+static double least_needed(const plan_scene *s, const plan_split *split, const piece *p)
+{
+    double share = share_of(s, split);
+    int64_t ahead = split->batches < split->stages ? split->batches : split->stages;
+    return of_stage(s, split, p->weights) * (split->zero > 2 ? share : 1) +
+           of_stage(s, split, p->states) * (split->zero > 0 ? share : 1) +
+           (double)(ahead * blocks_of(s, split)) * p->kept.block;
+}
+
+/* Above so many blocks each one more is taken to need as much as those before it. */
+#define DEEP 64
+
+static int64_t extend(int64_t half, int64_t whole, int64_t blocks)
+{
+    return whole + (int64_t)((double)(whole - half) / (DEEP / 2) * (double)(blocks - DEEP));
+}
+
+static int rehearse_deep(plan_scene *s, plan_part part, cup_plan *out)
+{
+    cup_plan half;
+    int64_t blocks = part.blocks;
+    if (blocks <= DEEP)
+        return plan_rehearse(s, &part, out, NULL);
+    part.blocks = DEEP / 2;
+    int code = plan_rehearse(s, &part, &half, NULL);
+    part.blocks = DEEP;
+    code = code ? code : plan_rehearse(s, &part, out, NULL);
+    if (code)
+        return code;
+    out->weight_bytes = extend(half.weight_bytes, out->weight_bytes, blocks);
+    out->gradient_bytes = extend(half.gradient_bytes, out->gradient_bytes, blocks);
+    out->optimizer_bytes = extend(half.optimizer_bytes, out->optimizer_bytes, blocks);
+    out->held_bytes = extend(half.held_bytes, out->held_bytes, blocks);
+    return CLI_OK;
+}
+
+/* The rehearsed part has both ends of the model. Of several stages the first one keeps most
+ * batches, and has no logits. Gradients that go to their owners are taken off what is there
+ * together with them, as it is from the second batch on. */
+int plan_memory(plan_scene *s, plan_split *split)
+{
+    piece p;
+    cup_plan plan;
+    int64_t blocks = blocks_of(s, split);
+    const plan_part part = {.blocks = blocks,
+                            .tensor = split->tensor,
+                            .texts = split->texts,
+                            .batches = split->batches > 1 || split->zero > 1 ? 2 : 1,
+                            .recompute = split->recompute};
+    int code = piece_of(s, split, &p);
+    if (code)
+        return code;
+    double room = s->card.memory_bytes - DRIVER_BYTES - (s->cluster.gpus > 1 ? NCCL_BYTES : 0);
+    split->needed = least_needed(s, split, &p);
+    split->fits = false;
+    if (split->needed > room)
+        return CLI_OK;
+    code = rehearse_deep(s, part, &plan);
+    if (code)
+        return code;
+    double share = share_of(s, split), needed = (double)plan.held_bytes;
+    int64_t ahead = split->batches < split->stages ? split->batches : split->stages;
+    double first = needed - p.kept.ends + (double)((ahead - 1) * blocks) * p.kept.block;
+    needed = split->stages > 1 && first > needed ? first : needed;
+    if (split->zero > 0)
+        needed -= (1 - share) * (double)plan.optimizer_bytes;
+    if (split->zero > 1)
+        needed -= (1 - share) * (double)plan.gradient_bytes;
+    if (split->zero > 2)
+        needed -= fmax(0, (1 - share) * (double)plan.weight_bytes - 2 * p.weights.block);
+    split->needed = needed;
+    split->fits = needed <= room;
+    return CLI_OK;
+}
+
+int plan_alone(plan_scene *s)
+{
+    const cup_gpt_config *g = &s->training.model;
+    int code = CLI_OK;
+    for (int64_t texts = 1; texts <= 64 && !code; texts *= 2) {
+        piece p;
+        const plan_split split = {.tensor = 1, .stages = 1, .copies = 1, .texts = texts};
+        if (texts > 1 && texts * g->context > 1 << 16)
+            break;
+        code = piece_of(s, &split, &p);
+        double seconds = (double)g->layers * p.batch.block + p.batch.ends;
+        double rate = code ? 0 : (double)(texts * g->context) / seconds;
+        s->one = rate > s->one ? rate : s->one;
+    }
+    return code;
+}
+
+/* What a GPU of those that share out a model must be able to divide by their number. */
+static bool divides(const plan_scene *s, const plan_split *split, char why[PLAN_WHY])
+{
+    const cup_gpt_config *g = &s->training.model;
+    const struct {
+        const char *what;
+        int64_t number;
+    } rows[] = {{"heads", g->heads}, {"heads of keys", heads_of_keys(g)}, {"hidden", g->hidden}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].number % split->tensor) {
+            snprintf(why, PLAN_WHY,
+                     "tp=%lld does not divide the model's %lld %s; take a number that does",
+                     (long long)split->tensor, (long long)rows[i].number, rows[i].what);
+            return false;
+        }
+    int64_t most = g->layers < TRAIN_STAGES ? g->layers : TRAIN_STAGES;
+    if (split->stages > most)
+        snprintf(why, PLAN_WHY, "pp=%lld are too many stages for %lld blocks; take %lld at most",
+                 (long long)split->stages, (long long)g->layers, (long long)most);
+    else if (split->stages > 1 && g->dropout > 0)
+        snprintf(why, PLAN_WHY, "nothing is dropped out where a model has stages; give --dropout "
+                                "0, or leave pp=%lld out",
+                 (long long)split->stages);
+    else if (split->stages * split->tensor > 1 && s->training.lora_rank)
+        snprintf(why, PLAN_WHY, "adapters stand beside whole models; leave tp and pp out");
+    else
+        return true;
+    return false;
+}
+
+bool plan_share(const plan_scene *s, int64_t batch, plan_split *split, char why[PLAN_WHY])
+{
+    int64_t parts = 1;
+    if (!divides(s, split, why))
+        return false;
+    split->batch = batch;
+    split->accumulate = s->texts / batch;
+    while (split->accumulate * parts % split->copies && parts < split->copies)
+        parts++;
+    split->batches = split->accumulate * parts / split->copies;
+    split->texts = batch / parts;
+    if (s->texts % batch == 0 && batch % parts == 0)
+        return true;
+    snprintf(why, PLAN_WHY,
+             "%lld texts of a step, %lld at once, cannot be shared equally by %lld copies of the "
+             "model; give a multiple of both with --texts, or another --batch",
+             (long long)s->texts, (long long)batch, (long long)split->copies);
+    return false;
+}

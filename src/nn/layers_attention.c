@@ -48,7 +48,9 @@ CUP_API cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, c
 #include <math.h>
 
 #include "base/options.h"
+#include "cupola/grad.h"
 #include "cupola/ops.h"
+#include "dispatch/attributes.h"
 #include "nn/layers.h"
 #include "tensor/tensor.h"
 
@@ -205,9 +207,8 @@ cup_tensor *cup__attention_layer_qkv(const cup_attention_layer *layer, cup_conte
     return cup_reshape(c, cup_concat(c, parts, 3, 2), 3, together);
 }
 
-/* Turns the heads of queries and keys by their positions, which begin there. */
-static cup_tensor *turn(const cup_attention_layer *layer, cup_context *c, cup_tensor *qkv,
-                        int64_t offset)
+/* Turns the heads of queries and keys by their positions. */
+static cup_tensor *turn(const cup_attention_layer *layer, cup_context *c, cup_tensor *qkv)
 {
     const int64_t swap[] = {0, 2, 1, 3};
     int64_t batch = cup_tensor_size(qkv, 0), length = cup_tensor_size(qkv, 1);
@@ -216,7 +217,7 @@ static cup_tensor *turn(const cup_attention_layer *layer, cup_context *c, cup_te
     const int64_t together[] = {batch, length, parts * size};
     cup_tensor *x = cup_permute(c, cup_reshape(c, qkv, 4, apart), swap, 4);
     x = cup_rope(c, x,
-                 CUP_OPTIONS(cup_rope_options, .base = layer->rope_base, .offset = offset,
+                 CUP_OPTIONS(cup_rope_options, .base = layer->rope_base,
                              .heads = layer->heads + layer->kv_heads,
                              .factor = layer->rope_scaling.factor,
                              .original = layer->rope_scaling.original,
@@ -224,20 +225,73 @@ static cup_tensor *turn(const cup_attention_layer *layer, cup_context *c, cup_te
     return cup_reshape(c, cup_permute(c, x, swap, 4), 3, together);
 }
 
-/* Both parts that this process has of each sequence, by their places in the whole. */
+/* Both parts that this process has of each sequence, turned by their places in the whole. */
+typedef struct turning {
+    cup__rope_attributes how;
+    int64_t heads, place[2]; /* of all three; and of each part's first position */
+} turning;
+
+/* Rows of x [B,T,features] of that part, as heads. */
+static cup_tensor *part_of(cup_tensor *x, const turning *t, int i)
+{
+    int64_t half = x->shape[1] / 2, size = x->shape[2] / t->heads;
+    const cup__shape shape = {
+        .dtype = x->dtype, .ndim = 4, .size = {x->shape[0], t->heads, half, size}};
+    const int64_t stride[] = {x->stride[0], size * x->stride[2], x->stride[1], x->stride[2]};
+    return cup__tensor_view(x, &shape, stride, i * half * x->stride[1]);
+}
+
+static cup_tensor *turned(cup_context *c, cup_tensor *x, const turning *t, bool inverse)
+{
+    cup_tensor *y = cup_tensor_new(c, x->dtype, 3, x->shape);
+    cup__rope_attributes how = t->how;
+    how.inverse = inverse;
+    for (int i = 0; i < 2 && y; i++) {
+        cup_tensor *in = part_of(x, t, i), *out = part_of(y, t, i);
+        how.offset = t->place[i];
+        if (in && out)
+            cup__op_call(c, &cup__rows[CUP__OP_rope], &in, 1, &how, &out);
+    }
+    return y;
+}
+
+static cup_status turn_forward(cup_context *c, cup_tensor *const *in, int count,
+                               const void *attributes, cup_tensor **out)
+{
+    (void)count;
+    out[0] = turned(c, in[0], attributes, false);
+    return c->error.status;
+}
+
+static cup_status turn_backward(cup_context *c, const cup_custom_grad *g)
+{
+    g->d_inputs[0] = turned(c, g->d_outputs[0], g->attributes, true);
+    return c->error.status;
+}
+
+static const cup_custom_op turn_op = {.size = sizeof turn_op,
+                                      .name = "turned parts",
+                                      .output_count = 1,
+                                      .attributes_size = sizeof(turning),
+                                      .forward = turn_forward,
+                                      .backward = turn_backward};
+
 static cup_tensor *turn_parts(const cup_attention_layer *layer, cup_context *c, cup_tensor *qkv,
                               cup_comm *ring)
 {
-    int64_t half = cup_tensor_size(qkv, 1) / 2, rank = cup_comm_rank(ring);
-    const int64_t sizes[] = {-1, half, -1};
-    cup_tensor *both[2];
-    for (int64_t i = 0; i < 2; i++) {
-        int64_t place = i ? 2 * (int64_t)cup_comm_count(ring) - 1 - rank : rank;
-        const int64_t starts[] = {0, i * half, 0};
-        both[i] = cup_slice(c, qkv, starts, 3, sizes, 3);
-        both[i] = both[i] ? turn(layer, c, both[i], place * half) : NULL;
-    }
-    return cup_concat(c, both, 2, 1);
+    int64_t half = qkv->shape[1] / 2, rank = cup_comm_rank(ring), count = cup_comm_count(ring);
+    const cup_rope_scaling *s = &layer->rope_scaling;
+    const turning t = {.how = {.base = layer->rope_base,
+                               .heads = layer->heads + layer->kv_heads,
+                               .factor = s->factor != 0 ? s->factor : 1,
+                               .original = s->original,
+                               .low = s->low != 0 ? s->low : 1,
+                               .high = s->high != 0 ? s->high : 4},
+                       .heads = layer->heads + 2 * (int64_t)layer->kv_heads,
+                       .place = {rank * half, (2 * count - 1 - rank) * half}};
+    cup_tensor *y = NULL;
+    cup_custom(c, &turn_op, &qkv, 1, &t, &y);
+    return y;
 }
 
 /* Of positions of which other processes have some as well. */
@@ -280,7 +334,7 @@ cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tenso
     if (ring)
         return cup_linear_layer_call(&layer->out, attend_round(layer, c, qkv, ring, dropout));
     if (layer->rope && qkv)
-        qkv = turn(layer, c, qkv, 0);
+        qkv = turn(layer, c, qkv);
     cup_tensor *o = cup_qkv_attention(
         c, qkv, layer->heads,
         CUP_OPTIONS(cup_qkv_attention_options, .kv_heads = layer->kv_heads, .causal = layer->causal,

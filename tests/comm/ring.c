@@ -123,3 +123,84 @@ TEST(comm_attention_of_odd_parts_is_refused)
 {
     together(2, refuse, NULL);
 }
+
+/* Two of the same weights: of one every process has whole texts, of the other a part. */
+static void compare_models(cup_context *c, cup_comm *m, void *user)
+{
+    static const int32_t some[] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3,
+                                   2, 3, 8, 4, 6, 2, 6, 4, 3, 3, 8, 3, 2, 7, 9, 5};
+    cup_gpt_config config = *(const cup_gpt_config *)user;
+    int64_t count;
+    cup_seed(c, 8);
+    cup_gpt *whole = cup_gpt_new(c, CUP_F64, &config);
+    cup_seed(c, 8);
+    cup_gpt *cut = cup_gpt_new(c, CUP_F64, &config);
+    cup_parameters_ring(cut->parameters, m);
+    cup_tensor *x = cup_tensor_from(c, CUP_I32, 2, (int64_t[]){2, 16}, some);
+    cup_tensor *part = cup_comm_part(m, x, 1);
+    cup_tensor *a = cup_gpt_loss(whole, x, x, false), *b = cup_gpt_loss(cut, part, part, false);
+    expect_close(c, cup_comm_part(m, cup_gpt_logits(whole, x), 1), cup_gpt_logits(cut, part),
+                 1e-12, "logits");
+    cup_backward(c, cup_add(c, a, b));
+    const cup_named *named = cup_parameters_named(whole->parameters, &count);
+    for (int64_t i = 0; i < count; i++) {
+        cup_tensor *one = cup_grad(cup_parameters_find(whole->parameters, named[i].name));
+        cup_tensor *own = cup_grad(cup_parameters_find(cut->parameters, named[i].name));
+        cup_tensor *mean = cup_scale(c, cup_comm_sum(m, own), 1.0 / cup_comm_count(m));
+        expect_close(c, one, mean, 1e-12, named[i].name);
+    }
+    cup_parameters_ring(cut->parameters, NULL);
+    expect_close(c, cup_gpt_logits(whole, x), cup_gpt_logits(cut, x), 0, "logits again");
+    cup_gpt_free(cut);
+    cup_gpt_free(whole);
+}
+
+TEST(comm_attention_in_a_model_has_its_gradients)
+{
+    const cup_gpt_config plain = {.size = sizeof plain,
+                                  .vocabulary = 11,
+                                  .layers = 2,
+                                  .heads = 2,
+                                  .width = 12,
+                                  .context = 16};
+    cup_gpt_config turned = plain;
+    turned.kv_heads = 1;
+    turned.positions = CUP_POSITIONS_ROTARY;
+    turned.norm = CUP_NORM_KIND_RMSNORM;
+    turned.mlp = CUP_MLP_KIND_SWIGLU;
+    turned.qk_norm = true;
+    together(2, compare_models, (void *)(uintptr_t)&plain);
+    together(4, compare_models, &turned);
+}
+
+/* What has no form in parts says so. */
+static void refuse_layers(cup_context *c, cup_comm *m, void *user)
+{
+    cup_parameters *list = cup_parameters_new(c, CUP_F32);
+    cup_attention_layer layer;
+    (void)user;
+    cup_attention_layer_new(&layer, list, "a", 8, 2,
+                            CUP_OPTIONS(cup_attention_layer_options, .dropout = 0.1));
+    cup_parameters_ring(list, m);
+    if (cup_parameters_ring_comm(list) != m)
+        wrong("the list has another ring");
+    cup_tensor *x = cup_zeros(c, CUP_F32, 3, (int64_t[]){1, 3, 8});
+    expect_refused(c, cup_attention_layer_call(&layer, x), "set dropout to 0");
+    cup_parameters_training(list, false);
+    expect_refused(c, cup_attention_layer_call(&layer, x), "an even number of its positions");
+    cup_parameters_free(list);
+    cup_gpt *gpt = cup_gpt_new(c, CUP_F32,
+                               CUP_OPTIONS(cup_gpt_config, .vocabulary = 5, .layers = 1,
+                                           .heads = 1, .width = 4, .context = 12));
+    cup_parameters_ring(gpt->parameters, m);
+    x = cup_zeros(c, CUP_I32, 2, (int64_t[]){1, 8});
+    expect_refused(c, cup_gpt_logits(gpt, x), "T from 1 to the context 6");
+    x = cup_zeros(c, CUP_I32, 2, (int64_t[]){1, 5});
+    expect_refused(c, cup_gpt_logits(gpt, x), "an even number of its tokens, not 5");
+    cup_gpt_free(gpt);
+}
+
+TEST(comm_attention_refuses_what_layers_cannot)
+{
+    together(2, refuse_layers, NULL);
+}

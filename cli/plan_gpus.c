@@ -177,6 +177,10 @@ static int find_wish(const cli_call *call, const cup_training *a, plan_wish *wis
     if (!given->parallel)
         return CLI_OK;
     int code = train_parallel(given, (int)given->gpus, &parts);
+    if (!code && parts.ring > 1)
+        return cli_usage("--parallel %s: plans know no parts of texts yet; leave cp out, or let "
+                         "train measure it",
+                         cli_shown(given->parallel));
     wish->split = (plan_split){.stages = parts.stages,
                                .tensor = parts.tensor,
                                .copies = code ? 1 : given->gpus / parts.stages / parts.tensor};

@@ -199,6 +199,7 @@ TEST(plan_refuses_what_cannot_be_shared)
         {"--gpus 8 --texts 8 --accumulate 2", "both say how many texts"},
         {"--gpus 8 --parallel tp=8", "tp=8 does not divide the model's 12 heads"},
         {"--gpus 8 --parallel tp=3", "is of 6 processes, and the run has 8"},
+        {"--gpus 4 --parallel cp=2,dp=2", "plans know no parts of texts yet; leave cp out"},
         {"--gpus 13 --nodes 1 --parallel pp=13", "pp=13 are too many stages for 12 blocks"},
         {"--gpus 2 --parallel pp=2 --dropout 0.1", "nothing is dropped out where"},
         {"--gpus 2 --parallel tp=2 --zero 1", "give one of them"},

@@ -2,8 +2,11 @@
  * ViT-B/16, of 224 x 224 and 1,000 classes, in bf16 with master weights, on images that lie on the
  * device. What a step computes is what `cupola train --task classify` does.
  * Build and run: make build/bench/images_steps && build/bench/images_steps [device [network [batch
- * [steps]]]]; bench/images_peer.py is the same in PyTorch. */
+ * [steps [FOLDER]]]]]; bench/images_peer.py is the same in PyTorch. With a folder, which must be
+ * there, 1,024 images are written into it and a network that is known by name is trained on them
+ * by the classifier, which makes each batch on the host. */
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +18,7 @@
 #define CLASSES 1000
 #define WARM 16
 #define MOST 4096
+#define IMAGES 1024
 
 static const char vit[] = "conv 768 kernel=16 stride=16 padding=0\ntokens\nclasstoken\npositions\n"
                           "repeat 12\ntransformer heads=12\nend\nlayernorm\nfirsttoken\n"
@@ -132,6 +136,59 @@ static void train(cup_context *c, const net *n, training *t, cup_parameters *lis
     cup_loop_free(loop);
 }
 
+/* An array of IMAGES in .npy, of one byte each element. */
+static bool write_array(const char *folder, const char *name, const char *shape, size_t each)
+{
+    char path[4096], header[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    snprintf(header, sizeof header, "{'descr': '|u1', 'fortran_order': False, 'shape': (%d,%s), }",
+             IMAGES, shape);
+    FILE *f = fopen(path, "wb");
+    unsigned char *image = malloc(each);
+    bool good = f && image && fprintf(f, "\x93NUMPY\x01%c%c%c%-117s\n", 0, 118, 0, header) > 0;
+    for (unsigned i = 0, state = 1; i < IMAGES && good; i++) {
+        for (size_t k = 0; k < each; k++)
+            image[k] = (unsigned char)(each == 1 ? i % 200 : (state = state * 1664525u + i) >> 24);
+        good = fwrite(image, each, 1, f) == 1;
+    }
+    free(image);
+    return f && fclose(f) == 0 && good;
+}
+
+/* The classifier itself, with batches that are made on the host while the device is at work. */
+static int classify(const char *device, const net *n, int64_t batch, int64_t steps,
+                    const char *folder)
+{
+    static cup_classification how;
+    static training t;
+    memset(&t, 0, sizeof t);
+    if (!write_array(folder, "train_images.npy", " 224, 224, 3", SIDE * SIDE * 3) ||
+        !write_array(folder, "train_labels.npy", "", 1)) {
+        fprintf(stderr, "images_steps: no arrays can be written into %s\n", folder);
+        return 1;
+    }
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device, .seed = 1));
+    cup_images *images = cup_images_load(c, folder, CUP_SPLIT_TRAIN, NULL);
+    cup_classification_start(c, n->name, images, 1, &how);
+    how.dtype = CUP_BF16;
+    how.batch = batch;
+    how.steps = steps;
+    how.evaluate_every = how.save_every = 0;
+    double start = now();
+    cup_classifier *m = cup_classifier_new(c, images, NULL, NULL, &how);
+    cup_loop_run(cup_classifier_loop(m), CUP_OPTIONS(cup_training_hooks, .point = point,
+                                                     .user = &t));
+    int failed = cup_error(c) != CUP_OK;
+    if (failed)
+        printf("%s: %s\n", n->name, cup_error_text(c));
+    else
+        tell(c, n, &t, batch, now() - start);
+    cup_classifier_free(m);
+    cup_images_free(images);
+    cup_context_free(c);
+    return failed;
+}
+
 static int run(const char *device, const net *n, int64_t batch, int64_t steps)
 {
     static training t;
@@ -153,6 +210,7 @@ int main(int argc, char **argv)
 {
     const char *device = argc > 1 ? argv[1] : "cuda", *name = argc > 2 ? argv[2] : "all";
     int64_t batch = argc > 3 ? atoll(argv[3]) : 0, steps = argc > 4 ? atoll(argv[4]) : 80;
+    const char *folder = argc > 5 ? argv[5] : NULL;
     int failed = 0, found = 0;
     if (batch < 0 || steps < 1 || steps > MOST) {
         fprintf(stderr, "images_steps: batches are from 1 and steps from 1 to %d\n", MOST);
@@ -160,8 +218,12 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < sizeof nets / sizeof *nets; i++)
         if (strcmp(name, "all") == 0 || strcmp(name, nets[i].name) == 0) {
-            failed |= run(device, &nets[i], batch ? batch : nets[i].batch, steps);
+            int64_t each = batch ? batch : nets[i].batch;
             found++;
+            if (folder && nets[i].text)
+                continue;
+            failed |= folder ? classify(device, &nets[i], each, steps, folder)
+                             : run(device, &nets[i], each, steps);
         }
     if (!found)
         fprintf(stderr, "images_steps: there are resnet50, convnext-t, vit-b/16 and all\n");

@@ -57,6 +57,7 @@ void signals_catch(void)
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL); /* what schedulers are told to send before a time limit */
     sigaction(SIGXCPU, &action, NULL);
     if (!sigaction(SIGHUP, NULL, &old) && old.sa_handler != SIG_IGN)
         sigaction(SIGHUP, &action, NULL);

@@ -1,4 +1,4 @@
-/* SIGINT, SIGTERM and SIGHUP as a flag, so that work ends at a point of its choice. */
+/* SIGINT, SIGTERM, SIGHUP and SIGUSR1 as a flag, so that work ends at a point of its choice. */
 #ifndef CLI_SIGNALS_H
 #define CLI_SIGNALS_H
 

@@ -316,23 +316,6 @@ TEST(launch_train_with_split_states)
     EXPECT_CONTAINS(out, "averages of parameters are not kept by several processes");
 }
 
-/* Where Open MPI is installed. */
-TEST(launch_by_mpirun)
-{
-    if (test_command(out, sizeof out, "command -v mpirun"))
-        test_skip("there is no mpirun");
-    const char *folder = work_folder();
-    EXPECT_INT(train(folder, "--steps 20 --accumulate 4 --processes 2 --out own"), 0);
-    EXPECT_INT(test_command(out, sizeof out,
-                            "cd '%s' && OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-                            "mpirun --oversubscribe -n 2 '%s' train --data text.txt " TINY
-                            "--steps 20 --accumulate 4 --out run && "
-                            "cmp own/model.safetensors run/model.safetensors",
-                            folder, command()),
-               0);
-    EXPECT_CONTAINS(out, "2 processes, joined by sockets");
-}
-
 /* Two network namespaces, and the line between them goes down. */
 TEST(launch_train_names_who_is_cut_off)
 {

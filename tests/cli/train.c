@@ -133,7 +133,11 @@ TEST(train_ends_by_a_signal_with_a_checkpoint)
     static const struct {
         const char *name;
         int code;
-    } signals[] = {{"INT", 130}, {"TERM", 143}, {"HUP", 129}, {"XCPU", 128 + SIGXCPU}};
+    } signals[] = {{"INT", 130},
+                   {"TERM", 143},
+                   {"HUP", 129},
+                   {"USR1", 128 + SIGUSR1},
+                   {"XCPU", 128 + SIGXCPU}};
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
         EXPECT_INT(signal_run(folder, signals[i].name), signals[i].code);
         EXPECT_INT(test_command(out, sizeof out, "cat '%s/log'", folder), 0);

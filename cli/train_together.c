@@ -54,6 +54,16 @@ static void find_gpu(const char *wish, int number, char out[32])
         snprintf(out, 32, "cuda:0");
 }
 
+/* The cores that a process has where several share this host. Slurm gives each of them its own, if
+ * it is told to, which must not be shared once more. */
+static int share_cores(const cup_launched *run)
+{
+    const char *own = strcmp(run->by, "Slurm") ? NULL : getenv("SLURM_CPUS_PER_TASK");
+    int all = cup_threads(), each = own ? atoi(own) : 0;
+    int share = each > 0 ? (each < all ? each : all) : all / run->local_count;
+    return share > 1 ? share : 1;
+}
+
 int train_find_place(const train_given *given, train_place *out)
 {
     const char *set = getenv("CUP_DEVICE"), *threads = getenv("CUP_THREADS");
@@ -73,10 +83,8 @@ int train_find_place(const train_given *given, train_place *out)
         find_gpu(wish, out->run.local_rank, out->device);
     else if (given->gpus)
         snprintf(out->device, sizeof out->device, "cuda");
-    if (out->run.count > 1 && !out->threads && !(threads && *threads)) {
-        int share = cup_threads() / out->run.local_count;
-        out->threads = share > 1 ? share : 1;
-    }
+    if (out->run.count > 1 && !out->threads && !(threads && *threads))
+        out->threads = share_cores(&out->run);
     return CLI_OK;
 }
 

@@ -22,16 +22,17 @@ static const struct launcher {
     /* Differ between runs, or are NULL. Where they are not set, the address does, or on one host
      * the process that started this one. */
     const char *job, *part;
+    const char *tasks; /* on each node, where there is no local_count */
 } launchers[] = {
     {"cupola", "CUP_RANKS", "CUP_RANK", "CUP_LOCAL_RANK", "CUP_LOCAL_RANKS", OWN_RESTARTS,
-     "CUP_JOB", NULL},
+     "CUP_JOB", NULL, NULL},
     {"torchrun", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
-     "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID", NULL},
+     "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID", NULL, NULL},
     {"Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, "PMIX_NAMESPACE", NULL},
-    {"PMI", "PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, NULL, NULL},
+     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, "PMIX_NAMESPACE", NULL, NULL},
+    {"PMI", "PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, NULL, NULL, NULL},
     {"Slurm", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", NULL,
-     "SLURM_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_STEP_ID"},
+     "SLURM_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_TASKS_PER_NODE"},
 };
 
 static const char *value_of(const char *name)
@@ -57,11 +58,37 @@ static cup_status number(cup__error *error, const char *name, long least, long m
     return CUP_OK;
 }
 
+/* How many of a list of Slurm's, "8(x2),4", are on the node of this number; 0 where it does not
+ * say. */
+static int tasks_of_node(const char *list, int node)
+{
+    while (list && *list) {
+        char *end;
+        long tasks = strtol(list, &end, 10), times = 1;
+        if (end == list || tasks < 1 || tasks > RANKS_MOST)
+            return 0;
+        if (end[0] == '(' && end[1] == 'x')
+            times = strtol(end + 2, &end, 10);
+        if (node < times)
+            return (int)tasks;
+        node -= (int)(times < 1 ? 1 : times > RANKS_MOST ? RANKS_MOST : times);
+        end += strcspn(end, ",");
+        list = end + (*end == ',');
+    }
+    return 0;
+}
+
 static cup_status read_row(cup__error *error, const struct launcher *row, cup_launched *out)
 {
     CUP_TRY(number(error, row->count, 1, RANKS_MOST, 1, &out->count));
     CUP_TRY(number(error, row->rank, 0, out->count - 1, 0, &out->rank));
     CUP_TRY(number(error, row->local_count, 1, out->count, out->count, &out->local_count));
+    if (row->tasks) {
+        int node, tasks;
+        CUP_TRY(number(error, "SLURM_NODEID", 0, RANKS_MOST, 0, &node));
+        tasks = tasks_of_node(value_of(row->tasks), node);
+        out->local_count = tasks > 0 && tasks <= out->count ? tasks : out->local_count;
+    }
     CUP_TRY(number(error, row->local_rank, 0, RANKS_MOST, out->rank, &out->local_rank));
     const char *restarts = value_of(OWN_RESTARTS) ? OWN_RESTARTS : row->restarts;
     CUP_TRY(number(error, restarts, 0, 1 << 30, 0, &out->restarts));

@@ -14,7 +14,8 @@ static const char *const all[] = {"CUP_RANKS", "CUP_RANK", "CUP_LOCAL_RANK", "CU
                                   "MASTER_PORT", "TORCHELASTIC_RUN_ID",
                                   "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT",
                                   "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID",
-                                  "SLURM_STEP_NODELIST", "SLURM_JOB_ID", "PMI_SIZE", "PMI_RANK"};
+                                  "SLURM_STEP_NODELIST", "SLURM_JOB_ID", "SLURM_NODEID",
+                                  "SLURM_STEP_TASKS_PER_NODE", "PMI_SIZE", "PMI_RANK"};
 
 static cup_launched run;
 static cup__meeting meeting;
@@ -79,7 +80,7 @@ TEST(launched_by_each)
                     "SLURM_STEP_NODELIST=node[07-09,12],other"),
                CUP_OK);
     EXPECT_TEXT(run.by, "Slurm");
-    EXPECT(run.count == 16 && run.rank == 15 && run.local_rank == 7);
+    EXPECT(run.count == 16 && run.rank == 15 && run.local_rank == 7 && run.local_count == 16);
     EXPECT_TEXT(meeting.place.host, "node07");
     /* Processes of several hosts have nothing in common but the address. */
     EXPECT_INT(with("WORLD_SIZE=2 RANK=0 MASTER_ADDR=h MASTER_PORT=29400"), CUP_OK);
@@ -95,6 +96,27 @@ TEST(launched_by_each)
     EXPECT_INT(with("PMI_SIZE=3 PMI_RANK=2 CUP_ADDRESS=file:/tmp/x"), CUP_OK);
     EXPECT_TEXT(run.by, "PMI");
     EXPECT_TEXT(meeting.file, "/tmp/x");
+}
+
+/* How many are on this host shares out its cores. */
+TEST(launched_by_slurm_on_several_hosts)
+{
+    static const struct {
+        const char *tasks;
+        int node, here;
+    } shared[] = {{"8(x2)", 1, 8},         {"8(x1),4(x2)", 2, 4}, {"3,5,8", 1, 5},
+                  {"3,5,8", 2, 8},         {"3,5", 2, 16},        {"x", 0, 16},
+                  {"0", 0, 16},            {"8(x", 0, 16},        {"17", 0, 16},
+                  {"99999999999", 0, 16},  {"8(x-3),7", 1, 7},    {"8(x99999999999)", 65536, 8}};
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) {
+        char words[300];
+        snprintf(words, sizeof words,
+                 "SLURM_STEP_NUM_TASKS=16 SLURM_PROCID=15 SLURM_LOCALID=0 SLURM_JOB_ID=77 "
+                 "SLURM_STEP_NODELIST=a,b SLURM_NODEID=%d SLURM_STEP_TASKS_PER_NODE=%s",
+                 shared[i].node, shared[i].tasks);
+        EXPECT_INT(with(words), CUP_OK);
+        EXPECT_INT(run.local_count, shared[i].here);
+    }
 }
 
 TEST(launched_wrongly)

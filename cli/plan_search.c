@@ -5,8 +5,7 @@
 #include "cli/common/exit.h"
 #include "cli/plan_search.h"
 
-#define MOST_TOKENS (1 << 16) /* at once: more makes no product faster */
-#define MOST_ODD 32           /* texts at once; above it powers of two are tried alone */
+#define MOST_ODD 32 /* texts at once; above it powers of two are tried alone */
 
 typedef struct search {
     const plan_wish *wish;
@@ -57,8 +56,8 @@ static int try_batches(search *r, plan_split split)
     int code = CLI_OK;
     if (r->wish->batch)
         return try_batch(r, split, r->wish->batch);
-    if (most > MOST_TOKENS / context)
-        most = MOST_TOKENS / context > 1 ? MOST_TOKENS / context : 1;
+    if (most > PLAN_MOST_TOKENS / context)
+        most = PLAN_MOST_TOKENS / context > 1 ? PLAN_MOST_TOKENS / context : 1;
     for (int64_t batch = 1; batch == 1 || (batch <= most && !code);
          batch += batch < MOST_ODD ? 1 : batch)
         if (r->s->texts / split.copies % batch == 0)

@@ -395,10 +395,10 @@ int plan_alone(plan_scene *s)
 {
     const cup_gpt_config *g = &s->training.model;
     int code = CLI_OK;
-    for (int64_t texts = 1; texts <= 64 && !code; texts *= 2) {
+    for (int64_t texts = 1; texts <= PLAN_MOST_TOKENS && !code; texts *= 2) {
         piece p;
         const plan_split split = {.tensor = 1, .stages = 1, .copies = 1, .texts = texts};
-        if (texts > 1 && texts * g->context > 1 << 16)
+        if (texts > 1 && texts * g->context > PLAN_MOST_TOKENS)
             break;
         code = piece_of(s, &split, &p);
         double seconds = (double)g->layers * p.batch.block + p.batch.ends;

@@ -81,6 +81,7 @@ typedef struct plan_part {
 int plan_rehearse(plan_scene *s, const plan_part *part, cup_plan *out, double *optimizer);
 void plan_forget(plan_scene *s);
 
+#define PLAN_MOST_TOKENS (1 << 16) /* tried at once: more makes no product faster */
 /* Finds `one`. Returns such a code, too. */
 int plan_alone(plan_scene *s);
 

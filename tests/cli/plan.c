@@ -173,6 +173,16 @@ TEST(plan_follows_stages_and_networks)
     EXPECT_NEAR(step / small, (1024 + 7) / (8 + 7.0), 8);
 }
 
+/* Of texts of one token, thousands at once are what one card alone is best at, too. */
+TEST(plan_compares_with_the_best_of_one_card)
+{
+    cup__json json;
+    const cup__json_node *row =
+        splits_of("--json --preset char --context 1 --texts 65536 --gpus 1", &json);
+    EXPECT(number(row, "scaling") > 0.5 && number(row, "scaling") < 1.02);
+    cup__json_free(&json);
+}
+
 TEST(plan_says_when_no_split_fits)
 {
     EXPECT_INT(plan("--gpus 2 --card t4 --preset gpt2-1558m --context 4096"), 0);

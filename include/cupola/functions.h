@@ -193,6 +193,11 @@ CUP_API cup_tensor *cup_attention_blocks(cup_context *c, int64_t queries, int64_
 CUP_API cup_tensor *cup_interpolate(cup_context *c, cup_tensor *x, const int64_t *size, int count,
                                     cup_interpolation mode, bool corners);
 
+/* The channels of x [N,C f f,H,W] as places [N,C,H f,W f], of f from 1 on: channel c f f + i f + j
+ * of the place h, w is channel c of the place h f + i, w f + j. The other function undoes it. */
+CUP_API cup_tensor *cup_pixel_shuffle(cup_context *c, cup_tensor *x, int64_t factor);
+CUP_API cup_tensor *cup_pixel_unshuffle(cup_context *c, cup_tensor *x, int64_t factor);
+
 /* A layer of long short-term memory over the steps of x [T,N,I], from h and the cell [N,H] on, for
  * a list of 2 weights, [4H,I] and [4H,H], or 4 with biases [4H] behind: of the gates input, forget,
  * cell and output, in this order. out takes all h, [T,N,H], the last h, and the last cell. */

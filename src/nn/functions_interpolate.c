@@ -1,4 +1,5 @@
-/* Images of another size: along each side in turn, neighbours are picked and weighed. */
+/* Images of another size: along each side in turn, neighbours are picked and weighed; or channels
+ * become places. */
 #include "nn/functions.h"
 
 #define CUBIC (-0.75) /* the free number of the cubic, as it is common */
@@ -99,4 +100,45 @@ cup_tensor *cup_interpolate(cup_context *c, cup_tensor *x, const int64_t *size, 
         y = scaled(&s, y);
     }
     return y && y->dtype != x->dtype ? cup_cast(c, y, x->dtype) : y;
+}
+
+/* Whether x is of images of which a channel or a side is so many times another number. */
+static bool are_divided(cup_context *c, const char *name, const cup_tensor *x, int64_t factor,
+                        bool sides)
+{
+    if (!cup__function_begin(c, name, x))
+        return false;
+    bool fits = x->ndim == 4 && factor >= 1 && factor <= INT32_MAX;
+    if (fits && sides)
+        fits = x->shape[2] % factor == 0 && x->shape[3] % factor == 0;
+    else if (fits)
+        fits = x->shape[1] % (factor * factor) == 0;
+    if (!fits)
+        cup_fail(c, CUP_SHAPE, "%s: x must be [%s], f from 1 on; f is %lld", name,
+                 sides ? "N,C,H f,W f" : "N,C f f,H,W", (long long)factor);
+    return fits;
+}
+
+cup_tensor *cup_pixel_shuffle(cup_context *c, cup_tensor *x, int64_t factor)
+{
+    if (!are_divided(c, "pixel_shuffle", x, factor, false))
+        return NULL;
+    const int64_t *s = x->shape, f = factor, channels = s[1] / (f * f);
+    int64_t apart[] = {s[0], channels, f, f, s[2], s[3]};
+    int64_t together[] = {s[0], channels, s[2] * f, s[3] * f};
+    cup_tensor *y = cup_reshape(c, x, 6, apart);
+    y = y ? cup_permute(c, y, (int64_t[]){0, 1, 4, 2, 5, 3}, 6) : NULL;
+    return y ? cup_reshape(c, y, 4, together) : NULL;
+}
+
+cup_tensor *cup_pixel_unshuffle(cup_context *c, cup_tensor *x, int64_t factor)
+{
+    if (!are_divided(c, "pixel_unshuffle", x, factor, true))
+        return NULL;
+    const int64_t *s = x->shape, f = factor;
+    int64_t apart[] = {s[0], s[1], s[2] / f, f, s[3] / f, f};
+    int64_t together[] = {s[0], s[1] * f * f, s[2] / f, s[3] / f};
+    cup_tensor *y = cup_reshape(c, x, 6, apart);
+    y = y ? cup_permute(c, y, (int64_t[]){0, 1, 3, 5, 2, 4}, 6) : NULL;
+    return y ? cup_reshape(c, y, 4, together) : NULL;
 }

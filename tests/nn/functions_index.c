@@ -165,3 +165,40 @@ TEST(gpu_function_cumprod_and_inverse)
 {
     check_products("cuda");
 }
+
+static void check_pixels(const char *name)
+{
+    cup_context *c = device(name);
+    cup_tensor *x = cup_reshape(c, cup_arange(c, CUP_F32, 0, 16, NULL), 4,
+                                (int64_t[]){1, 8, 1, 2}), *grad;
+    cup_tensor *y = cup_pixel_shuffle(c, cup_require_grad(x), 2);
+    EXPECT(cup_tensor_size(y, 1) == 2 && cup_tensor_size(y, 2) == 2 && cup_tensor_size(y, 3) == 4);
+    NUMBERS(y, 0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+    NUMBERS(cup_pixel_unshuffle(c, y, 2), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    cup_tensor *places = cup_reshape(c, cup_arange(c, CUP_F32, 0, 16, NULL), 4,
+                                     (int64_t[]){1, 2, 2, 4});
+    cup_tensor *loss = cup_sum(c, cup_mul(c, y, places), NULL, 0, false);
+    EXPECT_INT(cup_gradients(c, loss, &x, 1, &grad), CUP_OK);
+    NUMBERS(grad, 0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+    cup_tensor *none = cup_zeros(c, CUP_F32, 4, (int64_t[]){0, 9, 2, 0});
+    EXPECT_INT(cup_tensor_size(cup_pixel_shuffle(c, none, 3), 2), 6);
+    EXPECT_INT(cup_error(c), CUP_OK);
+    EXPECT(!cup_pixel_shuffle(c, x, 3));
+    EXPECT_CONTAINS(cup_error_text(c), "[N,C f f,H,W]");
+    cup_error_clear(c);
+    EXPECT(!cup_pixel_unshuffle(c, x, 2));
+    EXPECT_CONTAINS(cup_error_text(c), "[N,C,H f,W f]");
+    cup_error_clear(c);
+    EXPECT(!cup_pixel_shuffle(c, x, 0) && !cup_pixel_unshuffle(NULL, x, 1));
+    cup_context_free(c);
+}
+
+TEST(function_pixel_shuffle)
+{
+    check_pixels("cpu");
+}
+
+TEST(gpu_function_pixel_shuffle)
+{
+    check_pixels("cuda");
+}

@@ -40,12 +40,6 @@ DEVICE void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t ba
                  : "memory");
 }
 
-/* Into L2, where it is seen if another kernel still writes there. */
-DEVICE void bulk_prefetch(const void *from, uint32_t bytes)
-{
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 DEVICE void take_place(const stream_call &s, place &p)
 {
     p.shift = s.cluster_shift;
@@ -114,10 +108,10 @@ DEVICE void write_owned(const stream_call &s, const place &p)
     }
 }
 
-/* The last warp makes the barriers and produces by one thread, which `asks` for weights while the
- * kernel in front of this one ends; the others consume. */
-template <int Stages, typename Ask, typename Produce, typename Consume>
-DEVICE void stream(const stream_call &s, const place &p, const ring<Stages> &pipe, Ask ask,
+/* The last warp makes the barriers and produces by one thread, which `prepares` while the kernel in
+ * front of this one ends; the others consume. */
+template <int Stages, typename Prepare, typename Produce, typename Consume>
+DEVICE void stream(const stream_call &s, const place &p, const ring<Stages> &pipe, Prepare prepare,
                    Produce produce, Consume consume)
 {
     const int threads = 32 * WARPS + 32;
@@ -130,7 +124,7 @@ DEVICE void stream(const stream_call &s, const place &p, const ring<Stages> &pip
         come_to_cluster(p);
         pass(2, threads);
         if (lane() == 0)
-            ask();
+            prepare();
         wait_for_previous_kernel();
         if (lane() == 0)
             produce();

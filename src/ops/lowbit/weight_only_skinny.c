@@ -165,6 +165,8 @@ cup_status cup__rows_stream(cup_context *c, cup_dtype dtype, int bits, cup_dtype
     if (product->n == 0 || product->m == 0)
         return CUP_OK;
     geometry g = geometry_of(product, bits, plan);
+    bool whole = plan->cluster == 1 && product->k * bits / 8 <= g.chunk &&
+                 product->b_mn == product->k * bits / 8;
     bool after = weights->groups <= 1 || weights->group % (8 * PIECE / bits) == 0;
     cup__knob knobs[] = {{"CUP_T", dtype},
                          {"SCALE_T", scale_dtype},
@@ -177,6 +179,7 @@ cup_status cup__rows_stream(cup_context *c, cup_dtype dtype, int bits, cup_dtype
                          {"XSHARED", g.held && g.x_shared},
                          {"AFTER", bits < 16 && after},
                          {"ALONE", plan->cluster == 1},
+                         {"WHOLE", whole},
                          {"BLOCKS", plan->blocks},
                          {"ACTIVATION", activation}};
     cup__cuda *gpu = cup__cuda_of(c->device);

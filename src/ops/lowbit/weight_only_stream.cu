@@ -7,7 +7,8 @@
  * in registers, or in shared memory (XSHARED); with HELD 0 they are read again for each unit. A
  * block ALONE writes its sums; others send theirs to the block of the cluster that owns the unit,
  * which adds those of all parts, in order, at the end. */
-/* Knobs: OCTETS, PIECES, WARPS, STAGES, HELD, XSHARED, ALONE. */
+/* Knobs: OCTETS, PIECES, WARPS, STAGES, HELD, XSHARED, ALONE; WHOLE: a chunk is whole rows, which
+ * lie behind each other and come by one copy. */
 #ifndef AFTER /* scales multiply the sums of a piece, not weights */
 #define AFTER 1
 #endif
@@ -34,6 +35,12 @@
 
 #if __CUDA_ARCH__ >= 900 && (CUP_T == CUP_F16 || CUP_T == CUP_BF16)
 
+/* Bytes from a row of a stage to the next. */
+DEVICE int pitch_of(const place &p)
+{
+    return WHOLE ? p.bytes : PITCH;
+}
+
 /* By one thread: copies are ordered by registers that a warp shares. */
 DEVICE void produce(const stream_call &s, const place &p, const ring<STAGES> &pipe)
 {
@@ -47,24 +54,16 @@ DEVICE void produce(const stream_call &s, const place &p, const ring<STAGES> &pi
             uint32_t to = p.stages + place.stage * STAGE_BYTES;
             const char *from = weight + at;
             pipe.claim(place, bytes * rows);
+            if (WHOLE) {
+                bulk_load(to, from, bytes * rows, full);
+                continue;
+            }
 #pragma unroll 4
             for (int r = 0; r < rows; r++, to += PITCH, from += s.weight_row)
                 bulk_load(to, from, bytes, full);
         }
         weight += 16 * s.weight_row;
     }
-}
-
-/* The weights that the ring has room for; of a block ALONE, whose rows lie behind each other. */
-DEVICE void ask(const stream_call &s, const place &p)
-{
-    const int piece = 16384;
-    int rows = min(16 * p.units, s.n - 16 * p.first);
-    const char *weight = s.weight + p.batch * s.weight_batch + p.first * 16 * s.weight_row;
-    long long bytes = rows > 0 && ALONE ? (rows - 1) * s.weight_row + s.line : 0;
-    bytes = min(bytes, (long long)STAGES * 16 * CHUNK);
-    for (long long at = 0; at < bytes; at += piece)
-        bulk_prefetch(weight + at, (uint32_t)min(bytes - at, (long long)piece));
 }
 
 /* Where the lane keeps 16 bytes of x in shared memory. */
@@ -231,7 +230,7 @@ DEVICE void multiply_stage(const stream_call &s, const place &p, uint32_t from, 
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         uint4 upper = load_shared16(from + 64 * i);
-        uint4 lower = load_shared16(from + 8 * PITCH + 64 * i);
+        uint4 lower = load_shared16(from + 8 * pitch_of(p) + 64 * i);
         if (BITS == 16 && k + i * PIECE_K >= (p.begin + p.bytes) / BITS * 8)
             upper = lower = make_uint4(0, 0, 0, 0);
         multiply_piece(s, p, upper, lower, x, kept, i, scale, sum[i % CHAINS]);
@@ -305,7 +304,9 @@ DEVICE void take_stage(const stream_call &s, const place &p, const ring<STAGES> 
 DEVICE void consume(const stream_call &s, const place &p, const ring<STAGES> &pipe)
 {
     int inside = threadIdx.x / 32 * WARP_BYTES + lane() % 4 * 16;
-    worker me = {{0, 0}, p.stages + lane() / 4 * PITCH + inside, (p.begin + inside) / BITS * 8};
+    worker me = {{0, 0},
+                 p.stages + lane() / 4 * pitch_of(p) + inside,
+                 (p.begin + inside) / BITS * 8};
     x_part x;
     if (HELD && !XSHARED)
         read_x<X_KEPT>(s, p, me.k0, x);
@@ -357,7 +358,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     take_place(s, p);
     ring<STAGES> pipe = {p.stages + STAGES * STAGE_BYTES};
     stream<STAGES>(
-        s, p, pipe, [&] { ask(s, p); }, [&] { produce(s, p, pipe); },
-        [&] { consume(s, p, pipe); });
+        s, p, pipe, [] {}, [&] { produce(s, p, pipe); }, [&] { consume(s, p, pipe); });
 #endif
 }

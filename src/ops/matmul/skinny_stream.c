@@ -14,6 +14,7 @@
 #define BEST_ROWS 16
 #define BEST_WEIGHTS (1 << 25)
 #define BEST_SIDE 4096
+#define BEST_LINE 1024 /* of k: lines that come many at a time, whatever their number */
 #define STAGE_K 64
 #define PANEL 64 /* columns that are copied at a time */
 #define STAGE_BYTES (2 * PANEL * STAGE_K * 2)
@@ -110,7 +111,8 @@ const char *cup__product_stream_best_refuses(cup_context *c, const cup__product 
         return why;
     if (p->m > BEST_ROWS || p->batch_count > 1)
         return "other kernels are as fast with so many rows, or with batches";
-    if (p->b.row == 1 ? p->n * p->k > BEST_WEIGHTS || (p->m > 8 && p->k > BEST_SIDE)
+    bool whole = p->k <= BEST_LINE && p->b.column == p->k;
+    if (p->b.row == 1 ? (p->n * p->k > BEST_WEIGHTS && !whole) || (p->m > 8 && p->k > BEST_SIDE)
                       : p->n > BEST_SIDE)
         return "other kernels are as fast with such large weights";
     return NULL;

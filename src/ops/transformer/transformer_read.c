@@ -135,8 +135,13 @@ static int64_t cluster_of(const reading *r, const cup__gpu_facts *facts)
 static int64_t beside_of(const reading *r)
 {
     int64_t part = r->group * (r->size + 2), lines = (r->group + 2) * r->size;
-    int64_t floats = 4 * r->width + lines + (r->cluster + LAYER_WARPS) * part +
-                     r->group * r->size + 2 * (r->width / r->cluster) + lines / r->cluster;
+    int64_t own = r->width / r->cluster, up = divide_up(r->columns, r->cluster);
+    int64_t products = own > lines / r->cluster ? own : lines / r->cluster;
+    if (up * (1 + r->a->gated) > products)
+        products = up * (1 + r->a->gated);
+    int64_t floats = 5 * r->width + lines + (r->cluster + LAYER_WARPS) * part +
+                     r->group * r->size + 2 * own + lines / r->cluster +
+                     LAYER_WARPS * (products + r->group);
     return divide_up(4 * floats + 16 * STAGES_MOST + 256, 16) * 16;
 }
 

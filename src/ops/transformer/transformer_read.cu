@@ -4,10 +4,12 @@
  *
  * A thread of the last warp orders boxes of the lines of weights that are the block's into a ring
  * of stages, as far ahead as there is room, from before the kernel in front of this one is done;
- * the other warps multiply. A cluster takes heads of keys with their queries, then columns of the
- * MLP; the blocks of a cluster hand each other what they computed. Sums over heads go through
- * memory, behind the only wait of all blocks for each other; those over columns are made by the
- * blocks that come last, in a fixed order.
+ * the other warps multiply, on tensor cores, by numbers that are split in two so that nothing is
+ * rounded away. Most of its time goes by while instructions are fetched that run once, so that
+ * loops are not unrolled where they turn once. A cluster takes heads of keys with their queries,
+ * then columns of the MLP; the blocks of a cluster hand each other what they computed. Sums over
+ * heads go through memory, behind the only wait of all blocks for each other; those over columns
+ * are made by the blocks that come last, in a fixed order.
  * Grid: clusters that all run at once. */
 #include "real_math.cuh"
 #include "rope_turn.cuh"
@@ -48,42 +50,29 @@ DEVICE void produce(const place &p, const ring<STAGES> &pipe, const weights &w)
     bring<down_boxes>(p, pipe, at, w.down, p.first, p.rank * OWN, OWN);
 }
 
-#define X_PIECES LAYER_PIECES(WIDTH)
-#define X_PIECE LAYER_PIECE(WIDTH)
-
-/* The norm of a row in shared memory, a lane's part; every warp computes it for itself. */
-DEVICE void norm(const place &p, const float *row, int which, float (&x)[X_PIECES][8])
+/* The sum over a row in shared memory of what `of` makes of its elements, in all lanes. */
+template <typename Of> DEVICE float sum_of_row(const float *row, Of of)
 {
-    load_pieces<32, X_PIECE>(row, WIDTH, x);
-    float sum = 0, squares = 0;
-#pragma unroll
-    for (int k = 0; k < X_PIECES; k++)
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            sum += x[k][e];
-    float mean = RMS ? 0 : warp_sum(sum) / WIDTH;
-#pragma unroll
-    for (int k = 0; k < X_PIECES; k++) {
-        bool valid = column_of<32, X_PIECE>(k) < WIDTH;
-#pragma unroll
-        for (int e = 0; e < 8; e++) {
-            x[k][e] = valid ? x[k][e] - mean : 0;
-            squares += x[k][e] * x[k][e];
-        }
+    float sum = 0;
+#pragma unroll 8
+    for (int i = 4 * lane(); i < WIDTH; i += 128) {
+        vec<float, 4> v = load_plain<4>(row + i);
+        sum += of(v.at[0]) + of(v.at[1]) + (of(v.at[2]) + of(v.at[3]));
     }
-    float rstd = rsqrtf(warp_sum(squares) / WIDTH + p.c.eps);
-#pragma unroll
-    for (int k = 0; k < X_PIECES; k++) {
-        int column = column_of<32, X_PIECE>(k);
-        if (column >= WIDTH)
-            continue;
-        float weight[8], bias[8];
-        to_reals(load_plain<8>(&p.m.norm[2 * which][column]), weight);
-        to_reals(load_plain<8>(&p.m.norm[2 * which + 1][column]), bias);
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            x[k][e] = x[k][e] * rstd * weight[e] + bias[e];
-    }
+    return warp_sum(sum);
+}
+
+/* The norm of a row in shared memory; every warp computes mean and deviation for itself. */
+DEVICE void norm(place &p, const float *row, int which)
+{
+    float mean = RMS ? 0 : sum_of_row(row, [](float v) { return v; }) / WIDTH;
+    float variance = sum_of_row(row, [=](float v) { return (v - mean) * (v - mean); }) / WIDTH;
+    float rstd = rsqrtf(variance + p.c.eps);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < WIDTH; i += WORKERS)
+        p.m.normed[i] = split((row[i] - mean) * rstd * to_real(p.m.norm[2 * which][i]) +
+                              to_real(p.m.norm[2 * which + 1][i]));
+    meet_workers();
 }
 
 DEVICE float real_at(const void *from, int i)
@@ -94,6 +83,7 @@ DEVICE float real_at(const void *from, int i)
 /* The biases of the lines of qkv that this block computes for a head of keys. */
 DEVICE void read_qkv_bias(place &p, int kv)
 {
+#pragma unroll 1
     for (int i = threadIdx.x; i < OWN_LINES; i += WORKERS)
         p.m.qkv_bias[i] = real_at(p.c.qkv_bias, head_of(kv, i / HEAD_LINES) +
                                                     p.rank * HEAD_LINES + i % HEAD_LINES);
@@ -105,16 +95,19 @@ DEVICE void read_qkv_bias(place &p, int kv)
 DEVICE void read_vectors(place &p)
 {
     const layer_call &c = p.c;
+#pragma unroll 1
     for (int i = threadIdx.x; i < WIDTH; i += WORKERS) {
         p.m.norm[0][i] = ((const T *)c.norm1)[i];
         p.m.norm[1][i] = from_real<T>(real_at(c.norm1_bias, i));
         p.m.norm[2][i] = ((const T *)c.norm2)[i];
         p.m.norm[3][i] = from_real<T>(real_at(c.norm2_bias, i));
     }
+#pragma unroll 1
     for (int i = threadIdx.x; i < OWN; i += WORKERS) {
         p.m.out_bias[i] = real_at(c.out_bias, p.rank * OWN + i);
         p.m.down_bias[i] = real_at(c.down_bias, p.rank * OWN + i);
     }
+#pragma unroll 1
     for (int i = threadIdx.x; i < p.owned * UP_LINES; i += WORKERS)
         p.up_bias[i] =
             real_at(c.up_bias, p.first + p.own + i / UP_LINES + i % UP_LINES * HIDDEN);
@@ -148,6 +141,7 @@ DEVICE unsigned arrive_all(unsigned *counter)
 /* x with what all heads add: this block's part of it, sent to the others of the cluster. */
 DEVICE void sum_heads(place &p)
 {
+#pragma unroll 1
     for (int i = threadIdx.x; i < OWN; i += WORKERS) {
         int column = p.rank * OWN + i;
         float value = p.m.x[column] + p.m.out_bias[i];
@@ -163,31 +157,36 @@ DEVICE void sum_heads(place &p)
 /* The columns of the MLP that are this cluster's. */
 DEVICE void run_up(place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at)
 {
-    float x[X_PIECES][8];
-    norm(p, p.m.sum, 1, x);
-    multiply<up_boxes, 32>(
-        p, pipe, at, p.owned, WIDTH, x, [&](int i, const float(&sums)[UP_LINES]) {
-            float u = sums[0] + p.up_bias[UP_LINES * i], value;
-            if (GATED)
-                value = u * sigmoid_of(u) * (sums[GATED] + p.up_bias[UP_LINES * i + GATED]);
-            else
-                value = gelu_of(u);
-            if (lane() < CLUSTER)
-                send(&p.columns[p.own + i], &p.m.come[COLUMNS], lane(), value);
-        });
+    factors<up_boxes> x;
+    norm(p, p.m.sum, 1);
+    x.load(p.m.normed, WIDTH);
+    multiply(p, pipe, at, p.owned, WIDTH, x, 0, UP_MOST);
+    meet_workers();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < p.owned * CLUSTER; i += WORKERS) {
+        int column = i / CLUSTER;
+        float u = product_of<up_boxes>(p, column) + p.up_bias[UP_LINES * column], value;
+        if (GATED)
+            value = u * sigmoid_of(u) * (product_of<up_boxes>(p, GATED * UP_MOST + column) +
+                                         p.up_bias[UP_LINES * column + GATED]);
+        else
+            value = gelu_of(u);
+        send(&p.columns[p.own + column], &p.m.come[COLUMNS], i % CLUSTER, split(value));
+    }
     wait_inbox(p, COLUMNS, 0);
 }
 
 /* What these columns add to x, this block's part of it. */
 DEVICE void run_down(place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at)
 {
-    float x[down_boxes::pieces][8];
-    load_pieces<32, down_boxes::piece>(p.columns, p.count, x);
+    factors<down_boxes> x;
+    x.load(p.columns, p.count);
     float *part = p.c.parts + (long long)p.cluster * WIDTH + p.rank * OWN;
-    multiply<down_boxes, 32>(p, pipe, at, OWN, p.count, x, [&](int i, const float(&sums)[1]) {
-        if (lane() == 0)
-            part[i] = sums[0];
-    });
+    multiply(p, pipe, at, OWN, p.count, x, 0);
+    meet_workers();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < OWN; i += WORKERS)
+        part[i] = product_of<down_boxes>(p, i);
 }
 
 /* Counters: blocks that are through with attention; for each rank, blocks that are through with the
@@ -204,6 +203,7 @@ DEVICE void finish(place &p)
     meet_workers();
     if (!p.m.last)
         return;
+#pragma unroll 1
     for (int i = threadIdx.x; i < OWN; i += WORKERS) {
         int column = p.rank * OWN + i;
         float value = p.m.down_bias[i];
@@ -233,6 +233,7 @@ DEVICE void work(place &p, const ring<STAGES> &pipe)
     if (!c.ahead)
         read_vectors(p);
     long long position = (long long)*(const id_type *)c.position;
+#pragma unroll 1
     for (int i = threadIdx.x; i < WIDTH; i += WORKERS)
         p.m.x[i] = real_at(c.x, i) + real_at(c.delta, i);
     meet_workers();
@@ -259,8 +260,8 @@ extern "C" __global__ void __launch_bounds__(LAYER_THREADS, 2)
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(1024) unsigned char memory[];
     shared_memory &m = *(shared_memory *)(memory + STAGES * STAGE_BYTES);
-    float *columns = (float *)(memory + STAGES * STAGE_BYTES + BESIDE);
-    place p = {c, m, columns, columns + COLUMNS_MOST, shared_address(memory),
+    uint32_t *columns = (uint32_t *)(memory + STAGES * STAGE_BYTES + BESIDE);
+    place p = {c, m, columns, (float *)(columns + COLUMNS_MOST), shared_address(memory),
                (int)blockIdx.x % CLUSTER, (int)blockIdx.x / CLUSTER, (int)gridDim.x / CLUSTER};
     p.first = 8 * share_of(HIDDEN / 8, p.cluster, p.clusters);
     p.count = 8 * share_of(HIDDEN / 8, p.cluster + 1, p.clusters) - p.first;

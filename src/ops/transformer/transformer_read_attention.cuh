@@ -5,14 +5,9 @@
 #define AT_ONCE (32 / KEY_LANES)  /* keys of a warp */
 #define UNROLL 4
 
-DEVICE float lowest()
-{
-    return -__int_as_float(0x7f800000);
-}
-
 DEVICE float factor_of(float base, float most)
 {
-    return base == lowest() ? 0 : exp2f(base - most);
+    return base == lowest() ? 0 : exp2_fast(base - most);
 }
 
 /* What a group of lanes has summed for one query. */
@@ -47,18 +42,21 @@ DEVICE void join_groups(sums &s)
 /* Queries, the key and the value of this row, with their biases; those of all the cluster. */
 DEVICE void run_qkv(place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at, int kv, int round)
 {
-    float x[X_PIECES][8];
+    factors<qkv_boxes> x;
     if (round > 0)
         read_qkv_bias(p, kv);
-    norm(p, p.m.x, 0, x);
-    meet_workers();
+    norm(p, p.m.x, 0);
+    x.load(p.m.normed, WIDTH);
+#pragma unroll 1
     for (int head = 0; head < HEADS + 2; head++)
-        multiply<qkv_boxes, 32>(
-            p, pipe, at, HEAD_LINES, WIDTH, x, [&](int i, const float(&sum)[1]) {
-                if (lane() < CLUSTER)
-                    send(&p.m.qkv[head * SIZE + p.rank * HEAD_LINES + i], &p.m.come[QKV], lane(),
-                         sum[0] + p.m.qkv_bias[head * HEAD_LINES + i]);
-            });
+        multiply(p, pipe, at, HEAD_LINES, WIDTH, x, head * HEAD_LINES);
+    meet_workers();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < OWN_LINES * CLUSTER; i += WORKERS) {
+        int line = i / CLUSTER, head = line / HEAD_LINES;
+        send(&p.m.qkv[head * SIZE + p.rank * HEAD_LINES + line % HEAD_LINES], &p.m.come[QKV],
+             i % CLUSTER, product_of<qkv_boxes>(p, line) + p.m.qkv_bias[line]);
+    }
     wait_inbox(p, QKV, round);
 }
 
@@ -66,6 +64,7 @@ DEVICE void run_qkv(place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at, 
 DEVICE void turn(place &p, long long position)
 {
     const int pairs = SIZE / 2;
+#pragma unroll 1
     for (int i = threadIdx.x; i < (HEADS + 1) * pairs; i += WORKERS) {
         int head = i / pairs, pair = i % pairs;
         float *u = &p.m.qkv[head * SIZE + (TURNED ? pair : 2 * pair)];
@@ -163,28 +162,67 @@ DEVICE sums sum_keys(const place &p, const T *keys, const T *values, int head, i
     return s;
 }
 
-/* The sums of `count` rows, each of HEADS PART numbers, for element d of a head, and their base and
- * weight. */
-DEVICE float join(const float *rows, int count, int head, int d, float *base, float *weight)
+/* What the warp has for a head, to the block's rows, all with the base of the whole block. */
+DEVICE void put_sums(place &p, sums &s, int head)
 {
-    float most = lowest(), value = 0;
-    const float *row = rows + head * PART;
-    *weight = 0;
-    for (int i = 0; i < count; i++)
-        most = fmaxf(most, row[i * HEADS * PART + SIZE]);
-    for (int i = 0; i < count; i++) {
-        float factor = factor_of(row[i * HEADS * PART + SIZE], most);
-        *weight += factor * row[i * HEADS * PART + SIZE + 1];
-        value += factor * row[i * HEADS * PART + d];
+    int warp = threadIdx.x / 32, column = 8 * lane();
+    if (lane() == 0)
+        p.m.bases[warp][head] = s.base;
+    meet_workers();
+    float base = lowest();
+#pragma unroll
+    for (int i = 0; i < WARPS; i++)
+        base = fmaxf(base, p.m.bases[i][head]);
+    fade(s, base);
+    float *row = &p.m.joined[warp][head * PART];
+    if (lane() < KEY_LANES && column < SIZE)
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            row[column + e] = s.o[e];
+    if (lane() == 0) {
+        row[SIZE] = base;
+        row[SIZE + 1] = s.weight;
     }
-    *base = most;
-    return value;
+}
+
+/* The sums of the block, to all of the cluster. */
+DEVICE void send_sums(place &p)
+{
+#pragma unroll 1
+    for (int i = threadIdx.x; i < HEADS * PART; i += WORKERS) {
+        float value = p.m.joined[0][i];
+#pragma unroll
+        for (int warp = 1; warp < WARPS; warp++)
+            value = i % PART == SIZE ? value : value + p.m.joined[warp][i];
+#pragma unroll
+        for (int block = 0; block < CLUSTER; block++)
+            send(&p.m.parts[p.rank][i], &p.m.come[PARTS], block, value);
+    }
+}
+
+/* Element d of a head, of the sums of all blocks. */
+DEVICE float join(const place &p, int head, int d)
+{
+    float base[CLUSTER], most = lowest(), value = 0, weight = 0;
+#pragma unroll
+    for (int i = 0; i < CLUSTER; i++) {
+        base[i] = p.m.parts[i][head * PART + SIZE];
+        most = fmaxf(most, base[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < CLUSTER; i++) {
+        float factor = factor_of(base[i], most);
+        weight += factor * p.m.parts[i][head * PART + SIZE + 1];
+        value += factor * p.m.parts[i][head * PART + d];
+    }
+    return value / weight;
 }
 
 /* Asks for the block's keys or values while queries are computed. */
 DEVICE void prefetch(const T *from, int count)
 {
     const int line = 64;
+#pragma unroll 1
     for (int i = line * threadIdx.x; i < count * SIZE; i += line * WORKERS)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
 }
@@ -206,46 +244,29 @@ DEVICE void attend(place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at, i
     run_qkv(p, pipe, at, kv, round);
     turn(p, position);
     bool fresh = known && p.rank == CLUSTER - 1;
+#pragma unroll 1
     for (int i = threadIdx.x; fresh && i < SIZE; i += WORKERS) {
         keys[position * SIZE + i] = from_real<T>(p.m.qkv[TAKEN + i]);
         values[position * SIZE + i] = from_real<T>(p.m.qkv[TAKEN + SIZE + i]);
     }
+#pragma unroll 1
     for (int head = 0; head < HEADS; head++) {
         sums s = sum_keys(p, keys, values, head, from, to, fresh);
-        float *row = &p.m.joined[threadIdx.x / 32][head * PART];
-        int column = 8 * lane();
-        if (lane() < KEY_LANES && column < SIZE)
-#pragma unroll
-            for (int e = 0; e < 8; e++)
-                row[column + e] = s.o[e];
-        if (lane() == 0) {
-            row[SIZE] = s.base;
-            row[SIZE + 1] = s.weight;
-        }
+        put_sums(p, s, head);
     }
     meet_workers();
-    for (int i = threadIdx.x; i < TAKEN; i += WORKERS) {
-        float base, weight, value = join(p.m.joined[0], WARPS, i / SIZE, i % SIZE, &base, &weight);
-        float *row = &p.m.parts[p.rank][i / SIZE * PART];
-        for (int block = 0; block < CLUSTER; block++) {
-            send(row + i % SIZE, &p.m.come[PARTS], block, value);
-            if (i % SIZE == 0) {
-                send(row + SIZE, &p.m.come[PARTS], block, base);
-                send(row + SIZE + 1, &p.m.come[PARTS], block, weight);
-            }
-        }
-    }
+    send_sums(p);
     wait_inbox(p, PARTS, round);
-    for (int i = threadIdx.x; i < TAKEN; i += WORKERS) {
-        float base, weight, value = join(p.m.parts[0], CLUSTER, i / SIZE, i % SIZE, &base, &weight);
-        p.m.attended[i] = known ? value / weight : lowest() * 0;
-    }
+#pragma unroll 1
+    for (int i = threadIdx.x; i < TAKEN; i += WORKERS)
+        p.m.attended[i] = split(known ? join(p, i / SIZE, i % SIZE) : lowest() * 0);
     meet_workers();
-    const int lanes = lanes_of(TAKEN);
-    float x[out_boxes::pieces][8], *added = c.attended + (long long)kv * WIDTH + p.rank * OWN;
-    load_pieces<lanes, out_boxes::piece>(p.m.attended, TAKEN, x);
-    multiply<out_boxes, lanes>(p, pipe, at, OWN, TAKEN, x, [&](int i, const float(&sum)[1]) {
-        if (lane() % lanes == 0)
-            added[i] = sum[0];
-    });
+    factors<out_boxes> x;
+    float *added = c.attended + (long long)kv * WIDTH + p.rank * OWN;
+    x.load(p.m.attended, TAKEN);
+    multiply(p, pipe, at, OWN, TAKEN, x, 0);
+    meet_workers();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < OWN; i += WORKERS)
+        added[i] = product_of<out_boxes>(p, i);
 }

@@ -1,0 +1,151 @@
+/* How many tokens a second language models are trained with: GPT-2 of 124M and 1558M and a Llama
+ * shape of 1.06B, in bf16 with master weights, on random tokens that lie on the device; AdamW and
+ * clipping included.
+ * Build and run: make build/bench/gpt_steps && build/bench/gpt_steps [device [model [batch
+ * [steps]]]]; bench/gpt_peer.py is the same in PyTorch. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cupola/cupola.h"
+
+#define WARM 16
+#define MOST 4096
+
+typedef struct shape {
+    const char *name;
+    cup_gpt_config config;
+    int64_t batch;
+} shape;
+
+#define GPT2(layers_, heads_, width_)                                                              \
+    {.size = sizeof(cup_gpt_config), .layers = layers_, .heads = heads_, .width = width_,          \
+     .context = 1024, .vocabulary = 50257, .bias = true}
+
+static const shape shapes[] = {
+    {"gpt2-124m", GPT2(12, 12, 768), 32},
+    {"gpt2-1558m", GPT2(48, 25, 1600), 8},
+    {"llama-1b",
+     {.size = sizeof(cup_gpt_config), .layers = 22, .heads = 32, .kv_heads = 8, .width = 2048,
+      .hidden = 5632, .context = 2048, .vocabulary = 32768, .positions = CUP_POSITIONS_ROTARY,
+      .norm = CUP_NORM_KIND_RMSNORM, .mlp = CUP_MLP_KIND_SWIGLU, .untied = true},
+     8}};
+
+typedef struct training {
+    cup_gpt *model;
+    cup_tensor *tokens, *targets;
+    double times[MOST];
+    float first, last;
+    int64_t done;
+} training;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static cup_tensor *loss(cup_context *c, int64_t batch, void *user)
+{
+    training *t = user;
+    (void)c;
+    (void)batch;
+    return cup_gpt_loss(t->model, t->tokens, t->targets, true);
+}
+
+static void point(const cup_training_point *p, void *user)
+{
+    training *t = user;
+    if (!isfinite(p->loss) || t->done == MOST)
+        return;
+    if (!t->done)
+        t->first = (float)p->loss;
+    t->last = (float)p->loss;
+    t->times[t->done++] = now();
+}
+
+/* Seconds a step: points come a few at once, so it is counted between the ends of two such lots. */
+static double seconds_of(const training *t)
+{
+    int64_t last = t->done - 1, from = WARM;
+    while (from < last && t->times[from + 1] - t->times[from] < 5e-4)
+        from++;
+    return from < last ? (t->times[last] - t->times[from]) / (double)(last - from) : NAN;
+}
+
+static cup_tensor *random_tokens(cup_context *c, const cup_gpt_config *config, int64_t batch)
+{
+    const int64_t texts[] = {batch, config->context};
+    cup_scope_open(c);
+    cup_tensor *tokens = cup_keep(cup_cast(
+        c, cup_uniform(c, CUP_F32, 2, texts, 0, (double)config->vocabulary - 0.5), CUP_I32));
+    cup_scope_return(c, NULL);
+    return tokens;
+}
+
+static void tell(cup_context *c, const shape *s, const training *t, int64_t batch, double whole)
+{
+    cup_memory memory = {0};
+    double step = seconds_of(t);
+    cup_memory_use(c, &memory);
+    printf("%-10s batch %lld: %8.1f thousand tokens/s, %7.2f ms a step, peak %.2f GB (%.2f "
+           "reserved); loss %.4f to %.4f in %lld steps, %.1f s with all that comes before\n",
+           s->name, (long long)batch, (double)(batch * s->config.context) / step * 1e-3, step * 1e3,
+           (double)memory.peak_allocated * 1e-9, (double)memory.peak_reserved * 1e-9, t->first,
+           t->last, (long long)t->done, whole);
+}
+
+static void train(cup_context *c, const shape *s, training *t, int64_t batch, int64_t steps)
+{
+    double start = now();
+    t->model = cup_gpt_new(c, CUP_BF16, &s->config);
+    t->tokens = random_tokens(c, &s->config, batch);
+    t->targets = random_tokens(c, &s->config, batch);
+    cup_loop *loop = cup_loop_new(
+        t->model->parameters, CUP_OPTIONS(cup_loop_calls, .loss = loss, .user = t),
+        CUP_OPTIONS(cup_loop_options,
+                    .schedule = {.high = 1e-4, .low = 1e-4, .warmup = steps, .steps = steps},
+                    .optimizer = {.method = CUP_METHOD_ADAMW, .weight_decay = 0.1,
+                                  .clip = 1}));
+    cup_loop_run(loop, CUP_OPTIONS(cup_training_hooks, .point = point, .user = t));
+    if (cup_error(c) == CUP_OK)
+        tell(c, s, t, batch, now() - start);
+    cup_loop_free(loop);
+}
+
+static int run(const char *device, const shape *s, int64_t batch, int64_t steps)
+{
+    static training t;
+    memset(&t, 0, sizeof t);
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device, .seed = 1));
+    train(c, s, &t, batch, steps);
+    int failed = cup_error(c) != CUP_OK;
+    if (failed)
+        printf("%s: %s\n", s->name, cup_error_text(c));
+    fflush(stdout);
+    cup_gpt_free(t.model);
+    cup_context_free(c);
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    const char *device = argc > 1 ? argv[1] : "cuda", *name = argc > 2 ? argv[2] : "all";
+    int64_t batch = argc > 3 ? atoll(argv[3]) : 0, steps = argc > 4 ? atoll(argv[4]) : 80;
+    int failed = 0, found = 0;
+    if (batch < 0 || steps < 1 || steps > MOST) {
+        fprintf(stderr, "gpt_steps: batches are from 1 and steps from 1 to %d\n", MOST);
+        return 2;
+    }
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (strcmp(name, "all") == 0 || strcmp(name, shapes[i].name) == 0) {
+            failed |= run(device, &shapes[i], batch ? batch : shapes[i].batch, steps);
+            found++;
+        }
+    if (!found)
+        fprintf(stderr, "gpt_steps: there are gpt2-124m, gpt2-1558m, llama-1b and all\n");
+    return failed || !found;
+}

@@ -40,7 +40,9 @@ DEVICE int head_of(int kv, int i)
 DEVICE void produce(const place &p, const ring<STAGES> &pipe, const weights &w)
 {
     ring_place<STAGES> at = {0, 0};
+#pragma unroll 1
     for (int kv = p.cluster; kv < KV_HEADS; kv += p.clusters) {
+#pragma unroll 1
         for (int head = 0; head < HEADS + 2; head++)
             bring<qkv_boxes>(p, pipe, at, w.qkv, 0, head_of(kv, head) + p.rank * HEAD_LINES,
                              HEAD_LINES);

@@ -145,12 +145,13 @@ template <typename Boxes>
 DEVICE void bring(const place &p, const ring<STAGES> &pipe, ring_place<STAGES> &at,
                   const tensor_map &weight, int column, int line, int lines)
 {
+#pragma unroll 1
     for (int i = 0; i < lines; i += Boxes::lines, at.next()) {
         uint32_t to = p.stages + at.stage * STAGE_BYTES;
         pipe.claim(at, Boxes::come);
-#pragma unroll
+#pragma unroll 1
         for (int t = 0; t < Boxes::together; t++)
-#pragma unroll
+#pragma unroll 1
             for (int k = 0; k < Boxes::pieces; k++, to += Boxes::bytes) {
                 box from = {{column + k * Boxes::piece, line + i + t * HIDDEN}};
                 tma_load<2>(weight, to, from, pipe.full(at.stage), TMA_EVICT_NORMAL);

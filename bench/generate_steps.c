@@ -86,6 +86,23 @@ static void measure(cup_gpt *m, const char *how, const cup_sampling *sampling)
     cup_generator_free(g);
 }
 
+/* Texts side by side. */
+static void measure_texts(cup_gpt *m, int64_t texts)
+{
+    int32_t first = 1, tokens[256];
+    cup_generator *g = cup_generator_texts_new(m, texts, NULL);
+    cup_generator_feed(g, &first, 1);
+    for (int i = 0; i < 64; i++)
+        cup_generator_next_texts(g, tokens);
+    double start = now();
+    for (int i = 0; i < TOKENS / 3; i++)
+        cup_generator_next_texts(g, tokens);
+    double each = (now() - start) / (TOKENS / 3);
+    printf("  %3lld texts                %7.2f us for a token of each, %6.0f tokens/s\n",
+           (long long)texts, each * 1e6, (double)texts / each);
+    cup_generator_free(g);
+}
+
 static void run(cup_context *c, const char *name, const cup_gpt_config *config)
 {
     cup_gpt *m = cup_gpt_new(c, CUP_BF16, config);
@@ -96,6 +113,8 @@ static void run(cup_context *c, const char *name, const cup_gpt_config *config)
         measure(m, "temperature 0.8", CUP_OPTIONS(cup_sampling, .temperature = 0.8));
         measure(m, "of 50, making up 0.9",
                 CUP_OPTIONS(cup_sampling, .temperature = 0.8, .top_k = 50, .top_p = 0.9));
+        measure_texts(m, 8);
+        measure_texts(m, 64);
     }
     if (cup_error(c) != CUP_OK)
         printf("  %s\n", cup_error_text(c));

@@ -1,6 +1,7 @@
 /* cupola generate: text from a trained model. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,10 +17,11 @@
 #include "cupola/train.h"
 
 #define MOST_PROMPT ((size_t)64 << 20)
+#define MOST_TEXTS 4096
 
 typedef struct generate_given {
     const char *from, *adapters, *prompt, *device;
-    int64_t tokens, top_k, seed, threads;
+    int64_t tokens, texts, top_k, seed, threads;
     double temperature, top_p;
     bool no_echo, ema;
 } generate_given;
@@ -35,6 +37,9 @@ static const cli_option options[] = {
      "else a new line"},
     {"no-echo", FLAG(generate_given, no_echo), NULL, NULL, "do not print the prompt"},
     {"tokens", INTEGER(generate_given, tokens, 1, 1000000000), "N", "500", "tokens to write"},
+    {"texts", INTEGER(generate_given, texts, 1, MOST_TEXTS), "N", "1",
+     "texts to write side by side behind the prompt, each by draws of its own; they come when all "
+     "are written, each behind a line with its number"},
     {"temperature", REAL(generate_given, temperature, 0, 100), "T", "0.8",
      "below 1 likelier tokens gain; 0: always the likeliest"},
     {"top-k", INTEGER(generate_given, top_k, 0, 1 << 24), "K", "0",
@@ -94,24 +99,67 @@ static int read_prompt(const generate_given *given, cli_text *prompt)
 }
 
 static int write_document(cup_context *c, const cli_writing *w, const cli_text *prompt,
-                          const cli_text *text)
+                          const cli_text *texts, int64_t count)
 {
     cli_json writer;
     json_begin(&writer, "generate");
     json_add_string(&writer, "device", cup_device_text(c));
     json_add_bytes(&writer, "prompt", prompt->bytes, prompt->length);
-    json_add_bytes(&writer, "text", text->bytes, text->length);
+    if (count > 1)
+        json_open_array(&writer, "texts");
+    for (int64_t i = 0; i < count; i++)
+        json_add_bytes(&writer, count > 1 ? NULL : "text", texts[i].bytes, texts[i].length);
+    if (count > 1)
+        json_close(&writer);
     json_add_integer(&writer, "tokens", w->written);
     json_add_number(&writer, "seconds", w->seconds);
     return json_end(&writer);
 }
 
+/* Several texts to stdout, each behind its number. */
+static void show_texts(const cli_writing *w, const cli_text *texts, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        char line[64];
+        cli_write(line, (size_t)snprintf(line, sizeof line, "== text %lld of %lld\n",
+                                         (long long)i + 1, (long long)count));
+        if (w->echo)
+            cli_write(w->prompt, w->prompt_bytes);
+        cli_write(texts[i].bytes, texts[i].length);
+        cli_write("\n", 1);
+    }
+}
+
+/* One text as it comes or, for a document, whole; several when all are there. */
+static int write_all(const cli_call *call, cup_context *c, cli_writing *w, const cli_text *prompt,
+                     cli_text *texts)
+{
+    int64_t count = ((const generate_given *)call->given)->texts;
+    int code;
+    if (count > 1) {
+        code = write_texts(c, w, count, texts);
+    } else {
+        if (call->json && !text_open(texts))
+            return cli_fail(CLI_MEMORY, "no host memory for the text");
+        w->to = texts->to;
+        code = write_text(c, w);
+        if (call->json && (!code || code > CLI_SIGNAL) && !text_close(texts))
+            return cli_fail(CLI_MEMORY, "no host memory for the text");
+    }
+    if (code && code <= CLI_SIGNAL)
+        return code;
+    int written = call->json ? write_document(c, w, prompt, texts, count) : CLI_OK;
+    if (!call->json && count > 1)
+        show_texts(w, texts, count);
+    return code ? code : written;
+}
+
 static int generate(const cli_call *call, cup_context *c, const cli_text *prompt)
 {
     const generate_given *given = call->given;
-    cli_text text = {0};
-    if (call->json && !text_open(&text))
-        return cli_fail(CLI_MEMORY, "no host memory for the text");
+    cli_text *texts = calloc((size_t)given->texts, sizeof *texts);
+    if (!texts)
+        return cli_fail(CLI_MEMORY, "no host memory for %lld texts", (long long)given->texts);
     cup_tokenizer *tokenizer = cup_gpt_tokenizer_load(c, given->from);
     cli_writing writing = {
         .model = !tokenizer   ? NULL
@@ -127,7 +175,6 @@ static int generate(const cli_call *call, cup_context *c, const cli_text *prompt
                      .top_p = given->top_p,
                      .seed = (uint64_t)given->seed},
         .echo = !call->json && !given->no_echo && given->prompt,
-        .to = text.to,
     };
     if (writing.model && given->adapters)
         cup_gpt_adapters_load(writing.model, given->adapters);
@@ -135,13 +182,10 @@ static int generate(const cli_call *call, cup_context *c, const cli_text *prompt
     if (!code)
         train_note_unchecked(c, given->from);
     if (!code)
-        code = write_text(c, &writing);
-    if (call->json && (!code || code > CLI_SIGNAL)) {
-        int written = text_close(&text) ? write_document(c, &writing, prompt, &text)
-                                        : cli_fail(CLI_MEMORY, "no host memory for the text");
-        code = code ? code : written;
-    }
-    text_free(&text);
+        code = write_all(call, c, &writing, prompt, texts);
+    for (int64_t i = 0; i < given->texts; i++)
+        text_free(&texts[i]);
+    free(texts);
     cup_gpt_free(writing.model);
     cup_tokenizer_free(tokenizer);
     return code;
@@ -179,6 +223,8 @@ const cli_verb verb_generate = {
             "half of it.\n\n"
             "The writing ends after --tokens tokens, at the token <|endoftext|>, or at a signal.",
     .examples = "A story:\ncupola generate --from book --prompt 'Once upon a time'\n"
+                "Eight stories at once:\n"
+                "cupola generate --from book --prompt 'Once upon a time' --texts 8\n"
                 "The likeliest continuation of a file:\n"
                 "cupola generate --from book --temperature 0 < begin.txt\n",
     .options = options,

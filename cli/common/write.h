@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "cli/common/text.h"
 #include "cupola/data.h"
 #include "cupola/nn.h"
 
@@ -22,5 +23,9 @@ typedef struct cli_writing {
 
 /* Writes what follows the prompt. Returns an exit code. */
 int write_text(cup_context *c, cli_writing *writing);
+
+/* The same of several texts at once, to `texts`, which are closed and go back by text_free; how far
+ * they are goes to stderr. What a signal left is there. */
+int write_texts(cup_context *c, cli_writing *writing, int64_t count, cli_text *texts);
 
 #endif

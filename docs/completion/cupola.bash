@@ -36,7 +36,7 @@ _cupola()
         plan) words=' --card --preset --from --dtype --precision --vocabulary --ops --gpus --nodes --texts --parallel --zero --network --link --layers --heads --kv-heads --head-size --qk-norm --width --hidden --context --positions --norm --mlp --bias --untied --dropout --lora --lora-scale --steps --batch --accumulate --lr --lr-end --warmup --decline --decline-steps --optimizer --beta1 --beta2 --momentum --weight-decay --clip --ema --stochastic --recompute --logits-memory --json --color --help' ;;
         tokenize) words=' --data --tokenizer --out --validation --text-field --shard-tokens --threads --json --color --help' ;;
         launch) words=' --processes --restarts --json --color --help' ;;
-        generate) words=' --from --adapters --ema --prompt --no-echo --tokens --temperature --top-k --top-p --seed --device --threads --json --color --help' ;;
+        generate) words=' --from --adapters --ema --prompt --no-echo --tokens --texts --temperature --top-k --top-p --seed --device --threads --json --color --help' ;;
         classify) words=' --from --data --page --skip-broken --device --threads --json --color --help' ;;
         export) words=' --from --out --ema --adapters --merge --device --json --color --help' ;;
         info) words=' --searched --json --color --help' ;;

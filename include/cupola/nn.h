@@ -174,6 +174,15 @@ CUP_API cup_status cup_generator_feed(cup_generator *g, const int32_t *tokens, i
 /* The next token; -1 on failure, also before anything was fed. */
 CUP_API int32_t cup_generator_next(cup_generator *g);
 
+/* Writes `texts` texts side by side, at far less than as many times the cost of one: what is fed
+ * begins all of them, and each goes on by draws of its own, text r by the numbers i texts + r of
+ * the seed. CUP_ARGUMENT where texts is no count. */
+CUP_API cup_generator *cup_generator_texts_new(cup_gpt *m, int64_t texts,
+                                               const cup_sampling *sampling);
+/* The next token of each, to tokens [texts], which the caller owns. A text that is to end earlier
+ * than the others goes on here all the same. Fails as cup_generator_next does. */
+CUP_API cup_status cup_generator_next_texts(cup_generator *g, int32_t *tokens);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,6 +1,8 @@
 /* Writing on a GPU without the host between two tokens. */
 #include "nn/drawing.h"
 
+#include <string.h>
+
 #include "base/log.h"
 #include "base/memory.h"
 #include "cupola/graph.h"
@@ -21,14 +23,15 @@ struct cup__drawing {
     cup_context *c;
     cup_gpt_cache *cache;
     cup__draw_token_attributes how;
-    cup_tensor *tokens;   /* i32 [RUN]: of a run; the last one is the one that was drawn last */
+    int64_t texts;
+    cup_tensor *tokens;   /* i32 [RUN,texts]: of a run; the last row is what was drawn last */
     cup_tensor *counters; /* of the next draw, and where the token is to be read, i64 [2] */
-    cup_tensor *log;      /* i32 [MOST] */
+    cup_tensor *log;      /* i32 [MOST,texts] */
     cup_graph *graph, *run; /* of a step, and of RUN of them */
     bool no_run;            /* it could not be captured */
     phase phase;
-    int32_t drawn[MOST];
-    int64_t count, taken;
+    int32_t *drawn; /* as the log */
+    int64_t count, taken; /* of each text */
     int64_t pace; /* tokens to be drawn at once; the first ones are waited for singly */
     bool stands;
 };
@@ -36,13 +39,17 @@ struct cup__drawing {
 static cup_status make_tensors(cup__drawing *d)
 {
     cup_context *c = d->c;
-    d->tokens = cup_keep(cup_tensor_new(c, CUP_I32, 1, (int64_t[]){RUN}));
+    d->tokens = cup_keep(cup_tensor_new(c, CUP_I32, 2, (int64_t[]){RUN, d->texts}));
     d->counters = cup_keep(cup_tensor_new(c, CUP_I64, 1, (int64_t[]){2}));
-    d->log = cup_keep(cup_tensor_new(c, CUP_I32, 1, (int64_t[]){MOST}));
-    return c->error.status;
+    d->log = cup_keep(cup_tensor_new(c, CUP_I32, 2, (int64_t[]){MOST, d->texts}));
+    d->drawn = cup__malloc((size_t)(MOST * d->texts) * sizeof *d->drawn);
+    return c->error.status != CUP_OK || d->drawn
+               ? c->error.status
+               : cup__fail(&c->error, CUP_MEMORY, "out of host memory for a generator");
 }
 
-cup__drawing *cup__drawing_new(cup_gpt *m, cup_gpt_cache *cache, const cup_sampling *sampling)
+cup__drawing *cup__drawing_new(cup_gpt *m, cup_gpt_cache *cache, int64_t texts,
+                               const cup_sampling *sampling)
 {
     cup_context *c = m->context;
     if (!cup_device_is_cuda(c) || cup__gpt_head_size(&m->config) > HEAD_MOST ||
@@ -55,6 +62,7 @@ cup__drawing *cup__drawing_new(cup_gpt *m, cup_gpt_cache *cache, const cup_sampl
     }
     d->c = c;
     d->cache = cache;
+    d->texts = texts;
     d->how = (cup__draw_token_attributes){.temperature = sampling->temperature,
                                           .top_k = sampling->top_k,
                                           .top_p = sampling->top_p,
@@ -74,6 +82,7 @@ void cup__drawing_free(cup__drawing *d)
     cup_tensor_free(d->tokens);
     cup_tensor_free(d->counters);
     cup_tensor_free(d->log);
+    cup__free(d->drawn);
     cup__free(d);
 }
 
@@ -82,9 +91,9 @@ bool cup__drawing_has(const cup__drawing *d)
     return d->taken < d->count;
 }
 
-int32_t cup__drawing_take(cup__drawing *d)
+void cup__drawing_take(cup__drawing *d, int32_t *to)
 {
-    return d->drawn[d->taken++];
+    memcpy(to, d->drawn + d->taken++ * d->texts, (size_t)d->texts * sizeof *to);
 }
 
 bool cup__drawing_stands(const cup__drawing *d)
@@ -100,7 +109,10 @@ void cup__drawing_drop(cup__drawing *d)
 
 static cup_tensor *token_at(cup__drawing *d, int64_t place)
 {
-    return cup_slice(d->c, d->tokens, &place, 1, (int64_t[]){1}, 1);
+    return cup_reshape(d->c,
+                       cup_slice(d->c, d->tokens, (int64_t[]){place, 0}, 2,
+                                 (int64_t[]){1, d->texts}, 2),
+                       1, &d->texts);
 }
 
 /* The token that follows, into its place. */
@@ -117,7 +129,7 @@ static cup_status step(cup__drawing *d, int64_t from, int64_t to)
 {
     cup_context *c = d->c;
     cup_scope_open(c);
-    cup_tensor *token = cup_reshape(c, token_at(d, from), 2, (int64_t[]){1, 1});
+    cup_tensor *token = cup_reshape(c, token_at(d, from), 2, (int64_t[]){d->texts, 1});
     cup_tensor *position =
         cup_slice(c, d->counters, (int64_t[]){1}, 1, (int64_t[]){1}, 1);
     cup_status status = draw(d, cup_gpt_read_at(d->cache, token, position), to);
@@ -171,31 +183,31 @@ static cup_status draw_run(cup__drawing *d)
 static cup_status note(cup__drawing *d, int64_t at, int64_t count)
 {
     cup__device *device = d->c->device;
-    int32_t *to = (int32_t *)d->log->data + at, *from = (int32_t *)d->tokens->data + RUN - count;
-    size_t bytes = (size_t)count * sizeof *d->drawn;
+    int32_t *to = (int32_t *)d->log->data + at * d->texts;
+    int32_t *from = (int32_t *)d->tokens->data + (RUN - count) * d->texts;
+    size_t bytes = (size_t)(count * d->texts) * sizeof *d->drawn;
     return bytes ? device->calls->copy(device, to, from, bytes) : CUP_OK;
 }
 
 /* Waits for what was noted. */
 static cup_status collect(cup__drawing *d, int64_t count)
 {
-    CUP_TRY(cup_tensor_read(d->log, d->drawn, sizeof d->drawn));
+    CUP_TRY(cup_tensor_read(d->log, d->drawn, (size_t)(MOST * d->texts) * sizeof *d->drawn));
     d->count = count;
     d->taken = 0;
     d->stands = true;
     return CUP_OK;
 }
 
-cup_status cup__drawing_begin(cup__drawing *d, const int32_t *fresh, int64_t count,
-                              uint64_t number)
+cup_status cup__drawing_begin(cup__drawing *d, cup_tensor *tokens, uint64_t number)
 {
     cup_context *c = d->c;
+    int64_t count = cup_tensor_size(tokens, 1);
     cup__drawing_drop(d);
     /* The draw raises both. */
     int64_t counters[] = {(int64_t)number, cup_gpt_cache_used(d->cache) + count - 1};
     CUP_TRY(cup_tensor_write(d->counters, counters, sizeof counters));
     cup_scope_open(c);
-    cup_tensor *tokens = cup_tensor_from(c, CUP_I32, 2, (int64_t[]){1, count}, fresh);
     cup_status status = draw(d, cup_gpt_read(d->cache, tokens), LAST);
     cup_scope_return(c, NULL);
     if (status == CUP_OK)

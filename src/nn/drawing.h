@@ -6,23 +6,23 @@
 
 typedef struct cup__drawing cup__drawing;
 
-/* NULL with an error, or without one where the model's steps are not for the device. */
-cup__drawing *cup__drawing_new(cup_gpt *m, cup_gpt_cache *cache,
+/* Of `texts` texts, as many as the cache has. NULL with an error, or without one where the model's
+ * steps are not for the device. */
+cup__drawing *cup__drawing_new(cup_gpt *m, cup_gpt_cache *cache, int64_t texts,
                                const cup_sampling *sampling);
 void cup__drawing_free(cup__drawing *d);
 
-/* Reads `count` tokens behind those of the cache, and draws the one that follows, the seed's number
- * `number`. From there on the device goes on by itself. */
-cup_status cup__drawing_begin(cup__drawing *d, const int32_t *fresh, int64_t count,
-                              uint64_t number);
-/* Reads the token that was drawn last and draws the next, and so on, up to `most` of them, as many
- * as are worth one wait for the device. */
+/* Reads tokens [texts,T] behind those of the cache, and draws those that follow, the seed's numbers
+ * from `number` times texts on. From there on the device goes on by itself. */
+cup_status cup__drawing_begin(cup__drawing *d, cup_tensor *tokens, uint64_t number);
+/* Reads the tokens that were drawn last and draws the next, and so on, up to `most` of each text,
+ * as many as are worth one wait for the device. */
 cup_status cup__drawing_go_on(cup__drawing *d, int64_t most);
 
-/* What was drawn and not taken yet: whether there is any; the next one, which may be -1 where the
- * model's output is not a number. */
+/* What was drawn and not taken yet: whether there is any; the next one of each text, which may be
+ * -1 where the model's output is not a number. */
 bool cup__drawing_has(const cup__drawing *d);
-int32_t cup__drawing_take(cup__drawing *d);
+void cup__drawing_take(cup__drawing *d, int32_t *to);
 
 /* Whether the device stands behind the last token that was taken, so that it can go on. */
 bool cup__drawing_stands(const cup__drawing *d);

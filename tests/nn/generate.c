@@ -369,6 +369,65 @@ TEST(gpu_generator_writes_as_a_cpu)
     }
 }
 
+#define TEXTS 3
+
+/* 50 tokens of each of some texts, more than the context has. */
+static void write_texts(cup_gpt *m, const cup_sampling *sampling, int32_t (*to)[TEXTS])
+{
+    cup_generator *g = cup_generator_texts_new(m, TEXTS, sampling);
+    EXPECT_INT(cup_generator_feed(g, (int32_t[]){3, 1, 4}, 3), CUP_OK);
+    for (int i = 0; i < 50; i++)
+        EXPECT_INT(cup_generator_next_texts(g, to[i]), CUP_OK);
+    cup_generator_free(g);
+}
+
+/* Each token is the one that its own numbers draw behind what its text has, read alone. */
+TEST(texts_written_together_are_each_its_own)
+{
+    int32_t written[50][TEXTS], seen[24];
+    cup_context *c = cpu();
+    cup_gpt *m = cup_gpt_new(c, CUP_F32, &configs[1]);
+    cup_sampling sampling = {.size = sizeof sampling, .temperature = 1.5, .seed = 9};
+    write_texts(m, &sampling, written);
+    EXPECT(written[5][0] != written[5][1] || written[6][0] != written[6][1]);
+    for (int text = 0; text < TEXTS; text++)
+        for (int64_t i = 0; i < 20; i++) {
+            float logits[29];
+            memcpy(seen, (int32_t[]){3, 1, 4}, 3 * sizeof *seen);
+            for (int64_t k = 0; k < i; k++)
+                seen[3 + k] = written[k][text];
+            cup_gpt_cache *cache = cup_gpt_cache_new(m, 1, 0);
+            cup_scope_open(c);
+            cup_tensor *all = cup_tensor_from(c, CUP_I32, 2, (int64_t[]){1, 3 + i}, seen);
+            cup_tensor_read(cup_gpt_read(cache, all), logits, sizeof logits);
+            cup_scope_return(c, NULL);
+            cup_gpt_cache_free(cache);
+            EXPECT_INT(cup_sample(logits, 29, (uint64_t)(i * TEXTS + text), &sampling),
+                       written[i][text]);
+        }
+    cup_gpt_free(m);
+    cup_context_free(c);
+}
+
+TEST(gpu_texts_written_together_are_those_of_a_cpu)
+{
+    static const cup_sampling samplings[] = {
+        {.size = sizeof(cup_sampling), .temperature = -1},
+        {.size = sizeof(cup_sampling), .temperature = 1.5, .top_k = 7, .seed = 4}};
+    for (int i = 0; i < 2 * CONFIGS; i++) {
+        int32_t written[2][50][TEXTS];
+        for (int which = 0; which < 2; which++) {
+            cup_context *c = device(which ? "cuda" : "cpu");
+            cup_gpt *m = cup_gpt_new(c, CUP_F32, &configs[i / 2]);
+            write_texts(m, &samplings[i % 2], written[which]);
+            EXPECT_INT(cup_error(c), CUP_OK);
+            cup_gpt_free(m);
+            cup_context_free(c);
+        }
+        EXPECT(!memcmp(written[0], written[1], sizeof written[0]));
+    }
+}
+
 TEST(generator_refuses_what_cannot_be)
 {
     cup_context *c = cpu();

@@ -6,11 +6,16 @@
  * so that it has whole words of both results: bytes change places in registers, and 8 of a column
  * at a time in shared memory, where each column lies in another order, so that neither writing nor
  * reading meets a bank twice. VEC is 8 where rows and columns come in eights, else 1. Bytes: x
- * once, pre once, both results once. */
+ * once, pre once, both results once.
+ *
+ * Blocks beside each other hide the way to memory, and registers say how many fit. So x is held as
+ * it was read, two elements of 16 bits to a register, until its codes are made, and gelu is taken
+ * once: from where it exceeds GELU_DIP on it grows, so that the largest x has the largest result.
+ * Products with slopes are held as floats, since their largest is known when all are made. */
 /* Knobs: Y_T, VEC, GELU, SUMS. */
+#include "dependent.cuh"
 #include "real_math.cuh"
 #include "reduce.cuh"
-#include "vec.cuh"
 
 #define THREADS 256
 #define SIDE 128
@@ -18,6 +23,12 @@
 #define PARTS (SIDE / PART) /* in a tile, across and down */
 #define GELU_OF_X 1
 #define GELU_SLOPE 2
+#define GELU_DIP 0.17f /* no gelu of a negative number is as large */
+
+/* Blocks that the registers of a multiprocessor are shared by. */
+#define BLOCKS (VEC == 1 ? 1 : sizeof(T) == 4 || !CUP_HAS_FP8 ? 2 : AS_READ ? 4 : 3)
+
+#include "quantize_held.cuh"
 
 #if Y_T == CUP_F8E4M3
 #define MOST 448.0f
@@ -51,28 +62,25 @@ DEVICE uint32_t codes_of(float a, float b, float c, float d)
 #endif
 }
 
-/* Eight numbers of a row, of which `count` are there; the others are 0. */
-DEVICE void take(const T *from, int count, float (&to)[PART])
+/* Eight lines of eight codes, `pitch` apart, of which the first `lines` have a place, and of each
+ * the first `count`. */
+DEVICE void put(uint8_t *to, long long pitch, int lines, int count, const uint2 (&codes)[PART])
 {
-    vec<T, PART> v = {};
-    if (VEC == PART && count > 0)
-        v = load_once<PART>(from);
+    if (VEC == PART && lines >= PART && count > 0) {
 #pragma unroll
-    for (int i = 0; i < PART && VEC == 1; i++)
-        if (i < count)
-            v.at[i] = from[i];
-    to_reals(v, to);
-}
-
-/* Eight codes in two words, of which `count` have a place. */
-DEVICE void put(uint8_t *to, int count, uint2 codes)
-{
-    if (VEC == PART && count > 0)
-        *(uint2 *)to = codes;
+        for (int i = 0; i < PART; i++, to += pitch)
+            *(uint2 *)to = codes[i];
+        return;
+    }
 #pragma unroll
-    for (int i = 0; i < PART && VEC == 1; i++)
-        if (i < count)
-            to[i] = (uint8_t)((i < 4 ? codes.x : codes.y) >> i % 4 * 8);
+    for (int i = 0; i < PART; i++, to += pitch) {
+        if (VEC == PART && i < lines && count > 0)
+            *(uint2 *)to = codes[i];
+#pragma unroll
+        for (int j = 0; j < PART && VEC == 1; j++)
+            if (i < lines && j < count)
+                to[j] = (uint8_t)((j < 4 ? codes[i].x : codes[i].y) >> j % 4 * 8);
+    }
 }
 
 /* Four rows of four bytes become four columns. */
@@ -92,74 +100,72 @@ DEVICE int place_of(int column, int part)
     return column * PARTS + (part ^ column / PART);
 }
 
-/* A thread's part: how many of its rows and columns are there. */
-struct part {
-    int across, down, rows, columns;
-};
-
-DEVICE int left(long long all, long long before)
+/* One barrier, behind which all of `partial` is seen. */
+DEVICE float most_of_block(float most, float (&partial)[THREADS / 32])
 {
-    return all < before ? 0 : all - before < PART ? (int)(all - before) : PART;
-}
-
-/* The numbers of a part, and the largest of their sizes; NaN does not count. */
-DEVICE float take_part(const T *x, const T *pre, part p, long long pitch, float (&v)[PART][PART])
-{
-    float most = 0;
+    most = warp_max(most);
+    if (threadIdx.x % 32 == 0)
+        partial[threadIdx.x / 32] = most;
+    __syncthreads();
 #pragma unroll
-    for (int i = 0; i < PART; i++)
-        take(x + i * pitch, i < p.rows ? p.columns : 0, v[i]);
-#pragma unroll
-    for (int i = 0; i < PART; i++) {
-        float before[PART];
-        if (GELU == GELU_SLOPE)
-            take(pre + i * pitch, i < p.rows ? p.columns : 0, before);
-#pragma unroll
-        for (int j = 0; j < PART; j++) {
-            float &one = v[i][j];
-            one = GELU == GELU_OF_X    ? gelu_of(one)
-                  : GELU == GELU_SLOPE ? one * gelu_slope_of(before[j])
-                                       : one;
-            most = fmaxf(most, fabsf(one));
-        }
-    }
+    for (int i = 0; i < THREADS / 32; i++)
+        most = fmaxf(most, partial[i]);
     return most;
 }
 
-DEVICE void keep_sums(const float (&v)[PART][PART], float *to)
+DEVICE void keep_sums(const held (&v)[PART], float *to)
 {
+    numbers sums = {};
 #pragma unroll
-    for (int j = 0; j < PART; j++) {
-        float sum = 0;
+    for (int i = 0; i < PART; i++) {
+        numbers n = numbers_of(v[i]);
 #pragma unroll
-        for (int i = 0; i < PART; i++)
-            sum += v[i][j];
-        to[j] = sum;
+        for (int j = 0; j < PART; j++)
+            sums.at[j] += n.at[j];
     }
+#pragma unroll
+    for (int j = 0; j < PART; j++)
+        to[j] = sums.at[j];
 }
 
 /* The codes of a part to y, and turned to shared memory. */
-DEVICE void put_part(uint8_t *y, part p, long long pitch, const float (&v)[PART][PART],
-                     float factor, uint2 *turned)
+DEVICE void put_part(uint8_t *y, part p, long long pitch, const held (&v)[PART], float factor,
+                     uint2 *turned)
 {
-    uint32_t w[2][PART]; /* halves of rows; then, by fours, of columns */
+    uint2 w[PART];
 #pragma unroll
     for (int i = 0; i < PART; i++) {
-        const float(&r)[PART] = v[i];
-        w[0][i] = codes_of(r[0] * factor, r[1] * factor, r[2] * factor, r[3] * factor);
-        w[1][i] = codes_of(r[4] * factor, r[5] * factor, r[6] * factor, r[7] * factor);
-        put(y + i * pitch, i < p.rows ? p.columns : 0, make_uint2(w[0][i], w[1][i]));
+        numbers n = numbers_of(v[i]);
+        const float(&r)[PART] = n.at;
+        w[i].x = codes_of(r[0] * factor, r[1] * factor, r[2] * factor, r[3] * factor);
+        w[i].y = codes_of(r[4] * factor, r[5] * factor, r[6] * factor, r[7] * factor);
     }
+    put(y, pitch, VEC == 1 ? p.rows : p.rows > 0 ? PART : 0, p.columns, w);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        uint32_t upper[4] = {w[h][0], w[h][1], w[h][2], w[h][3]};
-        uint32_t lower[4] = {w[h][4], w[h][5], w[h][6], w[h][7]};
+        uint32_t all[PART];
+#pragma unroll
+        for (int i = 0; i < PART; i++)
+            all[i] = h ? w[i].y : w[i].x;
+        uint32_t upper[4] = {all[0], all[1], all[2], all[3]};
+        uint32_t lower[4] = {all[4], all[5], all[6], all[7]};
         turn(upper);
         turn(lower);
 #pragma unroll
         for (int j = 0; j < 4; j++)
             turned[place_of(p.across * PART + h * 4 + j, p.down)] = make_uint2(upper[j], lower[j]);
     }
+}
+
+/* From shared memory to memory: 8 columns of a thread, 16 apart. */
+DEVICE void put_turned(uint8_t *to, part p, long long rows, int count, int columns,
+                       const uint2 *turned)
+{
+    uint2 w[PART];
+#pragma unroll
+    for (int i = 0; i < PART; i++)
+        w[i] = turned[place_of(p.down + i * PARTS, p.across)];
+    put(to, PARTS * rows, (columns + PARTS - 1) / PARTS, count, w);
 }
 
 /* Scales of rows or columns, which lie `step` apart, those of the next tile `tile`. */
@@ -188,39 +194,43 @@ DEVICE void put_rest(float s, float *scale, const scales &of_rows, const scales 
         sums[t] = sum;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     quantize_turned(const T *x, const T *pre, uint8_t *y, uint8_t *turned, float *scale,
                     scales of_rows, scales of_columns, float *sums, long long rows,
-                    long long columns)
+                    long long columns, unsigned multiprocessors)
 {
     __shared__ uint2 tile[SIDE * PARTS];
-    __shared__ float kept[SUMS ? PARTS : 1][SIDE];
-    long long wide = (columns + SIDE - 1) / SIDE, row0 = blockIdx.x / wide,
-              column0 = blockIdx.x - row0 * wide;
-    of_rows.at += column0 * of_rows.tile + row0 * SIDE * of_rows.step;
-    of_columns.at += row0 * of_columns.tile + column0 * SIDE * of_columns.step;
-    sums += row0 * columns + column0 * SIDE;
-    row0 *= SIDE;
-    column0 *= SIDE;
-    int t = (int)threadIdx.x;
-    part p = {t % PARTS, t / PARTS, 0, 0};
+    __shared__ float kept[SUMS ? PARTS : 1][SIDE], partial[2][THREADS / 32];
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    unsigned wide = (unsigned)((columns + SIDE - 1) / SIDE), down = blockIdx.x / wide,
+             across = blockIdx.x - down * wide;
+    long long row0 = (long long)down * SIDE, column0 = (long long)across * SIDE;
+    part p = {(int)(threadIdx.x % PARTS), (int)(threadIdx.x / PARTS), 0, 0};
     p.rows = left(rows, row0 + p.down * PART);
     p.columns = left(columns, column0 + p.across * PART);
     long long at = (row0 + p.down * PART) * columns + column0 + p.across * PART;
-    float v[PART][PART];
-    float most = take_part(x + at, pre + at, p, columns, v);
+    held v[PART];
+    hold(x + at, pre + at, p, columns, v);
     if (SUMS)
         keep_sums(v, &kept[p.down][p.across * PART]);
-    most = block_max(most); /* behind which what is kept is seen */
+    float most = most_of_block(most_of(v), partial[0]); /* behind which what is kept is seen */
+    ask_ahead(x, pre, blockIdx.x + BLOCKS * multiprocessors, wide, rows, columns);
+    if (AS_READ && GELU) {
+        most = gelu_short(most);
+        if (most < GELU_DIP)
+            most = most_of_block(most_of_numbers(v), partial[1]);
+    }
     float s = most == 0 ? 1.0f : fmaxf(__fdiv_rn(most, MOST), 0x1p-126f);
+    pack_again(v);
     put_part(y + at, p, columns, v, __fdiv_rn(1.0f, s), tile);
-    put_rest(s, scale + blockIdx.x, of_rows, of_columns, sums, kept, rows - row0,
-             columns - column0);
+    of_rows.at += across * of_rows.tile + row0 * of_rows.step;
+    of_columns.at += down * of_columns.tile + column0 * of_columns.step;
+    put_rest(s, scale + blockIdx.x, of_rows, of_columns, sums + down * columns + column0, kept,
+             rows - row0, columns - column0);
     __syncthreads();
-    int count = left(rows, row0 + p.across * PART);
-    turned += (column0 + p.down) * rows + row0 + p.across * PART;
-#pragma unroll
-    for (int i = 0; i < SIDE; i += PARTS)
-        put(turned + i * rows, column0 + p.down + i < columns ? count : 0,
-            tile[place_of(p.down + i, p.across)]);
+    long long columns_left = columns - column0 - p.down;
+    put_turned(turned + (column0 + p.down) * rows + row0 + p.across * PART, p, rows,
+               left(rows, row0 + p.across * PART),
+               columns_left < SIDE ? (int)columns_left : SIDE, tile);
 }

@@ -77,6 +77,12 @@ static cup_tensor *pass(cup_context *c, const layer *l, cup_tensor *const *in, c
     return product(c, a.at, a.row_scale, w.at, w.scale, in[l->bias], x->dtype);
 }
 
+static cup_tensor *column_sums(cup_context *c, cup_tensor *tiles, cup_dtype dtype)
+{
+    const cup__sum_as_attributes attributes = {.axes = {0}, .axes_count = 1, .dtype = dtype};
+    return cup__op_call(c, &cup__rows[CUP__OP_sum_as], &tiles, 1, &attributes, NULL);
+}
+
 /* The gradients of weight and bias, and the rows of that of x, from codes of the result's. */
 static cup_tensor *pass_back(cup_context *c, const layer *l, const cup_custom_grad *g, codes d,
                              bool wants_x, cup_dtype dtype)
@@ -87,8 +93,7 @@ static cup_tensor *pass_back(cup_context *c, const layer *l, const cup_custom_gr
             product(c, d.turned, d.column_scale, kept[l->x_turned],
                     turned(c, kept[l->x_scale]), NULL, dtype);
     if (g->wanted[l->bias] && d.sums)
-        g->d_inputs[l->bias] =
-            cup_cast(c, cup_sum(c, d.sums, (int64_t[]){0}, 1, false), dtype);
+        g->d_inputs[l->bias] = column_sums(c, d.sums, dtype);
     if (!wants_x)
         return NULL;
     return product(c, d.at, d.row_scale, kept[l->weight_turned],

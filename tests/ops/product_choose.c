@@ -55,3 +55,17 @@ TEST(matmul_tiles_by_measurements)
     cup__wgmma_choose(&deep, 132, &plan);
     EXPECT(plan.parts > 1);
 }
+
+TEST(matmul_of_a_long_k_fills_the_card)
+{
+    static const int64_t outputs[][2] = {{64, 64}, {256, 64}, {64, 256}, {512, 128}};
+    for (int i = 0; i < 4; i++) {
+        cup__wgmma_plan plan;
+        cup__product p = product(outputs[i][0], outputs[i][1], 802816);
+        expect_plan(&p);
+        cup__wgmma_choose(&p, 132, &plan);
+        int64_t tiles = (p.m + plan.tile_m - 1) / plan.tile_m *
+                        ((p.n + plan.tile_n - 1) / plan.tile_n);
+        EXPECT(tiles * plan.parts > 100);
+    }
+}

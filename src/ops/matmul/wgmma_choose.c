@@ -57,6 +57,9 @@ static const entry plain_entries[] = {
     {SK(64, 96, 8, 2), {4.65, 0.166, 0.3, 1.0}},
     {SK(64, 64, 12, 2), {3.85, 0.173, 0.3, 1.0}},
     {SK(64, 32, 12, 2), {3.08, 0.103, 0.3, 1.0}},
+    /* Pairs that share rows: for the tuner, as nobody has measured yet whether they cost less. */
+    {C(128, 128, 6, 1, 2), {4.1, 0.341, 0.75, 1.0}},
+    {T(192, 128, 5, 1, 2), {5.0, 0.508, 0.86, 1.0}},
     /* With fewer stages, where a tile of another matrix takes part of the memory. */
     {P(128, 128, 4, 1, 1), {4.4, 0.35, 0.2, 1.0}},
     {C(128, 256, 3, 1, 1), {4.5, 0.655, 1.85, 1.0}},
@@ -87,7 +90,8 @@ static const entry promoted_entries[] = {
 };
 
 static const int whole_counts[] = {1, 0}, code_counts[] = {1, 2, 3, 4, 6, 8, 0},
-                 plain_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0};
+                 plain_counts[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,   10,
+                                   11, 12, 16, 22, 33, 44, 66, 132, 0};
 
 typedef double time_function(const cup__product *p, const entry *e, const cup__wgmma_plan *one,
                              int multiprocessors);
@@ -135,7 +139,7 @@ static const rates vendor_rates = {3.56, 0, 1.53, 1.0};
 #define PART_TILE 32768.0   /* elements of the tile that the costs of parts are given for */
 #define BYTES_EACH_US 3.7e6 /* from memory */
 #define PLANS_MOST 16 /* that are measured */
-#define PARTS_MOST 12 /* of plain_counts */
+#define PARTS_MOST 132 /* of plain_counts */
 #define HOT_US 300          /* from here on the card's power is what limits it, */
 #define HOT_COST 1.08       /* and turns of small tiles take less of it than large ones together */
 #define MARGIN 0.965        /* what the library must be below of our time, */

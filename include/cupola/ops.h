@@ -602,16 +602,20 @@ CUP_API cup_status cup_add_rmsnorm(cup_context *c, cup_tensor *x, cup_tensor *re
                                    cup_tensor *gamma, double eps, cup_tensor **y,
                                    cup_tensor **sum);
 
-/* (x, gamma?, beta?, running_mean?, running_var?): (x - mean) / sqrt(variance + eps) gamma +
- * beta for each channel, a place along the axis: 1 in [N,C,H,W], -1 in [N,H,W,C]. In training
- * the statistics are those of x, and the running ones, if given, move by momentum towards its
- * mean and unbiased variance, in place; otherwise they are the running ones. These are f32, or
- * f64 for x in f64; gamma and beta have the dtype of x or f32 */
+/* (x, gamma?, beta?, running_mean?, running_var?, residual?): (x - mean) / sqrt(variance + eps)
+ * gamma + beta for each channel, a place along the axis: 1 in [N,C,H,W], -1 in [N,H,W,C]. In
+ * training the statistics are those of x, and the running ones, if given, move by momentum
+ * towards its mean and unbiased variance, in place; otherwise they are the running ones. These
+ * are f32, or f64 for x in f64; gamma and beta have the dtype of x or f32. A residual, of the
+ * shape and dtype of x, is added to the result, and relu then makes 0 of what is below 0, in
+ * the same pass */
 typedef struct cup_batchnorm_options {
     size_t size;
-    bool train;      /* default: false */
-    double eps;      /* default: 1e-5 */
-    double momentum; /* default: 0.1 */
+    bool train;           /* default: false */
+    double eps;           /* default: 1e-5 */
+    double momentum;      /* default: 0.1 */
+    bool relu;            /* default: false */
+    cup_tensor *residual; /* default: none */
 } cup_batchnorm_options;
 
 CUP_API cup_tensor *cup_batchnorm(cup_context *c, cup_tensor *x, cup_tensor *gamma,

@@ -192,6 +192,9 @@ struct cup__op {
     /* Results in 8-bit floats are codes of a value, which the specification stores unrounded where
      * a check gives it a result in f64: near the middle of two codes either is right. */
     bool codes;
+    /* The hidden result in u8 has a bit for each element of the first result that is above 0, and
+     * is held against these. */
+    bool signs;
     /* Bit i: the whole numbers of input i go up, from 0 to the number of rows of input 0. */
     uint32_t ascending;
     int64_t bench_indices;      /* whole numbers of bench calls are below this; 0: as the domain */

@@ -69,11 +69,32 @@ static void compare_with_reference(cup__check_call *k, cup_check_result *r, cup_
     cup__free(memory);
 }
 
+/* Bits that tell of which elements of y are above 0, against y. */
+static void compare_signs(cup__check_call *k, cup_check_result *r, cup_tensor *y, cup_tensor *bits)
+{
+    cup_tensor values, bytes;
+    void *first = NULL, *second = NULL;
+    bool right = cup__on_host(y, &values, &first) && cup__on_host(bits, &bytes, &second);
+    for (int64_t i = 0; right && bits->count && i < y->count; i++)
+        right = (((const uint8_t *)bytes.data)[i / 8] >> i % 8 & 1) ==
+                (cup__element(&values, i) > 0);
+    cup__free(first);
+    cup__free(second);
+    if (right)
+        return;
+    r->error = INFINITY;
+    snprintf(k->note, sizeof k->note, "a bit does not tell whether its element is above 0");
+}
+
 /* Results and, for updates, the inputs that were changed. */
 static void compare_all(cup__check_call *k, cup_check_result *r, cup__call *call, double slack)
 {
     for (int i = 0; i < call->out_count; i++)
-        compare_with_reference(k, r, k->want->call.out[i], call->out[i], slack, k->least_out[i]);
+        if (call->op->signs && call->out[i]->dtype == CUP_U8)
+            compare_signs(k, r, call->out[0], call->out[i]);
+        else
+            compare_with_reference(k, r, k->want->call.out[i], call->out[i], slack,
+                                   k->least_out[i]);
     for (int i = 0; i < call->in_count; i++)
         if (call->in[i] && cup__call_changes(call, i))
             compare_with_reference(k, r, k->want->in[i], call->in[i], slack, k->least_in[i]);

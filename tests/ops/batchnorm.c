@@ -128,3 +128,65 @@ TEST(groupnorm_of_a_large_batch_is_that_of_its_parts)
     free(part);
     cup_context_free(c);
 }
+
+/* Batchnorm with a tensor that is added and relu, in one pass or one after the other. */
+static cup_tensor *behind(cup_context *c, cup_tensor **in, int axis, bool relu, bool one_pass)
+{
+    cup_batchnorm_options o = {.size = sizeof o, .train = true};
+    o.relu = one_pass && relu;
+    o.residual = one_pass ? in[3] : NULL;
+    cup_tensor *y = cup_batchnorm(c, in[0], in[1], in[2], NULL, NULL, axis, &o);
+    y = one_pass ? y : cup_add(c, y, in[3]);
+    return relu && !one_pass ? cup_relu(c, y) : y;
+}
+
+/* Planes and columns, sizes whose bits do not fill bytes. */
+static void check_behind(cup_dtype dtype, int axis, const int64_t *shape, bool relu)
+{
+    enum { MOST = 4096 };
+    static float got[MOST], want[MOST];
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 3));
+    int64_t channels = shape[axis < 0 ? 3 : 1], count = shape[0] * shape[1] * shape[2] * shape[3];
+    cup_tensor *in[4] = {cup_normal(c, dtype, 4, shape, 1, 2),
+                         cup_uniform(c, dtype, 1, &channels, 0.5, 1.5),
+                         cup_normal(c, dtype, 1, &channels, 0, 1),
+                         cup_normal(c, dtype, 4, shape, 0, 1)};
+    cup_tensor *dy = cup_normal(c, dtype, 4, shape, 0, 1), *y[2], *d[2][4];
+    for (int i = 0; i < 4; i++)
+        cup_require_grad(in[i]);
+    for (int i = 0; i < 2; i++) {
+        y[i] = behind(c, in, axis, relu, i == 0);
+        cup_tensor *loss = cup_sum(c, cup_cast(c, cup_mul(c, y[i], dy), CUP_F32), NULL, 0, false);
+        EXPECT_INT(cup_gradients(c, loss, in, 4, d[i]), CUP_OK);
+    }
+    for (int i = -1; i < 4; i++) {
+        size_t bytes = (size_t)(i == 1 || i == 2 ? channels : count) * sizeof *got;
+        EXPECT(bytes <= sizeof got);
+        cup_tensor_read(cup_cast(c, i < 0 ? y[0] : d[0][i], CUP_F32), got, bytes);
+        cup_tensor_read(cup_cast(c, i < 0 ? y[1] : d[1][i], CUP_F32), want, bytes);
+        for (size_t k = 0; k < bytes / sizeof *got; k++)
+            EXPECT_NEAR(got[k], want[k], 2e-5 * (1 + fabs((double)want[k])));
+    }
+    EXPECT_TEXT(cup_error_text(c), "");
+    cup_context_free(c);
+}
+
+TEST(batchnorm_with_what_stands_behind)
+{
+    check_behind(CUP_F32, 1, (int64_t[]){3, 5, 7, 3}, true);
+    check_behind(CUP_F32, -1, (int64_t[]){3, 5, 7, 3}, true);
+    check_behind(CUP_F32, -1, (int64_t[]){4, 4, 4, 33}, true);
+    check_behind(CUP_F64, 1, (int64_t[]){2, 3, 5, 5}, true);
+    check_behind(CUP_F32, 1, (int64_t[]){3, 5, 7, 3}, false);
+}
+
+TEST(batchnorm_refuses_another_residual)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    cup_tensor *x = cup_zeros(c, CUP_F32, 2, (int64_t[]){4, 3});
+    cup_tensor *other = cup_zeros(c, CUP_F32, 2, (int64_t[]){4, 1});
+    EXPECT(!cup_batchnorm(c, x, NULL, NULL, NULL, NULL, -1,
+                          CUP_OPTIONS(cup_batchnorm_options, .train = true, .residual = other)));
+    EXPECT_CONTAINS(cup_error_text(c), "the residual must have the dtype and the shape");
+    cup_context_free(c);
+}

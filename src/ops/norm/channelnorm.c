@@ -27,6 +27,8 @@ cup__channelnorm cup__channelnorm_of(const cup__call *call)
         const cup__batchnorm_attributes *a = call->attributes;
         n.running_mean = call->in[3];
         n.running_var = call->in[4];
+        n.residual = call->in[5];
+        n.relu = a->relu;
         n.eps = a->eps;
         n.momentum = a->momentum;
         n.constant = !a->train;
@@ -40,6 +42,8 @@ cup__channelnorm cup__channelnorm_of(const cup__call *call)
         n.mean = call->out[1];
         n.rstd = call->out[2];
     }
+    if (n.relu && call->out_count > 3)
+        n.mask = call->out[3];
     return n;
 }
 
@@ -62,6 +66,18 @@ static cup_status check_vector(cup__call *call, int i, int64_t channels, cup_dty
     return CUP_OK;
 }
 
+static cup_status check_residual(cup__call *call)
+{
+    cup__shape x = cup__shape_of(call->in[0]);
+    if (!call->in[5])
+        return CUP_OK;
+    cup__shape shape = cup__shape_of(call->in[5]);
+    if (!cup__shape_equal(&shape, &x))
+        return cup__call_fail(call, CUP_SHAPE,
+                              "the residual must have the dtype and the shape of the first input");
+    return CUP_OK;
+}
+
 static cup_status check_batchnorm(cup__call *call, int axis)
 {
     const cup__batchnorm_attributes *a = call->attributes;
@@ -79,7 +95,8 @@ static cup_status check_batchnorm(cup__call *call, int axis)
     if (!(a->momentum >= 0 && a->momentum <= 1))
         return cup__call_fail(call, CUP_ARGUMENT, "momentum must be from 0 to 1");
     call->result[1] = call->result[2] = (cup__shape){statistic, 1, {x->shape[axis]}};
-    return CUP_OK;
+    call->result[3] = (cup__shape){CUP_U8, 1, {a->relu ? (x->count + 7) / 8 : 0}};
+    return check_residual(call);
 }
 
 static cup_status check_groupnorm(cup__call *call, int axis)
@@ -158,8 +175,9 @@ static void specify_group(const cup__channelnorm *n, int64_t instance, int64_t g
     for (int64_t i = 0; i < c->count; i++) {
         int64_t channel = group * c->each + i / c->after % c->each;
         int64_t to = place_of(c, instance, group, i);
-        cup__store(n->y, to, (at(n->x, to, 0) - mean) * rstd * at(n->gamma, channel, 1) +
-                                 at(n->beta, channel, 0));
+        double y = (at(n->x, to, 0) - mean) * rstd * at(n->gamma, channel, 1) +
+                   at(n->beta, channel, 0) + at(n->residual, to, 0);
+        cup__store(n->y, to, n->relu && y < 0 ? 0 : y);
     }
     if (n->running_mean && !n->constant && c->count)
         run_along(n, group, mean, var);
@@ -169,12 +187,24 @@ static void specify_group(const cup__channelnorm *n, int64_t instance, int64_t g
     }
 }
 
+void cup__mask_write(const cup_tensor *y, cup_tensor *mask)
+{
+    for (int64_t byte = 0; byte < mask->count; byte++) {
+        unsigned bits = 0;
+        for (int64_t i = byte * 8; i < y->count && i < byte * 8 + 8; i++)
+            bits |= (cup__element(y, i) > 0 ? 1u : 0u) << i % 8;
+        ((uint8_t *)mask->data)[byte] = (uint8_t)bits;
+    }
+}
+
 cup_status cup__channelnorm_specification(cup__call *call)
 {
     cup__channelnorm n = cup__channelnorm_of(call);
     for (int64_t i = 0; i < n.at.instances; i++)
         for (int64_t g = 0; g < n.at.groups; g++)
             specify_group(&n, i, g);
+    if (n.mask)
+        cup__mask_write(n.y, n.mask);
     return CUP_OK;
 }
 
@@ -196,10 +226,12 @@ static void statistics_gradient(cup__grad *g, cup_tensor *dgamma, cup_tensor *db
 cup_status cup__channelnorm_gradient(cup__grad *g)
 {
     bool batch = g->row->op == &cup__op_batchnorm, constant = false, statistics = false;
+    bool relu = false, residual = batch && g->in_count > 5 && g->wanted[5];
     int axis, groups = -1;
     if (batch) {
         const cup__batchnorm_attributes *a = g->attributes;
         axis = a->axis;
+        relu = a->relu;
         constant = !a->train;
         statistics = constant && (g->wanted[3] || g->wanted[4]);
     } else {
@@ -210,15 +242,18 @@ cup_status cup__channelnorm_gradient(cup__grad *g)
     cup_dtype dtype = g->in[1]  ? g->in[1]->dtype
                       : has_beta ? g->in_shape[2].dtype
                                  : g->in[0]->dtype;
-    cup_tensor *dx = NULL, *dgamma = NULL, *dbeta = NULL;
-    cup__channelnorm_grad(g->c, g->d_out[0], g->in[0], g->out[1], g->out[2], g->in[1], axis, groups,
-                          constant, dtype, g->wanted[1] || statistics, g->wanted[2] || statistics,
-                          &dx, &dgamma, &dbeta);
+    cup_tensor *dx = NULL, *dgamma = NULL, *dbeta = NULL, *dresidual = NULL;
+    cup__channelnorm_grad(g->c, g->d_out[0], g->in[0], g->out[1], g->out[2], g->in[1],
+                          relu ? g->out[3] : NULL, axis, groups, constant, dtype,
+                          g->wanted[1] || statistics, g->wanted[2] || statistics, residual && relu,
+                          &dx, &dgamma, &dbeta, &dresidual);
     g->d_in[0] = dx;
     if (g->wanted[1])
         g->d_in[1] = dgamma;
     if (g->wanted[2])
         g->d_in[2] = dbeta;
+    if (residual)
+        g->d_in[5] = relu ? dresidual : g->d_out[0];
     if (statistics)
         statistics_gradient(g, dgamma, dbeta);
     return CUP_OK;

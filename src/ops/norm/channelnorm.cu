@@ -1,17 +1,54 @@
 /* Batchnorm and groupnorm, forward and, with BACK, backward: partial sums (a group of threads a
  * part of a plane, or a block a tile of columns), of which channelnorm_finish.cu makes statistics,
  * and the result, which takes x in reverse order, as its end is still in the L2 cache.
- * Reads x (and dy) twice and writes once. */
+ * Reads x (and dy) twice and writes once. What follows batchnorm is made on the way: with RELU a
+ * relu, which leaves a bit for each element of the result that is above 0, and with RESIDUAL a
+ * tensor that is added before it. Backward dy counts where its bit is set, and is what goes back
+ * to the residual. */
 #include "channels.cuh"
 #include "hopper.cuh"
 
-/* A knob: LANES (threads side by side along the columns). */
+/* Knobs: LANES (threads side by side along the columns), RELU, RESIDUAL. */
 #define ROWS (THREADS / LANES)
 #define UNROLL 4
 
 typedef dtype_of<PARAM>::type P;
 typedef packed<T, VEC> unit;
 typedef two<real> pair;
+
+/* A vector's bits stand in one byte, as vectors begin at multiples of their length. */
+DEVICE unsigned bits_at(const unsigned char *mask, int64_t at)
+{
+    return RELU ? (unsigned)mask[at / 8] >> (at % 8) : ~0u;
+}
+
+/* What flows back through the relu. */
+DEVICE void let_through(real (&dy)[VEC], unsigned bits)
+{
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        dy[k] = !RELU || (bits >> k & 1) ? dy[k] : (real)0;
+}
+
+/* The result of a vector to its place; where one is a byte of bits, these too. */
+DEVICE void put(T *out, unsigned char *mask, int64_t at, real (&v)[VEC])
+{
+#if RELU && !BACK
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        v[k] = v[k] < 0 ? (real)0 : v[k];
+#endif
+    vec<T, VEC> rounded = from_reals<T, VEC>(v);
+#if RELU && !BACK
+    unsigned bits = 0;
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        bits |= to_real(rounded.at[k]) > 0 ? 1u << k : 0;
+    if (VEC == 8 && mask)
+        mask[at / 8] = (unsigned char)bits;
+#endif
+    store(out + at, rounded);
+}
 
 /* Of one thread's numbers: moments, or sums of dy and dy times the normalised x. */
 struct sums {
@@ -58,7 +95,7 @@ struct plane_part {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 channel_sums_planes(const __grid_constant__ channels_call c, const T *x, const T *dy,
-                    const real *mean, const real *rstd, pair *partial)
+                    const unsigned char *mask, const real *mean, const real *rstd, pair *partial)
 {
     unsigned task = blockIdx.x * GROUPS + threadIdx.x / GROUP;
     plane_part part(c, task);
@@ -75,12 +112,15 @@ channel_sums_planes(const __grid_constant__ channels_call c, const T *x, const T
     s.begin(piece_at(0) < part.count ? to_real(x[piece_at(0)]) : 0);
     for (int from = 0; from < part.count; from += SPAN) {
         unit a[PIECES], b[PIECES];
+        unsigned bits[PIECES];
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (from + piece_at(p) < part.count) {
                 a[p].read(x + from + piece_at(p));
                 if (BACK)
                     b[p].read(dy + from + piece_at(p));
+                if (BACK)
+                    bits[p] = bits_at(mask, part.first + from + piece_at(p));
             }
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
@@ -90,6 +130,8 @@ channel_sums_planes(const __grid_constant__ channels_call c, const T *x, const T
                 a[p].unpack(vx);
                 if (BACK)
                     b[p].unpack(vdy);
+                if (BACK)
+                    let_through(vdy, bits[p]);
 #pragma unroll
                 for (int k = 0; k < VEC; k++)
                     s.add(vx[k], vdy[k]);
@@ -120,7 +162,7 @@ struct column_tile {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 channel_sums_columns(const __grid_constant__ channels_call c, const T *x, const T *dy,
-                     const real *mean, const real *rstd, pair *partial)
+                     const unsigned char *mask, const real *mean, const real *rstd, pair *partial)
 {
     __shared__ sums::total shared[ROWS][LANES * VEC + 1];
     let_next_kernel_start();
@@ -140,12 +182,16 @@ channel_sums_columns(const __grid_constant__ channels_call c, const T *x, const 
         }
         for (; row < tile.end; row += UNROLL * ROWS) {
             unit a[UNROLL], b[UNROLL];
+            unsigned bits[UNROLL];
 #pragma unroll
             for (int u = 0; u < UNROLL; u++)
                 if (row + u * ROWS < tile.end) {
-                    a[u].read(x + (row + u * ROWS) * c.channels + tile.column);
+                    int64_t at = (row + u * ROWS) * c.channels + tile.column;
+                    a[u].read(x + at);
                     if (BACK)
-                        b[u].read(dy + (row + u * ROWS) * c.channels + tile.column);
+                        b[u].read(dy + at);
+                    if (BACK)
+                        bits[u] = bits_at(mask, at);
                 }
 #pragma unroll
             for (int u = 0; u < UNROLL; u++)
@@ -155,6 +201,8 @@ channel_sums_columns(const __grid_constant__ channels_call c, const T *x, const 
                     a[u].unpack(vx);
                     if (BACK)
                         b[u].unpack(vdy);
+                    if (BACK)
+                        let_through(vdy, bits[u]);
 #pragma unroll
                     for (int k = 0; k < VEC; k++)
                         s[k].add(vx[k], vdy[k]);
@@ -223,12 +271,18 @@ struct factors {
         scale = param(gamma, channel, 1) * rstds[at];
         shift = param(beta, channel, 0);
     }
-    __device__ __forceinline__ real apply(real x, real) const { return (x - mean) * scale + shift; }
+    __device__ __forceinline__ real apply(real x, real residual) const
+    {
+        real y = (x - mean) * scale + shift;
+        return RESIDUAL ? y + residual : y;
+    }
 };
 
 #endif
 
-/* What the last argument of the kernels below is: beta, or means of gradients. */
+#define SECOND (BACK || RESIDUAL) /* there is dy, or what is added */
+
+/* What `other` of the kernels below is: beta, or means of gradients. */
 #if BACK
 typedef pair more;
 #else
@@ -236,22 +290,26 @@ typedef P more;
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-channel_apply_planes(const __grid_constant__ channels_call c, const T *x, const T *dy,
-                     const real *mean, const real *rstd, const P *gamma, const more *other, T *out)
+channel_apply_planes(const __grid_constant__ channels_call c, const T *x, const T *second,
+                     unsigned char *mask, const real *mean, const real *rstd, const P *gamma,
+                     const more *other, T *out, T *dresidual)
 {
     unsigned task = (gridDim.x - 1 - blockIdx.x) * GROUPS + threadIdx.x / GROUP;
     if (task >= c.tasks)
         return;
     plane_part part(c, task);
     unit a[PIECES], b[PIECES];
+    unsigned bits[PIECES];
     factors f;
     for (int from = 0; from < part.count; from += SPAN) {
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (from + piece_at(p) < part.count) {
                 a[p].read(x + part.first + from + piece_at(p));
+                if (SECOND)
+                    b[p].read(second + part.first + from + piece_at(p));
                 if (BACK)
-                    b[p].read(dy + part.first + from + piece_at(p));
+                    bits[p] = bits_at(mask, part.first + from + piece_at(p));
             }
         if (from == 0) {
             wait_for_previous_kernel();
@@ -260,21 +318,26 @@ channel_apply_planes(const __grid_constant__ channels_call c, const T *x, const 
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
             if (from + piece_at(p) < part.count) {
-                real v[VEC], vdy[VEC] = {};
+                real v[VEC], w[VEC] = {};
                 a[p].unpack(v);
+                if (SECOND)
+                    b[p].unpack(w);
                 if (BACK)
-                    b[p].unpack(vdy);
+                    let_through(w, bits[p]);
 #pragma unroll
                 for (int k = 0; k < VEC; k++)
-                    v[k] = f.apply(v[k], vdy[k]);
-                store(out + part.first + from + piece_at(p), from_reals<T, VEC>(v));
+                    v[k] = f.apply(v[k], w[k]);
+                put(out, mask, part.first + from + piece_at(p), v);
+                if (BACK && RESIDUAL)
+                    store(dresidual + part.first + from + piece_at(p), from_reals<T, VEC>(w));
             }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-channel_apply_columns(const __grid_constant__ channels_call c, const T *x, const T *dy,
-                      const real *mean, const real *rstd, const P *gamma, const more *other, T *out)
+channel_apply_columns(const __grid_constant__ channels_call c, const T *x, const T *second,
+                      unsigned char *mask, const real *mean, const real *rstd, const P *gamma,
+                      const more *other, T *out, T *dresidual)
 {
     column_tile tile(c, gridDim.x - 1 - blockIdx.x);
     wait_for_previous_kernel();
@@ -286,24 +349,47 @@ channel_apply_columns(const __grid_constant__ channels_call c, const T *x, const
         f[k] = factors(c, tile.instance, tile.column + k, mean, rstd, gamma, other);
     for (int64_t row = tile.first + threadIdx.x / LANES; row < tile.end; row += UNROLL * ROWS) {
         unit a[UNROLL], b[UNROLL];
+        unsigned bits[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
             if (row + u * ROWS < tile.end) {
-                a[u].read(x + (row + u * ROWS) * c.channels + tile.column);
+                int64_t at = (row + u * ROWS) * c.channels + tile.column;
+                a[u].read(x + at);
+                if (SECOND)
+                    b[u].read(second + at);
                 if (BACK)
-                    b[u].read(dy + (row + u * ROWS) * c.channels + tile.column);
+                    bits[u] = bits_at(mask, at);
             }
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
             if (row + u * ROWS < tile.end) {
-                real v[VEC], vdy[VEC] = {};
+                int64_t at = (row + u * ROWS) * c.channels + tile.column;
+                real v[VEC], w[VEC] = {};
                 a[u].unpack(v);
+                if (SECOND)
+                    b[u].unpack(w);
                 if (BACK)
-                    b[u].unpack(vdy);
+                    let_through(w, bits[u]);
 #pragma unroll
                 for (int k = 0; k < VEC; k++)
-                    v[k] = f[k].apply(v[k], vdy[k]);
-                store(out + (row + u * ROWS) * c.channels + tile.column, from_reals<T, VEC>(v));
+                    v[k] = f[k].apply(v[k], w[k]);
+                put(out, mask, at, v);
+                if (BACK && RESIDUAL)
+                    store(dresidual + at, from_reals<T, VEC>(w));
             }
     }
+}
+
+/* The bits of a result whose vectors are no bytes of them. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+channel_mask(const T *y, int64_t count, unsigned char *mask)
+{
+    int64_t byte = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    unsigned bits = 0;
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        if (byte * 8 + k < count && to_real(y[byte * 8 + k]) > 0)
+            bits |= 1u << k;
+    if (byte * 8 < count)
+        mask[byte] = (unsigned char)bits;
 }

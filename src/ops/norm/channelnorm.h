@@ -16,16 +16,20 @@ typedef struct cup__channels {
 typedef struct cup__channelnorm {
     cup__channels at;
     cup_tensor *x, *gamma, *beta, *running_mean, *running_var;
+    cup_tensor *residual;
     cup_tensor *y, *mean, *rstd;
+    cup_tensor *mask; /* a bit for each element of y, from the lowest of the first byte on: whether
+                         it is above 0. NULL without relu, or when nobody asks */
     double eps, momentum;
     bool batch, constant; /* batchnorm; by the running statistics */
+    bool relu;
 } cup__channelnorm;
 cup__channelnorm cup__channelnorm_of(const cup__call *call);
 
 typedef struct cup__channelnorm_back {
     cup__channels at;
-    cup_tensor *dy, *x, *mean, *rstd, *gamma;
-    cup_tensor *dx, *dgamma, *dbeta; /* the last two NULL when not asked for */
+    cup_tensor *dy, *x, *mean, *rstd, *gamma, *mask;
+    cup_tensor *dx, *dgamma, *dbeta, *dresidual; /* all but dx NULL when not asked for */
     bool constant;
 } cup__channelnorm_back;
 cup__channelnorm_back cup__channelnorm_back_of(const cup__call *call);
@@ -38,6 +42,14 @@ cup_status cup__channelnorm_infer(cup__call *call);
 cup_status cup__channelnorm_specification(cup__call *call);
 cup_status cup__channelnorm_gradient(cup__grad *g);
 cup_status cup__channelnorm_composed(cup__grad *g);
+
+/* Whether a bit of a mask is set; all are of no mask. */
+static inline bool cup__mask_bit(const cup_tensor *mask, int64_t i)
+{
+    return !mask || ((const uint8_t *)mask->data)[i / 8] >> i % 8 & 1;
+}
+/* The mask of y: whether each element is above 0. */
+void cup__mask_write(const cup_tensor *y, cup_tensor *mask);
 
 const char *cup__channelnorm_cpu_refuses(const cup__call *call);
 cup_status cup__channelnorm_cpu(cup__call *call);

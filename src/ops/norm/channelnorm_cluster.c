@@ -93,6 +93,8 @@ const char *cup__channelnorm_cluster_refuses(const cup__call *call)
     cluster_plan p;
     if (n.constant)
         return "it makes statistics";
+    if (n.relu || n.residual)
+        return "it adds no residual and has no relu";
     return plan(&p, call, &n.at, n.x, NULL, n.y);
 }
 
@@ -139,6 +141,8 @@ const char *cup__channelnorm_back_cluster_refuses(const cup__call *call)
         return "dgamma and dbeta are sums over several statistics";
     if (b.constant)
         return "it needs no sums";
+    if (b.mask || b.dresidual)
+        return "it knows of no relu and no residual";
     return plan(&p, call, &b.at, b.x, b.dy, b.dx);
 }
 

@@ -66,15 +66,36 @@ static cup_tensor *summed(cup__grad *g, int i, cup_tensor *d)
     return cup_cast(g->c, cup_reshape(g->c, sum, 1, g->in_shape[i].size), g->in_shape[i].dtype);
 }
 
+static bool is_batch(const cup__grad *g)
+{
+    return g->row->op == &cup__op_batchnorm;
+}
+
 static planes planes_of(const cup__grad *g)
 {
     const cup__groupnorm_attributes *group = g->attributes;
     const cup__batchnorm_attributes *batch = g->attributes;
-    if (g->row->op == &cup__op_batchnorm)
+    if (is_batch(g))
         return (planes){cup__channels_of(g->in[0], batch->axis, -1), !batch->train, batch->eps,
                         NULL, NULL};
     return (planes){cup__channels_of(g->in[0], group->axis, group->groups), false, group->eps,
                     NULL, NULL};
+}
+
+/* dy where the result is above 0, as the mask's bytes say: 1, 2, 4, ... of each are bits. */
+static cup_tensor *past_relu(cup__grad *g)
+{
+    cup_context *c = g->c;
+    if (!is_batch(g) || !((const cup__batchnorm_attributes *)g->attributes)->relu)
+        return g->d_out[0];
+    static const uint8_t powers[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+    const int64_t bytes = g->out_shape[3].size[0], count = g->in[0]->count, zero = 0;
+    cup_tensor *each = cup_reshape(c, cup__detached(g->out[3]), 2, (int64_t[]){bytes, 1});
+    cup_tensor *set = cup_bitwise_and(c, each, cup_tensor_from(c, CUP_U8, 2, (int64_t[]){1, 8},
+                                                               powers));
+    set = cup_slice(c, cup_reshape(c, set, 1, (int64_t[]){8 * bytes}), &zero, 1, &count, 1);
+    cup_tensor *on = cup_reshape(c, cup_cast(c, set, CUP_BOOL), g->in[0]->ndim, g->in[0]->shape);
+    return cup_where(c, on, g->d_out[0], cup__number(c, g->d_out[0], 0));
 }
 
 cup_status cup__channelnorm_composed(cup__grad *g)
@@ -88,7 +109,10 @@ cup_status cup__channelnorm_composed(cup__grad *g)
     if (!g->in[0]->count)
         return cup__no_slopes(g); /* nothing has no mean */
     normalise(g, &p);
-    cup_tensor *dy = as_planes(c, &p, g->d_out[0]);
+    cup_tensor *flowing = past_relu(g);
+    if (is_batch(g) && g->wanted[5])
+        g->d_in[5] = flowing;
+    cup_tensor *dy = as_planes(c, &p, flowing);
     cup_tensor *d = g->in[1] ? cup_mul(c, dy, as_channels(c, &p, g->in[1], false)) : dy;
     cup_tensor *dx = cup_cast(c, back_to_x(c, &p, d), g->in_shape[0].dtype);
     g->d_in[0] = cup_reshape(c, dx, g->in_shape[0].ndim, g->in_shape[0].size);

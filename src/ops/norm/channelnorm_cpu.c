@@ -25,8 +25,10 @@ typedef struct pair {
  * innermost, of SLICE rows. */
 typedef struct pass {
     cup__channels at;
-    const cup_tensor *x, *dy;
+    const cup_tensor *x, *dy, *mask; /* of dy */
+    const cup_tensor *residual;
     cup_tensor *out;
+    bool relu;
     pair *sums;         /* a block of channels: [blocks, channels] */
     int64_t outer;      /* instances * before */
     int64_t slices;     /* of an instance, where channels lie innermost */
@@ -34,6 +36,19 @@ typedef struct pass {
     const float *pivot; /* [instances, channels] */
     bool stream;        /* the result goes around the caches */
 } pass;
+
+/* Elements of dy as floats, 0 where their bits are not set. */
+static const float *flowing(const pass *p, int64_t at, int64_t count, float *buffer)
+{
+    if (!p->dy)
+        return NULL;
+    const float *dy = cup__floats_of(p->dy, at, count, buffer);
+    if (!p->mask)
+        return dy;
+    for (int64_t i = 0; i < count; i++)
+        buffer[i] = cup__mask_bit(p->mask, at + i) ? dy[i] : 0;
+    return buffer;
+}
 
 /* Of x - pivot and its square; or, with dy, of dy and dy (x - pivot). */
 CUP__WIDE static void sum_run(const float *x, const float *dy, int64_t count, float pivot, pair *to)
@@ -79,8 +94,7 @@ static void sum_planes(int64_t begin, int64_t end, void *user)
             int64_t at = plane * p->at.after + i, left = p->at.after - i;
             int64_t count = left < RUN ? left : RUN;
             sum_run(cup__floats_of(p->x, at, count, buffers[0]),
-                    p->dy ? cup__floats_of(p->dy, at, count, buffers[1]) : NULL, count, pivot,
-                    sums);
+                    flowing(p, at, count, buffers[1]), count, pivot, sums);
         }
     }
 }
@@ -93,7 +107,7 @@ static void sum_slice_part(const pass *p, int64_t slice, int64_t from, int64_t c
     for (; row < last && row < p->at.before; row++) {
         int64_t at = (instance * p->at.before + row) * channels + from;
         sum_row(cup__floats_of(p->x, at, count, buffers[0]),
-                p->dy ? cup__floats_of(p->dy, at, count, buffers[1]) : NULL, count,
+                flowing(p, at, count, buffers[1]), count,
                 p->pivot + instance * channels + from, first, second);
     }
     for (int64_t i = 0; i < count; i++)
@@ -166,6 +180,14 @@ CUP__WIDE static void apply_row(float *out, const float *x, const float *dy, int
             out[i] = (x[i] - mean[i]) * scale[i] + shift[i];
 }
 
+CUP__WIDE static void join_run(float *out, const float *residual, int64_t count, bool relu)
+{
+    for (int64_t i = 0; residual && i < count; i++)
+        out[i] += residual[i];
+    for (int64_t i = 0; relu && i < count; i++)
+        out[i] = out[i] < 0 ? 0 : out[i];
+}
+
 /* Brings a run that was made in a buffer to its place. */
 static void put_run(const pass *p, int64_t at, int64_t count, const float *from, float *spare)
 {
@@ -186,7 +208,7 @@ static void apply_at(const pass *p, int64_t at, int64_t count, int64_t channel, 
 {
     float buffers[3][RUN];
     const float *x = cup__floats_of(p->x, at, count, buffers[0]);
-    const float *dy = p->dy ? cup__floats_of(p->dy, at, count, buffers[1]) : NULL;
+    const float *dy = flowing(p, at, count, buffers[1]);
     bool direct = p->out->dtype == CUP_F32 && !p->stream;
     float *out = direct ? (float *)p->out->data + at : buffers[2];
     const float *slope = p->slope ? p->slope + channel : NULL;
@@ -196,6 +218,10 @@ static void apply_at(const pass *p, int64_t at, int64_t count, int64_t channel, 
     else
         apply_run(out, x, dy, count, p->mean[channel], p->scale[channel], slope ? *slope : 0,
                   p->shift[channel]);
+    if (p->residual || p->relu)
+        join_run(out,
+                 p->residual ? cup__floats_of(p->residual, at, count, buffers[1]) : NULL, count,
+                 p->relu);
     if (!direct)
         put_run(p, at, count, out, buffers[0]);
 }
@@ -224,6 +250,38 @@ static void apply_all(pass *p)
     p->stream = p->out->count * cup_dtype_size(p->out->dtype) >= CUP__STREAM_LEAST;
     cup__parallel_for(p->outer * (row ? 1 : p->at.channels),
                       grain_of(row ? p->at.channels : p->at.after), apply_lines, p);
+}
+
+/* The bytes of a mask, or the elements of dy that they let through, RUN at a time. */
+static void write_mask(int64_t begin, int64_t end, void *user)
+{
+    const cup__channelnorm *n = user;
+    float buffer[RUN];
+    for (int64_t run = begin; run < end; run++) {
+        int64_t at = run * RUN, left = n->y->count - at, count = left < RUN ? left : RUN;
+        const float *y = cup__floats_of(n->y, at, count, buffer);
+        uint8_t *bytes = (uint8_t *)n->mask->data + at / 8;
+        memset(bytes, 0, (size_t)(count + 7) / 8);
+        for (int64_t i = 0; i < count; i++)
+            bytes[i / 8] |= (uint8_t)((y[i] > 0) << i % 8);
+    }
+}
+
+static void write_residual(int64_t begin, int64_t end, void *user)
+{
+    const cup__channelnorm_back *b = user;
+    const pass p = {.dy = b->dy, .mask = b->mask};
+    float buffer[RUN];
+    for (int64_t run = begin; run < end; run++) {
+        int64_t at = run * RUN, left = b->dy->count - at, count = left < RUN ? left : RUN;
+        char *to = (char *)b->dresidual->data + at * cup_dtype_size(b->dy->dtype);
+        cup__store_f32(to, flowing(&p, at, count, buffer), b->dy->dtype, count);
+    }
+}
+
+static void over_runs(int64_t count, void (*each)(int64_t, int64_t, void *), void *user)
+{
+    cup__parallel_for((count + RUN - 1) / RUN, GRAIN / RUN, each, user);
 }
 
 const char *cup__channelnorm_cpu_refuses(const cup__call *call)
@@ -320,7 +378,7 @@ static void set_group(const cup__channelnorm *n, const pass *p, int64_t instance
 cup_status cup__channelnorm_cpu(cup__call *call)
 {
     cup__channelnorm n = cup__channelnorm_of(call);
-    pass p = {.at = n.at, .x = n.x, .out = n.y};
+    pass p = {.at = n.at, .x = n.x, .out = n.y, .residual = n.residual, .relu = n.relu};
     cup_tensor *floats = NULL, *sums = NULL;
     cup_status status = begin_pass(call->c, &p, &floats, &sums);
     if (status == CUP_OK) {
@@ -339,6 +397,8 @@ cup_status cup__channelnorm_cpu(cup__call *call)
         p.shift = shift;
         if (n.at.count)
             apply_all(&p);
+        if (n.mask)
+            over_runs(n.y->count, write_mask, &n);
     }
     cup_tensor_free(sums);
     cup_tensor_free(floats);
@@ -385,7 +445,7 @@ static void set_parameters(const cup__channelnorm_back *b, const pass *p)
 cup_status cup__channelnorm_back_cpu(cup__call *call)
 {
     cup__channelnorm_back b = cup__channelnorm_back_of(call);
-    pass p = {.at = b.at, .x = b.x, .dy = b.dy, .out = b.dx};
+    pass p = {.at = b.at, .x = b.x, .dy = b.dy, .mask = b.mask, .out = b.dx};
     cup_tensor *floats = NULL, *sums = NULL;
     cup_status status = begin_pass(call->c, &p, &floats, &sums);
     if (status == CUP_OK) {
@@ -407,6 +467,8 @@ cup_status cup__channelnorm_back_cpu(cup__call *call)
         set_parameters(&b, &p);
         if (b.at.count)
             apply_all(&p);
+        if (b.dresidual)
+            over_runs(b.dy->count, write_residual, &b);
     }
     cup_tensor_free(sums);
     cup_tensor_free(floats);

@@ -9,14 +9,17 @@
 #define BLOCK 256
 #define PIECES 4       /* vectors on the way to a thread */
 #define ROUNDS 2       /* times as many are one part of a plane */
-#define KNOBS 8
+#define BLOCKS_EACH 4  /* of columns, for each multiprocessor */
+#define KNOBS 10
+#define VEC_KNOB 3
 
 /* The launches of one call: what they have in common. */
 typedef struct work {
     cup__cuda *gpu;
     cup__channels at;
-    const cup_tensor *x, *dy, *gamma, *beta;
-    cup_tensor *out;
+    const cup_tensor *x, *second, *gamma, *beta; /* second: dy, or the residual */
+    cup_tensor *out, *mask, *dresidual;
+    bool relu;
     cup_dtype param, result;
     channels_call call;
     cup__knob knobs[KNOBS];
@@ -62,8 +65,8 @@ channels_call cup__channelnorm_planes(const cup__channels *at, int64_t most, int
 static int vec_of(const work *w, int64_t width)
 {
     int vec = 16 / (int)cup_dtype_size(w->x->dtype);
-    const cup_tensor *all[] = {w->x, w->dy, w->out};
-    for (int i = 0; i < 3; i++)
+    const cup_tensor *all[] = {w->x, w->second, w->out, w->dresidual};
+    for (int i = 0; i < 4; i++)
         vec = cup__row_vec(all[i], width, vec);
     return vec;
 }
@@ -89,9 +92,10 @@ static int plan_columns(work *w, int vec)
     channels_call *c = &w->call;
     int lanes = least_power(divide_up(w->at.channels, vec), 1, 32), rows = BLOCK / lanes;
     int64_t tiles = divide_up(w->at.channels, (int64_t)lanes * vec);
-    int64_t wanted = (tiles == 1 ? 8 : 4) * (int64_t)cup__cuda_facts(w->gpu)->multiprocessors;
-    int64_t slices = wanted / (tiles * w->at.instances + 1) + 1;
-    int64_t line = divide_up(w->at.before, slices);
+    /* Whole rounds, whether two or four blocks fit a multiprocessor. */
+    int64_t wanted = BLOCKS_EACH * (int64_t)cup__cuda_facts(w->gpu)->multiprocessors;
+    int64_t columns = tiles * w->at.instances, slices = columns ? wanted / columns : 0;
+    int64_t line = divide_up(w->at.before, slices ? slices : 1);
     line = (divide_up(line, PIECES * rows) + !line) * PIECES * rows;
     c->line = (unsigned)line;
     c->lines = (unsigned)divide_up(w->at.before, line);
@@ -136,7 +140,10 @@ static cup_status plan(work *w, cup_context *context, bool back)
     const cup__knob knobs[KNOBS] = {{"CUP_T", w->x->dtype}, {"PARAM", w->param},
                                     {"BACK", back},         {"VEC", vec},
                                     {"GROUP", group},       {"PIECES", PIECES},
-                                    {"THREADS", BLOCK},     {"LANES", lanes}};
+                                    {"THREADS", BLOCK},     {"LANES", lanes},
+                                    {"RELU", w->relu},
+                                    {"RESIDUAL", back ? w->dresidual != NULL
+                                                      : w->second != NULL}};
     memcpy(w->knobs, knobs, sizeof knobs);
     cup__shape shape = {w->x->dtype == CUP_F64 ? CUP_F64 : CUP_F32, 2, {sums, 2}};
     w->partial = cup__tensor_make(context, &shape, "partial sums");
@@ -167,9 +174,10 @@ static cup_status launch_sums(work *w, void *mean, void *rstd)
     cup__kernel *kernel = kernel_of(w, w->columns ? "channel_sums_columns" : "channel_sums_planes");
     if (!kernel)
         return w->x->context->error.status;
-    void *dy = cup__data_of(w->dy);
+    void *dy = cup__data_of(w->second), *mask = cup__data_of(w->mask);
     return cup__launch(w->gpu, kernel, grid_of(w), CUP__ARG(w->call), CUP__ARG(w->x->data),
-                       CUP__ARG(dy), CUP__ARG(mean), CUP__ARG(rstd), CUP__ARG(w->partial->data));
+                       CUP__ARG(dy), CUP__ARG(mask), CUP__ARG(mean), CUP__ARG(rstd),
+                       CUP__ARG(w->partial->data));
 }
 
 static cup_status launch_apply(work *w, void *mean, void *rstd, void *other)
@@ -178,12 +186,28 @@ static cup_status launch_apply(work *w, void *mean, void *rstd, void *other)
         kernel_of(w, w->columns ? "channel_apply_columns" : "channel_apply_planes");
     if (!kernel)
         return w->x->context->error.status;
-    void *dy = cup__data_of(w->dy), *gamma = cup__data_of(w->gamma);
+    void *second = cup__data_of(w->second), *gamma = cup__data_of(w->gamma);
+    void *mask = cup__data_of(w->mask), *dresidual = cup__data_of(w->dresidual);
     cup__grid grid = grid_of(w);
     grid.dependent = true;
     return cup__launch(w->gpu, kernel, grid, CUP__ARG(w->call), CUP__ARG(w->x->data),
-                       CUP__ARG(dy), CUP__ARG(mean), CUP__ARG(rstd), CUP__ARG(gamma),
-                       CUP__ARG(other), CUP__ARG(w->out->data));
+                       CUP__ARG(second), CUP__ARG(mask), CUP__ARG(mean), CUP__ARG(rstd),
+                       CUP__ARG(gamma), CUP__ARG(other), CUP__ARG(w->out->data),
+                       CUP__ARG(dresidual));
+}
+
+/* Bits that the kernel before has not written, as its vectors are no bytes of them. */
+static cup_status launch_mask(work *w)
+{
+    if (!w->mask || !w->mask->count || w->knobs[VEC_KNOB].value == 8)
+        return CUP_OK;
+    cup__kernel *kernel = kernel_of(w, "channel_mask");
+    if (!kernel)
+        return w->x->context->error.status;
+    int64_t count = w->out->count;
+    cup__grid grid = {.x = divide_up(w->mask->count, BLOCK), .threads = BLOCK};
+    return cup__launch(w->gpu, kernel, grid, CUP__ARG(w->out->data), CUP__ARG(count),
+                       CUP__ARG(w->mask->data));
 }
 
 static cup_status launch_forward(work *w, const cup__channelnorm *n, void *mean, void *rstd)
@@ -199,7 +223,8 @@ static cup_status launch_forward(work *w, const cup__channelnorm *n, void *mean,
     CUP_TRY(cup__launch(w->gpu, kernel, grid, CUP__ARG(w->call), CUP__ARG(w->partial->data),
                         CUP__ARG(mean), CUP__ARG(rstd), CUP__ARG(running_mean),
                         CUP__ARG(running_var)));
-    return launch_apply(w, mean, rstd, cup__data_of(w->beta));
+    CUP_TRY(launch_apply(w, mean, rstd, cup__data_of(w->beta)));
+    return launch_mask(w);
 }
 
 static cup_dtype param_dtype(const cup_tensor *gamma, const cup_tensor *beta, cup_dtype otherwise)
@@ -210,7 +235,8 @@ static cup_dtype param_dtype(const cup_tensor *gamma, const cup_tensor *beta, cu
 cup_status cup__channelnorm_cuda(cup__call *call)
 {
     cup__channelnorm n = cup__channelnorm_of(call);
-    work w = {.at = n.at, .x = n.x, .out = n.y, .gamma = n.gamma, .beta = n.beta,
+    work w = {.at = n.at, .x = n.x, .second = n.residual, .out = n.y, .gamma = n.gamma,
+              .beta = n.beta, .mask = n.mask, .relu = n.relu,
               .param = param_dtype(n.gamma, n.beta, n.x->dtype)};
     w.result = w.param;
     cup_tensor *own = NULL;
@@ -259,7 +285,9 @@ cup_status cup__channelnorm_back_cuda(cup__call *call)
 {
     const cup__channelnorm_grad_attributes *a = call->attributes;
     cup__channelnorm_back b = cup__channelnorm_back_of(call);
-    work w = {.at = b.at, .x = b.x, .dy = b.dy, .out = b.dx, .gamma = b.gamma, .result = a->dtype,
+    work w = {.at = b.at, .x = b.x, .second = b.dy, .out = b.dx, .gamma = b.gamma,
+              .mask = b.mask, .relu = b.mask != NULL, .dresidual = b.dresidual,
+              .result = a->dtype,
               .param = param_dtype(b.gamma, NULL, b.x->dtype)};
     cup_tensor *means = NULL;
     cup_status status = plan(&w, call->c, true);

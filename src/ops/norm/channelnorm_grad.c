@@ -11,9 +11,11 @@ cup__channelnorm_back cup__channelnorm_back_of(const cup__call *call)
         .mean = call->in[2],
         .rstd = call->in[3],
         .gamma = call->in[4],
+        .mask = call->in[5],
         .dx = call->out[0],
         .dgamma = a->want_gamma ? call->out[1] : NULL,
         .dbeta = a->want_beta ? call->out[2] : NULL,
+        .dresidual = a->want_residual ? call->out[3] : NULL,
         .constant = a->constant,
     };
 }
@@ -30,6 +32,9 @@ static cup_status infer(cup__call *call)
     call->result[0] = cup__shape_of(call->in[1]);
     call->result[1] = (cup__shape){a->dtype, 1, {a->want_gamma ? channels : 0}};
     call->result[2] = (cup__shape){a->dtype, 1, {a->want_beta ? channels : 0}};
+    call->result[3] = call->result[0];
+    if (!a->want_residual)
+        call->result[3] = (cup__shape){call->result[0].dtype, 1, {0}};
     return CUP_OK;
 }
 
@@ -47,7 +52,7 @@ static element element_of(const cup__channelnorm_back *b, int64_t instance, int6
     int64_t statistic = instance * c->groups + group;
     element e = {.channel = group * c->each + i % inner / c->after};
     e.place = (row * c->channels + e.channel) * c->after + i % c->after;
-    e.dy = cup__element(b->dy, e.place);
+    e.dy = cup__mask_bit(b->mask, e.place) ? cup__element(b->dy, e.place) : 0;
     e.normal = (cup__element(b->x, e.place) - cup__element(b->mean, statistic)) *
                cup__element(b->rstd, statistic);
     return e;
@@ -99,6 +104,8 @@ static cup_status specification(cup__call *call)
             specify_group(&b, n, g);
     for (int64_t c = 0; c < b.at.channels; c++)
         specify_channel(&b, c);
+    for (int64_t i = 0; b.dresidual && i < b.x->count; i++)
+        cup__store(b.dresidual, i, cup__mask_bit(b.mask, i) ? cup__element(b.dy, i) : 0);
     return CUP_OK;
 }
 
@@ -114,15 +121,19 @@ static const cup__impl impls[] = {
      .run = cup__channelnorm_back_cuda},
     {0},
 };
-static const cup__channelnorm_grad_attributes batch = {1, -1, false, CUP_F32, true, true},
-                                              fixed = {1, -1, true, CUP_F32, true, true},
-                                              batch_last = {-1, -1, false, CUP_F32, true, true},
-                                              fixed_last = {-1, -1, true, CUP_F32, true, false},
-                                              none = {1, -1, false, CUP_F32, false, false},
-                                              two = {1, 2, false, CUP_F32, true, true},
-                                              two_last = {-1, 2, false, CUP_F32, false, true},
-                                              each = {1, 0, false, CUP_F32, true, true},
-                                              many_last = {-1, 32, false, CUP_F32, true, true};
+typedef cup__channelnorm_grad_attributes attributes;
+static const attributes batch = {1, -1, false, CUP_F32, true, true, false},
+                        fixed = {1, -1, true, CUP_F32, true, true, false},
+                        batch_last = {-1, -1, false, CUP_F32, true, true, false},
+                        fixed_last = {-1, -1, true, CUP_F32, true, false, false},
+                        none = {1, -1, false, CUP_F32, false, false, false},
+                        two = {1, 2, false, CUP_F32, true, true, false},
+                        two_last = {-1, 2, false, CUP_F32, false, true, false},
+                        each = {1, 0, false, CUP_F32, true, true, false},
+                        many_last = {-1, 32, false, CUP_F32, true, true, false},
+                        behind = {1, -1, false, CUP_F32, true, true, true},
+                        behind_last = {-1, -1, false, CUP_F32, true, true, true},
+                        behind_fixed = {-1, -1, true, CUP_F32, true, true, true};
 static const cup__sample samples[] = {
     {"3x2x5 3x2x5 2 2 2", &batch},
     {"2x3x4x5 2x3x4x5 3 3 -", &fixed},
@@ -142,11 +153,19 @@ static const cup__sample samples[] = {
     {"3x9x11x64 3x9x11x64 3x32 3x32 64", &many_last},
     {"2x64x16x32 2x64x16x32 64 64 64", &batch},
     {"1x270x8x64 1x270x8x64 270 270 -", &batch},
+    {"3x2x5 3x2x5 2 2 2 4", &behind},
+    {"7x33x7x7 7x33x7x7 33 33 33 1415", &batch},
+    {"2x64x16x32 2x64x16x32 64 64 64 8192", &behind},
+    {"8x8x16x64 8x8x16x64 64 64 64 8192", &behind_last},
+    {"9x11x13x130 9x11x13x130 130 130 - 20914", &behind_last},
+    {"6x5x24 6x5x24 24 24 24 90", &behind_fixed},
+    {"0x3x4 0x3x4 3 3 3 0", &behind},
     {NULL, NULL}};
 static const cup__sample bench[] = {
     {"32x64x128x128 32x64x128x128 64 64 64", &batch},
     {"32x64x32x32 32x64x32x32 64 64 64", &batch},
     {"32x128x128x64 32x128x128x64 64 64 64", &batch_last},
+    {"32x128x128x64 32x128x128x64 64 64 64 4194304", &behind_last},
     {"32x64x128x128 32x64x128x128 32x2 32x2 64", &two},
     {"32x128x128x64 32x128x128x64 32x32 32x32 64", &many_last},
     {NULL, NULL}};
@@ -158,7 +177,7 @@ const cup__op cup__op_channelnorm_grad = {
     .impls = impls,
     .samples = samples,
     .bench = bench,
-    .domain = {{-2, 2}, {-1, 3}, {0.5, 1.5}, {0.5, 1.5}},
-    .in_dtypes = {0, 0, STATISTIC, STATISTIC},
+    .domain = {{-2, 2}, {-1, 3}, {0.5, 1.5}, {0.5, 1.5}, {-2, 2}, {0, 256}},
+    .in_dtypes = {0, 0, STATISTIC, STATISTIC, 0, CUP__DTYPE(U8)},
     .tolerance = 16, /* sums over a group carry the rounding of their steps */
 };

@@ -312,6 +312,11 @@ CUP_API cup_status cup_batchnorm_layer_new(cup_batchnorm_layer *layer, cup_param
                                            const cup_norm_layer_options *options);
 CUP_API cup_tensor *cup_batchnorm_layer_call(const cup_batchnorm_layer *layer, cup_tensor *x);
 
+/* With what stands behind it in one pass: the layer's result plus a residual of the shape of x,
+ * which may be NULL, and where `relu` is set 0 for what of that is below 0. */
+CUP_API cup_tensor *cup_batchnorm_layer_join(const cup_batchnorm_layer *layer, cup_tensor *x,
+                                             cup_tensor *residual, bool relu);
+
 /* See cup_groupnorm; the groups divide the channels. */
 typedef struct cup_groupnorm_layer {
     cup_layer layer;

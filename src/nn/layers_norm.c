@@ -55,6 +55,11 @@ CUP_API cup_status cup_batchnorm_layer_new(cup_batchnorm_layer *layer, cup_param
                                            const cup_norm_layer_options *options);
 CUP_API cup_tensor *cup_batchnorm_layer_call(const cup_batchnorm_layer *layer, cup_tensor *x);
 
+/* With what stands behind it in one pass: the layer's result plus a residual of the shape of x,
+ * which may be NULL, and where `relu` is set 0 for what of that is below 0. */
+CUP_API cup_tensor *cup_batchnorm_layer_join(const cup_batchnorm_layer *layer, cup_tensor *x,
+                                             cup_tensor *residual, bool relu);
+
 /* See cup_groupnorm; the groups divide the channels. */
 typedef struct cup_groupnorm_layer {
     cup_layer layer;
@@ -189,6 +194,19 @@ cup_status cup_batchnorm_layer_new(cup_batchnorm_layer *layer, cup_parameters *l
 
 cup_tensor *cup_batchnorm_layer_call(const cup_batchnorm_layer *layer, cup_tensor *x)
 {
+    return cup_batchnorm_layer_join(layer, x, NULL, false);
+}
+
+static cup_tensor *joined(cup_context *c, cup_tensor *y, cup_tensor *residual, bool relu)
+{
+    if (residual)
+        y = cup_add(c, y, residual);
+    return relu ? cup_relu(c, y) : y;
+}
+
+cup_tensor *cup_batchnorm_layer_join(const cup_batchnorm_layer *layer, cup_tensor *x,
+                                     cup_tensor *residual, bool relu)
+{
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
     if (!c)
         return NULL;
@@ -197,11 +215,12 @@ cup_tensor *cup_batchnorm_layer_call(const cup_batchnorm_layer *layer, cup_tenso
     bool fits = x->ndim > 1 && axis < x->ndim && x->shape[axis] == layer->weight->count &&
                 (x->dtype == CUP_F64) == (layer->running_mean->dtype == CUP_F64);
     if (train && fits && cup__parameters_sharing(layer->layer.parameters))
-        return cup__batchnorm_together(layer, c, x, axis);
+        return joined(c, cup__batchnorm_together(layer, c, x, axis), residual, relu);
     return cup_batchnorm(c, x, layer->weight, layer->bias, layer->running_mean,
                          layer->running_var, layer->axis,
                          CUP_OPTIONS(cup_batchnorm_options, .train = train,
-                                     .eps = layer->epsilon, .momentum = layer->momentum));
+                                     .eps = layer->epsilon, .momentum = layer->momentum,
+                                     .relu = relu, .residual = residual));
 }
 
 cup_status cup_groupnorm_layer_new(cup_groupnorm_layer *layer, cup_parameters *list,

@@ -308,11 +308,27 @@ static cup__network_step *add_step(making *m, cup__step_kind kind)
     return s;
 }
 
+/* An activation right behind a linear layer is that layer's own. */
+static bool joins_linear(making *m, const cup__network_line *l)
+{
+    static const cup_activation activations[CUP__STEP_END] = {
+        [CUP__STEP_RELU] = CUP_ACTIVATION_RELU, [CUP__STEP_GELU] = CUP_ACTIVATION_GELU,
+        [CUP__STEP_SILU] = CUP_ACTIVATION_SILU};
+    cup__network_step *last = m->n->count ? &m->n->steps[m->n->count - 1] : NULL;
+    if (l->kind >= CUP__STEP_END || !activations[l->kind] || !last ||
+        last->kind != CUP__STEP_LINEAR || last->as.linear.activation != CUP_ACTIVATION_NONE)
+        return false;
+    last->as.linear.activation = activations[l->kind];
+    return true;
+}
+
 static cup_status make_line(making *m, const cup__network_line *lines, int *at)
 {
     const cup__network_line *l = &lines[*at];
     if (l->kind == CUP__STEP_REPEAT)
         return open_frame(m, l, *at);
+    if (joins_linear(m, l))
+        return CUP_OK;
     bool repeats = l->kind == CUP__STEP_END && m->depth &&
                    m->frames[m->depth - 1].line->kind == CUP__STEP_REPEAT;
     cup__network_step *s = repeats ? NULL : add_step(m, l->kind);

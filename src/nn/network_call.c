@@ -2,8 +2,46 @@
 #include "cupola/ops.h"
 #include "nn/network.h"
 
+/* A window of one place is a product of all places, whose gradient is added to another in place. */
+static cup_tensor *conv_places(cup_context *c, const cup__network_step *s, cup_tensor *x)
+{
+    const cup_conv2d_layer *l = &s->as.conv;
+    const int64_t shape[] = {cup_tensor_size(l->weight, 0), cup_tensor_size(l->weight, 1)};
+    return cup_linear(c, x, cup_reshape(c, l->weight, 2, shape), l->bias);
+}
+
+#define FEW_CHANNELS 8
+
+/* Whether windows stand side by side over all of images of a few channels, of which kernels for
+ * convolutions could not read whole vectors. */
+static bool is_patches(const cup__network_step *s, const cup_tensor *x)
+{
+    int64_t side = s->window;
+    return side > 1 && s->stride == side && s->padding == 0 && s->as.conv.groups == 1 &&
+           cup_tensor_size(x, 3) < FEW_CHANNELS && cup_tensor_size(x, 1) % side == 0 &&
+           cup_tensor_size(x, 2) % side == 0;
+}
+
+/* The windows as rows of a matrix, and so the weight. */
+static cup_tensor *conv_patches(cup_context *c, const cup__network_step *s, cup_tensor *x)
+{
+    const cup_conv2d_layer *l = &s->as.conv;
+    int64_t side = s->window, channels = cup_tensor_size(x, 3), out = cup_tensor_size(l->weight, 0);
+    int64_t high = cup_tensor_size(x, 1) / side, wide = cup_tensor_size(x, 2) / side;
+    const int64_t cut[] = {cup_tensor_size(x, 0), high, side, wide, side, channels};
+    const int64_t rows[] = {cut[0], high, wide, side * side * channels};
+    const int64_t matrix[] = {out, side * side * channels};
+    const int64_t by_place[] = {0, 1, 3, 2, 4, 5}, last[] = {0, 2, 3, 1};
+    x = cup_reshape(c, cup_permute(c, cup_reshape(c, x, 6, cut), by_place, 6), 4, rows);
+    return cup_linear(c, x, cup_reshape(c, cup_permute(c, l->weight, last, 4), 2, matrix), l->bias);
+}
+
 static cup_tensor *conv(cup_context *c, const cup__network_step *s, cup_tensor *x)
 {
+    if (s->window == 1 && s->stride == 1 && s->padding == 0 && s->as.conv.groups == 1)
+        return conv_places(c, s, x);
+    if (is_patches(s, x))
+        return conv_patches(c, s, x);
     const int64_t first[] = {0, 3, 1, 2}, last[] = {0, 2, 3, 1};
     cup_tensor *y = cup_conv2d_layer_call(&s->as.conv, cup_permute(c, x, first, 4));
     return cup_permute(c, y, last, 4);
@@ -93,6 +131,42 @@ static cup_tensor *call_step(cup_context *c, const cup__network_step *s, cup_ten
     }
 }
 
+/* How many steps behind a step are computed with it; `added` is where the end of a residual is
+ * among them. */
+static int joined_steps(const cup_network *n, int at, bool *added)
+{
+    const cup__network_step *s = &n->steps[at];
+    int left = n->count - at - 1;
+    *added = false;
+    if (s->kind == CUP__STEP_BATCHNORM) {
+        *added = left > 0 && s[1].kind == CUP__STEP_END;
+        return *added + (left > *added && s[1 + *added].kind == CUP__STEP_RELU);
+    }
+    *added = s->kind == CUP__STEP_LINEAR && s->as.linear.activation == CUP_ACTIVATION_NONE &&
+             left > 1 && s[1].kind == CUP__STEP_SCALE && s[2].kind == CUP__STEP_END;
+    return *added ? 2 : 0;
+}
+
+/* (x weight^T + bias) scale + residual, with the scale in the weight and the bias. */
+static cup_tensor *scaled_linear(cup_context *c, const cup__network_step *s, cup_tensor *x,
+                                 cup_tensor *residual)
+{
+    const int64_t column[] = {cup_tensor_size(s[1].tensor, 0), 1};
+    const cup_linear_layer *l = &s->as.linear;
+    cup_tensor *weight = cup_mul(c, l->weight, cup_reshape(c, s[1].tensor, 2, column));
+    cup_tensor *bias = l->bias ? cup_mul(c, l->bias, s[1].tensor) : NULL;
+    return cup_linear_add(c, x, weight, residual, bias);
+}
+
+static cup_tensor *call_joined(cup_context *c, const cup__network_step *s, int joined,
+                               cup_tensor *x, cup_tensor *residual)
+{
+    if (s->kind == CUP__STEP_LINEAR)
+        return scaled_linear(c, s, x, residual);
+    return cup_batchnorm_layer_join(&s->as.batchnorm, x, residual,
+                                    s[joined].kind == CUP__STEP_RELU);
+}
+
 static bool fits(const cup_network *n, const cup_tensor *x)
 {
     return cup_tensor_ndim(x) == 4 && cup_tensor_size(x, 1) == n->sizes.height &&
@@ -116,7 +190,12 @@ cup_tensor *cup_network_call(const cup_network *network, cup_tensor *x)
     }
     for (int i = 0; i < network->count && x; i++) {
         const cup__network_step *s = &network->steps[i];
-        if (s->kind == CUP__STEP_RESIDUAL) {
+        bool added;
+        int joined = joined_steps(network, i, &added);
+        if (joined) {
+            x = call_joined(c, s, joined, x, added ? kept[--depth] : NULL);
+            i += joined;
+        } else if (s->kind == CUP__STEP_RESIDUAL) {
             kept[depth++] = x;
         } else if (s->kind == CUP__STEP_SHORTCUT) {
             cup_tensor *body = x;

@@ -42,6 +42,11 @@ static const variant variants[] = {
     {"window, all by formula", "score query key", NULL,
      "score, key <= query && query - key < 512", 0, 0,
      OPTIONS(.causal = true, .window_left = 512), OPTIONS(.causal = false)},
+    {"window and first keys", "score query key", NULL,
+     "score, key <= query && (query - key < 512 || key < 4)", 0, 0,
+     OPTIONS(.causal = true, .window_left = 512), OPTIONS(.causal = false)},
+    {"prefix", "score query key", "prefix", "score, key <= query || key < prefix", 64, 0,
+     OPTIONS(.causal = true), OPTIONS(.causal = false)},
     {"bias", "score bias", NULL, "score + bias", 0, 'b', OPTIONS(.causal = true),
      OPTIONS(.causal = true)},
 };

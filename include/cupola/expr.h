@@ -112,10 +112,13 @@ CUP_API cup_tensor *cup_expr_call(cup_expr *e, cup_tensor *const *inputs, const 
  * are in f32 (f64 where q is). Gradients flow back to q, k, v, the tensors and sinks; that of a
  * tensor that differs from key to key takes memory for [B,H,T,S]. Second derivatives are refused.
  *
- * In the options soft_cap, slopes, bias and top_left must be left out: the formula says them.
- * What causal and the windows hide is not even computed, which a condition cannot have. Arithmetic
- * is in f32, in f64 where q is; in f32 the numbers of positions are exact up to 2^24. For q of 16
- * bits a GPU's functions are good to 2^-20 or so of themselves, tanh of 1. */
+ * In the options soft_cap, slopes, bias and top_left must be left out: the formula says them. What
+ * causal and the windows hide is not even computed, and so is what conditions hide that say how far
+ * a key may be from the query: comparisons, joined by &&, whose sides differ by query - key times a
+ * number and by numbers and parameters, or of abs(query - key) with these. What other conditions
+ * over places, numbers and parameters alone hide is left out by tiles on Hopper, where there are no
+ * offsets. Arithmetic is in f32, in f64 where q is; in f32 the numbers of positions are exact up to
+ * 2^24. For q of 16 bits a GPU's functions are good to 2^-20 or so of themselves, tanh of 1. */
 struct cup_attention_options;
 CUP_API cup_tensor *cup_expr_attention(cup_expr *e, cup_tensor *q, cup_tensor *k, cup_tensor *v,
                                        cup_tensor *const *tensors, const double *parameters,

@@ -1,5 +1,5 @@
-/* Formulas as attention takes them: the score, its derivatives by what it is made of, and the text
- * that its kernels are compiled with. They stay with the context, as the tape may need them. */
+/* Formulas as attention takes them: the score and its derivatives by what it is made of. They stay
+ * with the context, as the tape may need them. */
 #include <math.h>
 #include <string.h>
 
@@ -7,23 +7,6 @@
 #include "custom/expr.h"
 #include "custom/score.h"
 #include "custom/vectors.h"
-
-#define NODES_MOST 256 /* of a formula with its derivatives: the CPU keeps all of them */
-#define TEXTS_MOST 10
-
-typedef struct score_text {
-    const char *file;
-    char *text;
-} score_text;
-
-struct cup__score {
-    cup__score_formula base; /* first: attention knows of no more */
-    struct cup__score *next;
-    cup__expr_node *nodes; /* inputs are numbered as attention's vectors */
-    int count;
-    int32_t gives[CUP__GIVES]; /* nodes; -1: it is 0 */
-    score_text texts[TEXTS_MOST];
-};
 
 #define ERROR(e, ...) cup__fail(&(e)->c->error, CUP_ARGUMENT, "formula: " __VA_ARGS__)
 
@@ -58,9 +41,24 @@ static int part_of_where(cup__graph *g, int node, int *open)
     return node;
 }
 
-/* The nodes of what the formula gives, in a graph whose inputs are still those of the formula. */
-static cup_status differentiate(cup_expr *e, cup__graph *g, int32_t gives[CUP__GIVES])
+/* Takes the limits out of a condition; `s` gets those, as nodes of the graph. */
+static cup_status take_limits(struct cup__score *s, const cup_expr *e, cup__graph *g, int *open)
 {
+    int input[CUP__READS], tensors = 0, condition = *open;
+    for (int i = 0; i < CUP__READS; i++)
+        input[i] = -1;
+    for (int i = 0; i < e->formula.inputs; i++)
+        input[cup__score_reads(e, i, &tensors)] = i;
+    if (condition < 0)
+        return CUP_OK;
+    return cup__limits_split(g, condition, input[CUP__READS_QUERY], input[CUP__READS_KEY],
+                             s->limit, CUP__SCORE_LIMITS_MOST, &s->limits, open);
+}
+
+/* The nodes of what the formula gives, in a graph whose inputs are still those of the formula. */
+static cup_status differentiate(cup_expr *e, cup__graph *g, struct cup__score *s)
+{
+    int32_t *gives = s->gives;
     int slopes[CUP_EXPR_INPUTS], tensors = 0, open = -1;
     int one = cup__graph_number(g, 1);
     if (e->formula.results == 2)
@@ -77,6 +75,7 @@ static cup_status differentiate(cup_expr *e, cup__graph *g, int32_t gives[CUP__G
         else if (reads >= CUP__READS_TENSORS)
             gives[CUP__GIVES_TENSORS + reads - CUP__READS_TENSORS] = slopes[i];
     }
+    CUP_TRY(take_limits(s, e, g, &open));
     int hidden = open < 0 ? 0 : cup__graph_number(g, -INFINITY);
     gives[CUP__GIVES_SCORE] =
         open < 0 || hidden < 0 ? score : cup__graph_add(g, CUP__WHERE, open, score, hidden);
@@ -85,23 +84,28 @@ static cup_status differentiate(cup_expr *e, cup__graph *g, int32_t gives[CUP__G
     return e->c->error.status;
 }
 
-/* Keeps what is needed, with inputs numbered as attention's vectors; false without memory. */
-static bool take_nodes(struct cup__score *s, const cup_expr *e, const cup__graph *g)
+/* Nodes that are kept, with inputs numbered as attention's vectors. */
+typedef struct kept {
+    cup__expr_node *nodes;
+    int count;
+} kept;
+
+/* Keeps what the nodes of `roots`, of which any may be -1, are made of, and numbers these anew;
+ * no nodes without memory. */
+static kept keep(const cup__graph *g, const int *leaves, int32_t *roots, int count)
 {
-    int32_t *number = cup__calloc((size_t)g->count, sizeof *number);
-    int leaves[CUP_EXPR_INPUTS], tensors = 0;
-    for (int i = 0; i < e->formula.inputs; i++)
-        leaves[i] = cup__score_reads(e, i, &tensors);
-    for (int i = 0; number && i < CUP__GIVES; i++)
-        if (s->gives[i] >= 0)
-            number[s->gives[i]] = 1;
+    kept to = {NULL, 0};
+    int32_t *number = cup__calloc((size_t)g->count + 1, sizeof *number);
+    for (int i = 0; number && i < count; i++)
+        if (roots[i] >= 0)
+            number[roots[i]] = 1;
     for (int node = g->count; number && node-- > 0;)
         for (int i = 0; number[node] && i < cup__functions[g->nodes[node].function].arity; i++)
             number[g->nodes[node].in[i]] = 1;
     for (int node = 0; number && node < g->count; node++)
-        number[node] = number[node] ? s->count++ : -1;
-    s->nodes = number ? cup__calloc((size_t)s->count, sizeof *s->nodes) : NULL;
-    for (int node = 0; s->nodes && node < g->count; node++) {
+        number[node] = number[node] ? to.count++ : -1;
+    to.nodes = number ? cup__calloc((size_t)to.count + 1, sizeof *to.nodes) : NULL;
+    for (int node = 0; to.nodes && node < g->count; node++) {
         if (number[node] < 0)
             continue;
         cup__expr_node n = g->nodes[node];
@@ -109,13 +113,28 @@ static bool take_nodes(struct cup__score *s, const cup_expr *e, const cup__graph
             n.in[i] = number[n.in[i]];
         if (n.function == CUP__INPUT)
             n.in[0] = leaves[n.in[0]];
-        s->nodes[number[node]] = n;
+        to.nodes[number[node]] = n;
     }
-    for (int i = 0; s->nodes && i < CUP__GIVES; i++)
-        s->gives[i] = s->gives[i] < 0 ? -1 : number[s->gives[i]];
-    s->base.tensors = tensors;
+    for (int i = 0; to.nodes && i < count; i++)
+        roots[i] = roots[i] < 0 ? -1 : number[roots[i]];
     cup__free(number);
-    return s->nodes != NULL;
+    return to;
+}
+
+/* False without memory. */
+static bool take_nodes(struct cup__score *s, const cup_expr *e, const cup__graph *g)
+{
+    int leaves[CUP_EXPR_INPUTS], tensors = 0;
+    for (int i = 0; i < e->formula.inputs; i++)
+        leaves[i] = cup__score_reads(e, i, &tensors);
+    kept of_score = keep(g, leaves, s->gives, CUP__GIVES);
+    kept of_limits = keep(g, leaves, s->limit, s->limits);
+    s->nodes = of_score.nodes;
+    s->count = of_score.count;
+    s->limit_nodes = of_limits.nodes;
+    s->limit_nodes_count = of_limits.count;
+    s->base.tensors = tensors;
+    return s->nodes && s->limit_nodes;
 }
 
 static bool is_number(const struct cup__score *s, int node, double value)
@@ -129,7 +148,7 @@ static bool has_score(const struct cup__score *s, int node)
     const cup__expr_node *n = &s->nodes[node];
     if (n->function == CUP__INPUT)
         return n->in[0] == CUP__READS_SCORE;
-    bool has[NODES_MOST] = {false};
+    bool has[CUP__SCORE_NODES_MOST] = {false};
     for (int k = 0; k <= node; k++) {
         n = &s->nodes[k];
         has[k] = n->function == CUP__INPUT && n->in[0] == CUP__READS_SCORE;
@@ -169,87 +188,25 @@ static void evaluate(const cup__score_formula *f, cup__score_run *run)
         run->gives[i] = s->gives[i] < 0 ? NULL : value[s->gives[i]];
 }
 
-static bool is_by_parameter(const struct cup__score *s, const cup__expr_node *n)
-{
-    return n->function == CUP__DIV && s->nodes[n->in[1]].function == CUP__PARAMETER;
-}
-
-/* The tanh of a quotient; a score is scaled by what it is divided by as well. */
-static void add_tanh_by(const struct cup__score *s, const cup__expr_node *quotient, cup__text *out)
-{
-    const cup__expr_node *x = &s->nodes[quotient->in[0]];
-    int parameter = s->nodes[quotient->in[1]].in[0];
-    if (x->function == CUP__INPUT && x->in[0] == CUP__READS_SCORE)
-        cup__text_add(out, "tanh_by(c, raw, scale, %d)", parameter);
-    else
-        cup__text_add(out, "tanh_by(c, t%d, (Real)1, %d)", quotient->in[0], parameter);
-}
-
-/* A division by a parameter is a product with what is found once. */
-static void add_node(const struct cup__score *s, int node, cup__text *out)
-{
-    static const char *const names[] = {"score", "query", "key", "head", "batch"};
-    const cup__expr_node *n = &s->nodes[node];
-    cup__text_add(out, "    const Real t%d = ", node);
-    if (n->function == CUP__INPUT && n->in[0] < CUP__READS_TENSORS)
-        cup__text_add(out, "%s", names[n->in[0]]);
-    else if (n->function == CUP__INPUT)
-        cup__text_add(out, "x[%d]", n->in[0] - CUP__READS_TENSORS);
-    else if (n->function == CUP__PARAMETER)
-        cup__text_add(out, "parameter_of<Real>(c, %d)", n->in[0]);
-    else if (n->function == CUP__TANH && is_by_parameter(s, &s->nodes[n->in[0]]))
-        add_tanh_by(s, &s->nodes[n->in[0]], out);
-    else if (is_by_parameter(s, n))
-        cup__text_add(out, "by_parameter(c, t%d, %d)", n->in[0], s->nodes[n->in[1]].in[0]);
-    else
-        cup__node_source(n, "Real", out);
-    cup__text_add(out, "; \\\n");
-}
-
-static char *make_source(const struct cup__score *s, const char *file)
-{
-    cup__text out = {0};
-    cup__text_add(&out,
-                  "/* A formula may need more registers than there are: CUP_SPILLS_ALLOWED. */\n"
-                  "#define FORMULA 1\n#define FORMULA_TENSORS %d\n"
-                  "#define FORMULA_SLOPED %d\n#define SCORE_FORMULA \\\n",
-                  s->base.tensors, s->base.sloped);
-    for (int node = 0; node < s->count; node++)
-        add_node(s, node, &out);
-    cup__text_add(&out, "    y.score = t%d; \\\n    y.slope = t%d;", s->gives[CUP__GIVES_SCORE],
-                  s->gives[CUP__GIVES_SLOPE]);
-    for (int i = 0; i < s->base.tensors; i++) {
-        int node = s->gives[CUP__GIVES_TENSORS + i];
-        if (node < 0)
-            cup__text_add(&out, " \\\n    y.d[%d] = 0;", i);
-        else
-            cup__text_add(&out, " \\\n    y.d[%d] = t%d;", i, node);
-    }
-    cup__text_add(&out, "\n#include \"%s\"\n", file);
-    if (!out.failed)
-        return out.bytes;
-    cup__text_free(&out);
-    return NULL;
-}
-
 static const char *source(cup__score_formula *f, const char *file)
 {
     struct cup__score *s = (struct cup__score *)f;
     int i = 0;
-    while (i < TEXTS_MOST - 1 && s->texts[i].file && strcmp(s->texts[i].file, file))
+    while (i < CUP__SCORE_TEXTS_MOST - 1 && s->texts[i].file && strcmp(s->texts[i].file, file))
         i++;
     if (!s->texts[i].text) {
         s->texts[i].file = file;
-        s->texts[i].text = make_source(s, file);
+        s->texts[i].text = cup__score_source(s, file);
     }
     return s->texts[i].text;
 }
 
 static void score_free(struct cup__score *s)
 {
-    for (int i = 0; i < TEXTS_MOST; i++)
+    for (int i = 0; i < CUP__SCORE_TEXTS_MOST; i++)
         cup__free(s->texts[i].text);
     cup__free(s->nodes);
+    cup__free(s->limit_nodes);
     cup__free(s);
 }
 
@@ -266,12 +223,18 @@ static bool equal(const struct cup__score *a, const struct cup__score *b)
 {
     return a->count == b->count && a->base.tensors == b->base.tensors &&
            !memcmp(a->gives, b->gives, sizeof a->gives) &&
-           !memcmp(a->nodes, b->nodes, (size_t)a->count * sizeof *a->nodes);
+           !memcmp(a->nodes, b->nodes, (size_t)a->count * sizeof *a->nodes) &&
+           a->limits == b->limits && a->limit_nodes_count == b->limit_nodes_count &&
+           !memcmp(a->limit, b->limit, sizeof a->limit) &&
+           !memcmp(a->limit_nodes, b->limit_nodes,
+                   (size_t)a->limit_nodes_count * sizeof *a->limit_nodes);
 }
 
 static void describe(struct cup__score *s)
 {
     cup__score_formula *f = &s->base;
+    const cup__expr_node *score = &s->nodes[s->gives[CUP__GIVES_SCORE]];
+    f->plain = score->function == CUP__INPUT && score->in[0] == CUP__READS_SCORE;
     f->sloped = !is_number(s, s->gives[CUP__GIVES_SLOPE], 1);
     for (int i = 0; i < f->tensors; i++) {
         int node = s->gives[CUP__GIVES_TENSORS + i];
@@ -280,6 +243,8 @@ static void describe(struct cup__score *s)
         f->differs |= is_number(s, node, 0) ? 0 : 1u << i;
         f->by_score |= has_score(s, node) ? 1u << i : 0;
     }
+    for (int i = 0; i < s->count; i++)
+        f->parameters |= s->nodes[i].function == CUP__PARAMETER ? 1u << s->nodes[i].in[0] : 0;
     f->room = (size_t)s->count * 2 * sizeof(double);
     f->evaluate = evaluate;
     f->source = source;
@@ -308,14 +273,14 @@ static struct cup__score *make(cup_expr *e)
     struct cup__score *s = cup__calloc(1, sizeof *s);
     cup__graph_open(&g, &e->c->error, CUP__PROGRAM_NODES);
     bool good = s && cup__graph_copy(&g, &e->graph);
-    if (good && differentiate(e, &g, s->gives) == CUP_OK)
+    if (good && differentiate(e, &g, s) == CUP_OK)
         good = take_nodes(s, e, &g);
     cup__graph_close(&g);
     if (!good)
         cup__fail(&e->c->error, CUP_MEMORY, "out of host memory for a formula");
-    else if (s->count > NODES_MOST && e->c->error.status == CUP_OK)
+    else if (s->count > CUP__SCORE_NODES_MOST && e->c->error.status == CUP_OK)
         ERROR(e, "with its derivatives it has %d operations, and attention takes %d", s->count,
-              NODES_MOST);
+              CUP__SCORE_NODES_MOST);
     if (e->c->error.status == CUP_OK)
         return s;
     if (s)
@@ -340,4 +305,11 @@ struct cup__score *cup__score_get(cup_expr *e)
     s->next = slot->kept;
     *slot = (cup__slot){s, scores_free};
     return e->score = s;
+}
+
+cup_status cup__score_limits(const struct cup__score *s, const double *parameters,
+                             cup__error *error, cup__key_limits *out)
+{
+    const cup__limit_parts parts = {s->limit_nodes, s->limit_nodes_count, s->limit, s->limits};
+    return cup__limits_read(&parts, CUP__READS_QUERY, CUP__READS_KEY, parameters, error, out);
 }

@@ -3,15 +3,45 @@
 #define CUP_CUSTOM_SCORE_H
 
 #include "custom/expr.h"
+#include "custom/limits.h"
 #include "ops/attention/attention_formula.h"
 
-/* The formula of a cup_expr; begins with a cup__score_formula. */
-struct cup__score;
+#define CUP__SCORE_NODES_MOST 256 /* of a formula with its derivatives: the CPU keeps all of them */
+#define CUP__SCORE_TEXTS_MOST 10
+#define CUP__SCORE_LIMITS_MOST 8
+
+typedef struct cup__score_text {
+    const char *file;
+    char *text;
+} cup__score_text;
+
+/* The formula of a cup_expr. */
+struct cup__score {
+    cup__score_formula base; /* first: attention knows of no more */
+    struct cup__score *next;
+    cup__expr_node *nodes; /* inputs are numbered as attention's vectors */
+    int count;
+    int32_t gives[CUP__GIVES]; /* nodes; -1: it is 0 */
+    cup__expr_node *limit_nodes; /* of the parts of its condition that are limits, `limits` */
+    int limit_nodes_count, limits;
+    int32_t limit[CUP__SCORE_LIMITS_MOST];
+    cup__score_text texts[CUP__SCORE_TEXTS_MOST];
+};
 
 /* It may have been made before; NULL with an error. */
 struct cup__score *cup__score_get(cup_expr *e);
 
 /* Which of attention's vectors an input is; `tensors` counts those that are none of its own. */
 int cup__score_reads(const cup_expr *e, int input, int *tensors);
+
+/* How far keys may be from their queries by what the condition of a call says of that. */
+cup_status cup__score_limits(const struct cup__score *s, const double *parameters,
+                             cup__error *error, cup__key_limits *out);
+
+/* Adds what is known of its condition on whole tiles. */
+void cup__score_spans(const struct cup__score *s, cup__text *out);
+
+/* The text that is compiled in place of a kernel's file; NULL without memory. */
+char *cup__score_source(const struct cup__score *s, const char *file);
 
 #endif

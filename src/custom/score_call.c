@@ -1,9 +1,11 @@
 /* The public call of attention by a formula. */
+#include <math.h>
 #include <string.h>
 
 #include "base/options.h"
 #include "cupola/ops.h"
 #include "custom/score.h"
+#include "ops/attention/attention_mask.h"
 
 #define ERROR(e, ...) cup__fail(&(e)->c->error, CUP_ARGUMENT, "formula: " __VA_ARGS__)
 
@@ -40,6 +42,12 @@ static cup_status take_tensors(cup_expr *e, cup_tensor *const *tensors, cup_tens
     return CUP_OK;
 }
 
+/* What may be any distance is far enough at the most that attention knows of. */
+static int64_t limit_of(double distance)
+{
+    return (int64_t)fmax(fmin(distance, CUP__MASK_UNLIMITED), -CUP__MASK_UNLIMITED);
+}
+
 cup_tensor *cup_expr_attention(cup_expr *e, cup_tensor *q, cup_tensor *k, cup_tensor *v,
                                cup_tensor *const *tensors, const double *parameters,
                                const cup_attention_options *options)
@@ -64,6 +72,11 @@ cup_tensor *cup_expr_attention(cup_expr *e, cup_tensor *q, cup_tensor *k, cup_te
         .formula = (cup__score_formula *)score};
     for (int i = 0; i < e->formula.parameters; i++)
         a.parameters[i] = parameters[i];
+    cup__key_limits limits;
+    if (cup__score_limits(score, a.parameters, &e->c->error, &limits) != CUP_OK)
+        return NULL;
+    a.before = limit_of(limits.before);
+    a.after = limit_of(limits.after);
     in[4] = o.sinks;
     in[5] = o.query_offsets;
     in[6] = o.key_offsets;

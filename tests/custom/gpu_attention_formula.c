@@ -17,7 +17,8 @@ static void run_dry(const char *arch, cup_dtype dtype, const variant *v, const s
     for (int i = 0; i < count; i++)
         if (!strcmp(all[i].file, "score_formula.cu"))
             with += strstr(all[i].text, "#define SCORE_FORMULA") != NULL;
-    EXPECT(with >= 1);
+    bool is_plain = !v->is_own && (strstr(v->text, "score,") || strstr(v->text, ", -inf"));
+    EXPECT((with >= 1) == !is_plain);
     cup_context_free(c);
 }
 
@@ -140,6 +141,69 @@ TEST_LIMITED(gpu_attention_formula_f32, 600)
 TEST_LIMITED(gpu_attention_formula_f64, 600)
 {
     compare_all(CUP_F64, 1e-11, 0);
+}
+
+/* Tiles that a condition hides are skipped: all keys but a few for most queries, and in each of the
+ * heads others; none for a query; documents, which are all looked at. */
+static const variant sparse[] = {
+    {"score query key", "left", "score, key <= query && (query - key < left || key < 4)", {70}, "",
+     .is_own = true},
+    {"score query key head", "a", "score - 0.01 * abs(query - key), floor(key / a) == "
+     "floor(query / a) || (head == 1 && key < 100)", {90}, "", .is_own = true, .sinks = true},
+    {"score query key bias", "a b", "score + bias, key > query + b && query > a || query < 9",
+     {200, 300}, "b", .is_own = true},
+    {"score query key", "a", "score, key < a || query - key > 3 * a", {50}, "", .is_own = true,
+     .offsets = true},
+};
+
+TEST_LIMITED(gpu_attention_formula_skips, 600)
+{
+    static const sizes all[] = {{1, 2, 1, 700, 1000, 64}, {1, 2, 2, 1100, 600, 128}};
+    for (size_t i = 0; i < sizeof sparse / sizeof *sparse; i++)
+        for (int k = 0; k < 2; k++)
+            compare(&sparse[i], &all[k], k == (int)i % 2 ? CUP_BF16 : CUP_F16, 2e-2);
+}
+
+/* The value of a knob in the first kernel with a formula that is asked for; 0 without it. */
+static int64_t knob_of(const char *inputs, const char *text, cup_dtype dtype, double parameter,
+                       const char *name)
+{
+    cup_context *c = cup__context_dry("sm_90a");
+    const int64_t shape[] = {1, 2, 200, 64}, pairs[] = {2, 200, 200};
+    cup_tensor *x = cup_tensor_new(c, CUP_BF16, 4, shape), *t[2];
+    t[0] = t[1] = cup_tensor_new(c, dtype, 3, pairs);
+    cup_expr *e = cup_expr_new(c, inputs, "a", text);
+    EXPECT(cup_expr_attention(e, x, x, x, t, &parameter, NULL) != NULL);
+    int count;
+    int64_t value = 0;
+    const cup__kernel_request *all = cup__dry_requests(cup__cuda_of(c->device), &count);
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < all[i].knob_count && !strcmp(all[i].file, "score_formula.cu"); k++)
+            if (!strcmp(all[i].knobs[k].name, name))
+                value = all[i].knobs[k].value;
+    cup_expr_free(e);
+    cup_context_free(c);
+    return value;
+}
+
+/* The first tensor of 16 bits that differs from key to key is loaded as a bias; parameters by which
+ * derivatives may be no numbers are told. */
+TEST(attention_formula_knobs)
+{
+    EXPECT(knob_of("score t u", "score + t * u * a", CUP_BF16, 2, "AHEAD") == 1);
+    EXPECT(knob_of("score t u", "score + t * u * a", CUP_BF16, 2, "BIAS_PAIRS") == 1);
+    EXPECT(knob_of("score t", "score + t * a", CUP_F32, 2, "AHEAD") == 0);
+    EXPECT(knob_of("score t", "a * tanh(score / a)", CUP_F32, 2, "UNUSUAL") == 0);
+    EXPECT(knob_of("score t", "a * tanh(score / a)", CUP_F32, 0, "UNUSUAL") == 1);
+    EXPECT(knob_of("score t", "a * tanh(score / a)", CUP_F32, NAN, "UNUSUAL") == 1);
+    EXPECT(knob_of("score t", "30 * tanh(score / 30)", CUP_F32, 0, "UNUSUAL") == 0);
+}
+
+TEST(attention_formula_skips_host_paths)
+{
+    static const sizes s = {1, 2, 1, 300, 500, 64};
+    for (size_t i = 0; i < sizeof sparse / sizeof *sparse; i++)
+        run_dry("sm_90a", CUP_BF16, &sparse[i], &s);
 }
 
 /* Results have the same bits each time. */

@@ -22,6 +22,8 @@ static const int64_t *sizes_of(const cup__call *call, int64_t sizes[4])
 void cup__score_bind(cup__attention_score *s, const cup__call *call, int first,
                      cup__score_formula *formula, const double *parameters)
 {
+    if (formula->plain)
+        return;
     s->formula = formula;
     s->parameters = parameters;
     s->changed = true;
@@ -47,6 +49,7 @@ cup__attention cup__attention_of_formula(const cup__call *call)
     const cup__formula_attributes *f = call->attributes;
     cup__attention a = cup__attention_of_three(call);
     cup__score_bind(&a.score, call, CUP__FORMULA_INPUTS, f->formula, f->parameters);
+    cup__attention_mask_narrow(&a.mask, f->before, f->after);
     return a;
 }
 
@@ -66,6 +69,7 @@ cup__attention cup__attention_of_formula_grad(const cup__call *call)
     const cup__formula_grad_attributes *f = call->attributes;
     cup__attention a = cup__attention_of_three_grad(call);
     cup__score_bind(&a.score, call, GRAD_TENSORS, f->formula, f->parameters);
+    cup__attention_mask_narrow(&a.mask, f->before, f->after);
     uint32_t by_key = cup__score_varies(&a.score, 3);
     a.d_slopes = NULL;
     a.d_sinks = call->out[3];
@@ -175,6 +179,8 @@ static cup_status gradient(cup__grad *g)
                   .sequence = g->sequence, .window_left = p->window_left,
                   .window_right = p->window_right},
         .formula = f->formula,
+        .before = f->before,
+        .after = f->after,
         .wanted = wanted};
     memcpy(to.parameters, f->parameters, sizeof to.parameters);
     cup_tensor *in[INPUTS_MOST] = {g->in[0], g->in[1], g->in[2], g->out[0], g->out[1],
@@ -225,7 +231,7 @@ const cup__row cup__attention_formula_row = {
     .name = "attention_formula",
     .op = &op,
     .inputs = "q, k, v, slopes?, sinks?, query_offsets?, key_offsets?, bias?, tensors",
-    .attributes_text = "those of attention, formula, parameters",
+    .attributes_text = "those of attention, formula, parameters, before, after",
     .results = "o; lse",
     .words = "attention with scores by a formula",
     .in_least = 3,
@@ -239,7 +245,7 @@ static const cup__row grad_row = {
     .name = "attention_formula_grad",
     .op = &op_grad,
     .inputs = "q, k, v, o, lse, d_o, slopes?, sinks?, query_offsets?, key_offsets?, bias?, tensors",
-    .attributes_text = "those of attention_grad, formula, parameters, wanted",
+    .attributes_text = "those of attention_grad, formula, parameters, before, after, wanted",
     .results = "dq, dk, dv, d_sinks, d_rows, d_pairs",
     .words = "the gradients of attention with scores by a formula",
     .in_least = 6,

@@ -1,11 +1,14 @@
 /* Scores by a formula, in the kernels of attention: its tensors, its value and its derivatives.
  *
  * The text that is compiled says FORMULA, FORMULA_TENSORS, FORMULA_SLOPED (whether the derivative
- * by the score is not 1 everywhere) and SCORE_FORMULA, which sets y from score (which is raw times
- * scale), query, key, head, batch and x; see src/custom/score.c. Knobs are bits of tensors:
- * BY_QUERY and BY_KEY differ from one query, or key, to the next; NARROW have elements of T, not
- * numbers; of ROW_GRADS and PAIR_GRADS the gradients are wanted, summed over keys or for each
- * pair. */
+ * by the score is not 1 everywhere), FORMULA_FINITE_SLOPE (whether it is always finite),
+ * FORMULA_FINITE (bits of tensors whose derivatives are) and SCORE_FORMULA, which sets y from score
+ * (which is raw times scale), query, key, apart (query - key), head, batch and x; see
+ * src/custom/score_source.c. Knobs are bits of tensors: BY_QUERY and BY_KEY differ from one query,
+ * or key, to the next; NARROW have elements of T, not numbers; of ROW_GRADS and PAIR_GRADS the
+ * gradients are wanted, summed over keys or for each pair. AHEAD is one more than the number of a
+ * tensor that the caller loads, as early as a bias; 0: none. With UNUSUAL parameters,
+ * which may be 0, nothing is sure to be finite. */
 #ifndef CUP_OPS_ATTENTION_ATTENTION_FORMULA_CUH
 #define CUP_OPS_ATTENTION_ATTENTION_FORMULA_CUH
 
@@ -25,6 +28,12 @@
 #endif
 #ifndef PAIR_GRADS
 #define PAIR_GRADS 0
+#endif
+#ifndef UNUSUAL
+#define UNUSUAL 0
+#endif
+#ifndef AHEAD
+#define AHEAD 0
 #endif
 #define TENSOR_GRADS (ROW_GRADS | PAIR_GRADS)
 #define TENSORS_ROOM (FORMULA_TENSORS ? FORMULA_TENSORS : 1)
@@ -52,21 +61,45 @@ template <typename Real, typename Call> DEVICE Real parameter_of(const Call &c, 
     return sizeof(Real) == 8 ? (Real)c.formula.parameters_f64[i] : (Real)c.formula.parameters[i];
 }
 
-template <typename Real, typename Call> DEVICE Real by_parameter(const Call &c, Real x, int i)
+/* What is divided by, the same for all x. */
+template <typename Real> struct divisor {
+    Real value, inverse;
+};
+
+template <typename Real, typename Call> DEVICE divisor<Real> divisor_of(const Call &c, int i)
 {
-    return SHORT_MATH ? x * (Real)c.formula.inverses[i] : x / parameter_of<Real>(c, i);
+    return {parameter_of<Real>(c, i), (Real)c.formula.inverses[i]};
 }
 
-/* Of factor x over a parameter, as soft caps have it; the factor is the same for all x. */
-template <typename Real, typename Call>
-DEVICE Real tanh_by(const Call &c, Real x, Real factor, int i)
+template <typename Real> DEVICE divisor<Real> divisor_number(double value)
+{
+    return {(Real)value, (Real)(1 / value)};
+}
+
+template <typename Real> DEVICE Real divided(Real x, divisor<Real> by)
+{
+    return SHORT_MATH ? x * by.inverse : x / by.value;
+}
+
+/* Of factor x over a divisor, as soft caps have it, the part from which tanh_from, and multiples
+ * of that, are made in one operation; the factor is the same for all x. */
+template <typename Real> DEVICE Real tanh_part(Real x, Real factor, divisor<Real> by)
 {
 #if SHORT_MATH
-    Real e = exp2_short(x * (TANH_SCALE * c.formula.inverses[i] * factor));
-    return fmaf(-2, reciprocal_of(1 + e), 1);
+    return reciprocal_of(1 + exp2_short(x * (TANH_SCALE * by.inverse * factor)));
 #else
-    return f_tanh(by_parameter(c, x * factor, i));
+    return f_tanh(divided(x * factor, by));
 #endif
+}
+
+template <typename Real> DEVICE Real tanh_from(Real part)
+{
+    return SHORT_MATH ? -2 * part + 1 : part;
+}
+
+template <typename Real> DEVICE Real tanh_times(Real part, Real by)
+{
+    return SHORT_MATH ? (-2 * by) * part + by : by * part;
 }
 
 /* What a query has for all keys: its place, and of each tensor its number, or where those of the
@@ -116,11 +149,12 @@ DEVICE formula_row<Real> formula_row_of(const Call &c, int batch, int head, int 
     return formula_row_at<Real>(c, batch, head, query, (Real)position_of(c, batch, query));
 }
 
-/* Of a score before it is scaled and the key `at`, whose number is also given as a Real: sums of
- * small whole numbers cost less than conversions. */
+/* Of a score before it is scaled and the key `at`, whose number, and how far it is from that of the
+ * query, is also given as a Real: sums of small whole numbers cost less than conversions. `ahead`
+ * is of the tensor AHEAD. */
 template <typename Real, typename Call>
 DEVICE formula_value<Real> formula_of(const Call &c, const formula_row<Real> &row, Real raw,
-                                      Real key, int at)
+                                      Real key, int at, Real apart, Real ahead)
 {
     Real x[TENSORS_ROOM];
     const Real scale = sizeof(Real) == 8 ? (Real)c.scale_f64 : (Real)c.scale;
@@ -129,7 +163,8 @@ DEVICE formula_value<Real> formula_of(const Call &c, const formula_row<Real> &ro
     at = at < c.keys ? at : c.keys - 1;
 #pragma unroll
     for (int i = 0; i < FORMULA_TENSORS; i++)
-        x[i] = BY_KEY >> i & 1
+        x[i] = i + 1 == AHEAD ? ahead
+               : BY_KEY >> i & 1
                    ? tensor_element<Real>(i, row.from[i], at * c.formula.tensors[i].key)
                    : row.x[i];
     formula_value<Real> y;
@@ -137,11 +172,29 @@ DEVICE formula_value<Real> formula_of(const Call &c, const formula_row<Real> &ro
     return y;
 }
 
+template <typename Real, typename Call>
+DEVICE formula_value<Real> formula_of(const Call &c, const formula_row<Real> &row, Real raw,
+                                      Real key, int at)
+{
+    return formula_of(c, row, raw, key, at, row.query - key, (Real)0);
+}
+
 /* A gradient times a derivative, which counts where the gradient is not 0: of a key that is hidden
  * it may be no number. */
 template <typename Real> DEVICE Real passed_on(Real gradient, Real derivative)
 {
     return gradient == 0 ? (Real)0 : gradient * derivative;
+}
+
+template <typename Real>
+DEVICE Real gradient_of_tensor(int i, Real gradient, const formula_value<Real> &y)
+{
+    return !UNUSUAL && FORMULA_FINITE >> i & 1 ? gradient * y.d[i] : passed_on(gradient, y.d[i]);
+}
+
+template <typename Real> DEVICE Real gradient_of_score(Real gradient, Real slope)
+{
+    return !UNUSUAL && FORMULA_FINITE_SLOPE ? gradient * slope : passed_on(gradient, slope);
 }
 
 DEVICE constexpr int part_of(unsigned bits, int i)
@@ -159,7 +212,7 @@ DEVICE void add_rows_back(Real (&sums)[TENSORS_ROOM], const formula_value<Real> 
 #pragma unroll
     for (int i = 0; i < FORMULA_TENSORS; i++)
         if (ROW_GRADS >> i & 1)
-            sums[i] += passed_on(ds, y.d[i]);
+            sums[i] += gradient_of_tensor(i, ds, y);
 }
 
 template <typename Real, typename Call>
@@ -186,7 +239,7 @@ DEVICE void store_pairs_back(const Call &c, const formula_value<Real> &y, Real d
     for (int i = 0; i < FORMULA_TENSORS; i++)
         if (PAIR_GRADS >> i & 1)
             ((T *)to.data)[part_of(PAIR_GRADS, i) * c.formula.pairs_step + at] =
-                from_real<T>((real)passed_on(ds, y.d[i]));
+                from_real<T>((real)gradient_of_tensor(i, ds, y));
 }
 
 /* What a warp's rows g and g + 8 of a tile give the tensors, each in parts of four lanes; `query`

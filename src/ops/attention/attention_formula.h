@@ -14,6 +14,10 @@
 
 #define CUP__SCORE_TENSORS 8
 
+/* Parameters of a usual size are no larger, and none smaller than its inverse: then derivatives
+ * that are said to be finite are so. */
+#define CUP__PARAMETER_MOST 1e6
+
 /* The vectors that a formula reads: these, then its tensors. */
 enum {
     CUP__READS_SCORE,
@@ -45,6 +49,8 @@ typedef struct cup__score_run {
 
 typedef struct cup__score_formula {
     int tensors;
+    bool plain;        /* it gives the score as it is */
+    uint32_t parameters; /* those in it, as bits */
     bool sloped;       /* the derivative by the score is not 1 everywhere */
     uint32_t differs;  /* bit i: the derivative by tensor i is not 0 everywhere */
     uint32_t by_score; /* bit i: the score is part of it */
@@ -65,12 +71,14 @@ typedef struct cup__formula_attributes {
     cup__attention_attributes plain;
     cup__score_formula *formula;
     double parameters[CUP_EXPR_PARAMETERS];
+    int64_t before, after; /* limits of the mask that the formula's condition says */
 } cup__formula_attributes;
 
 typedef struct cup__formula_grad_attributes {
     cup__attention_grad_attributes plain;
     cup__score_formula *formula;
     double parameters[CUP_EXPR_PARAMETERS];
+    int64_t before, after;
     uint32_t wanted; /* bit i: the gradient of tensor i is */
 } cup__formula_grad_attributes;
 

@@ -1,4 +1,5 @@
 /* The host side of attention_formula.cuh: what kernels are told of a formula, and their text. */
+#include <math.h>
 #include <string.h>
 
 #include "ops/attention/attention_launch.h"
@@ -30,9 +31,28 @@ attention_formula cup__attention_formula_of(const cup__attention *a)
     return to;
 }
 
+int cup__attention_ahead(const cup__attention *a)
+{
+    uint32_t by_key = cup__score_varies(&a->score, 3);
+    for (int i = 0; by_key >> i; i++)
+        if (by_key >> i & 1 && a->score.tensor[i].tensor->dtype == a->dtype)
+            return i;
+    return -1;
+}
+
+static bool has_usual_parameters(const cup__attention_score *s)
+{
+    for (int i = 0; s->formula->parameters >> i; i++)
+        if (s->formula->parameters >> i & 1 && !(fabs(s->parameters[i]) <= CUP__PARAMETER_MOST &&
+                                                 fabs(s->parameters[i]) >= 1 / CUP__PARAMETER_MOST))
+            return false;
+    return true;
+}
+
 int cup__attention_formula_knobs(const cup__attention *a, cup__knob *out)
 {
-    const cup__score_formula *f = a->score.formula;
+    const cup__attention_score *s = &a->score;
+    const cup__score_formula *f = s->formula;
     uint32_t narrow = 0;
     int count = 0;
     if (!f)
@@ -47,6 +67,7 @@ int cup__attention_formula_knobs(const cup__attention *a, cup__knob *out)
         {"ROW_GRADS", a->row_grads},
         {"PAIR_GRADS", a->pair_grads},
         {"SHORT_MATH", is_short},
+        {"UNUSUAL", !has_usual_parameters(s)},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].value)

@@ -27,6 +27,8 @@ int cup__attention_knobs(const cup__attention *a, const cup__knob *knobs, int co
 cup__kernel *cup__attention_kernel_get(const cup__attention *a, const char *file,
                                        const char *entry, const cup__knob *knobs, int count);
 attention_formula cup__attention_formula_of(const cup__attention *a);
+/* Which tensor of a formula is loaded as a bias is by the kernels for Hopper; -1: none. */
+int cup__attention_ahead(const cup__attention *a);
 int cup__attention_formula_knobs(const cup__attention *a, cup__knob *out);
 
 /* The argument of a kernel, whose end only those with a formula have. */

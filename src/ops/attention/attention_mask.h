@@ -86,6 +86,27 @@ cup__attention_mask_make(bool causal, bool top_left, int64_t left, int64_t right
     return m;
 }
 
+/* Nothing is seen from more than `before` in front of the position to `after` behind it, either of
+ * which may be negative. Beyond the number of positions limits hide nothing, or all. */
+static inline void cup__attention_mask_narrow(cup__attention_mask *m, int64_t before,
+                                              int64_t after)
+{
+    bool only_behind = !m->window && before >= m->keys - 1 && after >= 0;
+    before = before < -m->queries ? -m->queries : before;
+    after = after < -m->keys ? -m->keys : after;
+    if (before < m->before && before < m->keys - 1)
+        m->before = before;
+    if (after < m->after && after < m->queries - 1)
+        m->after = after;
+    if (m->before < CUP__MASK_UNLIMITED && m->before + m->after < 0) {
+        m->before = CUP__MASK_UNLIMITED;
+        m->after = -m->keys;
+    }
+    m->causal = only_behind && m->after == 0;
+    m->window = m->window || (!m->causal && (m->before < CUP__MASK_UNLIMITED ||
+                                             m->after < CUP__MASK_UNLIMITED));
+}
+
 static inline cup_status cup__attention_mask_check(cup__call *call, int64_t left, int64_t right)
 {
     const int64_t given[] = {left, right};

@@ -56,11 +56,28 @@ static bool lies_in_pairs(const cup_tensor *t, const int64_t *stride)
            stride[1] % 2 == 0 && stride[2] % 2 == 0;
 }
 
+/* The bias, or the tensor of a formula that is loaded as one; NULL: neither. */
+static const cup_tensor *bias_of(const cup__attention *a, const int64_t **stride)
+{
+    int ahead = cup__attention_ahead(a);
+    *stride = ahead < 0 ? a->score.bias_stride : a->score.tensor[ahead].stride;
+    return ahead < 0 ? a->score.bias : a->score.tensor[ahead].tensor;
+}
+
 static bool bias_lies_in_pairs(const cup__attention *a)
 {
-    if (!a->score.bias || a->keys % 2 || !lies_in_pairs(a->score.bias, a->score.bias_stride))
+    const int64_t *stride;
+    const cup_tensor *bias = bias_of(a, &stride), *back = a->d_pairs ? a->d_pairs : a->d_bias;
+    if (a->keys % 2 || (!bias && !a->d_pairs) || (bias && !lies_in_pairs(bias, stride)))
         return false;
-    return !a->d_bias || lies_in_pairs(a->d_bias, a->d_bias->stride);
+    return !back || lies_in_pairs(back, back->stride + (back->ndim - 4));
+}
+
+/* Whether a bias is read key by key. */
+static bool bias_is_single(const cup__attention *a)
+{
+    const int64_t *stride;
+    return bias_of(a, &stride) && !bias_lies_in_pairs(a);
 }
 
 /* Three warpgroups do more work on each key that is read, unless their tiles of 192 queries leave
@@ -77,7 +94,7 @@ static int forward_warpgroups(const cup__attention *a)
 static int widest_step(const cup__attention *a)
 {
     bool plain = !a->mask.causal && !a->mask.window && !a->score.changed;
-    bool single = a->score.bias && !bias_lies_in_pairs(a); /* addresses take registers */
+    bool single = bias_is_single(a); /* addresses take registers */
     switch (padded(a)) {
     case 64:
         return single ? 80 : 128;
@@ -97,7 +114,7 @@ static int forward_step(const cup__attention *a)
     int widest = widest_step(a), step = 32;
     if (!a->lists.given)
         return widest;
-    if (padded(a) > 128 && a->score.bias && !bias_lies_in_pairs(a))
+    if (padded(a) > 128 && bias_is_single(a))
         return step; /* wider ones take more registers than there are */
     while (2 * step <= widest && step < (a->lists.size > 64 ? a->lists.size : 64))
         step *= 2;
@@ -118,8 +135,11 @@ static int queries_step(const cup__attention *a)
 static bool keys_are_tight(const cup__attention *a)
 {
     const cup__attention_score *s = &a->score;
-    bool varies = cup__score_varies(s, 2) || cup__score_varies(s, 3);
-    return a->dropout > 0 || s->soft_cap > 0 || (s->bias && (s->slopes || a->mask.window)) ||
+    int ahead = cup__attention_ahead(a);
+    bool bias = s->bias || ahead >= 0;
+    uint32_t varies = cup__score_varies(s, 2) | cup__score_varies(s, 3);
+    varies &= ahead < 0 ? varies : ~(1u << ahead);
+    return a->dropout > 0 || s->soft_cap > 0 || (bias && (s->slopes || a->mask.window)) ||
            (s->formula && (s->formula->sloped || varies));
 }
 
@@ -199,6 +219,8 @@ static cup__kernel *kernel_of(const cup__attention *a, cup__hopper_kernel which,
     count = cup__attention_knobs(a, knobs, count, all);
     if (bias_lies_in_pairs(a))
         all[count++] = (cup__knob){"BIAS_PAIRS", 1};
+    if (cup__attention_ahead(a) >= 0)
+        all[count++] = (cup__knob){"AHEAD", 1 + cup__attention_ahead(a)};
     return cup__attention_kernel_get(a, files[which], entries[which], all, count);
 }
 

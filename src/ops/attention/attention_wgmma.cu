@@ -48,11 +48,16 @@ DEVICE int tiles_seen(const attention_call &c, int batch, int first)
     return end > 0 ? (end + STEP - 1) / STEP : 0;
 }
 
-/* The last of the tiles [begin, n] that lists name for the queries of a tile from `first` on;
- * begin - 1 where there is none. */
-DEVICE int last_tile(const attention_call &c, const unit_of_queries &u, int first, int begin, int n)
+#define SPARSE (LISTS || SKIPS) /* not all tiles of a range are met */
+
+/* The last of the tiles [begin, n] that lists, and a formula, let the queries of a tile from
+ * `first` on see; begin - 1 where there is none. By one thread or by a warp. */
+DEVICE int last_tile(const attention_call &c, const unit_of_queries &u, int first, int begin, int n,
+                     bool by_warp)
 {
-    return listed_up_to(c, u.batch, u.head, first, ROWS, n, begin, STEP);
+    n = listed_up_to(c, u.batch, u.head, first, ROWS, n, begin, STEP);
+    return by_warp ? warp_seen_up_to(c, u.batch, u.head, first, ROWS, n, begin, STEP)
+                   : seen_up_to(c, u.batch, u.head, first, ROWS, n, begin, STEP);
 }
 
 /* The one thread that orders all copies. */
@@ -67,9 +72,9 @@ DEVICE void produce(const attention_call &c, const tensor_map &q, const tensor_m
         for (int half = 0; half < u.count; half++) {
             int tiles = tiles_seen(c, u.batch, u.first(half));
             int begin = first_tile(c, u.batch, u.first(half), STEP);
-            if (LISTS)
-                tiles = last_tile(c, u, u.first(half), begin, tiles - 1) + 1;
-            if (tiles == 0 || ((WINDOW || LISTS) && tiles <= begin))
+            if (SPARSE)
+                tiles = last_tile(c, u, u.first(half), begin, tiles - 1, false) + 1;
+            if (tiles == 0 || ((WINDOW || SPARSE) && tiles <= begin))
                 continue;
             at.q_pipe.claim(q_place, WARPGROUPS * ROW_BYTES);
             for (int w = 0; w < WARPGROUPS; w++)
@@ -87,12 +92,12 @@ DEVICE void produce(const attention_call &c, const tensor_map &q, const tensor_m
                 if (n < tiles - 1) {
                     at.v_pipe.claim(v_place, STEP_BYTES);
                     bring<STEP>(v, at.v + v_place.stage * STEP_BYTES, at.v_pipe.full(v_place.stage),
-                                (LISTS ? before : n + 1) * STEP, kv, u.batch, TMA_EVICT_LAST);
+                                (SPARSE ? before : n + 1) * STEP, kv, u.batch, TMA_EVICT_LAST);
                     v_place.next();
                 }
-                if (LISTS) {
+                if (SPARSE) {
                     before = n;
-                    n = n < begin ? n : last_tile(c, u, u.first(half), begin, n - 1) + 1;
+                    n = n < begin ? n : last_tile(c, u, u.first(half), begin, n - 1, false) + 1;
                 }
             }
         }
@@ -198,16 +203,16 @@ DEVICE void walk(const attention_call &c, const layout &at, consumer &w, const u
     w.k_place.next();
     to_probabilities(c, tiles - 1, query, see, bias, u.row, s, state, fade);
 #pragma unroll 1
-    for (int n = last_tile(c, u, first, begin, tiles - 2); n >= begin;
-         n = last_tile(c, u, first, begin, n - 1)) {
+    for (int n = last_tile(c, u, first, begin, tiles - 2, true); n >= begin;
+         n = last_tile(c, u, first, begin, n - 1, true)) {
         at.k_pipe.wait_full(w.k_place);
-        end_step(at, w, s, p, o, fade, LISTS ? more : n < tiles - 2);
+        end_step(at, w, s, p, o, fade, SPARSE ? more : n < tiles - 2);
         more = true;
         step(c, at, w, n, query, see, u.row, s, p, o, state, fade);
     }
     at.q_pipe.release<1>(0);
     w.q_place.next();
-    end_step(at, w, s, p, o, fade, LISTS ? more : tiles > begin + 1);
+    end_step(at, w, s, p, o, fade, SPARSE ? more : tiles > begin + 1);
     at.v_pipe.wait_full(w.v_place);
     wait_turn(w.at.group);
     wgmma_fence();
@@ -255,8 +260,8 @@ DEVICE void consume(const attention_call &c, const layout &at)
         for (int half = 0; half < u.count; half++) {
             int first = u.first(half);
             int tiles = tiles_seen(c, u.batch, first), begin = first_tile(c, u.batch, first, STEP);
-            if (LISTS)
-                tiles = last_tile(c, u, first, begin, tiles - 1) + 1;
+            if (SPARSE)
+                tiles = last_tile(c, u, first, begin, tiles - 1, true) + 1;
             softmax_state state = {{-INFINITE, -INFINITE}, {0, 0}};
             results o;
             clear(o);

@@ -112,6 +112,7 @@ DEVICE void produce_keys(const attention_call &c, const tensor_map &q, const ten
         for (int half = 0; half < u.count; half++) {
             int first = u.first(half);
             steps_of_keys steps = find_steps(c, u.batch, first);
+            int end = steps.first + steps.count;
             if (steps.count == 0)
                 continue;
             at.row_pipe.claim(row_place, 2 * WARPGROUPS * ROW_BYTES);
@@ -123,8 +124,14 @@ DEVICE void produce_keys(const attention_call &c, const tensor_map &q, const ten
             }
             row_place.next();
             for (int head = u.kv * group; head < (u.kv + 1) * group; head++)
-                for (int n = 0; n < steps.count; n++)
+                for (int n = 0; n < steps.count; n++) {
+                    if (SKIPS)
+                        n = seeing_from(c, u.batch, head, first, ROWS, steps.first + n, end, STEP) -
+                            steps.first;
+                    if (SKIPS && n >= steps.count)
+                        break;
                     produce_step(c, q, d_o, at, place, (steps.first + n) * STEP, head, u.batch);
+                }
         }
     }
 }
@@ -281,6 +288,23 @@ DEVICE void keys_step(const attention_call &c, const keys_layout &at, keys_state
     w.place.next();
 }
 
+/* The next of the steps of all heads of the group, from number i on, that may see any of the keys;
+ * by a warp. */
+DEVICE int met_from(const attention_call &c, const unit_of_keys &u, int first,
+                    const steps_of_keys &steps, int i)
+{
+    int group = c.heads / c.kv_heads;
+    while (i < steps.count * group) {
+        int head = u.kv * group + i / steps.count, n = steps.first + i % steps.count;
+        int end = steps.first + steps.count;
+        int seeing = warp_seeing_from(c, u.batch, head, first, ROWS, n, end, STEP);
+        i += seeing - n;
+        if (seeing < end)
+            break;
+    }
+    return i;
+}
+
 /* All queries that see the keys of a tile. */
 DEVICE void walk_queries(const attention_call &c, const keys_layout &at, keys_state &w,
                          const unit_of_keys &u, int first, results &dk, results &dv)
@@ -295,13 +319,18 @@ DEVICE void walk_queries(const attention_call &c, const keys_layout &at, keys_st
     at.row_pipe.wait_full(w.row_place);
 #pragma unroll 1
     for (int i = 0; i < steps.count * group; i++) {
+        if (SKIPS)
+            i = met_from(c, u, first, steps, i);
+        if (SKIPS && i >= steps.count * group)
+            break;
         int head = u.kv * group + i / steps.count, query = (steps.first + i % steps.count) * STEP;
         keys_step(c, at, w, dk, dv, ds, see, u.batch * c.heads + head, query, key, before);
         before = true;
     }
     wgmma_wait<0>();
     wgmma_hold(dk);
-    at.q_pipe.release<1>((w.place.stage + STAGES - 1) % STAGES);
+    if (!SKIPS || before)
+        at.q_pipe.release<1>((w.place.stage + STAGES - 1) % STAGES);
     at.row_pipe.release<1>(0);
     w.row_place.next();
 }

@@ -65,6 +65,10 @@ DEVICE void produce_queries(const attention_call &c, const tensor_map &q, const 
             row_place.next();
             int begin = first_tile(c, u.batch, u.first(half), STEP);
             for (int n = steps_seen(c, u.batch, u.first(half)) - 1; n >= begin; n--) {
+                if (SKIPS)
+                    n = seen_up_to(c, u.batch, u.head, u.first(half), ROWS, n, begin, STEP);
+                if (SKIPS && n < begin)
+                    break;
                 at.k_pipe.claim(k_place, STEP_BYTES);
                 bring<STEP>(k, at.k + k_place.stage * STEP_BYTES, at.k_pipe.full(k_place.stage),
                             n * STEP, kv, u.batch, TMA_EVICT_LAST);
@@ -196,20 +200,40 @@ DEVICE void store_bias(const attention_call &c, const unit_of_queries &u, const 
 }
 
 #if FORMULA
+/* Of two neighbouring pairs that are there, as words; `key` is the first's. */
+DEVICE void store_words_back(const attention_call &c, const formula_value<float> (&y)[2], float ds,
+                             float ds_next, int batch, int head, int query, int key)
+{
+    const attention_pairs &to = c.formula.d_pairs;
+    T *row = (T *)to.data + batch * to.batch + head * to.head + query * to.query;
+#pragma unroll
+    for (int i = 0; i < FORMULA_TENSORS; i++)
+        if (PAIR_GRADS >> i & 1)
+            *(uint32_t *)(row + part_of(PAIR_GRADS, i) * c.formula.pairs_step + key) =
+                pack(gradient_of_tensor(i, ds, y[0]), gradient_of_tensor(i, ds_next, y[1]), T());
+}
+
 /* What the gradients of the scores of a step give the formula's tensors, whose derivatives do not
  * have the score in them. */
 DEVICE void add_to_tensors(const attention_call &c, queries_state &w, const scores &s,
-                           const row_sight &see, const unit_of_queries &u, int query, int key)
+                           const row_sight &see, const bias_words &words,
+                           const unit_of_queries &u, int query, int key)
 {
-    float number = (float)(key + 2 * (lane() % 4));
+    first_key from = first_key_of(see, key);
 #pragma unroll
-    for (int i = 0; i < STEP / 2; i++) {
-        formula_value<float> y = formula_at(c, see, i, 0, number, key);
+    for (int i = 0; i < STEP / 2; i += 2) {
+        formula_value<float> y[2];
         int row = query + lane() / 4 + i / 2 % 2 * 8;
-        int column = key + 2 * (lane() % 4) + i / 4 * 8 + i % 2;
-        add_rows_back(w.d_rows[i / 2 % 2], y, s[i]);
-        if (PAIR_GRADS && row < c.queries && column < c.keys)
-            store_pairs_back(c, y, s[i], u.batch, u.head, row, column);
+        int column = key + 2 * (lane() % 4) + i / 4 * 8;
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            y[k] = formula_at(c, see, i + k, 0, from, key, words);
+            add_rows_back(w.d_rows[i / 2 % 2], y[k], s[i + k]);
+            if (PAIR_GRADS && !BIAS_PAIRS && row < c.queries && column + k < c.keys)
+                store_pairs_back(c, y[k], s[i + k], u.batch, u.head, row, column + k);
+        }
+        if (PAIR_GRADS && BIAS_PAIRS && row < c.queries && column < c.keys)
+            store_words_back(c, y, s[i], s[i + 1], u.batch, u.head, row, column);
     }
 }
 #endif
@@ -274,7 +298,7 @@ DEVICE void queries_step(const attention_call &c, const queries_layout &at, quer
         add_to_slope(w, s, see, n * STEP);
 #if FORMULA
     if (TENSOR_GRADS)
-        add_to_tensors(c, w, s, see, u, query, n * STEP);
+        add_to_tensors(c, w, s, see, bias, u, query, n * STEP);
 #endif
     if (BIAS_GRAD)
         store_bias(c, u, s, query, n * STEP);
@@ -312,13 +336,20 @@ DEVICE void consume_queries(const attention_call &c, const queries_layout &at)
 #endif
             at.row_pipe.wait_full(w.row_place);
             find_numbers(c, at, w, u.row, query);
-            for (int n = steps - 1; n >= begin; n--)
-                queries_step(c, at, w, dq, ds, see, u, first, n, n < steps - 1);
+            bool before = false;
+            for (int n = steps - 1; n >= begin; n--) {
+                if (SKIPS)
+                    n = warp_seen_up_to(c, u.batch, u.head, first, ROWS, n, begin, STEP);
+                if (SKIPS && n < begin)
+                    break;
+                queries_step(c, at, w, dq, ds, see, u, first, n, SKIPS ? before : n < steps - 1);
+                before = true;
+            }
             at.row_pipe.release<1>(0);
             w.row_place.next();
             wgmma_wait<0>();
             wgmma_hold(dq);
-            if (steps > begin)
+            if (SKIPS ? before : steps > begin)
                 at.k_pipe.release<1>((w.k_place.stage + STAGES - 1) % STAGES);
             if (SLOPES)
                 store_slopes(c, w, u, query);

@@ -4,11 +4,16 @@
 #ifndef CUP_OPS_ATTENTION_ATTENTION_WGMMA_SCORES_CUH
 #define CUP_OPS_ATTENTION_ATTENTION_WGMMA_SCORES_CUH
 
+#include "attention_spans.cuh"
 #include "attention_wgmma.cuh"
 
 #ifndef BIAS_PAIRS
 #define BIAS_PAIRS 0 /* two neighbouring keys of a bias are one aligned word */
 #endif
+#ifndef AHEAD
+#define AHEAD 0 /* a tensor of a formula is loaded in place of a bias */
+#endif
+#define LOADED (BIAS || AHEAD)
 
 #if CUP_HAS_WGMMA
 
@@ -24,6 +29,16 @@ struct row_sight {
     formula_row<float> formula[2];
 #endif
 };
+
+/* How far a key of what is loaded is from the next. */
+DEVICE long long bias_step(const attention_call &c)
+{
+#if AHEAD
+    return c.formula.tensors[AHEAD - 1].key;
+#else
+    return c.score.bias.key;
+#endif
+}
 
 /* `group` is the first query of the warpgroup, `query` that of the warp. */
 DEVICE row_sight sight_of_rows(const attention_call &c, int batch, int head, int group, int query)
@@ -43,27 +58,30 @@ DEVICE row_sight sight_of_rows(const attention_call &c, int batch, int head, int
 #if FORMULA
         see.formula[r] = formula_row_of<float>(c, batch, head, at);
 #endif
+#if AHEAD
+        see.bias[r] = (const T *)see.formula[r].from[AHEAD - 1];
+#endif
     }
 #endif
     return see;
 }
 
 /* A tile of a bias as it is in memory: word i is of scores 2 i and 2 i + 1. */
-typedef uint32_t bias_words[BIAS ? STEP / 4 : 1];
+typedef uint32_t bias_words[LOADED ? STEP / 4 : 1];
 
 DEVICE uint32_t bias_word(const attention_call &c, const T *row, int key)
 {
     if (BIAS_PAIRS)
         return *(const uint32_t *)(row + (key < c.keys ? key : 0));
-    uint32_t low = *(const uint16_t *)(row + (key < c.keys ? key : 0) * c.score.bias.key);
-    uint32_t high = *(const uint16_t *)(row + (key + 1 < c.keys ? key + 1 : 0) * c.score.bias.key);
+    uint32_t low = *(const uint16_t *)(row + (key < c.keys ? key : 0) * bias_step(c));
+    uint32_t high = *(const uint16_t *)(row + (key + 1 < c.keys ? key + 1 : 0) * bias_step(c));
     return low | high << 16;
 }
 
 /* Loads the bias of the keys from `key` on. */
 DEVICE void load_bias(const attention_call &c, const row_sight &see, int key, bias_words &words)
 {
-    if (!BIAS)
+    if (!LOADED)
         return;
     int at = key + 2 * (lane() % 4);
     bool whole = key + STEP <= c.keys;
@@ -116,13 +134,26 @@ DEVICE float power_scale(const attention_call &c)
 }
 
 #if FORMULA
-/* The formula of score i of the keys from `key` on, `number` being that of the lane's first. */
-DEVICE formula_value<float> formula_at(const attention_call &c, const row_sight &see, int i,
-                                       float score, float number, int key)
+/* The number of a lane's first key, and how far it is from those of its rows. */
+struct first_key {
+    float number, apart[2];
+};
+
+DEVICE first_key first_key_of(const row_sight &see, int key)
 {
-    int column = i / 4 * 8 + i % 2;
-    return formula_of(c, see.formula[i / 2 % 2], score, number + (float)column,
-                      key + 2 * (lane() % 4) + column);
+    float number = (float)(key + 2 * (lane() % 4));
+    return {number, {see.formula[0].query - number, see.formula[1].query - number}};
+}
+
+/* The formula of score i of the keys from `key` on. */
+DEVICE formula_value<float> formula_at(const attention_call &c, const row_sight &see, int i,
+                                       float score, const first_key &from, int key,
+                                       const bias_words &words)
+{
+    int column = i / 4 * 8 + i % 2, r = i / 2 % 2;
+    float ahead = AHEAD ? bias_at((uint16_t)(words[i / 2] >> 16 * (i % 2))) : 0;
+    return formula_of(c, see.formula[r], score, from.number + (float)column,
+                      key + 2 * (lane() % 4) + column, from.apart[r] - (float)column, ahead);
 }
 #endif
 
@@ -134,10 +165,10 @@ DEVICE void change_scores(const attention_call &c, const row_sight &see, const b
     if (!CHANGED)
         return;
 #if FORMULA
-    float number = (float)(key + 2 * (lane() % 4));
+    first_key from_key = first_key_of(see, key);
 #pragma unroll
     for (int i = 0; i < STEP / 2; i++) {
-        formula_value<float> y = formula_at(c, see, i, s[i], number, key);
+        formula_value<float> y = formula_at(c, see, i, s[i], from_key, key, words);
         s[i] = y.score;
         cap_back[i] = y.slope;
     }
@@ -216,7 +247,7 @@ DEVICE void apply_cap_back(scores &s, const scores &cap_back)
         return;
 #pragma unroll
     for (int i = 0; i < STEP / 2; i++)
-        s[i] = passed_on(s[i], cap_back[i]);
+        s[i] = gradient_of_score(s[i], cap_back[i]);
 #elif SOFT_CAP
 #pragma unroll
     for (int i = 0; i < STEP / 2; i++)

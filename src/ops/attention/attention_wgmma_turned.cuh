@@ -43,22 +43,35 @@ DEVICE key_sight sight_of_keys(const attention_call &c, int batch, int group, in
 }
 
 /* A tile of a bias, an element of each score. */
-typedef uint16_t turned_bias[BIAS ? STEP / 2 : 1];
+typedef uint16_t turned_bias[LOADED ? STEP / 2 : 1];
+
+/* What is loaded as one is. */
+DEVICE attention_pairs loaded_pairs(const attention_call &c)
+{
+#if AHEAD
+    attention_pairs t = c.formula.tensors[AHEAD - 1];
+    t.query = BY_QUERY >> (AHEAD - 1) & 1 ? t.query : 0;
+    return t;
+#else
+    return c.score.bias;
+#endif
+}
 
 /* Loads that of the queries from `query` on of a head, for the warp's keys from `key` on. */
 DEVICE void load_turned(const attention_call &c, int batch, int head, int query, int key,
                         turned_bias &bias)
 {
-#if BIAS
+#if LOADED
+    attention_pairs pairs = loaded_pairs(c);
     const T *from[2];
 #pragma unroll
     for (int r = 0; r < 2; r++)
-        from[r] = pair_of(c, c.score.bias, batch, head, 0, key + lane() / 4 + 8 * r);
+        from[r] = pair_of(c, pairs, batch, head, 0, key + lane() / 4 + 8 * r);
 #pragma unroll
     for (int i = 0; i < STEP / 2; i++) {
         int at = query + 2 * (lane() % 4) + i / 4 * 8 + i % 2;
         at = at < c.queries ? at : c.queries - 1;
-        bias[i] = *(const uint16_t *)(from[i / 2 % 2] + at * c.score.bias.query);
+        bias[i] = *(const uint16_t *)(from[i / 2 % 2] + at * pairs.query);
     }
 #endif
 }
@@ -66,13 +79,15 @@ DEVICE void load_turned(const attention_call &c, int batch, int head, int query,
 #if FORMULA
 /* The formula of score 4 j + i, to powers of two; *slope is its derivative. */
 DEVICE float turned_power(const attention_call &c, const key_sight &see, int head, int query,
-                          int j, int i, float score, float *slope)
+                          int j, int i, float score, float ahead, float *slope)
 {
     int r = i / 2, column = 8 * j + i % 2;
     float own = (float)(query + see.place[r] + see.key[r]) + (float)column;
     formula_row<float> row = formula_row_at<float>(
         c, see.batch, head, query + 2 * (lane() % 4) + column, own);
-    formula_value<float> y = formula_of(c, row, score, (float)see.key[r], see.key[r]);
+    float apart = (float)(query + see.place[r]) + (float)column;
+    formula_value<float> y =
+        formula_of(c, row, score, (float)see.key[r], see.key[r], apart, ahead);
     *slope = y.slope;
     return y.score * LOG2_E;
 }
@@ -97,7 +112,9 @@ DEVICE void change_turned(const attention_call &c, const key_sight &see, scores 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
 #if FORMULA
-            float x = turned_power(c, see, head, query, j, i, s[4 * j + i], &cap_back[4 * j + i]);
+            float ahead = AHEAD ? bias_at(bias[4 * j + i]) : 0;
+            float x =
+                turned_power(c, see, head, query, j, i, s[4 * j + i], ahead, &cap_back[4 * j + i]);
 #else
             float x = changed_power(c, s[4 * j + i], slope, from[i / 2] + (float)(8 * j + i % 2),
                                     &cap_back[4 * j + i]);

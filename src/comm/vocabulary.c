@@ -1,13 +1,13 @@
 /* Embedding and cross-entropy over a vocabulary of which each process has a part (Shoeybi and
  * others 2019, "Megatron-LM: training multi-billion parameter language models using model
  * parallelism"): of logits only two numbers a row go between processes. */
-#include <math.h>
-
 #include "comm/comm.h"
+#include "cupola/expr.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
 
-#define NEVER (-1e30) /* a logit of no class, in any dtype but f16 */
+#define NEVER (-1e30)               /* a logit of no class */
+#define EXACT ((int64_t)1 << 24) /* classes whose numbers are exact in f32 */
 
 static cup_tensor *number(cup_context *c, const cup_tensor *like, double value)
 {
@@ -56,7 +56,7 @@ static cup_status check(cup_comm *m, const char *name, const cup_tensor *part,
                      cup__tensor_text(part, a), cup__tensor_text(ids, b));
 }
 
-cup_tensor *cup_comm_embedding(cup_comm *m, cup_tensor *part, cup_tensor *ids)
+cup_tensor *cup__comm_embedding_own(cup_comm *m, cup_tensor *part, cup_tensor *ids)
 {
     if (!m || m->c->error.status != CUP_OK || check(m, "comm_embedding", part, ids) != CUP_OK)
         return NULL;
@@ -66,67 +66,85 @@ cup_tensor *cup_comm_embedding(cup_comm *m, cup_tensor *part, cup_tensor *ids)
     cup_tensor *near = own_ids(m, ids, part->shape[0], &own);
     cup_tensor *rows = cup_embedding(c, part, near);
     rows = cup_where(c, column(c, own), rows, number(c, part, 0));
-    return cup_scope_return(c, cup_comm_sum(m, rows));
+    return cup_scope_return(c, rows);
 }
 
-/* Classes behind the last one get no probability. */
-static cup_tensor *mask_classes(cup_comm *m, cup_tensor *logits, int64_t columns)
+cup_tensor *cup_comm_embedding(cup_comm *m, cup_tensor *part, cup_tensor *ids)
 {
-    cup_context *c = m->c;
-    int64_t size = logits->shape[logits->ndim - 1], left = columns - m->rank * size;
-    left = left < 0 ? 0 : left;
-    if (left >= size)
-        return logits;
-    cup_tensor *place = cup_arange(c, CUP_I64, 0, (double)size, NULL);
-    cup_tensor *counts = cup_less(c, place, number(c, place, (double)left));
-    return cup_where(c, counts, logits, number(c, logits, NEVER));
+    return cup_comm_sum(m, cup__comm_embedding_own(m, part, ids));
 }
 
-/* Rows of log(sum(exp)) over all classes, and of the target's logit; where there is none of it, on
- * no process, 0. */
-static void fold_rows(cup_comm *m, cup_tensor *logits, cup_tensor *targets, cup_tensor **all,
-                      cup_tensor **target)
+/* What all formulas of one loss know. Numbers of classes and of targets are floats, as exact as is
+ * needed, since formulas of whole numbers compute in f64. */
+typedef struct loss_call {
+    cup_comm *m;
+    cup_tensor *logits, *target, *place; /* [..,classes], [..,1], [classes] */
+    double from, left; /* this process's first class, and how many of its own count */
+} loss_call;
+
+static cup_tensor *compute(cup_context *c, const char *inputs, const char *parameters,
+                           const char *text, cup_tensor *const *in, const double *numbers,
+                           cup_tensor **out)
 {
-    cup_context *c = m->c;
-    int axis = logits->ndim - 1;
-    cup_tensor *own, *sum = cup_logsumexp(c, logits, &(int64_t){axis}, 1, true);
+    cup_expr *e = cup_expr_new(c, inputs, parameters, text);
+    cup_tensor *y = e ? cup_expr_call(e, in, numbers, out) : NULL;
+    cup_expr_free(e);
+    return y;
+}
+
+/* The largest logit of each row, on any process: no formula's gradient goes through it. Classes
+ * behind the last one get no probability. */
+static cup_tensor *largest(const loss_call *l)
+{
+    cup_context *c = l->m->c;
     bool was = cup_grad_recording(c, false);
-    cup_tensor *most = sum ? cup_copy(c, sum) : NULL;
-    cup_comm_all_reduce(m, &most, 1, CUP_COMBINE_MAX);
-    cup_tensor *near = column(c, own_ids(m, targets, logits->shape[axis], &own));
-    own = column(c, own);
+    cup_tensor *const in[] = {l->logits, l->place};
+    cup_tensor *most = compute(c, "x place", "left low",
+                               "max[-1,keep](where(place < left, x, low))", in,
+                               (double[]){l->left, NEVER}, NULL);
+    if (most)
+        cup_comm_all_reduce(l->m, &most, 1, CUP_COMBINE_MAX);
     cup_grad_recording(c, was);
-    cup_tensor *at = cup_gather(c, logits, near, axis);
-    at = cup_where(c, own, at, number(c, logits, 0));
-    cup_tensor *pair[] = {cup_exp(c, cup_sub(c, sum, most)), at};
-    cup_tensor *sums = cup_comm_sum(m, cup_concat(c, pair, 2, axis));
+    return most;
+}
+
+/* Of each row the sum of exp(logit - most) over all classes, and the target's logit; where there is
+ * none of it, on no process, 0. */
+static void fold_rows(const loss_call *l, cup_tensor *most, cup_tensor **sum, cup_tensor **at)
+{
+    cup_context *c = l->m->c;
+    int axis = l->logits->ndim - 1;
+    cup_tensor *const in[] = {l->logits, most, l->target, l->place};
+    cup_tensor *pair[2] = {NULL};
+    compute(c, "x most target place", "left from low",
+            "sum[-1,keep](exp(where(place < left, x - most, low))),"
+            "sum[-1,keep](where(place == target - from, x, 0))",
+            in, (double[]){l->left, l->from, NEVER}, pair);
+    cup_tensor *sums = cup_comm_sum(l->m, cup_concat(c, pair, 2, axis));
     int64_t starts[CUP_MAX_DIMS] = {0}, sizes[CUP_MAX_DIMS];
     for (int i = 0; i <= axis; i++)
         sizes[i] = i < axis ? -1 : 1;
-    *all = cup_add(c, cup_log(c, cup_slice(c, sums, starts, axis + 1, sizes, axis + 1)), most);
+    *sum = cup_slice(c, sums, starts, axis + 1, sizes, axis + 1);
     starts[axis] = 1;
-    *target = cup_slice(c, sums, starts, axis + 1, sizes, axis + 1);
+    *at = cup_slice(c, sums, starts, axis + 1, sizes, axis + 1);
 }
 
 /* The mean of the rows whose target counts. */
-static cup_tensor *mean_of(cup_context *c, cup_tensor *rows, cup_tensor *targets, int64_t ignore,
-                           int64_t columns)
+static cup_tensor *mean_of(const loss_call *l, cup_tensor *most, double ignore, double columns)
 {
+    cup_context *c = l->m->c;
+    cup_tensor *sum = NULL, *at = NULL;
+    fold_rows(l, most, &sum, &at);
     bool was = cup_grad_recording(c, false);
-    targets = column(c, targets);
-    cup_tensor *none = cup_equal(c, targets, number(c, targets, (double)ignore));
-    cup_tensor *one = number(c, rows, 1), *zero = number(c, rows, 0);
-    cup_tensor *count = cup_sum(c, cup_where(c, none, zero, one), NULL, 0, false);
-    cup_tensor *below = cup_less(c, targets, number(c, targets, 0));
-    cup_tensor *beyond =
-        cup_greater_equal(c, targets, number(c, targets, (double)columns));
-    cup_tensor *nan = number(c, rows, NAN);
-    cup_tensor *lost = cup_where(c, below, nan, cup_where(c, beyond, nan, zero));
-    lost = cup_where(c, none, zero, lost);
-    count = cup_maximum(c, count, one);
+    cup_tensor *count = compute(c, "target", "ignore", "sum[](where(target == ignore, 0, 1))",
+                                &l->target, &ignore, NULL);
     cup_grad_recording(c, was);
-    rows = cup_add(c, cup_where(c, none, zero, rows), lost);
-    return cup_div(c, cup_sum(c, rows, NULL, 0, false), count);
+    cup_tensor *const in[] = {sum, at, most, l->target, count};
+    return compute(c, "total at most target count", "ignore columns",
+                   "bad = target < 0 || target >= columns;"
+                   "row = where(bad, inf - inf, log(total) + most - at);"
+                   "sum[](where(target == ignore, 0, row) / max(count, 1))",
+                   in, (double[]){ignore, columns}, NULL);
 }
 
 static cup_status check_logits(cup_comm *m, const cup_tensor *logits, const cup_tensor *targets,
@@ -156,14 +174,20 @@ cup_tensor *cup_comm_cross_entropy(cup_comm *m, cup_tensor *logits, cup_tensor *
         check_logits(m, logits, targets, columns) != CUP_OK)
         return NULL;
     cup_context *c = m->c;
-    cup_tensor *all = NULL, *target = NULL, *loss = NULL;
+    int64_t size = logits->shape[logits->ndim - 1], left = columns - m->rank * size;
+    cup_dtype dtype = logits->dtype == CUP_F64 ? CUP_F64 : CUP_F32;
+    cup_dtype numbers = columns > EXACT ? CUP_F64 : dtype;
     cup_scope_open(c);
-    if (cup_dtype_size(logits->dtype) < 4)
-        logits = cup_cast(c, logits, CUP_F32);
-    logits = logits ? mask_classes(m, logits, columns) : NULL;
-    if (logits)
-        fold_rows(m, logits, targets, &all, &target);
-    if (all && target)
-        loss = mean_of(c, cup_sub(c, all, target), targets, ignore_index, columns);
+    loss_call l = {.m = m,
+                   .logits = logits,
+                   .target = column(c, cup_cast(c, targets, numbers)),
+                   .place = cup_arange(c, numbers, 0, (double)size, NULL),
+                   .from = (double)(m->rank * size),
+                   .left = (double)(left < 0 ? 0 : left)};
+    cup_tensor *most = largest(&l), *loss = NULL;
+    if (most)
+        loss = mean_of(&l, most, (double)ignore_index, (double)columns);
+    if (loss && loss->dtype != dtype)
+        loss = cup_cast(c, loss, dtype);
     return cup_scope_return(c, loss);
 }

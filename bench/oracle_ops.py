@@ -174,6 +174,30 @@ def matrices(fn, right):
     return draw
 
 
+def factored(fn):
+    """Small matrices whose singular values lie apart, so that all vectors are steady."""
+    def draw():
+        lead, m, n = [choose.randint(1, 3)], choose.randint(1, 6), choose.randint(1, 6)
+        apart = torch.zeros(m, n, dtype=torch.float64)
+        for i in range(min(m, n)):
+            apart[i, i] = 2 + 3 * i
+        return [0.3 * real(lead + [m, n]) + apart], {}, fn
+    return draw
+
+
+def qr(a):
+    q, r = torch.linalg.qr(a)
+    sign = torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)
+    return q * sign[..., None, :], r * sign[..., None]
+
+
+def svd(a):
+    u, s, vt = torch.linalg.svd(a, full_matrices=False)
+    largest = vt.abs().argmax(-1, keepdim=True)
+    sign = torch.where(vt.gather(-1, largest) < 0, -1.0, 1.0)
+    return u * sign.mT, s, vt * sign
+
+
 def recurrence():
     sides, reverse = [choose.randint(1, 3), choose.randint(1, 6)], choose.random() < 0.5
     def stepped(a, x):
@@ -555,7 +579,7 @@ OPS = {
     "unfold": columns(False), "fold": columns(True), "fft": fft,
     "cholesky": matrices(lambda a, r: torch.linalg.cholesky((a + a.mT) / 2 + r), False),
     "solve": matrices(lambda a, r, b: torch.linalg.solve(a + r, b), True),
-    "recurrence": recurrence, "ctc_loss": ctc_loss,
+    "qr": factored(qr), "svd": factored(svd), "recurrence": recurrence, "ctc_loss": ctc_loss,
     "max_pool2d": pool("max"), "avg_pool2d": pool("avg"),
     "adaptive_avg_pool2d": adaptive(F.adaptive_avg_pool2d),
     "adaptive_max_pool2d": adaptive(F.adaptive_max_pool2d), "layernorm": norm("layernorm"),

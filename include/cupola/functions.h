@@ -90,6 +90,13 @@ CUP_API cup_tensor *cup_multinomial(cup_context *c, cup_tensor *x, int64_t count
 CUP_API cup_tensor *cup_cumprod(cup_context *c, cup_tensor *x, int axis, bool reverse);
 /* The inverse of each matrix of a [..,N,N], which are small, as cup_solve takes them. */
 CUP_API cup_tensor *cup_inverse(cup_context *c, cup_tensor *a);
+/* The eigenvalues [..,N] of [a + a^T] / 2 for each small matrix of a [..,N,N], in f32 or f64 and N
+ * up to 1024, from the lowest on, and in the columns of `vectors` [..,N,N] a unit vector of each,
+ * of whose largest elements the first is not below 0. Errors are relative to the norm of the
+ * matrix. NaN for one that holds NaN or inf, or whose norm is beyond the dtype. Vectors of equal
+ * values are not unique and have no gradient, but inf or NaN; values have theirs. */
+CUP_API cup_status cup_eigh(cup_context *c, cup_tensor *a, cup_tensor **values,
+                            cup_tensor **vectors);
 
 /* The places of the n elements that are not 0, in row-major order, as i64 [n, ndim]. Waits. */
 CUP_API cup_tensor *cup_nonzero(cup_context *c, cup_tensor *x);

@@ -195,6 +195,10 @@ struct cup__op {
     /* The hidden result in u8 has a bit for each element of the first result that is above 0, and
      * is held against these. */
     bool signs;
+    /* Of results that rounding turns far, as the vectors of near singular values: makes of the
+     * visible ones, in f64, what it does not, up to 6 tensors, which checks compare in their place;
+     * returns how many. No gradient is asked for where rows repeat. */
+    int (*steady)(cup_context *c, cup_tensor *const *out, cup_tensor **made);
     /* Bit i: the whole numbers of input i go up, from 0 to the number of rows of input 0. */
     uint32_t ascending;
     int64_t bench_indices;      /* whole numbers of bench calls are below this; 0: as the domain */

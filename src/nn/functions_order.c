@@ -296,16 +296,3 @@ cup_tensor *cup_cumprod(cup_context *c, cup_tensor *x, int axis, bool reverse)
                                 after, x->ndim, NULL);
     return cup_recurrence(c, x, first, at, reverse);
 }
-
-cup_tensor *cup_inverse(cup_context *c, cup_tensor *a)
-{
-    if (!cup__function_begin(c, "inverse", a))
-        return NULL;
-    if (a->ndim < 2) {
-        cup_fail(c, CUP_SHAPE, "inverse: a must be matrices [..,N,N]");
-        return NULL;
-    }
-    int64_t n = a->shape[a->ndim - 1];
-    cup_tensor *one = cup_eye(c, a->dtype, n, n, NULL);
-    return cup_solve(c, a, cup_broadcast(c, one, a->ndim, a->shape), 0);
-}

@@ -2,9 +2,11 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "base/parallel.h"
+#include "cupola/ops.h"
 
 static const double epsilon[] = {[CUP_F32] = 0x1p-23,   [CUP_F64] = 0x1p-52,
                                  [CUP_F16] = 0x1p-10,   [CUP_BF16] = 0x1p-7,
@@ -197,4 +199,21 @@ bool cup__on_host(cup_tensor *t, cup_tensor *host, void **memory)
     *host = (cup_tensor){
         .data = *memory, .dtype = t->dtype, .count = t->count, .contiguous = true};
     return true;
+}
+
+int cup__steady(cup_context *c, const cup__op *op, cup_tensor **out, int count)
+{
+    cup_tensor *wide[CUP__MAX_OUT] = {NULL}, *made[CUP__MAX_OUT] = {NULL};
+    cup_dtype dtype = out[0] ? out[0]->dtype : CUP_F64;
+    if (!op->steady)
+        return count;
+    for (int i = 0; i < count; i++)
+        wide[i] = dtype == CUP_F64 ? out[i] : cup_cast(c, out[i], CUP_F64);
+    if (c->error.status != CUP_OK)
+        return -1;
+    int all = op->steady(c, wide, made);
+    for (int i = 0; i < all && c->error.status == CUP_OK && dtype != CUP_F64; i++)
+        made[i] = cup_cast(c, made[i], dtype);
+    memcpy(out, made, sizeof made);
+    return c->error.status == CUP_OK ? all : -1;
 }

@@ -2,7 +2,7 @@
 #ifndef CUP_PROF_COMPARE_H
 #define CUP_PROF_COMPARE_H
 
-#include "tensor/tensor.h"
+#include "dispatch/op.h"
 
 /* The tensor's values on the host, as a tensor that only cup__load may use; *memory is to be freed
  * with cup__free either way. False: no memory, or an error in the tensor's context. */
@@ -32,5 +32,10 @@ double cup__compare_beyond(const cup_tensor *want, const cup_tensor *got, const 
  * where a code is not the rounding of a number within `slack` and `least` of that, else 0. */
 double cup__compare_codes(const cup_tensor *want, const cup_tensor *got, double slack, double least,
                           char *note, size_t note_size);
+
+/* Puts in place of an op's results what it says of them (`steady`), worked out in double in `c`,
+ * whose tensors they are, and rounded to their dtype. Returns how many there are now; the same
+ * tensors where the op says nothing, and -1 with an error in `c`. */
+int cup__steady(cup_context *c, const cup__op *op, cup_tensor **out, int count);
 
 #endif

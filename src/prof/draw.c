@@ -20,15 +20,15 @@ typedef struct drawing {
     const cup__call *forward_call;
 } drawing;
 
-/* The dimensions in any order in memory, some padded, some broadcast. */
-static void lay_out(cup__drawn_input *in, uint64_t *state)
+/* The dimensions in any order in memory, some padded, some broadcast unless `dense`. */
+static void lay_out(cup__drawn_input *in, bool dense, uint64_t *state)
 {
     int order[CUP_MAX_DIMS], ndim = in->shape.ndim;
     int64_t step = cup__draw_chance(state, 10) ? 2 + cup__draw_below(state, 2) : 1;
     for (int i = 0; i < ndim; i++)
         order[i] = ndim - 1 - i;
     bool turned = cup__draw_chance(state, 50), padded = cup__draw_chance(state, 60);
-    bool broadcast = in->places == CUP__PLACES_NONE && cup__draw_chance(state, 20);
+    bool broadcast = in->places == CUP__PLACES_NONE && cup__draw_chance(state, 20) && !dense;
     for (int i = ndim; turned && i-- > 1;) {
         int j = (int)cup__draw_below(state, i + 1), was = order[i];
         order[i] = order[j];
@@ -74,7 +74,7 @@ static void draw_layouts(cup__drawn *d, const cup__draw_limits *limits, uint64_t
         else if (d->row->op->images && in->shape.ndim >= 4 && kind < 80)
             lay_channels_last(&in->shape, in->stride);
         else if (kind < 70 || d->row->op->images)
-            lay_out(in, state);
+            lay_out(in, limits->tame && d->row->op->steady, state);
     }
 }
 

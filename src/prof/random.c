@@ -200,6 +200,8 @@ static double of_scores(const cup__call *want)
 static void find_least(random_check *all, cup__check_call *k, const cup__drawn *d)
 {
     const cup__call *want = &k->want->call;
+    if (d->row->op->steady) /* which is not to move */
+        return;
     double by = part_of(k, d), tiny = d->dtype == CUP_F64 || d->dtype == CUP_F16 ? 0 : 0x1p-126;
     for (int i = 0; i < CUP__MAX_OUT; i++)
         k->least_out[i] = tiny;

@@ -33,14 +33,20 @@ static void factor(const cup__call *call, double *m)
     }
 }
 
+static cup_status each(cup__call *call, bool parallel)
+{
+    double n = (double)call->in[0]->shape[call->in[0]->ndim - 1];
+    return cup__linalg_each(call, &(cup__linalg){.body = factor}, n * n * n, parallel);
+}
+
 static cup_status specification(cup__call *call)
 {
-    return cup__linalg_each(call, factor, false);
+    return each(call, false);
 }
 
 static cup_status run(cup__call *call)
 {
-    return cup__linalg_each(call, factor, true);
+    return each(call, true);
 }
 
 static cup_status run_cuda(cup__call *call)
@@ -56,27 +62,17 @@ static cup_status run_cuda(cup__call *call)
                        CUP__ARG(ridge));
 }
 
-static cup_tensor *turned(cup_context *c, cup_tensor *t)
-{
-    int64_t axes[CUP_MAX_DIMS];
-    if (!t)
-        return NULL;
-    for (int d = 0; d < t->ndim; d++)
-        axes[d] = d < t->ndim - 2 ? d : 2 * t->ndim - 3 - d;
-    return cup_permute(c, t, axes, t->ndim);
-}
-
 /* With p, the lower half of l^T dl and half of its diagonal, l^-T p l^-1 is that of the symmetric
  * matrix, and it and its transpose that of a by halves. */
 static cup_status gradient(cup__grad *g)
 {
     cup_context *c = g->c;
-    cup_tensor *l = g->out[0], *across = turned(c, l);
+    cup_tensor *l = g->out[0], *across = cup__linalg_turned(c, l);
     cup_tensor *m = cup_matmul(c, l, g->d_out[0], true, false);
     cup_tensor *p = cup_scale(c, cup_add(c, cup_tril(c, m, 0), cup_tril(c, m, -1)), 0.5);
     cup_tensor *left = cup_solve(c, across, p, 0);
-    cup_tensor *s = cup_solve(c, across, turned(c, left), 0);
-    g->d_in[0] = s ? cup_scale(c, cup_add(c, s, turned(c, s)), 0.5) : NULL;
+    cup_tensor *s = cup_solve(c, across, cup__linalg_turned(c, left), 0);
+    g->d_in[0] = s ? cup_scale(c, cup_add(c, s, cup__linalg_turned(c, s)), 0.5) : NULL;
     return c->error.status;
 }
 

@@ -69,14 +69,21 @@ static void eliminate(const cup__call *call, double *m)
     }
 }
 
+static cup_status each(cup__call *call, bool parallel)
+{
+    int64_t n = call->in[0]->shape[call->in[0]->ndim - 1];
+    return cup__linalg_each(call, &(cup__linalg){.body = eliminate, .results = n * n},
+                            (double)n * (double)n * (double)n, parallel);
+}
+
 static cup_status specification(cup__call *call)
 {
-    return cup__linalg_each(call, eliminate, false);
+    return each(call, false);
 }
 
 static cup_status run(cup__call *call)
 {
-    return cup__linalg_each(call, eliminate, true);
+    return each(call, true);
 }
 
 static cup_status run_cuda(cup__call *call)
@@ -105,12 +112,8 @@ static cup_status run_cuda(cup__call *call)
 static cup_status gradient(cup__grad *g)
 {
     cup_context *c = g->c;
-    int ndim = g->in_shape[0].ndim;
-    int64_t axes[CUP_MAX_DIMS];
-    for (int d = 0; d < ndim; d++)
-        axes[d] = d < ndim - 2 ? d : 2 * ndim - 3 - d;
     double ridge = ((const cup__solve_attributes *)g->attributes)->ridge;
-    cup_tensor *db = cup_solve(c, cup_permute(c, g->in[0], axes, ndim), g->d_out[0], ridge);
+    cup_tensor *db = cup_solve(c, cup__linalg_turned(c, g->in[0]), g->d_out[0], ridge);
     if (g->wanted[0])
         g->d_in[0] = cup_neg(c, cup_matmul(c, db, g->out[0], false, true));
     g->d_in[1] = db;

@@ -118,7 +118,8 @@ CUP_API cup_tensor *cup_expr_call(cup_expr *e, cup_tensor *const *inputs, const 
  * number and by numbers and parameters, or of abs(query - key) with these. What other conditions
  * over places, numbers and parameters alone hide is left out by tiles on Hopper, where there are no
  * offsets. Arithmetic is in f32, in f64 where q is; in f32 the numbers of positions are exact up to
- * 2^24. For q of 16 bits a GPU's functions are good to 2^-20 or so of themselves, tanh of 1. */
+ * 2^24, and an exponential loses as many of 24 bits as its score has before the point. For q of 16
+ * bits a GPU's functions are good to 2^-20 or so of themselves, tanh of 1. */
 struct cup_attention_options;
 CUP_API cup_tensor *cup_expr_attention(cup_expr *e, cup_tensor *q, cup_tensor *k, cup_tensor *v,
                                        cup_tensor *const *tensors, const double *parameters,

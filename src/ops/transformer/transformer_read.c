@@ -13,9 +13,9 @@
 #include "tensor/context.h"
 
 #define WIDTH_MOST 2048   /* of x; and columns that one lane multiplies by at once */
-#define WIDTH_BEST 1024   /* up to which it is faster than the calls that it stands for */
 #define SIZE_MOST 256     /* of a head */
 #define STAGE_MOST 16384
+#define STAGE_ALONE 32768 /* of a block that has a multiprocessor for itself */
 #define STAGES_LEAST 3
 #define STAGES_MOST 16
 #define CLUSTER_MOST 8
@@ -151,7 +151,7 @@ static int64_t stage_of(const taking *t, int64_t lines)
 }
 
 /* Stages of as many lines as fit, all with about as many. */
-static void choose_boxes(reading *r)
+static void choose_boxes(reading *r, int64_t stage_most)
 {
     const taking all[WEIGHTS] = {
         [QKV] = {CUP__READ_QKV, r->width, r->size / r->cluster, 1, 0},
@@ -162,8 +162,8 @@ static void choose_boxes(reading *r)
     for (int i = 0; i < WEIGHTS; i++) {
         taking *t = &r->takings[i];
         *t = all[i];
-        int64_t most = STAGE_MOST / stage_of(t, 1);
-        while (most > 1 && stage_of(t, most) > STAGE_MOST)
+        int64_t most = stage_most / stage_of(t, 1);
+        while (most > 1 && stage_of(t, most) > stage_most)
             most--;
         most = most < 1 ? 1 : most > BOX_MOST ? BOX_MOST : most;
         t->box = divide_up(t->lines, divide_up(t->lines, most));
@@ -182,13 +182,15 @@ static const char *cut(reading *r, const cup__gpu_facts *facts, int64_t clusters
     if (r->columns > WIDTH_MOST)
         return "the MLP is too wide for this card";
     r->extra = r->columns + (1 + r->a->gated) * divide_up(r->columns, r->cluster);
-    choose_boxes(r);
+    choose_boxes(r, STAGE_MOST);
     r->beside = beside_of(r);
     /* Half of it, so that the next layer's blocks bring weights meanwhile, if that is enough. */
     int64_t taken = r->beside + 4 * r->extra;
     r->stages = ((facts->shared_per_block + RESERVED) / 2 - RESERVED - taken) / r->stage_bytes;
-    if (r->stages < STAGES_LEAST)
+    if (r->stages < STAGES_LEAST) {
+        choose_boxes(r, STAGE_ALONE);
         r->stages = (facts->shared_per_block - taken) / r->stage_bytes;
+    }
     r->stages = r->stages > STAGES_MOST ? STAGES_MOST : r->stages;
     return r->stages < STAGES_LEAST ? "shared memory has no room for it" : NULL;
 }
@@ -229,8 +231,7 @@ static const char *refuses(const cup__call *call)
 bool cup__transformer_read_takes(cup_context *c, cup_tensor **in,
                                  const cup__transformer_read_attributes *attributes)
 {
-    return cup_device_is_cuda(c) && in[CUP__READ_X]->shape[2] <= WIDTH_BEST &&
-           !refuses_for(c, in, attributes);
+    return cup_device_is_cuda(c) && !refuses_for(c, in, attributes);
 }
 
 static cup__kernel *kernel_of(cup__cuda *gpu, const reading *r)

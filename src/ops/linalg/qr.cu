@@ -5,9 +5,13 @@
  * once. */
 #include "columns.cuh"
 
+/* What is left of a column, beside a largest element of 1/2 to 1, that counts as 0: of equal
+ * columns each leaves rounding of rounding, which soon has too few digits to make a reflection. */
+#define NOTHING (sizeof(T) == 8 ? (T)1e-270 : (T)1e-30f)
+
 /* The reflection 1 - tau v v^T that makes 0 of what is below number j, by one group. v begins with
  * 1; the rest of it stands in the column. Each column at its own scale, so that no square is too
- * large or too small. */
+ * large or too small, and the matrix at one at which no element is. */
 DEVICE void reflect(T *x, int j, int rows, T *tau)
 {
     int lane = group_lane();
@@ -20,7 +24,9 @@ DEVICE void reflect(T *x, int j, int rows, T *tau)
         below += x[i] / scale * (x[i] / scale);
     below = group_sum(below);
     __syncwarp(group_members()); /* all have read the first */
-    if (below == 0 && most - most == 0) {
+    if (most < NOTHING || (below == 0 && most - most == 0)) {
+        for (int i = j + lane; i < rows && most < NOTHING; i += LANES)
+            x[i] = 0;
         if (lane == 0)
             *tau = 0;
         return;
@@ -56,7 +62,7 @@ DEVICE void begin_column(T *x, T tau, int j, int rows)
 }
 
 /* Row j of r has the sign by which its first number is from 0 on. */
-DEVICE void write_r(const T *x, T *r, T *sign, int k, int columns, int distance)
+DEVICE void write_r(const T *x, T *r, T *sign, int k, int columns, int distance, int exponent)
 {
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < k; i += THREADS)
@@ -65,7 +71,8 @@ DEVICE void write_r(const T *x, T *r, T *sign, int k, int columns, int distance)
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < k * columns; i += THREADS) {
         int row = i / columns, column = i - row * columns;
-        r[i] = column < row ? (T)0 : sign[row] * x[(int64_t)column * distance + row];
+        r[i] = column < row ? (T)0
+                            : scalbn(sign[row] * x[(int64_t)column * distance + row], exponent);
     }
     __syncthreads();
 }
@@ -84,11 +91,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #else
     T *x = work + blockIdx.x * (room + 2 * k);
 #endif
-    T *tau = x + room, *sign = tau + k;
+    T *tau = x + room, *sign = tau + k, most = 0;
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < rows * columns; i += THREADS)
+        most = maximum(most, (T)fabs(a[i]));
+    most = block_max(most);
+    int exponent = most > 0 && most - most == 0 ? ilogb(most) + 1 : 0;
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < rows * columns; i += THREADS) {
         int row = i / columns, column = i - row * columns;
-        x[(int64_t)column * distance + row] = a[i];
+        x[(int64_t)column * distance + row] = scalbn(a[i], -exponent);
     }
     __syncthreads();
     for (int j = 0; j < k; j++) {
@@ -100,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             apply(own, tau[j], x + (int64_t)i * distance, j, rows);
         __syncthreads();
     }
-    write_r(x, r, sign, k, columns, distance);
+    write_r(x, r, sign, k, columns, distance, exponent);
     for (int j = k - 1; j >= 0; j--) {
         T *own = x + (int64_t)j * distance;
         for (int i = j + 1 + group_number(); i < k; i += GROUPS)

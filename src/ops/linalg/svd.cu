@@ -8,9 +8,8 @@
 
 #define SWEEPS 40 /* some ten are needed */
 #define EPSILON (sizeof(T) == 8 ? (T)2.220446049250313e-16 : (T)1.1920929e-7f)
-/* Columns shorter than this, beside a largest element of 1/2 to 1, are what rounding left of
- * others: their angles never come to rest, and count for nothing. */
-#define NOISE (16 * EPSILON)
+/* A column below this part of the largest element is noise, and 0 as far as angles go. */
+#define NOISE (EPSILON / 2 * (EPSILON / 2))
 
 struct turning {
     T *x, *v;
@@ -44,8 +43,7 @@ DEVICE bool turn_pair(const turning &t, int p, int q, T bound)
     aa = group_sum(aa);
     bb = group_sum(bb);
     ab = group_sum(ab);
-    bool exchange = bb > aa, turned = fabs(ab) > bound * sqrt(aa * bb) && aa > NOISE * NOISE &&
-                                            bb > NOISE * NOISE;
+    bool exchange = bb > aa, turned = fabs(ab) > bound * sqrt(aa * bb) && aa > NOISE && bb > NOISE;
     if (turned) {
         T zeta = (bb - aa) / (2 * ab);
         T tangent = 1 / ((T)fabs(zeta) + sqrt(1 + zeta * zeta));
@@ -134,7 +132,7 @@ DEVICE void measure(const turning &t, T *lengths)
     for (int j = group_number(); j < t.count; j += GROUPS) {
         T *own = t.column(j), length = sqrt(group_product(own, own, t.rows));
 #pragma unroll 1
-        for (int i = group_lane(); i < t.rows && length > NOISE; i += LANES)
+        for (int i = group_lane(); i < t.rows && length > EPSILON / 2; i += LANES)
             own[i] /= length;
         if (group_lane() == 0)
             lengths[j] = length;
@@ -142,7 +140,7 @@ DEVICE void measure(const turning &t, T *lengths)
     __syncthreads();
     if (group_number() == 0)
         for (int j = 0; j < t.count; j++)
-            if (!(lengths[j] > NOISE))
+            if (!(lengths[j] > EPSILON / 2))
                 complete(t, j);
     __syncthreads();
 }

@@ -56,7 +56,8 @@ static cup_status check(cup_comm *m, const char *name, const cup_tensor *part,
                      cup__tensor_text(part, a), cup__tensor_text(ids, b));
 }
 
-cup_tensor *cup__comm_embedding_own(cup_comm *m, cup_tensor *part, cup_tensor *ids)
+/* Of the rows that ids name those that are this process's, else zeros. */
+static cup_tensor *own_rows(cup_comm *m, cup_tensor *part, cup_tensor *ids)
 {
     if (!m || m->c->error.status != CUP_OK || check(m, "comm_embedding", part, ids) != CUP_OK)
         return NULL;
@@ -71,7 +72,7 @@ cup_tensor *cup__comm_embedding_own(cup_comm *m, cup_tensor *part, cup_tensor *i
 
 cup_tensor *cup_comm_embedding(cup_comm *m, cup_tensor *part, cup_tensor *ids)
 {
-    return cup_comm_sum(m, cup__comm_embedding_own(m, part, ids));
+    return cup_comm_sum(m, own_rows(m, part, ids));
 }
 
 /* What all formulas of one loss know. Numbers of classes and of targets are floats, as exact as is

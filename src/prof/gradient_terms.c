@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "cupola/grad.h"
 #include "cupola/ops.h"
+#include "ops/attention/attention.h"
 #include "prof/draw.h"
 #include "prof/gradient_bound.h"
 
@@ -310,6 +311,46 @@ static void bound_attention(const cup__gradient_call *g, int which, double *boun
     cup__error_clear(&c->error);
 }
 
+/* d_o times v for each key of each query, [B,H,T,S]. */
+static cup_tensor *of_probabilities(cup_tensor *back, cup_tensor *v)
+{
+    int64_t groups = v->shape[1];
+    const int64_t by_group[] = {v->shape[0], groups, groups ? -1 : 0, v->shape[3]};
+    const int64_t pairs[] = {back->shape[0], back->shape[1], back->shape[2], v->shape[2]};
+    cup_context *c = v->context;
+    return cup_reshape(c, cup_matmul(c, cup_reshape(c, back, 4, by_group), v, false, true), 4,
+                       pairs);
+}
+
+static cup_tensor *mean_of(cup_tensor *p, cup_tensor *d)
+{
+    cup_context *c = p ? p->context : NULL;
+    return p ? cup_sum(c, cup_mul(c, p, d), (int64_t[]){3}, 1, true) : NULL;
+}
+
+/* The slopes of scores themselves, p (d - mean of d), summed over what a bias met: both terms are
+ * rounded, and by what p is off it is off by as large a part. With values that are 1 for one key and
+ * 0 for others attention gives p. */
+static void bound_bias(const cup__gradient_call *g, const cup_tensor *bias, double *bound)
+{
+    cup_tensor *q = cup_detach(g->in[0]), *k = cup_detach(g->in[1]), *v = cup_detach(g->in[2]);
+    cup_context *c = q->context;
+    int64_t keys = v->shape[2];
+    const int64_t each_key[] = {v->shape[0], v->shape[1], keys, keys};
+    double scale = *(const double *)attribute_of(g, "scale");
+    double share = share_of(fmax((double)keys, (double)v->shape[3]));
+    cup_tensor *off = of_scores(q, k, scale > 0 ? scale : 1 / sqrt((double)q->shape[3]));
+    cup_tensor *p = attend(g, cup_broadcast(c, cup_eye(c, CUP_F64, keys, keys, NULL), 4, each_key));
+    cup_tensor *d = of_probabilities(g->back[0], v);
+    cup_tensor *sizes = of_probabilities(cup_abs(c, g->back[0]), cup_abs(c, v));
+    cup_tensor *apart = cup_abs(c, cup_sub(c, d, mean_of(p, d)));
+    apart = cup_mul(c, cup_add(c, apart, mean_of(p, apart)), cup_scale(c, off, 4));
+    sizes = cup_scale(c, cup_add(c, sizes, mean_of(p, sizes)), share);
+    cup__shape shape = cup__shape_of(bias);
+    add_scaled(bound, cup__sum_to(c, cup_mul(c, p, cup_add(c, apart, sizes)), &shape), 1);
+    cup__error_clear(&c->error);
+}
+
 /* Those of attention that a call of qkv_attention has too. */
 static void take_attributes(const cup__gradient_call *g, const cup__row *to, char *attributes)
 {
@@ -334,15 +375,35 @@ static cup_tensor *heads_of(cup_tensor *t, int64_t heads, int64_t first, int64_t
     return cup_permute(c, t, (int64_t[]){0, 2, 1, 3}, 4);
 }
 
-/* As attention's for the heads of q, of k and of v. */
-static void bound_qkv(const cup__gradient_call *g, double *bound)
+/* Attention's of the heads of q, of k and of v, which lie beside each other in qkv. */
+static void bound_heads(const cup__gradient_call *own, const cup_tensor *qkv, double *bound)
+{
+    int64_t heads = own->in[0]->shape[1], groups = own->in[1]->shape[1];
+    int64_t all = heads + 2 * groups, steps = qkv->shape[1], width = qkv->shape[2];
+    for (int which = 0; which < 3 && qkv->context->error.status == CUP_OK; which++) {
+        int64_t count = which ? groups : heads, size = width / all;
+        int64_t first = which ? heads + (which - 1) * groups : 0;
+        double *part = cup__calloc((size_t)own->in[which]->count + 1, sizeof *part);
+        if (part)
+            bound_attention(own, which, part);
+        for (int64_t k = 0; part && k < own->in[which]->count; k++) {
+            int64_t row = k / size / steps, head = row % count + first;
+            int64_t to = (row / count * steps + k / size % steps) * width + head * size + k % size;
+            bound[to] += part[k];
+        }
+        cup__free(part);
+    }
+}
+
+/* As attention's for the same heads; input i is qkv or the bias. */
+static void bound_qkv(const cup__gradient_call *g, int i, double *bound)
 {
     cup_tensor *qkv = cup_detach(g->in[0]), *in[CUP__DRAWN_INPUTS] = {NULL};
     cup_context *c = qkv->context;
     int64_t heads = *(const int *)attribute_of(g, "heads");
     int64_t groups = *(const int *)attribute_of(g, "kv_heads");
     groups = groups > 0 ? groups : heads;
-    int64_t all = heads + 2 * groups, steps = qkv->shape[1], width = qkv->shape[2];
+    int64_t all = heads + 2 * groups;
     _Alignas(16) char attributes[CUP__DRAWN_ATTRIBUTES] = {0};
     cup__gradient_call own = {.row = cup__row_find("attention"), .attributes = attributes,
                               .dtype = g->dtype, .in_count = g->in_count + 2, .in = in};
@@ -350,24 +411,29 @@ static void bound_qkv(const cup__gradient_call *g, double *bound)
     in[0] = heads_of(qkv, all, 0, heads);
     in[1] = heads_of(qkv, all, heads, groups);
     in[2] = heads_of(qkv, all, heads + groups, groups);
-    for (int i = 1; i < g->in_count; i++)
-        in[i + 2] = g->in[i];
+    for (int k = 1; k < g->in_count; k++)
+        in[k + 2] = g->in[k];
     cup_tensor *back = heads_of(cup_detach(g->back[0]), heads, 0, heads);
     own.back = &back;
-    for (int which = 0; which < 3 && c->error.status == CUP_OK; which++) {
-        int64_t count = which ? groups : heads, size = width / all;
-        int64_t first = which ? heads + (which - 1) * groups : 0;
-        double *part = cup__calloc((size_t)in[which]->count + 1, sizeof *part);
-        if (part)
-            bound_attention(&own, which, part);
-        for (int64_t k = 0; part && k < in[which]->count; k++) {
-            int64_t row = k / size / steps, head = row % count + first;
-            int64_t to = (row / count * steps + k / size % steps) * width + head * size + k % size;
-            bound[to] += part[k];
-        }
-        cup__free(part);
-    }
+    if (c->error.status == CUP_OK && i > 0)
+        bound_bias(&own, in[i + 2], bound);
+    else if (c->error.status == CUP_OK)
+        bound_heads(&own, qkv, bound);
     cup__error_clear(&c->error);
+}
+
+static void bound_scores(const cup__gradient_call *g, int i, double *bound)
+{
+    bool of_one = !strcmp(g->row->name, "qkv_attention");
+    int tensors = of_one ? 1 : 3;
+    if (!g->back[0] || (i >= tensors && i != tensors + CUP__BIAS))
+        return;
+    if (of_one)
+        bound_qkv(g, i, bound);
+    else if (i < tensors)
+        bound_attention(g, i, bound);
+    else
+        bound_bias(g, g->in[i], bound);
 }
 
 void cup__gradient_cancelling(const cup__gradient_call *g, int i, double *bound)
@@ -379,14 +445,13 @@ void cup__gradient_cancelling(const cup__gradient_call *g, int i, double *bound)
     const cup_tensor *x = g->in[0];
     if (!x || x->count == 0)
         return;
-    if ((!strcmp(name, "attention") || !strcmp(name, "attention_lse")) && i < 3 && g->back[0])
-        bound_attention(g, i, bound);
+    if (!strcmp(name, "attention") || !strcmp(name, "attention_lse") ||
+        !strcmp(name, "qkv_attention"))
+        bound_scores(g, i, bound);
     if (!strcmp(name, "cross_entropy") && i == 0)
         bound_loss(g, x, g->in[1], bound);
     if (!strcmp(name, "linear_cross_entropy") && i < 2)
         bound_linear_loss(g, i, bound);
-    if (!strcmp(name, "qkv_attention") && i == 0 && g->back[0])
-        bound_qkv(g, bound);
     if (i > (norm && !strncmp(name, "add_", 4)))
         return;
     if (norm)

@@ -201,6 +201,58 @@ TEST(backward_knows_what_scores_are_off_by)
     cup_context_free(c);
 }
 
+static double bias_off_by; /* epsilons of f32 */
+static int bias_at;         /* of the inputs */
+
+/* Right in double; that of the bias is off by a rounding of the sums that it is the difference of. */
+static cup_status off_by_a_sum(cup__grad *g)
+{
+    CUP_TRY(right->gradient(g));
+    cup_tensor *d = g->d_in[bias_at];
+    if (d && d->dtype != CUP_F64)
+        g->d_in[bias_at] =
+            cup_add(g->c, d, cup_full(g->c, d->dtype, 0, NULL, bias_off_by * 0x1p-23));
+    return g->c->error.status;
+}
+
+static void count_f16(const cup__backward_result *r, void *user)
+{
+    (void)user;
+    narrow[0] += r->dtype == CUP_F16;
+    narrow[1] += r->dtype == CUP_F16 && !r->passed;
+}
+
+/* With one key the slope of its score is nothing, the difference of two sums of as many products as
+ * a value has elements, each rounded in f32: f16 has numbers as small as that. */
+TEST(backward_knows_what_one_key_leaves_of_a_bias)
+{
+    static const cup__attention_attributes plain = {0};
+    static const cup__qkv_attention_attributes heads = {.heads = 1, .kv_heads = 1};
+    static const cup__sample samples[2][2] = {
+        {{"1x1x1x72 1x1x1x72 1x1x1x72 - - - - 1x1x1x1 -", &plain}},
+        {{"1x1x216 - - - - 1x1x1x1", &heads}}};
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    for (int i = 0; i < 2; i++) {
+        const cup__row *known = cup__row_find(i ? "qkv_attention" : "attention");
+        cup__op op = *known->op;
+        cup__row row = *known;
+        const cup__row *rows[] = {&row};
+        right = known->op;
+        bias_at = i ? 5 : 7;
+        op.samples = samples[i];
+        op.gradient = off_by_a_sum;
+        row.op = &op;
+        for (int wrong = 0; wrong < 2; wrong++) {
+            narrow[0] = narrow[1] = 0;
+            bias_off_by = wrong ? 1000 : 20;
+            EXPECT_INT(cup__check_backward(c, rows, 1, 0, 1, count_f16, NULL), CUP_OK);
+            EXPECT_INT(narrow[0], 1);
+            EXPECT_INT(narrow[1], wrong);
+        }
+    }
+    cup_context_free(c);
+}
+
 static double off_by; /* epsilons of f32 */
 
 /* Right in double, and off by that of a probability in a single row. */

@@ -1,9 +1,11 @@
 /* How long a token takes that cup_generator writes, and how far its step, a row at a time, is from
  * reading the same tokens at once.
- * Build and run: make build/bench/generate_steps && build/bench/generate_steps [device] */
+ * Build and run: make build/bench/generate_steps && build/bench/generate_steps [device [model]];
+ * model is how a name below begins. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "cupola/cupola.h"
@@ -103,8 +105,12 @@ static void measure_texts(cup_gpt *m, int64_t texts)
     cup_generator_free(g);
 }
 
+static const char *only = "";
+
 static void run(cup_context *c, const char *name, const cup_gpt_config *config)
 {
+    if (strncmp(name, only, strlen(only)) != 0)
+        return;
     cup_gpt *m = cup_gpt_new(c, CUP_BF16, config);
     printf("%s\n", name);
     if (m) {
@@ -127,6 +133,7 @@ int main(int argc, char **argv)
 {
     cup_context *c =
         cup_context_new(CUP_OPTIONS(cup_options, .device = argc > 1 ? argv[1] : "cuda"));
+    only = argc > 2 ? argv[2] : "";
     if (cup_error(c) != CUP_OK) {
         fprintf(stderr, "%s\n", cup_error_text(c));
         return 1;

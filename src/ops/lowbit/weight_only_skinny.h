@@ -7,6 +7,7 @@
 
 #define CUP__ROWS_PACKED_MOST 32 /* rows of x; beyond, weights are better unpacked once */
 #define CUP__ROWS_STREAM_MOST 64
+#define CUP__ROWS_STREAM_BEST 16 /* up to which it is the fastest of all */
 #define CUP__ROWS_STREAM_SIDE (INT64_C(1) << 28)
 
 struct product_call;

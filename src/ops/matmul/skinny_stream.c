@@ -11,7 +11,6 @@
 #define GRID_Y_MOST 65535
 #define ROWS_MOST_N 32 /* of x, where weights lie along n */
 /* Up to which it is the fastest, as measured on an H200 (bench/stream_sweep.c). */
-#define BEST_ROWS 16
 #define BEST_WEIGHTS (1 << 25)
 #define BEST_SIDE 4096
 #define BEST_LINE 1024 /* of k: lines that come many at a time, whatever their number */
@@ -109,7 +108,7 @@ const char *cup__product_stream_best_refuses(cup_context *c, const cup__product 
     const char *why = cup__product_stream_refuses(c, p);
     if (why)
         return why;
-    if (p->m > BEST_ROWS || p->batch_count > 1)
+    if (p->m > CUP__ROWS_STREAM_BEST || p->batch_count > 1)
         return "other kernels are as fast with so many rows, or with batches";
     bool whole = p->k <= BEST_LINE && p->b.column == p->k;
     if (p->b.row == 1 ? (p->n * p->k > BEST_WEIGHTS && !whole) || (p->m > 8 && p->k > BEST_SIDE)

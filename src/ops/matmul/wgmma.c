@@ -8,6 +8,7 @@
 #include "dispatch/memo.h"
 #include "kernels/product_call.cuh"
 #include "kernels/wgmma_call.cuh"
+#include "ops/lowbit/weight_only_skinny.h"
 #include "ops/matmul/epilogues.h"
 #include "ops/matmul/product_state.h"
 #include "ops/matmul/wgmma_maps.h"
@@ -368,6 +369,7 @@ static cup_status describe(cup_context *c, const cup__product *p, const cup__wgm
         .shared = cup__wgmma_shared(p, plan),
         .cluster = plan->cluster_k ? plan->cluster_k : (int)blocks,
         .waits = l->argument.arrived != NULL,
+        .dependent = all,
     };
     const void *at[4] = {p->a.data, p->b.data, p->y.data, beside(p)};
     memcpy(l->aimed, at, sizeof at);
@@ -480,5 +482,9 @@ const char *cup__product_wgmma_best_refuses(cup_context *c, const cup__product *
     if (why)
         return why;
     cup__wgmma_plan plan;
+    /* Of activations in 16 bits the library has none, and what is for a handful of rows comes
+     * before this. */
+    if (p->activation && p->m > CUP__ROWS_STREAM_BEST)
+        return NULL;
     return cup__product_choice(c, p, &plan) ? NULL : "cuBLASLt is likely to be faster";
 }

@@ -145,6 +145,9 @@ static const rates vendor_rates = {3.56, 0, 1.53, 1.0};
 #define MARGIN 0.965        /* what the library must be below of our time, */
 #define MARGIN_FEW 1.03     /* and where tiles are mostly empty, */
 #define FEW 48              /* with so many rows */
+#define SHORT_US 16         /* A product as short as that */
+#define STARTED_US 1.5      /* begins by so much earlier, as a dependent of the one before, */
+#define SHORT_ROWS 64       /* with so few rows, as when texts are written side by side */
 #define JOINED_EACH_US 1.5e6 /* bytes of parts that are matrices of their own, */
 #define JOINING 2.5         /* and what adding them up costs beside, */
 #define STORED 0.7          /* and storing a tile of one */
@@ -395,7 +398,10 @@ bool cup__product_choice(cup_context *c, const cup__product *p, cup__wgmma_plan 
     int multiprocessors = cup__cuda_facts(cup__cuda_of(c->device))->multiprocessors;
     memset(plan, 0, sizeof *plan);
     double ours = cup__wgmma_choose(p, multiprocessors, plan);
-    return cup__cublaslt_time(p, multiprocessors) >= (p->m <= FEW ? MARGIN_FEW : MARGIN) * ours;
+    double others = cup__cublaslt_time(p, multiprocessors);
+    if (p->m <= SHORT_ROWS && ours < SHORT_US && others + STARTED_US >= ours)
+        return true;
+    return others >= (p->m <= FEW ? MARGIN_FEW : MARGIN) * ours;
 }
 
 typedef struct candidate {

@@ -206,14 +206,26 @@ static cup_status specification(cup__call *call)
     return CUP_OK;
 }
 
-/* Blocks that share a row, on cards that can, and what a thread of them holds of it. */
-static void share_row(const cup__cuda *gpu, int64_t count, int *cluster, int *per)
+/* Blocks that share a row, on cards that can, and what a thread of them holds of it. All rows are to
+ * be on the card at once. */
+static void share_row(const cup__cuda *gpu, int64_t rows, int64_t count, int *cluster, int *per)
 {
-    *cluster = cup__cuda_facts(gpu)->major >= 9 && count > SHARED_FROM ? CLUSTER : 1;
+    const cup__gpu_facts *card = cup__cuda_facts(gpu);
+    *cluster = card->major >= 9 && count > SHARED_FROM ? CLUSTER : 1;
+    while (*cluster > 2 && rows * *cluster > card->multiprocessors)
+        *cluster /= 2;
     int64_t each = (count + *cluster * DRAW_THREADS - 1) / (*cluster * DRAW_THREADS);
     *per = each > HELD_MOST ? 0 : each > 8 ? HELD_MOST : 1;
     while (*per && *per < each)
         *per *= 2;
+}
+
+static const char *refuses_apart(const cup__call *call)
+{
+    const cup_tensor *x = call->in[0];
+    if (x->stride[1] != 1 && x->shape[1] > 1)
+        return "the logits of a row do not lie side by side";
+    return call->in[1]->contiguous ? NULL : "the counters do not lie side by side";
 }
 
 static cup_status run_cuda(cup__call *call)
@@ -228,13 +240,14 @@ static cup_status run_cuda(cup__call *call)
                           .counter_count = (int)counters->count,
                           .rows = (int)x->shape[0],
                           .count = (int)x->shape[1],
+                          .row = x->stride[0],
                           .top_k = cut ? (int)how.top_k : 0,
                           .likeliest = how.temperature < 0,
                           .top_p = how.top_p > 0 && how.top_p < 1 ? how.top_p : 0,
                           .seed = how.seed};
     argument.scale = (float)(M_LOG2E / (how.temperature > 0 ? how.temperature : 1));
     int cluster, per;
-    share_row(gpu, x->shape[1], &cluster, &per);
+    share_row(gpu, x->shape[0], x->shape[1], &cluster, &per);
     cup__knob knobs[] = {{"CUP_T", x->dtype}, {"CLUSTER", cluster}, {"PER", per}};
     cup__grid grid = {.x = x->shape[0] * cluster,
                       .threads = DRAW_THREADS,
@@ -252,7 +265,10 @@ static cup_status run_cuda(cup__call *call)
 }
 
 static const cup__impl impls[] = {
-    {.name = "bins", .place = CUP__CUDA, CUP__THRESHOLDS(1024, 4096, 8192), .run = run_cuda}, {0}};
+    {.name = "bins", .place = CUP__CUDA, CUP__THRESHOLDS(16, 33, 66, 1024, 4096, 8192),
+     .strided = true, .refuses = refuses_apart, .run = run_cuda},
+    {.name = "packed", .place = CUP__CUDA, .run = run_cuda},
+    {0}};
 #define WITH(...) &(const cup__draw_token_attributes){__VA_ARGS__}
 static const cup__sample samples[] = {
     {"1x1 1", WITH(1, 0, 0, 7)},        {"0x5 2", WITH(1, 0, 0, 7)},
@@ -260,7 +276,9 @@ static const cup__sample samples[] = {
     {"2x1025 2", WITH(1, 0, 0.9, 3)},   {"2x5000 2", WITH(0.7, 200, 0.95, 4)},
     {"1x50257 2", WITH(0.8, 0, 0, 5)},  {"1x50257 2", WITH(100, 0, 0, 6)},
     {"1x50257 1", WITH(-1, 0, 0, 0)},   {"1x50257 1", WITH(1, 50000, 0.99, 1)},
-    {"1x151936 2", WITH(0.6, 20, 0.95, 9)}, {"1x400000 2", WITH(1, 0, 0.9, 8)},
+    {"1x151936 2", WITH(0.6, 20, 0.95, 9)}, {"17x5000 1", WITH(1, 0, 0, 10)},
+    {"34x5000 2", WITH(1, 30, 0.9, 11)}, {"67x5000 1", WITH(0.9, 0, 0, 12)},
+    {"1x400000 2", WITH(1, 0, 0.9, 8)},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"1x50257 2", WITH(0.8, 0, 0, 1)},
                                     {"1x50257 2", WITH(0.8, 200, 0, 1)},

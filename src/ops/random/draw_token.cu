@@ -338,7 +338,7 @@ extern "C" __global__ void __launch_bounds__(DRAW_THREADS)
     int row = (int)blockIdx.x / CLUSTER;
     s.c = c;
     s.m = {(int)blockIdx.x % CLUSTER, 0};
-    s.row = (const T *)c.logits + (long long)row * c.count;
+    s.row = (const T *)c.logits + row * c.row;
     if (threadIdx.x == 0)
         found.at.token = -1;
     open_boxes();

@@ -11,6 +11,7 @@ typedef struct draw_call {
     int *tokens;
     long long *counters;
     int counter_count, rows, count;
+    long long row;  /* from one row of logits to the next */
     int top_k;      /* 0: all */
     int likeliest;  /* nothing is drawn */
     float scale;    /* of a logit, for powers of 2 */

@@ -15,7 +15,7 @@
 #include "tensor/context.h"
 
 #define MOST_TIMES 3    /* a call of a file of goals */
-#define LONGER_REST 3.0 /* before it is timed again, times the usual one */
+#define LONGER_REST 3.0 /* before it is timed again, times the rest before the last time */
 #define MOST_BEHIND 12  /* calls that stay so, until it is not for heat and none is timed again */
 
 typedef struct bench_given {
@@ -242,8 +242,8 @@ static int bench_goal(bench_run *run, cup_context *c, const cup_ceiling *ceiling
     size_t before = run->records.count;
     int code = CLI_OK, most = run->behind < MOST_BEHIND ? MOST_TIMES : 1;
     bool behind = true;
-    for (run->timed = 1; run->timed <= most && behind && !code; run->timed++) {
-        rest(c, run->timed > 1 ? LONGER_REST * pause : pause);
+    for (run->timed = 1; run->timed <= most && behind && !code; run->timed++, pause *= LONGER_REST) {
+        rest(c, pause);
         code = bench_call(run, c, ceiling, *call);
         behind = run->records.count > before && is_behind(run);
     }

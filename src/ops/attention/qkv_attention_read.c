@@ -220,6 +220,8 @@ static void fill(read_call *to, const reading *r)
         cup__rope_frequencies(&r->rope, r->size / 2, r->qkv->dtype == CUP_F64, to->frequency);
 }
 
+#define AHEAD_BYTES (24 << 20) /* of all blocks, so that weights find a place in L2 beside them */
+
 /* Into how many shares the keys there is room for are cut, so that the card has blocks enough. */
 static void cut(read_call *to, int64_t blocks, int multiprocessors)
 {
@@ -228,6 +230,7 @@ static void cut(read_call *to, int64_t blocks, int multiprocessors)
     shares = shares < 1 ? 1 : shares > SHARES_MOST ? SHARES_MOST : shares;
     to->share = (int)((to->length + shares - 1) / shares);
     to->shares = (int)((to->length + to->share - 1) / to->share);
+    to->ahead = AHEAD_BYTES / 2 / (int)(blocks * to->shares);
 }
 
 static cup_status run_cuda(cup__call *call)

@@ -63,6 +63,26 @@ DEVICE void store_mean(const read_call &c, long long head, int d, real value, re
     ((T *)c.o)[head * c.size + d] = from_real<T>(known ? mean : lowest() * 0);
 }
 
+#define LINE 128
+
+/* Asks L2 for the first keys and values of the block while the kernel before it ends. Where that one
+ * moves the position on it is one too small, so nothing else may follow from it. */
+DEVICE void ask_ahead(const read_call &c, const T *keys, const T *values, int batch, int from)
+{
+    const id_type *at = (const id_type *)c.position + (c.positions > 1 ? batch : 0);
+    long long to = (long long)__ldcg(at);
+    to = to < from + c.share ? to : from + c.share;
+    to = to < c.length ? to : c.length;
+    long long bytes = (to - from) * c.size * (int)sizeof(T);
+    bytes = bytes < c.ahead ? bytes : c.ahead;
+    const char *key = (const char *)(keys + (long long)from * c.size);
+    const char *value = (const char *)(values + (long long)from * c.size);
+    for (long long i = (long long)threadIdx.x * LINE; i < bytes; i += WARPS * 32 * LINE) {
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(key + i));
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(value + i));
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
     read_fwd(const __grid_constant__ read_call c)
 {
@@ -71,14 +91,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     int group = c.heads / c.kv_heads, first = kv * group + (int)blockIdx.z * HEADS;
     int heads = (kv + 1) * group - first, size = c.size;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    T *keys = (T *)c.keys + (long long)blockIdx.x * c.length * size;
+    T *values = (T *)c.values + (long long)blockIdx.x * c.length * size;
+    int from = (int)blockIdx.y * c.share, to = from + c.share;
+    if (blockIdx.z == 0)
+        ask_ahead(c, keys, values, batch, from);
     wait_for_previous_kernel();
     let_next_kernel_start();
     long long position = position_of(c, batch);
     bool known = is_known(c, position);
     const T *row = (const T *)c.qkv + (long long)batch * (c.heads + 2 * c.kv_heads) * size;
-    T *keys = (T *)c.keys + (long long)blockIdx.x * c.length * size;
-    T *values = (T *)c.values + (long long)blockIdx.x * c.length * size;
-    int from = (int)blockIdx.y * c.share, to = from + c.share;
     to = known && to > position + 1 ? (int)position + 1 : known ? to : from;
     for (int i = (int)threadIdx.x; i < (HEADS + 1) * SIZE; i += WARPS * 32) {
         int head = i / SIZE, d = i % SIZE;

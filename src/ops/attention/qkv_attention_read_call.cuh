@@ -12,6 +12,7 @@ typedef struct read_call {
     int heads, kv_heads, size, length;
     int positions;     /* 1: all texts stand at the same */
     int share, shares; /* keys of a block, and blocks for all of them */
+    int ahead;         /* bytes of keys, and as many of values, that a block asks for beforehand */
     double scale;      /* of a score, for powers of 2 */
     double frequency[READ_PAIRS];
 } read_call;

@@ -155,22 +155,6 @@ static const char *refusal(const cup__call *call, const cup__impl *impl)
     return impl->refuses ? impl->refuses(call) : NULL;
 }
 
-static void log_choice(const cup__call *call, const cup__impl *taken)
-{
-    char text[CUP__SHAPE_TEXT];
-    cup__place place = call->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
-    if (call->tuned.impl)
-        cup__tuned_log(call);
-    cup__log(CUP__DISPATCH, "%s %s: %s", call->row->name,
-             call->out_count ? cup__shape_text(&call->result[0], text) : "",
-             taken ? taken->name : "specification");
-    for (const cup__impl *impl = call->op->impls; impl && impl->name && impl != taken; impl++) {
-        const char *why = refusal(call, impl);
-        if (impl->place == place)
-            cup__log(CUP__DISPATCH, "  not %s: %s", impl->name, why ? why : "another is preferred");
-    }
-}
-
 /* Whether CUP_IMPL, a list of op=name, names this implementation for the op. */
 static bool is_preferred(const char *list, const char *op, const char *impl)
 {
@@ -184,20 +168,40 @@ static bool is_preferred(const char *list, const char *op, const char *impl)
     return false;
 }
 
+static void log_choice(const cup__call *call, const cup__impl *taken)
+{
+    char text[CUP__SHAPE_TEXT];
+    cup__place place = call->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
+    if (call->tuned.impl)
+        cup__tuned_log(call);
+    cup__log(CUP__DISPATCH, "%s %s: %s", call->row->name,
+             call->out_count ? cup__shape_text(&call->result[0], text) : "",
+             taken ? taken->name : "specification");
+    bool behind = false;
+    for (const cup__impl *impl = call->op->impls; impl && impl->name; impl++) {
+        behind = behind || impl == taken;
+        if (impl == taken || impl->place != place ||
+            (behind && !is_preferred(call->c->preferences, call->row->name, impl->name)))
+            continue;
+        const char *why = refusal(call, impl);
+        cup__log(CUP__DISPATCH, "  not %s: %s", impl->name, why ? why : "another is preferred");
+    }
+}
+
 static const cup__impl *choose(cup__call *call)
 {
     const char *preferences = call->c->preferences;
     cup__place place = call->c->device->is_cuda ? CUP__CUDA : CUP__CPU;
     const cup__impl *first = NULL;
     for (const cup__impl *impl = call->op->impls; impl && impl->name; impl++) {
-        if (impl->place != place || refusal(call, impl))
+        bool preferred = is_preferred(preferences, call->row->name, impl->name);
+        if (impl->place != place || (first && !preferred) || refusal(call, impl))
             continue;
-        if (!first)
-            first = impl;
+        if (preferred)
+            return impl;
+        first = impl;
         if (!*preferences)
             break;
-        if (is_preferred(preferences, call->row->name, impl->name))
-            return impl;
     }
     bool may_differ = place == CUP__CUDA && first && first[1].name && !*preferences;
     if (may_differ)

@@ -143,6 +143,15 @@ void cup__tuned_log(const cup__call *call)
     cup__text_free(&text);
 }
 
+static void log_unused(const cup__way *way, const char *why)
+{
+    cup__text text = {0};
+    cup__way_text(way, &text);
+    cup__log(CUP__DISPATCH, "  not %s, which was the fastest when measured: %s",
+             cup__text_string(&text), why);
+    cup__text_free(&text);
+}
+
 static uint64_t hash_of_text(const char *text)
 {
     return cup__hash_bytes(text, strlen(text));
@@ -222,6 +231,14 @@ static bool accepts_impl(const cup__call *call, const cup__impl *impl)
            !(impl->refuses && impl->refuses(call));
 }
 
+/* Why a way that was measured is not taken; NULL: it is. */
+static const char *why_not(const cup__call *call, const cup__way *way)
+{
+    const cup__impl *impl = way->impl;
+    const char *why = impl->refuses ? impl->refuses(call) : NULL;
+    return why || !impl->planning ? why : impl->planning->refuses(call, &way->plan);
+}
+
 static bool accepts_plan(const cup__call *call, const cup__way *way)
 {
     const cup__planning *planning = way->impl->planning;
@@ -268,8 +285,11 @@ void cup__tuned_of(cup__call *call)
     if (!known && measures(call))
         cup__tune_call(call, &way, &us, &count);
     call->tuned.impl = NULL;
-    if (way.impl && accepts_impl(call, way.impl) && accepts_plan(call, &way))
+    const char *why = way.impl ? why_not(call, &way) : NULL;
+    if (way.impl && !why)
         call->tuned = way;
+    else if (way.impl)
+        log_unused(&way, why);
 }
 
 typedef struct competitors {

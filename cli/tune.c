@@ -10,6 +10,7 @@
 typedef struct tune_given {
     const char *device, *dtype, *shapes, *attributes, *to;
     cli_files ops, merge;
+    bool channels_last;
 } tune_given;
 
 static const cli_option options[] = {
@@ -21,6 +22,8 @@ static const cli_option options[] = {
      "attributes that go with --shapes, as 'transpose_b=1'; others are 0"},
     {"dtype", CHOICE(tune_given, dtype), "f32|f64|f16|bf16|i8|f8e4m3|f8e5m2", "bf16",
      "dtype of the inputs"},
+    {"channels-last", FLAG(tune_given, channels_last), NULL, NULL,
+     "inputs of four or five dimensions, images and kernels, lie with their channels last"},
     {"device", TEXT(tune_given, device), "cuda[:N]", "cuda", "the GPU to measure on"},
     GROUP("Instead of measuring"),
     {"merge", FILES(tune_given, merge), "FILE", NULL,
@@ -63,7 +66,8 @@ static int measure(tune_run *run, cup_context *c)
     const char **ops = given->ops.count ? given->ops.name : all;
     int count = given->ops.count ? given->ops.count : 3;
     cup_bench_options how = {
-        .size = sizeof how, .shapes = given->shapes, .attributes = given->attributes};
+        .size = sizeof how, .shapes = given->shapes, .attributes = given->attributes,
+        .channels_last = given->channels_last};
     cup_dtype_find(given->dtype, &how.dtype);
     if (!run->call->json)
         printf("%s\n", cup_device_text(c));
@@ -134,7 +138,8 @@ const cli_verb verb_tune = {
     .words = "measure the ways to do a call and remember the fastest",
     .text = "Tries the implementations that take a call, and for matrix products the kernels of "
             "this library, in the tile shapes that could be best, and the algorithms that cuBLASLt "
-            "proposes, with the L2 cache flushed before each run. The fastest is kept in a file of "
+            "proposes, for convolutions those that cuDNN proposes, where it is installed, with the "
+            "L2 cache flushed before each run. The fastest is kept in a file of "
             "tuning records, which every later run on this card reads: tuning.tsv in the folder of "
             "`cupola kernels path`, or the one that CUP_TUNING names. CUP_LOG=dispatch tells what "
             "is taken.\n\n"
@@ -146,6 +151,9 @@ const cli_verb verb_tune = {
                 "Attention, by each of its implementations:\n"
                 "cupola tune --op attention --shapes '8x12x2048x64 8x12x2048x64 8x12x2048x64' "
                 "--attributes causal=1\n"
+                "A convolution of images whose channels lie last:\n"
+                "cupola tune --op conv2d --channels-last --shapes '64x256x56x56 64x256x1x1 -' "
+                "--attributes groups=1\n"
                 "What two people measured:\ncupola tune --merge mine.tsv yours.tsv --to both.tsv\n",
     .options = options,
     .size = sizeof(tune_given),

@@ -43,7 +43,7 @@ _cupola()
         ops) words=' --json --color --help' ;;
         check) words=' --op --device --random --kernels --from --repeat --graphs --gradients --gradient --graph --seed --json --color --help' ;;
         bench) words=' --op --device --dtype --shapes --attributes --indices --precision --transposed --channels-last --impl --chosen --seconds --no-error --format --from --peers --goals --part --rest --against --compare --noise --json --color --help' ;;
-        tune) words=' --op --shapes --attributes --dtype --device --merge --to --json --color --help' ;;
+        tune) words=' --op --shapes --attributes --dtype --channels-last --device --merge --to --json --color --help' ;;
         kernels) words=' --arch --op --common --pack --threads --json --color --help' ;;
         esac ;;
     esac

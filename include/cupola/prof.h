@@ -123,11 +123,12 @@ CUP_API cup_status cup_bench(cup_context *c, const char *op, const cup_ceiling *
                              void (*report)(const cup_bench_result *result, void *user),
                              void *user);
 
-/* Measures how `op` is fastest on a GPU at the shapes of the options (dtype, shapes and attributes
- * are looked at), where it has several ways to do a call: implementations, and inside matrix
- * products kernels, plans and algorithms of cuBLASLt. What is fastest is remembered: in this
- * context from now on, and in the file of tuning records for later ones. Calls without a choice are
- * not reported. The options and the report are needed. */
+/* Measures how `op` is fastest on a GPU at the shapes of the options (dtype, shapes, attributes and
+ * channels_last are looked at), where it has several ways to do a call: implementations, inside
+ * matrix products kernels, plans and algorithms of cuBLASLt, and algorithms of cuDNN for
+ * convolutions. What is fastest is remembered: in this context from now on, and in the file of
+ * tuning records for later ones. Calls without a choice are not reported. The options and the
+ * report are needed. */
 CUP_API cup_status cup_tune(cup_context *c, const char *op, const cup_bench_options *options,
                             void (*report)(const cup_tune_result *result, void *user), void *user);
 

@@ -17,6 +17,7 @@
 cup__driver_calls cup__driver;
 cup__nvrtc_calls cup__nvrtc;
 cup__cublaslt_calls cup__cublaslt;
+cup__cudnn_calls cup__cudnn;
 cup__nccl_calls cup__nccl;
 
 typedef struct symbol {
@@ -43,7 +44,11 @@ static const symbol cublaslt_symbols[] = {
 #include "cuda/cublaslt.def"
 #undef CALLS
     {0}};
-
+static const symbol cudnn_symbols[] = {
+#define CALLS cup__cudnn_calls
+#include "cuda/cudnn.def"
+#undef CALLS
+    {0}};
 static const symbol nccl_symbols[] = {
 #define CALLS cup__nccl_calls
 #include "cuda/nccl.def"
@@ -84,6 +89,14 @@ static const struct library {
                           {13, 12, 0},
                           cublaslt_symbols,
                           &cup__cublaslt},
+    [CUP__LIBCUDNN] = {"cuDNN", "convolutions, where it was measured to be the fastest",
+                       "install it from NVIDIA's repository (libcudnn9) or with \"pip install "
+                       "nvidia-cudnn-cu12\", or set CUP_LIBCUDNN to its path",
+                       CUP__ENV_LIBCUDNN,
+                       {"libcudnn.so.9", "libcudnn.so"},
+                       {0, 0},
+                       cudnn_symbols,
+                       &cup__cudnn},
     [CUP__LIBNCCL] = {"NCCL", "tensors between GPUs",
                       "install it from NVIDIA's repository (libnccl2) or with \"pip install "
                       "nvidia-nccl-cu12\", or set CUP_LIBNCCL to its path; CUP_COMM=sockets does "
@@ -252,7 +265,9 @@ static int version_of(cup__library which)
         return cup__nccl.ncclGetVersion(&major) == ncclSuccess
                    ? major / 10000 * 1000 + major % 10000 / 100 * 10
                    : 0;
-    size_t version = cup__cublaslt.cublasLtGetVersion(); /* 130100 is 13.1 */
+    /* 130100 is 13.1 of the one, 91900 is 9.19 of the other. */
+    size_t version = which == CUP__LIBCUDNN ? cup__cudnn.cudnnGetVersion()
+                                            : cup__cublaslt.cublasLtGetVersion();
     return (int)(version / 10000 * 1000 + version % 10000 / 100 * 10);
 }
 

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "cuda/api.h"
 #include "cuda/cublaslt.h"
+#include "cuda/cudnn.h"
 #include "cuda/nccl.h"
 
 #define NEED(result, name, exported, arguments) result(*name) arguments;
@@ -19,6 +20,9 @@ typedef struct cup__nvrtc_calls {
 typedef struct cup__cublaslt_calls {
 #include "cuda/cublaslt.def"
 } cup__cublaslt_calls;
+typedef struct cup__cudnn_calls {
+#include "cuda/cudnn.def"
+} cup__cudnn_calls;
 typedef struct cup__nccl_calls {
 #include "cuda/nccl.def"
 } cup__nccl_calls;
@@ -28,12 +32,14 @@ typedef struct cup__nccl_calls {
 extern cup__driver_calls cup__driver;
 extern cup__nvrtc_calls cup__nvrtc;
 extern cup__cublaslt_calls cup__cublaslt;
+extern cup__cudnn_calls cup__cudnn;
 extern cup__nccl_calls cup__nccl;
 
 typedef enum cup__library {
     CUP__LIBCUDA,
     CUP__LIBNVRTC,
     CUP__LIBCUBLASLT,
+    CUP__LIBCUDNN,
     CUP__LIBNCCL,
     CUP__LIBRARIES
 } cup__library;

@@ -97,8 +97,9 @@ cup_status cup_library_look(cup_library library, cup_library_facts *out)
     static const cup__library ours[] = {[CUP_LIBRARY_DRIVER] = CUP__LIBCUDA,
                                         [CUP_LIBRARY_NVRTC] = CUP__LIBNVRTC,
                                         [CUP_LIBRARY_CUBLASLT] = CUP__LIBCUBLASLT,
-                                        [CUP_LIBRARY_NCCL] = CUP__LIBNCCL};
-    if (!out || (unsigned)library > CUP_LIBRARY_NCCL)
+                                        [CUP_LIBRARY_NCCL] = CUP__LIBNCCL,
+                                        [CUP_LIBRARY_CUDNN] = CUP__LIBCUDNN};
+    if (!out || (unsigned)library > CUP_LIBRARY_CUDNN)
         return CUP_ARGUMENT;
     if (library == CUP_LIBRARY_BLAS) {
         *out = blas_facts();

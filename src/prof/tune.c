@@ -18,6 +18,7 @@
 typedef struct tuner {
     cup_context *c;
     const cup__row *row;
+    bool channels_last;
     void (*report)(const cup_tune_result *result, void *user);
     void *user;
 } tuner;
@@ -44,8 +45,9 @@ static cup_status tune_call(const tuner *t, cup__call *call, const char *shapes,
 static cup_status tune_sample(const tuner *t, const cup__sample *sample, cup_dtype dtype)
 {
     cup_tensor *in[MOST_INPUTS];
-    int count = cup__sample_inputs(t->c, t->row, sample, dtype, dtype, CUP__ROW_MAJOR, SEED, in,
-                                   MOST_INPUTS);
+    int count = cup__sample_inputs_filled(t->c, t->row, sample, dtype, dtype, CUP__ROW_MAJOR, SEED,
+                                          (cup__filling){.channels_last = t->channels_last}, in,
+                                          MOST_INPUTS);
     if (count < 0)
         return t->c->error.status;
     for (int saving = 0; saving <= (t->row->results_count > t->row->visible); saving++) {
@@ -91,7 +93,7 @@ cup_status cup_tune(cup_context *c, const char *op, const cup_bench_options *opt
 {
     if (!c || c->error.status != CUP_OK)
         return cup_error(c);
-    const tuner t = {.c = c, .row = cup__row_find(op), .report = report, .user = user};
+    tuner t = {.c = c, .row = cup__row_find(op), .report = report, .user = user};
     if (!t.row)
         return cup__fail(&c->error, CUP_ARGUMENT, "there is no op \"%.60s\"; cupola ops lists them",
                          op ? op : "");
@@ -104,6 +106,7 @@ cup_status cup_tune(cup_context *c, const char *op, const cup_bench_options *opt
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "tuning is for GPUs; on a CPU the first implementation that takes a call "
                          "does it");
+    t.channels_last = own.channels_last;
     const cup__sample *samples = t.row->op->bench ? t.row->op->bench : t.row->op->samples;
     return own.shapes ? tune_given(&t, &own) : tune_samples(&t, samples, own.dtype);
 }

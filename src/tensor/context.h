@@ -40,6 +40,7 @@ typedef enum cup__slot_id {
     CUP__SLOT_PROGRAMS,  /* formulas that were made, see custom/program.h */
     CUP__SLOT_SCORES,    /* those that attention takes, see custom/score.c */
     CUP__SLOT_PRODUCTS,  /* of matrix products on a GPU, see ops/matmul/product_state.h */
+    CUP__SLOT_CONVOLUTIONS, /* of those by cuDNN, see ops/conv/conv_cudnn.c */
     CUP__SLOT_MEMOS,     /* what is remembered of calls, see dispatch/memo.h */
     CUP__SLOT_TUNED,     /* ways that were measured, see dispatch/tuned.h */
     CUP__SLOTS

@@ -23,7 +23,11 @@ TEST(facts_of_no_gpu)
     EXPECT(!library.found && library.text[0] && library.cure[0]);
     EXPECT_INT(cup_library_look(CUP_LIBRARY_BLAS, &library), CUP_OK);
     EXPECT(library.text[0]);
-    EXPECT_INT(cup_library_look((cup_library)5, &library), CUP_ARGUMENT);
+    setenv("CUP_LIBCUDNN", "off", 1);
+    EXPECT_INT(cup_library_look(CUP_LIBRARY_CUDNN, &library), CUP_OK);
+    EXPECT(!library.found);
+    EXPECT_TEXT(library.name, "cuDNN");
+    EXPECT_INT(cup_library_look((cup_library)6, &library), CUP_ARGUMENT);
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
     EXPECT(!cup_gpu_of(c, &gpu));
     EXPECT_INT(cup_error(c), CUP_OK);

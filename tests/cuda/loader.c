@@ -98,6 +98,31 @@ TEST(loader_keeps_what_is_of_no_use)
         EXPECT(dlopen(path[i], RTLD_NOW | RTLD_NOLOAD) != NULL);
 }
 
+static const cup__library_report *cudnn_of(const char *name)
+{
+    char path[4500];
+    snprintf(path, sizeof path, "%s/fake/%s", test_build(), name);
+    setenv("CUP_LIBCUDA", "off", 1);
+    setenv("CUP_LIBCUDNN", path, 1);
+    return cup__library_report_of(CUP__LIBCUDNN);
+}
+
+TEST(loader_takes_cudnn)
+{
+    const cup__library_report *report = cudnn_of("libcudnn.so");
+    EXPECT_TEXT(report->reason, "");
+    EXPECT(report->found);
+    EXPECT_INT(report->version, 9190);
+}
+
+TEST(loader_refuses_an_old_cudnn)
+{
+    const cup__library_report *report = cudnn_of("libcudnn8.so");
+    EXPECT(!report->found);
+    EXPECT_CONTAINS(report->reason, "is too old or not the right library: it lacks cudnnGetLast");
+    EXPECT_CONTAINS(report->cure, "CUP_LIBCUDNN");
+}
+
 TEST(loader_off)
 {
     setenv("CUP_LIBCUDA", "off", 1);

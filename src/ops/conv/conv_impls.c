@@ -1,6 +1,8 @@
-/* The ordered implementations of conv2d and its gradients. */
+/* The ordered implementations of conv2d and its gradients. cuDNN stands last: a measurement chooses
+ * it, or CUP_IMPL. */
 #include "ops/conv/conv_cpu_packed.h"
 #include "ops/conv/conv_cuda.h"
+#include "ops/conv/conv_cudnn.h"
 
 #define VARIES "a BLAS library may add in another order each time"
 
@@ -27,6 +29,8 @@ const cup__impl cup__conv_impls[] = {
      .refuses = cup__conv_mma_refuses, .run = cup__conv_mma},
     {.name = "simt", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(16, 64, 128),
      .refuses = cup__conv_simt_refuses, .run = cup__conv_simt},
+    {.name = "cudnn", .place = CUP__CUDA, .strided = true, .refuses = cup__conv_cudnn_refuses,
+     .run = cup__conv_cudnn, .planning = &cup__conv_cudnn_planning},
     {0},
 };
 
@@ -51,5 +55,7 @@ const cup__impl cup__conv_weight_impls[] = {
      .refuses = cup__conv_mma_refuses, .run = cup__conv_weight_mma},
     {.name = "simt", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(16, 64, 1024),
      .refuses = cup__conv_simt_refuses, .run = cup__conv_weight_simt},
+    {.name = "cudnn", .place = CUP__CUDA, .strided = true, .refuses = cup__conv_cudnn_refuses,
+     .run = cup__conv_cudnn, .planning = &cup__conv_cudnn_planning},
     {0},
 };

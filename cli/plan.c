@@ -25,6 +25,8 @@ static const cli_option options[] = {
      "of f32 products, or fp8 for linear layers inside of blocks; without it high"},
     {"vocabulary", INTEGER(train_given, vocabulary, 1, 1 << 24), "N", NULL,
      "tokens the model knows; without it 50257 for GPT-2's presets, else 128"},
+    {"memory-limit", INTEGER(train_given, memory_limit, 0, INT64_MAX), "BYTES", "0",
+     "bytes of the card's memory that may be used; 0: no limit"},
     {"ops", FLAG(train_given, ops), NULL, NULL, "tell what each op takes of a step"},
     GROUP("Several GPUs"),
     {"gpus", INTEGER(train_given, gpus, 1, 65536), "N", NULL,
@@ -55,10 +57,10 @@ typedef struct plan_run {
     double flops; /* of the model in a step, as mfu counts them */
 } plan_run;
 
-/* A plan of one card, computing each block once or twice. */
+/* A plan of one card, with one policy of what is computed again. */
 typedef struct plan_row {
     cup_card card;
-    bool recompute;
+    cup_recompute_policy recompute;
     cup_plan plan;
     double mfu;
 } plan_row;
@@ -85,9 +87,13 @@ static void print_bytes(const plan_run *r, const cup_plan *p)
     };
     const cup_training *a = &r->training;
     char text[32];
+    static const char *const again[] = {
+        [CUP_RECOMPUTE_POLICY_NONE] = "",
+        [CUP_RECOMPUTE_POLICY_BLOCK] = ", blocks computed twice",
+        [CUP_RECOMPUTE_POLICY_NORMS] = ", norms and activations computed twice"};
     printf("%s parameters; %lld texts of %lld tokens%s\n",
            progress_number((double)p->parameters, text), (long long)a->batch,
-           (long long)a->model.context, a->recompute ? ", blocks computed twice" : "");
+           (long long)a->model.context, again[p->recompute]);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         printf("  %-34s %12s\n", rows[i].what, size((double)rows[i].bytes, text));
     printf("\n%-16s %-10s %10s %10s  %-5s %10s %10s %7s\n", "card", "recompute", "needs", "has",
@@ -99,7 +105,7 @@ static void print_row(const plan_row *row)
     char needs[32], has[32], speed[32];
     const cup_plan *p = &row->plan;
     printf("%-16s %-10s %10s %10s  %-5s %7.1f ms %10s %5.1f %%\n", row->card.name,
-           row->recompute ? "yes" : "no", size((double)p->held_bytes, needs),
+           cup_recompute_policy_name(p->recompute), size((double)p->held_bytes, needs),
            size(row->card.memory_bytes, has), p->fits ? "yes" : "no", 1e3 * p->seconds,
            progress_number(p->tokens_per_second, speed), 100 * row->mfu);
 }
@@ -109,7 +115,7 @@ static void write_row(cli_json *w, const plan_row *row)
     const cup_plan *p = &row->plan;
     json_open_object(w, NULL);
     json_add_string(w, "card", row->card.name);
-    json_add_boolean(w, "recompute", row->recompute);
+    json_add_string(w, "recompute", cup_recompute_policy_name(p->recompute));
     json_add_boolean(w, "fits", p->fits);
     json_add_integer(w, "parameters", p->parameters);
     json_add_integer(w, "weight_bytes", p->weight_bytes);
@@ -151,20 +157,23 @@ static int plan_row_of(plan_run *r, plan_row *row, bool tells_ops)
 static int plan_card(plan_run *r, const char *name, bool first)
 {
     const train_given *given = r->call->given;
+    static const cup_recompute_policy all[] = {
+        CUP_RECOMPUTE_POLICY_NONE, CUP_RECOMPUTE_POLICY_NORMS, CUP_RECOMPUTE_POLICY_BLOCK};
+    bool one = given->recompute != NULL;
     plan_row row = {.recompute = r->training.recompute};
     if (!cup_card_find(name, &row.card))
         return cli_usage("--card %s is not known; `cupola plan --help` says where they stand",
                          cli_shown(name));
     int code = CLI_OK;
-    /* Both policies, so that what recomputing saves is seen; with --recompute it alone. */
-    for (int again = row.recompute; again < 2 && !code; again++) {
-        row.recompute = again;
+    /* All policies, so that what recomputing saves is seen; with --recompute it alone. */
+    for (int i = 0; i < (one ? 1 : 3) && !code; i++) {
+        row.recompute = one ? row.recompute : all[i];
         code = plan_row_of(r, &row, false);
         if (!code && r->call->json)
             write_row(&r->json, &row);
         if (code || r->call->json)
             continue;
-        if (first && again == r->training.recompute)
+        if (first && i == 0)
             print_bytes(r, &row.plan);
         print_row(&row);
         if (given->ops)
@@ -228,7 +237,9 @@ static int run(cli_call *call)
     int wrong = check_given(call);
     if (wrong)
         return wrong;
-    plan_run r = {.call = call, .c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"))};
+    plan_run r = {.call = call,
+                  .c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu",
+                                                   .memory_limit = given->memory_limit))};
     int code = cli_report(r.c);
     if (!code)
         code = choose(&r);
@@ -248,8 +259,8 @@ const cli_verb verb_plan = {
         "Says what `cupola train` with the same options would need of a GPU's memory and how fast "
         "it would go there, on a machine without one. A step and an evaluation are made as in the "
         "run, on a card that is not there, where all is done but to launch kernels; so the bytes "
-        "are those of the run. It is planned twice, keeping all activations and computing each "
-        "block a second time (--recompute).\n\n"
+        "are those of the run. It is planned with each policy of --recompute, or with the one that "
+        "is given.\n\n"
         "What is taken from the driver at most counts for whether it fits: the captured step keeps "
         "its memory, and evaluations have theirs beside it.\n\n"
         "The time of an op is the greater one of its operations and of its bytes, at the part of "
@@ -260,7 +271,7 @@ const cli_verb verb_plan = {
         "\n\n"
         "With --gpus the step is shared by many: copies of the model (dp), stages of blocks (pp), "
         "blocks of which each GPU has a part (tp), and stages of ZeRO, as train takes them. All "
-        "splits are tried, with all numbers of texts at once and both with and without "
+        "splits are tried, with all numbers of texts at once and all policies of "
         "--recompute, unless an option says which; the fastest that fit are shown, and what holds "
         "each back, as parts of its step. Scaling is beside as many times what one card reaches "
         "that has all the memory it wants. The numbers are simulated: sums, stages and copies were "

@@ -53,7 +53,8 @@ static void print_split(const plan_split *split)
     snprintf(shared, sizeof shared, "%lldx%lld", (long long)split->batches,
              (long long)split->texts);
     printf("%-20s %4lld %9s %9s %10s %-4s %9.1f ms %9s %6.1f %% %6.1f %%  ",
-           split_text(split, text), (long long)split->zero, shared, split->recompute ? "yes" : "no",
+           split_text(split, text), (long long)split->zero, shared,
+           cup_recompute_policy_name(split->recompute),
            cup_text_size(split->needed, needs, sizeof needs), split->fits ? "yes" : "no",
            1e3 * split->seconds, progress_number(split->tokens_per_second, speed),
            100 * split->mfu, 100 * split->scaling);
@@ -62,7 +63,7 @@ static void print_split(const plan_split *split)
 
 static void print_cure(const plan_scene *s, const plan_split *best)
 {
-    char text[64], has[32], gpus[32] = "", words[32] = "";
+    char text[64], has[32], gpus[32] = "", words[32] = "", again[32] = "";
     if (!best->fits) {
         printf("\nNone fits in the %s of this card; these need least. More GPUs, fewer tokens a "
                "text, or a smaller model would.\n",
@@ -71,11 +72,14 @@ static void print_cure(const plan_scene *s, const plan_split *best)
     }
     if (best->zero)
         snprintf(words, sizeof words, " --zero %lld", (long long)best->zero);
+    if (best->recompute)
+        snprintf(again, sizeof again, " --recompute %s",
+                 cup_recompute_policy_name(best->recompute));
     if (s->cluster.nodes == 1)
         snprintf(gpus, sizeof gpus, " --gpus %lld", (long long)s->cluster.gpus);
     printf("\nBest: cupola train%s --parallel %s%s --batch %lld --accumulate %lld%s ..\n",
            gpus, split_text(best, text), words, (long long)best->batch, (long long)best->accumulate,
-           best->recompute ? " --recompute" : "");
+           again);
 }
 
 static void print_head(const plan_scene *s)
@@ -111,7 +115,7 @@ static void write_split(cli_json *w, const plan_scene *s, const plan_split *spli
     json_add_integer(w, "accumulate", split->accumulate);
     json_add_integer(w, "texts_at_once", split->texts);
     json_add_integer(w, "batches", split->batches);
-    json_add_boolean(w, "recompute", split->recompute);
+    json_add_string(w, "recompute", cup_recompute_policy_name(split->recompute));
     json_add_boolean(w, "fits", split->fits);
     json_add_number(w, "needed_bytes", split->needed);
     json_add_number(w, "seconds", split->seconds);
@@ -173,7 +177,8 @@ static int find_wish(const cli_call *call, const cup_training *a, plan_wish *wis
     train_parts parts;
     bool kept = call_has(call, "batch") || call_has(call, "accumulate");
     *wish = (plan_wish){.batch = kept ? a->batch : 0,
-                        .zero = call_has(call, "zero") ? given->zero : -1};
+                        .zero = call_has(call, "zero") ? given->zero : -1,
+                        .one = given->recompute && a->recompute != CUP_RECOMPUTE_POLICY_AUTO};
     if (!given->parallel)
         return CLI_OK;
     int code = train_parallel(given, (int)given->gpus, &parts);

@@ -42,8 +42,10 @@ static int try_batch(search *r, plan_split split, int64_t batch)
     int code = CLI_OK;
     if (!plan_share(r->s, batch, &split, r->why))
         return CLI_OK;
-    for (int again = r->s->training.recompute; again < 2 && !code; again++) {
-        split.recompute = again;
+    static const cup_recompute_policy all[] = {
+        CUP_RECOMPUTE_POLICY_NONE, CUP_RECOMPUTE_POLICY_NORMS, CUP_RECOMPUTE_POLICY_BLOCK};
+    for (int i = 0; i < (r->wish->one ? 1 : 3) && !code; i++) {
+        split.recompute = r->wish->one ? r->s->training.recompute : all[i];
         code = plan_time(r->s, &split);
         code = code ? pass_by(r, code) : keep(r, &split);
     }
@@ -106,7 +108,7 @@ static int by_seconds(const void *a, const void *b)
     int64_t order = x->stages * x->tensor - y->stages * y->tensor;
     order = order ? order : x->zero - y->zero;
     order = order ? order : x->batch - y->batch;
-    order = order ? order : x->recompute - y->recompute;
+    order = order ? order : (int64_t)x->recompute - (int64_t)y->recompute;
     return (order > 0) - (order < 0);
 }
 

@@ -9,6 +9,7 @@ typedef struct plan_wish {
     plan_split split; /* copies 0: any */
     int64_t batch;    /* 0: any */
     int64_t zero;     /* negative: any */
+    bool one;         /* policy of what is computed again, the training's; else any */
 } plan_wish;
 
 /* At most so many splits, the fastest that fit first; where none fits, those that need least.

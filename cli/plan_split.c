@@ -213,6 +213,12 @@ static double in_pieces(double bytes, double size, double one)
     return bytes > size ? bytes / size * one : one;
 }
 
+/* Whether whole blocks are, and with them what is sent inside of them. */
+static bool computes_twice(const plan_split *split)
+{
+    return split->recompute == CUP_RECOMPUTE_POLICY_BLOCK;
+}
+
 /* What goes between copies and is not hidden by backward: gradients. At stages 2 and 3 they go to
  * their owners behind each batch. */
 static double gradient_seconds(const plan_scene *s, const plan_split *split, const piece *p)
@@ -223,7 +229,7 @@ static double gradient_seconds(const plan_scene *s, const plan_split *split, con
         return 0;
     double one = split->zero > 1 ? plan_spread(k, copies_of(split), bucket)
                                  : plan_all_reduce(k, copies_of(split), bucket);
-    double backward = of_stage(s, split, p->batch) * (split->recompute ? 0.75 : 2.0 / 3);
+    double backward = of_stage(s, split, p->batch) * (computes_twice(split) ? 0.75 : 2.0 / 3);
     double shown = fmax(0, in_pieces(bytes, bucket, one) - one - backward) + one;
     return shown * (double)(split->zero > 1 ? split->batches : 1);
 }
@@ -243,7 +249,7 @@ static double weight_seconds(const plan_scene *s, const plan_split *split, const
 static pair tensor_sums(const plan_scene *s, const plan_split *split, double between)
 {
     double one = plan_block_sum(&s->cluster, (plan_group){split->tensor, 1}, between);
-    return (pair){.block = one * (split->recompute ? 6 : 4), .ends = 2 * one};
+    return (pair){.block = one * (computes_twice(split) ? 6 : 4), .ends = 2 * one};
 }
 
 static double passing(const plan_scene *s, const plan_split *split, double between)
@@ -266,7 +272,7 @@ static double even_seconds(const plan_scene *s, const plan_split *split, pair ba
 static int once(plan_scene *s, const plan_split *split, piece *out)
 {
     plan_split other = *split;
-    other.recompute = false;
+    other.recompute = CUP_RECOMPUTE_POLICY_NONE;
     return piece_of(s, &other, out);
 }
 

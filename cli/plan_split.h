@@ -31,7 +31,7 @@ double plan_block_sum(const plan_cluster *k, plan_group group, double bytes);
 /* Where the time goes that is not spent as on one card alone. */
 typedef enum plan_loss {
     PLAN_KERNELS,   /* smaller products, and what the first batch does otherwise */
-    PLAN_TWICE,     /* blocks that are computed twice */
+    PLAN_TWICE,     /* what is computed twice */
     PLAN_OPTIMIZER,
     PLAN_STAGES,    /* stages that wait for each other, and what goes between them */
     PLAN_TENSOR,    /* sums inside blocks */
@@ -48,7 +48,7 @@ typedef struct plan_split {
     int64_t copies, stages, tensor, zero;
     int64_t batch, accumulate; /* as --batch and --accumulate say it */
     int64_t texts, batches;    /* at once, and how often in a step of a copy */
-    bool recompute;
+    cup_recompute_policy recompute;
     double seconds, tokens_per_second, mfu;
     double scaling; /* part of as many times what one card reaches that has all the memory */
     double losses[PLAN_LOSSES]; /* parts of a step; with `scaling` they are 1 */
@@ -76,7 +76,7 @@ typedef struct plan_scene {
  * which `why` of the scene has the sentence. */
 typedef struct plan_part {
     int64_t blocks, tensor, texts, batches;
-    bool recompute;
+    cup_recompute_policy recompute;
 } plan_part;
 int plan_rehearse(plan_scene *s, const plan_part *part, cup_plan *out, double *optimizer);
 void plan_forget(plan_scene *s);

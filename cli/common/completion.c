@@ -74,7 +74,7 @@ static void zsh_options(FILE *page, const cli_option *rows)
         add_zsh_words(page, rows->words);
         fprintf(page, "]");
         if (rows->type == OPTION_CHOICE) {
-            fprintf(page, ":value:(");
+            fprintf(page, option_may_be_bare(rows) ? "::value:(" : ":value:(");
             add_choices(page, rows->hint);
             fprintf(page, ")");
         } else if (rows->type != OPTION_FLAG) {

@@ -38,8 +38,9 @@ const char *option_range(const cli_option *row, char *out, size_t size)
         snprintf(range, sizeof range, "%g to below %g", row->low, row->high);
     else if (row->type == OPTION_REAL)
         snprintf(range, sizeof range, "%g to %g", row->low, row->high);
+    const char *is = option_may_be_bare(row) ? "alone " : "default ";
     snprintf(out, size, "%s%s%s%s", range, range[0] && row->standard ? "; " : "",
-             row->standard ? "default " : "", row->standard ? row->standard : "");
+             row->standard ? is : "", row->standard ? row->standard : "");
     return out;
 }
 
@@ -101,8 +102,10 @@ static void list_options(FILE *to, const cli_option *rows)
             continue;
         }
         char name[160], range[160], words[600];
-        snprintf(name, sizeof name, "--%s%s%s%s", rows->name, rows->hint ? " " : "",
-                 rows->hint ? rows->hint : "", option_is_list(rows) ? "..." : "");
+        bool bare = option_may_be_bare(rows);
+        snprintf(name, sizeof name, "--%s%s%s%s%s", rows->name,
+                 bare ? " [" : rows->hint ? " " : "", rows->hint ? rows->hint : "",
+                 bare ? "]" : "", option_is_list(rows) ? "..." : "");
         option_range(rows, range, sizeof range);
         snprintf(words, sizeof words, "%s%s%s%s", rows->words, range[0] ? " (" : "", range,
                  range[0] ? ")" : "");

@@ -34,6 +34,11 @@ bool option_is_list(const cli_option *row)
     return row->type == OPTION_FILES || row->type == OPTION_NAMES;
 }
 
+bool option_may_be_bare(const cli_option *row)
+{
+    return row->type == OPTION_CHOICE && row->least;
+}
+
 static bool find_in(const cli_option *rows, const char *name, size_t length, int *index)
 {
     for (int i = 0; rows && !option_ends(&rows[i]); i++)
@@ -165,7 +170,7 @@ static int set(const slot *at, const char *text)
 static int set_defaults(const cli_option *rows, void *base)
 {
     for (int i = 0; rows && !option_ends(&rows[i]); i++)
-        if (rows[i].standard) {
+        if (rows[i].standard && !option_may_be_bare(&rows[i])) {
             slot at = {&rows[i], (char *)base + rows[i].offset, i};
             int code = set(&at, rows[i].standard);
             if (code)
@@ -197,7 +202,10 @@ static int parse_option(cli_call *call, int count, char **words, int *taken)
         return equals ? cli_usage("--%s takes no value", at.row->name) : set(&at, NULL);
     if (equals)
         return set(&at, equals + 1);
-    if (count < 2 || is_option(call, words[1]))
+    bool bare = count < 2 || is_option(call, words[1]);
+    if (bare && option_may_be_bare(at.row))
+        return set(&at, at.row->standard);
+    if (bare)
         return cli_usage("--%s needs a value: --%s=%s", at.row->name, at.row->name, at.row->hint);
     int code = set(&at, words[1]);
     *taken = 2;

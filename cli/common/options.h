@@ -28,15 +28,20 @@ typedef struct cli_option {
     const char *name; /* without the dashes */
     cli_option_type type;
     size_t offset; /* of the value in the verb's struct */
-    int64_t least, most; /* of whole numbers; of a real, most 1 means that high is excluded */
+    int64_t least, most; /* of whole numbers; of a real, most 1 means that high is excluded; of a
+                            choice, least 1 means that its word may be left out */
     double low, high;
     const char *hint;     /* what stands for the value: "FILE", "auto|cpu", "f32|bf16" */
-    const char *standard; /* the default, as it would be typed; NULL: false, 0 or none */
+    const char *standard; /* the default, as it would be typed; NULL: false, 0 or none. Of a word
+                             that may be left out: what it then is */
     const char *words;    /* a phrase, in lower case and without a period */
 } cli_option;
 
 /* Whether an option takes a list. */
 bool option_is_list(const cli_option *row);
+
+/* Whether the word of a choice may be left out. */
+bool option_may_be_bare(const cli_option *row);
 
 /* Whether a table of options ends at this row. */
 bool option_ends(const cli_option *row);
@@ -58,6 +63,9 @@ bool option_ends(const cli_option *row);
     OPTION_REAL, OPTION_AT(given, field, double), 0, 1, low, high
 #define TEXT(given, field) OPTION_TEXT, OPTION_AT(given, field, const char *), 0, 0, 0, 0
 #define CHOICE(given, field) OPTION_CHOICE, OPTION_AT(given, field, const char *), 0, 0, 0, 0
+/* Its word may be left out. Not of verbs that have operands, which it would be taken for. */
+#define CHOICE_OR_NONE(given, field)                                                               \
+    OPTION_CHOICE, OPTION_AT(given, field, const char *), 1, 0, 0, 0
 #define FILES(given, field) OPTION_FILES, OPTION_AT(given, field, cli_files), 0, 0, 0, 0
 #define NAMES(given, field) OPTION_NAMES, OPTION_AT(given, field, cli_files), 0, 0, 0, 0
 

@@ -90,8 +90,10 @@ static void add_options(FILE *page, const cli_option *rows)
         open = true;
         char range[160];
         option_range(rows, range, sizeof range);
-        fprintf(page, ".It Fl \\-%s%s%s%s\n", rows->name, rows->hint ? " Ar " : "",
-                rows->hint ? rows->hint : "", option_is_list(rows) ? " ..." : "");
+        bool bare = option_may_be_bare(rows);
+        fprintf(page, ".It Fl \\-%s%s%s%s\n", rows->name,
+                bare ? " Op Ar " : rows->hint ? " Ar " : "", rows->hint ? rows->hint : "",
+                option_is_list(rows) ? " ..." : "");
         add_sentence(page, rows->words);
         if (range[0]) {
             range[0] = (char)toupper((unsigned char)range[0]);

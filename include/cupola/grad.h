@@ -68,12 +68,28 @@ CUP_API void cup_tape_clear(cup_context *c);
 /* One block of a model: makes its output from `count` inputs. */
 typedef cup_tensor *(*cup_block)(cup_context *c, cup_tensor *const *inputs, int count, void *user);
 
+/* What a model leaves out of what forward keeps for backward, which computes it again: nothing; the
+ * inside of each block, by cup_recompute; what norms and activations give, by
+ * cup_recompute_norms; or, of a training run (cupola/train.h), as little of it as memory needs. */
+typedef enum cup_recompute_policy {
+    CUP_RECOMPUTE_POLICY_NONE = 0,
+    CUP_RECOMPUTE_POLICY_BLOCK = 1,
+    CUP_RECOMPUTE_POLICY_NORMS = 2,
+    CUP_RECOMPUTE_POLICY_AUTO = 3
+} cup_recompute_policy;
+
 /* Runs the block without keeping its intermediate results, and runs it again, with the same
  * random numbers, when backward needs them: memory for time. `user` must stay valid until then.
  * Parameters used inside get their gradients as usual. What is changed in place inside, such as
  * the running statistics of batchnorm, is changed twice. */
 CUP_API cup_tensor *cup_recompute(cup_context *c, cup_block block, cup_tensor *const *inputs,
                                   int count, void *user);
+
+/* Switches whether what norms and activations give, the layers of these names and gelu, silu and
+ * swiglu, is kept for what follows them, or computed again when backward needs it, from what they
+ * were given and is kept anyway: some memory for little time. No product is computed twice. Returns
+ * what it was; it is off in a new context. */
+CUP_API bool cup_recompute_norms(cup_context *c, bool on);
 
 /* What the backward of an op of your own gets and gives. All tensors are borrowed. */
 typedef struct cup_custom_grad {

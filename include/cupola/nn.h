@@ -59,11 +59,10 @@ typedef struct cup_gpt {
     cup_tensor *norm, *norm_bias;
     cup_tensor *head; /* [rows, width]; the embedding itself unless untied */
     struct cup__gpt_pass *passes; /* the library's own */
-    bool recompute;               /* keep only what enters each block and compute the rest again in
-                                     backward: less memory, a third more time */
-    int64_t logits_most; /* bytes of logits that training may have at once; where there are more,
-                            their rows are taken in chunks, which is
-                            slower and saves memory. 0: 8 GB */
+    cup_recompute_policy recompute; /* BLOCK: a third more time; NORMS: a few percent; AUTO is as
+                                       NONE here */
+    int64_t logits_most; /* bytes of logits that a loss may have at once; where there are more,
+                            their rows are taken in chunks. 0: 1 GB */
     cup_parameters *adapters; /* what is learned in place of the parameters; see cup_gpt_adapt */
     cup_lora_layer *loras;    /* of each block those beside qkv, out, up and down */
     int64_t lora_rank;

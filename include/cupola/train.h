@@ -26,7 +26,9 @@ typedef struct cup_training {
     int64_t evaluate_texts; /* texts of the validation part that are evaluated; 0: all of it */
     int64_t save_every;     /* steps between checkpoints; 0: only behind all steps */
     uint64_t seed;          /* of the first weights, the batches and dropout */
-    bool recompute;         /* see cup_gpt */
+    /* See cup_gpt. AUTO is the first of NONE, NORMS and BLOCK with which a step and an evaluation
+     * stay below what the context may hold, see cup_options, and below what is free. */
+    cup_recompute_policy recompute;
     int64_t logits_most;    /* see cup_gpt */
     const char *precision;  /* of f32 products, see cup_precision; NULL: what the context has; or
                                "fp8": linear layers inside of blocks multiply in 8 bits, see
@@ -75,6 +77,10 @@ typedef struct cup_preset {
 CUP_API const cup_preset *cup_presets(void);
 CUP_API const cup_preset *cup_preset_find(const char *name);
 
+/* "none", "block", "norms" or "auto"; and back, false where it is none of them. */
+CUP_API const char *cup_recompute_policy_name(cup_recompute_policy policy);
+CUP_API bool cup_recompute_policy_find(const char *name, cup_recompute_policy *out);
+
 typedef struct cup_trainer cup_trainer;
 
 /* A run with new weights. Data and tokenizer are borrowed; checkpoints go to the folder, NULL for
@@ -108,6 +114,10 @@ CUP_API cup_status cup_trainer_run(cup_trainer *t, const cup_training_hooks *hoo
 
 /* Writes a checkpoint now. */
 CUP_API cup_status cup_trainer_save(cup_trainer *t);
+
+/* Which policy CUP_RECOMPUTE_POLICY_AUTO became, and why, as a sentence that lives with the
+ * trainer; NULL where the training named one. */
+CUP_API const char *cup_trainer_policy_text(const cup_trainer *t);
 
 /* The model, the steps done, and every point so far, those before a resume included. Borrowed. */
 CUP_API cup_gpt *cup_trainer_model(cup_trainer *t);

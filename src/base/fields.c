@@ -6,7 +6,7 @@
 /* A field as a number; whole ones that were checked are all exact. */
 static int kind_of(const cup__field *f)
 {
-    return (int)f->kind & ~CUP__FIELD_LATER;
+    return (int)f->kind & (CUP__FIELD_LATER - 1);
 }
 
 static double number_at(const cup__field *f, const void *from)
@@ -82,6 +82,12 @@ static cup_status read_choice(cup__error *error, const cup__json *json,
                               const cup__json_node *object, const cup__field *f, void *at)
 {
     const char *word;
+    const cup__json_node *node = cup__json_find(object, f->name);
+    if ((f->kind & CUP__FIELD_FLAG_ONCE) && node && node->kind == CUP__JSON_BOOL) {
+        int choice = node->boolean;
+        memcpy(at, &choice, sizeof choice);
+        return CUP_OK;
+    }
     CUP_TRY(cup__json_get_string(error, json, object, f->name, &word));
     char known[128] = "";
     for (int choice = 0; f->words[choice]; choice++) {

@@ -116,6 +116,7 @@ typedef struct cup__grad {
 /* Bits of `saves`: the value of input or result i is needed by the gradient. */
 #define CUP__SAVE_IN(i) (1u << (i))
 #define CUP__SAVE_OUT(i) (1u << (16 + (i)))
+#define CUP__AGAIN_MOST 8
 
 /* A call that the tests, `cupola check` and the benchmark make. Shapes as text, one for each
  * input: "2x3 3", "0x5", "()" for a scalar, "-" for an optional input left out. */
@@ -157,6 +158,11 @@ struct cup__op {
      * that this result goes into hands its gradient past the activation. The op's own gradient
      * then finds in d_out[1] what came that way. */
     cup__past past;
+    /* Computes the first result again, at about the price of reading and writing it once, from what
+     * `saves` and `again_saves` name, of up to CUP__AGAIN_MOST inputs and results; see
+     * cup_recompute_norms. NULL: it is kept. */
+    cup_tensor *(*again)(const cup__grad *g);
+    uint32_t again_saves;
     const cup__impl *impls; /* ends with a NULL name */
     /* What makes a call another one for its speed, in words of the op's own, which other ops may
      * share; NULL: its name, inputs and attributes. `similar` asks for those of a plainer call
@@ -279,6 +285,9 @@ const cup__row *cup__row_find(const char *name);
  * (nothing is recorded then). */
 cup_tensor *cup__op_call(cup_context *c, const cup__row *row, cup_tensor *const *in, int in_count,
                          const void *attributes, cup_tensor **out);
+
+/* An `again` that makes the recorded call once more, of an op that saves all its inputs. */
+cup_tensor *cup__call_again(const cup__grad *g);
 
 /* The steps of a call, for tests and benchmark: checks and inference; memory for the results that
  * are not set; one implementation, or the specification when `impl` is NULL. */

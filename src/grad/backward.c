@@ -47,7 +47,7 @@ const char *cup__node_name(const cup__node *node)
     return node->row ? node->row->name : node->custom ? node->custom->name : "a recomputed block";
 }
 
-static cup_status check_saved(cup_context *c, const cup__node *node)
+cup_status cup__tape_check(cup_context *c, const cup__node *node)
 {
     for (int i = 0; i < node->in_count + node->out_count; i++) {
         const cup__saved *saved = &node->in[i];
@@ -263,7 +263,10 @@ static cup_status work(cup_context *c, const cup__walk *walk, cup__node *node, w
     /* What is used inside a recomputed block is not among its inputs. */
     if (!look_around(c, walk, node, w) && !node->block)
         return CUP_OK;
-    CUP_TRY(check_saved(c, node));
+    CUP_TRY(cup__tape_check(c, node));
+    for (int i = 0; i < node->in_count; i++)
+        if (node->in[i].maker && !(w->values[i] = cup__tape_again(c, node->in[i].maker)))
+            return c->error.status;
     CUP_TRY(gradients_of(c, walk, node, w));
     for (int i = 0; i < node->in_count; i++) {
         const cup__edge *edge = &node->edges[i];
@@ -311,6 +314,8 @@ static void forget(cup__node *node)
         cup__tensor_release(node->d_out[i]);
         node->d_out[i] = NULL;
     }
+    cup__tensor_release(node->again);
+    node->again = NULL;
 }
 
 cup_status cup__tape_walk(cup_context *c, const cup__walk *walk, size_t last, size_t first)

@@ -1,4 +1,5 @@
-/* Blocks whose inside is not kept for backward but computed again. */
+/* What is not kept for backward but computed again: the inside of blocks, and what norms and
+ * activations give. */
 #include "base/memory.h"
 #include "grad/tape.h"
 
@@ -34,7 +35,7 @@ cup_tensor *cup_recompute(cup_context *c, cup_block block, cup_tensor *const *in
             continue;
         cup__tensor_retain(inputs[i]);
         node->in[i] = (cup__saved){cup__shape_of(inputs[i]), inputs[i],
-                                   inputs[i]->storage->version};
+                                   inputs[i]->storage->version, 0};
         cup__tape_link(c, node, i, inputs[i]);
     }
     node->out[0].shape = cup__shape_of(out);
@@ -113,4 +114,56 @@ cup_status cup__recompute_backward(cup_context *c, const cup__walk *walk, cup__n
         d_in[i] = leaves[i] ? leaves[i]->grad : NULL;
     cup__free(leaves);
     return status;
+}
+
+bool cup_recompute_norms(cup_context *c, bool on)
+{
+    if (!c || !cup__tape_make(c))
+        return false;
+    bool was = c->tape->again;
+    c->tape->again = on;
+    return was;
+}
+
+cup_tensor *cup__call_again(const cup__grad *g)
+{
+    return cup__op_call(g->c, g->row, g->in, g->in_count, g->attributes, NULL);
+}
+
+/* The values that a node has saved, some of which may have to be made again themselves. */
+static cup_tensor *make_again(cup_context *c, const cup__node *node)
+{
+    cup_tensor *values[CUP__AGAIN_MOST];
+    for (int i = 0; i < node->in_count + node->out_count; i++) {
+        const cup__saved *saved = &node->in[i];
+        values[i] = saved->maker ? cup__tape_again(c, saved->maker) : saved->tensor;
+    }
+    const cup__grad g = {.c = c,
+                         .row = node->row,
+                         .attributes = node->attributes,
+                         .in_count = node->in_count,
+                         .out_count = node->out_count,
+                         .in = values,
+                         .out = values + node->in_count};
+    return c->error.status == CUP_OK ? node->row->op->again(&g) : NULL;
+}
+
+cup_tensor *cup__tape_again(cup_context *c, uint32_t number)
+{
+    cup__node *node = c->tape->nodes[number - 1];
+    if (node->again)
+        return node->again;
+    if (cup__tape_check(c, node) != CUP_OK)
+        return NULL;
+    bool was = cup_grad_recording(c, false);
+    cup_tensor *y = make_again(c, node);
+    cup_grad_recording(c, was);
+    if (!y || c->error.status != CUP_OK)
+        return NULL;
+    /* Where gradients are recorded, they go through it to what it is made of. */
+    y->node = number;
+    y->generation = c->tape->generation;
+    y->output = 0;
+    cup__tensor_retain(y);
+    return node->again = y;
 }

@@ -91,6 +91,22 @@ void cup__tape_mark(cup_context *c, cup_tensor *t, int output)
     t->output = output;
 }
 
+/* Whether backward computes a value again that a call reads: then only what that takes is kept. */
+static bool is_made_again(const cup_context *c, const cup_tensor *t)
+{
+    return c->tape->again && t && !t->is_parameter && t->node &&
+           t->generation == c->tape->generation && t->output == 0 &&
+           c->tape->nodes[t->node - 1]->makes_again;
+}
+
+static void keep_input(cup__call *call, cup__node *node, int i, bool wanted)
+{
+    bool again = wanted && !cup__call_changes(call, i) && is_made_again(call->c, call->in[i]);
+    keep_value(&node->in[i], call->in[i], wanted && !again);
+    if (again)
+        node->in[i].maker = call->in[i]->node;
+}
+
 static cup_status record(cup__call *call)
 {
     size_t size = call->row->attributes_size;
@@ -101,9 +117,11 @@ static cup_status record(cup__call *call)
     node->sequence = call->sequence;
     if (size)
         memcpy(node->attributes, call->attributes, size);
-    uint32_t saves = call->op->saves;
+    node->makes_again = call->c->tape->again && call->op->again &&
+                        call->in_count + call->out_count <= CUP__AGAIN_MOST;
+    uint32_t saves = call->op->saves | (node->makes_again ? call->op->again_saves : 0);
     for (int i = 0; i < call->in_count; i++) {
-        keep_value(&node->in[i], call->in[i], i < 16 && (saves & CUP__SAVE_IN(i)));
+        keep_input(call, node, i, i < 16 && (saves & CUP__SAVE_IN(i)));
         cup__tape_link(call->c, node, i, call->in[i]);
     }
     for (int i = 0; i < call->out_count; i++) {
@@ -134,6 +152,7 @@ static void node_free(cup__node *node)
         cup__tensor_release(node->d_out[i]);
         cup__tensor_release(node->retained[i]);
     }
+    cup__tensor_release(node->again);
     cup__uses_free(node->uses);
     cup__free(node);
 }

@@ -6,11 +6,12 @@
 #include "dispatch/op.h"
 #include "grad/watch.h"
 
-/* A value as it was when the call was recorded; no tensor when the gradient does not need it. */
+/* A value as it was when the call was recorded; no tensor when the gradient does not need it, or
+ * where it is computed again by `maker`, the number of the node whose first result it is. */
 typedef struct cup__saved {
     cup__shape shape;
     cup_tensor *tensor;
-    uint32_t version;
+    uint32_t version, maker;
 } cup__saved;
 
 /* Where the gradient of an input goes: to a parameter, to a result of an earlier node (numbered
@@ -41,6 +42,8 @@ typedef struct cup__node {
     struct cup__uses *uses; /* of a block: the parameters used inside of it */
     void *attributes;
     uint32_t sequence;  /* of the random numbers */
+    bool makes_again;   /* has saved what its op's `again` needs */
+    cup_tensor *again;  /* the first result, computed again and not used up yet, a reference */
 } cup__node;
 
 typedef struct cup__tape {
@@ -48,6 +51,7 @@ typedef struct cup__tape {
     size_t count, capacity;
     uint32_t generation; /* numbers of nodes are good within one generation */
     bool keep;           /* backward leaves what was recorded */
+    bool again;          /* see cup_recompute_norms */
     cup__uses *inside;   /* of the block that is computed without being recorded; or NULL */
     const cup__grad_watch *watch; /* of the next backward; or NULL */
 } cup__tape;
@@ -103,6 +107,13 @@ cup_status cup__tape_walk(cup_context *c, const cup__walk *walk, size_t last, si
  * does. */
 cup_status cup__recompute_backward(cup_context *c, const cup__walk *walk, cup__node *node,
                                    const bool *wanted, cup_tensor **d_in);
+
+/* The first result of a node, computed again once and then there until that node's own turn; NULL
+ * with an error. */
+cup_tensor *cup__tape_again(cup_context *c, uint32_t number);
+
+/* Fails where a value that the node has saved was changed since. */
+cup_status cup__tape_check(cup_context *c, const cup__node *node);
 
 /* Runs the backward of a user's op and checks what it gives. */
 cup_status cup__custom_backward(cup_context *c, const cup__node *node, const cup_custom_grad *g);

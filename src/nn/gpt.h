@@ -8,6 +8,8 @@
 /* A caller's config with its defaults, checked. */
 cup_status cup__gpt_config_take(cup_context *c, const cup_gpt_config *config, cup_gpt_config *to);
 
+#define CUP__GPT_LOGITS_MOST ((int64_t)1 << 30) /* bytes, where the caller does not say */
+
 /* Sizes that follow from a checked config. */
 int64_t cup__gpt_rows(const cup_gpt_config *config);  /* of the embedding */
 int64_t cup__gpt_parts(const cup_gpt_config *config); /* heads of queries, keys and values */

@@ -1,4 +1,5 @@
 /* The passes through a GPT. */
+#include "cupola/facts.h"
 #include "cupola/ops.h"
 #include "nn/gpt.h"
 
@@ -6,6 +7,15 @@ static cup_tensor *drop(const cup_gpt *m, cup_tensor *x, bool training)
 {
     double p = m->config.dropout;
     return training && p > 0 ? cup_dropout(m->context, x, p) : x;
+}
+
+/* What a result was made of goes at once, where the tape does not hold it, and not with the scope
+ * of the whole pass. */
+static cup_tensor *instead(cup_tensor *made, cup_tensor *used)
+{
+    if (made != used)
+        cup_tensor_free(used);
+    return made;
 }
 
 cup_tensor *cup__gpt_part(cup_tensor *x, int axis, int64_t from, int64_t to)
@@ -65,8 +75,8 @@ static cup_tensor *embed(const cup_gpt *m, cup_tensor *tokens, bool training)
     cup_tensor *x = among ? cup_comm_embedding(among, m->embedding, tokens)
                           : cup_embedding(c, m->embedding, tokens);
     if (m->positions)
-        x = cup_add(c, x, positions_of(m, cup_tensor_size(tokens, 1)));
-    return drop(m, x, training);
+        x = instead(cup_add(c, x, positions_of(m, cup_tensor_size(tokens, 1))), x);
+    return instead(drop(m, x, training), x);
 }
 
 /* A token of [B,T] in memory of the host. */
@@ -120,13 +130,21 @@ static cup_status check_tokens(const cup_gpt *m, cup_tensor *tokens)
 /* The blocks that are here; what the last one adds is not in the sum yet. */
 static cup_tensor *run_blocks(const cup_gpt *m, cup_tensor *x, cup_tensor **delta, bool training)
 {
+    cup_context *c = m->context;
     bool was = cup_parameters_training(m->parameters, training);
+    bool norms = m->recompute == CUP_RECOMPUTE_POLICY_NORMS && !cup_recompute_norms(c, true);
     for (int64_t i = m->first; i < m->end; i++) {
-        if (m->recompute)
-            x = cup_recompute(m->context, run_recomputed, &x, 1, &m->passes[2 * i + training]);
+        cup_tensor *in = x, *added = *delta;
+        if (m->recompute == CUP_RECOMPUTE_POLICY_BLOCK)
+            x = cup_recompute(c, run_recomputed, &x, 1, &m->passes[2 * i + training]);
         else
             x = cup_transformer_layer_pass(&m->blocks[i], x, delta);
+        if (i > m->first || m->first == 0) /* the caller's, of a later stage */
+            instead(x, in);
+        instead(*delta, added);
     }
+    if (norms)
+        cup_recompute_norms(c, false);
     cup_parameters_training(m->parameters, was);
     return x;
 }
@@ -167,16 +185,41 @@ cup_tensor *cup_gpt_logits(cup_gpt *m, cup_tensor *tokens)
     return cup_scope_return(c, cup__gpt_part(logits, -1, 0, m->config.vocabulary));
 }
 
-#define LOGITS_MOST ((int64_t)8 << 30)
+/* What rows in so many chunks cost, in units of the product that gives the gradient of x from that
+ * of all logits. Its tiles should fill the multiprocessors, as no other product's of the head would
+ * fail to; and each chunk reads and writes the sum of the weight's gradient in f32, for which
+ * SUM_ROWS more rows would be multiplied. */
+#define TILE_ROWS 128
+#define TILE_COLUMNS 256
+#define SUM_ROWS 1000
+static double cost_of(int64_t rows, int64_t parts, int64_t width, int64_t multiprocessors)
+{
+    int64_t each = (rows + parts - 1) / parts;
+    int64_t tiles = (each + TILE_ROWS - 1) / TILE_ROWS *
+                    ((width + TILE_COLUMNS - 1) / TILE_COLUMNS);
+    int64_t waves = multiprocessors ? (tiles + multiprocessors - 1) / multiprocessors : 1;
+    double filled = multiprocessors ? (double)tiles / (double)(waves * multiprocessors) : 1;
+    return 1 / filled + (double)parts * SUM_ROWS / (double)rows;
+}
 
-/* Rows of logits that may be there at once; 0 when that is all of them. */
+#define MORE_PARTS 8 /* that are tried */
+
+/* Rows of logits that are there at once: of the chunks that are small enough the cheapest; 0 when
+ * that is all of them. */
 static int64_t rows_at_once(const cup_gpt *m, const cup_tensor *targets)
 {
+    cup_gpu gpu;
     int64_t row = cup_tensor_size(m->head, 0) * cup_dtype_size(m->dtype);
-    int64_t rows = (m->logits_most > 0 ? m->logits_most : LOGITS_MOST) / row;
-    rows = rows > 0 ? rows : 1;
-    int64_t parts = (cup_tensor_count(targets) + rows - 1) / rows;
-    return parts > 1 ? (cup_tensor_count(targets) + parts - 1) / parts : 0;
+    int64_t most = (m->logits_most > 0 ? m->logits_most : CUP__GPT_LOGITS_MOST) / row;
+    int64_t rows = cup_tensor_count(targets), least = most > 0 ? (rows + most - 1) / most : rows;
+    if (least <= 1)
+        return 0;
+    int64_t multiprocessors = cup_gpu_of(m->context, &gpu) ? gpu.multiprocessors : 0, best = least;
+    for (int64_t parts = least + 1; parts <= least + MORE_PARTS && parts <= rows; parts++)
+        if (cost_of(rows, parts, m->config.width, multiprocessors) <
+            cost_of(rows, best, m->config.width, multiprocessors))
+            best = parts;
+    return (rows + best - 1) / best;
 }
 
 static cup_tensor *loss_of(const cup_gpt *m, cup_tensor *x, cup_tensor *targets, bool training)
@@ -187,7 +230,7 @@ static cup_tensor *loss_of(const cup_gpt *m, cup_tensor *x, cup_tensor *targets,
     if (among)
         return cup_comm_cross_entropy(among, cup_linear(c, x, m->head, NULL), targets, -1,
                                       vocabulary);
-    int64_t rows = training && targets ? rows_at_once(m, targets) : 0;
+    int64_t rows = targets ? rows_at_once(m, targets) : 0;
     if (rows > 0)
         return cup_linear_cross_entropy(
             c, x, m->head, targets, -1,

@@ -457,5 +457,11 @@ cup_tensor *cup_transformer_layer_call(const cup_transformer_layer *layer, cup_t
     if (!x)
         return NULL;
     cup_context *c = cup__parameters_context(layer->layer.parameters);
-    return cup_add(c, x, cup__layer_drop(&layer->layer, c, delta, layer->dropout));
+    cup_tensor *dropped = cup__layer_drop(&layer->layer, c, delta, layer->dropout);
+    cup_tensor *y = cup_add(c, x, dropped);
+    if (dropped != delta)
+        cup_tensor_free(dropped);
+    cup_tensor_free(delta);
+    cup_tensor_free(x);
+    return y;
 }

@@ -53,6 +53,7 @@ static const reach reaches[] = {
 typedef struct planning {
     cup_context *dry;
     cup_card card;
+    double room; /* bytes that may be held */
     const char *precision;
     cup_plan_op ops[MOST_OPS];
     int count;
@@ -189,9 +190,6 @@ static void rehearse(planning *p, cup_trainer *t, cup_plan *plan)
     plan->evaluation_bytes = in_use(c, true);
 }
 
-/* The pool takes its memory in pieces of up to 32 MiB; about so much of it is not in use. */
-#define SPARE_BYTES ((int64_t)20 << 20)
-
 static void sum_up(planning *p, const cup_training *a, cup_plan *plan)
 {
     qsort(p->ops, (size_t)p->count, sizeof *p->ops, by_seconds);
@@ -201,9 +199,9 @@ static void sum_up(planning *p, const cup_training *a, cup_plan *plan)
     }
     double tokens = (double)a->batch * (double)a->model.context * (double)a->accumulate;
     plan->tokens_per_second = tokens / plan->seconds;
-    plan->held_bytes =
-        plan->evaluation_bytes + plan->peak_bytes - p->static_bytes + SPARE_BYTES;
-    plan->fits = (double)plan->held_bytes <= p->card.memory_bytes - DRIVER_BYTES;
+    plan->held_bytes = cup__held_bytes(p->static_bytes, plan->peak_bytes, plan->evaluation_bytes);
+    plan->fits = (double)plan->held_bytes <= p->room;
+    plan->recompute = a->recompute;
 }
 
 static cup_context *open_card(cup_context *c, const cup_card *card)
@@ -241,6 +239,34 @@ static cup_status plan_on(planning *p, cup_training *a, cup_plan *plan)
     return c->error.status;
 }
 
+/* On a card of its own, which is let go of. */
+static cup_status plan_once(cup_context *c, planning *p, cup_training *a, cup_plan *out)
+{
+    *out = (cup_plan){.size = sizeof *out};
+    p->count = 0;
+    p->kept = 0;
+    p->dry = open_card(c, &p->card);
+    if (p->dry && plan_on(p, a, out) != CUP_OK)
+        cup__fail(&c->error, cup_error(p->dry), "%s", cup_error_text(p->dry));
+    cup_context_free(p->dry);
+    return c->error.status;
+}
+
+/* The fastest policy that fits, or the one that needs least. */
+static cup_status plan_any(cup_context *c, planning *p, cup_training *a, cup_plan *out)
+{
+    static const cup_recompute_policy order[] = {
+        CUP_RECOMPUTE_POLICY_NONE, CUP_RECOMPUTE_POLICY_NORMS, CUP_RECOMPUTE_POLICY_BLOCK};
+    cup_status status = CUP_OK;
+    if (a->recompute != CUP_RECOMPUTE_POLICY_AUTO)
+        return plan_once(c, p, a, out);
+    for (size_t i = 0; i < sizeof order / sizeof *order && status == CUP_OK && !out->fits; i++) {
+        a->recompute = order[i];
+        status = plan_once(c, p, a, out);
+    }
+    return status;
+}
+
 cup_status cup_training_plan(cup_context *c, const cup_training *training, const char *card,
                              cup_plan *out, void (*report)(const cup_plan_op *op, void *user),
                              void *user)
@@ -263,16 +289,14 @@ cup_status cup_training_plan(cup_context *c, const cup_training *training, const
     planning *p = cup__calloc(1, sizeof *p);
     if (!p)
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory for a plan");
-    *out = (cup_plan){.size = sizeof *out};
+    out->fits = false;
     p->card = known;
-    p->dry = open_card(c, &known);
-    if (p->dry) {
-        a.precision = a.precision ? a.precision : "high";
-        p->precision = cup__training_is_fp8(&a) ? "high" : a.precision;
-        if (plan_on(p, &a, out) != CUP_OK)
-            cup__fail(&c->error, cup_error(p->dry), "%s", cup_error_text(p->dry));
-        cup_context_free(p->dry);
-    }
+    p->room = known.memory_bytes - DRIVER_BYTES;
+    if (c->options.memory_limit && (double)c->options.memory_limit < p->room)
+        p->room = (double)c->options.memory_limit;
+    a.precision = a.precision ? a.precision : "high";
+    p->precision = cup__training_is_fp8(&a) ? "high" : a.precision;
+    plan_any(c, p, &a, out);
     for (int i = 0; report && c->error.status == CUP_OK && i < p->count; i++)
         report(&p->ops[i], user);
     cup__free(p);

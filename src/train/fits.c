@@ -86,12 +86,16 @@ static double kept_bytes(const cup_training *a)
                     (g->mlp == CUP_MLP_KIND_SWIGLU ? 3 : 2) * hidden;
     double block = 5 * width + shared / processes;
     double layers = (double)blocks_of(a);
-    double blocks = a->recompute ? layers * width + 2 * block : layers * block;
+    double blocks = layers * block;
+    if (a->recompute == CUP_RECOMPUTE_POLICY_BLOCK)
+        blocks = layers * width + 2 * block;
+    if (a->recompute == CUP_RECOMPUTE_POLICY_NORMS)
+        blocks -= (layers - 1) * (2 * width + hidden / processes);
     /* A stage keeps as many batches as there are stages behind it, and the last one the logits. */
     int64_t kept = a->accumulate < stages_of(a) ? a->accumulate : stages_of(a);
     blocks *= (double)(kept > 1 ? kept : 1);
     double logits = tokens * (double)cup__gpt_rows(g) * size;
-    double most = a->logits_most > 0 ? (double)a->logits_most : 8.0 * (1 << 30);
+    double most = (double)(a->logits_most > 0 ? a->logits_most : CUP__GPT_LOGITS_MOST);
     /* A part of them is there as numbers of f32, too, and as what each step of its loss gives. */
     if (processes > 1)
         return tokens * blocks * size + 3 * logits * (4 / size) / processes;
@@ -112,6 +116,13 @@ static void add_up(const cup_training *a, double *parameters, double *batch)
 
 /* Blocks of memory come in sizes, each up to a quarter above the one before. */
 #define SIZES 1.1
+
+double cup__training_needs(const cup_training *a)
+{
+    double parameters, batch;
+    add_up(a, &parameters, &batch);
+    return (parameters + batch) * SIZES;
+}
 
 cup_status cup__training_fits(cup_context *c, const cup_training *a)
 {

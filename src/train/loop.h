@@ -127,6 +127,7 @@ cup_status cup__loop_train(cup_loop *loop, cup_parameters *list);
  * what fails stays in the context's error. */
 void cup__loop_rehearse(cup_loop *loop);
 /* The evaluation alone. */
+void cup__loop_rehearse_step(cup_loop *loop);
 void cup__loop_rehearse_evaluation(cup_loop *loop);
 /* Gets the kernels of a step on a GPU. Fails where the calls do what a replayed step cannot. */
 cup_status cup__loop_prepare(cup_loop *loop);

@@ -25,7 +25,7 @@ void cup__loop_rehearse_evaluation(cup_loop *l)
     cup_grad_recording(l->c, recorded);
 }
 
-void cup__loop_rehearse(cup_loop *l)
+void cup__loop_rehearse_step(cup_loop *l)
 {
     int64_t all = l->share;
     cup_optimizer_set(l->optimizer, l->options.schedule.high, 1);
@@ -33,6 +33,11 @@ void cup__loop_rehearse(cup_loop *l)
     if (all <= 2 || cup__loop_compute(l, 0, 2) == CUP_OK)
         cup__loop_compute(l, all <= 2 ? 0 : all, all);
     cup__loop_clear(l);
+}
+
+void cup__loop_rehearse(cup_loop *l)
+{
+    cup__loop_rehearse_step(l);
     cup__loop_rehearse_evaluation(l);
     cup__split_let_go(l->optimizer);
 }

@@ -294,7 +294,7 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
     if (!t->model)
         return c->error.status;
     CUP_TRY(cup__trainer_begin(c, t, folder));
-    t->model->recompute = a->recompute;
+    t->model->recompute = t->recompute;
     t->model->logits_most = a->logits_most;
     cup_parameters_ring(t->model->parameters, t->ring);
     cup_parameters_fp8(t->model->parameters, cup__training_is_fp8(a));
@@ -317,6 +317,7 @@ static cup_status make(cup_context *c, cup_trainer *t, const char *folder)
     cup_training own = *a;
     own.batch = t->rows;
     own.accumulate = t->share;
+    CUP_TRY(cup__training_policy(c, t, &own));
     CUP_TRY(cup__training_fits(c, &own));
     t->texts =
         cup__evaluated_texts(t->data, CUP_SPLIT_VALIDATION, a->model.context, a->evaluate_texts);
@@ -378,7 +379,10 @@ void cup_trainer_free(cup_trainer *t)
 
 cup_status cup__training_dry(cup_context *c, const cup_training *training, cup_trainer *t)
 {
-    *t = (cup_trainer){.training = *training, .texts = training->batch, .groups = 1};
+    *t = (cup_trainer){.training = *training,
+                       .texts = training->batch,
+                       .groups = 1,
+                       .recompute = training->recompute};
     t->training.tensor = t->training.stages = t->training.ring = 0;
     t->training.comm = t->training.optimizer.split = NULL;
     t->training.from = NULL;

@@ -25,6 +25,8 @@ struct cup_trainer {
     int64_t stages, first, end;
     int64_t group, groups; /* this one's among all */
     cup_comm *ring;        /* those that have a part of each text with this one, or NULL */
+    cup_recompute_policy recompute; /* never AUTO, of which `policy` then says why it is this */
+    char policy[240];
     char *base; /* the model that adapters stand beside, or NULL */
     uint64_t base_hash;
     void (*forward_done)(void *user); /* behind forward of each batch, where it is set */
@@ -37,8 +39,23 @@ extern const cup__loop_checkpoints cup__training_checkpoints;
 cup_status cup__gpt_take_averages(cup_context *c, const cup__checkpoint *checkpoint, cup_gpt *m,
                                   double decay);
 
-/* Refuses a checked training that there is no memory for. */
+/* Refuses a checked training that there is no memory for; and about how many bytes one needs of a
+ * host. */
 cup_status cup__training_fits(cup_context *c, const cup_training *training);
+double cup__training_needs(const cup_training *training);
+
+/* Chooses what is computed again, where the training leaves that to memory, in `own`, which has
+ * this process's share of the batches. */
+cup_status cup__training_policy(cup_context *c, cup_trainer *t, cup_training *own);
+/* The most that a run takes from the driver, whose step and evaluation take so much together with
+ * what there is at rest: the captured step keeps its memory, and evaluations have theirs. */
+static inline int64_t cup__held_bytes(int64_t at_rest, int64_t step, int64_t evaluation)
+{
+    /* The pool takes its memory in pieces of up to 32 MiB; about so much of it is not in use. */
+    return evaluation + step - at_rest + ((int64_t)20 << 20);
+}
+/* The same of a trainer on a dry GPU. */
+int64_t cup__training_held(cup_context *dry, cup_trainer *t);
 
 /* The training as a JSON object, and back. */
 void cup__training_write(cup__json_writer *writer, const char *key, const cup_training *training);

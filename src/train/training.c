@@ -71,6 +71,23 @@ const cup_preset *cup_preset_find(const char *name)
     return NULL;
 }
 
+static const char *const policies[] = {"none", "block", "norms", "auto", NULL};
+
+const char *cup_recompute_policy_name(cup_recompute_policy policy)
+{
+    return (int)policy >= 0 && policy <= CUP_RECOMPUTE_POLICY_AUTO ? policies[policy] : "?";
+}
+
+bool cup_recompute_policy_find(const char *name, cup_recompute_policy *out)
+{
+    for (int i = 0; name && policies[i]; i++)
+        if (!strcmp(name, policies[i])) {
+            *out = (cup_recompute_policy)i;
+            return true;
+        }
+    return false;
+}
+
 #define AT(name) offsetof(cup_training, name)
 static const cup__field fields[] = {
     {"method", CUP__FIELD_CHOICE, AT(optimizer.method), 0, 0, true, cup__method_words},
@@ -84,7 +101,8 @@ static const cup__field fields[] = {
     {"evaluate_every", CUP__FIELD_WHOLE, AT(evaluate_every), 0, 1e15, false, NULL},
     {"evaluate_texts", CUP__FIELD_WHOLE, AT(evaluate_texts), 0, 1e15, false, NULL},
     {"save_every", CUP__FIELD_WHOLE, AT(save_every), 0, 1e15, false, NULL},
-    {"recompute", CUP__FIELD_FLAG, AT(recompute), 0, 1, false, NULL},
+    {"recompute", (cup__field_kind)(CUP__FIELD_CHOICE | CUP__FIELD_FLAG_ONCE), AT(recompute), 0, 0,
+     false, policies},
     {"logits_most", CUP__FIELD_WHOLE, AT(logits_most), 0, 1e15, false, NULL},
     {"decline", CUP__LATER(CHOICE), AT(decline), 0, 0, false, cup__decline_words},
     {"decline_steps", CUP__LATER(WHOLE), AT(decline_steps), 0, 1e15, false, NULL},

@@ -11,7 +11,7 @@ typedef struct sample_given {
     bool flag;
     int64_t count, large;
     double rate;
-    const char *text, *kind;
+    const char *text, *kind, *how;
     cli_files data;
 } sample_given;
 
@@ -23,6 +23,7 @@ static const cli_option options[] = {
     GROUP("More"),
     {"text", TEXT(sample_given, text), "WORDS", NULL, "a text"},
     {"kind", CHOICE(sample_given, kind), "f32|bf16", "f32", "a kind"},
+    {"how", CHOICE_OR_NONE(sample_given, how), "fast|slow", "slow", "how"},
     {"data", FILES(sample_given, data), "FILE", NULL, "files"},
     {0}};
 
@@ -60,6 +61,7 @@ TEST(options_defaults)
     EXPECT_NEAR(given->rate, 0.5, 0);
     EXPECT(given->text == NULL);
     EXPECT_TEXT(given->kind, "f32");
+    EXPECT(given->how == NULL);
     EXPECT_INT(given->data.count, 0);
     EXPECT_TEXT(call.color, "auto");
     EXPECT(!call_has(&call, "count"));
@@ -89,6 +91,23 @@ TEST(options_values)
     call_free(&call);
 }
 
+/* A word that may be left out is never an option, nor what is no word of it. */
+TEST(options_with_a_word_or_none)
+{
+    static const char *const lines[][2] = {{"--how", "slow"},
+                                           {"--how fast", "fast"},
+                                           {"--how=fast", "fast"},
+                                           {"--how --flag", "slow"},
+                                           {"--how fast --how", "slow"}};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        cli_call call;
+        EXPECT_INT(parse(&call, lines[i][0]), CLI_OK);
+        EXPECT_TEXT(((const sample_given *)call.given)->how, lines[i][1]);
+        EXPECT_INT(call.operand_count, 0);
+        call_free(&call);
+    }
+}
+
 TEST(options_refuse_what_is_wrong)
 {
     static const char *const lines[] = {
@@ -107,6 +126,8 @@ TEST(options_refuse_what_is_wrong)
         "--rate=",
         "--kind f16",
         "--kind f32|bf16",
+        "--how other",
+        "--how=",
         "--flag=1",
         "--nothing",
         "-x",

@@ -19,12 +19,16 @@ TEST(plan_prints_a_table)
     EXPECT_INT(plan("--batch 8 --accumulate 1 --card h200 l4"), 0);
     EXPECT_CONTAINS(out, "124M parameters; 8 texts of 1024 tokens");
     EXPECT_CONTAINS(out, "taken from the driver at most");
-    EXPECT_CONTAINS(out, "\nh200             no ");
-    EXPECT_CONTAINS(out, "\nl4               yes ");
+    EXPECT_CONTAINS(out, "\nh200             none ");
+    EXPECT_CONTAINS(out, "\nh200             norms ");
+    EXPECT_CONTAINS(out, "\nl4               block ");
     EXPECT_INT(plan("--preset char --card h100 --ops --recompute"), 0);
     EXPECT_CONTAINS(out, "blocks computed twice");
     EXPECT_CONTAINS(out, "qkv_attention_grad ");
-    EXPECT(!strstr(out, "h100             no "));
+    EXPECT(!strstr(out, "h100             no"));
+    EXPECT_INT(plan("--preset char --card h100 --recompute norms"), 0);
+    EXPECT_CONTAINS(out, "norms and activations computed twice");
+    EXPECT(!strstr(out, "h100             none"));
     EXPECT_INT(plan("--card gtx-480"), 2);
     EXPECT_CONTAINS(out, "--card gtx-480 is not known");
     EXPECT_INT(plan("--heads 7"), 2);
@@ -56,20 +60,52 @@ TEST(plan_knows_adapters)
     cup__json_free(&json);
 }
 
+/* The policy that is chosen by memory is the first that fits, or the last. */
+TEST(plan_chooses_what_is_computed_again)
+{
+    static const char *const words[] = {"none", "norms", "block"};
+    double held[3];
+    for (int i = 0; i < 3; i++) {
+        cup__json json;
+        char line[160];
+        snprintf(line, sizeof line, "--batch 8 --accumulate 1 --card h100 --json --recompute %s",
+                 words[i]);
+        EXPECT_INT(plan(line), 0);
+        EXPECT_INT(cup__json_parse(NULL, "plan", out, strlen(out), &json), CUP_OK);
+        const cup__json_node *row = cup__json_find(json.root, "plans") + 1;
+        held[i] = cup__json_number(cup__json_find(row, "held_bytes"));
+        cup__json_free(&json);
+    }
+    for (int i = 0; i < 3; i++) {
+        char line[160], wanted[64];
+        snprintf(line, sizeof line,
+                 "--batch 8 --accumulate 1 --card h100 --recompute auto --memory-limit %.0f",
+                 i < 2 ? held[i] : held[2] - 1);
+        EXPECT_INT(plan(line), 0);
+        snprintf(wanted, sizeof wanted, "\nh100             %s ", words[i]);
+        EXPECT_CONTAINS(out, wanted);
+        EXPECT((strstr(out, "  no ") != NULL) == (i == 2));
+    }
+}
+
 TEST(plan_writes_json)
 {
     cup__json json;
     int count = 0;
+    double last = 0;
     EXPECT_INT(plan("--preset gpt2-350m --batch 2 --card h100 a100 --json"), 0);
     EXPECT_INT(cup__json_parse(NULL, "plan", out, strlen(out), &json), CUP_OK);
     CUP__JSON_EACH (row, cup__json_find(json.root, "plans")) {
         double held = cup__json_number(cup__json_find(row, "held_bytes"));
         EXPECT(held > cup__json_number(cup__json_find(row, "peak_bytes")));
         EXPECT(cup__json_number(cup__json_find(row, "tokens_per_second")) > 10000);
-        EXPECT(cup__json_find(row, "recompute")->boolean == (count % 2 == 1));
+        static const char *const words[] = {"none", "norms", "block"};
+        EXPECT_TEXT(cup__json_find(row, "recompute")->string, words[count % 3]);
+        EXPECT(count % 3 == 0 || held < last);
+        last = held;
         count++;
     }
-    EXPECT_INT(count, 4);
+    EXPECT_INT(count, 6);
     cup__json_free(&json);
 }
 

@@ -118,6 +118,96 @@ TEST(grad_recompute_equals_keeping)
     cup_context_free(c);
 }
 
+/* Elementwise ops and norms, one made of what another one gives, used twice, and changed in place
+ * by nobody. */
+static cup_tensor *cheap(cup_context *c, cup_tensor *x, cup_tensor *w)
+{
+    cup_tensor *y = NULL, *sum = NULL;
+    cup_tensor *h = cup_silu(c, cup_gelu(c, cup_mul(c, x, x)));
+    h = cup_mul(c, cup_layernorm(c, cup_mul(c, h, h), w, x, 1e-5), w);
+    cup_add_layernorm(c, h, x, w, x, 1e-5, &y, &sum);
+    h = cup_swiglu(c, cup_mul(c, y, w), cup_rmsnorm(c, sum, w, 1e-5));
+    cup_add_rmsnorm(c, h, x, w, 1e-5, &y, &sum);
+    return cup_mul(c, y, cup_mul(c, h, cup_mul(c, sum, y)));
+}
+
+TEST(grad_recomputed_norms_equal_keeping)
+{
+    cup_context *c = cpu();
+    cup_tensor *x = numbers(c, 8), *w = numbers(c, 8), *in[] = {x, w};
+    double plain[2][8], twice[8];
+    EXPECT(!cup_recompute_norms(c, false));
+    for (int again = 0; again < 3; again++) {
+        EXPECT_INT(cup_recompute_norms(c, again > 0), again > 1);
+        cup_scope_open(c);
+        cup_tensor *loss = total(c, cheap(c, x, w));
+        cup_tape_keep(c, again > 1);
+        for (int walk = 0; walk < 1 + (again > 1); walk++) {
+            EXPECT_INT(cup_backward(c, loss), CUP_OK);
+            for (int i = 0; i < 8; i++) {
+                double dx = at(cup_grad(x), i), dw = at(cup_grad(w), i);
+                EXPECT(!again || (dx == plain[0][i] && dw == plain[1][i]));
+                plain[0][i] = dx;
+                plain[1][i] = dw;
+            }
+            cup_grad_clear(x);
+            cup_grad_clear(w);
+        }
+        cup_tape_keep(c, false);
+        cup_tensor *d[2];
+        loss = total(c, cheap(c, x, w));
+        EXPECT_INT(cup_gradients_recorded(c, loss, in, 2, d), CUP_OK);
+        EXPECT_INT(cup_backward(c, total(c, cup_mul(c, d[0], d[0]))), CUP_OK);
+        for (int i = 0; i < 8; i++) {
+            double dx = at(cup_grad(x), i);
+            EXPECT(!again || fabs(dx - twice[i]) <= 1e-9 * fabs(twice[i]));
+            twice[i] = dx;
+        }
+        cup_grad_clear(x);
+        cup_grad_clear(w);
+        cup_scope_close(c);
+    }
+    cup_context_free(c);
+}
+
+/* What follows a norm keeps nothing of it, and backward holds it for no longer than it needs it. */
+TEST(grad_recomputed_norms_are_not_kept)
+{
+    int64_t kept[2], size = 64 << 10;
+    for (int again = 0; again < 2; again++) {
+        cup_memory before, after;
+        cup_context *c = cpu();
+        cup_tensor *w = cup_require_grad(cup_full(c, CUP_F32, 1, &size, 0.5));
+        cup_recompute_norms(c, again);
+        cup_scope_open(c);
+        EXPECT_INT(cup_memory_use(c, &before), CUP_OK);
+        cup_tensor *x = w;
+        for (int i = 0; i < 8; i++) {
+            cup_scope_open(c);
+            x = cup_scope_return(c, cup_mul(c, cup_gelu(c, x), w));
+        }
+        EXPECT_INT(cup_memory_use(c, &after), CUP_OK);
+        kept[again] = after.allocated - before.allocated;
+        EXPECT_INT(cup_backward(c, total(c, x)), CUP_OK);
+        cup_scope_close(c);
+        cup_context_free(c);
+    }
+    EXPECT(kept[0] - kept[1] >= 8 * size * 4);
+}
+
+TEST(grad_recomputed_norms_know_what_was_changed)
+{
+    cup_context *c = cpu();
+    cup_tensor *x = numbers(c, 3), *w = numbers(c, 3);
+    double values[3] = {1, 2, 3};
+    cup_recompute_norms(c, true);
+    cup_tensor *loss = total(c, cup_mul(c, cup_layernorm(c, x, NULL, w, 1e-5), x));
+    EXPECT_INT(cup_tensor_write(w, values, sizeof values), CUP_OK);
+    EXPECT_INT(cup_backward(c, loss), CUP_STATE);
+    EXPECT_CONTAINS(cup_error_text(c), "layernorm: a value it needs was changed in place");
+    cup_context_free(c);
+}
+
 TEST(grad_misuse_has_a_sentence)
 {
     cup_context *c = cpu();

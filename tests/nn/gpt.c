@@ -71,7 +71,8 @@ static cup_tensor *text(cup_context *c, int64_t vocabulary, int64_t rows, int64_
 }
 
 /* Trains eight steps and compares each loss with the recorded one. */
-static void expect_losses_of(const cup_gpt_config *config, cup_dtype dtype, bool recompute,
+static void expect_losses_of(const cup_gpt_config *config, cup_dtype dtype,
+                             cup_recompute_policy recompute,
                              int64_t logits_most, const double *want, double tolerance)
 {
     cup_context *c = cpu();
@@ -99,8 +100,8 @@ static void expect_losses_of(const cup_gpt_config *config, cup_dtype dtype, bool
     cup_context_free(c);
 }
 
-static void expect_losses(const cup_gpt_config *config, cup_dtype dtype, bool recompute,
-                          const double *want, double tolerance)
+static void expect_losses(const cup_gpt_config *config, cup_dtype dtype,
+                          cup_recompute_policy recompute, const double *want, double tolerance)
 {
     expect_losses_of(config, dtype, recompute, 0, want, tolerance);
 }
@@ -115,42 +116,51 @@ static const double llama_losses[] = {3.65595708976954, 3.30816689497087, 3.1425
 
 TEST(gpt_losses_are_those_of_another_framework)
 {
-    expect_losses(&gpt2, CUP_F64, false, gpt2_losses, 1e-6);
-    expect_losses(&llama, CUP_F64, false, llama_losses, 1e-6);
-    expect_losses(&gpt2, CUP_F32, false, gpt2_losses, 2e-5);
-    expect_losses(&llama, CUP_F32, false, llama_losses, 2e-5);
-    expect_losses(&gpt2, CUP_BF16, false, gpt2_losses, 0.05);
-    expect_losses(&llama, CUP_BF16, false, llama_losses, 0.05);
+    expect_losses(&gpt2, CUP_F64, CUP_RECOMPUTE_POLICY_NONE, gpt2_losses, 1e-6);
+    expect_losses(&llama, CUP_F64, CUP_RECOMPUTE_POLICY_NONE, llama_losses, 1e-6);
+    expect_losses(&gpt2, CUP_F32, CUP_RECOMPUTE_POLICY_NONE, gpt2_losses, 2e-5);
+    expect_losses(&llama, CUP_F32, CUP_RECOMPUTE_POLICY_NONE, llama_losses, 2e-5);
+    expect_losses(&gpt2, CUP_BF16, CUP_RECOMPUTE_POLICY_NONE, gpt2_losses, 0.05);
+    expect_losses(&llama, CUP_BF16, CUP_RECOMPUTE_POLICY_NONE, llama_losses, 0.05);
 }
 
 TEST(gpt_recomputed_blocks_give_the_same_losses)
 {
-    expect_losses(&gpt2, CUP_F32, true, gpt2_losses, 2e-5);
-    expect_losses(&llama, CUP_F32, true, llama_losses, 2e-5);
+    expect_losses(&gpt2, CUP_F32, CUP_RECOMPUTE_POLICY_BLOCK, gpt2_losses, 2e-5);
+    expect_losses(&llama, CUP_F32, CUP_RECOMPUTE_POLICY_BLOCK, llama_losses, 2e-5);
+    expect_losses(&gpt2, CUP_BF16, CUP_RECOMPUTE_POLICY_NORMS, gpt2_losses, 0.05);
+    expect_losses(&llama, CUP_BF16, CUP_RECOMPUTE_POLICY_NORMS, llama_losses, 0.05);
 }
 
 /* 36 rows of logits: in chunks of up to 10 rows, and row by row. */
 TEST(gpt_logits_in_chunks_give_the_same_losses)
 {
     int64_t row = 64 * (int64_t)sizeof(double);
-    expect_losses_of(&gpt2, CUP_F64, false, 10 * row, gpt2_losses, 1e-6);
-    expect_losses_of(&llama, CUP_F64, false, 1, llama_losses, 1e-6);
-    expect_losses_of(&gpt2, CUP_F32, false, 1000, gpt2_losses, 2e-5);
+    expect_losses_of(&gpt2, CUP_F64, CUP_RECOMPUTE_POLICY_NONE, 10 * row, gpt2_losses, 1e-6);
+    expect_losses_of(&llama, CUP_F64, CUP_RECOMPUTE_POLICY_NONE, 1, llama_losses, 1e-6);
+    expect_losses_of(&gpt2, CUP_F32, CUP_RECOMPUTE_POLICY_NONE, 1000, gpt2_losses, 2e-5);
 }
 
-/* All gradients of one batch, one behind the other. */
-static float *gradients(cup_context *c, const cup_gpt_config *config, bool recompute,
-                        int64_t *count)
+/* All gradients of one batch, or of so many that are added up, one behind the other; and the last
+ * loss behind them. */
+static float *gradients(cup_context *c, const cup_gpt_config *config, cup_recompute_policy policy,
+                        int batches, int64_t *count)
 {
+    float loss = 0;
     cup_gpt *m = cup_gpt_new(c, CUP_F32, config);
-    m->recompute = recompute;
+    m->recompute = policy;
     cup_random_step(c, 9);
-    cup_tensor *loss = cup_gpt_loss(m, text(c, config->vocabulary, 3, 12, 0),
-                                    text(c, config->vocabulary, 3, 12, 1), true);
-    EXPECT_INT(cup_backward(c, loss), CUP_OK);
+    for (int i = 0; i < batches; i++) {
+        cup_scope_open(c);
+        cup_tensor *made = cup_gpt_loss(m, text(c, config->vocabulary, 3, 12, 0),
+                                        text(c, config->vocabulary, 3, 12, i + 1), true);
+        EXPECT_INT(cup_tensor_read(made, &loss, sizeof loss), CUP_OK);
+        EXPECT_INT(cup_backward(c, made), CUP_OK);
+        cup_scope_close(c);
+    }
     int64_t weights;
     const cup_named *weight = cup_parameters_named(m->parameters, &weights);
-    *count = cup_parameters_count(m->parameters, true);
+    *count = cup_parameters_count(m->parameters, true) + 1;
     float *all = cup__malloc((size_t)*count * sizeof *all), *at = all;
     for (int64_t i = 0; i < weights; i++) {
         /* Of an embedding the tensor has more rows than count. */
@@ -165,18 +175,18 @@ static float *gradients(cup_context *c, const cup_gpt_config *config, bool recom
         at += cup_tensor_count(weight[i].tensor);
         cup__free(whole);
     }
+    *at = loss;
     cup_gpt_free(m);
     return all;
 }
 
-TEST(gpt_recompute_draws_the_same_dropout)
+static void expect_like_keeping(const cup_gpt_config *config, cup_recompute_policy policy,
+                                int batches, double off)
 {
     cup_context *c = cpu();
-    cup_gpt_config dropped = gpt2;
-    dropped.dropout = 0.3;
     int64_t count, again;
-    float *kept = gradients(c, &dropped, false, &count);
-    float *recomputed = gradients(c, &dropped, true, &again);
+    float *kept = gradients(c, config, CUP_RECOMPUTE_POLICY_NONE, batches, &count);
+    float *recomputed = gradients(c, config, policy, batches, &again);
     EXPECT_INT(again, count);
     double worst = 0, largest = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -184,10 +194,57 @@ TEST(gpt_recompute_draws_the_same_dropout)
         largest = fmax(largest, fabs((double)kept[i]));
     }
     EXPECT(largest > 1e-3);
-    EXPECT(worst < 1e-6 * largest);
+    EXPECT(worst <= off * largest);
+    EXPECT(off > 0 || !memcmp(kept, recomputed, (size_t)count * sizeof *kept));
     cup__free(kept);
     cup__free(recomputed);
     cup_context_free(c);
+}
+
+TEST(gpt_recompute_draws_the_same_dropout)
+{
+    cup_gpt_config dropped = gpt2;
+    dropped.dropout = 0.3;
+    expect_like_keeping(&dropped, CUP_RECOMPUTE_POLICY_BLOCK, 1, 1e-6);
+    expect_like_keeping(&dropped, CUP_RECOMPUTE_POLICY_NORMS, 1, 0);
+}
+
+/* Norms and activations are the same numbers the second time. */
+TEST(gpt_recomputed_norms_give_the_same_bits)
+{
+    for (int batches = 1; batches <= 3; batches += 2) {
+        expect_like_keeping(&gpt2, CUP_RECOMPUTE_POLICY_NORMS, batches, 0);
+        expect_like_keeping(&llama, CUP_RECOMPUTE_POLICY_NORMS, batches, 0);
+    }
+}
+
+/* Bytes that are in use between forward and backward. */
+static int64_t bytes_kept(cup_recompute_policy policy)
+{
+    cup_memory before, after;
+    cup_context *c = cpu();
+    cup_gpt *m = cup_gpt_new(c, CUP_F32, &gpt2);
+    m->recompute = policy;
+    cup_scope_open(c);
+    cup_tensor *tokens = text(c, gpt2.vocabulary, 3, 12, 0);
+    EXPECT_INT(cup_memory_use(c, &before), CUP_OK);
+    cup_tensor *loss = cup_gpt_loss(m, tokens, tokens, true);
+    EXPECT_INT(cup_memory_use(c, &after), CUP_OK);
+    EXPECT_INT(cup_backward(c, loss), CUP_OK);
+    cup_scope_close(c);
+    cup_gpt_free(m);
+    cup_context_free(c);
+    return after.allocated - before.allocated;
+}
+
+/* In each block two norms' results and what is inside the MLP behind its activation. */
+TEST(gpt_recomputed_norms_are_not_kept)
+{
+    int64_t rows = 3 * 12, least = gpt2.layers * rows * (2 + 4) * gpt2.width * 4;
+    int64_t all = bytes_kept(CUP_RECOMPUTE_POLICY_NONE);
+    int64_t norms = bytes_kept(CUP_RECOMPUTE_POLICY_NORMS);
+    EXPECT(all - norms >= least);
+    EXPECT(bytes_kept(CUP_RECOMPUTE_POLICY_BLOCK) < norms);
 }
 
 TEST(gpt_counts_its_parameters)

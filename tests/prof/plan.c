@@ -47,16 +47,17 @@ TEST(plan_has_the_bytes_of_the_run)
 {
     static const struct {
         cup_dtype dtype;
-        bool recompute;
+        cup_recompute_policy recompute;
         int64_t accumulate;
         cup_optimizer_options optimizer;
     } runs[] = {
-        {CUP_BF16, false, 1, {.weight_decay = 0.1, .clip = 1}},
-        {CUP_BF16, true, 1, {.weight_decay = 0.1, .clip = 1}},
-        {CUP_BF16, false, 3, {.weight_decay = 0.1, .clip = 1}},
-        {CUP_F32, false, 1, {.weight_decay = 0.1, .clip = 1}},
-        {CUP_BF16, false, 1, {.method = CUP_METHOD_LION, .average = 0.99}},
-        {CUP_BF16, false, 1, {.stochastic = true}},
+        {CUP_BF16, CUP_RECOMPUTE_POLICY_NONE, 1, {.weight_decay = 0.1, .clip = 1}},
+        {CUP_BF16, CUP_RECOMPUTE_POLICY_BLOCK, 1, {.weight_decay = 0.1, .clip = 1}},
+        {CUP_BF16, CUP_RECOMPUTE_POLICY_NORMS, 1, {.weight_decay = 0.1, .clip = 1}},
+        {CUP_BF16, CUP_RECOMPUTE_POLICY_NONE, 3, {.weight_decay = 0.1, .clip = 1}},
+        {CUP_F32, CUP_RECOMPUTE_POLICY_NONE, 1, {.weight_decay = 0.1, .clip = 1}},
+        {CUP_BF16, CUP_RECOMPUTE_POLICY_NONE, 1, {.method = CUP_METHOD_LION, .average = 0.99}},
+        {CUP_BF16, CUP_RECOMPUTE_POLICY_NONE, 1, {.stochastic = true}},
     };
     fake_begin();
     unsetenv("CUP_KERNELS");

@@ -65,9 +65,11 @@ TEST(training_says_what_it_needs)
     training.dtype = CUP_F32;
     training.model.vocabulary = 0;
     training.model.layers = 12;
-    training.recompute = true;
+    training.recompute = CUP_RECOMPUTE_POLICY_BLOCK;
     expect_bounds(training);
-    training.recompute = false;
+    training.recompute = CUP_RECOMPUTE_POLICY_NORMS;
+    expect_bounds(training);
+    training.recompute = CUP_RECOMPUTE_POLICY_NONE;
     training.model.mlp = CUP_MLP_KIND_SWIGLU;
     training.model.norm = CUP_NORM_KIND_RMSNORM;
     expect_bounds(training);

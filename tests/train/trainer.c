@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "test.h"
 #include "train/session.h"
+#include "train/trainer.h"
 
 static bool same(double a, double b)
 {
@@ -58,7 +59,11 @@ TEST(trainer_resumes_bit_for_bit_with_other_kinds)
     other.model.untied = true;
     expect_exact_resume(&other, 6, folder);
     other.optimizer.method = CUP_METHOD_LION;
-    other.recompute = true;
+    other.recompute = CUP_RECOMPUTE_POLICY_BLOCK;
+    expect_exact_resume(&other, 3, folder);
+    other.recompute = CUP_RECOMPUTE_POLICY_NORMS;
+    expect_exact_resume(&other, 3, folder);
+    other.recompute = CUP_RECOMPUTE_POLICY_AUTO;
     expect_exact_resume(&other, 3, folder);
     other.optimizer = (cup_optimizer_options){.method = CUP_METHOD_SGD, .momentum = 0.9};
     other.dtype = CUP_F32;
@@ -92,6 +97,92 @@ TEST(trainer_resumes_bit_for_bit_in_fp8)
     fp8.precision = "fp9";
     begin(&s, &fp8, sample_text(), NULL);
     EXPECT(!s.trainer);
+    end(&s);
+}
+
+/* Norms and activations are the same numbers the second time, for several batches a step too. */
+TEST(trainer_gives_the_same_losses_with_norms_computed_again)
+{
+    cup_training_point kept[MOST_POINTS], again[MOST_POINTS];
+    cup_training training = tiny;
+    session s;
+    for (int accumulate = 1; accumulate < 4; accumulate += 2) {
+        training.accumulate = accumulate;
+        training.recompute = CUP_RECOMPUTE_POLICY_NONE;
+        begin(&s, &training, sample_text(), NULL);
+        EXPECT_INT(go(&s), CUP_OK);
+        int64_t count = points_of(&s, kept);
+        end(&s);
+        training.recompute = CUP_RECOMPUTE_POLICY_NORMS;
+        begin(&s, &training, sample_text(), NULL);
+        EXPECT_INT(go(&s), CUP_OK);
+        EXPECT_INT(points_of(&s, again), count);
+        expect_same_points(kept, again, count);
+        end(&s);
+    }
+}
+
+/* A flag was all that 0.1.0 knew. */
+TEST(trainer_reads_what_was_a_flag)
+{
+    static const char *const flags[] = {"false", "true"};
+    const char *folder = test_folder();
+    char out[1000];
+    for (int i = 0; i < 2; i++) {
+        cup_training training = tiny, read;
+        int64_t steps;
+        session s;
+        training.recompute = (cup_recompute_policy)i;
+        begin(&s, &training, sample_text(), folder);
+        cup_trainer_overwrite(s.trainer);
+        s.stop_at = 2;
+        EXPECT_INT(go(&s), CUP_INTERRUPTED);
+        end(&s);
+        EXPECT_INT(test_command(out, sizeof out,
+                                "cd '%s' && sed -i -z -e 's/\"schema\": 2/\"schema\": 1/' "
+                                "-e 's/\"recompute\": \"[a-z]*\"/\"recompute\": %s/' "
+                                "-e 's/,\\n  \"hash\": \"[0-9a-f]*\"\\n}\\n$/\\n}\\n/' state.json && "
+                                "grep -c '\"recompute\": %s' state.json",
+                                folder, flags[i], flags[i]),
+                   0);
+        cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+        EXPECT_INT(cup_training_load(c, folder, &read, &steps), CUP_OK);
+        EXPECT_INT(read.recompute, i);
+        EXPECT_INT(steps, 2);
+        cup_context_free(c);
+    }
+}
+
+/* The first policy that stays below the limit, or else the one that needs least. */
+TEST(trainer_chooses_what_is_computed_again_by_memory)
+{
+    cup_training training = tiny;
+    training.batch = 32;
+    training.model.layers = 8;
+    double needs[3];
+    static const cup_recompute_policy order[] = {
+        CUP_RECOMPUTE_POLICY_NONE, CUP_RECOMPUTE_POLICY_NORMS, CUP_RECOMPUTE_POLICY_BLOCK};
+    session s;
+    begin(&s, &training, sample_text(), NULL);
+    EXPECT(!cup_trainer_policy_text(s.trainer));
+    cup_training checked = s.trainer->training;
+    for (int i = 0; i < 3; i++) {
+        checked.recompute = order[i];
+        needs[i] = cup__training_needs(&checked);
+        EXPECT(i == 0 || needs[i] < needs[i - 1]);
+    }
+    training.recompute = CUP_RECOMPUTE_POLICY_AUTO;
+    for (int i = 0; i < 3; i++) {
+        cup_context *c = cup_context_new(CUP_OPTIONS(
+            cup_options, .device = "cpu", .memory_limit = (int64_t)needs[i] + (i < 2)));
+        cup_trainer *t = cup_trainer_new(c, s.data, s.tokenizer, NULL, &training);
+        EXPECT(t != NULL);
+        EXPECT_INT(cup_trainer_model(t)->recompute, order[i]);
+        EXPECT_CONTAINS(cup_trainer_policy_text(t), cup_recompute_policy_name(order[i]));
+        EXPECT_CONTAINS(cup_trainer_policy_text(t), "none needs");
+        cup_trainer_free(t);
+        cup_context_free(c);
+    }
     end(&s);
 }
 

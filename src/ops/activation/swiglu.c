@@ -50,6 +50,7 @@ const cup__op cup__op_swiglu = {
     .gradient = gradient,
     .composed = composed,
     .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1),
+    .again = cup__call_again,
     .samples = cup__binary_samples,
     .bench = bench,
     .domain = {{-6, 6}},

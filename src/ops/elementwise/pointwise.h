@@ -139,6 +139,9 @@ extern const cup__sample cup__binary_grad_samples[], cup__binary_grad_bench[];
                                     .gradient = name##_gradient,                                   \
                                     .composed = of_calls,                                          \
                                     .saves = CUP__SAVED_##saved,                                   \
+                                    .again = CUP__SAVED_##saved == CUP__SAVE_IN(0)                 \
+                                                 ? cup__call_again                                 \
+                                                 : NULL,                                           \
                                     .samples = cup__unary_samples,                                 \
                                     .bench = cup__unary_bench,                                     \
                                     .domain = {{low, high}},                                       \

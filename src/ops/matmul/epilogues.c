@@ -316,6 +316,7 @@ static const cup__sample swiglu_bench[] = {{"8192x4096 4096x14336 8192x28672", N
         .gradient = gradient,                                                                      \
         .composed = composed,                                                                      \
         .past = (through),                                                                         \
+        .again = (kept) == CUP__SAVE_OUT(1) ? cup__activation_again : NULL,                        \
         .saves = CUP__SAVE_IN(0) | CUP__SAVE_IN(1) | (kept),                                       \
         .words = cup__product_words,                                                               \
         .impls = (list),                                                                           \

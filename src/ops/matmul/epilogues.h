@@ -38,6 +38,9 @@ extern const cup__epilogue cup__epilogue_matmul, cup__epilogue_matmul_scaled,
 /* A view of the first or second half of the last dimension. */
 cup_tensor *cup__half_of(cup_context *c, cup_tensor *t, int which);
 
+/* What follows the product, of the sum that is kept. */
+cup_tensor *cup__activation_again(const cup__grad *g);
+
 /* Calls an op whose results go where they are given. */
 cup_status cup__call_into(cup_context *c, int op, cup_tensor *const *in, int count,
                           const void *attributes, cup_tensor *y);

@@ -21,17 +21,22 @@ cup_status cup__call_into(cup_context *c, int op, cup_tensor *const *in, int cou
     return c->error.status;
 }
 
-/* The op of a row, of what a linear layer gave. */
-static cup_status apply(cup__call *call, const cup__epilogue *e, cup_tensor *pre)
+/* The op of a row, of what a linear layer gave, into y where there is one. */
+static cup_tensor *apply(cup_context *c, const cup__epilogue *e, cup_tensor *pre, cup_tensor *other,
+                         cup_tensor *y)
 {
-    cup_context *c = call->c;
-    cup_tensor *in[2] = {pre, e->other ? call->in[e->other] : NULL};
+    cup_tensor *in[2] = {pre, other}, *out[CUP__MAX_OUT] = {y};
     for (int i = 0; i < 2 && e->gated; i++)
         in[i] = cup__half_of(c, pre, i);
-    cup_status status = cup__call_into(c, e->op, in, in[1] ? 2 : 1, NULL, call->out[0]);
+    y = cup__op_call(c, &cup__rows[e->op], in, in[1] ? 2 : 1, NULL, out);
     for (int i = 0; i < 2 && e->gated; i++)
         cup_tensor_free(in[i]);
-    return status;
+    return y;
+}
+
+cup_tensor *cup__activation_again(const cup__grad *g)
+{
+    return apply(g->c, g->row->op->epilogue, g->out[1], NULL, NULL);
 }
 
 cup_status cup__compose_linear(cup__call *call)
@@ -44,7 +49,9 @@ cup_status cup__compose_linear(cup__call *call)
         CUP_TRY(cup__call_into(c, CUP__OP_linear, linear, 3, NULL, pre));
     else
         mine = pre = cup_linear(c, linear[0], linear[1], linear[2]);
-    cup_status status = pre ? apply(call, e, pre) : c->error.status;
+    if (pre)
+        apply(c, e, pre, e->other ? call->in[e->other] : NULL, call->out[0]);
+    cup_status status = c->error.status;
     cup_tensor_free(mine);
     return status;
 }

@@ -176,6 +176,17 @@ cup_status cup__layernorm_gradient(cup__grad *g)
     return CUP_OK;
 }
 
+/* From the sum that is kept anyway, which is what was normalised. */
+cup_tensor *cup__layernorm_again(const cup__grad *g)
+{
+    int kind = g->row->op->kind, gamma = kind & CUP__LAYERNORM_ADD ? 2 : 1;
+    bool centred = kind & CUP__LAYERNORM_MEAN;
+    cup_tensor *in[] = {gamma > 1 ? g->out[1] : g->in[0], g->in[gamma],
+                        centred ? g->in[gamma + 1] : NULL};
+    const cup__row *row = &cup__rows[centred ? CUP__OP_layernorm : CUP__OP_rmsnorm];
+    return cup__op_call(g->c, row, in, 2 + centred, g->attributes, NULL);
+}
+
 static const cup__layernorm_attributes eps = {1e-5};
 static const cup__sample samples[] = {
     {"3x5 5 5", &eps},       {"2x3x8 8 -", &eps}, {"4x7 - 7", &eps},   {"7 - -", &eps},

@@ -29,6 +29,7 @@ cup_status cup__layernorm_infer(cup__call *call);
 cup_status cup__layernorm_specification(cup__call *call);
 cup_status cup__layernorm_gradient(cup__grad *g);
 cup_status cup__layernorm_composed(cup__grad *g);
+cup_tensor *cup__layernorm_again(const cup__grad *g);
 
 /* The statistics of rows without elements: a mean and a variance of 0. */
 cup_status cup__layernorm_of_nothing(cup__call *call, const cup__layernorm *n);
@@ -64,6 +65,7 @@ extern const cup__impl cup__layernorm_impls[];
 #define CUP__LAYERNORM(bits)                                                                       \
     .kind = (bits), .infer = cup__layernorm_infer, .specification = cup__layernorm_specification,  \
     .gradient = cup__layernorm_gradient, .composed = cup__layernorm_composed,                      \
+    .again = cup__layernorm_again, .again_saves = CUP__SAVE_IN((bits) & CUP__LAYERNORM_ADD ? 3 : 2), \
     .impls = cup__layernorm_impls, .domain = {{-1, 3}},                                            \
     .tolerance = 16 /* a small variance carries the rounding of many squares */
 

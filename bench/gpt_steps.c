@@ -1,8 +1,9 @@
 /* How many tokens a second language models are trained with: GPT-2 of 124M and 1558M and a Llama
  * shape of 1.06B, in bf16 with master weights, on random tokens that lie on the device; AdamW and
  * clipping included.
- * Build and run: make build/bench/gpt_steps && build/bench/gpt_steps [device [model [batch
- * [steps]]]]; bench/gpt_peer.py is the same in PyTorch. */
+ * Build and run: make build/bench/gpt_steps && build/bench/gpt_steps [device [model [batch [steps
+ * [policy of what is computed again [MB of logits]]]]]]; bench/gpt_peer.py is the same in
+ * PyTorch. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,6 +33,13 @@ static const shape shapes[] = {
       .hidden = 5632, .context = 2048, .vocabulary = 32768, .positions = CUP_POSITIONS_ROTARY,
       .norm = CUP_NORM_KIND_RMSNORM, .mlp = CUP_MLP_KIND_SWIGLU, .untied = true},
      8}};
+
+/* What the command line says. */
+typedef struct wishes {
+    const char *device;
+    int64_t batch, steps, logits;
+    cup_recompute_policy policy;
+} wishes;
 
 typedef struct training {
     cup_gpt *model;
@@ -98,10 +106,15 @@ static void tell(cup_context *c, const shape *s, const training *t, int64_t batc
            t->last, (long long)t->done, whole);
 }
 
-static void train(cup_context *c, const shape *s, training *t, int64_t batch, int64_t steps)
+static void train(cup_context *c, const shape *s, training *t, const wishes *w)
 {
     double start = now();
+    int64_t batch = w->batch ? w->batch : s->batch, steps = w->steps;
     t->model = cup_gpt_new(c, CUP_BF16, &s->config);
+    if (t->model) {
+        t->model->recompute = w->policy;
+        t->model->logits_most = w->logits << 20;
+    }
     t->tokens = random_tokens(c, &s->config, batch);
     t->targets = random_tokens(c, &s->config, batch);
     cup_loop *loop = cup_loop_new(
@@ -116,12 +129,12 @@ static void train(cup_context *c, const shape *s, training *t, int64_t batch, in
     cup_loop_free(loop);
 }
 
-static int run(const char *device, const shape *s, int64_t batch, int64_t steps)
+static int run(const shape *s, const wishes *w)
 {
     static training t;
     memset(&t, 0, sizeof t);
-    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device, .seed = 1));
-    train(c, s, &t, batch, steps);
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = w->device, .seed = 1));
+    train(c, s, &t, w);
     int failed = cup_error(c) != CUP_OK;
     if (failed)
         printf("%s: %s\n", s->name, cup_error_text(c));
@@ -133,16 +146,21 @@ static int run(const char *device, const shape *s, int64_t batch, int64_t steps)
 
 int main(int argc, char **argv)
 {
-    const char *device = argc > 1 ? argv[1] : "cuda", *name = argc > 2 ? argv[2] : "all";
-    int64_t batch = argc > 3 ? atoll(argv[3]) : 0, steps = argc > 4 ? atoll(argv[4]) : 80;
+    const char *name = argc > 2 ? argv[2] : "all";
+    wishes w = {.device = argc > 1 ? argv[1] : "cuda",
+                .batch = argc > 3 ? atoll(argv[3]) : 0,
+                .steps = argc > 4 ? atoll(argv[4]) : 80,
+                .logits = argc > 6 ? atoll(argv[6]) : 0};
     int failed = 0, found = 0;
-    if (batch < 0 || steps < 1 || steps > MOST) {
-        fprintf(stderr, "gpt_steps: batches are from 1 and steps from 1 to %d\n", MOST);
+    bool known = argc <= 5 || cup_recompute_policy_find(argv[5], &w.policy);
+    if (w.batch < 0 || w.steps < 1 || w.steps > MOST || w.logits < 0 || !known) {
+        fprintf(stderr, "gpt_steps: batches are from 1 and steps from 1 to %d; policies are none, "
+                        "norms and block\n", MOST);
         return 2;
     }
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (strcmp(name, "all") == 0 || strcmp(name, shapes[i].name) == 0) {
-            failed |= run(device, &shapes[i], batch ? batch : shapes[i].batch, steps);
+            failed |= run(&shapes[i], &w);
             found++;
         }
     if (!found)

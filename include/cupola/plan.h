@@ -23,8 +23,8 @@ typedef struct cup_plan {
     int64_t evaluation_bytes; /* most in use in an evaluation, weights and optimizer included */
     int64_t held_bytes; /* most that is taken from the driver: the graph of a step keeps its memory,
                            and evaluations have theirs beside it */
-    bool fits;             /* that is no more than the card has, less what the driver keeps, nor than
-                              the memory_limit of the context that plans */
+    bool fits; /* that is no more than the card has, less what the driver keeps, nor than the
+                  memory_limit of the context that plans */
     double flops;            /* of a step, as the ops count them: those of the model and what
                                 recomputing adds */
     double seconds;          /* a step */

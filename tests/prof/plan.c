@@ -11,19 +11,22 @@
 #include "cupola/cupola.h"
 #include "test.h"
 
-/* Makes the run of a training on the GPU there is, and gives its memory. */
-static cup_memory run(const cup_training *training)
+/* Makes the run of a training on the GPU there is, below a limit, and gives its memory. */
+static cup_memory run(const cup_training *training, int64_t limit, cup_recompute_policy policy)
 {
     cup_memory use;
     static char text[250000]; /* 48 texts of 512 tokens are for validation */
     for (size_t i = 0; i < sizeof text; i++)
         text[i] = (char)('a' + i * i / 7 % 20);
-    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
+    cup_context *c =
+        cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda", .memory_limit = limit));
     EXPECT_TEXT(cup_error_text(c), "");
     cup_corpus *corpus = cup_corpus_new(c, text, sizeof text);
     cup_tokenizer *t = cup_tokenizer_char_new(c, corpus);
     cup_data *data = cup_data_new(c, corpus, t, training->model.context);
     cup_trainer *trainer = cup_trainer_new(c, data, t, NULL, training);
+    EXPECT_TEXT(cup_error_text(c), "");
+    EXPECT_INT(cup_trainer_model(trainer)->recompute, policy);
     EXPECT_INT(cup_trainer_run(trainer, NULL), CUP_OK);
     EXPECT_INT(cup_memory_use(c, &use), CUP_OK);
     cup_trainer_free(trainer);
@@ -81,12 +84,41 @@ TEST(plan_has_the_bytes_of_the_run)
         a.optimizer = runs[i].optimizer;
         cup_plan plan;
         EXPECT_INT(cup_training_plan(cpu, &a, "h200", &plan, NULL, NULL), CUP_OK);
-        cup_memory use = run(&a);
+        cup_memory use = run(&a, 0, a.recompute);
         expect_close("in use", plan.peak_bytes, use.peak_allocated, 0.05);
         expect_close("held", plan.held_bytes, use.peak_reserved, 0.05);
         EXPECT(plan.kept_bytes > 0 && plan.kept_bytes < plan.peak_bytes && plan.fits);
     }
     cup_context_free(cpu);
+    fake_expect_nothing_left();
+}
+
+/* What "auto" chooses is the fastest that stays below the limit, and it does stay there. */
+TEST(plan_and_run_choose_the_same_policy)
+{
+    static const cup_recompute_policy order[] = {
+        CUP_RECOMPUTE_POLICY_NONE, CUP_RECOMPUTE_POLICY_NORMS, CUP_RECOMPUTE_POLICY_BLOCK};
+    fake_begin();
+    unsetenv("CUP_KERNELS");
+    setenv("FAKE_NVRTC_ANY", "1", 1);
+    setenv("FAKE_CUDA_MEMORY", "3000000000", 1);
+    cup_training a = cup_preset_find("char")->training;
+    a.dtype = CUP_BF16;
+    a.model.vocabulary = 20;
+    a.batch = 48;
+    a.steps = 4;
+    a.warmup = 1;
+    a.evaluate_texts = a.batch;
+    for (int i = 0; i < 3; i++) {
+        cup_plan plan;
+        cup_context *cpu = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+        a.recompute = order[i];
+        EXPECT_INT(cup_training_plan(cpu, &a, "h200", &plan, NULL, NULL), CUP_OK);
+        cup_context_free(cpu);
+        a.recompute = CUP_RECOMPUTE_POLICY_AUTO;
+        cup_memory use = run(&a, plan.held_bytes, order[i]);
+        EXPECT(use.peak_reserved <= plan.held_bytes);
+    }
     fake_expect_nothing_left();
 }
 

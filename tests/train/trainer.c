@@ -141,8 +141,8 @@ TEST(trainer_reads_what_was_a_flag)
         EXPECT_INT(test_command(out, sizeof out,
                                 "cd '%s' && sed -i -z -e 's/\"schema\": 2/\"schema\": 1/' "
                                 "-e 's/\"recompute\": \"[a-z]*\"/\"recompute\": %s/' "
-                                "-e 's/,\\n  \"hash\": \"[0-9a-f]*\"\\n}\\n$/\\n}\\n/' state.json && "
-                                "grep -c '\"recompute\": %s' state.json",
+                                "-e 's/,\\n  \"hash\": \"[0-9a-f]*\"\\n}\\n$/\\n}\\n/' state.json "
+                                "&& grep -c '\"recompute\": %s' state.json",
                                 folder, flags[i], flags[i]),
                    0);
         cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));

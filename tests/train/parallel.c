@@ -16,6 +16,7 @@ static cup_training training_of(bool gated)
     a.batch = 2;
     a.accumulate = 4;
     a.model.bias = !gated;
+    a.recompute = CUP_RECOMPUTE_POLICY_NORMS;
     if (gated) {
         a.model.kv_heads = 2;
         a.model.hidden = 24;
@@ -23,7 +24,7 @@ static cup_training training_of(bool gated)
         a.model.positions = CUP_POSITIONS_ROTARY;
         a.model.norm = CUP_NORM_KIND_RMSNORM;
         a.model.mlp = CUP_MLP_KIND_SWIGLU;
-        a.recompute = true;
+        a.recompute = CUP_RECOMPUTE_POLICY_BLOCK;
     }
     return a;
 }

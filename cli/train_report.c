@@ -54,7 +54,7 @@ void train_announce(const train_run *r)
         fprintf(stderr, "learned  adapters of rank %lld: %s parameters\n", (long long)m->lora_rank,
                 progress_number((double)cup_parameters_count(m->adapters, true), text));
     if (cup_trainer_policy_text(r->trainer))
-        fprintf(stderr, "again    %s\n", cup_trainer_policy_text(r->trainer));
+        fprintf(stderr, "policy   %s\n", cup_trainer_policy_text(r->trainer));
     if (r->first)
         fprintf(stderr, "resumed  behind step %lld of %s\n", (long long)r->first,
                 cli_shown(r->given->out));

@@ -41,12 +41,22 @@ cup_tensor *cup__gpt_end(const cup_gpt *m, cup_tensor *x, cup_tensor *delta, boo
     if (!delta)
         return rms ? cup_rmsnorm(c, x, m->norm, epsilon)
                    : cup_layernorm(c, x, m->norm, m->norm_bias, epsilon);
-    delta = drop(m, delta, training);
+    cup_tensor *dropped = drop(m, delta, training);
     if (rms)
-        cup_add_rmsnorm(c, delta, x, m->norm, epsilon, &y, &sum);
+        cup_add_rmsnorm(c, dropped, x, m->norm, epsilon, &y, &sum);
     else
-        cup_add_layernorm(c, delta, x, m->norm, m->norm_bias, epsilon, &y, &sum);
+        cup_add_layernorm(c, dropped, x, m->norm, m->norm_bias, epsilon, &y, &sum);
+    cup_tensor_free(sum);
+    instead(delta, dropped);
     return y;
+}
+
+/* The same of what blocks gave, which nothing else needs. */
+static cup_tensor *end_of_blocks(const cup_gpt *m, cup_tensor *x, cup_tensor *delta, bool training)
+{
+    cup_tensor *y = cup__gpt_end(m, x, delta, training);
+    cup_tensor_free(delta);
+    return instead(y, x);
 }
 
 /* Backward may run it when the list is not in training any more, or not yet. */
@@ -155,7 +165,7 @@ static cup_tensor *pass(const cup_gpt *m, cup_tensor *tokens, bool training)
     if (check_tokens(m, tokens) != CUP_OK)
         return NULL;
     cup_tensor *delta = NULL, *x = run_blocks(m, embed(m, tokens, training), &delta, training);
-    return cup__gpt_end(m, x, delta, training);
+    return end_of_blocks(m, x, delta, training);
 }
 
 /* Of [B,T,rows of this process] those of all. */
@@ -279,5 +289,5 @@ cup_tensor *cup_gpt_stage_call(cup_gpt *m, cup_tensor *tokens, cup_tensor *x, cu
     x = run_blocks(m, x, &delta, training);
     if (!cup__gpt_is_last(m))
         return cup_scope_return(c, delta ? cup_add(c, x, delta) : x);
-    return cup_scope_return(c, loss_of(m, cup__gpt_end(m, x, delta, training), targets, training));
+    return cup_scope_return(c, loss_of(m, end_of_blocks(m, x, delta, training), targets, training));
 }

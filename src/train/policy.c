@@ -90,9 +90,9 @@ cup_status cup__training_policy(cup_context *c, cup_trainer *t, cup_training *ow
                       cup__text_bytes(needs, bytes));
     }
     t->recompute = own->recompute;
-    snprintf(t->policy, sizeof t->policy, "%s: of %s that may be used %s",
-             cup_recompute_policy_name(t->recompute), cup__text_bytes(room, room_text),
-             cup__text_string(&text));
+    snprintf(t->policy, sizeof t->policy, "%s: %s, and %s may be used",
+             cup_recompute_policy_name(t->recompute), cup__text_string(&text),
+             cup__text_bytes(room, room_text));
     cup__text_free(&text);
     return c->error.status;
 }

@@ -196,9 +196,9 @@ cup_tensor *cup_gpt_logits(cup_gpt *m, cup_tensor *tokens)
 }
 
 /* What rows in so many chunks cost, in units of the product that gives the gradient of x from that
- * of all logits. Its tiles should fill the multiprocessors, as no other product's of the head would
- * fail to; and each chunk reads and writes the sum of the weight's gradient in f32, for which
- * SUM_ROWS more rows would be multiplied. */
+ * of all logits. It has few tiles, whose last wave may leave most multiprocessors idle, where the
+ * other two products have many; and each chunk reads and writes the sum of the weight's gradient in
+ * f32, in the time in which that product does SUM_ROWS rows. */
 #define TILE_ROWS 128
 #define TILE_COLUMNS 256
 #define SUM_ROWS 1000
@@ -229,7 +229,9 @@ static int64_t rows_at_once(const cup_gpt *m, const cup_tensor *targets)
         if (cost_of(rows, parts, m->config.width, multiprocessors) <
             cost_of(rows, best, m->config.width, multiprocessors))
             best = parts;
-    return (rows + best - 1) / best;
+    int64_t each = (rows + best - 1) / best;
+    int64_t whole = (each + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    return whole <= most ? whole : each;
 }
 
 static cup_tensor *loss_of(const cup_gpt *m, cup_tensor *x, cup_tensor *targets, bool training)

@@ -86,12 +86,12 @@ CUP_API cup_tensor *cup_recompute(cup_context *c, cup_block block, cup_tensor *c
                                   int count, void *user);
 
 /* Switches whether what norms and activations give is kept for what follows them, or computed again
- * when backward needs it, from what they were given and is kept anyway: some memory for little time.
- * These are layernorm and rmsnorm, also with a sum before them, gelu, silu and swiglu, also behind a
- * linear layer, and functions of one tensor whose gradient is made of what they were given, as sin.
- * No product is computed twice. Results have the same bits but for activations behind linear
- * layers in 16 bits, where the sum that is kept was rounded, and on a GPU for rounding. Returns what
- * it was; it is off in a new context. */
+ * when backward needs it, from what they were given and is kept anyway: some memory for little
+ * time. These are layernorm and rmsnorm, also with a sum before them, gelu, silu and swiglu, also
+ * behind a linear layer, and functions of one tensor whose gradient is made of what they were
+ * given, as sin. No product is computed twice. Results have the same bits but for activations
+ * behind linear layers in 16 bits, where the sum that is kept was rounded, and on a GPU for
+ * rounding. Returns what it was; it is off in a new context. */
 CUP_API bool cup_recompute_norms(cup_context *c, bool on);
 
 /* What the backward of an op of your own gets and gives. All tensors are borrowed. */

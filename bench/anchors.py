@@ -132,6 +132,11 @@ BY_HAND = [
      "1x1x1x1:f:1 1x1x2x1:f:7,2 1x1x2x1:f:9,3 1:i:1 - 1x1x2:f:1,0.34657359027997264 "
      "1x1x2:f:1,0.5 - 1:f:0",
      "1x1x1x1:f:1", ""),
+    # Scores 0 and log 2, then 0 and -log 3; values 3 and 1.5.
+    ("scaled_attention", "dtype=f32 scale=1",
+     "1x2x1x1:e:1,-1 1x1x2x1:e:0,1 1x1x2x1:e:6,3 1x2:f:0.69314718055994531,1.0986122886681098 "
+     "1x1:f:1 1x1:f:0.5",
+     "1x2x1x1:f:2,2.625", ""),
     ("linear_cross_entropy", "ignore_index=-1",
      "1x1:f:1 2x1:f:0,0 1:i:0",
      ":f:0.69314718055994530942",

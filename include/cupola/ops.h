@@ -976,6 +976,24 @@ CUP_API cup_tensor *cup_scaled_matmul(cup_context *c, cup_tensor *a, cup_tensor 
                                       cup_tensor *a_scale, cup_tensor *b_scale, cup_tensor *bias,
                                       cup_dtype dtype, bool fast_accumulation);
 
+/* (q, k, v, q_scale?, k_scale?, v_scale?): attention in the dtype, for q [B,H,T,D] and k and v
+ * [B,G,S,D] in f8e4m3, which stand for their elements times their scales: [B,H] for q, [B,G]
+ * for k and v, in f32, with 1 for any of these where batches or heads are alike; the rest as in
+ * attention; tensor cores that multiply codes round probabilities, times 2^8, to f8e4m3 as
+ * well, by up to 2^-4 of each; it has no gradient */
+typedef struct cup_scaled_attention_options {
+    size_t size;
+    bool causal;          /* default: false */
+    double scale;         /* default: 1/sqrt[D] */
+    int64_t window_left;  /* default: all keys */
+    int64_t window_right; /* default: all keys */
+} cup_scaled_attention_options;
+
+CUP_API cup_tensor *cup_scaled_attention(cup_context *c, cup_tensor *q, cup_tensor *k,
+                                         cup_tensor *v, cup_tensor *q_scale, cup_tensor *k_scale,
+                                         cup_tensor *v_scale, cup_dtype dtype,
+                                         const cup_scaled_attention_options *options);
+
 /* (x...): for each three matrices a, b, y of the list, y becomes the product of [M,K] by [K,N],
  * each first transposed where asked; one launch for as many as 64 */
 CUP_API cup_status cup_matmul_list(cup_context *c, cup_tensor *const *x, int x_count,

@@ -1,0 +1,322 @@
+/* Attention, forward, of codes in f8e4m3 on Hopper: both products by warpgroups in 8 bits, copies
+ * by TMA.
+ *
+ * The grid, the thread that orders copies, the two warpgroups and their turns are those of
+ * attention_wgmma.cu. What differs is P V. Tensor cores take 8 bits along k alone: V comes turned,
+ * from scaled_attention_turn.cu, and its keys in the order in which a thread holds scores, so that
+ * four probabilities of a thread are a word of A (TURNED_KEY and HELD_SCORE). Probabilities are
+ * rounded to e4m3 after they were multiplied by 2^8, where they fill its range; the row's sum, of
+ * what was not rounded, has the same factor. The sums of a tile are taken over into others in f32,
+ * since tensor cores keep some 14 bits of them: that takes no more than the multiplication by
+ * which sums follow the maximum anyway. 4 D flops for each score that is seen, and one
+ * exponential. */
+/* Knobs: Y_T, SIZE (64 or 128), CAUSAL, WINDOW, STAGES. */
+#define WARPGROUPS 2
+#define STEP 128
+
+#include "scaled_attention_wgmma.cuh"
+
+#if CUP_HAS_WGMMA
+
+struct layout {
+    uint32_t q, k, v;
+    ring<1> q_pipe;
+    ring<STAGES> k_pipe, v_pipe;
+};
+
+DEVICE layout lay_out(uint32_t memory)
+{
+    layout at;
+    at.q = memory;
+    at.k = at.q + WARPGROUPS * QUERY_BYTES;
+    at.v = at.k + STAGES * TILE_BYTES;
+    at.k_pipe.barriers = at.v + STAGES * TILE_BYTES;
+    at.v_pipe.barriers = at.k_pipe.barriers + 16 * STAGES;
+    at.q_pipe.barriers = at.v_pipe.barriers + 16 * STAGES;
+    return at;
+}
+
+/* The tiles of keys [begin, end) that the queries of a tile see anything of. */
+struct span {
+    int begin, end;
+};
+
+DEVICE span tiles_seen(const attention_call &c, int batch, int first)
+{
+    int last = first + ROWS < c.queries ? first + ROWS : c.queries;
+    int end = seen_by(c, batch, last - 1);
+    span s = {first_tile(c, batch, first, STEP), end > 0 ? (end + STEP - 1) / STEP : 0};
+    return s;
+}
+
+DEVICE void bring_keys(const tensor_map &map, uint32_t to, uint32_t full, int key, int kv,
+                       int batch)
+{
+    box b = {{0, key, kv, batch}};
+    tma_load<4>(map, to, b, full, TMA_EVICT_LAST);
+}
+
+DEVICE void bring_values(const tensor_map &map, uint32_t to, uint32_t full, int key, int kv,
+                         int batch)
+{
+    box b = {{key, 0, kv, batch}};
+    tma_load<4>(map, to, b, full, TMA_EVICT_LAST);
+}
+
+/* The one thread that orders all copies: keys from the last tile to the first, and the values of
+ * each behind the keys of the next. */
+DEVICE void produce(const attention_call &c, const tensor_map &q, const tensor_map &k,
+                    const tensor_map &v, const layout &at)
+{
+    ring_place<1> q_place = {0, 0};
+    ring_place<STAGES> k_place = {0, 0}, v_place = {0, 0};
+    for (int i = blockIdx.x; i < units_of(c, ROWS); i += gridDim.x) {
+        unit_of_queries u = unit_at(c, i, ROWS);
+        int kv = u.head / (c.heads / c.kv_heads);
+        for (int half = 0; half < u.count; half++) {
+            span s = tiles_seen(c, u.batch, u.first(half));
+            if (s.end <= s.begin)
+                continue;
+            at.q_pipe.claim(q_place, WARPGROUPS * QUERY_BYTES);
+            for (int w = 0; w < WARPGROUPS; w++) {
+                box b = {{0, u.first(half) + 64 * w, u.head, u.batch}};
+                tma_load<4>(q, at.q + w * QUERY_BYTES, b, at.q_pipe.full(0), TMA_EVICT_FIRST);
+            }
+            q_place.next();
+            for (int n = s.end - 1; n >= s.begin - 1; n--) {
+                if (n >= s.begin) {
+                    at.k_pipe.claim(k_place, TILE_BYTES);
+                    bring_keys(k, at.k + k_place.stage * TILE_BYTES, at.k_pipe.full(k_place.stage),
+                               n * STEP, kv, u.batch);
+                    k_place.next();
+                }
+                if (n < s.end - 1) {
+                    at.v_pipe.claim(v_place, TILE_BYTES);
+                    bring_values(v, at.v + v_place.stage * TILE_BYTES,
+                                 at.v_pipe.full(v_place.stage), (n + 1) * STEP, kv, u.batch);
+                    v_place.next();
+                }
+            }
+        }
+    }
+}
+
+DEVICE void wait_turn(int group)
+{
+    meet(1 + group, 256);
+}
+
+DEVICE void pass_turn(int group)
+{
+    pass(1 + (group + 1) % WARPGROUPS, 256);
+}
+
+/* What a warpgroup keeps from tile to tile. */
+struct consumer {
+    place at;
+    uint64_t q, k, v; /* descriptions of its rows, and of the first stages */
+    ring_place<1> q_place;
+    ring_place<STAGES> k_place, v_place;
+};
+
+/* Scores become the codes of probabilities times 2^8, relative to the row's maximum so far. */
+DEVICE void to_probabilities(const attention_call &c, int n, int low, const row_sight &see,
+                             float scale, scores &s, codes &p, softmax_state &state,
+                             float (&fade)[2])
+{
+    if (scale < 0) {
+#pragma unroll
+        for (int i = 0; i < STEP / 2; i++)
+            s[i] = -s[i];
+    }
+    mask_unseen(c, see, low, n, s);
+    scale = fabsf(scale);
+    float most[2][2] = {{s[0], s[1]}, {s[2], s[3]}};
+#pragma unroll
+    for (int i = 4; i < STEP / 2; i++)
+        most[i / 2 % 2][i % 2] = fmaxf(most[i / 2 % 2][i % 2], s[i]);
+    float sum[2][2], base[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float top = fmaxf(most[r][0], most[r][1]), before = state.base[r];
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+        state.base[r] = fmaxf(before, top * scale);
+        base[r] = state.base[r] == -INFINITE ? 0 : state.base[r];
+        fade[r] = exp2_fast(before - base[r]);
+        sum[r][0] = state.sum[r] * fade[r];
+        sum[r][1] = 0;
+        base[r] -= RANGE_LOG2;
+    }
+#pragma unroll
+    for (int i = 0; i < STEP / 2; i++) {
+        s[i] = exp2_fast(s[i] * scale - base[i / 2 % 2]);
+        sum[i / 2 % 2][i % 2] += s[i];
+        if (i % 16 == 15)
+            pack_codes(p[i / 16], &s[i - 15]);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        state.sum[r] = sum[r][0] + sum[r][1];
+    hold_codes(p);
+}
+
+/* Waits for the product with V, if there was one, and takes its sums over. What belongs to its tile
+ * makes room for what does to the next. */
+DEVICE void end_step(const layout &at, consumer &w, codes &p, const codes &next_p, results &part,
+                     results &o, float (&fade)[2], const float (&next_fade)[2], bool there_was)
+{
+    wgmma_wait<0>();
+    wgmma_hold(part);
+    if (there_was) {
+        at.v_pipe.release<1>(w.v_place.stage);
+        w.v_place.next();
+    }
+#pragma unroll
+    for (int i = 0; i < SIZE / 2; i++)
+        o[i] = o[i] * fade[i / 2 % 2] + part[i];
+    fade[0] = next_fade[0];
+    fade[1] = next_fade[1];
+#pragma unroll
+    for (int i = 0; i < STEP / 8; i++)
+        p[i / 4][i % 4] = next_p[i / 4][i % 4];
+}
+
+/* One tile of queries against its keys; `scale` makes scores powers of two. */
+DEVICE void walk(const attention_call &c, const layout &at, consumer &w, const unit_of_queries &u,
+                 int first, span tiles, float scale, results &o, softmax_state &state)
+{
+    int query = first + 64 * w.at.group + 16 * w.at.warp, low = query + lane() / 4;
+    row_sight see = sight_of_rows(c, u.batch, u.head, first + 64 * w.at.group, query);
+    float fade[2] = {0, 0}, next_fade[2];
+    scores s;
+    codes p, next_p;
+    results part;
+    clear(part);
+    at.q_pipe.wait_full(w.q_place);
+    at.k_pipe.wait_full(w.k_place);
+    wait_turn(w.at.group);
+    wgmma_fence();
+    start_scores_of_codes(s, w.q, w.k + (TILE_BYTES >> 4) * w.k_place.stage);
+    pass_turn(w.at.group);
+    wgmma_wait<0>();
+    wgmma_hold(s);
+    at.k_pipe.release<1>(w.k_place.stage);
+    w.k_place.next();
+    to_probabilities(c, tiles.end - 1, low, see, scale, s, next_p, state, next_fade);
+#pragma unroll 1
+    for (int n = tiles.end - 2; n >= tiles.begin; n--) {
+        at.k_pipe.wait_full(w.k_place);
+        end_step(at, w, p, next_p, part, o, fade, next_fade, n < tiles.end - 2);
+        wait_turn(w.at.group);
+        wgmma_fence();
+        start_scores_of_codes(s, w.q, w.k + (TILE_BYTES >> 4) * w.k_place.stage);
+        at.v_pipe.wait_full(w.v_place);
+        wgmma_fence();
+        start_part(part, p, w.v + (TILE_BYTES >> 4) * w.v_place.stage);
+        pass_turn(w.at.group);
+        wgmma_wait<1>();
+        wgmma_hold(s);
+        at.k_pipe.release<1>(w.k_place.stage);
+        w.k_place.next();
+        to_probabilities(c, n, low, see, scale, s, next_p, state, next_fade);
+    }
+    at.q_pipe.release<1>(0);
+    w.q_place.next();
+    end_step(at, w, p, next_p, part, o, fade, next_fade, tiles.end > tiles.begin + 1);
+    at.v_pipe.wait_full(w.v_place);
+    wait_turn(w.at.group);
+    wgmma_fence();
+    start_part(part, p, w.v + (TILE_BYTES >> 4) * w.v_place.stage);
+    pass_turn(w.at.group);
+    end_step(at, w, p, next_p, part, o, fade, next_fade, true);
+}
+
+DEVICE void finish(const attention_call &c, const unit_of_queries &u, int query, float scale,
+                   const results &o, const softmax_state &state)
+{
+    result *head = (result *)c.o.data + u.batch * c.o.batch + u.head * c.o.head;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float sum = state.sum[r];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        int at = query + lane() / 4 + 8 * r;
+        store_row(head + at * c.o.position, c.size, r, o, sum == 0 ? 0 : scale / sum,
+                  at < c.queries);
+    }
+}
+
+/* The scale of a head; 1 where there are none. */
+DEVICE float scale_of(const head_scale &s, int batch, int head)
+{
+    return s.data ? __ldg(s.data + batch * s.batch + head * s.head) : 1.0f;
+}
+
+DEVICE void consume(const attention_call &c, const head_scales &scales, const layout &at)
+{
+    consumer w;
+    w.at = find_place();
+    w.q = describe_heads(at.q + w.at.group * QUERY_BYTES);
+    w.k = describe_heads(at.k);
+    w.v = wgmma_describe(at.v, ALONG_K, 0);
+    w.q_place = {0, 0};
+    w.k_place = w.v_place = {0, 0};
+    if (w.at.group == WARPGROUPS - 1)
+        pass_turn(w.at.group);
+    for (int i = blockIdx.x; i < units_of(c, ROWS); i += gridDim.x) {
+        unit_of_queries u = unit_at(c, i, ROWS);
+        int kv = u.head / (c.heads / c.kv_heads);
+        float scale = c.scale * LOG2_E * scale_of(scales.q, u.batch, u.head) *
+                      scale_of(scales.k, u.batch, kv);
+        if (fabsf(scale) < 1e-30f)
+            scale = 1e-30f; /* what is hidden is -infinity, which 0 would make no number */
+        for (int half = 0; half < u.count; half++) {
+            int first = u.first(half);
+            span tiles = tiles_seen(c, u.batch, first);
+            softmax_state state = {{-INFINITE, -INFINITE}, {0, 0}};
+            results o;
+            clear(o);
+            if (tiles.end > tiles.begin)
+                walk(c, at, w, u, first, tiles, scale, o, state);
+            finish(c, u, first + 64 * w.at.group + 16 * w.at.warp,
+                   scale_of(scales.v, u.batch, kv), o, state);
+        }
+    }
+    if (w.at.group == 0)
+        wait_turn(0);
+}
+
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    scaled_attention_sm90(const __grid_constant__ tensor_map q,
+                          const __grid_constant__ tensor_map k,
+                          const __grid_constant__ tensor_map v,
+                          const __grid_constant__ attention_call c,
+                          const __grid_constant__ head_scales scales)
+{
+#if CUP_HAS_WGMMA
+    extern __shared__ __align__(1024) unsigned char memory[];
+    layout at = lay_out(shared_address(memory));
+    if (at.q % 1024)
+        __trap();
+    if (threadIdx.x == 0) {
+        tma_prefetch_map(q);
+        tma_prefetch_map(k);
+        tma_prefetch_map(v);
+        at.q_pipe.init(4 * WARPGROUPS);
+        at.k_pipe.init(4 * WARPGROUPS);
+        at.v_pipe.init(4 * WARPGROUPS);
+    }
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        registers_give<24>();
+        if (threadIdx.x < 32 && elected())
+            produce(c, q, k, v, at);
+    } else {
+        registers_take<240>();
+        consume(c, scales, at);
+    }
+#endif
+}

@@ -4,6 +4,7 @@
  * The keys of each 16 change places by TURNED_KEY, as probabilities do; those behind the last are
  * 0. Grid: x counts pieces of TURN_KEYS keys of all heads. A thread loads 4 features, of up to 128,
  * of 16 keys. Bytes: the values twice. */
+#include "dependent.cuh"
 #include "dtype.cuh"
 #include "scaled_attention_call.cuh"
 
@@ -48,6 +49,7 @@ extern "C" __global__ void __launch_bounds__(TURN_THREADS)
                           row % c.kv_heads * c.head;
     int mine = threadIdx.x % 32 * 4, group = threadIdx.x / 32;
     uint32_t w[4][4];
+    let_next_kernel_start();
     take(c, head, mine, first + 16 * group, w);
 #pragma unroll
     for (int f = 0; f < 4; f++)

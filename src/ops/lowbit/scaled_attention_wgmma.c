@@ -118,6 +118,7 @@ static cup__kernel *kernel_of(const codes_call *w, cup__grid *grid)
     *grid = (cup__grid){
         .x = units < most ? units : most,
         .threads = 3 * 128,
+        .dependent = true, /* of what turns the values */
         .shared = (int)((ROWS + 2 * STAGES * STEP) * size + BARRIER_BYTES * (2 * STAGES + 1))};
     return cup__kernel_get(gpu, "scaled_attention_wgmma.cu", "scaled_attention_sm90", knobs,
                            sizeof knobs / sizeof *knobs);

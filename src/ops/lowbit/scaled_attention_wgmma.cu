@@ -14,6 +14,7 @@
 #define WARPGROUPS 2
 #define STEP 128
 
+#include "dependent.cuh"
 #include "scaled_attention_wgmma.cuh"
 
 #if CUP_HAS_WGMMA
@@ -64,12 +65,14 @@ DEVICE void bring_values(const tensor_map &map, uint32_t to, uint32_t full, int 
 }
 
 /* The one thread that orders all copies: keys from the last tile to the first, and the values of
- * each behind the keys of the next. */
+ * each behind the keys of the next. Of all that is read only the turned values are of the kernel
+ * before this one. */
 DEVICE void produce(const attention_call &c, const tensor_map &q, const tensor_map &k,
                     const tensor_map &v, const layout &at)
 {
     ring_place<1> q_place = {0, 0};
     ring_place<STAGES> k_place = {0, 0}, v_place = {0, 0};
+    bool turned = false;
     for (int i = blockIdx.x; i < units_of(c, ROWS); i += gridDim.x) {
         unit_of_queries u = unit_at(c, i, ROWS);
         int kv = u.head / (c.heads / c.kv_heads);
@@ -91,6 +94,9 @@ DEVICE void produce(const attention_call &c, const tensor_map &q, const tensor_m
                     k_place.next();
                 }
                 if (n < s.end - 1) {
+                    if (!turned)
+                        wait_for_previous_kernel();
+                    turned = true;
                     at.v_pipe.claim(v_place, TILE_BYTES);
                     bring_values(v, at.v + v_place.stage * TILE_BYTES,
                                  at.v_pipe.full(v_place.stage), (n + 1) * STEP, kv, u.batch);
@@ -99,6 +105,8 @@ DEVICE void produce(const attention_call &c, const tensor_map &q, const tensor_m
             }
         }
     }
+    if (!turned) /* a kernel after this one may take its end for that of both */
+        wait_for_previous_kernel();
 }
 
 DEVICE void wait_turn(int group)

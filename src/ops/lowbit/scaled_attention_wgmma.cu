@@ -127,23 +127,24 @@ struct consumer {
     ring_place<STAGES> k_place, v_place;
 };
 
-/* Scores become the codes of probabilities times 2^8, relative to the row's maximum so far. */
-DEVICE void to_probabilities(const attention_call &c, int n, int low, const row_sight &see,
-                             float scale, scores &s, codes &p, softmax_state &state,
-                             float (&fade)[2])
+/* What a warpgroup has of its rows: sums relative to the maximum so far, those of the tile under
+ * way, whose codes the tensor cores read, and what the former are multiplied by to take these. */
+struct rows_so_far {
+    softmax_state state;
+    float fade[2];
+    results o, part;
+    codes p;
+};
+
+/* The number that scores of each row, times `scale`, become powers of two of 2^8 at most by; from
+ * here on `fade` is what sums must be multiplied by. */
+DEVICE void find_base(const scores &s, float scale, softmax_state &state, float (&base)[2],
+                      float (&fade)[2])
 {
-    if (scale < 0) {
-#pragma unroll
-        for (int i = 0; i < STEP / 2; i++)
-            s[i] = -s[i];
-    }
-    mask_unseen(c, see, low, n, s);
-    scale = fabsf(scale);
     float most[2][2] = {{s[0], s[1]}, {s[2], s[3]}};
 #pragma unroll
     for (int i = 4; i < STEP / 2; i++)
         most[i / 2 % 2][i % 2] = fmaxf(most[i / 2 % 2][i % 2], s[i]);
-    float sum[2][2], base[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float top = fmaxf(most[r][0], most[r][1]), before = state.base[r];
@@ -152,55 +153,76 @@ DEVICE void to_probabilities(const attention_call &c, int n, int low, const row_
         state.base[r] = fmaxf(before, top * scale);
         base[r] = state.base[r] == -INFINITE ? 0 : state.base[r];
         fade[r] = exp2_fast(before - base[r]);
-        sum[r][0] = state.sum[r] * fade[r];
-        sum[r][1] = 0;
+        state.sum[r] *= fade[r];
         base[r] -= RANGE_LOG2;
     }
+}
+
+/* Half of the scores become probabilities times 2^8, relative to the row's maximum so far. */
+template <int First>
+DEVICE void soften_half(scores &s, float scale, const float (&base)[2], softmax_state &state)
+{
+    float sum[2][2] = {{state.sum[0], 0}, {state.sum[1], 0}};
 #pragma unroll
-    for (int i = 0; i < STEP / 2; i++) {
+    for (int i = First; i < First + STEP / 4; i++) {
         s[i] = exp2_fast(s[i] * scale - base[i / 2 % 2]);
         sum[i / 2 % 2][i % 2] += s[i];
-        if (i % 16 == 15)
-            pack_codes(p[i / 16], &s[i - 15]);
     }
 #pragma unroll
     for (int r = 0; r < 2; r++)
         state.sum[r] = sum[r][0] + sum[r][1];
-    hold_codes(p);
 }
 
-/* Waits for the product with V, if there was one, and takes its sums over. What belongs to its tile
- * makes room for what does to the next. */
-DEVICE void end_step(const layout &at, consumer &w, codes &p, const codes &next_p, results &part,
-                     results &o, float (&fade)[2], const float (&next_fade)[2], bool there_was)
+/* Waits for the product with V and takes its sums over. */
+DEVICE void take_part(const layout &at, consumer &w, rows_so_far &rows)
 {
     wgmma_wait<0>();
-    wgmma_hold(part);
-    if (there_was) {
-        at.v_pipe.release<1>(w.v_place.stage);
-        w.v_place.next();
-    }
+    wgmma_hold(rows.part);
+    at.v_pipe.release<1>(w.v_place.stage);
+    w.v_place.next();
 #pragma unroll
     for (int i = 0; i < SIZE / 2; i++)
-        o[i] = o[i] * fade[i / 2 % 2] + part[i];
-    fade[0] = next_fade[0];
-    fade[1] = next_fade[1];
+        rows.o[i] = rows.o[i] * rows.fade[i / 2 % 2] + rows.part[i];
+}
+
+/* Scores of tile n become the codes of the next product. With Later, the product of the codes
+ * before them ends while half of the exponentials are worked out; what follows from it is done
+ * beside the other half, and only then are its codes replaced. The wait for the keys of the next
+ * tile, where there are more, keeps the compiler from moving the end of that product ahead. */
+template <bool Later>
+DEVICE void to_codes(const attention_call &c, const layout &at, consumer &w, int n, int low,
+                     const row_sight &see, float scale, scores &s, rows_so_far &rows, bool more)
+{
+    float base[2], fade[2];
+    at.k_pipe.release<1>(w.k_place.stage);
+    w.k_place.next();
+    if (scale < 0) {
 #pragma unroll
-    for (int i = 0; i < STEP / 8; i++)
-        p[i / 4][i % 4] = next_p[i / 4][i % 4];
+        for (int i = 0; i < STEP / 2; i++)
+            s[i] = -s[i];
+    }
+    mask_unseen(c, see, low, n, s);
+    find_base(s, fabsf(scale), rows.state, base, fade);
+    soften_half<0>(s, fabsf(scale), base, rows.state);
+    if (more)
+        at.k_pipe.wait_full(w.k_place);
+    if (Later)
+        take_part(at, w, rows);
+    soften_half<STEP / 4>(s, fabsf(scale), base, rows.state);
+#pragma unroll
+    for (int i = 0; i < STEP / 32; i++)
+        pack_codes(rows.p[i], &s[16 * i]);
+    rows.fade[0] = fade[0];
+    rows.fade[1] = fade[1];
 }
 
 /* One tile of queries against its keys; `scale` makes scores powers of two. */
 DEVICE void walk(const attention_call &c, const layout &at, consumer &w, const unit_of_queries &u,
-                 int first, span tiles, float scale, results &o, softmax_state &state)
+                 int first, span tiles, float scale, rows_so_far &rows)
 {
     int query = first + 64 * w.at.group + 16 * w.at.warp, low = query + lane() / 4;
     row_sight see = sight_of_rows(c, u.batch, u.head, first + 64 * w.at.group, query);
-    float fade[2] = {0, 0}, next_fade[2];
     scores s;
-    codes p, next_p;
-    results part;
-    clear(part);
     at.q_pipe.wait_full(w.q_place);
     at.k_pipe.wait_full(w.k_place);
     wait_turn(w.at.group);
@@ -209,35 +231,29 @@ DEVICE void walk(const attention_call &c, const layout &at, consumer &w, const u
     pass_turn(w.at.group);
     wgmma_wait<0>();
     wgmma_hold(s);
-    at.k_pipe.release<1>(w.k_place.stage);
-    w.k_place.next();
-    to_probabilities(c, tiles.end - 1, low, see, scale, s, next_p, state, next_fade);
+    to_codes<false>(c, at, w, tiles.end - 1, low, see, scale, s, rows,
+                    tiles.end - 1 > tiles.begin);
 #pragma unroll 1
     for (int n = tiles.end - 2; n >= tiles.begin; n--) {
-        at.k_pipe.wait_full(w.k_place);
-        end_step(at, w, p, next_p, part, o, fade, next_fade, n < tiles.end - 2);
         wait_turn(w.at.group);
         wgmma_fence();
         start_scores_of_codes(s, w.q, w.k + (TILE_BYTES >> 4) * w.k_place.stage);
         at.v_pipe.wait_full(w.v_place);
         wgmma_fence();
-        start_part(part, p, w.v + (TILE_BYTES >> 4) * w.v_place.stage);
+        start_part(rows.part, rows.p, w.v + (TILE_BYTES >> 4) * w.v_place.stage);
         pass_turn(w.at.group);
         wgmma_wait<1>();
         wgmma_hold(s);
-        at.k_pipe.release<1>(w.k_place.stage);
-        w.k_place.next();
-        to_probabilities(c, n, low, see, scale, s, next_p, state, next_fade);
+        to_codes<true>(c, at, w, n, low, see, scale, s, rows, n > tiles.begin);
     }
     at.q_pipe.release<1>(0);
     w.q_place.next();
-    end_step(at, w, p, next_p, part, o, fade, next_fade, tiles.end > tiles.begin + 1);
     at.v_pipe.wait_full(w.v_place);
     wait_turn(w.at.group);
     wgmma_fence();
-    start_part(part, p, w.v + (TILE_BYTES >> 4) * w.v_place.stage);
+    start_part(rows.part, rows.p, w.v + (TILE_BYTES >> 4) * w.v_place.stage);
     pass_turn(w.at.group);
-    end_step(at, w, p, next_p, part, o, fade, next_fade, true);
+    take_part(at, w, rows);
 }
 
 DEVICE void finish(const attention_call &c, const unit_of_queries &u, int query, float scale,
@@ -282,13 +298,13 @@ DEVICE void consume(const attention_call &c, const head_scales &scales, const la
         for (int half = 0; half < u.count; half++) {
             int first = u.first(half);
             span tiles = tiles_seen(c, u.batch, first);
-            softmax_state state = {{-INFINITE, -INFINITE}, {0, 0}};
-            results o;
-            clear(o);
+            rows_so_far rows;
+            rows.state = {{-INFINITE, -INFINITE}, {0, 0}};
+            clear(rows.o);
             if (tiles.end > tiles.begin)
-                walk(c, at, w, u, first, tiles, scale, o, state);
+                walk(c, at, w, u, first, tiles, scale, rows);
             finish(c, u, first + 64 * w.at.group + 16 * w.at.warp,
-                   scale_of(scales.v, u.batch, kv), o, state);
+                   scale_of(scales.v, u.batch, kv), rows.o, rows.state);
         }
     }
     if (w.at.group == 0)

@@ -65,14 +65,6 @@ DEVICE void pack_codes(uint32_t (&p)[4], const float *s)
                           s[HELD_SCORE(r, 3)]);
 }
 
-/* Keeps the compiler from moving what makes them across a wait. */
-DEVICE void hold_codes(codes &p)
-{
-#pragma unroll
-    for (int i = 0; i < STEP / 8; i++)
-        asm volatile("" : "+r"(p[i / 4][i % 4])::"memory");
-}
-
 /* A row's results as they are in memory: words of two numbers, put side by side by the four threads
  * of a row, or the f32 themselves. */
 DEVICE void store_row(result *row, int size, int r, const results &o, float scale, bool there)

@@ -242,8 +242,9 @@ static int bench_goal(bench_run *run, cup_context *c, const cup_ceiling *ceiling
     size_t before = run->records.count;
     int code = CLI_OK, most = run->behind < MOST_BEHIND ? MOST_TIMES : 1;
     bool behind = true;
-    for (run->timed = 1; run->timed <= most && behind && !code; run->timed++, pause *= LONGER_REST) {
+    for (run->timed = 1; run->timed <= most && behind && !code; run->timed++) {
         rest(c, pause);
+        pause *= LONGER_REST;
         code = bench_call(run, c, ceiling, *call);
         behind = run->records.count > before && is_behind(run);
     }

@@ -329,8 +329,8 @@ static cup_tensor *mean_of(cup_tensor *p, cup_tensor *d)
 }
 
 /* The slopes of scores themselves, p (d - mean of d), summed over what a bias met: both terms are
- * rounded, and by what p is off it is off by as large a part. With values that are 1 for one key and
- * 0 for others attention gives p. */
+ * rounded, and by what p is off it is off by as large a part. With values that are 1 for one key
+ * and 0 for others attention gives p. */
 static void bound_bias(const cup__gradient_call *g, const cup_tensor *bias, double *bound)
 {
     cup_tensor *q = cup_detach(g->in[0]), *k = cup_detach(g->in[1]), *v = cup_detach(g->in[2]);

@@ -204,7 +204,7 @@ TEST(backward_knows_what_scores_are_off_by)
 static double bias_off_by; /* epsilons of f32 */
 static int bias_at;         /* of the inputs */
 
-/* Right in double; that of the bias is off by a rounding of the sums that it is the difference of. */
+/* Right in double; that of the bias is off by a rounding of the sums that it is a difference of. */
 static cup_status off_by_a_sum(cup__grad *g)
 {
     CUP_TRY(right->gradient(g));

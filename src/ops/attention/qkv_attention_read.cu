@@ -65,8 +65,8 @@ DEVICE void store_mean(const read_call &c, long long head, int d, real value, re
 
 #define LINE 128
 
-/* Asks L2 for the first keys and values of the block while the kernel before it ends. Where that one
- * moves the position on it is one too small, so nothing else may follow from it. */
+/* Asks L2 for the first keys and values of the block while the kernel before it ends. Where that
+ * one moves the position on it is one too small, so nothing else may follow from it. */
 DEVICE void ask_ahead(const read_call &c, const T *keys, const T *values, int batch, int from)
 {
     const id_type *at = (const id_type *)c.position + (c.positions > 1 ? batch : 0);

@@ -206,8 +206,8 @@ static cup_status specification(cup__call *call)
     return CUP_OK;
 }
 
-/* Blocks that share a row, on cards that can, and what a thread of them holds of it. All rows are to
- * be on the card at once. */
+/* Blocks that share a row, on cards that can, and what a thread of them holds of it. All rows are
+ * to be on the card at once. */
 static void share_row(const cup__cuda *gpu, int64_t rows, int64_t count, int *cluster, int *per)
 {
     const cup__gpu_facts *card = cup__cuda_facts(gpu);

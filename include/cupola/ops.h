@@ -536,6 +536,26 @@ typedef struct cup_conv2d_options {
 CUP_API cup_tensor *cup_conv2d(cup_context *c, cup_tensor *x, cup_tensor *weight,
                                cup_tensor *bias, const cup_conv2d_options *options);
 
+/* (x, weight, x_scale?, weight_scale?, bias?): conv2d of codes that quantize made: x and weight
+ * are f8e4m3 both, or i8 both, and y, in the dtype [bf16, f16 or f32], is the sums times
+ * x_scale, one f32, and weight_scale, one or [O] or [O,1], plus bias [O], all f32; a scale that
+ * is left out is 1. Sums of i8 are exact; fast_accumulation lets tensor cores keep 14 bits of
+ * the sums of f8. Fastest where channels come last, in multiples of 16 */
+typedef struct cup_scaled_conv2d_options {
+    size_t size;
+    cup_ints stride;        /* default: 1 */
+    cup_ints padding;       /* default: 0 */
+    bool same;              /* default: false */
+    cup_ints dilation;      /* default: 1 */
+    int groups;             /* default: 1 */
+    bool fast_accumulation; /* default: false */
+} cup_scaled_conv2d_options;
+
+CUP_API cup_tensor *cup_scaled_conv2d(cup_context *c, cup_tensor *x, cup_tensor *weight,
+                                      cup_tensor *x_scale, cup_tensor *weight_scale,
+                                      cup_tensor *bias, cup_dtype dtype,
+                                      const cup_scaled_conv2d_options *options);
+
 /* (x, weight, bias?): conv2d with a depth: sums of x [N,C,D,H,W] under weight
  * [O,C/groups,KD,KH,KW], plus bias [O]. stride and dilation are one number, or one each for
  * depth, height and width; padding one, three, or six: before and behind of each. Images that

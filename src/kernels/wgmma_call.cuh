@@ -52,7 +52,8 @@ typedef struct wgmma_list {
 } wgmma_list;
 
 /* The same for convolutions, as sums over the taps of a kernel. A map of places walks over those of
- * an image, 64 channels of each. Of two numbers the first is for rows, the second for columns. */
+ * an image, TILE_K channels of each. Of two numbers the first is for rows, the second for
+ * columns. */
 #define WGMMA_CONV_ROWS 1  /* a's rows are places, k their taps and channels; b is the weight, as */
                            /* a matrix for each tap */
 #define WGMMA_CONV_DEPTH 2 /* k are places, of a as rows and of b under each tap, which with the */
@@ -66,7 +67,7 @@ typedef struct wgmma_conv {
     int step[2];        /* from place to place */
     int tap_step[2];    /* from tap to tap */
     int taps, taps_wide; /* all of them, and those side by side */
-    int chunks;         /* of 64 channels */
+    int chunks;         /* of TILE_K channels */
     int weight;         /* which matrix the first tap has, and how far those of the next row */
     int weight_step[2]; /* and of the next column are apart */
     long long y_step[3]; /* images, rows and columns of y, where its rows are not evenly spread */

@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <string.h>
 
+#include "dispatch/attributes.h"
 #include "ops/conv/conv_numbers.h"
 
 /* Channels of the image and of the result, and what the weight takes of the first. */
@@ -35,10 +36,12 @@ static cup_status begin(cup__call *call, cup__conv_numbers *n)
 {
     int ndim = call->op->kind < CUP__CONV3 ? 4 : 5;
     for (int i = 0; i < 2; i++) {
-        CUP_TRY(cup__need_float(call, i));
+        if (!cup__conv_is_scaled(call))
+            CUP_TRY(cup__need_float(call, i));
         CUP_TRY(cup__need_ndim(call, i, ndim, ndim));
     }
-    CUP_TRY(cup__need_same_dtype(call, 0, 1));
+    if (!cup__conv_is_scaled(call))
+        CUP_TRY(cup__need_same_dtype(call, 0, 1));
     return cup__conv_check(call, n);
 }
 
@@ -57,13 +60,12 @@ cup_status cup__conv_infer(cup__call *call)
 {
     cup__conv_numbers n;
     CUP_TRY(begin(call, &n));
-    const cup_tensor *x = call->in[0], *weight = call->in[1], *bias = NULL;
-    if (call->in_count > 2)
-        bias = call->in[2];
+    const cup_tensor *x = call->in[0], *weight = call->in[1], *bias = cup__conv_bias(call);
     int64_t results = weight->shape[0];
     CUP_TRY(check_channels(call, &n, x->shape[0], x->shape[1], results, weight->shape[1]));
     if (bias) {
-        CUP_TRY(cup__need_same_dtype(call, 0, 2));
+        if (!cup__conv_is_scaled(call))
+            CUP_TRY(cup__need_same_dtype(call, 0, 2));
         if (bias->ndim != 1 || bias->shape[0] != results)
             return cup__call_fail(call, CUP_SHAPE, "bias must have the shape [%lld]",
                                   (long long)results);
@@ -127,14 +129,26 @@ static conv_side side_of(const cup__conv_numbers *n, int d)
                        (int)n->stride[d], (int)n->dilation[d], (int)n->padding[d][0]};
 }
 
+static void take_scales(cup__conv *v, const cup__call *call)
+{
+    const cup__scaled_conv2d_attributes *a = call->attributes;
+    const cup_tensor *x = call->in[2], *weight = call->in[3];
+    v->fast = a->fast_accumulation;
+    v->call.x_scale = x ? x->data : NULL;
+    v->call.w_scale = weight ? weight->data : NULL;
+    v->call.scale_step = weight && weight->count > 1 ? weight->stride[0] : 0;
+}
+
 cup__conv cup__conv_of(const cup__call *call)
 {
     int kind = call->op->kind;
     cup__conv_numbers n = cup__conv_numbers_of(call);
     const cup_tensor *x = call->in[kind == CUP__CONV_WEIGHT], *out = call->out[0];
     const cup_tensor *other = call->in[kind != CUP__CONV_WEIGHT];
-    const cup_tensor *bias = call->in_count > 2 ? call->in[2] : NULL;
-    cup__conv v = {.dtype = x->dtype};
+    const cup_tensor *bias = cup__conv_bias(call);
+    cup__conv v = {.dtype = x->dtype,
+                   .y_dtype = call->result[0].dtype,
+                   .bias_dtype = bias ? bias->dtype : CUP_F32};
     conv_call *c = &v.call;
     c->x = x->data;
     c->w = other->data;
@@ -160,6 +174,8 @@ cup__conv cup__conv_of(const cup__call *call)
                  : c->back                ? c->channels * c->w_step[1]
                                           : c->results * c->w_step[0];
     c->y_group = c->results * c->y_step[kind == CUP__CONV_WEIGHT ? 0 : 1];
+    if (cup__conv_is_scaled(call))
+        take_scales(&v, call);
     c->side[0] = side_of(&n, 0);
     c->side[1] = side_of(&n, 1);
     return v;
@@ -169,13 +185,16 @@ cup__conv cup__conv_group(const cup__conv *v, int group)
 {
     cup__conv one = *v;
     conv_call *c = &one.call;
-    int64_t size = cup_dtype_size(v->dtype);
+    int64_t size = cup_dtype_size(v->dtype), y_size = cup_dtype_size(v->y_dtype);
+    int64_t first = (int64_t)group * c->results;
     c->groups = 1;
     c->x = (const char *)c->x + group * c->x_group * size;
     c->w = (const char *)c->w + group * c->w_group * size;
-    c->y = (char *)c->y + group * c->y_group * size;
+    c->y = (char *)c->y + group * c->y_group * y_size;
     if (c->bias)
-        c->bias = (const char *)c->bias + (int64_t)group * c->results * c->bias_step * size;
+        c->bias = (const char *)c->bias + first * c->bias_step * cup_dtype_size(v->bias_dtype);
+    if (c->w_scale)
+        c->w_scale += first * c->scale_step;
     return one;
 }
 
@@ -187,5 +206,6 @@ void cup__conv_cost(const cup__call *call, double *bytes, double *flops)
     *flops = 2 * (double)a->shape[0] * (double)weight->count;
     for (int d = 0; d < n.dims; d++)
         *flops *= (double)n.out[d];
-    *bytes = (double)((a->count + b->count + y->count) * cup_dtype_size(y->dtype));
+    *bytes = (double)((a->count + b->count) * cup_dtype_size(a->dtype) +
+                      y->count * cup_dtype_size(y->dtype));
 }

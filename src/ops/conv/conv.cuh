@@ -1,6 +1,7 @@
-/* What the convolution kernels share: where the elements of places and columns lie. The columns of
- * a place are counted by channel and then tap, or by tap and then channel where channels are
- * neighbours in memory (ALONG). */
+/* What the convolution kernels share: where the elements of places and columns lie, and what
+ * becomes of sums. The columns of a place are counted by channel and then tap, or by tap and then
+ * channel where channels are neighbours in memory (ALONG). Codes of 8 bits (CUP_T) are summed in
+ * f32, or exactly those that are integers, and give results in Y_T. */
 #ifndef CUP_OPS_CONV_CONV_CUH
 #define CUP_OPS_CONV_CONV_CUH
 
@@ -10,6 +11,45 @@
 #ifndef ALONG
 #define ALONG CONV_ALONG_ROWS
 #endif
+#define CODES (CUP_T == CUP_I8 || CUP_T == CUP_F8E4M3)
+
+#ifdef Y_T
+typedef dtype_of<Y_T>::type result_type;
+#else
+typedef T result_type;
+#endif
+#if CUP_T == CUP_I8
+typedef int number; /* what is summed */
+#else
+typedef real number;
+#endif
+#if CODES
+typedef float finished, bias_type;
+#else
+typedef real finished;
+typedef T bias_type;
+#endif
+
+/* What becomes of the sums of a result; `channel` counts the results of all groups. */
+struct conv_end {
+    finished factor, bias;
+
+    __device__ __forceinline__ conv_end(const conv_call &c, long long channel) : factor(1), bias(0)
+    {
+        if (c.bias)
+            bias = to_real(((const bias_type *)c.bias)[channel * c.bias_step]);
+#if CODES
+        if (c.x_scale)
+            factor = *c.x_scale;
+        if (c.w_scale)
+            factor *= c.w_scale[channel * c.scale_step];
+#endif
+    }
+    __device__ __forceinline__ finished of(number sum) const
+    {
+        return CODES ? (finished)sum * factor + bias : (finished)sum + bias;
+    }
+};
 
 /* A place: where its first tap would lie in memory and in the image, and where it is written. */
 struct conv_place {

@@ -14,7 +14,8 @@ static inline int cup__conv_part(const cup__op *op)
 }
 
 typedef struct cup__conv {
-    cup_dtype dtype;
+    cup_dtype dtype, y_dtype, bias_dtype; /* the first of x and the weight */
+    bool fast; /* sums of f8 may stay in tensor cores that keep 14 bits of them */
     conv_call call; /* with the addresses of call->in and, once there is memory, of call->out */
 } cup__conv;
 
@@ -23,15 +24,29 @@ cup__conv cup__conv_of(const cup__call *call);
 /* One group of it, whose channels and results stand among those of all. */
 cup__conv cup__conv_group(const cup__conv *v, int group);
 
+/* Whether x and the weight are codes of 8 bits; and the bias, which is the last input where an op
+ * takes one. */
+static inline bool cup__conv_is_scaled(const cup__call *call)
+{
+    return call->in_count > 3;
+}
+
+static inline cup_tensor *cup__conv_bias(const cup__call *call)
+{
+    return call->in_count > 2 ? call->in[call->in_count - 1] : NULL;
+}
+
 cup_status cup__conv_infer(cup__call *call);
 cup_status cup__conv_input_infer(cup__call *call);
 cup_status cup__conv_weight_infer(cup__call *call);
 cup_status cup__conv_specification(cup__call *call);
 cup_status cup__conv_input_specification(cup__call *call);
 cup_status cup__conv_weight_specification(cup__call *call);
+cup_status cup__scaled_conv_cpu(cup__call *call);
 void cup__conv_cost(const cup__call *call, double *bytes, double *flops);
 
 extern const cup__impl cup__conv_impls[], cup__conv_weight_impls[], cup__conv3d_impls[];
+extern const cup__impl cup__scaled_conv_impls[];
 
 /* The descriptor of one of three, each of which is differentiated by the other two. */
 #define CUP__CONV_OP(name, which, part, impls_, ...)                                               \

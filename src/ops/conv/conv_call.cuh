@@ -35,6 +35,8 @@ typedef struct conv_call {
     long long w_step[4];      /* result, channel, row, column */
     long long y_step[4];      /* image, result, row, column */
     long long x_group, w_group, y_group, bias_step;
+    const float *x_scale, *w_scale; /* of codes: one, and one or one a result; null: 1 */
+    long long scale_step;           /* from result to result; 0 where all share one */
     int back;                 /* the gradient of x */
     int images, groups, channels, results; /* of one group */
     conv_side side[2];

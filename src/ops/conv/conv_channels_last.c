@@ -1,19 +1,23 @@
 /* Calls whose channels are neighbours in memory, as TMA reads and writes them: what lies otherwise
  * is copied. */
+#include <string.h>
+
 #include "cupola/ops.h"
 #include "ops/conv/conv_cuda.h"
 #include "ops/shape/copy.h"
 
+#define MOST_INPUTS 5
 #define STEP_MOST ((int64_t)1 << 38) /* elements that a tensor map can have from line to line */
 
 /* Whether TMA can walk over a tensor with the channels in dimension `channel`. */
 static bool lies_well(const cup_tensor *t, int channel)
 {
-    bool good = t->stride[channel] == 1 && (uintptr_t)t->data % 16 == 0;
+    int64_t piece = CUP__CONV_PIECE_BYTES / cup_dtype_size(t->dtype);
+    bool good = t->stride[channel] == 1 && (uintptr_t)t->data % CUP__CONV_PIECE_BYTES == 0;
     for (int d = 0; d < 4; d++)
         if (d != channel && t->shape[d] > 1)
             good = good && t->stride[d] > 0 && t->stride[d] < STEP_MOST &&
-                   t->stride[d] % CUP__CONV_PIECE == 0;
+                   t->stride[d] % piece == 0;
     return good;
 }
 
@@ -52,7 +56,7 @@ static cup_tensor *copied_last(cup_context *c, cup_tensor *t)
 
 /* Tensors of a call as the kernel takes them: its own, or copies. */
 typedef struct borrowed {
-    cup_tensor *in[3], *out;
+    cup_tensor *in[MOST_INPUTS], *out;
 } borrowed;
 
 static bool is_dy(const cup__call *call, int i)
@@ -73,15 +77,15 @@ static bool is_good(const cup__call *call, int i)
 static cup_status borrow(cup__call *call, bool all, borrowed *b)
 {
     cup_context *c = call->c;
-    *b = (borrowed){.in = {call->in[0], call->in[1], call->in_count > 2 ? call->in[2] : NULL},
-                    .out = call->out[0]};
+    *b = (borrowed){.out = call->out[0]};
+    memcpy(b->in, call->in, (size_t)call->in_count * sizeof *b->in);
     for (int i = 0; i < 2; i++)
         if ((all || is_dy(call, i)) && !is_good(call, i))
             if (!(b->in[i] = copied_last(c, call->in[i])))
                 return c->error.status;
-    cup_tensor *bias = b->in[2];
+    cup_tensor *bias = cup__conv_bias(call);
     if (bias && (!bias->contiguous || (uintptr_t)bias->data % 4))
-        if (!(b->in[2] = cup_copy(c, bias)))
+        if (!(b->in[call->in_count - 1] = cup_copy(c, bias)))
             return c->error.status;
     bool lies_as_it_is =
         call->op->kind == CUP__CONV_WEIGHT || (!all && call->op->kind == CUP__CONV_INPUT);
@@ -105,8 +109,8 @@ cup_status cup__conv_run_last(cup__call *call, bool all, cup_status (*run)(cup__
         if (b.out != out && call->c->error.status == CUP_OK)
             cup__copy_to(call->c, out, b.out);
     }
-    for (int i = 0; i < 3; i++)
-        if (i < call->in_count && b.in[i] != in[i])
+    for (int i = 0; i < call->in_count; i++)
+        if (b.in[i] != in[i])
             cup_tensor_free(b.in[i]);
     if (b.out != out)
         cup_tensor_free(b.out);

@@ -79,8 +79,9 @@ cup_status cup__conv_simt(cup__call *call)
         tile = TILE;
         tiles = cup__conv_tiles_of(&v.call, tile, tile, &blocks);
     }
-    cup__knob knobs[] = {{"CUP_T", v.dtype}, {"TILE", tile}, {"ALONG", along_of(&v.call)}};
-    cup__kernel *kernel = cup__kernel_get(gpu, "conv_simt.cu", "conv_simt", knobs, 3);
+    cup__knob knobs[] = {{"CUP_T", v.dtype}, {"TILE", tile}, {"ALONG", along_of(&v.call)},
+                         {"Y_T", v.y_dtype}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "conv_simt.cu", "conv_simt", knobs, 4);
     if (!kernel)
         return call->c->error.status;
     cup__grid grid = {.x = blocks, .y = smaller(v.call.groups, GRID_YZ_MOST),
@@ -98,8 +99,8 @@ cup_status cup__conv_few(cup__call *call)
     conv_tiles tiles = cup__conv_tiles_of(&v.call, CONV_THREADS, 1, &blocks);
     for (int d = 0; d < 2; d++)
         all *= conv_line_of(&v.call.side[d], v.call.back, 0).count;
-    cup__knob knobs[] = {{"CUP_T", v.dtype}, {"ALONG", along_of(&v.call)}};
-    cup__kernel *kernel = cup__kernel_get(gpu, "conv_direct.cu", "conv_direct", knobs, 2);
+    cup__knob knobs[] = {{"CUP_T", v.dtype}, {"ALONG", along_of(&v.call)}, {"Y_T", v.y_dtype}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "conv_direct.cu", "conv_direct", knobs, 3);
     if (!kernel)
         return call->c->error.status;
     cup__grid grid = {.x = divide_up(all, CONV_THREADS), .y = smaller(v.call.images, GRID_YZ_MOST),

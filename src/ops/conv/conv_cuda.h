@@ -46,7 +46,8 @@ cup_tensor *cup__conv_wgmma_sums(cup__call *call, const cup__conv *v, conv_parts
 /* Runs a call whose channels shall be neighbours in memory, in pieces of 16 bytes, and dy and the
  * weight's taps evenly spread: as it is, or with copies in place of its tensors. Without `all` the
  * image, its gradient and the weight are left as they are. */
-#define CUP__CONV_PIECE 8 /* elements */
+#define CUP__CONV_PIECE_BYTES 16
+#define CUP__CONV_PIECE 8 /* elements of 16 bits */
 cup_status cup__conv_run_last(cup__call *call, bool all, cup_status (*run)(cup__call *call));
 
 /* Tiles of `tile` places and results, and how many blocks they make with their classes. */

@@ -28,9 +28,9 @@ extern "C" __global__ void __launch_bounds__(CONV_THREADS)
     int column0 = l.line[1].from + (int)j * l.line[1].step, own = (int)result - group * c.results;
     const T *w0 = (const T *)c.w + group * c.w_group + own * c.w_step[0] +
                   l.line[0].tap * c.w_step[2] + l.line[1].tap * c.w_step[3];
-    real bias = c.bias ? to_real(((const T *)c.bias)[result * c.bias_step]) : (real)0;
+    conv_end end(c, result);
     for (int image = blockIdx.y; image < c.images; image += gridDim.y) {
-        real sum = 0;
+        number sum = 0;
         for (int channel = 0; channel < c.channels; channel++) {
             const T *x = (const T *)c.x + image * c.x_step[0] + group * c.x_group +
                          channel * c.x_step[1];
@@ -41,12 +41,12 @@ extern "C" __global__ void __launch_bounds__(CONV_THREADS)
                     continue;
                 const T *line = x + row * c.x_step[2];
                 const T *tap = w + (long long)a * l.line[0].tap_every * c.w_step[2];
-                real row_sum = 0; /* by itself, so that roundings of large kernels do not pile up */
+                number row_sum = 0; /* by itself, so that roundings do not pile up */
 #pragma unroll 4
                 for (int b = 0; b < l.line[1].taps; b++) {
                     int column = column0 + b * l.line[1].tap_step;
                     if ((unsigned)column < (unsigned)l.line[1].size)
-                        row_sum += to_real(line[column * c.x_step[3]]) *
+                        row_sum += (number)to_real(line[column * c.x_step[3]]) *
                                    to_real(tap[(long long)b * l.line[1].tap_every * c.w_step[3]]);
                 }
                 sum += row_sum;
@@ -55,6 +55,6 @@ extern "C" __global__ void __launch_bounds__(CONV_THREADS)
         long long to = image * c.y_step[0] + group * c.y_group + own * c.y_step[1] +
                        (l.line[0].first + (long long)i * l.line[0].every) * c.y_step[2] +
                        (l.line[1].first + (long long)j * l.line[1].every) * c.y_step[3];
-        ((T *)c.y)[to] = from_real<T>(sum + bias);
+        ((result_type *)c.y)[to] = from_real<result_type>(end.of(sum));
     }
 }

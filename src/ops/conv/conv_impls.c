@@ -34,6 +34,22 @@ const cup__impl cup__conv_impls[] = {
     {0},
 };
 
+/* Of codes of 8 bits. */
+const cup__impl cup__scaled_conv_impls[] = {
+    {.name = "rows", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(16, 64, 128),
+     .refuses = cup__refuses_f64, .run = cup__scaled_conv_cpu},
+    {.name = "few", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(4, 256),
+     .refuses = cup__conv_few_refuses, .run = cup__conv_few},
+    {.name = "wgmma", .place = CUP__CUDA, .strided = true,
+     CUP__THRESHOLDS(16, 32, 64, 128, 192, 256),
+     .refuses = cup__conv_wgmma_refuses, .run = cup__conv_wgmma, .slack = 0x1p-8},
+    {.name = "mma", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(16, 32, 64, 128),
+     .refuses = cup__conv_mma_refuses, .run = cup__conv_mma, .slack = 0x1p-11},
+    {.name = "simt", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(16, 64, 128),
+     .refuses = cup__conv_simt_refuses, .run = cup__conv_simt},
+    {0},
+};
+
 const cup__impl cup__conv_weight_impls[] = {
     {.name = "direct", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(4, 16),
      .refuses = cup__conv_direct_refuses, .run = cup__conv_weight_direct},

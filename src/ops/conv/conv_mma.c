@@ -1,4 +1,6 @@
 /* The host side of conv_mma.cu and conv_mma_weight.cu. */
+#include <string.h>
+
 #include "base/divide.h"
 #include "cupola/ops.h"
 #include "ops/conv/conv_cuda.h"
@@ -11,6 +13,7 @@
 #define FIXED 4096       /* bytes of shared memory beside the stages, at most */
 #define LEAST 16         /* elements of the columns of a group that make a tile */
 #define GRID_YZ_MOST 65535
+#define MOST_INPUTS 5
 
 const char *cup__conv_mma_refuses(const cup__call *call)
 {
@@ -19,8 +22,8 @@ const char *cup__conv_mma_refuses(const cup__call *call)
     const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(call->c->device));
     cup__conv v = cup__conv_of(call);
     const conv_call *c = &v.call;
-    if (v.dtype != CUP_BF16 && v.dtype != CUP_F16)
-        return "it multiplies bf16 and f16 only";
+    if (v.dtype != CUP_BF16 && v.dtype != CUP_F16 && v.dtype != CUP_I8 && v.dtype != CUP_F8E4M3)
+        return "it multiplies bf16, f16 and codes of 8 bits only";
     if (facts->major * 10 + facts->minor < (v.dtype == CUP_BF16 ? 80 : 75))
         return v.dtype == CUP_BF16 ? "the tensor cores of this card do not know bf16"
                                    : "the card has no tensor cores it can use";
@@ -54,7 +57,8 @@ static cup_status run_last(cup__call *call, cup_status (*run)(cup__call *call))
 {
     cup_context *c = call->c;
     cup_tensor **given = call->in;
-    cup_tensor *in[3] = {given[0], given[1], call->in_count > 2 ? given[2] : NULL};
+    cup_tensor *in[MOST_INPUTS];
+    memcpy(in, given, (size_t)call->in_count * sizeof *in);
     in[0] = channels_last(c, given[0], 1);
     in[1] = channels_last(c, given[1], call->op->kind == CUP__CONV_INPUT ? 0 : 1);
     call->in = in;
@@ -69,13 +73,13 @@ static cup_status run_last(cup__call *call, cup_status (*run)(cup__call *call))
 
 /* How many neighbouring channels can be read at once wherever a tap lies. */
 static int vector_of(const void *data, const long long step[4], int channel, long long group,
-                     int channels)
+                     int channels, int size)
 {
     int64_t steps = channels | group;
     for (int i = 0; i < 4; i++)
         steps |= i == channel ? 0 : step[i];
-    int vector = 8;
-    while (vector > 1 && (lowest_bit(steps) < vector || (uintptr_t)data % (size_t)(2 * vector)))
+    int vector = 16 / size;
+    while (vector > 1 && (lowest_bit(steps) < vector || (uintptr_t)data % (size_t)(size * vector)))
         vector /= 2;
     return vector;
 }
@@ -102,10 +106,12 @@ static tiling tiling_of(const cup__cuda *gpu, int64_t m, int64_t n)
 }
 
 /* Whether results that are neighbours can be written two at a time. */
-static bool writes_pairs(const conv_call *c)
+static bool writes_pairs(const cup__conv *v)
 {
+    const conv_call *c = &v->call;
+    uintptr_t pair = 2 * (uintptr_t)cup_dtype_size(v->y_dtype);
     long long steps = c->y_step[0] | c->y_step[2] | c->y_step[3] | c->y_group | c->results;
-    return c->y_step[1] == 1 && steps % 2 == 0 && (uintptr_t)c->y % 4 == 0;
+    return c->y_step[1] == 1 && steps % 2 == 0 && (uintptr_t)c->y % pair == 0;
 }
 
 static cup_status launch(cup__call *call)
@@ -121,12 +127,15 @@ static cup_status launch(cup__call *call)
         t = tiling_of(gpu, SMALL_TILE, SMALL_TILE);
         tiles = cup__conv_tiles_of(c, t.m, t.n, &blocks);
     }
-    int vector = (int)smaller(vector_of(c->x, c->x_step, 1, c->x_group, c->channels),
-                              vector_of(c->w, c->w_step, 1, c->w_group, c->channels));
+    int size = (int)cup_dtype_size(v.dtype);
+    int vector = (int)smaller(vector_of(c->x, c->x_step, 1, c->x_group, c->channels, size),
+                              vector_of(c->w, c->w_step, 1, c->w_group, c->channels, size));
     cup__knob knobs[] = {{"CUP_T", v.dtype},   {"TILE_M", t.m}, {"TILE_N", t.n},
                          {"WARPS_M", t.warps_m}, {"STAGES", t.stages}, {"A_VEC", vector},
-                         {"PAIRS", writes_pairs(c)}};
-    cup__kernel *kernel = cup__kernel_get(gpu, "conv_mma.cu", "conv_mma", knobs, 7);
+                         {"PAIRS", writes_pairs(&v)}, {"Y_T", v.y_dtype}, {"B_T", v.dtype},
+                         {"FAST", v.fast}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "conv_mma.cu", "conv_mma", knobs,
+                                          cup__conv_is_scaled(call) ? 10 : 7);
     if (!kernel)
         return call->c->error.status;
     cup__grid grid = {.x = blocks, .y = smaller(c->groups, GRID_YZ_MOST), .threads = CONV_THREADS,
@@ -160,8 +169,8 @@ static cup_status launch_weight(cup__call *call)
                          {"TILE_N", t.n},
                          {"WARPS_M", t.warps_m},
                          {"STAGES", t.stages},
-                         {"A_VEC", vector_of(c->w, c->w_step, 1, c->w_group, c->results)},
-                         {"B_VEC", vector_of(c->x, c->x_step, 1, c->x_group, c->channels)}};
+                         {"A_VEC", vector_of(c->w, c->w_step, 1, c->w_group, c->results, 2)},
+                         {"B_VEC", vector_of(c->x, c->x_step, 1, c->x_group, c->channels, 2)}};
     cup__kernel *kernel =
         sums ? cup__kernel_get(gpu, "conv_mma_weight.cu", "conv_mma_weight", knobs, 7) : NULL;
     cup__grid grid = {.x = depths * results, .y = smaller(c->groups, GRID_YZ_MOST),

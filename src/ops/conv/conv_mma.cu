@@ -1,5 +1,6 @@
 /* conv2d and the gradient of its input by the tensor cores of every card from Turing on: 16-bit
- * elements whose channels are neighbours in memory, in x and in the weight; sums in f32.
+ * elements whose channels are neighbours in memory, in x and in the weight, with sums in f32, or
+ * codes of 8 bits (mma_codes.cuh), those of integers with exact sums.
  *
  * A product of TILE_M places and TILE_N results, as mma_tile.cuh makes it: the columns of the
  * places are copied from the image to shared memory as they are needed. Grid: x counts tiles of
@@ -25,12 +26,35 @@
 #define PAIRS 0
 #endif
 
-#define DEPTH 32
+#define DEPTH (64 / (int)sizeof(T))
 #define ELEMENT T
 
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ >= 800 || CUP_T == CUP_F16)
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ >= 800 || CUP_T == CUP_F16 || CODES)
+#define HAS_MMA 1
+#else
+#define HAS_MMA 0
+#endif
+
+#if HAS_MMA
 
 #include "mma_tile.cuh"
+#if CODES
+#include "mma_codes.cuh"
+#else
+typedef float product;
+#define WIDENED(t) 1.0f
+#endif
+
+typedef product products[BLOCKS_M][BLOCKS_N][4];
+
+DEVICE void multiply_words(product (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+#if CODES
+    multiply_add_codes(sum, a, b0, b1);
+#else
+    multiply_add(sum, a, b0, b1, T());
+#endif
+}
 
 #define PIECES (DEPTH / A_VEC) /* of a line */
 #define ROUNDS(lines) (((lines) * PIECES + CONV_THREADS - 1) / CONV_THREADS)
@@ -51,8 +75,8 @@ struct columns {
             int line = (int)threadIdx.x / PIECES + i * (CONV_THREADS / PIECES);
             const conv_place &p = places[line];
             bool valid = k < k_end && conv_inside(l, p.row + e.row, p.column + e.column);
-            copy_async<A_VEC * 2>(to + operand_a::place(line, at), valid ? x + p.from + e.x : x,
-                                  valid);
+            copy_async<A_VEC * sizeof(T)>(to + operand_a::place(line, at),
+                                          valid ? x + p.from + e.x : x, valid);
         }
     }
 };
@@ -74,26 +98,24 @@ struct rows {
             if (TILE_N * PIECES < CONV_THREADS && line >= TILE_N)
                 break;
             bool valid = k < k_end && line < results;
-            copy_async<A_VEC * 2>(to + operand_b::place(line, at),
-                                  valid ? w + line * c.w_step[0] + e.w : w, valid);
+            copy_async<A_VEC * sizeof(T)>(to + operand_b::place(line, at),
+                                          valid ? w + line * c.w_step[0] + e.w : w, valid);
         }
     }
 };
 
 DEVICE void write_sums(const conv_call &c, int group, int result0, const conv_place *places,
-                       const sums &sum)
+                       const products &sum)
 {
-    T *y = (T *)c.y + group * c.y_group;
-    const T *bias = (const T *)c.bias;
+    result_type *y = (result_type *)c.y + group * c.y_group;
 #pragma unroll
     for (int j = 0; j < BLOCKS_N; j++) {
         int result = (int)column_of(result0, j, 0);
         long long channel = (long long)group * c.results + result;
-        float add[2] = {0, 0};
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-            if (bias && result + n < c.results)
-                add[n] = to_real(bias[(channel + n) * c.bias_step]);
+        const long long last = (long long)(group + 1) * c.results - 1;
+        conv_end first(c, min(channel, last)), second(c, min(channel + 1, last));
+        first.factor *= WIDENED(CUP_T) * WIDENED(CUP_T);
+        second.factor *= WIDENED(CUP_T) * WIDENED(CUP_T);
 #pragma unroll
         for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll
@@ -101,14 +123,16 @@ DEVICE void write_sums(const conv_call &c, int group, int result0, const conv_pl
                 long long to = places[row_of(0, i, 2 * half)].to;
                 if (to < 0 || result >= c.results)
                     continue;
-                float low = sum[i][j][2 * half] + add[0], high = sum[i][j][2 * half + 1] + add[1];
+                const float v[2] = {first.of(sum[i][j][2 * half]),
+                                    second.of(sum[i][j][2 * half + 1])};
+                const vec<result_type, 2> two = from_reals<result_type, 2>(v);
                 if (PAIRS) {
-                    *(uint32_t *)(y + to + result) = pack(low, high, T());
+                    *(vec<result_type, 2> *)(y + to + result) = two;
                     continue;
                 }
-                y[to + result * c.y_step[1]] = from_real<T>(low);
+                y[to + result * c.y_step[1]] = two.at[0];
                 if (result + 1 < c.results)
-                    y[to + (result + 1) * c.y_step[1]] = from_real<T>(high);
+                    y[to + (result + 1) * c.y_step[1]] = two.at[1];
             }
     }
 }
@@ -119,12 +143,12 @@ DEVICE void one_tile(const conv_call &c, const conv_class &l, int group, int res
     columns a = {c, l, places, (const T *)c.x + group * c.x_group};
     rows b = {c, l, (const T *)c.w + group * c.w_group + result0 * c.w_step[0],
               c.results - result0};
-    sums sum = {};
+    products sum = {};
     k_walk walk(a, b, l.depth, shared);
     for (int k = 0; k < l.depth; k += DEPTH, walk.leave())
         multiply<whole_words>(walk.come(),
                               [&](int i, int j, whole_words &x, whole_words &w, int at) {
-                                  multiply_add(sum[i][j], x.at, w.at[at], w.at[at + 1], T());
+                                  multiply_words(sum[i][j], x.at, w.at[at], w.at[at + 1]);
                               });
     copies_wait<0>();
     write_sums(c, group, result0, places, sum);
@@ -135,7 +159,7 @@ DEVICE void one_tile(const conv_call &c, const conv_class &l, int group, int res
 extern "C" __global__ void __launch_bounds__(CONV_THREADS, 1)
     conv_mma(const __grid_constant__ conv_call c, const __grid_constant__ conv_tiles t)
 {
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ >= 800 || CUP_T == CUP_F16)
+#if HAS_MMA
     extern __shared__ __align__(128) char shared[];
     __shared__ conv_place places[TILE_M];
     unsigned rest = blockIdx.x / t.results, place = rest % t.places, which = rest / t.places;

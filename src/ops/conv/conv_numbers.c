@@ -7,7 +7,21 @@
 
 #define MOST_SIDE ((int64_t)1 << 29) /* of sides, kernels and padding, so that sums fit an int */
 
-typedef cup__conv2d_attributes attributes; /* as those of all six ops begin */
+typedef cup__conv2d_attributes attributes; /* as those of all but scaled_conv2d begin */
+
+attributes cup__conv_attributes(const cup__call *call)
+{
+    if (!cup__conv_is_scaled(call))
+        return *(const attributes *)call->attributes;
+    const cup__scaled_conv2d_attributes *from = call->attributes;
+    attributes a = {.stride_count = from->stride_count, .padding_count = from->padding_count,
+                    .same = from->same, .dilation_count = from->dilation_count,
+                    .groups = from->groups};
+    memcpy(a.stride, from->stride, sizeof a.stride);
+    memcpy(a.padding, from->padding, sizeof a.padding);
+    memcpy(a.dilation, from->dilation, sizeof a.dilation);
+    return a;
+}
 
 static const char *side_name(int dims, int d)
 {
@@ -39,7 +53,7 @@ static void take_padding(cup__conv_numbers *n, const int64_t *from, int count)
 /* All but the sizes of the result of forward. */
 static cup__conv_numbers begin(const cup__call *call)
 {
-    const attributes *a = call->attributes;
+    const attributes own = cup__conv_attributes(call), *a = &own;
     const cup__conv2d_input_grad_attributes *input = call->attributes;
     const cup__conv3d_input_grad_attributes *input3 = call->attributes;
     const cup__conv2d_weight_grad_attributes *weight = call->attributes;
@@ -75,7 +89,7 @@ static cup_status check_count(cup__call *call, const char *name, int dims, int c
 
 static cup_status check_counts(cup__call *call, int dims)
 {
-    const attributes *a = call->attributes;
+    const attributes own = cup__conv_attributes(call), *a = &own;
     const cup__conv2d_weight_grad_attributes *weight = call->attributes;
     CUP_TRY(check_count(call, "stride", dims, a->stride_count));
     CUP_TRY(check_count(call, "dilation", dims, a->dilation_count));

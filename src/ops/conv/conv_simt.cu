@@ -1,5 +1,5 @@
 /* conv2d and the gradient of its input without tensor cores: any strides, sizes and dtype; f32 and
- * f64 at full accuracy, 16-bit types with f32 sums.
+ * f64 at full accuracy, 16-bit types and codes of 8 bits with f32 sums, integers exactly.
  *
  * A product of TILE places and TILE results, whose columns are read where they lie. Grid: x counts
  * tiles of results, of places and classes, y groups; 256 threads. A thread owns SIDE x SIDE sums in
@@ -26,7 +26,7 @@ struct alignas(16) place_start {
 };
 
 struct shared_tile {
-    real left[2][DEPTH][ROW], right[2][DEPTH][ROW];
+    number left[2][DEPTH][ROW], right[2][DEPTH][ROW];
     conv_element element[2][DEPTH];
     long long to[TILE];
     place_start start[BY_ROWS ? 1 : TILE];
@@ -101,11 +101,12 @@ DEVICE int thread_of_result()
     return BY_ROWS ? threadIdx.x / 16 : threadIdx.x % 16;
 }
 
-DEVICE void multiply(const real (*left)[ROW], const real (*right)[ROW], real (&sum)[SIDE][SIDE])
+DEVICE void multiply(const number (*left)[ROW], const number (*right)[ROW],
+                     number (&sum)[SIDE][SIDE])
 {
 #pragma unroll
     for (int k = 0; k < DEPTH; k++) {
-        real a[SIDE], b[SIDE];
+        number a[SIDE], b[SIDE];
 #pragma unroll
         for (int i = 0; i < SIDE; i++) {
             a[i] = left[k][owned(thread_of_place(), i)];
@@ -119,7 +120,7 @@ DEVICE void multiply(const real (*left)[ROW], const real (*right)[ROW], real (&s
     }
 }
 
-DEVICE void add_chunk(real (&chunk)[SIDE][SIDE], real (&sum)[SIDE][SIDE])
+DEVICE void add_chunk(number (&chunk)[SIDE][SIDE], number (&sum)[SIDE][SIDE])
 {
 #pragma unroll
     for (int i = 0; i < SIDE; i++)
@@ -131,7 +132,7 @@ DEVICE void add_chunk(real (&chunk)[SIDE][SIDE], real (&sum)[SIDE][SIDE])
 }
 
 DEVICE void finish(const conv_call &c, int group, int result0, const shared_tile &s,
-                   const real (&sum)[SIDE][SIDE])
+                   const number (&sum)[SIDE][SIDE])
 {
 #pragma unroll
     for (int j = 0; j < SIDE; j++) {
@@ -139,13 +140,13 @@ DEVICE void finish(const conv_call &c, int group, int result0, const shared_tile
         if (result >= c.results)
             continue;
         long long channel = (long long)group * c.results + result;
-        real bias = c.bias ? to_real(((const T *)c.bias)[channel * c.bias_step]) : (real)0;
-        T *y = (T *)c.y + group * c.y_group + result * c.y_step[1];
+        conv_end end(c, channel);
+        result_type *y = (result_type *)c.y + group * c.y_group + result * c.y_step[1];
 #pragma unroll
         for (int i = 0; i < SIDE; i++) {
             long long to = s.to[owned(thread_of_place(), i)];
             if (to >= 0)
-                y[to] = from_real<T>(sum[i][j] + bias);
+                y[to] = from_real<result_type>(end.of(sum[i][j]));
         }
     }
 }
@@ -168,7 +169,7 @@ DEVICE void one_tile(const conv_call &c, const conv_class &l, int group, long lo
     if (threadIdx.x < DEPTH)
         s.element[0][threadIdx.x] = conv_element_of(c, l, threadIdx.x);
     __syncthreads();
-    real sum[SIDE][SIDE] = {}, chunk[SIDE][SIDE] = {};
+    number sum[SIDE][SIDE] = {}, chunk[SIDE][SIDE] = {};
     bring.read(l, s, 0, 0);
     if (threadIdx.x < DEPTH)
         s.element[1][threadIdx.x] = conv_element_of(c, l, DEPTH + threadIdx.x);
@@ -188,7 +189,9 @@ DEVICE void one_tile(const conv_call &c, const conv_class &l, int group, long lo
     finish(c, group, result0, s, sum);
 }
 
-extern "C" __global__ void __launch_bounds__(CONV_THREADS, TILE == 64 && sizeof(real) == 4 ? 2 : 1)
+#define BLOCKS_EACH (TILE == 64 && sizeof(number) == 4 ? 2 : 1) /* of a multiprocessor */
+
+extern "C" __global__ void __launch_bounds__(CONV_THREADS, BLOCKS_EACH)
     conv_simt(const __grid_constant__ conv_call c, const __grid_constant__ conv_tiles t)
 {
     __shared__ shared_tile s;

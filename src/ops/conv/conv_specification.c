@@ -96,10 +96,22 @@ static void split(const sums *s, const cup__shape *shape, int64_t i, int64_t fir
         *(d < 2 ? first + d : place + d - 2 + s->flat) = i % shape->size[d];
 }
 
+/* What sums of codes are multiplied with. */
+static double factor_of(const cup__call *call, int64_t result)
+{
+    if (!cup__conv_is_scaled(call))
+        return 1;
+    const cup_tensor *x = call->in[2], *weight = call->in[3];
+    double factor = x ? cup__load(x, 0) : 1;
+    if (weight)
+        factor *= cup__load(weight, weight->count == 1 ? 0 : result * weight->stride[0]);
+    return factor;
+}
+
 cup_status cup__conv_specification(cup__call *call)
 {
     const cup_tensor *x = call->in[0], *weight = call->in[1];
-    const cup_tensor *bias = call->in_count > 2 ? call->in[2] : NULL;
+    const cup_tensor *bias = cup__conv_bias(call);
     const sums s = sums_of(call);
     int64_t channels = weight->shape[1], results = weight->shape[0] / s.n.groups;
     for (int64_t e = 0; e < call->out[0]->count; e++) {
@@ -111,6 +123,7 @@ cup_status cup__conv_specification(cup__call *call)
                 sum += dot(x, offset(&s, x, p[0], p[1] / results * channels, from), x->stride[1],
                            weight, offset(&s, weight, p[1], 0, tap), weight->stride[1], channels);
         while (next(tap, s.n.kernel));
+        sum *= factor_of(call, p[1]);
         sum += bias ? cup__load(bias, p[1] * bias->stride[0]) : 0;
         cup__store(call->out[0], cup__offset_of(call->out[0], e), sum);
     }

@@ -2,11 +2,9 @@
  * of the result, so that they are products of places by results, and for the gradient of the weight
  * of results by taps and channels. Channels are neighbours in memory here; what lies otherwise is
  * copied. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/divide.h"
-#include "cuda/loader.h"
 #include "cupola/ops.h"
 #include "dispatch/memo.h"
 #include "kernels/wgmma_call.cuh"
@@ -14,90 +12,9 @@
 #include "ops/matmul/product_state.h"
 #include "ops/shape/copy.h"
 
-#define LEAST 16     /* channels and results, below which most of a tile would be empty */
-#define GROUP_LEAST 64 /* channels and results of each of several groups, which are a launch each */
-#define GROUPS_MOST 64
-#define CORNER 127   /* how far beyond the image TMA can begin or end */
-#define FARTHEST 255 /* how far from the first tap the last one can be */
-#define STEP_MOST 8  /* from place to place */
-#define PLACES_MOST (INT32_MAX - 1024)
 #define SLICES 8     /* of parts that warps add at the same time, */
 #define MANY 65536   /* where there are fewer elements */
 #define PLACES_EACH 4 /* elements for each place, up to which parts are better matrices */
-
-/* Taps that go backwards, as in the gradient of the image, are taken from the last one on. */
-static cup__conv_walk walk_of(const conv_line *l)
-{
-    int64_t reach = (int64_t)(l->taps - 1) * l->tap_step;
-    bool turned = l->tap_step < 0;
-    cup__conv_walk w = {.from = l->from + (turned ? reach : 0),
-              .apart = turned ? -(int64_t)l->tap_step : l->tap_step,
-              .tap = turned ? l->tap + (l->taps - 1) * l->tap_every : l->tap,
-              .every = turned ? -l->tap_every : l->tap_every};
-    w.end = w.from + (int64_t)(l->count - 1) * l->step - (l->size - 1);
-    return w;
-}
-
-static bool can_walk(const conv_line *l)
-{
-    cup__conv_walk w = walk_of(l);
-    return llabs(w.from) <= CORNER && llabs(w.end) <= CORNER && l->step <= STEP_MOST &&
-           w.apart * (l->taps - 1) <= FARTHEST;
-}
-
-bool cup__conv_wgmma_reaches(const conv_call *c)
-{
-    for (int d = 0; d < 2; d++)
-        for (int i = 0; i < conv_classes(&c->side[d], c->back); i++) {
-            conv_line l = conv_line_of(&c->side[d], c->back, i);
-            if (l.taps && !can_walk(&l))
-                return false;
-        }
-    return true;
-}
-
-const char *cup__conv_wgmma_never(const cup__call *call)
-{
-    if (!call->c->device->is_cuda)
-        return "it is for GPUs";
-    cup__conv v = cup__conv_of(call);
-    const conv_call *c = &v.call;
-    int64_t places = c->images;
-    if (cup__cuda_facts(cup__cuda_of(call->c->device))->major != 9)
-        return "it is for Hopper (sm_90)";
-    if (!cup__driver.cuTensorMapEncodeTiled || !cup__driver.cuTensorMapEncodeIm2col ||
-        !cup__driver.cuLaunchKernelEx)
-        return "the driver is too old for tensor maps";
-    if (v.dtype != CUP_BF16 && v.dtype != CUP_F16)
-        return "it multiplies bf16 and f16 only";
-    for (int d = 0; d < 2; d++) {
-        int64_t side = c->side[d].in > c->side[d].out ? c->side[d].in : c->side[d].out;
-        if (c->side[d].in == 0 || c->side[d].out == 0 || places > PLACES_MOST / side)
-            return "its places are none, or too many for 32 bits";
-        places *= side;
-    }
-    if (c->images == 0)
-        return "there is no image";
-    int64_t taps = (int64_t)c->side[0].taps * c->side[1].taps;
-    if (taps > INT32_MAX / 4 / (c->channels + CUP__CONV_CHUNK))
-        return "a result is a sum of more than 2^29 products";
-    return NULL;
-}
-
-const char *cup__conv_wgmma_refuses(const cup__call *call)
-{
-    const char *why = cup__conv_wgmma_never(call);
-    if (why)
-        return why;
-    const conv_call c = cup__conv_of(call).call;
-    if (c.groups > GROUPS_MOST ||
-        (c.groups > 1 && (c.channels < GROUP_LEAST || c.results < GROUP_LEAST)))
-        return "its groups are many, or small";
-    if (c.channels % CUP__CONV_PIECE || c.results % CUP__CONV_PIECE || c.channels < LEAST ||
-        c.results < LEAST)
-        return "its channels or results are few, or no multiple of 8";
-    return cup__conv_wgmma_reaches(&c) ? NULL : "its taps or padding reach farther than TMA does";
-}
 
 /* Elements from one place to the next, where places lie evenly behind each other. */
 static int64_t place_step(const long long step[4], int64_t rows, int64_t columns)
@@ -113,20 +30,36 @@ static bool places_lie_evenly(const long long step[4], int64_t images, int64_t r
            (images == 1 || step[0] == rows * columns * each);
 }
 
-static void fill_product(cup__conv_work *w, cup_dtype dtype)
+static void fill_product(cup__conv_work *w, const cup__conv *v)
 {
     const conv_call *c = w->call;
     const conv_line *l = w->line;
     int64_t places = (int64_t)c->images * l[0].count * l[1].count;
-    int64_t chunks = divide_up(c->channels, CUP__CONV_CHUNK), taps = (int64_t)l[0].taps * l[1].taps;
-    w->p = (cup__product){.dtype = dtype, .y_dtype = dtype, .batch_count = 1, .factor = 1};
+    w->p = (cup__product){.dtype = v->dtype, .y_dtype = v->y_dtype, .batch_count = 1, .factor = 1};
+    int64_t chunk = cup__wgmma_tile_k(&w->p), chunks = divide_up(c->channels, chunk);
+    int64_t taps = (int64_t)l[0].taps * l[1].taps;
     w->p.m = w->depth ? c->results : places;
-    w->p.k = w->depth ? places : taps * chunks * CUP__CONV_CHUNK;
-    w->p.n = !w->depth ? c->results : taps == 1 ? c->channels : taps * chunks * CUP__CONV_CHUNK;
+    w->p.k = w->depth ? places : taps * chunks * chunk;
+    w->p.n = !w->depth ? c->results : taps == 1 ? c->channels : taps * chunks * chunk;
     w->p.bias = c->bias;
     w->argument.chunks = (int)chunks;
     w->argument.taps = (int)taps;
     w->argument.taps_wide = l[1].taps;
+}
+
+/* What beside the sums codes need, all of whose products are scaled at the end. */
+static void fill_scaling(cup__conv_work *w, const cup__conv *v)
+{
+    const conv_call *c = w->call;
+    w->scaling = (cup__scaling){.b_dtype = v->dtype,
+                                .y_dtype = v->y_dtype,
+                                .kind = c->scale_step ? PRODUCT_SCALE_LINES : PRODUCT_SCALE_ONE,
+                                .a = {.data = c->x_scale},
+                                .b = {.data = c->w_scale, .line = c->scale_step},
+                                .fast = v->fast};
+    w->p.scaling = &w->scaling;
+    w->argument.all.a_scale = w->scaling.a;
+    w->argument.all.b_scale = w->scaling.b;
 }
 
 /* Where places and taps are. */
@@ -135,7 +68,7 @@ static void fill_walk(cup__conv_work *w)
     wgmma_conv *to = &w->argument;
     int wide = w->call->side[1].taps;
     for (int d = 0; d < 2; d++) {
-        w->walk[d] = walk_of(&w->line[d]);
+        w->walk[d] = cup__conv_walk_of(&w->line[d]);
         to->places[d] = divisor_of(w->line[d].count);
         to->from[d] = (int)w->walk[d].from;
         to->step[d] = w->line[d].step;
@@ -153,7 +86,7 @@ static void aim_results(cup__conv_work *w)
     const conv_line *l = w->line;
     long long step[4] = {c->y_step[0], 1, l[0].every * c->y_step[2], l[1].every * c->y_step[3]};
     char *y = c->y;
-    y += 2 * (l[0].first * c->y_step[2] + l[1].first * c->y_step[3]);
+    y += (l[0].first * c->y_step[2] + l[1].first * c->y_step[3]) * cup_dtype_size(w->p.y_dtype);
     w->p.y = (cup__matrix){y, place_step(step, l[0].count, l[1].count), 1, {0}};
     w->spread = !places_lie_evenly(step, c->images, l[0].count, l[1].count);
     for (int d = 0; d < 3; d++)
@@ -188,17 +121,24 @@ static cup_status fill_call(cup__conv_work *w, int multiprocessors)
     return CUP_OK;
 }
 
+/* Of 32 bytes, in which a line of channels has elements. */
+static int steps_of(const cup__conv_work *w)
+{
+    int64_t bytes = w->call->channels * cup_dtype_size(w->p.dtype);
+    return w->depth || bytes > CUP__WGMMA_LINE ? 4 : (int)divide_up(bytes, 32);
+}
+
 static cup_status launch(cup__conv_work *w)
 {
     cup__cuda *gpu = cup__cuda_of(w->c->device);
     const cup__wgmma_plan *plan = &w->plan;
     int multiprocessors = cup__cuda_facts(gpu)->multiprocessors;
     bool along_k = !w->depth && !w->call->back;
-    bool beside = w->beside && !w->argument.all.arrived;
+    bool beside = w->beside && !w->argument.all.arrived, promote = cup__wgmma_promotes(&w->p);
     cup__knob knobs[] = {
         {"CONV", w->depth ? WGMMA_CONV_DEPTH : WGMMA_CONV_ROWS},
         {"CUP_T", w->p.dtype},
-        {"Y_T", w->matrices ? CUP_F32 : w->p.dtype},
+        {"Y_T", w->matrices ? CUP_F32 : w->p.y_dtype},
         {"BATCH", w->matrices},
         {"TILE_M", plan->tile_m},
         {"TILE_N", plan->tile_n},
@@ -214,6 +154,10 @@ static cup_status launch(cup__conv_work *w)
         {"PARTS", plan->parts > 1},
         {"SPREAD", w->spread},
         {"BESIDE", beside},
+        {"K_STEPS", steps_of(w)},
+        {"SCALES", w->p.scaling ? w->scaling.kind : PRODUCT_SCALE_NONE},
+        {"PROMOTE", promote},
+        {"BIAS_T", w->bias_dtype},
     };
     cup__kernel *kernel =
         cup__kernel_get(gpu, "wgmma.cu", "conv_sm90", knobs, sizeof knobs / sizeof *knobs);
@@ -284,7 +228,10 @@ static cup_status run_class(cup__call *call, const cup__conv *v, int high, int w
     w.line[1] = conv_line_of(&v->call.side[1], v->call.back, wide);
     if (w.line[0].taps == 0 || w.line[1].taps == 0)
         return CUP_OK;
-    fill_product(&w, v->dtype);
+    fill_product(&w, v);
+    w.bias_dtype = v->bias_dtype;
+    if (cup__conv_is_scaled(call))
+        fill_scaling(&w, v);
     fill_walk(&w);
     aim_results(&w);
     int parts, multiprocessors = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;
@@ -397,7 +344,7 @@ static void begin_depth(cup__conv_work *w, const cup__call *call, const cup__con
     w->depth = true;
     for (int d = 0; d < 2; d++)
         w->line[d] = conv_line_of(&v->call.side[d], false, 0);
-    fill_product(w, v->dtype);
+    fill_product(w, v);
     fill_walk(w);
 }
 

@@ -6,7 +6,7 @@
 #include "ops/conv/conv_cuda.h"
 #include "ops/matmul/wgmma_maps.h"
 
-/* Channels of a line, and places of a step of the weight's gradient. */
+/* Channels of a line of 16 bits, and places of a step of the weight's gradient. */
 #define CUP__CONV_CHUNK 64
 
 /* How TMA walks over the places of a class along a side. */
@@ -22,6 +22,8 @@ typedef struct cup__conv_work {
     conv_line line[2];
     cup__conv_walk walk[2];
     cup__product p;
+    cup_dtype bias_dtype;
+    cup__scaling scaling; /* of codes, to which `p` points then */
     cup__wgmma_plan plan;
     bool depth, spread;
     bool matrices; /* k is places, and its parts are matrices of their own */
@@ -29,6 +31,8 @@ typedef struct cup__conv_work {
     wgmma_conv argument;
     CUtensorMap a, b, y;
 } cup__conv_work;
+
+cup__conv_walk cup__conv_walk_of(const conv_line *l);
 
 /* The image, of which `places` are read at a time; the weight, as a matrix for each tap, whose
  * lines are its channels; dy, whose places are `step` elements apart; the results; and the matrices

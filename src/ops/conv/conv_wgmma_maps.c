@@ -7,9 +7,9 @@
 #define LINE_BYTES 128 /* of sums on their way to memory */
 
 /* Bytes between elements of a dimension; where it has one, any that TMA takes. */
-static int64_t bytes_apart(int64_t size, int64_t step)
+static int64_t bytes_apart(int64_t size, int64_t step, cup_dtype dtype)
 {
-    return size == 1 ? 16 : step * 2;
+    return size == 1 ? 16 : step * cup_dtype_size(dtype);
 }
 
 /* The image, of which `places` are read at a time. */
@@ -17,19 +17,20 @@ cup_status cup__conv_encode_image(const cup__conv_work *w, CUtensorMap *map, int
 {
     const conv_call *c = w->call;
     const conv_line *l = w->line;
+    const cup_dtype dtype = w->p.dtype;
     const uint64_t sizes[] = {(uint64_t)c->channels, (uint64_t)l[1].size, (uint64_t)l[0].size,
                               (uint64_t)c->images};
-    const uint64_t strides[] = {(uint64_t)bytes_apart(l[1].size, c->x_step[3]),
-                                (uint64_t)bytes_apart(l[0].size, c->x_step[2]),
-                                (uint64_t)bytes_apart(c->images, c->x_step[0])};
+    const uint64_t strides[] = {(uint64_t)bytes_apart(l[1].size, c->x_step[3], dtype),
+                                (uint64_t)bytes_apart(l[0].size, c->x_step[2], dtype),
+                                (uint64_t)bytes_apart(c->images, c->x_step[0], dtype)};
     const int from[] = {(int)w->walk[1].from, (int)w->walk[0].from};
     const int end[] = {(int)w->walk[1].end, (int)w->walk[0].end};
     const uint32_t steps[] = {1, (uint32_t)l[1].step, (uint32_t)l[0].step, 1};
     CUresult result = cup__driver.cuTensorMapEncodeIm2col(
-        map, cup__tensor_map_type(w->p.dtype), 4, (void *)(uintptr_t)c->x, sizes, strides, from,
-        end, CUP__CONV_CHUNK, (uint32_t)places, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        map, cup__tensor_map_type(dtype), 4, (void *)(uintptr_t)c->x, sizes, strides, from,
+        end, (uint32_t)cup__wgmma_tile_k(&w->p), (uint32_t)places, steps,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     const cup__boxes image = {.size = {(int64_t)sizes[0], (int64_t)sizes[1]},
                               .stride = {0, (int64_t)strides[0]}};
     return result == CUDA_SUCCESS
@@ -49,31 +50,33 @@ cup_status cup__conv_encode_weight(cup__conv_work *w)
         .dtype = w->p.dtype,
         .ndim = 3,
         .size = {c->back ? c->results : c->channels, lines, taps},
-        .stride = {0, bytes_apart(lines, c->w_step[c->back]),
-                   bytes_apart(taps, c->w_step[c->side[1].taps > 1 ? 3 : 2])},
-        .box = {CUP__CONV_CHUNK, box_lines}};
+        .stride = {0, bytes_apart(lines, c->w_step[c->back], w->p.dtype),
+                   bytes_apart(taps, c->w_step[c->side[1].taps > 1 ? 3 : 2], w->p.dtype)},
+        .box = {(int)cup__wgmma_tile_k(&w->p), box_lines}};
     return cup__tensor_map_make(cup__cuda_of(w->c->device), &boxes, &w->b);
 }
 
 /* A matrix with lines of `length`, of which boxes are read or written. */
-static cup_status encode_matrix(const cup__conv_work *w, CUtensorMap *map, const void *data,
-                                int64_t length, int64_t lines, int64_t step, int box_length,
+static cup_status encode_matrix(const cup__conv_work *w, CUtensorMap *map, const cup__matrix *data,
+                                cup_dtype dtype, int64_t length, int64_t lines, int box_length,
                                 int box_lines)
 {
-    const cup__boxes boxes = {.data = data, .dtype = w->p.dtype, .ndim = 2, .size = {length, lines},
-                              .stride = {0, bytes_apart(lines, step)},
+    const cup__boxes boxes = {.data = data->data, .dtype = dtype, .ndim = 2,
+                              .size = {length, lines},
+                              .stride = {0, bytes_apart(lines, data->row, dtype)},
                               .box = {box_length, box_lines}};
     return cup__tensor_map_make(cup__cuda_of(w->c->device), &boxes, map);
 }
 
 cup_status cup__conv_encode_results(cup__conv_work *w)
 {
-    int64_t line = cup__wgmma_stored_line(w->plan.tile_n * 2) / 2;
+    cup_dtype dtype = cup__product_y_dtype(&w->p);
+    int64_t size = cup_dtype_size(dtype), line = cup__wgmma_stored_line(w->plan.tile_n * size);
     if (w->spread) {
         w->y = w->a; /* which nobody looks at */
         return CUP_OK;
     }
-    return encode_matrix(w, &w->y, w->p.y.data, w->p.n, w->p.m, w->p.y.row, (int)line, 16);
+    return encode_matrix(w, &w->y, &w->p.y, dtype, w->p.n, w->p.m, (int)(line / size), 16);
 }
 
 /* The matrices of the parts, in f32. */
@@ -89,6 +92,7 @@ cup_status cup__conv_encode_parts(cup__conv_work *w, const conv_parts *parts)
 
 cup_status cup__conv_encode_dy(cup__conv_work *w, int64_t step)
 {
-    return encode_matrix(w, &w->a, w->call->w, w->call->results, w->p.k, step, CUP__CONV_CHUNK,
+    const cup__matrix dy = {(char *)(uintptr_t)w->call->w, step, 1, {0}};
+    return encode_matrix(w, &w->a, &dy, w->p.dtype, w->call->results, w->p.k, CUP__CONV_CHUNK,
                          CUP__CONV_CHUNK);
 }

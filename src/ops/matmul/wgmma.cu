@@ -53,6 +53,9 @@
 #ifndef BESIDE /* whether it runs beside the kernel before it, which writes other elements of y */
 #define BESIDE 0
 #endif
+#ifndef K_STEPS /* of a line, of which the rest is zero */
+#define K_STEPS WGMMA_K_STEPS
+#endif
 #ifndef Y_DIRECT /* y's rows do not start at multiples of 16 bytes */
 #define Y_DIRECT 0
 #endif
@@ -91,6 +94,8 @@
 typedef dtype_of<Y_T>::type result;
 #if Y_T == CUP_F8E4M3 || Y_T == CUP_F8E5M2
 typedef T bias_value;
+#elif defined(BIAS_T)
+typedef dtype_of<BIAS_T>::type bias_value;
 #else
 typedef result bias_value;
 #endif
@@ -132,7 +137,7 @@ DEVICE void multiply(products &sum, uint64_t a, uint64_t b, bool add)
 {
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < WGMMA_K_STEPS; i++)
+    for (int i = 0; i < K_STEPS; i++)
 #pragma unroll
         for (int m = 0; m < BLOCKS_M; m++) {
             uint64_t down = (uint64_t)((A_ALONG == PRODUCT_ALONG_K ? 64 * 128 : PANEL) >> 4) * m;

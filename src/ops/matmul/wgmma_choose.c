@@ -65,11 +65,14 @@ static const entry plain_entries[] = {
     {C(128, 256, 3, 1, 1), {4.5, 0.655, 1.85, 1.0}},
 };
 
-/* What convolutions choose from beside: tiles for 64 results. */
+/* Tiles for 64 results. */
 static const entry narrow_entries[] = {
     {P(128, 64, 8, 1, 1), {3.5, 0.25, 0.0, 1.0}},
     {P(64, 256, 4, 1, 1), {3.5, 0.36, 0.4, 1.0}},
 };
+
+static const entry narrow_code_entries[] = {{P(128, 64, 8, 1, 1), {0, 0.25, 0.1, 1}}};
+static const entry narrow_promoted_entries[] = {{C(128, 64, 8, 1, 1), {0, 0.32, 0.5, 1}}};
 
 static const entry group_entries[] = {
     {P(128, 192, 4, 1, 1), {0, 0.473, 0.74, 1}}, {C(128, 256, 4, 1, 1), {0, 0.619, 2.08, 1}},
@@ -114,12 +117,26 @@ static const menu plain_menu = {plain_entries, COUNT(plain_entries), plain_count
                                simple_time},
                   promoted_menu = {promoted_entries, COUNT(promoted_entries), code_counts, false,
                                    simple_time};
+/* What convolutions choose from beside. */
+static const menu narrow_menu = {narrow_entries, COUNT(narrow_entries), plain_counts, true,
+                                 plain_time},
+                  narrow_code_menu = {narrow_code_entries, COUNT(narrow_code_entries), code_counts,
+                                      false, simple_time},
+                  narrow_promoted_menu = {narrow_promoted_entries, COUNT(narrow_promoted_entries),
+                                          code_counts, false, simple_time};
 
 static const menu *menu_of(const cup__product *p)
 {
     return p->scaling       ? cup__wgmma_promotes(p) ? &promoted_menu : &code_menu
            : p->groups.kind ? &group_menu
                             : &plain_menu;
+}
+
+static const menu *narrow_menu_of(const cup__product *p)
+{
+    return !p->scaling              ? &narrow_menu
+           : cup__wgmma_promotes(p) ? &narrow_promoted_menu
+                                    : &narrow_code_menu;
 }
 
 /* The library's tiles as its times show them; what one of them costs beside is shared. */
@@ -254,10 +271,10 @@ static double choose_parts(const cup__product *p, int multiprocessors, const men
     return least;
 }
 
-double cup__wgmma_choose(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan)
+/* The plan of a menu, where one is better than what was found before and takes `least`. */
+static double choose_from(const cup__product *p, int multiprocessors, const menu *from,
+                          double least, cup__wgmma_plan *plan)
 {
-    const menu *from = menu_of(p);
-    double least = 0;
     for (int i = 0; i < from->count; i++) {
         cup__wgmma_plan one;
         double time = choose_parts(p, multiprocessors, from, &from->entries[i], &one);
@@ -269,18 +286,15 @@ double cup__wgmma_choose(const cup__product *p, int multiprocessors, cup__wgmma_
     return least;
 }
 
+double cup__wgmma_choose(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan)
+{
+    return choose_from(p, multiprocessors, menu_of(p), 0, plan);
+}
+
 double cup__wgmma_choose_conv(const cup__product *p, int multiprocessors, cup__wgmma_plan *plan)
 {
     double least = cup__wgmma_choose(p, multiprocessors, plan);
-    for (int i = 0; i < COUNT(narrow_entries); i++) {
-        cup__wgmma_plan one;
-        double time = choose_parts(p, multiprocessors, &plain_menu, &narrow_entries[i], &one);
-        if (time > 0 && (least <= 0 || time < least)) {
-            least = time;
-            *plan = one;
-        }
-    }
-    return least;
+    return choose_from(p, multiprocessors, narrow_menu_of(p), least, plan);
 }
 
 /* The best number of parts of a long k, which are matrices of their own in f32 and added later. */

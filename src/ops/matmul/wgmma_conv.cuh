@@ -6,7 +6,7 @@
 
 #include "wgmma_load.cuh"
 
-#define CHUNK 64 /* channels of a line */
+#define CHUNK TILE_K /* channels of a line */
 
 /* Place number `index` of all images, and what its first tap reads; beyond the last one an image
  * that is not there. */

@@ -186,7 +186,7 @@ DEVICE void put_rows(const wgmma_call &c, const tensor_map &map, const unit &u, 
             code.take(c, row + lane() / 4, v);
         stage(buffer, j, v);
     }
-    if (STORE16 && !Y_DIRECT) {
+    if (STORE16 && !Y_DIRECT && !SPREAD) {
         __syncwarp();
         put_vectors(c, (result *)c.y, u, row, u.column + j0, buffer);
         return;

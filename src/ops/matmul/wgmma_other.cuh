@@ -131,7 +131,7 @@ DEVICE void put_vectors(const wgmma_call &c, result *y, const unit &u, int row, 
 DEVICE void put_places(const wgmma_conv &v, int row, int column, uint32_t buffer)
 {
     const int pieces = STAGE_LINE / 16, place = lane() % pieces;
-    column += place * 8;
+    column += place * (16 / (int)sizeof(result));
 #pragma unroll
     for (int r = lane() / pieces; r < 16; r += 32 / pieces) {
         uint4 words = load_shared16(staged_at(buffer, r, place));

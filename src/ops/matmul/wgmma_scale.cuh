@@ -136,7 +136,7 @@ DEVICE void add_blocks(sums &sum, const unit &u, uint64_t a, uint64_t b, const l
             wgmma_sum part[SUMS];
             wgmma_fence();
 #pragma unroll
-            for (int i = 0; i < WGMMA_K_STEPS; i++)
+            for (int i = 0; i < K_STEPS; i++)
                 wgmma<TILE_N>::run<PRODUCT_ALONG_K, PRODUCT_ALONG_K>(
                     part, a + from + (64 * 128 >> 4) * m + wgmma_step(PRODUCT_ALONG_K, i),
                     b + from + wgmma_step(PRODUCT_ALONG_K, i), i > 0);

@@ -116,6 +116,8 @@ TEST(scaled_conv2d_sentences)
     REFUSED("bias must have the shape [6]", x, w, NULL, six, five, CUP_F32, NULL);
     REFUSED("bias must be f32, not bf16", x, w, NULL, six, cup_cast(c, six, CUP_BF16), CUP_BF16,
             NULL);
+    REFUSED("weight_scale must be f32, not f16", x, w, NULL, cup_cast(c, six, CUP_F16), NULL,
+            CUP_F32, NULL);
     REFUSED("the result would have no height", x, drawn(c, CUP_I8, 6, 4, 6, 3), NULL, NULL, NULL,
             CUP_F32, NULL);
     cup_context_free(c);

@@ -2,6 +2,7 @@
 #include "ops/conv/conv_cuda.h"
 
 #include "base/divide.h"
+#include "ops/lowbit/scaled.h"
 
 #define TILE 64         /* of conv_simt.cu and conv_weight.cu, which have another of 128 */
 #define LARGE_TILE 128
@@ -42,6 +43,8 @@ const char *cup__conv_simt_refuses(const cup__call *call)
 {
     const conv_call c = cup__conv_of(call).call;
     int64_t blocks, taps = (int64_t)c.side[0].taps * c.side[1].taps;
+    if (cup__conv_is_scaled(call) && cup__scaled_refuses(call))
+        return cup__scaled_refuses(call);
     if (call->result[0].size[0] == 0 || call->result[0].size[1] == 0 || c.images == 0)
         return NULL;
     if (c.channels && taps > INT32_MAX / 2 / c.channels)

@@ -3,6 +3,7 @@
 #include "ops/conv/conv_cpu_packed.h"
 #include "ops/conv/conv_cuda.h"
 #include "ops/conv/conv_cudnn.h"
+#include "ops/lowbit/scaled.h"
 
 #define VARIES "a BLAS library may add in another order each time"
 
@@ -37,12 +38,14 @@ const cup__impl cup__conv_impls[] = {
 /* Of codes of 8 bits. */
 const cup__impl cup__scaled_conv_impls[] = {
     {.name = "rows", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(16, 64, 128),
-     .refuses = cup__refuses_f64, .run = cup__scaled_conv_cpu},
+     .refuses = cup__scaled_refuses, .run = cup__scaled_conv_cpu},
     {.name = "few", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(4, 256),
      .refuses = cup__conv_few_refuses, .run = cup__conv_few},
     {.name = "wgmma", .place = CUP__CUDA, .strided = true,
      CUP__THRESHOLDS(16, 32, 64, 128, 192, 256),
      .refuses = cup__conv_wgmma_refuses, .run = cup__conv_wgmma, .slack = 0x1p-8},
+    {.name = "wgmma_few", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(4, 8, 16, 128),
+     .refuses = cup__conv_wgmma_few_refuses, .run = cup__conv_wgmma_few, .slack = 0x1p-8},
     {.name = "mma", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(16, 32, 64, 128),
      .refuses = cup__conv_mma_refuses, .run = cup__conv_mma, .slack = 0x1p-11},
     {.name = "simt", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(16, 64, 128),

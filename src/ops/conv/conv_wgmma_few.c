@@ -18,8 +18,9 @@ typedef struct packing {
     int64_t rows, wide;           /* of the packed image, and columns */
 } packing;
 
-static packing packing_of(const conv_call *c)
+static packing packing_of(const cup__conv *v)
 {
+    const conv_call *c = &v->call;
     const conv_side *s = c->side;
     packing p = {.channels = c->channels <= 4 ? 4 : FEW, .columns = (int)power_from(s[1].taps)};
     p.group = LINE / p.channels / p.columns;
@@ -31,7 +32,8 @@ static packing packing_of(const conv_call *c)
         return p;
     p.taps = (int)divide_up(s[0].taps, p.group);
     p.rows = (int64_t)(s[0].out - 1) * s[0].stride + (int64_t)(p.taps - 1) * p.group + 1;
-    p.wide = divide_up((int64_t)(s[1].out - 1) * s[1].stride + p.columns, 2) * 2;
+    int64_t even = CUP__CONV_PIECE_BYTES / cup_dtype_size(v->dtype) / 4; /* of 4 elements or more */
+    p.wide = round_up((int64_t)(s[1].out - 1) * s[1].stride + p.columns, even);
     return p;
 }
 
@@ -40,7 +42,8 @@ const char *cup__conv_wgmma_few_refuses(const cup__call *call)
     const char *why = cup__conv_wgmma_never(call);
     if (why)
         return why;
-    const conv_call c = cup__conv_of(call).call;
+    const cup__conv v = cup__conv_of(call);
+    const conv_call c = v.call;
     if (c.back || c.groups != 1)
         return "it has no gradient of the image, and no groups";
     if (c.channels == 0 || c.channels > FEW || c.results % CUP__CONV_PIECE || c.results < LEAST)
@@ -49,8 +52,9 @@ const char *cup__conv_wgmma_few_refuses(const cup__call *call)
         return "its kernel has gaps, or its stride is large";
     if (c.side[1].taps > LINE / 4)
         return "its kernel is wider than a line";
-    packing p = packing_of(&c);
-    if (p.group == 0 || p.group * p.channels * c.side[1].stride % CUP__CONV_PIECE)
+    packing p = packing_of(&v);
+    int piece = CUP__CONV_PIECE_BYTES / (int)cup_dtype_size(v.dtype);
+    if (p.group == 0 || p.group * p.channels * c.side[1].stride % piece)
         return "its lines would not start at multiples of 16 bytes";
     if ((p.taps - 1) * p.group > FARTHEST)
         return "its kernel is higher than TMA reads";
@@ -145,7 +149,7 @@ static cup__conv of_lines(const job *j, const cup_tensor *image)
 static cup_status run_rows(cup__call *call)
 {
     cup__conv v = cup__conv_of(call);
-    job j = {call, &v, packing_of(&v.call)};
+    job j = {call, &v, packing_of(&v)};
     cup_tensor *image = packed_image(&j), *weight = image ? packed_weight(&j) : NULL;
     if (weight && call->c->error.status == CUP_OK) {
         cup__conv lines = of_lines(&j, image);
@@ -168,7 +172,7 @@ cup_status cup__conv_wgmma_few(cup__call *call)
 static cup_status run_sums(cup__call *call)
 {
     cup__conv v = cup__conv_of(call);
-    job j = {call, &v, packing_of(&v.call)};
+    job j = {call, &v, packing_of(&v)};
     cup_tensor *image = packed_image(&j), *sums = NULL;
     conv_parts parts;
     if (image && call->c->error.status == CUP_OK) {

@@ -3,6 +3,7 @@
 
 #include "cuda/loader.h"
 #include "ops/conv/conv_wgmma.h"
+#include "ops/lowbit/scaled.h"
 
 #define LEAST 16     /* channels and results, below which most of a tile would be empty */
 #define GROUP_LEAST 64 /* channels and results of each of several groups, which are a launch each */
@@ -55,8 +56,10 @@ const char *cup__conv_wgmma_never(const cup__call *call)
     if (!cup__driver.cuTensorMapEncodeTiled || !cup__driver.cuTensorMapEncodeIm2col ||
         !cup__driver.cuLaunchKernelEx)
         return "the driver is too old for tensor maps";
-    if (v.dtype != CUP_BF16 && v.dtype != CUP_F16 && !cup__conv_is_scaled(call))
+    if (v.dtype != CUP_BF16 && v.dtype != CUP_F16 && v.dtype != CUP_I8 && v.dtype != CUP_F8E4M3)
         return "it multiplies bf16, f16 and codes of 8 bits only";
+    if (cup__conv_is_scaled(call) && cup__scaled_refuses(call))
+        return cup__scaled_refuses(call);
     for (int d = 0; d < 2; d++) {
         int64_t side = c->side[d].in > c->side[d].out ? c->side[d].in : c->side[d].out;
         if (c->side[d].in == 0 || c->side[d].out == 0 || places > PLACES_MOST / side)

@@ -23,23 +23,53 @@ static cup_tensor *numbers(cup_context *c, int64_t count)
     return cup_uniform(c, CUP_F32, 1, &count, 0.5, 2);
 }
 
-/* Sums of 9 x 300 products of 127 x 127, one of which is 1 less each way: 2^24 and more. */
-TEST(scaled_conv2d_exact)
+/* Sums of `channels` x 9 products of 127 x 127, but for one of 126 in each result's row: beyond
+ * 2^24, where only exact sums give the nearest f32. Channels last if `last`. */
+static void check_exact(cup_context *c, int64_t channels, int64_t groups, bool last)
 {
-    cup_context *c = cpu();
-    enum { K = 300, TAPS = 9 };
-    int8_t x[K * TAPS], w[2 * K * TAPS];
+    enum { RESULTS = 32, TAPS = 9 };
+    int64_t each = channels / groups, depth = each * TAPS;
+    static int8_t x[2 * 576 * TAPS], w[RESULTS * 576 * TAPS];
+    static float sums[RESULTS];
     memset(x, 127, sizeof x);
     memset(w, 127, sizeof w);
-    w[K * TAPS + 7] = 126;
+    for (int64_t i = 0; i < RESULTS; i++)
+        w[i * depth + i * 7 % depth] = 126;
+    cup_tensor *image = cup_tensor_from(c, CUP_I8, 4, (int64_t[]){1, channels, 3, 3}, x);
+    if (last)
+        image = cup_permute(c, cup_tensor_from(c, CUP_I8, 4, (int64_t[]){1, 3, 3, channels}, x),
+                            (int64_t[]){0, 3, 1, 2}, 4);
+    cup_tensor *weight = cup_tensor_from(c, CUP_I8, 4, (int64_t[]){RESULTS, each, 3, 3}, w);
     cup_tensor *y = cup_scaled_conv2d(
-        c, cup_tensor_from(c, CUP_I8, 4, (int64_t[]){1, K, 3, 3}, x),
-        cup_tensor_from(c, CUP_I8, 4, (int64_t[]){2, K, 3, 3}, w), NULL, NULL, NULL, CUP_F32, NULL);
-    EXPECT(y);
-    const float *sums = cup_tensor_data(y);
-    EXPECT(sums[0] == (float)(127 * 127 * K * TAPS));
-    EXPECT(sums[1] == (float)(127 * 127 * K * TAPS - 127) && sums[1] != sums[0]);
+        c, image, weight, NULL, NULL, NULL, CUP_F32,
+        CUP_OPTIONS(cup_scaled_conv2d_options, .groups = (int)groups));
+    EXPECT(y && y->count == RESULTS);
+    EXPECT_INT(cup_tensor_read(cup_copy(c, y), sums, sizeof sums), CUP_OK);
+    for (int i = 0; i < RESULTS; i++)
+        EXPECT(sums[i] == (float)(127 * 127 * depth - 127));
+}
+
+static void check_all_exact(const char *device)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
+    if (cup_error(c))
+        test_skip("%s", cup_error_text(c));
+    check_exact(c, 512, 1, true);
+    check_exact(c, 301, 1, true);
+    check_exact(c, 301, 1, false);
+    check_exact(c, 576, 2, true);
+    check_exact(c, 576, 4, false);
     cup_context_free(c);
+}
+
+TEST(scaled_conv2d_exact)
+{
+    check_all_exact("cpu");
+}
+
+TEST(gpu_scaled_conv2d_exact)
+{
+    check_all_exact("cuda");
 }
 
 /* With a kernel of 1 x 1 it is scaled_matmul, whose code is another. */

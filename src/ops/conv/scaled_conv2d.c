@@ -116,6 +116,7 @@ static const cup__sample samples[] = {
     {NULL, NULL}};
 static const cup__sample bench[] = {{"64x64x56x56 64x64x3x3 () 64 -", &three},
                                     {"256x64x56x56 64x64x3x3 () 64 -", &three},
+                                    {"256x64x56x56 64x64x3x3 () 64 -", &three_f16},
                                     {"32x128x128x128 64x128x3x3 () 64 -", &three},
                                     {"64x128x128x128 128x128x3x3 () 128 -", &three},
                                     {"256x256x56x56 64x256x1x1 () 64 -", &plain},

@@ -70,6 +70,7 @@ static int make_trainer(train_run *r)
         return code;
     r->training.tensor = r->parts.tensor;
     r->training.stages = r->parts.stages;
+    r->training.chunks = r->parts.chunks;
     r->training.ring = r->parts.ring;
     r->training.blocks = r->parts.blocks[0] ? r->parts.blocks : NULL;
     r->training.comm = r->comm;
@@ -298,7 +299,9 @@ const cli_verb verb_train = {
         "--parallel dp=2,tp=2 lets groups of two share out one model, each process with a part of "
         "the heads, of the MLPs and of the vocabulary, for models that do not fit one of them; "
         "pp=2 gives each of two a half of its blocks, through which the batches of a step go one "
-        "after the other: with --accumulate many times as many as stages they seldom wait. cp=2 "
+        "after the other: with --accumulate many times as many as stages they seldom wait, and "
+        "with --interleave 2, which gives each two of four quarters, not those that follow each "
+        "other, half as long. cp=2 "
         "gives each of two a half of every text, for contexts that do not fit one of them: keys "
         "and values go round between them while attention is computed; the context must be a "
         "multiple of twice as many, and dropout 0. Where the run fails, each process writes "

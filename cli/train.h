@@ -22,7 +22,7 @@ typedef struct train_given {
     int64_t layers, heads, kv_heads, head_size, width, hidden, context, vocabulary;
     int64_t batch, accumulate, steps, warmup, decline_steps;
     int64_t evaluate_every, evaluate_texts, save_every, check_every;
-    int64_t gpus, processes, restarts, zero;
+    int64_t gpus, processes, restarts, zero, interleave;
     int64_t nodes, texts; /* and the next line: of a plan */
     double nic, link;
     int64_t seed, sample, threads, logits_memory;
@@ -52,12 +52,13 @@ int train_images(cli_call *call);
 /* Refuses what cannot be started so; says how many processes are to be started from here, 1 where
  * this one does the work. Returns an exit code. */
 int train_plan(const train_given *given, int *processes);
-/* How so many processes share out a model: in stages of so many blocks, each among several; and
- * into how many parts a text. Returns an exit code. */
+/* How so many processes share out a model: in stages of chunks of so many blocks, each among
+ * several; and into how many parts a text. Returns an exit code. */
 #define TRAIN_STAGES 64
+#define TRAIN_CHUNKS 32
 typedef struct train_parts {
-    int64_t tensor, stages, ring;
-    int64_t blocks[TRAIN_STAGES]; /* all 0: as many each */
+    int64_t tensor, stages, chunks, ring;
+    int64_t blocks[TRAIN_STAGES * TRAIN_CHUNKS]; /* all 0: as many each */
 } train_parts;
 int train_parallel(const train_given *given, int processes, train_parts *out);
 /* Its GPU, or its share of the cores. Returns an exit code. */

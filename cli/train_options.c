@@ -52,6 +52,10 @@ const cli_option train_options[] = {
      "dp, which follows"},
     {"stages", TEXT(train_given, stages), "BLOCKS,..", NULL,
      "how many blocks each stage of --parallel pp has; without it as many each as can be"},
+    {"interleave", INTEGER(train_given, interleave, 1, TRAIN_CHUNKS), "N", "1",
+     "each stage of --parallel pp has N chunks of blocks that do not follow each other, so that it "
+     "waits less for the others; --stages then names the blocks of all chunks in the model's "
+     "order"},
     {"zero", INTEGER(train_given, zero, 0, 3), "STAGE", "0",
      "what each of several processes keeps of a share of the parameters only: 1 the optimizer's "
      "states, 2 gradients, too, 3 the parameters, too (ZeRO); 0: nothing"},

@@ -1,4 +1,4 @@
-/* How the processes of a run share out its work: --parallel and --stages. */
+/* How the processes of a run share out its work: --parallel, --stages and --interleave. */
 #include <stdio.h>
 #include <string.h>
 
@@ -37,22 +37,29 @@ static int take_pairs(const train_given *given, int numbers[WAYS])
     return CLI_OK;
 }
 
+/* Of all chunks, in the order of the model. */
 static int take_stages(const train_given *given, train_parts *out)
 {
+    int64_t all = out->stages * out->chunks;
     int count = 0;
     for (const char *text = given->stages; text && *text; count++) {
         int length = 0, blocks = 0, read = sscanf(text, "%4d%n", &blocks, &length);
         const char *end = text + length;
         if (read != 1 || blocks < 1 || (*end && (*end != ',' || !end[1])) ||
-            count == TRAIN_STAGES)
+            count == TRAIN_STAGES * TRAIN_CHUNKS)
             return cli_usage("--stages takes numbers of blocks with commas between, as 3,4,5, not "
                              "%s",
                              cli_shown(given->stages));
         out->blocks[count] = blocks;
         text = end + (*end == ',');
     }
-    if (!given->stages || (count > 1 && count == out->stages))
+    if (!given->stages || (count > 1 && count == all))
         return CLI_OK;
+    if (out->chunks > 1)
+        return cli_usage("--stages %s has %d numbers, and --parallel with --interleave %lld stages "
+                         "of %lld chunks: give %lld",
+                         cli_shown(given->stages), count, (long long)out->stages,
+                         (long long)out->chunks, (long long)all);
     return cli_usage("--stages %s is of %d stages, and --parallel of %lld: give pp=%d there, or "
                      "change it",
                      cli_shown(given->stages), count, (long long)out->stages, count);
@@ -75,7 +82,7 @@ static int check_parts(const train_given *given)
 int train_parallel(const train_given *given, int processes, train_parts *out)
 {
     int numbers[WAYS] = {0};
-    *out = (train_parts){.tensor = 1, .stages = 1, .ring = 1};
+    *out = (train_parts){.tensor = 1, .stages = 1, .chunks = 1, .ring = 1};
     int code = given->parallel ? take_pairs(given, numbers) : CLI_OK;
     if (!code && given->zero > 2 && processes > 1 && given->sample)
         return cli_usage("--sample writes with the whole model, of which --zero %lld leaves each "
@@ -98,6 +105,10 @@ int train_parallel(const train_given *given, int processes, train_parts *out)
     if (out->stages > TRAIN_STAGES)
         return cli_usage("--parallel %s has %lld stages, and %d are the most", given->parallel,
                          (long long)out->stages, TRAIN_STAGES);
+    out->chunks = given->interleave > 1 ? given->interleave : 1;
+    if (out->chunks > 1 && out->stages == 1)
+        return cli_usage("--interleave %lld is of the stages of a model: give --parallel pp=S, too",
+                         (long long)out->chunks);
     code = take_stages(given, out);
     return code || split == 1 ? code : check_parts(given);
 }

@@ -36,6 +36,8 @@ void train_announce(const train_run *r)
     if (r->comm && each > 1)
         fprintf(stderr, "; %lld share out the model: %lld stages by %lld parts", (long long)each,
                 (long long)r->parts.stages, (long long)r->parts.tensor);
+    if (r->comm && r->parts.chunks > 1)
+        fprintf(stderr, ", of %lld chunks each", (long long)r->parts.chunks);
     if (r->comm && r->parts.ring > 1)
         fprintf(stderr, "; texts in %lld parts", (long long)r->parts.ring);
     fputs(r->comm ? "\n" : "", stderr);

@@ -50,6 +50,9 @@ typedef struct cup_loop_calls {
      * are given what the stage before has made, and the last makes the loss. What it gives it has
      * made for that, and the same holds of it as of `loss`. One process alone calls it, too. */
     cup_tensor *(*stage)(cup_context *c, int64_t batch, cup_tensor *x, void *user);
+    /* In the place of `stage`, where each stage has several chunks of the model, see `chunks` of
+     * the options: what chunk `chunk` of this process makes. */
+    cup_tensor *(*chunk)(cup_context *c, int64_t batch, int chunk, cup_tensor *x, void *user);
 } cup_loop_calls;
 
 /* How a loop trains. */
@@ -79,6 +82,9 @@ typedef struct cup_loop_options {
     cup_dtype between_dtype;
     int between_ndim;
     int64_t between[CUP_MAX_DIMS];
+    /* With `pipe` and the call `chunk`: so many chunks of the model are on each process, which gets
+     * a batch as often. 0: 1. */
+    int64_t chunks;
 } cup_loop_options;
 
 /* With a communicator each process computes an equal share of a step's batches, of which there must
@@ -106,7 +112,10 @@ typedef struct cup_loop_options {
  * and the batches of a step go through all stages one after the other: as soon as a stage has as
  * many ahead as there are stages behind it, it goes backward with one batch for one that it goes
  * forward with, so that it keeps no more batches than that. Of a step of n batches a stage waits
- * about (stages - 1) / (n + stages - 1) of the time. A parameter that several stages have under one
+ * about (stages - 1) / (n + stages - 1) of the time. With `chunks` chunk v of stage s is number
+ * v stages + s of the model; a stage then waits for (stages - 1) / (chunks n) of the time that it
+ * computes, where n is a multiple of the stages, and keeps as much, for passing on so many times as
+ * many tensors. A parameter that several stages have under one
  * name is one parameter; it begins as the first of them has it, and its gradients are added up.
  * Rank 0 has the first stage. Ranks of `comm` stand so: those that share out a stage's parameters,
  * then stages, then groups that share the batches. Optimizers with `split` are refused. Gradients

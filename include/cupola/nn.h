@@ -68,6 +68,8 @@ typedef struct cup_gpt {
     int64_t lora_rank;
     double lora_alpha;
     int64_t first, end;  /* the blocks that are here, of a stage; all of others */
+    int64_t *bounds; /* of a stage of several chunks [chunks, 2]: from which block to which */
+    int chunks;      /* 1 of others */
 } cup_gpt;
 
 /* A new model: weights normal with deviation 0.02, those that lead back to the residual stream
@@ -101,6 +103,14 @@ CUP_API cup_status cup_gpt_merge(cup_gpt *m);
  * of a whole model refuses it, but for cup_parameters_*. */
 CUP_API cup_gpt *cup_gpt_stage_new(cup_context *c, cup_dtype dtype, int64_t first, int64_t end,
                                    const cup_gpt_config *config, cup_comm *among);
+
+/* The same of several chunks, as a process has them that a batch comes to as often, see `chunks` of
+ * cup_loop_options: the blocks [bounds[2 i], bounds[2 i + 1]) are chunk i. They follow each other
+ * and have blocks between them. cup_gpt_chunk_call makes what one of them makes, see below. */
+CUP_API cup_gpt *cup_gpt_chunks_new(cup_context *c, cup_dtype dtype, const int64_t *bounds,
+                                    int chunks, const cup_gpt_config *config, cup_comm *among);
+CUP_API cup_tensor *cup_gpt_chunk_call(cup_gpt *m, int chunk, cup_tensor *tokens, cup_tensor *x,
+                                       cup_tensor *targets, bool training);
 
 /* What a stage makes: the first from tokens [B,T], others from the x [B,T,width] that the stage
  * before has made; the last one's is the loss, see cup_gpt_loss, whose targets the others do not

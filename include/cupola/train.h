@@ -64,6 +64,11 @@ typedef struct cup_training {
      * more. 0: 1. The context must be a multiple of twice as many; dropout is refused. Nor is it
      * kept in checkpoints. */
     int64_t ring;
+    /* So many chunks of blocks are on each of the processes of `stages`, see `chunks` of
+     * cup_loop_options: stages wait less for each other, and pass on more. `blocks` then says how
+     * many each chunk has, of all stages in the order of the model: stages times chunks numbers.
+     * 0: 1. All else is as of `stages`. */
+    int64_t chunks;
 } cup_training;
 
 /* A run that is known to work, under a name. */

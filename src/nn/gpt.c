@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cupola/ops.h"
 #include "cupola/prof.h"
@@ -50,14 +51,30 @@ static bool is_first(const cup_gpt *m)
     return m->first == 0;
 }
 
-bool cup__gpt_is_last(const cup_gpt *m)
+static bool is_last(const cup_gpt *m)
 {
     return m->end == m->config.layers;
 }
 
+static int64_t blocks_here(const cup_gpt *m)
+{
+    int64_t count = 0;
+    for (int i = 0; i < m->chunks; i++)
+        count += m->bounds[2 * i + 1] - m->bounds[2 * i];
+    return count;
+}
+
+static bool has_block(const cup_gpt *m, int64_t block)
+{
+    for (int i = 0; i < m->chunks; i++)
+        if (block >= m->bounds[2 * i] && block < m->bounds[2 * i + 1])
+            return true;
+    return false;
+}
+
 bool cup__gpt_is_stage(const cup_gpt *m)
 {
-    return !is_first(m) || !cup__gpt_is_last(m);
+    return blocks_here(m) < m->config.layers;
 }
 
 cup_status cup__gpt_check_whole(const cup_gpt *m, const char *what)
@@ -74,10 +91,10 @@ cup_status cup__gpt_check_whole(const cup_gpt *m, const char *what)
 static bool is_here(const cup_gpt *m, const cup__gpt_tensor *t, int64_t block)
 {
     if (t->in_block)
-        return block >= m->first && block < m->end;
+        return has_block(m, block);
     if (t->offset == offsetof(cup_gpt, embedding))
-        return is_first(m) || (cup__gpt_is_last(m) && !m->config.untied);
-    return t->offset == offsetof(cup_gpt, positions) ? is_first(m) : cup__gpt_is_last(m);
+        return is_first(m) || (is_last(m) && !m->config.untied);
+    return t->offset == offsetof(cup_gpt, positions) ? is_first(m) : is_last(m);
 }
 
 /* Draws as often as a tensor of another stage does. */
@@ -124,6 +141,8 @@ static cup_status make_blocks(cup_gpt *m, const cup_transformer_tensors *tensors
         .activation = g->mlp == CUP_MLP_KIND_SWIGLU ? CUP_ACTIVATION_SWIGLU : CUP_ACTIVATION_GELU,
         .dropout = g->dropout};
     for (int64_t i = m->first; i < m->end; i++) {
+        if (!has_block(m, i))
+            continue;
         cup_status status = cup_transformer_layer_of(&m->blocks[i], m->parameters, &tensors[i],
                                                      g->heads, &options);
         if (status != CUP_OK)
@@ -147,7 +166,7 @@ static cup_status make(cup_gpt *m, cup_comm *among)
 {
     cup_context *c = m->context;
     size_t layers = (size_t)m->config.layers;
-    int processes = cup_comm_count(among) * (int)(m->config.layers / (m->end - m->first));
+    int processes = cup_comm_count(among) * (int)(m->config.layers / blocks_here(m));
     cup_status status =
         cup__gpt_fits(c, &m->config, cup_dtype_size(m->dtype), "weights", processes);
     if (status != CUP_OK)
@@ -174,10 +193,19 @@ static cup_status make(cup_gpt *m, cup_comm *among)
 static cup_status check_stage(const cup_gpt *m)
 {
     cup_context *c = m->context;
-    if (m->first < 0 || m->first >= m->end || m->end > m->config.layers)
-        return cup_fail(c, CUP_ARGUMENT, "gpt: a stage has blocks from %lld to %lld, and the model "
-                                         "%lld; give each stage some of them",
-                        (long long)m->first, (long long)m->end, (long long)m->config.layers);
+    for (int i = 0; i < m->chunks; i++) {
+        int64_t first = m->bounds[2 * i], end = m->bounds[2 * i + 1];
+        if (first < 0 || first >= end || end > m->config.layers)
+            return cup_fail(c, CUP_ARGUMENT,
+                            "gpt: a stage has blocks from %lld to %lld, and the model %lld; give "
+                            "each stage some of them",
+                            (long long)first, (long long)end, (long long)m->config.layers);
+        if (i > 0 && first <= m->bounds[2 * i - 1])
+            return cup_fail(c, CUP_ARGUMENT,
+                            "gpt: chunk %d of a stage begins with block %lld, and the one before "
+                            "it ends there or behind; leave blocks for other stages between them",
+                            i, (long long)first);
+    }
     if (cup__gpt_is_stage(m) && m->config.dropout > 0)
         return cup_fail(c, CUP_UNSUPPORTED,
                         "gpt: nothing is dropped out where processes have stages of the model; set "
@@ -185,8 +213,25 @@ static cup_status check_stage(const cup_gpt *m)
     return CUP_OK;
 }
 
+static cup_status take_bounds(cup_gpt *m, const int64_t *bounds, int chunks)
+{
+    if (!bounds || chunks < 1)
+        return cup_fail(m->context, CUP_ARGUMENT, "gpt: a stage has %d chunks; give it some",
+                        bounds ? chunks : 0);
+    m->bounds = malloc(2 * (size_t)chunks * sizeof *m->bounds);
+    if (!m->bounds)
+        return cup_fail(m->context, CUP_MEMORY, "out of host memory for a model");
+    memcpy(m->bounds, bounds, 2 * (size_t)chunks * sizeof *m->bounds);
+    m->chunks = chunks;
+    if (bounds[1] == ALL)
+        m->bounds[1] = m->config.layers;
+    m->first = m->bounds[0];
+    m->end = m->bounds[2 * chunks - 1];
+    return check_stage(m);
+}
+
 static cup_gpt *make_blocks_of(cup_context *c, cup_dtype dtype, const cup_gpt_config *config,
-                               cup_comm *among, int64_t first, int64_t end)
+                               cup_comm *among, const int64_t *bounds, int chunks)
 {
     if (!c || cup_error(c) != CUP_OK)
         return NULL;
@@ -201,30 +246,37 @@ static cup_gpt *make_blocks_of(cup_context *c, cup_dtype dtype, const cup_gpt_co
     }
     m->context = c;
     m->dtype = dtype;
-    m->first = first;
     cup_status status = cup__gpt_config_take(c, config, &m->config);
-    m->end = end == ALL ? m->config.layers : end;
-    if (status == CUP_OK && check_stage(m) == CUP_OK && make(m, among) == CUP_OK)
+    if (status == CUP_OK && take_bounds(m, bounds, chunks) == CUP_OK && make(m, among) == CUP_OK)
         return m;
     cup_gpt_free(m);
     return NULL;
 }
 
+static const int64_t whole[] = {0, ALL};
+
 cup_gpt *cup_gpt_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config)
 {
-    return make_blocks_of(c, dtype, config, NULL, 0, ALL);
+    return make_blocks_of(c, dtype, config, NULL, whole, 1);
 }
 
 cup_gpt *cup_gpt_among_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config,
                            cup_comm *among)
 {
-    return make_blocks_of(c, dtype, config, among, 0, ALL);
+    return make_blocks_of(c, dtype, config, among, whole, 1);
 }
 
 cup_gpt *cup_gpt_stage_new(cup_context *c, cup_dtype dtype, int64_t first, int64_t end,
                            const cup_gpt_config *config, cup_comm *among)
 {
-    return make_blocks_of(c, dtype, config, among, first, end < 0 ? 0 : end);
+    const int64_t bounds[] = {first, end < 0 ? 0 : end};
+    return make_blocks_of(c, dtype, config, among, bounds, 1);
+}
+
+cup_gpt *cup_gpt_chunks_new(cup_context *c, cup_dtype dtype, const int64_t *bounds, int chunks,
+                            const cup_gpt_config *config, cup_comm *among)
+{
+    return make_blocks_of(c, dtype, config, among, bounds, chunks);
 }
 
 void cup_gpt_free(cup_gpt *m)
@@ -236,5 +288,6 @@ void cup_gpt_free(cup_gpt *m)
     free(m->loras);
     free(m->blocks);
     free(m->passes);
+    free(m->bounds);
     free(m);
 }

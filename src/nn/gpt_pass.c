@@ -137,19 +137,21 @@ static cup_status check_tokens(const cup_gpt *m, cup_tensor *tokens)
     return cup__gpt_tokens_check(m, tokens);
 }
 
-/* The blocks that are here; what the last one adds is not in the sum yet. */
-static cup_tensor *run_blocks(const cup_gpt *m, cup_tensor *x, cup_tensor **delta, bool training)
+/* The blocks of a chunk; what the last one adds is not in the sum yet. */
+static cup_tensor *run_blocks(const cup_gpt *m, int chunk, cup_tensor *x, cup_tensor **delta,
+                              bool training)
 {
     cup_context *c = m->context;
     bool was = cup_parameters_training(m->parameters, training);
+    int64_t from = m->bounds[2 * chunk], end = m->bounds[2 * chunk + 1];
     bool norms = m->recompute == CUP_RECOMPUTE_POLICY_NORMS && !cup_recompute_norms(c, true);
-    for (int64_t i = m->first; i < m->end; i++) {
+    for (int64_t i = from; i < end; i++) {
         cup_tensor *in = x, *added = *delta;
         if (m->recompute == CUP_RECOMPUTE_POLICY_BLOCK)
             x = cup_recompute(c, run_recomputed, &x, 1, &m->passes[2 * i + training]);
         else
             x = cup_transformer_layer_pass(&m->blocks[i], x, delta);
-        if (i > m->first || m->first == 0) /* the caller's, of a later stage */
+        if (i > from || from == 0) /* the caller's, of a later stage */
             instead(x, in);
         instead(*delta, added);
     }
@@ -164,7 +166,7 @@ static cup_tensor *pass(const cup_gpt *m, cup_tensor *tokens, bool training)
 {
     if (check_tokens(m, tokens) != CUP_OK)
         return NULL;
-    cup_tensor *delta = NULL, *x = run_blocks(m, embed(m, tokens, training), &delta, training);
+    cup_tensor *delta = NULL, *x = run_blocks(m, 0, embed(m, tokens, training), &delta, training);
     return end_of_blocks(m, x, delta, training);
 }
 
@@ -280,16 +282,27 @@ static cup_status check_between(const cup_gpt *m, cup_tensor *x)
 cup_tensor *cup_gpt_stage_call(cup_gpt *m, cup_tensor *tokens, cup_tensor *x, cup_tensor *targets,
                                bool training)
 {
+    return cup_gpt_chunk_call(m, 0, tokens, x, targets, training);
+}
+
+cup_tensor *cup_gpt_chunk_call(cup_gpt *m, int chunk, cup_tensor *tokens, cup_tensor *x,
+                               cup_tensor *targets, bool training)
+{
     if (!m || cup_error(m->context) != CUP_OK)
         return NULL;
     cup_context *c = m->context;
     cup_tensor *delta = NULL;
-    if ((m->first == 0 ? check_tokens(m, tokens) : check_between(m, x)) != CUP_OK)
+    if (chunk < 0 || chunk >= m->chunks) {
+        cup_fail(c, CUP_ARGUMENT, "gpt: there is no chunk %d of a stage of %d", chunk, m->chunks);
+        return NULL;
+    }
+    bool first = m->bounds[2 * chunk] == 0;
+    if ((first ? check_tokens(m, tokens) : check_between(m, x)) != CUP_OK)
         return NULL;
     cup_scope_open(c);
-    x = m->first == 0 ? embed(m, tokens, training) : x;
-    x = run_blocks(m, x, &delta, training);
-    if (!cup__gpt_is_last(m))
+    x = first ? embed(m, tokens, training) : x;
+    x = run_blocks(m, chunk, x, &delta, training);
+    if (m->bounds[2 * chunk + 1] < m->config.layers)
         return cup_scope_return(c, delta ? cup_add(c, x, delta) : x);
     return cup_scope_return(c, loss_of(m, end_of_blocks(m, x, delta, training), targets, training));
 }

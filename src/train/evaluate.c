@@ -23,24 +23,36 @@ static bool is_last(const evaluation *e)
     return cup_comm_rank(e->pipe) == cup_comm_count(e->pipe) - 1;
 }
 
-/* Through this process's stage; the loss is 0 in all but the last. */
+/* Through a chunk of this process's stage; the loss is that of the last one. */
+static cup_status evaluate_chunk(const evaluation *e, int chunk, cup_tensor *tokens,
+                                 cup_tensor *targets, double *loss)
+{
+    const cup_gpt *m = e->model;
+    cup_context *c = m->context;
+    int at = cup_comm_rank(e->pipe), count = cup_comm_count(e->pipe);
+    cup_tensor *x = NULL;
+    if (m->bounds[2 * chunk] > 0) {
+        const int64_t shape[] = {cup_tensor_size(tokens, 0), cup_tensor_size(tokens, 1),
+                                 m->config.width};
+        x = cup_tensor_new(c, m->dtype, 3, shape);
+        CUP_TRY(x ? cup_comm_receive(e->pipe, x, (at + count - 1) % count) : c->error.status);
+    }
+    cup_tensor *y = cup_gpt_chunk_call(e->model, chunk, tokens, x, targets, false);
+    if (m->bounds[2 * chunk + 1] < m->config.layers)
+        return y ? cup_comm_send(e->pipe, y, (at + 1) % count) : c->error.status;
+    *loss = y ? cup_tensor_item(y) : NAN;
+    return c->error.status;
+}
+
+/* Through all chunks that are here, one batch alone being on its way where there are several; the
+ * loss is 0 in all stages but the last. */
 static cup_status evaluate_stage(const evaluation *e, cup_tensor *tokens, cup_tensor *targets,
                                  double *loss)
 {
-    cup_context *c = e->model->context;
-    int at = cup_comm_rank(e->pipe);
-    cup_tensor *x = NULL;
-    if (at > 0) {
-        const cup_gpt_config *g = &e->model->config;
-        const int64_t shape[] = {cup_tensor_size(tokens, 0), cup_tensor_size(tokens, 1), g->width};
-        x = cup_tensor_new(c, e->model->dtype, 3, shape);
-        CUP_TRY(x ? cup_comm_receive(e->pipe, x, at - 1) : c->error.status);
-    }
-    cup_tensor *y = cup_gpt_stage_call(e->model, tokens, x, targets, false);
     *loss = 0;
-    if (is_last(e))
-        *loss = y ? cup_tensor_item(y) : NAN;
-    return is_last(e) || !y ? c->error.status : cup_comm_send(e->pipe, y, at + 1);
+    for (int i = 0; i < e->model->chunks; i++)
+        CUP_TRY(evaluate_chunk(e, i, tokens, targets, loss));
+    return CUP_OK;
 }
 
 /* In place: the parts that stay lie behind where they go. */

@@ -22,10 +22,15 @@ static int64_t stages_of(const cup_training *a)
 static int64_t blocks_of(const cup_training *a)
 {
     int64_t layers = a->model.layers, stages = stages_of(a), most = 0;
+    int64_t chunks = a->chunks > 1 ? a->chunks : 1;
     if (!a->blocks || stages == 1)
         return (layers + stages - 1) / stages;
-    for (int64_t i = 0; i < stages; i++)
-        most = a->blocks[i] > most ? a->blocks[i] : most;
+    for (int64_t i = 0; i < stages; i++) {
+        int64_t blocks = 0;
+        for (int64_t k = 0; k < chunks; k++)
+            blocks += a->blocks[k * stages + i];
+        most = blocks > most ? blocks : most;
+    }
     return most;
 }
 

@@ -187,13 +187,14 @@ static cup_status take_options(cup_context *c, const cup_loop_options *from,
 {
     CUP_TRY(cup__options_take(&c->error, "training", options, sizeof *options, from));
     options->accumulate += options->accumulate == 0;
+    options->chunks += options->chunks == 0;
     return cup__fields_check(&c->error, "training", fields, options);
 }
 
 static cup_status take_calls(cup_context *c, const cup_loop_calls *from, cup_loop_calls *calls)
 {
     CUP_TRY(cup__options_take(&c->error, "training: its calls", calls, sizeof *calls, from));
-    if (calls->loss || calls->stage)
+    if (calls->loss || calls->stage || calls->chunk)
         return CUP_OK;
     return cup__fail(&c->error, CUP_ARGUMENT, "training: the %s NULL; nothing can be trained",
                      from ? "call that gives the loss is" : "calls are");

@@ -1,11 +1,7 @@
 /* Stages of a model, one behind the other on several processes, and the batches of a step on their
  * way through them: one forward, one backward (Narayanan and others 2019, "PipeDream: generalized
- * pipeline parallelism for DNN training", without its versions of weights).
- *
- * On the way between two stages x_i goes one way and its gradient d_i the other. Both ends pass
- * them in one order, x_0 .. x_w, d_0, x_w+1, d_1 .., where w batches are ahead: so neither waits
- * for what the other only gives later, also where a tensor is passed at the very moment that both
- * ask for it, as on the stream of a GPU.
+ * pipeline parallelism for DNN training", without its versions of weights), in the order of
+ * train/schedule.h.
  */
 #include <string.h>
 
@@ -16,32 +12,31 @@
 #include "grad/tape.h"
 #include "nn/parameters.h"
 #include "optim/optimizer.h"
+#include "train/schedule.h"
 #include "train/together.h"
 
-static cup__passage *passage_of(const cup_loop *l, int64_t k)
-{
-    return &l->pipeline->passages[k % l->pipeline->depth];
-}
+/* So many batches are scheduled at a time, which of 64 stages takes less than a second. */
+#define SCHEDULED 4096
+/* Tapes of a context are told apart by a number below this one. */
+#define TAPES 256
 
 static void passage_end(cup__passage *p)
 {
     cup_tensor_free(p->x);
     cup_tensor_free(p->y);
-    p->x = p->y = NULL;
+    cup_tensor_free(p->d);
+    p->x = p->y = p->d = NULL;
 }
 
-static cup_tensor *between_new(const cup_loop *l)
+/* Takes what another stage passes on, of as many as there are. */
+static cup_status take(cup_loop *l, cup_tensor **to, int from)
 {
     const cup_loop_options *o = &l->options;
-    return cup_tensor_new(l->c, o->between_dtype, o->between_ndim, o->between);
+    *to = cup_keep(cup_tensor_new(l->c, o->between_dtype, o->between_ndim, o->between));
+    return *to ? cup_comm_receive(l->pipe, *to, from) : l->c->error.status;
 }
 
-static cup_status receive(cup_loop *l, cup_tensor *to, int from)
-{
-    return to ? cup_comm_receive(l->pipe, to, from) : l->c->error.status;
-}
-
-static cup_status send(cup_loop *l, cup_tensor *t, int to)
+static cup_status pass(cup_loop *l, cup_tensor *t, int to)
 {
     bool was = cup_grad_recording(l->c, false);
     cup_tensor *plain = t ? cup__contiguous(l->c, t) : NULL;
@@ -49,7 +44,18 @@ static cup_status send(cup_loop *l, cup_tensor *t, int to)
     return plain ? cup_comm_send(l->pipe, plain, to) : l->c->error.status;
 }
 
-static cup_status check_made(cup_loop *l, const cup_tensor *y, int64_t i)
+/* Whether a chunk of this stage is the first of all, or the last. */
+static bool is_first(const cup__pipeline *s, int chunk)
+{
+    return s->at == 0 && chunk == 0;
+}
+
+static bool is_last(const cup__pipeline *s, int chunk)
+{
+    return s->at == s->last && chunk == s->chunks - 1;
+}
+
+static cup_status check_made(cup_loop *l, const cup_tensor *y, int chunk, int64_t i)
 {
     const cup_loop_options *o = &l->options;
     char text[CUP__SHAPE_TEXT];
@@ -58,7 +64,7 @@ static cup_status check_made(cup_loop *l, const cup_tensor *y, int64_t i)
         alike = y->shape[d] == o->between[d];
     if (l->c->error.status != CUP_OK)
         return l->c->error.status;
-    if (y && (alike || l->pipeline->at == l->pipeline->last) && y->scope >= 0)
+    if (y && (alike || is_last(l->pipeline, chunk)) && y->scope >= 0)
         return CUP_OK;
     return cup__fail(&l->c->error, CUP_SHAPE,
                      "training: stage %d has made %s of batch %lld; it must be a new tensor as "
@@ -66,92 +72,114 @@ static cup_status check_made(cup_loop *l, const cup_tensor *y, int64_t i)
                      l->pipeline->at, y ? cup__tensor_text(y, text) : "nothing", (long long)i);
 }
 
+static cup_tensor *call(cup_loop *l, int64_t i, int chunk, cup_tensor *x)
+{
+    const cup_loop_calls *calls = &l->calls;
+    return calls->chunk ? calls->chunk(l->c, i, chunk, x, calls->user)
+                        : calls->stage(l->c, i, x, calls->user);
+}
+
 /* What is made of a batch lives until its way back. */
-static cup_status make(cup_loop *l, cup__passage *p, int64_t i)
+static cup_status forward(cup_loop *l, cup__passage *p, int chunk, int64_t i)
 {
-    cup_context *c = l->c;
-    const cup__pipeline *s = l->pipeline;
-    if (s->at > 0) {
-        p->x = cup_keep(between_new(l));
-        CUP_TRY(receive(l, p->x, s->at - 1));
+    cup__loop_draw(l, i);
+    if (p->x)
         cup_require_grad(p->x);
-    }
-    cup_tensor *y = l->calls.stage(c, i, p->x, l->calls.user);
-    CUP_TRY(check_made(l, y, i));
+    cup_tensor *y = call(l, i, chunk, p->x);
+    CUP_TRY(check_made(l, y, chunk, i));
     p->y = cup_keep(y);
-    return s->at == s->last ? cup__loop_note(l, y, i) : c->error.status;
-}
-
-static cup_status forward(cup_loop *l, int64_t k)
-{
-    cup__passage *p = passage_of(l, k);
-    cup__tape *was = cup__tape_exchange(l->c, p->tape);
-    cup__loop_draw(l, l->first + k);
-    cup_scope_open(l->c);
-    cup_status status = make(l, p, l->first + k);
-    cup_scope_return(l->c, NULL);
-    cup__tape_exchange(l->c, was);
-    return status;
-}
-
-static cup_status go_back(cup_loop *l, cup__passage *p, cup_tensor *d, int64_t i)
-{
-    const cup__pipeline *s = l->pipeline;
-    CUP_TRY(d ? cup_backward_from(l->c, &p->y, &d, 1) : cup_backward(l->c, p->y));
-    if (s->at == 0)
-        return CUP_OK;
-    if (!p->x->grad)
-        return cup__fail(&l->c->error, CUP_STATE,
-                         "training: what stage %d makes of batch %lld does not depend on what the "
-                         "stage before has made",
-                         s->at, (long long)i);
-    return send(l, p->x->grad, s->at - 1);
+    return is_last(l->pipeline, chunk) ? cup__loop_note(l, y, i) : l->c->error.status;
 }
 
 /* With the gradient of what was made, or from the loss. */
-static cup_status backward(cup_loop *l, int64_t k, cup_tensor *d)
+static cup_status backward(cup_loop *l, cup__passage *p, int chunk, int64_t i)
 {
-    cup__passage *p = passage_of(l, k);
+    const cup__pipeline *s = l->pipeline;
+    CUP_TRY(p->d ? cup_backward_from(l->c, &p->y, &p->d, 1) : cup_backward(l->c, p->y));
+    cup_tensor_free(p->y);
+    cup_tensor_free(p->d);
+    p->y = p->d = NULL;
+    if (is_first(s, chunk) || p->x->grad)
+        return CUP_OK;
+    return cup__fail(&l->c->error, CUP_STATE,
+                     "training: what stage %d makes of batch %lld does not depend on what the "
+                     "stage before has made",
+                     s->at, (long long)i);
+}
+
+static cup_status turn(cup_loop *l, const cup__turn *t, int64_t i)
+{
+    const cup__pipeline *s = l->pipeline;
+    cup__passage *p = &s->passages[t->slot];
+    int stages = s->last + 1, next = (s->at + 1) % stages, before = (s->at + s->last) % stages;
+    switch (t->kind) {
+    case CUP__TAKE: return take(l, &p->x, before);
+    case CUP__FORWARD: return forward(l, p, t->chunk, i);
+    case CUP__PASS: return pass(l, p->y, next);
+    case CUP__TAKE_BACK: return take(l, &p->d, next);
+    case CUP__BACKWARD: return backward(l, p, t->chunk, i);
+    default: return pass(l, p->x->grad, before);
+    }
+}
+
+static cup_status run_turn(cup_loop *l, const cup__turn *t, int64_t i)
+{
+    cup__passage *p = &l->pipeline->passages[t->slot];
     cup__tape *was = cup__tape_exchange(l->c, p->tape);
     cup_scope_open(l->c);
-    cup_status status = go_back(l, p, d, l->first + k);
+    cup_status status = turn(l, t, i);
     cup_scope_return(l->c, NULL);
-    passage_end(p);
+    bool first = is_first(l->pipeline, t->chunk);
+    if (t->kind == CUP__PASS_BACK || (t->kind == CUP__BACKWARD && first))
+        passage_end(p);
     cup__tape_exchange(l->c, was);
     return status;
 }
 
-/* Batch k, with which this stage is `ahead`, on its way, and the one back that has been ahead
- * longest. One of them may be none: less than `from`, or no less than `to`. */
-static cup_status turn(cup_loop *l, int64_t k, int64_t ahead, int64_t from, int64_t to)
+static cup_status make_passages(cup_loop *l, int count)
 {
-    const cup__pipeline *s = l->pipeline;
-    cup_tensor *d = NULL;
-    int64_t back = k - ahead;
-    cup_status status = k < to ? forward(l, k) : CUP_OK;
-    cup_scope_open(l->c);
-    if (status == CUP_OK && back >= from && s->at < s->last) {
-        d = between_new(l);
-        status = receive(l, d, s->at + 1);
+    cup__pipeline *s = l->pipeline;
+    while (s->depth < count && count < TAPES) {
+        if (!cup__grow(&s->passages, &s->room, (size_t)s->depth, sizeof *s->passages))
+            return cup__fail(&l->c->error, CUP_MEMORY,
+                             "out of host memory for the stages of a model");
+        s->passages[s->depth] = (cup__passage){.tape = cup__tape_new(l->c, s->depth + 1)};
+        CUP_TRY(l->c->error.status);
+        s->depth++;
     }
-    if (status == CUP_OK && k < to && s->at < s->last)
-        status = send(l, passage_of(l, k)->y, s->at + 1);
-    if (status == CUP_OK && back >= from)
-        status = backward(l, back, d);
-    cup_scope_return(l->c, NULL);
+    if (s->depth >= count)
+        return CUP_OK;
+    return cup__fail(&l->c->error, CUP_UNSUPPORTED,
+                     "training: %d stages of %d chunks have %d batches under way, and %d are the "
+                     "most; take fewer chunks",
+                     s->last + 1, s->chunks, count, TAPES - 1);
+}
+
+/* The batches [from, to) of this process's share. */
+static cup_status compute(cup_loop *l, int64_t from, int64_t to)
+{
+    cup__pipeline *s = l->pipeline;
+    cup__schedule schedule;
+    const cup__stages of = {s->last + 1, s->chunks, to - from, true};
+    CUP_TRY(cup__schedule_make(&l->c->error, &of, s->at, &schedule));
+    cup_status status = make_passages(l, schedule.slots);
+    for (int64_t k = 0; k < schedule.count && status == CUP_OK; k++)
+        status = run_turn(l, &schedule.turns[k], l->first + from + schedule.turns[k].batch);
+    cup__free(schedule.turns);
     return status;
 }
 
 cup_status cup__pipeline_compute(cup_loop *l, int64_t from, int64_t to)
 {
     cup__pipeline *s = l->pipeline;
-    int64_t ahead = s->last - s->at;
     cup_status status = CUP_OK;
     if (!cup__device_is_dry(l->c->device))
         cup_comm_step(l->pipe, l->steps);
-    for (int64_t k = from; k < to + ahead && status == CUP_OK; k++)
-        status = turn(l, k, ahead, from, to);
-    for (int64_t k = 0; k < s->depth && status != CUP_OK; k++) {
+    for (int64_t end; from < to && status == CUP_OK; from = end) {
+        end = to - from < SCHEDULED ? to : from + SCHEDULED;
+        status = compute(l, from, end);
+    }
+    for (int k = 0; k < s->depth && status != CUP_OK; k++) {
         cup__tape *was = cup__tape_exchange(l->c, s->passages[k].tape);
         cup_tape_clear(l->c);
         passage_end(&s->passages[k]);
@@ -207,21 +235,6 @@ static cup_status count_norm(cup_loop *l)
     return cup__optimizer_count(o, l->model, counted);
 }
 
-static cup_status make_passages(cup_loop *l)
-{
-    cup__pipeline *s = l->pipeline;
-    s->depth = s->last - s->at + 1;
-    s->passages = cup__calloc((size_t)s->depth, sizeof *s->passages);
-    s->shared = cup__calloc((size_t)l->optimizer->count + 1, sizeof *s->shared);
-    if (!s->passages || !s->shared)
-        return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for the stages of a model");
-    for (int64_t k = 0; k < s->depth; k++) {
-        s->passages[k].tape = cup__tape_new(l->c, (int)k + 1);
-        CUP_TRY(l->c->error.status);
-    }
-    return CUP_OK;
-}
-
 cup_status cup__pipeline_make(cup_loop *l)
 {
     if (!l->pipe)
@@ -231,7 +244,10 @@ cup_status cup__pipeline_make(cup_loop *l)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for the stages of a model");
     s->at = cup_comm_rank(l->pipe);
     s->last = cup_comm_count(l->pipe) - 1;
-    CUP_TRY(make_passages(l));
+    s->chunks = l->calls.chunk ? (int)l->options.chunks : 1;
+    s->shared = cup__calloc((size_t)l->optimizer->count + 1, sizeof *s->shared);
+    if (!s->shared)
+        return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for the stages of a model");
     CUP_TRY(cup__catalogue_make(l, false, &s->weights));
     CUP_TRY(cup__catalogue_make(l, true, &s->states));
     CUP_TRY(find_shared(l));
@@ -246,7 +262,7 @@ void cup__pipeline_free(cup_loop *l)
     cup__pipeline *s = l->pipeline;
     if (!s)
         return;
-    for (int64_t k = 0; s->passages && k < s->depth; k++)
+    for (int k = 0; k < s->depth; k++)
         cup__tape_free(s->passages[k].tape);
     cup_comm_free(s->sharers);
     cup__free(s->passages);

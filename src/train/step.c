@@ -79,14 +79,25 @@ void cup__loop_draw(cup_loop *l, int64_t i)
     l->c->random.sequence = (uint32_t)i * DRAWS;
 }
 
+/* Through all of the model, which is here. */
+static cup_tensor *loss_of(const cup_loop *l, int64_t i)
+{
+    const cup_loop_calls *calls = &l->calls;
+    cup_tensor *x = NULL;
+    if (!calls->chunk)
+        return calls->stage ? calls->stage(l->c, i, NULL, calls->user)
+                            : calls->loss(l->c, i, calls->user);
+    for (int k = 0; k < l->options.chunks && l->c->error.status == CUP_OK; k++)
+        x = calls->chunk(l->c, i, k, x, calls->user);
+    return x;
+}
+
 static cup_status compute_batch(cup_loop *l, int64_t i)
 {
     cup_context *c = l->c;
-    const cup_loop_calls *calls = &l->calls;
     cup__loop_draw(l, i);
     cup_scope_open(c);
-    cup_tensor *loss = calls->stage ? calls->stage(c, i, NULL, calls->user)
-                                    : calls->loss(c, i, calls->user);
+    cup_tensor *loss = loss_of(l, i);
     cup_status status = cup__loop_note(l, loss, i);
     if (status == CUP_OK)
         status = cup__loop_backward(l, loss, i + 1 == l->first + l->share);

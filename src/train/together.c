@@ -66,12 +66,18 @@ static cup_status check_pipe(const cup_loop *l)
 {
     const cup_loop_options *o = &l->options;
     cup__error *error = &l->c->error;
-    if (!l->comm || !l->calls.stage || o->optimizer.split)
+    bool called = l->calls.stage || l->calls.chunk;
+    if (!l->comm || !called || o->optimizer.split)
         return cup__fail(error, CUP_ARGUMENT, "training: stages of a model %s",
-                         !l->comm         ? "need the communicator of all processes, `comm`"
-                         : l->calls.stage ? "have all states of what they train; leave the "
-                                            "optimizer's `split` out"
-                                          : "are called by `stage`, which is NULL");
+                         !l->comm ? "need the communicator of all processes, `comm`"
+                         : called ? "have all states of what they train; leave the "
+                                    "optimizer's `split` out"
+                                  : "are called by `stage`, which is NULL");
+    if (o->chunks < 1 || o->chunks > CUP__CHUNKS_MOST || (o->chunks > 1 && !l->calls.chunk))
+        return cup__fail(error, CUP_ARGUMENT,
+                         "training: stages of %lld chunks; take from 1 to %d, and for more than "
+                         "one the call `chunk`",
+                         (long long)o->chunks, CUP__CHUNKS_MOST);
     if (cup_comm_count(l->pipe) > 64 || o->between_ndim < 0 || o->between_ndim > CUP_MAX_DIMS ||
         !cup__dtype_is_float(o->between_dtype))
         return cup__fail(error, CUP_ARGUMENT,

@@ -28,17 +28,21 @@ typedef struct cup__catalogue {
 cup_status cup__catalogue_make(cup_loop *loop, bool states, cup__catalogue *out);
 const cup__listed *cup__catalogue_find(const cup__catalogue *catalogue, const char *name);
 
-/* A batch between its way forward and its way back: what came into the stage, what it has made,
- * and how. */
+/* A batch between its way forward and its way back: what came into the chunk, what that has made,
+ * the gradient of this that came back, and how. */
 typedef struct cup__passage {
     struct cup__tape *tape;
-    cup_tensor *x, *y;
+    cup_tensor *x, *y, *d;
 } cup__passage;
+
+#define CUP__CHUNKS_MOST 32 /* of a stage */
 
 /* This process as a stage of a model. */
 typedef struct cup__pipeline {
     int at, last; /* this stage and the last one */
-    int64_t depth;
+    int chunks;   /* of each stage */
+    int depth;
+    size_t room;
     cup__passage *passages; /* [depth] */
     cup__catalogue weights, states;
     uint64_t sharing;  /* the stages that have parameters in common: bit i; 0: there are none */

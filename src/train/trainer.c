@@ -1,4 +1,5 @@
 /* A training run of a GPT: what a batch and an evaluation are, for the loop that does the rest. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -76,13 +77,13 @@ static cup_tensor *loss_of_batch(cup_context *c, int64_t i, void *user)
     return loss;
 }
 
-static cup_tensor *stage_of_batch(cup_context *c, int64_t i, cup_tensor *x, void *user)
+static cup_tensor *chunk_of_batch(cup_context *c, int64_t i, int chunk, cup_tensor *x, void *user)
 {
     const cup_trainer *t = user;
     int64_t own = i - t->share * t->group;
     (void)c;
-    cup_tensor *y =
-        cup_gpt_stage_call(t->model, part(t->tokens, own), x, part(t->targets, own), true);
+    cup_tensor *y = cup_gpt_chunk_call(t->model, chunk, part(t->tokens, own), x,
+                                       part(t->targets, own), true);
     if (t->forward_done)
         t->forward_done(t->forward_user);
     return y;
@@ -102,9 +103,12 @@ static void rehearse_rows(const cup_trainer *t, int64_t rows)
     cup_context *c = t->model->context;
     const cup_gpt *m = t->model;
     const int64_t shape[] = {rows, length_of(t), m->config.width};
-    cup_tensor *x = m->first ? cup_tensor_new(c, m->dtype, 3, shape) : NULL;
-    cup_gpt_stage_call(t->model, cup_tensor_new(c, CUP_I32, 2, shape), x,
-                       cup_tensor_new(c, CUP_I32, 2, shape), false);
+    cup_tensor *tokens = cup_tensor_new(c, CUP_I32, 2, shape);
+    cup_tensor *targets = cup_tensor_new(c, CUP_I32, 2, shape);
+    for (int i = 0; i < m->chunks; i++) {
+        cup_tensor *x = m->bounds[2 * i] ? cup_tensor_new(c, m->dtype, 3, shape) : NULL;
+        cup_gpt_chunk_call(t->model, i, tokens, x, targets, false);
+    }
 }
 
 /* An evaluation has batches of two sizes at most. */
@@ -148,24 +152,35 @@ static cup_status make_batches(cup_context *c, cup_trainer *t)
     return c->error.status;
 }
 
+/* Chunk i of all belongs to stage i % stages. */
+static cup_status check_blocks(cup_context *c, const cup_trainer *t, int64_t i, int64_t blocks)
+{
+    char chunk[40] = "";
+    if (blocks > 0)
+        return CUP_OK;
+    if (t->chunks > 1)
+        snprintf(chunk, sizeof chunk, "chunk %lld of ", (long long)(i / t->stages));
+    return cup__fail(&c->error, CUP_ARGUMENT,
+                     "training: %sstage %lld of %lld has %lld of the %lld blocks; give each "
+                     "one or more",
+                     chunk, (long long)(i % t->stages), (long long)t->stages, (long long)blocks,
+                     (long long)t->training.model.layers);
+}
+
 /* The blocks of this process's stage. */
 static cup_status choose_blocks(cup_context *c, cup_trainer *t, int64_t stage)
 {
     const cup_training *a = &t->training;
-    int64_t layers = a->model.layers, sum = 0;
-    for (int64_t i = 0; i < t->stages; i++) {
-        int64_t blocks = a->blocks ? a->blocks[i] : layers / t->stages + (i < layers % t->stages);
-        if (blocks < 1)
-            return cup__fail(&c->error, CUP_ARGUMENT,
-                             "training: stage %lld of %lld has %lld of the %lld blocks; give each "
-                             "one or more",
-                             (long long)i, (long long)t->stages, (long long)blocks,
-                             (long long)layers);
-        if (i == stage)
-            t->first = sum;
+    int64_t layers = a->model.layers, sum = 0, all = t->stages * t->chunks;
+    for (int64_t i = 0; i < all; i++) {
+        int64_t blocks = a->blocks ? a->blocks[i] : layers / all + (i < layers % all);
+        CUP_TRY(check_blocks(c, t, i, blocks));
+        int64_t *bounds = t->bounds[i / t->stages];
+        if (i % t->stages == stage)
+            bounds[0] = sum;
         sum += blocks;
-        if (i == stage)
-            t->end = sum;
+        if (i % t->stages == stage)
+            bounds[1] = sum;
     }
     if (sum == layers)
         return CUP_OK;
@@ -216,6 +231,12 @@ static cup_status group(cup_context *c, cup_trainer *t)
                          (long long)count, (long long)a->stages, (long long)a->tensor);
     t->groups = count / each;
     t->group = rank / each;
+    t->chunks = a->chunks ? a->chunks : 1;
+    if (t->chunks < 1 || t->chunks > CUP__CHUNKS_MOST || (t->chunks > 1 && t->stages == 1))
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "training: %lld chunks of each of %lld stages; take from 1 to %d, and "
+                         "more than one of stages alone",
+                         (long long)t->chunks, (long long)t->stages, CUP__CHUNKS_MOST);
     CUP_TRY(choose_blocks(c, t, rank / tensor % t->stages));
     if (each > 1 && (a->from || a->lora_rank))
         return cup__fail(&c->error, CUP_UNSUPPORTED,
@@ -261,7 +282,7 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
     const cup_loop_calls calls = {.size = sizeof calls,
                                   .batch = write_batch,
                                   .loss = t->pipe ? NULL : loss_of_batch,
-                                  .stage = t->pipe ? stage_of_batch : NULL,
+                                  .chunk = t->pipe ? chunk_of_batch : NULL,
                                   .evaluate = evaluate,
                                   .rehearse = rehearse,
                                   .user = t};
@@ -284,12 +305,14 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
         .pipe = t->pipe,
         .between_dtype = a->dtype,
         .between_ndim = 3,
-        .between = {t->rows, length_of(t), a->model.width}};
+        .between = {t->rows, length_of(t), a->model.width},
+        .chunks = t->chunks};
     t->loop = cup__loop_begin(c, &calls, &options, &cup__training_checkpoints, t->among);
     if (!t->loop)
         return c->error.status;
     cup_seed(c, a->seed);
-    t->model = t->pipe ? cup_gpt_stage_new(c, a->dtype, t->first, t->end, &a->model, t->among)
+    t->model = t->pipe ? cup_gpt_chunks_new(c, a->dtype, t->bounds[0], (int)t->chunks, &a->model,
+                                            t->among)
                        : cup_gpt_among_new(c, a->dtype, &a->model, t->among);
     if (!t->model)
         return c->error.status;
@@ -383,7 +406,7 @@ cup_status cup__training_dry(cup_context *c, const cup_training *training, cup_t
                        .texts = training->batch,
                        .groups = 1,
                        .recompute = training->recompute};
-    t->training.tensor = t->training.stages = t->training.ring = 0;
+    t->training.tensor = t->training.stages = t->training.ring = t->training.chunks = 0;
     t->training.comm = t->training.optimizer.split = NULL;
     t->training.from = NULL;
     CUP_TRY(share(c, t));

@@ -20,9 +20,10 @@ struct cup_trainer {
      * of each: of one process as the training says. */
     int64_t batches, share, rows;
     /* Those that share out the model with this process, or its stage of it; and its stages, or
-     * NULL. The blocks of this one. */
+     * NULL, of so many chunks each. From which block to which those of this one are. */
     cup_comm *among, *pipe;
-    int64_t stages, first, end;
+    int64_t stages, chunks;
+    int64_t bounds[CUP__CHUNKS_MOST][2];
     int64_t group, groups; /* this one's among all */
     cup_comm *ring;        /* those that have a part of each text with this one, or NULL */
     cup_recompute_policy recompute; /* never AUTO, of which `policy` then says why it is this */

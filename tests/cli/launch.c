@@ -246,7 +246,10 @@ TEST(launch_train_shares_out_a_model)
         {"--processes 3 --parallel cp=2", "cp=2 is of 2 processes, and the run has 3"},
         {"--processes 2 --stages 1,3", "of 2 stages, and --parallel of 1: give pp=2 there"},
         {"--processes 2 --parallel pp=2 --stages 1,", "--stages takes numbers of blocks"},
-        {"--processes 2 --parallel pp=2 --stages 1,2", "the stages have 3 blocks together"}};
+        {"--processes 2 --parallel pp=2 --stages 1,2", "the stages have 3 blocks together"},
+        {"--processes 2 --interleave 2", "--interleave 2 is of the stages of a model"},
+        {"--processes 2 --parallel pp=2 --interleave 2 --stages 1,1", "of 2 chunks: give 4"},
+        {"--processes 2 --parallel pp=2 --interleave 3", "has 0 of the"}};
     const char *folder = work_folder();
     const char *flat = "--layers 2 --warmup 5 --decline constant --accumulate 4 --save-every 20";
     char words[300];
@@ -267,6 +270,10 @@ TEST(launch_train_shares_out_a_model)
                                   "--stages 1,1 --out four");
     EXPECT_INT(train(folder, words), 0);
     EXPECT_CONTAINS(out, "2 share out the model: 2 stages by 1 parts");
+    snprintf(words, sizeof words, "--layers 5 --steps 6 --accumulate 4 --processes 2 --parallel "
+                                  "pp=2 --interleave 2 --stages 1,2,1,1 --out chunks");
+    EXPECT_INT(train(folder, words), 0);
+    EXPECT_CONTAINS(out, "2 share out the model: 2 stages by 1 parts, of 2 chunks each");
     expect_steps(folder, "one", "four", 1e-5, 40);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         snprintf(words, sizeof words, "--steps 4 --out no %s", refused[i].options);

@@ -31,10 +31,11 @@ static cup_training training_of(bool gated)
 
 /* How processes share out a model. */
 typedef struct parts {
-    int64_t tensor, stages, ring;
+    int64_t tensor, stages, ring, chunks;
     const int64_t *blocks;
     bool gated; /* see training_of */
     int zero;   /* what each has a share of, beside, see cup_optimizer_options */
+    int64_t layers; /* 0: 4 */
 } parts;
 
 static const parts whole;
@@ -50,6 +51,7 @@ static int64_t run(cup_context *c, cup_comm *comm, cup_training a, parts p, cons
     a.comm = comm;
     a.tensor = p.tensor;
     a.stages = p.stages;
+    a.chunks = p.chunks;
     a.ring = p.ring;
     a.optimizer.split = p.zero ? comm : NULL;
     a.optimizer.stage = p.zero;
@@ -89,6 +91,7 @@ static void run_beside_one(cup_context *c, cup_comm *comm, void *user)
     const parts *p = user;
     cup_training_point a[MOST_POINTS], b[MOST_POINTS];
     cup_training training = training_of(p->gated);
+    training.model.layers = p->layers ? p->layers : training.model.layers;
     int64_t count = cup_comm_rank(comm) ? 0 : run(c, NULL, training, whole, NULL, false, a);
     int64_t same = run(c, comm, training, *p, NULL, false, b);
     if (cup_comm_rank(comm) == 0)
@@ -108,6 +111,23 @@ TEST(parallel_stages_are_the_run_of_one)
     together(3, run_beside_one, &(parts){.stages = 3});
     together(2, run_beside_one,
              &(parts){.stages = 2, .blocks = (int64_t[]){1, 3}, .gated = true});
+}
+
+/* Chunks of stages in turns, of uneven sizes, in groups, and shared out themselves. */
+TEST(parallel_chunks_are_the_run_of_one)
+{
+    together(2, run_beside_one, &(parts){.stages = 2, .chunks = 2});
+    together(3, run_beside_one, &(parts){.stages = 3, .chunks = 2, .layers = 7});
+    together(2, run_beside_one,
+             &(parts){.stages = 2, .chunks = 3, .layers = 9, .gated = true,
+                      .blocks = (int64_t[]){1, 3, 1, 1, 2, 1}});
+}
+
+TEST(parallel_chunks_are_copied_and_shared_out)
+{
+    together(4, run_beside_one, &(parts){.stages = 2, .chunks = 2});
+    together(4, run_beside_one, &(parts){.stages = 2, .chunks = 2, .tensor = 2, .gated = true});
+    together(4, run_beside_one, &(parts){.stages = 2, .chunks = 2, .ring = 2});
 }
 
 TEST(parallel_stages_are_copied_and_shared_out)
@@ -135,16 +155,27 @@ TEST(parallel_texts_in_parts_beside_others)
  * the other way round, too. */
 static void change(cup_context *c, cup_comm *comm, void *user)
 {
-    static const parts first[] = {
-        {.tensor = 2}, {0}, {.tensor = 4}, {.tensor = 2, .stages = 2}, {.ring = 4}};
-    static const parts second[] = {{0}, {.stages = 4}, {.tensor = 2}, {0}, {.ring = 2}};
+    static const parts first[] = {{.tensor = 2},
+                                  {0},
+                                  {.tensor = 4},
+                                  {.tensor = 2, .stages = 2},
+                                  {.ring = 4},
+                                  {.stages = 2, .chunks = 2},
+                                  {.stages = 4}};
+    static const parts second[] = {{0},
+                                   {.stages = 4},
+                                   {.tensor = 2},
+                                   {0},
+                                   {.ring = 2},
+                                   {.tensor = 4},
+                                   {.tensor = 2, .stages = 2, .chunks = 2}};
     cup_training_point a[MOST_POINTS], b[MOST_POINTS];
     cup_training training = training_of(false);
     char folder[500];
     /* So that the rates do not depend on the number of steps. */
     training.rate_end = training.rate;
     int64_t count = run(c, NULL, training, whole, NULL, false, a);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 7; i++) {
         cup_training half = training;
         half.steps = 5;
         snprintf(folder, sizeof folder, "%s/run%d", (const char *)user, i);
@@ -189,7 +220,10 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
         {{.tensor = 2}, 4, 0.1, "set dropout to 0"},
         {{.stages = 2}, 4, 0.1, "set dropout to 0"},
         {{.stages = 2, .blocks = few}, 4, 0, "have 2 blocks together"},
-        {{.stages = 2, .blocks = none}, 4, 0, "stage 0 of 2 has 0 of the"}};
+        {{.stages = 2, .blocks = none}, 4, 0, "stage 0 of 2 has 0 of the"},
+        {{.stages = 2, .chunks = 3}, 4, 0, "chunk 2 of stage 0 of 2 has 0 of the 4 blocks"},
+        {{.chunks = 2}, 4, 0, "2 chunks of each of 1 stages"},
+        {{.stages = 2, .chunks = 33}, 4, 0, "33 chunks of each of 2 stages"}};
     cup_training_point b[MOST_POINTS];
     (void)user;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -10,21 +10,30 @@
 #define WIDTH 6
 #define BATCHES 8
 #define STEPS 6
-#define PIECES 3
+#define PIECES 6
+#define MIDDLE (PIECES - 2)
 
-/* Three pieces, of which the first and the last have a weight in common. A process has those of its
- * stage. */
+/* Pieces, of which the first and the last have a weight in common. A process has those of the
+ * chunks of its stage. */
 typedef struct model {
     cup_parameters *list;
-    cup_linear_layer first, middle, last;
+    cup_linear_layer first, middle[MIDDLE], last;
     cup_tensor *common, *x;
-    int stage, stages;
+    int stage, stages, chunks;
     const char *wrong; /* what is done wrong, or NULL */
 } model;
 
+static bool chunk_has(const model *m, int chunk, int piece)
+{
+    return piece * m->stages * m->chunks / PIECES == chunk * m->stages + m->stage;
+}
+
 static bool has(const model *m, int piece)
 {
-    return piece * m->stages / PIECES == m->stage;
+    bool found = false;
+    for (int i = 0; i < m->chunks; i++)
+        found = found || chunk_has(m, i, piece);
+    return found;
 }
 
 static bool is_wrong(const model *m, const char *what)
@@ -39,13 +48,16 @@ static void make(model *m, cup_context *c)
     m->list = cup_parameters_new(c, CUP_F32);
     m->x = cup_tensor_new(c, CUP_F32, 3, (int64_t[]){BATCHES, ROWS, WIDTH});
     bool odd = is_wrong(m, "shape") && m->stage > 0;
-    if (has(m, 0) || has(m, 2) || is_wrong(m, "all share"))
+    if (has(m, 0) || has(m, PIECES - 1) || is_wrong(m, "all share"))
         m->common = cup_parameter_new(m->list, "common", 2, odd ? other : shape, NULL);
     if (has(m, 0))
         cup_linear_layer_new(&m->first, m->list, "first", WIDTH, WIDTH, &tanh);
-    if (has(m, 1))
-        cup_linear_layer_new(&m->middle, m->list, "middle", WIDTH, WIDTH, &tanh);
-    if (has(m, 2))
+    for (int i = 0; i < MIDDLE; i++) {
+        const char name[] = {(char)('a' + i), 0};
+        if (has(m, i + 1))
+            cup_linear_layer_new(&m->middle[i], m->list, name, WIDTH, WIDTH, &tanh);
+    }
+    if (has(m, PIECES - 1))
         cup_linear_layer_new(&m->last, m->list, "last", WIDTH, 1, NULL);
     if (is_wrong(m, "two sets") && !has(m, 0))
         cup_parameter_new(m->list, "other", 2, shape, NULL);
@@ -63,31 +75,41 @@ static cup_status write_batch(cup_context *c, int64_t step, void *user)
     return cup_tensor_write(m->x, x, sizeof x);
 }
 
-static cup_tensor *stage(cup_context *c, int64_t batch, cup_tensor *x, void *user)
+static cup_tensor *chunk(cup_context *c, int64_t batch, int k, cup_tensor *x, void *user)
 {
     const model *m = user;
     if (is_wrong(m, "forgets") && m->stage > 0)
         x = cup_detach(x);
-    if (has(m, 0)) {
+    if (chunk_has(m, k, 0)) {
         x = cup_slice(c, m->x, (int64_t[]){batch, 0, 0}, 3, (int64_t[]){1, -1, -1}, 3);
         x = cup_linear_layer_call(&m->first, cup_reshape(c, x, 2, (int64_t[]){ROWS, WIDTH}));
         x = cup_linear(c, x, m->common, NULL);
     }
-    if (has(m, 1))
-        x = cup_linear_layer_call(&m->middle, x);
+    for (int i = 0; i < MIDDLE; i++)
+        if (chunk_has(m, k, i + 1))
+            x = cup_linear_layer_call(&m->middle[i], x);
     if (is_wrong(m, "makes less") && m->stages > 1 && m->stage == 0)
         return cup_slice(c, x, (int64_t[]){0, 0}, 2, (int64_t[]){1, -1}, 2);
-    if (!has(m, 2))
+    if (!chunk_has(m, k, PIECES - 1))
         return x;
     x = cup_linear_layer_call(&m->last, cup_linear(c, x, m->common, NULL));
     x = cup_add(c, x, cup_full(c, CUP_F32, 0, NULL, 1));
     return cup_mean(c, cup_mul(c, x, x), NULL, 0, false);
 }
 
+static cup_tensor *stage(cup_context *c, int64_t batch, cup_tensor *x, void *user)
+{
+    return chunk(c, batch, 0, x, user);
+}
+
 static cup_loop *loop_of(model *m, cup_comm *comm, cup_comm *pipe, int64_t steps)
 {
     const cup_loop_calls calls = {
-        .size = sizeof calls, .batch = write_batch, .stage = stage, .user = m};
+        .size = sizeof calls,
+        .batch = write_batch,
+        .stage = m->chunks > 1 ? NULL : stage,
+        .chunk = m->chunks > 1 ? chunk : NULL,
+        .user = m};
     const cup_loop_options options = {
         .size = sizeof options,
         .schedule = {.high = 0.5, .steps = steps, .decline = CUP_DECLINE_CONSTANT},
@@ -98,7 +120,8 @@ static cup_loop *loop_of(model *m, cup_comm *comm, cup_comm *pipe, int64_t steps
         .pipe = pipe,
         .between_dtype = CUP_F32,
         .between_ndim = 2,
-        .between = {ROWS, WIDTH}};
+        .between = {ROWS, WIDTH},
+        .chunks = m->chunks};
     return cup_loop_new(m->list, &calls, &options);
 }
 
@@ -112,11 +135,12 @@ static double distance(cup_context *c, cup_tensor *a, cup_tensor *b)
 
 /* Steps of plain descent move each weight by its gradient, so that what is alike behind the first
  * of them has alike gradients. */
-static void compare(cup_context *c, cup_comm *comm, int stages, int64_t steps)
+static void compare(cup_context *c, cup_comm *comm, const model *how, int64_t steps)
 {
-    int rank = cup_comm_rank(comm);
+    int rank = cup_comm_rank(comm), stages = how->stages;
     cup_comm *pipe = cup_comm_split_new(comm, rank / stages);
-    model part = {.stage = cup_comm_rank(pipe), .stages = stages}, whole = {.stages = 1};
+    model part = *how, whole = {.stages = 1, .chunks = how->chunks};
+    part.stage = cup_comm_rank(pipe);
     make(&part, c);
     make(&whole, c);
     cup_loop *a = loop_of(&part, comm, pipe, steps), *b = loop_of(&whole, NULL, NULL, steps);
@@ -127,7 +151,8 @@ static void compare(cup_context *c, cup_comm *comm, int stages, int64_t steps)
     for (int64_t i = 0; i < count; i++) {
         double far = distance(c, named[i].tensor, cup_parameters_find(whole.list, named[i].name));
         if (!(far < 2e-6))
-            wrong("%d stages, %d steps: %s is %g away", stages, (int)steps, named[i].name, far);
+            wrong("%d stages of %d, %d steps: %s is %g away", stages, how->chunks, (int)steps,
+                  named[i].name, far);
     }
     const cup_training_point *p = cup_loop_points(a, &points), *q = cup_loop_points(b, &same);
     for (int64_t i = 0; i < points && i < same; i++)
@@ -145,22 +170,35 @@ static void compare(cup_context *c, cup_comm *comm, int stages, int64_t steps)
 
 static void compare_all(cup_context *c, cup_comm *comm, void *user)
 {
-    compare(c, comm, *(int *)user, 1);
-    compare(c, comm, *(int *)user, STEPS);
+    compare(c, comm, user, 1);
+    compare(c, comm, user, STEPS);
 }
 
 TEST(pipeline_of_any_model_is_the_run_of_one)
 {
-    together(1, compare_all, &(int){1});
-    together(2, compare_all, &(int){2});
-    together(3, compare_all, &(int){3});
-    together(4, compare_all, &(int){2});
+    together(1, compare_all, &(model){.stages = 1, .chunks = 1});
+    together(2, compare_all, &(model){.stages = 2, .chunks = 1});
+    together(3, compare_all, &(model){.stages = 3, .chunks = 1});
+    together(4, compare_all, &(model){.stages = 2, .chunks = 1});
+}
+
+/* The whole is called chunk by chunk, too. Of three stages eight batches are no multiple. */
+TEST(pipeline_of_chunks_is_the_run_of_one)
+{
+    together(1, compare_all, &(model){.stages = 1, .chunks = 3});
+    together(2, compare_all, &(model){.stages = 2, .chunks = 2});
+    together(2, compare_all, &(model){.stages = 2, .chunks = 3});
+    together(3, compare_all, &(model){.stages = 3, .chunks = 2});
+    together(4, compare_all, &(model){.stages = 2, .chunks = 3});
 }
 
 /* Who sees it says so, and the others hear of it. */
 static void go_wrong(cup_context *c, cup_comm *comm, void *user)
 {
-    model m = {.stage = cup_comm_rank(comm), .stages = cup_comm_count(comm), .wrong = user};
+    model m = {.stage = cup_comm_rank(comm),
+               .stages = cup_comm_count(comm),
+               .chunks = 1,
+               .wrong = user};
     make(&m, c);
     cup_loop *l = loop_of(&m, comm, comm, STEPS);
     cup_loop_run(l, NULL);
@@ -204,13 +242,15 @@ static cup_tensor *alone(cup_context *c, int64_t batch, void *user)
 static void misuse(cup_context *c, cup_comm *comm, void *user)
 {
     static const char *const words[] = {"need the communicator", "which is NULL", "`split` out",
-                                        "with 9 dimensions"};
-    model m = {.stage = cup_comm_rank(comm), .stages = 2};
+                                        "with 9 dimensions", "stages of 2 chunks; take",
+                                        "stages of 33 chunks; take"};
+    model m = {.stage = cup_comm_rank(comm), .stages = 2, .chunks = 1};
     (void)user;
     make(&m, c);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         const cup_loop_calls calls = {.size = sizeof calls,
                                       .stage = i == 1 ? NULL : stage,
+                                      .chunk = i == 5 ? chunk : NULL,
                                       .loss = i == 1 ? alone : NULL,
                                       .user = &m};
         const cup_loop_options options = {.size = sizeof options,
@@ -218,7 +258,8 @@ static void misuse(cup_context *c, cup_comm *comm, void *user)
                                           .optimizer = {.split = i == 2 ? comm : NULL},
                                           .comm = i == 0 ? NULL : comm,
                                           .pipe = comm,
-                                          .between_ndim = i == 3 ? 9 : 2};
+                                          .between_ndim = i == 3 ? 9 : 2,
+                                          .chunks = i == 4 ? 2 : i == 5 ? 33 : 0};
         cup_loop *l = cup_loop_new(m.list, &calls, &options);
         if (l || !strstr(cup_error_text(c), words[i]))
             wrong("not \"%s\" but \"%s\"", words[i], cup_error_text(c));

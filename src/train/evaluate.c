@@ -5,6 +5,7 @@
 #include "data/corpus.h"
 #include "nn/gpt.h"
 #include "tensor/tensor.h"
+#include "train/schedule.h"
 #include "train/trainer.h"
 
 typedef struct evaluation {
@@ -23,38 +24,6 @@ static bool is_last(const evaluation *e)
     return cup_comm_rank(e->pipe) == cup_comm_count(e->pipe) - 1;
 }
 
-/* Through a chunk of this process's stage; the loss is that of the last one. */
-static cup_status evaluate_chunk(const evaluation *e, int chunk, cup_tensor *tokens,
-                                 cup_tensor *targets, double *loss)
-{
-    const cup_gpt *m = e->model;
-    cup_context *c = m->context;
-    int at = cup_comm_rank(e->pipe), count = cup_comm_count(e->pipe);
-    cup_tensor *x = NULL;
-    if (m->bounds[2 * chunk] > 0) {
-        const int64_t shape[] = {cup_tensor_size(tokens, 0), cup_tensor_size(tokens, 1),
-                                 m->config.width};
-        x = cup_tensor_new(c, m->dtype, 3, shape);
-        CUP_TRY(x ? cup_comm_receive(e->pipe, x, (at + count - 1) % count) : c->error.status);
-    }
-    cup_tensor *y = cup_gpt_chunk_call(e->model, chunk, tokens, x, targets, false);
-    if (m->bounds[2 * chunk + 1] < m->config.layers)
-        return y ? cup_comm_send(e->pipe, y, (at + 1) % count) : c->error.status;
-    *loss = y ? cup_tensor_item(y) : NAN;
-    return c->error.status;
-}
-
-/* Through all chunks that are here, one batch alone being on its way where there are several; the
- * loss is 0 in all stages but the last. */
-static cup_status evaluate_stage(const evaluation *e, cup_tensor *tokens, cup_tensor *targets,
-                                 double *loss)
-{
-    *loss = 0;
-    for (int i = 0; i < e->model->chunks; i++)
-        CUP_TRY(evaluate_chunk(e, i, tokens, targets, loss));
-    return CUP_OK;
-}
-
 /* In place: the parts that stay lie behind where they go. */
 void cup__text_parts(const cup_comm *ring, int64_t context, int64_t rows, int32_t *tokens)
 {
@@ -65,8 +34,13 @@ void cup__text_parts(const cup_comm *ring, int64_t context, int64_t rows, int32_
                 (size_t)half * sizeof *tokens);
 }
 
-/* The mean loss of the texts [first, first + rows). */
-static cup_status evaluate_rows(const evaluation *e, int64_t first, int64_t rows, double *loss)
+/* This process's part of texts, and of what they are to give. */
+typedef struct excerpt {
+    cup_tensor *tokens, *targets;
+} excerpt;
+
+/* The texts [first, first + rows) of those that are taken. */
+static cup_status read_texts(const evaluation *e, int64_t first, int64_t rows, excerpt *out)
 {
     cup_context *c = e->model->context;
     int64_t context = e->model->config.context;
@@ -78,12 +52,86 @@ static cup_status evaluate_rows(const evaluation *e, int64_t first, int64_t rows
     cup__text_parts(e->ring, context, rows, e->tokens);
     cup__text_parts(e->ring, context, rows, e->targets);
     const int64_t shape[] = {rows, context / cup_comm_count(e->ring)};
+    *out = (excerpt){cup_tensor_from(c, CUP_I32, 2, shape, e->tokens),
+                     cup_tensor_from(c, CUP_I32, 2, shape, e->targets)};
+    return c->error.status;
+}
+
+/* Their mean loss, by the whole model. */
+static cup_status evaluate_rows(const evaluation *e, int64_t first, int64_t rows, double *loss)
+{
+    excerpt t;
+    cup_context *c = e->model->context;
     cup_scope_open(c);
-    cup_tensor *tokens = cup_tensor_from(c, CUP_I32, 2, shape, e->tokens);
-    cup_tensor *targets = cup_tensor_from(c, CUP_I32, 2, shape, e->targets);
-    cup_status status = evaluate_stage(e, tokens, targets, loss);
+    cup_status status = read_texts(e, first, rows, &t);
+    cup_tensor *y = status == CUP_OK ? cup_gpt_loss(e->model, t.tokens, t.targets, false) : NULL;
+    *loss = y ? cup_tensor_item(y) : NAN;
     cup_scope_return(c, NULL);
-    return status == CUP_OK ? c->error.status : status;
+    return c->error.status;
+}
+
+static cup_status forward(const evaluation *e, int chunk, int64_t first, int64_t rows,
+                          cup_tensor **x, double *sum)
+{
+    excerpt t;
+    cup_gpt *m = e->model;
+    CUP_TRY(read_texts(e, first, rows, &t));
+    cup_tensor *y = cup_gpt_chunk_call(m, chunk, t.tokens, *x, t.targets, false);
+    bool last = m->bounds[2 * chunk + 1] == m->config.layers;
+    if (last && y)
+        *sum += cup_tensor_item(y) * (double)rows;
+    cup_tensor_free(*x);
+    *x = last ? NULL : cup_keep(y);
+    return m->context->error.status;
+}
+
+/* What comes into a chunk, and what it makes, are at `x` one after the other. */
+static cup_status turn(const evaluation *e, const cup__turn *t, int64_t first, int64_t rows,
+                       cup_tensor **x, double *sum)
+{
+    const cup_gpt *m = e->model;
+    cup_context *c = m->context;
+    int at = cup_comm_rank(e->pipe), count = cup_comm_count(e->pipe);
+    if (t->kind == CUP__FORWARD)
+        return forward(e, t->chunk, first, rows, x, sum);
+    if (t->kind == CUP__TAKE) {
+        const int64_t shape[] = {rows, m->config.context / cup_comm_count(e->ring),
+                                 m->config.width};
+        *x = cup_keep(cup_tensor_new(c, m->dtype, 3, shape));
+        return *x ? cup_comm_receive(e->pipe, *x, (at + count - 1) % count) : c->error.status;
+    }
+    CUP_TRY(cup_comm_send(e->pipe, *x, (at + 1) % count));
+    cup_tensor_free(*x);
+    *x = NULL;
+    return CUP_OK;
+}
+
+/* The texts [begin, end) in batches through the chunks of this process's stage; the sum is 0 in
+ * all but the last. */
+static cup_status evaluate_stage(const evaluation *e, int64_t batch, int64_t begin, int64_t end,
+                                 double *sum)
+{
+    cup_context *c = e->model->context;
+    cup__schedule s;
+    const cup__stages of = {cup_comm_count(e->pipe), e->model->chunks,
+                            (end - begin + batch - 1) / batch, false};
+    CUP_TRY(cup__schedule_make(&c->error, &of, cup_comm_rank(e->pipe), &s));
+    cup_tensor **places = cup__calloc((size_t)s.slots + 1, sizeof *places);
+    cup_status status = CUP_OK;
+    if (!places)
+        status = cup__fail(&c->error, CUP_MEMORY, "out of host memory for an evaluation");
+    for (int64_t i = 0; i < s.count && status == CUP_OK; i++) {
+        const cup__turn *t = &s.turns[i];
+        int64_t first = begin + t->batch * batch, rows = end - first < batch ? end - first : batch;
+        cup_scope_open(c);
+        status = turn(e, t, first, rows, &places[t->slot], sum);
+        cup_scope_return(c, NULL);
+    }
+    for (int i = 0; i < s.slots && places; i++)
+        cup_tensor_free(places[i]);
+    cup__free(places);
+    cup__free(s.turns);
+    return status;
 }
 
 /* Of texts [begin, end) in batches; then of one text each, in vain, until there were `calls`. */
@@ -99,7 +147,9 @@ static cup_status evaluate(evaluation *e, int64_t batch, int64_t begin, int64_t 
     if (!e->tokens || !e->targets)
         status = cup__fail(&c->error, CUP_MEMORY, "out of host memory for an evaluation");
     *sum = 0;
-    for (int64_t first = begin; first < end && status == CUP_OK; first += batch) {
+    if (status == CUP_OK && e->pipe)
+        status = evaluate_stage(e, batch, begin, end, sum);
+    for (int64_t first = begin; first < end && status == CUP_OK && !e->pipe; first += batch) {
         int64_t rows = end - first < batch ? end - first : batch;
         double mean = NAN;
         status = evaluate_rows(e, first, rows, &mean);

@@ -433,10 +433,6 @@ static bool divides(const plan_scene *s, const plan_split *split, char why[PLAN_
     if (split->stages > most)
         snprintf(why, PLAN_WHY, "pp=%lld are too many stages for %lld blocks; take %lld at most",
                  (long long)split->stages, (long long)g->layers, (long long)most);
-    else if (split->stages > 1 && g->dropout > 0)
-        snprintf(why, PLAN_WHY, "nothing is dropped out where a model has stages; give --dropout "
-                                "0, or leave pp=%lld out",
-                 (long long)split->stages);
     else if (split->stages * split->tensor > 1 && s->training.lora_rank)
         snprintf(why, PLAN_WHY, "adapters stand beside whole models; leave tp and pp out");
     else

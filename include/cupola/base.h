@@ -186,6 +186,10 @@ CUP_API void cup_seed(cup_context *c, uint64_t seed);
  * step and their order within the step only, so that a resumed run draws the same ones. */
 CUP_API void cup_random_step(cup_context *c, uint64_t step);
 
+/* Goes on in the sequence as if so many calls of ops that draw numbers had been made: for a process
+ * that computes what follows on what others compute, as a stage of a model. */
+CUP_API void cup_random_skip(cup_context *c, int64_t calls);
+
 /* How f32 matrix products and attention may be computed on a GPU. Sums stay in f32; other dtypes,
  * other ops and the CPU are not concerned. A context begins with what CUP_PRECISION says, else with
  * "highest".

@@ -117,7 +117,9 @@ typedef struct cup_loop_options {
  * computes, where n is a multiple of the stages, and keeps as much, for passing on so many times as
  * many tensors. A parameter that several stages have under one
  * name is one parameter; it begins as the first of them has it, and its gradients are added up.
- * Rank 0 has the first stage. Ranks of `comm` stand so: those that share out a stage's parameters,
+ * Random numbers of a batch begin in all stages alike; where stages are to draw what one process
+ * would, each skips those of the blocks before its own, see cup_random_skip, which stages of a GPT
+ * do. Rank 0 has the first stage. Ranks of `comm` stand so: those that share out a stage's parameters,
  * then stages, then groups that share the batches. Optimizers with `split` are refused. Gradients
  * are added up behind backward and not meanwhile. On a GPU a step is captured in one graph, with
  * what goes between stages, so that a stop waits for all of it; a stage's work and what it passes

@@ -99,8 +99,9 @@ CUP_API cup_status cup_gpt_merge(cup_gpt *m);
 /* A stage of it: the blocks [first, end) and what leads to the first block or from the last one, as
  * a pipeline of processes has them, shared out besides where `among` is not NULL. With an embedding
  * that is the head too, "wte.weight" is in the first stage and in the last. Weights begin as those
- * of the whole. CUP_ARGUMENT where there are no such blocks, CUP_UNSUPPORTED with dropout. What is
- * of a whole model refuses it, but for cup_parameters_*. */
+ * of the whole, and dropout drops what it does in the whole, where each stage begins a batch at the
+ * same place in the context's random numbers, as a cup_loop's do. CUP_ARGUMENT where there are no
+ * such blocks. What is of a whole model refuses it, but for cup_parameters_*. */
 CUP_API cup_gpt *cup_gpt_stage_new(cup_context *c, cup_dtype dtype, int64_t first, int64_t end,
                                    const cup_gpt_config *config, cup_comm *among);
 

@@ -206,10 +206,6 @@ static cup_status check_stage(const cup_gpt *m)
                             "it ends there or behind; leave blocks for other stages between them",
                             i, (long long)first);
     }
-    if (cup__gpt_is_stage(m) && m->config.dropout > 0)
-        return cup_fail(c, CUP_UNSUPPORTED,
-                        "gpt: nothing is dropped out where processes have stages of the model; set "
-                        "dropout to 0");
     return CUP_OK;
 }
 

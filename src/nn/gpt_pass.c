@@ -137,6 +137,16 @@ static cup_status check_tokens(const cup_gpt *m, cup_tensor *tokens)
     return cup__gpt_tokens_check(m, tokens);
 }
 
+/* Random numbers are drawn for the embedding, and in each block for attention and for what either
+ * half adds, of which the last is dropped where it is added. */
+#define DRAWS_OF_BLOCK 3
+
+/* Draws from here on what the whole model draws behind so many blocks. */
+static void skip_draws(const cup_gpt *m, int64_t blocks)
+{
+    cup_random_skip(m->context, 1 + DRAWS_OF_BLOCK * blocks);
+}
+
 /* The blocks of a chunk; what the last one adds is not in the sum yet. */
 static cup_tensor *run_blocks(const cup_gpt *m, int chunk, cup_tensor *x, cup_tensor **delta,
                               bool training)
@@ -301,8 +311,10 @@ cup_tensor *cup_gpt_chunk_call(cup_gpt *m, int chunk, cup_tensor *tokens, cup_te
         return NULL;
     cup_scope_open(c);
     x = first ? embed(m, tokens, training) : x;
+    if (!first && training && m->config.dropout > 0)
+        skip_draws(m, m->bounds[2 * chunk]);
     x = run_blocks(m, chunk, x, &delta, training);
     if (m->bounds[2 * chunk + 1] < m->config.layers)
-        return cup_scope_return(c, delta ? cup_add(c, x, delta) : x);
+        return cup_scope_return(c, delta ? cup_add(c, x, drop(m, delta, training)) : x);
     return cup_scope_return(c, loss_of(m, end_of_blocks(m, x, delta, training), targets, training));
 }

@@ -394,6 +394,14 @@ void cup_random_step(cup_context *c, uint64_t step)
     c->device->calls->write(c->device, c->random.state, state, sizeof state);
 }
 
+void cup_random_skip(cup_context *c, int64_t calls)
+{
+    if (!c)
+        return;
+    CUP__DEBUG_CALL(c);
+    c->random.sequence += (uint32_t)calls;
+}
+
 void cup_stop_when(cup_context *c, bool (*stop)(void *user), void *user)
 {
     if (!c)

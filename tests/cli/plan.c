@@ -247,7 +247,6 @@ TEST(plan_refuses_what_cannot_be_shared)
         {"--gpus 8 --parallel tp=3", "is of 6 processes, and the run has 8"},
         {"--gpus 4 --parallel cp=2,dp=2", "plans know no parts of texts yet; leave cp out"},
         {"--gpus 13 --nodes 1 --parallel pp=13", "pp=13 are too many stages for 12 blocks"},
-        {"--gpus 2 --parallel pp=2 --dropout 0.1", "nothing is dropped out where"},
         {"--gpus 2 --parallel tp=2 --zero 1", "give one of them"},
         {"--gpus 4 --batch 3 --accumulate 1 --parallel dp=4", "cannot be shared equally by 4"},
         {"--gpus 1024 --texts 999", "1024 GPUs cannot share 999 texts of a step"},

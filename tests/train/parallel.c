@@ -36,6 +36,7 @@ typedef struct parts {
     bool gated; /* see training_of */
     int zero;   /* what each has a share of, beside, see cup_optimizer_options */
     int64_t layers; /* 0: 4 */
+    double dropout;
 } parts;
 
 static const parts whole;
@@ -92,6 +93,7 @@ static void run_beside_one(cup_context *c, cup_comm *comm, void *user)
     cup_training_point a[MOST_POINTS], b[MOST_POINTS];
     cup_training training = training_of(p->gated);
     training.model.layers = p->layers ? p->layers : training.model.layers;
+    training.model.dropout = p->dropout;
     int64_t count = cup_comm_rank(comm) ? 0 : run(c, NULL, training, whole, NULL, false, a);
     int64_t same = run(c, comm, training, *p, NULL, false, b);
     if (cup_comm_rank(comm) == 0)
@@ -149,6 +151,15 @@ TEST(parallel_texts_in_parts_beside_others)
     together(2, run_beside_one, &(parts){.ring = 2, .zero = 3});
     together(4, run_beside_one, &(parts){.ring = 2, .tensor = 2, .gated = true});
     together(4, run_beside_one, &(parts){.ring = 2, .stages = 2});
+}
+
+/* What is dropped is what one process drops. */
+TEST(parallel_stages_drop_what_one_does)
+{
+    together(2, run_beside_one, &(parts){.stages = 2, .dropout = 0.2});
+    together(2, run_beside_one, &(parts){.stages = 2, .dropout = 0.3, .gated = true});
+    together(3, run_beside_one, &(parts){.stages = 3, .chunks = 2, .layers = 7, .dropout = 0.2});
+    together(4, run_beside_one, &(parts){.stages = 2, .chunks = 2, .dropout = 0.1});
 }
 
 /* Half of a run is shared out and saved, and goes on with the model whole, or shared out to others;
@@ -218,7 +229,6 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
         {{.ring = 2}, 4, 0.1, "set dropout to 0"},
         {{.tensor = 2}, 1, 0, "1 heads and 1 of keys and values cannot be shared out equally to 2"},
         {{.tensor = 2}, 4, 0.1, "set dropout to 0"},
-        {{.stages = 2}, 4, 0.1, "set dropout to 0"},
         {{.stages = 2, .blocks = few}, 4, 0, "have 2 blocks together"},
         {{.stages = 2, .blocks = none}, 4, 0, "stage 0 of 2 has 0 of the"},
         {{.stages = 2, .chunks = 3}, 4, 0, "chunk 2 of stage 0 of 2 has 0 of the 4 blocks"},

@@ -36,8 +36,11 @@ static const cli_option options[] = {
     {"texts", INTEGER(train_given, texts, 1, INT64_C(1) << 40), "N", NULL,
      "texts that make a step, of which as many are computed at once as is best; without it "
      "--batch times --accumulate"},
-    {"parallel", TEXT(train_given, parallel), "dp=N,pp=S,tp=M", NULL,
+    {"parallel", TEXT(train_given, parallel), "dp=N,cp=R,pp=S,tp=M", NULL,
      "this split alone, as train takes it; without it all are tried"},
+    {"interleave", INTEGER(train_given, interleave, 1, TRAIN_CHUNKS), "N", NULL,
+     "so many chunks of blocks on each stage, as train takes it; without it one and more are "
+     "tried"},
     {"zero", INTEGER(train_given, zero, 0, 3), "STAGE", NULL,
      "this stage alone; without it all are tried"},
     {"network", REAL(train_given, nic, 0.001, 1e6), "GBIT", "400",
@@ -220,8 +223,8 @@ static int choose(plan_run *r)
 /* What says something of several GPUs alone, or of one. */
 static int check_given(const cli_call *call)
 {
-    static const char *const several[] = {"nodes", "texts",   "parallel",
-                                          "zero",  "network", "link"};
+    static const char *const several[] = {"nodes",      "texts",   "parallel", "zero",
+                                          "interleave", "network", "link"};
     const train_given *given = call->given;
     for (size_t i = 0; i < sizeof several / sizeof *several && !given->gpus; i++)
         if (call_has(call, several[i]))
@@ -269,8 +272,9 @@ const cli_verb verb_plan = {
         "data sheets, dense. Cards: h200, h200-nvl, h100, h100-nvl, h100-pcie, a100, a100-80gb, "
         "a100-pcie, a100-pcie-80gb, a30, a40, a10, l40s, l40, l4, t4, rtx-4090, rtx-3090, b200."
         "\n\n"
-        "With --gpus the step is shared by many: copies of the model (dp), stages of blocks (pp), "
-        "blocks of which each GPU has a part (tp), and stages of ZeRO, as train takes them. All "
+        "With --gpus the step is shared by many: copies of the model (dp), parts of each text "
+        "(cp), stages of blocks (pp) of one chunk or more, blocks of which each GPU has a part "
+        "(tp), and stages of ZeRO, as train takes them. All "
         "splits are tried, with all numbers of texts at once and all policies of "
         "--recompute, unless an option says which; the fastest that fit are shown, and what holds "
         "each back, as parts of its step. Scaling is beside as many times what one card reaches "

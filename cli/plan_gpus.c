@@ -21,6 +21,8 @@ typedef struct page {
 static const char *split_text(const plan_split *split, char text[64])
 {
     int used = snprintf(text, 64, "dp=%lld", (long long)split->copies);
+    if (split->ring > 1)
+        used += snprintf(text + used, 64 - (size_t)used, ",cp=%lld", (long long)split->ring);
     if (split->stages > 1)
         used += snprintf(text + used, 64 - (size_t)used, ",pp=%lld", (long long)split->stages);
     if (split->tensor > 1)
@@ -42,6 +44,8 @@ static void print_losses(const plan_split *split)
             break;
         said[most] = true;
         printf("%s%s %.1f %%", any ? ", " : "", plan_loss_words[most], 100 * split->losses[most]);
+        if (most == PLAN_STAGES)
+            printf(" (bubble %.1f %%)", 100 * split->bubble);
         any = true;
     }
     printf("%s\n", any ? "" : "nothing");
@@ -52,8 +56,8 @@ static void print_split(const plan_split *split)
     char text[64], shared[48], needs[32], speed[32];
     snprintf(shared, sizeof shared, "%lldx%lld", (long long)split->batches,
              (long long)split->texts);
-    printf("%-20s %4lld %9s %9s %10s %-4s %9.1f ms %9s %6.1f %% %6.1f %%  ",
-           split_text(split, text), (long long)split->zero, shared,
+    printf("%-20s %6lld %4lld %9s %9s %10s %-4s %9.1f ms %9s %6.1f %% %6.1f %%  ",
+           split_text(split, text), (long long)split->chunks, (long long)split->zero, shared,
            cup_recompute_policy_name(split->recompute),
            cup_text_size(split->needed, needs, sizeof needs), split->fits ? "yes" : "no",
            1e3 * split->seconds, progress_number(split->tokens_per_second, speed),
@@ -63,7 +67,7 @@ static void print_split(const plan_split *split)
 
 static void print_cure(const plan_scene *s, const plan_split *best)
 {
-    char text[64], has[32], gpus[32] = "", words[32] = "", again[32] = "";
+    char text[64], has[32], gpus[32] = "", words[64] = "", again[32] = "";
     if (!best->fits) {
         printf("\nNone fits in the %s of this card; these need least. More GPUs, fewer tokens a "
                "text, or a smaller model would.\n",
@@ -72,6 +76,8 @@ static void print_cure(const plan_scene *s, const plan_split *best)
     }
     if (best->zero)
         snprintf(words, sizeof words, " --zero %lld", (long long)best->zero);
+    if (best->chunks > 1)
+        snprintf(words, sizeof words, " --interleave %lld", (long long)best->chunks);
     if (best->recompute)
         snprintf(again, sizeof again, " --recompute %s",
                  cup_recompute_policy_name(best->recompute));
@@ -95,20 +101,24 @@ static void print_head(const plan_scene *s)
            plan_link_of(s->card.name, &guess) ? "" : ", a guess");
     if (k->nodes > 1)
         printf(", %.1f GB/s a GPU between nodes, an assumption", 1e-9 * k->network);
-    printf("\n\n%-20s %4s %9s %9s %10s %-4s %12s %9s %8s %8s  %s\n", "split", "zero", "batches",
-           "recompute", "needs", "fits", "a step", "tokens/s", "MFU", "scaling", "held back by");
+    printf("\n\n%-20s %6s %4s %9s %9s %10s %-4s %12s %9s %8s %8s  %s\n", "split",
+           "chunks", "zero", "batches", "recompute", "needs", "fits", "a step", "tokens/s", "MFU",
+           "scaling", "held back by");
 }
 
 static void write_split(cli_json *w, const plan_scene *s, const plan_split *split)
 {
     static const char *const keys[PLAN_LOSSES] = {"kernels",   "twice",   "optimizer", "stages",
-                                                  "tensor",    "gradients", "weights", "slowest"};
+                                                  "tensor",    "ring",      "gradients",
+                                                  "weights",   "slowest"};
     json_open_object(w, NULL);
     json_add_string(w, "card", s->card.name);
     json_add_integer(w, "gpus", s->cluster.gpus);
     json_add_integer(w, "nodes", s->cluster.nodes);
     json_add_integer(w, "dp", split->copies);
+    json_add_integer(w, "cp", split->ring);
     json_add_integer(w, "pp", split->stages);
+    json_add_integer(w, "interleave", split->chunks);
     json_add_integer(w, "tp", split->tensor);
     json_add_integer(w, "zero", split->zero);
     json_add_integer(w, "batch", split->batch);
@@ -122,6 +132,7 @@ static void write_split(cli_json *w, const plan_scene *s, const plan_split *spli
     json_add_number(w, "tokens_per_second", split->tokens_per_second);
     json_add_number(w, "mfu", split->mfu);
     json_add_number(w, "scaling", split->scaling);
+    json_add_number(w, "bubble", split->bubble);
     json_open_object(w, "held_back_by");
     for (int i = 0; i < PLAN_LOSSES; i++)
         json_add_number(w, keys[i], split->losses[i]);
@@ -177,18 +188,17 @@ static int find_wish(const cli_call *call, const cup_training *a, plan_wish *wis
     train_parts parts;
     bool kept = call_has(call, "batch") || call_has(call, "accumulate");
     *wish = (plan_wish){.batch = kept ? a->batch : 0,
+                        .chunks = call_has(call, "interleave") ? given->interleave : 0,
                         .zero = call_has(call, "zero") ? given->zero : -1,
                         .one = given->recompute && a->recompute != CUP_RECOMPUTE_POLICY_AUTO};
     if (!given->parallel)
         return CLI_OK;
     int code = train_parallel(given, (int)given->gpus, &parts);
-    if (!code && parts.ring > 1)
-        return cli_usage("--parallel %s: plans know no parts of texts yet; leave cp out, or let "
-                         "train measure it",
-                         cli_shown(given->parallel));
+    int64_t each = parts.stages * parts.tensor * parts.ring;
     wish->split = (plan_split){.stages = parts.stages,
                                .tensor = parts.tensor,
-                               .copies = code ? 1 : given->gpus / parts.stages / parts.tensor};
+                               .ring = parts.ring,
+                               .copies = code ? 1 : given->gpus / each};
     return code;
 }
 

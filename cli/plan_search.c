@@ -5,6 +5,8 @@
 #include "cli/common/exit.h"
 #include "cli/plan_search.h"
 
+#define CHUNKS_TRIED 8
+#define LEAST_PART 2048 /* tokens of a text on a process */
 #define MOST_ODD 32 /* texts at once; above it powers of two are tried alone */
 
 typedef struct search {
@@ -54,7 +56,8 @@ static int try_batch(search *r, plan_split split, int64_t batch)
 
 static int try_batches(search *r, plan_split split)
 {
-    int64_t context = r->s->training.model.context, most = r->s->texts / split.copies;
+    int64_t context = r->s->training.model.context / split.ring;
+    int64_t most = r->s->texts / split.copies;
     int code = CLI_OK;
     if (r->wish->batch)
         return try_batch(r, split, r->wish->batch);
@@ -70,7 +73,7 @@ static int try_batches(search *r, plan_split split)
 /* All stages of ZeRO where the model is whole on each GPU, as training takes them. */
 static int try_split(search *r, plan_split split)
 {
-    bool may = split.copies > 1 && split.stages * split.tensor == 1 &&
+    bool may = split.copies * split.ring > 1 && split.stages * split.tensor == 1 &&
                !r->s->training.lora_rank;
     int64_t first = r->wish->zero >= 0 ? r->wish->zero : 0;
     int64_t last = r->wish->zero >= 0 ? r->wish->zero : may ? 3 : 0;
@@ -82,6 +85,39 @@ static int try_split(search *r, plan_split split)
     return code;
 }
 
+/* With all powers of two of chunks, or as many as are wished. */
+static int try_chunks(search *r, plan_split split)
+{
+    int64_t wish = r->wish->chunks, most = split.stages > 1 ? CHUNKS_TRIED : 1;
+    int code = CLI_OK;
+    if (wish > 1 && split.stages == 1)
+        return CLI_OK;
+    for (split.chunks = wish ? wish : 1; split.chunks <= (wish ? wish : most) && !code;
+         split.chunks *= 2)
+        if (split.chunks == 1 || wish || split.stages * split.chunks <= r->s->training.model.layers)
+            code = try_split(r, split);
+    return code;
+}
+
+/* Texts whole, and in parts that are long enough, on one node. */
+static int try_rings(search *r, plan_split split)
+{
+    const plan_scene *s = r->s;
+    int64_t all = split.copies, each = split.stages * split.tensor;
+    int64_t context = s->training.model.context;
+    int code = CLI_OK;
+    for (int64_t ring = 1; ring == 1 || (ring * each <= s->cluster.each && !code &&
+                                         context / ring >= LEAST_PART);
+         ring *= 2) {
+        bool may = ring == 1 || (s->training.model.dropout == 0 && context % (2 * ring) == 0);
+        split.copies = all / ring;
+        split.ring = ring;
+        if (may && all % ring == 0)
+            code = try_chunks(r, split);
+    }
+    return code;
+}
+
 static int try_all(search *r)
 {
     const plan_scene *s = r->s;
@@ -89,11 +125,11 @@ static int try_all(search *r)
     int64_t most = layers < TRAIN_STAGES ? layers : TRAIN_STAGES;
     int code = CLI_OK;
     if (r->wish->split.copies)
-        return try_split(r, r->wish->split);
+        return try_chunks(r, r->wish->split);
     for (int64_t tensor = 1; tensor <= s->cluster.each && !code; tensor++)
         for (int64_t stages = 1; gpus % tensor == 0 && stages <= most && !code; stages++)
             if (gpus / tensor % stages == 0)
-                code = try_split(r, (plan_split){.copies = gpus / tensor / stages,
+                code = try_rings(r, (plan_split){.copies = gpus / tensor / stages,
                                                  .stages = stages,
                                                  .tensor = tensor});
     return code;
@@ -105,7 +141,8 @@ static int by_seconds(const void *a, const void *b)
     const plan_split *x = a, *y = b;
     if (x->seconds < y->seconds || x->seconds > y->seconds)
         return x->seconds < y->seconds ? -1 : 1;
-    int64_t order = x->stages * x->tensor - y->stages * y->tensor;
+    int64_t order = x->stages * x->tensor * x->ring - y->stages * y->tensor * y->ring;
+    order = order ? order : x->chunks - y->chunks;
     order = order ? order : x->zero - y->zero;
     order = order ? order : x->batch - y->batch;
     order = order ? order : (int64_t)x->recompute - (int64_t)y->recompute;
@@ -123,7 +160,7 @@ static int by_need(const void *a, const void *b)
 static bool is_alike(const plan_split *a, const plan_split *b)
 {
     return a->copies == b->copies && a->stages == b->stages && a->tensor == b->tensor &&
-           a->zero == b->zero;
+           a->ring == b->ring && a->chunks == b->chunks && a->zero == b->zero;
 }
 
 /* The best of each split, from the fastest on, until there are enough that fit. */

@@ -8,6 +8,7 @@
 typedef struct plan_wish {
     plan_split split; /* copies 0: any */
     int64_t batch;    /* 0: any */
+    int64_t chunks;   /* of a stage; 0: any */
     int64_t zero;     /* negative: any */
     bool one;         /* policy of what is computed again, the training's; else any */
 } plan_wish;

@@ -6,7 +6,7 @@
 
 #include "cli/common/exit.h"
 #include "cli/common/plot.h"
-#include "cli/plan_split.h"
+#include "cli/plan_piece.h"
 
 /* A step of several copies takes so much longer than one of a card alone, whatever goes between
  * them: GPT-2 124M 4.6 % on two H200, blocks of 2048 5.5 and 6.2 %, backward hiding the sums. */
@@ -16,10 +16,6 @@
 /* ZeRO brings whole parameters, of which blocks have about so many that are large. */
 #define LARGE_OF_BLOCK 4
 
-/* What the driver keeps, and NCCL, which is not measured, where there are several. */
-#define DRIVER_BYTES (1.5 * (1 << 30))
-#define NCCL_BYTES (0.5 * (1 << 30))
-
 #define MOST_REHEARSED 2048
 
 struct plan_rehearsed {
@@ -27,15 +23,16 @@ struct plan_rehearsed {
     struct {
         plan_part part;
         cup_plan plan;
-        double optimizer;
+        plan_seconds seconds;
     } list[MOST_REHEARSED];
 };
 
 const char *const plan_loss_words[PLAN_LOSSES] = {
     [PLAN_KERNELS] = "kernels",         [PLAN_TWICE] = "computed twice",
     [PLAN_OPTIMIZER] = "optimizer",     [PLAN_STAGES] = "stages",
-    [PLAN_TENSOR] = "tensor sums",      [PLAN_GRADIENTS] = "gradients",
-    [PLAN_WEIGHTS] = "weights brought", [PLAN_SLOWEST] = "slowest card"};
+    [PLAN_TENSOR] = "tensor sums",      [PLAN_RING] = "keys that go round",
+    [PLAN_GRADIENTS] = "gradients",     [PLAN_WEIGHTS] = "weights brought",
+    [PLAN_SLOWEST] = "slowest card"};
 
 double plan_mfu(const cup_card *card, const cup_training *a, double tokens_per_second)
 {
@@ -56,6 +53,7 @@ static void cut(cup_gpt_config *g, const plan_part *part)
 {
     int64_t tensor = part->tensor;
     g->layers = part->blocks;
+    g->context /= part->ring;
     if (tensor == 1)
         return;
     g->head_size = g->head_size ? g->head_size : g->width / g->heads;
@@ -65,27 +63,39 @@ static void cut(cup_gpt_config *g, const plan_part *part)
     g->vocabulary = (g->vocabulary + tensor - 1) / tensor;
 }
 
-static bool is_same(const plan_part *a, const plan_part *b)
+double plan_ring_bytes(const plan_scene *s, const plan_split *split)
 {
-    return a->blocks == b->blocks && a->tensor == b->tensor && a->texts == b->texts &&
-           a->batches == b->batches && a->recompute == b->recompute;
+    const cup_gpt_config *g = &s->training.model;
+    int64_t size = g->head_size ? g->head_size : g->width / g->heads;
+    int64_t tokens = split->texts * g->context / split->ring;
+    return 2.0 * (double)(tokens * heads_of_keys(g) * size / split->tensor) *
+           (double)cup_dtype_size(s->training.dtype);
 }
 
-/* Ops that steps end with; Muon's products are not told from those of the model. */
+static bool is_same(const plan_part *a, const plan_part *b)
+{
+    return a->blocks == b->blocks && a->tensor == b->tensor && a->ring == b->ring &&
+           a->texts == b->texts && a->batches == b->batches && a->recompute == b->recompute;
+}
+
+/* Attention, and ops that steps end with; Muon's products are not told from those of the model. */
 static void on_op(const cup_plan_op *op, void *user)
 {
+    plan_seconds *seconds = user;
     static const char ends[] = "|" CUP_METHOD_NAMES "|global_norm|step_factors|";
     char word[80];
     snprintf(word, sizeof word, "|%s|", op->name);
     if (strstr(ends, word))
-        *(double *)user += op->seconds;
+        seconds->optimizer += op->seconds;
+    if (!strncmp(op->name, "qkv_attention", 13))
+        seconds->attention += op->seconds;
 }
 
-int plan_rehearse(plan_scene *s, const plan_part *part, cup_plan *out, double *optimizer)
+int plan_rehearse(plan_scene *s, const plan_part *part, cup_plan *out, plan_seconds *seconds)
 {
     plan_rehearsed *r = s->rehearsed;
     cup_training a = s->training;
-    double ends = 0;
+    plan_seconds ends = {0};
     if (!r && !(r = s->rehearsed = calloc(1, sizeof *r))) {
         snprintf(s->why, sizeof s->why, "out of host memory for a plan");
         return CLI_MEMORY;
@@ -107,12 +117,12 @@ int plan_rehearse(plan_scene *s, const plan_part *part, cup_plan *out, double *o
         i -= i == MOST_REHEARSED;
         r->list[i].part = *part;
         r->list[i].plan = *out;
-        r->list[i].optimizer = ends;
+        r->list[i].seconds = ends;
         r->count = i + 1;
     }
     *out = r->list[i].plan;
-    if (optimizer)
-        *optimizer = r->list[i].optimizer;
+    if (seconds)
+        *seconds = r->list[i].seconds;
     return CLI_OK;
 }
 
@@ -122,43 +132,36 @@ void plan_forget(plan_scene *s)
     s->rehearsed = NULL;
 }
 
-/* A number of what each block takes, and of what the two ends of the model do. */
-typedef struct pair {
-    double block, ends;
-} pair;
-
-typedef struct piece {
-    /* Seconds of each batch but the first, of how much longer that takes, and of the optimizer. */
-    pair batch, first, step;
-    pair weights, gradients, states, kept; /* bytes */
-} piece;
-
 static pair pair_of(double one, double two)
 {
     return (pair){.block = two - one, .ends = 2 * one - two};
 }
 
-/* Models of one and of two blocks, in steps of one batch and of two, say what is whose. */
-static int piece_of(plan_scene *s, const plan_split *split, piece *out)
+int plan_piece_of(plan_scene *s, const plan_split *split, piece *out)
 {
     cup_plan p[2][2];
-    double ends[2] = {0};
+    plan_seconds ends[2][2];
     int code = CLI_OK;
     for (int i = 0; i < 4 && !code; i++) {
         const plan_part part = {.blocks = 1 + i / 2,
                                 .tensor = split->tensor,
+                                .ring = split->ring,
                                 .texts = split->texts,
                                 .batches = 1 + i % 2,
                                 .recompute = split->recompute};
-        code = plan_rehearse(s, &part, &p[i / 2][i % 2], &ends[i / 2]);
+        code = plan_rehearse(s, &part, &p[i / 2][i % 2], &ends[i / 2][i % 2]);
     }
     if (code)
         return code;
     const cup_plan *a = &p[0][0], *b = &p[1][0];
     double one = p[0][1].seconds - a->seconds, two = p[1][1].seconds - b->seconds;
     out->batch = pair_of(one, two);
-    out->first = pair_of(a->seconds - ends[0] - one, b->seconds - ends[1] - two);
-    out->step = pair_of(ends[0], ends[1]);
+    out->first = pair_of(a->seconds - ends[0][0].optimizer - one,
+                         b->seconds - ends[1][0].optimizer - two);
+    out->step = pair_of(ends[0][1].optimizer, ends[1][1].optimizer);
+    /* Queries of a part see in each turn as many keys as they see of their own. */
+    out->batch.block += (double)(split->ring - 1) *
+                        (ends[1][0].attention - ends[0][0].attention);
     out->weights = pair_of((double)a->weight_bytes, (double)b->weight_bytes);
     out->gradients = pair_of((double)a->gradient_bytes, (double)b->gradient_bytes);
     out->states = pair_of((double)a->optimizer_bytes, (double)b->optimizer_bytes);
@@ -166,30 +169,34 @@ static int piece_of(plan_scene *s, const plan_split *split, piece *out)
     return CLI_OK;
 }
 
-static int64_t blocks_of(const plan_scene *s, const plan_split *split)
+int64_t plan_blocks_of(const plan_scene *s, const plan_split *split)
 {
     return (s->training.model.layers + split->stages - 1) / split->stages;
 }
 
-/* Of the stage that has most. */
-static double of_stage(const plan_scene *s, const plan_split *split, pair p)
+double plan_of_stage(const plan_scene *s, const plan_split *split, pair p)
 {
-    return (double)blocks_of(s, split) * p.block + p.ends;
+    return (double)plan_blocks_of(s, split) * p.block + p.ends;
 }
 
 /* Batches one behind the other through all stages: the first one passes all, each other one comes
- * behind it at the pace of the slowest stage. What the ends take is the last stage's. */
-static double pipe_seconds(const plan_scene *s, const plan_split *split, pair p)
+ * behind it at the pace of the slowest stage. What the ends take is the last stage's. Of several
+ * chunks a stage waits for as many that are as much shorter; where batches are no multiple of the
+ * stages, the last ones go through each chunk as if they were. `waits` takes that alone. */
+static double pipe_seconds(const plan_scene *s, const plan_split *split, pair p, double *waits)
 {
-    int64_t layers = s->training.model.layers;
-    double first = (double)blocks_of(s, split) * p.block;
+    int64_t layers = s->training.model.layers, chunks = split->chunks;
+    int64_t odd = split->batches % split->stages;
+    double first = (double)plan_blocks_of(s, split) * p.block;
     double last = (double)(layers / split->stages) * p.block + p.ends;
     double slowest = split->stages > 1 && first > last ? first : last;
-    return (double)layers * p.block + p.ends + (double)(split->batches - 1) * slowest;
+    *waits = ((double)layers * p.block + p.ends - slowest) / (double)chunks;
+    if (odd)
+        *waits += (double)((chunks - 1) * (split->stages - odd)) * slowest / (double)chunks;
+    return (double)split->batches * slowest + *waits;
 }
 
-/* The part of the states that the one of several copies has who has most: no parameter is cut. */
-static double share_of(const plan_scene *s, const plan_split *split)
+double plan_share_of(const plan_scene *s, const plan_split *split)
 {
     const cup_gpt_config *g = &s->training.model;
     double size = (double)(g->head_size ? g->head_size : g->width / g->heads);
@@ -199,12 +206,13 @@ static double share_of(const plan_scene *s, const plan_split *split)
     double qkv = width * size * (double)(g->heads + 2 * heads_of_keys(g));
     double largest = fmax(embedding, fmax(mlp, qkv));
     double least = largest / (double)cup_gpt_parameter_count(g, true);
-    return fmin(1, fmax(1 / (double)split->copies, least));
+    return fmin(1, fmax(1 / (double)(split->copies * split->ring), least));
 }
 
+/* All that have the same part of the model; of them those of a ring stand side by side. */
 static plan_group copies_of(const plan_split *split)
 {
-    return (plan_group){split->copies, split->stages * split->tensor};
+    return (plan_group){split->copies * split->ring, split->stages * split->tensor};
 }
 
 /* Bytes in pieces of a size, each as `one` of them takes. */
@@ -224,12 +232,13 @@ static bool computes_twice(const plan_split *split)
 static double gradient_seconds(const plan_scene *s, const plan_split *split, const piece *p)
 {
     const plan_cluster *k = &s->cluster;
-    double bytes = of_stage(s, split, p->gradients), bucket = fmin(bytes, BUCKET);
-    if (split->copies == 1 || bytes <= 0)
+    double bytes = plan_of_stage(s, split, p->gradients), bucket = fmin(bytes, BUCKET);
+    if (copies_of(split).count == 1 || bytes <= 0)
         return 0;
     double one = split->zero > 1 ? plan_spread(k, copies_of(split), bucket)
                                  : plan_all_reduce(k, copies_of(split), bucket);
-    double backward = of_stage(s, split, p->batch) * (computes_twice(split) ? 0.75 : 2.0 / 3);
+    double backward =
+        plan_of_stage(s, split, p->batch) * (computes_twice(split) ? 0.75 : 2.0 / 3);
     double shown = fmax(0, in_pieces(bytes, bucket, one) - one - backward) + one;
     return shown * (double)(split->zero > 1 ? split->batches : 1);
 }
@@ -237,9 +246,9 @@ static double gradient_seconds(const plan_scene *s, const plan_split *split, con
 /* Weights of the others: behind the step, or before each use of them. */
 static double weight_seconds(const plan_scene *s, const plan_split *split, const piece *p)
 {
-    double bytes = of_stage(s, split, p->weights);
+    double bytes = plan_of_stage(s, split, p->weights);
     double size = p->weights.block / LARGE_OF_BLOCK;
-    if (split->copies == 1 || !split->zero || size <= 0)
+    if (copies_of(split).count == 1 || !split->zero || size <= 0)
         return 0;
     double all = in_pieces(bytes, size, plan_spread(&s->cluster, copies_of(split), size));
     return split->zero > 2 ? 2 * (double)split->batches * all : all;
@@ -257,8 +266,28 @@ static double passing(const plan_scene *s, const plan_split *split, double betwe
     /* The slowest way is the one that leaves a node, where any does. */
     bool leaves = split->stages * split->tensor > s->cluster.each;
     plan_group next = {2, leaves ? s->cluster.each : split->tensor};
-    int64_t times = split->batches + split->stages - 1;
-    return split->stages > 1 ? 2 * (double)times * plan_send(&s->cluster, next, between) : 0;
+    if (split->stages == 1)
+        return 0;
+    double ways = (double)(split->stages * split->chunks - 1) / (double)(split->stages - 1);
+    double times = (double)split->batches * ways + (double)(split->stages - 1);
+    return 2 * times * plan_send(&s->cluster, next, between);
+}
+
+/* Forward the keys and values of a batch go to the next process, again where blocks are computed
+ * twice, and backward they and their gradients, which are in f32 where they are sums of more than
+ * two. */
+static double ring_seconds(const plan_scene *s, const plan_split *split)
+{
+    const cup_gpt_config *g = &s->training.model;
+    int64_t stride = split->stages * split->tensor, turns = split->ring - 1;
+    bool leaves = split->ring * stride > s->cluster.each;
+    plan_group next = {2, leaves ? s->cluster.each : stride};
+    double bytes = plan_ring_bytes(s, split);
+    double wide = split->ring > 2 ? 4.0 / (double)cup_dtype_size(s->training.dtype) : 1;
+    double keys = plan_round(&s->cluster, next, bytes);
+    double gradients = plan_round(&s->cluster, next, wide * bytes);
+    double block = (double)turns * ((computes_twice(split) ? 3 : 2) * keys + gradients);
+    return split->ring > 1 ? block * (double)(split->batches * g->layers / split->stages) : 0;
 }
 
 /* Seconds of all batches of a copy, were its GPUs always busy. */
@@ -273,28 +302,32 @@ static int once(plan_scene *s, const plan_split *split, piece *out)
 {
     plan_split other = *split;
     other.recompute = CUP_RECOMPUTE_POLICY_NONE;
-    return piece_of(s, &other, out);
+    return plan_piece_of(s, &other, out);
 }
 
 static void find_losses(plan_scene *s, plan_split *split, const piece *p, const piece *kept)
 {
     const cup_gpt_config *g = &s->training.model;
     double alone = (double)s->texts * (double)g->context / ((double)s->cluster.gpus * s->one);
-    double between = (double)(split->texts * g->context) * (double)g->width *
+    double between = (double)(split->texts * g->context / split->ring) * (double)g->width *
                      (double)cup_dtype_size(s->training.dtype);
-    double bare = pipe_seconds(s, split, p->batch), even = even_seconds(s, split, p->batch);
+    double ignored, bare = pipe_seconds(s, split, p->batch, &split->bubble);
+    double even = even_seconds(s, split, p->batch);
     double *loss = split->losses;
     pair sums = tensor_sums(s, split, between);
     pair both = {p->batch.block + sums.block, p->batch.ends + sums.ends};
-    loss[PLAN_KERNELS] = even_seconds(s, split, kept->batch) + of_stage(s, split, p->first) - alone;
+    loss[PLAN_KERNELS] = even_seconds(s, split, kept->batch) - alone;
+    loss[PLAN_KERNELS] += plan_of_stage(s, split, p->first);
     loss[PLAN_TWICE] = even - even_seconds(s, split, kept->batch);
-    loss[PLAN_OPTIMIZER] = of_stage(s, split, p->step) * (split->zero ? share_of(s, split) : 1);
+    loss[PLAN_OPTIMIZER] = plan_of_stage(s, split, p->step);
+    loss[PLAN_OPTIMIZER] *= split->zero ? plan_share_of(s, split) : 1;
     loss[PLAN_STAGES] = bare - even + passing(s, split, between);
-    loss[PLAN_TENSOR] = pipe_seconds(s, split, both) - bare;
+    loss[PLAN_TENSOR] = pipe_seconds(s, split, both, &ignored) - bare;
+    loss[PLAN_RING] = ring_seconds(s, split);
     loss[PLAN_SLOWEST] = alone;
     for (int i = 0; i < PLAN_GRADIENTS; i++)
         loss[PLAN_SLOWEST] += loss[i];
-    loss[PLAN_SLOWEST] *= split->copies > 1 ? SLOWEST : 0;
+    loss[PLAN_SLOWEST] *= copies_of(split).count > 1 ? SLOWEST : 0;
     loss[PLAN_GRADIENTS] = gradient_seconds(s, split, p);
     loss[PLAN_WEIGHTS] = weight_seconds(s, split, p);
     split->seconds = alone;
@@ -306,7 +339,7 @@ static void find_losses(plan_scene *s, plan_split *split, const piece *p, const 
 int plan_time(plan_scene *s, plan_split *split)
 {
     piece p, kept;
-    int code = piece_of(s, split, &p);
+    int code = plan_piece_of(s, split, &p);
     if (!code)
         code = once(s, split, &kept);
     if (code)
@@ -314,86 +347,11 @@ int plan_time(plan_scene *s, plan_split *split)
     find_losses(s, split, &p, &kept);
     for (int i = 0; i < PLAN_LOSSES; i++)
         split->losses[i] /= split->seconds;
+    split->bubble /= split->seconds;
     double tokens = (double)s->texts * (double)s->training.model.context;
     split->tokens_per_second = tokens / split->seconds;
     split->mfu = plan_mfu(&s->card, &s->training,
                           split->tokens_per_second / (double)s->cluster.gpus);
-    return CLI_OK;
-}
-
-/* Less than all that is there at a time: so much is needed at least. */
-static double least_needed(const plan_scene *s, const plan_split *split, const piece *p)
-{
-    double share = share_of(s, split);
-    int64_t ahead = split->batches < split->stages ? split->batches : split->stages;
-    return of_stage(s, split, p->weights) * (split->zero > 2 ? share : 1) +
-           of_stage(s, split, p->states) * (split->zero > 0 ? share : 1) +
-           (double)(ahead * blocks_of(s, split)) * p->kept.block;
-}
-
-/* Above so many blocks each one more is taken to need as much as those before it. */
-#define DEEP 64
-
-static int64_t extend(int64_t half, int64_t whole, int64_t blocks)
-{
-    return whole + (int64_t)((double)(whole - half) / (DEEP / 2) * (double)(blocks - DEEP));
-}
-
-static int rehearse_deep(plan_scene *s, plan_part part, cup_plan *out)
-{
-    cup_plan half;
-    int64_t blocks = part.blocks;
-    if (blocks <= DEEP)
-        return plan_rehearse(s, &part, out, NULL);
-    part.blocks = DEEP / 2;
-    int code = plan_rehearse(s, &part, &half, NULL);
-    part.blocks = DEEP;
-    code = code ? code : plan_rehearse(s, &part, out, NULL);
-    if (code)
-        return code;
-    out->weight_bytes = extend(half.weight_bytes, out->weight_bytes, blocks);
-    out->gradient_bytes = extend(half.gradient_bytes, out->gradient_bytes, blocks);
-    out->optimizer_bytes = extend(half.optimizer_bytes, out->optimizer_bytes, blocks);
-    out->held_bytes = extend(half.held_bytes, out->held_bytes, blocks);
-    return CLI_OK;
-}
-
-/* The rehearsed part has both ends of the model. Of several stages the first one keeps most
- * batches, and has no logits. Gradients that go to their owners are taken off what is there
- * together with them, as it is from the second batch on. */
-int plan_memory(plan_scene *s, plan_split *split)
-{
-    piece p;
-    cup_plan plan;
-    int64_t blocks = blocks_of(s, split);
-    const plan_part part = {.blocks = blocks,
-                            .tensor = split->tensor,
-                            .texts = split->texts,
-                            .batches = split->batches > 1 || split->zero > 1 ? 2 : 1,
-                            .recompute = split->recompute};
-    int code = piece_of(s, split, &p);
-    if (code)
-        return code;
-    double room = s->card.memory_bytes - DRIVER_BYTES - (s->cluster.gpus > 1 ? NCCL_BYTES : 0);
-    split->needed = least_needed(s, split, &p);
-    split->fits = false;
-    if (split->needed > room)
-        return CLI_OK;
-    code = rehearse_deep(s, part, &plan);
-    if (code)
-        return code;
-    double share = share_of(s, split), needed = (double)plan.held_bytes;
-    int64_t ahead = split->batches < split->stages ? split->batches : split->stages;
-    double first = needed - p.kept.ends + (double)((ahead - 1) * blocks) * p.kept.block;
-    needed = split->stages > 1 && first > needed ? first : needed;
-    if (split->zero > 0)
-        needed -= (1 - share) * (double)plan.optimizer_bytes;
-    if (split->zero > 1)
-        needed -= (1 - share) * (double)plan.gradient_bytes;
-    if (split->zero > 2)
-        needed -= fmax(0, (1 - share) * (double)plan.weight_bytes - 2 * p.weights.block);
-    split->needed = needed;
-    split->fits = needed <= room;
     return CLI_OK;
 }
 
@@ -403,10 +361,11 @@ int plan_alone(plan_scene *s)
     int code = CLI_OK;
     for (int64_t texts = 1; texts <= PLAN_MOST_TOKENS && !code; texts *= 2) {
         piece p;
-        const plan_split split = {.tensor = 1, .stages = 1, .copies = 1, .texts = texts};
+        const plan_split split = {
+            .tensor = 1, .stages = 1, .chunks = 1, .ring = 1, .copies = 1, .texts = texts};
         if (texts > 1 && texts * g->context > PLAN_MOST_TOKENS)
             break;
-        code = piece_of(s, &split, &p);
+        code = plan_piece_of(s, &split, &p);
         double seconds = (double)g->layers * p.batch.block + p.batch.ends;
         double rate = code ? 0 : (double)(texts * g->context) / seconds;
         s->one = rate > s->one ? rate : s->one;
@@ -430,7 +389,19 @@ static bool divides(const plan_scene *s, const plan_split *split, char why[PLAN_
             return false;
         }
     int64_t most = g->layers < TRAIN_STAGES ? g->layers : TRAIN_STAGES;
-    if (split->stages > most)
+    if (split->ring > 1 && g->context % (2 * split->ring))
+        snprintf(why, PLAN_WHY, "a context of %lld tokens has no %lld parts alike, two for each "
+                                "process of cp=%lld; take a multiple",
+                 (long long)g->context, (long long)(2 * split->ring), (long long)split->ring);
+    else if (split->ring > 1 && g->dropout > 0)
+        snprintf(why, PLAN_WHY, "nothing is dropped out where processes have parts of texts; give "
+                                "--dropout 0, or leave cp=%lld out",
+                 (long long)split->ring);
+    else if (split->stages * split->chunks > g->layers && split->chunks > 1)
+        snprintf(why, PLAN_WHY, "pp=%lld with --interleave %lld are too many chunks for %lld "
+                                "blocks; take fewer",
+                 (long long)split->stages, (long long)split->chunks, (long long)g->layers);
+    else if (split->stages > most)
         snprintf(why, PLAN_WHY, "pp=%lld are too many stages for %lld blocks; take %lld at most",
                  (long long)split->stages, (long long)g->layers, (long long)most);
     else if (split->stages * split->tensor > 1 && s->training.lora_rank)

@@ -27,6 +27,8 @@ double plan_all_reduce(const plan_cluster *k, plan_group group, double bytes);
 double plan_spread(const plan_cluster *k, plan_group group, double bytes);
 double plan_send(const plan_cluster *k, plan_group group, double bytes);
 double plan_block_sum(const plan_cluster *k, plan_group group, double bytes);
+/* And for what goes round in attention, to the next one. */
+double plan_round(const plan_cluster *k, plan_group group, double bytes);
 
 /* Where the time goes that is not spent as on one card alone. */
 typedef enum plan_loss {
@@ -35,6 +37,7 @@ typedef enum plan_loss {
     PLAN_OPTIMIZER,
     PLAN_STAGES,    /* stages that wait for each other, and what goes between them */
     PLAN_TENSOR,    /* sums inside blocks */
+    PLAN_RING,      /* keys and values of parts of texts, and their gradients */
     PLAN_GRADIENTS, /* sums of gradients that backward does not hide */
     PLAN_WEIGHTS,   /* weights brought from those that have them */
     PLAN_SLOWEST,   /* all wait for the slowest */
@@ -42,16 +45,17 @@ typedef enum plan_loss {
 } plan_loss;
 extern const char *const plan_loss_words[PLAN_LOSSES];
 
-/* A way to share a step: copies of the model, each of so many stages, each shared out by so many
- * GPUs. */
+/* A way to share a step: copies of the model, of which each has so many parts of each text, in so
+ * many stages of so many chunks, each shared out by so many GPUs. */
 typedef struct plan_split {
-    int64_t copies, stages, tensor, zero;
+    int64_t copies, ring, stages, chunks, tensor, zero;
     int64_t batch, accumulate; /* as --batch and --accumulate say it */
     int64_t texts, batches;    /* at once, and how often in a step of a copy */
     cup_recompute_policy recompute;
     double seconds, tokens_per_second, mfu;
     double scaling; /* part of as many times what one card reaches that has all the memory */
     double losses[PLAN_LOSSES]; /* parts of a step; with `scaling` they are 1 */
+    double bubble;              /* the part in which a stage waits for others */
     double needed;              /* bytes of the GPU that needs most */
     bool fits;
 } plan_split;
@@ -71,14 +75,18 @@ typedef struct plan_scene {
     char why[PLAN_WHY]; /* what the last rehearsal that failed said */
 } plan_scene;
 
-/* What a part of the model takes, of so many blocks, shared out by so many GPUs. Each is rehearsed
- * once. `optimizer`, which may be NULL, takes the seconds of its own ops. Returns an exit code, of
- * which `why` of the scene has the sentence. */
+/* What a part of the model takes, of so many blocks, shared out by so many GPUs, with a part of
+ * each text. Each is rehearsed once. `seconds`, which may be NULL, takes those of the optimizer's
+ * own ops and of attention in a step. Returns an exit code, of which `why` of the scene has the
+ * sentence. */
 typedef struct plan_part {
-    int64_t blocks, tensor, texts, batches;
+    int64_t blocks, tensor, ring, texts, batches;
     cup_recompute_policy recompute;
 } plan_part;
-int plan_rehearse(plan_scene *s, const plan_part *part, cup_plan *out, double *optimizer);
+typedef struct plan_seconds {
+    double optimizer, attention;
+} plan_seconds;
+int plan_rehearse(plan_scene *s, const plan_part *part, cup_plan *out, plan_seconds *seconds);
 void plan_forget(plan_scene *s);
 
 #define PLAN_MOST_TOKENS (1 << 16) /* tried at once: more makes no product faster */

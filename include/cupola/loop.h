@@ -115,15 +115,15 @@ typedef struct cup_loop_options {
  * about (stages - 1) / (n + stages - 1) of the time. With `chunks` chunk v of stage s is number
  * v stages + s of the model; a stage then waits for (stages - 1) / (chunks n) of the time that it
  * computes, where n is a multiple of the stages, and keeps as much, for passing on so many times as
- * many tensors. A parameter that several stages have under one
- * name is one parameter; it begins as the first of them has it, and its gradients are added up.
- * Random numbers of a batch begin in all stages alike; where stages are to draw what one process
- * would, each skips those of the blocks before its own, see cup_random_skip, which stages of a GPT
- * do. Rank 0 has the first stage. Ranks of `comm` stand so: those that share out a stage's parameters,
- * then stages, then groups that share the batches. Optimizers with `split` are refused. Gradients
- * are added up behind backward and not meanwhile. On a GPU a step is captured in one graph, with
- * what goes between stages, so that a stop waits for all of it; a stage's work and what it passes
- * on follow each other on the context's stream. */
+ * many tensors. A parameter that several stages have under one name is one parameter; it begins as
+ * the first of them has it, and its gradients are added up. Random numbers of a batch begin in all
+ * stages alike; where stages are to draw what one process would, each skips those of the blocks
+ * before its own, see cup_random_skip, which stages of a GPT do. Rank 0 has the first stage. Ranks
+ * of `comm` stand so: those that share out a stage's parameters, then stages, then groups that
+ * share the batches. Optimizers with `split` are refused. Gradients are added up behind backward
+ * and not meanwhile. On a GPU a step is captured in one graph, with what goes between stages, so
+ * that a stop waits for all of it; a stage's work and what it passes on follow each other on the
+ * context's stream. */
 
 /* What a folder's checkpoint, of a loop or of a training of a GPT, says of itself. */
 typedef struct cup_checkpoint {

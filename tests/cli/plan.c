@@ -129,7 +129,7 @@ TEST(plan_has_the_speed_of_two_cards)
         double measured;
     } runs[] = {{"--batch 4 --accumulate 8 --parallel dp=2 --zero 0", 395e3},
                 {"--batch 4 --accumulate 8 --parallel tp=2", 287e3},
-                {"--batch 4 --accumulate 8 --parallel pp=2", 382e3},
+                {"--batch 4 --accumulate 8 --parallel pp=2 --interleave 1", 382e3},
                 {"--batch 8 --accumulate 2 --parallel dp=2 --zero 0", 391e3},
                 {"--batch 8 --accumulate 2 --parallel dp=2 --zero 1", 373e3},
                 {"--batch 8 --accumulate 2 --parallel dp=2 --zero 2", 388e3},
@@ -149,6 +149,73 @@ TEST(plan_has_the_speed_of_two_cards)
     }
 }
 
+/* Texts in parts on two H200, and whole on one, of as many tokens. */
+TEST(plan_has_the_speed_of_parts_of_texts)
+{
+    static const struct {
+        const char *words;
+        double measured;
+    } runs[] = {{"--context 8192 --gpus 1", 463e3},
+                {"--context 8192 --gpus 2 --parallel cp=2", 412e3},
+                {"--context 32768 --gpus 1", 189e3},
+                {"--context 32768 --gpus 2 --parallel cp=2", 311e3}};
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        cup__json json;
+        char words[300];
+        snprintf(words, sizeof words,
+                 "--json --preset gpt2-124m --vocabulary 128 --batch 1 --accumulate 1 --zero 0 %s",
+                 runs[i].words);
+        double planned = number(splits_of(words, &json), "tokens_per_second");
+        if (fabs(planned / runs[i].measured - 1) > 0.12)
+            test_fail(__FILE__, __LINE__, "%s: %.0f tokens/s are planned, and were %.0f",
+                      runs[i].words, planned, runs[i].measured);
+        cup__json_free(&json);
+    }
+}
+
+/* A part of each text needs less memory, and all that goes round takes longer over more. */
+TEST(plan_cuts_texts)
+{
+    cup__json json;
+    double needed = 1e18;
+    for (int ring = 1; ring <= 8; ring *= 2) {
+        char words[300];
+        snprintf(words, sizeof words,
+                 "--json --preset gpt2-124m --context 65536 --batch 1 --zero 0 --accumulate 1 "
+                 "--recompute --gpus %d --parallel cp=%d",
+                 ring, ring);
+        const cup__json_node *row = splits_of(words, &json);
+        EXPECT_INT((int64_t)number(row, "cp"), ring);
+        EXPECT(number(row, "needed_bytes") < 0.75 * needed);
+        needed = number(row, "needed_bytes");
+        double round = cup__json_number(
+            cup__json_find(cup__json_find(row, "held_back_by"), "ring"));
+        EXPECT(ring > 1 ? round > 0.01 : round == 0);
+        cup__json_free(&json);
+    }
+}
+
+/* Stages of two chunks wait half as long, and keep as much on the first. */
+TEST(plan_interleaves_stages)
+{
+    cup__json json[2];
+    double bubble[2], stages[2];
+    for (int i = 0; i < 2; i++) {
+        char words[300];
+        snprintf(words, sizeof words, "--json --preset gpt2-350m --texts 64 --batch 1 --gpus 4 "
+                                      "--parallel pp=4 --interleave %d",
+                 i + 1);
+        const cup__json_node *row = splits_of(words, &json[i]);
+        EXPECT_INT((int64_t)number(row, "interleave"), i + 1);
+        bubble[i] = number(row, "bubble") * number(row, "seconds");
+        stages[i] = cup__json_number(
+            cup__json_find(cup__json_find(row, "held_back_by"), "stages"));
+        cup__json_free(&json[i]);
+    }
+    EXPECT_NEAR(bubble[0] / bubble[1], 2, 1e-6);
+    EXPECT(stages[0] > 0 && stages[1] > 0);
+}
+
 #define LARGE "--json --preset gpt2-1558m --heads 32 --width 2048 --texts 4096 "
 
 TEST(plan_shares_a_step_among_many)
@@ -162,7 +229,9 @@ TEST(plan_shares_a_step_among_many)
         CUP__JSON_EACH (loss, cup__json_find(row, "held_back_by"))
             sum += cup__json_number(loss);
         EXPECT_NEAR(sum, 1, 1e-9);
-        EXPECT_INT((int64_t)(number(row, "dp") * number(row, "pp") * number(row, "tp")), 1024);
+        EXPECT_INT((int64_t)(number(row, "dp") * number(row, "cp") * number(row, "pp") *
+                             number(row, "tp")),
+                   1024);
         EXPECT_INT((int64_t)(number(row, "dp") * number(row, "batches") *
                              number(row, "texts_at_once")),
                    4096);
@@ -174,6 +243,8 @@ TEST(plan_shares_a_step_among_many)
     EXPECT(count > 3);
     cup__json_free(&json);
 }
+
+#define PIPE "--gpus 8 --batch 4 --parallel pp=8 --interleave 1"
 
 /* Each stage of ZeRO needs less than the one before; a slow network takes longer, and a fast one as
  * long as no network at all where it is no longer what is waited for. */
@@ -199,11 +270,10 @@ TEST(plan_follows_stages_and_networks)
         seconds = took;
         cup__json_free(&json);
     }
-    double step = number(splits_of(LARGE "--gpus 8 --batch 4 --parallel pp=8", &json), "seconds");
+    double step = number(splits_of(LARGE PIPE, &json), "seconds");
     cup__json_free(&json);
     /* 4096 / 4 batches through 8 stages. */
-    const char *few = "--json --preset gpt2-1558m --heads 32 --width 2048 --texts 32 --gpus 8 "
-                      "--batch 4 --parallel pp=8";
+    const char *few = "--json --preset gpt2-1558m --heads 32 --width 2048 --texts 32 " PIPE;
     double small = number(splits_of(few, &json), "seconds");
     cup__json_free(&json);
     EXPECT_NEAR(step / small, (1024 + 7) / (8 + 7.0), 8);
@@ -245,7 +315,11 @@ TEST(plan_refuses_what_cannot_be_shared)
         {"--gpus 8 --texts 8 --accumulate 2", "both say how many texts"},
         {"--gpus 8 --parallel tp=8", "tp=8 does not divide the model's 12 heads"},
         {"--gpus 8 --parallel tp=3", "is of 6 processes, and the run has 8"},
-        {"--gpus 4 --parallel cp=2,dp=2", "plans know no parts of texts yet; leave cp out"},
+        {"--gpus 4 --parallel cp=2,dp=2 --context 1026", "1026 tokens has no 4 parts alike"},
+        {"--gpus 4 --parallel cp=2 --dropout 0.1", "give --dropout 0, or leave cp=2 out"},
+        {"--gpus 4 --parallel pp=4 --interleave 4", "too many chunks for 12 blocks"},
+        {"--gpus 4 --parallel dp=4 --interleave 2", "--interleave 2 is of the stages"},
+        {"--interleave 2", "--interleave is of several GPUs: give --gpus"},
         {"--gpus 13 --nodes 1 --parallel pp=13", "pp=13 are too many stages for 12 blocks"},
         {"--gpus 2 --parallel tp=2 --zero 1", "give one of them"},
         {"--gpus 4 --batch 3 --accumulate 1 --parallel dp=4", "cannot be shared equally by 4"},

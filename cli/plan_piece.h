@@ -1,0 +1,30 @@
+/* What the time and the memory of a split are made of. */
+#ifndef CLI_PLAN_PIECE_H
+#define CLI_PLAN_PIECE_H
+
+#include "cli/plan_split.h"
+
+/* A number of what each block takes, and of what the two ends of the model do. */
+typedef struct pair {
+    double block, ends;
+} pair;
+
+typedef struct piece {
+    /* Seconds of each batch but the first, of how much longer that takes, and of the optimizer. */
+    pair batch, first, step;
+    pair weights, gradients, states, kept; /* bytes */
+} piece;
+
+/* Models of one and of two blocks, in steps of one batch and of two, say what is whose. */
+int plan_piece_of(plan_scene *s, const plan_split *split, piece *out);
+
+/* Of the stage that has most: its blocks, and a number of all that it has; and the part of states
+ * that the one of several copies has who has most, as no parameter is cut. */
+int64_t plan_blocks_of(const plan_scene *s, const plan_split *split);
+double plan_of_stage(const plan_scene *s, const plan_split *split, pair p);
+double plan_share_of(const plan_scene *s, const plan_split *split);
+
+/* The keys and values of a batch in a block that a process of a ring has. */
+double plan_ring_bytes(const plan_scene *s, const plan_split *split);
+
+#endif

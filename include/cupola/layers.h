@@ -136,8 +136,8 @@ typedef struct cup_rope_scaling {
  * said: "qkv" makes queries of all heads, then keys, then values; "out" joins what the heads
  * found. With qk_norm each head of queries and of keys goes through rmsnorm before positions turn
  * it, by "q_norm.weight" and "k_norm.weight" of the size of a head. In a list that several
- * processes share out each has an equal part of the heads, of which the struct tells; dropout of
- * probabilities and qk_norm are refused there. */
+ * processes share out each has an equal part of the heads, of which the struct tells, and drops of
+ * their probabilities what one process would; qk_norm is refused there. */
 typedef struct cup_attention_layer {
     cup_layer layer;
     cup_linear_layer qkv, out;

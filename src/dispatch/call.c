@@ -107,6 +107,7 @@ cup_status cup__call_begin(cup__call *call, cup_context *c, const cup__row *row,
     memset(call->order, 0, sizeof call->order);
     call->saving = false;
     call->sequence = 0;
+    call->share = c->random.share;
     call->memo = NULL;
     call->tuned.impl = NULL;
     call->c = c;

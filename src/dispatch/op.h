@@ -43,6 +43,7 @@ typedef struct cup__call {
     cup__shape result[CUP__MAX_OUT]; /* what inference says the results are */
     bool saving;             /* hidden results, which only backward needs, are wanted */
     uint32_t sequence;       /* of the random numbers, for an op that draws some */
+    uint32_t share;          /* as cup__random has it */
     const uint64_t *random;  /* device memory: seed and step */
     cup__way tuned;          /* the way that was measured to be the fastest, if that was taken */
     struct cup__memo *memo;  /* what is remembered of equal calls, see dispatch/memo.h; or NULL */
@@ -109,7 +110,7 @@ typedef struct cup__grad {
     /* The gradient that input i has already, where it may be added to in place; then d_in[i] stays
      * NULL. */
     cup_tensor *const *sum;
-    uint32_t sequence;         /* of the recorded call */
+    int64_t sequence;          /* of the recorded call, and above 32 bits its share */
     bool kept;                 /* backward may come again: what was saved must not be changed */
 } cup__grad;
 

@@ -194,7 +194,7 @@ static cup_status gradient_of(cup_context *c, const cup__walk *walk, const cup__
         .past = w->past,
         .d_pre = w->d_pre,
         .sum = w->sum,
-        .sequence = node->sequence,
+        .sequence = (int64_t)node->share << 32 | node->sequence,
         .kept = walk->keep,
     };
     const cup__op *op = node->row->op;

@@ -115,6 +115,7 @@ static cup_status record(cup__call *call)
         return CUP_MEMORY;
     node->row = call->row;
     node->sequence = call->sequence;
+    node->share = call->share;
     if (size)
         memcpy(node->attributes, call->attributes, size);
     node->makes_again = call->c->tape->again && call->op->again &&

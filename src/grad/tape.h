@@ -42,6 +42,7 @@ typedef struct cup__node {
     struct cup__uses *uses; /* of a block: the parameters used inside of it */
     void *attributes;
     uint32_t sequence;  /* of the random numbers */
+    uint32_t share;     /* as cup__random has it */
     bool makes_again;   /* has saved what its op's `again` needs */
     cup_tensor *again;  /* the first result, computed again and not used up yet, a reference */
 } cup__node;

@@ -11,8 +11,8 @@ typedef struct cup_rope_scaling {
  * said: "qkv" makes queries of all heads, then keys, then values; "out" joins what the heads
  * found. With qk_norm each head of queries and of keys goes through rmsnorm before positions turn
  * it, by "q_norm.weight" and "k_norm.weight" of the size of a head. In a list that several
- * processes share out each has an equal part of the heads, of which the struct tells; dropout of
- * probabilities and qk_norm are refused there. */
+ * processes share out each has an equal part of the heads, of which the struct tells, and drops of
+ * their probabilities what one process would; qk_norm is refused there. */
 typedef struct cup_attention_layer {
     cup_layer layer;
     cup_linear_layer qkv, out;
@@ -112,11 +112,6 @@ static cup_status check_shares(cup_parameters *list, int64_t heads,
                          "both",
                          cup__parameters_prefix(list), (long long)heads, (long long)o->kv_heads,
                          processes);
-    if (processes > 1 && o->dropout > 0)
-        return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "attention under \"%s\": probabilities are not dropped out where "
-                         "processes share out the heads; set dropout to 0",
-                         cup__parameters_prefix(list));
     if (processes > 1 && o->qk_norm)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "attention under \"%s\": norms of queries and keys are learned from all "
@@ -335,9 +330,14 @@ cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tenso
         return cup_linear_layer_call(&layer->out, attend_round(layer, c, qkv, ring, dropout));
     if (layer->rope && qkv)
         qkv = turn(layer, c, qkv);
+    const cup_comm *among = cup_parameters_comm(layer->layer.parameters);
+    uint32_t was = c->random.share;
+    if (among)
+        c->random.share = (uint32_t)cup_comm_count(among) << 16 | (uint32_t)cup_comm_rank(among);
     cup_tensor *o = cup_qkv_attention(
         c, qkv, layer->heads,
         CUP_OPTIONS(cup_qkv_attention_options, .kv_heads = layer->kv_heads, .causal = layer->causal,
                     .dropout = dropout));
+    c->random.share = was;
     return cup_linear_layer_call(&layer->out, o);
 }

@@ -33,6 +33,7 @@ typedef struct cup__random {
     uint64_t *state; /* device memory: seed, step */
     uint64_t seed, step;
     uint32_t sequence;
+    uint32_t share; /* of heads that processes share out: their number << 16 and this one's; or 0 */
 } cup__random;
 
 /* What the layers above keep for a context: freed with it, in this order, before its device. */

@@ -67,19 +67,20 @@ TEST(together_gpus_share_batches_of_images)
  * while keys are on their way. */
 TEST(together_gpus_share_out_a_model)
 {
-    static const char *const parallel[] = {"pp=2", "tp=2", "cp=2"};
-    static const char *const expected[] = {"0\n1 0\n", "0\n1 0\n", "0\n1 1\n"};
+    static const char *const parallel[] = {"pp=2 --dropout 0.1", "tp=2 --dropout 0.1",
+                                           "cp=2 --dropout 0", "pp=2 --interleave 2 --dropout 0"};
+    static const char *const expected[] = {"0\n1 0\n", "0\n1 0\n", "0\n1 1\n", "0\n1 0\n"};
     const char *folder = fake_begin();
     char out[4000];
     unsetenv("CUP_KERNELS");
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         int code = test_command(
             out, sizeof out,
             "build=$(realpath '%s') && cd '%s' && seq 3000 >t && "
             "CUP_LIBCUDA=$build/fake/libcuda.so.1 CUP_LIBNVRTC=$build/fake/libnvrtc.so "
             "CUP_LIBNCCL=$build/fake/libnccl.so FAKE_NVRTC_ANY=1 CUP_LOG=launch $build/cupola "
-            "train --processes 2 --device cuda --data t --layers 2 --width 64 --heads 2 "
-            "--context 16 --dropout 0 --batch 2 --accumulate 4 --steps 4 --evaluate-texts 2 "
+            "train --processes 2 --device cuda --data t --layers 4 --width 64 --heads 2 "
+            "--context 16 --batch 2 --accumulate 4 --steps 4 --evaluate-texts 2 "
             "--overwrite --parallel %s --out o >log 2>&1 || { tail -5 log; exit 1; }; "
             "grep -c 'not captured' log; awk '/^\\[1\\].*NCCL/ {n++} "
             "/NCCL for attention_lse/ {f++} /NCCL for attention_grad/ {b++} "

@@ -153,6 +153,15 @@ TEST(parallel_texts_in_parts_beside_others)
     together(4, run_beside_one, &(parts){.ring = 2, .stages = 2});
 }
 
+/* What all have is dropped alike, and of the heads each drops what one process would of its own. */
+TEST(parallel_parts_drop_what_one_does)
+{
+    together(2, run_beside_one, &(parts){.tensor = 2, .dropout = 0.2});
+    together(4, run_beside_one, &(parts){.tensor = 2, .dropout = 0.3, .gated = true});
+    together(4, run_beside_one, &(parts){.tensor = 4, .dropout = 0.2});
+    together(4, run_beside_one, &(parts){.stages = 2, .tensor = 2, .dropout = 0.2});
+}
+
 /* What is dropped is what one process drops. */
 TEST(parallel_stages_drop_what_one_does)
 {
@@ -228,7 +237,6 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
         {{.ring = -2}, 4, 0, "no rings of -2"},
         {{.ring = 2}, 4, 0.1, "set dropout to 0"},
         {{.tensor = 2}, 1, 0, "1 heads and 1 of keys and values cannot be shared out equally to 2"},
-        {{.tensor = 2}, 4, 0.1, "set dropout to 0"},
         {{.stages = 2, .blocks = few}, 4, 0, "have 2 blocks together"},
         {{.stages = 2, .blocks = none}, 4, 0, "stage 0 of 2 has 0 of the"},
         {{.stages = 2, .chunks = 3}, 4, 0, "chunk 2 of stage 0 of 2 has 0 of the 4 blocks"},

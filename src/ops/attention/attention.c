@@ -114,10 +114,9 @@ static cup__attention attention_of(const cup__call *call, double scale, double d
 {
     cup_tensor *const *in = call->in;
     int64_t size = in[0]->shape[3], value_size = in[2]->shape[3];
-    return (cup__attention){
+    cup__attention a = {
         .c = call->c,
         .random = call->random,
-        .sequence = call->sequence,
         .dtype = in[0]->dtype,
         .batch = in[0]->shape[0],
         .heads = in[0]->shape[1],
@@ -133,6 +132,8 @@ static cup__attention attention_of(const cup__call *call, double scale, double d
         .k = heads_of(in[1]),
         .v = heads_of(in[2]),
     };
+    cup__attention_draws(&a, (int64_t)call->share << 32 | call->sequence);
+    return a;
 }
 
 cup__attention cup__attention_of_three(const cup__call *call)
@@ -154,7 +155,7 @@ cup__attention cup__attention_of_three_grad(const cup__call *call)
     a.mask = CUP__MASK_FROM(attributes, attributes->top_left, call, EXTRAS_GRAD, a.queries, a.keys);
     a.score = CUP__SCORE_OF(attributes, call, EXTRAS_GRAD);
     a.lists = cup__attention_lists_of(lists_in(call, EXTRAS_GRAD), attributes->block_size, a.keys);
-    a.sequence = (uint32_t)attributes->sequence;
+    cup__attention_draws(&a, attributes->sequence);
     a.o = heads_of(call->in[3]);
     a.lse = call->in[4];
     a.d_o = heads_of(call->in[5]);

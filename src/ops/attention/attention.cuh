@@ -330,7 +330,7 @@ DEVICE void store_rows(T *head, long long stride, int first, int limit, int colu
 DEVICE uint64_t random_tile(const attention_call &c, int head, int query, int key)
 {
     uint64_t down = (uint64_t)(c.queries + 15) / 16, across = (uint64_t)(c.keys + 15) / 16;
-    return ((head * down + query / 16) * across + key / 16) * 32;
+    return ((WHOLE_HEAD(c, head) * down + query / 16) * across + key / 16) * 32;
 }
 
 /* Sixteen queries against this warp's sixteen keys: of `words`, which are those of query

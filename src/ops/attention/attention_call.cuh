@@ -7,6 +7,9 @@
 #include "attention_mask.cuh"
 #include "attention_score.cuh"
 
+/* The number of a head among those of all texts and processes, for dropout. */
+#define WHOLE_HEAD(c, row) ((row) + (row) / (c).heads * (c).others + (c).first)
+
 /* A tensor seen as [batch, heads, positions, size]; strides in elements. */
 typedef struct attention_heads {
     void *data;
@@ -25,6 +28,7 @@ typedef struct attention_call {
     int batch, heads, kv_heads, queries, keys, size;
     int causal, splits;
     unsigned sequence, threshold; /* of dropout; threshold 0: none */
+    int others, first; /* heads of a text that other processes have; those before these */
     float scale, factor;          /* factor: what dropout multiplies by */
     double scale_f64, factor_f64;
     attention_mask mask; /* for WINDOW */

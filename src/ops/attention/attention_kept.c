@@ -19,11 +19,12 @@ static cup_status infer(cup__call *call)
 static void set(const cup__call *call, int64_t i)
 {
     const cup__attention_kept_attributes *t = call->attributes;
-    const cup__attention a = {.random = call->random,
-                              .sequence = (uint32_t)t->sequence,
-                              .queries = t->shape[2],
-                              .keys = t->shape[3],
-                              .dropout = t->dropout};
+    cup__attention a = {.random = call->random,
+                        .heads = t->shape[1],
+                        .queries = t->shape[2],
+                        .keys = t->shape[3],
+                        .dropout = t->dropout};
+    cup__attention_draws(&a, t->sequence);
     int64_t key = i % a.keys, query = i / a.keys % a.queries, head = i / a.keys / a.queries;
     cup__store(call->out[0], i, cup__attention_keep_factor(&a, head, query, key));
 }
@@ -51,13 +52,18 @@ static cup_status run_cuda(cup__call *call)
 {
     const cup__attention_kept_attributes *a = call->attributes;
     cup_tensor *y = call->out[0];
+    cup__attention drawn = {.heads = a->shape[1]};
+    cup__attention_draws(&drawn, a->sequence);
     kept_call argument = {.y = y->data,
                           .random = call->random,
                           .count = y->count,
+                          .heads = drawn.heads,
+                          .others = drawn.others,
+                          .first = drawn.first,
                           .queries = a->shape[2],
                           .keys = a->shape[3],
                           .factor = cup__attention_factor(a->dropout),
-                          .sequence = (uint32_t)a->sequence,
+                          .sequence = drawn.sequence,
                           .threshold = cup__attention_threshold(a->dropout)};
     cup__knob knobs[] = {{"CUP_T", y->dtype}};
     cup__cuda *gpu = cup__cuda_of(call->c->device);

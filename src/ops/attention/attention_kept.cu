@@ -11,6 +11,7 @@ extern "C" __global__ void __launch_bounds__(KEPT_THREADS)
     if (i >= c.count)
         return;
     long long key = i % c.keys, query = i / c.keys % c.queries, head = i / c.keys / c.queries;
+    head += head / c.heads * c.others + c.first;
     uint64_t down = (uint64_t)(c.queries + 15) / 16, across = (uint64_t)(c.keys + 15) / 16;
     uint64_t tile = ((uint64_t)head * down + (uint64_t)query / 16) * across + (uint64_t)key / 16;
     uint64_t block = tile * 32 + (uint64_t)(query % 8 * 4 + key % 8 / 2);

@@ -7,7 +7,8 @@
 typedef struct kept_call {
     void *y;
     const void *random;
-    long long count, queries, keys;
+    long long count, heads, queries, keys;
+    long long others, first; /* as in attention_call.cuh */
     double factor;
     unsigned sequence, threshold;
 } kept_call;

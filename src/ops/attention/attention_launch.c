@@ -83,6 +83,8 @@ attention_call cup__attention_call_of(const cup__attention *a)
         .lists = {a->lists.bits, a->lists.batch, a->lists.head, a->lists.words},
         .splits = 1,
         .sequence = a->sequence,
+        .others = (int)a->others,
+        .first = (int)a->first,
         .threshold = cup__attention_threshold(a->dropout),
         .scale = (float)a->scale,
         .factor = (float)cup__attention_factor(a->dropout),

@@ -16,9 +16,18 @@ double cup__attention_factor(double dropout)
     return 65536.0 / (65536.0 - cup__attention_threshold(dropout));
 }
 
+void cup__attention_draws(cup__attention *a, int64_t sequence)
+{
+    int64_t share = sequence >> 32, count = share >> 16, rank = share & 0xffff;
+    a->sequence = (uint32_t)sequence;
+    a->others = count ? (count - 1) * a->heads : 0;
+    a->first = rank * a->heads;
+}
+
 uint64_t cup__attention_random_block(const cup__attention *a, int64_t head, int64_t query,
                                      int64_t key)
 {
+    head += head / a->heads * a->others + a->first;
     uint64_t down = (uint64_t)(a->queries + 15) / 16, across = (uint64_t)(a->keys + 15) / 16;
     uint64_t tile = ((uint64_t)head * down + (uint64_t)query / 16) * across + (uint64_t)key / 16;
     return tile * 32 + (uint64_t)(query % 8 * 4 + key % 8 / 2);

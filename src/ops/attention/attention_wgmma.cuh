@@ -209,7 +209,7 @@ template <int Count> DEVICE void pack_a(uint32_t (&a)[Count / 8][4], const float
 DEVICE uint64_t random_tile(const attention_call &c, int row, int query, int key)
 {
     uint64_t down = (uint64_t)(c.queries + 15) / 16, across = (uint64_t)(c.keys + 15) / 16;
-    return ((row * down + query / 16) * across + key / 16) * 32;
+    return ((WHOLE_HEAD(c, row) * down + query / 16) * across + key / 16) * 32;
 }
 
 DEVICE bool keeps(uint32_t word, int upper, uint32_t threshold)

@@ -81,10 +81,9 @@ static cup__attention attention_of(const cup__call *call, int heads, int kv_head
 {
     cup_tensor *qkv = call->in[0];
     int64_t kv = groups_of(heads, kv_heads), size = qkv->shape[2] / (heads + 2 * kv);
-    return (cup__attention){
+    cup__attention a = {
         .c = call->c,
         .random = call->random,
-        .sequence = call->sequence,
         .dtype = qkv->dtype,
         .batch = qkv->shape[0],
         .heads = heads,
@@ -100,6 +99,8 @@ static cup__attention attention_of(const cup__call *call, int heads, int kv_head
         .k = heads_of(qkv, heads, size),
         .v = heads_of(qkv, heads + kv, size),
     };
+    cup__attention_draws(&a, (int64_t)call->share << 32 | call->sequence);
+    return a;
 }
 
 cup__attention cup__attention_of_one(const cup__call *call)
@@ -119,7 +120,7 @@ cup__attention cup__attention_of_one_grad(const cup__call *call)
     cup__attention a = attention_of(call, t->heads, t->kv_heads, t->scale, t->dropout);
     a.mask = CUP__MASK_OF(t, call, EXTRAS_GRAD, a.queries, a.keys);
     a.score = CUP__SCORE_OF(t, call, EXTRAS_GRAD);
-    a.sequence = (uint32_t)t->sequence;
+    cup__attention_draws(&a, t->sequence);
     a.o = heads_of(call->in[1], 0, a.size);
     a.lse = call->in[2];
     a.d_o = heads_of(call->in[3], 0, a.size);

@@ -235,6 +235,7 @@ static void describe(struct cup__score *s)
     cup__score_formula *f = &s->base;
     const cup__expr_node *score = &s->nodes[s->gives[CUP__GIVES_SCORE]];
     f->plain = score->function == CUP__INPUT && score->in[0] == CUP__READS_SCORE;
+    f->sees = cup__score_sees(s);
     f->sloped = !is_number(s, s->gives[CUP__GIVES_SLOPE], 1);
     for (int i = 0; i < f->tensors; i++) {
         int node = s->gives[CUP__GIVES_TENSORS + i];

@@ -38,7 +38,18 @@ int cup__score_reads(const cup_expr *e, int input, int *tensors);
 cup_status cup__score_limits(const struct cup__score *s, const double *parameters,
                              cup__error *error, cup__key_limits *out);
 
-/* Adds what is known of its condition on whole tiles. */
+/* The node of the condition of the where() that the score ends in, -1 without one; *bare is the
+ * score where it holds. */
+int cup__score_condition(const struct cup__score *s, int *bare);
+
+/* Whether a node divides by what is the same for all pairs; adds that as kernels have it. */
+bool cup__score_is_quotient(const struct cup__score *s, const cup__expr_node *n);
+/* Whether a node is rounded down anywhere, of which quotients must be exact. */
+bool cup__score_is_floored(const struct cup__score *s, int node);
+void cup__score_divisor(const struct cup__score *s, const cup__expr_node *quotient, cup__text *out);
+
+/* Whether anything may be known of its condition on whole tiles; adds what is. */
+bool cup__score_sees(const struct cup__score *s);
 void cup__score_spans(const struct cup__score *s, cup__text *out);
 
 /* The text that is compiled in place of a kernel's file; NULL without memory. */

@@ -3,8 +3,7 @@
 
 #include "custom/score.h"
 
-/* By what is the same for all pairs. */
-static bool is_quotient(const struct cup__score *s, const cup__expr_node *n)
+bool cup__score_is_quotient(const struct cup__score *s, const cup__expr_node *n)
 {
     if (n->function != CUP__DIV)
         return false;
@@ -12,13 +11,21 @@ static bool is_quotient(const struct cup__score *s, const cup__expr_node *n)
     return by->function == CUP__PARAMETER || (by->function == CUP__NUMBER && by->value != 0);
 }
 
+bool cup__score_is_floored(const struct cup__score *s, int node)
+{
+    for (int i = 0; i < s->count; i++)
+        if (s->nodes[i].function == CUP__FLOOR && s->nodes[i].in[0] == node)
+            return true;
+    return false;
+}
+
 static bool is_tanh_of_quotient(const struct cup__score *s, int node)
 {
     const cup__expr_node *n = &s->nodes[node];
-    return n->function == CUP__TANH && is_quotient(s, &s->nodes[n->in[0]]);
+    return n->function == CUP__TANH && cup__score_is_quotient(s, &s->nodes[n->in[0]]);
 }
 
-static void add_divisor(const struct cup__score *s, const cup__expr_node *quotient, cup__text *out)
+void cup__score_divisor(const struct cup__score *s, const cup__expr_node *quotient, cup__text *out)
 {
     const cup__expr_node *by = &s->nodes[quotient->in[1]];
     if (by->function == CUP__PARAMETER) {
@@ -40,7 +47,7 @@ static void add_tanh_part(const struct cup__score *s, int node, cup__text *out)
         cup__text_add(out, "raw, scale, ");
     else
         cup__text_add(out, "t%d, (Real)1, ", quotient->in[0]);
-    add_divisor(s, quotient, out);
+    cup__score_divisor(s, quotient, out);
     cup__text_add(out, "); \\\n");
 }
 
@@ -64,7 +71,7 @@ static bool reads(const struct cup__score *s, int node, int what)
  * it is no such. */
 static int find_uncancelled(const struct cup__score *s, const cup__expr_node *n)
 {
-    const cup__expr_node *product = is_quotient(s, n) ? &s->nodes[n->in[0]] : n;
+    const cup__expr_node *product = cup__score_is_quotient(s, n) ? &s->nodes[n->in[0]] : n;
     if (product == n || product->function != CUP__MUL ||
         s->nodes[n->in[1]].function != CUP__PARAMETER)
         return -1;
@@ -104,11 +111,12 @@ static void add_node(const struct cup__score *s, int node, cup__text *out)
         cup__text_add(out, "tanh_times(part%d, t%d)", n->in[of_tanh], n->in[1 - of_tanh]);
     else if (is_apart(s, n))
         cup__text_add(out, "%sapart", is_apart(s, n) < 0 ? "-" : "");
-    else if (is_quotient(s, n)) {
+    else if (cup__score_is_quotient(s, n)) {
         if (find_uncancelled(s, n) >= 0)
             cup__text_add(out, "!UNUSUAL ? t%d : ", find_uncancelled(s, n));
-        cup__text_add(out, "divided(t%d, ", n->in[0]);
-        add_divisor(s, n, out);
+        cup__text_add(out, "divided%s(t%d, ", cup__score_is_floored(s, node) ? "_exactly" : "",
+                      n->in[0]);
+        cup__score_divisor(s, n, out);
         cup__text_add(out, ")");
     } else
         cup__node_source(n, "Real", out);
@@ -120,7 +128,7 @@ static bool is_score(const struct cup__score *s, int node)
 {
     const cup__expr_node *n = &s->nodes[node];
     return reads(s, node, CUP__READS_SCORE) ||
-           (is_quotient(s, n) && reads(s, n->in[0], CUP__READS_SCORE));
+           (cup__score_is_quotient(s, n) && reads(s, n->in[0], CUP__READS_SCORE));
 }
 
 /* How large a node may be by those before it, for all places and for parameters of a usual size
@@ -142,7 +150,7 @@ static double most_of(const struct cup__score *s, const cup__expr_node *n, const
     case CUP__MUL:
         return a * b;
     case CUP__DIV:
-        return !is_quotient(s, n) ? INFINITY
+        return !cup__score_is_quotient(s, n) ? INFINITY
                : s->nodes[n->in[1]].function == CUP__NUMBER ? a / b
                                                             : a * CUP__PARAMETER_MOST;
     case CUP__NEG:
@@ -176,20 +184,32 @@ static unsigned finite_tensors(const struct cup__score *s)
     return finite;
 }
 
+static void add_results(const struct cup__score *s, cup__text *out)
+{
+    int bare, open = cup__score_condition(s, &bare);
+    cup__text_add(out, "    y.score = t%d; \\\n    y.bare = t%d; \\\n    y.slope = t%d; \\\n",
+                  s->gives[CUP__GIVES_SCORE], bare, s->gives[CUP__GIVES_SLOPE]);
+    if (open < 0)
+        cup__text_add(out, "    y.seen = true;");
+    else
+        cup__text_add(out, "    y.seen = t%d != 0;", open);
+}
+
 char *cup__score_source(const struct cup__score *s, const char *file)
 {
     cup__text out = {0};
+    int bare, open = cup__score_condition(s, &bare);
     cup__text_add(&out,
                   "/* A formula may need more registers than there are: CUP_SPILLS_ALLOWED. */\n"
                   "#define FORMULA 1\n#define FORMULA_TENSORS %d\n"
                   "#define FORMULA_SLOPED %d\n#define FORMULA_FINITE_SLOPE %d\n"
-                  "#define FORMULA_FINITE %u\n#define SCORE_FORMULA \\\n",
+                  "#define FORMULA_FINITE %u\n#define FORMULA_HIDES %d\n"
+                  "#define SCORE_FORMULA \\\n",
                   s->base.tensors, s->base.sloped, is_finite(s, s->gives[CUP__GIVES_SLOPE]),
-                  finite_tensors(s));
+                  finite_tensors(s), open >= 0 && reads(s, bare, CUP__READS_SCORE));
     for (int node = 0; node < s->count; node++)
         add_node(s, node, &out);
-    cup__text_add(&out, "    y.score = t%d; \\\n    y.slope = t%d;", s->gives[CUP__GIVES_SCORE],
-                  s->gives[CUP__GIVES_SLOPE]);
+    add_results(s, &out);
     for (int i = 0; i < s->base.tensors; i++) {
         int node = s->gives[CUP__GIVES_TENSORS + i];
         if (node < 0)

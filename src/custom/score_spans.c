@@ -42,8 +42,9 @@ static bool is_known(const cup__expr_node *n, const bool *known)
     return all;
 }
 
-static void add_span(const cup__expr_node *n, int node, bool known, cup__text *out)
+static void add_span(const struct cup__score *s, int node, bool known, cup__text *out)
 {
+    const cup__expr_node *n = &s->nodes[node];
     static const char *const names[] = {"", "query", "key", "head", "batch"};
     cup__text_add(out, "    const span u%d = ", node);
     if (!known)
@@ -56,6 +57,10 @@ static void add_span(const cup__expr_node *n, int node, bool known, cup__text *o
         cup__text_add(out, "span_number(");
         cup__node_source(n, "Real", out);
         cup__text_add(out, ")");
+    } else if (cup__score_is_quotient(s, n) && cup__score_is_floored(s, node)) {
+        cup__text_add(out, "span_divided(u%d, ", n->in[0]);
+        cup__score_divisor(s, n, out);
+        cup__text_add(out, ")");
     } else {
         cup__text_add(out, "span_%s(", function_of(n->function));
         for (int i = 0; i < cup__functions[n->function].arity; i++)
@@ -65,20 +70,38 @@ static void add_span(const cup__expr_node *n, int node, bool known, cup__text *o
     cup__text_add(out, "; \\\n");
 }
 
-/* The condition is that of the where() which the score ends in. */
-void cup__score_spans(const struct cup__score *s, cup__text *out)
+int cup__score_condition(const struct cup__score *s, int *bare)
 {
-    bool known[CUP__SCORE_NODES_MOST] = {false}, used[CUP__SCORE_NODES_MOST] = {false};
     const cup__expr_node *top = &s->nodes[s->gives[CUP__GIVES_SCORE]];
     bool hides = top->function == CUP__WHERE &&
                  s->nodes[top->in[2]].function == CUP__NUMBER &&
                  s->nodes[top->in[2]].value == -INFINITY;
-    int open = hides ? top->in[0] : -1;
+    *bare = hides ? top->in[1] : s->gives[CUP__GIVES_SCORE];
+    return hides ? top->in[0] : -1;
+}
+
+/* What is known of the nodes up to the condition's, which is given back; -1 where nothing is known
+ * of that. */
+static int find_known(const struct cup__score *s, bool known[CUP__SCORE_NODES_MOST])
+{
+    int bare, open = cup__score_condition(s, &bare);
     for (int node = 0; node <= open; node++)
         known[node] = is_known(&s->nodes[node], known);
-    hides = hides && known[open];
-    cup__text_add(out, "#define FORMULA_SEES %d\n", hides);
-    if (!hides)
+    return open >= 0 && known[open] ? open : -1;
+}
+
+bool cup__score_sees(const struct cup__score *s)
+{
+    bool known[CUP__SCORE_NODES_MOST] = {false};
+    return find_known(s, known) >= 0;
+}
+
+void cup__score_spans(const struct cup__score *s, cup__text *out)
+{
+    bool known[CUP__SCORE_NODES_MOST] = {false}, used[CUP__SCORE_NODES_MOST] = {false};
+    int open = find_known(s, known);
+    cup__text_add(out, "#define FORMULA_SEES %d\n", open >= 0);
+    if (open < 0)
         return;
     used[open] = true;
     for (int node = open; node >= 0; node--)
@@ -88,6 +111,6 @@ void cup__score_spans(const struct cup__score *s, cup__text *out)
     cup__text_add(out, "#define FORMULA_SPANS \\\n");
     for (int node = 0; node <= open; node++)
         if (used[node])
-            add_span(&s->nodes[node], node, known[node], out);
+            add_span(s, node, known[node], out);
     cup__text_add(out, "    seen = u%d;\n", open);
 }

@@ -2,13 +2,13 @@
  *
  * The text that is compiled says FORMULA, FORMULA_TENSORS, FORMULA_SLOPED (whether the derivative
  * by the score is not 1 everywhere), FORMULA_FINITE_SLOPE (whether it is always finite),
- * FORMULA_FINITE (bits of tensors whose derivatives are) and SCORE_FORMULA, which sets y from score
- * (which is raw times scale), query, key, apart (query - key), head, batch and x; see
- * src/custom/score_source.c. Knobs are bits of tensors: BY_QUERY and BY_KEY differ from one query,
- * or key, to the next; NARROW have elements of T, not numbers; of ROW_GRADS and PAIR_GRADS the
- * gradients are wanted, summed over keys or for each pair. AHEAD is one more than the number of a
- * tensor that the caller loads, as early as a bias; 0: none. With UNUSUAL parameters,
- * which may be 0, nothing is sure to be finite. */
+ * FORMULA_FINITE (bits of tensors whose derivatives are), FORMULA_HIDES (whether it leaves scores
+ * that are seen as they are) and SCORE_FORMULA, which sets y from score (which is raw times scale),
+ * query, key, apart (query - key), head, batch and x; see src/custom/score_source.c. Knobs are bits
+ * of tensors: BY_QUERY and BY_KEY differ from one query, or key, to the next; NARROW have elements
+ * of T, not numbers; of ROW_GRADS and PAIR_GRADS the gradients are wanted, summed over keys or for
+ * each pair. AHEAD is one more than the number of a tensor that the caller loads, as early as a
+ * bias; 0: none. With UNUSUAL parameters, which may be 0, nothing is sure to be finite. */
 #ifndef CUP_OPS_ATTENTION_ATTENTION_FORMULA_CUH
 #define CUP_OPS_ATTENTION_ATTENTION_FORMULA_CUH
 
@@ -81,6 +81,16 @@ template <typename Real> DEVICE Real divided(Real x, divisor<Real> by)
     return SHORT_MATH ? x * by.inverse : x / by.value;
 }
 
+/* Rounded once, as what is rounded down then needs it: a multiple of the divisor must not end up
+ * below its quotient. */
+template <typename Real> DEVICE Real divided_exactly(Real x, divisor<Real> by)
+{
+    if (!SHORT_MATH)
+        return x / by.value;
+    Real y = x * by.inverse, better = fma(fma(-y, by.value, x), by.inverse, y);
+    return better == better ? better : y;
+}
+
 /* Of factor x over a divisor, as soft caps have it, the part from which tanh_from, and multiples
  * of that, are made in one operation; the factor is the same for all x. */
 template <typename Real> DEVICE Real tanh_part(Real x, Real factor, divisor<Real> by)
@@ -110,8 +120,10 @@ template <typename Real> struct formula_row {
     const void *from[TENSORS_ROOM];
 };
 
+/* The score is -infinity where its key is not seen; `bare` is what it would be if it were. */
 template <typename Real> struct formula_value {
-    Real score, slope, d[TENSORS_ROOM];
+    Real score, bare, slope, d[TENSORS_ROOM];
+    bool seen;
 };
 
 template <typename Real> DEVICE Real tensor_element(int i, const void *from, long long at)

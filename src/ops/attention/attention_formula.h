@@ -50,6 +50,7 @@ typedef struct cup__score_run {
 typedef struct cup__score_formula {
     int tensors;
     bool plain;        /* it gives the score as it is */
+    bool sees;         /* kernels may know of whole tiles whether its condition hides them */
     uint32_t parameters; /* those in it, as bits */
     bool sloped;       /* the derivative by the score is not 1 everywhere */
     uint32_t differs;  /* bit i: the derivative by tensor i is not 0 everywhere */

@@ -38,6 +38,7 @@ typedef struct attention_formula {
     long long rows_step, pairs_step;
     double parameters_f64[ATTENTION_TENSORS];
     float parameters[ATTENTION_TENSORS], inverses[ATTENTION_TENSORS];
+    unsigned *queue; /* see units.cuh */
 } attention_formula;
 
 #ifdef __CUDACC__
@@ -62,6 +63,9 @@ typedef struct attention_formula {
 #endif
 #ifndef FORMULA
 #define FORMULA 0
+#endif
+#ifndef FORMULA_HIDES
+#define FORMULA_HIDES 0
 #endif
 #define CHANGED (SOFT_CAP || SLOPES || BIAS || FORMULA)
 

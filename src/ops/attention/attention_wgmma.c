@@ -4,9 +4,11 @@
 
 #include "cuda/loader.h"
 #include "dispatch/tensor_map.h"
+#include "ops/matmul/product_state.h"
 
 #define ROWS 128         /* of a block of backward */
 #define BARRIER_BYTES 16 /* of a stage of one ring */
+#define QUEUE_BYTES 24   /* of the tiles that are given out, see units.cuh */
 
 static int64_t padded(const cup__attention *a)
 {
@@ -193,6 +195,22 @@ cup_status cup__hopper_map_keys(const cup__attention *a, CUtensorMap *map, const
     return encode(a, map, h, a->kv_heads, a->keys, box_positions);
 }
 
+/* Whether blocks take the next tile when they have taken one, as units.cuh says. */
+static bool is_queued(const cup__attention *a)
+{
+    return a->score.formula && a->score.formula->sees && !a->ranges[0];
+}
+
+static cup_status call_of(const cup__attention *a, attention_call *call)
+{
+    *call = cup__attention_call_of(a);
+    if (!is_queued(a))
+        return CUP_OK;
+    cup__product_state *state = cup__product_state_of(a->c);
+    call->formula.queue = state ? state->counters : NULL;
+    return a->c->error.status;
+}
+
 /* The kernel of a plan, and the grid that goes with `units` of work. */
 static cup__kernel *kernel_of(const cup__attention *a, cup__hopper_kernel which,
                               const cup__hopper_plan *plan, int64_t units, cup__grid *grid)
@@ -213,7 +231,7 @@ static cup__kernel *kernel_of(const cup__attention *a, cup__hopper_kernel which,
     *grid = (cup__grid){
         .x = units < most ? units : most,
         .threads = 128 * (plan->warpgroups + 1),
-        .shared = (int)cup__hopper_bytes(which, plan, padded(a)),
+        .shared = (int)cup__hopper_bytes(which, plan, padded(a)) + (is_queued(a) ? QUEUE_BYTES : 0),
     };
     cup__knob all[CUP__ATTENTION_KNOBS];
     count = cup__attention_knobs(a, knobs, count, all);
@@ -228,7 +246,7 @@ static cup__kernel *kernel_of(const cup__attention *a, cup__hopper_kernel which,
 static int64_t units_of(const cup__attention *a, int64_t positions, int64_t rows, int64_t heads)
 {
     int64_t tiles = cup__attention_tiles(positions, rows);
-    return (a->mask.causal ? (tiles + 1) / 2 : tiles) * a->batch * heads;
+    return (a->mask.causal && !is_queued(a) ? (tiles + 1) / 2 : tiles) * a->batch * heads;
 }
 
 cup_status cup__attention_hopper_by(cup__attention *a, const cup__hopper_plan *plan)
@@ -237,7 +255,8 @@ cup_status cup__attention_hopper_by(cup__attention *a, const cup__hopper_plan *p
     CUP_TRY(cup__hopper_map_queries(a, &q, &a->q, 64));
     CUP_TRY(cup__hopper_map_keys(a, &k, &a->k, plan->step));
     CUP_TRY(cup__hopper_map_keys(a, &v, &a->v, plan->step));
-    attention_call argument = cup__attention_call_of(a);
+    attention_call argument;
+    CUP_TRY(call_of(a, &argument));
     cup__grid grid;
     int64_t units = units_of(a, a->queries, 64 * plan->warpgroups, a->heads);
     cup__kernel *kernel = kernel_of(a, CUP__HOPPER_FORWARD, plan, units, &grid);
@@ -286,11 +305,12 @@ static cup_status run_keys(cup__attention *a, const cup__hopper_plan *plan,
 cup_status cup__attention_hopper_grad_by(cup__attention *a, const cup__hopper_plan *queries,
                                          const cup__hopper_plan *keys)
 {
+    attention_call argument;
+    CUP_TRY(call_of(a, &argument));
     int64_t rows = a->batch * a->heads * cup__attention_tiles(a->queries, ROWS) * ROWS;
     cup_tensor *space = cup__attention_numbers(a, CUP_F32, 2 * rows);
     if (!space)
         return a->c->error.status;
-    attention_call argument = cup__attention_call_of(a);
     argument.delta = space->data;
     argument.lse_log2 = (float *)space->data + rows;
     cup_status status = run_queries(a, queries, &argument);

@@ -26,6 +26,7 @@ struct layout {
     uint32_t q, k, v;
     ring<1> q_pipe;
     ring<STAGES> k_pipe, v_pipe;
+    unit_ring units;
 };
 
 DEVICE layout lay_out(uint32_t memory)
@@ -37,6 +38,7 @@ DEVICE layout lay_out(uint32_t memory)
     at.k_pipe.barriers = at.v + STAGES * STEP_BYTES;
     at.v_pipe.barriers = at.k_pipe.barriers + 16 * STAGES;
     at.q_pipe.barriers = at.v_pipe.barriers + 16 * STAGES;
+    at.units.pipe.barriers = at.q_pipe.barriers + 16;
     return at;
 }
 
@@ -51,53 +53,62 @@ DEVICE int tiles_seen(const attention_call &c, int batch, int first)
 #define SPARSE (LISTS || SKIPS) /* not all tiles of a range are met */
 
 /* The last of the tiles [begin, n] that lists, and a formula, let the queries of a tile from
- * `first` on see; begin - 1 where there is none. By one thread or by a warp. */
+ * `first` on see; begin - 1 where there is none. With a formula, by a warp. */
 DEVICE int last_tile(const attention_call &c, const unit_of_queries &u, int first, int begin, int n,
-                     bool by_warp)
+                     known_tiles &known)
 {
     n = listed_up_to(c, u.batch, u.head, first, ROWS, n, begin, STEP);
-    return by_warp ? warp_seen_up_to(c, u.batch, u.head, first, ROWS, n, begin, STEP)
-                   : seen_up_to(c, u.batch, u.head, first, ROWS, n, begin, STEP);
+    return seen_up_to(c, u.batch, u.head, first, ROWS, n, begin, STEP, known);
 }
 
-/* The one thread that orders all copies. */
+/* Of the warp that orders all copies, the lane that does so; the others look for tiles with it. */
 DEVICE void produce(const attention_call &c, const tensor_map &q, const tensor_map &k,
-                    const tensor_map &v, const layout &at)
+                    const tensor_map &v, const layout &at, bool leads)
 {
     ring_place<1> q_place = {0, 0};
     ring_place<STAGES> k_place = {0, 0}, v_place = {0, 0};
-    for (int i = blockIdx.x; i < units_of(c, ROWS); i += gridDim.x) {
+    unit_taker units;
+    for (int i = units.first(at.units); i < units_of(c, ROWS); i = units.next(at.units, i)) {
         unit_of_queries u = unit_at(c, i, ROWS);
         int kv = u.head / (c.heads / c.kv_heads);
         for (int half = 0; half < u.count; half++) {
+            known_tiles known(0, 0);
             int tiles = tiles_seen(c, u.batch, u.first(half));
             int begin = first_tile(c, u.batch, u.first(half), STEP);
             if (SPARSE)
-                tiles = last_tile(c, u, u.first(half), begin, tiles - 1, false) + 1;
+                tiles = last_tile(c, u, u.first(half), begin, tiles - 1, known) + 1;
             if (tiles == 0 || ((WINDOW || SPARSE) && tiles <= begin))
                 continue;
-            at.q_pipe.claim(q_place, WARPGROUPS * ROW_BYTES);
-            for (int w = 0; w < WARPGROUPS; w++)
-                bring<64>(q, at.q + w * ROW_BYTES, at.q_pipe.full(0), u.first(half) + 64 * w,
-                          u.head, u.batch, TMA_EVICT_FIRST);
+            if (leads) {
+                at.q_pipe.claim(q_place, WARPGROUPS * ROW_BYTES);
+                for (int w = 0; w < WARPGROUPS; w++)
+                    bring<64>(q, at.q + w * ROW_BYTES, at.q_pipe.full(0), u.first(half) + 64 * w,
+                              u.head, u.batch, TMA_EVICT_FIRST);
+            }
             q_place.next();
             int before = tiles; /* the tile that was met before tile n */
             for (int n = tiles - 1; n >= begin - 1; n--) {
                 if (n >= begin) {
-                    at.k_pipe.claim(k_place, STEP_BYTES);
-                    bring<STEP>(k, at.k + k_place.stage * STEP_BYTES, at.k_pipe.full(k_place.stage),
-                                n * STEP, kv, u.batch, TMA_EVICT_LAST);
+                    if (leads) {
+                        at.k_pipe.claim(k_place, STEP_BYTES);
+                        bring<STEP>(k, at.k + k_place.stage * STEP_BYTES,
+                                    at.k_pipe.full(k_place.stage), n * STEP, kv, u.batch,
+                                    TMA_EVICT_LAST);
+                    }
                     k_place.next();
                 }
                 if (n < tiles - 1) {
-                    at.v_pipe.claim(v_place, STEP_BYTES);
-                    bring<STEP>(v, at.v + v_place.stage * STEP_BYTES, at.v_pipe.full(v_place.stage),
-                                (SPARSE ? before : n + 1) * STEP, kv, u.batch, TMA_EVICT_LAST);
+                    if (leads) {
+                        at.v_pipe.claim(v_place, STEP_BYTES);
+                        bring<STEP>(v, at.v + v_place.stage * STEP_BYTES,
+                                    at.v_pipe.full(v_place.stage),
+                                    (SPARSE ? before : n + 1) * STEP, kv, u.batch, TMA_EVICT_LAST);
+                    }
                     v_place.next();
                 }
                 if (SPARSE) {
                     before = n;
-                    n = n < begin ? n : last_tile(c, u, u.first(half), begin, n - 1, false) + 1;
+                    n = n < begin ? n : last_tile(c, u, u.first(half), begin, n - 1, known) + 1;
                 }
             }
         }
@@ -126,13 +137,13 @@ struct consumer {
 };
 
 /* The scores of tile n; `query` is the first of the warp. */
-DEVICE void to_probabilities(const attention_call &c, int n, int query, const row_sight &see,
-                             const bias_words &bias, int row, scores &s, softmax_state &state,
-                             float (&fade)[2])
+DEVICE void to_probabilities(const attention_call &c, int n, bool whole, int query,
+                             const row_sight &see, const bias_words &bias, int row, scores &s,
+                             softmax_state &state, float (&fade)[2])
 {
     int low = query + lane() / 4;
     scores cap_back;
-    change_scores(c, see, bias, n * STEP, s, cap_back);
+    change_scores(c, see, bias, n * STEP, whole, s, cap_back);
     mask_unseen(c, see, low, n, s);
     hide_unlisted(c, row, query, n * STEP, s);
     soften(s, state, fade, power_scale(c));
@@ -143,9 +154,9 @@ DEVICE void to_probabilities(const attention_call &c, int n, int query, const ro
 
 /* Starts the scores of tile n and the product of the probabilities before with their values, and
  * makes the scores probabilities while the latter is under way. */
-DEVICE void step(const attention_call &c, const layout &at, consumer &w, int n, int query,
-                 const row_sight &see, int row, scores &s, const fragments &p, results &o,
-                 softmax_state &state, float (&fade)[2])
+DEVICE void step(const attention_call &c, const layout &at, consumer &w, int n, bool whole,
+                 int query, const row_sight &see, int row, scores &s, const fragments &p,
+                 results &o, softmax_state &state, float (&fade)[2])
 {
     bias_words bias;
     wait_turn(w.at.group);
@@ -160,7 +171,7 @@ DEVICE void step(const attention_call &c, const layout &at, consumer &w, int n, 
     wgmma_hold(s);
     at.k_pipe.release<1>(w.k_place.stage);
     w.k_place.next();
-    to_probabilities(c, n, query, see, bias, row, s, state, fade);
+    to_probabilities(c, n, whole, query, see, bias, row, s, state, fade);
 }
 
 /* Waits for the product with V, if there was one, makes its sums relative to the maximum found
@@ -181,7 +192,8 @@ DEVICE void end_step(const layout &at, consumer &w, const scores &s, fragments &
 /* One tile of queries against its keys. The waits for K between the steps also keep the compiler
  * from moving the end of one in front of its softmax. */
 DEVICE void walk(const attention_call &c, const layout &at, consumer &w, const unit_of_queries &u,
-                 int first, int begin, int tiles, results &o, softmax_state &state)
+                 int first, int begin, int tiles, known_tiles &known, results &o,
+                 softmax_state &state)
 {
     int query = first + 64 * w.at.group + 16 * w.at.warp;
     row_sight see = sight_of_rows(c, u.batch, u.head, first + 64 * w.at.group, query);
@@ -201,14 +213,15 @@ DEVICE void walk(const attention_call &c, const layout &at, consumer &w, const u
     wgmma_hold(s);
     at.k_pipe.release<1>(w.k_place.stage);
     w.k_place.next();
-    to_probabilities(c, tiles - 1, query, see, bias, u.row, s, state, fade);
+    to_probabilities(c, tiles - 1, known.is_whole(tiles - 1), query, see, bias, u.row, s, state,
+                     fade);
 #pragma unroll 1
-    for (int n = last_tile(c, u, first, begin, tiles - 2, true); n >= begin;
-         n = last_tile(c, u, first, begin, n - 1, true)) {
+    for (int n = last_tile(c, u, first, begin, tiles - 2, known); n >= begin;
+         n = last_tile(c, u, first, begin, n - 1, known)) {
         at.k_pipe.wait_full(w.k_place);
         end_step(at, w, s, p, o, fade, SPARSE ? more : n < tiles - 2);
         more = true;
-        step(c, at, w, n, query, see, u.row, s, p, o, state, fade);
+        step(c, at, w, n, known.is_whole(n), query, see, u.row, s, p, o, state, fade);
     }
     at.q_pipe.release<1>(0);
     w.q_place.next();
@@ -255,19 +268,21 @@ DEVICE void consume(const attention_call &c, const layout &at)
     w.k_place = w.v_place = {0, 0};
     if (ORDER && w.at.group == WARPGROUPS - 1)
         pass_turn(w.at.group);
-    for (int i = blockIdx.x; i < units_of(c, ROWS); i += gridDim.x) {
+    unit_taker units;
+    for (int i = units.first(at.units); i < units_of(c, ROWS); i = units.next(at.units, i)) {
         unit_of_queries u = unit_at(c, i, ROWS);
         for (int half = 0; half < u.count; half++) {
-            int first = u.first(half);
+            int first = u.first(half), query = first + 64 * w.at.group + 16 * w.at.warp;
             int tiles = tiles_seen(c, u.batch, first), begin = first_tile(c, u.batch, first, STEP);
+            known_tiles known(query, 16);
             if (SPARSE)
-                tiles = last_tile(c, u, first, begin, tiles - 1, true) + 1;
+                tiles = last_tile(c, u, first, begin, tiles - 1, known) + 1;
             softmax_state state = {{-INFINITE, -INFINITE}, {0, 0}};
             results o;
             clear(o);
             if (tiles > begin)
-                walk(c, at, w, u, first, begin, tiles, o, state);
-            finish(c, u, first + 64 * w.at.group + 16 * w.at.warp, o, state);
+                walk(c, at, w, u, first, begin, tiles, known, o, state);
+            finish(c, u, query, o, state);
         }
     }
     if (ORDER && w.at.group == 0)
@@ -293,12 +308,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         at.q_pipe.init(4 * WARPGROUPS);
         at.k_pipe.init(4 * WARPGROUPS);
         at.v_pipe.init(4 * WARPGROUPS);
+        at.units.init(4 * WARPGROUPS + 1);
     }
     __syncthreads();
     if (threadIdx.x < 128) {
-        registers_give<WARPGROUPS == 2 ? 24 : 32>();
-        if (threadIdx.x < 32 && elected())
-            produce(c, q, k, v, at);
+        registers_give<WARPGROUPS == 2 && !SKIPS ? 24 : 32>();
+        if (threadIdx.x < 32 && (SKIPS || elected()))
+            produce(c, q, k, v, at, !SKIPS || elected());
+#if SKIPS
+        if (threadIdx.x == 32)
+            give_units(c.formula.queue, at.units, units_of(c, ROWS));
+#endif
     } else {
         registers_take<WARPGROUPS == 2 ? 240 : 160>();
         consume(c, at);

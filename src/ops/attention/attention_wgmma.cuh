@@ -10,10 +10,14 @@
 #define CUP_OPS_ATTENTION_ATTENTION_WGMMA_CUH
 
 #include "attention_call.cuh"
+#include "attention_spans.cuh"
 #include "philox.cuh"
 #include "pipe.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"
+
+#define QUEUED SKIPS
+#include "units.cuh"
 
 #ifndef SIZE
 #define SIZE 128 /* features of a head, up to a multiple of 64 */
@@ -111,7 +115,8 @@ DEVICE place find_place()
 }
 
 /* The tiles of queries of one head, as units of work of about the same size: where causality makes
- * the last tile the longest, a unit is one from the end and one from the beginning. */
+ * the last tile the longest, a unit is one from the end and one from the beginning. Where a formula
+ * skips tiles, so that none of this is known, each is a unit, from the last on. */
 struct unit_of_queries {
     int row, batch, head, count, late, early; /* the first queries of its one or two tiles */
 
@@ -124,7 +129,7 @@ struct unit_of_queries {
 DEVICE int units_of(const attention_call &c, int rows)
 {
     int tiles = (c.queries + rows - 1) / rows;
-    return (CAUSAL ? (tiles + 1) / 2 : tiles) * c.batch * c.heads;
+    return (CAUSAL && !SKIPS ? (tiles + 1) / 2 : tiles) * c.batch * c.heads;
 }
 
 DEVICE unit_of_queries unit_at(const attention_call &c, int index, int rows)
@@ -132,10 +137,15 @@ DEVICE unit_of_queries unit_at(const attention_call &c, int index, int rows)
     int tiles = (c.queries + rows - 1) / rows, each = CAUSAL ? (tiles + 1) / 2 : tiles;
     int at = index % each;
     unit_of_queries u;
-    u.row = index / each;
+    if (SKIPS) {
+        u.row = row_of_unit(index, c.batch * c.heads, tiles, &at);
+        at = tiles - 1 - at;
+    } else {
+        u.row = index / each;
+    }
     u.batch = u.row / c.heads;
     u.head = u.row % c.heads;
-    u.late = (CAUSAL ? tiles - 1 - at : at) * rows;
+    u.late = (CAUSAL && !SKIPS ? tiles - 1 - at : at) * rows;
     u.early = at * rows;
     u.count = u.late != u.early ? 2 : 1;
     return u;

@@ -19,6 +19,7 @@ struct keys_layout {
     uint32_t k, v, q, d_o, numbers; /* numbers: of each stage the lse and the delta */
     ring<1> row_pipe;
     ring<STAGES> q_pipe, d_o_pipe;
+    unit_ring units;
 };
 
 DEVICE keys_layout lay_out_keys(uint32_t memory)
@@ -32,6 +33,7 @@ DEVICE keys_layout lay_out_keys(uint32_t memory)
     at.q_pipe.barriers = at.numbers + STAGES * 2 * NUMBER_BYTES;
     at.d_o_pipe.barriers = at.q_pipe.barriers + 16 * STAGES;
     at.row_pipe.barriers = at.d_o_pipe.barriers + 16 * STAGES;
+    at.units.pipe.barriers = at.row_pipe.barriers + 16;
     return at;
 }
 
@@ -49,18 +51,19 @@ struct unit_of_keys {
 DEVICE int units_of_keys(const attention_call &c)
 {
     int tiles = (c.keys + ROWS - 1) / ROWS;
-    return (CAUSAL ? (tiles + 1) / 2 : tiles) * c.batch * c.kv_heads;
+    return (CAUSAL && !SKIPS ? (tiles + 1) / 2 : tiles) * c.batch * c.kv_heads;
 }
 
 DEVICE unit_of_keys unit_of_keys_at(const attention_call &c, int index)
 {
     int tiles = (c.keys + ROWS - 1) / ROWS, each = CAUSAL ? (tiles + 1) / 2 : tiles;
-    int at = index % each, pair = index / each;
+    int at = index % each;
+    int pair = SKIPS ? row_of_unit(index, c.batch * c.kv_heads, tiles, &at) : index / each;
     unit_of_keys u;
     u.batch = pair / c.kv_heads;
     u.kv = pair % c.kv_heads;
     u.early = at * ROWS;
-    u.late = (CAUSAL ? tiles - 1 - at : at) * ROWS;
+    u.late = (CAUSAL && !SKIPS ? tiles - 1 - at : at) * ROWS;
     u.count = u.early != u.late ? 2 : 1;
     return u;
 }
@@ -84,8 +87,8 @@ DEVICE steps_of_keys find_steps(const attention_call &c, int batch, int first)
 }
 
 DEVICE void produce_step(const attention_call &c, const tensor_map &q, const tensor_map &d_o,
-                         const keys_layout &at, ring_place<STAGES> &place, int query, int head,
-                         int batch)
+                         const keys_layout &at, const ring_place<STAGES> &place, int query,
+                         int head, int batch)
 {
     uint32_t numbers = at.numbers + place.stage * 2 * NUMBER_BYTES;
     long long from = ((long long)batch * c.heads + head) * padded(c) + query;
@@ -98,40 +101,54 @@ DEVICE void produce_step(const attention_call &c, const tensor_map &q, const ten
                 batch, TMA_EVICT_LAST);
     bulk_load(numbers + NUMBER_BYTES, (const float *)c.delta + from, NUMBER_BYTES,
               at.d_o_pipe.full(place.stage));
-    place.next();
 }
 
+/* The rows of a unit's tile. */
+DEVICE void produce_rows(const tensor_map &k, const tensor_map &v, const keys_layout &at,
+                         const ring_place<1> &place, const unit_of_keys &u, int first)
+{
+    at.row_pipe.claim(place, 2 * WARPGROUPS * ROW_BYTES);
+    for (int w = 0; w < WARPGROUPS; w++) {
+        bring<64>(k, at.k + w * ROW_BYTES, at.row_pipe.full(0), first + 64 * w, u.kv, u.batch,
+                  TMA_EVICT_FIRST);
+        bring<64>(v, at.v + w * ROW_BYTES, at.row_pipe.full(0), first + 64 * w, u.kv, u.batch,
+                  TMA_EVICT_FIRST);
+    }
+}
+
+/* Of the warp that orders all copies, the lane that does so; the others look for tiles with it. */
 DEVICE void produce_keys(const attention_call &c, const tensor_map &q, const tensor_map &k,
-                         const tensor_map &v, const tensor_map &d_o, const keys_layout &at)
+                         const tensor_map &v, const tensor_map &d_o, const keys_layout &at,
+                         bool leads)
 {
     ring_place<1> row_place = {0, 0};
     ring_place<STAGES> place = {0, 0};
     int group = c.heads / c.kv_heads;
-    for (int i = blockIdx.x; i < units_of_keys(c); i += gridDim.x) {
+    unit_taker units;
+    for (int i = units.first(at.units); i < units_of_keys(c); i = units.next(at.units, i)) {
         unit_of_keys u = unit_of_keys_at(c, i);
         for (int half = 0; half < u.count; half++) {
             int first = u.first(half);
             steps_of_keys steps = find_steps(c, u.batch, first);
-            int end = steps.first + steps.count;
             if (steps.count == 0)
                 continue;
-            at.row_pipe.claim(row_place, 2 * WARPGROUPS * ROW_BYTES);
-            for (int w = 0; w < WARPGROUPS; w++) {
-                bring<64>(k, at.k + w * ROW_BYTES, at.row_pipe.full(0), first + 64 * w, u.kv,
-                          u.batch, TMA_EVICT_FIRST);
-                bring<64>(v, at.v + w * ROW_BYTES, at.row_pipe.full(0), first + 64 * w, u.kv,
-                          u.batch, TMA_EVICT_FIRST);
-            }
+            if (leads)
+                produce_rows(k, v, at, row_place, u, first);
             row_place.next();
-            for (int head = u.kv * group; head < (u.kv + 1) * group; head++)
+            for (int head = u.kv * group; head < (u.kv + 1) * group; head++) {
+                known_tiles known(0, 0);
                 for (int n = 0; n < steps.count; n++) {
                     if (SKIPS)
-                        n = seeing_from(c, u.batch, head, first, ROWS, steps.first + n, end, STEP) -
+                        n = seeing_from(c, u.batch, head, first, ROWS, steps.first + n,
+                                        steps.first + steps.count, STEP, known) -
                             steps.first;
                     if (SKIPS && n >= steps.count)
                         break;
-                    produce_step(c, q, d_o, at, place, (steps.first + n) * STEP, head, u.batch);
+                    if (leads)
+                        produce_step(c, q, d_o, at, place, (steps.first + n) * STEP, head, u.batch);
+                    place.next();
                 }
+            }
         }
     }
 }
@@ -142,49 +159,6 @@ struct keys_state {
     ring_place<1> row_place;
     ring_place<STAGES> place;
 };
-
-/* Of the words of query 2 t + g % 2 and keys g and g ^ 1, where lane = 4 g + t, neighbouring lanes
- * swap what the other needs: word [e][r] then holds the numbers of query 2 t + e + 8 r, for key g
- * in its lower half, for key g + 8 in its upper. */
-DEVICE void swap_numbers(uint32_t (&to)[2][2], const struct philox_words &words)
-{
-    bool odd = lane() & 4;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        uint32_t mine = odd ? words.at[2 + r] : words.at[r];
-        uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? words.at[r] : words.at[2 + r], 4);
-        to[0][r] = odd ? other : mine;
-        to[1][r] = odd ? mine : other;
-    }
-}
-
-/* Which of the probabilities dropout keeps, as bits by their place in the registers. */
-struct kept_bits {
-    uint32_t words[(STEP / 2 + 31) / 32];
-
-    __device__ __forceinline__ bool at(int i) const
-    {
-        return words[i / 32] >> (i % 32) & 1;
-    }
-};
-
-DEVICE kept_bits find_kept(const attention_call &c, int row, int query, int key)
-{
-    int g = lane() / 4, t = lane() % 4;
-    kept_bits kept = {};
-#pragma unroll
-    for (int k = 0; k < STEP / 16; k++) {
-        uint32_t word[2][2];
-        uint64_t tile = random_tile(c, row, query + 16 * k, key);
-        swap_numbers(word, philox_block((const uint64_t *)c.random, c.sequence,
-                                        tile + (2 * t + g % 2) * 4 + g / 2));
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (keeps(word[i % 2][i / 4], i / 2 % 2, c.threshold))
-                kept.words[(8 * k + i) / 32] |= 1u << ((8 * k + i) % 32);
-    }
-    return kept;
-}
 
 #if !(WINDOW || CHANGED)
 /* Scores become probabilities; columns are queries, each with its lse. */
@@ -242,7 +216,7 @@ DEVICE void pack_kept(fragments &p, const scores &s, const kept_bits &kept)
  * under way. */
 DEVICE void keys_step(const attention_call &c, const keys_layout &at, keys_state &w, results &dk,
                       results &dv, fragments &ds, const key_sight &see, int row, int query, int key,
-                      bool before)
+                      bool whole, bool before)
 {
     int stage = w.place.stage, stage_before = (stage + STAGES - 1) % STAGES;
     uint32_t numbers = at.numbers + stage * 2 * NUMBER_BYTES;
@@ -264,7 +238,7 @@ DEVICE void keys_step(const attention_call &c, const keys_layout &at, keys_state
         at.q_pipe.release<1>(stage_before);
     scores cap_back;
 #if WINDOW || CHANGED
-    change_turned(c, see, s, cap_back, bias, numbers, row % c.heads, query);
+    change_turned(c, see, s, cap_back, bias, numbers, row % c.heads, query, whole);
 #else
     probabilities_of_keys(c, s, numbers, query, key + 16 * w.at.warp,
                           CAUSAL && key + 64 > seen_by(c, query));
@@ -288,23 +262,6 @@ DEVICE void keys_step(const attention_call &c, const keys_layout &at, keys_state
     w.place.next();
 }
 
-/* The next of the steps of all heads of the group, from number i on, that may see any of the keys;
- * by a warp. */
-DEVICE int met_from(const attention_call &c, const unit_of_keys &u, int first,
-                    const steps_of_keys &steps, int i)
-{
-    int group = c.heads / c.kv_heads;
-    while (i < steps.count * group) {
-        int head = u.kv * group + i / steps.count, n = steps.first + i % steps.count;
-        int end = steps.first + steps.count;
-        int seeing = warp_seeing_from(c, u.batch, head, first, ROWS, n, end, STEP);
-        i += seeing - n;
-        if (seeing < end)
-            break;
-    }
-    return i;
-}
-
 /* All queries that see the keys of a tile. */
 DEVICE void walk_queries(const attention_call &c, const keys_layout &at, keys_state &w,
                          const unit_of_keys &u, int first, results &dk, results &dv)
@@ -317,16 +274,27 @@ DEVICE void walk_queries(const attention_call &c, const keys_layout &at, keys_st
     if (steps.count == 0)
         return;
     at.row_pipe.wait_full(w.row_place);
+#if SKIPS
+#pragma unroll 1
+    for (int head = u.kv * group; head < (u.kv + 1) * group; head++) {
+        known_tiles known(key + 16 * w.at.warp, 16);
+        int end = steps.first + steps.count;
+#pragma unroll 1
+        for (int n = seeing_from(c, u.batch, head, first, ROWS, steps.first, end, STEP, known);
+             n < end; n = seeing_from(c, u.batch, head, first, ROWS, n + 1, end, STEP, known)) {
+            keys_step(c, at, w, dk, dv, ds, see, u.batch * c.heads + head, n * STEP, key,
+                      known.is_whole(n), before);
+            before = true;
+        }
+    }
+#else
 #pragma unroll 1
     for (int i = 0; i < steps.count * group; i++) {
-        if (SKIPS)
-            i = met_from(c, u, first, steps, i);
-        if (SKIPS && i >= steps.count * group)
-            break;
         int head = u.kv * group + i / steps.count, query = (steps.first + i % steps.count) * STEP;
-        keys_step(c, at, w, dk, dv, ds, see, u.batch * c.heads + head, query, key, before);
+        keys_step(c, at, w, dk, dv, ds, see, u.batch * c.heads + head, query, key, false, before);
         before = true;
     }
+#endif
     wgmma_wait<0>();
     wgmma_hold(dk);
     if (!SKIPS || before)
@@ -348,7 +316,8 @@ DEVICE void consume_keys(const attention_call &c, const keys_layout &at)
     w.row_place = {0, 0};
     w.place = {0, 0};
     float factor = DROPOUT ? c.factor : 1.0f;
-    for (int i = blockIdx.x; i < units_of_keys(c); i += gridDim.x) {
+    unit_taker units;
+    for (int i = units.first(at.units); i < units_of_keys(c); i = units.next(at.units, i)) {
         unit_of_keys u = unit_of_keys_at(c, i);
         for (int half = 0; half < u.count; half++) {
             int first = u.first(half), key = first + 64 * w.at.group + 16 * w.at.warp;
@@ -381,12 +350,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         at.row_pipe.init(4 * WARPGROUPS);
         at.q_pipe.init(4 * WARPGROUPS);
         at.d_o_pipe.init(4 * WARPGROUPS);
+        at.units.init(4 * WARPGROUPS + 1);
     }
     __syncthreads();
     if (threadIdx.x < 128) {
-        registers_give<24>();
-        if (threadIdx.x < 32 && elected())
-            produce_keys(c, q, k, v, d_o, at);
+        registers_give<SKIPS ? 32 : 24>();
+        if (threadIdx.x < 32 && (SKIPS || elected()))
+            produce_keys(c, q, k, v, d_o, at, !SKIPS || elected());
+#if SKIPS
+        if (threadIdx.x == 32)
+            give_units(c.formula.queue, at.units, units_of_keys(c));
+#endif
     } else {
         registers_take<240>();
         consume_keys(c, at);

@@ -19,6 +19,7 @@ struct queries_layout {
     uint32_t q, d_o, o, k, v;
     ring<1> row_pipe;
     ring<STAGES> k_pipe, v_pipe;
+    unit_ring units;
 };
 
 DEVICE queries_layout lay_out_queries(uint32_t memory)
@@ -32,6 +33,7 @@ DEVICE queries_layout lay_out_queries(uint32_t memory)
     at.k_pipe.barriers = at.v + STAGES * STEP_BYTES;
     at.v_pipe.barriers = at.k_pipe.barriers + 16 * STAGES;
     at.row_pipe.barriers = at.v_pipe.barriers + 16 * STAGES;
+    at.units.pipe.barriers = at.row_pipe.barriers + 16;
     return at;
 }
 
@@ -42,40 +44,56 @@ DEVICE int steps_seen(const attention_call &c, int batch, int first)
     return end > 0 ? (end + STEP - 1) / STEP : 0;
 }
 
+/* The rows of a unit's tile. */
+DEVICE void produce_rows(const tensor_map &q, const tensor_map &o, const tensor_map &d_o,
+                         const queries_layout &at, const ring_place<1> &place,
+                         const unit_of_queries &u, int first)
+{
+    at.row_pipe.claim(place, 3 * WARPGROUPS * ROW_BYTES);
+    for (int w = 0; w < WARPGROUPS; w++) {
+        int query = first + 64 * w, offset = w * ROW_BYTES;
+        bring<64>(q, at.q + offset, at.row_pipe.full(0), query, u.head, u.batch, TMA_EVICT_FIRST);
+        bring<64>(d_o, at.d_o + offset, at.row_pipe.full(0), query, u.head, u.batch,
+                  TMA_EVICT_NORMAL);
+        bring<64>(o, at.o + offset, at.row_pipe.full(0), query, u.head, u.batch, TMA_EVICT_FIRST);
+    }
+}
+
+/* Of the warp that orders all copies, the lane that does so; the others look for tiles with it. */
 DEVICE void produce_queries(const attention_call &c, const tensor_map &q, const tensor_map &k,
                             const tensor_map &v, const tensor_map &o, const tensor_map &d_o,
-                            const queries_layout &at)
+                            const queries_layout &at, bool leads)
 {
     ring_place<1> row_place = {0, 0};
     ring_place<STAGES> k_place = {0, 0}, v_place = {0, 0};
-    for (int i = blockIdx.x; i < units_of(c, ROWS); i += gridDim.x) {
+    unit_taker units;
+    for (int i = units.first(at.units); i < units_of(c, ROWS); i = units.next(at.units, i)) {
         unit_of_queries u = unit_at(c, i, ROWS);
         int kv = u.head / (c.heads / c.kv_heads);
         for (int half = 0; half < u.count; half++) {
-            at.row_pipe.claim(row_place, 3 * WARPGROUPS * ROW_BYTES);
-            for (int w = 0; w < WARPGROUPS; w++) {
-                int query = u.first(half) + 64 * w, offset = w * ROW_BYTES;
-                bring<64>(q, at.q + offset, at.row_pipe.full(0), query, u.head, u.batch,
-                          TMA_EVICT_FIRST);
-                bring<64>(d_o, at.d_o + offset, at.row_pipe.full(0), query, u.head, u.batch,
-                          TMA_EVICT_NORMAL);
-                bring<64>(o, at.o + offset, at.row_pipe.full(0), query, u.head, u.batch,
-                          TMA_EVICT_FIRST);
-            }
+            known_tiles known(0, 0);
+            if (leads)
+                produce_rows(q, o, d_o, at, row_place, u, u.first(half));
             row_place.next();
             int begin = first_tile(c, u.batch, u.first(half), STEP);
             for (int n = steps_seen(c, u.batch, u.first(half)) - 1; n >= begin; n--) {
                 if (SKIPS)
-                    n = seen_up_to(c, u.batch, u.head, u.first(half), ROWS, n, begin, STEP);
+                    n = seen_up_to(c, u.batch, u.head, u.first(half), ROWS, n, begin, STEP, known);
                 if (SKIPS && n < begin)
                     break;
-                at.k_pipe.claim(k_place, STEP_BYTES);
-                bring<STEP>(k, at.k + k_place.stage * STEP_BYTES, at.k_pipe.full(k_place.stage),
-                            n * STEP, kv, u.batch, TMA_EVICT_LAST);
+                if (leads) {
+                    at.k_pipe.claim(k_place, STEP_BYTES);
+                    bring<STEP>(k, at.k + k_place.stage * STEP_BYTES,
+                                at.k_pipe.full(k_place.stage), n * STEP, kv, u.batch,
+                                TMA_EVICT_LAST);
+                }
                 k_place.next();
-                at.v_pipe.claim(v_place, STEP_BYTES);
-                bring<STEP>(v, at.v + v_place.stage * STEP_BYTES, at.v_pipe.full(v_place.stage),
-                            n * STEP, kv, u.batch, TMA_EVICT_LAST);
+                if (leads) {
+                    at.v_pipe.claim(v_place, STEP_BYTES);
+                    bring<STEP>(v, at.v + v_place.stage * STEP_BYTES,
+                                at.v_pipe.full(v_place.stage), n * STEP, kv, u.batch,
+                                TMA_EVICT_LAST);
+                }
                 v_place.next();
             }
         }
@@ -149,10 +167,11 @@ DEVICE void find_numbers(const attention_call &c, const queries_layout &at, quer
 /* Scores become probabilities. */
 DEVICE void probabilities_of_queries(const attention_call &c, const queries_state &w, scores &s,
                                      scores &cap_back, const row_sight &see,
-                                     const bias_words &bias, int query, int key, bool masked)
+                                     const bias_words &bias, int query, int key, bool masked,
+                                     bool whole)
 {
     int low = query + lane() / 4;
-    change_scores(c, see, bias, key, s, cap_back);
+    change_scores(c, see, bias, key, whole, s, cap_back);
     if (WINDOW)
         mask_unseen(c, see, low, key / STEP, s);
     else if (masked)
@@ -173,46 +192,7 @@ DEVICE void add_to_slope(queries_state &w, const scores &s, const row_sight &see
     }
 }
 
-/* Stores the gradients of the scores of a step as those of a bias. */
-DEVICE void store_bias(const attention_call &c, const unit_of_queries &u, const scores &s,
-                       int query, int key)
-{
-    key += 2 * (lane() % 4);
-    query += lane() / 4;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        T *row = pair_of(c, c.score.d_bias, u.batch, u.head, query + 8 * r, 0);
-#pragma unroll
-        for (int j = 0; j < STEP / 8; j++) {
-            uint32_t word = pack(s[4 * j + 2 * r], s[4 * j + 2 * r + 1], T());
-            int at = key + 8 * j;
-            if (query + 8 * r >= c.queries || at >= c.keys)
-                continue;
-            if (BIAS_PAIRS) {
-                *(uint32_t *)(row + at) = word;
-                continue;
-            }
-            *(uint16_t *)(row + at * c.score.d_bias.key) = (uint16_t)word;
-            if (at + 1 < c.keys)
-                *(uint16_t *)(row + (at + 1) * c.score.d_bias.key) = (uint16_t)(word >> 16);
-        }
-    }
-}
-
 #if FORMULA
-/* Of two neighbouring pairs that are there, as words; `key` is the first's. */
-DEVICE void store_words_back(const attention_call &c, const formula_value<float> (&y)[2], float ds,
-                             float ds_next, int batch, int head, int query, int key)
-{
-    const attention_pairs &to = c.formula.d_pairs;
-    T *row = (T *)to.data + batch * to.batch + head * to.head + query * to.query;
-#pragma unroll
-    for (int i = 0; i < FORMULA_TENSORS; i++)
-        if (PAIR_GRADS >> i & 1)
-            *(uint32_t *)(row + part_of(PAIR_GRADS, i) * c.formula.pairs_step + key) =
-                pack(gradient_of_tensor(i, ds, y[0]), gradient_of_tensor(i, ds_next, y[1]), T());
-}
-
 /* What the gradients of the scores of a step give the formula's tensors, whose derivatives do not
  * have the score in them. */
 DEVICE void add_to_tensors(const attention_call &c, queries_state &w, const scores &s,
@@ -270,7 +250,7 @@ DEVICE void gradients_of_queries(const attention_call &c, const queries_state &w
 /* One step: keys n STEP and on. `before` says that the product of the step before is under way. */
 DEVICE void queries_step(const attention_call &c, const queries_layout &at, queries_state &w,
                          results &dq, fragments &ds, const row_sight &see,
-                         const unit_of_queries &u, int first, int n, bool before)
+                         const unit_of_queries &u, int first, int n, bool whole, bool before)
 {
     int query = first + 64 * w.at.group + 16 * w.at.warp;
     int stage = w.k_place.stage, stage_before = (stage + STAGES - 1) % STAGES;
@@ -288,7 +268,7 @@ DEVICE void queries_step(const attention_call &c, const queries_layout &at, quer
     if (before)
         at.k_pipe.release<1>(stage_before);
     probabilities_of_queries(c, w, s, cap_back, see, bias, query, n * STEP,
-                             (n + 1) * STEP > seen_by(c, first + 64 * w.at.group));
+                             (n + 1) * STEP > seen_by(c, first + 64 * w.at.group), whole);
     wgmma_wait<0>();
     wgmma_hold(dp);
     wgmma_hold(dq);
@@ -321,7 +301,8 @@ DEVICE void consume_queries(const attention_call &c, const queries_layout &at)
     w.v = wgmma_describe(at.v, ALONG_K, 0);
     w.row_place = {0, 0};
     w.k_place = w.v_place = {0, 0};
-    for (int i = blockIdx.x; i < units_of(c, ROWS); i += gridDim.x) {
+    unit_taker units;
+    for (int i = units.first(at.units); i < units_of(c, ROWS); i = units.next(at.units, i)) {
         unit_of_queries u = unit_at(c, i, ROWS);
         for (int half = 0; half < u.count; half++) {
             int first = u.first(half), query = first + 64 * w.at.group + 16 * w.at.warp;
@@ -337,12 +318,14 @@ DEVICE void consume_queries(const attention_call &c, const queries_layout &at)
             at.row_pipe.wait_full(w.row_place);
             find_numbers(c, at, w, u.row, query);
             bool before = false;
+            known_tiles known(query, 16);
             for (int n = steps - 1; n >= begin; n--) {
                 if (SKIPS)
-                    n = warp_seen_up_to(c, u.batch, u.head, first, ROWS, n, begin, STEP);
+                    n = seen_up_to(c, u.batch, u.head, first, ROWS, n, begin, STEP, known);
                 if (SKIPS && n < begin)
                     break;
-                queries_step(c, at, w, dq, ds, see, u, first, n, SKIPS ? before : n < steps - 1);
+                queries_step(c, at, w, dq, ds, see, u, first, n, known.is_whole(n),
+                             SKIPS ? before : n < steps - 1);
                 before = true;
             }
             at.row_pipe.release<1>(0);
@@ -378,12 +361,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_sm90_queries(
         at.row_pipe.init(4 * WARPGROUPS);
         at.k_pipe.init(4 * WARPGROUPS);
         at.v_pipe.init(4 * WARPGROUPS);
+        at.units.init(4 * WARPGROUPS + 1);
     }
     __syncthreads();
     if (threadIdx.x < 128) {
-        registers_give<24>();
-        if (threadIdx.x < 32 && elected())
-            produce_queries(c, q, k, v, o, d_o, at);
+        registers_give<SKIPS ? 32 : 24>();
+        if (threadIdx.x < 32 && (SKIPS || elected()))
+            produce_queries(c, q, k, v, o, d_o, at, !SKIPS || elected());
+#if SKIPS
+        if (threadIdx.x == 32)
+            give_units(c.formula.queue, at.units, units_of(c, ROWS));
+#endif
     } else {
         registers_take<240>();
         consume_queries(c, at);

@@ -4,7 +4,6 @@
 #ifndef CUP_OPS_ATTENTION_ATTENTION_WGMMA_SCORES_CUH
 #define CUP_OPS_ATTENTION_ATTENTION_WGMMA_SCORES_CUH
 
-#include "attention_spans.cuh"
 #include "attention_wgmma.cuh"
 
 #ifndef BIAS_PAIRS
@@ -127,10 +126,11 @@ DEVICE float changed_power(const attention_call &c, float score, float slope, fl
     return SLOPES ? x - slope * fabsf(distance) : x;
 }
 
-/* What a score must be multiplied by to be a power of two. */
+/* What a score must be multiplied by to be a power of two. A formula that hides keys, and no more,
+ * leaves the scores as products give them. */
 DEVICE float power_scale(const attention_call &c)
 {
-    return FORMULA ? LOG2_E : CHANGED ? 1 : c.scale * LOG2_E;
+    return FORMULA && !FORMULA_HIDES ? LOG2_E : CHANGED && !FORMULA ? 1 : c.scale * LOG2_E;
 }
 
 #if FORMULA
@@ -157,21 +157,40 @@ DEVICE formula_value<float> formula_at(const attention_call &c, const row_sight 
 }
 #endif
 
-/* Scores of the keys from `key` on become powers of two where anything but their scale changes
- * them, or what the formula makes of them; cap_back is what they are differentiated to. */
-DEVICE void change_scores(const attention_call &c, const row_sight &see, const bias_words &words,
-                          int key, scores &s, scores &cap_back)
-{
-    if (!CHANGED)
-        return;
 #if FORMULA
+/* The same by the formula, whose condition is asked for, or not. */
+template <bool Asked>
+DEVICE void apply_formula(const attention_call &c, const row_sight &see, const bias_words &words,
+                          int key, scores &s, scores &slope)
+{
+    if (FORMULA_HIDES && !Asked)
+        return;
     first_key from_key = first_key_of(see, key);
 #pragma unroll
     for (int i = 0; i < STEP / 2; i++) {
         formula_value<float> y = formula_at(c, see, i, s[i], from_key, key, words);
-        s[i] = y.score;
-        cap_back[i] = y.slope;
+        slope[i] = y.slope;
+        if (!FORMULA_HIDES)
+            s[i] = Asked ? y.score : y.bare;
+        else if (!y.seen)
+            s[i] = -INFINITE;
     }
+}
+#endif
+
+/* Scores of the keys from `key` on become powers of two where anything but their scale changes
+ * them, or what the formula makes of them; cap_back is what they are differentiated to. Of a
+ * `whole` tile all keys are seen by what the formula says. */
+DEVICE void change_scores(const attention_call &c, const row_sight &see, const bias_words &words,
+                          int key, bool whole, scores &s, scores &cap_back)
+{
+    if (!CHANGED)
+        return;
+#if FORMULA
+    if (SKIPS && whole)
+        apply_formula<false>(c, see, words, key, s, cap_back);
+    else
+        apply_formula<true>(c, see, words, key, s, cap_back);
     return;
 #endif
     float from[2] = {(float)(see.place[0] - key), (float)(see.place[1] - key)};
@@ -254,6 +273,47 @@ DEVICE void apply_cap_back(scores &s, const scores &cap_back)
         s[i] *= cap_back[i];
 #endif
 }
+
+/* Stores the gradients of the scores of a step as those of a bias. */
+DEVICE void store_bias(const attention_call &c, const unit_of_queries &u, const scores &s,
+                       int query, int key)
+{
+    key += 2 * (lane() % 4);
+    query += lane() / 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        T *row = pair_of(c, c.score.d_bias, u.batch, u.head, query + 8 * r, 0);
+#pragma unroll
+        for (int j = 0; j < STEP / 8; j++) {
+            uint32_t word = pack(s[4 * j + 2 * r], s[4 * j + 2 * r + 1], T());
+            int at = key + 8 * j;
+            if (query + 8 * r >= c.queries || at >= c.keys)
+                continue;
+            if (BIAS_PAIRS) {
+                *(uint32_t *)(row + at) = word;
+                continue;
+            }
+            *(uint16_t *)(row + at * c.score.d_bias.key) = (uint16_t)word;
+            if (at + 1 < c.keys)
+                *(uint16_t *)(row + (at + 1) * c.score.d_bias.key) = (uint16_t)(word >> 16);
+        }
+    }
+}
+
+#if FORMULA
+/* Of two neighbouring pairs that are there, as words; `key` is the first's. */
+DEVICE void store_words_back(const attention_call &c, const formula_value<float> (&y)[2], float ds,
+                             float ds_next, int batch, int head, int query, int key)
+{
+    const attention_pairs &to = c.formula.d_pairs;
+    T *row = (T *)to.data + batch * to.batch + head * to.head + query * to.query;
+#pragma unroll
+    for (int i = 0; i < FORMULA_TENSORS; i++)
+        if (PAIR_GRADS >> i & 1)
+            *(uint32_t *)(row + part_of(PAIR_GRADS, i) * c.formula.pairs_step + key) =
+                pack(gradient_of_tensor(i, ds, y[0]), gradient_of_tensor(i, ds_next, y[1]), T());
+}
+#endif
 
 #endif
 #endif

@@ -1,6 +1,7 @@
 /* Which queries see the keys of a warp, and what becomes of their scores, in the kernel of backward
  * for Hopper whose rows are keys: what attention_wgmma_scores.cuh says of rows of queries, turned.
- * A probability and the derivative of its score's cap are found together. */
+ * A probability and the derivative of its score's cap are found together. Also what dropout keeps,
+ * turned. */
 #ifndef CUP_OPS_ATTENTION_ATTENTION_WGMMA_TURNED_CUH
 #define CUP_OPS_ATTENTION_ATTENTION_WGMMA_TURNED_CUH
 
@@ -77,53 +78,91 @@ DEVICE void load_turned(const attention_call &c, int batch, int head, int query,
 }
 
 #if FORMULA
-/* The formula of score 4 j + i, to powers of two; *slope is its derivative. */
-DEVICE float turned_power(const attention_call &c, const key_sight &see, int head, int query,
-                          int j, int i, float score, float ahead, float *slope)
+/* The formula of score 4 j + i. */
+DEVICE formula_value<float> turned_value(const attention_call &c, const key_sight &see, int head,
+                                         int query, int j, int i, float score, float ahead)
 {
     int r = i / 2, column = 8 * j + i % 2;
     float own = (float)(query + see.place[r] + see.key[r]) + (float)column;
     formula_row<float> row = formula_row_at<float>(
         c, see.batch, head, query + 2 * (lane() % 4) + column, own);
     float apart = (float)(query + see.place[r]) + (float)column;
-    formula_value<float> y =
-        formula_of(c, row, score, (float)see.key[r], see.key[r], apart, ahead);
-    *slope = y.slope;
-    return y.score * LOG2_E;
+    return formula_of(c, row, score, (float)see.key[r], see.key[r], apart, ahead);
 }
-#endif
 
-/* Scores become probabilities; columns are the queries from `query` on of a head, each with its
- * lse. */
-DEVICE void change_turned(const attention_call &c, const key_sight &see, scores &s,
-                          scores &cap_back, const turned_bias &bias, uint32_t lse, int head,
-                          int query)
+/* Scores that a formula hides, and leaves otherwise as they are, become -infinity. */
+DEVICE void hide_turned(const attention_call &c, const key_sight &see, scores &s,
+                        const turned_bias &bias, int head, int query)
+{
+#pragma unroll
+    for (int i = 0; i < STEP / 2; i++)
+        if (!turned_value(c, see, head, query, i / 4, i % 4, s[i], AHEAD ? bias_at(bias[i]) : 0)
+                 .seen)
+            s[i] = -INFINITE;
+}
+
+/* Scores become probabilities by the formula, whose condition is asked for, or not. */
+template <bool Asked>
+DEVICE void apply_turned(const attention_call &c, const key_sight &see, scores &s, scores &slope,
+                         const turned_bias &bias, uint32_t lse, int head, int query)
+{
+#pragma unroll
+    for (int j = 0; j < STEP / 8; j++) {
+        float2 of = load_shared_pair(lse + (8 * j + 2 * (lane() % 4)) * 4);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int at = 4 * j + i;
+            formula_value<float> y =
+                turned_value(c, see, head, query, j, i, s[at], AHEAD ? bias_at(bias[at]) : 0);
+            float x = FORMULA_HIDES ? s[at] : Asked ? y.score : y.bare;
+            slope[at] = y.slope;
+            s[at] = exp2_fast(x * power_scale(c) - (i % 2 ? of.y : of.x));
+        }
+    }
+}
+#else
+/* The same by options. */
+DEVICE void apply_turned_options(const attention_call &c, const key_sight &see, scores &s,
+                                 scores &cap_back, const turned_bias &bias, uint32_t lse, int head,
+                                 int query)
 {
     int t = lane() % 4;
     float slope = slope_of<float>(c, head) * LOG2_E;
-    bool masked = (CAUSAL || WINDOW || FORMULA) &&
-                  (query < see.first_of_all || query + STEP > see.end_of_all);
-#if !FORMULA
     float from[2] = {(float)(query + see.place[0]), (float)(query + see.place[1])};
-#endif
 #pragma unroll
     for (int j = 0; j < STEP / 8; j++) {
         float2 of = load_shared_pair(lse + (8 * j + 2 * t) * 4);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-#if FORMULA
-            float ahead = AHEAD ? bias_at(bias[4 * j + i]) : 0;
-            float x =
-                turned_power(c, see, head, query, j, i, s[4 * j + i], ahead, &cap_back[4 * j + i]);
-#else
             float x = changed_power(c, s[4 * j + i], slope, from[i / 2] + (float)(8 * j + i % 2),
                                     &cap_back[4 * j + i]);
-#endif
             if (BIAS)
                 x += bias_at(bias[4 * j + i]) * LOG2_E;
             s[4 * j + i] = exp2_fast(x - (i % 2 ? of.y : of.x));
         }
     }
+}
+#endif
+
+/* Scores become probabilities; columns are the queries from `query` on of a head, each with its
+ * lse. Of a `whole` tile all keys are seen by what a formula says. */
+DEVICE void change_turned(const attention_call &c, const key_sight &see, scores &s,
+                          scores &cap_back, const turned_bias &bias, uint32_t lse, int head,
+                          int query, bool whole)
+{
+    int t = lane() % 4;
+    bool masked = (CAUSAL || WINDOW || FORMULA) &&
+                  (query < see.first_of_all || query + STEP > see.end_of_all);
+#if !FORMULA
+    apply_turned_options(c, see, s, cap_back, bias, lse, head, query);
+#else
+    if (FORMULA_HIDES && !(SKIPS && whole))
+        hide_turned(c, see, s, bias, head, query);
+    if (FORMULA_HIDES || (SKIPS && whole))
+        apply_turned<false>(c, see, s, cap_back, bias, lse, head, query);
+    else
+        apply_turned<true>(c, see, s, cap_back, bias, lse, head, query);
+#endif
     if (!masked)
         return;
 #pragma unroll
@@ -132,6 +171,49 @@ DEVICE void change_turned(const attention_call &c, const key_sight &see, scores 
         if (at < see.first[r] || at >= see.end[r])
             s[i] = 0;
     }
+}
+
+/* Of the words of query 2 t + g % 2 and keys g and g ^ 1, where lane = 4 g + t, neighbouring lanes
+ * swap what the other needs: word [e][r] then holds the numbers of query 2 t + e + 8 r, for key g
+ * in its lower half, for key g + 8 in its upper. */
+DEVICE void swap_numbers(uint32_t (&to)[2][2], const struct philox_words &words)
+{
+    bool odd = lane() & 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        uint32_t mine = odd ? words.at[2 + r] : words.at[r];
+        uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? words.at[r] : words.at[2 + r], 4);
+        to[0][r] = odd ? other : mine;
+        to[1][r] = odd ? mine : other;
+    }
+}
+
+/* Which of the probabilities dropout keeps, as bits by their place in the registers. */
+struct kept_bits {
+    uint32_t words[(STEP / 2 + 31) / 32];
+
+    __device__ __forceinline__ bool at(int i) const
+    {
+        return words[i / 32] >> (i % 32) & 1;
+    }
+};
+
+DEVICE kept_bits find_kept(const attention_call &c, int row, int query, int key)
+{
+    int g = lane() / 4, t = lane() % 4;
+    kept_bits kept = {};
+#pragma unroll
+    for (int k = 0; k < STEP / 16; k++) {
+        uint32_t word[2][2];
+        uint64_t tile = random_tile(c, row, query + 16 * k, key);
+        swap_numbers(word, philox_block((const uint64_t *)c.random, c.sequence,
+                                        tile + (2 * t + g % 2) * 4 + g / 2));
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (keeps(word[i % 2][i / 4], i / 2 % 2, c.threshold))
+                kept.words[(8 * k + i) / 32] |= 1u << ((8 * k + i) % 32);
+    }
+    return kept;
 }
 
 #endif

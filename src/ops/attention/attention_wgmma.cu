@@ -272,9 +272,9 @@ DEVICE void consume(const attention_call &c, const layout &at)
     for (int i = units.first(at.units); i < units_of(c, ROWS); i = units.next(at.units, i)) {
         unit_of_queries u = unit_at(c, i, ROWS);
         for (int half = 0; half < u.count; half++) {
-            int first = u.first(half), query = first + 64 * w.at.group + 16 * w.at.warp;
+            int first = u.first(half);
             int tiles = tiles_seen(c, u.batch, first), begin = first_tile(c, u.batch, first, STEP);
-            known_tiles known(query, 16);
+            known_tiles known(first + 64 * w.at.group + 16 * w.at.warp, 16);
             if (SPARSE)
                 tiles = last_tile(c, u, first, begin, tiles - 1, known) + 1;
             softmax_state state = {{-INFINITE, -INFINITE}, {0, 0}};
@@ -282,7 +282,7 @@ DEVICE void consume(const attention_call &c, const layout &at)
             clear(o);
             if (tiles > begin)
                 walk(c, at, w, u, first, begin, tiles, known, o, state);
-            finish(c, u, query, o, state);
+            finish(c, u, first + 64 * w.at.group + 16 * w.at.warp, o, state);
         }
     }
     if (ORDER && w.at.group == 0)

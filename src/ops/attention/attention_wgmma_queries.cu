@@ -44,21 +44,6 @@ DEVICE int steps_seen(const attention_call &c, int batch, int first)
     return end > 0 ? (end + STEP - 1) / STEP : 0;
 }
 
-/* The rows of a unit's tile. */
-DEVICE void produce_rows(const tensor_map &q, const tensor_map &o, const tensor_map &d_o,
-                         const queries_layout &at, const ring_place<1> &place,
-                         const unit_of_queries &u, int first)
-{
-    at.row_pipe.claim(place, 3 * WARPGROUPS * ROW_BYTES);
-    for (int w = 0; w < WARPGROUPS; w++) {
-        int query = first + 64 * w, offset = w * ROW_BYTES;
-        bring<64>(q, at.q + offset, at.row_pipe.full(0), query, u.head, u.batch, TMA_EVICT_FIRST);
-        bring<64>(d_o, at.d_o + offset, at.row_pipe.full(0), query, u.head, u.batch,
-                  TMA_EVICT_NORMAL);
-        bring<64>(o, at.o + offset, at.row_pipe.full(0), query, u.head, u.batch, TMA_EVICT_FIRST);
-    }
-}
-
 /* Of the warp that orders all copies, the lane that does so; the others look for tiles with it. */
 DEVICE void produce_queries(const attention_call &c, const tensor_map &q, const tensor_map &k,
                             const tensor_map &v, const tensor_map &o, const tensor_map &d_o,
@@ -72,8 +57,18 @@ DEVICE void produce_queries(const attention_call &c, const tensor_map &q, const 
         int kv = u.head / (c.heads / c.kv_heads);
         for (int half = 0; half < u.count; half++) {
             known_tiles known(0, 0);
-            if (leads)
-                produce_rows(q, o, d_o, at, row_place, u, u.first(half));
+            if (leads) {
+                at.row_pipe.claim(row_place, 3 * WARPGROUPS * ROW_BYTES);
+                for (int w = 0; w < WARPGROUPS; w++) {
+                    int query = u.first(half) + 64 * w, offset = w * ROW_BYTES;
+                    bring<64>(q, at.q + offset, at.row_pipe.full(0), query, u.head, u.batch,
+                              TMA_EVICT_FIRST);
+                    bring<64>(d_o, at.d_o + offset, at.row_pipe.full(0), query, u.head, u.batch,
+                              TMA_EVICT_NORMAL);
+                    bring<64>(o, at.o + offset, at.row_pipe.full(0), query, u.head, u.batch,
+                              TMA_EVICT_FIRST);
+                }
+            }
             row_place.next();
             int begin = first_tile(c, u.batch, u.first(half), STEP);
             for (int n = steps_seen(c, u.batch, u.first(half)) - 1; n >= begin; n--) {

@@ -120,14 +120,19 @@ DEVICE void apply_turned(const attention_call &c, const key_sight &see, scores &
         }
     }
 }
-#else
-/* The same by options. */
-DEVICE void apply_turned_options(const attention_call &c, const key_sight &see, scores &s,
-                                 scores &cap_back, const turned_bias &bias, uint32_t lse, int head,
-                                 int query)
+#endif
+
+/* Scores become probabilities; columns are the queries from `query` on of a head, each with its
+ * lse. Of a `whole` tile all keys are seen by what a formula says. */
+DEVICE void change_turned(const attention_call &c, const key_sight &see, scores &s,
+                          scores &cap_back, const turned_bias &bias, uint32_t lse, int head,
+                          int query, bool whole)
 {
     int t = lane() % 4;
     float slope = slope_of<float>(c, head) * LOG2_E;
+    bool masked = (CAUSAL || WINDOW || FORMULA) &&
+                  (query < see.first_of_all || query + STEP > see.end_of_all);
+#if !FORMULA
     float from[2] = {(float)(query + see.place[0]), (float)(query + see.place[1])};
 #pragma unroll
     for (int j = 0; j < STEP / 8; j++) {
@@ -141,20 +146,6 @@ DEVICE void apply_turned_options(const attention_call &c, const key_sight &see, 
             s[4 * j + i] = exp2_fast(x - (i % 2 ? of.y : of.x));
         }
     }
-}
-#endif
-
-/* Scores become probabilities; columns are the queries from `query` on of a head, each with its
- * lse. Of a `whole` tile all keys are seen by what a formula says. */
-DEVICE void change_turned(const attention_call &c, const key_sight &see, scores &s,
-                          scores &cap_back, const turned_bias &bias, uint32_t lse, int head,
-                          int query, bool whole)
-{
-    int t = lane() % 4;
-    bool masked = (CAUSAL || WINDOW || FORMULA) &&
-                  (query < see.first_of_all || query + STEP > see.end_of_all);
-#if !FORMULA
-    apply_turned_options(c, see, s, cap_back, bias, lse, head, query);
 #else
     if (FORMULA_HIDES && !(SKIPS && whole))
         hide_turned(c, see, s, bias, head, query);

@@ -144,7 +144,8 @@ TEST_LIMITED(gpu_attention_formula_f64, 600)
 }
 
 /* Tiles that a condition hides are skipped: all keys but a few for most queries, and in each of the
- * heads others; none for a query; documents, which are all looked at. */
+ * heads others; none for a query; documents, which are all looked at; tiles that are seen as a
+ * whole, with a cap and without, and segments of a length whose inverse is rounded up and down. */
 static const variant sparse[] = {
     {"score query key", "left", "score, key <= query && (query - key < left || key < 4)", {70}, "",
      .is_own = true},
@@ -154,6 +155,10 @@ static const variant sparse[] = {
      {200, 300}, "b", .is_own = true},
     {"score query key", "a", "score, key < a || query - key > 3 * a", {50}, "", .is_own = true,
      .offsets = true},
+    {"score query key", "cap a", "cap * tanh(score / cap), key <= query || key < a", {1.5, 130}, "",
+     .is_own = true},
+    {"score query key", NULL, "score, floor(query / 49) == floor(key / 49) || key >= query + 300",
+     {0}, "", .is_own = true},
 };
 
 TEST_LIMITED(gpu_attention_formula_skips, 600)
@@ -162,6 +167,17 @@ TEST_LIMITED(gpu_attention_formula_skips, 600)
     for (size_t i = 0; i < sizeof sparse / sizeof *sparse; i++)
         for (int k = 0; k < 2; k++)
             compare(&sparse[i], &all[k], k == (int)i % 2 ? CUP_BF16 : CUP_F16, 2e-2);
+}
+
+/* More tiles of either side than a card has multiprocessors: blocks take several, and the next call
+ * begins with the first again. */
+TEST_LIMITED(gpu_attention_formula_takes_turns, 600)
+{
+    static const sizes all[] = {{3, 60, 20, 300, 260, 64}, {5, 32, 32, 140, 300, 128}};
+    for (int k = 0; k < 2; k++) {
+        compare(&sparse[0], &all[k], CUP_BF16, 2e-2);
+        compare(&sparse[4], &all[k], CUP_F16, 2e-2);
+    }
 }
 
 /* The value of a knob in the first kernel with a formula that is asked for; 0 without it. */
@@ -206,15 +222,17 @@ TEST(attention_formula_skips_host_paths)
         run_dry("sm_90a", CUP_BF16, &sparse[i], &s);
 }
 
-/* Results have the same bits each time. */
-TEST_LIMITED(gpu_attention_formula_repeats, 120)
+static void compare_bits(const variant *v, const sizes *s)
 {
-    static const sizes s = {2, 4, 2, 200, 330, 64};
     cup_tensor *first[GRADIENTS], *again[GRADIENTS];
     cup_context *gpu[2] = {open_gpu(), open_gpu()}, *cpu = open_cpu();
-    run_variant(gpu[0], &variants[VARIANTS - 2], &s, CUP_BF16, CUP_BF16, true, first);
-    run_variant(gpu[1], &variants[VARIANTS - 2], &s, CUP_BF16, CUP_BF16, true, again);
+    run_variant(gpu[0], v, s, CUP_BF16, CUP_BF16, true, first);
+    for (int i = 0; i < 3; i++)
+        run_variant(gpu[1], v, s, CUP_BF16, CUP_BF16, true, again);
     for (int n = 0; n < GRADIENTS; n++) {
+        EXPECT((first[n] == NULL) == (again[n] == NULL));
+        if (!first[n])
+            continue;
         cup_tensor *a = cup_tensor_to(cpu, first[n]), *b = cup_tensor_to(cpu, again[n]);
         for (int64_t i = 0; i < a->count; i++)
             EXPECT_NEAR(at(a, i), at(b, i), 0);
@@ -222,4 +240,13 @@ TEST_LIMITED(gpu_attention_formula_repeats, 120)
     cup_context_free(gpu[0]);
     cup_context_free(gpu[1]);
     cup_context_free(cpu);
+}
+
+/* Results have the same bits each time. */
+TEST_LIMITED(gpu_attention_formula_repeats, 120)
+{
+    static const sizes all[] = {{2, 4, 2, 200, 330, 64}, {4, 60, 60, 300, 280, 64}};
+    const variant *const by[] = {&variants[VARIANTS - 2], &sparse[0]};
+    for (int k = 0; k < 2; k++)
+        compare_bits(by[k], &all[k]);
 }

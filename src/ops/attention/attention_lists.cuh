@@ -90,10 +90,16 @@ DEVICE int listed_from(const Call &c, int batch, int head, int first, int rows, 
     return end;
 }
 
+/* The word of some rows that was read last. */
+struct known_word {
+    int at; /* -1: none */
+    unsigned bits;
+};
+
 /* The last of the tiles [begin, n], and begin - 1 where there is none. */
 template <typename Call>
 DEVICE int listed_up_to(const Call &c, int batch, int head, int first, int rows, int n, int begin,
-                        int size)
+                        int size, known_word &known)
 {
     if (!LISTS)
         return n;
@@ -101,10 +107,12 @@ DEVICE int listed_up_to(const Call &c, int batch, int head, int first, int rows,
     if (n < begin)
         return begin - 1;
     while (block >= least) {
-        unsigned bits = block / 32 < c.lists.words
-                            ? listed_word(c, batch, head, first, rows, block / 32) &
-                                  0xffffffffu >> (31 - block % 32)
-                            : 0;
+        if (block / 32 != known.at) {
+            known.at = block / 32;
+            known.bits =
+                known.at < c.lists.words ? listed_word(c, batch, head, first, rows, known.at) : 0;
+        }
+        unsigned bits = known.bits & 0xffffffffu >> (31 - block % 32);
         if (bits) {
             int found = block / 32 * 32 + 31 - __clz((int)bits);
             int tile = ((found + 1) * LIST_SPAN - 1) / size;

@@ -54,15 +54,16 @@ DEVICE span seen_of(const Call &c, int batch_at, int head_at, const tile_of_pair
 
 /* What a warp knows of 32 tiles, bit i of tile `from` + i, or `from` - i where it walks down:
  * whether its block meets it, as all warps find alike, and whether this warp's own `rows` queries
- * or keys, from `own` on, see all of it. */
+ * or keys, from `own` on, see all of it; and of lists. */
 struct known_tiles {
     int own, rows;
     int from;
     unsigned met, whole;
+    known_word list; /* of all the block's queries */
 
     /* Without rows nothing is seen as a whole. */
     __device__ __forceinline__ known_tiles(int own, int rows)
-        : own(own), rows(rows), from(-64), met(0), whole(0)
+        : own(own), rows(rows), from(-64), met(0), whole(0), list({-1, 0})
     {
     }
 

@@ -57,7 +57,7 @@ DEVICE int tiles_seen(const attention_call &c, int batch, int first)
 DEVICE int last_tile(const attention_call &c, const unit_of_queries &u, int first, int begin, int n,
                      known_tiles &known)
 {
-    n = listed_up_to(c, u.batch, u.head, first, ROWS, n, begin, STEP);
+    n = listed_up_to(c, u.batch, u.head, first, ROWS, n, begin, STEP, known.list);
     return seen_up_to(c, u.batch, u.head, first, ROWS, n, begin, STEP, known);
 }
 

@@ -215,10 +215,11 @@ DEVICE void mask_first(scores &s, int first_low, int first_high)
 }
 
 /* Scores of the warp whose queries begin at `query` become -infinity where its list does not name
- * the block of the key; `key` is the first of the tile. */
+ * the block of the key; `key` is the first of the tile. Where blocks are no smaller than tiles, a
+ * tile is met only if it is named. */
 DEVICE void hide_unlisted(const attention_call &c, int row, int query, int key, scores &s)
 {
-    if (!LISTS)
+    if (!LISTS || (LISTS >= ROWS && LISTS >= STEP))
         return;
     unsigned bits = listed_bits(c, row / c.heads, row % c.heads, query, 16, key, STEP);
 #pragma unroll

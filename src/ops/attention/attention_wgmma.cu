@@ -312,7 +312,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     if (threadIdx.x < 128) {
-        registers_give<WARPGROUPS == 2 && !SKIPS ? 24 : 32>();
+        registers_give<WARPGROUPS != 2 ? 32 : SKIPS ? 40 : 24>();
         if (threadIdx.x < 32 && (SKIPS || elected()))
             produce(c, q, k, v, at, !SKIPS || elected());
 #if SKIPS
@@ -320,7 +320,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             give_units(c.formula.queue, at.units, units_of(c, ROWS));
 #endif
     } else {
-        registers_take<WARPGROUPS == 2 ? 240 : 160>();
+        registers_take<WARPGROUPS != 2 ? 160 : SKIPS ? 232 : 240>();
         consume(c, at);
     }
 #endif

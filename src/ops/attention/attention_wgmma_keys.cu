@@ -354,7 +354,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     if (threadIdx.x < 128) {
-        registers_give<SKIPS ? 32 : 24>();
+        registers_give<SKIPS && SIZE == 64 ? 40 : 24>();
         if (threadIdx.x < 32 && (SKIPS || elected()))
             produce_keys(c, q, k, v, d_o, at, !SKIPS || elected());
 #if SKIPS
@@ -362,7 +362,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             give_units(c.formula.queue, at.units, units_of_keys(c));
 #endif
     } else {
-        registers_take<240>();
+        registers_take<SKIPS && SIZE == 64 ? 232 : 240>();
         consume_keys(c, at);
     }
 #endif

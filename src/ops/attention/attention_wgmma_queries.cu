@@ -360,7 +360,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_sm90_queries(
     }
     __syncthreads();
     if (threadIdx.x < 128) {
-        registers_give<SKIPS ? 32 : 24>();
+        registers_give<SKIPS ? 40 : 24>();
         if (threadIdx.x < 32 && (SKIPS || elected()))
             produce_queries(c, q, k, v, o, d_o, at, !SKIPS || elected());
 #if SKIPS
@@ -368,7 +368,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_sm90_queries(
             give_units(c.formula.queue, at.units, units_of(c, ROWS));
 #endif
     } else {
-        registers_take<240>();
+        registers_take<SKIPS ? 232 : 240>();
         consume_queries(c, at);
     }
 #endif

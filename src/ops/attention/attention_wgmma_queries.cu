@@ -2,10 +2,9 @@
  * so that every result is summed in one place and in one order.
  *
  * A persistent grid, one block an SM. One warp orders all copies; two warpgroups own 64 queries
- * each and walk over the keys, STEP at a time, from the last. A product is waited for only when it
- * is needed: the last one of a step is under way while the scores of the next begin. Also written
- * are the sums of o times d_o and the scaled lse, which the other kernel needs. 6 B H T S D flops,
- * halved by causality. */
+ * each and walk over the keys, STEP at a time, from the last. A product is waited for when it is
+ * needed: a step's last is under way while the next one's scores begin. Also written are the sums
+ * of o times d_o and the scaled lse, for the other kernel. 6 B H T S D flops, half if causal. */
 #ifndef STEP
 #define STEP 64
 #endif
@@ -240,6 +239,32 @@ DEVICE void gradients_of_queries(const attention_call &c, const queries_state &w
 #pragma unroll
     for (int i = 0; i < STEP / 2; i++)
         s[i] *= dp[i] - w.delta[i / 2 % 2];
+}
+
+/* Stores the gradients of the scores of a step as those of a bias. */
+DEVICE void store_bias(const attention_call &c, const unit_of_queries &u, const scores &s,
+                       int query, int key)
+{
+    key += 2 * (lane() % 4);
+    query += lane() / 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        T *row = pair_of(c, c.score.d_bias, u.batch, u.head, query + 8 * r, 0);
+#pragma unroll
+        for (int j = 0; j < STEP / 8; j++) {
+            uint32_t word = pack(s[4 * j + 2 * r], s[4 * j + 2 * r + 1], T());
+            int at = key + 8 * j;
+            if (query + 8 * r >= c.queries || at >= c.keys)
+                continue;
+            if (BIAS_PAIRS) {
+                *(uint32_t *)(row + at) = word;
+                continue;
+            }
+            *(uint16_t *)(row + at * c.score.d_bias.key) = (uint16_t)word;
+            if (at + 1 < c.keys)
+                *(uint16_t *)(row + (at + 1) * c.score.d_bias.key) = (uint16_t)(word >> 16);
+        }
+    }
 }
 
 /* One step: keys n STEP and on. `before` says that the product of the step before is under way. */

@@ -275,32 +275,6 @@ DEVICE void apply_cap_back(scores &s, const scores &cap_back)
 #endif
 }
 
-/* Stores the gradients of the scores of a step as those of a bias. */
-DEVICE void store_bias(const attention_call &c, const unit_of_queries &u, const scores &s,
-                       int query, int key)
-{
-    key += 2 * (lane() % 4);
-    query += lane() / 4;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        T *row = pair_of(c, c.score.d_bias, u.batch, u.head, query + 8 * r, 0);
-#pragma unroll
-        for (int j = 0; j < STEP / 8; j++) {
-            uint32_t word = pack(s[4 * j + 2 * r], s[4 * j + 2 * r + 1], T());
-            int at = key + 8 * j;
-            if (query + 8 * r >= c.queries || at >= c.keys)
-                continue;
-            if (BIAS_PAIRS) {
-                *(uint32_t *)(row + at) = word;
-                continue;
-            }
-            *(uint16_t *)(row + at * c.score.d_bias.key) = (uint16_t)word;
-            if (at + 1 < c.keys)
-                *(uint16_t *)(row + (at + 1) * c.score.d_bias.key) = (uint16_t)(word >> 16);
-        }
-    }
-}
-
 #if FORMULA
 /* Of two neighbouring pairs that are there, as words; `key` is the first's. */
 DEVICE void store_words_back(const attention_call &c, const formula_value<float> (&y)[2], float ds,

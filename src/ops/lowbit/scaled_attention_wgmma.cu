@@ -38,15 +38,15 @@ DEVICE layout lay_out(uint32_t memory)
 }
 
 /* The tiles of keys [begin, end) that the queries of a tile see anything of. */
-struct span {
+struct tile_range {
     int begin, end;
 };
 
-DEVICE span tiles_seen(const attention_call &c, int batch, int first)
+DEVICE tile_range tiles_seen(const attention_call &c, int batch, int first)
 {
     int last = first + ROWS < c.queries ? first + ROWS : c.queries;
     int end = seen_by(c, batch, last - 1);
-    span s = {first_tile(c, batch, first, STEP), end > 0 ? (end + STEP - 1) / STEP : 0};
+    tile_range s = {first_tile(c, batch, first, STEP), end > 0 ? (end + STEP - 1) / STEP : 0};
     return s;
 }
 
@@ -77,7 +77,7 @@ DEVICE void produce(const attention_call &c, const tensor_map &q, const tensor_m
         unit_of_queries u = unit_at(c, i, ROWS);
         int kv = u.head / (c.heads / c.kv_heads);
         for (int half = 0; half < u.count; half++) {
-            span s = tiles_seen(c, u.batch, u.first(half));
+            tile_range s = tiles_seen(c, u.batch, u.first(half));
             if (s.end <= s.begin)
                 continue;
             at.q_pipe.claim(q_place, WARPGROUPS * QUERY_BYTES);
@@ -218,7 +218,7 @@ DEVICE void to_codes(const attention_call &c, const layout &at, consumer &w, int
 
 /* One tile of queries against its keys; `scale` makes scores powers of two. */
 DEVICE void walk(const attention_call &c, const layout &at, consumer &w, const unit_of_queries &u,
-                 int first, span tiles, float scale, rows_so_far &rows)
+                 int first, tile_range tiles, float scale, rows_so_far &rows)
 {
     int query = first + 64 * w.at.group + 16 * w.at.warp, low = query + lane() / 4;
     row_sight see = sight_of_rows(c, u.batch, u.head, first + 64 * w.at.group, query);
@@ -297,7 +297,7 @@ DEVICE void consume(const attention_call &c, const head_scales &scales, const la
             scale = 1e-30f; /* what is hidden is -infinity, which 0 would make no number */
         for (int half = 0; half < u.count; half++) {
             int first = u.first(half);
-            span tiles = tiles_seen(c, u.batch, first);
+            tile_range tiles = tiles_seen(c, u.batch, first);
             rows_so_far rows;
             rows.state = {{-INFINITE, -INFINITE}, {0, 0}};
             clear(rows.o);

@@ -35,6 +35,7 @@ typedef struct attention_call {
     attention_score score;
     attention_sights ranges;
     attention_lists lists;
+    unsigned *queue; /* see units.cuh */
 #if FORMULA || !defined(__CUDACC__)
     attention_formula formula; /* last: kernels without one do not have it */
 #endif

@@ -38,7 +38,6 @@ typedef struct attention_formula {
     long long rows_step, pairs_step;
     double parameters_f64[ATTENTION_TENSORS];
     float parameters[ATTENTION_TENSORS], inverses[ATTENTION_TENSORS];
-    unsigned *queue; /* see units.cuh */
 } attention_formula;
 
 #ifdef __CUDACC__

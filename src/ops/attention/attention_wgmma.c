@@ -195,25 +195,60 @@ cup_status cup__hopper_map_keys(const cup__attention *a, CUtensorMap *map, const
     return encode(a, map, h, a->kv_heads, a->keys, box_positions);
 }
 
-/* Whether blocks take the next tile when they have taken one, as units.cuh says. */
-static bool is_queued(const cup__attention *a)
+/* Tiles of rows of all heads. */
+static int64_t tiles_of(const cup__attention *a, int64_t positions, int64_t rows, int64_t heads)
 {
-    return a->score.formula && a->score.formula->sees && !a->ranges[0];
+    return cup__attention_tiles(positions, rows) * a->batch * heads;
 }
 
-static cup_status call_of(const cup__attention *a, attention_call *call)
+/* Where causality makes tiles unequal two make a unit. */
+static int64_t pairs_of(const cup__attention *a, int64_t positions, int64_t rows, int64_t heads)
+{
+    return (cup__attention_tiles(positions, rows) + 1) / 2 * a->batch * heads;
+}
+
+/* Whether blocks take the next tile when they have taken one, as units.cuh says: where a formula
+ * skips, and forward where so many blocks would be without a pair in the last round that it takes
+ * over a sixteenth more. */
+static bool is_queued(const cup__attention *a, cup__hopper_kernel which,
+                      const cup__hopper_plan *plan)
+{
+    if (a->score.formula)
+        return a->score.formula->sees && !a->ranges[0];
+    if (which != CUP__HOPPER_FORWARD || !a->mask.causal || a->mask.window || a->lists.given ||
+        a->ranges[0])
+        return false;
+    int64_t pairs = pairs_of(a, a->queries, 64 * plan->warpgroups, a->heads);
+    int64_t at_once = cup__cuda_facts(cup__cuda_of(a->c->device))->multiprocessors;
+    int64_t rounds = (pairs + at_once - 1) / at_once;
+    return rounds > 1 && 16 * rounds * at_once > 17 * pairs;
+}
+
+static cup_status call_of(const cup__attention *a, cup__hopper_kernel which,
+                          const cup__hopper_plan *plan, attention_call *call)
 {
     *call = cup__attention_call_of(a);
-    if (!is_queued(a))
+    if (!is_queued(a, which, plan))
         return CUP_OK;
     cup__product_state *state = cup__product_state_of(a->c);
-    call->formula.queue = state ? state->counters : NULL;
+    call->queue = state ? state->counters : NULL;
     return a->c->error.status;
 }
 
-/* The kernel of a plan, and the grid that goes with `units` of work. */
+/* The units that the blocks of a kernel share. */
+static int64_t units_of(const cup__attention *a, cup__hopper_kernel which,
+                        const cup__hopper_plan *plan)
+{
+    int64_t positions = which == CUP__HOPPER_KEYS ? a->keys : a->queries;
+    int64_t heads = which == CUP__HOPPER_KEYS ? a->kv_heads : a->heads;
+    int64_t rows = 64 * plan->warpgroups;
+    return a->mask.causal && !is_queued(a, which, plan) ? pairs_of(a, positions, rows, heads)
+                                                        : tiles_of(a, positions, rows, heads);
+}
+
+/* The kernel of a plan, and the grid that goes with it. */
 static cup__kernel *kernel_of(const cup__attention *a, cup__hopper_kernel which,
-                              const cup__hopper_plan *plan, int64_t units, cup__grid *grid)
+                              const cup__hopper_plan *plan, cup__grid *grid)
 {
     static const char *const files[] = {"attention_wgmma.cu", "attention_wgmma_queries.cu",
                                         "attention_wgmma_keys.cu"};
@@ -228,25 +263,22 @@ static cup__kernel *kernel_of(const cup__attention *a, cup__hopper_kernel which,
     };
     int count = which == CUP__HOPPER_FORWARD ? 9 : 7;
     int64_t most = cup__cuda_facts(cup__cuda_of(a->c->device))->multiprocessors;
+    int64_t units = units_of(a, which, plan);
+    bool queued = is_queued(a, which, plan);
     *grid = (cup__grid){
         .x = units < most ? units : most,
         .threads = 128 * (plan->warpgroups + 1),
-        .shared = (int)cup__hopper_bytes(which, plan, padded(a)) + (is_queued(a) ? QUEUE_BYTES : 0),
+        .shared = (int)cup__hopper_bytes(which, plan, padded(a)) + (queued ? QUEUE_BYTES : 0),
     };
     cup__knob all[CUP__ATTENTION_KNOBS];
     count = cup__attention_knobs(a, knobs, count, all);
+    if (queued && !a->score.formula) /* which says so itself */
+        all[count++] = (cup__knob){"QUEUED", 1};
     if (bias_lies_in_pairs(a))
         all[count++] = (cup__knob){"BIAS_PAIRS", 1};
     if (cup__attention_ahead(a) >= 0)
         all[count++] = (cup__knob){"AHEAD", 1 + cup__attention_ahead(a)};
     return cup__attention_kernel_get(a, files[which], entries[which], all, count);
-}
-
-/* Tiles of rows of all heads; where causality makes them unequal two make a unit. */
-static int64_t units_of(const cup__attention *a, int64_t positions, int64_t rows, int64_t heads)
-{
-    int64_t tiles = cup__attention_tiles(positions, rows);
-    return (a->mask.causal && !is_queued(a) ? (tiles + 1) / 2 : tiles) * a->batch * heads;
 }
 
 cup_status cup__attention_hopper_by(cup__attention *a, const cup__hopper_plan *plan)
@@ -256,10 +288,9 @@ cup_status cup__attention_hopper_by(cup__attention *a, const cup__hopper_plan *p
     CUP_TRY(cup__hopper_map_keys(a, &k, &a->k, plan->step));
     CUP_TRY(cup__hopper_map_keys(a, &v, &a->v, plan->step));
     attention_call argument;
-    CUP_TRY(call_of(a, &argument));
+    CUP_TRY(call_of(a, CUP__HOPPER_FORWARD, plan, &argument));
     cup__grid grid;
-    int64_t units = units_of(a, a->queries, 64 * plan->warpgroups, a->heads);
-    cup__kernel *kernel = kernel_of(a, CUP__HOPPER_FORWARD, plan, units, &grid);
+    cup__kernel *kernel = kernel_of(a, CUP__HOPPER_FORWARD, plan, &grid);
     if (!kernel)
         return a->c->error.status;
     return cup__launch(cup__cuda_of(a->c->device), kernel, grid, CUP__ARG(q), CUP__ARG(k),
@@ -276,8 +307,7 @@ static cup_status run_queries(cup__attention *a, const cup__hopper_plan *plan,
     CUP_TRY(cup__hopper_map_queries(a, &o, &a->o, 64));
     CUP_TRY(cup__hopper_map_queries(a, &d_o, &a->d_o, 64));
     cup__grid grid;
-    int64_t units = units_of(a, a->queries, ROWS, a->heads);
-    cup__kernel *kernel = kernel_of(a, CUP__HOPPER_QUERIES, plan, units, &grid);
+    cup__kernel *kernel = kernel_of(a, CUP__HOPPER_QUERIES, plan, &grid);
     if (!kernel)
         return a->c->error.status;
     return cup__launch(cup__cuda_of(a->c->device), kernel, grid, CUP__ARG(q), CUP__ARG(k),
@@ -294,8 +324,7 @@ static cup_status run_keys(cup__attention *a, const cup__hopper_plan *plan,
     CUP_TRY(cup__hopper_map_keys(a, &v, &a->v, 64));
     CUP_TRY(cup__hopper_map_queries(a, &d_o, &a->d_o, plan->step));
     cup__grid grid;
-    int64_t units = units_of(a, a->keys, ROWS, a->kv_heads);
-    cup__kernel *kernel = kernel_of(a, CUP__HOPPER_KEYS, plan, units, &grid);
+    cup__kernel *kernel = kernel_of(a, CUP__HOPPER_KEYS, plan, &grid);
     if (!kernel)
         return a->c->error.status;
     return cup__launch(cup__cuda_of(a->c->device), kernel, grid, CUP__ARG(q), CUP__ARG(k),
@@ -306,7 +335,7 @@ cup_status cup__attention_hopper_grad_by(cup__attention *a, const cup__hopper_pl
                                          const cup__hopper_plan *keys)
 {
     attention_call argument;
-    CUP_TRY(call_of(a, &argument));
+    CUP_TRY(call_of(a, CUP__HOPPER_QUERIES, queries, &argument));
     int64_t rows = a->batch * a->heads * cup__attention_tiles(a->queries, ROWS) * ROWS;
     cup_tensor *space = cup__attention_numbers(a, CUP_F32, 2 * rows);
     if (!space)

@@ -315,9 +315,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         registers_give<WARPGROUPS != 2 ? 32 : SKIPS ? 40 : 24>();
         if (threadIdx.x < 32 && (SKIPS || elected()))
             produce(c, q, k, v, at, !SKIPS || elected());
-#if SKIPS
+#if QUEUED
         if (threadIdx.x == 32)
-            give_units(c.formula.queue, at.units, units_of(c, ROWS));
+            give_units(c.queue, at.units, units_of(c, ROWS));
 #endif
     } else {
         registers_take<WARPGROUPS != 2 ? 160 : SKIPS ? 232 : 240>();

@@ -16,7 +16,9 @@
 #include "tma.cuh"
 #include "wgmma.cuh"
 
+#ifndef QUEUED
 #define QUEUED SKIPS
+#endif
 #include "units.cuh"
 
 #ifndef SIZE
@@ -115,8 +117,9 @@ DEVICE place find_place()
 }
 
 /* The tiles of queries of one head, as units of work of about the same size: where causality makes
- * the last tile the longest, a unit is one from the end and one from the beginning. Where a formula
- * skips tiles, so that none of this is known, each is a unit, from the last on. */
+ * the last tile the longest, a unit is one from the end and one from the beginning. Where blocks
+ * take the next one each, as a formula skips nobody knows what or such pairs leave many blocks
+ * without one at the end, each tile is a unit, from the last on. */
 struct unit_of_queries {
     int row, batch, head, count, late, early; /* the first queries of its one or two tiles */
 
@@ -129,7 +132,7 @@ struct unit_of_queries {
 DEVICE int units_of(const attention_call &c, int rows)
 {
     int tiles = (c.queries + rows - 1) / rows;
-    return (CAUSAL && !SKIPS ? (tiles + 1) / 2 : tiles) * c.batch * c.heads;
+    return (CAUSAL && !QUEUED ? (tiles + 1) / 2 : tiles) * c.batch * c.heads;
 }
 
 DEVICE unit_of_queries unit_at(const attention_call &c, int index, int rows)
@@ -137,7 +140,7 @@ DEVICE unit_of_queries unit_at(const attention_call &c, int index, int rows)
     int tiles = (c.queries + rows - 1) / rows, each = CAUSAL ? (tiles + 1) / 2 : tiles;
     int at = index % each;
     unit_of_queries u;
-    if (SKIPS) {
+    if (QUEUED) {
         u.row = row_of_unit(index, c.batch * c.heads, tiles, &at);
         at = tiles - 1 - at;
     } else {
@@ -145,7 +148,7 @@ DEVICE unit_of_queries unit_at(const attention_call &c, int index, int rows)
     }
     u.batch = u.row / c.heads;
     u.head = u.row % c.heads;
-    u.late = (CAUSAL && !SKIPS ? tiles - 1 - at : at) * rows;
+    u.late = (CAUSAL && !QUEUED ? tiles - 1 - at : at) * rows;
     u.early = at * rows;
     u.count = u.late != u.early ? 2 : 1;
     return u;

@@ -359,7 +359,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             produce_keys(c, q, k, v, d_o, at, !SKIPS || elected());
 #if SKIPS
         if (threadIdx.x == 32)
-            give_units(c.formula.queue, at.units, units_of_keys(c));
+            give_units(c.queue, at.units, units_of_keys(c));
 #endif
     } else {
         registers_take<SKIPS && SIZE == 64 ? 232 : 240>();

@@ -390,7 +390,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_sm90_queries(
             produce_queries(c, q, k, v, o, d_o, at, !SKIPS || elected());
 #if SKIPS
         if (threadIdx.x == 32)
-            give_units(c.formula.queue, at.units, units_of(c, ROWS));
+            give_units(c.queue, at.units, units_of(c, ROWS));
 #endif
     } else {
         registers_take<SKIPS ? 232 : 240>();

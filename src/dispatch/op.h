@@ -171,6 +171,8 @@ struct cup__op {
     bool (*words)(const cup__call *call, bool similar, struct cup__text *to);
     uint32_t saves;
     bool random;            /* draws random numbers */
+    bool slack_by_rows;     /* an implementation's slack is a part of a row's size in place of the
+                               whole's, as rows are sums of other numbers of terms */
     bool images;            /* takes images, which may lie with their channels last */
     bool strided_out;       /* implementations can write to a result of any strides */
     /* Bit i: a caller's input i is brought to the dtype that holds the numbers of all these; the

@@ -60,7 +60,8 @@ static void compare_with_reference(cup__check_call *k, cup_check_result *r, cup_
     } else {
         bool codes = k->row->op->codes && want->dtype == CUP_F64 && cup_dtype_size(b.dtype) == 1;
         double error = codes ? cup__compare_codes(want, &host, slack, least, note, sizeof note)
-                             : cup__compare_above(want, &host, slack, least, note, sizeof note);
+                             : cup__compare_above(want, &host, slack, least,
+                                                  k->row->op->slack_by_rows, note, sizeof note);
         if (error > r->error) {
             r->error = error;
             snprintf(k->note, sizeof k->note, "%s", note);

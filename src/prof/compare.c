@@ -47,7 +47,7 @@ typedef struct comparison {
     const cup_tensor *want, *got;
     const double *forgiven; /* by element; NULL: nothing */
     double slack, least, rms;
-    bool codes;
+    bool codes, by_rows;
     double *of_block; /* the sum of squares, then the largest error */
     int64_t *where;
 } comparison;
@@ -73,7 +73,7 @@ static void add_squares(int64_t begin, int64_t end, void *user)
 
 /* Below a dtype's normal numbers its steps are equal. What is too large for it is infinite, which
  * stands for the smallest number that is. */
-static double error_of(const comparison *c, double w, double g, double forgiven)
+static double error_of(const comparison *c, double w, double g, double forgiven, double whole)
 {
     cup_dtype dtype = c->got->dtype;
     bool is_float = cup__dtype_is_float(dtype);
@@ -87,7 +87,7 @@ static double error_of(const comparison *c, double w, double g, double forgiven)
     double scale = is_float ? epsilon[dtype] * (fabs(w) + c->rms) + smallest[dtype] + c->least
                              : 0.125;
     double error = fabs(g - w);
-    forgiven += c->slack * (fabs(w) + c->rms);
+    forgiven += c->slack * (fabs(w) + whole);
     error = error <= forgiven ? 0 : (error - forgiven) / scale;
     return isnan(error) ? INFINITY : error;
 }
@@ -112,15 +112,31 @@ static double error_of_code(const comparison *c, double w, double g)
     return g < low || g > high ? INFINITY : 0;
 }
 
+/* The root mean square of the row that an element is in. */
+static double size_of_row(const comparison *c, int64_t i)
+{
+    const cup_tensor *t = c->want;
+    int64_t width = t->ndim ? t->shape[t->ndim - 1] : 1;
+    double squares = 0;
+    for (int64_t k = i - i % width; k < i - i % width + width; k++) {
+        double v = value_at(t, k);
+        squares += isfinite(v) ? v * v : 0;
+    }
+    return sqrt(squares / (double)width);
+}
+
 static void find_worst(int64_t begin, int64_t end, void *user)
 {
     comparison *c = user;
     for (int64_t b = begin; b < end; b++) {
-        double worst = 0;
+        double worst = 0, whole = c->rms;
+        int64_t width = c->want->ndim ? c->want->shape[c->want->ndim - 1] : 1;
         for (int64_t i = b * BLOCK; i < end_of(c, b); i++) {
+            if (c->by_rows && (i == b * BLOCK || i % width == 0))
+                whole = size_of_row(c, i);
             double w = value_at(c->want, i), g = value_at(c->got, i);
             double forgiven = c->forgiven ? c->forgiven[i] : 0;
-            double error = c->codes ? error_of_code(c, w, g) : error_of(c, w, g, forgiven);
+            double error = c->codes ? error_of_code(c, w, g) : error_of(c, w, g, forgiven, whole);
             if (error > worst) {
                 worst = error;
                 c->where[b] = i;
@@ -151,7 +167,7 @@ static double compare_blocks(comparison *c, int64_t blocks, char *note, size_t n
 double cup__compare(const cup_tensor *want, const cup_tensor *got, double slack, char *note,
                     size_t note_size)
 {
-    return cup__compare_above(want, got, slack, 1e-300, note, note_size);
+    return cup__compare_above(want, got, slack, 1e-300, false, note, note_size);
 }
 
 static double compare(comparison *c, char *note, size_t note_size)
@@ -170,9 +186,10 @@ static double compare(comparison *c, char *note, size_t note_size)
 }
 
 double cup__compare_above(const cup_tensor *want, const cup_tensor *got, double slack, double least,
-                          char *note, size_t note_size)
+                          bool by_rows, char *note, size_t note_size)
 {
-    comparison c = {.want = want, .got = got, .slack = slack, .least = least};
+    comparison c = {
+        .want = want, .got = got, .slack = slack, .least = least, .by_rows = by_rows};
     return compare(&c, note, note_size);
 }
 

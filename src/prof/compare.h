@@ -20,9 +20,10 @@ double cup__smallest(cup_dtype dtype);
 double cup__compare(const cup_tensor *want, const cup_tensor *got, double slack, char *note,
                     size_t note_size);
 
-/* The same where the unit is at least `least`. */
+/* The same where the unit is at least `least`; by rows `slack` is a part of the size of the row, the
+ * last dimension, in place of the whole's. */
 double cup__compare_above(const cup_tensor *want, const cup_tensor *got, double slack, double least,
-                          char *note, size_t note_size);
+                          bool by_rows, char *note, size_t note_size);
 
 /* The same where `forgiven`, a number for each element in order, is taken off its error. */
 double cup__compare_beyond(const cup_tensor *want, const cup_tensor *got, const double *forgiven,

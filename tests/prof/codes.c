@@ -1,6 +1,8 @@
 /* Codes are held against what they are roundings of. */
 #include <math.h>
 
+#include <string.h>
+
 #include "../test.h"
 #include "prof/compare.h"
 #include "prof/reference.h"
@@ -51,4 +53,22 @@ TEST(codes_are_unrounded_in_the_specification)
     }
     EXPECT(between > y->count / 2);
     cup_context_free(r.c);
+}
+
+/* A part of a large row is forgiven there, and not in a row of small numbers. */
+TEST(slack_by_rows_is_of_the_row)
+{
+    const double want[] = {8, -8, 0.5, -0.5}, large[] = {9, -8, 0.5, -0.5},
+                 small[] = {8, -8, 1.5, -0.5};
+    double got[4];
+    cup_tensor w = {.data = (void *)want, .dtype = CUP_F64, .ndim = 2, .shape = {2, 2},
+                    .stride = {2, 1}, .count = 4, .contiguous = true};
+    cup_tensor g = w;
+    char note[200];
+    g.data = got;
+    memcpy(got, large, sizeof got);
+    EXPECT(cup__compare_above(&w, &g, 0.0625, 1e-300, true, note, sizeof note) == 0);
+    memcpy(got, small, sizeof got);
+    EXPECT(cup__compare_above(&w, &g, 0.125, 1e-300, true, note, sizeof note) > 0);
+    EXPECT(cup__compare_above(&w, &g, 0.25, 1e-300, false, note, sizeof note) == 0);
 }

@@ -212,8 +212,8 @@ static void cost(const cup__call *call, double *bytes, double *flops)
 #define WIDE 0x1p-16
 /* A probability of 4 bits is off by up to 2^-4 of it, with a root mean square of 2^-5.2. Over n
  * keys results, which are means of values of any sign, become as small as n^-1/2 of these, and so
- * does what all roundings do to them: 2^-5.2 of the whole, times the 5 deviations of one result in
- * millions, is 2^-3. */
+ * does what all roundings do to them: 2^-5.2 of the row, times the 5 deviations of one result in
+ * millions, is 2^-3. The first rows under causality are means of few and larger than others. */
 #define ROUNDED 0x1p-3
 
 static const cup__impl impls[] = {
@@ -272,6 +272,7 @@ const cup__op cup__op_scaled_attention = {
     .specification = specification,
     .impls = impls,
     .strided_out = true,
+    .slack_by_rows = true,
     .samples = samples,
     .bench = bench,
     .domain = {[CUP__CODES_SCALES] = {0.25, 1}, {0.25, 1}, {0.5, 2}},

@@ -94,6 +94,13 @@ CUP_API cup_tensor *cup_recompute(cup_context *c, cup_block block, cup_tensor *c
  * rounding. Returns what it was; it is off in a new context. */
 CUP_API bool cup_recompute_norms(cup_context *c, bool on);
 
+/* The same of a block that sets all of `outputs`, from 1 to 8 tensors. */
+typedef cup_status (*cup_blocks)(cup_context *c, cup_tensor *const *inputs, int count, void *user,
+                                 cup_tensor **outputs);
+CUP_API cup_status cup_recompute_all(cup_context *c, cup_blocks block, cup_tensor *const *inputs,
+                                     int count, void *user, cup_tensor **outputs,
+                                     int output_count);
+
 /* What the backward of an op of your own gets and gives. All tensors are borrowed. */
 typedef struct cup_custom_grad {
     cup_tensor *const *inputs, *const *outputs; /* NULL where the op does not save them */

@@ -229,7 +229,7 @@ static cup_status gradient_of_custom(cup_context *c, const cup__node *node, work
 static cup_status check_twice(cup_context *c, const cup__node *node)
 {
     bool can = node->row ? node->row->op->composed != NULL
-                         : node->block || node->custom->second_derivatives;
+                         : cup__node_is_block(node) || node->custom->second_derivatives;
     if (!c->twice || can)
         return CUP_OK;
     return cup__fail(&c->error, CUP_UNSUPPORTED,
@@ -261,7 +261,7 @@ static cup_status deliver(cup_context *c, const cup__walk *walk, const cup__edge
 static cup_status work(cup_context *c, const cup__walk *walk, cup__node *node, workings *w)
 {
     /* What is used inside a recomputed block is not among its inputs. */
-    if (!look_around(c, walk, node, w) && !node->block)
+    if (!look_around(c, walk, node, w) && !cup__node_is_block(node))
         return CUP_OK;
     CUP_TRY(cup__tape_check(c, node));
     for (int i = 0; i < node->in_count; i++)

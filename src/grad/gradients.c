@@ -167,7 +167,7 @@ static const bool *find_needed(const cup__tape *tape, cup_tensor *const *inputs,
             needed[inputs[i]->node - 1] = true;
     for (size_t n = 0; n < last; n++) {
         const cup__node *node = tape->nodes[n];
-        if (node->block)
+        if (cup__node_is_block(node))
             return NULL;
         for (int i = 0; i < node->in_count && !needed[n]; i++) {
             const cup__edge *edge = &node->edges[i];

@@ -3,33 +3,33 @@
 #include "base/memory.h"
 #include "grad/tape.h"
 
-cup_tensor *cup_recompute(cup_context *c, cup_block block, cup_tensor *const *inputs, int count,
-                          void *user)
+#define OUTPUTS_MOST 8
+
+/* A block that makes one tensor, or one that makes several. */
+typedef struct inside {
+    cup_block one;
+    cup_blocks all;
+    void *user;
+} inside;
+
+static cup_status call_block(cup_context *c, const inside *b, cup_tensor *const *inputs, int count,
+                             cup_tensor **outputs, int output_count)
 {
-    if (!c || c->error.status != CUP_OK)
-        return NULL;
-    if (!block) {
-        cup__fail(&c->error, CUP_ARGUMENT, "recompute: there is no block to compute");
-        return NULL;
-    }
-    if (!c->tape || !c->recording)
-        return block(c, inputs, count, user);
-    uint32_t sequence = c->random.sequence;
-    cup__uses *uses = cup__calloc(1, sizeof *uses), *outer = c->tape->inside;
-    c->tape->inside = uses;
-    cup_grad_recording(c, false);
-    cup_tensor *out = block(c, inputs, count, user);
-    cup_grad_recording(c, true);
-    c->tape->inside = outer;
-    cup__node *node = out ? cup__tape_node(c, count, 1, 0) : NULL;
-    if (!node) {
-        cup__uses_free(uses);
-        return NULL;
-    }
-    node->uses = uses;
-    node->block = block;
-    node->block_user = user;
-    node->sequence = sequence;
+    for (int i = 0; i < output_count; i++)
+        outputs[i] = NULL;
+    if (b->all)
+        b->all(c, inputs, count, b->user, outputs);
+    else
+        outputs[0] = b->one(c, inputs, count, b->user);
+    for (int i = 0; i < output_count && c->error.status == CUP_OK; i++)
+        if (!outputs[i] && b->all)
+            cup__fail(&c->error, CUP_STATE, "recompute: a block left its result %d of %d NULL", i,
+                      output_count);
+    return c->error.status;
+}
+
+static void keep_inputs(cup_context *c, cup__node *node, cup_tensor *const *inputs, int count)
+{
     for (int i = 0; i < count; i++) {
         if (!inputs[i])
             continue;
@@ -38,10 +38,99 @@ cup_tensor *cup_recompute(cup_context *c, cup_block block, cup_tensor *const *in
                                    inputs[i]->storage->version, 0};
         cup__tape_link(c, node, i, inputs[i]);
     }
-    node->out[0].shape = cup__shape_of(out);
-    cup__tape_mark(c, out, 0);
-    out->storage->recorded = c->tape->generation;
+}
+
+static cup_status record(cup_context *c, const inside *b, cup_tensor *const *inputs, int count,
+                         cup_tensor **outputs, int output_count)
+{
+    uint32_t sequence = c->random.sequence;
+    cup__uses *uses = cup__calloc(1, sizeof *uses), *outer = c->tape->inside;
+    c->tape->inside = uses;
+    cup_grad_recording(c, false);
+    cup_status status = call_block(c, b, inputs, count, outputs, output_count);
+    cup_grad_recording(c, true);
+    c->tape->inside = outer;
+    bool made = status == CUP_OK && outputs[0];
+    cup__node *node = made ? cup__tape_node(c, count, output_count, 0) : NULL;
+    if (!node) {
+        cup__uses_free(uses);
+        return c->error.status;
+    }
+    node->uses = uses;
+    node->block = b->one;
+    node->blocks = b->all;
+    node->block_user = b->user;
+    node->sequence = sequence;
+    keep_inputs(c, node, inputs, count);
+    for (int i = 0; i < output_count; i++) {
+        node->out[i].shape = cup__shape_of(outputs[i]);
+        cup__tape_mark(c, outputs[i], i);
+        outputs[i]->storage->recorded = c->tape->generation;
+    }
+    return CUP_OK;
+}
+
+static cup_status recompute(cup_context *c, const inside *b, cup_tensor *const *inputs, int count,
+                            cup_tensor **outputs, int output_count)
+{
+    cup_status status =
+        c->tape && c->recording ? record(c, b, inputs, count, outputs, output_count)
+                                : call_block(c, b, inputs, count, outputs, output_count);
+    for (int i = 0; i < output_count && status != CUP_OK; i++)
+        outputs[i] = NULL;
+    return status;
+}
+
+static cup_status no_block(cup_context *c)
+{
+    return cup__fail(&c->error, CUP_ARGUMENT, "recompute: there is no block to compute");
+}
+
+cup_tensor *cup_recompute(cup_context *c, cup_block block, cup_tensor *const *inputs, int count,
+                          void *user)
+{
+    cup_tensor *out = NULL;
+    if (!c || c->error.status != CUP_OK)
+        return NULL;
+    if (!block)
+        no_block(c);
+    else
+        recompute(c, &(inside){.one = block, .user = user}, inputs, count, &out, 1);
     return out;
+}
+
+cup_status cup_recompute_all(cup_context *c, cup_blocks block, cup_tensor *const *inputs, int count,
+                             void *user, cup_tensor **outputs, int output_count)
+{
+    if (!c)
+        return CUP_MEMORY;
+    if (c->error.status != CUP_OK)
+        return c->error.status;
+    if (!block)
+        return no_block(c);
+    if (!outputs || output_count < 1 || output_count > OUTPUTS_MOST)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "recompute: a block makes from 1 to %d tensors, not %d", OUTPUTS_MOST,
+                         outputs ? output_count : 0);
+    return recompute(c, &(inside){.all = block, .user = user}, inputs, count, outputs,
+                     output_count);
+}
+
+/* What came back to the node goes on from what the block made now; `reached` says whether any of it
+ * leads to a parameter. */
+static cup_status hand_on(cup_context *c, const cup__node *node, cup_tensor *const *made,
+                          size_t first, bool *reached)
+{
+    *reached = false;
+    for (int i = 0; i < node->out_count && c->tape->count > first; i++) {
+        const cup_tensor *out = made[i];
+        if (!node->d_out[i] || !out || !cup__leads_to_parameter(c, out) || !out->node)
+            continue;
+        CUP_TRY(cup__grad_add(c, &c->tape->nodes[out->node - 1]->d_out[out->output],
+                              node->d_out[i]));
+        *reached = true;
+    }
+    return CUP_OK;
 }
 
 /* Stands in for an input: the same memory, but a leaf whose gradient can be read off. */
@@ -54,23 +143,30 @@ static cup_tensor *stand_in(cup_tensor *t, bool wanted)
     return leaf;
 }
 
+static cup_status call_again(cup_context *c, const cup__node *node, cup_tensor *const *inputs,
+                             cup_tensor **made)
+{
+    const inside block = {node->block, node->blocks, node->block_user};
+    uint32_t sequence = c->random.sequence;
+    c->random.sequence = node->sequence;
+    cup_status status = call_block(c, &block, inputs, node->in_count, made, node->out_count);
+    c->random.sequence = sequence;
+    return status;
+}
+
 static cup_status run_again(cup_context *c, const cup__walk *outer, cup__node *node,
                             cup_tensor **leaves)
 {
     size_t first = c->tape->count;
-    uint32_t sequence = c->random.sequence;
-    c->random.sequence = node->sequence;
+    cup_tensor *made[OUTPUTS_MOST];
+    bool reached;
     cup_grad_recording(c, true);
-    cup_tensor *out = node->block(c, leaves, node->in_count, node->block_user);
+    cup_status status = call_again(c, node, leaves, made);
     cup_grad_recording(c, false);
-    c->random.sequence = sequence;
-    if (!out || c->error.status != CUP_OK)
-        return c->error.status;
-    if (c->tape->count == first || !cup__leads_to_parameter(c, out))
-        return CUP_OK;
-    CUP_TRY(cup__grad_add(c, &c->tape->nodes[out->node - 1]->d_out[out->output], node->d_out[0]));
+    CUP_TRY(status);
+    CUP_TRY(hand_on(c, node, made, first, &reached));
     const cup__walk walk = {.inputs = leaves, .count = node->in_count, .outer = outer};
-    return cup__tape_walk(c, &walk, c->tape->count, first);
+    return reached ? cup__tape_walk(c, &walk, c->tape->count, first) : CUP_OK;
 }
 
 /* Where gradients are recorded, the block is computed again from its inputs themselves, as if it
@@ -78,21 +174,18 @@ static cup_status run_again(cup_context *c, const cup__walk *outer, cup__node *n
 static cup_status run_recorded(cup_context *c, const cup__walk *walk, cup__node *node)
 {
     cup_tensor **inputs = cup__calloc((size_t)node->in_count, sizeof *inputs);
+    cup_tensor *made[OUTPUTS_MOST];
     size_t first = c->tape->count;
-    uint32_t sequence = c->random.sequence;
+    bool reached;
     if (!inputs)
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory in backward");
     for (int i = 0; i < node->in_count; i++)
         inputs[i] = node->in[i].tensor;
-    c->random.sequence = node->sequence;
-    cup_tensor *out = node->block(c, inputs, node->in_count, node->block_user);
-    c->random.sequence = sequence;
+    cup_status status = call_again(c, node, inputs, made);
     cup__free(inputs);
-    if (!out || c->error.status != CUP_OK || c->tape->count == first ||
-        !cup__leads_to_parameter(c, out))
-        return c->error.status;
-    CUP_TRY(cup__grad_add(c, &c->tape->nodes[out->node - 1]->d_out[out->output], node->d_out[0]));
-    return cup__tape_walk(c, walk, c->tape->count, first);
+    CUP_TRY(status);
+    CUP_TRY(hand_on(c, node, made, first, &reached));
+    return reached ? cup__tape_walk(c, walk, c->tape->count, first) : CUP_OK;
 }
 
 cup_status cup__recompute_backward(cup_context *c, const cup__walk *walk, cup__node *node,

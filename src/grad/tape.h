@@ -30,9 +30,10 @@ typedef struct cup__uses {
 } cup__uses;
 
 typedef struct cup__node {
-    const cup__row *row; /* or one of the next two */
+    const cup__row *row; /* or one of the next three */
     const cup_custom_op *custom; /* stands behind the attributes */
     cup_block block;
+    cup_blocks blocks;
     void *block_user;
     int in_count, out_count;
     cup__saved *in, *out;
@@ -83,6 +84,12 @@ cup__tape *cup__tape_make(cup_context *c);
 cup__tape *cup__tape_new(cup_context *c, int number);
 cup__tape *cup__tape_exchange(cup_context *c, cup__tape *other);
 void cup__tape_free(cup__tape *tape);
+
+/* Whether it is a block that is computed again. */
+static inline bool cup__node_is_block(const cup__node *node)
+{
+    return node->block || node->blocks;
+}
 
 /* A new node at the end of the tape, cleared; NULL with an error when there is no memory. */
 cup__node *cup__tape_node(cup_context *c, int in_count, int out_count, size_t attributes_size);

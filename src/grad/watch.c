@@ -47,7 +47,8 @@ void cup__tape_first_uses(cup_context *c, const cup__grad_watch *watch)
         const cup__uses *uses = node->uses;
         for (size_t i = 0; uses && i < uses->count; i++)
             uses->list[i]->first_use = (uint32_t)n;
-        for (int i = 0; node->block && (!uses || uses->failed) && i < watch->count; i++)
+        bool unknown = cup__node_is_block(node) && (!uses || uses->failed);
+        for (int i = 0; unknown && i < watch->count; i++)
             watch->parameters[i]->first_use = (uint32_t)n;
     }
 }

@@ -208,6 +208,62 @@ TEST(grad_recomputed_norms_know_what_was_changed)
     cup_context_free(c);
 }
 
+static cup_status two_of(cup_context *c, cup_tensor *const *in, int count, void *user,
+                         cup_tensor **out)
+{
+    (void)count;
+    out[0] = block(c, in, 1, user);
+    out[1] = total(c, cup_mul(c, out[0], in[1]));
+    return cup_error(c);
+}
+
+static cup_status none_of(cup_context *c, cup_tensor *const *in, int count, void *user,
+                          cup_tensor **out)
+{
+    (void)count, (void)user;
+    out[0] = cup_copy(c, in[0]);
+    return cup_error(c);
+}
+
+/* Of a block with two results, both used or one alone. */
+TEST(grad_recompute_of_several_results_equals_keeping)
+{
+    cup_context *c = cpu();
+    cup_tensor *x = numbers(c, 8), *w = numbers(c, 8);
+    double plain[2][8];
+    for (int run = 0; run < 6; run++) {
+        bool recompute = run % 2;
+        int used = run / 2; /* 0: both, else one of them */
+        cup_scope_open(c);
+        cup_tensor *in[] = {cup_mul(c, x, x), cup_scale(c, x, 3)}, *out[2], *loss;
+        if (recompute)
+            EXPECT_INT(cup_recompute_all(c, two_of, in, 2, w, out, 2), CUP_OK);
+        else
+            EXPECT_INT(two_of(c, in, 2, w, out), CUP_OK);
+        loss = total(c, cup_mul(c, out[0], out[0]));
+        loss = used == 0 ? cup_add(c, loss, out[1]) : used == 1 ? loss : out[1];
+        EXPECT_INT(cup_backward(c, loss), CUP_OK);
+        cup_scope_close(c);
+        for (int i = 0; i < 8; i++) {
+            double dx = at(cup_grad(x), i), dw = at(cup_grad(w), i);
+            if (recompute)
+                EXPECT(dx == plain[0][i] && dw == plain[1][i]);
+            plain[0][i] = dx;
+            plain[1][i] = dw;
+        }
+        cup_grad_clear(x);
+        cup_grad_clear(w);
+    }
+    cup_tensor *out[9];
+    EXPECT_INT(cup_recompute_all(c, two_of, &x, 1, NULL, out, 9), CUP_ARGUMENT);
+    EXPECT_CONTAINS(cup_error_text(c), "from 1 to 8 tensors, not 9");
+    cup_error_clear(c);
+    EXPECT_INT(cup_recompute_all(c, none_of, &x, 1, NULL, out, 2), CUP_STATE);
+    EXPECT_CONTAINS(cup_error_text(c), "left its result 1 of 2 NULL");
+    EXPECT(!out[0] && !out[1]);
+    cup_context_free(c);
+}
+
 TEST(grad_misuse_has_a_sentence)
 {
     cup_context *c = cpu();

@@ -85,6 +85,13 @@ typedef enum cup_recompute_policy {
 CUP_API cup_tensor *cup_recompute(cup_context *c, cup_block block, cup_tensor *const *inputs,
                                   int count, void *user);
 
+/* The same of a block that sets all of `outputs`, from 1 to 8 tensors. */
+typedef cup_status (*cup_blocks)(cup_context *c, cup_tensor *const *inputs, int count, void *user,
+                                 cup_tensor **outputs);
+CUP_API cup_status cup_recompute_all(cup_context *c, cup_blocks block, cup_tensor *const *inputs,
+                                     int count, void *user, cup_tensor **outputs,
+                                     int output_count);
+
 /* Switches whether what norms and activations give is kept for what follows them, or computed again
  * when backward needs it, from what they were given and is kept anyway: some memory for little
  * time. These are layernorm and rmsnorm, also with a sum before them, gelu, silu and swiglu, also
@@ -93,13 +100,6 @@ CUP_API cup_tensor *cup_recompute(cup_context *c, cup_block block, cup_tensor *c
  * behind linear layers in 16 bits, where the sum that is kept was rounded, and on a GPU for
  * rounding. Returns what it was; it is off in a new context. */
 CUP_API bool cup_recompute_norms(cup_context *c, bool on);
-
-/* The same of a block that sets all of `outputs`, from 1 to 8 tensors. */
-typedef cup_status (*cup_blocks)(cup_context *c, cup_tensor *const *inputs, int count, void *user,
-                                 cup_tensor **outputs);
-CUP_API cup_status cup_recompute_all(cup_context *c, cup_blocks block, cup_tensor *const *inputs,
-                                     int count, void *user, cup_tensor **outputs,
-                                     int output_count);
 
 /* What the backward of an op of your own gets and gives. All tensors are borrowed. */
 typedef struct cup_custom_grad {

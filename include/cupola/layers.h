@@ -199,6 +199,60 @@ CUP_API cup_status cup_conv2d_layer_new(cup_conv2d_layer *layer, cup_parameters 
                                         const cup_conv2d_layer_options *options);
 CUP_API cup_tensor *cup_conv2d_layer_call(const cup_conv2d_layer *layer, cup_tensor *x);
 
+/* A mixture of experts in place of an MLP (Shazeer and others 2017, "Outrageously large neural
+ * networks"): experts are MLPs without biases, and each row of x [..,width] goes through `each` of
+ * them, those to which the router gives the highest probabilities, a softmax in f32 (f64 of f64);
+ * their sum, weighted by these, is the row of the result. "router" [experts,width], "up"
+ * [experts,hidden,width], with SWIGLU gates, then values, and "down" [experts,width,hidden] have
+ * weight decay and are not Muon's; they have the list's dtype, in 8-bit training, too.
+ *
+ * Rows are put in order by their experts and multiplied group by group, so that none is dropped
+ * and none is padded (Gale and others 2022, "MegaBlocks"). Shapes do not depend on where rows go,
+ * nor is the device asked, so that a step can be captured in a graph. Where processes share out the
+ * experts (cup_parameters_experts), rows go to them and back in two exchanges; each process has
+ * room for all rows of all processes, or with a capacity for so many of them. */
+typedef struct cup_experts_layer {
+    cup_layer layer;
+    cup_tensor *router, *up, *down;
+    int64_t each;
+    cup_activation activation;
+    bool unscaled;
+    double capacity, balance, router_z;
+} cup_experts_layer;
+
+typedef struct cup_experts_layer_options {
+    size_t size;
+    cup_activation activation; /* inside the experts; NONE: GELU */
+    bool unscaled;    /* weights are the probabilities as they are; else they are divided by the sum
+                         of those that are taken, unless `each` is 1 */
+    double capacity;  /* in training an expert takes so many times the rows it would have if all had
+                         as many; further ones, the later ones of the batch, pass it by. 0: all */
+    double balance;   /* of the two costs of cup_experts_layer_pass */
+    double router_z;
+    double deviation; /* of all matrices, which are normal; 0: 0.02 */
+} cup_experts_layer_options;
+
+CUP_API cup_status cup_experts_layer_new(cup_experts_layer *layer, cup_parameters *list,
+                                         const char *name, int64_t width, int64_t hidden,
+                                         int64_t experts, int64_t each,
+                                         const cup_experts_layer_options *options);
+CUP_API cup_tensor *cup_experts_layer_call(const cup_experts_layer *layer, cup_tensor *x);
+
+/* The same; *cost becomes what is to be added to the loss, one number in f32 (f64 of f64), or NULL
+ * where neither of these is asked for: `balance` times the number of experts times the sum over
+ * them of their part of the rows times their mean probability, which is 1 where all are alike
+ * (Fedus, Zoph and Shazeer 2021, "Switch transformers"), and `router_z` times the mean square of
+ * logsumexp of the router's logits (Zoph and others 2022, "ST-MoE"). Rows are those of this
+ * process. */
+CUP_API cup_tensor *cup_experts_layer_pass(const cup_experts_layer *layer, cup_tensor *x,
+                                           cup_tensor **cost);
+
+/* A layer of tensors that are in the list already, under names of the caller's choice. Of the
+ * options the deviation does not matter. */
+CUP_API cup_status cup_experts_layer_of(cup_experts_layer *layer, cup_parameters *list,
+                                        cup_tensor *router, cup_tensor *up, cup_tensor *down,
+                                        int64_t each, const cup_experts_layer_options *options);
+
 /* What is learned beside a linear layer whose own weights stay as they are, as two factors with few
  * numbers: x [..,in] to alpha / rank (x A^T) B^T [..,out]. "lora_A.weight" [rank,in] begins uniform
  * between -+ 1 / sqrt(in), "lora_B.weight" [out,rank] with zeros; both have weight decay and are

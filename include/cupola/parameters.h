@@ -47,7 +47,8 @@ typedef enum cup_initializer {
 typedef enum cup_part {
     CUP_PART_WHOLE = 0,
     CUP_PART_ROWS = 1,   /* an equal part of its first dimension */
-    CUP_PART_COLUMNS = 2 /* of its second */
+    CUP_PART_COLUMNS = 2, /* of its second */
+    CUP_PART_EXPERTS = 3  /* of its first, in a list for cup_parameters_experts */
 } cup_part;
 
 /* What a parameter is. */
@@ -96,6 +97,18 @@ CUP_API cup_parameters *cup_parameters_under(cup_parameters *list, const char *p
 CUP_API cup_status cup_parameters_among(cup_parameters *list, cup_comm *m);
 /* That communicator; NULL where each process has the whole. */
 CUP_API cup_comm *cup_parameters_comm(const cup_parameters *list);
+
+/* Says, before anything is made in the list, that the processes of m, each of which has its own
+ * batch, share out the experts of layers (expert parallelism, see cup_experts_layer): of what is
+ * made with CUP_PART_EXPERTS each has the part that has its number, and all else whole. Rows go to
+ * the experts and back between processes, so all make the same calls, with as many rows each, and
+ * go backward together, which makes gradients of the sum of all their losses: a part's own, and of
+ * what is whole what this process owes to its copy. NULL and a communicator of one process change
+ * nothing. The list borrows m. CUP_STATE where something is in the list, CUP_UNSUPPORTED beside
+ * cup_parameters_among. */
+CUP_API cup_status cup_parameters_experts(cup_parameters *list, cup_comm *m);
+/* That communicator; NULL where each process has all experts. */
+CUP_API cup_comm *cup_parameters_experts_comm(const cup_parameters *list);
 
 /* A new tensor of the list, which owns it, marked with cup_require_grad unless it is a buffer. Its
  * name is unique in the whole list, and parts of a name are joined by dots: "h.0.attn.weight".

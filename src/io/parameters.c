@@ -13,7 +13,7 @@
 
 static cup_status check_whole(const cup_parameters *list, const char *what)
 {
-    if (!cup_parameters_comm(list))
+    if (!cup__parameters_sharers(list))
         return CUP_OK;
     return cup__fail(&cup__parameters_context(list)->error, CUP_UNSUPPORTED,
                      "parameters: a file is not %s by several processes that share out the list; "

@@ -296,7 +296,7 @@ static cup_tensor *gated(cup_context *c, cup_tensor *x)
     return cup_swiglu(c, halves[0], halves[1]);
 }
 
-static cup_tensor *activate(cup_context *c, cup_activation activation, cup_tensor *x)
+cup_tensor *cup__layer_activate(cup_context *c, cup_activation activation, cup_tensor *x)
 {
     if (!x)
         return NULL;
@@ -331,7 +331,7 @@ cup_tensor *cup_linear_layer_call(const cup_linear_layer *layer, cup_tensor *x)
         cup_tensor *y = multiply(layer, c, x, layer->bias);
         if (layer->lora && y)
             y = cup_lora_layer_add(layer->lora, x, y);
-        return activate(c, layer->activation, y);
+        return cup__layer_activate(c, layer->activation, y);
     }
     switch (layer->activation) {
     case CUP_ACTIVATION_RELU:
@@ -343,7 +343,7 @@ cup_tensor *cup_linear_layer_call(const cup_linear_layer *layer, cup_tensor *x)
     case CUP_ACTIVATION_SWIGLU:
         return cup_linear_swiglu(c, x, layer->weight, layer->bias);
     default:
-        return activate(c, layer->activation, cup_linear(c, x, layer->weight, layer->bias));
+        return cup__layer_activate(c, layer->activation, cup_linear(c, x, layer->weight, layer->bias));
     }
 }
 

@@ -56,6 +56,17 @@ cup_tensor *cup__attention_layer_qkv(const cup_attention_layer *layer, cup_conte
 cup_status cup__mlp_layer_make(cup_mlp_layer *layer, cup_parameters *list, int64_t width,
                                int64_t hidden, const cup_mlp_layer_options *o, double shrink);
 
+/* What stands behind a linear layer; x as it is for NONE. */
+cup_tensor *cup__layer_activate(cup_context *c, cup_activation activation, cup_tensor *x);
+
+/* Makes the tensors of a layer of experts, of which the last begin smaller by the factor. */
+typedef struct cup__experts_sizes {
+    int64_t width, hidden, experts, each;
+} cup__experts_sizes;
+cup_status cup__experts_layer_make(cup_experts_layer *layer, cup_parameters *list,
+                                   const cup__experts_sizes *sizes,
+                                   const cup_experts_layer_options *o, double shrink);
+
 /* Fails unless the size is at least 1 and can be doubled. */
 cup_status cup__layer_size(cup_parameters *list, const char *what, int64_t size);
 

@@ -29,7 +29,6 @@ struct cup_parameters {
     /* Of the root alone. */
     cup_context *context;
     cup_dtype dtype;
-    cup_comm *comm; /* of the processes that it is shared out to, or NULL */
     entry *entries;
     size_t count, capacity;
     cup__parameters_modes modes;
@@ -164,25 +163,9 @@ cup_parameters *cup_parameters_under(cup_parameters *list, const char *prefix)
     return part;
 }
 
-cup_status cup_parameters_among(cup_parameters *list, cup_comm *m)
+const char *cup__parameters_first(const cup_parameters *list)
 {
-    if (!list)
-        return CUP_ARGUMENT;
-    cup_context *c = list->root->context;
-    if (c->error.status != CUP_OK)
-        return c->error.status;
-    if (list->root->count > 0)
-        return cup__fail(&c->error, CUP_STATE,
-                         "parameters: %.200s is there already; say among whom a list is shared out "
-                         "before anything is made in it",
-                         list->root->entries[0].name);
-    list->root->comm = cup_comm_count(m) > 1 ? m : NULL;
-    return CUP_OK;
-}
-
-cup_comm *cup_parameters_comm(const cup_parameters *list)
-{
-    return list ? list->root->comm : NULL;
+    return list->root->count ? list->root->entries[0].name : NULL;
 }
 
 /* Under its first name; NULL of a tensor that is not the list's. */
@@ -196,7 +179,7 @@ static entry *entry_of(const cup_parameters *root, const cup_tensor *t)
 
 const cup__portion *cup__parameters_part(const cup_parameters *list, const cup_tensor *t)
 {
-    const entry *e = list->root->comm ? entry_of(list->root, t) : NULL;
+    const entry *e = cup__parameters_sharers(list) ? entry_of(list->root, t) : NULL;
     return e && e->divided ? &e->part : NULL;
 }
 
@@ -209,7 +192,8 @@ const char *cup__parameters_name(const cup_parameters *list, const cup_tensor *t
 const cup__portion *cup__parameters_part_named(const cup_parameters *list, const char *name,
                                                size_t length)
 {
-    const entry *e = list->root->entries, *end = e + (list->root->comm ? list->root->count : 0);
+    const entry *e = list->root->entries;
+    const entry *end = e + (cup__parameters_sharers(list) ? list->root->count : 0);
     while (e < end && (strlen(e->name) != length || memcmp(e->name, name, length)))
         e++;
     return e < end && e->divided ? &e->part : NULL;
@@ -292,9 +276,11 @@ static cup_status make_tensor(cup_parameters *root, entry *e, cup_dtype dtype, i
 {
     cup_context *c = root->context;
     const cup_parameter_options *o = &e->options;
-    e->divided = root->comm && o->part != CUP_PART_WHOLE;
+    cup_comm *sharers =
+        o->part == CUP_PART_EXPERTS ? root->modes.experts : root->modes.among;
+    e->divided = sharers && o->part != CUP_PART_WHOLE;
     if (e->divided)
-        CUP_TRY(cup__part_set(c, e->name, ndim, shape, o, root->comm, &e->part));
+        CUP_TRY(cup__part_set(c, e->name, ndim, shape, o, sharers, &e->part));
     e->tensor = cup__initial(c, e->name, dtype, ndim, shape, o);
     if (!e->tensor)
         return c->error.status;
@@ -472,7 +458,7 @@ cup_optimizer *cup_optimizer_of(cup_parameters *list, const cup_optimizer_option
                                            .hidden = e->options.hidden};
     }
     cup_optimizer *o = cup_optimizer_new(root->context, all, count, options);
-    if (o && root->comm && cup__parts_optimizer(root, o, all, count) != CUP_OK) {
+    if (o && cup__parameters_sharers(root) && cup__parts_optimizer(root, o, all, count) != CUP_OK) {
         cup_optimizer_free(o);
         o = NULL;
     }

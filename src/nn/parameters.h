@@ -14,11 +14,14 @@ bool cup__parameters_is_training(const cup_parameters *list);
 /* How what was made in the whole list behaves. */
 typedef struct cup__parameters_modes {
     bool training, fp8;
+    cup_comm *among, *experts; /* that have parts of all, or of the experts, or NULL */
     cup_comm *sharing; /* a batch, or NULL */
     cup_comm *ring;    /* sequences, or NULL */
 } cup__parameters_modes;
 
 cup__parameters_modes *cup__parameters_modes_of(const cup_parameters *list);
+/* The name of what was made first in the whole list; NULL: nothing is there. */
+const char *cup__parameters_first(const cup_parameters *list);
 /* Those that share a batch with this process; NULL where it has its own. */
 cup_comm *cup__parameters_sharing(const cup_parameters *list);
 /* Whether a linear layer of this weight multiplies codes of 8 bits now. */
@@ -49,6 +52,9 @@ cup_tensor *cup__part_gather(cup_context *c, cup_tensor *t, const cup__portion *
 
 /* The first name of a tensor of the list; NULL: it is none of them. */
 const char *cup__parameters_name(const cup_parameters *list, const cup_tensor *t);
+
+/* The processes that have parts of the list, or of its experts; or NULL. */
+cup_comm *cup__parameters_sharers(const cup_parameters *list);
 
 /* Says to an optimizer of the list which of its parameters are parts. What is whole is counted by
  * the first of the processes. */

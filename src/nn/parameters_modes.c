@@ -51,3 +51,51 @@ cup_comm *cup_parameters_ring_comm(const cup_parameters *list)
 {
     return list ? cup__parameters_modes_of(list)->ring : NULL;
 }
+
+/* Who has parts of it must be known before any is made, and is of one kind. */
+static cup_status share_out(cup_parameters *list, cup_comm *m, cup_comm **place,
+                            const cup_comm *other)
+{
+    cup_context *c = cup__parameters_context(list);
+    const char *first = cup__parameters_first(list);
+    CUP_TRY(c->error.status);
+    if (first)
+        return cup__fail(&c->error, CUP_STATE,
+                         "parameters: %.200s is there already; say among whom a list is shared out "
+                         "before anything is made in it",
+                         first);
+    if (other && cup_comm_count(m) > 1)
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "parameters: processes share out a list's experts or all that is in it, "
+                         "not both; leave one of them out");
+    *place = cup_comm_count(m) > 1 ? m : NULL;
+    return CUP_OK;
+}
+
+cup_status cup_parameters_among(cup_parameters *list, cup_comm *m)
+{
+    cup__parameters_modes *modes = list ? cup__parameters_modes_of(list) : NULL;
+    return list ? share_out(list, m, &modes->among, modes->experts) : CUP_ARGUMENT;
+}
+
+cup_comm *cup_parameters_comm(const cup_parameters *list)
+{
+    return list ? cup__parameters_modes_of(list)->among : NULL;
+}
+
+cup_status cup_parameters_experts(cup_parameters *list, cup_comm *m)
+{
+    cup__parameters_modes *modes = list ? cup__parameters_modes_of(list) : NULL;
+    return list ? share_out(list, m, &modes->experts, modes->among) : CUP_ARGUMENT;
+}
+
+cup_comm *cup_parameters_experts_comm(const cup_parameters *list)
+{
+    return list ? cup__parameters_modes_of(list)->experts : NULL;
+}
+
+cup_comm *cup__parameters_sharers(const cup_parameters *list)
+{
+    const cup__parameters_modes *modes = cup__parameters_modes_of(list);
+    return modes->among ? modes->among : modes->experts;
+}

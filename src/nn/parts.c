@@ -31,7 +31,7 @@ cup_status cup__part_set(cup_context *c, const char *name, int ndim, const int64
 {
     int axis = o->part == CUP_PART_COLUMNS;
     *out = (cup__portion){.comm = m, .axis = axis, .rows = o->rows};
-    if ((int)o->part < 0 || o->part > CUP_PART_COLUMNS || ndim <= axis ||
+    if ((int)o->part < 0 || o->part > CUP_PART_EXPERTS || ndim <= axis ||
         ndim >= CUP_MAX_DIMS || !shape)
         return cup__fail(&c->error, CUP_ARGUMENT,
                          "parameter %.200s: there is no part %d of %d dimensions", name,
@@ -119,7 +119,7 @@ cup_tensor *cup__part_gather(cup_context *c, cup_tensor *t, const cup__portion *
 cup_status cup__parts_optimizer(const cup_parameters *list, cup_optimizer *o,
                                 const cup_parameter *parameters, int count)
 {
-    cup_comm *m = cup_parameters_comm(list);
+    cup_comm *m = cup__parameters_sharers(list);
     bool *counted = cup__calloc((size_t)count + 1, sizeof *counted);
     if (!counted)
         return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");

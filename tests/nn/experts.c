@@ -1,0 +1,323 @@
+/* Layers of experts, against a plain computation of each row, and their gradients. */
+#include <math.h>
+#include <string.h>
+
+#include "comm/together.h"
+#include "cupola/cupola.h"
+#include "test.h"
+
+enum { ROWS = 14, WIDTH = 6, HIDDEN = 5, EXPERTS = 4 };
+
+/* A layer, how it is called, and what a plain computation has made of it. */
+typedef struct trial {
+    int64_t each;
+    bool gated, unscaled;
+    double capacity;
+} trial;
+
+static const trial trials[] = {{1, false, false, 0}, {2, false, false, 0}, {2, true, true, 0},
+                               {4, true, false, 0},  {1, true, false, 1},  {2, false, false, 0.6},
+                               {3, false, true, 1.1}};
+#define TRIALS ((int)(sizeof trials / sizeof *trials))
+
+static double wave(int i, double step)
+{
+    return sin(1 + step * i);
+}
+
+static cup_tensor *input(cup_context *c, double step)
+{
+    double x[ROWS * WIDTH];
+    for (int i = 0; i < ROWS * WIDTH; i++)
+        x[i] = wave(i, step);
+    return cup_tensor_from(c, CUP_F64, 3, (int64_t[]){2, ROWS / 2, WIDTH}, x);
+}
+
+static void make(cup_experts_layer *l, cup_parameters *list, const trial *t)
+{
+    cup_experts_layer_new(l, list, "moe", WIDTH, HIDDEN, EXPERTS, t->each,
+                          CUP_OPTIONS(cup_experts_layer_options, .unscaled = t->unscaled,
+                                      .activation = t->gated ? CUP_ACTIVATION_SWIGLU
+                                                             : CUP_ACTIVATION_NONE,
+                                      .capacity = t->capacity, .balance = 0.3, .router_z = 0.2,
+                                      .deviation = 0.7));
+}
+
+static double gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+}
+
+static void expert_of(const trial *t, const double *up, const double *down, const double *x,
+                      double weight, double *y)
+{
+    double h[2 * HIDDEN] = {0};
+    for (int j = 0; j < HIDDEN * (t->gated ? 2 : 1); j++)
+        for (int k = 0; k < WIDTH; k++)
+            h[j] += up[j * WIDTH + k] * x[k];
+    for (int j = 0; j < HIDDEN; j++) {
+        double a = t->gated ? h[j] / (1 + exp(-h[j])) * h[HIDDEN + j] : gelu(h[j]);
+        for (int k = 0; k < WIDTH; k++)
+            y[k] += weight * down[k * HIDDEN + j] * a;
+    }
+}
+
+/* The softmax of the router, and the square of its logsumexp. */
+static double route(const double *router, const double *x, double p[EXPERTS])
+{
+    double sum = 0;
+    for (int e = 0; e < EXPERTS; e++) {
+        p[e] = 0;
+        for (int k = 0; k < WIDTH; k++)
+            p[e] += router[e * WIDTH + k] * x[k];
+        p[e] = exp(p[e]);
+        sum += p[e];
+    }
+    for (int e = 0; e < EXPERTS; e++)
+        p[e] /= sum;
+    return log(sum) * log(sum);
+}
+
+static void best(const double p[EXPERTS], int64_t each, int found[EXPERTS])
+{
+    bool taken[EXPERTS] = {false};
+    for (int64_t k = 0; k < each; k++) {
+        found[k] = -1;
+        for (int e = 0; e < EXPERTS; e++)
+            if (!taken[e] && (found[k] < 0 || p[e] > p[found[k]]))
+                found[k] = e;
+        taken[found[k]] = true;
+    }
+}
+
+/* The rows [from, to), one after the other. */
+static double plain(const cup_experts_layer *l, const trial *t, const double *x, int from, int to,
+                    double *y)
+{
+    const double *router = cup_tensor_data(l->router);
+    const double *up = cup_tensor_data(l->up), *down = cup_tensor_data(l->down);
+    int rows = to - from, count[EXPERTS] = {0}, used[EXPERTS] = {0};
+    double mean[EXPERTS] = {0}, z = 0, balance = 0;
+    double most = t->capacity > 0 ? ceil(t->capacity * rows * (double)t->each / EXPERTS) : rows;
+    memset(y, 0, (size_t)rows * WIDTH * sizeof *y);
+    for (int i = from; i < to; i++) {
+        double p[EXPERTS], sum = 0;
+        int found[EXPERTS];
+        z += route(router, x + i * WIDTH, p) / rows;
+        best(p, t->each, found);
+        for (int e = 0; e < EXPERTS; e++)
+            mean[e] += p[e] / rows;
+        for (int64_t k = 0; k < t->each; k++)
+            sum += p[found[k]];
+        for (int64_t k = 0; k < t->each; k++) {
+            int e = found[k];
+            double weight = t->unscaled || t->each == 1 ? p[e] : p[e] / sum;
+            count[e]++;
+            if (used[e]++ < most)
+                expert_of(t, up + e * HIDDEN * (t->gated ? 2 : 1) * WIDTH,
+                          down + e * WIDTH * HIDDEN, x + i * WIDTH, weight,
+                          y + (i - from) * WIDTH);
+        }
+    }
+    for (int e = 0; e < EXPERTS; e++)
+        balance += EXPERTS * mean[e] * count[e] / (rows * (double)t->each);
+    return 0.3 * balance + 0.2 * z;
+}
+
+TEST(experts_are_what_each_row_makes)
+{
+    for (int i = 0; i < TRIALS; i++) {
+        cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
+        cup_parameters *list = cup_parameters_new(c, CUP_F64);
+        cup_experts_layer l;
+        make(&l, list, &trials[i]);
+        cup_tensor *x = input(c, 0.7), *cost, *y = cup_experts_layer_pass(&l, x, &cost);
+        EXPECT_TEXT(cup_error_text(c), "");
+        EXPECT(y && cost);
+        double want[ROWS * WIDTH];
+        double owed = plain(&l, &trials[i], cup_tensor_data(x), 0, ROWS, want);
+        for (int k = 0; k < ROWS * WIDTH; k++)
+            EXPECT_NEAR(((const double *)cup_tensor_data(y))[k], want[k], 1e-12);
+        EXPECT_NEAR(cup_tensor_item(cost), owed, 1e-12);
+        /* Nothing is dropped where nothing is learned. */
+        cup_parameters_training(list, false);
+        trial all = trials[i];
+        all.capacity = 0;
+        y = cup_layer_call(&l.layer, x);
+        plain(&l, &all, cup_tensor_data(x), 0, ROWS, want);
+        for (int k = 0; k < ROWS * WIDTH; k++)
+            EXPECT_NEAR(((const double *)cup_tensor_data(y))[k], want[k], 1e-12);
+        cup_parameters_free(list);
+        cup_context_free(c);
+    }
+}
+
+/* A number of what the layer gives, and of what it costs. */
+static cup_tensor *loss_of(const cup_experts_layer *l, cup_tensor *x)
+{
+    cup_context *c = cup_tensor_context(x);
+    cup_tensor *cost, *y = cup_experts_layer_pass(l, x, &cost);
+    y = cup_mul(c, cup_mul(c, y, y), input(c, 0.9));
+    return cup_add(c, cup_sum(c, y, NULL, 0, false), cost);
+}
+
+static void expect_slopes(const cup_experts_layer *l, cup_tensor *x, cup_tensor *t)
+{
+    const double step = 1e-5;
+    cup_context *c = cup_tensor_context(x);
+    const double *slope = cup_tensor_data(cup_grad(t));
+    double *at = cup_tensor_data(t);
+    for (int64_t i = 0; i < cup_tensor_count(t); i += 1 + cup_tensor_count(t) / 40) {
+        double was = at[i], ends[2];
+        for (int k = 0; k < 2; k++) {
+            at[i] = was + (k ? step : -step);
+            cup_scope_open_without_grad(c);
+            ends[k] = cup_tensor_item(loss_of(l, x));
+            cup_scope_close(c);
+        }
+        at[i] = was;
+        EXPECT_NEAR(slope[i], (ends[1] - ends[0]) / (2 * step), 1e-7 * (1 + fabs(slope[i])));
+    }
+}
+
+TEST(experts_have_the_slopes_of_differences)
+{
+    for (int i = 0; i < TRIALS; i++) {
+        cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
+        cup_parameters *list = cup_parameters_new(c, CUP_F64);
+        cup_experts_layer l;
+        make(&l, list, &trials[i]);
+        cup_tensor *x = cup_require_grad(input(c, 0.7));
+        EXPECT_INT(cup_backward(c, loss_of(&l, x)), CUP_OK);
+        expect_slopes(&l, x, x);
+        expect_slopes(&l, x, l.router);
+        expect_slopes(&l, x, l.up);
+        expect_slopes(&l, x, l.down);
+        cup_parameters_free(list);
+        cup_context_free(c);
+    }
+}
+
+/* Of the gradient's square, which goes through backward itself. */
+TEST(experts_have_second_derivatives)
+{
+    const double step = 1e-5;
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
+    cup_parameters *list = cup_parameters_new(c, CUP_F64);
+    cup_experts_layer l;
+    make(&l, list, &trials[1]);
+    cup_tensor *x = cup_require_grad(input(c, 0.7)), *slope;
+    double *at = cup_tensor_data(l.down), ends[2];
+    EXPECT_INT(cup_gradients_recorded(c, loss_of(&l, x), &x, 1, &slope), CUP_OK);
+    EXPECT_INT(cup_backward(c, cup_sum(c, cup_mul(c, slope, slope), NULL, 0, false)), CUP_OK);
+    double want = ((const double *)cup_tensor_data(cup_grad(l.down)))[3], was = at[3];
+    for (int k = 0; k < 2; k++) {
+        at[3] = was + (k ? step : -step);
+        EXPECT_INT(cup_gradients(c, loss_of(&l, x), &x, 1, &slope), CUP_OK);
+        ends[k] = cup_tensor_item(cup_sum(c, cup_mul(c, slope, slope), NULL, 0, false));
+    }
+    EXPECT_NEAR(want, (ends[1] - ends[0]) / (2 * step), 1e-6 * (1 + fabs(want)));
+    cup_parameters_free(list);
+    cup_context_free(c);
+}
+
+/* Each process has a part of the experts and its own rows, with one of each dropped or none. */
+static void share(cup_context *c, cup_comm *m, void *user)
+{
+    const trial *t = user;
+    int count = cup_comm_count(m), rank = cup_comm_rank(m), rows = ROWS / 2;
+    cup_parameters *list = cup_parameters_new(c, CUP_F64), *all = cup_parameters_new(c, CUP_F64);
+    cup_experts_layer part, whole;
+    cup_parameters_experts(list, m);
+    make(&part, list, t);
+    make(&whole, all, t);
+    cup_tensor *x = cup_slice(c, input(c, 0.7 + 0.1 * (rank / 2)), (int64_t[]){rank % 2, 0, 0}, 3,
+                              (int64_t[]){1, -1, -1}, 3);
+    cup_tensor *own = cup_require_grad(cup_copy(c, x)), *same = cup_require_grad(cup_copy(c, x));
+    cup_tensor *cost, *owed, *y = cup_experts_layer_pass(&part, own, &cost);
+    cup_tensor *z = cup_experts_layer_pass(&whole, same, &owed);
+    cup_tensor *pairs[][2] = {{y, z}, {cost, owed}, {NULL}, {NULL}, {NULL}, {NULL}};
+    cup_tensor *loss = cup_sum(c, cup_add(c, cup_mul(c, y, y), cup_mul(c, z, z)), NULL, 0, false);
+    cup_backward(c, cup_add(c, loss, cup_add(c, cost, owed)));
+    cup_grad_recording(c, false);
+    int64_t here = EXPERTS / count, starts[] = {rank * here, 0, 0}, sizes[] = {here, -1, -1};
+    pairs[2][0] = cup_grad(own), pairs[2][1] = cup_grad(same);
+    pairs[3][0] = cup_grad(part.router), pairs[3][1] = cup_grad(whole.router);
+    pairs[4][0] = cup_grad(part.up), pairs[5][0] = cup_grad(part.down);
+    pairs[4][1] = cup_slice(c, cup_comm_sum(m, cup_grad(whole.up)), starts, 3, sizes, 3);
+    pairs[5][1] = cup_slice(c, cup_comm_sum(m, cup_grad(whole.down)), starts, 3, sizes, 3);
+    for (int i = 0; i < 6; i++) {
+        cup_tensor *d = cup_sub(c, pairs[i][0], pairs[i][1]);
+        double far = d ? cup_tensor_item(cup_max(c, cup_abs(c, d), NULL, 0, false)) : NAN;
+        if (!(far < 1e-11))
+            wrong("%d rows on %d, number %d: %g away; %s", rows, count, i, far,
+                  cup_error_text(c));
+    }
+    cup_parameters_free(list);
+    cup_parameters_free(all);
+}
+
+TEST(experts_shared_out_are_those_of_one)
+{
+    for (int i = 0; i < TRIALS; i++)
+        together(2, share, (void *)(uintptr_t)&trials[i]);
+    together(4, share, (void *)(uintptr_t)&trials[2]);
+    together(4, share, (void *)(uintptr_t)&trials[5]);
+}
+
+static void refuse_shared(cup_context *c, cup_comm *m, void *user)
+{
+    cup_parameters *list = cup_parameters_new(c, CUP_F32);
+    cup_experts_layer l;
+    (void)user;
+    cup_parameters_experts(list, m);
+    if (cup_parameters_experts_comm(list) != m || cup_parameters_comm(list))
+        wrong("the list has other communicators");
+    if (cup_parameters_among(list, m) != CUP_UNSUPPORTED)
+        wrong("a list was shared out twice");
+    cup_error_clear(c);
+    cup_experts_layer_new(&l, list, "moe", 4, 4, 3, 1, NULL);
+    if (!strstr(cup_error_text(c), "3 rows cannot be shared out equally to 2 processes"))
+        wrong("not refused: %s", cup_error_text(c));
+    cup_error_clear(c);
+    cup_experts_layer_new(&l, list, "other", 4, 4, 2, 1, NULL);
+    if (cup_parameters_experts(list, NULL) != CUP_STATE)
+        wrong("shared out behind what was made");
+    cup_error_clear(c);
+    if (cup_parameters_save(list, "nowhere") != CUP_UNSUPPORTED)
+        wrong("a part was saved");
+    cup_error_clear(c);
+    cup_parameters_free(list);
+}
+
+TEST(experts_that_cannot_be_shared_are_refused)
+{
+    together(2, refuse_shared, NULL);
+}
+
+TEST(experts_say_what_is_wrong)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    cup_parameters *list = cup_parameters_new(c, CUP_F32);
+    cup_experts_layer l, other;
+    cup_experts_layer_new(&l, list, "a", 4, 4, 3, 4, NULL);
+    EXPECT_CONTAINS(cup_error_text(c), "goes through 4 of 3 experts");
+    cup_error_clear(c);
+    cup_experts_layer_new(&l, list, "b", 4, 4, 3, 1,
+                          CUP_OPTIONS(cup_experts_layer_options, .balance = -1));
+    EXPECT_CONTAINS(cup_error_text(c), "balance -1");
+    cup_error_clear(c);
+    EXPECT_INT(cup_experts_layer_new(&l, list, "c", 4, 6, 3, 2, NULL), CUP_OK);
+    EXPECT(!cup_experts_layer_call(&l, cup_zeros(c, CUP_F32, 2, (int64_t[]){2, 5})));
+    EXPECT_CONTAINS(cup_error_text(c), "must be [..,4]");
+    cup_error_clear(c);
+    EXPECT_INT(cup_experts_layer_of(&other, list, l.router, l.up, l.down, 2, NULL), CUP_OK);
+    EXPECT(cup_experts_layer_call(&other, cup_zeros(c, CUP_F32, 2, (int64_t[]){2, 4})));
+    cup_experts_layer_of(&other, list, l.router, l.down, l.up, 2, NULL);
+    EXPECT_CONTAINS(cup_error_text(c), "are no router [experts,width]");
+    cup_error_clear(c);
+    cup_experts_layer_of(&other, list, l.router, NULL, l.up, 2, NULL);
+    EXPECT_CONTAINS(cup_error_text(c), "a tensor is NULL");
+    cup_parameters_free(list);
+    cup_context_free(c);
+}

@@ -209,7 +209,7 @@ cup_status plot_write(cup_context *c, const cli_plot *plot, const char *path)
 
 double plot_flops_of_token(const cup_gpt_config *g, bool frozen)
 {
-    double weights = (double)cup_gpt_parameter_count(g, false);
+    double weights = (double)cup_gpt_active_count(g, false);
     weights += (double)g->vocabulary * (double)g->width;
     double heads = (double)(g->head_size ? g->heads * g->head_size : g->width);
     return (frozen ? 4 : 6) * weights + 12.0 * (double)g->layers * heads * (double)g->context;

@@ -394,6 +394,8 @@ typedef struct cup_transformer_layer {
     cup_mlp_layer mlp;                        /* "mlp" */
     bool rms;
     double dropout;
+    bool mixed;                               /* in place of the MLP there are */
+    cup_experts_layer experts;                /* these, "mlp" too */
 } cup_transformer_layer;
 
 typedef struct cup_transformer_layer_options {
@@ -413,6 +415,10 @@ typedef struct cup_transformer_layer_options {
     int64_t head_size; /* these as in cup_attention_layer_options */
     bool qk_norm;
     cup_rope_scaling rope_scaling;
+    /* Of experts in place of the MLP, see cup_experts_layer: how many, 0 being none, and how many of
+     * them a row goes through; the rest as in cup_experts_layer_options. They have no biases. */
+    int64_t experts, experts_each;
+    double capacity, balance, router_z;
 } cup_transformer_layer_options;
 
 CUP_API cup_status cup_transformer_layer_new(cup_transformer_layer *layer, cup_parameters *list,
@@ -431,6 +437,8 @@ typedef struct cup_transformer_tensors {
     cup_tensor *up, *up_bias;     /* [hidden, width]; SWIGLU: the gates, then the values */
     cup_tensor *down, *down_bias; /* [width, hidden] */
     cup_tensor *q_norm, *k_norm;  /* [head_size], with qk_norm */
+    cup_tensor *router; /* of experts: up and down are then [experts,hidden,width] and
+                           [experts,width,hidden], without biases */
 } cup_transformer_tensors;
 
 /* A block of tensors that are in the list already, under names of the caller's choice. Of the
@@ -444,6 +452,11 @@ CUP_API cup_status cup_transformer_layer_of(cup_transformer_layer *layer, cup_pa
  * is what it returns and *delta then. Dropout of *delta is left to whoever adds it, too. */
 CUP_API cup_tensor *cup_transformer_layer_pass(const cup_transformer_layer *layer, cup_tensor *x,
                                                cup_tensor **delta);
+
+/* The same; *cost becomes what experts add to the loss, see cup_experts_layer_pass, or NULL. */
+CUP_API cup_tensor *cup_transformer_layer_pass_cost(const cup_transformer_layer *layer,
+                                                    cup_tensor *x, cup_tensor **delta,
+                                                    cup_tensor **cost);
 
 /* The same of x [B,T,width] that follows `used` positions which were read before, causal: their
  * keys and values, in front in `keys` and `values` [B,kv_heads,length,head size] of the same dtype,

@@ -39,6 +39,13 @@ typedef struct cup_gpt_config {
     int64_t head_size; /* 0, which it becomes where it is the same: width / heads */
     bool qk_norm;      /* rmsnorm of each head's queries and keys, see cup_attention_layer */
     cup_rope_scaling rope_scaling;
+    /* Experts in place of the MLP of each block, each of width `hidden` and without biases, see
+     * cup_experts_layer: how many, and how many of them a token goes through, from which their
+     * weights follow: of one its probability, of more the probabilities over their sum. 0: an MLP;
+     * and 2, or 1 of one expert. The numbers add to the loss in training, see `balance` and
+     * `router_z` there, and 0 is 0; a capacity is heeded in training alone, and 0 is none. */
+    int64_t experts, experts_each;
+    double capacity, balance, router_z;
 } cup_gpt_config;
 
 /* Fills in the defaults and checks that such a GPT can be; the sentence names the field. */
@@ -46,6 +53,9 @@ CUP_API cup_status cup_gpt_config_check(cup_context *c, cup_gpt_config *config);
 
 /* How many numbers it learns; with the input embeddings or without. -1 when it cannot be. */
 CUP_API int64_t cup_gpt_parameter_count(const cup_gpt_config *config, bool embeddings);
+
+/* The same of what a token goes through, of experts those `experts_each` that are its own. */
+CUP_API int64_t cup_gpt_active_count(const cup_gpt_config *config, bool embeddings);
 
 /* A model, made of layers (cupola/layers.h). All NULL that its config has not. */
 typedef struct cup_gpt {
@@ -80,12 +90,18 @@ CUP_API cup_gpt *cup_gpt_new(cup_context *c, cup_dtype dtype, const cup_gpt_conf
 CUP_API void cup_gpt_free(cup_gpt *m);
 /* The same, shared out to the processes of a communicator, see cup_parameters_among: each has an
  * equal part of the heads, of what is hidden in MLPs, and of the rows of the embedding and the
- * head. CUP_ARGUMENT, with the number to change, where these cannot be shared out equally. Dropout
- * drops what it does in one process, where all have the same random numbers. All of them call
- * cup_gpt_loss and cup_gpt_logits together, which give each the whole; what is read by a cache has
- * one process. */
+ * head. CUP_ARGUMENT, with the number to change, where these cannot be shared out equally, and
+ * CUP_UNSUPPORTED with experts. Dropout drops what it does in one process, where all have the same
+ * random numbers. All of them call cup_gpt_loss and cup_gpt_logits together, which give each the
+ * whole; what is read by a cache has one process. */
 CUP_API cup_gpt *cup_gpt_among_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config,
                                    cup_comm *among);
+
+/* The same, of which the processes of a communicator, each with batches of its own, share out the
+ * experts, see cup_parameters_experts: their number is a multiple of the processes. All of them call
+ * what computes together, with as many tokens each; what is read by a cache has one process. */
+CUP_API cup_gpt *cup_gpt_experts_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config,
+                                     cup_comm *experts);
 
 /* Puts adapters of this rank beside the four linear layers of each block, see cup_lora_layer, with
  * an alpha of 0 for the rank. They are in a list of their own, m->adapters, to be trained and
@@ -102,7 +118,8 @@ CUP_API cup_status cup_gpt_merge(cup_gpt *m);
  * that is the head too, "wte.weight" is in the first stage and in the last. Weights begin as those
  * of the whole, and dropout drops what it does in the whole, where each stage begins a batch at the
  * same place in the context's random numbers, as a cup_loop's do. CUP_ARGUMENT where there are no
- * such blocks. What is of a whole model refuses it, but for cup_parameters_*. */
+ * such blocks, CUP_UNSUPPORTED with experts. What is of a whole model refuses it, but for
+ * cup_parameters_*. */
 CUP_API cup_gpt *cup_gpt_stage_new(cup_context *c, cup_dtype dtype, int64_t first, int64_t end,
                                    const cup_gpt_config *config, cup_comm *among);
 
@@ -127,7 +144,7 @@ CUP_API cup_tensor *cup_gpt_stage_call(cup_gpt *m, cup_tensor *tokens, cup_tenso
 CUP_API cup_tensor *cup_gpt_logits(cup_gpt *m, cup_tensor *tokens);
 
 /* The mean cross-entropy of the targets [B,T], without those that are -1; one number. `training`
- * applies dropout. With cup_parameters_ring tokens, targets, logits and loss are of this process's
+ * applies dropout, and adds what experts cost, see cup_gpt_config. With cup_parameters_ring tokens, targets, logits and loss are of this process's
  * part of each text, here and of a stage; T is then even, and times the processes the context at
  * most. Where all have as many targets, the mean of their losses is the whole's. A cache reads
  * whole texts all the same. */

@@ -9,6 +9,7 @@
 
 #define MOST_LAYERS 4096
 #define MOST_FEATURES 4194304 /* of all heads of queries together */
+#define MOST_INSIDE ((int64_t)1 << 26) /* width inside all experts together */
 #define MOST_SIZE ((int64_t)1 << 24) /* with this no count of parameters overflows */
 
 int64_t cup__gpt_head_size(const cup_gpt_config *config)
@@ -47,6 +48,8 @@ int64_t cup__gpt_extent(const cup_gpt_config *config, cup__extent extent)
         return config->hidden * (config->mlp == CUP_MLP_KIND_SWIGLU ? 2 : 1);
     case CUP__EXTENT_HIDDEN:
         return config->hidden;
+    case CUP__EXTENT_EXPERTS:
+        return config->experts;
     case CUP__EXTENT_NONE:
         break;
     }
@@ -73,6 +76,21 @@ static bool has_no_qk_norm(const cup_gpt_config *config)
     return !config->qk_norm;
 }
 
+static bool has_experts(const cup_gpt_config *config)
+{
+    return config->experts > 0;
+}
+
+static bool has_no_experts(const cup_gpt_config *config)
+{
+    return config->experts == 0;
+}
+
+static bool has_no_mlp_bias(const cup_gpt_config *config)
+{
+    return !config->bias || config->experts > 0;
+}
+
 static bool is_rotary(const cup_gpt_config *config)
 {
     return config->positions == CUP_POSITIONS_ROTARY;
@@ -94,6 +112,11 @@ static bool is_tied(const cup_gpt_config *config)
         CUP__EXTENT_##rows, CUP__EXTENT_##columns                                                  \
     }
 
+#define EACH_EXPERT(rows, columns)                                                                 \
+    {                                                                                              \
+        CUP__EXTENT_EXPERTS, CUP__EXTENT_##rows, CUP__EXTENT_##columns                             \
+    }
+
 #define HAS(start, part) CUP__START_##start, CUP_PART_##part
 
 const cup__gpt_tensor cup__gpt_tensors[] = {
@@ -109,10 +132,17 @@ const cup__gpt_tensor cup__gpt_tensors[] = {
     {"h.%d.attn.k_norm.weight", BLOCK(k_norm), VECTOR(HEAD), HAS(1, WHOLE), has_no_qk_norm},
     {"h.%d.ln_2.weight", BLOCK(norm2), VECTOR(WIDTH), HAS(1, WHOLE), NULL},
     {"h.%d.ln_2.bias", BLOCK(norm2_bias), VECTOR(WIDTH), HAS(0, WHOLE), has_no_norm_bias},
-    {"h.%d.mlp.c_fc.weight", BLOCK(up), MATRIX(UP, WIDTH), HAS(NORMAL, ROWS), NULL},
-    {"h.%d.mlp.c_fc.bias", BLOCK(up_bias), VECTOR(UP), HAS(0, ROWS), has_no_bias},
-    {"h.%d.mlp.c_proj.weight", BLOCK(down), MATRIX(WIDTH, HIDDEN), HAS(RESIDUAL, COLUMNS), NULL},
-    {"h.%d.mlp.c_proj.bias", BLOCK(down_bias), VECTOR(WIDTH), HAS(0, WHOLE), has_no_bias},
+    {"h.%d.mlp.c_fc.weight", BLOCK(up), MATRIX(UP, WIDTH), HAS(NORMAL, ROWS), has_experts},
+    {"h.%d.mlp.c_fc.bias", BLOCK(up_bias), VECTOR(UP), HAS(0, ROWS), has_no_mlp_bias},
+    {"h.%d.mlp.c_proj.weight", BLOCK(down), MATRIX(WIDTH, HIDDEN), HAS(RESIDUAL, COLUMNS),
+     has_experts},
+    {"h.%d.mlp.c_proj.bias", BLOCK(down_bias), VECTOR(WIDTH), HAS(0, WHOLE), has_no_mlp_bias},
+    {"h.%d.mlp.router.weight", BLOCK(router), MATRIX(EXPERTS, WIDTH), HAS(NORMAL, WHOLE),
+     has_no_experts},
+    {"h.%d.mlp.experts.c_fc.weight", BLOCK(up), EACH_EXPERT(UP, WIDTH), HAS(NORMAL, EXPERTS),
+     has_no_experts},
+    {"h.%d.mlp.experts.c_proj.weight", BLOCK(down), EACH_EXPERT(WIDTH, HIDDEN),
+     HAS(RESIDUAL, EXPERTS), has_no_experts},
     {"ln_f.weight", MODEL(norm), VECTOR(WIDTH), HAS(1, WHOLE), NULL},
     {"ln_f.bias", MODEL(norm_bias), VECTOR(WIDTH), HAS(0, WHOLE), has_no_norm_bias},
     {"lm_head.weight", MODEL(head), MATRIX(ROWS, WIDTH), HAS(NORMAL, ROWS), is_tied},
@@ -175,6 +205,28 @@ static cup_status check_numbers(cup__error *error, const cup_gpt_config *g)
     return CUP_OK;
 }
 
+static cup_status check_experts(cup__error *error, cup_gpt_config *g)
+{
+    bool good = g->capacity >= 0 && isfinite(g->capacity) && g->balance >= 0 &&
+                isfinite(g->balance) && g->router_z >= 0 && isfinite(g->router_z);
+    if (!good)
+        return cup__fail(error, CUP_ARGUMENT,
+                         "gpt: capacity, balance and router_z must be at least 0, not %g, %g and "
+                         "%g",
+                         g->capacity, g->balance, g->router_z);
+    if (g->experts == 0 && (g->experts_each || g->capacity > 0 || g->balance > 0 ||
+                            g->router_z > 0))
+        return cup__fail(error, CUP_ARGUMENT,
+                         "gpt: experts_each, capacity, balance and router_z are of experts, of "
+                         "which there are none; set experts");
+    if (g->experts == 0)
+        return CUP_OK;
+    CUP_TRY(check_range(error, "experts", g->experts, MOST_INSIDE / g->hidden));
+    if (g->experts_each == 0)
+        g->experts_each = g->experts < 2 ? 1 : 2;
+    return check_range(error, "experts_each", g->experts_each, g->experts);
+}
+
 static cup_status check(cup__error *error, cup_gpt_config *g)
 {
     CUP_TRY(check_range(error, "layers", g->layers, MOST_LAYERS));
@@ -195,6 +247,7 @@ static cup_status check(cup__error *error, cup_gpt_config *g)
     CUP_TRY(check_range(error, "kv_heads", g->kv_heads, g->heads));
     CUP_TRY(check_range(error, "hidden", g->hidden, 1 << 22));
     CUP_TRY(check_heads(error, g));
+    CUP_TRY(check_experts(error, g));
     return check_numbers(error, g);
 }
 
@@ -221,7 +274,8 @@ cup_status cup_gpt_config_check(cup_context *c, cup_gpt_config *config)
     return status;
 }
 
-int64_t cup_gpt_parameter_count(const cup_gpt_config *config, bool embeddings)
+/* Of experts all, or as many as a token goes through. */
+static int64_t count_of(const cup_gpt_config *config, bool embeddings, bool active)
 {
     cup_gpt_config g;
     if (cup__options_take(NULL, "gpt", &g, sizeof g, config) != CUP_OK || check(NULL, &g) != CUP_OK)
@@ -231,12 +285,25 @@ int64_t cup_gpt_parameter_count(const cup_gpt_config *config, bool embeddings)
         if (t->absent && t->absent(&g))
             continue;
         bool is_embedding = t->shape[0] == CUP__EXTENT_ROWS || t->shape[0] == CUP__EXTENT_CONTEXT;
-        int64_t rows =
-            t->shape[0] == CUP__EXTENT_ROWS ? g.vocabulary : cup__gpt_extent(&g, t->shape[0]);
+        bool chosen = active && t->shape[2] != CUP__EXTENT_NONE;
+        int64_t rows = t->shape[0] == CUP__EXTENT_ROWS ? g.vocabulary
+                       : chosen                        ? g.experts_each
+                                                       : cup__gpt_extent(&g, t->shape[0]);
         if (embeddings || !is_embedding)
-            count += rows * cup__gpt_extent(&g, t->shape[1]) * (t->in_block ? g.layers : 1);
+            count += rows * cup__gpt_extent(&g, t->shape[1]) * cup__gpt_extent(&g, t->shape[2]) *
+                     (t->in_block ? g.layers : 1);
     }
     return count;
+}
+
+int64_t cup_gpt_parameter_count(const cup_gpt_config *config, bool embeddings)
+{
+    return count_of(config, embeddings, false);
+}
+
+int64_t cup_gpt_active_count(const cup_gpt_config *config, bool embeddings)
+{
+    return count_of(config, embeddings, true);
 }
 
 static const char *const position_words[] = {"learned", "rotary", NULL};
@@ -275,6 +342,11 @@ static const cup__field fields[] = {
     LATER(rope_original, rope_scaling.original, WHOLE),
     LATER(rope_low, rope_scaling.low, REAL),
     LATER(rope_high, rope_scaling.high, REAL),
+    LATER(experts, experts, WHOLE),
+    LATER(experts_each, experts_each, WHOLE),
+    LATER(capacity, capacity, REAL),
+    LATER(balance, balance, REAL),
+    LATER(router_z, router_z, REAL),
     {0}};
 
 void cup__gpt_config_write(cup__json_writer *writer, const char *key, const cup_gpt_config *config)

@@ -27,8 +27,10 @@ static void sections_of(const cup_gpt_config *g, const cup__gpt_tensor *t, int64
 static cup_tensor *make_tensor(cup_gpt *m, const cup__gpt_tensor *t, int64_t block)
 {
     const cup_gpt_config *g = &m->config;
-    const int64_t shape[] = {cup__gpt_extent(g, t->shape[0]), cup__gpt_extent(g, t->shape[1])};
-    bool matrix = t->shape[1] != CUP__EXTENT_NONE;
+    const int64_t shape[] = {cup__gpt_extent(g, t->shape[0]), cup__gpt_extent(g, t->shape[1]),
+                             cup__gpt_extent(g, t->shape[2])};
+    bool matrix = t->shape[1] != CUP__EXTENT_NONE, matrices = t->shape[2] != CUP__EXTENT_NONE;
+    bool routed = t->shape[0] == CUP__EXTENT_EXPERTS;
     double shrink = t->start == CUP__START_RESIDUAL ? 1 / sqrt(2.0 * (double)g->layers) : 1;
     char name[64];
     snprintf(name, sizeof name, t->name, (int)block);
@@ -39,11 +41,11 @@ static cup_tensor *make_tensor(cup_gpt *m, const cup__gpt_tensor *t, int64_t blo
                                                   : CUP_INITIALIZER_NORMAL_IN_ORDER,
         .deviation = DEVIATION * shrink,
         .decay = matrix,
-        .hidden = matrix && t->in_block,
+        .hidden = matrix && t->in_block && !routed,
         .rows = t->shape[0] == CUP__EXTENT_ROWS ? g->vocabulary : 0,
         .part = t->part};
     sections_of(g, t, options.sections);
-    return cup_parameter_new(m->parameters, name, matrix ? 2 : 1, shape, &options);
+    return cup_parameter_new(m->parameters, name, 1 + matrix + matrices, shape, &options);
 }
 
 static bool is_first(const cup_gpt *m)
@@ -139,7 +141,12 @@ static cup_status make_blocks(cup_gpt *m, const cup_transformer_tensors *tensors
         .qk_norm = g->qk_norm,
         .rope_scaling = g->rope_scaling,
         .activation = g->mlp == CUP_MLP_KIND_SWIGLU ? CUP_ACTIVATION_SWIGLU : CUP_ACTIVATION_GELU,
-        .dropout = g->dropout};
+        .dropout = g->dropout,
+        .experts = g->experts,
+        .experts_each = g->experts_each,
+        .capacity = g->capacity,
+        .balance = g->balance,
+        .router_z = g->router_z};
     for (int64_t i = m->first; i < m->end; i++) {
         if (!has_block(m, i))
             continue;
@@ -162,17 +169,23 @@ cup_status cup__gpt_fits(cup_context *c, const cup_gpt_config *config, int64_t b
     return cup_memory_check(c, count * (double)bytes_each, words);
 }
 
-static cup_status make(cup_gpt *m, cup_comm *among)
+/* Those that share out a model, or its experts, or NULL. */
+typedef struct sharers {
+    cup_comm *among, *experts;
+} sharers;
+
+static cup_status make(cup_gpt *m, sharers s)
 {
     cup_context *c = m->context;
     size_t layers = (size_t)m->config.layers;
-    int processes = cup_comm_count(among) * (int)(m->config.layers / blocks_here(m));
+    int processes = cup_comm_count(s.among) * (int)(m->config.layers / blocks_here(m));
     cup_status status =
         cup__gpt_fits(c, &m->config, cup_dtype_size(m->dtype), "weights", processes);
     if (status != CUP_OK)
         return status;
     m->parameters = cup_parameters_new(c, m->dtype);
-    if (!m->parameters || cup_parameters_among(m->parameters, among) != CUP_OK)
+    if (!m->parameters || cup_parameters_among(m->parameters, s.among) != CUP_OK ||
+        cup_parameters_experts(m->parameters, s.experts) != CUP_OK)
         return cup_error(c);
     m->blocks = calloc(layers, sizeof *m->blocks);
     m->passes = calloc(2 * layers, sizeof *m->passes);
@@ -226,8 +239,25 @@ static cup_status take_bounds(cup_gpt *m, const int64_t *bounds, int chunks)
     return check_stage(m);
 }
 
+/* What experts cost is known to one process, and each of them is whole. */
+static cup_status check_experts(const cup_gpt *m, sharers s)
+{
+    cup_context *c = m->context;
+    int64_t processes = cup_comm_count(s.experts);
+    if (m->config.experts > 0 && (cup_comm_count(s.among) > 1 || cup__gpt_is_stage(m)))
+        return cup_fail(c, CUP_UNSUPPORTED,
+                        "gpt: a model with experts has no stages, nor parts that processes share "
+                        "out but for the experts themselves; leave out what says so");
+    if (m->config.experts % processes || (processes > 1 && m->config.experts == 0))
+        return cup_fail(c, CUP_ARGUMENT,
+                        "gpt: %lld experts in a block cannot be shared out equally to %lld "
+                        "processes; make their number a multiple of these",
+                        (long long)m->config.experts, (long long)processes);
+    return CUP_OK;
+}
+
 static cup_gpt *make_blocks_of(cup_context *c, cup_dtype dtype, const cup_gpt_config *config,
-                               cup_comm *among, const int64_t *bounds, int chunks)
+                               sharers s, const int64_t *bounds, int chunks)
 {
     if (!c || cup_error(c) != CUP_OK)
         return NULL;
@@ -243,7 +273,8 @@ static cup_gpt *make_blocks_of(cup_context *c, cup_dtype dtype, const cup_gpt_co
     m->context = c;
     m->dtype = dtype;
     cup_status status = cup__gpt_config_take(c, config, &m->config);
-    if (status == CUP_OK && take_bounds(m, bounds, chunks) == CUP_OK && make(m, among) == CUP_OK)
+    if (status == CUP_OK && take_bounds(m, bounds, chunks) == CUP_OK &&
+        check_experts(m, s) == CUP_OK && make(m, s) == CUP_OK)
         return m;
     cup_gpt_free(m);
     return NULL;
@@ -253,26 +284,32 @@ static const int64_t whole[] = {0, ALL};
 
 cup_gpt *cup_gpt_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config)
 {
-    return make_blocks_of(c, dtype, config, NULL, whole, 1);
+    return make_blocks_of(c, dtype, config, (sharers){0}, whole, 1);
 }
 
 cup_gpt *cup_gpt_among_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config,
                            cup_comm *among)
 {
-    return make_blocks_of(c, dtype, config, among, whole, 1);
+    return make_blocks_of(c, dtype, config, (sharers){.among = among}, whole, 1);
+}
+
+cup_gpt *cup_gpt_experts_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config,
+                             cup_comm *experts)
+{
+    return make_blocks_of(c, dtype, config, (sharers){.experts = experts}, whole, 1);
 }
 
 cup_gpt *cup_gpt_stage_new(cup_context *c, cup_dtype dtype, int64_t first, int64_t end,
                            const cup_gpt_config *config, cup_comm *among)
 {
     const int64_t bounds[] = {first, end < 0 ? 0 : end};
-    return make_blocks_of(c, dtype, config, among, bounds, 1);
+    return make_blocks_of(c, dtype, config, (sharers){.among = among}, bounds, 1);
 }
 
 cup_gpt *cup_gpt_chunks_new(cup_context *c, cup_dtype dtype, const int64_t *bounds, int chunks,
                             const cup_gpt_config *config, cup_comm *among)
 {
-    return make_blocks_of(c, dtype, config, among, bounds, chunks);
+    return make_blocks_of(c, dtype, config, (sharers){.among = among}, bounds, chunks);
 }
 
 void cup_gpt_free(cup_gpt *m)

@@ -18,7 +18,7 @@ int64_t cup__gpt_head_size(const cup_gpt_config *config);
 /* A tensor of the model as a row: its name with %d for the block, where it stands in the model or
  * the block, and its shape. */
 typedef enum cup__extent {
-    CUP__EXTENT_NONE, /* a vector has no second one */
+    CUP__EXTENT_NONE, /* a vector has no second one, a matrix no third */
     CUP__EXTENT_ROWS,
     CUP__EXTENT_CONTEXT,
     CUP__EXTENT_WIDTH,
@@ -26,7 +26,8 @@ typedef enum cup__extent {
     CUP__EXTENT_HEAD,
     CUP__EXTENT_HEADS, /* all of queries */
     CUP__EXTENT_UP,
-    CUP__EXTENT_HIDDEN
+    CUP__EXTENT_HIDDEN,
+    CUP__EXTENT_EXPERTS
 } cup__extent;
 
 typedef enum cup__start {
@@ -40,7 +41,7 @@ typedef struct cup__gpt_tensor {
     const char *name;
     bool in_block;
     size_t offset; /* in the model, or among the tensors of a block */
-    cup__extent shape[2];
+    cup__extent shape[3];
     cup__start start;
     cup_part part; /* that a process has where several share out the model */
     bool (*absent)(const cup_gpt_config *config); /* NULL: always there */

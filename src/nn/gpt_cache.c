@@ -18,7 +18,7 @@ cup_gpt_cache *cup_gpt_cache_new(cup_gpt *m, int64_t batch, int64_t length)
         return NULL;
     if (cup__gpt_check_whole(m, "cache") != CUP_OK)
         return NULL;
-    if (cup_parameters_comm(m->parameters)) {
+    if (cup_parameters_comm(m->parameters) || cup_parameters_experts_comm(m->parameters)) {
         cup_fail(m->context, CUP_UNSUPPORTED,
                  "cache: this process has a part of the model; load the whole from its checkpoint");
         return NULL;

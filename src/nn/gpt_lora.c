@@ -82,6 +82,11 @@ cup_status cup_gpt_adapt(cup_gpt *m, int64_t rank, double alpha, bool apart)
         return cup_fail(c, CUP_STATE, "gpt: it has adapters already; merge them first");
     if (cup__gpt_check_whole(m, "gpt: adapters") != CUP_OK)
         return cup_error(c);
+    if (m->config.experts > 0)
+        return cup_fail(c, CUP_UNSUPPORTED,
+                        "gpt: adapters stand beside linear layers, and a model with %lld experts "
+                        "in a block has others; train all of it",
+                        (long long)m->config.experts);
     if (cup_parameters_comm(m->parameters))
         return cup_fail(c, CUP_UNSUPPORTED,
                         "gpt: adapters stand beside whole models, not beside what processes share "

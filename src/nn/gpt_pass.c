@@ -18,6 +18,18 @@ static cup_tensor *instead(cup_tensor *made, cup_tensor *used)
     return made;
 }
 
+/* What blocks make: a sum, where what was added last may not be in it yet, and what their experts
+ * cost, or NULL. */
+typedef struct stream {
+    cup_tensor *x, *delta, *cost;
+} stream;
+
+static bool has_cost(const cup_gpt *m, bool training)
+{
+    const cup_gpt_config *g = &m->config;
+    return training && g->experts > 0 && (g->balance > 0 || g->router_z > 0);
+}
+
 cup_tensor *cup__gpt_part(cup_tensor *x, int axis, int64_t from, int64_t to)
 {
     if (!x)
@@ -52,22 +64,42 @@ cup_tensor *cup__gpt_end(const cup_gpt *m, cup_tensor *x, cup_tensor *delta, boo
 }
 
 /* The same of what blocks gave, which nothing else needs. */
-static cup_tensor *end_of_blocks(const cup_gpt *m, cup_tensor *x, cup_tensor *delta, bool training)
+static cup_tensor *end_of_blocks(const cup_gpt *m, const stream *s, bool training)
 {
-    cup_tensor *y = cup__gpt_end(m, x, delta, training);
-    cup_tensor_free(delta);
-    return instead(y, x);
+    cup_tensor *y = cup__gpt_end(m, s->x, s->delta, training);
+    cup_tensor_free(s->delta);
+    return instead(y, s->x);
 }
 
-/* Backward may run it when the list is not in training any more, or not yet. */
-static cup_tensor *run_recomputed(cup_context *c, cup_tensor *const *inputs, int count, void *user)
+/* The whole sum, which takes the place of its parts. */
+static cup_tensor *sum_of(const cup_gpt *m, const stream *s, bool training)
 {
-    (void)c, (void)count;
+    if (!s->delta)
+        return s->x;
+    cup_tensor *dropped = drop(m, s->delta, training);
+    cup_tensor *y = instead(cup_add(m->context, s->x, dropped), s->x);
+    instead(s->delta, dropped);
+    cup_tensor_free(s->delta);
+    return y;
+}
+
+/* Backward may run it when the list is not in training any more, or not yet. Where experts cost
+ * something that is the second result. */
+static cup_status run_recomputed(cup_context *c, cup_tensor *const *inputs, int count, void *user,
+                                 cup_tensor **out)
+{
+    (void)count;
     const cup__gpt_pass *pass = user;
-    bool was = cup_parameters_training(pass->model->parameters, pass->training);
-    cup_tensor *x = cup_transformer_layer_call(pass->block, inputs[0]);
-    cup_parameters_training(pass->model->parameters, was);
-    return x;
+    const cup_gpt *m = pass->model;
+    stream s = {NULL};
+    bool was = cup_parameters_training(m->parameters, pass->training);
+    s.x = cup_transformer_layer_pass_cost(pass->block, inputs[0], &s.delta,
+                                          has_cost(m, pass->training) ? &s.cost : NULL);
+    out[0] = sum_of(m, &s, pass->training);
+    if (s.cost)
+        out[1] = s.cost;
+    cup_parameters_training(m->parameters, was);
+    return cup_error(c);
 }
 
 /* Of so many tokens, of which other processes may have as many more of each text. */
@@ -147,37 +179,51 @@ static void skip_draws(const cup_gpt *m, int64_t blocks)
     cup_random_skip(m->context, 1 + DRAWS_OF_BLOCK * blocks);
 }
 
-/* The blocks of a chunk; what the last one adds is not in the sum yet. */
-static cup_tensor *run_blocks(const cup_gpt *m, int chunk, cup_tensor *x, cup_tensor **delta,
-                              bool training)
+static void run_block(const cup_gpt *m, int64_t block, bool training, stream *s)
+{
+    cup_context *c = m->context;
+    cup_tensor *made[2] = {NULL, NULL};
+    bool costs = has_cost(m, training);
+    if (m->recompute == CUP_RECOMPUTE_POLICY_BLOCK)
+        cup_recompute_all(c, run_recomputed, &s->x, 1, &m->passes[2 * block + training], made,
+                          1 + costs);
+    else
+        made[0] = cup_transformer_layer_pass_cost(&m->blocks[block], s->x, &s->delta,
+                                                  costs ? &made[1] : NULL);
+    s->x = made[0];
+    if (made[1])
+        s->cost = s->cost ? cup_add(c, s->cost, made[1]) : made[1];
+}
+
+/* The blocks of a chunk. */
+static stream run_blocks(const cup_gpt *m, int chunk, cup_tensor *x, bool training)
 {
     cup_context *c = m->context;
     bool was = cup_parameters_training(m->parameters, training);
     int64_t from = m->bounds[2 * chunk], end = m->bounds[2 * chunk + 1];
     bool norms = m->recompute == CUP_RECOMPUTE_POLICY_NORMS && !cup_recompute_norms(c, true);
+    stream s = {.x = x};
     for (int64_t i = from; i < end; i++) {
-        cup_tensor *in = x, *added = *delta;
-        if (m->recompute == CUP_RECOMPUTE_POLICY_BLOCK)
-            x = cup_recompute(c, run_recomputed, &x, 1, &m->passes[2 * i + training]);
-        else
-            x = cup_transformer_layer_pass(&m->blocks[i], x, delta);
+        const stream used = s;
+        run_block(m, i, training, &s);
         if (i > from || from == 0) /* the caller's, of a later stage */
-            instead(x, in);
-        instead(*delta, added);
+            instead(s.x, used.x);
+        instead(s.delta, used.delta);
     }
     if (norms)
         cup_recompute_norms(c, false);
     cup_parameters_training(m->parameters, was);
-    return x;
+    return s;
 }
 
-/* All of the model but the head: [B,T] to [B,T,width]. */
-static cup_tensor *pass(const cup_gpt *m, cup_tensor *tokens, bool training)
+/* All of the model but the head: [B,T] to [B,T,width]; and what is to be added to the loss. */
+static cup_tensor *pass(const cup_gpt *m, cup_tensor *tokens, bool training, cup_tensor **cost)
 {
     if (check_tokens(m, tokens) != CUP_OK)
         return NULL;
-    cup_tensor *delta = NULL, *x = run_blocks(m, 0, embed(m, tokens, training), &delta, training);
-    return end_of_blocks(m, x, delta, training);
+    stream s = run_blocks(m, 0, embed(m, tokens, training), training);
+    *cost = s.cost;
+    return end_of_blocks(m, &s, training);
 }
 
 /* Of [B,T,rows of this process] those of all. */
@@ -199,8 +245,9 @@ cup_tensor *cup_gpt_logits(cup_gpt *m, cup_tensor *tokens)
     if (!m || cup__gpt_check_whole(m, "logits") != CUP_OK)
         return NULL;
     cup_context *c = m->context;
+    cup_tensor *none;
     cup_scope_open(c);
-    cup_tensor *logits = cup_linear(c, pass(m, tokens, false), m->head, NULL);
+    cup_tensor *logits = cup_linear(c, pass(m, tokens, false, &none), m->head, NULL);
     cup_comm *among = cup_parameters_comm(m->parameters);
     if (among)
         logits = gather_logits(m, among, logits);
@@ -265,13 +312,22 @@ static cup_tensor *loss_of(const cup_gpt *m, cup_tensor *x, cup_tensor *targets,
         CUP_OPTIONS(cup_cross_entropy_options, .columns = vocabulary, .in_place = training));
 }
 
+/* With what experts cost, or NULL. */
+static cup_tensor *whole_loss(const cup_gpt *m, cup_tensor *x, cup_tensor *cost,
+                              cup_tensor *targets, bool training)
+{
+    cup_tensor *loss = loss_of(m, x, targets, training);
+    return cost ? cup_add(m->context, loss, cost) : loss;
+}
+
 cup_tensor *cup_gpt_loss(cup_gpt *m, cup_tensor *tokens, cup_tensor *targets, bool training)
 {
     if (!m || cup__gpt_check_whole(m, "loss") != CUP_OK)
         return NULL;
+    cup_tensor *cost = NULL;
     cup_scope_open(m->context);
-    cup_tensor *x = pass(m, tokens, training);
-    return cup_scope_return(m->context, loss_of(m, x, targets, training));
+    cup_tensor *x = pass(m, tokens, training, &cost);
+    return cup_scope_return(m->context, whole_loss(m, x, cost, targets, training));
 }
 
 /* What another stage has made. */
@@ -301,7 +357,6 @@ cup_tensor *cup_gpt_chunk_call(cup_gpt *m, int chunk, cup_tensor *tokens, cup_te
     if (!m || cup_error(m->context) != CUP_OK)
         return NULL;
     cup_context *c = m->context;
-    cup_tensor *delta = NULL;
     if (chunk < 0 || chunk >= m->chunks) {
         cup_fail(c, CUP_ARGUMENT, "gpt: there is no chunk %d of a stage of %d", chunk, m->chunks);
         return NULL;
@@ -313,8 +368,9 @@ cup_tensor *cup_gpt_chunk_call(cup_gpt *m, int chunk, cup_tensor *tokens, cup_te
     x = first ? embed(m, tokens, training) : x;
     if (!first && training && m->config.dropout > 0)
         skip_draws(m, m->bounds[2 * chunk]);
-    x = run_blocks(m, chunk, x, &delta, training);
+    stream s = run_blocks(m, chunk, x, training);
     if (m->bounds[2 * chunk + 1] < m->config.layers)
-        return cup_scope_return(c, delta ? cup_add(c, x, drop(m, delta, training)) : x);
-    return cup_scope_return(c, loss_of(m, end_of_blocks(m, x, delta, training), targets, training));
+        return cup_scope_return(c, sum_of(m, &s, training));
+    x = end_of_blocks(m, &s, training);
+    return cup_scope_return(c, whole_loss(m, x, s.cost, targets, training));
 }

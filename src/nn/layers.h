@@ -56,6 +56,21 @@ cup_tensor *cup__attention_layer_qkv(const cup_attention_layer *layer, cup_conte
 cup_status cup__mlp_layer_make(cup_mlp_layer *layer, cup_parameters *list, int64_t width,
                                int64_t hidden, const cup_mlp_layer_options *o, double shrink);
 
+/* Keys and values of what was read before, [B,kv_heads,length,head size], of which the first `used`
+ * positions are there. */
+typedef struct cup__reading {
+    cup_tensor *keys, *values;
+    int64_t used;
+    cup_tensor *position; /* of one new row a text, on the device; NULL: `used` */
+} cup__reading;
+
+/* Whether they belong to the layer and have room for x [B,T,width]; and attention of such new rows
+ * to all that was read, their own rows included. */
+cup_status cup__reading_check(const cup_transformer_layer *layer, cup_context *c,
+                              const cup_tensor *x, const cup__reading *past);
+cup_tensor *cup__reading_attention(const cup_attention_layer *layer, cup_tensor *x,
+                                   const cup__reading *past);
+
 /* What stands behind a linear layer; x as it is for NONE. */
 cup_tensor *cup__layer_activate(cup_context *c, cup_activation activation, cup_tensor *x);
 

@@ -10,6 +10,8 @@ typedef struct cup_transformer_layer {
     cup_mlp_layer mlp;                        /* "mlp" */
     bool rms;
     double dropout;
+    bool mixed;                               /* in place of the MLP there are */
+    cup_experts_layer experts;                /* these, "mlp" too */
 } cup_transformer_layer;
 
 typedef struct cup_transformer_layer_options {
@@ -29,6 +31,10 @@ typedef struct cup_transformer_layer_options {
     int64_t head_size; /* these as in cup_attention_layer_options */
     bool qk_norm;
     cup_rope_scaling rope_scaling;
+    /* Of experts in place of the MLP, see cup_experts_layer: how many, 0 being none, and how many of
+     * them a row goes through; the rest as in cup_experts_layer_options. They have no biases. */
+    int64_t experts, experts_each;
+    double capacity, balance, router_z;
 } cup_transformer_layer_options;
 
 CUP_API cup_status cup_transformer_layer_new(cup_transformer_layer *layer, cup_parameters *list,
@@ -47,6 +53,8 @@ typedef struct cup_transformer_tensors {
     cup_tensor *up, *up_bias;     /* [hidden, width]; SWIGLU: the gates, then the values */
     cup_tensor *down, *down_bias; /* [width, hidden] */
     cup_tensor *q_norm, *k_norm;  /* [head_size], with qk_norm */
+    cup_tensor *router; /* of experts: up and down are then [experts,hidden,width] and
+                           [experts,width,hidden], without biases */
 } cup_transformer_tensors;
 
 /* A block of tensors that are in the list already, under names of the caller's choice. Of the
@@ -60,6 +68,11 @@ CUP_API cup_status cup_transformer_layer_of(cup_transformer_layer *layer, cup_pa
  * is what it returns and *delta then. Dropout of *delta is left to whoever adds it, too. */
 CUP_API cup_tensor *cup_transformer_layer_pass(const cup_transformer_layer *layer, cup_tensor *x,
                                                cup_tensor **delta);
+
+/* The same; *cost becomes what experts add to the loss, see cup_experts_layer_pass, or NULL. */
+CUP_API cup_tensor *cup_transformer_layer_pass_cost(const cup_transformer_layer *layer,
+                                                    cup_tensor *x, cup_tensor **delta,
+                                                    cup_tensor **cost);
 
 /* The same of x [B,T,width] that follows `used` positions which were read before, causal: their
  * keys and values, in front in `keys` and `values` [B,kv_heads,length,head size] of the same dtype,
@@ -89,111 +102,43 @@ CUP_API cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *l
 #define DEVIATION 0.02
 
 CUP__LAYER_CALL(attention)
+CUP__LAYER_CALL(experts)
 CUP__LAYER_CALL(mlp)
 CUP__LAYER_CALL(transformer)
 
-/* Keys and values of what was read before, [B,kv_heads,length,head size], of which the first `used`
- * positions are there. */
-typedef struct reading {
-    cup_tensor *keys, *values;
-    int64_t used;
-    cup_tensor *position; /* of one new row a text, on the device; NULL: `used` */
-} reading;
-
-static cup_status check_past(const cup_transformer_layer *layer, cup_context *c,
-                             const cup_tensor *x, const reading *past)
+static cup_experts_layer_options experts_options(const cup_transformer_layer_options *o)
 {
-    const cup_attention_layer *a = &layer->attention;
-    char keys[CUP__SHAPE_TEXT], values[CUP__SHAPE_TEXT];
-    const cup_tensor *k = past->keys, *v = past->values;
-    if (!k || !v || x->ndim != 3)
-        return cup__fail(&c->error, CUP_ARGUMENT,
-                         "transformer: to read, it needs keys, values, and an x [B,T,width]");
-    cup__shape shape = cup__shape_of(k), other = cup__shape_of(v);
-    if (k->ndim != 4 || !cup__shape_equal(&shape, &other) || k->shape[0] != x->shape[0] ||
-        k->shape[1] != a->kv_heads || k->shape[3] != a->head_size || k->dtype != x->dtype ||
-        v->dtype != x->dtype)
-        return cup__fail(&c->error, CUP_SHAPE,
-                         "transformer: keys are %s and values %s; both must be [%lld,%d,length,%d] "
-                         "%s",
-                         cup__tensor_text(k, keys), cup__tensor_text(v, values),
-                         (long long)x->shape[0], a->kv_heads, a->head_size,
-                         cup_dtype_name(x->dtype));
-    if (past->position && x->shape[1] != 1)
-        return cup__fail(&c->error, CUP_SHAPE,
-                         "transformer: a position on the device is that of one row a text, not of "
-                         "%lld",
-                         (long long)x->shape[1]);
-    if (past->used < 0 || past->used > k->shape[2] || x->shape[1] > k->shape[2] - past->used)
-        return cup__fail(&c->error, CUP_STATE,
-                         "transformer: %lld positions were read, and there is no room for %lld "
-                         "more in keys of %lld",
-                         (long long)past->used, (long long)x->shape[1], (long long)k->shape[2]);
-    return CUP_OK;
+    return (cup_experts_layer_options){.size = sizeof(cup_experts_layer_options),
+                                       .activation = o->activation,
+                                       .capacity = o->capacity,
+                                       .balance = o->balance,
+                                       .router_z = o->router_z};
 }
 
-/* The positions [from, to) of keys or values. */
-static cup_tensor *stretch(cup_tensor *all, int64_t from, int64_t to)
+/* The second half: an MLP or experts. */
+static cup_status make_second(cup_transformer_layer *layer, cup_parameters *list, int64_t width,
+                              const cup_transformer_layer_options *o, double shrink)
 {
-    cup__shape shape = cup__shape_of(all);
-    shape.size[2] = to - from;
-    return cup__tensor_view(all, &shape, all->stride, from * all->stride[2]);
-}
-
-/* Puts new keys or values behind those that are there and returns all of them. */
-static cup_tensor *append(cup_context *c, cup_tensor *all, int64_t used, cup_tensor *fresh)
-{
-    if (!fresh)
-        return NULL;
-    int64_t to = used + fresh->shape[2];
-    cup_tensor *place = stretch(all, used, to);
-    if (!place || !cup__op_call(c, &cup__rows[CUP__OP_copy], &fresh, 1, NULL, &place))
-        return NULL;
-    return stretch(all, 0, to);
-}
-
-static cup_tensor *heads_of(cup_context *c, cup_tensor *qkv, int64_t from, int64_t count)
-{
-    return cup_slice(c, qkv, (int64_t[]){0, from, 0, 0}, 4, (int64_t[]){-1, count, -1, -1}, 4);
-}
-
-/* Attention of new rows [B,T,width] to all that was read, their own rows included. */
-static cup_tensor *read_attention(const cup_attention_layer *layer, cup_tensor *x,
-                                  const reading *past)
-{
-    cup_context *c = cup__parameters_context(layer->layer.parameters);
-    const cup_rope_scaling *scaling = &layer->rope_scaling;
-    cup_tensor *qkv = cup__attention_layer_qkv(layer, c, x);
-    if (!qkv)
-        return NULL;
-    if (past->position)
-        return cup_linear_layer_call(
-            &layer->out,
-            cup_qkv_attention_read(c, qkv, past->keys, past->values, past->position, layer->heads,
-                                   CUP_OPTIONS(cup_qkv_attention_read_options,
-                                               .rope_base = layer->rope ? layer->rope_base : 0,
-                                               .rope_factor = scaling->factor,
-                                               .rope_original = scaling->original,
-                                               .rope_low = scaling->low,
-                                               .rope_high = scaling->high)));
-    int64_t own = layer->heads, shared = layer->kv_heads;
-    int64_t batch = x->shape[0], length = x->shape[1];
-    const int64_t apart[] = {batch, length, own + 2 * shared, layer->head_size};
-    const int64_t together[] = {batch, length, own * layer->head_size};
-    const int64_t swap[] = {0, 2, 1, 3};
-    qkv = cup_permute(c, cup_reshape(c, qkv, 4, apart), swap, 4);
-    if (layer->rope)
-        qkv = cup_rope(c, qkv,
-                       CUP_OPTIONS(cup_rope_options, .base = layer->rope_base,
-                                   .offset = past->used, .heads = (int)(own + shared),
-                                   .factor = scaling->factor, .original = scaling->original,
-                                   .low = scaling->low, .high = scaling->high));
-    cup_tensor *q = heads_of(c, qkv, 0, own);
-    cup_tensor *k = append(c, past->keys, past->used, heads_of(c, qkv, own, shared));
-    cup_tensor *v = append(c, past->values, past->used, heads_of(c, qkv, own + shared, shared));
-    cup_tensor *o = cup_permute(
-        c, cup_attention(c, q, k, v, CUP_OPTIONS(cup_attention_options, .causal = true)), swap, 4);
-    return cup_linear_layer_call(&layer->out, cup_reshape(c, o, 3, together));
+    double deviation = o->deviation == 0 ? DEVIATION : o->deviation;
+    bool gated = o->activation == CUP_ACTIVATION_SWIGLU;
+    int64_t hidden = o->hidden ? o->hidden : gated ? (width * 8 / 3 + 63) / 64 * 64 : 4 * width;
+    const cup_mlp_layer_options mlp = {.size = sizeof mlp,
+                                       .activation = o->activation,
+                                       .no_bias = o->no_bias,
+                                       .initializer = CUP_INITIALIZER_NORMAL,
+                                       .deviation = deviation};
+    layer->mixed = o->experts > 0;
+    list = cup_parameters_under(list, "mlp");
+    if (layer->mixed) {
+        cup_experts_layer_options experts = experts_options(o);
+        const cup__experts_sizes sizes = {width, hidden, o->experts, o->experts_each};
+        experts.deviation = deviation;
+        CUP_TRY(
+            cup__layer_begin(&layer->experts, sizeof layer->experts, list, call_experts));
+        return cup__experts_layer_make(&layer->experts, list, &sizes, &experts, shrink);
+    }
+    CUP_TRY(cup__layer_begin(&layer->mlp, sizeof layer->mlp, list, call_mlp));
+    return cup__mlp_layer_make(&layer->mlp, list, width, hidden, &mlp, shrink);
 }
 
 static cup_status make_halves(cup_transformer_layer *layer, cup_parameters *list, int64_t width,
@@ -201,8 +146,6 @@ static cup_status make_halves(cup_transformer_layer *layer, cup_parameters *list
 {
     double deviation = o->deviation == 0 ? DEVIATION : o->deviation;
     double shrink = o->layers > 0 ? 1 / sqrt(2.0 * (double)o->layers) : 1;
-    bool gated = o->activation == CUP_ACTIVATION_SWIGLU;
-    int64_t hidden = o->hidden ? o->hidden : gated ? (width * 8 / 3 + 63) / 64 * 64 : 4 * width;
     const cup_attention_layer_options attention = {.size = sizeof attention,
                                                    .kv_heads = o->kv_heads,
                                                    .causal = o->causal,
@@ -216,17 +159,10 @@ static cup_status make_halves(cup_transformer_layer *layer, cup_parameters *list
                                                    .qk_norm = o->qk_norm,
                                                    .epsilon = o->epsilon,
                                                    .rope_scaling = o->rope_scaling};
-    const cup_mlp_layer_options mlp = {.size = sizeof mlp,
-                                       .activation = o->activation,
-                                       .no_bias = o->no_bias,
-                                       .initializer = CUP_INITIALIZER_NORMAL,
-                                       .deviation = deviation};
     cup_parameters *part = cup_parameters_under(list, "attention");
     CUP_TRY(cup__layer_begin(&layer->attention, sizeof layer->attention, part, call_attention));
     CUP_TRY(cup__attention_layer_make(&layer->attention, part, width, heads, attention, shrink));
-    part = cup_parameters_under(list, "mlp");
-    CUP_TRY(cup__layer_begin(&layer->mlp, sizeof layer->mlp, part, call_mlp));
-    return cup__mlp_layer_make(&layer->mlp, part, width, hidden, &mlp, shrink);
+    return make_second(layer, list, width, o, shrink);
 }
 
 static cup_status make_transformer(cup_transformer_layer *layer, cup_parameters *list,
@@ -303,10 +239,16 @@ static cup_status take_tensors(cup_transformer_layer *layer, cup_parameters *lis
     const cup__portion *part = t->qkv ? cup__parameters_part(list, t->qkv) : NULL;
     CUP_TRY(cup__attention_layer_set(a, list, cup_tensor_size(t->norm1, 0), heads, attention,
                                      part ? cup_comm_count(part->comm) : 1));
-    CUP_TRY(cup__layer_begin(m, sizeof *m, list, call_mlp));
     CUP_TRY(take_norms(a, list, t, o->qk_norm));
     CUP_TRY(cup_linear_layer_of(&a->qkv, list, t->qkv, t->qkv_bias, CUP_ACTIVATION_NONE));
     CUP_TRY(cup_linear_layer_of(&a->out, list, t->out, t->out_bias, CUP_ACTIVATION_NONE));
+    layer->mixed = t->router != NULL;
+    if (layer->mixed) {
+        const cup_experts_layer_options experts = experts_options(o);
+        return cup_experts_layer_of(&layer->experts, list, t->router, t->up, t->down,
+                                    o->experts_each, &experts);
+    }
+    CUP_TRY(cup__layer_begin(m, sizeof *m, list, call_mlp));
     CUP_TRY(cup_linear_layer_of(&m->up, list, t->up, t->up_bias, up));
     return cup_linear_layer_of(&m->down, list, t->down, t->down_bias, CUP_ACTIVATION_NONE);
 }
@@ -355,35 +297,46 @@ static cup_tensor *add_norm(const cup_transformer_layer *layer, cup_context *c, 
 
 /* The block; with `past`, behind what was read before. Nothing is kept of it but by the tape. */
 static cup_tensor *pass(const cup_transformer_layer *layer, cup_tensor *x, cup_tensor **delta,
-                        const reading *past)
+                        cup_tensor **cost, const cup__reading *past)
 {
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
-    cup_tensor *none = NULL;
+    cup_tensor *none = NULL, *owed = NULL;
     delta = delta ? delta : &none;
+    if (cost)
+        *cost = NULL;
     if (!c)
         return *delta = NULL;
     cup_scope_open(c);
     cup_tensor *y = add_norm(layer, c, false, x, *delta, &x);
-    *delta = past ? read_attention(&layer->attention, y, past)
+    *delta = past ? cup__reading_attention(&layer->attention, y, past)
                   : cup_attention_layer_call(&layer->attention, y);
     y = add_norm(layer, c, true, x, *delta, &x);
-    *delta = cup_mlp_layer_call(&layer->mlp, y);
+    *delta = layer->mixed ? cup_experts_layer_pass(&layer->experts, y, cost ? &owed : NULL)
+                          : cup_mlp_layer_call(&layer->mlp, y);
     bool whole = x && *delta;
-    if (cup_scope_return_all(c, (cup_tensor *[]){x, *delta}, 2) == CUP_OK && whole)
-        return x;
-    return *delta = NULL;
+    if (cup_scope_return_all(c, (cup_tensor *[]){x, *delta, owed}, 3) != CUP_OK || !whole)
+        return *delta = NULL;
+    if (cost)
+        *cost = owed;
+    return x;
 }
 
 cup_tensor *cup_transformer_layer_pass(const cup_transformer_layer *layer, cup_tensor *x,
                                        cup_tensor **delta)
 {
-    return pass(layer, x, delta, NULL);
+    return pass(layer, x, delta, NULL, NULL);
+}
+
+cup_tensor *cup_transformer_layer_pass_cost(const cup_transformer_layer *layer, cup_tensor *x,
+                                            cup_tensor **delta, cup_tensor **cost)
+{
+    return pass(layer, x, delta, cost, NULL);
 }
 
 /* One new row of one text as one kernel; false where there is none for it, or the layer's own calls
  * are to be seen. */
 static bool read_at_once(const cup_transformer_layer *layer, cup_context *c, cup_tensor **x,
-                         cup_tensor **delta, const reading *past)
+                         cup_tensor **delta, const cup__reading *past)
 {
     const cup_attention_layer *a = &layer->attention;
     const cup_mlp_layer *m = &layer->mlp;
@@ -421,14 +374,14 @@ static bool read_at_once(const cup_transformer_layer *layer, cup_context *c, cup
 }
 
 static cup_tensor *read_past(const cup_transformer_layer *layer, cup_tensor *x, cup_tensor **delta,
-                             const reading *past)
+                             const cup__reading *past)
 {
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
-    if (!c || check_past(layer, c, x, past) != CUP_OK)
+    if (!c || cup__reading_check(layer, c, x, past) != CUP_OK)
         return NULL;
     bool was = cup_grad_recording(c, false);
     if (!read_at_once(layer, c, &x, delta, past))
-        x = pass(layer, x, delta, past);
+        x = pass(layer, x, delta, NULL, past);
     cup_grad_recording(c, was);
     return x;
 }
@@ -437,7 +390,7 @@ cup_tensor *cup_transformer_layer_read(const cup_transformer_layer *layer, cup_t
                                        cup_tensor **delta, cup_tensor *keys, cup_tensor *values,
                                        int64_t used)
 {
-    return read_past(layer, x, delta, &(reading){keys, values, used, NULL});
+    return read_past(layer, x, delta, &(cup__reading){keys, values, used, NULL});
 }
 
 cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cup_tensor *x,
@@ -447,13 +400,14 @@ cup_tensor *cup_transformer_layer_read_at(const cup_transformer_layer *layer, cu
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
     if (c && !position)
         cup__fail(&c->error, CUP_ARGUMENT, "transformer: the position to read at is NULL");
-    return c && position ? read_past(layer, x, delta, &(reading){keys, values, 0, position}) : NULL;
+    const cup__reading past = {keys, values, 0, position};
+    return c && position ? read_past(layer, x, delta, &past) : NULL;
 }
 
 cup_tensor *cup_transformer_layer_call(const cup_transformer_layer *layer, cup_tensor *x)
 {
     cup_tensor *delta = NULL;
-    x = pass(layer, x, &delta, NULL);
+    x = pass(layer, x, &delta, NULL, NULL);
     if (!x)
         return NULL;
     cup_context *c = cup__parameters_context(layer->layer.parameters);

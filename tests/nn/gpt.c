@@ -209,6 +209,20 @@ TEST(gpt_recompute_draws_the_same_dropout)
     expect_like_keeping(&dropped, CUP_RECOMPUTE_POLICY_NORMS, 1, 0);
 }
 
+/* As are norms and activations the second time, and where rows of experts go. */
+TEST(gpt_recomputed_experts_give_the_same_bits)
+{
+    for (int gated = 0; gated < 2; gated++) {
+        cup_gpt_config mixed = gated ? llama : gpt2;
+        mixed.experts = 4;
+        mixed.balance = 0.1;
+        mixed.router_z = 0.01;
+        mixed.capacity = gated ? 1 : 0;
+        expect_like_keeping(&mixed, CUP_RECOMPUTE_POLICY_BLOCK, 1, 0);
+        expect_like_keeping(&mixed, CUP_RECOMPUTE_POLICY_NORMS, 2, 0);
+    }
+}
+
 /* Norms and activations are the same numbers the second time. */
 TEST(gpt_recomputed_norms_give_the_same_bits)
 {

@@ -1,0 +1,99 @@
+/* Attention of rows that come behind those whose keys and values are kept. */
+#include "cupola/ops.h"
+#include "dispatch/attributes.h"
+#include "nn/layers.h"
+
+cup_status cup__reading_check(const cup_transformer_layer *layer, cup_context *c,
+                              const cup_tensor *x, const cup__reading *past)
+{
+    const cup_attention_layer *a = &layer->attention;
+    char keys[CUP__SHAPE_TEXT], values[CUP__SHAPE_TEXT];
+    const cup_tensor *k = past->keys, *v = past->values;
+    if (!k || !v || x->ndim != 3)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "transformer: to read, it needs keys, values, and an x [B,T,width]");
+    cup__shape shape = cup__shape_of(k), other = cup__shape_of(v);
+    if (k->ndim != 4 || !cup__shape_equal(&shape, &other) || k->shape[0] != x->shape[0] ||
+        k->shape[1] != a->kv_heads || k->shape[3] != a->head_size || k->dtype != x->dtype ||
+        v->dtype != x->dtype)
+        return cup__fail(&c->error, CUP_SHAPE,
+                         "transformer: keys are %s and values %s; both must be [%lld,%d,length,%d] "
+                         "%s",
+                         cup__tensor_text(k, keys), cup__tensor_text(v, values),
+                         (long long)x->shape[0], a->kv_heads, a->head_size,
+                         cup_dtype_name(x->dtype));
+    if (past->position && x->shape[1] != 1)
+        return cup__fail(&c->error, CUP_SHAPE,
+                         "transformer: a position on the device is that of one row a text, not of "
+                         "%lld",
+                         (long long)x->shape[1]);
+    if (past->used < 0 || past->used > k->shape[2] || x->shape[1] > k->shape[2] - past->used)
+        return cup__fail(&c->error, CUP_STATE,
+                         "transformer: %lld positions were read, and there is no room for %lld "
+                         "more in keys of %lld",
+                         (long long)past->used, (long long)x->shape[1], (long long)k->shape[2]);
+    return CUP_OK;
+}
+
+/* The positions [from, to) of keys or values. */
+static cup_tensor *stretch(cup_tensor *all, int64_t from, int64_t to)
+{
+    cup__shape shape = cup__shape_of(all);
+    shape.size[2] = to - from;
+    return cup__tensor_view(all, &shape, all->stride, from * all->stride[2]);
+}
+
+/* Puts new keys or values behind those that are there and returns all of them. */
+static cup_tensor *append(cup_context *c, cup_tensor *all, int64_t used, cup_tensor *fresh)
+{
+    if (!fresh)
+        return NULL;
+    int64_t to = used + fresh->shape[2];
+    cup_tensor *place = stretch(all, used, to);
+    if (!place || !cup__op_call(c, &cup__rows[CUP__OP_copy], &fresh, 1, NULL, &place))
+        return NULL;
+    return stretch(all, 0, to);
+}
+
+static cup_tensor *heads_of(cup_context *c, cup_tensor *qkv, int64_t from, int64_t count)
+{
+    return cup_slice(c, qkv, (int64_t[]){0, from, 0, 0}, 4, (int64_t[]){-1, count, -1, -1}, 4);
+}
+
+cup_tensor *cup__reading_attention(const cup_attention_layer *layer, cup_tensor *x,
+                                   const cup__reading *past)
+{
+    cup_context *c = cup__parameters_context(layer->layer.parameters);
+    const cup_rope_scaling *scaling = &layer->rope_scaling;
+    cup_tensor *qkv = cup__attention_layer_qkv(layer, c, x);
+    if (!qkv)
+        return NULL;
+    if (past->position)
+        return cup_linear_layer_call(
+            &layer->out,
+            cup_qkv_attention_read(c, qkv, past->keys, past->values, past->position, layer->heads,
+                                   CUP_OPTIONS(cup_qkv_attention_read_options,
+                                               .rope_base = layer->rope ? layer->rope_base : 0,
+                                               .rope_factor = scaling->factor,
+                                               .rope_original = scaling->original,
+                                               .rope_low = scaling->low,
+                                               .rope_high = scaling->high)));
+    int64_t own = layer->heads, shared = layer->kv_heads;
+    int64_t batch = x->shape[0], length = x->shape[1];
+    const int64_t apart[] = {batch, length, own + 2 * shared, layer->head_size};
+    const int64_t together[] = {batch, length, own * layer->head_size};
+    const int64_t swap[] = {0, 2, 1, 3};
+    qkv = cup_permute(c, cup_reshape(c, qkv, 4, apart), swap, 4);
+    if (layer->rope)
+        qkv = cup_rope(c, qkv,
+                       CUP_OPTIONS(cup_rope_options, .base = layer->rope_base,
+                                   .offset = past->used, .heads = (int)(own + shared),
+                                   .factor = scaling->factor, .original = scaling->original,
+                                   .low = scaling->low, .high = scaling->high));
+    cup_tensor *q = heads_of(c, qkv, 0, own);
+    cup_tensor *k = append(c, past->keys, past->used, heads_of(c, qkv, own, shared));
+    cup_tensor *v = append(c, past->values, past->used, heads_of(c, qkv, own + shared, shared));
+    cup_tensor *o = cup_permute(
+        c, cup_attention(c, q, k, v, CUP_OPTIONS(cup_attention_options, .causal = true)), swap, 4);
+    return cup_linear_layer_call(&layer->out, cup_reshape(c, o, 3, together));
+}

@@ -72,6 +72,7 @@ static int make_trainer(train_run *r)
     r->training.stages = r->parts.stages;
     r->training.chunks = r->parts.chunks;
     r->training.ring = r->parts.ring;
+    r->training.expert = r->parts.expert;
     r->training.blocks = r->parts.blocks[0] ? r->parts.blocks : NULL;
     r->training.comm = r->comm;
     r->training.background = r->given->save_background;

@@ -17,7 +17,8 @@ typedef struct train_given {
     bool again; /* no option: a run that was started again goes on from its checkpoint */
     bool tune, tensorboard, ops, resume, overwrite, stochastic, untied, deterministic;
     bool save_background, qk_norm;
-    int64_t lora;
+    int64_t lora, experts, experts_per_token;
+    double capacity, balance, router_z;
     double lora_scale;
     int64_t layers, heads, kv_heads, head_size, width, hidden, context, vocabulary;
     int64_t batch, accumulate, steps, warmup, decline_steps;
@@ -53,11 +54,11 @@ int train_images(cli_call *call);
  * this one does the work. Returns an exit code. */
 int train_plan(const train_given *given, int *processes);
 /* How so many processes share out a model: in stages of chunks of so many blocks, each among
- * several; and into how many parts a text. Returns an exit code. */
+ * several; into how many parts a text; and how many share out its experts. Returns an exit code. */
 #define TRAIN_STAGES 64
 #define TRAIN_CHUNKS 32
 typedef struct train_parts {
-    int64_t tensor, stages, chunks, ring;
+    int64_t tensor, stages, chunks, ring, expert;
     int64_t blocks[TRAIN_STAGES * TRAIN_CHUNKS]; /* all 0: as many each */
 } train_parts;
 int train_parallel(const train_given *given, int processes, train_parts *out);

@@ -45,11 +45,11 @@ const cli_option train_options[] = {
      "the same by N processes on the --device there is, as on CPUs; 0: by one"},
     {"restarts", INTEGER(train_given, restarts, 0, 1000000), "N", "0",
      "how often all of several processes go on from the checkpoint when one has failed"},
-    {"parallel", TEXT(train_given, parallel), "dp=N,cp=R,pp=S,tp=M", NULL,
+    {"parallel", TEXT(train_given, parallel), "dp=N,cp=R,pp=S,tp=M,ep=E", NULL,
      "how several processes train: a model has S stages of blocks, one behind the other (pipeline "
      "parallel), M share out each (tensor parallel), R such groups have a part each of every text "
-     "(context parallel), and N of those share the texts of a step; what is left out is 1, but for "
-     "dp, which follows"},
+     "(context parallel), and N of those share the texts of a step, of which each E share out the "
+     "experts (expert parallel); what is left out is 1, but for dp, which follows"},
     {"stages", TEXT(train_given, stages), "BLOCKS,..", NULL,
      "how many blocks each stage of --parallel pp has; without it as many each as can be"},
     {"interleave", INTEGER(train_given, interleave, 1, TRAIN_CHUNKS), "N", "1",
@@ -125,6 +125,8 @@ const cli_option train_options[] = {
      "0: only before checkpoints"},
     {0}};
 
+#define BALANCE 0.01 /* as in Switch transformers */
+
 #define TAKE(option, field, value)                                                                 \
     do {                                                                                           \
         if (call_has(call, option))                                                                \
@@ -146,6 +148,13 @@ static void apply_model(const cli_call *call, cup_training *t)
     TAKE("qk-norm", model.qk_norm, qk_norm);
     TAKE("lora", lora_rank, lora);
     TAKE("lora-scale", lora_alpha, lora_scale);
+    TAKE("experts", model.experts, experts);
+    TAKE("experts-per-token", model.experts_each, experts_per_token);
+    TAKE("capacity", model.capacity, capacity);
+    TAKE("balance", model.balance, balance);
+    TAKE("router-z", model.router_z, router_z);
+    if (call_has(call, "experts") && !call_has(call, "balance") && !given->resume)
+        t->model.balance = BALANCE;
     if (given->positions)
         t->model.positions =
             strcmp(given->positions, "learned") ? CUP_POSITIONS_ROTARY : CUP_POSITIONS_LEARNED;

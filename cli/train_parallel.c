@@ -17,11 +17,11 @@ static bool take_pair(const char **text, char name[3], int *number)
 }
 
 /* In the order of their names here; 0 where nothing is said of one. */
-enum { COPIES, RING, STAGES, PARTS, WAYS };
+enum { COPIES, RING, STAGES, PARTS, EXPERTS, WAYS };
 
 static int take_pairs(const train_given *given, int numbers[WAYS])
 {
-    static const char *const names[WAYS] = {"dp", "cp", "pp", "tp"};
+    static const char *const names[WAYS] = {"dp", "cp", "pp", "tp", "ep"};
     char name[3];
     for (const char *text = given->parallel; *text || text == given->parallel;) {
         int number, which = 0;
@@ -29,8 +29,8 @@ static int take_pairs(const train_given *given, int numbers[WAYS])
         while (good && which < WAYS && strcmp(name, names[which]))
             which++;
         if (!good || which == WAYS || numbers[which])
-            return cli_usage("--parallel takes dp=N, cp=R, pp=S, tp=M or several of them with "
-                             "commas between, not %s",
+            return cli_usage("--parallel takes dp=N, cp=R, pp=S, tp=M, ep=E or several of them "
+                             "with commas between, not %s",
                              cli_shown(given->parallel));
         numbers[which] = number;
     }
@@ -82,7 +82,7 @@ static int check_parts(const train_given *given)
 int train_parallel(const train_given *given, int processes, train_parts *out)
 {
     int numbers[WAYS] = {0};
-    *out = (train_parts){.tensor = 1, .stages = 1, .chunks = 1, .ring = 1};
+    *out = (train_parts){.tensor = 1, .stages = 1, .chunks = 1, .ring = 1, .expert = 1};
     int code = given->parallel ? take_pairs(given, numbers) : CLI_OK;
     if (!code && given->zero > 2 && processes > 1 && given->sample)
         return cli_usage("--sample writes with the whole model, of which --zero %lld leaves each "
@@ -99,7 +99,12 @@ int train_parallel(const train_given *given, int processes, train_parts *out)
                          "--processes %lld, or change it",
                          given->parallel, (long long)(copies * each), processes,
                          (long long)(copies * each));
+    if (numbers[EXPERTS] > 1 && (each > 1 || copies % numbers[EXPERTS]))
+        return cli_usage("--parallel %s: ep=%d shares out experts among copies of all else, whose "
+                         "number, dp, is a multiple of it; leave cp, pp and tp out, or change it",
+                         given->parallel, numbers[EXPERTS]);
     out->ring = numbers[RING];
+    out->expert = numbers[EXPERTS];
     out->stages = numbers[STAGES];
     out->tensor = numbers[PARTS];
     if (out->stages > TRAIN_STAGES)
@@ -110,5 +115,5 @@ int train_parallel(const train_given *given, int processes, train_parts *out)
         return cli_usage("--interleave %lld is of the stages of a model: give --parallel pp=S, too",
                          (long long)out->chunks);
     code = take_stages(given, out);
-    return code || split == 1 ? code : check_parts(given);
+    return code || split * numbers[EXPERTS] == 1 ? code : check_parts(given);
 }

@@ -40,6 +40,8 @@ void train_announce(const train_run *r)
         fprintf(stderr, ", of %lld chunks each", (long long)r->parts.chunks);
     if (r->comm && r->parts.ring > 1)
         fprintf(stderr, "; texts in %lld parts", (long long)r->parts.ring);
+    if (r->comm && r->parts.expert > 1)
+        fprintf(stderr, "; experts in %lld parts", (long long)r->parts.expert);
     fputs(r->comm ? "\n" : "", stderr);
     fprintf(stderr, "device   %s, %s\n", cup_device_text(r->c), cup_dtype_name(m->dtype));
     fprintf(stderr, "text     %lld files, %s tokens of %lld kinds (%s)\n",
@@ -52,6 +54,10 @@ void train_announce(const train_run *r)
             (long long)m->config.layers, (long long)m->config.heads, (long long)m->config.width,
             (long long)m->config.context,
             progress_number((double)cup_gpt_parameter_count(&m->config, true), text));
+    if (m->config.experts)
+        fprintf(stderr, "experts  %lld in each layer, %lld of them a token: %s parameters\n",
+                (long long)m->config.experts, (long long)m->config.experts_each,
+                progress_number((double)cup_gpt_active_count(&m->config, true), text));
     if (m->adapters)
         fprintf(stderr, "learned  adapters of rank %lld: %s parameters\n", (long long)m->lora_rank,
                 progress_number((double)cup_parameters_count(m->adapters, true), text));

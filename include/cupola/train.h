@@ -69,6 +69,11 @@ typedef struct cup_training {
      * many each chunk has, of all stages in the order of the model: stages times chunks numbers.
      * 0: 1. All else is as of `stages`. */
     int64_t chunks;
+    /* So many processes whose ranks follow each other, each of which has its share of the batches,
+     * share out the experts of the model, see cup_gpt_experts_new; all else is whole on each. 0: 1.
+     * Nor is it kept in checkpoints, which hold the whole. `tensor`, `stages`, `ring`, `from` and
+     * optimizer.split have none. */
+    int64_t expert;
 } cup_training;
 
 /* A run that is known to work, under a name. */

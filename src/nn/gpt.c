@@ -161,9 +161,12 @@ static cup_status make_blocks(cup_gpt *m, const cup_transformer_tensors *tensors
 }
 
 cup_status cup__gpt_fits(cup_context *c, const cup_gpt_config *config, int64_t bytes_each,
-                         const char *what, int processes)
+                         const char *what, int processes, int sharing_experts)
 {
-    double count = (double)cup_gpt_parameter_count(config, true) / processes;
+    cup_gpt_config part = *config;
+    part.experts = (part.experts + sharing_experts - 1) / sharing_experts;
+    part.experts_each = 0;
+    double count = (double)cup_gpt_parameter_count(&part, true) / processes;
     char words[120];
     snprintf(words, sizeof words, "gpt: %s of %.4g million parameters", what, count * 1e-6);
     return cup_memory_check(c, count * (double)bytes_each, words);
@@ -179,8 +182,8 @@ static cup_status make(cup_gpt *m, sharers s)
     cup_context *c = m->context;
     size_t layers = (size_t)m->config.layers;
     int processes = cup_comm_count(s.among) * (int)(m->config.layers / blocks_here(m));
-    cup_status status =
-        cup__gpt_fits(c, &m->config, cup_dtype_size(m->dtype), "weights", processes);
+    cup_status status = cup__gpt_fits(c, &m->config, cup_dtype_size(m->dtype), "weights", processes,
+                                      cup_comm_count(s.experts));
     if (status != CUP_OK)
         return status;
     m->parameters = cup_parameters_new(c, m->dtype);

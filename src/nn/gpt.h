@@ -76,8 +76,8 @@ cup_status cup__gpt_tokens_check(const cup_gpt *m, cup_tensor *tokens);
 cup_tensor *cup__gpt_part(cup_tensor *x, int axis, int64_t from, int64_t to);
 
 /* What a model of so many parameters takes of memory, so many bytes for each, shared out to so many
- * processes: refused at once where the device has not as much. */
+ * processes, or its experts to so many: refused at once where the device has not as much. */
 cup_status cup__gpt_fits(cup_context *c, const cup_gpt_config *config, int64_t bytes_each,
-                         const char *what, int processes);
+                         const char *what, int processes, int sharing_experts);
 
 #endif

@@ -122,7 +122,7 @@ cup_status cup__buckets_make(cup_loop *l)
     int64_t megabytes;
     CUP_TRY(cup__env_integer(&l->c->error, CUP__ENV_COMM_BUCKET, &megabytes));
     /* What is shared out has sums over others beside, in another order. */
-    if (!l->comm || l->among || l->pipe || !megabytes)
+    if (!l->comm || l->among || l->pipe || l->experts || !megabytes)
         return CUP_OK;
     const cup_optimizer *o = l->optimizer;
     struct cup__buckets *b = l->buckets = cup__calloc(1, sizeof *b);

@@ -305,7 +305,8 @@ static cup_status make(cup_classifier *m, const char *folder)
     CUP_TRY(check_kept(m));
     CUP_TRY(take_names(m));
     CUP_TRY(cup_precision(c, how->precision));
-    m->loop = cup__loop_begin(c, &calls, &options, &cup__classifier_checkpoints, NULL);
+    m->loop = cup__loop_begin(c, &calls, &options, &cup__classifier_checkpoints,
+                              &(cup__loop_sharers){0});
     CUP_TRY(c->error.status);
     cup_seed(c, how->seed);
     CUP_TRY(cup__classifier_make(m));

@@ -169,13 +169,21 @@ int64_t cup__evaluated_texts(const cup_data *data, cup_split split, int64_t cont
     return texts > 0 && texts < windows ? texts : windows;
 }
 
+/* Those that have parts of texts, or of the experts, go through the same ones. */
+int cup__evaluated_together(const cup_gpt *m)
+{
+    const cup_parameters *list = m->parameters;
+    cup_comm *ring = cup_parameters_ring_comm(list);
+    return cup_comm_count(ring ? ring : cup_parameters_experts_comm(list));
+}
+
 /* The share of each process, then the sum of all. */
 static cup_status evaluate_share(evaluation *e, cup_comm *comm, int64_t batch, double *loss)
 {
     cup_context *c = e->model->context;
     int64_t begin, end;
     double sum;
-    int together = cup_comm_count(e->ring), groups = cup_comm_count(comm) / together;
+    int together = cup__evaluated_together(e->model), groups = cup_comm_count(comm) / together;
     cup__evaluated_share(comm, together, e->texts, &begin, &end);
     /* Parameters that come to all at a call come to those who have a batch less, too. */
     int64_t most = e->texts / groups + (e->texts % groups > 0);
@@ -214,7 +222,8 @@ cup_status cup__gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, 
                          data ? "place for the loss" : "data");
     evaluation e = {.model = m, .data = data, .split = split, .pipe = pipe};
     e.ring = cup_parameters_ring_comm(m->parameters);
-    comm = comm ? comm : e.ring;
+    cup_comm *experts = cup_parameters_experts_comm(m->parameters);
+    comm = comm ? comm : e.ring ? e.ring : experts;
     e.windows = cup_data_windows(data, split, m->config.context);
     e.texts = cup__evaluated_texts(data, split, m->config.context, texts);
     *loss = NAN;

@@ -34,12 +34,33 @@ static int64_t blocks_of(const cup_training *a)
     return most;
 }
 
+/* The numbers of the experts of all blocks. */
+static double inside_experts(const cup_gpt_config *g)
+{
+    double matrices = g->mlp == CUP_MLP_KIND_SWIGLU ? 3 : 2;
+    return matrices * (double)(g->layers * g->experts) * (double)g->width * (double)g->hidden;
+}
+
+/* Rows that go through experts of a process for each token: those of the token, or as many as there
+ * is room for where others send theirs. */
+static double rows_of_token(const cup_training *a)
+{
+    const cup_gpt_config *g = &a->model;
+    double each = (double)g->experts_each, processes = a->expert > 1 ? (double)a->expert : 1;
+    double own = (double)g->experts / processes;
+    double rows = processes * (each < own ? each : own);
+    double most = g->capacity > 0 ? g->capacity * each : rows;
+    return rows < most ? rows : most;
+}
+
 /* The numbers that are learned: of a model, or of the adapters beside its linear layers. */
 static double learned(const cup_training *a)
 {
     const cup_gpt_config *g = &a->model;
     double inside = (double)cup_gpt_parameter_count(g, false);
     double outside = (double)cup_gpt_parameter_count(g, true) - inside;
+    if (a->expert > 1)
+        inside -= inside_experts(g) * (1 - 1 / (double)a->expert);
     if (!a->lora_rank)
         return (outside + inside * (double)blocks_of(a) / (double)g->layers) / processes_of(a);
     double width = (double)g->width, hidden = (double)g->hidden;
@@ -87,15 +108,19 @@ static double kept_bytes(const cup_training *a)
     double width = (double)g->width, hidden = (double)g->hidden;
     double heads = (double)(g->heads * cup__gpt_head_size(g));
     double qkv = (double)(cup__gpt_parts(g) * cup__gpt_head_size(g));
-    double shared = heads + (g->qk_norm ? 2 : 1) * qkv +
-                    (g->mlp == CUP_MLP_KIND_SWIGLU ? 3 : 2) * hidden;
+    double rows = g->experts > 0 ? rows_of_token(a) : 1;
+    double inside = (g->mlp == CUP_MLP_KIND_SWIGLU ? 3 : 2) * hidden;
+    /* Rows that go to experts, their results and these in order are there beside. */
+    if (g->experts > 0)
+        inside = rows * (inside + 4 * width);
+    double shared = heads + (g->qk_norm ? 2 : 1) * qkv + inside;
     double block = 5 * width + shared / processes;
     double layers = (double)blocks_of(a);
     double blocks = layers * block;
     if (a->recompute == CUP_RECOMPUTE_POLICY_BLOCK)
         blocks = layers * width + 2 * block;
     if (a->recompute == CUP_RECOMPUTE_POLICY_NORMS)
-        blocks -= (layers - 1) * (2 * width + hidden / processes);
+        blocks -= (layers - 1) * (2 * width + rows * hidden / processes);
     /* A stage keeps as many batches as there are stages behind it, and the last one the logits. */
     int64_t kept = a->accumulate < stages_of(a) ? a->accumulate : stages_of(a);
     blocks *= (double)(kept > 1 ? kept : 1);
@@ -135,7 +160,8 @@ cup_status cup__training_fits(cup_context *c, const cup_training *a)
     int64_t each = adapted ? cup_dtype_size(a->dtype) : held_each(a, false) + gradient_each(a);
     CUP_TRY(cup__gpt_fits(c, &a->model, each,
                           adapted ? "weights" : "weights, gradients and optimizer",
-                          processes_of(a) * (int)stages_of(a)));
+                          processes_of(a) * (int)stages_of(a),
+                          a->expert > 1 ? (int)a->expert : 1));
     if (c->device->is_cuda)
         return CUP_OK;
     cup__room room;

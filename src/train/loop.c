@@ -95,7 +95,7 @@ static cup_status share_folder(cup_loop *l)
         return cup__fail(&l->c->error, CUP_MEMORY, "out of host memory for what hosts agree on");
     cup_status status = cup__comm_collect(l->comm, &mine, 1, all);
     /* Parts and stages are put together on rank 0. */
-    l->shared = mine != 0 && !l->among && !l->pipe;
+    l->shared = mine != 0 && !l->among && !l->pipe && !l->experts;
     for (int i = 0; i < count; i++)
         l->shared &= all[i] == all[0];
     cup__free(all);
@@ -119,8 +119,9 @@ static cup_status find_folder(cup_loop *l)
 
 cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
                           const cup_loop_options *options, const cup__loop_checkpoints *own,
-                          cup_comm *among)
+                          const cup__loop_sharers *sharers)
 {
+    cup_comm *parts = sharers->among ? sharers->among : sharers->experts;
     cup_loop *l = cup__calloc(1, sizeof *l);
     char *kind = cup__strdup(options->kind ? options->kind : "model");
     char *folder = options->folder ? cup__strdup(options->folder) : NULL;
@@ -132,8 +133,9 @@ cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
         return NULL;
     }
     *l = (cup_loop){.c = c,
-                    .comm = cup_comm_count(options->comm) > 1 ? options->comm : among,
-                    .among = among,
+                    .comm = cup_comm_count(options->comm) > 1 ? options->comm : parts,
+                    .among = sharers->among,
+                    .experts = sharers->experts,
                     .pipe = cup_comm_count(options->pipe) > 1 ? options->pipe : NULL,
                     .calls = *calls,
                     .options = *options,
@@ -210,7 +212,9 @@ cup_loop *cup_loop_new(cup_parameters *list, const cup_loop_calls *calls,
         take_calls(c, calls, &own_calls) != CUP_OK)
         return NULL;
     cup_scope_open(c);
-    cup_loop *l = cup__loop_begin(c, &own_calls, &own, &checkpoints, cup_parameters_comm(list));
+    const cup__loop_sharers sharers = {cup_parameters_comm(list),
+                                       cup_parameters_experts_comm(list)};
+    cup_loop *l = cup__loop_begin(c, &own_calls, &own, &checkpoints, &sharers);
     cup_status status = c->error.status;
     if (l) {
         status = cup__loop_train(l, list);

@@ -57,10 +57,14 @@ struct cup_loop {
     /* Of those, the processes that have the parts of one model with this one, or NULL: it has the
      * whole; and those that have the same part, of which each has its share of the batches. */
     cup_comm *among, *copies;
+    /* Of those, that have batches of their own, the processes that have the parts of the experts
+     * with this one, or NULL. */
+    cup_comm *experts;
+    cup_comm *alike; /* those that have the parts of this one: the copies, or fewer of them */
     /* Where processes have stages of one model: those of this one's, those that have the same
      * stage, and all that have something of the model; else NULL, `comm` and `among`. */
     cup_comm *pipe, *peers, *model;
-    bool owns_copies;
+    bool owns_copies, owns_alike;
     struct cup__pipeline *pipeline; /* or NULL */
     int64_t first, share; /* the batches of a step that are this process's */
     bool spread;          /* all have what rank 0 has */
@@ -116,11 +120,17 @@ struct cup_loop {
         "average", CUP__LATER(REAL), offsetof(type, at.average), 0, 1, true, NULL                  \
     }
 
+/* The processes that have the parts of the model, or of its experts, with this one; or NULL. */
+typedef struct cup__loop_sharers {
+    cup_comm *among, *experts;
+} cup__loop_sharers;
+
 /* Makes a loop in two steps, so that a folder that cannot be had is told before a model is made:
  * with options that were checked, and then with what it trains. */
 cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
                           const cup_loop_options *options,
-                          const cup__loop_checkpoints *checkpoints, cup_comm *among);
+                          const cup__loop_checkpoints *checkpoints,
+                          const cup__loop_sharers *sharers);
 cup_status cup__loop_train(cup_loop *loop, cup_parameters *list);
 
 /* Makes one step and one evaluation in the loop's context as it is, for the kernels they ask for;

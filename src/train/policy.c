@@ -72,7 +72,7 @@ cup_status cup__training_policy(cup_context *c, cup_trainer *t, cup_training *ow
     t->recompute = own->recompute;
     if (own->recompute != CUP_RECOMPUTE_POLICY_AUTO)
         return CUP_OK;
-    if (t->among || t->pipe || t->ring)
+    if (t->among || t->pipe || t->ring || t->experts)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "training: the policy \"auto\" is for processes that have the whole model "
                          "each; name none, norms or block, which cupola plan --gpus compares");

@@ -43,7 +43,7 @@ const cup__published_family *cup__published_family_of(const cup_gpt_config *conf
     const cup__published_family *f = cup__published_families;
     while (f->model_type && !f->is_one(config))
         f++;
-    return f->model_type ? f : NULL;
+    return f->model_type && !config->experts ? f : NULL;
 }
 
 static const cup__published_family *family_of(cup__error *error, const cup__json *json)
@@ -318,13 +318,18 @@ cup_status cup_gpt_export(cup_gpt *m, const char *folder)
     if (!folder)
         return cup__fail(&c->error, CUP_ARGUMENT, "export: the folder is NULL");
     CUP_TRY(cup__gpt_check_whole(m, "export"));
-    if (cup_parameters_comm(m->parameters))
+    if (cup_parameters_comm(m->parameters) || cup_parameters_experts_comm(m->parameters))
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "export: this process has a part of the model; load the whole from its "
                          "checkpoint");
     if (m->adapters)
         return cup__fail(&c->error, CUP_STATE,
                          "export: the model has adapters; merge them first, or export them alone");
+    if (m->config.experts > 0)
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "export: this GPT has experts in place of MLPs, and none of the families "
+                         "that are written (GPT-2, Llama, Qwen 2 and Qwen 3) has; keep its "
+                         "checkpoint");
     const cup__published_family *f = cup__published_family_of(&m->config);
     if (!f)
         return cup__fail(&c->error, CUP_UNSUPPORTED,

@@ -88,10 +88,35 @@ static cup_status check_pipe(const cup_loop *l)
     return CUP_OK;
 }
 
+/* Ranks stand in groups that have all experts each. */
+static cup_status group_experts(cup_loop *l)
+{
+    int64_t part = cup_comm_rank(l->experts), each = cup_comm_count(l->experts);
+    if (l->among || l->pipe || l->options.optimizer.split)
+        return cup__fail(&l->c->error, CUP_UNSUPPORTED,
+                         "training: experts that processes share out go with copies of all else; "
+                         "leave stages, parts of the model and the optimizer's `split` out");
+    l->owns_alike = true;
+    l->alike = cup_comm_split_new(l->comm, (int)part);
+    CUP_TRY(l->c->error.status);
+    int64_t group = cup_comm_rank(l->alike);
+    cup_status status = agree_on(l, l->experts, &group, 1);
+    CUP_TRY(l->c->error.status);
+    if (status == CUP_OK && cup_comm_count(l->alike) * each == cup_comm_count(l->comm) &&
+        cup_comm_rank(l->comm) == group * each + part)
+        return CUP_OK;
+    return cup__fail(&l->c->error, CUP_ARGUMENT,
+                     "training: %d processes are not alike groups of %lld that share out experts; "
+                     "make each of as many ranks that follow each other",
+                     cup_comm_count(l->comm), (long long)each);
+}
+
 cup_status cup__loop_group(cup_loop *l)
 {
-    l->copies = l->peers = l->comm;
+    l->copies = l->peers = l->alike = l->comm;
     l->model = l->among;
+    if (l->experts)
+        return group_experts(l);
     if (l->pipe)
         CUP_TRY(check_pipe(l));
     if (!l->among && !l->pipe)
@@ -103,6 +128,7 @@ cup_status cup__loop_group(cup_loop *l)
         l->peers = cup_comm_split_new(l->comm, stage);
         l->model = cup_comm_split_new(l->comm, cup_comm_rank(l->copies));
     }
+    l->alike = l->copies;
     CUP_TRY(l->c->error.status);
     return check_groups(l);
 }
@@ -115,6 +141,8 @@ void cup__loop_ungroup(cup_loop *l)
     }
     if (l->owns_copies)
         cup_comm_free(l->copies);
+    if (l->owns_alike)
+        cup_comm_free(l->alike);
 }
 
 void cup__evaluated_share(cup_comm *comm, int together, int64_t count, int64_t *begin,
@@ -199,13 +227,14 @@ static cup_status spread_tensors(cup_loop *l, bool resumed)
     int found = choose(l, weight, weights, false, false, room);
     found += choose(l, state, states, true, false, room + found);
     cup_status status = cup_comm_broadcast(l->peers, room, found, 0);
-    if (status == CUP_OK && l->among && resumed) {
+    bool parts = l->among || l->experts;
+    if (status == CUP_OK && parts && resumed) {
         status = cup__loop_deal(l);
-    } else if (status == CUP_OK && l->among) {
+    } else if (status == CUP_OK && parts) {
         /* Those who have the same part get that of the first of them. */
         found = choose(l, weight, weights, false, true, room);
         found += choose(l, state, states, true, true, room + found);
-        status = cup_comm_broadcast(l->copies, room, found, 0);
+        status = cup_comm_broadcast(l->alike, room, found, 0);
     }
     cup__free(room);
     return status == CUP_OK ? cup__pipeline_spread(l) : status;
@@ -242,7 +271,7 @@ static cup_status reduce_parts(cup_loop *l)
     cup_tensor *const *list = cup__optimizer_gradients_of(l->optimizer, false, &count);
     CUP_TRY(cup_comm_all_reduce(l->peers, list, count, CUP_COMBINE_SUM));
     list = cup__optimizer_gradients_of(l->optimizer, true, &count);
-    CUP_TRY(cup_comm_all_reduce(l->copies, list, count, CUP_COMBINE_SUM));
+    CUP_TRY(cup_comm_all_reduce(l->alike, list, count, CUP_COMBINE_SUM));
     return cup__pipeline_reduce(l);
 }
 
@@ -281,7 +310,7 @@ cup_status cup__loop_reduce(cup_loop *l)
         cup__split_summed(l->optimizer);
     } else if (cup__split_stage(l->optimizer) > 1) {
         CUP_TRY(cup__split_sum_all(l->optimizer));
-    } else if (l->among || l->pipe) {
+    } else if (l->among || l->pipe || l->experts) {
         CUP_TRY(reduce_parts(l));
     } else {
         cup_tensor *const *gradients = cup__optimizer_gradients(l->optimizer, &count);
@@ -421,8 +450,8 @@ cup_status cup__loop_compare(cup_loop *l)
     if (!l->comm)
         return CUP_OK;
     CUP_TRY(compare(l, l->peers, WHOLE));
-    if (l->among)
-        CUP_TRY(compare(l, l->copies, PART));
+    if (l->among || l->experts)
+        CUP_TRY(compare(l, l->alike, PART));
     bool shares = l->pipeline && l->pipeline->sharers;
     return shares ? compare(l, l->pipeline->sharers, SHARED) : CUP_OK;
 }

@@ -117,7 +117,7 @@ static void rehearse(cup_context *c, void *user)
     const cup_trainer *t = user;
     int64_t batch = t->rows, begin, end;
     (void)c;
-    cup__evaluated_share(t->loop->copies, cup_comm_count(t->ring), t->texts, &begin, &end);
+    cup__evaluated_share(t->loop->copies, cup__evaluated_together(t->model), t->texts, &begin, &end);
     if (end - begin >= batch)
         rehearse_rows(t, batch);
     if ((end - begin) % batch)
@@ -216,6 +216,26 @@ static cup_status make_ring(cup_context *c, cup_trainer *t, int64_t each)
     return c->error.status;
 }
 
+/* Makes groups of processes that have batches of their own and share out the experts. */
+static cup_status make_experts(cup_context *c, cup_trainer *t)
+{
+    const cup_training *a = &t->training;
+    int64_t count = cup_comm_count(a->comm), each = a->expert > 0 ? a->expert : 1;
+    if (a->expert < 0 || count % each)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "training: %lld processes are no groups of %lld that share out experts; "
+                         "start a multiple of them",
+                         (long long)count, (long long)a->expert);
+    if (each > 1 && (t->groups != count || t->ring || a->from || a->optimizer.split))
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "training: experts that processes share out go with copies of all else; "
+                         "leave out stages, parts of the model and of texts, split states and "
+                         "weights of a folder, which a run of one process may begin with");
+    if (each > 1)
+        t->experts = cup_comm_split_new(a->comm, (int)(cup_comm_rank(a->comm) / each));
+    return c->error.status;
+}
+
 /* Makes groups of processes that share out the model. */
 static cup_status group(cup_context *c, cup_trainer *t)
 {
@@ -251,7 +271,8 @@ static cup_status group(cup_context *c, cup_trainer *t)
     if (t->stages > 1)
         t->pipe = cup_comm_split_new(a->comm, (int)(t->group * tensor + rank % tensor));
     CUP_TRY(c->error.status);
-    return make_ring(c, t, each);
+    CUP_TRY(make_ring(c, t, each));
+    return make_experts(c, t);
 }
 
 /* Shares the batches of a step among the processes, or where these are not enough, the texts of
@@ -307,13 +328,15 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
         .between_ndim = 3,
         .between = {t->rows, length_of(t), a->model.width},
         .chunks = t->chunks};
-    t->loop = cup__loop_begin(c, &calls, &options, &cup__training_checkpoints, t->among);
+    t->loop = cup__loop_begin(c, &calls, &options, &cup__training_checkpoints,
+                              &(cup__loop_sharers){t->among, t->experts});
     if (!t->loop)
         return c->error.status;
     cup_seed(c, a->seed);
-    t->model = t->pipe ? cup_gpt_chunks_new(c, a->dtype, t->bounds[0], (int)t->chunks, &a->model,
-                                            t->among)
-                       : cup_gpt_among_new(c, a->dtype, &a->model, t->among);
+    t->model = t->pipe      ? cup_gpt_chunks_new(c, a->dtype, t->bounds[0], (int)t->chunks,
+                                                 &a->model, t->among)
+               : t->experts ? cup_gpt_experts_new(c, a->dtype, &a->model, t->experts)
+                            : cup_gpt_among_new(c, a->dtype, &a->model, t->among);
     if (!t->model)
         return c->error.status;
     CUP_TRY(cup__trainer_begin(c, t, folder));
@@ -354,6 +377,7 @@ static void free_parts(cup_trainer *t)
     cup_tensor_free(t->tokens);
     cup_tensor_free(t->targets);
     cup_gpt_free(t->model);
+    cup_comm_free(t->experts);
     cup_comm_free(t->ring);
     cup_comm_free(t->pipe);
     cup_comm_free(t->among);
@@ -406,7 +430,8 @@ cup_status cup__training_dry(cup_context *c, const cup_training *training, cup_t
                        .texts = training->batch,
                        .groups = 1,
                        .recompute = training->recompute};
-    t->training.tensor = t->training.stages = t->training.ring = t->training.chunks = 0;
+    t->training.tensor = t->training.stages = t->training.ring = 0;
+    t->training.chunks = t->training.expert = 0;
     t->training.comm = t->training.optimizer.split = NULL;
     t->training.from = NULL;
     CUP_TRY(share(c, t));

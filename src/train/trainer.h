@@ -26,6 +26,7 @@ struct cup_trainer {
     int64_t bounds[CUP__CHUNKS_MOST][2];
     int64_t group, groups; /* this one's among all */
     cup_comm *ring;        /* those that have a part of each text with this one, or NULL */
+    cup_comm *experts;     /* those that have parts of the experts with this one, or NULL */
     cup_recompute_policy recompute; /* never AUTO, of which `policy` then says why it is this */
     char policy[240];
     char *base; /* the model that adapters stand beside, or NULL */
@@ -82,6 +83,9 @@ void cup__training_kernels(cup_context *c, const cup_training *training);
 /* Makes a trainer for that, without data: to be let go of by the other. */
 cup_status cup__training_dry(cup_context *c, const cup_training *training, cup_trainer *t);
 void cup__training_dry_free(cup_trainer *t);
+
+/* How many processes whose ranks follow each other evaluate the same texts. */
+int cup__evaluated_together(const cup_gpt *m);
 
 /* As cup_gpt_evaluate, by all processes, each of which gets the loss. `pipe` is of the stages. */
 cup_status cup__gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, cup_comm *comm,

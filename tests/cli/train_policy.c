@@ -33,6 +33,7 @@ TEST(train_with_each_policy)
 {
     static const char *const words[] = {"", "--recompute none", "--recompute", "--recompute norms",
                                         "--recompute=auto"};
+    static const char *const mixed[] = {"--recompute none", "--recompute", "--recompute norms"};
     const char *folder = test_folder();
     char line[512], text[4000], *first = NULL;
     for (size_t i = 0; i < sizeof text; i++)
@@ -45,6 +46,19 @@ TEST(train_with_each_policy)
         EXPECT_INT(train(folder, line), 0);
         EXPECT((strstr(out, "policy   none: none needs ") != NULL) == (i == 4));
         char *now = losses(folder, i);
+        if (first)
+            EXPECT_TEXT(now, first);
+        cup__free(first);
+        first = now;
+    }
+    cup__free(first);
+    first = NULL;
+    for (size_t i = 0; i < sizeof mixed / sizeof *mixed; i++) {
+        snprintf(line, sizeof line,
+                 "--data text.txt --out %zu " SMALL " --steps 4 --experts 4 --dropout 0.1 %s",
+                 10 + i, mixed[i]);
+        EXPECT_INT(train(folder, line), 0);
+        char *now = losses(folder, 10 + i);
         if (first)
             EXPECT_TEXT(now, first);
         cup__free(first);

@@ -37,9 +37,22 @@ typedef struct parts {
     int zero;   /* what each has a share of, beside, see cup_optimizer_options */
     int64_t layers; /* 0: 4 */
     double dropout;
+    int64_t experts, expert; /* of the model, and how they are shared out */
+    double capacity;
 } parts;
 
 static const parts whole;
+
+/* With the experts that it says. */
+static cup_training mixed(const parts *p)
+{
+    cup_training a = training_of(p->gated);
+    a.model.experts = p->experts;
+    a.model.balance = p->experts ? 0.02 : 0;
+    a.model.router_z = p->gated && p->experts ? 0.001 : 0;
+    a.model.capacity = p->capacity;
+    return a;
+}
 
 static int64_t run(cup_context *c, cup_comm *comm, cup_training a, parts p, const char *folder,
                    bool resume, cup_training_point *out)
@@ -57,6 +70,7 @@ static int64_t run(cup_context *c, cup_comm *comm, cup_training a, parts p, cons
     a.optimizer.split = p.zero ? comm : NULL;
     a.optimizer.stage = p.zero;
     a.blocks = p.blocks;
+    a.expert = p.expert;
     s.trainer = cup_trainer_new(c, s.data, s.tokenizer, folder, &a);
     if (resume)
         cup_trainer_resume(s.trainer);
@@ -91,7 +105,7 @@ static void run_beside_one(cup_context *c, cup_comm *comm, void *user)
 {
     const parts *p = user;
     cup_training_point a[MOST_POINTS], b[MOST_POINTS];
-    cup_training training = training_of(p->gated);
+    cup_training training = mixed(p);
     training.model.layers = p->layers ? p->layers : training.model.layers;
     training.model.dropout = p->dropout;
     int64_t count = cup_comm_rank(comm) ? 0 : run(c, NULL, training, whole, NULL, false, a);
@@ -171,8 +185,51 @@ TEST(parallel_stages_drop_what_one_does)
     together(4, run_beside_one, &(parts){.stages = 2, .chunks = 2, .dropout = 0.1});
 }
 
+/* Experts alone, all or with a capacity, and with copies of all of them; and beside other ways that
+ * processes train. */
+TEST(parallel_experts_are_the_run_of_one)
+{
+    together(2, run_beside_one, &(parts){.experts = 4, .expert = 2, .dropout = 0.2});
+    together(4, run_beside_one, &(parts){.experts = 4, .expert = 4, .gated = true});
+    together(4, run_beside_one, &(parts){.experts = 2, .expert = 2, .capacity = 1.25});
+}
+
+TEST(parallel_experts_that_all_have_are_the_run_of_one)
+{
+    together(2, run_beside_one, &(parts){.experts = 4, .zero = 3});
+    together(2, run_beside_one, &(parts){.experts = 4, .gated = true});
+}
+
 /* Half of a run is shared out and saved, and goes on with the model whole, or shared out to others;
  * the other way round, too. */
+static void change_experts(cup_context *c, cup_comm *comm, void *user)
+{
+    static const int64_t first[] = {4, 2, 1}, second[] = {1, 4, 2};
+    cup_training_point a[MOST_POINTS], b[MOST_POINTS];
+    cup_training training = mixed(&(parts){.experts = 4});
+    char folder[500];
+    training.rate_end = training.rate;
+    int64_t count = run(c, NULL, training, whole, NULL, false, a);
+    for (int i = 0; i < 3; i++) {
+        cup_training half = training;
+        half.steps = 5;
+        snprintf(folder, sizeof folder, "%s/experts%d", (const char *)user, i);
+        run(c, comm, half, (parts){.expert = first[i]}, folder, false, b);
+        int64_t same = run(c, comm, training, (parts){.expert = second[i]}, folder, true, b);
+        expect_run(c, a, count, b, same, folder + strlen(folder) - 8);
+    }
+    if (cup_comm_rank(comm) == 0) {
+        cup_gpt *m = cup_gpt_load(c, folder);
+        if (!m || m->config.experts != 4 || m->config.experts_each != 2)
+            wrong("the model of a checkpoint is another one: %s", cup_error_text(c));
+        if (cup_gpt_export(m, folder) != CUP_UNSUPPORTED ||
+            !strstr(cup_error_text(c), "has experts in place of MLPs"))
+            wrong("a model with experts was published");
+        cup_error_clear(c);
+        cup_gpt_free(m);
+    }
+}
+
 static void change(cup_context *c, cup_comm *comm, void *user)
 {
     static const parts first[] = {{.tensor = 2},
@@ -212,6 +269,7 @@ TEST(parallel_checkpoints_are_of_any_number)
              (int)(strrchr(together_address(), '/') - together_address() - 5),
              together_address() + 5);
     together(4, change, folder);
+    together(4, change_experts, folder);
 }
 
 static void expect_words(cup_context *c, const char *words)
@@ -237,6 +295,13 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
         {{.ring = -2}, 4, 0, "no rings of -2"},
         {{.ring = 2}, 4, 0.1, "set dropout to 0"},
         {{.tensor = 2}, 1, 0, "1 heads and 1 of keys and values cannot be shared out equally to 2"},
+        {{.experts = 4, .expert = 3}, 4, 0, "no groups of 3 that share out experts"},
+        {{.experts = 4, .expert = 2, .zero = 1}, 4, 0, "go with copies of all else"},
+        {{.experts = 4, .expert = 2, .ring = 2}, 4, 0, "go with copies of all else"},
+        {{.experts = 3, .expert = 2}, 4, 0, "3 experts in a block cannot be shared out equally"},
+        {{.expert = 2}, 4, 0, "0 experts in a block cannot be shared out equally to 2"},
+        {{.experts = 2, .tensor = 2}, 4, 0, "has no stages, nor parts that processes share out"},
+        {{.experts = 2, .stages = 2}, 4, 0, "has no stages, nor parts that processes share out"},
         {{.stages = 2, .blocks = few}, 4, 0, "have 2 blocks together"},
         {{.stages = 2, .blocks = none}, 4, 0, "stage 0 of 2 has 0 of the"},
         {{.stages = 2, .chunks = 3}, 4, 0, "chunk 2 of stage 0 of 2 has 0 of the 4 blocks"},
@@ -245,7 +310,7 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
     cup_training_point b[MOST_POINTS];
     (void)user;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        cup_training training = training_of(false);
+        cup_training training = mixed(&cases[i].parts);
         training.model.heads = cases[i].heads;
         training.model.dropout = cases[i].dropout;
         run(c, comm, training, cases[i].parts, NULL, false, b);

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "comm/together.h"
 #include "cupola/cupola.h"
 #include "test.h"
@@ -319,5 +320,70 @@ TEST(experts_say_what_is_wrong)
     cup_experts_layer_of(&other, list, l.router, NULL, l.up, 2, NULL);
     EXPECT_CONTAINS(cup_error_text(c), "a tensor is NULL");
     cup_parameters_free(list);
+    cup_context_free(c);
+}
+
+/* Losses and slopes of a GPU beside those of the CPU, whose routes are the same for rows that are no
+ * near matches. */
+static void compare_places(cup_dtype dtype, const trial *t, double most)
+{
+    cup_context *c[] = {cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5)),
+                        cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda", .seed = 5))};
+    double found[2][5];
+    if (cup_error(c[1]) != CUP_OK)
+        test_skip("no GPU");
+    for (int i = 0; i < 2; i++) {
+        cup_parameters *list = cup_parameters_new(c[i], dtype);
+        cup_experts_layer l;
+        make(&l, list, t);
+        cup_tensor *x = cup_require_grad(cup_cast(c[i], input(c[i], 0.7), dtype)), *cost;
+        cup_tensor *y = cup_experts_layer_pass(&l, x, &cost);
+        cup_tensor *sum = cup_sum(c[i], cup_cast(c[i], cup_mul(c[i], y, y), CUP_F32), NULL, 0,
+                                  false);
+        cup_tensor *loss = cup_add(c[i], sum, cost);
+        EXPECT_INT(cup_backward(c[i], loss), CUP_OK);
+        cup_tensor *slopes[] = {cup_grad(x), cup_grad(l.router), cup_grad(l.up), cup_grad(l.down)};
+        found[i][4] = cup_tensor_item(loss);
+        for (int k = 0; k < 4; k++)
+            found[i][k] = cup_tensor_item(cup_norm(c[i], cup_cast(c[i], slopes[k], CUP_F32), NULL,
+                                                   0, false));
+        cup_parameters_free(list);
+    }
+    for (int k = 0; k < 5; k++)
+        EXPECT_NEAR(found[1][k], found[0][k], most * fabs(found[0][k]));
+    cup_context_free(c[0]);
+    cup_context_free(c[1]);
+}
+
+TEST(gpu_experts_are_those_of_a_cpu)
+{
+    for (int i = 0; i < TRIALS; i++) {
+        compare_places(CUP_F32, &trials[i], 2e-3);
+        compare_places(CUP_BF16, &trials[i], 5e-2);
+    }
+}
+
+/* Each allocation fails once, while a layer is made, called and goes backward. */
+TEST(experts_without_memory)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
+    bool done = false;
+    for (long n = 1; !done; n += n < 40 ? 1 : 17) {
+        cup_tensor *x = input(c, 0.7), *cost = NULL, *y = NULL;
+        cup_experts_layer l;
+        cup__memory_fail_at(n, false);
+        cup_parameters *list = cup_parameters_new(c, CUP_F64);
+        make(&l, list, &trials[5]);
+        if (list)
+            y = cup_experts_layer_pass(&l, x, &cost);
+        if (y)
+            cup_backward(c, cup_add(c, cup_sum(c, y, NULL, 0, false), cost));
+        done = cup_error(c) == CUP_OK && y;
+        cup__memory_fail_at(0, false);
+        EXPECT(done || cup_error(c) == CUP_MEMORY);
+        cup_error_clear(c);
+        cup_parameters_free(list);
+        cup_tape_clear(c);
+    }
     cup_context_free(c);
 }

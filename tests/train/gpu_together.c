@@ -62,18 +62,20 @@ TEST(together_gpus_share_batches_of_images)
     EXPECT(!strncmp(out, "0\n", 2) && atoi(out + 2) > 10);
 }
 
-/* What goes between stages, between those that share out a stage, or round between those that have
- * parts of texts, is captured with the step. NCCL is joined behind attention where that is computed
+/* What goes between stages, between those that share out a stage, round between those that have
+ * parts of texts, or to experts and back, is captured with the step. NCCL is joined behind attention where that is computed
  * while keys are on their way. */
 TEST(together_gpus_share_out_a_model)
 {
     static const char *const parallel[] = {"pp=2 --dropout 0.1", "tp=2 --dropout 0.1",
-                                           "cp=2 --dropout 0", "pp=2 --interleave 2 --dropout 0"};
-    static const char *const expected[] = {"0\n1 0\n", "0\n1 0\n", "0\n1 1\n", "0\n1 0\n"};
+                                           "cp=2 --dropout 0", "pp=2 --interleave 2 --dropout 0",
+                                           "ep=2 --experts 4 --dropout 0"};
+    static const char *const expected[] = {"0\n1 0\n", "0\n1 0\n", "0\n1 1\n", "0\n1 0\n",
+                                           "0\n1 0\n"};
     const char *folder = fake_begin();
     char out[4000];
     unsetenv("CUP_KERNELS");
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         int code = test_command(
             out, sizeof out,
             "build=$(realpath '%s') && cd '%s' && seq 3000 >t && "

@@ -415,8 +415,8 @@ typedef struct cup_transformer_layer_options {
     int64_t head_size; /* these as in cup_attention_layer_options */
     bool qk_norm;
     cup_rope_scaling rope_scaling;
-    /* Of experts in place of the MLP, see cup_experts_layer: how many, 0 being none, and how many of
-     * them a row goes through; the rest as in cup_experts_layer_options. They have no biases. */
+    /* Of experts in place of the MLP, see cup_experts_layer: how many, 0 being none, and how many
+     * of them a row goes through; the rest as in cup_experts_layer_options. They have no biases. */
     int64_t experts, experts_each;
     double capacity, balance, router_z;
 } cup_transformer_layer_options;

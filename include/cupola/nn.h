@@ -98,8 +98,9 @@ CUP_API cup_gpt *cup_gpt_among_new(cup_context *c, cup_dtype dtype, const cup_gp
                                    cup_comm *among);
 
 /* The same, of which the processes of a communicator, each with batches of its own, share out the
- * experts, see cup_parameters_experts: their number is a multiple of the processes. All of them call
- * what computes together, with as many tokens each; what is read by a cache has one process. */
+ * experts, see cup_parameters_experts: their number is a multiple of the processes. All of them
+ * call what computes together, with as many tokens each; what is read by a cache has one
+ * process. */
 CUP_API cup_gpt *cup_gpt_experts_new(cup_context *c, cup_dtype dtype, const cup_gpt_config *config,
                                      cup_comm *experts);
 
@@ -144,10 +145,10 @@ CUP_API cup_tensor *cup_gpt_stage_call(cup_gpt *m, cup_tensor *tokens, cup_tenso
 CUP_API cup_tensor *cup_gpt_logits(cup_gpt *m, cup_tensor *tokens);
 
 /* The mean cross-entropy of the targets [B,T], without those that are -1; one number. `training`
- * applies dropout, and adds what experts cost, see cup_gpt_config. With cup_parameters_ring tokens, targets, logits and loss are of this process's
- * part of each text, here and of a stage; T is then even, and times the processes the context at
- * most. Where all have as many targets, the mean of their losses is the whole's. A cache reads
- * whole texts all the same. */
+ * applies dropout, and adds what experts cost, see cup_gpt_config. With cup_parameters_ring tokens,
+ * targets, logits and loss are of this process's part of each text, here and of a stage; T is then
+ * even, and times the processes the context at most. Where all have as many targets, the mean of
+ * their losses is the whole's. A cache reads whole texts all the same. */
 CUP_API cup_tensor *cup_gpt_loss(cup_gpt *m, cup_tensor *tokens, cup_tensor *targets,
                                  bool training);
 

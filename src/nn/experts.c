@@ -23,6 +23,24 @@ static cup_tensor *small_keys(cup_context *c, cup_tensor *keys, int64_t groups)
     return cup_cast(c, keys, groups <= KEYS_OF_A_BYTE ? CUP_U8 : CUP_I32);
 }
 
+/* Before which place each group ends, and how many rows it has, from one reading of the keys. */
+static cup_status count_groups(cup_context *c, cup_tensor *keys, int64_t groups,
+                               cup__grouping *out)
+{
+    cup_tensor *numbers = cup_arange(c, CUP_F64, 0, (double)groups, NULL), *found[2] = {NULL};
+    cup_tensor *in[] = {cup_reshape(c, keys, 2, (int64_t[]){1, keys->count}),
+                        cup_reshape(c, numbers, 2, (int64_t[]){groups, 1})};
+    cup_expr *e = cup_expr_new(c, "key group", NULL,
+                               "sum[1](key <= group), sum[1](key == group)");
+    if (e)
+        cup_expr_call(e, in, NULL, found);
+    cup_expr_free(e);
+    out->ends = cup_cast(c, found[0], CUP_I64);
+    out->counts = found[1];
+    out->begins = cup_sub(c, found[0], found[1]);
+    return cup_error(c);
+}
+
 cup_status cup__group_rows(cup_context *c, cup_tensor *keys, int64_t groups, cup__grouping *out)
 {
     cup_tensor *sorted;
@@ -34,14 +52,7 @@ cup_status cup__group_rows(cup_context *c, cup_tensor *keys, int64_t groups, cup
     cup_tensor *places =
         cup_arange(c, rows < EXACT ? CUP_F32 : CUP_F64, 0, (double)rows, NULL);
     out->place = cup_cast(c, cup__unsort(c, places, out->order, 0, rows), CUP_I64);
-    cup_tensor *numbers = cup_arange(c, CUP_F64, 0, (double)groups, NULL);
-    cup_tensor *in[] = {cup_reshape(c, keys, 2, (int64_t[]){1, rows}),
-                        cup_reshape(c, numbers, 2, (int64_t[]){groups, 1})};
-    cup_tensor *ends = cup__formula(c, "key group", NULL, "sum[1](key <= group)", in, NULL);
-    cup_tensor *counts = cup__formula(c, "key group", NULL, "sum[1](key == group)", in, NULL);
-    out->ends = cup_cast(c, ends, CUP_I64);
-    out->counts = cup_cast(c, counts, CUP_I64);
-    return cup_error(c);
+    return count_groups(c, keys, groups, out);
 }
 
 static cup_status taken_forward(cup_context *c, cup_tensor *const *in, int count,

@@ -11,7 +11,8 @@ typedef struct cup__grouping {
     cup_tensor *order;  /* [M] i64: the row that stands at each place */
     cup_tensor *place;  /* [M] i64: the place at which each row stands */
     cup_tensor *ends;   /* [G] i64: the place before which each group ends */
-    cup_tensor *counts; /* [G] i64 */
+    cup_tensor *begins; /* [G] f64: the place at which it begins */
+    cup_tensor *counts; /* [G] f64 */
 } cup__grouping;
 
 /* By the group of each row, keys [M], which is at least 0; from `groups` on it is none. */

@@ -343,7 +343,8 @@ cup_tensor *cup_linear_layer_call(const cup_linear_layer *layer, cup_tensor *x)
     case CUP_ACTIVATION_SWIGLU:
         return cup_linear_swiglu(c, x, layer->weight, layer->bias);
     default:
-        return cup__layer_activate(c, layer->activation, cup_linear(c, x, layer->weight, layer->bias));
+        return cup__layer_activate(c, layer->activation,
+                                   cup_linear(c, x, layer->weight, layer->bias));
     }
 }
 

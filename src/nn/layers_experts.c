@@ -208,8 +208,7 @@ static cup_status choose(routing *r)
 static cup_status drop(routing *r)
 {
     cup_context *c = r->c;
-    cup_tensor *begin = cup_sub(c, r->by.ends, r->by.counts);
-    begin = cup_index_select(c, begin, r->expert, 0);
+    cup_tensor *begin = cup_index_select(c, r->by.begins, r->expert, 0);
     const double numbers[] = {(double)r->most, (double)r->experts};
     cup_tensor *in[] = {r->by.place, begin, r->expert};
     cup_tensor *key = cup__formula(c, "place begin expert", "most experts",
@@ -296,7 +295,7 @@ static cup_status arrange(const routing *r, sending *s)
     int64_t pairs = r->rows * r->each, most = r->each < own ? r->each : own;
     s->room = r->rows * most < r->most * own ? r->rows * most : r->most * own;
     /* Where the pairs of each process begin. */
-    cup_tensor *begin = cup_sub(c, r->by.ends, r->by.counts);
+    cup_tensor *begin = r->by.begins;
     begin = cup__part(c, cup_reshape(c, begin, 2, (int64_t[]){processes, own}), 1, 0, 1);
     cup_tensor *step = cup_arange(c, CUP_F64, 0, (double)s->room, NULL);
     cup_tensor *in[] = {begin, cup_reshape(c, step, 2, (int64_t[]){1, s->room})};

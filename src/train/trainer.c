@@ -116,8 +116,9 @@ static void rehearse(cup_context *c, void *user)
 {
     const cup_trainer *t = user;
     int64_t batch = t->rows, begin, end;
+    int together = cup__evaluated_together(t->model);
     (void)c;
-    cup__evaluated_share(t->loop->copies, cup__evaluated_together(t->model), t->texts, &begin, &end);
+    cup__evaluated_share(t->loop->copies, together, t->texts, &begin, &end);
     if (end - begin >= batch)
         rehearse_rows(t, batch);
     if ((end - begin) % batch)

@@ -323,8 +323,8 @@ TEST(experts_say_what_is_wrong)
     cup_context_free(c);
 }
 
-/* Losses and slopes of a GPU beside those of the CPU, whose routes are the same for rows that are no
- * near matches. */
+/* Losses and slopes of a GPU beside those of the CPU, whose routes are the same for rows that are
+ * no near matches. */
 static void compare_places(cup_dtype dtype, const trial *t, double most)
 {
     cup_context *c[] = {cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5)),

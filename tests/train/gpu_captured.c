@@ -103,8 +103,9 @@ static void expect_same(cup_training training, const char *precision, cup_recomp
     train(&training, 0, &calls);
     for (int64_t parts = 1; parts <= training.accumulate; parts++) {
         train(&training, parts, &replayed);
-        printf("%s: a step as calls %.0f us, replayed in %d parts %.0f us\n", cup_dtype_name(training.dtype),
-               calls.seconds / 50 * 1e6, (int)parts, replayed.seconds / 50 * 1e6);
+        printf("%s: a step as calls %.0f us, replayed in %d parts %.0f us\n",
+               cup_dtype_name(training.dtype), calls.seconds / 50 * 1e6, (int)parts,
+               replayed.seconds / 50 * 1e6);
         EXPECT_INT(replayed.count, calls.count);
         for (int64_t i = 0; i < calls.count; i++) {
             EXPECT(!memcmp(&calls.points[i].loss, &replayed.points[i].loss, sizeof(double)));

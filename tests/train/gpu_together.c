@@ -63,8 +63,8 @@ TEST(together_gpus_share_batches_of_images)
 }
 
 /* What goes between stages, between those that share out a stage, round between those that have
- * parts of texts, or to experts and back, is captured with the step. NCCL is joined behind attention where that is computed
- * while keys are on their way. */
+ * parts of texts, or to experts and back, is captured with the step. NCCL is joined behind
+ * attention where that is computed while keys are on their way. */
 TEST(together_gpus_share_out_a_model)
 {
     static const char *const parallel[] = {"pp=2 --dropout 0.1", "tp=2 --dropout 0.1",

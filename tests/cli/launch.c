@@ -230,6 +230,41 @@ TEST(launch_train_refuses)
     EXPECT_CONTAINS(out, "rank 1 did not come to rank 0");
 }
 
+TEST(launch_train_shares_out_experts)
+{
+    static const struct {
+        const char *options, *words;
+    } refused[] = {
+        {"--processes 2 --parallel ep=2", "0 experts in a block cannot be shared out equally"},
+        {"--processes 2 --parallel ep=2 --experts 3", "3 experts in a block cannot be shared out"},
+        {"--processes 2 --parallel tp=2 --experts 2", "a model with experts has no stages"},
+        {"--processes 4 --parallel tp=2,ep=2 --experts 2", "ep=2 shares out experts among copies"},
+        {"--processes 2 --parallel ep=4", "ep=4 shares out experts among copies"},
+        {"--processes 2 --parallel ep=2 --experts 2 --zero 1", "--zero 1 splits the states of"},
+        {"--processes 2 --parallel ep=2 --experts 2 --sample 9", "cupola generate writes with"}};
+    const char *folder = work_folder();
+    const char *flat = "--layers 2 --warmup 5 --decline constant --accumulate 4 --experts 4";
+    char words[300];
+    snprintf(words, sizeof words, "%s --steps 30 --out one", flat);
+    EXPECT_INT(train(folder, words), 0);
+    EXPECT_CONTAINS(out, "4 in each layer, 2 of them a token");
+    snprintf(words, sizeof words, "%s --steps 15 --processes 4 --parallel ep=2 --out four", flat);
+    EXPECT_INT(train(folder, words), 0);
+    EXPECT_CONTAINS(out, "4 processes, joined by sockets; experts in 2 parts");
+    snprintf(words, sizeof words, "--layers 2 --steps 30 --resume --processes 4 --parallel "
+                                  "dp=4,ep=4 --out four");
+    EXPECT_INT(train(folder, words), 0);
+    expect_steps(folder, "one", "four", 1e-5, 30);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        snprintf(words, sizeof words, "--steps 4 --accumulate 4 --out no %s", refused[i].options);
+        EXPECT(train(folder, words) > 0);
+        EXPECT_CONTAINS(out, refused[i].words);
+    }
+    EXPECT_INT(test_command(out, sizeof out, "'%s' generate --from '%s/four' --prompt a --tokens 9",
+                            command(), folder),
+               0);
+}
+
 TEST(launch_train_shares_out_a_model)
 {
     static const struct {

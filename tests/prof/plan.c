@@ -161,6 +161,44 @@ static void on_op(const cup_plan_op *op, void *user)
     s->count++;
 }
 
+static void count_grouped(const cup_plan_op *op, void *user)
+{
+    *(double *)user += strncmp(op->name, "grouped", 7) ? 0 : op->flops;
+}
+
+/* What a token goes through is counted, and all of it is kept. */
+TEST(plan_of_experts)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    cup_training a = cup_preset_find("gpt2-124m")->training;
+    cup_plan dense, mixed;
+    double flops = 0;
+    a.batch = 2;
+    a.accumulate = 1;
+    a.model.vocabulary = 50257;
+    a.model.dropout = 0;
+    EXPECT_INT(cup_training_plan(c, &a, "h200", &dense, NULL, NULL), CUP_OK);
+    a.model.experts = 8;
+    a.model.experts_each = 1;
+    EXPECT_INT(cup_training_plan(c, &a, "h200", &mixed, count_grouped, &flops), CUP_OK);
+    EXPECT_INT(mixed.parameters, cup_gpt_parameter_count(&a.model, true));
+    EXPECT(mixed.weight_bytes > 3.5 * (double)dense.weight_bytes);
+    EXPECT(fabs(mixed.flops / dense.flops - 1) < 0.05);
+    double mlp = 8.0 * 768 * 768; /* weights, each used three times by each token of a batch */
+    EXPECT_NEAR(flops, 12 * 6 * mlp * 2 * 1024, 1e-6 * flops);
+    static const cup_recompute_policy policies[] = {
+        CUP_RECOMPUTE_POLICY_NONE, CUP_RECOMPUTE_POLICY_NORMS, CUP_RECOMPUTE_POLICY_BLOCK};
+    int64_t held = INT64_MAX;
+    a.batch = 16;
+    for (int i = 0; i < 3; i++) {
+        a.recompute = policies[i];
+        EXPECT_INT(cup_training_plan(c, &a, "h200", &mixed, NULL, NULL), CUP_OK);
+        EXPECT((double)mixed.held_bytes < 0.97 * (double)held);
+        held = mixed.held_bytes;
+    }
+    cup_context_free(c);
+}
+
 TEST(plan_tells_ops_and_refuses_what_cannot_be)
 {
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));

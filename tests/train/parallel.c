@@ -48,7 +48,8 @@ static cup_training mixed(const parts *p)
 {
     cup_training a = training_of(p->gated);
     a.model.experts = p->experts;
-    a.model.balance = p->experts ? 0.02 : 0;
+    /* Which is of each part of a text by itself. */
+    a.model.balance = p->experts && !p->ring ? 0.02 : 0;
     a.model.router_z = p->gated && p->experts ? 0.001 : 0;
     a.model.capacity = p->capacity;
     return a;
@@ -197,7 +198,7 @@ TEST(parallel_experts_are_the_run_of_one)
 TEST(parallel_experts_that_all_have_are_the_run_of_one)
 {
     together(2, run_beside_one, &(parts){.experts = 4, .zero = 3});
-    together(2, run_beside_one, &(parts){.experts = 4, .gated = true});
+    together(2, run_beside_one, &(parts){.experts = 4, .ring = 2, .gated = true});
 }
 
 /* Half of a run is shared out and saved, and goes on with the model whole, or shared out to others;

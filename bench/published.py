@@ -9,7 +9,8 @@ peft's form beside it, of all linear layers and of some, read, written again and
 Radford and others 2019 (GPT-2); Touvron and others 2023 (Llama), Su and others 2021 (rotary
 positions), Zhang and Sennrich 2019 (RMSNorm), Shazeer 2020 (SwiGLU), Ainslie and others 2023
 (groups of heads), Yang and others 2025 (norms of queries and keys in Qwen 3), Grattafiori and
-others 2024 (Llama 3), Hu and others 2021 (LoRA)."""
+others 2024 (Llama 3), Hu and others 2021 (LoRA), Jiang and others 2024 (Mixtral). Models with
+experts take no adapters."""
 import argparse
 import ctypes
 import json
@@ -24,6 +25,7 @@ import torch.nn.functional as F
 WORST = 1e-3
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16}
+MIXED = ("mixtral", "qwen3_moe")
 LINEAR = {"rope_type": "linear", "factor": 2.5}
 
 
@@ -130,7 +132,34 @@ def scaled(frequency, rule):
     return (1 - smooth) * frequency / rule["factor"] + smooth * frequency
 
 
-def llama(kind, tied, base, newer, size=8, rule=None):
+def mixture(kind, h, t, y, each):
+    """Each token's experts, their weights divided by their sum unless there is one."""
+    mixtral = kind == "mixtral"
+    h += "block_sparse_moe." if mixtral else "mlp."
+    names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    weight, chosen = (y @ t[h + "gate.weight"].T).softmax(-1).topk(each, -1)
+    weight = weight / weight.sum(-1, keepdim=True) if each > 1 else weight
+    out = torch.zeros_like(y)
+    for e in range(t[h + "gate.weight"].shape[0]):
+        gate, up, down = (t[f"{h}experts.{e}.{n}.weight"] for n in names)
+        own = (weight * (chosen == e)).sum(-1, keepdim=True)
+        out += own * ((F.silu(y @ gate.T) * (y @ up.T)) @ down.T)
+    return out
+
+
+def experts_of(kind, h, shapes, width, hidden, count):
+    """Their shapes in place of those of the MLP."""
+    for name in ("gate", "up", "down"):
+        del shapes[f"{h}mlp.{name}_proj.weight"]
+    h += "block_sparse_moe." if kind == "mixtral" else "mlp."
+    names = ("w1", "w3", "w2") if kind == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    shapes[h + "gate.weight"] = (count, width)
+    for e in range(count):
+        for i, name in enumerate(names):
+            shapes[f"{h}experts.{e}.{name}.weight"] = (width, hidden) if i == 2 else (hidden, width)
+
+
+def llama(kind, tied, base, newer, size=8, rule=None, each=2):
     layers, heads, groups, width, hidden, vocabulary, context = 2, 6, 2, 48, 80, 61, 24
     inner = heads * size
     t = {"model.embed_tokens.weight": (vocabulary, width), "model.norm.weight": (width,)}
@@ -148,8 +177,10 @@ def llama(kind, tied, base, newer, size=8, rule=None):
         for name in "qkv" if kind == "qwen2" else "":
             t[f"model.layers.{i}.self_attn.{name}_proj.bias"] = (inner if name == "q" else
                                                                  groups * size,)
-        for name in "qk" if kind == "qwen3" else "":
+        for name in "qk" if kind.startswith("qwen3") else "":
             t[f"model.layers.{i}.self_attn.{name}_norm.weight"] = (size,)
+        if kind in MIXED:
+            experts_of(kind, f"model.layers.{i}.", t, width, hidden, 5)
     t = {name: torch.randn(shape) * 0.3 for name, shape in t.items()}
     config = {"model_type": kind, "num_hidden_layers": layers, "num_attention_heads": heads,
               "num_key_value_heads": groups, "hidden_size": width, "intermediate_size": hidden,
@@ -157,8 +188,13 @@ def llama(kind, tied, base, newer, size=8, rule=None):
               "hidden_act": "silu", "tie_word_embeddings": tied, "sliding_window": None}
     if kind == "qwen2":
         config.update(use_sliding_window=False, sliding_window=context // 2, max_window_layers=1)
-    if inner != width or kind == "qwen3":
+    if inner != width or kind.startswith("qwen3"):
         config["head_dim"] = size
+    if kind == "mixtral":
+        config.update(num_local_experts=5, num_experts_per_tok=each)
+    if kind == "qwen3_moe":
+        config.update(num_experts=5, num_experts_per_tok=each, norm_topk_prob=each > 1,
+                      moe_intermediate_size=hidden, intermediate_size=3 * hidden)
     if newer:
         config["rope_parameters"] = {"rope_theta": base, **(rule or {"rope_type": "default"})}
     else:
@@ -182,12 +218,15 @@ def llama(kind, tied, base, newer, size=8, rule=None):
             q, k, v = ((y @ t[f"{h}self_attn.{n}_proj.weight"].T +
                         t.get(f"{h}self_attn.{n}_proj.bias", 0)).unflatten(-1, (-1, size))
                        .transpose(1, 2) for n in "qkv")
-            if kind == "qwen3":
+            if kind.startswith("qwen3"):
                 q, k = norm(q, h + "self_attn.q_norm"), norm(k, h + "self_attn.k_norm")
             o = F.scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True,
                                                enable_gqa=True).transpose(1, 2).flatten(2)
             x = x + o @ t[h + "self_attn.o_proj.weight"].T
             y = norm(x, h + "post_attention_layernorm")
+            if kind in MIXED:
+                x = x + mixture(kind, h, t, y, each)
+                continue
             gate, up = (y @ t[f"{h}mlp.{n}_proj.weight"].T for n in ("gate", "up"))
             x = x + (F.silu(gate) * up) @ t[h + "mlp.down_proj.weight"].T
         head = "model.embed_tokens.weight" if tied else "lm_head.weight"
@@ -275,7 +314,10 @@ def main():
                         ("llama, stretched", llama("llama", False, 1e4, False, rule=LINEAR)),
                         ("mistral, wide heads", llama("mistral", False, 1e6, False, 12)),
                         ("qwen 3", llama("qwen3", True, 1e6, False, 16)),
-                        ("qwen 3, untied", llama("qwen3", False, 1e6, True, 8))):
+                        ("qwen 3, untied", llama("qwen3", False, 1e6, True, 8)),
+                        ("mixtral", llama("mixtral", False, 1e6, False)),
+                        ("qwen 3 moe", llama("qwen3_moe", False, 1e6, False, 16, each=3)),
+                        ("qwen 3 moe, one", llama("qwen3_moe", True, 1e6, True, each=1))):
         config, tensors, forward, vocabulary, context = made
         tokens = torch.randint(vocabulary, (3, context))
         want, errors = forward(tokens), []
@@ -286,11 +328,12 @@ def main():
             library.export(model, folder + "/again")
             again = library.logits(library.model(folder + "/again"), tokens, vocabulary)
             errors.append((again - want).abs().max().item())
-            beside = adapted(library, folder, made, tokens, None) + \
+            beside = [] if config["model_type"] in MIXED else \
+                adapted(library, folder, made, tokens, None) + \
                 adapted(library, folder, made, tokens, ("attn.c_attn", "q_proj", "v_proj"))
         worst = max(worst, *errors, *beside)
         print(f"{words:24} logits up to {want.abs().max():.2f}, off by {errors[0]:.1e}, written "
-              f"and read again {errors[1]:.1e}, with adapters {max(beside):.1e}")
+              f"and read again {errors[1]:.1e}, with adapters {max(beside, default=0):.1e}")
     sys.exit(worst > WORST)
 
 

@@ -16,7 +16,8 @@ const cli_option train_options[] = {
      "folder for the checkpoint, losses.csv, metrics.jsonl, loss.svg and loss.html"},
     {"from", TEXT(train_given, from), "DIR", NULL,
      "begin with model, weights and tokenizer of a checkpoint, or of a published GPT-2, Llama, "
-     "Mistral, Qwen 2 or Qwen 3 (config.json and safetensors, as Hugging Face has them); with "
+     "Mistral, Mixtral, Qwen 2, 3 or 3 MoE (config.json and safetensors, as Hugging Face has "
+     "them); with "
      "--resume, where the model beside adapters lies now"},
     {"resume", FLAG(train_given, resume), NULL, NULL,
      "go on from the checkpoint in --out, with its text, model and settings"},

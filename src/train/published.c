@@ -43,7 +43,7 @@ const cup__published_family *cup__published_family_of(const cup_gpt_config *conf
     const cup__published_family *f = cup__published_families;
     while (f->model_type && !f->is_one(config))
         f++;
-    return f->model_type && !config->experts ? f : NULL;
+    return f->model_type ? f : NULL;
 }
 
 static const cup__published_family *family_of(cup__error *error, const cup__json *json)
@@ -57,8 +57,8 @@ static const cup__published_family *family_of(cup__error *error, const cup__json
     if (f->model_type)
         return f;
     cup__fail(error, CUP_UNSUPPORTED,
-              "%s: models of type \"%.40s\" are not known; those of gpt2, llama, mistral, qwen2 "
-              "and qwen3 are",
+              "%s: models of type \"%.40s\" are not known; those of gpt2, llama, mistral, qwen2, "
+              "qwen3, mixtral and qwen3_moe are",
               json->name, type);
     return NULL;
 }
@@ -79,9 +79,21 @@ static void rows_of(const cup_gpt_config *g, cup__published_part part, int64_t r
                                                                   : rows;
 }
 
+static bool is_of_expert(const cup__published_tensor *t)
+{
+    return strstr(t->name, "experts.%d") != NULL;
+}
+
+/* One of the matrices of a stack. */
+static cup_tensor *matrix_of(cup_tensor *all, int i)
+{
+    cup_tensor *one = cup__gpt_part(all, 0, i, i + 1);
+    return one ? cup_reshape(all->context, one, 2, all->shape + 1) : NULL;
+}
+
 /* What a row of the table is of the model, as they have it: a view. NULL without an error where
  * the model has no such tensor. */
-static cup_tensor *view_of(cup_gpt *m, const cup__published_tensor *t, int block)
+static cup_tensor *view_of(cup_gpt *m, const cup__published_tensor *t, int block, int expert)
 {
     char name[LONGEST_NAME];
     int64_t count, from, rows;
@@ -91,6 +103,9 @@ static cup_tensor *view_of(cup_gpt *m, const cup__published_tensor *t, int block
         if (strcmp(named[i].name, name))
             continue;
         cup_tensor *own = named[i].tensor;
+        own = is_of_expert(t) ? matrix_of(own, expert) : own;
+        if (!own)
+            return NULL;
         rows_of(&m->config, t->part, own->shape[0], &from, &rows);
         own = cup__gpt_part(own, 0, from, from + rows);
         return t->transposed ? cup_permute(m->context, own, (const int64_t[]){1, 0}, 2) : own;
@@ -109,19 +124,28 @@ typedef struct walk {
     int64_t count;
 } walk;
 
-static cup_status visit_all(walk *w)
+/* A row of the table, of a block; of all experts where each has one. */
+static cup_status visit(walk *w, const cup__published_tensor *t, int block)
 {
     cup_context *c = w->model->context;
+    int count = is_of_expert(t) ? (int)w->model->config.experts : 1;
+    for (int e = 0; e < count; e++) {
+        char name[LONGEST_NAME];
+        snprintf(name, sizeof name, t->name, block, e);
+        cup_tensor *view = view_of(w->model, t, block, e);
+        CUP_TRY(c->error.status);
+        if (view)
+            CUP_TRY(w->visit(w, name, view));
+    }
+    return CUP_OK;
+}
+
+static cup_status visit_all(walk *w)
+{
     for (const cup__published_tensor *t = w->family->tensors; t->name; t++) {
-        bool in_block = strstr(t->own, "%d");
-        for (int i = 0; i < (in_block ? (int)w->model->config.layers : 1); i++) {
-            char name[LONGEST_NAME];
-            snprintf(name, sizeof name, t->name, i);
-            cup_tensor *view = view_of(w->model, t, i);
-            CUP_TRY(c->error.status);
-            if (view)
-                CUP_TRY(w->visit(w, name, view));
-        }
+        int count = strstr(t->own, "%d") ? (int)w->model->config.layers : 1;
+        for (int i = 0; i < count; i++)
+            CUP_TRY(visit(w, t, i));
     }
     return CUP_OK;
 }
@@ -325,25 +349,22 @@ cup_status cup_gpt_export(cup_gpt *m, const char *folder)
     if (m->adapters)
         return cup__fail(&c->error, CUP_STATE,
                          "export: the model has adapters; merge them first, or export them alone");
-    if (m->config.experts > 0)
-        return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "export: this GPT has experts in place of MLPs, and none of the families "
-                         "that are written (GPT-2, Llama, Qwen 2 and Qwen 3) has; keep its "
-                         "checkpoint");
     const cup__published_family *f = cup__published_family_of(&m->config);
     if (!f)
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "export: a GPT is published as a GPT-2 (learned positions, layernorm, "
                          "gelu, biases), as a Llama (rotary positions, rmsnorm, swiglu, no "
                          "biases), as a Qwen 2 (the same with biases of queries, keys and values) "
-                         "or as a Qwen 3 (with norms of queries and keys), and this one is "
-                         "neither");
+                         "or as a Qwen 3 (with norms of queries and keys); with experts as a "
+                         "Mixtral (else a Llama, of two or more a token) or a Qwen 3 MoE; and this "
+                         "one is neither");
     CUP_TRY(cup__folder_make(&c->error, folder));
     int64_t rows = 0;
     for (const cup__published_tensor *t = f->tensors; t->name; t++)
         rows++;
     walk w = {m, f, add, NULL, folder, NULL, 0};
-    w.list = cup__calloc((size_t)(rows * m->config.layers), sizeof *w.list);
+    int64_t each = m->config.layers * (m->config.experts > 0 ? m->config.experts : 1);
+    w.list = cup__calloc((size_t)(rows * each), sizeof *w.list);
     if (!w.list)
         return cup__fail(&c->error, CUP_MEMORY, "export: out of host memory");
     bool was = cup_grad_recording(c, false);

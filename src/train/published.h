@@ -17,7 +17,8 @@ typedef enum cup__published_part {
     CUP__PART_UP
 } cup__published_part;
 
-/* A tensor under our name and theirs, with %d for the block. */
+/* A tensor under our name and theirs, with %d for the block, and in theirs behind it for the expert
+ * where each has one of its own. */
 typedef struct cup__published_tensor {
     const char *own, *name;
     cup__published_part part;

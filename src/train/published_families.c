@@ -103,7 +103,7 @@ static bool is_gpt2(const cup_gpt_config *g)
 {
     return g->positions == CUP_POSITIONS_LEARNED && g->norm == CUP_NORM_KIND_LAYERNORM &&
            g->mlp == CUP_MLP_KIND_GELU && g->bias && g->kv_heads == g->heads && !g->head_size &&
-           !g->qk_norm;
+           !g->qk_norm && !g->experts;
 }
 
 static const cup__published_tensor gpt2_tensors[] = {
@@ -235,6 +235,42 @@ static cup_status read_qwen3(cup__error *error, const cup__json *json, cup_gpt_c
     return read_decoder(error, json, flag_or(json, "use_sliding_window", false), g);
 }
 
+/* What is said of experts, whose number goes by another name in each family. */
+static cup_status read_experts(cup__error *error, const cup__json *json, const char *count,
+                               cup_gpt_config *g)
+{
+    CUP_TRY(whole(error, json, count, &g->experts));
+    CUP_TRY(whole(error, json, "num_experts_per_tok", &g->experts_each));
+    return real_or(error, json, "router_aux_loss_coef", 0.001, &g->balance);
+}
+
+static cup_status read_mixtral(cup__error *error, const cup__json *json, cup_gpt_config *g)
+{
+    CUP_TRY(read_decoder(error, json, true, g));
+    CUP_TRY(read_experts(error, json, "num_local_experts", g));
+    if (g->experts_each == 1)
+        return refuse(error, json, "num_experts_per_tok", "one expert a token with a weight of 1");
+    return CUP_OK;
+}
+
+static cup_status read_qwen3_moe(cup__error *error, const cup__json *json, cup_gpt_config *g)
+{
+    const cup__json_node *dense = cup__json_find(json->root, "mlp_only_layers");
+    int64_t step;
+    CUP_TRY(read_qwen3(error, json, g));
+    CUP_TRY(read_experts(error, json, "num_experts", g));
+    CUP_TRY(whole(error, json, "moe_intermediate_size", &g->hidden));
+    CUP_TRY(whole_or(error, json, "decoder_sparse_step", 1, &step));
+    if (step != 1 || (dense && dense->kind == CUP__JSON_ARRAY && dense->count > 0))
+        return refuse(error, json, step != 1 ? "decoder_sparse_step" : "mlp_only_layers",
+                      "experts in some blocks and MLPs in others");
+    if (flag_or(json, "norm_topk_prob", false) != (g->experts_each > 1))
+        return refuse(error, json, "norm_topk_prob",
+                      "weights of several experts that have another sum than 1, or a weight of 1 "
+                      "of one");
+    return CUP_OK;
+}
+
 static void write_decoder(const cup_gpt_config *g, cup__json_writer *w)
 {
     cup__json_add_integer(w, "num_hidden_layers", g->layers);
@@ -269,6 +305,28 @@ static void write_qwen3(const cup_gpt_config *g, cup__json_writer *w)
     cup__json_add_boolean(w, "attention_bias", false);
 }
 
+static void write_experts(const cup_gpt_config *g, const char *count, cup__json_writer *w)
+{
+    cup__json_add_integer(w, count, g->experts);
+    cup__json_add_integer(w, "num_experts_per_tok", g->experts_each);
+    cup__json_add_number(w, "router_aux_loss_coef", g->balance);
+}
+
+static void write_mixtral(const cup_gpt_config *g, cup__json_writer *w)
+{
+    write_decoder(g, w);
+    write_experts(g, "num_local_experts", w);
+}
+
+static void write_qwen3_moe(const cup_gpt_config *g, cup__json_writer *w)
+{
+    write_qwen3(g, w);
+    write_experts(g, "num_experts", w);
+    cup__json_add_integer(w, "moe_intermediate_size", g->hidden);
+    cup__json_add_integer(w, "decoder_sparse_step", 1);
+    cup__json_add_boolean(w, "norm_topk_prob", g->experts_each > 1);
+}
+
 static bool is_decoder(const cup_gpt_config *g)
 {
     return g->positions == CUP_POSITIONS_ROTARY && g->norm == CUP_NORM_KIND_RMSNORM &&
@@ -277,17 +335,28 @@ static bool is_decoder(const cup_gpt_config *g)
 
 static bool is_llama(const cup_gpt_config *g)
 {
-    return is_decoder(g) && !g->qkv_bias && !g->qk_norm;
+    return is_decoder(g) && !g->qkv_bias && !g->qk_norm && !g->experts;
 }
 
 static bool is_qwen2(const cup_gpt_config *g)
 {
-    return is_decoder(g) && g->qkv_bias && !g->qk_norm && !g->head_size;
+    return is_decoder(g) && g->qkv_bias && !g->qk_norm && !g->head_size && !g->experts;
 }
 
 static bool is_qwen3(const cup_gpt_config *g)
 {
-    return is_decoder(g) && !g->qkv_bias && g->qk_norm;
+    return is_decoder(g) && !g->qkv_bias && g->qk_norm && !g->experts;
+}
+
+/* Mixtral's weights have a sum of 1, also where there is one. */
+static bool is_mixtral(const cup_gpt_config *g)
+{
+    return is_decoder(g) && !g->qkv_bias && !g->qk_norm && g->experts_each > 1;
+}
+
+static bool is_qwen3_moe(const cup_gpt_config *g)
+{
+    return is_decoder(g) && !g->qkv_bias && g->qk_norm && g->experts > 0;
 }
 
 #define LLAMA(own, name, part)                                                                     \
@@ -299,25 +368,48 @@ static bool is_qwen3(const cup_gpt_config *g)
         "h.%d.attn.c_attn.bias", "model.layers.%d.self_attn." name ".bias", CUP__PART_##part,      \
             false                                                                                  \
     }
+#define EXPERT(own, name, part)                                                                    \
+    {                                                                                              \
+        "h.%d.mlp.experts." own, "model.layers.%d." name ".weight", CUP__PART_##part, false        \
+    }
 /* The biases are there in Qwen 2 alone, the norms of queries and keys in Qwen 3. */
+#define DECODER                                                                                    \
+    {"wte.weight", "model.embed_tokens.weight", CUP__PART_ALL, false},                      \
+        LLAMA("ln_1.weight", "input_layernorm", ALL),                                              \
+        LLAMA("attn.c_attn.weight", "self_attn.q_proj", QUERIES),                                  \
+        LLAMA("attn.c_attn.weight", "self_attn.k_proj", KEYS),                                     \
+        LLAMA("attn.c_attn.weight", "self_attn.v_proj", VALUES), QWEN2("q_proj", QUERIES),         \
+        QWEN2("k_proj", KEYS), QWEN2("v_proj", VALUES),                                            \
+        LLAMA("attn.q_norm.weight", "self_attn.q_norm", ALL),                                      \
+        LLAMA("attn.k_norm.weight", "self_attn.k_norm", ALL),                                      \
+        LLAMA("attn.c_proj.weight", "self_attn.o_proj", ALL),                                      \
+        LLAMA("ln_2.weight", "post_attention_layernorm", ALL),                                     \
+        {"ln_f.weight", "model.norm.weight", CUP__PART_ALL, false},                         \
+    {                                                                                              \
+        "lm_head.weight", "lm_head.weight", CUP__PART_ALL, false                                   \
+    }
+
 static const cup__published_tensor llama_tensors[] = {
-    {"wte.weight", "model.embed_tokens.weight", CUP__PART_ALL, false},
-    LLAMA("ln_1.weight", "input_layernorm", ALL),
-    LLAMA("attn.c_attn.weight", "self_attn.q_proj", QUERIES),
-    LLAMA("attn.c_attn.weight", "self_attn.k_proj", KEYS),
-    LLAMA("attn.c_attn.weight", "self_attn.v_proj", VALUES),
-    QWEN2("q_proj", QUERIES),
-    QWEN2("k_proj", KEYS),
-    QWEN2("v_proj", VALUES),
-    LLAMA("attn.q_norm.weight", "self_attn.q_norm", ALL),
-    LLAMA("attn.k_norm.weight", "self_attn.k_norm", ALL),
-    LLAMA("attn.c_proj.weight", "self_attn.o_proj", ALL),
-    LLAMA("ln_2.weight", "post_attention_layernorm", ALL),
+    DECODER,
     LLAMA("mlp.c_fc.weight", "mlp.gate_proj", GATE),
     LLAMA("mlp.c_fc.weight", "mlp.up_proj", UP),
     LLAMA("mlp.c_proj.weight", "mlp.down_proj", ALL),
-    {"ln_f.weight", "model.norm.weight", CUP__PART_ALL, false},
-    {"lm_head.weight", "lm_head.weight", CUP__PART_ALL, false},
+    {0}};
+
+static const cup__published_tensor mixtral_tensors[] = {
+    DECODER,
+    LLAMA("mlp.router.weight", "block_sparse_moe.gate", ALL),
+    EXPERT("c_fc.weight", "block_sparse_moe.experts.%d.w1", GATE),
+    EXPERT("c_fc.weight", "block_sparse_moe.experts.%d.w3", UP),
+    EXPERT("c_proj.weight", "block_sparse_moe.experts.%d.w2", ALL),
+    {0}};
+
+static const cup__published_tensor qwen3_moe_tensors[] = {
+    DECODER,
+    LLAMA("mlp.router.weight", "mlp.gate", ALL),
+    EXPERT("c_fc.weight", "mlp.experts.%d.gate_proj", GATE),
+    EXPERT("c_fc.weight", "mlp.experts.%d.up_proj", UP),
+    EXPERT("c_proj.weight", "mlp.experts.%d.down_proj", ALL),
     {0}};
 
 const cup__published_family cup__published_families[] = {
@@ -326,4 +418,8 @@ const cup__published_family cup__published_families[] = {
     {"mistral", "MistralForCausalLM", NULL, llama_tensors, read_llama, write_llama, is_llama},
     {"qwen2", "Qwen2ForCausalLM", NULL, llama_tensors, read_qwen2, write_qwen2, is_qwen2},
     {"qwen3", "Qwen3ForCausalLM", NULL, llama_tensors, read_qwen3, write_qwen3, is_qwen3},
+    {"mixtral", "MixtralForCausalLM", NULL, mixtral_tensors, read_mixtral, write_mixtral,
+     is_mixtral},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", NULL, qwen3_moe_tensors, read_qwen3_moe, write_qwen3_moe,
+     is_qwen3_moe},
     {0}};

@@ -39,15 +39,22 @@ static void logits_of(cup_gpt *m, float *out)
 TEST(published_models_are_read_as_they_were_written)
 {
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
-    cup_gpt_config qwen2 = llama, qwen3 = llama, llama3 = llama;
+    cup_gpt_config qwen2 = llama, qwen3 = llama, llama3 = llama, mixtral, qwen3_moe;
     qwen2.qkv_bias = true;
     qwen3.qk_norm = true;
     qwen3.head_size = 6;
     llama3.head_size = 8;
     llama3.rope_scaling = (cup_rope_scaling){.factor = 8, .low = 1, .high = 4, .original = 16};
-    const cup_gpt_config *configs[] = {&gpt2, &llama, &qwen2, &qwen3, &llama3};
+    mixtral = llama;
+    mixtral.experts = 5;
+    mixtral.balance = 0.02;
+    qwen3_moe = qwen3;
+    qwen3_moe.experts = 4;
+    qwen3_moe.experts_each = 1;
+    const cup_gpt_config *configs[] = {&gpt2,   &llama,   &qwen2,    &qwen3,
+                                       &llama3, &mixtral, &qwen3_moe};
     const char *base = test_folder();
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 14; i++) {
         static float own[12 * 29], read[12 * 29];
         char folder[512];
         snprintf(folder, sizeof folder, "%s/%d", base, i);
@@ -67,6 +74,8 @@ TEST(published_models_are_read_as_they_were_written)
         logits_of(again, read);
         EXPECT(!memcmp(own, read, sizeof own));
         EXPECT_NEAR(again->config.epsilon, m->config.epsilon, 0);
+        EXPECT_INT(again->config.experts_each, m->config.experts_each);
+        EXPECT_NEAR(again->config.balance, i < 10 || i > 11 ? 0 : 0.02, 0);
         EXPECT_INT(again->config.head_size, m->config.head_size);
         EXPECT_NEAR(again->config.rope_scaling.high, m->config.rope_scaling.high, 0);
         cup_gpt *rounded = cup_gpt_import(c, folder, CUP_BF16);
@@ -101,6 +110,62 @@ static void expect_refused(cup_context *c, const char *folder, const char *part,
     cup_error_clear(c);
     EXPECT_INT(cup__file_write(NULL, path, text, strlen(text)), CUP_OK);
     cup__free(text);
+}
+
+/* A matrix of a published folder against rows of the model's, all experts one behind the other. */
+static void expect_rows(cup_gpt *m, cup_tensors *published, const char *name, const char *own,
+                        int64_t first)
+{
+    cup_tensor *theirs = cup_tensors_find(published, name);
+    cup_tensor *ours = cup_parameters_find(m->parameters, own);
+    EXPECT(theirs && ours);
+    const float *at = cup_tensor_data(ours);
+    int64_t width = cup_tensor_size(theirs, 1);
+    EXPECT(!memcmp(cup_tensor_data(theirs), at + first * width,
+                   (size_t)cup_tensor_count(theirs) * sizeof *at));
+}
+
+TEST(published_experts_have_names_of_their_own)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
+    const char *folder = test_folder();
+    cup_gpt_config config = llama;
+    config.experts = 3;
+    config.hidden = 10;
+    cup_gpt *m = cup_gpt_new(c, CUP_F32, &config);
+    EXPECT_INT(cup_gpt_export(m, folder), CUP_OK);
+    cup_tensors *all = cup_safetensors_load(c, folder);
+    const char *up = "h.1.mlp.experts.c_fc.weight", *down = "h.1.mlp.experts.c_proj.weight";
+#define MOE "model.layers.1.block_sparse_moe."
+    expect_rows(m, all, MOE "gate.weight", "h.1.mlp.router.weight", 0);
+    expect_rows(m, all, MOE "experts.2.w1.weight", up, 2 * 20);
+    expect_rows(m, all, MOE "experts.2.w3.weight", up, 2 * 20 + 10);
+    expect_rows(m, all, MOE "experts.1.w2.weight", down, 16);
+    cup_tensors_free(all);
+    expect_refused(c, folder, "\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 1",
+                   CUP_UNSUPPORTED, "one expert a token with a weight of 1");
+    expect_refused(c, folder, "\"num_local_experts\": 3", "\"num_local_experts\": 4", CUP_FORMAT,
+                   "by config.json it must be");
+    cup_gpt_free(m);
+    config.qk_norm = true;
+    m = cup_gpt_new(c, CUP_F32, &config);
+    EXPECT_INT(cup_gpt_export(m, folder), CUP_OK);
+    all = cup_safetensors_load(c, folder);
+    expect_rows(m, all, "model.layers.1.mlp.experts.2.up_proj.weight", up, 2 * 20 + 10);
+    cup_tensors_free(all);
+    expect_refused(c, folder, "\"norm_topk_prob\": true", "\"norm_topk_prob\": false",
+                   CUP_UNSUPPORTED, "another sum than 1");
+    expect_refused(c, folder, "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 2",
+                   CUP_UNSUPPORTED, "MLPs in others");
+    expect_refused(c, folder, "\"decoder_sparse_step\": 1", "\"mlp_only_layers\": [0]",
+                   CUP_UNSUPPORTED, "MLPs in others");
+    cup_gpt_free(m);
+    config.qkv_bias = true;
+    m = cup_gpt_new(c, CUP_F32, &config);
+    EXPECT_INT(cup_gpt_export(m, folder), CUP_UNSUPPORTED);
+    EXPECT_CONTAINS(cup_error_text(c), "with experts as a Mixtral");
+    cup_gpt_free(m);
+    cup_context_free(c);
 }
 
 TEST(published_models_are_refused_where_they_are_others)

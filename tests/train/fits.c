@@ -77,3 +77,28 @@ TEST(training_says_what_it_needs)
     training.model.width = 256;
     expect_bounds(training);
 }
+
+TEST(training_says_what_experts_need)
+{
+    cup_training training = tiny;
+    training.model.width = 128;
+    training.model.context = 128;
+    training.model.layers = 4;
+    training.model.experts = 8;
+    training.batch = 8;
+    training.accumulate = 1;
+    expect_bounds(training);
+    training.dtype = CUP_BF16;
+    training.model.mlp = CUP_MLP_KIND_SWIGLU;
+    training.batch = 16;
+    expect_bounds(training);
+    training.dtype = CUP_F32;
+    training.model.experts_each = 3;
+    training.model.capacity = 0.5;
+    expect_bounds(training);
+    training.model.layers = 12;
+    training.recompute = CUP_RECOMPUTE_POLICY_NORMS;
+    expect_bounds(training);
+    training.recompute = CUP_RECOMPUTE_POLICY_BLOCK;
+    expect_bounds(training);
+}

@@ -181,8 +181,8 @@ TEST(plan_cuts_texts)
     for (int ring = 1; ring <= 8; ring *= 2) {
         char words[300];
         snprintf(words, sizeof words,
-                 "--json --preset gpt2-124m --context 65536 --batch 1 --zero 0 --accumulate 1 "
-                 "--recompute --gpus %d --parallel cp=%d",
+                 "--json --preset gpt2-124m --context 131072 --batch 1 --zero 0 --accumulate 1 "
+                 "--recompute none --gpus %d --parallel cp=%d",
                  ring, ring);
         const cup__json_node *row = splits_of(words, &json);
         EXPECT_INT((int64_t)number(row, "cp"), ring);

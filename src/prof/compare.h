@@ -20,8 +20,8 @@ double cup__smallest(cup_dtype dtype);
 double cup__compare(const cup_tensor *want, const cup_tensor *got, double slack, char *note,
                     size_t note_size);
 
-/* The same where the unit is at least `least`; by rows `slack` is a part of the size of the row, the
- * last dimension, in place of the whole's. */
+/* The same where the unit is at least `least`; by rows `slack` is a part of the size of the row,
+ * along the last dimension, in place of the whole's. */
 double cup__compare_above(const cup_tensor *want, const cup_tensor *got, double slack, double least,
                           bool by_rows, char *note, size_t note_size);
 

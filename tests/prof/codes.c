@@ -1,6 +1,5 @@
 /* Codes are held against what they are roundings of. */
 #include <math.h>
-
 #include <string.h>
 
 #include "../test.h"

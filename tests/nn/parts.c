@@ -147,10 +147,7 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
     cup_parameters_among(list, comm);
     cup_attention_layer_new(&attention, list, "heads", 12, 3, NULL);
     refuse_one(c, "3 heads and 3 of keys and values cannot be shared out equally to 2 processes");
-    cup_attention_layer_new(&attention, list, "drops", 12, 2,
-                            CUP_OPTIONS(cup_attention_layer_options, .dropout = 0.1));
-    refuse_one(c, "set dropout to 0");
-    cup_attention_layer_new(&attention, list, "drops", 12, 2,
+    cup_attention_layer_new(&attention, list, "normed", 12, 2,
                             CUP_OPTIONS(cup_attention_layer_options, .qk_norm = true));
     refuse_one(c, "leave qk_norm out");
     cup_linear_layer_new(&linear, list, "odd", 4, 5,

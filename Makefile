@@ -186,8 +186,10 @@ asan: export CK_TIMEOUT_MULTIPLIER := 5
 # The gradients left out take differences of what the tests of their ops run here too, for minutes,
 # and so do the samples of all ops that are run again on other numbers of threads; the examples of
 # --help, caches of every size, and kills and stops of the command have tests of their own beside.
+# Of runs that several processes share those left out are others again with dropout or experts.
 ASAN_K := -gradient_attention -gradient_conv -deterministic_ops -examples_run -bpe_cache -ends_soon \
-    -survives_kills -survives_a_stop
+    -survives_kills -survives_a_stop -training_says_what_experts -parallel_experts_that_all_have \
+    -parallel_texts_in_parts_beside -parallel_parts_drop -parallel_stages_drop
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) BUILD=build/asan OPT=-O1 DEBUG=-g1 K="$(or $(K),$(ASAN_K))" \
 	    SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover -fno-omit-frame-pointer" test
@@ -195,7 +197,7 @@ asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 # at each of forty operations, or of one of several processes, show no more of threads than others do.
 TSAN_K := op_gelu op_sum op_layernorm op_softmax_grad op_linear_relu op_adamw tensor_ cuda_ cache_ \
     kernels_t pool_random bpe_ data_ train threads_ -killed_at_any -survives_kills -ends_soon \
-    -bpe_cache -training_says_what_it_needs
+    -bpe_cache -training_says_what
 tsan: export CK_TIMEOUT_MULTIPLIER := 20
 # OpenBLAS has threads of its own when a test forks, and mends itself in the child.
 tsan: export TSAN_OPTIONS := die_after_fork=0

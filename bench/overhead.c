@@ -121,6 +121,41 @@ static void call_dependent(subject *s)
     launch_empty(s, s->waiting, true);
 }
 
+/* The driver's calls while its launches are replaced by the next two. */
+static cup__driver_calls kept;
+
+static CUresult launch_twice(CUfunction function, unsigned x, unsigned y, unsigned z,
+                             unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                             CUstream stream, void **values, void **extra)
+{
+    kept.cuLaunchKernel(function, x, y, z, block_x, block_y, block_z, shared, stream, values,
+                        extra);
+    return kept.cuLaunchKernel(function, x, y, z, block_x, block_y, block_z, shared, stream,
+                               values, extra);
+}
+
+static CUresult launch_twice_ex(const CUlaunchConfig *config, CUfunction function, void **values,
+                                void **extra)
+{
+    kept.cuLaunchKernelEx(config, function, values, extra);
+    return kept.cuLaunchKernelEx(config, function, values, extra);
+}
+
+/* What a call costs beside the driver's launch of its own kernel, with its own attributes and
+ * arguments: the driver's part is what a call takes longer when that launch is made twice. */
+static void time_launches_twice(subject *s, work *call, const char *what)
+{
+    double once = time_calls(s, call, what);
+    kept = cup__driver;
+    cup__driver.cuLaunchKernel = launch_twice;
+    if (kept.cuLaunchKernelEx)
+        cup__driver.cuLaunchKernelEx = launch_twice_ex;
+    double twice = time_calls(s, call, "  the same, its kernel launched twice");
+    cup__driver = kept;
+    printf("%-52s %7.0f ns, ours %.0f ns\n", "  so the driver's launch of that kernel",
+           (twice - once) * 1e9, (2 * once - twice) * 1e9);
+}
+
 static const char ptx[] =
     ".version 7.8\n.target sm_90\n.address_size 64\n"
     ".visible .entry empty(.param .u64 a, .param .u64 b, .param .u64 y, .param .u64 n)\n"
@@ -175,6 +210,8 @@ static void time_cuda(subject *s)
     time_calls(s, call_dependent, "the same as a dependent launch");
     double ours = time_calls(s, call_add, "add of one element");
     printf("%-52s %7.0f ns\n", "  of that ours", (ours - driver) * 1e9);
+    time_launches_twice(s, call_add, "add of one element");
+    time_launches_twice(s, call_product, "linear of bf16 512x512 by 512x512");
     time_graph(s, call_driver, "replayed: an empty kernel");
     time_graph(s, call_dependent, "replayed: an empty dependent kernel");
     time_graph(s, call_add, "replayed: add of one element");

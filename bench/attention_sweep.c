@@ -57,7 +57,7 @@ typedef struct named_plan {
     {                                                                                              \
         size,                                                                                      \
         {                                                                                          \
-            warpgroups, step, stages, order, 0                                                     \
+            warpgroups, step, stages, 1, order, 0                                                  \
         }                                                                                          \
     }
 #define B(size, step, stages) F(size, 2, step, stages, 0)

@@ -36,9 +36,9 @@ static const cli_option options[] = {
     {"shapes", TEXT(bench_given, shapes), "SHAPES", NULL,
      "shapes of the inputs, as '32x768 768', of several calls with semicolons between; without it "
      "those each op names itself"},
-    {"attributes", TEXT(bench_given, attributes), "NAME=VALUE...", NULL,
-     "attributes that go with --shapes, as 'causal=1 axes=0,2'; without it those of the op's first "
-     "call"},
+    {"attributes", TEXT(bench_given, attributes), "'NAME=VALUE ...'", NULL,
+     "attributes that go with --shapes, in one word, as 'causal=1 dropout=0'; those not named are "
+     "as in the op's first call"},
     {"indices", INTEGER(bench_given, indices, 0, INT64_MAX), "N", "0",
      "whole numbers among the inputs, such as ids, are below this; 0: the op's own choice"},
     {"precision", CHOICE(bench_given, precision), "highest|high|medium", NULL,

@@ -9,6 +9,7 @@
 #define ROWS 128         /* of a block of backward */
 #define BARRIER_BYTES 16 /* of a stage of one ring */
 #define QUEUE_BYTES 24   /* of the tiles that are given out, see units.cuh */
+#define SHORT_MOST 768   /* keys that a query sees by a short list of blocks of 128 */
 
 static int64_t padded(const cup__attention *a)
 {
@@ -123,6 +124,17 @@ static int forward_step(const cup__attention *a)
     return step;
 }
 
+/* Whether tiles of 64 queries, several on a multiprocessor, do better: where blocks are that small, or
+ * so few that what begins and ends a tile takes longer than its products, and there are registers. */
+static bool is_short(const cup__attention *a)
+{
+    const cup_tensor *given = a->lists.given;
+    if (!given || a->dropout > 0 || a->score.changed || padded(a) > 128)
+        return false;
+    return a->lists.size <= 64 || (a->lists.size == 128 && padded(a) == 64 &&
+                                   given->shape[3] <= SHORT_MOST / 128);
+}
+
 /* Of backward's kernel of rows of queries. */
 static int queries_step(const cup__attention *a)
 {
@@ -147,8 +159,11 @@ static bool keys_are_tight(const cup__attention *a)
 
 cup__hopper_plan cup__hopper_choose(cup__hopper_kernel kernel, const cup__attention *a)
 {
-    cup__hopper_plan plan = {.warpgroups = 2, .stages = 2, .order = 1};
-    if (kernel == CUP__HOPPER_FORWARD) {
+    cup__hopper_plan plan = {.warpgroups = 2, .stages = 2, .blocks = 1, .order = 1};
+    if (kernel == CUP__HOPPER_FORWARD && is_short(a)) {
+        plan = (cup__hopper_plan){
+            .warpgroups = 1, .step = 64, .stages = 2, .blocks = padded(a) == 64 ? 3 : 2};
+    } else if (kernel == CUP__HOPPER_FORWARD) {
         plan.warpgroups = forward_warpgroups(a);
         plan.step = forward_step(a);
     } else if (kernel == CUP__HOPPER_QUERIES) {
@@ -262,7 +277,7 @@ static cup__kernel *kernel_of(const cup__attention *a, cup__hopper_kernel which,
         {"ORDER", plan->order},
     };
     int count = which == CUP__HOPPER_FORWARD ? 9 : 7;
-    int64_t most = cup__cuda_facts(cup__cuda_of(a->c->device))->multiprocessors;
+    int64_t most = plan->blocks * cup__cuda_facts(cup__cuda_of(a->c->device))->multiprocessors;
     int64_t units = units_of(a, which, plan);
     bool queued = is_queued(a, which, plan);
     *grid = (cup__grid){
@@ -272,6 +287,8 @@ static cup__kernel *kernel_of(const cup__attention *a, cup__hopper_kernel which,
     };
     cup__knob all[CUP__ATTENTION_KNOBS];
     count = cup__attention_knobs(a, knobs, count, all);
+    if (plan->blocks > 1)
+        all[count++] = (cup__knob){"BLOCKS", plan->blocks};
     if (queued && !a->score.formula) /* which says so itself */
         all[count++] = (cup__knob){"QUEUED", 1};
     if (bias_lies_in_pairs(a))

@@ -17,6 +17,9 @@
 #ifndef ORDER
 #define ORDER 1
 #endif
+#ifndef BLOCKS
+#define BLOCKS 1 /* on a multiprocessor at a time */
+#endif
 
 #include "attention_wgmma_scores.cuh"
 
@@ -291,7 +294,20 @@ DEVICE void consume(const attention_call &c, const layout &at)
 
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+/* The registers of a thread that copies, and of one that multiplies. */
+#if BLOCKS > 1
+#define GIVES 24
+#define BEGINS_WITH (65536 / (THREADS * BLOCKS) / 8 * 8)
+#define TAKES ((BEGINS_WITH * (WARPGROUPS + 1) - GIVES) / WARPGROUPS / 8 * 8)
+#elif WARPGROUPS == 2
+#define GIVES (SKIPS ? 40 : 24)
+#define TAKES (SKIPS ? 232 : 240)
+#else
+#define GIVES 32
+#define TAKES 160
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     attention_sm90_fwd(const __grid_constant__ tensor_map q, const __grid_constant__ tensor_map k,
                        const __grid_constant__ tensor_map v,
                        const __grid_constant__ attention_call c)
@@ -312,7 +328,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     if (threadIdx.x < 128) {
-        registers_give<WARPGROUPS != 2 ? 32 : SKIPS ? 40 : 24>();
+        registers_give<GIVES>();
         if (threadIdx.x < 32 && (SKIPS || elected()))
             produce(c, q, k, v, at, !SKIPS || elected());
 #if QUEUED
@@ -320,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             give_units(c.queue, at.units, units_of(c, ROWS));
 #endif
     } else {
-        registers_take<WARPGROUPS != 2 ? 160 : SKIPS ? 232 : 240>();
+        registers_take<TAKES>();
         consume(c, at);
     }
 #endif

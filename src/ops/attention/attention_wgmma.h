@@ -10,6 +10,7 @@ typedef struct cup__hopper_plan {
     int warpgroups; /* of 64 rows; backward has 2 */
     int step;       /* positions walked over at a time */
     int stages;
+    int blocks;       /* on a multiprocessor at a time; over 1 is for forward alone */
     int order;        /* forward: warpgroups start their products in turn */
     int64_t watchdog; /* nanoseconds after which a wait ends in a trap; 0: never */
 } cup__hopper_plan;

@@ -47,12 +47,8 @@ static void add_sizes(cup__text *to, const int64_t *numbers, int count, char bet
         cup__text_add(to, "%.*s%lld", i > 0, &between, (long long)numbers[i]);
 }
 
-/* What makes a call another one for its speed, as words for a record:
- * "call attention bf16:8x12x64x64 ... causal=1". */
-static void text_of(const cup__call *call, cup__text *to)
+void cup__words_of_inputs(const cup__call *call, cup__text *to)
 {
-    int64_t numbers[8];
-    cup__text_add(to, "call %s", call->row->name);
     for (int i = 0; i < call->in_count; i++) {
         const cup_tensor *t = call->in[i];
         cup__text_add(to, " %s", t ? cup_dtype_name(t->dtype) : "-");
@@ -66,6 +62,15 @@ static void text_of(const cup__call *call, cup__text *to)
         }
         cup__text_add(to, "%s", is_aligned(t) ? "" : ":unaligned");
     }
+}
+
+/* What makes a call another one for its speed, as words for a record:
+ * "call attention bf16:8x12x64x64 ... causal=1". */
+static void text_of(const cup__call *call, cup__text *to)
+{
+    int64_t numbers[8];
+    cup__text_add(to, "call %s", call->row->name);
+    cup__words_of_inputs(call, to);
     for (const cup__attribute *a = call->row->attributes; a && a->name; a++) {
         int count = numbers_of(a, call->attributes, numbers);
         if (count > 1 || (count == 1 && numbers[0])) {

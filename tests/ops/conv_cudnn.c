@@ -350,8 +350,9 @@ static void write_record(const char *folder, const char *way)
     snprintf(path, sizeof path, "%s/tuning.tsv", folder);
     setenv("CUP_TUNING", path, 1);
     snprintf(text, sizeof text,
-             "Fake GPU\t%d\t%s\tcall conv2d f32:2x3x5x4:steps=60,1,12,3 f32:4x3x1x1 - stride=1,1 "
-             "padding=0,0,0,0 dilation=1,1 groups=1 precision=high\t%s\t5\n",
+             "Fake GPU\t%d\t%s\tconv2d f32:2x3x5x4:steps=60,1,12,3 f32:4x3x1x1 - "
+             "height=5:kernel=1:stride=1:dilation=1:padding=0,0 "
+             "width=4:kernel=1:stride=1:dilation=1:padding=0,0 groups=1 precision=high\t%s\t5\n",
              cup__library_report_of(CUP__LIBCUDA)->version, cup_version(), way);
     cup__error error = {0};
     EXPECT_OK(&error, cup__file_write(&error, path, text, strlen(text)));
@@ -384,6 +385,23 @@ TEST(conv_cudnn_by_a_record)
         }
         cup_context_free(c);
     }
+    fake_expect_nothing_left();
+}
+
+/* A record is of what a call means, not of how its options are written. */
+TEST(conv_cudnn_by_a_record_with_defaults_left_out)
+{
+    char heard[200] = "";
+    const char *folder = begin();
+    setenv("CUP_LOG", "dispatch", 1);
+    cup_log_to(hear, heard);
+    write_record(folder, "cudnn rank=1");
+    cup_context *c = open_gpu();
+    cup_conv2d(c, filled(c, (int64_t[]){2, 3, 5, 4}, true, 1),
+               filled(c, (int64_t[]){4, 3, 1, 1}, true, 1), NULL, NULL);
+    EXPECT_TEXT(cup_error_text(c), "");
+    EXPECT_TEXT(heard, "  tuned: cudnn rank=1");
+    cup_context_free(c);
     fake_expect_nothing_left();
 }
 

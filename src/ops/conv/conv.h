@@ -44,6 +44,8 @@ cup_status cup__conv_input_specification(cup__call *call);
 cup_status cup__conv_weight_specification(cup__call *call);
 cup_status cup__scaled_conv_cpu(cup__call *call);
 void cup__conv_cost(const cup__call *call, double *bytes, double *flops);
+/* By what is meant: a stride that is left out, 1 and 1,1 are the same. */
+bool cup__conv_words(const cup__call *call, bool similar, struct cup__text *to);
 
 extern const cup__impl cup__conv_impls[], cup__conv_weight_impls[], cup__conv3d_impls[];
 extern const cup__impl cup__scaled_conv_impls[];
@@ -62,6 +64,7 @@ extern const cup__impl cup__scaled_conv_impls[];
                                     .bench = bench,                                                \
                                     .tolerance = 16,                                               \
                                     .cost = cup__conv_cost,                                        \
+                                    .words = cup__conv_words,                                      \
                                     __VA_ARGS__};
 
 #endif

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "dispatch/attributes.h"
+#include "dispatch/tuned.h"
+#include "tensor/context.h"
 
 #define MOST_SIDE ((int64_t)1 << 29) /* of sides, kernels and padding, so that sums fit an int */
 
@@ -176,4 +178,22 @@ cup__conv_numbers cup__conv_numbers_of(const cup__call *call)
     for (int d = 0; d < n.dims; d++)
         finish_side((cup__call *)(uintptr_t)call, &n, d); /* inference found it good */
     return n;
+}
+
+bool cup__conv_words(const cup__call *call, bool similar, cup__text *to)
+{
+    cup__conv_numbers n = cup__conv_numbers_of(call);
+    if (similar)
+        return false;
+    cup__text_add(to, "%s", call->row->name);
+    cup__words_of_inputs(call, to);
+    for (int d = 0; d < n.dims; d++)
+        cup__text_add(to, " %s=%lld:kernel=%lld:stride=%lld:dilation=%lld:padding=%lld,%lld",
+                      side_name(n.dims, d), (long long)n.in[d], (long long)n.kernel[d],
+                      (long long)n.stride[d], (long long)n.dilation[d],
+                      (long long)n.padding[d][0], (long long)n.padding[d][1]);
+    cup__text_add(to, " groups=%lld", (long long)n.groups);
+    if (call->in[0]->dtype == CUP_F32 && call->c->precision != CUP__HIGHEST)
+        cup__text_add(to, " precision=%s", cup__precision_names[call->c->precision]);
+    return true;
 }

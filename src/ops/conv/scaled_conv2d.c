@@ -138,4 +138,5 @@ const cup__op cup__op_scaled_conv2d = {
     .in_dtypes = {CODES, CODES, CUP__DTYPE(F32), CUP__DTYPE(F32), CUP__DTYPE(F32)},
     .tolerance = 16, /* as conv2d */
     .cost = cup__conv_cost,
+    .words = cup__conv_words,
 };

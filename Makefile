@@ -186,13 +186,19 @@ asan: export CK_TIMEOUT_MULTIPLIER := 5
 # The gradients left out take differences of what the tests of their ops run here too, for minutes,
 # and so do the samples of all ops that are run again on other numbers of threads; the examples of
 # --help, caches of every size, and kills and stops of the command have tests of their own beside.
-# Of runs that several processes share those left out are others again with dropout or experts.
+# Of runs that several processes share those left out are others again with dropout or experts. Ops
+# whose fixed calls are many or large make random ones instead, which are small.
 ASAN_K := -gradient_attention -gradient_conv -deterministic_ops -examples_run -bpe_cache -ends_soon \
     -survives_kills -survives_a_stop -training_says_what_experts -parallel_experts_that_all_have \
-    -parallel_texts_in_parts_beside -parallel_parts_drop -parallel_stages_drop
+    -parallel_texts_in_parts_beside -parallel_parts_drop -parallel_stages_drop \
+    $(foreach o,$(ASAN_RANDOM),-op_$o)
+ASAN_RANDOM := attention attention_grad attention_lse conv2d conv2d_input_grad conv2d_weight_grad \
+    scaled_attention scaled_conv2d scaled_matmul scaled_grouped_matmul linear_int4 linear_quantize \
+    linear_dropout linear_swiglu linear_silu linear_weight_grad
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) BUILD=build/asan OPT=-O1 DEBUG=-g1 K="$(or $(K),$(ASAN_K))" \
 	    SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover -fno-omit-frame-pointer" test
+	$(if $(K),,build/asan/cupola check --device cpu --op $(ASAN_RANDOM) --random 1000)
 # Ten times slower than without, so it runs the tests with threads unless K says otherwise; kills
 # at each of forty operations, or of one of several processes, show no more of threads than others do.
 TSAN_K := op_gelu op_sum op_layernorm op_softmax_grad op_linear_relu op_adamw tensor_ cuda_ cache_ \

@@ -64,6 +64,7 @@ typedef struct plan_run {
 typedef struct plan_row {
     cup_card card;
     cup_recompute_policy recompute;
+    int64_t layers;
     cup_plan plan;
     double mfu;
 } plan_row;
@@ -93,22 +94,35 @@ static void print_bytes(const plan_run *r, const cup_plan *p)
     static const char *const again[] = {
         [CUP_RECOMPUTE_POLICY_NONE] = "",
         [CUP_RECOMPUTE_POLICY_BLOCK] = ", blocks computed twice",
-        [CUP_RECOMPUTE_POLICY_NORMS] = ", norms and activations computed twice"};
+        [CUP_RECOMPUTE_POLICY_NORMS] = ", norms computed twice",
+        [CUP_RECOMPUTE_POLICY_POINTWISE] = ", norms and activations computed twice"};
     printf("%s parameters; %lld texts of %lld tokens%s\n",
            progress_number((double)p->parameters, text), (long long)a->batch,
            (long long)a->model.context, again[p->recompute]);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         printf("  %-34s %12s\n", rows[i].what, size((double)rows[i].bytes, text));
-    printf("\n%-16s %-10s %10s %10s  %-5s %10s %10s %7s\n", "card", "recompute", "needs", "has",
+    printf("\n%-16s %-12s %10s %10s  %-5s %10s %10s %7s\n", "card", "recompute", "needs", "has",
            "fits", "a step", "tokens/s", "MFU");
+}
+
+/* As "norms 3/12", of blocks. */
+static const char *policy_text(const plan_row *row, char text[40])
+{
+    const cup_plan *p = &row->plan;
+    const char *name = cup_recompute_policy_name(p->recompute);
+    if (p->recompute_blocks == 0 || p->recompute_blocks >= row->layers)
+        return name;
+    snprintf(text, 40, "%s %lld/%lld", name, (long long)p->recompute_blocks,
+             (long long)row->layers);
+    return text;
 }
 
 static void print_row(const plan_row *row)
 {
-    char needs[32], has[32], speed[32];
+    char needs[32], has[32], speed[32], policy[40];
     const cup_plan *p = &row->plan;
-    printf("%-16s %-10s %10s %10s  %-5s %7.1f ms %10s %5.1f %%\n", row->card.name,
-           cup_recompute_policy_name(p->recompute), size((double)p->held_bytes, needs),
+    printf("%-16s %-12s %10s %10s  %-5s %7.1f ms %10s %5.1f %%\n", row->card.name,
+           policy_text(row, policy), size((double)p->held_bytes, needs),
            size(row->card.memory_bytes, has), p->fits ? "yes" : "no", 1e3 * p->seconds,
            progress_number(p->tokens_per_second, speed), 100 * row->mfu);
 }
@@ -119,6 +133,7 @@ static void write_row(cli_json *w, const plan_row *row)
     json_open_object(w, NULL);
     json_add_string(w, "card", row->card.name);
     json_add_string(w, "recompute", cup_recompute_policy_name(p->recompute));
+    json_add_integer(w, "recompute_blocks", p->recompute_blocks);
     json_add_boolean(w, "fits", p->fits);
     json_add_integer(w, "parameters", p->parameters);
     json_add_integer(w, "weight_bytes", p->weight_bytes);
@@ -147,6 +162,7 @@ static int plan_row_of(plan_run *r, plan_row *row, bool tells_ops)
 {
     cup_training a = r->training;
     a.recompute = row->recompute;
+    row->layers = a.model.layers;
     /* As train chooses it on such a card. */
     if (!strcmp(row->card.arch, "sm_75") && !call_has(r->call, "dtype"))
         a.dtype = CUP_F32;
@@ -161,7 +177,8 @@ static int plan_card(plan_run *r, const char *name, bool first)
 {
     const train_given *given = r->call->given;
     static const cup_recompute_policy all[] = {
-        CUP_RECOMPUTE_POLICY_NONE, CUP_RECOMPUTE_POLICY_NORMS, CUP_RECOMPUTE_POLICY_BLOCK};
+        CUP_RECOMPUTE_POLICY_NONE, CUP_RECOMPUTE_POLICY_NORMS, CUP_RECOMPUTE_POLICY_POINTWISE,
+        CUP_RECOMPUTE_POLICY_BLOCK};
     bool one = given->recompute != NULL;
     plan_row row = {.recompute = r->training.recompute};
     if (!cup_card_find(name, &row.card))
@@ -169,7 +186,7 @@ static int plan_card(plan_run *r, const char *name, bool first)
                          cli_shown(name));
     int code = CLI_OK;
     /* All policies, so that what recomputing saves is seen; with --recompute it alone. */
-    for (int i = 0; i < (one ? 1 : 3) && !code; i++) {
+    for (int i = 0; i < (one ? 1 : 4) && !code; i++) {
         row.recompute = one ? row.recompute : all[i];
         code = plan_row_of(r, &row, false);
         if (!code && r->call->json)
@@ -231,6 +248,8 @@ static int check_given(const cli_call *call)
             return cli_usage("--%s is of several GPUs: give --gpus", several[i]);
     if (given->gpus && given->ops)
         return cli_usage("--ops tells of one card; leave --gpus out");
+    if (given->gpus && given->recompute_blocks)
+        return cli_usage("--recompute-blocks is of one card; leave --gpus out");
     return CLI_OK;
 }
 

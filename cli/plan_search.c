@@ -38,15 +38,16 @@ static int pass_by(search *r, int code)
     return code == CLI_MEMORY ? cli_fail(code, "%s", r->why) : CLI_OK;
 }
 
-/* Keeping all activations, and computing each block twice. */
+/* With each policy of what is computed again. */
 static int try_batch(search *r, plan_split split, int64_t batch)
 {
     int code = CLI_OK;
     if (!plan_share(r->s, batch, &split, r->why))
         return CLI_OK;
     static const cup_recompute_policy all[] = {
-        CUP_RECOMPUTE_POLICY_NONE, CUP_RECOMPUTE_POLICY_NORMS, CUP_RECOMPUTE_POLICY_BLOCK};
-    for (int i = 0; i < (r->wish->one ? 1 : 3) && !code; i++) {
+        CUP_RECOMPUTE_POLICY_NONE, CUP_RECOMPUTE_POLICY_NORMS, CUP_RECOMPUTE_POLICY_POINTWISE,
+        CUP_RECOMPUTE_POLICY_BLOCK};
+    for (int i = 0; i < (r->wish->one ? 1 : 4) && !code; i++) {
         split.recompute = r->wish->one ? r->s->training.recompute : all[i];
         code = plan_time(r->s, &split);
         code = code ? pass_by(r, code) : keep(r, &split);

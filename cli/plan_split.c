@@ -108,6 +108,7 @@ int plan_rehearse(plan_scene *s, const plan_part *part, cup_plan *out, plan_seco
         a.batch = part->texts;
         a.accumulate = part->batches;
         a.recompute = part->recompute;
+        a.recompute_blocks = 0;
         if (cup_training_plan(s->c, &a, s->card.name, out, on_op, &ends) != CUP_OK) {
             int code = cli_exit_of(cup_error(s->c));
             snprintf(s->why, sizeof s->why, "%s", cup_error_text(s->c));

@@ -190,8 +190,11 @@ static void apply_run(const cli_call *call, cup_training *t)
     TAKE("weight-decay", optimizer.weight_decay, weight_decay);
     TAKE("clip", optimizer.clip, clip);
     TAKE("ema", optimizer.average, ema);
-    if (given->recompute)
+    if (given->recompute) {
         cup_recompute_policy_find(given->recompute, &t->recompute);
+        t->recompute_blocks = 0; /* what a checkpoint says is of its own policy */
+    }
+    TAKE("recompute-blocks", recompute_blocks, recompute_blocks);
     if (call_has(call, "logits-memory"))
         t->logits_most = given->logits_memory << 20;
     TAKE("stochastic", optimizer.stochastic, stochastic);

@@ -17,7 +17,7 @@ _cupola()
     train:--bias) words='yes no qkv' ;;
     train:--decline) words='cosine linear constant root' ;;
     train:--optimizer) words='adamw sgd lion muon adam rmsprop adagrad' ;;
-    train:--recompute) words='none norms block auto' ;;
+    train:--recompute) words='none norms pointwise block auto' ;;
     plan:--preset) words='char demo gpt2-124m gpt2-350m gpt2-774m gpt2-1558m' ;;
     plan:--dtype) words='f32 bf16' ;;
     plan:--precision) words='highest high medium fp8' ;;
@@ -27,15 +27,15 @@ _cupola()
     plan:--bias) words='yes no qkv' ;;
     plan:--decline) words='cosine linear constant root' ;;
     plan:--optimizer) words='adamw sgd lion muon adam rmsprop adagrad' ;;
-    plan:--recompute) words='none norms block auto' ;;
+    plan:--recompute) words='none norms pointwise block auto' ;;
     bench:--dtype) words='f32 f64 f16 bf16 i8 f8e4m3 f8e5m2' ;;
     bench:--precision) words='highest high medium' ;;
     bench:--format) words='text json csv tsv html markdown' ;;
     tune:--dtype) words='f32 f64 f16 bf16 i8 f8e4m3 f8e5m2' ;;
     *:--color) words='auto always never' ;;
     *) [[ $word == -* ]] && case $verb in
-        train) words=' --data --weights --out --from --resume --overwrite --task --preset --device --dtype --precision --tune --gpus --processes --restarts --parallel --stages --interleave --zero --threads --deterministic --memory-limit --memory-share --memory-page --tensorboard --seed --sample --text-field --tokenizer --vocabulary --epochs --network --image-size --grey --skip-broken --as-needed --flip --crop --rotate --scale --color --erase --mixup --label-smoothing --layers --heads --kv-heads --head-size --qk-norm --width --hidden --context --positions --norm --mlp --experts --experts-per-token --balance --router-z --capacity --bias --untied --dropout --lora --lora-scale --steps --batch --accumulate --lr --lr-end --warmup --decline --decline-steps --optimizer --beta1 --beta2 --momentum --weight-decay --clip --ema --stochastic --recompute --logits-memory --evaluate-every --evaluate-texts --save-every --save-background --check-every --json --color --help' ;;
-        plan) words=' --card --preset --from --dtype --precision --vocabulary --memory-limit --ops --gpus --nodes --texts --parallel --interleave --zero --network --link --layers --heads --kv-heads --head-size --qk-norm --width --hidden --context --positions --norm --mlp --experts --experts-per-token --balance --router-z --capacity --bias --untied --dropout --lora --lora-scale --steps --batch --accumulate --lr --lr-end --warmup --decline --decline-steps --optimizer --beta1 --beta2 --momentum --weight-decay --clip --ema --stochastic --recompute --logits-memory --json --color --help' ;;
+        train) words=' --data --weights --out --from --resume --overwrite --task --preset --device --dtype --precision --tune --gpus --processes --restarts --parallel --stages --interleave --zero --threads --deterministic --memory-limit --memory-share --memory-page --tensorboard --seed --sample --text-field --tokenizer --vocabulary --epochs --network --image-size --grey --skip-broken --as-needed --flip --crop --rotate --scale --color --erase --mixup --label-smoothing --layers --heads --kv-heads --head-size --qk-norm --width --hidden --context --positions --norm --mlp --experts --experts-per-token --balance --router-z --capacity --bias --untied --dropout --lora --lora-scale --steps --batch --accumulate --lr --lr-end --warmup --decline --decline-steps --optimizer --beta1 --beta2 --momentum --weight-decay --clip --ema --stochastic --recompute --recompute-blocks --logits-memory --evaluate-every --evaluate-texts --save-every --save-background --check-every --json --color --help' ;;
+        plan) words=' --card --preset --from --dtype --precision --vocabulary --memory-limit --ops --gpus --nodes --texts --parallel --interleave --zero --network --link --layers --heads --kv-heads --head-size --qk-norm --width --hidden --context --positions --norm --mlp --experts --experts-per-token --balance --router-z --capacity --bias --untied --dropout --lora --lora-scale --steps --batch --accumulate --lr --lr-end --warmup --decline --decline-steps --optimizer --beta1 --beta2 --momentum --weight-decay --clip --ema --stochastic --recompute --recompute-blocks --logits-memory --json --color --help' ;;
         tokenize) words=' --data --tokenizer --out --validation --text-field --shard-tokens --threads --json --color --help' ;;
         launch) words=' --processes --restarts --json --color --help' ;;
         generate) words=' --from --adapters --ema --prompt --no-echo --tokens --texts --temperature --top-k --top-p --seed --device --threads --json --color --help' ;;

@@ -69,13 +69,15 @@ CUP_API void cup_tape_clear(cup_context *c);
 typedef cup_tensor *(*cup_block)(cup_context *c, cup_tensor *const *inputs, int count, void *user);
 
 /* What a model leaves out of what forward keeps for backward, which computes it again: nothing; the
- * inside of each block, by cup_recompute; what norms and activations give, by
- * cup_recompute_norms; or, of a training run (cupola/train.h), as little of it as memory needs. */
+ * inside of each block, by cup_recompute; what norms give, or norms, activations and other functions
+ * of each element, by cup_recompute_results; or, of a training run (cupola/train.h), as little of it
+ * as memory needs. */
 typedef enum cup_recompute_policy {
     CUP_RECOMPUTE_POLICY_NONE = 0,
     CUP_RECOMPUTE_POLICY_BLOCK = 1,
     CUP_RECOMPUTE_POLICY_NORMS = 2,
-    CUP_RECOMPUTE_POLICY_AUTO = 3
+    CUP_RECOMPUTE_POLICY_AUTO = 3,
+    CUP_RECOMPUTE_POLICY_POINTWISE = 4
 } cup_recompute_policy;
 
 /* Runs the block without keeping its intermediate results, and runs it again, with the same
@@ -92,14 +94,15 @@ CUP_API cup_status cup_recompute_all(cup_context *c, cup_blocks block, cup_tenso
                                      int count, void *user, cup_tensor **outputs,
                                      int output_count);
 
-/* Switches whether what norms and activations give is kept for what follows them, or computed again
- * when backward needs it, from what they were given and is kept anyway: some memory for little
- * time. These are layernorm and rmsnorm, also with a sum before them, gelu, silu and swiglu, also
- * behind a linear layer, and functions of one tensor whose gradient is made of what they were
- * given, as sin. No product is computed twice. Results have the same bits but for activations
- * behind linear layers in 16 bits, where the sum that is kept was rounded, and on a GPU for
- * rounding. Returns what it was; it is off in a new context. */
-CUP_API bool cup_recompute_norms(cup_context *c, bool on);
+/* Says which results are not kept for what follows them but computed again when backward needs them,
+ * from what they were made of, which is kept anyway: some memory for little time. With NORMS those
+ * of layernorm and rmsnorm, also with a sum before them; with POINTWISE also those of gelu, silu and
+ * swiglu, also behind a linear layer, and of functions of one tensor whose gradient is made of what
+ * they were given, as sin; with NONE, as in a new context, none. No product is computed twice.
+ * Results have the same bits but for activations behind linear layers in 16 bits, where the sum that
+ * is kept was rounded, and on a GPU for rounding. Returns what it was; another policy is
+ * CUP_ARGUMENT. */
+CUP_API cup_recompute_policy cup_recompute_results(cup_context *c, cup_recompute_policy policy);
 
 /* What the backward of an op of your own gets and gives. All tensors are borrowed. */
 typedef struct cup_custom_grad {

@@ -69,8 +69,8 @@ typedef struct cup_gpt {
     cup_tensor *norm, *norm_bias;
     cup_tensor *head; /* [rows, width]; the embedding itself unless untied */
     struct cup__gpt_pass *passes; /* the library's own */
-    cup_recompute_policy recompute; /* BLOCK: a third more time; NORMS: a few percent; AUTO is as
-                                       NONE here */
+    cup_recompute_policy recompute; /* BLOCK: a third more time; POINTWISE: three percent; NORMS:
+                                       two; AUTO is as NONE here */
     int64_t logits_most; /* bytes of logits that a loss may have at once; where there are more,
                             their rows are taken in chunks. 0: 1 GB */
     cup_parameters *adapters; /* what is learned in place of the parameters; see cup_gpt_adapt */
@@ -80,6 +80,9 @@ typedef struct cup_gpt {
     int64_t first, end;  /* the blocks that are here, of a stage; all of others */
     int64_t *bounds; /* of a stage of several chunks [chunks, 2]: from which block to which */
     int chunks;      /* 1 of others */
+    int64_t recompute_blocks; /* in so many of the first blocks, and in the others the policy that
+                                 is next cheaper: POINTWISE of BLOCK, NORMS of that, NONE of NORMS;
+                                 0: in all */
 } cup_gpt;
 
 /* A new model: weights normal with deviation 0.02, those that lead back to the residual stream

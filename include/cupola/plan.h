@@ -29,8 +29,9 @@ typedef struct cup_plan {
                                 recomputing adds */
     double seconds;          /* a step */
     double tokens_per_second;
-    cup_recompute_policy recompute; /* the training's; of AUTO the first of NONE, NORMS and BLOCK
-                                       that fits, or else BLOCK */
+    cup_recompute_policy recompute; /* the training's; of AUTO the first of NONE, NORMS, POINTWISE
+                                       and BLOCK that fits, or else BLOCK */
+    int64_t recompute_blocks;       /* the training's; of AUTO as few as fit; 0: all */
 } cup_plan;
 
 /* What the calls of one op in a step take. */

@@ -26,8 +26,9 @@ typedef struct cup_training {
     int64_t evaluate_texts; /* texts of the validation part that are evaluated; 0: all of it */
     int64_t save_every;     /* steps between checkpoints; 0: only behind all steps */
     uint64_t seed;          /* of the first weights, the batches and dropout */
-    /* See cup_gpt. AUTO is the first of NONE, NORMS and BLOCK with which a step and an evaluation
-     * stay below what the context may hold, see cup_options, and below what is free. */
+    /* See cup_gpt. AUTO is the first of NONE, NORMS, POINTWISE and BLOCK with which a step and an
+     * evaluation stay below what the context may hold, see cup_options, and below what is free, in
+     * as few blocks as that takes, see `recompute_blocks`. */
     cup_recompute_policy recompute;
     int64_t logits_most;    /* see cup_gpt */
     const char *precision;  /* of f32 products, see cup_precision; NULL: what the context has; or
@@ -74,6 +75,7 @@ typedef struct cup_training {
      * Nor is it kept in checkpoints, which hold the whole. `tensor`, `stages`, `ring`, `from` and
      * optimizer.split have none. */
     int64_t expert;
+    int64_t recompute_blocks; /* see cup_gpt; 0: all */
 } cup_training;
 
 /* A run that is known to work, under a name. */

@@ -74,7 +74,7 @@ static void add_advice(const cup__pool *pool, const cup__memory_use *use, int64_
         cup__text_add(text, "; captured graphs hold %s: free those that are done with",
                       cup__text_bytes((double)graphs, words));
     if (use->allocated >= missing && pool->used.count)
-        cup__text_add(text, "; a smaller batch, or cup_recompute_norms or cup_recompute for the "
+        cup__text_add(text, "; a smaller batch, or cup_recompute_results or cup_recompute for the "
                             "blocks of the model, needs less");
 }
 

@@ -74,6 +74,7 @@ typedef struct cup__impl {
     double tolerance; /* in place of the op's, when not 0 */
     double slack;     /* what its results may be off beside, as a part of the element's size and
                          of the whole's: sums that are not kept in f32 */
+    double hidden_slack; /* the same of hidden results, where those may be off more: not 0 */
     /* Why equal calls may give other bits, in words; NULL when they never do. A deterministic
      * context does without it. */
     const char *varies;
@@ -161,9 +162,10 @@ struct cup__op {
     cup__past past;
     /* Computes the first result again, at about the price of reading and writing it once, from what
      * `saves` and `again_saves` name, of up to CUP__AGAIN_MOST inputs and results; see
-     * cup_recompute_norms. NULL: it is kept. */
+     * cup_recompute_results. NULL: it is kept. */
     cup_tensor *(*again)(const cup__grad *g);
     uint32_t again_saves;
+    bool is_norm; /* the one kind that the policy NORMS computes again */
     const cup__impl *impls; /* ends with a NULL name */
     /* What makes a call another one for its speed, in words of the op's own, which other ops may
      * share; NULL: its name, inputs and attributes. `similar` asks for those of a plainer call

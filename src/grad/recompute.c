@@ -1,5 +1,5 @@
 /* What is not kept for backward but computed again: the inside of blocks, and what norms and
- * activations give. */
+ * functions of each element give. */
 #include "base/memory.h"
 #include "grad/tape.h"
 
@@ -209,12 +209,21 @@ cup_status cup__recompute_backward(cup_context *c, const cup__walk *walk, cup__n
     return status;
 }
 
-bool cup_recompute_norms(cup_context *c, bool on)
+cup_recompute_policy cup_recompute_results(cup_context *c, cup_recompute_policy policy)
 {
-    if (!c || !cup__tape_make(c))
-        return false;
-    bool was = c->tape->again;
-    c->tape->again = on;
+    if (!c)
+        return CUP_RECOMPUTE_POLICY_NONE;
+    if (policy != CUP_RECOMPUTE_POLICY_NONE && policy != CUP_RECOMPUTE_POLICY_NORMS &&
+        policy != CUP_RECOMPUTE_POLICY_POINTWISE) {
+        cup__fail(&c->error, CUP_ARGUMENT,
+                  "recompute: of results the policy is NONE, NORMS or POINTWISE, not %d",
+                  (int)policy);
+        return CUP_RECOMPUTE_POLICY_NONE;
+    }
+    if (!cup__tape_make(c))
+        return CUP_RECOMPUTE_POLICY_NONE;
+    cup_recompute_policy was = c->tape->again;
+    c->tape->again = policy;
     return was;
 }
 

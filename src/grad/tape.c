@@ -91,6 +91,12 @@ void cup__tape_mark(cup_context *c, cup_tensor *t, int output)
     t->output = output;
 }
 
+static bool may_be_made_again(const cup__tape *tape, const cup__op *op)
+{
+    return op->again && (tape->again == CUP_RECOMPUTE_POLICY_POINTWISE ||
+                         (tape->again == CUP_RECOMPUTE_POLICY_NORMS && op->is_norm));
+}
+
 /* Whether backward computes a value again that a call reads: then only what that takes is kept. */
 static bool is_made_again(const cup_context *c, const cup_tensor *t)
 {
@@ -118,7 +124,7 @@ static cup_status record(cup__call *call)
     node->share = call->share;
     if (size)
         memcpy(node->attributes, call->attributes, size);
-    node->makes_again = call->c->tape->again && call->op->again &&
+    node->makes_again = may_be_made_again(call->c->tape, call->op) &&
                         call->in_count + call->out_count <= CUP__AGAIN_MOST;
     uint32_t saves = call->op->saves | (node->makes_again ? call->op->again_saves : 0);
     for (int i = 0; i < call->in_count; i++) {

@@ -53,7 +53,7 @@ typedef struct cup__tape {
     size_t count, capacity;
     uint32_t generation; /* numbers of nodes are good within one generation */
     bool keep;           /* backward leaves what was recorded */
-    bool again;          /* see cup_recompute_norms */
+    cup_recompute_policy again; /* see cup_recompute_results */
     cup__uses *inside;   /* of the block that is computed without being recorded; or NULL */
     const cup__grad_watch *watch; /* of the next backward; or NULL */
 } cup__tape;

@@ -57,6 +57,9 @@ typedef struct cup__gpt_pass {
     bool training;
 } cup__gpt_pass;
 
+/* The policy that keeps next more of what forward makes. */
+cup_recompute_policy cup__gpt_policy_before(cup_recompute_policy policy);
+
 /* The linear layers of a block that have adapters, in the order of m->loras. */
 enum { CUP__LORA_QKV, CUP__LORA_OUT, CUP__LORA_UP, CUP__LORA_DOWN, CUP__LORA_COUNT };
 #define CUP__LORA_RANK_MOST 65536

@@ -179,12 +179,28 @@ static void skip_draws(const cup_gpt *m, int64_t blocks)
     cup_random_skip(m->context, 1 + DRAWS_OF_BLOCK * blocks);
 }
 
+cup_recompute_policy cup__gpt_policy_before(cup_recompute_policy policy)
+{
+    return policy == CUP_RECOMPUTE_POLICY_BLOCK       ? CUP_RECOMPUTE_POLICY_POINTWISE
+           : policy == CUP_RECOMPUTE_POLICY_POINTWISE ? CUP_RECOMPUTE_POLICY_NORMS
+                                                      : CUP_RECOMPUTE_POLICY_NONE;
+}
+
+static cup_recompute_policy policy_of(const cup_gpt *m, int64_t block)
+{
+    if (m->recompute == CUP_RECOMPUTE_POLICY_AUTO)
+        return CUP_RECOMPUTE_POLICY_NONE;
+    return m->recompute_blocks > 0 && block >= m->recompute_blocks
+               ? cup__gpt_policy_before(m->recompute)
+               : m->recompute;
+}
+
 static void run_block(const cup_gpt *m, int64_t block, bool training, stream *s)
 {
     cup_context *c = m->context;
     cup_tensor *made[2] = {NULL, NULL};
     bool costs = has_cost(m, training);
-    if (m->recompute == CUP_RECOMPUTE_POLICY_BLOCK)
+    if (policy_of(m, block) == CUP_RECOMPUTE_POLICY_BLOCK)
         cup_recompute_all(c, run_recomputed, &s->x, 1, &m->passes[2 * block + training], made,
                           1 + costs);
     else
@@ -195,23 +211,36 @@ static void run_block(const cup_gpt *m, int64_t block, bool training, stream *s)
         s->cost = s->cost ? cup_add(c, s->cost, made[1]) : made[1];
 }
 
+/* The same with what its policy says of the results of ops, where the program has not said more. */
+static void run_block_kept(const cup_gpt *m, int64_t block, bool training, stream *s)
+{
+    cup_context *c = m->context;
+    cup_recompute_policy policy = policy_of(m, block);
+    if (policy != CUP_RECOMPUTE_POLICY_NORMS && policy != CUP_RECOMPUTE_POLICY_POINTWISE) {
+        run_block(m, block, training, s);
+        return;
+    }
+    cup_recompute_policy was = cup_recompute_results(c, policy);
+    if (was == CUP_RECOMPUTE_POLICY_POINTWISE)
+        cup_recompute_results(c, was);
+    run_block(m, block, training, s);
+    cup_recompute_results(c, was);
+}
+
 /* The blocks of a chunk. */
 static stream run_blocks(const cup_gpt *m, int chunk, cup_tensor *x, bool training)
 {
     cup_context *c = m->context;
     bool was = cup_parameters_training(m->parameters, training);
     int64_t from = m->bounds[2 * chunk], end = m->bounds[2 * chunk + 1];
-    bool norms = m->recompute == CUP_RECOMPUTE_POLICY_NORMS && !cup_recompute_norms(c, true);
     stream s = {.x = x};
     for (int64_t i = from; i < end; i++) {
         const stream used = s;
-        run_block(m, i, training, &s);
+        run_block_kept(m, i, training, &s);
         if (i > from || from == 0) /* the caller's, of a later stage */
             instead(s.x, used.x);
         instead(s.delta, used.delta);
     }
-    if (norms)
-        cup_recompute_norms(c, false);
     cup_parameters_training(m->parameters, was);
     return s;
 }
@@ -272,6 +301,7 @@ static double cost_of(int64_t rows, int64_t parts, int64_t width, int64_t multip
 }
 
 #define MORE_PARTS 8 /* that are tried */
+#define EVALUATED_MOST ((int64_t)1 << 28) /* bytes of logits */
 
 /* Rows of logits that are there at once: of the chunks that are small enough the cheapest; 0 when
  * that is all of them. */
@@ -293,6 +323,18 @@ static int64_t rows_at_once(const cup_gpt *m, const cup_tensor *targets)
     return whole <= most ? whole : each;
 }
 
+/* The same in an evaluation, which makes one product of a chunk, that has many tiles, and no sums:
+ * smaller chunks take no longer. */
+static int64_t rows_to_evaluate(const cup_gpt *m, const cup_tensor *targets)
+{
+    int64_t most = m->logits_most > 0 ? m->logits_most : CUP__GPT_LOGITS_MOST;
+    most = most < EVALUATED_MOST ? most : EVALUATED_MOST;
+    most /= cup_tensor_size(m->head, 0) * cup_dtype_size(m->dtype);
+    if (most >= cup_tensor_count(targets))
+        return 0;
+    return most >= TILE_ROWS ? most / TILE_ROWS * TILE_ROWS : most > 0 ? most : 1;
+}
+
 static cup_tensor *loss_of(const cup_gpt *m, cup_tensor *x, cup_tensor *targets, bool training)
 {
     cup_context *c = m->context;
@@ -301,7 +343,9 @@ static cup_tensor *loss_of(const cup_gpt *m, cup_tensor *x, cup_tensor *targets,
     if (among)
         return cup_comm_cross_entropy(among, cup_linear(c, x, m->head, NULL), targets, -1,
                                       vocabulary);
-    int64_t rows = targets ? rows_at_once(m, targets) : 0;
+    int64_t rows = !targets   ? 0
+                   : training ? rows_at_once(m, targets)
+                              : rows_to_evaluate(m, targets);
     if (rows > 0)
         return cup_linear_cross_entropy(
             c, x, m->head, targets, -1,

@@ -216,6 +216,7 @@ static void sum_up(planning *p, const cup_training *a, cup_plan *plan)
     plan->held_bytes = cup__held_bytes(p->static_bytes, plan->peak_bytes, plan->evaluation_bytes);
     plan->fits = (double)plan->held_bytes <= p->room;
     plan->recompute = a->recompute;
+    plan->recompute_blocks = a->recompute_blocks;
 }
 
 static cup_context *open_card(cup_context *c, const cup_card *card)
@@ -266,19 +267,28 @@ static cup_status plan_once(cup_context *c, planning *p, cup_training *a, cup_pl
     return c->error.status;
 }
 
+typedef struct asking {
+    cup_context *c;
+    planning *p;
+    cup_plan *out;
+} asking;
+
+static cup_status ask(const cup_training *a, bool *fits, void *user)
+{
+    const asking *k = user;
+    cup_training own = *a;
+    CUP_TRY(plan_once(k->c, k->p, &own, k->out));
+    *fits = k->out->fits;
+    return CUP_OK;
+}
+
 /* The fastest policy that fits, or the one that needs least. */
 static cup_status plan_any(cup_context *c, planning *p, cup_training *a, cup_plan *out)
 {
-    static const cup_recompute_policy order[] = {
-        CUP_RECOMPUTE_POLICY_NONE, CUP_RECOMPUTE_POLICY_NORMS, CUP_RECOMPUTE_POLICY_BLOCK};
-    cup_status status = CUP_OK;
+    asking k = {c, p, out};
     if (a->recompute != CUP_RECOMPUTE_POLICY_AUTO)
         return plan_once(c, p, a, out);
-    for (size_t i = 0; i < sizeof order / sizeof *order && status == CUP_OK && !out->fits; i++) {
-        a->recompute = order[i];
-        status = plan_once(c, p, a, out);
-    }
-    return status;
+    return cup__training_choose(a, ask, &k);
 }
 
 cup_status cup_training_plan(cup_context *c, const cup_training *training, const char *card,

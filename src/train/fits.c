@@ -95,6 +95,17 @@ static int64_t gradient_each(const cup_training *a)
     return (cup_dtype_size(a->dtype) + owners - 1) / owners;
 }
 
+/* What is kept less, where a block that has a policy keeps so much less. One of them is there when
+ * it has been computed again. */
+static double made_again(const cup_training *a, double layers, const double *less)
+{
+    double those = a->recompute_blocks > 0 ? (double)a->recompute_blocks : layers;
+    those = those < layers ? those : layers;
+    double each = less[a->recompute], other = less[cup__gpt_policy_before(a->recompute)];
+    double there = a->recompute == CUP_RECOMPUTE_POLICY_BLOCK ? 0 : 1;
+    return (those - there) * each + (layers - those) * other;
+}
+
 /* What forward keeps of a batch for backward. In a block: what both norms give and the sum before
  * the second, queries, keys and values, what attention and the MLP give and add, and inside the MLP
  * what goes into its function and what comes out. A block that is computed again is there together
@@ -117,10 +128,13 @@ static double kept_bytes(const cup_training *a)
     double block = 5 * width + shared / processes;
     double layers = (double)blocks_of(a);
     double blocks = layers * block;
+    double less[] = {[CUP_RECOMPUTE_POLICY_NONE] = 0,
+                     [CUP_RECOMPUTE_POLICY_NORMS] = 2 * width,
+                     [CUP_RECOMPUTE_POLICY_POINTWISE] = 2 * width + rows * hidden / processes,
+                     [CUP_RECOMPUTE_POLICY_BLOCK] = block - width};
+    blocks -= made_again(a, layers, less);
     if (a->recompute == CUP_RECOMPUTE_POLICY_BLOCK)
-        blocks = layers * width + 2 * block;
-    if (a->recompute == CUP_RECOMPUTE_POLICY_NORMS)
-        blocks -= (layers - 1) * (2 * width + rows * hidden / processes);
+        blocks += 2 * block;
     /* A stage keeps as many batches as there are stages behind it, and the last one the logits. */
     int64_t kept = a->accumulate < stages_of(a) ? a->accumulate : stages_of(a);
     blocks *= (double)(kept > 1 ? kept : 1);

@@ -342,6 +342,7 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
         return c->error.status;
     CUP_TRY(cup__trainer_begin(c, t, folder));
     t->model->recompute = t->recompute;
+    t->model->recompute_blocks = t->recompute_blocks;
     t->model->logits_most = a->logits_most;
     cup_parameters_ring(t->model->parameters, t->ring);
     cup_parameters_fp8(t->model->parameters, cup__training_is_fp8(a));
@@ -430,7 +431,8 @@ cup_status cup__training_dry(cup_context *c, const cup_training *training, cup_t
     *t = (cup_trainer){.training = *training,
                        .texts = training->batch,
                        .groups = 1,
-                       .recompute = training->recompute};
+                       .recompute = training->recompute,
+                       .recompute_blocks = training->recompute_blocks};
     t->training.tensor = t->training.stages = t->training.ring = 0;
     t->training.chunks = t->training.expert = 0;
     t->training.comm = t->training.optimizer.split = NULL;

@@ -28,6 +28,7 @@ struct cup_trainer {
     cup_comm *ring;        /* those that have a part of each text with this one, or NULL */
     cup_comm *experts;     /* those that have parts of the experts with this one, or NULL */
     cup_recompute_policy recompute; /* never AUTO, of which `policy` then says why it is this */
+    int64_t recompute_blocks;
     char policy[240];
     char *base; /* the model that adapters stand beside, or NULL */
     uint64_t base_hash;
@@ -49,12 +50,18 @@ double cup__training_needs(const cup_training *training);
 /* Chooses what is computed again, where the training leaves that to memory, in `own`, which has
  * this process's share of the batches. */
 cup_status cup__training_policy(cup_context *c, cup_trainer *t, cup_training *own);
+/* Sets the training's policy to the first of all that fits, in as few blocks as do, or else to the
+ * one that needs least; the last one that `fit` is asked about is the one that is chosen. */
+typedef cup_status (*cup__policy_fits)(const cup_training *a, bool *fits, void *user);
+cup_status cup__training_choose(cup_training *a, cup__policy_fits fit, void *user);
+
 /* The most that a run takes from the driver, whose step and evaluation take so much together with
  * what there is at rest: the captured step keeps its memory, and evaluations have theirs. */
 static inline int64_t cup__held_bytes(int64_t at_rest, int64_t step, int64_t evaluation)
 {
-    /* The pool takes its memory in pieces of up to 32 MiB; about so much of it is not in use. */
-    return evaluation + step - at_rest + ((int64_t)20 << 20);
+    /* The pool takes its memory in pieces of up to 32 MiB; about so much of it is not in use, and
+     * some lies between tensors of a step. */
+    return evaluation + step - at_rest + ((int64_t)20 << 20) + step / 40;
 }
 /* The same of a trainer on a dry GPU. */
 int64_t cup__training_held(cup_context *dry, cup_trainer *t);

@@ -71,11 +71,11 @@ const cup_preset *cup_preset_find(const char *name)
     return NULL;
 }
 
-static const char *const policies[] = {"none", "block", "norms", "auto", NULL};
+static const char *const policies[] = {"none", "block", "norms", "auto", "pointwise", NULL};
 
 const char *cup_recompute_policy_name(cup_recompute_policy policy)
 {
-    return (int)policy >= 0 && policy <= CUP_RECOMPUTE_POLICY_AUTO ? policies[policy] : "?";
+    return (int)policy >= 0 && policy <= CUP_RECOMPUTE_POLICY_POINTWISE ? policies[policy] : "?";
 }
 
 bool cup_recompute_policy_find(const char *name, cup_recompute_policy *out)
@@ -103,6 +103,7 @@ static const cup__field fields[] = {
     {"save_every", CUP__FIELD_WHOLE, AT(save_every), 0, 1e15, false, NULL},
     {"recompute", (cup__field_kind)(CUP__FIELD_CHOICE | CUP__FIELD_FLAG_ONCE), AT(recompute), 0, 0,
      false, policies},
+    {"recompute_blocks", CUP__LATER(WHOLE), AT(recompute_blocks), 0, 1e6, false, NULL},
     {"logits_most", CUP__FIELD_WHOLE, AT(logits_most), 0, 1e15, false, NULL},
     {"decline", CUP__LATER(CHOICE), AT(decline), 0, 0, false, cup__decline_words},
     {"decline_steps", CUP__LATER(WHOLE), AT(decline_steps), 0, 1e15, false, NULL},
@@ -131,6 +132,11 @@ cup_status cup__training_check(cup_context *c, cup_training *training)
     if (training->precision && !fp8)
         CUP_TRY(cup__precision_find(&c->error, training->precision, &precision));
     training->precision = fp8 ? "fp8" : cup__precision_names[precision];
+    if (training->recompute_blocks > 0 && training->recompute == CUP_RECOMPUTE_POLICY_NONE)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "training: recompute_blocks is %lld, but no policy says what is computed "
+                         "again in these blocks",
+                         (long long)training->recompute_blocks);
     if (training->accumulate == 0)
         training->accumulate = 1;
     if (training->lora_alpha == 0)

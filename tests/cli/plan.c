@@ -27,7 +27,7 @@ TEST(plan_prints_a_table)
     EXPECT_CONTAINS(out, "qkv_attention_grad ");
     EXPECT(!strstr(out, "h100             no"));
     EXPECT_INT(plan("--preset char --card h100 --recompute norms"), 0);
-    EXPECT_CONTAINS(out, "norms and activations computed twice");
+    EXPECT_CONTAINS(out, "norms computed twice");
     EXPECT(!strstr(out, "h100             none"));
     EXPECT_INT(plan("--card gtx-480"), 2);
     EXPECT_CONTAINS(out, "--card gtx-480 is not known");
@@ -63,9 +63,9 @@ TEST(plan_knows_adapters)
 /* The policy that is chosen by memory is the first that fits, or the last. */
 TEST(plan_chooses_what_is_computed_again)
 {
-    static const char *const words[] = {"none", "norms", "block"};
-    double held[3];
-    for (int i = 0; i < 3; i++) {
+    static const char *const words[] = {"none", "norms", "pointwise", "block"};
+    double held[4];
+    for (int i = 0; i < 4; i++) {
         cup__json json;
         char line[160];
         snprintf(line, sizeof line, "--batch 8 --accumulate 1 --card h100 --json --recompute %s",
@@ -76,15 +76,15 @@ TEST(plan_chooses_what_is_computed_again)
         held[i] = cup__json_number(cup__json_find(row, "held_bytes"));
         cup__json_free(&json);
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         char line[160], wanted[64];
         snprintf(line, sizeof line,
                  "--batch 8 --accumulate 1 --card h100 --recompute auto --memory-limit %.0f",
-                 i < 2 ? held[i] : held[2] - 1);
+                 i < 3 ? held[i] : held[3] - 1);
         EXPECT_INT(plan(line), 0);
         snprintf(wanted, sizeof wanted, "\nh100             %s ", words[i]);
         EXPECT_CONTAINS(out, wanted);
-        EXPECT((strstr(out, "  no ") != NULL) == (i == 2));
+        EXPECT((strstr(out, "  no ") != NULL) == (i == 3));
     }
 }
 
@@ -99,13 +99,13 @@ TEST(plan_writes_json)
         double held = cup__json_number(cup__json_find(row, "held_bytes"));
         EXPECT(held > cup__json_number(cup__json_find(row, "peak_bytes")));
         EXPECT(cup__json_number(cup__json_find(row, "tokens_per_second")) > 10000);
-        static const char *const words[] = {"none", "norms", "block"};
-        EXPECT_TEXT(cup__json_find(row, "recompute")->string, words[count % 3]);
-        EXPECT(count % 3 == 0 || held < last);
+        static const char *const words[] = {"none", "norms", "pointwise", "block"};
+        EXPECT_TEXT(cup__json_find(row, "recompute")->string, words[count % 4]);
+        EXPECT(count % 4 == 0 || held < last);
         last = held;
         count++;
     }
-    EXPECT_INT(count, 6);
+    EXPECT_INT(count, 8);
     cup__json_free(&json);
 }
 

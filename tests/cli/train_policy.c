@@ -32,8 +32,13 @@ static char *losses(const char *folder, size_t run)
 TEST(train_with_each_policy)
 {
     static const char *const words[] = {"", "--recompute none", "--recompute", "--recompute norms",
-                                        "--recompute=auto"};
-    static const char *const mixed[] = {"--recompute none", "--recompute", "--recompute norms"};
+                                        "--recompute=auto", "--recompute pointwise",
+                                        "--recompute norms --recompute-blocks 1",
+                                        "--recompute pointwise --recompute-blocks 1",
+                                        "--recompute block --recompute-blocks 1"};
+    static const char *const mixed[] = {"--recompute none", "--recompute", "--recompute norms",
+                                        "--recompute pointwise",
+                                        "--recompute block --recompute-blocks 1"};
     const char *folder = test_folder();
     char line[512], text[4000], *first = NULL;
     for (size_t i = 0; i < sizeof text; i++)
@@ -66,6 +71,18 @@ TEST(train_with_each_policy)
     }
     cup__free(first);
     EXPECT_INT(train(folder, "--resume --out 2 --steps 6 --recompute norms"), 0);
+    for (int i = 0; i < 3; i++) {
+        static const char *const again[] = {"--recompute none",
+                                            "--recompute pointwise --recompute-blocks 1", ""};
+        snprintf(line, sizeof line, "--resume --out %d --steps 6 %s", 6 + i, again[i]);
+        EXPECT_INT(train(folder, line), 0);
+        char *whole = losses(folder, 2), *now = losses(folder, (size_t)(6 + i));
+        EXPECT_TEXT(now, whole);
+        cup__free(now);
+        cup__free(whole);
+    }
     EXPECT_INT(train(folder, "--resume --out 4 --steps 6 --recompute some"), 2);
-    EXPECT_CONTAINS(out, "choose one of none|norms|block|auto");
+    EXPECT_CONTAINS(out, "choose one of none|norms|pointwise|block|auto");
+    EXPECT_INT(train(folder, "--data text.txt --out 30 " SMALL " --recompute-blocks 1"), 2);
+    EXPECT_CONTAINS(out, "no policy says");
 }

@@ -31,7 +31,7 @@ static size_t gradients_of(cup_context *c, const cup__row *row, cup_tensor **in,
 {
     size_t used = 0;
     static const cup__layernorm_attributes eps = {1e-5};
-    cup_recompute_norms(c, again);
+    cup_recompute_results(c, again ? CUP_RECOMPUTE_POLICY_POINTWISE : 0);
     cup_scope_open(c);
     const void *attributes = row->attributes_size ? &eps : NULL;
     cup_tensor *y = cup__op_call(c, row, in, row->in_most, attributes, NULL);

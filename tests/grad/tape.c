@@ -136,9 +136,10 @@ TEST(grad_recomputed_norms_equal_keeping)
     cup_context *c = cpu();
     cup_tensor *x = numbers(c, 8), *w = numbers(c, 8), *in[] = {x, w};
     double plain[2][8], twice[8];
-    EXPECT(!cup_recompute_norms(c, false));
+    EXPECT_INT(cup_recompute_results(c, CUP_RECOMPUTE_POLICY_NONE), CUP_RECOMPUTE_POLICY_NONE);
     for (int again = 0; again < 3; again++) {
-        EXPECT_INT(cup_recompute_norms(c, again > 0), again > 1);
+        cup_recompute_policy was = again > 1 ? CUP_RECOMPUTE_POLICY_POINTWISE : 0;
+        EXPECT_INT(cup_recompute_results(c, again ? CUP_RECOMPUTE_POLICY_POINTWISE : 0), was);
         cup_scope_open(c);
         cup_tensor *loss = total(c, cheap(c, x, w));
         cup_tape_keep(c, again > 1);
@@ -178,7 +179,7 @@ TEST(grad_recomputed_norms_are_not_kept)
         cup_memory before, after;
         cup_context *c = cpu();
         cup_tensor *w = cup_require_grad(cup_full(c, CUP_F32, 1, &size, 0.5));
-        cup_recompute_norms(c, again);
+        cup_recompute_results(c, again ? CUP_RECOMPUTE_POLICY_POINTWISE : 0);
         cup_scope_open(c);
         EXPECT_INT(cup_memory_use(c, &before), CUP_OK);
         cup_tensor *x = w;
@@ -200,7 +201,7 @@ TEST(grad_recomputed_norms_know_what_was_changed)
     cup_context *c = cpu();
     cup_tensor *x = numbers(c, 3), *w = numbers(c, 3);
     double values[3] = {1, 2, 3};
-    cup_recompute_norms(c, true);
+    cup_recompute_results(c, CUP_RECOMPUTE_POLICY_POINTWISE);
     cup_tensor *loss = total(c, cup_mul(c, cup_layernorm(c, x, NULL, w, 1e-5), x));
     EXPECT_INT(cup_tensor_write(w, values, sizeof values), CUP_OK);
     EXPECT_INT(cup_backward(c, loss), CUP_STATE);

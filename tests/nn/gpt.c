@@ -130,6 +130,8 @@ TEST(gpt_recomputed_blocks_give_the_same_losses)
     expect_losses(&llama, CUP_F32, CUP_RECOMPUTE_POLICY_BLOCK, llama_losses, 2e-5);
     expect_losses(&gpt2, CUP_BF16, CUP_RECOMPUTE_POLICY_NORMS, gpt2_losses, 0.05);
     expect_losses(&llama, CUP_BF16, CUP_RECOMPUTE_POLICY_NORMS, llama_losses, 0.05);
+    expect_losses(&gpt2, CUP_BF16, CUP_RECOMPUTE_POLICY_POINTWISE, gpt2_losses, 0.05);
+    expect_losses(&llama, CUP_BF16, CUP_RECOMPUTE_POLICY_POINTWISE, llama_losses, 0.05);
 }
 
 /* 36 rows of logits: in chunks of up to 10 rows, and row by row. */
@@ -207,6 +209,7 @@ TEST(gpt_recompute_draws_the_same_dropout)
     dropped.dropout = 0.3;
     expect_like_keeping(&dropped, CUP_RECOMPUTE_POLICY_BLOCK, 1, 1e-6);
     expect_like_keeping(&dropped, CUP_RECOMPUTE_POLICY_NORMS, 1, 0);
+    expect_like_keeping(&dropped, CUP_RECOMPUTE_POLICY_POINTWISE, 1, 0);
 }
 
 /* As are norms and activations the second time, and where rows of experts go. */
@@ -220,6 +223,7 @@ TEST(gpt_recomputed_experts_give_the_same_bits)
         mixed.capacity = gated ? 1 : 0;
         expect_like_keeping(&mixed, CUP_RECOMPUTE_POLICY_BLOCK, 1, 0);
         expect_like_keeping(&mixed, CUP_RECOMPUTE_POLICY_NORMS, 2, 0);
+        expect_like_keeping(&mixed, CUP_RECOMPUTE_POLICY_POINTWISE, 2, 0);
     }
 }
 
@@ -228,17 +232,20 @@ TEST(gpt_recomputed_norms_give_the_same_bits)
 {
     for (int batches = 1; batches <= 3; batches += 2) {
         expect_like_keeping(&gpt2, CUP_RECOMPUTE_POLICY_NORMS, batches, 0);
+        expect_like_keeping(&gpt2, CUP_RECOMPUTE_POLICY_POINTWISE, batches, 0);
         expect_like_keeping(&llama, CUP_RECOMPUTE_POLICY_NORMS, batches, 0);
+        expect_like_keeping(&llama, CUP_RECOMPUTE_POLICY_POINTWISE, batches, 0);
     }
 }
 
 /* Bytes that are in use between forward and backward. */
-static int64_t bytes_kept(cup_recompute_policy policy)
+static int64_t bytes_kept(cup_recompute_policy policy, int64_t blocks)
 {
     cup_memory before, after;
     cup_context *c = cpu();
     cup_gpt *m = cup_gpt_new(c, CUP_F32, &gpt2);
     m->recompute = policy;
+    m->recompute_blocks = blocks;
     cup_scope_open(c);
     cup_tensor *tokens = text(c, gpt2.vocabulary, 3, 12, 0);
     EXPECT_INT(cup_memory_use(c, &before), CUP_OK);
@@ -251,14 +258,26 @@ static int64_t bytes_kept(cup_recompute_policy policy)
     return after.allocated - before.allocated;
 }
 
-/* In each block two norms' results and what is inside the MLP behind its activation. */
-TEST(gpt_recomputed_norms_are_not_kept)
+/* In each block two norms' results, and what is inside the MLP behind its activation; blocks one by
+ * one, each of which keeps less with the next policy. */
+TEST(gpt_results_computed_again_are_not_kept)
 {
-    int64_t rows = 3 * 12, least = gpt2.layers * rows * (2 + 4) * gpt2.width * 4;
-    int64_t all = bytes_kept(CUP_RECOMPUTE_POLICY_NONE);
-    int64_t norms = bytes_kept(CUP_RECOMPUTE_POLICY_NORMS);
-    EXPECT(all - norms >= least);
-    EXPECT(bytes_kept(CUP_RECOMPUTE_POLICY_BLOCK) < norms);
+    int64_t rows = 3 * 12, row = gpt2.width * 4, last = INT64_MAX;
+    int64_t none = bytes_kept(CUP_RECOMPUTE_POLICY_NONE, 0);
+    int64_t norms = bytes_kept(CUP_RECOMPUTE_POLICY_NORMS, 0);
+    int64_t pointwise = bytes_kept(CUP_RECOMPUTE_POLICY_POINTWISE, 0);
+    EXPECT(none - norms >= gpt2.layers * rows * 2 * row);
+    EXPECT(none - norms < gpt2.layers * rows * 3 * row);
+    EXPECT(norms - pointwise >= gpt2.layers * rows * 4 * row);
+    EXPECT(bytes_kept(CUP_RECOMPUTE_POLICY_BLOCK, 0) < pointwise);
+    static const cup_recompute_policy order[] = {
+        CUP_RECOMPUTE_POLICY_NORMS, CUP_RECOMPUTE_POLICY_POINTWISE, CUP_RECOMPUTE_POLICY_BLOCK};
+    for (int i = 0; i < 3; i++)
+        for (int64_t blocks = 1; blocks <= gpt2.layers; blocks++) {
+            int64_t now = bytes_kept(order[i], blocks);
+            EXPECT(now < last && (blocks < gpt2.layers || now == bytes_kept(order[i], 0)));
+            last = now;
+        }
 }
 
 TEST(gpt_counts_its_parameters)

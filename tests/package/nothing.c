@@ -13,7 +13,8 @@ TEST(nothing_is_handed_on)
     EXPECT(!cup_gpt_logits(m, NULL) && !cup_gpt_loss(m, NULL, NULL, true));
     EXPECT_INT(cup_gpt_parameter_count(NULL, true), -1);
     EXPECT(!cup_tokenizer_token(NULL, 0, NULL));
-    EXPECT(!cup_recompute_norms(NULL, true) && !cup_trainer_policy_text(NULL));
+    EXPECT(!cup_recompute_results(NULL, CUP_RECOMPUTE_POLICY_NORMS));
+    EXPECT(!cup_trainer_policy_text(NULL));
     EXPECT(!cup_recompute_policy_find(NULL, NULL));
     EXPECT_TEXT(cup_recompute_policy_name((cup_recompute_policy)9), "?");
     EXPECT(!cup_optimizer_state(NULL, NULL) && !cup_trainer_points(NULL, NULL));

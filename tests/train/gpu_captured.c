@@ -152,8 +152,9 @@ TEST_LIMITED(gpu_recomputed_norms_learn_the_same, 180)
 TEST_LIMITED(gpu_captured_step_with_experts_gives_the_bits_of_calls, 180)
 {
     static const cup_recompute_policy policies[] = {
-        CUP_RECOMPUTE_POLICY_NONE, CUP_RECOMPUTE_POLICY_NORMS, CUP_RECOMPUTE_POLICY_BLOCK};
-    for (int i = 0; i < 3; i++) {
+        CUP_RECOMPUTE_POLICY_NONE, CUP_RECOMPUTE_POLICY_NORMS, CUP_RECOMPUTE_POLICY_POINTWISE,
+        CUP_RECOMPUTE_POLICY_BLOCK};
+    for (int i = 0; i < 4; i++) {
         cup_training training = training_of(i ? CUP_BF16 : CUP_F32, CUP_METHOD_ADAMW);
         training.model.experts = 8;
         training.model.balance = 0.01;

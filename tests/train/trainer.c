@@ -159,27 +159,47 @@ TEST(trainer_chooses_what_is_computed_again_by_memory)
     cup_training training = tiny;
     training.batch = 32;
     training.model.layers = 8;
-    double needs[3];
+    double needs[4];
     static const cup_recompute_policy order[] = {
-        CUP_RECOMPUTE_POLICY_NONE, CUP_RECOMPUTE_POLICY_NORMS, CUP_RECOMPUTE_POLICY_BLOCK};
+        CUP_RECOMPUTE_POLICY_NONE, CUP_RECOMPUTE_POLICY_NORMS, CUP_RECOMPUTE_POLICY_POINTWISE,
+        CUP_RECOMPUTE_POLICY_BLOCK};
     session s;
     begin(&s, &training, sample_text(), NULL);
     EXPECT(!cup_trainer_policy_text(s.trainer));
     cup_training checked = s.trainer->training;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         checked.recompute = order[i];
         needs[i] = cup__training_needs(&checked);
         EXPECT(i == 0 || needs[i] < needs[i - 1]);
     }
     training.recompute = CUP_RECOMPUTE_POLICY_AUTO;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         cup_context *c = cup_context_new(CUP_OPTIONS(
-            cup_options, .device = "cpu", .memory_limit = (int64_t)needs[i] + (i < 2)));
+            cup_options, .device = "cpu", .memory_limit = (int64_t)needs[i] + (i < 3)));
         cup_trainer *t = cup_trainer_new(c, s.data, s.tokenizer, NULL, &training);
         EXPECT(t != NULL);
         EXPECT_INT(cup_trainer_model(t)->recompute, order[i]);
+        EXPECT_INT(cup_trainer_model(t)->recompute_blocks, 0);
         EXPECT_CONTAINS(cup_trainer_policy_text(t), cup_recompute_policy_name(order[i]));
         EXPECT_CONTAINS(cup_trainer_policy_text(t), "none needs");
+        cup_trainer_free(t);
+        cup_context_free(c);
+    }
+    for (int i = 1; i < 4; i++) {
+        cup_context *c = cup_context_new(CUP_OPTIONS(
+            cup_options, .device = "cpu",
+            .memory_limit = (int64_t)(0.6 * needs[i] + 0.4 * needs[i - 1])));
+        cup_trainer *t = cup_trainer_new(c, s.data, s.tokenizer, NULL, &training);
+        int64_t blocks = cup_trainer_model(t)->recompute_blocks;
+        EXPECT_INT(cup_trainer_model(t)->recompute, order[i]);
+        EXPECT(blocks > 0 && blocks < 8);
+        EXPECT_CONTAINS(cup_trainer_policy_text(t), "of 8 blocks: none needs ");
+        checked.recompute = order[i];
+        for (int64_t more = 0; more < 2; more++) {
+            checked.recompute_blocks = blocks - more;
+            bool fits = cup__training_needs(&checked) <= 0.6 * needs[i] + 0.4 * needs[i - 1];
+            EXPECT(blocks == more || fits == !more);
+        }
         cup_trainer_free(t);
         cup_context_free(c);
     }

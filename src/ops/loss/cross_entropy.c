@@ -4,6 +4,12 @@
 
 #include "dispatch/attributes.h"
 
+/* Whether the losses are a part of all: these ops are told what each row counts. */
+static bool takes_share(const cup__op *op)
+{
+    return op == &cup__op_cross_entropy_part || op == &cup__op_cross_entropy_sum;
+}
+
 cup__cross_entropy cup__cross_entropy_of(const cup__call *call)
 {
     /* The gradient's attributes begin as those of cross_entropy do. */
@@ -20,7 +26,7 @@ cup__cross_entropy cup__cross_entropy_of(const cup__call *call)
     e.rows = e.targets->count;
     e.classes = a->columns ? a->columns : e.width;
     e.in_place = cup__call_changes(call, 0);
-    if (call->op == &cup__op_cross_entropy_part)
+    if (takes_share(call->op))
         e.share = call->in[2];
     return e;
 }
@@ -57,15 +63,16 @@ static cup_status infer(cup__call *call)
                               "there must be one target for each row of the logits: their shape "
                               "without the last dimension");
     CUP_TRY(check_attributes(call));
-    bool in_place = call->op == &cup__op_cross_entropy_part ||
-                    ((const cup__cross_entropy_attributes *)call->attributes)->in_place;
+    bool in_place = takes_share(call->op)
+                        ? call->op->in_place
+                        : ((const cup__cross_entropy_attributes *)call->attributes)->in_place;
     if (in_place && (!logits->contiguous || logits->is_parameter))
         return cup__call_fail(call, CUP_ARGUMENT,
                               "in_place overwrites the logits, so they must be in row-major order "
                               "and no parameter");
     rows.dtype = logits->dtype == CUP_F64 ? CUP_F64 : CUP_F32;
     call->result[0] = (cup__shape){.dtype = rows.dtype};
-    if (call->op == &cup__op_cross_entropy_part) {
+    if (takes_share(call->op)) {
         if (call->in[2]->count != 1 || call->in[2]->dtype != rows.dtype)
             return cup__call_fail(call, CUP_SHAPE, "the share must be one number of the loss");
         return CUP_OK;
@@ -193,7 +200,7 @@ static cup_status gradient(cup__grad *g)
     return CUP_OK;
 }
 
-/* The attributes of all three ops begin alike up to the columns' end. */
+/* The attributes of all four ops begin alike up to the columns' end. */
 static int64_t indices(cup_tensor *const *in, int i, const void *attributes)
 {
     const cup__cross_entropy_part_attributes *a = attributes;
@@ -263,16 +270,28 @@ static const cup__sample part_samples[] = {
     {"5x8192 5 ()", &part_plain}, {"5x8192 5 ()", &part_all},  {"40x8192 40 ()", &part_plain},
     {NULL, NULL}};
 
+#define WITH_SHARE                                                                                 \
+    .infer = infer, .specification = specification, .impls = impls,                                \
+    .domain = {{-4, 4}, {0, 7}, {0.1, 1}}, .indices = indices,                                     \
+    .in_dtypes = {0, CUP__DTYPES_INDEX, CUP__DTYPE(F32) | CUP__DTYPE(F64)}
+
 const cup__op cup__op_cross_entropy_part = {
-    .infer = infer,
-    .specification = specification,
+    WITH_SHARE,
     .in_place = 1,
-    .impls = impls,
     .samples = part_samples,
-    .domain = {{-4, 4}, {0, 7}, {0.1, 1}},
-    .indices = indices,
-    .in_dtypes = {0, CUP__DTYPES_INDEX, CUP__DTYPE(F32) | CUP__DTYPE(F64)},
     .tolerance = 16, /* as the gradient's */
+};
+
+static const cup__cross_entropy_sum_attributes sum_plain = {.ignore_index = -1},
+                                               sum_all = {2, 0.2, 1e-3, 7};
+static const cup__sample sum_samples[] = {
+    {"3x9 3 ()", &sum_plain},    {"65x13 65 ()", &sum_all},   {"5x1025 5 ()", &sum_all},
+    {"5x8192 5 ()", &sum_plain}, {"40x8192 40 ()", &sum_all}, {NULL, NULL}};
+
+const cup__op cup__op_cross_entropy_sum = {
+    WITH_SHARE,
+    .samples = sum_samples,
+    .tolerance = 8, /* as cross_entropy's */
 };
 
 static cup_status share_infer(cup__call *call)

@@ -1,6 +1,8 @@
 /* Cross-entropy of linear(x, weight) without the logits as a whole: rows are taken in chunks, whose
  * logits become their gradient in place, and that goes on into the gradients of x and weight at
- * once. What is kept for backward is these two, which only have to be scaled there. */
+ * once. What is kept for backward is these two, which only have to be scaled there. That of the
+ * weight is a sum over the chunks, in full precision, which backward rounds: then no logits are
+ * there any more. */
 #include "base/memory.h"
 #include "cupola/grad.h"
 #include "dispatch/attributes.h"
@@ -9,6 +11,23 @@
 
 #define CHUNK_BYTES ((int64_t)1 << 28) /* of logits, where the caller does not say */
 #define CHUNK_MULTIPLE 256             /* rows */
+
+static int64_t chunk_of(const cup__call *call)
+{
+    const cup__linear_cross_entropy_attributes *a = call->attributes;
+    int64_t rows = call->in[2]->count, chunk = a->chunk;
+    if (rows == 0)
+        return 1;
+    if (chunk == 0) {
+        int64_t row = call->in[1]->shape[0] * (int64_t)cup_dtype_size(call->in[1]->dtype);
+        chunk = CHUNK_BYTES / row / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
+        chunk = chunk < CHUNK_MULTIPLE ? CHUNK_MULTIPLE : chunk;
+        /* Chunks of nearly the same size. */
+        int64_t parts = (rows + chunk - 1) / chunk;
+        chunk = (rows / parts + CHUNK_MULTIPLE) / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
+    }
+    return chunk < rows ? chunk : rows;
+}
 
 static cup_status infer(cup__call *call)
 {
@@ -37,6 +56,8 @@ static cup_status infer(cup__call *call)
     call->result[0] = (cup__shape){.dtype = x->dtype == CUP_F64 ? CUP_F64 : CUP_F32};
     call->result[1] = cup__shape_of(x);
     call->result[2] = cup__shape_of(weight);
+    if (chunk_of(call) < call->in[2]->count)
+        call->result[2].dtype = call->result[0].dtype;
     return CUP_OK;
 }
 
@@ -108,7 +129,6 @@ typedef struct chunks {
     cup_context *c;
     const cup__linear_cross_entropy_attributes *a;
     cup_tensor *x, *weight, *targets, *share, *losses, *dx, *dweight;
-    cup_tensor *sum; /* of the weight's gradients, in f32 or what is computed in */
     int64_t rows, chunk;
 } chunks;
 
@@ -130,13 +150,27 @@ static void add_to_weight(chunks *k, cup_tensor *slopes, cup_tensor *x, bool fir
         cup__op_call(k->c, &cup__rows[CUP__OP_matmul], in, 2, &turned, &k->dweight);
         return;
     }
-    cup_tensor *added[] = {k->sum, slopes, x};
+    cup_tensor *added[] = {k->dweight, slopes, x};
     const cup__matmul_add_attributes add = {true, false};
     const cup__matmul_into_attributes into = {true, false};
     if (first)
         cup__op_call(k->c, &cup__rows[CUP__OP_matmul_into], added, 3, &into, NULL);
     else
         cup__op_call(k->c, &cup__rows[CUP__OP_matmul_add], added, 3, &add, NULL);
+}
+
+/* Where nobody asks for gradients, the logits stay as they are. */
+static void run_loss(const chunks *k, cup_tensor **in, cup_tensor *loss)
+{
+    const cup__linear_cross_entropy_attributes *a = k->a;
+    const cup__cross_entropy_part_attributes part = {a->ignore_index, a->label_smoothing,
+                                                     a->z_loss, a->columns};
+    const cup__cross_entropy_sum_attributes sum = {a->ignore_index, a->label_smoothing, a->z_loss,
+                                                   a->columns};
+    if (k->dx)
+        cup__op_call(k->c, &cup__rows[CUP__OP_cross_entropy_part], in, 3, &part, &loss);
+    else
+        cup__op_call(k->c, &cup__rows[CUP__OP_cross_entropy_sum], in, 3, &sum, &loss);
 }
 
 static void run_chunk(chunks *k, int64_t from)
@@ -149,9 +183,7 @@ static void run_chunk(chunks *k, int64_t from)
     cup__shape one = {.dtype = k->losses->dtype};
     cup_tensor *loss = cup__tensor_view(k->losses, &one, NULL, from / k->chunk);
     cup_tensor *in[] = {logits, rows_from(k->targets, from, count), k->share};
-    const cup__cross_entropy_part_attributes part = {
-        k->a->ignore_index, k->a->label_smoothing, k->a->z_loss, k->a->columns};
-    cup__op_call(c, &cup__rows[CUP__OP_cross_entropy_part], in, 3, &part, &loss);
+    run_loss(k, in, loss);
     if (k->dx) {
         cup_tensor *product[] = {logits, k->weight}, *dx = rows_from(k->dx, from, count);
         const cup__matmul_attributes plain = {false, false};
@@ -163,23 +195,6 @@ static void run_chunk(chunks *k, int64_t from)
     cup_tensor_free(loss);
     cup_tensor_free(x);
     cup_scope_return(c, NULL);
-}
-
-static int64_t chunk_of(const cup__call *call)
-{
-    const cup__linear_cross_entropy_attributes *a = call->attributes;
-    int64_t rows = call->in[2]->count, chunk = a->chunk;
-    if (rows == 0)
-        return 1;
-    if (chunk == 0) {
-        int64_t row = call->in[1]->shape[0] * (int64_t)cup_dtype_size(call->in[1]->dtype);
-        chunk = CHUNK_BYTES / row / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
-        chunk = chunk < CHUNK_MULTIPLE ? CHUNK_MULTIPLE : chunk;
-        /* Chunks of nearly the same size. */
-        int64_t parts = (rows + chunk - 1) / chunk;
-        chunk = (rows / parts + CHUNK_MULTIPLE) / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
-    }
-    return chunk < rows ? chunk : rows;
 }
 
 static cup_status run_chunks(cup__call *call, chunks *k)
@@ -194,11 +209,6 @@ static cup_status run_chunks(cup__call *call, chunks *k)
     if (call->out_count > 1) {
         k->dx = cup__rows_of(c, call->out[1]);
         k->dweight = call->out[2];
-        if (k->chunk < k->rows) {
-            cup__shape shape = cup__shape_of(k->dweight);
-            shape.dtype = wide;
-            k->sum = cup__tensor_make(c, &shape, "weight gradient");
-        }
     }
     if (k->rows == 0 && k->dweight)
         c->device->calls->fill(c->device, k->dweight->data, 0,
@@ -206,10 +216,7 @@ static cup_status run_chunks(cup__call *call, chunks *k)
     for (int64_t from = 0; from < k->rows && c->error.status == CUP_OK; from += k->chunk)
         run_chunk(k, from);
     const cup__sum_attributes all = {.keep = false};
-    const cup__cast_attributes narrow = {k->weight->dtype};
     cup__op_call(c, &cup__rows[CUP__OP_sum], &k->losses, 1, &all, &call->out[0]);
-    if (k->sum)
-        cup__op_call(c, &cup__rows[CUP__OP_cast], &k->sum, 1, &narrow, &k->dweight);
     return c->error.status;
 }
 
@@ -232,6 +239,8 @@ static cup_status gradient(cup__grad *g)
 {
     for (int i = 0; i < 2; i++)
         g->d_in[i] = cup__loss_slope(g, g->out[1 + i]);
+    if (g->d_in[1]->dtype != g->in_shape[1].dtype)
+        g->d_in[1] = cup_cast(g->c, g->d_in[1], g->in_shape[1].dtype);
     return CUP_OK;
 }
 
@@ -293,15 +302,18 @@ static void cost(const cup__call *call, double *bytes, double *flops)
 
 /* Logits of 16 bits are rounded on their way, which the loss, in f32, shows. */
 #define SLACK 0x1p-8
+/* So are their gradients, whose product with x is summed in f32: less is forgiven than 16 units of
+ * a result in bf16, as which it ends. */
+#define SLACK_OF_SUM 0x1p-6
 static const cup__impl impls[] = {
     {.name = "chunks", .place = CUP__CPU, CUP__THRESHOLDS(64, 128, 256),
      .refuses = refuses_wide, .run = run},
     {.name = "narrow chunks", .place = CUP__CPU, .refuses = refuses_narrow, .run = run,
-     .slack = SLACK},
+     .slack = SLACK, .hidden_slack = SLACK_OF_SUM},
     {.name = "chunks", .place = CUP__CUDA, CUP__THRESHOLDS(64, 128, 256),
      .refuses = refuses_wide, .run = run},
     {.name = "narrow chunks", .place = CUP__CUDA, .refuses = refuses_narrow, .run = run,
-     .slack = SLACK},
+     .slack = SLACK, .hidden_slack = SLACK_OF_SUM},
     {0},
 };
 static int64_t indices(cup_tensor *const *in, int i, const void *attributes)

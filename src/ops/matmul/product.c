@@ -122,7 +122,7 @@ int64_t cup__product_offset(const cup__product *p, const cup__matrix *m, int64_t
     return offset;
 }
 
-/* Compiled as the op gelu is, whose numbers these are (see cup_recompute_norms). */
+/* Compiled as the op gelu is, whose numbers these are (see cup_recompute_results). */
 CUP__FUSED static void gelu_row(float *y, const float *x, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)

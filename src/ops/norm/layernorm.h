@@ -65,7 +65,7 @@ extern const cup__impl cup__layernorm_impls[];
 #define CUP__LAYERNORM(bits)                                                                       \
     .kind = (bits), .infer = cup__layernorm_infer, .specification = cup__layernorm_specification,  \
     .gradient = cup__layernorm_gradient, .composed = cup__layernorm_composed,                      \
-    .again = cup__layernorm_again,                                                                 \
+    .again = cup__layernorm_again, .is_norm = true,                                                \
     .again_saves = CUP__SAVE_IN((bits) & CUP__LAYERNORM_ADD ? 3 : 2),                              \
     .impls = cup__layernorm_impls, .domain = {{-1, 3}},                                            \
     .tolerance = 16 /* a small variance carries the rounding of many squares */

@@ -106,20 +106,20 @@ static void print_bytes(const plan_run *r, const cup_plan *p)
 }
 
 /* As "norms 3/12", of blocks. */
-static const char *policy_text(const plan_row *row, char text[40])
+static const char *policy_text(const plan_row *row, char text[80])
 {
     const cup_plan *p = &row->plan;
     const char *name = cup_recompute_policy_name(p->recompute);
     if (p->recompute_blocks == 0 || p->recompute_blocks >= row->layers)
         return name;
-    snprintf(text, 40, "%s %lld/%lld", name, (long long)p->recompute_blocks,
+    snprintf(text, 80, "%s %lld/%lld", name, (long long)p->recompute_blocks,
              (long long)row->layers);
     return text;
 }
 
 static void print_row(const plan_row *row)
 {
-    char needs[32], has[32], speed[32], policy[40];
+    char needs[32], has[32], speed[32], policy[80];
     const cup_plan *p = &row->plan;
     printf("%-16s %-12s %10s %10s  %-5s %7.1f ms %10s %5.1f %%\n", row->card.name,
            policy_text(row, policy), size((double)p->held_bytes, needs),

@@ -230,7 +230,6 @@ static void run_block_kept(const cup_gpt *m, int64_t block, bool training, strea
 /* The blocks of a chunk. */
 static stream run_blocks(const cup_gpt *m, int chunk, cup_tensor *x, bool training)
 {
-    cup_context *c = m->context;
     bool was = cup_parameters_training(m->parameters, training);
     int64_t from = m->bounds[2 * chunk], end = m->bounds[2 * chunk + 1];
     stream s = {.x = x};
@@ -301,7 +300,6 @@ static double cost_of(int64_t rows, int64_t parts, int64_t width, int64_t multip
 }
 
 #define MORE_PARTS 8 /* that are tried */
-#define EVALUATED_MOST ((int64_t)1 << 28) /* bytes of logits */
 
 /* Rows of logits that are there at once: of the chunks that are small enough the cheapest; 0 when
  * that is all of them. */
@@ -323,18 +321,6 @@ static int64_t rows_at_once(const cup_gpt *m, const cup_tensor *targets)
     return whole <= most ? whole : each;
 }
 
-/* The same in an evaluation, which makes one product of a chunk, that has many tiles, and no sums:
- * smaller chunks take no longer. */
-static int64_t rows_to_evaluate(const cup_gpt *m, const cup_tensor *targets)
-{
-    int64_t most = m->logits_most > 0 ? m->logits_most : CUP__GPT_LOGITS_MOST;
-    most = most < EVALUATED_MOST ? most : EVALUATED_MOST;
-    most /= cup_tensor_size(m->head, 0) * cup_dtype_size(m->dtype);
-    if (most >= cup_tensor_count(targets))
-        return 0;
-    return most >= TILE_ROWS ? most / TILE_ROWS * TILE_ROWS : most > 0 ? most : 1;
-}
-
 static cup_tensor *loss_of(const cup_gpt *m, cup_tensor *x, cup_tensor *targets, bool training)
 {
     cup_context *c = m->context;
@@ -343,9 +329,7 @@ static cup_tensor *loss_of(const cup_gpt *m, cup_tensor *x, cup_tensor *targets,
     if (among)
         return cup_comm_cross_entropy(among, cup_linear(c, x, m->head, NULL), targets, -1,
                                       vocabulary);
-    int64_t rows = !targets   ? 0
-                   : training ? rows_at_once(m, targets)
-                              : rows_to_evaluate(m, targets);
+    int64_t rows = targets ? rows_at_once(m, targets) : 0;
     if (rows > 0)
         return cup_linear_cross_entropy(
             c, x, m->head, targets, -1,

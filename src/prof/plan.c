@@ -278,7 +278,7 @@ static cup_status ask(const cup_training *a, bool *fits, void *user)
     const asking *k = user;
     cup_training own = *a;
     CUP_TRY(plan_once(k->c, k->p, &own, k->out));
-    *fits = k->out->fits;
+    *fits = cup__held_fits((double)k->out->held_bytes, k->p->room);
     return CUP_OK;
 }
 

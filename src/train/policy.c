@@ -111,7 +111,7 @@ static cup_status ask(const cup_training *a, bool *fits, void *user)
         CUP_TRY(rehearse(k->c, a, &needs));
     else
         needs = cup__training_needs(a);
-    *fits = needs <= k->room;
+    *fits = k->c->device->is_cuda ? cup__held_fits(needs, k->room) : needs <= k->room;
     /* What is found on the way to the fewest blocks is not told. */
     if (a->recompute_blocks == 0)
         cup__text_add(&k->text, "%s%s needs %s", cup__text_string(&k->text)[0] ? ", " : "",

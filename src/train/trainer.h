@@ -59,9 +59,14 @@ cup_status cup__training_choose(cup_training *a, cup__policy_fits fit, void *use
  * what there is at rest: the captured step keeps its memory, and evaluations have theirs. */
 static inline int64_t cup__held_bytes(int64_t at_rest, int64_t step, int64_t evaluation)
 {
-    /* The pool takes its memory in pieces of up to 32 MiB; about so much of it is not in use, and
-     * some lies between tensors of a step. */
-    return evaluation + step - at_rest + ((int64_t)20 << 20) + step / 40;
+    /* The pool takes its memory in pieces of up to 32 MiB; about so much of it is not in use. */
+    return evaluation + step - at_rest + ((int64_t)20 << 20);
+}
+/* Whether what is chosen by memory may hold so much: a fortieth is left for what lies between
+ * tensors, of which a rehearsal does not know. */
+static inline bool cup__held_fits(double held, double room)
+{
+    return held + held / 40 <= room;
 }
 /* The same of a trainer on a dry GPU. */
 int64_t cup__training_held(cup_context *dry, cup_trainer *t);

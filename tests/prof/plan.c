@@ -125,6 +125,48 @@ TEST(plan_and_run_choose_the_same_policy)
     fake_expect_nothing_left();
 }
 
+/* Kernels of losses that overwrite the logits by their gradient, among those compiled so far. */
+static int compiled_in_place(cup_context *c)
+{
+    int found = 0;
+    cup_cached_kernels *list = cup_cached_kernels_new(c);
+    EXPECT(cup_cached_kernels_count(list) > 0);
+    for (int64_t i = 0; i < cup_cached_kernels_count(list); i++) {
+        const cup_cached_kernel *k = cup_cached_kernels_at(list, i);
+        found += !strncmp(k->source, "cross_entropy", 13) && strstr(k->knobs, "IN_PLACE=1");
+    }
+    cup_cached_kernels_free(list);
+    return found;
+}
+
+/* With logits in chunks, too, which are four here. */
+TEST(evaluation_computes_no_gradient)
+{
+    fake_begin();
+    unsetenv("CUP_KERNELS");
+    setenv("FAKE_NVRTC_ANY", "1", 1);
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cuda"));
+    cup_gpt_config config = {.size = sizeof config,
+                             .layers = 1,
+                             .heads = 2,
+                             .width = 64,
+                             .context = 64,
+                             .vocabulary = 8192};
+    cup_gpt *m = cup_gpt_new(c, CUP_BF16, &config);
+    EXPECT_TEXT(cup_error_text(c), "");
+    m->logits_most = 64 * 8192 * 2 / 4;
+    cup_tensor *ids = cup_tensor_new(c, CUP_I32, 2, (int64_t[]){1, 64});
+    cup_scope_open_without_grad(c);
+    EXPECT(cup_gpt_loss(m, ids, ids, false) != NULL);
+    cup_scope_close(c);
+    EXPECT_INT(compiled_in_place(c), 0);
+    EXPECT(cup_gpt_loss(m, ids, ids, true) != NULL);
+    EXPECT(compiled_in_place(c) > 0);
+    cup_gpt_free(m);
+    cup_context_free(c);
+    fake_expect_nothing_left();
+}
+
 /* GPT-2 124M with 32 texts and a vocabulary of 8192 took 42.0 ms a step on an H200, and the
  * character model 3.75 ms. */
 TEST(plan_has_the_speed_of_the_run)

@@ -69,9 +69,9 @@ CUP_API void cup_tape_clear(cup_context *c);
 typedef cup_tensor *(*cup_block)(cup_context *c, cup_tensor *const *inputs, int count, void *user);
 
 /* What a model leaves out of what forward keeps for backward, which computes it again: nothing; the
- * inside of each block, by cup_recompute; what norms give, or norms, activations and other functions
- * of each element, by cup_recompute_results; or, of a training run (cupola/train.h), as little of it
- * as memory needs. */
+ * inside of each block, by cup_recompute; what norms give, or norms, activations and other
+ * functions of each element, by cup_recompute_results; or, of a training run (cupola/train.h), as
+ * little of it as memory needs. */
 typedef enum cup_recompute_policy {
     CUP_RECOMPUTE_POLICY_NONE = 0,
     CUP_RECOMPUTE_POLICY_BLOCK = 1,
@@ -94,13 +94,13 @@ CUP_API cup_status cup_recompute_all(cup_context *c, cup_blocks block, cup_tenso
                                      int count, void *user, cup_tensor **outputs,
                                      int output_count);
 
-/* Says which results are not kept for what follows them but computed again when backward needs them,
- * from what they were made of, which is kept anyway: some memory for little time. With NORMS those
- * of layernorm and rmsnorm, also with a sum before them; with POINTWISE also those of gelu, silu and
- * swiglu, also behind a linear layer, and of functions of one tensor whose gradient is made of what
- * they were given, as sin; with NONE, as in a new context, none. No product is computed twice.
- * Results have the same bits but for activations behind linear layers in 16 bits, where the sum that
- * is kept was rounded, and on a GPU for rounding. Returns what it was; another policy is
+/* Says which results are not kept for what follows them but computed again when backward needs
+ * them, from what they were made of, which is kept anyway: some memory for little time. With NORMS
+ * those of layernorm and rmsnorm, also with a sum before them; with POINTWISE also those of gelu,
+ * silu and swiglu, also behind a linear layer, and of functions of one tensor whose gradient is
+ * made of what they were given, as sin; with NONE, as in a new context, none. No product is
+ * computed twice. Results have the same bits but for activations behind linear layers in 16 bits,
+ * whose kept sum was rounded, and on a GPU for rounding. Returns what it was; another policy is
  * CUP_ARGUMENT. */
 CUP_API cup_recompute_policy cup_recompute_results(cup_context *c, cup_recompute_policy policy);
 

@@ -129,8 +129,6 @@ TEST(gpt_recomputed_blocks_give_the_same_losses)
     expect_losses(&gpt2, CUP_F32, CUP_RECOMPUTE_POLICY_BLOCK, gpt2_losses, 2e-5);
     expect_losses(&llama, CUP_F32, CUP_RECOMPUTE_POLICY_BLOCK, llama_losses, 2e-5);
     expect_losses(&gpt2, CUP_BF16, CUP_RECOMPUTE_POLICY_NORMS, gpt2_losses, 0.05);
-    expect_losses(&llama, CUP_BF16, CUP_RECOMPUTE_POLICY_NORMS, llama_losses, 0.05);
-    expect_losses(&gpt2, CUP_BF16, CUP_RECOMPUTE_POLICY_POINTWISE, gpt2_losses, 0.05);
     expect_losses(&llama, CUP_BF16, CUP_RECOMPUTE_POLICY_POINTWISE, llama_losses, 0.05);
 }
 

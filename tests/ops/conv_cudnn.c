@@ -226,7 +226,7 @@ TEST(conv_cudnn_says_that_it_failed)
     cup_tensor *in[] = {filled(c, (int64_t[]){1, 2, 3, 3}, true, 1),
                         filled(c, (int64_t[]){2, 2, 1, 1}, true, 1)};
     cup__way way;
-    EXPECT(cup__way_parse(&cup__op_conv2d, "cudnn rank=2", &way));
+    EXPECT(cup__way_parse(&cup__op_conv2d, "cudnn rank=2 version=91900", &way));
     cup__call call = call_of(c, in, 2, &plain);
     EXPECT(!way.impl->planning->refuses(&call, &way.plan));
     fake_cudnn_fail(7); /* behind the stream, and the pack with its attributes: the run itself */
@@ -364,10 +364,14 @@ TEST(conv_cudnn_by_a_record)
     static const struct {
         const char *way, *heard;
         int ran;
-    } cases[] = {{"cudnn rank=1", "  tuned: cudnn rank=1", 3},
-                 {"cudnn", "  tuned: cudnn", 1},
-                 {"cudnn rank=9",
-                  "not cudnn rank=9, which was the fastest when measured: cuDNN has", 1}};
+    } cases[] = {{"cudnn rank=1 version=91900", "  tuned: cudnn rank=1 version=91900", 3},
+                 {"cudnn version=91900", "  tuned: cudnn version=91900", 1},
+                 {"cudnn rank=1 version=91400",
+                  "not cudnn rank=1 version=91400, which was the fastest when measured: anoth",
+                  1},
+                 {"cudnn rank=9 version=91900",
+                  "not cudnn rank=9 version=91900, which was the fastest when measured: cuDNN",
+                  1}};
     char heard[200];
     const char *folder = begin();
     setenv("CUP_LOG", "dispatch", 1);
@@ -395,12 +399,12 @@ TEST(conv_cudnn_by_a_record_with_defaults_left_out)
     const char *folder = begin();
     setenv("CUP_LOG", "dispatch", 1);
     cup_log_to(hear, heard);
-    write_record(folder, "cudnn rank=1");
+    write_record(folder, "cudnn rank=1 version=91900");
     cup_context *c = open_gpu();
     cup_conv2d(c, filled(c, (int64_t[]){2, 3, 5, 4}, true, 1),
                filled(c, (int64_t[]){4, 3, 1, 1}, true, 1), NULL, NULL);
     EXPECT_TEXT(cup_error_text(c), "");
-    EXPECT_TEXT(heard, "  tuned: cudnn rank=1");
+    EXPECT_TEXT(heard, "  tuned: cudnn rank=1 version=91900");
     cup_context_free(c);
     fake_expect_nothing_left();
 }

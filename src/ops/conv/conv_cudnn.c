@@ -320,22 +320,32 @@ cup_status cup__conv_cudnn(cup__call *call)
     return run_rank(call, 0);
 }
 
-/* The algorithms that it proposes, best guess first. */
-static const char *const plan_names[] = {"rank", NULL};
+/* The algorithms that it proposes, best guess first. Another version of it proposes others, so a
+ * record says of which it is. */
+static const char *const plan_names[] = {"rank", "version", NULL};
+
+static int version_of_library(void)
+{
+    return cup__library_open(CUP__LIBCUDNN) ? (int)cup__cudnn.cudnnGetVersion() : 0;
+}
 
 static int list_plans(const cup__call *call, cup__plan *out, int most)
 {
-    (void)call;
     int count = most < CUP__CUDNN_RANKS ? most : CUP__CUDNN_RANKS;
+    int version = never(call) ? 0 : version_of_library();
     for (int i = 0; i < count; i++)
-        out[i] = (cup__plan){{i}};
+        out[i] = (cup__plan){{i, version}};
     return count;
 }
 
 static const char *refuses_plan(const cup__call *call, const cup__plan *plan)
 {
-    return plan->number[0] >= CUP__CUDNN_RANKS ? "so many algorithms are not asked for"
-                                               : rank_refuses(call, plan->number[0]);
+    if (plan->number[0] >= CUP__CUDNN_RANKS)
+        return "so many algorithms are not asked for";
+    const char *why = rank_refuses(call, plan->number[0]);
+    return why || plan->number[1] == version_of_library()
+               ? why
+               : "another version of cuDNN was measured; cupola tune measures this one";
 }
 
 static cup_status run_plan(cup__call *call, const cup__plan *plan)

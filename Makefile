@@ -26,7 +26,7 @@ LIB_O := $(LIB_C:%.c=$(BUILD)/%.o) $(BUILD)/gen/kernels.o $(BUILD)/gen/dispatch/
 CLI_O := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cli/*.c cli/*/*.c))
 TEST_C := $(filter-out tests/fake/% tests/fuzz/%,$(wildcard tests/*.c tests/*/*.c))
 TEST_O := $(TEST_C:%.c=$(BUILD)/%.o)
-FAKE := $(foreach f,cuda.so.1 nvrtc.so nccl.so cudnn.so cudnn8.so,$(BUILD)/fake/lib$f)
+FAKE := $(foreach f,cuda.so.1 nvrtc.so nccl.so cudnn.so cudnn8.so cufft.so cusolver.so,$(BUILD)/fake/lib$f)
 DEVICE := $(wildcard src/*/*.cuh src/*/*.cu src/*/*/*.cuh src/*/*/*.cu)
 EMBEDDED := $(DEVICE) src/dispatch/tuning.tsv
 LIB := $(BUILD)/libcupola.a
@@ -59,7 +59,8 @@ SMALL := $(filter-out src/custom/vectors% src/custom/expr_cpu.c, \
         src/data/$f.c) \
     $(foreach f,channels_last cuda cudnn cudnn_graph depthwise impls mma numbers wgmma wgmma_blocks wgmma_few \
         wgmma_maps wgmma_reach,src/ops/conv/conv_$f.c) $(wildcard src/ops/conv/scaled_*.c) \
-    src/ops/attention/attention_formula.c \
+    src/ops/attention/attention_formula.c src/ops/fourier/fft_cufft.c \
+    $(wildcard src/ops/linalg/cusolver*.c) \
     $(foreach f,base/env base/json dispatch/tuned dispatch/tuning,src/$f.c)))
 $(SMALL:%.c=$(BUILD)/%.o): CFLAGS += $(if $(filter -O2,$(OPT)),-Os)
 
@@ -114,7 +115,7 @@ TEST_O += $(filter-out $(BUILD)/cli/cupola.o,$(CLI_O))
 $(BUILD)/test: $(TEST_O) $(LIB)
 	$(Q)$(CC) $(SANITIZE) -rdynamic -o $@ $(TEST_O) $(LIB) -lcheck -lsubunit -lrt $(LDLIBS)
 
-# Stand-ins for the driver, NVRTC, NCCL and cuDNN, also an old one, for tests without a GPU.
+# Stand-ins for the driver, NVRTC, NCCL, cuDNN, also an old one, cuFFT and cuSOLVER, for tests without a GPU.
 $(BUILD)/fake/libcuda.so.1: $(wildcard tests/fake/cuda*.c) tests/fake/fake.h src/cuda/api.h src/cuda/driver.def
 	@mkdir -p $(@D) && echo "  CC $@"
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -shared -o $@ $(filter %.c,$^) -lpthread
@@ -126,6 +127,11 @@ $(BUILD)/fake/libnccl.so: tests/fake/nccl.c src/cuda/api.h src/cuda/nccl.h src/c
 $(BUILD)/fake/libcudnn.so $(BUILD)/fake/libcudnn8.so: tests/fake/cudnn.c tests/fake/cudnn.h src/cuda/cudnn.h src/cuda/cudnn.def
 	@mkdir -p $(@D) && echo "  CC $@"
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(if $(findstring 8,$(@F)),-DFAKE_CUDNN_8) -shared -o $@ $< -ldl
+
+$(BUILD)/fake/libcufft.so $(BUILD)/fake/libcusolver.so: $(BUILD)/fake/lib%.so: tests/fake/%.c tests/fake/%.h \
+    tests/fake/counted.h tests/fake/cusolver_real.h src/cuda/%.h src/cuda/%.def
+	@mkdir -p $(@D) && echo "  CC $@"
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -shared -o $@ $< -ldl -lm
 
 $(BUILD)/fake/libnvrtc.so: tests/fake/nvrtc.c src/cuda/api.h src/cuda/nvrtc.def
 	@mkdir -p $(@D) && echo "  CC $@"
@@ -173,7 +179,7 @@ bench: all $(BUILD)/bench/prepare ## times every op and its peers (PyTorch, CuPy
 	$(BUILD)/cupola bench --compare $(BUILD)/records.before.tsv bench/records.tsv
 
 .PHONY: abi abi-list
-abi: ## the interface against the last release's; our declarations of the driver, NVRTC, cuBLASLt and cuDNN against NVIDIA's
+abi: ## the interface against the last release's; our declarations of the driver, NVRTC, cuBLASLt, cuDNN, cuFFT and cuSOLVER against NVIDIA's
 	CC="$(CC)" tools/interface --compare $(lastword $(shell ls docs/abi/*.txt | sort -V))
 	CC="$(CC)" tools/abi $(TOOLKIT)
 

@@ -145,14 +145,16 @@ static void write_gpu(cli_json *writer, const cup_gpu *g)
 
 static const cup_library libraries[] = {CUP_LIBRARY_DRIVER, CUP_LIBRARY_NVRTC,
                                         CUP_LIBRARY_CUBLASLT, CUP_LIBRARY_CUDNN,
+                                        CUP_LIBRARY_CUFFT, CUP_LIBRARY_CUSOLVER,
                                         CUP_LIBRARY_NCCL};
 enum { LIBRARIES = sizeof libraries / sizeof *libraries };
 
-/* Loading cuBLASLt takes a tenth of a second, and cuDNN too, for nothing where there is no GPU, and
- * NCCL about as long, for nothing where there are not two. */
+/* Loading cuBLASLt takes a tenth of a second, and cuDNN and its like too, for nothing where there is
+ * no GPU, and NCCL about as long, for nothing where there are not two. */
 static bool look(const facts *f, int i, cup_library_facts *out)
 {
-    bool computes = libraries[i] == CUP_LIBRARY_CUBLASLT || libraries[i] == CUP_LIBRARY_CUDNN;
+    bool computes = libraries[i] != CUP_LIBRARY_DRIVER && libraries[i] != CUP_LIBRARY_NVRTC &&
+                    libraries[i] != CUP_LIBRARY_NCCL;
     if ((computes && !f->gpu_count) || (libraries[i] == CUP_LIBRARY_NCCL && f->gpu_count < 2))
         return false;
     return cup_library_look(libraries[i], out) == CUP_OK;

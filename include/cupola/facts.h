@@ -69,7 +69,9 @@ typedef enum cup_library {
     CUP_LIBRARY_CUBLASLT = 2, /* matrix products on a GPU, where it is the fastest */
     CUP_LIBRARY_BLAS = 3,     /* matrix products on a CPU */
     CUP_LIBRARY_NCCL = 4,     /* tensors between GPUs, where several processes train */
-    CUP_LIBRARY_CUDNN = 5     /* convolutions on a GPU, where it was measured to be the fastest */
+    CUP_LIBRARY_CUDNN = 5,    /* convolutions on a GPU, where it was measured to be the fastest */
+    CUP_LIBRARY_CUFFT = 6,    /* Fourier transforms of long lines on a GPU */
+    CUP_LIBRARY_CUSOLVER = 7  /* factors of large matrices on a GPU */
 } cup_library;
 
 typedef struct cup_library_facts {

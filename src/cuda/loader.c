@@ -18,6 +18,8 @@ cup__driver_calls cup__driver;
 cup__nvrtc_calls cup__nvrtc;
 cup__cublaslt_calls cup__cublaslt;
 cup__cudnn_calls cup__cudnn;
+cup__cufft_calls cup__cufft;
+cup__cusolver_calls cup__cusolver;
 cup__nccl_calls cup__nccl;
 
 typedef struct symbol {
@@ -47,6 +49,16 @@ static const symbol cublaslt_symbols[] = {
 static const symbol cudnn_symbols[] = {
 #define CALLS cup__cudnn_calls
 #include "cuda/cudnn.def"
+#undef CALLS
+    {0}};
+static const symbol cufft_symbols[] = {
+#define CALLS cup__cufft_calls
+#include "cuda/cufft.def"
+#undef CALLS
+    {0}};
+static const symbol cusolver_symbols[] = {
+#define CALLS cup__cusolver_calls
+#include "cuda/cusolver.def"
 #undef CALLS
     {0}};
 static const symbol nccl_symbols[] = {
@@ -97,6 +109,22 @@ static const struct library {
                        {0, 0},
                        cudnn_symbols,
                        &cup__cudnn},
+    [CUP__LIBCUFFT] = {"cuFFT", "Fourier transforms of long lines",
+                       "install it from NVIDIA's repository (libcufft) or with \"pip install "
+                       "nvidia-cufft-cu12\", or set CUP_LIBCUFFT to its path",
+                       CUP__ENV_LIBCUFFT,
+                       {"libcufft.so.12", "libcufft.so.11", "libcufft.so"},
+                       {13, 12, 0},
+                       cufft_symbols,
+                       &cup__cufft},
+    [CUP__LIBCUSOLVER] = {"cuSOLVER", "factors of large matrices",
+                          "install it from NVIDIA's repository (libcusolver) or with \"pip install "
+                          "nvidia-cusolver-cu12\", or set CUP_LIBCUSOLVER to its path",
+                          CUP__ENV_LIBCUSOLVER,
+                          {"libcusolver.so.12", "libcusolver.so.11", "libcusolver.so"},
+                          {13, 12, 0},
+                          cusolver_symbols,
+                          &cup__cusolver},
     [CUP__LIBNCCL] = {"NCCL", "tensors between GPUs",
                       "install it from NVIDIA's repository (libnccl2) or with \"pip install "
                       "nvidia-nccl-cu12\", or set CUP_LIBNCCL to its path; CUP_COMM=sockets does "
@@ -265,6 +293,12 @@ static int version_of(cup__library which)
         return cup__nccl.ncclGetVersion(&major) == ncclSuccess
                    ? major / 10000 * 1000 + major % 10000 / 100 * 10
                    : 0;
+    if (which == CUP__LIBCUFFT || which == CUP__LIBCUSOLVER) { /* 11405 is 11.4.5 */
+        bool known = which == CUP__LIBCUFFT
+                         ? cup__cufft.cufftGetVersion(&major) == CUFFT_SUCCESS
+                         : cup__cusolver.cusolverGetVersion(&major) == CUSOLVER_STATUS_SUCCESS;
+        return known ? major / 1000 * 1000 + major % 1000 / 100 * 10 : 0;
+    }
     /* 130100 is 13.1 of the one, 91900 is 9.19 of the other. */
     size_t version = which == CUP__LIBCUDNN ? cup__cudnn.cudnnGetVersion()
                                             : cup__cublaslt.cublasLtGetVersion();

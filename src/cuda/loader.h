@@ -7,6 +7,8 @@
 #include "cuda/api.h"
 #include "cuda/cublaslt.h"
 #include "cuda/cudnn.h"
+#include "cuda/cufft.h"
+#include "cuda/cusolver.h"
 #include "cuda/nccl.h"
 
 #define NEED(result, name, exported, arguments) result(*name) arguments;
@@ -23,6 +25,12 @@ typedef struct cup__cublaslt_calls {
 typedef struct cup__cudnn_calls {
 #include "cuda/cudnn.def"
 } cup__cudnn_calls;
+typedef struct cup__cufft_calls {
+#include "cuda/cufft.def"
+} cup__cufft_calls;
+typedef struct cup__cusolver_calls {
+#include "cuda/cusolver.def"
+} cup__cusolver_calls;
 typedef struct cup__nccl_calls {
 #include "cuda/nccl.def"
 } cup__nccl_calls;
@@ -33,6 +41,8 @@ extern cup__driver_calls cup__driver;
 extern cup__nvrtc_calls cup__nvrtc;
 extern cup__cublaslt_calls cup__cublaslt;
 extern cup__cudnn_calls cup__cudnn;
+extern cup__cufft_calls cup__cufft;
+extern cup__cusolver_calls cup__cusolver;
 extern cup__nccl_calls cup__nccl;
 
 typedef enum cup__library {
@@ -40,6 +50,8 @@ typedef enum cup__library {
     CUP__LIBNVRTC,
     CUP__LIBCUBLASLT,
     CUP__LIBCUDNN,
+    CUP__LIBCUFFT,
+    CUP__LIBCUSOLVER,
     CUP__LIBNCCL,
     CUP__LIBRARIES
 } cup__library;

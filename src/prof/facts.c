@@ -98,8 +98,10 @@ cup_status cup_library_look(cup_library library, cup_library_facts *out)
                                         [CUP_LIBRARY_NVRTC] = CUP__LIBNVRTC,
                                         [CUP_LIBRARY_CUBLASLT] = CUP__LIBCUBLASLT,
                                         [CUP_LIBRARY_NCCL] = CUP__LIBNCCL,
-                                        [CUP_LIBRARY_CUDNN] = CUP__LIBCUDNN};
-    if (!out || (unsigned)library > CUP_LIBRARY_CUDNN)
+                                        [CUP_LIBRARY_CUDNN] = CUP__LIBCUDNN,
+                                        [CUP_LIBRARY_CUFFT] = CUP__LIBCUFFT,
+                                        [CUP_LIBRARY_CUSOLVER] = CUP__LIBCUSOLVER};
+    if (!out || (unsigned)library > CUP_LIBRARY_CUSOLVER)
         return CUP_ARGUMENT;
     if (library == CUP_LIBRARY_BLAS) {
         *out = blas_facts();

@@ -42,6 +42,8 @@ typedef enum cup__slot_id {
     CUP__SLOT_SCORES,    /* those that attention takes, see custom/score.c */
     CUP__SLOT_PRODUCTS,  /* of matrix products on a GPU, see ops/matmul/product_state.h */
     CUP__SLOT_CONVOLUTIONS, /* of those by cuDNN, see ops/conv/conv_cudnn.c */
+    CUP__SLOT_TRANSFORMS, /* plans of cuFFT, see ops/fourier/fft_cufft.c */
+    CUP__SLOT_FACTORS,   /* cuSOLVER, see ops/linalg/cusolver.c */
     CUP__SLOT_MEMOS,     /* what is remembered of calls, see dispatch/memo.h */
     CUP__SLOT_TUNED,     /* ways that were measured, see dispatch/tuned.h */
     CUP__SLOTS

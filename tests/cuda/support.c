@@ -37,6 +37,8 @@ void fake_begin_in(const char *folder)
     setenv("CUP_LIBCUDA", path, 1);
     setenv("CUP_LIBCUBLASLT", "off", 1); /* which does not know the fake driver */
     setenv("CUP_LIBCUDNN", "off", 1);
+    setenv("CUP_LIBCUFFT", "off", 1);
+    setenv("CUP_LIBCUSOLVER", "off", 1);
     void *library = dlopen(path, RTLD_NOW);
     if (!library)
         test_fail(__FILE__, __LINE__, "%s", dlerror());

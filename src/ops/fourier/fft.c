@@ -108,6 +108,8 @@ static void cost(const cup__call *call, double *bytes, double *flops)
 static const cup__impl impls[] = {
     {.name = "blocks", .place = CUP__CUDA, CUP__THRESHOLDS(4, 5, 1536, 3072),
      .refuses = cup__fft_blocks_refuses, .run = cup__fft_blocks},
+    {.name = "cufft", .place = CUP__CUDA, CUP__THRESHOLDS(64, 1024),
+     .refuses = cup__fft_cufft_refuses, .run = cup__fft_cufft},
     {.name = "products", .place = CUP__CUDA, CUP__THRESHOLDS(64, 128), .strided = true,
      .run = cup__fft_products},
     {.name = "radix", .place = CUP__CPU, CUP__THRESHOLDS(4, 128), .run = cup__fft_cpu},

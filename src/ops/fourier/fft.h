@@ -24,5 +24,7 @@ cup_status cup__fft_cpu(cup__call *call);
 cup_status cup__fft_products(cup__call *call);
 cup_status cup__fft_blocks(cup__call *call);
 const char *cup__fft_blocks_refuses(const cup__call *call);
+cup_status cup__fft_cufft(cup__call *call);
+const char *cup__fft_cufft_refuses(const cup__call *call);
 
 #endif

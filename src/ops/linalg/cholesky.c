@@ -3,6 +3,7 @@
 #include "cuda/cuda.h"
 #include "cupola/ops.h"
 #include "dispatch/attributes.h"
+#include "ops/linalg/cusolver.h"
 #include "ops/linalg/linalg.h"
 
 static cup_status infer(cup__call *call)
@@ -83,8 +84,24 @@ static void cost(const cup__call *call, double *bytes, double *flops)
     *flops = (double)a->count * (double)a->shape[a->ndim - 1] / 3;
 }
 
+static cup_status run_cusolver(cup__call *call)
+{
+    return cup__cusolver_run(call, cup__cholesky_cusolver, run_cuda);
+}
+
+static cup_status run_batched(cup__call *call)
+{
+    return cup__cusolver_run(call, cup__cholesky_cusolver_batched, run_cuda);
+}
+
 static const cup__impl impls[] = {
+    {.name = "cusolver_best", .place = CUP__CUDA, .eager = true,
+     .refuses = cup__cusolver_best_refuses, .run = run_cusolver},
     {.name = "blocks", .place = CUP__CUDA, CUP__THRESHOLDS(32, 78, 110), .run = run_cuda},
+    {.name = "cusolver", .place = CUP__CUDA, CUP__THRESHOLDS(32, 64),
+     .refuses = cup__cusolver_refuses, .run = run_cusolver},
+    {.name = "cusolver_batched", .place = CUP__CUDA, CUP__THRESHOLDS(16, 32),
+     .refuses = cup__cusolver_refuses, .run = run_batched},
     {.name = "threads", .place = CUP__CPU, .strided = true, .run = run},
     {0}};
 #define RIDGE(ridge) &(const cup__cholesky_attributes){ridge}

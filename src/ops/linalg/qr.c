@@ -1,6 +1,7 @@
 #include <math.h>
 
 #include "cupola/ops.h"
+#include "ops/linalg/cusolver.h"
 #include "ops/linalg/linalg.h"
 
 #define MOST 4096 /* of the shorter side */
@@ -186,8 +187,17 @@ static int steady(cup_context *c, cup_tensor *const *out, cup_tensor **made)
     return 4;
 }
 
+static cup_status run_cusolver(cup__call *call)
+{
+    return cup__cusolver_run(call, cup__qr_cusolver, run_cuda);
+}
+
 static const cup__impl impls[] = {
+    {.name = "cusolver_best", .place = CUP__CUDA, .eager = true,
+     .refuses = cup__cusolver_best_refuses, .run = run_cusolver},
     {.name = "blocks", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 108), .run = run_cuda},
+    {.name = "cusolver", .place = CUP__CUDA, CUP__THRESHOLDS(32, 64),
+     .refuses = cup__cusolver_refuses, .run = run_cusolver},
     {.name = "threads", .place = CUP__CPU, .strided = true, .run = run},
     {0}};
 static const cup__sample samples[] = {

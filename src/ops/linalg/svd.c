@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "cupola/ops.h"
+#include "ops/linalg/cusolver.h"
 #include "ops/linalg/linalg.h"
 
 #define MOST 1024 /* of the shorter side */
@@ -287,8 +288,24 @@ static void cost(const cup__call *call, double *bytes, double *flops)
     *flops = 6 * count * m * n * k; /* of one sweep */
 }
 
+static cup_status run_cusolver(cup__call *call)
+{
+    return cup__cusolver_run(call, cup__svd_cusolver, run_cuda);
+}
+
+static cup_status run_batched(cup__call *call)
+{
+    return cup__cusolver_run(call, cup__svd_cusolver_batched, run_cuda);
+}
+
 static const cup__impl impls[] = {
+    {.name = "cusolver_best", .place = CUP__CUDA, .eager = true,
+     .refuses = cup__cusolver_best_refuses, .run = run_cusolver},
     {.name = "blocks", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 76), .run = run_cuda},
+    {.name = "cusolver", .place = CUP__CUDA, CUP__THRESHOLDS(32, 64),
+     .refuses = cup__cusolver_refuses, .run = run_cusolver},
+    {.name = "cusolver_batched", .place = CUP__CUDA, CUP__THRESHOLDS(16, 32),
+     .refuses = cup__cusolver_small_refuses, .run = run_batched},
     {.name = "threads", .place = CUP__CPU, .strided = true, .run = run},
     {0}};
 static const cup__sample samples[] = {

@@ -123,6 +123,30 @@ TEST(loader_refuses_an_old_cudnn)
     EXPECT_CONTAINS(report->cure, "CUP_LIBCUDNN");
 }
 
+/* The version of each of them, and what is said where a variable names another library. */
+TEST(loader_takes_cufft_and_cusolver)
+{
+    char path[4500];
+    snprintf(path, sizeof path, "%s/fake/libcufft.so", test_build());
+    setenv("CUP_LIBCUDA", "off", 1);
+    setenv("CUP_LIBCUFFT", path, 1);
+    setenv("CUP_LIBCUSOLVER", path, 1);
+    EXPECT_INT(cup__library_report_of(CUP__LIBCUFFT)->version, 11040);
+    const cup__library_report *report = cup__library_report_of(CUP__LIBCUSOLVER);
+    EXPECT(!report->found);
+    EXPECT_CONTAINS(report->reason, "is too old or not the right library: it lacks cusolverGet");
+    EXPECT_CONTAINS(report->cure, "CUP_LIBCUSOLVER");
+}
+
+TEST(loader_takes_cusolver)
+{
+    char path[4500];
+    snprintf(path, sizeof path, "%s/fake/libcusolver.so", test_build());
+    setenv("CUP_LIBCUDA", "off", 1);
+    setenv("CUP_LIBCUSOLVER", path, 1);
+    EXPECT_INT(cup__library_report_of(CUP__LIBCUSOLVER)->version, 11070);
+}
+
 TEST(loader_off)
 {
     setenv("CUP_LIBCUDA", "off", 1);

@@ -1,7 +1,6 @@
 /* What calls by cuSOLVER share: its handle, when it is taken, and how it is done without. */
 #include "ops/linalg/cusolver.h"
 
-#include <math.h>
 #include <stdio.h>
 
 #include "base/log.h"
@@ -126,22 +125,6 @@ cup_tensor *cup__cusolver_flat(cup__cusolver_work *w, cup_tensor *t)
     return cup_reshape(w->c, t, 3, (int64_t[]){w->count, rows, columns});
 }
 
-cup_tensor *cup__cusolver_told(cup__cusolver_work *w)
-{
-    cup_tensor *told = cup_reshape(w->c, w->info, 3, (int64_t[]){w->count, 1, 1});
-    return cup_cast(w->c, told, w->dtype);
-}
-
-cup_tensor *cup__cusolver_held(cup__cusolver_work *w, cup_tensor *t)
-{
-    cup_context *c = w->c;
-    cup_tensor *told = cup__cusolver_told(w);
-    if (!told || !t)
-        return NULL;
-    cup_tensor *well = cup_equal(c, told, cup__number(c, told, 0));
-    return cup_where(c, well, t, cup__number(c, t, NAN));
-}
-
 void cup__cusolver_give(cup__cusolver_work *w, int out, cup_tensor *t)
 {
     cup_tensor *to = w->call->out[out];
@@ -151,16 +134,34 @@ void cup__cusolver_give(cup__cusolver_work *w, int out, cup_tensor *t)
         cup__copy_to(w->c, to, t);
 }
 
-static void run_in_scope(cup__cusolver_work *w, void (*body)(cup__cusolver_work *w))
+/* Whether all inputs are finite and the library was content with all matrices. */
+static bool is_sound(cup__cusolver_work *w)
 {
     cup_context *c = w->c;
+    cup_tensor *a = w->call->in[0];
+    cup_tensor *sum = cup_sum(c, cup_cast(c, w->info, w->dtype), NULL, 0, false);
+    double number = 0;
+    sum = cup_add(c, sum, cup_sum(c, cup_sub(c, a, a), NULL, 0, false));
+    if (!sum || cup_tensor_read(cup_cast(c, sum, CUP_F64), &number, sizeof number) != CUP_OK)
+        return true; /* and the context says why not */
+    return number == 0;
+}
+
+/* False where its results are of no use. */
+static bool run_in_scope(cup__cusolver_work *w, void (*body)(cup__cusolver_work *w))
+{
+    cup_context *c = w->c;
+    bool sound = true;
     cup_scope_open(c);
     bool was = cup_grad_recording(c, false);
     w->info = cup_zeros(c, CUP_I32, 1, &w->count);
     if (w->info)
         body(w);
+    if (w->info && w->status == CUSOLVER_STATUS_SUCCESS)
+        sound = is_sound(w);
     cup_grad_recording(c, was);
     cup_scope_return(c, NULL);
+    return sound;
 }
 
 /* The handle works on the stream that the GPU's next work goes to. */
@@ -208,9 +209,13 @@ cup_status cup__cusolver_run(cup__call *call, void (*body)(cup__cusolver_work *w
                             .m = (int)a->shape[a->ndim - 2], .n = (int)a->shape[a->ndim - 1]};
     w.k = w.m < w.n ? w.m : w.n;
     w.count = a->count / w.m / w.n;
-    run_in_scope(&w, body);
-    if (w.status == CUSOLVER_STATUS_SUCCESS)
+    bool sound = run_in_scope(&w, body);
+    if (c->error.status != CUP_OK)
         return c->error.status;
+    if (!sound)
+        return state->gpu ? own(call) : call->op->specification(call);
+    if (w.status == CUSOLVER_STATUS_SUCCESS)
+        return CUP_OK;
     failed(state, "it ran", w.status);
     return do_without(call, state, own);
 }

@@ -22,8 +22,9 @@ typedef struct cup__cusolver_work {
     cusolverStatus_t status;
 } cup__cusolver_work;
 
-/* Does `body`, or `own` where a graph is captured, as the library may wait for the card, and where
- * it fails. */
+/* Does `body`, or `own` where a graph is captured, as the library may wait for the card, where it
+ * fails, and where a matrix has no such factors or holds NaN or inf, as it does not say which
+ * numbers are right then. To know that the host waits for the card. */
 cup_status cup__cusolver_run(cup__call *call, void (*body)(cup__cusolver_work *w),
                              cup_status (*own)(cup__call *call));
 
@@ -50,10 +51,6 @@ cup_tensor *cup__cusolver_new(cup__cusolver_work *w, cup_dtype dtype, int64_t ro
 void *cup__cusolver_at(const cup_tensor *t, int64_t i, int64_t size);
 /* t as [count,rows,columns], where its own dimensions in front are others. */
 cup_tensor *cup__cusolver_flat(cup__cusolver_work *w, cup_tensor *t);
-/* w->info as [count,1,1], in the dtype. */
-cup_tensor *cup__cusolver_told(cup__cusolver_work *w);
-/* t, and NaN in all matrices of which w->info is not 0. */
-cup_tensor *cup__cusolver_held(cup__cusolver_work *w, cup_tensor *t);
 /* Writes a result of the call. */
 void cup__cusolver_give(cup__cusolver_work *w, int out, cup_tensor *t);
 

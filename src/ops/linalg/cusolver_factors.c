@@ -1,7 +1,5 @@
 /* The factors themselves. Where a matrix of ours, which lies row by row, is read column by column it
  * is its transpose. */
-#include <math.h>
-
 #include "cupola/ops.h"
 #include "dispatch/attributes.h"
 #include "ops/linalg/cusolver.h"
@@ -24,20 +22,6 @@ static cup_tensor *symmetric(cup__cusolver_work *w)
     return ridged(w, cup_scale(c, cup_add(c, a, cup__linalg_turned(c, a)), 0.5), ridge);
 }
 
-/* The lower triangle, NaN from the column on whose number, from 1, the library tells. */
-static void give_lower(cup__cusolver_work *w, cup_tensor *l)
-{
-    cup_context *c = w->c;
-    cup_tensor *told = cup__cusolver_told(w), *none = cup__number(c, l, 0);
-    if (!told || !none)
-        return;
-    cup_tensor *behind = cup__number(c, l, w->n + 1);
-    cup_tensor *from = cup_where(c, cup_less(c, none, told), told, behind);
-    cup_tensor *column = cup_arange(c, w->dtype, 1, w->n + 1, NULL);
-    l = cup_where(c, cup_less_equal(c, from, column), cup__number(c, l, NAN), l);
-    cup__cusolver_give(w, 0, cup_tril(c, l, 0));
-}
-
 /* The upper triangle column by column is the lower one row by row. */
 void cup__cholesky_cusolver(cup__cusolver_work *w)
 {
@@ -50,7 +34,7 @@ void cup__cholesky_cusolver(cup__cusolver_work *w)
         CUP__SOLVE(w, potrf, w->handle, CUBLAS_FILL_MODE_UPPER, n,
                    cup__cusolver_at(l, i, (int64_t)n * n), n, cup__cusolver_at(w->space, 0, 0),
                    size, cup__cusolver_at(w->info, i, 1));
-    give_lower(w, l);
+    cup__cusolver_give(w, 0, cup_tril(w->c, l, 0));
 }
 
 /* The list of matrices is numbers of a row: addresses are below 2^53. */
@@ -65,7 +49,7 @@ void cup__cholesky_cusolver_batched(cup__cusolver_work *w)
                                   CUP_OPTIONS(cup_arange_options, .step = step));
     CUP__SOLVE(w, potrfBatched, w->handle, CUBLAS_FILL_MODE_UPPER, w->n,
                cup__cusolver_at(list, 0, 0), w->n, cup__cusolver_at(w->info, 0, 1), (int)w->count);
-    give_lower(w, l);
+    cup__cusolver_give(w, 0, cup_tril(w->c, l, 0));
 }
 
 void cup__solve_cusolver(cup__cusolver_work *w)
@@ -90,7 +74,7 @@ void cup__solve_cusolver(cup__cusolver_work *w)
         CUP__SOLVE(w, getrs, w->handle, CUBLAS_OP_T, n, columns, m, n, pivots->data, of, n,
                    fine->data);
     }
-    cup__cusolver_give(w, 0, cup__linalg_turned(c, cup__cusolver_held(w, x)));
+    cup__cusolver_give(w, 0, cup__linalg_turned(c, x));
 }
 
 /* The first `count` of dimension d. */
@@ -139,20 +123,15 @@ void cup__qr_cusolver(cup__cusolver_work *w)
     cup__cusolver_give(w, 1, cup__linalg_turned(c, cup_mul(c, lower, sign)));
 }
 
-/* From the right and the left vectors as rows, [count,k,n] and [count,k,m], and the values. A
- * matrix that holds NaN or inf has NaN in all. */
+/* From the right and the left vectors as rows, [count,k,n] and [count,k,m], and the values. */
 static void give_vectors(cup__cusolver_work *w, cup_tensor *vt, cup_tensor *s, cup_tensor *ut)
 {
     cup_context *c = w->c;
-    const int64_t last = 2, both[] = {1, 2};
-    cup_tensor *a = cup__cusolver_flat(w, w->call->in[0]);
-    cup_tensor *spoilt = cup_sum(c, cup_sub(c, a, a), both, 2, true);
+    const int64_t last = 2;
     cup_tensor *most = cup_argmax(c, cup_abs(c, vt), &last, 1, true);
     cup_tensor *sign = sign_of(c, cup_gather(c, vt, most, 2));
-    spoilt = cup__cusolver_held(w, spoilt);
-    sign = sign && spoilt ? cup_add(c, sign, spoilt) : NULL;
     cup__cusolver_give(w, 0, cup__linalg_turned(c, cup_mul(c, ut, sign)));
-    cup__cusolver_give(w, 1, cup_add(c, s, spoilt));
+    cup__cusolver_give(w, 1, s);
     cup__cusolver_give(w, 2, cup_mul(c, vt, sign));
 }
 

@@ -475,9 +475,21 @@ def conv_rows():
                   f"{text} kernel={k}", channels_last=True, exact=False)
 
 
+def factor_rows():
+    """Long lines and large matrices, which PyTorch gives to cuFFT and cuSOLVER."""
+    for shape in ("64x65536", "16x1048576", "4096x1009"):
+        yield Row("fft", shape + "x2", "f32", lambda d, x: (
+            lambda y=torch.view_as_complex(random(x, d)): torch.fft.fft(y)),
+            "axis=1 inverse=0", exact=False)
+    for op, n in ((op, n) for op in ("cholesky", "qr", "svd") for n in (256, 1024)):
+        yield Row(op, f"{n}x{n}", "f32", lambda d, a, f=getattr(torch.linalg, op): (
+            lambda m=random(a, d) + (4 * a[0]) * torch.eye(a[0], device="cuda"): f(m)),
+            f"ridge={4 * n}" if op == "cholesky" else "", exact=False)
+
+
 PARTS = {"elementwise": elementwise_rows, "norm": norm_rows, "row": row_rows, "order": order_rows,
          "update": update_rows, "product": product_rows, "attention": attention_rows,
-         "conv": conv_rows}
+         "conv": conv_rows, "factor": factor_rows}
 
 
 def all_rows(parts):

@@ -138,8 +138,9 @@ const cli_verb verb_tune = {
     .words = "measure the ways to do a call and remember the fastest",
     .text = "Tries the implementations that take a call, and for matrix products the kernels of "
             "this library, in the tile shapes that could be best, and the algorithms that cuBLASLt "
-            "proposes, for convolutions those that cuDNN proposes, where it is installed, with the "
-            "L2 cache flushed before each run. The fastest is kept in a file of "
+            "proposes, for convolutions those that cuDNN proposes, and cuFFT and cuSOLVER for "
+            "transforms and factors, where they are installed, with the L2 "
+            "cache flushed before each run. The fastest is kept in a file of "
             "tuning records, which every later run on this card reads: tuning.tsv in the folder of "
             "`cupola kernels path`, or the one that CUP_TUNING names. CUP_LOG=dispatch tells what "
             "is taken.\n\n"

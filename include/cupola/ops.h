@@ -482,19 +482,21 @@ CUP_API cup_tensor *cup_recurrence(cup_context *c, cup_tensor *a, cup_tensor *x,
 
 /* (a): the lower triangle l with l l^T = [a + a^T] / 2 + ridge on the diagonal, of each matrix
  * of a [..,N,N] in f32 or f64; NaN from the column on in which a matrix shows not to be
- * positive definite. For many small matrices: a block of the GPU each */
+ * positive definite. For many small matrices a block of the GPU each; few large ones go to
+ * cuSOLVER where it is installed */
 CUP_API cup_tensor *cup_cholesky(cup_context *c, cup_tensor *a, double ridge);
 
 /* (a, b): x [..,N,K] with [a + ridge on the diagonal] x = b for each matrix of a [..,N,N] and b
- * [..,N,K] in f32 or f64; inf or NaN for one that is singular. For many small matrices: a block
- * of the GPU each */
+ * [..,N,K] in f32 or f64; inf or NaN for one that is singular. For many small matrices a block
+ * of the GPU each; few large ones go to cuSOLVER where it is installed */
 CUP_API cup_tensor *cup_solve(cup_context *c, cup_tensor *a, cup_tensor *b, double ridge);
 
 /* (a): q [..,M,K] with q^T q = 1 and the upper triangle r [..,K,N] with q r = a, for each
  * matrix of a [..,M,N] in f32 or f64; K is the smaller of M and N, which may be 4096. The
  * diagonal of r is from 0 on, so that both are unique where the first K columns do not depend
  * on each other; elsewhere they have no gradient, but inf or NaN. NaN from the column on that
- * holds one. For many small matrices: a block of the GPU each */
+ * holds one. For many small matrices a block of the GPU each; few large ones go to cuSOLVER
+ * where it is installed */
 CUP_API cup_status cup_qr(cup_context *c, cup_tensor *a, cup_tensor **q, cup_tensor **r);
 
 /* (a): u [..,M,K], s [..,K] and vt [..,K,N] with u^T u = 1, vt vt^T = 1 and a = u diag[s] vt,
@@ -502,7 +504,7 @@ CUP_API cup_status cup_qr(cup_context *c, cup_tensor *a, cup_tensor **q, cup_ten
  * s goes down to at least 0; of the largest elements of each row of vt the first is not below
  * 0. NaN for a matrix that holds NaN or inf. Vectors of equal values, and of 0 where M is not
  * N, are not unique and have no gradient, but inf or NaN; values have theirs. For many small
- * matrices: a block of the GPU each */
+ * matrices a block of the GPU each; few large ones go to cuSOLVER where it is installed */
 CUP_API cup_status cup_svd(cup_context *c, cup_tensor *a, cup_tensor **u, cup_tensor **s,
                            cup_tensor **vt);
 

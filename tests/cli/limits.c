@@ -173,7 +173,7 @@ TEST(limits_environment_of_every_verb)
         "CUP_KERNELS=/no",  "CUP_CACHE_MAX=1x",      "CUP_KERNEL_PACK=/no", "CUP_BLAS=/no",
         "CUP_LIBCUDA=/no",  "CUP_LIBNVRTC=/no",      "CUP_LIBCUBLASLT=/no", "CUP_IMPL=a=b",
         "CUP_MAPPING=on",   "CUP_TUNING=/no/no.tsv", "CUP_LIBZ=/no",       "CUP_LIBZSTD=/no",
-        "CUP_LIBCUDNN=/no", "CUP_NOTHING=1"};
+        "CUP_LIBCUDNN=/no", "CUP_LIBCUFFT=/no", "CUP_LIBCUSOLVER=/no", "CUP_NOTHING=1"};
     static const char *const verb[] = {"train --data t.txt", "generate", "info", "ops",
                                        "check --op add",     "bench --op add --seconds 0.001",
                                        "tokenize --data t.txt",

@@ -1,4 +1,4 @@
-/* The calls of one dtype: REAL, CALL(name) and OWN(name) say which. Included twice by cusolver.c. */
+/* The calls of one dtype, as REAL, CALL(name) and OWN(name) say. Included twice by cusolver.c. */
 
 cusolverStatus_t CALL(potrf_bufferSize)(cusolverDnHandle_t handle, cublasFillMode_t uplo, int n,
                                         REAL *a, int lda, int *lwork)

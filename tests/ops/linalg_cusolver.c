@@ -187,7 +187,8 @@ TEST(cusolver_says_that_it_failed)
             fake_cusolver_fail(n);
             failed = impl_of(ways[i].op, ways[i].impl)->run(&call) != CUP_OK;
             fake_cusolver_fail(0);
-            EXPECT_CONTAINS(cup_error_text(c), failed ? "cuSOLVER failed with number 7 when it" : "");
+            const char *words = failed ? "cuSOLVER failed with number 7 when it" : "";
+            EXPECT_CONTAINS(cup_error_text(c), words);
             EXPECT_CONTAINS(cup_error_text(c), failed ? "CUP_LIBCUSOLVER=off" : "");
             EXPECT(failed || fake_cusolver_calls(ways[i].call) > ran);
             EXPECT(n < 20);

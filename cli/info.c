@@ -149,8 +149,8 @@ static const cup_library libraries[] = {CUP_LIBRARY_DRIVER, CUP_LIBRARY_NVRTC,
                                         CUP_LIBRARY_NCCL};
 enum { LIBRARIES = sizeof libraries / sizeof *libraries };
 
-/* Loading cuBLASLt takes a tenth of a second, and cuDNN and its like too, for nothing where there is
- * no GPU, and NCCL about as long, for nothing where there are not two. */
+/* Loading cuBLASLt takes a tenth of a second, and cuDNN and its like too, for nothing where there
+ * is no GPU, and NCCL about as long, for nothing where there are not two. */
 static bool look(const facts *f, int i, cup_library_facts *out)
 {
     bool computes = libraries[i] != CUP_LIBRARY_DRIVER && libraries[i] != CUP_LIBRARY_NVRTC &&

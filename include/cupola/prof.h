@@ -126,9 +126,9 @@ CUP_API cup_status cup_bench(cup_context *c, const char *op, const cup_ceiling *
 /* Measures how `op` is fastest on a GPU at the shapes of the options (dtype, shapes, attributes and
  * channels_last are looked at), where it has several ways to do a call: implementations, inside
  * matrix products kernels, plans and algorithms of cuBLASLt, algorithms of cuDNN for convolutions,
- * cuFFT for transforms and cuSOLVER for factors. What is fastest is remembered: in this context from now on, and in the file of
- * tuning records for later ones. Calls without a choice are not reported. The options and the
- * report are needed. */
+ * cuFFT for transforms and cuSOLVER for factors. What is fastest is remembered: in this context
+ * from now on, and in the file of tuning records for later ones. Calls without a choice are not
+ * reported. The options and the report are needed. */
 CUP_API cup_status cup_tune(cup_context *c, const char *op, const cup_bench_options *options,
                             void (*report)(const cup_tune_result *result, void *user), void *user);
 

@@ -99,6 +99,14 @@ const char *cup__cusolver_small_refuses(const cup__call *call)
     return cup__cusolver_refuses(call);
 }
 
+bool cup__cusolver_ready(cup__cusolver_work *w)
+{
+    if (w->status != CUSOLVER_STATUS_SUCCESS || w->c->error.status != CUP_OK)
+        return false;
+    return !w->c->device->is_cuda ||
+           cup__launch_foreign(cup__cuda_of(w->c->device), "cuSOLVER") == CUP_OK;
+}
+
 void cup__cusolver_room(cup__cusolver_work *w, int size)
 {
     if (w->status != CUSOLVER_STATUS_SUCCESS || (w->space && size <= w->space_size))

@@ -34,10 +34,13 @@ const char *cup__cusolver_best_refuses(const cup__call *call);
 /* Of a call that takes small matrices of up to 32 rows and columns at once. */
 const char *cup__cusolver_small_refuses(const cup__call *call);
 
+/* Whether the next call of the library may be made; notes that it comes. */
+bool cup__cusolver_ready(cup__cusolver_work *w);
+
 /* Calls of f32 and f64 differ in a letter. */
 #define CUP__SOLVE(w, name, ...)                                                                   \
     do {                                                                                           \
-        if ((w)->status == CUSOLVER_STATUS_SUCCESS && (w)->c->error.status == CUP_OK)              \
+        if (cup__cusolver_ready(w))                                                                \
             (w)->status = (w)->dtype == CUP_F64 ? cup__cusolver.cusolverDnD##name(__VA_ARGS__)     \
                                                 : cup__cusolver.cusolverDnS##name(__VA_ARGS__);    \
     } while (0)

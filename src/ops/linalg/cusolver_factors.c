@@ -1,5 +1,5 @@
-/* The factors themselves. A matrix of ours, which lies row by row, is its transpose where it is read
- * column by column. */
+/* The factors themselves. A matrix of ours, which lies row by row, is its transpose where it is
+ * read column by column. */
 #include "cupola/ops.h"
 #include "dispatch/attributes.h"
 #include "ops/linalg/cusolver.h"

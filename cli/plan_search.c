@@ -110,7 +110,8 @@ static int try_rings(search *r, plan_split split)
     for (int64_t ring = 1; ring == 1 || (ring * each <= s->cluster.each && !code &&
                                          context / ring >= LEAST_PART);
          ring *= 2) {
-        bool may = ring == 1 || (s->training.model.dropout == 0 && context % (2 * ring) == 0);
+        int64_t least = s->training.model.dropout > 0 ? 32 : 2;
+        bool may = ring == 1 || context % (least * ring) == 0;
         split.copies = all / ring;
         split.ring = ring;
         if (may && all % ring == 0)

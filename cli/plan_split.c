@@ -395,10 +395,11 @@ static bool divides(const plan_scene *s, const plan_split *split, char why[PLAN_
         snprintf(why, PLAN_WHY, "a context of %lld tokens has no %lld parts alike, two for each "
                                 "process of cp=%lld; take a multiple",
                  (long long)g->context, (long long)(2 * split->ring), (long long)split->ring);
-    else if (split->ring > 1 && g->dropout > 0)
-        snprintf(why, PLAN_WHY, "nothing is dropped out where processes have parts of texts; give "
-                                "--dropout 0, or leave cp=%lld out",
-                 (long long)split->ring);
+    else if (split->ring > 1 && g->dropout > 0 && g->context % (32 * split->ring))
+        snprintf(why, PLAN_WHY, "dropout in parts of texts is of a context that is a multiple of "
+                                "%lld, 32 for each process of cp=%lld; give --dropout 0, or such a "
+                                "--context",
+                 (long long)(32 * split->ring), (long long)split->ring);
     else if (split->stages * split->chunks > g->layers && split->chunks > 1)
         snprintf(why, PLAN_WHY, "pp=%lld with --interleave %lld are too many chunks for %lld "
                                 "blocks; take fewer",

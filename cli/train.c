@@ -305,7 +305,7 @@ const cli_verb verb_train = {
         "other, half as long. cp=2 "
         "gives each of two a half of every text, for contexts that do not fit one of them: keys "
         "and values go round between them while attention is computed; the context must be a "
-        "multiple of twice as many, and dropout 0. Where the run fails, each process writes "
+        "multiple of twice as many, with dropout of 32 times as many. Where the run fails, each process writes "
         "flight-RANK.json to --out: why, what it did last, and what it knew of the others.\n\n"
         "--lora RANK trains adapters beside the linear layers of the model in --from, which stays "
         "as it is: two factors of RANK rows and columns for each. Checkpoints have them alone and "

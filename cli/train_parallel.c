@@ -79,6 +79,23 @@ static int check_parts(const train_given *given)
     return CLI_OK;
 }
 
+/* Experts are shared out among copies, and parts of texts are those of copies. */
+static int check_experts(const train_given *given, const int numbers[WAYS], int64_t copies)
+{
+    int experts = numbers[EXPERTS], ring = numbers[RING];
+    if (experts == 1)
+        return CLI_OK;
+    if (numbers[STAGES] * numbers[PARTS] > 1)
+        return cli_usage("--parallel %s: ep=%d shares out experts among copies of all else; leave "
+                         "pp and tp out, and give ep more processes",
+                         given->parallel, experts);
+    if (copies * ring % experts == 0 && (ring % experts == 0 || experts % ring == 0))
+        return CLI_OK;
+    return cli_usage("--parallel %s: ep=%d shares out experts among dp times cp processes, of "
+                     "whose number it is a divisor, and of cp a divisor or a multiple; change it",
+                     given->parallel, experts);
+}
+
 int train_parallel(const train_given *given, int processes, train_parts *out)
 {
     int numbers[WAYS] = {0};
@@ -99,10 +116,9 @@ int train_parallel(const train_given *given, int processes, train_parts *out)
                          "--processes %lld, or change it",
                          given->parallel, (long long)(copies * each), processes,
                          (long long)(copies * each));
-    if (numbers[EXPERTS] > 1 && (each > 1 || copies % numbers[EXPERTS]))
-        return cli_usage("--parallel %s: ep=%d shares out experts among copies of all else, whose "
-                         "number, dp, is a multiple of it; leave cp, pp and tp out, or change it",
-                         given->parallel, numbers[EXPERTS]);
+    code = check_experts(given, numbers, copies);
+    if (code)
+        return code;
     out->ring = numbers[RING];
     out->expert = numbers[EXPERTS];
     out->stages = numbers[STAGES];

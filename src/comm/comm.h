@@ -72,6 +72,9 @@ cup_status cup__comm_sum_owned_begin(cup_comm *m, cup_tensor *const *tensors, co
                                      int count);
 cup_status cup__comm_bring_begin(cup_comm *m, cup_tensor *const *tensors, const int *owners,
                                  int count);
+/* Where a process's `length` positions stand in whole sequences, see cup_comm_part. */
+cup__stretches cup__comm_stretches(const cup_comm *m, int rank, int64_t length);
+
 /* Sends each of `from` to the next process, and takes `to` from the one before, begun likewise. */
 cup_status cup__comm_rotate_begin(cup_comm *m, cup_tensor *const *from, cup_tensor *const *to,
                                   int count);

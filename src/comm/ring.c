@@ -12,11 +12,14 @@
 #include "cupola/ops.h"
 #include "dispatch/attributes.h"
 
+#define TILE 16 /* of dropout's numbers, see cup__attention_draws */
+
 typedef struct asked {
     cup_comm *m;
     int heads, kv_heads;
     bool causal;
-    double scale;
+    double scale, dropout;
+    uint32_t sequence, share; /* of dropout's numbers, as cup__random has them */
 } asked;
 
 /* A call of it, forward or backward. */
@@ -33,6 +36,7 @@ typedef struct ring {
     cup_expr *join, *grow, *add;
     int turn;         /* so many processes before this one the keys at hand began */
     int64_t from, to; /* queries from here on see the keys before there */
+    cup__stretched drawn; /* where both stand in the whole */
 } ring;
 
 /* What goes round meanwhile. */
@@ -139,6 +143,24 @@ static void look(ring *r)
     r->to = halves && before ? r->length / 2 : r->length;
 }
 
+/* So that dropout's numbers are those of the whole, which takes one call's. */
+static void call(ring *r, int op, cup_tensor *const *in, int count, const void *how,
+                 cup_tensor **out)
+{
+    const cup_comm *m = r->a.m;
+    cup__random *random = &r->c->random;
+    const cup__stretched *was = random->drawn;
+    r->drawn.rows = cup__comm_stretches(m, m->rank, r->length);
+    r->drawn.keys = cup__comm_stretches(m, (m->rank - r->turn + m->count) % m->count, r->length);
+    if (r->from > 0)
+        r->drawn.rows.place[0] = r->drawn.rows.place[1];
+    random->drawn = r->a.dropout > 0 ? &r->drawn : NULL;
+    random->sequence = r->a.sequence;
+    cup__op_call(r->c, &cup__rows[op], in, count, how, out);
+    random->sequence = r->a.sequence + 1;
+    random->drawn = was;
+}
+
 /* Computes while the load is on its way, then what needs it. */
 static cup_status go(ring *r, const load *ahead, cup_status (*compute)(ring *r),
                      cup_status (*finish)(ring *r))
@@ -158,14 +180,15 @@ static cup_status go(ring *r, const load *ahead, cup_status (*compute)(ring *r),
 static cup_status attend(ring *r, cup_tensor *kv, int64_t first, cup_tensor *o, cup_tensor *lse)
 {
     const cup__attention_lse_attributes how = {.causal = r->turn == 0 && r->a.causal,
-                                               .scale = r->a.scale};
+                                               .scale = r->a.scale,
+                                               .dropout = r->a.dropout};
     int64_t each = r->pairs / 2;
     cup_tensor *const in[9] = {heads_of(r, r->qkv, 0, r->queries, r->from, r->length),
                                heads_of(r, kv, first, each, 0, r->to),
                                heads_of(r, kv, first + each, each, 0, r->to)};
     cup_tensor *out[2] = {heads_of(r, o, 0, r->queries, 0, r->length - r->from), lse};
     CUP_TRY(r->c->error.status);
-    cup__op_call(r->c, &cup__rows[CUP__OP_attention_lse], in, 9, &how, out);
+    call(r, CUP__OP_attention_lse, in, 9, &how, out);
     return r->c->error.status;
 }
 
@@ -243,8 +266,11 @@ static bool begins(const ring *r)
 static cup_status compute_backward(ring *r)
 {
     bool own = r->turn == 0;
-    const cup__attention_grad_attributes how = {.causal = own && r->a.causal,
-                                                .scale = r->a.scale};
+    const cup__attention_grad_attributes how = {
+        .causal = own && r->a.causal,
+        .scale = r->a.scale,
+        .dropout = r->a.dropout,
+        .sequence = (int64_t)r->a.share << 32 | r->a.sequence};
     int64_t from = r->from, end = r->length, rows = end - from, to = r->to, each = r->pairs / 2;
     cup_tensor *kv = r->kv[r->turn & 1];
     r->d = own ? r->sum : fresh(r, rows, r->queries);
@@ -262,7 +288,9 @@ static cup_status compute_backward(ring *r)
                           heads_of(r, r->ds, 0, each, 0, to),
                           heads_of(r, r->ds, each, each, 0, to)};
     CUP_TRY(r->c->error.status);
-    cup__op_call(r->c, &cup__rows[CUP__OP_attention_grad], in, 12, &how, out);
+    uint32_t was = r->c->random.sequence;
+    call(r, CUP__OP_attention_grad, in, 12, &how, out);
+    r->c->random.sequence = was;
     return r->c->error.status;
 }
 
@@ -360,6 +388,20 @@ static cup_status check(const cup_comm *m, const cup_tensor *qkv, const asked *a
                      cup__tensor_text(qkv, text), a->heads, a->kv_heads);
 }
 
+/* Numbers of dropout are those of tiles, which no stretch may cut. */
+static cup_status check_dropout(const cup_comm *m, const cup_tensor *qkv, double dropout)
+{
+    if (!(dropout >= 0 && dropout < 1))
+        return cup__fail(&m->c->error, CUP_ARGUMENT,
+                         "comm_attention: dropout must be at least 0 and below 1, not %g", dropout);
+    if (dropout == 0 || m->count == 1 || qkv->shape[1] % (2 * TILE) == 0)
+        return CUP_OK;
+    return cup__fail(&m->c->error, CUP_SHAPE,
+                     "comm_attention: dropout of %lld positions a process; give each a multiple of "
+                     "%d, sequences of %d for each process, or set dropout to 0",
+                     (long long)qkv->shape[1], 2 * TILE, 2 * TILE);
+}
+
 cup_tensor *cup_comm_attention(cup_comm *m, cup_tensor *qkv, int heads,
                                const cup_comm_attention_options *options)
 {
@@ -367,13 +409,16 @@ cup_tensor *cup_comm_attention(cup_comm *m, cup_tensor *qkv, int heads,
     if (!m || m->c->error.status != CUP_OK ||
         cup__options_take(&m->c->error, "comm_attention", &o, sizeof o, options) != CUP_OK)
         return NULL;
-    const asked a = {m, heads, o.kv_heads ? o.kv_heads : heads, o.causal, o.scale};
-    if (check(m, qkv, &a) != CUP_OK)
+    const cup__random *random = &m->c->random;
+    const asked a = {m,       heads,     o.kv_heads ? o.kv_heads : heads, o.causal,
+                     o.scale, o.dropout, random->sequence,                random->share};
+    if (check(m, qkv, &a) != CUP_OK || check_dropout(m, qkv, o.dropout) != CUP_OK)
         return NULL;
     if (m->count == 1)
         return cup_qkv_attention(m->c, qkv, heads,
                                  CUP_OPTIONS(cup_qkv_attention_options, .kv_heads = a.kv_heads,
-                                             .causal = a.causal, .scale = a.scale));
+                                             .causal = a.causal, .scale = a.scale,
+                                        .dropout = a.dropout));
     cup_tensor *out[2] = {NULL, NULL};
     cup_scope_open(m->c);
     cup_custom(m->c, &op, &qkv, 1, &a, out);

@@ -108,6 +108,7 @@ cup_status cup__call_begin(cup__call *call, cup_context *c, const cup__row *row,
     call->saving = false;
     call->sequence = 0;
     call->share = c->random.share;
+    call->drawn = c->random.drawn;
     call->memo = NULL;
     call->tuned.impl = NULL;
     call->c = c;

@@ -43,7 +43,8 @@ typedef struct cup__call {
     cup__shape result[CUP__MAX_OUT]; /* what inference says the results are */
     bool saving;             /* hidden results, which only backward needs, are wanted */
     uint32_t sequence;       /* of the random numbers, for an op that draws some */
-    uint32_t share;          /* as cup__random has it */
+    uint32_t share;          /* as cup__random has it, and the next one, too */
+    const cup__stretched *drawn;
     const uint64_t *random;  /* device memory: seed and step */
     cup__way tuned;          /* the way that was measured to be the fastest, if that was taken */
     struct cup__memo *memo;  /* what is remembered of equal calls, see dispatch/memo.h; or NULL */

@@ -6,7 +6,10 @@
 static cup_tensor *drop(const cup_gpt *m, cup_tensor *x, bool training)
 {
     double p = m->config.dropout;
-    return training && p > 0 ? cup_dropout(m->context, x, p) : x;
+    cup_comm *ring = cup_parameters_ring_comm(m->parameters);
+    if (!training || !(p > 0))
+        return x;
+    return ring ? cup_comm_dropout(ring, x, p) : cup_dropout(m->context, x, p);
 }
 
 /* What a result was made of goes at once, where the tape does not hold it, and not with the scope

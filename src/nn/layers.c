@@ -391,8 +391,7 @@ cup_status cup_dropout_layer_new(cup_dropout_layer *layer, cup_parameters *list,
 cup_tensor *cup_dropout_layer_call(const cup_dropout_layer *layer, cup_tensor *x)
 {
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
-    bool drops = c && layer->p > 0 && cup__parameters_is_training(layer->layer.parameters);
-    return drops ? cup_dropout(c, x, layer->p) : c ? x : NULL;
+    return c ? cup__layer_drop(&layer->layer, c, x, layer->p) : NULL;
 }
 
 cup_status cup_sequence_layer_new(cup_sequence_layer *layer, cup_parameters *list,

@@ -62,7 +62,10 @@ CUP__LAYER_CALL(attention)
 
 cup_tensor *cup__layer_drop(const cup_layer *layer, cup_context *c, cup_tensor *x, double p)
 {
-    return p > 0 && cup__parameters_is_training(layer->parameters) ? cup_dropout(c, x, p) : x;
+    cup_comm *ring = cup_parameters_ring_comm(layer->parameters);
+    if (!(p > 0) || !cup__parameters_is_training(layer->parameters))
+        return x;
+    return ring ? cup_comm_dropout(ring, x, p) : cup_dropout(c, x, p);
 }
 
 cup_status cup__layer_probability(cup_parameters *list, double p)
@@ -293,13 +296,11 @@ static cup_tensor *turn_parts(const cup_attention_layer *layer, cup_context *c, 
 static cup_tensor *attend_round(const cup_attention_layer *layer, cup_context *c, cup_tensor *qkv,
                                 cup_comm *ring, double dropout)
 {
-    bool odd = qkv && cup_tensor_size(qkv, 1) % 2;
-    if (dropout > 0 || odd) {
-        cup__fail(&c->error, dropout > 0 ? CUP_UNSUPPORTED : CUP_SHAPE,
-                  "attention under \"%s\": processes that have a part of each sequence %s",
-                  cup__parameters_prefix(layer->layer.parameters),
-                  dropout > 0 ? "drop no probabilities out; set dropout to 0"
-                              : "have an even number of its positions each, see cup_comm_part");
+    if (qkv && cup_tensor_size(qkv, 1) % 2) {
+        cup__fail(&c->error, CUP_SHAPE,
+                  "attention under \"%s\": processes that have a part of each sequence have an even "
+                  "number of its positions each, see cup_comm_part",
+                  cup__parameters_prefix(layer->layer.parameters));
         return NULL;
     }
     if (layer->rope && qkv)
@@ -307,8 +308,19 @@ static cup_tensor *attend_round(const cup_attention_layer *layer, cup_context *c
     return qkv ? cup_comm_attention(ring, qkv, layer->heads,
                                     CUP_OPTIONS(cup_comm_attention_options,
                                                 .kv_heads = layer->kv_heads,
-                                                .causal = layer->causal))
+                                                .causal = layer->causal,
+                                                .dropout = dropout))
                : NULL;
+}
+
+static cup_tensor *attend(const cup_attention_layer *layer, cup_context *c, cup_tensor *qkv,
+                          double dropout)
+{
+    if (layer->rope && qkv)
+        qkv = turn(layer, c, qkv);
+    return cup_qkv_attention(c, qkv, layer->heads,
+                             CUP_OPTIONS(cup_qkv_attention_options, .kv_heads = layer->kv_heads,
+                                         .causal = layer->causal, .dropout = dropout));
 }
 
 cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tensor *x)
@@ -326,18 +338,12 @@ cup_tensor *cup_attention_layer_call(const cup_attention_layer *layer, cup_tenso
     double dropout = training ? layer->dropout : 0;
     cup_tensor *qkv = cup__attention_layer_qkv(layer, c, x);
     cup_comm *ring = cup_parameters_ring_comm(layer->layer.parameters);
-    if (ring)
-        return cup_linear_layer_call(&layer->out, attend_round(layer, c, qkv, ring, dropout));
-    if (layer->rope && qkv)
-        qkv = turn(layer, c, qkv);
     const cup_comm *among = cup_parameters_comm(layer->layer.parameters);
     uint32_t was = c->random.share;
     if (among)
         c->random.share = (uint32_t)cup_comm_count(among) << 16 | (uint32_t)cup_comm_rank(among);
-    cup_tensor *o = cup_qkv_attention(
-        c, qkv, layer->heads,
-        CUP_OPTIONS(cup_qkv_attention_options, .kv_heads = layer->kv_heads, .causal = layer->causal,
-                    .dropout = dropout));
+    cup_tensor *o = ring ? attend_round(layer, c, qkv, ring, dropout)
+                         : attend(layer, c, qkv, dropout);
     c->random.share = was;
     return cup_linear_layer_call(&layer->out, o);
 }

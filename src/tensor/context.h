@@ -26,6 +26,17 @@ typedef struct cup__scope {
     bool recorded;       /* whether it was before, to be so again */
 } cup__scope;
 
+/* Which of a dimension's places a call has that are parts of a whole: `half` from place[0] on, and
+ * behind them as many from place[1] on, of `all`. */
+typedef struct cup__stretches {
+    int64_t all, half, place[2];
+} cup__stretches;
+
+/* Of the positions of a sequence, and of the keys that attention has beside its queries. */
+typedef struct cup__stretched {
+    cup__stretches rows, keys;
+} cup__stretched;
+
 /* Random numbers are a pure function of (seed, step, sequence, element): `state` holds seed and
  * step in device memory, so that a captured graph advances; `sequence` counts the calls of a
  * step that draw numbers. */
@@ -34,6 +45,8 @@ typedef struct cup__random {
     uint64_t seed, step;
     uint32_t sequence;
     uint32_t share; /* of heads that processes share out: their number << 16 and this one's; or 0 */
+    const cup__stretched *drawn; /* of sequences of which processes have parts: what dropout draws for;
+                                or NULL */
 } cup__random;
 
 /* What the layers above keep for a context: freed with it, in this order, before its device. */

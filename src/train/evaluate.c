@@ -169,12 +169,14 @@ int64_t cup__evaluated_texts(const cup_data *data, cup_split split, int64_t cont
     return texts > 0 && texts < windows ? texts : windows;
 }
 
-/* Those that have parts of texts, or of the experts, go through the same ones. */
+/* Those that have parts of texts, or of the experts, go through the same ones; of both the fewer
+ * are among the more. */
 int cup__evaluated_together(const cup_gpt *m)
 {
     const cup_parameters *list = m->parameters;
-    cup_comm *ring = cup_parameters_ring_comm(list);
-    return cup_comm_count(ring ? ring : cup_parameters_experts_comm(list));
+    int ring = cup_comm_count(cup_parameters_ring_comm(list));
+    int experts = cup_comm_count(cup_parameters_experts_comm(list));
+    return ring > experts ? ring : experts;
 }
 
 /* The share of each process, then the sum of all. */
@@ -223,7 +225,8 @@ cup_status cup__gpt_evaluate(cup_gpt *m, const cup_data *data, cup_split split, 
     evaluation e = {.model = m, .data = data, .split = split, .pipe = pipe};
     e.ring = cup_parameters_ring_comm(m->parameters);
     cup_comm *experts = cup_parameters_experts_comm(m->parameters);
-    comm = comm ? comm : e.ring ? e.ring : experts;
+    if (!comm)
+        comm = cup_comm_count(e.ring) > cup_comm_count(experts) ? e.ring : experts;
     e.windows = cup_data_windows(data, split, m->config.context);
     e.texts = cup__evaluated_texts(data, split, m->config.context, texts);
     *loss = NAN;

@@ -136,6 +136,7 @@ cup_loop *cup__loop_begin(cup_context *c, const cup_loop_calls *calls,
                     .comm = cup_comm_count(options->comm) > 1 ? options->comm : parts,
                     .among = sharers->among,
                     .experts = sharers->experts,
+                    .ring = cup_comm_count(sharers->ring),
                     .pipe = cup_comm_count(options->pipe) > 1 ? options->pipe : NULL,
                     .calls = *calls,
                     .options = *options,
@@ -213,7 +214,8 @@ cup_loop *cup_loop_new(cup_parameters *list, const cup_loop_calls *calls,
         return NULL;
     cup_scope_open(c);
     const cup__loop_sharers sharers = {cup_parameters_comm(list),
-                                       cup_parameters_experts_comm(list)};
+                                       cup_parameters_experts_comm(list),
+                                       cup_parameters_ring_comm(list)};
     cup_loop *l = cup__loop_begin(c, &own_calls, &own, &checkpoints, &sharers);
     cup_status status = c->error.status;
     if (l) {

@@ -67,6 +67,7 @@ struct cup_loop {
     bool owns_copies, owns_alike;
     struct cup__pipeline *pipeline; /* or NULL */
     int64_t first, share; /* the batches of a step that are this process's */
+    int64_t ring;         /* so many in a row have parts of the same texts, whose numbers are one's */
     bool spread;          /* all have what rank 0 has */
     struct cup__buckets *buckets; /* of gradients on their way, or NULL */
     bool resumed;         /* this process has read a checkpoint */
@@ -120,9 +121,10 @@ struct cup_loop {
         "average", CUP__LATER(REAL), offsetof(type, at.average), 0, 1, true, NULL                  \
     }
 
-/* The processes that have the parts of the model, or of its experts, with this one; or NULL. */
+/* The processes that have the parts of the model, of its experts, or of texts, with this one; or
+ * NULL. */
 typedef struct cup__loop_sharers {
-    cup_comm *among, *experts;
+    cup_comm *among, *experts, *ring;
 } cup__loop_sharers;
 
 /* Makes a loop in two steps, so that a folder that cannot be had is told before a model is made:

@@ -76,7 +76,8 @@ cup_status cup__loop_note(cup_loop *l, cup_tensor *loss, int64_t i)
 
 void cup__loop_draw(cup_loop *l, int64_t i)
 {
-    l->c->random.sequence = (uint32_t)i * DRAWS;
+    int64_t copy = i / l->share;
+    l->c->random.sequence = (uint32_t)(copy / l->ring * l->share + i % l->share) * DRAWS;
 }
 
 /* Through all of the model, which is here. */

@@ -95,7 +95,8 @@ static cup_status group_experts(cup_loop *l)
     if (l->among || l->pipe || l->options.optimizer.split)
         return cup__fail(&l->c->error, CUP_UNSUPPORTED,
                          "training: experts that processes share out go with copies of all else; "
-                         "leave stages, parts of the model and the optimizer's `split` out");
+                         "leave stages, parts of the model and the optimizer's `split` out, and "
+                         "share out experts among more processes");
     l->owns_alike = true;
     l->alike = cup_comm_split_new(l->comm, (int)part);
     CUP_TRY(l->c->error.status);

@@ -8,6 +8,7 @@
 #include "tensor/tensor.h"
 #include "train/adapters.h"
 
+#define DROPPED 16      /* tokens, see dropout of cup_comm_attention */
 #define PIECE (1 << 20) /* tokens that are written at a time, some 20 ms */
 
 /* How many texts are written at a time. */
@@ -207,10 +208,13 @@ static cup_status make_ring(cup_context *c, cup_trainer *t, int64_t each)
                          "training: a context of %lld tokens has no %lld parts alike, two for each "
                          "process of a ring; make it a multiple of that",
                          (long long)context, (long long)(2 * count));
-    if (count > 1 && a->model.dropout > 0)
-        return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "training: nothing is dropped out where processes have a part of each "
-                         "text; set dropout to 0");
+    if (count > 1 && a->model.dropout > 0 && context % (2 * DROPPED * count))
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "training: dropout in parts of texts of %lld tokens, of which %lld "
+                         "processes have two each, of a multiple of %d tokens; make the context a "
+                         "multiple of %lld, or set dropout to 0",
+                         (long long)context, (long long)count, DROPPED,
+                         (long long)(2 * DROPPED * count));
     if (count > 1)
         t->ring = cup_comm_split_new(
             a->comm, (int)(t->group / count * each + cup_comm_rank(a->comm) % each));
@@ -227,11 +231,23 @@ static cup_status make_experts(cup_context *c, cup_trainer *t)
                          "training: %lld processes are no groups of %lld that share out experts; "
                          "start a multiple of them",
                          (long long)count, (long long)a->expert);
-    if (each > 1 && (t->groups != count || t->ring || a->from || a->optimizer.split))
+    int64_t ring = cup_comm_count(t->ring);
+    if (each > 1 && each % ring && ring % each)
+        return cup__fail(&c->error, CUP_ARGUMENT,
+                         "training: of %lld processes that share out experts and %lld that have "
+                         "parts of each text the one number must divide the other; change it",
+                         (long long)each, (long long)ring);
+    if (each > 1 && (t->groups != count || a->from || a->optimizer.split))
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "training: experts that processes share out go with copies of all else; "
-                         "leave out stages, parts of the model and of texts, split states and "
-                         "weights of a folder, which a run of one process may begin with");
+                         "%s",
+                         a->from ? "begin with the weights of a folder in a run of one step of one "
+                                   "process, and resume it with these"
+                         : a->optimizer.split
+                             ? "leave split states out, and share out experts among more processes, "
+                               "which splits theirs"
+                             : "leave out stages and parts of the model, and share out experts "
+                               "among more processes");
     if (each > 1)
         t->experts = cup_comm_split_new(a->comm, (int)(cup_comm_rank(a->comm) / each));
     return c->error.status;
@@ -330,7 +346,7 @@ static cup_status make_loop(cup_context *c, cup_trainer *t, const char *folder)
         .between = {t->rows, length_of(t), a->model.width},
         .chunks = t->chunks};
     t->loop = cup__loop_begin(c, &calls, &options, &cup__training_checkpoints,
-                              &(cup__loop_sharers){t->among, t->experts});
+                              &(cup__loop_sharers){t->among, t->experts, t->ring});
     if (!t->loop)
         return c->error.status;
     cup_seed(c, a->seed);

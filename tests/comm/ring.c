@@ -10,7 +10,7 @@ typedef struct shape {
     cup_dtype dtype;
     int64_t batch, length, heads, kv_heads, size;
     bool causal;
-    double most;
+    double most, dropout;
 } shape;
 
 static cup_tensor *numbers(cup_context *c, const shape *s, int64_t features, uint64_t seed)
@@ -39,13 +39,17 @@ static void compare(cup_context *c, cup_comm *m, void *user)
     cup_tensor *whole = numbers(c, s, width, 3), *weights = numbers(c, s, features, 4);
     cup_tensor *part = cup_require_grad(cup_copy(c, cup_comm_part(m, whole, 1)));
     cup_require_grad(whole);
+    cup_random_step(c, 5);
     cup_tensor *y = cup_qkv_attention(
         c, whole, (int)s->heads,
-        CUP_OPTIONS(cup_qkv_attention_options, .kv_heads = (int)s->kv_heads, .causal = s->causal));
+        CUP_OPTIONS(cup_qkv_attention_options, .kv_heads = (int)s->kv_heads, .causal = s->causal,
+                    .dropout = s->dropout));
+    cup_random_step(c, 5);
     cup_tensor *z = cup_comm_attention(m, part, (int)s->heads,
                                        CUP_OPTIONS(cup_comm_attention_options,
                                                    .kv_heads = (int)s->kv_heads,
-                                                   .causal = s->causal));
+                                                   .causal = s->causal,
+                                                   .dropout = s->dropout));
     expect_close(c, cup_comm_part(m, y, 1), z, s->most, "result");
     y = cup_sum(c, cup_mul(c, y, weights), NULL, 0, false);
     z = cup_sum(c, cup_mul(c, z, cup_comm_part(m, weights, 1)), NULL, 0, false);
@@ -55,24 +59,54 @@ static void compare(cup_context *c, cup_comm *m, void *user)
 
 TEST(comm_attention_is_that_of_the_whole)
 {
-    together(2, compare, &(shape){CUP_F64, 2, 12, 4, 2, 6, true, 1e-12});
-    together(3, compare, &(shape){CUP_F64, 1, 18, 2, 2, 5, true, 1e-12});
-    together(4, compare, &(shape){CUP_F32, 2, 48, 3, 1, 8, true, 5e-6});
-    together(4, compare, &(shape){CUP_F32, 1, 16, 2, 2, 16, false, 5e-6});
-    together(1, compare, &(shape){CUP_F32, 2, 8, 2, 2, 8, true, 1e-12});
+    together(2, compare, &(shape){CUP_F64, 2, 12, 4, 2, 6, true, 1e-12, 0});
+    together(3, compare, &(shape){CUP_F64, 1, 18, 2, 2, 5, true, 1e-12, 0});
+    together(4, compare, &(shape){CUP_F32, 2, 48, 3, 1, 8, true, 5e-6, 0});
+    together(4, compare, &(shape){CUP_F32, 1, 16, 2, 2, 16, false, 5e-6, 0});
+    together(1, compare, &(shape){CUP_F32, 2, 8, 2, 2, 8, true, 1e-12, 0});
+}
+
+/* The random step decides what is dropped, wherever a position is. */
+TEST(comm_attention_drops_what_the_whole_does)
+{
+    together(2, compare, &(shape){CUP_F64, 2, 64, 4, 2, 6, true, 1e-12, 0.3});
+    together(3, compare, &(shape){CUP_F32, 1, 192, 2, 2, 5, false, 5e-6, 0.5});
+    together(4, compare, &(shape){CUP_F32, 2, 256, 3, 1, 8, true, 5e-6, 0.2});
+}
+
+static void drop(cup_context *c, cup_comm *m, void *user)
+{
+    const shape *s = user;
+    cup_tensor *whole = cup_require_grad(cup_copy(c, numbers(c, s, s->size, 3)));
+    cup_tensor *part = cup_comm_part(m, numbers(c, s, s->size, 3), 1);
+    part = cup_require_grad(cup_copy(c, part));
+    cup_random_step(c, 6);
+    cup_tensor *y = cup_dropout(c, whole, s->dropout);
+    cup_random_step(c, 6);
+    cup_tensor *z = cup_comm_dropout(m, part, s->dropout);
+    expect_close(c, cup_comm_part(m, y, 1), z, 0, "what is left");
+    cup_backward(c, cup_add(c, cup_sum(c, y, NULL, 0, false), cup_sum(c, z, NULL, 0, false)));
+    expect_close(c, cup_comm_part(m, cup_grad(whole), 1), cup_grad(part), 0, "its gradient");
+}
+
+TEST(comm_dropout_is_that_of_the_whole)
+{
+    together(2, drop, &(shape){CUP_F64, 3, 12, 0, 0, 8, false, 0, 0.3});
+    together(2, drop, &(shape){CUP_F32, 2, 516, 0, 0, 8, false, 0, 0.4});
+    together(4, drop, &(shape){CUP_BF16, 1, 48, 0, 0, 4, false, 0, 0.7});
 }
 
 /* Parts of 16 bits are as near to the whole as that is to itself. */
 TEST(comm_attention_rounds_once)
 {
-    together(2, compare, &(shape){CUP_BF16, 1, 64, 2, 2, 16, true, 0.04});
-    together(4, compare, &(shape){CUP_F16, 1, 64, 2, 1, 16, true, 0.006});
+    together(2, compare, &(shape){CUP_BF16, 1, 64, 2, 2, 16, true, 0.04, 0});
+    together(4, compare, &(shape){CUP_F16, 1, 64, 2, 1, 16, true, 0.006, 0});
 }
 
 /* A token behind all others changes nothing but itself. */
 static void look_ahead(cup_context *c, cup_comm *m, void *user)
 {
-    static const shape s = {CUP_F32, 1, 16, 2, 2, 4, true, 0};
+    static const shape s = {CUP_F32, 1, 16, 2, 2, 4, true, 0, 0};
     (void)user;
     cup_tensor *whole = numbers(c, &s, 24, 5), *other = numbers(c, &s, 24, 6);
     const int64_t starts[] = {0, 15, 0}, first[] = {1, 15, 24}, last[] = {1, 1, 24};
@@ -115,6 +149,17 @@ static void refuse(cup_context *c, cup_comm *m, void *user)
                    "must be f32, f64, f16 or bf16");
     expect_refused(c, cup_comm_part(m, x, 1), "a multiple of 4");
     expect_refused(c, cup_comm_part(m, x, 3), "no dimension 3");
+    expect_refused(c, cup_comm_dropout(m, x, 0.5), "with an even T");
+    expect_refused(c, cup_comm_dropout(m, cup_zeros(c, CUP_F32, 2, (int64_t[]){1, 6}), 0.5),
+                   "of a multiple of 8 numbers each");
+    expect_refused(c,
+                   cup_comm_attention(m, even, 2,
+                                      CUP_OPTIONS(cup_comm_attention_options, .dropout = 0.1)),
+                   "give each a multiple of 32");
+    expect_refused(c,
+                   cup_comm_attention(m, even, 2,
+                                      CUP_OPTIONS(cup_comm_attention_options, .dropout = 1)),
+                   "below 1, not 1");
     if (cup_comm_attention(NULL, x, 2, NULL) || cup_comm_part(NULL, x, 1))
         wrong("something came of no communicator");
 }
@@ -185,8 +230,6 @@ static void refuse_layers(cup_context *c, cup_comm *m, void *user)
     if (cup_parameters_ring_comm(list) != m)
         wrong("the list has another ring");
     cup_tensor *x = cup_zeros(c, CUP_F32, 3, (int64_t[]){1, 3, 8});
-    expect_refused(c, cup_attention_layer_call(&layer, x), "set dropout to 0");
-    cup_parameters_training(list, false);
     expect_refused(c, cup_attention_layer_call(&layer, x), "an even number of its positions");
     cup_parameters_free(list);
     cup_gpt *gpt = cup_gpt_new(c, CUP_F32,

@@ -109,6 +109,8 @@ static void run_beside_one(cup_context *c, cup_comm *comm, void *user)
     cup_training training = mixed(p);
     training.model.layers = p->layers ? p->layers : training.model.layers;
     training.model.dropout = p->dropout;
+    if (p->ring && p->dropout > 0)
+        training.model.context = 32 * p->ring;
     int64_t count = cup_comm_rank(comm) ? 0 : run(c, NULL, training, whole, NULL, false, a);
     int64_t same = run(c, comm, training, *p, NULL, false, b);
     if (cup_comm_rank(comm) == 0)
@@ -177,6 +179,15 @@ TEST(parallel_parts_drop_what_one_does)
     together(4, run_beside_one, &(parts){.stages = 2, .tensor = 2, .dropout = 0.2});
 }
 
+/* So is what each has a part of, probabilities too. */
+TEST(parallel_texts_in_parts_drop_what_one_does)
+{
+    together(2, run_beside_one, &(parts){.ring = 2, .dropout = 0.2});
+    together(4, run_beside_one, &(parts){.ring = 4, .dropout = 0.3, .gated = true});
+    together(8, run_beside_one,
+             &(parts){.ring = 2, .tensor = 2, .stages = 2, .layers = 2, .dropout = 0.2});
+}
+
 /* What is dropped is what one process drops. */
 TEST(parallel_stages_drop_what_one_does)
 {
@@ -199,6 +210,14 @@ TEST(parallel_experts_that_all_have_are_the_run_of_one)
 {
     together(2, run_beside_one, &(parts){.experts = 4, .zero = 3});
     together(2, run_beside_one, &(parts){.experts = 4, .ring = 2, .gated = true});
+}
+
+/* Of parts of texts, in groups of as many, and of more with dropout. */
+TEST(parallel_experts_beside_parts_of_texts)
+{
+    together(2, run_beside_one, &(parts){.experts = 4, .expert = 2, .ring = 2});
+    together(4, run_beside_one,
+             &(parts){.experts = 4, .expert = 4, .ring = 2, .gated = true, .dropout = 0.2});
 }
 
 /* Half of a run is shared out and saved, and goes on with the model whole, or shared out to others;
@@ -294,11 +313,11 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
         {{.stages = 3}, 4, 0, "no groups of 3 stages"},
         {{.ring = 4}, 4, 0, "2 groups of 1 processes are no rings of 4"},
         {{.ring = -2}, 4, 0, "no rings of -2"},
-        {{.ring = 2}, 4, 0.1, "set dropout to 0"},
+        {{.ring = 2}, 4, 0.1, "make the context a multiple of 64, or set dropout to 0"},
         {{.tensor = 2}, 1, 0, "1 heads and 1 of keys and values cannot be shared out equally to 2"},
         {{.experts = 4, .expert = 3}, 4, 0, "no groups of 3 that share out experts"},
         {{.experts = 4, .expert = 2, .zero = 1}, 4, 0, "go with copies of all else"},
-        {{.experts = 4, .expert = 2, .ring = 2}, 4, 0, "go with copies of all else"},
+        {{.experts = 4, .expert = 2, .stages = 2}, 4, 0, "go with copies of all else; leave out"},
         {{.experts = 3, .expert = 2}, 4, 0, "3 experts in a block cannot be shared out equally"},
         {{.expert = 2}, 4, 0, "0 experts in a block cannot be shared out equally to 2"},
         {{.experts = 2, .tensor = 2}, 4, 0, "has no stages, nor parts that processes share out"},

@@ -117,6 +117,7 @@ static cup__attention attention_of(const cup__call *call, double scale, double d
     cup__attention a = {
         .c = call->c,
         .random = call->random,
+        .drawn = call->drawn,
         .dtype = in[0]->dtype,
         .batch = in[0]->shape[0],
         .heads = in[0]->shape[1],

@@ -329,8 +329,7 @@ DEVICE void store_rows(T *head, long long stride, int first, int limit, int colu
  * e = key % 2 and r = query / 8 % 2 is 2 e + r, its upper half that of key / 8 % 2. */
 DEVICE uint64_t random_tile(const attention_call &c, int head, int query, int key)
 {
-    uint64_t down = (uint64_t)(c.queries + 15) / 16, across = (uint64_t)(c.keys + 15) / 16;
-    return ((WHOLE_HEAD(c, head) * down + query / 16) * across + key / 16) * 32;
+    return DRAWN_TILE(c, head, query, key) * 32;
 }
 
 /* Sixteen queries against this warp's sixteen keys: of `words`, which are those of query

@@ -21,6 +21,7 @@ typedef struct cup__attention {
     const uint64_t *random; /* device memory: seed and step */
     uint32_t sequence;
     int64_t others, first; /* heads of a text that other processes have; those before these */
+    const cup__stretched *drawn; /* of positions that are parts of sequences, or NULL */
     cup_dtype dtype;
     int64_t batch, heads, kv_heads, queries, keys;
     int64_t key_size, value_size, size; /* of a head; size: the larger */
@@ -57,7 +58,8 @@ cup_status cup__attention_uneven(const cup__attention *a, cup__attention_evened 
  * One block of Philox serves the 8 scores that one thread of a matrix instruction holds of a
  * tile of 16 queries and 16 keys: queries r and r + 8; keys 2 n, 2 n + 1, 2 n + 8 and 2 n + 9. */
 /* Where processes share out the heads, each draws those numbers that one process would for its own.
- * `sequence` has their share above its 32 bits. */
+ * `sequence` has their share above its 32 bits. Stretches of parts of sequences are tiles of 16. */
+#define CUP__ATTENTION_TILE 16
 void cup__attention_draws(cup__attention *a, int64_t sequence);
 uint32_t cup__attention_threshold(double dropout);
 double cup__attention_factor(double dropout);

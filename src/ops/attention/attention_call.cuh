@@ -10,6 +10,30 @@
 /* The number of a head among those of all texts and processes, for dropout. */
 #define WHOLE_HEAD(c, row) ((row) + (row) / (c).heads * (c).others + (c).first)
 
+/* Where positions are parts of sequences: tiles of 16 of all, those of the first stretch, and what
+ * makes a tile of it and of the second one that of the whole. */
+typedef struct attention_stretches {
+    int all, half, first, second;
+} attention_stretches;
+
+typedef struct attention_drawn {
+    attention_stretches rows, keys;
+} attention_drawn;
+
+#ifdef PARTS
+#define TILES(s, count) ((s).all)
+#define WHOLE_TILE(s, tile) ((tile) + ((tile) < (s).half ? (s).first : (s).second))
+#else
+#define TILES(s, count) (((count) + 15) / 16)
+#define WHOLE_TILE(s, tile) (tile)
+#endif
+/* The number of the tile of 16 queries and 16 keys that holds these, for dropout. */
+#define DRAWN_TILE(c, row, query, key)                                                             \
+    (((unsigned long long)WHOLE_HEAD(c, row) * (unsigned)TILES((c).drawn.rows, (c).queries) +      \
+      (unsigned)WHOLE_TILE((c).drawn.rows, (query) / 16)) *                                        \
+         (unsigned)TILES((c).drawn.keys, (c).keys) +                                               \
+     (unsigned)WHOLE_TILE((c).drawn.keys, (key) / 16))
+
 /* A tensor seen as [batch, heads, positions, size]; strides in elements. */
 typedef struct attention_heads {
     void *data;
@@ -29,6 +53,7 @@ typedef struct attention_call {
     int causal, splits;
     unsigned sequence, threshold; /* of dropout; threshold 0: none */
     int others, first; /* heads of a text that other processes have; those before these */
+    attention_drawn drawn; /* for PARTS */
     float scale, factor;          /* factor: what dropout multiplies by */
     double scale_f64, factor_f64;
     attention_mask mask; /* for WINDOW */

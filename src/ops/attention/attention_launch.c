@@ -57,6 +57,19 @@ static attention_sight sight_for(const cup__attention *a, int of_keys)
     return (attention_sight){t ? t->data : NULL, t && t->shape[0] > 1 ? t->stride[0] : 0};
 }
 
+static attention_stretches stretches_for(const cup__stretches *s)
+{
+    int64_t tile = CUP__ATTENTION_TILE, half = s->half / tile;
+    return (attention_stretches){(int)(s->all / tile), (int)half, (int)(s->place[0] / tile),
+                                 (int)(s->place[1] / tile - half)};
+}
+
+static attention_drawn drawn_for(const cup__stretched *d)
+{
+    return d ? (attention_drawn){stretches_for(&d->rows), stretches_for(&d->keys)}
+             : (attention_drawn){0};
+}
+
 attention_call cup__attention_call_of(const cup__attention *a)
 {
     return (attention_call){
@@ -84,6 +97,7 @@ attention_call cup__attention_call_of(const cup__attention *a)
         .splits = 1,
         .sequence = a->sequence,
         .others = (int)a->others,
+        .drawn = drawn_for(a->drawn),
         .first = (int)a->first,
         .threshold = cup__attention_threshold(a->dropout),
         .scale = (float)a->scale,
@@ -97,6 +111,8 @@ attention_call cup__attention_call_of(const cup__attention *a)
 int cup__attention_knobs(const cup__attention *a, const cup__knob *knobs, int count, cup__knob *out)
 {
     memcpy(out, knobs, (size_t)count * sizeof *out);
+    if (a->drawn && a->dropout > 0)
+        out[count++] = (cup__knob){"PARTS", 1};
     if (a->mask.window)
         out[count++] = (cup__knob){"WINDOW", 1};
     if (a->ranges[0])

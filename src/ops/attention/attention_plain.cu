@@ -72,9 +72,7 @@ DEVICE real product_of(const attention_call &c, const T *x, long long x_step, co
 DEVICE real keep_factor(const attention_call &c, int row, int query, int key)
 {
 #if DROPOUT
-    uint64_t down = (uint64_t)(c.queries + 15) / 16, across = (uint64_t)(c.keys + 15) / 16;
-    uint64_t tile = (WHOLE_HEAD(c, row) * down + query / 16) * across + key / 16;
-    uint64_t block = tile * 32 + query % 8 * 4 + key % 8 / 2;
+    uint64_t block = DRAWN_TILE(c, row, query, key) * 32 + query % 8 * 4 + key % 8 / 2;
     struct philox_words words = philox_block((const uint64_t *)c.random, c.sequence, block);
     uint32_t e = key & 1, r = query >> 3 & 1;
     uint32_t word = e ? (r ? words.at[3] : words.at[2]) : (r ? words.at[1] : words.at[0]);

@@ -24,11 +24,24 @@ void cup__attention_draws(cup__attention *a, int64_t sequence)
     a->first = rank * a->heads;
 }
 
+/* Of a position in its whole sequence. */
+static int64_t place_of(const cup__stretches *s, int64_t position)
+{
+    int second = position >= s->half;
+    return s->place[second] + position - second * s->half;
+}
+
 uint64_t cup__attention_random_block(const cup__attention *a, int64_t head, int64_t query,
                                      int64_t key)
 {
     head += head / a->heads * a->others + a->first;
-    uint64_t down = (uint64_t)(a->queries + 15) / 16, across = (uint64_t)(a->keys + 15) / 16;
+    int64_t queries = a->drawn ? a->drawn->rows.all : a->queries;
+    int64_t keys = a->drawn ? a->drawn->keys.all : a->keys;
+    if (a->drawn) {
+        query = place_of(&a->drawn->rows, query);
+        key = place_of(&a->drawn->keys, key);
+    }
+    uint64_t down = (uint64_t)(queries + 15) / 16, across = (uint64_t)(keys + 15) / 16;
     uint64_t tile = ((uint64_t)head * down + (uint64_t)query / 16) * across + (uint64_t)key / 16;
     return tile * 32 + (uint64_t)(query % 8 * 4 + key % 8 / 2);
 }

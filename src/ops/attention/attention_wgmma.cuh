@@ -221,8 +221,7 @@ template <int Count> DEVICE void pack_a(uint32_t (&a)[Count / 8][4], const float
  * r = query / 8 % 2 is 2 e + r, its upper half that of key / 8 % 2. */
 DEVICE uint64_t random_tile(const attention_call &c, int row, int query, int key)
 {
-    uint64_t down = (uint64_t)(c.queries + 15) / 16, across = (uint64_t)(c.keys + 15) / 16;
-    return ((WHOLE_HEAD(c, row) * down + query / 16) * across + key / 16) * 32;
+    return DRAWN_TILE(c, row, query, key) * 32;
 }
 
 DEVICE bool keeps(uint32_t word, int upper, uint32_t threshold)

@@ -84,6 +84,7 @@ static cup__attention attention_of(const cup__call *call, int heads, int kv_head
     cup__attention a = {
         .c = call->c,
         .random = call->random,
+        .drawn = call->drawn,
         .dtype = qkv->dtype,
         .batch = qkv->shape[0],
         .heads = heads,

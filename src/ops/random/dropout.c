@@ -19,6 +19,28 @@ cup__dropout cup__dropout_of(const cup__call *call)
                           kept ? 0x1p32 / (double)kept : 0};
 }
 
+cup__dropout_parts cup__dropout_parts_of(const cup__call *call)
+{
+    const cup__stretched *d = call->drawn;
+    const cup_tensor *x = call->in[call->in_count - 1];
+    if (!d || !x->count)
+        return (cup__dropout_parts){0};
+    uint64_t features = (uint64_t)(x->count / x->shape[0] / x->shape[1]);
+    return (cup__dropout_parts){(uint64_t)d->rows.half * features / 8,
+                                (uint64_t)d->rows.all * features / 8,
+                                {(uint64_t)d->rows.place[0] * features / 8,
+                                 (uint64_t)d->rows.place[1] * features / 8}};
+}
+
+/* The number of a block in the whole. */
+static uint64_t whole_block(const cup__dropout_parts *p, uint64_t block)
+{
+    if (!p->stretch)
+        return block;
+    uint64_t at = block / p->stretch;
+    return at / 2 * p->whole + p->place[at % 2] + block % p->stretch;
+}
+
 static uint32_t half_of(const cup__call *call, uint64_t block, int64_t index)
 {
     cup__philox_words w = cup__philox_block(call->random, call->sequence, block);
@@ -27,7 +49,8 @@ static uint32_t half_of(const cup__call *call, uint64_t block, int64_t index)
 
 bool cup__dropout_keeps(const cup__call *call, const cup__dropout *dropout, int64_t index)
 {
-    uint64_t block = (uint64_t)index / 8;
+    cup__dropout_parts parts = cup__dropout_parts_of(call);
+    uint64_t block = whole_block(&parts, (uint64_t)index / 8);
     uint32_t half = half_of(call, block, index);
     if (half != dropout->threshold)
         return half > dropout->threshold;
@@ -97,8 +120,14 @@ static void draw_all(uint8_t *mask, const cup__call *call, const cup__dropout *d
                      int64_t start, int64_t bytes)
 {
     uint8_t equal[CHUNK / 8];
-    draw(mask, equal, call->random[0], call->sequence, (uint32_t)call->random[1],
-         (uint64_t)start / 8, bytes, dropout->threshold);
+    cup__dropout_parts parts = cup__dropout_parts_of(call);
+    for (int64_t i = 0, run; i < bytes; i += run) {
+        uint64_t block = (uint64_t)(start / 8 + i);
+        int64_t left = parts.stretch ? (int64_t)(parts.stretch - block % parts.stretch) : bytes;
+        run = left < bytes - i ? left : bytes - i;
+        draw(mask + i, equal + i, call->random[0], call->sequence, (uint32_t)call->random[1],
+             whole_block(&parts, block), run, dropout->threshold);
+    }
     for (int64_t i = 0; dropout->rest && i < bytes; i++)
         for (int k = 0; equal[i] >> k; k++)
             if (equal[i] >> k & 1 && !cup__dropout_keeps(call, dropout, start + i * 8 + k))

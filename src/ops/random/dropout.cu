@@ -9,9 +9,25 @@
 #ifndef CUP_T
 #error "CUP_T is the dtype of x and y"
 #endif
-/* Knobs: UNROLL, ADD, SAVE, WIDTH. */
+/* Knobs: UNROLL, ADD, SAVE, WIDTH; PARTS where sequences lie in parts, as dropout.h says. */
 
 #define THREADS 256
+
+/* As the host has it. */
+struct dropout_parts {
+    uint64_t stretch, whole, place[2];
+};
+
+/* The number of a unit in the whole. */
+DEVICE uint64_t whole_unit(const dropout_parts &p, uint64_t number)
+{
+#ifdef PARTS
+    uint64_t at = number / p.stretch;
+    return at / 2 * p.whole + (at % 2 ? p.place[1] : p.place[0]) + number % p.stretch;
+#else
+    return number;
+#endif
+}
 
 struct unit {
     vec<T, WIDTH> piece[8 / WIDTH];
@@ -60,7 +76,7 @@ DEVICE void write_few(T *y, const T *x, const T *residual, unsigned kept, int co
 template <bool Whole>
 DEVICE void dropout(T *y, uint8_t *mask, const T *x, const T *residual, const uint64_t *state,
                     uint32_t sequence, uint32_t threshold, uint32_t rest, real scale, int64_t count,
-                    int64_t start)
+                    const dropout_parts &parts, int64_t start)
 {
     unit in[UNROLL], other[UNROLL];
     unsigned kept[UNROLL];
@@ -88,7 +104,8 @@ DEVICE void dropout(T *y, uint8_t *mask, const T *x, const T *residual, const ui
         if (!Whole && left <= 0)
             return;
 #ifndef GRAD
-        kept[u] = dropout_kept(seed, step, sequence, (uint64_t)number, threshold, rest);
+        kept[u] = dropout_kept(seed, step, sequence, whole_unit(parts, (uint64_t)number), threshold,
+                               rest);
         if (SAVE)
             mask[number] = (uint8_t)(left < 8 ? kept[u] & ((1u << left) - 1) : kept[u]);
 #endif
@@ -107,13 +124,14 @@ DEVICE void dropout(T *y, uint8_t *mask, const T *x, const T *residual, const ui
 #endif
 extern "C" __global__ void __launch_bounds__(THREADS)
     NAME(T *y, uint8_t *mask, const T *x, const T *residual, const uint64_t *state,
-         uint32_t sequence, uint32_t threshold, uint32_t rest, double scale, int64_t count)
+         uint32_t sequence, uint32_t threshold, uint32_t rest, double scale, int64_t count,
+         const dropout_parts parts)
 {
     int64_t begin = (int64_t)blockIdx.x * (THREADS * UNROLL), start = begin + threadIdx.x;
     if ((begin + THREADS * UNROLL) * 8 <= count)
         dropout<true>(y, mask, x, residual, state, sequence, threshold, rest, (real)scale, count,
-                      start);
+                      parts, start);
     else
         dropout<false>(y, mask, x, residual, state, sequence, threshold, rest, (real)scale, count,
-                       start);
+                       parts, start);
 }

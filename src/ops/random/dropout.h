@@ -3,7 +3,7 @@
  * of one Philox block, that of the byte's number. An element is kept when its half is not below the
  * threshold; one that equals it, which one in 65536 does, is dropped where the half at the same
  * place of the block 2^63 further on is below the rest. So 32 random bits decide, and nearly always
- * 16 are enough. */
+ * 16 are enough. Of parts of sequences each block has the number that it has in the whole. */
 #ifndef CUP_OPS_RANDOM_DROPOUT_H
 #define CUP_OPS_RANDOM_DROPOUT_H
 
@@ -16,6 +16,13 @@ typedef struct cup__dropout {
     double scale;
 } cup__dropout;
 cup__dropout cup__dropout_of(const cup__call *call);
+
+/* Parts of sequences [B,T,..] in blocks of 8 elements: so many of a stretch and of a whole, and
+ * where both stretches begin. 0 of a stretch: there are no parts. Filled in for kernels, too. */
+typedef struct cup__dropout_parts {
+    uint64_t stretch, whole, place[2];
+} cup__dropout_parts;
+cup__dropout_parts cup__dropout_parts_of(const cup__call *call);
 
 /* Whether element `index` is kept: plainly, for specifications. */
 bool cup__dropout_keeps(const cup__call *call, const cup__dropout *dropout, int64_t index);

@@ -26,10 +26,11 @@ cup_status cup__dropout_cuda(cup__call *call)
     cup__knob knobs[] = {{"CUP_T", out->dtype},       {"UNROLL", unroll},
                          {"ADD", residual != NULL},   {"SAVE", mask != NULL},
                          {"WIDTH", width_of(tensors, residual ? 3 : 2, size)},
-                         {"GRAD", 1}};
+                         {backward ? "GRAD" : "PARTS", 1}};
+    cup__dropout_parts parts = backward ? (cup__dropout_parts){0} : cup__dropout_parts_of(call);
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     cup__kernel *kernel = cup__kernel_get(
-        gpu, "dropout.cu", backward ? "dropout_bwd" : "dropout_fwd", knobs, backward ? 6 : 5);
+        gpu, "dropout.cu", backward ? "dropout_bwd" : "dropout_fwd", knobs, 5 + (backward || parts.stretch));
     if (!kernel)
         return call->c->error.status;
     int64_t block = 256 * 8 * unroll;
@@ -37,5 +38,5 @@ cup_status cup__dropout_cuda(cup__call *call)
     return cup__launch(gpu, kernel, grid, CUP__ARG(out->data), CUP__ARG(mask), CUP__ARG(x->data),
                        CUP__ARG(residual), CUP__ARG(call->random), CUP__ARG(call->sequence),
                        CUP__ARG(dropout.threshold), CUP__ARG(dropout.rest),
-                       CUP__ARG(dropout.scale), CUP__ARG(out->count));
+                       CUP__ARG(dropout.scale), CUP__ARG(out->count), CUP__ARG(parts));
 }

@@ -36,7 +36,7 @@ static const cli_option options[] = {
     {"texts", INTEGER(train_given, texts, 1, INT64_C(1) << 40), "N", NULL,
      "texts that make a step, of which as many are computed at once as is best; without it "
      "--batch times --accumulate"},
-    {"parallel", TEXT(train_given, parallel), "dp=N,cp=R,pp=S,tp=M", NULL,
+    {"parallel", TEXT(train_given, parallel), "dp=N,cp=R,pp=S,tp=M,ep=E", NULL,
      "this split alone, as train takes it; without it all are tried"},
     {"interleave", INTEGER(train_given, interleave, 1, TRAIN_CHUNKS), "N", NULL,
      "so many chunks of blocks on each stage, as train takes it; without it one and more are "

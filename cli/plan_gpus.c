@@ -26,7 +26,9 @@ static const char *split_text(const plan_split *split, char text[64])
     if (split->stages > 1)
         used += snprintf(text + used, 64 - (size_t)used, ",pp=%lld", (long long)split->stages);
     if (split->tensor > 1)
-        snprintf(text + used, 64 - (size_t)used, ",tp=%lld", (long long)split->tensor);
+        used += snprintf(text + used, 64 - (size_t)used, ",tp=%lld", (long long)split->tensor);
+    if (split->expert > 1)
+        snprintf(text + used, 64 - (size_t)used, ",ep=%lld", (long long)split->expert);
     return text;
 }
 
@@ -109,8 +111,8 @@ static void print_head(const plan_scene *s)
 static void write_split(cli_json *w, const plan_scene *s, const plan_split *split)
 {
     static const char *const keys[PLAN_LOSSES] = {"kernels",   "twice",   "optimizer", "stages",
-                                                  "tensor",    "ring",      "gradients",
-                                                  "weights",   "slowest"};
+                                                  "tensor",    "ring",      "experts",
+                                                  "gradients", "weights",   "slowest"};
     json_open_object(w, NULL);
     json_add_string(w, "card", s->card.name);
     json_add_integer(w, "gpus", s->cluster.gpus);
@@ -120,6 +122,7 @@ static void write_split(cli_json *w, const plan_scene *s, const plan_split *spli
     json_add_integer(w, "pp", split->stages);
     json_add_integer(w, "interleave", split->chunks);
     json_add_integer(w, "tp", split->tensor);
+    json_add_integer(w, "ep", split->expert > 1 ? split->expert : 1);
     json_add_integer(w, "zero", split->zero);
     json_add_integer(w, "batch", split->batch);
     json_add_integer(w, "accumulate", split->accumulate);
@@ -195,10 +198,6 @@ static int find_wish(const cli_call *call, const cup_training *a, plan_wish *wis
         return CLI_OK;
     int code = train_parallel(given, (int)given->gpus, &parts);
     int64_t each = parts.stages * parts.tensor * parts.ring;
-    if (!code && parts.expert > 1)
-        return cli_usage("--parallel %s: plans know no parts of experts yet; leave ep out, or let "
-                         "train measure it",
-                         cli_shown(given->parallel));
     if (!code && a->model.experts && parts.stages * parts.tensor > 1)
         return cli_usage("--parallel %s: a model with experts has neither stages nor parts but "
                          "those of its experts; leave pp and tp out",
@@ -206,6 +205,7 @@ static int find_wish(const cli_call *call, const cup_training *a, plan_wish *wis
     wish->split = (plan_split){.stages = parts.stages,
                                .tensor = parts.tensor,
                                .ring = parts.ring,
+                               .expert = parts.expert,
                                .copies = code ? 1 : given->gpus / each};
     return code;
 }

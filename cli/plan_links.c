@@ -89,6 +89,11 @@ double plan_block_sum(const plan_cluster *k, plan_group group, double bytes)
     return plan_all_reduce(k, group, bytes) + AROUND_SECONDS + AROUND_BYTES * bytes;
 }
 
+double plan_exchange(const plan_cluster *k, plan_group group, double bytes)
+{
+    return group.count > 1 ? curve(k, group, bytes) : 0;
+}
+
 double plan_round(const plan_cluster *k, plan_group group, double bytes)
 {
     return plan_send(k, group, bytes) + ROUND_SECONDS;

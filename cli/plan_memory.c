@@ -60,6 +60,16 @@ static double more_of_ring(const plan_scene *s, const plan_split *split, const c
     return (learned ? others * each : 0) + (4 + 2 * wide) * plan_ring_bytes(s, split);
 }
 
+/* Experts that others have, less the rows of others that go through those that are here, and the
+ * places of one block's rows on their way. */
+static double less_of_experts(const plan_scene *s, const plan_split *split, const cup_plan *plan)
+{
+    double each = (double)(plan->weight_bytes + plan->gradient_bytes + plan->optimizer_bytes) /
+                  (double)plan->parameters;
+    double away = plan_experts_away(s, split) * (double)s->training.model.layers;
+    return away * each - plan_experts_kept(s, split);
+}
+
 /* Batches that the last stage keeps, of all its blocks. */
 static double last_ahead(const plan_split *split)
 {
@@ -94,7 +104,7 @@ int plan_memory(plan_scene *s, plan_split *split)
         return code;
     double share = plan_share_of(s, split), needed = (double)plan.held_bytes;
     int64_t ahead = split->batches < split->stages ? split->batches : split->stages;
-    needed += more_of_ring(s, split, &plan);
+    needed += more_of_ring(s, split, &plan) - less_of_experts(s, split, &plan);
     double first = needed - p.kept.ends + (double)((ahead - 1) * blocks) * p.kept.block;
     double last = needed + (last_ahead(split) - 1) * (double)blocks * p.kept.block;
     needed = split->stages > 1 ? fmax(first, last) : needed;

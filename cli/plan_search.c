@@ -75,7 +75,7 @@ static int try_batches(search *r, plan_split split)
 static int try_split(search *r, plan_split split)
 {
     bool may = split.copies * split.ring > 1 && split.stages * split.tensor == 1 &&
-               !r->s->training.lora_rank;
+               split.expert < 2 && !r->s->training.lora_rank;
     int64_t first = r->wish->zero >= 0 ? r->wish->zero : 0;
     int64_t last = r->wish->zero >= 0 ? r->wish->zero : may ? 3 : 0;
     int code = CLI_OK;
@@ -100,6 +100,19 @@ static int try_chunks(search *r, plan_split split)
     return code;
 }
 
+/* Experts on all, and shared out by so many that follow each other, in a node. */
+static int try_experts(search *r, plan_split split)
+{
+    const plan_scene *s = r->s;
+    int64_t experts = s->training.model.experts, all = split.copies * split.ring;
+    int code = try_chunks(r, split);
+    for (split.expert = 2; experts % split.expert == 0 && all % split.expert == 0 &&
+                           split.expert <= s->cluster.each && experts > 0 && !code;
+         split.expert *= 2)
+        code = try_chunks(r, split);
+    return code;
+}
+
 /* Texts whole, and in parts that are long enough, on one node. */
 static int try_rings(search *r, plan_split split)
 {
@@ -115,7 +128,7 @@ static int try_rings(search *r, plan_split split)
         split.copies = all / ring;
         split.ring = ring;
         if (may && all % ring == 0)
-            code = try_chunks(r, split);
+            code = try_experts(r, split);
     }
     return code;
 }
@@ -145,6 +158,7 @@ static int by_seconds(const void *a, const void *b)
     if (x->seconds < y->seconds || x->seconds > y->seconds)
         return x->seconds < y->seconds ? -1 : 1;
     int64_t order = x->stages * x->tensor * x->ring - y->stages * y->tensor * y->ring;
+    order = order ? order : x->expert - y->expert;
     order = order ? order : x->chunks - y->chunks;
     order = order ? order : x->zero - y->zero;
     order = order ? order : x->batch - y->batch;
@@ -163,7 +177,7 @@ static int by_need(const void *a, const void *b)
 static bool is_alike(const plan_split *a, const plan_split *b)
 {
     return a->copies == b->copies && a->stages == b->stages && a->tensor == b->tensor &&
-           a->ring == b->ring && a->chunks == b->chunks && a->zero == b->zero;
+           a->ring == b->ring && a->expert == b->expert && a->chunks == b->chunks && a->zero == b->zero;
 }
 
 /* The best of each split, from the fastest on, until there are enough that fit. */

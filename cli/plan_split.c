@@ -31,8 +31,8 @@ const char *const plan_loss_words[PLAN_LOSSES] = {
     [PLAN_KERNELS] = "kernels",         [PLAN_TWICE] = "computed twice",
     [PLAN_OPTIMIZER] = "optimizer",     [PLAN_STAGES] = "stages",
     [PLAN_TENSOR] = "tensor sums",      [PLAN_RING] = "keys that go round",
-    [PLAN_GRADIENTS] = "gradients",     [PLAN_WEIGHTS] = "weights brought",
-    [PLAN_SLOWEST] = "slowest card"};
+    [PLAN_EXPERTS] = "rows to experts", [PLAN_GRADIENTS] = "gradients",
+    [PLAN_WEIGHTS] = "weights brought", [PLAN_SLOWEST] = "slowest card"};
 
 double plan_mfu(const cup_card *card, const cup_training *a, double tokens_per_second)
 {
@@ -138,6 +138,16 @@ static pair pair_of(double one, double two)
     return (pair){.block = two - one, .ends = 2 * one - two};
 }
 
+/* Takes off what others have of the experts. */
+static void take_off(const plan_scene *s, const plan_split *split, piece *p)
+{
+    pair *const all[] = {&p->weights, &p->gradients, &p->states, &p->step};
+    double bytes = plan_experts_away(s, split) * (double)cup_dtype_size(s->training.dtype);
+    double left = p->weights.block > bytes ? 1 - bytes / p->weights.block : 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        all[i]->block *= left;
+}
+
 int plan_piece_of(plan_scene *s, const plan_split *split, piece *out)
 {
     cup_plan p[2][2];
@@ -167,6 +177,7 @@ int plan_piece_of(plan_scene *s, const plan_split *split, piece *out)
     out->gradients = pair_of((double)a->gradient_bytes, (double)b->gradient_bytes);
     out->states = pair_of((double)a->optimizer_bytes, (double)b->optimizer_bytes);
     out->kept = pair_of((double)a->kept_bytes, (double)b->kept_bytes);
+    take_off(s, split, out);
     return CLI_OK;
 }
 
@@ -326,6 +337,7 @@ static void find_losses(plan_scene *s, plan_split *split, const piece *p, const 
     loss[PLAN_STAGES] = bare - even + passing(s, split, between);
     loss[PLAN_TENSOR] = pipe_seconds(s, split, both, &ignored) - bare;
     loss[PLAN_RING] = ring_seconds(s, split);
+    loss[PLAN_EXPERTS] = plan_experts_seconds(s, split);
     loss[PLAN_SLOWEST] = alone;
     for (int i = 0; i < PLAN_GRADIENTS; i++)
         loss[PLAN_SLOWEST] += loss[i];
@@ -410,7 +422,7 @@ static bool divides(const plan_scene *s, const plan_split *split, char why[PLAN_
     else if (split->stages * split->tensor > 1 && s->training.lora_rank)
         snprintf(why, PLAN_WHY, "adapters stand beside whole models; leave tp and pp out");
     else
-        return true;
+        return plan_experts_share(s, split, why);
     return false;
 }
 

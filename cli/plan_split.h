@@ -27,6 +27,8 @@ double plan_all_reduce(const plan_cluster *k, plan_group group, double bytes);
 double plan_spread(const plan_cluster *k, plan_group group, double bytes);
 double plan_send(const plan_cluster *k, plan_group group, double bytes);
 double plan_block_sum(const plan_cluster *k, plan_group group, double bytes);
+/* Where each sends so many bytes to all others together. */
+double plan_exchange(const plan_cluster *k, plan_group group, double bytes);
 /* And for what goes round in attention, to the next one. */
 double plan_round(const plan_cluster *k, plan_group group, double bytes);
 
@@ -38,6 +40,7 @@ typedef enum plan_loss {
     PLAN_STAGES,    /* stages that wait for each other, and what goes between them */
     PLAN_TENSOR,    /* sums inside blocks */
     PLAN_RING,      /* keys and values of parts of texts, and their gradients */
+    PLAN_EXPERTS,   /* rows that go to experts and back */
     PLAN_GRADIENTS, /* sums of gradients that backward does not hide */
     PLAN_WEIGHTS,   /* weights brought from those that have them */
     PLAN_SLOWEST,   /* all wait for the slowest */
@@ -49,6 +52,7 @@ extern const char *const plan_loss_words[PLAN_LOSSES];
  * many stages of so many chunks, each shared out by so many GPUs. */
 typedef struct plan_split {
     int64_t copies, ring, stages, chunks, tensor, zero;
+    int64_t expert; /* so many of the copies share out experts; 0 and 1: none do */
     int64_t batch, accumulate; /* as --batch and --accumulate say it */
     int64_t texts, batches;    /* at once, and how often in a step of a copy */
     cup_recompute_policy recompute;

@@ -195,6 +195,42 @@ TEST(plan_cuts_texts)
     }
 }
 
+#define MIXED                                                                                      \
+    "--json --preset gpt2-350m --experts 16 --batch 8 --accumulate 8 --gpus 8 "
+
+/* Experts that are shared out need less memory the more processes there are, with a capacity the
+ * same rows; what goes between them takes longer without one. The best split of a model whose
+ * experts fit no card shares them out. */
+TEST(plan_shares_out_experts)
+{
+    cup__json json;
+    double needed = 1e18, least = 0;
+    for (int experts = 1; experts <= 8; experts *= 2) {
+        char words[300];
+        double seconds[2];
+        for (int bounded = 0; bounded < 2; bounded++) {
+            snprintf(words, sizeof words,
+                     MIXED "--recompute none --zero 0 --parallel dp=8,ep=%d %s", experts,
+                     bounded ? "--capacity 1.25" : "");
+            const cup__json_node *row = splits_of(words, &json);
+            EXPECT_INT((int64_t)number(row, "ep"), experts);
+            double way = cup__json_number(
+                cup__json_find(cup__json_find(row, "held_back_by"), "experts"));
+            seconds[bounded] = way * number(row, "seconds");
+            least = number(row, "needed_bytes");
+            EXPECT(experts > 1 ? way > 0.01 : way == 0);
+            cup__json_free(&json);
+        }
+        EXPECT(least < needed && (experts == 1 || seconds[1] < seconds[0]));
+        needed = least;
+    }
+    const cup__json_node *row = splits_of(MIXED "--width 4096 --heads 32 --hidden 16384 "
+                                                "--capacity 1.25 --optimizer adamw",
+                                          &json);
+    EXPECT(cup__json_find(row, "fits")->boolean && number(row, "ep") > 1);
+    cup__json_free(&json);
+}
+
 /* Stages of two chunks wait half as long, and keep as much on the first. */
 TEST(plan_interleaves_stages)
 {
@@ -316,11 +352,12 @@ TEST(plan_refuses_what_cannot_be_shared)
         {"--gpus 8 --parallel tp=8", "tp=8 does not divide the model's 12 heads"},
         {"--gpus 8 --parallel tp=3", "is of 6 processes, and the run has 8"},
         {"--gpus 4 --parallel cp=2,dp=2 --context 1026", "1026 tokens has no 4 parts alike"},
-        {"--gpus 4 --parallel cp=2 --dropout 0.1", "give --dropout 0, or leave cp=2 out"},
+        {"--gpus 4 --parallel cp=2 --dropout 0.1 --context 1032", "is a multiple of 64, 32 for"},
         {"--gpus 4 --parallel pp=4 --interleave 4", "too many chunks for 12 blocks"},
         {"--gpus 4 --parallel dp=4 --interleave 2", "--interleave 2 is of the stages"},
         {"--interleave 2", "--interleave is of several GPUs: give --gpus"},
-        {"--gpus 4 --experts 4 --parallel ep=2", "plans know no parts of experts yet"},
+        {"--gpus 4 --experts 4 --parallel dp=4,ep=2 --zero 1", "give one of them"},
+        {"--gpus 4 --experts 3 --parallel dp=4,ep=2", "does not share out 3 experts equally"},
         {"--gpus 2 --experts 4 --parallel tp=2", "has neither stages nor parts but those"},
         {"--experts-per-token 2", "of which there are none; set experts"},
         {"--gpus 13 --nodes 1 --parallel pp=13", "pp=13 are too many stages for 12 blocks"},

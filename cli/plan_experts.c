@@ -1,0 +1,96 @@
+/* What it takes where processes share out the experts of each block (`--parallel ep=E`). */
+#include <stdio.h>
+
+#include "cli/plan_piece.h"
+
+static int64_t processes_of(const plan_split *split)
+{
+    return split->expert > 1 ? split->expert : 1;
+}
+
+static int64_t matrices_of(const cup_gpt_config *g)
+{
+    return g->mlp == CUP_MLP_KIND_SWIGLU ? 3 : 2;
+}
+
+static double tokens_of(const plan_scene *s, const plan_split *split)
+{
+    return (double)(split->texts * s->training.model.context / split->ring);
+}
+
+/* Rows that a process has room for, for each of its tokens: without a capacity as many as all
+ * processes may send. */
+static double rows_of_token(const cup_gpt_config *g, const plan_split *split)
+{
+    double each = (double)g->experts_each, own = (double)(g->experts / processes_of(split));
+    double rows = (double)processes_of(split) * (each < own ? each : own);
+    double most = g->capacity > 0 ? g->capacity * each : rows;
+    return rows < most ? rows : most;
+}
+
+double plan_experts_away(const plan_scene *s, const plan_split *split)
+{
+    const cup_gpt_config *g = &s->training.model;
+    if (split->expert < 2)
+        return 0;
+    return (double)(matrices_of(g) * g->experts * g->width * g->hidden) *
+           (1 - 1 / (double)split->expert);
+}
+
+/* Of a block: the rows beyond those that one process has of its own, what is made of them, and
+ * these in order. */
+static double more_kept(const plan_scene *s, const plan_split *split)
+{
+    const cup_gpt_config *g = &s->training.model;
+    plan_split alone = *split;
+    alone.expert = 1;
+    double more = rows_of_token(g, split) - rows_of_token(g, &alone);
+    double row = (double)(matrices_of(g) * g->hidden + 4 * g->width);
+    return more > 0 ? more * tokens_of(s, split) * row * (double)cup_dtype_size(s->training.dtype)
+                    : 0;
+}
+
+double plan_experts_kept(const plan_scene *s, const plan_split *split)
+{
+    bool twice = split->recompute == CUP_RECOMPUTE_POLICY_BLOCK;
+    double blocks = twice ? 2 : (double)s->training.model.layers;
+    return split->expert > 1 ? blocks * more_kept(s, split) : 0;
+}
+
+/* Rows go to their experts and back in each direction, and in the forward one again where blocks
+ * are computed twice: all places, filled or not, of which a process keeps its own. What is kept is
+ * written and read, and its gradients, too; of places that are empty nothing is multiplied. */
+double plan_experts_seconds(const plan_scene *s, const plan_split *split)
+{
+    const cup_gpt_config *g = &s->training.model;
+    bool twice = split->recompute == CUP_RECOMPUTE_POLICY_BLOCK;
+    if (split->expert < 2)
+        return 0;
+    double places = rows_of_token(g, split) * tokens_of(s, split) * (double)g->width *
+                    (double)cup_dtype_size(s->training.dtype);
+    double sent = places * (1 - 1 / (double)split->expert);
+    double one = plan_exchange(&s->cluster, (plan_group){split->expert, 1}, sent);
+    double touched = (twice ? 6 : 4) * more_kept(s, split) / s->card.bytes_per_second;
+    return (double)(split->batches * g->layers) * ((twice ? 6 : 4) * one + touched);
+}
+
+bool plan_experts_share(const plan_scene *s, const plan_split *split, char why[PLAN_WHY])
+{
+    const cup_gpt_config *g = &s->training.model;
+    if (split->expert < 2)
+        return true;
+    if (g->experts % split->expert)
+        snprintf(why, PLAN_WHY,
+                 "ep=%lld does not share out %lld experts equally; take a number that divides them",
+                 (long long)split->expert, (long long)g->experts);
+    else if (split->zero)
+        snprintf(why, PLAN_WHY,
+                 "--zero %lld splits the states of whole parameters, and ep=%lld leaves each "
+                 "process a part of the experts; give one of them",
+                 (long long)split->zero, (long long)split->expert);
+    else if (s->training.lora_rank)
+        snprintf(why, PLAN_WHY, "adapters stand beside whole models; leave ep out");
+    else
+        return true;
+    return false;
+}

@@ -138,12 +138,53 @@ static void check_graph(void)
     cup_graph_free(graph);
 }
 
-static void time_sum(int64_t bytes)
+/* The same sum in the order of the ranks, whatever the way between GPUs: a share of all versions to
+ * each process, which adds them up, and its sum to all. The bytes between processes are those of an
+ * all-reduce; the price of the order is what is written and read besides, and two more operations. */
+static void sum_in_order(cup_tensor *t)
 {
-    const int64_t size = bytes / 4;
-    int times = bytes > 100000000 ? 10 : 50;
+    int64_t share = cup_tensor_count(t) / count;
+    const int64_t axis = 0, shape[] = {count, share};
     cup_scope_open(c);
-    cup_tensor *t = cup_full(c, CUP_F32, 1, &size, 0);
+    cup_tensor *versions = cup_tensor_new(c, cup_tensor_dtype(t), 2, shape);
+    cup_comm_all_to_all(m, t, versions);
+    cup_comm_all_gather(m, cup_sum(c, versions, &axis, 1, false), t);
+    cup_scope_close(c);
+}
+
+static void sum(cup_tensor *t, bool in_order)
+{
+    if (in_order)
+        sum_in_order(t);
+    else
+        cup_comm_all_reduce(m, &t, 1, CUP_COMBINE_SUM);
+}
+
+/* Whether sums of numbers that round have the bits of the first time each time. */
+static void repeat_sums(bool in_order)
+{
+    const int64_t size = (int64_t)count << 20;
+    size_t bytes = (size_t)size * sizeof(float);
+    float *first = malloc(bytes), *again = malloc(bytes);
+    int differ = 0, times = 5;
+    for (int i = 0; i < times && first && again; i++) {
+        cup_scope_open(c);
+        cup_seed(c, 17 + (uint64_t)rank);
+        cup_tensor *t = cup_normal(c, CUP_F32, 1, &size, 0, 1);
+        sum(t, in_order);
+        cup_tensor_read(t, i ? again : first, bytes);
+        differ += i && memcmp(first, again, bytes) != 0;
+        cup_scope_close(c);
+    }
+    if (rank == 0)
+        printf("%s: %d of %d further sums have other bits\n",
+               in_order ? "in the order of the ranks" : "all_reduce", differ, times - 1);
+    free(first);
+    free(again);
+}
+
+static double seconds_of(cup_tensor *t, bool in_order, int times)
+{
     double start = 0;
     for (int i = -5; i < times; i++) {
         if (i == 0) {
@@ -151,13 +192,35 @@ static void time_sum(int64_t bytes)
             cup_comm_barrier(m);
             start = now();
         }
-        cup_comm_all_reduce(m, &t, 1, CUP_COMBINE_SUM);
+        sum(t, in_order);
     }
     cup_synchronize(c);
-    double each = (now() - start) / times;
+    return (now() - start) / times;
+}
+
+static void check_order(void)
+{
+    const int64_t size = 1000 * (int64_t)count;
+    cup_scope_open(c);
+    cup_tensor *t = make(CUP_F32, size);
+    sum_in_order(t);
+    look("all_reduce, in order,", t, size, the_sum);
+    cup_scope_close(c);
+}
+
+static void time_sum(int64_t bytes)
+{
+    const int64_t size = bytes / 4 / count * count;
+    int times = bytes > 100000000 ? 10 : 50;
+    cup_scope_open(c);
+    cup_tensor *t = cup_full(c, CUP_F32, 1, &size, 0);
+    double each = seconds_of(t, false, times), ordered = seconds_of(t, true, times);
     if (rank == 0)
-        printf("all_reduce %10lld bytes: %9.1f us, bus %6.1f GB/s\n", (long long)bytes, each * 1e6,
-               2.0 * (count - 1) / count * (double)bytes / each * 1e-9);
+        printf("all_reduce %10lld bytes: %9.1f us, bus %6.1f GB/s; in the order of the ranks %9.1f "
+               "us, %.2f times as long\n",
+               (long long)bytes, each * 1e6,
+               2.0 * (count - 1) / count * (double)bytes / each * 1e-9, ordered * 1e6,
+               ordered / each);
     cup_scope_close(c);
 }
 
@@ -211,8 +274,12 @@ int main(int argc, char **argv)
     for (int d = 0; d < 6 && m; d++)
         for (int s = 0; s < 4; s++)
             check_size(dtypes[d], sizes[s]);
-    if (m)
+    if (m) {
         check_graph();
+        check_order();
+        repeat_sums(false);
+        repeat_sums(true);
+    }
     bool is_cuda = m && cup_device_is_cuda(c);
     for (int64_t bytes = 1 << 10; m && bytes <= (is_cuda ? 1 << 30 : 1 << 26); bytes *= 4)
         time_sum(bytes);

@@ -140,7 +140,7 @@ static void check_graph(void)
 
 /* The same sum in the order of the ranks, whatever the way between GPUs: a share of all versions to
  * each process, which adds them up, and its sum to all. The bytes between processes are those of an
- * all-reduce; the price of the order is what is written and read besides, and two more operations. */
+ * all-reduce; the price of the order is what is written and read besides, and two operations. */
 static void sum_in_order(cup_tensor *t)
 {
     int64_t share = cup_tensor_count(t) / count;

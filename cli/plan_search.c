@@ -177,7 +177,8 @@ static int by_need(const void *a, const void *b)
 static bool is_alike(const plan_split *a, const plan_split *b)
 {
     return a->copies == b->copies && a->stages == b->stages && a->tensor == b->tensor &&
-           a->ring == b->ring && a->expert == b->expert && a->chunks == b->chunks && a->zero == b->zero;
+           a->ring == b->ring && a->expert == b->expert && a->chunks == b->chunks &&
+           a->zero == b->zero;
 }
 
 /* The best of each split, from the fastest on, until there are enough that fit. */

@@ -152,16 +152,16 @@ typedef struct cup_comm_attention_options {
     int kv_heads; /* 0: heads */
     bool causal;  /* a token sees none behind it in the whole sequence */
     double scale; /* of the products of queries and keys; 0: 1 / sqrt(D) */
-    double dropout; /* of probabilities: those that cup_qkv_attention would drop of the whole, where T
-                       is a multiple of 32 */
+    double dropout; /* of probabilities: those that cup_qkv_attention would drop of the whole, where
+                       T is a multiple of 32 */
 } cup_comm_attention_options;
 CUP_API cup_tensor *cup_comm_attention(cup_comm *m, cup_tensor *qkv, int heads,
                                        const cup_comm_attention_options *options);
 
 /* cup_dropout of x [B,T,..], a part of every sequence as cup_comm_part takes it along T: what is
- * dropped is what one process would drop of the whole, where all of m's processes stand at one random
- * step behind as many calls that draw; a loop sees to it. So many numbers as half of T holds must be
- * a multiple of 8. */
+ * dropped is what one process would drop of the whole, where all of m's processes stand at one
+ * random step behind as many calls that draw; a loop sees to it. So many numbers as half of T holds
+ * must be a multiple of 8. */
 CUP_API cup_tensor *cup_comm_dropout(cup_comm *m, cup_tensor *x, double p);
 
 /* This process's part of a whole along an axis, for that: the axis is cut into twice as many parts

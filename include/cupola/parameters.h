@@ -162,8 +162,8 @@ CUP_API cup_status cup_parameters_together(cup_parameters *list, cup_comm *m);
 
 /* The processes each of which has a part of every sequence, as cup_comm_part takes it: attention in
  * layers made in the list then goes round between them, see cup_comm_attention, positions turn by
- * their places in the whole, dropout drops what one process would of the whole, see cup_comm_dropout,
- * and all else stays with its own tokens. All make the same calls. Borrowed, and of the list's
+ * their places in the whole, dropout drops what one process would, see cup_comm_dropout, and all
+ * else stays with its own tokens. All make the same calls. Borrowed, and of the list's
  * context; NULL, as in a new list: each process has whole sequences. Until backward is done with a
  * block of cup_recompute it must stay as it was when the block ran. */
 CUP_API cup_status cup_parameters_ring(cup_parameters *list, cup_comm *m);

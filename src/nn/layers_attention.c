@@ -298,8 +298,8 @@ static cup_tensor *attend_round(const cup_attention_layer *layer, cup_context *c
 {
     if (qkv && cup_tensor_size(qkv, 1) % 2) {
         cup__fail(&c->error, CUP_SHAPE,
-                  "attention under \"%s\": processes that have a part of each sequence have an even "
-                  "number of its positions each, see cup_comm_part",
+                  "attention under \"%s\": processes that have a part of each sequence have an "
+                  "even number of its positions each, see cup_comm_part",
                   cup__parameters_prefix(layer->layer.parameters));
         return NULL;
     }

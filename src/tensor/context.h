@@ -45,8 +45,7 @@ typedef struct cup__random {
     uint64_t seed, step;
     uint32_t sequence;
     uint32_t share; /* of heads that processes share out: their number << 16 and this one's; or 0 */
-    const cup__stretched *drawn; /* of sequences of which processes have parts: what dropout draws for;
-                                or NULL */
+    const cup__stretched *drawn; /* of sequences in parts: what dropout draws for; or NULL */
 } cup__random;
 
 /* What the layers above keep for a context: freed with it, in this order, before its device. */

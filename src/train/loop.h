@@ -67,7 +67,7 @@ struct cup_loop {
     bool owns_copies, owns_alike;
     struct cup__pipeline *pipeline; /* or NULL */
     int64_t first, share; /* the batches of a step that are this process's */
-    int64_t ring;         /* so many in a row have parts of the same texts, whose numbers are one's */
+    int64_t ring;         /* so many in a row have parts of the same texts, and random numbers */
     bool spread;          /* all have what rank 0 has */
     struct cup__buckets *buckets; /* of gradients on their way, or NULL */
     bool resumed;         /* this process has read a checkpoint */

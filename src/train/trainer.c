@@ -210,11 +210,9 @@ static cup_status make_ring(cup_context *c, cup_trainer *t, int64_t each)
                          (long long)context, (long long)(2 * count));
     if (count > 1 && a->model.dropout > 0 && context % (2 * DROPPED * count))
         return cup__fail(&c->error, CUP_ARGUMENT,
-                         "training: dropout in parts of texts of %lld tokens, of which %lld "
-                         "processes have two each, of a multiple of %d tokens; make the context a "
+                         "training: parts of texts of %lld tokens with dropout; make the context a "
                          "multiple of %lld, or set dropout to 0",
-                         (long long)context, (long long)count, DROPPED,
-                         (long long)(2 * DROPPED * count));
+                         (long long)context, (long long)(2 * DROPPED * count));
     if (count > 1)
         t->ring = cup_comm_split_new(
             a->comm, (int)(t->group / count * each + cup_comm_rank(a->comm) % each));
@@ -234,20 +232,16 @@ static cup_status make_experts(cup_context *c, cup_trainer *t)
     int64_t ring = cup_comm_count(t->ring);
     if (each > 1 && each % ring && ring % each)
         return cup__fail(&c->error, CUP_ARGUMENT,
-                         "training: of %lld processes that share out experts and %lld that have "
-                         "parts of each text the one number must divide the other; change it",
+                         "training: of %lld processes that share out experts and %lld with parts "
+                         "of each text one number must divide the other; change it",
                          (long long)each, (long long)ring);
     if (each > 1 && (t->groups != count || a->from || a->optimizer.split))
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "training: experts that processes share out go with copies of all else; "
-                         "%s",
-                         a->from ? "begin with the weights of a folder in a run of one step of one "
-                                   "process, and resume it with these"
-                         : a->optimizer.split
-                             ? "leave split states out, and share out experts among more processes, "
-                               "which splits theirs"
-                             : "leave out stages and parts of the model, and share out experts "
-                               "among more processes");
+                         "leave %s",
+                         a->from ? "`from` to one process and one step, and resume that with these"
+                                 : "out stages, parts of the model and split states, and share out "
+                                   "experts among more processes");
     if (each > 1)
         t->experts = cup_comm_split_new(a->comm, (int)(cup_comm_rank(a->comm) / each));
     return c->error.status;

@@ -29,8 +29,9 @@ cup_status cup__dropout_cuda(cup__call *call)
                          {backward ? "GRAD" : "PARTS", 1}};
     cup__dropout_parts parts = backward ? (cup__dropout_parts){0} : cup__dropout_parts_of(call);
     cup__cuda *gpu = cup__cuda_of(call->c->device);
-    cup__kernel *kernel = cup__kernel_get(
-        gpu, "dropout.cu", backward ? "dropout_bwd" : "dropout_fwd", knobs, 5 + (backward || parts.stretch));
+    cup__kernel *kernel =
+        cup__kernel_get(gpu, "dropout.cu", backward ? "dropout_bwd" : "dropout_fwd", knobs,
+                        5 + (backward || parts.stretch));
     if (!kernel)
         return call->c->error.status;
     int64_t block = 256 * 8 * unroll;

@@ -7,6 +7,7 @@
 
 #define FLOATS_AIM (1 << 18)  /* of a copy, so that it stays in a cache */
 #define FLOATS_MOST (1 << 21) /* beyond which a place's copy is not made */
+#define FEW_RESULTS 8         /* of a group */
 #define LEAST 48              /* places of a block that is not cut further for more of them */
 
 static int64_t over(int64_t count, int64_t by)
@@ -172,6 +173,11 @@ void cup__conv_blocks_make(cup__conv_blocks *b, const cup__conv_class *at, int64
     set_counts(b);
 }
 
+bool cup__conv_few_results(const conv_call *c)
+{
+    return c->results < FEW_RESULTS && c->side[0].taps == 1 && c->side[1].taps == 1;
+}
+
 bool cup__conv_blocks_fit(const cup__conv_class *at)
 {
     cup__conv_blocks b = {.at = at, .images = 1, .lines = {1, 1}};
@@ -235,7 +241,7 @@ int64_t cup__conv_block_line(const cup__conv_blocks *b, int64_t image, int64_t r
 
 cup__conv_panels cup__conv_panels_of(int64_t columns)
 {
-    cup__conv_panels p = {.by = cup__conv_kernels_best()};
+    cup__conv_panels p = {.by = cup__conv_kernels_best(columns)};
     int64_t vectors = over(columns, p.by.lanes);
     p.count = over(vectors, p.by.vectors);
     p.vectors = p.count ? over(vectors, p.count) : 0;

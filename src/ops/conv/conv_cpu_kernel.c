@@ -90,10 +90,10 @@ AVX512(avx512_3, 3)
 AVX512(avx512_4, 4)
 #endif
 
-cup__conv_kernels cup__conv_kernels_best(void)
+cup__conv_kernels cup__conv_kernels_best(int64_t columns)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f"))
+    if (__builtin_cpu_supports("avx512f") && columns > (int64_t)(sizeof(__m256) / sizeof(float)))
         return (cup__conv_kernels){
             16, 4, {gather_avx512_1, gather_avx512_2, gather_avx512_3, gather_avx512_4},
             {outer_avx512_1, outer_avx512_2, outer_avx512_3, outer_avx512_4}};

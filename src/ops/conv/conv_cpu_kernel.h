@@ -39,7 +39,8 @@ typedef struct cup__conv_kernels {
     void (*outer[CUP__CONV_VECTORS_MOST])(const cup__conv_outer *o);
 } cup__conv_kernels;
 
-cup__conv_kernels cup__conv_kernels_best(void);
+/* For panels of `columns` in all: few of them would leave most of a long vector empty. */
+cup__conv_kernels cup__conv_kernels_best(int64_t columns);
 
 /* A matrix of so many rows and columns, turned: element (r, c) goes to line c. The two do not
  * overlap. */

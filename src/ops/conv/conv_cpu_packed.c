@@ -11,7 +11,6 @@
 
 #define PLACES 480     /* of a block, about */
 #define DEPTH 128      /* elements of a place whose weights are to stay in the first cache */
-#define FEW_RESULTS 8  /* of a group, which leave too much of a vector empty */
 #define TURNED 256     /* elements of a row of the weight that are turned at a time, about */
 
 typedef struct job {
@@ -413,8 +412,8 @@ const char *cup__conv_packed_refuses(const cup__call *call)
 {
     cup__conv v = cup__conv_of(call);
     bool fits = true;
-    if (v.call.results < FEW_RESULTS)
-        return "its groups have fewer results than fill a vector";
+    if (cup__conv_few_results(&v.call))
+        return "its groups have few results and one tap, so that x need not be copied";
     for (int i = 0; fits && i < conv_classes(&v.call.side[0], v.call.back); i++)
         for (int k = 0; fits && k < conv_classes(&v.call.side[1], v.call.back); k++) {
             cup__conv_class at = {.call = v.call};

@@ -68,6 +68,9 @@ typedef struct cup__conv_panels {
 
 cup__conv_panels cup__conv_panels_of(int64_t columns);
 
+/* Whether a product of the image as it lies is better than copies, which few results do not pay. */
+bool cup__conv_few_results(const conv_call *c);
+
 const char *cup__conv_packed_refuses(const cup__call *call);
 const char *cup__conv_weight_packed_refuses(const cup__call *call);
 cup_status cup__conv_packed(cup__call *call);

@@ -12,7 +12,6 @@
 #define PLACES 192                    /* of a block, about */
 #define ENOUGH 16                     /* tasks */
 #define FEW_TAPS 4                    /* below which a copy is worth several panels */
-#define FEW_RESULTS 8                 /* of a group, which leave too much of a vector empty */
 #define TURNED 256                    /* rows of a panel that are turned at a time, about */
 #define MOST_PARTS ((int64_t)1 << 24) /* elements of all parts, where there are several */
 
@@ -262,8 +261,8 @@ const char *cup__conv_weight_packed_refuses(const cup__call *call)
 {
     cup__conv v = cup__conv_of(call);
     cup__conv_class at = {.call = v.call};
-    if (v.call.results < FEW_RESULTS)
-        return "its groups have fewer results than fill a vector";
+    if (cup__conv_few_results(&v.call))
+        return "its groups have few results and one tap, so that x need not be copied";
     for (int d = 0; d < 2; d++)
         at.line[d] = conv_line_of(&v.call.side[d], 0, 0);
     return cup__conv_blocks_fit(&at) ? cup__conv_cpu_refuses(call)

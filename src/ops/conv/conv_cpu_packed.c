@@ -23,7 +23,8 @@ typedef struct job {
     int64_t splits, each;     /* tasks of a block, and panels of each */
     const float *weight;      /* in f32 */
     long long w_step[4], w_group;
-    float *packed;            /* groups, panels, pieces, taps, elements, columns of a panel */
+    float *packed;            /* groups, panels, pieces, taps, elements, columns of a panel; NULL
+                                 where the one task that reads a panel packs it */
     const float *bias;
     atomic_int no_memory;
 } job;
@@ -105,28 +106,35 @@ static void pack_taps(const job *j, const float *from, int64_t columns, float *t
     }
 }
 
+/* Panel number `index` of all groups. `space` takes packing_floats. */
+static void pack_panel(const job *j, int64_t index, float *to, float *space)
+{
+    const conv_call *c = &j->at.call;
+    int64_t group = index / j->panels.count, result = index % j->panels.count * j->panels.width;
+    int64_t columns = least(j->panels.width, c->results - result);
+    const float *from = j->weight + group * j->w_group + result * j->w_step[0];
+    if (columns < j->panels.width)
+        memset(to, 0, (size_t)panel_floats(j) * sizeof *to);
+    if (j->w_step[0] == 1 || j->w_step[1] == 1)
+        pack_neighbours(j, from, columns, to);
+    else
+        pack_taps(j, from, columns, to, space);
+}
+
+static int64_t packing_floats(const job *j)
+{
+    int64_t taps = (int64_t)j->at.call.side[0].taps * j->at.call.side[1].taps;
+    return j->panels.width * (TURNED + taps);
+}
+
 static void pack_panels(int64_t begin, int64_t end, void *user)
 {
     job *j = user;
-    const conv_call *c = &j->at.call;
-    int64_t taps = (int64_t)c->side[0].taps * c->side[1].taps;
-    float *space = cup__malloc((size_t)(j->panels.width * (TURNED + taps)) * sizeof *space);
-    if (!space) {
+    float *space = cup__malloc((size_t)packing_floats(j) * sizeof *space);
+    for (int64_t i = begin; space && i < end; i++)
+        pack_panel(j, i, j->packed + i * panel_floats(j), space);
+    if (!space)
         atomic_store(&j->no_memory, 1);
-        return;
-    }
-    for (int64_t i = begin; i < end; i++) {
-        int64_t group = i / j->panels.count, result = i % j->panels.count * j->panels.width;
-        int64_t columns = least(j->panels.width, c->results - result);
-        float *to = j->packed + i * panel_floats(j);
-        const float *from = j->weight + group * j->w_group + result * j->w_step[0];
-        if (columns < j->panels.width)
-            memset(to, 0, (size_t)panel_floats(j) * sizeof *to);
-        if (j->w_step[0] == 1 || j->w_step[1] == 1)
-            pack_neighbours(j, from, columns, to);
-        else
-            pack_taps(j, from, columns, to, space);
-    }
     cup__free(space);
 }
 
@@ -311,7 +319,7 @@ static int64_t places_most(const job *j)
     return over(b->images * b->lines[0] * b->lines[1], CUP__CONV_ROWS) * CUP__CONV_ROWS;
 }
 
-static void run_task(const job *j, int64_t index, int64_t *place, float *copy)
+static void run_task(const job *j, int64_t index, int64_t *place, float *own, float *copy)
 {
     const conv_call *c = &j->at.call;
     const cup__conv_blocks *b = &j->blocks;
@@ -325,8 +333,11 @@ static void run_task(const job *j, int64_t index, int64_t *place, float *copy)
     set_places(j, &k, place);
     int64_t end = least((split + 1) * j->each, j->panels.count);
     for (int64_t p = split * j->each; p < end; p++) {
-        const float *panel = j->packed + (group * j->panels.count + p) * panel_floats(j);
-        multiply(j, copy, place, places, panel, sums);
+        int64_t number = group * j->panels.count + p;
+        if (!j->packed)
+            pack_panel(j, number, own, own + panel_floats(j));
+        multiply(j, copy, place, places, j->packed ? j->packed + number * panel_floats(j) : own,
+                 sums);
         finish(j, &k, group, p * width, least(width, c->results - p * width), sums, space);
     }
 }
@@ -337,10 +348,11 @@ static void run_tasks(int64_t begin, int64_t end, void *user)
     int64_t places = places_most(j), sums = places * j->panels.width;
     int64_t line = j->blocks.wide * j->at.call.channels;
     int64_t floats = cup__conv_blocks_floats(&j->blocks) + sums + (line > sums ? line : sums);
-    float *copy = cup__malloc((size_t)floats * sizeof *copy);
+    int64_t panel = j->packed ? 0 : panel_floats(j) + packing_floats(j);
+    float *copy = cup__malloc((size_t)(panel + floats) * sizeof *copy);
     int64_t *place = cup__malloc((size_t)places * sizeof *place);
     for (int64_t i = begin; copy && place && i < end; i++)
-        run_task(j, i, place, copy);
+        run_task(j, i, place, copy, copy + panel);
     if (!copy || !place)
         atomic_store(&j->no_memory, 1);
     cup__free(copy);
@@ -371,10 +383,12 @@ static bool run_class(const cup__conv *v, job *j, int row, int column)
     if (good && j->at.places > 0) {
         choose(j);
         int64_t panels = c->groups * j->panels.count;
-        j->packed = cup__malloc((size_t)(panels * panel_floats(j) + 1) * sizeof *j->packed);
+        bool once = j->blocks.count == 1;
+        j->packed = once ? NULL : cup__malloc((size_t)(panels * panel_floats(j) + 1) *
+                                              sizeof *j->packed);
         j->tap_at = cup__calloc((size_t)j->blocks.taps + 1, sizeof *j->tap_at);
-        good = j->packed && j->tap_at;
-        if (good && panel_floats(j) > 0)
+        good = (once || j->packed) && j->tap_at;
+        if (good && !once && panel_floats(j) > 0)
             cup__parallel_for(panels, 1, pack_panels, j);
         if (good)
             cup__conv_blocks_taps(&j->blocks, j->tap_at);

@@ -10,6 +10,7 @@
 #define UNROLL _Pragma("GCC unroll 8")
 #endif
 #define ROWS CUP__CONV_ROWS
+#define LINE 16 /* floats of a line of a cache */
 
 /* One step of the sums: a row of the second operand, times a number for each row of sums. */
 #define ADD_ROW(vector, VECTORS, load, splat, multiply_add, from, number)                          \
@@ -125,6 +126,13 @@ static void turn_four(float *to, int64_t to_distance, const float *from, int64_t
     STORE4(to + 3 * to_distance, MIX(ab, cd, 2, 3, 6, 7));
 }
 
+/* Asks for elements of the rows that are turned next: they lie far apart, and each is short. */
+static void ask_ahead(const float *from, int64_t distance, int64_t rows)
+{
+    for (int64_t i = 0; i < 4 && i < rows; i++)
+        __builtin_prefetch(from + i * distance);
+}
+
 /* Pieces of four by four; the last of a line overlaps the one before where they do not fit. */
 void cup__conv_turn(float *to, int64_t to_distance, const float *from, int64_t from_distance,
                     int64_t rows, int64_t columns)
@@ -139,6 +147,8 @@ void cup__conv_turn(float *to, int64_t to_distance, const float *from, int64_t f
         int64_t row = r < rows - 4 ? r : rows - 4;
         for (int64_t c = 0; c < columns; c += 4) {
             int64_t column = c < columns - 4 ? c : columns - 4;
+            if (c % LINE == 0)
+                ask_ahead(from + (r + 4) * from_distance + c, from_distance, rows - r - 4);
             turn_four(to + column * to_distance + row, to_distance,
                       from + row * from_distance + column, from_distance);
         }

@@ -65,7 +65,7 @@ TEST(conv_takes_channels_last_as_they_lie)
 
 /* Against the same in double precision, which is computed otherwise: images in one block and in
  * several, taps that are side by side or not, gradients of places that no tap reaches, numbers of
- * results that fill no vector, and weights that lie in either way. */
+ * results that fill no vector, not even a short one, and weights that lie in either way. */
 TEST(conv_of_many_channels_is_that_of_doubles)
 {
     static const struct {
@@ -74,7 +74,9 @@ TEST(conv_of_many_channels_is_that_of_doubles)
                  {1, 3, 64, 40, 41, 7, 7, 2, 1, 3},  {2, 20, 33, 12, 13, 1, 1, 2, 1, 0},
                  {3, 17, 12, 10, 9, 3, 2, 3, 2, 4},  {1, 9, 130, 30, 31, 3, 3, 1, 2, 2},
                  {1, 8, 8, 5, 6, 2, 2, 4, 1, 0},     {9, 16, 16, 4, 4, 5, 5, 1, 1, 2},
-                 {1, 2, 8, 112, 112, 3, 3, 1, 1, 1}};
+                 {1, 2, 8, 112, 112, 3, 3, 1, 1, 1}, {2, 40, 3, 12, 13, 3, 3, 1, 1, 1},
+                 {1, 3, 7, 20, 21, 7, 7, 2, 1, 3},   {3, 20, 1, 9, 8, 2, 3, 2, 1, 1},
+                 {1, 70, 140, 7, 7, 3, 3, 1, 1, 1}};
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
         cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
         int64_t k = (int64_t)i / 2, n = cases[k].n, channels = cases[k].channels;

@@ -33,39 +33,39 @@ class Ours:
     """The tensors of a layer, which lie in memory as the peer's do."""
 
     def __init__(self, library, way, tensors, stride, last):
-        self.library, self.lib, self.way = library, library.lib, way
+        self.library, self.lib, self.last = library, library.lib, last
         self.given = {"stride": (stride,), "padding": (tensors[1].shape[2] // 2,)}
-        self.hold, self.leaf = [], None
-        self.x, self.w, self.dy = (self.take(t, last) for t in tensors)
-        if way != "forward":
-            self.leaf = self.x if way == "image" else self.w
+        self.hold = [library.tensor(t.permute(0, 2, 3, 1) if last else t) for t in tensors]
+        self.leaf = None if way == "forward" else self.hold[way == "weight"]
+        if self.leaf:
             self.lib.cup_require_grad(self.leaf)
 
-    def take(self, t, last):
-        made = self.library.tensor(t.permute(0, 2, 3, 1) if last else t)
-        self.hold.append(made)
-        if last:
-            made = self.library.call("permute", [made], {"axes": (0, 3, 1, 2)})[0]
-            self.hold.append(made)
-        return made
+    def views(self):
+        """With channels last, what lies so is seen as [N,C,H,W], gradients on their way, too."""
+        return [self.library.call("permute", [t], {"axes": (0, 3, 1, 2)})[0] if self.last else t
+                for t in self.hold]
 
     def time(self):
+        x, w, dy = self.views()
         begin = clock()
-        y = self.library.call("conv2d", [self.x, self.w], self.given)[0]
+        y = self.library.call("conv2d", [x, w], self.given)[0]
         if self.leaf:
             begin = clock()
-            good = self.lib.cup_backward_from(self.library.c, ONE(y), ONE(self.dy), 1) == 0
+            good = self.lib.cup_backward_from(self.library.c, ONE(y), ONE(dy), 1) == 0
             self.library.check(good)
         spent = clock() - begin
         result = self.library.read(
             ctypes.c_void_p(self.lib.cup_grad(self.leaf)) if self.leaf else y)
+        if self.last and self.leaf:
+            result = result.permute(0, 3, 1, 2)
         if self.leaf:
             self.lib.cup_grad_clear(self.leaf)
-        self.lib.cup_tensor_free(y)
+        for t in [y] + [t for t in (x, w, dy) if self.last]:
+            self.lib.cup_tensor_free(t)
         return spent, result
 
     def free(self):
-        for t in reversed(self.hold):
+        for t in self.hold:
             self.lib.cup_tensor_free(t)
 
 

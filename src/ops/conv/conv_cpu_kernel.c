@@ -127,10 +127,10 @@ static void turn_four(float *to, int64_t to_distance, const float *from, int64_t
 }
 
 /* Asks for elements of the rows that are turned next: they lie far apart, and each is short. */
-static void ask_ahead(const float *from, int64_t distance, int64_t rows)
+static void ask_ahead(const float *from, int64_t distance, int64_t row, int64_t rows)
 {
-    for (int64_t i = 0; i < 4 && i < rows; i++)
-        __builtin_prefetch(from + i * distance);
+    for (int64_t r = row; r < row + 4 && r < rows; r++)
+        __builtin_prefetch(from + r * distance);
 }
 
 /* Pieces of four by four; the last of a line overlaps the one before where they do not fit. */
@@ -148,7 +148,7 @@ void cup__conv_turn(float *to, int64_t to_distance, const float *from, int64_t f
         for (int64_t c = 0; c < columns; c += 4) {
             int64_t column = c < columns - 4 ? c : columns - 4;
             if (c % LINE == 0)
-                ask_ahead(from + (r + 4) * from_distance + c, from_distance, rows - r - 4);
+                ask_ahead(from + c, from_distance, r + 4, rows);
             turn_four(to + column * to_distance + row, to_distance,
                       from + row * from_distance + column, from_distance);
         }

@@ -438,11 +438,9 @@ void cup_trainer_free(cup_trainer *t)
 
 cup_status cup__training_dry(cup_context *c, const cup_training *training, cup_trainer *t)
 {
-    *t = (cup_trainer){.training = *training,
-                       .texts = training->batch,
-                       .groups = 1,
-                       .recompute = training->recompute,
-                       .recompute_blocks = training->recompute_blocks};
+    *t = (cup_trainer){.training = *training, .texts = training->batch, .groups = 1};
+    t->recompute = training->recompute;
+    t->recompute_blocks = training->recompute_blocks;
     t->training.tensor = t->training.stages = t->training.ring = 0;
     t->training.chunks = t->training.expert = 0;
     t->training.comm = t->training.optimizer.split = NULL;

@@ -1001,8 +1001,8 @@ CUP_API cup_tensor *cup_scaled_matmul(cup_context *c, cup_tensor *a, cup_tensor 
 /* (q, k, v, q_scale?, k_scale?, v_scale?): attention in the dtype, for q [B,H,T,D] and k and v
  * [B,G,S,D] in f8e4m3, which stand for their elements times their scales: [B,H] for q, [B,G]
  * for k and v, in f32, with 1 for any of these where batches or heads are alike; the rest as in
- * attention; tensor cores that multiply codes round probabilities, times 2^8, to f8e4m3 as
- * well, by up to 2^-4 of each; it has no gradient */
+ * attention; tensor cores that multiply codes round probabilities, times a power of two, to
+ * f8e4m3 as well, by up to 2^-4 of each; it has no gradient */
 typedef struct cup_scaled_attention_options {
     size_t size;
     bool causal;          /* default: false */

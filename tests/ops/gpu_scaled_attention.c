@@ -10,7 +10,7 @@
 #define ROUNDED 0x1p-4     /* the most that a probability is off, as a part of it */
 #define ROUNDED_RMS 0.0265 /* its root mean square, 2^-5.24 */
 #define SUMMED 0x1p-11     /* of the sizes of products, what tensor cores lose of their sum */
-#define SMALLEST 0x1p-18   /* half of the least code over 2^8, the range of probabilities */
+#define SMALLEST 0x1p-16   /* half of the least code over 2^6, which stands for one at least */
 
 typedef struct setting {
     int64_t heads, groups, queries, keys, size;
@@ -153,4 +153,45 @@ TEST_LIMITED(gpu_scaled_attention_error, 60)
     };
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         expect_setting(&settings[i]);
+}
+
+/* What attention of these codes is on a device, without scales. */
+static void attend(const char *name, const float *q, const float *k, const float *v, int64_t keys,
+                   float *o)
+{
+    const int64_t of_q[] = {1, 1, 1, 64}, of_k[] = {1, 1, keys, 64};
+    cup_context *c = device(name);
+    cup_tensor *codes[] = {cup_cast(c, cup_tensor_from(c, CUP_F32, 4, of_q, q), CUP_F8E4M3),
+                           cup_cast(c, cup_tensor_from(c, CUP_F32, 4, of_k, k), CUP_F8E4M3),
+                           cup_cast(c, cup_tensor_from(c, CUP_F32, 4, of_k, v), CUP_F8E4M3)};
+    cup_tensor *got =
+        cup_scaled_attention(c, codes[0], codes[1], codes[2], NULL, NULL, NULL, CUP_F32,
+                             CUP_OPTIONS(cup_scaled_attention_options, .scale = 1));
+    EXPECT(got && cup_tensor_read(got, o, 64 * sizeof *o) == CUP_OK);
+    cup_context_free(c);
+}
+
+/* Scores that rise or fall by thousands from each tile of keys to the next, or by little at first
+ * and then at once, and a key that is no number. */
+TEST_LIMITED(gpu_scaled_attention_rises, 30)
+{
+    enum { KEYS = 640 };
+    static float q[64], k[KEYS * 64], v[KEYS * 64], got[64], want[64];
+    for (int way = 0; way < 4; way++) {
+        for (int i = 0; i < KEYS * 64; i++) {
+            int key = i / 64, tile = key / 128;
+            float level = way == 0 ? (float)(4 - tile) : way == 1 ? (float)tile : tile == 1;
+            q[i % 64] = 1;
+            k[i] = way == 2 ? 0.0625f * level + (float)(key % 3) / 64 : 40 * level - 60;
+            v[i] = (float)test_uniform(-2, 2);
+        }
+        if (way == 3)
+            k[64 * 300 + 5] = NAN;
+        attend("cpu", q, k, v, KEYS, want);
+        attend("cuda", q, k, v, KEYS, got);
+        for (int d = 0; d < 64; d++)
+            if (way == 3 ? !isnan(got[d]) : !(fabs(got[d] - want[d]) <= 0.1))
+                test_fail(__FILE__, __LINE__, "way %d: feature %d is %.9g, expected %.9g", way, d,
+                          (double)got[d], (double)want[d]);
+    }
 }

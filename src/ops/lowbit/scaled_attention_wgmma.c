@@ -12,6 +12,7 @@
 #define STEP 128
 #define ROWS 128
 #define STAGES 4
+#define ONES_BYTES 1024  /* behind the values of a stage */
 #define BARRIER_BYTES 16 /* of a stage of one ring */
 
 /* A call on its way: what attention knows of it, the call itself and its turned values. */
@@ -119,7 +120,8 @@ static cup__kernel *kernel_of(const codes_call *w, cup__grid *grid)
         .x = units < most ? units : most,
         .threads = 3 * 128,
         .dependent = true, /* of what turns the values */
-        .shared = (int)((ROWS + 2 * STAGES * STEP) * size + BARRIER_BYTES * (2 * STAGES + 1))};
+        .shared = (int)((ROWS + 2 * STAGES * STEP) * size + STAGES * ONES_BYTES +
+                        BARRIER_BYTES * (2 * STAGES + 1))};
     return cup__kernel_get(gpu, "scaled_attention_wgmma.cu", "scaled_attention_sm90", knobs,
                            sizeof knobs / sizeof *knobs);
 }

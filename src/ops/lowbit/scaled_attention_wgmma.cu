@@ -4,15 +4,19 @@
  * The grid, the thread that orders copies, the two warpgroups and their turns are those of
  * attention_wgmma.cu. What differs is P V. Tensor cores take 8 bits along k alone: V comes turned,
  * from scaled_attention_turn.cu, and its keys in the order in which a thread holds scores, so that
- * four probabilities of a thread are a word of A (TURNED_KEY and HELD_SCORE). Probabilities are
- * rounded to e4m3 after they were multiplied by 2^8, where they fill its range; the row's sum, of
- * what was not rounded, has the same factor. The sums of a tile are taken over into others in f32,
- * since tensor cores keep some 14 bits of them: that takes no more than the multiplication by
- * which sums follow the maximum anyway. 4 D flops for each score that is seen, and one
- * exponential. */
+ * four probabilities of a thread are a word of A (TURNED_KEY and HELD_SCORE).
+ *
+ * What bounds this kernel is instructions beside the products, so few are left of them. A row's
+ * scores become powers of two relative to a base, which is its maximum of some tile before; no
+ * maximum is looked for until a code comes to the end of e4m3, which one addition shows in four
+ * codes at once. Only then the row takes its maximum as the base, all sums follow, and the codes
+ * of the tile are made again. A row's sum is one more feature of V, which is 1 for all keys. Sums
+ * of SUMMED tiles stay where the tensor cores add to them, which keep some 14 bits, and are then
+ * taken over into others in f32. 4 D flops for each score that is seen, and one exponential. */
 /* Knobs: Y_T, SIZE (64 or 128), CAUSAL, WINDOW, STAGES. */
 #define WARPGROUPS 2
 #define STEP 128
+#define SUMMED 4 /* tiles */
 
 #include "dependent.cuh"
 #include "scaled_attention_wgmma.cuh"
@@ -31,7 +35,7 @@ DEVICE layout lay_out(uint32_t memory)
     at.q = memory;
     at.k = at.q + WARPGROUPS * QUERY_BYTES;
     at.v = at.k + STAGES * TILE_BYTES;
-    at.k_pipe.barriers = at.v + STAGES * TILE_BYTES;
+    at.k_pipe.barriers = at.v + STAGES * VALUE_BYTES;
     at.v_pipe.barriers = at.k_pipe.barriers + 16 * STAGES;
     at.q_pipe.barriers = at.v_pipe.barriers + 16 * STAGES;
     return at;
@@ -98,7 +102,7 @@ DEVICE void produce(const attention_call &c, const tensor_map &q, const tensor_m
                         wait_for_previous_kernel();
                     turned = true;
                     at.v_pipe.claim(v_place, TILE_BYTES);
-                    bring_values(v, at.v + v_place.stage * TILE_BYTES,
+                    bring_values(v, at.v + v_place.stage * VALUE_BYTES,
                                  at.v_pipe.full(v_place.stage), (n + 1) * STEP, kv, u.batch);
                     v_place.next();
                 }
@@ -125,95 +129,126 @@ struct consumer {
     uint64_t q, k, v; /* descriptions of its rows, and of the first stages */
     ring_place<1> q_place;
     ring_place<STAGES> k_place, v_place;
+    uint32_t zero; /* which the compiler does not know */
 };
 
-/* What a warpgroup has of its rows: sums relative to the maximum so far, those of the tile under
- * way, whose codes the tensor cores read, and what the former are multiplied by to take these. */
+/* What a warpgroup has of its rows: sums relative to their base, those of the tiles since then if
+ * any are `pending`, and the codes that the tensor cores read. */
 struct rows_so_far {
     softmax_state state;
-    float fade[2];
-    results o, part;
+    results o;
+    parts part;
     codes p;
+    int pending;
 };
 
-/* The number that scores of each row, times `scale`, become powers of two of 2^8 at most by; from
- * here on `fade` is what sums must be multiplied by. */
-DEVICE void find_base(const scores &s, float scale, softmax_state &state, float (&base)[2],
-                      float (&fade)[2])
+/* Adds the sums of the last tiles to those of all. */
+DEVICE void take_part(rows_so_far &rows)
 {
-    float most[2][2] = {{s[0], s[1]}, {s[2], s[3]}};
 #pragma unroll
-    for (int i = 4; i < STEP / 2; i++)
-        most[i / 2 % 2][i % 2] = fmaxf(most[i / 2 % 2][i % 2], s[i]);
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        float top = fmaxf(most[r][0], most[r][1]), before = state.base[r];
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-        state.base[r] = fmaxf(before, top * scale);
-        base[r] = state.base[r] == -INFINITE ? 0 : state.base[r];
-        fade[r] = exp2_fast(before - base[r]);
-        state.sum[r] *= fade[r];
-        base[r] -= RANGE_LOG2;
-    }
+    for (int i = 0; i < SIZE / 2; i++)
+        rows.o[i] += rows.part[i];
+    rows.state.sum[0] += rows.part[SIZE / 2];
+    rows.state.sum[1] += rows.part[SIZE / 2 + 2];
+    rows.pending = 0;
 }
 
-/* Half of the scores become probabilities times 2^8, relative to the row's maximum so far. */
-template <int First>
-DEVICE void soften_half(scores &s, float scale, const float (&base)[2], softmax_state &state)
-{
-    float sum[2][2] = {{state.sum[0], 0}, {state.sum[1], 0}};
-#pragma unroll
-    for (int i = First; i < First + STEP / 4; i++) {
-        s[i] = exp2_fast(s[i] * scale - base[i / 2 % 2]);
-        sum[i / 2 % 2][i % 2] += s[i];
-    }
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-        state.sum[r] = sum[r][0] + sum[r][1];
-}
-
-/* Waits for the product with V and takes its sums over. */
-DEVICE void take_part(const layout &at, consumer &w, rows_so_far &rows)
+/* Waits for the product with V. */
+DEVICE void end_part(const layout &at, consumer &w, rows_so_far &rows)
 {
     wgmma_wait<0>();
     wgmma_hold(rows.part);
     at.v_pipe.release<1>(w.v_place.stage);
     w.v_place.next();
+}
+
+/* What scores are lowered by: the base of their row, which is 0 while nothing was seen. */
+DEVICE void lowered_by(const softmax_state &state, float (&base)[2])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        base[r] = (state.base[r] == -INFINITE ? 0 : state.base[r]) - RANGE_LOG2;
+}
+
+/* Rows whose largest score lies more than RAISED_LOG2 above their base take it as the base; what
+ * was summed of them follows. */
+DEVICE void raise_rows(const scores &s, float scale, rows_so_far &rows)
+{
+    float most[2] = {s[0], s[2]}, fade[2];
+#pragma unroll
+    for (int i = 0; i < STEP / 2; i++)
+        most[i / 2 % 2] = fmaxf(most[i / 2 % 2], s[i]);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float top = most[r], before = rows.state.base[r];
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2)) * scale;
+        bool above = top > before + RAISED_LOG2;
+        rows.state.base[r] = above ? top : before;
+        fade[r] = above ? exp2_fast(before - top) : 1;
+        rows.state.sum[r] *= fade[r];
+    }
 #pragma unroll
     for (int i = 0; i < SIZE / 2; i++)
-        rows.o[i] = rows.o[i] * rows.fade[i / 2 % 2] + rows.part[i];
+        rows.o[i] *= fade[i / 2 % 2];
+    if (rows.pending)
+#pragma unroll
+        for (int i = 0; i < PART / 2; i++)
+            rows.part[i] *= fade[i / 2 % 2];
 }
 
 /* Scores of tile n become the codes of the next product. With Later, the product of the codes
- * before them ends while half of the exponentials are worked out; what follows from it is done
- * beside the other half, and only then are its codes replaced. The wait for the keys of the next
- * tile, where there are more, keeps the compiler from moving the end of that product ahead. */
+ * before them ends while half of the exponentials are worked out; only then are its codes replaced.
+ * The half that was ready before is added to a zero, because mere moves of it would end up among
+ * the products, which the compiler would then put one behind the other. The wait for the keys of
+ * the next tile, where there are more, keeps the compiler from moving the end of that product
+ * ahead. */
 template <bool Later>
 DEVICE void to_codes(const attention_call &c, const layout &at, consumer &w, int n, int low,
                      const row_sight &see, float scale, scores &s, rows_so_far &rows, bool more)
 {
-    float base[2], fade[2];
+    float base[2];
+    codes_of_half early;
     at.k_pipe.release<1>(w.k_place.stage);
     w.k_place.next();
     if (scale < 0) {
 #pragma unroll
         for (int i = 0; i < STEP / 2; i++)
             s[i] = -s[i];
+        scale = -scale;
     }
     mask_unseen(c, see, low, n, s);
-    find_base(s, fabsf(scale), rows.state, base, fade);
-    soften_half<0>(s, fabsf(scale), base, rows.state);
+    lowered_by(rows.state, base);
+    make_codes<0>(early, s, scale, base);
     if (more)
         at.k_pipe.wait_full(w.k_place);
-    if (Later)
-        take_part(at, w, rows);
-    soften_half<STEP / 4>(s, fabsf(scale), base, rows.state);
-#pragma unroll
-    for (int i = 0; i < STEP / 32; i++)
-        pack_codes(rows.p[i], &s[16 * i]);
-    rows.fade[0] = fade[0];
-    rows.fade[1] = fade[1];
+    if (Later) {
+        end_part(at, w, rows);
+        if (n % SUMMED == 0)
+            take_part(rows);
+    }
+    put_codes<0>(rows.p, early, w.zero);
+    make_codes<STEP / 64>(early, s, scale, base);
+    put_codes<STEP / 64>(rows.p, early, 0);
+    bool raised = too_large(rows.p) || rows.state.base[0] == -INFINITE ||
+                  rows.state.base[1] == -INFINITE;
+    if (__any_sync(0xffffffffu, raised)) {
+        raise_rows(s, scale, rows);
+        lowered_by(rows.state, base);
+        make_codes<0>(early, s, scale, base);
+        put_codes<0>(rows.p, early, 0);
+        make_codes<STEP / 64>(early, s, scale, base);
+        put_codes<STEP / 64>(rows.p, early, 0);
+    }
+    hold_codes(rows.p);
+}
+
+/* The product of the codes with V, whose tile is there. Leaves it under way. */
+DEVICE void start_values(consumer &w, rows_so_far &rows)
+{
+    wgmma_fence();
+    start_part(rows.part, rows.p, w.v + (VALUE_BYTES >> 4) * w.v_place.stage, rows.pending);
+    rows.pending = 1;
 }
 
 /* One tile of queries against its keys; `scale` makes scores powers of two. */
@@ -239,8 +274,7 @@ DEVICE void walk(const attention_call &c, const layout &at, consumer &w, const u
         wgmma_fence();
         start_scores_of_codes(s, w.q, w.k + (TILE_BYTES >> 4) * w.k_place.stage);
         at.v_pipe.wait_full(w.v_place);
-        wgmma_fence();
-        start_part(rows.part, rows.p, w.v + (TILE_BYTES >> 4) * w.v_place.stage);
+        start_values(w, rows);
         pass_turn(w.at.group);
         wgmma_wait<1>();
         wgmma_hold(s);
@@ -250,10 +284,10 @@ DEVICE void walk(const attention_call &c, const layout &at, consumer &w, const u
     w.q_place.next();
     at.v_pipe.wait_full(w.v_place);
     wait_turn(w.at.group);
-    wgmma_fence();
-    start_part(rows.part, rows.p, w.v + (TILE_BYTES >> 4) * w.v_place.stage);
+    start_values(w, rows);
     pass_turn(w.at.group);
-    take_part(at, w, rows);
+    end_part(at, w, rows);
+    take_part(rows);
 }
 
 DEVICE void finish(const attention_call &c, const unit_of_queries &u, int query, float scale,
@@ -263,12 +297,19 @@ DEVICE void finish(const attention_call &c, const unit_of_queries &u, int query,
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float sum = state.sum[r];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         int at = query + lane() / 4 + 8 * r;
         store_row(head + at * c.o.position, c.size, r, o, sum == 0 ? 0 : scale / sum,
                   at < c.queries);
     }
+}
+
+/* Behind the values of each stage, 8 more features that are 1 for all keys. */
+DEVICE void write_ones(unsigned char *values)
+{
+    for (int i = threadIdx.x; i < STAGES * (ONES_BYTES / 16); i += THREADS)
+        *(uint4 *)(values + i / (ONES_BYTES / 16) * VALUE_BYTES + TILE_BYTES +
+                   i % (ONES_BYTES / 16) * 16) = make_uint4(ONES, ONES, ONES, ONES);
+    publish_shared();
 }
 
 /* The scale of a head; 1 where there are none. */
@@ -281,6 +322,7 @@ DEVICE void consume(const attention_call &c, const head_scales &scales, const la
 {
     consumer w;
     w.at = find_place();
+    asm volatile("mov.u32 %0, 0;" : "=r"(w.zero));
     w.q = describe_heads(at.q + w.at.group * QUERY_BYTES);
     w.k = describe_heads(at.k);
     w.v = wgmma_describe(at.v, ALONG_K, 0);
@@ -301,6 +343,7 @@ DEVICE void consume(const attention_call &c, const head_scales &scales, const la
             rows_so_far rows;
             rows.state = {{-INFINITE, -INFINITE}, {0, 0}};
             clear(rows.o);
+            rows.pending = 0;
             if (tiles.end > tiles.begin)
                 walk(c, at, w, u, first, tiles, scale, rows);
             finish(c, u, first + 64 * w.at.group + 16 * w.at.warp,
@@ -333,6 +376,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         at.k_pipe.init(4 * WARPGROUPS);
         at.v_pipe.init(4 * WARPGROUPS);
     }
+    write_ones(memory + (at.v - at.q));
     __syncthreads();
     if (threadIdx.x < 128) {
         registers_give<24>();

@@ -1,6 +1,7 @@
 /* Drawing the next token of a text. */
 #include "ops/random/draw_token.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 
@@ -8,11 +9,15 @@
 #include "base/philox.h"
 #include "cuda/cuda.h"
 #include "dispatch/attributes.h"
+#include "ops/matmul/product_state.h"
 #include "ops/random/draw_token_call.cuh"
 
 #define CLUSTER 8
 #define SHARED_FROM 4096 /* tokens; a block alone is as fast for fewer */
 #define HELD_MOST 12     /* tokens of a thread, in registers */
+#define CODES_MOST 65520 /* tokens of a row that draw_token_codes.cu counts */
+#define COUNTS_BYTES 131072
+#define COUNTS_STATIC 17408 /* of shared memory, beside them */
 
 typedef struct candidate {
     float logit;
@@ -228,11 +233,26 @@ static const char *refuses_apart(const cup__call *call)
     return call->in[1]->contiguous ? NULL : "the counters do not lie side by side";
 }
 
-static cup_status run_cuda(cup__call *call)
+/* Where a row has a cluster for itself those are as fast. */
+static const char *refuses_codes(const cup__call *call)
+{
+    const cup_tensor *x = call->in[0];
+    const cup__gpu_facts *card = cup__cuda_facts(cup__cuda_of(call->c->device));
+    if (x->dtype != CUP_F16 && x->dtype != CUP_BF16)
+        return "the logits have no 16 bits";
+    if (x->shape[1] <= SHARED_FROM || x->shape[1] > CODES_MOST)
+        return "it is for rows of 4,097 to 65,520 logits";
+    if (x->shape[0] * CLUSTER <= card->multiprocessors)
+        return "there are clusters enough for the rows";
+    if (card->shared_per_block < COUNTS_BYTES + COUNTS_STATIC)
+        return "counts of all codes do not fit in shared memory";
+    return refuses_apart(call);
+}
+
+static draw_call call_of(const cup__call *call)
 {
     const cup_tensor *x = call->in[0], *counters = call->in[1];
     cup__draw how = draw_of(call);
-    cup__cuda *gpu = cup__cuda_of(call->c->device);
     bool cut = how.top_k > 0 && how.top_k < x->shape[1];
     draw_call argument = {.logits = x->data,
                           .tokens = call->out[0]->data,
@@ -245,7 +265,35 @@ static cup_status run_cuda(cup__call *call)
                           .likeliest = how.temperature < 0,
                           .top_p = how.top_p > 0 && how.top_p < 1 ? how.top_p : 0,
                           .seed = how.seed};
-    argument.scale = (float)(M_LOG2E / (how.temperature > 0 ? how.temperature : 1));
+    /* What is infinitely cold would have 0 times infinity for its best. */
+    argument.scale = (float)fmin(M_LOG2E / (how.temperature > 0 ? how.temperature : 1), FLT_MAX);
+    return argument;
+}
+
+static cup_status run_codes(cup__call *call)
+{
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    cup__product_state *state = cup__product_state_of(call->c);
+    if (!state)
+        return call->c->error.status;
+    draw_call argument = call_of(call);
+    argument.done = state->counters;
+    int64_t vectors = (argument.count + 14) / 8;
+    int64_t held = (vectors + DRAW_THREADS - 33) / (DRAW_THREADS - 32);
+    cup__knob knobs[] = {{"CUP_T", call->in[0]->dtype}, {"HELD", held}};
+    cup__grid grid = {.x = argument.rows,
+                      .threads = DRAW_THREADS,
+                      .shared = COUNTS_BYTES,
+                      .dependent = true};
+    cup__kernel *kernel = cup__kernel_get(gpu, "draw_token_codes.cu", "draw_codes", knobs, 2);
+    return kernel ? cup__launch(gpu, kernel, grid, CUP__ARG(argument)) : call->c->error.status;
+}
+
+static cup_status run_cuda(cup__call *call)
+{
+    const cup_tensor *x = call->in[0];
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    draw_call argument = call_of(call);
     int cluster, per;
     share_row(gpu, x->shape[0], x->shape[1], &cluster, &per);
     cup__knob knobs[] = {{"CUP_T", x->dtype}, {"CLUSTER", cluster}, {"PER", per}};
@@ -265,6 +313,8 @@ static cup_status run_cuda(cup__call *call)
 }
 
 static const cup__impl impls[] = {
+    {.name = "codes", .place = CUP__CUDA, CUP__THRESHOLDS(16, 4096, 8192), .strided = true,
+     .refuses = refuses_codes, .run = run_codes},
     {.name = "bins", .place = CUP__CUDA, CUP__THRESHOLDS(16, 33, 66, 1024, 4096, 8192),
      .strided = true, .refuses = refuses_apart, .run = run_cuda},
     {.name = "packed", .place = CUP__CUDA, .run = run_cuda},
@@ -278,10 +328,14 @@ static const cup__sample samples[] = {
     {"1x50257 1", WITH(-1, 0, 0, 0)},   {"1x50257 1", WITH(1, 50000, 0.99, 1)},
     {"1x151936 2", WITH(0.6, 20, 0.95, 9)}, {"17x5000 1", WITH(1, 0, 0, 10)},
     {"34x5000 2", WITH(1, 30, 0.9, 11)}, {"67x5000 1", WITH(0.9, 0, 0, 12)},
-    {"1x400000 2", WITH(1, 0, 0.9, 8)},
+    {"1x400000 2", WITH(1, 0, 0.9, 8)}, {"17x50257 2", WITH(0.8, 40, 0.9, 13)},
+    {"18x65520 1", WITH(2, 0, 0, 14)},  {"19x4099 1", WITH(-1, 0, 0, 0)},
+    {"20x9001 2", WITH(5, 9000, 0, 15)},
     {NULL, NULL}};
 static const cup__sample bench[] = {{"1x50257 2", WITH(0.8, 0, 0, 1)},
                                     {"1x50257 2", WITH(0.8, 200, 0, 1)},
+                                    {"64x50257 2", WITH(0.8, 0, 0, 1)},
+                                    {"64x50257 2", WITH(0.8, 200, 0, 1)},
                                     {"64x50257 2", WITH(0.8, 0, 0.95, 1)},
                                     {NULL, NULL}};
 

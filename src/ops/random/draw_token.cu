@@ -10,10 +10,7 @@
  * In a search a block adds up some of the bins of all blocks, then all tell each other their sums.
  * The block that has the bin leads: it says which one it is, and gets what lies in it. */
 #include "draw_token_row.cuh"
-#include "philox.cuh"
-
-#define UNIT 0x1p39f /* the weight of the likeliest; 2^24 of them have a sum */
-#define LEAST -40.0f /* powers of 2 below have no weight */
+#include "draw_token_weights.cuh"
 
 enum measure { COUNT, WEIGHT };
 
@@ -24,10 +21,7 @@ DEVICE bool is_kept(const search &s, float value, int token)
 
 DEVICE uint64_t measured(const search &s, int measure, float value)
 {
-    float power = (value - s.best) * s.c.scale;
-    if (measure == COUNT)
-        return 1;
-    return power < LEAST ? 0 : (uint64_t)(exp2f(power) * UNIT);
+    return measure == COUNT ? 1 : weight_beside(s.c, s.best, value);
 }
 
 /* Bins of what lies from `high` down to `low`. No bin's values are below those of the next one. */
@@ -254,30 +248,13 @@ DEVICE bins narrower(search &s, int measure, const bins &b)
     return bins_of(low, high);
 }
 
-/* What the draw hits of so much in all. */
-DEVICE uint64_t drawn_of(const search &s, uint64_t number, uint64_t all)
-{
-    struct philox_words w =
-        philox(s.c.seed, (uint32_t)number, (uint32_t)(number >> 32), DRAW_WORD, 0);
-    uint64_t bits = (uint64_t)w.at[0] << 32 | w.at[1];
-    return __umul64hi(bits >> 11 << 11, all);
-}
-
-/* The last to be kept of those that make up top_p. */
-DEVICE uint64_t part_of(const search &s, uint64_t all)
-{
-    double part = ceil(s.c.top_p * (double)all);
-    uint64_t least = part < 1 ? 1 : (uint64_t)part;
-    return (least < all ? least : all) - 1;
-}
-
 enum goal { TOP_K, TOP_P, DRAW };
 
 /* Sets found.at in the block that answers, and what is kept for the searches that follow. */
 DEVICE void find(search &s, int goal, uint64_t number)
 {
     int measure = goal == TOP_K ? COUNT : WEIGHT;
-    float low = goal == TOP_K ? s.least : fmaxf(s.least, s.best + (LEAST - 1) / s.c.scale);
+    float low = goal == TOP_K ? s.least : fmaxf(s.least, lightest(s.c, s.best));
     bins b = bins_of(low, s.best);
     uint64_t target = (uint64_t)s.c.top_k - 1, before = 0;
     for (bool is_first = true;; is_first = false) {
@@ -285,7 +262,7 @@ DEVICE void find(search &s, int goal, uint64_t number)
         uint64_t place = sum_before<(SHARE + 31) / 32>(own, &of_block);
         standing t = standing_of(s, of_block);
         if (is_first && goal != TOP_K)
-            target = goal == TOP_P ? part_of(s, t.all) : drawn_of(s, number, t.all);
+            target = goal == TOP_P ? part_of(s.c, t.all) : drawn_of(s.c, number, t.all);
         if (b.scale == 0) {
             find_equal(s, b.high, (target - before) / measured(s, measure, b.high), goal != DRAW);
             return;

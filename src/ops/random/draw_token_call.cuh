@@ -17,6 +17,7 @@ typedef struct draw_call {
     float scale;    /* of a logit, for powers of 2 */
     double top_p;   /* 0: all */
     unsigned long long seed;
+    unsigned *done; /* of draw_token_codes.cu: rows that are, 0 before and after */
 } draw_call;
 
 #endif

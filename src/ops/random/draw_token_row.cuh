@@ -12,6 +12,7 @@
 #define WARPS (DRAW_THREADS / 32)
 
 #include "draw_token_mail.cuh"
+#include "draw_token_weights.cuh"
 
 /* A place in the order: what lies before or at it is kept. */
 struct place {
@@ -41,11 +42,6 @@ static __shared__ struct {
     unsigned count, sent; /* of what is in it, and of that what this block has sent */
     unsigned first[CLUSTER]; /* of each block, among all */
 } found;
-
-DEVICE float infinity()
-{
-    return __int_as_float(0x7f800000);
-}
 
 DEVICE float nan_value()
 {

@@ -14,6 +14,10 @@
 #define ALONE 2048       /* keys that one block takes */
 #define SHARE_LEAST 256
 #define SHARES_MOST 64
+#define TEXTS_SIZE_MOST 128
+#define TILE_BYTES 8192 /* of keys, and as many of values, in a slot of qkv_read_texts.cu */
+#define SLOTS_MOST 16
+#define RESERVED 1024   /* of shared memory, by the driver for each block */
 
 static cup__rope_rule rule_of(const cup__qkv_attention_read_attributes *a)
 {
@@ -210,6 +214,7 @@ static void fill(read_call *to, const reading *r)
                       .keys = r->keys->data,
                       .values = r->values->data,
                       .o = r->o->data,
+                      .texts = (int)r->batch,
                       .heads = (int)r->heads,
                       .kv_heads = (int)r->kv_heads,
                       .size = (int)r->size,
@@ -233,14 +238,71 @@ static void cut(read_call *to, int64_t blocks, int multiprocessors)
     to->ahead = AHEAD_BYTES / 2 / (int)(blocks * to->shares);
 }
 
+static int64_t heads_of(const reading *r)
+{
+    int64_t heads = r->qkv->dtype == CUP_F64 ? 1 : power_from(r->heads / r->kv_heads);
+    return heads < HEADS_MOST ? heads : HEADS_MOST;
+}
+
+/* Slots of the ring of qkv_read_texts.cu, where two blocks share a multiprocessor. */
+static int64_t slots_of(const reading *r, int shared)
+{
+    int64_t each = each_of(r), size = power_from((r->size + each - 1) / each) * each;
+    int64_t heads = heads_of(r), rows = 2 * (heads + 2) * size + 2 * WARPS * heads * (size + 2);
+    int64_t own = 4 * rows + 16 * (SLOTS_MOST + 4);
+    int64_t slots = ((shared + RESERVED) / 2 - RESERVED - own) / (2 * TILE_BYTES);
+    return slots < SLOTS_MOST ? slots : SLOTS_MOST;
+}
+
+static const char *refuses_texts(const cup__call *call)
+{
+    reading r = reading_of(call);
+    const cup__gpu_facts *facts = cup__cuda_facts(cup__cuda_of(call->c->device));
+    if (facts->major < 9)
+        return "it is for Hopper and later (sm_90)";
+    if (r.qkv->dtype == CUP_F64)
+        return "it does not take f64";
+    if (r.size > TEXTS_SIZE_MOST || !is_whole(&r, each_of(&r)))
+        return "its heads have over 128 elements, or not whole pieces of 16 bytes";
+    if (r.heads > HEADS_MOST * r.kv_heads)
+        return "over 4 heads share keys";
+    if (r.batch * r.kv_heads < facts->multiprocessors || r.batch * r.kv_heads > 1 << 24)
+        return "there are too few keys' heads of all texts for the card, or over 2^24";
+    return slots_of(&r, facts->shared_per_block) < 2 ? "keys do not fit in shared memory" : NULL;
+}
+
+static cup_status run_texts(cup__call *call)
+{
+    reading r = reading_of(call);
+    cup__cuda *gpu = cup__cuda_of(call->c->device);
+    const cup__gpu_facts *facts = cup__cuda_facts(gpu);
+    int64_t pairs = r.batch * r.kv_heads, most = 2 * (int64_t)facts->multiprocessors;
+    int64_t slots = slots_of(&r, facts->shared_per_block);
+    read_call argument;
+    fill(&argument, &r);
+    cup__grid grid = {.x = pairs < most ? pairs : most,
+                      .threads = 32 * WARPS + 64,
+                      .shared = (int)(slots * 2 * TILE_BYTES),
+                      .dependent = true};
+    argument.ahead = AHEAD_BYTES / 2 / (int)grid.x;
+    cup__knob knobs[] = {{"CUP_T", r.qkv->dtype},
+                         {"CUP_ID", r.position->dtype},
+                         {"EACH", each_of(&r)},
+                         {"LANES", power_from((r.size + each_of(&r) - 1) / each_of(&r))},
+                         {"HEADS", heads_of(&r)},
+                         {"SLOTS", slots},
+                         {"TURNED", r.rope.base > 0}};
+    const int count = (int)(sizeof knobs / sizeof *knobs);
+    cup__kernel *kernel = cup__kernel_get(gpu, "qkv_read_texts.cu", "read_texts", knobs, count);
+    return kernel ? cup__launch(gpu, kernel, grid, CUP__ARG(argument)) : call->c->error.status;
+}
+
 static cup_status run_cuda(cup__call *call)
 {
     reading r = reading_of(call);
     cup_context *c = call->c;
     cup__cuda *gpu = cup__cuda_of(c->device);
-    int64_t group = r.heads / r.kv_heads, each = each_of(&r);
-    int64_t heads = r.qkv->dtype == CUP_F64 ? 1 : power_from(group);
-    heads = heads < HEADS_MOST ? heads : HEADS_MOST;
+    int64_t group = r.heads / r.kv_heads, each = each_of(&r), heads = heads_of(&r);
     read_call argument;
     fill(&argument, &r);
     int64_t chunks = (group + heads - 1) / heads;
@@ -295,6 +357,8 @@ static void cost(const cup__call *call, double *bytes, double *flops)
 }
 
 static const cup__impl impls[] = {
+    {.name = "texts", .place = CUP__CUDA, CUP__THRESHOLDS(8, 32, 64, 128),
+     .refuses = refuses_texts, .run = run_texts},
     {.name = "lanes", .place = CUP__CUDA, CUP__THRESHOLDS(8, 32, 256, 2048), .refuses = refuses,
      .run = run_cuda},
     {0}};
@@ -311,6 +375,10 @@ static const cup__sample samples[] = {
     {"2x1x240 2x1x33x80 2x1x33x80 2",
      WITH(.heads = 1, .rope_base = 5e5, .rope_factor = 8, .rope_original = 64)},
     {"1x1x160 1x1x2500x32 1x1x2500x32 1", WITH(.heads = 3, .rope_base = 1e4)},
+    {"67x1x384 67x2x150x64 67x2x150x64 67", WITH(.heads = 2)},
+    {"100x1x768 100x3x70x64 100x3x70x64 1", WITH(.heads = 6, .rope_base = 1e4)},
+    {"140x1x240 140x1x33x80 140x1x33x80 140", WITH(.heads = 1)},
+    {"34x1x3072 34x4x100x128 34x4x100x128 34", WITH(.heads = 16, .rope_base = 5e5)},
     {NULL, NULL}};
 static const cup__sample bench[] = {
     {"1x1x2304 1x12x1024x64 1x12x1024x64 1", WITH(.heads = 12)},

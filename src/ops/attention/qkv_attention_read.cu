@@ -7,18 +7,13 @@
  * LANES lanes, EACH elements a lane, and the lanes of a warp hold several keys; each such group
  * keeps a base and sums of its own, which are joined at the end, of several shares by read_join.
  * The block that takes the new key writes it before it reads. */
-#include "dependent.cuh"
-#include "qkv_attention_read_call.cuh"
-#include "reduce.cuh"
-#include "rope_turn.cuh"
+#include "qkv_read.cuh"
 #include "vec.cuh"
 
 /* Knobs: CUP_ID, EACH, LANES, HEADS, WARPS, TURNED (by rotary positions), WHOLE (heads are whole
  * vectors of EACH elements). */
 #define UNROLL 4
 #include "lane_sums.cuh"
-
-typedef dtype_of<CUP_ID>::type id_type;
 
 DEVICE void load_lane(const T *from, int column, int size, real (&to)[EACH])
 {
@@ -33,44 +28,13 @@ DEVICE void load_lane(const T *from, int column, int size, real (&to)[EACH])
         to[e] = !WHOLE && column + e < size ? to_real(from[column + e]) : 0;
 }
 
-/* Element d of a head, turned where heads are. */
-DEVICE real turned(const read_call &c, const T *head, int d, long long position)
-{
-#if TURNED
-    int pairs = c.size / 2, pair = d < pairs ? d : d - pairs;
-    real cosine, sine, u = to_real(head[pair]), v = to_real(head[pair + pairs]);
-    turn_of(c.frequency[pair], position, &cosine, &sine);
-    return d < pairs ? u * cosine - v * sine : u * sine + v * cosine;
-#else
-    return to_real(head[d]);
-#endif
-}
-
-DEVICE bool is_known(const read_call &c, long long position)
-{
-    return position >= 0 && position < c.length;
-}
-
-DEVICE long long position_of(const read_call &c, int batch)
-{
-    return (long long)((const id_type *)c.position)[c.positions > 1 ? batch : 0];
-}
-
-DEVICE void store_mean(const read_call &c, long long head, int d, real value, real weight,
-                       bool known)
-{
-    real mean = weight == 0 ? 0 : value / weight;
-    ((T *)c.o)[head * c.size + d] = from_real<T>(known ? mean : lowest() * 0);
-}
-
 #define LINE 128
 
 /* Asks L2 for the first keys and values of the block while the kernel before it ends. Where that
  * one moves the position on it is one too small, so nothing else may follow from it. */
 DEVICE void ask_ahead(const read_call &c, const T *keys, const T *values, int batch, int from)
 {
-    const id_type *at = (const id_type *)c.position + (c.positions > 1 ? batch : 0);
-    long long to = (long long)__ldcg(at);
+    long long to = (long long)__ldcg(place_of_position(c, batch));
     to = to < from + c.share ? to : from + c.share;
     to = to < c.length ? to : c.length;
     long long bytes = (to - from) * c.size * (int)sizeof(T);

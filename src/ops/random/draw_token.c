@@ -233,7 +233,6 @@ static const char *refuses_apart(const cup__call *call)
     return call->in[1]->contiguous ? NULL : "the counters do not lie side by side";
 }
 
-/* Where a row has a cluster for itself those are as fast. */
 static const char *refuses_codes(const cup__call *call)
 {
     const cup_tensor *x = call->in[0];
@@ -242,8 +241,6 @@ static const char *refuses_codes(const cup__call *call)
         return "the logits have no 16 bits";
     if (x->shape[1] <= SHARED_FROM || x->shape[1] > CODES_MOST)
         return "it is for rows of 4,097 to 65,520 logits";
-    if (x->shape[0] * CLUSTER <= card->multiprocessors)
-        return "there are clusters enough for the rows";
     if (card->shared_per_block < COUNTS_BYTES + COUNTS_STATIC)
         return "counts of all codes do not fit in shared memory";
     return refuses_apart(call);
@@ -266,7 +263,9 @@ static draw_call call_of(const cup__call *call)
                           .top_p = how.top_p > 0 && how.top_p < 1 ? how.top_p : 0,
                           .seed = how.seed};
     /* What is infinitely cold would have 0 times infinity for its best. */
-    argument.scale = (float)fmin(M_LOG2E / (how.temperature > 0 ? how.temperature : 1), FLT_MAX);
+    double cold = how.temperature > 0 ? how.temperature : 1;
+    argument.scale = (float)fmin(M_LOG2E / cold, FLT_MAX);
+    argument.reach = (float)fmax((DRAW_LEAST - 1) * M_LN2 * cold, -FLT_MAX);
     return argument;
 }
 

@@ -254,7 +254,7 @@ enum goal { TOP_K, TOP_P, DRAW };
 DEVICE void find(search &s, int goal, uint64_t number)
 {
     int measure = goal == TOP_K ? COUNT : WEIGHT;
-    float low = goal == TOP_K ? s.least : fmaxf(s.least, lightest(s.c, s.best));
+    float low = goal == TOP_K ? s.least : fmaxf(s.least, s.best + s.c.reach);
     bins b = bins_of(low, s.best);
     uint64_t target = (uint64_t)s.c.top_k - 1, before = 0;
     for (bool is_first = true;; is_first = false) {
@@ -262,7 +262,7 @@ DEVICE void find(search &s, int goal, uint64_t number)
         uint64_t place = sum_before<(SHARE + 31) / 32>(own, &of_block);
         standing t = standing_of(s, of_block);
         if (is_first && goal != TOP_K)
-            target = goal == TOP_P ? part_of(s.c, t.all) : drawn_of(s.c, number, t.all);
+            target = goal == TOP_P ? part_of(s.c, t.all) : hit_of(luck_of(s.c, number), t.all);
         if (b.scale == 0) {
             find_equal(s, b.high, (target - before) / measured(s, measure, b.high), goal != DRAW);
             return;

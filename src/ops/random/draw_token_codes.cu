@@ -34,32 +34,38 @@ static __shared__ amount group_sum[GROUPS]; /* then, what lies before it in its 
 static __shared__ amount part_sum[PARTS];   /* 32 groups each */
 static __shared__ float warp_high[WARPS];
 static __shared__ unsigned warp_found[WARPS];
+static __shared__ uint64_t luck; /* of the row's draw */
 static __shared__ uint64_t has_code[DRAW_THREADS]; /* a bit a token, behind those of the skew */
 static __shared__ struct {
     unsigned code, number; /* of the drawn token, among those that have it */
 } wanted;
 
-/* Counts eight codes; returns the highest value of them and `high`. */
-DEVICE float count_eight(uint4 words, float high)
+/* Counts a code; returns the higher one of its value and `high`. */
+DEVICE float count_code(unsigned code, float high)
 {
     unsigned *counts = (unsigned *)memory;
+    float value = value_of(code);
+    atomicAdd(&counts[code & (HALF - 1)], __float_as_int(value) < 0 ? 0x10000u : 1u);
+    return fmaxf(high, value);
+}
+
+DEVICE float count_eight(uint4 words, float high)
+{
     const uint32_t pair[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        unsigned code = i % 2 ? pair[i / 2] >> 16 : pair[i / 2] & 0xffff;
-        atomicAdd(&counts[code & (HALF - 1)], code & HALF ? 0x10000u : 1u);
-        high = fmaxf(high, value_of(code));
-    }
+    for (int i = 0; i < 8; i++)
+        high = count_code(i % 2 ? pair[i / 2] >> 16 : pair[i / 2] & 0xffff, high);
     return high;
 }
 
-/* Counts the row; returns its highest number in all threads. */
+/* Counts the row; returns its highest number in all threads. Code that runs the first time is
+ * slow to come, so there is as little as may be. */
 DEVICE float count_row(const line &l)
 {
     float high = -infinity();
-    int end = end_of(l), last = l.vectors - 1;
-    if (end >= 0)
-        high = count_eight(load_end(l, end), high);
+    int last = l.vectors - 1;
+    if (threadIdx.x < ENDS)
+        high = count_code(load_end(l), high);
 #pragma unroll 1
     for (int begin = (int)threadIdx.x + 1; begin < last; begin += AT_ONCE * DRAW_THREADS) {
         uint4 words[AT_ONCE];
@@ -67,10 +73,13 @@ DEVICE float count_row(const line &l)
         for (int i = 0; i < AT_ONCE; i++)
             if (begin + i * DRAW_THREADS < last)
                 words[i] = load_eight(l, begin + i * DRAW_THREADS);
+#pragma unroll 1
+        for (int i = 0; i < AT_ONCE && begin + i * DRAW_THREADS < last; i++) {
+            high = count_eight(words[0], high);
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
-            if (begin + i * DRAW_THREADS < last)
-                high = count_eight(words[i], high);
+            for (int j = 1; j < AT_ONCE; j++)
+                words[j - 1] = words[j];
+        }
     }
 #pragma unroll
     for (int mask = 16; mask; mask /= 2)
@@ -153,7 +162,7 @@ DEVICE amount sum_of_four(const draw_call &c, float best, int place, const unsig
 DEVICE void add_up(const draw_call &c, float best)
 {
     unsigned infinite = code_of(infinity()), least = HALF | (infinite - 1);
-    float low = lightest(c, best);
+    float low = best + c.reach;
     if (!c.top_k && low > value_of(least))
         least = code_of(low); /* rounded, so that the next one may be the last */
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -195,6 +204,17 @@ DEVICE int lane_with(bool by_count, uint64_t target, amount before)
     return 31 - __clz((int)__ballot_sync(EVERYONE, is_before));
 }
 
+/* Below 2^16. A division of whole numbers would be longer than all that is around it. */
+DEVICE uint64_t quotient_of(uint64_t all, uint64_t each)
+{
+    uint64_t q = (uint64_t)__fdividef((float)all, (float)each);
+    while (q * each > all)
+        q--;
+    while ((q + 1) * each <= all)
+        q++;
+    return q;
+}
+
 /* By one warp, whose lanes have what lies before their parts. */
 DEVICE spot spot_of(const draw_call &c, float best, amount before, bool by_count, uint64_t target)
 {
@@ -226,14 +246,14 @@ DEVICE spot spot_of(const draw_call &c, float best, amount before, bool by_count
     s.before = __shfl_sync(EVERYONE, s.before, found);
     s.number = target - __shfl_sync(EVERYONE, from, found);
     if (!by_count)
-        s.number /= s.each;
+        s.number = quotient_of(s.number, s.each);
     return s;
 }
 
 enum goal { TOP_K, TOP_P, DRAW };
 
 /* By one warp: which of the tokens of which code is drawn. */
-DEVICE void choose(const draw_call &c, float best, uint64_t number)
+DEVICE void choose(const draw_call &c, float best)
 {
     int lane = (int)threadIdx.x % 32;
     unsigned code = code_of(best), at = 0;
@@ -249,7 +269,7 @@ DEVICE void choose(const draw_call &c, float best, uint64_t number)
                 continue;
             uint64_t target = goal == TOP_K   ? (uint64_t)c.top_k - 1
                               : goal == TOP_P ? part_of(c, kept)
-                                              : drawn_of(c, number, kept);
+                                              : hit_of(luck, kept);
             spot s = spot_of(c, best, before, goal == TOP_K, target);
             kept = s.before + (s.number + 1) * s.each;
             code = (unsigned)turned(s.place);
@@ -276,27 +296,27 @@ DEVICE unsigned bits_of(uint4 words, uint32_t twice, uint32_t mask)
     return bits & 0xff;
 }
 
-DEVICE void note(uint4 words, int vector)
-{
-    uint32_t twice = wanted.code * 0x10001u, mask = wanted.code ? EVERYONE : ~SIGNS;
-    ((uint8_t *)has_code)[vector] = (uint8_t)bits_of(words, twice, mask);
-}
-
 /* Warps come here from where they are. */
 DEVICE void meet_all()
 {
     asm volatile("bar.sync 1, %0;" ::"n"(DRAW_THREADS) : "memory");
 }
 
-/* The first warp draws, the others find which tokens have what it drew. */
-DEVICE void draw_and_find(const draw_call &c, const line &l, float best, uint64_t number)
+/* The first warp draws and looks at the ends, the others find which tokens of the other vectors
+ * have what it drew. */
+DEVICE void draw_and_find(const draw_call &c, const line &l, float best)
 {
+    uint8_t *has = (uint8_t *)has_code;
     if (threadIdx.x < 32) {
-        int end = end_of(l);
-        choose(c, best, number);
+        unsigned end = threadIdx.x < ENDS ? load_end(l) : NO_NUMBER;
+        choose(c, best);
         meet_all();
-        if (end >= 0)
-            note(load_end(l, end), end);
+        unsigned bits =
+            __ballot_sync(EVERYONE, (end & (HALF - 1) ? end : 0) == wanted.code);
+        if (threadIdx.x == 0 && l.vectors > 1)
+            has[l.vectors - 1] = (uint8_t)(bits >> 8);
+        if (threadIdx.x == 0)
+            has[0] = (uint8_t)bits;
         return;
     }
     int own = (int)threadIdx.x - 31, last = l.vectors - 1;
@@ -306,10 +326,11 @@ DEVICE void draw_and_find(const draw_call &c, const line &l, float best, uint64_
         if (own + i * FINDERS < last)
             held[i] = load_eight(l, own + i * FINDERS);
     meet_all();
+    uint32_t twice = wanted.code * 0x10001u, mask = wanted.code ? EVERYONE : ~SIGNS;
 #pragma unroll
     for (int i = 0; i < HELD; i++)
         if (own + i * FINDERS < last)
-            note(held[i], own + i * FINDERS);
+            has[own + i * FINDERS] = (uint8_t)bits_of(held[i], twice, mask);
 }
 
 /* The token that has the wanted number among those that were found. */
@@ -345,14 +366,16 @@ extern "C" __global__ void __launch_bounds__(DRAW_THREADS)
     line l = line_of(c, (int)blockIdx.x);
     wait_for_previous_kernel();
     let_next_kernel_start();
-    long long draws = c.counters[0];
+    if (threadIdx.x == DRAW_THREADS - 1)
+        luck = luck_of(c, (uint64_t)c.counters[0] * (uint64_t)c.rows + blockIdx.x);
     float best = count_row(l);
     if (fabsf(best) < infinity() && !c.likeliest)
         add_up(c, best);
-    draw_and_find(c, l, best, (uint64_t)draws * (uint64_t)c.rows + blockIdx.x);
+    draw_and_find(c, l, best);
     answer(c, l, (int)blockIdx.x);
     if (threadIdx.x == 0 && atomicAdd(c.done, 1u) == gridDim.x - 1) {
         *c.done = 0;
+#pragma unroll 1
         for (int i = 0; i < c.counter_count; i++)
             c.counters[i] += 1;
     }

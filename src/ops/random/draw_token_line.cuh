@@ -6,7 +6,8 @@
 #include "dtype.cuh"
 
 #define HALF 32768 /* codes of a sign */
-#define NEITHER 0x7fff7fffu /* two codes that are no numbers */
+#define NO_NUMBER 0x7fffu
+#define ENDS 16 /* elements of the first and the last vector */
 
 /* A row seen as vectors of eight codes, whose first one may begin before it. */
 struct line {
@@ -22,31 +23,19 @@ DEVICE line line_of(const draw_call &c, int row)
     return l;
 }
 
-/* Of the whole vectors, which are all but the first and the last, which are taken as ends. */
+/* Of the whole vectors, which are all but the first and the last: those are taken as ends. */
 DEVICE uint4 load_eight(const line &l, int vector)
 {
     return *(const uint4 *)(l.row + (8 * vector - l.skew));
 }
 
-/* Of an end; what is not of the row is no number. */
-DEVICE uint4 load_end(const line &l, int vector)
+/* By sixteen threads, the codes of both ends. What is not of the row is no number. */
+DEVICE unsigned load_end(const line &l)
 {
-    int first = 8 * vector - l.skew;
-    uint32_t pair[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        int token = first + 2 * i;
-        pair[i] = token >= 0 && token < l.count ? l.row[token].bits : NEITHER & 0xffff;
-        pair[i] |= (token >= -1 && token + 1 < l.count ? l.row[token + 1].bits : NEITHER >> 16)
-                   << 16;
-    }
-    return make_uint4(pair[0], pair[1], pair[2], pair[3]);
-}
-
-/* The end that this thread takes; -1: none. */
-DEVICE int end_of(const line &l)
-{
-    return threadIdx.x == 0 ? 0 : threadIdx.x == 1 && l.vectors > 1 ? l.vectors - 1 : -1;
+    int i = (int)threadIdx.x, vector = i < 8 ? 0 : l.vectors - 1;
+    int token = 8 * vector + i % 8 - l.skew;
+    bool is_there = token >= 0 && token < l.count && (i < 8 || vector > 0);
+    return is_there ? l.row[token].bits : NO_NUMBER;
 }
 
 DEVICE float value_of(unsigned code)

@@ -8,7 +8,6 @@
 #include "philox.cuh"
 
 #define UNIT 0x1p39f /* the weight of the likeliest; 2^24 of them have a sum */
-#define LEAST -40.0f /* powers of 2 below have no weight */
 
 DEVICE float infinity()
 {
@@ -18,22 +17,21 @@ DEVICE float infinity()
 DEVICE uint64_t weight_beside(const draw_call &c, float best, float value)
 {
     float power = (value - best) * c.scale;
-    return power < LEAST ? 0 : (uint64_t)(exp2f(power) * UNIT);
+    return power < DRAW_LEAST ? 0 : (uint64_t)(exp2f(power) * UNIT);
 }
 
-/* Logits below have no weight, by a margin for rounding. */
-DEVICE float lightest(const draw_call &c, float best)
-{
-    return best + (LEAST - 1) / c.scale;
-}
-
-/* What the draw hits of so much in all. */
-DEVICE uint64_t drawn_of(const draw_call &c, uint64_t number, uint64_t all)
+/* A draw's random number, as a part of 2^64. */
+DEVICE uint64_t luck_of(const draw_call &c, uint64_t number)
 {
     struct philox_words w =
         philox(c.seed, (uint32_t)number, (uint32_t)(number >> 32), DRAW_WORD, 0);
-    uint64_t bits = (uint64_t)w.at[0] << 32 | w.at[1];
-    return __umul64hi(bits >> 11 << 11, all);
+    return ((uint64_t)w.at[0] << 32 | w.at[1]) >> 11 << 11;
+}
+
+/* What it hits of so much in all. */
+DEVICE uint64_t hit_of(uint64_t luck, uint64_t all)
+{
+    return __umul64hi(luck, all);
 }
 
 /* The last to be kept of those that make up top_p. */

@@ -15,9 +15,12 @@
 #define SHARE_LEAST 256
 #define SHARES_MOST 64
 #define TEXTS_SIZE_MOST 128
-#define TILE_BYTES 8192 /* of keys, and as many of values, in a slot of qkv_read_texts.cu */
+/* Of qkv_read_texts.cu. */
+#define TEXTS_WARPS 4
+#define TEXTS_BLOCKS 4  /* on a multiprocessor */
+#define SLOT_BYTES 8192 /* of keys and values */
 #define SLOTS_MOST 16
-#define RESERVED 1024   /* of shared memory, by the driver for each block */
+#define RESERVED 1024 /* of shared memory, by the driver for each block */
 
 static cup__rope_rule rule_of(const cup__qkv_attention_read_attributes *a)
 {
@@ -214,7 +217,6 @@ static void fill(read_call *to, const reading *r)
                       .keys = r->keys->data,
                       .values = r->values->data,
                       .o = r->o->data,
-                      .texts = (int)r->batch,
                       .heads = (int)r->heads,
                       .kv_heads = (int)r->kv_heads,
                       .size = (int)r->size,
@@ -244,13 +246,13 @@ static int64_t heads_of(const reading *r)
     return heads < HEADS_MOST ? heads : HEADS_MOST;
 }
 
-/* Slots of the ring of qkv_read_texts.cu, where two blocks share a multiprocessor. */
+/* Slots of the ring of qkv_read_texts.cu. */
 static int64_t slots_of(const reading *r, int shared)
 {
     int64_t each = each_of(r), size = power_from((r->size + each - 1) / each) * each;
-    int64_t heads = heads_of(r), rows = 2 * (heads + 2) * size + 2 * WARPS * heads * (size + 2);
-    int64_t own = 4 * rows + 16 * (SLOTS_MOST + 4);
-    int64_t slots = ((shared + RESERVED) / 2 - RESERVED - own) / (2 * TILE_BYTES);
+    int64_t heads = heads_of(r);
+    int64_t own = 4 * ((heads + 2) * size + TEXTS_WARPS * heads * (size + 2)) + 16 * SLOTS_MOST;
+    int64_t slots = ((shared + RESERVED) / TEXTS_BLOCKS - RESERVED - own) / SLOT_BYTES;
     return slots < SLOTS_MOST ? slots : SLOTS_MOST;
 }
 
@@ -276,21 +278,22 @@ static cup_status run_texts(cup__call *call)
     reading r = reading_of(call);
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     const cup__gpu_facts *facts = cup__cuda_facts(gpu);
-    int64_t pairs = r.batch * r.kv_heads, most = 2 * (int64_t)facts->multiprocessors;
+    int64_t pairs = r.batch * r.kv_heads, most = TEXTS_BLOCKS * (int64_t)facts->multiprocessors;
     int64_t slots = slots_of(&r, facts->shared_per_block);
     read_call argument;
     fill(&argument, &r);
-    cup__grid grid = {.x = pairs < most ? pairs : most,
-                      .threads = 32 * WARPS + 64,
-                      .shared = (int)(slots * 2 * TILE_BYTES),
+    cup__grid grid = {.x = pairs,
+                      .threads = 32 * TEXTS_WARPS + 32,
+                      .shared = (int)(slots * SLOT_BYTES),
                       .dependent = true};
-    argument.ahead = AHEAD_BYTES / 2 / (int)grid.x;
+    argument.ahead = AHEAD_BYTES / 2 / (int)(pairs < most ? pairs : most);
     cup__knob knobs[] = {{"CUP_T", r.qkv->dtype},
                          {"CUP_ID", r.position->dtype},
                          {"EACH", each_of(&r)},
                          {"LANES", power_from((r.size + each_of(&r) - 1) / each_of(&r))},
                          {"HEADS", heads_of(&r)},
                          {"SLOTS", slots},
+                         {"BLOCKS", TEXTS_BLOCKS},
                          {"TURNED", r.rope.base > 0}};
     const int count = (int)(sizeof knobs / sizeof *knobs);
     cup__kernel *kernel = cup__kernel_get(gpu, "qkv_read_texts.cu", "read_texts", knobs, count);

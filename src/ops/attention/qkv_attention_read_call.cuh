@@ -9,7 +9,7 @@ typedef struct read_call {
     const void *qkv, *position;
     void *keys, *values, *o;
     void *part; /* with several shares: [batch, heads, shares, size + 2] */
-    int texts, heads, kv_heads, size, length;
+    int heads, kv_heads, size, length;
     int positions;     /* 1: all texts stand at the same */
     int share, shares; /* keys of a block, and blocks for all of them */
     int ahead;         /* bytes of keys, and as many of values, that a block asks for beforehand */

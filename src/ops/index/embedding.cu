@@ -3,6 +3,7 @@
  *
  * Grid: a thread for each vector of UNROLL * 256 a block. Bytes: each looked-up row is read and
  * written once; the ids come from the cache. */
+#include "dependent.cuh"
 #include "vec.cuh"
 
 /* Knobs: CUP_ID, VEC. */
@@ -16,6 +17,8 @@ embedding_fwd(const T *table, const id_type *ids, T *y, int64_t rows, int64_t co
     /* `width` and `count` are in vectors. */
     int64_t first = (int64_t)blockIdx.x * 256 * UNROLL + threadIdx.x;
     vec<T, VEC> v[UNROLL];
+    wait_for_previous_kernel();
+    let_next_kernel_start();
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
         int64_t at = first + u * 256;

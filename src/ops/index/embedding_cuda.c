@@ -38,7 +38,10 @@ cup_status cup__embedding_cuda(cup__call *call)
     cup__knob knobs[] = {{"CUP_T", table->dtype}, {"CUP_ID", ids->dtype}, {"VEC", vector}};
     cup__cuda *gpu = cup__cuda_of(call->c->device);
     cup__kernel *kernel = cup__kernel_get(gpu, "embedding.cu", "embedding_fwd", knobs, 3);
-    cup__grid grid = {.x = (count + block - 1) / block, .threads = 256};
+    int64_t blocks = (count + block - 1) / block;
+    cup__grid grid = {.x = blocks,
+                      .threads = 256,
+                      .dependent = blocks <= cup__cuda_facts(gpu)->multiprocessors};
     return cup__launch(gpu, kernel, grid, CUP__ARG(table->data), CUP__ARG(ids->data),
                        CUP__ARG(y->data), CUP__ARG(table->shape[0]), CUP__ARG(count),
                        CUP__ARG(width));

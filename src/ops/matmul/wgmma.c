@@ -14,6 +14,7 @@
 #include "ops/matmul/wgmma_maps.h"
 
 #define SHARED_MOST 232448
+#define SHORT_ROWS 64 /* of products that are bound by their weights, whichever their tiles */
 #define PIECE_BYTES 2048 /* of a result, at most, that a warp hands to TMA at a time */
 
 /* The kernel has one scale of b for all columns of a tile, and looks at all scales. */
@@ -369,7 +370,7 @@ static cup_status describe(cup_context *c, const cup__product *p, const cup__wgm
         .shared = cup__wgmma_shared(p, plan),
         .cluster = plan->cluster_k ? plan->cluster_k : (int)blocks,
         .waits = l->argument.arrived != NULL,
-        .dependent = all,
+        .dependent = all || p->m <= SHORT_ROWS,
     };
     const void *at[4] = {p->a.data, p->b.data, p->y.data, beside(p)};
     memcpy(l->aimed, at, sizeof at);

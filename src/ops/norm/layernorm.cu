@@ -3,6 +3,7 @@
  * written once; with LONG the row does not fit and is read in each of the three passes.
  * Grid: GROUPS rows a block, many small blocks: cards share memory unevenly, and blocks that stay
  * and take as many rows each wait for the slowest. With SHIFT rows need not be whole vectors. */
+#include "dependent.cuh"
 #include "layernorm_row.cuh"
 
 /* Knobs: LONG, BLOCKS (that run at once on a multiprocessor). */
@@ -20,6 +21,8 @@ layernorm_fwd(const T *x, const T *residual, const P *gammas, const P *betas, T 
 {
     int64_t row = (int64_t)blockIdx.x * GROUPS + threadIdx.x / GROUP, first = row * width;
     extent e = extent_of(first, width, 0);
+    wait_for_previous_kernel();
+    let_next_kernel_start();
     if (row >= rows)
         e.end = 0; /* a group without a row only takes part in the reductions */
     row_in r;
@@ -88,6 +91,8 @@ layernorm_fwd(const T *x, const T *residual, const P *gamma, const P *beta, T *y
 {
     int64_t row = (int64_t)blockIdx.x * GROUPS + threadIdx.x / GROUP, first = row * width;
     int span = row < rows ? width : 0; /* a group without a row only takes part in the reductions */
+    wait_for_previous_kernel();
+    let_next_kernel_start();
     row_of_x r = {x, residual, sum};
     real mean = 0;
     if (CENTRED) {

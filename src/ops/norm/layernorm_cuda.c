@@ -138,7 +138,12 @@ cup_status cup__layernorm_cuda(cup__call *call)
     cup__kernel *kernel = cup__kernel_get(gpu, "layernorm.cu", "layernorm_fwd", knobs, 13);
     if (!kernel)
         return call->c->error.status;
-    cup__grid grid = {.x = (n.rows + groups - 1) / groups, .threads = plan.threads};
+    /* What takes as long as a launch, as when texts are written, begins while the kernel in front
+     * of it ends. */
+    int64_t blocks = (n.rows + groups - 1) / groups;
+    cup__grid grid = {.x = blocks,
+                      .threads = plan.threads,
+                      .dependent = blocks <= cup__cuda_facts(gpu)->multiprocessors};
     int width = (int)n.width;
     number eps;
     void *x = n.x->data, *residual = cup__data_of(n.residual), *gamma = cup__data_of(n.gamma);

@@ -91,6 +91,12 @@ DEVICE int piece_at(int p)
 template <typename A, typename B> struct same_type { enum { is = 0 }; };
 template <typename A> struct same_type<A, A> { enum { is = 1 }; };
 
+/* A kernel that begins while the one in front of it writes what it reads must not read through the
+ * read-only path, which the compiler may ask before the wait. */
+#ifndef DEPENDENT
+#define DEPENDENT 0
+#endif
+
 /* Count elements as whole words: left to itself the compiler gives each 16-bit element a register
  * of its own, or converts all of them before a loop. */
 template <typename Element, int Count> struct packed {
@@ -105,7 +111,7 @@ template <typename Element, int Count> struct packed {
     __device__ __forceinline__ void read(const Element *from)
     {
         view v;
-        v.elements = load<Count>(from);
+        v.elements = DEPENDENT ? load_plain<Count>(from) : load<Count>(from);
 #pragma unroll
         for (int i = 0; i < count; i++) {
             words[i] = v.words[i];

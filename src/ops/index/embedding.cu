@@ -27,7 +27,7 @@ embedding_fwd(const T *table, const id_type *ids, T *y, int64_t rows, int64_t co
         int64_t place = count >> 31 ? at / width : (uint32_t)at / (uint32_t)width;
         int64_t id = ids[place];
         if (id >= 0 && id < rows) {
-            v[u] = load<VEC>(table + (id * width + (at - place * width)) * VEC);
+            v[u] = load_plain<VEC>(table + (id * width + (at - place * width)) * VEC);
         } else {
 #pragma unroll
             for (int k = 0; k < VEC; k++)

@@ -6,7 +6,15 @@
 #include "dependent.cuh"
 #include "layernorm_row.cuh"
 
-/* Knobs: LONG, BLOCKS (that run at once on a multiprocessor). */
+/* Knobs: LONG, BLOCKS (that run at once on a multiprocessor), DEPENDENT (see rows.cuh). */
+
+DEVICE void begin()
+{
+#if DEPENDENT
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+#endif
+}
 
 #if __CUDA_ARCH__ >= 1200 && BLOCKS > 3 /* which the compiler has no registers for */
 #undef BLOCKS
@@ -21,8 +29,7 @@ layernorm_fwd(const T *x, const T *residual, const P *gammas, const P *betas, T 
 {
     int64_t row = (int64_t)blockIdx.x * GROUPS + threadIdx.x / GROUP, first = row * width;
     extent e = extent_of(first, width, 0);
-    wait_for_previous_kernel();
-    let_next_kernel_start();
+    begin();
     if (row >= rows)
         e.end = 0; /* a group without a row only takes part in the reductions */
     row_in r;
@@ -91,8 +98,7 @@ layernorm_fwd(const T *x, const T *residual, const P *gamma, const P *beta, T *y
 {
     int64_t row = (int64_t)blockIdx.x * GROUPS + threadIdx.x / GROUP, first = row * width;
     int span = row < rows ? width : 0; /* a group without a row only takes part in the reductions */
-    wait_for_previous_kernel();
-    let_next_kernel_start();
+    begin();
     row_of_x r = {x, residual, sum};
     real mean = 0;
     if (CENTRED) {

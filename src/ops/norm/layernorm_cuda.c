@@ -122,6 +122,10 @@ cup_status cup__layernorm_cuda(cup__call *call)
     int64_t groups = plan.threads / plan.group;
     bool full = plan.fits && !shift && n.rows % groups == 0 &&
                 (int64_t)plan.group * plan.pieces * plan.vec == n.width;
+    /* What takes as long as a launch, as when texts are written, begins while the kernel in front
+     * of it ends. */
+    int64_t blocks = (n.rows + groups - 1) / groups;
+    bool dependent = blocks <= cup__cuda_facts(gpu)->multiprocessors;
     const cup__knob knobs[] = {{"CUP_T", n.x->dtype},
                                {"PARAM", param_dtype(n.gamma, n.beta, n.x->dtype)},
                                {"CENTRED", n.centred},
@@ -134,16 +138,12 @@ cup_status cup__layernorm_cuda(cup__call *call)
                                {"SHIFT", shift},
                                {"FULL", full},
                                {"HOLD", cup__layernorm_holds(&n)},
-                               {"BLOCKS", blocks_of(&n, &plan, shift)}};
-    cup__kernel *kernel = cup__kernel_get(gpu, "layernorm.cu", "layernorm_fwd", knobs, 13);
+                               {"BLOCKS", blocks_of(&n, &plan, shift)},
+                               {"DEPENDENT", dependent}};
+    cup__kernel *kernel = cup__kernel_get(gpu, "layernorm.cu", "layernorm_fwd", knobs, 14);
     if (!kernel)
         return call->c->error.status;
-    /* What takes as long as a launch, as when texts are written, begins while the kernel in front
-     * of it ends. */
-    int64_t blocks = (n.rows + groups - 1) / groups;
-    cup__grid grid = {.x = blocks,
-                      .threads = plan.threads,
-                      .dependent = blocks <= cup__cuda_facts(gpu)->multiprocessors};
+    cup__grid grid = {.x = blocks, .threads = plan.threads, .dependent = dependent};
     int width = (int)n.width;
     number eps;
     void *x = n.x->data, *residual = cup__data_of(n.residual), *gamma = cup__data_of(n.gamma);

@@ -234,6 +234,7 @@ DEVICE void keys_step(const attention_call &c, const keys_layout &at, keys_state
     wgmma_wait<1>();
     wgmma_hold(s);
     wgmma_hold(dk);
+    __syncwarp(); /* all lanes have read the numbers of the stages that are let go of */
     if (before)
         at.q_pipe.release<1>(stage_before);
     scores cap_back;
@@ -258,6 +259,7 @@ DEVICE void keys_step(const attention_call &c, const keys_layout &at, keys_state
     start_results(dk, ds, w.q_turned + step);
     wgmma_wait<1>();
     wgmma_hold(dv);
+    __syncwarp();
     at.d_o_pipe.release<1>(stage);
     w.place.next();
 }
@@ -297,6 +299,7 @@ DEVICE void walk_queries(const attention_call &c, const keys_layout &at, keys_st
 #endif
     wgmma_wait<0>();
     wgmma_hold(dk);
+    __syncwarp();
     if (!SKIPS || before)
         at.q_pipe.release<1>((w.place.stage + STAGES - 1) % STAGES);
     at.row_pipe.release<1>(0);

@@ -296,41 +296,37 @@ DEVICE unsigned bits_of(uint4 words, uint32_t twice, uint32_t mask)
     return bits & 0xff;
 }
 
-/* Warps come here from where they are. */
-DEVICE void meet_all()
-{
-    asm volatile("bar.sync 1, %0;" ::"n"(DRAW_THREADS) : "memory");
-}
-
 /* The first warp draws and looks at the ends, the others find which tokens of the other vectors
  * have what it drew. */
 DEVICE void draw_and_find(const draw_call &c, const line &l, float best)
 {
     uint8_t *has = (uint8_t *)has_code;
-    if (threadIdx.x < 32) {
-        unsigned end = threadIdx.x < ENDS ? load_end(l) : NO_NUMBER;
+    int own = (int)threadIdx.x - 31, last = l.vectors - 1;
+    unsigned end = NO_NUMBER;
+    uint4 held[HELD];
+    if (own > 0) {
+#pragma unroll
+        for (int i = 0; i < HELD; i++)
+            if (own + i * FINDERS < last)
+                held[i] = load_eight(l, own + i * FINDERS);
+    } else {
+        end = threadIdx.x < ENDS ? load_end(l) : NO_NUMBER;
         choose(c, best);
-        meet_all();
-        unsigned bits =
-            __ballot_sync(EVERYONE, (end & (HALF - 1) ? end : 0) == wanted.code);
-        if (threadIdx.x == 0 && l.vectors > 1)
-            has[l.vectors - 1] = (uint8_t)(bits >> 8);
-        if (threadIdx.x == 0)
-            has[0] = (uint8_t)bits;
+    }
+    __syncthreads();
+    if (own > 0) {
+        uint32_t twice = wanted.code * 0x10001u, mask = wanted.code ? EVERYONE : ~SIGNS;
+#pragma unroll
+        for (int i = 0; i < HELD; i++)
+            if (own + i * FINDERS < last)
+                has[own + i * FINDERS] = (uint8_t)bits_of(held[i], twice, mask);
         return;
     }
-    int own = (int)threadIdx.x - 31, last = l.vectors - 1;
-    uint4 held[HELD];
-#pragma unroll
-    for (int i = 0; i < HELD; i++)
-        if (own + i * FINDERS < last)
-            held[i] = load_eight(l, own + i * FINDERS);
-    meet_all();
-    uint32_t twice = wanted.code * 0x10001u, mask = wanted.code ? EVERYONE : ~SIGNS;
-#pragma unroll
-    for (int i = 0; i < HELD; i++)
-        if (own + i * FINDERS < last)
-            has[own + i * FINDERS] = (uint8_t)bits_of(held[i], twice, mask);
+    unsigned bits = __ballot_sync(EVERYONE, (end & (HALF - 1) ? end : 0) == wanted.code);
+    if (threadIdx.x == 0 && l.vectors > 1)
+        has[l.vectors - 1] = (uint8_t)(bits >> 8);
+    if (threadIdx.x == 0)
+        has[0] = (uint8_t)bits;
 }
 
 /* The token that has the wanted number among those that were found. */

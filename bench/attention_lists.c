@@ -1,5 +1,5 @@
-/* What attention by lists of blocks of keys takes beside all keys, with the same tensors, L2 flushed:
- * for each block of queries a tenth of the blocks of keys, drawn at random.
+/* What attention by lists of blocks of keys takes beside all keys, with the same tensors, L2
+ * flushed: for each block of queries a tenth of the blocks of keys, drawn at random.
  * Build and run: make build/bench/attention_lists && build/bench/attention_lists */
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,7 +90,8 @@ static void time_shape(rig *r, const int64_t shape[4], int block)
     cup_attention_options lists = {.size = sizeof lists, .block_size = block,
                                    .key_blocks = draw_lists(r, shape[1], blocks, named)};
     time_both(r, q, &lists, us);
-    printf("%lldx%lldx%lldx%lld, %2lld of %3lld blocks of %3d: %8.1f us of %8.1f, %.1f %% for %.1f %%\n",
+    printf("%lldx%lldx%lldx%lld, %2lld of %3lld blocks of %3d: %8.1f us of %8.1f, %.1f %% for "
+           "%.1f %%\n",
            (long long)shape[0], (long long)shape[1], (long long)shape[2], (long long)shape[3],
            (long long)named, (long long)blocks, block, us[1], us[0], 100 * us[1] / us[0],
            100.0 * (double)named / (double)blocks);

@@ -18,8 +18,8 @@ cup_status cup__tune_call(cup__call *call, cup__way *out, double *us, int *count
 void cup__way_text(const cup__way *way, cup__text *text);
 bool cup__way_parse(const cup__op *op, const char *text, cup__way *out);
 
-/* For the words of an op's own: " bf16:64x256 -", of each input its dtype, sizes, steps where it does
- * not lie row by row, and whether it is aligned. */
+/* For the words of an op's own: " bf16:64x256 -", of each input its dtype, sizes, steps where it
+ * does not lie row by row, and whether it is aligned. */
 void cup__words_of_inputs(const cup__call *call, cup__text *to);
 
 /* Says in the log which measured way a call takes. */

@@ -124,8 +124,9 @@ static int forward_step(const cup__attention *a)
     return step;
 }
 
-/* Whether tiles of 64 queries, several on a multiprocessor, do better: where blocks are that small, or
- * so few that what begins and ends a tile takes longer than its products, and there are registers. */
+/* Whether tiles of 64 queries, several on a multiprocessor, do better: where blocks are that small,
+ * or so few that what begins and ends a tile takes longer than its products; and where there are
+ * registers. */
 static bool is_short(const cup__attention *a)
 {
     const cup_tensor *given = a->lists.given;

@@ -46,6 +46,22 @@ static const char *refusal(const cup__call *call, cup__product_refuses refuses)
     return refuses(call->c, &p);
 }
 
+#define LONG 2048     /* terms of a sum */
+#define SMALL 4000000 /* terms of all sums of a matrix */
+
+/* OpenBLAS adds up small products term by term, in one number for each result, where the processor
+ * has AVX-512: of 100,000 equal terms the sum is off by 3e-5 of itself. */
+static const char *blas_refuses(const cup__call *call)
+{
+    const char *why = cup__product_blas_refuses(call);
+    cup__product p;
+    if (why)
+        return why;
+    cup__product_like(call, &p);
+    return p.k > LONG && p.m * p.n < SMALL / p.k ? "a BLAS may add up so long sums one by one"
+                                                 : NULL;
+}
+
 typedef cup_status runner(cup__call *call, const cup__product *p, const cup__plan *plan);
 
 /* Runs with all packed but, on a CPU, the matrices. */
@@ -187,7 +203,7 @@ static cup_status run_composed(cup__call *call)
 }
 
 const cup__impl cup__product_impls[] = {
-    {.name = "blas", .place = CUP__CPU, .strided = true, .refuses = cup__product_blas_refuses,
+    {.name = "blas", .place = CUP__CPU, .strided = true, .refuses = blas_refuses,
      .run = run_blas, .varies = "a BLAS library may add in another order each time"},
     {.name = "blocked", .place = CUP__CPU, CUP__THRESHOLDS(128, 512),
      .strided = true, .run = run_blocked},

@@ -6,7 +6,6 @@
 #include "cuda/cublaslt.h"
 
 typedef struct cusolverDnContext *cusolverDnHandle_t;
-typedef struct gesvdjInfo *gesvdjInfo_t;
 
 typedef enum cusolverStatus_t {
     CUSOLVER_STATUS_SUCCESS = 0,
@@ -17,11 +16,6 @@ typedef enum cusolverStatus_t {
     CUSOLVER_STATUS_EXECUTION_FAILED = 6,
     CUSOLVER_STATUS_INTERNAL_ERROR = 7
 } cusolverStatus_t;
-
-typedef enum cusolverEigMode_t {
-    CUSOLVER_EIG_MODE_NOVECTOR = 0,
-    CUSOLVER_EIG_MODE_VECTOR = 1
-} cusolverEigMode_t;
 
 typedef enum cublasFillMode_t {
     CUBLAS_FILL_MODE_LOWER = 0,

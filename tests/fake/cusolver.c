@@ -23,10 +23,6 @@ struct cusolverDnContext {
     CUstream stream;
 };
 
-struct gesvdjInfo {
-    int nothing;
-};
-
 void fake_cusolver_fail(long n)
 {
     fail_in = n;
@@ -80,21 +76,6 @@ cusolverStatus_t cusolverDnSetStream(cusolverDnHandle_t handle, CUstream stream)
 {
     ENTER;
     handle->stream = stream;
-    return CUSOLVER_STATUS_SUCCESS;
-}
-
-cusolverStatus_t cusolverDnCreateGesvdjInfo(gesvdjInfo_t *info)
-{
-    ENTER;
-    *info = calloc(1, sizeof **info);
-    live++;
-    return CUSOLVER_STATUS_SUCCESS;
-}
-
-cusolverStatus_t cusolverDnDestroyGesvdjInfo(gesvdjInfo_t info)
-{
-    free(info);
-    live--;
     return CUSOLVER_STATUS_SUCCESS;
 }
 

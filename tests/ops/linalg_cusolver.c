@@ -121,8 +121,6 @@ TEST(cusolver_agrees_with_the_specification)
             const int64_t *size = sizes[i];
             cup_tensor *in[2] = {matrices(c, dtype, size, 0)};
             hold("qr", "cusolver", in, 0);
-            hold("svd", "cusolver", in, 0);
-            hold("svd", "cusolver_batched", in, 0);
             if (size[1] != size[2])
                 continue;
             in[0] = matrices(c, dtype, size, 3);
@@ -133,7 +131,6 @@ TEST(cusolver_agrees_with_the_specification)
             hold("cholesky", "cusolver", in, 0);
             hold("cholesky", "cusolver_batched", in, 2);
         }
-    EXPECT(fake_cusolver_calls("cusolverDnSgesvdj") > 0);
     EXPECT(fake_cusolver_calls("cusolverDnDpotrfBatched") > 0);
     cup_context_free(c);
     EXPECT_INT(fake_cusolver_live(), 0);
@@ -154,7 +151,6 @@ TEST(cusolver_leaves_what_has_no_factors)
     hold("cholesky", "cusolver", in, 0);
     hold("cholesky", "cusolver_batched", in, 0);
     in[0] = cup_tensor_from(c, CUP_F64, 3, (int64_t[]){2, 3, 3}, other);
-    hold("svd", "cusolver", in, 0);
     hold("qr", "cusolver", in, 0);
     in[0] = cup_tensor_from(c, CUP_F64, 3, (int64_t[]){1, 3, 3}, singular);
     in[1] = cup_ones(c, CUP_F64, 3, (int64_t[]){1, 3, 2});
@@ -167,9 +163,7 @@ static const struct {
 } ways[] = {{"cholesky", "cusolver", "cusolverDnSpotrf"},
             {"cholesky", "cusolver_batched", "cusolverDnSpotrfBatched"},
             {"solve", "cusolver", "cusolverDnSgetrs"},
-            {"qr", "cusolver", "cusolverDnSorgqr"},
-            {"svd", "cusolver", "cusolverDnSgesvdj"},
-            {"svd", "cusolver_batched", "cusolverDnSgesvdjBatched"}};
+            {"qr", "cusolver", "cusolverDnSorgqr"}};
 #define WAYS (sizeof ways / sizeof *ways)
 
 /* Whichever call of the library fails, the sentence names it, and it is not asked again. */
@@ -258,9 +252,6 @@ TEST(cusolver_that_is_not_there)
     cup__call call = call_of(c, "cholesky", &a, 0);
     EXPECT_CONTAINS(cup__cusolver_refuses(&call), "cuSOLVER was not found");
     EXPECT_TEXT(cup__call_choose(&call)->name, "blocks");
-    a = cup_tensor_new(c, CUP_F32, 3, (int64_t[]){1, 33, 20});
-    call = call_of(c, "svd", &a, 0);
-    EXPECT_CONTAINS(cup__cusolver_small_refuses(&call), "up to 32 rows");
     cup_context_free(c);
 }
 

@@ -13,12 +13,10 @@
 
 #define LARGE 256        /* of the shorter side: below, a block of our own is fast enough */
 #define FEW(k) ((k) / 64) /* matrices one after another are faster than a block each */
-#define SMALL 32
 
 typedef struct cusolver_state {
     cup__cuda *gpu; /* NULL on a CPU, where tests follow the calls */
     cusolverDnHandle_t handle;
-    gesvdjInfo_t jacobi;
     CUstream stream; /* that the handle was told */
     char why[160];   /* it cannot be used; empty: it can */
 } cusolver_state;
@@ -27,8 +25,6 @@ static void state_free(void *user)
 {
     cusolver_state *state = user;
     bool alive = !state->gpu || cup__cuda_enter_to_free(state->gpu);
-    if (state->jacobi && alive)
-        cup__cusolver.cusolverDnDestroyGesvdjInfo(state->jacobi);
     if (state->handle && alive)
         cup__cusolver.cusolverDnDestroy(state->handle);
     cup__free(state);
@@ -59,12 +55,8 @@ static cusolver_state *state_of(cup_context *c)
         status = cup__cusolver.cusolverDnCreate(&state->handle);
     if (status != CUSOLVER_STATUS_SUCCESS)
         state->handle = NULL;
-    else
-        status = cup__cusolver.cusolverDnCreateGesvdjInfo(&state->jacobi);
-    if (status != CUSOLVER_STATUS_SUCCESS) {
-        state->jacobi = NULL;
+    if (status != CUSOLVER_STATUS_SUCCESS)
         failed(state, "it was started", status);
-    }
     return state;
 }
 
@@ -88,14 +80,6 @@ const char *cup__cusolver_best_refuses(const cup__call *call)
     int64_t m = a->shape[a->ndim - 2], n = a->shape[a->ndim - 1], k = m < n ? m : n;
     if (k < LARGE || a->count > FEW(k) * m * n)
         return "of matrices so small, or so many, a block of the GPU each is thought to be faster";
-    return cup__cusolver_refuses(call);
-}
-
-const char *cup__cusolver_small_refuses(const cup__call *call)
-{
-    const cup_tensor *a = call->in[0];
-    if (a->shape[a->ndim - 2] > SMALL || a->shape[a->ndim - 1] > SMALL)
-        return "it takes matrices of up to 32 rows and columns";
     return cup__cusolver_refuses(call);
 }
 
@@ -213,8 +197,8 @@ cup_status cup__cusolver_run(cup__call *call, void (*body)(cup__cusolver_work *w
     if (state->why[0])
         return do_without(call, state, own);
     cup__cusolver_work w = {.c = c, .call = call, .handle = state->handle,
-                            .jacobi = state->jacobi, .dtype = a->dtype,
-                            .m = (int)a->shape[a->ndim - 2], .n = (int)a->shape[a->ndim - 1]};
+                            .dtype = a->dtype, .m = (int)a->shape[a->ndim - 2],
+                            .n = (int)a->shape[a->ndim - 1]};
     w.k = w.m < w.n ? w.m : w.n;
     w.count = a->count / w.m / w.n;
     bool sound = run_in_scope(&w, body);

@@ -12,7 +12,6 @@ typedef struct cup__cusolver_work {
     cup_context *c;
     cup__call *call;
     cusolverDnHandle_t handle;
-    gesvdjInfo_t jacobi;
     cup_dtype dtype;
     int64_t count; /* of matrices, */
     int m, n, k;   /* of m rows and n columns, of which k is the smaller */
@@ -31,8 +30,6 @@ cup_status cup__cusolver_run(cup__call *call, void (*body)(cup__cusolver_work *w
 /* Without doubts, and with them: whether the matrices are large and few. */
 const char *cup__cusolver_refuses(const cup__call *call);
 const char *cup__cusolver_best_refuses(const cup__call *call);
-/* Of a call that takes small matrices of up to 32 rows and columns at once. */
-const char *cup__cusolver_small_refuses(const cup__call *call);
 
 /* Whether the next call of the library may be made; notes that it comes. */
 bool cup__cusolver_ready(cup__cusolver_work *w);
@@ -61,7 +58,5 @@ void cup__cholesky_cusolver(cup__cusolver_work *w);
 void cup__cholesky_cusolver_batched(cup__cusolver_work *w);
 void cup__solve_cusolver(cup__cusolver_work *w);
 void cup__qr_cusolver(cup__cusolver_work *w);
-void cup__svd_cusolver(cup__cusolver_work *w);
-void cup__svd_cusolver_batched(cup__cusolver_work *w);
 
 #endif

@@ -2,7 +2,6 @@
 #include <math.h>
 
 #include "cupola/ops.h"
-#include "ops/linalg/cusolver.h"
 #include "ops/linalg/linalg.h"
 
 #define MOST 1024 /* of the shorter side */
@@ -288,47 +287,8 @@ static void cost(const cup__call *call, double *bytes, double *flops)
     *flops = 6 * count * m * n * k; /* of one sweep */
 }
 
-static cup_status run_cusolver(cup__call *call)
-{
-    return cup__cusolver_run(call, cup__svd_cusolver, run_cuda);
-}
-
-static cup_status run_batched(cup__call *call)
-{
-    return cup__cusolver_run(call, cup__svd_cusolver_batched, run_cuda);
-}
-
-/* On an H200 its vectors of 81x81 in f32 were off a right angle by 5e-6, more than svd may be. */
-static const char *only_wide(const cup__call *call,
-                             const char *(*refuses)(const cup__call *call))
-{
-    return call->in[0]->dtype == CUP_F32 ? "in f32 its vectors are less exact than ours"
-                                         : refuses(call);
-}
-
-static const char *best_refuses(const cup__call *call)
-{
-    return only_wide(call, cup__cusolver_best_refuses);
-}
-
-static const char *any_refuses(const cup__call *call)
-{
-    return only_wide(call, cup__cusolver_refuses);
-}
-
-static const char *small_refuses(const cup__call *call)
-{
-    return only_wide(call, cup__cusolver_small_refuses);
-}
-
 static const cup__impl impls[] = {
-    {.name = "cusolver_best", .place = CUP__CUDA, .eager = true, .refuses = best_refuses,
-     .run = run_cusolver},
     {.name = "blocks", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 76), .run = run_cuda},
-    {.name = "cusolver", .place = CUP__CUDA, CUP__THRESHOLDS(32, 64),
-     .refuses = any_refuses, .run = run_cusolver},
-    {.name = "cusolver_batched", .place = CUP__CUDA, CUP__THRESHOLDS(16, 32),
-     .refuses = small_refuses, .run = run_batched},
     {.name = "threads", .place = CUP__CPU, .strided = true, .run = run},
     {0}};
 static const cup__sample samples[] = {

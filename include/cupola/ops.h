@@ -504,7 +504,7 @@ CUP_API cup_status cup_qr(cup_context *c, cup_tensor *a, cup_tensor **q, cup_ten
  * s goes down to at least 0; of the largest elements of each row of vt the first is not below
  * 0. NaN for a matrix that holds NaN or inf. Vectors of equal values, and of 0 where M is not
  * N, are not unique and have no gradient, but inf or NaN; values have theirs. For many small
- * matrices a block of the GPU each; few large ones go to cuSOLVER where it is installed */
+ * matrices: a block of the GPU each */
 CUP_API cup_status cup_svd(cup_context *c, cup_tensor *a, cup_tensor **u, cup_tensor **s,
                            cup_tensor **vt);
 

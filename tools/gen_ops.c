@@ -13,7 +13,9 @@ static const char *c_type(const part *attribute)
     static const char *const types[][2] = {{"int", "int "},         {"int64", "int64_t "},
                                            {"float", "double "},    {"bool", "bool "},
                                            {"dtype", "cup_dtype "}, {"ints", "const int64_t *"},
-                                           {"tensor", "cup_tensor *"}};
+                                           {"tensor", "cup_tensor *"},
+                                           {"activation", "cup_activation "},
+                                           {"padding_mode", "cup_padding_mode "}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (!strcmp(attribute->type, types[i][0]))
             return types[i][1];
@@ -133,7 +135,9 @@ static void wrap_prototype(void)
 
 static void put_prototype(const row *r, const char *prefix)
 {
-    put("%s%s%s(cup_context *c", r->visible == 1 ? "cup_tensor *" : "cup_status ", prefix, r->name);
+    bool is_part = r->is_function && strcmp(prefix, "cup__") == 0;
+    put("%s%s%s%s(cup_context *c", r->visible == 1 ? "cup_tensor *" : "cup_status ", prefix,
+        r->name, is_part ? "_op" : "");
     for (int i = 0; i < r->input_count; i++)
         if (r->inputs[i].list)
             put(", cup_tensor *const *%s, int %s_count", r->inputs[i].name, r->inputs[i].name);
@@ -294,7 +298,7 @@ static void write_attributes(void)
                     put("    %s%s;\n", c_type(&r->attributes[k]), r->attributes[k].name);
             put("} cup__%s_attributes;\n", r->name);
         }
-        if (!r->is_public) {
+        if (!r->is_public || r->is_function) {
             put_prototype(r, "cup__");
             put(";\n");
         }
@@ -360,7 +364,7 @@ static void put_function(const row *r)
 {
     bool list = r->input_count == 1 && r->inputs[0].list;
     put("\n");
-    put_prototype(r, r->is_public ? "cup_" : "cup__");
+    put_prototype(r, r->is_public && !r->is_function ? "cup_" : "cup__");
     put("\n{\n");
     put_attribute_values(r);
     const char *given = r->has_struct ? "&attributes" : "NULL";

@@ -13,7 +13,7 @@ typedef struct part {
     char preset[40]; /* the default, as it stands in the row; "" for none */
     bool optional, list, hidden;
     bool is_option; /* a field of the options of the call, else an argument; inputs too */
-    bool is_tensor; /* names the input that this field of the options is: no attribute */
+    bool is_tensor; /* a field of the options alone, such as an input that it names: no attribute */
 } part;
 
 typedef struct row {
@@ -21,6 +21,7 @@ typedef struct row {
     char inputs_text[200], attributes_text[400], results_text[200];
     bool is_public, has_options;
     bool has_struct; /* of attributes, some of which are no tensors */
+    bool is_function;  /* its public function is written by hand */
     bool is_optimizer; /* its name and words are those of a cup_method as well */
     part inputs[MOST_PARTS], attributes[MOST_PARTS], results[MOST_PARTS];
     int input_count, attribute_count, result_count, visible;

@@ -111,12 +111,15 @@ static int parse_parts(const char *text, part *parts, bool typed)
 }
 
 /* An optional input that the attributes name, as a tensor, is a field of the options, at that place
- * among them. */
+ * among them; so is what only a function that is written by hand looks at. */
 static void place_tensor(row *r, part *a)
 {
-    if (strcmp(a->type, "tensor") != 0)
+    bool is_choice = !strcmp(a->type, "padding_mode") || !strcmp(a->type, "activation");
+    if (strcmp(a->type, "tensor") != 0 && !is_choice)
         return;
     a->is_tensor = true;
+    if (r->is_function && a->preset[0])
+        return;
     for (int i = 0; i < r->input_count; i++)
         if (!strcmp(r->inputs[i].name, a->name) && r->inputs[i].optional && a->preset[0]) {
             r->inputs[i].is_option = true;
@@ -201,7 +204,8 @@ static void parse_row(const char *at, const char *section)
     if (row_count == MOST_ROWS)
         fail("more than %d rows", MOST_ROWS);
     row *r = &rows[row_count++];
-    r->is_public = !strncmp(at, "OP(", 3);
+    r->is_function = !strncmp(at, "FUNCTION(", 9);
+    r->is_public = r->is_function || !strncmp(at, "OP(", 3);
     r->is_optimizer = !strncmp(at, "OPTIMIZER(", 10);
     at = strchr(at, '(') + 1;
     snprintf(r->section, sizeof r->section, "%s", section);
@@ -240,7 +244,7 @@ void read_rows(FILE *file, const char *name)
             continue;
         }
         if (!strncmp(at, "OP(", 3) || !strncmp(at, "INTERNAL(", 9) ||
-            !strncmp(at, "OPTIMIZER(", 10)) {
+            !strncmp(at, "FUNCTION(", 9) || !strncmp(at, "OPTIMIZER(", 10)) {
             while (!strchr(line, '"') || !strchr(strchr(line, '"') + 1, '"')) {
                 size_t used = strlen(line);
                 if (used + 2 >= sizeof line || !fgets(line + used, (int)(sizeof line - used), file))
@@ -252,7 +256,7 @@ void read_rows(FILE *file, const char *name)
             at += 8;
             take_string(&at, section, sizeof section);
         } else {
-            fail("a row begins with OP, INTERNAL, OPTIMIZER or SECTION");
+            fail("a row begins with OP, FUNCTION, INTERNAL, OPTIMIZER or SECTION");
         }
     }
 }

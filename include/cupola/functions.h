@@ -110,7 +110,7 @@ CUP_API cup_status cup_unique(cup_context *c, cup_tensor *x, cup_tensor **values
 
 /* cup_conv2d along one dimension: x [N,C,L] under weight [O,C/groups,K], plus bias [O]. stride and
  * dilation are one number; padding one, or two: before and behind. An x that lies as [N,L,C] is
- * taken as it lies. For edges other than zeros pad x before, as with cup_pad_reflect. */
+ * taken as it lies. */
 CUP_API cup_tensor *cup_conv1d(cup_context *c, cup_tensor *x, cup_tensor *weight, cup_tensor *bias,
                                const cup_conv2d_options *options);
 

@@ -37,18 +37,6 @@ struct cup_layer {
 /* Calls a layer of any kind: cup_layer_call(&up.layer, x). */
 CUP_API cup_tensor *cup_layer_call(const cup_layer *layer, cup_tensor *x);
 
-/* What stands behind a linear layer. SWIGLU makes it twice as wide, and silu(gate) times value of
- * the halves. */
-typedef enum cup_activation {
-    CUP_ACTIVATION_NONE = 0,
-    CUP_ACTIVATION_RELU = 1,
-    CUP_ACTIVATION_GELU = 2,
-    CUP_ACTIVATION_SILU = 3,
-    CUP_ACTIVATION_SWIGLU = 4,
-    CUP_ACTIVATION_TANH = 5,
-    CUP_ACTIVATION_SIGMOID = 6
-} cup_activation;
-
 /* x [..,in] to activation(x weight^T + bias) [..,out]. "weight" [out,in] has weight decay and is
  * Muon's; "bias" [out] begins with zeros. */
 typedef struct cup_linear_layer {

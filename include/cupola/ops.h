@@ -523,16 +523,21 @@ CUP_API cup_tensor *cup_fft(cup_context *c, cup_tensor *x, int axis, bool invers
  * dilation - top,j stride + l dilation - left], where what lies outside of x is left out. Group
  * g of the channels of x makes group g of those of y. stride and dilation are one number, or
  * one each for height and width; padding one, two, or four: top, bottom, left, right. same pads
- * so that y has a place for each stride of x, with the odd one behind. Images that lie as
- * [N,H,W,C] are taken as they lie: give the view that cup_permute makes of them; y then lies
- * so, too */
+ * so that y has a place for each stride of x, with the odd one behind. padding_mode says what
+ * padding consists of; it copies x where that is not zeros. A residual of the shape and dtype
+ * of y is added, and the activation, relu, gelu or silu, taken of the sum, in the same pass
+ * where nothing is recorded. Images that lie as [N,H,W,C] are taken as they lie: give the view
+ * that cup_permute makes of them; y then lies so, too */
 typedef struct cup_conv2d_options {
     size_t size;
-    cup_ints stride;   /* default: 1 */
-    cup_ints padding;  /* default: 0 */
-    bool same;         /* default: false */
-    cup_ints dilation; /* default: 1 */
-    int groups;        /* default: 1 */
+    cup_ints stride;               /* default: 1 */
+    cup_ints padding;              /* default: 0 */
+    bool same;                     /* default: false */
+    cup_ints dilation;             /* default: 1 */
+    int groups;                    /* default: 1 */
+    cup_padding_mode padding_mode; /* default: zeros */
+    cup_tensor *residual;          /* default: none */
+    cup_activation activation;     /* default: none */
 } cup_conv2d_options;
 
 CUP_API cup_tensor *cup_conv2d(cup_context *c, cup_tensor *x, cup_tensor *weight,
@@ -564,11 +569,12 @@ CUP_API cup_tensor *cup_scaled_conv2d(cup_context *c, cup_tensor *x, cup_tensor 
  * lie as [N,D,H,W,C] are taken as they lie, as in conv2d. It takes memory for KD times x */
 typedef struct cup_conv3d_options {
     size_t size;
-    cup_ints stride;   /* default: 1 */
-    cup_ints padding;  /* default: 0 */
-    bool same;         /* default: false */
-    cup_ints dilation; /* default: 1 */
-    int groups;        /* default: 1 */
+    cup_ints stride;               /* default: 1 */
+    cup_ints padding;              /* default: 0 */
+    bool same;                     /* default: false */
+    cup_ints dilation;             /* default: 1 */
+    int groups;                    /* default: 1 */
+    cup_padding_mode padding_mode; /* default: zeros */
 } cup_conv3d_options;
 
 CUP_API cup_tensor *cup_conv3d(cup_context *c, cup_tensor *x, cup_tensor *weight,

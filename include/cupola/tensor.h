@@ -32,6 +32,27 @@ typedef enum cup_dtype {
 #undef CUP_DTYPE_ENUM
 } cup_dtype;
 
+/* What stands behind a layer that multiplies. SWIGLU makes a linear one twice as wide, and
+ * silu(gate) times value of the halves. */
+typedef enum cup_activation {
+    CUP_ACTIVATION_NONE = 0,
+    CUP_ACTIVATION_RELU = 1,
+    CUP_ACTIVATION_GELU = 2,
+    CUP_ACTIVATION_SILU = 3,
+    CUP_ACTIVATION_SWIGLU = 4,
+    CUP_ACTIVATION_TANH = 5,
+    CUP_ACTIVATION_SIGMOID = 6
+} cup_activation;
+
+/* What stands around an image: zeros, the image turned round at its edges, which do not come twice,
+ * its edges over and over again, or its other end. */
+typedef enum cup_padding_mode {
+    CUP_PADDING_MODE_ZEROS = 0,
+    CUP_PADDING_MODE_REFLECT = 1,
+    CUP_PADDING_MODE_REPLICATE = 2,
+    CUP_PADDING_MODE_CIRCULAR = 3
+} cup_padding_mode;
+
 /* The type's name ("bf16") and its size in bytes; "?" and 0 for a value that is no dtype. */
 CUP_API const char *cup_dtype_name(cup_dtype dtype);
 CUP_API int64_t cup_dtype_size(cup_dtype dtype);

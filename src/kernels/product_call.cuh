@@ -20,6 +20,7 @@
 #define PRODUCT_ADD 1       /* added to the result */
 #define PRODUCT_GELU_GRAD 2 /* the result is multiplied by the derivative of gelu there */
 #define PRODUCT_SWIGLU_GRAD 3 /* it is two matrices side by side, and y, too: back through swiglu */
+#define PRODUCT_ADD_FIRST 4 /* added before the activation */
 
 /* How the codes of 8-bit matrices are scaled: not; all of a, and all of b, alike; by line, which is
  * a row of a or a column of b; by line or block of 128 lines, and by block of 128 of k. */

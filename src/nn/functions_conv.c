@@ -63,12 +63,16 @@ cup_tensor *cup_conv1d(cup_context *c, cup_tensor *x, cup_tensor *weight, cup_te
     const int64_t stride[] = {1, number_of(&o.stride, 0, 1)};
     const int64_t dilation[] = {1, number_of(&o.dilation, 0, 1)};
     const int64_t padding[] = {0, 0, number_of(&o.padding, 0, 0), number_of(&o.padding, 1, 0)};
-    cup_tensor *y = cup_conv2d(
-        c, with_height(c, x), with_height(c, weight), bias,
-        CUP_OPTIONS(cup_conv2d_options, .stride = {stride, 2}, .dilation = {dilation, 2},
-                    .padding = {padding, o.padding.count ? 4 : 0}, .same = o.same,
-                    .groups = o.groups));
-    return without_height(c, y);
+    if (o.residual && o.residual->ndim != 3) {
+        cup_fail(c, CUP_SHAPE, "%s: residual must have the shape of the result", name);
+        return NULL;
+    }
+    o.residual = o.residual ? with_height(c, o.residual) : NULL;
+    o.stride = (cup_ints){stride, 2};
+    o.dilation = (cup_ints){dilation, 2};
+    o.padding = (cup_ints){padding, o.padding.count ? 4 : 0};
+    return without_height(
+        c, cup_conv2d(c, with_height(c, x), with_height(c, weight), bias, &o));
 }
 
 /* A transposed convolution along up to 3 sides. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "dispatch/attributes.h"
+#include "kernels/product_call.cuh"
 #include "ops/conv/conv_numbers.h"
 
 /* Channels of the image and of the result, and what the weight takes of the first. */
@@ -139,6 +140,19 @@ static void take_scales(cup__conv *v, const cup__call *call)
     v->call.scale_step = weight && weight->count > 1 ? weight->stride[0] : 0;
 }
 
+static void take_join(cup__conv *v, const cup__call *call)
+{
+    static const int of[] = {[CUP_ACTIVATION_RELU] = PRODUCT_RELU,
+                             [CUP_ACTIVATION_GELU] = PRODUCT_GELU,
+                             [CUP_ACTIVATION_SILU] = PRODUCT_SILU};
+    const cup__conv2d_join_attributes *a = call->attributes;
+    const cup_tensor *residual = cup__conv_residual(call);
+    v->activation = of[a->activation];
+    v->residual = residual ? residual->data : NULL;
+    for (int d = 0; d < 4 && residual; d++)
+        v->residual_step[d] = residual->stride[d];
+}
+
 cup__conv cup__conv_of(const cup__call *call)
 {
     int kind = call->op->kind;
@@ -176,6 +190,8 @@ cup__conv cup__conv_of(const cup__call *call)
     c->y_group = c->results * c->y_step[kind == CUP__CONV_WEIGHT ? 0 : 1];
     if (cup__conv_is_scaled(call))
         take_scales(&v, call);
+    else if (call->in_count == 4)
+        take_join(&v, call);
     c->side[0] = side_of(&n, 0);
     c->side[1] = side_of(&n, 1);
     return v;
@@ -195,6 +211,8 @@ cup__conv cup__conv_group(const cup__conv *v, int group)
         c->bias = (const char *)c->bias + first * c->bias_step * cup_dtype_size(v->bias_dtype);
     if (c->w_scale)
         c->w_scale += first * c->scale_step;
+    if (one.residual)
+        one.residual = (const char *)v->residual + first * v->residual_step[1] * y_size;
     return one;
 }
 

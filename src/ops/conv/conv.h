@@ -16,6 +16,9 @@ static inline int cup__conv_part(const cup__op *op)
 typedef struct cup__conv {
     cup_dtype dtype, y_dtype, bias_dtype; /* the first of x and the weight */
     bool fast; /* sums of f8 may stay in tensor cores that keep 14 bits of them */
+    int activation; /* PRODUCT_RELU and so on, of the sums with what lies as y does; 0: none */
+    const void *residual; /* or NULL, with steps as those of y */
+    int64_t residual_step[4];
     conv_call call; /* with the addresses of call->in and, once there is memory, of call->out */
 } cup__conv;
 
@@ -24,16 +27,26 @@ cup__conv cup__conv_of(const cup__call *call);
 /* One group of it, whose channels and results stand among those of all. */
 cup__conv cup__conv_group(const cup__conv *v, int group);
 
-/* Whether x and the weight are codes of 8 bits; and the bias, which is the last input where an op
- * takes one. */
+/* Whether x and the weight are codes of 8 bits; and which input is the bias, behind their scales,
+ * and what is added to the result, which one op has. */
 static inline bool cup__conv_is_scaled(const cup__call *call)
 {
-    return call->in_count > 3;
+    return call->in_count > 4;
+}
+
+static inline int cup__conv_bias_at(const cup__call *call)
+{
+    return cup__conv_is_scaled(call) ? 4 : 2;
 }
 
 static inline cup_tensor *cup__conv_bias(const cup__call *call)
 {
-    return call->in_count > 2 ? call->in[call->in_count - 1] : NULL;
+    return call->in_count > 2 ? call->in[cup__conv_bias_at(call)] : NULL;
+}
+
+static inline cup_tensor *cup__conv_residual(const cup__call *call)
+{
+    return call->in_count == 4 ? call->in[3] : NULL;
 }
 
 cup_status cup__conv_infer(cup__call *call);
@@ -48,7 +61,10 @@ void cup__conv_cost(const cup__call *call, double *bytes, double *flops);
 bool cup__conv_words(const cup__call *call, bool similar, struct cup__text *to);
 
 extern const cup__impl cup__conv_impls[], cup__conv_weight_impls[], cup__conv3d_impls[];
-extern const cup__impl cup__scaled_conv_impls[];
+extern const cup__impl cup__scaled_conv_impls[], cup__conv_join_impls[];
+
+/* What conv2d_join consists of, one after the other, into its result. */
+cup_status cup__conv_join_compose(cup__call *call);
 
 /* The descriptor of one of three, each of which is differentiated by the other two. */
 #define CUP__CONV_OP(name, which, part, impls_, ...)                                               \

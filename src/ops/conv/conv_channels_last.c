@@ -64,9 +64,10 @@ static bool is_dy(const cup__call *call, int i)
     return i == 0 && call->op->kind != CUP__CONV_FORWARD;
 }
 
+static const int taps[] = {2, 3}, places[] = {0, 2, 3};
+
 static bool is_good(const cup__call *call, int i)
 {
-    static const int taps[] = {2, 3}, places[] = {0, 2, 3};
     const cup_tensor *t = call->in[i];
     bool weight = call->op->kind != CUP__CONV_WEIGHT && i == 1;
     bool dy = call->op->kind == CUP__CONV_WEIGHT && i == 0;
@@ -85,11 +86,16 @@ static cup_status borrow(cup__call *call, bool all, borrowed *b)
                 return c->error.status;
     cup_tensor *bias = cup__conv_bias(call);
     if (bias && (!bias->contiguous || (uintptr_t)bias->data % 4))
-        if (!(b->in[call->in_count - 1] = cup_copy(c, bias)))
+        if (!(b->in[cup__conv_bias_at(call)] = cup_copy(c, bias)))
+            return c->error.status;
+    cup_tensor *residual = cup__conv_residual(call);
+    if (residual && !(lies_well(residual, 1) && lies_evenly(residual, places, 3)))
+        if (!(b->in[3] = copied_last(c, residual)))
             return c->error.status;
     bool lies_as_it_is =
         call->op->kind == CUP__CONV_WEIGHT || (!all && call->op->kind == CUP__CONV_INPUT);
-    if (!lies_as_it_is && !lies_well(call->out[0], 1))
+    bool spread = residual && !lies_evenly(call->out[0], places, 3);
+    if (!lies_as_it_is && (spread || !lies_well(call->out[0], 1)))
         if (!(b->out = make_last(c, call->out[0])))
             return c->error.status;
     return CUP_OK;

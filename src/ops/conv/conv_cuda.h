@@ -33,6 +33,9 @@ const char *cup__conv_wgmma_blocks_refuses(const cup__call *call);
 cup_status cup__conv_wgmma_blocks(cup__call *call);
 const char *cup__conv_wgmma_refuses(const cup__call *call);
 cup_status cup__conv_wgmma(cup__call *call);
+/* With windows of one place, which make it a product of matrices, by that kernel. */
+const char *cup__conv_wgmma_product_refuses(const cup__call *call);
+cup_status cup__conv_wgmma_product(cup__call *call);
 cup_status cup__conv_weight_wgmma(cup__call *call);
 
 /* Their parts, of convolutions that may be another than the call's: the results of a class of rows

@@ -35,6 +35,19 @@ const cup__impl cup__conv_impls[] = {
     {0},
 };
 
+/* With what stands behind it. */
+const cup__impl cup__conv_join_impls[] = {
+    {.name = "composed", .place = CUP__CPU, .strided = true, .run = cup__conv_join_compose},
+    {.name = "product", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(8, 64, 128, 256),
+     .refuses = cup__conv_wgmma_product_refuses, .run = cup__conv_wgmma_product},
+    {.name = "wgmma", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(8, 16, 64, 128, 192),
+     .refuses = cup__conv_wgmma_refuses, .run = cup__conv_wgmma},
+    {.name = "wgmma_few", .place = CUP__CUDA, .strided = true, CUP__THRESHOLDS(4, 8, 16, 128),
+     .refuses = cup__conv_wgmma_few_refuses, .run = cup__conv_wgmma_few},
+    {.name = "composed", .place = CUP__CUDA, .strided = true, .run = cup__conv_join_compose},
+    {0},
+};
+
 /* Of codes of 8 bits. */
 const cup__impl cup__scaled_conv_impls[] = {
     {.name = "rows", .place = CUP__CPU, .strided = true, CUP__THRESHOLDS(16, 64, 128),

@@ -62,6 +62,17 @@ static void fill_scaling(cup__conv_work *w, const cup__conv *v)
     w->argument.all.b_scale = w->scaling.b;
 }
 
+/* What becomes of the sums in the same pass. */
+static void fill_join(cup__conv_work *w, const cup__conv *v)
+{
+    const int64_t *s = v->residual_step;
+    const long long step[4] = {s[0], s[1], s[2], s[3]};
+    w->p.activation = v->activation;
+    w->p.kind = v->residual ? PRODUCT_ADD_FIRST : 0;
+    w->p.other = v->residual;
+    w->residual_row = place_step(step, w->line[0].count, w->line[1].count);
+}
+
 /* Where places and taps are. */
 static void fill_walk(cup__conv_work *w)
 {
@@ -158,9 +169,13 @@ static cup_status launch(cup__conv_work *w)
         {"SCALES", w->p.scaling ? w->scaling.kind : PRODUCT_SCALE_NONE},
         {"PROMOTE", promote},
         {"BIAS_T", w->bias_dtype},
+        {"ACTIVATION", w->p.activation}, /* this and what follows of conv2d_join alone */
+        {"OTHER", w->p.kind},
+        {"OTHER_BUFFERS", cup__wgmma_other_buffers(&w->p, plan)},
     };
-    cup__kernel *kernel =
-        cup__kernel_get(gpu, "wgmma.cu", "conv_sm90", knobs, sizeof knobs / sizeof *knobs);
+    bool joins = w->p.activation || w->p.kind;
+    cup__kernel *kernel = cup__kernel_get(gpu, "wgmma.cu", "conv_sm90", knobs,
+                                          sizeof knobs / sizeof *knobs - (joins ? 0 : 3));
     if (!kernel)
         return w->c->error.status;
     int64_t units = w->argument.all.units, most = multiprocessors / plan->cluster_m;
@@ -170,6 +185,9 @@ static cup_status launch(cup__conv_work *w)
                       .cluster = plan->cluster_k ? plan->cluster_k : plan->cluster_m,
                       .dependent = beside,
                       .waits = w->argument.all.arrived != NULL};
+    if (w->p.kind)
+        return cup__launch(gpu, kernel, grid, CUP__ARG(w->a), CUP__ARG(w->b), CUP__ARG(w->y),
+                           CUP__ARG(w->argument), CUP__ARG(w->residual));
     return cup__launch(gpu, kernel, grid, CUP__ARG(w->a), CUP__ARG(w->b), CUP__ARG(w->y),
                        CUP__ARG(w->argument));
 }
@@ -232,6 +250,7 @@ static cup_status run_class(cup__call *call, const cup__conv *v, int high, int w
     w.bias_dtype = v->bias_dtype;
     if (cup__conv_is_scaled(call))
         fill_scaling(&w, v);
+    fill_join(&w, v);
     fill_walk(&w);
     aim_results(&w);
     int parts, multiprocessors = cup__cuda_facts(cup__cuda_of(call->c->device))->multiprocessors;

@@ -27,16 +27,17 @@ typedef struct cup__conv_work {
     cup__wgmma_plan plan;
     bool depth, spread;
     bool matrices; /* k is places, and its parts are matrices of their own */
+    int64_t residual_row; /* of what lies as y does, which `p` calls other */
     bool beside;   /* it may run beside the launch before it, which writes other results */
     wgmma_conv argument;
-    CUtensorMap a, b, y;
+    CUtensorMap a, b, y, residual;
 } cup__conv_work;
 
 cup__conv_walk cup__conv_walk_of(const conv_line *l);
 
 /* The image, of which `places` are read at a time; the weight, as a matrix for each tap, whose
- * lines are its channels; dy, whose places are `step` elements apart; the results; and the matrices
- * of parts, in f32. */
+ * lines are its channels; dy, whose places are `step` elements apart; the results and what is added
+ * to them; and the matrices of parts, in f32. */
 cup_status cup__conv_encode_image(const cup__conv_work *w, CUtensorMap *map, int places);
 cup_status cup__conv_encode_weight(cup__conv_work *w);
 cup_status cup__conv_encode_dy(cup__conv_work *w, int64_t step);

@@ -76,7 +76,11 @@ cup_status cup__conv_encode_results(cup__conv_work *w)
         w->y = w->a; /* which nobody looks at */
         return CUP_OK;
     }
-    return encode_matrix(w, &w->y, &w->p.y, dtype, w->p.n, w->p.m, (int)(line / size), 16);
+    CUP_TRY(encode_matrix(w, &w->y, &w->p.y, dtype, w->p.n, w->p.m, (int)(line / size), 16));
+    const cup__matrix other = {(char *)(uintptr_t)w->p.other, w->residual_row, 1, {0}};
+    return w->p.kind ? encode_matrix(w, &w->residual, &other, dtype, w->p.n, w->p.m,
+                                     (int)(line / size), w->plan.tile_m)
+                     : CUP_OK;
 }
 
 /* The matrices of the parts, in f32. */

@@ -98,7 +98,7 @@ static int left_bytes(const cup__product *p, const cup__wgmma_plan *plan, int pi
 }
 
 /* With two tiles of the other matrix, one comes while the other is read. */
-static int other_buffers(const cup__product *p, const cup__wgmma_plan *plan)
+int cup__wgmma_other_buffers(const cup__product *p, const cup__wgmma_plan *plan)
 {
     int pieces = plan->consumers == 3 ? 1 : 2;
     return p->kind && left_bytes(p, plan, pieces) >= other_bytes(p, plan) ? 2 : 1;
@@ -112,14 +112,14 @@ int cup__wgmma_staging(const cup__product *p, const cup__wgmma_plan *plan)
         return left_bytes(p, plan, 2) < 0 ? 1 : 2;
     if (plan->consumers == 3)
         return 1;
-    int more = (other_buffers(p, plan) - 1) * other_bytes(p, plan);
+    int more = (cup__wgmma_other_buffers(p, plan) - 1) * other_bytes(p, plan);
     return left_bytes(p, plan, 4) >= more ? 4 : 2;
 }
 
 int cup__wgmma_shared(const cup__product *p, const cup__wgmma_plan *plan)
 {
     return SHARED_MOST - left_bytes(p, plan, cup__wgmma_staging(p, plan)) +
-           (other_buffers(p, plan) - 1) * other_bytes(p, plan);
+           (cup__wgmma_other_buffers(p, plan) - 1) * other_bytes(p, plan);
 }
 
 cup__wgmma_cut cup__wgmma_cut_of(const cup__product *p, const cup__wgmma_plan *plan)
@@ -257,7 +257,7 @@ static cup__kernel *kernel_of(cup__cuda *gpu, const cup__product *p, const cup__
         {"HAS_PRE", p->pre != NULL},
         {"ACTIVATION", p->activation},
         {"OTHER", p->kind},
-        {"OTHER_BUFFERS", other_buffers(p, plan)},
+        {"OTHER_BUFFERS", cup__wgmma_other_buffers(p, plan)},
         {"DROPOUT", p->dropping != NULL},
         {"FACTOR", p->factor != 1},
         {"PARTS", plan->parts > 1},

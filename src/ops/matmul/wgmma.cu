@@ -360,6 +360,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
 #elif CONV
 
+#if !OTHER
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv_sm90(const __grid_constant__ tensor_map a, const __grid_constant__ tensor_map b,
               const __grid_constant__ tensor_map y, const __grid_constant__ wgmma_conv v)
@@ -368,6 +370,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     work(v.all, a, b, y, y);
 #endif
 }
+
+#else
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    conv_sm90(const __grid_constant__ tensor_map a, const __grid_constant__ tensor_map b,
+              const __grid_constant__ tensor_map y, const __grid_constant__ wgmma_conv v,
+              const __grid_constant__ tensor_map residual)
+{
+#if CUP_HAS_WGMMA
+    work(v.all, a, b, y, residual);
+#endif
+}
+
+#endif
 
 #else
 

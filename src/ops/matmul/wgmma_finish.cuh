@@ -44,8 +44,9 @@ DEVICE bias_pair load_bias(const wgmma_call &c, int column, int at)
 
 /* What a product with its bias is multiplied with, for the short forms of activations. The bias is
  * kept so in shared memory, unless what was before the activation goes out too. */
-#define SHORT_GELU (sizeof(result) <= 2 && ACTIVATION == PRODUCT_GELU)
-#define SHORT_SILU (sizeof(result) <= 2 && ACTIVATION == PRODUCT_SILU)
+#define SHORT (sizeof(result) <= 2 && OTHER != PRODUCT_ADD_FIRST)
+#define SHORT_GELU (SHORT && ACTIVATION == PRODUCT_GELU)
+#define SHORT_SILU (SHORT && ACTIVATION == PRODUCT_SILU)
 #define SCALE_BEFORE (SHORT_GELU ? GELU_SCALE : SHORT_SILU ? SILU_SCALE : 1.0f)
 #define BIAS_SCALE (HAS_PRE ? 1.0f : SCALE_BEFORE)
 
@@ -100,12 +101,19 @@ DEVICE void completed(const wgmma_call &c, const unit &u, const float *sum,
         for (int i = 0; i < 8; i++)
             v[i] = silu_short(v[i]) * up[i];
     }
+    if (OTHER == PRODUCT_ADD_FIRST) {
+        float o[8];
+        read_other(other, 0, row, column, o);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] += o[i];
+    }
 #pragma unroll
     for (int i = 0; i < 8; i++)
         v[i] = SHORT_GELU ? gelu_scaled(v[i]) : SHORT_SILU ? silu_scaled(v[i]) : activated(v[i]);
     if (DROPOUT)
         drop(c, u.row + row + lane() / 4, u.column + column, v);
-    if (OTHER) {
+    if (OTHER && OTHER != PRODUCT_ADD_FIRST) {
         float o[8], second[8] = {};
         read_other(other, 0, row, column, o);
         if (OTHER == PRODUCT_SWIGLU_GRAD && Outlet == TO_Y)

@@ -51,6 +51,7 @@ bool cup__wgmma_can_store(const cup__product *p);
 cup__wgmma_cut cup__wgmma_cut_of(const cup__product *p, const cup__wgmma_plan *plan);
 int cup__wgmma_group_of(const cup__wgmma_plan *plan, int multiprocessors);
 /* The buffers in which a warp puts results on their way, and all shared memory. */
+int cup__wgmma_other_buffers(const cup__product *p, const cup__wgmma_plan *plan);
 int cup__wgmma_staging(const cup__product *p, const cup__wgmma_plan *plan);
 int cup__wgmma_shared(const cup__product *p, const cup__wgmma_plan *plan);
 cup_status cup__wgmma_encode(cup_context *c, const cup__product *p, const cup__wgmma_plan *plan,

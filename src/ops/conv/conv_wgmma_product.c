@@ -1,0 +1,78 @@
+/* Convolutions with windows of one place by the kernel of products: places by results. */
+#include "kernels/product_call.cuh"
+#include "ops/conv/conv_cuda.h"
+#include "ops/matmul/wgmma.h"
+
+static bool is_product(const conv_call *c)
+{
+    bool is = c->groups == 1;
+    for (int d = 0; d < 2; d++) {
+        const conv_side *s = &c->side[d];
+        is = is && s->taps == 1 && s->stride == 1 && s->before == 0 && s->out == s->in;
+    }
+    return is;
+}
+
+/* Elements from a place to the next; 0 where they do not lie evenly. */
+static int64_t row_of(const conv_call *c, const long long *step)
+{
+    int64_t high = c->side[0].in, wide = c->side[1].in;
+    int64_t row = wide > 1 ? step[3] : high > 1 ? step[2] : step[0];
+    bool even = (high == 1 || step[2] == wide * row) &&
+                (c->images == 1 || step[0] == high * wide * row);
+    return even ? row : 0;
+}
+
+/* As it is where all lies evenly. */
+static cup__product product_of(const cup__conv *v)
+{
+    const conv_call *c = &v->call;
+    return (cup__product){.dtype = v->dtype,
+                          .y_dtype = v->y_dtype,
+                          .m = (int64_t)c->images * c->side[0].in * c->side[1].in,
+                          .n = c->results,
+                          .k = c->channels,
+                          .batch_count = 1,
+                          .factor = 1,
+                          .a = {NULL, c->channels, 1, {0}},
+                          .b = {NULL, 1, c->channels, {0}},
+                          .y = {NULL, c->results, 1, {0}},
+                          .bias = c->bias,
+                          .activation = v->activation,
+                          .kind = v->residual ? PRODUCT_ADD_FIRST : 0,
+                          .other = v->residual};
+}
+
+const char *cup__conv_wgmma_product_refuses(const cup__call *call)
+{
+    const char *why = cup__conv_wgmma_refuses(call);
+    if (why)
+        return why;
+    const cup__conv v = cup__conv_of(call);
+    if (!is_product(&v.call))
+        return "its windows have more than one place, or gaps between them";
+    cup__product p = product_of(&v);
+    static const _Alignas(16) char well[16]; /* as copies lie */
+    p.bias = p.bias ? well : NULL;
+    p.other = p.other ? well : NULL;
+    return cup__product_wgmma_menu_refuses(call->c, &p);
+}
+
+static cup_status run_product(cup__call *call)
+{
+    const cup__conv v = cup__conv_of(call);
+    const conv_call *c = &v.call;
+    const int64_t *r = v.residual_step;
+    const long long residual[4] = {r[0], r[1], r[2], r[3]};
+    cup__product p = product_of(&v);
+    p.a = (cup__matrix){(char *)(uintptr_t)c->x, row_of(c, c->x_step), 1, {0}};
+    p.b = (cup__matrix){(char *)(uintptr_t)c->w, 1, c->w_step[0], {0}};
+    p.y = (cup__matrix){c->y, row_of(c, c->y_step), 1, {0}};
+    bool alike = !v.residual || row_of(c, residual) == p.y.row;
+    return p.a.row && p.y.row && alike ? cup__product_wgmma(call, &p) : cup__conv_wgmma(call);
+}
+
+cup_status cup__conv_wgmma_product(cup__call *call)
+{
+    return call->out[0]->count ? cup__conv_run_last(call, true, run_product) : CUP_OK;
+}

@@ -168,6 +168,7 @@ typedef struct cup_conv2d_layer {
     int64_t stride[2], padding[4], dilation[2];
     bool same;
     int groups;
+    cup_padding_mode padding_mode;
 } cup_conv2d_layer;
 
 typedef struct cup_conv2d_layer_options {
@@ -179,6 +180,7 @@ typedef struct cup_conv2d_layer_options {
     bool no_bias;
     cup_initializer initializer; /* of the weight, see cup_linear_layer_options */
     double deviation, gain;
+    cup_padding_mode padding_mode; /* what the padding consists of */
 } cup_conv2d_layer_options;
 
 CUP_API cup_status cup_conv2d_layer_new(cup_conv2d_layer *layer, cup_parameters *list,
@@ -186,6 +188,10 @@ CUP_API cup_status cup_conv2d_layer_new(cup_conv2d_layer *layer, cup_parameters 
                                         const int64_t *kernel, int kernel_count,
                                         const cup_conv2d_layer_options *options);
 CUP_API cup_tensor *cup_conv2d_layer_call(const cup_conv2d_layer *layer, cup_tensor *x);
+
+/* With a residual of the shape of the result, which is added before the activation; or NULL. */
+CUP_API cup_tensor *cup_conv2d_layer_join(const cup_conv2d_layer *layer, cup_tensor *x,
+                                          cup_tensor *residual);
 
 /* A mixture of experts in place of an MLP (Shazeer and others 2017, "Outrageously large neural
  * networks"): experts are MLPs without biases, and each row of x [..,width] goes through `each` of
@@ -358,6 +364,12 @@ CUP_API cup_tensor *cup_batchnorm_layer_call(const cup_batchnorm_layer *layer, c
  * which may be NULL, and where `relu` is set 0 for what of that is below 0. */
 CUP_API cup_tensor *cup_batchnorm_layer_join(const cup_batchnorm_layer *layer, cup_tensor *x,
                                              cup_tensor *residual, bool relu);
+
+/* For inference: the convolution as it is with this layer behind it out of training, whose running
+ * statistics and weights become part of its weight and of a bias. Both are then tensors of the
+ * caller, who frees them behind the last call; those of the list stay as they are. */
+CUP_API cup_status cup_batchnorm_layer_fold(const cup_batchnorm_layer *layer,
+                                            cup_conv2d_layer *conv);
 
 /* See cup_groupnorm; the groups divide the channels. */
 typedef struct cup_groupnorm_layer {

@@ -49,6 +49,12 @@ CUP_API void cup_network_free(cup_network *network);
 /* Images that lie row by row, with their channels last. */
 CUP_API cup_tensor *cup_network_call(const cup_network *network, cup_tensor *x);
 
+/* For inference alone: a batchnorm right behind a convolution becomes part of its weight and of a
+ * bias, as it is out of training, and what follows, the end of a residual and relu, gelu or silu,
+ * goes with it in one pass. The tensors of the list stay as they are, and what is written to them
+ * later is not seen. Free the network before the context. */
+CUP_API cup_status cup_network_fold(cup_network *network);
+
 /* The names of the networks that are known, "mlp", "cnn", "resnet18", "resnet50", "vit-s",
  * "convnext-t", ending with NULL; and the text of one, for images of a size, since small ones are
  * not made smaller at once. Written into `text` of `bytes` bytes, of which 4096 are enough;

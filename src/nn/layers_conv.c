@@ -10,6 +10,7 @@ typedef struct cup_conv2d_layer {
     int64_t stride[2], padding[4], dilation[2];
     bool same;
     int groups;
+    cup_padding_mode padding_mode;
 } cup_conv2d_layer;
 
 typedef struct cup_conv2d_layer_options {
@@ -21,6 +22,7 @@ typedef struct cup_conv2d_layer_options {
     bool no_bias;
     cup_initializer initializer; /* of the weight, see cup_linear_layer_options */
     double deviation, gain;
+    cup_padding_mode padding_mode; /* what the padding consists of */
 } cup_conv2d_layer_options;
 
 CUP_API cup_status cup_conv2d_layer_new(cup_conv2d_layer *layer, cup_parameters *list,
@@ -28,6 +30,10 @@ CUP_API cup_status cup_conv2d_layer_new(cup_conv2d_layer *layer, cup_parameters 
                                         const int64_t *kernel, int kernel_count,
                                         const cup_conv2d_layer_options *options);
 CUP_API cup_tensor *cup_conv2d_layer_call(const cup_conv2d_layer *layer, cup_tensor *x);
+
+/* With a residual of the shape of the result, which is added before the activation; or NULL. */
+CUP_API cup_tensor *cup_conv2d_layer_join(const cup_conv2d_layer *layer, cup_tensor *x,
+                                          cup_tensor *residual);
 #endif
 #include <string.h>
 
@@ -71,6 +77,7 @@ static cup_status take_options(cup_conv2d_layer *layer, cup_parameters *list,
     layer->activation = o->activation;
     layer->same = o->same;
     layer->groups = o->groups ? o->groups : 1;
+    layer->padding_mode = o->padding_mode;
     return CUP_OK;
 }
 
@@ -122,36 +129,21 @@ cup_status cup_conv2d_layer_new(cup_conv2d_layer *layer, cup_parameters *list, c
     return cup__layer_end(layer, sizeof *layer);
 }
 
-static cup_tensor *activated(cup_context *c, cup_activation activation, cup_tensor *y)
+cup_tensor *cup_conv2d_layer_call(const cup_conv2d_layer *layer, cup_tensor *x)
 {
-    switch (activation) {
-    case CUP_ACTIVATION_RELU:
-        return cup_relu(c, y);
-    case CUP_ACTIVATION_GELU:
-        return cup_gelu(c, y);
-    case CUP_ACTIVATION_SILU:
-        return cup_silu(c, y);
-    case CUP_ACTIVATION_TANH:
-        return cup_tanh(c, y);
-    case CUP_ACTIVATION_SIGMOID:
-        return cup_sigmoid(c, y);
-    case CUP_ACTIVATION_SWIGLU:
-    case CUP_ACTIVATION_NONE:
-        break;
-    }
-    return y;
+    return cup_conv2d_layer_join(layer, x, NULL);
 }
 
-cup_tensor *cup_conv2d_layer_call(const cup_conv2d_layer *layer, cup_tensor *x)
+cup_tensor *cup_conv2d_layer_join(const cup_conv2d_layer *layer, cup_tensor *x,
+                                  cup_tensor *residual)
 {
     cup_context *c = cup__layer_context((const cup_layer *)layer, x);
     if (!c)
         return NULL;
-    cup_tensor *y = cup_conv2d(c, x, layer->weight, layer->bias,
-                               CUP_OPTIONS(cup_conv2d_options, .stride = {layer->stride, 2},
-                                           .padding = {layer->padding, layer->same ? 0 : 4},
-                                           .same = layer->same,
-                                           .dilation = {layer->dilation, 2},
-                                           .groups = layer->groups));
-    return activated(c, layer->activation, y);
+    return cup_conv2d(c, x, layer->weight, layer->bias,
+                      CUP_OPTIONS(cup_conv2d_options, .stride = {layer->stride, 2},
+                                  .padding = {layer->padding, layer->same ? 0 : 4},
+                                  .same = layer->same, .dilation = {layer->dilation, 2},
+                                  .groups = layer->groups, .padding_mode = layer->padding_mode,
+                                  .residual = residual, .activation = layer->activation));
 }

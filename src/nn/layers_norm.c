@@ -60,6 +60,12 @@ CUP_API cup_tensor *cup_batchnorm_layer_call(const cup_batchnorm_layer *layer, c
 CUP_API cup_tensor *cup_batchnorm_layer_join(const cup_batchnorm_layer *layer, cup_tensor *x,
                                              cup_tensor *residual, bool relu);
 
+/* For inference: the convolution as it is with this layer behind it out of training, whose running
+ * statistics and weights become part of its weight and of a bias. Both are then tensors of the
+ * caller, who frees them behind the last call; those of the list stay as they are. */
+CUP_API cup_status cup_batchnorm_layer_fold(const cup_batchnorm_layer *layer,
+                                            cup_conv2d_layer *conv);
+
 /* See cup_groupnorm; the groups divide the channels. */
 typedef struct cup_groupnorm_layer {
     cup_layer layer;

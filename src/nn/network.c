@@ -411,10 +411,31 @@ cup_network *cup_network_new(cup_context *c, cup_parameters *list, const char *t
     return NULL;
 }
 
+/* Behind a convolution stands nothing but what takes its results. */
+cup_status cup_network_fold(cup_network *n)
+{
+    if (!n)
+        return CUP_ARGUMENT;
+    for (int i = 0; i + 1 < n->count && cup_error(n->c) == CUP_OK; i++) {
+        cup__network_step *s = &n->steps[i];
+        if (s->kind != CUP__STEP_CONV || s[1].kind != CUP__STEP_BATCHNORM || s->folded ||
+            cup_batchnorm_layer_fold(&s[1].as.batchnorm, &s->as.conv) != CUP_OK)
+            continue;
+        s->folded = true;
+        memmove(s + 1, s + 2, (size_t)(--n->count - i - 1) * sizeof *s);
+    }
+    return cup_error(n->c);
+}
+
 void cup_network_free(cup_network *network)
 {
     if (!network)
         return;
+    for (int i = 0; i < network->count; i++)
+        if (network->steps[i].folded) {
+            cup_tensor_free(network->steps[i].as.conv.weight);
+            cup_tensor_free(network->steps[i].as.conv.bias);
+        }
     free(network->steps);
     free(network);
 }

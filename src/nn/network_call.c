@@ -47,6 +47,18 @@ static cup_tensor *conv(cup_context *c, const cup__network_step *s, cup_tensor *
     return cup_permute(c, y, last, 4);
 }
 
+/* A convolution that its batchnorm is part of, with what stands behind it. */
+static cup_tensor *conv_joined(cup_context *c, const cup__network_step *s,
+                               cup_activation activation, cup_tensor *x, cup_tensor *residual)
+{
+    const int64_t first[] = {0, 3, 1, 2}, last[] = {0, 2, 3, 1};
+    cup_conv2d_layer l = s->as.conv;
+    l.activation = activation;
+    residual = residual ? cup_permute(c, residual, first, 4) : NULL;
+    return cup_permute(c, cup_conv2d_layer_join(&l, cup_permute(c, x, first, 4), residual), last,
+                       4);
+}
+
 static cup_tensor *pool(cup_context *c, const cup__network_step *s, cup_tensor *x)
 {
     if (s->kind == CUP__STEP_MAXPOOL)
@@ -131,6 +143,14 @@ static cup_tensor *call_step(cup_context *c, const cup__network_step *s, cup_ten
     }
 }
 
+static cup_activation activation_of(int kind)
+{
+    return kind == CUP__STEP_RELU   ? CUP_ACTIVATION_RELU
+           : kind == CUP__STEP_GELU ? CUP_ACTIVATION_GELU
+           : kind == CUP__STEP_SILU ? CUP_ACTIVATION_SILU
+                                    : CUP_ACTIVATION_NONE;
+}
+
 /* How many steps behind a step are computed with it; `added` is where the end of a residual is
  * among them. */
 static int joined_steps(const cup_network *n, int at, bool *added)
@@ -138,9 +158,12 @@ static int joined_steps(const cup_network *n, int at, bool *added)
     const cup__network_step *s = &n->steps[at];
     int left = n->count - at - 1;
     *added = false;
-    if (s->kind == CUP__STEP_BATCHNORM) {
+    if (s->kind == CUP__STEP_BATCHNORM || s->folded) {
         *added = left > 0 && s[1].kind == CUP__STEP_END;
-        return *added + (left > *added && s[1 + *added].kind == CUP__STEP_RELU);
+        int next = left > *added ? s[1 + *added].kind : CUP__STEP_END;
+        bool joins = s->folded ? activation_of(next) != CUP_ACTIVATION_NONE
+                               : next == CUP__STEP_RELU;
+        return *added + joins;
     }
     *added = s->kind == CUP__STEP_LINEAR && s->as.linear.activation == CUP_ACTIVATION_NONE &&
              left > 1 && s[1].kind == CUP__STEP_SCALE && s[2].kind == CUP__STEP_END;
@@ -163,6 +186,8 @@ static cup_tensor *call_joined(cup_context *c, const cup__network_step *s, int j
 {
     if (s->kind == CUP__STEP_LINEAR)
         return scaled_linear(c, s, x, residual);
+    if (s->folded)
+        return conv_joined(c, s, activation_of(s[joined].kind), x, residual);
     return cup_batchnorm_layer_join(&s->as.batchnorm, x, residual,
                                     s[joined].kind == CUP__STEP_RELU);
 }

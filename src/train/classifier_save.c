@@ -124,7 +124,8 @@ static cup_status load(cup_classifier *m, const cup__checkpoint *checkpoint)
     CUP_TRY(cup_precision(m->c, m->how.precision));
     CUP_TRY(cup__classifier_make(m));
     const cup_named *tensors = cup_parameters_named(m->list, &count);
-    return cup__checkpoint_fill(m->c, checkpoint, CUP__MODEL_FILE, tensors, count);
+    CUP_TRY(cup__checkpoint_fill(m->c, checkpoint, CUP__MODEL_FILE, tensors, count));
+    return cup_network_fold(m->network);
 }
 
 cup_classifier *cup_classifier_load(cup_context *c, const char *folder)

@@ -76,7 +76,7 @@ static int64_t hold_row(place *p, char *note, size_t size)
     const conv_side *s = &p->v.side[0];
     int64_t from = p->row * s->stride - s->before, to = from + reach(s) - 1;
     int64_t first = from > 0 ? from : 0, last = to < s->in - 1 ? to : s->in - 1;
-    cup_tensor *const *given = p->done->in, *in[3] = {NULL};
+    cup_tensor *const *given = p->done->in, *in[4] = {NULL};
     if (first > last)
         return 0;
     p->padding[0] = first - from;
@@ -86,7 +86,13 @@ static int64_t hold_row(place *p, char *note, size_t size)
     in[1] = picked(p, given[1], 0, p->v.results, p->picks, p->count);
     if (p->done->in_count > 2 && given[2])
         in[2] = picked(p, given[2], 0, p->v.results, p->picks, p->count);
-    cup__conv2d_attributes a = PLAIN(p, .same = false);
+    /* What conv2d_join has beside: other ops do not look at it. */
+    cup__conv2d_join_attributes a = PLAIN(p, .same = false);
+    if (cup__conv_residual(p->done))
+        in[3] = picked(p, range(range(given[3], 0, p->image, 1), 2, p->row, 1), 1, p->v.results,
+                       p->picks, p->count);
+    if (p->done->in_count == 4)
+        a.activation = ((const cup__conv2d_join_attributes *)p->done->attributes)->activation;
     cup_tensor *got = range(range(p->done->out[0], 0, p->image, 1), 2, p->row, 1);
     got = picked(p, got, 1, p->v.results, p->picks, p->count);
     return cup__sampled_compare(p->done->row, p->cpu, in, p->done->in_count, &a, got, note, size);

@@ -1,4 +1,7 @@
 /* conv2d with what stands behind it, in one pass: a residual, and an activation. */
+#include <stddef.h>
+#include <string.h>
+
 #include "dispatch/attributes.h"
 #include "kernels/product_call.cuh"
 #include "ops/activation/gelu.h"
@@ -82,11 +85,21 @@ static cup_status follow(cup__call *call, cup_tensor *y, cup_tensor *residual)
     return f ? cup__call_into(call->c, f->op, in, 1, NULL, y) : CUP_OK;
 }
 
-/* The attributes begin as those of conv2d. */
+/* Those of conv2d, as which they begin. */
+static cup__conv2d_attributes plain_of(const attributes *a)
+{
+    cup__conv2d_attributes plain = {.groups = a->groups};
+    _Static_assert(offsetof(attributes, groups) == offsetof(cup__conv2d_attributes, groups),
+                   "the attributes of conv2d come first");
+    memcpy(&plain, a, offsetof(attributes, groups));
+    return plain;
+}
+
 static cup_status compose(cup__call *call, cup_tensor *y)
 {
     cup_context *c = call->c;
-    CUP_TRY(cup__call_into(c, CUP__OP_conv2d, call->in, 3, call->attributes, y));
+    const cup__conv2d_attributes plain = plain_of(call->attributes);
+    CUP_TRY(cup__call_into(c, CUP__OP_conv2d, call->in, 3, &plain, y));
     if (y->contiguous)
         return follow(call, y, call->in[3]);
     cup_tensor *lines = turned(c, y), *residual = lines ? turned(c, call->in[3]) : NULL;
@@ -121,10 +134,11 @@ cup_status cup__conv_join_compose(cup__call *call)
 static cup_tensor *before(const cup__grad *g)
 {
     const attributes *a = g->attributes;
+    const cup__conv2d_attributes plain = plain_of(a);
     cup_tensor *in[] = {g->in[0], g->in[1], g->in[2]};
     if (a->activation == CUP_ACTIVATION_RELU)
         return g->out[0];
-    cup_tensor *y = cup__op_call(g->c, &cup__rows[CUP__OP_conv2d], in, 3, a, NULL);
+    cup_tensor *y = cup__op_call(g->c, &cup__rows[CUP__OP_conv2d], in, 3, &plain, NULL);
     return g->in[3] ? cup_add(g->c, y, g->in[3]) : y;
 }
 

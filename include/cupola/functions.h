@@ -153,10 +153,23 @@ CUP_API cup_tensor *cup_avg_pool3d(cup_context *c, cup_tensor *x, const int64_t 
 CUP_API cup_status cup_max_pool2d_indices(cup_context *c, cup_tensor *x, const int64_t *window,
                                           int window_count, const cup_max_pool2d_options *options,
                                           cup_tensor **y, cup_tensor **indices);
+/* The same of cup_max_pool1d, with places in the line, and of cup_max_pool3d, with places as
+ * (depth height + row) width + column. */
+CUP_API cup_status cup_max_pool1d_indices(cup_context *c, cup_tensor *x, int64_t window,
+                                          const cup_max_pool2d_options *options, cup_tensor **y,
+                                          cup_tensor **indices);
+CUP_API cup_status cup_max_pool3d_indices(cup_context *c, cup_tensor *x, const int64_t *window,
+                                          int window_count, const cup_max_pool2d_options *options,
+                                          cup_tensor **y, cup_tensor **indices);
 /* Zeros [N,C,height,width], or [N,height,width,C] with channels_last, but what x has at the places
  * in its plane that the indices, of the shape of x, give; added up where several give one. */
 CUP_API cup_tensor *cup_max_unpool2d(cup_context *c, cup_tensor *x, cup_tensor *indices,
                                      int64_t height, int64_t width, bool channels_last);
+/* The same along one dimension, and along three, of this depth, height and width. */
+CUP_API cup_tensor *cup_max_unpool1d(cup_context *c, cup_tensor *x, cup_tensor *indices,
+                                     int64_t length, bool channels_last);
+CUP_API cup_tensor *cup_max_unpool3d(cup_context *c, cup_tensor *x, cup_tensor *indices,
+                                     const int64_t *size, bool channels_last);
 
 /* cup_fft of real numbers [..], n of them along the axis: the n / 2 + 1 first results, [..,2]; the
  * others are conjugate complex to these. */

@@ -60,30 +60,59 @@ cup_status cup_max_pool2d_indices(cup_context *c, cup_tensor *x, const int64_t *
     return cup_error(c);
 }
 
-cup_tensor *cup_max_unpool2d(cup_context *c, cup_tensor *x, cup_tensor *indices, int64_t height,
-                             int64_t width, bool channels_last)
+/* Along one to three sides. */
+static cup_tensor *unpool(cup_context *c, const char *name, cup_tensor *x, cup_tensor *indices,
+                          int sides, const int64_t *size, bool last)
 {
-    static const char name[] = "max_unpool2d";
+    const int64_t most = (int64_t)1 << 29;
     if (!cup__function_begin(c, name, x) || !cup__function_begin(c, name, indices))
         return NULL;
     cup__shape own = cup__shape_of(x), places = cup__shape_of(indices);
-    const int64_t most = (int64_t)1 << 29;
-    if (x->ndim != 4 || !cup__shape_equal(&own, &places) || height < 1 || width < 1 ||
-        height > most || width > most) {
+    bool fits = x->ndim == 2 + sides && cup__shape_equal(&own, &places);
+    int64_t in = 1, out = 1, whole[5] = {0};
+    for (int d = 0; d < sides && fits; d++) {
+        fits = size[d] >= 1 && size[d] <= most && !__builtin_mul_overflow(out, size[d], &out);
+        in *= x->shape[d + (last ? 1 : 2)];
+        whole[d + (last ? 1 : 2)] = size[d];
+    }
+    if (!fits) {
         cup_fail(c, CUP_SHAPE,
-                 "%s: x must have four dimensions and an index for each element, and the sides of "
+                 "%s: x must have %d dimensions and an index for each element, and the sides of "
                  "the result must be from 1 to 2^29",
-                 name);
+                 name, 2 + sides);
         return NULL;
     }
     const int64_t *s = x->shape;
-    int64_t planes = channels_last ? s[0] : s[0] * s[1], inner = channels_last ? s[3] : 1;
-    const int64_t shape[] = {planes, channels_last ? s[1] * s[2] : s[2] * s[3], inner};
-    const int64_t image[] = {planes, height * width, inner};
+    int64_t planes = last ? s[0] : s[0] * s[1], inner = last ? s[1 + sides] : 1;
+    whole[0] = s[0];
+    whole[last ? 1 + sides : 1] = s[last ? 1 + sides : 1];
+    const int64_t shape[] = {planes, in, inner}, image[] = {planes, out, inner};
     cup_tensor *y = cup_scatter_add(c, cup_zeros(c, x->dtype, 3, image),
                                     cup_reshape(c, indices, 3, shape),
                                     cup_reshape(c, x, 3, shape), 1);
-    return cup_reshape(c, y, 4,
-                       channels_last ? (int64_t[]){s[0], height, width, s[3]}
-                                     : (int64_t[]){s[0], s[1], height, width});
+    return cup_reshape(c, y, 2 + sides, whole);
+}
+
+cup_tensor *cup_max_unpool1d(cup_context *c, cup_tensor *x, cup_tensor *indices, int64_t length,
+                             bool channels_last)
+{
+    return unpool(c, "max_unpool1d", x, indices, 1, &length, channels_last);
+}
+
+cup_tensor *cup_max_unpool2d(cup_context *c, cup_tensor *x, cup_tensor *indices, int64_t height,
+                             int64_t width, bool channels_last)
+{
+    const int64_t size[] = {height, width};
+    return unpool(c, "max_unpool2d", x, indices, 2, size, channels_last);
+}
+
+cup_tensor *cup_max_unpool3d(cup_context *c, cup_tensor *x, cup_tensor *indices,
+                             const int64_t *size, bool channels_last)
+{
+    static const char name[] = "max_unpool3d";
+    if (size)
+        return unpool(c, name, x, indices, 3, size, channels_last);
+    if (cup__function_begin(c, name, x))
+        cup_fail(c, CUP_ARGUMENT, "%s: the depth, height and width of the result are NULL", name);
+    return NULL;
 }

@@ -118,8 +118,8 @@ static cup_tensor *pool_line(cup_context *c, const pooling *p, cup_tensor *x, cu
 
 /* Of the places in planes of height and width, and of those among the depths of such pooled planes,
  * the places in space. -1 is none. */
-static cup_tensor *join_places(cup_context *c, cup_tensor *planes, cup_tensor *depths, int64_t plane,
-                               int64_t pooled)
+static cup_tensor *join_places(cup_context *c, cup_tensor *planes, cup_tensor *depths,
+                               int64_t plane, int64_t pooled)
 {
     cup_tensor *none = cup__single(c, CUP_I64, -1), *zero = cup__single(c, CUP_I64, 0);
     cup_tensor *there = cup_where(c, cup_less(c, depths, zero), zero, depths);

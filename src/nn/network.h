@@ -52,7 +52,7 @@ typedef struct cup__network_shape {
 typedef struct cup__network_step {
     cup__step_kind kind;
     int64_t window, stride, padding;
-    bool folded;        /* a conv with the batchnorm that stood behind it; its tensors are its own */
+    bool folded;        /* a conv with the batchnorm behind it, whose tensors are the step's */
     cup_tensor *tensor; /* of scale, classtoken and positions */
     union {
         cup_layer layer; /* what the others begin with */

@@ -50,7 +50,8 @@ static draw drawn(int sides)
 static int64_t offset_of(const draw *d, int64_t n, int64_t k, int64_t place)
 {
     int64_t places = d->in[0] * d->in[1] * d->in[2];
-    return d->last ? (n * places + place) * d->channels + k : (n * d->channels + k) * places + place;
+    return d->last ? (n * places + place) * d->channels + k
+                   : (n * d->channels + k) * places + place;
 }
 
 /* The place that a window takes; it begins at those numbers. */

@@ -53,10 +53,12 @@ TEST(conv_padding_modes)
     for (int mode = CUP_PADDING_MODE_REFLECT; mode <= CUP_PADDING_MODE_CIRCULAR; mode++) {
         cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
         cup_padding_mode own = (cup_padding_mode)mode;
-        cup_tensor *x = drawn(c, 4, (int64_t[]){2, 3, 6, 7}), *w = drawn(c, 4, (int64_t[]){4, 3, 3, 2});
+        cup_tensor *x = drawn(c, 4, (int64_t[]){2, 3, 6, 7});
+        cup_tensor *w = drawn(c, 4, (int64_t[]){4, 3, 3, 2});
         cup_tensor *cube = drawn(c, 5, (int64_t[]){1, 2, 4, 5, 3});
         cup_tensor *wide = drawn(c, 5, (int64_t[]){3, 2, 3, 2, 1});
-        cup_tensor *line = drawn(c, 3, (int64_t[]){2, 3, 9}), *k = drawn(c, 3, (int64_t[]){2, 3, 3});
+        cup_tensor *line = drawn(c, 3, (int64_t[]){2, 3, 9});
+        cup_tensor *k = drawn(c, 3, (int64_t[]){2, 3, 3});
         cup_tensor *const leaves[] = {x, w, cube, wide, line, k};
         for (int i = 0; i < 6; i++)
             cup_require_grad(leaves[i]);
@@ -117,7 +119,8 @@ TEST(conv_joins_what_stands_behind_it)
         if (own == CUP_ACTIVATION_SWIGLU)
             continue;
         cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
-        cup_tensor *x = drawn(c, 4, (int64_t[]){2, 3, 6, 7}), *w = drawn(c, 4, (int64_t[]){4, 3, 3, 3});
+        cup_tensor *x = drawn(c, 4, (int64_t[]){2, 3, 6, 7});
+        cup_tensor *w = drawn(c, 4, (int64_t[]){4, 3, 3, 3});
         cup_tensor *b = drawn(c, 1, (int64_t[]){4}), *r = drawn(c, 4, (int64_t[]){2, 4, 6, 7});
         cup_tensor *const leaves[] = {x, w, b, r};
         const cup_conv2d_options plain = {.size = sizeof plain, .padding = CUP_INTS(1)};

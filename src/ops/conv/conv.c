@@ -5,7 +5,6 @@
 
 #include "dispatch/attributes.h"
 #include "kernels/product_call.cuh"
-#include "ops/conv/conv_numbers.h"
 
 /* Channels of the image and of the result, and what the weight takes of the first. */
 static cup_status check_channels(cup__call *call, const cup__conv_numbers *n, int64_t images,

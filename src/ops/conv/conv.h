@@ -2,7 +2,7 @@
 #ifndef CUP_OPS_CONV_CONV_H
 #define CUP_OPS_CONV_CONV_H
 
-#include "dispatch/op.h"
+#include "dispatch/attributes.h"
 #include "ops/conv/conv_call.cuh"
 
 /* The `kind` of these ops: which part, and CUP__CONV3 more of those with a depth. */
@@ -48,6 +48,21 @@ static inline cup_tensor *cup__conv_residual(const cup__call *call)
 {
     return call->in_count == 4 ? call->in[3] : NULL;
 }
+
+/* Along depth, height and width, or the last two of these. */
+typedef struct cup__conv_numbers {
+    int dims;
+    int64_t stride[3], dilation[3], padding[3][2]; /* before and behind */
+    int64_t groups, in[3], kernel[3], out[3];
+    bool same;
+} cup__conv_numbers;
+
+/* What the attributes of all these ops share. */
+cup__conv2d_attributes cup__conv_attributes(const cup__call *call);
+
+/* Those of a call in its inference, and after it. */
+cup_status cup__conv_check(cup__call *call, cup__conv_numbers *n);
+cup__conv_numbers cup__conv_numbers_of(const cup__call *call);
 
 cup_status cup__conv_infer(cup__call *call);
 cup_status cup__conv_input_infer(cup__call *call);

@@ -5,7 +5,7 @@
 #include "cupola/grad.h"
 #include "cupola/ops.h"
 #include "dispatch/attributes.h"
-#include "ops/conv/conv_numbers.h"
+#include "ops/conv/conv.h"
 #include "ops/shape/copy.h"
 
 typedef struct planes {

@@ -10,7 +10,6 @@
 #include "cuda/gpu.h"
 #include "dispatch/memo.h"
 #include "ops/conv/conv_cudnn.h"
-#include "ops/conv/conv_numbers.h"
 #include "ops/shape/copy.h"
 
 #define PROBLEM_SLOTS 64

@@ -1,5 +1,5 @@
 /* What the attributes of a convolution say, and the sizes of all its tensors. */
-#include "ops/conv/conv_numbers.h"
+#include "ops/conv/conv.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* The specifications of convolutions: direct sums, written as they are defined. */
-#include "ops/conv/conv_numbers.h"
+#include "ops/conv/conv.h"
 
 #include <string.h>
 

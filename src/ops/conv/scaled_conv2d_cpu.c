@@ -7,7 +7,6 @@
 #include "base/parallel.h"
 #include "dispatch/attributes.h"
 #include "ops/conv/conv.h"
-#include "ops/conv/conv_numbers.h"
 #include "ops/lowbit/scaled.h"
 
 #define GRAIN (1 << 16) /* products in a piece of work */

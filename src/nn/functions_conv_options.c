@@ -5,7 +5,7 @@
 
 #include "dispatch/attributes.h"
 #include "dispatch/call.h"
-#include "ops/conv/conv_numbers.h"
+#include "ops/conv/conv.h"
 #include "tensor/context.h"
 
 static cup__conv2d_attributes attributes_of(const cup_conv2d_options *o)

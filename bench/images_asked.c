@@ -1,6 +1,6 @@
 /* How many images a second a network that is known by name looks at, of 224 x 224, in bf16, that
- * lie on the device: as it was trained, and with its batchnorms folded; call by call, and as a graph
- * on a GPU. Says by how much the two differ, as a part of the largest number.
+ * lie on the device: as it was trained, and with its batchnorms folded; call by call, and as a
+ * graph on a GPU. Says by how much the two differ, as a part of the largest number.
  * Build and run: make build/bench/images_asked && build/bench/images_asked [device [network
  * [seconds [batch...]]]]; bench/images_asked_peer.py is the same in PyTorch. */
 #include <math.h>

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "dispatch/attributes.h"
-#include "kernels/product_call.cuh"
+#include "ops/matmul/epilogues.h"
 
 /* Channels of the image and of the result, and what the weight takes of the first. */
 static cup_status check_channels(cup__call *call, const cup__conv_numbers *n, int64_t images,
@@ -141,12 +141,9 @@ static void take_scales(cup__conv *v, const cup__call *call)
 
 static void take_join(cup__conv *v, const cup__call *call)
 {
-    static const int of[] = {[CUP_ACTIVATION_RELU] = PRODUCT_RELU,
-                             [CUP_ACTIVATION_GELU] = PRODUCT_GELU,
-                             [CUP_ACTIVATION_SILU] = PRODUCT_SILU};
-    const cup__conv2d_join_attributes *a = call->attributes;
+    const cup__epilogue *e = cup__conv_follower(call);
     const cup_tensor *residual = cup__conv_residual(call);
-    v->activation = of[a->activation];
+    v->activation = e ? e->activation : 0;
     v->residual = residual ? residual->data : NULL;
     for (int d = 0; d < 4 && residual; d++)
         v->residual_step[d] = residual->stride[d];

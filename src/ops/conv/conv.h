@@ -78,6 +78,9 @@ bool cup__conv_words(const cup__call *call, bool similar, struct cup__text *to);
 extern const cup__impl cup__conv_impls[], cup__conv_weight_impls[], cup__conv3d_impls[];
 extern const cup__impl cup__scaled_conv_impls[], cup__conv_join_impls[];
 
+/* What its activation is, in the table of epilogues; NULL: none. */
+const struct cup__epilogue *cup__conv_follower(const cup__call *call);
+
 /* What conv2d_join consists of, one after the other, into its result. */
 cup_status cup__conv_join_compose(cup__call *call);
 

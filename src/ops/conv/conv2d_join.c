@@ -3,34 +3,24 @@
 #include <string.h>
 
 #include "dispatch/attributes.h"
-#include "kernels/product_call.cuh"
-#include "ops/activation/gelu.h"
-#include "ops/activation/silu.h"
 #include "ops/conv/conv.h"
 #include "ops/matmul/epilogues.h"
 #include "ops/shape/copy.h"
 
 typedef cup__conv2d_join_attributes attributes;
 
-/* An activation that a pass can have: its op, that of its gradient, and its value. */
-typedef struct follower {
-    int op, grad_op;
-    double (*value)(double x);
-} follower;
-
-static double relu(double x)
+/* The table of epilogues says what an activation is, in the rows of linear layers. */
+static const cup__epilogue *of_activation(int activation)
 {
-    return x < 0 ? 0 : x;
+    static const cup__op *const rows[] = {[CUP_ACTIVATION_RELU] = &cup__op_linear_relu,
+                                          [CUP_ACTIVATION_GELU] = &cup__op_linear_gelu,
+                                          [CUP_ACTIVATION_SILU] = &cup__op_linear_silu};
+    return activation ? rows[activation]->epilogue : NULL;
 }
 
-static const follower followers[] = {
-    [CUP_ACTIVATION_RELU] = {CUP__OP_relu, CUP__OP_relu_grad, relu},
-    [CUP_ACTIVATION_GELU] = {CUP__OP_gelu, CUP__OP_gelu_grad, cup__gelu},
-    [CUP_ACTIVATION_SILU] = {CUP__OP_silu, CUP__OP_silu_grad, cup__silu}};
-
-static const follower *follower_of(const attributes *a)
+const cup__epilogue *cup__conv_follower(const cup__call *call)
 {
-    return a->activation ? &followers[a->activation] : NULL;
+    return of_activation(((const attributes *)call->attributes)->activation);
 }
 
 static cup_status infer(cup__call *call)
@@ -52,7 +42,7 @@ static cup_status infer(cup__call *call)
 /* Of sums that are not rounded before. */
 static cup_status specification(cup__call *call)
 {
-    const follower *f = follower_of(call->attributes);
+    const cup__epilogue *e = cup__conv_follower(call);
     cup_tensor *y = call->out[0];
     const cup_tensor *residual = call->in[3];
     cup__shape shape = call->result[0];
@@ -63,7 +53,7 @@ static cup_status specification(cup__call *call)
     for (int64_t i = 0; i < y->count && status == CUP_OK; i++) {
         double v = cup__load(sums, i);
         v += residual ? cup__load(residual, cup__offset_of(residual, i)) : 0;
-        cup__store(y, cup__offset_of(y, i), f ? f->value(v) : v);
+        cup__store(y, cup__offset_of(y, i), e ? e->value(v, 0) : v);
     }
     cup_tensor_free(sums);
     return status;
@@ -78,11 +68,11 @@ static cup_tensor *turned(cup_context *c, cup_tensor *t)
 /* What follows the sums in y, all of which lies row by row. */
 static cup_status follow(cup__call *call, cup_tensor *y, cup_tensor *residual)
 {
-    const follower *f = follower_of(call->attributes);
+    const cup__epilogue *e = cup__conv_follower(call);
     cup_tensor *in[] = {y, residual};
     if (residual)
         CUP_TRY(cup__call_into(call->c, CUP__OP_add, in, 2, NULL, y));
-    return f ? cup__call_into(call->c, f->op, in, 1, NULL, y) : CUP_OK;
+    return e ? cup__call_into(call->c, e->op, in, 1, NULL, y) : CUP_OK;
 }
 
 /* Those of conv2d, as which they begin. */
@@ -130,13 +120,12 @@ cup_status cup__conv_join_compose(cup__call *call)
     return call->c->error.status;
 }
 
-/* What the activation gets, made once more where its gradient asks for that. */
-static cup_tensor *before(const cup__grad *g)
+/* What the activation gets, made once more where its gradient does not ask for the result. */
+static cup_tensor *before(const cup__grad *g, const cup__epilogue *e)
 {
-    const attributes *a = g->attributes;
-    const cup__conv2d_attributes plain = plain_of(a);
+    const cup__conv2d_attributes plain = plain_of(g->attributes);
     cup_tensor *in[] = {g->in[0], g->in[1], g->in[2]};
-    if (a->activation == CUP_ACTIVATION_RELU)
+    if (e->by_result)
         return g->out[0];
     cup_tensor *y = cup__op_call(g->c, &cup__rows[CUP__OP_conv2d], in, 3, &plain, NULL);
     return g->in[3] ? cup_add(g->c, y, g->in[3]) : y;
@@ -163,20 +152,19 @@ static cup_status spread(cup__grad *g, cup_tensor *dy)
 
 static cup_status gradient(cup__grad *g)
 {
-    const follower *f = follower_of(g->attributes);
+    const cup__epilogue *e = of_activation(((const attributes *)g->attributes)->activation);
     cup_tensor *dy = g->d_out[0];
-    if (f)
-        dy = cup__op_call(g->c, &cup__rows[f->grad_op], (cup_tensor *[]){before(g), dy}, 2, NULL,
-                          NULL);
+    if (e)
+        dy = cup__epilogue_back(g->c, e, before(g, e), dy, NULL);
     return dy ? spread(g, dy) : g->c->error.status;
 }
 
 static cup_status composed(cup__grad *g)
 {
-    const follower *f = follower_of(g->attributes);
-    cup_tensor *d[1] = {g->d_out[0]}, *at = f ? before(g) : NULL;
-    if (f && at)
-        cup__composed_of(g->c, &cup__rows[f->op], &at, 1, at, g->d_out[0], d);
+    const cup__epilogue *e = of_activation(((const attributes *)g->attributes)->activation);
+    cup_tensor *d[1] = {g->d_out[0]}, *at = e ? before(g, e) : NULL;
+    if (at)
+        cup__composed_of(g->c, &cup__rows[e->op], &at, 1, at, g->d_out[0], d);
     return d[0] ? spread(g, d[0]) : g->c->error.status;
 }
 

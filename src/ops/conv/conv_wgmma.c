@@ -179,11 +179,12 @@ static cup_status launch(cup__conv_work *w)
     if (!kernel)
         return w->c->error.status;
     int64_t units = w->argument.all.units, most = multiprocessors / plan->cluster_m;
-    cup__grid grid = {.x = (units < most || plan->cluster_k ? units : most) * plan->cluster_m,
+    bool all = units < most || plan->cluster_k;
+    cup__grid grid = {.x = (all ? units : most) * plan->cluster_m,
                       .threads = 128 * (plan->consumers + 1),
                       .shared = cup__wgmma_shared(&w->p, plan),
                       .cluster = plan->cluster_k ? plan->cluster_k : plan->cluster_m,
-                      .dependent = beside,
+                      .dependent = beside || all, /* as launches of products are */
                       .waits = w->argument.all.arrived != NULL};
     if (w->p.kind)
         return cup__launch(gpu, kernel, grid, CUP__ARG(w->a), CUP__ARG(w->b), CUP__ARG(w->y),

@@ -13,7 +13,7 @@ DTYPES = {"f32": (0, torch.float32), "f64": (1, torch.float64), "f16": (2, torch
           "u8": (6, torch.uint8), "bool": (7, torch.bool), "i8": (8, torch.int8)}
 CODES = {kind: code for code, kind in DTYPES.values()}
 KINDS = {code: kind for code, kind in DTYPES.values()}
-ROW = re.compile(r'^OP\((\w+), \((.*?)\), \((.*?)\), \((.*?)\),', re.M)
+ROW = re.compile(r'^(?:OP|FUNCTION)\((\w+), \((.*?)\), \((.*?)\), \((.*?)\),', re.M)
 
 
 class Row:
@@ -38,7 +38,7 @@ class Ints(ctypes.Structure):
 
 TYPES = {"int": ctypes.c_int, "int64": ctypes.c_int64, "float": ctypes.c_double,
          "bool": ctypes.c_bool, "dtype": ctypes.c_int, "ints": Ints,
-         "tensor": ctypes.c_void_p}
+         "tensor": ctypes.c_void_p, "activation": ctypes.c_int, "padding_mode": ctypes.c_int}
 
 
 def options_of(row, given):

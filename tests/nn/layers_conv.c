@@ -58,6 +58,28 @@ TEST(layers_conv2d)
     cup_context_free(c);
 }
 
+TEST(layers_conv2d_of_padded_images)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    cup_parameters *list = cup_parameters_new(c, CUP_F32);
+    cup_tensor *x = cup_normal(c, CUP_F32, 4, (int64_t[]){2, 3, 6, 5}, 0, 1);
+    cup_conv2d_layer l;
+    EXPECT_INT(cup_conv2d_layer_new(
+                   &l, list, "conv", 3, 4, (int64_t[]){3}, 1,
+                   CUP_OPTIONS(cup_conv2d_layer_options, .padding = CUP_INTS(2),
+                               .padding_mode = CUP_PADDING_MODE_CIRCULAR,
+                               .activation = CUP_ACTIVATION_SIGMOID)), CUP_OK);
+    cup_tensor *residual = cup_normal(c, CUP_F32, 4, (int64_t[]){2, 4, 8, 7}, 0, 1);
+    cup_tensor *round = cup_pad_circular(c, x, (int64_t[]){0, 0, 2, 2}, 4,
+                                         (int64_t[]){0, 0, 2, 2}, 4);
+    cup_tensor *want = cup_conv2d(c, round, l.weight, l.bias, NULL);
+    expect_same(cup_conv2d_layer_call(&l, x), cup_sigmoid(c, want));
+    expect_same(cup_conv2d_layer_join(&l, x, residual),
+                cup_sigmoid(c, cup_add(c, want, residual)));
+    cup_parameters_free(list);
+    cup_context_free(c);
+}
+
 TEST(layers_conv2d_refuse_what_cannot_be)
 {
     cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));

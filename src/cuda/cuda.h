@@ -94,6 +94,12 @@ cup_status cup__clusters_at_once(cup__cuda *gpu, cup__kernel *kernel, const cup_
 /* Whether what was launched last is the kernel of this one's name. */
 bool cup__launched_last(const cup__cuda *gpu, const cup__kernel *kernel);
 
+/* Says which bytes the kernel that was launched last writes, all of them, once or a few times; it
+ * must let the next one start only when it has waited for the one before. And whether that is known
+ * and spares these bytes, so that a dependent kernel may read them before it waits. */
+void cup__launch_writes(cup__cuda *gpu, const void *data, int64_t bytes);
+bool cup__launched_spares(const cup__cuda *gpu, const void *data, int64_t bytes);
+
 /* Names the op on whose behalf the next launches happen, for logs and for the text of errors
  * that surface later. `op` is a literal. */
 void cup__cuda_op(cup__cuda *gpu, const char *op);

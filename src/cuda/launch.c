@@ -243,6 +243,31 @@ bool cup__launched_last(const cup__cuda *gpu, const cup__kernel *kernel)
     return gpu->launches > 0 && last && strcmp(last, kernel->name) == 0;
 }
 
+void cup__launch_writes(cup__cuda *gpu, const void *data, int64_t bytes)
+{
+    if (gpu->written.launches != gpu->launches)
+        gpu->written.count = 0;
+    gpu->written.launches = gpu->launches;
+    int i = gpu->written.count;
+    if (!data || i > CUP__WRITES)
+        return;
+    gpu->written.count++; /* over CUP__WRITES where there are more than are known */
+    if (i == CUP__WRITES)
+        return;
+    gpu->written.from[i] = data;
+    gpu->written.to[i] = gpu->written.from[i] + bytes;
+}
+
+bool cup__launched_spares(const cup__cuda *gpu, const void *data, int64_t bytes)
+{
+    const char *from = data, *to = from + bytes;
+    bool spares = gpu->launches > 0 && gpu->written.launches == gpu->launches &&
+                  gpu->written.count <= CUP__WRITES;
+    for (int i = 0; spares && i < gpu->written.count; i++)
+        spares = to <= gpu->written.from[i] || gpu->written.to[i] <= from;
+    return spares;
+}
+
 cup_status cup__launch_foreign(cup__cuda *gpu, const char *what)
 {
     cup__cuda_note(gpu, what);

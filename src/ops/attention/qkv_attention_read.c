@@ -297,7 +297,14 @@ static cup_status run_texts(cup__call *call)
                          {"TURNED", r.rope.base > 0}};
     const int count = (int)(sizeof knobs / sizeof *knobs);
     cup__kernel *kernel = cup__kernel_get(gpu, "qkv_read_texts.cu", "read_texts", knobs, count);
-    return kernel ? cup__launch(gpu, kernel, grid, CUP__ARG(argument)) : call->c->error.status;
+    if (!kernel)
+        return call->c->error.status;
+    CUP_TRY(cup__launch(gpu, kernel, grid, CUP__ARG(argument)));
+    const cup_tensor *written[] = {r.keys, r.values, r.o};
+    for (int i = 0; i < 3; i++)
+        cup__launch_writes(gpu, written[i]->data,
+                           written[i]->count * cup_dtype_size(written[i]->dtype));
+    return CUP_OK;
 }
 
 static cup_status run_cuda(cup__call *call)

@@ -31,6 +31,11 @@ const char *cup__product_stream_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_stream(cup__call *call, const cup__product *p);
 const char *cup__product_stream_best_refuses(cup_context *c, const cup__product *p);
 
+/* Our kernel for more than a handful of rows and up to 64 on Hopper, where all weights have room in
+ * the card's shared memory at once. */
+const char *cup__product_resident_refuses(cup_context *c, const cup__product *p);
+cup_status cup__product_resident(cup__call *call, const cup__product *p);
+
 /* Our kernel for the tensor cores of cards from Turing on. */
 const char *cup__product_mma_refuses(cup_context *c, const cup__product *p);
 cup_status cup__product_mma(cup__call *call, const cup__product *p);

@@ -111,6 +111,7 @@ IMPLEMENTATION(blas)
 IMPLEMENTATION(blocked)
 CUDA_IMPLEMENTATION(rows)
 CUDA_IMPLEMENTATION(stream)
+CUDA_IMPLEMENTATION(resident)
 CUDA_IMPLEMENTATION(wgmma)
 CUDA_IMPLEMENTATION(cublaslt)
 CUDA_IMPLEMENTATION(mma)
@@ -212,6 +213,8 @@ const cup__impl cup__product_impls[] = {
     {.name = "rows", .place = CUP__CUDA, CUP__THRESHOLDS(4, 8, 16),
      .strided = true, .refuses = refuses_rows,
      .run = run_rows},
+    {.name = "resident", .place = CUP__CUDA, CUP__THRESHOLDS(16, 64, 256, 512), .strided = true,
+     .refuses = refuses_resident, .run = run_resident},
     {.name = "wgmma_best", .place = CUP__CUDA, CUP__THRESHOLDS(64, 128, 192, 256),
      .strided = true, .eager = true, .refuses = refuses_wgmma_best,
      .run = run_wgmma},

@@ -149,10 +149,16 @@ cup_status cup__layernorm_cuda(cup__call *call)
     void *x = n.x->data, *residual = cup__data_of(n.residual), *gamma = cup__data_of(n.gamma);
     void *beta = cup__data_of(n.beta), *y = n.y->data, *sum = cup__data_of(n.sum);
     void *mean = cup__data_of(n.mean), *rstd = cup__data_of(n.rstd);
-    return cup__launch(gpu, kernel, grid, CUP__ARG(x), CUP__ARG(residual), CUP__ARG(gamma),
-                       CUP__ARG(beta), CUP__ARG(y), CUP__ARG(sum), CUP__ARG(mean), CUP__ARG(rstd),
-                       CUP__ARG(n.rows), CUP__ARG(width),
-                       number_of(&eps, n.eps, n.x->dtype == CUP_F64));
+    CUP_TRY(cup__launch(gpu, kernel, grid, CUP__ARG(x), CUP__ARG(residual), CUP__ARG(gamma),
+                        CUP__ARG(beta), CUP__ARG(y), CUP__ARG(sum), CUP__ARG(mean),
+                        CUP__ARG(rstd), CUP__ARG(n.rows), CUP__ARG(width),
+                        number_of(&eps, n.eps, n.x->dtype == CUP_F64)));
+    const cup_tensor *written[] = {n.y, n.sum, n.mean, n.rstd};
+    for (int i = 0; i < 4; i++)
+        if (written[i])
+            cup__launch_writes(gpu, written[i]->data,
+                               written[i]->count * cup_dtype_size(written[i]->dtype));
+    return CUP_OK;
 }
 
 /* The launches of one backward call: what they have in common. */

@@ -253,7 +253,7 @@ static const cup__sample plain_samples[] = {
     {"0x3x5 4x5 4", NULL},    {"2x0x8 16x8 16", NULL}, {"3x5 0x5 0", NULL},
     {"2x3x0 4x0 -", NULL},    {"9x8 16x8 16", NULL},   {"17x16 8x16 -", NULL},
     {"3x20x64 130x64 130", NULL}, {"5x24 12x24 12", NULL}, {"33x20 36x20 36", NULL},
-    {"60x104 642x104 642", NULL}, {"64x200 400x200 400", NULL}, {"2x16x72 1026x72 -", NULL},
+    {"60x104 642x104 642", NULL}, {"20x200 336x200 336", NULL}, {"2x16x72 1026x72 -", NULL},
     {NULL, NULL}};
 static const cup__sample activated_samples[] = {
     {"0x5 3x5 3", NULL},      {"4x0 3x0 3", NULL},           {"7 5x7 5", NULL},
@@ -261,7 +261,7 @@ static const cup__sample activated_samples[] = {
     {"2x33x65 129x65 129", NULL}, {"130x72 520x72 520", NULL}, {"130x72 520x72 -", NULL},
     {"0x3x5 4x5 4", NULL},    {"3x5 0x5 0", NULL},           {"2x3x0 4x0 -", NULL},
     {"9x8 16x8 16", NULL},    {"3x20x64 130x64 130", NULL},  {"17x16 8x16 -", NULL},
-    {"60x104 642x104 642", NULL}, {"64x200 400x200 400", NULL}, {NULL, NULL}};
+    {"60x104 642x104 642", NULL}, {"20x200 336x200 336", NULL}, {NULL, NULL}};
 static const cup__sample gated_samples[] = {
     {"0x5 4x5 4", NULL},      {"4x0 6x0 6", NULL},           {"7 6x7 6", NULL},
     {"1x1 2x1 2", NULL},      {"3x5 18x5 -", NULL},          {"2x33x65 130x65 130", NULL},

@@ -8,9 +8,18 @@
 
 /* Knobs: LONG, BLOCKS (that run at once on a multiprocessor), DEPENDENT (see rows.cuh). */
 
-DEVICE void begin()
+/* Weights are not in the L2 cache when a token is written: they come while the kernel in front
+ * ends. */
+DEVICE void begin(const P *gammas, const P *betas, int width)
 {
 #if DEPENDENT
+    const int line = 128 / sizeof(P);
+    for (int at = threadIdx.x * line; at < width; at += THREADS * line) {
+        if (gammas)
+            ask_l2(gammas + at);
+        if (betas)
+            ask_l2(betas + at);
+    }
     wait_for_previous_kernel();
     let_next_kernel_start();
 #endif
@@ -29,7 +38,7 @@ layernorm_fwd(const T *x, const T *residual, const P *gammas, const P *betas, T 
 {
     int64_t row = (int64_t)blockIdx.x * GROUPS + threadIdx.x / GROUP, first = row * width;
     extent e = extent_of(first, width, 0);
-    begin();
+    begin(gammas, betas, width);
     if (row >= rows)
         e.end = 0; /* a group without a row only takes part in the reductions */
     row_in r;
@@ -98,7 +107,7 @@ layernorm_fwd(const T *x, const T *residual, const P *gamma, const P *beta, T *y
 {
     int64_t row = (int64_t)blockIdx.x * GROUPS + threadIdx.x / GROUP, first = row * width;
     int span = row < rows ? width : 0; /* a group without a row only takes part in the reductions */
-    begin();
+    begin(gamma, beta, width);
     row_of_x r = {x, residual, sum};
     real mean = 0;
     if (CENTRED) {

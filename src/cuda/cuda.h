@@ -35,6 +35,8 @@ const cup__gpu_facts *cup__cuda_facts(const cup__cuda *gpu);
 cup_status cup__cuda_look(cup__error *error, int index, cup__gpu_facts *out);
 
 CUstream cup__cuda_stream(const cup__cuda *gpu);
+/* The same for others, who may queue work of their own on it from then on. */
+CUstream cup__cuda_stream_shown(cup__cuda *gpu);
 
 /* A knob becomes -Dname=value when the kernel is compiled. */
 typedef struct cup__knob {
@@ -96,7 +98,8 @@ bool cup__launched_last(const cup__cuda *gpu, const cup__kernel *kernel);
 
 /* Says which bytes the kernel that was launched last writes, all of them, once or a few times; it
  * must let the next one start only when it has waited for the one before. And whether that is known
- * and spares these bytes, so that a dependent kernel may read them before it waits. */
+ * and spares these bytes, so that a dependent kernel may read them before it waits; never where
+ * others know the stream, who may launch kernels between. */
 void cup__launch_writes(cup__cuda *gpu, const void *data, int64_t bytes);
 bool cup__launched_spares(const cup__cuda *gpu, const void *data, int64_t bytes);
 

@@ -360,6 +360,12 @@ CUstream cup__cuda_stream(const cup__cuda *gpu)
     return gpu->stream;
 }
 
+CUstream cup__cuda_stream_shown(cup__cuda *gpu)
+{
+    gpu->shown = true;
+    return gpu->stream;
+}
+
 void cup__cuda_op(cup__cuda *gpu, const char *op)
 {
     gpu->op = op;

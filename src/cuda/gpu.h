@@ -17,6 +17,7 @@ struct cup__cuda {
     CUdevice handle;
     CUcontext context;
     CUstream stream;     /* what is queued goes here */
+    bool shown;          /* the stream, to others: what is launched on it is not all known */
     CUstream own_stream; /* what it was at first, and is unless a caller's is used */
     bool virtual_memory; /* the driver and the card can map memory into reserved addresses */
     bool clusters;

@@ -261,7 +261,7 @@ void cup__launch_writes(cup__cuda *gpu, const void *data, int64_t bytes)
 bool cup__launched_spares(const cup__cuda *gpu, const void *data, int64_t bytes)
 {
     const char *from = data, *to = from + bytes;
-    bool spares = gpu->launches > 0 && gpu->written.launches == gpu->launches &&
+    bool spares = !gpu->shown && gpu->launches > 0 && gpu->written.launches == gpu->launches &&
                   gpu->written.count <= CUP__WRITES;
     for (int i = 0; spares && i < gpu->written.count; i++)
         spares = to <= gpu->written.from[i] || gpu->written.to[i] <= from;

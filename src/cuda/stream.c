@@ -43,6 +43,7 @@ cup_status cup__cuda_use(cup__cuda *gpu, CUstream stream)
     if (next == gpu->stream)
         return CUP_OK;
     CUP_TRY(join(gpu, gpu->stream, next));
+    gpu->shown = true; /* to its owner */
     gpu->stream = next;
     return CUP_OK;
 }

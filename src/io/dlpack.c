@@ -109,7 +109,7 @@ int64_t cup_dlpack_stream(cup_context *c)
 {
     if (!c || c->closed || !c->device || !c->device->is_cuda)
         return -1;
-    return (int64_t)(uintptr_t)cup__cuda_stream(cup__cuda_of(c->device));
+    return (int64_t)(uintptr_t)cup__cuda_stream_shown(cup__cuda_of(c->device));
 }
 
 /* In. */

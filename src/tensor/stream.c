@@ -180,5 +180,5 @@ void *cup_stream_handle(const cup_context *c)
 {
     if (!c || c->closed || !c->device || !c->device->is_cuda)
         return NULL;
-    return cup__cuda_stream(gpu_of(c));
+    return cup__cuda_stream_shown(gpu_of(c));
 }

@@ -29,8 +29,8 @@ static double now(void)
 
 static cup_tensor *normal(cup_context *c, int64_t rows, int64_t columns)
 {
-    return cup_normal(c, CUP_BF16, rows > 0 ? 2 : 1, (int64_t[]){rows > 0 ? rows : columns, columns},
-                      0, 0.03);
+    const int64_t shape[] = {rows > 0 ? rows : columns, columns};
+    return cup_normal(c, CUP_BF16, rows > 0 ? 2 : 1, shape, 0, 0.03);
 }
 
 static void run_links(cup_context *c, const chain *one, cup_tensor *x, cup_tensor *const *weight,

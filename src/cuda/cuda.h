@@ -96,10 +96,11 @@ cup_status cup__clusters_at_once(cup__cuda *gpu, cup__kernel *kernel, const cup_
 /* Whether what was launched last is the kernel of this one's name. */
 bool cup__launched_last(const cup__cuda *gpu, const cup__kernel *kernel);
 
-/* Says which bytes the kernel that was launched last writes, all of them, once or a few times; it
- * must let the next one start only when it has waited for the one before. And whether that is known
- * and spares these bytes, so that a dependent kernel may read them before it waits; never where
- * others know the stream, who may launch kernels between. */
+/* Says that the bytes which the kernel that was launched last writes are known, and are those that
+ * follow; `early` when it lets the next one start before it has waited for the one before. And
+ * whether all that may still run is known and spares these bytes, so that a dependent kernel may
+ * read them before it waits; never where others know the stream, who may launch kernels between. */
+void cup__launch_known(cup__cuda *gpu, bool early);
 void cup__launch_writes(cup__cuda *gpu, const void *data, int64_t bytes);
 bool cup__launched_spares(const cup__cuda *gpu, const void *data, int64_t bytes);
 

@@ -243,15 +243,22 @@ bool cup__launched_last(const cup__cuda *gpu, const cup__kernel *kernel)
     return gpu->launches > 0 && last && strcmp(last, kernel->name) == 0;
 }
 
-void cup__launch_writes(cup__cuda *gpu, const void *data, int64_t bytes)
+void cup__launch_known(cup__cuda *gpu, bool early)
 {
-    if (gpu->written.launches != gpu->launches)
+    bool after_known = gpu->written.launches + 1 == gpu->launches;
+    if (early && !after_known)
+        return;
+    if (!early)
         gpu->written.count = 0;
     gpu->written.launches = gpu->launches;
+}
+
+void cup__launch_writes(cup__cuda *gpu, const void *data, int64_t bytes)
+{
     int i = gpu->written.count;
-    if (!data || i > CUP__WRITES)
+    if (!data || i > CUP__WRITES || gpu->written.launches != gpu->launches)
         return;
-    gpu->written.count++; /* over CUP__WRITES where there are more than are known */
+    gpu->written.count++; /* over CUP__WRITES where there are more than are kept */
     if (i == CUP__WRITES)
         return;
     gpu->written.from[i] = data;

@@ -77,8 +77,8 @@ const char *cup__product_resident_refuses(cup_context *c, const cup__product *p)
         return "there is nothing to sum";
     if (p->m <= CUP__ROWS_STREAM_BEST || p->m > ROWS)
         return "it is for more than a handful of rows and up to 64";
-    if (!is_plain(p) || p->saving)
-        return "it has no batches, and no results but one";
+    if (!is_plain(p))
+        return "it has no batches, and does nothing but activations beside";
     if (p->n > INT32_MAX || p->n * p->k < WEIGHTS_LEAST || p->n % 2 || p->y.row % 2)
         return "the weights are small, or the result is not whole pairs";
     if (p->a.column != 1 || p->b.row != 1)
@@ -86,7 +86,7 @@ const char *cup__product_resident_refuses(cup_context *c, const cup__product *p)
     if (cup__product_vector(p, &p->a, p->a.row, p->k, 8) < 8 ||
         cup__product_vector(p, &p->b, p->b.column, p->k, 8) < 8)
         return "the lines of an input are not whole pieces of 16 bytes";
-    if ((uintptr_t)p->bias % 4 || (uintptr_t)p->y.data % 4)
+    if (((uintptr_t)p->bias | (uintptr_t)p->y.data | (uintptr_t)p->pre) % 4)
         return "the bias or the result starts between two places for pairs";
     return choose(p, facts->multiprocessors, &by) ? NULL
                                                   : "the weights do not fit the card's shared "
@@ -114,6 +114,7 @@ cup_status cup__product_resident(cup__call *call, const cup__product *p)
     cup__knob knobs[] = {{"CUP_T", p->dtype},       {"TILE_N", by.tile_n},
                          {"PARTS", by.parts},       {"TILES", by.tiles},
                          {"HAS_BIAS", p->bias != NULL},
+                         {"HAS_PRE", p->pre != NULL},
                          {"ACTIVATION", p->activation}};
     cup__kernel *kernel = cup__kernel_get(gpu, "resident.cu", "matmul_resident", knobs,
                                           sizeof knobs / sizeof *knobs);
@@ -123,6 +124,7 @@ cup_status cup__product_resident(cup__call *call, const cup__product *p)
                  cup__launched_spares(gpu, p->bias, p->bias ? p->n * 2 : 0);
     resident_call work = {.bias = p->bias,
                      .y = p->y.data,
+                     .pre = p->pre,
                      .y_row = p->y.row,
                      .m = (int)p->m,
                      .n = (int)p->n,
@@ -134,6 +136,8 @@ cup_status cup__product_resident(cup__call *call, const cup__product *p)
                       .dependent = true,
                       .shared = (int)shared_bytes(&by)};
     CUP_TRY(cup__launch(gpu, kernel, grid, CUP__ARG(a), CUP__ARG(b), CUP__ARG(work)));
+    cup__launch_known(gpu, ahead);
     cup__launch_writes(gpu, p->y.data, ((p->m - 1) * p->y.row + p->n) * 2);
+    cup__launch_writes(gpu, p->pre, ((p->m - 1) * p->y.row + p->n) * 2);
     return CUP_OK;
 }

@@ -13,7 +13,7 @@
 #include "tma.cuh"
 #include "wgmma.cuh"
 
-/* Knobs: TILE_N (16, 32, ...), PARTS (2, 4 or 8), TILES, ACTIVATION, HAS_BIAS. */
+/* Knobs: TILE_N (16, 32, ...), PARTS (2, 4 or 8), TILES, ACTIVATION, HAS_BIAS, HAS_PRE. */
 #define THREADS 128
 #define TILE_K 64
 #define A_BYTES (64 * 128)
@@ -135,9 +135,13 @@ DEVICE float2 bias_at(const resident_call &c, int column)
 
 DEVICE void put(const resident_call &c, int row, int column, float left, float right, float2 bias)
 {
-    if (row < c.m && column < c.n)
-        *(uint32_t *)((T *)c.y + row * c.y_row + column) =
-            pack(activated(left + bias.x), activated(right + bias.y), T());
+    if (row >= c.m || column >= c.n)
+        return;
+    left += bias.x;
+    right += bias.y;
+    if (HAS_PRE)
+        *(uint32_t *)((T *)c.pre + row * c.y_row + column) = pack(left, right, T());
+    *(uint32_t *)((T *)c.y + row * c.y_row + column) = pack(activated(left), activated(right), T());
 }
 
 /* Adds up vector i of all parts. */
@@ -194,8 +198,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         bias[e][1] = p[e].right ? bias_at(c, p[e].column + p[e].right) : bias[e][0];
     }
     cluster_gather();
+    let_next_kernel_start(); /* whose weights come while all before it end */
     wait_for_previous_kernel();
-    let_next_kernel_start();
     if (threadIdx.x == 0)
         bring(a, at, s, 0, 0);
     sums sum;

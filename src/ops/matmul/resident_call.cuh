@@ -5,7 +5,7 @@
 
 typedef struct resident_call {
     const void *bias; /* or null */
-    void *y;
+    void *y, *pre;   /* pre may be null, as y */
     long long y_row; /* elements */
     int m, n;
     int k_tiles;

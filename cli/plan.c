@@ -88,6 +88,7 @@ static void print_bytes(const plan_run *r, const cup_plan *p)
         {"in use at most, in a step", p->peak_bytes},
         {"in use at most, in an evaluation", p->evaluation_bytes},
         {"taken from the driver at most", p->held_bytes},
+        {"optimizer, in the host's memory", p->host_bytes}, /* where there is any */
     };
     const cup_training *a = &r->training;
     char text[32];
@@ -99,7 +100,7 @@ static void print_bytes(const plan_run *r, const cup_plan *p)
     printf("%s parameters; %lld texts of %lld tokens%s\n",
            progress_number((double)p->parameters, text), (long long)a->batch,
            (long long)a->model.context, again[p->recompute]);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    for (size_t i = 0; i < sizeof rows / sizeof *rows - !p->host_bytes; i++)
         printf("  %-34s %12s\n", rows[i].what, size((double)rows[i].bytes, text));
     printf("\n%-16s %-12s %10s %10s  %-5s %10s %10s %7s\n", "card", "recompute", "needs", "has",
            "fits", "a step", "tokens/s", "MFU");
@@ -144,6 +145,7 @@ static void write_row(cli_json *w, const plan_row *row)
     json_add_integer(w, "peak_bytes", p->peak_bytes);
     json_add_integer(w, "evaluation_bytes", p->evaluation_bytes);
     json_add_integer(w, "held_bytes", p->held_bytes);
+    json_add_integer(w, "host_bytes", p->host_bytes);
     json_add_number(w, "flops", p->flops);
     json_add_number(w, "seconds", p->seconds);
     json_add_number(w, "tokens_per_second", p->tokens_per_second);

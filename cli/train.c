@@ -168,6 +168,8 @@ static int run_with(train_run *r)
         code = cli_usage("--memory-page draws the memory of a GPU; this run is on the CPU");
     if (!code && r->given->tune && !cup_device_is_cuda(r->c))
         fprintf(stderr, "note: --tune measures on a GPU only; this run is on the CPU\n");
+    if (!code && r->given->offload && !cup_device_is_cuda(r->c))
+        fprintf(stderr, "note: --optimizer-offload is of a GPU; this run is on the CPU\n");
     if (!code && cup_tuning(r->c, r->given->tune) != CUP_OK)
         code = cli_report(r->c);
     if (!code && r->place.run.count > 1) {

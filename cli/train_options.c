@@ -198,6 +198,7 @@ static void apply_run(const cli_call *call, cup_training *t)
     if (call_has(call, "logits-memory"))
         t->logits_most = given->logits_memory << 20;
     TAKE("stochastic", optimizer.stochastic, stochastic);
+    t->optimizer.offload = given->offload;
     TAKE("evaluate-every", evaluate_every, evaluate_every);
     TAKE("evaluate-texts", evaluate_texts, evaluate_texts);
     TAKE("save-every", save_every, save_every);

@@ -43,6 +43,9 @@ typedef struct cup_optimizer_options {
     /* How much more they share out, see cup_optimizer_new: 2 gradients, 3 parameters too; else
      * nothing. */
     int stage;
+    bool offload; /* on a GPU: states, master copies and averages lie in pinned memory of the host,
+                     where steps read and change them over the bus; all bits are those without. On a
+                     CPU they are in the host's memory anyway */
 } cup_optimizer_options;
 
 /* A tensor to be trained, borrowed for as long as the optimizer lives. The name is copied. */

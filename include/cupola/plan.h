@@ -32,6 +32,8 @@ typedef struct cup_plan {
     cup_recompute_policy recompute; /* the training's; of AUTO the first of NONE, NORMS, POINTWISE
                                        and BLOCK that fits, or else BLOCK */
     int64_t recompute_blocks;       /* the training's; of AUTO as few as fit; 0: all */
+    int64_t host_bytes; /* of the host's memory, for an optimizer that is offloaded; then they are
+                           not among optimizer_bytes */
 } cup_plan;
 
 /* What the calls of one op in a step take. */

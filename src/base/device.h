@@ -14,6 +14,7 @@ typedef struct cup__memory_use {
     int64_t largest_free;              /* biggest block that is reserved and not in use */
     int64_t limit;                     /* 0: none */
     int64_t free, total;               /* of the whole device */
+    int64_t host;                      /* of the host's memory, see `pin` */
     int64_t allocations, cached;       /* calls, and those that asked the driver for nothing */
 } cup__memory_use;
 
@@ -24,6 +25,10 @@ typedef struct cup__device_calls {
     /* Memory aligned to 256 bytes. The tag is a literal naming what it is for. */
     cup_status (*allocate)(cup__device *device, size_t bytes, const char *tag, void **out);
     void (*release)(cup__device *device, void *memory);
+    /* The same of the host's memory, which ops use as their own, at the speed of the way there. NULL
+     * where all memory is the host's. `unpin` waits for what uses it. */
+    cup_status (*pin)(cup__device *device, size_t bytes, const char *tag, void **out);
+    void (*unpin)(cup__device *device, void *memory, size_t bytes);
     /* `write` returns when the host memory may be reused, `read` when it holds the bytes. `copy`
      * and `fill` are ordered with the other work of the context and may return before. */
     cup_status (*write)(cup__device *device, void *to, const void *host, size_t bytes);

@@ -93,6 +93,8 @@ typedef enum CUstream_flags {
     CU_STREAM_NON_BLOCKING = 1
 } CUstream_flags;
 
+enum { CU_MEMHOSTALLOC_DEVICEMAP = 2 };
+
 typedef enum CUevent_flags {
     CU_EVENT_DEFAULT = 0,
     CU_EVENT_BLOCKING_SYNC = 1,

@@ -269,6 +269,7 @@ static cup_status synchronize(cup__device *device)
 static void memory_use(cup__device *device, cup__memory_use *use)
 {
     cup__pool_use(cup__cuda_of(device)->pool, use);
+    use->host = cup__cuda_of(device)->pinned;
 }
 
 static void limit(cup__device *device, int64_t bytes)
@@ -285,6 +286,8 @@ static const cup__device_calls calls = {
     .close = close_gpu,
     .allocate = allocate,
     .release = release,
+    .pin = cup__cuda_pin,
+    .unpin = cup__cuda_unpin,
     .write = cup__staging_write,
     .read = cup__staging_read,
     .copy = copy,

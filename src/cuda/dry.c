@@ -59,6 +59,14 @@ static block *new_block(size_t bytes)
     return b;
 }
 
+static void free_block(block *b)
+{
+    if (b->mapped)
+        munmap(b, ALIGNMENT + b->bytes);
+    else
+        cup__free(b);
+}
+
 static cup_status allocate(cup__device *device, size_t bytes, const char *tag, void **out)
 {
     struct cup__dry *dry = cup__cuda_of(device)->dry;
@@ -90,10 +98,24 @@ static void release(cup__device *device, void *memory)
         b->next->previous = b->previous;
     dry->use.allocated -=
         (int64_t)(b->bytes / ALIGNMENT + (b->bytes % ALIGNMENT || !b->bytes)) * ALIGNMENT;
-    if (b->mapped)
-        munmap(b, ALIGNMENT + b->bytes);
-    else
-        cup__free(b);
+    free_block(b);
+}
+
+static cup_status pin(cup__device *device, size_t bytes, const char *tag, void **out)
+{
+    block *b = bytes < SIZE_MAX / 2 ? new_block(bytes) : NULL;
+    *out = b ? (char *)b + ALIGNMENT : NULL;
+    if (!b)
+        return cup__fail(device->error, CUP_MEMORY, "out of host memory: %zu bytes for %s", bytes,
+                         tag);
+    cup__cuda_of(device)->dry->use.host += (int64_t)bytes;
+    return CUP_OK;
+}
+
+static void unpin(cup__device *device, void *memory, size_t bytes)
+{
+    cup__cuda_of(device)->dry->use.host -= (int64_t)bytes;
+    free_block((block *)(void *)((char *)memory - ALIGNMENT));
 }
 
 bool cup__dry_holds(const cup__device *device, const void *memory)
@@ -177,6 +199,8 @@ static const cup__device_calls calls = {
     .close = close_dry,
     .allocate = allocate,
     .release = release,
+    .pin = pin,
+    .unpin = unpin,
     .write = write,
     .read = read,
     .copy = write,

@@ -1,5 +1,6 @@
-/* Memory that a context did not get itself. */
+/* Memory that is not the GPU's own, or that a context did not get itself. */
 #include <stdio.h>
+#include <string.h>
 
 #include "cuda/gpu.h"
 
@@ -61,4 +62,28 @@ void cup__cuda_idle(cup__device *device)
     cup__cuda *gpu = cup__cuda_of(device);
     if (!gpu->capturing && cup__cuda_enter_to_free(gpu))
         cup__driver.cuCtxSynchronize();
+}
+
+cup_status cup__cuda_pin(cup__device *device, size_t bytes, const char *tag, void **out)
+{
+    char doing[120];
+    cup__cuda *gpu = cup__cuda_of(device);
+    snprintf(doing, sizeof doing, "getting %zu bytes of pinned memory of the host for %s", bytes,
+             tag);
+    CUP_TRY(cup__cuda_enter(gpu));
+    CUP_TRY(cup__cuda_check(
+        gpu, cup__driver.cuMemHostAlloc(out, bytes, CU_MEMHOSTALLOC_DEVICEMAP), doing));
+    gpu->pinned += (int64_t)bytes;
+    memset(*out, 0, bytes);
+    return CUP_OK;
+}
+
+void cup__cuda_unpin(cup__device *device, void *memory, size_t bytes)
+{
+    cup__cuda *gpu = cup__cuda_of(device);
+    gpu->pinned -= (int64_t)bytes;
+    if (!cup__cuda_enter_to_free(gpu))
+        return;
+    cup__driver.cuStreamSynchronize(gpu->stream);
+    cup__driver.cuMemFreeHost(memory);
 }

@@ -28,6 +28,7 @@ struct cup__cuda {
     const char *op;
     cup__pool *pool;
     cup__staging staging;
+    int64_t pinned; /* bytes of the host's memory that tensors have */
     cup__kernels kernels;
     cup__graph *capturing; /* the one being captured, else NULL */
     cup__graph *graphs;    /* all others */
@@ -72,6 +73,10 @@ cup_status cup__cuda_reach(cup__device *device, const void *memory, size_t bytes
                            char why[CUP__REACH_TEXT]);
 void cup__cuda_part(cup__device *device, void (*release)(void *user), void *user);
 void cup__cuda_idle(cup__device *device);
+
+/* Memory of the host, for the same. */
+cup_status cup__cuda_pin(cup__device *device, size_t bytes, const char *tag, void **out);
+void cup__cuda_unpin(cup__device *device, void *memory, size_t bytes);
 
 /* "CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)" */
 #define CUP__RESULT_TEXT 256

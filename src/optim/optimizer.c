@@ -57,12 +57,31 @@ static cup_tensor *add_state(cup_optimizer *o, const char *name, const char *par
     return cup__split_note(o, full, t, NULL) == CUP_OK ? t : NULL;
 }
 
+cup_tensor *cup__optimizer_room(cup_optimizer *o, const cup__shape *shape)
+{
+    return o->options.offload && o->c->device->is_cuda
+               ? cup__tensor_pinned(o->c, shape, "the optimizer's states")
+               : cup__full(o->c, shape, 0);
+}
+
+/* A copy of a parameter, which the steps change in its place. */
+static cup_tensor *add_master(cup_optimizer *o, const cup_parameter *p)
+{
+    const cup__cast_attributes to = {CUP_F32};
+    cup_tensor *value = p->tensor, *master = NULL;
+    cup__shape shape = cup__shape_of(value);
+    shape.dtype = CUP_F32;
+    if ((master = cup__optimizer_room(o, &shape)))
+        cup__op_call(o->c, &cup__rows[CUP__OP_cast], &value, 1, &to, &master);
+    return add_state(o, p->name, "master", o->c->error.status == CUP_OK ? master : NULL);
+}
+
 /* A state of the parameter's shape, full of zeros. */
 static cup_tensor *add_zeros(cup_optimizer *o, const cup_parameter *p, const char *part)
 {
     cup__shape shape = cup__shape_of(p->tensor);
     shape.dtype = shape.dtype == CUP_F64 ? CUP_F64 : CUP_F32;
-    return add_state(o, p->name, part, cup__full(o->c, &shape, 0));
+    return add_state(o, p->name, part, cup__optimizer_room(o, &shape));
 }
 
 /* Whether the parameter goes by a method for hidden matrices alone. */
@@ -127,7 +146,7 @@ static cup_status add_parameter(cup_optimizer *o, const cup_parameter *p, float 
         r = o->inputs + CUP__RECORDS_AT + o->plain * CUP__RECORD;
     r[CUP__VALUE] = p->tensor;
     if (dtype == CUP_F16 || (dtype == CUP_BF16 && !o->options.stochastic))
-        r[CUP__MASTER] = add_state(o, p->name, "master", cup_cast(o->c, p->tensor, CUP_F32));
+        r[CUP__MASTER] = add_master(o, p);
     for (int i = 0; i < states; i++)
         r[CUP__FIRST + i] = add_zeros(o, p, parts[i]);
     if (o->averages)

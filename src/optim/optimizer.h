@@ -35,6 +35,9 @@ struct cup_optimizer {
     bool ready; /* a learning rate was set */
 };
 
+/* Memory for a state, of the device or of the host, full of zeros; in the innermost scope. */
+cup_tensor *cup__optimizer_room(cup_optimizer *o, const cup__shape *shape);
+
 /* Says that parameter i is a part, the rest of which others have. CUP_UNSUPPORTED where the step of
  * its method needs the whole. */
 cup_status cup__optimizer_divide(cup_optimizer *o, int i);

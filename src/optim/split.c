@@ -161,7 +161,7 @@ const cup_named *cup__optimizer_whole(cup_optimizer *o, int64_t *count)
     }
     for (size_t i = 0; i < s->count; i++) {
         const cup__split_state *a = &s->states[i];
-        cup_tensor *t = a->tensor ? a->tensor : cup_keep(cup__full(o->c, &a->shape, 0));
+        cup_tensor *t = a->tensor ? a->tensor : cup_keep(cup__optimizer_room(o, &a->shape));
         s->whole[i] = (cup_named){a->name, t};
     }
     return o->c->error.status == CUP_OK ? s->whole : NULL;

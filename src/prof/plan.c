@@ -49,6 +49,10 @@ static const reach reaches[] = {
 #define USUAL_LENGTH 1024.0
 #define EDGE 840.0
 
+/* What goes each way at once between a GPU and the host's memory, in a second: taken to be eight
+ * tenths of 16 lanes of PCIe 5, which is not measured. */
+#define HOST_BYTES 50e9
+
 /* What a call costs besides: the gap to the one before, and blocks that begin and end. */
 #define GAP_SECONDS 6e-6
 
@@ -105,12 +109,24 @@ static cup_plan_op *op_of(planning *p, const char *name)
     return &p->ops[i];
 }
 
-static void add(planning *p, const char *name, double bytes, double flops, double peak)
+/* Those that a call reads of the host's memory, as many as it may write there. */
+static double host_bytes(const cup__call *call)
 {
+    double bytes = 0;
+    for (int i = 0; i < call->in_count; i++)
+        if (call->in[i] && call->in[i]->storage->pinned)
+            bytes += (double)(call->in[i]->count * cup_dtype_size(call->in[i]->dtype));
+    return bytes;
+}
+
+static void add(planning *p, const cup__call *call, double bytes, double flops, double peak)
+{
+    const char *name = call->row->name;
     const reach *r = reach_of(name);
     cup_plan_op *op = op_of(p, name);
     double seconds = fmax(flops / (peak * r->products),
                           bytes / (p->card.bytes_per_second * r->memory));
+    seconds = fmax(seconds, host_bytes(call) / HOST_BYTES);
     op->calls += (int64_t)p->repeats;
     op->flops += p->repeats * flops;
     op->bytes += p->repeats * bytes;
@@ -136,7 +152,7 @@ static void on_call(void *called, void *user)
     cup__call_cost(call, &bytes, &flops);
     double peak =
         peak_of(p, call->in_count && call->in[0] ? call->in[0]->dtype : CUP_BF16);
-    add(p, call->row->name, bytes, flops, peak * gain_of_length(call));
+    add(p, call, bytes, flops, peak * gain_of_length(call));
 }
 
 static void on_forward(void *user)
@@ -188,6 +204,9 @@ static void rehearse(planning *p, cup_trainer *t, cup_plan *plan)
     plan->weight_bytes = weights;
     plan->gradient_bytes = learned;
     p->static_bytes = in_use(c, false);
+    cup__memory_use use;
+    c->device->calls->memory_use(c->device, &use);
+    plan->host_bytes = use.host;
     plan->batch_bytes = 2 * t->tokens->count * cup_dtype_size(CUP_I32) +
                         t->loop->pending->count * cup_dtype_size(CUP_F32);
     plan->optimizer_bytes = p->static_bytes - weights - plan->batch_bytes;

@@ -134,6 +134,8 @@ void cup__storage_drop(cup__storage *storage)
     cup__free(storage->away);
     if (storage->foreign) {
         cup__foreign_release(storage->context, storage->foreign);
+    } else if (storage->pinned) {
+        device->calls->unpin(device, storage->data, storage->bytes ? storage->bytes : 1);
     } else if (here) {
         if (storage->context->debug)
             cup__debug_poison(storage);
@@ -197,15 +199,17 @@ cup__storage *cup__storage_struct(cup_context *c)
     return storage;
 }
 
-static cup__storage *storage_make(cup_context *c, size_t bytes, const char *tag)
+static cup__storage *storage_make(cup_context *c, size_t bytes, const char *tag, bool pinned)
 {
+    const cup__device_calls *calls = c->device->calls;
     cup__storage *storage = cup__storage_struct(c);
     if (!storage) {
         cup__fail(&c->error, CUP_MEMORY, "out of host memory for a tensor");
         return NULL;
     }
-    *storage = (cup__storage){.context = c, .bytes = bytes, .refs = 1};
-    if (c->device->calls->allocate(c->device, bytes ? bytes : 1, tag, &storage->data) != CUP_OK) {
+    *storage = (cup__storage){.context = c, .bytes = bytes, .refs = 1, .pinned = pinned};
+    if ((pinned ? calls->pin : calls->allocate)(c->device, bytes ? bytes : 1, tag,
+                                                &storage->data) != CUP_OK) {
         storage->next = c->spare_storage;
         c->spare_storage = storage;
         return NULL;
@@ -213,7 +217,7 @@ static cup__storage *storage_make(cup_context *c, size_t bytes, const char *tag)
     return storage;
 }
 
-cup_tensor *cup__tensor_make(cup_context *c, const cup__shape *shape, const char *tag)
+static cup_tensor *make(cup_context *c, const cup__shape *shape, const char *tag, bool pinned)
 {
     int64_t count;
     if (!c || c->error.status != CUP_OK || cup__shape_check(&c->error, shape, &count) != CUP_OK)
@@ -221,7 +225,7 @@ cup_tensor *cup__tensor_make(cup_context *c, const cup__shape *shape, const char
     cup_tensor *t = tensor_struct(c);
     if (!t)
         return NULL;
-    t->storage = storage_make(c, (size_t)(count * cup_dtype_size(shape->dtype)), tag);
+    t->storage = storage_make(c, (size_t)(count * cup_dtype_size(shape->dtype)), tag, pinned);
     if (!t->storage) {
         cup__tensor_release(t);
         return NULL;
@@ -239,6 +243,16 @@ cup_tensor *cup__tensor_make(cup_context *c, const cup__shape *shape, const char
         stride *= shape->size[i] ? shape->size[i] : 1;
     }
     return t;
+}
+
+cup_tensor *cup__tensor_make(cup_context *c, const cup__shape *shape, const char *tag)
+{
+    return make(c, shape, tag, false);
+}
+
+cup_tensor *cup__tensor_pinned(cup_context *c, const cup__shape *shape, const char *tag)
+{
+    return make(c, shape, tag, true);
 }
 
 static bool is_contiguous(const cup_tensor *t)

@@ -19,6 +19,7 @@ typedef struct cup__storage {
     uint32_t version; /* counts changes in place, so that backward sees a saved value was lost */
     uint32_t recorded; /* the tape's generation in which a recorded call wrote it */
     cup__foreign *foreign; /* NULL: the memory is the device's own */
+    bool pinned;           /* it is the host's, see cup__tensor_pinned */
     struct cup__away *away; /* NULL: the memory is always there; see tensor/away.h */
 } cup__storage;
 
@@ -58,6 +59,10 @@ typedef struct cup__shape {
 
 /* A new tensor in the innermost scope, elements not set. The tag is a literal. */
 cup_tensor *cup__tensor_make(cup_context *c, const cup__shape *shape, const char *tag);
+
+/* The same in memory of the host, which a GPU's ops use over the bus, full of zeros. GPU contexts
+ * only. */
+cup_tensor *cup__tensor_pinned(cup_context *c, const cup__shape *shape, const char *tag);
 
 /* A view of `base`'s memory: `offset` elements from its first one, strides in elements. */
 cup_tensor *cup__tensor_view(cup_tensor *base, const cup__shape *shape, const int64_t *stride,

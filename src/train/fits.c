@@ -2,6 +2,7 @@
  * that takes more than its control group may hold is killed without a word. */
 #include "base/room.h"
 #include "base/text.h"
+#include "cuda/dry.h"
 #include "nn/gpt.h"
 #include "optim/method.h"
 #include "tensor/tensor.h"
@@ -72,15 +73,21 @@ static double learned(const cup_training *a)
     return (double)(g->layers * a->lora_rank) * (inputs + outputs);
 }
 
-/* Bytes of a parameter that are there all the time: the weight, a master copy of one in bf16, and
- * what the optimizer keeps, an average included; and of what is copied to be saved. */
-static int64_t held_each(const cup_training *a, bool copied)
+/* Bytes of a parameter that the optimizer keeps, on all processes: a master copy of one in bf16,
+ * states and an average. */
+static int64_t states_each(const cup_training *a)
 {
-    bool bf16 = a->dtype == CUP_BF16;
-    bool master = bf16 && !a->optimizer.stochastic;
-    int64_t states = cup__method_states(&a->optimizer) + (a->optimizer.average > 0) + master;
+    bool master = a->dtype == CUP_BF16 && !a->optimizer.stochastic;
+    return 4 * (cup__method_states(&a->optimizer) + (a->optimizer.average > 0) + master);
+}
+
+/* Those that are there all the time: the weight, and what the optimizer keeps, but for what a GPU's
+ * keeps in the host's memory; and of what is copied to be saved. */
+static int64_t held_each(const cup_training *a, bool gpu, bool copied)
+{
     int64_t owners = cup_comm_count(a->optimizer.split);
-    int64_t whole = bf16 ? 2 : 4, kept = 4 * states;
+    int64_t whole = a->dtype == CUP_BF16 ? 2 : 4;
+    int64_t kept = gpu && a->optimizer.offload ? 0 : states_each(a);
     if (a->optimizer.stage > 2) {
         kept += whole;
         whole = 0;
@@ -152,7 +159,7 @@ static void add_up(const cup_training *a, double *parameters, double *batch)
 {
     double size = (double)cup_dtype_size(a->dtype);
     double gradients = learned(a) * (double)gradient_each(a), kept = kept_bytes(a);
-    *parameters = learned(a) * (double)held_each(a, a->background) + gradients;
+    *parameters = learned(a) * (double)held_each(a, false, a->background) + gradients;
     if (a->lora_rank)
         *parameters += (double)cup_gpt_parameter_count(&a->model, true) * size;
     *batch = a->accumulate > 1 ? kept : kept > gradients ? kept - gradients : 0;
@@ -168,16 +175,34 @@ double cup__training_needs(const cup_training *a)
     return (parameters + batch) * SIZES;
 }
 
+/* States of a GPU's optimizer in the host's memory, where those of other GPUs may be, too. */
+static cup_status states_fit(cup_context *c, const cup_training *a)
+{
+    cup__room room;
+    char needs[32], free[32], most[32];
+    double states = learned(a) * (double)states_each(a) / cup_comm_count(a->optimizer.split);
+    cup__room_find(&room);
+    if (states <= (double)room.free)
+        return CUP_OK;
+    return cup__fail(&c->error, CUP_MEMORY,
+                     "training: the optimizer's states need %s of the host's memory, and there are "
+                     "%s: %s allows %s; leave `offload` out, or share the states out (ZeRO)",
+                     cup__text_bytes(states, needs),
+                     cup__text_bytes((double)room.free, free), room.what,
+                     cup__text_bytes((double)room.most, most));
+}
+
 cup_status cup__training_fits(cup_context *c, const cup_training *a)
 {
-    bool adapted = a->lora_rank > 0;
-    int64_t each = adapted ? cup_dtype_size(a->dtype) : held_each(a, false) + gradient_each(a);
+    bool adapted = a->lora_rank > 0, gpu = c->device->is_cuda;
+    int64_t each =
+        adapted ? cup_dtype_size(a->dtype) : held_each(a, gpu, false) + gradient_each(a);
     CUP_TRY(cup__gpt_fits(c, &a->model, each,
                           adapted ? "weights" : "weights, gradients and optimizer",
                           processes_of(a) * (int)stages_of(a),
                           a->expert > 1 ? (int)a->expert : 1));
-    if (c->device->is_cuda)
-        return CUP_OK;
+    if (gpu)
+        return a->optimizer.offload && !cup__device_is_dry(c->device) ? states_fit(c, a) : CUP_OK;
     cup__room room;
     double parameters, batch;
     char needs[32], first[32], second[32], free[32], most[32];

@@ -43,7 +43,8 @@ static cup_status make_tensor(cup_loop *l, cup__whole *w, int64_t i, const cup__
 {
     cup__shape shape = part ? cup__part_whole_shape(w->own[i], part) : w->listed[i].shape;
     int64_t rows = w->states ? 0 : part ? part->rows : w->listed[i].rows;
-    cup_tensor *t = w->made[i] = cup_keep(cup__full(l->c, &shape, 0));
+    cup_tensor *t = w->made[i] = cup_keep(w->states ? cup__optimizer_room(l->optimizer, &shape)
+                                                    : cup__full(l->c, &shape, 0));
     if (t && rows) {
         shape.size[0] = rows;
         w->named[i].tensor = cup_keep(cup__tensor_view(t, &shape, t->stride, 0));

@@ -115,3 +115,27 @@ TEST(together_gpus_split_parameters)
         EXPECT_TEXT(out, stage == 3 ? "0\n1\n2\n" : "0\n1\n0\n");
     }
 }
+
+/* And states with them, in the host's memory, of one GPU alone too. */
+TEST(together_gpus_keep_states_on_the_host)
+{
+    static const char *const ways[] = {"--processes 1", "--processes 2", "--processes 2 --zero 1",
+                                       "--processes 2 --zero 3"};
+    char out[4000];
+    const char *folder = fake_begin();
+    unsetenv("CUP_KERNELS");
+    for (int i = 0; i < 4; i++) {
+        int code = test_command(
+            out, sizeof out,
+            "build=$(realpath '%s') && cd '%s' && seq 3000 >t && CUP_LOG=launch "
+            "CUP_LIBCUDA=$build/fake/libcuda.so.1 CUP_LIBNVRTC=$build/fake/libnvrtc.so "
+            "CUP_LIBNCCL=$build/fake/libnccl.so FAKE_NVRTC_ANY=1 $build/cupola train %s "
+            "--device cuda --optimizer-offload --data t --layers 2 --width 64 --heads 2 "
+            "--context 16 --batch 2 --accumulate 2 --steps 4 --evaluate-texts 2 --dtype bf16 "
+            "--save-every 2 --overwrite --out o >log 2>&1 || { tail log; exit 1; }; "
+            "grep -c 'not captured' log; tail -n 1 o/losses.csv | cut -d, -f1",
+            test_build(), folder, ways[i]);
+        EXPECT_INT(code, 0);
+        EXPECT_TEXT(out, "0\n4\n");
+    }
+}

@@ -83,11 +83,11 @@ bool plan_experts_share(const plan_scene *s, const plan_split *split, char why[P
         snprintf(why, PLAN_WHY,
                  "ep=%lld does not share out %lld experts equally; take a number that divides them",
                  (long long)split->expert, (long long)g->experts);
-    else if (split->zero)
+    else if (split->zero > 2)
         snprintf(why, PLAN_WHY,
-                 "--zero %lld splits the states of whole parameters, and ep=%lld leaves each "
-                 "process a part of the experts; give one of them",
-                 (long long)split->zero, (long long)split->expert);
+                 "--zero 3 leaves whole parameters to others, and ep=%lld each process a part of "
+                 "the experts; --zero 2 goes with it",
+                 (long long)split->expert);
     else if (s->training.lora_rank)
         snprintf(why, PLAN_WHY, "adapters stand beside whole models; leave ep out");
     else

@@ -60,13 +60,20 @@ static double more_of_ring(const plan_scene *s, const plan_split *split, const c
     return (learned ? others * each : 0) + (4 + 2 * wide) * plan_ring_bytes(s, split);
 }
 
+/* The part of all numbers that are experts' of others. */
+static double away_of(const plan_scene *s, const plan_split *split, const cup_plan *plan)
+{
+    return plan_experts_away(s, split) * (double)s->training.model.layers /
+           (double)plan->parameters;
+}
+
 /* Experts that others have, less the rows of others that go through those that are here, and the
  * places of one block's rows on their way. */
 static double less_of_experts(const plan_scene *s, const plan_split *split, const cup_plan *plan)
 {
     double each = (double)(plan->weight_bytes + plan->gradient_bytes + plan->optimizer_bytes) /
                   (double)plan->parameters;
-    double away = plan_experts_away(s, split) * (double)s->training.model.layers;
+    double away = away_of(s, split, plan) * (double)plan->parameters;
     return away * each - plan_experts_kept(s, split);
 }
 
@@ -108,10 +115,12 @@ int plan_memory(plan_scene *s, plan_split *split)
     double first = needed - p.kept.ends + (double)((ahead - 1) * blocks) * p.kept.block;
     double last = needed + (last_ahead(split) - 1) * (double)blocks * p.kept.block;
     needed = split->stages > 1 ? fmax(first, last) : needed;
+    /* What all keep of these goes, less what of experts was taken off already. */
+    double rest = 1 - share - away_of(s, split, &plan);
     if (split->zero > 0)
-        needed -= (1 - share) * (double)plan.optimizer_bytes;
+        needed -= rest * (double)plan.optimizer_bytes;
     if (split->zero > 1)
-        needed -= (1 - share) * (double)plan.gradient_bytes;
+        needed -= rest * (double)plan.gradient_bytes;
     if (split->zero > 2)
         needed -= fmax(0, (1 - share) * (double)plan.weight_bytes - 2 * p.weights.block);
     split->needed = needed;

@@ -75,11 +75,12 @@ static int try_batches(search *r, plan_split split)
 static int try_split(search *r, plan_split split)
 {
     bool may = split.copies * split.ring > 1 && split.stages * split.tensor == 1 &&
-               split.expert < 2 && !r->s->training.lora_rank;
+               !r->s->training.lora_rank;
+    int64_t most = split.expert > 1 ? 2 : 3;
     int64_t first = r->wish->zero >= 0 ? r->wish->zero : 0;
-    int64_t last = r->wish->zero >= 0 ? r->wish->zero : may ? 3 : 0;
+    int64_t last = r->wish->zero >= 0 ? r->wish->zero : may ? most : 0;
     int code = CLI_OK;
-    if (last > 0 && !may)
+    if (last > (may ? most : 0))
         return CLI_OK;
     for (split.zero = first; split.zero <= last && !code; split.zero++)
         code = try_batches(r, split);

@@ -66,9 +66,13 @@ static int take_stages(const train_given *given, train_parts *out)
 }
 
 /* What has no form for a model of which each process has a part. */
-static int check_parts(const train_given *given)
+static int check_parts(const train_given *given, int experts)
 {
-    if (given->zero)
+    if (given->zero > 2 && experts > 1)
+        return cli_usage("--zero 3 leaves whole parameters to others, and --parallel %s each "
+                         "process a part of the experts; --zero 2 goes with it",
+                         given->parallel);
+    if (given->zero && experts == 1)
         return cli_usage("--zero %lld splits the states of whole parameters, and --parallel %s "
                          "leaves each process a part; give one of them",
                          (long long)given->zero, given->parallel);
@@ -131,5 +135,5 @@ int train_parallel(const train_given *given, int processes, train_parts *out)
         return cli_usage("--interleave %lld is of the stages of a model: give --parallel pp=S, too",
                          (long long)out->chunks);
     code = take_stages(given, out);
-    return code || split * numbers[EXPERTS] == 1 ? code : check_parts(given);
+    return code || split * numbers[EXPERTS] == 1 ? code : check_parts(given, numbers[EXPERTS]);
 }

@@ -457,11 +457,7 @@ cup_optimizer *cup_optimizer_of(cup_parameters *list, const cup_optimizer_option
                                            .rate = e->options.rate,
                                            .hidden = e->options.hidden};
     }
-    cup_optimizer *o = cup_optimizer_new(root->context, all, count, options);
-    if (o && cup__parameters_sharers(root) && cup__parts_optimizer(root, o, all, count) != CUP_OK) {
-        cup_optimizer_free(o);
-        o = NULL;
-    }
+    cup_optimizer *o = cup__parts_optimizer(root, all, count, options);
     cup__free(all);
     return o;
 }

@@ -56,10 +56,10 @@ const char *cup__parameters_name(const cup_parameters *list, const cup_tensor *t
 /* The processes that have parts of the list, or of its experts; or NULL. */
 cup_comm *cup__parameters_sharers(const cup_parameters *list);
 
-/* Says to an optimizer of the list which of its parameters are parts. What is whole is counted by
- * the first of the processes. */
-cup_status cup__parts_optimizer(const cup_parameters *list, cup_optimizer *o,
-                                const cup_parameter *parameters, int count);
+/* An optimizer of parameters of the list, of which some may be parts. What is whole is counted by
+ * the first of the processes that share them out. */
+cup_optimizer *cup__parts_optimizer(const cup_parameters *list, const cup_parameter *parameters,
+                                    int count, const cup_optimizer_options *options);
 
 /* First values, drawn from the random numbers that belong to the whole name; in no scope of the
  * caller's, kept. */

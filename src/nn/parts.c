@@ -116,21 +116,43 @@ cup_tensor *cup__part_gather(cup_context *c, cup_tensor *t, const cup__portion *
     return y;
 }
 
-cup_status cup__parts_optimizer(const cup_parameters *list, cup_optimizer *o,
-                                const cup_parameter *parameters, int count)
+static cup_status count_parts(const cup_parameters *list, cup_optimizer *o, const bool *part,
+                              int count)
 {
     cup_comm *m = cup__parameters_sharers(list);
     bool *counted = cup__calloc((size_t)count + 1, sizeof *counted);
+    cup_status status = CUP_OK;
     if (!counted)
         return cup__fail(&o->c->error, CUP_MEMORY, "out of host memory for an optimizer");
-    for (int i = 0; i < count; i++) {
-        bool part = cup__parameters_part(list, parameters[i].tensor) != NULL;
-        cup_status status = part ? cup__optimizer_divide(o, i) : CUP_OK;
-        counted[i] = part || cup_comm_rank(m) == 0;
-        if (status != CUP_OK) {
-            cup__free(counted);
-            return status;
-        }
+    for (int i = 0; i < count && status == CUP_OK; i++) {
+        status = part[i] ? cup__optimizer_divide(o, i) : CUP_OK;
+        counted[i] = part[i] || cup_comm_rank(m) == 0;
     }
-    return cup__optimizer_count(o, m, counted);
+    if (status == CUP_OK)
+        return cup__optimizer_count(o, m, counted);
+    cup__free(counted);
+    return status;
+}
+
+cup_optimizer *cup__parts_optimizer(const cup_parameters *list, const cup_parameter *parameters,
+                                    int count, const cup_optimizer_options *options)
+{
+    cup_context *c = cup__parameters_context(list);
+    if (!cup__parameters_sharers(list))
+        return cup_optimizer_new(c, parameters, count, options);
+    bool *part = cup__calloc((size_t)count + 1, sizeof *part);
+    if (!part) {
+        cup__fail(&c->error, CUP_MEMORY, "out of host memory for an optimizer");
+        return NULL;
+    }
+    for (int i = 0; i < count; i++)
+        part[i] = cup__parameters_part(list, parameters[i].tensor) != NULL;
+    cup_optimizer *o = cup__optimizer_new(c, parameters, count, options, part,
+                                          cup_parameters_experts_comm(list));
+    cup_status status = o ? count_parts(list, o, part, count) : CUP_OK;
+    cup__free(part);
+    if (status == CUP_OK)
+        return o;
+    cup_optimizer_free(o);
+    return NULL;
 }

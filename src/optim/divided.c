@@ -4,12 +4,12 @@
 #include "comm/comm.h"
 #include "cupola/grad.h"
 #include "dispatch/attributes.h"
-#include "optim/optimizer.h"
+#include "optim/split.h"
 
 cup_status cup__optimizer_divide(cup_optimizer *o, int i)
 {
     char text[CUP__SHAPE_TEXT];
-    if (o->split)
+    if (o->split && !o->split->alike)
         return cup__fail(&o->c->error, CUP_UNSUPPORTED,
                          "optimizer: states are not split over processes that have parts of the "
                          "parameters; leave `split` out");

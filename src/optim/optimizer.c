@@ -200,10 +200,11 @@ static cup_status add_parameters(cup_optimizer *o, const cup_parameter *paramete
     return o->c->error.status;
 }
 
-static cup_status make(cup_optimizer *o, const cup_parameter *parameters)
+static cup_status make(cup_optimizer *o, const cup_parameter *parameters, const bool *divided,
+                       cup_comm *sharers)
 {
     size_t count = (size_t)o->count;
-    CUP_TRY(cup__split_make(o, parameters));
+    CUP_TRY(cup__split_make(o, parameters, divided, sharers));
     o->inputs = cup__calloc(CUP__RECORDS_AT + count * CUP__RECORD, sizeof *o->inputs);
     o->gradients = cup__calloc(count, sizeof *o->gradients);
     o->parameters = cup__calloc(count, sizeof *o->parameters);
@@ -234,6 +235,13 @@ static cup_status make(cup_optimizer *o, const cup_parameter *parameters)
 cup_optimizer *cup_optimizer_new(cup_context *c, const cup_parameter *parameters, int count,
                                  const cup_optimizer_options *options)
 {
+    return cup__optimizer_new(c, parameters, count, options, NULL, NULL);
+}
+
+cup_optimizer *cup__optimizer_new(cup_context *c, const cup_parameter *parameters, int count,
+                                  const cup_optimizer_options *options, const bool *divided,
+                                  cup_comm *sharers)
+{
     if (!c || c->error.status != CUP_OK)
         return NULL;
     if (count < 1 || !parameters) {
@@ -259,7 +267,7 @@ cup_optimizer *cup_optimizer_new(cup_context *c, const cup_parameter *parameters
     cup__method_attributes_of(o->row, &o->options, &o->attributes);
     cup__method_attributes_of(o->others, &o->options, &o->others_attributes);
     bool was = cup_grad_recording(c, false);
-    cup_status status = make(o, parameters);
+    cup_status status = make(o, parameters, divided, sharers);
     cup_grad_recording(c, was);
     if (status == CUP_OK)
         return o;

@@ -35,6 +35,12 @@ struct cup_optimizer {
     bool ready; /* a learning rate was set */
 };
 
+/* cup_optimizer_new where this process has parts of some parameters, those that `divided` names, or
+ * NULL, which m shares out as experts; both are of use to `split` alone. */
+cup_optimizer *cup__optimizer_new(cup_context *c, const cup_parameter *parameters, int count,
+                                  const cup_optimizer_options *options, const bool *divided,
+                                  cup_comm *m);
+
 /* Memory for a state, of the device or of the host, full of zeros; in the innermost scope. */
 cup_tensor *cup__optimizer_room(cup_optimizer *o, const cup__shape *shape);
 
@@ -55,8 +61,10 @@ void cup__divided_free(cup_optimizer *o);
 /* The same of those that are whole, or of the parts, alone. */
 cup_tensor *const *cup__optimizer_gradients_of(cup_optimizer *o, bool divided, int *count);
 
-/* Says which process keeps the states of each parameter: about as many elements each. */
-cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters);
+/* Says which process keeps the states of each parameter: about as many elements each. Of a part it
+ * is one of those who have the same. */
+cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters, const bool *divided,
+                           cup_comm *sharers);
 void cup__split_free(cup_optimizer *o);
 /* Whether this process keeps those of parameter i. */
 bool cup__split_owns(const cup_optimizer *o, int i);
@@ -70,8 +78,8 @@ cup_status cup__split_share(cup_optimizer *o);
 /* How much is shared out: 0 nothing, 1 states, 2 gradients, too, 3 parameters, too. */
 int cup__split_stage(const cup_optimizer *o);
 
-/* Says that all gradients of the step are added up. */
-void cup__split_summed(cup_optimizer *o);
+/* Says whether all gradients of the step are added up. */
+void cup__split_summed(cup_optimizer *o, bool all);
 
 /* From stage 2 on: begins to add up the gradients of parameters with these numbers, on their
  * owners; ends that, and frees them on the others; does both for all that are left of a step. */
@@ -100,6 +108,11 @@ const cup_named *cup__optimizer_whole(cup_optimizer *o, int64_t *count);
 cup_status cup__optimizer_collect(cup_optimizer *o);
 cup_status cup__optimizer_deal(cup_optimizer *o);
 void cup__optimizer_whole_free(cup_optimizer *o);
+/* Of parts the loop makes whole ones: each process has all in the list of the first call, without
+ * the tensors that it does not keep. Lends one for state i in the innermost scope; and gives what
+ * its keeper has to all who have that part, into *t or such a one. */
+cup_tensor *cup__optimizer_lent(cup_optimizer *o, int64_t i);
+cup_status cup__optimizer_bring(cup_optimizer *o, int64_t i, cup_tensor **t);
 
 /* Where all processes of a communicator write states, each its share: a list of those of this one,
  * to be freed; split states are of who keeps them, others of who has least so far. And how many

@@ -9,21 +9,57 @@
 #include "dispatch/attributes.h"
 #include "optim/split.h"
 
-/* The largest share so far gets nothing: each parameter goes to the process that has least. */
+cup_comm *cup__split_among(const struct cup__split *s, int i)
+{
+    return i >= 0 && s->part && s->part[i] ? s->alike : s->comm;
+}
+
+bool cup__split_is_own(const struct cup__split *s, int i)
+{
+    return s->owner[i] == cup_comm_rank(cup__split_among(s, i));
+}
+
+/* The largest share so far gets nothing: each parameter goes to the process that has least. The
+ * parts of one go to processes that follow each other, which share out its whole. */
 static void choose_owners(struct cup__split *s, const cup_parameter *parameters, int count,
                           int64_t *load)
 {
+    int all = cup_comm_count(s->comm);
     for (int i = 0; i < count; i++) {
-        int least = 0;
-        for (int r = 1; r < cup_comm_count(s->comm); r++)
+        int least = 0, each = all / cup_comm_count(cup__split_among(s, i));
+        for (int r = each; r < all; r += each)
             if (load[r] < load[least])
                 least = r;
-        s->owner[i] = least;
-        load[least] += parameters[i].tensor ? parameters[i].tensor->count : 0;
+        s->owner[i] = least / each;
+        for (int r = least; r < least + each; r++)
+            load[r] += parameters[i].tensor ? parameters[i].tensor->count : 0;
     }
 }
 
-cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters)
+static cup_status find_alike(cup_optimizer *o, struct cup__split *s, const bool *divided,
+                             cup_comm *sharers)
+{
+    int each = cup_comm_count(sharers), rank = cup_comm_rank(s->comm);
+    if (each < 2)
+        return CUP_OK;
+    if (s->stage > 2)
+        return cup__fail(&o->c->error, CUP_UNSUPPORTED,
+                         "optimizer: parameters of which processes have parts are not left to "
+                         "others between their uses; take stage 2 or 1");
+    memcpy(s->part, divided, (size_t)o->count * sizeof *s->part);
+    s->alike = cup_comm_split_new(s->comm, rank % each);
+    CUP_TRY(o->c->error.status);
+    if (cup_comm_count(s->alike) * each == cup_comm_count(s->comm) &&
+        cup_comm_rank(s->alike) == rank / each && cup_comm_rank(sharers) == rank % each)
+        return CUP_OK;
+    return cup__fail(&o->c->error, CUP_ARGUMENT,
+                     "optimizer: %d processes that split states are not alike groups of %d that "
+                     "share out experts; make each of as many ranks that follow each other",
+                     cup_comm_count(s->comm), each);
+}
+
+cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters, const bool *divided,
+                           cup_comm *sharers)
 {
     cup_comm *comm = o->options.split;
     if (cup_comm_count(comm) < 2)
@@ -41,13 +77,16 @@ cup_status cup__split_make(cup_optimizer *o, const cup_parameter *parameters)
                                  .stage = o->options.stage > 1 ? o->options.stage : 1,
                                  .at = -1,
                                  .owner = cup__calloc(count, sizeof(int)),
+                                 .part = cup__calloc(count, sizeof(bool)),
                                  .waiting = cup__calloc(count, sizeof(int)),
                                  .list_owners = cup__calloc(count, sizeof(int)),
                                  .list = cup__calloc(count, sizeof(cup_tensor *))};
-        if (load && s->owner && s->list && s->waiting && s->list_owners) {
-            choose_owners(s, parameters, o->count, load);
+        if (load && s->owner && s->part && s->list && s->waiting && s->list_owners) {
+            cup_status status = find_alike(o, s, divided, sharers);
+            if (status == CUP_OK)
+                choose_owners(s, parameters, o->count, load);
             cup__free(load);
-            return s->stage > 1 ? cup__split_sums_make(o) : CUP_OK;
+            return status == CUP_OK && s->stage > 1 ? cup__split_sums_make(o) : status;
         }
     }
     cup__free(load);
@@ -66,6 +105,8 @@ void cup__split_free(cup_optimizer *o)
         if (!s->states[i].tensor)
             cup__free((char *)(uintptr_t)s->states[i].name);
     cup__free(s->states);
+    cup_comm_free(s->alike);
+    cup__free(s->part);
     cup__free(s->owner);
     cup__free(s->waiting);
     cup__free(s->list_owners);
@@ -79,7 +120,7 @@ bool cup__split_owns(const cup_optimizer *o, int i)
     if (!o->split)
         return true;
     o->split->at = i;
-    return o->split->owner[i] == cup_comm_rank(o->split->comm);
+    return cup__split_is_own(o->split, i);
 }
 
 cup_status cup__split_note(cup_optimizer *o, const char *name, cup_tensor *t,
@@ -102,20 +143,27 @@ cup_status cup__split_note(cup_optimizer *o, const char *name, cup_tensor *t,
     return CUP_OK;
 }
 
-cup_status cup__split_share(cup_optimizer *o)
+static cup_status share(cup_optimizer *o, cup_comm *among)
 {
     struct cup__split *s = o->split;
-    if (!s || s->stage > 2 || cup__device_is_dry(o->c->device))
-        return CUP_OK;
-    for (int r = 0; r < cup_comm_count(s->comm); r++) {
+    for (int r = 0; r < cup_comm_count(among); r++) {
         int count = 0;
         for (int i = 0; i < o->count; i++)
-            if (s->owner[i] == r)
+            if (s->owner[i] == r && cup__split_among(s, i) == among)
                 s->list[count++] = o->parameters[i];
         if (count)
-            CUP_TRY(cup_comm_broadcast(s->comm, s->list, count, r));
+            CUP_TRY(cup_comm_broadcast(among, s->list, count, r));
     }
     return CUP_OK;
+}
+
+cup_status cup__split_share(cup_optimizer *o)
+{
+    const struct cup__split *s = o->split;
+    if (!s || s->stage > 2 || cup__device_is_dry(o->c->device))
+        return CUP_OK;
+    CUP_TRY(share(o, s->comm));
+    return s->alike ? share(o, s->alike) : CUP_OK;
 }
 
 static cup_status renew(cup_optimizer *o, const cup__split_state *a)
@@ -149,7 +197,7 @@ cup_status cup__split_renew(cup_optimizer *o)
 const cup_named *cup__optimizer_whole(cup_optimizer *o, int64_t *count)
 {
     struct cup__split *s = o->split;
-    if (!s || cup_comm_rank(s->comm) > 0)
+    if (!s || (cup_comm_rank(s->comm) > 0 && !s->alike))
         return cup_optimizer_state(o, count);
     *count = (int64_t)s->count;
     if (s->whole)
@@ -161,7 +209,9 @@ const cup_named *cup__optimizer_whole(cup_optimizer *o, int64_t *count)
     }
     for (size_t i = 0; i < s->count; i++) {
         const cup__split_state *a = &s->states[i];
-        cup_tensor *t = a->tensor ? a->tensor : cup_keep(cup__optimizer_room(o, &a->shape));
+        cup_tensor *t = a->tensor;
+        if (!t && cup_comm_rank(s->comm) == 0)
+            t = cup_keep(cup__optimizer_room(o, &a->shape));
         s->whole[i] = (cup_named){a->name, t};
     }
     return o->c->error.status == CUP_OK ? s->whole : NULL;
@@ -189,10 +239,12 @@ static cup_status pass(cup_optimizer *o, size_t i, bool from_owner)
 {
     struct cup__split *s = o->split;
     const cup__split_state *a = &s->states[i];
+    if (cup__split_among(s, a->parameter) != s->comm)
+        return CUP_OK;
     cup_scope_open(o->c);
-    cup_tensor *t = a->tensor;
+    cup_tensor *t = a->tensor ? a->tensor : s->whole ? s->whole[i].tensor : NULL;
     if (!t)
-        t = s->whole ? s->whole[i].tensor : cup__full(o->c, &a->shape, 0);
+        t = cup__full(o->c, &a->shape, 0);
     cup_status status =
         t ? cup_comm_broadcast(s->comm, &t, 1, from_owner ? a->owner : 0) : o->c->error.status;
     cup_scope_return(o->c, NULL);
@@ -219,4 +271,19 @@ cup_status cup__optimizer_collect(cup_optimizer *o)
 cup_status cup__optimizer_deal(cup_optimizer *o)
 {
     return pass_all(o, false);
+}
+
+cup_tensor *cup__optimizer_lent(cup_optimizer *o, int64_t i)
+{
+    return cup__full(o->c, &o->split->states[i].shape, 0);
+}
+
+cup_status cup__optimizer_bring(cup_optimizer *o, int64_t i, cup_tensor **t)
+{
+    const struct cup__split *s = o->split;
+    if (!s)
+        return CUP_OK;
+    if (!*t)
+        *t = cup__optimizer_lent(o, i);
+    return *t ? cup_comm_broadcast(s->alike, t, 1, s->states[i].owner) : o->c->error.status;
 }

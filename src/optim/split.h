@@ -15,8 +15,12 @@ typedef struct cup__split_state {
 
 struct cup__split {
     cup_comm *comm;
+    /* Where processes share out experts, those who have the parts of this one, and which parameters
+     * are parts; or NULL. */
+    cup_comm *alike;
+    bool *part;
     int stage;
-    int *owner;         /* of each parameter */
+    int *owner;         /* of each parameter, among `comm`, of a part among `alike` */
     int at;             /* the parameter whose states are noted; -1: what all keep */
     cup_tensor **list;  /* of the parameters of one process, or of some gradients */
     int *list_owners;
@@ -31,6 +35,10 @@ struct cup__split {
     cup_tensor *part_norms, *own_norm;
     struct cup__brought *brought; /* at stage 3 */
 };
+
+/* Those among whom parameter i has an owner, -1 being what all keep; whether this process is it. */
+cup_comm *cup__split_among(const struct cup__split *s, int i);
+bool cup__split_is_own(const struct cup__split *s, int i);
 
 /* Stage 2: what it takes. */
 cup_status cup__split_sums_make(cup_optimizer *o);

@@ -10,10 +10,10 @@ int cup__split_stage(const cup_optimizer *o)
     return o->split ? o->split->stage : 0;
 }
 
-void cup__split_summed(cup_optimizer *o)
+void cup__split_summed(cup_optimizer *o, bool all)
 {
     if (o->split)
-        o->split->summed = true;
+        o->split->summed = all;
 }
 
 cup_status cup__split_sums_make(cup_optimizer *o)
@@ -43,11 +43,31 @@ cup_status cup__split_sum_end(cup_optimizer *o)
     if (!s->waiting_count)
         return CUP_OK;
     cup_status status = cup__comm_join(s->comm);
+    if (status == CUP_OK && s->alike)
+        status = cup__comm_join(s->alike);
     for (int i = 0; i < s->waiting_count; i++)
-        if (s->owner[s->waiting[i]] != cup_comm_rank(s->comm))
+        if (!cup__split_is_own(s, s->waiting[i]))
             cup_grad_clear(o->parameters[s->waiting[i]]);
     s->waiting_count = 0;
     return status;
+}
+
+static cup_status begin(cup_optimizer *o, const int *which, int count, cup_comm *among)
+{
+    struct cup__split *s = o->split;
+    int first = s->waiting_count;
+    for (int i = 0; i < count; i++) {
+        cup_tensor *gradient = o->parameters[which[i]]->grad;
+        if (!gradient || cup__split_among(s, which[i]) != among)
+            continue;
+        s->list[s->waiting_count] = gradient;
+        s->list_owners[s->waiting_count] = s->owner[which[i]];
+        s->waiting[s->waiting_count++] = which[i];
+    }
+    return s->waiting_count == first
+               ? CUP_OK
+               : cup__comm_sum_owned_begin(among, s->list + first, s->list_owners + first,
+                                           s->waiting_count - first);
 }
 
 /* Two lots of gradients are there at a time: what is added up, and what backward makes
@@ -58,17 +78,12 @@ cup_status cup__split_sum_begin(cup_optimizer *o, const int *which, int count)
     if (cup__device_is_dry(o->c->device))
         return CUP_OK;
     CUP_TRY(cup__split_sum_end(o));
-    for (int i = 0; i < count; i++) {
-        cup_tensor *gradient = o->parameters[which[i]]->grad;
-        if (!gradient)
-            continue;
-        s->list[s->waiting_count] = gradient;
-        s->list_owners[s->waiting_count] = s->owner[which[i]];
-        s->waiting[s->waiting_count++] = which[i];
-    }
-    if (!s->waiting_count)
+    CUP_TRY(begin(o, which, count, s->comm));
+    if (!s->alike)
         return CUP_OK;
-    return cup__comm_sum_owned_begin(s->comm, s->list, s->list_owners, s->waiting_count);
+    /* One communicator at a time, so that none waits for a card that another one fills. */
+    CUP_TRY(cup__comm_join(s->comm));
+    return begin(o, which, count, s->alike);
 }
 
 cup_status cup__split_sum_all(cup_optimizer *o)

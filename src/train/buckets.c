@@ -154,13 +154,26 @@ void cup__buckets_free(cup_loop *l)
     l->buckets = NULL;
 }
 
+/* Behind a batch that others follow, without buckets. */
+static cup_status sum_batch(cup_loop *l)
+{
+    if (cup__device_is_dry(l->c->device))
+        return CUP_OK;
+    cup_comm_step(l->comm, l->steps);
+    cup_status status = cup__split_sum_all(l->optimizer);
+    cup__split_summed(l->optimizer, false);
+    return status;
+}
+
 cup_status cup__loop_backward(cup_loop *l, cup_tensor *loss, bool last)
 {
     /* What goes to owners does so behind each batch, so that nobody keeps gradients of all. */
     bool owned = cup__split_stage(l->optimizer) > 1;
     bool watched = (last || owned) && l->buckets && !cup__device_is_dry(l->c->device);
-    if (!watched)
-        return cup_backward(l->c, loss);
+    if (!watched) {
+        CUP_TRY(cup_backward(l->c, loss));
+        return owned && l->experts && !last ? sum_batch(l) : CUP_OK;
+    }
     l->buckets->sent = 0;
     cup_comm_step(l->comm, l->steps);
     cup__grad_watch_set(l->c, &l->buckets->watch);

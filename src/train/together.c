@@ -92,11 +92,11 @@ static cup_status check_pipe(const cup_loop *l)
 static cup_status group_experts(cup_loop *l)
 {
     int64_t part = cup_comm_rank(l->experts), each = cup_comm_count(l->experts);
-    if (l->among || l->pipe || l->options.optimizer.split)
+    if (l->among || l->pipe)
         return cup__fail(&l->c->error, CUP_UNSUPPORTED,
                          "training: experts that processes share out go with copies of all else; "
-                         "leave stages, parts of the model and the optimizer's `split` out, and "
-                         "share out experts among more processes");
+                         "leave stages and parts of the model out, and share out experts among "
+                         "more processes");
     l->owns_alike = true;
     l->alike = cup_comm_split_new(l->comm, (int)part);
     CUP_TRY(l->c->error.status);
@@ -308,7 +308,7 @@ cup_status cup__loop_reduce(cup_loop *l)
     cup_comm_step(l->comm, l->steps);
     if (l->buckets) {
         CUP_TRY(cup__buckets_finish(l));
-        cup__split_summed(l->optimizer);
+        cup__split_summed(l->optimizer, true);
     } else if (cup__split_stage(l->optimizer) > 1) {
         CUP_TRY(cup__split_sum_all(l->optimizer));
     } else if (l->among || l->pipe || l->experts) {

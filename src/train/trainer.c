@@ -235,13 +235,13 @@ static cup_status make_experts(cup_context *c, cup_trainer *t)
                          "training: of %lld processes that share out experts and %lld with parts "
                          "of each text one number must divide the other; change it",
                          (long long)each, (long long)ring);
-    if (each > 1 && (t->groups != count || a->from || a->optimizer.split))
+    if (each > 1 && (t->groups != count || a->from))
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "training: experts that processes share out go with copies of all else; "
                          "leave %s",
                          a->from ? "`from` to one process and one step, and resume that with these"
-                                 : "out stages, parts of the model and split states, and share out "
-                                   "experts among more processes");
+                                 : "out stages and parts of the model, and share out experts among "
+                                   "more processes");
     if (each > 1)
         t->experts = cup_comm_split_new(a->comm, (int)(cup_comm_rank(a->comm) / each));
     return c->error.status;

@@ -56,7 +56,7 @@ static cup_status make_tensor(cup_loop *l, cup__whole *w, int64_t i, const cup__
 
 static const cup__portion *part_of(const cup_loop *l, const cup__whole *w, int64_t i)
 {
-    return w->own[i] ? cup__loop_part(l, w->named[i].name, w->states) : NULL;
+    return w->own[i] || !w->listed ? cup__loop_part(l, w->named[i].name, w->states) : NULL;
 }
 
 /* With stages, all that these have, in an order that is the same for all. */
@@ -135,7 +135,10 @@ static cup_status collect_one(cup_loop *l, cup__whole *w, int64_t i)
     bool speaks = cup_comm_rank(l->copies) == 0 && cup_comm_rank(l->among) == 0;
     if (stage != here)
         return here == 0 && speaks ? cup_comm_receive(l->pipe, w->made[i], stage) : CUP_OK;
-    cup_tensor *whole = part ? cup__part_gather(l->c, w->own[i], part) : w->own[i];
+    cup_tensor *whole = w->own[i];
+    if (w->states && part && l->experts)
+        CUP_TRY(cup__optimizer_bring(l->optimizer, i, &whole));
+    whole = part ? cup__part_gather(l->c, whole, part) : whole;
     if (!whole)
         return l->c->error.status;
     if (stage > 0)
@@ -147,9 +150,11 @@ static cup_status collect_one(cup_loop *l, cup__whole *w, int64_t i)
 static cup_status deal_one(cup_loop *l, cup__whole *w, int64_t i)
 {
     const cup__portion *part = part_of(l, w, i);
-    cup_tensor *whole = w->made[i] ? w->made[i] : part ? NULL : w->own[i];
+    cup_tensor *own = w->own[i], *whole = w->made[i] ? w->made[i] : part ? NULL : own;
+    if (part && !own && !(own = cup__optimizer_lent(l->optimizer, i)))
+        return l->c->error.status;
     if (!whole) {
-        cup__shape shape = part ? cup__part_whole_shape(w->own[i], part) : w->listed[i].shape;
+        cup__shape shape = part ? cup__part_whole_shape(own, part) : w->listed[i].shape;
         whole = cup__full(l->c, &shape, 0);
     }
     if (!whole)
@@ -157,8 +162,8 @@ static cup_status deal_one(cup_loop *l, cup__whole *w, int64_t i)
     CUP_TRY(cup_comm_broadcast(l->comm, &whole, 1, 0));
     if (!part)
         return CUP_OK;
-    cup_tensor *own = cup__part_take(l->c, whole, part);
-    return own ? copy_to(w->own[i], own) : l->c->error.status;
+    cup_tensor *taken = cup__part_take(l->c, whole, part);
+    return taken ? copy_to(own, taken) : l->c->error.status;
 }
 
 /* Of what rank 0 has not. */

@@ -240,7 +240,7 @@ TEST(launch_train_shares_out_experts)
         {"--processes 2 --parallel tp=2 --experts 2", "a model with experts has no stages"},
         {"--processes 4 --parallel tp=2,ep=2 --experts 2", "ep=2 shares out experts among copies"},
         {"--processes 2 --parallel ep=4", "experts among dp times cp processes"},
-        {"--processes 2 --parallel ep=2 --experts 2 --zero 1", "--zero 1 splits the states of"},
+        {"--processes 2 --parallel ep=2 --experts 2 --zero 3", "--zero 2 goes with it"},
         {"--processes 2 --parallel ep=2 --experts 2 --sample 9", "cupola generate writes with"}};
     const char *folder = work_folder();
     const char *flat = "--layers 2 --warmup 5 --decline constant --accumulate 4 --experts 4";

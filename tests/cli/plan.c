@@ -356,7 +356,7 @@ TEST(plan_refuses_what_cannot_be_shared)
         {"--gpus 4 --parallel pp=4 --interleave 4", "too many chunks for 12 blocks"},
         {"--gpus 4 --parallel dp=4 --interleave 2", "--interleave 2 is of the stages"},
         {"--interleave 2", "--interleave is of several GPUs: give --gpus"},
-        {"--gpus 4 --experts 4 --parallel dp=4,ep=2 --zero 1", "give one of them"},
+        {"--gpus 4 --experts 4 --parallel dp=4,ep=2 --zero 3", "--zero 2 goes with it"},
         {"--gpus 4 --experts 3 --parallel dp=4,ep=2", "does not share out 3 experts equally"},
         {"--gpus 2 --experts 4 --parallel tp=2", "has neither stages nor parts but those"},
         {"--experts-per-token 2", "of which there are none; set experts"},

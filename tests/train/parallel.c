@@ -39,6 +39,7 @@ typedef struct parts {
     double dropout;
     int64_t experts, expert; /* of the model, and how they are shared out */
     double capacity;
+    int64_t batches; /* of a step; 0: 4 */
 } parts;
 
 static const parts whole;
@@ -52,6 +53,7 @@ static cup_training mixed(const parts *p)
     a.model.balance = p->experts && !p->ring ? 0.02 : 0;
     a.model.router_z = p->gated && p->experts ? 0.001 : 0;
     a.model.capacity = p->capacity;
+    a.accumulate = p->batches ? p->batches : a.accumulate;
     return a;
 }
 
@@ -212,6 +214,18 @@ TEST(parallel_experts_that_all_have_are_the_run_of_one)
     together(2, run_beside_one, &(parts){.experts = 4, .ring = 2, .gated = true});
 }
 
+/* Whose states, and gradients, are shared out once more among those who have the same ones. */
+TEST(parallel_experts_with_split_states_are_the_run_of_one)
+{
+    together(2, run_beside_one, &(parts){.experts = 4, .expert = 2, .zero = 1});
+    together(4, run_beside_one, &(parts){.experts = 4, .expert = 2, .zero = 1, .gated = true});
+    together(4, run_beside_one,
+             &(parts){.experts = 4, .expert = 2, .zero = 2, .gated = true, .dropout = 0.2});
+    together(4, run_beside_one, &(parts){.experts = 4, .expert = 4, .zero = 2, .ring = 2});
+    together(8, run_beside_one,
+             &(parts){.experts = 4, .expert = 4, .zero = 2, .gated = true, .batches = 16});
+}
+
 /* Of parts of texts, in groups of as many, and of more with dropout. */
 TEST(parallel_experts_beside_parts_of_texts)
 {
@@ -224,18 +238,20 @@ TEST(parallel_experts_beside_parts_of_texts)
  * the other way round, too. */
 static void change_experts(cup_context *c, cup_comm *comm, void *user)
 {
-    static const int64_t first[] = {4, 2, 1}, second[] = {1, 4, 2};
+    static const int64_t first[] = {4, 2, 1, 2, 1}, second[] = {1, 4, 2, 2, 4};
+    static const int before[] = {0, 0, 0, 2, 3}, behind[] = {0, 1, 2, 1, 0};
     cup_training_point a[MOST_POINTS], b[MOST_POINTS];
     cup_training training = mixed(&(parts){.experts = 4});
     char folder[500];
     training.rate_end = training.rate;
     int64_t count = run(c, NULL, training, whole, NULL, false, a);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
         cup_training half = training;
         half.steps = 5;
         snprintf(folder, sizeof folder, "%s/experts%d", (const char *)user, i);
-        run(c, comm, half, (parts){.expert = first[i]}, folder, false, b);
-        int64_t same = run(c, comm, training, (parts){.expert = second[i]}, folder, true, b);
+        run(c, comm, half, (parts){.expert = first[i], .zero = before[i]}, folder, false, b);
+        int64_t same = run(c, comm, training, (parts){.expert = second[i], .zero = behind[i]},
+                           folder, true, b);
         expect_run(c, a, count, b, same, folder + strlen(folder) - 8);
     }
     if (cup_comm_rank(comm) == 0) {

@@ -13,13 +13,6 @@ DEVICE void wait_for_previous_kernel()
 #endif
 }
 
-/* Asks for the line at p to be brought to the L2 cache; nothing is read, so p may still be
- * written by the kernel before. */
-DEVICE void ask_l2(const void *p)
-{
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-}
-
 DEVICE void let_next_kernel_start()
 {
 #if __CUDA_ARCH__ >= 900

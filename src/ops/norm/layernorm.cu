@@ -8,6 +8,13 @@
 
 /* Knobs: LONG, BLOCKS (that run at once on a multiprocessor), DEPENDENT (see rows.cuh). */
 
+/* Asks for the line at p to be brought to the L2 cache; nothing is read, so p may still be
+ * written by the kernel before. */
+DEVICE void ask_l2(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
 /* Weights are not in the L2 cache when a token is written: they come while the kernel in front
  * ends. */
 DEVICE void begin(const P *gammas, const P *betas, int width)

@@ -1,5 +1,5 @@
-/* The host side of resident.cu: products of up to 64 rows whose weights all find room in the shared
- * memory of the card at once. */
+/* The host side of resident.cu: products of up to 64 rows whose weights all find room in half of
+ * the card's shared memory. */
 #include "base/divide.h"
 #include "cuda/loader.h"
 #include "dispatch/tensor_map.h"
@@ -30,12 +30,12 @@ static int64_t shared_bytes(const cut *by)
     return (int64_t)by->tiles * (ROWS + by->tile_n) * 128 + inbox_bytes(by) + 8 * (by->tiles + 1);
 }
 
-/* What a multiprocessor takes in, with as many blocks as it has at most; 0 where they have not all
- * room at a time. */
+/* What a multiprocessor takes in, with as many blocks as it has at most; 0 where they do not leave
+ * half of it to the kernels around, which is what makes them fast. */
 static int64_t cost_of(const cut *by, int multiprocessors)
 {
     int64_t each = divide_up(by->blocks, multiprocessors), shared = shared_bytes(by);
-    return each * (shared + RESERVED) > SHARED_MOST + RESERVED ? 0 : each * shared;
+    return 2 * each * (shared + RESERVED) > SHARED_MOST + RESERVED ? 0 : each * shared;
 }
 
 /* The cut with the least for each multiprocessor to take in; false when none fits. */

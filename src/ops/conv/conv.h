@@ -78,6 +78,9 @@ bool cup__conv_words(const cup__call *call, bool similar, struct cup__text *to);
 extern const cup__impl cup__conv_impls[], cup__conv_weight_impls[], cup__conv3d_impls[];
 extern const cup__impl cup__scaled_conv_impls[], cup__conv_join_impls[];
 
+/* Whether windows have one place, so that it is a product of matrices: places by results. */
+bool cup__conv_is_product(const conv_call *c);
+
 /* What its activation is, in the table of epilogues; NULL: none. */
 const struct cup__epilogue *cup__conv_follower(const cup__call *call);
 

@@ -70,6 +70,8 @@ static cup_status follow(cup__call *call, cup_tensor *y, cup_tensor *residual)
 {
     const cup__epilogue *e = cup__conv_follower(call);
     cup_tensor *in[] = {y, residual};
+    if (residual && e && e->op == CUP__OP_relu)
+        return cup__call_into(call->c, CUP__OP_add_relu, in, 2, NULL, y);
     if (residual)
         CUP_TRY(cup__call_into(call->c, CUP__OP_add, in, 2, NULL, y));
     return e ? cup__call_into(call->c, e->op, in, 1, NULL, y) : CUP_OK;
@@ -85,16 +87,31 @@ static cup__conv2d_attributes plain_of(const attributes *a)
     return plain;
 }
 
-static cup_status compose(cup__call *call, cup_tensor *y)
+/* The sums go into y, of which `lines` is [N,H,W,O]. */
+static cup_status sum_up(cup__call *call, cup_tensor *y, cup_tensor *lines)
 {
     cup_context *c = call->c;
     const cup__conv2d_attributes plain = plain_of(call->attributes);
-    CUP_TRY(cup__call_into(c, CUP__OP_conv2d, call->in, 3, &plain, y));
-    if (y->contiguous)
-        return follow(call, y, call->in[3]);
+    const cup__conv v = cup__conv_of(call);
+    if (!lines->contiguous || !cup__conv_is_product(&v.call))
+        return cup__call_into(c, CUP__OP_conv2d, call->in, 3, &plain, y);
+    cup_tensor *weight = call->in[1], *x = turned(c, call->in[0]);
+    weight = x ? cup_reshape(c, weight, 2, weight->shape) : NULL;
+    if (weight)
+        cup__call_into(c, CUP__OP_linear, (cup_tensor *[]){x, weight, call->in[2]}, 3, NULL,
+                       lines);
+    cup_tensor_free(weight);
+    cup_tensor_free(x);
+    return c->error.status;
+}
+
+static cup_status compose(cup__call *call, cup_tensor *y)
+{
+    cup_context *c = call->c;
     cup_tensor *lines = turned(c, y), *residual = lines ? turned(c, call->in[3]) : NULL;
-    if (c->error.status == CUP_OK)
-        follow(call, lines, residual);
+    bool planes = y->contiguous;
+    if (c->error.status == CUP_OK && sum_up(call, y, lines) == CUP_OK)
+        follow(call, planes ? y : lines, planes ? call->in[3] : residual);
     cup_tensor_free(residual);
     cup_tensor_free(lines);
     return c->error.status;

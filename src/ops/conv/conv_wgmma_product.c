@@ -3,7 +3,7 @@
 #include "ops/conv/conv_cuda.h"
 #include "ops/matmul/wgmma.h"
 
-static bool is_product(const conv_call *c)
+bool cup__conv_is_product(const conv_call *c)
 {
     bool is = c->groups == 1;
     for (int d = 0; d < 2; d++) {
@@ -49,7 +49,7 @@ const char *cup__conv_wgmma_product_refuses(const cup__call *call)
     if (why)
         return why;
     const cup__conv v = cup__conv_of(call);
-    if (!is_product(&v.call))
+    if (!cup__conv_is_product(&v.call))
         return "its windows have more than one place, or gaps between them";
     cup__product p = product_of(&v);
     static const _Alignas(16) char well[16]; /* as copies lie */

@@ -138,26 +138,14 @@ static void check_graph(void)
     cup_graph_free(graph);
 }
 
-/* The same sum in the order of the ranks, whatever the way between GPUs: a share of all versions to
- * each process, which adds them up, and its sum to all. The bytes between processes are those of an
- * all-reduce; the price of the order is what is written and read besides, and two operations. */
-static void sum_in_order(cup_tensor *t)
-{
-    int64_t share = cup_tensor_count(t) / count;
-    const int64_t axis = 0, shape[] = {count, share};
-    cup_scope_open(c);
-    cup_tensor *versions = cup_tensor_new(c, cup_tensor_dtype(t), 2, shape);
-    cup_comm_all_to_all(m, t, versions);
-    cup_comm_all_gather(m, cup_sum(c, versions, &axis, 1, false), t);
-    cup_scope_close(c);
-}
+/* The contexts: a plain one, and one that is deterministic, whose sums have one order. */
+static cup_context *contexts[2];
+static cup_comm *comms[2];
 
-static void sum(cup_tensor *t, bool in_order)
+static void take(bool in_order)
 {
-    if (in_order)
-        sum_in_order(t);
-    else
-        cup_comm_all_reduce(m, &t, 1, CUP_COMBINE_SUM);
+    c = contexts[in_order];
+    m = comms[in_order];
 }
 
 /* Whether sums of numbers that round have the bits of the first time each time. */
@@ -167,61 +155,53 @@ static void repeat_sums(bool in_order)
     size_t bytes = (size_t)size * sizeof(float);
     float *first = malloc(bytes), *again = malloc(bytes);
     int differ = 0, times = 5;
+    take(in_order);
     for (int i = 0; i < times && first && again; i++) {
         cup_scope_open(c);
         cup_seed(c, 17 + (uint64_t)rank);
         cup_tensor *t = cup_normal(c, CUP_F32, 1, &size, 0, 1);
-        sum(t, in_order);
+        cup_comm_all_reduce(m, &t, 1, CUP_COMBINE_SUM);
         cup_tensor_read(t, i ? again : first, bytes);
         differ += i && memcmp(first, again, bytes) != 0;
         cup_scope_close(c);
     }
     if (rank == 0)
         printf("%s: %d of %d further sums have other bits\n",
-               in_order ? "in the order of the ranks" : "all_reduce", differ, times - 1);
+               in_order ? "in one order" : "all_reduce", differ, times - 1);
     free(first);
     free(again);
 }
 
-static double seconds_of(cup_tensor *t, bool in_order, int times)
+static double seconds_of(int64_t size, bool in_order, int times)
 {
     double start = 0;
+    take(in_order);
+    cup_scope_open(c);
+    cup_tensor *t = cup_full(c, CUP_F32, 1, &size, 0);
     for (int i = -5; i < times; i++) {
         if (i == 0) {
             cup_synchronize(c);
             cup_comm_barrier(m);
             start = now();
         }
-        sum(t, in_order);
+        cup_comm_all_reduce(m, &t, 1, CUP_COMBINE_SUM);
     }
     cup_synchronize(c);
-    return (now() - start) / times;
-}
-
-static void check_order(void)
-{
-    const int64_t size = 1000 * (int64_t)count;
-    cup_scope_open(c);
-    cup_tensor *t = make(CUP_F32, size);
-    sum_in_order(t);
-    look("all_reduce, in order,", t, size, the_sum);
     cup_scope_close(c);
+    return (now() - start) / times;
 }
 
 static void time_sum(int64_t bytes)
 {
     const int64_t size = bytes / 4 / count * count;
     int times = bytes > 100000000 ? 10 : 50;
-    cup_scope_open(c);
-    cup_tensor *t = cup_full(c, CUP_F32, 1, &size, 0);
-    double each = seconds_of(t, false, times), ordered = seconds_of(t, true, times);
+    double each = seconds_of(size, false, times), ordered = seconds_of(size, true, times);
     if (rank == 0)
-        printf("all_reduce %10lld bytes: %9.1f us, bus %6.1f GB/s; in the order of the ranks %9.1f "
-               "us, %.2f times as long\n",
+        printf("all_reduce %10lld bytes: %9.1f us, bus %6.1f GB/s; in one order %9.1f us, %.2f "
+               "times as long\n",
                (long long)bytes, each * 1e6,
                2.0 * (count - 1) / count * (double)bytes / each * 1e-9, ordered * 1e6,
                ordered / each);
-    cup_scope_close(c);
 }
 
 /* The gradients of GPT-2's smallest model: as its tensors, and as many bytes in one. */
@@ -250,7 +230,8 @@ static void time_gradients(int layers, int64_t width)
         }
         cup_synchronize(c);
         if (rank == 0)
-            printf("all_reduce of %3d tensors, %lld bytes: %9.1f us\n", way ? 1 : tensors,
+            printf("all_reduce of %3d tensors%s, %lld bytes: %9.1f us\n", way ? 1 : tensors,
+                   c == contexts[1] ? " in one order" : "",
                    (long long)(2 * all), (now() - start) / 20 * 1e6);
     }
     cup_scope_close(c);
@@ -265,32 +246,41 @@ int main(int argc, char **argv)
     cup_launched_look(NULL, &run);
     if (argc > 1 && !strcmp(argv[1], "cuda"))
         snprintf(device, sizeof device, "cuda:%d", run.local_rank);
-    c = cup_context_new(CUP_OPTIONS(cup_options, .device = device));
-    m = cup_comm_new(c, NULL);
+    for (int i = 0; i < 2; i++) {
+        contexts[i] = cup_context_new(
+            CUP_OPTIONS(cup_options, .device = device, .deterministic = i == 1));
+        comms[i] = cup_comm_new(contexts[i], NULL);
+    }
+    bool all = comms[0] && comms[1];
+    take(false);
     rank = cup_comm_rank(m);
     count = cup_comm_count(m);
     if (m && rank == 0)
         printf("%d processes, %s, %s\n", count, cup_device_text(c), cup_comm_backend(m));
-    for (int d = 0; d < 6 && m; d++)
-        for (int s = 0; s < 4; s++)
-            check_size(dtypes[d], sizes[s]);
-    if (m) {
+    for (int i = 0; i < 2 && all; i++) {
+        take(i);
+        for (int d = 0; d < 6; d++)
+            for (int s = 0; s < 4; s++)
+                check_size(dtypes[d], sizes[s]);
         check_graph();
-        check_order();
-        repeat_sums(false);
-        repeat_sums(true);
+        repeat_sums(i);
     }
-    bool is_cuda = m && cup_device_is_cuda(c);
-    for (int64_t bytes = 1 << 10; m && bytes <= (is_cuda ? 1 << 30 : 1 << 26); bytes *= 4)
+    bool is_cuda = all && cup_device_is_cuda(c);
+    for (int64_t bytes = 1 << 10; all && bytes <= (is_cuda ? 1 << 30 : 1 << 26); bytes *= 4)
         time_sum(bytes);
-    if (is_cuda)
+    for (int i = 0; i < 2 && is_cuda; i++) {
+        take(i);
         time_gradients(12, 768);
+    }
     if (rank == 0)
         printf("%d results checked, %d wrong\n", checked, wrong);
-    if (cup_error(c))
-        fprintf(stderr, "rank %d: %s\n", rank, cup_error_text(c));
-    int failed = wrong > 0 || cup_error(c);
-    cup_comm_free(m);
-    cup_context_free(c);
+    bool failed = wrong > 0 || !all;
+    for (int i = 0; i < 2; i++) {
+        if (cup_error(contexts[i]))
+            fprintf(stderr, "rank %d: %s\n", rank, cup_error_text(contexts[i]));
+        failed |= cup_error(contexts[i]) != CUP_OK;
+        cup_comm_free(comms[i]);
+        cup_context_free(contexts[i]);
+    }
     return failed;
 }

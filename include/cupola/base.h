@@ -103,8 +103,8 @@ typedef struct cup_options {
     bool deterministic;    /* the same bits run after run on the same device with the same
                               libraries, or an error where that cannot be. Ops are so in any case,
                               whatever the number of threads; this also does without libraries
-                              that are not known to be, such as a BLAS on the CPU, and without
-                              what was tuned by timing */
+                              that are not known to be, such as a BLAS on the CPU, without what was
+                              tuned by timing, and between GPUs without sums in NCCL's order */
     double memory_share;   /* the same limit as a part of the device's memory, 0.5 for half of it;
                               0: no limit. The lower of both limits counts */
     bool debug;            /* watch for misuse, as CUP_DEBUG=1 asks of every context: see

@@ -171,13 +171,25 @@ static cup_status reduce_packed(cup_comm *m, cup_tensor *const *tensors, int cou
         return done;                                                                               \
     } while (0)
 
+/* Tensors from `first` on that go the same way between GPUs. */
+static int run_end(const cup_comm *m, cup_tensor *const *tensors, int first, int count,
+                   cup_combine how)
+{
+    bool ordered = cup__comm_is_ordered(m, tensors[first]->dtype, how);
+    int end = first + 1;
+    while (end < count && cup__comm_is_ordered(m, tensors[end]->dtype, how) == ordered)
+        end++;
+    return end;
+}
+
 static cup_status all_reduce(cup_comm *m, cup_tensor *const *tensors, int count, cup_combine how)
 {
-    if (m->nccl)
-        return cup__nccl_all_reduce(m, tensors, count, how);
     for (int i = 0, end; i < count; i = end) {
-        end = bucket_end(tensors, i, count);
-        CUP_TRY(reduce_packed(m, tensors + i, end - i, how));
+        end = m->nccl ? run_end(m, tensors, i, count, how) : bucket_end(tensors, i, count);
+        CUP_TRY(!m->nccl ? reduce_packed(m, tensors + i, end - i, how)
+                : cup__comm_is_ordered(m, tensors[i]->dtype, how)
+                    ? cup__ordered_all_reduce(m, tensors + i, end - i, how)
+                    : cup__nccl_all_reduce(m, tensors + i, end - i, how));
     }
     return CUP_OK;
 }
@@ -204,7 +216,7 @@ cup_status cup_comm_all_reduce(cup_comm *m, cup_tensor *const *tensors, int coun
 
 cup_status cup__comm_sum_begin(cup_comm *m, cup_tensor *const *tensors, int count)
 {
-    if (!m->nccl)
+    if (!m->nccl || m->c->options.deterministic)
         return cup_comm_all_reduce(m, tensors, count, CUP_COMBINE_SUM);
     CUP_TRY(m->c->error.status);
     CUP_TRY(check_list(m, "all_reduce", tensors, count));
@@ -245,8 +257,10 @@ cup_status cup_comm_reduce_scatter(cup_comm *m, cup_tensor *from, cup_tensor *to
     CUP_TRY(check_parts(m, "reduce_scatter", from, to));
     CUP_TRY(check_reduction(m, "reduce_scatter", from, how));
     DO(m, CUP__REDUCE_SCATTER,
-       m->nccl ? cup__nccl_reduce_scatter(m, from, to, how)
-               : by_host(m, from, to, CUP__REDUCE_SCATTER, how));
+       !m->nccl ? by_host(m, from, to, CUP__REDUCE_SCATTER, how)
+       : cup__comm_is_ordered(m, from->dtype, how)
+           ? cup__ordered_reduce_scatter(m, from, to, how)
+           : cup__nccl_reduce_scatter(m, from, to, how));
 }
 
 cup_status cup_comm_all_gather(cup_comm *m, cup_tensor *from, cup_tensor *to)

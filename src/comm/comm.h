@@ -88,6 +88,13 @@ cup_status cup__host_bring(cup_comm *m, cup__block b, const int64_t *starts);
 void cup__fold_blocks(const void *const *blocks, int block_count, cup_dtype dtype,
                       cup_combine how, int64_t count, void *out);
 
+/* Whether a context asks for sums in one order; and these, behind what it has queued. */
+bool cup__comm_is_ordered(const cup_comm *m, cup_dtype dtype, cup_combine how);
+cup_status cup__ordered_all_reduce(cup_comm *m, cup_tensor *const *tensors, int count,
+                                   cup_combine how);
+cup_status cup__ordered_reduce_scatter(cup_comm *m, cup_tensor *from, cup_tensor *to,
+                                       cup_combine how);
+
 /* The same by NCCL, behind what the context has queued. */
 cup_status cup__nccl_open(cup_comm *m);
 void cup__nccl_close(cup__gpus *n, bool broken);

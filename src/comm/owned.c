@@ -61,6 +61,9 @@ static cup_status by_host(cup_comm *m, packing *p, bool sums)
 static cup_status begin(cup_comm *m, cup_tensor *const *tensors, const int *owners, int count,
                         bool sums)
 {
+    /* Those that have no use of a sum get it, too. */
+    if (m->nccl && sums && count && cup__comm_is_ordered(m, tensors[0]->dtype, CUP_COMBINE_SUM))
+        return cup__ordered_all_reduce(m, tensors, count, CUP_COMBINE_SUM);
     if (m->nccl)
         return cup__nccl_owned_begin(m, tensors, owners, count, sums);
     for (int i = 0, end; i < count; i = end) {

@@ -206,7 +206,7 @@ static void expect_survives(const char *folder, const char *name, const char *nu
     }
 }
 
-TEST_LIMITED(launch_train_survives_a_kill, 180)
+TEST_LIMITED(launch_train_survives_kills, 180)
 {
     expect_survives(work_folder(), "was ended by SIGKILL", "KILL", 1);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "comm/comm.h"
 #include "comm/together.h"
 #include "test.h"
 
@@ -48,20 +49,33 @@ static double reduced(int count, int64_t i, cup_combine how)
     return how == CUP_COMBINE_MEAN ? sum / count : sum;
 }
 
+/* As all do, or as GPUs that are deterministic. */
+static void reduce(cup_comm *m, cup_tensor *t, cup_combine how, bool ordered)
+{
+    if (!ordered) {
+        cup_comm_all_reduce(m, &t, 1, how);
+        return;
+    }
+    if (cup__operation_begin(m, CUP__ALL_REDUCE) == CUP_OK)
+        cup__ordered_all_reduce(m, &t, 1, how);
+    cup__operation_end(m);
+}
+
 static void reduce_all(cup_context *c, cup_comm *m, void *user)
 {
     static const cup_dtype dtypes[] = {CUP_F32, CUP_F64, CUP_F16, CUP_BF16, CUP_I32, CUP_I64};
     static const int64_t sizes[] = {0, 1, 5, 1000, 70001};
     int n = cup_comm_count(m);
-    (void)user;
+    c->options.deterministic = user != NULL;
     for (int d = 0; d < 6; d++)
         for (int s = 0; s < 5; s++)
             for (int how = 0; how < 4; how++) {
-                if (dtypes[d] >= CUP_I64 && how == CUP_COMBINE_MEAN)
+                if ((dtypes[d] >= CUP_I64 && how == CUP_COMBINE_MEAN) ||
+                    (user && !cup__comm_is_ordered(m, dtypes[d], (cup_combine)how)))
                     continue;
                 cup_scope_open(c);
                 cup_tensor *t = make(c, dtypes[d], cup_comm_rank(m), sizes[s]);
-                cup_comm_all_reduce(m, &t, 1, (cup_combine)how);
+                reduce(m, t, (cup_combine)how, user != NULL);
                 for (int64_t i = 0; i < sizes[s]; i++) {
                     double want = reduced(n, i, (cup_combine)how), got = at(c, t, i);
                     double room = how == CUP_COMBINE_MEAN ? 0.02 : 0;
@@ -77,6 +91,12 @@ TEST(comm_all_reduce)
 {
     for (int i = 0; i < COUNTS; i++)
         together(counts[i], reduce_all, NULL);
+}
+
+TEST(comm_all_reduce_in_order)
+{
+    for (int i = 1; i < COUNTS; i++)
+        together(counts[i], reduce_all, "in order");
 }
 
 /* Tensors of several dtypes and sizes at once. */
@@ -229,12 +249,12 @@ static void sum_random(cup_context *c, cup_comm *m, void *user)
 {
     const int64_t size = 5000;
     float own[5000];
-    (void)user;
+    c->options.deterministic = user != NULL;
     cup_tensor *t = cup_tensor_new(c, CUP_F32, 1, &size);
     for (int64_t i = 0; i < size; i++)
         own[i] = (float)sin((double)(i * 7 + 1) * (cup_comm_rank(m) + 1)) * 1e3f;
     cup_tensor_write(t, own, sizeof own);
-    cup_comm_all_reduce(m, &t, 1, CUP_COMBINE_SUM);
+    reduce(m, t, CUP_COMBINE_SUM, user != NULL);
     cup_tensor_read(t, own, sizeof own);
     cup_tensor *all = cup_tensor_new(c, CUP_F32, 2, (int64_t[]){cup_comm_count(m), size});
     float *rows = malloc((size_t)(cup_comm_count(m) * size) * sizeof *rows);
@@ -247,7 +267,7 @@ static void sum_random(cup_context *c, cup_comm *m, void *user)
         double sum = 0;
         for (int r = 0; r < cup_comm_count(m); r++)
             sum += (double)((float)sin((double)(i * 7 + 1) * (r + 1)) * 1e3f);
-        if (own[i] != (float)sum)
+        if (user ? fabs(own[i] - sum) > 1e-3 : own[i] != (float)sum)
             wrong("element %d is %.9g, not %.9g", (int)i, (double)own[i], sum);
     }
     free(rows);
@@ -256,6 +276,7 @@ static void sum_random(cup_context *c, cup_comm *m, void *user)
 TEST(comm_sums_have_one_order)
 {
     together(4, sum_random, NULL);
+    together(4, sum_random, "in order");
 }
 
 /* Each allocation fails in turn: an error, and what follows goes on as if nothing had been. */

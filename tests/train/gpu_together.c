@@ -38,6 +38,29 @@ TEST(together_gpus_add_up_gradients_within_backward)
     train(folder, "0", "0 0\n");
 }
 
+/* Where sums have one order, those of gradients are ops of ours, in the step that is captured. */
+TEST(together_gpus_add_up_in_one_order)
+{
+    char out[4000];
+    const char *folder = fake_begin();
+    unsetenv("CUP_KERNELS");
+    for (int stage = 0; stage < 3; stage++) {
+        int code = test_command(
+            out, sizeof out,
+            "build=$(realpath '%s') && cd '%s' && seq 3000 >t && "
+            "CUP_LIBCUDA=$build/fake/libcuda.so.1 CUP_LIBNVRTC=$build/fake/libnvrtc.so "
+            "CUP_LIBNCCL=$build/fake/libnccl.so FAKE_NVRTC_ANY=1 CUP_LOG=launch $build/cupola "
+            "train --deterministic --processes 2 --device cuda --data t --layers 2 --width 64 "
+            "--heads 2 --context 16 --batch 2 --accumulate 2 --steps 4 --evaluate-texts 2 "
+            "--zero %d --overwrite --out o >log 2>&1 || { tail -5 log; exit 1; }; "
+            "grep -c 'not captured' log; awk '/^\\[1\\].*NCCL for sum/ {n++} END {print (n > 0)}' "
+            "log; grep -c 'launch: reduce_columns for sum' log",
+            test_build(), folder, stage);
+        EXPECT_INT(code, 0);
+        EXPECT(!strncmp(out, "0\n", 2) && atoi(strchr(out + 2, '\n') + 1) > 60);
+    }
+}
+
 /* Sums of batchnorms go through NCCL within the step that is captured; the step that is only
  * rehearsed calls nobody. */
 TEST(together_gpus_share_batches_of_images)

@@ -25,8 +25,8 @@ typedef struct cup__device_calls {
     /* Memory aligned to 256 bytes. The tag is a literal naming what it is for. */
     cup_status (*allocate)(cup__device *device, size_t bytes, const char *tag, void **out);
     void (*release)(cup__device *device, void *memory);
-    /* The same of the host's memory, which ops use as their own, at the speed of the way there. NULL
-     * where all memory is the host's. `unpin` waits for what uses it. */
+    /* The same of the host's memory, which ops use as their own, at the speed of the way there.
+     * NULL where all memory is the host's. `unpin` waits for what uses it. */
     cup_status (*pin)(cup__device *device, size_t bytes, const char *tag, void **out);
     void (*unpin)(cup__device *device, void *memory, size_t bytes);
     /* `write` returns when the host memory may be reused, `read` when it holds the bytes. `copy`

@@ -57,13 +57,6 @@ static cup_tensor *add_state(cup_optimizer *o, const char *name, const char *par
     return cup__split_note(o, full, t, NULL) == CUP_OK ? t : NULL;
 }
 
-cup_tensor *cup__optimizer_room(cup_optimizer *o, const cup__shape *shape)
-{
-    return o->options.offload && o->c->device->is_cuda
-               ? cup__tensor_pinned(o->c, shape, "the optimizer's states")
-               : cup__full(o->c, shape, 0);
-}
-
 /* A copy of a parameter, which the steps change in its place. */
 static cup_tensor *add_master(cup_optimizer *o, const cup_parameter *p)
 {

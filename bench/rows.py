@@ -475,16 +475,31 @@ def conv_rows():
                   f"{text} kernel={k}", channels_last=True, exact=False)
 
 
+def definite(shape, d):
+    """Matrices whose diagonal is heavy, as ours are by their ridge."""
+    n = shape[-1]
+    return random(shape, d) + 4 * n * torch.eye(n, device="cuda")
+
+
 def factor_rows():
-    """Long lines and large matrices, which PyTorch gives to cuFFT and cuSOLVER."""
-    for shape in ("64x65536", "16x1048576", "4096x1009"):
+    """Lines and matrices, few and large or many and small, which PyTorch gives to cuFFT and
+    cuSOLVER."""
+    for shape in ("65536x256", "4096x4096", "64x65536", "16x1048576", "4096x1009"):
         yield Row("fft", shape + "x2", "f32", lambda d, x: (
             lambda y=torch.view_as_complex(random(x, d)): torch.fft.fft(y)),
             "axis=1 inverse=0", exact=False)
-    for op, n in ((op, n) for op in ("cholesky", "qr", "svd") for n in (256, 1024)):
-        yield Row(op, f"{n}x{n}", "f32", lambda d, a, f=getattr(torch.linalg, op): (
-            lambda m=random(a, d) + (4 * a[0]) * torch.eye(a[0], device="cuda"): f(m)),
-            f"ridge={4 * n}" if op == "cholesky" else "", exact=False)
+    for op, shape in ((op, shape) for op in ("cholesky", "solve", "qr", "svd")
+                      for shape in ("4096x32x32", "256x256", "1024x1024")):
+        n = int(shape.split("x")[-1])
+        text = f"ridge={4 * n}" if op in ("cholesky", "solve") else ""
+        if op == "solve":
+            yield Row(op, f"{shape} {shape[:-len(str(n))]}16", "f32", lambda d, a, b: (
+                lambda m=definite(a, d), y=random(b, d): torch.linalg.solve(m, y)), text,
+                exact=False)
+            continue
+        more = {"full_matrices": False} if op == "svd" else {}
+        yield Row(op, shape, "f32", lambda d, a, f=getattr(torch.linalg, op), more=more: (
+            lambda m=definite(a, d): f(m, **more)), text, exact=False)
 
 
 PARTS = {"elementwise": elementwise_rows, "norm": norm_rows, "row": row_rows, "order": order_rows,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""cup_lstm and cup_gru, forward, beside PyTorch's layers, which are cuDNN's, in one process and by
-turns: called one by one, and replayed from a captured graph. All have the same random numbers; the
+"""cup_lstm and cup_gru, forward, beside PyTorch's layers, which are cuDNN's where it takes the dtype,
+in one process and by turns: called one by one, and replayed from a captured graph. All have the same random numbers; the
 errors are the largest differences from PyTorch's layer in f64, in parts of its largest element.
 usage: bench/recurrent_peer.py build/libcupola.so [--shape STEPSxROWSxSIZE ...]"""
 import argparse
@@ -122,7 +122,8 @@ def row(ours, kind, dtype, shape, device):
     calls = [theirs, ours.plain(call)] + ([ours.replayed(call)] if device == "cuda" else [])
     times = by_turns(calls, 30 if device == "cuda" else 2)
     best = min(times[1:])
-    print("\t".join([kind, dtype, shape] + [f"{us:.1f}" for us in times] +
+    peer = "cudnn" if device == "cuda" and torch.cudnn_is_acceptable(x) else "torch"
+    print("\t".join([kind, dtype, shape, peer] + [f"{us:.1f}" for us in times] +
                     [f"{times[0] / best:.2f}", f"{mine:.1e}", f"{other:.1e}"]), flush=True)
     return mine <= max(4 * other, 1e-5)
 
@@ -131,12 +132,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("lib")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=["f32", "tf32", "bf16"])
+    parser.add_argument("--dtype", nargs="+", choices=DTYPES,
+                        default=["f32", "tf32", "f16", "bf16"])
     parser.add_argument("--shape", nargs="+", metavar="STEPSxROWSxSIZE",
                         default=["64x32x256", "128x64x512", "128x64x1024"])
     a = parser.parse_args()
     ours, wrong = Ours(a.lib, a.device), 0
-    print("layer\tdtype\tsteps x rows x size\tcudnn_us\tours_us\tgraph_us\tratio\terror\tcudnn's")
+    print("layer\tdtype\tsteps x rows x size\tpeer\tpeer_us\tours_us\tgraph_us\tratio\terror\tpeer's")
     for shape in a.shape:
         for kind in GATES:
             for dtype in a.dtype:

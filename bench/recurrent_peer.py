@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""cup_lstm and cup_gru, forward, beside PyTorch's layers, which are cuDNN's where it takes the dtype,
-in one process and by turns: called one by one, and replayed from a captured graph. All have the same random numbers; the
-errors are the largest differences from PyTorch's layer in f64, in parts of its largest element.
+"""cup_lstm and cup_gru, forward, beside PyTorch's layers, which are cuDNN's where it takes the
+dtype, in one process and by turns: called one by one, and replayed from a captured graph. All have
+the same random numbers; the errors are the largest differences from PyTorch's layer in f64, in
+parts of its largest element.
 usage: bench/recurrent_peer.py build/libcupola.so [--shape STEPSxROWSxSIZE ...]"""
 import argparse
 import ctypes

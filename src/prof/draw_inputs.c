@@ -8,6 +8,8 @@
 #include "prof/attributes.h"
 #include "prof/draw.h"
 
+#define LINE 16 /* bytes that a kernel reads at once where a tensor begins anywhere in them */
+
 void cup__drawn_lay_plain(cup__drawn_input *in)
 {
     int64_t step = 1;
@@ -148,6 +150,13 @@ static void write_all(values *v, cup_tensor *to, const int64_t *stride, int64_t 
     }
 }
 
+/* On a GPU the memory goes on up to a whole line, which holds what no result may have in it: a unit
+ * that begins anywhere is cut out of all lines that it touches. */
+static int64_t whole_lines(const cup_context *c, int64_t span, int64_t size)
+{
+    return c->device->is_cuda ? (span * size + LINE - 1) / LINE * LINE / size : span;
+}
+
 static cup_tensor *make(const cup__drawn *d, int i, cup_context *c, cup_dtype hold)
 {
     const cup__drawn_input *in = &d->in[i];
@@ -166,6 +175,7 @@ static cup_tensor *make(const cup__drawn *d, int i, cup_context *c, cup_dtype ho
         return NULL;
     for (int k = 0; count && k < lie.shape.ndim; k++)
         span += (lie.shape.size[k] - 1) * lie.stride[k];
+    span = whole_lines(c, span, cup_dtype_size(lie.shape.dtype));
     cup__shape flat = {.dtype = lie.shape.dtype, .ndim = 1, .size = {span}};
     size_t bytes = (size_t)(span * cup_dtype_size(flat.dtype));
     cup_tensor *base = cup__tensor_make(c, &flat, "drawn"), *view = NULL;

@@ -332,7 +332,7 @@ static void refuse(cup_context *c, cup_comm *comm, void *user)
         {{.ring = 2}, 4, 0.1, "make the context a multiple of 64, or set dropout to 0"},
         {{.tensor = 2}, 1, 0, "1 heads and 1 of keys and values cannot be shared out equally to 2"},
         {{.experts = 4, .expert = 3}, 4, 0, "no groups of 3 that share out experts"},
-        {{.experts = 4, .expert = 2, .zero = 1}, 4, 0, "go with copies of all else"},
+        {{.experts = 4, .expert = 2, .zero = 3}, 4, 0, "take stage 2 or 1"},
         {{.experts = 4, .expert = 2, .stages = 2}, 4, 0, "go with copies of all else; leave out"},
         {{.experts = 3, .expert = 2}, 4, 0, "3 experts in a block cannot be shared out equally"},
         {{.expert = 2}, 4, 0, "0 experts in a block cannot be shared out equally to 2"},

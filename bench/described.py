@@ -181,6 +181,9 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
 
 
+DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+
+
 def read_safetensors(path):
     with open(path, "rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
@@ -189,6 +192,6 @@ def read_safetensors(path):
     for name, entry in header.items():
         if name != "__metadata__":
             begin, end = entry["data_offsets"]
-            found[name] = torch.frombuffer(data[begin:end], dtype=torch.float32).view(
-                entry["shape"])
+            found[name] = torch.frombuffer(data[begin:end], dtype=DTYPES[entry["dtype"]]).view(
+                entry["shape"]).float()
     return found

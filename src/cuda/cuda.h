@@ -97,10 +97,10 @@ cup_status cup__clusters_at_once(cup__cuda *gpu, cup__kernel *kernel, const cup_
 bool cup__launched_last(const cup__cuda *gpu, const cup__kernel *kernel);
 
 /* Says that the bytes which the kernel that was launched last writes are known, and are those that
- * follow; `early` when it lets the next one start before it has waited for the one before. And
- * whether all that may still run is known and spares these bytes, so that a dependent kernel may
- * read them before it waits; never where others know the stream, who may launch kernels between. */
-void cup__launch_known(cup__cuda *gpu, bool early);
+ * follow; it must let the next one start only when it has waited for the one before. And whether
+ * that is known and spares these bytes, so that a dependent kernel may read them before it waits;
+ * never where others know the stream, who may launch kernels between. */
+void cup__launch_known(cup__cuda *gpu);
 void cup__launch_writes(cup__cuda *gpu, const void *data, int64_t bytes);
 bool cup__launched_spares(const cup__cuda *gpu, const void *data, int64_t bytes);
 

@@ -8,7 +8,7 @@
 #include "cuda/pool.h"
 #include "cuda/staging.h"
 
-#define CUP__WRITES 16 /* ranges that kernels are known to write */
+#define CUP__WRITES 4 /* ranges that a kernel is known to write */
 #define CUP__RECENT 8 /* launches remembered for error texts */
 
 struct cup__cuda {
@@ -41,7 +41,7 @@ struct cup__cuda {
         uint64_t launches; /* when that was said; 0: never */
         int count;
         const char *from[CUP__WRITES], *to[CUP__WRITES];
-    } written; /* by what may still run, see cup__launch_known */
+    } written; /* by the last one, see cup__launch_known */
 };
 
 /* Counts the forks between this process and the one that loaded the driver. */

@@ -243,13 +243,9 @@ bool cup__launched_last(const cup__cuda *gpu, const cup__kernel *kernel)
     return gpu->launches > 0 && last && strcmp(last, kernel->name) == 0;
 }
 
-void cup__launch_known(cup__cuda *gpu, bool early)
+void cup__launch_known(cup__cuda *gpu)
 {
-    bool after_known = gpu->written.launches + 1 == gpu->launches;
-    if (early && !after_known)
-        return;
-    if (!early)
-        gpu->written.count = 0;
+    gpu->written.count = 0;
     gpu->written.launches = gpu->launches;
 }
 

@@ -300,7 +300,7 @@ static cup_status run_texts(cup__call *call)
     if (!kernel)
         return call->c->error.status;
     CUP_TRY(cup__launch(gpu, kernel, grid, CUP__ARG(argument)));
-    cup__launch_known(gpu, false);
+    cup__launch_known(gpu);
     const cup_tensor *written[] = {r.keys, r.values, r.o};
     for (int i = 0; i < 3; i++)
         cup__launch_writes(gpu, written[i]->data,

@@ -136,7 +136,7 @@ cup_status cup__product_resident(cup__call *call, const cup__product *p)
                       .dependent = true,
                       .shared = (int)shared_bytes(&by)};
     CUP_TRY(cup__launch(gpu, kernel, grid, CUP__ARG(a), CUP__ARG(b), CUP__ARG(work)));
-    cup__launch_known(gpu, ahead);
+    cup__launch_known(gpu);
     cup__launch_writes(gpu, p->y.data, ((p->m - 1) * p->y.row + p->n) * 2);
     cup__launch_writes(gpu, p->pre, ((p->m - 1) * p->y.row + p->n) * 2);
     return CUP_OK;

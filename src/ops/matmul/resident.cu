@@ -198,8 +198,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         bias[e][1] = p[e].right ? bias_at(c, p[e].column + p[e].right) : bias[e][0];
     }
     cluster_gather();
-    let_next_kernel_start(); /* whose weights come while all before it end */
     wait_for_previous_kernel();
+    let_next_kernel_start();
     if (threadIdx.x == 0)
         bring(a, at, s, 0, 0);
     sums sum;

@@ -27,8 +27,8 @@ DEVICE void begin(const P *gammas, const P *betas, int width)
         if (betas)
             ask_l2(betas + at);
     }
-    let_next_kernel_start();
     wait_for_previous_kernel();
+    let_next_kernel_start();
 #endif
 }
 

@@ -153,7 +153,7 @@ cup_status cup__layernorm_cuda(cup__call *call)
                         CUP__ARG(beta), CUP__ARG(y), CUP__ARG(sum), CUP__ARG(mean),
                         CUP__ARG(rstd), CUP__ARG(n.rows), CUP__ARG(width),
                         number_of(&eps, n.eps, n.x->dtype == CUP_F64)));
-    cup__launch_known(gpu, dependent);
+    cup__launch_known(gpu);
     const cup_tensor *written[] = {n.y, n.sum, n.mean, n.rstd};
     for (int i = 0; i < 4; i++)
         if (written[i])

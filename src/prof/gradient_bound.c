@@ -8,6 +8,7 @@
 #include "prof/draw.h"
 
 #define SEED 20261122u
+#define MOST_ROUNDINGS 64   /* of a sum; a factor of a matrix that is kept may be off more */
 #define MOST_OF_16_BITS 12 /* what tensor cores are fed rounded; of sums nothing shows */
 
 double cup__gradient_roundings(const cup__gradient_call *g, int i, double least)
@@ -64,13 +65,13 @@ cup_tensor *cup__gradient_numbers(cup_context *c, const cup__shape *like, cup_dt
     return t;
 }
 
-static void move(cup_tensor *t, cup_dtype stored, int draw)
+static void move(cup_tensor *t, cup_dtype stored, double roundings, int draw)
 {
     uint64_t bits, state = SEED + (uint64_t)draw;
     cup_tensor one = {.data = &bits, .dtype = stored};
     for (int64_t i = 0; i < t->count; i++) {
         double value = cup__load(t, cup__offset_of(t, i));
-        double by = (cup__draw_word(&state) >> 63 ? 1 : -1) * cup__epsilon(stored);
+        double by = (cup__draw_word(&state) >> 63 ? 1 : -1) * roundings * cup__epsilon(stored);
         cup__store(&one, 0, value);
         if (isfinite(value) && cup__load(&one, 0) != value)
             cup__store(t, cup__offset_of(t, i), value * (1 + by));
@@ -81,10 +82,11 @@ cup_status cup__gradient_move_kept(cup_context *c, const cup__gradient_call *g,
                                    cup_tensor *const *in, cup_tensor *const *out, int draw)
 {
     cup__call call;
+    double tolerance = g->row->op->tolerance;
     CUP_TRY(cup__call_begin(&call, c, g->row, in, g->in_count, g->attributes));
     for (int i = 0; i < g->row->visible; i++)
         if (g->row->op->saves & CUP__SAVE_OUT(i) && out[i] && out[i]->dtype == CUP_F64)
-            move(out[i], call.result[i].dtype, draw);
+            move(out[i], call.result[i].dtype, tolerance > MOST_ROUNDINGS ? tolerance : 1, draw);
     return CUP_OK;
 }
 

@@ -17,7 +17,7 @@ typedef struct cup__backward_result {
 typedef void (*cup__backward_report)(const cup__backward_result *result, void *user);
 
 /* Every sample of the ops that have a gradient, in f32, bf16 and f16, and then `count` calls drawn
- * from the seed. */
+ * from the seed. On a dry GPU (cuda/dry.h) only their kernels are compiled. */
 cup_status cup__check_backward(cup_context *c, const cup__row *const *rows, int row_count,
                                uint64_t seed, int64_t count, cup__backward_report report,
                                void *user);

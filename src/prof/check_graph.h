@@ -16,7 +16,8 @@ typedef struct cup__graph_result {
 
 typedef void (*cup__graph_report)(const cup__graph_result *result, void *user);
 
-/* Graphs 0 to count - 1 of the seed, in f32, bf16 and f16 by turns. */
+/* Graphs 0 to count - 1 of the seed, in f32, bf16 and f16 by turns. On a dry GPU only their kernels
+ * are compiled. */
 cup_status cup__check_graphs(cup_context *c, uint64_t seed, int64_t count,
                              cup__graph_report report, void *user);
 

@@ -27,7 +27,7 @@ typedef struct cup__random_count {
 /* Reports each implementation at each call. Of a failure, the first three of each implementation,
  * the smallest call is searched that still fails; `repeat` of what is reported then is that one.
  * `counts` has one for each row; NULL: not wanted. The status tells only whether the check itself
- * could run. */
+ * could run. On a dry GPU only kernels are compiled. */
 cup_status cup__random_check(cup_context *c, const cup__random_options *options,
                              cup__random_count *counts, cup__report report, void *user);
 

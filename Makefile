@@ -192,13 +192,17 @@ asan: export CK_TIMEOUT_MULTIPLIER := 5
 # The gradients left out take differences of what the tests of their ops run here too, for minutes,
 # and so do the samples of all ops that are run again on other numbers of threads; the examples of
 # --help, caches of every size, and kills and stops of the command have tests of their own beside.
-# Of runs that several processes share those left out are others again with dropout or experts. Ops
+# Of runs that several processes share those left out are others again with dropout, experts or
+# both, or two ways at once; and kills at each operation leave off what others do to the end. Ops
 # whose fixed calls are many or large make random ones instead, which are small.
 ASAN_K := -gradient_attention -gradient_conv -deterministic_ops -examples_run -bpe_cache -ends_soon \
-    -survives_kills -survives_a_stop -training_says_what_experts -parallel_experts_that_all_have \
-    -parallel_texts_in_parts_beside -parallel_parts_drop -parallel_stages_drop \
+    -survives_kills -survives_a_stop -killed_at_any -names_who_is_slow -training_says_what_experts \
+    -parallel_experts_that_all_have -parallel_experts_with_split -parallel_experts_beside \
+    -parallel_texts_in_parts_beside -parallel_texts_in_parts_drop -parallel_parts_drop \
+    -parallel_stages_drop -parallel_stages_are_copied -parallel_chunks_are_copied \
+    -parallel_checkpoints \
     $(foreach o,$(ASAN_RANDOM),-op_$o)
-ASAN_RANDOM := attention attention_grad attention_lse conv2d conv2d_input_grad conv2d_weight_grad \
+ASAN_RANDOM := attention attention_grad attention_lse conv2d conv2d_join conv2d_input_grad conv2d_weight_grad \
     scaled_attention scaled_conv2d scaled_matmul scaled_grouped_matmul linear_int4 linear_quantize \
     linear_dropout linear_swiglu linear_silu linear_weight_grad
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -209,7 +213,7 @@ asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 # at each of forty operations, or of one of several processes, show no more of threads than others do.
 TSAN_K := op_gelu op_sum op_layernorm op_softmax_grad op_linear_relu op_adamw tensor_ cuda_ cache_ \
     kernels_t pool_random bpe_ data_ train threads_ -killed_at_any -survives_kills -ends_soon \
-    -bpe_cache -training_says_what
+    -bpe_cache -training_says_what -names_who_is_slow
 tsan: export CK_TIMEOUT_MULTIPLIER := 20
 # OpenBLAS has threads of its own when a test forks, and mends itself in the child.
 tsan: export TSAN_OPTIONS := die_after_fork=0

@@ -195,6 +195,9 @@ asan: export CK_TIMEOUT_MULTIPLIER := 5
 # Of runs that several processes share those left out are others again with dropout, experts or
 # both, or two ways at once; and kills at each operation leave off what others do to the end. Ops
 # whose fixed calls are many or large make random ones instead, which are small.
+ASAN_RANDOM := attention attention_grad attention_lse conv2d conv2d_join conv2d_input_grad \
+    conv2d_weight_grad scaled_attention scaled_conv2d scaled_matmul scaled_grouped_matmul \
+    linear_int4 linear_quantize linear_dropout linear_swiglu linear_silu linear_weight_grad
 ASAN_K := -gradient_attention -gradient_conv -deterministic_ops -examples_run -bpe_cache -ends_soon \
     -survives_kills -survives_a_stop -killed_at_any -names_who_is_slow -training_says_what_experts \
     -parallel_experts_that_all_have -parallel_experts_with_split -parallel_experts_beside \
@@ -202,9 +205,6 @@ ASAN_K := -gradient_attention -gradient_conv -deterministic_ops -examples_run -b
     -parallel_stages_drop -parallel_stages_are_copied -parallel_chunks_are_copied \
     -parallel_checkpoints \
     $(foreach o,$(ASAN_RANDOM),-op_$o)
-ASAN_RANDOM := attention attention_grad attention_lse conv2d conv2d_join conv2d_input_grad conv2d_weight_grad \
-    scaled_attention scaled_conv2d scaled_matmul scaled_grouped_matmul linear_int4 linear_quantize \
-    linear_dropout linear_swiglu linear_silu linear_weight_grad
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(MAKE) BUILD=build/asan OPT=-O1 DEBUG=-g1 K="$(or $(K),$(ASAN_K))" \
 	    SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover -fno-omit-frame-pointer" test

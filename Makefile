@@ -55,7 +55,7 @@ SMALL := $(filter-out src/custom/vectors% src/custom/expr_cpu.c, \
     $(wildcard $(foreach d,prof train io nn custom comm,src/$d/*.c) \
     src/ops/*/*_specification.c src/ops/*/*_composed.c \
     $(foreach f,cache code compile device dry explain loader pool_report unit,src/cuda/$f.c) \
-    $(foreach f,images_arrays images_files loader mix nfc shards tokenizer_export tokenizer_published walk, \
+    $(foreach f,images_arrays images_files loader mix nfc shards tokenizer_around tokenizer_export tokenizer_published walk, \
         src/data/$f.c) \
     $(foreach f,channels_last cuda cudnn cudnn_graph depthwise impls mma numbers wgmma wgmma_blocks wgmma_few \
         wgmma_maps wgmma_reach,src/ops/conv/conv_$f.c) $(wildcard src/ops/conv/scaled_*.c) \

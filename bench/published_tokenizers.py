@@ -5,7 +5,8 @@
 Byte-level BPE is trained here with the words of GPT-2, SmolLM, Llama 3 and Qwen 2, and BPE of
 sentencepiece's kind as in files of Llama 2 and Mistral, older and newer; each is written by that
 library, read by Cupola, written by Cupola and read by that library; all three encode the sources'
-text and random texts of all kinds of characters. Exit code 1: some tokens differ."""
+text and random texts of all kinds of characters. Those of Llama 2 and 3 have a template that puts
+tokens in front of a text, and of one behind it. Exit code 1: some tokens differ."""
 import argparse
 import ctypes
 import glob
@@ -17,7 +18,7 @@ import tempfile
 import unicodedata
 
 import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -46,7 +47,15 @@ def train(kind, files):
                                        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     if kind in ("llama3", "qwen2"):
         t.add_special_tokens(["<|begin|>", "<|end|>"])
+    if kind == "llama3":
+        t.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False),
+                                                around(t, "<|begin|> $A <|end|>")])
     return t
+
+
+def around(t, single):
+    tokens = [(text, t.token_to_id(text)) for text in single.split() if text[0] == "<"]
+    return processors.TemplateProcessing(single=single, special_tokens=tokens)
 
 
 MARK = "\u2581"
@@ -75,6 +84,8 @@ def sentencepiece(kind, files):
         {"type": "Strip", "content": " ", "start": 1, "stop": 0}] * (kind != "never")}
     t = tokenizers.Tokenizer.from_str(json.dumps(whole))
     t.add_special_tokens(["<unk>", "<s>", "</s>"])
+    if kind == "llama2":
+        t.post_processor = around(t, "<s> $A")
     return t
 
 
@@ -105,6 +116,7 @@ class Library:
         self.lib = ctypes.CDLL(path)
         for name in ("cup_context_new", "cup_tokenizer_load", "cup_decoder_new"):
             getattr(self.lib, name).restype = ctypes.c_void_p
+        self.lib.cup_tokenizer_front.restype = ctypes.POINTER(ctypes.c_int32)
         for name in ("cup_decoder_add", "cup_decoder_end"):
             getattr(self.lib, name).restype = ctypes.c_char_p
         self.lib.cup_tokenizer_encode.restype = ctypes.c_int64
@@ -121,6 +133,11 @@ class Library:
     def export(self, tokenizer, path):
         if self.lib.cup_tokenizer_export(self.c, tokenizer, path.encode()):
             sys.exit(self.lib.cup_error_text(self.c).decode())
+
+    def front(self, tokenizer):
+        count = ctypes.c_int()
+        tokens = self.lib.cup_tokenizer_front(tokenizer, ctypes.byref(count))
+        return tokens[:count.value]
 
     def decode(self, tokenizer, ids):
         decoder, text = self.lib.cup_decoder_new(self.c, tokenizer), b""
@@ -160,14 +177,18 @@ def main():
             ours = library.load(path)
             library.export(ours, path + ".again")
             again = tokenizers.Tokenizer.from_file(path + ".again")
+        behind = [theirs.token_to_id("<|end|>")] if kind in ("llama3", "looked up") else []
         texts = [open(f, encoding="utf-8").read() for f in files]
         texts += [random_text(draw) for _ in range(args.texts)]
         tokens = differ = 0
         for text in texts:
-            want, got = theirs.encode(text).ids, library.encode(ours, text)
+            want = theirs.encode(text, add_special_tokens=False).ids
+            got = library.encode(ours, text)
             tokens += len(want)
-            back = again.encode(text).ids
-            if want != got or want != back or \
+            whole = theirs.encode(text).ids
+            if want != got or whole != again.encode(text).ids or \
+                    whole[:len(whole) - len(behind)] != library.front(ours) + got or \
+                    whole[len(whole) - len(behind):] != behind or \
                     theirs.decode(want, skip_special_tokens=False) != library.decode(ours, got):
                 differ += 1
                 if differ < 4:

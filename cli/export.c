@@ -28,36 +28,37 @@ static const cli_option options[] = {
     {0}};
 
 /* Of characters there is none that others read; then it is left out, and said. */
-static int export_tokenizer(const export_given *given, cup_context *c)
+static cup_tokenizer *load_tokenizer(const export_given *given, cup_context *c)
 {
-    char path[PATH_MAX];
-    int length = snprintf(path, sizeof path, "%s/tokenizer.json", given->out);
     cup_tokenizer *t = cup_gpt_tokenizer_load(c, given->from);
-    bool bpe = t && !strcmp(cup_tokenizer_kind(t), "bpe");
-    if (t && !bpe)
-        fprintf(stderr, "note: the tokenizer is one of characters and was not written\n");
-    if (bpe && length > 0 && (size_t)length < sizeof path)
-        cup_tokenizer_export(c, t, path);
+    if (!t || !strcmp(cup_tokenizer_kind(t), "bpe"))
+        return t;
+    fprintf(stderr, "note: the tokenizer is one of characters and was not written\n");
     cup_tokenizer_free(t);
-    return cli_report(c);
+    return NULL;
 }
 
-/* The adapters alone, with the place of the model that a run had them beside. */
-static void export_adapters(const export_given *given, cup_gpt *m)
+/* The adapters alone, with the place of the model that a run had them beside, and the tokenizer. */
+static void export_adapters(const export_given *given, cup_gpt *m, const cup_tokenizer *t)
 {
-    char base[PATH_MAX];
-    if (cup_gpt_base(m->context, given->from, base, sizeof base) == CUP_OK)
-        cup_gpt_adapters_export(m, given->out, base);
+    char base[PATH_MAX], path[PATH_MAX];
+    int length = snprintf(path, sizeof path, "%s/tokenizer.json", given->out);
+    if (cup_gpt_base(m->context, given->from, base, sizeof base) == CUP_OK &&
+        cup_gpt_adapters_export(m, given->out, base) == CUP_OK && t && length > 0 &&
+        (size_t)length < sizeof path)
+        cup_tokenizer_export(m->context, t, path);
 }
 
 static void write_model(const export_given *given, cup_gpt *m)
 {
+    cup_tokenizer *t = load_tokenizer(given, m->context);
     if (given->adapters)
         cup_gpt_adapters_load(m, given->adapters);
     if (m->adapters && !given->merge)
-        export_adapters(given, m);
+        export_adapters(given, m, t);
     else if (!given->merge || cup_gpt_merge(m) == CUP_OK)
-        cup_gpt_export(m, given->out);
+        cup_gpt_publish(m, given->out, CUP_OPTIONS(cup_publish_options, .tokenizer = t));
+    cup_tokenizer_free(t);
 }
 
 static int export_model(const cli_call *call, cup_context *c)
@@ -71,8 +72,6 @@ static int export_model(const cli_call *call, cup_context *c)
     if (m)
         write_model(given, m);
     int code = cli_report(c);
-    if (!code)
-        code = export_tokenizer(given, c);
     if (!code && call->json) {
         cli_json w;
         json_begin(&w, "export");
@@ -105,8 +104,9 @@ const cli_verb verb_export = {
             "(learned positions, layernorm, gelu, biases), a Llama (rotary positions, rmsnorm, "
             "swiglu, no biases), a Qwen 2 (the same with biases of queries, keys and values) or a "
             "Qwen 3 (with norms of queries and keys), and with experts as a Mixtral or a Qwen 3 "
-            "MoE; and tokenizer.json, where the tokenizer is bpe. cupola train --from and cupola "
-            "generate --from read such folders.\n\n"
+            "MoE; and where the tokenizer is bpe tokenizer.json, with tokenizer_config.json and "
+            "generation_config.json, which say what begins and ends a text. cupola train --from "
+            "and cupola generate --from read such folders.\n\n"
             "Of a run that trained adapters (cupola train --lora) these are written as peft reads "
             "them, adapter_config.json and adapter_model.safetensors; with --merge the model with "
             "them in its weights.",

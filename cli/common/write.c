@@ -28,23 +28,42 @@ static void blame_prompt(cup_context *c)
     cup_fail(c, CUP_ARGUMENT, "%s", why);
 }
 
+/* The tokens in front of a text, then those of the prompt. */
+static int64_t encode_prompt(cup_context *c, const cli_writing *w, int32_t *tokens, int *front)
+{
+    const int32_t *before = cup_tokenizer_front(w->tokenizer, front);
+    memcpy(tokens, before, (size_t)*front * sizeof *tokens);
+    return cup_tokenizer_encode(c, w->tokenizer, w->prompt, w->prompt_bytes, tokens + *front);
+}
+
 /* Feeds the prompt to what writes as many texts as there are decoders; a model must read something
  * before it can write. */
 static cup_status feed(cup_context *c, cli_writing *w, cup_generator *g, cup_decoder **d,
                        int64_t texts)
 {
-    int32_t *tokens = malloc((w->prompt_bytes + 1) * sizeof *tokens);
+    int front;
+    cup_tokenizer_front(w->tokenizer, &front);
+    int32_t *tokens = malloc((w->prompt_bytes + 1 + (size_t)front) * sizeof *tokens);
     if (!tokens)
         return cup_fail(c, CUP_MEMORY, "out of host memory for the prompt");
-    int64_t count = cup_tokenizer_encode(c, w->tokenizer, w->prompt, w->prompt_bytes, tokens);
+    int64_t count = encode_prompt(c, w, tokens, &front);
     /* What follows begins a text no more. */
     for (int64_t i = 0; i < count * texts; i++)
-        cup_decoder_add(d[i % texts], tokens[i / texts], NULL);
+        cup_decoder_add(d[i % texts], tokens[front + i / texts], NULL);
     if (count < 0)
         blame_prompt(c);
-    cup_status status = count < 0 ? cup_error(c) : cup_generator_feed(g, tokens, count);
+    cup_status status = count < 0 ? cup_error(c) : cup_generator_feed(g, tokens, front + count);
     free(tokens);
     return status;
+}
+
+static bool ends_text(const cli_writing *w, int32_t token)
+{
+    int count, i = 0;
+    const int32_t *ends = cup_tokenizer_ends(w->tokenizer, &count);
+    while (i < count && ends[i] != token)
+        i++;
+    return i < count;
 }
 
 static bool wants_stop(void *user)
@@ -55,7 +74,6 @@ static bool wants_stop(void *user)
 
 static cup_status write_tokens(cup_context *c, cli_writing *w, cup_generator *g, cup_decoder *d)
 {
-    int32_t end = cup_tokenizer_special(w->tokenizer, "<|endoftext|>");
     size_t bytes;
     const char *text;
     double begin = progress_clock();
@@ -63,7 +81,7 @@ static cup_status write_tokens(cup_context *c, cli_writing *w, cup_generator *g,
         int32_t token = cup_generator_next(g);
         if (token < 0)
             return cup_error(c);
-        if (token == end)
+        if (ends_text(w, token))
             break;
         w->written++;
         /* A model may know more tokens than its tokenizer has; those say nothing. */
@@ -127,13 +145,13 @@ static void end_text(side_by_side *s, int64_t i)
 }
 
 /* What each text has got; a model may know more tokens than its tokenizer: they say nothing. */
-static void add_tokens(cli_writing *w, side_by_side *s, int32_t end)
+static void add_tokens(cli_writing *w, side_by_side *s)
 {
     for (int64_t i = 0; i < s->count; i++) {
         size_t bytes;
         if (!s->decoders[i])
             continue;
-        if (s->tokens[i] == end) {
+        if (ends_text(w, s->tokens[i])) {
             end_text(s, i);
             continue;
         }
@@ -146,7 +164,6 @@ static void add_tokens(cli_writing *w, side_by_side *s, int32_t end)
 
 static cup_status write_side_by_side(cli_writing *w, cup_generator *g, side_by_side *s)
 {
-    int32_t end = cup_tokenizer_special(w->tokenizer, "<|endoftext|>");
     cup_status status = CUP_OK;
     cli_progress progress;
     double begin = progress_clock();
@@ -155,7 +172,7 @@ static cup_status write_side_by_side(cli_writing *w, cup_generator *g, side_by_s
     for (int64_t i = 0; i < w->tokens && s->open && !signals_caught() && status == CUP_OK; i++) {
         status = cup_generator_next_texts(g, s->tokens);
         if (status == CUP_OK)
-            add_tokens(w, s, end);
+            add_tokens(w, s);
         progress_step(&progress, i + 1, w->written, NAN);
     }
     progress_end(&progress);

@@ -13,7 +13,7 @@ typedef struct cli_writing {
     const cup_tokenizer *tokenizer;
     const char *prompt;
     size_t prompt_bytes;
-    int64_t tokens; /* at most; stops before at <|endoftext|> and at a signal */
+    int64_t tokens; /* at most; stops before at a token that ends a text and at a signal */
     cup_sampling sampling;
     bool echo;       /* the prompt goes out first */
     FILE *to;        /* where it goes; NULL: to stdout, token by token */

@@ -57,8 +57,10 @@ CUP_API cup_tokenizer *cup_tokenizer_bpe_new(cup_context *c, const cup_corpus *c
  * it, or Hugging Face's tokenizer.json of byte-level BPE with the words of GPT-2, SmolLM, Llama 3
  * or Qwen 2, or of sentencepiece's kind as of Llama 2 and Mistral, with bytes for characters that
  * are no tokens; or a folder with one of them. Text is brought into NFC where a file asks for it,
- * as Qwen's does. No token is put in front of a text. CUP_UNSUPPORTED where a tokenizer.json is of
- * another kind. */
+ * as Qwen's does. What stands round a text is read of tokenizer.json and, where they lie beside it,
+ * of tokenizer_config.json, generation_config.json and config.json; see cup_tokenizer_ends. In a
+ * folder with both, tokenizer.json is read and not vocab.json. CUP_UNSUPPORTED where a
+ * tokenizer.json is of another kind. */
 CUP_API cup_tokenizer *cup_tokenizer_load(cup_context *c, const char *path);
 CUP_API cup_status cup_tokenizer_save(cup_context *c, const cup_tokenizer *t, const char *path);
 /* Writes a BPE tokenizer as Hugging Face's tokenizer.json. CUP_UNSUPPORTED of one of characters. */
@@ -75,10 +77,18 @@ CUP_API const char *cup_tokenizer_token(const cup_tokenizer *t, int32_t token, s
 /* The token of a special text such as "<|endoftext|>", -1 when there is none. */
 CUP_API int32_t cup_tokenizer_special(const cup_tokenizer *t, const char *text);
 
+/* The tokens that end what a model writes, such as "</s>" or "<|im_end|>", by what its files say,
+ * and their number, at most 16; where none says so "<|endoftext|>", if there is one. And those that
+ * are put in front of a text before a model reads it, as Llama's "<s>". They live with the
+ * tokenizer. */
+CUP_API const int32_t *cup_tokenizer_ends(const cup_tokenizer *t, int *count);
+CUP_API const int32_t *cup_tokenizer_front(const cup_tokenizer *t, int *count);
+
 /* Encodes text into `tokens`, which must have room for one more than the text has bytes, since
  * tokenizers of sentencepiece's kind put a space in front, and returns their number; -1 when a
- * character tokenizer does not know a character. Special texts become their tokens. Several threads
- * may use one tokenizer, each with a context of its own. */
+ * character tokenizer does not know a character. Special texts become their tokens; those of
+ * cup_tokenizer_front are not put in front. Several threads may use one tokenizer, each with a
+ * context of its own. */
 CUP_API int64_t cup_tokenizer_encode(cup_context *c, const cup_tokenizer *t, const char *text,
                                      size_t bytes, int32_t *tokens);
 
@@ -97,8 +107,9 @@ CUP_API const char *cup_decoder_end(cup_decoder *d, size_t *bytes);
 
 typedef enum cup_split { CUP_SPLIT_TRAIN = 0, CUP_SPLIT_VALIDATION = 1 } cup_split;
 
-/* Encodes a corpus. The first 90 % of the tokens are for training, the rest for validation;
- * `<|endoftext|>`, where the tokenizer has it, stands behind each file. Both parts must have more
+/* Encodes a corpus. The first 90 % of the tokens are for training, the rest for validation. In front
+ * of each file stand the tokens of cup_tokenizer_front, and behind it one of cup_tokenizer_ends,
+ * where the tokenizer has some: `<|endoftext|>` if that is among them, else the first. Both parts must have more
  * than `context` tokens. */
 CUP_API cup_data *cup_data_new(cup_context *c, const cup_corpus *corpus, const cup_tokenizer *t,
                                int64_t context);
@@ -161,8 +172,8 @@ typedef struct cup_tokenized {
 
 /* Encodes text of any size into a new folder for cup_data_open: train_000000.bin and so on,
  * val_000000.bin, and tokenizer.json. They are llm.c's, with 32 bits a token where the tokenizer
- * has over 65536 of them. Paths are as for cup_corpus_load; "<|endoftext|>", where the tokenizer
- * has it, stands behind each text. The last part of the files' bytes, 0 or more and less than 1,
+ * has over 65536 of them. Paths are as for cup_corpus_load; what cup_data_new puts in
+ * front of a file and behind it stands round each text. The last part of the files' bytes, 0 or more and less than 1,
  * is for validation; a file may be cut for that. Up to 4 MiB of text a thread are in memory at a
  * time; a text is cut between words, which changes none of its tokens, or where 16 MiB of it hold
  * no space between signs of ASCII, between characters. The folder must be empty or not be there,

@@ -165,6 +165,19 @@ CUP_API cup_status cup_gpt_config_load(cup_context *c, const char *folder, cup_g
  * Mixtral or Qwen 3 MoE. */
 CUP_API cup_status cup_gpt_export(cup_gpt *m, const char *folder);
 
+/* How such a folder is written. */
+typedef struct cup_publish_options {
+    size_t size; /* of this struct, see CUP_OPTIONS */
+    /* Is written too, as tokenizer.json, with tokenizer_config.json and generation_config.json,
+     * which say what begins and ends a text, as config.json does then. NULL: is the caller's.
+     * CUP_UNSUPPORTED of one of characters. */
+    const cup_tokenizer *tokenizer;
+} cup_publish_options;
+
+/* The same as cup_gpt_export with options; NULL: all defaults. */
+CUP_API cup_status cup_gpt_publish(cup_gpt *m, const char *folder,
+                                   const cup_publish_options *options);
+
 /* Writes a model's adapters alone, as peft reads them: a folder with adapter_config.json, which
  * names `base`, the folder or name of the model they stand beside, or NULL, and
  * adapter_model.safetensors. CUP_UNSUPPORTED of a model that cup_gpt_export does not take. */

@@ -54,12 +54,13 @@ static cup_status encode(cup__error *error, cup_data *d, const cup_corpus *corpu
 {
     filler f = {error, d};
     cup__tokens out = {put, &f};
-    int32_t end = cup_tokenizer_special(t, "<|endoftext|>");
+    int32_t end = cup__around_parting(t);
     size_t from = 0;
     /* A first guess that suits either kind saves most of the growing. */
     if (!reserve(d, (int64_t)corpus->text.length / (t->codes ? 1 : 4) + 1))
         return no_memory(error);
     for (size_t i = 0; i < corpus->count; i++) {
+        CUP_TRY(put(&f, t->around.front, (size_t)t->around.front_count));
         CUP_TRY(cup__tokenizer_encode(error, t, corpus->text.bytes + from, corpus->ends[i] - from,
                                       out));
         if (end >= 0)

@@ -321,6 +321,8 @@ cup_status cup__bpe_published_load(cup__error *error, const cup__json *json, cup
         status = read_added(&r, added, vocabulary);
     if (status == CUP_OK)
         status = complete(&r, vocabulary);
+    if (status == CUP_OK)
+        status = cup__around_published(error, json, t);
     free_reader(&r);
     return status;
 }

@@ -85,6 +85,9 @@ static cup_status encode(doer *d, const char *text, size_t length, bool begins, 
 {
     task *k = d->task;
     const job *j = k->job;
+    const cup__around *around = &j->tokenizer->around;
+    if (begins && around->front_count)
+        CUP_TRY(put(k, around->front, (size_t)around->front_count));
     CUP_TRY(cup__tokenizer_encode_next(&k->error, j->tokenizer, text, length,
                                        begins, (cup__tokens){put, k}, &d->work));
     k->texts += ends;
@@ -361,7 +364,7 @@ cup_status cup_tokenize(cup_context *c, const char *const *paths, int count, con
     CUP_TRY(cup__options_take(&c->error, "cup_tokenize", &j.options, sizeof j.options, options));
     CUP_TRY(check(c, paths, count, t, folder, validation, &j.options));
     j.wide = t->size > 65536;
-    j.end = cup_tokenizer_special(t, "<|endoftext|>");
+    j.end = cup__around_parting(t);
     pthread_mutex_init(&j.lock, NULL);
     cup_status status = run(&j, paths, count, folder, validation);
     if (status == CUP_OK && made)

@@ -12,18 +12,22 @@
 static cup_tokenizer *make(cup__error *error, const cup__tokenizer_calls *calls)
 {
     cup_tokenizer *t = cup__calloc(1, sizeof *t);
-    if (t)
-        t->calls = calls;
-    else
+    if (!t) {
         cup__fail(error, CUP_MEMORY, "out of host memory for a tokenizer");
+        return NULL;
+    }
+    t->calls = calls;
+    t->around.begin = -1;
     return t;
 }
 
 /* The tokenizer when all went well, else NULL. */
 static cup_tokenizer *keep_if(cup_status status, cup_tokenizer *t)
 {
-    if (status == CUP_OK)
+    if (status == CUP_OK) {
+        cup__around_complete(t);
         return t;
+    }
     cup_tokenizer_free(t);
     return NULL;
 }
@@ -71,12 +75,17 @@ cup_tokenizer *cup_tokenizer_bpe_new(cup_context *c, const cup_corpus *corpus, i
     return t ? keep_if(train_bpe(&c->error, t, corpus, size), t) : NULL;
 }
 
+static bool is_published(const cup__json *json)
+{
+    return cup__json_find(json->root, "model") && !cup__json_find(json->root, "schema");
+}
+
 cup_status cup__tokenizer_parse(cup__error *error, const cup__json *json, cup_tokenizer **out)
 {
     const char *kind;
     int64_t schema;
     *out = NULL;
-    if (cup__json_find(json->root, "model") && !cup__json_find(json->root, "schema")) {
+    if (is_published(json)) {
         cup_tokenizer *published = make(error, &cup__tokenizer_bpe);
         cup_status read =
             published ? cup__bpe_published_load(error, json, published) : CUP_MEMORY;
@@ -92,15 +101,36 @@ cup_status cup__tokenizer_parse(cup__error *error, const cup__json *json, cup_to
     if (!t)
         return CUP_MEMORY;
     cup_status status = t->calls->load(error, json, t);
+    if (status == CUP_OK)
+        status = cup__around_load(error, json, t);
     *out = keep_if(status, t);
     return status;
 }
 
-static cup_status load_own(cup__error *error, const char *path, cup_tokenizer **out)
+/* The files of a model in the folder of its tokenizer. */
+static cup_status read_beside(cup__error *error, const char *path, cup_tokenizer *t)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = cup__strdup(slash ? path : ".");
+    if (!folder)
+        return cup__no_memory(error, path);
+    if (slash)
+        folder[slash - path + 1] = 0;
+    cup_status status = cup__around_beside(error, folder, t);
+    cup__free(folder);
+    return status;
+}
+
+/* Of ours or of others. */
+static cup_status load_json(cup__error *error, const char *path, cup_tokenizer **out)
 {
     cup__json json;
     CUP_TRY(cup__json_read(error, path, MOST_FILE, &json));
     cup_status status = cup__tokenizer_parse(error, &json, out);
+    if (status == CUP_OK && is_published(&json)) {
+        status = read_beside(error, path, *out);
+        *out = keep_if(status, *out);
+    }
     cup__json_free(&json);
     return status;
 }
@@ -116,6 +146,8 @@ static cup_status load_gpt2(cup__error *error, const char *path, cup_tokenizer *
     } else {
         memcpy(merges + strlen(path) - 10, "merges.txt", 10);
         status = cup__gpt2_load(error, path, merges, t);
+        if (status == CUP_OK)
+            status = read_beside(error, path, t);
     }
     cup__free(merges);
     *out = keep_if(status, t);
@@ -126,7 +158,7 @@ static cup_status load_file(cup__error *error, const char *path, cup_tokenizer *
 {
     size_t length = strlen(path);
     bool gpt2 = length >= 10 && strcmp(path + length - 10, "vocab.json") == 0;
-    return gpt2 ? load_gpt2(error, path, out) : load_own(error, path, out);
+    return gpt2 ? load_gpt2(error, path, out) : load_json(error, path, out);
 }
 
 cup_tokenizer *cup_tokenizer_load(cup_context *c, const char *path)
@@ -143,13 +175,16 @@ cup_tokenizer *cup_tokenizer_load(cup_context *c, const char *path)
         return t;
     }
     char *vocabulary = cup__path_join(path, "vocab.json");
-    char *own = cup__path_join(path, "tokenizer.json");
-    if (!vocabulary || !own)
+    char *whole = cup__path_join(path, "tokenizer.json");
+    /* Others than GPT-2 have a vocab.json besides, which does not say what their words are. */
+    if (!vocabulary || !whole)
         cup__fail(&c->error, CUP_MEMORY, "%s: out of host memory", path);
     else
-        load_file(&c->error, cup__file_exists(vocabulary) ? vocabulary : own, &t);
+        load_file(&c->error,
+                  cup__file_exists(vocabulary) && !cup__file_exists(whole) ? vocabulary : whole,
+                  &t);
     cup__free(vocabulary);
-    cup__free(own);
+    cup__free(whole);
     return t;
 }
 
@@ -159,6 +194,7 @@ cup_status cup__tokenizer_text(cup__error *error, const cup_tokenizer *t, cup__t
     cup__json_open(&writer, NULL, CUP__JSON_OBJECT);
     cup__json_add_integer(&writer, "schema", 1);
     cup__json_add_string(&writer, "kind", t->calls->kind);
+    cup__around_save(t, &writer);
     t->calls->save(t, &writer);
     cup__json_close(&writer);
     *out = writer.text;

@@ -40,6 +40,16 @@ typedef enum cup__spaces {
     CUP__SPACES_ONE_MORE
 } cup__spaces;
 
+#define CUP__MOST_AROUND 16
+
+/* Tokens that stand round a text, by what the files of a model say. */
+typedef struct cup__around {
+    int32_t begin; /* that is called the one of its beginning; -1: none */
+    int32_t front[CUP__MOST_AROUND], behind[CUP__MOST_AROUND]; /* that are put there */
+    int32_t ends[CUP__MOST_AROUND]; /* that end what a model writes */
+    int front_count, behind_count, end_count;
+} cup__around;
+
 typedef struct cup__tokenizer_calls {
     const char *kind;
     /* What encoding keeps from text to text is *work, NULL at first. */
@@ -57,6 +67,7 @@ struct cup_tokenizer {
     uint32_t *begins; /* where each token's bytes begin, and the end of the last */
     int32_t *special;
     size_t special_count;
+    cup__around around;
     /* Of a character tokenizer. */
     uint32_t *codes; /* of the tokens, rising */
     /* Of a BPE tokenizer. */
@@ -135,6 +146,24 @@ bool cup__published_whole_words(const cup__json_node *model);
 bool cup__published_nfc(const cup__json *json);
 /* A pattern as it is written there; NULL of those of GPT-2, which have no text. */
 const char *cup__published_words(const char *pattern);
+
+/* Reads the tokens round a text: of tokenizer.json; of the files that lie beside it in a folder,
+ * where they are there; and of a file of ours. */
+cup_status cup__around_published(cup__error *error, const cup__json *json, cup_tokenizer *t);
+cup_status cup__around_beside(cup__error *error, const char *folder, cup_tokenizer *t);
+cup_status cup__around_load(cup__error *error, const cup__json *json, cup_tokenizer *t);
+void cup__around_save(const cup_tokenizer *t, cup__json_writer *writer);
+/* Where no file says what ends a text it is "<|endoftext|>", if there is one. */
+void cup__around_complete(cup_tokenizer *t);
+/* Writes them as "post_processor". */
+void cup__around_export(const cup_tokenizer *t, cup__json_writer *writer);
+/* The token that parts documents: "<|endoftext|>" where it ends texts, else the first that does;
+ * -1 where none does. */
+int32_t cup__around_parting(const cup_tokenizer *t);
+/* Two bytes of UTF-8 for each byte of a token at most, or three for a space. */
+#define CUP__MOST_NAME (3 * CUP__LONGEST_TOKEN + 1)
+/* The text of a token as tokenizer.json has it, to `out`, which has room for CUP__MOST_NAME. */
+const char *cup__tokenizer_name(const cup_tokenizer *t, int32_t token, char *out);
 
 /* Spaces by the name of their pattern, NONE where it is none; and that name. */
 cup__spaces cup__spaces_named(const char *name);

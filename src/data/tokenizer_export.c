@@ -8,8 +8,6 @@
 #include "tensor/context.h"
 
 #define MARK "\xe2\x96\x81" /* U+2581, as which spaces are written */
-/* Two bytes of UTF-8 for each byte of a token at most, or three for a space. */
-#define MOST_NAME (3 * CUP__LONGEST_TOKEN + 1)
 
 /* A byte that can be printed stands for itself, the others for 256 and so on in their order. */
 static int code_of(int byte)
@@ -69,6 +67,11 @@ static bool is_special(const cup_tokenizer *t, int32_t token)
     while (i < t->special_count && t->special[i] != token)
         i++;
     return i < t->special_count;
+}
+
+const char *cup__tokenizer_name(const cup_tokenizer *t, int32_t token, char *out)
+{
+    return is_special(t, token) ? special_of(t, token, out) : name_of(t, token, out);
 }
 
 static void write_added(const cup_tokenizer *t, cup__json_writer *w)
@@ -205,8 +208,7 @@ static void write_model(const cup_tokenizer *t, cup__json_writer *w, char *name)
         cup__json_add_boolean(w, "ignore_merges", true);
     cup__json_open(w, "vocab", CUP__JSON_OBJECT);
     for (int32_t i = 0; i < t->size; i++)
-        cup__json_add_integer(w, is_special(t, i) ? special_of(t, i, name) : name_of(t, i, name),
-                              i);
+        cup__json_add_integer(w, cup__tokenizer_name(t, i, name), i);
     cup__json_close(w);
     cup__json_open(w, "merges", CUP__JSON_ARRAY);
     for (size_t i = 0; i < t->merge_count; i++) {
@@ -239,7 +241,7 @@ static void write_steps(const cup_tokenizer *t, cup__json_writer *w)
         write_nfc(t, w);
         write_words(t, w);
     }
-    cup__json_add_null(w, "post_processor");
+    cup__around_export(t, w);
     if (t->spaces)
         write_spaces_decoder(t, w);
     else
@@ -258,7 +260,7 @@ cup_status cup_tokenizer_export(cup_context *c, const cup_tokenizer *t, const ch
         return cup__fail(&c->error, CUP_UNSUPPORTED,
                          "exporting a tokenizer: one of %s is none that others read; bpe is",
                          t->calls->kind);
-    char *name = cup__malloc(2 * MOST_NAME);
+    char *name = cup__malloc(2 * CUP__MOST_NAME);
     if (!name)
         return cup__fail(&c->error, CUP_MEMORY, "out of host memory for exporting a tokenizer");
     cup__json_writer w = {.lines = 1};

@@ -6,7 +6,6 @@
 
 #include "base/file.h"
 #include "base/memory.h"
-#include "base/text.h"
 #include "cupola/grad.h"
 #include "cupola/io.h"
 #include "cupola/ops.h"
@@ -113,19 +112,8 @@ static cup_tensor *view_of(cup_gpt *m, const cup__published_tensor *t, int block
     return NULL;
 }
 
-/* Calls `visit` with each tensor of the model under their name. */
-typedef struct walk {
-    cup_gpt *model;
-    const cup__published_family *family;
-    cup_status (*visit)(struct walk *w, const char *name, cup_tensor *view);
-    const cup_tensors *found; /* when reading */
-    const char *folder;
-    cup_named *list; /* when writing */
-    int64_t count;
-} walk;
-
 /* A row of the table, of a block; of all experts where each has one. */
-static cup_status visit(walk *w, const cup__published_tensor *t, int block)
+static cup_status visit(cup__published_walk *w, const cup__published_tensor *t, int block)
 {
     cup_context *c = w->model->context;
     int count = is_of_expert(t) ? (int)w->model->config.experts : 1;
@@ -135,12 +123,12 @@ static cup_status visit(walk *w, const cup__published_tensor *t, int block)
         cup_tensor *view = view_of(w->model, t, block, e);
         CUP_TRY(c->error.status);
         if (view)
-            CUP_TRY(w->visit(w, name, view));
+            CUP_TRY(w->visit(w->user, name, view));
     }
     return CUP_OK;
 }
 
-static cup_status visit_all(walk *w)
+cup_status cup__published_each(cup__published_walk *w)
 {
     for (const cup__published_tensor *t = w->family->tensors; t->name; t++) {
         int count = strstr(t->own, "%d") ? (int)w->model->config.layers : 1;
@@ -150,27 +138,35 @@ static cup_status visit_all(walk *w)
     return CUP_OK;
 }
 
-static cup_tensor *find(const walk *w, const char *name)
+/* What was found of a model, and where. */
+typedef struct finds {
+    const cup__published_family *family;
+    const cup_tensors *tensors;
+    const char *folder;
+} finds;
+
+static cup_tensor *find(const finds *f, const char *name)
 {
     char longer[2 * LONGEST_NAME];
-    cup_tensor *t = cup_tensors_find(w->found, name);
-    if (t || !w->family->prefix)
+    cup_tensor *t = cup_tensors_find(f->tensors, name);
+    if (t || !f->family->prefix)
         return t;
-    snprintf(longer, sizeof longer, "%s%s", w->family->prefix, name);
-    return cup_tensors_find(w->found, longer);
+    snprintf(longer, sizeof longer, "%s%s", f->family->prefix, name);
+    return cup_tensors_find(f->tensors, longer);
 }
 
-static cup_status take(walk *w, const char *name, cup_tensor *view)
+static cup_status take(void *user, const char *name, cup_tensor *view)
 {
-    cup_context *c = w->model->context;
+    const finds *f = user;
+    cup_context *c = view->context;
     char theirs[CUP__SHAPE_TEXT], ours[CUP__SHAPE_TEXT];
-    cup_tensor *t = find(w, name);
+    cup_tensor *t = find(f, name);
     if (!t)
-        return cup__fail(&c->error, CUP_FORMAT, "%s: the weights have no \"%s\"", w->folder, name);
+        return cup__fail(&c->error, CUP_FORMAT, "%s: the weights have no \"%s\"", f->folder, name);
     cup__shape found = cup__shape_of(t), wanted = cup__shape_of(view);
     if (!cup__shape_equal(&found, &wanted))
         return cup__fail(&c->error, CUP_FORMAT,
-                         "%s: \"%s\" is %s, and by config.json it must be %s", w->folder, name,
+                         "%s: \"%s\" is %s, and by config.json it must be %s", f->folder, name,
                          cup__tensor_text(t, theirs), cup__tensor_text(view, ours));
     cup_scope_open(c);
     cup_copy_into(c, view, cup_cast(c, t, view->dtype));
@@ -186,8 +182,9 @@ static cup_gpt *import(cup_context *c, const char *folder, const cup__json *json
         return NULL;
     cup_gpt *m = cup_gpt_new(c, dtype, &config);
     cup_tensors *found = m ? cup_safetensors_load(c, folder) : NULL;
-    walk w = {m, family, take, found, folder, NULL, 0};
-    cup_status status = found ? visit_all(&w) : c->error.status;
+    finds f = {family, found, folder};
+    cup__published_walk w = {m, family, take, &f};
+    cup_status status = found ? cup__published_each(&w) : c->error.status;
     cup_tensors_free(found);
     if (status == CUP_OK)
         return m;
@@ -282,100 +279,5 @@ cup_status cup__gpt_take_from(cup_gpt *m, const char *folder)
     cup_gpt_free(from);
     cup_scope_return(c, NULL);
     cup_grad_recording(c, was);
-    return status;
-}
-
-static cup_status add(walk *w, const char *name, cup_tensor *view)
-{
-    cup_context *c = w->model->context;
-    char *copy = cup__strdup(name);
-    if (!copy)
-        return cup__fail(&c->error, CUP_MEMORY, "export: out of host memory");
-    w->list[w->count++] = (cup_named){copy, cup_copy(c, view)};
-    return c->error.status;
-}
-
-static cup_status write_config(const walk *w)
-{
-    cup_context *c = w->model->context;
-    cup__json_writer writer = {.lines = 1};
-    cup__json_open(&writer, NULL, CUP__JSON_OBJECT);
-    cup__json_open(&writer, "architectures", CUP__JSON_ARRAY);
-    cup__json_add_string(&writer, NULL, w->family->architecture);
-    cup__json_close(&writer);
-    cup__json_add_string(&writer, "model_type", w->family->model_type);
-    w->family->write(&w->model->config, &writer);
-    cup__json_add_string(&writer, "torch_dtype",
-                         w->model->dtype == CUP_BF16  ? "bfloat16"
-                         : w->model->dtype == CUP_F16 ? "float16"
-                         : w->model->dtype == CUP_F64 ? "float64"
-                                                      : "float32");
-    cup__json_close(&writer);
-    char *path = path_in(w->folder, "config.json");
-    if (!path || writer.text.failed)
-        cup__fail(&c->error, CUP_MEMORY, "export: out of host memory");
-    else
-        cup_file_write(c, path, writer.text.bytes, writer.text.length);
-    cup__free(path);
-    cup__text_free(&writer.text);
-    return c->error.status;
-}
-
-static cup_status write_weights(walk *w)
-{
-    cup_context *c = w->model->context;
-    CUP_TRY(visit_all(w));
-    char *path = path_in(w->folder, "model.safetensors");
-    if (!path)
-        return cup__fail(&c->error, CUP_MEMORY, "export: out of host memory");
-    cup_status status = cup_safetensors_save(c, path, w->list, w->count);
-    cup__free(path);
-    return status;
-}
-
-cup_status cup_gpt_export(cup_gpt *m, const char *folder)
-{
-    if (!m)
-        return CUP_ARGUMENT;
-    cup_context *c = m->context;
-    CUP_TRY(c->error.status);
-    if (!folder)
-        return cup__fail(&c->error, CUP_ARGUMENT, "export: the folder is NULL");
-    CUP_TRY(cup__gpt_check_whole(m, "export"));
-    if (cup_parameters_comm(m->parameters) || cup_parameters_experts_comm(m->parameters))
-        return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "export: this process has a part of the model; load the whole from its "
-                         "checkpoint");
-    if (m->adapters)
-        return cup__fail(&c->error, CUP_STATE,
-                         "export: the model has adapters; merge them first, or export them alone");
-    const cup__published_family *f = cup__published_family_of(&m->config);
-    if (!f)
-        return cup__fail(&c->error, CUP_UNSUPPORTED,
-                         "export: a GPT is published as a GPT-2 (learned positions, layernorm, "
-                         "gelu, biases), as a Llama (rotary positions, rmsnorm, swiglu, no "
-                         "biases), as a Qwen 2 (the same with biases of queries, keys and values) "
-                         "or as a Qwen 3 (with norms of queries and keys); with experts as a "
-                         "Mixtral (else a Llama, of two or more a token) or a Qwen 3 MoE; and this "
-                         "one is neither");
-    CUP_TRY(cup__folder_make(&c->error, folder));
-    int64_t rows = 0;
-    for (const cup__published_tensor *t = f->tensors; t->name; t++)
-        rows++;
-    walk w = {m, f, add, NULL, folder, NULL, 0};
-    int64_t each = m->config.layers * (m->config.experts > 0 ? m->config.experts : 1);
-    w.list = cup__calloc((size_t)(rows * each), sizeof *w.list);
-    if (!w.list)
-        return cup__fail(&c->error, CUP_MEMORY, "export: out of host memory");
-    bool was = cup_grad_recording(c, false);
-    cup_scope_open(c);
-    cup_status status = write_weights(&w);
-    cup_scope_return(c, NULL);
-    cup_grad_recording(c, was);
-    if (status == CUP_OK)
-        status = write_config(&w);
-    for (int64_t i = 0; i < w.count; i++)
-        cup__free((char *)(uintptr_t)w.list[i].name);
-    cup__free(w.list);
     return status;
 }

@@ -39,6 +39,16 @@ extern const cup__published_family cup__published_families[]; /* ends with a NUL
 /* The family that a checked config is written as; NULL: none. */
 const cup__published_family *cup__published_family_of(const cup_gpt_config *config);
 
+/* Calls `visit` with each tensor of a model, under the family's name for it: a view. */
+typedef struct cup__published_walk {
+    cup_gpt *model;
+    const cup__published_family *family;
+    cup_status (*visit)(void *user, const char *name, cup_tensor *view);
+    void *user;
+} cup__published_walk;
+
+cup_status cup__published_each(cup__published_walk *walk);
+
 /* Whether a folder holds a published model, and no checkpoint of ours. */
 bool cup__published_is(const char *folder);
 

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "cupola/train.h"
 #include "test.h"
 
 static char out[100000];
@@ -141,4 +142,47 @@ TEST(export_is_what_generate_writes_from)
     cup__free(config);
     EXPECT_INT(cupola(folder, "generate --from b --prompt ab --tokens 5 --device cpu"), 0);
     EXPECT(!strncmp(out, "ab", 2));
+}
+
+/* The token that a model likes best behind a prompt. */
+static int32_t best_token(const char *folder, const char *prompt)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu"));
+    cup_gpt *m = cup_gpt_load(c, folder);
+    cup_tokenizer *t = cup_gpt_tokenizer_load(c, folder);
+    cup_generator *g = cup_generator_new(m, CUP_OPTIONS(cup_sampling, .temperature = -1));
+    int32_t tokens[64];
+    int64_t count = cup_tokenizer_encode(c, t, prompt, strlen(prompt), tokens);
+    EXPECT_INT(cup_generator_feed(g, tokens, count), CUP_OK);
+    int32_t best = cup_generator_next(g);
+    EXPECT_TEXT(cup_error_text(c), "");
+    cup_generator_free(g);
+    cup_tokenizer_free(t);
+    cup_gpt_free(m);
+    cup_context_free(c);
+    return best;
+}
+
+/* One of several tokens of which generation_config.json says so. */
+TEST(generate_ends_where_the_files_of_the_model_say)
+{
+    const char *folder = test_folder();
+    char path[512], text[3000];
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = "abcd efg\n"[(i * i / 7 + i / 3) % 9];
+    snprintf(path, sizeof path, "%s/text.txt", folder);
+    EXPECT_INT(cup__file_write(NULL, path, text, sizeof text), CUP_OK);
+    EXPECT_INT(cupola(folder, "train --out a --tokenizer bpe --vocabulary 280 " TINY LLAMA), 0);
+    EXPECT_INT(cupola(folder, "export --from a --out b"), 0);
+    snprintf(path, sizeof path, "%s/b", folder);
+    int length = snprintf(text, sizeof text, "{\"eos_token_id\": [0, %d]}", best_token(path, "ab"));
+#define BEST "generate --from b --prompt ab --temperature 0 --tokens 9 --device cpu --json"
+    EXPECT_INT(cupola(folder, BEST), 0);
+    EXPECT_CONTAINS(out, "\"tokens\": 9");
+    snprintf(path, sizeof path, "%s/b/generation_config.json", folder);
+    EXPECT_INT(cup__file_write(NULL, path, text, (size_t)length), CUP_OK);
+    EXPECT_INT(cupola(folder, BEST), 0);
+    EXPECT_CONTAINS(out, "\"tokens\": 0");
+    EXPECT_INT(cupola(folder, BEST " --texts 2"), 0);
+    EXPECT_CONTAINS(out, "\"tokens\": 0");
 }

@@ -51,16 +51,47 @@ static void write_tokenizers(cup_context *c, const char *folder)
     cup_corpus_free(valid);
 }
 
-/* The 256 bytes in GPT-2's writing, two merged tokens and a special one. */
-static void write_gpt2(const char *folder)
+/* The 256 bytes in GPT-2's writing. */
+static void add_bytes(cup__text *text)
 {
-    cup__text text = {0};
     int next = 256;
     for (int b = 0; b < 256; b++) {
         bool printed = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
         int code = printed ? b : next++;
-        cup__text_add(&text, "%s\"\\u%04x\":%d", b ? "," : "{", code, b);
+        cup__text_add(text, "%s\"\\u%04x\":%d", b ? "," : "{", code, b);
     }
+}
+
+/* With tokens that a template puts round a text; as others write it, and as we do. */
+static void write_published(const char *folder)
+{
+    cup__text text = {0};
+    cup__text_add(&text, "{\"added_tokens\":[{\"id\":257,\"content\":\"<s>\"}],\"pre_tokenizer\":"
+                         "{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+                         "\"post_processor\":{\"type\":\"Sequence\",\"processors\":[{\"type\":"
+                         "\"ByteLevel\"},{\"type\":\"TemplateProcessing\",\"single\":[{"
+                         "\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":{\"id\":\"A\"}}],"
+                         "\"special_tokens\":{\"<s>\":{\"ids\":[257]}}}]},"
+                         "\"model\":{\"type\":\"BPE\",\"vocab\":");
+    add_bytes(&text);
+    cup__text_add(&text, ",\"th\":256},\"merges\":[\"t h\"]}}");
+    put(folder, "tokenizer", "published", text.bytes, text.length);
+    cup__text_free(&text);
+    cup__text_add(&text, "{\"schema\":1,\"kind\":\"bpe\",\"begin\":256,\"front\":[256],"
+                         "\"behind\":[1],\"ends\":[256,1],\"pattern\":\"gpt2\",\"size\":257,"
+                         "\"special\":{\"<s>\":256},\"merges\":[],\"bytes\":[");
+    for (int b = 0; b < 256; b++)
+        cup__text_add(&text, "%s%d", b ? "," : "", b);
+    cup__text_add(&text, "]}");
+    put(folder, "tokenizer", "around", text.bytes, text.length);
+    cup__text_free(&text);
+}
+
+/* Besides the bytes two merged tokens and a special one. */
+static void write_gpt2(const char *folder)
+{
+    cup__text text = {0};
+    add_bytes(&text);
     cup__text_add(&text, ",\"th\":256,\"the\":257,\"<|endoftext|>\":258}");
     cup__text_append(&text, "\0#version: 0.2\nt h\nth e\n", 24);
     put(folder, "gpt2", "small", text.bytes, text.length);
@@ -143,6 +174,7 @@ int main(int count, char **arguments)
     write_images(folder);
     write_tensors(c, folder);
     write_tokenizers(c, folder);
+    write_published(folder);
     write_gpt2(folder);
     write_state(folder);
     cup_context_free(c);

@@ -202,3 +202,45 @@ TEST(published_models_are_refused_where_they_are_others)
     cup_gpt_free(m);
     cup_context_free(c);
 }
+
+/* What begins and ends a text goes along. */
+TEST(published_folders_have_their_tokenizer)
+{
+    cup_context *c = cup_context_new(CUP_OPTIONS(cup_options, .device = "cpu", .seed = 5));
+    const char *folder = test_folder();
+    cup_corpus *corpus = cup_corpus_new(c, "the cat and the hat", 19);
+    cup_tokenizer *t = cup_tokenizer_bpe_new(c, corpus, 260);
+    cup_tokenizer *characters = cup_tokenizer_char_new(c, corpus);
+    cup_gpt_config config = llama;
+    config.vocabulary = cup_tokenizer_size(t);
+    cup_gpt *m = cup_gpt_new(c, CUP_F32, &config);
+    EXPECT_INT(cup_gpt_publish(m, folder, CUP_OPTIONS(cup_publish_options, .tokenizer = t)),
+               CUP_OK);
+    static const char *const parts[][2] = {{"config.json", "\"eos_token_id\": "},
+                                           {"generation_config.json", "\"eos_token_id\": "},
+                                           {"tokenizer_config.json", "\"<|endoftext|>\""},
+                                           {"tokenizer.json", "\"vocab\""}};
+    for (int i = 0; i < 4; i++) {
+        char path[512], *text;
+        snprintf(path, sizeof path, "%s/%s", folder, parts[i][0]);
+        EXPECT_INT(cup__file_read(NULL, path, 1 << 20, &text, NULL), CUP_OK);
+        EXPECT_CONTAINS(text, parts[i][1]);
+        cup__free(text);
+    }
+    cup_tokenizer *again = cup_tokenizer_load(c, folder);
+    EXPECT_TEXT(cup_error_text(c), "");
+    int count;
+    EXPECT_INT(*cup_tokenizer_ends(again, &count), cup_tokenizer_size(t) - 1);
+    EXPECT_INT(count, 1);
+    EXPECT_INT(
+        cup_gpt_publish(m, folder, CUP_OPTIONS(cup_publish_options, .tokenizer = characters)),
+        CUP_UNSUPPORTED);
+    EXPECT_CONTAINS(cup_error_text(c), "kind char");
+    cup_error_clear(c);
+    cup_gpt_free(m);
+    cup_tokenizer_free(again);
+    cup_tokenizer_free(characters);
+    cup_tokenizer_free(t);
+    cup_corpus_free(corpus);
+    cup_context_free(c);
+}

@@ -1,0 +1,248 @@
+/* Models written as others publish them: config.json, safetensors, and the tokenizer with what it
+ * says of the beginning and the end of a text. */
+#include <string.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "base/text.h"
+#include "cupola/grad.h"
+#include "cupola/io.h"
+#include "cupola/ops.h"
+#include "data/tokenizer.h"
+#include "nn/gpt.h"
+#include "tensor/tensor.h"
+#include "train/published.h"
+
+typedef struct writing {
+    cup_gpt *model;
+    const cup__published_family *family;
+    const char *folder;
+    cup_publish_options options;
+    cup_named *list;
+    int64_t count;
+} writing;
+
+static cup_status no_memory(cup__error *error)
+{
+    return cup__fail(error, CUP_MEMORY, "export: out of host memory");
+}
+
+static cup_status add(void *user, const char *name, cup_tensor *view)
+{
+    writing *w = user;
+    cup_context *c = w->model->context;
+    char *copy = cup__strdup(name);
+    if (!copy)
+        return no_memory(&c->error);
+    w->list[w->count++] = (cup_named){copy, cup_copy(c, view)};
+    return c->error.status;
+}
+
+/* Ends the document and writes it. */
+static cup_status write_json(const writing *w, const char *name, cup__json_writer *json)
+{
+    cup_context *c = w->model->context;
+    cup__json_close(json);
+    char *path = cup__path_join(w->folder, name);
+    if (!path || json->text.failed)
+        no_memory(&c->error);
+    else
+        cup_file_write(c, path, json->text.bytes, json->text.length);
+    cup__free(path);
+    cup__text_free(&json->text);
+    return c->error.status;
+}
+
+/* One as a number, several as a list. */
+static void write_ends(const cup__around *around, cup__json_writer *json)
+{
+    if (around->end_count == 1)
+        cup__json_add_integer(json, "eos_token_id", around->ends[0]);
+    if (around->end_count < 2)
+        return;
+    cup__json_open(json, "eos_token_id", CUP__JSON_ARRAY);
+    for (int i = 0; i < around->end_count; i++)
+        cup__json_add_integer(json, NULL, around->ends[i]);
+    cup__json_close(json);
+}
+
+static void write_ids(const writing *w, cup__json_writer *json)
+{
+    const cup__around *around = &w->options.tokenizer->around;
+    if (around->begin >= 0)
+        cup__json_add_integer(json, "bos_token_id", around->begin);
+    write_ends(around, json);
+}
+
+static const char *word_of(cup_dtype dtype)
+{
+    return dtype == CUP_BF16  ? "bfloat16"
+           : dtype == CUP_F16 ? "float16"
+           : dtype == CUP_F64 ? "float64"
+                              : "float32";
+}
+
+static cup_status write_config(const writing *w)
+{
+    cup__json_writer json = {.lines = 1};
+    cup__json_open(&json, NULL, CUP__JSON_OBJECT);
+    cup__json_open(&json, "architectures", CUP__JSON_ARRAY);
+    cup__json_add_string(&json, NULL, w->family->architecture);
+    cup__json_close(&json);
+    cup__json_add_string(&json, "model_type", w->family->model_type);
+    w->family->write(&w->model->config, &json);
+    if (w->options.tokenizer)
+        write_ids(w, &json);
+    cup__json_add_string(&json, "torch_dtype", word_of(w->model->dtype));
+    return write_json(w, "config.json", &json);
+}
+
+static cup_status write_generation(const writing *w)
+{
+    cup__json_writer json = {.lines = 1};
+    cup__json_open(&json, NULL, CUP__JSON_OBJECT);
+    write_ids(w, &json);
+    return write_json(w, "generation_config.json", &json);
+}
+
+static bool is_put(const int32_t *list, int count, int32_t token)
+{
+    int i = 0;
+    while (i < count && list[i] != token)
+        i++;
+    return i < count;
+}
+
+static void write_token(const writing *w, const char *key, int32_t token, char *name,
+                        cup__json_writer *json)
+{
+    if (token >= 0)
+        cup__json_add_string(json, key, cup__tokenizer_name(w->options.tokenizer, token, name));
+}
+
+static cup_status write_words(const writing *w)
+{
+    char name[CUP__MOST_NAME];
+    const cup__around *around = &w->options.tokenizer->around;
+    int32_t end = around->end_count ? around->ends[0] : -1;
+    cup__json_writer json = {.lines = 1};
+    cup__json_open(&json, NULL, CUP__JSON_OBJECT);
+    cup__json_add_string(&json, "tokenizer_class", "PreTrainedTokenizerFast");
+    write_token(w, "bos_token", around->begin, name, &json);
+    write_token(w, "eos_token", end, name, &json);
+    if (around->begin >= 0)
+        cup__json_add_boolean(&json, "add_bos_token",
+                              is_put(around->front, around->front_count, around->begin));
+    if (end >= 0)
+        cup__json_add_boolean(&json, "add_eos_token",
+                              is_put(around->behind, around->behind_count, end));
+    cup__json_add_boolean(&json, "clean_up_tokenization_spaces", false);
+    cup__json_add_integer(&json, "model_max_length", w->model->config.context);
+    return write_json(w, "tokenizer_config.json", &json);
+}
+
+static cup_status write_tokenizer(const writing *w)
+{
+    cup_context *c = w->model->context;
+    char *path = cup__path_join(w->folder, "tokenizer.json");
+    cup_status status = path ? cup_tokenizer_export(c, w->options.tokenizer, path)
+                             : no_memory(&c->error);
+    cup__free(path);
+    CUP_TRY(status);
+    CUP_TRY(write_words(w));
+    return write_generation(w);
+}
+
+static cup_status write_weights(writing *w)
+{
+    cup_context *c = w->model->context;
+    cup__published_walk walk = {w->model, w->family, add, w};
+    CUP_TRY(cup__published_each(&walk));
+    char *path = cup__path_join(w->folder, "model.safetensors");
+    if (!path)
+        return no_memory(&c->error);
+    cup_status status = cup_safetensors_save(c, path, w->list, w->count);
+    cup__free(path);
+    return status;
+}
+
+static cup_status write_all(writing *w)
+{
+    cup_context *c = w->model->context;
+    CUP_TRY(cup__folder_make(&c->error, w->folder));
+    bool was = cup_grad_recording(c, false);
+    cup_scope_open(c);
+    cup_status status = write_weights(w);
+    cup_scope_return(c, NULL);
+    cup_grad_recording(c, was);
+    if (status == CUP_OK)
+        status = write_config(w);
+    return status == CUP_OK && w->options.tokenizer ? write_tokenizer(w) : status;
+}
+
+static cup_status check(const cup_gpt *m, const char *folder)
+{
+    cup_context *c = m->context;
+    if (!folder)
+        return cup__fail(&c->error, CUP_ARGUMENT, "export: the folder is NULL");
+    CUP_TRY(cup__gpt_check_whole(m, "export"));
+    if (cup_parameters_comm(m->parameters) || cup_parameters_experts_comm(m->parameters))
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "export: this process has a part of the model; load the whole from its "
+                         "checkpoint");
+    if (m->adapters)
+        return cup__fail(&c->error, CUP_STATE,
+                         "export: the model has adapters; merge them first, or export them alone");
+    return CUP_OK;
+}
+
+static cup_status check_options(cup_context *c, const cup_publish_options *o)
+{
+    const char *kind = cup_tokenizer_kind(o->tokenizer);
+    if (!o->tokenizer || !strcmp(kind, "bpe"))
+        return CUP_OK;
+    return cup__fail(&c->error, CUP_UNSUPPORTED,
+                     "export: a tokenizer of kind %s is none that others read; leave it out, or "
+                     "train with one of kind bpe",
+                     kind);
+}
+
+static int64_t most_tensors(const writing *w)
+{
+    int64_t rows = 0, experts = w->model->config.experts;
+    for (const cup__published_tensor *t = w->family->tensors; t->name; t++)
+        rows++;
+    return rows * w->model->config.layers * (experts > 0 ? experts : 1);
+}
+
+cup_status cup_gpt_publish(cup_gpt *m, const char *folder, const cup_publish_options *options)
+{
+    if (!m)
+        return CUP_ARGUMENT;
+    cup_context *c = m->context;
+    CUP_TRY(c->error.status);
+    CUP_TRY(check(m, folder));
+    writing w = {m, cup__published_family_of(&m->config), folder, {0}, NULL, 0};
+    CUP_TRY(cup__options_take(&c->error, "cup_gpt_publish", &w.options, sizeof w.options, options));
+    CUP_TRY(check_options(c, &w.options));
+    if (!w.family)
+        return cup__fail(&c->error, CUP_UNSUPPORTED,
+                         "export: a GPT is published as a GPT-2 (learned positions, layernorm, "
+                         "gelu, biases), as a Llama (rotary positions, rmsnorm, swiglu, no "
+                         "biases), as a Qwen 2 (the same with biases of queries, keys and values) "
+                         "or as a Qwen 3 (with norms of queries and keys); with experts as a "
+                         "Mixtral (else a Llama, of two or more a token) or a Qwen 3 MoE; and this "
+                         "one is neither");
+    w.list = cup__calloc((size_t)most_tensors(&w), sizeof *w.list);
+    cup_status status = w.list ? write_all(&w) : no_memory(&c->error);
+    for (int64_t i = 0; w.list && i < w.count; i++)
+        cup__free((char *)(uintptr_t)w.list[i].name);
+    cup__free(w.list);
+    return status;
+}
+
+cup_status cup_gpt_export(cup_gpt *m, const char *folder)
+{
+    return cup_gpt_publish(m, folder, NULL);
+}
